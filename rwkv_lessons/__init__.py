@@ -1,0 +1,21 @@
+"""Kernels from the RWKV lessons. One folder per operation, one file per way of computing it.
+
+    wkv5/     linear attention of RWKV-5: a matrix state with one decay per channel
+    launch.py what numba.cuda needs to run on torch tensors, and does not bring
+    inputs.py realistic inputs for every operation
+    lab/      what the lessons teach with: check, trace, assembly, roofline, records, plots
+    bench/    python -m rwkv_lessons.bench: time an operation and record it
+
+Letters, the same everywhere:
+
+    B batch   T tokens   H heads   N head size (K, V where key and value sizes differ)
+    r k v     receptance, key, value, [B, T, H, N]
+    w         log decay, at most 0: the state is multiplied by exp(w)
+    u         bonus of the current token, [H, N]
+    o         output, [B, T, H, N]
+    s0 s1     state before and after, [B, H, K, V], float32, keys × values
+    d…        gradient of …
+
+In numba kernels `b h t i j` are indices (i keys, j values) and `s_…` are shared arrays. In Triton
+kernels `i_…` are indices, `o_…` offsets, `m_…` masks, `b_…` blocks in registers.
+"""
