@@ -1,1 +1,7 @@
-"""What the lessons teach with: check a kernel, count its traffic, read its machine code, draw it."""
+"""What the lessons teach with: check, trace, assembly, roofline, records, pictures."""
+
+from .check import check, hint
+from .modes import setup
+from .predict import outcome, predict
+
+__all__ = ["check", "hint", "outcome", "predict", "setup"]

@@ -1,0 +1,244 @@
+"""The kinds of evidence a check can gather: answers, traffic, machine code, a run on this GPU.
+
+Each function here returns a gatherer: a function of (the learner's function, the exercise) that
+returns a `Row`. Solution modules put them together in `Exercise.evidence`.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numba.cuda import float32
+
+from ..inputs import rwkv5_inputs
+from ..launch import as_array, stream
+from ..wkv5.reference import wkv5_reference
+from . import trace
+from .check import ABSENT, FAILED, PASSED, Row
+
+# Float32 against float64: N·T ≤ 200 roundings of 6e-8 each stay below 1.2e-5 of the largest output,
+# and in practice far below, while a single wrong term is 1e-2 or more.
+TOLERANCE = 1e-5
+
+HINTS = {
+    "by hand": "Compute the first two tokens on paper: o[0] = Σ r·u·k·v, and then the state is k·v.",
+    "state": "Is the state updated after it was used, and multiplied by the decay before k·v joins?",
+    "head": "Which of r, k, v, decay, u depend on h? All five do.",
+    "batch": "Does every (b, h) start from zeros of its own, and read its own tokens?",
+    "tail": "There may be more threads than outputs: the surplus ones must write nothing.",
+    "order": "The answer depends on which thread runs first: a barrier is missing, or one is "
+    "reached by some threads only.",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Inputs small enough to run on a CPU, named by the property that fails if they do."""
+
+    name: str
+    symptom: str
+    shape: tuple[int, int, int, int]  # B, T, H, N
+    reverse: bool = False  # run the threads of a block from the last to the first
+
+
+WKV5_CASES = (
+    Case("one token", "by hand", (1, 1, 1, 4)),
+    Case("the state carries from token to token", "state", (1, 3, 1, 4)),
+    Case("every head has its own state, decay and bonus", "head", (1, 3, 2, 8)),
+    Case("every batch row starts from an empty state", "batch", (2, 3, 2, 8)),
+    Case("threads without an output do nothing", "tail", (1, 2, 3, 4)),
+    Case("17 tokens, odd sizes", "state", (3, 17, 1, 8)),
+    Case("the order of the threads does not matter", "order", (1, 5, 2, 8), reverse=True),
+)
+
+
+class Difference(AssertionError):
+    """Two arrays that should agree and do not; says where first."""
+
+
+def compare(got, want, letters="bthj"):
+    """Raises `Difference` at the first element of `got` further than TOLERANCE from `want`."""
+    got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
+    if got.shape != want.shape:
+        raise Difference(f"shape {list(got.shape)}, want {list(want.shape)}")
+    limit = TOLERANCE * max(np.abs(want).max(initial=0), 1e-30)
+    off = ~(np.abs(got - want) <= limit)  # a NaN is off too
+    if off.any():
+        first = tuple(int(n) for n in np.argwhere(off)[0])
+        place = ", ".join(f"{a}={n}" for a, n in zip(letters, first, strict=False))
+        value = "never written (NaN)" if np.isnan(got[first]) else f"{got[first]:.6g}"
+        raise Difference(
+            f"first difference at [{place}]: {value}, want {want[first]:.6g}; "
+            f"{off.sum()} of {off.size} differ"
+        )
+
+
+def wkv5_case(shape, device="cpu"):
+    """Arguments (r, k, v, decay, u) of a lesson kernel and the float64 answer."""
+    B, T, H, N = shape
+    r, k, v, w, u = rwkv5_inputs(B, T, H, N, dtype=torch.float32, device=device)
+    want, _ = wkv5_reference(*(x.double() for x in (r, k, v, w, u)))
+    return (r, k, v, w.exp(), u), want
+
+
+def wkv5_answer(launch: Callable, zeroed: bool = False):
+    """Runs the kernel on the CPU over `WKV5_CASES` and holds it against float64.
+
+    Args:
+        launch: (B, T, H, N) → (grid, block).
+        zeroed: whether the launcher zeroes the output (else it is full of NaN).
+    """
+
+    def answer(kernel, exercise):
+        three = np.ones((1, 3, 1, 4), np.float32)
+        half, one = np.full((1, 4), 0.5, np.float32), np.ones((1, 4), np.float32)
+        by_hand = Case("three tokens of ones, computed by hand", "by hand", (1, 3, 1, 4))
+        tests = [(by_hand, (three, three, three, half, one), np.array([4, 8, 10]))]
+        for case in WKV5_CASES:
+            inputs, want = wkv5_case(case.shape)
+            tests.append((case, tuple(x.numpy() for x in inputs), want.numpy()))
+        for case, inputs, want in tests:
+            B, T, H, N = case.shape
+            want = np.broadcast_to(want.reshape(B, T, H, -1), case.shape)
+            before = [x.copy() for x in inputs]
+            o = np.full(case.shape, 0 if zeroed else np.nan, np.float32)
+            grid, block = launch(*case.shape)
+            details = ()
+            try:
+                constants = {"N": N}
+                trace.run(
+                    kernel, grid, block, *inputs, o, constants=constants, reverse=case.reverse
+                )
+                compare(o, want)
+                for name, x, y in zip(("r", "k", "v", "decay", "u"), inputs, before, strict=True):
+                    if not np.array_equal(x, y):
+                        raise Difference(f"the kernel changed its input {name}")
+            except (Difference, trace.KernelFault) as error:
+                symptom = exercise.symptoms.get(case.symptom, HINTS[case.symptom])
+                details = (*str(error).splitlines(), f"hint: {symptom}")
+            if details:
+                size = f"B={B} T={T} H={H} N={N}"
+                return Row("answer", FAILED, f"{case.name} ({size})", details)
+        return Row("answer", PASSED, f"{len(tests)} cases on the CPU, against float64")
+
+    answer.kind = "answer"
+    return answer
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """A statement about machine code: `holds(assembly)`, and what `found` in it, as text."""
+
+    text: str
+    holds: Callable
+    found: Callable
+
+
+def at_most(limit: int, *opcodes: str, text: str | None = None):
+    """At most `limit` instructions of these kinds, e.g. at_most(0, "RED", "ATOM", "ATOMG")."""
+    return Claim(
+        text or f"at most {limit} of {' or '.join(opcodes)}",
+        lambda asm: sum(asm.count(op) for op in opcodes) <= limit,
+        lambda asm: " ".join(f"{op} {asm.count(op)}" for op in opcodes),
+    )
+
+
+def at_least(limit: int, *opcodes: str, text: str | None = None):
+    """At least `limit` instructions of these kinds together, e.g. at_least(1, "LDG.E.128")."""
+    return Claim(
+        text or f"at least {limit} of {' or '.join(opcodes)}",
+        lambda asm: sum(asm.count(op) for op in opcodes) >= limit,
+        lambda asm: " ".join(f"{op} {asm.count(op)}" for op in opcodes),
+    )
+
+
+def in_registers():
+    """The state lives in registers: nothing of it is in local memory, nothing spills."""
+    return Claim(
+        "0 bytes of local memory",
+        lambda asm: asm.local_bytes == 0 and asm.spill_stores == 0,
+        lambda asm: f"{asm.local_bytes} B local",
+    )
+
+
+WKV5_SIGNATURE = (
+    *(float32[:, :, :, ::1],) * 3,  # r, k, v
+    *(float32[:, ::1],) * 2,  # decay, u
+    float32[:, :, :, ::1],  # o
+)
+
+
+def machine_code(*claims: Claim, signature=WKV5_SIGNATURE, arch="sm_90"):
+    """Compiles the kernel for an H200, without one, and holds its machine code against `claims`."""
+
+    def gather(kernel, exercise):
+        from .assembly import CompileError, assembly, available
+
+        if missing := available():
+            return Row("machine code", ABSENT, missing)
+        try:
+            asm = assembly(kernel, *signature, arch=arch)
+        except CompileError as error:
+            return Row("machine code", FAILED, "does not compile", tuple(str(error).splitlines()))
+        for claim in claims:
+            if not claim.holds(asm):
+                found = f"found {claim.found(asm)}"
+                return Row("machine code", FAILED, f"want {claim.text}", (found,))
+        found = " · ".join(claim.found(asm) for claim in claims)
+        return Row("machine code", PASSED, f"{found} · {asm.registers} registers ({arch})")
+
+    gather.kind = "machine code"
+    return gather
+
+
+def wkv5_gpu(launch: Callable, zeroed: bool = False, shape=(2, 1027, 32, 64)):
+    """Runs the kernel on this machine's GPU: its answer at full head size, and its time."""
+
+    def gather(kernel, exercise):
+        if not torch.cuda.is_available():
+            return Row("this GPU", ABSENT)
+        inputs, want = wkv5_case(shape, "cuda")
+        o = torch.full(shape, 0.0 if zeroed else torch.nan, device="cuda")
+        grid, block = launch(*shape)
+        kernel[grid, block, stream()](*map(as_array, (*inputs, o)))
+        try:
+            compare(o.cpu(), want.cpu())
+        except Difference as error:
+            return Row("this GPU", FAILED, f"B, T, H, N = {shape}", (str(error),))
+        arrays = [as_array(x) for x in (*inputs, o)]
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(10):
+            kernel[grid, block, stream()](*arrays)
+        end.record()
+        end.synchronize()
+        card, ms = torch.cuda.get_device_name(), start.elapsed_time(end) / 10
+        return Row("this GPU", PASSED, f"{ms:.3f} ms at B, T, H, N = {shape} on {card}")
+
+    gather.kind = "this GPU"
+    return gather
+
+
+def wkv5_kernel(launch: Callable, *claims: Claim, zeroed: bool = False):
+    """All the evidence for a lesson kernel of WKV-5."""
+    return (wkv5_answer(launch, zeroed), machine_code(*claims), wkv5_gpu(launch, zeroed))
+
+
+def function_answer(*cases):
+    """Calls a plain function; each case is (what it tests, arguments, expected value)."""
+
+    def answer(function, exercise):
+        for name, arguments, want in cases:
+            want = want() if callable(want) else want
+            got = function(*arguments)
+            try:
+                compare(np.asarray(got), np.asarray(want), letters="bthj"[: np.ndim(want)])
+            except Difference as error:
+                symptom = exercise.symptoms.get(name)
+                hints = (f"hint: {symptom}",) if symptom else ()
+                return Row("answer", FAILED, name, (str(error), *hints))
+        return Row("answer", PASSED, f"{len(cases)} cases")
+
+    answer.kind = "answer"
+    return answer

@@ -1,0 +1,151 @@
+"""Exercises: the answer lives in solutions/, and stub, solution and reference are derived from it."""
+
+import ast
+import dataclasses
+import functools
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS, SOLUTIONS = ROOT / "notebooks", ROOT / "solutions"
+WRONG = SOLUTIONS / "wrong"
+
+REGION = re.compile(r"^([ \t]*)### BEGIN SOLUTION\n(.*?)^[ \t]*### END SOLUTION\n", re.S | re.M)
+MARKER = re.compile(r"^[ \t]*### (?:BEGIN|END) SOLUTION\n", re.M)
+
+
+@dataclasses.dataclass(frozen=True)
+class Exercise:
+    """What a lesson asks for. Written in `EXERCISES` of a solution module, under the function's name.
+
+    Args:
+        minutes: time a learner should plan for.
+        difficulty: 1 (follow the text) to 3 (find the idea).
+        hints: three tiers: where to look, what to do, nearly the line.
+        evidence: functions of (the learner's function, this exercise) that return a `Row` each.
+        symptoms: name of a failing case → the hint that fits it; goes before the general ones.
+    """
+
+    minutes: int
+    difficulty: int
+    hints: tuple[str, str, str]
+    evidence: tuple[Callable, ...]
+    symptoms: dict[str, str] = dataclasses.field(default_factory=dict)
+    id: str = ""
+    reference: Callable | None = None
+
+    @property
+    def source(self) -> str:
+        return source_of(self.reference)
+
+    @property
+    def stub(self) -> str:
+        """What the notebook shows before the learner starts."""
+        return REGION.sub(_todo, self.source + "\n").rstrip("\n")
+
+    @property
+    def solution(self) -> str:
+        return MARKER.sub("", self.source + "\n").rstrip("\n")
+
+    @property
+    def lines(self) -> int:
+        """How many lines of code the answer takes, comments and blank lines aside."""
+        return sum(_count(region[1]) for region in REGION.findall(self.source + "\n"))
+
+
+def _count(code):
+    return sum(1 for line in code.splitlines() if line.strip() and not line.strip().startswith("#"))
+
+
+def _todo(match):
+    indent, count = match[1], _count(match[2])
+    lines = "1 line" if count == 1 else f"{count} lines"
+    return f"{indent}# your code: about {lines}\n{indent}raise NotImplementedError\n"
+
+
+def source_of(function) -> str:
+    """The text of a function or of a compiled kernel, with its decorators."""
+    return inspect.getsource(getattr(function, "py_func", function)).rstrip("\n")
+
+
+def attempted(function) -> bool:
+    """False while the stub's `raise NotImplementedError` stands.
+
+    Read from the text: run on a GPU, a kernel that raises compiles to an empty one.
+    """
+    import textwrap
+
+    tree = ast.parse(textwrap.dedent(source_of(function)))
+    raised = (node.exc for node in ast.walk(tree) if isinstance(node, ast.Raise))
+    return not any("NotImplementedError" in ast.unparse(exc) for exc in raised if exc)
+
+
+def stems() -> list[str]:
+    """The lessons, in order: every stem that has a notebook or a solution."""
+    if not SOLUTIONS.is_dir():
+        raise FileNotFoundError(f"no lessons at {ROOT}: install the repository with `make lab`")
+    files = [*NOTEBOOKS.glob("[0-9]*.ipynb"), *SOLUTIONS.glob("[0-9]*.py")]
+    return sorted({file.stem for file in files})
+
+
+def module(path: Path):
+    """Imports a file whose name need not be an identifier, once per version of the file."""
+    return _module(path, path.stat().st_mtime_ns)
+
+
+@functools.cache
+def _module(path, _version):
+    name = "solutions." + ".".join(path.relative_to(SOLUTIONS).with_suffix("").parts)
+    spec = importlib.util.spec_from_file_location(name, path)
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[name] = loaded  # so that inspect finds the source
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def solutions(stem: str):
+    """The solution module of a lesson; its rungs, launches and EXERCISES."""
+    path = SOLUTIONS / f"{stem}.py"
+    if not path.exists():
+        raise ValueError(f"no lesson {stem!r}; there are {', '.join(stems())}")
+    return module(path)
+
+
+def ids(stem: str | None = None) -> list[str]:
+    """Every exercise as 'NN_idea.name', in the order of the lessons."""
+    chosen = [stem] if stem else [s for s in stems() if (SOLUTIONS / f"{s}.py").exists()]
+    return [f"{s}.{name}" for s in chosen for name in getattr(solutions(s), "EXERCISES", {})]
+
+
+def load(id: str) -> Exercise:
+    """The exercise 'NN_idea.name'."""
+    stem, _, name = id.partition(".")
+    found = getattr(solutions(stem), "EXERCISES", {})
+    if name not in found:
+        known = ", ".join(ids(stem)) or "none"
+        raise ValueError(f"no exercise {id!r}; this lesson has {known}")
+    reference = getattr(solutions(stem), name)
+    return dataclasses.replace(found[name], id=id, reference=reference)
+
+
+def stub(id: str) -> str:
+    return load(id).stub
+
+
+def solved(id: str) -> str:
+    return load(id).solution
+
+
+def wrong_kernels(id: str) -> list[tuple[str, Callable]]:
+    """The kernels in solutions/wrong/ that look right and are not: (what is wrong, function)."""
+    stem, _, name = id.partition(".")
+    found = []
+    for path in sorted((WRONG / stem).glob("*.py")):
+        loaded = module(path)
+        if hasattr(loaded, name):
+            found.append((loaded.__doc__.strip().splitlines()[0], getattr(loaded, name)))
+    return found

@@ -1,0 +1,41 @@
+"""A number is committed before the run, kept, and shown beside the outcome."""
+
+from . import progress
+
+
+def predict(id: str, value: float | None = None) -> None:
+    """Notes your prediction. With None nothing is noted, and the lesson goes on.
+
+    Args:
+        id: what is predicted, 'NN_idea.what'.
+        value: your number, in the unit the question names; at least 0.
+    """
+    if value is None:
+        print("No prediction yet: put a number in place of None, then run this cell again.")
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise ValueError(f"value must be a number of at least 0, got {value!r}")
+    progress.note_prediction(id, value)
+    print(f"Noted: {value:,}. You will see how close it is.")
+
+
+def outcome(id: str, value: float, unit: str = "", source: str = "counted") -> None:
+    """Shows what came out beside what you predicted, with the factor between them."""
+    print(f"{source}: {_show(value)} {unit}".rstrip())
+    guess = progress.prediction(id)
+    if guess is not None:
+        print(f"predicted: {_show(guess)} {unit} ({factor(guess, value)})")
+
+
+def factor(guess: float, value: float) -> str:
+    """How far a guess is off, in words."""
+    if guess == value:
+        return "exactly"
+    if not guess or not value:
+        return "no factor: one of them is 0"
+    ratio = guess / value
+    return f"{ratio:.3g}× too high" if ratio > 1 else f"{1 / ratio:.3g}× too low"
+
+
+def _show(value):
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
