@@ -22,8 +22,8 @@ from .check import ABSENT, FAILED, PASSED, Row
 TOLERANCE = 1e-5
 
 HINTS = {
-    "by hand": "Compute the first two tokens on paper: o[0] = Σ r·u·k·v, and then the state is k·v.",
-    "state": "Is the state updated after it was used, and multiplied by the decay before k·v joins?",
+    "by hand": "Compute two tokens on paper: o[0] = Σ r·u·k·v, then the state is k·v.",
+    "state": "Is the state used first, then multiplied by the decay, and only then joined by k·v?",
     "head": "Which of r, k, v, decay, u depend on h? All five do.",
     "batch": "Does every (b, h) start from zeros of its own, and read its own tokens?",
     "tail": "There may be more threads than outputs: the surplus ones must write nothing.",

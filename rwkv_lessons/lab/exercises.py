@@ -1,4 +1,4 @@
-"""Exercises: the answer lives in solutions/, and stub, solution and reference are derived from it."""
+"""Exercises: the answer lives in solutions/; stub, solution and reference are derived from it."""
 
 import ast
 import dataclasses
@@ -20,7 +20,7 @@ MARKER = re.compile(r"^[ \t]*### (?:BEGIN|END) SOLUTION\n", re.M)
 
 @dataclasses.dataclass(frozen=True)
 class Exercise:
-    """What a lesson asks for. Written in `EXERCISES` of a solution module, under the function's name.
+    """What a lesson asks for: an entry of a solution module's `EXERCISES`, by function name.
 
     Args:
         minutes: time a learner should plan for.
