@@ -1,0 +1,95 @@
+"""Inputs as a model makes them: a real text, through a time-mixing block at its initialisation.
+
+The text is the language reference that Python carries (`pydoc_data.topics`), cut into words.
+Blocks start with a zero output matrix, so at initialisation the residual stream in front of
+every layer is still the embedded text, and one projection gives that layer's r, k and v.
+"""
+
+import re
+from functools import cache
+from pydoc_data import topics
+from typing import NamedTuple
+
+import torch
+from torch.nn import functional as F
+
+
+class RWKV5Inputs(NamedTuple):
+    """What WKV-5 takes: r, k, v `[B, T, H, N]`; log decay w and bonus u `[H, N]`, float32."""
+
+    r: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    w: torch.Tensor
+    u: torch.Tensor
+
+
+@cache
+def tokens():
+    """The whole text as word numbers `[tokens]`, and how many different words there are."""
+    words = re.findall(
+        r"\w+|[^\w\s]|\s+", "\n".join(topics.topics[t] for t in sorted(topics.topics))
+    )
+    number = {word: n for n, word in enumerate(sorted(set(words)))}
+    return torch.tensor([number[word] for word in words]), len(number)
+
+
+def rwkv5_decay(C, depth=0.5):
+    """Log decay `[C]` of a layer at initialisation; `depth` runs from 0 (first layer) to 1 (last).
+
+    The first channel of a layer remembers some 400 tokens, the last about three.
+    """
+    n = torch.arange(C, dtype=torch.float64) / max(C - 1, 1)
+    return -torch.exp(-6 + 5 * n ** (0.7 + 1.3 * depth)).float()
+
+
+def rwkv5_bonus(C, depth=0.5):
+    """Bonus `[C]` of the current token at initialisation."""
+    n = torch.arange(C, dtype=torch.float64)
+    zigzag = ((n + 1) % 3 - 1) * 0.1
+    return (depth * (1 - n / max(C - 1, 1)) + zigzag).float()
+
+
+def rwkv5_inputs(
+    B, T, H=4, N=64, *, dtype=torch.float32, device="cpu", layer=6, n_layer=12, offset=0, seed=0
+):
+    """r, k, v, w, u of layer `layer` of an RWKV-5 model of width H·N, reading B passages.
+
+    Passage b is tokens offset + b·T … of the text, which starts again at its end; the token
+    before each passage is taken to be empty. The same arguments give the same values.
+
+    Args:
+        B, T, H, N: batch, tokens, heads, head size.
+        dtype: of r, k and v; w and u are float32.
+        layer, n_layer: which layer of how many; deeper layers remember longer.
+        offset: first token; seed: of the embedding and the projections.
+    """
+    if not 0 <= layer < n_layer:
+        raise ValueError(f"layer must be in 0 … n_layer - 1 = {n_layer - 1}, got {layer}")
+    C, depth = H * N, layer / max(n_layer - 1, 1)
+    text, words = tokens()
+    generator = torch.Generator().manual_seed(seed)
+    # The initialisation published in RWKV-LM (RWKV-v5, `generate_init_weight`).
+    embedding = torch.empty(words, C).uniform_(-1e-4, 1e-4, generator=generator).to(device)
+    gains = {"r": 1.0, "k": 0.1, "v": 1.0}
+    weight = {x: _orthogonal(C, gain, generator, device) for x, gain in gains.items()}
+    late = 1 - layer / n_layer
+    n = torch.arange(C, device=device) / C
+    mix = {"r": n ** (0.5 * late), "k": n**late, "v": n**late + 0.3 * depth}
+
+    out = {x: torch.empty(B, T, C, dtype=dtype, device=device) for x in gains}
+    for b in range(B):  # a passage at a time bounds the memory
+        here = (offset + b * T + torch.arange(T)) % len(text)
+        x = F.layer_norm(F.layer_norm(embedding[text[here].to(device)], (C,)), (C,))
+        before = F.pad(x, (0, 0, 1, -1))
+        for name, y in out.items():
+            y[b] = torch.lerp(before, x, mix[name]) @ weight[name].T
+    r, k, v = (y.view(B, T, H, N) for y in out.values())
+    w, u = (f(C, depth).view(H, N).to(device) for f in (rwkv5_decay, rwkv5_bonus))
+    return RWKV5Inputs(r, k, v, w, u)
+
+
+def _orthogonal(C, gain, generator, device):
+    """A random orthogonal C × C matrix; drawn on the CPU, so that every device gets the same."""
+    q, r = torch.linalg.qr(torch.randn(C, C, generator=generator).to(device))
+    return gain * q * r.diagonal().sign()

@@ -1,0 +1,36 @@
+"""The loops over b, h and j become threads; every product is added to the output in memory."""
+
+from numba import cuda, float32
+
+from rwkv_lessons.launch import ceil_div
+
+N = 64  # head size
+BLOCK = 32  # threads per block: one warp
+
+
+@cuda.jit
+def kernel(r, k, v, decay, u, o):
+    """One thread per output column j of a head: it owns column j of the state.
+
+    r, k, v, o are [B, T, H, N]; decay, u are [H, N]; all float32. `o` is zero before the launch.
+    """
+    B, T, H, _ = r.shape
+    thread = cuda.grid(1)
+    b, h, j = thread // (H * N), thread // N % H, thread % N
+    ### BEGIN SOLUTION
+    if b < B:
+        s = cuda.local.array(N, float32)
+        for i in range(N):
+            s[i] = 0
+        for t in range(T):
+            v_j = v[b, t, h, j]
+            for i in range(N):
+                kv = k[b, t, h, i] * v_j
+                cuda.atomic.add(o, (b, t, h, j), r[b, t, h, i] * (u[h, i] * kv + s[i]))
+                s[i] = decay[h, i] * s[i] + kv
+    ### END SOLUTION
+
+
+def launch(B, T, H, N):
+    """How many blocks, of how many threads."""
+    return ceil_div(B * H * N, BLOCK), BLOCK

@@ -1,0 +1,38 @@
+"""The thread that owns column j is alone in writing o[…, j]: the sum can stay in a register."""
+
+from numba import cuda, float32
+
+from rwkv_lessons.launch import ceil_div
+
+N = 64  # head size
+BLOCK = 32  # threads per block: one warp
+
+
+@cuda.jit
+def kernel(r, k, v, decay, u, o):
+    """One thread per output column j of a head, and one write per token and thread.
+
+    r, k, v, o are [B, T, H, N]; decay, u are [H, N]; all float32.
+    """
+    B, T, H, _ = r.shape
+    thread = cuda.grid(1)
+    b, h, j = thread // (H * N), thread // N % H, thread % N
+    ### BEGIN SOLUTION
+    if b < B:
+        s = cuda.local.array(N, float32)
+        for i in range(N):
+            s[i] = 0
+        for t in range(T):
+            v_j = v[b, t, h, j]
+            o_j = float32(0)
+            for i in range(N):
+                kv = k[b, t, h, i] * v_j
+                o_j += r[b, t, h, i] * (u[h, i] * kv + s[i])
+                s[i] = decay[h, i] * s[i] + kv
+            o[b, t, h, j] = o_j
+    ### END SOLUTION
+
+
+def launch(B, T, H, N):
+    """How many blocks, of how many threads."""
+    return ceil_div(B * H * N, BLOCK), BLOCK

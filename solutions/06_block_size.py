@@ -1,0 +1,41 @@
+"""The same work in larger blocks: does the number of threads per block matter?"""
+
+from numba import cuda, float32
+
+from rwkv_lessons.launch import ceil_div, load4
+
+N = 64  # head size, a multiple of 4
+BLOCK = 128  # threads per block: any number, as long as the tail is guarded
+
+
+@cuda.jit
+def kernel(r, k, v, decay, u, o):
+    """The kernel of lesson 05, for a block of any size: the last one may have threads to spare.
+
+    r, k, v, o are [B, T, H, N]; decay, u are [H, N]; all float32.
+    """
+    B, T, H, _ = r.shape
+    thread = cuda.grid(1)
+    b, h, j = thread // (H * N), thread // N % H, thread % N
+    ### BEGIN SOLUTION
+    if b < B:
+        s = cuda.local.array(N, float32)
+        for i in range(N):
+            s[i] = 0
+        for t in range(T):
+            v_j = v[b, t, h, j]
+            o_j = float32(0)
+            for i in range(0, N, 4):
+                r4, k4 = load4(r, (b, t, h, i)), load4(k, (b, t, h, i))
+                decay4, u4 = load4(decay, (h, i)), load4(u, (h, i))
+                for n in range(4):
+                    kv = k4[n] * v_j
+                    o_j += r4[n] * (u4[n] * kv + s[i + n])
+                    s[i + n] = decay4[n] * s[i + n] + kv
+            o[b, t, h, j] = o_j
+    ### END SOLUTION
+
+
+def launch(B, T, H, N):
+    """How many blocks, of how many threads."""
+    return ceil_div(B * H * N, BLOCK), BLOCK
