@@ -2,6 +2,8 @@
 
 from numba import cuda, float32
 
+from rwkv_lessons.lab.evidence import at_least, wkv5_kernel
+from rwkv_lessons.lab.exercises import Exercise
 from rwkv_lessons.launch import ceil_div
 
 N = 64  # head size
@@ -16,8 +18,8 @@ def kernel(r, k, v, decay, u, o):
     """
     B, T, H, _ = r.shape
     thread = cuda.grid(1)
-    b, h, j = thread // (H * N), thread // N % H, thread % N
     ### BEGIN SOLUTION
+    b, h, j = thread // (H * N), thread // N % H, thread % N
     if b < B:
         s = cuda.local.array(N, float32)
         for i in range(N):
@@ -34,3 +36,19 @@ def kernel(r, k, v, decay, u, o):
 def launch(B, T, H, N):
     """How many blocks, of how many threads."""
     return ceil_div(B * H * N, BLOCK), BLOCK
+
+
+EXERCISES = {
+    "kernel": Exercise(
+        minutes=15,
+        difficulty=2,
+        hints=(
+            "Three loops are gone: their indices come from `thread`. Which two stay?",
+            "`j` runs fastest: j = thread % N. The state of a thread is one column: N floats that "
+            "start at 0. Guard the surplus threads with `if b < B:`.",
+            "In the loops over t and i: kv = k·v_j, then cuda.atomic.add(o, (b, t, h, j), "
+            "r·(u·kv + s[i])), then s[i] = decay·s[i] + kv.",
+        ),
+        evidence=wkv5_kernel(launch, at_least(1, "RED", "ATOMG", "ATOM"), zeroed=True),
+    )
+}

@@ -2,6 +2,8 @@
 
 from numba import cuda, float32
 
+from rwkv_lessons.lab.evidence import at_most, wkv5_kernel
+from rwkv_lessons.lab.exercises import Exercise
 from rwkv_lessons.launch import ceil_div
 
 N = 64  # head size
@@ -17,12 +19,12 @@ def kernel(r, k, v, decay, u, o):
     B, T, H, _ = r.shape
     thread = cuda.grid(1)
     b, h, j = thread // (H * N), thread // N % H, thread % N
-    ### BEGIN SOLUTION
     if b < B:
         s = cuda.local.array(N, float32)
         for i in range(N):
             s[i] = 0
         for t in range(T):
+            ### BEGIN SOLUTION
             v_j = v[b, t, h, j]
             o_j = float32(0)
             for i in range(N):
@@ -30,9 +32,29 @@ def kernel(r, k, v, decay, u, o):
                 o_j += r[b, t, h, i] * (u[h, i] * kv + s[i])
                 s[i] = decay[h, i] * s[i] + kv
             o[b, t, h, j] = o_j
-    ### END SOLUTION
+            ### END SOLUTION
 
 
 def launch(B, T, H, N):
     """How many blocks, of how many threads."""
     return ceil_div(B * H * N, BLOCK), BLOCK
+
+
+EXERCISES = {
+    "kernel": Exercise(
+        minutes=10,
+        difficulty=1,
+        hints=(
+            "Who else adds to o[b, t, h, j]? Nobody: so why does the sum live in memory?",
+            "Keep the sum of a token in a variable, and write it once, after the loop over i.",
+            "o_j = float32(0) before the loop over i, o_j += r·(u·kv + s[i]) in it, "
+            "o[b, t, h, j] = o_j after it.",
+        ),
+        evidence=wkv5_kernel(
+            launch, at_most(0, "RED", "ATOM", "ATOMG"), at_most(1, "STG", text="one store of o")
+        ),
+        symptoms={
+            "state": "Does the sum start from 0 for every token? And is s used before it is updated?"
+        },
+    )
+}

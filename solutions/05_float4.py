@@ -2,6 +2,8 @@
 
 from numba import cuda, float32
 
+from rwkv_lessons.lab.evidence import at_least, at_most, wkv5_kernel
+from rwkv_lessons.lab.exercises import Exercise
 from rwkv_lessons.launch import ceil_div, load4
 
 N = 64  # head size, a multiple of 4
@@ -17,7 +19,6 @@ def kernel(r, k, v, decay, u, o):
     B, T, H, _ = r.shape
     thread = cuda.grid(1)
     b, h, j = thread // (H * N), thread // N % H, thread % N
-    ### BEGIN SOLUTION
     if b < B:
         s = cuda.local.array(N, float32)
         for i in range(N):
@@ -25,6 +26,7 @@ def kernel(r, k, v, decay, u, o):
         for t in range(T):
             v_j = v[b, t, h, j]
             o_j = float32(0)
+            ### BEGIN SOLUTION
             for i in range(0, N, 4):
                 r4, k4 = load4(r, (b, t, h, i)), load4(k, (b, t, h, i))
                 decay4, u4 = load4(decay, (h, i)), load4(u, (h, i))
@@ -32,10 +34,33 @@ def kernel(r, k, v, decay, u, o):
                     kv = k4[n] * v_j
                     o_j += r4[n] * (u4[n] * kv + s[i + n])
                     s[i + n] = decay4[n] * s[i + n] + kv
+            ### END SOLUTION
             o[b, t, h, j] = o_j
-    ### END SOLUTION
 
 
 def launch(B, T, H, N):
     """How many blocks, of how many threads."""
     return ceil_div(B * H * N, BLOCK), BLOCK
+
+
+EXERCISES = {
+    "kernel": Exercise(
+        minutes=15,
+        difficulty=2,
+        hints=(
+            "`load4(array, index)` returns four floats. How often does the loop over i run then?",
+            "range(0, N, 4); load r, k, decay and u with load4 at i; an inner loop over n in "
+            "range(4) does the arithmetic of lane n, with the state at s[i + n].",
+            "r4, k4 = load4(r, (b, t, h, i)), load4(k, (b, t, h, i)), the same for decay and u at "
+            "(h, i); then kv = k4[n] * v_j and the two lines of lesson 04 with lane n of each.",
+        ),
+        evidence=wkv5_kernel(
+            launch,
+            at_least(4, "LDG.E.128", text="16-byte loads (LDG.E.128) of r, k, decay and u"),
+            at_most(1, "LDG.E", text="no other loads than v's"),
+        ),
+        symptoms={
+            "by hand": "Four lanes have four states: s[i + n], not s[i]. And do all N keys take part?"
+        },
+    )
+}

@@ -110,7 +110,7 @@ def _where(error):
 
 
 def break_it(id: str, n: int = 0) -> None:
-    """Shows wrong kernel number `n` of an exercise and what the check says of it, hints left out."""
+    """Shows a wrong kernel of an exercise and what the check says of it, hints left out."""
     _, function = exercises.wrong_kernels(id)[n]
     print(exercises.source_of(function), "\n")
     for row in evaluate(id, function).rows:
