@@ -53,8 +53,6 @@ EXERCISES = {
         evidence=wkv5_kernel(
             launch, at_most(0, "RED", "ATOM", "ATOMG"), at_most(1, "STG", text="one store of o")
         ),
-        symptoms={
-            "state": "Does the sum start from 0 for every token? And is s used before it is updated?"
-        },
+        symptoms={"state": "Does every token's sum start from 0? Is s used before its update?"},
     )
 }

@@ -59,8 +59,6 @@ EXERCISES = {
             at_least(4, "LDG.E.128", text="16-byte loads (LDG.E.128) of r, k, decay and u"),
             at_most(1, "LDG.E", text="no other loads than v's"),
         ),
-        symptoms={
-            "by hand": "Four lanes have four states: s[i + n], not s[i]. And do all N keys take part?"
-        },
+        symptoms={"by hand": "Four lanes, four states: s[i + n]. Do all N keys take part?"},
     )
 }

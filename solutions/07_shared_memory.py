@@ -104,7 +104,7 @@ EXERCISES = {
         difficulty=1,
         hints=(
             "Shared arrays take load4 like global ones; their index is a tuple of one.",
-            "The loop is lesson 05's, with s_r, s_k, s_decay and s_u in the place of r, k, decay, u.",
+            "The loop is lesson 05's, on s_r, s_k, s_decay and s_u.",
             "r4, k4 = load4(s_r, (i,)), load4(s_k, (i,)), and the same for s_decay and s_u.",
         ),
         evidence=wkv5_kernel(

@@ -1,9 +1,6 @@
 """Shared memory is still read one float at a time."""
 
 from numba import cuda, float32
-from rwkv_lessons.lab.evidence import at_least, at_most, wkv5_kernel
-from rwkv_lessons.lab.exercises import Exercise
-from rwkv_lessons.launch import load4
 
 N = 64
 
@@ -57,7 +54,7 @@ def shared4(r, k, v, decay, u, o):
         v_j = v[b, t, h, j]
         o_j = float32(0)
         for i in range(0, N, 4):
-                        for n in range(4):
+            for n in range(4):
                 kv = s_k[i + n] * v_j
                 o_j += s_r[i + n] * (s_u[i + n] * kv + s[i + n])
                 s[i + n] = s_decay[i + n] * s[i + n] + kv
