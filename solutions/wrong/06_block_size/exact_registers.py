@@ -1,0 +1,7 @@
+"""Gives a warp exactly the registers it asks for; the hardware hands them out 256 at a time."""
+
+
+def resident_warps(registers, block):
+    warps = block // 32
+    fitting = min(65536 // (registers * 32), 64)
+    return min(fitting // warps, 32) * warps
