@@ -1,0 +1,53 @@
+"""What can go wrong when a kernel runs, each with the place in the source and the thread."""
+
+import linecache
+
+
+class Place:
+    """A line of a kernel; prints as ``line 12: y[i] = x[i]``, the same in every session."""
+
+    def __init__(self, code, line):
+        self.file, self.function, self.line = code.co_filename, code.co_name, line
+        self.text = linecache.getline(self.file, line).strip()
+
+    def __str__(self):
+        return f"line {self.line}: {self.text}" if self.text else f"line {self.line}"
+
+
+class KernelFault(Exception):
+    """A kernel did something a GPU would not survive, or would survive with a wrong answer.
+
+    Attributes:
+        what: the fault in one sentence.
+        place: the `Place` in the source, or None.
+        block, thread: `(x, y, z)` of the thread that faulted, or None.
+        array, index: the array's name and the index, where the fault is about one.
+    """
+
+    def __init__(self, what, place=None, block=None, thread=None, array=None, index=None):
+        self.what, self.place, self.block, self.thread = what, place, block, thread
+        self.array, self.index = array, index
+        where = [str(place)] if place else []
+        if thread is not None:
+            where.append(f"block {block}, thread {thread}")
+        super().__init__("\n  ".join([what, *where]))
+
+    @property
+    def line(self):
+        return self.place.line if self.place else None
+
+
+class OutOfBounds(KernelFault):
+    """An index is negative, or not below the size of its dimension."""
+
+
+class DivergentBarrier(KernelFault):
+    """Some threads wait at a barrier that others will never reach."""
+
+
+class UninitialisedRead(KernelFault):
+    """Shared or local memory is read before anything was written to it."""
+
+
+class MisalignedAccess(KernelFault):
+    """A 16-byte access at an address that is not a multiple of 16."""
