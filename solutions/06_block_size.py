@@ -1,4 +1,4 @@
-"""The kernel of lesson 05 in blocks of any size: what fits on an SM, and what there is to put there."""
+"""The kernel of lesson 05 in blocks of any size: what fits on an SM, and what is there for it."""
 
 from rwkv_lessons.lab.evidence import function_answer
 from rwkv_lessons.lab.exercises import Exercise, solutions
