@@ -2,8 +2,12 @@
 
 import llvmlite.ir as ir
 from numba import cuda
-from numba.cuda import cgutils, types
 from numba.cuda.extending import intrinsic
+
+try:
+    from numba.cuda import cgutils, types
+except ImportError:  # the numba.cuda inside numba itself, all there is on macOS
+    from numba.core import cgutils, types
 
 
 def as_array(x):

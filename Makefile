@@ -1,0 +1,50 @@
+# What there is to do here. `make help` lists it; every target sets up .venv first if need be.
+BIN := .venv/bin/
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3; do \
+	$$name -c '$(NEW_ENOUGH)' 2>/dev/null && echo $$name && break; done)
+PYTEST := $(BIN)python -m pytest -n 2 --dist loadscope
+NBVAL := $(PYTEST) --nbval --nbval-current-env --nbval-cell-timeout=120 notebooks
+
+.PHONY: help setup lab test record notebooks format clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /  make \1 \t/p' Makefile
+
+setup: .venv/ready  ## create .venv and install what pyproject.toml pins
+
+lab: .venv/ready  ## open the lessons in JupyterLab; on a server: make lab ARGS=--no-browser
+	PATH="$(CURDIR)/.venv/bin:$$PATH" $(BIN)jupyter lab $(ARGS) notebooks/00_start_here.ipynb
+
+test: .venv/ready  ## lint, unit tests, every notebook as shipped and solved
+	$(BIN)ruff check . && $(BIN)ruff format --check .
+	$(PYTEST)
+	$(NBVAL)
+	$(NBVAL) --solved
+
+record: .venv/ready  ## measure on this GPU and keep the numbers; make record OP=wkv5
+	$(BIN)python -m rwkv_lessons.bench $(or $(OP),wkv5) --record $(ARGS)
+
+notebooks: .venv/ready  ## derive the exercises from solutions/ and run every notebook in place
+	$(BIN)lessons sync
+	RWKV_LESSONS_PROGRESS=off $(BIN)jupyter nbconvert --to notebook --execute --inplace \
+		--ExecutePreprocessor.record_timing=False notebooks/*.ipynb
+
+format: .venv/ready  ## put the code in order
+	$(BIN)ruff check --fix . && $(BIN)ruff format .
+
+clean:  ## remove .venv and caches; your work/ and progress stay
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis *.egg-info
+
+# Written last, so that an interrupted set-up starts again and pip keeps what it has.
+.venv/ready: pyproject.toml
+	@$(or $(PYTHON),false) -c '$(NEW_ENOUGH)' || { echo "Python 3.11 or newer is needed." \
+		"Install it ('sudo apt install python3 python3-venv', 'brew install python@3.12')," \
+		"or name yours: make lab PYTHON=/path/to/python3"; exit 1; }
+	@echo "Setting up .venv, a few minutes the first time: 2.8 GB on disk," \
+		"about 7 GB where torch brings its CUDA libraries."
+	@$(BIN)python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv || { \
+		rm -rf .venv; echo "$(PYTHON) cannot create an environment." \
+		"On Debian and Ubuntu: sudo apt install python3-venv"; exit 1; }
+	@$(BIN)python -m pip install --editable .
+	@touch $@
