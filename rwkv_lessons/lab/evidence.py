@@ -32,6 +32,9 @@ HINTS = {
 }
 
 
+FAULTS = {"OutOfBounds": "tail", "DivergentBarrier": "order", "UninitialisedRead": "order"}
+
+
 @dataclasses.dataclass(frozen=True)
 class Case:
     """Inputs small enough to run on a CPU, named by the property that fails if they do."""
@@ -72,6 +75,12 @@ def compare(got, want, letters="bthj"):
             f"first difference at [{place}]: {value}, want {want[first]:.6g}; "
             f"{off.sum()} of {off.size} differ"
         )
+
+
+def wkv5_arrays(B, T, H, N=64):
+    """Arguments (r, k, v, decay, u, o) for a CPU run of a lesson kernel; `o` is zero."""
+    (r, k, v, decay, u), _ = wkv5_case((B, T, H, N))
+    return [x.numpy() for x in (r, k, v, decay, u, torch.zeros_like(v))]
 
 
 def wkv5_case(shape, device="cpu"):
@@ -115,7 +124,8 @@ def wkv5_answer(launch: Callable, zeroed: bool = False):
                     if not np.array_equal(x, y):
                         raise Difference(f"the kernel changed its input {name}")
             except (Difference, trace.KernelFault) as error:
-                symptom = exercise.symptoms.get(case.symptom, HINTS[case.symptom])
+                symptom = FAULTS.get(type(error).__name__, case.symptom)
+                symptom = exercise.symptoms.get(symptom, HINTS[symptom])
                 details = (*str(error).splitlines(), f"hint: {symptom}")
             if details:
                 size = f"B={B} T={T} H={H} N={N}"
