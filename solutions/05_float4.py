@@ -2,7 +2,7 @@
 
 from numba import cuda, float32
 
-from rwkv_lessons.lab.evidence import at_least, at_most, wkv5_kernel
+from rwkv_lessons.lab.evidence import in_registers, wide_loads, wkv5_kernel
 from rwkv_lessons.lab.exercises import Exercise
 from rwkv_lessons.launch import ceil_div, load4
 
@@ -56,8 +56,8 @@ EXERCISES = {
         ),
         evidence=wkv5_kernel(
             launch,
-            at_least(4, "LDG.E.128", text="16-byte loads (LDG.E.128) of r, k, decay and u"),
-            at_most(1, "LDG.E", text="no other loads than v's"),
+            wide_loads(scalar=1),  # v
+            in_registers(),
         ),
         symptoms={"by hand": "Four lanes, four states: s[i + n]. Do all N keys take part?"},
     )

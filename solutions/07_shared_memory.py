@@ -2,11 +2,10 @@
 
 from numba import cuda, float32
 
-from rwkv_lessons.lab.evidence import at_least, at_most, wkv5_kernel
+from rwkv_lessons.lab.evidence import at_least, at_most, in_registers, wkv5_kernel
 from rwkv_lessons.lab.exercises import Exercise
-from rwkv_lessons.launch import load4
 
-N = 64  # head size, a multiple of 4
+N = 64  # head size
 
 
 @cuda.jit
@@ -42,8 +41,8 @@ def shared(r, k, v, decay, u, o):
 
 
 @cuda.jit
-def shared4(r, k, v, decay, u, o):
-    """`shared`, reading shared memory four floats at a time.
+def state_in_shared(r, k, v, decay, u, o):
+    """`shared`, with the state of the head in shared memory too: N·N floats, 16 KB.
 
     r, k, v, o are [B, T, H, N]; decay, u are [H, N]; all float32. N threads per block.
     """
@@ -54,23 +53,22 @@ def shared4(r, k, v, decay, u, o):
     s_k = cuda.shared.array(N, float32)
     s_decay = cuda.shared.array(N, float32)
     s_u = cuda.shared.array(N, float32)
-    s = cuda.local.array(N, float32)
-    for i in range(N):
-        s[i] = 0
+    s_state = cuda.shared.array((N, N), float32)
     s_decay[j], s_u[j] = decay[h, j], u[h, j]
+    ### BEGIN SOLUTION
+    for i in range(N):
+        s_state[i, j] = 0  # neighbours in j are neighbours in memory: 32 lanes, 32 banks
+    ### END SOLUTION
     for t in range(T):
         s_r[j], s_k[j] = r[b, t, h, j], k[b, t, h, j]
         cuda.syncthreads()
         v_j = v[b, t, h, j]
         o_j = float32(0)
         ### BEGIN SOLUTION
-        for i in range(0, N, 4):
-            r4, k4 = load4(s_r, (i,)), load4(s_k, (i,))
-            decay4, u4 = load4(s_decay, (i,)), load4(s_u, (i,))
-            for n in range(4):
-                kv = k4[n] * v_j
-                o_j += r4[n] * (u4[n] * kv + s[i + n])
-                s[i + n] = decay4[n] * s[i + n] + kv
+        for i in range(N):
+            kv = s_k[i] * v_j
+            o_j += s_r[i] * (s_u[i] * kv + s_state[i, j])
+            s_state[i, j] = s_decay[i] * s_state[i, j] + kv
         ### END SOLUTION
         o[b, t, h, j] = o_j
         cuda.syncthreads()
@@ -95,22 +93,24 @@ EXERCISES = {
         evidence=wkv5_kernel(
             launch,
             at_least(2, "BAR", text="two barriers"),
-            at_most(6, "LDG", text="six loads from global memory"),
+            at_most(5, "LDG", text="five loads from global memory: r, k, v, decay, u"),
+            in_registers(),
         ),
         symptoms={"order": "Every thread needs all of a row: where must they wait for each other?"},
     ),
-    "shared4": Exercise(
+    "state_in_shared": Exercise(
         minutes=10,
-        difficulty=1,
+        difficulty=2,
         hints=(
-            "Shared arrays take load4 like global ones; their index is a tuple of one.",
-            "The loop is lesson 05's, on s_r, s_k, s_decay and s_u.",
-            "r4, k4 = load4(s_r, (i,)), load4(s_k, (i,)), and the same for s_decay and s_u.",
+            "Shared memory is 32 banks wide, a float each. Which of the two indices should run "
+            "with the lanes of a warp?",
+            "Lane j touches column j at every step. Lay the columns side by side: [i, j].",
+            "s_state[i, j] in the place of s[i]: element [i, j] is in bank (i·N + j) % 32, so the "
+            "32 lanes are in 32 banks.",
         ),
         evidence=wkv5_kernel(
-            launch,
-            at_least(4, "LDS.128", text="16-byte reads of shared memory (LDS.128)"),
-            at_most(0, "LDS", text="no reads of one float"),
+            launch, at_least(64, "STS", text="the state stored in shared memory, row by row")
         ),
+        symptoms={"order": "Every thread has N floats of the state to itself: a column each."},
     ),
 }

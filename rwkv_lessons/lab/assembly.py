@@ -60,7 +60,7 @@ class Assembly:
     _places: object = field(default=None, repr=False)
 
     def count(self, prefix):
-        """How many instructions are `prefix` or start with it and a dot: "LDG" counts "LDG.E.128"."""
+        """How many instructions are `prefix`, or it and a dot: "LDG" counts "LDG.E.128"."""
         return sum(
             n for op, n in self.counts.items() if op == prefix or op.startswith(prefix + ".")
         )

@@ -100,10 +100,11 @@ def wkv5_answer(launch: Callable, zeroed: bool = False):
     """
 
     def answer(kernel, exercise):
-        three = np.ones((1, 3, 1, 4), np.float32)
+        names = getattr(kernel, "py_func", kernel).__code__.co_names
+        r, k, v = np.ones((3, 1, 3, 1, 4), np.float32)
         half, one = np.full((1, 4), 0.5, np.float32), np.ones((1, 4), np.float32)
         by_hand = Case("three tokens of ones, computed by hand", "by hand", (1, 3, 1, 4))
-        tests = [(by_hand, (three, three, three, half, one), np.array([4, 8, 10]))]
+        tests = [(by_hand, (r, k, v, half, one), np.array([4, 8, 10]))]
         for case in WKV5_CASES:
             inputs, want = wkv5_case(case.shape)
             tests.append((case, tuple(x.numpy() for x in inputs), want.numpy()))
@@ -115,7 +116,7 @@ def wkv5_answer(launch: Callable, zeroed: bool = False):
             grid, block = launch(*case.shape)
             details = ()
             try:
-                constants = {"N": N}
+                constants = {"N": N} if "N" in names else None  # else it reads r.shape
                 trace.run(
                     kernel, grid, block, *inputs, o, constants=constants, reverse=case.reverse
                 )
@@ -160,6 +161,23 @@ def at_least(limit: int, *opcodes: str, text: str | None = None):
         text or f"at least {limit} of {' or '.join(opcodes)}",
         lambda asm: sum(asm.count(op) for op in opcodes) >= limit,
         lambda asm: " ".join(f"{op} {asm.count(op)}" for op in opcodes),
+    )
+
+
+ATOMICS = ("RED", "REDG", "ATOM", "ATOMG")
+
+
+def wide_loads(scalar: int):
+    """Global memory is read 16 bytes at a time, with `scalar` narrower loads left over."""
+
+    def loads(asm):
+        wide = asm.count("LDG.E.128")
+        return wide, asm.count("LDG") - wide
+
+    return Claim(
+        f"16-byte loads (LDG.E.128) and at most {scalar} narrower",
+        lambda asm: loads(asm)[0] > 0 and loads(asm)[1] <= scalar,
+        lambda asm: "LDG.E.128 {}, narrower {}".format(*loads(asm)),
     )
 
 
