@@ -2,7 +2,7 @@
 
 from numba import cuda, float32
 
-from rwkv_lessons.lab.evidence import ATOMICS, at_least, wkv5_kernel
+from rwkv_lessons.lab.evidence import ATOMICS, at_least, atomics, loads, wkv5_kernel
 from rwkv_lessons.lab.exercises import Exercise
 from rwkv_lessons.launch import ceil_div
 
@@ -49,6 +49,8 @@ EXERCISES = {
             "In the loops over t and i: kv = k·v_j, then cuda.atomic.add(o, (b, t, h, j), "
             "r·(u·kv + s[i])), then s[i] = decay·s[i] + kv.",
         ),
-        evidence=wkv5_kernel(launch, at_least(1, *ATOMICS), zeroed=True),
+        evidence=wkv5_kernel(
+            launch, at_least(1, *ATOMICS), budgets=(loads(1 + 4 * N), atomics(N)), zeroed=True
+        ),
     )
 }

@@ -2,7 +2,7 @@
 
 from numba import cuda, float32
 
-from rwkv_lessons.lab.evidence import ATOMICS, at_most, wkv5_kernel
+from rwkv_lessons.lab.evidence import ATOMICS, at_most, atomics, loads, stores, wkv5_kernel
 from rwkv_lessons.lab.exercises import Exercise
 from rwkv_lessons.launch import ceil_div
 
@@ -51,7 +51,10 @@ EXERCISES = {
             "o[b, t, h, j] = o_j after it.",
         ),
         evidence=wkv5_kernel(
-            launch, at_most(0, *ATOMICS), at_most(1, "STG", text="one store of o")
+            launch,
+            at_most(0, *ATOMICS),
+            at_most(1, "STG", text="one store of o"),
+            budgets=(loads(1 + 4 * N), stores(1), atomics(0)),
         ),
         symptoms={"state": "Does every token's sum start from 0? Is s used before its update?"},
     )

@@ -2,7 +2,7 @@
 
 from numba import cuda, float32
 
-from rwkv_lessons.lab.evidence import in_registers, wide_loads, wkv5_kernel
+from rwkv_lessons.lab.evidence import in_registers, loads, stores, wide_loads, wkv5_kernel
 from rwkv_lessons.lab.exercises import Exercise
 from rwkv_lessons.launch import ceil_div, load4
 
@@ -58,6 +58,7 @@ EXERCISES = {
             launch,
             wide_loads(scalar=1),  # v
             in_registers(),
+            budgets=(loads(1 + N), stores(1)),  # v, and four arrays in N / 4 loads each
         ),
         symptoms={"by hand": "Four lanes, four states: s[i + n]. Do all N keys take part?"},
     )

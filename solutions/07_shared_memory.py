@@ -2,7 +2,15 @@
 
 from numba import cuda, float32
 
-from rwkv_lessons.lab.evidence import at_least, at_most, in_registers, wkv5_kernel
+from rwkv_lessons.lab.evidence import (
+    at_least,
+    at_most,
+    bank_conflicts,
+    in_registers,
+    loads,
+    stores,
+    wkv5_kernel,
+)
 from rwkv_lessons.lab.exercises import Exercise
 
 N = 64  # head size
@@ -95,6 +103,7 @@ EXERCISES = {
             at_least(2, "BAR", text="two barriers"),
             at_most(5, "LDG", text="five loads from global memory: r, k, v, decay, u"),
             in_registers(),
+            budgets=(loads(3, once=2), stores(1), bank_conflicts()),
         ),
         symptoms={"order": "Every thread needs all of a row: where must they wait for each other?"},
     ),
@@ -109,7 +118,9 @@ EXERCISES = {
             "32 lanes are in 32 banks.",
         ),
         evidence=wkv5_kernel(
-            launch, at_least(64, "STS", text="the state stored in shared memory, row by row")
+            launch,
+            at_least(64, "STS", text="the state stored in shared memory"),
+            budgets=(loads(3, once=2), stores(1), bank_conflicts()),
         ),
         symptoms={"order": "Every thread has N floats of the state to itself: a column each."},
     ),

@@ -137,6 +137,65 @@ def wkv5_answer(launch: Callable, zeroed: bool = False):
     return answer
 
 
+TRAFFIC_SHAPE = (1, 4, 2, 64)  # B, T, H, N of the launch that is counted: quick, and full heads
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """What one warp may ask of memory: so many requests a token, and so many once."""
+
+    text: str
+    count: Callable  # of a Trace
+    per_token: float
+    once: float = 0
+
+    def limit(self, warps, tokens):
+        return int(warps * (self.once + self.per_token * tokens))
+
+
+def loads(per_token: float, once: float = 0):
+    """Load requests to global memory."""
+    return Budget("load requests", lambda t: t.requests("global", "load"), per_token, once)
+
+
+def stores(per_token: float):
+    """Store requests to global memory."""
+    return Budget("store requests", lambda t: t.requests("global", "store"), per_token)
+
+
+def atomics(per_token: float):
+    """Atomic requests."""
+    return Budget("atomic requests", lambda t: t.requests(op="atomic"), per_token)
+
+
+def bank_conflicts(per_token: float = 0):
+    """Passes over shared memory beyond those that a conflict-free layout needs."""
+    return Budget("bank conflicts", lambda t: t.bank_conflicts, per_token)
+
+
+def wkv5_traffic(launch: Callable, *budgets: Budget):
+    """Counts what the kernel asks of memory, as written, and looks for races."""
+
+    def gather(kernel, exercise):
+        B, T, H, N = TRAFFIC_SHAPE
+        grid, block = launch(B, T, H, N)
+        counted = trace.trace(kernel, grid, block, *wkv5_arrays(B, T, H, N))
+        for trouble in (*counted.faults, *counted.races):
+            hint = f"hint: {exercise.symptoms.get('order', HINTS['order'])}"
+            return Row("traffic", FAILED, "", (*str(trouble).splitlines(), hint))
+        found = []
+        for budget in budgets:
+            count, limit = budget.count(counted), budget.limit(counted.warps, T)
+            if count > limit:
+                text = f"{count:,} {budget.text}, want at most {limit:,}"
+                return Row("traffic", FAILED, text, (f"counted at B={B} T={T} H={H} N={N}",))
+            found.append(f"{count:,} {budget.text}")
+        return Row("traffic", PASSED, " · ".join([*found, "no race"]))
+
+    gather.kind = "traffic"
+    return gather
+
+
 @dataclasses.dataclass(frozen=True)
 class Claim:
     """A statement about machine code: `holds(assembly)`, and what `found` in it, as text."""
@@ -248,9 +307,14 @@ def wkv5_gpu(launch: Callable, zeroed: bool = False, shape=(2, 1027, 32, 64)):
     return gather
 
 
-def wkv5_kernel(launch: Callable, *claims: Claim, zeroed: bool = False):
+def wkv5_kernel(launch: Callable, *claims: Claim, budgets=(), zeroed: bool = False):
     """All the evidence for a lesson kernel of WKV-5."""
-    return (wkv5_answer(launch, zeroed), machine_code(*claims), wkv5_gpu(launch, zeroed))
+    return (
+        wkv5_answer(launch, zeroed),
+        wkv5_traffic(launch, *budgets),
+        machine_code(*claims),
+        wkv5_gpu(launch, zeroed),
+    )
 
 
 def function_answer(*cases):
