@@ -12,21 +12,19 @@ from .faults import OutOfBounds
 
 
 class Memory:
-    """One allocation: an argument of the kernel, a block's shared array, a thread's local one."""
+    """An allocation: a kernel's argument, the blocks' shared array, the threads' local one."""
 
     def __init__(self, name, space, data):
         self.name, self.space = name, space  # space: "global", "shared", "local" or "const"
-        self.shape, self.strides = data.shape, data.strides
-        self.itemsize = data.itemsize
-        # One flag per element: has anything been written? Global memory comes filled.
-        self.written = bytearray(data.size) if space in ("shared", "local") else None
+        self.shape, self.strides, self.itemsize = data.shape, data.strides, data.itemsize
+        self.sites, self.shortcuts = {}, {}  # the tracer's numbers of the instructions that use it
 
     def index_of(self, offset):
         """The index of the element `offset` bytes from the start."""
-        index = []
-        for stride in self.strides:
-            index.append(offset // stride if stride > 0 else 0)
-            offset -= index[-1] * stride
+        index = [0] * len(self.shape)
+        for axis in sorted(range(len(index)), key=lambda axis: -self.strides[axis]):
+            if self.strides[axis] > 0:
+                index[axis], offset = divmod(offset, self.strides[axis])
         return tuple(index)
 
     def describe(self, index):
@@ -36,10 +34,11 @@ class Memory:
 class GuardedArray:
     """`data` with its indices checked, at `offset` bytes from the start of its `memory`."""
 
-    __slots__ = ("data", "memory", "machine", "offset", "shape", "strides", "as_int")
+    __slots__ = ("data", "memory", "machine", "offset", "written", "shape", "strides", "as_int")
 
-    def __init__(self, data, memory, machine, offset=0):
+    def __init__(self, data, memory, machine, offset=0, written=None):
         self.data, self.memory, self.machine, self.offset = data, memory, machine, offset
+        self.written = written  # a flag per element of shared and local memory
         self.shape, self.strides = data.shape, data.strides
         # numba computes with 64-bit integers, as Python does, whatever the array's integer type.
         self.as_int = data.dtype.kind in "iu"
@@ -91,7 +90,7 @@ class GuardedArray:
         return self.like(data, self.offset + _address(data) - _address(self.data))
 
     def like(self, data, offset):
-        return type(self)(data, self.memory, self.machine, offset)
+        return type(self)(data, self.memory, self.machine, offset, self.written)
 
     def reshape(self, *shape):
         data = self.data.reshape(*shape)

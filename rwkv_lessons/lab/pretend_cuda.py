@@ -1,7 +1,6 @@
 """A `cuda` for the CPU: what a kernel finds under that name when it runs without a GPU."""
 
 import math
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -227,9 +226,3 @@ def dtype_of(dtype):
 
 def fresh(shape, dtype):
     return poisoned(shape, dtype_of(dtype))
-
-
-def site():
-    """The instruction of the kernel that called the function calling this: `(code, offset)`."""
-    frame = sys._getframe(2)
-    return frame.f_code, frame.f_lasti

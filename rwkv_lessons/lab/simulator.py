@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import greenlet
 import numpy as np
 
-from .faults import DivergentBarrier, KernelFault, Place
+from .faults import DivergentBarrier, KernelFault, MisalignedAccess, Place
 from .guarded import GuardedArray, Memory
+from .instructions import assigned_name, instruction
 from .pretend_cuda import FULL_WARP, PretendCuda, fresh
 from .rebuild import Rebuilder
 
@@ -78,12 +79,25 @@ class Machine:
             raise ValueError(f"block is {block}: a block has at most {MOST_THREADS} threads")
         self.thread_index, self.block_index = Axes(), Axes()
         self.lane = self.thread = 0
-        self.shared, self.sharedmem = {}, sharedmem
+        self.shared, self.sharedmem, self.memories = {}, sharedmem, {}
         self.rebuilder = self.make_rebuilder(constants)
         self.kernel = self.rebuilder.kernel(kernel)
 
     def make_rebuilder(self, constants):
-        return Rebuilder(PretendCuda(self), constants)
+        return Rebuilder(PretendCuda(self), constants, self.vector_access)
+
+    def vector_access(self, twin):
+        """`load4` or `store4` on the CPU: called with (array, index) or (array, index, values)."""
+
+        def access(array, index, *values):
+            offset, width = array.locate(index), 4 * array.itemsize
+            if offset is not None and offset % width:
+                name = array.memory.describe(index)
+                what = f"{name} starts at byte {offset}, not a multiple of {width}"
+                self.fault(MisalignedAccess, what, array=array.memory.name, index=index)
+            return twin(array, index, *values)
+
+        return access
 
     def argument(self, position, value):
         """An argument as the kernel sees it: arrays wrapped, everything else as it is."""
@@ -96,7 +110,13 @@ class Machine:
                 raise TypeError(f"{name}: {error}; convert it to float32 first") from None
         if not isinstance(value, np.ndarray):
             return value
-        return self.array_type(value, Memory(name, "global", value), self)
+        value = self.adopt(value)
+        memory = self.memories.setdefault(id(value), Memory(name, "global", value))
+        return self.array_type(value, memory, self)
+
+    def adopt(self, array):
+        """The array that the kernel works on."""
+        return array
 
     # Launching.
     def all_blocks(self):
@@ -153,8 +173,8 @@ class Machine:
     # Barriers.
     def wait(self, scope, answer, value=None, mask=0):
         frame = self.frame()
-        wait = Wait(scope, (frame.f_code, frame.f_lasti), frame, answer, value, mask)
-        wait.place = Place(frame.f_code, frame.f_lineno)
+        place = Place(frame.f_code, frame.f_lineno)
+        wait = Wait(scope, instruction(frame), place, answer, value, mask)
         return greenlet.getcurrent().parent.switch(wait)
 
     def release(self, waiting, finished):
@@ -167,6 +187,7 @@ class Machine:
             return answers
         first, wait = next(iter(waiting.items()))
         self.must_meet(first, wait, range(self.threads_per_block), waiting, finished)
+        self.passed_block_barrier(wait)
         result = wait.answer([w.value for _, w in sorted(waiting.items())])
         return dict.fromkeys(waiting, result)
 
@@ -178,6 +199,7 @@ class Machine:
             self.must_meet(t, wait, members, waiting, finished)
         if any(n in finished or waiting[n].site != wait.site for n in members):
             self.must_meet(t, wait, members, waiting, finished)
+        self.passed_warp_barrier(start // FULL_WARP)
         values = {n - start: waiting[n].value for n in members}
         return {n: waiting[n].answer(n - start, values) for n in members}
 
@@ -196,29 +218,45 @@ class Machine:
         what = f"{here} of {len(members)} threads wait at a barrier, but {reason}"
         raise DivergentBarrier(what, wait.place, self.block(), self.coordinates(t))
 
+    def passed_block_barrier(self, wait):
+        """Called when all threads of the block have met."""
+
+    def passed_warp_barrier(self, warp):
+        """Called when lanes of a warp have met."""
+
     # Memory of a block and of a thread.
     def shared_array(self, shape, dtype, alignment=None):
         frame = self.frame()
-        key = frame.f_code, frame.f_lasti
+        key = instruction(frame)
         if key not in self.shared:
             data = fresh(shape, dtype)
-            if data.size == 0:
+            if data.size == 0:  # all dynamic arrays are the same memory
                 data = self.dynamic_memory().view(data.dtype)
-            self.shared[key] = self.allocate(data, "shared", frame)
+                key = data.dtype
+            self.shared[key] = self.allocate(data, "shared", frame, key)
         return self.shared[key]
 
     def dynamic_memory(self):
         return self.shared.setdefault("dynamic", np.full(self.sharedmem, 0xFF, np.uint8))
 
     def local_array(self, shape, dtype, alignment=None):
-        return self.allocate(fresh(shape, dtype), "local", self.frame())
+        frame = self.frame()
+        key = instruction(frame)
+        return self.allocate(fresh(shape, dtype), "local", frame, key)
 
     def const_array(self, array):
-        return self.allocate(np.asarray(array), "const", self.frame())
+        frame = self.frame()
+        key = instruction(frame)
+        return self.allocate(np.asarray(array), "const", frame, key)
 
-    def allocate(self, data, space, frame):
-        name = assigned_name(frame) or f"{space} array of line {frame.f_lineno}"
-        return self.array_type(data, Memory(name, space, data), self)
+    def allocate(self, data, space, frame, key):
+        """An array in memory that blocks and threads have each for themselves, under one name."""
+        key = (key, data.shape, data.dtype)
+        if key not in self.memories:
+            name = assigned_name(frame) or f"{space} array of line {frame.f_lineno}"
+            self.memories[key] = Memory(name, space, data)
+        written = bytearray(data.size) if space != "const" else None
+        return self.array_type(data, self.memories[key], self, 0, written)
 
     # Faults.
     def frame(self):
@@ -245,16 +283,6 @@ class Machine:
 
     def block(self):
         return self.block_index.x, self.block_index.y, self.block_index.z
-
-
-def assigned_name(frame):
-    """The name on the left of `s = cuda.shared.array(…)`, read from the next store instruction."""
-    import dis
-
-    for step in dis.get_instructions(frame.f_code):
-        if step.offset > frame.f_lasti and step.opname.startswith(("STORE_FAST", "STORE_DEREF")):
-            return step.argval if isinstance(step.argval, str) else step.argval[0]
-    return None
 
 
 def _sizes(name, sizes):
