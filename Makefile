@@ -3,8 +3,9 @@ BIN := .venv/bin/
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3; do \
 	$$name -c '$(NEW_ENOUGH)' 2>/dev/null && echo $$name && break; done)
-PYTEST := $(BIN)python -m pytest -n 2 --dist loadscope
-NBVAL := $(PYTEST) --nbval --nbval-current-env --nbval-cell-timeout=120 notebooks
+PYTEST := $(BIN)python -m pytest
+NBVAL := $(PYTEST) -n 2 --dist loadscope --nbval --nbval-current-env --nbval-cell-timeout=120 notebooks
+BENCH := $(BIN)python -m rwkv_lessons.bench
 
 .PHONY: help setup lab test record notebooks format clean
 
@@ -22,8 +23,11 @@ test: .venv/ready  ## lint, unit tests, every notebook as shipped and solved
 	$(NBVAL)
 	$(NBVAL) --solved
 
-record: .venv/ready  ## measure on this GPU and keep the numbers; make record OP=wkv5
-	$(BIN)python -m rwkv_lessons.bench $(or $(OP),wkv5) --record $(ARGS)
+record: .venv/ready  ## measure on this machine's GPU, keep the numbers, redraw the README's
+	$(BENCH) ceilings --record
+	$(BENCH) ladder wkv5 --record
+	$(BENCH) wkv5 --record
+	$(BENCH) readme
 
 notebooks: .venv/ready  ## derive the exercises from solutions/ and run every notebook in place
 	$(BIN)lessons sync

@@ -1,0 +1,139 @@
+"""A learner's notebooks: copies in work/, the exercises in them, and how to run one by itself."""
+
+import ast
+import datetime
+import linecache
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import nbformat
+
+from . import exercises
+
+BACKUPS = "backups"
+
+
+def work() -> Path:
+    """Where the copies lie; git ignores it, so that updates of the lessons never conflict."""
+    return exercises.ROOT / "work"
+
+
+def start() -> tuple[list[str], list[str], list[str]]:
+    """Copies every notebook that has no copy yet; never overwrites one.
+
+    Returns:
+        Names of the new copies, of copies equal to the lesson, and of copies that differ from it.
+    """
+    work().mkdir(exist_ok=True)
+    new, same, kept = [], [], []
+    for lesson in sorted(exercises.NOTEBOOKS.glob("*.ipynb")):
+        copy = work() / lesson.name
+        if not copy.exists():
+            shutil.copyfile(lesson, copy)
+            new.append(lesson.name)
+        else:
+            (same if copy.read_bytes() == lesson.read_bytes() else kept).append(lesson.name)
+    return new, same, kept
+
+
+def notebook_of(stem: str) -> Path:
+    """The learner's notebook: the copy in work/, or the lesson itself where there is none."""
+    copy = work() / f"{stem}.ipynb"
+    return copy if copy.exists() else exercises.NOTEBOOKS / copy.name
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(exercises.ROOT).as_posix()
+
+
+def reset(stem: str) -> tuple[int, Path]:
+    """Puts the stubs back into a learner's notebook and leaves the rest of it as it is.
+
+    Returns:
+        How many cells changed, and where the notebook from before is kept.
+    """
+    path = notebook_of(stem)
+    notebook = nbformat.read(path, 4)
+    changed = _derive(notebook)
+    now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+    backup = work() / BACKUPS / f"{stem}-{now}.ipynb"
+    if changed:
+        backup.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, backup)
+        nbformat.write(notebook, path)
+    return changed, backup
+
+
+def sync(write: bool = True) -> list[str]:
+    """Derives the stubs of all lessons from solutions/; returns the notebooks that differed."""
+    differed = []
+    for path in sorted(exercises.NOTEBOOKS.glob("*.ipynb")):
+        notebook = nbformat.read(path, 4)
+        if _derive(notebook):
+            differed.append(path.name)
+            if write:
+                nbformat.write(notebook, path)
+    return differed
+
+
+def _derive(notebook):
+    """Gives every exercise cell its stub; counts the cells that changed."""
+    changed = 0
+    for cell in notebook.cells:
+        if id := cell.metadata.get("exercise"):
+            stub = exercises.stub(id)
+            if cell.source != stub:
+                cell.source, cell.outputs, cell.execution_count = stub, [], None
+                changed += 1
+    return changed
+
+
+def function_of(id: str) -> Callable:
+    """The learner's function, from their notebook.
+
+    What stands at the top level above the exercise's cell is run as far as it imports, defines or
+    names a constant; measurements, checks and plots are not. Then the cell itself is run.
+
+    Raises:
+        LookupError: the notebook has no such cell, or the cell does not define the function.
+        Exception: whatever the learner's code raises.
+    """
+    stem, _, name = id.partition(".")
+    path = notebook_of(stem)
+    if not path.exists():
+        raise LookupError(f"there is no {relative(path)}")
+    code = [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
+    own = [n for n, cell in enumerate(code) if cell.metadata.get("exercise") == id]
+    if not own:
+        raise LookupError(f"{relative(path)} has no cell of {id} any more")
+    last = own[-1]  # a duplicated cell: the lower one wins, as in Jupyter
+    namespace: dict = {"__name__": "lesson"}
+    for n, cell in enumerate(code[:last]):
+        _run(cell.source, f"{path.name}, cell {n + 1}", namespace, definitions_only=True)
+    _run(code[last].source, f"{path.name}, cell {last + 1}", namespace)
+    if name not in namespace:
+        raise LookupError(f"the cell of {id} in {relative(path)} does not define {name}")
+    return namespace[name]
+
+
+def _run(source, where, namespace, definitions_only=False):
+    """Runs a cell under a name that tracebacks and inspect can show the source of."""
+    try:
+        tree = ast.parse(source, where)
+    except SyntaxError:
+        if definitions_only:  # a magic, or a scratch cell: not ours to judge
+            return
+        raise
+    if definitions_only:
+        tree.body = [node for node in tree.body if _defines(node)]
+    linecache.cache[where] = (len(source), None, source.splitlines(keepends=True), where)
+    exec(compile(tree, where, "exec"), namespace)
+
+
+def _defines(node):
+    if isinstance(node, ast.Assign):
+        names = [n.id for target in node.targets for n in ast.walk(target) if hasattr(n, "id")]
+        return all(name.isupper() for name in names)
+    kinds = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
+    return isinstance(node, kinds)

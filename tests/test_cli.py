@@ -1,0 +1,206 @@
+"""The `lessons` command, on a made-up course of one lesson."""
+
+import json
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from rwkv_lessons.lab import cli, exercises, progress
+
+SOLUTION = '''
+"""A lesson."""
+from rwkv_lessons.lab.check import FAILED, PASSED, Row
+from rwkv_lessons.lab.exercises import Exercise
+
+FACTOR = 2
+
+def answer(function, exercise):
+    return Row("answer", PASSED if function(3) == 6 else FAILED)
+
+def double(x):
+    ### BEGIN SOLUTION
+    return FACTOR * x
+    ### END SOLUTION
+
+def again(x):
+    ### BEGIN SOLUTION
+    return double(x)
+    ### END SOLUTION
+
+EXERCISES = {
+    "double": Exercise(5, 1, ("look", "multiply", "FACTOR * x"), (answer,)),
+    "again": Exercise(10, 2, ("a", "b", "c"), (answer,)),
+}
+'''
+DOUBLE, AGAIN = "01_twice.double", "01_twice.again"
+
+
+@pytest.fixture
+def course(tmp_path, monkeypatch):
+    """A tree with one lesson; `run(...)` gives exit code and output of a command."""
+    monkeypatch.setenv(progress.VARIABLE, str(tmp_path / "progress.json"))
+    monkeypatch.setattr(cli, "setup", lambda: None)  # says what the machine can do; slow
+    for name in ("ROOT", "NOTEBOOKS", "SOLUTIONS"):
+        folder = tmp_path if name == "ROOT" else tmp_path / name.lower()
+        folder.mkdir(exist_ok=True)
+        monkeypatch.setattr(exercises, name, folder)
+    (tmp_path / "solutions" / "01_twice.py").write_text(SOLUTION)
+    cells = [
+        new_code_cell("import math\n\nFACTOR = 2\nraise SystemExit('cells above do not run')"),
+        new_markdown_cell("Write it."),
+        new_code_cell(exercises.stub(DOUBLE), metadata={"exercise": DOUBLE}),
+        new_code_cell("%scratch, not Python"),
+        new_code_cell(exercises.stub(AGAIN), metadata={"exercise": AGAIN}),
+    ]
+    nbformat.write(new_notebook(cells=cells), tmp_path / "notebooks" / "01_twice.ipynb")
+    return tmp_path
+
+
+@pytest.fixture
+def run(course, capsys):
+    def run(*words):
+        code = cli.main(list(words))
+        said = capsys.readouterr()
+        return code, said.out + said.err
+
+    return run
+
+
+def write(path, id, source):
+    """Types `source` into the exercise's cell of a notebook."""
+    notebook = nbformat.read(path, 4)
+    (cell,) = [cell for cell in notebook.cells if cell.metadata.get("exercise") == id]
+    cell.source = source
+    nbformat.write(notebook, path)
+
+
+def source(path, id):
+    cells = nbformat.read(path, 4).cells
+    return next(cell.source for cell in cells if cell.metadata.get("exercise") == id)
+
+
+@pytest.fixture
+def mine(course, run):
+    run("start")
+    return course / "work" / "01_twice.ipynb"
+
+
+def test_start_copies_and_never_overwrites(course, run):
+    assert "new   work/01_twice.ipynb" in run("start")[1]
+    mine = course / "work" / "01_twice.ipynb"
+    write(mine, DOUBLE, "def double(x): return 7")
+    before = mine.read_bytes()
+    assert "kept  work/01_twice.ipynb" in run("start")[1]
+    assert mine.read_bytes() == before
+
+
+def test_check_runs_the_learners_cells(mine, run):
+    write(mine, DOUBLE, "def double(x):\n    return FACTOR * x")
+    code, said = run("check", DOUBLE)
+    assert code == 0 and "1 of 1 solved" in said
+    write(mine, DOUBLE, "def double(x):\n    return x")
+    code, said = run("check", DOUBLE)
+    assert code == 1 and "FAILED" in said
+    assert progress.load()["exercises"][DOUBLE]["attempts"] == 2
+
+
+def test_check_of_a_lesson_counts(mine, run):
+    write(mine, DOUBLE, "def double(x):\n    return x + x")
+    code, said = run("check", "01")
+    assert code == 1 and "not attempted yet" in said and "1 of 2 solved" in said
+    write(mine, AGAIN, "def again(x):\n    return double(x)")
+    assert run("check")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "typed, said",
+    [
+        ("def double(x):\n    return (", "SyntaxError"),
+        ("def double(x):\n    return x\n\ndouble(1) / 0", "double(1) / 0"),
+        ("def triple(x):\n    return 3 * x", "does not define double"),
+    ],
+)
+def test_a_cell_that_does_not_run_is_shown(mine, run, typed, said):
+    write(mine, DOUBLE, typed)
+    code, out = run("check", DOUBLE)
+    assert code == 1 and said in out and "work/01_twice.ipynb" in out
+
+
+def test_without_work_the_lesson_itself_is_checked(course, run):
+    write(course / "notebooks" / "01_twice.ipynb", DOUBLE, "def double(x):\n    return x + x")
+    assert run("check", DOUBLE)[0] == 0
+
+
+def test_list_and_next_follow_progress(mine, run):
+    assert run("next")[1].startswith(f"{DOUBLE}: 1 line, about 5 minutes, in work/01_twice.ipynb")
+    run("hint", DOUBLE)
+    write(mine, DOUBLE, "def double(x):\n    return x + x")
+    run("check", DOUBLE)
+    lines = run("list")[1].splitlines()
+    assert lines[0] == "01  twice"
+    assert lines[1].split() == ["✓", DOUBLE, "5", "min", "●○○", "1", "attempt", "1", "hint"]
+    assert lines[2].split() == ["·", AGAIN, "10", "min", "●●○"]
+    assert run("next")[1].startswith(AGAIN)
+
+
+def test_hints_grow(mine, run):
+    assert [run("hint", DOUBLE)[1].split(": ")[1].strip() for _ in range(4)] == [
+        "look",
+        "multiply",
+        "FACTOR * x",
+        "FACTOR * x",
+    ]
+
+
+def test_reset_restores_only_the_stubs(mine, run):
+    write(mine, DOUBLE, "def double(x): return 7")
+    notebook = nbformat.read(mine, 4)
+    notebook.cells.insert(0, new_markdown_cell("my own notes"))
+    nbformat.write(notebook, mine)
+    before = mine.read_bytes()
+    assert "1 of its exercises" in run("reset", "01")[1]
+    after = nbformat.read(mine, 4)
+    assert source(mine, DOUBLE) == exercises.stub(DOUBLE)
+    assert after.cells[0].source == "my own notes" and len(after.cells) == 6
+    (backup,) = (mine.parent / "backups").iterdir()
+    assert backup.read_bytes() == before
+    assert "nothing to reset" in run("reset", "01_twice")[1]
+
+
+def test_sync_derives_and_compares(course, run):
+    lesson = course / "notebooks" / "01_twice.ipynb"
+    assert run("sync", "--check") == (0, "")
+    write(lesson, AGAIN, "old")
+    assert run("sync", "--check")[0] == 1
+    assert source(lesson, AGAIN) == "old"
+    assert run("sync")[0] == 0
+    assert source(lesson, AGAIN) == exercises.stub(AGAIN)
+    before = lesson.stat().st_mtime_ns
+    assert run("sync") == (0, "") and lesson.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["check", "99"], "no lesson '99'"),
+        (["hint", "01"], f"which of these? {DOUBLE}, {AGAIN}"),
+        (["hint", "01_twice.none"], "no exercise"),
+        (["reset", "99_none"], "there are 01_twice"),
+    ],
+)
+def test_a_wrong_request_is_said_in_a_line(mine, run, words, said):
+    code, out = run(*words)
+    assert code == 2 and said in out and out.count("\n") == 1
+
+
+def test_no_lessons_without_the_repository(course, run, monkeypatch):
+    monkeypatch.setattr(exercises, "SOLUTIONS", course / "nowhere")
+    code, out = run("list")
+    assert code == 2 and "make lab" in out
+
+
+def test_a_damaged_notebook_is_named(mine, run):
+    mine.write_text(json.dumps({"cells": 3})[:-2])
+    code, out = run("check", DOUBLE)
+    assert code == 1 and "work/01_twice.ipynb" in out
