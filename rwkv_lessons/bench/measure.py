@@ -51,9 +51,8 @@ def measure(operation, method, inputs, expected, budget_ms=timing.BUDGET_MS, cei
     r = inputs[0]
     dtype = str(r.dtype).removeprefix("torch.")
     row = {"method": method.name, "shape": tuple(r.shape), "dtype": dtype, "note": method.note}
-    if method.file:
-        sha256 = fingerprint(method.file, method.names)
-        row |= {"file": method.file, "names": method.names, "sha256": sha256}
+    if method.sources:
+        row |= {"sources": method.sources, "sha256": fingerprint(*method.sources)}
     try:
         with poisoned():
             run = method.prepare(*inputs)

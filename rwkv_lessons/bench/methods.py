@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from rwkv_lessons.bench.rungs import BLOCKS, FINISHED, LADDERS
-from rwkv_lessons.bench.source import ROOT
+from rwkv_lessons.bench.source import ROOT, source_of
 from rwkv_lessons.launch import as_array, stream
 
 
@@ -20,8 +20,7 @@ class Method:
     name: str
     prepare: Callable
     dtypes: tuple[str, ...] = ("float32", "float16", "bfloat16")
-    file: str | None = None
-    names: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()  # see source.py; a peer has none
     note: str | None = None
     facts: Callable = dict  # after a run: registers, local_bytes, shared_bytes
     precise: bool = True  # float32 inputs have to give a float32 answer
@@ -38,15 +37,16 @@ def reference(operation):
     return import_module(f"rwkv_lessons.{operation}").METHODS["reference"]
 
 
-def ladder(operation, N):
-    """The rungs of the lessons and the finished kernel, from the bottom up."""
+def ladder(operation):
+    """The rungs of the lessons and the finished kernel, by name, from the bottom up."""
     methods = []
     for rung in LADDERS[operation]:
-        methods.append(_rung_method(rung, N))
+        methods.append(_rung_method(rung))
         if rung.swept:
-            methods += [_rung_method(rung, N, BLOCK=block) for block in BLOCKS]
+            methods += [_rung_method(rung, block) for block in BLOCKS]
     finished = FINISHED[operation]
-    return {m.name: m for m in methods} | {finished: library(operation)[finished]}
+    found = library(operation)
+    return {m.name: m for m in methods} | {k: m for k, m in found.items() if k == finished}
 
 
 def _library_method(name, f):
@@ -55,20 +55,20 @@ def _library_method(name, f):
 
     module = inspect.getmodule(inspect.unwrap(f))
     file = Path(module.__file__).resolve().relative_to(ROOT).as_posix()
-    return Method(name, prepare, file=file, facts=lambda: resources(vars(module).values()))
+    return Method(name, prepare, sources=(file,), facts=lambda: resources(vars(module).values()))
 
 
-def _rung_method(rung, N, **constants):
+def _rung_method(rung, *block):
     """`rung` on torch tensors. The float32 decay and numba's views are made once, outside `run`."""
-    module, used = rung.load(N=N, **constants), {}
+    module, used = rung.load(), {}
     kernel = getattr(module, rung.kernel)
 
     def prepare(r, k, v, w, u):
-        grid, block = module.launch(*r.shape)
-        used["block"] = block
+        _needs_head_size(rung, kernel, r.shape[-1])
+        grid, used["block"] = module.launch(*r.shape, *block)
         o = torch.full_like(v, float("nan"))
         arrays = [as_array(x) for x in (r, k, v, w.float().exp(), u.float(), o)]
-        launch = kernel[grid, block, stream()]
+        launch = kernel[grid, used["block"], stream()]
 
         def run():
             if rung.zeroed:
@@ -78,16 +78,21 @@ def _rung_method(rung, N, **constants):
 
         return run
 
-    size = "".join(f"[{value}]" for value in constants.values())
     return Method(
-        rung.method + size,
+        rung.method + "".join(f"[{threads}]" for threads in block),
         prepare,
         dtypes=("float32",),
-        file=rung.file,
-        names=(rung.kernel, "launch"),
+        sources=(source_of(kernel), f"{rung.file}::launch"),
         note="time includes zeroing the output" if rung.zeroed else None,
         facts=lambda: used | resources([kernel]),
     )
+
+
+def _needs_head_size(rung, kernel, N):
+    """A rung is compiled for one head size, the constant N of its module."""
+    compiled = kernel.py_func.__globals__["N"]
+    if compiled != N:
+        raise ValueError(f"head size is {N}, {rung.file} is written for {compiled}")
 
 
 def resources(candidates):

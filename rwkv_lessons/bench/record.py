@@ -59,17 +59,16 @@ class Row:
     shared_bytes: int | None = None  # per block
     note: str | None = None
     problem: str | None = None  # why it was not timed
-    file: str | None = None  # where the code is, relative to the repository
-    names: tuple[str, ...] = ()  # which part of that file; all of it if empty
+    sources: tuple[str, ...] = ()  # the code: "file.py::name", or "file.py" for all of it
     sha256: str | None = None  # of that code, see source.py
 
     @property
     def stale(self):
         """True if the code behind this row is no longer what was measured."""
-        if self.file is None:
+        if not self.sources:  # not ours
             return False
         try:
-            return fingerprint(self.file, self.names) != self.sha256
+            return fingerprint(*self.sources) != self.sha256
         except (OSError, ValueError):  # the file or the function has gone
             return True
 

@@ -16,16 +16,12 @@ QUICK_MS = 20  # of repetitions: enough to see that everything works, not to com
 
 def time_methods(options):
     """Every method of the library, and the peers if asked for."""
-
-    def find(shape):
-        found = methods.library(options.operation)
-        if options.peers:
-            installed, missing = peers(options.operation)
-            found |= installed
-            console().print(*missing, sep="\n")
-        return found
-
-    _time(options, find, ["float32", "bfloat16"], options.operation)
+    found = methods.library(options.operation)
+    if options.peers:
+        installed, missing = peers(options.operation)
+        found |= installed
+        console().print(*missing, sep="\n")
+    _time(options, found, ["float32", "bfloat16"], options.operation)
 
 
 def time_ladder(options):
@@ -33,10 +29,8 @@ def time_ladder(options):
     if not torch.cuda.is_available():
         raise ValueError("no NVIDIA GPU here: the rungs are CUDA kernels, they cannot be timed")
 
-    def find(shape):
-        return methods.ladder(options.operation, N=shape[-1])
-
-    _time(options, find, ["float32"], f"{options.operation}-ladder")
+    found = methods.ladder(options.operation)
+    _time(options, found, ["float32"], f"{options.operation}-ladder")
 
 
 def measure_ceilings(options):
@@ -51,19 +45,18 @@ def measure_ceilings(options):
         _save(Record(options.record or "ceilings", here, (), found))
 
 
-def _time(options, find, dtypes, name):
-    """Measures what `find(shape)` gives, prints the rows, and records them under `name`."""
+def _time(options, found, dtypes, name):
+    """Measures the methods that were found, prints the rows, and records them under `name`."""
     partial = options.shape or options.dtype or options.methods or options.quick
     if options.record == "" and partial:
         raise ValueError("this run is a part: record it under a name of its own, --record NAME")
     device = _device(options)
     here = provenance(options.commit) if options.record is not None else None  # or fail now
     shapes = options.shape or [SHAPES[options.operation]["quick" if options.quick else "table"]]
-    rows = []
+    chosen, rows = _choose(found, options.methods), []
     with progress() as bar:
         task = bar.add_task("", total=None)
         for shape in shapes:
-            chosen = _choose(find(shape), options.methods)
             for dtype in options.dtype or dtypes:
                 able = [m for m in chosen if dtype in m.dtypes]
                 bar.update(task, total=len(able), completed=0, description="float64 reference")

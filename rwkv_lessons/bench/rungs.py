@@ -13,7 +13,7 @@ class Rung:
     kernel: str  # its name in that file
     original: str | None  # the CUDA C kernel of RWKV-CUDA that takes the same step
     zeroed: bool = False  # adds to its output, which has to be zero before every launch
-    swept: bool = False  # measured with several sizes of a block
+    swept: bool = False  # launch(B, T, H, N, block) takes a size: measured with several
 
     @property
     def method(self):
@@ -24,15 +24,11 @@ class Rung:
     def file(self):
         return f"solutions/{self.stem}.py"
 
-    def load(self, **constants):
-        """A fresh copy of the module, with some of its constants (N, BLOCK) replaced."""
+    def load(self):
+        """The module, executed anew."""
         spec = spec_from_file_location(f"rung_{self.stem}", ROOT / self.file)
         module = module_from_spec(spec)
         spec.loader.exec_module(module)
-        for name, value in constants.items():
-            if not hasattr(module, name):
-                raise ValueError(f"{self.file} has no constant {name}")
-            setattr(module, name, value)  # numba reads it when it compiles, at the first launch
         return module
 
 

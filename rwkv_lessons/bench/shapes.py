@@ -15,7 +15,7 @@ SHAPES = {
     "wkv5": {
         "table": (8, 4096, 64, 64),
         "small": (8, 1024, 32, 64),
-        "quick": (2, 16, 2, 8),
+        "quick": (2, 16, 2, 64),
     },
 }
 DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes of an element

@@ -14,24 +14,33 @@ ROOT = Path(__file__).resolve().parents[2]
 LAUNCH = "rwkv_lessons/launch.py"  # the only import that is followed: it makes instructions
 
 
-def fingerprint(file, names=()):
-    """sha256 of `names` in `file`, and of everything at the top of that file that they use.
+def fingerprint(*sources):
+    """sha256 of some code, and of everything at the top of the same file that it uses.
 
     Args:
-        file: a path, relative to the repository unless absolute.
-        names: functions, classes or constants of that file; the whole file if empty.
+        sources: "path/of/file.py::name" for a function, class or constant, "path/of/file.py" for a
+            whole file; relative to the repository.
 
     Raises:
-        ValueError: `file` defines no such name.
+        ValueError: the file defines no such name.
+        OSError: there is no such file.
     """
-    definitions, seen = _definitions(file), {}
-    unknown = [name for name in names if name not in definitions]
-    if unknown:
-        raise ValueError(f"{file} defines no {', '.join(unknown)}")
-    for name in names or definitions:
-        _collect(file, name, seen)
+    seen = {}
+    for source in sources:
+        file, _, name = source.partition("::")
+        definitions = _definitions(file)
+        if name and name not in definitions:
+            raise ValueError(f"{file} defines no {name}")
+        for wanted in [name] if name else definitions:
+            _collect(file, wanted, seen)
     text = "\n".join(seen[key] for key in sorted(seen))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def source_of(function):
+    """ "path/of/file.py::name" of a function or of a numba kernel."""
+    f = getattr(function, "py_func", function)
+    return f"{Path(f.__code__.co_filename).resolve().relative_to(ROOT).as_posix()}::{f.__name__}"
 
 
 def _collect(file, name, seen):
