@@ -11,6 +11,7 @@ python -m rwkv_lessons.bench readme       the README's tables and figures, from 
     peers.py    other people's packages, if they are installed
     timing.py   device time, host time, memory
     measure.py  one method: check against float64, then time
+    roofline.py the least time a card could take
     record.py   what is written down, and where
     source.py   a fingerprint of a kernel's source: a record is stale when it has changed
 

@@ -9,6 +9,7 @@ import torch
 from rwkv_lessons.bench import timing
 from rwkv_lessons.bench.methods import reference
 from rwkv_lessons.bench.record import Row
+from rwkv_lessons.bench.roofline import rates
 from rwkv_lessons.bench.shapes import work
 from rwkv_lessons.bench.source import fingerprint
 
@@ -76,21 +77,6 @@ def measure(operation, method, inputs, expected, budget_ms=timing.BUDGET_MS, cei
 def relative_error(o, expected):
     """‖o − ref‖ / ‖ref‖ in float64; NaN if any element is."""
     return float((o.double() - expected).norm() / expected.norm())
-
-
-def rates(least, dtype, ms, ceilings=None):
-    """Achieved GB/s and TFLOP/s, and the share of what the card allows: floor / time."""
-    seconds = ms / 1e3
-    speed = {"gb_per_s": least.bytes / seconds / 1e9, "tflop_per_s": least.flops / seconds / 1e12}
-    if ceilings:
-        speed["roofline_share"] = floor_seconds(least, dtype, ceilings) / seconds
-    return speed
-
-
-def floor_seconds(least, dtype, ceilings):
-    """No version runs faster: the slower of moving the bytes and doing the arithmetic."""
-    unit = "fp32_flops_per_s" if dtype == "float32" else "bf16_flops_per_s"
-    return max(least.bytes / ceilings["copy_bytes_per_s"], least.flops / ceilings[unit])
 
 
 @contextmanager

@@ -80,7 +80,30 @@ class Record:
     name: str
     provenance: Provenance
     rows: tuple[Row, ...] = ()
-    ceilings: dict[str, float] = field(default_factory=dict)
+    ceilings: dict[str, float] = field(default_factory=dict)  # name → number per second
+
+    def row(self, method, shape=None, dtype=None):
+        """The one row of `method`, at a shape (B, T, H, N) and a dtype where there are several.
+
+        Raises:
+            LookupError: no row matches, or more than one.
+        """
+        matching = [
+            row
+            for row in self.rows
+            if row.method == method
+            and (shape is None or row.shape == tuple(shape))
+            and (dtype is None or row.dtype == dtype)
+        ]
+        if len(matching) != 1:
+            asked = ", ".join(str(x) for x in (method, shape, dtype) if x is not None)
+            there = "; ".join(f"{row.method} {row.shape} {row.dtype}" for row in self.rows)
+            raise LookupError(f"{len(matching)} rows of {self.name} for {asked}; it has {there}")
+        return matching[0]
+
+    def milliseconds(self, method, shape=None, dtype=None):
+        """Median device time of that row; None if it was not timed."""
+        return self.row(method, shape, dtype).median_ms
 
 
 def slug(card):

@@ -37,7 +37,7 @@ LADDERS = {
         Rung("03 atomic baseline", "03_atomic_baseline", "kernel", "ref", zeroed=True),
         Rung("04 drop the atomics", "04_drop_the_atomics", "kernel", "v1a"),
         Rung("05 float4", "05_float4", "kernel", "v1b"),
-        Rung("06 block size", "06_block_size", "kernel", "v3", swept=True),
+        Rung("06 block size", "06_block_size", "kernel", None, swept=True),
         Rung("07 shared memory", "07_shared_memory", "shared", "v1c"),
         Rung("07 … read as float4", "07_shared_memory", "shared4", "v1d"),
     ),

@@ -59,11 +59,15 @@ def _collect(file, name, seen):
             _collect(file, part.id, seen)
 
 
-@cache
 def _definitions(file):
     """What the top level of `file` defines or imports by name: name → tree."""
+    return _defined_in((ROOT / file).read_text(encoding="utf-8"))
+
+
+@cache
+def _defined_in(text):
     found = {}
-    for node in ast.parse((ROOT / file).read_text(encoding="utf-8")).body:
+    for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             found[node.name] = node
         elif isinstance(node, ast.ImportFrom):
