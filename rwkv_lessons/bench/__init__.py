@@ -1,0 +1,19 @@
+"""Times an operation, checks it first, and keeps the result.
+
+python -m rwkv_lessons.bench wkv5         every method of the library, one row each
+python -m rwkv_lessons.bench ladder wkv5  every rung of the lessons' ladder
+python -m rwkv_lessons.bench ceilings     what this card can do at most
+python -m rwkv_lessons.bench readme       the README's tables and figures, from the records
+
+    shapes.py   the shapes, bytes and flops of each operation
+    rungs.py    the steps of the lessons' ladders, and where to find them
+    methods.py  a library function, a rung or a peer as something that can be checked and timed
+    peers.py    other people's packages, if they are installed
+    timing.py   device time, host time, memory
+    measure.py  one method: check against float64, then time
+    roofline.py the least time a card could take
+    record.py   what is written down, and where
+    source.py   a fingerprint of a kernel's source: a record is stale when it has changed
+
+Records are JSON, `records/<card>/<name>.json`: where and when once, then one row per measurement.
+"""

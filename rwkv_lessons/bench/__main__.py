@@ -1,0 +1,96 @@
+"""The command line: python -m rwkv_lessons.bench --help."""
+
+import argparse
+import sys
+
+from rwkv_lessons.bench.rungs import LADDERS
+from rwkv_lessons.bench.shapes import DTYPES, SHAPES
+
+
+def main(argv=None):
+    options = _parser().parse_args(argv)
+    try:
+        options.command(options)
+    except ValueError as problem:
+        sys.exit(f"bench: {problem}")
+
+
+def _parser():
+    parser = argparse.ArgumentParser(prog="python -m rwkv_lessons.bench", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    for operation in SHAPES:
+        methods = commands.add_parser(operation, help=f"time the methods of {operation}")
+        _add_what(methods)
+        methods.add_argument("--peers", action="store_true", help="other packages, if installed")
+        methods.set_defaults(command=_on_torch("time_methods"), operation=operation)
+        _add_record(methods)
+
+    ladder = commands.add_parser("ladder", help="time the rungs of the lessons")
+    ladder.add_argument("operation", choices=LADDERS)
+    _add_what(ladder)
+    _add_record(ladder)
+    ladder.set_defaults(command=_on_torch("time_ladder"))
+
+    ceilings = commands.add_parser("ceilings", help="measure what this card can do at most")
+    _add_record(ceilings)
+    ceilings.set_defaults(command=_on_torch("measure_ceilings"))
+
+    readme = commands.add_parser("readme", help="write README's tables and figures from records")
+    readme.add_argument("--check", action="store_true", help="write nothing, fail on a difference")
+    readme.set_defaults(command=_readme)
+    return parser
+
+
+def _add_what(parser):
+    parser.add_argument("--shape", type=_shape, action="append", help="B,T,H,N; may be repeated")
+    parser.add_argument("--dtype", type=_names(DTYPES), help="one or more of " + ",".join(DTYPES))
+    parser.add_argument("--methods", type=_names(), help="only these, separated by commas")
+    parser.add_argument("--quick", action="store_true", help="a small shape, few repetitions")
+
+
+def _add_record(parser):
+    parser.add_argument(
+        "--record", nargs="?", const="", metavar="NAME", help="keep the result, under this name"
+    )
+    parser.add_argument("--commit", help="of the code that is measured, where git is not there")
+
+
+def _shape(text):
+    try:
+        B, T, H, N = (int(n) for n in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: needs four numbers B,T,H,N") from None
+    return B, T, H, N
+
+
+def _names(known=None):
+    def parse(text):
+        names = text.split(",")
+        unknown = [name for name in names if known and name not in known]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"{unknown[0]!r}: needs one of {', '.join(known)}")
+        return names
+
+    return parse
+
+
+def _on_torch(name):
+    """A command of run.py, imported when it is used: --help and readme need no torch."""
+
+    def command(options):
+        from rwkv_lessons.bench import run
+
+        getattr(run, name)(options)
+
+    return command
+
+
+def _readme(options):
+    from rwkv_lessons.bench import readme
+
+    readme.command(check=options.check)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""One method at one shape: check against float64 first, then time."""
+
+import math
+import warnings
+from contextlib import contextmanager
+
+import torch
+
+from rwkv_lessons.bench import timing
+from rwkv_lessons.bench.methods import reference
+from rwkv_lessons.bench.record import Row
+from rwkv_lessons.bench.roofline import rates
+from rwkv_lessons.bench.shapes import work
+from rwkv_lessons.bench.source import fingerprint
+
+# The largest ‖o − ref‖ / ‖ref‖ that is timed. float32: sums of N products and a state that
+# forgets, a few hundred roundings of 6e-8. The others: o itself is rounded to 11 and 8 bits
+# (rms 2e-4 and 1.7e-3), and a matrix product rounds its operands once more.
+LIMITS = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 1e-2}
+PEER_LIMIT = 1e-2  # a peer may use TF32 or bf16 inside: the row says how far off it is
+
+
+def make_inputs(operation, shape, dtype, device):
+    """The project's inputs for `operation`: r, k, v, w, u."""
+    from rwkv_lessons import inputs
+
+    make = {"wkv5": inputs.rwkv5_inputs}[operation]
+    return make(*shape, dtype=getattr(torch, dtype), device=device)
+
+
+@torch.no_grad()
+def in_float64(operation, inputs):
+    """The reference's output on the same numbers, upcast; on the same device."""
+    return reference(operation)(*(x.double() for x in inputs))[0]
+
+
+@torch.no_grad()
+def measure(operation, method, inputs, expected, budget_ms=timing.BUDGET_MS, ceilings=None):
+    """Checks `method` on `inputs` and, if it is right, times it.
+
+    Args:
+        operation: a key of `SHAPES`.
+        method: a `Method`.
+        inputs: r, k, v, w, u.
+        expected: o in float64.
+        budget_ms: of repetitions, for each kind of time.
+        ceilings: bytes and flops per second of this card, see ceilings.py; None if not measured.
+
+    Returns:
+        A `Row`. One that was wrong, or could not run, says so in `problem` and has no times.
+    """
+    r = inputs[0]
+    dtype = str(r.dtype).removeprefix("torch.")
+    row = {"method": method.name, "shape": tuple(r.shape), "dtype": dtype, "note": method.note}
+    if method.sources:
+        row |= {"sources": method.sources, "sha256": fingerprint(*method.sources)}
+    try:
+        with poisoned():
+            run = method.prepare(*inputs)
+            error = relative_error(run(), expected)
+    except Exception as problem:  # a peer may refuse a shape or a dtype: the others go on
+        first_line = next(iter(str(problem).splitlines()), "")
+        return Row(**row, problem=f"{type(problem).__name__}: {first_line}")
+
+    limit = LIMITS[dtype] if method.precise else PEER_LIMIT
+    row |= {"error": error if math.isfinite(error) else None} | method.facts()
+    if not error <= limit:  # also when it is NaN
+        return Row(**row, problem=f"relative error {error:.2g}, more than {limit:g}: not timed")
+
+    extra = timing.extra_bytes(run, r.device)
+    times = timing.device_times(run, r.device, budget_ms)
+    host_ms = timing.host_time(run, r.device, budget_ms)
+    speed = rates(work(operation, r.shape, dtype), dtype, times.median_ms, ceilings)
+    return Row(**row, **times._asdict(), host_ms=host_ms, extra_bytes=extra, **speed)
+
+
+def relative_error(o, expected):
+    """‖o − ref‖ / ‖ref‖ in float64; NaN if any element is."""
+    return float((o.double() - expected).norm() / expected.norm())
+
+
+@contextmanager
+def poisoned():
+    """Fresh memory is full of NaN, so that an element nobody wrote is seen."""
+    before = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    filled = torch.utils.deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    try:
+        with warnings.catch_warnings():  # torch: this operation has no deterministic form
+            warnings.simplefilter("ignore", UserWarning)
+            yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warn_only)
+        torch.utils.deterministic.fill_uninitialized_memory = filled

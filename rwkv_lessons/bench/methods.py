@@ -1,0 +1,113 @@
+"""A library function, a rung or a peer as something that can be checked and timed."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+import torch
+
+from rwkv_lessons.bench.rungs import BLOCKS, FINISHED, LADDERS
+from rwkv_lessons.bench.source import ROOT, source_of
+from rwkv_lessons.launch import as_array, stream
+
+
+@dataclass(frozen=True)
+class Method:
+    """`prepare(r, k, v, w, u)` returns `run`; `run()` launches and returns the output o."""
+
+    name: str
+    prepare: Callable
+    dtypes: tuple[str, ...] = ("float32", "float16", "bfloat16")
+    sources: tuple[str, ...] = ()  # see source.py; a peer has none
+    note: str | None = None
+    facts: Callable = dict  # after a run: registers, local_bytes, shared_bytes
+    precise: bool = True  # float32 inputs have to give a float32 answer
+
+
+def library(operation):
+    """The methods of rwkv_lessons.<operation>, by name."""
+    package = import_module(f"rwkv_lessons.{operation}")
+    return {name: _library_method(name, f) for name, f in package.METHODS.items()}
+
+
+def reference(operation):
+    """The library's reference: what every method is compared with, in float64."""
+    return import_module(f"rwkv_lessons.{operation}").METHODS["reference"]
+
+
+def ladder(operation):
+    """The rungs of the lessons and the finished kernel, by name, from the bottom up."""
+    methods = []
+    for rung in LADDERS[operation]:
+        methods.append(_rung_method(rung))
+        if rung.swept:
+            methods += [_rung_method(rung, block) for block in BLOCKS]
+    finished = FINISHED[operation]
+    found = library(operation)
+    return {m.name: m for m in methods} | {k: m for k, m in found.items() if k == finished}
+
+
+def _library_method(name, f):
+    def prepare(*inputs):
+        return lambda: f(*inputs)[0]
+
+    module = inspect.getmodule(inspect.unwrap(f))
+    file = Path(module.__file__).resolve().relative_to(ROOT).as_posix()
+    return Method(name, prepare, sources=(file,), facts=lambda: resources(vars(module).values()))
+
+
+def _rung_method(rung, *block):
+    """`rung` on torch tensors. The float32 decay and numba's views are made once, outside `run`."""
+    module, used = rung.load(), {}
+    kernel = getattr(module, rung.kernel)
+
+    def prepare(r, k, v, w, u):
+        _needs_head_size(rung, kernel, r.shape[-1])
+        grid, used["block"] = module.launch(*r.shape, *block)
+        o = torch.full_like(v, float("nan"))
+        arrays = [as_array(x) for x in (r, k, v, w.float().exp(), u.float(), o)]
+        launch = kernel[grid, used["block"], stream()]
+
+        def run():
+            if rung.zeroed:
+                o.zero_()
+            launch(*arrays)
+            return o
+
+        return run
+
+    return Method(
+        rung.method + "".join(f"[{threads}]" for threads in block),
+        prepare,
+        dtypes=("float32",),
+        sources=(source_of(kernel), f"{rung.file}::launch"),
+        note="time includes zeroing the output" if rung.zeroed else None,
+        facts=lambda: used | resources([kernel]),
+    )
+
+
+def _needs_head_size(rung, kernel, N):
+    """A rung is compiled for one head size, the constant N of its module."""
+    compiled = kernel.py_func.__globals__["N"]
+    if compiled != N:
+        raise ValueError(f"head size is {N}, {rung.file} is written for {compiled}")
+
+
+def resources(candidates):
+    """Registers, local and shared bytes of the numba kernels among `candidates` that have run.
+
+    The largest of each, where there are several kernels or several compiled forms.
+    """
+    kernels = [x for x in candidates if getattr(x, "overloads", None) and hasattr(x, "py_func")]
+    found = {}
+    for kernel in kernels:
+        for name, ask in (
+            ("registers", "get_regs_per_thread"),
+            ("local_bytes", "get_local_mem_per_thread"),
+            ("shared_bytes", "get_shared_mem_per_block"),
+        ):
+            if hasattr(kernel, ask):
+                found[name] = max([found.get(name, 0), *getattr(kernel, ask)().values()])
+    return found

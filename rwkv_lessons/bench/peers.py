@@ -1,0 +1,63 @@
+"""Other people's packages, each behind a function (r, k, v, w, u) → run, where it is installed.
+
+An adapter only translates: layouts, the form of the decay, the scale. Whatever it has to copy it
+copies once, outside `run`. To add one, write the function and name it in `PEERS`.
+"""
+
+from importlib.metadata import version
+from importlib.util import find_spec
+
+from rwkv_lessons.bench.methods import Method
+
+
+def fla_chunk(r, k, v, w, u):
+    """flash-linear-attention knows no RWKV-5: RWKV-6 with the same decay at every token."""
+    from fla.ops.rwkv6 import chunk_rwkv6
+
+    w = w.to(r.dtype).expand_as(r).contiguous()
+    return lambda: chunk_rwkv6(r, k, v, w, u.to(r.dtype), scale=1.0)[0]
+
+
+def fla_recurrent(r, k, v, w, u):
+    from fla.ops.rwkv6 import fused_recurrent_rwkv6
+
+    w = w.to(r.dtype).expand_as(r).contiguous()
+    return lambda: fused_recurrent_rwkv6(r, k, v, w, u.to(r.dtype), scale=1.0)[0]
+
+
+def flash_rwkv(r, k, v, w, u):
+    """flash-rwkv takes the raw decay, w = −exp(raw), and updates a copy of its state."""
+    from flash_rwkv import rwkv5_cuda_linear_attention
+
+    B, T, H, N = r.shape
+    r, k, v = (x.view(B, T, H * N) for x in (r, k, v))
+    raw, u = ((-w).log().flatten().to(r.dtype), u.flatten().to(r.dtype))
+    state = r.new_zeros(B, H, N, N).float()
+    return lambda: rwkv5_cuda_linear_attention(r, k, v, raw, u, state)[0].view(B, T, H, N)
+
+
+PEERS = {  # operation → name: (module, distribution, adapter, note)
+    "wkv5": {
+        "fla chunk": ("fla", "flash-linear-attention", fla_chunk, "w expanded to [B, T, H, N]"),
+        "fla recurrent": (
+            "fla",
+            "flash-linear-attention",
+            fla_recurrent,
+            "w expanded to [B, T, H, N]",
+        ),
+        "flash_rwkv": ("flash_rwkv", "flash-rwkv", flash_rwkv, None),
+    },
+}
+
+
+def peers(operation):
+    """The installed peers as methods, by name, and a line for each one that is not installed."""
+    methods, missing = {}, []
+    for name, (module, distribution, adapter, note) in PEERS[operation].items():
+        if find_spec(module) is None:
+            missing.append(f"{name}: {distribution} is not installed")
+            continue
+        notes = [f"{distribution} {version(distribution)}", note]
+        note = ", ".join(filter(None, notes))
+        methods[name] = Method(name, adapter, note=note, precise=False)
+    return methods, missing

@@ -1,0 +1,58 @@
+"""Where, when and how this process measures."""
+
+import datetime
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+
+import torch
+
+from rwkv_lessons.bench.record import Provenance
+from rwkv_lessons.bench.source import ROOT
+
+COMMIT = "RWKV_LESSONS_COMMIT"  # for a machine that has the files and not the history
+TIMING = "CUDA events, L2 cleared, median"
+
+
+def provenance(commit=None):
+    """The `Provenance` of a measurement made now, on this process's GPU.
+
+    Raises:
+        ValueError: the commit is neither given, nor in the environment, nor known to git.
+    """
+    commit = commit or os.environ.get(COMMIT) or _output("git", "describe", "--always", "--dirty")
+    if not commit:
+        raise ValueError(f"commit is unknown here: give --commit, or set {COMMIT}")
+    return Provenance(
+        card=torch.cuda.get_device_name(),
+        driver=_output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "-i=0")
+        or "unknown",
+        cuda=torch.version.cuda,
+        date=datetime.date.today().isoformat(),
+        commit=commit,
+        command=" ".join(["python -m rwkv_lessons.bench", *sys.argv[1:]]),
+        timing=TIMING,
+        python=platform.python_version(),
+        torch=torch.__version__.split("+")[0],
+        triton=_version("triton"),
+        numba=_version("numba"),
+        numba_cuda=_version("numba-cuda"),
+    )
+
+
+def _version(distribution):
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def _output(*command):
+    """What `command` prints, or None if it is not there or fails."""
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip() or None

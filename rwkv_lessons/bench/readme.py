@@ -1,0 +1,149 @@
+"""Writes the README's tables and figures from the records.
+
+A block of the README stands between `<!-- BEGIN name -->` and `<!-- END name -->`; what is between
+them is generated, by the function that `BLOCKS` has for that name. Figures go to docs/figures/.
+"""
+
+import io
+import re
+import sys
+
+from rwkv_lessons.bench.rungs import LADDERS
+from rwkv_lessons.bench.source import ROOT
+from rwkv_lessons.lab import ladder
+from rwkv_lessons.lab.records import CARD, record
+
+MARKERS = re.compile(r"(<!-- BEGIN (\S+) -->\n)(.*?)(<!-- END \2 -->)", re.DOTALL)
+FIGURES = "docs/figures"
+SHIFT = 0.05  # points: what another processor's last digit may move, and nobody can see
+
+
+def command(check=False, root=ROOT):
+    """Writes the blocks and figures that differ; with `check`, exits with a list of them instead.
+
+    Raises:
+        ValueError: a block of the README has a name that nobody generates.
+    """
+    changed = outdated(root)
+    if check and changed:
+        sys.exit(f"out of date: {', '.join(map(str, changed))}; run {__spec__.parent} readme")
+    for file, text in changed.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        print(f"written: {file.relative_to(root)}")
+
+
+def outdated(root=ROOT, folder=None):
+    """The files whose text is not what the records give: path → what it should be."""
+    readme = root / "README.md"
+    wanted = {readme: filled(readme.read_text(encoding="utf-8"), folder)}
+    wanted |= {root / name: text for name, text in figures(folder).items()}
+    return {file: text for file, text in wanted.items() if not _same(file, text)}
+
+
+def filled(text, folder=None):
+    """`text` with every block generated anew."""
+
+    def block(match):
+        begin, name, _, end = match.groups()
+        if name not in BLOCKS:
+            raise ValueError(f"README has a block {name!r}, needs one of {', '.join(BLOCKS)}")
+        return f"{begin}{BLOCKS[name](folder)}\n{end}"
+
+    return MARKERS.sub(block, text)
+
+
+def figures(folder=None):
+    """Path in the repository → SVG."""
+    return {f"{FIGURES}/{op}-ladder.svg": _ladder_figure(op, folder) for op in LADDERS}
+
+
+def _ladder_block(operation):
+    def block(folder):
+        climbed = ladder.steps(operation, folder=folder)
+        first = next((step.ms for step in climbed if step.ms), None)
+        rows = []
+        for step in climbed:
+            row = step.row
+            cells = [step.label, _text(step.ms, ".2f"), "–"]
+            if step.ms:
+                cells[1] += f" ({row.p20_ms:.2f} … {row.p80_ms:.2f})"
+                cells[2] = f"{first / step.ms:.1f}"
+            cells.append(_text(step.original_ms, ".2f"))
+            for name, form in _QUANTITIES.values():
+                cells.append(_text(row and getattr(row, name), form))
+            rows.append(cells)
+        head = ["step", "ms (20 … 80 %)", "faster ×", "CUDA C ms", *_QUANTITIES]
+        picture = f"![Time of each step of the ladder]({FIGURES}/{operation}-ladder.svg)"
+        where = ladder.source(operation, folder=folder).replace("\n", ".\n")
+        return f"{picture}\n\n{_markdown(head, rows)}\n\n{where}."
+
+    return block
+
+
+def _methods_block(operation):
+    def block(folder):
+        try:
+            found = record(operation, CARD, folder)
+        except LookupError as problem:
+            return f"{problem}."
+        rows = [
+            [row.method, row.dtype, _text(row.median_ms, ".3f"), _text(row.host_ms, ".3f")]
+            + [_text(getattr(row, name), form) for name, form in _QUANTITIES.values()]
+            + [row.problem or row.note or ""]
+            for row in found.rows
+        ]
+        head = ["method", "dtype", "ms", "host ms", *_QUANTITIES, ""]
+        B, T, H, N = found.rows[0].shape
+        return f"{_markdown(head, rows)}\n\nForward, B={B} T={T} H={H} N={N}. {found.provenance}."
+
+    return block
+
+
+_QUANTITIES = {  # heading → field of a row, format
+    "GB/s": ("gb_per_s", ".0f"),
+    "TFLOP/s": ("tflop_per_s", ".1f"),
+    "of roofline": ("roofline_share", ".0%"),
+    "registers": ("registers", "d"),
+    "local bytes": ("local_bytes", "d"),
+    "error": ("error", ".1e"),
+}
+BLOCKS = {f"{op}-ladder": _ladder_block(op) for op in LADDERS}
+BLOCKS |= {op: _methods_block(op) for op in LADDERS}
+
+
+def _ladder_figure(operation, folder):
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context({"svg.hashsalt": "rwkv-lessons", "svg.fonttype": "path"}):
+        figure = Figure(figsize=(7.5, 3.4), layout="constrained")
+        least = ladder.floor_ms(operation, folder=folder)
+        ladder.draw(figure.subplots(), ladder.steps(operation, folder=folder), floor_ms=least)
+        svg = io.StringIO()
+        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+    return svg.getvalue()
+
+
+def _same(file, text):
+    """Is `text` in `file` already? In a drawing, numbers may differ by what nobody can see."""
+    if not file.exists():
+        return False
+    there = file.read_text(encoding="utf-8")
+    if file.suffix != ".svg":
+        return there == text
+    number = re.compile(r"-?\d+\.?\d*(?:e-?\d+)?")
+    pairs = list(zip(number.findall(there), number.findall(text), strict=False))
+    return number.sub("", there) == number.sub("", text) and all(
+        abs(float(a) - float(b)) <= SHIFT for a, b in pairs
+    )
+
+
+def _markdown(head, rows):
+    lines = ["| " + " | ".join(cells) + " |" for cells in [head, *rows]]
+    rule = "|---" + "|---:" * (len(head) - 1) + "|"
+    return "\n".join([lines[0], rule, *lines[1:]])
+
+
+def _text(value, form):
+    return "–" if value is None else format(value, form)

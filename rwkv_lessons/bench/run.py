@@ -1,0 +1,110 @@
+"""The commands: which methods, at which shapes, and where the rows go."""
+
+import torch
+
+from rwkv_lessons.bench import methods, timing
+from rwkv_lessons.bench.ceilings import ceilings
+from rwkv_lessons.bench.measure import in_float64, make_inputs, measure
+from rwkv_lessons.bench.peers import peers
+from rwkv_lessons.bench.provenance import provenance
+from rwkv_lessons.bench.record import Record, load, path, save
+from rwkv_lessons.bench.shapes import SHAPES
+from rwkv_lessons.bench.show import console, progress, rows_table
+
+QUICK_MS = 20  # of repetitions: enough to see that everything works, not to compare
+
+
+def time_methods(options):
+    """Every method of the library, and the peers if asked for."""
+    found = methods.library(options.operation)
+    if options.peers:
+        installed, missing = peers(options.operation)
+        found |= installed
+        console().print(*missing, sep="\n")
+    _time(options, found, ["float32", "bfloat16"], options.operation)
+
+
+def time_ladder(options):
+    """Every rung of the lessons' ladder and the finished kernel."""
+    if not torch.cuda.is_available():
+        raise ValueError("no NVIDIA GPU here: the rungs are CUDA kernels, they cannot be timed")
+
+    found = methods.ladder(options.operation)
+    _time(options, found, ["float32"], f"{options.operation}-ladder")
+
+
+def measure_ceilings(options):
+    """What this card can do at most."""
+    if not torch.cuda.is_available():
+        raise ValueError("no NVIDIA GPU here: there are no ceilings to measure")
+    here = provenance(options.commit) if options.record is not None else None
+    found = ceilings(torch.device("cuda"))
+    for name, value in found.items():
+        console().print(f"{name:20} {value / 1e12:.2f} T")
+    if here:
+        _save(Record(options.record or "ceilings", here, (), found))
+
+
+def _time(options, found, dtypes, name):
+    """Measures the methods that were found, prints the rows, and records them under `name`."""
+    partial = options.shape or options.dtype or options.methods or options.quick
+    if options.record == "" and partial:
+        raise ValueError("this run is a part: record it under a name of its own, --record NAME")
+    device = _device(options)
+    here = provenance(options.commit) if options.record is not None else None  # or fail now
+    shapes = options.shape or [SHAPES[options.operation]["quick" if options.quick else "table"]]
+    chosen, rows = _choose(found, options.methods), []
+    with progress() as bar:
+        task = bar.add_task("", total=None)
+        for shape in shapes:
+            for dtype in options.dtype or dtypes:
+                able = [m for m in chosen if dtype in m.dtypes]
+                bar.update(task, total=len(able), completed=0, description="float64 reference")
+                for row in _rows(options, shape, dtype, able, device, bar, task):
+                    rows.append(row)
+                    bar.advance(task)
+    console().print(rows_table(rows))
+    if here:
+        _save(Record(options.record or name, here, tuple(rows)))
+
+
+def _rows(options, shape, dtype, able, device, bar, task):
+    """One row per method of `able`, as they come."""
+    inputs = make_inputs(options.operation, shape, dtype, device)
+    expected = in_float64(options.operation, inputs)
+    budget_ms = QUICK_MS if options.quick else timing.BUDGET_MS
+    limits = _recorded_ceilings(device)
+    for method in able:
+        bar.update(task, description=f"{method.name}, {dtype}")
+        yield measure(options.operation, method, inputs, expected, budget_ms, limits)
+
+
+def _choose(found, names):
+    unknown = [name for name in names or () if name not in found]
+    if unknown:
+        raise ValueError(f"no method {', '.join(unknown)}: there are {', '.join(found)}")
+    return [found[name] for name in names or found]
+
+
+def _device(options):
+    """The GPU; a CPU for a quick try, which is never recorded."""
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    if not options.quick:
+        raise ValueError("no NVIDIA GPU here: add --quick to check and time a small shape on CPU")
+    if options.record is not None:
+        raise ValueError("no NVIDIA GPU here: times of a CPU are not recorded")
+    console().print("no NVIDIA GPU here: a small shape on the CPU, wall clock, not for comparison")
+    return torch.device("cpu")
+
+
+def _recorded_ceilings(device):
+    """The ceilings of this card, or None if nobody measured them."""
+    if device.type != "cuda":
+        return None
+    file = path("ceilings", torch.cuda.get_device_name(device))
+    return load(file).ceilings if file.exists() else None
+
+
+def _save(record):
+    console().print(f"recorded: {save(record)}")

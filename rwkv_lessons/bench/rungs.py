@@ -1,0 +1,46 @@
+"""The steps of the lessons' ladders. One rung is one kernel in solutions/."""
+
+from dataclasses import dataclass
+from importlib.util import module_from_spec, spec_from_file_location
+
+from rwkv_lessons.bench.source import ROOT
+
+
+@dataclass(frozen=True)
+class Rung:
+    label: str
+    stem: str  # of the lesson and of the file in solutions/
+    kernel: str  # its name in that file
+    original: str | None  # the CUDA C kernel of RWKV-CUDA that takes the same step
+    zeroed: bool = False  # adds to its output, which has to be zero before every launch
+    swept: bool = False  # launch(B, T, H, N, block) takes a size: measured with several
+
+    @property
+    def method(self):
+        """Its name in a record."""
+        return self.stem if self.kernel == "kernel" else f"{self.stem}.{self.kernel}"
+
+    @property
+    def file(self):
+        return f"solutions/{self.stem}.py"
+
+    def load(self):
+        """The module, executed anew."""
+        spec = spec_from_file_location(f"rung_{self.stem}", ROOT / self.file)
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+
+LADDERS = {
+    "wkv5": (
+        Rung("03 atomic baseline", "03_atomic_baseline", "kernel", "ref", zeroed=True),
+        Rung("04 drop the atomics", "04_drop_the_atomics", "kernel", "v1a"),
+        Rung("05 float4", "05_float4", "kernel", "v1b"),
+        Rung("06 block size", "06_block_size", "kernel", None, swept=True),
+        Rung("07 shared memory", "07_shared_memory", "shared", "v1c"),
+        Rung("07 … read as float4", "07_shared_memory", "shared4", "v1d"),
+    ),
+}
+BLOCKS = (32, 64, 128, 256, 512)  # threads per block of a sweep
+FINISHED = {"wkv5": "cuda"}  # the library's method at the top of the ladder

@@ -1,0 +1,54 @@
+"""How large each operation is measured, and the least it has to move and to compute."""
+
+from typing import NamedTuple
+
+
+class Work(NamedTuple):
+    """The least an operation has to do."""
+
+    bytes: int  # every input read once, every output written once
+    flops: int  # of the operation's definition: an addition or a multiplication is one
+
+
+# (B, T, H, N). The first is the table of the README, the last runs in a moment on any machine.
+SHAPES = {
+    "wkv5": {
+        "table": (8, 4096, 64, 64),
+        "small": (8, 1024, 32, 64),
+        "quick": (2, 16, 2, 64),
+    },
+}
+DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes of an element
+
+
+def work(operation, shape, dtype):
+    """The fewest bytes and the flops of `operation`.
+
+    Args:
+        operation: a key of `SHAPES`.
+        shape: (B, T, H, N), each at least 1.
+        dtype: a key of `DTYPES`: the type of r, k, v and o. Parameters and states are float32.
+
+    Raises:
+        ValueError: the operation, the shape or the dtype is not known here.
+    """
+    if operation not in _WORK:
+        raise ValueError(f"operation is {operation!r}, needs one of {', '.join(_WORK)}")
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype is {dtype!r}, needs one of {', '.join(DTYPES)}")
+    if len(shape) != 4 or any(n < 1 for n in shape):
+        raise ValueError(f"shape is {tuple(shape)}, needs four positive numbers B, T, H, N")
+    return _WORK[operation](*shape, DTYPES[dtype])
+
+
+def _wkv5(B, T, H, N, itemsize):
+    """Forward from a zero state, without the state afterwards.
+
+    bytes: r, k, v read and o written, 4·B·T·H·N elements; w and u, 2·H·N float32.
+    flops: per token, head and element of the N × N state, k·v, u·kv + s, o + r·(…) and
+    decay·s + kv: 1 + 2 + 2 + 2 = 7.
+    """
+    return Work(4 * B * T * H * N * itemsize + 2 * H * N * 4, 7 * B * T * H * N * N)
+
+
+_WORK = {"wkv5": _wkv5}

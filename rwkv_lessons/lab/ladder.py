@@ -1,0 +1,154 @@
+"""The ladder from the records: one bar and one line per rung, next to the CUDA C original.
+
+ladder(here="05_float4")   prints the table and draws the picture, with that lesson marked
+steps("wkv5")              the same as data
+"""
+
+from dataclasses import dataclass
+
+from rwkv_lessons.bench.record import Row
+from rwkv_lessons.bench.rungs import FINISHED, LADDERS
+from rwkv_lessons.lab.records import CARD, record
+
+OURS, HERE, ORIGINAL = "#56B4E9", "#D55E00", "#000000"  # Okabe and Ito's sky blue, vermilion, black
+FINISHED_LABEL = "finished kernel"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One rung: our row and the original's, None where there is no record."""
+
+    label: str
+    lesson: str | None  # None: the finished kernel
+    row: Row | None
+    original: Row | None
+
+    @property
+    def ms(self):
+        return self.row and self.row.median_ms
+
+    @property
+    def original_ms(self):
+        return self.original and self.original.median_ms
+
+
+def steps(operation="wkv5", card=CARD, folder=None):
+    """The rungs of `operation` from the bottom up, the library's finished kernel last."""
+    ours = _recorded(f"{operation}-ladder", card, folder)
+    original = _recorded(f"rwkv-cuda-{operation}", card, folder)
+    found = [
+        Step(rung.label, rung.stem, _row(ours, rung.method), _row(original, rung.original))
+        for rung in LADDERS[operation]
+    ]
+    return [*found, Step(FINISHED_LABEL, None, _row(ours, FINISHED[operation]), None)]
+
+
+def table(climbed, here=None):
+    """The steps as text, in columns; `here` is a lesson, marked with an arrow."""
+    first = next((step.ms for step in climbed if step.ms), None)
+    lines = ["   " + _line("", "ms", "faster ×", "CUDA C ms", "registers", "local B")]
+    for step in climbed:
+        faster = first / step.ms if step.ms else None
+        cells = [_text(step.ms, ".2f"), _text(faster, ".1f"), _text(step.original_ms, ".2f")]
+        cells += [_text(step.row and step.row.registers), _text(step.row and step.row.local_bytes)]
+        arrow = "→" if here and step.lesson == here else " "
+        lines.append(f"{arrow}  " + _line(step.label, *cells))
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def source(operation="wkv5", card=CARD, folder=None):
+    """What was measured, where and when, in two lines."""
+    ours = _recorded(f"{operation}-ladder", card, folder)
+    original = _recorded(f"rwkv-cuda-{operation}", card, folder)
+    if ours is None:
+        lines = [f"Ours: not recorded on an {card} yet"]
+    else:
+        where = ours.provenance
+        B, T, H, N = ours.rows[0].shape
+        what = f"Forward, {ours.rows[0].dtype}, B={B} T={T} H={H} N={N}"
+        lines = [f"{what}: {where.card}, {where.date}, commit {where.commit}"]
+    if original is not None:
+        where = original.provenance
+        lines.append(f"CUDA C: RWKV-CUDA's kernels on an {where.card}, {where.date}")
+    return "\n".join(lines)
+
+
+def draw(axes, climbed, here=None, floor_ms=None):
+    """Bars of device time, the shorter the better; a black mark where the CUDA C original is."""
+    for y, step in enumerate(climbed):
+        marked = here is not None and step.lesson == here
+        if step.ms:
+            axes.barh(y, step.ms, height=0.62, color=HERE if marked else OURS)
+        if step.original_ms:
+            axes.plot([step.original_ms] * 2, [y - 0.4, y + 0.4], color=ORIGINAL, linewidth=2)
+        end = max(filter(None, (step.ms, step.original_ms)), default=0)
+        weight = "bold" if marked else "normal"
+        place = {"textcoords": "offset points", "va": "center", "fontweight": weight}
+        axes.annotate(_times(step), (end, y), (5, 0), **place)
+    axes.plot([], [], color=ORIGINAL, linewidth=2, label="C: the original in CUDA C")
+    if floor_ms:
+        label = f"least this card could take: {floor_ms:.2f} ms"
+        axes.axvline(floor_ms, color=ORIGINAL, linewidth=1, linestyle=":", label=label)
+    axes.set_yticks(range(len(climbed)), [step.label for step in climbed])
+    for tick, step in zip(axes.get_yticklabels(), climbed, strict=True):
+        tick.set_fontweight("bold" if here is not None and step.lesson == here else "normal")
+    axes.set_ylim(len(climbed) - 0.4, -0.6)  # the ladder is read downwards, as the lessons are
+    axes.set_xlim(0, 1.3 * max(axes.get_xlim()[1], 1e-3))  # room for the numbers
+    axes.set_xlabel("forward pass, ms on the device")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(loc="lower right", frameon=False)
+
+
+def floor_ms(operation="wkv5", card=CARD, folder=None):
+    """Fewest bytes or flops at the card's measured ceilings; None without these records."""
+    from rwkv_lessons.bench.roofline import floor_seconds
+    from rwkv_lessons.bench.shapes import work
+
+    ours, limits = (_recorded(x, card, folder) for x in (f"{operation}-ladder", "ceilings"))
+    if ours is None or limits is None:
+        return None
+    row = ours.rows[0]
+    return 1e3 * floor_seconds(work(operation, row.shape, row.dtype), row.dtype, limits.ceilings)
+
+
+def ladder(here=None, operation="wkv5"):
+    """Prints the ladder's table and draws it, with lesson `here` ("05_float4") marked.
+
+    Raises:
+        ValueError: `here` is no lesson of this ladder.
+    """
+    import matplotlib.pyplot as plt
+
+    climbed = steps(operation)
+    lessons = [step.lesson for step in climbed if step.lesson]
+    if here is not None and here not in lessons:
+        raise ValueError(f"here is {here!r}, needs one of {', '.join(dict.fromkeys(lessons))}")
+    print(table(climbed, here), source(operation), sep="\n\n")
+    _, axes = plt.subplots(figsize=(7.5, 3.4), layout="constrained")
+    draw(axes, climbed, here, floor_ms(operation))
+    plt.show()
+
+
+def _recorded(name, card, folder):
+    try:
+        return record(name, card, folder)
+    except LookupError:
+        return None
+
+
+def _row(found, method):
+    """The first row of `method`: a ladder is recorded at one shape, float32 first."""
+    return next((row for row in found.rows if row.method == method), None) if found else None
+
+
+def _times(step):
+    ours = f"{step.ms:.2f} ms" if step.ms else "not recorded yet"
+    return f"{ours} (C: {step.original_ms:.2f})" if step.original_ms else ours
+
+
+def _line(label, *cells):
+    return f"{label:21}" + "".join(f"{cell:>11}" for cell in cells)
+
+
+def _text(value, form="d"):
+    return "–" if value is None else format(value, form)
