@@ -38,8 +38,8 @@ LADDERS = {
         Rung("04 drop the atomics", "04_drop_the_atomics", "kernel", "v1a"),
         Rung("05 float4", "05_float4", "kernel", "v1b"),
         Rung("06 block size", "06_block_size", "kernel", None, swept=True),
-        Rung("07 shared memory", "07_shared_memory", "shared", "v1c"),
-        Rung("07 … read as float4", "07_shared_memory", "shared4", "v1d"),
+        Rung("07 shared memory", "07_shared_memory", "shared", "v1d"),
+        Rung("07 … and the state", "07_shared_memory", "state_in_shared", "v1c"),
     ),
 }
 BLOCKS = (32, 64, 128, 256, 512)  # threads per block of a sweep

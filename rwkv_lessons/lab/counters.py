@@ -5,7 +5,7 @@
 
 The compiler may merge accesses that the source writes one by one: four neighbouring reads of shared
 memory become one of 16 bytes. The trace counts the source, the hardware the machine code; where
-they differ, `EXPLAINED` says why, and the machine code shows it.
+they differ, the machine code shows why.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import torch
 
 from rwkv_lessons.bench.record import Record, Row, save
 from rwkv_lessons.bench.rungs import LADDERS
-from rwkv_lessons.bench.source import fingerprint
+from rwkv_lessons.bench.source import fingerprint, source_of
 from rwkv_lessons.launch import as_array, stream
 
 from .evidence import wkv5_arrays
@@ -134,7 +134,7 @@ def main():
     rows = []
     for (rung, kernel, grid, block), theirs in zip(rungs(), hardware(), strict=True):
         print(f"{rung.method}  (ours, hardware)\n{compare(ours(kernel, grid, block), theirs)}")
-        sources = (f"{rung.file}::{rung.kernel}",)
+        sources = (source_of(kernel),)
         row = Row(rung.method, SHAPE, "float32", block=block, counters=theirs, sources=sources)
         rows.append(dataclasses.replace(row, sha256=fingerprint(*sources)))
     if options.record:
