@@ -3,7 +3,6 @@
 from numba import cuda, float32
 
 N = 64
-BLOCK = 32
 
 
 @cuda.jit
@@ -11,13 +10,12 @@ def kernel(r, k, v, decay, u, o):
     B, T, H, _ = r.shape
     thread = cuda.grid(1)
     b, h, j = thread // (H * N), thread // N % H, thread % N
-    if True:
-        s = cuda.local.array(N, float32)
+    s = cuda.local.array(N, float32)
+    for i in range(N):
+        s[i] = 0
+    for t in range(T):
+        v_j = v[b, t, h, j]
         for i in range(N):
-            s[i] = 0
-        for t in range(T):
-            v_j = v[b, t, h, j]
-            for i in range(N):
-                kv = k[b, t, h, i] * v_j
-                cuda.atomic.add(o, (b, t, h, j), r[b, t, h, i] * (u[h, i] * kv + s[i]))
-                s[i] = decay[h, i] * s[i] + kv
+            kv = k[b, t, h, i] * v_j
+            cuda.atomic.add(o, (b, t, h, j), r[b, t, h, i] * (u[h, i] * kv + s[i]))
+            s[i] = decay[h, i] * s[i] + kv
