@@ -1,6 +1,10 @@
 """What numba.cuda needs in order to run on torch tensors, and does not bring."""
 
+import re
+from functools import cache
+
 import llvmlite.ir as ir
+import numpy as np
 from numba import cuda
 from numba.cuda.extending import intrinsic
 
@@ -76,6 +80,33 @@ def _pointer4(context, builder, signature, args):
     return builder.bitcast(pointer, vector.as_pointer(pointer.type.addrspace))
 
 
+@intrinsic
+def bfloat16_to_float32(typingctx, bits):
+    """The float32 whose upper half is `bits`, a bfloat16 seen as uint16: numba has no bfloat16."""
+
+    def codegen(context, builder, signature, args):
+        wide = builder.zext(args[0], ir.IntType(32))
+        return builder.bitcast(builder.shl(wide, wide.type(16)), ir.FloatType())
+
+    return types.float32(types.uint16), codegen
+
+
+@intrinsic
+def float32_to_bfloat16(typingctx, x):
+    """The bfloat16 nearest to x, ties to even, as uint16."""
+
+    def codegen(context, builder, signature, args):
+        bits = builder.bitcast(args[0], ir.IntType(32))
+        word = bits.type
+        odd = builder.and_(builder.lshr(bits, word(16)), word(1))
+        rounded = builder.add(bits, builder.add(odd, word(0x7FFF)))
+        nan = builder.fcmp_unordered("uno", args[0], args[0])
+        rounded = builder.select(nan, word(0x7FC00000), rounded)
+        return builder.trunc(builder.lshr(rounded, word(16)), ir.IntType(16))
+
+    return types.uint16(types.float32), codegen
+
+
 def _load4_in_python(array, index):
     *rest, i = index
     return tuple(array[(*rest, i + n)] for n in range(4))
@@ -87,6 +118,42 @@ def _store4_in_python(array, index, values):
         array[(*rest, i + n)] = values[n]
 
 
+def _bfloat16_to_float32_in_python(bits):
+    return np.uint32(int(bits) << 16).view(np.float32)
+
+
+def _float32_to_bfloat16_in_python(x):
+    bits = int(np.float32(x).view(np.uint32))
+    return 0x7FC0 if np.isnan(x) else bits + 0x7FFF + (bits >> 16 & 1) >> 16
+
+
 # What the lessons' CPU run of a kernel calls in the place of the intrinsics.
 load4.in_python = _load4_in_python
 store4.in_python = _store4_in_python
+bfloat16_to_float32.in_python = _bfloat16_to_float32_in_python
+float32_to_bfloat16.in_python = _float32_to_bfloat16_in_python
+
+
+@cache
+def compiled(kernel, types, capability):
+    """`kernel` as machine code for arguments of these numba types, ready for `launch`.
+
+    numba's own launch looks at every array at every call, which costs more than a short kernel.
+    A kernel whose arrays are `types.CPointer` takes plain addresses, and needs no looking at.
+    """
+    from cuda.core import Linker, LinkerOptions, ObjectCode
+
+    ptx, _ = cuda.compile_ptx(kernel.py_func, types, cc=capability)
+    name = re.search(r"\.entry\s+([\w$]+)", ptx)[1]
+    options = LinkerOptions(arch="sm_{}{}".format(*capability))
+    return Linker(ObjectCode.from_ptx(ptx.encode()), options=options).link("cubin").get_kernel(name)
+
+
+def launch(kernel, grid, block, *args):
+    """Runs a `compiled` kernel on torch's current stream; tensors are passed as addresses."""
+    import torch
+    from cuda.core import LaunchConfig, Stream
+    from cuda.core import launch as launch_on
+
+    here = Stream.from_handle(torch.cuda.current_stream().cuda_stream)
+    launch_on(here, LaunchConfig(grid=grid, block=block), kernel, *args)

@@ -6,6 +6,35 @@ For each head, with row vectors r, k, v, w, u and a K × V state S:
     S[t] = diag(exp(w)) S[t-1] + k[t]ᵀ v[t]
 """
 
+import torch
+
+from .chunked import wkv5_chunked
+from .cuda import MAX_K, wkv5_cuda
 from .reference import wkv5_reference
 
-METHODS = {"reference": wkv5_reference}
+METHODS = {"reference": wkv5_reference, "chunked": wkv5_chunked, "cuda": wkv5_cuda}
+
+
+def wkv5(r, k, v, w, u, s0=None):
+    """Mixes time with the RWKV-5 recurrence: one numba kernel on a GPU, matrix products elsewhere.
+
+    Args:
+        r, k: receptance and key, `[B, T, H, K]`, float32, float16, bfloat16 or float64.
+        v: value, `[B, T, H, V]`, of the same dtype.
+        w: log decay, `[H, K]`, at most 0 and as low as -inf; the state is multiplied by `exp(w)`.
+        u: bonus of the current token, `[H, K]`.
+        s0: state before the first token, `[B, H, K, V]` (keys × values); zeros if None.
+
+    Returns:
+        o `[B, T, H, V]` in r's dtype and the state after the last token s1 `[B, H, K, V]`, float32
+        (float64 where r is). All arguments have gradients, through o and through s1.
+
+    Raises:
+        TypeError, ValueError: an argument has the wrong dtype, shape or device.
+    """
+    given = (r, k, v, w, u, s0)
+    tensors = [x for x in given if isinstance(x, torch.Tensor)]
+    wants_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    on_gpu = all(x.is_cuda and x.dtype != torch.float64 for x in tensors)
+    fits = on_gpu and not wants_gradient and tensors and tensors[0].shape[-1] <= MAX_K
+    return (wkv5_cuda if fits else wkv5_chunked)(*given)
