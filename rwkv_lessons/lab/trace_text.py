@@ -1,6 +1,6 @@
 """A trace as text: short, and the same in every session."""
 
-SOURCE_WIDTH = 36  # characters of the source line that a table shows
+SOURCE_WIDTH = 32  # characters of the source line that a table shows
 
 
 def table(trace):

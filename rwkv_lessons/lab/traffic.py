@@ -78,3 +78,27 @@ def most_on_one(address):
 
 def _count(request):
     return int(request.max()) + 1 if len(request) else 0
+
+
+def schedule(lanes, addresses, width, op):
+    """The passes of one request over shared memory, in order, for a picture.
+
+    Returns:
+        A list of ({bank: lanes served}, is it one that a conflict-free layout would not need).
+    """
+    lane, address = np.array(lanes), np.array(addresses)
+    zero = np.zeros(len(lane), np.int64)
+    phase = lane // (FULL_WARP * WORD // max(width, WORD))
+    if op == "load" and width > WORD and _paired(zero, lane, address, 1)[0]:
+        phase = phase // 2
+    passes = []
+    for now in np.unique(phase):
+        queues = {}  # bank → word → the lanes that want it
+        for n in np.flatnonzero(phase == now):
+            for word in range(address[n] // WORD, (address[n] + max(width, WORD)) // WORD):
+                ticket = (word, n) if op == "atomic" else word
+                queues.setdefault(int(word) % BANKS, {}).setdefault(ticket, []).append(int(lane[n]))
+        for turn in range(max(map(len, queues.values()))):
+            served = {b: list(q.values())[turn] for b, q in queues.items() if turn < len(q)}
+            passes.append((served, turn > 0))
+    return passes

@@ -1,0 +1,83 @@
+"""How every figure of the lessons looks: one palette, one type size, at most ten inches wide."""
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+# Okabe and Ito's eight colours, told apart with every common colour blindness (jfly.uni-koeln.de).
+OKABE_ITO = {
+    "black": "#000000",
+    "orange": "#E69F00",
+    "sky blue": "#56B4E9",
+    "green": "#009E73",
+    "yellow": "#F0E442",
+    "blue": "#0072B2",
+    "vermillion": "#D55E00",
+    "purple": "#CC79A7",
+}
+INK, FAINT, PAPER = "#222222", "#E4E4E4", "#FFFFFF"
+LOAD, STORE, ATOMIC = OKABE_ITO["blue"], OKABE_ITO["vermillion"], OKABE_ITO["purple"]
+OF_OP = {"load": LOAD, "store": STORE, "atomic": ATOMIC}
+WIDTH = 10  # inches; a notebook's output cell at the usual zoom
+
+_PARAMETERS = {
+    "font.size": 10,
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "axes.labelsize": 9,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.prop_cycle": mpl.cycler(
+        color=[
+            OKABE_ITO[n] for n in "blue,vermillion,green,orange,sky blue,purple,black".split(",")
+        ]
+    ),
+    "figure.dpi": 100,
+    "savefig.dpi": 100,
+    "figure.facecolor": PAPER,
+    "legend.frameon": False,
+    "svg.hashsalt": "lessons",  # the same identifiers in every run
+}
+
+
+def use():
+    """Sets matplotlib's defaults for the rest of the session."""
+    mpl.rcParams.update(_PARAMETERS)
+
+
+def figure(height, width=WIDTH):
+    """An empty figure in the house style, sizes in inches; not known to pyplot, so shown once."""
+    use()
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+class Picture:
+    """A figure, and a sentence that says the same: notebooks show one, nbval compares the other.
+
+    Attributes:
+        figure: a matplotlib Figure.
+        text: what the figure shows, in one line (one per part).
+    """
+
+    def __init__(self, figure, text):
+        self.figure, self.text = figure, text
+
+    def save(self, path):
+        """Writes the figure; the suffix of `path` says in which format."""
+        self.figure.savefig(path)
+
+    def _repr_png_(self):
+        import io
+
+        file = io.BytesIO()
+        self.figure.savefig(file, format="png")
+        return file.getvalue()
+
+    def __repr__(self):
+        return self.text
