@@ -1,0 +1,215 @@
+"""The least time an operation can take on a card, and where predictions and measurements lie.
+
+A card moves so many bytes a second and computes so many operations a second; which of the two holds
+an operation back depends on its operations per byte (Williams, Waterman and Patterson, "Roofline",
+Communications of the ACM 52(4), 2009). Bytes and flops come from the operation's own definition
+(`bench/shapes.py`), ceilings from a recorded measurement: neither is typed here.
+"""
+
+from dataclasses import dataclass
+from math import atan2, degrees, log
+
+# Okabe and Ito's colours, and markers for eyes that tell none; the small ones lie on top.
+KINDS = {
+    "recorded": {"color": "#0072B2", "marker": "s", "markersize": 11},
+    "yours": {"color": "#D55E00", "marker": "o", "markersize": 8},
+    "predicted": {"color": "#CC79A7", "marker": "D", "markersize": 8},
+}
+ROOF = "#000000"
+LABEL_HEIGHT = 0.07  # of the picture: a line of text and some air
+FLOPS_OF = {"float32": "fp32_flops_per_s", "float16": "bf16_flops_per_s"}
+FLOPS_OF["bfloat16"] = FLOPS_OF["float16"]  # tensor cores run both at the same rate
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """What a card does at most, as measured: bytes and operations a second."""
+
+    name: str
+    bytes_per_s: float
+    flops_per_s: float
+    source: str = ""
+
+    def __post_init__(self):
+        for field in ("bytes_per_s", "flops_per_s"):
+            _positive(field, getattr(self, field))
+
+    @property
+    def ridge(self):
+        """Operations per byte from which on arithmetic is the limit."""
+        return self.flops_per_s / self.bytes_per_s
+
+
+@dataclass(frozen=True)
+class Roof:
+    """Where the roof is over one operation."""
+
+    floor_ms: float  # no version is faster
+    bound: str  # "memory" or "arithmetic"
+    intensity: float  # operations per byte
+    flops_per_s: float  # the roof at this intensity
+
+    def share(self, ms):
+        """How much of the possible a time of `ms` reaches; 1 is all."""
+        return self.floor_ms / _positive("ms", ms)
+
+    def __str__(self):
+        return (
+            f"at least {self.floor_ms:.3g} ms: {self.bound} is the limit, "
+            f"{self.intensity:.3g} operations a byte"
+        )
+
+
+@dataclass(frozen=True)
+class Dot:
+    """One time in the picture. `kind`: "predicted", "yours" or "recorded"."""
+
+    kind: str
+    label: str
+    work: object
+    ms: float
+
+    def __post_init__(self):
+        if self.kind not in KINDS:
+            raise ValueError(f"kind is {self.kind!r}, needs one of {', '.join(KINDS)}")
+        _positive("ms", self.ms)
+
+    @property
+    def intensity(self):
+        return self.work.flops / self.work.bytes
+
+    @property
+    def flops_per_s(self):
+        return self.work.flops / (self.ms / 1e3)
+
+
+def ceiling(dtype="float32", card=None):
+    """The recorded ceiling of a card for arithmetic in `dtype`.
+
+    Args:
+        dtype: "float32" (ordinary multiply-adds), "float16" or "bfloat16" (tensor cores).
+        card: as the driver calls it; by default the card this project records on.
+
+    Raises:
+        LookupError: nobody recorded that card's ceilings yet.
+    """
+    from rwkv_lessons.lab import records
+
+    if dtype not in FLOPS_OF:
+        raise ValueError(f"dtype is {dtype!r}, needs one of {', '.join(FLOPS_OF)}")
+    found = records.record("ceilings", card or records.CARD)
+    bytes_per_s, flops_per_s = (found.ceilings[k] for k in ("copy_bytes_per_s", FLOPS_OF[dtype]))
+    where = found.provenance
+    return Ceiling(
+        f"{where.card}, {dtype}", bytes_per_s, flops_per_s, f"{where.card}, {where.date}"
+    )
+
+
+def roofline(work, ceiling):
+    """The floor under the time of `work`, and what sets it.
+
+    Args:
+        work: has `bytes` (every input read once, every output written once) and `flops`.
+        ceiling: of the card.
+    """
+    _positive("work.bytes", work.bytes)
+    _positive("work.flops", work.flops)
+    moving, computing = work.bytes / ceiling.bytes_per_s, work.flops / ceiling.flops_per_s
+    seconds = max(moving, computing)
+    return Roof(
+        floor_ms=1e3 * seconds,
+        bound="memory" if moving >= computing else "arithmetic",
+        intensity=work.flops / work.bytes,
+        flops_per_s=work.flops / seconds,
+    )
+
+
+def plot_roofline(ceiling, dots):
+    """Draws the roof of a card and each `Dot` under it, with its time and its share of the roof.
+
+    A dot stands at the operations per byte of its operation's definition. Its height is its speed,
+    its distance from the roof is what is left to win; no kernel can be above the roof, a
+    prediction can.
+
+    Returns:
+        the figure.
+    """
+    import matplotlib.pyplot as plt
+
+    if not dots:
+        raise ValueError("dots is empty, needs at least one Dot")
+    figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
+    left, right, low, high = _window(ceiling, dots)
+    xs = [left, ceiling.ridge, right]
+    axes.loglog(xs, [_roof_at(ceiling, x) for x in xs], color=ROOF, linewidth=2)
+    axes.set(xlim=(left, right), ylim=(low, high))
+    axes.set(xlabel="operations a byte, by definition", ylabel="operations a second")
+    axes.set_title(ceiling.name, loc="left")
+    axes.spines[["top", "right"]].set_visible(False)
+    for dot in sorted(dots, key=lambda dot: list(KINDS).index(dot.kind)):
+        edge = {"linestyle": "", "markeredgecolor": "white"}
+        axes.plot(dot.intensity, dot.flops_per_s, **edge, **KINDS[dot.kind])
+    _label(axes, ceiling, dots, low, high)
+    _name_the_roofs(figure, axes, ceiling, left, right)
+    return figure
+
+
+def _window(ceiling, dots):
+    """Axis limits: the ridge, every dot and every dot's point on the roof, with room around."""
+    xs = [dot.intensity for dot in dots] + [ceiling.ridge]
+    ys = [dot.flops_per_s for dot in dots] + [_roof_at(ceiling, dot.intensity) for dot in dots]
+    ys.append(ceiling.flops_per_s)
+    return min(xs) / 4, max(xs) * 8, min(ys) / 3, max(ys) * 3
+
+
+def _roof_at(ceiling, intensity):
+    return min(ceiling.flops_per_s, ceiling.bytes_per_s * intensity)
+
+
+def _label(axes, ceiling, dots, low, high):
+    """One line of text a dot in a column right of the picture, where no text covers another."""
+    dots = sorted(dots, key=lambda dot: dot.flops_per_s)
+    heights = [log(dot.flops_per_s / low) / log(high / low) for dot in dots]
+    for dot, height in zip(dots, _spread(heights, LABEL_HEIGHT), strict=True):
+        share = dot.flops_per_s / _roof_at(ceiling, dot.intensity)
+        reached = f"{share:.0%} of the roof" if share <= 1 else f"{share:.1f}× the roof"
+        axes.annotate(
+            f"{dot.label}: {dot.ms:.3g} ms, {reached}",
+            (dot.intensity, dot.flops_per_s),
+            (1.03, height),
+            textcoords="axes fraction",
+            va="center",
+            arrowprops={"arrowstyle": "-", "color": KINDS[dot.kind]["color"], "linewidth": 0.8}
+            | {"relpos": (0, 0.5), "shrinkB": 5},
+        )
+
+
+def _spread(heights, least):
+    """Rising heights, moved up and then down so that neighbours are `least` apart and below 1."""
+    placed = []
+    for height in heights:
+        placed.append(max(height, placed[-1] + least) if placed else height)
+    ceiling = 1.0
+    for i in reversed(range(len(placed))):
+        placed[i] = min(placed[i], ceiling)
+        ceiling = placed[i] - least
+    return placed
+
+
+def _name_the_roofs(figure, axes, ceiling, left, right):
+    offset = {"textcoords": "offset points", "color": ROOF}
+    text = f"{ceiling.flops_per_s / 1e12:.3g} T operations a second"
+    axes.annotate(text, (right, ceiling.flops_per_s), (0, 5), ha="right", **offset)
+    figure.draw_without_rendering()  # the slope on the page is known only once the layout is
+    ends = [(x, _roof_at(ceiling, x)) for x in (left, ceiling.ridge)]
+    (x0, y0), (x1, y1) = axes.transData.transform(ends)
+    middle = axes.transData.inverted().transform(((x0 + x1) / 2, (y0 + y1) / 2))
+    turned = {"rotation": degrees(atan2(y1 - y0, x1 - x0)), "rotation_mode": "anchor"}
+    text = f"{ceiling.bytes_per_s / 1e12:.3g} TB a second"
+    axes.annotate(text, middle, (-3, 5), ha="center", **turned, **offset)
+
+
+def _positive(name, value):
+    if not value > 0:
+        raise ValueError(f"{name} is {value!r}, needs a number above 0")
+    return value
