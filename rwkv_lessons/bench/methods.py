@@ -98,16 +98,15 @@ def _needs_head_size(rung, kernel, N):
 def resources(candidates):
     """Registers, local and shared bytes of the numba kernels among `candidates` that have run.
 
-    The largest of each, where there are several kernels or several compiled forms.
+    The largest of each, where there are several kernels or several compiled forms of one.
     """
-    kernels = [x for x in candidates if getattr(x, "overloads", None) and hasattr(x, "py_func")]
-    found = {}
-    for kernel in kernels:
-        for name, ask in (
-            ("registers", "get_regs_per_thread"),
-            ("local_bytes", "get_local_mem_per_thread"),
-            ("shared_bytes", "get_shared_mem_per_block"),
-        ):
-            if hasattr(kernel, ask):
-                found[name] = max([found.get(name, 0), *getattr(kernel, ask)().values()])
-    return found
+    dispatchers = [x for x in candidates if hasattr(x, "py_func")]
+    compiled = [form for x in dispatchers for form in getattr(x, "overloads", {}).values()]
+    kernels = [form for form in compiled if hasattr(form, "regs_per_thread")]  # or functions
+    if not kernels:
+        return {}
+    return {
+        "registers": max(kernel.regs_per_thread for kernel in kernels),
+        "local_bytes": max(kernel.local_mem_per_thread for kernel in kernels),
+        "shared_bytes": max(kernel.shared_mem_per_block for kernel in kernels),
+    }
