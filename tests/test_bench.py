@@ -157,7 +157,21 @@ def test_every_rung_goes_through_the_bench(rung, monkeypatch):
         error = (run().double() - expected).norm() / expected.norm()
         assert error < 1e-6  # a few roundings of float32
     grid, block = module.launch(1, 2, 1, 64)
-    assert method.facts()["block"] == block and grid * block >= 64
+    monkeypatch.setattr(methods, "resources", lambda kernel: {})  # nothing was compiled
+    assert method.facts(run)["block"] == block and grid * block >= 64
+
+
+@pytest.mark.parametrize("asked", [60, lambda: 60], ids=["property", "method"])
+def test_what_a_compiled_kernel_uses_is_read_at_its_launch(asked):
+    launches = []
+    module = SimpleNamespace(launch=lambda *args: launches.append(args))
+    attributes = SimpleNamespace(num_regs=asked, local_size_bytes=0, shared_size_bytes=16)
+    kernel = SimpleNamespace(attributes=attributes)
+    found = methods.launched(module, lambda: module.launch(kernel, (4, 1, 1), (32, 2, 1), "o"))
+    assert found == {"registers": 60, "local_bytes": 0, "shared_bytes": 16, "block": 64}
+    assert launches == [(kernel, (4, 1, 1), (32, 2, 1), "o")]
+    module.launch(kernel, 1, 1)
+    assert len(launches) == 2 and methods.launched(SimpleNamespace(), None) == {}
 
 
 def test_the_ladder_ends_with_the_sweep_and_the_finished_kernel_in_place():

@@ -30,7 +30,6 @@ def records(tmp_path):
     return folder
 
 
-@pytest.mark.skipif(not (ROOT / "README.md").exists(), reason="there is no README yet")
 def test_the_readme_is_up_to_date():
     files = [str(file.relative_to(ROOT)) for file in readme.outdated()]
     assert not files, f"python -m rwkv_lessons.bench readme writes {', '.join(files)}"

@@ -39,6 +39,8 @@ def command(check=False, root=ROOT):
 def outdated(root=ROOT, folder=None):
     """The files whose text is not what the records give: path → what it should be."""
     readme = root / "README.md"
+    if not readme.exists():
+        raise ValueError(f"no README.md in {root}")
     wanted = {readme: filled(readme.read_text(encoding="utf-8"), folder)}
     wanted |= {root / name: text for name, text in figures(folder).items()}
     return {file: text for file, text in wanted.items() if not _same(file, text)}
@@ -77,9 +79,8 @@ def _ladder_block(operation):
                 cells.append(_text(row and getattr(row, name), form))
             rows.append(cells)
         head = ["step", "ms (20 … 80 %)", "faster ×", "CUDA C ms", *_QUANTITIES]
-        picture = f"![Time of each step of the ladder]({FIGURES}/{operation}-ladder.svg)"
         where = ladder.source(operation, folder=folder).replace("\n", ".\n")
-        return f"{picture}\n\n{_markdown(head, rows)}\n\n{where}."
+        return f"{_markdown(head, rows)}\n\n{where}."
 
     return block
 
@@ -119,7 +120,9 @@ def _ladder_figure(operation, folder):
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context({"svg.hashsalt": "rwkv-lessons", "svg.fonttype": "path"}):
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # whatever a notebook or another test has set
+        matplotlib.rcParams["svg.hashsalt"] = "rwkv-lessons"  # the same identifiers every time
         figure = Figure(figsize=(7.5, 3.4), layout="constrained")
         least = ladder.floor_ms(operation, folder=folder)
         ladder.draw(figure.subplots(), ladder.steps(operation, folder=folder), floor_ms=least)
