@@ -63,7 +63,7 @@ def measure(operation, method, inputs, expected, budget_ms=timing.BUDGET_MS, cei
         return Row(**row, problem=f"{type(problem).__name__}: {first_line}")
 
     limit = LIMITS[dtype] if method.precise else PEER_LIMIT
-    row |= {"error": error if math.isfinite(error) else None} | method.facts()
+    row |= {"error": error if math.isfinite(error) else None} | method.facts(run)
     if not error <= limit:  # also when it is NaN
         return Row(**row, problem=f"relative error {error:.2g}, more than {limit:g}: not timed")
 

@@ -1,6 +1,7 @@
 """A library function, a rung or a peer as something that can be checked and timed."""
 
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -22,7 +23,7 @@ class Method:
     dtypes: tuple[str, ...] = ("float32", "float16", "bfloat16")
     sources: tuple[str, ...] = ()  # see source.py; a peer has none
     note: str | None = None
-    facts: Callable = dict  # after a run: registers, local_bytes, shared_bytes
+    facts: Callable = lambda run: {}  # run → registers, local_bytes, shared_bytes, block
     precise: bool = True  # float32 inputs have to give a float32 answer
 
 
@@ -55,7 +56,7 @@ def _library_method(name, f):
 
     module = inspect.getmodule(inspect.unwrap(f))
     file = Path(module.__file__).resolve().relative_to(ROOT).as_posix()
-    return Method(name, prepare, sources=(file,), facts=lambda: resources(vars(module).values()))
+    return Method(name, prepare, sources=(file,), facts=lambda run: launched(module, run))
 
 
 def _rung_method(rung, *block):
@@ -84,7 +85,7 @@ def _rung_method(rung, *block):
         dtypes=("float32",),
         sources=(source_of(kernel), f"{rung.file}::launch"),
         note="time includes zeroing the output" if rung.zeroed else None,
-        facts=lambda: used | resources([kernel]),
+        facts=lambda run: used | resources(kernel),
     )
 
 
@@ -95,19 +96,35 @@ def _needs_head_size(rung, kernel, N):
         raise ValueError(f"head size is {N}, {rung.file} is written for {compiled}")
 
 
-def resources(candidates):
-    """Registers, local and shared bytes of the numba kernels among `candidates` that have run.
+def resources(kernel):
+    """Registers, local and shared bytes of a numba kernel, compiled by a launch."""
+    forms = kernel.overloads.values()  # one per combination of argument types
+    return {
+        "registers": max(form.regs_per_thread for form in forms),
+        "local_bytes": max(form.local_mem_per_thread for form in forms),
+        "shared_bytes": max(form.shared_mem_per_block for form in forms),
+    }
 
-    The largest of each, where there are several kernels or several compiled forms.
-    """
-    kernels = [x for x in candidates if getattr(x, "overloads", None) and hasattr(x, "py_func")]
-    found = {}
-    for kernel in kernels:
-        for name, ask in (
-            ("registers", "get_regs_per_thread"),
-            ("local_bytes", "get_local_mem_per_thread"),
-            ("shared_bytes", "get_shared_mem_per_block"),
-        ):
-            if hasattr(kernel, ask):
-                found[name] = max([found.get(name, 0), *getattr(kernel, ask)().values()])
+
+def launched(module, run):
+    """The same of the first kernel that `run` hands to `launch.launch` from `module`."""
+    original, found = getattr(module, "launch", None), {}
+
+    def spy(kernel, grid, block, *args):
+        attributes = kernel.attributes
+        for name, asked in (
+            ("registers", attributes.num_regs),
+            ("local_bytes", attributes.local_size_bytes),
+            ("shared_bytes", attributes.shared_size_bytes),
+        ):  # methods in cuda.core 0, properties in 1
+            found.setdefault(name, asked() if callable(asked) else asked)
+        found.setdefault("block", block if isinstance(block, int) else math.prod(block))
+        original(kernel, grid, block, *args)
+
+    if original is not None:
+        module.launch = spy
+        try:
+            run()
+        finally:
+            module.launch = original
     return found

@@ -2,7 +2,9 @@
 
 
 def floor_seconds(least, dtype, ceilings):
-    """No version runs faster: the slower of moving the bytes and doing the arithmetic.
+    """The slower of moving the fewest bytes and doing the arithmetic of the definition.
+
+    No version moves fewer bytes; one that rearranges the sums may do with less arithmetic.
 
     Args:
         least: `Work` of the operation.

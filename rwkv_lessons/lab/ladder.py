@@ -87,7 +87,7 @@ def draw(axes, climbed, here=None, floor_ms=None):
         axes.annotate(_times(step), (end, y), (5, 0), **place)
     axes.plot([], [], color=ORIGINAL, linewidth=2, label="C: the original in CUDA C")
     if floor_ms:
-        label = f"least this card could take: {floor_ms:.2f} ms"
+        label = f"roofline of this card: {floor_ms:.2f} ms"
         axes.axvline(floor_ms, color=ORIGINAL, linewidth=1, linestyle=":", label=label)
     axes.set_yticks(range(len(climbed)), [step.label for step in climbed])
     for tick, step in zip(axes.get_yticklabels(), climbed, strict=True):
@@ -147,7 +147,7 @@ def _times(step):
 
 
 def _line(label, *cells):
-    return f"{label:21}" + "".join(f"{cell:>11}" for cell in cells)
+    return f"{label:23}" + "".join(f"{cell:>11}" for cell in cells)
 
 
 def _text(value, form="d"):

@@ -1,0 +1,235 @@
+"""The whole path of the bench without a GPU: choose, make inputs, check, time, show, refuse."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from rwkv_lessons.bench import methods, peers, timing
+from rwkv_lessons.bench.__main__ import main
+from rwkv_lessons.bench.measure import in_float64, make_inputs, measure
+from rwkv_lessons.bench.methods import Method
+from rwkv_lessons.bench.roofline import floor_seconds
+from rwkv_lessons.bench.rungs import BLOCKS, LADDERS
+from rwkv_lessons.bench.shapes import SHAPES, work
+from rwkv_lessons.lab import trace
+
+CPU = torch.device("cpu")
+no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")
+
+
+@pytest.fixture
+def wkv5():
+    inputs = make_inputs("wkv5", (2, 5, 2, 64), "float32", CPU)
+    return SimpleNamespace(inputs=inputs, expected=in_float64("wkv5", inputs))
+
+
+def test_work_of_the_readme_table():
+    """Counted by hand for the floors in the project's notes: 0.50 ms of memory at 4.3 TB/s and
+    0.9 ms of arithmetic at 67 TFLOP/s."""
+    least = work("wkv5", SHAPES["wkv5"]["table"], "float32")
+    assert least.bytes == 4 * 8 * 4096 * 4096 * 4 + 2 * 4096 * 4
+    assert least.flops == 7 * 8 * 4096 * 64 * 64 * 64
+    card = {"copy_bytes_per_s": 4.3e12, "fp32_flops_per_s": 67e12, "bf16_flops_per_s": 790e12}
+    assert floor_seconds(least, "float32", card) == least.flops / 67e12
+    half = work("wkv5", SHAPES["wkv5"]["table"], "bfloat16")
+    assert floor_seconds(half, "bfloat16", card) == half.bytes / 4.3e12
+
+
+@pytest.mark.parametrize(
+    "given, named",
+    [
+        (("wkv9", (1, 1, 1, 1), "float32"), "operation is 'wkv9'"),
+        (("wkv5", (1, 1, 0, 1), "float32"), "shape is (1, 1, 0, 1)"),
+        (("wkv5", (1, 1, 1, 1), "int8"), "dtype is 'int8'"),
+    ],
+)
+def test_work_names_what_is_wrong(given, named):
+    with pytest.raises(ValueError, match=named.replace("(", r"\(").replace(")", r"\)")):
+        work(*given)
+
+
+@no_gpu
+def test_a_quick_run_checks_and_times_on_the_cpu(capsys):
+    main(["wkv5", "--quick", "--methods", "reference", "--shape", "1,7,2,64"])
+    out = capsys.readouterr().out
+    assert "no NVIDIA GPU here" in out
+    lines = [line.split() for line in out.splitlines() if line.startswith("reference")]
+    assert [line[:3] for line in lines] == [
+        ["reference", "1,7,2,64", "float32"],
+        ["reference", "1,7,2,64", "bfloat16"],
+    ]
+    for line in lines:
+        error, ms = float(line[3]), float(line[4])
+        assert 0 < error < 1e-2 and ms > 0
+
+
+@no_gpu
+@pytest.mark.parametrize(
+    "command, message",
+    [
+        (["wkv5"], "add --quick"),
+        (["wkv5", "--quick", "--record", "x"], "not recorded"),
+        (["wkv5", "--quick", "--record"], "a name of its own"),
+        (["ladder", "wkv5"], "no NVIDIA GPU here"),
+        (["ceilings", "--record"], "no NVIDIA GPU here"),
+        (["wkv5", "--quick", "--methods", "fastest"], "no method fastest: there are reference"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(command, message):
+    with pytest.raises(SystemExit) as stop:
+        main(command)
+    assert message in stop.value.code and "\n" not in stop.value.code
+
+
+def test_a_wrong_method_is_not_timed(wkv5):
+    zeros = Method("zeros", lambda r, *_: lambda: torch.zeros_like(r))
+    row = measure("wkv5", zeros, wkv5.inputs, wkv5.expected)
+    assert row.error == 1 and row.median_ms is None and "not timed" in row.problem
+
+
+def test_an_element_nobody_wrote_is_noticed(wkv5):
+    def prepare(r, k, v, w, u):
+        def run():
+            o = torch.empty_like(r)
+            o[:, :-1] = wkv5.expected[:, :-1]
+            return o
+
+        return run
+
+    row = measure("wkv5", Method("forgets the last token", prepare), wkv5.inputs, wkv5.expected)
+    assert row.error is None and row.median_ms is None and "nan" in row.problem
+
+
+def test_a_method_that_raises_does_not_stop_the_others(wkv5):
+    def prepare(*_):
+        raise RuntimeError("this shape is too odd\nand more")
+
+    row = measure("wkv5", Method("peer", prepare, precise=False), wkv5.inputs, wkv5.expected)
+    assert row.problem == "RuntimeError: this shape is too odd" and row.n is None
+
+
+def test_a_right_method_has_every_number(wkv5):
+    card = {"copy_bytes_per_s": 1e10, "fp32_flops_per_s": 1e10, "bf16_flops_per_s": 1e10}
+    reference = methods.library("wkv5")["reference"]
+    row = measure("wkv5", reference, wkv5.inputs, wkv5.expected, 5, card)
+    least = work("wkv5", (2, 5, 2, 64), "float32")
+    assert row.problem is None and row.error < 1e-6 and not row.stale
+    assert row.p20_ms <= row.median_ms <= row.p80_ms and row.host_ms > 0
+    assert row.gb_per_s == pytest.approx(least.bytes / row.median_ms / 1e6)
+    assert row.tflop_per_s == pytest.approx(least.flops / row.median_ms / 1e9)
+    assert row.roofline_share == pytest.approx(1e3 * least.flops / 1e10 / row.median_ms)
+
+
+def test_times_are_of_single_calls():
+    calls = []
+    times = timing.device_times(lambda: calls.append(1), CPU, budget_ms=1)
+    assert timing.MIN_N <= times.n <= timing.MAX_N
+    assert len(calls) == timing.WARM_UPS + 1 + times.n
+    assert 0 < times.p20_ms <= times.median_ms <= times.p80_ms
+
+
+class OnCPU:
+    """A kernel that the lessons' CPU run executes, called as numba's dispatcher is."""
+
+    def __init__(self, kernel):
+        self.kernel, self.py_func = kernel, kernel.py_func
+
+    def __getitem__(self, sizes):
+        grid, block, _ = sizes
+        return lambda *arrays: trace.run(self.kernel, grid, block, *arrays)
+
+
+@pytest.mark.parametrize("rung", LADDERS["wkv5"], ids=lambda rung: rung.method)
+def test_every_rung_goes_through_the_bench(rung, monkeypatch):
+    module = rung.load()
+    replaced = SimpleNamespace(launch=module.launch)
+    setattr(replaced, rung.kernel, OnCPU(getattr(module, rung.kernel)))
+    monkeypatch.setattr(type(rung), "load", lambda self: replaced)
+    monkeypatch.setattr(methods, "stream", lambda: None)
+    method = methods._rung_method(rung)
+    inputs = make_inputs("wkv5", (1, 2, 1, 64), "float32", CPU)
+    expected = in_float64("wkv5", inputs)
+    run = method.prepare(*inputs)
+    for _ in range(2):  # also when its output holds an earlier result
+        error = (run().double() - expected).norm() / expected.norm()
+        assert error < 1e-6  # a few roundings of float32
+    grid, block = module.launch(1, 2, 1, 64)
+    monkeypatch.setattr(methods, "resources", lambda kernel: {})  # nothing was compiled
+    assert method.facts(run)["block"] == block and grid * block >= 64
+
+
+@pytest.mark.parametrize("asked", [60, lambda: 60], ids=["property", "method"])
+def test_what_a_compiled_kernel_uses_is_read_at_its_launch(asked):
+    launches = []
+    module = SimpleNamespace(launch=lambda *args: launches.append(args))
+    attributes = SimpleNamespace(num_regs=asked, local_size_bytes=0, shared_size_bytes=16)
+    kernel = SimpleNamespace(attributes=attributes)
+    found = methods.launched(module, lambda: module.launch(kernel, (4, 1, 1), (32, 2, 1), "o"))
+    assert found == {"registers": 60, "local_bytes": 0, "shared_bytes": 16, "block": 64}
+    assert launches == [(kernel, (4, 1, 1), (32, 2, 1), "o")]
+    module.launch(kernel, 1, 1)
+    assert len(launches) == 2 and methods.launched(SimpleNamespace(), None) == {}
+
+
+def test_the_ladder_ends_with_the_sweep_and_the_finished_kernel_in_place():
+    names = list(methods.ladder("wkv5"))
+    assert [n for n in names if "[" in n] == [f"06_block_size[{b}]" for b in BLOCKS]
+    assert names[0] == "03_atomic_baseline"
+    assert [r.method for r in LADDERS["wkv5"]] == [n for n in names if "[" not in n and "_" in n]
+
+
+def test_a_rung_refuses_another_head_size(wkv5):
+    method = methods.ladder("wkv5")["04_drop_the_atomics"]
+    row = measure("wkv5", method, [x[..., :32] for x in wkv5.inputs], wkv5.expected)
+    assert row.problem.startswith("ValueError: head size is 32")
+
+
+def fake_fla(r, k, v, w, u, scale):
+    assert scale == 1.0 and w.shape == r.shape  # fla's own default scale is not RWKV's
+    assert (w == w[:1, :1]).all()
+    return in_float64("wkv5", (r, k, v, w[0, 0], u)).to(r.dtype), None
+
+
+def fake_flash(r, k, v, raw, u, state):
+    B, _, H, N, _ = *r.shape[:2], *state.shape[1:]
+    r, k, v = (x.view(B, -1, H, N) for x in (r, k, v))
+    w = -raw.double().exp().view(H, N)
+    return in_float64("wkv5", (r, k, v, w, u.view(H, N))).to(r.dtype).flatten(2), state
+
+
+def test_peers_are_given_what_they_expect(wkv5, monkeypatch):
+    fla, flash = ModuleType("fla.ops.rwkv6"), ModuleType("flash_rwkv")
+    fla.chunk_rwkv6 = fla.fused_recurrent_rwkv6 = fake_fla
+    flash.rwkv5_cuda_linear_attention = fake_flash
+    for name, module in {"fla.ops.rwkv6": fla, "flash_rwkv": flash}.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    for name in ("fla", "fla.ops"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setattr(peers, "find_spec", lambda name: name)
+    monkeypatch.setattr(peers, "version", lambda name: "0")
+    found, missing = peers.peers("wkv5")
+    assert list(found) == list(peers.PEERS["wkv5"]) and not missing
+    for method in found.values():
+        row = measure("wkv5", method, wkv5.inputs, wkv5.expected, budget_ms=1)
+        assert row.problem is None and row.error < 1e-6, method.name
+        assert "0" in row.note
+
+
+def test_a_peer_that_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setattr(peers, "find_spec", lambda name: None)
+    found, missing = peers.peers("wkv5")
+    assert not found and len(missing) == len(peers.PEERS["wkv5"])
+    assert "flash-linear-attention is not installed" in missing[0]
+
+
+@pytest.mark.gpu
+def test_the_ladder_on_this_gpu(capsys):
+    main(["ladder", "wkv5", "--quick"])
+    out = capsys.readouterr().out
+    assert "not timed" not in out and "Error" not in out
+    times = [line.split()[4] for line in out.splitlines() if line.startswith("0")]
+    assert len(times) == len(LADDERS["wkv5"]) + len(BLOCKS)
+    assert np.all(np.array(times, float) > 0)

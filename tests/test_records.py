@@ -1,0 +1,143 @@
+"""Records say where they come from, keep what they are given, and notice when the code changes."""
+
+import pytest
+
+from rwkv_lessons.bench.record import Provenance, Record, Row, load, path, save
+from rwkv_lessons.bench.roofline import rates
+from rwkv_lessons.bench.shapes import work
+from rwkv_lessons.bench.source import fingerprint
+from rwkv_lessons.lab.records import every_record, record, stale, stale_rows
+
+NOWHERE = Provenance("Test Card", "1.0", "0.0", "2000-01-01", "none", "made up", "none")
+SHAPE = (1, 2, 3, 4)
+KERNEL = '''
+"""A module."""
+from rwkv_lessons.launch import load4
+BLOCK = 32  # threads
+OTHER = 1
+
+def kernel(x):
+    """Adds."""
+    return helper(x) + 1  # one
+
+def helper(x):
+    return load4(x, (BLOCK,))
+'''
+
+
+def written(tmp_path, text):
+    file = tmp_path / "module.py"
+    file.write_text(text)
+    return str(file)
+
+
+def test_nothing_recorded_is_stale():
+    assert not stale_rows(), "measure these again:\n" + "\n".join(stale_rows())
+
+
+def test_every_record_can_be_traced_and_adds_up():
+    records = every_record()
+    assert records
+    for file, found in records.items():
+        assert file == path(found.name, found.provenance.card)
+        assert found.rows or found.ceilings
+        for row in found.rows:
+            if row.gb_per_s is None:
+                continue
+            least = work(found.name.split("-")[0], row.shape, row.dtype)
+            speed = rates(least, row.dtype, row.median_ms)
+            assert row.gb_per_s == pytest.approx(speed["gb_per_s"], rel=1e-4)  # five digits kept
+            assert row.p20_ms <= row.median_ms <= row.p80_ms and row.n >= 5
+            assert row.error is not None, "timed without a check"
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path):
+    row = Row("a", SHAPE, "float32", n=5, median_ms=1.2345678, sources=("x.py::f",), sha256="0")
+    file = save(Record("try", NOWHERE, (row,), {"copy_bytes_per_s": 4e12}), tmp_path)
+    assert file == tmp_path / "test-card" / "try.json"
+    again = load(file)
+    assert again.provenance == NOWHERE and again.ceilings == {"copy_bytes_per_s": 4e12}
+    assert again.rows[0] == Row(
+        "a", SHAPE, "float32", n=5, median_ms=1.2346, sources=("x.py::f",), sha256="0"
+    )
+    assert "host_ms" not in file.read_text()  # not measured, not written
+    assert record("try", "Test Card", tmp_path) == again
+
+
+def test_no_number_is_written_that_json_does_not_know(tmp_path):
+    with pytest.raises(ValueError):
+        save(Record("try", NOWHERE, (Row("a", SHAPE, "float32", error=float("nan")),)), tmp_path)
+
+
+def test_rows_are_found_by_method_shape_and_dtype():
+    rows = [Row("a", SHAPE, dtype, median_ms=ms) for dtype, ms in (("float32", 2), ("float16", 1))]
+    found = Record("try", NOWHERE, tuple(rows))
+    assert found.milliseconds("a", SHAPE, "float16") == 1
+    for method, match in (("a", "2 rows"), ("b", "0 rows")):
+        with pytest.raises(LookupError, match=match):
+            found.row(method)
+
+
+def test_a_missing_record_is_named(tmp_path):
+    save(Record("there", NOWHERE), tmp_path)
+    with pytest.raises(LookupError, match="no record 'absent' of an Test Card yet.*there"):
+        record("absent", "Test Card", tmp_path)
+
+
+def test_provenance_is_one_line():
+    text = str(Provenance("C", "580", "13.0", "2026-11-20", "abc", "do", "how", torch="2.11.0"))
+    assert text == "C, driver 580 (CUDA 13.0), torch 2.11.0, 2026-11-20, commit abc; how; do"
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ("# one", "# an addend"),
+        ("Adds.", "Adds one to x."),
+        ('    """Adds."""\n', ""),
+        ("helper(x) + 1", "(helper( x )+1)"),
+        ("OTHER = 1", "OTHER = 2"),
+    ],
+)
+def test_what_cannot_change_the_code_keeps_the_fingerprint(tmp_path, old, new):
+    assert old in KERNEL
+    before = fingerprint(written(tmp_path, KERNEL) + "::kernel")
+    assert fingerprint(written(tmp_path, KERNEL.replace(old, new)) + "::kernel") == before
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ("+ 1", "+ 2"),
+        ("BLOCK = 32", "BLOCK = 64"),
+        ("(BLOCK,)", "(0,)"),
+        ("from rwkv_lessons.launch import load4", "load4 = max"),
+    ],
+)
+def test_what_can_change_the_code_makes_a_row_stale(tmp_path, old, new):
+    assert old in KERNEL
+    source = written(tmp_path, KERNEL) + "::kernel"
+    row = Row("a", SHAPE, "float32", sources=(source,), sha256=fingerprint(source))
+    assert not stale(row)
+    written(tmp_path, KERNEL.replace(old, new))
+    assert stale(row)
+
+
+def test_a_row_whose_function_has_gone_is_stale(tmp_path):
+    source = written(tmp_path, KERNEL) + "::kernel"
+    row = Row("a", SHAPE, "float32", sources=(source,), sha256=fingerprint(source))
+    written(tmp_path, KERNEL.replace("def kernel", "def other"))
+    assert stale(row)
+
+
+def test_the_fingerprint_is_the_same_in_every_python(tmp_path):
+    """Measured with one version, tested with another: the number was computed with Python 3.11."""
+    source = written(tmp_path, KERNEL.replace("load4", "max")) + "::kernel"
+    assert fingerprint(source).startswith("02cead4a")
+
+
+def test_stale_rows_come_with_their_command(tmp_path):
+    source = written(tmp_path, KERNEL) + "::kernel"
+    row = Row("a", SHAPE, "float32", sources=(source,), sha256="something else")
+    save(Record("try", NOWHERE, (row,)), tmp_path / "records")
+    assert stale_rows(tmp_path / "records") == ["test-card/try: a float32 ← made up"]
