@@ -2,6 +2,8 @@
 
 import json
 import re
+import site
+import subprocess
 import sys
 import types
 
@@ -134,3 +136,29 @@ def test_notes_alone_do_not_fail(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "LOOKS", (lambda: [note],))
     assert cli.main(["doctor"]) == 0
     assert capsys.readouterr().out == "· no [cu13] Triton\n  → a Codespace\nThe lessons run here.\n"
+
+
+MACOS = """
+import sys
+sys.path[:0] = [{root!r}, *{packages!r}]  # without site no .pth: numba finds its own numba.cuda
+sys.modules.update(dict.fromkeys(["triton", "cuda", "numba_cuda"]))  # importing these fails
+from numba import cuda
+assert cuda.implementation == "Built-in"
+from rwkv_lessons.lab import exercises, setup
+from rwkv_lessons.lab.check import evaluate
+setup()
+kernels = [id for id in exercises.ids() if id[:2] in ("04", "05")]
+results = [evaluate(id, exercises.load(id).reference) for id in kernels]
+print(*results)
+assert results and all(result.passed for result in results)
+verdicts = [row.verdict for result in results for row in result.rows if row.kind == "machine code"]
+assert set(verdicts) == {{"not available here"}}
+"""
+
+
+def test_lessons_run_without_numba_cuda_and_triton():
+    """As on macOS, where neither can be installed."""
+    code = MACOS.format(root=str(ROOT), packages=site.getsitepackages())
+    settings = {"capture_output": True, "text": True, "timeout": 120}
+    run = subprocess.run([sys.executable, "-S", "-c", code], **settings)
+    assert run.returncode == 0, run.stdout + run.stderr

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from numba.cuda import float32
+from numba import float32
 
 from ..inputs import rwkv5_inputs
 from ..launch import as_array, stream
