@@ -14,7 +14,7 @@ class Events:
     site: np.ndarray
     offset: np.ndarray  # bytes from the start of the array
     context: np.ndarray  # which turn of the loops
-    block: np.ndarray  # the how manieth traced block
+    block: np.ndarray  # which of the traced blocks
     thread: np.ndarray  # within the block
     interval: np.ndarray  # barriers of the block passed
     warp_interval: np.ndarray  # barriers of the warp passed

@@ -42,7 +42,7 @@ def timeline(trace, block=0):
     """What a block does between barriers: a column per interval, a row per array.
 
     Args:
-        block: the how manieth of the traced blocks.
+        block: which of the traced blocks, counted from 0.
     """
     intervals = trace.intervals(block)
     while len(intervals) > 1 and not intervals[-1][0]:

@@ -226,7 +226,7 @@ class Trace:
         """Between barriers: a list of ({row: requests}, barrier's Place or None), in order.
 
         Args:
-            block: the how manieth of the traced blocks.
+            block: which of the traced blocks, counted from 0.
         """
         result, mine = [], self.events.block == block
         last = int(self.events.interval[mine].max(initial=0))
