@@ -1,0 +1,106 @@
+"""The gradients of WKV-6 as two numba kernels: one runs with time, one against it.
+
+With S[t] the state after token t and dS[t] its gradient, for each key i and value j:
+
+    with time      dr'[t] = Σ_j S[t-1] do[t]
+    against time   dk'[t] = Σ_j dS[t] v[t]      dv[t] = Σ_i k[t] dS[t]
+                   dS[t-1] = exp(w[t]) dS[t] + r[t]ᵀ do[t]
+
+to which the bonus adds u k (v·do) in dr, u r (v·do) in dk, and do Σ r u k in dv. The gradient of
+the log decay, dw[t] = Σ_j exp(w[t]) S[t-1] dS[t], needs both states at once, and neither kernel
+has the other's. But A[t] = Σ_j S[t] dS[t] changes by what one token puts in and takes out:
+
+    dw[t] = A[t] - k[t] dk'[t]        A[t-1] = dw[t] + r[t] dr'[t]
+
+Differences lose digits, a few more with every token, so A is computed afresh every CHECKPOINT
+tokens, from the state that the first kernel saved there. What is left of the error is some 1e-6
+of A: it shows in dw only where the decay is so strong that dw is far smaller than A.
+
+Each block has some of the keys and all values: sums over values (dr', dk', A) then stay within a
+block. Where a head has several blocks, dv is a sum over them, taken at the end. What bounds it:
+arithmetic, 3 and 4 instructions per element of the state and token.
+"""
+
+from functools import cache
+
+import torch
+
+from ..launch import ceil_div, compiled, launch
+from . import cuda_against_time, cuda_with_time
+from .tiles import CHECKPOINT, TILE, multiprocessors, threads_along
+
+
+@cache
+def ready(BH, K, V, dtype, w_dtype, w_per_token, device):
+    """Both compiled kernels for a shape; their blocks per head and threads of a block."""
+    count, capability = multiprocessors(device)
+    KEYS, VALUES = TILE
+    key_groups = threads_along(ceil_div(K, KEYS), ceil_div(V, VALUES), BH, count)
+    kernels = []
+    for way in (cuda_with_time, cuda_against_time):
+        kernel, signature, threads, blocks = way.build(
+            K, V, dtype, w_dtype, w_per_token, key_groups, tile=TILE
+        )
+        kernels.append(compiled(kernel, signature, capability))
+    return *kernels, blocks, threads
+
+
+def gradients(r, k, v, w, u, s0, do, ds1):
+    """The gradients of r, k, v, w, u and s0 (as if zeros were given, where it is None).
+
+    Args:
+        r, k, v, u, s0: as `wkv6` takes them.
+        w: `[B, T, H, K]`, or `[H, K]` for all tokens alike: WKV-5.
+        do, ds1: gradients of o and s1; None counts as zeros.
+
+    Returns:
+        Tensors of the shapes of r, k, v, w, u and s0: of w and u in their dtypes, ds0 in float32.
+    """
+    B, T, H, K = r.shape
+    V, w_per_token = v.shape[-1], w.ndim == 4
+    do = torch.zeros_like(v) if do is None else do.to(r.dtype)
+    r, k, v, w, do = (x.contiguous() for x in (r, k, v, w, do))
+    bonus = u.float().contiguous()
+    empty = torch.empty(B, H, K, V, dtype=torch.float32, device=r.device)
+    ds0, has_s0, has_ds1 = empty, int(s0 is not None), int(ds1 is not None)
+    s0 = s0.float().contiguous() if has_s0 else empty
+    ds1 = ds1.float().contiguous() if has_ds1 else empty
+    with torch.cuda.device(r.device):
+        with_time, against_time, blocks, threads = ready(
+            B * H, K, V, r.dtype, w.dtype, w_per_token, r.device
+        )
+        grid, scratch = B * H * blocks, {"dtype": torch.float32, "device": r.device}
+        dr, dk, dv, dw = (torch.empty_like(x) for x in (r, k, v, w))
+        dr_state = dr if dr.dtype == torch.float32 else torch.empty(r.shape, **scratch)
+        tile = TILE[0] * TILE[1]
+        saved = torch.empty(grid * ceil_div(T, CHECKPOINT) * threads * tile, **scratch)
+        if not w_per_token:
+            dw = torch.empty(B, H, K, **scratch)
+        dvs = dv if blocks == 1 else torch.empty(blocks, *v.shape, **scratch)
+        du = torch.empty(B, H, K, **scratch)
+
+        given = (k, v, w, do, s0, has_s0, dr_state, saved, T, H)
+        launch(with_time, grid, threads, *_addresses(given))
+        given = (r, k, v, w, bonus, do, ds1, has_ds1, dr_state, saved)
+        results = (dr, dk, dvs, dw, du, ds0, B, T, H)
+        launch(against_time, grid, threads, *_addresses(given + results))
+        if blocks > 1:
+            dv = dvs.sum(0).to(v.dtype)
+        if not w_per_token:
+            dw = dw.sum(0).to(w.dtype)
+        return dr, dk, dv, dw, du.sum(0).to(u.dtype), ds0
+
+
+def _addresses(arguments):
+    return (x.data_ptr() if isinstance(x, torch.Tensor) else x for x in arguments)
+
+
+def gradient_shapes(r, k, v, w, u, s0, do, ds1):
+    """What `gradients` returns, without values."""
+    shape = (r.shape[0], r.shape[2], r.shape[3], v.shape[3])
+    contiguous = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (r, k, v, w)]
+    return (
+        *contiguous,
+        torch.empty(u.shape, dtype=u.dtype, device=u.device),
+        r.new_empty(shape, dtype=torch.float32),
+    )
