@@ -129,12 +129,15 @@ class Recorder(Machine):
     def vector_access(self, twin):
         checked = super().vector_access(twin)
 
-        def access(array, index, *values):
+        def access(array, *rest):
             self.quiet = True
             try:
-                result = checked(array, index, *values)
+                result = checked(array, *rest)
             finally:
                 self.quiet = False
+            if not isinstance(array, TracedArray):
+                return result
+            index, *values = rest
             op = "store" if values else "load"
             site = self.site(array.memory, op, 4 * array.itemsize)
             self.log.extend((site, array.locate(index), self.context))

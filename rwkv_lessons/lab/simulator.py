@@ -87,9 +87,15 @@ class Machine:
         return Rebuilder(PretendCuda(self), constants, self.vector_access)
 
     def vector_access(self, twin):
-        """`load4` or `store4` on the CPU: called with (array, index) or (array, index, values)."""
+        """`load4` or `store4` on the CPU: called with (array, index) or (array, index, values).
 
-        def access(array, index, *values):
+        An intrinsic that takes no array, say a conversion, is called as it is.
+        """
+
+        def access(array, *rest):
+            if not isinstance(array, GuardedArray):
+                return twin(array, *rest)
+            index, *values = rest
             offset, width = array.locate(index), 4 * array.itemsize
             if offset is not None and offset % width:
                 name = array.memory.describe(index)
