@@ -194,7 +194,7 @@ def _in_range(name, value, low, high=None):
         raise ValueError(f"{name} is {value!r}, needs {needs}")
 
 
-def plot_occupancy(kernel, mark=None, total_threads=None, arch=None, sms=None):
+def draw_occupancy(kernel, mark=None, total_threads=None, arch=None, sms=None):
     """Draws warps an SM against threads a block: what fits, and what the grid has to offer.
 
     Args:
@@ -234,3 +234,11 @@ def plot_occupancy(kernel, mark=None, total_threads=None, arch=None, sms=None):
     title = f"{fits[WARP].registers} registers a thread, {fits[WARP].arch}"
     figure.legend(loc="outside upper left", frameon=False, title=title, alignment="left")
     return figure
+
+
+def show_occupancy(*args, **kwargs):
+    """Shows `draw_occupancy`'s picture: same arguments."""
+    import matplotlib.pyplot as plt
+
+    draw_occupancy(*args, **kwargs)
+    plt.show()

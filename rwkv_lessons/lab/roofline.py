@@ -9,6 +9,9 @@ Communications of the ACM 52(4), 2009). Bytes and flops come from the operation'
 from dataclasses import dataclass
 from math import atan2, degrees, log
 
+from rwkv_lessons.bench.shapes import Work, work
+from rwkv_lessons.lab import progress, records
+
 # Okabe and Ito's colours, and markers for eyes that tell none; the small ones lie on top.
 KINDS = {
     "recorded": {"color": "#0072B2", "marker": "s", "markersize": 11},
@@ -66,7 +69,7 @@ class Dot:
 
     kind: str
     label: str
-    work: object
+    work: Work
     ms: float
 
     def __post_init__(self):
@@ -83,21 +86,20 @@ class Dot:
         return self.work.flops / (self.ms / 1e3)
 
 
-def ceiling(dtype="float32", card=None):
+def ceiling(dtype="float32", card=records.CARD, folder=None):
     """The recorded ceiling of a card for arithmetic in `dtype`.
 
     Args:
         dtype: "float32" (ordinary multiply-adds), "float16" or "bfloat16" (tensor cores).
-        card: as the driver calls it; by default the card this project records on.
+        card: as the driver calls it.
+        folder: where records are, if not in bench/records.
 
     Raises:
         LookupError: nobody recorded that card's ceilings yet.
     """
-    from rwkv_lessons.lab import records
-
     if dtype not in FLOPS_OF:
         raise ValueError(f"dtype is {dtype!r}, needs one of {', '.join(FLOPS_OF)}")
-    found = records.record("ceilings", card or records.CARD)
+    found = records.record("ceilings", card, folder)
     bytes_per_s, flops_per_s = (found.ceilings[k] for k in ("copy_bytes_per_s", FLOPS_OF[dtype]))
     where = found.provenance
     return Ceiling(
@@ -105,26 +107,55 @@ def ceiling(dtype="float32", card=None):
     )
 
 
-def roofline(work, ceiling):
-    """The floor under the time of `work`, and what sets it.
+def roofline(least, ceiling):
+    """The floor under the time of the work `least`, and what sets it.
 
     Args:
-        work: has `bytes` (every input read once, every output written once) and `flops`.
+        least: `Work`: bytes (every input read once, every output written once) and flops.
         ceiling: of the card.
     """
-    _positive("work.bytes", work.bytes)
-    _positive("work.flops", work.flops)
-    moving, computing = work.bytes / ceiling.bytes_per_s, work.flops / ceiling.flops_per_s
+    _positive("least.bytes", least.bytes)
+    _positive("least.flops", least.flops)
+    moving, computing = least.bytes / ceiling.bytes_per_s, least.flops / ceiling.flops_per_s
     seconds = max(moving, computing)
     return Roof(
         floor_ms=1e3 * seconds,
         bound="memory" if moving >= computing else "arithmetic",
-        intensity=work.flops / work.bytes,
-        flops_per_s=work.flops / seconds,
+        intensity=least.flops / least.bytes,
+        flops_per_s=least.flops / seconds,
     )
 
 
-def plot_roofline(ceiling, dots):
+def show_roofline(method, predicted=None, own_ms=None, operation="wkv5", folder=None):
+    """A lesson's roofline: prints the floor and draws the recorded time, the prediction and yours.
+
+    All of it at the shape of the record, so that the dots can be compared. What is not recorded or
+    not predicted is left out.
+
+    Args:
+        method: of the record of the operation's ladder: "05_float4", "07_shared_memory.shared4".
+        predicted: id of a prediction in milliseconds.
+        own_ms: time that was measured here.
+        folder: where records are, if not in bench/records.
+    """
+    import matplotlib.pyplot as plt
+
+    try:
+        row = records.record(f"{operation}-ladder", folder=folder).row(method)
+        roof = ceiling(row.dtype, folder=folder)
+    except LookupError as missing:
+        print(f"No roofline yet: {missing}")
+        return
+    least = work(operation, row.shape, row.dtype)
+    guess = progress.prediction(predicted) if predicted else None
+    times = [("recorded", "recorded", row.median_ms), ("yours", "yours", own_ms)]
+    times.append(("predicted", "your prediction", guess))
+    print(f"{roofline(least, roof)}\n{roof.source}")
+    draw_roofline(roof, [Dot(kind, label, least, ms) for kind, label, ms in times if ms])
+    plt.show()
+
+
+def draw_roofline(ceiling, dots):
     """Draws the roof of a card and each `Dot` under it, with its time and its share of the roof.
 
     A dot stands at the operations per byte of its operation's definition. Its height is its speed,
