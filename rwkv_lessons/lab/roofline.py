@@ -10,15 +10,14 @@ from dataclasses import dataclass
 from math import atan2, degrees, log
 
 from rwkv_lessons.bench.shapes import Work, work
-from rwkv_lessons.lab import progress, records
+from rwkv_lessons.lab import progress, records, style
 
-# Okabe and Ito's colours, and markers for eyes that tell none; the small ones lie on top.
+# Markers tell the kinds apart for eyes that see no colour; the small ones lie on top.
 KINDS = {
-    "recorded": {"color": "#0072B2", "marker": "s", "markersize": 11},
-    "yours": {"color": "#D55E00", "marker": "o", "markersize": 8},
-    "predicted": {"color": "#CC79A7", "marker": "D", "markersize": 8},
+    "recorded": {"color": style.OKABE_ITO["blue"], "marker": "s", "markersize": 11},
+    "yours": {"color": style.OKABE_ITO["vermillion"], "marker": "o", "markersize": 8},
+    "predicted": {"color": style.OKABE_ITO["purple"], "marker": "D", "markersize": 8},
 }
-ROOF = "#000000"
 LABEL_HEIGHT = 0.07  # of the picture: a line of text and some air
 FLOPS_OF = {"float32": "fp32_flops_per_s", "float16": "bf16_flops_per_s"}
 FLOPS_OF["bfloat16"] = FLOPS_OF["float16"]  # tensor cores run both at the same rate
@@ -126,8 +125,8 @@ def roofline(least, ceiling):
     )
 
 
-def show_roofline(method, predicted=None, own_ms=None, operation="wkv5", folder=None):
-    """A lesson's roofline: prints the floor and draws the recorded time, the prediction and yours.
+def under_the_roof(method, predicted=None, own_ms=None, operation="wkv5", folder=None):
+    """A lesson's roofline: the floor, the recorded time, the prediction and yours in one picture.
 
     All of it at the shape of the record, so that the dots can be compared. What is not recorded or
     not predicted is left out.
@@ -137,25 +136,24 @@ def show_roofline(method, predicted=None, own_ms=None, operation="wkv5", folder=
         predicted: id of a prediction in milliseconds.
         own_ms: time that was measured here.
         folder: where records are, if not in bench/records.
-    """
-    import matplotlib.pyplot as plt
 
+    Returns:
+        a `Picture`; None, and it says why, where nothing is recorded.
+    """
     try:
         row = records.record(f"{operation}-ladder", folder=folder).row(method)
         roof = ceiling(row.dtype, folder=folder)
     except LookupError as missing:
         print(f"No roofline yet: {missing}")
-        return
+        return None
     least = work(operation, row.shape, row.dtype)
     guess = progress.prediction(predicted) if predicted else None
     times = [("recorded", "recorded", row.median_ms), ("yours", "yours", own_ms)]
     times.append(("predicted", "your prediction", guess))
-    print(f"{roofline(least, roof)}\n{roof.source}")
-    draw_roofline(roof, [Dot(kind, label, least, ms) for kind, label, ms in times if ms])
-    plt.show()
+    return plot_roofline(roof, [Dot(kind, label, least, ms) for kind, label, ms in times if ms])
 
 
-def draw_roofline(ceiling, dots):
+def plot_roofline(ceiling, dots):
     """Draws the roof of a card and each `Dot` under it, with its time and its share of the roof.
 
     A dot stands at the operations per byte of its operation's definition. Its height is its speed,
@@ -163,26 +161,26 @@ def draw_roofline(ceiling, dots):
     prediction can.
 
     Returns:
-        the figure.
+        a `Picture`.
     """
-    import matplotlib.pyplot as plt
-
     if not dots:
         raise ValueError("dots is empty, needs at least one Dot")
-    figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
+    figure = style.figure(4, 8)
+    axes = figure.subplots()
     left, right, low, high = _window(ceiling, dots)
     xs = [left, ceiling.ridge, right]
-    axes.loglog(xs, [_roof_at(ceiling, x) for x in xs], color=ROOF, linewidth=2)
+    axes.loglog(xs, [_roof_at(ceiling, x) for x in xs], color=style.INK, linewidth=2)
     axes.set(xlim=(left, right), ylim=(low, high))
     axes.set(xlabel="operations a byte, by definition", ylabel="operations a second")
-    axes.set_title(ceiling.name, loc="left")
-    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_title(ceiling.name)
     for dot in sorted(dots, key=lambda dot: list(KINDS).index(dot.kind)):
         edge = {"linestyle": "", "markeredgecolor": "white"}
         axes.plot(dot.intensity, dot.flops_per_s, **edge, **KINDS[dot.kind])
     _label(axes, ceiling, dots, low, high)
     _name_the_roofs(figure, axes, ceiling, left, right)
-    return figure
+    floors = dict.fromkeys(str(roofline(dot.work, ceiling)) for dot in dots)
+    said = [ceiling.source or ceiling.name, *floors, *(_says(dot, ceiling) for dot in dots)]
+    return style.Picture(figure, "\n".join(said))
 
 
 def _window(ceiling, dots):
@@ -202,10 +200,8 @@ def _label(axes, ceiling, dots, low, high):
     dots = sorted(dots, key=lambda dot: dot.flops_per_s)
     heights = [log(dot.flops_per_s / low) / log(high / low) for dot in dots]
     for dot, height in zip(dots, _spread(heights, LABEL_HEIGHT), strict=True):
-        share = dot.flops_per_s / _roof_at(ceiling, dot.intensity)
-        reached = f"{share:.0%} of the roof" if share <= 1 else f"{share:.1f}× the roof"
         axes.annotate(
-            f"{dot.label}: {dot.ms:.3g} ms, {reached}",
+            _says(dot, ceiling),
             (dot.intensity, dot.flops_per_s),
             (1.03, height),
             textcoords="axes fraction",
@@ -213,6 +209,12 @@ def _label(axes, ceiling, dots, low, high):
             arrowprops={"arrowstyle": "-", "color": KINDS[dot.kind]["color"], "linewidth": 0.8}
             | {"relpos": (0, 0.5), "shrinkB": 5},
         )
+
+
+def _says(dot, ceiling):
+    share = dot.flops_per_s / _roof_at(ceiling, dot.intensity)
+    reached = f"{share:.0%} of the roof" if share <= 1 else f"{share:.1f}× the roof"
+    return f"{dot.label}: {dot.ms:.3g} ms, {reached}"
 
 
 def _spread(heights, least):
@@ -228,7 +230,7 @@ def _spread(heights, least):
 
 
 def _name_the_roofs(figure, axes, ceiling, left, right):
-    offset = {"textcoords": "offset points", "color": ROOF}
+    offset = {"textcoords": "offset points"}
     text = f"{ceiling.flops_per_s / 1e12:.3g} T operations a second"
     axes.annotate(text, (right, ceiling.flops_per_s), (0, 5), ha="right", **offset)
     figure.draw_without_rendering()  # the slope on the page is known only once the layout is
