@@ -63,6 +63,7 @@ def _time(options, found, dtypes, name):
                 for row in _rows(options, shape, dtype, able, device, bar, task):
                     rows.append(row)
                     bar.advance(task)
+                    bar.console.print(f"done: {row.method}, {dtype}: {row.outcome}")
     console().print(rows_table(rows))
     if here:
         _save(Record(options.record or name, here, tuple(rows)))
