@@ -154,6 +154,15 @@ def test_by_line_and_views():
     assert all(i in found.annotated(full=True) for i in load)
 
 
+@pytest.mark.parametrize("file", ["<ipython-input-1-0123abcd>", "/tmp/ipykernel_7/4242.py"])
+def test_kernels_of_a_notebook_map_to_their_cell(file):
+    cell = "def twice(x):\n    i = cuda.grid(1)\n    x[i] = x[i] * float32(2)\n"
+    names = {"cuda": cuda, "float32": float32}
+    exec(compile(cell, file, "exec"), names)
+    lines = assembly(names["twice"], X1).by_line()
+    assert any(i.startswith("LDG") for i in lines[3]) and set(lines) <= {1, 2, 3}
+
+
 def test_arguments_as_arrays_tensors_and_scalars():
     def scale(x, a, n):
         i = cuda.grid(1)

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from rwkv_lessons.bench import methods, peers, timing
+from rwkv_lessons.bench import ceilings, methods, peers, timing
 from rwkv_lessons.bench.__main__ import main
 from rwkv_lessons.bench.measure import in_float64, make_inputs, measure
 from rwkv_lessons.bench.methods import Method
 from rwkv_lessons.bench.roofline import floor_seconds
 from rwkv_lessons.bench.rungs import BLOCKS, LADDERS
 from rwkv_lessons.bench.shapes import SHAPES, work
-from rwkv_lessons.lab import trace
+from rwkv_lessons.lab import assembly, trace
 
 CPU = torch.device("cpu")
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")
@@ -71,7 +71,8 @@ def test_a_quick_run_checks_and_times_on_the_cpu(capsys):
     "command, message",
     [
         (["wkv5"], "add --quick"),
-        (["wkv5", "--quick", "--record", "x"], "not recorded"),
+        (["wkv5", "--quick", "--record", "wkv5-try"], "not recorded"),
+        (["wkv5", "--quick", "--record", "../try"], "needs wkv5-something"),
         (["wkv5", "--quick", "--record"], "a name of its own"),
         (["ladder", "wkv5"], "no NVIDIA GPU here"),
         (["ceilings", "--record"], "no NVIDIA GPU here"),
@@ -129,6 +130,16 @@ def test_times_are_of_single_calls():
     assert timing.MIN_N <= times.n <= timing.MAX_N
     assert len(calls) == timing.WARM_UPS + 1 + times.n
     assert 0 < times.p20_ms <= times.median_ms <= times.p80_ms
+
+
+@pytest.mark.skipif(assembly.available() is not None, reason=str(assembly.available()))
+def test_the_float32_ceiling_is_one_of_multiply_adds():
+    from numba import float32
+
+    code = assembly.assembly(ceilings.fma_kernel, float32[::1], float32[::1])
+    multiply_adds = code.count("FFMA")
+    others = sum(code.counts.values()) - multiply_adds
+    assert multiply_adds >= 4 * others and code.local_bytes == 0  # NOPs at the end included
 
 
 class OnCPU:

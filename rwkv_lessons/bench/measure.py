@@ -57,13 +57,13 @@ def measure(operation, method, inputs, expected, budget_ms=timing.BUDGET_MS, cei
     try:
         with poisoned():
             run = method.prepare(*inputs)
-            error = relative_error(run(), expected)
+            error = relative_error(_output(run()), expected)
     except Exception as problem:  # a peer may refuse a shape or a dtype: the others go on
         first_line = next(iter(str(problem).splitlines()), "")
         return Row(**row, problem=f"{type(problem).__name__}: {first_line}")
 
     limit = LIMITS[dtype] if method.precise else PEER_LIMIT
-    row |= {"error": error if math.isfinite(error) else None} | method.facts(run)
+    row |= {"error": error if math.isfinite(error) else None} | _facts(method, run)
     if not error <= limit:  # also when it is NaN
         return Row(**row, problem=f"relative error {error:.2g}, more than {limit:g}: not timed")
 
@@ -72,6 +72,18 @@ def measure(operation, method, inputs, expected, budget_ms=timing.BUDGET_MS, cei
     host_ms = timing.host_time(run, r.device, budget_ms)
     speed = rates(work(operation, r.shape, dtype), dtype, times.median_ms, ceilings)
     return Row(**row, **times._asdict(), host_ms=host_ms, extra_bytes=extra, **speed)
+
+
+def _facts(method, run):
+    """Registers and the like, where this version of numba or cuda.core tells them."""
+    try:
+        return method.facts(run)
+    except (AttributeError, TypeError):
+        return {}
+
+
+def _output(result):
+    return result[0] if isinstance(result, tuple) else result
 
 
 def relative_error(o, expected):

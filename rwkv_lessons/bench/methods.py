@@ -16,7 +16,7 @@ from rwkv_lessons.launch import as_array, stream
 
 @dataclass(frozen=True)
 class Method:
-    """`prepare(r, k, v, w, u)` returns `run`; `run()` launches and returns the output o."""
+    """`prepare(r, k, v, w, u)` returns `run`; `run()` launches and returns o, or o and others."""
 
     name: str
     prepare: Callable
@@ -52,7 +52,7 @@ def ladder(operation):
 
 def _library_method(name, f):
     def prepare(*inputs):
-        return lambda: f(*inputs)[0]
+        return lambda: f(*inputs)
 
     module = inspect.getmodule(inspect.unwrap(f))
     file = Path(module.__file__).resolve().relative_to(ROOT).as_posix()

@@ -118,16 +118,12 @@ BLOCKS |= {op: _methods_block(op) for op in LADDERS}
 
 def _ladder_figure(operation, folder):
     import matplotlib
-    from matplotlib.figure import Figure
 
+    svg = io.StringIO()
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # whatever a notebook or another test has set
-        matplotlib.rcParams["svg.hashsalt"] = "rwkv-lessons"  # the same identifiers every time
-        figure = Figure(figsize=(7.5, 3.4), layout="constrained")
-        least = ladder.floor_ms(operation, folder=folder)
-        ladder.draw(figure.subplots(), ladder.steps(operation, folder=folder), floor_ms=least)
-        svg = io.StringIO()
-        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+        drawn = ladder.figure(operation, folder=folder)
+        drawn.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
     return svg.getvalue()
 
 

@@ -64,6 +64,11 @@ class Row:
     sha256: str | None = None  # of that code, see source.py
 
     @property
+    def outcome(self):
+        """Its time, or why it has none."""
+        return self.problem or f"{self.median_ms:.3f} ms"
+
+    @property
     def stale(self):
         """True if the code behind this row is no longer what was measured."""
         if not self.sources:  # not ours

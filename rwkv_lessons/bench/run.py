@@ -1,5 +1,7 @@
 """The commands: which methods, at which shapes, and where the rows go."""
 
+import re
+
 import torch
 
 from rwkv_lessons.bench import methods, timing
@@ -50,6 +52,8 @@ def _time(options, found, dtypes, name):
     partial = options.shape or options.dtype or options.methods or options.quick
     if options.record == "" and partial:
         raise ValueError("this run is a part: record it under a name of its own, --record NAME")
+    if options.record and not re.fullmatch(rf"{options.operation}(-\w+)*", options.record):
+        raise ValueError(f"--record {options.record!r}: needs {options.operation}-something")
     device = _device(options)
     here = provenance(options.commit) if options.record is not None else None  # or fail now
     shapes = options.shape or [SHAPES[options.operation]["quick" if options.quick else "table"]]
@@ -63,6 +67,7 @@ def _time(options, found, dtypes, name):
                 for row in _rows(options, shape, dtype, able, device, bar, task):
                     rows.append(row)
                     bar.advance(task)
+                    bar.console.print(f"done: {row.method}, {dtype}: {row.outcome}")
     console().print(rows_table(rows))
     if here:
         _save(Record(options.record or name, here, tuple(rows)))

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 CLEAR_BYTES = 256 * 2**20  # several times the largest L2 cache (H200: 60 MB)
+MAX_CLEARS = 64  # some 5 ms: a function that queues for longer launches many kernels, and waits
 WARM_UPS = 3  # the first call compiles
 BUDGET_MS = 500  # of repetitions, of each kind of time
 MIN_N, MAX_N = 5, 200
@@ -34,7 +35,7 @@ def device_times(f, device, budget_ms=BUDGET_MS):
     cache = torch.empty(CLEAR_BYTES, dtype=torch.int8, device=device)
     clear_ms = float(np.median([_event_ms(cache.zero_, ()) for _ in range(MIN_N)]))
     # Long enough that the host, at twice its usual time, still queues `f` behind the clearing.
-    clears = 1 + math.ceil(2 * _queue_ms(f, device) / clear_ms)
+    clears = min(1 + math.ceil(2 * _queue_ms(f, device) / clear_ms), MAX_CLEARS)
     first = _event_ms(f, [cache.zero_] * clears)
     n = _repetitions(first, budget_ms)
     return _summary([_event_ms(f, [cache.zero_] * clears) for _ in range(n)])

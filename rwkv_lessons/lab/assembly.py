@@ -238,7 +238,7 @@ def _places(listing, source):
         if place := PLACE.search(text):
             # The innermost place comes first, then where it was inlined, outwards.
             places = [(place[1], place[2]), (place[3], place[4])]
-            own = next((int(n) for f, n in places if f and Path(f) == Path(source)), None)
+            own = next((int(n) for f, n in places if f and _same_file(f, source)), None)
             line = line if chain and line else own
             chain = True
         elif match := INSTRUCTION.search(text):
@@ -246,6 +246,11 @@ def _places(listing, source):
             instruction = " ".join(match[1].split())
             if line and _opcode(instruction) != "NOP":
                 yield line, instruction
+
+
+def _same_file(one, other):
+    """The compiler puts a folder before the made-up file name of a notebook's cell."""
+    return one == other or one.endswith("/" + other)
 
 
 def _resources(cubin):

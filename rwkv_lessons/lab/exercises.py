@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import importlib.util
 import inspect
+import linecache
 import re
 import sys
 from collections.abc import Callable
@@ -36,11 +37,8 @@ class Exercise:
     evidence: tuple[Callable, ...]
     symptoms: dict[str, str] = dataclasses.field(default_factory=dict)
     id: str = ""
-    reference: Callable | None = None
-
-    @property
-    def source(self) -> str:
-        return source_of(self.reference)
+    source: str = ""  # of the function in the solution module, markers and all
+    reference: Callable | None = None  # the solution, as if typed into the notebook's cell
 
     @property
     def stub(self) -> str:
@@ -128,8 +126,19 @@ def load(id: str) -> Exercise:
     if name not in found:
         known = ", ".join(ids(stem)) or "none"
         raise ValueError(f"no exercise {id!r}; this lesson has {known}")
-    reference = getattr(solutions(stem), name)
-    return dataclasses.replace(found[name], id=id, reference=reference)
+    answer = getattr(solutions(stem), name)
+    exercise = dataclasses.replace(found[name], id=id, source=source_of(answer))
+    return dataclasses.replace(exercise, reference=_typed_in(id, exercise.solution))
+
+
+@functools.cache
+def _typed_in(id, text):
+    """The function that `text` defines: its line numbers are those of a notebook's cell."""
+    stem, _, name = id.partition(".")
+    file, namespace = f"<{id}>", dict(vars(solutions(stem)))
+    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+    exec(compile(text, file, "exec"), namespace)
+    return namespace[name]
 
 
 def stub(id: str) -> str:

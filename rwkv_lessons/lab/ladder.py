@@ -1,6 +1,6 @@
 """The ladder from the records: one bar and one line per rung, next to the CUDA C original.
 
-ladder(here="05_float4")   prints the table and draws the picture, with that lesson marked
+ladder(here="05_float4")   prints the table and returns the picture, with that lesson marked
 steps("wkv5")              the same as data
 """
 
@@ -10,7 +10,7 @@ from rwkv_lessons.bench.record import Row
 from rwkv_lessons.bench.rungs import FINISHED, LADDERS
 from rwkv_lessons.lab.records import CARD, record
 
-OURS, HERE, ORIGINAL = "#56B4E9", "#D55E00", "#000000"  # Okabe and Ito's sky blue, vermilion, black
+HEIGHT, WIDTH = 3.6, 8  # inches
 FINISHED_LABEL = "finished kernel"
 
 
@@ -75,28 +75,31 @@ def source(operation="wkv5", card=CARD, folder=None):
 
 def draw(axes, climbed, here=None, floor_ms=None):
     """Bars of device time, the shorter the better; a black mark where the CUDA C original is."""
+    from rwkv_lessons.lab.style import INK, OKABE_ITO
+
     for y, step in enumerate(climbed):
         marked = here is not None and step.lesson == here
         if step.ms:
-            axes.barh(y, step.ms, height=0.62, color=HERE if marked else OURS)
+            axes.barh(
+                y, step.ms, height=0.62, color=OKABE_ITO["vermillion" if marked else "sky blue"]
+            )
         if step.original_ms:
-            axes.plot([step.original_ms] * 2, [y - 0.4, y + 0.4], color=ORIGINAL, linewidth=2)
+            axes.plot([step.original_ms] * 2, [y - 0.4, y + 0.4], color=INK, linewidth=2)
         end = max(filter(None, (step.ms, step.original_ms)), default=0)
         weight = "bold" if marked else "normal"
         place = {"textcoords": "offset points", "va": "center", "fontweight": weight}
         axes.annotate(_times(step), (end, y), (5, 0), **place)
-    axes.plot([], [], color=ORIGINAL, linewidth=2, label="C: the original in CUDA C")
+    axes.plot([], [], color=INK, linewidth=2, label="C: the original in CUDA C")
     if floor_ms:
         label = f"roofline of this card: {floor_ms:.2f} ms"
-        axes.axvline(floor_ms, color=ORIGINAL, linewidth=1, linestyle=":", label=label)
+        axes.axvline(floor_ms, color=INK, linewidth=1, linestyle=":", label=label)
     axes.set_yticks(range(len(climbed)), [step.label for step in climbed])
     for tick, step in zip(axes.get_yticklabels(), climbed, strict=True):
         tick.set_fontweight("bold" if here is not None and step.lesson == here else "normal")
     axes.set_ylim(len(climbed) - 0.4, -0.6)  # the ladder is read downwards, as the lessons are
     axes.set_xlim(0, 1.3 * max(axes.get_xlim()[1], 1e-3))  # room for the numbers
     axes.set_xlabel("forward pass, ms on the device")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="lower right", frameon=False)
+    axes.legend(loc="lower right")
 
 
 def floor_ms(operation="wkv5", card=CARD, folder=None):
@@ -111,22 +114,36 @@ def floor_ms(operation="wkv5", card=CARD, folder=None):
     return 1e3 * floor_seconds(work(operation, row.shape, row.dtype), row.dtype, limits.ceilings)
 
 
+def figure(operation="wkv5", here=None, card=CARD, folder=None):
+    """The picture of `draw` as a matplotlib Figure in the house style."""
+    from rwkv_lessons.lab import style
+
+    drawn = style.figure(HEIGHT, WIDTH)
+    climbed, least = steps(operation, card, folder), floor_ms(operation, card, folder)
+    draw(drawn.subplots(), climbed, here, least)
+    return drawn
+
+
 def ladder(here=None, operation="wkv5"):
-    """Prints the ladder's table and draws it, with lesson `here` ("05_float4") marked.
+    """Prints the ladder's table; returns its picture, for a cell to end with.
+
+    Args:
+        here: the stem of a lesson, "05_float4", which is marked in both.
+        operation: a key of `LADDERS`.
 
     Raises:
         ValueError: `here` is no lesson of this ladder.
     """
-    import matplotlib.pyplot as plt
+    from rwkv_lessons.lab.style import Picture
 
     climbed = steps(operation)
     lessons = [step.lesson for step in climbed if step.lesson]
     if here is not None and here not in lessons:
         raise ValueError(f"here is {here!r}, needs one of {', '.join(dict.fromkeys(lessons))}")
     print(table(climbed, here), source(operation), sep="\n\n")
-    _, axes = plt.subplots(figsize=(7.5, 3.4), layout="constrained")
-    draw(axes, climbed, here, floor_ms(operation))
-    plt.show()
+    recorded = sum(step.ms is not None for step in climbed)
+    text = f"The ladder of {operation}: {recorded} of {len(climbed)} steps recorded"
+    return Picture(figure(operation, here), text + (f", {here} marked" if here else ""))
 
 
 def _recorded(name, card, folder):

@@ -16,7 +16,6 @@ REGISTER_UNIT = 256
 SHARED_UNIT = 128
 SHARED_RESERVED = 1 * KIB  # taken by the system for each block
 MOST_THREADS, MOST_REGISTERS = 1024, 255  # of a block, of a thread
-FITS, GRID = "#0072B2", "#D55E00"  # Okabe and Ito's blue and vermilion
 
 
 @dataclass(frozen=True)
@@ -203,34 +202,36 @@ def plot_occupancy(kernel, mark=None, total_threads=None, arch=None, sms=None):
         total_threads: of the whole grid, to draw how many warps the busiest SM gets of it.
 
     Returns:
-        the figure.
+        a `Picture`; its text is the occupancy at `mark`, or at the best size.
     """
-    import matplotlib.pyplot as plt
+    from . import style
 
     sizes = range(WARP, MOST_THREADS + 1, WARP)
     fits = {n: occupancy(kernel, n, arch=arch, sms=sms) for n in sizes}
     most = LIMITS[fits[WARP].arch].warps
-    figure, axes = plt.subplots(figsize=(7.5, 3.8), layout="constrained")
+    figure = style.figure(3.8, 8)
+    axes = figure.subplots()
     warps = [found.warps_per_sm for found in fits.values()]
-    axes.step(sizes, warps, where="mid", color=FITS, label="fit on an SM")
-    axes.fill_between(sizes, warps, step="mid", color=FITS, alpha=0.12)
+    axes.step(sizes, warps, where="mid", color=style.LOAD, label="fit on an SM")
+    axes.fill_between(sizes, warps, step="mid", color=style.LOAD, alpha=0.12)
     if total_threads:
         given = {n: occupancy(kernel, n, 0, arch, _ceil_div(total_threads, n), sms) for n in sizes}
         given = {n: found.busiest_warps for n, found in given.items() if found.blocks_per_sm}
         label = f"on the busiest SM, of a grid of {total_threads:,} threads"
-        style = {"color": GRID, "linestyle": "--", "label": label}
-        axes.step(list(given), list(given.values()), where="mid", **style)
+        look = {"color": style.STORE, "linestyle": "--", "label": label}
+        axes.step(list(given), list(given.values()), where="mid", **look)
     if mark is not None:
         found = occupancy(kernel, mark, arch=arch, sms=sms)
         label = f"{mark} threads: {_count(found.warps_per_sm, 'warp')}, set by "
         label += " and ".join(found.limited_by)
-        axes.plot(mark, found.warps_per_sm, "o", color=FITS, label=label, clip_on=False)
+        axes.plot(mark, found.warps_per_sm, "o", color=style.LOAD, label=label, clip_on=False)
     if 0 in warps:
         axes.text(sizes[warps.index(0)], 1, "does not start", va="bottom")
     axes.set_xticks(range(0, MOST_THREADS + 1, 128))
     axes.set(xlim=(0, MOST_THREADS + WARP), ylim=(0, most + 1), yticks=range(0, most + 1, 8))
     axes.set(xlabel="threads in a block", ylabel="warps on an SM")
-    axes.spines[["top", "right"]].set_visible(False)
     title = f"{fits[WARP].registers} registers a thread, {fits[WARP].arch}"
-    figure.legend(loc="outside upper left", frameon=False, title=title, alignment="left")
-    return figure
+    figure.legend(loc="outside upper left", title=title, alignment="left")
+    best = max(fits, key=lambda n: fits[n].warps_per_sm) if mark is None else mark
+    blocks = total_threads and _ceil_div(total_threads, best)
+    return style.Picture(figure, str(occupancy(kernel, best, 0, arch, blocks, sms)))

@@ -9,13 +9,15 @@ Communications of the ACM 52(4), 2009). Bytes and flops come from the operation'
 from dataclasses import dataclass
 from math import atan2, degrees, log
 
-# Okabe and Ito's colours, and markers for eyes that tell none; the small ones lie on top.
+from rwkv_lessons.bench.shapes import Work, work
+from rwkv_lessons.lab import progress, records, style
+
+# Markers tell the kinds apart for eyes that see no colour; the small ones lie on top.
 KINDS = {
-    "recorded": {"color": "#0072B2", "marker": "s", "markersize": 11},
-    "yours": {"color": "#D55E00", "marker": "o", "markersize": 8},
-    "predicted": {"color": "#CC79A7", "marker": "D", "markersize": 8},
+    "recorded": {"color": style.OKABE_ITO["blue"], "marker": "s", "markersize": 11},
+    "yours": {"color": style.OKABE_ITO["vermillion"], "marker": "o", "markersize": 8},
+    "predicted": {"color": style.OKABE_ITO["purple"], "marker": "D", "markersize": 8},
 }
-ROOF = "#000000"
 LABEL_HEIGHT = 0.07  # of the picture: a line of text and some air
 FLOPS_OF = {"float32": "fp32_flops_per_s", "float16": "bf16_flops_per_s"}
 FLOPS_OF["bfloat16"] = FLOPS_OF["float16"]  # tensor cores run both at the same rate
@@ -66,7 +68,7 @@ class Dot:
 
     kind: str
     label: str
-    work: object
+    work: Work
     ms: float
 
     def __post_init__(self):
@@ -83,21 +85,20 @@ class Dot:
         return self.work.flops / (self.ms / 1e3)
 
 
-def ceiling(dtype="float32", card=None):
+def ceiling(dtype="float32", card=records.CARD, folder=None):
     """The recorded ceiling of a card for arithmetic in `dtype`.
 
     Args:
         dtype: "float32" (ordinary multiply-adds), "float16" or "bfloat16" (tensor cores).
-        card: as the driver calls it; by default the card this project records on.
+        card: as the driver calls it.
+        folder: where records are, if not in bench/records.
 
     Raises:
         LookupError: nobody recorded that card's ceilings yet.
     """
-    from rwkv_lessons.lab import records
-
     if dtype not in FLOPS_OF:
         raise ValueError(f"dtype is {dtype!r}, needs one of {', '.join(FLOPS_OF)}")
-    found = records.record("ceilings", card or records.CARD)
+    found = records.record("ceilings", card, folder)
     bytes_per_s, flops_per_s = (found.ceilings[k] for k in ("copy_bytes_per_s", FLOPS_OF[dtype]))
     where = found.provenance
     return Ceiling(
@@ -105,23 +106,51 @@ def ceiling(dtype="float32", card=None):
     )
 
 
-def roofline(work, ceiling):
-    """The floor under the time of `work`, and what sets it.
+def roofline(least, ceiling):
+    """The floor under the time of the work `least`, and what sets it.
 
     Args:
-        work: has `bytes` (every input read once, every output written once) and `flops`.
+        least: `Work`: bytes (every input read once, every output written once) and flops.
         ceiling: of the card.
     """
-    _positive("work.bytes", work.bytes)
-    _positive("work.flops", work.flops)
-    moving, computing = work.bytes / ceiling.bytes_per_s, work.flops / ceiling.flops_per_s
+    _positive("least.bytes", least.bytes)
+    _positive("least.flops", least.flops)
+    moving, computing = least.bytes / ceiling.bytes_per_s, least.flops / ceiling.flops_per_s
     seconds = max(moving, computing)
     return Roof(
         floor_ms=1e3 * seconds,
         bound="memory" if moving >= computing else "arithmetic",
-        intensity=work.flops / work.bytes,
-        flops_per_s=work.flops / seconds,
+        intensity=least.flops / least.bytes,
+        flops_per_s=least.flops / seconds,
     )
+
+
+def under_the_roof(method, predicted=None, own_ms=None, operation="wkv5", folder=None):
+    """A lesson's roofline: the floor, the recorded time, the prediction and yours in one picture.
+
+    All of it at the shape of the record, so that the dots can be compared. What is not recorded or
+    not predicted is left out.
+
+    Args:
+        method: of the record of the operation's ladder: "05_float4", "07_shared_memory.shared4".
+        predicted: id of a prediction in milliseconds.
+        own_ms: time that was measured here.
+        folder: where records are, if not in bench/records.
+
+    Returns:
+        a `Picture`; None, and it says why, where nothing is recorded.
+    """
+    try:
+        row = records.record(f"{operation}-ladder", folder=folder).row(method)
+        roof = ceiling(row.dtype, folder=folder)
+    except LookupError as missing:
+        print(f"No roofline yet: {missing}")
+        return None
+    least = work(operation, row.shape, row.dtype)
+    guess = progress.prediction(predicted) if predicted else None
+    times = [("recorded", "recorded", row.median_ms), ("yours", "yours", own_ms)]
+    times.append(("predicted", "your prediction", guess))
+    return plot_roofline(roof, [Dot(kind, label, least, ms) for kind, label, ms in times if ms])
 
 
 def plot_roofline(ceiling, dots):
@@ -132,26 +161,26 @@ def plot_roofline(ceiling, dots):
     prediction can.
 
     Returns:
-        the figure.
+        a `Picture`.
     """
-    import matplotlib.pyplot as plt
-
     if not dots:
         raise ValueError("dots is empty, needs at least one Dot")
-    figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
+    figure = style.figure(4, 8)
+    axes = figure.subplots()
     left, right, low, high = _window(ceiling, dots)
     xs = [left, ceiling.ridge, right]
-    axes.loglog(xs, [_roof_at(ceiling, x) for x in xs], color=ROOF, linewidth=2)
+    axes.loglog(xs, [_roof_at(ceiling, x) for x in xs], color=style.INK, linewidth=2)
     axes.set(xlim=(left, right), ylim=(low, high))
     axes.set(xlabel="operations a byte, by definition", ylabel="operations a second")
-    axes.set_title(ceiling.name, loc="left")
-    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_title(ceiling.name)
     for dot in sorted(dots, key=lambda dot: list(KINDS).index(dot.kind)):
         edge = {"linestyle": "", "markeredgecolor": "white"}
         axes.plot(dot.intensity, dot.flops_per_s, **edge, **KINDS[dot.kind])
     _label(axes, ceiling, dots, low, high)
     _name_the_roofs(figure, axes, ceiling, left, right)
-    return figure
+    floors = dict.fromkeys(str(roofline(dot.work, ceiling)) for dot in dots)
+    said = [ceiling.source or ceiling.name, *floors, *(_says(dot, ceiling) for dot in dots)]
+    return style.Picture(figure, "\n".join(said))
 
 
 def _window(ceiling, dots):
@@ -171,10 +200,8 @@ def _label(axes, ceiling, dots, low, high):
     dots = sorted(dots, key=lambda dot: dot.flops_per_s)
     heights = [log(dot.flops_per_s / low) / log(high / low) for dot in dots]
     for dot, height in zip(dots, _spread(heights, LABEL_HEIGHT), strict=True):
-        share = dot.flops_per_s / _roof_at(ceiling, dot.intensity)
-        reached = f"{share:.0%} of the roof" if share <= 1 else f"{share:.1f}× the roof"
         axes.annotate(
-            f"{dot.label}: {dot.ms:.3g} ms, {reached}",
+            _says(dot, ceiling),
             (dot.intensity, dot.flops_per_s),
             (1.03, height),
             textcoords="axes fraction",
@@ -182,6 +209,12 @@ def _label(axes, ceiling, dots, low, high):
             arrowprops={"arrowstyle": "-", "color": KINDS[dot.kind]["color"], "linewidth": 0.8}
             | {"relpos": (0, 0.5), "shrinkB": 5},
         )
+
+
+def _says(dot, ceiling):
+    share = dot.flops_per_s / _roof_at(ceiling, dot.intensity)
+    reached = f"{share:.0%} of the roof" if share <= 1 else f"{share:.1f}× the roof"
+    return f"{dot.label}: {dot.ms:.3g} ms, {reached}"
 
 
 def _spread(heights, least):
@@ -197,7 +230,7 @@ def _spread(heights, least):
 
 
 def _name_the_roofs(figure, axes, ceiling, left, right):
-    offset = {"textcoords": "offset points", "color": ROOF}
+    offset = {"textcoords": "offset points"}
     text = f"{ceiling.flops_per_s / 1e12:.3g} T operations a second"
     axes.annotate(text, (right, ceiling.flops_per_s), (0, 5), ha="right", **offset)
     figure.draw_without_rendering()  # the slope on the page is known only once the layout is
