@@ -1,0 +1,109 @@
+"""The profile of the torch loop: what is read from a trace, what is kept, what a lesson shows."""
+
+import json
+
+import pytest
+import torch
+
+from rwkv_lessons.bench.profile import (
+    Kernel,
+    Profile,
+    brief,
+    command,
+    load_profiles,
+    profile_loop,
+    read_kernels,
+    save_profiles,
+    summary,
+)
+from rwkv_lessons.bench.record import Provenance, Row
+from rwkv_lessons.bench.shapes import work
+from rwkv_lessons.inputs import rwkv5_inputs
+from rwkv_lessons.lab import exercises
+from rwkv_lessons.wkv5.reference import wkv5_reference
+
+ADD = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "
+    "std::array<char*, 3ul> >(int, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>)"
+)
+MUL = (
+    "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<"
+    "at::native::BinaryFunctor<float, float, float, at::native::binary_internal::MulFunctor<float> "
+    "> >(at::TensorIteratorBase&)::{lambda(int)#1}>(int, ...)"
+)
+GEMV = "void gemv2T_kernel_val<int, int, float, float, float, float, 128, 16, 4>(float)"
+KERNELS = (Kernel(GEMV, 0, 4.0), Kernel(ADD, 10.5, 1.0), Kernel(MUL, 12.0, 2.0))
+PROFILE = Profile((1, 3, 2, 4), "float32", 99.0, KERNELS)
+
+
+def test_kernels_are_read_from_a_trace_in_the_order_they_ran():
+    def event(category, ts):
+        return {"cat": category, "name": category, "ts": ts, "dur": 1.5}
+
+    events = [event("kernel", 7.25), event("cpu_op", 1.0), event("gpu_memset", 4.0), {"name": "x"}]
+    kernels = read_kernels({"traceEvents": events})
+    assert kernels == (Kernel("gpu_memset", 0, 1.5), Kernel("kernel", 3.25, 1.5))
+    assert read_kernels({"traceEvents": events[1:2]}) == ()
+
+
+def test_the_totals():
+    assert PROFILE.kernel_us == 7 and PROFILE.tokens == 3
+    assert PROFILE.elementwise_share == pytest.approx(3 / 7)
+    assert PROFILE.top() == [(GEMV, 1, 4.0), (MUL, 1, 2.0), (ADD, 1, 1.0)]
+
+
+def test_names_are_cut_to_what_the_kernel_does():
+    assert brief(ADD) == "vectorized_elementwise_kernel (CUDAFunctor_add)"
+    assert brief(MUL) == "elementwise_kernel (MulFunctor)"
+    assert brief(GEMV) == "gemv2T_kernel_val"
+
+
+def test_a_profile_is_read_as_it_was_written(tmp_path):
+    where = Provenance("Test Card", "1.0", "0.0", "2000-01-01", "none", "made up", "none")
+    row = Row("torch_loop", PROFILE.shape, "float32", host_ms=0.099, error=1e-7)
+    file = save_profiles("try-profile", where, (row,), [PROFILE], tmp_path)
+    again, profiles = load_profiles("try-profile", "Test Card", tmp_path)
+    assert again == where and profiles == {"float32": PROFILE}
+    first = json.loads(file.read_text())["profiles"][0]
+    assert first["launches_per_token"] == 1 and first["kernel_us"] == 7
+    with pytest.raises(LookupError, match="no record 'absent-profile'"):
+        load_profiles("absent-profile", "Test Card", tmp_path)
+
+
+def test_the_summary_has_the_numbers():
+    text = summary(PROFILE)
+    assert "3 kernels launched, 1.0 per token" in text
+    assert "7 µs in kernels, 99 µs" in text and "43% of the kernel time" in text
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what is missing without a GPU")
+def test_without_a_gpu_it_says_so():
+    with pytest.raises(ValueError, match="no NVIDIA GPU"):
+        command(None)
+
+
+@pytest.mark.gpu
+def test_every_token_launches_the_same_kernels():
+    short, _ = profile_loop("wkv5", "float32", (1, 4, 2, 64))
+    long, error = profile_loop("wkv5", "float32", (1, 12, 2, 64))
+    assert error < 1e-5
+    assert (len(long.kernels) - len(short.kernels)) % 8 == 0
+    assert 5 <= (len(long.kernels) - len(short.kernels)) / 8 <= 12
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_the_lessons_torch_loop_is_the_reference(dtype):
+    inputs = rwkv5_inputs(2, 9, 3, 16, dtype=dtype)
+    got = exercises.solutions("01_five_loops").torch_loop(*inputs)
+    for x, y in zip(got, wkv5_reference(*inputs), strict=True):
+        assert x.dtype == y.dtype
+        torch.testing.assert_close(x, y)  # the same sums in another order
+
+
+def test_the_lessons_count_as_the_measurements_do():
+    answers = exercises.solutions("01_five_loops")
+    for shape in ((8, 4096, 64, 64), (1, 3, 2, 8)):
+        for dtype, itemsize in (("float32", 4), ("bfloat16", 2)):
+            least = work("wkv5", shape, dtype)
+            assert least.flops == answers.flops(*shape)
+            assert least.bytes == answers.least_bytes(*shape, itemsize)
