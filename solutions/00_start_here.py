@@ -52,6 +52,17 @@ def answer(kernel, exercise):
     return Row("answer", PASSED, f"{len(CASES)} cases on the CPU")
 
 
+def traffic(kernel, exercise):
+    """Counts the requests of warps to memory, and looks for races."""
+    x, n = np.ones(3 * BLOCK, np.float32), 3 * BLOCK
+    counted = trace.trace(kernel, *launch(n), x, np.empty_like(x))
+    if trouble := [*counted.faults, *counted.races]:
+        return Row("traffic", FAILED, "", tuple(str(trouble[0]).splitlines()))
+    loads, stores = (counted.requests(op=op) for op in ("load", "store"))
+    text = f"{counted.warps} warps: {loads} load requests, {stores} store requests"
+    return Row("traffic", PASSED if stores == counted.warps else FAILED, text)
+
+
 def this_gpu(kernel, exercise):
     """Runs the kernel on this machine's GPU."""
     if not torch.cuda.is_available():
@@ -63,7 +74,7 @@ def this_gpu(kernel, exercise):
     return Row("this GPU", PASSED, f"n={len(x):,} on {torch.cuda.get_device_name()}")
 
 
-this_gpu.kind = "this GPU"
+answer.kind, traffic.kind, this_gpu.kind = "answer", "traffic", "this GPU"
 WRITES = "Every thread with an element of its own writes y[i], whichever block it is in."
 
 EXERCISES = {
@@ -77,6 +88,7 @@ EXERCISES = {
         ),
         evidence=(
             answer,
+            traffic,
             machine_code(at_most(1, "LDG"), at_most(1, "STG"), signature=(float32[::1],) * 2),
             this_gpu,
         ),

@@ -1,6 +1,7 @@
 """Reading a profile: how many launches, what kind, how idle; and what a faster kernel would buy."""
 
 from rwkv_lessons.bench.profile import Kernel
+from rwkv_lessons.lab.check import FAILED, PASSED, Row
 from rwkv_lessons.lab.evidence import function_answer
 from rwkv_lessons.lab.exercises import Exercise
 
@@ -48,6 +49,30 @@ DENSE = [Kernel(GEMV, 0, 6), Kernel(MUL, 6, 1), Kernel(ADD, 7, 3)]
 SPARSE = [Kernel(GEMV, 0, 2), Kernel(MUL, 8, 2), Kernel(GEMV, 16, 2), Kernel(ADD, 18, 2)]
 LATER = [Kernel(name, start + 100, us) for name, start, us in SPARSE]
 
+CASES = (  # what it tests, arguments, the three numbers
+    ("no gaps, one token", (DENSE, 1), (3, 0.4, 0)),
+    ("gaps between kernels", (SPARSE, 1), (4, 0.5, 0.6)),
+    ("two tokens", (SPARSE, 2), (2, 0.5, 0.6)),
+    ("the first kernel does not start at 0", (LATER, 2), (2, 0.5, 0.6)),
+)
+NUMBERS = ("kernels per token", "elementwise share", "idle share")
+
+
+def answer(function, exercise):
+    """Small profiles that can be worked out on paper."""
+    for name, arguments, want in CASES:
+        got = function(*arguments)
+        if len(got) != len(want):
+            return Row("answer", FAILED, name, (f"{len(got)} numbers, want {len(want)}",))
+        for what, x, y in zip(NUMBERS, got, want, strict=True):
+            if not abs(x - y) < 1e-9:  # sums of a few small numbers
+                hint = f"hint: {exercise.symptoms[what]}"
+                return Row("answer", FAILED, name, (f"{what}: {x:.3g}, want {y:.3g}", hint))
+    return Row("answer", PASSED, f"{len(CASES)} cases")
+
+
+answer.kind = "answer"
+
 EXERCISES = {
     "read_profile": Exercise(
         minutes=8,
@@ -58,20 +83,12 @@ EXERCISES = {
             "+ us) of the last kernel.",
             "1 - busy / span, with span = kernels[-1].start + kernels[-1].us - kernels[0].start.",
         ),
-        evidence=(
-            function_answer(
-                ("no gaps, one token", (DENSE, 1), [3, 0.4, 0]),
-                ("gaps between kernels", (SPARSE, 1), [4, 0.5, 0.6]),
-                ("two tokens", (SPARSE, 2), [2, 0.5, 0.6]),
-                ("the first kernel does not start at 0", (LATER, 2), [2, 0.5, 0.6]),
-            ),
-        ),
+        evidence=(answer,),
         symptoms={
-            "no gaps, one token": "Add up microseconds, not launches, for the elementwise share.",
-            "gaps between kernels": "Idle: the part of the span, not of the busy time, that no "
-            "kernel fills.",
-            "two tokens": "Only the first of the three numbers depends on `tokens`.",
-            "the first kernel does not start at 0": "The span starts with the first kernel.",
+            "kernels per token": "All kernels, over all tokens.",
+            "elementwise share": "Add up microseconds, not launches.",
+            "idle share": "The part of the span that no kernel fills. The span begins with the "
+            "first kernel, not at 0.",
         },
     ),
     "finish": Exercise(

@@ -16,11 +16,12 @@ from rwkv_lessons.bench.profile import (
     save_profiles,
     summary,
 )
-from rwkv_lessons.bench.record import Provenance, Row
-from rwkv_lessons.bench.shapes import work
+from rwkv_lessons.bench.record import Provenance, Record, Row, save
 from rwkv_lessons.inputs import rwkv5_inputs
 from rwkv_lessons.lab import exercises
-from rwkv_lessons.wkv5.reference import wkv5_reference
+from rwkv_lessons.lab.plots import memory, roof
+from rwkv_lessons.lab.profiles import operators, queue, recorded, timeline
+from rwkv_lessons.lab.records import CARD
 
 ADD = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "
@@ -91,19 +92,42 @@ def test_every_token_launches_the_same_kernels():
     assert 5 <= (len(long.kernels) - len(short.kernels)) / 8 <= 12
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_the_lessons_torch_loop_is_the_reference(dtype):
-    inputs = rwkv5_inputs(2, 9, 3, 16, dtype=dtype)
-    got = exercises.solutions("01_five_loops").torch_loop(*inputs)
-    for x, y in zip(got, wkv5_reference(*inputs), strict=True):
-        assert x.dtype == y.dtype
-        torch.testing.assert_close(x, y)  # the same sums in another order
+def test_operators_are_read_with_their_bytes(tmp_path):
+    r, k, v, w, u = rwkv5_inputs(1, 5, 2, 16)
+    with torch.profiler.profile(record_shapes=True) as profiler:
+        exercises.solutions("01_five_loops").torch_loop(r, k, v, w, u)
+    file = tmp_path / "x.trace.json"
+    profiler.export_chrome_trace(str(file))
+    token = operators(file)[-7:]
+    state, row = 4 * 2 * 16 * 16, 4 * 2 * 16  # bytes
+    assert token == [
+        ("bmm", 2 * row, state),  # k v
+        ("mul", row + state, state),  # bonus
+        ("add", 2 * state, state),
+        ("bmm", row + state, row),  # r
+        ("copy_", row, row),
+        ("mul", row + state, state),  # decay
+        ("add", 2 * state, state),
+    ]
 
 
-def test_the_lessons_count_as_the_measurements_do():
-    answers = exercises.solutions("01_five_loops")
-    for shape in ((8, 4096, 64, 64), (1, 3, 2, 8)):
-        for dtype, itemsize in (("float32", 4), ("bfloat16", 2)):
-            least = work("wkv5", shape, dtype)
-            assert least.flops == answers.flops(*shape)
-            assert least.bytes == answers.least_bytes(*shape, itemsize)
+def test_pictures_say_what_they_show():
+    assert str(timeline(PROFILE, tokens=2, first=0)).startswith("2 kernels of 2 tokens in 12 µs")
+    assert timeline(None) is None
+    assert "end after 17 µs" in str(queue([2, 2, 2, 2], 5))
+    assert "then 192 of other heads" in str(memory((1, 5, 4, 64), h=1))
+
+
+def test_what_is_not_recorded_is_said(tmp_path, capsys):
+    assert recorded(folder=tmp_path) == {}
+    assert roof("wkv5", (1, 2, 3, 4), folder=tmp_path) is None
+    assert capsys.readouterr().out.count("yet") == 2
+
+
+def test_the_roof_is_drawn_from_records(tmp_path, capsys):
+    where = Provenance(CARD, "1.0", "0.0", "2000-01-01", "none", "made up", "none")
+    ceilings = {"copy_bytes_per_s": 4e12, "fp32_flops_per_s": 6e13, "bf16_flops_per_s": 7e14}
+    save(Record("ceilings", where, (), ceilings), tmp_path)
+    text = str(roof("wkv5", (8, 4096, 64, 64), folder=tmp_path))
+    assert "up to 15.0 operations a byte" in capsys.readouterr().out
+    assert "arithmetic is the limit" in text and "the least: 1 ms" in text

@@ -67,6 +67,8 @@ def compare(got, want, letters="bthj"):
         raise Difference(f"shape {list(got.shape)}, want {list(want.shape)}")
     limit = TOLERANCE * max(np.abs(want).max(initial=0), 1e-30)
     off = ~(np.abs(got - want) <= limit)  # a NaN is off too
+    if off.any() and not want.shape:
+        raise Difference(f"got {got:.10g}, want {want:.10g}")
     if off.any():
         first = tuple(int(n) for n in np.argwhere(off)[0])
         place = ", ".join(f"{a}={n}" for a, n in zip(letters, first, strict=False))
