@@ -83,7 +83,7 @@ def roof(operation, shape, dtype="float32", card=CARD, folder=None):
     try:
         limit = ceiling(dtype, card, folder)
     except LookupError as missing:
-        print(f"No roofline yet: {missing}")
+        print(f"No roofline: {missing}")
         return None
     print(f"{limit.name}: memory is the limit up to {limit.ridge:.1f} operations a byte")
     todo = work(operation, shape, dtype)
