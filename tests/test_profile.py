@@ -57,6 +57,9 @@ def test_names_are_cut_to_what_the_kernel_does():
     assert brief(ADD) == "vectorized_elementwise_kernel (CUDAFunctor_add)"
     assert brief(MUL) == "elementwise_kernel (MulFunctor)"
     assert brief(GEMV) == "gemv2T_kernel_val"
+    assert brief("void cutlass::Kernel2<cutlass_80_simt_sgemm_32x128_8x5_nn_align1>(P)") == (
+        "cutlass_80_simt_sgemm_32x128_8x5_nn_align1"
+    )
 
 
 def test_a_profile_is_read_as_it_was_written(tmp_path):
@@ -130,4 +133,4 @@ def test_the_roof_is_drawn_from_records(tmp_path, capsys):
     save(Record("ceilings", where, (), ceilings), tmp_path)
     text = str(roof("wkv5", (8, 4096, 64, 64), folder=tmp_path))
     assert "up to 15.0 operations a byte" in capsys.readouterr().out
-    assert "arithmetic is the limit" in text and "the least: 1 ms" in text
+    assert "arithmetic is the limit" in text and "the least: 1 ms, 100% of the roof" in text

@@ -160,6 +160,8 @@ def brief(name):
 
     plain = re.sub(r"^void ", "", name).replace("(anonymous namespace)::", "")
     base = re.split(r"[<(]", plain)[0].split("::")[-1]
+    if base.startswith("Kernel"):  # CUTLASS: what it does is its first argument
+        return re.split(r"[<>(,]", plain)[1].strip().split("::")[-1]
     inside = re.findall(r"\w*[Ff]unctor\w*|\w+_kernel_cuda|direct_copy", plain[len(base) :])
     does = next((word for word in inside if word not in ("BinaryFunctor", "BUnaryFunctor")), "")
     return f"{base} ({does})" if does else base
