@@ -29,10 +29,16 @@ HINTS = {
     "tail": "There may be more threads than outputs: the surplus ones must write nothing.",
     "order": "The answer depends on which thread runs first: a barrier is missing, or one is "
     "reached by some threads only.",
+    "alignment": "A 16-byte access starts at a multiple of 16 bytes: of 4 floats.",
 }
 
 
-FAULTS = {"OutOfBounds": "tail", "DivergentBarrier": "order", "UninitialisedRead": "order"}
+FAULTS = {
+    "OutOfBounds": "tail",
+    "DivergentBarrier": "order",
+    "UninitialisedRead": "order",
+    "MisalignedAccess": "alignment",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,7 +187,8 @@ def wkv5_traffic(launch: Callable, *budgets: Budget):
         grid, block = launch(B, T, H, N)
         counted = trace.trace(kernel, grid, block, *wkv5_arrays(B, T, H, N))
         for trouble in (*counted.faults, *counted.races):
-            hint = f"hint: {exercise.symptoms.get('order', HINTS['order'])}"
+            symptom = FAULTS.get(type(trouble).__name__, "order")
+            hint = f"hint: {exercise.symptoms.get(symptom, HINTS[symptom])}"
             return Row("traffic", FAILED, "", (*str(trouble).splitlines(), hint))
         found = []
         for budget in budgets:
