@@ -131,9 +131,8 @@ def wkv5_answer(launch: Callable, zeroed: bool = False):
                     if not np.array_equal(x, y):
                         raise Difference(f"the kernel changed its input {name}")
             except (Difference, trace.KernelFault) as error:
-                symptom = FAULTS.get(type(error).__name__, case.symptom)
-                symptom = exercise.symptoms.get(symptom, HINTS[symptom])
-                details = (*str(error).splitlines(), f"hint: {symptom}")
+                wrong = isinstance(error, Difference)
+                details = _explained(error, exercise, case.symptom if wrong else None)
             if details:
                 size = f"B={B} T={T} H={H} N={N}"
                 return Row("answer", FAILED, f"{case.name} ({size})", details)
@@ -141,6 +140,13 @@ def wkv5_answer(launch: Callable, zeroed: bool = False):
 
     answer.kind = "answer"
     return answer
+
+
+def _explained(trouble, exercise, symptom):
+    """What is wrong, in lines, and the hint that fits; a plain Python error speaks for itself."""
+    symptom = FAULTS.get(type(trouble).__name__, symptom)
+    hint = exercise.symptoms.get(symptom) or HINTS.get(symptom)
+    return (*str(trouble).splitlines(), *([f"hint: {hint}"] if hint else []))
 
 
 TRAFFIC_SHAPE = (1, 4, 2, 64)  # B, T, H, N of the launch that is counted: quick, and full heads
@@ -187,9 +193,8 @@ def wkv5_traffic(launch: Callable, *budgets: Budget):
         grid, block = launch(B, T, H, N)
         counted = trace.trace(kernel, grid, block, *wkv5_arrays(B, T, H, N))
         for trouble in (*counted.faults, *counted.races):
-            symptom = FAULTS.get(type(trouble).__name__, "order")
-            hint = f"hint: {exercise.symptoms.get(symptom, HINTS[symptom])}"
-            return Row("traffic", FAILED, "", (*str(trouble).splitlines(), hint))
+            symptom = "order" if trouble in counted.races else None
+            return Row("traffic", FAILED, "", _explained(trouble, exercise, symptom))
         found = []
         for budget in budgets:
             count, limit = budget.count(counted), budget.limit(counted.warps, T)
