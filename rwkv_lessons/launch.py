@@ -135,25 +135,33 @@ float32_to_bfloat16.in_python = _float32_to_bfloat16_in_python
 
 
 @cache
-def compiled(kernel, types, capability):
+def compiled(kernel, types, block, capability):
     """`kernel` as machine code for arguments of these numba types, ready for `launch`.
 
     numba's own launch looks at every array at every call, which costs more than a short kernel.
     A kernel whose arrays are `types.CPointer` takes plain addresses, and needs no looking at.
+    Told the size of a block, the compiler may give each thread all the registers there are.
     """
     from cuda.core import Linker, LinkerOptions, ObjectCode
 
-    ptx, _ = cuda.compile_ptx(kernel.py_func, types, cc=capability)
+    ptx, _ = cuda.compile_ptx(kernel.py_func, types, cc=capability, launch_bounds=(block, 1))
     name = re.search(r"\.entry\s+([\w$]+)", ptx)[1]
     options = LinkerOptions(arch="sm_{}{}".format(*capability))
     return Linker(ObjectCode.from_ptx(ptx.encode()), options=options).link("cubin").get_kernel(name)
 
 
+@cache
+def launch_config(grid, block):
+    from cuda.core import LaunchConfig
+
+    return LaunchConfig(grid=grid, block=block)
+
+
 def launch(kernel, grid, block, *args):
-    """Runs a `compiled` kernel on torch's current stream; tensors are passed as addresses."""
+    """Runs a `compiled` kernel on torch's current stream; arrays are given by their addresses."""
     import torch
-    from cuda.core import LaunchConfig, Stream
+    from cuda.core import Stream
     from cuda.core import launch as launch_on
 
     here = Stream.from_handle(torch.cuda.current_stream().cuda_stream)
-    launch_on(here, LaunchConfig(grid=grid, block=block), kernel, *args)
+    launch_on(here, launch_config(grid, block), kernel, *args)

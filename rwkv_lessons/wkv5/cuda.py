@@ -181,7 +181,7 @@ def ready(BH, K, V, dtype, device):
             break
         value_groups = ceil_div(value_groups, 2)
     kernel, signature, threads, blocks = build(K, V, dtype, value_groups)
-    return compiled(kernel, signature, capability), BH * blocks, threads
+    return compiled(kernel, signature, threads, capability), BH * blocks, threads
 
 
 def forward(r, k, v, w, u, s0):
