@@ -8,6 +8,10 @@ from .occupancy import LIMITS, QUARTERS, WARP, occupancy
 from .records import CARD, record
 from .style import Picture
 
+LEGEND = (
+    "a square: a place for a warp. With a number: taken, by that block. "
+    "White: free. Grey: no registers left for it."
+)
 SIDE = 4  # a quarter's 16 places for warps are drawn 4 × 4
 BLOCK_COLOURS = style.LOAD, style.OKABE_ITO["sky blue"]  # neighbouring blocks are told apart
 
@@ -28,10 +32,7 @@ def places(registers, sizes, threads=None, arch="sm_90"):
     for ax in axes[len(sizes) :]:
         ax.axis("off")
     texts = [_sm(*pair, registers, threads, arch) for pair in zip(axes, sizes, strict=False)]
-    figure.supxlabel(
-        "a square: a place for a warp. With a number: taken, by that block. White: free. Grey: no registers left for it.",
-        size=9,
-    )
+    figure.supxlabel(LEGEND, size=9)
     return Picture(figure, "\n".join(texts))
 
 
