@@ -1,4 +1,4 @@
-"""Lesson 07's picture: which elements of the state a thread keeps, and what it has to read for them."""
+"""Lesson 07's picture: the part of the state a thread keeps, and what it has to read for it."""
 
 from . import style
 from .style import Picture
@@ -32,7 +32,9 @@ def _share(ax, N, name, keys, values):
     _box(ax, left, top, width, height, style.LOAD)
     _box(ax, -1.6 * band, top, band, height, style.STORE)
     _box(ax, left, -1.6 * band, width, band, style.OKABE_ITO["green"])
-    ax.text(-2.2 * band, (top + bottom) / 2, f"{height} of r\n{height} of k", ha="right", va="center")
+    ax.text(
+        -2.2 * band, (top + bottom) / 2, f"{height} of r\n{height} of k", ha="right", va="center"
+    )
     ax.text((left + right) / 2, -2.2 * band, f"{width} of v", ha="center", va="bottom")
     ax.text(N / 2, N + 0.6 * band, "values j →", ha="center", va="top", size=8)
     ax.set(xlim=(-7 * band, N + 7 * band), ylim=(N + 2 * band, -4.5 * band), aspect="equal")
