@@ -24,8 +24,8 @@ def kernel(r, k, v, decay, u, o):
         for i in range(N):
             s[i] = 0
         for t in range(T):
-            ### BEGIN SOLUTION
             v_j = v[b, t, h, j]
+            ### BEGIN SOLUTION
             o_j = float32(0)
             for i in range(N):
                 kv = k[b, t, h, i] * v_j
@@ -54,8 +54,13 @@ EXERCISES = {
             launch,
             at_most(0, *ATOMICS),
             at_most(1, "STG", text="one store of o"),
-            budgets=(loads(1 + 4 * N), stores(1), atomics(0)),
+            at_most(0, "DADD", "DFMA", text="a sum in float32: float32(0) to start from, not 0"),
+            budgets=(atomics(0), stores(1), loads(1 + 4 * N)),
         ),
-        symptoms={"state": "Does every token's sum start from 0? Is s used before its update?"},
+        symptoms={
+            "by hand": "Is t=0 right and t=1 too large? Then the sum of a token goes on into the "
+            "next. Is t=0 wrong? Use s, then update it.",
+            "state": "Does every token's sum start from 0? Is s used before its update?",
+        },
     )
 }

@@ -60,6 +60,9 @@ EXERCISES = {
             in_registers(),
             budgets=(loads(1 + N), stores(1)),  # v, and four arrays in N / 4 loads each
         ),
-        symptoms={"by hand": "Four lanes, four states: s[i + n]. Do all N keys take part?"},
+        symptoms={
+            "by hand": "Four lanes, four states: s[i + n]. Do all N keys take part?",
+            "alignment": "load4 starts at a multiple of 4: range(0, N, 4) counts 0, 4, 8, …",
+        },
     )
 }

@@ -17,8 +17,9 @@ def blocks(B, H, N, block):
 def resident_warps(registers, block):
     """How many warps of a kernel fit on an SM of an H200 at once.
 
-    An SM has 65,536 registers, handed to a warp 256 at a time, and room for 64 warps and 32 blocks.
-    A block is on the SM with all its warps, or not at all.
+    An SM has four quarters. Each has 16,384 registers, handed to a warp 256 at a time, and 16
+    places for warps. The SM as a whole has 32 places for blocks, and takes a block with all its
+    warps or not at all.
 
     Args:
         registers: per thread.
@@ -27,7 +28,7 @@ def resident_warps(registers, block):
     ### BEGIN SOLUTION
     warps = block // 32  # of one block
     per_warp = (registers * 32 + 255) // 256 * 256
-    fitting = min(65536 // per_warp, 64)
+    fitting = 4 * min(16384 // per_warp, 16)
     return min(fitting // warps, 32) * warps
     ### END SOLUTION
 
@@ -36,6 +37,11 @@ def launch(B, T, H, N, block=BLOCK):
     """How many blocks, of how many threads."""
     return blocks(B, H, N, block), block
 
+
+ROUNDING = "Registers of a warp are 32 times those of a thread, rounded up to a multiple of 256."
+QUARTERS = "A warp's registers come from one quarter: what is left over there is of no use to it."
+PLACES = "Registers are not all: a quarter has 16 places for warps, the SM 32 for blocks."
+WHOLE = "A block moves in whole: how many blocks of block // 32 warps fit, and so how many warps?"
 
 EXERCISES = {
     "blocks": Exercise(
@@ -53,25 +59,44 @@ EXERCISES = {
                 ("fewer threads than a block", (1, 1, 64, 128), 1),
             ),
         ),
+        symptoms={
+            "a whole number of blocks": "B·H·N outputs, `block` of them to a block.",
+            "a last block with threads to spare": "The outputs behind the last full block need "
+            "threads too: round up.",
+            "fewer threads than a block": "The outputs behind the last full block need threads "
+            "too: round up.",
+        },
     ),
     "resident_warps": Exercise(
         minutes=12,
         difficulty=2,
         hints=(
             "Three things run out: registers, places for warps, places for blocks.",
-            "Registers of a warp: registers · 32, rounded up to 256. Warps that fit: 65,536 over "
-            "that, at most 64. Then whole blocks of them, at most 32.",
-            "min(fitting // warps, 32) * warps, with warps = block // 32 and fitting from above.",
+            "A warp needs registers · 32, rounded up to 256. A quarter fits 16,384 over that, at "
+            "most 16 warps; the SM four times as many. Then whole blocks of them, at most 32.",
+            "fitting = 4 * min(16384 // per_warp, 16), then min(fitting // warps, 32) * warps, "
+            "with warps = block // 32.",
         ),
         evidence=(
             function_answer(
                 ("the 32 places for blocks run out", (32, 32), 32),
                 ("the 64 places for warps run out", (32, 256), 64),
                 ("the registers run out", (128, 128), 16),
-                ("registers are handed out 256 at a time", (57, 64), 32),
+                ("every quarter has registers of its own", (131, 32), 12),
+                ("registers are handed out 256 at a time", (41, 64), 40),
                 ("only whole blocks count", (168, 256), 8),
                 ("a block too large to fit", (255, 1024), 0),
             ),
         ),
+        symptoms={
+            "the 32 places for blocks run out": PLACES,
+            "the 64 places for warps run out": PLACES,
+            "the registers run out": "What does one warp of 32 threads take, and how often does a "
+            "quarter have that?",
+            "every quarter has registers of its own": QUARTERS,
+            "registers are handed out 256 at a time": ROUNDING,
+            "only whole blocks count": WHOLE,
+            "a block too large to fit": WHOLE,
+        },
     ),
 }

@@ -105,7 +105,13 @@ EXERCISES = {
             in_registers(),
             budgets=(loads(3, once=2), stores(1), bank_conflicts()),
         ),
-        symptoms={"order": "Every thread needs all of a row: where must they wait for each other?"},
+        symptoms={
+            "by hand": "A NaN: some element of a shared array is read before its thread has filled "
+            "it. Who fills it, and does everyone wait? No NaN: two tokens on paper will show it.",
+            "state": "The first token is right. Does somebody fill in the next r and k while "
+            "another thread still reads the old ones?",
+            "order": "Every thread needs all of a row: where must they wait for each other?",
+        },
     ),
     "state_in_shared": Exercise(
         minutes=10,
@@ -122,6 +128,10 @@ EXERCISES = {
             at_least(64, "STS", text="the state stored in shared memory"),
             budgets=(loads(3, once=2), stores(1), bank_conflicts()),
         ),
-        symptoms={"order": "Every thread has N floats of the state to itself: a column each."},
+        symptoms={
+            "by hand": "Does every thread clear its own column of s_state before the first token?",
+            "state": "Every thread has N floats of the state to itself: a column each.",
+            "order": "Every thread has N floats of the state to itself: a column each.",
+        },
     ),
 }

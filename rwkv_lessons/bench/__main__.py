@@ -3,6 +3,7 @@
 import argparse
 import sys
 
+from rwkv_lessons.bench.profile import LOOPS
 from rwkv_lessons.bench.rungs import LADDERS
 from rwkv_lessons.bench.shapes import DTYPES, SHAPES
 
@@ -31,6 +32,11 @@ def _parser():
     _add_what(ladder)
     _add_record(ladder)
     ladder.set_defaults(command=_on_torch("time_ladder"))
+
+    profile = commands.add_parser("profile", help="what the plain torch loop launches, lesson 02")
+    profile.add_argument("operation", choices=LOOPS)
+    _add_record(profile)
+    profile.set_defaults(command=_profile)
 
     ceilings = commands.add_parser("ceilings", help="measure what this card can do at most")
     _add_record(ceilings)
@@ -84,6 +90,12 @@ def _on_torch(name):
         getattr(run, name)(options)
 
     return command
+
+
+def _profile(options):
+    from rwkv_lessons.bench import profile
+
+    profile.command(options)
 
 
 def _readme(options):

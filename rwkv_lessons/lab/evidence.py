@@ -29,10 +29,16 @@ HINTS = {
     "tail": "There may be more threads than outputs: the surplus ones must write nothing.",
     "order": "The answer depends on which thread runs first: a barrier is missing, or one is "
     "reached by some threads only.",
+    "alignment": "A 16-byte access starts at a multiple of 16 bytes: of 4 floats.",
 }
 
 
-FAULTS = {"OutOfBounds": "tail", "DivergentBarrier": "order", "UninitialisedRead": "order"}
+FAULTS = {
+    "OutOfBounds": "tail",
+    "DivergentBarrier": "order",
+    "UninitialisedRead": "order",
+    "MisalignedAccess": "alignment",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +73,8 @@ def compare(got, want, letters="bthj"):
         raise Difference(f"shape {list(got.shape)}, want {list(want.shape)}")
     limit = TOLERANCE * max(np.abs(want).max(initial=0), 1e-30)
     off = ~(np.abs(got - want) <= limit)  # a NaN is off too
+    if off.any() and not want.shape:
+        raise Difference(f"got {got:.10g}, want {want:.10g}")
     if off.any():
         first = tuple(int(n) for n in np.argwhere(off)[0])
         place = ", ".join(f"{a}={n}" for a, n in zip(letters, first, strict=False))
@@ -125,9 +133,8 @@ def wkv5_answer(launch: Callable, zeroed: bool = False):
                     if not np.array_equal(x, y):
                         raise Difference(f"the kernel changed its input {name}")
             except (Difference, trace.KernelFault) as error:
-                symptom = FAULTS.get(type(error).__name__, case.symptom)
-                symptom = exercise.symptoms.get(symptom, HINTS[symptom])
-                details = (*str(error).splitlines(), f"hint: {symptom}")
+                wrong = isinstance(error, Difference)
+                details = _explained(error, exercise, case.symptom if wrong else None)
             if details:
                 size = f"B={B} T={T} H={H} N={N}"
                 return Row("answer", FAILED, f"{case.name} ({size})", details)
@@ -135,6 +142,13 @@ def wkv5_answer(launch: Callable, zeroed: bool = False):
 
     answer.kind = "answer"
     return answer
+
+
+def _explained(trouble, exercise, symptom):
+    """What is wrong, in lines, and the hint that fits; a plain Python error speaks for itself."""
+    symptom = FAULTS.get(type(trouble).__name__, symptom)
+    hint = exercise.symptoms.get(symptom) or HINTS.get(symptom)
+    return (*str(trouble).splitlines(), *([f"hint: {hint}"] if hint else []))
 
 
 TRAFFIC_SHAPE = (1, 4, 2, 64)  # B, T, H, N of the launch that is counted: quick, and full heads
@@ -181,8 +195,8 @@ def wkv5_traffic(launch: Callable, *budgets: Budget):
         grid, block = launch(B, T, H, N)
         counted = trace.trace(kernel, grid, block, *wkv5_arrays(B, T, H, N))
         for trouble in (*counted.faults, *counted.races):
-            hint = f"hint: {exercise.symptoms.get('order', HINTS['order'])}"
-            return Row("traffic", FAILED, "", (*str(trouble).splitlines(), hint))
+            symptom = "order" if trouble in counted.races else None
+            return Row("traffic", FAILED, "", _explained(trouble, exercise, symptom))
         found = []
         for budget in budgets:
             count, limit = budget.count(counted), budget.limit(counted.warps, T)

@@ -44,8 +44,13 @@ def has_triton() -> bool:
 
 
 def _quiet():
-    """Small launches are meant here, so numba need not warn about occupancy."""
+    """Small launches are meant here, so numba need not warn about occupancy.
+
+    Torch's profiler writes a line with the time to stderr whenever it starts: not in a lesson.
+    """
     import warnings
+
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
     try:
         from numba.cuda.core.errors import NumbaPerformanceWarning

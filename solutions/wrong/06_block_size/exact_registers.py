@@ -3,5 +3,5 @@
 
 def resident_warps(registers, block):
     warps = block // 32
-    fitting = min(65536 // (registers * 32), 64)
+    fitting = 4 * min(16384 // (registers * 32), 16)
     return min(fitting // warps, 32) * warps

@@ -3,4 +3,5 @@
 
 def resident_warps(registers, block):
     warps = block // 32
-    return 65536 // (registers * 32) // warps * warps
+    per_warp = (registers * 32 + 255) // 256 * 256
+    return 4 * (16384 // per_warp) // warps * warps

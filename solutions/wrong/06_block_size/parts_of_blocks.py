@@ -3,4 +3,4 @@
 
 def resident_warps(registers, block):
     per_warp = (registers * 32 + 255) // 256 * 256
-    return min(65536 // per_warp, 64, 32 * (block // 32))
+    return min(4 * (16384 // per_warp), 64, 32 * (block // 32))

@@ -1,0 +1,166 @@
+"""The recurrence in torch, then as five loops; and the least it has to compute and to move."""
+
+import numpy as np
+import torch
+from numba import njit
+from numba.core.errors import NumbaError
+
+from rwkv_lessons.lab.check import FAILED, PASSED, Row
+from rwkv_lessons.lab.evidence import HINTS, Difference, compare, function_answer, wkv5_case
+from rwkv_lessons.lab.exercises import Exercise
+
+
+def torch_loop(r, k, v, w, u):
+    B, T, H, N = r.shape
+    r, k, v, o = r.float(), k.float(), v.float(), torch.empty_like(v)
+    decay, bonus = w.exp()[:, :, None], u[:, :, None]  # [H, N, 1]: one number per row
+    s = torch.zeros(B, H, N, N, device=v.device)
+    for t in range(T):
+        kv = k[:, t, :, :, None] @ v[:, t, :, None, :]  # [B, H, N, N]
+        o[:, t] = (r[:, t, :, None, :] @ (bonus * kv + s)).squeeze(2)
+        s = decay * s + kv
+    return o, s
+
+
+def five_loops(r, k, v, decay, u):
+    """WKV-5 from an empty state, with one loop each over b, h, t, j and i.
+
+    r, k, v are [B, T, H, N]; decay and u are [H, N]; NumPy float32. Returns o, [B, T, H, N].
+    """
+    B, T, H, N = r.shape
+    o = np.zeros_like(v)
+    ### BEGIN SOLUTION
+    for b in range(B):
+        for h in range(H):
+            s = np.zeros((N, N), np.float32)
+            for t in range(T):
+                for j in range(N):
+                    for i in range(N):
+                        kv = k[b, t, h, i] * v[b, t, h, j]
+                        o[b, t, h, j] += r[b, t, h, i] * (u[h, i] * kv + s[i, j])
+                        s[i, j] = decay[h, i] * s[i, j] + kv
+    ### END SOLUTION
+    return o
+
+
+def flops(B, T, H, N):
+    """Additions and multiplications of one pass over five loops, one each; index sums are free."""
+    ### BEGIN SOLUTION
+    return 7 * B * T * H * N * N
+    ### END SOLUTION
+
+
+def least_bytes(B, T, H, N, itemsize):
+    """The fewest bytes that must move: every input read once, the output written once.
+
+    r, k, v and o have `itemsize` bytes an element; decay and u are float32. The state starts
+    empty and is thrown away at the end: it never has to leave the chip.
+    """
+    ### BEGIN SOLUTION
+    return 4 * B * T * H * N * itemsize + 2 * H * N * 4
+    ### END SOLUTION
+
+
+CASES = (  # the property, its hint, B T H N
+    ("one token", "by hand", (1, 1, 1, 4)),
+    ("the state carries from token to token", "state", (1, 3, 1, 4)),
+    ("every head has its own state, decay and bonus", "head", (1, 3, 2, 8)),
+    ("every batch row starts from an empty state", "batch", (2, 3, 2, 8)),
+    ("17 tokens, odd sizes", "state", (3, 17, 1, 5)),
+)
+
+
+def answer(function, exercise):
+    """Calls the function on NumPy arrays and holds the result against float64."""
+    for name, symptom, shape in CASES:
+        inputs, want = wkv5_case(shape)
+        inputs = [x.numpy() for x in inputs]
+        before = [x.copy() for x in inputs]
+        try:
+            compare(function(*inputs), want)
+            for letter, x, y in zip(("r", "k", "v", "decay", "u"), inputs, before, strict=True):
+                if not np.array_equal(x, y):
+                    raise Difference(f"the function changed its input {letter}")
+        except Difference as error:
+            size = " ".join(f"{letter}={n}" for letter, n in zip("BTHN", shape, strict=True))
+            return Row(
+                "answer", FAILED, f"{name} ({size})", (str(error), f"hint: {HINTS[symptom]}")
+            )
+    return Row("answer", PASSED, f"{len(CASES)} cases, against float64")
+
+
+def compiled(function, exercise):
+    """Loops over single numbers are what `numba.njit` turns into machine code."""
+    shape = (1, 9, 2, 64)
+    inputs, want = wkv5_case(shape)
+    try:
+        compare(njit(function)(*(x.numpy() for x in inputs)), want)
+    except NumbaError as error:
+        first = str(error).splitlines()[0]
+        hint = "hint: use plain loops over b, h, t, j and i, and one number at a time."
+        return Row("njit", FAILED, "numba cannot compile it", (first, hint))
+    except Difference as error:
+        return Row("njit", FAILED, f"B, T, H, N = {shape}", (str(error),))
+    return Row("njit", PASSED, f"numba compiles it; B, T, H, N = {shape} agrees too")
+
+
+answer.kind, compiled.kind = "answer", "njit"
+
+
+EXERCISES = {
+    "five_loops": Exercise(
+        minutes=10,
+        difficulty=1,
+        hints=(
+            "Order the loops b, h, t, j, i. What has to be made anew for every (b, h)?",
+            "s = np.zeros((N, N)) for every (b, h). Inside: kv, then add to o[b, t, h, j], and "
+            "only then update s[i, j].",
+            "kv = k[b,t,h,i] * v[b,t,h,j]; o[b,t,h,j] += r[b,t,h,i] * (u[h,i]*kv + s[i,j]); "
+            "s[i,j] = decay[h,i]*s[i,j] + kv.",
+        ),
+        evidence=(answer, compiled),
+    ),
+    "flops": Exercise(
+        minutes=4,
+        difficulty=1,
+        hints=(
+            "Only the innermost lines do arithmetic. How often do they run?",
+            "B·T·H·N·N times. Now count every + and every * of the three lines, the += included.",
+            "kv takes 1, the output 4 (u·kv, + s, r·, +=), the state 2.",
+        ),
+        evidence=(
+            function_answer(
+                ("one token, one number of state", (1, 1, 1, 1), 7),
+                ("a state of N × N", (1, 1, 1, 64), 7 * 64 * 64),
+                ("batch, tokens and heads", (2, 3, 5, 4), 7 * 2 * 3 * 5 * 4 * 4),
+            ),
+        ),
+        symptoms={
+            "one token, one number of state": "kv: one. The output: u·kv, + s, r·, +=. The state: "
+            "two.",
+            "a state of N × N": "Both of the inner loops run over N.",
+        },
+    ),
+    "least_bytes": Exercise(
+        minutes=4,
+        difficulty=1,
+        hints=(
+            "Which arrays come in, which go out, and how many elements has each?",
+            "r, k, v and o have B·T·H·N elements of `itemsize` bytes. decay and u have H·N.",
+            "4·B·T·H·N·itemsize, and 2·H·N numbers of 4 bytes.",
+        ),
+        evidence=(
+            function_answer(
+                ("one of everything, float32", (1, 1, 1, 1, 4), 4 * 4 + 2 * 4),
+                ("batch, tokens, heads, float32", (2, 3, 5, 4, 4), 4 * 120 * 4 + 2 * 20 * 4),
+                ("float16, but decay and u stay float32", (1, 7, 2, 4, 2), 4 * 56 * 2 + 2 * 8 * 4),
+            ),
+        ),
+        symptoms={
+            "one of everything, float32": "Read: r, k, v, decay, u. Written: o.",
+            "batch, tokens, heads, float32": "decay and u belong to a head: they are read once, "
+            "not once per token.",
+            "float16, but decay and u stay float32": "`itemsize` is for r, k, v and o.",
+        },
+    ),
+}

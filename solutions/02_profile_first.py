@@ -1,0 +1,121 @@
+"""Reading a profile: how many launches, what kind, how idle; and what a faster kernel would buy."""
+
+from rwkv_lessons.bench.profile import Kernel
+from rwkv_lessons.lab.check import FAILED, PASSED, Row
+from rwkv_lessons.lab.evidence import function_answer
+from rwkv_lessons.lab.exercises import Exercise
+
+
+def read_profile(kernels, tokens):
+    """Three numbers that say what to do next.
+
+    Args:
+        kernels: in the order they ran, one at a time; each has `.name`, `.start` and `.us`, the
+            microseconds it took. Torch has "elementwise" in the names of its elementwise kernels.
+        tokens: how many tokens were processed.
+
+    Returns:
+        kernels per token; the share of the kernel time that is elementwise; the share of the time
+        from the first start to the last end in which no kernel ran.
+    """
+    ### BEGIN SOLUTION
+    busy = sum(kernel.us for kernel in kernels)
+    elementwise = sum(kernel.us for kernel in kernels if "elementwise" in kernel.name)
+    span = kernels[-1].start + kernels[-1].us - kernels[0].start
+    return len(kernels) / tokens, elementwise / busy, 1 - busy / span
+    ### END SOLUTION
+
+
+def finish(durations, launch):
+    """When the last kernel ends, in microseconds after the first launch.
+
+    The host launches kernel n (0, 1, 2 …) at n · launch, without waiting. The kernel starts at
+    once, or as soon as the kernel before it has ended.
+
+    Args:
+        durations: of the kernels, microseconds, in order.
+        launch: microseconds the host needs from one launch to the next.
+    """
+    ### BEGIN SOLUTION
+    end = 0
+    for n, us in enumerate(durations):
+        end = max(end, n * launch) + us
+    return end
+    ### END SOLUTION
+
+
+MUL, ADD, GEMV = "vectorized_elementwise_kernel<mul>", "elementwise_kernel<add>", "gemv2T_kernel"
+DENSE = [Kernel(GEMV, 0, 6), Kernel(MUL, 6, 1), Kernel(ADD, 7, 3)]
+SPARSE = [Kernel(GEMV, 0, 2), Kernel(MUL, 8, 2), Kernel(GEMV, 16, 2), Kernel(ADD, 18, 2)]
+LATER = [Kernel(name, start + 100, us) for name, start, us in SPARSE]
+
+CASES = (  # what it tests, arguments, the three numbers
+    ("no gaps, one token", (DENSE, 1), (3, 0.4, 0)),
+    ("gaps between kernels", (SPARSE, 1), (4, 0.5, 0.6)),
+    ("two tokens", (SPARSE, 2), (2, 0.5, 0.6)),
+    ("the first kernel does not start at 0", (LATER, 2), (2, 0.5, 0.6)),
+)
+NUMBERS = ("kernels per token", "elementwise share", "idle share")
+
+
+def answer(function, exercise):
+    """Small profiles that can be worked out on paper."""
+    for name, arguments, want in CASES:
+        got = function(*arguments)
+        if len(got) != len(want):
+            return Row("answer", FAILED, name, (f"{len(got)} numbers, want {len(want)}",))
+        for what, x, y in zip(NUMBERS, got, want, strict=True):
+            if not abs(x - y) < 1e-9:  # sums of a few small numbers
+                hint = f"hint: {exercise.symptoms[what]}"
+                return Row("answer", FAILED, name, (f"{what}: {x:.3g}, want {y:.3g}", hint))
+    return Row("answer", PASSED, f"{len(CASES)} cases")
+
+
+answer.kind = "answer"
+
+EXERCISES = {
+    "read_profile": Exercise(
+        minutes=8,
+        difficulty=1,
+        hints=(
+            "Three sums are enough: all microseconds, the elementwise ones, and the span.",
+            "Share of time, not of launches. The span runs from the first start to the end (start "
+            "+ us) of the last kernel.",
+            "1 - busy / span, with span = kernels[-1].start + kernels[-1].us - kernels[0].start.",
+        ),
+        evidence=(answer,),
+        symptoms={
+            "kernels per token": "All kernels, over all tokens.",
+            "elementwise share": "Add up microseconds, not launches.",
+            "idle share": "The part of the span that no kernel fills. The span begins with the "
+            "first kernel, not at 0.",
+        },
+    ),
+    "finish": Exercise(
+        minutes=8,
+        difficulty=2,
+        hints=(
+            "Go through the kernels one by one and keep one number: when the device is free again.",
+            "A kernel starts at the later of two times: its launch, and the end of the one before.",
+            "end = max(end, n * launch) + us, for n, us in enumerate(durations).",
+        ),
+        evidence=(
+            function_answer(
+                ("one kernel", ([7], 5), 7),
+                ("the host is faster: kernels queue up", ([10, 10, 10], 4), 30),
+                ("the device is faster: it waits for launches", ([2, 2, 2, 2], 5), 17),
+                ("a long kernel, then short ones", ([20, 1, 1, 1], 5), 23),
+                ("a gap, a long kernel, then short ones", ([1, 20, 1, 1, 1], 5), 28),
+            ),
+        ),
+        symptoms={
+            "one kernel": "The first kernel is launched at time 0.",
+            "the host is faster: kernels queue up": "A kernel that is launched while another runs "
+            "starts when that one ends.",
+            "the device is faster: it waits for launches": "Kernel n cannot start before n·launch.",
+            "a long kernel, then short ones": "The launches go on while the long kernel runs: the "
+            "short ones wait in the queue, with no gap between them.",
+            "a gap, a long kernel, then short ones": "No sum tells: follow each kernel.",
+        },
+    ),
+}
