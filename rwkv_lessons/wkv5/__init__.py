@@ -9,14 +9,14 @@ For each head, with row vectors r, k, v, w, u and a K × V state S:
 import torch
 
 from .chunked import wkv5_chunked
-from .cuda import MAX_K, wkv5_cuda
+from .cuda import LARGEST, wkv5_cuda
 from .reference import wkv5_reference
 
 METHODS = {"reference": wkv5_reference, "chunked": wkv5_chunked, "cuda": wkv5_cuda}
 
 
 def wkv5(r, k, v, w, u, s0=None):
-    """Mixes time with the RWKV-5 recurrence: one numba kernel on a GPU, matrix products elsewhere.
+    """Mixes time with the RWKV-5 recurrence: numba kernels on a GPU, matrix products elsewhere.
 
     Args:
         r, k: receptance and key, `[B, T, H, K]`, float32, float16, bfloat16 or float64.
@@ -34,7 +34,6 @@ def wkv5(r, k, v, w, u, s0=None):
     """
     given = (r, k, v, w, u, s0)
     tensors = [x for x in given if isinstance(x, torch.Tensor)]
-    wants_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-    on_gpu = all(x.is_cuda and x.dtype != torch.float64 for x in tensors)
-    fits = on_gpu and not wants_gradient and tensors and tensors[0].shape[-1] <= MAX_K
+    on_gpu = bool(tensors) and all(x.is_cuda and x.dtype != torch.float64 for x in tensors)
+    fits = on_gpu and max(x.shape[-1] for x in tensors) <= LARGEST
     return (wkv5_cuda if fits else wkv5_chunked)(*given)

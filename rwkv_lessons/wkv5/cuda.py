@@ -27,12 +27,13 @@ from ..launch import (
     types,
 )
 from .arguments import check_arguments
+from .cuda_backward import backward, keep_inputs
 
 KEYS, VALUES = 8, 8  # the tile of a thread: 64 registers for the state, some 60 around it
 THREADS = 64  # in a block: a whole head of 64 × 64, and four blocks on a multiprocessor
 TOKENS = 8  # fetched together, while the 8 before them are computed
 SHARED_BYTES = 48 * 1024  # what a block may have without asking for more
-MAX_K = 1024
+LARGEST = 1024  # keys or values of a head that a block's threads can hold between them
 
 IN_MEMORY = {
     torch.float32: (types.float32, float32, float32),
@@ -211,14 +212,15 @@ torch.library.define(
 )
 torch.library.impl(NAME, "CUDA", forward)
 torch.library.register_fake(NAME, forward_shapes)
+torch.library.register_autograd(NAME, backward, setup_context=keep_inputs)
 
 
 def wkv5_cuda(r, k, v, w, u, s0=None):
-    """Same arguments and results as `wkv5`, on an NVIDIA GPU, without gradients.
+    """Same arguments and results as `wkv5`, on an NVIDIA GPU, gradients included.
 
     Args:
         r, k: receptance and key, `[B, T, H, K]`, float32, float16 or bfloat16; K up to 1024.
-        v: value, `[B, T, H, V]`, of the same dtype.
+        v: value, `[B, T, H, V]`, of the same dtype; V up to 1024.
         w, u: log decay (at most 0, -inf too) and bonus, `[H, K]`, any of these dtypes.
         s0: state before the first token, `[B, H, K, V]` (keys × values); zeros if None.
 
@@ -227,14 +229,12 @@ def wkv5_cuda(r, k, v, w, u, s0=None):
 
     Raises:
         TypeError, ValueError: an argument has the wrong dtype, shape or device.
-        NotImplementedError: an argument needs a gradient.
     """
     given = (r, k, v, w, u) if s0 is None else (r, k, v, w, u, s0)
-    _, _, _, K, _ = check_arguments(*given, dtypes=tuple(IN_MEMORY))
+    _, _, _, K, V = check_arguments(*given, dtypes=tuple(IN_MEMORY))
     if not r.is_cuda:
         raise ValueError(f"r must be on a CUDA device, got {r.device}; wkv5 works on any device")
-    if K > MAX_K:
-        raise ValueError(f"r must have at most {MAX_K} keys per head, got K = {K}")
-    if torch.is_grad_enabled() and any(x.requires_grad for x in given):
-        raise NotImplementedError("wkv5_cuda has no gradients: call wkv5, or use torch.no_grad()")
+    for name, letter, size in (("r", "K", K), ("v", "V", V)):
+        if size > LARGEST:
+            raise ValueError(f"{name} must have {letter} ≤ {LARGEST}, got {letter} = {size}")
     return torch.ops.rwkv_lessons.wkv5_forward(r, k, v, w, u, s0)

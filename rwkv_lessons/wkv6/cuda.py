@@ -2,7 +2,8 @@
 
 The forward kernel is WKV-5's with one more row per token, the decay: `exp` is taken once for each
 token and key, when the block puts the token into shared memory, and each thread then reads eight
-rates a token where WKV-5 kept eight for good. tiles.py has the layout; backward.py the gradients.
+rates a token where WKV-5 kept eight for good. tiles.py has the layout, cuda_backward.py the
+gradients.
 
 What bounds it: arithmetic, 3 instructions per element of the state and token; device memory moves
 r, k, v, w and o once.
@@ -15,7 +16,7 @@ from numba import cuda, float32, int32
 
 from ..launch import ceil_div, compiled, launch, types
 from .arguments import check_arguments
-from .cuda_backward import gradient_shapes, gradients
+from .cuda_backward import backward, keep_inputs
 from .tiles import IN_MEMORY, LARGEST, TILE, Tiles, multiprocessors, threads_along
 
 
@@ -137,7 +138,7 @@ def ready(BH, K, V, dtype, w_dtype, device):
     KEYS, VALUES = TILE
     value_groups = threads_along(ceil_div(V, VALUES), ceil_div(K, KEYS), BH, count)
     kernel, signature, threads, blocks = build(K, V, dtype, w_dtype, value_groups, tile=TILE)
-    return compiled(kernel, signature, capability), BH * blocks, threads
+    return compiled(kernel, signature, threads, capability), BH * blocks, threads
 
 
 def forward(r, k, v, w, u, s0):
@@ -161,27 +162,13 @@ def forward_shapes(r, k, v, w, u, s0):
     return o, r.new_empty(B, H, K, v.shape[-1], dtype=torch.float32)
 
 
-def keep_inputs(ctx, inputs, output):
-    ctx.save_for_backward(*inputs)
-
-
-def backward(ctx, do, ds1):
-    *inputs, s0 = ctx.saved_tensors
-    *given, ds0 = torch.ops.rwkv_lessons.wkv6_backward(*inputs, s0, do, ds1)
-    return *given, None if s0 is None else ds0.to(s0.dtype)
-
-
-INPUTS = "Tensor r, Tensor k, Tensor v, Tensor w, Tensor u, Tensor? s0"
-FORWARD, BACKWARD = "rwkv_lessons::wkv6_forward", "rwkv_lessons::wkv6_backward"
-torch.library.define(FORWARD, f"({INPUTS}) -> (Tensor, Tensor)")
-torch.library.impl(FORWARD, "CUDA", forward)
-torch.library.register_fake(FORWARD, forward_shapes)
-torch.library.register_autograd(FORWARD, backward, setup_context=keep_inputs)
+NAME = "rwkv_lessons::wkv6_forward"
 torch.library.define(
-    BACKWARD, f"({INPUTS}, Tensor? do, Tensor? ds1) -> ({', '.join(['Tensor'] * 6)})"
+    NAME, "(Tensor r, Tensor k, Tensor v, Tensor w, Tensor u, Tensor? s0) -> (Tensor, Tensor)"
 )
-torch.library.impl(BACKWARD, "CUDA", gradients)
-torch.library.register_fake(BACKWARD, gradient_shapes)
+torch.library.impl(NAME, "CUDA", forward)
+torch.library.register_fake(NAME, forward_shapes)
+torch.library.register_autograd(NAME, backward, setup_context=keep_inputs)
 
 
 def wkv6_cuda(r, k, v, w, u, s0=None):

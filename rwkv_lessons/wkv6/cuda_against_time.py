@@ -40,8 +40,8 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
         row_w = row_k if w_per_token else h * K + i0
         next_row_w = H * K if w_per_token else 0
         dv_block = cuda.blockIdx.x % BLOCKS * B * T * H * V
-        groups = (T + CHECKPOINT - 1) // CHECKPOINT
-        row_saved = cuda.blockIdx.x * groups * KEYS * VALUES * THREADS + x
+        checkpoints = (T + CHECKPOINT - 1) // CHECKPOINT
+        row_saved = cuda.blockIdx.x * checkpoints * KEYS * VALUES * THREADS + x
 
         s_r = cuda.shared.array((TOKENS, KROW), float32, alignment=16)
         s_k = cuda.shared.array((TOKENS, KROW), float32, alignment=16)

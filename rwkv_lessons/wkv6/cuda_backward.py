@@ -41,7 +41,7 @@ def ready(BH, K, V, dtype, w_dtype, w_per_token, device):
         kernel, signature, threads, blocks = way.build(
             K, V, dtype, w_dtype, w_per_token, key_groups, tile=TILE
         )
-        kernels.append(compiled(kernel, signature, capability))
+        kernels.append(compiled(kernel, signature, threads, capability))
     return *kernels, blocks, threads
 
 
@@ -59,6 +59,7 @@ def gradients(r, k, v, w, u, s0, do, ds1):
     B, T, H, K = r.shape
     V, w_per_token = v.shape[-1], w.ndim == 4
     do = torch.zeros_like(v) if do is None else do.to(r.dtype)
+    dtype_of_w, w = w.dtype, w if w_per_token else w.float()
     r, k, v, w, do = (x.contiguous() for x in (r, k, v, w, do))
     bonus = u.float().contiguous()
     empty = torch.empty(B, H, K, V, dtype=torch.float32, device=r.device)
@@ -87,7 +88,7 @@ def gradients(r, k, v, w, u, s0, do, ds1):
         if blocks > 1:
             dv = dvs.sum(0).to(v.dtype)
         if not w_per_token:
-            dw = dw.sum(0).to(w.dtype)
+            dw = dw.sum(0).to(dtype_of_w)
         return dr, dk, dv, dw, du.sum(0).to(u.dtype), ds0
 
 
@@ -104,3 +105,23 @@ def gradient_shapes(r, k, v, w, u, s0, do, ds1):
         torch.empty(u.shape, dtype=u.dtype, device=u.device),
         r.new_empty(shape, dtype=torch.float32),
     )
+
+
+def keep_inputs(ctx, inputs, output):
+    ctx.save_for_backward(*inputs)
+
+
+def backward(ctx, do, ds1):
+    *inputs, s0 = ctx.saved_tensors
+    *given, ds0 = torch.ops.rwkv_lessons.wkv6_backward(*inputs, s0, do, ds1)
+    return *given, None if s0 is None else ds0.to(s0.dtype)
+
+
+NAME = "rwkv_lessons::wkv6_backward"
+torch.library.define(
+    NAME,
+    "(Tensor r, Tensor k, Tensor v, Tensor w, Tensor u, Tensor? s0, Tensor? do, Tensor? ds1)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+torch.library.impl(NAME, "CUDA", gradients)
+torch.library.register_fake(NAME, gradient_shapes)

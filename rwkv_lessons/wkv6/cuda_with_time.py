@@ -40,7 +40,8 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
         row_k, row_v = (b * T * H + h) * K + i0, (b * T * H + h) * V
         row_w = row_k if w_per_token else h * K + i0
         next_row_w = H * K if w_per_token else 0
-        row_saved = cuda.blockIdx.x * ((T + CHECKPOINT - 1) // CHECKPOINT) * KEYS * VALUES * THREADS + x
+        checkpoints = (T + CHECKPOINT - 1) // CHECKPOINT
+        row_saved = cuda.blockIdx.x * checkpoints * KEYS * VALUES * THREADS + x
 
         s_k = cuda.shared.array((TOKENS, KROW), float32, alignment=16)
         s_decay = cuda.shared.array((TOKENS, KROW), float32, alignment=16)
