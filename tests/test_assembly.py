@@ -231,7 +231,7 @@ def test_started_counts_up_to_the_first_of_a_kind():
         "MOV R1, R2\n@P0 LDG.E.128 R4, [R2]\nLDG.E R8, [R2]\nFFMA R1, R4, R5, R6\nLDG.E R9, [R2]\n"
     )
     fields = dict.fromkeys(Assembly.__dataclass_fields__, None) | {"sass": sass}
-    asm = Assembly(**{name: value for name, value in fields.items()})
+    asm = Assembly(**fields)
     assert asm.started("LDG", "FFMA") == 2
     assert asm.started("LDG.E.128", "FFMA", "FMUL") == 1
     assert asm.started("LDG", "REDG") == 3
