@@ -10,7 +10,7 @@ N = 64  # head size
 BLOCK = 32  # threads per block: one warp
 
 
-@cuda.jit(launch_bounds=(BLOCK, 1))  # such small blocks leave 255 registers a thread
+@cuda.jit
 def kernel(r, k, v, decay, u, o):
     """One thread per output column j of a head: it owns column j of the state.
 

@@ -10,7 +10,7 @@ N = 64  # head size, a multiple of 4
 BLOCK = 32  # threads per block: one warp
 
 
-@cuda.jit(launch_bounds=(256, 1))  # blocks of up to 256 threads, as lesson 06 makes them
+@cuda.jit
 def kernel(r, k, v, decay, u, o):
     """One thread per output column j of a head; r, k, decay and u come four at a time.
 
