@@ -16,7 +16,7 @@ from rwkv_lessons.lab.exercises import Exercise
 N = 64  # head size
 
 
-@cuda.jit
+@cuda.jit(launch_bounds=(N, 1))
 def shared(r, k, v, decay, u, o):
     """One block per head, one thread per output column j; r, k, decay and u in shared memory.
 
@@ -48,7 +48,7 @@ def shared(r, k, v, decay, u, o):
     ### END SOLUTION
 
 
-@cuda.jit
+@cuda.jit(launch_bounds=(N, 1))
 def state_in_shared(r, k, v, decay, u, o):
     """`shared`, with the state of the head in shared memory too: N·N floats, 16 KB.
 

@@ -222,3 +222,16 @@ def test_bad_input():
         assembly(one_float4, X2, X1, fast=True)
     with pytest.raises(TypeError, match="kernel is a int"):
         assembly(3)
+
+
+def test_started_counts_up_to_the_first_of_a_kind():
+    from rwkv_lessons.lab.assembly import Assembly
+
+    sass = (
+        "MOV R1, R2\n@P0 LDG.E.128 R4, [R2]\nLDG.E R8, [R2]\nFFMA R1, R4, R5, R6\nLDG.E R9, [R2]\n"
+    )
+    fields = dict.fromkeys(Assembly.__dataclass_fields__, None) | {"sass": sass}
+    asm = Assembly(**fields)
+    assert asm.started("LDG", "FFMA") == 2
+    assert asm.started("LDG.E.128", "FFMA", "FMUL") == 1
+    assert asm.started("LDG", "REDG") == 3

@@ -83,7 +83,7 @@ def _rung_method(rung, *block):
         rung.method + "".join(f"[{threads}]" for threads in block),
         prepare,
         dtypes=("float32",),
-        sources=(source_of(kernel), f"{rung.file}::launch"),
+        sources=(source_of(kernel), f"{rung.file}::{rung.kernel}", f"{rung.file}::launch"),
         note="time includes zeroing the output" if rung.zeroed else None,
         facts=lambda run: used | resources(kernel),
     )

@@ -59,6 +59,20 @@ class Assembly:
             n for op, n in self.counts.items() if op == prefix or op.startswith(prefix + ".")
         )
 
+    def started(self, opcode, *before):
+        """How many `opcode` instructions stand in front of the first of any of `before`.
+
+        Loads that are started before a first result is needed are on their way together.
+        """
+        found = 0
+        for line in self.sass.splitlines():
+            name = next((word for word in line.split() if not word.startswith("@")), "")
+            kinds = {name[:end] for end, c in enumerate(name + ".") if c == "."}
+            if kinds & set(before):
+                break
+            found += opcode in kinds
+        return found
+
     @property
     def atomics(self):
         """How many instructions are atomics, by whatever name this architecture has for them."""

@@ -146,6 +146,26 @@ def ladder(here=None, operation="wkv5"):
     return Picture(figure(operation, here), text + (f", {here} marked" if here else ""))
 
 
+def against_c(original, kernel, *before, operation="wkv5"):
+    """Prints the registers of the CUDA C `original` beside those of `kernel`, and its early loads.
+
+    Args:
+        original: its name in RWKV-CUDA, "v1a".
+        kernel: ours.
+        before: instructions: the loads that are started ahead of the first of these are counted.
+    """
+    from .assembly import assembly, available
+    from .evidence import WKV5_SIGNATURE
+
+    if missing := available():
+        print(f"No machine code here: {missing}")
+        return
+    theirs = record(f"rwkv-cuda-{operation}").row(original, dtype="float32")
+    mine = assembly(kernel, *WKV5_SIGNATURE)
+    print(f"CUDA C: {theirs.registers} registers; ours: {mine.registers}, and", end=" ")
+    print(f"{mine.started('LDG', *before)} loads before the first {' or '.join(before)}")
+
+
 def _recorded(name, card, folder):
     try:
         return record(name, card, folder)

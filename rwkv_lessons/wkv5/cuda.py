@@ -1,13 +1,17 @@
 """WKV-5 as one numba kernel: the state stays in registers, each thread holding a tile of it.
 
-A thread that owns a whole column of the state reads all of r and k for every token; from shared
-memory that is 2·K/4 reads of 16 bytes for 3·K multiply-adds, and shared memory, not arithmetic,
-sets the time. A thread that owns a tile of 8 keys × 8 values reads 8 of r, 8 of k and 8 of v for
-the same 3·64 multiply-adds: ten times less. The price is that o is now a sum over the threads
-that share a value, passed through shared memory once for every TOKENS tokens.
+A thread that owns a column of 64 keys reads 64 of r and of k for every token, 32 times 16 bytes
+of shared memory for its 192 multiplications and additions. A thread that owns a tile of 8 keys ×
+8 values does as many with 6 such reads: 8 of r, 8 of k, 8 of v. The price is that o becomes a sum
+over the threads that share a value, passed through shared memory once for every TOKENS tokens.
 
-What bounds it: arithmetic, 3 instructions per element of the state and token; device memory moves
-r, k, v and o once.
+Memory: r, k, v are read once and o is written once, 4·B·T·H·N elements. At N = 64 and float32
+that takes a good half of the time of the arithmetic, 3 instructions per element of the state and
+token, so arithmetic is the floor. Around the 192 instructions of a tile stand 24 for the bonus,
+some 30 for shared memory and the loop, and some 65 to fetch the next tokens and to add up o: three
+fifths of what is issued works on the state. The next tokens are on their way while these are
+computed. Larger tiles spill; smaller ones read more, but give a head more threads, which pays
+where heads are few.
 """
 
 import math
@@ -29,8 +33,8 @@ from ..launch import (
 from .arguments import check_arguments
 from .cuda_backward import backward, keep_inputs
 
-KEYS, VALUES = 8, 8  # the tile of a thread: 64 registers for the state, some 60 around it
-THREADS = 64  # in a block: a whole head of 64 × 64, and four blocks on a multiprocessor
+KEYS, VALUES = 8, 8  # the tile of a thread: 64 registers for the state, some 130 around it
+STATE = 64 * 64  # elements of the state in a block: 64 threads, and room for four such blocks
 TOKENS = 8  # fetched together, while the 8 before them are computed
 SHARED_BYTES = 48 * 1024  # what a block may have without asking for more
 LARGEST = 1024  # keys or values of a head that a block's threads can hold between them
@@ -43,14 +47,16 @@ IN_MEMORY = {
 
 
 @cache
-def build(K, V, dtype, value_groups, KEYS=KEYS, VALUES=VALUES, TOKENS=TOKENS):
+def build(K, V, dtype, VALUES, KEYS=KEYS, TOKENS=TOKENS):
     """The kernel for one head size and dtype, its argument types, and how it is launched.
 
     Returns:
         kernel, types, threads of a block, blocks per head (each has some of the values).
     """
     memory, widen, narrow = IN_MEMORY[dtype]
-    KEY_GROUPS, VALUE_GROUPS = ceil_div(K, KEYS), value_groups
+    KEY_GROUPS = ceil_div(K, KEYS)
+    fitting = STATE // (KEYS * VALUES * KEY_GROUPS)
+    VALUE_GROUPS = min(ceil_div(V, VALUES), max(fitting, 1))
     THREADS = KEY_GROUPS * VALUE_GROUPS
     KP, VP = KEY_GROUPS * KEYS, VALUE_GROUPS * VALUES  # keys and values of a block, padded
     BLOCKS = ceil_div(V, VP)
@@ -165,27 +171,19 @@ def build(K, V, dtype, value_groups, KEYS=KEYS, VALUES=VALUES, TOKENS=TOKENS):
 
 
 @cache
-def multiprocessors(device):
-    properties = torch.cuda.get_device_properties(device)
-    return properties.multi_processor_count, (properties.major, properties.minor)
-
-
-@cache
 def ready(BH, K, V, dtype, device):
     """The compiled kernel for a shape, its grid and its block."""
-    count, capability = multiprocessors(device)
-    key_groups = ceil_div(K, KEYS)
-    value_groups = min(ceil_div(V, VALUES), max(THREADS // key_groups, 1))
-    # Few heads: give each several blocks, as long as a block keeps a full warp.
-    while value_groups > 1 and key_groups * value_groups > 32:
-        if BH * ceil_div(V, VALUES * value_groups) >= 2 * count:
-            break
-        value_groups = ceil_div(value_groups, 2)
-    kernel, signature, threads, blocks = build(K, V, dtype, value_groups)
-    return compiled(kernel, signature, threads, capability), BH * blocks, threads
+    gpu = torch.cuda.get_device_properties(device)
+    # Few heads leave multiprocessors idle; half a tile then gives each head twice the threads.
+    values = VALUES if BH > gpu.multi_processor_count else VALUES // 2
+    kernel, signature, threads, blocks = build(K, V, dtype, values)
+    return compiled(kernel, signature, threads, (gpu.major, gpu.minor)), BH * blocks, threads
 
 
 def forward(r, k, v, w, u, s0):
+    if r.device.index != torch.cuda.current_device():
+        with torch.cuda.device(r.device):
+            return forward(r, k, v, w, u, s0)
     r, k, v = r.contiguous(), k.contiguous(), v.contiguous()
     w, u = w.float().contiguous(), u.float().contiguous()
     B, T, H, K = r.shape
@@ -193,10 +191,10 @@ def forward(r, k, v, w, u, s0):
     o = torch.empty_like(v)
     s1 = torch.empty(B, H, K, V, dtype=torch.float32, device=r.device)
     s0 = s1 if s0 is None else s0.float().contiguous()
-    with torch.cuda.device(r.device):
-        kernel, grid, block = ready(B * H, K, V, r.dtype, r.device)
-        tensors = (x.data_ptr() for x in (r, k, v, w, u, s0))
-        launch(kernel, grid, block, *tensors, int(s0 is not s1), o.data_ptr(), s1.data_ptr(), T, H)
+    kernel, grid, block = ready(B * H, K, V, r.dtype, r.device)
+    given, made = (r, k, v, w, u, s0), (o, s1)
+    addresses = [x.data_ptr() for x in given], [x.data_ptr() for x in made]
+    launch(kernel, grid, block, *addresses[0], int(s0 is not s1), *addresses[1], T, H)
     return o, s1
 
 
