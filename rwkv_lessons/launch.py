@@ -1,6 +1,7 @@
 """What numba.cuda needs in order to run on torch tensors, and does not bring."""
 
 import re
+import threading
 from functools import cache
 
 import llvmlite.ir as ir
@@ -12,6 +13,9 @@ try:
     from numba.cuda import cgutils, types
 except ImportError:  # the numba.cuda inside numba itself, all there is on macOS
     from numba.core import cgutils, types
+
+
+_thread = threading.local()
 
 
 def as_array(x):
@@ -171,9 +175,13 @@ def launch(kernel, grid, block, *args):
         args: addresses of arrays (`x.data_ptr()`) and 8-byte integers.
     """
     import torch
+    from cuda.core import Device
     from cuda.core import launch as launch_on
 
     # As Triton asks for it: torch.cuda.current_stream() costs as much as the whole launch.
     device = torch.cuda.current_device()
+    if getattr(_thread, "device", None) != device:  # torch binds a device when it first needs it,
+        Device(device).set_current()  # and the threads of its backward pass may not have yet
+        _thread.device = device
     here = _stream(torch._C._cuda_getCurrentRawStream(device), device)
     launch_on(here, _configuration(grid, block), kernel, *args)

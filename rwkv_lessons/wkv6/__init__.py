@@ -38,6 +38,6 @@ def wkv6(r, k, v, w, u, s0=None):
     """
     given = (r, k, v, w, u, s0)
     tensors = [x for x in given if isinstance(x, torch.Tensor)]
-    on_gpu = bool(tensors) and all(x.is_cuda and x.dtype != torch.float64 for x in tensors)
+    on_gpu = len(tensors) > 0 and all(x.is_cuda and x.dtype != torch.float64 for x in tensors)
     fits = on_gpu and max(x.shape[-1] for x in tensors) <= LARGEST
     return (wkv6_cuda if fits else wkv6_chunked)(*given)

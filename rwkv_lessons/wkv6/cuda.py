@@ -17,7 +17,7 @@ from numba import cuda, float32, int32
 from ..launch import ceil_div, compiled, launch, types
 from .arguments import check_arguments
 from .cuda_backward import backward, keep_inputs
-from .tiles import IN_MEMORY, LARGEST, TILE, Tiles, multiprocessors, threads_along
+from .tiles import IN_MEMORY, LARGEST, TILE, Tiles, threads_along, tile_for
 
 
 @cache
@@ -134,14 +134,17 @@ def build(K, V, dtype, w_dtype, value_groups, **sizes):
 @cache
 def ready(BH, K, V, dtype, w_dtype, device):
     """The compiled kernel for a shape, its grid and its block."""
-    count, capability = multiprocessors(device)
-    KEYS, VALUES = TILE
-    value_groups = threads_along(ceil_div(V, VALUES), ceil_div(K, KEYS), BH, count)
-    kernel, signature, threads, blocks = build(K, V, dtype, w_dtype, value_groups, tile=TILE)
+    tile = tile_for(BH, device, few=(TILE[0], TILE[1] // 2))
+    value_groups = threads_along(ceil_div(V, tile[1]), ceil_div(K, tile[0]))
+    kernel, signature, threads, blocks = build(K, V, dtype, w_dtype, value_groups, tile=tile)
+    capability = torch.cuda.get_device_capability(device)
     return compiled(kernel, signature, threads, capability), BH * blocks, threads
 
 
 def forward(r, k, v, w, u, s0):
+    if r.device.index != torch.cuda.current_device():
+        with torch.cuda.device(r.device):
+            return forward(r, k, v, w, u, s0)
     r, k, v, w = (x.contiguous() for x in (r, k, v, w))
     u = u.float().contiguous()
     B, T, H, K = r.shape
@@ -149,10 +152,9 @@ def forward(r, k, v, w, u, s0):
     o = torch.empty_like(v)
     s1 = torch.empty(B, H, K, V, dtype=torch.float32, device=r.device)
     s0 = s1 if s0 is None else s0.float().contiguous()
-    with torch.cuda.device(r.device):
-        kernel, grid, block = ready(B * H, K, V, r.dtype, w.dtype, r.device)
-        tensors = (x.data_ptr() for x in (r, k, v, w, u, s0))
-        launch(kernel, grid, block, *tensors, int(s0 is not s1), o.data_ptr(), s1.data_ptr(), T, H)
+    kernel, grid, block = ready(B * H, K, V, r.dtype, w.dtype, r.device)
+    given = [x.data_ptr() for x in (r, k, v, w, u, s0)]
+    launch(kernel, grid, block, *given, int(s0 is not s1), o.data_ptr(), s1.data_ptr(), T, H)
     return o, s1
 
 

@@ -27,22 +27,21 @@ import torch
 
 from ..launch import ceil_div, compiled, launch
 from . import cuda_against_time, cuda_with_time
-from .tiles import CHECKPOINT, TILE, multiprocessors, threads_along
+from .tiles import CHECKPOINT, TILE, threads_along, tile_for
 
 
 @cache
 def ready(BH, K, V, dtype, w_dtype, w_per_token, device):
-    """Both compiled kernels for a shape; their blocks per head and threads of a block."""
-    count, capability = multiprocessors(device)
-    KEYS, VALUES = TILE
-    key_groups = threads_along(ceil_div(K, KEYS), ceil_div(V, VALUES), BH, count)
-    kernels = []
+    """Both compiled kernels for a shape; their tile, blocks per head and threads of a block."""
+    tile = tile_for(BH, device, few=(TILE[0] // 2, TILE[1]))
+    key_groups = threads_along(ceil_div(K, tile[0]), ceil_div(V, tile[1]))
+    capability, kernels = torch.cuda.get_device_capability(device), []
     for way in (cuda_with_time, cuda_against_time):
         kernel, signature, threads, blocks = way.build(
-            K, V, dtype, w_dtype, w_per_token, key_groups, tile=TILE
+            K, V, dtype, w_dtype, w_per_token, key_groups, tile=tile
         )
         kernels.append(compiled(kernel, signature, threads, capability))
-    return *kernels, blocks, threads
+    return *kernels, tile, blocks, threads
 
 
 def gradients(r, k, v, w, u, s0, do, ds1):
@@ -54,42 +53,42 @@ def gradients(r, k, v, w, u, s0, do, ds1):
         do, ds1: gradients of o and s1; None counts as zeros.
 
     Returns:
-        Tensors of the shapes of r, k, v, w, u and s0: of w and u in their dtypes, ds0 in float32.
+        Tensors of the shapes of r, k, v, w, u and s0, in their dtypes; ds0 in float32.
     """
+    if r.device.index != torch.cuda.current_device():
+        with torch.cuda.device(r.device):
+            return gradients(r, k, v, w, u, s0, do, ds1)
     B, T, H, K = r.shape
-    V, w_per_token = v.shape[-1], w.ndim == 4
-    do = torch.zeros_like(v) if do is None else do.to(r.dtype)
-    dtype_of_w, w = w.dtype, w if w_per_token else w.float()
+    V, w_per_token, w_dtype = v.shape[-1], w.ndim == 4, w.dtype
+    do = torch.zeros_like(v) if do is None else do.to(v.dtype)
+    w = w if w_per_token else w.float()
     r, k, v, w, do = (x.contiguous() for x in (r, k, v, w, do))
-    bonus = u.float().contiguous()
-    empty = torch.empty(B, H, K, V, dtype=torch.float32, device=r.device)
-    ds0, has_s0, has_ds1 = empty, int(s0 is not None), int(ds1 is not None)
-    s0 = s0.float().contiguous() if has_s0 else empty
-    ds1 = ds1.float().contiguous() if has_ds1 else empty
-    with torch.cuda.device(r.device):
-        with_time, against_time, blocks, threads = ready(
-            B * H, K, V, r.dtype, w.dtype, w_per_token, r.device
-        )
-        grid, scratch = B * H * blocks, {"dtype": torch.float32, "device": r.device}
-        dr, dk, dv, dw = (torch.empty_like(x) for x in (r, k, v, w))
-        dr_state = dr if dr.dtype == torch.float32 else torch.empty(r.shape, **scratch)
-        tile = TILE[0] * TILE[1]
-        saved = torch.empty(grid * ceil_div(T, CHECKPOINT) * threads * tile, **scratch)
-        if not w_per_token:
-            dw = torch.empty(B, H, K, **scratch)
-        dvs = dv if blocks == 1 else torch.empty(blocks, *v.shape, **scratch)
-        du = torch.empty(B, H, K, **scratch)
+    u_in_float = u.float().contiguous()
+    scratch = {"dtype": torch.float32, "device": r.device}
+    ds0 = torch.empty(B, H, K, V, **scratch)
+    before = ds0 if s0 is None else s0.float().contiguous()
+    after = ds0 if ds1 is None else ds1.float().contiguous()
 
-        given = (k, v, w, do, s0, has_s0, dr_state, saved, T, H)
-        launch(with_time, grid, threads, *_addresses(given))
-        given = (r, k, v, w, bonus, do, ds1, has_ds1, dr_state, saved)
-        results = (dr, dk, dvs, dw, du, ds0, B, T, H)
-        launch(against_time, grid, threads, *_addresses(given + results))
-        if blocks > 1:
-            dv = dvs.sum(0).to(v.dtype)
-        if not w_per_token:
-            dw = dw.sum(0).to(dtype_of_w)
-        return dr, dk, dv, dw, du.sum(0).to(u.dtype), ds0
+    with_time, against_time, tile, blocks, threads = ready(
+        B * H, K, V, r.dtype, w.dtype, w_per_token, r.device
+    )
+    grid = B * H * blocks
+    dr, dk, dv = (torch.empty_like(x) for x in (r, k, v))
+    dw = torch.empty_like(w) if w_per_token else torch.empty(B, H, K, **scratch)
+    du = torch.empty(B, H, K, **scratch)
+    dr_state = dr if dr.dtype == torch.float32 else torch.empty(r.shape, **scratch)
+    dvs = dv if blocks == 1 else torch.empty(blocks, *v.shape, **scratch)
+    states = grid * ceil_div(T, CHECKPOINT)
+    saved = torch.empty(states * threads * tile[0] * tile[1], **scratch)
+
+    arguments = (k, v, w, do, before, int(s0 is not None), dr_state, saved, T, H)
+    launch(with_time, grid, threads, *_addresses(arguments))
+    given = (r, k, v, w, u_in_float, do, after, int(ds1 is not None), dr_state, saved)
+    results = (dr, dk, dvs, dw, du, ds0)
+    launch(against_time, grid, threads, *_addresses((*given, *results, B, T, H)))
+    dv = dv if blocks == 1 else dvs.sum(0).to(v.dtype)
+    dw = dw if w_per_token else dw.sum(0).to(w_dtype)
+    return dr, dk, dv, dw, du.sum(0).to(u.dtype), ds0
 
 
 def _addresses(arguments):

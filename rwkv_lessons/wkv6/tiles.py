@@ -7,7 +7,6 @@ tokens are through, the shares are added up, always in the same order.
 """
 
 import math
-from functools import cache
 
 import torch
 from numba import cuda, float32
@@ -15,7 +14,7 @@ from numba import cuda, float32
 from ..launch import bfloat16_to_float32, ceil_div, float32_to_bfloat16, load4, store4, types
 
 TILE = 8, 8  # keys and values of a thread: 64 registers for the state, 60 to 110 around it
-THREADS = 64  # in a block: a whole head of 64 × 64, and four blocks on a multiprocessor
+THREADS = 64  # in a block: a whole head of 64 × 64, and room for four blocks
 TOKENS = 8  # fetched together, while the 8 before them are computed
 PARTS = 4  # threads that share a sum over all keys, or all values, of one token
 SHARED_BYTES = 48 * 1024  # what a block may have without asking for more
@@ -30,26 +29,17 @@ IN_MEMORY = {  # dtype → numba's type of an element, to float32, from float32
 }
 
 
-@cache
-def multiprocessors(device):
-    """How many a GPU has, and its compute capability."""
-    properties = torch.cuda.get_device_properties(device)
-    return properties.multi_processor_count, (properties.major, properties.minor)
+def tile_for(heads, device, few):
+    """The tile of a thread: TILE, or `few` where B·H heads leave multiprocessors idle.
 
-
-def threads_along(groups, other_groups, heads, multiprocessors):
-    """How many threads a block has along a side of the state that blocks may share.
-
-    Args:
-        groups, other_groups: tiles along this side, and along the other, which a block has whole.
-        heads: B·H; where they are few, each gets several blocks, if a full warp remains.
+    Half a tile gives each head twice the threads, in two blocks.
     """
-    threads = min(groups, max(THREADS // other_groups, 1))
-    while threads > 1 and threads * other_groups > 32:
-        if heads * ceil_div(groups, threads) >= 2 * multiprocessors:
-            break
-        threads = ceil_div(threads, 2)
-    return threads
+    return TILE if heads > torch.cuda.get_device_properties(device).multi_processor_count else few
+
+
+def threads_along(groups, other_groups):
+    """Threads of a block along the side of the state that blocks share; it has the other whole."""
+    return min(groups, max(THREADS // other_groups, 1))
 
 
 class Tiles:
