@@ -37,7 +37,7 @@ def build(K, V, dtype, w_dtype, value_groups, **sizes):
     tiles = Tiles(KEY_GROUPS, value_groups, rows=(3, 1), shares=("values",), **sizes)
     THREADS, KP, VP, KROW, VROW, TOKENS = tiles.sizes
     KEY_COLUMNS, VALUE_COLUMNS = tiles.columns
-    make_fetch, put, put_exp = tiles.staging
+    make_fetch, put, put_exp, _, _ = tiles.staging
     fetch, fetch_w = make_fetch(widen), make_fetch(widen_w)
     key_at, value_at, load_keys, load_values, _, leave_values = tiles.tile
     add_shares, bonus_of_tokens, _, add_parts = tiles.sums
@@ -82,10 +82,10 @@ def build(K, V, dtype, w_dtype, value_groups, **sizes):
         fetch_w(next_w, w, row_k, H * K, T, K)
         fetch(next_v, v, row_v, H * V, T, V - j0)
         for t0 in range(0, T, TOKENS):
-            put(s_r, next_r, K)
-            put(s_k, next_k, K)
+            put(s_r, 0, next_r, K, TOKENS)
+            put(s_k, 0, next_k, K, TOKENS)
             put_exp(s_decay, next_w, K)
-            put(s_v, next_v, V - j0)
+            put(s_v, 0, next_v, V - j0, TOKENS)
             cuda.syncthreads()
             now = int32(min(TOKENS, T - t0))
             left = int32(min(TOKENS, T - t0 - now))

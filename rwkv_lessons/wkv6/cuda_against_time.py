@@ -18,11 +18,12 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
     (memory, widen, narrow), (w_memory, widen_w, narrow_w) = IN_MEMORY[dtype], IN_MEMORY[w_dtype]
     KEYS, VALUES = sizes.get("tile", TILE)
     VALUE_GROUPS = ceil_div(V, VALUES)
-    both = ("keys", "values")
-    tiles = Tiles(key_groups, VALUE_GROUPS, rows=(4, 2), shares=both, **sizes)
+    tiles = Tiles(
+        key_groups, VALUE_GROUPS, rows=(4, 2), shares=("keys", "values"), kept=(2, 1), **sizes
+    )
     THREADS, KP, VP, KROW, VROW, TOKENS = tiles.sizes
     KEY_COLUMNS, VALUE_COLUMNS = tiles.columns
-    make_fetch, put, put_exp = tiles.staging
+    make_fetch, put, put_exp, clear, keep = tiles.staging
     fetch, fetch_w, fetch_state = make_fetch(widen), make_fetch(widen_w), make_fetch(float32)
     key_at, value_at, load_keys, load_values, leave_keys, leave_values = tiles.tile
     add_shares, bonus_of_tokens, products_of_tokens, add_parts = tiles.sums
@@ -43,17 +44,18 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
         checkpoints = (T + CHECKPOINT - 1) // CHECKPOINT
         row_saved = cuda.blockIdx.x * checkpoints * KEYS * VALUES * THREADS + x
 
-        s_r = cuda.shared.array((TOKENS, KROW), float32, alignment=16)
+        s_r = cuda.shared.array((TOKENS + 1, KROW), float32, alignment=16)
         s_k = cuda.shared.array((TOKENS, KROW), float32, alignment=16)
         s_decay = cuda.shared.array((TOKENS, KROW), float32, alignment=16)
         s_dr = cuda.shared.array((TOKENS, KROW), float32, alignment=16)
         s_v = cuda.shared.array((TOKENS, VROW), float32, alignment=16)
-        s_do = cuda.shared.array((TOKENS, VROW), float32, alignment=16)
+        s_do = cuda.shared.array((TOKENS + 1, VROW), float32, alignment=16)
         s_dk = cuda.shared.array((TOKENS, VALUE_GROUPS, KROW), float32, alignment=16)
         s_dv = cuda.shared.array((TOKENS, key_groups, VROW), float32, alignment=16)
         s_u = cuda.shared.array((1, KROW), float32, alignment=16)
         s_bonus = cuda.shared.array((TOKENS, 4), float32, alignment=16)
-        s_product = cuda.shared.array((TOKENS, 4), float32, alignment=16)
+        s_now = cuda.shared.array((TOKENS, 4), float32, alignment=16)
+        s_later = cuda.shared.array((TOKENS, 4), float32, alignment=16)
         next_r = cuda.local.array((TOKENS, KEY_COLUMNS), float32)
         next_k = cuda.local.array((TOKENS, KEY_COLUMNS), float32)
         next_w = cuda.local.array((TOKENS, KEY_COLUMNS), float32)
@@ -68,7 +70,10 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
         v_j = cuda.local.array(VALUES, float32)
         do_j = cuda.local.array(VALUES, float32)
         dv_j = cuda.local.array(VALUES, float32)
-        a = cuda.local.array(KEY_COLUMNS, float32)
+        both = cuda.local.array(KEY_COLUMNS, float32)
+        dr_next = cuda.local.array(KEY_COLUMNS, float32)
+        state_next = cuda.local.array(KEY_COLUMNS, float32)
+        dw_next = cuda.local.array(KEY_COLUMNS, float32)
         du_sum = cuda.local.array(KEY_COLUMNS, float32)
         dw_sum = cuda.local.array(KEY_COLUMNS, float32)
 
@@ -81,9 +86,12 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
         for i in range(x, KP, THREADS):
             s_u[0, i] = u[h * K + i0 + i] if i0 + i < K else float32(0)
         for c in range(KEY_COLUMNS):
-            a[c], du_sum[c], dw_sum[c] = float32(0), float32(0), float32(0)
+            dr_next[c], state_next[c], dw_next[c] = float32(0), float32(0), float32(0)
+            both[c], du_sum[c], dw_sum[c] = float32(0), float32(0), float32(0)
 
         now = int32(T - t0)
+        clear(s_r, 0)
+        clear(s_do, 0)
         fetch(next_r, r, row_k, H * K, now, K - i0)
         fetch(next_k, k, row_k, H * K, now, K - i0)
         fetch_w(next_w, w, row_w, next_row_w, now, K - i0)
@@ -91,13 +99,16 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
         fetch(next_v, v, row_v, H * V, now, V)
         fetch(next_do, do, row_v, H * V, now, V)
         while t0 >= 0:
-            put(s_r, next_r, K - i0)
-            put(s_k, next_k, K - i0)
+            keep(s_r, 0, TOKENS)  # token t is in row t, and after the last comes its neighbour:
+            keep(s_do, 0, TOKENS)  # zeros, after the last of all
+            put(s_r, 0, next_r, K - i0, now)
+            put(s_k, 0, next_k, K - i0, TOKENS)
             put_exp(s_decay, next_w, K - i0)
-            put(s_dr, next_dr, K - i0)
-            put(s_v, next_v, V)
-            put(s_do, next_do, V)
-            if (t0 + now) % CHECKPOINT == 0 or t0 + now == T:
+            put(s_dr, 0, next_dr, K - i0, TOKENS)
+            put(s_v, 0, next_v, V, TOKENS)
+            put(s_do, 0, next_do, V, now)
+            saved_here = (t0 + now) % CHECKPOINT == 0 or t0 + now == T
+            if saved_here:
                 row = row_saved + t0 // CHECKPOINT * KEYS * VALUES * THREADS
                 for m in range(KEYS):
                     dk_i[m] = float32(0)
@@ -107,7 +118,7 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
                 cuda.syncthreads()
                 for c in range(KEY_COLUMNS):
                     if x + c * THREADS < KP:
-                        a[c] = add_shares(s_dk, 0, x + c * THREADS)
+                        both[c] = add_shares(s_dk, 0, x + c * THREADS)
             cuda.syncthreads()
             if t0 > 0:
                 row = row_k - TOKENS * H * K
@@ -119,14 +130,15 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
                 fetch(next_do, do, row_v - TOKENS * H * V, H * V, TOKENS, V)
 
             bonus_of_tokens(s_bonus, s_r, s_k, s_u)
-            products_of_tokens(s_product, s_v, s_do)
+            products_of_tokens(s_now, s_v, s_do, 0)
+            products_of_tokens(s_later, s_v, s_do, 1)
             for step in range(now):
                 t = now - 1 - step
-                load_keys(r_i, s_r, t)
+                load_keys(r_i, s_r, t + 1)
                 load_keys(k_i, s_k, t)
                 load_keys(decay, s_decay, t)
                 load_values(v_j, s_v, t)
-                load_values(do_j, s_do, t)
+                load_values(do_j, s_do, t + 1)
                 for m in range(KEYS):
                     dk_i[m] = float32(0)
                 for n in range(VALUES):
@@ -134,8 +146,9 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
                 for m in range(KEYS):
                     for n in range(VALUES):
                         dk_i[m] += ds[m, n] * v_j[n]
-                        dv_j[n] += k_i[m] * ds[m, n]
-                        ds[m, n] = decay[m] * ds[m, n] + r_i[m] * do_j[n]
+                        full = ds[m, n] + r_i[m] * do_j[n]
+                        dv_j[n] += k_i[m] * full
+                        ds[m, n] = decay[m] * full
                 leave_keys(s_dk, t, dk_i)
                 leave_values(s_dv, t, dv_j)
             cuda.syncthreads()
@@ -145,19 +158,28 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
                 if i < KP and i0 + i < K:
                     for step in range(now):
                         t = now - 1 - step
-                        at, product = row_k + t * H * K + i, add_parts(s_product, t)
-                        dk_state, r_t, k_t = add_shares(s_dk, t, i), s_r[t, i], s_k[t, i]
-                        dr[at] = narrow(s_dr[t, i] + s_u[0, i] * k_t * product)
-                        dk[at] = narrow(dk_state + s_u[0, i] * r_t * product)
+                        at = row_k + t * H * K + i
+                        r_t, r_next, k_t = s_r[t, i], s_r[t + 1, i], s_k[t, i]
+                        dk_state, dr_state_t = add_shares(s_dk, t, i), s_dr[t, i]
+                        product, product_next = add_parts(s_now, t), add_parts(s_later, t)
+                        if t0 + t + 1 < T:
+                            dr[at + H * K] = narrow(dr_next[c] + k_t * product_next)
+                        dk[at] = narrow(
+                            dk_state + r_next * product_next + s_u[0, i] * r_t * product
+                        )
                         du_sum[c] += r_t * k_t * product
-                        change = a[c] - k_t * dk_state
+                        change = dw_next[c] - k_t * dk_state
+                        if saved_here and step == 0:
+                            change = both[c]
                         if s_decay[t, i] < NO_DECAY_LEFT:
                             change = float32(0)
-                        a[c] = change + r_t * s_dr[t, i]
+                        change += r_next * state_next[c]
                         if w_per_token:
                             dw[at] = narrow_dw(change)
                         else:
                             dw_sum[c] += change
+                        dw_next[c], state_next[c] = change, dr_state_t
+                        dr_next[c] = dr_state_t + s_u[0, i] * k_t * product
             for c in range(VALUE_COLUMNS):
                 j = x + c * THREADS
                 if j < V:
@@ -171,14 +193,17 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
             row_w -= TOKENS * next_row_w
             now = int32(TOKENS)
 
+        load_keys(r_i, s_r, 0)
+        load_values(do_j, s_do, 0)
         for m in range(KEYS):
             for n in range(VALUES):
                 i, j = i0 + key_at(m), value_at(n)
                 if i < K and j < V:
-                    ds0[(head * K + i) * V + j] = ds[m, n]
+                    ds0[(head * K + i) * V + j] = ds[m, n] + r_i[m] * do_j[n]
         for c in range(KEY_COLUMNS):
             i = x + c * THREADS
             if i < KP and i0 + i < K:
+                dr[(b * T * H + h) * K + i0 + i] = narrow(dr_next[c])
                 du[head * K + i0 + i] = du_sum[c]
                 if not w_per_token:
                     dw[head * K + i0 + i] = dw_sum[c]

@@ -23,10 +23,10 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
     (memory, widen, _), (w_memory, widen_w, _) = IN_MEMORY[dtype], IN_MEMORY[w_dtype]
     KEYS, VALUES = sizes.get("tile", TILE)
     VALUE_GROUPS = ceil_div(V, VALUES)
-    tiles = Tiles(key_groups, VALUE_GROUPS, rows=(2, 2), shares=("keys",), **sizes)
+    tiles = Tiles(key_groups, VALUE_GROUPS, rows=(2, 2), shares=("keys",), kept=(1, 1), **sizes)
     THREADS, KP, _, KROW, VROW, TOKENS = tiles.sizes
     KEY_COLUMNS, VALUE_COLUMNS = tiles.columns
-    make_fetch, put, put_exp = tiles.staging
+    make_fetch, put, put_exp, clear, keep = tiles.staging
     fetch, fetch_w = make_fetch(widen), make_fetch(widen_w)
     key_at, value_at, load_keys, load_values, leave_keys, _ = tiles.tile
     add_shares = tiles.sums[0]
@@ -43,9 +43,9 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
         checkpoints = (T + CHECKPOINT - 1) // CHECKPOINT
         row_saved = cuda.blockIdx.x * checkpoints * KEYS * VALUES * THREADS + x
 
-        s_k = cuda.shared.array((TOKENS, KROW), float32, alignment=16)
+        s_k = cuda.shared.array((TOKENS + 1, KROW), float32, alignment=16)
         s_decay = cuda.shared.array((TOKENS, KROW), float32, alignment=16)
-        s_v = cuda.shared.array((TOKENS, VROW), float32, alignment=16)
+        s_v = cuda.shared.array((TOKENS + 1, VROW), float32, alignment=16)
         s_do = cuda.shared.array((TOKENS, VROW), float32, alignment=16)
         s_dr = cuda.shared.array((TOKENS, VALUE_GROUPS, KROW), float32, alignment=16)
         next_k = cuda.local.array((TOKENS, KEY_COLUMNS), float32)
@@ -66,15 +66,19 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
                 if has_s0 and i < K and j < V:
                     s[m, n] = s0[(head * K + i) * V + j]
 
+        clear(s_k, TOKENS)
+        clear(s_v, TOKENS)
         fetch(next_k, k, row_k, H * K, T, K - i0)
         fetch_w(next_w, w, row_w, next_row_w, T, K - i0)
         fetch(next_v, v, row_v, H * V, T, V)
         fetch(next_do, do, row_v, H * V, T, V)
         for t0 in range(0, T, TOKENS):
-            put(s_k, next_k, K - i0)
+            keep(s_k, TOKENS, 0)  # token t is in row t + 1: row t has the token before
+            keep(s_v, TOKENS, 0)
+            put(s_k, 1, next_k, K - i0, TOKENS)
+            put(s_v, 1, next_v, V, TOKENS)
             put_exp(s_decay, next_w, K - i0)
-            put(s_v, next_v, V)
-            put(s_do, next_do, V)
+            put(s_do, 0, next_do, V, TOKENS)
             cuda.syncthreads()
             now = int32(min(TOKENS, T - t0))
             left = int32(min(TOKENS, T - t0 - now))
@@ -96,7 +100,7 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
                 for m in range(KEYS):
                     for n in range(VALUES):
                         dr_i[m] += s[m, n] * do_j[n]
-                        s[m, n] = decay[m] * s[m, n] + k_i[m] * v_j[n]
+                        s[m, n] = decay[m] * (s[m, n] + k_i[m] * v_j[n])
                 leave_keys(s_dr, t, dr_i)
             if (t0 + now) % CHECKPOINT == 0 or t0 + now == T:
                 for m in range(KEYS):

@@ -47,23 +47,27 @@ class Tiles:
 
     Args:
         key_groups, value_groups: threads along the keys and along the values of a block.
-        rows: (keys, values): how many rows of shared memory a token needs that hold a number per
-            key, and per value; shares of sums come on top, see `shares`.
+        rows: (keys, values): how many arrays in shared memory have a row per token, with a number
+            for each key, and for each value.
         shares: "keys", "values" or both: what sums are left for.
+        kept: (keys, values): how many of these arrays have one row more, for a neighbour.
         tile: keys and values of a thread, multiples of 4.
         tokens: how many to stage together; fewer if shared memory is short.
     """
 
-    def __init__(self, key_groups, value_groups, rows, shares, tile=TILE, tokens=TOKENS):
+    def __init__(
+        self, key_groups, value_groups, rows, shares, kept=(1, 0), tile=TILE, tokens=TOKENS
+    ):
         KEYS, VALUES = tile
         THREADS = key_groups * value_groups
         KP, VP = key_groups * KEYS, value_groups * VALUES
         # Four more in a row: rows of different tokens, or shares, then start in other banks.
         KROW, VROW = KP + 4, VP + 4
-        token = rows[0] * KROW + rows[1] * VROW + 2 * PARTS
+        once = kept[0] * KROW + kept[1] * VROW
+        token = rows[0] * KROW + rows[1] * VROW + 3 * PARTS
         token += value_groups * KROW * ("keys" in shares)
         token += key_groups * VROW * ("values" in shares)
-        while tokens > 1 and 4 * (tokens * token + KROW) > SHARED_BYTES:
+        while tokens > 1 and 4 * (tokens * token + once) > SHARED_BYTES:
             tokens //= 2
         TOKENS = tokens
         self.sizes = THREADS, KP, VP, KROW, VROW, TOKENS
@@ -90,13 +94,13 @@ def _staging(THREADS, TOKENS):
         return fetch
 
     @cuda.jit(device=True, inline="always")
-    def put(s_x, registers, size):
-        """Passes a thread's columns on to the block, with zeros for the padding."""
+    def put(s_x, row, registers, size, now):
+        """Passes a thread's columns on to the block, `now` tokens, with zeros for the padding."""
         for c in range(registers.shape[1]):
             i = cuda.threadIdx.x + c * THREADS
             if i < s_x.shape[1]:
                 for t in range(TOKENS):
-                    s_x[t, i] = registers[t, c] if i < size else float32(0)
+                    s_x[row + t, i] = registers[t, c] if i < size and t < now else float32(0)
 
     @cuda.jit(device=True, inline="always")
     def put_exp(s_x, registers, size):
@@ -107,7 +111,18 @@ def _staging(THREADS, TOKENS):
                     x = math.exp(registers[t, c])
                     s_x[t, i] = x if i < size else float32(0)
 
-    return fetch, put, put_exp
+    @cuda.jit(device=True, inline="always")
+    def clear(s_x, row):
+        for i in range(cuda.threadIdx.x, s_x.shape[1], THREADS):
+            s_x[row, i] = float32(0)
+
+    @cuda.jit(device=True, inline="always")
+    def keep(s_x, row, kept):
+        """Moves a token to row `kept`; the columns are those that the thread puts itself."""
+        for i in range(cuda.threadIdx.x, s_x.shape[1], THREADS):
+            s_x[kept, i] = s_x[row, i]
+
+    return fetch, put, put_exp, clear, keep
 
 
 def _tile(KEYS, VALUES, VALUE_GROUPS):
@@ -172,13 +187,13 @@ def _sums(THREADS, TOKENS, KP, VP):
             s_sum[t, part] = total
 
     @cuda.jit(device=True, inline="always")
-    def products_of_tokens(s_sum, s_v, s_do):
-        """Σ v do over the values of each token, in PARTS parts."""
+    def products_of_tokens(s_sum, s_v, s_do, later):
+        """Σ v[t] do[t + later] over the values of each token, in PARTS parts."""
         for task in range(cuda.threadIdx.x, TOKENS * PARTS, THREADS):
             t, part = task % TOKENS, task // TOKENS
             total = float32(0)
             for j in range(4 * part, VP, 4 * PARTS):
-                a, b = load4(s_v, (t, j)), load4(s_do, (t, j))
+                a, b = load4(s_v, (t, j)), load4(s_do, (t + later, j))
                 total += a[0] * b[0] + a[1] * b[1] + a[2] * b[2] + a[3] * b[3]
             s_sum[t, part] = total
 
