@@ -185,8 +185,7 @@ def wkv6_cuda(r, k, v, w, u, s0=None):
 
     Returns:
         o `[B, T, H, V]` in r's dtype, and s1 `[B, H, K, V]` in float32. Sums are float32. The
-        gradient of w is that of the log decay, 0 where w is -inf; its error is some 1e-6 of
-        Σ_j |S[i, j] dS[i, j]|, the state times its gradient.
+        gradient of w is that of the log decay: 0 where w is -inf.
 
     Raises:
         TypeError, ValueError: an argument has the wrong dtype, shape or device.

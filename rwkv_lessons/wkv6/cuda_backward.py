@@ -1,22 +1,27 @@
 """The gradients of WKV-6 as two numba kernels: one runs with time, one against it.
 
-With S[t] the state after token t and dS[t] its gradient, for each key i and value j:
+With S[t] the state after token t and dS[t] its gradient, and without the bonus,
 
-    with time      dr'[t] = Σ_j S[t-1] do[t]
-    against time   dk'[t] = Σ_j dS[t] v[t]      dv[t] = Σ_i k[t] dS[t]
-                   dS[t-1] = exp(w[t]) dS[t] + r[t]ᵀ do[t]
+    dr[t] = Σ_j S[t-1] do[t]        dk[t] = Σ_j dS[t] v[t]        dv[t] = Σ_i k[t] dS[t]
+    dS[t-1] = exp(w[t]) dS[t] + r[t]ᵀ do[t]
+    dw[t] = Σ_j exp(w[t]) S[t-1] dS[t]
 
-to which the bonus adds u k (v·do) in dr, u r (v·do) in dk, and do Σ r u k in dv. The gradient of
-the log decay, dw[t] = Σ_j exp(w[t]) S[t-1] dS[t], needs both states at once, and neither kernel
-has the other's. But A[t] = Σ_j S[t] dS[t] changes by what one token puts in and takes out:
+for keys i and values j. The last needs two states that no kernel has together. But both kernels
+can leave out the token at hand: with Z[t] = exp(w[t]) S[t-1] and dZ[t] = exp(w[t+1]) dS[t+1],
 
-    dw[t] = A[t] - k[t] dk'[t]        A[t-1] = dw[t] + r[t] dr'[t]
+    y[t+1] = Σ_j Z[t] do[t+1]       dr[t+1] = y[t+1] + k[t] (v[t]·do[t+1])
+    z[t] = Σ_j dZ[t] v[t]           dk[t] = z[t] + r[t+1] (v[t]·do[t+1])
 
-Differences lose digits, a few more with every token, so A is computed afresh every CHECKPOINT
-tokens, from the state that the first kernel saved there. What is left of the error is some 1e-6
-of A: it shows in dw only where the decay is so strong that dw is far smaller than A.
+and dw, which is Σ_j Z[t] dS[t] = Σ_j S[t-1] dZ[t-1], goes from one token to the one before by
 
-Each block has some of the keys and all values: sums over values (dr', dk', A) then stay within a
+    dw[t] = dw[t+1] - k[t] z[t] + r[t+1] y[t+1].
+
+Every term is as small as the decays make dw itself. (With whole dr and dk in their places the
+large k r (v·do) would cancel in float32 instead of on paper: at w = -8 a thousandth of dw is then
+noise.) A sum over all tokens still gathers rounding, so every CHECKPOINT tokens dw starts afresh
+from Z, which the kernel that runs with time saves there: Σ_j Z[t] dZ[t] = dw[t+1] - k[t] z[t].
+
+Each block has some of the keys and all values: sums over values (y, z, dw) then stay within a
 block. Where a head has several blocks, dv is a sum over them, taken at the end. What bounds it:
 arithmetic, 3 and 4 instructions per element of the state and token.
 """
@@ -76,14 +81,14 @@ def gradients(r, k, v, w, u, s0, do, ds1):
     dr, dk, dv = (torch.empty_like(x) for x in (r, k, v))
     dw = torch.empty_like(w) if w_per_token else torch.empty(B, H, K, **scratch)
     du = torch.empty(B, H, K, **scratch)
-    dr_state = dr if dr.dtype == torch.float32 else torch.empty(r.shape, **scratch)
+    y = dr if dr.dtype == torch.float32 else torch.empty(r.shape, **scratch)
     dvs = dv if blocks == 1 else torch.empty(blocks, *v.shape, **scratch)
     states = grid * ceil_div(T, CHECKPOINT)
     saved = torch.empty(states * threads * tile[0] * tile[1], **scratch)
 
-    arguments = (k, v, w, do, before, int(s0 is not None), dr_state, saved, T, H)
+    arguments = (k, v, w, do, before, int(s0 is not None), y, saved, T, H)
     launch(with_time, grid, threads, *_addresses(arguments))
-    given = (r, k, v, w, u_in_float, do, after, int(ds1 is not None), dr_state, saved)
+    given = (r, k, v, w, u_in_float, do, after, int(ds1 is not None), y, saved)
     results = (dr, dk, dvs, dw, du, ds0)
     launch(against_time, grid, threads, *_addresses((*given, *results, B, T, H)))
     dv = dv if blocks == 1 else dvs.sum(0).to(v.dtype)

@@ -1,4 +1,4 @@
-"""The backward kernel that runs with time: it needs the state, and finds dr' with it."""
+"""The backward kernel that runs with time: it carries the state, for y and the checkpoints."""
 
 from functools import cache
 
@@ -10,7 +10,7 @@ from .tiles import CHECKPOINT, IN_MEMORY, TILE, Tiles
 
 @cache
 def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
-    """The kernel that finds dr' and saves the state every CHECKPOINT tokens.
+    """The kernel that finds y and saves Z every CHECKPOINT tokens; see cuda_backward.py.
 
     Args:
         w_per_token: w is `[B, T, H, K]`; otherwise `[H, K]`.
@@ -25,6 +25,7 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
     VALUE_GROUPS = ceil_div(V, VALUES)
     tiles = Tiles(key_groups, VALUE_GROUPS, rows=(2, 2), shares=("keys",), kept=(1, 1), **sizes)
     THREADS, KP, _, KROW, VROW, TOKENS = tiles.sizes
+    TOKENS_AND_ONE = TOKENS + 1
     KEY_COLUMNS, VALUE_COLUMNS = tiles.columns
     make_fetch, put, put_exp, clear, keep = tiles.staging
     fetch, fetch_w = make_fetch(widen), make_fetch(widen_w)
@@ -33,7 +34,7 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
     BLOCKS = ceil_div(K, KP)
 
     @cuda.jit
-    def kernel(k, v, w, do, s0, has_s0, dr_state, saved, T, H):
+    def kernel(k, v, w, do, s0, has_s0, y, saved, T, H):
         head, i0 = cuda.blockIdx.x // BLOCKS, cuda.blockIdx.x % BLOCKS * KP
         b, h = head // H, head % H
         x = cuda.threadIdx.x
@@ -43,38 +44,39 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
         checkpoints = (T + CHECKPOINT - 1) // CHECKPOINT
         row_saved = cuda.blockIdx.x * checkpoints * KEYS * VALUES * THREADS + x
 
-        s_k = cuda.shared.array((TOKENS + 1, KROW), float32, alignment=16)
+        s_k = cuda.shared.array((TOKENS_AND_ONE, KROW), float32, alignment=16)
         s_decay = cuda.shared.array((TOKENS, KROW), float32, alignment=16)
-        s_v = cuda.shared.array((TOKENS + 1, VROW), float32, alignment=16)
+        s_v = cuda.shared.array((TOKENS_AND_ONE, VROW), float32, alignment=16)
         s_do = cuda.shared.array((TOKENS, VROW), float32, alignment=16)
-        s_dr = cuda.shared.array((TOKENS, VALUE_GROUPS, KROW), float32, alignment=16)
+        s_y = cuda.shared.array((TOKENS, VALUE_GROUPS, KROW), float32, alignment=16)
         next_k = cuda.local.array((TOKENS, KEY_COLUMNS), float32)
         next_w = cuda.local.array((TOKENS, KEY_COLUMNS), float32)
         next_v = cuda.local.array((TOKENS, VALUE_COLUMNS), float32)
         next_do = cuda.local.array((TOKENS, VALUE_COLUMNS), float32)
-        s = cuda.local.array((KEYS, VALUES), float32)
+        z = cuda.local.array((KEYS, VALUES), float32)
         k_i = cuda.local.array(KEYS, float32)
         decay = cuda.local.array(KEYS, float32)
-        dr_i = cuda.local.array(KEYS, float32)
+        y_i = cuda.local.array(KEYS, float32)
         v_j = cuda.local.array(VALUES, float32)
         do_j = cuda.local.array(VALUES, float32)
 
         for m in range(KEYS):
             for n in range(VALUES):
                 i, j = i0 + key_at(m), value_at(n)
-                s[m, n] = float32(0)
+                z[m, n] = float32(0)
                 if has_s0 and i < K and j < V:
-                    s[m, n] = s0[(head * K + i) * V + j]
+                    z[m, n] = s0[(head * K + i) * V + j]
 
-        clear(s_k, TOKENS)
-        clear(s_v, TOKENS)
+        clear(s_k, TOKENS, KEY_COLUMNS)
+        clear(s_v, TOKENS, VALUE_COLUMNS)
         fetch(next_k, k, row_k, H * K, T, K - i0)
         fetch_w(next_w, w, row_w, next_row_w, T, K - i0)
         fetch(next_v, v, row_v, H * V, T, V)
         fetch(next_do, do, row_v, H * V, T, V)
         for t0 in range(0, T, TOKENS):
-            keep(s_k, TOKENS, 0)  # token t is in row t + 1: row t has the token before
-            keep(s_v, TOKENS, 0)
+            # Token t is put into row t + 1: row t then has the token before.
+            keep(s_k, TOKENS, 0, KEY_COLUMNS)
+            keep(s_v, TOKENS, 0, VALUE_COLUMNS)
             put(s_k, 1, next_k, K - i0, TOKENS)
             put(s_v, 1, next_v, V, TOKENS)
             put_exp(s_decay, next_w, K - i0)
@@ -96,16 +98,16 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
                 load_values(v_j, s_v, t)
                 load_values(do_j, s_do, t)
                 for m in range(KEYS):
-                    dr_i[m] = float32(0)
+                    y_i[m] = float32(0)
                 for m in range(KEYS):
                     for n in range(VALUES):
-                        dr_i[m] += s[m, n] * do_j[n]
-                        s[m, n] = decay[m] * (s[m, n] + k_i[m] * v_j[n])
-                leave_keys(s_dr, t, dr_i)
+                        y_i[m] += z[m, n] * do_j[n]
+                        z[m, n] = decay[m] * (z[m, n] + k_i[m] * v_j[n])
+                leave_keys(s_y, t, y_i)
             if (t0 + now) % CHECKPOINT == 0 or t0 + now == T:
                 for m in range(KEYS):
                     for n in range(VALUES):
-                        saved[row_saved] = s[m, n]
+                        saved[row_saved] = z[m, n]
                         row_saved += THREADS
             cuda.syncthreads()
 
@@ -113,7 +115,7 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
                 i = x + c * THREADS
                 if i < KP and i0 + i < K:
                     for t in range(now):
-                        dr_state[row_k + t * H * K + i] = add_shares(s_dr, t, i)
+                        y[row_k + t * H * K + i] = add_shares(s_y, t, i)
             row_k += TOKENS * H * K
 
     given, state, number = types.CPointer(memory), types.CPointer(types.float32), types.int64

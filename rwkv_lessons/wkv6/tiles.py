@@ -18,8 +18,8 @@ THREADS = 64  # in a block: a whole head of 64 × 64, and room for four blocks
 TOKENS = 8  # fetched together, while the 8 before them are computed
 PARTS = 4  # threads that share a sum over all keys, or all values, of one token
 SHARED_BYTES = 48 * 1024  # what a block may have without asking for more
-CHECKPOINT = 64  # tokens from one saved state to the next, see cuda_backward.py
-NO_DECAY_LEFT = 2.0**-24  # a decay below this leaves less of a state than its rounding
+CHECKPOINT = 64  # tokens between saved states: dw is then right to 7e-7; 16: 4e-7, 1024: 3e-6
+NO_DECAY_LEFT = 2.0**-24  # less than this leaves of a state less than its rounding: nothing
 LARGEST = 1024  # keys or values of a head: what a block's threads can hold between them
 
 IN_MEMORY = {  # dtype → numba's type of an element, to float32, from float32
@@ -112,15 +112,18 @@ def _staging(THREADS, TOKENS):
                     s_x[t, i] = x if i < size else float32(0)
 
     @cuda.jit(device=True, inline="always")
-    def clear(s_x, row):
-        for i in range(cuda.threadIdx.x, s_x.shape[1], THREADS):
-            s_x[row, i] = float32(0)
+    def clear(s_x, row, columns):
+        for c in range(columns):
+            if cuda.threadIdx.x + c * THREADS < s_x.shape[1]:
+                s_x[row, cuda.threadIdx.x + c * THREADS] = float32(0)
 
     @cuda.jit(device=True, inline="always")
-    def keep(s_x, row, kept):
-        """Moves a token to row `kept`; the columns are those that the thread puts itself."""
-        for i in range(cuda.threadIdx.x, s_x.shape[1], THREADS):
-            s_x[kept, i] = s_x[row, i]
+    def keep(s_x, row, kept, columns):
+        """Moves a token to row `kept`; a thread moves the columns that it puts."""
+        for c in range(columns):
+            if cuda.threadIdx.x + c * THREADS < s_x.shape[1]:
+                i = cuda.threadIdx.x + c * THREADS
+                s_x[kept, i] = s_x[row, i]
 
     return fetch, put, put_exp, clear, keep
 
