@@ -3,7 +3,6 @@
 import sys
 from types import ModuleType, SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
@@ -240,7 +239,8 @@ def test_a_peer_that_is_not_installed_is_named(monkeypatch):
 def test_the_ladder_on_this_gpu(capsys):
     main(["ladder", "wkv5", "--quick"])
     out = capsys.readouterr().out
-    assert "not timed" not in out and "Error" not in out
-    times = [line.split()[4] for line in out.splitlines() if line.startswith("0")]
-    assert len(times) == len(LADDERS["wkv5"]) + len(BLOCKS)
-    assert np.all(np.array(times, float) > 0)
+    done = [line for line in out.splitlines() if line.startswith("done: 0")]
+    timed = [line for line in done if line.endswith(" ms")]
+    assert len(done) == len(LADDERS["wkv5"]) + len(BLOCKS)
+    refused = [line for line in done if line not in timed]  # 512 threads want too many registers
+    assert len(refused) == 1 and "[512]" in refused[0] and "RESOURCES" in refused[0]

@@ -59,7 +59,7 @@ def measure(operation, method, inputs, expected, budget_ms=timing.BUDGET_MS, cei
             run = method.prepare(*inputs)
             error = relative_error(_output(run()), expected)
     except Exception as problem:  # a peer may refuse a shape or a dtype: the others go on
-        first_line = next(iter(str(problem).splitlines()), "")
+        first_line = next(iter(str(problem).splitlines()), "").split(". ")[0]
         return Row(**row, problem=f"{type(problem).__name__}: {first_line}")
 
     limit = LIMITS[dtype] if method.precise else PEER_LIMIT

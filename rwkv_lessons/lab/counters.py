@@ -24,6 +24,7 @@ from rwkv_lessons.bench.source import fingerprint, source_of
 from rwkv_lessons.launch import as_array, stream
 
 from .evidence import wkv5_arrays
+from .records import record
 from .trace import trace
 
 NAME = "wkv5-counters"
@@ -73,6 +74,14 @@ def ours(kernel, grid, block):
         "shared_load_instructions": counted.requests("shared", "load"),
         "shared_store_instructions": counted.requests("shared", "store"),
     }
+
+
+def recorded_passes(method):
+    """Passes over shared memory that the hardware counted, of one block for one token."""
+    B, T, H, _ = SHAPE
+    counters = record(NAME).row(method).counters
+    passes = counters["shared_load_wavefronts"] + counters["shared_store_wavefronts"]
+    return passes / (B * H) / T
 
 
 def launch_all():
