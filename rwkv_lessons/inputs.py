@@ -24,6 +24,16 @@ class RWKV5Inputs(NamedTuple):
     u: torch.Tensor
 
 
+class RWKV6Inputs(NamedTuple):
+    """What WKV-6 takes: r, k, v and log decay w `[B, T, H, N]`; bonus u `[H, N]`, float32."""
+
+    r: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    w: torch.Tensor
+    u: torch.Tensor
+
+
 @cache
 def tokens():
     """The whole text as word numbers `[tokens]`, and how many different words there are."""
@@ -67,10 +77,8 @@ def rwkv5_inputs(
     if not 0 <= layer < n_layer:
         raise ValueError(f"layer must be in 0 … n_layer - 1 = {n_layer - 1}, got {layer}")
     C, depth = H * N, layer / max(n_layer - 1, 1)
-    text, words = tokens()
     generator = torch.Generator().manual_seed(seed)
-    # The initialisation published in RWKV-LM (RWKV-v5, `generate_init_weight`).
-    embedding = torch.empty(words, C).uniform_(-1e-4, 1e-4, generator=generator).to(device)
+    embedding = _embedding(C, generator, device)
     gains = {"r": 1.0, "k": 0.1, "v": 1.0}
     weight = {x: _orthogonal(C, gain, generator, device) for x, gain in gains.items()}
     late = 1 - layer / n_layer
@@ -78,15 +86,61 @@ def rwkv5_inputs(
     mix = {"r": n ** (0.5 * late), "k": n**late, "v": n**late + 0.3 * depth}
 
     out = {x: torch.empty(B, T, C, dtype=dtype, device=device) for x in gains}
-    for b in range(B):  # a passage at a time bounds the memory
-        here = (offset + b * T + torch.arange(T)) % len(text)
-        x = F.layer_norm(F.layer_norm(embedding[text[here].to(device)], (C,)), (C,))
-        before = F.pad(x, (0, 0, 1, -1))
+    for b, (x, before) in enumerate(_passages(embedding, B, T, offset)):
         for name, y in out.items():
             y[b] = torch.lerp(before, x, mix[name]) @ weight[name].T
     r, k, v = (y.view(B, T, H, N) for y in out.values())
     w, u = (f(C, depth).view(H, N).to(device) for f in (rwkv5_decay, rwkv5_bonus))
     return RWKV5Inputs(r, k, v, w, u)
+
+
+RANK = 64  # of the part of RWKV-6's decay that depends on the token
+SWING = 0.5  # its standard deviation: most rates then move by a factor of up to exp(±2 · 0.5)
+
+
+def rwkv6_inputs(
+    B, T, H=4, N=64, *, dtype=torch.float32, device="cpu", layer=6, n_layer=12, offset=0, seed=0
+):
+    """r, k, v, w, u of layer `layer` of an RWKV-6 model ("Finch") of width H·N; see `rwkv5_inputs`.
+
+    The log decay is w = -exp(rate + tanh(x A) B): `rate` is RWKV-5's, x the token mixed with the
+    one before it, A and B of rank 64. A model starts with A = 0, where decay does not depend on
+    the data; here both are drawn, so that the second term has a standard deviation of `SWING`.
+
+    Args:
+        dtype: of r, k, v and w; u is float32.
+        The others: as for `rwkv5_inputs`, which gives the same r, k, v and u.
+    """
+    settings = {"layer": layer, "n_layer": n_layer, "offset": offset, "seed": seed}
+    r, k, v, w5, u = rwkv5_inputs(B, T, H, N, dtype=dtype, device=device, **settings)
+    C, generator = H * N, torch.Generator().manual_seed(seed)
+    embedding = _embedding(C, generator, device)
+    down = torch.randn(C, RANK, generator=generator).to(device) / C**0.5
+    # The tanh of a normal variable has a standard deviation of 0.63.
+    up = torch.randn(RANK, C, generator=generator).to(device) * SWING / (0.63 * RANK**0.5)
+    mix = (torch.arange(C, device=device) / C) ** (1 - layer / n_layer)
+    rate = (-w5).log().flatten()
+
+    w = torch.empty(B, T, C, dtype=dtype, device=device)
+    for b, (x, before) in enumerate(_passages(embedding, B, T, offset)):
+        w[b] = -torch.exp(rate + torch.tanh(torch.lerp(before, x, mix) @ down) @ up)
+    return RWKV6Inputs(r, k, v, w.view(B, T, H, N), u)
+
+
+def _embedding(C, generator, device):
+    """One row per word, as RWKV-LM starts it (RWKV-v5 and v6, `generate_init_weight`)."""
+    _, words = tokens()
+    return torch.empty(words, C).uniform_(-1e-4, 1e-4, generator=generator).to(device)
+
+
+def _passages(embedding, B, T, offset):
+    """B times x `[T, C]`, what a block sees of a passage, and x of the token before each."""
+    text, _ = tokens()
+    C = embedding.shape[1]
+    for b in range(B):  # a passage at a time bounds the memory
+        here = (offset + b * T + torch.arange(T)) % len(text)
+        x = F.layer_norm(F.layer_norm(embedding[text[here].to(embedding.device)], (C,)), (C,))
+        yield x, F.pad(x, (0, 0, 1, -1))
 
 
 def _orthogonal(C, gain, generator, device):

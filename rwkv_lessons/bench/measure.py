@@ -6,11 +6,11 @@ from contextlib import contextmanager
 
 import torch
 
-from rwkv_lessons.bench import timing
+from rwkv_lessons.bench import methods, timing
 from rwkv_lessons.bench.methods import reference
 from rwkv_lessons.bench.record import Row
 from rwkv_lessons.bench.roofline import rates
-from rwkv_lessons.bench.shapes import work
+from rwkv_lessons.bench.shapes import BACKWARD, work
 from rwkv_lessons.bench.source import fingerprint
 
 # The largest ‖o − ref‖ / ‖ref‖ that is timed. float32: the decay exp(w) is rounded by up to 6e-8,
@@ -24,13 +24,21 @@ def make_inputs(operation, shape, dtype, device):
     """The project's inputs for `operation`: r, k, v, w, u."""
     from rwkv_lessons import inputs
 
-    make = {"wkv5": inputs.rwkv5_inputs}[operation]
+    make = {"wkv5": inputs.rwkv5_inputs, "wkv6": inputs.rwkv6_inputs}
+    make = make[operation.removesuffix(BACKWARD)]
     return make(*shape, dtype=getattr(torch, dtype), device=device)
 
 
 @torch.no_grad()
 def in_float64(operation, inputs):
-    """The reference's output on the same numbers, upcast; on the same device."""
+    """The reference's output on the same numbers, upcast; on the same device.
+
+    For <operation>-backward o and the gradients of the inputs, by the chunked method: the tests
+    hold it against the reference, which would keep every state.
+    """
+    if operation.endswith(BACKWARD):
+        chunked = methods.library_function(operation, "chunked")
+        return methods.with_gradients(chunked, [x.double() for x in inputs])
     return reference(operation)(*(x.double() for x in inputs))[0]
 
 
@@ -42,7 +50,7 @@ def measure(operation, method, inputs, expected, budget_ms=timing.BUDGET_MS, cei
         operation: a key of `SHAPES`.
         method: a `Method`.
         inputs: r, k, v, w, u.
-        expected: o in float64.
+        expected: o in float64, or a tuple that starts with it: then the largest error counts.
         budget_ms: of repetitions, for each kind of time.
         ceilings: bytes and flops per second of this card, see ceilings.py; None if not measured.
 
@@ -57,7 +65,7 @@ def measure(operation, method, inputs, expected, budget_ms=timing.BUDGET_MS, cei
     try:
         with poisoned():
             run = method.prepare(*inputs)
-            error = relative_error(_output(run()), expected)
+            error = _error(run(), expected)
     except Exception as problem:  # a peer may refuse a shape or a dtype: the others go on
         first_line = next(iter(str(problem).splitlines()), "").split(". ")[0]
         return Row(**row, problem=f"{type(problem).__name__}: {first_line}")
@@ -82,8 +90,11 @@ def _facts(method, run):
         return {}
 
 
-def _output(result):
-    return result[0] if isinstance(result, tuple) else result
+def _error(result, expected):
+    result = result if isinstance(result, tuple) else (result,)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    errors = [relative_error(*pair) for pair in zip(result, expected, strict=False)]
+    return max(errors, key=lambda error: (math.isnan(error), error))
 
 
 def relative_error(o, expected):

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from rwkv_lessons.bench.rungs import BLOCKS, FINISHED, LADDERS
+from rwkv_lessons.bench.shapes import BACKWARD
 from rwkv_lessons.bench.source import ROOT, source_of
 from rwkv_lessons.launch import as_array, stream
 
@@ -28,14 +29,22 @@ class Method:
 
 
 def library(operation):
-    """The methods of rwkv_lessons.<operation>, by name."""
-    package = import_module(f"rwkv_lessons.{operation}")
+    """The methods of rwkv_lessons.<operation>, by name; for <operation>-backward, both passes."""
+    package = import_module(f"rwkv_lessons.{operation.removesuffix(BACKWARD)}")
+    if operation.endswith(BACKWARD):  # the reference would keep every state
+        found = {name: f for name, f in package.METHODS.items() if name != "reference"}
+        return {name: _gradient_method(name, f) for name, f in found.items()}
     return {name: _library_method(name, f) for name, f in package.METHODS.items()}
+
+
+def library_function(operation, name):
+    package = import_module(f"rwkv_lessons.{operation.removesuffix(BACKWARD)}")
+    return package.METHODS[name]
 
 
 def reference(operation):
     """The library's reference: what every method is compared with, in float64."""
-    return import_module(f"rwkv_lessons.{operation}").METHODS["reference"]
+    return library_function(operation, "reference")
 
 
 def ladder(operation):
@@ -57,6 +66,25 @@ def _library_method(name, f):
     module = inspect.getmodule(inspect.unwrap(f))
     file = Path(module.__file__).resolve().relative_to(ROOT).as_posix()
     return Method(name, prepare, sources=(file,), facts=lambda run: launched(module, run))
+
+
+def _gradient_method(name, f):
+    forward = _library_method(name, f)
+    folder = (ROOT / forward.sources[0]).parent
+    files = sorted(file.relative_to(ROOT).as_posix() for file in folder.glob("*.py"))
+
+    def prepare(*inputs):
+        return lambda: with_gradients(f, inputs)
+
+    return Method(name, prepare, sources=tuple(files), facts=forward.facts)
+
+
+def with_gradients(f, inputs):
+    """o = f(…)[0] and the gradients of all inputs, for do = v in reverse order of time."""
+    leaves = [x.detach().requires_grad_() for x in inputs]
+    with torch.enable_grad():
+        o = f(*leaves)[0]
+        return o.detach(), *torch.autograd.grad(o, leaves, inputs[2].flip(1))
 
 
 def _rung_method(rung, *block):

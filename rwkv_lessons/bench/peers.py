@@ -53,7 +53,7 @@ PEERS = {  # operation → name: (module, distribution, adapter, note)
 def peers(operation):
     """The installed peers as methods, by name, and a line for each one that is not installed."""
     methods, missing = {}, []
-    for name, (module, distribution, adapter, note) in PEERS[operation].items():
+    for name, (module, distribution, adapter, note) in PEERS.get(operation, {}).items():
         if find_spec(module) is None:
             missing.append(f"{name}: {distribution} is not installed")
             continue

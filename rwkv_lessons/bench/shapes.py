@@ -17,7 +17,15 @@ SHAPES = {
         "small": (8, 1024, 32, 64),
         "quick": (2, 16, 2, 64),
     },
+    "wkv6": {
+        "table": (8, 4096, 64, 64),
+        "one text": (1, 4096, 64, 64),
+        "short": (1, 54, 32, 64),
+        "quick": (2, 16, 2, 64),
+    },
 }
+BACKWARD = "-backward"  # after an operation's name: the forward and the backward pass together
+SHAPES |= {name + BACKWARD: shapes for name, shapes in SHAPES.items()}
 DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes of an element
 
 
@@ -27,7 +35,8 @@ def work(operation, shape, dtype):
     Args:
         operation: a key of `SHAPES`.
         shape: (B, T, H, N), each at least 1.
-        dtype: a key of `DTYPES`: the type of r, k, v and o. Parameters and states are float32.
+        dtype: a key of `DTYPES`: the type of r, k, v, o and, in WKV-6, w. Parameters and states
+            are float32.
 
     Raises:
         ValueError: the operation, the shape or the dtype is not known here.
@@ -51,4 +60,31 @@ def _wkv5(B, T, H, N, itemsize):
     return Work(4 * B * T * H * N * itemsize + 2 * H * N * 4, 7 * B * T * H * N * N)
 
 
-_WORK = {"wkv5": _wkv5}
+def _wkv6(B, T, H, N, itemsize):
+    """As WKV-5, and w has as many elements as r: 5·B·T·H·N; u is the parameter left."""
+    return Work(5 * B * T * H * N * itemsize + H * N * 4, 7 * B * T * H * N * N)
+
+
+def _with_gradients(forward, tensors, parameters):
+    """Forward and backward pass, from and to zero states.
+
+    bytes: the backward pass reads the inputs and do again, and writes a gradient of each input.
+    flops: per token, head and element of the state, 7 forward; S again, 3; dr, dk, dv and dw, 2
+    each; r·do and decay·dS + r·do, 3: 21.
+    """
+
+    def work(B, T, H, N, itemsize):
+        elements = B * T * H * N
+        least = forward(B, T, H, N, itemsize).bytes
+        least += (2 * tensors + 1) * elements * itemsize + 2 * parameters * H * N * 4
+        return Work(least, 21 * elements * N)
+
+    return work
+
+
+_WORK = {
+    "wkv5": _wkv5,
+    "wkv6": _wkv6,
+    "wkv5" + BACKWARD: _with_gradients(_wkv5, 3, 2),
+    "wkv6" + BACKWARD: _with_gradients(_wkv6, 4, 1),
+}
