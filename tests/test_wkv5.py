@@ -257,12 +257,3 @@ def test_cuda_in_torch_compile_and_opcheck():
     operator = torch.ops.rwkv_lessons.wkv5_forward.default
     for s0 in (x[5], None):
         torch.library.opcheck(operator, (*x[:5], s0))
-
-
-@pytest.mark.gpu
-def test_cuda_refuses_gradients_and_wkv5_has_them():
-    x = [y.requires_grad_() for y in make(1, 9, 2, 8, 8, dtype=torch.float32, device="cuda")]
-    with pytest.raises(NotImplementedError, match="wkv5_cuda has no gradients: call wkv5"):
-        wkv5_cuda(*x)
-    o, s1 = wkv5(*x)
-    assert all(torch.isfinite(g).all() for g in torch.autograd.grad(o.sum() + s1.sum(), x))
