@@ -30,15 +30,13 @@ def recorded():
 
 @pytest.mark.parametrize("row", recorded(), ids=lambda row: row.method)
 def test_global_memory_is_counted_exactly(row):
-    kernel, grid, block = next(r[1:] for r in counters.rungs() if r[0].method == row.method)
-    mine = counters.ours(kernel, grid, block)
+    mine = counters.ours(row.method)
     assert {name: mine[name] for name in EXACT} == {name: row.counters[name] for name in EXACT}
 
 
 @pytest.mark.parametrize("row", recorded(), ids=lambda row: row.method)
 def test_bank_conflicts_are_within_two_percent(row):
-    kernel, grid, block = next(r[1:] for r in counters.rungs() if r[0].method == row.method)
-    mine = counters.ours(kernel, grid, block)
+    mine = counters.ours(row.method)
     wavefronts = row.counters["shared_load_wavefronts"] + row.counters["shared_store_wavefronts"]
     for name in ("shared_load_conflicts", "shared_store_conflicts"):
         assert abs(mine[name] - row.counters[name]) <= 0.02 * wavefronts

@@ -41,7 +41,7 @@ def test_a_block_is_filled_and_nothing_else_changes(records):
     assert page.startswith("# Title\n\n<!-- BEGIN") and page.endswith("-->\n\nProse.\n")
     line = next(line for line in page.splitlines() if "05 float4" in line)
     assert line.startswith("| 05 float4 | 18.00 (17.00 … 19.00) | 1.1 | 9.16 | 7 |")
-    assert "| finished kernel | 14.00" in page and "2026-11-20" in page
+    assert "| finished kernel | 13.00" in page and "2026-11-20" in page
     assert readme.filled(page, records) == page
 
 

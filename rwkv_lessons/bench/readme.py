@@ -104,6 +104,17 @@ def _methods_block(operation):
     return block
 
 
+def _counters_block(folder):
+    from rwkv_lessons.lab import counters  # imports torch
+
+    try:
+        head, rows, where = counters.table(folder)
+    except LookupError as problem:
+        return f"{problem}."
+    B, T, H, N = counters.SHAPE
+    return f"{_markdown(head, rows)}\n\nB={B} T={T} H={H} N={N}. {where}."
+
+
 _QUANTITIES = {  # heading → field of a row, format
     "GB/s": ("gb_per_s", ".0f"),
     "TFLOP/s": ("tflop_per_s", ".1f"),
@@ -114,6 +125,7 @@ _QUANTITIES = {  # heading → field of a row, format
 }
 BLOCKS = {f"{op}-ladder": _ladder_block(op) for op in LADDERS}
 BLOCKS |= {op: _methods_block(op) for op in LADDERS}
+BLOCKS["wkv5-counters"] = _counters_block
 
 
 def _ladder_figure(operation, folder):

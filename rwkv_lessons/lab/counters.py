@@ -11,6 +11,7 @@ they differ, the machine code shows why.
 import argparse
 import csv
 import dataclasses
+import functools
 import io
 import shutil
 import subprocess
@@ -46,6 +47,18 @@ METRICS = {
 }
 
 
+COLUMNS = {
+    "load requests": "load_requests",
+    "load sectors": "load_sectors",
+    "store requests": "store_requests",
+    "store sectors": "store_sectors",
+    "atomic requests": "atomic_requests",
+    "shared reads": "shared_load_instructions",
+    "passes to read": "shared_load_wavefronts",
+    "passes to fill": "shared_store_wavefronts",
+}
+
+
 def rungs():
     """(rung, its kernel, grid, block) of every rung at SHAPE."""
     for rung in LADDERS["wkv5"]:
@@ -53,8 +66,10 @@ def rungs():
         yield rung, getattr(module, rung.kernel), *module.launch(*SHAPE)
 
 
-def ours(kernel, grid, block):
-    """What `lab.trace` counts, under the names of METRICS."""
+@functools.cache
+def ours(method):
+    """What `lab.trace` counts for a rung, under the names of METRICS."""
+    kernel, grid, block = next(launch for rung, *launch in rungs() if rung.method == method)
     counted = trace(kernel, grid, block, *wkv5_arrays(*SHAPE))
 
     def shared(what, op):
@@ -74,6 +89,18 @@ def ours(kernel, grid, block):
         "shared_load_instructions": counted.requests("shared", "load"),
         "shared_store_instructions": counted.requests("shared", "store"),
     }
+
+
+def table(folder=None):
+    """The record as rows of text: our count, and the hardware's where it is another."""
+    found = record(NAME, folder=folder)
+    rows = []
+    for rung in LADDERS["wkv5"]:
+        mine, theirs = ours(rung.method), found.row(rung.method).counters
+        theirs = dict.fromkeys(METRICS, 0) | theirs
+        pairs = [(mine[name], theirs[name]) for name in COLUMNS.values()]
+        rows.append([rung.label, *(f"{a:,}" if a == b else f"{a:,} ({b:,})" for a, b in pairs)])
+    return ["step", *COLUMNS], rows, found.provenance
 
 
 def recorded_passes(method):
@@ -141,8 +168,8 @@ def main():
     if options.launch:
         return launch_all()
     rows = []
-    for (rung, kernel, grid, block), theirs in zip(rungs(), hardware(), strict=True):
-        print(f"{rung.method}  (ours, hardware)\n{compare(ours(kernel, grid, block), theirs)}")
+    for (rung, kernel, _, block), theirs in zip(rungs(), hardware(), strict=True):
+        print(f"{rung.method}  (ours, hardware)\n{compare(ours(rung.method), theirs)}")
         sources = (source_of(kernel),)
         row = Row(rung.method, SHAPE, "float32", block=block, counters=theirs, sources=sources)
         rows.append(dataclasses.replace(row, sha256=fingerprint(*sources)))
