@@ -11,7 +11,7 @@ import torch
 
 from rwkv_lessons.bench.rungs import BLOCKS, FINISHED, LADDERS
 from rwkv_lessons.bench.shapes import BACKWARD
-from rwkv_lessons.bench.source import ROOT, source_of
+from rwkv_lessons.bench.source import ROOT, relative_imports, source_of
 from rwkv_lessons.launch import as_array, stream
 
 
@@ -64,19 +64,21 @@ def _library_method(name, f):
         return lambda: f(*inputs)
 
     module = inspect.getmodule(inspect.unwrap(f))
-    file = Path(module.__file__).resolve().relative_to(ROOT).as_posix()
-    return Method(name, prepare, sources=(file,), facts=lambda run: launched(module, run))
+    file = Path(module.__file__).resolve()
+    layout = [x for x in (file.with_name("tiles.py"),) if name == "cuda" and x.exists()]
+    sources = tuple(x.relative_to(ROOT).as_posix() for x in (file, *layout))
+    return Method(name, prepare, sources=sources, facts=lambda run: launched(module, run))
 
 
 def _gradient_method(name, f):
     forward = _library_method(name, f)
-    folder = (ROOT / forward.sources[0]).parent
-    files = sorted(file.relative_to(ROOT).as_posix() for file in folder.glob("*.py"))
+    files = relative_imports(ROOT / forward.sources[0])
+    files = tuple(sorted(file.relative_to(ROOT).as_posix() for file in files))
 
     def prepare(*inputs):
         return lambda: with_gradients(f, inputs)
 
-    return Method(name, prepare, sources=tuple(files), facts=forward.facts)
+    return Method(name, prepare, sources=files, facts=forward.facts)
 
 
 def with_gradients(f, inputs):

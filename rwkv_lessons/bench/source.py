@@ -43,6 +43,25 @@ def source_of(function):
     return f"{Path(f.__code__.co_filename).resolve().relative_to(ROOT).as_posix()}::{f.__name__}"
 
 
+def relative_imports(file):
+    """`file` and what it imports with dots, and so on: the operations that it is made of.
+
+    launch.py is left out: a fingerprint follows it by itself.
+    """
+    files, to_read = set(), [file]
+    while to_read:
+        file = to_read.pop()
+        files.add(file)
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                folder = file.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+                found = [folder / f"{name.name}.py" for name in node.names]
+                found.append(folder.with_suffix(".py"))
+                to_read += [x for x in found if x.exists() and x not in files]
+        files.discard(ROOT / LAUNCH)
+    return files
+
+
 def _collect(file, name, seen):
     """Adds the definition of `name`, and of the names it uses, to `seen`."""
     node = _definitions(file).get(name)
