@@ -4,8 +4,7 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3; do \
 	$$name -c '$(NEW_ENOUGH)' 2>/dev/null && echo $$name && break; done)
 PYTEST := $(BIN)python -m pytest
-NBVAL := $(if $(wildcard notebooks/*.ipynb),$(PYTEST) -n 2 --dist loadscope --nbval \
-	--nbval-current-env --nbval-cell-timeout=120 notebooks,@: no notebooks yet,)
+NBVAL := $(PYTEST) -n 2 --dist loadscope --nbval --nbval-current-env --nbval-cell-timeout=120 notebooks
 BENCH := $(BIN)python -m rwkv_lessons.bench
 
 .PHONY: help setup lab test record notebooks format clean

@@ -1,6 +1,8 @@
 """Kernels from the RWKV lessons. One folder per operation, one file per way of computing it.
 
     wkv5/     linear attention of RWKV-5: a matrix state with one decay per channel
+    wkv6/     linear attention of RWKV-6: a decay for every token and channel
+    interop/  the functions that other people's code already calls
     launch.py what numba.cuda needs to run on torch tensors, and does not bring
     inputs.py realistic inputs for every operation
     lab/      what the lessons teach with: check, trace, assembly, roofline, records, plots

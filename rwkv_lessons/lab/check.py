@@ -84,7 +84,7 @@ def check(id: str, function: Callable) -> Result:
     result = evaluate(id, function)
     print(result)
     if result.attempted:
-        progress.note_check(id, result.passed, exercises.source_of(function))
+        progress.note_check(id, result.passed, _text_of(function))
     return result
 
 
@@ -95,6 +95,13 @@ def hint(id: str) -> None:
     tier = progress.note_hint(id)
     hints = exercises.load(id).hints
     print(f"Hint {min(tier, len(hints))} of {len(hints)}: {hints[min(tier, len(hints)) - 1]}")
+
+
+def _text_of(function):
+    try:
+        return exercises.source_of(function)
+    except (OSError, TypeError):  # made by exec, or built in
+        return repr(function)
 
 
 def _first_line(error):
