@@ -5,7 +5,14 @@ import math
 import pytest
 import torch
 
-from rwkv_lessons.inputs import rwkv5_bonus, rwkv5_decay, rwkv5_inputs, tokens
+from rwkv_lessons.inputs import (
+    SWING,
+    rwkv5_bonus,
+    rwkv5_decay,
+    rwkv5_inputs,
+    rwkv6_inputs,
+    tokens,
+)
 
 
 def test_shapes_and_dtypes():
@@ -61,6 +68,27 @@ def test_decay_and_bonus_follow_the_published_formulas(depth, middle):
     zigzag = [0.0, 0.1, -0.1]
     want = [depth * (1 - n / 2) + zigzag[n] for n in range(3)]
     torch.testing.assert_close(rwkv5_bonus(3, depth), torch.tensor(want))
+
+
+def test_rwkv6_is_rwkv5_with_a_decay_that_swings_with_the_data():
+    five, six = rwkv5_inputs(2, 200, H=2), rwkv6_inputs(2, 200, H=2)
+    for name in "rkvu":
+        assert torch.equal(getattr(five, name), getattr(six, name))
+    assert six.w.shape == six.r.shape and six.w.is_contiguous() and (six.w < 0).all()
+    swing = (six.w / five.w).log()  # of exponents: w = -exp(rate + swing)
+    torch.testing.assert_close(swing.std(), torch.tensor(SWING), rtol=0.2, atol=0)
+    assert rwkv6_inputs(1, 3, H=1, N=8, dtype=torch.bfloat16).w.dtype == torch.bfloat16
+
+
+def test_rwkv6_decay_depends_on_the_token_and_the_one_before():
+    text, _ = tokens()
+    pairs = {}
+    for t in range(1, 200):
+        pairs.setdefault((int(text[t - 1]), int(text[t])), []).append(t)
+    first, again = next(places[:2] for places in pairs.values() if len(places) > 1)
+    w = rwkv6_inputs(1, 200, H=1, N=8).w[0]
+    torch.testing.assert_close(w[first], w[again])
+    assert not torch.allclose(w[first], w[first + 1])
 
 
 def test_a_layer_that_is_not_there():

@@ -4,7 +4,7 @@ import pytest
 
 from rwkv_lessons.bench.record import Provenance, Record, Row, load, path, save
 from rwkv_lessons.bench.roofline import rates
-from rwkv_lessons.bench.shapes import work
+from rwkv_lessons.bench.shapes import operation_of, work
 from rwkv_lessons.bench.source import fingerprint
 from rwkv_lessons.lab.records import every_record, record, stale, stale_rows
 
@@ -44,7 +44,7 @@ def test_every_record_can_be_traced_and_adds_up():
         for row in found.rows:
             if row.gb_per_s is None:
                 continue
-            least = work(found.name.split("-")[0], row.shape, row.dtype)
+            least = work(operation_of(found.name), row.shape, row.dtype)
             speed = rates(least, row.dtype, row.median_ms)
             assert row.gb_per_s == pytest.approx(speed["gb_per_s"], rel=1e-4)  # five digits kept
             assert row.p20_ms <= row.median_ms <= row.p80_ms and row.n >= 5

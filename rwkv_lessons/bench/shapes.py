@@ -29,6 +29,11 @@ SHAPES |= {name + BACKWARD: shapes for name, shapes in SHAPES.items()}
 DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes of an element
 
 
+def operation_of(record):
+    """The operation that a record's name starts with: "wkv6-backward" of "wkv6-backward-small"."""
+    return max((name for name in SHAPES if f"{record}-".startswith(f"{name}-")), key=len)
+
+
 def work(operation, shape, dtype):
     """The fewest bytes and the flops of `operation`.
 
