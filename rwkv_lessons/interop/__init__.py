@@ -1,0 +1,9 @@
+"""The faces that other people's code already calls, in front of this package's operations.
+
+    flash_rwkv.py    rwkv5_cuda_linear_attention, rwkv6_cuda_linear_attention of flash-rwkv
+    transformers.py  rwkv5_linear_attention, rwkv6_linear_attention of the Hugging Face models,
+                     and patch_rwkv for a model that is already loaded
+
+Other conventions exist in this folder only, and end here: sequences `[B, T, C]` with C = H·N, and a
+raw decay x that multiplies the state by `exp(-exp(x))`, where this package takes `w = -exp(x)`.
+"""

@@ -1,0 +1,53 @@
+"""What the doors share: tensors as other projects pass them, checked and turned into ours."""
+
+import torch
+
+HEAD_SIZE = 64  # of all released RWKV-5 and RWKV-6 models; a flat [C] cannot say another
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+# exp(-exp(7)) is 0 even in float64. Above it the gradient is 0 too, not 0 · exp(x) = 0 · inf.
+MAX_RAW_DECAY = 7.0
+
+
+def check_sequences(receptance, key, value, **others):
+    """Returns B, T, C, or raises a TypeError or ValueError that names the argument."""
+    given = {"receptance": receptance, "key": key, "value": value, **others}
+    for name, x in given.items():
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
+        if x.dtype not in DTYPES:
+            wanted = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+            raise TypeError(f"{name} must be one of {wanted}, got {x.dtype}")
+        if x.device != receptance.device:
+            raise ValueError(
+                f"{name} must be on receptance's device {receptance.device}, got {x.device}"
+            )
+    if receptance.ndim != 3 or 0 in receptance.shape:
+        raise ValueError(
+            f"receptance must be [B, T, C] with sizes of at least 1, got {list(receptance.shape)}"
+        )
+    check_shape("key", key, "B, T, C", receptance.shape)
+    check_shape("value", value, "B, T, C", receptance.shape)
+    return receptance.shape
+
+
+def check_shape(name, x, letters, shape):
+    """Raises a ValueError that names the argument unless x has this shape."""
+    if x.shape != shape:
+        raise ValueError(f"{name} must be [{letters}] = {list(shape)}, got {list(x.shape)}")
+
+
+def head_shape(name, x, C):
+    """H and N, from a parameter `[H, N]`, or `[C]` with heads of 64 channels."""
+    if x.shape == (C,) and C % HEAD_SIZE == 0:
+        return C // HEAD_SIZE, HEAD_SIZE
+    if x.ndim == 2 and x.numel() == C:
+        return x.shape
+    raise ValueError(
+        f"{name} must be [H, N] with H·N = C = {C}, or [C] where C is a multiple of {HEAD_SIZE}, "
+        f"got {list(x.shape)}"
+    )
+
+
+def log_decay(raw, dtype=torch.float32):
+    """w = -exp(raw): the state is multiplied by exp(w) = exp(-exp(raw))."""
+    return -raw.to(dtype).clamp(max=MAX_RAW_DECAY).exp()
