@@ -18,15 +18,15 @@ from ..wkv6.reference import wkv6_reference
 from . import trace
 from .check import ABSENT, FAILED, PASSED, Row
 from .evidence import (
-    FAULTS,
     HINTS,
-    TRAFFIC_SHAPE,
-    Budget,
     Case,
     Claim,
     Difference,
     compare,
+    explained,
     machine_code,
+    timed,
+    traffic,
 )
 
 # Array → what its axes are called: i keys, j values, c chunks.
@@ -112,9 +112,8 @@ def problem(shape, C=64, states=True, decay="text", device="cpu"):
 def _one_row(given, C):
     """The answers for one batch row."""
     found = _gradients(given, C)
-    no_bonus = _gradients(
-        given | {"u": torch.zeros_like(given["u"])}, C
-    )  # all is through the state
+    # Without a bonus, all of dr and dk comes through the state.
+    no_bonus = _gradients(given | {"u": torch.zeros_like(given["u"])}, C)
     found |= {"rdr": given["r"] * no_bonus["dr"], "kdk": given["k"] * no_bonus["dk"]}
     return found | {"du": found["du"][None]}  # [1, H, N]: the sum over the batch is the caller's
 
@@ -158,30 +157,28 @@ def wkv6_signature(kernel):
     return tuple(layouts[len(LETTERS[name])] for name in parameters(kernel))
 
 
-def _compare(writes, got, known, slack=()):
+def _compare(writes, got, known):
     """Raises `Difference` for the first of the arrays that is wrong."""
     for name in writes:
-        # What is left of a difference is as exact as what was subtracted.
-        scale = (
-            max(float(known[x].abs().max()) for x in ("a", "rdr", "kdk")) if name == "dw" else None
-        )
+        # dw is what is left of a difference: as exact as the numbers that are subtracted.
+        of = ("a", "rdr", "kdk") if name == "dw" else (name,)
+        scale = max(float(known[x].abs().max()) for x in of)
         try:
             compare(got[name], known[name].cpu().numpy(), LETTERS[name], scale)
         except Difference as difference:
             raise Difference(f"{name}: {difference}") from None
 
 
-def _launches(case, given, writes):
-    """(size, arguments) of a launch, or of two: the second goes on from the first one's state."""
+def _launches(case, given):
+    """(shape, arguments) of a launch, or of two: the second goes on from the first one's state."""
     if not case.split:
         return [(case.shape, given)]
-    halves = []
-    for tokens in (slice(0, case.split), slice(case.split, None)):
-        cut = {x: y[:, tokens].copy() if "t" in LETTERS[x] else y for x, y in given.items()}
-        halves.append((cut["r"].shape, cut))
-    halves[1][1]["s0"], halves[0][1]["s1"] = halves[0][1]["s1"], halves[0][1]["s1"]
-    halves[1][1]["s1"] = np.full_like(given["s1"], np.nan)
-    return halves
+    first, rest = (
+        {x: y[:, tokens].copy() if "t" in LETTERS[x] else y for x, y in given.items()}
+        for tokens in (slice(0, case.split), slice(case.split, None))
+    )
+    rest |= {"s0": first["s1"], "s1": first["s1"].copy()}
+    return [(part["r"].shape, part) for part in (first, rest)]
 
 
 def answer(launch: Callable, writes: tuple[str, ...], cases: tuple[Case6, ...]):
@@ -196,28 +193,21 @@ def answer(launch: Callable, writes: tuple[str, ...], cases: tuple[Case6, ...]):
             constants = {x: small[x] for x in small if x in used}
             chunk = {x: constants[x] for x in constants if x == "C"}
             try:
-                parts = _launches(case, _arrays(names, writes, known), writes)
+                parts = _launches(case, _arrays(names, writes, known))
                 for size, given in parts:
                     before = {x: y.copy() for x, y in given.items()}
                     grid, block = launch(*size, **chunk)
-                    trace.run(
-                        kernel,
-                        grid,
-                        block,
-                        *given.values(),
-                        constants=constants,
-                        reverse=case.reverse,
-                    )
+                    how = {"constants": constants, "reverse": case.reverse}
+                    trace.run(kernel, grid, block, *given.values(), **how)
                     for x in set(given) - set(writes):
                         if not np.array_equal(given[x], before[x]):
                             raise Difference(f"the kernel changed its input {x}")
                 whole = {x: _join(x, [given[x] for _, given in parts]) for x in writes}
                 _compare(writes, whole, known)
             except (Difference, trace.KernelFault) as error:
-                symptom = FAULTS.get(type(error).__name__, case.symptom)
-                symptom = exercise.symptoms.get(symptom, HINTS[symptom])
+                wrong = isinstance(error, Difference)
+                details = explained(error, exercise, case.symptom if wrong else None)
                 size = "B={} T={} H={} N={}".format(*case.shape)
-                details = (*str(error).splitlines(), f"hint: {symptom}")
                 return Row("answer", FAILED, f"{case.name} ({size})", details)
         return Row("answer", PASSED, f"{len(cases)} cases on the CPU, against float64")
 
@@ -228,29 +218,6 @@ def answer(launch: Callable, writes: tuple[str, ...], cases: tuple[Case6, ...]):
 def _join(name, parts):
     """Tokens of several launches one after another; of a state, the last."""
     return np.concatenate(parts, 1) if "t" in LETTERS[name] else parts[-1]
-
-
-def traffic(launch: Callable, writes: tuple[str, ...], *budgets: Budget):
-    """Counts what the kernel asks of memory, as written, and looks for races."""
-
-    def gather(kernel, exercise):
-        B, T, H, N = TRAFFIC_SHAPE
-        given = _arrays(parameters(exercise.reference), writes, problem(TRAFFIC_SHAPE))
-        counted = trace.trace(kernel, *launch(B, T, H, N), *given.values())
-        for trouble in (*counted.faults, *counted.races):
-            hint = f"hint: {exercise.symptoms.get('order', HINTS['order'])}"
-            return Row("traffic", FAILED, "", (*str(trouble).splitlines(), hint))
-        found = []
-        for budget in budgets:
-            count, limit = budget.count(counted), budget.limit(counted.warps, T)
-            if count > limit:
-                text = f"{count:,} {budget.text}, want at most {limit:,}"
-                return Row("traffic", FAILED, text, (f"counted at B={B} T={T} H={H} N={N}",))
-            found.append(f"{count:,} {budget.text}")
-        return Row("traffic", PASSED, " · ".join([*found, "no race"]))
-
-    gather.kind = "traffic"
-    return gather
 
 
 def gpu(launch: Callable, writes: tuple[str, ...], shape=(2, 139, 8, 64)):
@@ -264,20 +231,12 @@ def gpu(launch: Callable, writes: tuple[str, ...], shape=(2, 139, 8, 64)):
         for name in writes:
             given[name].fill_(torch.nan)
         grid, block = launch(*shape)
-        views = [as_array(x) for x in given.values()]
-        kernel[grid, block, stream()](*views)
+        kernel[grid, block, stream()](*map(as_array, given.values()))
         try:
             _compare(writes, {x: given[x].cpu().numpy() for x in writes}, known)
         except Difference as error:
             return Row("this GPU", FAILED, f"B, T, H, N = {shape}", (str(error),))
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        for _ in range(10):
-            kernel[grid, block, stream()](*views)
-        end.record()
-        end.synchronize()
-        card, ms = torch.cuda.get_device_name(), start.elapsed_time(end) / 10
-        return Row("this GPU", PASSED, f"{ms:.3f} ms at B, T, H, N = {shape} on {card}")
+        return timed(kernel, grid, block, given.values(), shape)
 
     gather.kind = "this GPU"
     return gather
@@ -294,7 +253,7 @@ def wkv6_kernel(kernel, launch, writes, cases, *claims: Claim, budgets=()):
     """
     return (
         answer(launch, writes, cases),
-        traffic(launch, writes, *budgets),
+        traffic(launch, lambda *shape: arrays(kernel, writes, shape).values(), *budgets),
         machine_code(*claims, signature=wkv6_signature(kernel)),
         gpu(launch, writes),
     )

@@ -18,7 +18,7 @@ def forward_sweep(r, k, v, w, u, s0, do, dr, rdr, du, states):
     s = cuda.local.array(N, float32)
     for j in range(N):
         s[j] = s0[b, h, i, j]
-    u_i, du_i = u[h, i], float32(0)
+    du_i = float32(0)
     for t in range(T):
         s_v[i], s_do[i] = v[b, t, h, i], do[b, t, h, i]
         r_i, k_i, decay_i = r[b, t, h, i], k[b, t, h, i], math.exp(w[b, t, h, i])
