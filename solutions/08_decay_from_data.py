@@ -11,7 +11,7 @@ from rwkv_lessons.lab.exercises import Exercise
 N = 64  # head size
 
 
-@cuda.jit
+@cuda.jit(launch_bounds=(N, 1))
 def kernel(r, k, v, w, u, s0, o, s1):
     """One block per batch row and head, one thread per output column j.
 

@@ -2,17 +2,19 @@
 
 import math
 
+import torch
 from numba import cuda, float32
 
 from rwkv_lessons.lab.evidence import at_most, bank_conflicts, in_registers, loads, stores
 from rwkv_lessons.lab.evidence_wkv6 import BACKWARD, wkv6_kernel
 from rwkv_lessons.lab.exercises import Exercise
+from rwkv_lessons.launch import as_array, ceil_div, stream
 
 N = 64  # head size
 C = 64  # tokens from one checkpoint to the next
 
 
-@cuda.jit
+@cuda.jit(launch_bounds=(N, 1))
 def forward_sweep(r, k, v, w, u, s0, do, dr, rdr, du, states):
     """With the time: thread i owns row i of the state S. A block is a head of a batch row.
 
@@ -81,7 +83,7 @@ def backward_sweep(r, k, v, w, u, ds1, do, states, dk, dv, kdk, ds0, a):
         s_r[n], s_k[n], s_v[n] = r[b, t, h, n], k[b, t, h, n], v[b, t, h, n]
         s_do[n], s_decay[n] = do[b, t, h, n], math.exp(w[b, t, h, n])
         cuda.syncthreads()
-        if (t + 1) % C == 0 or t == T - 1:
+        if (t + 1) % C == 0 or step == 0:
             a_n = float32(0)
             for j in range(N):
                 a_n += states[b, t // C, h, j, n] * row[j]
@@ -133,7 +135,25 @@ def launch(B, T, H, N, C=C):
 
 def launch_chunks(B, T, H, N, C=C):
     """The same for `decay_gradient`."""
-    return B * -(-T // C) * H, N
+    return B * ceil_div(T, C) * H, N
+
+
+def gradients(r, k, v, w, u, s0, do, ds1):
+    """dr, dk, dv, dw, du, ds0 on a GPU: the three kernels one after another, all float32."""
+    B, T, H, _ = r.shape
+    dr, rdr, dk, kdk, dv, dw = (torch.empty_like(r) for _ in range(6))
+    du, ds0 = torch.empty_like(r[:, 0]), torch.empty_like(s0)
+    states = r.new_empty(B, ceil_div(T, C), H, N, N)
+    a = r.new_empty(B, ceil_div(T, C), H, N)
+    _run(forward_sweep, launch, r, k, v, w, u, s0, do, dr, rdr, du, states)
+    _run(backward_sweep, launch, r, k, v, w, u, ds1, do, states, dk, dv, kdk, ds0, a)
+    _run(decay_gradient, launch_chunks, rdr, kdk, a, dw)
+    return dr, dk, dv, dw, du.sum(0), ds0
+
+
+def _run(kernel, sizes, first, *others):
+    grid, block = sizes(*first.shape)
+    kernel[grid, block, stream()](*map(as_array, (first, *others)))
 
 
 NO_ATOMICS = at_most(0, "RED", "REDG", "ATOM", "ATOMG", text="no atomics")

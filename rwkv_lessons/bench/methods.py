@@ -98,7 +98,7 @@ def _rung_method(rung, *block):
         _needs_head_size(rung, kernel, r.shape[-1])
         grid, used["block"] = module.launch(*r.shape, *block)
         o = torch.full_like(v, float("nan"))
-        arrays = [as_array(x) for x in (r, k, v, w.float().exp(), u.float(), o)]
+        arrays = [as_array(x) for x in ARGUMENTS[rung.operation](r, k, v, w, u, o)]
         launch = kernel[grid, used["block"], stream()]
 
         def run():
@@ -117,6 +117,20 @@ def _rung_method(rung, *block):
         note="time includes zeroing the output" if rung.zeroed else None,
         facts=lambda run: used | resources(kernel),
     )
+
+
+def _wkv5_arguments(r, k, v, w, u, o):
+    return r, k, v, w.float().exp(), u.float(), o
+
+
+def _wkv6_arguments(r, k, v, w, u, o):
+    """States in and out are allocated here, zeros before the first token."""
+    B, _, H, N = r.shape
+    s0 = torch.zeros(B, H, N, N, device=r.device)
+    return r, k, v, w.float(), u.float(), s0, o, torch.empty_like(s0)
+
+
+ARGUMENTS = {"wkv5": _wkv5_arguments, "wkv6": _wkv6_arguments}  # of a rung
 
 
 def _needs_head_size(rung, kernel, N):

@@ -101,7 +101,7 @@ def problem(shape, C=64, states=True, decay="text", device="cpu"):
     if decay == "strong":
         given["w"] = -4.6 - 9.2 * torch.sigmoid(random(B, T, H, N)).float().double()
     if decay == "edge":
-        given["w"] = torch.where(random(B, T, H, N) < 0, -torch.inf, 0.0)
+        given["w"] = torch.where(random(B, T, H, N) < 0, -torch.inf, 0.0).double()
     rows = [
         _one_row({x: y if x == "u" else y[b : b + 1] for x, y in given.items()}, C)
         for b in range(B)
@@ -151,6 +151,12 @@ def _arrays(names, writes, known):
     return {name: np.full_like(x, np.nan) if name in writes else x for name, x in float32s.items()}
 
 
+def _constants(kernel, shape, C):
+    """Replacements for those of the constants N and C that a kernel uses."""
+    used = getattr(kernel, "py_func", kernel).__code__.co_names
+    return {x: y for x, y in (("N", shape[3]), ("C", C)) if x in used}
+
+
 def wkv6_signature(kernel):
     """The numba types of a lesson kernel's arguments."""
     layouts = {n: float32[(slice(None),) * (n - 1) + (slice(None, None, 1),)] for n in (2, 3, 4, 5)}
@@ -185,13 +191,11 @@ def answer(launch: Callable, writes: tuple[str, ...], cases: tuple[Case6, ...]):
     """Runs the kernel on the CPU over `cases` and holds what it `writes` against float64."""
 
     def gather(kernel, exercise):
-        used = getattr(kernel, "py_func", kernel).__code__.co_names
         names = parameters(exercise.reference)
         for case in cases:
             known = problem(case.shape, SMALL_CHUNK, case.states, case.decay)
-            small = {"N": case.shape[3], "C": SMALL_CHUNK}
-            constants = {x: small[x] for x in small if x in used}
-            chunk = {x: constants[x] for x in constants if x == "C"}
+            constants = _constants(kernel, case.shape, SMALL_CHUNK)
+            chunk = {x: y for x, y in constants.items() if x == "C"}
             try:
                 parts = _launches(case, _arrays(names, writes, known))
                 for size, given in parts:
@@ -257,3 +261,24 @@ def wkv6_kernel(kernel, launch, writes, cases, *claims: Claim, budgets=()):
         machine_code(*claims, signature=wkv6_signature(kernel)),
         gpu(launch, writes),
     )
+
+
+def one_after_another(launches, shape, C):
+    """Runs kernels on the CPU, each on what those before it wrote, and compares with autograd.
+
+    Args:
+        launches: (kernel, what it writes, its launch function) each.
+        shape: (B, T, H, N) of the problem; C: tokens of a chunk.
+
+    Returns:
+        array → its largest error, in units of its largest element.
+    """
+    known, written = problem(shape, C), {}
+    for kernel, writes, launch in launches:
+        given = _arrays(parameters(kernel), writes, known)
+        given |= {name: written[name] for name in given if name in written}
+        grid, block = launch(*shape, C)
+        trace.run(kernel, grid, block, *given.values(), constants=_constants(kernel, shape, C))
+        written |= {name: given[name] for name in writes}
+    want = {name: known[name].numpy() for name in written}
+    return {x: np.abs(written[x] - want[x]).max() / np.abs(want[x]).max() for x in written}

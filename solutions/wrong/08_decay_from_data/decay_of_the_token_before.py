@@ -7,7 +7,7 @@ from numba import cuda, float32
 N = 64
 
 
-@cuda.jit
+@cuda.jit(launch_bounds=(N, 1))
 def kernel(r, k, v, w, u, s0, o, s1):
     B, T, H, _ = r.shape
     b, h = cuda.blockIdx.x // H, cuda.blockIdx.x % H

@@ -29,7 +29,7 @@ def backward_sweep(r, k, v, w, u, ds1, do, states, dk, dv, kdk, ds0, a):
         s_r[n], s_k[n], s_v[n] = r[b, t, h, n], k[b, t, h, n], v[b, t, h, n]
         s_do[n], s_decay[n] = do[b, t, h, n], math.exp(w[b, t, h, n])
         cuda.syncthreads()
-        if (t + 1) % C == 0 or t == T - 1:
+        if (t + 1) % C == 0 or step == 0:
             a_n = float32(0)
             for j in range(N):
                 a_n += states[b, t // C, h, j, n] * row[j]

@@ -8,7 +8,7 @@ N = 64
 C = 64
 
 
-@cuda.jit
+@cuda.jit(launch_bounds=(N, 1))
 def forward_sweep(r, k, v, w, u, s0, do, dr, rdr, du, states):
     B, T, H, _ = r.shape
     b, h = cuda.blockIdx.x // H, cuda.blockIdx.x % H
