@@ -70,6 +70,7 @@ EXERCISES = {
             ("o", "s1"),
             FORWARD,
             at_most(1, "MUFU.EX2", text="one exp per token and thread"),
+            at_most(0, "DADD", "DFMA", text="a sum in float32: float32(0) to start from, not 0"),
             in_registers(),
             budgets=(loads(4, once=1 + N), stores(1, once=N), bank_conflicts()),
         ),

@@ -156,6 +156,7 @@ def _run(kernel, sizes, first, *others):
     kernel[grid, block, stream()](*map(as_array, (first, *others)))
 
 
+FLOAT32 = at_most(0, "DADD", "DFMA", text="sums in float32: float32(0) to start from, not 0")
 NO_ATOMICS = at_most(0, "RED", "REDG", "ATOM", "ATOMG", text="no atomics")
 EXERCISES = {
     "forward_sweep": Exercise(
@@ -176,6 +177,7 @@ EXERCISES = {
             BACKWARD,
             NO_ATOMICS,
             at_most(1, "MUFU.EX2", text="one exp per token and thread"),
+            FLOAT32,
             in_registers(),
             budgets=(loads(6, once=1 + N), stores(2, once=1 + N), bank_conflicts()),
         ),
@@ -205,11 +207,13 @@ EXERCISES = {
             BACKWARD,
             NO_ATOMICS,
             at_most(1, "MUFU.EX2", text="one exp per token and thread"),
+            FLOAT32,
             in_registers(),
             budgets=(loads(5, once=1 + 3 * N), stores(3, once=1 + N), bank_conflicts()),
         ),
         symptoms={
-            "by hand": "One token, no states: dk is u·r·Σ v·do and dv is do·Σ r·u·k, as G is 0.",
+            "by hand": "One token, no states: G is 0, so dk is u·r·Σ v·do, dv is do·Σ r·u·k, and "
+            "kdk is 0.",
             "state": "dk[t], dv[t] look at the G after token t; and the last token comes first.",
         },
     ),

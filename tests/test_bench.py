@@ -152,7 +152,10 @@ class OnCPU:
         return lambda *arrays: trace.run(self.kernel, grid, block, *arrays)
 
 
-@pytest.mark.parametrize("rung", LADDERS["wkv5"], ids=lambda rung: rung.method)
+EVERY_RUNG = [rung for ladder in LADDERS.values() for rung in ladder]
+
+
+@pytest.mark.parametrize("rung", EVERY_RUNG, ids=lambda rung: rung.method)
 def test_every_rung_goes_through_the_bench(rung, monkeypatch):
     module = rung.load()
     replaced = SimpleNamespace(launch=module.launch)
@@ -160,8 +163,8 @@ def test_every_rung_goes_through_the_bench(rung, monkeypatch):
     monkeypatch.setattr(type(rung), "load", lambda self: replaced)
     monkeypatch.setattr(methods, "stream", lambda: None)
     method = methods._rung_method(rung)
-    inputs = make_inputs("wkv5", (1, 2, 1, 64), "float32", CPU)
-    expected = in_float64("wkv5", inputs)
+    inputs = make_inputs(rung.operation, (1, 2, 1, 64), "float32", CPU)
+    expected = in_float64(rung.operation, inputs)
     run = method.prepare(*inputs)
     for _ in range(2):  # also when its output holds an earlier result
         error = (run().double() - expected).norm() / expected.norm()
