@@ -1,75 +1,30 @@
-"""Inputs are the same every time, and as a model of the published initialisation makes them."""
+"""The inputs: the same for everyone, and as the models make them."""
 
-import math
-
-import pytest
 import torch
 
-from rwkv_lessons.inputs import rwkv5_bonus, rwkv5_decay, rwkv5_inputs, tokens
+from rwkv_lessons.inputs import rwkv5_inputs, rwkv6_inputs, tokens, words
 
 
-def test_shapes_and_dtypes():
-    x = rwkv5_inputs(2, 5, H=3, N=8, dtype=torch.bfloat16)
-    assert [y.shape for y in x] == [(2, 5, 3, 8)] * 3 + [(3, 8)] * 2
-    assert [y.dtype for y in x] == [torch.bfloat16] * 3 + [torch.float32] * 2
-    assert all(y.is_contiguous() for y in x)
+def test_the_text_is_cut_without_a_loss():
+    numbers, different = tokens()
+    assert len(numbers) == len(words()) and different == len(set(words()))
+    assert {"assert", " ", "\n\n"} < set(words())
 
 
-def test_same_arguments_same_values_and_seed_and_offset_matter():
-    one, two = rwkv5_inputs(2, 9, H=2, N=8), rwkv5_inputs(2, 9, H=2, N=8)
-    assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
-    assert not torch.equal(one.r, rwkv5_inputs(2, 9, H=2, N=8, seed=1).r)
-    assert not torch.equal(one.r, rwkv5_inputs(2, 9, H=2, N=8, offset=50).r)
+def test_both_models_read_the_same_tokens():
+    five, six = (f(2, 7, 2, 8, layer=3, offset=5, seed=1) for f in (rwkv5_inputs, rwkv6_inputs))
+    for x, y in ((five.r, six.r), (five.k, six.k), (five.v, six.v), (five.u, six.u)):
+        assert torch.equal(x, y)
+    again = rwkv6_inputs(2, 7, 2, 8, layer=3, offset=5, seed=1)
+    assert all(torch.equal(x, y) for x, y in zip(six, again, strict=True))
+    later = rwkv6_inputs(1, 6, 2, 8, layer=3, offset=6, seed=1)
+    torch.testing.assert_close(later.w[:, 1:], six.w[:1, 2:])  # of the same words, but the first
 
 
-def test_passages_follow_each_other_in_the_text():
-    x = rwkv5_inputs(3, 7, H=1, N=8)
-    later = rwkv5_inputs(1, 7, H=1, N=8, offset=14)
-    torch.testing.assert_close(x.k[2:], later.k)
-
-
-def test_the_text_starts_again_at_its_end():
-    text, words = tokens()
-    assert len(text) > 100_000 and int(text.max()) == words - 1
-    x = rwkv5_inputs(1, 4, H=1, N=8, offset=len(text))
-    torch.testing.assert_close(x.v, rwkv5_inputs(1, 4, H=1, N=8).v)
-
-
-def test_a_token_sees_itself_and_the_one_before():
-    """Token shift: equal pairs of tokens give equal rows, wherever they stand."""
-    text, _ = tokens()
-    pairs = {}
-    for t in range(1, 200):
-        pairs.setdefault((int(text[t - 1]), int(text[t])), []).append(t)
-    first, again = next(places[:2] for places in pairs.values() if len(places) > 1)
-    v = rwkv5_inputs(1, 200, H=1, N=8).v[0]
-    torch.testing.assert_close(v[first], v[again])
-
-
-def test_projections_keep_the_size_of_what_the_mixing_lets_through():
-    """Orthogonal matrices: of size 1 for r and v, a tenth of that for k (whose mix is v's here)."""
-    x = rwkv5_inputs(1, 50, H=2, N=32, layer=0)
-    ratio = x.k.norm(dim=(2, 3)) / x.v.norm(dim=(2, 3))
-    torch.testing.assert_close(ratio, torch.full_like(ratio, 0.1), rtol=1e-4, atol=0)
-
-
-@pytest.mark.parametrize("depth, middle", [(0, 0.5**0.7), (1, 0.25)])
-def test_decay_and_bonus_follow_the_published_formulas(depth, middle):
-    """By hand at the first, the middle and the last of three channels."""
-    want = [-math.exp(-6), -math.exp(-6 + 5 * middle), -math.exp(-1)]
-    torch.testing.assert_close(rwkv5_decay(3, depth), torch.tensor(want))
-    zigzag = [0.0, 0.1, -0.1]
-    want = [depth * (1 - n / 2) + zigzag[n] for n in range(3)]
-    torch.testing.assert_close(rwkv5_bonus(3, depth), torch.tensor(want))
-
-
-def test_a_layer_that_is_not_there():
-    with pytest.raises(ValueError, match="layer must be in 0 … n_layer - 1 = 11, got 12"):
-        rwkv5_inputs(1, 2, layer=12)
-
-
-@pytest.mark.gpu
-def test_every_device_gets_the_same_values():
-    """Up to float32 rounding in the products of width 128."""
-    for a, b in zip(rwkv5_inputs(1, 9, H=2), rwkv5_inputs(1, 9, H=2, device="cuda"), strict=True):
-        torch.testing.assert_close(a, b.cpu(), rtol=1e-4, atol=1e-5)
+def test_decay_comes_from_the_token():
+    w, fixed = rwkv6_inputs(1, 500).w, rwkv5_inputs(1, 1).w
+    assert w.dtype == torch.float32 and w.shape == (1, 500, 4, 64) and w.max() < 0
+    shift = (w / fixed).log()
+    assert 0.4 < shift.std() < 0.8 and abs(float(shift.mean())) < 0.1
+    half = rwkv6_inputs(1, 3, dtype=torch.bfloat16)
+    assert half.r.dtype == half.w.dtype == torch.bfloat16 and half.u.dtype == torch.float32

@@ -51,7 +51,8 @@ def ladder(operation):
     """The rungs of the lessons and the finished kernel, by name, from the bottom up."""
     methods = []
     for rung in LADDERS[operation]:
-        methods.append(_rung_method(rung))
+        backward = operation.endswith(BACKWARD)
+        methods.append((_gradient_rung_method if backward else _rung_method)(rung))
         if rung.swept:
             methods += [_rung_method(rung, block) for block in BLOCKS]
     finished = FINISHED[operation]
@@ -116,6 +117,33 @@ def _rung_method(rung, *block):
         sources=(source_of(kernel), f"{rung.file}::{rung.kernel}", f"{rung.file}::launch"),
         note="time includes zeroing the output" if rung.zeroed else None,
         facts=lambda run: used | resources(kernel),
+    )
+
+
+def _gradient_rung_method(rung):
+    """The last forward rung, and `gradients` of `rung` after it; results as `with_gradients`."""
+    forward = _rung_method(LADDERS[rung.operation.removesuffix(BACKWARD)][-1])
+    module = rung.load()
+
+    def prepare(r, k, v, w, u):
+        first, do = forward.prepare(r, k, v, w, u), v.flip(1).contiguous()
+        B, _, H, N = r.shape
+        zeros = torch.zeros(B, H, N, N, device=r.device)
+
+        def run():
+            o = first()
+            *found, _ = module.gradients(r, k, v, w.float(), u.float(), zeros, do, zeros)
+            return o, *found
+
+        return run
+
+    return Method(
+        rung.method,
+        prepare,
+        dtypes=("float32",),
+        sources=(*forward.sources, f"{rung.file}::{rung.kernel}"),
+        note="registers of the backward sweep",
+        facts=lambda run: resources(module.backward_sweep),
     )
 
 

@@ -44,6 +44,9 @@ LADDERS = {
         Rung("07 … and the state", "07_shared_memory", "state_in_shared", "v1c"),
     ),
     "wkv6": (Rung("08 decay from data", "08_decay_from_data", "kernel", None, operation="wkv6"),),
+    "wkv6-backward": (
+        Rung("09 the way back", "09_the_way_back", "gradients", None, operation="wkv6-backward"),
+    ),
 }
 BLOCKS = (32, 64, 128, 256, 512)  # threads per block of a sweep
-FINISHED = {"wkv5": "cuda", "wkv6": "cuda"}  # the library's method at the top of the ladder
+FINISHED = dict.fromkeys(LADDERS, "cuda")  # the library's method at the top of the ladder
