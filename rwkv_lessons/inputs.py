@@ -35,13 +35,17 @@ class RWKV6Inputs(NamedTuple):
 
 
 @cache
+def words():
+    """The whole text, cut into words, signs and white space."""
+    text = "\n".join(topics.topics[t] for t in sorted(topics.topics))
+    return re.findall(r"\w+|[^\w\s]|\s+", text)
+
+
+@cache
 def tokens():
     """The whole text as word numbers `[tokens]`, and how many different words there are."""
-    words = re.findall(
-        r"\w+|[^\w\s]|\s+", "\n".join(topics.topics[t] for t in sorted(topics.topics))
-    )
-    number = {word: n for n, word in enumerate(sorted(set(words)))}
-    return torch.tensor([number[word] for word in words]), len(number)
+    number = {word: n for n, word in enumerate(sorted(set(words())))}
+    return torch.tensor([number[word] for word in words()]), len(number)
 
 
 def rwkv5_decay(C, depth=0.5):

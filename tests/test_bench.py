@@ -12,7 +12,7 @@ from rwkv_lessons.bench.measure import in_float64, make_inputs, measure
 from rwkv_lessons.bench.methods import Method
 from rwkv_lessons.bench.roofline import floor_seconds
 from rwkv_lessons.bench.rungs import BLOCKS, LADDERS
-from rwkv_lessons.bench.shapes import SHAPES, work
+from rwkv_lessons.bench.shapes import BACKWARD, SHAPES, work
 from rwkv_lessons.lab import assembly, trace
 
 CPU = torch.device("cpu")
@@ -175,7 +175,11 @@ class OnCPU:
         return lambda *arrays: trace.run(self.kernel, grid, block, *arrays)
 
 
-@pytest.mark.parametrize("rung", LADDERS["wkv5"], ids=lambda rung: rung.method)
+EVERY_RUNG = [rung for ladder in LADDERS.values() for rung in ladder]
+FORWARD_RUNGS = [rung for rung in EVERY_RUNG if not rung.operation.endswith(BACKWARD)]
+
+
+@pytest.mark.parametrize("rung", FORWARD_RUNGS, ids=lambda rung: rung.method)
 def test_every_rung_goes_through_the_bench(rung, monkeypatch):
     module = rung.load()
     replaced = SimpleNamespace(launch=module.launch)
@@ -183,8 +187,8 @@ def test_every_rung_goes_through_the_bench(rung, monkeypatch):
     monkeypatch.setattr(type(rung), "load", lambda self: replaced)
     monkeypatch.setattr(methods, "stream", lambda: None)
     method = methods._rung_method(rung)
-    inputs = make_inputs("wkv5", (1, 2, 1, 64), "float32", CPU)
-    expected = in_float64("wkv5", inputs)
+    inputs = make_inputs(rung.operation, (1, 2, 1, 64), "float32", CPU)
+    expected = in_float64(rung.operation, inputs)
     run = method.prepare(*inputs)
     for _ in range(2):  # also when its output holds an earlier result
         error = (run().double() - expected).norm() / expected.norm()
@@ -192,6 +196,26 @@ def test_every_rung_goes_through_the_bench(rung, monkeypatch):
     grid, block = module.launch(1, 2, 1, 64)
     monkeypatch.setattr(methods, "resources", lambda kernel: {})  # nothing was compiled
     assert method.facts(run)["block"] == block and grid * block >= 64
+
+
+def test_gradients_of_the_rungs_go_through_the_bench(monkeypatch):
+    (rung,) = LADDERS["wkv6" + BACKWARD]
+    modules = {r: r.load() for r in (rung, *LADDERS["wkv6"])}
+    for module in modules.values():
+        for name in ("kernel", "forward_sweep", "backward_sweep", "decay_gradient"):
+            if hasattr(module, name):
+                setattr(module, name, OnCPU(getattr(module, name)))
+        module.stream = lambda: None
+    monkeypatch.setattr(type(rung), "load", lambda self: modules[self])
+    monkeypatch.setattr(methods, "stream", lambda: None)
+    (method, _) = methods.ladder(rung.operation).values()
+    inputs = make_inputs(rung.operation, (1, 4, 1, 64), "float32", CPU)
+    expected = in_float64(rung.operation, inputs)
+    found = method.prepare(*inputs)()
+    assert len(found) == len(expected) == 6  # o, dr, dk, dv, dw, du
+    for got, want in zip(found, expected, strict=True):
+        assert (got.double() - want).norm() <= 1e-5 * want.norm()  # dw is what two sums leave
+    assert method.sources[-1] == "solutions/09_the_way_back.py::gradients"
 
 
 @pytest.mark.parametrize("asked", [60, lambda: 60], ids=["property", "method"])

@@ -7,11 +7,12 @@ from numba import cuda
 from rwkv_lessons.lab import evidence, exercises
 from rwkv_lessons.lab.check import ABSENT, FAILED, check, evaluate
 from rwkv_lessons.lab.evidence import Difference, compare
+from rwkv_lessons.lab.evidence_wkv6 import parameters
 
 KERNELS = [
     id
     for id in exercises.ids()
-    if id > "03"  # of WKV-5
+    if parameters(exercises.load(id).reference) == ("r", "k", "v", "decay", "u", "o")
     and any(gather.kind == "machine code" for gather in exercises.load(id).evidence)
 ]
 

@@ -12,6 +12,7 @@ from rwkv_lessons.inputs import (
     rwkv5_inputs,
     rwkv6_inputs,
     tokens,
+    words,
 )
 
 
@@ -101,3 +102,19 @@ def test_every_device_gets_the_same_values():
     """Up to float32 rounding in the products of width 128."""
     for a, b in zip(rwkv5_inputs(1, 9, H=2), rwkv5_inputs(1, 9, H=2, device="cuda"), strict=True):
         torch.testing.assert_close(a, b.cpu(), rtol=1e-4, atol=1e-5)
+
+
+def test_the_text_is_cut_without_a_loss():
+    numbers, different = tokens()
+    assert len(numbers) == len(words()) and different == len(set(words()))
+    assert {"assert", " ", "\n\n"} < set(words())
+
+
+def test_both_models_read_the_same_tokens():
+    five, six = (f(2, 7, 2, 8, layer=3, offset=5, seed=1) for f in (rwkv5_inputs, rwkv6_inputs))
+    for x, y in ((five.r, six.r), (five.k, six.k), (five.v, six.v), (five.u, six.u)):
+        assert torch.equal(x, y)
+    again = rwkv6_inputs(2, 7, 2, 8, layer=3, offset=5, seed=1)
+    assert all(torch.equal(x, y) for x, y in zip(six, again, strict=True))
+    later = rwkv6_inputs(1, 6, 2, 8, layer=3, offset=6, seed=1)
+    torch.testing.assert_close(later.w[:, 1:], six.w[:1, 2:])  # of the same words, but the first

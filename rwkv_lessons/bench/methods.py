@@ -51,7 +51,8 @@ def ladder(operation):
     """The rungs of the lessons and the finished kernel, by name, from the bottom up."""
     methods = []
     for rung in LADDERS[operation]:
-        methods.append(_rung_method(rung))
+        backward = operation.endswith(BACKWARD)
+        methods.append((_gradient_rung_method if backward else _rung_method)(rung))
         if rung.swept:
             methods += [_rung_method(rung, block) for block in BLOCKS]
     finished = FINISHED[operation]
@@ -98,7 +99,7 @@ def _rung_method(rung, *block):
         _needs_head_size(rung, kernel, r.shape[-1])
         grid, used["block"] = module.launch(*r.shape, *block)
         o = torch.full_like(v, float("nan"))
-        arrays = [as_array(x) for x in (r, k, v, w.float().exp(), u.float(), o)]
+        arrays = [as_array(x) for x in ARGUMENTS[rung.operation](r, k, v, w, u, o)]
         launch = kernel[grid, used["block"], stream()]
 
         def run():
@@ -117,6 +118,47 @@ def _rung_method(rung, *block):
         note="time includes zeroing the output" if rung.zeroed else None,
         facts=lambda run: used | resources(kernel),
     )
+
+
+def _gradient_rung_method(rung):
+    """The last forward rung, and `gradients` of `rung` after it; results as `with_gradients`."""
+    forward = _rung_method(LADDERS[rung.operation.removesuffix(BACKWARD)][-1])
+    module = rung.load()
+
+    def prepare(r, k, v, w, u):
+        first, do = forward.prepare(r, k, v, w, u), v.flip(1).contiguous()
+        B, _, H, N = r.shape
+        zeros = torch.zeros(B, H, N, N, device=r.device)
+
+        def run():
+            o = first()
+            *found, _ = module.gradients(r, k, v, w.float(), u.float(), zeros, do, zeros)
+            return o, *found
+
+        return run
+
+    return Method(
+        rung.method,
+        prepare,
+        dtypes=("float32",),
+        sources=(*forward.sources, f"{rung.file}::{rung.kernel}"),
+        note="registers of the backward sweep",
+        facts=lambda run: resources(module.backward_sweep),
+    )
+
+
+def _wkv5_arguments(r, k, v, w, u, o):
+    return r, k, v, w.float().exp(), u.float(), o
+
+
+def _wkv6_arguments(r, k, v, w, u, o):
+    """States in and out are allocated here, zeros before the first token."""
+    B, _, H, N = r.shape
+    s0 = torch.zeros(B, H, N, N, device=r.device)
+    return r, k, v, w.float(), u.float(), s0, o, torch.empty_like(s0)
+
+
+ARGUMENTS = {"wkv5": _wkv5_arguments, "wkv6": _wkv6_arguments}  # of a rung
 
 
 def _needs_head_size(rung, kernel, N):

@@ -99,7 +99,8 @@ def _methods_block(operation):
         ]
         head = ["method", "dtype", "ms", "host ms", *_QUANTITIES, ""]
         B, T, H, N = found.rows[0].shape
-        return f"{_markdown(head, rows)}\n\nForward, B={B} T={T} H={H} N={N}. {found.provenance}."
+        what = f"{ladder.passes(operation)}, B={B} T={T} H={H} N={N}"
+        return f"{_markdown(head, rows)}\n\n{what}. {found.provenance}."
 
     return block
 

@@ -14,6 +14,7 @@ class Rung:
     original: str | None  # the CUDA C kernel of RWKV-CUDA that takes the same step
     zeroed: bool = False  # adds to its output, which has to be zero before every launch
     swept: bool = False  # launch(B, T, H, N, block) takes a size: measured with several
+    operation: str = "wkv5"  # which arguments it takes, see methods.py
 
     @property
     def method(self):
@@ -42,6 +43,10 @@ LADDERS = {
         Rung("07 shared memory", "07_shared_memory", "shared", "v1d"),
         Rung("07 … and the state", "07_shared_memory", "state_in_shared", "v1c"),
     ),
+    "wkv6": (Rung("08 decay from data", "08_decay_from_data", "kernel", None, operation="wkv6"),),
+    "wkv6-backward": (
+        Rung("09 the way back", "09_the_way_back", "gradients", None, operation="wkv6-backward"),
+    ),
 }
 BLOCKS = (32, 64, 128, 256, 512)  # threads per block of a sweep
-FINISHED = {"wkv5": "cuda"}  # the library's method at the top of the ladder
+FINISHED = dict.fromkeys(LADDERS, "cuda")  # the library's method at the top of the ladder

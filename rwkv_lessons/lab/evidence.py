@@ -66,12 +66,16 @@ class Difference(AssertionError):
     """Two arrays that should agree and do not; says where first."""
 
 
-def compare(got, want, letters="bthj"):
-    """Raises `Difference` at the first element of `got` further than TOLERANCE from `want`."""
+def compare(got, want, letters="bthj", scale=None):
+    """Raises `Difference` at the first element of `got` further than TOLERANCE from `want`.
+
+    Args:
+        scale: of what was added up, if `want` is what remains of larger numbers; else its largest.
+    """
     got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
     if got.shape != want.shape:
         raise Difference(f"shape {list(got.shape)}, want {list(want.shape)}")
-    limit = TOLERANCE * max(np.abs(want).max(initial=0), 1e-30)
+    limit = TOLERANCE * max(np.abs(want).max(initial=0) if scale is None else scale, 1e-30)
     off = ~(np.abs(got - want) <= limit)  # a NaN is off too
     if off.any() and not want.shape:
         raise Difference(f"got {got:.10g}, want {want:.10g}")
@@ -134,7 +138,7 @@ def wkv5_answer(launch: Callable, zeroed: bool = False):
                         raise Difference(f"the kernel changed its input {name}")
             except (Difference, trace.KernelFault) as error:
                 wrong = isinstance(error, Difference)
-                details = _explained(error, exercise, case.symptom if wrong else None)
+                details = explained(error, exercise, case.symptom if wrong else None)
             if details:
                 size = f"B={B} T={T} H={H} N={N}"
                 return Row("answer", FAILED, f"{case.name} ({size})", details)
@@ -144,7 +148,7 @@ def wkv5_answer(launch: Callable, zeroed: bool = False):
     return answer
 
 
-def _explained(trouble, exercise, symptom):
+def explained(trouble, exercise, symptom):
     """What is wrong, in lines, and the hint that fits; a plain Python error speaks for itself."""
     symptom = FAULTS.get(type(trouble).__name__, symptom)
     hint = exercise.symptoms.get(symptom) or HINTS.get(symptom)
@@ -172,9 +176,9 @@ def loads(per_token: float, once: float = 0):
     return Budget("load requests", lambda t: t.requests("global", "load"), per_token, once)
 
 
-def stores(per_token: float):
+def stores(per_token: float, once: float = 0):
     """Store requests to global memory."""
-    return Budget("store requests", lambda t: t.requests("global", "store"), per_token)
+    return Budget("store requests", lambda t: t.requests("global", "store"), per_token, once)
 
 
 def atomics(per_token: float):
@@ -187,16 +191,21 @@ def bank_conflicts(per_token: float = 0):
     return Budget("bank conflicts", lambda t: t.bank_conflicts, per_token)
 
 
-def wkv5_traffic(launch: Callable, *budgets: Budget):
-    """Counts what the kernel asks of memory, as written, and looks for races."""
+def traffic(launch: Callable, arguments: Callable, *budgets: Budget):
+    """Counts what the kernel asks of memory, as written, and looks for races.
+
+    Args:
+        launch: (B, T, H, N) → (grid, block).
+        arguments: (B, T, H, N) → the kernel's.
+    """
 
     def gather(kernel, exercise):
         B, T, H, N = TRAFFIC_SHAPE
         grid, block = launch(B, T, H, N)
-        counted = trace.trace(kernel, grid, block, *wkv5_arrays(B, T, H, N))
+        counted = trace.trace(kernel, grid, block, *arguments(B, T, H, N))
         for trouble in (*counted.faults, *counted.races):
             symptom = "order" if trouble in counted.races else None
-            return Row("traffic", FAILED, "", _explained(trouble, exercise, symptom))
+            return Row("traffic", FAILED, "", explained(trouble, exercise, symptom))
         found = []
         for budget in budgets:
             count, limit = budget.count(counted), budget.limit(counted.warps, T)
@@ -208,6 +217,11 @@ def wkv5_traffic(launch: Callable, *budgets: Budget):
 
     gather.kind = "traffic"
     return gather
+
+
+def wkv5_traffic(launch: Callable, *budgets: Budget):
+    """`traffic` of a lesson kernel of WKV-5."""
+    return traffic(launch, wkv5_arrays, *budgets)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -307,18 +321,23 @@ def wkv5_gpu(launch: Callable, zeroed: bool = False, shape=(2, 1027, 32, 64)):
             compare(o.cpu(), want.cpu())
         except Difference as error:
             return Row("this GPU", FAILED, f"B, T, H, N = {shape}", (str(error),))
-        arrays = [as_array(x) for x in (*inputs, o)]
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        for _ in range(10):
-            kernel[grid, block, stream()](*arrays)
-        end.record()
-        end.synchronize()
-        card, ms = torch.cuda.get_device_name(), start.elapsed_time(end) / 10
-        return Row("this GPU", PASSED, f"{ms:.3f} ms at B, T, H, N = {shape} on {card}")
+        return timed(kernel, grid, block, (*inputs, o), shape)
 
     gather.kind = "this GPU"
     return gather
+
+
+def timed(kernel, grid, block, tensors, shape):
+    """The row for a kernel whose answer was right: its time on this GPU, the mean of ten runs."""
+    arrays = [as_array(x) for x in tensors]
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(10):
+        kernel[grid, block, stream()](*arrays)
+    end.record()
+    end.synchronize()
+    card, ms = torch.cuda.get_device_name(), start.elapsed_time(end) / 10
+    return Row("this GPU", PASSED, f"{ms:.3f} ms at B, T, H, N = {shape} on {card}")
 
 
 def wkv5_kernel(launch: Callable, *claims: Claim, budgets=(), zeroed: bool = False):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from rwkv_lessons.bench.record import Row
 from rwkv_lessons.bench.rungs import FINISHED, LADDERS
+from rwkv_lessons.bench.shapes import BACKWARD
 from rwkv_lessons.lab.records import CARD, record
 
 HEIGHT, WIDTH = 3.6, 8  # inches
@@ -65,7 +66,7 @@ def source(operation="wkv5", card=CARD, folder=None):
     else:
         where = ours.provenance
         B, T, H, N = ours.rows[0].shape
-        what = f"Forward, {ours.rows[0].dtype}, B={B} T={T} H={H} N={N}"
+        what = f"{passes(operation)}, {ours.rows[0].dtype}, B={B} T={T} H={H} N={N}"
         lines = [f"{what}: {where.card}, {where.date}, commit {where.commit}"]
     if original is not None:
         where = original.provenance
@@ -73,7 +74,12 @@ def source(operation="wkv5", card=CARD, folder=None):
     return "\n".join(lines)
 
 
-def draw(axes, climbed, here=None, floor_ms=None):
+def passes(operation):
+    """What one run of `operation` is."""
+    return "Forward and backward" if operation.endswith(BACKWARD) else "Forward"
+
+
+def draw(axes, climbed, here=None, floor_ms=None, what="Forward"):
     """Bars of device time, the shorter the better; a black mark where the CUDA C original is."""
     from rwkv_lessons.lab.style import INK, OKABE_ITO
 
@@ -98,7 +104,7 @@ def draw(axes, climbed, here=None, floor_ms=None):
         tick.set_fontweight("bold" if here is not None and step.lesson == here else "normal")
     axes.set_ylim(len(climbed) - 0.4, -0.6)  # the ladder is read downwards, as the lessons are
     axes.set_xlim(0, 1.3 * max(axes.get_xlim()[1], 1e-3))  # room for the numbers
-    axes.set_xlabel("forward pass, ms on the device")
+    axes.set_xlabel(f"{what.lower()} pass, ms on the device")
     axes.legend(loc="lower right")
 
 
@@ -120,7 +126,7 @@ def figure(operation="wkv5", here=None, card=CARD, folder=None):
 
     drawn = style.figure(HEIGHT, WIDTH)
     climbed, least = steps(operation, card, folder), floor_ms(operation, card, folder)
-    draw(drawn.subplots(), climbed, here, least)
+    draw(drawn.subplots(), climbed, here, least, passes(operation))
     return drawn
 
 

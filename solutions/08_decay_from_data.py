@@ -1,0 +1,82 @@
+"""RWKV-6: every token brings a decay of its own, and the state comes in and goes out."""
+
+import math
+
+from numba import cuda, float32
+
+from rwkv_lessons.lab.evidence import at_most, bank_conflicts, in_registers, loads, stores
+from rwkv_lessons.lab.evidence_wkv6 import FORWARD, wkv6_kernel
+from rwkv_lessons.lab.exercises import Exercise
+
+N = 64  # head size
+
+
+@cuda.jit(launch_bounds=(N, 1))
+def kernel(r, k, v, w, u, s0, o, s1):
+    """One block per batch row and head, one thread per output column j.
+
+    r, k, v, o are [B, T, H, N], and so is w, the log decay; u is [H, N]; s0, s1 are [B, H, N, N],
+    keys × values; all float32. N threads per block.
+    """
+    B, T, H, _ = r.shape
+    b, h = cuda.blockIdx.x // H, cuda.blockIdx.x % H
+    j = cuda.threadIdx.x
+    s_r = cuda.shared.array(N, float32)
+    s_k = cuda.shared.array(N, float32)
+    s_decay = cuda.shared.array(N, float32)
+    s_u = cuda.shared.array(N, float32)
+    s = cuda.local.array(N, float32)
+    s_u[j] = u[h, j]
+    ### BEGIN SOLUTION
+    for i in range(N):
+        s[i] = s0[b, h, i, j]
+    for t in range(T):
+        s_r[j], s_k[j] = r[b, t, h, j], k[b, t, h, j]
+        s_decay[j] = math.exp(w[b, t, h, j])
+        cuda.syncthreads()  # every element is there before anyone reads
+        v_j = v[b, t, h, j]
+        o_j = float32(0)
+        for i in range(N):
+            kv = s_k[i] * v_j
+            o_j += s_r[i] * (s_u[i] * kv + s[i])
+            s[i] = s_decay[i] * s[i] + kv
+        o[b, t, h, j] = o_j
+        cuda.syncthreads()  # everyone has read before the next token overwrites
+    for i in range(N):
+        s1[b, h, i, j] = s[i]
+    ### END SOLUTION
+
+
+def launch(B, T, H, N):
+    """How many blocks, of how many threads."""
+    return B * H, N
+
+
+EXERCISES = {
+    "kernel": Exercise(
+        minutes=20,
+        difficulty=2,
+        hints=(
+            "It is lesson 07's kernel with three changes: where the decay comes from, where the "
+            "state comes from, and where it goes.",
+            "Each token has a row of w, as it has a row of r. Thread j fetches element j of it and "
+            "takes its exp before the others read it. Column j of s0 and s1 is the thread's own.",
+            "s[i] = s0[b, h, i, j] before the loop over t; s_decay[j] = math.exp(w[b, t, h, j]) "
+            "next to s_r and s_k, in front of the barrier; s1[b, h, i, j] = s[i] after the loop.",
+        ),
+        evidence=wkv6_kernel(
+            kernel,
+            launch,
+            ("o", "s1"),
+            FORWARD,
+            at_most(1, "MUFU.EX2", text="one exp per token and thread"),
+            at_most(0, "DADD", "DFMA", text="a sum in float32: float32(0) to start from, not 0"),
+            in_registers(),
+            budgets=(loads(4, once=1 + N), stores(1, once=N), bank_conflicts()),
+        ),
+        symptoms={
+            "by hand": "One token, empty state: o is Σ r·u·k·v; it leaves k·v behind, undecayed.",
+            "batch": "Each batch row has its own s0 and s1, too: is b in every index?",
+        },
+    ),
+}

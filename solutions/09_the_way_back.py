@@ -1,0 +1,246 @@
+"""Gradients of RWKV-6: one sweep with the time, one against it, and a running difference."""
+
+import math
+
+import torch
+from numba import cuda, float32
+
+from rwkv_lessons.lab.evidence import at_most, bank_conflicts, in_registers, loads, stores
+from rwkv_lessons.lab.evidence_wkv6 import BACKWARD, wkv6_kernel
+from rwkv_lessons.lab.exercises import Exercise
+from rwkv_lessons.launch import as_array, ceil_div, stream
+
+N = 64  # head size
+C = 64  # tokens from one checkpoint to the next
+
+
+@cuda.jit(launch_bounds=(N, 1))
+def forward_sweep(r, k, v, w, u, s0, do, dr, rdr, du, states):
+    """With the time: thread i owns row i of the state S. A block is a head of a batch row.
+
+    r, k, v, w, do, dr, rdr are [B, T, H, N]; u is [H, N]; du is [B, H, N]; s0 is [B, H, N, N],
+    keys × values. rdr gets r times the part of dr that comes through S. states, [B, chunks, H, N,
+    N], values × keys, gets S after the last token of every chunk.
+    """
+    B, T, H, _ = r.shape
+    b, h = cuda.blockIdx.x // H, cuda.blockIdx.x % H
+    i = cuda.threadIdx.x
+    s_v = cuda.shared.array(N, float32)
+    s_do = cuda.shared.array(N, float32)
+    s = cuda.local.array(N, float32)
+    for j in range(N):
+        s[j] = s0[b, h, i, j]
+    u_i, du_i = u[h, i], float32(0)
+    for t in range(T):
+        s_v[i], s_do[i] = v[b, t, h, i], do[b, t, h, i]
+        r_i, k_i, decay_i = r[b, t, h, i], k[b, t, h, i], math.exp(w[b, t, h, i])
+        cuda.syncthreads()
+        ### BEGIN SOLUTION
+        through_s, v_do = float32(0), float32(0)
+        for j in range(N):
+            through_s += s[j] * s_do[j]
+            v_do += s_v[j] * s_do[j]
+            s[j] = decay_i * s[j] + k_i * s_v[j]
+        dr[b, t, h, i] = through_s + u_i * k_i * v_do
+        rdr[b, t, h, i] = r_i * through_s
+        du_i += r_i * k_i * v_do
+        ### END SOLUTION
+        if (t + 1) % C == 0 or t == T - 1:
+            for j in range(N):
+                states[b, t // C, h, j, i] = s[j]
+        cuda.syncthreads()
+    du[b, h, i] = du_i
+
+
+@cuda.jit
+def backward_sweep(r, k, v, w, u, ds1, do, states, dk, dv, kdk, ds0, a):
+    """Against the time: thread n owns row n and column n of G. A block is a head of a batch row.
+
+    r, k, v, w, do, dk, dv, kdk are [B, T, H, N]; u is [H, N]; ds0, ds1 are [B, H, N, N], keys ×
+    values. kdk gets k times the part of dk that comes through G; a, [B, chunks, H, N], the sums of
+    S·G along the rows, after the last token of every chunk.
+    """
+    B, T, H, _ = r.shape
+    b, h = cuda.blockIdx.x // H, cuda.blockIdx.x % H
+    n = cuda.threadIdx.x
+    s_r = cuda.shared.array(N, float32)
+    s_k = cuda.shared.array(N, float32)
+    s_v = cuda.shared.array(N, float32)
+    s_do = cuda.shared.array(N, float32)
+    s_decay = cuda.shared.array(N, float32)
+    s_u = cuda.shared.array(N, float32)
+    row = cuda.local.array(N, float32)  # G[n, j]
+    column = cuda.local.array(N, float32)  # G[i, n]
+    s_u[n] = u[h, n]
+    ### BEGIN SOLUTION
+    for m in range(N):
+        row[m], column[m] = ds1[b, h, n, m], ds1[b, h, m, n]
+    ### END SOLUTION
+    for step in range(T):
+        ### BEGIN SOLUTION
+        t = T - 1 - step
+        ### END SOLUTION
+        s_r[n], s_k[n], s_v[n] = r[b, t, h, n], k[b, t, h, n], v[b, t, h, n]
+        s_do[n], s_decay[n] = do[b, t, h, n], math.exp(w[b, t, h, n])
+        cuda.syncthreads()
+        if (t + 1) % C == 0 or step == 0:
+            a_n = float32(0)
+            for j in range(N):
+                a_n += states[b, t // C, h, j, n] * row[j]
+            a[b, t // C, h, n] = a_n
+        ### BEGIN SOLUTION
+        through_g, v_do = float32(0), float32(0)
+        for j in range(N):
+            through_g += row[j] * s_v[j]
+            v_do += s_v[j] * s_do[j]
+            row[j] = s_decay[n] * row[j] + s_r[n] * s_do[j]
+        dk[b, t, h, n] = through_g + s_u[n] * s_r[n] * v_do
+        kdk[b, t, h, n] = s_k[n] * through_g
+        dv_n, ruk = float32(0), float32(0)
+        for i in range(N):
+            dv_n += column[i] * s_k[i]
+            ruk += s_r[i] * s_u[i] * s_k[i]
+            column[i] = s_decay[i] * column[i] + s_r[i] * s_do[n]
+        dv[b, t, h, n] = dv_n + ruk * s_do[n]
+        ### END SOLUTION
+        cuda.syncthreads()
+    for i in range(N):
+        ds0[b, h, i, n] = column[i]
+
+
+@cuda.jit
+def decay_gradient(rdr, kdk, a, dw):
+    """Back through one chunk: thread i has channel i. A block is a head of a chunk of a batch row.
+
+    rdr, kdk, dw are [B, T, H, N]; a is [B, chunks, H, N], the sums of S·G at the ends of chunks.
+    """
+    B, T, H, _ = dw.shape
+    chunks = a.shape[1]
+    b, c = cuda.blockIdx.x // (chunks * H), cuda.blockIdx.x // H % chunks
+    h, i = cuda.blockIdx.x % H, cuda.threadIdx.x
+    first, end = c * C, min(c * C + C, T)
+    ### BEGIN SOLUTION
+    a_i = a[b, c, h, i]
+    for t in range(end - 1, first - 1, -1):
+        dw_i = a_i - kdk[b, t, h, i]
+        dw[b, t, h, i] = dw_i
+        a_i = dw_i + rdr[b, t, h, i]
+    ### END SOLUTION
+
+
+def launch(B, T, H, N, C=C):
+    """How many blocks, of how many threads, for either sweep."""
+    return B * H, N
+
+
+def launch_chunks(B, T, H, N, C=C):
+    """The same for `decay_gradient`."""
+    return B * ceil_div(T, C) * H, N
+
+
+def gradients(r, k, v, w, u, s0, do, ds1):
+    """dr, dk, dv, dw, du, ds0 on a GPU: the three kernels one after another, all float32."""
+    B, T, H, _ = r.shape
+    dr, rdr, dk, kdk, dv, dw = (torch.empty_like(r) for _ in range(6))
+    du, ds0 = torch.empty_like(r[:, 0]), torch.empty_like(s0)
+    states = r.new_empty(B, ceil_div(T, C), H, N, N)
+    a = r.new_empty(B, ceil_div(T, C), H, N)
+    _run(forward_sweep, launch, r, k, v, w, u, s0, do, dr, rdr, du, states)
+    _run(backward_sweep, launch, r, k, v, w, u, ds1, do, states, dk, dv, kdk, ds0, a)
+    _run(decay_gradient, launch_chunks, rdr, kdk, a, dw)
+    return dr, dk, dv, dw, du.sum(0), ds0
+
+
+def _run(kernel, sizes, first, *others):
+    grid, block = sizes(*first.shape)
+    kernel[grid, block, stream()](*map(as_array, (first, *others)))
+
+
+FLOAT32 = at_most(0, "DADD", "DFMA", text="sums in float32: float32(0) to start from, not 0")
+NO_ATOMICS = at_most(0, "RED", "REDG", "ATOM", "ATOMG", text="no atomics")
+EXERCISES = {
+    "forward_sweep": Exercise(
+        minutes=10,
+        difficulty=2,
+        hints=(
+            "Both sums over j run along your row: s[j] is S[i, j]. Which part of dr needs S, and "
+            "which does not?",
+            "Sum s[j]·do[j] and v[j]·do[j] in one loop over j, and move s[j] on to the next token "
+            "at its end. The second sum times u·k joins dr; times r·k it joins du.",
+            "dr = through_s + u_i·k_i·v_do, rdr = r_i·through_s, du_i += r_i·k_i·v_do, and in the "
+            "loop, last: s[j] = decay_i·s[j] + k_i·s_v[j].",
+        ),
+        evidence=wkv6_kernel(
+            forward_sweep,
+            launch,
+            ("dr", "rdr", "du", "states"),
+            BACKWARD,
+            NO_ATOMICS,
+            at_most(1, "MUFU.EX2", text="one exp per token and thread"),
+            FLOAT32,
+            in_registers(),
+            budgets=(loads(6, once=1 + N), stores(2, once=1 + N), bank_conflicts()),
+        ),
+        symptoms={
+            "by hand": "One token, empty state: dr is u·k·Σ v·do, and du is r·k·Σ v·do.",
+            "state": "dr looks at the state before its token: sum first, then move s on.",
+            "chunk": "states gets the state after a token: s has to be moved on by then.",
+            "last": "dr looks at the state before its token: sum first, then move s on.",
+        },
+    ),
+    "backward_sweep": Exercise(
+        minutes=20,
+        difficulty=3,
+        hints=(
+            "Three things: where G starts, which token comes first, and what a token does with G. "
+            "At a token, G is still the gradient of the state after it.",
+            "row sums along j give dk, column sums along i give dv. Use G first, then take it one "
+            "token back: multiply by the decay, add r·do. A loop for the row, one for the column.",
+            "row[m] = ds1[b, h, n, m], column[m] = ds1[b, h, m, n]; t = T − 1 − step; "
+            "row[j] = s_decay[n]·row[j] + s_r[n]·s_do[j]; column[i] = s_decay[i]·column[i] + "
+            "s_r[i]·s_do[n]; dv = Σ column[i]·k[i] + do[n]·Σ r[i]·u[i]·k[i].",
+        ),
+        evidence=wkv6_kernel(
+            backward_sweep,
+            launch,
+            ("dk", "dv", "kdk", "ds0", "a"),
+            BACKWARD,
+            NO_ATOMICS,
+            at_most(1, "MUFU.EX2", text="one exp per token and thread"),
+            FLOAT32,
+            in_registers(),
+            budgets=(loads(5, once=1 + 3 * N), stores(3, once=1 + N), bank_conflicts()),
+        ),
+        symptoms={
+            "by hand": "One token, no states: G is 0, so dk is u·r·Σ v·do, dv is do·Σ r·u·k, and "
+            "kdk is 0.",
+            "state": "dk[t], dv[t] look at the G after token t; and the last token comes first.",
+        },
+    ),
+    "decay_gradient": Exercise(
+        minutes=10,
+        difficulty=2,
+        hints=(
+            "Start from a at the chunk's end, and take one token after another, the last first.",
+            "Subtract what the token put in (kdk): that is dw. Add what it read (rdr): that is the "
+            "sum before the token.",
+            "for t in range(end - 1, first - 1, -1): dw_i = a_i − kdk[b, t, h, i]; store it; "
+            "a_i = dw_i + rdr[b, t, h, i].",
+        ),
+        evidence=wkv6_kernel(
+            decay_gradient,
+            launch_chunks,
+            ("dw",),
+            BACKWARD,
+            NO_ATOMICS,
+            in_registers(),
+            budgets=(loads(2, once=1), stores(1)),
+        ),
+        symptoms={
+            "by hand": "One token that finds no state: its decay multiplies zeros, so dw is 0.",
+            "last": "dw is what is left of a when the token's own part, kdk, is taken off.",
+            "state": "From one token to the one before: a = dw + rdr.",
+            "chunk": "Every chunk starts from its own a, at its own end.",
+        },
+    ),
+}
