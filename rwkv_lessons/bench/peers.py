@@ -11,7 +11,7 @@ from rwkv_lessons.bench.methods import Method
 
 
 def fla_chunk(r, k, v, w, u):
-    """flash-linear-attention knows no RWKV-5: RWKV-6 with the same decay at every token."""
+    """flash-linear-attention knows no RWKV-5: that is RWKV-6, the same decay at every token."""
     from fla.ops.rwkv6 import chunk_rwkv6
 
     w = w.to(r.dtype).expand_as(r).contiguous()
@@ -46,6 +46,10 @@ PEERS = {  # operation → name: (module, distribution, adapter, note)
             "w expanded to [B, T, H, N]",
         ),
         "flash_rwkv": ("flash_rwkv", "flash-rwkv", flash_rwkv, None),
+    },
+    "wkv6": {
+        "fla chunk": ("fla", "flash-linear-attention", fla_chunk, None),
+        "fla recurrent": ("fla", "flash-linear-attention", fla_recurrent, None),
     },
 }
 
