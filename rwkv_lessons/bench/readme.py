@@ -85,24 +85,34 @@ def _ladder_block(operation):
     return block
 
 
-def _methods_block(operation):
+def _methods_block(operation, name=None):
+    """The methods of one record: of `operation`, or one called `name`, at one shape or several."""
+
     def block(folder):
         try:
-            found = record(operation, CARD, folder)
+            found = record(name or operation, CARD, folder)
         except LookupError as problem:
             return f"{problem}."
+        shapes = {row.shape for row in found.rows}
         rows = [
-            [row.method, row.dtype, _text(row.median_ms, ".3f"), _text(row.host_ms, ".3f")]
+            [row.method, *_shape_if(len(shapes) > 1, row), row.dtype]
+            + [_text(row.median_ms, ".3f"), _text(row.host_ms, ".3f")]
             + [_text(getattr(row, name), form) for name, form in _QUANTITIES.values()]
             + [row.problem or row.note or ""]
             for row in found.rows
         ]
-        head = ["method", "dtype", "ms", "host ms", *_QUANTITIES, ""]
+        of_several = ["B, T, H, N"] if len(shapes) > 1 else []
+        head = ["method", *of_several, "dtype", "ms", "host ms", *_QUANTITIES, ""]
         B, T, H, N = found.rows[0].shape
-        what = f"{ladder.passes(operation)}, B={B} T={T} H={H} N={N}"
+        size = "" if of_several else f", B={B} T={T} H={H} N={N}"
+        what = f"{ladder.passes(operation)}{size}"
         return f"{_markdown(head, rows)}\n\n{what}. {found.provenance}."
 
     return block
+
+
+def _shape_if(wanted, row):
+    return [", ".join(map(str, row.shape))] if wanted else []
 
 
 def _counters_block(folder):
@@ -126,6 +136,8 @@ _QUANTITIES = {  # heading → field of a row, format
 }
 BLOCKS = {f"{op}-ladder": _ladder_block(op) for op in LADDERS}
 BLOCKS |= {op: _methods_block(op) for op in LADDERS}
+BLOCKS |= {f"{op}-small": _methods_block(op, f"{op}-small") for op in LADDERS}
+BLOCKS["wkv6-peers"] = _methods_block("wkv6", "wkv6-peers")
 BLOCKS["wkv5-counters"] = _counters_block
 
 
