@@ -357,3 +357,24 @@ def test_cuda_refuses_heads_that_are_too_large_and_wkv6_takes_them():
     with pytest.raises(ValueError, match="r must have K ≤ 1024, got K = 1025"):
         wkv6_cuda(*x)
     near(results(wkv6, x), in_float64(x), SINGLE)
+
+
+@pytest.mark.parametrize("operation", ["wkv5", "wkv6"])
+def test_one_token_on_the_cpu_takes_the_short_way(operation, monkeypatch):
+    """Decoding on a CPU: no chunks to make of one token, and the same answer and gradients."""
+    import importlib
+
+    package = importlib.import_module(f"rwkv_lessons.{operation}")
+    r, k, v = (torch.randn(2, 1, 3, n) for n in (8, 8, 5))
+    w = -torch.rand(3, 8) if operation == "wkv5" else -torch.rand(2, 1, 3, 8)
+    w.view(-1)[0] = -torch.inf
+    u, s0 = torch.randn(3, 8), torch.randn(2, 3, 8, 5)
+    given = [x.requires_grad_() for x in (r, k, v, w, u, s0)]
+    want = package.METHODS["chunked"](*given)
+    monkeypatch.setattr(package, f"{operation}_chunked", None)
+    got = getattr(package, operation)(*given)
+    grads = [torch.randn_like(x) for x in want]
+    want += torch.autograd.grad(want, given, grads)
+    got += torch.autograd.grad(got, given, grads)
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)  # a few roundings of 6e-8

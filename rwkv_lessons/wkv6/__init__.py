@@ -40,4 +40,7 @@ def wkv6(r, k, v, w, u, s0=None):
     tensors = [x for x in given if isinstance(x, torch.Tensor)]
     on_gpu = len(tensors) > 0 and all(x.is_cuda and x.dtype != torch.float64 for x in tensors)
     fits = on_gpu and max(x.shape[-1] for x in tensors) <= LARGEST
-    return (wkv6_cuda if fits else wkv6_chunked)(*given)
+    if fits:
+        return wkv6_cuda(*given)
+    one_token = len(tensors) > 0 and tensors[0].shape[1:2] == (1,)  # nothing to make chunks of
+    return (wkv6_reference if one_token else wkv6_chunked)(*given)
