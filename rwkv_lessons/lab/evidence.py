@@ -16,6 +16,7 @@ from ..launch import as_array, stream
 from ..wkv5.reference import wkv5_reference
 from . import trace
 from .check import ABSENT, FAILED, PASSED, Row
+from .exercises import solutions
 
 # Float32 against float64: N·T ≤ 200 roundings of 6e-8 each stay below 1.2e-5 of the largest output,
 # and in practice far below, while a single wrong term is 1e-2 or more.
@@ -328,16 +329,36 @@ def wkv5_gpu(launch: Callable, zeroed: bool = False, shape=(2, 1027, 32, 64)):
 
 
 def timed(kernel, grid, block, tensors, shape):
-    """The row for a kernel whose answer was right: its time on this GPU, the mean of ten runs."""
+    """The row for a kernel whose answer was right: its time on this GPU."""
+    card, ms = torch.cuda.get_device_name(), _milliseconds(kernel, grid, block, tensors)
+    return Row("this GPU", PASSED, f"{ms:.3f} ms at B, T, H, N = {shape} on {card}")
+
+
+def time_here(stem, kernel, shape=(8, 4096, 64, 64)):
+    """Milliseconds of a lesson's WKV-5 kernel on this machine's GPU; None where there is none.
+
+    Args:
+        stem: of the lesson, whose solution says how the kernel is launched.
+        shape: B, T, H, N; that of the record, which takes 2.2 GB.
+    """
+    if not torch.cuda.is_available():
+        return None
+    r, k, v, w, u = rwkv5_inputs(*shape, device="cuda")
+    grid, block = solutions(stem).launch(*shape)
+    return _milliseconds(kernel, grid, block, (r, k, v, w.exp(), u, torch.zeros_like(v)))
+
+
+def _milliseconds(kernel, grid, block, tensors):
+    """The mean of ten runs, after a first one that compiles."""
     arrays = [as_array(x) for x in tensors]
+    kernel[grid, block, stream()](*arrays)
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     for _ in range(10):
         kernel[grid, block, stream()](*arrays)
     end.record()
     end.synchronize()
-    card, ms = torch.cuda.get_device_name(), start.elapsed_time(end) / 10
-    return Row("this GPU", PASSED, f"{ms:.3f} ms at B, T, H, N = {shape} on {card}")
+    return start.elapsed_time(end) / 10
 
 
 def wkv5_kernel(launch: Callable, *claims: Claim, budgets=(), zeroed: bool = False):
