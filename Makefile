@@ -19,7 +19,7 @@ lab: .venv/ready  ## open the lessons in JupyterLab; on a server: make lab ARGS=
 
 test: .venv/ready  ## lint, unit tests, every notebook as shipped and solved
 	$(BIN)ruff check . && $(BIN)ruff format --check .
-	$(PYTEST)
+	$(PYTEST) -n 2 --dist worksteal
 	$(NBVAL)
 	$(NBVAL) --solved
 
