@@ -1,11 +1,19 @@
 """How pytest and nbval run here: CPU modes, NaN in fresh memory, notebooks in both states."""
 
+import functools
+import hashlib
 import os
 from pathlib import Path
+from pydoc_data import topics
 
 import pytest
 
 ROOT = Path(__file__).parent
+
+# The inputs read a text that comes with Python. These cells print numbers that depend on it; they
+# are compared only where it is the text that the notebooks were executed with, Python 3.11.7's.
+TEXT = "2a95af4ac93f"
+READS_THE_TEXT = ("break_it(", "decay_of_a_text(", "drift(", "off(", "checkpoints(")
 os.environ["RWKV_LESSONS_PROGRESS"] = "off"  # a learner's progress is not ours to touch
 os.environ["PYTHONPATH"] = str(ROOT)  # notebooks' kernels inherit it
 
@@ -27,8 +35,16 @@ def pytest_collection_modifyitems(config, items):
         item.output_timeout = 60  # nbval's own 5 s is too short for two busy cores
         if "setup()" in cell.source or ("time_here(" in cell.source and _has_gpu()):
             item.options["check"] = False  # it tells of this machine
+        if _text() != TEXT and any(call in cell.source for call in READS_THE_TEXT):
+            item.options["check"] = False
         if config.getoption("--solved"):
             _solve(item, cell)
+
+
+@functools.cache
+def _text():
+    text = "\n".join(topics.topics[name] for name in sorted(topics.topics))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _has_gpu():
