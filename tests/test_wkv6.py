@@ -17,8 +17,8 @@ from rwkv_lessons.wkv6 import (
     cuda_against_time,
     cuda_with_time,
     wkv6,
-    wkv6_chunked,
     wkv6_cuda,
+    wkv6_doubling,
     wkv6_reference,
 )
 
@@ -105,9 +105,9 @@ def test_reference_is_the_sum(w):
 
 @pytest.mark.parametrize("w", DECAYS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_chunked_has_the_values_and_gradients_of_the_reference(shape, w):
+def test_doubling_has_the_values_and_gradients_of_the_reference(shape, w):
     x = make(*shape, w)
-    for name, a, b in zip(NAMES, results(wkv6_chunked, x), in_float64(x), strict=True):
+    for name, a, b in zip(NAMES, results(wkv6_doubling, x), in_float64(x), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10, msg=lambda m, n=name: f"{n}: {m}")
 
 
@@ -116,17 +116,17 @@ def test_chunked_has_the_values_and_gradients_of_the_reference(shape, w):
     B=st.integers(1, 3), T=st.integers(1, 140), H=st.integers(1, 3), K=st.integers(1, 9),
     V=st.integers(1, 9), w=st.sampled_from(DECAYS), state=st.booleans(),
 )  # fmt: skip
-def test_chunked_at_any_shape(B, T, H, K, V, w, state):
+def test_doubling_at_any_shape(B, T, H, K, V, w, state):
     x = make(B, T, H, K, V, w)
     x[5] = x[5] if state else None
-    for a, b in zip(results(wkv6_chunked, x), in_float64(x), strict=True):
+    for a, b in zip(results(wkv6_doubling, x), in_float64(x), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("T", [1, 3, 6])
 def test_gradcheck(T):
     x = [y.requires_grad_() for y in make(1, T, 2, 2, 3, -0.7)]
-    assert torch.autograd.gradcheck(wkv6_chunked, x)
+    assert torch.autograd.gradcheck(wkv6_doubling, x)
 
 
 def test_a_sequence_in_two_parts_is_the_sequence():
@@ -370,8 +370,9 @@ def test_one_token_on_the_cpu_takes_the_short_way(operation, monkeypatch):
     w.view(-1)[0] = -torch.inf
     u, s0 = torch.randn(3, 8), torch.randn(2, 3, 8, 5)
     given = [x.requires_grad_() for x in (r, k, v, w, u, s0)]
-    want = package.METHODS["chunked"](*given)
-    monkeypatch.setattr(package, f"{operation}_chunked", None)
+    products = {"wkv5": "chunked", "wkv6": "doubling"}[operation]
+    want = package.METHODS[products](*given)
+    monkeypatch.setattr(package, f"{operation}_{products}", None)
     got = getattr(package, operation)(*given)
     grads = [torch.randn_like(x) for x in want]
     want += torch.autograd.grad(want, given, grads)

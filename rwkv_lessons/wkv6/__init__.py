@@ -10,12 +10,12 @@ With the same w for every token it is WKV-5.
 
 import torch
 
-from .chunked import wkv6_chunked
 from .cuda import wkv6_cuda
+from .doubling import wkv6_doubling
 from .reference import wkv6_reference
 from .tiles import LARGEST
 
-METHODS = {"reference": wkv6_reference, "chunked": wkv6_chunked, "cuda": wkv6_cuda}
+METHODS = {"reference": wkv6_reference, "doubling": wkv6_doubling, "cuda": wkv6_cuda}
 
 
 def wkv6(r, k, v, w, u, s0=None):
@@ -43,4 +43,4 @@ def wkv6(r, k, v, w, u, s0=None):
     if fits:
         return wkv6_cuda(*given)
     one_token = len(tensors) > 0 and tensors[0].shape[1:2] == (1,)  # nothing to make chunks of
-    return (wkv6_reference if one_token else wkv6_chunked)(*given)
+    return (wkv6_reference if one_token else wkv6_doubling)(*given)

@@ -16,7 +16,7 @@ from .arguments import check_arguments
 CHUNK = 64  # tokens; the products within a chunk then cost as much as those with the state
 
 
-def wkv6_chunked(r, k, v, w, u, s0=None):
+def wkv6_doubling(r, k, v, w, u, s0=None):
     """Same arguments and results as `wkv6`, on any device, with gradients for every argument.
 
     Computes in float64 where r is float64, else in float32.
