@@ -12,10 +12,12 @@ import torch
 from torch.nn import functional as F
 
 from .arguments import check_arguments
+from .options import takes_options
 
 CHUNK = 64  # tokens; the products within a chunk then cost as much as those with the state
 
 
+@takes_options
 def wkv6_doubling(r, k, v, w, u, s0=None):
     """Same arguments and results as `wkv6`, on any device, with gradients for every argument.
 

@@ -3,8 +3,10 @@
 import torch
 
 from .arguments import check_arguments
+from .options import takes_options
 
 
+@takes_options
 def wkv6_reference(r, k, v, w, u, s0=None):
     """Same arguments and results as `wkv6`, one token at a time.
 

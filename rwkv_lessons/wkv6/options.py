@@ -1,0 +1,89 @@
+"""The options of a WKV-6 call: packed sequences, a scale, a raw decay. arguments.py has the rest."""
+
+import functools
+
+import torch
+
+from .arguments import DTYPES, check_arguments
+
+# exp(-exp(7)) is 0 even in float64. Above it the gradient is 0 too, not 0 · exp(x) = 0 · inf.
+MAX_RAW_DECAY = 7.0
+
+
+def check_call(
+    r, k, v, w, u, s0=None, cu_seqlens=None, scale=1.0, raw_decay=False, dtypes=DTYPES
+):
+    """Returns B, T, H, K, V, or raises a TypeError or ValueError that names the argument."""
+    sizes = check_arguments(r, k, v, w, u, s0 if cu_seqlens is None else None, dtypes)
+    if type(scale) is not float and (isinstance(scale, bool) or not isinstance(scale, int | float)):
+        raise TypeError(f"scale must be a number, got {type(scale).__name__}")
+    if type(raw_decay) is not bool:
+        raise TypeError(f"raw_decay must be True or False, got {type(raw_decay).__name__}")
+    if cu_seqlens is not None:
+        wanted = (_sequences(cu_seqlens, r), *r.shape[2:], v.shape[-1])
+        if isinstance(s0, torch.Tensor) and s0.shape != wanted:
+            letters = "[S, H, K, V]"
+            raise ValueError(f"s0 must be {letters} = {list(wanted)}, got {list(s0.shape)}")
+        if s0 is not None:
+            check_arguments(r, k, v, w, u, s0[:1] if isinstance(s0, torch.Tensor) else s0, dtypes)
+    return sizes
+
+
+def _sequences(cu_seqlens, r):
+    """The number of sequences. What a GPU holds is not read: the host would have to wait for it."""
+    B, T = r.shape[:2]
+    if not isinstance(cu_seqlens, torch.Tensor):
+        raise TypeError(f"cu_seqlens must be a tensor, got {type(cu_seqlens).__name__}")
+    if cu_seqlens.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"cu_seqlens must be one of int32, int64, got {cu_seqlens.dtype}")
+    if cu_seqlens.device != r.device:
+        raise ValueError(f"cu_seqlens must be on r's device {r.device}, got {cu_seqlens.device}")
+    if cu_seqlens.ndim != 1 or len(cu_seqlens) < 2:
+        raise ValueError(f"cu_seqlens must be [S + 1] with S ≥ 1, got {list(cu_seqlens.shape)}")
+    if B != 1:
+        raise ValueError(f"r must have B = 1 where cu_seqlens is given, got B = {B}")
+    if cu_seqlens.device.type == "cpu" and not torch.compiler.is_compiling():
+        ends = cu_seqlens.tolist()
+        if ends[0] != 0 or ends[-1] != T or ends != sorted(ends):
+            raise ValueError(f"cu_seqlens must rise from 0 to T = {T}, got {ends}")
+    return len(cu_seqlens) - 1
+
+
+def log_decay(raw):
+    """w = -exp(raw), in float32 at least: the state is multiplied by exp(w) = exp(-exp(raw))."""
+    real = raw if raw.dtype == torch.float64 else raw.float()
+    return -real.clamp(max=MAX_RAW_DECAY).exp()
+
+
+def takes_options(method):
+    """Gives a method of `(r, k, v, w, u, s0)` the options of `wkv6`, at the cost of some copies."""
+
+    @functools.wraps(method)
+    def with_options(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False):
+        if cu_seqlens is None and scale == 1.0 and not raw_decay:
+            return method(r, k, v, w, u, s0)
+        check_call(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
+        dtype = r.dtype
+        if scale != 1:  # in float32, lest r be rounded twice
+            real = torch.float64 if dtype == torch.float64 else torch.float32
+            r, k, v = r.to(real) * scale, k.to(real), v.to(real)
+        w = log_decay(w) if raw_decay else w
+        one = method if cu_seqlens is None else functools.partial(_one_by_one, method, cu_seqlens)
+        o, s1 = one(r, k, v, w, u, s0)
+        return o.to(dtype), s1
+
+    return with_options
+
+
+def _one_by_one(method, cu_seqlens, r, k, v, w, u, s0):
+    """o and s1 of packed sequences, each computed by itself; reads cu_seqlens on the host."""
+    H, K, V = *r.shape[2:], v.shape[-1]
+    real = torch.float64 if r.dtype == torch.float64 else torch.float32
+    ends, outputs, states = cu_seqlens.tolist(), [], []
+    for n, (start, end) in enumerate(zip(ends[:-1], ends[1:], strict=True)):
+        s = r.new_zeros(1, H, K, V, dtype=real) if s0 is None else s0[n : n + 1].to(real)
+        if end > start:
+            o, s = method(*(x[:, start:end] for x in (r, k, v, w)), u, s)
+            outputs.append(o)
+        states.append(s)
+    return torch.cat(outputs, 1), torch.cat(states)
