@@ -10,16 +10,50 @@ With the same w for every token it is WKV-5.
 
 import torch
 
-from .cuda import wkv6_cuda
+from . import cuda, recurrent
+from .decode import wkv6_step
 from .doubling import wkv6_doubling
+from .options import check_call, takes_options
+from .recurrent import wkv6_recurrent
 from .reference import wkv6_reference
-from .tiles import LARGEST
 
-METHODS = {"reference": wkv6_reference, "doubling": wkv6_doubling, "cuda": wkv6_cuda}
+__all__ = [
+    "METHODS", "method_for", "wkv6", "wkv6_cuda", "wkv6_doubling", "wkv6_recurrent",
+    "wkv6_reference", "wkv6_step",
+]  # fmt: skip
+
+wkv6_cuda = takes_options(cuda.wkv6_cuda)
+METHODS = {
+    "reference": wkv6_reference,
+    "doubling": wkv6_doubling,
+    "cuda": wkv6_cuda,
+    "recurrent": wkv6_recurrent,
+}
+FEW_TOKENS = 64
 
 
-def wkv6(r, k, v, w, u, s0=None):
-    """Mixes time with the RWKV-6 recurrence: numba kernels on a GPU, matrix products elsewhere.
+def method_for(device, dtype, T, heads, gradients):
+    """The method that `wkv6` takes, a key of `METHODS`, by what was measured on an H200.
+
+    | device | dtype   | T         | method    | because |
+    |--------|---------|-----------|-----------|---------|
+    | no GPU | any     | 1         | reference | there are no chunks to make of one token |
+    | no GPU | any     | more      | doubling  | matrix products, on every device |
+    | GPU    | float64 | any       | as above  | no kernel computes in float64 |
+    | GPU    | others  | up to 64  | recurrent | one short launch, nothing to prepare |
+    | GPU    | others  | more      | cuda      | |
+
+    Args:
+        heads: B·H, or sequences·H where they are packed.
+        gradients: whether any are wanted.
+    """
+    if device != "cuda" or dtype == torch.float64:
+        return "reference" if T == 1 else "doubling"
+    return "recurrent" if T <= FEW_TOKENS else "cuda"
+
+
+def wkv6(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False):
+    """Mixes time with the RWKV-6 recurrence, by the method that suits shape and device.
 
     Args:
         r, k: receptance and key, `[B, T, H, K]`, float32, float16, bfloat16 or float64.
@@ -28,19 +62,26 @@ def wkv6(r, k, v, w, u, s0=None):
             state is multiplied by `exp(w[t])`. Any of these dtypes; float32 tells slow ones apart.
         u: bonus of the current token, `[H, K]`.
         s0: state before the first token, `[B, H, K, V]` (keys × values); zeros if None.
+        cu_seqlens: where packed sequences start and end along T, `[S + 1]`, int32 or int64, from 0
+            to T, rising, on r's device; B must be 1, and states are `[S, H, K, V]`. An empty
+            sequence keeps its state. On a GPU the numbers are trusted: the host does not read them.
+        scale: r is multiplied by it.
+        raw_decay: w is x of `exp(-exp(x))`, as models store it, and not the log decay; its
+            gradient is x's.
 
     Returns:
         o `[B, T, H, V]` in r's dtype and the state after the last token s1 `[B, H, K, V]`, float32
-        (float64 where r is). All arguments have gradients, through o and through s1.
+        (float64 where r is). All tensors have gradients, through o and through s1. Without them,
+        nothing is written to `s0`; `wkv6_step` decodes in place.
 
     Raises:
         TypeError, ValueError: an argument has the wrong dtype, shape or device.
     """
-    given = (r, k, v, w, u, s0)
-    tensors = [x for x in given if isinstance(x, torch.Tensor)]
-    on_gpu = len(tensors) > 0 and all(x.is_cuda and x.dtype != torch.float64 for x in tensors)
-    fits = on_gpu and max(x.shape[-1] for x in tensors) <= LARGEST
-    if fits:
-        return wkv6_cuda(*given)
-    one_token = len(tensors) > 0 and tensors[0].shape[1:2] == (1,)  # nothing to make chunks of
-    return (wkv6_reference if one_token else wkv6_doubling)(*given)
+    B, T, H, _, _ = check_call(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
+    heads = H * (B if cu_seqlens is None else len(cu_seqlens) - 1)
+    gradients = torch.is_grad_enabled() and recurrent.wants_gradients(r, k, v, w, u, s0)
+    name = method_for(r.device.type, r.dtype, T, heads, gradients)
+    if name == "recurrent":  # checked already: for one token that is half of the host's time
+        return recurrent.recurrent(r, k, v, w, u, s0, cu_seqlens, float(scale), raw_decay)
+    options = {"cu_seqlens": cu_seqlens, "scale": scale, "raw_decay": raw_decay}
+    return METHODS[name](r, k, v, w, u, s0, **options)

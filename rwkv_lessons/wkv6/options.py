@@ -1,4 +1,4 @@
-"""The options of a WKV-6 call: packed sequences, a scale, a raw decay. arguments.py has the rest."""
+"""The options of a WKV-6 call: packed sequences, a scale, a raw decay; see also arguments.py."""
 
 import functools
 
@@ -10,9 +10,7 @@ from .arguments import DTYPES, check_arguments
 MAX_RAW_DECAY = 7.0
 
 
-def check_call(
-    r, k, v, w, u, s0=None, cu_seqlens=None, scale=1.0, raw_decay=False, dtypes=DTYPES
-):
+def check_call(r, k, v, w, u, s0=None, cu_seqlens=None, scale=1.0, raw_decay=False, dtypes=DTYPES):
     """Returns B, T, H, K, V, or raises a TypeError or ValueError that names the argument."""
     sizes = check_arguments(r, k, v, w, u, s0 if cu_seqlens is None else None, dtypes)
     if type(scale) is not float and (isinstance(scale, bool) or not isinstance(scale, int | float)):

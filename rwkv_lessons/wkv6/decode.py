@@ -1,0 +1,77 @@
+"""One token of WKV-6, the state updated where it is: one launch, one read and one write of it."""
+
+import torch
+
+from .options import check_call
+from .recurrent import launches_directly, run, wants_gradients
+from .reference import wkv6_reference
+
+
+def step(r, k, v, w, u, state, scale, raw_decay):
+    if r.get_device() != torch.cuda.current_device():
+        with torch.cuda.device(r.device):
+            return step(r, k, v, w, u, state, scale, raw_decay)
+    r, k, v, w, u = (x.contiguous() for x in (r, k, v, w, u))
+    o = torch.empty_like(v)
+    run(r, k, v, w, u, state, None, o, state, None, scale, raw_decay)
+    return o
+
+
+def step_in_torch(r, k, v, w, u, state, scale, raw_decay):
+    o, s1 = wkv6_reference(r, k, v, w, u, state, scale=scale, raw_decay=raw_decay)
+    state.copy_(s1)
+    return o
+
+
+def step_shapes(r, k, v, w, u, state, scale, raw_decay):
+    """What `step` returns, without values."""
+    return torch.empty_like(v, memory_format=torch.contiguous_format)
+
+
+NAME = "rwkv_lessons::wkv6_step"
+torch.library.define(
+    NAME,
+    "(Tensor r, Tensor k, Tensor v, Tensor w, Tensor u, Tensor(a!) state, float scale,"
+    " bool raw_decay) -> Tensor",
+)
+torch.library.impl(NAME, "CUDA", step)
+torch.library.impl(NAME, "CPU", step_in_torch)
+torch.library.register_fake(NAME, step_shapes)
+
+
+def wkv6_step(r, k, v, w, u, state, *, scale=1.0, raw_decay=False):
+    """Mixes one more token into `state`, which is overwritten, and returns its output.
+
+    For decoding: `o = wkv6_step(r, k, v, w, u, state)` is `o, state = wkv6(r, k, v, w, u, state)`
+    without gradients, and without memory for a second state. It can be captured in a CUDA graph.
+
+    Args:
+        r, k: receptance and key, `[B, 1, H, K]`, float32, float16, bfloat16 or float64.
+        v: value, `[B, 1, H, V]`, of the same dtype.
+        w: log decay, `[B, 1, H, K]`, at most 0 and as low as -inf, any of these dtypes.
+        u: bonus of the current token, `[H, K]`.
+        state: `[B, H, K, V]` (keys × values), contiguous, float32 (float64 where r is).
+        scale: r is multiplied by it.
+        raw_decay: w is x of `exp(-exp(x))`, as models store it, and not the log decay.
+
+    Returns:
+        o `[B, 1, H, V]` in r's dtype.
+
+    Raises:
+        TypeError, ValueError: an argument has the wrong dtype, shape, layout or device, or needs a
+            gradient.
+    """
+    _, T, *_ = check_call(r, k, v, w, u, state, None, scale, raw_decay)
+    if T != 1:
+        raise ValueError(f"r must be [B, 1, H, K], one token, got {list(r.shape)}; see wkv6")
+    real = torch.float64 if r.dtype == torch.float64 else torch.float32
+    if state is None or state.dtype != real:
+        raise TypeError(f"state must be a tensor of {real}, got {getattr(state, 'dtype', None)}")
+    if not state.is_contiguous():
+        raise ValueError(f"state must be contiguous, got strides {state.stride()}")
+    if torch.is_grad_enabled() and wants_gradients(r, k, v, w, u, state):
+        raise ValueError("no argument may need a gradient: state is overwritten; see wkv6")
+    given = (r, k, v, w, u, state, float(scale), raw_decay)
+    if r.is_cuda and real == torch.float32 and launches_directly(r):
+        return step(*given)
+    return torch.ops.rwkv_lessons.wkv6_step(*given)

@@ -1,0 +1,155 @@
+"""WKV-6 as fused recurrent Triton kernels: one token after the other, the state in registers.
+
+A program owns some values (columns of the state) of one head, and all its keys: o is then a sum
+inside the program, and no partial sums go through memory. Values are split until the card is full;
+a token costs a program one small step, whose loads were started some tokens earlier. What moves:
+r, k, v, w and o once, the states once. What bounds it: the latency of T steps after one another, so
+it is the method for few tokens. recurrent_backward.py has the gradients.
+"""
+
+import functools
+
+import torch
+import triton
+import triton.language as tl
+
+from ..launch_triton import launch
+from .doubling import wkv6_doubling
+from .options import check_call
+from .recurrent_backward import FULL, SPAN, backward, keep_inputs
+
+TILE = 1024  # elements of the state a warp holds: 32 registers a thread
+AHEAD = 4  # tokens whose loads are under way
+
+
+@triton.jit(do_not_specialize=["T", "H", "scale"])
+def wkv6_recurrent_fwd_kernel(
+    r, k, v, w, u, s0, cu_seqlens, o, s1, kept, T, H, scale,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
+    RAW: tl.constexpr, SPAN: tl.constexpr, AHEAD: tl.constexpr,
+):  # fmt: skip
+    """kept gets the states before tokens SPAN, 2·SPAN, … of each sequence, if it is not None."""
+    NV: tl.constexpr = (V + BV - 1) // BV
+    i_v, i_h = tl.program_id(0) % NV, tl.program_id(0) // NV % H
+    i_n = (tl.program_id(0) // NV // H).to(tl.int64)
+    if cu_seqlens is None:
+        first, n = i_n * T, T
+    else:
+        first = tl.load(cu_seqlens + i_n).to(tl.int64)
+        n = (tl.load(cu_seqlens + i_n + 1) - first).to(tl.int32)
+    o_k, o_v = tl.arange(0, BK), i_v * BV + tl.arange(0, BV)
+    m_k, m_v = o_k < K, o_v < V
+    m_s = m_k[:, None] & m_v[None, :]
+    o_s = i_h * K * V + o_k[:, None] * V + o_v[None, :]
+    at_k, at_v = (first * H + i_h) * K + o_k, (first * H + i_h) * V + o_v
+
+    b_u = tl.load(u + i_h * K + o_k, m_k, 0.0).to(tl.float32)
+    b_s = tl.zeros([BK, BV], tl.float32)
+    if s0 is not None:
+        b_s += tl.load(s0 + i_n * H * K * V + o_s, m_s, 0.0).to(tl.float32)
+
+    for t in tl.range(0, n, num_stages=AHEAD):
+        b_r = tl.load(r + at_k, m_k, 0.0).to(tl.float32) * scale
+        b_k = tl.load(k + at_k, m_k, 0.0).to(tl.float32)
+        b_v = tl.load(v + at_v, m_v, 0.0).to(tl.float32)
+        b_w = tl.load(w + at_k, m_k, 0.0).to(tl.float32)
+        if RAW:
+            b_w = -tl.exp(b_w)
+        if kept is not None:
+            if (t > 0) & (t % SPAN == 0):
+                i_c = first // SPAN + t // SPAN - 1
+                tl.store(kept + i_c * H * K * V + o_s, b_s, m_s)
+        b_kv = b_k[:, None] * b_v[None, :]  # [BK, BV]
+        b_o = tl.sum(b_r[:, None] * (b_s + b_u[:, None] * b_kv), 0)
+        b_s = tl.exp(b_w)[:, None] * b_s + b_kv
+        tl.store(o + at_v, b_o.to(o.dtype.element_ty), m_v)
+        at_k += H * K
+        at_v += H * V
+
+    tl.store(s1 + i_n * H * K * V + o_s, b_s, m_s)
+
+
+def forward(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, keep):
+    """o, s1 and, where `keep`, the states that the backward kernel starts from."""
+    if r.is_cuda and r.get_device() != torch.cuda.current_device():
+        with torch.cuda.device(r.device):
+            return forward(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, keep)
+    B, T, H, K = r.shape
+    V, S = v.shape[-1], B if cu_seqlens is None else len(cu_seqlens) - 1
+    r, k, v, w, u = (x.contiguous() for x in (r, k, v, w, u))
+    s0, cu_seqlens = (x if x is None else x.contiguous() for x in (s0, cu_seqlens))
+    o = torch.empty_like(v)
+    s1 = torch.empty(S, H, K, V, dtype=torch.float32, device=r.device)
+    kept = torch.empty(B * T // SPAN if keep else 0, H, K, V, dtype=torch.float32, device=r.device)
+    run(r, k, v, w, u, s0, cu_seqlens, o, s1, kept if keep else None, scale, raw_decay)
+    return o, s1, kept
+
+
+def run(r, k, v, w, u, s0, cu_seqlens, o, s1, kept, scale, raw_decay):
+    """Launches the kernel on contiguous tensors; s1 may be s0."""
+    _, T, H, K = r.shape
+    heads, V = s1.shape[0] * H, v.shape[-1]
+    BK, BV, num_warps, ahead = tile_for(heads, T, K, V)
+    tensors = (r, k, v, w, u, s0, cu_seqlens, o, s1, kept)
+    constants = (K, V, BK, BV, raw_decay, SPAN, ahead)
+    launch(
+        wkv6_recurrent_fwd_kernel, heads * -(-V // BV), (r.device, num_warps, *constants), tensors,
+        T, H, scale, *constants, num_warps=num_warps,
+    )  # fmt: skip
+
+
+@functools.cache
+def tile_for(heads, T, K, V):
+    """Keys and values of a program, its warps, and the tokens whose loads are under way."""
+    BK, BV = triton.next_power_of_2(K), triton.next_power_of_2(V)
+    elements = 4 * TILE if T == 1 and heads >= FULL else TILE
+    BV = min(BV, max(4, elements // BK))  # 4 values: 16 bytes of the state
+    return BK, BV, max(1, min(8, BK * BV // TILE)), 1 if T == 1 else AHEAD
+
+
+def forward_shapes(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, keep):
+    """What `forward` returns, without values."""
+    B, T, H, K = r.shape
+    V, S = v.shape[-1], B if cu_seqlens is None else cu_seqlens.shape[0] - 1
+    o = torch.empty_like(v, memory_format=torch.contiguous_format)
+    s1, kept = ((n, H, K, V) for n in (S, B * T // SPAN if keep else 0))
+    return o, *(r.new_empty(shape, dtype=torch.float32) for shape in (s1, kept))
+
+
+NAME = "rwkv_lessons::wkv6_recurrent_forward"
+torch.library.define(
+    NAME,
+    "(Tensor r, Tensor k, Tensor v, Tensor w, Tensor u, Tensor? s0, Tensor? cu_seqlens,"
+    " float scale, bool raw_decay, bool keep) -> (Tensor, Tensor, Tensor)",
+)
+torch.library.impl(NAME, "CUDA", forward)
+torch.library.register_fake(NAME, forward_shapes)
+torch.library.register_autograd(NAME, backward, setup_context=keep_inputs)
+
+
+def wkv6_recurrent(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False):
+    """Same arguments and results as `wkv6`, for few tokens on a GPU; matrix products elsewhere."""
+    check_call(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
+    if not r.is_cuda or r.dtype == torch.float64:
+        options = {"cu_seqlens": cu_seqlens, "scale": scale, "raw_decay": raw_decay}
+        return wkv6_doubling(r, k, v, w, u, s0, **options)
+    return recurrent(r, k, v, w, u, s0, cu_seqlens, float(scale), raw_decay)
+
+
+def recurrent(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay):
+    """`wkv6_recurrent` of arguments that were checked, on a GPU."""
+    given = (r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
+    keep = torch.is_grad_enabled() and wants_gradients(r, k, v, w, u, s0)
+    if keep or not launches_directly(r):
+        return torch.ops.rwkv_lessons.wkv6_recurrent_forward(*given, keep)[:2]
+    return forward(*given, False)[:2]
+
+
+def wants_gradients(*tensors):
+    return any(x is not None and x.requires_grad for x in tensors)
+
+
+def launches_directly(x):
+    """May a kernel be launched without torch's dispatcher? It costs as much as a short kernel."""
+    plain = type(x) is torch.Tensor and not torch.compiler.is_compiling()
+    return plain and torch._C._len_torch_dispatch_stack() == 0

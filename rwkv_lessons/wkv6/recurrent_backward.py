@@ -1,0 +1,186 @@
+"""The gradients of the fused recurrent WKV-6: one Triton kernel against time.
+
+With S[t] the state after token t and dS[t] its gradient,
+
+    dr[t] = (S[t-1] + diag(u) k[t]ᵀ v[t]) do[t]        dk[t] = (dS[t] + diag(u) r[t]ᵀ do[t]) v[t]
+    dv[t] = k[t] (dS[t] + diag(u) r[t]ᵀ do[t])         dw[t] = exp(w[t]) Σ_j S[t-1] dS[t]
+    dS[t-1] = diag(exp(w[t])) dS[t] + r[t]ᵀ do[t]
+
+dw needs both states. Dividing the decay out of S again would lose everything where it is strong,
+and so would a difference of sums over all later tokens. So the forward pass keeps a state every
+SPAN tokens; from there the kernel computes a span's states once more, into memory that stays in
+the L2 cache, and then walks back over them. A program owns some keys (rows of the state) and all
+values: only dv is a sum over programs, added up in a fixed order afterwards. No atomics.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from ..launch_triton import launch
+
+SPAN = 32  # tokens: a state kept is then worth as much memory as r, k, v and w of these in bf16
+TILE = 1024  # elements a warp holds of each of two states: 64 registers a thread
+AHEAD = 3  # tokens whose loads are under way
+FULL = 264  # programs that keep an H200 busy: two for each of its 132 multiprocessors
+
+
+@triton.jit(do_not_specialize=["B", "T", "H", "span", "scale"])
+def wkv6_recurrent_bwd_kernel(
+    r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, states, dr, dk, dv, dw, du, ds0,
+    B, T, H, span, scale,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
+    RAW: tl.constexpr, AHEAD: tl.constexpr,
+):  # fmt: skip
+    """dv: [NK, B, T, H, V], a part from each program. states: [S, H, span, K, V]. du: [S, H, K]."""
+    NK: tl.constexpr = (K + BK - 1) // BK
+    i_k, i_h = tl.program_id(0) % NK, tl.program_id(0) // NK % H
+    i_n = (tl.program_id(0) // NK // H).to(tl.int64)
+    if cu_seqlens is None:
+        first, n = i_n * T, T
+    else:
+        first = tl.load(cu_seqlens + i_n).to(tl.int64)
+        n = (tl.load(cu_seqlens + i_n + 1) - first).to(tl.int32)
+    i_nh = i_n * H + i_h
+    o_k, o_v = i_k * BK + tl.arange(0, BK), tl.arange(0, BV)
+    m_k, m_v = o_k < K, o_v < V
+    m_s = m_k[:, None] & m_v[None, :]
+    o_s = o_k[:, None] * V + o_v[None, :]
+    part = i_k.to(tl.int64) * B * T * H * V
+
+    b_u = tl.load(u + i_h * K + o_k, m_k, 0.0).to(tl.float32)
+    b_du = tl.zeros([BK], tl.float32)
+    b_ds = tl.zeros([BK, BV], tl.float32)
+    if ds1 is not None:
+        b_ds += tl.load(ds1 + i_nh * K * V + o_s, m_s, 0.0).to(tl.float32)
+
+    for c in range(tl.cdiv(n, span)):
+        i_c = tl.cdiv(n, span) - 1 - c
+        b_s = tl.zeros([BK, BV], tl.float32)
+        if i_c > 0:
+            i_s = (first // span + i_c - 1) * H + i_h
+            b_s += tl.load(kept + i_s * K * V + o_s, m_s, 0.0)
+        elif s0 is not None:
+            b_s += tl.load(s0 + i_nh * K * V + o_s, m_s, 0.0).to(tl.float32)
+        i_t = i_c * span
+        tokens = tl.minimum(n - i_t, span)
+
+        for t in tl.range(0, tokens, num_stages=AHEAD):  # the state before each token
+            at = (first + i_t + t) * H + i_h
+            tl.store(states + (i_nh * span + t) * K * V + o_s, b_s, m_s)
+            b_k = tl.load(k + at * K + o_k, m_k, 0.0).to(tl.float32)
+            b_v = tl.load(v + at * V + o_v, m_v, 0.0).to(tl.float32)
+            b_w = tl.load(w + at * K + o_k, m_k, 0.0).to(tl.float32)
+            if RAW:
+                b_w = -tl.exp(b_w)
+            b_s = tl.exp(b_w)[:, None] * b_s + b_k[:, None] * b_v[None, :]
+        tl.debug_barrier()  # a thread may have stored what another one loads
+
+        for back in tl.range(0, tokens, num_stages=AHEAD):
+            t = tokens - 1 - back
+            at = (first + i_t + t) * H + i_h
+            b_r = tl.load(r + at * K + o_k, m_k, 0.0).to(tl.float32) * scale
+            b_k = tl.load(k + at * K + o_k, m_k, 0.0).to(tl.float32)
+            b_v = tl.load(v + at * V + o_v, m_v, 0.0).to(tl.float32)
+            b_w = tl.load(w + at * K + o_k, m_k, 0.0).to(tl.float32)
+            b_do = tl.load(do + at * V + o_v, m_v, 0.0).to(tl.float32)
+            b_s = tl.load(states + (i_nh * span + t) * K * V + o_s, m_s, 0.0)
+            if RAW:
+                b_w = -tl.exp(b_w)
+            b_decay = tl.exp(b_w)
+
+            b_vdo = tl.sum(b_v * b_do, 0)
+            b_dr = tl.sum(b_s * b_do[None, :], 1) + b_u * b_k * b_vdo
+            b_dk = tl.sum(b_ds * b_v[None, :], 1) + b_u * b_r * b_vdo
+            b_dv = tl.sum(b_ds * b_k[:, None], 0) + tl.sum(b_r * b_u * b_k, 0) * b_do
+            b_dw = b_decay * tl.sum(b_s * b_ds, 1)
+            if RAW:  # where the decay is 0, w is -inf and 0 · -inf is no gradient
+                b_dw *= tl.where(b_decay > 0, b_w, 0.0)
+            b_du += b_r * b_k * b_vdo
+            b_ds = b_decay[:, None] * b_ds + b_r[:, None] * b_do[None, :]
+
+            tl.store(dr + at * K + o_k, (b_dr * scale).to(dr.dtype.element_ty), m_k)
+            tl.store(dk + at * K + o_k, b_dk.to(dk.dtype.element_ty), m_k)
+            tl.store(dv + part + at * V + o_v, b_dv.to(dv.dtype.element_ty), m_v)
+            tl.store(dw + at * K + o_k, b_dw.to(dw.dtype.element_ty), m_k)
+        tl.debug_barrier()  # the next span's states go where this one's are read
+
+    tl.store(du + i_nh * K + o_k, b_du, m_k)
+    tl.store(ds0 + i_nh * K * V + o_s, b_ds, m_s)
+
+
+def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale, raw_decay):
+    """The gradients of r, k, v, w, u and s0 (as if zeros were given, where it is None).
+
+    Args:
+        r, k, v, w, u, s0, cu_seqlens, scale, raw_decay: as `wkv6` takes them.
+        kept: `[B·T // SPAN, H, K, V]`, float32, from the forward kernel.
+        do, ds1: gradients of o and s1; None counts as zeros.
+
+    Returns:
+        Tensors of the shapes and dtypes of r, k, v, w and u; ds0 in float32.
+    """
+    if r.is_cuda and r.get_device() != torch.cuda.current_device():
+        with torch.cuda.device(r.device):
+            return gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale, raw_decay)
+    B, T, H, K = r.shape
+    V, S = v.shape[-1], B if cu_seqlens is None else len(cu_seqlens) - 1
+    do = torch.zeros_like(v) if do is None else do
+    r, k, v, w, u, do = (x.contiguous() for x in (r, k, v, w, u, do))
+    s0, ds1, cu_seqlens = (x if x is None else x.contiguous() for x in (s0, ds1, cu_seqlens))
+    BK, BV, num_warps = tile_for(S * H, K, V)
+    NK, span = triton.cdiv(K, BK), min(SPAN, T)
+
+    new = {"dtype": torch.float32, "device": r.device}
+    dr, dk, dw = torch.empty_like(r), torch.empty_like(k), torch.empty_like(w)
+    dv = torch.empty_like(v) if NK == 1 else torch.empty(NK, *v.shape, **new)
+    du, ds0 = torch.empty(S, H, K, **new), torch.empty(S, H, K, V, **new)
+    states = torch.empty(S, H, span, K, V, **new)
+    tensors = (r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, states, dr, dk, dv, dw, du, ds0)
+    constants = (K, V, BK, BV, raw_decay, AHEAD)
+    launch(
+        wkv6_recurrent_bwd_kernel, S * H * NK, (r.device, *constants), tensors,
+        B, T, H, span, scale, *constants, num_warps=num_warps,
+    )  # fmt: skip
+    dv = dv if NK == 1 else dv.sum(0).to(v.dtype)
+    return dr, dk, dv, dw, du.sum(0).to(u.dtype), ds0
+
+
+def tile_for(heads, K, V):
+    """Keys and values of a program, and its warps: all keys of a head where heads fill the card."""
+    BK, BV = triton.next_power_of_2(K), triton.next_power_of_2(V)
+    elements = 4 * TILE if heads >= FULL else TILE
+    BK = max(1, min(BK, elements // BV))
+    return BK, BV, max(1, min(8, BK * BV // TILE))
+
+
+def gradient_shapes(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale, raw_decay):
+    """What `gradients` returns, without values."""
+    S = r.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
+    tokens = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (r, k, v, w))
+    bonus = torch.empty(u.shape, dtype=u.dtype, device=u.device)
+    return *tokens, bonus, r.new_empty(S, *r.shape[2:], v.shape[-1], dtype=torch.float32)
+
+
+def keep_inputs(ctx, inputs, output):
+    *tensors, ctx.scale, ctx.raw_decay, _ = inputs
+    ctx.save_for_backward(*tensors, output[2])
+
+
+def backward(ctx, do, ds1, _):
+    *tensors, s0, cu_seqlens, kept = ctx.saved_tensors
+    *given, ds0 = torch.ops.rwkv_lessons.wkv6_recurrent_backward(
+        *tensors, s0, cu_seqlens, kept, do, ds1, ctx.scale, ctx.raw_decay
+    )
+    return *given, None if s0 is None else ds0.to(s0.dtype), None, None, None, None
+
+
+NAME = "rwkv_lessons::wkv6_recurrent_backward"
+torch.library.define(
+    NAME,
+    "(Tensor r, Tensor k, Tensor v, Tensor w, Tensor u, Tensor? s0, Tensor? cu_seqlens,"
+    " Tensor kept, Tensor? do, Tensor? ds1, float scale, bool raw_decay)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+torch.library.impl(NAME, "CUDA", gradients)
+torch.library.register_fake(NAME, gradient_shapes)
