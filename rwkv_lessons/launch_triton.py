@@ -5,32 +5,42 @@ for such arguments. Whoever launches the same kernel again and again knows what 
 in a key, and goes from there straight to the machine code.
 """
 
+import torch
 import triton
 
 _compiled = {}
 
 
-def launch(kernel, grid, key, tensors, *rest, num_warps):
-    """Runs kernel[grid,](*tensors, *rest) on torch's current stream, for tensors on its device.
+def launch(kernel, programs, num_warps, tensors, numbers, constants):
+    """kernel[programs,](*tensors, *numbers, *constants), on torch's current device and stream.
 
     Args:
-        grid: number of programs.
-        key: of what makes other machine code, besides the tensors: the device and constants.
-            Equal keys must mean equal machine code.
-        tensors: the first arguments of the kernel, in its order, None where there is none.
-        rest: its other arguments: numbers that it does not specialise on, and constants.
+        tensors: the kernel's first arguments, on that device, contiguous; None where there is none.
+        numbers: the next ones, all of which are in its `do_not_specialize`.
+        constants: the last ones, its `tl.constexpr`.
     """
-    addresses = [None if x is None else x.data_ptr() for x in tensors]
-    key = (id(kernel), key, *[None if x is None else x.dtype for x in tensors])
-    bits = 0
-    for address in addresses:
-        bits |= address or 0
+    addresses, dtypes, bits = [], [], 0
+    for x in tensors:
+        if x is None:
+            addresses.append(None)
+            dtypes.append(None)
+        else:
+            address = x.data_ptr()
+            bits |= address
+            addresses.append(address)
+            dtypes.append(x.dtype)
+    device = torch.cuda.current_device() if tensors[0].is_cuda else None
+    key = (id(kernel), device, num_warps, constants, *dtypes)
     if bits % 16:  # Triton makes wider loads for addresses that are multiples of 16
         key = (*key, *[address is not None and address % 16 == 0 for address in addresses])
     found = _compiled.get(key)
-    if found is not None:
-        found[grid, 1, 1](*addresses, *rest)
+    if found is not None:  # what found[programs, 1, 1](…) does, without its hooks for profilers
+        stream = torch._C._cuda_getCurrentRawStream(device)
+        found.run(
+            programs, 1, 1, stream, found.function, found.packed_metadata, None, None, None,
+            *addresses, *numbers, *constants,
+        )  # fmt: skip
         return
-    made = kernel[(grid,)](*tensors, *rest, num_warps=num_warps)
+    made = kernel[(programs,)](*tensors, *numbers, *constants, num_warps=num_warps)
     if isinstance(kernel, triton.runtime.JITFunction):  # in the interpreter nothing is made
         _compiled[key] = made

@@ -3,18 +3,12 @@
 import torch
 
 from .options import check_call
-from .recurrent import launches_directly, run, wants_gradients
+from .recurrent import launches_directly, mix, wants_gradients
 from .reference import wkv6_reference
 
 
 def step(r, k, v, w, u, state, scale, raw_decay):
-    if r.get_device() != torch.cuda.current_device():
-        with torch.cuda.device(r.device):
-            return step(r, k, v, w, u, state, scale, raw_decay)
-    r, k, v, w, u = (x.contiguous() for x in (r, k, v, w, u))
-    o = torch.empty_like(v)
-    run(r, k, v, w, u, state, None, o, state, None, scale, raw_decay)
-    return o
+    return mix(r, k, v, w, u, state, None, scale, raw_decay, s1=state)[0]
 
 
 def step_in_torch(r, k, v, w, u, state, scale, raw_decay):

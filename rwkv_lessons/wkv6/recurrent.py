@@ -16,17 +16,18 @@ import triton.language as tl
 from ..launch_triton import launch
 from .doubling import wkv6_doubling
 from .options import check_call
-from .recurrent_backward import FULL, SPAN, backward, keep_inputs
+from .recurrent_backward import SPAN, backward, keep_inputs
 
 TILE = 1024  # elements of the state a warp holds: 32 registers a thread
 AHEAD = 4  # tokens whose loads are under way
+SCHEDULERS = 528  # of an H200, 4 in each of 132 multiprocessors: a warp for each fills it
 
 
-@triton.jit(do_not_specialize=["T", "H", "scale"])
+@triton.jit(do_not_specialize=["has_s0", "T", "H", "scale"])
 def wkv6_recurrent_fwd_kernel(
-    r, k, v, w, u, s0, cu_seqlens, o, s1, kept, T, H, scale,
+    r, k, v, w, u, s0, cu_seqlens, o, s1, kept, has_s0, T, H, scale,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-    RAW: tl.constexpr, SPAN: tl.constexpr, AHEAD: tl.constexpr,
+    SPAN: tl.constexpr, AHEAD: tl.constexpr, RAW: tl.constexpr,
 ):  # fmt: skip
     """kept gets the states before tokens SPAN, 2·SPAN, … of each sequence, if it is not None."""
     NV: tl.constexpr = (V + BV - 1) // BV
@@ -43,10 +44,9 @@ def wkv6_recurrent_fwd_kernel(
     o_s = i_h * K * V + o_k[:, None] * V + o_v[None, :]
     at_k, at_v = (first * H + i_h) * K + o_k, (first * H + i_h) * V + o_v
 
+    # Loaded also where there is none: the layout of this load is the one that the loop is fast in.
+    b_s = tl.load(s0 + i_n * H * K * V + o_s, m_s & (has_s0 != 0), 0.0).to(tl.float32)
     b_u = tl.load(u + i_h * K + o_k, m_k, 0.0).to(tl.float32)
-    b_s = tl.zeros([BK, BV], tl.float32)
-    if s0 is not None:
-        b_s += tl.load(s0 + i_n * H * K * V + o_s, m_s, 0.0).to(tl.float32)
 
     for t in tl.range(0, n, num_stages=AHEAD):
         b_r = tl.load(r + at_k, m_k, 0.0).to(tl.float32) * scale
@@ -71,40 +71,47 @@ def wkv6_recurrent_fwd_kernel(
 
 def forward(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, keep):
     """o, s1 and, where `keep`, the states that the backward kernel starts from."""
-    if r.is_cuda and r.get_device() != torch.cuda.current_device():
-        with torch.cuda.device(r.device):
-            return forward(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, keep)
     B, T, H, K = r.shape
-    V, S = v.shape[-1], B if cu_seqlens is None else len(cu_seqlens) - 1
-    r, k, v, w, u = (x.contiguous() for x in (r, k, v, w, u))
-    s0, cu_seqlens = (x if x is None else x.contiguous() for x in (s0, cu_seqlens))
-    o = torch.empty_like(v)
-    s1 = torch.empty(S, H, K, V, dtype=torch.float32, device=r.device)
-    kept = torch.empty(B * T // SPAN if keep else 0, H, K, V, dtype=torch.float32, device=r.device)
-    run(r, k, v, w, u, s0, cu_seqlens, o, s1, kept if keep else None, scale, raw_decay)
+    kept = r.new_empty(B * T // SPAN if keep else 0, H, K, v.shape[3], dtype=torch.float32)
+    o, s1 = mix(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, kept if keep else None)
     return o, s1, kept
 
 
-def run(r, k, v, w, u, s0, cu_seqlens, o, s1, kept, scale, raw_decay):
-    """Launches the kernel on contiguous tensors; s1 may be s0."""
-    _, T, H, K = r.shape
-    heads, V = s1.shape[0] * H, v.shape[-1]
-    BK, BV, num_warps, ahead = tile_for(heads, T, K, V)
-    tensors = (r, k, v, w, u, s0, cu_seqlens, o, s1, kept)
-    constants = (K, V, BK, BV, raw_decay, SPAN, ahead)
+def mix(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, kept=None, s1=None):
+    """Allocates o, and s1 unless it is given (and may be s0), and launches the kernel."""
+    if r.is_cuda and r.get_device() != torch.cuda.current_device():
+        with torch.cuda.device(r.device):
+            return mix(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, kept, s1)
+    r, k, v, w, u = r.contiguous(), k.contiguous(), v.contiguous(), w.contiguous(), u.contiguous()
+    (B, T, H, K), V = r.shape, v.shape[3]
+    S = B if cu_seqlens is None else len(cu_seqlens) - 1
+    o = torch.empty_like(v)
+    if s1 is None:
+        s1 = torch.empty((S, H, K, V), dtype=torch.float32, device=r.device)
+    before = s1 if s0 is None else s0.contiguous()
+    cu_seqlens = None if cu_seqlens is None else cu_seqlens.contiguous()
+
+    programs, num_warps, constants = tile_for(S * H, T, K, V)
     launch(
-        wkv6_recurrent_fwd_kernel, heads * -(-V // BV), (r.device, num_warps, *constants), tensors,
-        T, H, scale, *constants, num_warps=num_warps,
+        wkv6_recurrent_fwd_kernel, programs, num_warps,
+        (r, k, v, w, u, before, cu_seqlens, o, s1, kept),
+        (int(s0 is not None), T, H, scale), (*constants, raw_decay),
     )  # fmt: skip
+    return o, s1
 
 
 @functools.cache
 def tile_for(heads, T, K, V):
-    """Keys and values of a program, its warps, and the tokens whose loads are under way."""
+    """How many programs, their warps, and the kernel's constants."""
     BK, BV = triton.next_power_of_2(K), triton.next_power_of_2(V)
-    elements = 4 * TILE if T == 1 and heads >= FULL else TILE
-    BV = min(BV, max(4, elements // BK))  # 4 values: 16 bytes of the state
-    return BK, BV, max(1, min(8, BK * BV // TILE)), 1 if T == 1 else AHEAD
+    if T == 1 and heads >= SCHEDULERS // 4:  # bound by memory: large programs, many loads at once
+        BV, warps = min(BV, max(4, 4 * TILE // BK)), 4
+    else:
+        BV, warps = min(BV, max(4, TILE // BK)), 1
+        while BV > 4 and heads * -(-V // BV) < SCHEDULERS * 3 // 4:
+            BV //= 2
+    warps = max(warps, min(8, BK * BV // TILE))
+    return heads * -(-V // BV), warps, (K, V, BK, BV, SPAN, 1 if T == 1 else AHEAD)
 
 
 def forward_shapes(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, keep):
@@ -142,7 +149,7 @@ def recurrent(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay):
     keep = torch.is_grad_enabled() and wants_gradients(r, k, v, w, u, s0)
     if keep or not launches_directly(r):
         return torch.ops.rwkv_lessons.wkv6_recurrent_forward(*given, keep)[:2]
-    return forward(*given, False)[:2]
+    return mix(*given)
 
 
 def wants_gradients(*tensors):

@@ -25,12 +25,12 @@ AHEAD = 3  # tokens whose loads are under way
 FULL = 264  # programs that keep an H200 busy: two for each of its 132 multiprocessors
 
 
-@triton.jit(do_not_specialize=["B", "T", "H", "span", "scale"])
+@triton.jit(do_not_specialize=["has_s0", "has_ds1", "B", "T", "H", "span", "scale"])
 def wkv6_recurrent_bwd_kernel(
     r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, states, dr, dk, dv, dw, du, ds0,
-    B, T, H, span, scale,
+    has_s0, has_ds1, B, T, H, span, scale,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-    RAW: tl.constexpr, AHEAD: tl.constexpr,
+    AHEAD: tl.constexpr, RAW: tl.constexpr,
 ):  # fmt: skip
     """dv: [NK, B, T, H, V], a part from each program. states: [S, H, span, K, V]. du: [S, H, K]."""
     NK: tl.constexpr = (K + BK - 1) // BK
@@ -50,18 +50,15 @@ def wkv6_recurrent_bwd_kernel(
 
     b_u = tl.load(u + i_h * K + o_k, m_k, 0.0).to(tl.float32)
     b_du = tl.zeros([BK], tl.float32)
-    b_ds = tl.zeros([BK, BV], tl.float32)
-    if ds1 is not None:
-        b_ds += tl.load(ds1 + i_nh * K * V + o_s, m_s, 0.0).to(tl.float32)
+    b_ds = tl.load(ds1 + i_nh * K * V + o_s, m_s & (has_ds1 != 0), 0.0).to(tl.float32)
 
     for c in range(tl.cdiv(n, span)):
         i_c = tl.cdiv(n, span) - 1 - c
-        b_s = tl.zeros([BK, BV], tl.float32)
         if i_c > 0:
             i_s = (first // span + i_c - 1) * H + i_h
-            b_s += tl.load(kept + i_s * K * V + o_s, m_s, 0.0)
-        elif s0 is not None:
-            b_s += tl.load(s0 + i_nh * K * V + o_s, m_s, 0.0).to(tl.float32)
+            b_s = tl.load(kept + i_s * K * V + o_s, m_s, 0.0)
+        else:
+            b_s = tl.load(s0 + i_nh * K * V + o_s, m_s & (has_s0 != 0), 0.0).to(tl.float32)
         i_t = i_c * span
         tokens = tl.minimum(n - i_t, span)
 
@@ -127,7 +124,7 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale, raw_decay):
     V, S = v.shape[-1], B if cu_seqlens is None else len(cu_seqlens) - 1
     do = torch.zeros_like(v) if do is None else do
     r, k, v, w, u, do = (x.contiguous() for x in (r, k, v, w, u, do))
-    s0, ds1, cu_seqlens = (x if x is None else x.contiguous() for x in (s0, ds1, cu_seqlens))
+    cu_seqlens = None if cu_seqlens is None else cu_seqlens.contiguous()
     BK, BV, num_warps = tile_for(S * H, K, V)
     NK, span = triton.cdiv(K, BK), min(SPAN, T)
 
@@ -136,11 +133,13 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale, raw_decay):
     dv = torch.empty_like(v) if NK == 1 else torch.empty(NK, *v.shape, **new)
     du, ds0 = torch.empty(S, H, K, **new), torch.empty(S, H, K, V, **new)
     states = torch.empty(S, H, span, K, V, **new)
-    tensors = (r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, states, dr, dk, dv, dw, du, ds0)
-    constants = (K, V, BK, BV, raw_decay, AHEAD)
+    before, after = (ds0 if x is None else x.contiguous() for x in (s0, ds1))
+    given = (r, k, v, w, u, before, cu_seqlens, kept, do, after)
     launch(
-        wkv6_recurrent_bwd_kernel, S * H * NK, (r.device, *constants), tensors,
-        B, T, H, span, scale, *constants, num_warps=num_warps,
+        wkv6_recurrent_bwd_kernel, S * H * NK, num_warps,
+        (*given, states, dr, dk, dv, dw, du, ds0),
+        (int(s0 is not None), int(ds1 is not None), B, T, H, span, scale),
+        (K, V, BK, BV, AHEAD, raw_decay),
     )  # fmt: skip
     dv = dv if NK == 1 else dv.sum(0).to(v.dtype)
     return dr, dk, dv, dw, du.sum(0).to(u.dtype), ds0
