@@ -9,3 +9,26 @@ if not torch.cuda.is_available():
 
 torch.use_deterministic_algorithms(True, warn_only=True)
 torch.utils.deterministic.fill_uninitialized_memory = True
+
+
+def pytest_configure():
+    """What an interpreted kernel calls leaves triton.language patched: other tests compile."""
+    try:
+        from triton.runtime import interpreter
+    except ImportError:
+        return
+    patch, run, outer = interpreter._patch_lang, interpreter.GridExecutor.__call__, []
+
+    def remembered(function):
+        outer.append(patch(function))
+        if len(outer) > 1:  # undone with the kernel's own changes, the last ones first
+            outer[0]._changes += outer.pop()._changes
+        return outer[0]
+
+    def restored(self, *args, **kwargs):
+        try:
+            return run(self, *args, **kwargs)
+        finally:
+            outer.clear()
+
+    interpreter._patch_lang, interpreter.GridExecutor.__call__ = remembered, restored

@@ -16,6 +16,7 @@ from .doubling import wkv6_doubling
 from .options import check_call, takes_options
 from .recurrent import wkv6_recurrent
 from .reference import wkv6_reference
+from .tiles import LARGEST
 
 __all__ = [
     "METHODS", "method_for", "wkv6", "wkv6_cuda", "wkv6_doubling", "wkv6_recurrent",
@@ -29,27 +30,35 @@ METHODS = {
     "cuda": wkv6_cuda,
     "recurrent": wkv6_recurrent,
 }
-FEW_TOKENS = 64
+MANY_HEADS = 256  # with as many, tokens one after the other no longer find free multiprocessors
 
 
-def method_for(device, dtype, T, heads, gradients):
+def method_for(device, dtype, T, heads, size, gradients):
     """The method that `wkv6` takes, a key of `METHODS`, by what was measured on an H200.
 
-    | device | dtype   | T         | method    | because |
-    |--------|---------|-----------|-----------|---------|
-    | no GPU | any     | 1         | reference | there are no chunks to make of one token |
-    | no GPU | any     | more      | doubling  | matrix products, on every device |
-    | GPU    | float64 | any       | as above  | no kernel computes in float64 |
-    | GPU    | others  | up to 64  | recurrent | one short launch, nothing to prepare |
-    | GPU    | others  | more      | cuda      | |
+    | device | T                  | and            | method    | because |
+    |--------|--------------------|----------------|-----------|---------|
+    | no GPU | 1                  |                | reference | nothing to make products of |
+    | no GPU | more               |                | doubling  | matrix products, on any device |
+    | GPU    | any                | float64        | doubling  | no kernel computes in it |
+    | GPU    | from 5             | size over 1024 | doubling  | the cuda kernels end there |
+    | GPU    | up to 4            |                | recurrent | least to launch |
+    | GPU    | up to 16           | no gradients   | recurrent | least to launch |
+    | GPU    | up to 128          | … and few heads| recurrent | a chain of small steps |
+    | GPU    | more               |                | cuda      | many tokens in shared memory |
 
     Args:
-        heads: B·H, or sequences·H where they are packed.
+        device: "cuda" or another `torch.device.type`.
+        heads: B·H, or sequences·H where they are packed; 256 are many.
+        size: the larger of K and V.
         gradients: whether any are wanted.
     """
-    if device != "cuda" or dtype == torch.float64:
+    if device != "cuda":
         return "reference" if T == 1 else "doubling"
-    return "recurrent" if T <= FEW_TOKENS else "cuda"
+    if dtype == torch.float64 or (size > LARGEST and T > 4):
+        return "doubling"
+    few_tokens = 4 if gradients else 128 if heads < MANY_HEADS else 16
+    return "recurrent" if T <= few_tokens else "cuda"
 
 
 def wkv6(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False):
@@ -77,10 +86,10 @@ def wkv6(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False)
     Raises:
         TypeError, ValueError: an argument has the wrong dtype, shape or device.
     """
-    B, T, H, _, _ = check_call(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
+    B, T, H, K, V = check_call(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
     heads = H * (B if cu_seqlens is None else len(cu_seqlens) - 1)
     gradients = torch.is_grad_enabled() and recurrent.wants_gradients(r, k, v, w, u, s0)
-    name = method_for(r.device.type, r.dtype, T, heads, gradients)
+    name = method_for(r.device.type, r.dtype, T, heads, max(K, V), gradients)
     if name == "recurrent":  # checked already: for one token that is half of the host's time
         return recurrent.recurrent(r, k, v, w, u, s0, cu_seqlens, float(scale), raw_decay)
     options = {"cu_seqlens": cu_seqlens, "scale": scale, "raw_decay": raw_decay}

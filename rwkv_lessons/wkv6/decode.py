@@ -55,14 +55,18 @@ def wkv6_step(r, k, v, w, u, state, *, scale=1.0, raw_decay=False):
         TypeError, ValueError: an argument has the wrong dtype, shape, layout or device, or needs a
             gradient.
     """
-    _, T, *_ = check_call(r, k, v, w, u, state, None, scale, raw_decay)
+    B, T, H, K, V = check_call(r, k, v, w, u, None, None, scale, raw_decay)
     if T != 1:
         raise ValueError(f"r must be [B, 1, H, K], one token, got {list(r.shape)}; see wkv6")
     real = torch.float64 if r.dtype == torch.float64 else torch.float32
-    if state is None or state.dtype != real:
-        raise TypeError(f"state must be a tensor of {real}, got {getattr(state, 'dtype', None)}")
-    if not state.is_contiguous():
-        raise ValueError(f"state must be contiguous, got strides {state.stride()}")
+    if not isinstance(state, torch.Tensor) or state.dtype != real:
+        got = getattr(state, "dtype", type(state).__name__)
+        raise TypeError(f"state must be a tensor of {real}, got {got}")
+    if state.shape != (B, H, K, V) or not state.is_contiguous():
+        wanted, got = [B, H, K, V], f"{list(state.shape)}, strides {state.stride()}"
+        raise ValueError(f"state must be [B, H, K, V] = {wanted}, contiguous, got {got}")
+    if state.device != r.device:
+        raise ValueError(f"state must be on r's device {r.device}, got {state.device}")
     if torch.is_grad_enabled() and wants_gradients(r, k, v, w, u, state):
         raise ValueError("no argument may need a gradient: state is overwritten; see wkv6")
     given = (r, k, v, w, u, state, float(scale), raw_decay)

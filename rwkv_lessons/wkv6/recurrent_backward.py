@@ -20,7 +20,7 @@ import triton.language as tl
 from ..launch_triton import launch
 
 SPAN = 32  # tokens: a state kept is then worth as much memory as r, k, v and w of these in bf16
-TILE = 1024  # elements a warp holds of each of two states: 64 registers a thread
+TILE = 1024  # elements a program, a warp, holds of each of two states: 64 registers a thread
 AHEAD = 3  # tokens whose loads are under way
 FULL = 264  # programs that keep an H200 busy: two for each of its 132 multiprocessors
 
@@ -146,10 +146,11 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale, raw_decay):
 
 
 def tile_for(heads, K, V):
-    """Keys and values of a program, and its warps: all keys of a head where heads fill the card."""
+    """Keys and values of a program, and its warps."""
     BK, BV = triton.next_power_of_2(K), triton.next_power_of_2(V)
-    elements = 4 * TILE if heads >= FULL else TILE
-    BK = max(1, min(BK, elements // BV))
+    BK = min(BK, max(TILE // BV, triton.cdiv(BK, 16)))  # at most 16 parts of dv
+    while BK > 1 and BK * BV > TILE // 2 and heads * triton.cdiv(K, BK) < FULL:
+        BK //= 2
     return BK, BV, max(1, min(8, BK * BV // TILE))
 
 
