@@ -3,7 +3,10 @@
     flash_rwkv.py    rwkv5_cuda_linear_attention, rwkv6_cuda_linear_attention of flash-rwkv
     transformers.py  rwkv5_linear_attention, rwkv6_linear_attention of the Hugging Face models,
                      and patch_rwkv for a model that is already loaded
+    fla.py           chunk_rwkv6, fused_recurrent_rwkv6 of flash-linear-attention, and patch_fla for
+                     its RWKV-6 layers
 
 Other conventions exist in this folder only, and end here: sequences `[B, T, C]` with C = H·N, and a
 raw decay x that multiplies the state by `exp(-exp(x))`, where this package takes `w = -exp(x)`.
+patch.py is what replaces a function, and puts it back.
 """

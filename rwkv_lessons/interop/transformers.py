@@ -15,6 +15,7 @@ import torch
 from ..wkv5 import wkv5
 from ..wkv6 import wkv6
 from .arguments import check_sequences, check_shape, log_decay
+from .patch import Patch
 
 
 def rwkv5_linear_attention(training, receptance, key, value, time_decay, time_first, state):
@@ -124,35 +125,7 @@ def patch_rwkv(model):
             f"{type(model).__name__}: no Python module that defines a part of it has a function "
             f"{' or '.join(FUNCTIONS)}"
         )
-    return Patch(found)
-
-
-class Patch:
-    """The functions that `patch_rwkv` replaced, and the way back."""
-
-    def __init__(self, found):
-        self.replaced = []
-        for file, name in found:
-            if getattr(file, name) is not FUNCTIONS[name]:
-                self.replaced.append((file, name, getattr(file, name)))
-                setattr(file, name, FUNCTIONS[name])
-
-    def undo(self):
-        """Puts the original functions back where ours still are; a second time does nothing."""
-        for file, name, original in self.replaced:
-            if getattr(file, name) is FUNCTIONS[name]:
-                setattr(file, name, original)
-        self.replaced = []
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.undo()
-
-    def __repr__(self):
-        names = ", ".join(f"{file.__name__}.{name}" for file, name, _ in self.replaced)
-        return f"<Patch of {names or 'nothing'}>"
+    return Patch([(file, name, FUNCTIONS[name]) for file, name in found])
 
 
 def _check(receptance, key, value, time_decay, time_first, state):

@@ -1,0 +1,173 @@
+"""The RWKV-6 calls of flash-linear-attention 0.6.0, answered by `wkv6`.
+
+In code written for FLA, `from rwkv_lessons.interop.fla import …` is all that changes; for its
+layers and models, one line:
+
+    patch_fla()
+
+What changes with it: the final state has its gradient also in `fused_recurrent_rwkv6` (there, a
+loss on it is ignored), any w ≤ 0 is exact, nothing is autotuned, a CPU will do, and an argument
+that nobody knows is an error. Both functions are one here: `wkv6` picks the method by the shape.
+
+Nothing here imports FLA, but `patch_fla`.
+"""
+
+import importlib
+import sys
+
+import torch
+
+from ..wkv6 import wkv6
+from ..wkv6.arguments import DTYPES
+from .patch import Patch
+
+__all__ = ["chunk_rwkv6", "fused_recurrent_rwkv6", "patch_fla"]
+
+
+def fused_recurrent_rwkv6(
+    r,
+    k,
+    v,
+    w,
+    u,
+    scale=None,
+    initial_state=None,
+    output_final_state=False,
+    reverse=False,
+    cu_seqlens=None,
+):
+    """Mixes time as RWKV-6 does, as `fla.ops.rwkv6.fused_recurrent_rwkv6` is called.
+
+    Args:
+        r, k: receptance and key, `[B, T, H, K]`, float32, float16, bfloat16 or float64. Where r, k
+            and v differ in dtype, they are computed in the one that holds all.
+        v: value, `[B, T, H, V]`.
+        w: log decay, `[B, T, H, K]`, at most 0 and as low as -inf.
+        u: bonus of the current token, `[H, K]`.
+        scale: r is multiplied by it; K ** -0.5 if None (RWKV itself has none: 1.0).
+        initial_state: before the first token, `[B, H, K, V]` (keys × values), `[S, H, K, V]` with
+            cu_seqlens; zeros if None. It is not written to.
+        output_final_state: whether to return the state.
+        reverse: from the last token of each sequence to its first.
+        cu_seqlens: where packed sequences start and end along T, `[S + 1]`; B must be 1.
+
+    Returns:
+        o `[B, T, H, V]` in v's dtype, and the final state in float32 (float64 where r is), or None.
+        All tensors have gradients, through both.
+
+    Raises:
+        TypeError, ValueError: an argument has the wrong dtype, shape or device.
+
+    Source: https://github.com/fla-org/flash-linear-attention (`fla/ops/rwkv6`).
+    """
+    _check(r, k, v, w, initial_state, cu_seqlens)
+    s0 = initial_state
+    if reverse:  # packed sequences turn around as a whole, each of them with it
+        r, k, v, w = (x.flip(1) for x in (r, k, v, w))
+        if cu_seqlens is not None:
+            cu_seqlens = cu_seqlens[-1] - cu_seqlens.flip(0)
+            s0 = None if s0 is None else s0.flip(0)
+    dtype = torch.promote_types(torch.promote_types(r.dtype, k.dtype), v.dtype)
+    o, s1 = wkv6(
+        r.to(dtype),
+        k.to(dtype),
+        v.to(dtype),
+        w,
+        u,
+        s0,
+        cu_seqlens=cu_seqlens,
+        scale=r.shape[-1] ** -0.5 if scale is None else scale,
+    )
+    if reverse:
+        o, s1 = o.flip(1), s1 if cu_seqlens is None else s1.flip(0)
+    return o.to(v.dtype), s1 if output_final_state else None
+
+
+def chunk_rwkv6(
+    r,
+    k,
+    v,
+    w,
+    u,
+    scale=None,
+    initial_state=None,
+    output_final_state=False,
+    cu_seqlens=None,
+    cu_seqlens_cpu=None,
+    **kwargs,
+):
+    """Mixes time as RWKV-6 does, as `fla.ops.rwkv6.chunk_rwkv6` is called.
+
+    Args:
+        r, k, v, w, u, scale, initial_state, output_final_state, cu_seqlens: see
+            `fused_recurrent_rwkv6`.
+        cu_seqlens_cpu: accepted and not used: nothing here waits for the device.
+        chunk_size: accepted and not used, a power of two.
+
+    Returns:
+        o and the final state, or None, as `fused_recurrent_rwkv6`.
+
+    Raises:
+        DeprecationWarning: head_first is given, as in FLA.
+        TypeError, ValueError: an argument is not known, or has the wrong dtype, shape or device.
+    """
+    if "head_first" in kwargs:
+        raise DeprecationWarning("head_first has been removed: inputs must be [B, T, H, …]")
+    size = kwargs.pop("chunk_size", None)
+    if kwargs:
+        raise TypeError(f"chunk_rwkv6 has no argument {', '.join(map(repr, kwargs))}")
+    if size is not None and (not isinstance(size, int) or size < 1 or size & (size - 1)):
+        raise ValueError(f"chunk_size must be a power of 2, got {size}")
+    return fused_recurrent_rwkv6(
+        r, k, v, w, u, scale, initial_state, output_final_state, cu_seqlens=cu_seqlens
+    )
+
+
+FUNCTIONS = {"chunk_rwkv6": chunk_rwkv6, "fused_recurrent_rwkv6": fused_recurrent_rwkv6}
+FILES = ("fla.ops.rwkv6.chunk", "fla.ops.rwkv6.fused_recurrent")
+
+
+def patch_fla():
+    """Makes FLA's RWKV-6 layers and models call this module's functions; `undo()` takes it back.
+
+    The functions are replaced in every module of FLA that has one of them by name: where they are
+    defined, in `fla.ops`, and in `fla.layers.rwkv6`, which holds them under its own names. Layers
+    that exist already, and such that are made later, then run on `wkv6`.
+
+    Returns:
+        A `Patch`: `patch.undo()` restores what was replaced, as does the end of a
+        `with patch_fla():` block. A second patch replaces nothing.
+
+    Raises:
+        ModuleNotFoundError: flash-linear-attention is not installed.
+    """
+    for name in (*FILES, "fla.layers.rwkv6"):
+        importlib.import_module(name)
+    modules = [m for name, m in sorted(sys.modules.items()) if name.split(".")[0] == "fla"]
+    return Patch(
+        [
+            (module, name, ours)
+            for module in modules
+            for name, ours in FUNCTIONS.items()
+            if callable(vars(module).get(name))
+        ]
+    )
+
+
+def _check(r, k, v, w, initial_state, cu_seqlens):
+    """What has another name here, or is used before `wkv6` can name it."""
+    for name, x in {"r": r, "k": k, "v": v, "w": w}.items():
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
+    if initial_state is None or r.ndim != 4:
+        return
+    if not isinstance(initial_state, torch.Tensor) or initial_state.dtype not in DTYPES:
+        got = getattr(initial_state, "dtype", type(initial_state).__name__)
+        raise TypeError(f"initial_state must be a tensor of a floating dtype, got {got}")
+    letter, n = ("B", r.shape[0]) if cu_seqlens is None else ("S", len(cu_seqlens) - 1)
+    wanted = (n, *r.shape[2:], v.shape[-1])
+    if initial_state.shape != wanted:
+        raise ValueError(
+            f"initial_state must be [{letter}, H, K, V] = {list(wanted)}, "
+            f"got {list(initial_state.shape)}"
+        )
