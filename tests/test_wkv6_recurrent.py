@@ -468,9 +468,10 @@ def test_steps_and_their_graph_on_a_gpu(heads):
 def test_recurrent_in_torch_compile_and_opcheck():
     x = make(2, 20, 2, 64, 64, dtype=torch.float32, device="cuda")
     compiled = torch.compile(wkv6_recurrent, fullgraph=True)
-    near(results(compiled, x), in_float64(x), SINGLE)
+    want = in_float64(x)
+    near(results(compiled, x), want, SINGLE)
     with torch.no_grad():
-        near(compiled(*x), in_float64(x), SINGLE)
+        near(compiled(*x), want, SINGLE)
     one = make(2, 1, 2, 64, 64, dtype=torch.float32, device="cuda")
     state, want = one[5].clone(), wkv6(*one)
     o = torch.compile(wkv6_step, fullgraph=True)(*one[:5], state)

@@ -35,9 +35,11 @@ def wkv6_recurrent_fwd_kernel(
     i_n = (tl.program_id(0) // NV // H).to(tl.int64)
     if cu_seqlens is None:
         first, n = i_n * T, T
+        first_kept = i_n * ((T - 1) // SPAN)
     else:
         first = tl.load(cu_seqlens + i_n).to(tl.int64)
         n = (tl.load(cu_seqlens + i_n + 1) - first).to(tl.int32)
+        first_kept = first // SPAN  # of earlier sequences there are no more
     o_k, o_v = tl.arange(0, BK), i_v * BV + tl.arange(0, BV)
     m_k, m_v = o_k < K, o_v < V
     m_s = m_k[:, None] & m_v[None, :]
@@ -57,8 +59,8 @@ def wkv6_recurrent_fwd_kernel(
             b_w = -tl.exp(b_w)
         if kept is not None:
             if (t > 0) & (t % SPAN == 0):
-                i_c = first // SPAN + t // SPAN - 1
-                tl.store(kept + i_c * H * K * V + o_s, b_s, m_s)
+                i_kept = first_kept + t // SPAN - 1
+                tl.store(kept + i_kept * H * K * V + o_s, b_s, m_s)
         b_kv = b_k[:, None] * b_v[None, :]  # [BK, BV]
         b_o = tl.sum(b_r[:, None] * (b_s + b_u[:, None] * b_kv), 0)
         b_s = tl.exp(b_w)[:, None] * b_s + b_kv
@@ -71,10 +73,17 @@ def wkv6_recurrent_fwd_kernel(
 
 def forward(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, keep):
     """o, s1 and, where `keep`, the states that the backward kernel starts from."""
-    B, T, H, K = r.shape
-    kept = r.new_empty(B * T // SPAN if keep else 0, H, K, v.shape[3], dtype=torch.float32)
+    shape = (states_kept(r, cu_seqlens, keep), *r.shape[2:], v.shape[3])
+    new = torch.empty if cu_seqlens is None else torch.zeros  # between sequences some stay unused
+    kept = new(shape, dtype=torch.float32, device=r.device)
     o, s1 = mix(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, kept if keep else None)
     return o, s1, kept
+
+
+def states_kept(r, cu_seqlens, keep):
+    """How many, without looking into cu_seqlens; none of a sequence of up to SPAN tokens."""
+    B, T = r.shape[:2]
+    return (B * ((T - 1) // SPAN) if cu_seqlens is None else T // SPAN) if keep else 0
 
 
 def mix(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, kept=None, s1=None):
@@ -116,11 +125,11 @@ def tile_for(heads, T, K, V):
 
 def forward_shapes(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, keep):
     """What `forward` returns, without values."""
-    B, T, H, K = r.shape
-    V, S = v.shape[-1], B if cu_seqlens is None else cu_seqlens.shape[0] - 1
+    S = r.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
     o = torch.empty_like(v, memory_format=torch.contiguous_format)
-    s1, kept = ((n, H, K, V) for n in (S, B * T // SPAN if keep else 0))
-    return o, *(r.new_empty(shape, dtype=torch.float32) for shape in (s1, kept))
+    counts = S, states_kept(r, cu_seqlens, keep)
+    s1, kept = (r.new_empty(n, *r.shape[2:], v.shape[3], dtype=torch.float32) for n in counts)
+    return o, s1, kept
 
 
 NAME = "rwkv_lessons::wkv6_recurrent_forward"

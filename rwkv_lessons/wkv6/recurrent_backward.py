@@ -38,9 +38,11 @@ def wkv6_recurrent_bwd_kernel(
     i_n = (tl.program_id(0) // NK // H).to(tl.int64)
     if cu_seqlens is None:
         first, n = i_n * T, T
+        first_kept = i_n * ((T - 1) // span)
     else:
         first = tl.load(cu_seqlens + i_n).to(tl.int64)
         n = (tl.load(cu_seqlens + i_n + 1) - first).to(tl.int32)
+        first_kept = first // span
     i_nh = i_n * H + i_h
     o_k, o_v = i_k * BK + tl.arange(0, BK), tl.arange(0, BV)
     m_k, m_v = o_k < K, o_v < V
@@ -55,7 +57,7 @@ def wkv6_recurrent_bwd_kernel(
     for c in range(tl.cdiv(n, span)):
         i_c = tl.cdiv(n, span) - 1 - c
         if i_c > 0:
-            i_s = (first // span + i_c - 1) * H + i_h
+            i_s = (first_kept + i_c - 1) * H + i_h
             b_s = tl.load(kept + i_s * K * V + o_s, m_s, 0.0)
         else:
             b_s = tl.load(s0 + i_nh * K * V + o_s, m_s & (has_s0 != 0), 0.0).to(tl.float32)
@@ -111,7 +113,7 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale, raw_decay):
 
     Args:
         r, k, v, w, u, s0, cu_seqlens, scale, raw_decay: as `wkv6` takes them.
-        kept: `[B·T // SPAN, H, K, V]`, float32, from the forward kernel.
+        kept: states before tokens SPAN, 2·SPAN, …, `[…, H, K, V]`, from the forward kernel.
         do, ds1: gradients of o and s1; None counts as zeros.
 
     Returns:
