@@ -86,22 +86,24 @@ def problem(shape, C=64, states=True, decay="text", device="cpu"):
     """Every array of LETTERS as a float64 tensor: inputs as a float32 kernel gets them, answers.
 
     Gradients are autograd's, through `wkv6_reference` in float64. `do` and `ds1` are random.
+
+    Args:
+        shape: B, T, H, N, or B, T, H, K, V where keys and values differ in size.
     """
-    B, T, H, N = shape
+    B, T, H, K, V = (*shape, shape[3])[:5]
     generator = torch.Generator().manual_seed(T)
 
     def random(*shape):
         return torch.randn(*shape, generator=generator).to(device).double()
 
-    given = dict(
-        zip("rkvwu", (x.double() for x in rwkv6_inputs(*shape, device=device)), strict=True)
-    )
-    s0, ds1, do = random(B, H, N, N), random(B, H, N, N), random(B, T, H, N)
+    tokens = rwkv6_inputs(B, T, H, max(K, V), device=device)
+    given = {x: y[..., : V if x == "v" else K].double() for x, y in tokens._asdict().items()}
+    s0, ds1, do = random(B, H, K, V), random(B, H, K, V), random(B, T, H, V)
     given |= {"s0": s0 * states, "ds1": ds1 * states, "do": do}
     if decay == "strong":
-        given["w"] = -4.6 - 9.2 * torch.sigmoid(random(B, T, H, N)).float().double()
+        given["w"] = -4.6 - 9.2 * torch.sigmoid(random(B, T, H, K)).float().double()
     if decay == "edge":
-        given["w"] = torch.where(random(B, T, H, N) < 0, -torch.inf, 0.0).double()
+        given["w"] = torch.where(random(B, T, H, K) < 0, -torch.inf, 0.0).double()
     rows = [
         _one_row({x: y if x == "u" else y[b : b + 1] for x, y in given.items()}, C)
         for b in range(B)

@@ -66,8 +66,10 @@ def _todo(match):
 
 
 def source_of(function) -> str:
-    """The text of a function or of a compiled kernel, with its decorators."""
-    return inspect.getsource(getattr(function, "py_func", function)).rstrip("\n")
+    """The text of a function or of a kernel of numba or Triton, with its decorators."""
+    if not inspect.isfunction(function):
+        function = getattr(function, "py_func", None) or getattr(function, "fn", function)
+    return inspect.getsource(function).rstrip("\n")
 
 
 def attempted(function) -> bool:
