@@ -72,7 +72,11 @@ EXERCISES = {
         ),
         evidence=(
             function_answer(
-                ("the shape of the text: 100 keys and values", (4, 4, 100, 100, 32, 32), (4, 4, 16)),
+                (
+                    "the shape of the text: 100 keys and values",
+                    (4, 4, 100, 100, 32, 32),
+                    (4, 4, 16),
+                ),
                 ("one tile", (1, 1, 16, 16, 32, 32), (1, 1, 1)),
                 ("tiles that fit", (8, 64, 64, 64, 32, 32), (2, 2, 512)),
                 ("more keys than values", (1, 2, 100, 33, 32, 16), (3, 4, 2)),

@@ -1,7 +1,7 @@
 """The evidence for Triton kernels: answers, traffic, machine code, a run on this GPU.
 
-A `Launch` is one launch that can be judged: the grid, what goes in, what must come out. An exercise
-names a few, from tiny to full size, and the gatherers here make `Row`s of them:
+A `launches.Launch` is one launch that can be judged: the grid, what goes in, what must come out. An
+exercise names a few, from tiny to full size, and the gatherers here make `Row`s of them:
 
     evidence=(
         answer(Case("one token", "by hand", small), Case("…", "mask", odd, reverse=True)),
@@ -21,8 +21,9 @@ import torch
 
 from . import interpreter
 from .check import ABSENT, FAILED, PASSED, Row
-from .evidence import HINTS, TOLERANCE, Claim, Difference, at_least, at_most, compare
+from .evidence import HINTS, Claim, Difference, at_least, at_most
 from .faults import KernelFault, OutOfBounds
+from .launches import Case, Launch, results, start
 
 __all__ = ["Case", "Launch", "Limit", "answer", "at_least", "at_most", "dots", "exps", "gpu"]
 __all__ += ["machine_code", "no_spills", "reads", "registers", "results", "traffic", "writes"]
@@ -32,93 +33,6 @@ HINTS |= {
     "in stores.",
     "programs": "Programs run in any order: what one writes, no other may read or write.",
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Launch:
-    """One launch of a kernel, and its answers.
-
-    Args:
-        grid: programs, up to three numbers.
-        inputs: {parameter: tensor}, which the kernel has to leave alone.
-        outputs: {parameter: shape}: tensors that the kernel gets full of NaN.
-        wants: {name: float64 tensor} after `finish`.
-        constants: {parameter: number}: sizes, constexprs; also num_warps and the like.
-        finish: from {parameter: written tensor} to what is compared with `wants`, for example the
-            sum of partial results. By default the outputs as they are.
-        letters: {name: one letter per axis}, for messages.
-        scales: {name: size of what was added up} where `wants` is what remains of larger numbers;
-            by default the largest wanted.
-        dtype: of the outputs.
-        tolerance: the largest error allowed, over the scale.
-        size: of the problem, for messages: "B=1 T=3".
-    """
-
-    grid: tuple
-    inputs: dict
-    outputs: dict
-    wants: dict
-    constants: dict = dataclasses.field(default_factory=dict)
-    finish: Callable = dict
-    letters: dict = dataclasses.field(default_factory=dict)
-    scales: dict = dataclasses.field(default_factory=dict)
-    dtype: torch.dtype = torch.float32
-    tolerance: float = TOLERANCE
-    size: str = ""
-
-    def arguments(self, device="cpu"):
-        """A fresh set of a kernel's arguments, by name; outputs are full of NaN."""
-        tensors = {name: x.detach().clone().to(device) for name, x in self.inputs.items()}
-        for name, shape in self.outputs.items():
-            tensors[name] = torch.full(shape, torch.nan, dtype=self.dtype, device=device)
-        return tensors | self.constants
-
-    def judge(self, given):
-        """Raises `Difference` for the first of the answers that is wrong, or a changed input."""
-        for name, x in self.inputs.items():
-            if not torch.equal(given[name].cpu().nan_to_num(), x.cpu().nan_to_num()):
-                raise Difference(f"the kernel changed its input {name}")
-        found = self.finish({name: given[name] for name in self.outputs})
-        for name, want in self.wants.items():
-            letters, scale = self.letters.get(name, "abcde"), self.scales.get(name)
-            got = found[name].detach().double().cpu().numpy()
-            try:
-                compare(got, want.cpu().numpy(), letters, scale, self.tolerance)
-            except Difference as difference:
-                raise Difference(f"{name}: {difference}") from None
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """A launch small enough for the interpreter, named by the property that fails if it does.
-
-    Args:
-        symptom: which hint fits: a key of the exercise's `symptoms`, or of `HINTS`.
-        launch: () → Launch.
-        reverse: run the programs from the last to the first.
-    """
-
-    name: str
-    symptom: str
-    launch: Callable
-    reverse: bool = False
-
-
-def results(kernel, launch, device="cpu"):
-    """Runs `kernel` over a Launch: {name: what `finish` makes of its outputs}.
-
-    On the CPU through the interpreter, else on the device.
-    """
-    given = launch.arguments(device)
-    _start(kernel, launch, given, device)
-    return launch.finish({name: given[name] for name in launch.outputs})
-
-
-def _start(kernel, launch, given, device="cpu", reverse=False):
-    if device == "cpu":
-        interpreter.run(kernel, launch.grid, reverse=reverse, **given)
-    else:
-        kernel[launch.grid](**given)
 
 
 def answer(*cases: Case):
@@ -131,7 +45,7 @@ def answer(*cases: Case):
             launch = case.launch()
             given = launch.arguments()
             try:
-                _start(kernel, launch, given, reverse=case.reverse)
+                start(kernel, launch, given, reverse=case.reverse)
                 launch.judge(given)
             except (Difference, KernelFault) as error:
                 symptom = case.symptom if isinstance(error, Difference) else None
@@ -287,12 +201,12 @@ def gpu(launch: Callable):
             return Row("this GPU", ABSENT)
         full = launch()
         given = full.arguments("cuda")
-        _start(kernel, full, given, "cuda")
+        start(kernel, full, given, "cuda")
         try:
             full.judge(given)
         except Difference as error:
             return Row("this GPU", FAILED, full.size, (str(error),))
-        ms = milliseconds(lambda: _start(kernel, full, given, "cuda"))
+        ms = milliseconds(lambda: start(kernel, full, given, "cuda"))
         return Row("this GPU", PASSED, f"{ms:.3f} ms at {full.size} on {card()}")
 
     gather.kind = "this GPU"

@@ -37,13 +37,14 @@ class Race:
 
     array: str
     element: int
-    programs: tuple
+    programs: tuple  # (the later one, the other or None if there are several)
     place: Place | None
 
     def __str__(self):
-        one, other = sorted(self.programs)
-        lines = [f"{self.array}, element {self.element}: written by program {one}, and written "]
-        lines[0] += f"or read by program {other}"
+        one, other = self.programs
+        other = "by several others" if other is None else f"by program {other}"
+        what = f"element {self.element} of {self.array}: touched by program {one} and {other}, "
+        lines = [what + "and written by at least one of them"]
         return "\n".join([*lines, str(self.place)] if self.place else lines)
 
 
@@ -200,7 +201,7 @@ def _bound(method, own):
 
 def _program(number):
     if number == MANY:
-        return ("several",)
+        return None
     return (number & 0xFFFFF, number >> 20 & 0xFFFFF, number >> 40)
 
 
