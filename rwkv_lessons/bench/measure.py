@@ -10,7 +10,7 @@ from rwkv_lessons.bench import methods, timing
 from rwkv_lessons.bench.methods import reference
 from rwkv_lessons.bench.record import Row
 from rwkv_lessons.bench.roofline import rates
-from rwkv_lessons.bench.shapes import BACKWARD, work
+from rwkv_lessons.bench.shapes import BACKWARD, untooled, work
 from rwkv_lessons.bench.source import fingerprint
 
 # The largest ‖o − ref‖ / ‖ref‖ that is timed. float32: the decay exp(w) is rounded by up to 6e-8,
@@ -25,7 +25,7 @@ def make_inputs(operation, shape, dtype, device):
     from rwkv_lessons import inputs
 
     make = {"wkv5": inputs.rwkv5_inputs, "wkv6": inputs.rwkv6_inputs}
-    make = make[operation.removesuffix(BACKWARD)]
+    make = make[untooled(operation).removesuffix(BACKWARD)]
     return make(*shape, dtype=getattr(torch, dtype), device=device)
 
 
@@ -40,7 +40,8 @@ def in_float64(operation, inputs):
     tests hold them against the reference, which would keep every state.
     """
     if operation.endswith(BACKWARD):
-        products = methods.library_function(operation, IN_TORCH[operation.removesuffix(BACKWARD)])
+        products = IN_TORCH[untooled(operation).removesuffix(BACKWARD)]
+        products = methods.library_function(operation, products)
         return methods.with_gradients(products, [x.double() for x in inputs])
     return reference(operation)(*(x.double() for x in inputs))[0]
 

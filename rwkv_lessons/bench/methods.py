@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from rwkv_lessons.bench.rungs import BLOCKS, FINISHED, LADDERS
-from rwkv_lessons.bench.shapes import BACKWARD
+from rwkv_lessons.bench.shapes import BACKWARD, TRITON, untooled
 from rwkv_lessons.bench.source import ROOT, relative_imports, source_of
 from rwkv_lessons.launch import as_array, stream
 
@@ -30,7 +30,7 @@ class Method:
 
 def library(operation):
     """The methods of rwkv_lessons.<operation>, by name; for <operation>-backward, both passes."""
-    package = import_module(f"rwkv_lessons.{operation.removesuffix(BACKWARD)}")
+    package = import_module(f"rwkv_lessons.{untooled(operation).removesuffix(BACKWARD)}")
     if operation.endswith(BACKWARD):  # the reference would keep every state
         found = {name: f for name, f in package.METHODS.items() if name != "reference"}
         return {name: _gradient_method(name, f) for name, f in found.items()}
@@ -38,7 +38,7 @@ def library(operation):
 
 
 def library_function(operation, name):
-    package = import_module(f"rwkv_lessons.{operation.removesuffix(BACKWARD)}")
+    package = import_module(f"rwkv_lessons.{untooled(operation).removesuffix(BACKWARD)}")
     return package.METHODS[name]
 
 
@@ -52,7 +52,7 @@ def ladder(operation):
     methods = []
     for rung in LADDERS[operation]:
         backward = operation.endswith(BACKWARD)
-        methods.append((_gradient_rung_method if backward else _rung_method)(rung))
+        methods.append(_gradient_rung_method(rung) if backward else _forward_rung_method(rung))
         if rung.swept:
             methods += [_rung_method(rung, block) for block in BLOCKS]
     finished = FINISHED[operation]
@@ -90,6 +90,10 @@ def with_gradients(f, inputs):
         return o.detach(), *torch.autograd.grad(o, leaves, inputs[2].flip(1))
 
 
+def _forward_rung_method(rung):
+    return _triton_rung_method(rung) if TRITON in rung.operation else _rung_method(rung)
+
+
 def _rung_method(rung, *block):
     """`rung` on torch tensors. The float32 decay and numba's views are made once, outside `run`."""
     module, used = rung.load(), {}
@@ -120,10 +124,30 @@ def _rung_method(rung, *block):
     )
 
 
-def _gradient_rung_method(rung):
-    """The last forward rung, and `gradients` of `rung` after it; results as `with_gradients`."""
-    forward = _rung_method(LADDERS[rung.operation.removesuffix(BACKWARD)][-1])
+def _triton_rung_method(rung):
+    """`forward(r, k, v, w, u, s0)` of the lesson: it allocates what the kernel writes."""
     module = rung.load()
+
+    def prepare(r, k, v, w, u):
+        B, _, H, N = r.shape
+        w, u, s0 = w.float(), u.float(), torch.zeros(B, H, N, N, device=r.device)
+        return lambda: module.forward(r, k, v, w, u, s0)[0]
+
+    return Method(
+        rung.method,
+        prepare,
+        dtypes=("float32",),
+        sources=(f"{rung.file}::forward",),
+        facts=lambda run: compiled(getattr(module, rung.kernel)),
+    )
+
+
+def _gradient_rung_method(rung):
+    """A forward rung, and `gradients` of `rung` after it; results as `with_gradients`."""
+    rungs = LADDERS[rung.operation.removesuffix(BACKWARD)]
+    forward = next((x for x in rungs if x.stem == rung.after), rungs[-1])
+    forward, module = _forward_rung_method(forward), rung.load()
+    facts = compiled if TRITON in rung.operation else resources
 
     def prepare(r, k, v, w, u):
         first, do = forward.prepare(r, k, v, w, u), v.flip(1).contiguous()
@@ -143,7 +167,7 @@ def _gradient_rung_method(rung):
         dtypes=("float32",),
         sources=(*forward.sources, f"{rung.file}::{rung.kernel}"),
         note="registers of the backward sweep",
-        facts=lambda run: resources(module.backward_sweep),
+        facts=lambda run: facts(module.backward_sweep),
     )
 
 
@@ -175,6 +199,17 @@ def resources(kernel):
         "registers": max(form.regs_per_thread for form in forms),
         "local_bytes": max(form.local_mem_per_thread for form in forms),
         "shared_bytes": max(form.shared_mem_per_block for form in forms),
+    }
+
+
+def compiled(kernel):
+    """Registers, local and shared bytes and threads of a Triton kernel, compiled by a launch."""
+    forms = [form for cache in kernel.device_caches.values() for form in cache[0].values()]
+    return {
+        "registers": max(form.n_regs for form in forms),
+        "local_bytes": max(4 * form.n_spills for form in forms),
+        "shared_bytes": max(form.metadata.shared for form in forms),
+        "block": max(32 * form.metadata.num_warps for form in forms),
     }
 
 

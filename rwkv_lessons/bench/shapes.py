@@ -25,6 +25,8 @@ SHAPES = {
     },
 }
 BACKWARD = "-backward"  # after an operation's name: the forward and the backward pass together
+TRITON = "-triton"  # after an operation's name: the same, for the ladder of the lessons in Triton
+SHAPES["wkv6" + TRITON] = SHAPES["wkv6"]
 SHAPES |= {name + BACKWARD: shapes for name, shapes in SHAPES.items()}
 DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes of an element
 
@@ -32,6 +34,11 @@ DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes of an element
 def operation_of(record):
     """The operation that a record's name starts with: "wkv6-backward" of "wkv6-backward-small"."""
     return max((name for name in SHAPES if f"{record}-".startswith(f"{name}-")), key=len)
+
+
+def untooled(operation):
+    """ "wkv6-backward" of "wkv6-triton-backward": what is computed, by whatever means."""
+    return operation.replace(TRITON, "")
 
 
 def work(operation, shape, dtype):
@@ -46,13 +53,13 @@ def work(operation, shape, dtype):
     Raises:
         ValueError: the operation, the shape or the dtype is not known here.
     """
-    if operation not in _WORK:
+    if untooled(operation) not in _WORK:
         raise ValueError(f"operation is {operation!r}, needs one of {', '.join(_WORK)}")
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {dtype!r}, needs one of {', '.join(DTYPES)}")
     if len(shape) != 4 or any(n < 1 for n in shape):
         raise ValueError(f"shape is {tuple(shape)}, needs four positive numbers B, T, H, N")
-    return _WORK[operation](*shape, DTYPES[dtype])
+    return _WORK[untooled(operation)](*shape, DTYPES[dtype])
 
 
 def _wkv5(B, T, H, N, itemsize):

@@ -70,7 +70,7 @@ def explained(trouble, exercise, symptom):
 
 @dataclasses.dataclass(frozen=True)
 class Limit:
-    """What a launch may ask for: `low <= count(trace) <= high`; `text` shows a count."""
+    """What a launch may ask for: `low <= count(trace) <= high`; `text(trace)` says what it did."""
 
     count: Callable
     text: Callable
@@ -88,27 +88,36 @@ class Limit:
 
 def reads(times: float, *arrays: str):
     """Each element of each of `arrays` is loaded at most so many times, on average."""
-    return tuple(_times(name, "load", "read", times) for name in arrays)
+    return _times("read", "load", times, arrays)
 
 
 def writes(times: float, *arrays: str):
     """Each element of each of `arrays` is stored at most so many times, on average."""
-    return tuple(_times(name, "store", "written", times) for name in arrays)
+    return _times("written", "store", times, arrays)
 
 
-def _times(array, op, verb, times):
-    return Limit(lambda t: t.times(array, op), lambda n: f"{array} {verb} {n:.3g}×", times)
+def _times(verb, op, times, arrays):
+    def text(trace):
+        found = {array: f"{trace.times(array, op):.3g}×" for array in arrays}
+        if len(set(found.values())) == 1:
+            return f"{' '.join(found)} {verb} {found[arrays[0]]}"
+        return f"{verb} " + " ".join(f"{array} {n}" for array, n in found.items())
+
+    return Limit(lambda trace: max(trace.times(array, op) for array in arrays), text, times)
 
 
 def exps(at_most: float):
     """So many exps of an element."""
-    return Limit(lambda t: t.exps, lambda n: f"{n:,} exps", at_most)
+    return Limit(lambda t: t.exps, lambda t: f"{t.exps:,} exps", at_most)
 
 
 def dots(at_least: int = 0, at_most: float = float("inf")):
     """So many matrix products."""
-    count = "{:,} tl.dot".format
-    return Limit(lambda t: sum(t.dots.values()), count, at_most, at_least)
+
+    def count(trace):
+        return sum(trace.dots.values())
+
+    return Limit(count, lambda trace: f"{count(trace):,} tl.dot", at_most, at_least)
 
 
 def traffic(launch: Callable, *limits):
@@ -116,9 +125,8 @@ def traffic(launch: Callable, *limits):
 
     Args:
         launch: () → Launch.
-        limits: `Limit`s and tuples of them.
+        limits: `Limit`s.
     """
-    limits = [x for given in limits for x in (given if isinstance(given, tuple) else (given,))]
 
     def gather(kernel, exercise):
         if missing := interpreter.available():
@@ -128,7 +136,7 @@ def traffic(launch: Callable, *limits):
         for trouble in (*seen.faults, *seen.races):
             symptom = "programs" if trouble in seen.races else None
             return Row("traffic", FAILED, "", explained(trouble, exercise, symptom))
-        found = [limit.text(limit.count(seen)) for limit in limits]
+        found = [limit.text(seen) for limit in limits]
         for limit, text in zip(limits, found, strict=True):
             if not limit.holds(seen):
                 where = (f"counted at {counted.size}",) if counted.size else ()

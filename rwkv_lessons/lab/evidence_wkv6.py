@@ -33,7 +33,9 @@ from .evidence import (
 LETTERS = dict.fromkeys(("r", "k", "w", "dr", "dk", "dw", "rdr", "kdk"), "bthi")
 LETTERS |= dict.fromkeys(("v", "o", "do", "dv"), "bthj")
 LETTERS |= dict.fromkeys(("s0", "s1", "ds0", "ds1"), "bhij")
-LETTERS |= {"u": "hi", "du": "bhi", "a": "bchi", "states": "bchji"}
+LETTERS |= {"u": "hi", "du": "bhi", "a": "bchi", "states": "bchji", "kept": "bchij"}
+# Gradients through the state alone, without the bonus.
+LETTERS |= {"dr_s": "bthi", "dk_s": "bthi", "dv_s": "bthj"}
 
 HINTS |= {
     "decay": "w is the log of the decay: the state is multiplied by exp(w[b, t, h, i]).",
@@ -116,6 +118,7 @@ def _one_row(given, C):
     found = _gradients(given, C)
     # Without a bonus, all of dr and dk comes through the state.
     no_bonus = _gradients(given | {"u": torch.zeros_like(given["u"])}, C)
+    found |= {f"d{x}_s": no_bonus[f"d{x}"] for x in "rkv"}
     found |= {"rdr": given["r"] * no_bonus["dr"], "kdk": given["k"] * no_bonus["dk"]}
     return found | {"du": found["du"][None]}  # [1, H, N]: the sum over the batch is the caller's
 
@@ -133,7 +136,7 @@ def _gradients(given, C):
     ((o * given["do"]).sum() + (s * given["ds1"]).sum()).backward()
     found = {"o": o, "s1": s} | {f"d{x}": leaf.grad for x, leaf in leaves.items()}
     S, G = torch.stack(ends, 1), torch.stack([end.grad for end in ends], 1)
-    found |= {"states": S.transpose(-1, -2), "a": (S * G).sum(-1)}
+    found |= {"states": S.transpose(-1, -2), "kept": S, "a": (S * G).sum(-1)}
     return {name: x.detach() for name, x in found.items()}
 
 

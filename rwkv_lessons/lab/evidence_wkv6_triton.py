@@ -9,10 +9,13 @@ import dataclasses
 
 import torch
 
-from .evidence_triton import Case, Launch, answer, gpu, machine_code, traffic
+from .check import FAILED, PASSED, Row
+from .evidence import HINTS, Difference, compare
+from .evidence_triton import Case, Launch, answer, explained, gpu, machine_code, traffic
 from .evidence_wkv6 import LETTERS, problem
 
 PARTS = "_parts"
+HINTS["blocks"] = "A program's own keys start at i_k · BK, its own values at i_v · BV."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,10 +32,10 @@ ODD = (1, 5, 2, 10, 7)  # neither K nor V is a multiple of a block of 4
 FORWARD = (
     ("one token", "by hand", Size((1, 1, 1, 4, 4), states=False)),
     ("the state decays by exp(w)", "decay", Size((1, 3, 1, 4, 4), states=False)),
+    ("more keys and values than fit in a block", "blocks", Size((1, 3, 1, 8, 8), states=False)),
     ("every head has its own state, decay and bonus", "head", Size((1, 3, 2, 8, 8), states=False)),
     ("the state before the first token is s0", "state in", Size((1, 2, 1, 4, 4))),
     ("every batch row has its own tokens and states", "batch", Size((2, 3, 2, 8, 8))),
-    ("more keys and values than fit in a block", "blocks", Size((1, 3, 1, 8, 8), states=False)),
     ("10 keys, 7 values, blocks of 4", "mask", Size(ODD)),
     ("strong decays", "decay", Size((1, 5, 1, 4, 4), decay="strong")),
     ("decay 0 forgets, decay 1 keeps", "decay", Size((1, 4, 1, 8, 8), decay="edge")),
@@ -43,17 +46,18 @@ BACKWARD = (
     ("one token, no states", "by hand", Size((1, 1, 1, 4, 4), states=False)),
     ("one token between two states", "last", Size((1, 1, 1, 4, 4))),
     ("two tokens", "state", Size((1, 2, 1, 4, 4), states=False)),
+    ("more keys and values than fit in a block", "blocks", Size((1, 2, 1, 8, 8), states=False)),
     ("two tokens between two states", "last", Size((1, 2, 1, 8, 8))),
     ("every head has its own states, decay and bonus", "head", Size((1, 3, 2, 8, 8))),
     ("every batch row has its own tokens and states", "batch", Size((2, 3, 2, 8, 8))),
     ("10 keys, 7 values, blocks of 4", "mask", Size(ODD)),
     ("strong decays", "decay", Size((1, 9, 1, 4, 4), decay="strong")),
     ("decay 0 forgets, decay 1 keeps", "decay", Size((1, 6, 1, 8, 8), decay="edge")),
-    ("17 tokens, odd sizes", "state", Size((2, 17, 1, 5, 3), C=4)),
+    ("17 tokens, odd sizes", "state", Size((2, 17, 1, 5, 3))),
     ("the order of the programs does not matter", "programs", Size((2, 3, 2, 6, 9))),
 )
 SMALL = {"BK": 4, "BV": 4}  # blocks in the interpreter, so that tiny sizes have several
-COUNTED = Size((1, 4, 2, 12, 12))
+COUNTED = Size((1, 4, 2, 10, 10))  # 3 blocks each way
 FULL = Size((2, 139, 8, 100, 100))
 
 
@@ -64,10 +68,10 @@ def wkv6_launch(launch, names, writes, size=FULL, **blocks):
         launch: (B, T, H, K, V, **blocks) → (grid, {parameter: size, constexpr, num_warps, …}).
         names: of the kernel's tensors; those in `writes` are its outputs.
         size: a Size.
-        blocks: block sizes in place of the lesson's own, SMALL for example.
+        blocks: block sizes in place of the lesson's own, SMALL for example; `C` is the size's, too.
     """
     B, T, H, K, V = size.shape
-    known = problem(size.shape, size.C, size.states, size.decay)
+    known = problem(size.shape, blocks.get("C", size.C), size.states, size.decay)
     grid, constants = launch(B, T, H, K, V, **blocks)
     inputs = {name: known[name].float().contiguous() for name in names if name not in writes}
     wants = {name.removesuffix(PARTS): known[name.removesuffix(PARTS)] for name in writes}
@@ -80,8 +84,12 @@ def wkv6_launch(launch, names, writes, size=FULL, **blocks):
         _totals,
         LETTERS,
         _scales(wants, known),
-        size=f"B={B} T={T} H={H} K={K} V={V}",
+        size=_text(size),
     )
+
+
+def _text(size):
+    return "B={} T={} H={} K={} V={}".format(*size.shape)
 
 
 def _shape(name, known, constants):
@@ -125,7 +133,7 @@ def wkv6_triton_kernel(launch, names, writes, chosen, *claims, limits=(), full=F
         launch, names, writes: as for `wkv6_launch`.
         chosen: FORWARD or BACKWARD.
         claims: about the machine code of a launch of size `full`.
-        limits: of the traffic, counted at K = V = 12 in blocks of 4: 3 blocks each way.
+        limits: of the traffic, counted at size COUNTED.
         blocks: of answers and traffic.
     """
     counted = _later(launch, names, writes, COUNTED, blocks)
@@ -136,6 +144,31 @@ def wkv6_triton_kernel(launch, names, writes, chosen, *claims, limits=(), full=F
         machine_code(whole, *claims),
         gpu(whole),
     )
+
+
+def wkv6_function(takes, returns, chosen):
+    """Calls a plain torch function of lesson arrays and holds what it returns against float64.
+
+    Args:
+        takes, returns: names of arrays; of gradients, what comes through the bonus alone.
+        chosen: FORWARD or BACKWARD.
+    """
+
+    def gather(function, exercise):
+        for name, symptom, size in chosen:
+            known = problem(size.shape, size.C, size.states, size.decay)
+            got = function(*(known[x].float() for x in takes))
+            for x, y in zip(returns, got, strict=True):
+                want = known[x] - known[f"{x}_s"] if f"{x}_s" in known else known[x]
+                try:
+                    compare(y.numpy(), want.numpy(), LETTERS[x])
+                except Difference as difference:
+                    details = explained(f"{x}: {difference}", exercise, symptom)
+                    return Row("answer", FAILED, f"{name} ({_text(size)})", details)
+        return Row("answer", PASSED, f"{len(chosen)} cases, against float64")
+
+    gather.kind = "answer"
+    return gather
 
 
 def float64_error(got, want):

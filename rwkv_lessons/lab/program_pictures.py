@@ -77,9 +77,8 @@ def _draw(ax, array, mine, everyone, ops, times, names):
     image = np.ones((*mine.shape, 3))
     image[everyone > 0] = _mixed(colour, faint)
     image[mine > 0] = _mixed(colour, 1)
-    ax.imshow(
-        image, aspect="auto", interpolation="nearest", extent=(0, mine.shape[1], *_ends(mine))
-    )
+    rows, columns = mine.shape
+    ax.imshow(image, aspect="auto", interpolation="nearest", extent=(0, columns, rows, 0))
     for n in range(1, columns):
         ax.axvline(n, color="white", linewidth=0.6)
     for n in range(1, rows):
