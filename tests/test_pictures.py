@@ -172,3 +172,14 @@ def test_a_program_of_triton_and_its_share():
     assert o.get_title(loc="left") == "o_parts: written 1×"
     with pytest.raises(ValueError, match="does not use r"):
         who_reads_what(seen, "r", program=(9, 9, 9))
+
+
+def test_blocks_are_dealt_out_over_the_card():
+    from rwkv_lessons.lab.on_the_card import on_the_card
+
+    picture = on_the_card(("few", 16, 4), ("many", 256, 1))
+    few, many = picture.text.splitlines()
+    assert few == "few: 16 × 4 warps, on 16 of 132 SMs, 4 warps each"
+    assert many == "many: 256 × 1 warp, on 132 of 132 SMs, 1 or 2 warps each"
+    top, _ = picture.figure.axes
+    assert len(top.patches) == 132 and len(top.texts) == 16
