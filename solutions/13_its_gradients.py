@@ -163,6 +163,11 @@ FORWARD_WRITES = FORWARD_TENSORS[-2:]
 BACKWARD_TENSORS = ("r", "k", "v", "w", "ds1", "do", "kept")
 BACKWARD_WRITES = ("dk_s_parts", "dv_s_parts", "ds0", "a_parts")
 DECAY_TENSORS = ("r", "k", "dr_s", "dk_s", "a", "dw")
+STEPS = (  # kernel, launch, its tensors, those it writes
+    (forward_sweep, launch, FORWARD_TENSORS, FORWARD_WRITES),
+    (backward_sweep, launch, (*BACKWARD_TENSORS, *BACKWARD_WRITES), BACKWARD_WRITES),
+    (decay_gradient, launch_chunks, DECAY_TENSORS, ("dw",)),
+)
 BLOCKS = {"BK": 4, "BV": 4, "C": 4}  # in the interpreter
 
 NO_ATOMICS = at_most(0, *ATOMICS, text="no atomics")

@@ -212,3 +212,20 @@ def test_the_order_case_runs_in_reverse():
 def test_a_learners_kernel_is_read_through_its_decorator():
     assert "@triton.jit" in load("12_fused_recurrent.kernel").source
     assert "raise NotImplementedError" in load("12_fused_recurrent.kernel").stub
+
+
+def test_lesson_13s_kernels_one_after_another():
+    lesson = solutions("13_its_gradients")
+    errors = wkv6.one_after_another(lesson.STEPS, wkv6.Size((2, 11, 1, 6, 5)), BK=4, BV=4, C=4)
+    assert set(errors) >= {"dr_s", "dk_s", "dv_s", "ds0", "dw"}
+    assert max(errors.values()) < 1e-5
+    steps = [(nothing_happens, *step[1:]) if step[-1] == ("dw",) else step for step in lesson.STEPS]
+    found = wkv6.one_after_another(steps, wkv6.Size((1, 3, 1, 4, 4)), BK=4, BV=4, C=4)
+    assert found["dw"] != found["dw"]  # NaN
+
+
+@triton.jit
+def nothing_happens(
+    r, k, dr_s, dk_s, a, dw, T, H: tl.constexpr, K: tl.constexpr, BK: tl.constexpr, C: tl.constexpr
+):
+    pass

@@ -7,12 +7,11 @@ An output `x_parts` has one axis more than x, in front: programs that each see a
 
 import dataclasses
 
-import torch
-
 from .check import FAILED, PASSED, Row
 from .evidence import HINTS, Difference, compare
 from .evidence_triton import Case, Launch, answer, explained, gpu, machine_code, traffic
 from .evidence_wkv6 import LETTERS, problem
+from .launches import results
 
 PARTS = "_parts"
 HINTS["blocks"] = "A program's own keys start at i_k · BK, its own values at i_v · BV."
@@ -171,6 +170,20 @@ def wkv6_function(takes, returns, chosen):
     return gather
 
 
-def float64_error(got, want):
-    """The largest error, in units of the largest element."""
-    return float((got.double() - want).abs().max() / want.abs().max().clamp_min(torch.finfo().tiny))
+def one_after_another(steps, size, **blocks):
+    """Runs kernels in the interpreter, each on what those before it wrote, and compares.
+
+    Args:
+        steps: (kernel, launch, names, writes) each, as for `wkv6_launch`.
+        size: a Size; blocks: as for `wkv6_launch`.
+
+    Returns:
+        {array: its largest error, in units of its largest element}.
+    """
+    found, wants = {}, {}
+    for kernel, launch, names, writes in steps:
+        given = wkv6_launch(launch, names, writes, size, **blocks)
+        inputs = {name: found.get(name, x) for name, x in given.inputs.items()}
+        found |= results(kernel, dataclasses.replace(given, inputs=inputs))
+        wants |= given.wants
+    return {x: float((found[x] - wants[x]).abs().max() / wants[x].abs().max()) for x in found}
