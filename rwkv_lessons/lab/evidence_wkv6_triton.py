@@ -57,7 +57,7 @@ BACKWARD = (
 )
 SMALL = {"BK": 4, "BV": 4}  # blocks in the interpreter, so that tiny sizes have several
 COUNTED = Size((1, 4, 2, 10, 10))  # 3 blocks each way
-FULL = Size((2, 139, 8, 100, 100))
+FULL = Size((2, 75, 4, 100, 100))  # more than a chunk of tokens, more than a block of keys
 
 
 def wkv6_launch(launch, names, writes, size=FULL, **blocks):
