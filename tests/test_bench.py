@@ -13,7 +13,7 @@ from rwkv_lessons.bench.measure import in_float64, make_inputs, measure
 from rwkv_lessons.bench.methods import Method
 from rwkv_lessons.bench.roofline import floor_seconds
 from rwkv_lessons.bench.rungs import BLOCKS, LADDERS
-from rwkv_lessons.bench.shapes import BACKWARD, SHAPES, TRITON, work
+from rwkv_lessons.bench.shapes import BACKWARD, SHAPES, TRITON, operation_of, work
 from rwkv_lessons.bench.source import fingerprint
 from rwkv_lessons.lab import assembly, interpreter, trace
 
@@ -37,6 +37,15 @@ def test_work_of_the_readme_table():
     assert floor_seconds(least, "float32", card) == least.flops / 67e12
     half = work("wkv5", SHAPES["wkv5"]["table"], "bfloat16")
     assert floor_seconds(half, "bfloat16", card) == half.bytes / 4.3e12
+
+
+def test_a_ladder_in_triton_computes_the_same():
+    for operation in ("wkv6", "wkv6" + BACKWARD):
+        triton = operation.replace("wkv6", "wkv6" + TRITON)
+        assert SHAPES[triton] == SHAPES[operation]
+        shape = SHAPES[operation]["quick"]
+        assert work(triton, shape, "float32") == work(operation, shape, "float32")
+    assert operation_of("wkv6-triton-few") == "wkv6-triton"
 
 
 def test_work_of_wkv6_is_that_of_the_projects_floors():

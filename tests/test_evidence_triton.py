@@ -1,6 +1,8 @@
 """The evidence for Triton kernels: it passes what is right and says what is wrong."""
 
 import dataclasses
+import linecache
+import re
 
 import pytest
 import torch
@@ -8,7 +10,7 @@ import torch
 from rwkv_lessons.lab import evidence_triton as evidence
 from rwkv_lessons.lab import evidence_wkv6_triton as wkv6
 from rwkv_lessons.lab.assembly import available
-from rwkv_lessons.lab.exercises import Exercise, load, solutions
+from rwkv_lessons.lab.exercises import Exercise, ids, load, solutions
 from rwkv_lessons.wkv6.reference import wkv6_reference
 
 triton = pytest.importorskip("triton")
@@ -207,6 +209,26 @@ def test_the_order_case_runs_in_reverse():
     lesson = solutions("12_fused_recurrent")
     found = wkv6.cases(lesson.launch, lesson.TENSORS, lesson.WRITES, wkv6.FORWARD)
     assert [case.name for case in found if case.reverse] == [wkv6.FORWARD[-1][0]]
+
+
+TRITON_KERNELS = [id for id in ids() if load(id).source.startswith("@triton.jit")]
+
+
+@pytest.mark.parametrize("id", TRITON_KERNELS)
+def test_no_lesson_lets_an_empty_kernel_pass(id, monkeypatch):
+    exercise = load(id)
+    text = re.match(r".*?^\):", exercise.solution, re.S | re.M)[0] + "\n    pass\n"
+    linecache.cache["<empty>"] = len(text), None, text.splitlines(keepends=True), "<empty>"
+    namespace = {"triton": triton, "tl": tl}
+    exec(compile(text, "<empty>", "exec"), namespace)
+    empty = namespace[id.split(".")[1]]
+    row = exercise.evidence[0](empty, exercise)
+    assert row.verdict == "FAILED" and "never written (NaN)" in row.details[0]
+    # Zeros where nothing was written are as wrong.
+    full = torch.full
+    monkeypatch.setattr(torch, "full", lambda *args, **named: full(*args, **named).nan_to_num())
+    row = exercise.evidence[0](empty, exercise)
+    assert row.verdict == "FAILED" and "0, want" in row.details[0]
 
 
 def test_a_learners_kernel_is_read_through_its_decorator():

@@ -17,6 +17,7 @@ from ..launch import as_array, stream
 from ..wkv6.reference import wkv6_reference
 from . import trace
 from .check import ABSENT, FAILED, PASSED, Row
+from .cubin import plain
 from .evidence import (
     HINTS,
     Case,
@@ -142,7 +143,7 @@ def _gradients(given, C):
 
 def parameters(kernel):
     """The names of a kernel's arguments."""
-    code = getattr(kernel, "py_func", kernel).__code__
+    code = plain(kernel).__code__
     return code.co_varnames[: code.co_argcount]
 
 
