@@ -11,6 +11,7 @@ With the same w for every token it is WKV-5.
 import torch
 
 from . import cuda, recurrent
+from .chunked import wkv6_chunked
 from .decode import wkv6_step
 from .doubling import wkv6_doubling
 from .options import check_call, takes_options
@@ -19,7 +20,7 @@ from .reference import wkv6_reference
 from .tiles import LARGEST
 
 __all__ = [
-    "METHODS", "method_for", "wkv6", "wkv6_cuda", "wkv6_doubling", "wkv6_recurrent",
+    "METHODS", "method_for", "wkv6", "wkv6_chunked", "wkv6_cuda", "wkv6_doubling", "wkv6_recurrent",
     "wkv6_reference", "wkv6_step",
 ]  # fmt: skip
 
@@ -29,6 +30,7 @@ METHODS = {
     "doubling": wkv6_doubling,
     "cuda": wkv6_cuda,
     "recurrent": wkv6_recurrent,
+    "chunked": wkv6_chunked,
 }
 MANY_HEADS = 256  # with as many, tokens one after the other no longer find free multiprocessors
 

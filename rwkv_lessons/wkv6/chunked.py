@@ -5,9 +5,9 @@ r, k and S decayed to the middle of the chunk (chunk_tiles.py), a chunk is
 
     o = r S + tril(r kᵀ, bonus on the diagonal) v          S ← decay(middle to end) (S + kᵀ v)
 
-r, k, v, w and o move once. A program that met a decay too strong for that says so in `strong`, and
-a second launch does its tokens over, in levels; of all others it ends at once. Where there are few heads, several programs walk along one sequence
-(segments.py). Gradients: chunked_backward.py.
+r, k, v, w and o move once. A program that met a decay too strong for that says so in `strong`; a
+second launch does its tokens over, in levels, and is over at once for all others. Where there are
+few heads, several programs walk along one sequence (segments.py). Gradients: chunked_backward.py.
 """
 
 import functools
@@ -112,7 +112,6 @@ def wkv6_chunked_fwd_kernel(
         b_a = tl.where(row > col, b_a, tl.where(row == col, b_bonus, 0.0))
         b_read = b_s.to(LIKE) if LIKE == tl.bfloat16 else b_s
         b_o = product(b_a, b_v, product(b_r, b_read, tl.zeros([C, BV], tl.float32), LIKE), LIKE)
-        tl.store(o + at * V + o_tv, b_o.to(o.dtype.element_ty), m_t & m_v)
         if LEVELS:
             b_s *= tl.exp2(b_first + b_second)[:, None]
         elif kept is not None and C > KEEP:  # in the middle stands a state to keep
@@ -122,6 +121,7 @@ def wkv6_chunked_fwd_kernel(
         b_s = product(tl.trans(b_k), b_v, b_s, LIKE)
         if not LEVELS:
             b_s *= tl.exp2(b_second)[:, None]
+        tl.store(o + at * V + o_tv, b_o.to(o.dtype.element_ty), m_t & m_v)
 
     if not LEVELS:
         tl.store(strong + tl.program_id(0), 1 - tl.min(b_fits, 0))
