@@ -346,6 +346,7 @@ def test_the_rule_is_the_table_of_its_docstring():
         ("cuda", torch.float16, 54, 32, 64, False): "recurrent",
     }.items():
         assert method_for(device, dtype, *shape) == method
+    assert method_for("cuda", torch.bfloat16, 4096, 512, 64, True, packed=True) == "recurrent"
 
 
 def test_more_tokens_never_bring_the_recurrent_method_back():

@@ -1,10 +1,12 @@
 """WKV-6 as fused recurrent Triton kernels: one token after the other, the state in registers.
 
-A program owns some values (columns of the state) of one head, and all its keys: o is then a sum
-inside the program, and no partial sums go through memory. Values are split until the card is full;
-a token costs a program one small step, whose loads were started some tokens earlier. What moves:
-r, k, v, w and o once, the states once. What bounds it: the latency of T steps after one another, so
-it is the method for few tokens. recurrent_backward.py has the gradients.
+A program owns some values (columns of the state) of one head and all its keys, so that o is a sum
+inside the program. Were the keys split as well, each part of them would write float32 sums to be
+read and added again: with two parts in bf16 as much as eight tensors, on top of the five that have
+to move: r, k, v, w and o. Values are split until the card is full. A token costs a program one
+small step, whose loads were started some tokens earlier; what bounds it is the latency of T such
+steps after one another, so it is the method for few tokens. recurrent_backward.py has the
+gradients, decode.py one token in place.
 """
 
 import functools
