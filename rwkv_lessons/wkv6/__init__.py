@@ -10,26 +10,25 @@ With the same w for every token it is WKV-5.
 
 import torch
 
-from . import cuda, recurrent
+from . import cuda
 from .decode import wkv6_step
 from .doubling import wkv6_doubling
-from .options import check_call, takes_options
-from .recurrent import wkv6_recurrent
+from .options import TRITON, check_call, takes_options, wants_gradients
 from .reference import wkv6_reference
 from .tiles import LARGEST
 
-__all__ = [
-    "METHODS", "method_for", "wkv6", "wkv6_cuda", "wkv6_doubling", "wkv6_recurrent",
-    "wkv6_reference", "wkv6_step",
-]  # fmt: skip
+__all__ = ["METHODS", "method_for", "wkv6", "wkv6_cuda", "wkv6_doubling", "wkv6_reference"]
+__all__ += ["wkv6_recurrent", "wkv6_step"]
 
 wkv6_cuda = takes_options(cuda.wkv6_cuda)
-METHODS = {
-    "reference": wkv6_reference,
-    "doubling": wkv6_doubling,
-    "cuda": wkv6_cuda,
-    "recurrent": wkv6_recurrent,
-}
+METHODS = {"reference": wkv6_reference, "doubling": wkv6_doubling, "cuda": wkv6_cuda}
+if TRITON:
+    from . import recurrent
+    from .recurrent import wkv6_recurrent
+
+    METHODS["recurrent"] = wkv6_recurrent
+else:
+    wkv6_recurrent = wkv6_doubling
 MANY_HEADS = 256  # with as many, tokens one after the other no longer find free multiprocessors
 
 
@@ -42,11 +41,13 @@ def method_for(device, dtype, T, heads, size, gradients, packed=False):
     | no GPU | more               |                | doubling  | matrix products, on any device |
     | GPU    | any                | float64        | doubling  | no kernel computes in it |
     | GPU    | any                | packed         | recurrent | the others read cu_seqlens first |
-    | GPU    | from 5             | size over 1024 | doubling  | the cuda kernels end there |
     | GPU    | up to 4            |                | recurrent | least to launch |
     | GPU    | up to 16           | no gradients   | recurrent | least to launch |
     | GPU    | up to 128          | … and few heads| recurrent | a chain of small steps |
+    | GPU    | more               | size over 1024 | doubling  | the cuda kernels end there |
     | GPU    | more               |                | cuda      | many tokens in shared memory |
+
+    Without Triton there is no recurrent method: one of the last two then takes its place.
 
     Args:
         device: "cuda" or another `torch.device.type`.
@@ -59,12 +60,10 @@ def method_for(device, dtype, T, heads, size, gradients, packed=False):
         return "reference" if T == 1 else "doubling"
     if dtype == torch.float64:
         return "doubling"
-    if packed:
-        return "recurrent"
-    if size > LARGEST and T > 4:
-        return "doubling"
     few_tokens = 4 if gradients else 128 if heads < MANY_HEADS else 16
-    return "recurrent" if T <= few_tokens else "cuda"
+    if TRITON and (packed or T <= few_tokens):
+        return "recurrent"
+    return "doubling" if size > LARGEST else "cuda"
 
 
 def wkv6(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False):
@@ -94,7 +93,7 @@ def wkv6(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False)
     """
     B, T, H, K, V = check_call(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
     heads = H * (B if cu_seqlens is None else len(cu_seqlens) - 1)
-    gradients = torch.is_grad_enabled() and recurrent.wants_gradients(r, k, v, w, u, s0)
+    gradients = torch.is_grad_enabled() and wants_gradients(r, k, v, w, u, s0)
     given = (r.dtype, w.dtype, u.dtype, None if s0 is None else s0.dtype)
     dtype = torch.float64 if torch.float64 in given else r.dtype
     packed = cu_seqlens is not None

@@ -17,7 +17,7 @@ import triton.language as tl
 
 from ..launch_triton import launch
 from .doubling import wkv6_doubling
-from .options import check_call
+from .options import check_call, launches_directly, wants_gradients
 from .recurrent_backward import SPAN, backward, keep_inputs
 
 TILE = 1024  # elements of the state a warp holds: 32 registers a thread
@@ -161,13 +161,3 @@ def recurrent(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay):
     if keep or not launches_directly(r):
         return torch.ops.rwkv_lessons.wkv6_recurrent_forward(*given, keep)[:2]
     return mix(*given)
-
-
-def wants_gradients(*tensors):
-    return any(x is not None and x.requires_grad for x in tensors)
-
-
-def launches_directly(x):
-    """May a kernel be launched without torch's dispatcher? It costs as much as a short kernel."""
-    plain = type(x) is torch.Tensor and not torch.compiler.is_compiling()
-    return plain and torch._C._len_torch_dispatch_stack() == 0
