@@ -38,6 +38,12 @@ def _parser():
     _add_record(profile)
     profile.set_defaults(command=_profile)
 
+    first = commands.add_parser("first", help="time the first call of a fresh process, WKV-6")
+    first.add_argument("--dtype", type=_names(DTYPES), help="one or more of " + ",".join(DTYPES))
+    first.add_argument("--methods", type=_names(), help="only these, separated by commas")
+    first.set_defaults(command=_on_torch("time_first_calls"))
+    _add_record(first)
+
     ceilings = commands.add_parser("ceilings", help="measure what this card can do at most")
     _add_record(ceilings)
     ceilings.set_defaults(command=_on_torch("measure_ceilings"))

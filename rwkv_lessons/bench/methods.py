@@ -47,6 +47,16 @@ def reference(operation):
     return library_function(operation, "reference")
 
 
+def recommended(operation):
+    """The operation's own function, where it picks a method by a rule, as one more method."""
+    name = operation.removesuffix(BACKWARD)
+    package = import_module(f"rwkv_lessons.{name}")
+    if not hasattr(package, "method_for"):
+        return {}
+    make = _gradient_method if operation.endswith(BACKWARD) else _library_method
+    return {name: make(name, getattr(package, name))}
+
+
 def ladder(operation):
     """The rungs of the lessons and the finished kernel, by name, from the bottom up."""
     methods = []
@@ -67,13 +77,18 @@ def _library_method(name, f):
     module = inspect.getmodule(inspect.unwrap(f))
     file = Path(module.__file__).resolve()
     layout = [x for x in (file.with_name("tiles.py"),) if name == "cuda" and x.exists()]
-    sources = tuple(x.relative_to(ROOT).as_posix() for x in (file, *layout))
-    return Method(name, prepare, sources=sources, facts=lambda run: launched(module, run))
+    files = (file, *layout)
+    facts = launched
+    if hasattr(module, "triton") or hasattr(module, "method_for"):  # in Triton, or any of them
+        files = sorted(relative_imports(file))
+        facts = launched_by_triton
+    sources = tuple(x.relative_to(ROOT).as_posix() for x in files)
+    return Method(name, prepare, sources=sources, facts=lambda run: facts(module, run))
 
 
 def _gradient_method(name, f):
     forward = _library_method(name, f)
-    files = relative_imports(ROOT / forward.sources[0])
+    files = relative_imports(Path(inspect.getmodule(inspect.unwrap(f)).__file__).resolve())
     files = tuple(sorted(file.relative_to(ROOT).as_posix() for file in files))
 
     def prepare(*inputs):
@@ -235,3 +250,30 @@ def launched(module, run):
         finally:
             module.launch = original
     return found
+
+
+def launched_by_triton(module, run):
+    """The same of the first Triton kernel that `run` launches, however it does it; {} if none."""
+    from triton.compiler import CompiledKernel
+
+    original, seen = CompiledKernel.run, []  # every launch asks for it
+
+    def spy(kernel):
+        seen.append(kernel)
+        return original.fget(kernel)
+
+    CompiledKernel.run = property(spy)
+    try:
+        run()
+    finally:
+        CompiledKernel.run = original
+    return _of_triton(seen[0]) if seen else {}
+
+
+def _of_triton(kernel):
+    return {
+        "registers": kernel.n_regs,
+        "local_bytes": 4 * kernel.n_spills,
+        "shared_bytes": kernel.metadata.shared,
+        "block": 32 * kernel.metadata.num_warps,
+    }

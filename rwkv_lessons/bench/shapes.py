@@ -20,6 +20,7 @@ SHAPES = {
     "wkv6": {
         "table": (8, 4096, 64, 64),
         "one text": (1, 4096, 64, 64),
+        "long text": (1, 32768, 64, 64),
         "short": (1, 54, 32, 64),
         "quick": (2, 16, 2, 64),
     },
@@ -28,6 +29,12 @@ BACKWARD = "-backward"  # after an operation's name: the forward and the backwar
 TRITON = "-triton"  # after an operation's name: the same, for the ladder of the lessons in Triton
 SHAPES["wkv6" + TRITON] = SHAPES["wkv6"]
 SHAPES |= {name + BACKWARD: shapes for name, shapes in SHAPES.items()}
+DECODE = "wkv6-decode"  # one token for each of B texts, the state read and written
+SHAPES[DECODE] = {
+    "table": (8, 1, 64, 64),
+    "many texts": (256, 1, 64, 64),
+    "quick": (2, 1, 2, 64),
+}
 DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes of an element
 
 
@@ -94,7 +101,14 @@ def _with_gradients(forward, tensors, parameters):
     return work
 
 
+def _wkv6_decode(B, T, H, N, itemsize):
+    """As WKV-6, with a float32 state of N × N per head read and written."""
+    forward = _wkv6(B, T, H, N, itemsize)
+    return Work(forward.bytes + 2 * B * H * N * N * 4, forward.flops)
+
+
 _WORK = {
+    DECODE: _wkv6_decode,
     "wkv5": _wkv5,
     "wkv6": _wkv6,
     "wkv5" + BACKWARD: _with_gradients(_wkv5, 3, 2),

@@ -30,8 +30,7 @@ from .chunk_tiles import (
 )  # fmt: skip
 from .chunked_backward import backward, keep_inputs
 from .doubling import wkv6_doubling
-from .options import check_call
-from .recurrent import launches_directly, wants_gradients
+from .options import check_call, launches_directly, wants_gradients
 from .segments import segment_state, segments_for, sequence_bounds, wkv6_segments_kernel
 
 TILE = {
