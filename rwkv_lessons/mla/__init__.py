@@ -14,9 +14,10 @@ Letters of this operation:
 import torch
 
 from .absorbed import mla_absorbed
+from .decode import mla_decode
 from .reference import mla_reference
 
-METHODS = {"reference": mla_reference, "absorbed": mla_absorbed}
+METHODS = {"reference": mla_reference, "absorbed": mla_absorbed, "decode": mla_decode}
 
 
 def mla(
@@ -60,7 +61,10 @@ def mla(
     given = (q, q_rope, latent, k_rope, w_k, w_v)
     which = {"lengths": lengths, "left_padding": left_padding, "block_table": block_table}
     expand = isinstance(w_k, torch.Tensor) and q.shape[1] > break_even(*w_k.shape[1:], w_v.shape[1])
-    return (mla_reference if expand else mla_absorbed)(*given, scale=scale, **which)
+    if expand:
+        return mla_reference(*given, scale=scale, **which)
+    learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given)
+    return (mla_absorbed if learns else mla_decode)(*given, scale=scale, **which)
 
 
 def break_even(K, R, V):
