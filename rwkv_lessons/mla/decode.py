@@ -153,42 +153,45 @@ def combine_kernel(
     PRECISION: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """BM rows of one head; for each, BS splits are added up side by side."""
+    """BM rows of one head, and BS splits of each row side by side, BR columns at a time."""
     i_h, i_row = tl.program_id(0) % H, tl.program_id(0) // H * BM
-    o_x, o_r, o_v = tl.arange(0, BM * BS), tl.arange(0, BR), tl.arange(0, BV)
+    o_x, o_v = tl.arange(0, BM * BS), tl.arange(0, BV)
     o_row, o_s = i_row + o_x // BS, o_x % BS
-    m_r = (o_r < R)[None, :]
-    at = i_h.to(tl.int64) * w_h + o_v.to(tl.int64) * w_n
-    b_w = tl.load(w_v + at[:, None] + o_r[None, :], (o_v < V)[:, None] & m_r, 0.0)  # [BV, BR]
-    if PDL:  # w_v does not depend on the first kernel, all else does
-        gdc_wait()
+    at_w = i_h.to(tl.int64) * w_h + o_v.to(tl.int64) * w_n
 
-    b_top = tl.full([BM * BS], NOTHING, tl.float32)
-    b_sum = tl.zeros([BM * BS], tl.float32)
-    b_o = tl.zeros([BM * BS, BR], tl.float32)
-    for s in tl.range(0, S, BS, num_stages=2):
-        at = (i_h.to(tl.int64) * rows + o_row) * S + s + o_s
-        m_x = (o_row < rows) & (s + o_s < S)
-        b_lse = tl.load(part_lse + at, m_x, float("-inf"))
-        b_part = tl.load(parts + at[:, None] * R + o_r[None, :], m_x[:, None] & m_r, 0.0)
-        top = tl.maximum(b_top, b_lse)
-        fade, weight = tl.exp2(b_top - top), tl.exp2(b_lse - top)
-        b_sum = b_sum * fade + weight
-        b_o = b_o * fade[:, None] + b_part * weight[:, None]
-        b_top = top
+    b_v = tl.zeros([BM * BS, BV], tl.float32)
+    for r0 in tl.static_range(0, R, BR):
+        o_r = r0 + tl.arange(0, BR)
+        m_r = (o_r < R)[None, :]
+        b_w = tl.load(w_v + at_w[:, None] + o_r[None, :], (o_v < V)[:, None] & m_r, 0.0)
+        if PDL and r0 == 0:  # w_v does not depend on the first kernel, all else does
+            gdc_wait()
 
-    top = tl.max(tl.reshape(b_top, [BM, BS]), 1)  # [BM]
-    tops = tl.reshape(tl.broadcast_to(top[:, None], [BM, BS]), [BM * BS])
-    weight = tl.exp2(b_top - tops)
-    total = tl.sum(tl.reshape(b_sum * weight, [BM, BS]), 1)
-    b_o = b_o * weight[:, None]
-    if w_v.dtype.element_ty == tl.float32:
-        b_o = tl.dot(b_o, tl.trans(b_w), input_precision=PRECISION)
-    else:  # the sum in two pieces of w_v's dtype, so that rounding it costs nothing
-        coarse = b_o.to(b_w.dtype)
-        fine = (b_o - coarse.to(tl.float32)).to(b_w.dtype)
-        b_o = tl.dot(fine, tl.trans(b_w), tl.dot(coarse, tl.trans(b_w)))
-    b_o = tl.sum(tl.reshape(b_o, [BM, BS, BV]), 1) / tl.where(total > 0, total, 1)[:, None]
+        b_top = tl.full([BM * BS], NOTHING, tl.float32)
+        b_sum = tl.zeros([BM * BS], tl.float32)
+        b_o = tl.zeros([BM * BS, BR], tl.float32)
+        for s in tl.range(0, S, BS, num_stages=2):
+            at = (i_h.to(tl.int64) * rows + o_row) * S + s + o_s
+            m_x = (o_row < rows) & (s + o_s < S)
+            b_lse = tl.load(part_lse + at, m_x, float("-inf"))
+            b_part = tl.load(parts + at[:, None] * R + o_r[None, :], m_x[:, None] & m_r, 0.0)
+            top = tl.maximum(b_top, b_lse)
+            fade, weight = tl.exp2(b_top - top), tl.exp2(b_lse - top)
+            b_sum = b_sum * fade + weight
+            b_o = b_o * fade[:, None] + b_part * weight[:, None]
+            b_top = top
+
+        top = tl.max(tl.reshape(b_top, [BM, BS]), 1)  # of all splits of a row
+        weight = tl.reshape(tl.exp2(tl.reshape(b_top, [BM, BS]) - top[:, None]), [BM * BS])
+        total = tl.sum(tl.reshape(b_sum * weight, [BM, BS]), 1)
+        b_o = b_o * weight[:, None]
+        if w_v.dtype.element_ty == tl.float32:
+            b_v = tl.dot(b_o, tl.trans(b_w), b_v, input_precision=PRECISION)
+        else:  # the sum in two pieces of w_v's dtype, so that rounding it costs nothing
+            coarse = b_o.to(b_w.dtype)
+            fine = (b_o - coarse.to(tl.float32)).to(b_w.dtype)
+            b_v = tl.dot(fine, tl.trans(b_w), tl.dot(coarse, tl.trans(b_w), b_v))
+    b_o = tl.sum(tl.reshape(b_v, [BM, BS, BV]), 1) / tl.where(total > 0, total, 1)[:, None]
 
     o_row = i_row + tl.arange(0, BM)
     at = o_row.to(tl.int64) * H + i_h
@@ -233,10 +236,11 @@ def forward(q, q_rope, latent, k_rope, w_v, scale, lengths, left_padding, block_
         STAGES=tile.stages, PRECISION=precision, PDL=pdl, num_warps=tile.warps,
     )  # fmt: skip
     rows = combine_tile(B * M, H)
+    columns = max(16, (8192 if q.dtype == torch.float32 else 16384) // BV)  # of w_v at a time
     combine_kernel[(H * triton.cdiv(B * M, rows),)](
         parts, part_lse, w_v, o, lse, *w_v.stride()[:2], B * M, splits,
-        H=H, R=R, V=V, BM=rows, BS=max(1, 16 // rows), BR=BR, BV=BV,
-        PRECISION=precision, PDL=pdl, num_warps=4, launch_pdl=pdl,
+        H=H, R=R, V=V, BM=rows, BS=max(1, 16 // rows), BR=min(BR, columns), BV=BV,
+        PRECISION=precision, PDL=pdl, num_warps=8, launch_pdl=pdl,
     )  # fmt: skip
     return o, lse
 
