@@ -21,7 +21,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .absorbed import absorb, mla_absorbed
 from .arguments import check_arguments
-from .splits import LARGEST_RANK, combine_tile, decode_tile, multiprocessors, splits_for
+from .splits import COLUMNS, LARGEST_RANK, combine_tile, decode_tile, multiprocessors, splits_for
 
 LOG2E = 1.4426950408889634
 LN2 = tl.constexpr(0.6931471805599453)
@@ -150,47 +150,49 @@ def combine_kernel(
     BS: tl.constexpr,
     BR: tl.constexpr,
     BV: tl.constexpr,
+    STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """BM rows of one head, and BS splits of each row side by side, BR columns at a time."""
+    """BM rows of one head, and BS splits of each row side by side, BR columns at a time.
+
+    The products with w_v are added up over splits and columns alike: w_v Σ part = Σ w_v part.
+    """
     i_h, i_row = tl.program_id(0) % H, tl.program_id(0) // H * BM
     o_x, o_v = tl.arange(0, BM * BS), tl.arange(0, BV)
     o_row, o_s = i_row + o_x // BS, o_x % BS
+    at_lse = (i_h.to(tl.int64) * rows + o_row) * S + o_s
     at_w = i_h.to(tl.int64) * w_h + o_v.to(tl.int64) * w_n
+    if PDL:
+        gdc_wait()
 
+    b_top = tl.full([BM * BS], NOTHING, tl.float32)
+    for i_s in range(0, S, BS):
+        m_x = (o_row < rows) & (i_s + o_s < S)
+        b_top = tl.maximum(b_top, tl.load(part_lse + at_lse + i_s, m_x, float("-inf")))
+    top = tl.max(tl.reshape(b_top, [BM, BS]), 1)  # of all splits of a row
+    b_top = tl.reshape(tl.broadcast_to(top[:, None], [BM, BS]), [BM * BS])
+
+    b_sum = tl.zeros([BM * BS], tl.float32)
     b_v = tl.zeros([BM * BS, BV], tl.float32)
-    for r0 in tl.static_range(0, R, BR):
-        o_r = r0 + tl.arange(0, BR)
-        m_r = (o_r < R)[None, :]
+    steps = tl.cdiv(S, BS)
+    for i in tl.range(0, tl.cdiv(R, BR) * steps, num_stages=STAGES):
+        i_s, o_r = i % steps * BS, i // steps * BR + tl.arange(0, BR)
+        m_x, m_r = (o_row < rows) & (i_s + o_s < S), (o_r < R)[None, :]
+        b_part = tl.load(
+            parts + (at_lse + i_s)[:, None] * R + o_r[None, :], m_x[:, None] & m_r, 0.0
+        )
         b_w = tl.load(w_v + at_w[:, None] + o_r[None, :], (o_v < V)[:, None] & m_r, 0.0)
-        if PDL and r0 == 0:  # w_v does not depend on the first kernel, all else does
-            gdc_wait()
-
-        b_top = tl.full([BM * BS], NOTHING, tl.float32)
-        b_sum = tl.zeros([BM * BS], tl.float32)
-        b_o = tl.zeros([BM * BS, BR], tl.float32)
-        for s in tl.range(0, S, BS, num_stages=2):
-            at = (i_h.to(tl.int64) * rows + o_row) * S + s + o_s
-            m_x = (o_row < rows) & (s + o_s < S)
-            b_lse = tl.load(part_lse + at, m_x, float("-inf"))
-            b_part = tl.load(parts + at[:, None] * R + o_r[None, :], m_x[:, None] & m_r, 0.0)
-            top = tl.maximum(b_top, b_lse)
-            fade, weight = tl.exp2(b_top - top), tl.exp2(b_lse - top)
-            b_sum = b_sum * fade + weight
-            b_o = b_o * fade[:, None] + b_part * weight[:, None]
-            b_top = top
-
-        top = tl.max(tl.reshape(b_top, [BM, BS]), 1)  # of all splits of a row
-        weight = tl.reshape(tl.exp2(tl.reshape(b_top, [BM, BS]) - top[:, None]), [BM * BS])
-        total = tl.sum(tl.reshape(b_sum * weight, [BM, BS]), 1)
-        b_o = b_o * weight[:, None]
+        weight = tl.exp2(tl.load(part_lse + at_lse + i_s, m_x, float("-inf")) - b_top)
+        b_sum += tl.where(i < steps, weight, 0)
+        b_part *= weight[:, None]
         if w_v.dtype.element_ty == tl.float32:
-            b_v = tl.dot(b_o, tl.trans(b_w), b_v, input_precision=PRECISION)
+            b_v = tl.dot(b_part, tl.trans(b_w), b_v, input_precision=PRECISION)
         else:  # the sum in two pieces of w_v's dtype, so that rounding it costs nothing
-            coarse = b_o.to(b_w.dtype)
-            fine = (b_o - coarse.to(tl.float32)).to(b_w.dtype)
+            coarse = b_part.to(b_w.dtype)
+            fine = (b_part - coarse.to(tl.float32)).to(b_w.dtype)
             b_v = tl.dot(fine, tl.trans(b_w), tl.dot(coarse, tl.trans(b_w), b_v))
+    total = tl.sum(tl.reshape(b_sum, [BM, BS]), 1)
     b_o = tl.sum(tl.reshape(b_v, [BM, BS, BV]), 1) / tl.where(total > 0, total, 1)[:, None]
 
     o_row = i_row + tl.arange(0, BM)
@@ -235,12 +237,11 @@ def forward(q, q_rope, latent, k_rope, w_v, scale, lengths, left_padding, block_
         BM=tile.rows, BN=tile.tokens, BR=BR, BP=BP,
         STAGES=tile.stages, PRECISION=precision, PDL=pdl, num_warps=tile.warps,
     )  # fmt: skip
-    rows = combine_tile(B * M, H)
-    columns = max(16, (8192 if q.dtype == torch.float32 else 16384) // BV)  # of w_v at a time
+    rows, together = combine_tile(B * M, H, splits)
     combine_kernel[(H * triton.cdiv(B * M, rows),)](
         parts, part_lse, w_v, o, lse, *w_v.stride()[:2], B * M, splits,
-        H=H, R=R, V=V, BM=rows, BS=max(1, 16 // rows), BR=min(BR, columns), BV=BV,
-        PRECISION=precision, PDL=pdl, num_warps=8, launch_pdl=pdl,
+        H=H, R=R, V=V, BM=rows, BS=together, BR=min(BR, COLUMNS), BV=BV, STAGES=3,
+        PRECISION=precision, PDL=pdl, num_warps=4 if rows * together < 64 else 8, launch_pdl=pdl,
     )  # fmt: skip
     return o, lse
 

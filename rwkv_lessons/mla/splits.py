@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 
 LARGEST_RANK = 512  # the sums of 64 rows then fill half of the registers of a multiprocessor
+COLUMNS = 64  # of the latent that the second kernel multiplies by w_v at a time
 STAGES_OF_START = 4  # a program's start and end take as long as this many tiles of tokens
 FEWEST_TILES = 2  # of a split: fewer cost more to add up than they save
 
@@ -33,15 +34,17 @@ def decode_tile(rows, R, dtype):
     return Tile(64, 64, 8, 2, 1) if R > 256 else Tile(64, 64, 4, 2, 2)
 
 
-def combine_tile(rows, H):
-    """How many rows (sequences × queries) one program of the second kernel takes, at least 1.
+def combine_tile(rows, H, splits):
+    """Rows (sequences × queries) and splits of each that a program of the second kernel takes.
 
-    More rows read w_v fewer times; fewer make programs enough for every multiprocessor.
+    Their product is that of a tile of the tensor cores, 64, or less to make programs enough.
     """
-    for most in (64, 32):
-        if rows >= most and H * -(-rows // most) >= 128:
-            return most
-    return min(16, 1 << (rows - 1).bit_length())
+    together = min(64, 1 << (splits - 1).bit_length())
+    most = 1 << (rows - 1).bit_length()
+    few = max(1, 64 // together)
+    while few > 1 and few * together > 16 and (few > most or H * -(-rows // few) < 128):
+        few //= 2
+    return few, max(together, 16 // few)
 
 
 @cache
