@@ -122,13 +122,21 @@ def test_mla_has_gradients():
 
 WRONG = {  # name: (what is replaced, error, words of the message)
     "list": ({"q": [1.0]}, TypeError, "q must be a tensor, got list"),
-    "integers": ({"latent": torch.ones(2, 9, 32, dtype=torch.int32)}, TypeError, "latent must be .* got torch.int32"),
+    "integers": (
+        {"latent": torch.ones(2, 9, 32, dtype=torch.int32)},
+        TypeError,
+        "latent must be .* got torch.int32",
+    ),
     "mixed": ({"w_v": torch.ones(3, 20, 32)}, TypeError, "w_v must have q's dtype torch.float64"),
     "heads": ({"q_rope": torch.ones(2, 1, 2, 16).double()}, ValueError, r"q_rope .*\[2, 1, 3, 16"),
     "rope": ({"k_rope": torch.ones(2, 9, 8).double()}, ValueError, r"k_rope .*\[2, 9, 16\], got"),
     "rank": ({"w_k": torch.ones(3, 24, 8).double()}, ValueError, r"w_k .*\[3, 24, 32\], got"),
     "not absorbed": ({"w_k": None}, ValueError, "q must be absorbed"),
-    "batch": ({"latent": torch.ones(3, 9, 32).double()}, ValueError, r"latent .*\[2, 9, 32\], got \[3"),
+    "batch": (
+        {"latent": torch.ones(3, 9, 32).double()},
+        ValueError,
+        r"latent .*\[2, 9, 32\], got \[3",
+    ),
     "lengths": ({"lengths": torch.ones(3).int()}, ValueError, r"lengths .*\[2\], got \[3\]"),
     "real lengths": ({"lengths": torch.ones(2)}, TypeError, "lengths must be one of int32, int64"),
     "scale": ({"scale": "1"}, TypeError, "scale must be a number, got str"),

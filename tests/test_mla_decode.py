@@ -129,15 +129,16 @@ def test_a_cpu_needs_no_kernel():
 def test_splits_fill_the_card_and_no_more():
     for programs in (1, 3, 16, 64, 128, 264, 1000):
         for tiles in (1, 2, 16, 64, 1024):
-            splits = splits_for(programs, tiles, 264)
-            assert 1 <= splits <= max(1, math.ceil(tiles / 2))
-            assert splits == 1 or programs * splits <= 2 * 264
-    assert splits_for(64, 64, 264) == 4  # 256 programs, 16 tiles each
+            splits = splits_for(programs, tiles, 132)
+            assert 1 <= splits <= max(1, tiles // 2)
+            assert splits == 1 or programs * splits <= 2 * 132
+    assert splits_for(64, 64, 132) == 2  # 128 programs, 32 tiles each
+    assert splits_for(128, 64, 132) == 1
 
 
 def test_tiles_of_the_second_kernel_fit_the_tensor_cores():
     for rows in (1, 2, 16, 63, 64, 1000):
-        for splits in (1, 2, 5, 64, 264):
+        for splits in (1, 2, 5, 64):
             few, together = combine_tile(rows, 40, splits)
             assert 16 <= few * together <= 64
             assert few & (few - 1) == 0 == together & (together - 1)

@@ -21,7 +21,8 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .absorbed import absorb, mla_absorbed
 from .arguments import check_arguments
-from .splits import COLUMNS, LARGEST_RANK, combine_tile, decode_tile, multiprocessors, splits_for
+from .decode_hopper import RANKS, ROPE_SIZES, decode_hopper_kernel
+from .splits import COLUMNS, LARGEST_RANK, card_of, combine_tile, decode_tile, splits_for
 
 LOG2E = 1.4426950408889634
 LN2 = tl.constexpr(0.6931471805599453)
@@ -154,37 +155,32 @@ def combine_kernel(
     PRECISION: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """BM rows of one head, and BS splits of each row side by side, BR columns at a time.
+    """BM rows of one head and all BS splits of each, BR columns of the latent at a time.
 
-    The products with w_v are added up over splits and columns alike: w_v Σ part = Σ w_v part.
+    Each part is multiplied by w_v before they are added up, w_v Σ part = Σ w_v part: the splits
+    fill the rows that the tensor cores want.
     """
     i_h, i_row = tl.program_id(0) % H, tl.program_id(0) // H * BM
     o_x, o_v = tl.arange(0, BM * BS), tl.arange(0, BV)
     o_row, o_s = i_row + o_x // BS, o_x % BS
-    at_lse = (i_h.to(tl.int64) * rows + o_row) * S + o_s
+    at = (i_h.to(tl.int64) * rows + o_row) * S + o_s
     at_w = i_h.to(tl.int64) * w_h + o_v.to(tl.int64) * w_n
     if PDL:
         gdc_wait()
 
-    b_top = tl.full([BM * BS], NOTHING, tl.float32)
-    for i_s in range(0, S, BS):
-        m_x = (o_row < rows) & (i_s + o_s < S)
-        b_top = tl.maximum(b_top, tl.load(part_lse + at_lse + i_s, m_x, float("-inf")))
-    top = tl.max(tl.reshape(b_top, [BM, BS]), 1)  # of all splits of a row
-    b_top = tl.reshape(tl.broadcast_to(top[:, None], [BM, BS]), [BM * BS])
+    m_x = (o_row < rows) & (o_s < S)
+    b_lse = tl.load(part_lse + at, m_x, float("-inf"))
+    top = tl.maximum(tl.max(tl.reshape(b_lse, [BM, BS]), 1), NOTHING)
+    tops = tl.reshape(tl.broadcast_to(top[:, None], [BM, BS]), [BM * BS])
+    weight = tl.exp2(b_lse - tops)
+    total = tl.sum(tl.reshape(weight, [BM, BS]), 1)
 
-    b_sum = tl.zeros([BM * BS], tl.float32)
     b_v = tl.zeros([BM * BS, BV], tl.float32)
-    steps = tl.cdiv(S, BS)
-    for i in tl.range(0, tl.cdiv(R, BR) * steps, num_stages=STAGES):
-        i_s, o_r = i % steps * BS, i // steps * BR + tl.arange(0, BR)
-        m_x, m_r = (o_row < rows) & (i_s + o_s < S), (o_r < R)[None, :]
-        b_part = tl.load(
-            parts + (at_lse + i_s)[:, None] * R + o_r[None, :], m_x[:, None] & m_r, 0.0
-        )
+    for r0 in tl.range(0, R, BR, num_stages=STAGES):
+        o_r = r0 + tl.arange(0, BR)
+        m_r = (o_r < R)[None, :]
+        b_part = tl.load(parts + at[:, None] * R + o_r[None, :], m_x[:, None] & m_r, 0.0)
         b_w = tl.load(w_v + at_w[:, None] + o_r[None, :], (o_v < V)[:, None] & m_r, 0.0)
-        weight = tl.exp2(tl.load(part_lse + at_lse + i_s, m_x, float("-inf")) - b_top)
-        b_sum += tl.where(i < steps, weight, 0)
         b_part *= weight[:, None]
         if w_v.dtype.element_ty == tl.float32:
             b_v = tl.dot(b_part, tl.trans(b_w), b_v, input_precision=PRECISION)
@@ -192,7 +188,6 @@ def combine_kernel(
             coarse = b_part.to(b_w.dtype)
             fine = (b_part - coarse.to(tl.float32)).to(b_w.dtype)
             b_v = tl.dot(fine, tl.trans(b_w), tl.dot(coarse, tl.trans(b_w), b_v))
-    total = tl.sum(tl.reshape(b_sum, [BM, BS]), 1)
     b_o = tl.sum(tl.reshape(b_v, [BM, BS, BV]), 1) / tl.where(total > 0, total, 1)[:, None]
 
     o_row = i_row + tl.arange(0, BM)
@@ -216,34 +211,47 @@ def forward(q, q_rope, latent, k_rope, w_v, scale, lengths, left_padding, block_
         page_size, N = N, N * block_table.shape[1]
         block_table = _rows_together(block_table)
 
-    BR, BP, BV = (max(16, triton.next_power_of_2(x)) for x in (R, P, V))
-    tile = decode_tile(M * H, BR, q.dtype)
+    card = card_of(q.device)
+    tile = decode_tile(M * H, R, q.dtype, card)
     programs = B * triton.cdiv(M * H, tile.rows)
-    slots = multiprocessors(q.device) * tile.programs if q.is_cuda else 1
-    splits = splits_for(programs, triton.cdiv(N, tile.tokens), slots)
-    precision = "tf32x3" if q.dtype == torch.float32 else None
-    pdl = q.is_cuda and torch.cuda.get_device_capability(q.device) >= (9, 0)
-
+    splits = splits_for(programs, triton.cdiv(N, tile.tokens), card.multiprocessors)
     parts = torch.empty(H, B * M, splits, R, dtype=torch.float32, device=q.device)
     part_lse = torch.empty(H, B * M, splits, dtype=torch.float32, device=q.device)
     o = torch.empty(B, M, H, V, dtype=q.dtype, device=q.device)
     lse = torch.empty(B, M, H, dtype=torch.float32, device=q.device)
-    given = (q, q_rope, latent, k_rope, lengths, left_padding, block_table, parts, part_lse)
-    strides = (*q.stride()[:3], *q_rope.stride()[:3], latent.stride(0), k_rope.stride(0))
-    table_stride = 0 if block_table is None else block_table.stride(0)
-    decode_kernel[(programs * splits,)](
-        *given, scale * LOG2E, *strides, table_stride, M, N, splits,
-        H=H, R=R, P=P, c_n=latent.stride(1), k_n=k_rope.stride(1), PAGE=page_size,
-        BM=tile.rows, BN=tile.tokens, BR=BR, BP=BP,
-        STAGES=tile.stages, PRECISION=precision, PDL=pdl, num_warps=tile.warps,
+
+    BR, BP, BV = (max(16, triton.next_power_of_2(x)) for x in (R, P, V))
+    precision = "tf32x3" if q.dtype == torch.float32 else None
+    overlap = card.capability >= (9, 0)  # the second kernel is launched while the first runs
+    sizes = {"H": H, "R": R, "P": P, "c_n": latent.stride(1), "k_n": k_rope.stride(1)}
+    sizes |= {"PAGE": page_size, "BM": tile.rows, "BN": tile.tokens, "PDL": overlap}
+    if card.capability == (9, 0) and for_hopper(tile.rows, q, q_rope, latent, k_rope):
+        kernel = decode_hopper_kernel
+    else:
+        kernel = decode_kernel
+        sizes |= {"BR": BR, "BP": BP, "STAGES": tile.stages, "PRECISION": precision}
+    kernel[(programs * splits,)](
+        q, q_rope, latent, k_rope, lengths, left_padding, block_table, parts, part_lse,
+        scale * LOG2E, *q.stride()[:3], *q_rope.stride()[:3], latent.stride(0), k_rope.stride(0),
+        0 if block_table is None else block_table.stride(0), M, N, splits,
+        **sizes, num_warps=tile.warps,
     )  # fmt: skip
     rows, together = combine_tile(B * M, H, splits)
     combine_kernel[(H * triton.cdiv(B * M, rows),)](
         parts, part_lse, w_v, o, lse, *w_v.stride()[:2], B * M, splits,
         H=H, R=R, V=V, BM=rows, BS=together, BR=min(BR, COLUMNS), BV=BV, STAGES=3,
-        PRECISION=precision, PDL=pdl, num_warps=4 if rows * together < 64 else 8, launch_pdl=pdl,
+        PRECISION=precision, PDL=overlap, num_warps=4, launch_pdl=overlap,
     )  # fmt: skip
     return o, lse
+
+
+def for_hopper(rows, q, q_rope, latent, k_rope):
+    """Whether the Gluon kernel can take these: half types, its sizes, 16-byte rows everywhere."""
+    fits = rows == 64 and q.shape[-1] in RANKS and q_rope.shape[-1] in ROPE_SIZES
+    return fits and all(
+        x.data_ptr() % 16 == 0 and all(n % 8 == 0 for n in x.stride()[:-1])
+        for x in (q, q_rope, latent, k_rope)
+    )
 
 
 def _rows_together(x):

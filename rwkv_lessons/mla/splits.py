@@ -11,27 +11,48 @@ import torch
 
 LARGEST_RANK = 512  # the sums of 64 rows then fill half of the registers of a multiprocessor
 COLUMNS = 64  # of the latent that the second kernel multiplies by w_v at a time
-STAGES_OF_START = 4  # a program's start and end take as long as this many tiles of tokens
-FEWEST_TILES = 2  # of a split: fewer cost more to add up than they save
+MOST_SPLITS = 64  # the rows of a tile of the second kernel
+FEWEST_TILES = 2  # of tokens in a split: less costs more to add up than it saves
+START_AND_END = 4  # how many tiles of tokens take as long as these two of a program
 
 
 class Tile(NamedTuple):
-    """Rows and tokens of a tile, warps, copies of it in flight, and programs a multiprocessor."""
+    """Rows and tokens of a tile, warps, and how many tiles of tokens are under way."""
 
     rows: int
     tokens: int
     warps: int
     stages: int
-    programs: int
 
 
-def decode_tile(rows, R, dtype):
-    """The tile for so many rows a sequence (heads × queries) and a rank padded to a power of 2."""
+class Card(NamedTuple):
+    capability: tuple[int, int]
+    multiprocessors: int
+    shared_bytes: int  # that a program can have
+
+
+@cache
+def card_of(device):
+    """What a cut depends on; for a CPU, where Triton's interpreter runs, a small card."""
+    if device.type != "cuda":
+        return Card((0, 0), 1, 0)
+    card = torch.cuda.get_device_properties(device)
+    return Card(
+        (card.major, card.minor),
+        card.multi_processor_count,
+        card.shared_memory_per_block_optin,
+    )
+
+
+def decode_tile(rows, R, dtype, card):
+    """The tile for so many rows a sequence (heads × queries) and this rank."""
     if dtype == torch.float32:  # three products of tf32 in the place of one
-        return Tile(16, 16 if R > 256 else 32, 4, 2, 1)
-    if rows <= 16:
-        return Tile(16, 64, 8, 3, 1) if R > 256 else Tile(16, 64, 4, 3, 2)
-    return Tile(64, 64, 8, 2, 1) if R > 256 else Tile(64, 64, 4, 2, 2)
+        return Tile(16, 16 if R > 256 else 32, 8, 2)
+    if card.shared_bytes < 227 * 1024:  # not a Hopper card
+        return Tile(16, 32, 4, 2)
+    if rows <= 16:  # a tile of the older tensor core instructions, which need not have 64 rows
+        return Tile(16, 64, 8, 3) if R > 256 else Tile(16, 64, 4, 3)
+    return Tile(64, 64, 8 if R > 256 else 4, 2)
 
 
 def combine_tile(rows, H, splits):
@@ -39,7 +60,7 @@ def combine_tile(rows, H, splits):
 
     Their product is that of a tile of the tensor cores, 64, or less to make programs enough.
     """
-    together = min(64, 1 << (splits - 1).bit_length())
+    together = 1 << (splits - 1).bit_length()
     most = 1 << (rows - 1).bit_length()
     few = max(1, 64 // together)
     while few > 1 and few * together > 16 and (few > most or H * -(-rows // few) < 128):
@@ -48,23 +69,18 @@ def combine_tile(rows, H, splits):
 
 
 @cache
-def multiprocessors(device):
-    return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-@cache
-def splits_for(programs, tiles, slots):
+def splits_for(programs, tiles, multiprocessors):
     """Into how many splits each sequence is cut, so that all is done soonest.
 
     Args:
         programs: without splits, one for each sequence and tile of rows.
         tiles: of tokens in the longest sequence.
-        slots: programs that the card runs at a time.
+        multiprocessors: each has one program at a time; a second one finds the memory busy.
     """
-    most = max(1, min(-(-tiles // FEWEST_TILES), 2 * slots // programs))
+    most = max(1, min(tiles // FEWEST_TILES, MOST_SPLITS, 2 * multiprocessors // programs))
 
     def time(splits):
-        waves = -(-programs * splits // slots)
-        return waves * (-(-tiles // splits) + STAGES_OF_START), splits
+        waves = -(-programs * splits // multiprocessors)
+        return waves * (-(-tiles // splits) + START_AND_END), splits
 
     return min(range(1, most + 1), key=time)
