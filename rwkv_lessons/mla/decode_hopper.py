@@ -61,6 +61,35 @@ def fetch_query(to, x, i_row, M, H: gl.constexpr, stride_m, stride_h):
     async_copy.async_copy_global_to_shared(to, pointers, (row < M * H)[:, None])
 
 
+@gluon.jit
+def scores(s_q, s_qr, s_c, s_k, zeros):
+    """Starts two products, of queries and a tile of tokens."""
+    b_s = warpgroup_mma(s_q, s_c.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    return warpgroup_mma(s_qr, s_k.permute((1, 0)), b_s, is_async=True)
+
+
+@gluon.jit
+def weigh(b_s, last, n, b_top):
+    """The weights of tokens n, what the sums so far are to be multiplied by, and the new top."""
+    b_s = gl.where(n[None, :] <= last[:, None], b_s, float("-inf"))
+    top = gl.maximum(b_top, gl.max(b_s, 1))
+    return gl.exp2(b_s - top[:, None]), gl.exp2(b_top - top), top
+
+
+@gluon.jit
+def add(b_part, b_p, s_p, s_c, GROUPS: gl.constexpr):
+    """Starts the product of weights and a tile of tokens, on top of b_part."""
+    if GROUPS > 1:
+        s_p.store(b_p.to(s_c.dtype))
+        fence_async_shared()
+        barrier()
+        return warpgroup_mma(s_p, s_c, b_part, is_async=True)
+    else:
+        LAYOUT: gl.constexpr = gl.DotOperandLayout(0, b_part.type.layout, 2)
+        b_p = gl.convert_layout(b_p.to(s_c.dtype), LAYOUT)
+        return warpgroup_mma(b_p, s_c, b_part, is_async=True)
+
+
 @gluon.jit(do_not_specialize=["N", "S"])
 def decode_hopper_kernel(
     q,
@@ -109,6 +138,7 @@ def decode_hopper_kernel(
     s_qr = gl.allocate_shared_memory(DTYPE, [BM, P], ROPE)
     s_c = gl.allocate_shared_memory(DTYPE, [2, BN, R], WIDE)
     s_k = gl.allocate_shared_memory(DTYPE, [2, BN, P], ROPE)
+    s_p = s_qr
     if GROUPS > 1:
         s_p = gl.allocate_shared_memory(DTYPE, [BM, BN], WEIGHTS)
 
@@ -139,45 +169,45 @@ def decode_hopper_kernel(
 
     o_row = i_row * BM + gl.arange(0, BM, gl.SliceLayout(1, SCORES))
     o_n = gl.arange(0, BN, gl.SliceLayout(0, SCORES))
-    last = end - M + o_row // H  # the last token that a row sees
+    last = gl.minimum(end - M + o_row // H, stop - 1)  # the last token that a row sees here
     zeros = gl.full([BM, BN], 0.0, gl.float32, SCORES)
     b_sums = zeros  # each thread adds up its own weights; the rows are summed at the end
     b_top = gl.full([BM], NOTHING, gl.float32, gl.SliceLayout(1, SCORES))
     b_part = gl.full([BM, R], 0.0, gl.float32, PART)
+
+    async_copy.wait_group(0)
+    fence_async_shared()
+    barrier()
+    b_s = scores(s_q, s_qr, s_c.index(0), s_k.index(0), zeros)
+    fetch(s_c.index(1), latent, start + BN, stop, c_b, c_n, PAGE, table)
+    fetch(s_k.index(1), k_rope, start + BN, stop, k_b, k_n, PAGE, table)
+    async_copy.commit_group()
+    b_s = warpgroup_mma_wait(0, deps=(b_s,))
     i = 0
-    for n0 in range(start, stop, BN):
+    for n0 in range(start, stop - BN, BN):
+        b_p, fade, b_top = weigh(b_s * scale, last, n0 + o_n, b_top)
+        b_sums = b_sums * fade[:, None] + b_p
+        b_part = b_part * gl.convert_layout(fade, gl.SliceLayout(1, PART))[:, None]
+        b_part = add(b_part, b_p, s_p, s_c.index(i), GROUPS)
+
         async_copy.wait_group(0)
         fence_async_shared()
-        barrier()  # this tile is there, and the product that read the other one is done
-        s_now = s_c.index(i)
-        b_s = warpgroup_mma(s_q, s_now.permute((1, 0)), zeros, use_acc=False, is_async=True)
-        b_s = warpgroup_mma(s_qr, s_k.index(i).permute((1, 0)), b_s, is_async=True)
-        i = 1 - i
-        fetch(s_c.index(i), latent, n0 + BN, stop, c_b, c_n, PAGE, table)
-        fetch(s_k.index(i), k_rope, n0 + BN, stop, k_b, k_n, PAGE, table)
+        barrier()  # the next tile is there: its scores wait behind the product above
+        b_s = scores(s_q, s_qr, s_c.index(1 - i), s_k.index(1 - i), zeros)
+        warpgroup_mma_wait(2, deps=(b_top,))
+        barrier()  # the product is done: this tile is no longer needed
+        fetch(s_c.index(i), latent, n0 + 2 * BN, stop, c_b, c_n, PAGE, table)
+        fetch(s_k.index(i), k_rope, n0 + 2 * BN, stop, k_b, k_n, PAGE, table)
         async_copy.commit_group()
-        b_s = warpgroup_mma_wait(0, deps=(b_s,))
-
-        n = n0 + o_n
-        seen = (n[None, :] <= last[:, None]) & (n < stop)[None, :]
-        b_s = gl.where(seen, b_s * scale, float("-inf"))
-        top = gl.maximum(b_top, gl.max(b_s, 1))
-        b_p = gl.exp2(b_s - top[:, None])
-        fade = gl.exp2(b_top - top)
-        b_top = top
-        b_sums = b_sums * fade[:, None] + b_p
-        if GROUPS > 1:
-            s_p.store(b_p.to(DTYPE))
-            b_part = b_part * gl.convert_layout(fade, gl.SliceLayout(1, PART))[:, None]
-            fence_async_shared()
-            barrier()
-            b_part = warpgroup_mma(s_p, s_now, b_part, is_async=True)
-        else:
-            b_part = b_part * gl.convert_layout(fade, gl.SliceLayout(1, PART))[:, None]
-            weights = gl.convert_layout(b_p.to(DTYPE), gl.DotOperandLayout(0, PART, 2))
-            b_part = warpgroup_mma(weights, s_now, b_part, is_async=True)
-        b_part = warpgroup_mma_wait(0, deps=(b_part,))
+        b_part, b_s = warpgroup_mma_wait(0, deps=(b_part, b_s))
+        i = 1 - i
     async_copy.wait_group(0)
+    n0 = start + gl.maximum(gl.cdiv(stop - start, BN) - 1, 0) * BN
+    b_p, fade, b_top = weigh(b_s * scale, last, n0 + o_n, b_top)
+    b_sums = b_sums * fade[:, None] + b_p
+    b_part = b_part * gl.convert_layout(fade, gl.SliceLayout(1, PART))[:, None]
+    b_part = add(b_part, b_p, s_p, s_c.index(i), GROUPS)
+    b_part = warpgroup_mma_wait(0, deps=(b_part,))
 
     b_sum = gl.sum(b_sums, 1)
     rows = gl.num_programs(0) // tiles // S * M

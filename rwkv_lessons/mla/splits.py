@@ -13,16 +13,20 @@ LARGEST_RANK = 512  # the sums of 64 rows then fill half of the registers of a m
 COLUMNS = 64  # of the latent that the second kernel multiplies by w_v at a time
 MOST_SPLITS = 64  # the rows of a tile of the second kernel
 FEWEST_TILES = 2  # of tokens in a split: less costs more to add up than it saves
-START_AND_END = 4  # how many tiles of tokens take as long as these two of a program
+# Measured on an H200, in the time that a program takes for a tile of tokens:
+START_AND_END = 4  # the start and the end of a program
+MERGE = 0.025  # writing and reading one more part
+GAIN_OF_TWO = 0.83  # two programs on a multiprocessor take that much of the time of one by one
 
 
 class Tile(NamedTuple):
-    """Rows and tokens of a tile, warps, and how many tiles of tokens are under way."""
+    """Rows and tokens of a tile, warps, tiles of tokens under way, programs side by side."""
 
     rows: int
     tokens: int
     warps: int
     stages: int
+    side_by_side: int
 
 
 class Card(NamedTuple):
@@ -47,12 +51,12 @@ def card_of(device):
 def decode_tile(rows, R, dtype, card):
     """The tile for so many rows a sequence (heads × queries) and this rank."""
     if dtype == torch.float32:  # three products of tf32 in the place of one
-        return Tile(16, 16 if R > 256 else 32, 8, 2)
+        return Tile(16, 16 if R > 256 else 32, 4, 2, 1)
     if card.shared_bytes < 227 * 1024:  # not a Hopper card
-        return Tile(16, 32, 4, 2)
+        return Tile(16, 32, 4, 2, 1)
     if rows <= 16:  # a tile of the older tensor core instructions, which need not have 64 rows
-        return Tile(16, 64, 8, 3) if R > 256 else Tile(16, 64, 4, 3)
-    return Tile(64, 64, 8 if R > 256 else 4, 2)
+        return Tile(16, 64, 8, 3, 1) if R > 256 else Tile(16, 64, 4, 3, 2)
+    return Tile(64, 64, 8, 2, 1) if R > 256 else Tile(64, 64, 4, 2, 2)
 
 
 def combine_tile(rows, H, splits):
@@ -69,18 +73,25 @@ def combine_tile(rows, H, splits):
 
 
 @cache
-def splits_for(programs, tiles, multiprocessors):
+def splits_for(programs, tiles, multiprocessors, side_by_side):
     """Into how many splits each sequence is cut, so that all is done soonest.
 
     Args:
         programs: without splits, one for each sequence and tile of rows.
         tiles: of tokens in the longest sequence.
-        multiprocessors: each has one program at a time; a second one finds the memory busy.
+        multiprocessors: of the card.
+        side_by_side: how many programs one of them has room for.
     """
-    most = max(1, min(tiles // FEWEST_TILES, MOST_SPLITS, 2 * multiprocessors // programs))
+    most = max(1, min(tiles // FEWEST_TILES, MOST_SPLITS))
 
-    def time(splits):
-        waves = -(-programs * splits // multiprocessors)
-        return waves * (-(-tiles // splits) + START_AND_END), splits
+    def time(splits):  # in the time of a tile
+        turns = -(-programs * splits // multiprocessors)
+        rounds = -(-turns // side_by_side)
+        pace = GAIN_OF_TWO if side_by_side > 1 and turns > 1 else 1
+        return (
+            turns * pace * -(-tiles // splits)
+            + rounds * START_AND_END
+            + (programs * splits * MERGE)
+        )
 
     return min(range(1, most + 1), key=time)
