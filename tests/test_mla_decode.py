@@ -141,6 +141,108 @@ def test_splits_fill_the_card_and_no_more():
 def test_tiles_of_the_second_kernel_fit_the_tensor_cores():
     for rows in (1, 2, 16, 63, 64, 1000):
         for splits in (1, 2, 5, 64):
-            few, together = combine_tile(rows, 40, splits)
+            few, together = combine_tile(rows, 40, 256, splits)
             assert 16 <= few * together <= 64
             assert few & (few - 1) == 0 == together & (together - 1)
+
+
+SIZES = {  # H, R, P, V
+    "MiniCPM3": (40, 256, 32, 64),
+    "Mistral 4": (32, 256, 64, 128),
+    "DeepSeek-V3": (128, 512, 64, 128),
+    "its 8th part": (16, 512, 64, 128),
+    "GLM 4.7": (20, 512, 64, 256),
+    "three heads": (3, 512, 64, 128),
+    "126 heads": (126, 512, 64, 128),
+    "rank 96": (12, 96, 24, 40),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", LIMITS)
+@pytest.mark.parametrize("name", SIZES)
+def test_real_sizes(name, dtype):
+    H, R, P, V = SIZES[name]
+    lengths = [4641, 1730, 65, 64, 1, 0]
+    left_padding = [0, 1700, 1, 0, 0, 0]
+    which = {"R": R, "P": P, "V": V, "dtype": dtype, "device": "cuda", "absorbed": True}
+    for M, page_size in ((1, None), (2, None), (1, 64)):
+        check(*problem(6, M, H, 4641, lengths=lengths, page_size=page_size, **which))
+        check(*problem(6, M, H, 300, left_padding=[3, 64, 299, 0, 300, 5], **which))
+    left = {"lengths": lengths, "left_padding": left_padding}
+    check(*problem(6, 3, H, 4641, **left, **which))
+
+
+@pytest.mark.gpu
+def test_one_long_sequence_among_short_ones():
+    which = {"R": 256, "P": 32, "V": 64, "dtype": torch.float16, "absorbed": True}
+    check(*problem(16, 1, 40, 65536, lengths=[1] * 15 + [65536], device="cuda", **which))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("H", [16, 128])
+def test_pages_beyond_two_to_the_31(H):
+    R, P, count = 512, 64, 2**31 // (64 * 576) + 8
+    pages = torch.empty(count, 64, R + P, dtype=torch.float16, device="cuda")
+    tensors, which = problem(
+        1, 1, H, 64, R=R, P=P, V=128, dtype=torch.float16, absorbed=True, device="cuda"
+    )
+    pages[-1, :, :R], pages[-1, :, R:] = tensors[2][0], tensors[3][0]
+    table = torch.tensor([[count - 1]], dtype=torch.int32, device="cuda")
+    lengths = torch.tensor([64], device="cuda")
+    far = [*tensors[:2], pages[..., :R], pages[..., R:], *tensors[4:]]
+    found = kernels(far, which | {"block_table": table, "lengths": lengths})
+    for x, y in zip(found, kernels(tensors, which), strict=True):
+        assert torch.equal(x, y)
+
+
+@pytest.mark.gpu
+def test_a_captured_graph_follows_the_lengths():
+    which = {"R": 256, "P": 32, "V": 64, "dtype": torch.float16, "absorbed": True}
+    tensors, keywords = problem(4, 1, 40, 2000, lengths=[2000] * 4, device="cuda", **which)
+    kernels(tensors, keywords)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = kernels(tensors, keywords)
+    for lengths in ([2000, 1, 64, 1999], [0, 3, 700, 0]):
+        keywords["lengths"].copy_(torch.tensor(lengths))
+        graph.replay()
+        check(tensors, keywords, result)
+
+
+@pytest.mark.gpu
+def test_is_an_operator_of_torch():
+    (q, q_rope, c, k, _, w_v), which = problem(
+        2, 1, 3, 70, dtype=torch.float16, absorbed=True, lengths=[70, 9], device="cuda"
+    )
+    given = (q, q_rope, c, k, w_v, which["scale"], which["lengths"], None, None)
+    torch.library.opcheck(torch.ops.rwkv_lessons.mla_decode, given)
+
+
+@pytest.mark.gpu
+def test_misaligned_and_strided_arguments():
+    tensors, which = problem(
+        2, 2, 20, 300, R=256, P=32, V=64, dtype=torch.float16, absorbed=True, device="cuda"
+    )
+    expected = kernels(tensors, which)
+    odd = []
+    for x in (*tensors[:4], tensors[5]):
+        wide = x.new_zeros(*x.shape[:-1], x.shape[-1] + 3)
+        wide[..., 1:-2] = x
+        odd.append(wide[..., 1:-2])
+    backwards = tensors[0].mT.contiguous().mT  # the last stride is not 1
+    for q in (odd[0], backwards):
+        found = kernels([q, *odd[1:4], None, odd[4]], which)
+        for x, y in zip(found, expected, strict=True):
+            # The general kernel adds up in another order; o is rounded to 11 bits once more.
+            torch.testing.assert_close(x, y, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.gpu
+def test_gradients_are_refused_where_there_are_none():
+    tensors, which = problem(1, 1, 3, 20, dtype=torch.float16, device="cuda")
+    tensors[0].requires_grad_()
+    with pytest.raises(ValueError, match="mla_decode has no gradients"):
+        mla_decode(*tensors, **which)
+    with torch.no_grad():
+        mla_decode(*tensors, **which)

@@ -14,22 +14,25 @@ What bounds it: the cache is read once, B·N·(R + P) elements, up to about 100 
 the arithmetic, 2(2R + P) flops for each row and token, padded to a tile's rows.
 """
 
+import math
+
 import torch
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from ..launch_triton import launch, launches_directly
 from .absorbed import absorb, mla_absorbed
 from .arguments import check_arguments
 from .decode_hopper import RANKS, ROPE_SIZES, decode_hopper_kernel
-from .splits import COLUMNS, LARGEST_RANK, card_of, combine_tile, decode_tile, splits_for
+from .splits import COLUMNS, LARGEST_RANK, NUMBERS, card_of, combine_tile, decode_tile, splits_for
 
 LOG2E = 1.4426950408889634
 LN2 = tl.constexpr(0.6931471805599453)
 NOTHING = tl.constexpr(-1e30)  # below any score; unlike -inf it has a difference with itself
 
 
-@triton.jit(do_not_specialize=["N", "S"])
+@triton.jit(do_not_specialize=NUMBERS)
 def decode_kernel(
     q,
     q_rope,
@@ -53,6 +56,7 @@ def decode_kernel(
     M,
     N,
     S,
+    UNIT: tl.constexpr,
     H: tl.constexpr,
     R: tl.constexpr,
     P: tl.constexpr,
@@ -61,14 +65,21 @@ def decode_kernel(
     PAGE: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
+    PDL: tl.constexpr,
     BR: tl.constexpr,
     BP: tl.constexpr,
     STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
-    PDL: tl.constexpr,
 ):
     if PDL:
         gdc_launch_dependents()
+    q_b, r_b, c_b, k_b = (
+        q_b.to(tl.int64) * UNIT,
+        r_b.to(tl.int64) * UNIT,
+        c_b.to(tl.int64) * UNIT,
+        k_b.to(tl.int64) * UNIT,
+    )
+    q_m, q_h, r_m, r_h = q_m * UNIT, q_h * UNIT, r_m * UNIT, r_h * UNIT
     tiles = tl.cdiv(M * H, BM)
     i_row, i_s = tl.program_id(0) % tiles, tl.program_id(0) // tiles % S
     i_b = (tl.program_id(0) // tiles // S).to(tl.int64)
@@ -140,10 +151,10 @@ def combine_kernel(
     w_v,
     o,
     lse,
-    w_h,
-    w_n,
     rows,
     S,
+    w_h: tl.constexpr,
+    w_n: tl.constexpr,
     H: tl.constexpr,
     R: tl.constexpr,
     V: tl.constexpr,
@@ -212,47 +223,44 @@ def forward(q, q_rope, latent, k_rope, w_v, scale, lengths, left_padding, block_
         block_table = _rows_together(block_table)
 
     card = card_of(q.device)
-    tile = decode_tile(M * H, R, q.dtype, card)
-    programs = B * triton.cdiv(M * H, tile.rows)
-    tiles = triton.cdiv(N, tile.tokens)
+    tile = decode_tile(M * H, R, P, q.dtype, card)
+    programs, tiles = B * -(-M * H // tile.rows), -(-N // tile.tokens)
     splits = splits_for(programs, tiles, card.multiprocessors, tile.side_by_side)
-    parts = torch.empty(H, B * M, splits, R, dtype=torch.float32, device=q.device)
-    part_lse = torch.empty(H, B * M, splits, dtype=torch.float32, device=q.device)
-    o = torch.empty(B, M, H, V, dtype=q.dtype, device=q.device)
-    lse = torch.empty(B, M, H, dtype=torch.float32, device=q.device)
+    parts = torch.empty((H, B * M, splits, R), dtype=torch.float32, device=q.device)
+    part_lse = torch.empty((H, B * M, splits), dtype=torch.float32, device=q.device)
+    o = torch.empty((B, M, H, V), dtype=q.dtype, device=q.device)
+    lse = torch.empty((B, M, H), dtype=torch.float32, device=q.device)
 
+    strides = (*q.stride()[:3], *q_rope.stride()[:3], latent.stride(0), k_rope.stride(0))
+    unit = 16 if math.gcd(*strides) % 16 == 0 else 1
     BR, BP, BV = (max(16, triton.next_power_of_2(x)) for x in (R, P, V))
     precision = "tf32x3" if q.dtype == torch.float32 else None
     overlap = card.capability >= (9, 0)  # the second kernel is launched while the first runs
-    sizes = {"H": H, "R": R, "P": P, "c_n": latent.stride(1), "k_n": k_rope.stride(1)}
-    sizes |= {"PAGE": page_size, "BM": tile.rows, "BN": tile.tokens, "PDL": overlap}
-    if card.capability == (9, 0) and for_hopper(tile.rows, q, q_rope, latent, k_rope):
+    constants = (unit, H, R, P, latent.stride(1), k_rope.stride(1), page_size, *tile[:2], overlap)
+    if unit == 16 and card.capability == (9, 0) and for_hopper(tile, R, P, latent, k_rope):
         kernel = decode_hopper_kernel
     else:
-        kernel = decode_kernel
-        sizes |= {"BR": BR, "BP": BP, "STAGES": tile.stages, "PRECISION": precision}
-    kernel[(programs * splits,)](
-        q, q_rope, latent, k_rope, lengths, left_padding, block_table, parts, part_lse,
-        scale * LOG2E, *q.stride()[:3], *q_rope.stride()[:3], latent.stride(0), k_rope.stride(0),
-        0 if block_table is None else block_table.stride(0), M, N, splits,
-        **sizes, num_warps=tile.warps,
+        kernel, constants = decode_kernel, (*constants, BR, BP, tile.stages, precision)
+    launch(
+        kernel, programs * splits, tile.warps,
+        (q, q_rope, latent, k_rope, lengths, left_padding, block_table, parts, part_lse),
+        (scale * LOG2E, *[stride // unit for stride in strides],
+         0 if block_table is None else block_table.stride(0), M, N, splits),
+        constants,
     )  # fmt: skip
-    rows, together = combine_tile(B * M, H, splits)
-    combine_kernel[(H * triton.cdiv(B * M, rows),)](
-        parts, part_lse, w_v, o, lse, *w_v.stride()[:2], B * M, splits,
-        H=H, R=R, V=V, BM=rows, BS=together, BR=min(BR, COLUMNS), BV=BV, STAGES=3,
-        PRECISION=precision, PDL=overlap, num_warps=4, launch_pdl=overlap,
+    rows, together = combine_tile(B * M, H, R, splits)
+    launch(
+        combine_kernel, H * -(-B * M // rows), 4, (parts, part_lse, w_v, o, lse), (B * M, splits),
+        (*w_v.stride()[:2], H, R, V, rows, together, min(BR, COLUMNS), BV, 3, precision, overlap),
+        launch_pdl=overlap,
     )  # fmt: skip
     return o, lse
 
 
-def for_hopper(rows, q, q_rope, latent, k_rope):
-    """Whether the Gluon kernel can take these: half types, its sizes, 16-byte rows everywhere."""
-    fits = rows == 64 and q.shape[-1] in RANKS and q_rope.shape[-1] in ROPE_SIZES
-    return fits and all(
-        x.data_ptr() % 16 == 0 and all(n % 8 == 0 for n in x.stride()[:-1])
-        for x in (q, q_rope, latent, k_rope)
-    )
+def for_hopper(tile, R, P, latent, k_rope):
+    """Whether the Gluon kernel can take these: its sizes, and rows that begin at 16 bytes."""
+    rows = (latent.data_ptr(), k_rope.data_ptr(), 2 * latent.stride(1), 2 * k_rope.stride(1))
+    return tile.rows == 64 and R in RANKS and P in ROPE_SIZES and math.gcd(*rows) % 16 == 0
 
 
 def _rows_together(x):
@@ -300,6 +308,6 @@ def mla_decode(
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given):
         raise ValueError("mla_decode has no gradients: use mla, or call it under torch.no_grad()")
     q = absorb(q, w_k)
-    return torch.ops.rwkv_lessons.mla_decode(
-        q, q_rope, latent, k_rope, w_v, scale, lengths, left_padding, block_table
-    )
+    given = (q, q_rope, latent, k_rope, w_v, scale, lengths, left_padding, block_table)
+    # torch's dispatcher costs as much as a short kernel.
+    return (forward if launches_directly(q) else torch.ops.rwkv_lessons.mla_decode)(*given)

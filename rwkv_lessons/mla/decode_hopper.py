@@ -20,6 +20,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.language.extra.cuda import gdc_launch_dependents
 
+from .splits import NUMBERS
+
 RANKS = (256, 512)
 ROPE_SIZES = (16, 32, 64, 128)
 NOTHING = tl.constexpr(-1e30)
@@ -90,7 +92,7 @@ def add(b_part, b_p, s_p, s_c, GROUPS: gl.constexpr):
         return warpgroup_mma(b_p, s_c, b_part, is_async=True)
 
 
-@gluon.jit(do_not_specialize=["N", "S"])
+@gluon.jit(do_not_specialize=NUMBERS)
 def decode_hopper_kernel(
     q,
     q_rope,
@@ -114,6 +116,7 @@ def decode_hopper_kernel(
     M,
     N,
     S,
+    UNIT: gl.constexpr,
     H: gl.constexpr,
     R: gl.constexpr,
     P: gl.constexpr,
@@ -127,6 +130,13 @@ def decode_hopper_kernel(
     """Same arguments and results as `decode_kernel`."""
     if PDL:
         gdc_launch_dependents()
+    q_b, r_b, c_b, k_b = (
+        q_b.to(gl.int64) * UNIT,
+        r_b.to(gl.int64) * UNIT,
+        c_b.to(gl.int64) * UNIT,
+        k_b.to(gl.int64) * UNIT,
+    )
+    q_m, q_h, r_m, r_h = q_m * UNIT, q_h * UNIT, r_m * UNIT, r_h * UNIT
     DTYPE: gl.constexpr = q.dtype.element_ty
     GROUPS: gl.constexpr = gl.num_warps() // 4
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, GROUPS], [16, BN // GROUPS, 16])

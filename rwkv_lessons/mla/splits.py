@@ -13,6 +13,24 @@ LARGEST_RANK = 512  # the sums of 64 rows then fill half of the registers of a m
 COLUMNS = 64  # of the latent that the second kernel multiplies by w_v at a time
 MOST_SPLITS = 64  # the rows of a tile of the second kernel
 FEWEST_TILES = 2  # of tokens in a split: less costs more to add up than it saves
+# What a launch of the first kernel may change without another compilation. Its strides come in
+# units of UNIT elements, which tells the compiler what they can be divided by.
+NUMBERS = [
+    "scale",
+    "q_b",
+    "q_m",
+    "q_h",
+    "r_b",
+    "r_m",
+    "r_h",
+    "c_b",
+    "k_b",
+    "table_b",
+    "M",
+    "N",
+    "S",
+]
+
 # Measured on an H200, in the time that a program takes for a tile of tokens:
 START_AND_END = 4  # the start and the end of a program
 MERGE = 0.025  # writing and reading one more part
@@ -48,25 +66,26 @@ def card_of(device):
     )
 
 
-def decode_tile(rows, R, dtype, card):
-    """The tile for so many rows a sequence (heads × queries) and this rank."""
+def decode_tile(rows, R, P, dtype, card):
+    """The tile for so many rows a sequence (heads × queries), this rank and size of rope."""
     if dtype == torch.float32:  # three products of tf32 in the place of one
         return Tile(16, 16 if R > 256 else 32, 4, 2, 1)
     if card.shared_bytes < 227 * 1024:  # not a Hopper card
         return Tile(16, 32, 4, 2, 1)
     if rows <= 16:  # a tile of the older tensor core instructions, which need not have 64 rows
         return Tile(16, 64, 8, 3, 1) if R > 256 else Tile(16, 64, 4, 3, 2)
-    return Tile(64, 64, 8, 2, 1) if R > 256 else Tile(64, 64, 4, 2, 2)
+    pair = 2 * 2 * (64 + 2 * 64) * (R + P) <= 227 * 1024 - 2048  # bytes of queries and tokens
+    return Tile(64, 64, 8, 2, 1) if R > 256 else Tile(64, 64, 4, 2, 1 + pair)
 
 
-def combine_tile(rows, H, splits):
+def combine_tile(rows, H, R, splits):
     """Rows (sequences × queries) and splits of each that a program of the second kernel takes.
 
     Their product is that of a tile of the tensor cores, 64, or less to make programs enough.
     """
     together = 1 << (splits - 1).bit_length()
     most = 1 << (rows - 1).bit_length()
-    few = max(1, 64 // together)
+    few = max(1, (64 if R > 256 else 32) // together)  # of w_v, more is worth reading less often
     while few > 1 and few * together > 16 and (few > most or H * -(-rows // few) < 128):
         few //= 2
     return few, max(together, 16 // few)

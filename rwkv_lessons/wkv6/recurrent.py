@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ..launch_triton import launch
+from ..launch_triton import launch, launches_directly
 from .doubling import wkv6_doubling
 from .options import check_call
 from .recurrent_backward import SPAN, backward, keep_inputs
@@ -163,9 +163,3 @@ def recurrent(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay):
 
 def wants_gradients(*tensors):
     return any(x is not None and x.requires_grad for x in tensors)
-
-
-def launches_directly(x):
-    """May a kernel be launched without torch's dispatcher? It costs as much as a short kernel."""
-    plain = type(x) is torch.Tensor and not torch.compiler.is_compiling()
-    return plain and torch._C._len_torch_dispatch_stack() == 0
