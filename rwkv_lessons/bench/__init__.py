@@ -3,6 +3,7 @@
 python -m rwkv_lessons.bench wkv5         every method of the library, one row each
 python -m rwkv_lessons.bench ladder wkv5  every rung of the lessons' ladder
 python -m rwkv_lessons.bench profile wkv5 what torch launches without a kernel of ours
+python -m rwkv_lessons.bench mla-decode   a query token against a latent cache
 python -m rwkv_lessons.bench ceilings     what this card can do at most
 python -m rwkv_lessons.bench readme       the README's tables and figures, from the records
 
@@ -13,6 +14,7 @@ python -m rwkv_lessons.bench readme       the README's tables and figures, from 
     timing.py   device time, host time, memory
     measure.py  one method: check against float64, then time
     profile.py  the torch loop, kernel by kernel
+    mla.py      latent attention, its shapes and inputs being others
     roofline.py the least time a card could take
     record.py   what is written down, and where
     source.py   a fingerprint of a kernel's source: a record is stale when it has changed

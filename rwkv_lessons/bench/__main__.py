@@ -33,6 +33,11 @@ def _parser():
     _add_record(ladder)
     ladder.set_defaults(command=_on_torch("time_ladder"))
 
+    latent = commands.add_parser("mla-decode", help="time a query token against a latent cache")
+    _add_what(latent, _latent_shape, "B,N,H,R,P,V")
+    latent.set_defaults(command=_latent)
+    _add_record(latent)
+
     profile = commands.add_parser("profile", help="what the plain torch loop launches, lesson 02")
     profile.add_argument("operation", choices=LOOPS)
     _add_record(profile)
@@ -48,8 +53,10 @@ def _parser():
     return parser
 
 
-def _add_what(parser):
-    parser.add_argument("--shape", type=_shape, action="append", help="B,T,H,N; may be repeated")
+def _add_what(parser, shape=None, letters="B,T,H,N"):
+    parser.add_argument(
+        "--shape", type=shape or _shape, action="append", help=f"{letters}; may be repeated"
+    )
     parser.add_argument("--dtype", type=_names(DTYPES), help="one or more of " + ",".join(DTYPES))
     parser.add_argument("--methods", type=_names(), help="only these, separated by commas")
     parser.add_argument("--quick", action="store_true", help="a small shape, few repetitions")
@@ -62,12 +69,18 @@ def _add_record(parser):
     parser.add_argument("--commit", help="of the code that is measured, where git is not there")
 
 
-def _shape(text):
+def _shape(text, letters="B,T,H,N"):
     try:
-        B, T, H, N = (int(n) for n in text.split(","))
+        shape = tuple(int(n) for n in text.split(","))
+        if len(shape) != len(letters.split(",")):
+            raise ValueError
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: needs four numbers B,T,H,N") from None
-    return B, T, H, N
+        raise argparse.ArgumentTypeError(f"{text!r}: needs numbers {letters}") from None
+    return shape
+
+
+def _latent_shape(text):
+    return _shape(text, "B,N,H,R,P,V")
 
 
 def _names(known=None):
@@ -90,6 +103,12 @@ def _on_torch(name):
         getattr(run, name)(options)
 
     return command
+
+
+def _latent(options):
+    from rwkv_lessons.bench import mla
+
+    mla.command(options)
 
 
 def _profile(options):

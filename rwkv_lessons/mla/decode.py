@@ -34,51 +34,16 @@ NOTHING = tl.constexpr(-1e30)  # below any score; unlike -inf it has a differenc
 
 @triton.jit(do_not_specialize=NUMBERS)
 def decode_kernel(
-    q,
-    q_rope,
-    latent,
-    k_rope,
-    lengths,
-    left_padding,
-    table,
-    parts,
-    lse,
-    scale,
-    q_b,
-    q_m,
-    q_h,
-    r_b,
-    r_m,
-    r_h,
-    c_b,
-    k_b,
-    table_b,
-    M,
-    N,
-    S,
-    UNIT: tl.constexpr,
-    H: tl.constexpr,
-    R: tl.constexpr,
-    P: tl.constexpr,
-    c_n: tl.constexpr,
-    k_n: tl.constexpr,
-    PAGE: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-    PDL: tl.constexpr,
-    BR: tl.constexpr,
-    BP: tl.constexpr,
-    STAGES: tl.constexpr,
+    q, q_rope, latent, k_rope, lengths, left_padding, table, parts, lse, scale, q_b, q_m, q_h, r_b,
+    r_m, r_h, c_b, k_b, table_b, M, N, S, UNIT: tl.constexpr, H: tl.constexpr, R: tl.constexpr,
+    P: tl.constexpr, c_n: tl.constexpr, k_n: tl.constexpr, PAGE: tl.constexpr, BM: tl.constexpr,
+    BN: tl.constexpr, PDL: tl.constexpr, BR: tl.constexpr, BP: tl.constexpr, STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
-):
+):  # fmt: skip
     if PDL:
         gdc_launch_dependents()
-    q_b, r_b, c_b, k_b = (
-        q_b.to(tl.int64) * UNIT,
-        r_b.to(tl.int64) * UNIT,
-        c_b.to(tl.int64) * UNIT,
-        k_b.to(tl.int64) * UNIT,
-    )
+    q_b, r_b = q_b.to(tl.int64) * UNIT, r_b.to(tl.int64) * UNIT
+    c_b, k_b = c_b.to(tl.int64) * UNIT, k_b.to(tl.int64) * UNIT
     q_m, q_h, r_m, r_h = q_m * UNIT, q_h * UNIT, r_m * UNIT, r_h * UNIT
     tiles = tl.cdiv(M * H, BM)
     i_row, i_s = tl.program_id(0) % tiles, tl.program_id(0) // tiles % S
@@ -146,26 +111,10 @@ def decode_kernel(
 
 @triton.jit(do_not_specialize=["rows", "S"])
 def combine_kernel(
-    parts,
-    part_lse,
-    w_v,
-    o,
-    lse,
-    rows,
-    S,
-    w_h: tl.constexpr,
-    w_n: tl.constexpr,
-    H: tl.constexpr,
-    R: tl.constexpr,
-    V: tl.constexpr,
-    BM: tl.constexpr,
-    BS: tl.constexpr,
-    BR: tl.constexpr,
-    BV: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRECISION: tl.constexpr,
-    PDL: tl.constexpr,
-):
+    parts, part_lse, w_v, o, lse, rows, S, w_h: tl.constexpr, w_n: tl.constexpr, H: tl.constexpr,
+    R: tl.constexpr, V: tl.constexpr, BM: tl.constexpr, BS: tl.constexpr, BR: tl.constexpr,
+    BV: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     """BM rows of one head and all BS splits of each, BR columns of the latent at a time.
 
     Each part is multiplied by w_v before they are added up, w_v Σ part = Σ w_v part: the splits

@@ -94,48 +94,16 @@ def add(b_part, b_p, s_p, s_c, GROUPS: gl.constexpr):
 
 @gluon.jit(do_not_specialize=NUMBERS)
 def decode_hopper_kernel(
-    q,
-    q_rope,
-    latent,
-    k_rope,
-    lengths,
-    left_padding,
-    table,
-    parts,
-    lse,
-    scale,
-    q_b,
-    q_m,
-    q_h,
-    r_b,
-    r_m,
-    r_h,
-    c_b,
-    k_b,
-    table_b,
-    M,
-    N,
-    S,
-    UNIT: gl.constexpr,
-    H: gl.constexpr,
-    R: gl.constexpr,
-    P: gl.constexpr,
-    c_n: gl.constexpr,
-    k_n: gl.constexpr,
-    PAGE: gl.constexpr,
-    BM: gl.constexpr,
-    BN: gl.constexpr,
-    PDL: gl.constexpr,
-):
+    q, q_rope, latent, k_rope, lengths, left_padding, table, parts, lse, scale, q_b, q_m, q_h, r_b,
+    r_m, r_h, c_b, k_b, table_b, M, N, S, UNIT: gl.constexpr, H: gl.constexpr, R: gl.constexpr,
+    P: gl.constexpr, c_n: gl.constexpr, k_n: gl.constexpr, PAGE: gl.constexpr, BM: gl.constexpr,
+    BN: gl.constexpr, PDL: gl.constexpr,
+):  # fmt: skip
     """Same arguments and results as `decode_kernel`."""
     if PDL:
         gdc_launch_dependents()
-    q_b, r_b, c_b, k_b = (
-        q_b.to(gl.int64) * UNIT,
-        r_b.to(gl.int64) * UNIT,
-        c_b.to(gl.int64) * UNIT,
-        k_b.to(gl.int64) * UNIT,
-    )
+    q_b, r_b = q_b.to(gl.int64) * UNIT, r_b.to(gl.int64) * UNIT
+    c_b, k_b = c_b.to(gl.int64) * UNIT, k_b.to(gl.int64) * UNIT
     q_m, q_h, r_m, r_h = q_m * UNIT, q_h * UNIT, r_m * UNIT, r_h * UNIT
     DTYPE: gl.constexpr = q.dtype.element_ty
     GROUPS: gl.constexpr = gl.num_warps() // 4
