@@ -21,6 +21,8 @@ LIMITS = {torch.float32: 3e-6, torch.float16: 3e-4, torch.bfloat16: 3e-3}
 def kernels(tensors, which):
     """The two kernels on these tensors, in the interpreter where there is no GPU."""
     q, q_rope, latent, k_rope, w_k, w_v = tensors
+    if q.is_cuda:
+        return mla_decode(*tensors, **which)
     assert w_k is None
     names = ("lengths", "left_padding", "block_table")
     return decode.forward(
@@ -31,6 +33,7 @@ def kernels(tensors, which):
 def check(tensors, which, result=None):
     o, lse = kernels(tensors, which) if result is None else result
     expected, expected_lse = in_float64(tensors, **which)
+    assert o.shape == expected.shape and lse.shape == expected_lse.shape
     assert not o.isnan().any()
     assert relative_error(o, expected) < LIMITS[o.dtype]
     seen = expected_lse.isfinite()
@@ -57,6 +60,13 @@ def test_padding_and_lengths_of_each_sequence():
     which = {"lengths": lengths, "left_padding": left_padding, "absorbed": True}
     check(*problem(5, 1, 3, 130, dtype=torch.float16, device=DEVICE, **which))
     check(*problem(5, 3, 3, 130, dtype=torch.float16, device=DEVICE, **which))
+
+
+def test_lengths_may_be_a_column():
+    which = {"lengths": [70, 3, 65], "left_padding": [1, 0, 64], "absorbed": True}
+    tensors, keywords = problem(3, 1, 3, 70, dtype=torch.float16, device=DEVICE, **which)
+    columns = torch.stack([keywords["lengths"], keywords["left_padding"]], 1)
+    check(tensors, keywords | {"lengths": columns[:, 0], "left_padding": columns[:, 1]})
 
 
 def test_padding_changes_nothing():
@@ -225,14 +235,21 @@ def test_misaligned_and_strided_arguments():
         2, 2, 20, 300, R=256, P=32, V=64, dtype=torch.float16, absorbed=True, device="cuda"
     )
     expected = kernels(tensors, which)
-    odd = []
-    for x in (*tensors[:4], tensors[5]):
-        wide = x.new_zeros(*x.shape[:-1], x.shape[-1] + 3)
-        wide[..., 1:-2] = x
-        odd.append(wide[..., 1:-2])
-    backwards = tensors[0].mT.contiguous().mT  # the last stride is not 1
-    for q in (odd[0], backwards):
-        found = kernels([q, *odd[1:4], None, odd[4]], which)
+
+    def shifted(x, width):
+        """The same in rows of x's width and `width` more, from the second element on."""
+        wide = x.new_zeros(*x.shape[:-1], x.shape[-1] + width)
+        wide[..., 1 : x.shape[-1] + 1] = x
+        return wide[..., 1 : x.shape[-1] + 1]
+
+    q, q_rope, c, k, _, w_v = tensors
+    for given in (
+        [shifted(x, 3) for x in (q, q_rope, c, k, w_v)],
+        [shifted(q, 16), q_rope, c, k, w_v],  # strides that can be divided by 16, and no address
+        [q, q_rope, shifted(c, 16), k, w_v],
+        [q.mT.contiguous().mT, q_rope, c, k, w_v],  # the last stride is not 1
+    ):
+        found = kernels([*given[:4], None, given[4]], which)
         for x, y in zip(found, expected, strict=True):
             # The general kernel adds up in another order; o is rounded to 11 bits once more.
             torch.testing.assert_close(x, y, rtol=2e-3, atol=2e-3)

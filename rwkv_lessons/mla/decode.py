@@ -166,6 +166,7 @@ def forward(q, q_rope, latent, k_rope, w_v, scale, lengths, left_padding, block_
             )
     q, q_rope, latent, k_rope, w_v = map(_rows_together, (q, q_rope, latent, k_rope, w_v))
     (B, M, H, R), P, V, N = q.shape, q_rope.shape[-1], w_v.shape[1], latent.shape[1]
+    lengths, left_padding = (x if x is None else x.contiguous() for x in (lengths, left_padding))
     page_size = 0
     if block_table is not None:
         page_size, N = N, N * block_table.shape[1]
@@ -186,7 +187,7 @@ def forward(q, q_rope, latent, k_rope, w_v, scale, lengths, left_padding, block_
     precision = "tf32x3" if q.dtype == torch.float32 else None
     overlap = card.capability >= (9, 0)  # the second kernel is launched while the first runs
     constants = (unit, H, R, P, latent.stride(1), k_rope.stride(1), page_size, *tile[:2], overlap)
-    if unit == 16 and card.capability == (9, 0) and for_hopper(tile, R, P, latent, k_rope):
+    if unit == 16 and card.capability == (9, 0) and for_hopper(tile, q, q_rope, latent, k_rope):
         kernel = decode_hopper_kernel
     else:
         kernel, constants = decode_kernel, (*constants, BR, BP, tile.stages, precision)
@@ -206,10 +207,11 @@ def forward(q, q_rope, latent, k_rope, w_v, scale, lengths, left_padding, block_
     return o, lse
 
 
-def for_hopper(tile, R, P, latent, k_rope):
+def for_hopper(tile, q, q_rope, latent, k_rope):
     """Whether the Gluon kernel can take these: its sizes, and rows that begin at 16 bytes."""
-    rows = (latent.data_ptr(), k_rope.data_ptr(), 2 * latent.stride(1), 2 * k_rope.stride(1))
-    return tile.rows == 64 and R in RANKS and P in ROPE_SIZES and math.gcd(*rows) % 16 == 0
+    fits = tile.rows == 64 and q.shape[-1] in RANKS and q_rope.shape[-1] in ROPE_SIZES
+    rows = [x.data_ptr() for x in (q, q_rope, latent, k_rope)]
+    return fits and math.gcd(*rows, 2 * latent.stride(1), 2 * k_rope.stride(1)) % 16 == 0
 
 
 def _rows_together(x):
@@ -246,13 +248,14 @@ def mla_decode(
 ):
     """Same arguments and results as `mla`, in the latent space, without gradients.
 
-    On a GPU two kernels, in q's dtype with sums in float32. CPU tensors, float64 and ranks above
-    512 go to `mla_absorbed`. Made for up to some 100 rows M·H a sequence; any number works.
+    On a GPU two kernels, in q's dtype with sums in float32. CPU tensors, float64, and ranks above
+    512, in float32 above 256, go to `mla_absorbed`. Made for up to some 100 rows M·H a sequence;
+    any number works.
     """
     given = (q, q_rope, latent, k_rope, w_k, w_v)
     which = {"lengths": lengths, "left_padding": left_padding, "block_table": block_table}
     sizes = check_arguments(*given, scale=scale, **which)
-    if not q.is_cuda or q.dtype == torch.float64 or sizes.R > LARGEST_RANK:
+    if not q.is_cuda or sizes.R > LARGEST_RANK.get(q.dtype, 0):
         return mla_absorbed(*given, scale=scale, **which)
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given):
         raise ValueError("mla_decode has no gradients: use mla, or call it under torch.no_grad()")

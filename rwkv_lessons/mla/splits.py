@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 import torch
 
-LARGEST_RANK = 512  # the sums of 64 rows then fill half of the registers of a multiprocessor
+# The sums of 64 rows then fill half of the registers of a multiprocessor; products in float32 take
+# three times the operands.
+LARGEST_RANK = {torch.float16: 512, torch.bfloat16: 512, torch.float32: 256}
 COLUMNS = 64  # of the latent that the second kernel multiplies by w_v at a time
 MOST_SPLITS = 64  # the rows of a tile of the second kernel
 FEWEST_TILES = 2  # of tokens in a split: less costs more to add up than it saves
@@ -69,7 +71,7 @@ def card_of(device):
 def decode_tile(rows, R, P, dtype, card):
     """The tile for so many rows a sequence (heads × queries), this rank and size of rope."""
     if dtype == torch.float32:  # three products of tf32 in the place of one
-        return Tile(16, 16 if R > 256 else 32, 4, 2, 1)
+        return Tile(16, 32, 4, 2, 1)
     if card.shared_bytes < 227 * 1024:  # not a Hopper card
         return Tile(16, 32, 4, 2, 1)
     if rows <= 16:  # a tile of the older tensor core instructions, which need not have 64 rows
