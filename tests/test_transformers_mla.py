@@ -43,7 +43,23 @@ def deepseek_v3():
     return transformers.DeepseekV3ForCausalLM(transformers.DeepseekV3Config(**SIZES, **EXPERTS))
 
 
-@pytest.fixture(params=[minicpm3, deepseek_v2, deepseek_v3])
+def youtu():
+    return transformers.YoutuForCausalLM(transformers.YoutuConfig(**SIZES))
+
+
+def glm4_moe_lite():
+    config = transformers.Glm4MoeLiteConfig(**SIZES, **EXPERTS)
+    return transformers.Glm4MoeLiteForCausalLM(config)
+
+
+def mistral4():
+    yarn = {"original_max_position_embeddings": 64, "factor": 2.0}
+    config = transformers.Mistral4Config(**SIZES, **EXPERTS)
+    config.rope_parameters |= yarn
+    return transformers.Mistral4ForCausalLM(config)
+
+
+@pytest.fixture(params=[minicpm3, deepseek_v2, deepseek_v3, youtu, glm4_moe_lite, mistral4])
 def model(request):
     torch.manual_seed(0)
     model = request.param().eval()
@@ -160,6 +176,23 @@ def test_gradients(model):
         found = dict(model.named_parameters())[name].grad
         assert (found - gradient).norm() <= 1e-4 * gradient.norm(), name
     assert any("kv_b_proj" in name for name in expected)
+
+
+def test_a_compiled_step_has_no_break(model):
+    """What `generate` compiles on a GPU where the cache is static: one token, its mask made."""
+    given = texts(6, 4)
+    use_latent_mla(model)
+    cache = transformers.StaticCache(config=model.config, max_cache_len=8)
+    with torch.no_grad():
+        model(**given, past_key_values=cache)
+        tokens = torch.nn.functional.pad(given["input_ids"], (0, 1), value=5)
+        mask = torch.nn.functional.pad(given["attention_mask"], (0, 1), value=1)
+        expected = model(tokens, mask).logits[:, -1]
+        mask = torch.tensor([[0, 7], [2, 7]], dtype=torch.int32)[:, None, None]
+        step = {"input_ids": torch.full((2, 1), 5), "attention_mask": mask}
+        step |= {"position_ids": torch.full((2, 1), 6), "past_key_values": cache}
+        found = torch.compile(model, backend="eager", fullgraph=True)(**step).logits[:, -1]
+    torch.testing.assert_close(found, expected, **CLOSE)
 
 
 def test_undo(model):

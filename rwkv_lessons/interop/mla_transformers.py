@@ -1,4 +1,4 @@
-"""Attention inside the transformers package's MiniCPM3, DeepSeek-V2 and DeepSeek-V3, by `mla`.
+"""Attention inside the transformers package's MiniCPM3, DeepSeek-V2, -V3 and their like, by `mla`.
 
 These models keep the latent in their cache, and then expand keys and values of the whole cache at
 every step, in `expand_kv` of each attention module. Three things change in a model that is loaded:
@@ -17,7 +17,7 @@ import torch
 from ..mla import mla
 
 NAME = "latent_mla"
-MODELS = ("minicpm3", "deepseek_v2", "deepseek_v3")
+MODELS = ("minicpm3", "deepseek_v2", "deepseek_v3", "youtu", "glm4_moe_lite", "mistral4")
 BEFORE = "_before_latent_mla"  # an attribute of a changed model: its attention implementation
 
 
@@ -25,8 +25,9 @@ def use_latent_mla(model):
     """Makes a loaded model attend to its latent cache; `undo_latent_mla(model)` takes it back.
 
     Args:
-        model: a MiniCPM3, DeepSeek-V2 or DeepSeek-V3 model of the transformers package, on any
-            device, in float32, float16, bfloat16 or float64. Its weights are shared, not copied.
+        model: a MiniCPM3, DeepSeek-V2 or DeepSeek-V3 model of the transformers package (or one of
+            `MODELS`), on any device, in float32, float16, bfloat16 or float64. Its weights are
+            shared, not copied.
 
     Returns:
         The model, changed in place; a second time does nothing. `generate` takes a dynamic or a
