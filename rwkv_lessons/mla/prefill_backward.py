@@ -13,20 +13,10 @@ import triton
 import triton.language as tl
 
 from . import prefill_tiles
+from .prefill_forward import bounds
 from .prefill_tiles import backward_tiles, descriptor, power_of_2
 
 LOG2E = tl.constexpr(prefill_tiles.LOG2E)
-
-
-@triton.jit
-def bounds(lengths, left_padding, i_b, N):
-    """The first key of a sequence, and the one behind the last."""
-    first, last = 0, N
-    if lengths is not None:
-        last = tl.load(lengths + i_b).to(tl.int32)
-    if left_padding is not None:
-        first = tl.load(left_padding + i_b).to(tl.int32)
-    return first, last
 
 
 @triton.jit

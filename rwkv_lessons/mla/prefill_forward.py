@@ -20,6 +20,17 @@ NOTHING = tl.constexpr(-1e30)  # below any score; unlike -inf it has a differenc
 
 
 @triton.jit
+def bounds(lengths, left_padding, i_b, N):
+    """The first key of a sequence, and the one behind the last."""
+    first, last = 0, N
+    if lengths is not None:
+        last = tl.minimum(tl.load(lengths + i_b), N).to(tl.int32)
+    if left_padding is not None:
+        first = tl.maximum(tl.load(left_padding + i_b), 0).to(tl.int32)
+    return first, last
+
+
+@triton.jit
 def attend_kernel(
     q, q_rope, k, k_rope, v, w_v, lengths, left_padding, o, lse, scale, M, N, H, BH,
     V: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BP: tl.constexpr,
@@ -31,11 +42,7 @@ def attend_kernel(
     i_m, i_b, i_h = program // BH * BM, program % BH // H, program % H
     o_m, o_n, o_v = i_m + tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BV)
 
-    first, last = 0, N
-    if lengths is not None:
-        last = tl.load(lengths + i_b).to(tl.int32)
-    if left_padding is not None:
-        first = tl.load(left_padding + i_b).to(tl.int32)
+    first, last = bounds(lengths, left_padding, i_b, N)
     position = last - M + o_m  # of each query; it sees the keys first … position
     seen = last - M + i_m + 1  # by every row of this tile
     end = tl.minimum(seen + BM - 1, last)
