@@ -4,6 +4,8 @@ python -m rwkv_lessons.bench wkv5         every method of the library, one row e
 python -m rwkv_lessons.bench ladder wkv5  every rung of the lessons' ladder
 python -m rwkv_lessons.bench profile wkv5 what torch launches without a kernel of ours
 python -m rwkv_lessons.bench mla-decode   a query token against a latent cache
+python -m rwkv_lessons.bench mla-prefill  latent attention of a whole prompt
+python -m rwkv_lessons.bench mla-generate a whole MiniCPM3-4B that writes text
 python -m rwkv_lessons.bench ceilings     what this card can do at most
 python -m rwkv_lessons.bench readme       the README's tables and figures, from the records
 
@@ -15,6 +17,7 @@ python -m rwkv_lessons.bench readme       the README's tables and figures, from 
     measure.py  one method: check against float64, then time
     profile.py  the torch loop, kernel by kernel
     mla.py      latent attention, its shapes and inputs being others
+    mla_prefill.py, mla_generate.py   the commands of these names
     roofline.py the least time a card could take
     record.py   what is written down, and where
     source.py   a fingerprint of a kernel's source: a record is stale when it has changed

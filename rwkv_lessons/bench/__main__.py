@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from importlib import import_module
 
 from rwkv_lessons.bench.profile import LOOPS
 from rwkv_lessons.bench.rungs import LADDERS
@@ -34,14 +35,30 @@ def _parser():
     ladder.set_defaults(command=_on_torch("time_ladder"))
 
     latent = commands.add_parser("mla-decode", help="time a query token against a latent cache")
-    _add_what(latent, _latent_shape, "B,N,H,R,P,V")
-    latent.set_defaults(command=_latent)
+    _add_what(latent, _shape_of("B,N,H,R,P,V"), "B,N,H,R,P,V")
+    latent.set_defaults(command=_on("mla"))
     _add_record(latent)
 
     profile = commands.add_parser("profile", help="what the plain torch loop launches, lesson 02")
     profile.add_argument("operation", choices=LOOPS)
     _add_record(profile)
     profile.set_defaults(command=_profile)
+
+    prefill = commands.add_parser("mla-prefill", help="latent attention of a whole prompt")
+    prefill.add_argument(
+        "--shape", type=_shape_of("B,T,H,K,R,P,V"), action="append", help="B,T,H,K,R,P,V"
+    )
+    prefill.add_argument("--dtype", type=_names(DTYPES), help="one or more of " + ",".join(DTYPES))
+    _add_choice(prefill)
+    _add_record(prefill)
+    prefill.set_defaults(command=_on("mla_prefill"))
+
+    generate = commands.add_parser("mla-generate", help="a whole MiniCPM3-4B that writes text")
+    sizes = "batch,tokens in,tokens out"
+    generate.add_argument("--shape", type=_shape_of(sizes), action="append", help=sizes)
+    _add_choice(generate)
+    _add_record(generate)
+    generate.set_defaults(command=_on("mla_generate"))
 
     ceilings = commands.add_parser("ceilings", help="measure what this card can do at most")
     _add_record(ceilings)
@@ -62,6 +79,11 @@ def _add_what(parser, shape=None, letters="B,T,H,N"):
     parser.add_argument("--quick", action="store_true", help="a small shape, few repetitions")
 
 
+def _add_choice(parser):
+    parser.add_argument("--methods", type=_names(), help="only these, separated by commas")
+    parser.add_argument("--quick", action="store_true", help="a small size, few repetitions")
+
+
 def _add_record(parser):
     parser.add_argument(
         "--record", nargs="?", const="", metavar="NAME", help="keep the result, under this name"
@@ -79,8 +101,8 @@ def _shape(text, letters="B,T,H,N"):
     return shape
 
 
-def _latent_shape(text):
-    return _shape(text, "B,N,H,R,P,V")
+def _shape_of(letters):
+    return lambda text: _shape(text, letters)
 
 
 def _names(known=None):
@@ -105,10 +127,13 @@ def _on_torch(name):
     return command
 
 
-def _latent(options):
-    from rwkv_lessons.bench import mla
+def _on(module):
+    """`command` of a module of this package, imported when it is used."""
 
-    mla.command(options)
+    def command(options):
+        import_module(f"rwkv_lessons.bench.{module}").command(options)
+
+    return command
 
 
 def _profile(options):

@@ -15,9 +15,16 @@ import torch
 
 from .absorbed import mla_absorbed
 from .decode import mla_decode
+from .prefill import mla_prefill
 from .reference import mla_reference
 
-METHODS = {"reference": mla_reference, "absorbed": mla_absorbed, "decode": mla_decode}
+METHODS = {
+    "reference": mla_reference,
+    "absorbed": mla_absorbed,
+    "decode": mla_decode,
+    "prefill": mla_prefill,
+}
+MANY = 96  # query tokens: decode, which packs the heads together, was the faster up to here
 
 
 def mla(
@@ -61,8 +68,8 @@ def mla(
     given = (q, q_rope, latent, k_rope, w_k, w_v)
     which = {"lengths": lengths, "left_padding": left_padding, "block_table": block_table}
     expand = isinstance(w_k, torch.Tensor) and q.shape[1] > break_even(*w_k.shape[1:], w_v.shape[1])
-    if expand:
-        return mla_reference(*given, scale=scale, **which)
+    if expand or q.shape[1] >= MANY:
+        return mla_prefill(*given, scale=scale, **which)
     learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given)
     return (mla_absorbed if learns else mla_decode)(*given, scale=scale, **which)
 
