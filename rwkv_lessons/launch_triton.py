@@ -11,13 +11,14 @@ import triton
 _compiled = {}
 
 
-def launch(kernel, programs, num_warps, tensors, numbers, constants):
+def launch(kernel, programs, num_warps, tensors, numbers, constants, **options):
     """kernel[programs,](*tensors, *numbers, *constants), on torch's current device and stream.
 
     Args:
         tensors: the kernel's first arguments, on that device, contiguous; None where there is none.
         numbers: the next ones, all of which are in its `do_not_specialize`.
         constants: the last ones, its `tl.constexpr`.
+        options: more of Triton's, the same whenever the constants are.
     """
     addresses, dtypes, bits = [], [], 0
     for x in tensors:
@@ -41,6 +42,12 @@ def launch(kernel, programs, num_warps, tensors, numbers, constants):
             *addresses, *numbers, *constants,
         )  # fmt: skip
         return
-    made = kernel[(programs,)](*tensors, *numbers, *constants, num_warps=num_warps)
+    made = kernel[(programs,)](*tensors, *numbers, *constants, num_warps=num_warps, **options)
     if isinstance(kernel, triton.runtime.JITFunction):  # in the interpreter nothing is made
         _compiled[key] = made
+
+
+def launches_directly(x):
+    """May a kernel be launched without torch's dispatcher? It costs as much as a short kernel."""
+    plain = type(x) is torch.Tensor and not torch.compiler.is_compiling()
+    return plain and torch._C._len_torch_dispatch_stack() == 0

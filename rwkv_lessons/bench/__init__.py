@@ -5,6 +5,9 @@ python -m rwkv_lessons.bench ladder wkv5  every rung of the lessons' ladder
 python -m rwkv_lessons.bench profile wkv5 what torch launches without a kernel of ours
 python -m rwkv_lessons.bench wkv6-decode  one token, with the state in and out
 python -m rwkv_lessons.bench first        the first call of a fresh process, which compiles
+python -m rwkv_lessons.bench mla-decode   a query token against a latent cache
+python -m rwkv_lessons.bench mla-prefill  latent attention of a whole prompt
+python -m rwkv_lessons.bench mla-generate a whole MiniCPM3-4B that writes text
 python -m rwkv_lessons.bench ceilings     what this card can do at most
 python -m rwkv_lessons.bench readme       the README's tables and figures, from the records
 
@@ -17,6 +20,8 @@ python -m rwkv_lessons.bench readme       the README's tables and figures, from 
     timing.py   device time, host time, memory
     measure.py  one method: check against float64, then time
     profile.py  the torch loop, kernel by kernel
+    mla.py      latent attention, its shapes and inputs being others
+    mla_prefill.py, mla_generate.py   the commands of these names
     roofline.py the least time a card could take
     record.py   what is written down, and where
     source.py   a fingerprint of a kernel's source: a record is stale when it has changed

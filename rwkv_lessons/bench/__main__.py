@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from importlib import import_module
 
 from rwkv_lessons.bench.profile import LOOPS
 from rwkv_lessons.bench.rungs import LADDERS
@@ -33,6 +34,11 @@ def _parser():
     _add_record(ladder)
     ladder.set_defaults(command=_on_torch("time_ladder"))
 
+    latent = commands.add_parser("mla-decode", help="time a query token against a latent cache")
+    _add_what(latent, _shape_of("B,N,H,R,P,V"), "B,N,H,R,P,V")
+    latent.set_defaults(command=_on("mla"))
+    _add_record(latent)
+
     profile = commands.add_parser("profile", help="what the plain torch loop launches, lesson 02")
     profile.add_argument("operation", choices=LOOPS)
     _add_record(profile)
@@ -44,6 +50,22 @@ def _parser():
     first.set_defaults(command=_on_torch("time_first_calls"))
     _add_record(first)
 
+    prefill = commands.add_parser("mla-prefill", help="latent attention of a whole prompt")
+    prefill.add_argument(
+        "--shape", type=_shape_of("B,T,H,K,R,P,V"), action="append", help="B,T,H,K,R,P,V"
+    )
+    prefill.add_argument("--dtype", type=_names(DTYPES), help="one or more of " + ",".join(DTYPES))
+    _add_choice(prefill)
+    _add_record(prefill)
+    prefill.set_defaults(command=_on("mla_prefill"))
+
+    generate = commands.add_parser("mla-generate", help="a whole MiniCPM3-4B that writes text")
+    sizes = "batch,tokens in,tokens out"
+    generate.add_argument("--shape", type=_shape_of(sizes), action="append", help=sizes)
+    _add_choice(generate)
+    _add_record(generate)
+    generate.set_defaults(command=_on("mla_generate"))
+
     ceilings = commands.add_parser("ceilings", help="measure what this card can do at most")
     _add_record(ceilings)
     ceilings.set_defaults(command=_on_torch("measure_ceilings"))
@@ -54,11 +76,18 @@ def _parser():
     return parser
 
 
-def _add_what(parser):
-    parser.add_argument("--shape", type=_shape, action="append", help="B,T,H,N; may be repeated")
+def _add_what(parser, shape=None, letters="B,T,H,N"):
+    parser.add_argument(
+        "--shape", type=shape or _shape, action="append", help=f"{letters}; may be repeated"
+    )
     parser.add_argument("--dtype", type=_names(DTYPES), help="one or more of " + ",".join(DTYPES))
     parser.add_argument("--methods", type=_names(), help="only these, separated by commas")
     parser.add_argument("--quick", action="store_true", help="a small shape, few repetitions")
+
+
+def _add_choice(parser):
+    parser.add_argument("--methods", type=_names(), help="only these, separated by commas")
+    parser.add_argument("--quick", action="store_true", help="a small size, few repetitions")
 
 
 def _add_record(parser):
@@ -68,12 +97,18 @@ def _add_record(parser):
     parser.add_argument("--commit", help="of the code that is measured, where git is not there")
 
 
-def _shape(text):
+def _shape(text, letters="B,T,H,N"):
     try:
-        B, T, H, N = (int(n) for n in text.split(","))
+        shape = tuple(int(n) for n in text.split(","))
+        if len(shape) != len(letters.split(",")):
+            raise ValueError
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: needs four numbers B,T,H,N") from None
-    return B, T, H, N
+        raise argparse.ArgumentTypeError(f"{text!r}: needs numbers {letters}") from None
+    return shape
+
+
+def _shape_of(letters):
+    return lambda text: _shape(text, letters)
 
 
 def _names(known=None):
@@ -94,6 +129,15 @@ def _on_torch(name):
         from rwkv_lessons.bench import run
 
         getattr(run, name)(options)
+
+    return command
+
+
+def _on(module):
+    """`command` of a module of this package, imported when it is used."""
+
+    def command(options):
+        import_module(f"rwkv_lessons.bench.{module}").command(options)
 
     return command
 

@@ -35,12 +35,22 @@ SHAPES[DECODE] = {
     "many texts": (256, 1, 64, 64),
     "quick": (2, 1, 2, 64),
 }
+# (B, N, H, R, P, V): sequences, tokens in the cache of each, heads, rank, sizes of rope and value.
+MINICPM3, DEEPSEEK_V3, ITS_8TH_PART = (40, 256, 32, 64), (128, 512, 64, 128), (16, 512, 64, 128)
+MLA_DECODE = {
+    "table": [
+        *[(*x, *MINICPM3) for x in ((1, 16384), (16, 4096), (64, 4096), (128, 1024), (64, 16384))],
+        *[(*x, *DEEPSEEK_V3) for x in ((1, 16384), (16, 4096), (64, 4096), (128, 4096))],
+        (64, 4096, *ITS_8TH_PART),
+    ],
+    "quick": [(2, 70, 3, 32, 16, 16)],
+}
 DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes of an element
 
 
 def operation_of(record):
     """The operation that a record's name starts with: "wkv6-backward" of "wkv6-backward-small"."""
-    return max((name for name in SHAPES if f"{record}-".startswith(f"{name}-")), key=len)
+    return max((name for name in {*SHAPES, *_WORK} if f"{record}-".startswith(f"{name}-")), key=len)
 
 
 def untooled(operation):
@@ -52,8 +62,8 @@ def work(operation, shape, dtype):
     """The fewest bytes and the flops of `operation`.
 
     Args:
-        operation: a key of `SHAPES`.
-        shape: (B, T, H, N), each at least 1.
+        operation: a key of `SHAPES`, or "mla-decode".
+        shape: (B, T, H, N), each at least 1; of "mla-decode" (B, N, H, R, P, V).
         dtype: a key of `DTYPES`: the type of r, k, v, o and, in WKV-6, w. Parameters and states
             are float32.
 
@@ -64,8 +74,10 @@ def work(operation, shape, dtype):
         raise ValueError(f"operation is {operation!r}, needs one of {', '.join(_WORK)}")
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {dtype!r}, needs one of {', '.join(DTYPES)}")
-    if len(shape) != 4 or any(n < 1 for n in shape):
-        raise ValueError(f"shape is {tuple(shape)}, needs four positive numbers B, T, H, N")
+    letters = "B, N, H, R, P, V" if operation == "mla-decode" else "B, T, H, N"
+    count = len(letters.split())
+    if len(shape) != count or any(n < 1 for n in shape):
+        raise ValueError(f"shape is {tuple(shape)}, needs {count} positive numbers {letters}")
     return _WORK[untooled(operation)](*shape, DTYPES[dtype])
 
 
@@ -107,8 +119,20 @@ def _wkv6_decode(B, T, H, N, itemsize):
     return Work(forward.bytes + 2 * B * H * N * N * 4, forward.flops)
 
 
+def _mla_decode(B, N, H, R, P, V, itemsize):
+    """One query token a sequence, absorbed, and w_v.
+
+    bytes: the cache, B·N·(R + P); queries, H·(R + P), and o, H·V, of B sequences; w_v, H·V·R; the
+    log-sum-exps, B·H float32.
+    flops: R + P multiply-adds for a score and R for its part of the sum, B·H·N of each; B·H·R·V.
+    """
+    elements = B * N * (R + P) + B * H * (R + P + V) + H * V * R
+    return Work(elements * itemsize + 4 * B * H, 2 * B * H * (N * (2 * R + P) + R * V))
+
+
 _WORK = {
     DECODE: _wkv6_decode,
+    "mla-decode": _mla_decode,
     "wkv5": _wkv5,
     "wkv6": _wkv6,
     "wkv5" + BACKWARD: _with_gradients(_wkv5, 3, 2),

@@ -2,7 +2,8 @@
 
     flash_rwkv.py    rwkv5_cuda_linear_attention, rwkv6_cuda_linear_attention of flash-rwkv
     transformers.py  rwkv5_linear_attention, rwkv6_linear_attention of the Hugging Face models,
-                     and patch_rwkv for a model that is already loaded
+                     and patch_rwkv for a model that is already loaded; use_latent_mla for
+                     MiniCPM3, DeepSeek-V2 and -V3, written in mla_transformers.py
     fla.py           chunk_rwkv6, fused_recurrent_rwkv6 of flash-linear-attention, and patch_fla for
                      its RWKV-6 layers
 

@@ -5,7 +5,8 @@ time in a Python loop over tokens. One line replaces that loop in a model that i
 
     patch_rwkv(model)
 
-Nothing here imports the transformers package.
+and `use_latent_mla(model)` does the same for the models with multi-head latent attention, see
+mla_transformers.py. Nothing here imports the transformers package before it is used.
 """
 
 import sys
@@ -16,7 +17,16 @@ import torch
 from ..wkv5 import wkv5
 from ..wkv6 import wkv6
 from .arguments import check_sequences, check_shape, log_decay, raw_decay
+from .mla_transformers import undo_latent_mla, use_latent_mla
 from .patch import Patch
+
+__all__ = [
+    "patch_rwkv",
+    "rwkv5_linear_attention",
+    "rwkv6_linear_attention",
+    "undo_latent_mla",
+    "use_latent_mla",
+]
 
 
 def rwkv5_linear_attention(training, receptance, key, value, time_decay, time_first, state):

@@ -16,7 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ..launch_triton import launch
+from ..launch_triton import launch, launches_directly
 from .chunk_tiles import (
     FITS,
     KEEP,
@@ -30,7 +30,7 @@ from .chunk_tiles import (
 )  # fmt: skip
 from .chunked_backward import backward, keep_inputs
 from .doubling import wkv6_doubling
-from .options import check_call, launches_directly, wants_gradients
+from .options import check_call, wants_gradients
 from .segments import segment_state, segments_for, sequence_bounds, wkv6_segments_kernel
 
 TILE = {

@@ -2,10 +2,11 @@
 
 import torch
 
-from .options import TRITON, check_call, launches_directly, wants_gradients
+from .options import TRITON, check_call, wants_gradients
 from .reference import wkv6_reference
 
 if TRITON:
+    from ..launch_triton import launches_directly
     from .recurrent import mix
 
 

@@ -121,9 +121,3 @@ def _one_by_one(method, cu_seqlens, r, k, v, w, u, s0):
 
 def wants_gradients(*tensors):
     return any(x is not None and x.requires_grad for x in tensors)
-
-
-def launches_directly(x):
-    """May a kernel be launched without torch's dispatcher? It costs as much as a short kernel."""
-    plain = type(x) is torch.Tensor and not torch.compiler.is_compiling()
-    return plain and torch._C._len_torch_dispatch_stack() == 0

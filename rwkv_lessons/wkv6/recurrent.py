@@ -15,9 +15,9 @@ import torch
 import triton
 import triton.language as tl
 
-from ..launch_triton import launch
+from ..launch_triton import launch, launches_directly
 from .doubling import wkv6_doubling
-from .options import check_call, launches_directly, wants_gradients
+from .options import check_call, wants_gradients
 from .recurrent_backward import SPAN, backward, keep_inputs
 
 TILE = 1024  # elements of the state a warp holds: 32 registers a thread

@@ -1,0 +1,84 @@
+"""Multi-head latent attention: a cache that holds one short vector per token for all heads.
+
+Every token leaves a latent c of rank R and a rotated key r of size P. Head h makes its key and
+value of them, k = (w_k[h] c, r) and v = w_v[h] c, and attends as usual with a query (q, q_rope):
+
+    o = Σ p[n] v[n],    p = softmax(scale · (q · w_k[h] c[n] + q_rope · r[n]))
+
+Letters of this operation:
+
+    M query tokens     N tokens in the cache     H heads
+    R latent rank      P rope size               K, V size of a key without rope, and of a value
+"""
+
+import torch
+
+from .absorbed import mla_absorbed
+from .decode import mla_decode
+from .prefill import mla_prefill
+from .reference import mla_reference
+
+METHODS = {
+    "reference": mla_reference,
+    "absorbed": mla_absorbed,
+    "decode": mla_decode,
+    "prefill": mla_prefill,
+}
+MANY = 96  # query tokens: decode, which packs the heads together, was the faster up to here
+
+
+def mla(
+    q,
+    q_rope,
+    latent,
+    k_rope,
+    w_k,
+    w_v,
+    *,
+    scale,
+    lengths=None,
+    left_padding=None,
+    block_table=None,
+):
+    """Attends to a latent cache: in the latent space for few queries, expanded for many.
+
+    Args:
+        q: query without rope, `[B, M, H, K]`, float32, float16, bfloat16 or float64; where w_k is
+            None it is absorbed already, `[B, M, H, R]`.
+        q_rope: query with rope, `[B, M, H, P]`.
+        latent: the cache, `[B, N, R]`, or in pages, `[pages, page size, R]`. Its tokens may be
+            the first R columns of a wider buffer; the last stride is 1.
+        k_rope: keys with rope, `[B, N, P]`, or in pages, `[pages, page size, P]`.
+        w_k: `[H, K, R]`: head h has the key `w_k[h] @ c` for a latent c; or None.
+        w_v: `[H, V, R]`: head h has the value `w_v[h] @ c`.
+        scale: multiplies the scores, (K + P)**-0.5 for most models.
+        lengths: how many slots of each sequence are filled, `[B]` integers; N if None. Must be
+            given with pages.
+        left_padding: how many of those, from the first, are padding, `[B]`; 0 if None.
+        block_table: `[B, pages]` integers: token n is in page `block_table[b, n // page size]`.
+
+    Returns:
+        o `[B, M, H, V]` in q's dtype, and the log-sum-exp of the scores `[B, M, H]`, float32
+        (float64 where q is). Query m stands at lengths - M + m and sees tokens up to itself. One
+        that sees no token has zeros, and -inf. What is in empty slots never matters.
+
+    Raises:
+        TypeError, ValueError: an argument has the wrong dtype, shape or device.
+    """
+    given = (q, q_rope, latent, k_rope, w_k, w_v)
+    which = {"lengths": lengths, "left_padding": left_padding, "block_table": block_table}
+    expand = isinstance(w_k, torch.Tensor) and q.shape[1] > break_even(*w_k.shape[1:], w_v.shape[1])
+    if expand or q.shape[1] >= MANY:
+        return mla_prefill(*given, scale=scale, **which)
+    learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given)
+    return (mla_absorbed if learns else mla_decode)(*given, scale=scale, **which)
+
+
+def break_even(K, R, V):
+    """How many query rows per cached token make expanding keys and values the cheaper way.
+
+    A pair of query and token costs 2(2R + P) flops in the latent space and 2(K + P + V) expanded;
+    expanding one token for one head costs 2R(K + V).
+    """
+    saved = 2 * R - K - V
+    return R * (K + V) / saved if saved > 0 else float("inf")

@@ -1,0 +1,127 @@
+"""What a call of multi-head latent attention may be given; every way of computing it asks here."""
+
+from typing import NamedTuple
+
+import torch
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+INTEGERS = (torch.int32, torch.int64)
+
+
+class Sizes(NamedTuple):
+    """The sizes of a call, by their letters; N is what the cache of one sequence can hold."""
+
+    B: int
+    M: int
+    H: int
+    K: int  # of a key without rope; R where q comes absorbed
+    R: int
+    P: int
+    V: int
+    N: int
+    page_size: int | None  # None where the cache has no pages
+
+
+def check_arguments(
+    q,
+    q_rope,
+    latent,
+    k_rope,
+    w_k,
+    w_v,
+    *,
+    scale,
+    lengths=None,
+    left_padding=None,
+    block_table=None,
+    dtypes=DTYPES,
+):
+    """Returns `Sizes`, or raises a TypeError or ValueError that names the argument."""
+    tensors = {"q": q, "q_rope": q_rope, "latent": latent, "k_rope": k_rope, "w_v": w_v}
+    integers = {"lengths": lengths, "left_padding": left_padding, "block_table": block_table}
+    if w_k is not None:
+        tensors["w_k"] = w_k
+    _check_kinds(tensors, {k: x for k, x in integers.items() if x is not None}, dtypes)
+    if not isinstance(scale, int | float):
+        raise TypeError(f"scale must be a number, got {type(scale).__name__}")
+
+    for name, x, letters in (
+        ("q", q, "B, M, H, K"),
+        ("latent", latent, "B, N, R" if block_table is None else "pages, page size, R"),
+        ("w_v", w_v, "H, V, R"),
+    ):
+        if x.ndim != len(letters.split(",")) or 0 in x.shape[1:]:
+            raise ValueError(f"{name} must be [{letters}], sizes ≥ 1, got {list(x.shape)}")
+    (B, M, H, K), R, V = q.shape, latent.shape[-1], w_v.shape[1]
+    P = q_rope.shape[-1] if q_rope.ndim == 4 else 0
+    rows, N = latent.shape[:2]
+    page_size = None
+    if block_table is not None:
+        if lengths is None:
+            raise ValueError("lengths must be given with a block_table, got None")
+        if block_table.ndim != 2:
+            raise ValueError(f"block_table must be [B, pages], got {list(block_table.shape)}")
+        page_size, N = N, N * block_table.shape[1]
+
+    wanted = {
+        "q_rope": (q_rope, "B, M, H, P ≥ 1", (B, M, H, max(P, 1))),
+        "latent": (latent, "B, N, R", (B, N, R) if page_size is None else latent.shape),
+        "k_rope": (k_rope, "as latent, P", (rows, page_size or N, P)),
+        "w_k": (w_k, "H, K, R", (H, K, R)),
+        "w_v": (w_v, "H, V, R", (H, V, R)),
+        "lengths": (lengths, "B", (B,)),
+        "left_padding": (left_padding, "B", (B,)),
+        "block_table": (block_table, "B, pages", (B, N // (page_size or 1))),
+    }
+    for name, (x, letters, shape) in wanted.items():
+        if x is not None and x.shape != shape:
+            raise ValueError(f"{name} must be [{letters}] = {list(shape)}, got {list(x.shape)}")
+    if w_k is None and K != R:
+        raise ValueError(f"q must be absorbed, [B, M, H, R = {R}], where w_k is None; got K = {K}")
+    return Sizes(B, M, H, K, R, P, V, N, page_size)
+
+
+def _check_kinds(tensors, integers, dtypes):
+    for name, x in (tensors | integers).items():
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
+        allowed = dtypes if name in tensors else INTEGERS
+        if x.dtype not in allowed:
+            raise TypeError(f"{name} must be one of {_names(allowed)}, got {x.dtype}")
+        if x.device != tensors["q"].device:
+            raise ValueError(f"{name} must be on q's device {tensors['q'].device}, got {x.device}")
+        if name in tensors and x.dtype != tensors["q"].dtype:
+            raise TypeError(f"{name} must have q's dtype {tensors['q'].dtype}, got {x.dtype}")
+
+
+def _names(dtypes):
+    return ", ".join(str(d).removeprefix("torch.") for d in dtypes)
+
+
+def gather_cache(latent, k_rope, block_table):
+    """The pages of each sequence in a row: latent `[B, N, R]` and k_rope `[B, N, P]`, copied.
+
+    An entry of the table that no length reaches may hold anything.
+    """
+    if block_table is None:
+        return latent, k_rope
+    pages = block_table.long()
+    pages = pages.where((pages >= 0) & (pages < latent.shape[0]), 0)
+    return tuple(x[pages].flatten(1, 2) for x in (latent, k_rope))
+
+
+def held(sizes, lengths, left_padding, device):
+    """Which slots of the cache hold a token, bool `[B, N]`."""
+    n = torch.arange(sizes.N, device=device)
+    end = torch.full((sizes.B,), sizes.N, device=device) if lengths is None else lengths
+    start = torch.zeros_like(end) if left_padding is None else left_padding
+    return (n >= start[:, None]) & (n < end[:, None])
+
+
+def visible(sizes, lengths, left_padding, device):
+    """Which tokens each query sees, bool `[B, M, N]`: query m stands at lengths - M + m."""
+    end = torch.full((sizes.B,), sizes.N, device=device) if lengths is None else lengths
+    m = torch.arange(sizes.M, device=device)
+    position = end[:, None] - sizes.M + m  # [B, M]
+    reached = torch.arange(sizes.N, device=device) <= position[..., None]
+    return reached & held(sizes, lengths, left_padding, device)[:, None]

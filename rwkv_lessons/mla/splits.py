@@ -1,0 +1,118 @@
+"""How a decode step is cut up: the tiles of its two kernels, and the splits of the cache.
+
+Everything follows from shapes and the card, never from what a tensor holds, so that a captured
+CUDA graph stays right when the lengths change.
+"""
+
+from functools import cache
+from typing import NamedTuple
+
+import torch
+
+# The sums of 64 rows then fill half of the registers of a multiprocessor; products in float32 take
+# three times the operands.
+LARGEST_RANK = {torch.float16: 512, torch.bfloat16: 512, torch.float32: 256}
+COLUMNS = 64  # of the latent that the second kernel multiplies by w_v at a time
+MOST_SPLITS = 64  # the rows of a tile of the second kernel
+FEWEST_TILES = 2  # of tokens in a split: less costs more to add up than it saves
+# What a launch of the first kernel may change without another compilation. Its strides come in
+# units of UNIT elements, which tells the compiler what they can be divided by.
+NUMBERS = [
+    "scale",
+    "q_b",
+    "q_m",
+    "q_h",
+    "r_b",
+    "r_m",
+    "r_h",
+    "c_b",
+    "k_b",
+    "table_b",
+    "M",
+    "N",
+    "S",
+]
+
+# Measured on an H200, in the time that a program takes for a tile of tokens:
+START_AND_END = 4  # the start and the end of a program
+MERGE = 0.025  # writing and reading one more part
+GAIN_OF_TWO = 0.83  # two programs on a multiprocessor take that much of the time of one by one
+
+
+class Tile(NamedTuple):
+    """Rows and tokens of a tile, warps, tiles of tokens under way, programs side by side."""
+
+    rows: int
+    tokens: int
+    warps: int
+    stages: int
+    side_by_side: int
+
+
+class Card(NamedTuple):
+    capability: tuple[int, int]
+    multiprocessors: int
+    shared_bytes: int  # that a program can have
+
+
+@cache
+def card_of(device):
+    """What a cut depends on; for a CPU, where Triton's interpreter runs, a small card."""
+    if device.type != "cuda":
+        return Card((0, 0), 1, 0)
+    card = torch.cuda.get_device_properties(device)
+    return Card(
+        (card.major, card.minor),
+        card.multi_processor_count,
+        card.shared_memory_per_block_optin,
+    )
+
+
+def decode_tile(rows, R, P, dtype, card):
+    """The tile for so many rows a sequence (heads × queries), this rank and size of rope."""
+    if dtype == torch.float32:  # three products of tf32 in the place of one
+        return Tile(16, 32, 4, 2, 1)
+    if card.shared_bytes < 227 * 1024:  # not a Hopper card
+        return Tile(16, 32, 4, 2, 1)
+    if rows <= 16:  # a tile of the older tensor core instructions, which need not have 64 rows
+        return Tile(16, 64, 8, 3, 1) if R > 256 else Tile(16, 64, 4, 3, 2)
+    pair = 2 * 2 * (64 + 2 * 64) * (R + P) <= 227 * 1024 - 2048  # bytes of queries and tokens
+    return Tile(64, 64, 8, 2, 1) if R > 256 else Tile(64, 64, 4, 2, 1 + pair)
+
+
+def combine_tile(rows, H, R, splits):
+    """Rows (sequences × queries) and splits of each that a program of the second kernel takes.
+
+    Their product is that of a tile of the tensor cores, 64, or less to make programs enough.
+    """
+    together = 1 << (splits - 1).bit_length()
+    most = 1 << (rows - 1).bit_length()
+    few = max(1, (64 if R > 256 else 32) // together)  # of w_v, more is worth reading less often
+    while few > 1 and few * together > 16 and (few > most or H * -(-rows // few) < 128):
+        few //= 2
+    return few, max(together, 16 // few)
+
+
+@cache
+def splits_for(programs, tiles, multiprocessors, side_by_side):
+    """Into how many splits each sequence is cut, so that all is done soonest.
+
+    Args:
+        programs: without splits, one for each sequence and tile of rows.
+        tiles: of tokens in the longest sequence.
+        multiprocessors: of the card.
+        side_by_side: how many programs one of them has room for.
+    """
+    most = max(1, min(tiles // FEWEST_TILES, MOST_SPLITS))
+
+    def time(splits):  # in the time of a tile
+        turns = -(-programs * splits // multiprocessors)
+        rounds = -(-turns // side_by_side)
+        pace = GAIN_OF_TWO if side_by_side > 1 and turns > 1 else 1
+        return (
+            turns * pace * -(-tiles // splits)
+            + rounds * START_AND_END
+            + (programs * splits * MERGE)
+        )
+
+    return min(range(1, most + 1), key=time)
