@@ -37,6 +37,7 @@ TILE = {
     2: 64 * 64,
     4: 16 * 64,
 }  # bytes of an element → elements of r in a chunk, as registers allow
+LARGEST = 256  # keys; the state of 512 would not fit the registers and shared memory of a program
 
 
 @triton.jit(do_not_specialize=["has_s0", "T", "H", "segments", "span", "scale"])
@@ -186,8 +187,6 @@ def tile_for(heads, T, K, V, dtype):
     BK, BV = (max(16, triton.next_power_of_2(x)) for x in (K, V))
     BV = min(BV, 64)
     C = max(16, min(2 * KEEP, TILE[dtype.itemsize] // BK))
-    if dtype == torch.float16:
-        C = min(C, KEEP)  # its factors are float32 in shared memory
     programs = heads * triton.cdiv(V, BV)
     return programs, *segments_for(programs, T), 4 if BK <= 64 else 8, (K, V, BK, BV, C)
 
@@ -217,10 +216,10 @@ def wkv6_chunked(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_deca
     """Same arguments and results as `wkv6`, for many tokens on a GPU; `wkv6_doubling` elsewhere.
 
     Errors, relative to float64: 2.4e-3 for bfloat16 inputs, most of it the rounding of o; 1e-5 for
-    float32.
+    float32. With more than 256 keys it is `wkv6_doubling`, too.
     """
     check_call(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
-    if not r.is_cuda or r.dtype == torch.float64:
+    if not r.is_cuda or r.dtype == torch.float64 or r.shape[3] > LARGEST:
         options = {"cu_seqlens": cu_seqlens, "scale": scale, "raw_decay": raw_decay}
         return wkv6_doubling(r, k, v, w, u, s0, **options)
     return chunked(r, k, v, w, u, s0, cu_seqlens, float(scale), raw_decay)
