@@ -57,8 +57,8 @@ def use_latent_mla(model):
 def undo_latent_mla(model):
     """Gives a model its own attention back and returns it; a model that has it stays as it is."""
     if hasattr(model, BEFORE):
-        for part in _attention_modules(model):
-            del part.expand_kv
+        for part in model.modules():
+            vars(part).pop("expand_kv", None)
         model.set_attn_implementation(getattr(model, BEFORE))
         delattr(model, BEFORE)
     return model
