@@ -23,7 +23,7 @@ from rwkv_lessons.wkv6 import (  # noqa: E402
     wkv6_reference,
     wkv6_step,
 )
-from rwkv_lessons.wkv6.options import log_decay  # noqa: E402
+from rwkv_lessons.wkv6.options import launches_directly, log_decay  # noqa: E402
 
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels are compiled")
 compiles = pytest.mark.skipif(assembly.available() is not None, reason=str(assembly.available()))
@@ -511,7 +511,7 @@ def test_recurrent_in_torch_compile_and_opcheck():
 @pytest.mark.gpu
 def test_the_package_launches_without_the_dispatcher_only_where_that_is_the_same():
     x = make(1, 3, 2, 64, 64, dtype=torch.float32, device="cuda")
-    assert recurrent.launches_directly(x[0])
+    assert launches_directly(x[0])
     with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
-        assert not recurrent.launches_directly(x[0])
-    assert not recurrent.launches_directly(torch.nn.Parameter(x[0]))
+        assert not launches_directly(x[0])
+    assert not launches_directly(torch.nn.Parameter(x[0]))
