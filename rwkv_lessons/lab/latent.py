@@ -1,0 +1,180 @@
+"""Pictures and counts of latent attention: what is kept, who reads it, what an order costs."""
+
+from typing import NamedTuple
+
+from . import style
+from .pictures import _box
+from .records import CARD, record
+from .style import Picture
+
+COLOURS = {
+    "k": style.LOAD,
+    "v": style.STORE,
+    "latent": style.OKABE_ITO["green"],
+    "rope": style.OKABE_ITO["orange"],
+}
+
+
+class Model(NamedTuple):
+    """The sizes of one layer's attention, from the models' published configurations."""
+
+    name: str
+    H: int  # heads
+    K: int  # key size of a head, without rope
+    P: int  # rope size
+    V: int  # value size of a head
+    R: int  # rank of the latent
+    rank_q: int  # rank that the query comes from
+    width: int
+
+    @property
+    def expanded(self):
+        """Numbers per token with keys and values for every head."""
+        return self.H * (self.K + self.P + self.V)
+
+    @property
+    def latent(self):
+        """Numbers per token of the latent and the one key with rope."""
+        return self.R + self.P
+
+
+MINICPM3 = Model("MiniCPM3-4B", 40, 64, 32, 64, 256, 768, 2560)
+DEEPSEEK_V3 = Model("DeepSeek-V3", 128, 128, 64, 128, 512, 1536, 7168)
+
+RUNGS = (  # lesson, what is new, method in the record
+    (None, "keys and values for every head", "reference"),
+    ("21_absorb_the_weights", "the latent as it is, in torch", "absorbed"),
+    ("22_fused_prefill", "no scores in memory", "22_fused_prefill"),
+    ("23_split_decode", "one read for all heads, split", "23_split_decode"),
+    ("24_inside_a_model", "finished kernel, in a model", "decode"),
+)
+SHAPE = (64, 1, 4096, 40)  # B, M, N, H of the record: MiniCPM3's heads, 64 texts
+
+
+def rungs(here, card=CARD, folder=None):
+    """Prints the steps of the MLA lessons, `here` marked, with recorded times where there are."""
+    if here not in [stem for stem, *_ in RUNGS]:
+        raise ValueError(f"here is {here!r}, needs one of {', '.join(r[0] for r in RUNGS if r[0])}")
+    try:
+        found = record("mla", card, folder)
+    except LookupError:
+        found = None
+    print(f"{'':27} {'':32} µs")
+    for stem, new, method in RUNGS:
+        name = stem.replace("_", " ") if stem else "as a model is written"
+        arrow = "→" if stem == here else " "
+        print(f"{arrow} {name:25} {new:32} {_microseconds(found, method)}")
+    B, _, N, _ = SHAPE
+    where = f"{found.provenance.card}, {found.provenance.date}" if found else f"an {card}"
+    print(f"One decoding step of a MiniCPM3 layer, {B} texts of {N:,} tokens, bfloat16: {where}.")
+    if found is None:
+        print("Not recorded yet: that is what – means.")
+
+
+def _microseconds(found, method):
+    rows = found.rows if found else ()
+    times = [r.median_ms for r in rows if r.method == method and tuple(r.shape[:4]) == SHAPE]
+    return f"{1e3 * times[0]:,.0f}" if times and times[0] else "–"
+
+
+def kept(model=MINICPM3, N=64):
+    """Numbers that a layer keeps of a text: per token, or in one state, as RWKV does.
+
+    Args:
+        N: head size of an RWKV of the same width.
+    """
+    figure = style.figure(3.2, 8)
+    ax = figure.subplots()
+    tokens = [2**n for n in range(4, 18)]
+    state = model.width * N
+    lines = {
+        f"keys and values of {model.H} heads": (model.expanded, COLOURS["k"]),
+        "latent, and a key with rope": (model.latent, COLOURS["latent"]),
+    }
+    for name, (each, colour) in lines.items():
+        ax.plot(tokens, [each * n for n in tokens], color=colour, linewidth=2, label=name)
+    ax.axhline(state, color=style.INK, linestyle="--", label="RWKV's state")
+    ax.set(xscale="log", yscale="log", xlabel="tokens", ylabel="numbers kept per layer")
+    ax.legend()
+    ax.set_title(f"{model.name}'s width, {model.width:,}")
+    text = f"per token {model.expanded:,} or {model.latent:,} numbers; RWKV: {state:,} in all, "
+    return Picture(figure, text + f"as much as the latent of {state // model.latent:,} tokens")
+
+
+def who_reads(model=MINICPM3, drawn=10):
+    """Of one token: what each head reads with keys and values made, and with the latent."""
+    figure = style.figure(3.4)
+    ax = figure.subplots()
+    wide = model.K + model.P + model.V
+    scale = drawn * wide
+    for h in range(drawn):
+        left = h * wide
+        _box(ax, left, 2, model.K, 0.6, COLOURS["k"])
+        _box(ax, left + model.K, 2, model.P, 0.6, COLOURS["rope"])
+        _box(ax, left + model.K + model.P, 2, model.V, 0.6, COLOURS["v"])
+        for y, x in ((3.2, left + wide / 2), (1.3, left + wide / 2)):
+            ax.text(x, y, f"h={h}", ha="center", va="center", size=8)
+        ax.plot([left + wide / 2] * 2, [3.1, 2.62], color=style.INK, linewidth=0.8)
+    middle = (scale - model.latent) / 2
+    _box(ax, middle, 0, model.R, 0.6, COLOURS["latent"])
+    _box(ax, middle + model.R, 0, model.P, 0.6, COLOURS["rope"])
+    for h in range(drawn):
+        x = h * wide + wide / 2
+        ax.plot([x, middle + model.R / 2], [1.2, 0.62], color=COLOURS["latent"], linewidth=0.8)
+        ax.plot(
+            [x, middle + model.R + model.P / 2], [1.2, 0.62], color=COLOURS["rope"], linewidth=0.8
+        )
+    ax.text(scale * 1.01, 2.3, f"… {model.H} heads:\n{model.expanded:,} numbers", va="center")
+    ax.text(scale * 1.01, 0.3, f"all heads:\n{model.latent} numbers", va="center")
+    for name, colour in {"key": "k", "rope": "rope", "value": "v", "latent": "latent"}.items():
+        ax.plot([], [], "s", color=COLOURS[colour], label=name)
+    ax.legend(loc="lower left", ncols=4, bbox_to_anchor=(0, -0.12))
+    ax.set(xlim=(-5, scale * 1.18), ylim=(-0.5, 3.4))
+    ax.set_title(f"{model.name}, one token of the cache: widths as in memory")
+    ax.axis("off")
+    return Picture(
+        figure, f"{model.H} heads read {wide} numbers each; or all the same {model.latent}"
+    )
+
+
+def value_curves(value_flops, models=(MINICPM3, DEEPSEEK_V3), rows=16, tile=128):
+    """What W_V early or late costs one head: over the tokens, and over the rows of a block.
+
+    Args:
+        value_flops: (rows, N, R, V) → operations early, late.
+        rows: of the block on the left; tile: tokens that a kernel takes at a time.
+    """
+    figure = style.figure(3.4)
+    left, right = figure.subplots(1, 2)
+    first = models[0]
+    tokens = [tile * n for n in range(1, 33)]
+    both = list(zip(*(value_flops(rows, N, first.R, first.V) for N in tokens), strict=True))
+    for name, flops, colour in zip(("early", "late"), both, ("v", "latent"), strict=True):
+        left.plot(tokens, [f / 1e6 for f in flops], color=COLOURS[colour], label=name, linewidth=2)
+    left.set(xlabel="tokens", ylabel="million operations, one head", ylim=(0, None))
+    left.set_title(f"{first.name}, {rows} rows")
+    left.legend()
+    texts = []
+    blocks, marked = [8 * n for n in range(1, 33)], (16, 64, 128)
+    for model, colour in zip(models, (style.LOAD, style.STORE), strict=False):
+        ratio = {m: _ratio(value_flops, m, model) for m in (*blocks, *marked)}
+        right.plot(blocks, [ratio[m] for m in blocks], color=colour, label=model.name, linewidth=2)
+        texts.append(
+            f"{model.name}: " + ", ".join(f"{ratio[m]:.2f}× at {m}" for m in (16, 64, 128))
+        )
+    for m in marked:
+        y = _ratio(value_flops, m, first)
+        right.plot(m, y, "o", color=style.LOAD)
+        right.annotate(f"{y:.2f}", (m, y), (-12, -15), textcoords="offset points", size=9)
+    right.axhline(1, color=style.INK, linewidth=1, linestyle="--")
+    right.set(
+        xlabel="rows of a block", ylabel="early / late", ylim=(0, 6), xticks=range(0, 257, 32)
+    )
+    right.set_title("a long text")
+    right.legend()
+    return Picture(figure, "early / late, " + "\n".join(texts))
+
+
+def _ratio(value_flops, rows, model, N=1 << 30):
+    early, late = value_flops(rows, N, model.R, model.V)
+    return early / late
