@@ -3,7 +3,7 @@
 import torch
 
 from rwkv_lessons.lab.evidence import function_answer
-from rwkv_lessons.lab.evidence_mla import Case, Sizes, nothing_larger, torch_answer
+from rwkv_lessons.lab.evidence_mla import Case, Sizes, nothing_larger, step, torch_answer
 from rwkv_lessons.lab.exercises import Exercise
 
 
@@ -58,6 +58,8 @@ def break_even(R, V):
     ### END SOLUTION
 
 
+ARGUMENTS = ("q", "q_rope", "latent", "k_rope", "w_k", "w_v", "scale")
+COUNTED = Sizes(B=2, N=100, H=4, K=8, P=4, V=8, R=16)
 SYMPTOMS = {
     "by hand": "With one token the softmax is 1, whatever the scores: o is w_v times the latent.",
     "softmax": "Both parts of the score, added and scaled, go into one softmax over N.",
@@ -87,11 +89,7 @@ EXERCISES = {
                 Case("sequences have their own latent", "batch", Sizes(B=2, N=4, H=2)),
                 Case("odd sizes", "softmax", Sizes(B=3, N=37, H=5, K=6, P=3, V=7, R=16)),
             ),
-            nothing_larger(
-                Sizes(B=2, N=100, H=4, K=8, P=4, V=8, R=16),
-                lambda sizes: sizes.B * sizes.N * sizes.R,
-                "as many as the latent",
-            ),
+            nothing_larger(lambda: step(COUNTED, ARGUMENTS), 2 * 100 * 16, "as many as the latent"),
         ),
         symptoms=SYMPTOMS,
     ),

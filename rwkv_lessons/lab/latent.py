@@ -162,10 +162,10 @@ def value_curves(value_flops, models=(MINICPM3, DEEPSEEK_V3), rows=16, tile=128)
         texts.append(
             f"{model.name}: " + ", ".join(f"{ratio[m]:.2f}× at {m}" for m in (16, 64, 128))
         )
-    for m in marked:
+    for m, place in zip(marked, ((-26, -4), (2, 6), (-12, -15)), strict=True):
         y = _ratio(value_flops, m, first)
         right.plot(m, y, "o", color=style.LOAD)
-        right.annotate(f"{y:.2f}", (m, y), (-12, -15), textcoords="offset points", size=9)
+        right.annotate(f"{y:.2f}", (m, y), place, textcoords="offset points", size=9)
     right.axhline(1, color=style.INK, linewidth=1, linestyle="--")
     right.set(
         xlabel="rows of a block", ylabel="early / late", ylim=(0, 6), xticks=range(0, 257, 32)
@@ -178,3 +178,86 @@ def value_curves(value_flops, models=(MINICPM3, DEEPSEEK_V3), rows=16, tile=128)
 def _ratio(value_flops, rows, model, N=1 << 30):
     early, late = value_flops(rows, N, model.R, model.V)
     return early / late
+
+
+def programs_read(trace, array="latent", names=None):
+    """Which tokens each program of a launch reads: one row per program, one column per token.
+
+    Args:
+        trace: a `TritonTrace`.
+        array: a tensor [B, N, …] of one text (B = 1).
+        names: {program: its name}; by default its number along each axis of the grid.
+    """
+    found = trace.by_program(array, "load")
+    counts = {program: grid[0].max(axis=-1) for program, grid in found.items()}
+    N = len(next(iter(counts.values())))
+    figure = style.figure(0.9 + 0.22 * (len(counts) + 1), 8)
+    ax = figure.subplots()
+    for y, (program, row) in enumerate(counts.items()):
+        for n, times in enumerate(row):
+            _box(ax, n + 0.04, y + 0.06, 0.92, 0.88, COLOURS["latent"] if times else style.FAINT)
+        name = names[program] if names else str(program)
+        ax.text(-0.3, y + 0.5, name, ha="right", va="center", size=8)
+    total = sum(counts.values())
+    for n, times in enumerate(total):
+        ax.text(n + 0.5, len(counts) + 0.6, f"{times}×", ha="center", va="center", size=8)
+    ax.text(-0.3, len(counts) + 0.6, "in all", ha="right", va="center", size=8)
+    ax.set(xlim=(-0.2 * N, N + 0.2), ylim=(len(counts) + 1.1, -0.2))
+    ax.set_title(f"{array}: which program reads which of {N} tokens")
+    ax.axis("off")
+    text = f"{len(counts)} programs; a token of {array} is read {min(total)} to {max(total)} times"
+    return Picture(figure, text)
+
+
+def attention_flops(M, N, model):
+    """Additions and multiplications of one layer for M queries of a text of N tokens.
+
+    Returns:
+        expanded: keys and values are made once for all queries; absorbed: never.
+    """
+    H, K, P, V, R = model.H, model.K, model.P, model.V, model.R
+    expanded = 2 * N * R * H * (K + V) + 2 * M * N * H * (K + P + V)
+    absorbed = 2 * M * N * H * (2 * R + P) + 2 * M * H * R * (K + V)
+    return expanded, absorbed
+
+
+def prompt_curves(N=16384, models=(MINICPM3, DEEPSEEK_V3)):
+    """What one layer computes for M queries of a long text, expanded and absorbed."""
+    figure = style.figure(3.4)
+    texts = []
+    for ax, model in zip(figure.subplots(1, 2), models, strict=True):
+        rows = [2**n for n in range(14)]
+        both = list(zip(*(attention_flops(M, N, model) for M in rows), strict=True))
+        for name, flops, colour in zip(
+            ("expanded", "absorbed"), both, ("v", "latent"), strict=True
+        ):
+            ax.plot(rows, [f / 1e9 for f in flops], color=COLOURS[colour], label=name, linewidth=2)
+        even = model.R * (model.K + model.V) / (2 * model.R - model.K - model.V)
+        ax.axvline(even, color=style.INK, linewidth=1, linestyle="--", label=f"{even:.0f} queries")
+        ax.set(xscale="log", yscale="log", xlabel="queries", ylabel="billion operations, one layer")
+        ax.set_title(f"{model.name}, a text of {N:,} tokens")
+        ax.legend()
+        few, many = (attention_flops(M, N, model) for M in (1, rows[-1]))
+        texts.append(
+            f"{model.name}: absorbed {few[0] / few[1]:.0f}× less at 1 query, "
+            f"{many[1] / many[0]:.1f}× more at {rows[-1]:,}; even at {even:.0f}"
+        )
+    return Picture(figure, "\n".join(texts))
+
+
+def recorded(name, of, card=CARD, folder=None):
+    """Prints the rows of a record as a table, or that there is none yet.
+
+    Args:
+        name: of the record.
+        of: what it measures, for the line under the table.
+    """
+    try:
+        found = record(name, card, folder)
+    except LookupError:
+        print(f"{of}: not recorded on an {card} yet.")
+        return
+    for row in found.rows:
+        shape = " × ".join(map(str, row.shape))
+        print(f"{row.method:28} {shape:24} {row.dtype:9} {row.outcome}")
+    print(f"{of}: {found.provenance.card}, {found.provenance.date}, {found.provenance.commit}")
