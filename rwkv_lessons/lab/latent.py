@@ -42,13 +42,13 @@ MINICPM3 = Model("MiniCPM3-4B", 40, 64, 32, 64, 256, 768, 2560)
 DEEPSEEK_V3 = Model("DeepSeek-V3", 128, 128, 64, 128, 512, 1536, 7168)
 
 RUNGS = (  # lesson, what is new, method in the record
-    (None, "keys and values for every head", "reference"),
-    ("21_absorb_the_weights", "the latent as it is, in torch", "absorbed"),
+    (None, "keys and values for every head", "expanded"),
+    ("21_absorb_the_weights", "the latent as it is, in torch", "21_absorb_the_weights"),
     ("22_fused_prefill", "no scores in memory", "22_fused_prefill"),
     ("23_split_decode", "one read for all heads, split", "23_split_decode"),
-    ("24_inside_a_model", "finished kernel, in a model", "decode"),
+    ("24_inside_a_model", "the finished kernel", "decode"),
 )
-SHAPE = (64, 1, 4096, 40)  # B, M, N, H of the record: MiniCPM3's heads, 64 texts
+SHAPE = (64, 4096, 40, 64, 256, 32, 64)  # B, N, H, K, R, P, V: MiniCPM3, 64 texts
 
 
 def rungs(here, card=CARD, folder=None):
@@ -56,7 +56,7 @@ def rungs(here, card=CARD, folder=None):
     if here not in [stem for stem, *_ in RUNGS]:
         raise ValueError(f"here is {here!r}, needs one of {', '.join(r[0] for r in RUNGS if r[0])}")
     try:
-        found = record("mla", card, folder)
+        found = record("mla-ladder", card, folder)
     except LookupError:
         found = None
     print(f"{'':27} {'':32} µs")
@@ -64,7 +64,7 @@ def rungs(here, card=CARD, folder=None):
         name = stem.replace("_", " ") if stem else "as a model is written"
         arrow = "→" if stem == here else " "
         print(f"{arrow} {name:25} {new:32} {_microseconds(found, method)}")
-    B, _, N, _ = SHAPE
+    B, N, *_ = SHAPE
     where = f"{found.provenance.card}, {found.provenance.date}" if found else f"an {card}"
     print(f"One decoding step of a MiniCPM3 layer, {B} texts of {N:,} tokens, bfloat16: {where}.")
     if found is None:
@@ -73,7 +73,7 @@ def rungs(here, card=CARD, folder=None):
 
 def _microseconds(found, method):
     rows = found.rows if found else ()
-    times = [r.median_ms for r in rows if r.method == method and tuple(r.shape[:4]) == SHAPE]
+    times = [r.median_ms for r in rows if r.method == method and r.shape == SHAPE]
     return f"{1e3 * times[0]:,.0f}" if times and times[0] else "–"
 
 
