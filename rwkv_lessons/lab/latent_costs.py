@@ -1,7 +1,8 @@
 """What an order of operations costs in latent attention: early or late, expanded or absorbed."""
 
 from . import style
-from .latent import COLOURS, DEEPSEEK_V3, MINICPM3
+from .latent import COLOURS, DEEPSEEK_V3, MINICPM3, RUNGS, SHAPE
+from .records import CARD, record
 from .style import Picture
 
 
@@ -135,3 +136,22 @@ def _microseconds(B, N, splits, bandwidth, model, multiprocessors):
     turns = -(-B * splits // multiprocessors)  # a multiprocessor's programs, one after another
     latent = turns * latent_bytes(N, model) / splits / (bandwidth / multiprocessors)
     return 1e6 * (latent + B * part_bytes(splits, model) / bandwidth)
+
+
+def roof(shape=SHAPE, dtype="bfloat16", card=CARD, folder=None):
+    """The roofline over one decoding step, with the least time and the rungs that are recorded."""
+    from rwkv_lessons.bench.mla_ladder import work
+    from rwkv_lessons.lab.roofline import Dot, ceiling, plot_roofline, roofline
+
+    limit, todo = ceiling(dtype, card, folder), work(shape, dtype)
+    floor_ms = roofline(todo, limit).floor_ms * (1 + 1e-9)  # rounding must not lift it above
+    dots = [Dot("predicted", "the least", todo, floor_ms)]
+    try:
+        rows = record("mla-ladder", card, folder).rows
+    except LookupError:
+        rows = ()
+    labels = {method: new for _, new, method in RUNGS}
+    for row in rows:
+        if row.shape == shape and row.dtype == dtype and row.median_ms:
+            dots.append(Dot("recorded", labels[row.method], todo, row.median_ms))
+    return plot_roofline(limit, dots)
