@@ -1,9 +1,9 @@
 """The gradients of the chunked WKV-6 kernel, in two passes over memory.
 
 chunked_states.py walks the chunks of each head from the last to the first and leaves the gradient
-of the state between them; chunked_pairs.py then takes all chunks at once. For N = 64 and 16 bits, in
-tensors of the size of r: the walk reads 5 (r, w, do, and the forward pass's states, as much as 2)
-and writes 2; keys read 9 and write 3; values read 6 and write 1.
+of the state between them; chunked_pairs.py then takes all chunks at once. For N = 64 and 16 bits,
+in tensors of the size of r: the walk reads 5 (r, w, do, and the forward pass's states, as much as
+2) and writes 2; keys read 9 and write 3; values read 6 and write 1.
 
 Sums over programs are taken in a fixed order: the same inputs give the same bits.
 """
@@ -16,7 +16,8 @@ from .chunked_states import CHUNK, state_gradients
 
 FILLED = 512  # walks that fill a card; with fewer, each is cut into segments
 SHORTEST = 16  # chunks in a segment, so that cutting costs less than it gains
-EACH = 8  # chunks that a program of the second pass takes in turn, loading the next meanwhile
+KEYS_EACH = 8  # chunks that a program takes in turn, loading the next meanwhile
+VALUES_EACH = 8
 
 
 def checkpoints(B, T, sequences):
@@ -86,15 +87,16 @@ def _backward(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale, raw):
             num_warps=4, **common,
         )  # fmt: skip
 
-    groups = triton.cdiv(slots, EACH) * H
+    keys_grid = triton.cdiv(slots, KEYS_EACH) * H * triton.cdiv(K, key_block)
+    values_grid = triton.cdiv(slots, VALUES_EACH) * H * triton.cdiv(V, value_block)
     for exact in (False, True):
-        keys_gradients[(groups * triton.cdiv(K, key_block),)](
+        keys_gradients[(keys_grid,)](
             r, k, v, w, u, kept, d_kept, through, decays, where, do, dr, dk, dw, du,
-            T, H, scale, slots, EACH,
+            T, H, scale, slots, KEYS_EACH,
             BK=key_block, BV=all_v, NV=NV, EXACT=exact, num_warps=4, **common,
         )  # fmt: skip
-        values_gradients[(groups * triton.cdiv(V, value_block),)](
-            r, k, w, u, d_kept, decays, where, do, dv, T, H, scale, slots, EACH,
+        values_gradients[(values_grid,)](
+            r, k, w, u, d_kept, decays, where, do, dv, T, H, scale, slots, VALUES_EACH,
             BK=all_k, BV=value_block, EXACT=exact, num_warps=4, **common,
         )  # fmt: skip
     ds0 = ds0 if s0 is None else ds0.to(s0.dtype)

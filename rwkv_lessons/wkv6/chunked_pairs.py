@@ -1,4 +1,4 @@
-"""The second pass of the chunked gradients: all chunks at once, dr, dk, dw in one kernel, dv in another.
+"""The second pass of the chunked gradients, all chunks at once: dr, dk, dw, du, and apart dv.
 
 In a chunk, G[t,s] = do[t]·v[s]. Decays between two tokens are split at the middle of the chunk,
 e[t] / e[s], so that pairs are matrix products, with r' = r e and k' = k / e:
@@ -28,7 +28,7 @@ FITS_FULL = tl.constexpr(30.0)  # where float32 inputs want five digits of dw
 
 @triton.jit
 def tf32(b_x, FULL: tl.constexpr):
-    """b_x as the matrix unit takes it, so that a product can be taken apart without a difference."""
+    """b_x as the matrix unit takes it, so that what it multiplies is known to the last bit."""
     if FULL:
         return b_x
     else:

@@ -1,4 +1,4 @@
-"""The first pass of the chunked gradients: the gradient of the state, from the last chunk to the first.
+"""The first pass of the chunked gradients: that of the state, from the last chunk to the first.
 
 With x[t] the decay from a chunk's start to just before its token t, and S the state before it,
 
@@ -17,12 +17,14 @@ import triton.language as tl
 
 CHUNK = 32  # tokens; a smaller one has more states to store, a larger one needs too many registers
 LOG2E = tl.constexpr(1.4426950408889634)
-FAR = tl.constexpr(-1e4)  # stands for -inf in sums, where 0 · inf would be NaN; exp gives 0 for both
+FAR = tl.constexpr(
+    -1e4
+)  # stands for -inf in sums, where 0 · inf would be NaN; exp gives 0 for both
 
 
 @triton.jit
 def load_decay(w, mask, RAW: tl.constexpr):
-    """The log decay, from a raw parameter or from itself, of 16 bits where that has; 0 if masked."""
+    """The log decay, of 16 bits where it is given so; from a raw parameter float32. 0 if masked."""
     b_w = tl.load(w, mask=mask, other=0)
     if RAW:
         b_w = tl.maximum(-tl.exp2(b_w.to(tl.float32) * LOG2E), FAR)
@@ -128,18 +130,18 @@ def state_gradients(
         b_r = tl.load(r + at * K + o_t[:, None] * (H * K) + o_k[None, :], mask=m_tk, other=0)
         b_do = tl.load(do + at * V + o_t[:, None] * (H * V) + o_v[None, :], mask=m_tv, other=0)
         b_log = b_w.to(tl.float32) * LOG2E
-        b_total = tl.sum(b_log, 0)
+        b_halves = tl.sum(tl.reshape(b_log, [2, C // 2, BK]), 1)
+        b_total = tl.sum(b_halves, 0)
         if not LOCAL:
-            b_early = tl.sum(tl.where((o_t < C // 2)[:, None], b_log, 0), 0)
             at = (slot + c).to(tl.int64) * H + i_h
-            b_s = tl.load(kept + at * K * V + o_state, mask=m_state, other=0).to(tl.float32)
+            b_s = tl.load(kept + at * K * V + o_state, mask=m_state, other=0)
             tl.store(d_kept + at * K * V + o_state, b_ds.to(d_kept.dtype.element_ty), mask=m_state)
         b_ds *= tl.exp2(b_total)[:, None]
         if not LOCAL:
-            tl.store(through + (at * NV + i_v) * K + o_k, tl.sum(b_s * b_ds, 1), mask=m_k)
+            tl.store(through + (at * NV + i_v) * K + o_k, tl.sum(b_s.to(tl.float32) * b_ds, 1), mask=m_k)
             if i_v == 0:
-                tl.store(decays + at * 2 * K + o_k, b_early, mask=m_k)
-                tl.store(decays + (at * 2 + 1) * K + o_k, b_total - b_early, mask=m_k)
+                o_halves = tl.arange(0, 2)[:, None] * K + o_k[None, :]
+                tl.store(decays + at * 2 * K + o_halves, b_halves, mask=m_k[None, :])
             if PACKED:
                 if i_h + i_k + i_v == 0:
                     tl.store(where + (slot + c) * 2, start + c * C)
