@@ -224,11 +224,11 @@ def test_machine_code_of_the_walk():
 def test_machine_code_of_keys_and_values():
     tokens, rest = [B16] * 4, (4096, 64, 1.0, 1024, 8)
     keys = assembly(
-        keys_gradients, *tokens, F32, B16, B16, F32, F32, "*i64", *[B16] * 4, F32, *rest,
+        keys_gradients, *tokens, F32, B16, B16, F32, F32, F32, "*i64", *[B16] * 4, F32, *rest,
         NV=1, EXACT=False, **SIZES, **FLAGS,
     )  # fmt: skip
     values = assembly(
-        values_gradients, *tokens[:3], F32, B16, F32, "*i64", B16, B16, *rest,
+        values_gradients, *tokens[:3], F32, B16, F32, F32, "*i64", B16, B16, *rest,
         EXACT=False, **SIZES, **FLAGS,
     )  # fmt: skip
     for code in (keys, values):

@@ -11,7 +11,7 @@ Sums over programs are taken in a fixed order: the same inputs give the same bit
 import torch
 import triton
 
-from .chunked_pairs import keys_gradients, values_gradients
+from .chunked_pairs import SEARCHED, keys_gradients, values_gradients
 from .chunked_states import CHUNK, state_gradients
 
 FILLED = 512  # walks that fill a card; with fewer, each is cut into segments
@@ -87,16 +87,17 @@ def _backward(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale, raw):
             num_warps=4, **common,
         )  # fmt: skip
 
-    keys_grid = triton.cdiv(slots, KEYS_EACH) * H * triton.cdiv(K, key_block)
-    values_grid = triton.cdiv(slots, VALUES_EACH) * H * triton.cdiv(V, value_block)
+    deepest = decays.amin((2, 3))  # [slots, H]
     for exact in (False, True):
-        keys_gradients[(keys_grid,)](
-            r, k, v, w, u, kept, d_kept, through, decays, where, do, dr, dk, dw, du,
-            T, H, scale, slots, KEYS_EACH,
+        each = SEARCHED.value if exact else KEYS_EACH
+        keys_gradients[(triton.cdiv(slots, each) * H * triton.cdiv(K, key_block),)](
+            r, k, v, w, u, kept, d_kept, through, decays, deepest, where, do, dr, dk, dw, du,
+            T, H, scale, slots, each,
             BK=key_block, BV=all_v, NV=NV, EXACT=exact, num_warps=4, **common,
         )  # fmt: skip
-        values_gradients[(values_grid,)](
-            r, k, w, u, d_kept, decays, where, do, dv, T, H, scale, slots, VALUES_EACH,
+        each = SEARCHED.value if exact else VALUES_EACH
+        values_gradients[(triton.cdiv(slots, each) * H * triton.cdiv(V, value_block),)](
+            r, k, w, u, d_kept, decays, deepest, where, do, dv, T, H, scale, slots, each,
             BK=all_k, BV=value_block, EXACT=exact, num_warps=4, **common,
         )  # fmt: skip
     ds0 = ds0 if s0 is None else ds0.to(s0.dtype)

@@ -23,6 +23,7 @@ import triton.language as tl
 from .chunked_states import LOG2E, load_decay, product, weighted_sums
 
 FITS = tl.constexpr(80.0)  # log2 of the decay of half a chunk: 2^80 times any r or k is a float32
+SEARCHED = tl.constexpr(64)  # chunks that a program looks through for strong decays
 FITS_FULL = tl.constexpr(30.0)  # where float32 inputs want five digits of dw
 
 
@@ -67,6 +68,17 @@ def place(where, slot, T, C: tl.constexpr, PACKED: tl.constexpr):
     else:
         i_b, c = slot // tl.cdiv(T, C), slot % tl.cdiv(T, C)
         return i_b.to(tl.int64) * T + c * C, (i_b + 1).to(tl.int64) * T
+
+
+@triton.jit
+def last_slot(deepest, first_slot, each, slots, i_h, H, FULL: tl.constexpr, EXACT: tl.constexpr):
+    """Where a program's chunks end; where they start, if EXACT and no decay among them needs it."""
+    last = tl.minimum(first_slot + each, slots)
+    if EXACT:
+        o_slot = first_slot + tl.arange(0, SEARCHED)
+        b_deepest = tl.load(deepest + o_slot * H + i_h, mask=o_slot < slots, other=0)
+        last = tl.where(tl.min(b_deepest) < (-FITS_FULL if FULL else -FITS), last, first_slot)
+    return last
 
 
 @triton.jit
@@ -148,7 +160,7 @@ def keys_of_chunk(
 
 @triton.jit
 def keys_gradients(
-    r, k, v, w, u, kept, d_kept, through, decays, where, do, dr, dk, dw, du,
+    r, k, v, w, u, kept, d_kept, through, decays, deepest, where, do, dr, dk, dw, du,
     T, H, scale, slots, each,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
     NV: tl.constexpr, PACKED: tl.constexpr, RAW: tl.constexpr, FULL: tl.constexpr,
@@ -159,17 +171,14 @@ def keys_gradients(
     i = tl.program_id(0)
     i_k, i_h, first_slot = i % NK, i // NK % H, i // (NK * H) * each
     o_k = i_k * BK + tl.arange(0, BK)
-    last = tl.minimum(first_slot + each, slots)
+    last = last_slot(deepest, first_slot, each, slots, i_h, H, FULL, EXACT)
     for slot in tl.range(first_slot, last, num_stages=1 if EXACT else 3):
         first, end = place(where, slot, T, C, PACKED)
         at = slot * H + i_h.to(tl.int64)
         needed = True
         if EXACT:
-            b_halves = tl.load(
-                decays + at * 2 * K + tl.arange(0, 2)[:, None] * K + o_k[None, :],
-                mask=(o_k < K)[None, :], other=0,
-            )  # fmt: skip
-            needed = (tl.min(b_halves) < (-FITS_FULL if FULL else -FITS)) & (first < end)
+            needed = tl.load(deepest + at) < (-FITS_FULL if FULL else -FITS)
+            needed = needed & (first < end)  # packed sequences leave places free
         if needed:
             keys_of_chunk(
                 r, k, v, w, u, kept, d_kept, through, decays, do, dr, dk, dw, du,
@@ -220,7 +229,7 @@ def values_of_chunk(
 
 @triton.jit
 def values_gradients(
-    r, k, w, u, d_kept, decays, where, do, dv, T, H, scale, slots, each,
+    r, k, w, u, d_kept, decays, deepest, where, do, dv, T, H, scale, slots, each,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
     PACKED: tl.constexpr, RAW: tl.constexpr, FULL: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
@@ -229,18 +238,14 @@ def values_gradients(
     i = tl.program_id(0)
     i_v, i_h, first_slot = i % NV, i // NV % H, i // (NV * H) * each
     o_v = i_v * BV + tl.arange(0, BV)
-    o_k = tl.arange(0, BK)
-    last = tl.minimum(first_slot + each, slots)
+    last = last_slot(deepest, first_slot, each, slots, i_h, H, FULL, EXACT)
     for slot in tl.range(first_slot, last, num_stages=1 if EXACT else 3):
         first, end = place(where, slot, T, C, PACKED)
         at = slot * H + i_h.to(tl.int64)
         needed = True
         if EXACT:
-            b_halves = tl.load(
-                decays + at * 2 * K + tl.arange(0, 2)[:, None] * K + o_k[None, :],
-                mask=(o_k < K)[None, :], other=0,
-            )  # fmt: skip
-            needed = (tl.min(b_halves) < (-FITS_FULL if FULL else -FITS)) & (first < end)
+            needed = tl.load(deepest + at) < (-FITS_FULL if FULL else -FITS)
+            needed = needed & (first < end)
         if needed:
             values_of_chunk(
                 r, k, w, u, d_kept, decays, do, dv, first, end, at, i_h, o_v, H, scale,

@@ -34,21 +34,30 @@ def load_decay(w, mask, RAW: tl.constexpr):
 
 
 @triton.jit
-def weighted_sums(weights, b_x, FULL: tl.constexpr):
+def ordered_dot(b_x, b_y, BY_KEY: tl.constexpr):
+    if BY_KEY:
+        return tl.dot(tl.trans(b_y), b_x, input_precision="tf32x3")
+    else:
+        return tl.dot(b_x, b_y, input_precision="tf32x3")
+
+
+@triton.jit
+def weighted_sums(weights, b_x, FULL: tl.constexpr, BY_KEY: tl.constexpr = False):
     """weights [C, C] of -1, 0 and 1 times b_x [C, N]: exact sums of 16-bit numbers.
 
-    Float32 numbers are taken as two of 16 bits, or whole where FULL.
+    Float32 numbers are taken as two of 16 bits, or whole where FULL. BY_KEY: weights [C, M], and
+    the result [N, M], which has a row for each key as the state has.
     """
     if b_x.dtype == tl.float32:
         if FULL:
-            return tl.dot(weights.to(tl.float32), b_x, input_precision="tf32x3")
+            return ordered_dot(weights.to(tl.float32), b_x, BY_KEY)
         else:
             b_high = b_x.to(tl.bfloat16)
             b_low = (b_x - b_high.to(tl.float32)).to(tl.bfloat16)
             m = weights.to(tl.bfloat16)
-            return tl.dot(m, b_low, tl.dot(m, b_high))
+            return ordered_dot(m, b_low, BY_KEY) + ordered_dot(m, b_high, BY_KEY)
     else:
-        return tl.dot(weights.to(b_x.dtype), b_x)
+        return ordered_dot(weights.to(b_x.dtype), b_x, BY_KEY)
 
 
 @triton.jit
@@ -73,7 +82,7 @@ def span(cu_seqlens, i_n, T, C: tl.constexpr, PACKED: tl.constexpr):
         length = (tl.load(cu_seqlens + i_n + 1) - start).to(tl.int32)
         return start, length, (start // C + i_n).to(tl.int32)
     else:
-        return i_n.to(tl.int64) * T, T, i_n * tl.cdiv(T, C)
+        return i_n.to(tl.int64) * T, T, i_n * ((T + C - 1) // C)
 
 
 @triton.jit
@@ -106,6 +115,8 @@ def state_gradients(
     o_state = o_k[:, None] * V + o_v[None, :]
     m_state = m_k[:, None] & m_v[None, :]
     row, column = o_t[:, None], o_t[None, :]
+    o_half = tl.arange(0, 16)[None, :]  # eight columns of ones for each half of a chunk
+    halves = (row < C // 2) == (o_half < 8)
     b_ds = tl.zeros([BK, BV], tl.float32)
     if not LOCAL:
         if HAS_DS1:
@@ -129,19 +140,22 @@ def state_gradients(
         b_w = load_decay(w + at * K + o_t[:, None] * (H * K) + o_k[None, :], m_tk, RAW)
         b_r = tl.load(r + at * K + o_t[:, None] * (H * K) + o_k[None, :], mask=m_tk, other=0)
         b_do = tl.load(do + at * V + o_t[:, None] * (H * V) + o_v[None, :], mask=m_tv, other=0)
-        b_log = b_w.to(tl.float32) * LOG2E
-        b_halves = tl.sum(tl.reshape(b_log, [2, C // 2, BK]), 1)
-        b_total = tl.sum(b_halves, 0)
+        b_halves = weighted_sums(halves, b_w, FULL, True) * LOG2E  # [BK, 16]
+        b_early = tl.sum(tl.where(o_half < 8, b_halves, 0), 1) / 8
+        b_late = tl.sum(tl.where(o_half < 8, 0, b_halves), 1) / 8
+        b_total = b_early + b_late
         if not LOCAL:
             at = (slot + c).to(tl.int64) * H + i_h
             b_s = tl.load(kept + at * K * V + o_state, mask=m_state, other=0)
             tl.store(d_kept + at * K * V + o_state, b_ds.to(d_kept.dtype.element_ty), mask=m_state)
         b_ds *= tl.exp2(b_total)[:, None]
         if not LOCAL:
-            tl.store(through + (at * NV + i_v) * K + o_k, tl.sum(b_s.to(tl.float32) * b_ds, 1), mask=m_k)
+            tl.store(
+                through + (at * NV + i_v) * K + o_k, tl.sum(b_s.to(tl.float32) * b_ds, 1), mask=m_k
+            )
             if i_v == 0:
-                o_halves = tl.arange(0, 2)[:, None] * K + o_k[None, :]
-                tl.store(decays + at * 2 * K + o_halves, b_halves, mask=m_k[None, :])
+                tl.store(decays + at * 2 * K + o_k, b_early, mask=m_k)
+                tl.store(decays + (at * 2 + 1) * K + o_k, b_late, mask=m_k)
             if PACKED:
                 if i_h + i_k + i_v == 0:
                     tl.store(where + (slot + c) * 2, start + c * C)
