@@ -38,7 +38,7 @@ def blocks(K, V, full):
     return (min(all_k, 64), min(all_v, 64)), (few_k, all_v), (all_k, few_v)
 
 
-def backward(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale=1.0, raw_decay=False):
+def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale=1.0, raw_decay=False):
     """The gradients of r, k, v, w, u and s0 (as if zeros were given, where it is None).
 
     Args:
@@ -47,13 +47,11 @@ def backward(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale=1.0, raw_decay=
         do, ds1: gradients of o and s1; None counts as zeros.
 
     Returns:
-        Tensors of the shapes of r, k, v, w, u and s0, in their dtypes; ds0 in float32 for None.
+        Tensors of the shapes of r, k, v, w, u and s0, in their dtypes; ds0 in float32.
     """
-    with torch.cuda.device_of(r):
-        return _backward(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale, raw_decay)
-
-
-def _backward(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale, raw):
+    if r.is_cuda and r.get_device() != torch.cuda.current_device():
+        with torch.cuda.device(r.device):
+            return gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale, raw_decay)
     B, T, H, K = r.shape
     V, packed, full = v.shape[-1], cu_seqlens is not None, r.dtype == torch.float32
     do = torch.zeros_like(v) if do is None else do.to(v.dtype)
@@ -73,7 +71,7 @@ def _backward(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale, raw):
     where = torch.zeros(slots if packed else 0, 2, dtype=torch.int64, device=r.device)
     ds1 = None if ds1 is None else ds1.contiguous()
 
-    common = {"K": K, "V": V, "C": CHUNK, "PACKED": packed, "RAW": raw, "FULL": full}
+    common = {"K": K, "V": V, "C": CHUNK, "PACKED": packed, "RAW": raw_decay, "FULL": full}
     programs, chunks = sequences * H * NK * NV, triton.cdiv(T, CHUNK)
     segments = max(1, min(FILLED // programs, chunks // SHORTEST))
     segment = triton.cdiv(chunks, segments)
@@ -100,5 +98,36 @@ def _backward(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale, raw):
             r, k, w, u, d_kept, decays, deepest, where, do, dv, T, H, scale, slots, each,
             BK=all_k, BV=value_block, EXACT=exact, num_warps=4, **common,
         )  # fmt: skip
-    ds0 = ds0 if s0 is None else ds0.to(s0.dtype)
     return dr, dk, dv, dw, du.sum(0).to(u.dtype), ds0
+
+
+def gradient_shapes(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale, raw_decay):
+    """What `gradients` returns, without values."""
+    like = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (r, k, v, w, u)]
+    sequences = r.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
+    return *like, r.new_empty(sequences, *kept.shape[1:], dtype=torch.float32)
+
+
+def keep_inputs(ctx, inputs, output):
+    *tensors, ctx.scale, ctx.raw_decay, _ = inputs
+    ctx.save_for_backward(*tensors, output[2])
+    ctx.set_materialize_grads(False)  # no zeros of the size of all the states
+
+
+def backward(ctx, do, ds1, _):
+    *inputs, cu_seqlens, kept = ctx.saved_tensors
+    given = (*inputs, cu_seqlens, kept, do, ds1, ctx.scale, ctx.raw_decay)
+    *results, ds0 = torch.ops.rwkv_lessons.wkv6_chunked_backward(*given)
+    s0 = inputs[-1]
+    return *results, None if s0 is None else ds0.to(s0.dtype), None, None, None, None
+
+
+NAME = "rwkv_lessons::wkv6_chunked_backward"
+torch.library.define(
+    NAME,
+    "(Tensor r, Tensor k, Tensor v, Tensor w, Tensor u, Tensor? s0, Tensor? cu_seqlens,"
+    " Tensor kept, Tensor? do, Tensor? ds1, float scale, bool raw_decay)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+torch.library.impl(NAME, "CUDA", gradients)
+torch.library.register_fake(NAME, gradient_shapes)
