@@ -23,7 +23,8 @@ from rwkv_lessons.wkv6 import (  # noqa: E402
     wkv6_reference,
     wkv6_step,
 )
-from rwkv_lessons.wkv6.options import launches_directly, log_decay  # noqa: E402
+from rwkv_lessons.launch_triton import launches_directly  # noqa: E402
+from rwkv_lessons.wkv6.options import log_decay  # noqa: E402
 
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels are compiled")
 compiles = pytest.mark.skipif(assembly.available() is not None, reason=str(assembly.available()))
@@ -329,13 +330,14 @@ def test_the_rule_is_the_table_of_its_docstring():
     rows = [line.split("|")[1:-1] for line in method_for.__doc__.splitlines() if "|" in line]
     named = {cells[3].strip() for cells in rows[2:]}
     found = {
-        method_for(device, dtype, T, heads, size, gradients)
+        method_for(device, dtype, T, heads, size, gradients, packed)
         for device in ("cpu", "cuda")
         for dtype in (torch.float64, torch.float32, torch.bfloat16)
         for T in (1, 4, 5, 16, 17, 128, 129, 4096)
         for heads in (8, 512)
-        for size in (64, 1025)
+        for size in (64, 300, 1025)
         for gradients in (False, True)
+        for packed in (False, True)
     }
     assert found == named <= set(METHODS)
     for (device, dtype, *shape), method in {
@@ -346,9 +348,13 @@ def test_the_rule_is_the_table_of_its_docstring():
         ("cuda", torch.bfloat16, 1, 512, 4096, True): "recurrent",
         ("cuda", torch.bfloat16, 5, 512, 4096, True): "doubling",
         ("cuda", torch.float16, 54, 32, 64, False): "recurrent",
+        ("cuda", torch.bfloat16, 4096, 512, 64, True): "chunked",
+        ("cuda", torch.float32, 4096, 512, 64, False): "cuda",
+        ("cuda", torch.float32, 4096, 64, 100, False): "chunked",
     }.items():
         assert method_for(device, dtype, *shape) == method
-    assert method_for("cuda", torch.bfloat16, 4096, 512, 64, True, packed=True) == "recurrent"
+    for size, method in ((64, "chunked"), (300, "recurrent")):
+        assert method_for("cuda", torch.float32, 4096, 512, size, True, packed=True) == method
 
 
 def test_more_tokens_never_bring_the_recurrent_method_back():

@@ -46,7 +46,7 @@ def in_float64(operation, inputs):
     if operation.endswith(BACKWARD):
         products = IN_TORCH[untooled(operation).removesuffix(BACKWARD)]
         products = methods.library_function(operation, products)
-        return methods.with_gradients(products, [x.double() for x in inputs])
+        return methods.with_gradients(products, [x.double() for x in inputs])()
     return reference(operation)(*(x.double() for x in inputs))[0]
 
 

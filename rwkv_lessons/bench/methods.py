@@ -92,17 +92,22 @@ def _gradient_method(name, f):
     files = tuple(sorted(file.relative_to(ROOT).as_posix() for file in files))
 
     def prepare(*inputs):
-        return lambda: with_gradients(f, inputs)
+        return with_gradients(f, inputs)
 
     return Method(name, prepare, sources=files, facts=forward.facts)
 
 
 def with_gradients(f, inputs):
-    """o = f(…)[0] and the gradients of all inputs, for do = v in reverse order of time."""
+    """A function that returns o = f(…)[0] and the gradients of all inputs, for do = v backwards."""
     leaves = [x.detach().requires_grad_() for x in inputs]
-    with torch.enable_grad():
-        o = f(*leaves)[0]
-        return o.detach(), *torch.autograd.grad(o, leaves, inputs[2].flip(1))
+    do = inputs[2].flip(1)
+
+    def run():
+        with torch.enable_grad():
+            o = f(*leaves)[0]
+            return o.detach(), *torch.autograd.grad(o, leaves, do)
+
+    return run
 
 
 def _forward_rung_method(rung):

@@ -40,7 +40,7 @@ def fla_recurrent_gradients(r, k, v, w, u):
 
 def _with_gradients(f, r, k, v, w, u):
     inputs = (r, k, v, w.to(r.dtype), u.to(r.dtype))
-    return lambda: with_gradients(lambda *x: f(*x, scale=1.0), inputs)
+    return with_gradients(lambda *x: f(*x, scale=1.0), inputs)
 
 
 def fla_step(r, k, v, w, u, s0):

@@ -23,7 +23,7 @@ __all__ += ["wkv6_chunked", "wkv6_recurrent", "wkv6_step"]
 wkv6_cuda = takes_options(cuda.wkv6_cuda)
 METHODS = {"reference": wkv6_reference, "doubling": wkv6_doubling, "cuda": wkv6_cuda}
 if TRITON:
-    from . import recurrent
+    from . import chunked, recurrent
     from .chunked import wkv6_chunked
     from .recurrent import wkv6_recurrent
 
@@ -36,22 +36,25 @@ MANY_HEADS = 256  # with as many, tokens one after the other no longer find free
 def method_for(device, dtype, T, heads, size, gradients, packed=False):
     """The method that `wkv6` takes, a key of `METHODS`, by what was measured on an H200.
 
-    | device | T                  | and            | method    | because |
-    |--------|--------------------|----------------|-----------|---------|
-    | no GPU | 1                  |                | reference | nothing to make products of |
-    | no GPU | more               |                | doubling  | matrix products, on any device |
-    | GPU    | any                | float64        | doubling  | no kernel computes in it |
-    | GPU    | any                | packed         | recurrent | the others read cu_seqlens first |
-    | GPU    | up to 4            |                | recurrent | least to launch |
-    | GPU    | up to 16           | no gradients   | recurrent | least to launch |
-    | GPU    | up to 128          | … and few heads| recurrent | a chain of small steps |
-    | GPU    | more               | size over 1024 | doubling  | the cuda kernels end there |
-    | GPU    | more               |                | cuda      | many tokens in shared memory |
+    | device | T         | and                   | method    | because |
+    |--------|-----------|-----------------------|-----------|---------|
+    | no GPU | 1         |                       | reference | nothing to make products of |
+    | no GPU | more      |                       | doubling  | matrix products, on any device |
+    | GPU    | any       | float64               | doubling  | no kernel computes in it |
+    | GPU    | up to 4   |                       | recurrent | least to launch |
+    | GPU    | up to 16  | no gradients          | recurrent | least to launch |
+    | GPU    | up to 128 | … and few heads       | recurrent | a chain of small steps |
+    | GPU    | more      | float32 of many heads | cuda      | 24 bits take 3 matrix products |
+    | GPU    | more      | size up to 256        | chunked   | matrix products, T in parallel |
+    | GPU    | more      | packed                | recurrent | the others read cu_seqlens first |
+    | GPU    | more      | size up to 1024       | cuda      | many tokens in shared memory |
+    | GPU    | more      | larger                | doubling  | no kernel is as large |
 
-    Without Triton there is no recurrent method: one of the last two then takes its place.
+    Without Triton neither the recurrent nor the chunked method is there, and the last rows apply.
 
     Args:
         device: "cuda" or another `torch.device.type`.
+        T: tokens of a sequence; the mean, where several are packed.
         heads: B·H, or sequences·H where they are packed; 256 are many.
         size: the larger of K and V.
         gradients: whether any are wanted.
@@ -61,9 +64,14 @@ def method_for(device, dtype, T, heads, size, gradients, packed=False):
         return "reference" if T == 1 else "doubling"
     if dtype == torch.float64:
         return "doubling"
-    few_tokens = 4 if gradients else 128 if heads < MANY_HEADS else 16
-    if TRITON and (packed or T <= few_tokens):
-        return "recurrent"
+    many = heads >= MANY_HEADS
+    if TRITON:
+        if T <= (4 if gradients else 16 if many else 128):
+            return "recurrent"
+        if size <= chunked.LARGEST and (packed or not many or dtype != torch.float32):
+            return "chunked"
+        if packed:
+            return "recurrent"
     return "doubling" if size > LARGEST else "cuda"
 
 
@@ -93,12 +101,13 @@ def wkv6(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False)
         TypeError, ValueError: an argument has the wrong dtype, shape or device.
     """
     B, T, H, K, V = check_call(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
-    heads = H * (B if cu_seqlens is None else len(cu_seqlens) - 1)
+    packed = cu_seqlens is not None
+    S = len(cu_seqlens) - 1 if packed else B
     gradients = torch.is_grad_enabled() and wants_gradients(r, k, v, w, u, s0)
     given = (r.dtype, w.dtype, u.dtype, None if s0 is None else s0.dtype)
     dtype = torch.float64 if torch.float64 in given else r.dtype
-    packed = cu_seqlens is not None
-    name = method_for(r.device.type, dtype, T, heads, max(K, V), gradients, packed)
+    tokens = -(-B * T // S)
+    name = method_for(r.device.type, dtype, tokens, S * H, max(K, V), gradients, packed)
     if name == "recurrent":  # checked already: for one token that is half of the host's time
         return recurrent.recurrent(r, k, v, w, u, s0, cu_seqlens, float(scale), raw_decay)
     options = {"cu_seqlens": cu_seqlens, "scale": scale, "raw_decay": raw_decay}

