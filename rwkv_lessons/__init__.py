@@ -4,6 +4,7 @@
     wkv6/     linear attention of RWKV-6: a decay for every token and channel
     interop/  the functions that other people's code already calls
     launch.py what numba.cuda needs to run on torch tensors, and does not bring
+    launch_triton.py launching a Triton kernel at half of Triton's cost for the host
     inputs.py realistic inputs for every operation
     lab/      what the lessons teach with: check, trace, assembly, roofline, records, plots
     bench/    python -m rwkv_lessons.bench: time an operation and record it

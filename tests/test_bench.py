@@ -1,5 +1,6 @@
 """The whole path of the bench without a GPU: choose, make inputs, check, time, show, refuse."""
 
+import functools
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -12,8 +13,9 @@ from rwkv_lessons.bench.measure import in_float64, make_inputs, measure
 from rwkv_lessons.bench.methods import Method
 from rwkv_lessons.bench.roofline import floor_seconds
 from rwkv_lessons.bench.rungs import BLOCKS, LADDERS
-from rwkv_lessons.bench.shapes import BACKWARD, SHAPES, work
-from rwkv_lessons.lab import assembly, trace
+from rwkv_lessons.bench.shapes import BACKWARD, SHAPES, TRITON, operation_of, work
+from rwkv_lessons.bench.source import fingerprint
+from rwkv_lessons.lab import assembly, interpreter, trace
 
 CPU = torch.device("cpu")
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")
@@ -35,6 +37,15 @@ def test_work_of_the_readme_table():
     assert floor_seconds(least, "float32", card) == least.flops / 67e12
     half = work("wkv5", SHAPES["wkv5"]["table"], "bfloat16")
     assert floor_seconds(half, "bfloat16", card) == half.bytes / 4.3e12
+
+
+def test_a_ladder_in_triton_computes_the_same():
+    for operation in ("wkv6", "wkv6" + BACKWARD):
+        triton = operation.replace("wkv6", "wkv6" + TRITON)
+        assert SHAPES[triton] == SHAPES[operation]
+        shape = SHAPES[operation]["quick"]
+        assert work(triton, shape, "float32") == work(operation, shape, "float32")
+    assert operation_of("wkv6-triton-few") == "wkv6-triton"
 
 
 def test_work_of_wkv6_is_that_of_the_projects_floors():
@@ -177,6 +188,8 @@ class OnCPU:
 
 EVERY_RUNG = [rung for ladder in LADDERS.values() for rung in ladder]
 FORWARD_RUNGS = [rung for rung in EVERY_RUNG if not rung.operation.endswith(BACKWARD)]
+TRITON_RUNGS = list(dict.fromkeys(rung for rung in EVERY_RUNG if TRITON in rung.operation))
+FORWARD_RUNGS = list(dict.fromkeys(rung for rung in FORWARD_RUNGS if rung not in TRITON_RUNGS))
 
 
 @pytest.mark.parametrize("rung", FORWARD_RUNGS, ids=lambda rung: rung.method)
@@ -216,6 +229,50 @@ def test_gradients_of_the_rungs_go_through_the_bench(monkeypatch):
     for got, want in zip(found, expected, strict=True):
         assert (got.double() - want).norm() <= 1e-5 * want.norm()  # dw is what two sums leave
     assert method.sources[-1] == "solutions/09_the_way_back.py::gradients"
+
+
+@pytest.mark.parametrize("rung", TRITON_RUNGS, ids=lambda rung: rung.method)
+def test_every_triton_rung_goes_through_the_bench(rung, monkeypatch):
+    pytest.importorskip("triton")
+    backward = rung.operation.endswith(BACKWARD)
+    modules = {}
+
+    def load(self):
+        modules[self] = module = original(self)
+        for name, value in vars(module).items():
+            if hasattr(value, "arg_names"):  # a kernel
+                setattr(module, name, InInterpreter(value))
+        return module
+
+    original = type(rung).load
+    monkeypatch.setattr(type(rung), "load", load)
+    method = (methods._gradient_rung_method if backward else methods._triton_rung_method)(rung)
+    inputs = make_inputs(rung.operation, (1, 4, 1, 64), "float32", CPU)
+    expected = in_float64(rung.operation, inputs)
+    found = method.prepare(*inputs)()
+    found, expected = (x if isinstance(x, tuple) else (x,) for x in (found, expected))
+    assert len(found) == len(expected)
+    for got, want in zip(found, expected, strict=True):
+        assert (got.double() - want).norm() <= 1e-5 * want.norm()
+    assert fingerprint(*method.sources)
+
+
+class InInterpreter:
+    """A Triton kernel that is launched on the CPU."""
+
+    def __init__(self, kernel):
+        self.kernel = kernel
+
+    def __getitem__(self, grid):
+        return functools.partial(interpreter.run, self.kernel, grid)
+
+
+def test_a_compiled_triton_kernel_tells_what_it_uses():
+    form = SimpleNamespace(n_regs=120, n_spills=2)
+    form.metadata = SimpleNamespace(shared=64, num_warps=4)
+    kernel = SimpleNamespace(device_caches={0: ({"key": form}, {}, None, None, None)})
+    facts = {"registers": 120, "local_bytes": 8, "shared_bytes": 64, "block": 128}
+    assert methods.compiled(kernel) == facts
 
 
 @pytest.mark.parametrize("asked", [60, lambda: 60], ids=["property", "method"])

@@ -108,3 +108,10 @@ def test_a_result_needs_evidence_that_passed():
 def test_exercise_hints_are_three():
     fields = {field.name for field in Exercise.__dataclass_fields__.values()}
     assert {"minutes", "difficulty", "hints", "evidence"} <= fields
+
+
+def test_without_triton_its_lessons_are_left_out(lesson, tmp_path):
+    (tmp_path / "02_tiles.py").write_text("raise ModuleNotFoundError('no', name='triton')")
+    assert exercises.ids() == [lesson]
+    with pytest.raises(ModuleNotFoundError):
+        exercises.ids("02_tiles")

@@ -1,8 +1,8 @@
 """The calls of flash-linear-attention, against the recurrence in float64 and against FLA itself."""
 
 import inspect
-import math
 import sys
+from importlib.util import find_spec
 from types import ModuleType
 
 import pytest
@@ -166,7 +166,7 @@ def test_a_patch_and_the_way_back(modules):
 
 
 def test_a_patch_without_fla_says_so():
-    if "fla" in sys.modules:
+    if find_spec("fla"):
         pytest.skip("FLA is installed here")
     with pytest.raises(ModuleNotFoundError, match="fla"):
         patch_fla()
@@ -203,35 +203,58 @@ def test_fla_reversed_gives_the_same():
         near(fused_recurrent_rwkv6(*given), [y.double() for y in want], 1e-5)
 
 
-@pytest.mark.gpu
-def test_flas_layer_runs_on_our_kernels(monkeypatch):
-    """A prompt, then tokens from the cache: with the patch as without, and through our kernels.
-
-    With up to 64 tokens the layer takes FLA's recurrent function, which has little to autotune.
-    """
+@pytest.fixture
+def layer(monkeypatch):
+    """FLA's layer, the kernels around the recurrence in torch: they would autotune for minutes."""
     layers = pytest.importorskip("fla.layers.rwkv6")
-    cache = pytest.importorskip("fla.models.utils").Cache
+    monkeypatch.setattr(
+        layers, "token_shift", lambda x, _=None: torch.nn.functional.pad(x, (0, 0, 1, -1)) - x
+    )
     torch.manual_seed(0)
-    layer = layers.RWKV6Attention(hidden_size=256, num_heads=2, layer_idx=0).cuda().bfloat16()
-    x = torch.randn(1, 60, 256, device="cuda", dtype=torch.bfloat16)
+    layer = layers.RWKV6Attention(hidden_size=256, num_heads=2, layer_idx=0)
+    layer.g_norm, layer.gate_fn = torch.nn.LayerNorm(256), torch.nn.functional.silu
+    return layer
 
-    def outputs():
-        leaf, past = x.clone().requires_grad_(), cache()
-        o, *_ = layer(leaf)
-        (o.float() * torch.linspace(-1, 1, 256, device="cuda")).sum().backward()
-        with torch.no_grad():
-            parts = [layer(part, past_key_values=past, use_cache=True)[0]
-                     for part in x.split([40, 18, 1, 1], 1)]  # fmt: skip
-        return o, torch.cat(parts, 1), leaf.grad
 
-    calls = []
-    ours = fla.wkv6
-    monkeypatch.setattr(fla, "wkv6", lambda *a, **k: calls.append(a[0].shape[1]) or ours(*a, **k))
-    want = outputs()
-    assert not calls
+def through(layer, x):
+    """The output of a text, of its parts after one another from the cache, and x's gradient."""
+    leaf = x.clone().requires_grad_()
+    o, *_ = layer(leaf)
+    (o.float() * torch.linspace(-1, 1, o.shape[-1], device=x.device)).sum().backward()
+    past = pytest.importorskip("fla.models.utils").Cache()
+    with torch.no_grad():
+        parts = [
+            layer(part, past_key_values=past, use_cache=True)[0]
+            for part in x.split([40, 18, 1, 1], 1)
+        ]
+    return o, torch.cat(parts, 1), leaf.grad
+
+
+@pytest.fixture
+def lengths(monkeypatch):
+    """T of every call that reaches `wkv6`."""
+    seen, ours = [], fla.wkv6
+    monkeypatch.setattr(fla, "wkv6", lambda *a, **k: seen.append(a[0].shape[1]) or ours(*a, **k))
+    return seen
+
+
+def test_flas_layer_works_on_a_cpu(layer, lengths):
+    """Where it has no kernels of its own; decoding from the cache continues the text."""
     with patch_fla():
-        got = outputs()
-    assert calls == [60, 40, 18, 1, 1]
+        o, parts, gradient = through(layer, torch.randn(1, 60, 256))
+    assert lengths == [60, 40, 18, 1, 1]
+    torch.testing.assert_close(parts, o, rtol=1e-4, atol=1e-5 * float(o.abs().max()))
+    assert torch.isfinite(gradient).all() and gradient.norm() > 0
+
+
+@pytest.mark.gpu
+def test_flas_layer_runs_on_our_kernels(layer, lengths):
+    """With the patch as without; with up to 64 tokens FLA takes its recurrent function."""
+    layer, x = layer.cuda().bfloat16(), torch.randn(1, 60, 256).cuda().bfloat16()
+    want = through(layer, x)
+    assert not lengths
+    with patch_fla():
+        got = through(layer, x)
+    assert lengths == [60, 40, 18, 1, 1]
     for a, b in zip(got, want, strict=True):  # bf16 through five projections: 2⁻⁸ a few times
         assert (a.double() - b.double()).norm() <= 0.03 * b.double().norm()
-        assert math.isfinite(float(a.detach().float().norm()))

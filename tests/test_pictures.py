@@ -150,3 +150,36 @@ def test_the_drawn_schedule_has_the_counted_passes(lanes, width, op, data):
     assert [len(passes)] == list(counted)
     assert sum(not extra for _, extra in passes) == least[0]
     assert {n for served, _ in passes for who in served.values() for n in who} == set(range(lanes))
+
+
+def test_a_program_of_triton_and_its_share():
+    pytest.importorskip("triton")
+    from rwkv_lessons.lab.evidence_wkv6_triton import Size, wkv6_launch
+    from rwkv_lessons.lab.exercises import load, solutions
+    from rwkv_lessons.lab.interpreter import trace as triton_trace
+    from rwkv_lessons.lab.program_pictures import who_reads_what
+
+    lesson, kernel = solutions("12_fused_recurrent"), load("12_fused_recurrent.kernel").reference
+    size = Size((1, 6, 2, 10, 7))
+    launch = wkv6_launch(lesson.launch, lesson.TENSORS, lesson.WRITES, size, BK=4, BV=4)
+    seen = triton_trace(kernel, launch.grid, **launch.arguments())
+    picture = who_reads_what(seen, "r", "s0", "o_parts", program=(1, 2, 1))
+    assert "r 12 of 60 elements of its plane, all programs 2×" in picture.text
+    assert "s0 6 of 70 elements" in picture.text and "o_parts 18 of 42" in picture.text
+    r, s0, o = picture.figure.axes
+    assert (r.get_xlabel(), r.get_ylabel(), s0.get_ylabel()) == ("key", "token", "key")
+    assert [text.get_text() for text in (r.title, s0.title, o.title)] == [""] * 3  # set on the left
+    assert o.get_title(loc="left") == "o_parts: written 1×"
+    with pytest.raises(ValueError, match="does not use r"):
+        who_reads_what(seen, "r", program=(9, 9, 9))
+
+
+def test_blocks_are_dealt_out_over_the_card():
+    from rwkv_lessons.lab.on_the_card import on_the_card
+
+    picture = on_the_card(("few", 16, 4), ("many", 256, 1))
+    few, many = picture.text.splitlines()
+    assert few == "few: 16 × 4 warps, on 16 of 132 SMs, 4 warps each"
+    assert many == "many: 256 × 1 warp, on 132 of 132 SMs, 1 or 2 warps each"
+    top, _ = picture.figure.axes
+    assert len(top.patches) == 132 and len(top.texts) == 16

@@ -6,7 +6,7 @@ from rwkv_lessons.bench.record import Provenance, Record, Row, load, path, save
 from rwkv_lessons.bench.roofline import rates
 from rwkv_lessons.bench.shapes import operation_of, work
 from rwkv_lessons.bench.source import fingerprint
-from rwkv_lessons.lab.records import every_record, record, stale, stale_rows
+from rwkv_lessons.lab.records import every_record, record, stale, stale_rows, times
 
 NOWHERE = Provenance("Test Card", "1.0", "0.0", "2000-01-01", "none", "made up", "none")
 SHAPE = (1, 2, 3, 4)
@@ -76,6 +76,17 @@ def test_rows_are_found_by_method_shape_and_dtype():
     for method, match in (("a", "2 rows"), ("b", "0 rows")):
         with pytest.raises(LookupError, match=match):
             found.row(method)
+
+
+def test_times_of_a_record_and_of_none(tmp_path):
+    rows = (
+        Row("fast", SHAPE, "float32", median_ms=0.25),
+        Row("broken", SHAPE, "float32", problem="no"),
+    )
+    save(Record("some", NOWHERE, rows), tmp_path)
+    text = times("some", "Test Card", tmp_path)
+    assert text.splitlines()[1:] == ["  fast: 0.250 ms", "  broken: no"]
+    assert times("other", "Test Card", tmp_path) == "other: not recorded on an Test Card yet"
 
 
 def test_a_missing_record_is_named(tmp_path):

@@ -99,6 +99,19 @@ def test_writes_what_the_model_writes(model, lengths, cache):
     assert len(found[:, -12:].unique()) > 3  # a model that repeats itself would show nothing
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("cache", [None, "static"])
+def test_writes_the_same_on_a_gpu(model, cache):
+    given = texts(70, 7, 3)  # 70 tokens: the kernel of prefill, then that of decode
+    given |= {"cache_implementation": cache, "disable_compile": True} if cache else {}
+    model.cuda()
+    given |= {name: given[name].cuda() for name in ("input_ids", "attention_mask")}
+    tokens, logits = written(model, **given)
+    found, ours = written(use_latent_mla(model), **given)
+    assert torch.equal(found, tokens)
+    torch.testing.assert_close(ours, logits, rtol=0, atol=1e-3)  # three TF32 products for one
+
+
 def test_goes_through_our_attention(model, monkeypatch):
     from rwkv_lessons.interop import mla_transformers
 
@@ -202,6 +215,7 @@ def test_undo(model):
     assert model.config._attn_implementation == "latent_mla"
     assert undo_latent_mla(undo_latent_mla(model)) is model
     assert model.config._attn_implementation == "eager"
+    assert not any("expand_kv" in vars(part) for part in model.modules())
     again, after = written(model, **given)
     assert torch.equal(again, tokens) and torch.equal(after, logits)
 

@@ -1,6 +1,8 @@
 """The fused recurrent WKV-6, one token in place, the options of every method, and the rule."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -8,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_wkv6 import DECAYS, HALF, NAMES, SINGLE, gradients_given, in_float64, make, near, results
 
-from rwkv_lessons import wkv6 as package
-from rwkv_lessons.lab import assembly
-from rwkv_lessons.wkv6 import (
+pytest.importorskip("triton")
+from rwkv_lessons.lab import assembly  # noqa: E402
+from rwkv_lessons.wkv6 import (  # noqa: E402
     METHODS,
     method_for,
     recurrent,
@@ -21,7 +23,7 @@ from rwkv_lessons.wkv6 import (
     wkv6_reference,
     wkv6_step,
 )
-from rwkv_lessons.wkv6.options import log_decay
+from rwkv_lessons.wkv6.options import launches_directly, log_decay  # noqa: E402
 
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels are compiled")
 compiles = pytest.mark.skipif(assembly.available() is not None, reason=str(assembly.available()))
@@ -346,6 +348,7 @@ def test_the_rule_is_the_table_of_its_docstring():
         ("cuda", torch.float16, 54, 32, 64, False): "recurrent",
     }.items():
         assert method_for(device, dtype, *shape) == method
+    assert method_for("cuda", torch.bfloat16, 4096, 512, 64, True, packed=True) == "recurrent"
 
 
 def test_more_tokens_never_bring_the_recurrent_method_back():
@@ -362,6 +365,22 @@ def test_compiled_without_a_graph_break(options):
     for f in (wkv6, wkv6_recurrent):
         compiled = torch.compile(f, fullgraph=True, backend="eager")
         near(compiled(*x, **options), f(*x, **options), 1e-6, NAMES)
+
+
+def test_the_package_works_without_triton():
+    """As on macOS and on Windows: the other methods, and one token in place."""
+    script = (
+        "import sys; sys.modules['triton'] = None\n"
+        "import torch\n"
+        "from rwkv_lessons.wkv6 import METHODS, method_for, wkv6, wkv6_step\n"
+        "assert 'recurrent' not in METHODS\n"
+        "assert method_for('cuda', torch.float16, 1, 64, 64, False) == 'cuda'\n"
+        "x = [torch.ones(1, 1, 2, 3)] * 3 + [-torch.ones(1, 1, 2, 3), torch.ones(2, 3)]\n"
+        "state = torch.zeros(1, 2, 3, 3)\n"
+        "assert wkv6_step(*x, state).eq(wkv6(*x)[0]).all() and state.eq(1).all()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_float64_goes_to_matrix_products():
@@ -492,8 +511,7 @@ def test_recurrent_in_torch_compile_and_opcheck():
 @pytest.mark.gpu
 def test_the_package_launches_without_the_dispatcher_only_where_that_is_the_same():
     x = make(1, 3, 2, 64, 64, dtype=torch.float32, device="cuda")
-    assert recurrent.launches_directly(x[0])
+    assert launches_directly(x[0])
     with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
-        assert not recurrent.launches_directly(x[0])
-    assert not recurrent.launches_directly(torch.nn.Parameter(x[0]))
-    assert package.recurrent is recurrent
+        assert not launches_directly(x[0])
+    assert not launches_directly(torch.nn.Parameter(x[0]))

@@ -3,6 +3,8 @@
 python -m rwkv_lessons.bench wkv5         every method of the library, one row each
 python -m rwkv_lessons.bench ladder wkv5  every rung of the lessons' ladder
 python -m rwkv_lessons.bench profile wkv5 what torch launches without a kernel of ours
+python -m rwkv_lessons.bench wkv6-decode  one token, with the state in and out
+python -m rwkv_lessons.bench first        the first call of a fresh process, which compiles
 python -m rwkv_lessons.bench mla-decode   a query token against a latent cache
 python -m rwkv_lessons.bench mla-prefill  latent attention of a whole prompt
 python -m rwkv_lessons.bench mla-generate a whole MiniCPM3-4B that writes text
@@ -12,6 +14,8 @@ python -m rwkv_lessons.bench readme       the README's tables and figures, from 
     shapes.py   the shapes, bytes and flops of each operation
     rungs.py    the steps of the lessons' ladders, and where to find them
     methods.py  a library function, a rung or a peer as something that can be checked and timed
+    decode.py   one token of WKV-6, eager and as a CUDA graph
+    first.py    the first call of a fresh process
     peers.py    other people's packages, if they are installed
     timing.py   device time, host time, memory
     measure.py  one method: check against float64, then time

@@ -44,6 +44,12 @@ def _parser():
     _add_record(profile)
     profile.set_defaults(command=_profile)
 
+    first = commands.add_parser("first", help="time the first call of a fresh process, WKV-6")
+    first.add_argument("--dtype", type=_names(DTYPES), help="one or more of " + ",".join(DTYPES))
+    first.add_argument("--methods", type=_names(), help="only these, separated by commas")
+    first.set_defaults(command=_on_torch("time_first_calls"))
+    _add_record(first)
+
     prefill = commands.add_parser("mla-prefill", help="latent attention of a whole prompt")
     prefill.add_argument(
         "--shape", type=_shape_of("B,T,H,K,R,P,V"), action="append", help="B,T,H,K,R,P,V"
@@ -67,6 +73,13 @@ def _parser():
     readme = commands.add_parser("readme", help="write README's tables and figures from records")
     readme.add_argument("--check", action="store_true", help="write nothing, fail on a difference")
     readme.set_defaults(command=_readme)
+
+    rungs = commands.add_parser("mla-ladder", help="a step of latent attention, rung by rung")
+    rungs.add_argument("--methods", type=_names(), help="only these, separated by commas")
+    rungs.add_argument("--dtype", type=_names(DTYPES), help="one or more of " + ",".join(DTYPES))
+    rungs.add_argument("--quick", action="store_true", help="a small shape, few repetitions")
+    _add_record(rungs)
+    rungs.set_defaults(command=_mla_ladder)
     return parser
 
 
@@ -140,6 +153,12 @@ def _profile(options):
     from rwkv_lessons.bench import profile
 
     profile.command(options)
+
+
+def _mla_ladder(options):
+    from rwkv_lessons.bench import mla_ladder
+
+    mla_ladder.command(options)
 
 
 def _readme(options):

@@ -6,11 +6,11 @@ from contextlib import contextmanager
 
 import torch
 
-from rwkv_lessons.bench import methods, timing
+from rwkv_lessons.bench import decode, methods, timing
 from rwkv_lessons.bench.methods import reference
 from rwkv_lessons.bench.record import Row
 from rwkv_lessons.bench.roofline import rates
-from rwkv_lessons.bench.shapes import BACKWARD, work
+from rwkv_lessons.bench.shapes import BACKWARD, DECODE, untooled, work
 from rwkv_lessons.bench.source import fingerprint
 
 # The largest ‖o − ref‖ / ‖ref‖ that is timed. float32: the decay exp(w) is rounded by up to 6e-8,
@@ -21,11 +21,13 @@ PEER_LIMIT = 1e-2  # a peer may use TF32 or bf16 inside: the row says how far of
 
 
 def make_inputs(operation, shape, dtype, device):
-    """The project's inputs for `operation`: r, k, v, w, u."""
+    """The project's inputs for `operation`: r, k, v, w, u, and the state where one is decoded."""
+    if operation == DECODE:
+        return decode.make_inputs(shape, dtype, device)
     from rwkv_lessons import inputs
 
     make = {"wkv5": inputs.rwkv5_inputs, "wkv6": inputs.rwkv6_inputs}
-    make = make[operation.removesuffix(BACKWARD)]
+    make = make[untooled(operation).removesuffix(BACKWARD)]
     return make(*shape, dtype=getattr(torch, dtype), device=device)
 
 
@@ -34,13 +36,16 @@ IN_TORCH = {"wkv5": "chunked", "wkv6": "doubling"}  # float64, without a loop ov
 
 @torch.no_grad()
 def in_float64(operation, inputs):
-    """The reference's output on the same numbers, upcast; on the same device.
+    """The reference's output on the same numbers, upcast; on the same device. Decoding: o and s1.
 
     For <operation>-backward o and the gradients of the inputs, by matrix products in torch: the
     tests hold them against the reference, which would keep every state.
     """
+    if operation == DECODE:
+        return decode.in_float64(inputs)
     if operation.endswith(BACKWARD):
-        products = methods.library_function(operation, IN_TORCH[operation.removesuffix(BACKWARD)])
+        products = IN_TORCH[untooled(operation).removesuffix(BACKWARD)]
+        products = methods.library_function(operation, products)
         return methods.with_gradients(products, [x.double() for x in inputs])
     return reference(operation)(*(x.double() for x in inputs))[0]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from rwkv_lessons.bench.rungs import BLOCKS, FINISHED, LADDERS
-from rwkv_lessons.bench.shapes import BACKWARD
+from rwkv_lessons.bench.shapes import BACKWARD, TRITON, untooled
 from rwkv_lessons.bench.source import ROOT, relative_imports, source_of
 from rwkv_lessons.launch import as_array, stream
 
@@ -30,7 +30,7 @@ class Method:
 
 def library(operation):
     """The methods of rwkv_lessons.<operation>, by name; for <operation>-backward, both passes."""
-    package = import_module(f"rwkv_lessons.{operation.removesuffix(BACKWARD)}")
+    package = import_module(f"rwkv_lessons.{untooled(operation).removesuffix(BACKWARD)}")
     if operation.endswith(BACKWARD):  # the reference would keep every state
         found = {name: f for name, f in package.METHODS.items() if name != "reference"}
         return {name: _gradient_method(name, f) for name, f in found.items()}
@@ -38,7 +38,7 @@ def library(operation):
 
 
 def library_function(operation, name):
-    package = import_module(f"rwkv_lessons.{operation.removesuffix(BACKWARD)}")
+    package = import_module(f"rwkv_lessons.{untooled(operation).removesuffix(BACKWARD)}")
     return package.METHODS[name]
 
 
@@ -47,12 +47,22 @@ def reference(operation):
     return library_function(operation, "reference")
 
 
+def recommended(operation):
+    """The operation's own function, where it picks a method by a rule, as one more method."""
+    name = operation.removesuffix(BACKWARD)
+    package = import_module(f"rwkv_lessons.{name}")
+    if not hasattr(package, "method_for"):
+        return {}
+    make = _gradient_method if operation.endswith(BACKWARD) else _library_method
+    return {name: make(name, getattr(package, name))}
+
+
 def ladder(operation):
     """The rungs of the lessons and the finished kernel, by name, from the bottom up."""
     methods = []
     for rung in LADDERS[operation]:
         backward = operation.endswith(BACKWARD)
-        methods.append((_gradient_rung_method if backward else _rung_method)(rung))
+        methods.append(_gradient_rung_method(rung) if backward else _forward_rung_method(rung))
         if rung.swept:
             methods += [_rung_method(rung, block) for block in BLOCKS]
     finished = FINISHED[operation]
@@ -67,13 +77,18 @@ def _library_method(name, f):
     module = inspect.getmodule(inspect.unwrap(f))
     file = Path(module.__file__).resolve()
     layout = [x for x in (file.with_name("tiles.py"),) if name == "cuda" and x.exists()]
-    sources = tuple(x.relative_to(ROOT).as_posix() for x in (file, *layout))
-    return Method(name, prepare, sources=sources, facts=lambda run: launched(module, run))
+    files = (file, *layout)
+    facts = launched
+    if hasattr(module, "triton") or hasattr(module, "method_for"):  # in Triton, or any of them
+        files = sorted(relative_imports(file))
+        facts = launched_by_triton
+    sources = tuple(x.relative_to(ROOT).as_posix() for x in files)
+    return Method(name, prepare, sources=sources, facts=lambda run: facts(module, run))
 
 
 def _gradient_method(name, f):
     forward = _library_method(name, f)
-    files = relative_imports(ROOT / forward.sources[0])
+    files = relative_imports(Path(inspect.getmodule(inspect.unwrap(f)).__file__).resolve())
     files = tuple(sorted(file.relative_to(ROOT).as_posix() for file in files))
 
     def prepare(*inputs):
@@ -88,6 +103,10 @@ def with_gradients(f, inputs):
     with torch.enable_grad():
         o = f(*leaves)[0]
         return o.detach(), *torch.autograd.grad(o, leaves, inputs[2].flip(1))
+
+
+def _forward_rung_method(rung):
+    return _triton_rung_method(rung) if TRITON in rung.operation else _rung_method(rung)
 
 
 def _rung_method(rung, *block):
@@ -120,10 +139,30 @@ def _rung_method(rung, *block):
     )
 
 
-def _gradient_rung_method(rung):
-    """The last forward rung, and `gradients` of `rung` after it; results as `with_gradients`."""
-    forward = _rung_method(LADDERS[rung.operation.removesuffix(BACKWARD)][-1])
+def _triton_rung_method(rung):
+    """`forward(r, k, v, w, u, s0)` of the lesson: it allocates what the kernel writes."""
     module = rung.load()
+
+    def prepare(r, k, v, w, u):
+        B, _, H, N = r.shape
+        w, u, s0 = w.float(), u.float(), torch.zeros(B, H, N, N, device=r.device)
+        return lambda: module.forward(r, k, v, w, u, s0)[0]
+
+    return Method(
+        rung.method,
+        prepare,
+        dtypes=("float32",),
+        sources=(f"{rung.file}::forward",),
+        facts=lambda run: compiled(getattr(module, rung.kernel)),
+    )
+
+
+def _gradient_rung_method(rung):
+    """A forward rung, and `gradients` of `rung` after it; results as `with_gradients`."""
+    rungs = LADDERS[rung.operation.removesuffix(BACKWARD)]
+    forward = next((x for x in rungs if x.stem == rung.after), rungs[-1])
+    forward, module = _forward_rung_method(forward), rung.load()
+    facts = compiled if TRITON in rung.operation else resources
 
     def prepare(r, k, v, w, u):
         first, do = forward.prepare(r, k, v, w, u), v.flip(1).contiguous()
@@ -143,7 +182,7 @@ def _gradient_rung_method(rung):
         dtypes=("float32",),
         sources=(*forward.sources, f"{rung.file}::{rung.kernel}"),
         note="registers of the backward sweep",
-        facts=lambda run: resources(module.backward_sweep),
+        facts=lambda run: facts(module.backward_sweep),
     )
 
 
@@ -178,6 +217,17 @@ def resources(kernel):
     }
 
 
+def compiled(kernel):
+    """Registers, local and shared bytes and threads of a Triton kernel, compiled by a launch."""
+    forms = [form for cache in kernel.device_caches.values() for form in cache[0].values()]
+    return {
+        "registers": max(form.n_regs for form in forms),
+        "local_bytes": max(4 * form.n_spills for form in forms),
+        "shared_bytes": max(form.metadata.shared for form in forms),
+        "block": max(32 * form.metadata.num_warps for form in forms),
+    }
+
+
 def launched(module, run):
     """The same of the first kernel that `run` hands to `launch.launch` from `module`."""
     original, found = getattr(module, "launch", None), {}
@@ -200,3 +250,30 @@ def launched(module, run):
         finally:
             module.launch = original
     return found
+
+
+def launched_by_triton(module, run):
+    """The same of the first Triton kernel that `run` launches, however it does it; {} if none."""
+    from triton.compiler import CompiledKernel
+
+    original, seen = CompiledKernel.run, []  # every launch asks for it
+
+    def spy(kernel):
+        seen.append(kernel)
+        return original.fget(kernel)
+
+    CompiledKernel.run = property(spy)
+    try:
+        run()
+    finally:
+        CompiledKernel.run = original
+    return _of_triton(seen[0]) if seen else {}
+
+
+def _of_triton(kernel):
+    return {
+        "registers": kernel.n_regs,
+        "local_bytes": 4 * kernel.n_spills,
+        "shared_bytes": kernel.metadata.shared,
+        "block": 32 * kernel.metadata.num_warps,
+    }

@@ -21,6 +21,7 @@ from rwkv_lessons.bench.mla_prefill import refuse_a_part
 from rwkv_lessons.bench.provenance import provenance
 from rwkv_lessons.bench.record import Record, Row, save
 from rwkv_lessons.bench.show import console
+from rwkv_lessons.bench.source import fingerprint
 from rwkv_lessons.interop.mla_transformers import undo_latent_mla, use_latent_mla
 
 SHAPES = ((1, 512, 128), (8, 512, 128), (16, 512, 128), (1, 4096, 128), (16, 4096, 128))
@@ -30,8 +31,8 @@ SMALL = dict(  # a model for a machine without a GPU
     num_attention_heads=2, num_key_value_heads=2, q_lora_rank=16, kv_lora_rank=32,
     qk_nope_head_dim=16, qk_rope_head_dim=16, v_head_dim=16, max_position_embeddings=64,
 )  # fmt: skip
-SOURCES = ("rwkv_lessons/interop/mla_transformers.py", "rwkv_lessons/mla/prefill.py")
-SOURCES += ("rwkv_lessons/mla/decode.py",)
+KERNELS = ("prefill", "prefill_forward", "prefill_tiles", "decode", "decode_hopper", "splits")
+SOURCES = tuple(f"rwkv_lessons/mla/{name}.py" for name in KERNELS)
 
 
 def command(options):
@@ -78,6 +79,7 @@ def measure(model, method, shape):
     layers = model.config.num_hidden_layers
     row = {"method": method, "shape": tuple(shape), "dtype": str(weight.dtype).split(".")[-1]}
     if "latent" in method:
+        row |= {"sources": SOURCES, "sha256": fingerprint(*SOURCES)}
         use_latent_mla(model)
     else:
         model.set_attn_implementation(method.split()[0])

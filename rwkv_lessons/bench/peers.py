@@ -7,7 +7,8 @@ copies once, outside `run`. To add one, write the function and name it in `PEERS
 from importlib.metadata import version
 from importlib.util import find_spec
 
-from rwkv_lessons.bench.methods import Method
+from rwkv_lessons.bench.methods import Method, with_gradients
+from rwkv_lessons.bench.shapes import DECODE
 
 
 def fla_chunk(r, k, v, w, u):
@@ -23,6 +24,32 @@ def fla_recurrent(r, k, v, w, u):
 
     w = w.to(r.dtype).expand_as(r).contiguous()
     return lambda: fused_recurrent_rwkv6(r, k, v, w, u.to(r.dtype), scale=1.0)[0]
+
+
+def fla_chunk_gradients(r, k, v, w, u):
+    from fla.ops.rwkv6 import chunk_rwkv6
+
+    return _with_gradients(chunk_rwkv6, r, k, v, w, u)
+
+
+def fla_recurrent_gradients(r, k, v, w, u):
+    from fla.ops.rwkv6 import fused_recurrent_rwkv6
+
+    return _with_gradients(fused_recurrent_rwkv6, r, k, v, w, u)
+
+
+def _with_gradients(f, r, k, v, w, u):
+    inputs = (r, k, v, w.to(r.dtype), u.to(r.dtype))
+    return lambda: with_gradients(lambda *x: f(*x, scale=1.0), inputs)
+
+
+def fla_step(r, k, v, w, u, s0):
+    """FLA has no function of one token, and its state is not updated in place."""
+    from fla.ops.rwkv6 import fused_recurrent_rwkv6
+
+    w, u = w.to(r.dtype), u.to(r.dtype)
+    options = {"scale": 1.0, "initial_state": s0, "output_final_state": True}
+    return lambda: fused_recurrent_rwkv6(r, k, v, w, u, **options)
 
 
 def flash_rwkv(r, k, v, w, u):
@@ -51,6 +78,11 @@ PEERS = {  # operation → name: (module, distribution, adapter, note)
         "fla chunk": ("fla", "flash-linear-attention", fla_chunk, None),
         "fla recurrent": ("fla", "flash-linear-attention", fla_recurrent, None),
     },
+    "wkv6-backward": {
+        "fla chunk": ("fla", "flash-linear-attention", fla_chunk_gradients, None),
+        "fla recurrent": ("fla", "flash-linear-attention", fla_recurrent_gradients, None),
+    },
+    DECODE: {"fla recurrent": ("fla", "flash-linear-attention", fla_step, "another state")},
 }
 
 

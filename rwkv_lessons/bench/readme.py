@@ -138,6 +138,7 @@ BLOCKS = {f"{op}-ladder": _ladder_block(op) for op in LADDERS}
 BLOCKS |= {op: _methods_block(op) for op in LADDERS}
 BLOCKS |= {f"{op}-small": _methods_block(op, f"{op}-small") for op in LADDERS}
 BLOCKS["wkv6-peers"] = _methods_block("wkv6", "wkv6-peers")
+BLOCKS |= {name: _methods_block("wkv6", name) for name in ("wkv6-decode", "wkv6-first")}
 BLOCKS["wkv5-counters"] = _counters_block
 
 

@@ -4,13 +4,13 @@ import re
 
 import torch
 
-from rwkv_lessons.bench import methods, timing
+from rwkv_lessons.bench import decode, first, methods, timing
 from rwkv_lessons.bench.ceilings import ceilings
 from rwkv_lessons.bench.measure import in_float64, make_inputs, measure
 from rwkv_lessons.bench.peers import peers
 from rwkv_lessons.bench.provenance import provenance
 from rwkv_lessons.bench.record import Record, load, path, save
-from rwkv_lessons.bench.shapes import SHAPES
+from rwkv_lessons.bench.shapes import DECODE, SHAPES
 from rwkv_lessons.bench.show import console, progress, rows_table
 
 QUICK_MS = 20  # of repetitions: enough to see that everything works, not to compare
@@ -18,7 +18,10 @@ QUICK_MS = 20  # of repetitions: enough to see that everything works, not to com
 
 def time_methods(options):
     """Every method of the library, and the peers if asked for."""
-    found = methods.library(options.operation)
+    if options.operation == DECODE:
+        found = decode.library()
+    else:
+        found = methods.library(options.operation) | methods.recommended(options.operation)
     if options.peers:
         installed, missing = peers(options.operation)
         found |= installed
@@ -45,6 +48,20 @@ def measure_ceilings(options):
         console().print(f"{name:20} {value / 1e12:.2f} T")
     if here:
         _save(Record(options.record or "ceilings", here, (), found))
+
+
+def time_first_calls(options):
+    """How long the first call takes of a process that has no compiled kernel."""
+    if not torch.cuda.is_available():
+        raise ValueError("no NVIDIA GPU here: nothing is compiled for a first call")
+    here = provenance(options.commit) if options.record is not None else None
+    rows = []
+    for method in options.methods or first.METHODS:
+        for dtype in options.dtype or ["float32", "bfloat16"]:
+            rows.append(first.measure(method, dtype))
+    console().print(rows_table(rows))
+    if here:
+        _save(Record(options.record or "wkv6-first", here, tuple(rows)))
 
 
 def _time(options, found, dtypes, name):

@@ -15,6 +15,7 @@ class Rung:
     zeroed: bool = False  # adds to its output, which has to be zero before every launch
     swept: bool = False  # launch(B, T, H, N, block) takes a size: measured with several
     operation: str = "wkv5"  # which arguments it takes, see methods.py
+    after: str | None = None  # of gradients: the lesson whose forward pass is timed with them
 
     @property
     def method(self):
@@ -48,5 +49,17 @@ LADDERS = {
         Rung("09 the way back", "09_the_way_back", "gradients", None, operation="wkv6-backward"),
     ),
 }
+LADDERS["wkv6-triton"] = (
+    *LADDERS["wkv6"],  # where the lessons in Triton start from
+    Rung("12 fused recurrent", "12_fused_recurrent", "kernel", None, operation="wkv6-triton"),
+)
+LADDERS["wkv6-triton-backward"] = (
+    *LADDERS["wkv6-backward"],
+    Rung(
+        "13 its gradients", "13_its_gradients", "gradients", None,
+        operation="wkv6-triton-backward", after="12_fused_recurrent",
+    ),
+)  # fmt: skip
 BLOCKS = (32, 64, 128, 256, 512)  # threads per block of a sweep
-FINISHED = dict.fromkeys(LADDERS, "cuda")  # the library's method at the top of the ladder
+# The library's method at the top of the ladder.
+FINISHED = {name: "chunked" if "triton" in name else "cuda" for name in LADDERS}

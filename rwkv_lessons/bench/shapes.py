@@ -20,12 +20,21 @@ SHAPES = {
     "wkv6": {
         "table": (8, 4096, 64, 64),
         "one text": (1, 4096, 64, 64),
+        "long text": (1, 32768, 64, 64),
         "short": (1, 54, 32, 64),
         "quick": (2, 16, 2, 64),
     },
 }
 BACKWARD = "-backward"  # after an operation's name: the forward and the backward pass together
+TRITON = "-triton"  # after an operation's name: the same, for the ladder of the lessons in Triton
+SHAPES["wkv6" + TRITON] = SHAPES["wkv6"]
 SHAPES |= {name + BACKWARD: shapes for name, shapes in SHAPES.items()}
+DECODE = "wkv6-decode"  # one token for each of B texts, the state read and written
+SHAPES[DECODE] = {
+    "table": (8, 1, 64, 64),
+    "many texts": (256, 1, 64, 64),
+    "quick": (2, 1, 2, 64),
+}
 # (B, N, H, R, P, V): sequences, tokens in the cache of each, heads, rank, sizes of rope and value.
 MINICPM3, DEEPSEEK_V3, ITS_8TH_PART = (40, 256, 32, 64), (128, 512, 64, 128), (16, 512, 64, 128)
 MLA_DECODE = {
@@ -41,7 +50,12 @@ DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes of an element
 
 def operation_of(record):
     """The operation that a record's name starts with: "wkv6-backward" of "wkv6-backward-small"."""
-    return max((name for name in _WORK if f"{record}-".startswith(f"{name}-")), key=len)
+    return max((name for name in {*SHAPES, *_WORK} if f"{record}-".startswith(f"{name}-")), key=len)
+
+
+def untooled(operation):
+    """ "wkv6-backward" of "wkv6-triton-backward": what is computed, by whatever means."""
+    return operation.replace(TRITON, "")
 
 
 def work(operation, shape, dtype):
@@ -56,7 +70,7 @@ def work(operation, shape, dtype):
     Raises:
         ValueError: the operation, the shape or the dtype is not known here.
     """
-    if operation not in _WORK:
+    if untooled(operation) not in _WORK:
         raise ValueError(f"operation is {operation!r}, needs one of {', '.join(_WORK)}")
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {dtype!r}, needs one of {', '.join(DTYPES)}")
@@ -64,7 +78,7 @@ def work(operation, shape, dtype):
     count = len(letters.split())
     if len(shape) != count or any(n < 1 for n in shape):
         raise ValueError(f"shape is {tuple(shape)}, needs {count} positive numbers {letters}")
-    return _WORK[operation](*shape, DTYPES[dtype])
+    return _WORK[untooled(operation)](*shape, DTYPES[dtype])
 
 
 def _wkv5(B, T, H, N, itemsize):
@@ -99,6 +113,12 @@ def _with_gradients(forward, tensors, parameters):
     return work
 
 
+def _wkv6_decode(B, T, H, N, itemsize):
+    """As WKV-6, with a float32 state of N × N per head read and written."""
+    forward = _wkv6(B, T, H, N, itemsize)
+    return Work(forward.bytes + 2 * B * H * N * N * 4, forward.flops)
+
+
 def _mla_decode(B, N, H, R, P, V, itemsize):
     """One query token a sequence, absorbed, and w_v.
 
@@ -111,6 +131,7 @@ def _mla_decode(B, N, H, R, P, V, itemsize):
 
 
 _WORK = {
+    DECODE: _wkv6_decode,
     "mla-decode": _mla_decode,
     "wkv5": _wkv5,
     "wkv6": _wkv6,

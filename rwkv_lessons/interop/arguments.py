@@ -2,10 +2,10 @@
 
 import torch
 
+from ..wkv6.options import MAX_RAW_DECAY
+
 HEAD_SIZE = 64  # of all released RWKV-5 and RWKV-6 models; a flat [C] cannot say another
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-# exp(-exp(7)) is 0 even in float64. Above it the gradient is 0 too, not 0 · exp(x) = 0 · inf.
-MAX_RAW_DECAY = 7.0
 
 
 def check_sequences(receptance, key, value, **others):
@@ -51,3 +51,8 @@ def head_shape(name, x, C):
 def log_decay(raw, dtype=torch.float32):
     """w = -exp(raw): the state is multiplied by exp(w) = exp(-exp(raw))."""
     return -raw.to(dtype).clamp(max=MAX_RAW_DECAY).exp()
+
+
+def raw_decay(raw, dtype=torch.float32):
+    """raw for `wkv6(…, raw_decay=True)`, which takes the exponential: in float64 only if asked."""
+    return raw.to(dtype) if torch.float64 in (dtype, raw.dtype) else raw

@@ -6,11 +6,13 @@ argument has its gradient, through the output and through the state (there, rwkv
 takes the state to be zero), a CPU will do, and nothing is compiled when the module is imported.
 """
 
+from functools import partial
+
 import torch
 
 from ..wkv5 import wkv5
 from ..wkv6 import wkv6
-from .arguments import check_sequences, check_shape, head_shape, log_decay
+from .arguments import check_sequences, check_shape, head_shape, log_decay, raw_decay
 
 __all__ = [
     "Rwkv5LinearAttention",
@@ -86,8 +88,8 @@ def rwkv6_cuda_linear_attention(receptance, key, value, time_decay, time_first, 
     B, T, C = _check(receptance, key, value, time_decay, time_first, state)
     H, N = head_shape("time_first", time_first, C)
     check_shape("time_decay", time_decay, "B, T, C", (B, T, C))
-    w = log_decay(time_decay, _real(receptance)).reshape(B, T, H, N)
-    return _values_first(wkv6, receptance, key, value, w, time_first.reshape(H, N), state)
+    w, u = raw_decay(time_decay, _real(receptance)).reshape(B, T, H, N), time_first.reshape(H, N)
+    return _values_first(partial(wkv6, raw_decay=True), receptance, key, value, w, u, state)
 
 
 class Rwkv5LinearAttention:

@@ -39,7 +39,6 @@ def use_latent_mla(model):
         TypeError: model is not a `torch.nn.Module`.
         ValueError: its attention has no latent cache that is known here, or its kv_b_proj is not
             a plain linear layer (quantized, or wrapped by an adapter: merge it first).
-        ImportError: the transformers package is missing or older than 5.17.
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
@@ -57,8 +56,8 @@ def use_latent_mla(model):
 def undo_latent_mla(model):
     """Gives a model its own attention back and returns it; a model that has it stays as it is."""
     if hasattr(model, BEFORE):
-        for part in _attention_modules(model):
-            del part.expand_kv
+        for part in model.modules():
+            vars(part).pop("expand_kv", None)
         model.set_attn_implementation(getattr(model, BEFORE))
         delattr(model, BEFORE)
     return model

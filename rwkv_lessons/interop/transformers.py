@@ -10,12 +10,13 @@ mla_transformers.py. Nothing here imports the transformers package before it is 
 """
 
 import sys
+from functools import partial
 
 import torch
 
 from ..wkv5 import wkv5
 from ..wkv6 import wkv6
-from .arguments import check_sequences, check_shape, log_decay
+from .arguments import check_sequences, check_shape, log_decay, raw_decay
 from .mla_transformers import undo_latent_mla, use_latent_mla
 from .patch import Patch
 
@@ -97,8 +98,8 @@ def rwkv6_linear_attention(training, receptance, key, value, time_decay, time_fi
     B, T, C = _check(receptance, key, value, time_decay, time_first, state)
     H, N = time_first.shape
     check_shape("time_decay", time_decay, "B, T, C", (B, T, C))
-    w = log_decay(time_decay).reshape(B, T, H, N)
-    return _in_float32(wkv6, receptance, key, value, w, time_first, state)
+    w = raw_decay(time_decay).reshape(B, T, H, N)
+    return _in_float32(partial(wkv6, raw_decay=True), receptance, key, value, w, time_first, state)
 
 
 FUNCTIONS = {

@@ -51,10 +51,7 @@ def _parameter(param, value):
         alignment = int(alignment) if alignment else 16 if kind.startswith("*") else 1
         return kind, None, alignment % 16 == 0
     if hasattr(value, "data_ptr"):
-        from triton._utils import canonicalize_dtype
-
-        kind = "*" + canonicalize_dtype(str(value.dtype).removeprefix("torch."))
-        return kind, None, value.data_ptr() % 16 == 0
+        return pointer_type(value), None, value.data_ptr() % 16 == 0
     if isinstance(value, bool):
         return "u1", None, False
     if isinstance(value, float):
@@ -68,6 +65,13 @@ def _parameter(param, value):
         return "constexpr", 1, False
     kind = "i32" if -(2**31) <= value < 2**31 else "i64"
     return kind, None, value % 16 == 0 and not param.do_not_specialize
+
+
+def pointer_type(tensor):
+    """Triton's name of a tensor's type: "*fp32"."""
+    from triton._utils import canonicalize_dtype
+
+    return "*" + canonicalize_dtype(str(tensor.dtype).removeprefix("torch."))
 
 
 def build(kernel, parameters, arch, constants, options):

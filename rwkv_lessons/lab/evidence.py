@@ -67,16 +67,17 @@ class Difference(AssertionError):
     """Two arrays that should agree and do not; says where first."""
 
 
-def compare(got, want, letters="bthj", scale=None):
-    """Raises `Difference` at the first element of `got` further than TOLERANCE from `want`.
+def compare(got, want, letters="bthj", scale=None, tolerance=TOLERANCE):
+    """Raises `Difference` at the first element of `got` further than `tolerance` from `want`.
 
     Args:
         scale: of what was added up, if `want` is what remains of larger numbers; else its largest.
+        tolerance: over the scale.
     """
     got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
     if got.shape != want.shape:
         raise Difference(f"shape {list(got.shape)}, want {list(want.shape)}")
-    limit = TOLERANCE * max(np.abs(want).max(initial=0) if scale is None else scale, 1e-30)
+    limit = tolerance * max(np.abs(want).max(initial=0) if scale is None else scale, 1e-30)
     off = ~(np.abs(got - want) <= limit)  # a NaN is off too
     if off.any() and not want.shape:
         raise Difference(f"got {got:.10g}, want {want:.10g}")

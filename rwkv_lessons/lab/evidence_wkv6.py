@@ -17,6 +17,7 @@ from ..launch import as_array, stream
 from ..wkv6.reference import wkv6_reference
 from . import trace
 from .check import ABSENT, FAILED, PASSED, Row
+from .cubin import plain
 from .evidence import (
     HINTS,
     Case,
@@ -33,7 +34,9 @@ from .evidence import (
 LETTERS = dict.fromkeys(("r", "k", "w", "dr", "dk", "dw", "rdr", "kdk"), "bthi")
 LETTERS |= dict.fromkeys(("v", "o", "do", "dv"), "bthj")
 LETTERS |= dict.fromkeys(("s0", "s1", "ds0", "ds1"), "bhij")
-LETTERS |= {"u": "hi", "du": "bhi", "a": "bchi", "states": "bchji"}
+LETTERS |= {"u": "hi", "du": "bhi", "a": "bchi", "states": "bchji", "kept": "bchij"}
+# Gradients through the state alone, without the bonus.
+LETTERS |= {"dr_s": "bthi", "dk_s": "bthi", "dv_s": "bthj"}
 
 HINTS |= {
     "decay": "w is the log of the decay: the state is multiplied by exp(w[b, t, h, i]).",
@@ -86,22 +89,24 @@ def problem(shape, C=64, states=True, decay="text", device="cpu"):
     """Every array of LETTERS as a float64 tensor: inputs as a float32 kernel gets them, answers.
 
     Gradients are autograd's, through `wkv6_reference` in float64. `do` and `ds1` are random.
+
+    Args:
+        shape: B, T, H, N, or B, T, H, K, V where keys and values differ in size.
     """
-    B, T, H, N = shape
+    B, T, H, K, V = (*shape, shape[3])[:5]
     generator = torch.Generator().manual_seed(T)
 
     def random(*shape):
         return torch.randn(*shape, generator=generator).to(device).double()
 
-    given = dict(
-        zip("rkvwu", (x.double() for x in rwkv6_inputs(*shape, device=device)), strict=True)
-    )
-    s0, ds1, do = random(B, H, N, N), random(B, H, N, N), random(B, T, H, N)
+    tokens = rwkv6_inputs(B, T, H, max(K, V), device=device)
+    given = {x: y[..., : V if x == "v" else K].double() for x, y in tokens._asdict().items()}
+    s0, ds1, do = random(B, H, K, V), random(B, H, K, V), random(B, T, H, V)
     given |= {"s0": s0 * states, "ds1": ds1 * states, "do": do}
     if decay == "strong":
-        given["w"] = -4.6 - 9.2 * torch.sigmoid(random(B, T, H, N)).float().double()
+        given["w"] = -4.6 - 9.2 * torch.sigmoid(random(B, T, H, K)).float().double()
     if decay == "edge":
-        given["w"] = torch.where(random(B, T, H, N) < 0, -torch.inf, 0.0).double()
+        given["w"] = torch.where(random(B, T, H, K) < 0, -torch.inf, 0.0).double()
     rows = [
         _one_row({x: y if x == "u" else y[b : b + 1] for x, y in given.items()}, C)
         for b in range(B)
@@ -114,6 +119,7 @@ def _one_row(given, C):
     found = _gradients(given, C)
     # Without a bonus, all of dr and dk comes through the state.
     no_bonus = _gradients(given | {"u": torch.zeros_like(given["u"])}, C)
+    found |= {f"d{x}_s": no_bonus[f"d{x}"] for x in "rkv"}
     found |= {"rdr": given["r"] * no_bonus["dr"], "kdk": given["k"] * no_bonus["dk"]}
     return found | {"du": found["du"][None]}  # [1, H, N]: the sum over the batch is the caller's
 
@@ -131,13 +137,13 @@ def _gradients(given, C):
     ((o * given["do"]).sum() + (s * given["ds1"]).sum()).backward()
     found = {"o": o, "s1": s} | {f"d{x}": leaf.grad for x, leaf in leaves.items()}
     S, G = torch.stack(ends, 1), torch.stack([end.grad for end in ends], 1)
-    found |= {"states": S.transpose(-1, -2), "a": (S * G).sum(-1)}
+    found |= {"states": S.transpose(-1, -2), "kept": S, "a": (S * G).sum(-1)}
     return {name: x.detach() for name, x in found.items()}
 
 
 def parameters(kernel):
     """The names of a kernel's arguments."""
-    code = getattr(kernel, "py_func", kernel).__code__
+    code = plain(kernel).__code__
     return code.co_varnames[: code.co_argcount]
 
 

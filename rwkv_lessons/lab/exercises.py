@@ -66,8 +66,10 @@ def _todo(match):
 
 
 def source_of(function) -> str:
-    """The text of a function or of a compiled kernel, with its decorators."""
-    return inspect.getsource(getattr(function, "py_func", function)).rstrip("\n")
+    """The text of a function or of a kernel of numba or Triton, with its decorators."""
+    if not inspect.isfunction(function):
+        function = getattr(function, "py_func", None) or getattr(function, "fn", function)
+    return inspect.getsource(function).rstrip("\n")
 
 
 def attempted(function) -> bool:
@@ -114,9 +116,19 @@ def solutions(stem: str):
 
 
 def ids(stem: str | None = None) -> list[str]:
-    """Every exercise as 'NN_idea.name', in the order of the lessons."""
+    """Every exercise as 'NN_idea.name', in the order of the lessons.
+
+    Without a stem, lessons in Triton are left out where there is no Triton.
+    """
     chosen = [stem] if stem else [s for s in stems() if (SOLUTIONS / f"{s}.py").exists()]
-    return [f"{s}.{name}" for s in chosen for name in getattr(solutions(s), "EXERCISES", {})]
+    found = []
+    for s in chosen:
+        try:
+            found += [f"{s}.{name}" for name in getattr(solutions(s), "EXERCISES", {})]
+        except ModuleNotFoundError as error:
+            if stem or error.name != "triton":
+                raise
+    return found
 
 
 def load(id: str) -> Exercise:

@@ -27,6 +27,17 @@ def record(name, card=CARD, folder=None):
     return load(file)
 
 
+def times(name, card=CARD, folder=None):
+    """A line per method of a record with its median time; or that nobody recorded it yet."""
+    try:
+        found = record(name, card, folder)
+    except LookupError:
+        return f"{name}: not recorded on an {card} yet"
+    B, T, H, N = found.rows[0].shape
+    lines = [f"B={B} T={T} H={H} N={N}, {found.rows[0].dtype}: {card}, {found.provenance.date}"]
+    return "\n".join(lines + [f"  {row.method}: {row.outcome}" for row in found.rows])
+
+
 def every_record(folder=None):
     """All records of all cards, by path."""
     return {file: load(file) for file in sorted((folder or RECORDS).glob("*/*.json"))}

@@ -10,30 +10,30 @@ With the same w for every token it is WKV-5.
 
 import torch
 
-from . import cuda, recurrent
+from . import cuda
 from .decode import wkv6_step
 from .doubling import wkv6_doubling
-from .options import check_call, takes_options
-from .recurrent import wkv6_recurrent
+from .options import TRITON, check_call, takes_options, wants_gradients
 from .reference import wkv6_reference
 from .tiles import LARGEST
 
-__all__ = [
-    "METHODS", "method_for", "wkv6", "wkv6_cuda", "wkv6_doubling", "wkv6_recurrent",
-    "wkv6_reference", "wkv6_step",
-]  # fmt: skip
+__all__ = ["METHODS", "method_for", "wkv6", "wkv6_cuda", "wkv6_doubling", "wkv6_reference"]
+__all__ += ["wkv6_chunked", "wkv6_recurrent", "wkv6_step"]
 
 wkv6_cuda = takes_options(cuda.wkv6_cuda)
-METHODS = {
-    "reference": wkv6_reference,
-    "doubling": wkv6_doubling,
-    "cuda": wkv6_cuda,
-    "recurrent": wkv6_recurrent,
-}
+METHODS = {"reference": wkv6_reference, "doubling": wkv6_doubling, "cuda": wkv6_cuda}
+if TRITON:
+    from . import recurrent
+    from .chunked import wkv6_chunked
+    from .recurrent import wkv6_recurrent
+
+    METHODS |= {"recurrent": wkv6_recurrent, "chunked": wkv6_chunked}
+else:
+    wkv6_recurrent = wkv6_chunked = wkv6_doubling
 MANY_HEADS = 256  # with as many, tokens one after the other no longer find free multiprocessors
 
 
-def method_for(device, dtype, T, heads, size, gradients):
+def method_for(device, dtype, T, heads, size, gradients, packed=False):
     """The method that `wkv6` takes, a key of `METHODS`, by what was measured on an H200.
 
     | device | T                  | and            | method    | because |
@@ -41,24 +41,30 @@ def method_for(device, dtype, T, heads, size, gradients):
     | no GPU | 1                  |                | reference | nothing to make products of |
     | no GPU | more               |                | doubling  | matrix products, on any device |
     | GPU    | any                | float64        | doubling  | no kernel computes in it |
-    | GPU    | from 5             | size over 1024 | doubling  | the cuda kernels end there |
+    | GPU    | any                | packed         | recurrent | the others read cu_seqlens first |
     | GPU    | up to 4            |                | recurrent | least to launch |
     | GPU    | up to 16           | no gradients   | recurrent | least to launch |
     | GPU    | up to 128          | … and few heads| recurrent | a chain of small steps |
+    | GPU    | more               | size over 1024 | doubling  | the cuda kernels end there |
     | GPU    | more               |                | cuda      | many tokens in shared memory |
+
+    Without Triton there is no recurrent method: one of the last two then takes its place.
 
     Args:
         device: "cuda" or another `torch.device.type`.
         heads: B·H, or sequences·H where they are packed; 256 are many.
         size: the larger of K and V.
         gradients: whether any are wanted.
+        packed: whether there are several sequences along T.
     """
     if device != "cuda":
         return "reference" if T == 1 else "doubling"
-    if dtype == torch.float64 or (size > LARGEST and T > 4):
+    if dtype == torch.float64:
         return "doubling"
     few_tokens = 4 if gradients else 128 if heads < MANY_HEADS else 16
-    return "recurrent" if T <= few_tokens else "cuda"
+    if TRITON and (packed or T <= few_tokens):
+        return "recurrent"
+    return "doubling" if size > LARGEST else "cuda"
 
 
 def wkv6(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False):
@@ -80,16 +86,19 @@ def wkv6(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False)
 
     Returns:
         o `[B, T, H, V]` in r's dtype and the state after the last token s1 `[B, H, K, V]`, float32
-        (float64 where r is). All tensors have gradients, through o and through s1. Without them,
-        nothing is written to `s0`; `wkv6_step` decodes in place.
+        (float64 where r is). All tensors have gradients, through o and through s1. s0 is not
+        written to; `wkv6_step` decodes in place.
 
     Raises:
         TypeError, ValueError: an argument has the wrong dtype, shape or device.
     """
     B, T, H, K, V = check_call(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
     heads = H * (B if cu_seqlens is None else len(cu_seqlens) - 1)
-    gradients = torch.is_grad_enabled() and recurrent.wants_gradients(r, k, v, w, u, s0)
-    name = method_for(r.device.type, r.dtype, T, heads, max(K, V), gradients)
+    gradients = torch.is_grad_enabled() and wants_gradients(r, k, v, w, u, s0)
+    given = (r.dtype, w.dtype, u.dtype, None if s0 is None else s0.dtype)
+    dtype = torch.float64 if torch.float64 in given else r.dtype
+    packed = cu_seqlens is not None
+    name = method_for(r.device.type, dtype, T, heads, max(K, V), gradients, packed)
     if name == "recurrent":  # checked already: for one token that is half of the host's time
         return recurrent.recurrent(r, k, v, w, u, s0, cu_seqlens, float(scale), raw_decay)
     options = {"cu_seqlens": cu_seqlens, "scale": scale, "raw_decay": raw_decay}

@@ -2,9 +2,12 @@
 
 import torch
 
-from .options import check_call
-from .recurrent import launches_directly, mix, wants_gradients
+from .options import TRITON, check_call, wants_gradients
 from .reference import wkv6_reference
+
+if TRITON:
+    from ..launch_triton import launches_directly
+    from .recurrent import mix
 
 
 def step(r, k, v, w, u, state, scale, raw_decay):
@@ -28,7 +31,7 @@ torch.library.define(
     "(Tensor r, Tensor k, Tensor v, Tensor w, Tensor u, Tensor(a!) state, float scale,"
     " bool raw_decay) -> Tensor",
 )
-torch.library.impl(NAME, "CUDA", step)
+torch.library.impl(NAME, "CUDA", step if TRITON else step_in_torch)
 torch.library.impl(NAME, "CPU", step_in_torch)
 torch.library.register_fake(NAME, step_shapes)
 
@@ -70,6 +73,6 @@ def wkv6_step(r, k, v, w, u, state, *, scale=1.0, raw_decay=False):
     if torch.is_grad_enabled() and wants_gradients(r, k, v, w, u, state):
         raise ValueError("no argument may need a gradient: state is overwritten; see wkv6")
     given = (r, k, v, w, u, state, float(scale), raw_decay)
-    if r.is_cuda and real == torch.float32 and launches_directly(r):
+    if TRITON and r.is_cuda and real == torch.float32 and launches_directly(r):
         return step(*given)
     return torch.ops.rwkv_lessons.wkv6_step(*given)

@@ -1,6 +1,7 @@
 """The options of a WKV-6 call: packed sequences, a scale, a raw decay; see also arguments.py."""
 
 import functools
+from importlib.util import find_spec
 
 import torch
 
@@ -8,6 +9,9 @@ from .arguments import DTYPES, check_arguments
 
 # exp(-exp(7)) is 0 even in float64. Above it the gradient is 0 too, not 0 · exp(x) = 0 · inf.
 MAX_RAW_DECAY = 7.0
+
+
+TRITON = find_spec("triton") is not None  # there are no wheels for macOS and Windows
 
 
 def check_call(r, k, v, w, u, s0=None, cu_seqlens=None, scale=1.0, raw_decay=False, dtypes=DTYPES):
@@ -113,3 +117,7 @@ def _one_by_one(method, cu_seqlens, r, k, v, w, u, s0):
             outputs.append(o)
         states.append(s)
     return torch.cat(outputs, 1), torch.cat(states)
+
+
+def wants_gradients(*tensors):
+    return any(x is not None and x.requires_grad for x in tensors)

@@ -1,10 +1,12 @@
 """WKV-6 as fused recurrent Triton kernels: one token after the other, the state in registers.
 
-A program owns some values (columns of the state) of one head, and all its keys: o is then a sum
-inside the program, and no partial sums go through memory. Values are split until the card is full;
-a token costs a program one small step, whose loads were started some tokens earlier. What moves:
-r, k, v, w and o once, the states once. What bounds it: the latency of T steps after one another, so
-it is the method for few tokens. recurrent_backward.py has the gradients.
+A program owns some values (columns of the state) of one head and all its keys, so that o is a sum
+inside the program. Were the keys split as well, each part of them would write float32 sums to be
+read and added again: with two parts in bf16 as much as eight tensors, on top of the five that have
+to move: r, k, v, w and o. Values are split until the card is full. A token costs a program one
+small step, whose loads were started some tokens earlier; what bounds it is the latency of T such
+steps after one another, so it is the method for few tokens. recurrent_backward.py has the
+gradients, decode.py one token in place.
 """
 
 import functools
@@ -15,7 +17,7 @@ import triton.language as tl
 
 from ..launch_triton import launch, launches_directly
 from .doubling import wkv6_doubling
-from .options import check_call
+from .options import check_call, wants_gradients
 from .recurrent_backward import SPAN, backward, keep_inputs
 
 TILE = 1024  # elements of the state a warp holds: 32 registers a thread
@@ -159,7 +161,3 @@ def recurrent(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay):
     if keep or not launches_directly(r):
         return torch.ops.rwkv_lessons.wkv6_recurrent_forward(*given, keep)[:2]
     return mix(*given)
-
-
-def wants_gradients(*tensors):
-    return any(x is not None and x.requires_grad for x in tensors)

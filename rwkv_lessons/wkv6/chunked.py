@@ -1,0 +1,234 @@
+"""WKV-6 in chunks, as Triton kernels: matrix products on tensor cores, the state in registers.
+
+A program owns some values (columns of the state) of one head and walks over chunks of tokens. With
+r, k and S decayed to the middle of the chunk (chunk_tiles.py), a chunk is
+
+    o = r S + tril(r kᵀ, bonus on the diagonal) v          S ← decay(middle to end) (S + kᵀ v)
+
+r, k, v, w and o move once. A program that met a decay too strong for that says so in `strong`; a
+second launch does its tokens over, in levels, and is over at once for all others. Where there are
+few heads, several programs walk along one sequence (segments.py). Gradients: chunked_backward.py.
+"""
+
+import functools
+
+import torch
+import triton
+import triton.language as tl
+
+from ..launch_triton import launch, launches_directly
+from .chunk_tiles import (
+    FITS,
+    KEEP,
+    LOG2E,
+    from_middle,
+    level_products,
+    log_decay,
+    product,
+    sums,
+    sums_by_key,
+)  # fmt: skip
+from .chunked_backward import backward, keep_inputs
+from .doubling import wkv6_doubling
+from .options import check_call, wants_gradients
+from .segments import segment_state, segments_for, sequence_bounds, wkv6_segments_kernel
+
+TILE = {
+    2: 64 * 64,
+    4: 16 * 64,
+}  # bytes of an element → elements of r in a chunk, as registers allow
+LARGEST = 256  # keys; the state of 512 would not fit the registers and shared memory of a program
+
+
+@triton.jit(do_not_specialize=["has_s0", "T", "H", "segments", "span", "scale"])
+def wkv6_chunked_fwd_kernel(
+    r, k, v, w, u, s0, cu_seqlens, left, decays, o, s1, kept, strong,
+    has_s0, T, H, segments, span, scale,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
+    KEEP: tl.constexpr, RAW: tl.constexpr, LEVELS: tl.constexpr,
+):  # fmt: skip
+    """kept gets the states before tokens 0, KEEP, … of each sequence, if it is not None.
+
+    strong: whether a program's decays ask for LEVELS; written without, read with them.
+    """
+    if LEVELS:
+        if tl.load(strong + tl.program_id(0)) == 0:
+            return
+    LIKE: tl.constexpr = r.dtype.element_ty
+    EXACT: tl.constexpr = LIKE == tl.float32
+    NV: tl.constexpr = (V + BV - 1) // BV
+    i_v, i_h = tl.program_id(0) % NV, tl.program_id(0) // NV % H
+    i_g = tl.program_id(0) // NV // H % segments
+    i_n = (tl.program_id(0) // NV // H // segments).to(tl.int64)
+    start, end = sequence_bounds(cu_seqlens, i_n, T)
+    skipped = i_g.to(tl.int64) * span
+    n = tl.minimum(end - start - skipped, span).to(tl.int32)
+    if cu_seqlens is None:
+        i_kept = i_n * tl.cdiv(T, KEEP) + skipped // KEEP
+    else:  # each sequence leaves at most one slot unused
+        i_kept = start // KEEP + i_n + skipped // KEEP
+
+    o_t, o_k, o_v = tl.arange(0, C), tl.arange(0, BK), i_v * BV + tl.arange(0, BV)
+    row, col = o_t[:, None], o_t[None, :]
+    m_k, m_v = (o_k < K)[None, :], (o_v < V)[None, :]
+    o_tk, o_tv = row * (H * K) + o_k[None, :], row * (H * V) + o_v[None, :]
+    o_s, m_s = o_k[:, None] * V + o_v[None, :], (o_k < K)[:, None] & m_v
+    i_s = (i_n * H + i_h) * K * V
+    b_u = tl.load(u + i_h * K + o_k, o_k < K, 0.0).to(tl.float32)
+    b_s = tl.load(s0 + i_s + o_s, m_s & (has_s0 != 0), 0.0).to(tl.float32)
+    if left is not None:
+        b_s = segment_state(b_s, left, decays, i_n, i_g, i_h, segments, H, o_k, o_s, m_s, K, V)
+    weights = from_middle(row, col, C)
+    o_half = tl.arange(0, 16)[None, :]  # eight columns of ones for each half of a chunk
+    halves = ((row < C // 2) == (o_half < 8)).to(tl.float32)
+    b_fits = tl.full([BK], 1, tl.int32)
+
+    for t in tl.range(0, n, C, num_stages=1):  # more stages leave room for fewer programs
+        at, m_t = (start + skipped + t) * H + i_h, row < n - t
+        b_w = log_decay(w + at * K + o_tk, m_t & m_k, RAW, LEVELS)
+        b_r = tl.load(r + at * K + o_tk, m_t & m_k, 0.0).to(tl.float32) * scale
+        b_k = tl.load(k + at * K + o_tk, m_t & m_k, 0.0).to(tl.float32)
+        b_v = tl.load(v + at * V + o_tv, m_t & m_v, 0.0)
+        b_halves = sums_by_key(halves, b_w, EXACT)
+        b_first = tl.sum(tl.where(o_half < 8, b_halves, 0.0), 1) / 8  # [BK]
+        b_second = tl.sum(tl.where(o_half < 8, 0.0, b_halves), 1) / 8
+        b_bonus = tl.sum(b_r * b_k * b_u[None, :], 1)[:, None]  # [C, 1]
+        at_kept = ((i_kept + t // KEEP) * H + i_h) * K * V
+        if kept is not None:
+            if C >= KEEP or t % KEEP == 0:
+                tl.store(kept + at_kept + o_s, b_s.to(kept.dtype.element_ty), m_s)
+
+        if LEVELS:
+            b_a = level_products(b_r, b_k, b_w, row, col, C, LIKE)
+            b_r *= tl.exp2(sums(col < row, b_w, EXACT))
+            b_k *= tl.exp2(sums(col > row, b_w, EXACT))
+        else:
+            b_fits &= ((b_first >= -FITS) & (b_second >= -FITS)).to(tl.int32)  # NaN: from -inf
+            b_a = sums(weights, b_w, EXACT)
+            b_r *= tl.exp2(b_a)
+            b_k *= tl.exp2(-b_a - b_w.to(tl.float32) * LOG2E)
+            b_s *= tl.exp2(b_first)[:, None]
+            b_a = product(b_r, tl.trans(b_k), tl.zeros([C, C], tl.float32), LIKE)
+        b_a = tl.where(row > col, b_a, tl.where(row == col, b_bonus, 0.0))
+        b_read = b_s.to(LIKE) if LIKE == tl.bfloat16 else b_s
+        b_o = product(b_a, b_v, product(b_r, b_read, tl.zeros([C, BV], tl.float32), LIKE), LIKE)
+        if LEVELS:
+            b_s *= tl.exp2(b_first + b_second)[:, None]
+        elif kept is not None and C > KEEP:  # in the middle stands a state to keep
+            b_before = tl.where(row < C // 2, b_k, 0.0)
+            b_middle = product(tl.trans(b_before), b_v, b_s, LIKE).to(kept.dtype.element_ty)
+            tl.store(kept + at_kept + H * K * V + o_s, b_middle, m_s & (t + C // 2 < n))
+        b_s = product(tl.trans(b_k), b_v, b_s, LIKE)
+        if not LEVELS:
+            b_s *= tl.exp2(b_second)[:, None]
+        tl.store(o + at * V + o_tv, b_o.to(o.dtype.element_ty), m_t & m_v)
+
+    if not LEVELS:
+        tl.store(strong + tl.program_id(0), 1 - tl.min(b_fits, 0))
+    is_last = i_g == tl.maximum(tl.cdiv(end - start, span) - 1, 0)
+    tl.store(s1 + i_s + o_s, b_s, m_s & is_last)
+
+
+def forward(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, keep):
+    """o, s1 and, where `keep`, the states that the backward kernels start from."""
+    dtype = torch.bfloat16 if r.dtype == torch.bfloat16 else torch.float32
+    shape = (states_kept(r, cu_seqlens, keep), *r.shape[2:], v.shape[3])
+    new = torch.empty if cu_seqlens is None else torch.zeros  # between sequences some stay unused
+    kept = new(shape, dtype=dtype, device=r.device)
+    o, s1 = mix(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, kept if keep else None)
+    return o, s1, kept
+
+
+def states_kept(r, cu_seqlens, keep):
+    """How many, without looking into cu_seqlens."""
+    B, T = r.shape[:2]
+    if not keep:
+        return 0
+    return B * triton.cdiv(T, KEEP) if cu_seqlens is None else T // KEEP + len(cu_seqlens) - 1
+
+
+def mix(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, kept=None):
+    """Allocates o and s1 and launches the kernels."""
+    if r.is_cuda and r.get_device() != torch.cuda.current_device():
+        with torch.cuda.device(r.device):
+            return mix(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, kept)
+    r, k, v, w, u = r.contiguous(), k.contiguous(), v.contiguous(), w.contiguous(), u.contiguous()
+    (B, T, H, K), V = r.shape, v.shape[3]
+    S = B if cu_seqlens is None else len(cu_seqlens) - 1
+    new = {"dtype": torch.float32, "device": r.device}
+    o, s1 = torch.empty_like(v), torch.empty((S, H, K, V), **new)
+    before = s1 if s0 is None else s0.contiguous()
+    cu_seqlens = None if cu_seqlens is None else cu_seqlens.contiguous()
+
+    programs, segments, span, warps, sizes = tile_for(S * H, T, K, V, r.dtype)
+    left = decays = None
+    if segments > 1:
+        left = torch.empty((S, segments - 1, H, K, V), **new)
+        decays = torch.empty((S, segments - 1, H, K), **new)
+        launch(
+            wkv6_segments_kernel, programs * (segments - 1), warps,
+            (k, v, w, cu_seqlens, left, decays), (T, H, segments, span), (*sizes, raw_decay),
+        )  # fmt: skip
+    strong = torch.empty(programs * segments, dtype=torch.int32, device=r.device)
+    (K, V, BK, BV, C) = sizes
+    for levels, tokens in ((False, C), (True, min(C, KEEP))):
+        launch(
+            wkv6_chunked_fwd_kernel, programs * segments, warps,
+            (r, k, v, w, u, before, cu_seqlens, left, decays, o, s1, kept, strong),
+            (int(s0 is not None), T, H, segments, span, scale),
+            (K, V, BK, BV, tokens, KEEP, raw_decay, levels),
+        )  # fmt: skip
+    return o, s1
+
+
+@functools.cache
+def tile_for(heads, T, K, V, dtype):
+    """Programs of a segment, segments, tokens of one, warps, and the kernels' sizes."""
+    BK, BV = (max(16, triton.next_power_of_2(x)) for x in (K, V))
+    BV = min(BV, 64)
+    C = max(16, min(2 * KEEP, TILE[dtype.itemsize] // BK))
+    programs = heads * triton.cdiv(V, BV)
+    return programs, *segments_for(programs, T), 4 if BK <= 64 else 8, (K, V, BK, BV, C)
+
+
+def forward_shapes(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, keep):
+    """What `forward` returns, without values."""
+    S = r.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
+    o = torch.empty_like(v, memory_format=torch.contiguous_format)
+    s1 = r.new_empty(S, *r.shape[2:], v.shape[3], dtype=torch.float32)
+    dtype = torch.bfloat16 if r.dtype == torch.bfloat16 else torch.float32
+    kept = (states_kept(r, cu_seqlens, keep), *r.shape[2:], v.shape[3])
+    return o, s1, r.new_empty(kept, dtype=dtype)
+
+
+NAME = "rwkv_lessons::wkv6_chunked_forward"
+torch.library.define(
+    NAME,
+    "(Tensor r, Tensor k, Tensor v, Tensor w, Tensor u, Tensor? s0, Tensor? cu_seqlens,"
+    " float scale, bool raw_decay, bool keep) -> (Tensor, Tensor, Tensor)",
+)
+torch.library.impl(NAME, "CUDA", forward)
+torch.library.register_fake(NAME, forward_shapes)
+torch.library.register_autograd(NAME, backward, setup_context=keep_inputs)
+
+
+def wkv6_chunked(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False):
+    """Same arguments and results as `wkv6`, for many tokens on a GPU; `wkv6_doubling` elsewhere.
+
+    Errors, relative to float64: 2.4e-3 for bfloat16 inputs, most of it the rounding of o; 1e-5 for
+    float32. With more than 256 keys it is `wkv6_doubling`, too.
+    """
+    check_call(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
+    if not r.is_cuda or r.dtype == torch.float64 or r.shape[3] > LARGEST:
+        options = {"cu_seqlens": cu_seqlens, "scale": scale, "raw_decay": raw_decay}
+        return wkv6_doubling(r, k, v, w, u, s0, **options)
+    return chunked(r, k, v, w, u, s0, cu_seqlens, float(scale), raw_decay)
+
+
+def chunked(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay):
+    """`wkv6_chunked` of arguments that were checked, on a GPU."""
+    given = (r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
+    keep = torch.is_grad_enabled() and wants_gradients(r, k, v, w, u, s0)
+    if keep or not launches_directly(r):
+        return torch.ops.rwkv_lessons.wkv6_chunked_forward(*given, keep)[:2]
+    return mix(*given)

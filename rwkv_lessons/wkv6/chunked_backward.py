@@ -1,0 +1,133 @@
+"""The gradients of the chunked WKV-6 kernel, in two passes over memory.
+
+chunked_states.py walks the chunks of each head from the last to the first and leaves the gradient
+of the state between them; chunked_pairs.py then takes all chunks at once. For N = 64 and 16 bits,
+in tensors of the size of r: the walk reads 5 (r, w, do, and the forward pass's states, as much as
+2) and writes 2; keys read 9 and write 3; values read 6 and write 1.
+
+Sums over programs are taken in a fixed order: the same inputs give the same bits.
+"""
+
+import torch
+import triton
+
+from .chunked_pairs import SEARCHED, keys_gradients, values_gradients
+from .chunked_states import CHUNK, state_gradients
+
+FILLED = 512  # walks that fill a card; with fewer, each is cut into segments
+SHORTEST = 16  # chunks in a segment, so that cutting costs less than it gains
+KEYS_EACH = 8  # chunks that a program takes in turn, loading the next meanwhile
+VALUES_EACH = 8
+
+
+def checkpoints(B, T, sequences):
+    """How many states are kept, a head: of B sequences of T tokens, or of `sequences` packed in T.
+
+    Checkpoint c of sequence n, the state before its token CHUNK · c, has index n · ⌈T / CHUNK⌉ + c,
+    or, packed, ⌊first token / CHUNK⌋ + n + c, which needs no look at the lengths.
+    """
+    return B * triton.cdiv(T, CHUNK) if sequences is None else T // CHUNK + sequences
+
+
+def blocks(K, V, full):
+    """(BK, BV) of a walk; BK, all V of the keys' kernel; all K, BV of the values' kernel."""
+    all_k, all_v = (max(16, triton.next_power_of_2(n)) for n in (K, V))
+    # shared memory holds a block of the state, of 4 bytes a number where inputs are float32
+    few_k = min(all_k, 64 if all_v <= 64 else (16 if full else 32))
+    few_v = min(all_v, 64 if all_k <= 64 else (16 if full else 32))
+    return (min(all_k, 64), min(all_v, 64)), (few_k, all_v), (all_k, few_v)
+
+
+def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale=1.0, raw_decay=False):
+    """The gradients of r, k, v, w, u and s0 (as if zeros were given, where it is None).
+
+    Args:
+        r, k, v, w, u, s0, cu_seqlens, scale, raw_decay: as `wkv6_chunked` takes them.
+        kept: states that the forward pass left, `[checkpoints(…), H, K, V]`.
+        do, ds1: gradients of o and s1; None counts as zeros.
+
+    Returns:
+        Tensors of the shapes of r, k, v, w, u and s0, in their dtypes; ds0 in float32.
+    """
+    if r.is_cuda and r.get_device() != torch.cuda.current_device():
+        with torch.cuda.device(r.device):
+            return gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale, raw_decay)
+    B, T, H, K = r.shape
+    V, packed, full = v.shape[-1], cu_seqlens is not None, r.dtype == torch.float32
+    do = torch.zeros_like(v) if do is None else do.to(v.dtype)
+    r, k, v, w, u, do, kept = (x.contiguous() for x in (r, k, v, w, u, do, kept))
+    sequences = len(cu_seqlens) - 1 if packed else B
+    slots = checkpoints(B, T, sequences if packed else None)
+    walk, (key_block, all_v), (all_k, value_block) = blocks(K, V, full)
+    NK, NV = triton.cdiv(K, walk[0]), triton.cdiv(V, walk[1])
+
+    new = {"dtype": torch.float32, "device": r.device}
+    dr, dk, dv, dw = (torch.empty_like(x) for x in (r, k, v, w))
+    du = torch.zeros(slots, H, K, **new) if packed else torch.empty(slots, H, K, **new)
+    ds0 = torch.empty(sequences, H, K, V, **new)
+    d_kept = torch.empty_like(kept)
+    through = torch.empty(slots, H, NV, K, **new)
+    decays = torch.empty(slots, H, 2, K, **new)
+    where = torch.zeros(slots if packed else 0, 2, dtype=torch.int64, device=r.device)
+    ds1 = None if ds1 is None else ds1.contiguous()
+
+    common = {"K": K, "V": V, "C": CHUNK, "PACKED": packed, "RAW": raw_decay, "FULL": full}
+    programs, chunks = sequences * H * NK * NV, triton.cdiv(T, CHUNK)
+    segments = max(1, min(FILLED // programs, chunks // SHORTEST))
+    segment = triton.cdiv(chunks, segments)
+    local = torch.empty(sequences, H, segments, K, V, **new) if segments > 1 else ds0
+    totals = torch.empty(sequences, H, segments, K, **new) if segments > 1 else ds0
+    for first in (True, False) if segments > 1 else (False,):
+        state_gradients[(programs * segments,)](
+            r, w, kept, do, ds1, local, totals, cu_seqlens,
+            d_kept, through, decays, where, ds0, T, H, scale, segment, segments,
+            BK=walk[0], BV=walk[1], HAS_DS1=ds1 is not None, LOCAL=first, SEGMENTS=segments > 1,
+            num_warps=4, **common,
+        )  # fmt: skip
+
+    deepest = decays.amin((2, 3))  # [slots, H]
+    for exact in (False, True):
+        each = SEARCHED.value if exact else KEYS_EACH
+        keys_gradients[(triton.cdiv(slots, each) * H * triton.cdiv(K, key_block),)](
+            r, k, v, w, u, kept, d_kept, through, decays, deepest, where, do, dr, dk, dw, du,
+            T, H, scale, slots, each,
+            BK=key_block, BV=all_v, NV=NV, EXACT=exact, num_warps=4, **common,
+        )  # fmt: skip
+        each = SEARCHED.value if exact else VALUES_EACH
+        values_gradients[(triton.cdiv(slots, each) * H * triton.cdiv(V, value_block),)](
+            r, k, w, u, d_kept, decays, deepest, where, do, dv, T, H, scale, slots, each,
+            BK=all_k, BV=value_block, EXACT=exact, num_warps=4, **common,
+        )  # fmt: skip
+    return dr, dk, dv, dw, du.sum(0).to(u.dtype), ds0
+
+
+def gradient_shapes(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale, raw_decay):
+    """What `gradients` returns, without values."""
+    like = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (r, k, v, w, u)]
+    sequences = r.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
+    return *like, r.new_empty(sequences, *kept.shape[1:], dtype=torch.float32)
+
+
+def keep_inputs(ctx, inputs, output):
+    *tensors, ctx.scale, ctx.raw_decay, _ = inputs
+    ctx.save_for_backward(*tensors, output[2])
+    ctx.set_materialize_grads(False)  # no zeros of the size of all the states
+
+
+def backward(ctx, do, ds1, _):
+    *inputs, cu_seqlens, kept = ctx.saved_tensors
+    given = (*inputs, cu_seqlens, kept, do, ds1, ctx.scale, ctx.raw_decay)
+    *results, ds0 = torch.ops.rwkv_lessons.wkv6_chunked_backward(*given)
+    s0 = inputs[-1]
+    return *results, None if s0 is None else ds0.to(s0.dtype), None, None, None, None
+
+
+NAME = "rwkv_lessons::wkv6_chunked_backward"
+torch.library.define(
+    NAME,
+    "(Tensor r, Tensor k, Tensor v, Tensor w, Tensor u, Tensor? s0, Tensor? cu_seqlens,"
+    " Tensor kept, Tensor? do, Tensor? ds1, float scale, bool raw_decay)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+torch.library.impl(NAME, "CUDA", gradients)
+torch.library.register_fake(NAME, gradient_shapes)

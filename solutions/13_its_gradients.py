@@ -1,0 +1,267 @@
+"""Gradients of RWKV-6 in Triton: a sweep with the time, one against it, and a sum per chunk."""
+
+import torch
+import triton
+import triton.language as tl
+
+from rwkv_lessons.lab.evidence import ATOMICS, at_most
+from rwkv_lessons.lab.evidence_triton import exps, no_spills, reads, writes
+from rwkv_lessons.lab.evidence_wkv6_triton import BACKWARD, wkv6_function, wkv6_triton_kernel
+from rwkv_lessons.lab.exercises import Exercise
+from rwkv_lessons.launch import ceil_div
+
+
+@triton.jit
+def forward_sweep(
+    k, v, w, s0, do, dr_s_parts, kept,
+    B, T, H: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
+    BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    """With the time: a program has a tile of S, BK keys × BV values; grid (NV, NK, B·H).
+
+    k, w are [B, T, H, K]; v, do are [B, T, H, V]; s0 is [B, H, K, V]. dr_s_parts, [NV, B, T, H, K],
+    gets each block of values' share of what comes to dr through S. kept, [B, chunks, H, K, V], gets
+    S after the last token of every chunk of C.
+    """
+    i_v, i_k, i_bh = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    i_b, i_h = i_bh // H, i_bh % H
+    o_k, o_v = i_k * BK + tl.arange(0, BK), i_v * BV + tl.arange(0, BV)
+    m_k, m_v = o_k < K, o_v < V
+    m_s = m_k[:, None] & m_v[None, :]
+    o_s = o_k[:, None] * V + o_v[None, :]  # [BK, BV]
+    b_s = tl.load(s0 + i_bh * K * V + o_s, m_s, 0)
+    for t in range(T):
+        i_t = (i_b * T + t) * H + i_h
+        b_k = tl.load(k + i_t * K + o_k, m_k, 0)
+        b_w = tl.load(w + i_t * K + o_k, m_k, 0)
+        b_v = tl.load(v + i_t * V + o_v, m_v, 0)
+        b_do = tl.load(do + i_t * V + o_v, m_v, 0)
+        ### BEGIN SOLUTION
+        b_dr = tl.sum(b_s * b_do[None, :], 1)
+        b_s = tl.exp(b_w)[:, None] * b_s + b_k[:, None] * b_v[None, :]
+        ### END SOLUTION
+        tl.store(dr_s_parts + (i_v * B * T * H + i_t) * K + o_k, b_dr, m_k)
+        if ((t + 1) % C == 0) | (t == T - 1):
+            i_c = (i_b * tl.cdiv(T, C) + t // C) * H + i_h
+            tl.store(kept + i_c * K * V + o_s, b_s, m_s)
+
+
+@triton.jit
+def backward_sweep(
+    r, k, v, w, ds1, do, kept, dk_s_parts, dv_s_parts, ds0, a_parts,
+    B, T, H: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
+    BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    """Against the time: a program has a tile of G, the gradient of S; grid (NV, NK, B·H).
+
+    r, k, w are [B, T, H, K]; v, do are [B, T, H, V]; ds0, ds1 are [B, H, K, V]. dk_s_parts is
+    [NV, B, T, H, K], dv_s_parts [NK, B, T, H, V]: shares of what comes through G. a_parts,
+    [NV, B, chunks, H, K], gets shares of the sums of S·G along the values, at the ends of chunks.
+    """
+    i_v, i_k, i_bh = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    i_b, i_h = i_bh // H, i_bh % H
+    o_k, o_v = i_k * BK + tl.arange(0, BK), i_v * BV + tl.arange(0, BV)
+    m_k, m_v = o_k < K, o_v < V
+    m_s = m_k[:, None] & m_v[None, :]
+    o_s = o_k[:, None] * V + o_v[None, :]  # [BK, BV]
+    b_g = tl.load(ds1 + i_bh * K * V + o_s, m_s, 0)
+    for step in range(T):
+        ### BEGIN SOLUTION
+        t = T - 1 - step
+        ### END SOLUTION
+        i_t = (i_b * T + t) * H + i_h
+        b_r = tl.load(r + i_t * K + o_k, m_k, 0)
+        b_k = tl.load(k + i_t * K + o_k, m_k, 0)
+        b_w = tl.load(w + i_t * K + o_k, m_k, 0)
+        b_v = tl.load(v + i_t * V + o_v, m_v, 0)
+        b_do = tl.load(do + i_t * V + o_v, m_v, 0)
+        if ((t + 1) % C == 0) | (step == 0):
+            i_c = (i_b * tl.cdiv(T, C) + t // C) * H + i_h
+            b_s = tl.load(kept + i_c * K * V + o_s, m_s, 0)
+            i_a = i_v * B * tl.cdiv(T, C) * H + i_c
+            tl.store(a_parts + i_a * K + o_k, tl.sum(b_s * b_g, 1), m_k)
+        ### BEGIN SOLUTION
+        b_dk = tl.sum(b_g * b_v[None, :], 1)
+        b_dv = tl.sum(b_g * b_k[:, None], 0)
+        b_g = tl.exp(b_w)[:, None] * b_g + b_r[:, None] * b_do[None, :]
+        ### END SOLUTION
+        tl.store(dk_s_parts + (i_v * B * T * H + i_t) * K + o_k, b_dk, m_k)
+        tl.store(dv_s_parts + (i_k * B * T * H + i_t) * V + o_v, b_dv, m_v)
+    tl.store(ds0 + i_bh * K * V + o_s, b_g, m_s)
+
+
+@triton.jit
+def decay_gradient(
+    r, k, dr_s, dk_s, a, dw,
+    T, H: tl.constexpr, K: tl.constexpr, BK: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    """All tokens of a chunk at once: a program has BK keys; grid (NK, chunks, B·H).
+
+    r, k, dr_s, dk_s, dw are [B, T, H, K]; a, [B, chunks, H, K], the sums of S·G at chunks' ends.
+    """
+    i_k, i_c, i_bh = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    i_b, i_h = i_bh // H, i_bh % H
+    o_k, o_t = i_k * BK + tl.arange(0, BK), i_c * C + tl.arange(0, C)
+    m_k = o_k < K
+    m = (o_t < T)[:, None] & m_k[None, :]
+    o = ((i_b * T + o_t) * H + i_h)[:, None] * K + o_k[None, :]  # [C, BK]
+    b_rdr = tl.load(r + o, m, 0) * tl.load(dr_s + o, m, 0)
+    b_kdk = tl.load(k + o, m, 0) * tl.load(dk_s + o, m, 0)
+    b_a = tl.load(a + ((i_b * tl.cdiv(T, C) + i_c) * H + i_h) * K + o_k, m_k, 0)  # [BK]
+    ### BEGIN SOLUTION
+    b_dw = b_a[None, :] + tl.cumsum(b_rdr - b_kdk, 0, reverse=True) - b_rdr
+    ### END SOLUTION
+    tl.store(dw + o, b_dw, m)
+
+
+def bonus_gradients(r, k, v, u, do):
+    """What comes to dr, dk, dv through the bonus, and du [B, H, K], for all tokens at once.
+
+    r, k are [B, T, H, K]; v, do are [B, T, H, V]; u is [H, K].
+    """
+    v_do = (v * do).sum(-1, keepdim=True)
+    ### BEGIN SOLUTION
+    dr, dk, du = u * k * v_do, u * r * v_do, (r * k * v_do).sum(1)
+    dv = (r * u * k).sum(-1, keepdim=True) * do
+    ### END SOLUTION
+    return dr, dk, dv, du
+
+
+def launch(B, T, H, K, V, BK=32, BV=32, C=64):
+    """The grid of either sweep, and the kernel's sizes. One warp per program."""
+    sizes = {"B": B, "T": T, "H": H, "K": K, "V": V, "BK": BK, "BV": BV, "C": C}
+    return (ceil_div(V, BV), ceil_div(K, BK), B * H), sizes | {"num_warps": 1}
+
+
+def launch_chunks(B, T, H, K, V, BK=32, BV=32, C=64):
+    """The same for `decay_gradient`."""
+    sizes = {"T": T, "H": H, "K": K, "BK": BK, "C": C}
+    return (ceil_div(K, BK), ceil_div(T, C), B * H), sizes | {"num_warps": 4}
+
+
+def gradients(r, k, v, w, u, s0, do, ds1):
+    """dr, dk, dv, dw, du, ds0 on a GPU: three kernels and what lies between, all float32."""
+    B, T, H, K = r.shape
+    V = v.shape[-1]
+    grid, constants = launch(B, T, H, K, V)
+    NV, NK, chunks = *grid[:2], ceil_div(T, constants["C"])
+    dr_parts, dk_parts = r.new_empty(2, NV, *r.shape)
+    dv_parts, ds0 = v.new_empty(NK, *v.shape), torch.empty_like(s0)
+    kept, a_parts = r.new_empty(B, chunks, H, K, V), r.new_empty(NV, B, chunks, H, K)
+    forward_sweep[grid](k, v, w, s0, do, dr_parts, kept, **constants)
+    backward_sweep[grid](r, k, v, w, ds1, do, kept, dk_parts, dv_parts, ds0, a_parts, **constants)
+    dr_s, dk_s, dv_s, a = (x.sum(0) for x in (dr_parts, dk_parts, dv_parts, a_parts))
+    dw = torch.empty_like(w)
+    grid, constants = launch_chunks(B, T, H, K, V)
+    decay_gradient[grid](r, k, dr_s, dk_s, a, dw, **constants)
+    dr, dk, dv, du = bonus_gradients(r, k, v, u, do)
+    return dr_s + dr, dk_s + dk, dv_s + dv, dw, du.sum(0), ds0
+
+
+FORWARD_TENSORS = ("k", "v", "w", "s0", "do", "dr_s_parts", "kept")
+FORWARD_WRITES = FORWARD_TENSORS[-2:]
+BACKWARD_TENSORS = ("r", "k", "v", "w", "ds1", "do", "kept")
+BACKWARD_WRITES = ("dk_s_parts", "dv_s_parts", "ds0", "a_parts")
+DECAY_TENSORS = ("r", "k", "dr_s", "dk_s", "a", "dw")
+STEPS = (  # kernel, launch, its tensors, those it writes
+    (forward_sweep, launch, FORWARD_TENSORS, FORWARD_WRITES),
+    (backward_sweep, launch, (*BACKWARD_TENSORS, *BACKWARD_WRITES), BACKWARD_WRITES),
+    (decay_gradient, launch_chunks, DECAY_TENSORS, ("dw",)),
+)
+BLOCKS = {"BK": 4, "BV": 4, "C": 4}  # in the interpreter
+
+NO_ATOMICS = at_most(0, *ATOMICS, text="no atomics")
+EXERCISES = {
+    "forward_sweep": Exercise(
+        minutes=10,
+        difficulty=1,
+        hints=(
+            "Two lines: what the tile has for dr, and the tile of the next token.",
+            "dr looks at the state before its token, so sum first. The sum runs over the values: "
+            "they are axis 1 of the tile.",
+            "b_dr = tl.sum(b_s * b_do[None, :], 1); b_s = tl.exp(b_w)[:, None] * b_s + "
+            "b_k[:, None] * b_v[None, :].",
+        ),
+        evidence=wkv6_triton_kernel(
+            launch,
+            FORWARD_TENSORS,
+            FORWARD_WRITES,
+            BACKWARD,
+            no_spills(),
+            NO_ATOMICS,
+            limits=(reads(3, "k", "w", "v", "do"), reads(1, "s0"), writes(1, *FORWARD_WRITES)),
+            blocks=BLOCKS,
+        ),
+        symptoms={
+            "by hand": "One token, empty state: nothing comes to dr through S; kept is k·v.",
+            "last": "dr looks at the state before its token: sum first, then move S on.",
+            "state": "dr looks at the state before its token: sum first, then move S on.",
+        },
+    ),
+    "backward_sweep": Exercise(
+        minutes=15,
+        difficulty=2,
+        hints=(
+            "Which token comes first? And at a token, b_g is still the gradient of the state after "
+            "it: use it, then take it one token back.",
+            "dk is a sum over values (axis 1), dv a sum over keys (axis 0), both of the G after "
+            "the token. Then G decays and gets r·do.",
+            "t = T - 1 - step; b_dk = tl.sum(b_g * b_v[None, :], 1); b_dv = tl.sum(b_g * "
+            "b_k[:, None], 0); b_g = tl.exp(b_w)[:, None] * b_g + b_r[:, None] * b_do[None, :].",
+        ),
+        evidence=wkv6_triton_kernel(
+            launch,
+            (*BACKWARD_TENSORS, *BACKWARD_WRITES),
+            BACKWARD_WRITES,
+            BACKWARD,
+            no_spills(),
+            NO_ATOMICS,
+            limits=(reads(3, *"rkwv", "do"), reads(1, "ds1", "kept"), writes(1, *BACKWARD_WRITES)),
+            blocks=BLOCKS,
+        ),
+        symptoms={
+            "by hand": "One token, no states: G is 0 after it, so dk and dv get nothing through "
+            "it. ds0 is r·do.",
+            "state": "dk[t], dv[t] look at the G after token t; and the last token comes first.",
+        },
+    ),
+    "bonus_gradients": Exercise(
+        minutes=5,
+        difficulty=1,
+        hints=(
+            "o gets Σ_i r_i·u_i·k_i · v_j from the bonus. Take the derivative by each of the four.",
+            "v_do is Σ_j v_j·do_j: dr, dk and du are products with it. du is a sum over tokens.",
+            "dr = u * k * v_do, dk = u * r * v_do, du = (r * k * v_do).sum(1), "
+            "dv = (r * u * k).sum(-1, keepdim=True) * do.",
+        ),
+        evidence=(wkv6_function(("r", "k", "v", "u", "do"), ("dr", "dk", "dv", "du"), BACKWARD),),
+        symptoms={"by hand": "One token, empty state: all of dr, dk, dv and du is bonus."},
+    ),
+    "decay_gradient": Exercise(
+        minutes=15,
+        difficulty=3,
+        hints=(
+            "dw[t] = A after t − k·dk. And from one token to the one before it, A changes by "
+            "r·dr − k·dk. Where is the sum over all later tokens of the chunk?",
+            "tl.cumsum(x, 0, reverse=True) has at t the sum over t and all later tokens of the "
+            "chunk. Of token t itself, k·dk belongs to dw and r·dr does not.",
+            "b_a[None, :] + tl.cumsum(b_rdr - b_kdk, 0, reverse=True) - b_rdr",
+        ),
+        evidence=wkv6_triton_kernel(
+            launch_chunks,
+            DECAY_TENSORS,
+            ("dw",),
+            BACKWARD,
+            no_spills(),
+            NO_ATOMICS,
+            limits=(reads(1, *DECAY_TENSORS[:-1]), writes(1, "dw"), exps(0)),
+            blocks=BLOCKS,
+        ),
+        symptoms={
+            "by hand": "One token that finds no state: its decay multiplies zeros, so dw is 0.",
+            "last": "The only token of a chunk: dw = a − k·dk. Its own r·dr stays out.",
+            "state": "The sum over later tokens takes each one's r·dr − k·dk along.",
+            "mask": "Tokens past the end count as zeros in the sum: what do masked lanes hold?",
+        },
+    ),
+}

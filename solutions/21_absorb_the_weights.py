@@ -1,0 +1,136 @@
+"""MLA's decoding step without keys and values: the weights go to the query and to the output."""
+
+import torch
+
+from rwkv_lessons.lab.evidence import function_answer
+from rwkv_lessons.lab.evidence_mla import Case, Sizes, nothing_larger, step, torch_answer
+from rwkv_lessons.lab.exercises import Exercise
+
+
+def expanded(q, q_rope, latent, k_rope, w_k, w_v, scale):
+    """Attention of one query per sequence, with keys and values for every head and token.
+
+    q [B, H, K] and q_rope [B, H, P] with a cache of latent [B, N, R] and k_rope [B, N, P];
+    weights w_k [H, K, R] and w_v [H, V, R]. Returns o, [B, H, V].
+    """
+    k = torch.einsum("bnr,hkr->bnhk", latent, w_k)
+    v = torch.einsum("bnr,hvr->bnhv", latent, w_v)
+    s = torch.einsum("bhk,bnhk->bhn", q, k) + torch.einsum("bhp,bnp->bhn", q_rope, k_rope)
+    p = (s * scale).softmax(-1)
+    return torch.einsum("bhn,bnhv->bhv", p, v)
+
+
+def absorbed(q, q_rope, latent, k_rope, w_k, w_v, scale):
+    """The same from the latent itself: no tensor has both an axis N and an axis K or V.
+
+    q [B, H, K] and q_rope [B, H, P] with a cache of latent [B, N, R] and k_rope [B, N, P];
+    weights w_k [H, K, R] and w_v [H, V, R]. Returns o, [B, H, V].
+    """
+    ### BEGIN SOLUTION
+    q_latent = torch.einsum("bhk,hkr->bhr", q, w_k)
+    s = q_latent @ latent.mT + q_rope @ k_rope.mT
+    p = (s * scale).softmax(-1)
+    return torch.einsum("bhr,hvr->bhv", p @ latent, w_v)
+    ### END SOLUTION
+
+
+def value_flops(rows, N, R, V):
+    """Additions and multiplications from the weights `p` to the output, of one head.
+
+    rows queries share N tokens; p [rows, N], latent [N, R] and w_v [V, R] are given. A product of
+    an a × b and a b × c matrix takes 2·a·b·c.
+
+    Returns:
+        early: latent times w_v first, then p times the values;
+        late: p times latent first, then that times w_v.
+    """
+    ### BEGIN SOLUTION
+    early = 2 * N * R * V + 2 * rows * N * V
+    late = 2 * rows * N * R + 2 * rows * R * V
+    return early, late
+    ### END SOLUTION
+
+
+def break_even(R, V):
+    """How many rows it takes until early costs as much as late, if N is very large."""
+    ### BEGIN SOLUTION
+    return V / (1 - V / R)
+    ### END SOLUTION
+
+
+ARGUMENTS = ("q", "q_rope", "latent", "k_rope", "w_k", "w_v", "scale")
+COUNTED = Sizes(B=2, N=100, H=4, K=8, P=4, V=8, R=16)
+SYMPTOMS = {
+    "by hand": "With one token the softmax is 1, whatever the scores: o is w_v times the latent.",
+    "softmax": "Both parts of the score, added and scaled, go into one softmax over N.",
+    "head": "Every head has its own w_k and w_v, and they all share the latent.",
+    "batch": "Every sequence has its own latent.",
+    "largest": "Multiply the query by w_k, not the latent; and p by the latent, before w_v. "
+    "Heads are rows of one matrix [H, R] per sequence: nothing has to be repeated.",
+}
+
+EXERCISES = {
+    "absorbed": Exercise(
+        minutes=10,
+        difficulty=2,
+        hints=(
+            "Put brackets differently: q·(w_k·latent) is (q·w_k)·latent, and Σ p·(w_v·latent) is "
+            "w_v·(Σ p·latent).",
+            "q times w_k gives [B, H, R]. Per sequence that is a matrix [H, R]: one product with "
+            "latent transposed makes the scores of all heads.",
+            'einsum("bhk,hkr->bhr", q, w_k) @ latent.mT + q_rope @ k_rope.mT are the scores; at '
+            "the end, p @ latent goes through w_v.",
+        ),
+        evidence=(
+            torch_answer(
+                Case("one token, one head", "by hand", Sizes()),
+                Case("a softmax over the tokens", "softmax", Sizes(N=5)),
+                Case("heads have their own weights", "head", Sizes(N=3, H=3)),
+                Case("sequences have their own latent", "batch", Sizes(B=2, N=4, H=2)),
+                Case("odd sizes", "softmax", Sizes(B=3, N=37, H=5, K=6, P=3, V=7, R=16)),
+            ),
+            nothing_larger(lambda: step(COUNTED, ARGUMENTS), 2 * 100 * 16, "as many as the latent"),
+        ),
+        symptoms=SYMPTOMS,
+    ),
+    "value_flops": Exercise(
+        minutes=6,
+        difficulty=1,
+        hints=(
+            "Two products each way. Write down the sizes of all four.",
+            "early: [N, R] × [R, V], then [rows, N] × [N, V]. late: [rows, N] × [N, R], then …",
+            "early = 2·N·R·V + 2·rows·N·V; late = 2·rows·N·R + 2·rows·R·V.",
+        ),
+        evidence=(
+            function_answer(
+                ("one of everything", (1, 1, 1, 1), (4, 4)),
+                ("one row, many tokens", (1, 1000, 4, 2), (16000 + 4000, 8000 + 16)),
+                ("many rows", (100, 3, 4, 2), (48 + 1200, 2400 + 1600)),
+                ("a block of 16 rows", (16, 128, 256, 64), (4456448, 1572864)),
+            ),
+        ),
+        symptoms={
+            "one of everything": "Two products each way, 2 operations each.",
+            "one row, many tokens": "early multiplies every token by w_v; late only the one row.",
+            "many rows": "late multiplies every row by w_v, early every token.",
+        },
+    ),
+    "break_even": Exercise(
+        minutes=4,
+        difficulty=2,
+        hints=(
+            "Divide both by 2·N and let N grow: which term disappears?",
+            "What is left is R·V + rows·V on one side, and rows·R on the other.",
+            "rows · (R − V) = R · V: rows = R·V / (R − V), or V / (1 − V/R).",
+        ),
+        evidence=(
+            function_answer(
+                ("R twice V", (2, 1), 2),
+                ("MiniCPM3", (256, 64), 256 / 3),
+                ("DeepSeek-V3", (512, 128), 512 / 3),
+                ("an odd size", (192, 128), 384),
+            ),
+        ),
+        symptoms={"R twice V": "Set R·V + rows·V equal to rows·R."},
+    ),
+}

@@ -1,0 +1,188 @@
+"""MLA's attention in one kernel: scores stay on the chip, W_V comes last."""
+
+import torch
+import triton
+import triton.language as tl
+
+from rwkv_lessons.lab.evidence import at_least, function_answer
+from rwkv_lessons.lab.evidence_mla import Case, Sizes, nothing_larger
+from rwkv_lessons.lab.evidence_mla_triton import mla_launch, triton_kernel
+from rwkv_lessons.lab.evidence_triton import no_spills, reads, writes
+from rwkv_lessons.lab.exercises import Exercise
+from rwkv_lessons.launch import ceil_div
+
+
+def online(s, latent, BN):
+    """softmax(s) @ latent, reading the columns of s once, BN at a time, and no block again.
+
+    s [rows, N] are scores, latent is [N, R]; N need not be a multiple of BN. Returns [rows, R].
+    """
+    rows, N = s.shape
+    m = torch.full((rows,), -torch.inf, dtype=s.dtype)  # the largest score so far
+    total = torch.zeros(rows, dtype=s.dtype)  # the sum of exp(score − m) so far
+    acc = torch.zeros(rows, latent.shape[1], dtype=s.dtype)  # and that of exp(score − m) · latent
+    for n in range(0, N, BN):
+        block = s[:, n : n + BN]
+        ### BEGIN SOLUTION
+        larger = torch.maximum(m, block.max(1).values)
+        p, shrink = torch.exp(block - larger[:, None]), torch.exp(m - larger)
+        total = shrink * total + p.sum(1)
+        acc = shrink[:, None] * acc + p @ latent[n : n + BN]
+        m = larger
+        ### END SOLUTION
+    return acc / total[:, None]
+
+
+@triton.jit
+def kernel(
+    q_latent, q_rope, latent, k_rope, w_v, o,
+    M, N, scale, H: tl.constexpr, P: tl.constexpr, V: tl.constexpr, R: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """One program per BM queries of a head; grid (M/BM rounded up, B·H).
+
+    q_latent [B, M, H, R], q_rope [B, M, H, P]; latent [B, N, R], k_rope [B, N, P]; w_v [H, V, R];
+    o [B, M, H, V]. Query m is token N − M + m and sees the tokens up to its own; M ≤ N.
+    P, V and R are powers of two.
+    """
+    i_m, i_bh = tl.program_id(0), tl.program_id(1)
+    i_b, i_h = i_bh // H, i_bh % H
+    o_m, o_p, o_r = i_m * BM + tl.arange(0, BM), tl.arange(0, P), tl.arange(0, R)
+    m_m = o_m[:, None] < M
+    row = (i_b * M + o_m[:, None]) * H + i_h  # [BM, 1]
+    b_q = tl.load(q_latent + row * R + o_r, m_m, 0)  # [BM, R]
+    b_q_rope = tl.load(q_rope + row * P + o_p, m_m, 0)
+    own = N - M + o_m  # the token that each query is
+    b_max = tl.full([BM], -float("inf"), tl.float32)
+    b_sum = tl.zeros([BM], tl.float32)
+    b_acc = tl.zeros([BM, R], tl.float32)
+    for n in range(0, tl.minimum(N, N - M + (i_m + 1) * BM), BN):
+        o_n = n + tl.arange(0, BN)
+        token, m_n = i_b * N + o_n[:, None], o_n[:, None] < N
+        b_latent = tl.load(latent + token * R + o_r, m_n, 0)  # [BN, R]
+        b_k_rope = tl.load(k_rope + token * P + o_p, m_n, 0)
+        ### BEGIN SOLUTION
+        b_s = tl.dot(b_q, tl.trans(b_latent)) + tl.dot(b_q_rope, tl.trans(b_k_rope))
+        b_s = tl.where(o_n[None, :] <= own[:, None], b_s * scale, -float("inf"))
+        larger = tl.maximum(b_max, tl.max(b_s, 1))
+        b_p, shrink = tl.exp(b_s - larger[:, None]), tl.exp(b_max - larger)
+        b_sum = shrink * b_sum + tl.sum(b_p, 1)
+        b_acc = shrink[:, None] * b_acc + tl.dot(b_p.to(b_latent.dtype), b_latent)
+        b_max = larger
+        ### END SOLUTION
+    o_v = tl.arange(0, V)
+    b_w = tl.load(w_v + (i_h * V + o_v[None, :]) * R + o_r[:, None])  # [R, V]
+    ### BEGIN SOLUTION
+    b_o = tl.dot((b_acc / b_sum[:, None]).to(b_w.dtype), b_w)
+    ### END SOLUTION
+    tl.store(o + row * V + o_v, b_o.to(b_w.dtype), m_m)
+
+
+def launch(sizes, scale, BM=64, BN=64):
+    """The grid, and the kernel's sizes. Eight warps: a tile of 64 rows keeps 64 × R sums."""
+    B, M, N, H, _, P, V, R = sizes
+    numbers = {"M": M, "N": N, "scale": scale, "H": H, "P": P, "V": V, "R": R, "BM": BM, "BN": BN}
+    return (ceil_div(M, BM), B * H), numbers | {"num_warps": 8, "num_stages": 2}
+
+
+INPUTS = ("q_latent", "q_rope", "latent", "k_rope", "w_v")
+SMALL = {"BM": 4, "BN": 4}  # blocks in the interpreter, so that tiny sizes have several
+COUNTED = Sizes(M=8, N=8, H=3, K=4, P=2, V=4, R=8)
+FULL = Sizes(B=1, M=200, N=300, H=4, K=64, P=32, V=64, R=256)
+
+
+def make(sizes, dtype=torch.float16, high=False, small=False):
+    """A launch of this lesson's kernel, in small blocks or in its own."""
+    blocks = SMALL if small else {}
+    return mla_launch(launch, INPUTS, sizes, dtype=dtype, high=high, **blocks)
+
+
+def scores(rows, N, low=-3.0, high=3.0):
+    """Scores [rows, N] and a latent [N, 8] for `online`."""
+    generator = torch.Generator().manual_seed(N)
+    s = low + (high - low) * torch.rand(rows, N, generator=generator)
+    s = s.sort(1).values  # so that the largest score grows from block to block
+    return s, torch.randn(N, 8, generator=generator)
+
+
+def online_case(name, rows, N, BN, **limits):
+    s, latent = scores(rows, N, **limits)
+    return name, (s, latent, BN), lambda: s.double().softmax(1) @ latent.double()
+
+
+EXERCISES = {
+    "online": Exercise(
+        minutes=10,
+        difficulty=2,
+        hints=(
+            "Everything so far was divided by exp(m). If the largest score grows, what do total "
+            "and acc have to be multiplied by?",
+            "larger = the larger of m and the block's maximum, per row. Old sums shrink by "
+            "exp(m − larger); new terms are exp(block − larger).",
+            "shrink = torch.exp(m - larger); total = shrink * total + p.sum(1); acc = "
+            "shrink[:, None] * acc + p @ latent[n : n + BN]; m = larger.",
+        ),
+        evidence=(
+            function_answer(
+                online_case("one block", 2, 4, 8),
+                online_case("two blocks", 2, 8, 4),
+                online_case("the last block is shorter", 3, 37, 8),
+                # Differences of float32s between 60 and 110 are exact.
+                online_case("scores around 90", 3, 21, 4, low=60.0, high=110.0),
+            ),
+            nothing_larger(lambda: (*scores(4, 100), 8), 4 * 8, "rows × BN"),
+        ),
+        symptoms={
+            "one block": "p is exp(score − largest); total its sum; acc is p @ latent.",
+            "two blocks": "The second block may have a larger maximum: what was summed before, "
+            "total and acc, has to shrink by exp(m − larger).",
+            "scores around 90": "exp(90) overflows in float32: subtract the largest score first.",
+            "largest": "Use `block` only: nothing may be as wide as the text.",
+        },
+    ),
+    "kernel": Exercise(
+        minutes=20,
+        difficulty=3,
+        hints=(
+            "Inside the loop it is your `online`, with a score of two parts and a mask. Behind it, "
+            "one product with w_v.",
+            "tl.dot(b_q, tl.trans(b_latent)) is [BM, BN]; tl.where puts −inf where a query must "
+            "not look; the tile b_latent is used again as the values.",
+            "b_acc = shrink[:, None] * b_acc + tl.dot(b_p.to(b_latent.dtype), b_latent); at the "
+            "end b_o = tl.dot((b_acc / b_sum[:, None]).to(b_w.dtype), b_w).",
+        ),
+        evidence=triton_kernel(
+            make,
+            (
+                Case("one query, 4 tokens: one block", "by hand", Sizes(N=4)),
+                Case("one query, 20 tokens: five blocks", "blocks", Sizes(N=20)),
+                Case("one query, 5 tokens in blocks of 4", "tail", Sizes(N=5)),
+                Case("queries see the past only", "causal", Sizes(M=8, N=8)),
+                Case("3 queries at the end of 11 tokens", "position", Sizes(M=3, N=11)),
+                Case("heads share a latent", "head", Sizes(M=5, N=5, H=3)),
+                Case("scores around 95", "overflow", Sizes(M=6, N=6), high=True),
+                Case("float16", "half", Sizes(M=5, N=9, H=2, P=4, R=16), torch.float16),
+                Case("odd sizes", "batch", Sizes(B=2, M=7, N=13, H=3, K=8, P=4, V=8, R=16)),
+            ),
+            COUNTED,
+            FULL,
+            at_least(1, "HGMMA", text="the wide tensor-core products (HGMMA)"),
+            no_spills(),
+            # A head's first block of queries sees half of the text, its second block all of it.
+            limits=(reads(3 * 1.5, "latent", "k_rope"), reads(1, "q_latent"), writes(1, "o")),
+        ),
+        symptoms={
+            "by hand": "p is exp(score − maximum), b_sum its sum, b_acc is p times the latent; w_v "
+            "comes last.",
+            "blocks": "When the maximum grows, both sums shrink by exp(b_max − larger).",
+            "tail": "The last block reaches past the end of the text: those columns hold zeros, "
+            "score 0, and exp(0 − m) joins the sum.",
+            "causal": "Query m must not see a token after its own: −inf before the maximum.",
+            "position": "Query m is token N − M + m, not m.",
+            "head": "w_v belongs to head i_h; the latent to all.",
+            "overflow": "Subtract the row's maximum before the exp.",
+            "half": "tl.dot wants both operands of one type: b_p.to(b_latent.dtype).",
+            "batch": "Rows of different texts have different latents.",
+        },
+    ),
+}

@@ -1,0 +1,237 @@
+"""One query against a long text: all heads in one tile, the text in splits, W_V where they meet."""
+
+import torch
+import triton
+import triton.language as tl
+
+from rwkv_lessons.lab.evidence import at_least, function_answer
+from rwkv_lessons.lab.evidence_mla import Case, Sizes
+from rwkv_lessons.lab.evidence_mla_triton import combine_launch, partial_launch, triton_kernel
+from rwkv_lessons.lab.evidence_triton import no_spills, reads, writes
+from rwkv_lessons.lab.exercises import Exercise
+from rwkv_lessons.launch import ceil_div
+
+
+@triton.jit
+def partial(
+    q_latent, q_rope, latent, k_rope, parts, part_lse,
+    N, SPLIT, scale, H: tl.constexpr, P: tl.constexpr, R: tl.constexpr,
+    BH: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """One program per SPLIT tokens of a text, for BH heads; grid (splits, H/BH rounded up, B).
+
+    q_latent [B, H, R], q_rope [B, H, P]; latent [B, N, R], k_rope [B, N, P]. Writes, in float32,
+    parts [B, splits, H, R]: the attention over the split's own tokens, before W_V;
+    part_lse [B, splits, H]: the log of its Σ exp(score). SPLIT is a multiple of BN.
+    """
+    i_s, i_h, i_b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    ### BEGIN SOLUTION
+    o_h = i_h * BH + tl.arange(0, BH)
+    m_h = o_h < H
+    start, end = i_s * SPLIT, tl.minimum(N, (i_s + 1) * SPLIT)
+    ### END SOLUTION
+    o_p, o_r = tl.arange(0, P), tl.arange(0, R)
+    row = (i_b * H + o_h)[:, None]  # [BH, 1]
+    b_q = tl.load(q_latent + row * R + o_r, m_h[:, None], 0)  # [BH, R]
+    b_q_rope = tl.load(q_rope + row * P + o_p, m_h[:, None], 0)
+    b_max = tl.full([BH], -float("inf"), tl.float32)
+    b_sum = tl.zeros([BH], tl.float32)
+    b_acc = tl.zeros([BH, R], tl.float32)
+    for n in range(start, end, BN):
+        o_n = n + tl.arange(0, BN)
+        token, m_n = i_b * N + o_n[:, None], o_n[:, None] < end
+        b_latent = tl.load(latent + token * R + o_r, m_n, 0)  # [BN, R], for all heads
+        b_k_rope = tl.load(k_rope + token * P + o_p, m_n, 0)
+        b_s = tl.dot(b_q, tl.trans(b_latent)) + tl.dot(b_q_rope, tl.trans(b_k_rope))
+        b_s = tl.where(o_n[None, :] < end, b_s * scale, -float("inf"))
+        larger = tl.maximum(b_max, tl.max(b_s, 1))
+        b_p, shrink = tl.exp(b_s - larger[:, None]), tl.exp(b_max - larger)
+        b_sum = shrink * b_sum + tl.sum(b_p, 1)
+        b_acc = shrink[:, None] * b_acc + tl.dot(b_p.to(b_latent.dtype), b_latent)
+        b_max = larger
+    part = (i_b * tl.num_programs(0) + i_s) * H + o_h
+    ### BEGIN SOLUTION
+    b_part = b_acc / b_sum[:, None]
+    b_lse = b_max + tl.log(b_sum)
+    ### END SOLUTION
+    tl.store(parts + part[:, None] * R + o_r, b_part, m_h[:, None])
+    tl.store(part_lse + part, b_lse, m_h)
+
+
+@triton.jit
+def combine(
+    parts, part_lse, w_v, o,
+    B, S, H: tl.constexpr, V: tl.constexpr, R: tl.constexpr, BB: tl.constexpr,
+):  # fmt: skip
+    """One program per head, for BB texts; grid (H, B/BB rounded up).
+
+    Joins S splits: parts [B, S, H, R] and part_lse [B, S, H], float32; w_v [H, V, R]; o [B, H, V].
+    """
+    i_h, i_b = tl.program_id(0), tl.program_id(1)
+    o_b, o_r, o_v = i_b * BB + tl.arange(0, BB), tl.arange(0, R), tl.arange(0, V)
+    m_b = o_b < B
+    b_max = tl.full([BB], -float("inf"), tl.float32)
+    b_sum = tl.zeros([BB], tl.float32)
+    b_acc = tl.zeros([BB, R], tl.float32)
+    for s in range(S):
+        part = (o_b * S + s) * H + i_h  # [BB]
+        b_lse = tl.load(part_lse + part, m_b, 0)
+        b_part = tl.load(parts + part[:, None] * R + o_r, m_b[:, None], 0)  # [BB, R]
+        ### BEGIN SOLUTION
+        larger = tl.maximum(b_max, b_lse)
+        weight, shrink = tl.exp(b_lse - larger), tl.exp(b_max - larger)
+        b_sum = shrink * b_sum + weight
+        b_acc = shrink[:, None] * b_acc + weight[:, None] * b_part
+        b_max = larger
+        ### END SOLUTION
+    b_w = tl.load(w_v + (i_h * V + o_v[None, :]) * R + o_r[:, None])  # [R, V]
+    ### BEGIN SOLUTION
+    b_o = tl.dot((b_acc / b_sum[:, None]).to(b_w.dtype), b_w)
+    ### END SOLUTION
+    tl.store(o + (o_b[:, None] * H + i_h) * V + o_v, b_o.to(b_w.dtype), m_b[:, None])
+
+
+def tokens_per_split(B, tiles, N, BN, places):
+    """The fewest tokens per split for which the programs of `partial` find a place all at once.
+
+    B texts of N tokens, tiles of heads per text; places: how many programs the GPU runs at a time.
+    A multiple of BN. If there are too many texts for that already, a text is not split.
+    """
+    ### BEGIN SOLUTION
+    splits = max(1, places // (B * tiles))
+    return ceil_div(ceil_div(N, splits), BN) * BN
+    ### END SOLUTION
+
+
+def launch_partial(sizes, scale, split=512, BH=64, BN=64):
+    """The grid, and the kernel's sizes. 64 rows are what the widest tensor-core product takes."""
+    B, _, N, H, _, P, _, R = sizes
+    numbers = {"N": N, "SPLIT": split, "scale": scale, "H": H, "P": P, "R": R, "BH": BH, "BN": BN}
+    return (ceil_div(N, split), ceil_div(H, BH), B), numbers | {"num_warps": 4, "num_stages": 2}
+
+
+def launch_combine(sizes, split=512, BB=16):
+    """The grid, and the kernel's sizes. 16 rows are the fewest that tl.dot takes."""
+    B, _, N, H, _, _, V, R = sizes
+    numbers = {"B": B, "S": ceil_div(N, split), "H": H, "V": V, "R": R, "BB": BB, "num_warps": 4}
+    return (H, ceil_div(B, BB)), numbers
+
+
+INPUTS = ("q_latent", "q_rope", "latent", "k_rope")
+SMALL = {"split": 8, "BH": 4, "BN": 4}  # in the interpreter, so that tiny sizes have several
+COUNTED = Sizes(N=24, H=4, K=4, P=2, V=4, R=8)
+FULL = Sizes(B=4, N=3000, H=40, K=64, P=32, V=64, R=256)
+CASES = (
+    Case("one text, one split", "by hand", Sizes(N=4)),
+    Case("five whole splits", "splits", Sizes(N=40)),
+    Case("the last split is shorter", "tail", Sizes(N=21)),
+    Case("heads share a tile", "heads", Sizes(N=8, H=4)),
+    Case("three heads in a tile of four", "mask", Sizes(N=9, H=3)),
+    Case("scores around 95", "overflow", Sizes(N=17, H=2), high=True),
+    Case("float16", "half", Sizes(N=19, H=2, P=4, R=16), torch.float16),
+    Case("odd sizes", "batch", Sizes(B=3, N=29, H=7, K=8, P=4, V=8, R=16)),
+)
+
+
+def make_partial(sizes, dtype=torch.float16, high=False, small=False):
+    """A launch of `partial`, in small blocks or in its own."""
+    blocks = SMALL if small else {}
+    return partial_launch(launch_partial, INPUTS, sizes, dtype, high, **blocks)
+
+
+def make_combine(sizes, dtype=torch.float16, high=False, small=False):
+    """A launch of `combine`, in small blocks or in its own."""
+    split, blocks = (SMALL["split"], {"BB": 2}) if small else (512, {})
+    return combine_launch(launch_combine, sizes, split, dtype, high, **blocks)
+
+
+EXERCISES = {
+    "partial": Exercise(
+        minutes=12,
+        difficulty=2,
+        hints=(
+            "Rows of the tile are heads: this program's are the i_h-th BH of them. Columns are "
+            "tokens: the i_s-th SPLIT of them.",
+            "The last tile may have rows for heads that do not exist, and the last split ends at "
+            "N. Log-sum-exp: Σ exp(score) is exp(b_max) · b_sum.",
+            "o_h = i_h * BH + tl.arange(0, BH); start = i_s * SPLIT, end = tl.minimum(N, start + "
+            "SPLIT); b_part = b_acc / b_sum[:, None]; b_lse = b_max + tl.log(b_sum).",
+        ),
+        evidence=triton_kernel(
+            make_partial,
+            CASES,
+            COUNTED,
+            FULL,
+            at_least(1, "HGMMA", text="the wide tensor-core products (HGMMA)"),
+            no_spills(),
+            limits=(reads(1, "latent", "k_rope"), reads(3, "q_latent"), writes(1, "parts")),
+        ),
+        symptoms={
+            "by hand": "One split holds everything: parts is p times the latent, part_lse the log "
+            "of Σ exp(score).",
+            "splits": "Split i_s begins at token i_s · SPLIT and has SPLIT tokens.",
+            "tail": "The last split ends at token N − 1.",
+            "heads": "Row x of the tile is head i_h · BH + x.",
+            "mask": "Rows for heads that do not exist must be masked, in loads and in stores.",
+            "overflow": "The log of Σ exp(score) is the maximum plus the log of b_sum.",
+            "batch": "Tiles of heads: i_h counts tiles, not heads.",
+        },
+    ),
+    "combine": Exercise(
+        minutes=10,
+        difficulty=2,
+        hints=(
+            "It is the online softmax once more, with a split in the place of a block: its score "
+            "is part_lse, its latent is parts.",
+            "larger = tl.maximum(b_max, b_lse); the new part counts exp(b_lse − larger), what was "
+            "summed shrinks by exp(b_max − larger).",
+            "b_acc = shrink[:, None] * b_acc + weight[:, None] * b_part; at the end "
+            "b_o = tl.dot((b_acc / b_sum[:, None]).to(b_w.dtype), b_w).",
+        ),
+        evidence=triton_kernel(
+            make_combine,
+            CASES,
+            COUNTED,
+            FULL,
+            at_least(1, "HMMA", text="tensor cores (HMMA)"),
+            no_spills(),
+            limits=(reads(1, "parts", "part_lse", "w_v"), writes(1, "o")),
+        ),
+        symptoms={
+            "by hand": "A single part has weight 1: o is w_v times it.",
+            "splits": "A part counts exp(part_lse): Σ exp(score) over its own tokens.",
+            "tail": "Parts do not count alike: a shorter split has a smaller Σ exp(score).",
+            "overflow": "Subtract the largest part_lse before the exp.",
+            "half": "tl.dot wants both operands of one type.",
+        },
+    ),
+    "tokens_per_split": Exercise(
+        minutes=6,
+        difficulty=2,
+        hints=(
+            "B · tiles programs there are without splits. How many times does that fit?",
+            "places // (B · tiles) splits, at least one. N tokens over those, rounded up to whole "
+            "blocks.",
+            "splits = max(1, places // (B * tiles)); return ceil_div(ceil_div(N, splits), BN) * BN",
+        ),
+        evidence=(
+            function_answer(
+                ("one text, four places", (1, 1, 1024, 64, 4), 256),
+                ("whole blocks", (1, 1, 1000, 64, 4), 256),
+                ("several texts", (16, 1, 4096, 64, 264), 256),
+                ("two tiles of heads", (1, 2, 4096, 64, 264), 64),
+                ("places left over", (100, 1, 4096, 64, 264), 2048),
+                ("more texts than places", (300, 1, 512, 64, 264), 512),
+                ("a short text", (1, 1, 10, 64, 264), 64),
+            ),
+        ),
+        symptoms={
+            "one text, four places": "Four splits of a quarter each.",
+            "whole blocks": "1000 / 4 is 250: rounded up to a multiple of BN.",
+            "several texts": "16 texts share 264 places: 16 splits each, rounded down.",
+            "places left over": "264 places for 100 texts: two splits each. With three, 36 of the "
+            "programs would wait for a second turn, and the GPU with them.",
+            "more texts than places": "At least one split; and then all N tokens, in whole blocks.",
+        },
+    ),
+}

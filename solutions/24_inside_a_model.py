@@ -1,0 +1,100 @@
+"""Latent attention inside the models of the transformers package."""
+
+import torch
+
+from rwkv_lessons.lab.evidence import function_answer
+from rwkv_lessons.lab.evidence_mla import Sizes
+from rwkv_lessons.lab.evidence_mla_model import attention_answer, same_text
+from rwkv_lessons.lab.exercises import Exercise
+
+
+def attention(module, query, key, value, attention_mask, scaling, **_):
+    """What a model calls, with the latent in the place of keys and values.
+
+    query [B, H, M, K + P], rope applied to the last P; key is the latent [B, 1, N, R], value the
+    keys with rope [B, 1, N, P]; attention_mask [B, 1, M, N] is added to the scaled scores.
+    module.kv_b_proj.weight is [H·(K + V), R]: for each head K rows of w_k, then V rows of w_v.
+    Returns [B, M, H, V], and None for the weights that nobody asked for.
+    """
+    K, V = module.qk_nope_head_dim, module.v_head_dim
+    H, M, P = query.shape[1], query.shape[2], query.shape[3] - K
+    latent, k_rope = key[:, 0], value[:, 0]  # [B, N, R] and [B, N, P]
+    ### BEGIN SOLUTION
+    w_k, w_v = module.kv_b_proj.weight.unflatten(0, (H, K + V)).split([K, V], 1)
+    q, q_rope = query.split([K, P], -1)
+    q_latent = (q @ w_k).flatten(1, 2)  # [B, H·M, R]
+    s = q_latent @ latent.mT + q_rope.flatten(1, 2) @ k_rope.mT
+    s = s.unflatten(1, (H, M)) * scaling + attention_mask
+    p = s.softmax(-1, dtype=torch.float32).to(query.dtype)
+    o = (p.flatten(1, 2) @ latent).unflatten(1, (H, M)) @ w_v.mT  # [B, H, M, V]
+    return o.transpose(1, 2), None
+    ### END SOLUTION
+
+
+def tokens_that_fit(bytes, B, layers, numbers, itemsize=2):
+    """How long B texts can get, all of one length, before their cache is larger than `bytes`.
+
+    numbers: per token, text and layer; itemsize: bytes of each.
+    """
+    ### BEGIN SOLUTION
+    return int(bytes // (B * layers * numbers * itemsize))
+    ### END SOLUTION
+
+
+EXERCISES = {
+    "attention": Exercise(
+        minutes=15,
+        difficulty=2,
+        hints=(
+            "It is lesson 21's `absorbed`, for M queries. First cut the weight into w_k and w_v, "
+            "and the query into its two parts.",
+            "weight.unflatten(0, (H, K + V)).split([K, V], 1) are w_k [H, K, R] and w_v [H, V, R]. "
+            "q @ w_k is [B, H, M, R]; flatten heads and queries into rows before you multiply by "
+            "the latent.",
+            "s = ((q @ w_k).flatten(1, 2) @ latent.mT + q_rope.flatten(1, 2) @ k_rope.mT)"
+            ".unflatten(1, (H, M)) * scaling + attention_mask; then p, p @ latent, @ w_v.mT, "
+            "transpose(1, 2).",
+        ),
+        evidence=(
+            attention_answer(
+                ("one query, one token", "by hand", Sizes(), 0),
+                ("one query, 6 tokens", "softmax", Sizes(N=6, R=16), 0),
+                ("heads have their own weights", "heads", Sizes(N=5, H=3, K=4, V=6), 0),
+                ("queries see the past only", "mask", Sizes(M=5, N=5, H=2), 0),
+                ("3 queries at the end of 8 tokens", "mask", Sizes(M=3, N=8, H=2), 0),
+                ("padding on the left", "mask", Sizes(M=2, N=7, H=2), 4),
+                ("odd sizes", "layout", Sizes(B=2, M=3, N=11, H=5, K=6, P=4, V=7, R=12), 0),
+            ),
+            same_text("MiniCPM3", "DeepseekV3"),
+        ),
+        symptoms={
+            "by hand": "With one token p is 1, and o is w_v times the latent.",
+            "softmax": "Both parts of the score, times `scaling`, go into one softmax.",
+            "heads": "The weight's rows come head by head: K rows of w_k, V rows of w_v, and the "
+            "next head.",
+            "mask": "attention_mask is added to the scores before the softmax.",
+            "layout": "The model wants [B, M, H, V]: transpose at the end.",
+        },
+    ),
+    "tokens_that_fit": Exercise(
+        minutes=4,
+        difficulty=1,
+        hints=(
+            "How many bytes does one more token cost, in all texts and layers?",
+            "B · layers · numbers · itemsize bytes a token; and only whole tokens count.",
+            "return int(bytes // (B * layers * numbers * itemsize))",
+        ),
+        evidence=(
+            function_answer(
+                ("one text, one layer", (1000, 1, 1, 10), 50),
+                ("layers and texts", (10_000, 2, 5, 10, 1), 100),
+                ("whole tokens", (999, 1, 1, 10), 49),
+                ("float32", (1000, 1, 1, 10, 4), 25),
+            ),
+        ),
+        symptoms={
+            "one text, one layer": "10 numbers of 2 bytes a token.",
+            "layers and texts": "Every layer has a cache, and every text.",
+        },
+    ),
+}

@@ -1,0 +1,239 @@
+"""The chunked WKV-6 in Triton: every chunk, every decay, several programs along one sequence."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_wkv6 import DECAYS, make, near
+from test_wkv6_recurrent import DECAY, ENDS, compiles, interpreted, packed, raw_of
+
+from rwkv_lessons.lab import assembly
+from rwkv_lessons.wkv6 import chunked, segments, wkv6_chunked, wkv6_doubling
+from rwkv_lessons.wkv6.chunk_tiles import FITS, KEEP, LOG2E
+
+NAMES = ("o", "s1")
+# Sums of decays are right to 2⁻²² of themselves and at most FITS; 2^FITS to FITS · 2⁻²² ln 2.
+FACTORS = 2e-6 + FITS.value * 2**-22 / LOG2E.value
+
+
+@pytest.fixture(autouse=True)
+def fresh_tiles():
+    chunked.tile_for.cache_clear()
+    yield
+    chunked.tile_for.cache_clear()
+
+
+def in_kernels(x, cu_seqlens=None, scale=1.0, raw_decay=False, keep=False):
+    """o, s1 and the states kept, from the Triton kernels, also on CPU tensors (interpreted)."""
+    return chunked.forward(*x, cu_seqlens, scale, raw_decay, keep)
+
+
+def expected(x, **options):
+    return wkv6_doubling(*(y if y is None else y.double() for y in x), **options)
+
+
+def in_segments(monkeypatch, n):
+    """Each sequence in n segments, however short."""
+    monkeypatch.setattr(segments, "LONG", 1)
+    monkeypatch.setattr(segments, "MOST", n)
+    monkeypatch.setattr(segments, "MULTIPROCESSORS", 10**6)
+
+
+@interpreted
+@pytest.mark.parametrize("w", DECAYS)
+@pytest.mark.parametrize("shape", [(2, 1, 2, 8, 8), (1, 37, 2, 5, 7), (2, 70, 1, 16, 4)])
+def test_chunks_are_the_reference(shape, w):
+    x = make(*shape, w, torch.float32)
+    near(in_kernels(x), expected(x), FACTORS, NAMES)
+    x[5] = None
+    near(in_kernels(x), expected(x), FACTORS, NAMES)
+
+
+@interpreted
+@pytest.mark.parametrize("share", [0.5, 0.99, 1.01])
+def test_decays_as_strong_as_factors_can_hold(share):
+    """Below FITS a chunk is one product of factors, above it goes in levels: both are right."""
+    C = chunked.tile_for(1, 100, 8, 8, torch.float32)[-1][-1]
+    x = make(1, 100, 1, 8, 8, -share * FITS.value / LOG2E.value / (C // 2), torch.float32)
+    near(in_kernels(x), expected(x), FACTORS, NAMES)
+
+
+@interpreted
+@settings(max_examples=12, deadline=None)
+@given(T=st.integers(1, 40), K=st.integers(1, 18), V=st.integers(1, 18), w=st.sampled_from(DECAYS))
+def test_chunks_at_any_shape(T, K, V, w):
+    x = make(1, T, 2, K, V, w, torch.float32)
+    near(in_kernels(x), expected(x), FACTORS, NAMES)
+
+
+@interpreted
+def test_values_over_several_programs():
+    x = make(1, 20, 2, 4, 70, dtype=torch.float32)
+    near(in_kernels(x), expected(x), FACTORS, NAMES)
+
+
+@interpreted
+@pytest.mark.parametrize("raw_decay", [False, True])
+@pytest.mark.parametrize("n", [1, 3])
+def test_packed_sequences_in_segments(raw_decay, n, monkeypatch):
+    in_segments(monkeypatch, n)
+    ends = [*ENDS, 160]
+    x, cu_seqlens = packed(torch.float32, ends=ends)
+    x = raw_of(x) if raw_decay else x
+    options = {"cu_seqlens": cu_seqlens, "scale": 0.7, "raw_decay": raw_decay}
+    assert chunked.tile_for(10, ends[-1], 5, 6, torch.float32)[1] == n
+    near(in_kernels(x, *options.values()), expected(x, **options), FACTORS, NAMES)
+
+
+@interpreted
+@pytest.mark.parametrize("w", ["mixed", -8.0])
+def test_states_are_kept_where_the_backward_pass_starts(w, monkeypatch):
+    in_segments(monkeypatch, 2)
+    monkeypatch.setitem(chunked.TILE, 4, 64 * 64)  # as for 16 bits: two states in a chunk
+    x = make(2, 3 * KEEP + 5, 1, 4, 4, w, torch.float32)
+    *got, kept = in_kernels(x, keep=True)
+    near(got, expected(x), FACTORS, NAMES)
+    want = [x[5].double()]
+    for t in range(KEEP, 3 * KEEP + 5, KEEP):
+        want.append(expected([*(y[:, :t] for y in x[:4]), *x[4:]])[1])
+    near([kept.unflatten(0, (2, 4))], [torch.stack(want, 1)], FACTORS, ["kept"])
+
+
+@interpreted
+def test_states_of_packed_sequences_have_slots_of_their_own():
+    ends = [0, KEEP + 1, KEEP + 1, 3 * KEEP]
+    x, cu_seqlens = packed(torch.float32, ends=ends)
+    kept = in_kernels(x, cu_seqlens, keep=True)[2]
+    slot = [0, 1, 2 + KEEP // KEEP, 2 + KEEP // KEEP + 1]  # first token // KEEP + sequence + chunk
+    assert len(kept) == 3 + 3
+    near([kept[slot[0]], kept[slot[2]]], [x[5][0].double(), x[5][2].double()], 0, ["s0", "s0"])
+    first = [y[:, ends[2] : ends[2] + KEEP] for y in x[:4]]
+    near([kept[slot[3]]], [expected([*first, x[4], x[5][2:]])[1][0]], FACTORS, ["kept"])
+
+
+# Machine code.
+
+
+def code(dtype, keep=False, levels=False, K=64):
+    """The forward kernel as `mix` launches it for many heads of K × K."""
+    x, f, n = f"*{dtype}", "*fp32", "i32"
+    torch_dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[dtype]
+    *_, warps, (K, V, BK, BV, C) = chunked.tile_for(512, 4096, K, K, torch_dtype)
+    tensors = (x, x, x, x, f, f, None, None, None, x, f, x if keep else None, "*i32")
+    constants = (K, V, BK, BV, min(C, KEEP) if levels else C, KEEP, False, levels)
+    arguments = (*tensors, n, n, n, n, n, "fp32", *constants)
+    return assembly.assembly(chunked.wkv6_chunked_fwd_kernel, *arguments, num_warps=warps)
+
+
+@compiles
+@pytest.mark.parametrize("keep", [False, True])
+def test_chunks_of_64_tokens_use_the_warpgroup_matrix_unit(keep):
+    machine = code("bf16", keep)
+    assert machine.count("HGMMA") > 0 and machine.atomics == 0
+    assert machine.shared_bytes <= 227 * 1024 // 2  # two programs a multiprocessor
+    assert machine.local_bytes <= 160  # measured: 128 bytes beside the 255 registers cost little
+
+
+@compiles
+def test_float32_uses_the_matrix_unit_in_three_pieces_and_spills_nothing():
+    machine = code("fp32")
+    assert machine.count("HMMA") > 0 and machine.local_bytes == machine.atomics == 0
+
+
+# The public function.
+
+
+def test_without_a_gpu_it_is_the_products_in_torch():
+    x = make(2, 9, 2, 4, 6, dtype=torch.float32)
+    for got, want in zip(wkv6_chunked(*x), wkv6_doubling(*x), strict=True):
+        assert torch.equal(got, want)
+
+
+def test_few_heads_are_cut_into_segments_and_many_are_not():
+    many, few = (segments.segments_for(n, 4096) for n in (512, 64))
+    assert many == (1, 4096) and few == (4, 1024)
+    assert segments.segments_for(1, 100) == (1, 100)
+    for programs in (1, 5, 33, 64, 131):
+        for T in (600, 1024, 5000, 32768):
+            n, span = segments.segments_for(programs, T)
+            assert (n - 1) * span < T <= n * span and (n == 1 or span % (2 * KEEP) == 0)
+
+
+# On a GPU.
+
+ODD = [(2, 33, 3, 5, 7), (1, 100, 2, 100, 100), (1, 130, 5, 128, 64), (1, 70, 2, 256, 24),
+       (1, 70, 1, 24, 300), (3, 200, 64, 64, 64), (1, 3, 70_000, 8, 4)]  # fmt: skip
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("w", [*DECAYS, -0.02, -2.1, -2.3, -4.2, -4.5])
+@pytest.mark.parametrize("T", [1, 31, 64, 100, 2100])
+def test_chunked_is_the_reference_in_float32(T, w):
+    x = make(2, T, 3, 64, 64, w, torch.float32, device="cuda")
+    near(wkv6_chunked(*x), expected(x), FACTORS + min(T, 400) * DECAY, NAMES)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", ODD)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_chunked_at_odd_shapes(shape, dtype):
+    x = make(*shape, dtype=dtype, device="cuda")
+    # 2⁻¹² of float16, rounded where o is written, and 2⁻⁹ of bfloat16, also where S is read
+    limit = {torch.float32: FACTORS, torch.float16: 2**-11, torch.bfloat16: 2.4e-3}[dtype]
+    for s0 in (x[5], None):
+        near(wkv6_chunked(*x[:5], s0), expected([*x[:5], s0]), {"s1": limit, "": limit}, NAMES)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("w", [*DECAYS, -0.02, -2.1, -4.5])
+@pytest.mark.parametrize("w_dtype", [None, torch.float32])
+def test_chunked_in_bfloat16(w, w_dtype):
+    x = make(2, 1500, 4, 64, 64, w, torch.bfloat16, w_dtype, device="cuda")
+    limits = {"o": 2.4e-3, "s1": 2**-15}  # o is rounded twice, and nothing in s1
+    near(wkv6_chunked(*x), expected(x), limits, NAMES)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("raw_decay", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_packed_on_a_gpu(raw_decay, dtype):
+    ends = [0, 1, 1, 70, 1135, 4000]
+    x, cu_seqlens = packed(dtype, 64, 64, ends, "cuda")
+    x = [y.cuda() for y in (raw_of([y.cpu() for y in x]) if raw_decay else x)]
+    options = {"cu_seqlens": cu_seqlens, "scale": 0.3, "raw_decay": raw_decay}
+    limit = FACTORS if dtype == torch.float32 else 2.4e-3
+    near(wkv6_chunked(*x, **options), expected(x, **options), limit, NAMES)
+
+
+@pytest.mark.gpu
+def test_chunked_takes_views_odd_addresses_streams_and_graphs():
+    x = make(2, 1100, 4, 64, 64, dtype=torch.float32, device="cuda")
+    want = wkv6_chunked(*x)
+
+    def same(got):
+        assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+
+    same(wkv6_chunked(*x))
+    same(wkv6_chunked(*(y.mT.contiguous().mT for y in x)))
+    odd = [torch.cat([y.new_zeros(1), y.flatten()])[1:].view(y.shape) for y in x]
+    near(wkv6_chunked(*odd), expected(x), FACTORS, NAMES)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        elsewhere = wkv6_chunked(*x)
+    stream.synchronize()
+    same(elsewhere)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        replayed = wkv6_chunked(*x)
+    graph.replay()
+    same(replayed)
+
+
+@pytest.mark.gpu
+def test_chunked_in_torch_compile_and_opcheck():
+    x = make(1, 100, 2, 64, 64, dtype=torch.float32, device="cuda")
+    compiled = torch.compile(wkv6_chunked, fullgraph=True, backend="aot_eager")
+    near(compiled(*x), expected(x), FACTORS, NAMES)
+    operator = torch.ops.rwkv_lessons.wkv6_chunked_forward.default
+    torch.library.opcheck(operator, (*x, None, 1.0, False, True))
