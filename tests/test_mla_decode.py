@@ -8,7 +8,9 @@ import torch
 pytest.importorskip("triton")
 from mla_problem import in_float64, problem, relative_error  # noqa: E402
 
+from rwkv_lessons.lab.assembly import assembly, available  # noqa: E402
 from rwkv_lessons.mla import decode, mla_absorbed, mla_decode  # noqa: E402
+from rwkv_lessons.mla.decode_hopper import decode_hopper_kernel  # noqa: E402
 from rwkv_lessons.mla.splits import combine_tile, splits_for  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -154,6 +156,22 @@ def test_tiles_of_the_second_kernel_fit_the_tensor_cores():
             few, together = combine_tile(rows, 40, 256, splits)
             assert 16 <= few * together <= 64
             assert few & (few - 1) == 0 == together & (together - 1)
+
+
+@pytest.mark.skipif(bool(available(decode_hopper_kernel)), reason="nothing to compile with here")
+@pytest.mark.parametrize("H, R, P, warps, columns", [(128, 512, 64, 8, 32), (40, 256, 32, 4, 64)])
+def test_hopper_computes_every_score_once(H, R, P, warps, columns):
+    tensors, strides = ["*bf16"] * 4, ["i32"] * 12
+    sizes = {"UNIT": 16, "H": H, "R": R, "P": P, "c_n": R + P, "k_n": R + P, "PAGE": 0}
+    given = (*tensors, "*i32", None, None, "*fp32", "*fp32", "fp32", *strides)
+    code = assembly(decode_hopper_kernel, *given, **sizes, BM=64, BN=64, PDL=True, num_warps=warps)
+    # The scores of 64 tokens: a warpgroup has all, or each of two has its 32. Twice: the first tile
+    # has code of its own.
+    assert code.count(f"HGMMA.64x{columns}x16") == 2 * (R + P) // 16
+    assert code.count("HGMMA.64x256x16") == 2 * 64 // 16
+    assert code.count("HMMA") == 0
+    # 255 registers a thread are all there are: with 4 warps some addresses do not find room.
+    assert code.spill_stores <= (0 if warps == 8 else 64)
 
 
 SIZES = {  # H, R, P, V

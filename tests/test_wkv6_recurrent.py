@@ -12,6 +12,7 @@ from test_wkv6 import DECAYS, HALF, NAMES, SINGLE, gradients_given, in_float64, 
 
 pytest.importorskip("triton")
 from rwkv_lessons.lab import assembly  # noqa: E402
+from rwkv_lessons.launch_triton import launches_directly  # noqa: E402
 from rwkv_lessons.wkv6 import (  # noqa: E402
     METHODS,
     method_for,
@@ -23,7 +24,6 @@ from rwkv_lessons.wkv6 import (  # noqa: E402
     wkv6_reference,
     wkv6_step,
 )
-from rwkv_lessons.launch_triton import launches_directly  # noqa: E402
 from rwkv_lessons.wkv6.options import log_decay  # noqa: E402
 
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels are compiled")

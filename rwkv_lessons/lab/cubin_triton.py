@@ -79,7 +79,6 @@ def build(kernel, parameters, arch, constants, options):
     import triton
     from triton import knobs
     from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
 
     printed = io.StringIO()
     function = cubin.plain(kernel)
@@ -93,8 +92,9 @@ def build(kernel, parameters, arch, constants, options):
         knobs.compilation.always_compile = True  # a cached kernel comes without ptxas's log
         knobs.nvidia.dump_ptxas_log = True
         with _language_for_compiling():
-            source = ASTSource(
-                fn=_jit(kernel, constants),
+            jit = _jit(kernel, constants)
+            source = _source(jit)(
+                fn=jit,
                 signature={name: kind for name, (kind, _, _) in parameters.items()},
                 constexprs={n: v for n, (kind, v, _) in parameters.items() if kind == "constexpr"},
                 attrs={
@@ -114,6 +114,14 @@ def build(kernel, parameters, arch, constants, options):
         log=printed.getvalue(),
         launch_shared=compiled.metadata.shared,
     )
+
+
+def _source(jit):
+    """What `triton.compile` is to be given of a kernel of Triton or of Gluon."""
+    from triton.compiler import ASTSource
+    from triton.experimental.gluon._runtime import GluonASTSource, GluonJITFunction
+
+    return GluonASTSource if isinstance(jit, GluonJITFunction) else ASTSource
 
 
 def _jit(kernel, constants):
