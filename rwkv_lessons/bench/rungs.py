@@ -52,6 +52,7 @@ LADDERS = {
 LADDERS["wkv6-triton"] = (
     *LADDERS["wkv6"],  # where the lessons in Triton start from
     Rung("12 fused recurrent", "12_fused_recurrent", "kernel", None, operation="wkv6-triton"),
+    Rung("15 the chunked kernel", "15_the_chunked_kernel", "kernel", None, operation="wkv6-triton"),
 )
 LADDERS["wkv6-triton-backward"] = (
     *LADDERS["wkv6-backward"],

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import torch
 
 from ..inputs import rwkv6_inputs
 from ..wkv6.reference import wkv6_reference
@@ -178,3 +179,51 @@ def relative_error(chunked, r, k, v, w, u, **more):
     if not math.isfinite(error):
         return "no number"
     return "< 1e-06" if error < 1e-6 else f"{error:.0e}"
+
+
+def tf32(x):
+    """float32 numbers as a tensor core reads them: rounded to 10 bits after the point."""
+    bits = x.view(torch.int32)
+    return ((bits + 0x1000) & ~0x1FFF).view(torch.float32)  # half of the last bit kept, then cut
+
+
+READ, STATE, MADE, OUT = style.LOAD, style.OKABE_ITO["green"], style.FAINT, style.STORE
+FORWARD_PRODUCTS = (  # the factors, the result: (text, rows, columns, colour)
+    (("r eᵇ", "T", "N", READ), ("S", "N", "N", STATE), ("o", "T", "N", OUT)),
+    (("r eᵇ⁻ᵐ", "T", "N", READ), ("(k eᵐ⁻ᵃ)ᵀ", "N", "T", READ), ("A", "T", "T", MADE)),
+    (("A", "T", "T", MADE), ("v", "T", "N", READ), ("+ o", "T", "N", OUT)),
+    (("(k eˡ⁻ᵃ)ᵀ", "N", "T", READ), ("v", "T", "N", READ), ("+ eˡ S", "N", "N", STATE)),
+)
+
+
+def products(rows=FORWARD_PRODUCTS, BT=16, N=64):
+    """The products of a chunk, every tile to scale: what comes from memory, the state, what goes.
+
+    Args:
+        rows: (left, right, result) each, as in FORWARD_PRODUCTS; "T" stands for BT tokens.
+    """
+    size = {"T": BT, "N": N}
+    across = -(-len(rows) // 2)
+    figure = style.figure(1.9 * across, 9)
+    ax = figure.subplots()
+    for n, row in enumerate(rows):
+        x, top = (n // across) * 4.6 * N, (n % across) * 1.55 * N
+        for (text, down, right, colour), sign in zip(row, ("@", "=", ""), strict=True):
+            height, width = size[down], size[right]
+            _box(ax, x, top + (N - height) / 2, width, height, colour, alpha=0.75)
+            place = {"ha": "center", "size": 9}
+            ax.text(x + width / 2, top + (N + height) / 2 + 10, text, va="center", **place)
+            ax.text(x + width + 12, top + N / 2, sign, va="center", **place)
+            x += width + 24
+    for label, colour in (
+        (f"read: {BT} tokens of {N}", READ),
+        ("the state, in registers", STATE),
+        ("made and used at once", MADE),
+        ("written", OUT),
+    ):
+        ax.plot([], [], "s", color=colour, alpha=0.75, label=label)
+    figure.legend(loc="outside upper left", ncols=4, fontsize=8)
+    ax.set(xlim=(-5, 9 * N), ylim=(across * 1.55 * N, -8), aspect="equal")
+    ax.axis("off")
+    said = (f"{a[0]} @ {b[0]} → {c[0]}" for a, b, c in rows)
+    return Picture(figure, "\n".join(said))
