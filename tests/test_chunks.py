@@ -1,4 +1,4 @@
-"""Lesson 14: chunks in torch; what is shown is what is checked, and the counts are right."""
+"""Lessons 14 to 16: chunks in torch and in Triton; what is shown is what is checked."""
 
 import nbformat
 import pytest
@@ -50,3 +50,38 @@ def test_the_reach_is_where_a_product_ends():
         for share, finite in ((0.97, True), (1.2, False)):
             x, w = torch.ones(C, 1), torch.full((C, 1), -float(limit * share))
             assert bool(lesson.product(x, x, w, m).isfinite().all()) == finite, (C, m, share)
+
+
+def test_tf32_keeps_ten_bits():
+    x = torch.tensor([1.0, 1 + 2**-10, 1 + 2**-12, 1 + 3 * 2**-12, -3.0e30, 0.0])
+    want = torch.tensor([1.0, 1 + 2**-10, 1.0, 1 + 2**-10])
+    assert torch.equal(chunks.tf32(x)[:4], want)
+    assert torch.equal(chunks.tf32(chunks.tf32(x)), chunks.tf32(x))
+    assert ((chunks.tf32(x) - x).abs() <= x.abs() * 2**-11).all()
+
+
+def test_both_kernels_of_lesson_16_give_autograds_gradients():
+    pytest.importorskip("triton")
+    module = exercises.solutions("16_its_gradients")
+    kernels = module.checkpoints, module.backward_sweep
+    found, wants = module.all_gradients(*kernels, module.Size((1, 21, 2, 8, 8)), BT=8)
+    assert set(wants) == {"dr", "dk", "dv", "dw", "du", "ds0"}
+    for name, want in wants.items():
+        assert (found[name] - want).abs().max() <= 1e-5 * want.abs().max(), name
+
+
+def test_lesson_15_goes_on_from_the_state_that_it_left():
+    pytest.importorskip("triton")
+    from rwkv_lessons.lab import interpreter
+
+    module = exercises.solutions("15_the_chunked_kernel")
+    whole = module.sized(module.Size((1, 13, 2, 8, 8)), BT=4)
+    want, parts = whole.wants, []
+    s0 = whole.inputs["s0"]
+    for tokens in (slice(0, 6), slice(6, 13)):
+        given = whole.arguments() | {"s0": s0}
+        given |= {x: given[x][:, tokens].contiguous() for x in "rkvwo"}
+        interpreter.run(module.kernel, whole.grid, **(given | {"T": given["r"].shape[1]}))
+        parts, s0 = [*parts, given["o"]], given["s1"]
+    torch.testing.assert_close(torch.cat(parts, 1).double(), want["o"], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(s0.double(), want["s1"], rtol=1e-5, atol=1e-5)

@@ -60,6 +60,10 @@ LADDERS["wkv6-triton-backward"] = (
         "13 its gradients", "13_its_gradients", "gradients", None,
         operation="wkv6-triton-backward", after="12_fused_recurrent",
     ),
+    Rung(
+        "16 its gradients", "16_its_gradients", "gradients", None,
+        operation="wkv6-triton-backward", after="15_the_chunked_kernel",
+    ),
 )  # fmt: skip
 BLOCKS = (32, 64, 128, 256, 512)  # threads per block of a sweep
 # The library's method at the top of the ladder.

@@ -195,16 +195,28 @@ FORWARD_PRODUCTS = (  # the factors, the result: (text, rows, columns, colour)
     (("(k eˡ⁻ᵃ)ᵀ", "N", "T", READ), ("v", "T", "N", READ), ("+ eˡ S", "N", "N", STATE)),
 )
 
+BACKWARD_PRODUCTS = (
+    (("do", "T", "N", READ), ("Sᵀ", "N", "N", STATE), ("dr", "T", "N", OUT)),
+    (("v", "T", "N", READ), ("Gᵀ", "N", "N", STATE), ("dk", "T", "N", OUT)),
+    (("k eˡ⁻ᵃ", "T", "N", READ), ("G", "N", "N", STATE), ("dv", "T", "N", OUT)),
+    (("(r eᵇ)ᵀ", "N", "T", READ), ("do", "T", "N", READ), ("+ eˡ G", "N", "N", STATE)),
+    (("r eᵇ⁻ᵐ", "T", "N", READ), ("(k eᵐ⁻ᵃ)ᵀ", "N", "T", READ), ("A", "T", "T", MADE)),
+    (("do", "T", "N", READ), ("vᵀ", "N", "T", READ), ("dA", "T", "T", MADE)),
+    (("dA", "T", "T", MADE), ("k eᵐ⁻ᵃ", "T", "N", READ), ("+ dr", "T", "N", OUT)),
+    (("dAᵀ", "T", "T", MADE), ("r eᵇ⁻ᵐ", "T", "N", READ), ("+ dk", "T", "N", OUT)),
+    (("Aᵀ", "T", "T", MADE), ("do", "T", "N", READ), ("+ dv", "T", "N", OUT)),
+)
 
-def products(rows=FORWARD_PRODUCTS, BT=16, N=64):
+
+def products(rows=FORWARD_PRODUCTS, columns=2, BT=16, N=64):
     """The products of a chunk, every tile to scale: what comes from memory, the state, what goes.
 
     Args:
         rows: (left, right, result) each, as in FORWARD_PRODUCTS; "T" stands for BT tokens.
     """
     size = {"T": BT, "N": N}
-    across = -(-len(rows) // 2)
-    figure = style.figure(1.9 * across, 9)
+    across = -(-len(rows) // columns)
+    figure = style.figure(3.8 * across / columns + 0.3, 9)
     ax = figure.subplots()
     for n, row in enumerate(rows):
         x, top = (n // across) * 4.6 * N, (n % across) * 1.55 * N
@@ -217,13 +229,13 @@ def products(rows=FORWARD_PRODUCTS, BT=16, N=64):
             x += width + 24
     for label, colour in (
         (f"read: {BT} tokens of {N}", READ),
-        ("the state, in registers", STATE),
+        ("a state, or its gradient", STATE),
         ("made and used at once", MADE),
         ("written", OUT),
     ):
         ax.plot([], [], "s", color=colour, alpha=0.75, label=label)
     figure.legend(loc="outside upper left", ncols=4, fontsize=8)
-    ax.set(xlim=(-5, 9 * N), ylim=(across * 1.55 * N, -8), aspect="equal")
+    ax.set(xlim=(-5, (4.6 * columns - 0.2) * N), ylim=(across * 1.55 * N, -8), aspect="equal")
     ax.axis("off")
     said = (f"{a[0]} @ {b[0]} → {c[0]}" for a, b, c in rows)
     return Picture(figure, "\n".join(said))
