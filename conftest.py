@@ -13,6 +13,7 @@ ROOT = Path(__file__).parent
 # are compared only where it is the text that the notebooks were executed with, Python 3.11.7's.
 TEXT = "2a95af4ac93f"
 READS_THE_TEXT = ("break_it(", "decay_of_a_text(", "drift(", "off(", "checkpoints(")
+READS_THE_TEXT += ("factors(", "reach(")
 
 os.environ["RWKV_LESSONS_PROGRESS"] = "off"  # a learner's progress is not ours to touch
 os.environ["PYTHONPATH"] = str(ROOT)  # notebooks' kernels inherit it

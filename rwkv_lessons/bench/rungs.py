@@ -52,12 +52,17 @@ LADDERS = {
 LADDERS["wkv6-triton"] = (
     *LADDERS["wkv6"],  # where the lessons in Triton start from
     Rung("12 fused recurrent", "12_fused_recurrent", "kernel", None, operation="wkv6-triton"),
+    Rung("15 the chunked kernel", "15_the_chunked_kernel", "kernel", None, operation="wkv6-triton"),
 )
 LADDERS["wkv6-triton-backward"] = (
     *LADDERS["wkv6-backward"],
     Rung(
         "13 its gradients", "13_its_gradients", "gradients", None,
         operation="wkv6-triton-backward", after="12_fused_recurrent",
+    ),
+    Rung(
+        "16 its gradients", "16_its_gradients", "gradients", None,
+        operation="wkv6-triton-backward", after="15_the_chunked_kernel",
     ),
 )  # fmt: skip
 BLOCKS = (32, 64, 128, 256, 512)  # threads per block of a sweep

@@ -1,0 +1,208 @@
+"""The recurrence in chunks: what a token reads is the state before its chunk, and its own chunk."""
+
+import torch
+from torch.nn import functional as F
+
+from rwkv_lessons.lab.evidence_chunks import Chunk, chunk_answer, chunk_work
+from rwkv_lessons.lab.exercises import Exercise
+
+
+def sums(w):
+    after = w.cumsum(-2)
+    return F.pad(after[..., :-1, :], (0, 0, 1, 0)), after
+
+
+def with_state(r, k, v, w, s):
+    """What the tokens of a chunk read of the state before it, and the state after it.
+
+    r, k, v, w are [..., C, N]; s is [..., N, N], keys × values. Returns the same shapes.
+    """
+    before, after = sums(w)
+    last = after[..., -1:, :]  # the log decay of the whole chunk, [..., 1, N]
+    ### BEGIN SOLUTION
+    o = (r * before.exp()) @ s
+    s1 = last.exp().mT * s + (k * (last - after).exp()).mT @ v
+    ### END SOLUTION
+    return o, s1
+
+
+def pairs(r, k, w):
+    """How much each token t reads of each earlier token s, with a decay for every pair.
+
+    r, k, w are [..., C, N]. Returns scores, [..., C, C], 0 where s is not earlier than t.
+    """
+    before, after = sums(w)
+    C = r.shape[-2]
+    later = torch.ones(C, C, dtype=torch.bool).triu()[..., None]  # s ≥ t; [C, C, 1]
+    ### BEGIN SOLUTION
+    decay = before[..., :, None, :] - after[..., None, :, :]  # [..., C, C, N]
+    decay = decay.masked_fill(later, -torch.inf).exp()
+    return (r[..., :, None, :] * decay * k[..., None, :, :]).sum(-1)
+    ### END SOLUTION
+
+
+def product(r, k, w, m):
+    """The same scores from one matrix product: both sides count their decay from token m.
+
+    r, k, w are [..., C, N]; 0 ≤ m < C. Returns scores, [..., C, C], 0 where s is not earlier.
+    """
+    before, after = sums(w)
+    ### BEGIN SOLUTION
+    start = before[..., m : m + 1, :]
+    left = r * (before - start).exp()
+    right = k * (start - after).exp()
+    return (left @ right.mT).tril(-1)
+    ### END SOLUTION
+
+
+def blocks(r, k, w, L):
+    """The same scores, L tokens at a time: what these read of earlier ones, and of each other.
+
+    r, k, w are [..., C, N], L divides C. Returns scores, [..., C, C], 0 where s is not earlier.
+    """
+    before, after = sums(w)
+    scores = r.new_zeros(*r.shape[:-1], r.shape[-2])
+    for i in range(0, r.shape[-2], L):
+        here = slice(i, i + L)
+        ### BEGIN SOLUTION
+        own = (x[..., here, :] for x in (r, k, w))
+        scores[..., here, here] = product(*own, m=L // 2)
+        start = before[..., i : i + 1, :]
+        left = r[..., here, :] * (before[..., here, :] - start).exp()
+        right = k[..., :i, :] * (start - after[..., :i, :]).exp()
+        scores[..., here, :i] = left @ right.mT
+        ### END SOLUTION
+    return scores
+
+
+def chunked(r, k, v, w, u, C=64, L=16, scores=None):
+    s, o = r.new_zeros(*r.shape[:-2], r.shape[-1], v.shape[-1]), []
+    for r_c, k_c, v_c, w_c in zip(*(x.split(C, -2) for x in (r, k, v, w)), strict=True):
+        state, s = with_state(r_c, k_c, v_c, w_c, s)
+        own = (scores or blocks)(r_c, k_c, w_c, L) @ v_c
+        itself = (r_c * u * k_c).sum(-1, keepdim=True) * v_c
+        o.append(state + own + itself)
+    return torch.cat(o, -2), s
+
+
+ONE = Chunk("one token", "one", 1, 1, 4)
+TWO = Chunk("two tokens", "two", 1, 2, 4)
+FEW = Chunk("five tokens", "few", 1, 5, 4)
+HEADS = Chunk("every head has its own tokens", "heads", 3, 8, 4)
+FAST = Chunk("fast decays, 64 tokens", "fast", 1, 64, 8, "fast")
+
+
+def _with(case, **more):
+    """The case with keyword arguments for the function."""
+    return Chunk(case.name, case.symptom, case.heads, case.C, case.N, case.decay, (*more.items(),))
+
+
+EXERCISES = {
+    "with_state": Exercise(
+        minutes=7,
+        difficulty=1,
+        hints=(
+            "Two products with the state's own axes: one sums over keys (r with s), one over the "
+            "tokens (k with v). Each token's row is multiplied by a decay first.",
+            "A token reads a state that has faded by everything before it in the chunk. A token's "
+            "k·v fades by what comes after it: last - after. The old state fades by last.",
+            "o = (r * before.exp()) @ s; "
+            "s1 = last.exp().mT * s + (k * (last - after).exp()).mT @ v.",
+        ),
+        evidence=(
+            chunk_answer("rkvws", ONE, TWO, FEW, HEADS, FAST),
+            chunk_work("rkvws", lambda H, C, N: H * (2 * C + 1) * N, HEADS),
+        ),
+        symptoms={
+            "one": "One token: it reads r @ s, undecayed, and leaves exp(w)·s + k·v behind.",
+            "two": "Token 1 reads a state that faded by w[0]; token 0's k·v fades by w[1].",
+            "exps": "Take the exp of log decays [..., C, N], not of anything larger.",
+            "products": "Sums over keys and over tokens are matrix products: @.",
+        },
+    ),
+    "pairs": Exercise(
+        minutes=7,
+        difficulty=2,
+        hints=(
+            "Between token s and a later token t the decays w[s+1] … w[t-1] lie. Which difference "
+            "of `before` and `after` is their sum?",
+            "before[t] - after[s], for all pairs at once: give one of them an axis of length 1 "
+            "where the other has its tokens. Where s ≥ t it is positive: mask it before the exp.",
+            "decay = before[..., :, None, :] - after[..., None, :, :]; then "
+            ".masked_fill(later, -torch.inf).exp(); multiply by r and k in the same way and sum "
+            "over the last axis.",
+        ),
+        evidence=(chunk_answer("rkw", ONE, TWO, FEW, HEADS, FAST),),
+        symptoms={
+            "one": "There is no earlier token: the only score is 0. The bonus is not in here.",
+            "two": "Token 1 reads token 0 undecayed: nothing lies between them.",
+            "few": "Between s and t lie the decays of s+1 … t-1, neither of s nor of t.",
+            "fast": "exp of a large positive number is inf, and inf · 0 is NaN: mask first.",
+        },
+    ),
+    "product": Exercise(
+        minutes=5,
+        difficulty=2,
+        hints=(
+            "exp(before[t] - after[s]) is a product of two numbers, one that knows only t and one "
+            "that knows only s. Put any number in the middle.",
+            "Measure both from start = before[m]: r gets exp(before - start), k gets "
+            "exp(start - after). Then one matrix product sums over the channels.",
+            "start = before[..., m : m + 1, :]; ((r * (before - start).exp()) @ "
+            "(k * (start - after).exp()).mT).tril(-1).",
+        ),
+        evidence=(
+            chunk_answer(
+                "rkw",
+                _with(ONE, m=0),
+                _with(TWO, m=0),
+                _with(FEW, m=2),
+                _with(HEADS, m=4),
+                Chunk("fast decays, 32 tokens", "fast", 1, 32, 8, "fast", (("m", 16),)),
+            ),
+            chunk_work("rkw", lambda H, C, N: 2 * H * C * N, _with(HEADS, m=4)),
+        ),
+        symptoms={
+            "one": "There is no earlier token: the only score is 0. The bonus is not in here.",
+            "two": "Token 1 reads token 0 undecayed: nothing lies between them.",
+            "few": "start has to cancel: it is added on one side and subtracted on the other.",
+            "fast": "Both sides count from token m: then neither exponent is large.",
+            "exps": "A factor for every token, not one for every pair: 2·C·N exps.",
+            "products": "Sum over the channels with @.",
+        },
+    ),
+    "blocks": Exercise(
+        minutes=10,
+        difficulty=3,
+        hints=(
+            "Two parts of the row of blocks: the square on the diagonal, which `product` can do "
+            "with its start in the middle, and everything left of it.",
+            "Left of it, every s comes before token i, and every t after: count from before[i]. "
+            "Then both exponents are at most 0, whatever the decay.",
+            "scores[..., here, here] = product(r[here], k[here], w[here], L // 2); start = "
+            "before[..., i : i + 1, :]; left = r[here]·exp(before[here] - start), right = "
+            "k[:i]·exp(start - after[:i]); scores[..., here, :i] = left @ right.mT.",
+        ),
+        evidence=(
+            chunk_answer(
+                "rkw",
+                Chunk("one block", "one", 1, 4, 4, more=(("L", 4),)),
+                Chunk("two blocks", "two", 1, 8, 4, more=(("L", 4),)),
+                Chunk("every head has its own tokens", "heads", 3, 12, 4, more=(("L", 4),)),
+                _with(FAST, L=16),
+            ),
+            # An exp for each key that a block of queries looks at, and for each query, twice.
+            chunk_work(
+                "rkw", lambda H, C, N: H * (C * (C // 16) // 2 + 3 * C) * N, _with(FAST, L=16)
+            ),
+        ),
+        symptoms={
+            "one": "With one block, it is product(r, k, w, L // 2).",
+            "two": "The second block's tokens read the first block's: the square left of the "
+            "diagonal.",
+            "fast": "Is any exponent large? Left of the diagonal count from before[i].",
+            "exps": "Factors for tokens, not for pairs.",
+            "products": "Sum over the channels with @.",
+        },
+    ),
+}

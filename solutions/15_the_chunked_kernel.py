@@ -1,0 +1,168 @@
+"""WKV-6 in chunks, in one Triton kernel: the state stays in registers, four products a chunk."""
+
+from dataclasses import replace
+from functools import partial
+
+import torch
+import triton
+import triton.language as tl
+
+from rwkv_lessons.lab.evidence import ATOMICS, at_least, at_most
+from rwkv_lessons.lab.evidence_triton import (
+    Case,
+    answer,
+    dots,
+    exps,
+    gpu,
+    machine_code,
+    no_spills,
+    reads,
+    traffic,
+    writes,
+)
+from rwkv_lessons.lab.evidence_wkv6_triton import Size, wkv6_launch
+from rwkv_lessons.lab.exercises import Exercise
+
+
+@triton.jit
+def kernel(
+    r, k, v, w, u, s0, o, s1,
+    T, H: tl.constexpr, N: tl.constexpr, BT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One program per head of a batch row, grid (B·H,); it walks through chunks of BT tokens.
+
+    r, k, v, w, o are [B, T, H, N], w the log decay, N a power of 2; u is [H, N]; s0, s1 are
+    [B, H, N, N], float32. Operands of products have the type of r; PRECISION is for float32.
+    """
+    i_b, i_h = tl.program_id(0) // H, tl.program_id(0) % H
+    o_n, o_c = tl.arange(0, N), tl.arange(0, BT)
+    o_s = tl.program_id(0) * N * N + o_n[:, None] * N + o_n[None, :]
+    b_s = tl.load(s0 + o_s)  # [N, N], keys × values
+    b_u = tl.load(u + i_h * N + o_n)
+    for i_c in range(tl.cdiv(T, BT)):
+        o_t = i_c * BT + o_c
+        m_t = (o_t < T)[:, None]
+        o_x = ((i_b * T + o_t) * H + i_h)[:, None] * N + o_n[None, :]  # [BT, N]
+        b_r = tl.load(r + o_x, m_t, 0).to(tl.float32)
+        b_k = tl.load(k + o_x, m_t, 0).to(tl.float32)
+        b_v = tl.load(v + o_x, m_t, 0)
+        b_w = tl.load(w + o_x, m_t, 0).to(tl.float32)
+        b_after = tl.cumsum(b_w, 0)
+        b_before = b_after - b_w
+        b_last = tl.sum(b_w, 0)  # [N]: the log decay of the whole chunk
+        b_middle = tl.sum(tl.where((o_c < BT // 2)[:, None], b_w, 0), 0)[None, :]
+        # What the tokens read of the state before the chunk.
+        ### BEGIN SOLUTION
+        b_reads = (b_r * tl.exp(b_before)).to(b_v.dtype)
+        b_o = tl.dot(b_reads, b_s.to(b_v.dtype), input_precision=PRECISION)
+        ### END SOLUTION
+        # What they read of each other, and of themselves.
+        ### BEGIN SOLUTION
+        b_left = (b_r * tl.exp(b_before - b_middle)).to(b_v.dtype)
+        b_right = (b_k * tl.exp(b_middle - b_after)).to(b_v.dtype)
+        b_scores = tl.dot(b_left, tl.trans(b_right), input_precision=PRECISION)
+        b_scores = tl.where(o_c[:, None] > o_c[None, :], b_scores, 0)
+        b_itself = tl.sum(b_r * b_u[None, :] * b_k, 1)[:, None]
+        b_scores = tl.where(o_c[:, None] == o_c[None, :], b_itself, b_scores)
+        b_o += tl.dot(b_scores.to(b_v.dtype), b_v, input_precision=PRECISION)
+        ### END SOLUTION
+        # The state after the chunk.
+        ### BEGIN SOLUTION
+        b_adds = (b_k * tl.exp(b_last[None, :] - b_after)).to(b_v.dtype)
+        b_s *= tl.exp(b_last)[:, None]
+        b_s += tl.dot(tl.trans(b_adds), b_v, input_precision=PRECISION)
+        ### END SOLUTION
+        tl.store(o + o_x, b_o, m_t)
+    tl.store(s1 + o_s, b_s)
+
+
+def launch(B, T, H, K, V, BT=16, PRECISION="tf32x3", num_warps=4):
+    """The grid, one program per head of a batch row, and the kernel's sizes; K and V are N."""
+    sizes = {"T": T, "H": H, "N": K, "BT": BT, "PRECISION": PRECISION}
+    return (B * H,), sizes | {"num_warps": num_warps}
+
+
+def forward(r, k, v, w, u, s0):
+    """o and s1 on a GPU, all float32."""
+    o, s1 = torch.empty_like(v), torch.empty_like(s0)
+    programs, constants = launch(*r.shape, v.shape[-1])
+    kernel[programs](r, k, v, w, u, s0, o, s1, **constants)
+    return o, s1
+
+
+TENSORS = ("r", "k", "v", "w", "u", "s0", "o", "s1")
+WRITES = ("o", "s1")
+COUNTED = Size((1, 8, 2, 8, 8))  # two chunks of 4
+FULL = Size((2, 75, 4, 64, 64))
+
+
+def sized(size, **more):
+    """A `Launch` of the kernel."""
+    return wkv6_launch(launch, TENSORS, WRITES, size, **more)
+
+
+def in_bfloat16(full):
+    """The same launch with r, k, v and w in bfloat16, to look at its machine code."""
+    tokens = {x: full.inputs[x].bfloat16() for x in "rkvw"}
+    return replace(full, inputs=full.inputs | tokens)
+
+
+CASES = tuple(
+    Case(name, symptom, partial(sized, size, BT=BT), symptom == "programs")
+    for name, symptom, size, BT in (
+        ("one token", "by hand", Size((1, 1, 1, 4, 4), states=False), 4),
+        ("a chunk of two tokens", "chunk", Size((1, 2, 1, 4, 4), states=False), 2),
+        ("a chunk of four tokens", "chunk", Size((1, 4, 1, 4, 4), states=False), 4),
+        ("one token and a state", "state in", Size((1, 1, 1, 4, 4)), 4),
+        ("a chunk and a state", "state in", Size((1, 4, 1, 4, 4)), 4),
+        ("two chunks", "state", Size((1, 8, 1, 8, 8)), 4),
+        ("every head has its own state, decay and bonus", "head", Size((1, 3, 2, 8, 8)), 4),
+        ("every batch row has its own tokens and states", "batch", Size((2, 5, 2, 4, 4)), 4),
+        ("17 tokens, the last chunk has one", "mask", Size((1, 17, 3, 4, 4)), 8),
+        ("strong decays", "decay", Size((1, 9, 1, 8, 8), decay="strong"), 8),
+        ("the order of the programs does not matter", "programs", Size((2, 6, 3, 4, 4)), 4),
+    )
+)
+
+EXERCISES = {
+    "kernel": Exercise(
+        minutes=25,
+        difficulty=3,
+        hints=(
+            "The three gaps are `with_state`'s first line, `product` with the bonus, and "
+            "`with_state`'s second line, from lesson 14. tl.dot is the @, tl.trans the .mT.",
+            "Every factor is a tile [BT, N] times tl.exp of a difference, then .to(b_v.dtype). "
+            "Scores: keep them where o_c[:, None] > o_c[None, :]; put the bonus, a sum over "
+            "channels, on the diagonal; then tl.dot with b_v. Use b_s before you move it on.",
+            "b_o = tl.dot(b_r·exp(b_before), b_s); scores = tl.dot(b_r·exp(b_before - b_middle), "
+            "tl.trans(b_k·exp(b_middle - b_after))), masked with tl.where; b_o += tl.dot(scores, "
+            "b_v); b_s = exp(b_last)[:, None]·b_s + tl.dot(tl.trans(b_k·exp(b_last - b_after)), "
+            "b_v); input_precision=PRECISION in each.",
+        ),
+        evidence=(
+            answer(*CASES),
+            traffic(
+                partial(sized, COUNTED, BT=4),
+                reads(1, *"rkvw", "s0"),
+                writes(1, *WRITES),
+                dots(at_least=2 * 2 * 4),  # two heads, two chunks
+                exps(2 * 2 * (4 * 4 * 8 + 8)),
+            ),
+            machine_code(
+                lambda: in_bfloat16(sized(FULL)),
+                at_least(1, "HMMA", "HGMMA", text="products on the tensor cores"),
+                no_spills(),
+                at_most(0, *ATOMICS, text="no atomics"),
+            ),
+            gpu(partial(sized, FULL)),
+        ),
+        symptoms={
+            "by hand": "One token, empty state: o is Σ r·u·k·v; it leaves k·v behind, undecayed.",
+            "chunk": "A token reads the earlier ones, column s < row t, and itself with the bonus.",
+            "state in": "The state is read as it was before the chunk, faded by exp(b_before).",
+            "state": "After a chunk the old state has faded by exp(b_last), token s's k·v by "
+            "exp(b_last - b_after).",
+            "decay": "Is every exponent of the scores counted from b_middle?",
+        },
+    ),
+}

@@ -1,0 +1,278 @@
+"""Gradients of the chunked kernel: states kept at the chunks, then one sweep against the time."""
+
+from dataclasses import replace
+from functools import partial
+
+import torch
+import triton
+import triton.language as tl
+
+from rwkv_lessons.lab.evidence import ATOMICS, at_least, at_most
+from rwkv_lessons.lab.evidence_triton import (
+    Case,
+    answer,
+    dots,
+    gpu,
+    machine_code,
+    reads,
+    traffic,
+    writes,
+)
+from rwkv_lessons.lab.evidence_wkv6 import problem
+from rwkv_lessons.lab.evidence_wkv6_triton import Size, wkv6_launch
+from rwkv_lessons.lab.exercises import Exercise
+from rwkv_lessons.launch import ceil_div
+
+
+@triton.jit
+def checkpoints(
+    k, v, w, s0, before,
+    T, H: tl.constexpr, N: tl.constexpr, BT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """With the time, one program per head of a batch row: keeps the state before every chunk.
+
+    k, v, w are [B, T, H, N]; s0 is [B, H, N, N], keys × values; before, [B, chunks, H, N, N].
+    """
+    i_b, i_h = tl.program_id(0) // H, tl.program_id(0) % H
+    o_n, o_c = tl.arange(0, N), tl.arange(0, BT)
+    o_s = o_n[:, None] * N + o_n[None, :]
+    b_s = tl.load(s0 + tl.program_id(0) * N * N + o_s)  # [N, N]
+    for i_c in range(tl.cdiv(T, BT)):
+        o_t = i_c * BT + o_c
+        m_t = (o_t < T)[:, None]
+        o_x = ((i_b * T + o_t) * H + i_h)[:, None] * N + o_n[None, :]  # [BT, N]
+        b_k = tl.load(k + o_x, m_t, 0)
+        b_v = tl.load(v + o_x, m_t, 0)
+        b_w = tl.load(w + o_x, m_t, 0)
+        ### BEGIN SOLUTION
+        i_s = (i_b * tl.cdiv(T, BT) + i_c) * H + i_h
+        tl.store(before + i_s * N * N + o_s, b_s)
+        b_last = tl.sum(b_w, 0)
+        b_adds = b_k * tl.exp(b_last[None, :] - tl.cumsum(b_w, 0))
+        b_s *= tl.exp(b_last)[:, None]
+        b_s += tl.dot(tl.trans(b_adds), b_v, input_precision=PRECISION)
+        ### END SOLUTION
+
+
+@triton.jit
+def backward_sweep(
+    r, k, v, w, u, before, do, ds1, dr, dk, dv, dw, du, ds0,
+    T, H: tl.constexpr, N: tl.constexpr, BT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Against the time, one program per head of a batch row: the state's gradient in registers.
+
+    r, k, v, w, do, dr, dk, dv, dw are [B, T, H, N]; u is [H, N], du [B, H, N]; before is
+    [B, chunks, H, N, N], ds0, ds1 are [B, H, N, N], keys × values; all float32.
+    """
+    i_b, i_h = tl.program_id(0) // H, tl.program_id(0) % H
+    o_n, o_c = tl.arange(0, N), tl.arange(0, BT)
+    earlier = o_c[:, None] > o_c[None, :]  # column s before row t
+    o_s = o_n[:, None] * N + o_n[None, :]
+    b_g = tl.load(ds1 + tl.program_id(0) * N * N + o_s)  # [N, N], of the state after the chunk
+    b_u = tl.load(u + i_h * N + o_n)[None, :]
+    b_du = tl.zeros([N], tl.float32)
+    for step in range(tl.cdiv(T, BT)):
+        i_c = tl.cdiv(T, BT) - 1 - step
+        o_t = i_c * BT + o_c
+        m_t = (o_t < T)[:, None]
+        o_x = ((i_b * T + o_t) * H + i_h)[:, None] * N + o_n[None, :]  # [BT, N]
+        b_r = tl.load(r + o_x, m_t, 0)
+        b_k = tl.load(k + o_x, m_t, 0)
+        b_v = tl.load(v + o_x, m_t, 0)
+        b_w = tl.load(w + o_x, m_t, 0)
+        b_do = tl.load(do + o_x, m_t, 0)
+        b_s = tl.load(before + ((i_b * tl.cdiv(T, BT) + i_c) * H + i_h) * N * N + o_s)
+        b_after = tl.cumsum(b_w, 0)
+        b_before = b_after - b_w
+        b_last = tl.sum(b_w, 0)  # [N]
+        b_middle = tl.sum(tl.where((o_c < BT // 2)[:, None], b_w, 0), 0)[None, :]
+        b_start, b_end = tl.exp(b_before), tl.exp(b_last[None, :] - b_after)  # to either end
+        # Through the states.
+        ### BEGIN SOLUTION
+        b_dr_s = b_start * tl.dot(b_do, tl.trans(b_s), input_precision=PRECISION)
+        b_dk_s = b_end * tl.dot(b_v, tl.trans(b_g), input_precision=PRECISION)
+        b_dv = tl.dot(b_k * b_end, b_g, input_precision=PRECISION)
+        b_sg = tl.exp(b_last) * tl.sum(b_s * b_g, 1)  # [N]: the part of dw that crosses the chunk
+        b_g *= tl.exp(b_last)[:, None]
+        b_g += tl.dot(tl.trans(b_r * b_start), b_do, input_precision=PRECISION)
+        ### END SOLUTION
+        # Within the chunk: the scores, and what the outputs want of them.
+        b_to, b_from = tl.exp(b_before - b_middle), tl.exp(b_middle - b_after)
+        b_left, b_right = b_r * b_to, b_k * b_from
+        b_scores = tl.dot(b_left, tl.trans(b_right), input_precision=PRECISION)
+        b_scores = tl.where(earlier, b_scores, 0)
+        b_dscores = tl.dot(b_do, tl.trans(b_v), input_precision=PRECISION)
+        b_dscores = tl.where(earlier, b_dscores, 0)
+        ### BEGIN SOLUTION
+        b_dr_c = b_to * tl.dot(b_dscores, b_right, input_precision=PRECISION)
+        b_dk_c = b_from * tl.dot(tl.trans(b_dscores), b_left, input_precision=PRECISION)
+        b_dv += tl.dot(tl.trans(b_scores), b_do, input_precision=PRECISION)
+        ### END SOLUTION
+        # The decay of token t: what comes from before it and is read, or left, after it.
+        b_rdr, b_kdk = b_r * b_dr_c, b_k * b_dk_c
+        ### BEGIN SOLUTION
+        b_dw = b_sg[None, :] + tl.cumsum(b_k * b_dk_s, 0) - b_k * b_dk_s
+        b_dw += tl.cumsum(b_r * b_dr_s + b_rdr - b_kdk, 0, reverse=True) - b_r * b_dr_s - b_rdr
+        ### END SOLUTION
+        # The bonus.
+        b_vdo = tl.sum(b_v * b_do, 1)[:, None]
+        b_du += tl.sum(b_r * b_k * b_vdo, 0)
+        b_dv += tl.sum(b_r * b_u * b_k, 1)[:, None] * b_do
+        tl.store(dr + o_x, b_dr_s + b_dr_c + b_u * b_k * b_vdo, m_t)
+        tl.store(dk + o_x, b_dk_s + b_dk_c + b_u * b_r * b_vdo, m_t)
+        tl.store(dv + o_x, b_dv, m_t)
+        tl.store(dw + o_x, b_dw, m_t)
+    tl.store(ds0 + tl.program_id(0) * N * N + o_s, b_g)
+    tl.store(du + tl.program_id(0) * N + o_n, b_du)
+
+
+def launch(B, T, H, K, V, BT=16, PRECISION="tf32x3", num_warps=8):
+    """The grid of either kernel, one program per head of a batch row, and its sizes."""
+    sizes = {"T": T, "H": H, "N": K, "BT": BT, "PRECISION": PRECISION}
+    return (B * H,), sizes | {"num_warps": num_warps}
+
+
+def gradients(r, k, v, w, u, s0, do, ds1):
+    """dr, dk, dv, dw, du, ds0 on a GPU: both kernels, all float32."""
+    B, T, H, N = r.shape
+    grid, constants = launch(B, T, H, N, N)
+    before = r.new_empty(B, ceil_div(T, constants["BT"]), H, N, N)
+    dr, dk, dv, dw = (torch.empty_like(r) for _ in range(4))
+    du, ds0 = r.new_empty(B, H, N), torch.empty_like(s0)
+    checkpoints[grid](k, v, w, s0, before, **constants)
+    backward_sweep[grid](r, k, v, w, u, before, do, ds1, dr, dk, dv, dw, du, ds0, **constants)
+    return dr, dk, dv, dw, du.sum(0), ds0
+
+
+TENSORS = ("r", "k", "v", "w", "u", "do", "ds1")
+GRADIENTS = ("dr", "dk", "dv", "dw", "du", "ds0")
+COUNTED = Size((1, 8, 2, 8, 8))  # two chunks of 4
+FULL = Size((2, 75, 4, 64, 64))
+
+
+def _before(size, BT):
+    """The state before every chunk, [B, chunks, H, N, N], in float64."""
+    known = problem(size.shape, BT, size.states, size.decay)
+    return torch.cat([known["s0"][:, None], known["kept"][:, :-1]], 1)
+
+
+def keeping(size, BT=16, **more):
+    """A `Launch` of `checkpoints`."""
+    made = wkv6_launch(launch, ("k", "v", "w", "s0"), (), replace(size, C=BT), BT=BT, **more)
+    want = _before(size, BT)
+    letters = made.letters | {"before": "bchij"}
+    return replace(made, outputs={"before": want.shape}, wants={"before": want}, letters=letters)
+
+
+def sweeping(size, BT=16, **more):
+    """A `Launch` of `backward_sweep`."""
+    names = (*TENSORS, *GRADIENTS)
+    made = wkv6_launch(launch, names, GRADIENTS, replace(size, C=BT), BT=BT, **more)
+    before = _before(size, BT).float().contiguous()
+    return replace(made, inputs=made.inputs | {"before": before})
+
+
+def all_gradients(one, two, size, BT):
+    """What `gradients` computes, in the interpreter: each kernel on what those before it wrote."""
+    from rwkv_lessons.lab.launches import results
+
+    kept = results(one, keeping(size, BT))["before"]
+    second = sweeping(size, BT)
+    second = replace(second, inputs=second.inputs | {"before": kept})
+    return results(two, second), second.wants
+
+
+def cases(made, *chosen):
+    return tuple(
+        Case(name, symptom, partial(made, size, BT=BT), symptom == "programs")
+        for name, symptom, size, BT in chosen
+    )
+
+
+CASES = (
+    ("one token, no states", "by hand", Size((1, 1, 1, 4, 4), states=False), 4),
+    ("one token between two states", "last", Size((1, 1, 1, 4, 4)), 4),
+    ("a chunk of two tokens", "pairs", Size((1, 2, 1, 4, 4), states=False), 2),
+    ("a chunk of four tokens", "pairs", Size((1, 4, 1, 4, 4), states=False), 4),
+    ("a chunk between two states", "last", Size((1, 4, 1, 4, 4)), 4),
+    ("two chunks", "state", Size((1, 8, 1, 8, 8)), 4),
+    ("every head has its own states, decay and bonus", "head", Size((1, 3, 2, 8, 8)), 4),
+    ("every batch row has its own tokens and states", "batch", Size((2, 5, 2, 4, 4)), 4),
+    ("17 tokens, the last chunk has one", "mask", Size((1, 17, 3, 4, 4)), 8),
+    ("strong decays", "decay", Size((1, 9, 1, 8, 8), decay="strong"), 8),
+    ("the order of the programs does not matter", "programs", Size((2, 6, 3, 4, 4)), 4),
+)
+NO_ATOMICS = at_most(0, *ATOMICS, text="no atomics")
+PRODUCTS = at_least(1, "HMMA", "HGMMA", text="products on the tensor cores")
+EXERCISES = {
+    "checkpoints": Exercise(
+        minutes=8,
+        difficulty=1,
+        hints=(
+            "Lesson 15's third gap, and a store in front of it. Where does the state before chunk "
+            "i_c of head i_h of row i_b belong?",
+            "before is [B, chunks, H, N, N]: matrix number (i_b · chunks + i_c) · H + i_h, with "
+            "tl.cdiv(T, BT) chunks. Store first, then move the state on.",
+            "tl.store(before + i_s * N * N + o_s, b_s); b_s = exp(b_last)[:, None]·b_s + "
+            "tl.dot(tl.trans(b_k·exp(b_last - tl.cumsum(b_w, 0))), b_v).",
+        ),
+        evidence=(
+            answer(*cases(keeping, *CASES)),
+            traffic(
+                partial(keeping, COUNTED, BT=4),
+                reads(1, "k", "v", "w", "s0"),
+                writes(1, "before"),
+                dots(at_least=2 * 2),
+            ),
+            machine_code(partial(keeping, FULL), PRODUCTS, NO_ATOMICS),
+            gpu(partial(keeping, FULL)),
+        ),
+        symptoms={
+            "by hand": "Before the first chunk there is s0: here, zeros.",
+            "last": "Before the first chunk there is s0: store, then move on.",
+            "pairs": "One chunk: there is only s0 to keep.",
+            "state": "Over a chunk the old state fades by exp(b_last), token s's k·v by what "
+            "follows it: b_last - its sum.",
+            "head": "The matrices of one chunk lie head after head, those of a row chunk after "
+            "chunk.",
+            "batch": "Row i_b starts i_b · chunks · H matrices further on.",
+        },
+    ),
+    "backward_sweep": Exercise(
+        minutes=30,
+        difficulty=3,
+        hints=(
+            "Each product of the forward pass, x @ y, leaves two: dx = d @ y.mT and dy = x.mT @ d. "
+            "A decay that multiplied a factor multiplies its gradient.",
+            "Through the states: o = (r·b_start) @ S gives dr and a part of b_g; S⁺ = "
+            "(k·b_end).mT @ v gives dk and dv from b_g as it was. In the chunk: the scores' "
+            "gradient meets b_right, b_left; the scores meet do. dw: token t's decay is crossed by "
+            "everything that is put in before t and taken out after it.",
+            "b_dr_s = b_start·dot(b_do, b_sᵀ); b_dk_s = b_end·dot(b_v, b_gᵀ); b_dv = "
+            "dot(b_k·b_end, b_g); b_sg = exp(b_last)·Σ b_s·b_g; then b_g = exp(b_last)·b_g + "
+            "dot((b_r·b_start)ᵀ, b_do). b_dr_c = b_to·dot(b_dscores, b_right), b_dk_c = "
+            "b_from·dot(b_dscoresᵀ, b_left), b_dv += dot(b_scoresᵀ, b_do). b_dw = b_sg + k·dk_s "
+            "summed before t + (r·dr_s + rdr − kdk) summed from t on, less token t's r·dr_s + rdr.",
+        ),
+        evidence=(
+            answer(*cases(sweeping, *CASES)),
+            traffic(
+                partial(sweeping, COUNTED, BT=4),
+                reads(1, *"rkvw", "do", "ds1", "before"),
+                writes(1, *GRADIENTS),
+                dots(at_least=2 * 2 * 9),
+            ),
+            machine_code(partial(sweeping, FULL), PRODUCTS, NO_ATOMICS),
+            gpu(partial(sweeping, FULL)),
+        ),
+        symptoms={
+            "by hand": "One token, no states: only the bonus is left, and that is given. All "
+            "else is 0.",
+            "last": "b_g is the gradient of the state *after* the chunk: dk and dv use it before "
+            "it moves on. dr wants the state before the chunk.",
+            "pairs": "Row t, column s: the scores' rows belong to r and do, their columns to k "
+            "and v.",
+            "state": "From chunk to chunk, b_g fades by exp(b_last), and gets (r·b_start).mT @ do.",
+        },
+    ),
+}
