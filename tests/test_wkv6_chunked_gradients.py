@@ -208,27 +208,29 @@ def test_the_same_bits_again():
         assert torch.equal(x, y)
 
 
-B16, F32 = "*bf16", "*fp32"
+B16, F32, INT = "*bf16", "*fp32", "i32"
 SIZES = {"K": 64, "V": 64, "BK": 64, "BV": 64, "C": CHUNK}
-FLAGS = {"PACKED": False, "RAW": False, "FULL": False, "num_warps": 4}
+FLAGS = {"RAW": False, "FULL": False, "num_warps": 4}
 
 
-def test_machine_code_of_the_walk():
-    args = (B16, B16, B16, B16, F32, F32, F32, "*i64", B16, F32, F32, "*i64", F32, 4096, 64, 1.0)
-    flags = {"HAS_DS1": True, "LOCAL": False, "SEGMENTS": False} | FLAGS
-    code = assembly(state_gradients, *args, 128, 1, **SIZES, **flags)
+@pytest.mark.parametrize("segments", [False, True])
+def test_machine_code_of_the_walk(segments):
+    local = F32 if segments else None
+    args = (B16, B16, B16, B16, F32, local, local, None, B16, F32, F32, None, F32)
+    flags = {"LOCAL": False, "maxnreg": 128} | FLAGS
+    code = assembly(state_gradients, *args, INT, INT, "fp32", INT, INT, **SIZES, **flags)
     assert code.spill_stores == 0 and code.count("HGMMA") > 0
     assert code.count("LDGSTS") > 0 and code.atomics == 0  # the next chunk comes in meanwhile
 
 
 def test_machine_code_of_keys_and_values():
-    tokens, rest = [B16] * 4, (4096, 64, 1.0, 1024, 8)
+    tokens, rest = [B16] * 4, (INT, INT, "fp32", INT, INT)
     keys = assembly(
-        keys_gradients, *tokens, F32, B16, B16, F32, F32, F32, "*i64", *[B16] * 4, F32, *rest,
+        keys_gradients, *tokens, F32, B16, B16, F32, F32, F32, None, *[B16] * 4, F32, *rest,
         NV=1, EXACT=False, **SIZES, **FLAGS,
     )  # fmt: skip
     values = assembly(
-        values_gradients, *tokens[:3], F32, B16, F32, F32, "*i64", B16, B16, *rest,
+        values_gradients, *tokens[:3], F32, B16, F32, F32, None, B16, B16, *rest,
         EXACT=False, **SIZES, **FLAGS,
     )  # fmt: skip
     for code in (keys, values):

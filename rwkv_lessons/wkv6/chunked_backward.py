@@ -11,6 +11,7 @@ Sums over programs are taken in a fixed order: the same inputs give the same bit
 import torch
 import triton
 
+from ..launch_triton import launch
 from .chunked_pairs import SEARCHED, keys_gradients, values_gradients
 from .chunked_states import CHUNK, state_gradients
 
@@ -68,35 +69,39 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale=1.0, raw_decay
     d_kept = torch.empty_like(kept)
     through = torch.empty(slots, H, NV, K, **new)
     decays = torch.empty(slots, H, 2, K, **new)
-    where = torch.zeros(slots if packed else 0, 2, dtype=torch.int64, device=r.device)
+    where = torch.zeros(slots, 2, dtype=torch.int64, device=r.device) if packed else None
     ds1 = None if ds1 is None else ds1.contiguous()
+    cu_seqlens = cu_seqlens.contiguous() if packed else None
 
-    common = {"K": K, "V": V, "C": CHUNK, "PACKED": packed, "RAW": raw_decay, "FULL": full}
     programs, chunks = sequences * H * NK * NV, triton.cdiv(T, CHUNK)
     segments = max(1, min(FILLED // programs, chunks // SHORTEST))
     segment = triton.cdiv(chunks, segments)
-    local = torch.empty(sequences, H, segments, K, V, **new) if segments > 1 else ds0
-    totals = torch.empty(sequences, H, segments, K, **new) if segments > 1 else ds0
+    local = torch.empty(sequences, H, segments, K, V, **new) if segments > 1 else None
+    totals = torch.empty(sequences, H, segments, K, **new) if segments > 1 else None
     for first in (True, False) if segments > 1 else (False,):
-        state_gradients[(programs * segments,)](
-            r, w, kept, do, ds1, local, totals, cu_seqlens,
-            d_kept, through, decays, where, ds0, T, H, scale, segment, segments,
-            BK=walk[0], BV=walk[1], HAS_DS1=ds1 is not None, LOCAL=first, SEGMENTS=segments > 1,
-            num_warps=4, **common,
+        launch(
+            state_gradients, programs * segments, 4,
+            (r, w, kept, do, ds1, local, totals, cu_seqlens, d_kept, through, decays, where, ds0),
+            (T, H, scale, segment, segments),
+            (K, V, *walk, CHUNK, raw_decay, full, first), maxnreg=None if full else 128,
         )  # fmt: skip
 
     deepest = decays.amin((2, 3))  # [slots, H]
+    warps = 4 if max(K, V) <= 64 else 8
     for exact in (False, True):
         each = SEARCHED.value if exact else KEYS_EACH
-        keys_gradients[(triton.cdiv(slots, each) * H * triton.cdiv(K, key_block),)](
-            r, k, v, w, u, kept, d_kept, through, decays, deepest, where, do, dr, dk, dw, du,
-            T, H, scale, slots, each,
-            BK=key_block, BV=all_v, NV=NV, EXACT=exact, num_warps=4, **common,
+        launch(
+            keys_gradients, triton.cdiv(slots, each) * H * triton.cdiv(K, key_block), warps,
+            (r, k, v, w, u, kept, d_kept, through, decays, deepest, where, do, dr, dk, dw, du),
+            (T, H, scale, slots, each),
+            (K, V, key_block, all_v, CHUNK, NV, raw_decay, full, exact),
         )  # fmt: skip
         each = SEARCHED.value if exact else VALUES_EACH
-        values_gradients[(triton.cdiv(slots, each) * H * triton.cdiv(V, value_block),)](
-            r, k, w, u, d_kept, decays, deepest, where, do, dv, T, H, scale, slots, each,
-            BK=all_k, BV=value_block, EXACT=exact, num_warps=4, **common,
+        launch(
+            values_gradients, triton.cdiv(slots, each) * H * triton.cdiv(V, value_block), warps,
+            (r, k, w, u, d_kept, decays, deepest, where, do, dv),
+            (T, H, scale, slots, each),
+            (K, V, all_k, value_block, CHUNK, raw_decay, full, exact),
         )  # fmt: skip
     return dr, dk, dv, dw, du.sum(0).to(u.dtype), ds0
 

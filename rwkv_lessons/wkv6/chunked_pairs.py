@@ -61,9 +61,9 @@ def is_pair(row, column, run):
 
 
 @triton.jit
-def place(where, slot, T, C: tl.constexpr, PACKED: tl.constexpr):
+def place(where, slot, T, C: tl.constexpr):
     """First token of a chunk and the end of its sequence."""
-    if PACKED:
+    if where is not None:
         return tl.load(where + slot * 2), tl.load(where + slot * 2 + 1)
     else:
         i_b, c = slot // tl.cdiv(T, C), slot % tl.cdiv(T, C)
@@ -158,13 +158,12 @@ def keys_of_chunk(
     tl.store(du + at * K + o_k, tl.sum(b_r * b_k * b_self, 0), mask=m_k)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T", "H", "scale", "slots", "each"])
 def keys_gradients(
     r, k, v, w, u, kept, d_kept, through, decays, deepest, where, do, dr, dk, dw, du,
     T, H, scale, slots, each,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
-    NV: tl.constexpr, PACKED: tl.constexpr, RAW: tl.constexpr, FULL: tl.constexpr,
-    EXACT: tl.constexpr,
+    NV: tl.constexpr, RAW: tl.constexpr, FULL: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """dr, dk, dw and a part of du, for a block of keys of `each` chunks of one head."""
     NK: tl.constexpr = (K + BK - 1) // BK
@@ -172,8 +171,8 @@ def keys_gradients(
     i_k, i_h, first_slot = i % NK, i // NK % H, i // (NK * H) * each
     o_k = i_k * BK + tl.arange(0, BK)
     last = last_slot(deepest, first_slot, each, slots, i_h, H, FULL, EXACT)
-    for slot in tl.range(first_slot, last, num_stages=1 if EXACT else 3):
-        first, end = place(where, slot, T, C, PACKED)
+    for slot in tl.range(first_slot, last, num_stages=1 if EXACT or FULL or BK + BV > 128 else 3):
+        first, end = place(where, slot, T, C)
         at = slot * H + i_h.to(tl.int64)
         needed = True
         if EXACT:
@@ -227,11 +226,11 @@ def values_of_chunk(
     tl.store(dv + o_tv, b_dv.to(dv.dtype.element_ty), mask=m_tv)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T", "H", "scale", "slots", "each"])
 def values_gradients(
     r, k, w, u, d_kept, decays, deepest, where, do, dv, T, H, scale, slots, each,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
-    PACKED: tl.constexpr, RAW: tl.constexpr, FULL: tl.constexpr, EXACT: tl.constexpr,
+    RAW: tl.constexpr, FULL: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """dv, for a block of values of `each` chunks of one head."""
     NV: tl.constexpr = (V + BV - 1) // BV
@@ -239,8 +238,8 @@ def values_gradients(
     i_v, i_h, first_slot = i % NV, i // NV % H, i // (NV * H) * each
     o_v = i_v * BV + tl.arange(0, BV)
     last = last_slot(deepest, first_slot, each, slots, i_h, H, FULL, EXACT)
-    for slot in tl.range(first_slot, last, num_stages=1 if EXACT else 3):
-        first, end = place(where, slot, T, C, PACKED)
+    for slot in tl.range(first_slot, last, num_stages=1 if EXACT or FULL or BK + BV > 128 else 3):
+        first, end = place(where, slot, T, C)
         at = slot * H + i_h.to(tl.int64)
         needed = True
         if EXACT:

@@ -75,9 +75,9 @@ def product(b_x, b_y, b_sum, FULL: tl.constexpr):
 
 
 @triton.jit
-def span(cu_seqlens, i_n, T, C: tl.constexpr, PACKED: tl.constexpr):
+def span(cu_seqlens, i_n, T, C: tl.constexpr):
     """First token, length, and first checkpoint of sequence i_n."""
-    if PACKED:
+    if cu_seqlens is not None:
         start = tl.load(cu_seqlens + i_n).to(tl.int64)
         length = (tl.load(cu_seqlens + i_n + 1) - start).to(tl.int32)
         return start, length, (start // C + i_n).to(tl.int32)
@@ -85,14 +85,13 @@ def span(cu_seqlens, i_n, T, C: tl.constexpr, PACKED: tl.constexpr):
         return i_n.to(tl.int64) * T, T, i_n * ((T + C - 1) // C)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T", "H", "scale", "segment", "segments"])
 def state_gradients(
     r, w, kept, do, ds1, local_ds, local_decay, cu_seqlens,
     d_kept, through, decays, where, ds0,
     T, H, scale, segment, segments,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
-    HAS_DS1: tl.constexpr, PACKED: tl.constexpr, RAW: tl.constexpr, FULL: tl.constexpr,
-    LOCAL: tl.constexpr, SEGMENTS: tl.constexpr,
+    RAW: tl.constexpr, FULL: tl.constexpr, LOCAL: tl.constexpr,
 ):  # fmt: skip
     """dS of one head, a block of keys and one of values, over a segment of chunks.
 
@@ -105,7 +104,7 @@ def state_gradients(
     i_v, i_k, i_segment = i % NV, i // NV % NK, i // (NV * NK) % segments
     i_h = i // (NV * NK * segments) % H
     i_n = i // (NV * NK * segments) // H
-    start, length, slot = span(cu_seqlens, i_n, T, C, PACKED)
+    start, length, slot = span(cu_seqlens, i_n, T, C)
     chunks = tl.cdiv(length, C)
     first = i_segment * segment
     end = tl.minimum(first + segment, chunks)
@@ -121,10 +120,10 @@ def state_gradients(
     halves = (row < C // 2) == (o_half < 8)
     b_ds = tl.zeros([BK, BV], tl.float32)
     if not LOCAL:
-        if HAS_DS1:
+        if ds1 is not None:
             at = (i_n * H + i_h).to(tl.int64) * K * V
             b_ds += tl.load(ds1 + at + o_state, mask=m_state, other=0).to(tl.float32)
-        if SEGMENTS:
+        if local_ds is not None:
             # what the later segments make of it, from the last one to the next
             for later in range(tl.cdiv(chunks, segment) - 1, i_segment, -1):
                 at = ((i_n * H + i_h) * segments + later).to(tl.int64) * K
@@ -158,7 +157,7 @@ def state_gradients(
             if i_v == 0:
                 tl.store(decays + at * 2 * K + o_k, b_early, mask=m_k)
                 tl.store(decays + (at * 2 + 1) * K + o_k, b_late, mask=m_k)
-            if PACKED:
+            if where is not None:
                 if i_h + i_k + i_v == 0:
                     tl.store(where + (slot + c) * 2, start + c * C)
                     tl.store(where + (slot + c) * 2 + 1, start + length)
