@@ -5,6 +5,9 @@ of the state between them; chunked_pairs.py then takes all chunks at once. For N
 in tensors of the size of r: the walk reads 5 (r, w, do, and the forward pass's states, as much as
 2) and writes 2; keys read 9 and write 3; values read 6 and write 1.
 
+Registers bound the two kernels of the second pass: 255 and 168 leave room for two and three
+programs a multiprocessor, too few to hide all of the latency of their barriers.
+
 Sums over programs are taken in a fixed order: the same inputs give the same bits.
 """
 

@@ -34,6 +34,13 @@ def load_decay(w, mask, RAW: tl.constexpr):
 
 
 @triton.jit
+def cut(b_x):
+    """The upper 16 bits of float32 numbers, as bfloat16, and what is left of them."""
+    b_high = (b_x.to(tl.int32, bitcast=True) & -65536).to(tl.float32, bitcast=True)
+    return b_high.to(tl.bfloat16), b_x - b_high
+
+
+@triton.jit
 def ordered_dot(b_x, b_y, BY_KEY: tl.constexpr):
     if BY_KEY:
         return tl.dot(tl.trans(b_y), b_x, input_precision="tf32x3")
@@ -45,17 +52,19 @@ def ordered_dot(b_x, b_y, BY_KEY: tl.constexpr):
 def weighted_sums(weights, b_x, FULL: tl.constexpr, BY_KEY: tl.constexpr = False):
     """weights [C, C] of -1, 0 and 1 times b_x [C, N]: exact sums of 16-bit numbers.
 
-    Float32 numbers are taken as two of 16 bits, or whole where FULL. BY_KEY: weights [C, M], and
+    Float32 numbers are taken as three of 16 bits, or whole where FULL. BY_KEY: weights [C, M], and
     the result [N, M], which has a row for each key as the state has.
     """
     if b_x.dtype == tl.float32:
         if FULL:
             return ordered_dot(weights.to(tl.float32), b_x, BY_KEY)
         else:
-            b_high = b_x.to(tl.bfloat16)
-            b_low = (b_x - b_high.to(tl.float32)).to(tl.bfloat16)
+            b_high, b_rest = cut(b_x)
+            b_middle, b_rest = cut(b_rest)
             m = weights.to(tl.bfloat16)
-            return ordered_dot(m, b_low, BY_KEY) + ordered_dot(m, b_high, BY_KEY)
+            b_sum = ordered_dot(m, b_rest.to(tl.bfloat16), BY_KEY)
+            b_sum += ordered_dot(m, b_middle, BY_KEY)
+            return b_sum + ordered_dot(m, b_high, BY_KEY)
     else:
         return ordered_dot(weights.to(b_x.dtype), b_x, BY_KEY)
 
