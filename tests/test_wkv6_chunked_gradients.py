@@ -16,7 +16,7 @@ from rwkv_lessons.wkv6.reference import wkv6_reference
 NAMES = ("dr", "dk", "dv", "dw", "du", "ds0")
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
-needs_gpu = pytest.mark.skipif(not GPU, reason="needs a GPU")
+needs_gpu = pytest.mark.gpu
 
 
 def draw(B, T, H, K, V, decay="mixed", dtype=torch.float32, sequences=None, seed=0):
