@@ -43,7 +43,7 @@ def method_for(device, dtype, T, heads, size, gradients, packed=False):
     | GPU    | any       | float64               | doubling  | no kernel computes in it |
     | GPU    | up to 4   |                       | recurrent | least to launch |
     | GPU    | up to 16  | no gradients          | recurrent | least to launch |
-    | GPU    | up to 128 | … and few heads       | recurrent | a chain of small steps |
+    | GPU    | up to 64  | … and few heads       | recurrent | a chain of small steps |
     | GPU    | more      | float32 of many heads | cuda      | 24 bits take 3 matrix products |
     | GPU    | more      | size up to 256        | chunked   | matrix products, T in parallel |
     | GPU    | more      | packed                | recurrent | the others read cu_seqlens first |
@@ -66,7 +66,7 @@ def method_for(device, dtype, T, heads, size, gradients, packed=False):
         return "doubling"
     many = heads >= MANY_HEADS
     if TRITON:
-        if T <= (4 if gradients else 16 if many else 128):
+        if T <= (4 if gradients else 16 if many else 64):
             return "recurrent"
         if size <= chunked.LARGEST and (packed or not many or dtype != torch.float32):
             return "chunked"
