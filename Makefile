@@ -23,11 +23,8 @@ test: .venv/ready  ## lint, unit tests, every notebook as shipped and solved
 	$(NBVAL)
 	$(NBVAL) --solved
 
-record: .venv/ready  ## measure on this machine's GPU, keep the numbers, redraw the README's
-	$(BENCH) ceilings --record
-	$(BENCH) ladder wkv5 --record
-	$(BENCH) wkv5 --record
-	$(BENCH) readme
+record: .venv/ready  ## measure on this machine's GPU, keep the numbers, redraw the README's; ARGS=--needed
+	$(BENCH) record-all $(ARGS); failed=$$?; $(BENCH) readme && exit $$failed
 
 notebooks: .venv/ready  ## derive the exercises from solutions/ and run every notebook in place
 	$(BIN)lessons sync

@@ -1,11 +1,15 @@
 """The README's tables and figures are what the records give."""
 
+import re
 import shutil
+from dataclasses import replace
 
 import pytest
 
-from rwkv_lessons.bench import readme
+from rwkv_lessons import wkv6
+from rwkv_lessons.bench import blocks, readme
 from rwkv_lessons.bench.record import RECORDS, Provenance, Record, Row, save
+from rwkv_lessons.bench.record_all import PLANS
 from rwkv_lessons.bench.rungs import LADDERS
 from rwkv_lessons.bench.source import ROOT
 from rwkv_lessons.lab import ladder
@@ -47,7 +51,64 @@ def test_a_block_is_filled_and_nothing_else_changes(records):
 
 def test_without_a_record_the_block_says_so(tmp_path):
     page = readme.filled(PAGE, tmp_path)
-    assert "not recorded" in page and "| 05 float4 | – |" in page
+    assert "Not recorded yet; `python -m rwkv_lessons.bench ladder wkv5 --record`\n<!-- END" in page
+
+
+@pytest.mark.parametrize("name", sorted(set(blocks.BLOCKS) - {"wkv5-counters"}))
+def test_every_block_names_a_command_that_there_is(name, tmp_path):
+    for line in blocks.BLOCKS[name](tmp_path).splitlines():
+        command = line.removeprefix("Not recorded yet; `").removesuffix("`")
+        assert command in {plan.command for plan in PLANS}
+
+
+def test_the_readme_has_every_block():
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert {name for _, name, *_ in readme.MARKERS.findall(page)} == set(blocks.BLOCKS)
+
+
+def test_the_snippets_of_the_library_run(capsys):
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = page.split("## The library")[1].split("\n## ")[0]
+    snippets, names = re.findall(r"```python\n(.*?)```", section, re.DOTALL), {}
+    assert len(snippets) >= 4
+    for snippet in snippets:  # each goes on with what those before it have imported
+        exec(snippet, names)
+    assert names["states"].shape == (3, 4, 64, 64) and names["lse"].shape == (2, 1, 8)
+    assert capsys.readouterr().out.strip() in wkv6.METHODS
+
+
+def test_a_table_of_shapes_has_a_line_per_shape_and_a_column_per_method(tmp_path):
+    here = Provenance(CARD, "1", "0", "2000-01-01", "c", "x", "y")
+    rows = [
+        Row(method, (B, 4, 1, 8), "bfloat16", 5, ms, gb_per_s=7.0, error=1e-3)
+        for B, ms in ((1, 0.5), (2, 2.0))
+        for method in ("wkv6", "cuda", "doubling")
+    ]
+    save(Record("wkv6", here, tuple(rows)), tmp_path)
+    save(Record("wkv6-backward", here, (replace(rows[0], problem="no memory"),)), tmp_path)
+    assert blocks.BLOCKS["wkv6-shapes"](tmp_path).splitlines()[:4] == [
+        "| B, T, H, N | dtype | wkv6, forward | cuda, forward | wkv6, both |",
+        "|---|---:|---:|---:|---:|",
+        "| 1, 4, 1, 8 | bfloat16 | 0.500 | 0.500 | no memory |",
+        "| 2, 4, 1, 8 | bfloat16 | 2.000 | 2.000 | – |",
+    ]
+
+
+def test_latent_attention_beside_torch(tmp_path):
+    here = Provenance(CARD, "1", "0", "2000-01-01", "c", "x", "y")
+    times = {"decode": 0.01, "torch absorbed": 0.03}
+    times |= {"decode, graph replay": 0.005, "torch absorbed, graph replay": 0.02}
+    rows = [
+        Row(method, (1, 9, 2, 16, 8, 8), "bfloat16", 5, ms, gb_per_s=7.0, error=1e-3)
+        for method, ms in times.items()
+    ]
+    save(Record("mla-decode", here, tuple(rows)), tmp_path)
+    text = blocks.BLOCKS["mla-decode"](tmp_path)
+    assert "| 1, 9, 2, 16, 8, 8 | 10.0 | 30.0 | 5.0 | 20.0 | 7 | 1.0e-03 |" in text
+    assert "3.0 to 4.0 times as fast" in text
+    written = (Row("latent", (2, 100, 10), "bfloat16", 1, host_ms=500.0),)
+    save(Record("mla-generate", here, written), tmp_path)
+    assert "| 2, 100, 10 | bfloat16 | 40 |" in blocks.BLOCKS["mla-generate"](tmp_path)
 
 
 def test_a_block_nobody_generates_is_an_error(records):

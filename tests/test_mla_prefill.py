@@ -5,6 +5,7 @@ import torch
 
 from rwkv_lessons.bench import __main__ as bench
 from rwkv_lessons.bench import mla_prefill as bench_prefill
+from rwkv_lessons.bench.shapes import work
 from rwkv_lessons.lab.assembly import assembly, available
 from rwkv_lessons.mla import METHODS, mla_prefill, mla_reference, prefill
 from rwkv_lessons.mla.arguments import Sizes, held
@@ -317,7 +318,7 @@ def test_benchmark_on_a_cpu(capsys):
 
 def test_work_by_hand():
     """One head, two tokens, sizes of one: 3 pairs of 3 products; 2 tokens of 2 expanded."""
-    least = bench_prefill.work((1, 2, 1, 1, 1, 1, 1), "bfloat16")
+    least = work("mla-prefill", (1, 2, 1, 1, 1, 1, 1), "bfloat16")
     assert least.flops == 2 * 3 * 3 + 2 * 2 * 2
     assert least.bytes == 2 * (2 * (1 + 1 + 1 + 1 + 1) + 2)  # q, q_rope, o, latent, k_rope; weights
 

@@ -8,7 +8,9 @@ python -m rwkv_lessons.bench first        the first call of a fresh process, whi
 python -m rwkv_lessons.bench mla-decode   a query token against a latent cache
 python -m rwkv_lessons.bench mla-prefill  latent attention of a whole prompt
 python -m rwkv_lessons.bench mla-generate a whole MiniCPM3-4B that writes text
+python -m rwkv_lessons.bench mla-ladder   a step of it, rung by rung of the lessons
 python -m rwkv_lessons.bench ceilings     what this card can do at most
+python -m rwkv_lessons.bench record-all   all of these, and keeps them; --list, --needed
 python -m rwkv_lessons.bench readme       the README's tables and figures, from the records
 
     shapes.py   the shapes, bytes and flops of each operation
@@ -21,7 +23,7 @@ python -m rwkv_lessons.bench readme       the README's tables and figures, from 
     measure.py  one method: check against float64, then time
     profile.py  the torch loop, kernel by kernel
     mla.py      latent attention, its shapes and inputs being others
-    mla_prefill.py, mla_generate.py   the commands of these names
+    mla_ladder.py, mla_prefill.py, mla_generate.py, record_all.py   the commands of these names
     roofline.py the least time a card could take
     record.py   what is written down, and where
     source.py   a fingerprint of a kernel's source: a record is stale when it has changed

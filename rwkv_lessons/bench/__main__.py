@@ -42,7 +42,7 @@ def _parser():
     profile = commands.add_parser("profile", help="what the plain torch loop launches, lesson 02")
     profile.add_argument("operation", choices=LOOPS)
     _add_record(profile)
-    profile.set_defaults(command=_profile)
+    profile.set_defaults(command=_on("profile"))
 
     first = commands.add_parser("first", help="time the first call of a fresh process, WKV-6")
     first.add_argument("--dtype", type=_names(DTYPES), help="one or more of " + ",".join(DTYPES))
@@ -70,6 +70,14 @@ def _parser():
     _add_record(ceilings)
     ceilings.set_defaults(command=_on_torch("measure_ceilings"))
 
+    every = commands.add_parser("record-all", help="make every record, each within its time limit")
+    every.add_argument("names", nargs="*", help="only these records; 'wkv6*' is several")
+    every.add_argument("--list", action="store_true", help="only say what there is")
+    every.add_argument("--needed", action="store_true", help="what is missing or out of date")
+    every.add_argument("--archive", metavar="FILE.tar", help="also keep the files in an archive")
+    every.add_argument("--commit", help="of the code that is measured, where git is not there")
+    every.set_defaults(command=_on("record_all"))
+
     readme = commands.add_parser("readme", help="write README's tables and figures from records")
     readme.add_argument("--check", action="store_true", help="write nothing, fail on a difference")
     readme.set_defaults(command=_readme)
@@ -79,7 +87,7 @@ def _parser():
     rungs.add_argument("--dtype", type=_names(DTYPES), help="one or more of " + ",".join(DTYPES))
     rungs.add_argument("--quick", action="store_true", help="a small shape, few repetitions")
     _add_record(rungs)
-    rungs.set_defaults(command=_mla_ladder)
+    rungs.set_defaults(command=_on("mla_ladder"))
     return parser
 
 
@@ -147,18 +155,6 @@ def _on(module):
         import_module(f"rwkv_lessons.bench.{module}").command(options)
 
     return command
-
-
-def _profile(options):
-    from rwkv_lessons.bench import profile
-
-    profile.command(options)
-
-
-def _mla_ladder(options):
-    from rwkv_lessons.bench import mla_ladder
-
-    mla_ladder.command(options)
 
 
 def _readme(options):

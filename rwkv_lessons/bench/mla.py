@@ -9,10 +9,16 @@ import torch
 
 from rwkv_lessons.bench import timing
 from rwkv_lessons.bench.measure import PEER_LIMIT, poisoned, relative_error
-from rwkv_lessons.bench.provenance import provenance
-from rwkv_lessons.bench.record import Record, Row
+from rwkv_lessons.bench.record import Row
 from rwkv_lessons.bench.roofline import rates
-from rwkv_lessons.bench.run import QUICK_MS, _choose, _device, _recorded_ceilings, _save
+from rwkv_lessons.bench.run import (
+    QUICK_MS,
+    _choose,
+    _device,
+    _recorded_ceilings,
+    keep,
+    recording,
+)
 from rwkv_lessons.bench.shapes import MLA_DECODE, work
 from rwkv_lessons.bench.show import console, rows_table
 from rwkv_lessons.bench.source import fingerprint
@@ -28,7 +34,8 @@ LIMITS = {"float32": 1e-5, "float16": 3e-4, "bfloat16": 3e-3}
 def command(options):
     """Checks and times each method at each shape, prints the rows and records them."""
     device = _device(options)
-    here = provenance(options.commit) if options.record is not None else None
+    part = options.shape, options.methods, options.dtype, options.quick
+    here = recording(options, NAME, *part)
     shapes = options.shape or (MLA_DECODE["quick"] if options.quick else MLA_DECODE["table"])
     chosen = _choose({f.__name__: f for f in (decode, torch_absorbed)}, options.methods)
     rows = []
@@ -38,8 +45,7 @@ def command(options):
                 rows += _measure(f, shape, dtype, device, QUICK_MS if options.quick else None)
                 console().print(f"done: {rows[-1].method}, {shape}, {dtype}: {rows[-1].outcome}")
     console().print(rows_table(rows))
-    if here:
-        _save(Record(options.record or NAME, here, tuple(rows)))
+    keep(options, NAME, here, rows)
 
 
 def decode(q, q_rope, latent, k_rope, w_v, scale):

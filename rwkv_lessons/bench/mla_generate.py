@@ -17,13 +17,14 @@ import time
 
 import torch
 
-from rwkv_lessons.bench.mla_prefill import refuse_a_part
-from rwkv_lessons.bench.provenance import provenance
-from rwkv_lessons.bench.record import Record, Row, save
+from rwkv_lessons.bench.record import Row
+from rwkv_lessons.bench.run import keep, recording
 from rwkv_lessons.bench.show import console
 from rwkv_lessons.bench.source import fingerprint
 from rwkv_lessons.interop.mla_transformers import undo_latent_mla, use_latent_mla
 
+NAME = "mla-generate"
+TIMING = "wall clock of one text, after one to warm up"
 SHAPES = ((1, 512, 128), (8, 512, 128), (16, 512, 128), (1, 4096, 128), (16, 4096, 128))
 QUICK = ((2, 6, 5),)  # batch, tokens in, tokens out
 SMALL = dict(  # a model for a machine without a GPU
@@ -42,8 +43,7 @@ def command(options):
         raise ValueError("no NVIDIA GPU here: add --quick for a small model on the CPU")
     if not cuda and options.record is not None:
         raise ValueError("no NVIDIA GPU here: times of a CPU are not recorded")
-    refuse_a_part(options)
-    here = provenance(options.commit) if options.record is not None else None  # or fail now
+    here = recording(options, NAME, options.shape, options.methods, options.quick)
     model = make_model("cuda" if cuda else "cpu", small=options.quick)
     rows = []
     for shape in options.shape or (QUICK if options.quick else SHAPES):
@@ -52,10 +52,7 @@ def command(options):
                 raise ValueError(f"no method {method}: there are {', '.join(METHODS)}")
             rows.append(measure(model, method, shape))
             console().print(line(rows[-1]))
-    if here:
-        here = dataclasses.replace(here, timing="wall clock of one text, after one to warm up")
-        record = Record(options.record or "mla-generate", here, tuple(rows))
-        console().print(f"recorded: {save(record)}")
+    keep(options, NAME, here and dataclasses.replace(here, timing=TIMING), rows)
 
 
 def make_model(device, small=False):

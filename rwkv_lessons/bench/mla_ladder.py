@@ -7,16 +7,16 @@ import torch
 
 from rwkv_lessons.bench import timing
 from rwkv_lessons.bench.measure import LIMITS, poisoned, relative_error
-from rwkv_lessons.bench.provenance import provenance
-from rwkv_lessons.bench.record import Record, Row, save
+from rwkv_lessons.bench.record import Row
 from rwkv_lessons.bench.roofline import rates
-from rwkv_lessons.bench.run import QUICK_MS, _device, _recorded_ceilings
+from rwkv_lessons.bench.run import QUICK_MS, _device, _recorded_ceilings, keep, recording
 from rwkv_lessons.bench.rungs import Rung
-from rwkv_lessons.bench.shapes import DTYPES, Work
+from rwkv_lessons.bench.shapes import work
 from rwkv_lessons.bench.show import console, rows_table
 from rwkv_lessons.bench.source import fingerprint
 from rwkv_lessons.mla import mla_decode
 
+NAME = "mla-ladder"
 SHAPES = ((64, 4096, 40, 64, 256, 32, 64), (1, 16384, 40, 64, 256, 32, 64))  # B N H K R P V
 QUICK = ((2, 20, 3, 16, 32, 16, 16),)
 PLACES = 264  # programs of lesson 23 that an H200 runs at a time
@@ -26,17 +26,13 @@ LIBRARY = tuple(f"rwkv_lessons/mla/{x}.py" for x in ("decode", "decode_hopper", 
 def command(options):
     """`python -m rwkv_lessons.bench mla-ladder`."""
     device = _device(options)
-    if options.record == "" and (options.methods or options.dtype or options.quick):
-        raise ValueError("this run is a part: record it under a name of its own, --record NAME")
-    here = provenance(options.commit) if options.record is not None else None  # or fail now
+    here = recording(options, NAME, options.methods, options.dtype, options.quick)
     rows = []
     for shape in QUICK if options.quick else SHAPES:
         for dtype in options.dtype or ["bfloat16"]:
             rows += measure(shape, dtype, device, options.methods, options.quick)
     console().print(rows_table(rows))
-    if here:
-        record = Record(options.record or "mla-ladder", here, tuple(rows))
-        console().print(f"recorded: {save(record)}")
+    keep(options, NAME, here, rows)
 
 
 def make_inputs(shape, dtype, device):
@@ -50,13 +46,6 @@ def make_inputs(shape, dtype, device):
 
     w_k, w_v = normal(H, K, R) / R**0.5, normal(H, V, R) / R**0.5
     return normal(B, H, K), normal(B, H, P), normal(B, N, R), normal(B, N, P), w_k, w_v
-
-
-def work(shape, dtype):
-    """The fewest bytes, and the flops of the absorbed form."""
-    B, N, H, K, R, P, V = shape
-    elements = B * N * (R + P) + B * H * (K + P + V) + H * (K + V) * R
-    return Work(elements * DTYPES[dtype], 2 * B * H * (N * (2 * R + P) + R * (K + V)))
 
 
 @torch.no_grad()
@@ -81,7 +70,7 @@ def measure(shape, dtype, device, names=None, quick=False):
             yield Row(**row, problem=f"relative error {error:.2g}: not timed")
             continue
         times = timing.device_times(lambda f=run: f(*given, scale), device, budget_ms)
-        speed = rates(work(shape, dtype), dtype, times.median_ms, limits)
+        speed = rates(work(NAME, shape, dtype), dtype, times.median_ms, limits)
         yield Row(**row, error=error, **times._asdict(), **speed)
 
 

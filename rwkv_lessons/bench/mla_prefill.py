@@ -13,11 +13,10 @@ import torch.nn.functional as F
 
 from rwkv_lessons.bench import timing
 from rwkv_lessons.bench.measure import LIMITS, poisoned, relative_error
-from rwkv_lessons.bench.provenance import provenance
-from rwkv_lessons.bench.record import Record, Row, save
+from rwkv_lessons.bench.record import Row
 from rwkv_lessons.bench.roofline import rates
-from rwkv_lessons.bench.run import QUICK_MS, _device, _recorded_ceilings
-from rwkv_lessons.bench.shapes import DTYPES, Work
+from rwkv_lessons.bench.run import QUICK_MS, _device, _recorded_ceilings, keep, recording
+from rwkv_lessons.bench.shapes import work
 from rwkv_lessons.bench.show import console, rows_table
 from rwkv_lessons.bench.source import fingerprint
 from rwkv_lessons.mla import mla_prefill, mla_reference, prefill
@@ -29,6 +28,7 @@ SHAPES = (
     (16, 1024, 40, 64, 256, 32, 64),
     (1, 2048, 128, 128, 512, 64, 128),
 )
+NAME = "mla-prefill"
 QUICK = ((1, 20, 2, 16, 32, 16, 16),)
 FILES = ("prefill", "prefill_forward", "prefill_tiles")
 SOURCES = tuple(f"rwkv_lessons/mla/{name}.py" for name in FILES)
@@ -37,23 +37,14 @@ SOURCES = tuple(f"rwkv_lessons/mla/{name}.py" for name in FILES)
 def command(options):
     """`python -m rwkv_lessons.bench mla-prefill`."""
     device = _device(options)
-    refuse_a_part(options, options.dtype)
-    here = provenance(options.commit) if options.record is not None else None  # or fail now
+    part = options.shape, options.methods, options.dtype, options.quick
+    here = recording(options, NAME, *part)
     rows = []
     for shape in options.shape or (QUICK if options.quick else SHAPES):
         for dtype in options.dtype or ["bfloat16"]:
             rows += measure(shape, dtype, device, options.methods, options.quick)
     console().print(rows_table(rows))
-    if here:
-        console().print(
-            f"recorded: {save(Record(options.record or 'mla-prefill', here, tuple(rows)))}"
-        )
-
-
-def refuse_a_part(options, *others):
-    """The record of a command's own name holds everything that the command measures."""
-    if options.record == "" and any((options.shape, options.methods, options.quick, *others)):
-        raise ValueError("this run is a part: record it under a name of its own, --record NAME")
+    keep(options, NAME, here, rows)
 
 
 def make_inputs(shape, dtype, device):
@@ -68,14 +59,6 @@ def make_inputs(shape, dtype, device):
     tensors = normal(B, T, H, K), normal(B, T, H, P), normal(B, T, R), normal(B, T, P)
     kind = getattr(torch, dtype)
     return *(x.to(kind) for x in tensors), *weight.to(kind).split([K, V], 1)
-
-
-def work(shape, dtype):
-    """The fewest bytes, and the flops of the expanded form over the pairs that are seen."""
-    B, T, H, K, R, P, V = shape
-    elements = B * T * (H * (K + P + V) + R + P) + H * (K + V) * R
-    pairs = B * H * T * (T + 1) // 2
-    return Work(elements * DTYPES[dtype], 2 * pairs * (K + P + V) + 2 * B * T * R * H * (K + V))
 
 
 @torch.no_grad()
@@ -100,7 +83,7 @@ def measure(shape, dtype, device, names=None, quick=False):
         times = timing.device_times(run, device, budget_ms)
         host_ms = timing.host_time(run, device, budget_ms)
         extra = timing.extra_bytes(run, device)
-        speed = rates(work(shape, dtype), dtype, times.median_ms, limits)
+        speed = rates(work(NAME, shape, dtype), dtype, times.median_ms, limits)
         del speed["gb_per_s"]  # the bytes are not what takes the time
         yield Row(
             **row, error=error, **times._asdict(), host_ms=host_ms, extra_bytes=extra, **speed

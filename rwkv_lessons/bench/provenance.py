@@ -3,6 +3,7 @@
 import datetime
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -32,7 +33,7 @@ def provenance(commit=None):
         cuda=torch.version.cuda,
         date=datetime.date.today().isoformat(),
         commit=commit,
-        command=" ".join(["python -m rwkv_lessons.bench", *sys.argv[1:]]),
+        command=f"python -m rwkv_lessons.bench {shlex.join(sys.argv[1:])}",
         timing=TIMING,
         python=platform.python_version(),
         torch=torch.__version__.split("+")[0],

@@ -1,5 +1,8 @@
 """The least time an operation can take on a card, and how near a measurement comes."""
 
+FLOPS_OF = {"float32": "fp32_flops_per_s", "float16": "bf16_flops_per_s"}  # dtype → ceiling
+FLOPS_OF["bfloat16"] = FLOPS_OF["float16"]  # tensor cores run both at the same rate
+
 
 def floor_seconds(least, dtype, ceilings):
     """The slower of moving the fewest bytes and doing the arithmetic of the definition.
@@ -12,8 +15,12 @@ def floor_seconds(least, dtype, ceilings):
             at that of the tensor cores.
         ceilings: of the card, from ceilings.py.
     """
-    unit = "fp32_flops_per_s" if dtype == "float32" else "bf16_flops_per_s"
-    return max(least.bytes / ceilings["copy_bytes_per_s"], least.flops / ceilings[unit])
+    return max(both_seconds(least, ceilings["copy_bytes_per_s"], ceilings[FLOPS_OF[dtype]]))
+
+
+def both_seconds(least, bytes_per_s, flops_per_s):
+    """What the bytes alone and what the arithmetic alone would take."""
+    return least.bytes / bytes_per_s, least.flops / flops_per_s
 
 
 def rates(least, dtype, ms, ceilings=None):

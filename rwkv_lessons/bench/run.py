@@ -13,6 +13,7 @@ from rwkv_lessons.bench.record import Record, load, path, save
 from rwkv_lessons.bench.shapes import DECODE, SHAPES
 from rwkv_lessons.bench.show import console, progress, rows_table
 
+FIRST = "wkv6-first"
 QUICK_MS = 20  # of repetitions: enough to see that everything works, not to compare
 
 
@@ -42,37 +43,32 @@ def measure_ceilings(options):
     """What this card can do at most."""
     if not torch.cuda.is_available():
         raise ValueError("no NVIDIA GPU here: there are no ceilings to measure")
-    here = provenance(options.commit) if options.record is not None else None
+    here = recording(options, "ceilings")
     found = ceilings(torch.device("cuda"))
     for name, value in found.items():
         console().print(f"{name:20} {value / 1e12:.2f} T")
-    if here:
-        _save(Record(options.record or "ceilings", here, (), found))
+    keep(options, "ceilings", here, (), found)
 
 
 def time_first_calls(options):
     """How long the first call takes of a process that has no compiled kernel."""
     if not torch.cuda.is_available():
         raise ValueError("no NVIDIA GPU here: nothing is compiled for a first call")
-    here = provenance(options.commit) if options.record is not None else None
+    here = recording(options, FIRST, options.methods, options.dtype)
     rows = []
     for method in options.methods or first.METHODS:
         for dtype in options.dtype or ["float32", "bfloat16"]:
             rows.append(first.measure(method, dtype))
     console().print(rows_table(rows))
-    if here:
-        _save(Record(options.record or "wkv6-first", here, tuple(rows)))
+    keep(options, FIRST, here, rows)
 
 
 def _time(options, found, dtypes, name):
     """Measures the methods that were found, prints the rows, and records them under `name`."""
-    partial = options.shape or options.dtype or options.methods or options.quick
-    if options.record == "" and partial:
-        raise ValueError("this run is a part: record it under a name of its own, --record NAME")
-    if options.record and not re.fullmatch(rf"{options.operation}(-\w+)*", options.record):
-        raise ValueError(f"--record {options.record!r}: needs {options.operation}-something")
+    check_name(options, options.operation)
+    refuse_a_part(options, options.shape, options.dtype, options.methods, options.quick)
     device = _device(options)
-    here = provenance(options.commit) if options.record is not None else None  # or fail now
+    here = recording(options, options.operation)
     shapes = options.shape or [SHAPES[options.operation]["quick" if options.quick else "table"]]
     chosen, rows = _choose(found, options.methods), []
     with progress() as bar:
@@ -86,8 +82,7 @@ def _time(options, found, dtypes, name):
                     bar.advance(task)
                     bar.console.print(f"done: {row.method}, {dtype}: {row.outcome}")
     console().print(rows_table(rows))
-    if here:
-        _save(Record(options.record or name, here, tuple(rows)))
+    keep(options, name, here, rows)
 
 
 def _rows(options, shape, dtype, able, device, bar, task):
@@ -128,5 +123,32 @@ def _recorded_ceilings(device):
     return load(file).ceilings if file.exists() else None
 
 
-def _save(record):
-    console().print(f"recorded: {save(record)}")
+def recording(options, name, *part):
+    """The `Provenance` where the result is kept, else None; raises where it cannot be kept.
+
+    Args:
+        name: of the record, and what another name given with --record starts with.
+        part: options that are set where only a part of what `name` holds is measured.
+    """
+    refuse_a_part(options, *part)
+    check_name(options, name)
+    return provenance(options.commit) if options.record is not None else None
+
+
+def refuse_a_part(options, *part):
+    """The record of a command's own name holds everything that the command measures."""
+    if options.record == "" and any(part):
+        raise ValueError("this run is a part: record it under a name of its own, --record NAME")
+
+
+def check_name(options, name):
+    """`operation_of` finds by a record's name what it is a record of."""
+    if options.record and not re.fullmatch(rf"{name}(-\w+)*", options.record):
+        raise ValueError(f"--record {options.record!r}: needs {name}-something")
+
+
+def keep(options, name, here, rows=(), ceilings=None):
+    """Writes the record, where `recording` has said that there is one."""
+    if here:
+        record = Record(options.record or name, here, tuple(rows), ceilings or {})
+        console().print(f"recorded: {save(record)}")

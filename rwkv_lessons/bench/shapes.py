@@ -45,6 +45,11 @@ MLA_DECODE = {
     ],
     "quick": [(2, 70, 3, 32, 16, 16)],
 }
+LETTERS = {  # of a shape that is not B, T, H, N
+    "mla-decode": "B, N, H, R, P, V",
+    "mla-ladder": "B, N, H, K, R, P, V",
+    "mla-prefill": "B, T, H, K, R, P, V",
+}
 DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes of an element
 
 
@@ -62,8 +67,8 @@ def work(operation, shape, dtype):
     """The fewest bytes and the flops of `operation`.
 
     Args:
-        operation: a key of `SHAPES`, or "mla-decode".
-        shape: (B, T, H, N), each at least 1; of "mla-decode" (B, N, H, R, P, V).
+        operation: a key of `SHAPES` or of `LETTERS`.
+        shape: (B, T, H, N), each at least 1, or what `LETTERS` has for the operation.
         dtype: a key of `DTYPES`: the type of r, k, v, o and, in WKV-6, w. Parameters and states
             are float32.
 
@@ -74,7 +79,7 @@ def work(operation, shape, dtype):
         raise ValueError(f"operation is {operation!r}, needs one of {', '.join(_WORK)}")
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {dtype!r}, needs one of {', '.join(DTYPES)}")
-    letters = "B, N, H, R, P, V" if operation == "mla-decode" else "B, T, H, N"
+    letters = LETTERS.get(operation, "B, T, H, N")
     count = len(letters.split())
     if len(shape) != count or any(n < 1 for n in shape):
         raise ValueError(f"shape is {tuple(shape)}, needs {count} positive numbers {letters}")
@@ -130,9 +135,27 @@ def _mla_decode(B, N, H, R, P, V, itemsize):
     return Work(elements * itemsize + 4 * B * H, 2 * B * H * (N * (2 * R + P) + R * V))
 
 
+def _mla_ladder(B, N, H, K, R, P, V, itemsize):
+    """The same with w_k, which absorbs a query of K numbers, and without log-sum-exps."""
+    elements = B * N * (R + P) + B * H * (K + P + V) + H * (K + V) * R
+    return Work(elements * itemsize, 2 * B * H * (N * (2 * R + P) + R * (K + V)))
+
+
+def _mla_prefill(B, T, H, K, R, P, V, itemsize):
+    """Every token a query, in the expanded form.
+
+    flops: keys and values of B·T tokens, and the pairs of a query and a token that it sees.
+    """
+    elements = B * T * (H * (K + P + V) + R + P) + H * (K + V) * R
+    pairs = B * H * T * (T + 1) // 2
+    return Work(elements * itemsize, 2 * pairs * (K + P + V) + 2 * B * T * R * H * (K + V))
+
+
 _WORK = {
     DECODE: _wkv6_decode,
     "mla-decode": _mla_decode,
+    "mla-ladder": _mla_ladder,
+    "mla-prefill": _mla_prefill,
     "wkv5": _wkv5,
     "wkv6": _wkv6,
     "wkv5" + BACKWARD: _with_gradients(_wkv5, 3, 2),

@@ -140,10 +140,10 @@ def _microseconds(B, N, splits, bandwidth, model, multiprocessors):
 
 def roof(shape=SHAPE, dtype="bfloat16", card=CARD, folder=None):
     """The roofline over one decoding step, with the least time and the rungs that are recorded."""
-    from rwkv_lessons.bench.mla_ladder import work
+    from rwkv_lessons.bench.shapes import work
     from rwkv_lessons.lab.roofline import Dot, ceiling, plot_roofline, roofline
 
-    limit, todo = ceiling(dtype, card, folder), work(shape, dtype)
+    limit, todo = ceiling(dtype, card, folder), work("mla-ladder", shape, dtype)
     floor_ms = roofline(todo, limit).floor_ms * (1 + 1e-9)  # rounding must not lift it above
     dots = [Dot("predicted", "the least", todo, floor_ms)]
     try:

@@ -9,6 +9,7 @@ Communications of the ACM 52(4), 2009). Bytes and flops come from the operation'
 from dataclasses import dataclass
 from math import atan2, degrees, log
 
+from rwkv_lessons.bench.roofline import FLOPS_OF, both_seconds
 from rwkv_lessons.bench.shapes import Work, work
 from rwkv_lessons.lab import progress, records, style
 
@@ -19,8 +20,6 @@ KINDS = {
     "predicted": {"color": style.OKABE_ITO["purple"], "marker": "D", "markersize": 8},
 }
 LABEL_HEIGHT = 0.07  # of the picture: a line of text and some air
-FLOPS_OF = {"float32": "fp32_flops_per_s", "float16": "bf16_flops_per_s"}
-FLOPS_OF["bfloat16"] = FLOPS_OF["float16"]  # tensor cores run both at the same rate
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ def roofline(least, ceiling):
     """
     _positive("least.bytes", least.bytes)
     _positive("least.flops", least.flops)
-    moving, computing = least.bytes / ceiling.bytes_per_s, least.flops / ceiling.flops_per_s
+    moving, computing = both_seconds(least, ceiling.bytes_per_s, ceiling.flops_per_s)
     seconds = max(moving, computing)
     return Roof(
         floor_ms=1e3 * seconds,
