@@ -97,6 +97,25 @@ def test_first_calls_need_a_gpu():
     assert set(first.METHODS) - set(METHODS) == {"wkv6", "wkv6-backward", "wkv6_step"}
 
 
+def test_first_calls_are_made_in_processes_that_are_ready(monkeypatch):
+    script = """
+import sys
+print("ready", flush=True)
+sys.stdin.readline()
+sys.exit("it is broken") if "cuda" in sys.argv else print("seconds", 0.25)
+"""
+    monkeypatch.setattr(first, "SCRIPT", script)
+    good, bad = first.measure([("recurrent", "float32"), ("cuda", "bfloat16")])
+    assert (good.method, good.dtype, good.host_ms) == ("recurrent", "float32", 250)
+    assert bad.problem == "it is broken" and bad.host_ms is None
+
+
+@no_gpu
+def test_a_process_without_a_gpu_says_so():
+    (row,) = first.measure([("wkv6_step", "float32")])
+    assert row.problem and row.host_ms is None
+
+
 @pytest.mark.gpu
 def test_what_a_triton_kernel_uses_is_read_at_its_launch():
     inputs = make_inputs("wkv6", (1, 20, 2, 64), "bfloat16", torch.device("cuda"))

@@ -1,6 +1,7 @@
 """The first call of a fresh process with an empty Triton cache: what a user waits for once.
 
 Importing and starting the GPU come before; the call compiles, and its result is there at the end.
+All processes import at the same time, and then it is one after the other's turn.
 """
 
 import os
@@ -20,6 +21,8 @@ import torch
 from rwkv_lessons import wkv6
 from rwkv_lessons.inputs import rwkv6_inputs
 
+print("ready", flush=True)
+sys.stdin.readline()
 method, dtype, *shape = sys.argv[1:]
 x = rwkv6_inputs(*map(int, shape), dtype=getattr(torch, dtype), device=torch.device("cuda"))
 if method == "wkv6-backward":
@@ -38,15 +41,31 @@ print("seconds", time.perf_counter() - start)
 """
 
 
-def measure(method, dtype):
-    """A `Row` whose host time is that of the first call."""
-    with tempfile.TemporaryDirectory() as cache:
-        command = [sys.executable, "-c", SCRIPT, method, dtype, *map(str, SHAPE)]
-        environment = os.environ | {"TRITON_CACHE_DIR": cache}
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    lines = [line.split() for line in done.stdout.splitlines() if line.startswith("seconds ")]
-    if done.returncode or not lines:
-        said = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
-        return Row(method, SHAPE, dtype, problem=said)
+def measure(cases):
+    """A `Row` for each (method, dtype), whose host time is that of the first call."""
+    with tempfile.TemporaryDirectory() as caches:
+        started = [_start(case, f"{caches}/{n}") for n, case in enumerate(cases)]
+        try:
+            for process in started:
+                process.stdout.readline()  # "ready", or nothing if it failed
+            for case, process in zip(cases, started, strict=True):
+                yield _row(*case, *process.communicate("go\n"), process.returncode)
+        finally:
+            for process in started:
+                process.kill()
+
+
+def _start(case, cache):
+    command = [sys.executable, "-c", SCRIPT, *case, *map(str, SHAPE)]
+    environment = os.environ | {"TRITON_CACHE_DIR": cache}
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    return subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **pipes)
+
+
+def _row(method, dtype, out, said, code):
+    lines = [line.split() for line in out.splitlines() if line.startswith("seconds ")]
+    if code or not lines:
+        last = (said.strip().splitlines() or ["nothing was said"])[-1]
+        return Row(method, SHAPE, dtype, problem=last)
     note = "first call of a process, empty Triton cache"
     return Row(method, SHAPE, dtype, host_ms=1e3 * float(lines[-1][1]), note=note)

@@ -9,6 +9,9 @@ The library's own records come first, those with other people's packages last: c
 their configurations takes minutes. Each record has a process of its own and a time limit: one that
 fails or takes too long does not stop the others. The next process already imports torch, Triton and
 numba while one measures, and touches the GPU only when it is its turn.
+
+The archive is written anew after each record. To go on after an interruption, on another machine
+too, unpack it in records/ and ask for what is --needed.
 """
 
 import fnmatch
@@ -76,7 +79,7 @@ PLANS = (
     _own("wkv5-profile", "profile wkv5"),
     _own("wkv5", "wkv5", 120),
     _own("wkv5-backward", "wkv5-backward"),
-    Plan("mla-generate", "mla-generate", 300, named=False, needs="transformers"),
+    Plan("mla-generate", "mla-generate", 400, named=False, needs="transformers"),
     Plan("wkv6-decode", f"wkv6-decode --peers {DECODE}", 90),
     Plan("wkv6-peers", f"wkv6 {PEERS}", 240, needs="fla"),
     Plan("wkv6-backward-peers", f"wkv6-backward {PEERS}", 360, needs="fla"),
@@ -106,6 +109,7 @@ def command(options):
         return
     if not card:
         raise ValueError("no NVIDIA GPU here: there is nothing to record")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench: told to end"))  # and end what runs
     environment = os.environ | ({"RWKV_LESSONS_COMMIT": options.commit} if options.commit else {})
     results = record_all(plans, environment, options.archive)
     print("\n".join(["", *(f"{plan.name:28} {how}" for plan, how in results)]))

@@ -55,10 +55,9 @@ def time_first_calls(options):
     if not torch.cuda.is_available():
         raise ValueError("no NVIDIA GPU here: nothing is compiled for a first call")
     here = recording(options, FIRST, options.methods, options.dtype)
-    rows = []
-    for method in options.methods or first.METHODS:
-        for dtype in options.dtype or ["float32", "bfloat16"]:
-            rows.append(first.measure(method, dtype))
+    dtypes = options.dtype or ["float32", "bfloat16"]
+    cases = [(method, x) for method in options.methods or first.METHODS for x in dtypes]
+    rows = list(first.measure(cases))
     console().print(rows_table(rows))
     keep(options, FIRST, here, rows)
 
