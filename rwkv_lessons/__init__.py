@@ -2,6 +2,7 @@
 
     wkv5/     linear attention of RWKV-5: a matrix state with one decay per channel
     wkv6/     linear attention of RWKV-6: a decay for every token and channel
+    mla/      multi-head latent attention: prompts, and decoding from a cache of latents
     interop/  the functions that other people's code already calls
     launch.py what numba.cuda needs to run on torch tensors, and does not bring
     launch_triton.py launching a Triton kernel at half of Triton's cost for the host

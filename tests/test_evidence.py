@@ -65,7 +65,7 @@ def test_compare_names_the_first_difference():
 def test_without_a_compiler_the_row_says_so(monkeypatch):
     from rwkv_lessons.lab import assembly
 
-    monkeypatch.setattr(assembly, "available", lambda: "numba-cuda is not installed")
+    monkeypatch.setattr(assembly, "available", lambda kernel: "numba-cuda is not installed")
     exercise = exercises.load("04_drop_the_atomics.kernel")
     row = evidence.machine_code()(exercise.reference, exercise)
     assert row.verdict == ABSENT and "numba-cuda" in row.text

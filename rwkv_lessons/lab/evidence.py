@@ -288,22 +288,29 @@ WKV5_SIGNATURE = (
 
 def machine_code(*claims: Claim, signature=WKV5_SIGNATURE, arch="sm_90"):
     """Compiles the kernel for an H200, without one, and holds its machine code against `claims`."""
+    return compiled(lambda assembly, kernel: assembly(kernel, *signature, arch=arch), claims, arch)
+
+
+def compiled(read: Callable, claims, arch):
+    """`machine_code` of any kernel: `read(assembly, kernel)` calls `assembly` as it has to be."""
 
     def gather(kernel, exercise):
         from .assembly import CompileError, assembly, available
 
-        if missing := available():
+        if missing := available(kernel):
             return Row("machine code", ABSENT, missing)
         try:
-            asm = assembly(kernel, *signature, arch=arch)
+            asm = read(assembly, kernel)
         except CompileError as error:
             return Row("machine code", FAILED, "does not compile", tuple(str(error).splitlines()))
         for claim in claims:
             if not claim.holds(asm):
                 found = f"found {claim.found(asm)}"
                 return Row("machine code", FAILED, f"want {claim.text}", (found,))
-        found = " · ".join(claim.found(asm) for claim in claims)
-        return Row("machine code", PASSED, f"{found} · {asm.registers} registers ({arch})")
+        found = [claim.found(asm) for claim in claims]
+        if not any("registers" in text for text in found):
+            found.append(f"{asm.registers} registers")
+        return Row("machine code", PASSED, f"{' · '.join(found)} ({arch})")
 
     gather.kind = "machine code"
     return gather

@@ -21,7 +21,7 @@ import torch
 
 from . import interpreter
 from .check import ABSENT, FAILED, PASSED, Row
-from .evidence import HINTS, Claim, Difference, at_least, at_most
+from .evidence import HINTS, Claim, Difference, at_least, at_most, compiled
 from .faults import KernelFault, OutOfBounds
 from .launches import Case, Launch, results, start
 
@@ -176,26 +176,10 @@ def machine_code(launch: Callable, *claims: Claim, arch="sm_90"):
         launch: () → Launch at full size: a launch is compiled for its sizes.
     """
 
-    def gather(kernel, exercise):
-        from .assembly import CompileError, assembly, available
+    def read(assembly, kernel):
+        return assembly(kernel, arch=arch, **launch().arguments())
 
-        if missing := available(kernel):
-            return Row("machine code", ABSENT, missing)
-        try:
-            asm = assembly(kernel, arch=arch, **launch().arguments())
-        except CompileError as error:
-            return Row("machine code", FAILED, "does not compile", tuple(str(error).splitlines()))
-        for claim in claims:
-            if not claim.holds(asm):
-                found = f"found {claim.found(asm)}"
-                return Row("machine code", FAILED, f"want {claim.text}", (found,))
-        found = [claim.found(asm) for claim in claims]
-        if not any("registers" in text for text in found):
-            found.append(f"{asm.registers} registers")
-        return Row("machine code", PASSED, f"{' · '.join(found)} ({arch})")
-
-    gather.kind = "machine code"
-    return gather
+    return compiled(read, claims, arch)
 
 
 # This GPU.
