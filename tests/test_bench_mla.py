@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from rwkv_lessons.bench import mla
+from rwkv_lessons.bench import mla, mla_ladder, mla_prefill
 from rwkv_lessons.bench.__main__ import main
+from rwkv_lessons.bench.measure import relative_error
 from rwkv_lessons.bench.shapes import work
 
 
@@ -26,7 +27,7 @@ def test_both_methods_do_what_the_definition_says(method):
     expected = mla.in_float64(*inputs)
     assert o.shape == expected.shape == (2, 1, 3, 16)
     # Sums of up to 70 terms in float32.
-    assert mla.relative_error(o, expected) < 1e-6
+    assert relative_error(o, expected) < 1e-6
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="times on a GPU are not of a CPU")
@@ -38,7 +39,23 @@ def test_the_command_runs_and_records_nothing_of_a_cpu(capsys):
         main(["mla-decode", "--quick", "--record"])
 
 
-def test_a_wrong_answer_is_not_timed(monkeypatch):
+def test_a_method_that_fails_does_not_stop_the_others(monkeypatch):
+    def fails(*_):
+        raise RuntimeError("out of resources. Reduce something")
+
+    cpu = torch.device("cpu")
+    for module in (mla_prefill, mla_ladder):
+        (bad, *_), shape = module.METHODS, module.QUICK[0]
+        broken = fails if module is mla_prefill else (fails, module.METHODS[bad][1])
+        monkeypatch.setitem(module.METHODS, bad, broken)
+        first, *others = module.measure(shape, "float32", cpu, quick=True)
+        assert first.problem == "RuntimeError: out of resources"
+        assert any(row.median_ms for row in others)
+    (row,) = mla._measure(fails, mla.MLA_DECODE["quick"][0], "float32", cpu, 1)
+    assert row.problem == "RuntimeError: out of resources"
+
+
+def test_a_wrong_answer_is_not_timed():
     wrong = mla.torch_absorbed
 
     def doubled(*inputs):

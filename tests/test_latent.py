@@ -5,6 +5,7 @@ import torch
 
 from rwkv_lessons.bench import __main__ as bench
 from rwkv_lessons.bench import mla_ladder
+from rwkv_lessons.bench.measure import relative_error
 from rwkv_lessons.bench.record import Provenance, Record, Row, save
 from rwkv_lessons.lab import exercises, latent, latent_costs, latent_model
 from rwkv_lessons.lab.check import evaluate
@@ -114,7 +115,7 @@ def test_every_rung_of_the_ladder_is_right(method):
     run, sources = mla_ladder.METHODS[method]
     want = mla_ladder.absorbed(*(x.double() for x in given), 0.2)
     # float16 has 11 bits; scores, weights and sums are rounded to it in torch.
-    assert mla_ladder.relative_error(run(*given, 0.2), want) < 3e-3
+    assert relative_error(run(*given, 0.2), want) < 3e-3
     assert all((exercises.ROOT / source.partition("::")[0]).exists() for source in sources)
 
 

@@ -25,6 +25,7 @@ python -m rwkv_lessons.bench readme       the README's tables and figures, from 
     mla.py      latent attention, its shapes and inputs being others
     mla_ladder.py, mla_prefill.py, mla_generate.py, record_all.py   the commands of these names
     roofline.py the least time a card could take
+    blocks.py   the tables of the README, from the records
     record.py   what is written down, and where
     source.py   a fingerprint of a kernel's source: a record is stale when it has changed
 

@@ -70,24 +70,41 @@ def measure(operation, method, inputs, expected, budget_ms=timing.BUDGET_MS, cei
     row = {"method": method.name, "shape": tuple(r.shape), "dtype": dtype, "note": method.note}
     if method.sources:
         row |= {"sources": method.sources, "sha256": fingerprint(*method.sources)}
-    try:
-        with poisoned():
-            run = method.prepare(*inputs)
-            error = _error(run(), expected)
-    except Exception as problem:  # a peer may refuse a shape or a dtype: the others go on
-        first_line = next(iter(str(problem).splitlines()), "").split(". ")[0]
-        return Row(**row, problem=f"{type(problem).__name__}: {first_line}")
-
     limit = LIMITS[dtype] if method.precise else PEER_LIMIT
-    row |= {"error": error if math.isfinite(error) else None} | _facts(method, run)
-    if not error <= limit:  # also when it is NaN
-        return Row(**row, problem=f"relative error {error:.2g}, more than {limit:g}: not timed")
+    run, error, problem = checked(lambda: method.prepare(*inputs), expected, limit)
+    row |= {"error": error} | (_facts(method, run) if run else {})
+    if problem:
+        return Row(**row, problem=problem)
 
     extra = timing.extra_bytes(run, r.device)
     times = timing.device_times(run, r.device, budget_ms)
     host_ms = timing.host_time(run, r.device, budget_ms)
     speed = rates(work(operation, r.shape, dtype), dtype, times.median_ms, ceilings)
     return Row(**row, **times._asdict(), host_ms=host_ms, extra_bytes=extra, **speed)
+
+
+def checked(prepare, expected, limit):
+    """What `prepare` returns, if it does; its result's error; and why it is not to be timed.
+
+    Args:
+        prepare: () → run; run() returns what is held against `expected`.
+        limit: the largest error that is timed. One that is not finite is None in what is returned.
+    """
+    try:
+        with poisoned():
+            run = prepare()
+            error = _error(run(), expected)
+    except Exception as problem:  # a peer may refuse a shape or a dtype: the others go on
+        return None, None, said(problem)
+    problem = f"relative error {error:.2g}, more than {limit:g}: not timed"
+    found = error if math.isfinite(error) else None
+    return run, found, None if error <= limit else problem  # NaN is not at most anything
+
+
+def said(problem):
+    """An exception in a line: its first sentence."""
+    first_line = next(iter(str(problem).splitlines()), "").split(". ")[0]
+    return f"{type(problem).__name__}: {first_line}"
 
 
 def _facts(method, run):

@@ -8,7 +8,7 @@ CUDA graph, call after call, as an engine decodes: what a cache of 50 MB keeps i
 import torch
 
 from rwkv_lessons.bench import timing
-from rwkv_lessons.bench.measure import PEER_LIMIT, poisoned, relative_error
+from rwkv_lessons.bench.measure import PEER_LIMIT, checked
 from rwkv_lessons.bench.record import Row
 from rwkv_lessons.bench.roofline import rates
 from rwkv_lessons.bench.run import (
@@ -92,18 +92,14 @@ def in_float64(q, q_rope, latent, k_rope, w_v, scale):
 def _measure(f, shape, dtype, device, budget_ms):
     """The rows of one method: with a cold L2 cache and, on a GPU, replayed from a graph."""
     inputs = make_inputs(shape, dtype, device)
-    run, ours = f(*inputs), f is decode
+    ours = f is decode
     row = {"shape": tuple(shape), "dtype": dtype}
     if ours:
         row |= {"sources": SOURCES, "sha256": fingerprint(*SOURCES)}
-    with poisoned():
-        row["error"] = error = relative_error(run(), in_float64(*inputs))
     name, limit = f.__name__.replace("_", " "), LIMITS[dtype] if ours else PEER_LIMIT
-    if not error <= limit:
-        row["error"] = error if error == error else None
-        return [
-            Row(name, **row, problem=f"relative error {error:.2g}, more than {limit:g}: not timed")
-        ]
+    run, row["error"], problem = checked(lambda: f(*inputs), in_float64(*inputs), limit)
+    if problem:
+        return [Row(name, **row, problem=problem)]
 
     budget_ms = budget_ms or timing.BUDGET_MS
     least, limits = work(NAME, shape, dtype), _recorded_ceilings(device)

@@ -17,6 +17,7 @@ import time
 
 import torch
 
+from rwkv_lessons.bench.measure import said
 from rwkv_lessons.bench.record import Row
 from rwkv_lessons.bench.run import keep, recording
 from rwkv_lessons.bench.show import console
@@ -88,6 +89,8 @@ def measure(model, method, shape):
         whole, text = timed(lambda: write(tokens, T_out), weight.device)
     except torch.OutOfMemoryError:
         return Row(**row, problem="out of memory")
+    except Exception as problem:  # of one way: the others go on
+        return Row(**row, problem=said(problem))
     finally:
         undo_latent_mla(model)
         gc.collect()

@@ -6,7 +6,7 @@ All of them absorb W_K or expand it, and apply W_V: the same inputs, the same ou
 import torch
 
 from rwkv_lessons.bench import timing
-from rwkv_lessons.bench.measure import LIMITS, poisoned, relative_error
+from rwkv_lessons.bench.measure import LIMITS, checked
 from rwkv_lessons.bench.record import Row
 from rwkv_lessons.bench.roofline import rates
 from rwkv_lessons.bench.run import QUICK_MS, _device, _recorded_ceilings, keep, recording
@@ -64,14 +64,14 @@ def measure(shape, dtype, device, names=None, quick=False):
         if device.type != "cuda" and run in (fused, split):
             yield Row(**row, problem="needs a GPU")
             continue
-        with poisoned():
-            error = relative_error(run(*given, scale), expected)
-        if not error <= LIMITS[dtype]:
-            yield Row(**row, problem=f"relative error {error:.2g}: not timed")
+        found = checked(lambda f=run: lambda: f(*given, scale), expected, LIMITS[dtype])
+        run, row["error"], problem = found
+        if problem:
+            yield Row(**row, problem=problem)
             continue
-        times = timing.device_times(lambda f=run: f(*given, scale), device, budget_ms)
+        times = timing.device_times(run, device, budget_ms)
         speed = rates(work(NAME, shape, dtype), dtype, times.median_ms, limits)
-        yield Row(**row, error=error, **times._asdict(), **speed)
+        yield Row(**row, **times._asdict(), **speed)
 
 
 def _lesson(stem):

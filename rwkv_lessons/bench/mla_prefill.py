@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from rwkv_lessons.bench import timing
-from rwkv_lessons.bench.measure import LIMITS, poisoned, relative_error
+from rwkv_lessons.bench.measure import LIMITS, checked
 from rwkv_lessons.bench.record import Row
 from rwkv_lessons.bench.roofline import rates
 from rwkv_lessons.bench.run import QUICK_MS, _device, _recorded_ceilings, keep, recording
@@ -74,20 +74,17 @@ def measure(shape, dtype, device, names=None, quick=False):
         row = {"method": name, "shape": shape, "dtype": dtype}
         if "sdpa" not in name:
             row |= {"sources": SOURCES, "sha256": fingerprint(*SOURCES)}
-        with poisoned():
-            run = METHODS[name](*given, scale)
-            error = relative_error(run(), expected)
-        if not error <= LIMITS[dtype]:
-            yield Row(**row, problem=f"relative error {error:.2g}: not timed")
+        found = checked(lambda f=METHODS[name]: f(*given, scale), expected, LIMITS[dtype])
+        run, row["error"], problem = found
+        if problem:
+            yield Row(**row, problem=problem)
             continue
         times = timing.device_times(run, device, budget_ms)
         host_ms = timing.host_time(run, device, budget_ms)
         extra = timing.extra_bytes(run, device)
         speed = rates(work(NAME, shape, dtype), dtype, times.median_ms, limits)
         del speed["gb_per_s"]  # the bytes are not what takes the time
-        yield Row(
-            **row, error=error, **times._asdict(), host_ms=host_ms, extra_bytes=extra, **speed
-        )
+        yield Row(**row, **times._asdict(), host_ms=host_ms, extra_bytes=extra, **speed)
 
 
 def ours(*given):
