@@ -1,6 +1,8 @@
 """Latent attention: the definition, token by token, and the absorbed form in torch."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -118,6 +120,26 @@ def test_mla_has_gradients():
     tensors[2] = tensors[2].clone().requires_grad_()
     mla(*tensors, **which)[0].sum().backward()
     assert tensors[2].grad.abs().max() > 0
+
+
+def test_the_package_works_without_triton():
+    """As on macOS and on Windows: the forms in torch, for few queries and for many."""
+    script = (
+        "import sys; sys.modules['triton'] = None\n"
+        "import torch\n"
+        "from rwkv_lessons.mla import METHODS, mla, mla_decode, mla_prefill\n"
+        "assert list(METHODS) == ['reference', 'absorbed']\n"
+        "for M in (1, 200):\n"
+        "    shapes = (3, 4), (3, 2), (8,), (2,)\n"
+        "    q, q_rope, latent, k_rope = (torch.randn(2, M, *shape) for shape in shapes)\n"
+        "    given = q, q_rope, latent, k_rope, torch.randn(3, 4, 8), torch.randn(3, 5, 8)\n"
+        "    want = METHODS['reference'](*given, scale=0.4)\n"
+        "    for method in (mla, mla_decode, mla_prefill):\n"
+        "        for got, x in zip(method(*given, scale=0.4), want, strict=True):\n"
+        "            torch.testing.assert_close(got, x)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 WRONG = {  # name: (what is replaced, error, words of the message)

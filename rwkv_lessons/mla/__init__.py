@@ -14,16 +14,20 @@ Letters of this operation:
 import torch
 
 from .absorbed import mla_absorbed
-from .decode import mla_decode
-from .prefill import mla_prefill
+from .arguments import TRITON
 from .reference import mla_reference
 
-METHODS = {
-    "reference": mla_reference,
-    "absorbed": mla_absorbed,
-    "decode": mla_decode,
-    "prefill": mla_prefill,
-}
+__all__ = ["METHODS", "break_even", "mla"]
+__all__ += ["mla_absorbed", "mla_decode", "mla_prefill", "mla_reference"]
+
+METHODS = {"reference": mla_reference, "absorbed": mla_absorbed}
+if TRITON:
+    from .decode import mla_decode
+    from .prefill import mla_prefill
+
+    METHODS |= {"decode": mla_decode, "prefill": mla_prefill}
+else:
+    mla_decode = mla_prefill = mla_absorbed
 MANY = 96  # query tokens: decode, which packs the heads together, was the faster up to here
 
 
@@ -41,6 +45,8 @@ def mla(
     block_table=None,
 ):
     """Attends to a latent cache: in the latent space for few queries, expanded for many.
+
+    Without Triton, as on macOS, in the latent space for any number, in plain torch.
 
     Args:
         q: query without rope, `[B, M, H, K]`, float32, float16, bfloat16 or float64; where w_k is

@@ -1,9 +1,11 @@
 """What a call of multi-head latent attention may be given; every way of computing it asks here."""
 
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import torch
 
+TRITON = find_spec("triton") is not None  # there are no wheels for macOS and Windows
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 INTEGERS = (torch.int32, torch.int64)
 
