@@ -52,7 +52,7 @@ def value_flops(rows, N, R, V):
 
 
 def break_even(R, V):
-    """How many rows it takes until early costs as much as late, if N is very large."""
+    """How many rows, not rounded, make early cost as much as late, if N is very large."""
     ### BEGIN SOLUTION
     return V / (1 - V / R)
     ### END SOLUTION
@@ -66,7 +66,8 @@ SYMPTOMS = {
     "head": "Every head has its own w_k and w_v, and they all share the latent.",
     "batch": "Every sequence has its own latent.",
     "largest": "Multiply the query by w_k, not the latent; and p by the latent, before w_v. "
-    "Heads are rows of one matrix [H, R] per sequence: nothing has to be repeated.",
+    "Heads are rows of one matrix [H, R] per sequence: nothing has to be repeated, and the cache "
+    "need not be copied.",
 }
 
 EXERCISES = {
@@ -110,9 +111,9 @@ EXERCISES = {
             ),
         ),
         symptoms={
-            "one of everything": "Two products each way, 2 operations each.",
+            "one of everything": "Two products each way, of 2·a·b·c operations.",
             "one row, many tokens": "early multiplies every token by w_v; late only the one row.",
-            "many rows": "late multiplies every row by w_v, early every token.",
+            "many rows": "late multiplies every row by w_v; early every token, once for all rows.",
         },
     ),
     "break_even": Exercise(
@@ -131,6 +132,9 @@ EXERCISES = {
                 ("an odd size", (192, 128), 384),
             ),
         ),
-        symptoms={"R twice V": "Set R·V + rows·V equal to rows·R."},
+        symptoms={
+            "R twice V": "Set R·V + rows·V equal to rows·R.",
+            "MiniCPM3": "Set R·V + rows·V equal to rows·R, and do not round.",
+        },
     ),
 }

@@ -92,21 +92,24 @@ FULL = Sizes(B=1, M=200, N=300, H=4, K=64, P=32, V=64, R=256)
 
 
 def make(sizes, dtype=torch.float16, high=False, small=False):
-    """A launch of this lesson's kernel, in small blocks or in its own."""
-    blocks = SMALL if small else {}
+    """A launch of this lesson's kernel, in small blocks or in its own.
+
+    Several texts have blocks that are not square: there a row is not as long as a column.
+    """
+    blocks = SMALL | ({"BN": 2} if sizes.B > 1 else {}) if small else {}
     return mla_launch(launch, INPUTS, sizes, dtype=dtype, high=high, **blocks)
 
 
-def scores(rows, N, low=-3.0, high=3.0):
-    """Scores [rows, N] and a latent [N, 8] for `online`."""
+def scores(rows, N, low=-3.0, high=3.0, falling=False, apart=0):
+    """Scores [rows, N] and a latent [N, 8] for `online`, each row `apart` above the last."""
     generator = torch.Generator().manual_seed(N)
     s = low + (high - low) * torch.rand(rows, N, generator=generator)
-    s = s.sort(1).values  # so that the largest score grows from block to block
-    return s, torch.randn(N, 8, generator=generator)
+    s = s.sort(1, falling).values  # so that the largest score grows from block to block
+    return s + apart * torch.arange(rows)[:, None], torch.randn(N, 8, generator=generator)
 
 
-def online_case(name, rows, N, BN, **limits):
-    s, latent = scores(rows, N, **limits)
+def online_case(name, rows, N, BN, **options):
+    s, latent = scores(rows, N, **options)
     return name, (s, latent, BN), lambda: s.double().softmax(1) @ latent.double()
 
 
@@ -129,6 +132,8 @@ EXERCISES = {
                 online_case("the last block is shorter", 3, 37, 8),
                 # Differences of float32s between 60 and 110 are exact.
                 online_case("scores around 90", 3, 21, 4, low=60.0, high=110.0),
+                online_case("the largest score comes first", 1, 21, 4, low=-100.0, falling=True),
+                online_case("rows of their own", 3, 21, 4, apart=100),
             ),
             nothing_larger(lambda: (*scores(4, 100), 8), 4 * 8, "rows × BN"),
         ),
@@ -137,6 +142,9 @@ EXERCISES = {
             "two blocks": "The second block may have a larger maximum: what was summed before, "
             "total and acc, has to shrink by exp(m − larger).",
             "scores around 90": "exp(90) overflows in float32: subtract the largest score first.",
+            "the largest score comes first": "m is the largest score of all blocks so far: a block "
+            "with smaller ones leaves it as it is.",
+            "rows of their own": "Each row has its own maximum: rows may be far apart.",
             "largest": "Use `block` only: nothing may be as wide as the text.",
         },
     ),
@@ -172,8 +180,8 @@ EXERCISES = {
             limits=(reads(3 * 1.5, "latent", "k_rope"), reads(1, "q_latent"), writes(1, "o")),
         ),
         symptoms={
-            "by hand": "p is exp(score − maximum), b_sum its sum, b_acc is p times the latent; w_v "
-            "comes last.",
+            "by hand": "A score has both parts, times scale. The query is token own = 3 and sees "
+            "all four. Divide by b_sum before w_v.",
             "blocks": "When the maximum grows, both sums shrink by exp(b_max − larger).",
             "tail": "The last block reaches past the end of the text: those columns hold zeros, "
             "score 0, and exp(0 − m) joins the sum.",
@@ -182,7 +190,7 @@ EXERCISES = {
             "head": "w_v belongs to head i_h; the latent to all.",
             "overflow": "Subtract the row's maximum before the exp.",
             "half": "tl.dot wants both operands of one type: b_p.to(b_latent.dtype).",
-            "batch": "Rows of different texts have different latents.",
+            "batch": "Maximum and sum run along a row, over tokens: axis 1.",
         },
     ),
 }

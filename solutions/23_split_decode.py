@@ -167,12 +167,13 @@ EXERCISES = {
             limits=(reads(1, "latent", "k_rope"), reads(3, "q_latent"), writes(1, "parts")),
         ),
         symptoms={
-            "by hand": "One split holds everything: parts is p times the latent, part_lse the log "
-            "of Σ exp(score).",
-            "splits": "Split i_s begins at token i_s · SPLIT and has SPLIT tokens.",
+            "by hand": "One split holds everything: parts is b_acc over b_sum, part_lse the "
+            "natural log of Σ exp(score); b_sum is Σ exp(score − b_max).",
+            "splits": "Split i_s begins at token i_s · SPLIT and ends SPLIT tokens later.",
             "tail": "The last split ends at token N − 1.",
             "heads": "Row x of the tile is head i_h · BH + x.",
-            "mask": "Rows for heads that do not exist must be masked, in loads and in stores.",
+            "mask": "What does not exist must be left out: heads from H on, by m_h, and tokens "
+            "from N on, by end.",
             "overflow": "The log of Σ exp(score) is the maximum plus the log of b_sum.",
             "batch": "Tiles of heads: i_h counts tiles, not heads.",
         },
@@ -199,7 +200,8 @@ EXERCISES = {
         ),
         symptoms={
             "by hand": "A single part has weight 1: o is w_v times it.",
-            "splits": "A part counts exp(part_lse): Σ exp(score) over its own tokens.",
+            "splits": "A part counts exp(part_lse), over the largest so far; the sums shrink when "
+            "that grows; divide by b_sum at the end.",
             "tail": "Parts do not count alike: a shorter split has a smaller Σ exp(score).",
             "overflow": "Subtract the largest part_lse before the exp.",
             "half": "tl.dot wants both operands of one type.",
@@ -219,7 +221,7 @@ EXERCISES = {
                 ("one text, four places", (1, 1, 1024, 64, 4), 256),
                 ("whole blocks", (1, 1, 1000, 64, 4), 256),
                 ("several texts", (16, 1, 4096, 64, 264), 256),
-                ("two tiles of heads", (1, 2, 4096, 64, 264), 64),
+                ("two tiles of heads", (4, 2, 4096, 64, 264), 128),
                 ("places left over", (100, 1, 4096, 64, 264), 2048),
                 ("more texts than places", (300, 1, 512, 64, 264), 512),
                 ("a short text", (1, 1, 10, 64, 264), 64),
@@ -229,6 +231,7 @@ EXERCISES = {
             "one text, four places": "Four splits of a quarter each.",
             "whole blocks": "1000 / 4 is 250: rounded up to a multiple of BN.",
             "several texts": "16 texts share 264 places: 16 splits each, rounded down.",
+            "two tiles of heads": "Every text has as many programs as splits times tiles.",
             "places left over": "264 places for 100 texts: two splits each. With three, 36 of the "
             "programs would wait for a second turn, and the GPU with them.",
             "more texts than places": "At least one split; and then all N tokens, in whole blocks.",

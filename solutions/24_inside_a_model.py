@@ -71,7 +71,7 @@ EXERCISES = {
             "by hand": "With one token p is 1, and o is w_v times the latent.",
             "softmax": "Both parts of the score, times `scaling`, go into one softmax.",
             "heads": "The weight's rows come head by head: K rows of w_k, V rows of w_v, and the "
-            "next head.",
+            "next head. The output is [B, M, H, V].",
             "mask": "attention_mask is added to the scores before the softmax.",
             "layout": "The model wants [B, M, H, V]: transpose at the end.",
         },
@@ -95,6 +95,7 @@ EXERCISES = {
         symptoms={
             "one text, one layer": "10 numbers of 2 bytes a token.",
             "layers and texts": "Every layer has a cache, and every text.",
+            "whole tokens": "Round down.",
         },
     ),
 }

@@ -77,7 +77,7 @@ def records(tmp_path):
     steps = [Row(m, latent.SHAPE, "bfloat16", median_ms=9) for *_, m in latent.RUNGS[:3]]
     save(Record("mla-ladder", here, tuple(steps)), tmp_path)
     save(
-        Record("mla-prefill", here, (Row("ours", (1, 2), "float16", problem="too large"),)),
+        Record("mla-prefill", here, (Row("ours", (1, 2, 3), "float16", problem="too large"),)),
         tmp_path,
     )
     whole = Row("eager", (1, 5, 3), "bfloat16", host_ms=1500.0)
@@ -92,7 +92,9 @@ def test_recorded_tables(records, capsys):
     assert [line for line in lines if line.startswith("→")] == [lines[3]]
     assert lines[3].endswith(" 9,000") and lines[4].endswith(" –") and "2000-01-01" in lines[-1]
     latent.recorded("mla-prefill", "A prompt", folder=records)
-    assert "too large" in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["3", "heads,", "float16", "1", "×", "2"]
+    assert lines[1].split() == ["ours", "too", "large"]
     latent_model.generation(folder=records)
     table = capsys.readouterr().out
     assert "1.50" in table and "out of memory" in table and "1 × 5 × 3" in table

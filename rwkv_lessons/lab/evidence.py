@@ -74,13 +74,16 @@ def compare(got, want, letters="bthj", scale=None, tolerance=TOLERANCE):
         scale: of what was added up, if `want` is what remains of larger numbers; else its largest.
         tolerance: over the scale.
     """
+    if got is None:
+        raise Difference("nothing was returned")
+    numbers = f"got {got}, want {want}" if isinstance(want, tuple) else None
     got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
     if got.shape != want.shape:
         raise Difference(f"shape {list(got.shape)}, want {list(want.shape)}")
     limit = tolerance * max(np.abs(want).max(initial=0) if scale is None else scale, 1e-30)
     off = ~(np.abs(got - want) <= limit)  # a NaN is off too
-    if off.any() and not want.shape:
-        raise Difference(f"got {got:.10g}, want {want:.10g}")
+    if off.any() and (numbers or not want.shape):
+        raise Difference(numbers or f"got {got:.10g}, want {want:.10g}")
     if off.any():
         first = tuple(int(n) for n in np.argwhere(off)[0])
         place = ", ".join(f"{a}={n}" for a, n in zip(letters, first, strict=False))
@@ -387,7 +390,7 @@ def function_answer(*cases):
             want = want() if callable(want) else want
             got = function(*arguments)
             try:
-                compare(np.asarray(got), np.asarray(want), letters="bthj"[: np.ndim(want)])
+                compare(got, want, letters="bthj"[: np.ndim(want)])
             except Difference as error:
                 symptom = exercise.symptoms.get(name)
                 hints = (f"hint: {symptom}",) if symptom else ()

@@ -167,10 +167,10 @@ def programs_read(trace, array="latent", names=None):
 
 
 def recorded(name, of, card=CARD, folder=None):
-    """Prints the rows of a record as a table, or that there is none yet.
+    """Prints a record as tables, texts × tokens to the right, or that there is none yet.
 
     Args:
-        name: of the record.
+        name: of the record, whose shapes begin B, N, H.
         of: what it measures, for the line under the table.
     """
     try:
@@ -178,7 +178,14 @@ def recorded(name, of, card=CARD, folder=None):
     except LookupError:
         print(f"{of}: not recorded on an {card} yet.")
         return
+    tables = {}
     for row in found.rows:
-        shape = " × ".join(map(str, row.shape))
-        print(f"{row.method:28} {shape:24} {row.dtype:9} {row.outcome}")
+        (B, N, H), rest = row.shape[:3], row.shape[3:]
+        table = tables.setdefault((H, row.dtype, rest), {})
+        table.setdefault(row.method, {})[f"{B} × {N:,}"] = row.outcome
+    for (H, dtype, _), table in tables.items():
+        columns = list(dict.fromkeys(shape for cells in table.values() for shape in cells))
+        print(f"{f'{H} heads, {dtype}':30}" + "".join(f"{shape:>12}" for shape in columns))
+        for method, cells in table.items():
+            print(f"  {method:28}" + "".join(f"{cells.get(x, '–'):>12}" for x in columns))
     print(f"{of}: {found.provenance.card}, {found.provenance.date}, {found.provenance.commit}")
