@@ -85,3 +85,8 @@ def test_starts_with_setup_and_python3(path):
     assert notebook.metadata.kernelspec.name == "python3"
     assert "setup()" in cells(path)[0].source
     assert len({cell.id for cell in notebook.cells}) == len(notebook.cells)
+
+
+def test_a_hint_can_be_asked_for(path):
+    """Lessons say `hint("…")`, and so does a check that failed: the name has to be there."""
+    assert any(re.search(r"lab import .*\bhint\b", cell.source) for cell in cells(path))
