@@ -49,5 +49,9 @@ def launch(kernel, programs, num_warps, tensors, numbers, constants, **options):
 
 def launches_directly(x):
     """May a kernel be launched without torch's dispatcher? It costs as much as a short kernel."""
-    plain = type(x) is torch.Tensor and not torch.compiler.is_compiling()
-    return plain and torch._C._len_torch_dispatch_stack() == 0
+    return (
+        type(x) is torch.Tensor
+        and not torch.compiler.is_compiling()
+        and torch._C._len_torch_dispatch_stack() == 0
+        and torch._C._functorch.peek_interpreter_stack() is None  # vmap and its like
+    )

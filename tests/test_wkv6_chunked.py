@@ -9,7 +9,8 @@ from test_wkv6_recurrent import DECAY, ENDS, compiles, interpreted, packed, raw_
 
 from rwkv_lessons.lab import assembly
 from rwkv_lessons.wkv6 import chunked, segments, wkv6_chunked, wkv6_doubling
-from rwkv_lessons.wkv6.chunk_tiles import FITS, KEEP, LOG2E
+from rwkv_lessons.wkv6.checkpoints import KEEP
+from rwkv_lessons.wkv6.chunk_tiles import FITS, LOG2E
 
 NAMES = ("o", "s1")
 # Sums of decays are right to 2⁻²² of themselves and at most FITS; 2^FITS to FITS · 2⁻²² ln 2.

@@ -20,7 +20,6 @@ no shuffles, and they come out in the layout in which the factors are used.
 import triton
 import triton.language as tl
 
-KEEP = 32  # tokens between the states that the forward kernel leaves for the backward one
 FITS = tl.constexpr(80.0)  # log2: inputs between 2^-46 and 2^46 times 2^±FITS are float32
 FAR = tl.constexpr(-1e4)  # stands for -inf in the sums, where 0 · inf would be NaN
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -32,45 +31,69 @@ def log_decay(at, m_w, RAW: tl.constexpr, FINITE: tl.constexpr):
 
     Of a raw parameter x the log decay is -exp(x), in float32.
     """
-    b_w = tl.load(at, m_w, float("-inf") if RAW else 0.0)
+    b_w = tl.load(at, m_w, 0.0)
     if RAW:
-        b_w = -tl.exp2(b_w.to(tl.float32) * LOG2E)
+        b_w = tl.where(m_w, -tl.exp2(b_w.to(tl.float32) * LOG2E), 0.0)
     if FINITE:
-        b_w = tl.where(b_w < FAR, FAR, b_w).to(b_w.dtype)  # NaN stays NaN
+        b_w = tl.maximum(b_w, FAR, tl.PropagateNan.ALL).to(b_w.dtype)
     return b_w
 
 
 @triton.jit
 def cut(b_x):
-    """A float32 tile as two of bfloat16: its upper 16 bits as they are, and what is left."""
+    """The upper 16 bits of a float32 tile as they are, in bfloat16, and what is left of it."""
     b_high = (b_x.to(tl.uint32, bitcast=True) & 0xFFFF0000).to(tl.float32, bitcast=True)
-    return b_high.to(tl.bfloat16), (b_x - b_high).to(tl.bfloat16)
+    return b_high.to(tl.bfloat16), b_x - b_high
 
 
 @triton.jit
-def sums(weights, b_w, EXACT: tl.constexpr):
-    """log2 of the products of decays that `weights` (-1, 0 or 1) choose; EXACT: w in 24 bits."""
-    if b_w.dtype != tl.float32:
-        return tl.dot(weights.to(b_w.dtype), b_w) * LOG2E
-    elif EXACT:
-        return tl.dot(weights.to(tl.float32), b_w, input_precision="tf32x3") * LOG2E
-    else:
-        b_high, b_low = cut(b_w)
-        b_m = weights.to(tl.bfloat16)
-        return tl.dot(b_m, b_low, tl.dot(b_m, b_high)) * LOG2E
+def in_two(b_x):
+    """A float32 tile as two of bfloat16, which hold 16 of its 24 bits."""
+    b_high, b_rest = cut(b_x)
+    return b_high, b_rest.to(tl.bfloat16)
 
 
 @triton.jit
-def sums_by_key(weights, b_w, EXACT: tl.constexpr):
-    """As `sums`, of weights [C, 16], with keys as rows: [K, 16]."""
-    if b_w.dtype != tl.float32:
-        return tl.dot(tl.trans(b_w), weights.to(b_w.dtype)) * LOG2E
-    elif EXACT:
-        return tl.dot(tl.trans(b_w), weights, input_precision="tf32x3") * LOG2E
+def weighted_sums(
+    weights, b_x, FULL: tl.constexpr, PIECES: tl.constexpr, BY_KEY: tl.constexpr = False
+):
+    """weights [M, C] of -1, 0 and 1 times b_x [C, N]: sums over tokens, exact in 16-bit b_x.
+
+    Float32 is multiplied whole (FULL), or as 2 or 3 PIECES of 8 bits each, of its 24. Two are
+    enough for a decay; a gradient that is the difference of two sums needs all.
+    BY_KEY: weights [C, M], and the result is [N, M], with a row for each key as the state has.
+    """
+    if b_x.dtype != tl.float32:
+        return ordered_dot(weights.to(b_x.dtype), b_x, None, BY_KEY)
+    elif FULL:
+        return ordered_dot(weights.to(tl.float32), b_x, None, BY_KEY)
     else:
-        b_high, b_low = cut(b_w)
-        b_m = weights.to(tl.bfloat16)
-        return tl.dot(tl.trans(b_low), b_m, tl.dot(tl.trans(b_high), b_m)) * LOG2E
+        m = weights.to(tl.bfloat16)
+        if PIECES == 2:
+            b_high, b_low = in_two(b_x)
+            return ordered_dot(m, b_low, ordered_dot(m, b_high, None, BY_KEY), BY_KEY)
+        else:
+            b_high, b_rest = cut(b_x)
+            b_middle, b_low = in_two(b_rest)
+            b_sum = ordered_dot(m, b_low, None, BY_KEY)
+            b_sum += ordered_dot(m, b_middle, None, BY_KEY)
+            return b_sum + ordered_dot(m, b_high, None, BY_KEY)
+
+
+@triton.jit
+def ordered_dot(weights, b_x, b_sum, BY_KEY: tl.constexpr):
+    if BY_KEY:
+        return tl.dot(tl.trans(b_x), weights, b_sum, input_precision="tf32x3")
+    else:
+        return tl.dot(weights, b_x, b_sum, input_precision="tf32x3")
+
+
+@triton.jit
+def log2_decays(
+    weights, b_w, FULL: tl.constexpr, PIECES: tl.constexpr = 2, BY_KEY: tl.constexpr = False
+):
+    """log2 of the products of decays that `weights` choose, as `weighted_sums` takes them."""
+    return weighted_sums(weights, b_w, FULL, PIECES, BY_KEY) * LOG2E
 
 
 @triton.jit
@@ -79,6 +102,12 @@ def from_middle(row, col, C: tl.constexpr):
     after = (col >= C // 2) & (col < row)
     before = (col < C // 2) & (col >= row)
     return after.to(tl.float32) - before.to(tl.float32)
+
+
+# Two ways to multiply float32 tiles made of 16-bit inputs. The forward kernel cuts them in two
+# pieces of bfloat16: 0.69 ms, where TF32, at half the rate and without rounding, took 0.82
+# (docs/designs_wkv6.md). The backward kernels take TF32: they have no registers left for a second
+# tile a factor.
 
 
 @triton.jit
@@ -92,13 +121,27 @@ def product(b_x, b_y, b_sum, LIKE: tl.constexpr):
     if LIKE == tl.float32:
         return tl.dot(b_x, b_y, b_sum, input_precision="tf32x3")
     elif b_y.dtype == tl.bfloat16:
-        b_high, b_low = cut(b_x)
+        b_high, b_low = in_two(b_x)
         return tl.dot(b_low, b_y, tl.dot(b_high, b_y, b_sum))
     else:
-        b_high, b_low = cut(b_x)
-        b_up, b_down = cut(b_y.to(tl.float32))
+        b_high, b_low = in_two(b_x)
+        b_up, b_down = in_two(b_y.to(tl.float32))
         b_sum = tl.dot(b_high, b_down, tl.dot(b_high, b_up, b_sum))
         return tl.dot(b_low, b_up, b_sum)
+
+
+@triton.jit
+def product_tf32(b_x, b_y, b_sum, FULL: tl.constexpr):
+    """b_sum + b_x b_y as float32 inputs deserve (FULL), or with the 11 bits of TF32.
+
+    Numbers of 16 bits lose nothing in TF32; where both factors have them, their own unit is faster.
+    """
+    if FULL:
+        return tl.dot(b_x, b_y, b_sum, input_precision="tf32x3")
+    elif b_x.dtype == b_y.dtype and b_x.dtype != tl.float32:
+        return tl.dot(b_x, b_y, b_sum)
+    else:
+        return tl.dot(b_x.to(tl.float32), b_y.to(tl.float32), b_sum, input_precision="tf32")
 
 
 @triton.jit
@@ -108,8 +151,8 @@ def level_products(b_r, b_k, b_w, row, col, C: tl.constexpr, LIKE: tl.constexpr)
     run = 1
     while run < C:
         same = row // run == col // run
-        b_x = b_r * tl.exp2(sums(same & (col < row), b_w, LIKE == tl.float32))
-        b_y = b_k * tl.exp2(sums(same & (col > row), b_w, LIKE == tl.float32))
+        b_x = b_r * tl.exp2(log2_decays(same & (col < row), b_w, LIKE == tl.float32))
+        b_y = b_k * tl.exp2(log2_decays(same & (col > row), b_w, LIKE == tl.float32))
         b_pairs = product(b_x, tl.trans(b_y), tl.zeros([C, C], tl.float32), LIKE)
         next = (row // run == col // run + 1) & (col // run % 2 == 0)
         b_a += tl.where(next, b_pairs, 0.0)

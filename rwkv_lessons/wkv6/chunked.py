@@ -17,21 +17,20 @@ import triton
 import triton.language as tl
 
 from ..launch_triton import launch, launches_directly
+from .checkpoints import KEEP, checkpoints, first_checkpoint, sequence_bounds
 from .chunk_tiles import (
     FITS,
-    KEEP,
     LOG2E,
     from_middle,
     level_products,
+    log2_decays,
     log_decay,
     product,
-    sums,
-    sums_by_key,
 )
 from .chunked_backward import backward, keep_inputs
 from .doubling import wkv6_doubling
 from .options import check_call, wants_gradients
-from .segments import segment_state, segments_for, sequence_bounds, wkv6_segments_kernel
+from .segments import segment_state, segments_for, wkv6_segments_kernel
 
 TILE = {2: 64 * 64, 4: 16 * 64}  # elements of r that registers hold, by the bytes of one
 LARGEST = 256  # keys; the state of 512 would not fit the registers and shared memory of a program
@@ -52,7 +51,7 @@ def wkv6_chunked_fwd_kernel(
         if tl.load(strong + tl.program_id(0)) == 0:
             return
     LIKE: tl.constexpr = r.dtype.element_ty
-    EXACT: tl.constexpr = LIKE == tl.float32
+    FULL: tl.constexpr = LIKE == tl.float32
     NV: tl.constexpr = (V + BV - 1) // BV
     i_v, i_h = tl.program_id(0) % NV, tl.program_id(0) // NV % H
     i_g = tl.program_id(0) // NV // H % segments
@@ -60,10 +59,7 @@ def wkv6_chunked_fwd_kernel(
     start, end = sequence_bounds(cu_seqlens, i_n, T)
     skipped = i_g.to(tl.int64) * span
     n = tl.minimum(end - start - skipped, span).to(tl.int32)
-    if cu_seqlens is None:
-        i_kept = i_n * tl.cdiv(T, KEEP) + skipped // KEEP
-    else:  # each sequence leaves at most one slot unused
-        i_kept = start // KEEP + i_n + skipped // KEEP
+    i_kept = first_checkpoint(cu_seqlens, start, i_n, T, KEEP) + skipped // KEEP
 
     o_t, o_k, o_v = tl.arange(0, C), tl.arange(0, BK), i_v * BV + tl.arange(0, BV)
     row, col = o_t[:, None], o_t[None, :]
@@ -86,7 +82,7 @@ def wkv6_chunked_fwd_kernel(
         b_r = tl.load(r + at * K + o_tk, m_t & m_k, 0.0).to(tl.float32) * scale
         b_k = tl.load(k + at * K + o_tk, m_t & m_k, 0.0).to(tl.float32)
         b_v = tl.load(v + at * V + o_tv, m_t & m_v, 0.0)
-        b_halves = sums_by_key(halves, b_w, EXACT)
+        b_halves = log2_decays(halves, b_w, FULL, BY_KEY=True)
         b_first = tl.sum(tl.where(o_half < 8, b_halves, 0.0), 1) / 8  # [BK]
         b_second = tl.sum(tl.where(o_half < 8, 0.0, b_halves), 1) / 8
         b_bonus = tl.sum(b_r * b_k * b_u[None, :], 1)[:, None]  # [C, 1]
@@ -97,11 +93,11 @@ def wkv6_chunked_fwd_kernel(
 
         if LEVELS:
             b_a = level_products(b_r, b_k, b_w, row, col, C, LIKE)
-            b_r *= tl.exp2(sums(col < row, b_w, EXACT))
-            b_k *= tl.exp2(sums(col > row, b_w, EXACT))
+            b_r *= tl.exp2(log2_decays(col < row, b_w, FULL))
+            b_k *= tl.exp2(log2_decays(col > row, b_w, FULL))
         else:
             b_fits &= ((b_first >= -FITS) & (b_second >= -FITS)).to(tl.int32)  # NaN: from -inf
-            b_a = sums(weights, b_w, EXACT)
+            b_a = log2_decays(weights, b_w, FULL)
             b_r *= tl.exp2(b_a)
             b_k *= tl.exp2(-b_a - b_w.to(tl.float32) * LOG2E)
             b_s *= tl.exp2(b_first)[:, None]
@@ -129,19 +125,17 @@ def wkv6_chunked_fwd_kernel(
 def forward(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, keep):
     """o, s1 and, where `keep`, the states that the backward kernels start from."""
     dtype = torch.bfloat16 if r.dtype == torch.bfloat16 else torch.float32
-    shape = (states_kept(r, cu_seqlens, keep), *r.shape[2:], v.shape[3])
+    shape = kept_shape(r, v, cu_seqlens, keep)
     new = torch.empty if cu_seqlens is None else torch.zeros  # between sequences some stay unused
     kept = new(shape, dtype=dtype, device=r.device)
     o, s1 = mix(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, kept if keep else None)
     return o, s1, kept
 
 
-def states_kept(r, cu_seqlens, keep):
-    """How many, without looking into cu_seqlens."""
-    B, T = r.shape[:2]
-    if not keep:
-        return 0
-    return B * triton.cdiv(T, KEEP) if cu_seqlens is None else T // KEEP + len(cu_seqlens) - 1
+def kept_shape(r, v, cu_seqlens, keep):
+    """Of the states kept, without looking into cu_seqlens."""
+    sequences = None if cu_seqlens is None else cu_seqlens.shape[0] - 1
+    return (checkpoints(*r.shape[:2], sequences) if keep else 0, *r.shape[2:], v.shape[3])
 
 
 def mix(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, kept=None):
@@ -194,8 +188,7 @@ def forward_shapes(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, keep):
     o = torch.empty_like(v, memory_format=torch.contiguous_format)
     s1 = r.new_empty(S, *r.shape[2:], v.shape[3], dtype=torch.float32)
     dtype = torch.bfloat16 if r.dtype == torch.bfloat16 else torch.float32
-    kept = (states_kept(r, cu_seqlens, keep), *r.shape[2:], v.shape[3])
-    return o, s1, r.new_empty(kept, dtype=dtype)
+    return o, s1, r.new_empty(kept_shape(r, v, cu_seqlens, keep), dtype=dtype)
 
 
 NAME = "rwkv_lessons::wkv6_chunked_forward"
@@ -227,6 +220,21 @@ def chunked(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay):
     """`wkv6_chunked` of arguments that were checked, on a GPU."""
     given = (r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
     keep = torch.is_grad_enabled() and wants_gradients(r, k, v, w, u, s0)
-    if keep or not launches_directly(r):
+    if not launches_directly(r):
         return torch.ops.rwkv_lessons.wkv6_chunked_forward(*given, keep)[:2]
-    return mix(*given)
+    return Directly.apply(*given) if keep else mix(*given)
+
+
+class Directly(torch.autograd.Function):
+    """The operator without torch's dispatcher, for a half less of the host's time in a step."""
+
+    @staticmethod
+    def forward(ctx, *given):
+        results = forward(*given, True)
+        keep_inputs(ctx, (*given, True), results)
+        return results[:2]
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, do, ds1):
+        return backward(ctx, do, ds1, None)[:-1]

@@ -11,26 +11,19 @@ programs a multiprocessor, too few to hide all of the latency of their barriers.
 Sums over programs are taken in a fixed order: the same inputs give the same bits.
 """
 
+import functools
+
 import torch
 import triton
 
-from ..launch_triton import launch
+from ..launch_triton import launch, launches_directly
+from .checkpoints import KEEP, checkpoints
 from .chunked_pairs import SEARCHED, keys_gradients, values_gradients
-from .chunked_states import CHUNK, state_gradients
+from .chunked_states import state_gradients
 
 FILLED = 512  # walks that fill a card; with fewer, each is cut into segments
 SHORTEST = 16  # chunks in a segment, so that cutting costs less than it gains
-KEYS_EACH = 8  # chunks that a program takes in turn, loading the next meanwhile
-VALUES_EACH = 8
-
-
-def checkpoints(B, T, sequences):
-    """How many states are kept, a head: of B sequences of T tokens, or of `sequences` packed in T.
-
-    Checkpoint c of sequence n, the state before its token CHUNK · c, has index n · ⌈T / CHUNK⌉ + c,
-    or, packed, ⌊first token / CHUNK⌋ + n + c, which needs no look at the lengths.
-    """
-    return B * triton.cdiv(T, CHUNK) if sequences is None else T // CHUNK + sequences
+EACH = 8  # chunks that a program of keys or values takes in turn, loading the next meanwhile
 
 
 def blocks(K, V, full):
@@ -40,6 +33,25 @@ def blocks(K, V, full):
     few_k = min(all_k, 64 if all_v <= 64 else (16 if full else 32))
     few_v = min(all_v, 64 if all_k <= 64 else (16 if full else 32))
     return (min(all_k, 64), min(all_v, 64)), (few_k, all_v), (all_k, few_v)
+
+
+@functools.cache
+def plan(B, T, H, K, V, sequences, packed, full):
+    """States kept, segments, chunks of one, programs, and `blocks` with the walk's number of V's.
+
+    Programs: of the walk; chunks of one, keys and values, first without and then in levels.
+    """
+    walk, keys, values = blocks(K, V, full)
+    slots, chunks = checkpoints(B, T, sequences if packed else None), triton.cdiv(T, KEEP)
+    NK, NV = triton.cdiv(K, walk[0]), triton.cdiv(V, walk[1])
+    walks = sequences * H * NK * NV
+    segments = max(1, min(FILLED // walks, chunks // SHORTEST))
+    programs = [walks * segments]
+    for each in (EACH, SEARCHED.value):
+        heads = triton.cdiv(slots, each) * H
+        of_keys, of_values = heads * triton.cdiv(K, keys[0]), heads * triton.cdiv(V, values[1])
+        programs.append((each, of_keys, of_values))
+    return slots, segments, triton.cdiv(chunks, segments), programs, (walk, keys, values, NV)
 
 
 def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale=1.0, raw_decay=False):
@@ -58,12 +70,11 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale=1.0, raw_decay
             return gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale, raw_decay)
     B, T, H, K = r.shape
     V, packed, full = v.shape[-1], cu_seqlens is not None, r.dtype == torch.float32
+    sequences = len(cu_seqlens) - 1 if packed else B
+    slots, segments, segment, programs, sizes = plan(B, T, H, K, V, sequences, packed, full)
+    walk, (key_block, all_v), (all_k, value_block), NV = sizes
     do = torch.zeros_like(v) if do is None else do.to(v.dtype)
     r, k, v, w, u, do, kept = (x.contiguous() for x in (r, k, v, w, u, do, kept))
-    sequences = len(cu_seqlens) - 1 if packed else B
-    slots = checkpoints(B, T, sequences if packed else None)
-    walk, (key_block, all_v), (all_k, value_block) = blocks(K, V, full)
-    NK, NV = triton.cdiv(K, walk[0]), triton.cdiv(V, walk[1])
 
     new = {"dtype": torch.float32, "device": r.device}
     dr, dk, dv, dw = (torch.empty_like(x) for x in (r, k, v, w))
@@ -76,35 +87,30 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale=1.0, raw_decay
     ds1 = None if ds1 is None else ds1.contiguous()
     cu_seqlens = cu_seqlens.contiguous() if packed else None
 
-    programs, chunks = sequences * H * NK * NV, triton.cdiv(T, CHUNK)
-    segments = max(1, min(FILLED // programs, chunks // SHORTEST))
-    segment = triton.cdiv(chunks, segments)
     local = torch.empty(sequences, H, segments, K, V, **new) if segments > 1 else None
     totals = torch.empty(sequences, H, segments, K, **new) if segments > 1 else None
     for first in (True, False) if segments > 1 else (False,):
         launch(
-            state_gradients, programs * segments, 4,
+            state_gradients, programs[0], 4,
             (r, w, kept, do, ds1, local, totals, cu_seqlens, d_kept, through, decays, where, ds0),
             (T, H, scale, segment, segments),
-            (K, V, *walk, CHUNK, raw_decay, full, first), maxnreg=None if full else 128,
+            (K, V, *walk, KEEP, raw_decay, full, first), maxnreg=None if full else 128,
         )  # fmt: skip
 
     deepest = decays.amin((2, 3))  # [slots, H]
     warps = 4 if max(K, V) <= 64 else 8
-    for exact in (False, True):
-        each = SEARCHED.value if exact else KEYS_EACH
+    for levels, (each, keys, values) in zip((False, True), programs[1:], strict=True):
         launch(
-            keys_gradients, triton.cdiv(slots, each) * H * triton.cdiv(K, key_block), warps,
+            keys_gradients, keys, warps,
             (r, k, v, w, u, kept, d_kept, through, decays, deepest, where, do, dr, dk, dw, du),
             (T, H, scale, slots, each),
-            (K, V, key_block, all_v, CHUNK, NV, raw_decay, full, exact),
+            (K, V, key_block, all_v, KEEP, NV, raw_decay, full, levels),
         )  # fmt: skip
-        each = SEARCHED.value if exact else VALUES_EACH
         launch(
-            values_gradients, triton.cdiv(slots, each) * H * triton.cdiv(V, value_block), warps,
+            values_gradients, values, warps,
             (r, k, w, u, d_kept, decays, deepest, where, do, dv),
             (T, H, scale, slots, each),
-            (K, V, all_k, value_block, CHUNK, raw_decay, full, exact),
+            (K, V, all_k, value_block, KEEP, raw_decay, full, levels),
         )  # fmt: skip
     return dr, dk, dv, dw, du.sum(0).to(u.dtype), ds0
 
@@ -125,7 +131,9 @@ def keep_inputs(ctx, inputs, output):
 def backward(ctx, do, ds1, _):
     *inputs, cu_seqlens, kept = ctx.saved_tensors
     given = (*inputs, cu_seqlens, kept, do, ds1, ctx.scale, ctx.raw_decay)
-    *results, ds0 = torch.ops.rwkv_lessons.wkv6_chunked_backward(*given)
+    direct = launches_directly(kept) and not torch.is_grad_enabled()
+    operator = gradients if direct else torch.ops.rwkv_lessons.wkv6_chunked_backward
+    *results, ds0 = operator(*given)
     s0 = inputs[-1]
     return *results, None if s0 is None else ds0.to(s0.dtype), None, None, None, None
 

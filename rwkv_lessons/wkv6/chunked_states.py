@@ -8,90 +8,13 @@ With x[t] the decay from a chunk's start to just before its token t, and S the s
 chunks; and Σ_j S dS, the part of dw that passes through the whole chunk, from the unrounded dS.
 A head is one long walk. Where there are too few heads to fill the card, tokens are cut into
 segments: each first finds what it adds to dS on its own, then walks again from the true dS.
-
-This file also has what those kernels share: the tile of a chunk, and sums over its tokens.
 """
 
 import triton
 import triton.language as tl
 
-CHUNK = 32  # tokens; a smaller one has more states to store, a larger one needs too many registers
-LOG2E = tl.constexpr(1.4426950408889634)
-FAR = tl.constexpr(
-    -1e4
-)  # stands for -inf in sums, where 0 · inf would be NaN; exp gives 0 for both
-
-
-@triton.jit
-def load_decay(w, mask, RAW: tl.constexpr):
-    """The log decay, of 16 bits where it is given so; from a raw parameter float32. 0 if masked."""
-    b_w = tl.load(w, mask=mask, other=0)
-    if RAW:
-        b_w = tl.maximum(-tl.exp2(b_w.to(tl.float32) * LOG2E), FAR)
-        return tl.where(mask, b_w, 0.0)
-    else:
-        return tl.where(b_w > FAR, b_w, FAR).to(b_w.dtype)
-
-
-@triton.jit
-def cut(b_x):
-    """The upper 16 bits of float32 numbers, as bfloat16, and what is left of them."""
-    b_high = (b_x.to(tl.int32, bitcast=True) & -65536).to(tl.float32, bitcast=True)
-    return b_high.to(tl.bfloat16), b_x - b_high
-
-
-@triton.jit
-def ordered_dot(b_x, b_y, BY_KEY: tl.constexpr):
-    if BY_KEY:
-        return tl.dot(tl.trans(b_y), b_x, input_precision="tf32x3")
-    else:
-        return tl.dot(b_x, b_y, input_precision="tf32x3")
-
-
-@triton.jit
-def weighted_sums(weights, b_x, FULL: tl.constexpr, BY_KEY: tl.constexpr = False):
-    """weights [C, C] of -1, 0 and 1 times b_x [C, N]: exact sums of 16-bit numbers.
-
-    Float32 numbers are taken as three of 16 bits, or whole where FULL. BY_KEY: weights [C, M], and
-    the result [N, M], which has a row for each key as the state has.
-    """
-    if b_x.dtype == tl.float32:
-        if FULL:
-            return ordered_dot(weights.to(tl.float32), b_x, BY_KEY)
-        else:
-            b_high, b_rest = cut(b_x)
-            b_middle, b_rest = cut(b_rest)
-            m = weights.to(tl.bfloat16)
-            b_sum = ordered_dot(m, b_rest.to(tl.bfloat16), BY_KEY)
-            b_sum += ordered_dot(m, b_middle, BY_KEY)
-            return b_sum + ordered_dot(m, b_high, BY_KEY)
-    else:
-        return ordered_dot(weights.to(b_x.dtype), b_x, BY_KEY)
-
-
-@triton.jit
-def product(b_x, b_y, b_sum, FULL: tl.constexpr):
-    """b_sum + b_x b_y as float32 inputs deserve (FULL), or with the 11 bits of TF32.
-
-    Numbers of 16 bits lose nothing in TF32; where both factors have them, their own unit is faster.
-    """
-    if FULL:
-        return tl.dot(b_x, b_y, b_sum, input_precision="tf32x3")
-    elif b_x.dtype == b_y.dtype and b_x.dtype != tl.float32:
-        return tl.dot(b_x, b_y, b_sum)
-    else:
-        return tl.dot(b_x.to(tl.float32), b_y.to(tl.float32), b_sum, input_precision="tf32")
-
-
-@triton.jit
-def span(cu_seqlens, i_n, T, C: tl.constexpr):
-    """First token, length, and first checkpoint of sequence i_n."""
-    if cu_seqlens is not None:
-        start = tl.load(cu_seqlens + i_n).to(tl.int64)
-        length = (tl.load(cu_seqlens + i_n + 1) - start).to(tl.int32)
-        return start, length, (start // C + i_n).to(tl.int32)
-    else:
-        return i_n.to(tl.int64) * T, T, i_n * ((T + C - 1) // C)
+from .checkpoints import first_checkpoint, sequence_bounds
+from .chunk_tiles import log2_decays, log_decay, product_tf32
 
 
 @triton.jit(do_not_specialize=["T", "H", "scale", "segment", "segments"])
@@ -113,7 +36,9 @@ def state_gradients(
     i_v, i_k, i_segment = i % NV, i // NV % NK, i // (NV * NK) % segments
     i_h = i // (NV * NK * segments) % H
     i_n = i // (NV * NK * segments) // H
-    start, length, slot = span(cu_seqlens, i_n, T, C)
+    start, after = sequence_bounds(cu_seqlens, i_n, T)
+    length = (after - start).to(tl.int32)
+    slot = first_checkpoint(cu_seqlens, start, i_n, T, C).to(tl.int32)
     chunks = tl.cdiv(length, C)
     first = i_segment * segment
     end = tl.minimum(first + segment, chunks)
@@ -147,10 +72,10 @@ def state_gradients(
         m_tk = (t < length)[:, None] & m_k[None, :]
         m_tv = (t < length)[:, None] & m_v[None, :]
         at = (start + c * C) * H + i_h
-        b_w = load_decay(w + at * K + o_t[:, None] * (H * K) + o_k[None, :], m_tk, RAW)
+        b_w = log_decay(w + at * K + o_t[:, None] * (H * K) + o_k[None, :], m_tk, RAW, True)
         b_r = tl.load(r + at * K + o_t[:, None] * (H * K) + o_k[None, :], mask=m_tk, other=0)
         b_do = tl.load(do + at * V + o_t[:, None] * (H * V) + o_v[None, :], mask=m_tv, other=0)
-        b_halves = weighted_sums(halves, b_w, FULL, True) * LOG2E  # [BK, 16]
+        b_halves = log2_decays(halves, b_w, FULL, 3, BY_KEY=True)  # [BK, 16]
         b_early = tl.sum(tl.where(o_half < 8, b_halves, 0), 1) / 8
         b_late = tl.sum(tl.where(o_half < 8, 0, b_halves), 1) / 8
         b_total = b_early + b_late
@@ -171,10 +96,10 @@ def state_gradients(
                     tl.store(where + (slot + c) * 2, start + c * C)
                     tl.store(where + (slot + c) * 2 + 1, start + length)
         b_all += b_total
-        b_x = tl.exp2(weighted_sums(column < row, b_w, FULL) * LOG2E)
+        b_x = tl.exp2(log2_decays(column < row, b_w, FULL, 3))
         b_x = b_r.to(tl.float32) * scale * b_x
         if FULL:
-            b_ds = product(tl.trans(b_x), b_do, b_ds, FULL)
+            b_ds = product_tf32(tl.trans(b_x), b_do, b_ds, FULL)
         else:
             # r as two numbers of 16 bits, so that dS is as good as float32
             b_high = b_x.to(b_do.dtype)

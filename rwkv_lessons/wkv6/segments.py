@@ -8,7 +8,8 @@ segments before its own left. That costs 3 tensors of traffic more, and 8 / 5 of
 import triton
 import triton.language as tl
 
-from .chunk_tiles import log_decay, product, sums, sums_by_key
+from .checkpoints import sequence_bounds
+from .chunk_tiles import log2_decays, log_decay, product
 
 MULTIPROCESSORS = 132  # of an H200
 LONG = 512  # tokens: a shorter segment does not pay for the second launch
@@ -25,15 +26,6 @@ def segments_for(programs, T):
         return 1, T
     span = triton.cdiv(triton.cdiv(T, wanted), 64) * 64
     return triton.cdiv(T, span), span
-
-
-@triton.jit
-def sequence_bounds(cu_seqlens, i_n, T):
-    """First token of a sequence and the token after its last, in the packed order."""
-    if cu_seqlens is None:
-        return i_n * T, i_n * T + T
-    else:
-        return tl.load(cu_seqlens + i_n).to(tl.int64), tl.load(cu_seqlens + i_n + 1).to(tl.int64)
 
 
 @triton.jit
@@ -56,6 +48,7 @@ def wkv6_segments_kernel(
 ):  # fmt: skip
     """left: [S, segments - 1, H, K, V], of all but the last; decays: their log2, without V."""
     LIKE: tl.constexpr = k.dtype.element_ty
+    FULL: tl.constexpr = LIKE == tl.float32
     NV: tl.constexpr = (V + BV - 1) // BV
     i_v, i_h = tl.program_id(0) % NV, tl.program_id(0) // NV % H
     i_g = tl.program_id(0) // NV // H % (segments - 1)
@@ -75,8 +68,8 @@ def wkv6_segments_kernel(
         b_w = log_decay(w + at * K + o_tk, m_t & m_k, RAW, True)
         b_k = tl.load(k + at * K + o_tk, m_t & m_k, 0.0).to(tl.float32)
         b_v = tl.load(v + at * V + o_tv, m_t & m_v, 0.0)
-        b_across = tl.sum(sums_by_key(ones, b_w, LIKE == tl.float32), 1) / 16  # [BK]
-        b_k *= tl.exp2(sums(col > row, b_w, LIKE == tl.float32))  # to the chunk's end
+        b_across = tl.sum(log2_decays(ones, b_w, FULL, BY_KEY=True), 1) / 16  # [BK]
+        b_k *= tl.exp2(log2_decays(col > row, b_w, FULL))  # to the chunk's end
         b_s = product(tl.trans(b_k), b_v, b_s * tl.exp2(b_across)[:, None], LIKE)
         b_total += b_across
 

@@ -1,0 +1,54 @@
+"""Where the tokens of a chunked WKV-6 program are, and the states that its forward pass keeps.
+
+The forward kernel leaves the state before tokens 0, KEEP, 2 KEEP, … of each sequence, in
+`[checkpoints(…), H, K, V]`; the backward kernels start from them, a chunk of KEEP tokens each.
+Checkpoint c of sequence n has index n · ⌈T / KEEP⌉ + c, or, where sequences are packed along T,
+⌊first token / KEEP⌋ + n + c, which needs no look at the lengths and leaves at most one index a
+sequence unused.
+"""
+
+import triton
+import triton.language as tl
+
+# 64 would save the forward kernel a seventh of its traffic, but no backward kernel with chunks of
+# 64 tokens had the registers for them: 6.4 ms against 3.0 with 32 (docs/designs_wkv6.md).
+KEEP = 32
+
+
+def checkpoints(B, T, sequences=None):
+    """How many states are kept, a head: of B sequences of T tokens, or of `sequences` packed in T.
+
+    T // KEEP + sequences is enough for any lengths.
+    """
+    return B * -(-T // KEEP) if sequences is None else T // KEEP + sequences
+
+
+@triton.jit
+def first_checkpoint(cu_seqlens, start, i_n, T, KEEP: tl.constexpr):
+    """The index of the state before sequence i_n, whose first token is `start`."""
+    if cu_seqlens is None:
+        return i_n * tl.cdiv(T, KEEP)
+    else:
+        return start // KEEP + i_n
+
+
+@triton.jit
+def sequence_bounds(cu_seqlens, i_n, T):
+    """First token of a sequence and the token after its last, in the packed order; int64."""
+    if cu_seqlens is None:
+        return i_n.to(tl.int64) * T, i_n.to(tl.int64) * T + T
+    else:
+        return tl.load(cu_seqlens + i_n).to(tl.int64), tl.load(cu_seqlens + i_n + 1).to(tl.int64)
+
+
+@triton.jit
+def chunk_bounds(where, i, T, C: tl.constexpr):
+    """First token of the chunk of C = KEEP tokens after checkpoint i, and its sequence's end.
+
+    where: both, of each checkpoint, if sequences are packed.
+    """
+    if where is not None:
+        return tl.load(where + i * 2), tl.load(where + i * 2 + 1)
+    else:
+        i_b, c = i // tl.cdiv(T, C), i % tl.cdiv(T, C)
+        return i_b.to(tl.int64) * T + c * C, (i_b + 1).to(tl.int64) * T
