@@ -252,6 +252,23 @@ def test_machine_code_of_the_walk(segments):
     assert code.count("LDGSTS") > 0 and code.atomics == 0  # the next chunk comes in meanwhile
 
 
+@pytest.mark.parametrize("N", [64, 128])
+def test_machine_code_of_float32_uses_the_registers(N):
+    """Without a limit in words ptxas takes 32 of them, and 10 to 17 KB of local memory."""
+    (key_block, all_v), (all_k, value_block) = chunked_backward.blocks(N, N, True)[1:]
+    rest = (INT, INT, "fp32", INT, INT)
+    flags = FLAGS | {"FULL": True, "num_warps": 4 if N <= 64 else 8, "LEVELS": False}
+    flags |= {"K": N, "V": N, "C": KEEP, "maxnreg": chunked_backward.MOST_REGISTERS}
+    keys = assembly(
+        keys_gradients, *[F32] * 10, None, *[F32] * 5, *rest, NV=1, BK=key_block, BV=all_v, **flags
+    )
+    values = assembly(
+        values_gradients, *[F32] * 7, None, *[F32] * 2, *rest, BK=all_k, BV=value_block, **flags
+    )
+    for code in (keys, values):
+        assert code.registers > 200 and code.local_bytes <= 5000
+
+
 def test_machine_code_of_keys_and_values():
     tokens, rest = [B16] * 4, (INT, INT, "fp32", INT, INT)
     keys = assembly(

@@ -23,6 +23,7 @@ from .chunked_states import state_gradients
 
 FILLED = 512  # walks that fill a card; with fewer, each is cut into segments
 SHORTEST = 16  # chunks in a segment, so that cutting costs less than it gains
+MOST_REGISTERS = 255  # unless told, ptxas 12.8 gives the float32 kernels 32 and spills 10 to 17 KB
 EACH = 8  # chunks that a program of keys or values takes in turn, loading the next meanwhile
 
 
@@ -98,19 +99,19 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale=1.0, raw_decay
         )  # fmt: skip
 
     deepest = decays.amin((2, 3))  # [slots, H]
-    warps = 4 if max(K, V) <= 64 else 8
+    warps, most = 4 if max(K, V) <= 64 else 8, MOST_REGISTERS if full else None
     for levels, (each, keys, values) in zip((False, True), programs[1:], strict=True):
         launch(
             keys_gradients, keys, warps,
             (r, k, v, w, u, kept, d_kept, through, decays, deepest, where, do, dr, dk, dw, du),
             (T, H, scale, slots, each),
-            (K, V, key_block, all_v, KEEP, NV, raw_decay, full, levels),
+            (K, V, key_block, all_v, KEEP, NV, raw_decay, full, levels), maxnreg=most,
         )  # fmt: skip
         launch(
             values_gradients, values, warps,
             (r, k, w, u, d_kept, decays, deepest, where, do, dv),
             (T, H, scale, slots, each),
-            (K, V, all_k, value_block, KEEP, raw_decay, full, levels),
+            (K, V, all_k, value_block, KEEP, raw_decay, full, levels), maxnreg=most,
         )  # fmt: skip
     return dr, dk, dv, dw, du.sum(0).to(u.dtype), ds0
 
