@@ -105,7 +105,7 @@ def from_middle(row, col, C: tl.constexpr):
 
 
 # Two ways to multiply float32 tiles made of 16-bit inputs. The forward kernel cuts them in two
-# pieces of bfloat16: 0.69 ms, where TF32, at half the rate and without rounding, took 0.82
+# pieces of bfloat16: 0.72 ms, where TF32, at half the rate and without rounding, took 0.82
 # (docs/designs_wkv6.md). The backward kernels take TF32: they have no registers left for a second
 # tile a factor.
 

@@ -6,7 +6,8 @@ in tensors of the size of r: the walk reads 5 (r, w, do, and the forward pass's 
 2) and writes 2; keys read 9 and write 3; values read 6 and write 1.
 
 Registers bound the two kernels of the second pass: 255 and 168 leave room for two and three
-programs a multiprocessor, too few to hide all of the latency of their barriers.
+programs a multiprocessor, too few to hide all of the latency of their barriers. The designs that
+were tried before it: docs/designs_wkv6.md.
 
 Sums over programs are taken in a fixed order: the same inputs give the same bits.
 """

@@ -15,6 +15,8 @@ not pass j cancel to the last bits of float32, even where they are thousands of 
 
 LEVELS: where decays are too strong for 1 / e. As in doubling.py, runs of 1, 2, 4, … tokens then
 meet in pairs, each factor at most 1; and dw is a sum of what passes, without differences.
+
+What moves through memory, and what bounds it: chunked_backward.py.
 """
 
 import triton

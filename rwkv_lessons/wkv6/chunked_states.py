@@ -8,6 +8,9 @@ With x[t] the decay from a chunk's start to just before its token t, and S the s
 chunks; and Σ_j S dS, the part of dw that passes through the whole chunk, from the unrounded dS.
 A head is one long walk. Where there are too few heads to fill the card, tokens are cut into
 segments: each first finds what it adds to dS on its own, then walks again from the true dS.
+
+It reads r, w, do and the forward pass's states and writes as many: 7 tensors of the size of r, in
+16 bits at N = 64. Memory bounds it: 128 registers let four programs share a multiprocessor.
 """
 
 import triton

@@ -2,7 +2,7 @@
 
 A sequence is cut into segments. A first kernel computes what each one alone leaves in the state,
 and the decay across it, from k, v and w; a program of the second kernel then adds up what the
-segments before its own left. That costs 3 tensors of traffic more, and 8 / 5 of the work.
+segments before its own left. That reads k, v and w once more, for 8 / 5 of the work.
 """
 
 import triton
