@@ -5,10 +5,11 @@ r, k and S decayed to the middle of the chunk (chunk_tiles.py), a chunk is
 
     o = r S + tril(r kᵀ, bonus on the diagonal) v          S ← decay(middle to end) (S + kᵀ v)
 
-r, k, v, w and o move once; registers bound it, 255 of which leave room for two programs a
-multiprocessor, too few to hide what its barriers cost (docs/designs_wkv6.md). A program that met a decay too strong for that says so in `strong`; a
-second launch does its tokens over, in levels, and is over at once for all others. Where there are
-few heads, several programs walk along one sequence (segments.py). Gradients: chunked_backward.py.
+r, k, v, w and o move once. Registers bound it: 255 leave room for two programs a multiprocessor,
+too few to hide what its barriers cost (docs/designs_wkv6.md). A program that met a decay too strong
+for that says so in `strong`; a second launch does its tokens over, in levels, and is over at once
+for all others. Where there are few heads, several programs walk along one sequence (segments.py).
+Gradients: chunked_backward.py.
 """
 
 import functools
