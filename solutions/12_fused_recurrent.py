@@ -117,7 +117,9 @@ EXERCISES = {
             limits=(reads(3, *"rkvw"), reads(1, "s0"), writes(1, *WRITES), exps(2 * 4 * 9 * 4)),
         ),
         symptoms={
-            "by hand": "One token, empty state: o is Σ r·u·k·v; it leaves k·v behind, undecayed.",
+            "by hand": "One token, empty state: o is Σ r·u·k·v over keys, axis 0 of a tile; "
+            "it leaves k·v behind, undecayed.",
+            "decay": "Each row of the tile, a key, is multiplied by its own exp(w): [:, None].",
         },
     ),
 }

@@ -194,7 +194,7 @@ EXERCISES = {
         ),
         symptoms={
             "by hand": "One token, empty state: nothing comes to dr through S; kept is k·v.",
-            "last": "dr looks at the state before its token: sum first, then move S on.",
+            "last": "dr looks at the state before its token, and sums over values: axis 1.",
             "state": "dr looks at the state before its token: sum first, then move S on.",
         },
     ),
@@ -222,7 +222,10 @@ EXERCISES = {
         symptoms={
             "by hand": "One token, no states: G is 0 after it, so dk and dv get nothing through "
             "it. ds0 is r·do.",
+            "last": "dk sums G over values, axis 1; dv over keys, axis 0. Then G decays, along the "
+            "keys, and gets r·do.",
             "state": "dk[t], dv[t] look at the G after token t; and the last token comes first.",
+            "mask": "The tokens are T-1, T-2, … 0.",
         },
     ),
     "bonus_gradients": Exercise(
@@ -235,7 +238,10 @@ EXERCISES = {
             "dv = (r * u * k).sum(-1, keepdim=True) * do.",
         ),
         evidence=(wkv6_function(("r", "k", "v", "u", "do"), ("dr", "dk", "dv", "du"), BACKWARD),),
-        symptoms={"by hand": "One token, empty state: all of dr, dk, dv and du is bonus."},
+        symptoms={
+            "by hand": "One token, empty state: all of dr, dk, dv and du is bonus.",
+            "state": "Σ_i is a sum over the last axis; keepdim=True keeps it, to multiply do.",
+        },
     ),
     "decay_gradient": Exercise(
         minutes=15,

@@ -90,6 +90,7 @@ TWO = Chunk("two tokens", "two", 1, 2, 4)
 FEW = Chunk("five tokens", "few", 1, 5, 4)
 HEADS = Chunk("every head has its own tokens", "heads", 3, 8, 4)
 FAST = Chunk("fast decays, 64 tokens", "fast", 1, 64, 8, "fast")
+FASTER = Chunk("faster decays, 64 tokens", "fast", 1, 64, 8, "faster")
 
 
 def _with(case, **more):
@@ -189,7 +190,7 @@ EXERCISES = {
                 Chunk("one block", "one", 1, 4, 4, more=(("L", 4),)),
                 Chunk("two blocks", "two", 1, 8, 4, more=(("L", 4),)),
                 Chunk("every head has its own tokens", "heads", 3, 12, 4, more=(("L", 4),)),
-                _with(FAST, L=16),
+                _with(FASTER, L=16),
             ),
             # An exp for each key that a block of queries looks at, and for each query, twice.
             chunk_work(
@@ -200,7 +201,8 @@ EXERCISES = {
             "one": "With one block, it is product(r, k, w, L // 2).",
             "two": "The second block's tokens read the first block's: the square left of the "
             "diagonal.",
-            "fast": "Is any exponent large? Left of the diagonal count from before[i].",
+            "fast": "Is any exponent large? Count from the block's middle on the diagonal, from "
+            "before[i] left of it.",
             "exps": "Factors for tokens, not for pairs.",
             "products": "Sum over the channels with @.",
         },

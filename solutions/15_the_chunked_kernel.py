@@ -32,7 +32,7 @@ def kernel(
     """One program per head of a batch row, grid (B·H,); it walks through chunks of BT tokens.
 
     r, k, v, w, o are [B, T, H, N], w the log decay, N a power of 2; u is [H, N]; s0, s1 are
-    [B, H, N, N], float32. Operands of products have the type of r; PRECISION is for float32.
+    [B, H, N, N], float32. Operands of products have the type of v; PRECISION is for float32.
     """
     i_b, i_h = tl.program_id(0) // H, tl.program_id(0) % H
     o_n, o_c = tl.arange(0, N), tl.arange(0, BT)
@@ -119,11 +119,14 @@ CASES = tuple(
         ("every head has its own state, decay and bonus", "head", Size((1, 3, 2, 8, 8)), 4),
         ("every batch row has its own tokens and states", "batch", Size((2, 5, 2, 4, 4)), 4),
         ("17 tokens, the last chunk has one", "mask", Size((1, 17, 3, 4, 4)), 8),
-        ("strong decays", "decay", Size((1, 9, 1, 8, 8), decay="strong"), 8),
+        ("strong decays", "decay", Size((1, 17, 1, 8, 8), decay="strong"), 16),
         ("the order of the programs does not matter", "programs", Size((2, 6, 3, 4, 4)), 4),
     )
 )
 
+REAL_FLOAT32 = at_most(
+    0, "HMMA", "HGMMA", text='input_precision in each tl.dot: no tensor cores for "ieee"'
+)
 EXERCISES = {
     "kernel": Exercise(
         minutes=25,
@@ -154,12 +157,14 @@ EXERCISES = {
                 no_spills(),
                 at_most(0, *ATOMICS, text="no atomics"),
             ),
+            machine_code(partial(sized, FULL, PRECISION="ieee"), REAL_FLOAT32),
             gpu(partial(sized, FULL)),
         ),
         symptoms={
             "by hand": "One token, empty state: o is Σ r·u·k·v; it leaves k·v behind, undecayed.",
             "chunk": "A token reads the earlier ones, column s < row t, and itself with the bonus.",
-            "state in": "The state is read as it was before the chunk, faded by exp(b_before).",
+            "state in": "The state is read as it was before the chunk, faded by exp(b_before). "
+            "What is left of it fades along the keys: exp(b_last)[:, None].",
             "state": "After a chunk the old state has faded by exp(b_last), token s's k·v by "
             "exp(b_last - b_after).",
             "decay": "Is every exponent of the scores counted from b_middle?",

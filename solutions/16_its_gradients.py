@@ -204,6 +204,9 @@ CASES = (
 )
 NO_ATOMICS = at_most(0, *ATOMICS, text="no atomics")
 PRODUCTS = at_least(1, "HMMA", "HGMMA", text="products on the tensor cores")
+REAL_FLOAT32 = at_most(
+    0, "HMMA", "HGMMA", text='input_precision in each tl.dot: no tensor cores for "ieee"'
+)
 EXERCISES = {
     "checkpoints": Exercise(
         minutes=8,
@@ -225,6 +228,7 @@ EXERCISES = {
                 dots(at_least=2 * 2),
             ),
             machine_code(partial(keeping, FULL), PRODUCTS, NO_ATOMICS),
+            machine_code(partial(keeping, FULL, PRECISION="ieee"), REAL_FLOAT32),
             gpu(partial(keeping, FULL)),
         ),
         symptoms={
@@ -263,15 +267,16 @@ EXERCISES = {
                 dots(at_least=2 * 2 * 9),
             ),
             machine_code(partial(sweeping, FULL), PRODUCTS, NO_ATOMICS),
+            machine_code(partial(sweeping, FULL, PRECISION="ieee"), REAL_FLOAT32),
             gpu(partial(sweeping, FULL)),
         ),
         symptoms={
             "by hand": "One token, no states: only the bonus is left, and that is given. All "
             "else is 0.",
-            "last": "b_g is the gradient of the state *after* the chunk: dk and dv use it before "
-            "it moves on. dr wants the state before the chunk.",
+            "last": "dr wants the state before the chunk; dk and dv want b_g, before it moves on. "
+            "One token's dw is exp(w)·Σ S·G, over values, and no more.",
             "pairs": "Row t, column s: the scores' rows belong to r and do, their columns to k "
-            "and v.",
+            "and v. In dw no token counts its own r·dr.",
             "state": "From chunk to chunk, b_g fades by exp(b_last), and gets (r·b_start).mT @ do.",
         },
     ),

@@ -143,7 +143,7 @@ def under_the_roof(method, predicted=None, own_ms=None, operation="wkv5", folder
         row = records.record(f"{operation}-ladder", folder=folder).row(method)
         roof = ceiling(row.dtype, folder=folder)
     except LookupError as missing:
-        print(f"No roofline yet: {missing}")
+        print(f"No roofline yet: {str(missing).split(';')[0]}")  # not which others there are
         return None
     least = work(operation, row.shape, row.dtype)
     guess = progress.prediction(predicted) if predicted else None
