@@ -2,10 +2,9 @@
 
 import torch
 
-from ..wkv6.options import MAX_RAW_DECAY
+from ..wkv6.arguments import DTYPES
 
 HEAD_SIZE = 64  # of all released RWKV-5 and RWKV-6 models; a flat [C] cannot say another
-DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 def check_sequences(receptance, key, value, **others):
@@ -46,11 +45,6 @@ def head_shape(name, x, C):
         f"{name} must be [H, N] with H·N = C = {C}, or [C] where C is a multiple of {HEAD_SIZE}, "
         f"got {list(x.shape)}"
     )
-
-
-def log_decay(raw, dtype=torch.float32):
-    """w = -exp(raw): the state is multiplied by exp(w) = exp(-exp(raw))."""
-    return -raw.to(dtype).clamp(max=MAX_RAW_DECAY).exp()
 
 
 def raw_decay(raw, dtype=torch.float32):

@@ -12,7 +12,8 @@ import torch
 
 from ..wkv5 import wkv5
 from ..wkv6 import wkv6
-from .arguments import check_sequences, check_shape, head_shape, log_decay, raw_decay
+from ..wkv6.options import log_decay
+from .arguments import check_sequences, check_shape, head_shape, raw_decay
 
 __all__ = [
     "Rwkv5LinearAttention",

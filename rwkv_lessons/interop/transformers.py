@@ -16,7 +16,8 @@ import torch
 
 from ..wkv5 import wkv5
 from ..wkv6 import wkv6
-from .arguments import check_sequences, check_shape, log_decay, raw_decay
+from ..wkv6.options import log_decay
+from .arguments import check_sequences, check_shape, raw_decay
 from .mla_transformers import undo_latent_mla, use_latent_mla
 from .patch import Patch
 
@@ -63,7 +64,7 @@ def rwkv5_linear_attention(training, receptance, key, value, time_decay, time_fi
         raise ValueError(
             f"time_decay must be [H, N] = [{H}, {N}] or [C] = [{C}], got {list(time_decay.shape)}"
         )
-    w = log_decay(time_decay).reshape(H, N)
+    w = log_decay(time_decay, torch.float32).reshape(H, N)
     return _in_float32(wkv5, receptance, key, value, w, time_first, state)
 
 

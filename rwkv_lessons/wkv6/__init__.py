@@ -13,7 +13,7 @@ import torch
 from . import cuda
 from .decode import wkv6_step
 from .doubling import wkv6_doubling
-from .options import TRITON, check_call, takes_options, wants_gradients
+from .options import TRITON, check_call, holds_float64, takes_options, wants_gradients
 from .reference import wkv6_reference
 from .tiles import LARGEST
 
@@ -104,8 +104,7 @@ def wkv6(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False)
     packed = cu_seqlens is not None
     S = len(cu_seqlens) - 1 if packed else B
     gradients = torch.is_grad_enabled() and wants_gradients(r, k, v, w, u, s0)
-    given = (r.dtype, w.dtype, u.dtype, None if s0 is None else s0.dtype)
-    dtype = torch.float64 if torch.float64 in given else r.dtype
+    dtype = torch.float64 if holds_float64(r, w, u, s0) else r.dtype
     tokens = -(-B * T // S)
     name = method_for(r.device.type, dtype, tokens, S * H, max(K, V), gradients, packed)
     if name == "recurrent":  # checked already: for one token that is half of the host's time

@@ -29,9 +29,10 @@ from .chunk_tiles import (
     log_decay,
     product,
 )
-from .chunked_backward import backward, keep_inputs
+from .chunked_backward import backward
 from .doubling import wkv6_doubling
-from .options import check_call, wants_gradients
+from .operators import define_forward, empty_results, keep_inputs, sequences_in
+from .options import check_call, holds_float64, wants_gradients
 from .segments import segment_state, segments_for, wkv6_segments_kernel
 
 TILE = {2: 64 * 64, 4: 16 * 64}  # elements of r that registers hold, by the bytes of one
@@ -126,18 +127,21 @@ def wkv6_chunked_fwd_kernel(
 
 def forward(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, keep):
     """o, s1 and, where `keep`, the states that the backward kernels start from."""
-    dtype = torch.bfloat16 if r.dtype == torch.bfloat16 else torch.float32
     shape = kept_shape(r, v, cu_seqlens, keep)
     new = torch.empty if cu_seqlens is None else torch.zeros  # between sequences some stay unused
-    kept = new(shape, dtype=dtype, device=r.device)
+    kept = new(shape, dtype=kept_dtype(r), device=r.device)
     o, s1 = mix(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, kept if keep else None)
     return o, s1, kept
 
 
 def kept_shape(r, v, cu_seqlens, keep):
     """Of the states kept, without looking into cu_seqlens."""
-    sequences = None if cu_seqlens is None else cu_seqlens.shape[0] - 1
+    sequences = None if cu_seqlens is None else sequences_in(r, cu_seqlens)
     return (checkpoints(*r.shape[:2], sequences) if keep else 0, *r.shape[2:], v.shape[3])
+
+
+def kept_dtype(r):
+    return torch.bfloat16 if r.dtype == torch.bfloat16 else torch.float32
 
 
 def mix(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, kept=None):
@@ -146,8 +150,8 @@ def mix(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, kept=None):
         with torch.cuda.device(r.device):
             return mix(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, kept)
     r, k, v, w, u = r.contiguous(), k.contiguous(), v.contiguous(), w.contiguous(), u.contiguous()
-    (B, T, H, K), V = r.shape, v.shape[3]
-    S = B if cu_seqlens is None else len(cu_seqlens) - 1
+    (_, T, H, K), V = r.shape, v.shape[3]
+    S = sequences_in(r, cu_seqlens)
     new = {"dtype": torch.float32, "device": r.device}
     o, s1 = torch.empty_like(v), torch.empty((S, H, K, V), **new)
     before = s1 if s0 is None else s0.contiguous()
@@ -186,22 +190,11 @@ def tile_for(heads, T, K, V, dtype):
 
 def forward_shapes(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, keep):
     """What `forward` returns, without values."""
-    S = r.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
-    o = torch.empty_like(v, memory_format=torch.contiguous_format)
-    s1 = r.new_empty(S, *r.shape[2:], v.shape[3], dtype=torch.float32)
-    dtype = torch.bfloat16 if r.dtype == torch.bfloat16 else torch.float32
-    return o, s1, r.new_empty(kept_shape(r, v, cu_seqlens, keep), dtype=dtype)
+    kept = r.new_empty(kept_shape(r, v, cu_seqlens, keep), dtype=kept_dtype(r))
+    return *empty_results(r, v, cu_seqlens), kept
 
 
-NAME = "rwkv_lessons::wkv6_chunked_forward"
-torch.library.define(
-    NAME,
-    "(Tensor r, Tensor k, Tensor v, Tensor w, Tensor u, Tensor? s0, Tensor? cu_seqlens,"
-    " float scale, bool raw_decay, bool keep) -> (Tensor, Tensor, Tensor)",
-)
-torch.library.impl(NAME, "CUDA", forward)
-torch.library.register_fake(NAME, forward_shapes)
-torch.library.register_autograd(NAME, backward, setup_context=keep_inputs)
+define_forward("chunked", forward, forward_shapes, backward)
 
 
 def wkv6_chunked(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False):
@@ -211,8 +204,7 @@ def wkv6_chunked(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_deca
     float32. With more than 256 keys it is `wkv6_doubling`, too.
     """
     check_call(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
-    doubles = torch.float64 in (r.dtype, w.dtype, u.dtype, None if s0 is None else s0.dtype)
-    if not r.is_cuda or doubles or r.shape[3] > LARGEST:
+    if not r.is_cuda or holds_float64(r, w, u, s0) or r.shape[3] > LARGEST:
         options = {"cu_seqlens": cu_seqlens, "scale": scale, "raw_decay": raw_decay}
         return wkv6_doubling(r, k, v, w, u, s0, **options)
     return chunked(r, k, v, w, u, s0, cu_seqlens, float(scale), raw_decay)

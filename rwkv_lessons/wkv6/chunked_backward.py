@@ -17,10 +17,11 @@ import functools
 import torch
 import triton
 
-from ..launch_triton import launch, launches_directly
+from ..launch_triton import launch
 from .checkpoints import KEEP, checkpoints
 from .chunked_pairs import SEARCHED, keys_gradients, values_gradients
 from .chunked_states import state_gradients
+from .operators import define_backward, sequences_in
 
 FILLED = 512  # walks that fill a card; with fewer, each is cut into segments
 SHORTEST = 16  # chunks in a segment, so that cutting costs less than it gains
@@ -72,7 +73,7 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale=1.0, raw_decay
             return gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale, raw_decay)
     B, T, H, K = r.shape
     V, packed, full = v.shape[-1], cu_seqlens is not None, r.dtype == torch.float32
-    sequences = len(cu_seqlens) - 1 if packed else B
+    sequences = sequences_in(r, cu_seqlens)
     slots, segments, segment, programs, sizes = plan(B, T, H, K, V, sequences, packed, full)
     walk, (key_block, all_v), (all_k, value_block), NV = sizes
     do = torch.zeros_like(v) if do is None else do.to(v.dtype)
@@ -117,35 +118,4 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale=1.0, raw_decay
     return dr, dk, dv, dw, du.sum(0).to(u.dtype), ds0
 
 
-def gradient_shapes(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale, raw_decay):
-    """What `gradients` returns, without values."""
-    like = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (r, k, v, w, u)]
-    sequences = r.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
-    return *like, r.new_empty(sequences, *kept.shape[1:], dtype=torch.float32)
-
-
-def keep_inputs(ctx, inputs, output):
-    *tensors, ctx.scale, ctx.raw_decay, _ = inputs
-    ctx.save_for_backward(*tensors, output[2])
-    ctx.set_materialize_grads(False)  # no zeros of the size of all the states
-
-
-def backward(ctx, do, ds1, _):
-    *inputs, cu_seqlens, kept = ctx.saved_tensors
-    given = (*inputs, cu_seqlens, kept, do, ds1, ctx.scale, ctx.raw_decay)
-    direct = launches_directly(kept) and not torch.is_grad_enabled()
-    operator = gradients if direct else torch.ops.rwkv_lessons.wkv6_chunked_backward
-    *results, ds0 = operator(*given)
-    s0 = inputs[-1]
-    return *results, None if s0 is None else ds0.to(s0.dtype), None, None, None, None
-
-
-NAME = "rwkv_lessons::wkv6_chunked_backward"
-torch.library.define(
-    NAME,
-    "(Tensor r, Tensor k, Tensor v, Tensor w, Tensor u, Tensor? s0, Tensor? cu_seqlens,"
-    " Tensor kept, Tensor? do, Tensor? ds1, float scale, bool raw_decay)"
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-)
-torch.library.impl(NAME, "CUDA", gradients)
-torch.library.register_fake(NAME, gradient_shapes)
+backward = define_backward("chunked", gradients)

@@ -79,9 +79,12 @@ def _sequences(cu_seqlens, r):
     return len(cu_seqlens) - 1
 
 
-def log_decay(raw):
-    """w = -exp(raw), in float32 at least: the state is multiplied by exp(w) = exp(-exp(raw))."""
-    real = raw if raw.dtype == torch.float64 else raw.float()
+def log_decay(raw, dtype=None):
+    """w = -exp(raw): the state is multiplied by exp(w) = exp(-exp(raw)).
+
+    In `dtype`; else in raw's, and in float32 at least.
+    """
+    real = raw.to(dtype or (torch.float64 if raw.dtype == torch.float64 else torch.float32))
     return -real.clamp(max=MAX_RAW_DECAY).exp()
 
 
@@ -117,6 +120,10 @@ def _one_by_one(method, cu_seqlens, r, k, v, w, u, s0):
             outputs.append(o)
         states.append(s)
     return torch.cat(outputs, 1), torch.cat(states)
+
+
+def holds_float64(*tensors):
+    return any(x is not None and x.dtype == torch.float64 for x in tensors)
 
 
 def wants_gradients(*tensors):

@@ -17,8 +17,9 @@ import triton.language as tl
 
 from ..launch_triton import launch, launches_directly
 from .doubling import wkv6_doubling
+from .operators import define_forward, empty_results, sequences_in
 from .options import check_call, wants_gradients
-from .recurrent_backward import SPAN, backward, keep_inputs
+from .recurrent_backward import SPAN, backward
 
 TILE = 1024  # elements of the state a warp holds: 32 registers a thread
 AHEAD = 4  # tokens whose loads are under way
@@ -94,8 +95,8 @@ def mix(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, kept=None, s1=None):
         with torch.cuda.device(r.device):
             return mix(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, kept, s1)
     r, k, v, w, u = r.contiguous(), k.contiguous(), v.contiguous(), w.contiguous(), u.contiguous()
-    (B, T, H, K), V = r.shape, v.shape[3]
-    S = B if cu_seqlens is None else len(cu_seqlens) - 1
+    (_, T, H, K), V = r.shape, v.shape[3]
+    S = sequences_in(r, cu_seqlens)
     o = torch.empty_like(v)
     if s1 is None:
         s1 = torch.empty((S, H, K, V), dtype=torch.float32, device=r.device)
@@ -127,22 +128,11 @@ def tile_for(heads, T, K, V):
 
 def forward_shapes(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, keep):
     """What `forward` returns, without values."""
-    S = r.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
-    o = torch.empty_like(v, memory_format=torch.contiguous_format)
-    counts = S, states_kept(r, cu_seqlens, keep)
-    s1, kept = (r.new_empty(n, *r.shape[2:], v.shape[3], dtype=torch.float32) for n in counts)
-    return o, s1, kept
+    shape = (states_kept(r, cu_seqlens, keep), *r.shape[2:], v.shape[3])
+    return *empty_results(r, v, cu_seqlens), r.new_empty(shape, dtype=torch.float32)
 
 
-NAME = "rwkv_lessons::wkv6_recurrent_forward"
-torch.library.define(
-    NAME,
-    "(Tensor r, Tensor k, Tensor v, Tensor w, Tensor u, Tensor? s0, Tensor? cu_seqlens,"
-    " float scale, bool raw_decay, bool keep) -> (Tensor, Tensor, Tensor)",
-)
-torch.library.impl(NAME, "CUDA", forward)
-torch.library.register_fake(NAME, forward_shapes)
-torch.library.register_autograd(NAME, backward, setup_context=keep_inputs)
+define_forward("recurrent", forward, forward_shapes, backward)
 
 
 def wkv6_recurrent(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False):

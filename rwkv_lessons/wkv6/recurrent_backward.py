@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 
 from ..launch_triton import launch
+from .operators import define_backward, sequences_in
 
 SPAN = 32  # tokens: a state kept is then worth as much memory as r, k, v and w of these in bf16
 TILE = 1024  # elements a program, a warp, holds of each of two states: 64 registers a thread
@@ -123,7 +124,7 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale, raw_decay):
         with torch.cuda.device(r.device):
             return gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale, raw_decay)
     B, T, H, K = r.shape
-    V, S = v.shape[-1], B if cu_seqlens is None else len(cu_seqlens) - 1
+    V, S = v.shape[-1], sequences_in(r, cu_seqlens)
     do = torch.zeros_like(v) if do is None else do
     r, k, v, w, u, do = (x.contiguous() for x in (r, k, v, w, u, do))
     cu_seqlens = None if cu_seqlens is None else cu_seqlens.contiguous()
@@ -156,33 +157,4 @@ def tile_for(heads, K, V):
     return BK, BV, max(1, min(8, BK * BV // TILE))
 
 
-def gradient_shapes(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale, raw_decay):
-    """What `gradients` returns, without values."""
-    S = r.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
-    tokens = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (r, k, v, w))
-    bonus = torch.empty(u.shape, dtype=u.dtype, device=u.device)
-    return *tokens, bonus, r.new_empty(S, *r.shape[2:], v.shape[-1], dtype=torch.float32)
-
-
-def keep_inputs(ctx, inputs, output):
-    *tensors, ctx.scale, ctx.raw_decay, _ = inputs
-    ctx.save_for_backward(*tensors, output[2])
-
-
-def backward(ctx, do, ds1, _):
-    *tensors, s0, cu_seqlens, kept = ctx.saved_tensors
-    *given, ds0 = torch.ops.rwkv_lessons.wkv6_recurrent_backward(
-        *tensors, s0, cu_seqlens, kept, do, ds1, ctx.scale, ctx.raw_decay
-    )
-    return *given, None if s0 is None else ds0.to(s0.dtype), None, None, None, None
-
-
-NAME = "rwkv_lessons::wkv6_recurrent_backward"
-torch.library.define(
-    NAME,
-    "(Tensor r, Tensor k, Tensor v, Tensor w, Tensor u, Tensor? s0, Tensor? cu_seqlens,"
-    " Tensor kept, Tensor? do, Tensor? ds1, float scale, bool raw_decay)"
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-)
-torch.library.impl(NAME, "CUDA", gradients)
-torch.library.register_fake(NAME, gradient_shapes)
+backward = define_backward("recurrent", gradients)
