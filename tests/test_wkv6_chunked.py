@@ -1,5 +1,7 @@
 """The chunked WKV-6 in Triton: every chunk, every decay, several programs along one sequence."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,7 +10,7 @@ from test_wkv6 import DECAYS, make, near
 from test_wkv6_recurrent import DECAY, ENDS, compiles, interpreted, packed, raw_of
 
 from rwkv_lessons.lab import assembly
-from rwkv_lessons.wkv6 import chunked, segments, wkv6_chunked, wkv6_doubling
+from rwkv_lessons.wkv6 import chunked, segments, strong, wkv6_chunked, wkv6_doubling
 from rwkv_lessons.wkv6.checkpoints import KEEP
 from rwkv_lessons.wkv6.chunk_tiles import FITS, LOG2E
 
@@ -57,6 +59,46 @@ def test_decays_as_strong_as_factors_can_hold(share):
     C = chunked.tile_for(1, 100, 8, 8, torch.float32)[-1][-1]
     x = make(1, 100, 1, 8, 8, -share * FITS.value / LOG2E.value / (C // 2), torch.float32)
     near(in_kernels(x), expected(x), FACTORS, NAMES)
+
+
+@interpreted
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("each", [1, 2, 8])
+def test_strong_groups_are_done_over_and_leave_the_others_alone(keep, each, monkeypatch):
+    in_segments(monkeypatch, 2)
+    monkeypatch.setattr(chunked, "GROUP", 64)
+    monkeypatch.setattr(chunked, "EACH", each)
+    monkeypatch.setitem(chunked.TILE, 4, 64 * 64)
+    x = make(2, 400, 1, 4, 4, -0.02, torch.float32)
+    for first, n, w in ((70, 1, -math.inf), (75, 20, -8.0), (190, 40, -3.0), (383, 17, -200.0)):
+        x[3][0, first : first + n, :, ::2] = w
+    o, s1, *kept = in_kernels(x, keep=keep)
+    near((o, s1), expected(x), FACTORS, NAMES)
+    if keep:
+        want = [expected([*(y[:, :t] for y in x[:4]), *x[4:]])[1] for t in range(KEEP, 400, KEEP)]
+        want = torch.stack([x[5].double(), *want], 1)
+        near([kept[0].unflatten(0, (2, 13))], [want], FACTORS, ["kept"])
+
+
+@interpreted
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("ends", [None, [0, 1, 1, 70, 200, 330]])
+@pytest.mark.parametrize("raw_decay", [False, True])
+def test_tiles_by_descriptors(ends, keep, raw_decay, monkeypatch):
+    in_segments(monkeypatch, 2)
+    monkeypatch.setattr(chunked, "loads_tiles", lambda *_: True)
+    monkeypatch.setitem(chunked.TILE, 4, 64 * 64)  # the interpreter multiplies no bfloat16
+    if ends is None:
+        x, cu_seqlens = make(2, 170, 2, 64, 64, dtype=torch.float32), None
+    else:
+        x, cu_seqlens = packed(torch.float32, 64, 64, ends)
+    options = {"cu_seqlens": cu_seqlens, "scale": 0.7, "raw_decay": raw_decay}
+    x = raw_of(x) if raw_decay else x
+    o, s1, kept = in_kernels(x, *options.values(), keep=keep)
+    near((o, s1), expected(x, **options), FACTORS, NAMES)
+    monkeypatch.setattr(chunked, "loads_tiles", lambda *_: False)
+    *same, kept_too = in_kernels(x, *options.values(), keep=keep)
+    assert torch.equal(o, same[0]) and torch.equal(s1, same[1]) and torch.equal(kept, kept_too)
 
 
 @interpreted
@@ -115,15 +157,24 @@ def test_states_of_packed_sequences_have_slots_of_their_own():
 # Machine code.
 
 
-def code(dtype, keep=False, levels=False, K=64):
-    """The forward kernel as `mix` launches it for many heads of K × K."""
+def code(dtype, keep=False, over=False, K=64):
+    """The forward kernel, or that of strong decays, as `mix` launches it for heads of K × K."""
     x, f, n = f"*{dtype}", "*fp32", "i32"
     torch_dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[dtype]
     *_, warps, (K, V, BK, BV, C) = chunked.tile_for(512, 4096, K, K, torch_dtype)
-    tensors = (x, x, x, x, f, f, None, None, None, x, f, x if keep else None, "*i32")
-    constants = (K, V, BK, BV, min(C, KEEP) if levels else C, KEEP, False, levels)
-    arguments = (*tensors, n, n, n, n, n, "fp32", *constants)
-    return assembly.assembly(chunked.wkv6_chunked_fwd_kernel, *arguments, num_warps=warps)
+    kept, sizes = x if keep else None, (K, V, BK, BV, C, KEEP, strong.GROUP)
+    if over:
+        kernel, tensors = strong.wkv6_strong_kernel, (x, x, x, x, f, None, f, "*i32", x, kept)
+        numbers, constants = (n, n, n, n, n, "fp32"), (*sizes, strong.EACH, False)
+    else:
+        tiled = dtype == "bf16" and K == 64
+        if tiled:
+            x = f"tensordesc<{dtype}[1, {C}, 1, 64]>"
+            kept = f"tensordesc<{dtype}[1, 1, 64, 64]>" if keep else None
+        kernel, constants = chunked.wkv6_chunked_fwd_kernel, (*sizes, False, tiled)
+        tensors = (x, x, x, x, f, f, None, None, None, x, f, kept, f, "*i32")
+        numbers = (n, n, n, n, n, n, "fp32")
+    return assembly.assembly(kernel, *tensors, *numbers, *constants, num_warps=warps)
 
 
 @compiles
@@ -132,7 +183,9 @@ def test_chunks_of_64_tokens_use_the_warpgroup_matrix_unit(keep):
     machine = code("bf16", keep)
     assert machine.count("HGMMA") > 0 and machine.atomics == 0
     assert machine.shared_bytes <= 227 * 1024 // 2  # two programs a multiprocessor
-    assert machine.local_bytes <= 160  # measured: 128 bytes beside the 255 registers cost little
+    assert machine.count("UTMALDG") > 0  # tiles come by the tensor memory accelerator
+    assert machine.local_bytes <= 192  # beside the 255 registers
+    assert machine.count("HGMMA") <= 4 * machine.count("WARPGROUP.DEPBAR")  # and not one by one
 
 
 @compiles
@@ -186,7 +239,7 @@ def test_chunked_at_odd_shapes(shape, dtype):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("w", [*DECAYS, -0.02, -2.1, -4.5])
+@pytest.mark.parametrize("w", [*DECAYS, -0.02, -1.05, -1.1, -2.1, -4.5])
 @pytest.mark.parametrize("w_dtype", [None, torch.float32])
 def test_chunked_in_bfloat16(w, w_dtype):
     x = make(2, 1500, 4, 64, 64, w, torch.bfloat16, w_dtype, device="cuda")
@@ -204,6 +257,55 @@ def test_packed_on_a_gpu(raw_decay, dtype):
     options = {"cu_seqlens": cu_seqlens, "scale": 0.3, "raw_decay": raw_decay}
     limit = FACTORS if dtype == torch.float32 else 2.4e-3
     near(wkv6_chunked(*x, **options), expected(x, **options), limit, NAMES)
+
+
+@pytest.fixture
+def tiled(monkeypatch):
+    """Tiles by the tensor memory accelerator, however few tokens there are."""
+    monkeypatch.setattr(chunked, "TILED_FROM", 0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("w", [*DECAYS, -1.05, -1.1])
+@pytest.mark.parametrize("shape", [(3, 1, 2), (2, 65, 2), (5, 1500, 4)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_tiles_on_a_gpu(dtype, shape, w, tiled):
+    x = make(*shape, 64, 64, w, dtype, device="cuda")
+    limit = 2.4e-3 if dtype == torch.bfloat16 else 2**-11
+    o, s1, kept = chunked.forward(*x, None, 1.0, False, True)
+    near((o, s1), expected(x), {"": limit, "s1": 2**-15}, NAMES)
+    n = shape[1]
+    want = [expected([*(y[:, :t] for y in x[:4]), *x[4:]])[1] for t in range(KEEP, n, KEEP)]
+    want = torch.stack([x[5].double(), *want], 1).flatten(0, 1)
+    near([kept], [want], 2**-8.5 if dtype == torch.bfloat16 else 2**-15, ["kept"])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("raw_decay", [False, True])
+def test_tiles_of_packed_sequences_on_a_gpu(raw_decay, tiled):
+    x, cu_seqlens = packed(torch.bfloat16, 64, 64, [0, 1, 1, 70, 1135, 4000], "cuda")
+    x = [y.cuda() for y in (raw_of([y.cpu() for y in x]) if raw_decay else x)]
+    options = {"cu_seqlens": cu_seqlens, "scale": 0.3, "raw_decay": raw_decay}
+    near(wkv6_chunked(*x, **options), expected(x, **options), 2.4e-3, NAMES)
+
+
+@pytest.mark.gpu
+def test_tiles_at_odd_addresses_in_streams_and_graphs(tiled):
+    x = make(2, 1100, 4, 64, 64, dtype=torch.bfloat16, device="cuda")
+    want = wkv6_chunked(*x)
+    odd = [torch.cat([y.new_zeros(1), y.flatten()])[1:].view(y.shape) for y in x]
+    near(wkv6_chunked(*odd), [y.double() for y in want], 2e-3, NAMES)  # of o, rounded
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        elsewhere = wkv6_chunked(*x)
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        replayed = wkv6_chunked(*x)
+    graph.replay()
+    for got in (elsewhere, replayed):
+        assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
 
 
 @pytest.mark.gpu

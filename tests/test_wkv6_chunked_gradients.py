@@ -221,13 +221,16 @@ def test_packed_on_the_gpu():
 
 
 @needs_gpu
+@pytest.mark.parametrize("tiled", [False, True])
 @pytest.mark.parametrize("T", [1, 500])
-def test_through_the_public_function(T):
+def test_through_the_public_function(T, tiled, monkeypatch):
+    monkeypatch.setattr(chunked, "TILED_FROM", 0 if tiled else 2**62)
     inputs, do, ds1 = draw(2, T, 3, 64, 64, dtype=torch.bfloat16)
     leaves = [x.requires_grad_() for x in inputs]
     o, s1 = wkv6_chunked(*leaves)
     results = torch.autograd.grad([o, s1], leaves, [do, ds1])
-    compare(results, expected([x.detach() for x in inputs], do, ds1), 2.5e-3)
+    # S and dw are rounded once each; of one token, few of the 384 numbers weigh
+    compare(results, expected([x.detach() for x in inputs], do, ds1), 3e-3 if T == 1 else 2.5e-3)
 
 
 @needs_gpu

@@ -33,6 +33,14 @@ def first_checkpoint(cu_seqlens, start, i_n, T, KEEP: tl.constexpr):
 
 
 @triton.jit
+def place(walk, segments, H, V: tl.constexpr, BV: tl.constexpr):
+    """Sequence, segment, head and block of values of a walk over chunks."""
+    NV: tl.constexpr = (V + BV - 1) // BV
+    i_n = (walk // NV // H // segments).to(tl.int64)
+    return i_n, walk // NV // H % segments, walk // NV % H, walk % NV
+
+
+@triton.jit
 def sequence_bounds(cu_seqlens, i_n, T):
     """First token of a sequence and the token after its last, in the packed order; int64."""
     if cu_seqlens is None:

@@ -8,10 +8,13 @@ something of t times something of s, so that all pairs together are one matrix p
     b[s] = the same, to just after s
 
 No such sum is longer than half a chunk. While that is at most FITS, 2^±sum and the state times it
-are within float32 and bfloat16 (2^±126), and the product is exact up to rounding. Where a decay is
-stronger, 2^-b would overflow. Such a chunk goes in levels, as in doubling.py: runs of 1, 2, 4, …
-tokens read the run before them, through decays to the end of the one and from the start of the
-other. All of those are at most 1, for any w ≤ 0.
+are within float32 and bfloat16 (2^±126), and the product is exact up to rounding. The backward
+kernels split there. The forward kernel splits at the end of the chunk: then the sums are twice as
+long, but k only shrinks, and so the state, kᵀ v, is right for any w ≤ 0.
+
+Where a decay is stronger, the larger factor would overflow. Such a chunk goes in levels, as in
+doubling.py: runs of 1, 2, 4, … tokens read the run before them, through decays to the end of the
+one and from the start of the other. All of those are at most 1.
 
 Sums over tokens are matrix products too, with weights of -1, 0 and 1: exact in 16-bit w, they need
 no shuffles, and they come out in the layout in which the factors are used.
@@ -21,6 +24,7 @@ import triton
 import triton.language as tl
 
 FITS = tl.constexpr(80.0)  # log2: inputs between 2^-46 and 2^46 times 2^±FITS are float32
+FITS_TO_END = tl.constexpr(100.0)  # the same for 2^-26 to 2^26, where only r grows
 FAR = tl.constexpr(-1e4)  # stands for -inf in the sums, where 0 · inf would be NaN
 LOG2E = tl.constexpr(1.4426950408889634)
 
@@ -31,12 +35,20 @@ def log_decay(at, m_w, RAW: tl.constexpr, FINITE: tl.constexpr):
 
     Of a raw parameter x the log decay is -exp(x), in float32.
     """
-    b_w = tl.load(at, m_w, 0.0)
+    b_w = log_of(tl.load(at, m_w, 0.0), m_w, RAW)
+    return finite(b_w) if FINITE else b_w
+
+
+@triton.jit
+def log_of(b_w, m_w, RAW: tl.constexpr):
     if RAW:
         b_w = tl.where(m_w, -tl.exp2(b_w.to(tl.float32) * LOG2E), 0.0)
-    if FINITE:
-        b_w = tl.maximum(b_w, FAR, tl.PropagateNan.ALL).to(b_w.dtype)
     return b_w
+
+
+@triton.jit
+def finite(b_w):
+    return tl.maximum(b_w, FAR, tl.PropagateNan.ALL).to(b_w.dtype)
 
 
 @triton.jit
@@ -104,6 +116,12 @@ def from_middle(row, col, C: tl.constexpr):
     return after.to(tl.float32) - before.to(tl.float32)
 
 
+@triton.jit
+def of_halves(row, C: tl.constexpr):
+    """Weights [C, 16] of the sums over the halves of a chunk, eight columns for each."""
+    return (row // (C // 2) == tl.arange(0, 16)[None, :] // 8).to(tl.float32)
+
+
 # Two ways to multiply float32 tiles made of 16-bit inputs. The forward kernel cuts them in two
 # pieces of bfloat16: 0.72 ms, where TF32, at half the rate and without rounding, took 0.82
 # (docs/designs_wkv6.md). The backward kernels take TF32: they have no registers left for a second
@@ -146,13 +164,27 @@ def product_tf32(b_x, b_y, b_sum, FULL: tl.constexpr):
 
 @triton.jit
 def level_products(b_r, b_k, b_w, row, col, C: tl.constexpr, LIKE: tl.constexpr):
-    """Σ r[t] k[s] · (the decays between s and t) for s < t, [C, C], for any w ≤ 0."""
-    b_a = tl.zeros([C, C], tl.float32)
-    run = 1
+    """Σ r[t] k[s] · (the decays between s and t) for s < t, [C, C], for any w ≤ 0.
+
+    Where the decays of eight tokens fit, runs of 16 are split at their middle; only what is
+    between those runs goes in levels.
+    """
+    FULL: tl.constexpr = LIKE == tl.float32
+    b_a, run = tl.zeros([C, C], tl.float32), 1
+    if C > 16:
+        eights = (row // 8 == tl.arange(0, 16)[None, :]).to(tl.float32)
+        b_fits = log2_decays(eights, b_w, FULL, BY_KEY=True) >= -FITS
+        if tl.min(tl.min(b_fits.to(tl.int32), 1), 0) != 0:
+            same = row // 16 == col // 16
+            b_x = log2_decays(tl.where(same, from_middle(row % 16, col % 16, 16), 0.0), b_w, FULL)
+            b_y = b_k * tl.exp2(-b_x - b_w.to(tl.float32) * LOG2E)
+            b_x = b_r * tl.exp2(b_x)
+            b_a = tl.where(same, product(b_x, tl.trans(b_y), b_a, LIKE), 0.0)
+            run = 16
     while run < C:
         same = row // run == col // run
-        b_x = b_r * tl.exp2(log2_decays(same & (col < row), b_w, LIKE == tl.float32))
-        b_y = b_k * tl.exp2(log2_decays(same & (col > row), b_w, LIKE == tl.float32))
+        b_x = b_r * tl.exp2(log2_decays(same & (col < row), b_w, FULL))
+        b_y = b_k * tl.exp2(log2_decays(same & (col > row), b_w, FULL))
         b_pairs = product(b_x, tl.trans(b_y), tl.zeros([C, C], tl.float32), LIKE)
         next = (row // run == col // run + 1) & (col // run % 2 == 0)
         b_a += tl.where(next, b_pairs, 0.0)

@@ -1,15 +1,15 @@
 """WKV-6 in chunks, as Triton kernels: matrix products on tensor cores, the state in registers.
 
 A program owns some values (columns of the state) of one head and walks over chunks of tokens. With
-r, k and S decayed to the middle of the chunk (chunk_tiles.py), a chunk is
+r, k and S decayed to the end of the chunk (chunk_tiles.py), a chunk is
 
-    o = r S + tril(r kᵀ, bonus on the diagonal) v          S ← decay(middle to end) (S + kᵀ v)
+    o = r S + tril(r kᵀ, bonus on the diagonal) v          S ← S + kᵀ v
 
-r, k, v, w and o move once. Registers bound it: 255 leave room for two programs a multiprocessor,
-too few to hide what its barriers cost (docs/designs_wkv6.md). A program that met a decay too strong
-for that says so in `strong`; a second launch does its tokens over, in levels, and is over at once
-for all others. Where there are few heads, several programs walk along one sequence (segments.py).
-Gradients: chunked_backward.py.
+r, k, v, w and o move once. Of 16 bits and 64 keys, the tensor memory accelerator brings the next
+chunk meanwhile. Registers bound it: 255 leave room for two programs a multiprocessor, too few to
+hide what its barriers cost (docs/designs_wkv6.md). r decayed to the end grows; where decays are too
+strong for that S is still right, and strong.py does o over. Where there are few heads, several
+programs walk along one sequence (segments.py). Gradients: chunked_backward.py.
 """
 
 import functools
@@ -17,16 +17,18 @@ import functools
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
+from ..compile_triton import compile_together
 from ..launch_triton import launch, launches_directly
-from .checkpoints import KEEP, checkpoints, first_checkpoint, sequence_bounds
+from .checkpoints import KEEP, checkpoints, first_checkpoint, place, sequence_bounds
 from .chunk_tiles import (
-    FITS,
+    FITS_TO_END,
     LOG2E,
-    from_middle,
-    level_products,
+    finite,
     log2_decays,
-    log_decay,
+    log_of,
+    of_halves,
     product,
 )
 from .chunked_backward import backward
@@ -34,31 +36,31 @@ from .doubling import wkv6_doubling
 from .operators import define_forward, empty_results, keep_inputs, sequences_in
 from .options import check_call, holds_float64, wants_gradients
 from .segments import segment_state, segments_for, wkv6_segments_kernel
+from .strong import EACH, GROUP, wkv6_strong_kernel
 
 TILE = {2: 64 * 64, 4: 16 * 64}  # elements of r that registers hold, by the bytes of one
+TILED_FROM = (
+    2**17
+)  # tokens times heads: with fewer, launches would take the host longer than the GPU
 LARGEST = 256  # keys; the state of 512 would not fit the registers and shared memory of a program
 
 
-@triton.jit(do_not_specialize=["has_s0", "T", "H", "segments", "span", "scale"])
+@triton.jit(do_not_specialize=["has_s0", "T", "H", "segments", "span", "groups", "scale"])
 def wkv6_chunked_fwd_kernel(
-    r, k, v, w, u, s0, cu_seqlens, left, decays, o, s1, kept, strong,
-    has_s0, T, H, segments, span, scale,
+    r, k, v, w, u, s0, cu_seqlens, left, decays, o, s1, kept, before, strong,
+    has_s0, T, H, segments, span, groups, scale,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
-    KEEP: tl.constexpr, RAW: tl.constexpr, LEVELS: tl.constexpr,
+    KEEP: tl.constexpr, GROUP: tl.constexpr, RAW: tl.constexpr, TILED: tl.constexpr,
 ):  # fmt: skip
     """kept gets the states before tokens 0, KEEP, … of each sequence, if it is not None.
 
-    strong: whether a program's decays ask for LEVELS; written without, read with them.
+    before, strong: of each group of a program the state before it, and whether its o has to be
+    done over. TILED: r, k, v, w and, if sequences are not packed, o are descriptors of tensors,
+    which move tiles; kept may be one.
     """
-    if LEVELS:
-        if tl.load(strong + tl.program_id(0)) == 0:
-            return
-    LIKE: tl.constexpr = r.dtype.element_ty
+    LIKE: tl.constexpr = v.dtype if TILED else v.dtype.element_ty
     FULL: tl.constexpr = LIKE == tl.float32
-    NV: tl.constexpr = (V + BV - 1) // BV
-    i_v, i_h = tl.program_id(0) % NV, tl.program_id(0) // NV % H
-    i_g = tl.program_id(0) // NV // H % segments
-    i_n = (tl.program_id(0) // NV // H // segments).to(tl.int64)
+    i_n, i_g, i_h, i_v = place(tl.program_id(0), segments, H, V, BV)
     start, end = sequence_bounds(cu_seqlens, i_n, T)
     skipped = i_g.to(tl.int64) * span
     n = tl.minimum(end - start - skipped, span).to(tl.int32)
@@ -69,60 +71,79 @@ def wkv6_chunked_fwd_kernel(
     m_k, m_v = (o_k < K)[None, :], (o_v < V)[None, :]
     o_tk, o_tv = row * (H * K) + o_k[None, :], row * (H * V) + o_v[None, :]
     o_s, m_s = o_k[:, None] * V + o_v[None, :], (o_k < K)[:, None] & m_v
+    o_before = o_k[:, None] * BV + tl.arange(0, BV)[None, :]
     i_s = (i_n * H + i_h) * K * V
     b_u = tl.load(u + i_h * K + o_k, o_k < K, 0.0).to(tl.float32)
     b_s = tl.load(s0 + i_s + o_s, m_s & (has_s0 != 0), 0.0).to(tl.float32)
     if left is not None:
         b_s = segment_state(b_s, left, decays, i_n, i_g, i_h, segments, H, o_k, o_s, m_s, K, V)
-    weights = from_middle(row, col, C)
-    o_half = tl.arange(0, 16)[None, :]  # eight columns of ones for each half of a chunk
-    halves = ((row < C // 2) == (o_half < 8)).to(tl.float32)
-    b_fits = tl.full([BK], 1, tl.int32)
+    halves, b_fits = of_halves(row, C), tl.full([BK], 1, tl.int32)
 
-    for t in tl.range(0, n, C, num_stages=1):  # more stages leave room for fewer programs
+    for t in tl.range(0, n, C, num_stages=2 if TILED else 1):  # more leave room for fewer programs
         at, m_t = (start + skipped + t) * H + i_h, row < n - t
-        b_w = log_decay(w + at * K + o_tk, m_t & m_k, RAW, LEVELS)
-        b_r = tl.load(r + at * K + o_tk, m_t & m_k, 0.0).to(tl.float32) * scale
-        b_k = tl.load(k + at * K + o_tk, m_t & m_k, 0.0).to(tl.float32)
-        b_v = tl.load(v + at * V + o_tv, m_t & m_v, 0.0)
-        b_halves = log2_decays(halves, b_w, FULL, BY_KEY=True)
-        b_first = tl.sum(tl.where(o_half < 8, b_halves, 0.0), 1) / 8  # [BK]
-        b_second = tl.sum(tl.where(o_half < 8, 0.0, b_halves), 1) / 8
+        if TILED:
+            i_b, i_t = i_n.to(tl.int32), (skipped + t).to(tl.int32)
+            if cu_seqlens is not None:
+                i_b, i_t = 0, (start + skipped + t).to(tl.int32)
+            b_w = w.load([i_b, i_t, i_h, 0]).reshape(C, BK)
+            b_r = r.load([i_b, i_t, i_h, 0]).reshape(C, BK).to(tl.float32) * scale
+            b_k = k.load([i_b, i_t, i_h, 0]).reshape(C, BK).to(tl.float32)
+            b_v = v.load([i_b, i_t, i_h, i_v * BV]).reshape(C, BV)
+            if cu_seqlens is not None:  # what follows are the next sequence's tokens, not zeros
+                b_w, b_k = tl.where(m_t, b_w, 0.0), tl.where(m_t, b_k, 0.0)
+        else:
+            b_w = tl.load(w + at * K + o_tk, m_t & m_k, 0.0)
+            b_r = tl.load(r + at * K + o_tk, m_t & m_k, 0.0).to(tl.float32) * scale
+            b_k = tl.load(k + at * K + o_tk, m_t & m_k, 0.0).to(tl.float32)
+            b_v = tl.load(v + at * V + o_tv, m_t & m_v, 0.0)
+        b_w = finite(log_of(b_w, m_t & m_k, RAW))
+        b_halves = log2_decays(halves, b_w, FULL, BY_KEY=True)  # eight columns for each half
+        b_total = tl.sum(b_halves, 1) / 8  # [BK]
         b_bonus = tl.sum(b_r * b_k * b_u[None, :], 1)[:, None]  # [C, 1]
-        at_kept = ((i_kept + t // KEEP) * H + i_h) * K * V
+        slot = i_kept + t // KEEP
         if kept is not None:
             if C >= KEEP or t % KEEP == 0:
-                tl.store(kept + at_kept + o_s, b_s.to(kept.dtype.element_ty), m_s)
+                keep_state(kept, slot, H, i_h, o_s, m_s, b_s, K, V)
+        i_group = tl.program_id(0).to(tl.int64) * groups + t // GROUP
+        if t % GROUP == 0:
+            tl.store(before + i_group * BK * BV + o_before, b_s)
+        b_fits &= (b_total >= -FITS_TO_END).to(tl.int32)  # NaN does not
+        if (t + C) % GROUP == 0 or t + C >= n:
+            tl.store(strong + i_group, 1 - tl.min(b_fits, 0))
+            b_fits = tl.full([BK], 1, tl.int32)
 
-        if LEVELS:
-            b_a = level_products(b_r, b_k, b_w, row, col, C, LIKE)
-            b_r *= tl.exp2(log2_decays(col < row, b_w, FULL))
-            b_k *= tl.exp2(log2_decays(col > row, b_w, FULL))
-        else:
-            b_fits &= ((b_first >= -FITS) & (b_second >= -FITS)).to(tl.int32)  # NaN: from -inf
-            b_a = log2_decays(weights, b_w, FULL)
-            b_r *= tl.exp2(b_a)
-            b_k *= tl.exp2(-b_a - b_w.to(tl.float32) * LOG2E)
-            b_s *= tl.exp2(b_first)[:, None]
-            b_a = product(b_r, tl.trans(b_k), tl.zeros([C, C], tl.float32), LIKE)
+        b_later = log2_decays(col > row, b_w, FULL)
+        b_k *= tl.exp2(b_later)
+        b_r *= tl.exp2(tl.minimum(-b_later - b_w.to(tl.float32) * LOG2E, FITS_TO_END))
+        b_s *= tl.exp2(b_total)[:, None]
+        b_a = product(b_r, tl.trans(b_k), tl.zeros([C, C], tl.float32), LIKE)
         b_a = tl.where(row > col, b_a, tl.where(row == col, b_bonus, 0.0))
         b_read = b_s.to(LIKE) if LIKE == tl.bfloat16 else b_s
-        b_o = product(b_a, b_v, product(b_r, b_read, tl.zeros([C, BV], tl.float32), LIKE), LIKE)
-        if LEVELS:
-            b_s *= tl.exp2(b_first + b_second)[:, None]
-        elif kept is not None and C > KEEP:  # in the middle stands a state to keep
+        b_o = product(b_r, b_read, tl.zeros([C, BV], tl.float32), LIKE)
+        b_o = product(b_a, b_v, b_o, LIKE)
+        if kept is not None and C > KEEP:  # in the middle stands a state to keep
+            b_second = tl.sum(tl.where(tl.arange(0, 16)[None, :] < 8, 0.0, b_halves), 1) / 8
             b_before = tl.where(row < C // 2, b_k, 0.0)
-            b_middle = product(tl.trans(b_before), b_v, b_s, LIKE).to(kept.dtype.element_ty)
-            tl.store(kept + at_kept + H * K * V + o_s, b_middle, m_s & (t + C // 2 < n))
-        b_s = product(tl.trans(b_k), b_v, b_s, LIKE)
-        if not LEVELS:
-            b_s *= tl.exp2(b_second)[:, None]
-        tl.store(o + at * V + o_tv, b_o.to(o.dtype.element_ty), m_t & m_v)
+            b_middle = product(tl.trans(b_before), b_v, b_s, LIKE) * tl.exp2(-b_second)[:, None]
+            if t + C // 2 < n:
+                keep_state(kept, slot + 1, H, i_h, o_s, m_s, b_middle, K, V)
+        b_s = product(tl.trans(b_k), b_v, b_s, LIKE) + 0.0
+        if TILED and cu_seqlens is None:
+            o.store([i_b, i_t, i_h, i_v * BV], b_o.to(LIKE).reshape(1, C, 1, BV))
+        else:
+            tl.store(o + at * V + o_tv, b_o.to(LIKE), m_t & m_v)
 
-    if not LEVELS:
-        tl.store(strong + tl.program_id(0), 1 - tl.min(b_fits, 0))
     is_last = i_g == tl.maximum(tl.cdiv(end - start, span) - 1, 0)
     tl.store(s1 + i_s + o_s, b_s, m_s & is_last)
+
+
+@triton.jit
+def keep_state(kept, slot, H, i_h, o_s, m_s, b_s, K: tl.constexpr, V: tl.constexpr):
+    if isinstance(kept, tl.tensor_descriptor):
+        kept.store([slot.to(tl.int32), i_h, 0, 0], b_s.to(kept.dtype).reshape(1, 1, K, V))
+    else:
+        at = (slot * H + i_h) * K * V
+        tl.store(kept + at + o_s, b_s.to(kept.dtype.element_ty), m_s)
 
 
 def forward(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, keep):
@@ -154,28 +175,67 @@ def mix(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, kept=None):
     S = sequences_in(r, cu_seqlens)
     new = {"dtype": torch.float32, "device": r.device}
     o, s1 = torch.empty_like(v), torch.empty((S, H, K, V), **new)
-    before = s1 if s0 is None else s0.contiguous()
+    start = s1 if s0 is None else s0.contiguous()
     cu_seqlens = None if cu_seqlens is None else cu_seqlens.contiguous()
 
     programs, segments, span, warps, sizes = tile_for(S * H, T, K, V, r.dtype)
+    (K, V, BK, BV, C), walks, groups = sizes, programs * segments, triton.cdiv(span, GROUP)
+    before = torch.empty((walks, groups, BK, BV), **new)
+    strong = torch.empty((walks, groups), dtype=torch.int32, device=r.device)
     left = decays = None
+    launches = []
     if segments > 1:
         left = torch.empty((S, segments - 1, H, K, V), **new)
         decays = torch.empty((S, segments - 1, H, K), **new)
-        launch(
+        launches.append((
             wkv6_segments_kernel, programs * (segments - 1), warps,
-            (k, v, w, cu_seqlens, left, decays), (T, H, segments, span), (*sizes, raw_decay),
-        )  # fmt: skip
-    strong = torch.empty(programs * segments, dtype=torch.int32, device=r.device)
-    (K, V, BK, BV, C) = sizes
-    for levels, tokens in ((False, C), (True, min(C, KEEP))):
-        launch(
-            wkv6_chunked_fwd_kernel, programs * segments, warps,
-            (r, k, v, w, u, before, cu_seqlens, left, decays, o, s1, kept, strong),
-            (int(s0 is not None), T, H, segments, span, scale),
-            (K, V, BK, BV, tokens, KEEP, raw_decay, levels),
-        )  # fmt: skip
+            (k, v, w, cu_seqlens, left, decays), (T, H, segments, span), (*sizes, raw_decay), {},
+        ))  # fmt: skip
+    inputs, written, states = (r, k, v, w), o, kept
+    tiled = loads_tiles(inputs, r.shape[0] * T * H, sizes)
+    if tiled:
+        inputs = [descriptor(x, 1, C, 1, 64) for x in inputs]
+        written = descriptor(o, 1, C, 1, 64) if cu_seqlens is None else o
+        if kept is not None and kept.dtype == r.dtype:
+            states = descriptor(kept, 1, 1, 64, 64)
+    launches.append((
+        wkv6_chunked_fwd_kernel, walks, warps,
+        (*inputs, u, start, cu_seqlens, left, decays, written, s1, states, before, strong),
+        (int(s0 is not None), T, H, segments, span, groups, scale),
+        (*sizes, KEEP, GROUP, raw_decay, tiled), {},
+    ))  # fmt: skip
+    launches.append((
+        wkv6_strong_kernel, walks * triton.cdiv(groups, EACH), warps,
+        (r, k, v, w, u, cu_seqlens, before, strong, o, kept),
+        (T, H, segments, span, groups, scale), (*sizes, KEEP, GROUP, EACH, raw_decay), {},
+    ))  # fmt: skip
+    kind = ("forward", r.device, r.dtype, w.dtype, u.dtype, sizes, segments > 1, raw_decay, tiled)
+    compile_together((*kind, cu_seqlens is None, kept is None), launches)
+    for kernel, programs, warps, tensors, numbers, constants, _ in launches:
+        if tiled and kernel is wkv6_chunked_fwd_kernel:
+            kernel[(programs,)](*tensors, *numbers, *constants, num_warps=warps)
+        else:
+            launch(kernel, programs, warps, tensors, numbers, constants)
     return o, s1
+
+
+def loads_tiles(inputs, tokens, sizes):
+    """Whether the tensor memory accelerator moves r, k, v and w; for this many tokens of heads.
+
+    Describing tensors to it costs the host some 50 µs a launch.
+    """
+    size = inputs[0].element_size()
+    return (
+        tokens >= TILED_FROM
+        and size == 2 == inputs[3].element_size()
+        and sizes[:4] == (64, 64, 64, 64)
+        and all(x.data_ptr() % 16 == 0 for x in inputs)
+        and torch.cuda.get_device_capability(inputs[0].device) >= (9, 0)
+    )
+
+
+def descriptor(x, *tile):
+    return TensorDescriptor(x, x.shape, x.stride(), list(tile))
 
 
 @functools.cache

@@ -17,6 +17,7 @@ import functools
 import torch
 import triton
 
+from ..compile_triton import compile_together
 from ..launch_triton import launch
 from .checkpoints import KEEP, checkpoints
 from .chunked_pairs import SEARCHED, keys_gradients, values_gradients
@@ -92,29 +93,38 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale=1.0, raw_decay
 
     local = torch.empty(sequences, H, segments, K, V, **new) if segments > 1 else None
     totals = torch.empty(sequences, H, segments, K, **new) if segments > 1 else None
-    for first in (True, False) if segments > 1 else (False,):
-        launch(
+    deepest = torch.empty(slots, H, **new)
+    walks = [
+        (
             state_gradients, programs[0], 4,
             (r, w, kept, do, ds1, local, totals, cu_seqlens, d_kept, through, decays, where, ds0),
-            (T, H, scale, segment, segments),
-            (K, V, *walk, KEEP, raw_decay, full, first), maxnreg=None if full else 128,
-        )  # fmt: skip
-
-    deepest = decays.amin((2, 3))  # [slots, H]
-    warps, most = 4 if max(K, V) <= 64 else 8, MOST_REGISTERS if full else None
+            (T, H, scale, segment, segments), (K, V, *walk, KEEP, raw_decay, full, first),
+            {"maxnreg": None if full else 128},
+        )
+        for first in ((True, False) if segments > 1 else (False,))
+    ]  # fmt: skip
+    pairs, warps = [], 4 if max(K, V) <= 64 else 8
+    most = {"maxnreg": MOST_REGISTERS if full else None}
     for levels, (each, keys, values) in zip((False, True), programs[1:], strict=True):
-        launch(
+        pairs.append((
             keys_gradients, keys, warps,
             (r, k, v, w, u, kept, d_kept, through, decays, deepest, where, do, dr, dk, dw, du),
             (T, H, scale, slots, each),
-            (K, V, key_block, all_v, KEEP, NV, raw_decay, full, levels), maxnreg=most,
-        )  # fmt: skip
-        launch(
+            (K, V, key_block, all_v, KEEP, NV, raw_decay, full, levels), most,
+        ))  # fmt: skip
+        pairs.append((
             values_gradients, values, warps,
             (r, k, w, u, d_kept, decays, deepest, where, do, dv),
             (T, H, scale, slots, each),
-            (K, V, all_k, value_block, KEEP, raw_decay, full, levels), maxnreg=most,
-        )  # fmt: skip
+            (K, V, all_k, value_block, KEEP, raw_decay, full, levels), most,
+        ))  # fmt: skip
+    kind = ("backward", r.device, r.dtype, w.dtype, u.dtype, kept.dtype, K, V, raw_decay, packed)
+    compile_together((*kind, ds1 is None, len(walks)), walks + pairs)
+    for *arguments, options in walks:
+        launch(*arguments, **options)
+    torch.amin(decays, (2, 3), out=deepest)
+    for *arguments, options in pairs:
+        launch(*arguments, **options)
     return dr, dk, dv, dw, du.sum(0).to(u.dtype), ds0
 
 
