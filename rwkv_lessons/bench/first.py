@@ -9,12 +9,13 @@ import subprocess
 import sys
 import tempfile
 
+from rwkv_lessons.bench import decode, methods
 from rwkv_lessons.bench.record import Row
 from rwkv_lessons.bench.shapes import SHAPES
-from rwkv_lessons.bench.source import ROOT
+from rwkv_lessons.bench.source import ROOT, fingerprint
 
 SHAPE = SHAPES["wkv6"]["one text"]
-METHODS = ("wkv6", "wkv6-backward", "cuda", "recurrent", "wkv6_step")
+METHODS = ("wkv6", "wkv6-backward", "recurrent", "wkv6_step")
 SCRIPT = """
 import sys, time
 import torch
@@ -67,5 +68,16 @@ def _row(method, dtype, out, said, code):
     if code or not lines:
         last = (said.strip().splitlines() or ["nothing was said"])[-1]
         return Row(method, SHAPE, dtype, problem=last)
-    note = "first call of a process, empty Triton cache"
-    return Row(method, SHAPE, dtype, host_ms=1e3 * float(lines[-1][1]), note=note)
+    sources = _sources(method)
+    return Row(
+        method, SHAPE, dtype, host_ms=1e3 * float(lines[-1][1]),
+        note="first call of a process, empty Triton cache",
+        sources=sources, sha256=fingerprint(*sources),
+    )  # fmt: skip
+
+
+def _sources(method):
+    if method == "wkv6_step":
+        return decode.SOURCES
+    operation = "wkv6" if method == "recurrent" else method
+    return (methods.library(operation) | methods.recommended(operation))[method].sources

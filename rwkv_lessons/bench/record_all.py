@@ -31,8 +31,9 @@ from rwkv_lessons.bench.source import ROOT
 CARD = "NVIDIA H200"  # whose records --list and --needed look at where there is no GPU
 BENCH = "python -m rwkv_lessons.bench"
 LADDERS = ("wkv5", "wkv6", "wkv6-backward", "wkv6-triton", "wkv6-triton-backward")
-SMALLER = "--shape 1,4096,64,64 --shape 1,32768,64,64 --shape 1,54,32,64"
-SMALLER += " --dtype float32,bfloat16 --methods wkv6,cuda,chunked"
+SMALLER = (
+    "--shape 1,4096,64,64 --shape 1,32768,64,64 --shape 1,54,32,64 --methods wkv6,cuda,chunked"
+)
 DECODE = "--dtype bfloat16 --shape 8,1,64,64 --shape 256,1,64,64"
 PEERS = "--peers --dtype bfloat16 --methods 'wkv6,chunked,cuda,fla chunk,fla recurrent'"
 
@@ -62,8 +63,8 @@ PLANS = (
     # Without the reference, half a second a call; walking back over tokens is for few of them.
     Plan("wkv6", "wkv6 --methods wkv6,chunked,recurrent,cuda,doubling", 90),
     Plan("wkv6-backward", "wkv6-backward --methods wkv6,chunked,cuda,doubling", 90),
-    Plan("wkv6-small", f"wkv6 {SMALLER}", 90),
-    Plan("wkv6-backward-small", f"wkv6-backward {SMALLER}", 120),
+    Plan("wkv6-small", f"wkv6 {SMALLER} --dtype float32,bfloat16", 90),
+    Plan("wkv6-backward-small", f"wkv6-backward {SMALLER} --dtype bfloat16", 90),
     Plan(
         "wkv6-short",
         "wkv6 --dtype float16 --shape 1,54,32,64 --methods wkv6,recurrent,chunked,cuda",
