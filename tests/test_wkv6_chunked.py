@@ -271,7 +271,8 @@ def tiled(monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_tiles_on_a_gpu(dtype, shape, w, tiled):
     x = make(*shape, 64, 64, w, dtype, device="cuda")
-    limit = 2.4e-3 if dtype == torch.bfloat16 else 2**-11
+    few = 1.15 if shape[1] == 1 else 1  # three deviations of the error of so few roundings
+    limit = few * (2.4e-3 if dtype == torch.bfloat16 else 2**-11)
     o, s1, kept = chunked.forward(*x, None, 1.0, False, True)
     near((o, s1), expected(x), {"": limit, "s1": 2**-15}, NAMES)
     n = shape[1]

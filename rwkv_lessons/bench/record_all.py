@@ -62,7 +62,7 @@ PLANS = (
     *(_own(f"{operation}-ladder", f"ladder {operation}", 90) for operation in LADDERS),
     # Without the reference, half a second a call; walking back over tokens is for few of them.
     Plan("wkv6", "wkv6 --methods wkv6,chunked,recurrent,cuda,doubling", 90),
-    Plan("wkv6-backward", "wkv6-backward --methods wkv6,chunked,cuda,doubling", 90),
+    Plan("wkv6-backward", "wkv6-backward --methods wkv6,chunked,cuda", 90),
     Plan("wkv6-small", f"wkv6 {SMALLER} --dtype float32,bfloat16", 90),
     Plan("wkv6-backward-small", f"wkv6-backward {SMALLER} --dtype bfloat16", 90),
     Plan(

@@ -241,7 +241,8 @@ def descriptor(x, *tile):
 @functools.cache
 def tile_for(heads, T, K, V, dtype):
     """Programs of a segment, segments, tokens of one, warps, and the kernels' sizes."""
-    BK, BV = (max(16, triton.next_power_of_2(x)) for x in (K, V))
+    least = 64 if dtype.itemsize == 2 else 16  # of 16 bits, all sizes take the same machine code
+    BK, BV = (max(least, triton.next_power_of_2(x)) for x in (K, V))
     BV = min(BV, 64)
     C = max(16, min(2 * KEEP, TILE[dtype.itemsize] // BK))
     programs = heads * triton.cdiv(V, BV)
