@@ -27,9 +27,7 @@ record: .venv/ready  ## measure on this machine's GPU, keep the numbers, redraw 
 	$(BENCH) record-all $(ARGS); failed=$$?; $(BENCH) readme && exit $$failed
 
 notebooks: .venv/ready  ## derive the exercises from solutions/ and run every notebook in place
-	$(BIN)lessons sync
-	RWKV_LESSONS_PROGRESS=off $(BIN)jupyter nbconvert --to notebook --execute --inplace \
-		--ExecutePreprocessor.record_timing=False notebooks/*.ipynb
+	$(BIN)lessons sync && $(BIN)lessons run
 
 format: .venv/ready  ## put the code in order
 	$(BIN)ruff check --fix . && $(BIN)ruff format .

@@ -4,6 +4,7 @@ import json
 
 import nbformat
 import pytest
+from nbclient.exceptions import CellExecutionError
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from rwkv_lessons.lab import cli, exercises, progress
@@ -178,6 +179,25 @@ def test_sync_derives_and_compares(course, run):
     assert source(lesson, AGAIN) == exercises.stub(AGAIN)
     before = lesson.stat().st_mtime_ns
     assert run("sync") == (0, "") and lesson.stat().st_mtime_ns == before
+
+
+def test_run_keeps_what_a_notebook_shows_and_nothing_else(course, run):
+    lesson = course / "notebooks" / "01_twice.ipynb"
+    code = "import sys\nprint(1)\nsys.stdout.flush()\nprint(2)\n6 * 7"
+    cells = [new_markdown_cell("Read."), new_code_cell(code), new_code_cell("1 / 0")]
+    notebook = new_notebook(cells=cells[:2], metadata={"language_info": {"name": "python"}})
+    nbformat.write(notebook, lesson)
+    assert run("run", "01") == (0, "notebooks/01_twice.ipynb: shows something else now\n")
+    after = nbformat.read(lesson, 4)
+    printed, value = after.cells[1].outputs
+    assert printed.text == "1\n2\n" and value.data["text/plain"] == "42"
+    assert after.metadata == notebook.metadata and after.cells[0] == notebook.cells[0]
+    before = lesson.stat().st_mtime_ns
+    assert "the same" in run("run")[1] and lesson.stat().st_mtime_ns == before
+    nbformat.write(new_notebook(cells=cells), lesson)
+    with pytest.raises(CellExecutionError, match="division by zero"):
+        run("run", "01")
+    assert not nbformat.read(lesson, 4).cells[1].outputs
 
 
 @pytest.mark.parametrize(

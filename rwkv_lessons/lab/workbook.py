@@ -1,13 +1,16 @@
 """A learner's notebooks: copies in work/, the exercises in them, and how to run one by itself."""
 
 import ast
+import copy
 import datetime
 import linecache
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
+from nbclient import NotebookClient
 
 from . import exercises
 
@@ -35,6 +38,42 @@ def start() -> tuple[list[str], list[str], list[str]]:
         else:
             (same if copy.read_bytes() == lesson.read_bytes() else kept).append(lesson.name)
     return new, same, kept
+
+
+def execute(lesson: Path) -> bool:
+    """Runs a notebook from top to bottom and keeps what it shows; nothing else in it changes.
+
+    Returns whether that differed from what it showed before. Raises what a cell raised.
+    """
+    before = nbformat.read(lesson, 4)
+    notebook = copy.deepcopy(before)
+    path = os.environ.get("PYTHONPATH", "")
+    surroundings = {"RWKV_LESSONS_PROGRESS": "off", "PYTHONPATH": f"{exercises.ROOT}:{path}"}
+    client = NotebookClient(
+        notebook, timeout=600, kernel_name="python3", record_timing=False,
+        resources={"metadata": {"path": str(lesson.parent)}},
+    )  # fmt: skip
+    client.execute(env=os.environ | surroundings)
+    notebook.metadata = before.metadata
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = _joined(cell.outputs)
+    if notebook == before:
+        return False
+    nbformat.write(notebook, lesson)
+    return True
+
+
+def _joined(outputs):
+    """What a cell printed in one piece, however many pieces it came in."""
+    whole = []
+    for output in outputs:
+        last = whole[-1] if whole else {}
+        if output.output_type == "stream" == last.get("output_type") and output.name == last.name:
+            last.text += output.text
+        else:
+            whole.append(output)
+    return whole
 
 
 def notebook_of(stem: str) -> Path:
