@@ -95,7 +95,8 @@ def draw(axes, climbed, here=None, floor_ms=None, what="Forward"):
         weight = "bold" if marked else "normal"
         place = {"textcoords": "offset points", "va": "center", "fontweight": weight}
         axes.annotate(_times(step), (end, y), (5, 0), **place)
-    axes.plot([], [], color=INK, linewidth=2, label="C: the original in CUDA C")
+    if any(step.original_ms for step in climbed):
+        axes.plot([], [], color=INK, linewidth=2, label="C: the original in CUDA C")
     if floor_ms:
         label = f"roofline of this card: {floor_ms:.2f} ms"
         axes.axvline(floor_ms, color=INK, linewidth=1, linestyle=":", label=label)
@@ -105,7 +106,8 @@ def draw(axes, climbed, here=None, floor_ms=None, what="Forward"):
     axes.set_ylim(len(climbed) - 0.4, -0.6)  # the ladder is read downwards, as the lessons are
     axes.set_xlim(0, 1.3 * max(axes.get_xlim()[1], 1e-3))  # room for the numbers
     axes.set_xlabel(f"{what.lower()} pass, ms on the device")
-    axes.legend(loc="lower right")
+    if axes.get_legend_handles_labels()[0]:  # above the bars, where it covers none
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False)
 
 
 def floor_ms(operation="wkv5", card=CARD, folder=None):
