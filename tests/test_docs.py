@@ -155,6 +155,18 @@ def test_the_lesson_prints_and_draws(capsys):
     assert len(ticks) == len(LADDERS["wkv5"]) + 1 and "07_shared_memory marked" in repr(picture)
 
 
+def test_what_a_lesson_asks_for_is_not_shown_before(capsys):
+    shown, hidden = (ladder.ladder("07_shared_memory", hidden=x) for x in (False, True))
+    told, asked, _ = capsys.readouterr().out.split("\n\n")
+    questions = [line.split() for line in asked.splitlines() if "?" in line]
+    assert [line.count("?") for line in questions] == [3, 3] and "?" not in told
+    texts = [[t.get_text() for t in p.figure.axes[0].texts] for p in (shown, hidden)]
+    assert texts[1].count("?") == 2 and "?" not in texts[0]
+    assert [x for x in texts[1] if x != "?"] == [
+        x for x, y in zip(texts[0], texts[1], strict=True) if y != "?"
+    ]
+
+
 def test_a_lesson_that_is_not_on_the_ladder_is_an_error():
     with pytest.raises(ValueError, match="here is '99_nowhere', needs one of 03_atomic_baseline"):
         ladder.ladder(here="99_nowhere")

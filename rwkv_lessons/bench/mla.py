@@ -2,7 +2,7 @@
 
 One layer, with w_v and without w_k, which every way of decoding multiplies by in the same way.
 Each method has two rows: one with the L2 cache cleared before every call, and one replayed from a
-CUDA graph, call after call, as an engine decodes: what the second-level cache keeps is then still there.
+CUDA graph, call after call, as an engine decodes: what the L2 cache keeps is then still there.
 """
 
 import torch

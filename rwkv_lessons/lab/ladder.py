@@ -4,7 +4,7 @@ ladder(here="05_float4")   prints the table and returns the picture, with that l
 steps("wkv5")              the same as data
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rwkv_lessons.bench.record import Row
 from rwkv_lessons.bench.rungs import FINISHED, LADDERS
@@ -23,14 +23,15 @@ class Step:
     lesson: str | None  # None: the finished kernel
     row: Row | None
     original: Row | None
+    hidden: bool = False  # its times are for the reader to predict
 
     @property
     def ms(self):
-        return self.row and self.row.median_ms
+        return None if self.hidden or not self.row else self.row.median_ms
 
     @property
     def original_ms(self):
-        return self.original and self.original.median_ms
+        return None if self.hidden or not self.original else self.original.median_ms
 
 
 def steps(operation="wkv5", card=CARD, folder=None):
@@ -51,6 +52,7 @@ def table(climbed, here=None):
     for step in climbed:
         faster = first / step.ms if step.ms else None
         cells = [_text(step.ms, ".2f"), _text(faster, ".1f"), _text(step.original_ms, ".2f")]
+        cells = ["?"] * 3 if step.hidden else cells
         cells += [_text(step.row and step.row.registers), _text(step.row and step.row.local_bytes)]
         arrow = "→" if here and step.lesson == here else " "
         lines.append(f"{arrow}  " + _line(step.label, *cells))
@@ -122,22 +124,28 @@ def floor_ms(operation="wkv5", card=CARD, folder=None):
     return 1e3 * floor_seconds(work(operation, row.shape, row.dtype), row.dtype, limits.ceilings)
 
 
-def figure(operation="wkv5", here=None, card=CARD, folder=None):
+def figure(operation="wkv5", here=None, card=CARD, folder=None, hidden=False):
     """The picture of `draw` as a matplotlib Figure in the house style."""
     from rwkv_lessons.lab import style
 
     drawn = style.figure(HEIGHT, WIDTH)
     climbed, least = steps(operation, card, folder), floor_ms(operation, card, folder)
+    climbed = _without(climbed, here) if hidden else climbed
     draw(drawn.subplots(), climbed, here, least, passes(operation))
     return drawn
 
 
-def ladder(here=None, operation="wkv5"):
+def _without(climbed, here):
+    return [replace(step, hidden=step.lesson == here) for step in climbed]
+
+
+def ladder(here=None, operation="wkv5", hidden=False):
     """Prints the ladder's table; returns its picture, for a cell to end with.
 
     Args:
         here: the stem of a lesson, "05_float4", which is marked in both.
         operation: a key of `LADDERS`.
+        hidden: a question mark stands for that lesson's times, until you have predicted them.
 
     Raises:
         ValueError: `here` is no lesson of this ladder.
@@ -148,10 +156,13 @@ def ladder(here=None, operation="wkv5"):
     lessons = [step.lesson for step in climbed if step.lesson]
     if here is not None and here not in lessons:
         raise ValueError(f"here is {here!r}, needs one of {', '.join(dict.fromkeys(lessons))}")
-    print(table(climbed, here), source(operation), sep="\n\n")
     recorded = sum(step.ms is not None for step in climbed)
+    climbed = _without(climbed, here) if hidden else climbed
+    print(table(climbed, here), source(operation), sep="\n\n")
     text = f"The ladder of {operation}: {recorded} of {len(climbed)} steps recorded"
-    return Picture(figure(operation, here), text + (f", {here} marked" if here else ""))
+    return Picture(
+        figure(operation, here, hidden=hidden), text + (f", {here} marked" if here else "")
+    )
 
 
 def against_c(original, kernel, *before, operation="wkv5"):
@@ -187,6 +198,8 @@ def _row(found, method):
 
 
 def _times(step):
+    if step.hidden:
+        return "?"
     ours = f"{step.ms:.2f} ms" if step.ms else "not recorded yet"
     return f"{ours} (C: {step.original_ms:.2f})" if step.original_ms else ours
 
