@@ -4,38 +4,49 @@ An adapter only translates: layouts, the form of the decay, the scale. Whatever 
 copies once, outside `run`. To add one, write the function and name it in `PEERS`.
 """
 
+from functools import partial
+from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 
 from rwkv_lessons.bench.methods import Method, with_gradients
 from rwkv_lessons.bench.shapes import DECODE
 
+TUNED = "tuned with 20 ms a configuration"
+
+
+def _rwkv6(name):
+    """flash-linear-attention's function. Its kernels try dozens of configurations each.
+
+    Triton would time each of them for an eighth of a second, which makes minutes.
+    """
+    if find_spec("triton"):
+        from triton.runtime.autotuner import Autotuner
+        from triton.testing import do_bench
+
+        Autotuner.do_bench = property(lambda _: partial(do_bench, warmup=5, rep=20))
+    return getattr(import_module("fla.ops.rwkv6"), name)
+
 
 def fla_chunk(r, k, v, w, u):
     """flash-linear-attention knows no RWKV-5: that is RWKV-6, the same decay at every token."""
-    from fla.ops.rwkv6 import chunk_rwkv6
-
+    chunk_rwkv6 = _rwkv6("chunk_rwkv6")
     w = w.to(r.dtype).expand_as(r).contiguous()
     return lambda: chunk_rwkv6(r, k, v, w, u.to(r.dtype), scale=1.0)[0]
 
 
 def fla_recurrent(r, k, v, w, u):
-    from fla.ops.rwkv6 import fused_recurrent_rwkv6
-
+    fused_recurrent_rwkv6 = _rwkv6("fused_recurrent_rwkv6")
     w = w.to(r.dtype).expand_as(r).contiguous()
     return lambda: fused_recurrent_rwkv6(r, k, v, w, u.to(r.dtype), scale=1.0)[0]
 
 
 def fla_chunk_gradients(r, k, v, w, u):
-    from fla.ops.rwkv6 import chunk_rwkv6
-
-    return _with_gradients(chunk_rwkv6, r, k, v, w, u)
+    return _with_gradients(_rwkv6("chunk_rwkv6"), r, k, v, w, u)
 
 
 def fla_recurrent_gradients(r, k, v, w, u):
-    from fla.ops.rwkv6 import fused_recurrent_rwkv6
-
-    return _with_gradients(fused_recurrent_rwkv6, r, k, v, w, u)
+    return _with_gradients(_rwkv6("fused_recurrent_rwkv6"), r, k, v, w, u)
 
 
 def _with_gradients(f, r, k, v, w, u):
@@ -45,8 +56,7 @@ def _with_gradients(f, r, k, v, w, u):
 
 def fla_step(r, k, v, w, u, s0):
     """FLA has no function of one token, and its state is not updated in place."""
-    from fla.ops.rwkv6 import fused_recurrent_rwkv6
-
+    fused_recurrent_rwkv6 = _rwkv6("fused_recurrent_rwkv6")
     w, u = w.to(r.dtype), u.to(r.dtype)
     options = {"scale": 1.0, "initial_state": s0, "output_final_state": True}
     return lambda: fused_recurrent_rwkv6(r, k, v, w, u, **options)
@@ -65,24 +75,31 @@ def flash_rwkv(r, k, v, w, u):
 
 PEERS = {  # operation → name: (module, distribution, adapter, note)
     "wkv5": {
-        "fla chunk": ("fla", "flash-linear-attention", fla_chunk, "w expanded to [B, T, H, N]"),
+        "fla chunk": (
+            "fla",
+            "flash-linear-attention",
+            fla_chunk,
+            f"{TUNED}, w expanded to [B, T, H, N]",
+        ),
         "fla recurrent": (
             "fla",
             "flash-linear-attention",
             fla_recurrent,
-            "w expanded to [B, T, H, N]",
+            f"{TUNED}, w expanded to [B, T, H, N]",
         ),
         "flash_rwkv": ("flash_rwkv", "flash-rwkv", flash_rwkv, None),
     },
     "wkv6": {
-        "fla chunk": ("fla", "flash-linear-attention", fla_chunk, None),
-        "fla recurrent": ("fla", "flash-linear-attention", fla_recurrent, None),
+        "fla chunk": ("fla", "flash-linear-attention", fla_chunk, TUNED),
+        "fla recurrent": ("fla", "flash-linear-attention", fla_recurrent, TUNED),
     },
     "wkv6-backward": {
-        "fla chunk": ("fla", "flash-linear-attention", fla_chunk_gradients, None),
-        "fla recurrent": ("fla", "flash-linear-attention", fla_recurrent_gradients, None),
+        "fla chunk": ("fla", "flash-linear-attention", fla_chunk_gradients, TUNED),
+        "fla recurrent": ("fla", "flash-linear-attention", fla_recurrent_gradients, TUNED),
     },
-    DECODE: {"fla recurrent": ("fla", "flash-linear-attention", fla_step, "another state")},
+    DECODE: {
+        "fla recurrent": ("fla", "flash-linear-attention", fla_step, f"{TUNED}, another state")
+    },
 }
 
 
