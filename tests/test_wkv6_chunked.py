@@ -12,10 +12,10 @@ from test_wkv6_recurrent import DECAY, ENDS, compiles, interpreted, packed, raw_
 from rwkv_lessons.lab import assembly
 from rwkv_lessons.wkv6 import chunked, segments, strong, wkv6_chunked, wkv6_doubling
 from rwkv_lessons.wkv6.checkpoints import KEEP
-from rwkv_lessons.wkv6.chunk_tiles import FITS, LOG2E
+from rwkv_lessons.wkv6.chunk_tiles import FITS, FITS_TO_END, LOG2E
 
 NAMES = ("o", "s1")
-# Sums of decays are right to 2⁻²² of themselves and at most FITS; 2^FITS to FITS · 2⁻²² ln 2.
+# Sums of decays are right to 2⁻²² of themselves; 2^FITS is then right to FITS · 2⁻²² ln 2.
 FACTORS = 2e-6 + FITS.value * 2**-22 / LOG2E.value
 
 
@@ -54,10 +54,12 @@ def test_chunks_are_the_reference(shape, w):
 
 @interpreted
 @pytest.mark.parametrize("share", [0.5, 0.99, 1.01])
-def test_decays_as_strong_as_factors_can_hold(share):
-    """Below FITS a chunk is one product of factors, above it goes in levels: both are right."""
-    C = chunked.tile_for(1, 100, 8, 8, torch.float32)[-1][-1]
-    x = make(1, 100, 1, 8, 8, -share * FITS.value / LOG2E.value / (C // 2), torch.float32)
+@pytest.mark.parametrize("C, limit, tokens", [(16, FITS_TO_END, 16), (64, FITS, 8)])
+def test_decays_as_strong_as_factors_can_hold(C, limit, tokens, share, monkeypatch):
+    """Products of factors over a chunk, or over runs of 16 in its place, and beyond: all right."""
+    monkeypatch.setitem(chunked.TILE, 4, C * 16)
+    assert chunked.tile_for(1, 100, 8, 8, torch.float32)[-1][-1] == C
+    x = make(1, 100, 1, 8, 8, -share * limit.value / LOG2E.value / tokens, torch.float32)
     near(in_kernels(x), expected(x), FACTORS, NAMES)
 
 
@@ -186,6 +188,13 @@ def test_chunks_of_64_tokens_use_the_warpgroup_matrix_unit(keep):
     assert machine.count("UTMALDG") > 0  # tiles come by the tensor memory accelerator
     assert machine.local_bytes <= 192  # beside the 255 registers
     assert machine.count("HGMMA") <= 4 * machine.count("WARPGROUP.DEPBAR")  # and not one by one
+
+
+@compiles
+def test_strong_decays_use_it_too():
+    machine = code("bf16", over=True)
+    assert machine.count("HGMMA") > 0 and machine.atomics == 0
+    assert machine.shared_bytes <= 227 * 1024 // 2
 
 
 @compiles
