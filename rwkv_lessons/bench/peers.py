@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from rwkv_lessons.bench.methods import Method, with_gradients
 from rwkv_lessons.bench.shapes import DECODE
 
-TUNED = "tuned with 20 ms a configuration"
+HOW = {"fla": "tuned with 20 ms a configuration"}  # module → how it is measured
 
 
 def _rwkv6(name):
@@ -75,31 +75,24 @@ def flash_rwkv(r, k, v, w, u):
 
 PEERS = {  # operation → name: (module, distribution, adapter, note)
     "wkv5": {
-        "fla chunk": (
-            "fla",
-            "flash-linear-attention",
-            fla_chunk,
-            f"{TUNED}, w expanded to [B, T, H, N]",
-        ),
+        "fla chunk": ("fla", "flash-linear-attention", fla_chunk, "w expanded to [B, T, H, N]"),
         "fla recurrent": (
             "fla",
             "flash-linear-attention",
             fla_recurrent,
-            f"{TUNED}, w expanded to [B, T, H, N]",
+            "w expanded to [B, T, H, N]",
         ),
         "flash_rwkv": ("flash_rwkv", "flash-rwkv", flash_rwkv, None),
     },
     "wkv6": {
-        "fla chunk": ("fla", "flash-linear-attention", fla_chunk, TUNED),
-        "fla recurrent": ("fla", "flash-linear-attention", fla_recurrent, TUNED),
+        "fla chunk": ("fla", "flash-linear-attention", fla_chunk, None),
+        "fla recurrent": ("fla", "flash-linear-attention", fla_recurrent, None),
     },
     "wkv6-backward": {
-        "fla chunk": ("fla", "flash-linear-attention", fla_chunk_gradients, TUNED),
-        "fla recurrent": ("fla", "flash-linear-attention", fla_recurrent_gradients, TUNED),
+        "fla chunk": ("fla", "flash-linear-attention", fla_chunk_gradients, None),
+        "fla recurrent": ("fla", "flash-linear-attention", fla_recurrent_gradients, None),
     },
-    DECODE: {
-        "fla recurrent": ("fla", "flash-linear-attention", fla_step, f"{TUNED}, another state")
-    },
+    DECODE: {"fla recurrent": ("fla", "flash-linear-attention", fla_step, "another state")},
 }
 
 
@@ -110,7 +103,7 @@ def peers(operation):
         if find_spec(module) is None:
             missing.append(f"{name}: {distribution} is not installed")
             continue
-        notes = [f"{distribution} {version(distribution)}", note]
+        notes = [f"{distribution} {version(distribution)}", HOW.get(module), note]
         note = ", ".join(filter(None, notes))
         methods[name] = Method(name, adapter, note=note, precise=False)
     return methods, missing

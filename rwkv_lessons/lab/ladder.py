@@ -160,9 +160,8 @@ def ladder(here=None, operation="wkv5", hidden=False):
     climbed = _without(climbed, here) if hidden else climbed
     print(table(climbed, here), source(operation), sep="\n\n")
     text = f"The ladder of {operation}: {recorded} of {len(climbed)} steps recorded"
-    return Picture(
-        figure(operation, here, hidden=hidden), text + (f", {here} marked" if here else "")
-    )
+    text += f", {here} marked" if here else ""
+    return Picture(figure(operation, here, hidden=hidden), text)
 
 
 def against_c(original, kernel, *before, operation="wkv5"):

@@ -1,16 +1,15 @@
 """A learner's notebooks: copies in work/, the exercises in them, and how to run one by itself."""
 
 import ast
-import copy
 import datetime
 import linecache
 import os
 import shutil
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 
 import nbformat
-from nbclient import NotebookClient
 
 from . import exercises
 
@@ -45,8 +44,10 @@ def execute(lesson: Path) -> bool:
 
     Returns whether that differed from what it showed before. Raises what a cell raised.
     """
+    from nbclient import NotebookClient  # slow to import, and for this command alone
+
     before = nbformat.read(lesson, 4)
-    notebook = copy.deepcopy(before)
+    notebook = deepcopy(before)
     path = os.environ.get("PYTHONPATH", "")
     surroundings = {"RWKV_LESSONS_PROGRESS": "off", "PYTHONPATH": f"{exercises.ROOT}:{path}"}
     client = NotebookClient(

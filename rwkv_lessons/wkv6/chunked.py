@@ -39,9 +39,7 @@ from .segments import segment_state, segments_for, wkv6_segments_kernel
 from .strong import EACH, GROUP, wkv6_strong_kernel
 
 TILE = {2: 64 * 64, 4: 16 * 64}  # elements of r that registers hold, by the bytes of one
-TILED_FROM = (
-    2**17
-)  # tokens times heads: with fewer, launches would take the host longer than the GPU
+TILED_FROM = 2**17  # tokens times heads; with fewer, the host would need longer than the GPU
 LARGEST = 256  # keys; the state of 512 would not fit the registers and shared memory of a program
 
 
@@ -127,6 +125,7 @@ def wkv6_chunked_fwd_kernel(
             b_middle = product(tl.trans(b_before), b_v, b_s, LIKE) * tl.exp2(-b_second)[:, None]
             if t + C // 2 < n:
                 keep_state(kept, slot + 1, H, i_h, o_s, m_s, b_middle, K, V)
+        # Without + 0.0 a pipelined loop leaves this product open, and ptxas waits after every one.
         b_s = product(tl.trans(b_k), b_v, b_s, LIKE) + 0.0
         if TILED and cu_seqlens is None:
             o.store([i_b, i_t, i_h, i_v * BV], b_o.to(LIKE).reshape(1, C, 1, BV))
