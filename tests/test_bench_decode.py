@@ -97,6 +97,14 @@ def test_first_calls_need_a_gpu():
     assert set(first.METHODS) - set(METHODS) == {"wkv6", "wkv6-backward", "wkv6_step"}
 
 
+@pytest.mark.parametrize("method", first.METHODS)
+def test_a_first_call_knows_the_code_behind_it(method):
+    row = first._row(method, "float32", "seconds 1.5\n", "", 0)
+    assert (row.host_ms, row.stale) == (1500, False)
+    folder = "wkv6/decode.py" if method == "wkv6_step" else "wkv6/"
+    assert any(folder in source for source in row.sources)
+
+
 def test_first_calls_are_made_in_processes_that_are_ready(monkeypatch):
     script = """
 import sys

@@ -79,5 +79,5 @@ def _row(method, dtype, out, said, code):
 def _sources(method):
     if method == "wkv6_step":
         return decode.SOURCES
-    operation = "wkv6" if method == "recurrent" else method
-    return (methods.library(operation) | methods.recommended(operation))[method].sources
+    operation, name = ("wkv6", method) if method == "recurrent" else (method, "wkv6")
+    return (methods.library(operation) | methods.recommended(operation))[name].sources
