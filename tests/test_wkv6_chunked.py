@@ -10,7 +10,7 @@ from test_wkv6 import DECAYS, make, near
 from test_wkv6_recurrent import DECAY, ENDS, compiles, interpreted, packed, raw_of
 
 from rwkv_lessons.lab import assembly
-from rwkv_lessons.wkv6 import chunked, segments, strong, wkv6_chunked, wkv6_doubling
+from rwkv_lessons.wkv6 import chunked, chunked_hopper, segments, strong, wkv6_chunked, wkv6_doubling
 from rwkv_lessons.wkv6.checkpoints import KEEP
 from rwkv_lessons.wkv6.chunk_tiles import FITS, FITS_TO_END, LOG2E
 
@@ -83,27 +83,6 @@ def test_strong_groups_are_done_over_and_leave_the_others_alone(keep, each, monk
 
 
 @interpreted
-@pytest.mark.parametrize("keep", [False, True])
-@pytest.mark.parametrize("ends", [None, [0, 1, 1, 70, 200, 330]])
-@pytest.mark.parametrize("raw_decay", [False, True])
-def test_tiles_by_descriptors(ends, keep, raw_decay, monkeypatch):
-    in_segments(monkeypatch, 2)
-    monkeypatch.setattr(chunked, "loads_tiles", lambda *_: True)
-    monkeypatch.setitem(chunked.TILE, 4, 64 * 64)  # the interpreter multiplies no bfloat16
-    if ends is None:
-        x, cu_seqlens = make(2, 170, 2, 64, 64, dtype=torch.float32), None
-    else:
-        x, cu_seqlens = packed(torch.float32, 64, 64, ends)
-    options = {"cu_seqlens": cu_seqlens, "scale": 0.7, "raw_decay": raw_decay}
-    x = raw_of(x) if raw_decay else x
-    o, s1, kept = in_kernels(x, *options.values(), keep=keep)
-    near((o, s1), expected(x, **options), FACTORS, NAMES)
-    monkeypatch.setattr(chunked, "loads_tiles", lambda *_: False)
-    *same, kept_too = in_kernels(x, *options.values(), keep=keep)
-    assert torch.equal(o, same[0]) and torch.equal(s1, same[1]) and torch.equal(kept, kept_too)
-
-
-@interpreted
 @settings(max_examples=12, deadline=None)
 @given(T=st.integers(1, 40), K=st.integers(1, 18), V=st.integers(1, 18), w=st.sampled_from(DECAYS))
 def test_chunks_at_any_shape(T, K, V, w):
@@ -166,16 +145,12 @@ def code(dtype, keep=False, over=False, K=64):
     *_, warps, (K, V, BK, BV, C) = chunked.tile_for(512, 4096, K, K, torch_dtype)
     kept, sizes = x if keep else None, (K, V, BK, BV, C, KEEP, strong.GROUP)
     if over:
-        kernel, tensors = strong.wkv6_strong_kernel, (x, x, x, x, f, None, f, "*i32", x, kept)
+        kernel, tensors = strong.wkv6_strong_kernel, (x, x, x, x, f, None, f, "*i8", x, kept)
         numbers, constants = (n, n, n, n, n, "fp32"), (*sizes, strong.EACH, False)
     else:
-        tiled = dtype == "bf16" and K == 64
-        if tiled:
-            x = f"tensordesc<{dtype}[1, {C}, 1, 64]>"
-            kept = f"tensordesc<{dtype}[1, 1, 64, 64]>" if keep else None
-        kernel, constants = chunked.wkv6_chunked_fwd_kernel, (*sizes, False, tiled)
-        tensors = (x, x, x, x, f, f, None, None, None, x, f, kept, f, "*i32")
         numbers = (n, n, n, n, n, n, "fp32")
+        kernel, constants = chunked.wkv6_chunked_fwd_kernel, (*sizes, False)
+        tensors = (x, x, x, x, f, f, None, None, None, x, f, kept, f, "*i8")
     return assembly.assembly(kernel, *tensors, *numbers, *constants, num_warps=warps)
 
 
@@ -271,7 +246,7 @@ def test_packed_on_a_gpu(raw_decay, dtype):
 @pytest.fixture
 def tiled(monkeypatch):
     """Tiles by the tensor memory accelerator, however few tokens there are."""
-    monkeypatch.setattr(chunked, "TILED_FROM", 0)
+    monkeypatch.setattr(chunked_hopper, "WORTH", 0)
 
 
 @pytest.mark.gpu

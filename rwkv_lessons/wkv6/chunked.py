@@ -17,7 +17,6 @@ import functools
 import torch
 import triton
 import triton.language as tl
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..compile_triton import compile_together
 from ..launch_triton import launch, launches_directly
@@ -25,13 +24,13 @@ from .checkpoints import KEEP, checkpoints, first_checkpoint, place, sequence_bo
 from .chunk_tiles import (
     FITS_TO_END,
     LOG2E,
-    finite,
     log2_decays,
-    log_of,
+    log_decay,
     of_halves,
     product,
 )
 from .chunked_backward import backward
+from .chunked_hopper import suits_hopper, tiles, wkv6_hopper_kernel
 from .doubling import wkv6_doubling
 from .operators import define_forward, empty_results, keep_inputs, sequences_in
 from .options import check_call, holds_float64, wants_gradients
@@ -39,7 +38,6 @@ from .segments import segment_state, segments_for, wkv6_segments_kernel
 from .strong import EACH, GROUP, wkv6_strong_kernel
 
 TILE = {2: 64 * 64, 4: 16 * 64}  # elements of r that registers hold, by the bytes of one
-TILED_FROM = 2**17  # tokens times heads; with fewer, the host would need longer than the GPU
 LARGEST = 256  # keys; the state of 512 would not fit the registers and shared memory of a program
 
 
@@ -48,15 +46,14 @@ def wkv6_chunked_fwd_kernel(
     r, k, v, w, u, s0, cu_seqlens, left, decays, o, s1, kept, before, strong,
     has_s0, T, H, segments, span, groups, scale,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
-    KEEP: tl.constexpr, GROUP: tl.constexpr, RAW: tl.constexpr, TILED: tl.constexpr,
+    KEEP: tl.constexpr, GROUP: tl.constexpr, RAW: tl.constexpr,
 ):  # fmt: skip
     """kept gets the states before tokens 0, KEEP, … of each sequence, if it is not None.
 
-    before, strong: of each group of a program the state before it, and whether its o has to be
-    done over. TILED: r, k, v, w and, if sequences are not packed, o are descriptors of tensors,
-    which move tiles; kept may be one.
+    before, strong: of each group of a program the state before it, if that is not kept, and the
+    keys for which its o has to be done over.
     """
-    LIKE: tl.constexpr = v.dtype if TILED else v.dtype.element_ty
+    LIKE: tl.constexpr = v.dtype.element_ty
     FULL: tl.constexpr = LIKE == tl.float32
     i_n, i_g, i_h, i_v = place(tl.program_id(0), segments, H, V, BV)
     start, end = sequence_bounds(cu_seqlens, i_n, T)
@@ -77,24 +74,12 @@ def wkv6_chunked_fwd_kernel(
         b_s = segment_state(b_s, left, decays, i_n, i_g, i_h, segments, H, o_k, o_s, m_s, K, V)
     halves, b_fits = of_halves(row, C), tl.full([BK], 1, tl.int32)
 
-    for t in tl.range(0, n, C, num_stages=2 if TILED else 1):  # more leave room for fewer programs
+    for t in tl.range(0, n, C, num_stages=1):  # more leave room for fewer programs
         at, m_t = (start + skipped + t) * H + i_h, row < n - t
-        if TILED:
-            i_b, i_t = i_n.to(tl.int32), (skipped + t).to(tl.int32)
-            if cu_seqlens is not None:
-                i_b, i_t = 0, (start + skipped + t).to(tl.int32)
-            b_w = w.load([i_b, i_t, i_h, 0]).reshape(C, BK)
-            b_r = r.load([i_b, i_t, i_h, 0]).reshape(C, BK).to(tl.float32) * scale
-            b_k = k.load([i_b, i_t, i_h, 0]).reshape(C, BK).to(tl.float32)
-            b_v = v.load([i_b, i_t, i_h, i_v * BV]).reshape(C, BV)
-            if cu_seqlens is not None:  # what follows are the next sequence's tokens, not zeros
-                b_w, b_k = tl.where(m_t, b_w, 0.0), tl.where(m_t, b_k, 0.0)
-        else:
-            b_w = tl.load(w + at * K + o_tk, m_t & m_k, 0.0)
-            b_r = tl.load(r + at * K + o_tk, m_t & m_k, 0.0).to(tl.float32) * scale
-            b_k = tl.load(k + at * K + o_tk, m_t & m_k, 0.0).to(tl.float32)
-            b_v = tl.load(v + at * V + o_tv, m_t & m_v, 0.0)
-        b_w = finite(log_of(b_w, m_t & m_k, RAW))
+        b_w = log_decay(w + at * K + o_tk, m_t & m_k, RAW)
+        b_r = tl.load(r + at * K + o_tk, m_t & m_k, 0.0).to(tl.float32) * scale
+        b_k = tl.load(k + at * K + o_tk, m_t & m_k, 0.0).to(tl.float32)
+        b_v = tl.load(v + at * V + o_tv, m_t & m_v, 0.0)
         b_halves = log2_decays(halves, b_w, FULL, BY_KEY=True)  # eight columns for each half
         b_total = tl.sum(b_halves, 1) / 8  # [BK]
         b_bonus = tl.sum(b_r * b_k * b_u[None, :], 1)[:, None]  # [C, 1]
@@ -103,11 +88,13 @@ def wkv6_chunked_fwd_kernel(
             if C >= KEEP or t % KEEP == 0:
                 keep_state(kept, slot, H, i_h, o_s, m_s, b_s, K, V)
         i_group = tl.program_id(0).to(tl.int64) * groups + t // GROUP
-        if t % GROUP == 0:
-            tl.store(before + i_group * BK * BV + o_before, b_s)
+        if before is not None:
+            if t % GROUP == 0:
+                b_before = b_s.to(before.dtype.element_ty)
+                tl.store(before + i_group * BK * BV + o_before, b_before)
         b_fits &= (b_total >= -FITS_TO_END).to(tl.int32)  # NaN does not
         if (t + C) % GROUP == 0 or t + C >= n:
-            tl.store(strong + i_group, 1 - tl.min(b_fits, 0))
+            tl.store(strong + i_group * BK + o_k, 1 - b_fits)
             b_fits = tl.full([BK], 1, tl.int32)
 
         b_later = log2_decays(col > row, b_w, FULL)
@@ -125,12 +112,8 @@ def wkv6_chunked_fwd_kernel(
             b_middle = product(tl.trans(b_before), b_v, b_s, LIKE) * tl.exp2(-b_second)[:, None]
             if t + C // 2 < n:
                 keep_state(kept, slot + 1, H, i_h, o_s, m_s, b_middle, K, V)
-        # Without + 0.0 a pipelined loop leaves this product open, and ptxas waits after every one.
-        b_s = product(tl.trans(b_k), b_v, b_s, LIKE) + 0.0
-        if TILED and cu_seqlens is None:
-            o.store([i_b, i_t, i_h, i_v * BV], b_o.to(LIKE).reshape(1, C, 1, BV))
-        else:
-            tl.store(o + at * V + o_tv, b_o.to(LIKE), m_t & m_v)
+        b_s = product(tl.trans(b_k), b_v, b_s, LIKE)
+        tl.store(o + at * V + o_tv, b_o.to(LIKE), m_t & m_v)
 
     is_last = i_g == tl.maximum(tl.cdiv(end - start, span) - 1, 0)
     tl.store(s1 + i_s + o_s, b_s, m_s & is_last)
@@ -138,11 +121,8 @@ def wkv6_chunked_fwd_kernel(
 
 @triton.jit
 def keep_state(kept, slot, H, i_h, o_s, m_s, b_s, K: tl.constexpr, V: tl.constexpr):
-    if isinstance(kept, tl.tensor_descriptor):
-        kept.store([slot.to(tl.int32), i_h, 0, 0], b_s.to(kept.dtype).reshape(1, 1, K, V))
-    else:
-        at = (slot * H + i_h) * K * V
-        tl.store(kept + at + o_s, b_s.to(kept.dtype.element_ty), m_s)
+    at = (slot * H + i_h) * K * V
+    tl.store(kept + at + o_s, b_s.to(kept.dtype.element_ty), m_s)
 
 
 def forward(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, keep):
@@ -178,9 +158,11 @@ def mix(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, kept=None):
     cu_seqlens = None if cu_seqlens is None else cu_seqlens.contiguous()
 
     programs, segments, span, warps, sizes = tile_for(S * H, T, K, V, r.dtype)
-    (K, V, BK, BV, C), walks, groups = sizes, programs * segments, triton.cdiv(span, GROUP)
-    before = torch.empty((walks, groups, BK, BV), **new)
-    strong = torch.empty((walks, groups), dtype=torch.int32, device=r.device)
+    (K, V, BK, BV, _), walks, groups = sizes, programs * segments, triton.cdiv(span, GROUP)
+    before = None
+    if kept is None:
+        before = torch.empty((walks, groups, BK, BV), dtype=kept_dtype(r), device=r.device)
+    strong = torch.empty((walks, groups, BK), dtype=torch.int8, device=r.device)
     left = decays = None
     launches = []
     if segments > 1:
@@ -190,51 +172,35 @@ def mix(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, kept=None):
             wkv6_segments_kernel, programs * (segments - 1), warps,
             (k, v, w, cu_seqlens, left, decays), (T, H, segments, span), (*sizes, raw_decay), {},
         ))  # fmt: skip
-    inputs, written, states = (r, k, v, w), o, kept
-    tiled = loads_tiles(inputs, r.shape[0] * T * H, sizes)
-    if tiled:
-        inputs = [descriptor(x, 1, C, 1, 64) for x in inputs]
-        written = descriptor(o, 1, C, 1, 64) if cu_seqlens is None else o
-        if kept is not None and kept.dtype == r.dtype:
-            states = descriptor(kept, 1, 1, 64, 64)
-    launches.append((
-        wkv6_chunked_fwd_kernel, walks, warps,
-        (*inputs, u, start, cu_seqlens, left, decays, written, s1, states, before, strong),
-        (int(s0 is not None), T, H, segments, span, groups, scale),
-        (*sizes, KEEP, GROUP, raw_decay, tiled), {},
-    ))  # fmt: skip
+    inputs, numbers = (r, k, v, w), (int(s0 is not None), T, H, segments, span, groups, scale)
+    others, results = (u, start, cu_seqlens, left, decays), (s1, kept, before, strong)
+    if on_hopper := suits_hopper(inputs, sizes):
+        *inputs, written = (tiles(x, H * K) for x in (*inputs, o))
+        states = (None if x is None else tiles(x, V) for x in (kept, before))
+        launches.append((
+            wkv6_hopper_kernel, walks, warps,
+            (*inputs, *others, written, o, s1, *states, strong),
+            numbers, (KEEP, GROUP, raw_decay, scale != 1), {},
+        ))  # fmt: skip
+    else:
+        launches.append((
+            wkv6_chunked_fwd_kernel, walks, warps, (*inputs, *others, o, *results),
+            numbers, (*sizes, KEEP, GROUP, raw_decay), {},
+        ))  # fmt: skip
     launches.append((
         wkv6_strong_kernel, walks * triton.cdiv(groups, EACH), warps,
         (r, k, v, w, u, cu_seqlens, before, strong, o, kept),
         (T, H, segments, span, groups, scale), (*sizes, KEEP, GROUP, EACH, raw_decay), {},
     ))  # fmt: skip
-    kind = ("forward", r.device, r.dtype, w.dtype, u.dtype, sizes, segments > 1, raw_decay, tiled)
-    compile_together((*kind, cu_seqlens is None, kept is None), launches)
+    which = segments > 1, raw_decay, on_hopper, scale != 1, cu_seqlens is None, kept is None
+    kind = ("forward", r.device, r.dtype, w.dtype, u.dtype, sizes, *which)
+    compile_together(kind, launches)
     for kernel, programs, warps, tensors, numbers, constants, _ in launches:
-        if tiled and kernel is wkv6_chunked_fwd_kernel:
+        if kernel is wkv6_hopper_kernel:  # descriptors are more than addresses
             kernel[(programs,)](*tensors, *numbers, *constants, num_warps=warps)
         else:
             launch(kernel, programs, warps, tensors, numbers, constants)
     return o, s1
-
-
-def loads_tiles(inputs, tokens, sizes):
-    """Whether the tensor memory accelerator moves r, k, v and w; for this many tokens of heads.
-
-    Describing tensors to it costs the host some 50 µs a launch.
-    """
-    size = inputs[0].element_size()
-    return (
-        tokens >= TILED_FROM
-        and size == 2 == inputs[3].element_size()
-        and sizes[:4] == (64, 64, 64, 64)
-        and all(x.data_ptr() % 16 == 0 for x in inputs)
-        and torch.cuda.get_device_capability(inputs[0].device) >= (9, 0)
-    )
-
-
-def descriptor(x, *tile):
-    return TensorDescriptor(x, x.shape, x.stride(), list(tile))
 
 
 @functools.cache

@@ -33,7 +33,9 @@ def wkv6_strong_kernel(
     n = tl.minimum(end - start - skipped, span).to(tl.int32)
     i_kept = first_checkpoint(cu_seqlens, start, i_n, T, KEEP) + skipped // KEEP
     i_group, o_group = walk.to(tl.int64) * groups, first + tl.arange(0, EACH)
-    b_strong = tl.load(strong + i_group + o_group, o_group * GROUP < n, 0)
+    o_strong = (i_group + o_group)[:, None] * BK + tl.arange(0, BK)[None, :]
+    b_strong = tl.load(strong + o_strong, (o_group * GROUP < n)[:, None], 0).to(tl.int32)
+    b_strong = tl.max(b_strong, 1)  # [EACH]
     if tl.max(b_strong, 0) == 0:
         return
 
@@ -47,10 +49,14 @@ def wkv6_strong_kernel(
     o_before = o_k[:, None] * BV + tl.arange(0, BV)[None, :]
     last = tl.minimum((first + EACH) * GROUP, n)
     for t in tl.range(first * GROUP, last, C, num_stages=1):
-        at_group = i_group + t // GROUP
-        if tl.load(strong + at_group) != 0:
+        if tl.max(tl.where(o_group == t // GROUP, b_strong, 0), 0) != 0:
             if t % GROUP == 0:
-                b_s = tl.load(before + at_group * BK * BV + o_before)
+                if kept is None:
+                    b_s = tl.load(before + (i_group + t // GROUP) * BK * BV + o_before)
+                else:
+                    at_group = ((i_kept + t // KEEP) * H + i_h) * K * V
+                    b_s = tl.load(kept + at_group + o_s, m_s, 0.0)
+                b_s = b_s.to(tl.float32)
             at, m_t = (start + skipped + t) * H + i_h, row < n - t
             b_w = log_decay(w + at * K + o_tk, m_t & m_k, RAW, True)
             b_r = tl.load(r + at * K + o_tk, m_t & m_k, 0.0).to(tl.float32) * scale
@@ -61,8 +67,7 @@ def wkv6_strong_kernel(
             b_a = level_products(b_r, b_k, b_w, row, col, C, LIKE)
             b_a = tl.where(row > col, b_a, tl.where(row == col, b_bonus, 0.0))
             b_r *= tl.exp2(log2_decays(col < row, b_w, FULL))
-            b_read = b_s.to(LIKE) if LIKE == tl.bfloat16 else b_s
-            b_o = product(b_r, b_read, tl.zeros([C, BV], tl.float32), LIKE)
+            b_o = product(b_r, b_s, tl.zeros([C, BV], tl.float32), LIKE)
             b_o = product(b_a, b_v, b_o, LIKE)
             tl.store(o + at * V + o_tv, b_o.to(o.dtype.element_ty), m_t & m_v)
             if kept is not None and C > KEEP:
