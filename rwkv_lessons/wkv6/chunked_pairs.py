@@ -179,7 +179,7 @@ def keys_of_chunk(
     o_tk = (first * H + i_h) * K + o_t[:, None] * (H * K) + o_k[None, :]
     o_tv = (first * H + i_h) * V + o_t[:, None] * (H * V) + o_v[None, :]
     o_state = at * K * V + o_k[:, None] * V + o_v[None, :]
-    b_w = log_decay(w + o_tk, m_tk, RAW, True)
+    b_w = log_decay(w + o_tk, m_tk, RAW)
     b_do = tl.load(do + o_tv, mask=m_tv, other=0)
     b_v = tl.load(v + o_tv, mask=m_tv, other=0)
     b_s = tl.load(kept + o_state, mask=m_state, other=0)
@@ -296,7 +296,7 @@ def values_of_chunk(
     o_tk = (first * H + i_h) * K + o_t[:, None] * (H * K) + o_k[None, :]
     o_tv = (first * H + i_h) * V + o_t[:, None] * (H * V) + o_v[None, :]
     o_state = at * K * V + o_k[:, None] * V + o_v[None, :]
-    b_w = log_decay(w + o_tk, m_tk, RAW, True)
+    b_w = log_decay(w + o_tk, m_tk, RAW)
     b_r = tl.load(r + o_tk, mask=m_tk, other=0).to(tl.float32) * scale
     b_k = tl.load(k + o_tk, mask=m_tk, other=0).to(tl.float32)
     b_do = tl.load(do + o_tv, mask=m_tv, other=0)

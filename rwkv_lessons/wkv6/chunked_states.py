@@ -75,7 +75,7 @@ def state_gradients(
         m_tk = (t < length)[:, None] & m_k[None, :]
         m_tv = (t < length)[:, None] & m_v[None, :]
         at = (start + c * C) * H + i_h
-        b_w = log_decay(w + at * K + o_t[:, None] * (H * K) + o_k[None, :], m_tk, RAW, True)
+        b_w = log_decay(w + at * K + o_t[:, None] * (H * K) + o_k[None, :], m_tk, RAW)
         b_r = tl.load(r + at * K + o_t[:, None] * (H * K) + o_k[None, :], mask=m_tk, other=0)
         b_do = tl.load(do + at * V + o_t[:, None] * (H * V) + o_v[None, :], mask=m_tv, other=0)
         b_halves = log2_decays(halves, b_w, FULL, 3, BY_KEY=True)  # [BK, 16]
