@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from .checkpoints import first_checkpoint, sequence_bounds
-from .chunk_tiles import log2_decays, log_decay, product_tf32
+from .chunk_tiles import log2_decays, log_decay, of_halves, product_tf32
 
 
 @triton.jit(do_not_specialize=["T", "H", "scale", "segment", "segments"])
@@ -53,8 +53,7 @@ def state_gradients(
     o_state = o_k[:, None] * V + o_v[None, :]
     m_state = m_k[:, None] & m_v[None, :]
     row, column = o_t[:, None], o_t[None, :]
-    o_half = tl.arange(0, 16)[None, :]  # eight columns of ones for each half of a chunk
-    halves = (row < C // 2) == (o_half < 8)
+    halves, o_half = of_halves(row, C), tl.arange(0, 16)[None, :]
     b_ds = tl.zeros([BK, BV], tl.float32)
     if not LOCAL:
         if ds1 is not None:
