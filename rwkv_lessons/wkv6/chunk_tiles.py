@@ -30,13 +30,12 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def log_decay(at, m_w, RAW: tl.constexpr, FINITE: tl.constexpr):
-    """The log decays at these addresses, and 0 outside the mask; at least FAR, if FINITE.
+def log_decay(at, m_w, RAW: tl.constexpr):
+    """The log decays at these addresses, at least FAR, and 0 outside the mask.
 
     Of a raw parameter x the log decay is -exp(x), in float32.
     """
-    b_w = log_of(tl.load(at, m_w, 0.0), m_w, RAW)
-    return finite(b_w) if FINITE else b_w
+    return finite(log_of(tl.load(at, m_w, 0.0), m_w, RAW))
 
 
 @triton.jit

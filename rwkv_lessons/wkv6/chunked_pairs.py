@@ -13,8 +13,11 @@ b = k dk, but of pairs and states only, the log decay of token j gets what passe
 a and b hold every pair of the chunk once each, made of the same rounded factors, so those that do
 not pass j cancel to the last bits of float32, even where they are thousands of times dw.
 
-LEVELS: where decays are too strong for 1 / e. As in doubling.py, runs of 1, 2, 4, … tokens then
-meet in pairs, each factor at most 1; and dw is a sum of what passes, without differences.
+LEVELS: where decays are too strong for 1 / e. As in doubling.py, runs of 16, 8, 4, … tokens then
+meet in pairs, each factor at most 1; and dw is a sum of what passes, without differences. For
+inputs of 16 bits that ends at runs of which both halves fit; each is split at its middle, as above.
+Tokens side by side have no decay between them: in such short runs they may be a million times dw,
+more than float32 would cancel, so they stay out of its differences.
 
 What moves through memory, and what bounds it: chunked_backward.py.
 """
@@ -23,7 +26,15 @@ import triton
 import triton.language as tl
 
 from .checkpoints import chunk_bounds
-from .chunk_tiles import FITS, from_middle, log2_decays, log_decay, product_tf32, weighted_sums
+from .chunk_tiles import (
+    FITS,
+    LOG2E,
+    from_middle,
+    log2_decays,
+    log_decay,
+    product_tf32,
+    weighted_sums,
+)
 
 SEARCHED = tl.constexpr(64)  # chunks that a program looks through for strong decays
 FITS_FULL = tl.constexpr(30.0)  # where float32 inputs want five digits of dw
@@ -48,27 +59,109 @@ def middle_factors(b_w, row, column, C: tl.constexpr, FULL: tl.constexpr):
 
 
 @triton.jit
-def run_decay(b_w, row, column, run):
-    """Decay from the start of its run to a token of a right run, to the end in a left run."""
-    inside = tl.where(row // run % 2 == 1, column < row, column > row)
-    return tl.exp2(log2_decays((row // run == column // run) & inside, b_w, True, 3))
+def half_that_fits(b_w, C: tl.constexpr):
+    """Half of the longest run, of 16, 8 or 4 tokens, whose halves fit wherever it is; else 1."""
+    row, leaf = tl.arange(0, C)[:, None], C + tl.arange(0, C)[None, :]
+    # halves of 8, 4, 2 tokens as the nodes of a heap over the chunk: 4 …, 8 …, 16 …, if C is 32
+    halves = (row == leaf // 8) | (row == leaf // 4) | (row == leaf // 2)
+    b_fits = log2_decays(halves, b_w, False) >= -FITS  # NaN does not
+    smaller = tl.where(row < C // 4, 4, tl.where(row < C // 2, 2, 1))
+    return tl.min(tl.min(tl.where(b_fits, 8, smaller), 1), 0)
+
+
+# The run of token t is right of another if t & run, run being a power of 2; tokens s and t are in
+# one run if s ^ t < run, and in two that meet if s ^ t is less than twice that.
 
 
 @triton.jit
-def is_pair(row, column, run):
-    """Which tokens are in two neighbouring runs that meet."""
-    return (row // run != column // run) & (row // (2 * run) == column // (2 * run))
+def inside_run(row, column, run):
+    """Tokens before `row` in its run, if that is a right one; after it, if it is a left one."""
+    towards = tl.where((row & run) != 0, column < row, column > row)
+    return (row ^ column < run) & towards
 
 
 @triton.jit
-def last_slot(deepest, first_slot, each, slots, i_h, H, FULL: tl.constexpr, LEVELS: tl.constexpr):
-    """Where a program's chunks end; where they start, if LEVELS and no decay there needs them."""
-    last = tl.minimum(first_slot + each, slots)
+def meeting(b_r, b_k, b_w, run, C: tl.constexpr, FULL: tl.constexpr):
+    """What right and left runs meet with, the decays in it, and which tokens then do, [C, C]."""
+    row, column = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
+    b_e = tl.exp2(log2_decays(inside_run(row, column, run), b_w, FULL, 3))
+    b_z = tl.where((row & run) != 0, b_r, b_k) * b_e
+    return b_z, b_e, (row ^ column) & -run == run
+
+
+@triton.jit
+def meet(b_dr, b_dk, b_dw, b_r, b_k, b_w, b_g, run, C: tl.constexpr, FULL: tl.constexpr):
+    """dr, dk, dw, and what right and left runs add to them."""
+    row, column = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
+    b_z, b_e, pairs = meeting(b_r, b_k, b_w, run, C, FULL)
+    b_y = product_tf32(tl.where(pairs, b_g, 0), b_z, tl.zeros_like(b_z), FULL)
+    b_dw = product_tf32(inside_run(column, row, run).to(tl.float32), b_y * b_z, b_dw, FULL)
+    b_y *= b_e
+    is_right = (row & run) != 0
+    return b_dr + tl.where(is_right, b_y, 0), b_dk + tl.where(is_right, 0, b_y), b_dw
+
+
+@triton.jit
+def half_factors(b_w, half, C: tl.constexpr):
+    """As `middle_factors`, for each run of two halves: decays between its middle and its tokens."""
+    row, column = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
+    b_x = log2_decays(inside_run(row, column, half), b_w, False, 3)
+    # only halves of one token do not fit, which nobody asks for
+    b_over = tl.exp2(tl.minimum(-b_x - b_w.to(tl.float32) * LOG2E, FITS))
+    b_x, is_right = tl.exp2(b_x), (row & half) != 0
+    return tl.where(is_right, b_x, b_over), tl.where(is_right, b_over, b_x)
+
+
+@triton.jit
+def within(b_dr, b_dk, b_dw, b_r, b_k, b_w, b_g, half, C: tl.constexpr):
+    """dr, dk, dw, and what the tokens of one run of two halves add to them."""
+    row, column = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
+    zero, same = tl.zeros_like(b_r), row ^ column < 2 * half
+    b_er, b_ek = half_factors(b_w, half, C)
+    b_rm, b_km = tf32(b_r * b_er, False), tf32(b_k * b_ek, False)
+    b_g = tf32(tl.where(same, b_g, 0), False)
+    short = half < 8  # in longer runs decays are weak enough for the differences of dw
+    b_far = tl.where(short & (tl.abs(row - column) == 1), 0, b_g)
+    b_y = product_tf32(tl.where(row > column, b_far, 0), b_km, zero, False)
+    b_a = b_rm * b_y
+    if short:
+        b_y = product_tf32(tl.where(row == column + 1, b_g, 0), b_km, b_y, False)
+    b_dr += b_y * b_er
+    b_y = product_tf32(tl.where(row < column, b_far, 0), b_rm, zero, False)
+    b_b = b_km * b_y
+    if short:
+        b_y = product_tf32(tl.where(row + 1 == column, b_g, 0), b_rm, b_y, False)
+    b_dk += b_y * b_ek
+    b_dw += weighted_sums(same & (column > row), b_a - b_b, False, 3) - b_b
+    return b_dr, b_dk, b_dw
+
+
+@triton.jit
+def chunks_to_do(
+    deepest, where, first_slot, each, slots, T, i_h, H,
+    C: tl.constexpr, FULL: tl.constexpr, LEVELS: tl.constexpr,
+):  # fmt: skip
+    """Where a program's chunks end, and which they are.
+
+    If LEVELS, as if those that need them stood first; the bits of a number say which do.
+    """
+    last, strong = tl.minimum(first_slot + each, slots), 0
     if LEVELS:
-        o_slot = first_slot + tl.arange(0, SEARCHED)
-        b_deepest = tl.load(deepest + o_slot * H + i_h, mask=o_slot < slots, other=0)
-        last = tl.where(tl.min(b_deepest) < (-FITS_FULL if FULL else -FITS), last, first_slot)
-    return last
+        o_bit = tl.arange(0, SEARCHED)
+        o_slot = tl.minimum(first_slot + o_bit, slots - 1)
+        first, end = chunk_bounds(where, o_slot, T, C)  # packed sequences leave places free
+        b_strong = tl.load(deepest + o_slot * H + i_h) < (-FITS_FULL if FULL else -FITS)
+        b_strong = b_strong & (first < end) & (first_slot + o_bit < slots)
+        last = first_slot + tl.sum(b_strong.to(tl.int32), 0)
+        strong = tl.sum(b_strong.to(tl.int64) << o_bit, 0)
+    return last, strong
+
+
+@triton.jit
+def lowest(bits):
+    """The number of the lowest bit that is set: the exponent of what it stands for."""
+    only = (bits & -bits).to(tl.float32).to(tl.int32, bitcast=True)
+    return (only >> 23 & 255) - 127
 
 
 @triton.jit
@@ -78,6 +171,7 @@ def keys_of_chunk(
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
     NV: tl.constexpr, RAW: tl.constexpr, FULL: tl.constexpr, LEVELS: tl.constexpr,
 ):  # fmt: skip
+    AHEAD: tl.constexpr = BK + BV <= 128 and not FULL  # a loop keeps Triton from loading ahead
     o_t, o_v = tl.arange(0, C), tl.arange(0, BV)
     row, column = o_t[:, None], o_t[None, :]
     m_k, m_v, m_t = o_k < K, o_v < V, (first + o_t < end)[:, None]
@@ -85,7 +179,7 @@ def keys_of_chunk(
     o_tk = (first * H + i_h) * K + o_t[:, None] * (H * K) + o_k[None, :]
     o_tv = (first * H + i_h) * V + o_t[:, None] * (H * V) + o_v[None, :]
     o_state = at * K * V + o_k[:, None] * V + o_v[None, :]
-    b_w = log_decay(w + o_tk, m_tk, RAW, True)
+    b_w = log_decay(w + o_tk, m_tk, RAW)
     b_do = tl.load(do + o_tv, mask=m_tv, other=0)
     b_v = tl.load(v + o_tv, mask=m_tv, other=0)
     b_s = tl.load(kept + o_state, mask=m_state, other=0)
@@ -106,22 +200,25 @@ def keys_of_chunk(
     b_dr = product_tf32(b_do, tl.trans(b_s), zero, FULL)
     b_dk = product_tf32(b_v, tl.trans(b_ds), zero, FULL)
     if LEVELS:
+        b_g = tl.where(row > column, b_g, b_gt)
         b_dr *= tl.exp2(log2_decays(column < row, b_w, FULL, 3))
         b_dk *= tl.exp2(log2_decays(column > row, b_w, FULL, 3))
-        b_dw = weighted_sums(column > row, b_r * b_dr, FULL, 3)
-        b_dw += weighted_sums(column < row, b_k * b_dk, FULL, 3)
-        b_g = tl.where(row > column, b_g, b_gt)
-        run = C // 2
-        while run > 0:
-            is_right = row // run % 2 == 1
-            b_e = run_decay(b_w, row, column, run)
-            b_z = tl.where(is_right, b_r, b_k) * b_e
-            b_y = product_tf32(tl.where(is_pair(row, column, run), b_g, 0), b_z, zero, True)
-            inside = tl.where(column // run % 2 == 1, row < column, row > column)
-            b_dw += weighted_sums((row // run == column // run) & inside, b_y * b_z, True, 3)
-            b_dr += tl.where(is_right, b_y * b_e, 0)
-            b_dk += tl.where(is_right, 0, b_y * b_e)
-            run = run // 2
+        b_dw = product_tf32((column > row).to(tl.float32), b_r * b_dr, zero, FULL)
+        b_dw = product_tf32((column < row).to(tl.float32), b_k * b_dk, b_dw, FULL)
+        half = 0 if FULL else half_that_fits(b_w, C)
+        if AHEAD:
+            b_dr, b_dk, b_dw = meet(b_dr, b_dk, b_dw, b_r, b_k, b_w, b_g, C // 2, C, FULL)
+            for i in tl.static_range(1, 4):
+                run = half << i
+                if run < C // 2:
+                    b_dr, b_dk, b_dw = meet(b_dr, b_dk, b_dw, b_r, b_k, b_w, b_g, run, C, FULL)
+        else:
+            run = C // 2
+            while run > half:
+                b_dr, b_dk, b_dw = meet(b_dr, b_dk, b_dw, b_r, b_k, b_w, b_g, run, C, FULL)
+                run //= 2
+        if not FULL:
+            b_dr, b_dk, b_dw = within(b_dr, b_dk, b_dw, b_r, b_k, b_w, b_g, half, C)
     else:
         b_er, b_ek = middle_factors(b_w, row, column, C, FULL)
         b_dr *= b_er * tl.exp2(b_early)[None, :]
@@ -160,19 +257,29 @@ def keys_gradients(
     i = tl.program_id(0)
     i_k, i_h, first_slot = i % NK, i // NK % H, i // (NK * H) * each
     o_k = i_k * BK + tl.arange(0, BK)
-    last = last_slot(deepest, first_slot, each, slots, i_h, H, FULL, LEVELS)
-    for slot in tl.range(first_slot, last, num_stages=1 if LEVELS or FULL or BK + BV > 128 else 3):
+    last, strong = chunks_to_do(deepest, where, first_slot, each, slots, T, i_h, H, C, FULL, LEVELS)
+    if LEVELS:
+        if strong == 0:
+            return
+    for slot in tl.range(first_slot, last, num_stages=1 if FULL or BK + BV > 128 else 3):
+        if LEVELS:
+            slot = first_slot + lowest(strong)
+            strong = strong & (strong - 1)
         first, end = chunk_bounds(where, slot, T, C)
         at = slot * H + i_h.to(tl.int64)
-        needed = True
-        if LEVELS:
-            needed = tl.load(deepest + at) < (-FITS_FULL if FULL else -FITS)
-            needed = needed & (first < end)  # packed sequences leave places free
-        if needed:
-            keys_of_chunk(
-                r, k, v, w, u, kept, d_kept, through, decays, do, dr, dk, dw, du,
-                first, end, at, i_h, o_k, H, scale, K, V, BK, BV, C, NV, RAW, FULL, LEVELS,
-            )  # fmt: skip
+        keys_of_chunk(
+            r, k, v, w, u, kept, d_kept, through, decays, do, dr, dk, dw, du,
+            first, end, at, i_h, o_k, H, scale, K, V, BK, BV, C, NV, RAW, FULL, LEVELS,
+        )  # fmt: skip
+
+
+@triton.jit
+def pairs_that_meet(b_r, b_k, b_w, run, C: tl.constexpr, FULL: tl.constexpr):
+    """Σ r[t] k[s] · (the decays between) for s in a left and t in the right run, [s, t]; else 0."""
+    row, column = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
+    b_z, _, pairs = meeting(b_r, b_k, b_w, run, C, FULL)
+    b_zz = product_tf32(b_z, tl.trans(b_z), tl.zeros([C, C], tl.float32), FULL)
+    return tl.where(pairs & (row < column), b_zz, 0)
 
 
 @triton.jit
@@ -181,6 +288,7 @@ def values_of_chunk(
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
     RAW: tl.constexpr, FULL: tl.constexpr, LEVELS: tl.constexpr,
 ):  # fmt: skip
+    AHEAD: tl.constexpr = BK + BV <= 128 and not FULL  # a loop keeps Triton from loading ahead
     o_t, o_k = tl.arange(0, C), tl.arange(0, BK)
     row, column = o_t[:, None], o_t[None, :]
     m_k, m_v, m_t = o_k < K, o_v < V, (first + o_t < end)[:, None]
@@ -188,22 +296,35 @@ def values_of_chunk(
     o_tk = (first * H + i_h) * K + o_t[:, None] * (H * K) + o_k[None, :]
     o_tv = (first * H + i_h) * V + o_t[:, None] * (H * V) + o_v[None, :]
     o_state = at * K * V + o_k[:, None] * V + o_v[None, :]
-    b_w = log_decay(w + o_tk, m_tk, RAW, True)
+    b_w = log_decay(w + o_tk, m_tk, RAW)
     b_r = tl.load(r + o_tk, mask=m_tk, other=0).to(tl.float32) * scale
     b_k = tl.load(k + o_tk, mask=m_tk, other=0).to(tl.float32)
     b_do = tl.load(do + o_tv, mask=m_tv, other=0)
     b_ds = tl.load(d_kept + o_state, mask=m_state, other=0)
     b_u = tl.load(u + i_h * K + o_k, mask=m_k, other=0).to(tl.float32)
 
-    zero, b_pairs = tl.zeros([C, BV], tl.float32), tl.zeros([C, C], tl.float32)
+    b_dv, b_pairs = tl.zeros([C, BV], tl.float32), tl.zeros([C, C], tl.float32)
     if LEVELS:
         b_y = tl.exp2(log2_decays(column > row, b_w, FULL, 3))
-        run = C // 2
-        while run > 0:
-            b_z = tl.where(row // run % 2 == 1, b_r, b_k) * run_decay(b_w, row, column, run)
-            b_zz = product_tf32(b_z, tl.trans(b_z), tl.zeros([C, C], tl.float32), True)
-            b_pairs = tl.where(is_pair(row, column, run), b_zz, b_pairs)
-            run = run // 2
+        half = 0 if FULL else half_that_fits(b_w, C)
+        if AHEAD:
+            b_pairs = pairs_that_meet(b_r, b_k, b_w, C // 2, C, FULL)
+            for i in tl.static_range(1, 4):
+                run = half << i
+                if run < C // 2:
+                    # not in b_pairs: Triton cuts a branch that ends in [C, C] in other tiles
+                    b_zz = pairs_that_meet(b_r, b_k, b_w, run, C, FULL)
+                    b_dv = product_tf32(b_zz, b_do.to(tl.float32), b_dv, FULL)
+        else:
+            run = C // 2
+            while run > half:
+                b_pairs += pairs_that_meet(b_r, b_k, b_w, run, C, FULL)
+                run //= 2
+        if not FULL:
+            b_er, b_ek = half_factors(b_w, half, C)
+            b_zz = tl.zeros([C, C], tl.float32)
+            b_zz = product_tf32(b_k * b_ek, tl.trans(b_r * b_er), b_zz, FULL)
+            b_pairs = tl.where(row ^ column < 2 * half, b_zz, b_pairs)
     else:
         b_late = tl.load(decays + (at * 2 + 1) * K + o_k, mask=m_k, other=0)
         b_er, b_ek = middle_factors(b_w, row, column, C, FULL)
@@ -211,7 +332,7 @@ def values_of_chunk(
         b_pairs = product_tf32(b_k * b_ek, tl.trans(b_r * b_er), b_pairs, FULL)  # [s, t]
     b_self = tl.sum(b_r * b_u[None, :] * b_k, 1)
     b_pairs = tl.where(row < column, b_pairs, tl.where(row == column, b_self[None, :], 0))
-    b_dv = product_tf32(b_k * b_y, b_ds.to(tl.float32), zero, FULL)
+    b_dv = product_tf32(b_k * b_y, b_ds.to(tl.float32), b_dv, FULL)
     b_dv = product_tf32(b_pairs, b_do.to(tl.float32), b_dv, FULL)
     tl.store(dv + o_tv, b_dv.to(dv.dtype.element_ty), mask=m_tv)
 
@@ -227,16 +348,17 @@ def values_gradients(
     i = tl.program_id(0)
     i_v, i_h, first_slot = i % NV, i // NV % H, i // (NV * H) * each
     o_v = i_v * BV + tl.arange(0, BV)
-    last = last_slot(deepest, first_slot, each, slots, i_h, H, FULL, LEVELS)
-    for slot in tl.range(first_slot, last, num_stages=1 if LEVELS or FULL or BK + BV > 128 else 3):
+    last, strong = chunks_to_do(deepest, where, first_slot, each, slots, T, i_h, H, C, FULL, LEVELS)
+    if LEVELS:
+        if strong == 0:
+            return
+    for slot in tl.range(first_slot, last, num_stages=1 if FULL or BK + BV > 128 else 3):
+        if LEVELS:
+            slot = first_slot + lowest(strong)
+            strong = strong & (strong - 1)
         first, end = chunk_bounds(where, slot, T, C)
         at = slot * H + i_h.to(tl.int64)
-        needed = True
-        if LEVELS:
-            needed = tl.load(deepest + at) < (-FITS_FULL if FULL else -FITS)
-            needed = needed & (first < end)
-        if needed:
-            values_of_chunk(
-                r, k, w, u, d_kept, decays, do, dv, first, end, at, i_h, o_v, H, scale,
-                K, V, BK, BV, C, RAW, FULL, LEVELS,
-            )  # fmt: skip
+        values_of_chunk(
+            r, k, w, u, d_kept, decays, do, dv, first, end, at, i_h, o_v, H, scale,
+            K, V, BK, BV, C, RAW, FULL, LEVELS,
+        )  # fmt: skip

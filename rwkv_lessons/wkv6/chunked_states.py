@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from .checkpoints import first_checkpoint, sequence_bounds
-from .chunk_tiles import log2_decays, log_decay, product_tf32
+from .chunk_tiles import log2_decays, log_decay, of_halves, product_tf32
 
 
 @triton.jit(do_not_specialize=["T", "H", "scale", "segment", "segments"])
@@ -53,8 +53,7 @@ def state_gradients(
     o_state = o_k[:, None] * V + o_v[None, :]
     m_state = m_k[:, None] & m_v[None, :]
     row, column = o_t[:, None], o_t[None, :]
-    o_half = tl.arange(0, 16)[None, :]  # eight columns of ones for each half of a chunk
-    halves = (row < C // 2) == (o_half < 8)
+    halves, o_half = of_halves(row, C), tl.arange(0, 16)[None, :]
     b_ds = tl.zeros([BK, BV], tl.float32)
     if not LOCAL:
         if ds1 is not None:
@@ -75,7 +74,7 @@ def state_gradients(
         m_tk = (t < length)[:, None] & m_k[None, :]
         m_tv = (t < length)[:, None] & m_v[None, :]
         at = (start + c * C) * H + i_h
-        b_w = log_decay(w + at * K + o_t[:, None] * (H * K) + o_k[None, :], m_tk, RAW, True)
+        b_w = log_decay(w + at * K + o_t[:, None] * (H * K) + o_k[None, :], m_tk, RAW)
         b_r = tl.load(r + at * K + o_t[:, None] * (H * K) + o_k[None, :], mask=m_tk, other=0)
         b_do = tl.load(do + at * V + o_t[:, None] * (H * V) + o_v[None, :], mask=m_tv, other=0)
         b_halves = log2_decays(halves, b_w, FULL, 3, BY_KEY=True)  # [BK, 16]

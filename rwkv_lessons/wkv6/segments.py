@@ -65,7 +65,7 @@ def wkv6_segments_kernel(
 
     for t in tl.range(0, n, C, num_stages=3):
         at, m_t = (start + t) * H + i_h, row < n - t
-        b_w = log_decay(w + at * K + o_tk, m_t & m_k, RAW, True)
+        b_w = log_decay(w + at * K + o_tk, m_t & m_k, RAW)
         b_k = tl.load(k + at * K + o_tk, m_t & m_k, 0.0).to(tl.float32)
         b_v = tl.load(v + at * V + o_tv, m_t & m_v, 0.0)
         b_across = tl.sum(log2_decays(ones, b_w, FULL, BY_KEY=True), 1) / 16  # [BK]

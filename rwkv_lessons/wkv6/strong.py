@@ -58,7 +58,7 @@ def wkv6_strong_kernel(
                     b_s = tl.load(kept + at_group + o_s, m_s, 0.0)
                 b_s = b_s.to(tl.float32)
             at, m_t = (start + skipped + t) * H + i_h, row < n - t
-            b_w = log_decay(w + at * K + o_tk, m_t & m_k, RAW, True)
+            b_w = log_decay(w + at * K + o_tk, m_t & m_k, RAW)
             b_r = tl.load(r + at * K + o_tk, m_t & m_k, 0.0).to(tl.float32) * scale
             b_k = tl.load(k + at * K + o_tk, m_t & m_k, 0.0).to(tl.float32)
             b_v = tl.load(v + at * V + o_tv, m_t & m_v, 0.0)
