@@ -10,7 +10,7 @@ from test_wkv6 import DECAYS, make, near
 from test_wkv6_recurrent import DECAY, ENDS, compiles, interpreted, packed, raw_of
 
 from rwkv_lessons.lab import assembly
-from rwkv_lessons.wkv6 import chunked, chunked_hopper, segments, strong, wkv6_chunked, wkv6_doubling
+from rwkv_lessons.wkv6 import chunked, segments, strong, wkv6_chunked, wkv6_doubling
 from rwkv_lessons.wkv6.checkpoints import KEEP
 from rwkv_lessons.wkv6.chunk_tiles import FITS, FITS_TO_END, LOG2E
 
@@ -246,7 +246,7 @@ def test_packed_on_a_gpu(raw_decay, dtype):
 @pytest.fixture
 def tiled(monkeypatch):
     """Tiles by the tensor memory accelerator, however few tokens there are."""
-    monkeypatch.setattr(chunked_hopper, "WORTH", 0)
+    monkeypatch.setattr(chunked, "WORTH", 0)
 
 
 @pytest.mark.gpu

@@ -9,7 +9,7 @@ import triton.language as tl
 from triton.runtime import interpreter
 
 from rwkv_lessons.lab.assembly import assembly
-from rwkv_lessons.wkv6 import chunked, chunked_hopper, chunked_backward
+from rwkv_lessons.wkv6 import chunked, chunked_backward
 from rwkv_lessons.wkv6.checkpoints import KEEP, checkpoints
 from rwkv_lessons.wkv6.chunked import wkv6_chunked
 from rwkv_lessons.wkv6.chunked_backward import gradients
@@ -282,7 +282,7 @@ def test_packed_on_the_gpu():
 @pytest.mark.parametrize("tiled", [False, True])
 @pytest.mark.parametrize("T", [1, 500])
 def test_through_the_public_function(T, tiled, monkeypatch):
-    monkeypatch.setattr(chunked_hopper, "WORTH", 0 if tiled else 2**62)
+    monkeypatch.setattr(chunked, "WORTH", 0 if tiled else 2**62)
     inputs, do, ds1 = draw(2, T, 3, 64, 64, dtype=torch.bfloat16)
     leaves = [x.requires_grad_() for x in inputs]
     o, s1 = wkv6_chunked(*leaves)

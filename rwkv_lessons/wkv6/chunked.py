@@ -30,14 +30,16 @@ from .chunk_tiles import (
     product,
 )
 from .chunked_backward import backward
-from .chunked_hopper import suits_hopper, tiles, wkv6_hopper_kernel
+from .chunked_hopper import wkv6_hopper_kernel
 from .doubling import wkv6_doubling
+from .hopper_tiles import suits_hopper, tiles
 from .operators import define_forward, empty_results, keep_inputs, sequences_in
 from .options import check_call, holds_float64, wants_gradients
 from .segments import segment_state, segments_for, wkv6_segments_kernel
 from .strong import EACH, GROUP, wkv6_strong_kernel
 
 TILE = {2: 64 * 64, 4: 16 * 64}  # elements of r that registers hold, by the bytes of one
+WORTH = 2**17  # tokens times heads: describing tiles costs the host 50 µs more than addresses
 LARGEST = 256  # keys; the state of 512 would not fit the registers and shared memory of a program
 
 
@@ -174,7 +176,8 @@ def mix(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, kept=None):
         ))  # fmt: skip
     inputs, numbers = (r, k, v, w), (int(s0 is not None), T, H, segments, span, groups, scale)
     others, results = (u, start, cu_seqlens, left, decays), (s1, kept, before, strong)
-    if on_hopper := suits_hopper(inputs, sizes):
+    on_hopper = sizes[:2] == (64, 64) and r.shape[0] * T * H >= WORTH and suits_hopper(inputs)
+    if on_hopper:
         *inputs, written = (tiles(x, H * K) for x in (*inputs, o))
         states = (None if x is None else tiles(x, V) for x in (kept, before))
         launches.append((

@@ -1,17 +1,17 @@
 """The forward kernel of chunked.py once more, in Gluon, for Hopper and bfloat16 heads of 64.
 
 Triton waits for each of the eleven products of a chunk before it starts the next. Here they start
-together as soon as their operands are there, and a chunk waits three times:
+as soon as their operands are there, and a chunk waits three times:
 
-    sums of decays       →  r and k decayed to the chunk's end, each in two bfloat16 pieces
-    r kᵀ, r S, S + kᵀ v  →  the scores, masked, with the bonus on the diagonal
-    scores v             →  o
+    sums of decays         →  r and k decayed to the chunk's end, in two bfloat16 pieces each
+    r kᵀ, r S, S + kᵀ v    →  the scores, in one; the bonus on their diagonal
+    scores v               →  o
 
-What is the left factor of a product stays in registers as it is. w, k and S go to shared memory,
-into the tiles that the tensor memory accelerator brought; it has the next chunk on its way.
+A left factor stays in registers, if it can. What else a product reads goes through shared memory,
+into tiles whose tokens are in registers by then. The tensor memory accelerator brings the next
+chunk meanwhile, and stores o and the states; Triton adds barriers where threads share a tile.
 """
 
-import torch
 import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -22,88 +22,22 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from .checkpoints import first_checkpoint, place, sequence_bounds
 from .chunk_tiles import FAR, FITS_TO_END, LOG2E
-
-WORTH = 2**17  # tokens times heads: describing tensors to the accelerator costs the host 50 µs
-C = gl.constexpr(64)  # tokens of a chunk, keys and values of a head
-TILE = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2))
-barrier = getattr(gl, "barrier", None) or gl.thread_barrier  # its name in Triton 3.7, and in 3.6
-
-
-@gluon.constexpr_function
-def product_of(columns):
-    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
-
-
-@gluon.jit
-def rounded(x):
-    """A float32 tile in bfloat16, two at a time: one at a time, ptxas takes the unit of exp2."""
-    return gl.inline_asm_elementwise(
-        "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,r,r", [x], gl.bfloat16, is_pure=True, pack=2
-    )
-
-
-@gluon.jit
-def widened(x):
-    """A bfloat16 tile in float32, in one instruction each, where Triton takes three for two."""
-    both: gl.constexpr = """{
-        .reg .b32 first, second;
-        shl.b32 first, $2, 16;
-        and.b32 second, $2, 0xffff0000;
-        mov.b32 $0, first;
-        mov.b32 $1, second;
-    }"""
-    return gl.inline_asm_elementwise(both, "=f,=f,r", [x], gl.float32, is_pure=True, pack=2)
-
-
-@gluon.jit
-def finite(x):
-    """A bfloat16 tile of log decays, with FAR in the place of what is less."""
-    far: gl.constexpr = "{ .reg .b32 far; mov.b32 far, 0xc61cc61c; max.NaN.bf16x2 $0, $1, far; }"
-    return gl.inline_asm_elementwise(far, "=r,r", [x], gl.bfloat16, is_pure=True, pack=2)
-
-
-@gluon.jit
-def in_two(x):
-    """A float32 tile as two of bfloat16, which hold 16 of its 24 bits."""
-    high = rounded(x)
-    return high, rounded(x - widened(high))
-
-
-@gluon.jit
-def masked(x, bonus, where):
-    """A float32 tile in bfloat16 below the diagonal, the bonus on it.
-
-    where: its upper byte is full below the diagonal, its lower byte on it.
-    """
-    either: gl.constexpr = """{
-        .reg .b32 below, there;
-        prmt.b32 below, $3, 0, 0x3311;
-        prmt.b32 there, $3, 0, 0x2200;
-        and.b32 below, below, $1;
-        and.b32 there, there, $2;
-        or.b32 $0, below, there;
-    }"""
-    x, bonus = gl.broadcast(rounded(x), bonus)
-    tiles = [x, bonus, where]
-    return gl.inline_asm_elementwise(either, "=r,r,r,r", tiles, gl.bfloat16, is_pure=True, pack=2)
-
-
-@gluon.jit
-def left_in_two(x):
-    """The same, as left factors of products, for which a thread already has what it needs."""
-    LEFT: gl.constexpr = gl.DotOperandLayout(0, x.type.layout, 2)
-    high, low = in_two(x)
-    return gl.convert_layout(high, LEFT), gl.convert_layout(low, LEFT)
-
-
-@gluon.jit
-def announce(arrived, there):
-    """Says that a tile will arrive, if it is there."""
-    mbarrier.expect(arrived, C * C * 2, pred=there)
+from .hopper_tiles import (
+    TILE,
+    C,
+    announce,
+    as_left,
+    at_least,
+    barrier,
+    below_and_on_diagonal,
+    in_two,
+    product_of,
+    rounded,
+    widened,
+)
 
 
 @gluon.jit(do_not_specialize=["has_s0", "T", "H", "segments", "span", "groups", "scale"])
@@ -112,13 +46,12 @@ def wkv6_hopper_kernel(
     has_s0, T, H, segments, span, groups, scale,
     KEEP: gl.constexpr, GROUP: gl.constexpr, RAW: gl.constexpr, SCALED: gl.constexpr,
 ):  # fmt: skip
-    """r, k, v, w, o and kept are descriptors of [tokens, H·64] and [states·H·64, 64] tensors.
+    """r, k, v, w and o are descriptors of [tokens, H·64], kept and before of [states·64, 64].
 
-    o_rows is o again, for a last chunk that is not whole. The rest as in chunked.py.
+    o_rows is o again, for a last chunk that is not whole. The rest is as in chunked.py.
     """
     TILES: gl.constexpr = product_of(64)
     SUMS: gl.constexpr = product_of(8)
-    LEFT: gl.constexpr = gl.DotOperandLayout(0, TILES, 2)
     ROWS: gl.constexpr = gl.SliceLayout(1, TILES)
     i_n, i_g, i_h, _ = place(gl.program_id(0), segments, H, 64, 64)
     start, end = sequence_bounds(cu_seqlens, i_n, T)
@@ -135,9 +68,7 @@ def wkv6_hopper_kernel(
     s_low = gl.allocate_shared_memory(gl.bfloat16, [C, C], TILE)  # of k
     s_state = gl.allocate_shared_memory(gl.bfloat16, [C, C], TILE)
     s_where = gl.allocate_shared_memory(gl.int16, [C, C], TILE)
-    if kept is None:
-        s_high = gl.allocate_shared_memory(gl.bfloat16, [C, C], TILE)
-    else:
+    if kept is not None:
         s_middle = gl.allocate_shared_memory(gl.bfloat16, [C, C], TILE)
     BARS: gl.constexpr = mbarrier.MBarrierLayout()
     r_there = gl.allocate_shared_memory(gl.int64, [2, 1], BARS)
@@ -208,7 +139,7 @@ def wkv6_hopper_kernel(
             s_log.store(high)
             s_low.store(low)
         else:
-            b_w = finite(b_w.to(gl.bfloat16))
+            b_w = at_least(b_w.to(gl.bfloat16), FAR)
             s_log.store(b_w)
             b_w = widened(b_w)
         fence_async_shared()
@@ -255,14 +186,12 @@ def wkv6_hopper_kernel(
         if SCALED:
             b_r *= scale
         high, low = in_two(b_k)
-        if kept is None:
-            k_high = s_high
-        else:
-            k_high = s_k.index(i)  # two programs have no room for more
+        k_high = s_k.index(i)
         k_low, b_v = s_low, s_v.index(i)
         k_high.store(high)
         k_low.store(low)
-        r_high, r_low = left_in_two(b_r)
+        r_high, r_low = in_two(b_r)
+        r_high, r_low = as_left(r_high), as_left(r_low)
         if kept is not None or t % GROUP == 0:
             s_w.index(i).store(rounded(b_s))
         b_s *= gl.exp2(b_total)[:, None]
@@ -296,8 +225,7 @@ def wkv6_hopper_kernel(
                 k_low.slice(0, half, 0).permute((1, 0)), first_v, b_s, is_async=True
             )
         b_a, r_high, r_low = warpgroup_mma_wait(2, deps=(b_a, r_high, r_low))
-        b_a = masked(b_a, b_bonus.to(gl.bfloat16), s_where.load(TILES))
-        b_a = gl.convert_layout(b_a, LEFT)
+        b_a = as_left(below_and_on_diagonal(b_a, b_bonus.to(gl.bfloat16), s_where.load(TILES)))
         b_o = warpgroup_mma(b_a, b_v, b_o, is_async=True)
         if kept is not None:
             b_s = warpgroup_mma_wait(1, deps=(b_s,))
@@ -325,19 +253,3 @@ def wkv6_hopper_kernel(
     tma.store_wait(0)
     is_last = i_g == gl.maximum(gl.cdiv(end - start, span) - 1, 0)
     gl.store(s1 + i_s + o_s, b_s, (row >= 0) & is_last)
-
-
-def suits_hopper(inputs, sizes):
-    """Whether the kernel can take r, k, v and w, and is worth it."""
-    B, T, H, _ = inputs[0].shape
-    return (
-        B * T * H >= WORTH
-        and all(x.dtype == torch.bfloat16 and x.data_ptr() % 16 == 0 for x in inputs)
-        and sizes[:2] == (64, 64)
-        and torch.cuda.get_device_capability(inputs[0].device)[0] == 9
-    )
-
-
-def tiles(x, columns):
-    """Describes x as rows of so many columns, of which tiles are moved."""
-    return TensorDescriptor.from_tensor(x.view(-1, columns), [C.value, C.value], TILE.value)

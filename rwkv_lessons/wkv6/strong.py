@@ -12,7 +12,7 @@ from .checkpoints import first_checkpoint, place, sequence_bounds
 from .chunk_tiles import level_products, log2_decays, log_decay, of_halves, product
 
 GROUP = 128  # tokens; less would cost more writing of states, more a longer walk over them again
-EACH = 4  # groups that a program looks at
+EACH = 2  # groups that a program looks at
 
 
 @triton.jit(do_not_specialize=["T", "H", "segments", "span", "groups", "scale"])

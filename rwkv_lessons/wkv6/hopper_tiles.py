@@ -1,0 +1,107 @@
+"""Tiles of 64 × 64 for kernels in Gluon, on Hopper: layouts, and conversions that ptxas does well.
+
+With inline PTX, a pair of bfloat16 at a time. What Triton makes of the same in Python takes half as
+many instructions again, and rounds with the unit that exp2 needs.
+"""
+
+import torch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+C = gl.constexpr(64)  # rows and columns of a tile
+TILE = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2))  # in shared memory
+barrier = getattr(gl, "barrier", None) or gl.thread_barrier  # its name in Triton 3.7, and in 3.6
+
+
+@gluon.constexpr_function
+def product_of(columns):
+    """The layout of a product of 64 rows and so many columns, in the registers of four warps."""
+    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
+
+
+@gluon.jit
+def rounded(x):
+    """A float32 tile in bfloat16."""
+    return gl.inline_asm_elementwise(
+        "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,r,r", [x], gl.bfloat16, is_pure=True, pack=2
+    )
+
+
+@gluon.jit
+def widened(x):
+    """A bfloat16 tile in float32."""
+    both: gl.constexpr = """{
+        .reg .b32 first, second;
+        shl.b32 first, $2, 16;
+        and.b32 second, $2, 0xffff0000;
+        mov.b32 $0, first;
+        mov.b32 $1, second;
+    }"""
+    return gl.inline_asm_elementwise(both, "=f,=f,r", [x], gl.float32, is_pure=True, pack=2)
+
+
+@gluon.jit
+def at_least(x, least):
+    """A bfloat16 tile with `least` in the place of what is less; NaN stays."""
+    least = gl.full(x.shape, least, gl.bfloat16, x.type.layout)
+    larger: gl.constexpr = "max.NaN.bf16x2 $0, $1, $2;"
+    return gl.inline_asm_elementwise(
+        larger, "=r,r,r", [x, least], gl.bfloat16, is_pure=True, pack=2
+    )
+
+
+@gluon.jit
+def in_two(x):
+    """A float32 tile as two of bfloat16, which hold 16 of its 24 bits."""
+    high = rounded(x)
+    return high, rounded(x - widened(high))
+
+
+@gluon.jit
+def as_left(x):
+    """A tile as the left factor of a product, for which a thread already has what it needs.
+
+    Not for a tile from before a loop: ptxas 12.8 does not keep its registers for the next round.
+    """
+    return gl.convert_layout(x, gl.DotOperandLayout(0, x.type.layout, 2))
+
+
+@gluon.jit
+def below_and_on_diagonal(x, on, where):
+    """A float32 tile in bfloat16, with `on` on the diagonal and 0 above.
+
+    where: an int16 tile whose upper bytes are full below the diagonal, and whose lower ones on it.
+    """
+    either: gl.constexpr = """{
+        .reg .b32 below, there;
+        prmt.b32 below, $3, 0, 0x3311;
+        prmt.b32 there, $3, 0, 0x2200;
+        and.b32 below, below, $1;
+        and.b32 there, there, $2;
+        or.b32 $0, below, there;
+    }"""
+    x, on = gl.broadcast(rounded(x), on)
+    return gl.inline_asm_elementwise(
+        either, "=r,r,r,r", [x, on, where], gl.bfloat16, is_pure=True, pack=2
+    )
+
+
+@gluon.jit
+def announce(arrived, there):
+    """Says that a tile of bfloat16 will arrive, if it is there."""
+    mbarrier.expect(arrived, C * C * 2, pred=there)
+
+
+def tiles(x, columns):
+    """Describes x as rows of so many columns, of which tiles are moved."""
+    return TensorDescriptor.from_tensor(x.view(-1, columns), [C.value, C.value], TILE.value)
+
+
+def suits_hopper(tensors):
+    """Whether these are tensors of which this machine can move and multiply such tiles."""
+    return (
+        all(x.dtype == torch.bfloat16 and x.data_ptr() % 16 == 0 for x in tensors)
+        and torch.cuda.get_device_capability(tensors[0].device)[0] == 9
+    )
