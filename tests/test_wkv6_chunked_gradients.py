@@ -211,7 +211,7 @@ HALF = 2.5e-3
 
 # Halves of runs: weak enough for a chunk; 8 tokens fit (to -6.9), 4 (to -13.9), 2 (to -27.7); 1.
 @pytest.mark.parametrize("decay", ["mixed", "strong", "any", -3.4, -3.6, -6.8, -7.1, -13.7, -14.0,
-                                   -27.5, -28.0, -1e4, -math.inf])  # fmt: skip
+                                   -27.5, -28.0, -1e30, -math.inf])  # fmt: skip
 def test_half_precision(decay, products_of_a_card):
     """float16, as the interpreter knows no bfloat16 sums; decays, and so dw, in float32."""
     inputs, do, ds1 = draw(1, 70, 1, 16, 16, decay, torch.float16)
@@ -347,17 +347,23 @@ def test_machine_code_of_keys_and_values():
         assert any("TF32" in op for op in kinds) and any("BF16" in op for op in kinds)
 
 
-def test_machine_code_of_levels():
+@pytest.mark.parametrize("N", [64, 256])
+def test_machine_code_of_levels(N):
+    (key_block, all_v), (all_k, value_block) = chunked_backward.blocks(N, N, False)[1:]
     tokens, rest = [B16] * 4, (INT, INT, "fp32", INT, INT)
+    flags = FLAGS | {"LEVELS": True, "num_warps": 4 if N <= 64 else 8}
+    flags |= {"K": N, "V": N, "C": KEEP, "maxnreg": chunked_backward.MOST_REGISTERS}
     keys = assembly(
         keys_gradients, *tokens, F32, B16, B16, F32, F32, F32, None, *[B16] * 4, F32, *rest,
-        NV=1, LEVELS=True, **SIZES, **FLAGS,
+        NV=1, BK=key_block, BV=all_v, **flags,
     )  # fmt: skip
     values = assembly(
         values_gradients, *tokens[:3], F32, B16, F32, F32, None, B16, B16, *rest,
-        LEVELS=True, **SIZES, **FLAGS,
+        BK=all_k, BV=value_block, **flags,
     )  # fmt: skip
     for code in (keys, values):
-        assert code.spill_stores <= 256 and code.atomics == 0
+        assert code.registers > 200 and code.atomics == 0
+        assert code.spill_stores <= (256 if N == 64 else 6000)
         assert code.shared_bytes <= 227 * 1024 // 2  # two programs a multiprocessor
-        assert code.count("LDGSTS") > 0  # a loop in a chunk's work would keep the next one waiting
+        # a loop in a chunk's work would keep the next one waiting; larger heads have no room for it
+        assert (code.count("LDGSTS") > 0) == (N == 64)

@@ -26,7 +26,8 @@ from .operators import define_backward, sequences_in
 
 FILLED = 512  # walks that fill a card; with fewer, each is cut into segments
 SHORTEST = 16  # chunks in a segment, so that cutting costs less than it gains
-MOST_REGISTERS = 255  # unless told, ptxas 12.8 gives the float32 kernels 32 and spills 10 to 17 KB
+# Unless told, ptxas 12.8 gives float32 kernels, and those in levels, 32 and spills 10 to 18 KB.
+MOST_REGISTERS = 255
 EACH = 8  # chunks that a program of keys or values takes in turn, loading the next meanwhile
 
 
@@ -104,8 +105,8 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale=1.0, raw_decay
         for first in ((True, False) if segments > 1 else (False,))
     ]  # fmt: skip
     pairs, warps = [], 4 if max(K, V) <= 64 else 8
-    most = {"maxnreg": MOST_REGISTERS if full else None}
     for levels, (each, keys, values) in zip((False, True), programs[1:], strict=True):
+        most = {"maxnreg": MOST_REGISTERS if full or levels else None}
         pairs.append((
             keys_gradients, keys, warps,
             (r, k, v, w, u, kept, d_kept, through, decays, deepest, where, do, dr, dk, dw, du),
