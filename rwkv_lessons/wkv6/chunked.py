@@ -5,11 +5,12 @@ r, k and S decayed to the end of the chunk (chunk_tiles.py), a chunk is
 
     o = r S + tril(r kᵀ, bonus on the diagonal) v          S ← S + kᵀ v
 
-r, k, v, w and o move once. Of 16 bits and 64 keys, the tensor memory accelerator brings the next
-chunk meanwhile. Registers bound it: 255 leave room for two programs a multiprocessor, too few to
-hide what its barriers cost (docs/designs_wkv6.md). r decayed to the end grows; where decays are too
-strong for that S is still right, and strong.py does o over. Where there are few heads, several
-programs walk along one sequence (segments.py). Gradients: chunked_backward.py.
+r, k, v, w and o move once. chunked_hopper.py does the same on Hopper, for bfloat16 heads of 64, in
+half of the time; this kernel is for all else. Registers bound it: 255 leave room for two programs a
+multiprocessor, too few to hide what its barriers cost (docs/designs_wkv6.md). r decayed to the end
+grows; where decays are too strong for that S is still right, and strong.py does o over. Where there
+are few heads, several programs walk along one sequence (segments.py). Gradients:
+chunked_backward.py.
 """
 
 import functools
@@ -32,14 +33,14 @@ from .chunk_tiles import (
 from .chunked_backward import backward
 from .chunked_hopper import wkv6_hopper_kernel
 from .doubling import wkv6_doubling
-from .hopper_tiles import suits_hopper, tiles
+from .hopper_tiles import launch_tiles, suits_hopper, tiles
 from .operators import define_forward, empty_results, keep_inputs, sequences_in
 from .options import check_call, holds_float64, wants_gradients
 from .segments import segment_state, segments_for, wkv6_segments_kernel
 from .strong import EACH, GROUP, wkv6_strong_kernel
 
 TILE = {2: 64 * 64, 4: 16 * 64}  # elements of r that registers hold, by the bytes of one
-WORTH = 2**17  # tokens times heads: describing tiles costs the host 50 µs more than addresses
+WORTH = 2**17  # tokens times heads: with fewer, describing tiles takes longer than the GPU
 LARGEST = 256  # keys; the state of 512 would not fit the registers and shared memory of a program
 
 
@@ -199,10 +200,8 @@ def mix(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, kept=None):
     kind = ("forward", r.device, r.dtype, w.dtype, u.dtype, sizes, *which)
     compile_together(kind, launches)
     for kernel, programs, warps, tensors, numbers, constants, _ in launches:
-        if kernel is wkv6_hopper_kernel:  # descriptors are more than addresses
-            kernel[(programs,)](*tensors, *numbers, *constants, num_warps=warps)
-        else:
-            launch(kernel, programs, warps, tensors, numbers, constants)
+        way = launch_tiles if kernel is wkv6_hopper_kernel else launch
+        way(kernel, programs, warps, tensors, numbers, constants)
     return o, s1
 
 
