@@ -4,6 +4,8 @@ With inline PTX, a pair of bfloat16 at a time. What Triton makes of the same in 
 many instructions again, and rounds with the unit that exp2 needs.
 """
 
+import functools
+
 import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -144,7 +146,11 @@ def launch_tiles(kernel, programs, num_warps, tensors, numbers, constants):
 
 def suits_hopper(tensors):
     """Whether these are tensors of which this machine can move and multiply such tiles."""
-    return (
-        all(x.dtype == torch.bfloat16 and x.data_ptr() % 16 == 0 for x in tensors)
-        and torch.cuda.get_device_capability(tensors[0].device)[0] == 9
+    return all(x.dtype == torch.bfloat16 and x.data_ptr() % 16 == 0 for x in tensors) and is_hopper(
+        tensors[0].device
     )
+
+
+@functools.cache
+def is_hopper(device):
+    return torch.cuda.get_device_capability(device)[0] == 9
