@@ -306,7 +306,7 @@ FLAGS = {"RAW": False, "FULL": False, "num_warps": 4}
 @pytest.mark.parametrize("segments", [False, True])
 def test_machine_code_of_the_walk(segments):
     local = F32 if segments else None
-    args = (B16, B16, B16, F32, local, local, None, B16, F32, None, F32)
+    args = (B16, B16, B16, B16, F32, local, local, None, B16, F32, F32, None, F32)
     flags = {"LOCAL": False, "maxnreg": 128} | FLAGS
     code = assembly(state_gradients, *args, INT, INT, "fp32", INT, INT, **SIZES, **flags)
     assert code.spill_stores <= 8 and code.count("HGMMA") > 0  # 128 registers: four a processor
@@ -321,7 +321,7 @@ def test_machine_code_of_float32_uses_the_registers(N):
     flags = FLAGS | {"FULL": True, "num_warps": 4 if N <= 64 else 8, "LEVELS": False}
     flags |= {"K": N, "V": N, "C": KEEP, "maxnreg": chunked_backward.MOST_REGISTERS}
     keys = assembly(
-        keys_gradients, *[F32] * 9, None, *[F32] * 5, *rest, BK=key_block, BV=all_v, **flags
+        keys_gradients, *[F32] * 10, None, *[F32] * 5, *rest, NV=1, BK=key_block, BV=all_v, **flags
     )
     values = assembly(
         values_gradients, *[F32] * 7, None, *[F32] * 2, *rest, BK=all_k, BV=value_block, **flags
@@ -333,8 +333,8 @@ def test_machine_code_of_float32_uses_the_registers(N):
 def test_machine_code_of_keys_and_values():
     tokens, rest = [B16] * 4, (INT, INT, "fp32", INT, INT)
     keys = assembly(
-        keys_gradients, *tokens, F32, B16, B16, F32, F32, None, *[B16] * 4, F32, *rest,
-        LEVELS=False, **SIZES, **FLAGS,
+        keys_gradients, *tokens, F32, B16, B16, F32, F32, F32, None, *[B16] * 4, F32, *rest,
+        NV=1, LEVELS=False, **SIZES, **FLAGS,
     )  # fmt: skip
     values = assembly(
         values_gradients, *tokens[:3], F32, B16, F32, F32, None, B16, B16, *rest,
@@ -354,8 +354,8 @@ def test_machine_code_of_levels(N):
     flags = FLAGS | {"LEVELS": True, "num_warps": 4 if N <= 64 else 8}
     flags |= {"K": N, "V": N, "C": KEEP, "maxnreg": chunked_backward.MOST_REGISTERS}
     keys = assembly(
-        keys_gradients, *tokens, F32, B16, B16, F32, F32, None, *[B16] * 4, F32, *rest,
-        BK=key_block, BV=all_v, **flags,
+        keys_gradients, *tokens, F32, B16, B16, F32, F32, F32, None, *[B16] * 4, F32, *rest,
+        NV=1, BK=key_block, BV=all_v, **flags,
     )  # fmt: skip
     values = assembly(
         values_gradients, *tokens[:3], F32, B16, F32, F32, None, B16, B16, *rest,

@@ -2,8 +2,8 @@
 
 chunked_states.py walks the chunks of each head from the last to the first and leaves the gradient
 of the state between them; chunked_pairs.py then takes all chunks at once. For N = 64 and 16 bits,
-in tensors of the size of r: the walk reads 3 (r, w, do) and writes states, as much as 2; keys read
-9 and write 3; values read 6 and write 1.
+in tensors of the size of r: the walk reads 5 (r, w, do, and the forward pass's states, as much as
+2) and writes 2; keys read 9 and write 3; values read 6 and write 1.
 
 Registers bound the two kernels of the second pass: 255 and 168 leave room for two and three
 programs a multiprocessor, too few to hide all of the latency of their barriers. The designs that
@@ -42,7 +42,7 @@ def blocks(K, V, full):
 
 @functools.cache
 def plan(B, T, H, K, V, sequences, packed, full):
-    """States kept, segments, chunks of one, programs, and `blocks`.
+    """States kept, segments, chunks of one, programs, and `blocks` with the walk's number of V's.
 
     Programs: of the walk; chunks of one, keys and values, first without and then in levels.
     """
@@ -56,7 +56,7 @@ def plan(B, T, H, K, V, sequences, packed, full):
         heads = triton.cdiv(slots, each) * H
         of_keys, of_values = heads * triton.cdiv(K, keys[0]), heads * triton.cdiv(V, values[1])
         programs.append((each, of_keys, of_values))
-    return slots, segments, triton.cdiv(chunks, segments), programs, (walk, keys, values)
+    return slots, segments, triton.cdiv(chunks, segments), programs, (walk, keys, values, NV)
 
 
 def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale=1.0, raw_decay=False):
@@ -77,7 +77,7 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale=1.0, raw_decay
     V, packed, full = v.shape[-1], cu_seqlens is not None, r.dtype == torch.float32
     sequences = sequences_in(r, cu_seqlens)
     slots, segments, segment, programs, sizes = plan(B, T, H, K, V, sequences, packed, full)
-    walk, (key_block, all_v), (all_k, value_block) = sizes
+    walk, (key_block, all_v), (all_k, value_block), NV = sizes
     do = torch.zeros_like(v) if do is None else do.to(v.dtype)
     r, k, v, w, u, do, kept = (x.contiguous() for x in (r, k, v, w, u, do, kept))
 
@@ -86,6 +86,7 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale=1.0, raw_decay
     du = torch.zeros(slots, H, K, **new) if packed else torch.empty(slots, H, K, **new)
     ds0 = torch.empty(sequences, H, K, V, **new)
     d_kept = torch.empty_like(kept)
+    through = torch.empty(slots, H, NV, K, **new)
     decays = torch.empty(slots, H, 2, K, **new)
     where = torch.zeros(slots, 2, dtype=torch.int64, device=r.device) if packed else None
     ds1 = None if ds1 is None else ds1.contiguous()
@@ -97,7 +98,7 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale=1.0, raw_decay
     walks = [
         (
             state_gradients, programs[0], 4,
-            (r, w, do, ds1, local, totals, cu_seqlens, d_kept, decays, where, ds0),
+            (r, w, kept, do, ds1, local, totals, cu_seqlens, d_kept, through, decays, where, ds0),
             (T, H, scale, segment, segments), (K, V, *walk, KEEP, raw_decay, full, first),
             {"maxnreg": None if full else 128},
         )
@@ -108,9 +109,9 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale=1.0, raw_decay
         most = {"maxnreg": MOST_REGISTERS if full or levels else None}
         pairs.append((
             keys_gradients, keys, warps,
-            (r, k, v, w, u, kept, d_kept, decays, deepest, where, do, dr, dk, dw, du),
+            (r, k, v, w, u, kept, d_kept, through, decays, deepest, where, do, dr, dk, dw, du),
             (T, H, scale, slots, each),
-            (K, V, key_block, all_v, KEEP, raw_decay, full, levels), most,
+            (K, V, key_block, all_v, KEEP, NV, raw_decay, full, levels), most,
         ))  # fmt: skip
         pairs.append((
             values_gradients, values, warps,

@@ -166,10 +166,10 @@ def lowest(bits):
 
 @triton.jit
 def keys_of_chunk(
-    r, k, v, w, u, kept, d_kept, decays, do, dr, dk, dw, du,
+    r, k, v, w, u, kept, d_kept, through, decays, do, dr, dk, dw, du,
     first, end, at, i_h, o_k, H, scale,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
-    RAW: tl.constexpr, FULL: tl.constexpr, LEVELS: tl.constexpr,
+    NV: tl.constexpr, RAW: tl.constexpr, FULL: tl.constexpr, LEVELS: tl.constexpr,
 ):  # fmt: skip
     AHEAD: tl.constexpr = BK + BV <= 128 and not FULL  # a loop keeps Triton from loading ahead
     o_t, o_v = tl.arange(0, C), tl.arange(0, BV)
@@ -189,7 +189,9 @@ def keys_of_chunk(
     b_u = tl.load(u + i_h * K + o_k, mask=m_k, other=0).to(tl.float32)
     b_early = tl.load(decays + at * 2 * K + o_k, mask=m_k, other=0)
     b_late = tl.load(decays + (at * 2 + 1) * K + o_k, mask=m_k, other=0)
-    b_through = tl.sum(b_s.to(tl.float32) * b_ds.to(tl.float32), 1) * tl.exp2(b_early + b_late)
+    b_through = tl.zeros([BK], tl.float32)
+    for i in tl.static_range(NV):
+        b_through += tl.load(through + (at * NV + i) * K + o_k, mask=m_k, other=0)
 
     zero, pairs = tl.zeros([C, BK], tl.float32), tl.zeros([C, C], tl.float32)
     b_g = product_tf32(b_do, tl.trans(b_v), pairs, FULL)
@@ -245,10 +247,10 @@ def keys_of_chunk(
 
 @triton.jit(do_not_specialize=["T", "H", "scale", "slots", "each"])
 def keys_gradients(
-    r, k, v, w, u, kept, d_kept, decays, deepest, where, do, dr, dk, dw, du,
+    r, k, v, w, u, kept, d_kept, through, decays, deepest, where, do, dr, dk, dw, du,
     T, H, scale, slots, each,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
-    RAW: tl.constexpr, FULL: tl.constexpr, LEVELS: tl.constexpr,
+    NV: tl.constexpr, RAW: tl.constexpr, FULL: tl.constexpr, LEVELS: tl.constexpr,
 ):  # fmt: skip
     """dr, dk, dw and a part of du, for a block of keys of `each` chunks of one head."""
     NK: tl.constexpr = (K + BK - 1) // BK
@@ -266,8 +268,8 @@ def keys_gradients(
         first, end = chunk_bounds(where, slot, T, C)
         at = slot * H + i_h.to(tl.int64)
         keys_of_chunk(
-            r, k, v, w, u, kept, d_kept, decays, do, dr, dk, dw, du,
-            first, end, at, i_h, o_k, H, scale, K, V, BK, BV, C, RAW, FULL, LEVELS,
+            r, k, v, w, u, kept, d_kept, through, decays, do, dr, dk, dw, du,
+            first, end, at, i_h, o_k, H, scale, K, V, BK, BV, C, NV, RAW, FULL, LEVELS,
         )  # fmt: skip
 
 

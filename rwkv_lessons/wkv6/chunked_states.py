@@ -5,12 +5,12 @@ With x[t] the decay from a chunk's start to just before its token t, and S the s
     dS before the chunk = (decay of the chunk) dS after it + Σ_t (r[t] x[t])ᵀ do[t]
 
 `state_gradients` leaves dS after each chunk for the other kernels, which then need no order among
-chunks.
+chunks; and Σ_j S dS, the part of dw that passes through the whole chunk, from the unrounded dS.
 A head is one long walk. Where there are too few heads to fill the card, tokens are cut into
 segments: each first finds what it adds to dS on its own, then walks again from the true dS.
 
-It reads r, w and do and writes a state for each 32 tokens: 5 tensors of the size of r, in 16 bits
-at N = 64. Memory bounds it: 128 registers let four programs share a multiprocessor.
+It reads r, w, do and the forward pass's states and writes as many: 7 tensors of the size of r, in
+16 bits at N = 64. Memory bounds it: 128 registers let four programs share a multiprocessor.
 """
 
 import triton
@@ -22,7 +22,8 @@ from .chunk_tiles import log2_decays, log_decay, of_halves, product_tf32
 
 @triton.jit(do_not_specialize=["T", "H", "scale", "segment", "segments"])
 def state_gradients(
-    r, w, do, ds1, local_ds, local_decay, cu_seqlens, d_kept, decays, where, ds0,
+    r, w, kept, do, ds1, local_ds, local_decay, cu_seqlens,
+    d_kept, through, decays, where, ds0,
     T, H, scale, segment, segments,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
     RAW: tl.constexpr, FULL: tl.constexpr, LOCAL: tl.constexpr,
@@ -82,7 +83,13 @@ def state_gradients(
         b_total = b_early + b_late
         if not LOCAL:
             at = (slot + c).to(tl.int64) * H + i_h
+            b_s = tl.load(kept + at * K * V + o_state, mask=m_state, other=0)
             tl.store(d_kept + at * K * V + o_state, b_ds.to(d_kept.dtype.element_ty), mask=m_state)
+        b_ds *= tl.exp2(b_total)[:, None]
+        if not LOCAL:
+            tl.store(
+                through + (at * NV + i_v) * K + o_k, tl.sum(b_s.to(tl.float32) * b_ds, 1), mask=m_k
+            )
             if i_v == 0:
                 tl.store(decays + at * 2 * K + o_k, b_early, mask=m_k)
                 tl.store(decays + (at * 2 + 1) * K + o_k, b_late, mask=m_k)
@@ -90,7 +97,6 @@ def state_gradients(
                 if i_h + i_k + i_v == 0:
                     tl.store(where + (slot + c) * 2, start + c * C)
                     tl.store(where + (slot + c) * 2 + 1, start + length)
-        b_ds *= tl.exp2(b_total)[:, None]
         b_all += b_total
         b_x = tl.exp2(log2_decays(column < row, b_w, FULL, 3))
         b_x = b_r.to(tl.float32) * scale * b_x
