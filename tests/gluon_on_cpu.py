@@ -11,101 +11,10 @@ import inspect
 import types
 
 import torch
+from registers_on_cpu import Arithmetic, Value, given, refuse
 from triton import language as tl
 
 from rwkv_lessons.lab.cubin import named, plain
-
-
-class Mistake(Exception):
-    """What a card would punish, some day."""
-
-
-def refuse(wrong, what):
-    if wrong:
-        raise Mistake(what)
-
-
-def raw(x):
-    refuse(isinstance(x, Product), "a product is used before the wait for it")
-    return x.x if isinstance(x, Value) else x
-
-
-def together(*values):
-    """Tensors of one dtype; a number takes that of the others."""
-    values = [raw(x) for x in values]
-    dtypes = [x.dtype for x in values if isinstance(x, torch.Tensor)] or [torch.int64]
-    for dtype in dtypes[1:]:
-        dtypes[0] = torch.promote_types(dtypes[0], dtype)
-    fits = all(dtypes[0].is_floating_point or not isinstance(x, float) for x in values)
-    dtype = dtypes[0] if fits else torch.float32
-    return [torch.as_tensor(x).to(dtype) for x in values]
-
-
-def operator(f, swapped=False):
-    def apply(self, other):
-        if isinstance(other, Pointer):
-            return NotImplemented
-        a, b = together(self, other)
-        return Value(f(b, a) if swapped else f(a, b))
-
-    return apply
-
-
-class Value:
-    """A tile or a number in registers."""
-
-    layout, type = None, property(lambda self: self)
-    shape, dtype = property(lambda self: self.x.shape), property(lambda self: self.x.dtype)
-
-    def __init__(self, x):
-        self.x = x
-
-    def to(self, dtype):
-        return Value(self.x.to(dtype))
-
-    def __getitem__(self, at):
-        return Value(self.x[at])
-
-    def __index__(self):
-        return int(self.x)
-
-    def __bool__(self):
-        return bool(self.x)
-
-    def __neg__(self):
-        return Value(-self.x)
-
-    __hash__ = None
-    __add__ = __radd__ = operator(torch.add)
-    __mul__ = __rmul__ = operator(torch.mul)
-    __and__ = __rand__ = operator(torch.bitwise_and)
-    __or__ = __ror__ = operator(torch.bitwise_or)
-    __sub__, __rsub__ = operator(torch.sub), operator(torch.sub, True)
-    __truediv__ = operator(torch.div)
-    # Integers are divided as in C: towards 0.
-    __floordiv__ = operator(lambda a, b: torch.div(a, b, rounding_mode="trunc"))
-    __mod__ = operator(torch.fmod)
-    __lt__, __le__, __gt__ = operator(torch.lt), operator(torch.le), operator(torch.gt)
-    __ge__, __eq__, __ne__ = operator(torch.ge), operator(torch.eq), operator(torch.ne)
-
-
-class Pointer:
-    """Addresses of elements of a contiguous tensor."""
-
-    def __init__(self, memory, at=0):
-        self.memory, self.at = memory, at
-        self.dtype = types.SimpleNamespace(element_ty=memory.dtype)
-
-    def __add__(self, more):
-        return Pointer(self.memory, self.at + more)
-
-    def elements(self, mask, like=()):
-        """The indices, the mask, and what is `like` them, of one shape."""
-        at, mask, *like = (torch.as_tensor(raw(x)) for x in (self.at, mask, *like))
-        at, mask, *like = torch.broadcast_tensors(at, mask.bool(), *like)
-        inside = (at >= 0) & (at < self.memory.numel())
-        refuse((mask & ~inside).any(), "an address outside of its tensor")
-        return at.long(), mask, *like
 
 
 class Tile:
@@ -207,82 +116,37 @@ class Product:
             tile.state.readers -= 1
 
 
-def ptx_bfloat16(x):
-    return x.to(torch.int32).view(torch.float32).to(torch.bfloat16).view(torch.int16).long() & 65535
-
-
-def ptx_max(x, y):
-    halves = [
-        torch.maximum(*((z >> n).to(torch.int16).view(torch.bfloat16) for z in (x, y)))
-        for n in (0, 16)
-    ]
-    low, high = (z.view(torch.int16).long() & 65535 for z in halves)
-    return high << 16 | low
-
-
-def ptx_permuted(x, y, order):
-    both = y << 32 | x  # the selectors in use have no sign bit
-    return sum((both >> (order >> 4 * n & 7) * 8 & 255) << 8 * n for n in range(4))
-
-
-PTX = {
-    "mov.b32": lambda x: x,
-    "and.b32": lambda x, y: x & y,
-    "or.b32": lambda x, y: x | y,
-    "shl.b32": lambda x, n: x << n & 0xFFFFFFFF,
-    "cvt.rn.bf16x2.f32": lambda high, low: ptx_bfloat16(high) << 16 | ptx_bfloat16(low),
-    "max.NaN.bf16x2": ptx_max,
-    "prmt.b32": ptx_permuted,
-}
-
-
-def inline_asm_elementwise(text, constraints, args, dtype, is_pure, pack):
-    """The PTX, one instruction after another, on the registers of all pairs of elements at once."""
-    args = torch.broadcast_tensors(*(raw(x) for x in args))
-    first = constraints.count("=")
-    given = []
-    for x in args:
-        bits = x.contiguous().view(torch.int32 if x.itemsize == 4 else torch.int16).long()
-        even, odd = bits.view(-1, pack).T
-        wide = x.itemsize == 4
-        given += (
-            [even & 0xFFFFFFFF, odd & 0xFFFFFFFF] if wide else [(odd & 65535) << 16 | even & 65535]
-        )
-    registers = {f"${first + n}": x for n, x in enumerate(given)}
-    for line in text.strip(" {}\n").split(";"):
-        name, *words = line.replace(",", " ").split() or [".reg"]
-        if name != ".reg":
-            values = [registers[x] if x in registers else int(x, 0) for x in words[1:]]
-            registers[words[0]] = PTX[name](*values)
-    results = torch.stack([registers[f"${n}"] for n in range(first)], -1).to(torch.int32)
-    return Value(results.view(-1).view(dtype).view(args[0].shape))
-
-
-class Machine:
+class Machine(Arithmetic):
     """What the names of Gluon stand for in a kernel, and what is on its way in a program."""
 
-    int8, int16, int32, int64 = torch.int8, torch.int16, torch.int32, torch.int64
-    bfloat16, float16, float32 = torch.bfloat16, torch.float16, torch.float32
-    PropagateNan = tl.PropagateNan
-    SliceLayout = DotOperandLayout = NVMMADistributedLayout = MBarrierLayout = lambda *_: None
-    NAMES = "gl tl tma mbarrier barrier fence_async_shared warpgroup_mma warpgroup_mma_wait".split()
-    static_range, inline_asm_elementwise = range, staticmethod(inline_asm_elementwise)
+    NAMES = "gl tl tma mbarrier async_copy barrier fence_async_shared warpgroup_mma"
+    NAMES = (*NAMES.split(), "warpgroup_mma_wait", "gdc_launch_dependents")
 
     def __init__(self):
         self.gl = self.tl = self.tma = self
         self.mbarrier = types.SimpleNamespace(
             MBarrierLayout=lambda: None, init=Barrier.init, expect=Barrier.expect, wait=Barrier.wait
         )
+        self.async_copy = types.SimpleNamespace(
+            async_copy_global_to_shared=self.copy_by_threads,
+            commit_group=self.commit_group,
+            wait_group=self.wait_group,
+        )
         self.functions, self.owners = {}, {}
 
-    def run(self, kernel, programs, args):
-        args = [Pointer(x) if isinstance(x, torch.Tensor) else x for x in args]
+    def run(self, kernel, programs, warps, args):
+        """args: {name: value}; what is no constant becomes what it is for a kernel."""
+        self.programs, self.warps = programs, warps
+        constants = inspect.get_annotations(plain(kernel), eval_str=True)
+        args = {n: x if n in constants else given(x) for n, x in args.items()}
         for self.program in range(programs):
             self.products, self.stores, self.tiles, self.barriers = [], [], [], []
-            self.copy(plain(kernel))(*args)
+            self.copies, self.groups = [], []
+            self.copy(plain(kernel))(**args)
             refuse(self.products, "a product is not waited for")
             refuse(self.stores, "a program ends before its tiles are stored")
-            refuse(any(x.loads for x in self.barriers), "a program ends before a tile is there")
+            late = self.copies or self.groups or any(x.loads for x in self.barriers)
+            refuse(late, "a program ends before a tile is there")
 
     def copy(self, function):
         """The function with other globals, as are those that it calls."""
@@ -300,40 +164,16 @@ class Machine:
         return self.functions[function]
 
     def program_id(self, axis):
-        return Value(torch.tensor(self.program, dtype=torch.int32))
+        return given(self.program)
 
-    # Registers.
+    def num_programs(self, axis):
+        return given(self.programs)
 
-    def arange(self, start, end, layout=None):
-        return Value(torch.arange(start, end, dtype=torch.int32))
+    def num_warps(self):
+        return self.warps
 
-    def full(self, shape, value, dtype, layout=None):
-        return Value(torch.full(shape, value, dtype=dtype))
-
-    def where(self, which, x, y):
-        return Value(torch.where(raw(which), *together(x, y)))
-
-    def maximum(self, x, y, propagate_nan=None):
-        f = torch.maximum if propagate_nan == tl.PropagateNan.ALL else torch.fmax
-        return Value(f(*together(x, y)))
-
-    def minimum(self, x, y):
-        return Value(torch.fmin(*together(x, y)))
-
-    def cdiv(self, x, y):
-        return (x + y - 1) // y
-
-    def exp2(self, x):
-        return Value(raw(x).exp2())
-
-    def sum(self, x, axis):
-        return Value(raw(x).sum(axis, dtype=raw(x).dtype))
-
-    def broadcast(self, x, y):
-        return tuple(Value(z) for z in torch.broadcast_tensors(raw(x), raw(y)))
-
-    def convert_layout(self, x, layout):
-        return Value(raw(x))
+    def gdc_launch_dependents(self):
+        pass
 
     # Global memory.
 
@@ -363,10 +203,7 @@ class Machine:
             self.barriers += made
             return Several(made)
         unknown = float("nan") if dtype.is_floating_point else -1
-        made = [
-            Tile(torch.full(shape[-2:], unknown, dtype=dtype))
-            for _ in range(shape[-3:-2][0] if len(shape) == 3 else 1)
-        ]
+        made = [Tile(x) for x in torch.full(shape, unknown, dtype=dtype).view(-1, *shape[-2:])]
         self.tiles += made
         return Several(made) if len(shape) == 3 else made[0]
 
@@ -376,6 +213,22 @@ class Machine:
     def fence_async_shared(self):
         for x in (*self.tiles, *self.barriers):
             getattr(x, "state", x).dirty = False
+
+    def copy_by_threads(self, tile, pointers, mask):
+        tile.taken()
+        tile.state.arriving = True
+        tile.data.fill_(float("nan"))
+        self.copies.append((tile, self.load(pointers, mask, 0.0).x))
+
+    def commit_group(self):
+        self.groups.append(self.copies)
+        self.copies = []
+
+    def wait_group(self, outstanding):
+        while len(self.groups) > outstanding:
+            for tile, block in self.groups.pop(0):
+                tile.state.arriving, tile.state.dirty = False, True
+                tile.data.copy_(block)
 
     def async_copy_global_to_shared(self, described, at, barrier, tile, pred=True):
         if not pred:
@@ -431,8 +284,8 @@ class OnCPU:
         self.kernel = kernel
 
     def __getitem__(self, grid):
-        return lambda *args, num_warps: self.run(grid[0], args)
+        return lambda *args, num_warps: self.run(grid[0], num_warps, args)
 
-    def run(self, programs, args):
+    def run(self, programs, warps, args):
         self.given = dict(zip(inspect.signature(plain(self.kernel)).parameters, args, strict=True))
-        Machine().run(self.kernel, programs, args)
+        Machine().run(self.kernel, programs, warps, self.given)

@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from gluon_on_cpu import Mistake, OnCPU
+from gluon_on_cpu import OnCPU
+from registers_on_cpu import Mistake
 from test_wkv6 import DECAYS, make, near
 from test_wkv6_chunked import NAMES, expected, fresh_tiles, in_segments  # noqa: F401
 from test_wkv6_recurrent import interpreted, packed, raw_of
