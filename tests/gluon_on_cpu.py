@@ -106,7 +106,8 @@ class Product:
 
     def finish(self, kept):
         in_registers = isinstance(self.left, Value)
-        refuse(in_registers and all(self.left is not x for x in kept), "a factor is not kept")
+        if kept is not None and in_registers:
+            refuse(all(self.left is not x for x in kept), "a factor is not kept until the wait")
         left = self.left.x if in_registers else self.left.data
         self.result = left.float() @ self.right.data.float()
         if self.so_far is not None:
@@ -122,7 +123,8 @@ class Machine(Arithmetic):
     NAMES = "gl tl tma mbarrier async_copy barrier fence_async_shared warpgroup_mma"
     NAMES = (*NAMES.split(), "warpgroup_mma_wait", "gdc_launch_dependents")
 
-    def __init__(self):
+    def __init__(self, keeps=True):
+        self.keeps = keeps
         self.gl = self.tl = self.tma = self
         self.mbarrier = types.SimpleNamespace(
             MBarrierLayout=lambda: None, init=Barrier.init, expect=Barrier.expect, wait=Barrier.wait
@@ -145,7 +147,7 @@ class Machine(Arithmetic):
             self.copy(plain(kernel))(**args)
             refuse(self.products, "a product is not waited for")
             refuse(self.stores, "a program ends before its tiles are stored")
-            late = self.copies or self.groups or any(x.loads for x in self.barriers)
+            late = self.copies or self.groups or any(x.bytes or x.loads for x in self.barriers)
             refuse(late, "a program ends before a tile is there")
 
     def copy(self, function):
@@ -272,20 +274,24 @@ class Machine(Arithmetic):
 
     def warpgroup_mma_wait(self, outstanding, deps):
         while len(self.products) > outstanding:
-            self.products.pop(0).finish(deps)
+            self.products.pop(0).finish(deps if self.keeps else None)
         done = [x.get() if isinstance(x, Product) else x for x in deps]
         return done[0] if len(done) == 1 else tuple(done)
 
 
 class OnCPU:
-    """Takes the place of a Gluon kernel, `kernel[grid](*args)`. `given`: to the last launch."""
+    """Takes the place of a Gluon kernel, `kernel[grid](*args)`. `given`: to the last launch.
 
-    def __init__(self, kernel):
-        self.kernel = kernel
+    keeps: whether a wait has to name the left factors in registers of what it waits for. ptxas
+    keeps those that nothing overwrites in PTX, too.
+    """
+
+    def __init__(self, kernel, keeps=True):
+        self.kernel, self.keeps = kernel, keeps
 
     def __getitem__(self, grid):
         return lambda *args, num_warps: self.run(grid[0], num_warps, args)
 
     def run(self, programs, warps, args):
         self.given = dict(zip(inspect.signature(plain(self.kernel)).parameters, args, strict=True))
-        Machine().run(self.kernel, programs, warps, self.given)
+        Machine(self.keeps).run(self.kernel, programs, warps, self.given)
