@@ -54,6 +54,8 @@ class Tile:
 
 
 class Barrier:
+    """Counts what arrives of the tiles on their way."""
+
     def __init__(self):
         self.dirty, self.phase, self.bytes, self.loads = False, 0, 0, []
 

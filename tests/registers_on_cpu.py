@@ -141,18 +141,18 @@ PTX = {
 }
 
 
+def registers_of(x):
+    """Of all pairs of elements at once: a register for each of 32 bits, or one for both of 16."""
+    bits = x.contiguous().view({4: torch.int32, 2: torch.int16}[x.itemsize]).long().view(-1, 2)
+    even, odd = (bits & (1 << 8 * x.itemsize) - 1).T
+    return [even, odd] if x.itemsize == 4 else [odd << 16 | even]
+
+
 def inline_asm_elementwise(text, constraints, args, dtype, is_pure, pack):
-    """The PTX, one instruction after another, on the registers of all pairs of elements at once."""
+    """The PTX, one instruction after another."""
+    refuse(pack != 2, "only pairs of elements are known here")
     args = torch.broadcast_tensors(*(raw(x) for x in args))
-    first = constraints.count("=")
-    given = []
-    for x in args:
-        bits = x.contiguous().view(torch.int32 if x.itemsize == 4 else torch.int16).long()
-        even, odd = bits.view(-1, pack).T
-        wide = x.itemsize == 4
-        given += (
-            [even & 0xFFFFFFFF, odd & 0xFFFFFFFF] if wide else [(odd & 65535) << 16 | even & 65535]
-        )
+    first, given = constraints.count("="), [y for x in args for y in registers_of(x)]
     registers = {f"${first + n}": x for n, x in enumerate(given)}
     for line in text.strip(" {}\n").split(";"):
         name, *words = line.replace(",", " ").split() or [".reg"]

@@ -148,7 +148,7 @@ def test_packed_sequences(n, raw_decay, keep, monkeypatch):
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_a_neighbour_of_nan_does_no_harm(keep):
+def test_a_neighbour_of_nan_does_no_harm(keep, launched):
     x, cu_seqlens = packed(torch.bfloat16, 64, 64, PACKED)
     x[5] = x[5].float()
     want = expected(x, cu_seqlens=cu_seqlens)
@@ -157,6 +157,7 @@ def test_a_neighbour_of_nan_does_no_harm(keep):
         y[:, start:end] = math.nan
     o, s1, _ = results(x, cu_seqlens, keep=keep)
     assert o[:, start:end].isnan().all() and s1[3].isnan().all()
+    assert launched.given["strong"].view(6, 2, -1, 64)[3, :, : -(-(end - start) // GROUP)].all()
     o[:, start:end], s1[3] = want[0][:, start:end], want[1][3]
     near((o, s1), want, LIMITS, NAMES)
 
@@ -203,4 +204,4 @@ def test_mistakes_in_the_kernel_are_seen(name, launched):
     exec(source[source.index("def ") :].replace(old, new), known)
     launched.kernel = known[function.__name__]
     with pytest.raises((Mistake, AssertionError)):
-        test_a_neighbour_of_nan_does_no_harm(keep=False)
+        test_a_neighbour_of_nan_does_no_harm(False, launched)
