@@ -6,12 +6,13 @@ import pytest
 import torch
 
 pytest.importorskip("triton")
+from gluon_on_cpu import OnCPU  # noqa: E402
 from mla_problem import in_float64, problem, relative_error  # noqa: E402
 
 from rwkv_lessons.lab.assembly import assembly, available  # noqa: E402
 from rwkv_lessons.mla import decode, mla_absorbed, mla_decode  # noqa: E402
 from rwkv_lessons.mla.decode_hopper import decode_hopper_kernel  # noqa: E402
-from rwkv_lessons.mla.splits import combine_tile, splits_for  # noqa: E402
+from rwkv_lessons.mla.splits import Card, combine_tile, splits_for  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -156,6 +157,37 @@ def test_tiles_of_the_second_kernel_fit_the_tensor_cores():
             few, together = combine_tile(rows, 40, 256, splits)
             assert 16 <= few * together <= 64
             assert few & (few - 1) == 0 == together & (together - 1)
+
+
+@pytest.fixture
+def hopper(monkeypatch):
+    """On the CPU what an H200 would be given: the Gluon kernel, as it is written."""
+    launch, launched = decode.launch, []
+
+    def on_cpu(kernel, programs, warps, tensors, numbers, constants, **options):
+        launched.append(kernel)
+        if kernel is decode_hopper_kernel:
+            OnCPU(kernel, keeps=False).run(programs, warps, (*tensors, *numbers, *constants))
+        else:  # the interpreter starts nothing before something else is over
+            launch(kernel, programs, warps, tensors, numbers, (*constants[:-1], False))
+
+    monkeypatch.setattr(decode, "launch", on_cpu)
+    monkeypatch.setattr(decode, "card_of", lambda device: Card((9, 0), 132, 227 * 1024))
+    yield
+    assert decode_hopper_kernel in launched
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels are compiled")
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("M, H, R, P", [(1, 20, 512, 64), (2, 40, 256, 32)])
+@pytest.mark.parametrize("page_size", [None, 16])
+def test_hopper_waits_for_what_it_reads(M, H, R, P, page_size, splits, hopper, monkeypatch):
+    monkeypatch.setattr(decode, "splits_for", lambda *_: splits)
+    which = {"R": R, "P": P, "dtype": torch.float16, "absorbed": True}
+    lengths = [321, 257, 65, 64, 2, 0]
+    check(*problem(6, M, H, 321, lengths=lengths, page_size=page_size, **which))
+    if page_size is None:
+        check(*problem(3, M, H, 200, left_padding=[3, 64, 190], **which))
 
 
 @pytest.mark.skipif(bool(available(decode_hopper_kernel)), reason="nothing to compile with here")

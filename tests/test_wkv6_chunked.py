@@ -13,6 +13,8 @@ from rwkv_lessons.lab import assembly
 from rwkv_lessons.wkv6 import chunked, segments, strong, wkv6_chunked, wkv6_doubling
 from rwkv_lessons.wkv6.checkpoints import KEEP
 from rwkv_lessons.wkv6.chunk_tiles import FITS, FITS_TO_END, LOG2E
+from rwkv_lessons.wkv6.chunked_hopper import wkv6_hopper_kernel
+from rwkv_lessons.wkv6.hopper_tiles import TILE
 
 NAMES = ("o", "s1")
 # Sums of decays are right to 2⁻²² of themselves; 2^FITS is then right to FITS · 2⁻²² ln 2.
@@ -139,30 +141,55 @@ def test_states_of_packed_sequences_have_slots_of_their_own():
 
 
 def code(dtype, keep=False, over=False, K=64):
-    """The forward kernel, or that of strong decays, as `mix` launches it for heads of K × K."""
+    """The forward kernel in Triton, or that of strong decays, as `mix` launches it, for K × K."""
     x, f, n = f"*{dtype}", "*fp32", "i32"
-    torch_dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[dtype]
+    torch_dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[dtype]
     *_, warps, (K, V, BK, BV, C) = chunked.tile_for(512, 4096, K, K, torch_dtype)
-    kept, sizes = x if keep else None, (K, V, BK, BV, C, KEEP, strong.GROUP)
+    state = x if dtype == "bf16" else f
+    states = (state, None) if keep else (None, state)
+    kept, sizes = states[0], (K, V, BK, BV, C, KEEP, strong.GROUP)
     if over:
         kernel, tensors = strong.wkv6_strong_kernel, (x, x, x, x, f, None, f, "*i8", x, kept)
         numbers, constants = (n, n, n, n, n, "fp32"), (*sizes, strong.EACH, False)
     else:
         numbers = (n, n, n, n, n, n, "fp32")
         kernel, constants = chunked.wkv6_chunked_fwd_kernel, (*sizes, False)
-        tensors = (x, x, x, x, f, f, None, None, None, x, f, kept, f, "*i8")
+        tensors = (x, x, x, x, f, f, None, None, None, x, f, *states, "*i8")
     return assembly.assembly(kernel, *tensors, *numbers, *constants, num_warps=warps)
+
+
+def code_for_hopper(keep, raw_decay):
+    """The forward kernel of bfloat16 heads of 64, as `mix` launches it."""
+    tile, f, n = f"tensordesc<bf16[64, 64],{TILE.value!r}>", "*fp32", "i32"
+    states = (tile, None) if keep else (None, tile)
+    tensors = (tile, tile, tile, tile, f, f, None, None, None, tile, "*bf16", f, *states, "*i8")
+    given = (*tensors, n, n, n, n, n, n, "fp32", KEEP, strong.GROUP, raw_decay, False)
+    return assembly.assembly(wkv6_hopper_kernel, *given, num_warps=4)
 
 
 @compiles
 @pytest.mark.parametrize("keep", [False, True])
-def test_chunks_of_64_tokens_use_the_warpgroup_matrix_unit(keep):
-    machine = code("bf16", keep)
+@pytest.mark.parametrize("raw_decay", [False, True])
+def test_on_hopper_products_of_a_chunk_start_together(keep, raw_decay):
+    machine = code_for_hopper(keep, raw_decay)
+    assert machine.count("UTMALDG") == 8 and machine.count("UTMASTG") == 2 + keep
+    assert machine.count("HGMMA") >= 36 and machine.count("HMMA") == machine.atomics == 0
+    assert machine.count("WARPGROUP.DEPBAR") <= 3 + keep
+    assert machine.shared_bytes <= 113 * 1024  # two programs a multiprocessor
+    # The 255 registers hold what is there, but for the second pieces of raw decays.
+    assert machine.local_bytes <= (192 if keep and raw_decay else 64)
+
+
+@compiles
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("dtype, K", [("bf16", 32), ("fp16", 64)])
+def test_chunks_of_64_tokens_use_the_warpgroup_matrix_unit(dtype, K, keep):
+    machine = code(dtype, keep, K=K)
     assert machine.count("HGMMA") > 0 and machine.atomics == 0
     assert machine.shared_bytes <= 227 * 1024 // 2  # two programs a multiprocessor
-    assert machine.count("UTMALDG") > 0  # tiles come by the tensor memory accelerator
-    assert machine.local_bytes <= 192  # beside the 255 registers
-    assert machine.count("HGMMA") <= 4 * machine.count("WARPGROUP.DEPBAR")  # and not one by one
+    # Beside the 255 registers; two more pieces, of float16, leave no room for a second state.
+    assert machine.local_bytes <= (384 if keep and dtype == "fp16" else 128)
+    assert machine.count("HGMMA") == 4 * machine.count("WARPGROUP.DEPBAR")  # one by one
 
 
 @compiles

@@ -98,7 +98,8 @@ def _like(old, new):
 
 def is_kernel_function(value):
     """Whether `value` is a function decorated by numba.cuda or Triton, outside their own code."""
-    own = type(value).__module__.startswith(("numba.cuda.dispatcher", "triton.runtime"))
+    kinds = ("numba.cuda.dispatcher", "triton.runtime", "triton.experimental.gluon._runtime")
+    own = type(value).__module__.startswith(kinds)
     return own and not getattr(plain(value), "__module__", "").startswith("triton.")
 
 

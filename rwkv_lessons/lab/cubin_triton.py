@@ -127,15 +127,22 @@ def _source(jit):
 def _jit(kernel, constants):
     """The kernel as Triton compiles it: interpreted functions are decorated anew."""
     import triton
+    from triton.runtime.interpreter import InterpretedFunction
+    from triton.runtime.jit import ConstexprFunction
 
     def convert(value, function):
+        if isinstance(value, ConstexprFunction):
+            return value
         kept = ("noinline", "do_not_specialize", "do_not_specialize_on_alignment")
         source = getattr(value, "kwargs", None) or vars(value)
-        return triton.JITFunction(function, **{k: source[k] for k in kept if source.get(k)})
+        kind = type(value) if isinstance(value, triton.JITFunction) else triton.JITFunction
+        return kind(function, **{k: source[k] for k in kept if source.get(k)})
 
     while not hasattr(kernel, "arg_names") or not hasattr(kernel.fn, "__code__"):
         kernel = kernel.fn  # under triton.autotune and triton.heuristics
-    if isinstance(kernel, triton.JITFunction) and not constants:
+    # Gluon's functions are never interpreted, but may call some that are.
+    interpreted = [x for x in cubin.named(kernel.fn).values() if isinstance(x, InterpretedFunction)]
+    if isinstance(kernel, triton.JITFunction) and not constants and not interpreted:
         return kernel
     return convert(kernel, cubin.rebuild(kernel.fn, constants, convert))
 

@@ -1,0 +1,211 @@
+"""What Gluon's kernels do in registers, on the CPU, with torch: arithmetic, addresses, PTX."""
+
+import types
+
+import torch
+from triton import language as tl
+
+NUMBERS = (torch.Tensor, int, float)
+
+
+class Mistake(Exception):
+    """What a card would punish, some day."""
+
+
+def refuse(wrong, what):
+    if wrong:
+        raise Mistake(what)
+
+
+def raw(x):
+    """Its tensor or number."""
+    x = x.x if isinstance(x, Value) else x
+    refuse(not isinstance(x, NUMBERS), "a product is used before the wait for it")
+    return x
+
+
+def together(*values):
+    """Tensors of one dtype; a number takes that of the others."""
+    values = [raw(x) for x in values]
+    dtypes = [x.dtype for x in values if isinstance(x, torch.Tensor)] or [torch.int64]
+    for dtype in dtypes[1:]:
+        dtypes[0] = torch.promote_types(dtypes[0], dtype)
+    fits = all(dtypes[0].is_floating_point or not isinstance(x, float) for x in values)
+    dtype = dtypes[0] if fits else torch.float32
+    return [torch.as_tensor(x).to(dtype) for x in values]
+
+
+def operator(f, swapped=False):
+    def apply(self, other):
+        if isinstance(other, Pointer):
+            return NotImplemented
+        a, b = together(self, other)
+        return Value(f(b, a) if swapped else f(a, b))
+
+    return apply
+
+
+class Value:
+    """A tile or a number in registers."""
+
+    layout, type = None, property(lambda self: self)
+    shape, dtype = property(lambda self: self.x.shape), property(lambda self: self.x.dtype)
+
+    def __init__(self, x):
+        self.x = x
+
+    def to(self, dtype):
+        return Value(self.x.to(dtype))
+
+    def __getitem__(self, at):
+        return Value(self.x[at])
+
+    def __index__(self):
+        return int(self.x)
+
+    def __bool__(self):
+        return bool(self.x)
+
+    def __neg__(self):
+        return Value(-self.x)
+
+    __hash__ = None
+    __add__ = __radd__ = operator(torch.add)
+    __mul__ = __rmul__ = operator(torch.mul)
+    __and__ = __rand__ = operator(torch.bitwise_and)
+    __or__ = __ror__ = operator(torch.bitwise_or)
+    __sub__, __rsub__ = operator(torch.sub), operator(torch.sub, True)
+    __truediv__ = operator(torch.div)
+    # Integers are divided as in C: towards 0.
+    __floordiv__ = operator(lambda a, b: torch.div(a, b, rounding_mode="trunc"))
+    __mod__ = operator(torch.fmod)
+    __lt__, __le__, __gt__ = operator(torch.lt), operator(torch.le), operator(torch.gt)
+    __ge__, __eq__, __ne__ = operator(torch.ge), operator(torch.eq), operator(torch.ne)
+
+
+class Pointer:
+    """Addresses of elements of a tensor."""
+
+    def __init__(self, memory, at=0):
+        self.memory, self.at = memory, at  # memory: flat
+        self.dtype = types.SimpleNamespace(element_ty=memory.dtype)
+
+    def __add__(self, more):
+        return Pointer(self.memory, self.at + more)
+
+    def elements(self, mask, like=()):
+        """The indices, the mask, and what is `like` them, of one shape."""
+        at, mask, *like = (torch.as_tensor(raw(x)) for x in (self.at, mask, *like))
+        at, mask, *like = torch.broadcast_tensors(at, mask.bool(), *like)
+        inside = (at >= 0) & (at < self.memory.numel())
+        refuse((mask & ~inside).any(), "an address outside of its tensor")
+        return at.long(), mask, *like
+
+
+def given(x):
+    """What an argument is for a kernel: an address, a number in a register, or as it is."""
+    if isinstance(x, torch.Tensor):
+        extent = sum((n - 1) * stride for n, stride in zip(x.shape, x.stride(), strict=True)) + 1
+        return Pointer(x.as_strided((extent if x.numel() else 0,), (1,)))
+    if isinstance(x, int):
+        return Value(torch.tensor(x, dtype=torch.int32))
+    return Value(torch.tensor(x, dtype=torch.float32)) if isinstance(x, float) else x
+
+
+def ptx_bfloat16(x):
+    return x.to(torch.int32).view(torch.float32).to(torch.bfloat16).view(torch.int16).long() & 65535
+
+
+def ptx_max(x, y):
+    halves = [
+        torch.maximum(*((z >> n).to(torch.int16).view(torch.bfloat16) for z in (x, y)))
+        for n in (0, 16)
+    ]
+    low, high = (z.view(torch.int16).long() & 65535 for z in halves)
+    return high << 16 | low
+
+
+def ptx_permuted(x, y, order):
+    both = y << 32 | x  # the selectors in use have no sign bit
+    return sum((both >> (order >> 4 * n & 7) * 8 & 255) << 8 * n for n in range(4))
+
+
+PTX = {
+    "mov.b32": lambda x: x,
+    "and.b32": lambda x, y: x & y,
+    "or.b32": lambda x, y: x | y,
+    "shl.b32": lambda x, n: x << n & 0xFFFFFFFF,
+    "cvt.rn.bf16x2.f32": lambda high, low: ptx_bfloat16(high) << 16 | ptx_bfloat16(low),
+    "max.NaN.bf16x2": ptx_max,
+    "prmt.b32": ptx_permuted,
+}
+
+
+def registers_of(x):
+    """Of all pairs of elements at once: a register for each of 32 bits, or one for both of 16."""
+    bits = x.contiguous().view({4: torch.int32, 2: torch.int16}[x.itemsize]).long().view(-1, 2)
+    even, odd = (bits & (1 << 8 * x.itemsize) - 1).T
+    return [even, odd] if x.itemsize == 4 else [odd << 16 | even]
+
+
+def inline_asm_elementwise(text, constraints, args, dtype, is_pure, pack):
+    """The PTX, one instruction after another."""
+    refuse(pack != 2, "only pairs of elements are known here")
+    args = torch.broadcast_tensors(*(raw(x) for x in args))
+    first, given = constraints.count("="), [y for x in args for y in registers_of(x)]
+    registers = {f"${first + n}": x for n, x in enumerate(given)}
+    for line in text.strip(" {}\n").split(";"):
+        name, *words = line.replace(",", " ").split() or [".reg"]
+        if name != ".reg":
+            values = [registers[x] if x in registers else int(x, 0) for x in words[1:]]
+            registers[words[0]] = PTX[name](*values)
+    results = torch.stack([registers[f"${n}"] for n in range(first)], -1).to(torch.int32)
+    return Value(results.view(-1).view(dtype).view(args[0].shape))
+
+
+class Arithmetic:
+    """Gluon's names for types, and for what is computed in registers."""
+
+    int8, int16, int32, int64 = torch.int8, torch.int16, torch.int32, torch.int64
+    bfloat16, float16, float32 = torch.bfloat16, torch.float16, torch.float32
+    PropagateNan = tl.PropagateNan
+    SliceLayout = DotOperandLayout = NVMMADistributedLayout = BlockedLayout = lambda *_: None
+    NVMMASharedLayout = types.SimpleNamespace(get_default_for=lambda *_: None)
+    static_range, inline_asm_elementwise = range, staticmethod(inline_asm_elementwise)
+
+    def arange(self, start, end, layout=None):
+        return Value(torch.arange(start, end, dtype=torch.int32))
+
+    def full(self, shape, value, dtype, layout=None):
+        return Value(torch.full(shape, value, dtype=dtype))
+
+    def where(self, which, x, y):
+        return Value(torch.where(raw(which), *together(x, y)))
+
+    def maximum(self, x, y, propagate_nan=None):
+        f = torch.maximum if propagate_nan == tl.PropagateNan.ALL else torch.fmax
+        return Value(f(*together(x, y)))
+
+    def minimum(self, x, y):
+        return Value(torch.fmin(*together(x, y)))
+
+    def cdiv(self, x, y):
+        return (x + y - 1) // y
+
+    def exp2(self, x):
+        return Value(raw(x).exp2())
+
+    def log2(self, x):
+        return Value(raw(x).log2())
+
+    def max(self, x, axis):
+        return Value(raw(x).amax(axis))
+
+    def sum(self, x, axis):
+        return Value(raw(x).sum(axis, dtype=raw(x).dtype))
+
+    def broadcast(self, x, y):
+        return tuple(Value(z) for z in torch.broadcast_tensors(raw(x), raw(y)))
+
+    def convert_layout(self, x, layout):
+        return Value(raw(x))
