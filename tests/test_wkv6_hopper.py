@@ -36,6 +36,7 @@ def launched(monkeypatch):
     """The kernel, on the CPU whatever the sizes; it keeps what it was launched with."""
     kernel = OnCPU(chunked.wkv6_hopper_kernel)
     monkeypatch.setattr(chunked, "wkv6_hopper_kernel", kernel)
+    monkeypatch.setattr(chunked, "launch_tiles", launched_plainly)
     monkeypatch.setattr(chunked, "suits_hopper", lambda tensors: True)
     monkeypatch.setattr(chunked, "WORTH", 0)
     return kernel
@@ -67,6 +68,10 @@ def bfloat16(monkeypatch):
     monkeypatch.setattr(interpreter, "_convert_float", rounded)
     monkeypatch.setattr(builder, "cast_impl", through_float32)
     monkeypatch.setattr(builder, "create_dot", product)
+
+
+def launched_plainly(kernel, programs, num_warps, tensors, numbers, constants):
+    kernel[(programs,)](*tensors, *numbers, *constants, num_warps=num_warps)
 
 
 def results(x, cu_seqlens=None, scale=1.0, raw_decay=False, keep=False):
