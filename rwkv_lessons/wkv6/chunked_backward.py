@@ -22,11 +22,14 @@ from ..launch_triton import launch
 from .checkpoints import KEEP, checkpoints
 from .chunked_pairs import SEARCHED, keys_gradients, values_gradients
 from .chunked_states import state_gradients
+from .hopper_tiles import suits_hopper, tiles
 from .operators import define_backward, sequences_in
+from .pairs_hopper import pairs_hopper_kernel
 
 FILLED = 512  # walks that fill a card; with fewer, each is cut into segments
 SHORTEST = 16  # chunks in a segment, so that cutting costs less than it gains
 MOST_REGISTERS = 255  # unless told, ptxas 12.8 gives the float32 kernels 32 and spills 10 to 17 KB
+WORTH = 2**17  # tokens times heads: describing tiles costs the host 80 µs more than addresses
 EACH = 8  # chunks that a program of keys or values takes in turn, loading the next meanwhile
 
 
@@ -105,7 +108,23 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale=1.0, raw_decay
     ]  # fmt: skip
     pairs, warps = [], 4 if max(K, V) <= 64 else 8
     most = {"maxnreg": MOST_REGISTERS if full else None}
+    on_hopper = (
+        (K, V) == (64, 64) and not packed and B * T * H >= WORTH and B < 2**16  # in a grid's y
+        and suits_hopper((r, k, v, w, do, kept, d_kept))
+    )  # fmt: skip
+    if on_hopper:
+        rows = (dr, dk, dv, dw)
+        *given, of_o = (tiles(x, H * K) for x in (r, k, v, w, do))
+        results = (tiles(x, H * K) for x in rows)
+        pairs.append((
+            pairs_hopper_kernel, (triton.cdiv(T, 2 * KEEP) * H, B), 4,
+            (*given, u, tiles(kept, V), tiles(d_kept, V), through, decays, deepest, of_o,
+             *results, *rows, du),
+            (T, H, scale), (KEEP, raw_decay, scale != 1), {},
+        ))  # fmt: skip
     for levels, (each, keys, values) in zip((False, True), programs[1:], strict=True):
+        if on_hopper and not levels:
+            continue
         pairs.append((
             keys_gradients, keys, warps,
             (r, k, v, w, u, kept, d_kept, through, decays, deepest, where, do, dr, dk, dw, du),
@@ -119,12 +138,17 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale=1.0, raw_decay
             (K, V, all_k, value_block, KEEP, raw_decay, full, levels), most,
         ))  # fmt: skip
     kind = ("backward", r.device, r.dtype, w.dtype, u.dtype, kept.dtype, K, V, raw_decay, packed)
-    compile_together((*kind, ds1 is None, len(walks)), walks + pairs)
+    which = ds1 is None, len(walks), on_hopper, scale != 1
+    compile_together((*kind, *which), walks + pairs)
     for *arguments, options in walks:
         launch(*arguments, **options)
-    torch.amin(decays, (2, 3), out=deepest)
-    for *arguments, options in pairs:
-        launch(*arguments, **options)
+    if not on_hopper:
+        torch.amin(decays, (2, 3), out=deepest)
+    for kernel, grid, warps, tensors, numbers, constants, options in pairs:
+        if kernel is pairs_hopper_kernel:  # descriptors are more than addresses
+            kernel[grid](*tensors, *numbers, *constants, num_warps=warps)
+        else:
+            launch(kernel, grid, warps, tensors, numbers, constants, **options)
     return dr, dk, dv, dw, du.sum(0).to(u.dtype), ds0
 
 
