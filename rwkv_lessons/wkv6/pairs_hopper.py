@@ -122,12 +122,12 @@ def pairs_hopper_kernel(
     announce(k_there, True)
     at = [first, i_h * C]
     tma.async_copy_global_to_shared(w, at, w_there, s_w)
+    tma.async_copy_global_to_shared(r, at, r_there, s_r)
+    tma.async_copy_global_to_shared(k, at, k_there, s_k)
     tma.async_copy_global_to_shared(do, at, do_there, s_do)
     tma.async_copy_global_to_shared(v, at, v_there, s_v)
     tma.async_copy_global_to_shared(kept, [(slot * H + i_h) * C, 0], s_there, s_s)
     tma.async_copy_global_to_shared(d_kept, [(last * H + i_h) * C, 0], ds_there, s_ds)
-    tma.async_copy_global_to_shared(r, at, r_there, s_r)
-    tma.async_copy_global_to_shared(k, at, k_there, s_k)
 
     # Numbers of each key, of which a thread needs 16 or all, but not now.
     o_k = gl.arange(0, C, FEW)
@@ -168,6 +168,7 @@ def pairs_hopper_kernel(
     s_k_high = gl.allocate_shared_memory(gl.bfloat16, [C, C], TILE)
     s_k_low = gl.allocate_shared_memory(gl.bfloat16, [C, C], TILE)
     s_sums = gl.allocate_shared_memory(gl.float32, [32, C], FOLDED)
+    s_w_low = s_sums._reinterpret(gl.bfloat16, [C, C], TILE)
     zeros = gl.full([C, C], 0.0, gl.float32, TILES)
 
     mbarrier.wait(w_there, 0)
@@ -186,7 +187,7 @@ def pairs_hopper_kernel(
         b_w = gl.maximum(b_w, FAR, propagate_nan=tl.PropagateNan.ALL)
         high, low = in_two(b_w)
         s_w.store(high)
-        s_r_low.store(low)
+        s_w_low.store(low)
     else:
         if not whole:
             b_w = gl.where(row < n, b_w, 0.0).to(gl.bfloat16)
@@ -196,7 +197,7 @@ def pairs_hopper_kernel(
     barrier()
     b_x = warpgroup_mma(s_later, s_w, zeros, use_acc=False, is_async=True)
     if RAW:
-        b_x = warpgroup_mma(s_later, s_r_low, b_x, is_async=True)
+        b_x = warpgroup_mma(s_later, s_w_low, b_x, is_async=True)
     mbarrier.wait(do_there, 0)
     mbarrier.wait(v_there, 0)
     b_g = warpgroup_mma(s_v, s_do.permute((1, 0)), zeros, use_acc=False, is_async=True)
@@ -206,7 +207,18 @@ def pairs_hopper_kernel(
     b_dk = warpgroup_mma(s_v, s_ds.permute((1, 0)), zeros, use_acc=False, is_async=True)
     mbarrier.wait(r_there, 0)
     mbarrier.wait(k_there, 0)
-    b_x, b_g, b_dr, b_dk = warpgroup_mma_wait(0, deps=(b_x, b_g, b_dr, b_dk))
+    b_r = widened(s_r.load(TILES))
+    if SCALED:
+        b_r *= scale
+    b_k = widened(s_k.load(TILES))
+    b_self = gl.sum(b_r * b_k * s_u.load(COLUMNS)[None, :], 1)[:, None]
+    b_x = warpgroup_mma_wait(3, deps=(b_x,))
+    if not RAW:
+        b_w = widened(b_w)
+    b_x = b_x * LOG2E - s_log.load(COLUMNS)[None, :]
+    b_r *= gl.exp2(-b_x - b_w * LOG2E)
+    b_k *= gl.exp2(b_x)
+    b_g, b_dr, b_dk = warpgroup_mma_wait(0, deps=(b_g, b_dr, b_dk))
     barrier()
 
     b_diagonal = gl.sum(gl.where(row == col, b_g, 0.0), 1)[:, None]
@@ -214,16 +226,6 @@ def pairs_hopper_kernel(
     s_g_high, s_g_low = s_s, s_w
     s_g_high.store(high)
     s_g_low.store(low)
-    if not RAW:
-        b_w = widened(b_w)
-    b_x = b_x * LOG2E - s_log.load(COLUMNS)[None, :]
-    b_r = widened(s_r.load(TILES))
-    if SCALED:
-        b_r *= scale
-    b_k = widened(s_k.load(TILES))
-    b_self = gl.sum(b_r * b_k * s_u.load(COLUMNS)[None, :], 1)[:, None]
-    b_r *= gl.exp2(-b_x - b_w * LOG2E)
-    b_k *= gl.exp2(b_x)
     b_dr *= s_early.load(COLUMNS)[None, :]
     s_a = s_v._reinterpret(gl.float32, [32, C], FOLDED)
     s_a.store(folded(b_r * b_dr))
@@ -259,8 +261,11 @@ def pairs_hopper_kernel(
     b_second = gl.sum(s_sums.slice(16, 16, 0).load(ALONG), 0)
     b_first = gl.sum(s_sums.slice(0, 16, 0).load(ALONG), 0) + b_second
     b_first -= gl.sum(s_a.slice(16, 16, 0).load(ALONG), 0)
-    s_first.store(s_first.load(KEYS) + b_first)
-    s_second.store(s_second.load(KEYS) + b_second)
+    b_first += s_first.load(KEYS)
+    b_second += s_second.load(KEYS)
+    barrier()  # half of the threads have the other half's keys, too
+    s_first.store(b_first)
+    s_second.store(b_second)
     self_high, self_low = in_two(b_self)
     b_dv, b_p, k_high, k_low = warpgroup_mma_wait(8, deps=(b_dv, b_p, k_high, k_low))
     p_high, p_low = above_and_on_diagonal_in_two(b_p, self_high, self_low, s_where.load(TILES))
@@ -288,6 +293,8 @@ def pairs_hopper_kernel(
     s_sums.store(folded(b_r * b_k * b_diagonal))
     fence_async_shared()
     barrier()
+    if whole:
+        tma.async_copy_shared_to_global(dv, at, s_v)
     b_dw = warpgroup_mma(s_later, s_low, b_dw, is_async=True)
     b_dw = warpgroup_mma(s_later, s_middle, b_dw, is_async=True)
     b_dw = warpgroup_mma(s_later, s_high, b_dw, is_async=True)
@@ -308,7 +315,6 @@ def pairs_hopper_kernel(
     fence_async_shared()
     barrier()
     if whole:
-        tma.async_copy_shared_to_global(dv, at, s_v)
         tma.async_copy_shared_to_global(dr, at, s_r)
         tma.async_copy_shared_to_global(dk, at, s_k)
         tma.async_copy_shared_to_global(dw, at, s_w)
