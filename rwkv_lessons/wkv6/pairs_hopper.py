@@ -207,17 +207,12 @@ def pairs_hopper_kernel(
     b_dk = warpgroup_mma(s_v, s_ds.permute((1, 0)), zeros, use_acc=False, is_async=True)
     mbarrier.wait(r_there, 0)
     mbarrier.wait(k_there, 0)
-    b_r = widened(s_r.load(TILES))
-    if SCALED:
-        b_r *= scale
-    b_k = widened(s_k.load(TILES))
-    b_self = gl.sum(b_r * b_k * s_u.load(COLUMNS)[None, :], 1)[:, None]
     b_x = warpgroup_mma_wait(3, deps=(b_x,))
     if not RAW:
         b_w = widened(b_w)
     b_x = b_x * LOG2E - s_log.load(COLUMNS)[None, :]
-    b_r *= gl.exp2(-b_x - b_w * LOG2E)
-    b_k *= gl.exp2(b_x)
+    b_er = gl.exp2(b_w * -LOG2E - b_x)
+    b_ek = gl.exp2(b_x)
     b_g, b_dr, b_dk = warpgroup_mma_wait(0, deps=(b_g, b_dr, b_dk))
     barrier()
 
@@ -226,6 +221,13 @@ def pairs_hopper_kernel(
     s_g_high, s_g_low = s_s, s_w
     s_g_high.store(high)
     s_g_low.store(low)
+    b_r = widened(s_r.load(TILES))
+    if SCALED:
+        b_r *= scale
+    b_k = widened(s_k.load(TILES))
+    b_self = gl.sum(b_r * b_k * s_u.load(COLUMNS)[None, :], 1)[:, None]
+    b_r *= b_er
+    b_k *= b_ek
     b_dr *= s_early.load(COLUMNS)[None, :]
     s_a = s_v._reinterpret(gl.float32, [32, C], FOLDED)
     s_a.store(folded(b_r * b_dr))
@@ -238,13 +240,9 @@ def pairs_hopper_kernel(
     high, low = in_two(b_k)
     s_k_high.store(high)
     s_k_low.store(low)
-    k_high, k_low = in_two(b_k * b_late)
-    k_high, k_low = as_left(k_high), as_left(k_low)
     fence_async_shared()
     barrier()
 
-    b_dv = warpgroup_mma(k_high, s_ds, zeros, use_acc=False, is_async=True)
-    b_dv = warpgroup_mma(k_low, s_ds, b_dv, is_async=True)
     r_high, r_low = s_r_high.permute((1, 0)), s_r_low.permute((1, 0))
     b_p = warpgroup_mma(s_k_high, r_high, zeros, use_acc=False, is_async=True)
     b_p = warpgroup_mma(s_k_low, r_high, b_p, is_async=True)
@@ -258,6 +256,10 @@ def pairs_hopper_kernel(
     b_dr = warpgroup_mma(g_low, s_k_high, b_dr, is_async=True)
     b_dr = warpgroup_mma(g_high, s_k_low, b_dr, is_async=True)
     b_dr = warpgroup_mma(g_high, s_k_high, b_dr, is_async=True)
+    k_high, k_low = in_two(b_k * b_late)
+    k_high, k_low = as_left(k_high), as_left(k_low)
+    b_dv = warpgroup_mma(k_high, s_ds, zeros, use_acc=False, is_async=True)
+    b_dv = warpgroup_mma(k_low, s_ds, b_dv, is_async=True)
     b_second = gl.sum(s_sums.slice(16, 16, 0).load(ALONG), 0)
     b_first = gl.sum(s_sums.slice(0, 16, 0).load(ALONG), 0) + b_second
     b_first -= gl.sum(s_a.slice(16, 16, 0).load(ALONG), 0)
@@ -267,7 +269,7 @@ def pairs_hopper_kernel(
     s_first.store(b_first)
     s_second.store(b_second)
     self_high, self_low = in_two(b_self)
-    b_dv, b_p, k_high, k_low = warpgroup_mma_wait(8, deps=(b_dv, b_p, k_high, k_low))
+    b_p = warpgroup_mma_wait(10, deps=(b_p,))
     p_high, p_low = above_and_on_diagonal_in_two(b_p, self_high, self_low, s_where.load(TILES))
     p_high, p_low = as_left(p_high), as_left(p_low)
     b_dv = warpgroup_mma(p_high, s_do, b_dv, is_async=True)
@@ -286,11 +288,7 @@ def pairs_hopper_kernel(
     s_high.store(high)
     s_middle.store(middle)
     s_low.store(low)
-    b_r = widened(s_r.load(TILES))
-    if SCALED:
-        b_r *= scale
-    b_k = widened(s_k.load(TILES))
-    s_sums.store(folded(b_r * b_k * b_diagonal))
+    h_r, h_k = s_r.load(TILES), s_k.load(TILES)
     fence_async_shared()
     barrier()
     if whole:
@@ -298,16 +296,17 @@ def pairs_hopper_kernel(
     b_dw = warpgroup_mma(s_later, s_low, b_dw, is_async=True)
     b_dw = warpgroup_mma(s_later, s_middle, b_dw, is_async=True)
     b_dw = warpgroup_mma(s_later, s_high, b_dw, is_async=True)
+    b_r, b_k = widened(h_r), widened(h_k)
+    if SCALED:
+        b_r *= scale
+    s_sums.store(folded(b_r * b_k * b_diagonal))
     b_bonus = s_u.load(COLUMNS)[None, :] * b_diagonal
-    b_dr = b_dr * gl.exp2(-b_x - b_w * LOG2E) + b_bonus * b_k
-    b_dk = b_dk * gl.exp2(b_x) + b_bonus * b_r
+    b_dr = b_dr * b_er + b_bonus * b_k
+    b_dk = b_dk * b_ek + b_bonus * b_r
     if SCALED:
         b_dr *= scale
     s_r.store(rounded(b_dr))
     s_k.store(rounded(b_dk))
-    b_du = gl.sum(s_sums.slice(0, 16, 0).load(ALONG), 0)
-    b_du += gl.sum(s_sums.slice(16, 16, 0).load(ALONG), 0)
-    gl.store(du + (slot * H + i_h).to(gl.int64) * C + gl.arange(0, C, KEYS), b_du)
     b_dw = warpgroup_mma_wait(0, deps=(b_dw,))
     if RAW:
         b_dw *= b_w
@@ -324,4 +323,7 @@ def pairs_hopper_kernel(
         gl.store(dr_rows + o_t, s_r.load(TILES), row < n)
         gl.store(dk_rows + o_t, s_k.load(TILES), row < n)
         gl.store(dw_rows + o_t, s_w.load(TILES), row < n)
+    b_du = gl.sum(s_sums.slice(0, 16, 0).load(ALONG), 0)
+    b_du += gl.sum(s_sums.slice(16, 16, 0).load(ALONG), 0)
+    gl.store(du + (slot * H + i_h).to(gl.int64) * C + gl.arange(0, C, KEYS), b_du)
     tma.store_wait(0)
