@@ -228,15 +228,9 @@ def pairs_hopper_kernel(
     b_self = gl.sum(b_r * b_k * s_u.load(COLUMNS)[None, :], 1)[:, None]
     b_r *= b_er
     b_k *= b_ek
-    b_dr *= s_early.load(COLUMNS)[None, :]
-    s_a = s_v._reinterpret(gl.float32, [32, C], FOLDED)
-    s_a.store(folded(b_r * b_dr))
     high, low = in_two(b_r)
     s_r_high.store(high)
     s_r_low.store(low)
-    b_late = s_late.load(COLUMNS)[None, :]
-    b_dk *= b_late
-    s_sums.store(folded(b_k * b_dk))
     high, low = in_two(b_k)
     s_k_high.store(high)
     s_k_low.store(low)
@@ -247,19 +241,26 @@ def pairs_hopper_kernel(
     b_p = warpgroup_mma(s_k_high, r_high, zeros, use_acc=False, is_async=True)
     b_p = warpgroup_mma(s_k_low, r_high, b_p, is_async=True)
     b_p = warpgroup_mma(s_k_high, r_low, b_p, is_async=True)
-    b_dk = warpgroup_mma(s_g_low, s_r_low, b_dk, is_async=True)
-    b_dk = warpgroup_mma(s_g_low, s_r_high, b_dk, is_async=True)
-    b_dk = warpgroup_mma(s_g_high, s_r_low, b_dk, is_async=True)
-    b_dk = warpgroup_mma(s_g_high, s_r_high, b_dk, is_async=True)
+    b_dr *= s_early.load(COLUMNS)[None, :]
+    s_a = s_v._reinterpret(gl.float32, [32, C], FOLDED)
+    s_a.store(folded(b_r * b_dr))
     g_high, g_low = s_g_high.permute((1, 0)), s_g_low.permute((1, 0))
     b_dr = warpgroup_mma(g_low, s_k_low, b_dr, is_async=True)
     b_dr = warpgroup_mma(g_low, s_k_high, b_dr, is_async=True)
     b_dr = warpgroup_mma(g_high, s_k_low, b_dr, is_async=True)
     b_dr = warpgroup_mma(g_high, s_k_high, b_dr, is_async=True)
+    b_late = s_late.load(COLUMNS)[None, :]
+    b_dk *= b_late
+    s_sums.store(folded(b_k * b_dk))
+    b_dk = warpgroup_mma(s_g_low, s_r_low, b_dk, is_async=True)
+    b_dk = warpgroup_mma(s_g_low, s_r_high, b_dk, is_async=True)
+    b_dk = warpgroup_mma(s_g_high, s_r_low, b_dk, is_async=True)
+    b_dk = warpgroup_mma(s_g_high, s_r_high, b_dk, is_async=True)
     k_high, k_low = in_two(b_k * b_late)
     k_high, k_low = as_left(k_high), as_left(k_low)
     b_dv = warpgroup_mma(k_high, s_ds, zeros, use_acc=False, is_async=True)
     b_dv = warpgroup_mma(k_low, s_ds, b_dv, is_async=True)
+    barrier()
     b_second = gl.sum(s_sums.slice(16, 16, 0).load(ALONG), 0)
     b_first = gl.sum(s_sums.slice(0, 16, 0).load(ALONG), 0) + b_second
     b_first -= gl.sum(s_a.slice(16, 16, 0).load(ALONG), 0)
@@ -274,7 +275,9 @@ def pairs_hopper_kernel(
     p_high, p_low = as_left(p_high), as_left(p_low)
     b_dv = warpgroup_mma(p_high, s_do, b_dv, is_async=True)
     b_dv = warpgroup_mma(p_low, s_do, b_dv, is_async=True)
-    b_dr, b_dk, b_dv, p_high, p_low = warpgroup_mma_wait(0, deps=(b_dr, b_dk, b_dv, p_high, p_low))
+    b_dr, b_dk, b_dv, k_high, k_low, p_high, p_low = warpgroup_mma_wait(
+        0, deps=(b_dr, b_dk, b_dv, k_high, k_low, p_high, p_low)
+    )
     barrier()
 
     s_v.store(rounded(b_dv))
