@@ -6,8 +6,9 @@ in tensors of the size of r: the walk reads 5 (r, w, do, and the forward pass's 
 2) and writes 2; keys read 9 and write 3; values read 6 and write 1.
 
 Registers bound the two kernels of the second pass: 255 and 168 leave room for two and three
-programs a multiprocessor, too few to hide all of the latency of their barriers. The designs that
-were tried before it: docs/designs_wkv6.md.
+programs a multiprocessor, too few to hide all of the latency of their barriers. For bfloat16 heads
+of 64 on Hopper, pairs_hopper.py does the work of both, of 64 tokens at once: it reads 7 and writes
+4. The designs that were tried before: docs/designs_wkv6.md.
 
 Sums over programs are taken in a fixed order: the same inputs give the same bits.
 """
@@ -108,8 +109,9 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale=1.0, raw_decay
     ]  # fmt: skip
     pairs, warps = [], 4 if max(K, V) <= 64 else 8
     most = {"maxnreg": MOST_REGISTERS if full else None}
+    grid = H, triton.cdiv(T, 2 * KEEP), B
     on_hopper = (
-        (K, V) == (64, 64) and not packed and B * T * H >= WORTH and B < 2**16  # in a grid's y
+        (K, V) == (64, 64) and not packed and B * T * H >= WORTH and max(grid[1:]) < 2**16
         and suits_hopper((r, k, v, w, do, kept, d_kept))
     )  # fmt: skip
     if on_hopper:
@@ -117,7 +119,7 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale=1.0, raw_decay
         *given, of_o = (tiles(x, H * K) for x in (r, k, v, w, do))
         results = (tiles(x, H * K) for x in rows)
         pairs.append((
-            pairs_hopper_kernel, (triton.cdiv(T, 2 * KEEP) * H, B), 4,
+            pairs_hopper_kernel, grid, 4,
             (*given, u, tiles(kept, V), tiles(d_kept, V), through, decays, deepest, of_o,
              *results, *rows, du),
             (T, H, scale), (KEEP, raw_decay, scale != 1), {},

@@ -94,7 +94,7 @@ def pairs_hopper_kernel(
     FOLDED: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
     ALONG: gl.constexpr = gl.BlockedLayout([16, 1], [1, 32], [1, 4], [0, 1])  # a thread a column
     KEYS: gl.constexpr = gl.SliceLayout(0, ALONG)
-    i_n, i_c, i_h = gl.program_id(1), gl.program_id(0) // H, gl.program_id(0) % H
+    i_h, i_c, i_n = gl.program_id(0), gl.program_id(1), gl.program_id(2)
     n = T - i_c * C  # tokens from here to the end of the sequence
     whole = n >= C
     first = i_n * T + i_c * C
@@ -128,6 +128,7 @@ def pairs_hopper_kernel(
     tma.async_copy_global_to_shared(v, at, v_there, s_v)
     tma.async_copy_global_to_shared(kept, [(slot * H + i_h) * C, 0], s_there, s_s)
     tma.async_copy_global_to_shared(d_kept, [(last * H + i_h) * C, 0], ds_there, s_ds)
+    barrier()  # else ptxas has the copies wait for what is loaded next
 
     # Numbers of each key, of which a thread needs 16 or all, but not now.
     o_k = gl.arange(0, C, FEW)
