@@ -282,7 +282,8 @@ def tiled(monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_tiles_on_a_gpu(dtype, shape, w, tiled):
     x = make(*shape, 64, 64, w, dtype, device="cuda")
-    few = 1.15 if shape[1] == 1 else 1  # three deviations of the error of so few roundings
+    # three deviations of the error of so few roundings; in a single chunk that of scores joins them
+    few = {1: 1.15, 65: 1.05}.get(shape[1], 1)
     limit = few * (2.4e-3 if dtype == torch.bfloat16 else 2**-11)
     o, s1, kept = chunked.forward(*x, None, 1.0, False, True)
     near((o, s1), expected(x), {"": limit, "s1": 2**-15}, NAMES)

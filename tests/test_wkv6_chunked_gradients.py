@@ -16,6 +16,8 @@ from rwkv_lessons.wkv6.chunked_backward import gradients
 from rwkv_lessons.wkv6.chunked_pairs import keys_gradients, values_gradients
 from rwkv_lessons.wkv6.chunked_states import state_gradients
 from rwkv_lessons.wkv6.doubling import wkv6_doubling
+from rwkv_lessons.wkv6.hopper_tiles import TILE
+from rwkv_lessons.wkv6.pairs_hopper import pairs_hopper_kernel
 from rwkv_lessons.wkv6.reference import wkv6_reference
 
 NAMES = ("dr", "dk", "dv", "dw", "du", "ds0")
@@ -282,13 +284,53 @@ def test_packed_on_the_gpu():
 @pytest.mark.parametrize("tiled", [False, True])
 @pytest.mark.parametrize("T", [1, 500])
 def test_through_the_public_function(T, tiled, monkeypatch):
-    monkeypatch.setattr(chunked, "WORTH", 0 if tiled else 2**62)
+    for module in (chunked, chunked_backward):
+        monkeypatch.setattr(module, "WORTH", 0 if tiled else 2**62)
     inputs, do, ds1 = draw(2, T, 3, 64, 64, dtype=torch.bfloat16)
     leaves = [x.requires_grad_() for x in inputs]
     o, s1 = wkv6_chunked(*leaves)
     results = torch.autograd.grad([o, s1], leaves, [do, ds1])
     # S and dw are rounded once each; of one token, few of the 384 numbers weigh
     compare(results, expected([x.detach() for x in inputs], do, ds1), 3e-3 if T == 1 else 2.5e-3)
+
+
+@pytest.fixture
+def tiled(monkeypatch):
+    """Tiles by the tensor memory accelerator, however few tokens there are."""
+    monkeypatch.setattr(chunked_backward, "WORTH", 0)
+
+
+# 32 tokens fit to -1.73; a last chunk is whole, is not, or has no second half.
+@needs_gpu
+@pytest.mark.parametrize("decay", ["mixed", "strong", "any", -0.0, -1e-3, -0.5, -1.7, -1.8, -8.0,
+                                   -math.inf])  # fmt: skip
+@pytest.mark.parametrize("B, T, H", [(2, 200, 2), (3, 1, 2), (2, 97, 3), (1, 64, 1), (1, 4096, 8)])
+def test_tiles_on_the_gpu(B, T, H, decay, tiled):
+    inputs, do, ds1 = draw(B, T, H, 64, 64, decay, torch.bfloat16)
+    results = got(inputs, do, ds1)
+    compare(results, expected(inputs, do, ds1), 3e-3 if T == 1 else 2.5e-3)
+    assert (results[3][inputs[3] == -math.inf] == 0).all()
+
+
+@needs_gpu
+@pytest.mark.parametrize("raw", [False, True])
+@pytest.mark.parametrize("without", [None, "do", "ds1"])
+def test_tiles_of_chunks_that_differ_on_the_gpu(raw, without, tiled):
+    """Scaled; one key that is too strong leaves two chunks to the other kernels."""
+    inputs, do, ds1 = draw(2, 330, 3, 64, 64, "mixed", torch.bfloat16)
+    inputs[3] = inputs[3].clamp(min=-1.5)
+    inputs[3][0, 70, :, 3], inputs[3][0, 75:85, 1, 5] = -54.0, -0.0
+    inputs[3][1, 200:232, 2, 9] = -8.0
+    if raw:
+        inputs[3] = torch.log(-inputs[3]).clamp(min=-20)
+    given = (inputs, None if without == "do" else do, None if without == "ds1" else ds1)
+    options = {"scale": 0.3, "raw": raw}
+    compare(got(*given, **options), expected(*given, **options), 2.5e-3)
+
+
+@needs_gpu
+def test_the_same_bits_again_in_tiles(tiled):
+    test_the_same_bits_again()
 
 
 @needs_gpu
@@ -345,6 +387,19 @@ def test_machine_code_of_keys_and_values():
         assert code.atomics == 0 and code.count("LDGSTS") > 0
         kinds = [op for op in code.counts if op.startswith("HMMA")]
         assert any("TF32" in op for op in kinds) and any("BF16" in op for op in kinds)
+
+
+@pytest.mark.parametrize("raw, scaled", [(False, False), (True, True)])
+def test_machine_code_of_pairs_on_hopper(raw, scaled):
+    x = f"tensordesc<bf16[64, 64],{TILE.value!r}>"
+    tensors = (x, x, x, x, F32, x, x, F32, F32, F32, x, x, x, x, x, B16, B16, B16, B16, F32)
+    flags = {"KEEP": KEEP, "RAW": raw, "SCALED": scaled, "num_warps": 4}
+    code = assembly(pairs_hopper_kernel, *tensors, INT, INT, "fp32", **flags)
+    assert code.shared_bytes <= 113 * 1024 and code.registers <= 255  # two a multiprocessor
+    assert code.spill_stores <= 512 and code.atomics == 0
+    assert code.count("HGMMA") >= 4 * 22  # products
+    assert code.count("WARPGROUP.DEPBAR") <= 6  # and not a wait for each
+    assert code.count("UTMALDG") == 7 and code.count("UTMASTG") == 4
 
 
 @pytest.mark.parametrize("N", [64, 256])

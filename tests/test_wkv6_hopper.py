@@ -70,8 +70,8 @@ def bfloat16(monkeypatch):
     monkeypatch.setattr(builder, "create_dot", product)
 
 
-def launched_plainly(kernel, programs, num_warps, tensors, numbers, constants):
-    kernel[(programs,)](*tensors, *numbers, *constants, num_warps=num_warps)
+def launched_plainly(kernel, grid, num_warps, tensors, numbers, constants):
+    kernel[grid](*tensors, *numbers, *constants, num_warps=num_warps)
 
 
 def results(x, cu_seqlens=None, scale=1.0, raw_decay=False, keep=False):

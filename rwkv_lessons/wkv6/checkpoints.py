@@ -10,8 +10,8 @@ sequence unused.
 import triton
 import triton.language as tl
 
-# 64 would save the forward kernel a seventh of its traffic, but no backward kernel with chunks of
-# 64 tokens had the registers for them: 6.4 ms against 3.0 with 32 (docs/designs_wkv6.md).
+# 64 would save the forward kernel a seventh of its traffic, but no backward kernel in Triton with
+# chunks of 64 tokens had the registers for them: 6.4 ms against 3.0 with 32 (docs/designs_wkv6.md).
 KEEP = 32
 
 

@@ -182,7 +182,7 @@ def mix(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, kept=None):
         *inputs, written = (tiles(x, H * K) for x in (*inputs, o))
         states = (None if x is None else tiles(x, V) for x in (kept, before))
         launches.append((
-            wkv6_hopper_kernel, walks, warps,
+            wkv6_hopper_kernel, (walks, 1, 1), warps,
             (*inputs, *others, written, o, s1, *states, strong),
             numbers, (KEEP, GROUP, raw_decay, scale != 1), {},
         ))  # fmt: skip

@@ -6,8 +6,9 @@ in tensors of the size of r: the walk reads 5 (r, w, do, and the forward pass's 
 2) and writes 2; keys read 9 and write 3; values read 6 and write 1.
 
 Registers bound the two kernels of the second pass: 255 and 168 leave room for two and three
-programs a multiprocessor, too few to hide all of the latency of their barriers. The designs that
-were tried before it: docs/designs_wkv6.md.
+programs a multiprocessor, too few to hide all of the latency of their barriers. For bfloat16 heads
+of 64 on Hopper, pairs_hopper.py does the work of both, of 64 tokens at once: it reads 7 and writes
+4. The designs that were tried before: docs/designs_wkv6.md.
 
 Sums over programs are taken in a fixed order: the same inputs give the same bits.
 """
@@ -22,12 +23,15 @@ from ..launch_triton import launch
 from .checkpoints import KEEP, checkpoints
 from .chunked_pairs import SEARCHED, keys_gradients, values_gradients
 from .chunked_states import state_gradients
+from .hopper_tiles import launch_tiles, suits_hopper, tiles
 from .operators import define_backward, sequences_in
+from .pairs_hopper import pairs_hopper_kernel
 
 FILLED = 512  # walks that fill a card; with fewer, each is cut into segments
 SHORTEST = 16  # chunks in a segment, so that cutting costs less than it gains
 # Unless told, ptxas 12.8 gives float32 kernels, and those in levels, 32 and spills 10 to 18 KB.
 MOST_REGISTERS = 255
+WORTH = 2**17  # tokens times heads: describing tiles costs the host 80 µs more than addresses
 EACH = 8  # chunks that a program of keys or values takes in turn, loading the next meanwhile
 
 
@@ -105,7 +109,24 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale=1.0, raw_decay
         for first in ((True, False) if segments > 1 else (False,))
     ]  # fmt: skip
     pairs, warps = [], 4 if max(K, V) <= 64 else 8
+    grid = H, triton.cdiv(T, 2 * KEEP), B
+    on_hopper = (
+        (K, V) == (64, 64) and not packed and B * T * H >= WORTH and max(grid[1:]) < 2**16
+        and suits_hopper((r, k, v, w, do, kept, d_kept))
+    )  # fmt: skip
+    if on_hopper:
+        rows = (dr, dk, dv, dw)
+        *given, of_o = (tiles(x, H * K) for x in (r, k, v, w, do))
+        results = (tiles(x, H * K) for x in rows)
+        pairs.append((
+            pairs_hopper_kernel, grid, 4,
+            (*given, u, tiles(kept, V), tiles(d_kept, V), through, decays, deepest, of_o,
+             *results, *rows, du),
+            (T, H, scale), (KEEP, raw_decay, scale != 1), {},
+        ))  # fmt: skip
     for levels, (each, keys, values) in zip((False, True), programs[1:], strict=True):
+        if on_hopper and not levels:
+            continue
         most = {"maxnreg": MOST_REGISTERS if full or levels else None}
         pairs.append((
             keys_gradients, keys, warps,
@@ -120,12 +141,15 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale=1.0, raw_decay
             (K, V, all_k, value_block, KEEP, raw_decay, full, levels), most,
         ))  # fmt: skip
     kind = ("backward", r.device, r.dtype, w.dtype, u.dtype, kept.dtype, K, V, raw_decay, packed)
-    compile_together((*kind, ds1 is None, len(walks)), walks + pairs)
+    which = ds1 is None, len(walks), on_hopper, scale != 1
+    compile_together((*kind, *which), walks + pairs)
     for *arguments, options in walks:
         launch(*arguments, **options)
-    torch.amin(decays, (2, 3), out=deepest)
-    for *arguments, options in pairs:
-        launch(*arguments, **options)
+    if not on_hopper:
+        torch.amin(decays, (2, 3), out=deepest)
+    for kernel, *arguments, options in pairs:
+        way = launch_tiles if kernel is pairs_hopper_kernel else launch
+        way(kernel, *arguments, **options)
     return dr, dk, dv, dw, du.sum(0).to(u.dtype), ds0
 
 

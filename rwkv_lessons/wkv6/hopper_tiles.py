@@ -63,6 +63,15 @@ def in_two(x):
 
 
 @gluon.jit
+def cut(x):
+    """The upper 16 bits of a float32 tile as they are, in bfloat16, and what is left of it."""
+    high = gl.inline_asm_elementwise(
+        "prmt.b32 $0, $1, $2, 0x7632;", "=r,r,r", [x], gl.bfloat16, is_pure=True, pack=2
+    )
+    return high, x - widened(high)
+
+
+@gluon.jit
 def as_left(x):
     """A tile as the left factor of a product, for which a thread already has what it needs.
 
@@ -92,6 +101,63 @@ def below_and_on_diagonal(x, on, where):
 
 
 @gluon.jit
+def above_diagonal(row, col):
+    """A bfloat16 tile of 1 above the diagonal, 0 below, and -0 on it.
+
+    In the lower bytes 1 has the sign bit, and -0 in the upper: what the two functions below read.
+    """
+    return gl.where(col > row, 0x3F80, gl.where(col == row, -0x8000, 0)).to(gl.int16)
+
+
+@gluon.jit
+def above_in_two(x, where):
+    """`in_two` above the diagonal, and 0 elsewhere. where: `above_diagonal`."""
+    pieces: gl.constexpr = """{
+        .reg .b32 high, low, first, second, above;
+        cvt.rn.bf16x2.f32 high, $3, $2;
+        shl.b32 first, high, 16;
+        and.b32 second, high, 0xffff0000;
+        sub.f32 first, $2, first;
+        sub.f32 second, $3, second;
+        cvt.rn.bf16x2.f32 low, second, first;
+        prmt.b32 above, $4, 0, 0xaa88;
+        and.b32 $0, high, above;
+        and.b32 $1, low, above;
+    }"""
+    return gl.inline_asm_elementwise(
+        pieces, "=&r,=&r,r,r,r", [x, where], (gl.bfloat16, gl.bfloat16), is_pure=True, pack=2
+    )
+
+
+@gluon.jit
+def above_and_on_diagonal_in_two(x, on_high, on_low, where):
+    """The same, with numbers of which the pieces are given on the diagonal."""
+    pieces: gl.constexpr = """{
+        .reg .b32 high, low, first, second, above, there;
+        cvt.rn.bf16x2.f32 high, $3, $2;
+        shl.b32 first, high, 16;
+        and.b32 second, high, 0xffff0000;
+        sub.f32 first, $2, first;
+        sub.f32 second, $3, second;
+        cvt.rn.bf16x2.f32 low, second, first;
+        prmt.b32 above, $6, 0, 0xaa88;
+        prmt.b32 there, $6, 0, 0xbb99;
+        and.b32 high, high, above;
+        and.b32 low, low, above;
+        and.b32 first, $4, there;
+        and.b32 second, $5, there;
+        or.b32 $0, high, first;
+        or.b32 $1, low, second;
+    }"""
+    x, on_high = gl.broadcast(x, on_high)
+    x, on_low = gl.broadcast(x, on_low)
+    return gl.inline_asm_elementwise(
+        pieces, "=&r,=&r,r,r,r,r,r", [x, on_high, on_low, where], (gl.bfloat16, gl.bfloat16),
+        is_pure=True, pack=2,
+    )  # fmt: skip
+
+
+@gluon.jit
 def announce(arrived, there):
     """Says that a tile of bfloat16 will arrive, if it is there."""
     mbarrier.expect(arrived, C * C * 2, pred=there)
@@ -117,10 +183,11 @@ def replace_base(model, x):
     return new
 
 
-def launch_tiles(kernel, programs, num_warps, tensors, numbers, constants):
+def launch_tiles(kernel, grid, num_warps, tensors, numbers, constants):
     """`launch_triton.launch` for a kernel of which some tensors are descriptions by `tiles`.
 
-    The key has all that chooses machine code: None, description or a pointer's dtype and alignment.
+    grid: three numbers. The key has all that chooses machine code: of a tensor, whether it is None
+    or described, or else its dtype and alignment.
     """
     given, kinds = [], []
     for x in tensors:
@@ -135,11 +202,11 @@ def launch_tiles(kernel, programs, num_warps, tensors, numbers, constants):
     found = _compiled.get(key)
     if found is None:
         given = (*tensors, *numbers, *constants)
-        _compiled[key] = kernel[(programs,)](*given, num_warps=num_warps)
+        _compiled[key] = kernel[grid](*given, num_warps=num_warps)
         return
     stream = torch._C._cuda_getCurrentRawStream(device)
     found.run(
-        programs, 1, 1, stream, found.function, found.packed_metadata, None, None, None,
+        *grid, stream, found.function, found.packed_metadata, None, None, None,
         *given, *numbers, *constants,
     )  # fmt: skip
 
