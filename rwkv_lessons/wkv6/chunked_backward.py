@@ -31,7 +31,7 @@ FILLED = 512  # walks that fill a card; with fewer, each is cut into segments
 SHORTEST = 16  # chunks in a segment, so that cutting costs less than it gains
 # Unless told, ptxas 12.8 gives float32 kernels, and those in levels, 32 and spills 10 to 18 KB.
 MOST_REGISTERS = 255
-WORTH = 2**17  # tokens times heads: describing tiles costs the host 80 µs more than addresses
+WORTH = 2**20  # tokens times heads: with fewer, describing tiles takes longer than the GPU
 EACH = 8  # chunks that a program of keys or values takes in turn, loading the next meanwhile
 
 
