@@ -8,6 +8,7 @@ nor are layouts: Triton adds the one and checks the others.
 """
 
 import inspect
+import itertools
 import types
 
 import torch
@@ -29,6 +30,10 @@ class Tile:
 
     def permute(self, order):
         return Tile(self.data.permute(order), self.state)
+
+    def _reinterpret(self, dtype, shape, layout):
+        """The same bytes; in another order, but nothing is read as what it was not written."""
+        return Tile(self.data.view(-1).view(dtype).view(shape), self.state)
 
     def load(self, layout=None):
         refuse(self.state.arriving, "a tile is read before the wait for it")
@@ -138,12 +143,12 @@ class Machine(Arithmetic):
         )
         self.functions, self.owners = {}, {}
 
-    def run(self, kernel, programs, warps, args):
+    def run(self, kernel, grid, warps, args):
         """args: {name: value}; what is no constant becomes what it is for a kernel."""
-        self.programs, self.warps = programs, warps
+        self.grid, self.warps = grid, warps
         constants = inspect.get_annotations(plain(kernel), eval_str=True)
         args = {n: x if n in constants else given(x) for n, x in args.items()}
-        for self.program in range(programs):
+        for self.program, self.at in enumerate(itertools.product(*map(range, grid))):
             self.products, self.stores, self.tiles, self.barriers = [], [], [], []
             self.copies, self.groups = [], []
             self.copy(plain(kernel))(**args)
@@ -168,10 +173,10 @@ class Machine(Arithmetic):
         return self.functions[function]
 
     def program_id(self, axis):
-        return given(self.program)
+        return given(self.at[axis])
 
     def num_programs(self, axis):
-        return given(self.programs)
+        return given(self.grid[axis])
 
     def num_warps(self):
         return self.warps
@@ -205,7 +210,7 @@ class Machine(Arithmetic):
         if dtype == torch.int64:
             made = [Barrier() for _ in range(shape[0])]
             self.barriers += made
-            return Several(made)
+            return Several(made) if len(shape) == 2 else made[0]
         unknown = float("nan") if dtype.is_floating_point else -1
         made = [Tile(x) for x in torch.full(shape, unknown, dtype=dtype).view(-1, *shape[-2:])]
         self.tiles += made
@@ -292,8 +297,8 @@ class OnCPU:
         self.kernel, self.keeps = kernel, keeps
 
     def __getitem__(self, grid):
-        return lambda *args, num_warps: self.run(grid[0], num_warps, args)
+        return lambda *args, num_warps: self.run(grid, num_warps, args)
 
-    def run(self, programs, warps, args):
+    def run(self, grid, warps, args):
         self.given = dict(zip(inspect.signature(plain(self.kernel)).parameters, args, strict=True))
-        Machine(self.keeps).run(self.kernel, programs, warps, self.given)
+        Machine(self.keeps).run(self.kernel, grid, warps, self.given)

@@ -60,6 +60,9 @@ class Value:
     def __getitem__(self, at):
         return Value(self.x[at])
 
+    def reshape(self, shape):
+        return Value(self.x.reshape(shape))
+
     def __index__(self):
         return int(self.x)
 
@@ -126,8 +129,18 @@ def ptx_max(x, y):
 
 
 def ptx_permuted(x, y, order):
-    both = y << 32 | x  # the selectors in use have no sign bit
-    return sum((both >> (order >> 4 * n & 7) * 8 & 255) << 8 * n for n in range(4))
+    """Four bytes of eight; where its selector says so, the sign of one, eight times."""
+    both, found = y << 32 | x, 0
+    for n in range(4):
+        chosen = order >> 4 * n
+        byte = both >> (chosen & 7) * 8 & 255
+        found = found | ((byte >> 7) * 255 if chosen & 8 else byte) << 8 * n
+    return found
+
+
+def ptx_difference(x, y):
+    x, y = (z.to(torch.int32).view(torch.float32) for z in (x, y))
+    return (x - y).view(torch.int32).long() & 0xFFFFFFFF
 
 
 PTX = {
@@ -137,6 +150,7 @@ PTX = {
     "shl.b32": lambda x, n: x << n & 0xFFFFFFFF,
     "cvt.rn.bf16x2.f32": lambda high, low: ptx_bfloat16(high) << 16 | ptx_bfloat16(low),
     "max.NaN.bf16x2": ptx_max,
+    "sub.f32": ptx_difference,
     "prmt.b32": ptx_permuted,
 }
 
@@ -159,8 +173,12 @@ def inline_asm_elementwise(text, constraints, args, dtype, is_pure, pack):
         if name != ".reg":
             values = [registers[x] if x in registers else int(x, 0) for x in words[1:]]
             registers[words[0]] = PTX[name](*values)
-    results = torch.stack([registers[f"${n}"] for n in range(first)], -1).to(torch.int32)
-    return Value(results.view(-1).view(dtype).view(args[0].shape))
+    found, several = [registers[f"${n}"] for n in range(first)], isinstance(dtype, tuple)
+    found = [[x] for x in found] if several else [found]
+    found = [torch.stack(x, -1).to(torch.int32).view(-1) for x in found]
+    dtypes = dtype if several else [dtype]
+    tiles = [Value(x.view(y).view(args[0].shape)) for x, y in zip(found, dtypes, strict=True)]
+    return tuple(tiles) if several else tiles[0]
 
 
 class Arithmetic:
@@ -170,6 +188,7 @@ class Arithmetic:
     bfloat16, float16, float32 = torch.bfloat16, torch.float16, torch.float32
     PropagateNan = tl.PropagateNan
     SliceLayout = DotOperandLayout = NVMMADistributedLayout = BlockedLayout = lambda *_: None
+    SwizzledSharedLayout = BlockedLayout
     NVMMASharedLayout = types.SimpleNamespace(get_default_for=lambda *_: None)
     static_range, inline_asm_elementwise = range, staticmethod(inline_asm_elementwise)
 
@@ -186,8 +205,9 @@ class Arithmetic:
         f = torch.maximum if propagate_nan == tl.PropagateNan.ALL else torch.fmax
         return Value(f(*together(x, y)))
 
-    def minimum(self, x, y):
-        return Value(torch.fmin(*together(x, y)))
+    def minimum(self, x, y, propagate_nan=None):
+        f = torch.minimum if propagate_nan == tl.PropagateNan.ALL else torch.fmin
+        return Value(f(*together(x, y)))
 
     def cdiv(self, x, y):
         return (x + y - 1) // y
@@ -200,6 +220,9 @@ class Arithmetic:
 
     def max(self, x, axis):
         return Value(raw(x).amax(axis))
+
+    def min(self, x, axis):
+        return Value(raw(x).amin(axis))
 
     def sum(self, x, axis):
         return Value(raw(x).sum(axis, dtype=raw(x).dtype))

@@ -167,7 +167,7 @@ def hopper(monkeypatch):
     def on_cpu(kernel, programs, warps, tensors, numbers, constants, **options):
         launched.append(kernel)
         if kernel is decode_hopper_kernel:
-            OnCPU(kernel, keeps=False).run(programs, warps, (*tensors, *numbers, *constants))
+            OnCPU(kernel, keeps=False).run((programs,), warps, (*tensors, *numbers, *constants))
         else:  # the interpreter starts nothing before something else is over
             launch(kernel, programs, warps, tensors, numbers, (*constants[:-1], False))
 
