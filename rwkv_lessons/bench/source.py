@@ -72,10 +72,10 @@ def _collect(file, name, seen):
             original = {a.asname or a.name: a.name for a in node.names}[name]
             _collect(LAUNCH, original, seen)
         return
-    seen[file, name] = f"{name} = {_canonical(node)}"
-    for part in ast.walk(node):
-        if isinstance(part, ast.Name):
-            _collect(file, part.id, seen)
+    text, names = _read(node)
+    seen[file, name] = f"{name} = {text}"
+    for used in names:
+        _collect(file, used, seen)
 
 
 def _definitions(file):
@@ -96,6 +96,13 @@ def _defined_in(text):
             names = (n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name))
             found |= dict.fromkeys(names, node)
     return found
+
+
+@cache
+def _read(node):
+    """A definition as text, and the names in it: most records ask for the same ones."""
+    names = dict.fromkeys(part.id for part in ast.walk(node) if isinstance(part, ast.Name))
+    return _canonical(node), tuple(names)
 
 
 def _canonical(node):
