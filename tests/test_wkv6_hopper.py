@@ -1,13 +1,12 @@
 """The chunked WKV-6 in Gluon, as it is written, on the CPU: every chunk, wait and fence."""
 
-import inspect
 import itertools
 import math
 
 import numpy as np
 import pytest
 import torch
-from gluon_on_cpu import OnCPU
+from gluon_on_cpu import on_cpu
 from registers_on_cpu import Mistake
 from test_wkv6 import DECAYS, make, near
 from test_wkv6_chunked import NAMES, expected, fresh_tiles, in_segments  # noqa: F401
@@ -16,7 +15,6 @@ from torch.nn import functional as F
 from triton import language as tl
 from triton.runtime import interpreter
 
-from rwkv_lessons.lab.cubin import plain
 from rwkv_lessons.wkv6 import chunked
 from rwkv_lessons.wkv6.checkpoints import KEEP
 from rwkv_lessons.wkv6.chunk_tiles import FITS_TO_END, LOG2E
@@ -33,13 +31,8 @@ PACKED = [0, 1, 1, 70, 262, 262, 391]  # a last chunk of each kind, and sequence
 
 @pytest.fixture(autouse=True)
 def launched(monkeypatch):
-    """The kernel, on the CPU whatever the sizes; it keeps what it was launched with."""
-    kernel = OnCPU(chunked.wkv6_hopper_kernel)
-    monkeypatch.setattr(chunked, "wkv6_hopper_kernel", kernel)
-    monkeypatch.setattr(chunked, "launch_tiles", launched_plainly)
-    monkeypatch.setattr(chunked, "suits_hopper", lambda tensors: True)
-    monkeypatch.setattr(chunked, "WORTH", 0)
-    return kernel
+    """The kernel; it keeps what it was launched with."""
+    return on_cpu(monkeypatch, chunked, "wkv6_hopper_kernel")
 
 
 @pytest.fixture(autouse=True)
@@ -68,10 +61,6 @@ def bfloat16(monkeypatch):
     monkeypatch.setattr(interpreter, "_convert_float", rounded)
     monkeypatch.setattr(builder, "cast_impl", through_float32)
     monkeypatch.setattr(builder, "create_dot", product)
-
-
-def launched_plainly(kernel, grid, num_warps, tensors, numbers, constants):
-    kernel[grid](*tensors, *numbers, *constants, num_warps=num_warps)
 
 
 def results(x, cu_seqlens=None, scale=1.0, raw_decay=False, keep=False):
@@ -217,11 +206,6 @@ MISTAKES = {
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes_in_the_kernel_are_seen(name, launched):
-    function = plain(launched.kernel)
-    source, (old, new) = inspect.getsource(function), MISTAKES[name]
-    assert source.count(old) == 1
-    known = dict(function.__globals__)
-    exec(source[source.index("def ") :].replace(old, new), known)
-    launched.kernel = known[function.__name__]
+    launched.mistake(*MISTAKES[name])
     with pytest.raises((Mistake, AssertionError)):
         test_a_neighbour_of_nan_does_no_harm("rkvw", False, False, launched)

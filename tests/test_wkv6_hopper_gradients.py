@@ -1,21 +1,17 @@
 """The fused gradients in Gluon, as they are written, on the CPU."""
 
-import inspect
-
 import pytest
 import torch
-from gluon_on_cpu import OnCPU
+from gluon_on_cpu import on_cpu
 from registers_on_cpu import Mistake
-from test_wkv6_chunked_gradients import draw, expected, kept_states
-from test_wkv6_hopper import bfloat16, launched_plainly  # noqa: F401
+from test_wkv6_chunked_gradients import compare, draw, expected, got
+from test_wkv6_hopper import bfloat16  # noqa: F401
 from test_wkv6_recurrent import interpreted
 
-from rwkv_lessons.lab.cubin import plain
 from rwkv_lessons.wkv6 import chunked_backward
 from rwkv_lessons.wkv6.chunk_tiles import FITS, LOG2E
 
 pytestmark = interpreted
-NAMES = ("dr", "dk", "dv", "dw", "du", "ds0")
 # A result is rounded to bfloat16, 1.66e-3; the states before and after a chunk were, too, of which
 # most of it is made where nothing is forgotten: 2.34e-3 for two roundings. One token has few.
 LIMIT = 2.5e-3
@@ -24,47 +20,28 @@ BOUND = FITS.value / LOG2E.value  # of the sum of w over half of a chunk
 
 @pytest.fixture(autouse=True)
 def fused(monkeypatch):
-    """The kernel, on the CPU whatever the sizes; it keeps what it was launched with."""
-    kernel = OnCPU(chunked_backward.pairs_hopper_kernel)
-    monkeypatch.setattr(chunked_backward, "pairs_hopper_kernel", kernel)
-    monkeypatch.setattr(chunked_backward, "launch_tiles", launched_plainly)
-    monkeypatch.setattr(chunked_backward, "suits_hopper", lambda tensors: True)
-    monkeypatch.setattr(chunked_backward, "WORTH", 0)
-    return kernel
+    """The kernel; it keeps what it was launched with."""
+    return on_cpu(monkeypatch, chunked_backward, "pairs_hopper_kernel")
 
 
-def given(B, T, H, decay="mixed", seed=0):
-    inputs, do, ds1 = draw(B, T, H, 64, 64, decay, seed=seed)
-    r, k, v, w, u, s0 = inputs
-    return [*(x.bfloat16() for x in (r, k, v, w)), u, s0], do.bfloat16(), ds1
+def given(B, T, H, decay="mixed"):
+    return draw(B, T, H, 64, 64, decay, torch.bfloat16)
 
 
-def compare(inputs, do, ds1, limit=LIMIT, **options):
-    scale, raw = options.get("scale", 1.0), options.get("raw_decay", False)
-    plain_inputs = [x.float() for x in inputs]
-    if raw:
-        plain_inputs[3] = -torch.exp(plain_inputs[3])
-    kept = kept_states(plain_inputs, None, torch.bfloat16)
-    found = chunked_backward.gradients(*inputs, None, kept, do, ds1, scale, raw)
-    scaled = [plain_inputs[0] * scale, *plain_inputs[1:]]
-    want = list(expected(scaled, do.float(), ds1))
-    want[0] = want[0] * scale
-    if raw:
-        want[3] = want[3] * plain_inputs[3].double()
-    for name, x, y in zip(NAMES, found, want, strict=True):
-        error = (x.double() - y).norm() / y.norm().clamp(min=1e-30)
-        assert error <= limit, f"{name}: {error:.2e}"
+def check(inputs, do, ds1, limit=LIMIT, **options):
+    wanted = expected(inputs, do, ds1, **options)
+    compare(got(inputs, do, ds1, **options), wanted, limit)
 
 
 @pytest.mark.parametrize("T", [1, 32, 33, 64, 65, 130])
 def test_whole_and_partial_chunks(T, fused):
-    compare(*given(2, T, 2), limit=3e-3 if T == 1 else LIMIT)
+    check(*given(2, T, 2), limit=3e-3 if T == 1 else LIMIT)
     assert fused.given["H"] == 2
 
 
 @pytest.mark.parametrize("decay", [-0.0, -0.001, -0.5, -1.7])
 def test_every_decay_that_fits(decay):
-    compare(*given(1, 150, 1, decay))
+    check(*given(1, 150, 1, decay))
 
 
 @pytest.mark.parametrize("raw_decay", [False, True])
@@ -72,24 +49,24 @@ def test_scale_and_raw_decay(raw_decay):
     inputs, do, ds1 = given(1, 100, 2)
     if raw_decay:
         inputs[3] = torch.log(-inputs[3].float()).bfloat16()
-    compare(inputs, do, ds1, scale=0.3, raw_decay=raw_decay)
+    check(inputs, do, ds1, scale=0.3, raw=raw_decay)
 
 
 def test_no_gradient_of_the_last_state():
     inputs, do, ds1 = given(1, 70, 1)
-    compare(inputs, do, torch.zeros_like(ds1))
+    check(inputs, do, torch.zeros_like(ds1))
 
 
 @pytest.mark.parametrize("decay", ["strong", "any"])
 def test_strong_decays_are_done_over(decay):
-    compare(*given(1, 140, 1, decay))
+    check(*given(1, 140, 1, decay))
 
 
 def test_a_chunk_is_named_by_its_stronger_half(fused):
     inputs, do, ds1 = given(1, 256, 1, -0.01)
     inputs[3][:, 70, :, 3] = -BOUND - 1  # in the first half of the second chunk
     inputs[3][:, 160, :, 5] = -BOUND + 1
-    compare(inputs, do, ds1)
+    check(inputs, do, ds1)
     is_strong = fused.given["deepest"][:, 0] < -FITS.value
     assert is_strong.tolist() == [False, False, True, True, False, False, False, False]
 
@@ -97,7 +74,7 @@ def test_a_chunk_is_named_by_its_stronger_half(fused):
 def test_a_token_that_forgets_all_leaves_the_others_their_digits():
     inputs, do, ds1 = given(1, 128, 1, -0.02)
     inputs[3][:, 20], inputs[3][:, 90, :, ::2] = -50, -30
-    compare(inputs, do, ds1)
+    check(inputs, do, ds1)
 
 
 MISTAKES = {  # name → what stands in the kernel, and what would be wrong
@@ -121,11 +98,6 @@ MISTAKES = {  # name → what stands in the kernel, and what would be wrong
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes_in_the_kernel_are_seen(name, fused):
-    function = plain(fused.kernel)
-    source, (old, new) = inspect.getsource(function), MISTAKES[name]
-    assert source.count(old) == 1
-    known = dict(function.__globals__)
-    exec(source[source.index("def ") :].replace(old, new), known)
-    fused.kernel = known[function.__name__]
+    fused.mistake(*MISTAKES[name])
     with pytest.raises((Mistake, AssertionError)):
-        compare(*given(1, 130, 1, -0.01))
+        check(*given(1, 130, 1, -0.01))
