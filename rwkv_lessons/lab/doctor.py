@@ -137,6 +137,18 @@ def triton() -> Iterator[Finding]:
         yield Finding(NOTE, text, "use WSL, a Codespace or any Linux machine for those")
 
 
+def assembler() -> Iterator[Finding]:
+    """Which ptxas makes the library's Triton kernels; an old one makes some of them wrong."""
+    if not installed("triton"):
+        return
+    found = importlib.import_module("rwkv_lessons.assembler").assembler()
+    if found.known_wrong:
+        text = f"{found} makes some Triton kernels wrong; float32 takes slower methods"
+        yield Finding(NOTE, text, "pip install nvidia-cuda-nvcc-cu12==12.9.86")
+    else:
+        yield Finding(OK, f"the library's Triton kernels are assembled by {found}")
+
+
 def gpu() -> Iterator[Finding]:
     """Does what nvidia-smi lists reach torch and numba?"""
     torch = importlib.import_module("torch")
@@ -228,6 +240,7 @@ LOOKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     numba,
     machine_code,
     triton,
+    assembler,
     gpu,
     kernel,
     disk,

@@ -23,6 +23,7 @@ __all__ += ["wkv6_chunked", "wkv6_recurrent", "wkv6_step"]
 wkv6_cuda = takes_options(cuda.wkv6_cuda)
 METHODS = {"reference": wkv6_reference, "doubling": wkv6_doubling, "cuda": wkv6_cuda}
 if TRITON:
+    from ..assembler import distrusted
     from . import chunked, recurrent
     from .chunked import wkv6_chunked
     from .recurrent import wkv6_recurrent
@@ -45,6 +46,7 @@ def method_for(device, dtype, T, heads, size, gradients, packed=False):
     | GPU    | up to 16  | no gradients          | recurrent | least to launch |
     | GPU    | up to 64  | … and few heads       | recurrent | a chain of small steps |
     | GPU    | more      | float32 of many heads | cuda      | 24 bits take 3 matrix products |
+    | GPU    | more      | float32, old assembler | cuda     | see `rwkv_lessons.assembler` |
     | GPU    | more      | size up to 256        | chunked   | matrix products, T in parallel |
     | GPU    | more      | packed                | recurrent | the others read cu_seqlens first |
     | GPU    | more      | size up to 1024       | cuda      | many tokens in shared memory |
@@ -68,8 +70,10 @@ def method_for(device, dtype, T, heads, size, gradients, packed=False):
     if TRITON:
         if T <= (4 if gradients else 16 if many else 64):
             return "recurrent"
-        if size <= chunked.LARGEST and (packed or not many or dtype != torch.float32):
-            return "chunked"
+        whole = dtype == torch.float32
+        if size <= chunked.LARGEST and (packed or not many or not whole):
+            if not (whole and distrusted()):
+                return "chunked"
         if packed:
             return "recurrent"
     return "doubling" if size > LARGEST else "cuda"

@@ -25,6 +25,7 @@ What moves through memory, and what bounds it: chunked_backward.py.
 import triton
 import triton.language as tl
 
+from ..compile_triton import assembled
 from .checkpoints import chunk_bounds
 from .chunk_tiles import (
     FITS,
@@ -245,6 +246,7 @@ def keys_of_chunk(
     tl.store(du + at * K + o_k, tl.sum(b_r * b_k * b_self, 0), mask=m_k)
 
 
+@assembled
 @triton.jit(do_not_specialize=["T", "H", "scale", "slots", "each"])
 def keys_gradients(
     r, k, v, w, u, kept, d_kept, through, decays, deepest, where, do, dr, dk, dw, du,
@@ -337,6 +339,7 @@ def values_of_chunk(
     tl.store(dv + o_tv, b_dv.to(dv.dtype.element_ty), mask=m_tv)
 
 
+@assembled
 @triton.jit(do_not_specialize=["T", "H", "scale", "slots", "each"])
 def values_gradients(
     r, k, w, u, d_kept, decays, deepest, where, do, dv, T, H, scale, slots, each,

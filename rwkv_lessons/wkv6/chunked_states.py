@@ -16,10 +16,12 @@ It reads r, w, do and the forward pass's states and writes as many: 7 tensors of
 import triton
 import triton.language as tl
 
+from ..compile_triton import assembled
 from .checkpoints import first_checkpoint, sequence_bounds
 from .chunk_tiles import log2_decays, log_decay, of_halves, product_tf32
 
 
+@assembled
 @triton.jit(do_not_specialize=["T", "H", "scale", "segment", "segments"])
 def state_gradients(
     r, w, kept, do, ds1, local_ds, local_decay, cu_seqlens,

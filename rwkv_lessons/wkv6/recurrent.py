@@ -15,6 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
+from ..compile_triton import assembled
 from ..launch_triton import launch, launches_directly
 from .doubling import wkv6_doubling
 from .operators import define_forward, empty_results, sequences_in
@@ -26,6 +27,7 @@ AHEAD = 4  # tokens whose loads are under way
 SCHEDULERS = 528  # of an H200, 4 in each of 132 multiprocessors: a warp for each fills it
 
 
+@assembled
 @triton.jit(do_not_specialize=["has_s0", "T", "H", "scale"])
 def wkv6_recurrent_fwd_kernel(
     r, k, v, w, u, s0, cu_seqlens, o, s1, kept, has_s0, T, H, scale,
