@@ -3,7 +3,8 @@
 It is taken of a definition and of everything of this repository that it uses, also in other files,
 so it says whether a kernel's own code changed, or what it calls. Where that code stands, and what
 its functions, parameters and variables are called, is left out, as are docstrings, comments, layout
-and the words of errors: files can be moved, and names improved, without measuring again.
+and the words of errors: files can be moved, and names improved, without measuring again. So is the
+lab, by which lessons load each other's solutions.
 
 Python's own `ast.dump` differs between versions; the text made here leaves out empty fields and
 does not.
@@ -146,14 +147,25 @@ def _definition(file, name):
     return _definition(found, original) if found else None
 
 
+def _origin(file, name):
+    """Where other people define what `file` calls `name`, also if another file handed it on."""
+    imported = _module(file).imported.get(name)
+    if not isinstance(imported, tuple):
+        return imported or name
+    node, original = imported
+    found = _imported_from(file, node)
+    return _origin(found, original) if found else f"{node.module}.{original}"
+
+
 def _imported_from(file, node):
-    """The file that `from … import` names, if it is of this repository."""
+    """The file that `from … import` names, if it is of this repository, and not of the lab."""
     if node.level:
         folder = (ROOT / file).parents[node.level - 1].joinpath(*(node.module or "").split("."))
     else:
         folder = ROOT.joinpath(*node.module.split("."))
     for found in (folder.with_suffix(".py"), folder / "__init__.py"):
-        if found.is_file() and found.is_relative_to(ROOT):
+        ours = found.is_file() and found.is_relative_to(ROOT)
+        if ours and not found.is_relative_to(ROOT / "rwkv_lessons" / "lab"):
             return found.relative_to(ROOT).as_posix()
     return None
 
@@ -235,7 +247,4 @@ class _Text:
             return f"@{self.meet(key)}"
         if module := _imported_module(self.file, name):  # handed on as it is: all of it may be used
             return str([self.meet((module, each)) for each in _module(module).defined])
-        imported = _module(self.file).imported.get(name)
-        if isinstance(imported, tuple):
-            return f"{imported[0].module}.{imported[1]}"
-        return imported or name
+        return _origin(self.file, name)
