@@ -154,7 +154,11 @@ def _origin(file, name):
         return imported or name
     node, original = imported
     found = _imported_from(file, node)
-    return _origin(found, original) if found else f"{node.module}.{original}"
+    if found:
+        return _origin(found, original)
+    return (
+        original if (node.module or "").startswith("rwkv_lessons") else f"{node.module}.{original}"
+    )
 
 
 def _imported_from(file, node):
