@@ -42,6 +42,10 @@ class Assembler:
         return _numbers(self.version) < FIRST_RIGHT
 
     @property
+    def major(self) -> int:
+        return _numbers(self.version)[0]
+
+    @property
     def distrusted(self) -> bool:
         """Whether methods that it makes wrong are to be avoided: not where somebody chose it."""
         return self.known_wrong and self.source != CHOICE
@@ -134,7 +138,7 @@ def _look_at(path, source):
 def _loads(found):
     """Whether the driver can load what it makes: it knows its own major version, not the next."""
     driver = _driver_cuda()
-    return driver is None or _numbers(found.version)[0] <= driver
+    return driver is None or found.major <= driver
 
 
 def _driver_cuda():
