@@ -13,6 +13,7 @@ the first of these that is at least `FIRST_RIGHT` and that the driver can load:
 Other packages' kernels compile as they did.
 """
 
+import ctypes
 import os
 import re
 import shutil
@@ -23,6 +24,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+import torch
 
 FIRST_RIGHT = 12, 9  # 12.8 is known to be wrong; 12.9 and 13.0 passed all GPU tests
 CHOICE = "RWKV_LESSONS_PTXAS"
@@ -82,11 +85,10 @@ def assembler(capability: int = 90) -> Assembler:
     return found
 
 
+@torch.compiler.assume_constant_result  # torch.compile need not look into it
 @cache
 def distrusted() -> bool:
     """Whether kernels for torch's current device come from an assembler known to be wrong."""
-    import torch
-
     if not torch.cuda.is_available():
         return False
     major, minor = torch.cuda.get_device_capability()
@@ -142,10 +144,13 @@ def _loads(found):
 
 
 def _driver_cuda():
-    """The major version of CUDA that the driver knows; None without a GPU."""
-    import torch
-
-    return torch._C._cuda_getDriverVersion() // 1000 if torch.cuda.is_available() else None
+    """The major version of CUDA that the driver knows; None without a driver."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    version = ctypes.c_int()
+    return version.value // 1000 if driver.cuDriverGetVersion(ctypes.byref(version)) == 0 else None
 
 
 def _numbers(version):
