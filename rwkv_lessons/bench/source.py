@@ -12,6 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCH = "rwkv_lessons/launch.py"  # the only import that is followed: it makes instructions
+OPERATIONS = ("wkv5", "wkv6", "mla")
 
 
 def fingerprint(*sources):
@@ -41,6 +42,15 @@ def source_of(function):
     """ "path/of/file.py::name" of a function or of a numba kernel."""
     f = getattr(function, "py_func", function)
     return f"{Path(f.__code__.co_filename).resolve().relative_to(ROOT).as_posix()}::{f.__name__}"
+
+
+def kernel_code():
+    """The files of all operations, and of what launches and compiles them."""
+    package = ROOT / "rwkv_lessons"
+    found = [file for name in OPERATIONS for file in package.glob(f"{name}/**/*.py")]
+    for pattern in ("launch*.py", "compile*.py", "assembler*.py"):
+        found += package.glob(pattern)
+    return tuple(sorted(file.relative_to(ROOT).as_posix() for file in found))
 
 
 def relative_imports(file):
