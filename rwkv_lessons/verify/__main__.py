@@ -33,7 +33,7 @@ def main(argv=None):
 def verify(cases, options):
     """Looks at the cases, prints a line each and a summary; returns the exit status."""
     from .cases import ANYWHERE, HOPPER
-    from .gate import _is_hopper
+    from .gate import is_hopper
     from .judge import RIGHT, UNSEEN, WRONG, Result, look
     from .machine import machine, said
     from .pool import examine
@@ -42,11 +42,12 @@ def verify(cases, options):
     started, here = time.monotonic(), machine(options.commit)
     print(said(here), file=out, flush=True)
     on_gpu = here["gpu"] is not None
-    if on_gpu and not _is_hopper():  # there these shapes take the kernels of the others
+    if on_gpu and not is_hopper():  # there these shapes take the kernels of the others
         cases = [case for case in cases if case.needs != HOPPER]
     able = [case for case in cases if on_gpu or case.needs == ANYWHERE]
     results = []
-    for result in examine(able, options.processes, options.patience) if on_gpu else map(look, able):
+    watched = examine(able, options.processes, options.patience, options.start)
+    for result in watched if on_gpu else map(look, able):
         results.append(result)
         print(result.line, file=out, flush=True)
     reason = "no NVIDIA GPU here"
@@ -107,6 +108,10 @@ def _parser():
     )  # fmt: skip
     parser.add_argument("--processes", type=int, help="at the same time; as many as cores, to 16")
     parser.add_argument("--patience", type=float, default=120, help="seconds for one case; 120")
+    parser.add_argument(
+        "--start", choices=("forkserver", "spawn"), default="forkserver",
+        help="how processes begin; spawn imports torch in each, and is what Windows has",
+    )  # fmt: skip
     parser.add_argument("--commit", help="of this code, where git is not there")
     return parser
 

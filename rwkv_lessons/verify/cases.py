@@ -85,7 +85,7 @@ WKV_SHAPES = {
     "large": (1, 70, 2, 256, 80),  # the most keys that chunks take
     "huge": (1, 20, 2, 600, 24),  # beyond chunks
     # On Hopper, bfloat16 heads of 64 with so many tokens · heads have kernels of their own:
-    "2^17 tokens": (2, 1024, 64, 64, 64),  # forward
+    "2^17 tokens": (4, 512, 64, 64, 64),  # forward
     "2^17, segments": (1, 4096, 32, 64, 64),
     "2^20 tokens": (8, 2048, 64, 64, 64),  # and backward
     "2^20, segments": (1, 32768, 32, 64, 64),
@@ -236,11 +236,13 @@ def kernels_of(case):
     """Cases with the same kernels to compile have the same key: one process takes them all."""
     o = case.options
     *_, K, V = case.sizes
-    makes = (o.get("raw_decay"), o.get("packed"), o.get("w_dtype"), o.get("scale"), o.get("pages"))
+    makes = [o.get(name) for name in ("raw_decay", "packed", "w_dtype", "pages")]
     if case.method == "cuda":  # its options are made of copies, in other dtypes
-        makes = (o.get("raw_decay"), o.get("scale"))
+        makes = [o.get("raw_decay"), o.get("scale")]
+    elif case.needs == HOPPER:
+        makes.append(o.get("scale"))
     tiled = case.shape if case.needs == HOPPER or case.operation == "mla" else ""
-    return case.operation, case.method == "cuda", case.dtype, K, V, tiled, makes
+    return case.operation, case.method == "cuda", case.dtype, K, V, tiled, tuple(makes)
 
 
 def weight(case):

@@ -14,6 +14,7 @@ from .judge import WRONG, look
 from .machine import SAME, machine
 
 VERIFIED = "RWKV_LESSONS_VERIFIED"  # a file that `verify --json FILE` wrote on this machine
+NOT_RECORDED = "not recorded, as verify has it wrong:"
 OPTIONS = ("plain", "all but packed", "all")
 SHAPES = {  # as few kernels as stand for the method; with gradients or without
     "wkv5": ("small",),
@@ -35,22 +36,27 @@ def problem(operation, method, dtype, gradients=True):
     if known is not None:
         same = (operation, method, dtype)
         found = [x for x in known if (x["operation"], x["method"], x["dtype"]) == same]
-        wrong = [f"{x['name']}: {x.get('reason') or x.get('worst')}" for x in found
-                 if x["verdict"] == WRONG]  # fmt: skip
     else:
-        results = map(look, _cases(operation, method, dtype, gradients))
-        wrong = [f"{r.case.name}: {r.reason or r.worst}" for r in results if r.verdict == WRONG]
+        found = [look(case).as_dict() for case in _cases(operation, method, dtype, gradients)]
+    wrong = [_said(x) for x in found if x["verdict"] == WRONG]
     if not wrong:
         return None
     more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-    return f"not recorded: verify has it wrong in {wrong[0]}{more}"
+    return f"{NOT_RECORDED} {wrong[0]}{more}"
+
+
+def _said(result):
+    """A wrong result in a few words."""
+    error = f"{result['error']:.1e}" if "error" in result else "not a number"
+    worst = f"{result.get('worst')} {error}"
+    return f"{result['name']}: {result.get('reason') or worst}"
 
 
 def _cases(operation, method, dtype, gradients):
     if operation not in OPERATIONS:
         return []
     here = [c for c in table() if (c.operation, c.method, c.dtype) == (operation, method, dtype)]
-    hopper = _is_hopper()
+    hopper = is_hopper()
     shapes = SHAPES.get(operation, ())
     few = [
         replace(c, gradients=c.gradients and gradients)
@@ -61,7 +67,7 @@ def _cases(operation, method, dtype, gradients):
     return few or here[:2]
 
 
-def _is_hopper():
+def is_hopper():
     import torch
 
     return torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9

@@ -27,7 +27,7 @@ def processes_for(cases):
     return max(1, min(cores, MOST, len({kernels_of(case) for case in cases})))
 
 
-def examine(cases, processes=None, patience=PATIENCE_S):
+def examine(cases, processes=None, patience=PATIENCE_S, start="forkserver"):
     """Yields the `Result` of each case, as they come; those short of memory last, one by one."""
     groups, results = queue.SimpleQueue(), queue.SimpleQueue()
     ordered = sorted(cases, key=lambda case: str(kernels_of(case)))
@@ -38,8 +38,9 @@ def examine(cases, processes=None, patience=PATIENCE_S):
         groups.put(batch)
     processes = min(processes or processes_for(cases), max(1, len(batches)))
     large = threading.Semaphore(AT_ONCE)
-    context = multiprocessing.get_context("forkserver" if hasattr(os, "fork") else "spawn")
-    context.set_forkserver_preload(IMPORTED)
+    context = multiprocessing.get_context(start if hasattr(os, "fork") else "spawn")
+    if context.get_start_method() == "forkserver":  # they import once for all
+        context.set_forkserver_preload(IMPORTED)
     threads = [
         threading.Thread(target=_drive, args=(context, groups, results, patience, large))
         for _ in range(processes)
@@ -57,7 +58,7 @@ def examine(cases, processes=None, patience=PATIENCE_S):
     for thread in threads:
         thread.join()
     if again:
-        yield from examine(again, 1, patience)
+        yield from examine(again, 1, patience, start)
 
 
 def _drive(context, groups, results, patience, large):
