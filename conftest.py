@@ -50,14 +50,18 @@ def pytest_terminal_summary(terminalreporter, config):
         return
     if not _has_gpu():
         terminalreporter.line("not recorded: no NVIDIA GPU here")
-    elif config.getoption("markexpr") != "gpu" or config.getoption("keyword"):
-        terminalreporter.line("not recorded: not all tests of the GPU, or others too")
+    elif config.getoption("markexpr") != "gpu" or config.getoption("keyword") or _only_some(config):
+        terminalreporter.line("not recorded: needs all tests of the GPU, pytest tests -m gpu")
     else:
         from rwkv_lessons.bench import gpu_tests
 
         seconds = time.time() - config.stash[STARTED]
         file = gpu_tests.save(terminalreporter.stats, seconds, folder=folder or None)
         terminalreporter.line(f"recorded: {file}")
+
+
+def _only_some(config):
+    return [Path(x).resolve() for x in config.args] != [ROOT / "tests"]
 
 
 def pytest_collectstart(collector):

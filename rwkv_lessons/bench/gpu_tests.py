@@ -27,7 +27,7 @@ def save(stats, seconds, here=None, folder=None):
     failures = {report.nodeid for x in OUTCOMES["failed"] for report in stats.get(x, ())}
     names = ("driver", "cuda", "date", "commit", "python", "torch", "triton", "numba", "numba_cuda")
     provenance = {"card": here["gpu"]} | {name: here[name] for name in names if here[name]}
-    provenance = {"driver": "unknown", "commit": "unknown"} | provenance
+    provenance = dict.fromkeys(("driver", "cuda", "commit"), "unknown") | provenance
     provenance |= {"command": COMMAND, "timing": "wall clock"}
     data = {"name": NAME, "provenance": provenance, **counts, "seconds": round(seconds)}
     data |= {"assembler": here["assembler"], "sha256": here["sha256"]}

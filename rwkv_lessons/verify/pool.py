@@ -42,7 +42,9 @@ def examine(cases, processes=None, patience=PATIENCE_S, start="forkserver"):
     if context.get_start_method() == "forkserver":  # they import once for all
         context.set_forkserver_preload(IMPORTED)
     threads = [
-        threading.Thread(target=_drive, args=(context, groups, results, patience, large))
+        threading.Thread(
+            target=_drive, args=(context, groups, results, patience, large), daemon=True
+        )
         for _ in range(processes)
     ]
     for thread in threads:
