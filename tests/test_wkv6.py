@@ -323,11 +323,12 @@ def test_cuda_at_odd_shapes(shape):
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("w_dtype", [None, torch.float32])
-def test_cuda_in_half_precision(dtype, w_dtype):
-    x = make(2, 100, 80, 64, 64, -0.3, dtype, w_dtype, device="cuda")
+@pytest.mark.parametrize("w", [-0.3, "mixed"])
+def test_cuda_in_half_precision(dtype, w_dtype, w):
+    x = make(2, 100, 80, 64, 64, w, dtype, w_dtype, device="cuda")
     half = dict.fromkeys(("o", "dr", "dk", "dv"), HALF[dtype])
     limit = SINGLE + 10 * DECAY
-    near(results(wkv6, x), in_float64(x), half | {"dw": HALF[x[3].dtype] + limit, "": limit})
+    near(results(wkv6_cuda, x), in_float64(x), half | {"dw": HALF[x[3].dtype] + limit, "": limit})
 
 
 @pytest.mark.gpu

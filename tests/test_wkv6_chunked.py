@@ -260,14 +260,20 @@ def test_chunked_in_bfloat16(w, w_dtype):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("raw_decay", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_packed_on_a_gpu(raw_decay, dtype):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("K, V", [(64, 64), (100, 36)])
+@pytest.mark.parametrize("w", ["mixed", -2.3, -8.0, -math.inf])
+def test_packed_on_a_gpu(raw_decay, dtype, K, V, w):
+    """Decays of every strength, in models' form too, beside sequences of every length."""
     ends = [0, 1, 1, 70, 1135, 4000]
-    x, cu_seqlens = packed(dtype, 64, 64, ends, "cuda")
-    x = [y.cuda() for y in (raw_of([y.cpu() for y in x]) if raw_decay else x)]
+    x, cu_seqlens = packed(dtype, K, V, ends, "cuda")
+    x[3] = x[3] if w == "mixed" else torch.where(x[3] > -1, x[3], w)  # some keys of some tokens
+    if raw_decay:
+        made = raw_of([y.cpu() for y in x]) if w == "mixed" else [*x[:3], torch.log(-x[3]), *x[4:]]
+        x = [y.cuda() for y in made]
     options = {"cu_seqlens": cu_seqlens, "scale": 0.3, "raw_decay": raw_decay}
-    limit = FACTORS if dtype == torch.float32 else 2.4e-3
-    near(wkv6_chunked(*x, **options), expected(x, **options), limit, NAMES)
+    limit = {torch.float32: FACTORS, torch.float16: 2**-11, torch.bfloat16: 2.4e-3}[dtype]
+    near(wkv6_chunked(*x, **options), expected(x, **options), {"s1": 2**-15, "": limit}, NAMES)
 
 
 @pytest.fixture

@@ -421,8 +421,9 @@ def test_recurrent_at_odd_shapes(shape):
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("w_dtype", [None, torch.float32])
-def test_recurrent_in_half_precision(dtype, w_dtype):
-    x = make(2, 100, 80, 64, 64, -0.3, dtype, w_dtype, device="cuda")
+@pytest.mark.parametrize("w", [-0.3, "mixed"])
+def test_recurrent_in_half_precision(dtype, w_dtype, w):
+    x = make(2, 100, 80, 64, 64, w, dtype, w_dtype, device="cuda")
     half = dict.fromkeys(("o", "dr", "dk", "dv"), HALF[dtype])
     limit = SINGLE + 10 * DECAY
     limits = half | {"dw": HALF[x[3].dtype] + limit, "": limit}
@@ -487,6 +488,19 @@ def test_steps_and_their_graph_on_a_gpu(heads):
     near([first, second], want, HALF[torch.bfloat16])
     third, last = wkv6(*x[:5], state)
     near([third, last], [want[2], s], {"o": HALF[torch.bfloat16], "": SINGLE})
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("raw_decay", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_steps_with_every_option_on_a_gpu(dtype, raw_decay):
+    """Decays as strong and as weak as there are, odd sizes; in place."""
+    x = make(3, 1, 50, 100, 36, dtype=dtype, device="cuda")
+    x = [y.cuda() for y in raw_of([y.cpu() for y in x])] if raw_decay else x
+    options, state = {"scale": 0.3, "raw_decay": raw_decay}, x[5].clone()
+    want = wkv6_reference(*(y.double() for y in x), **options)
+    o = wkv6_step(*x[:5], state, **options)
+    near((o, state), want, {"o": HALF[dtype] + SINGLE, "": SINGLE})
 
 
 @pytest.mark.gpu

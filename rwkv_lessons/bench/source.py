@@ -17,6 +17,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFINITIONS = ast.FunctionDef | ast.ClassDef
+# What users call of each operation; from there all of its code is reached.
+OPERATIONS = {
+    "wkv5": ("wkv5", "METHODS"),
+    "wkv6": ("wkv6", "METHODS", "wkv6_step"),
+    "mla": ("mla", "METHODS", "mla_decode", "mla_prefill"),
+}
 _known = {}
 
 
@@ -46,6 +52,15 @@ def source_of(function):
     return f"{Path(f.__code__.co_filename).resolve().relative_to(ROOT).as_posix()}::{f.__name__}"
 
 
+def kernel_code():
+    """The code of all operations, and of what compiles and launches it, as `fingerprint` asks."""
+    return tuple(
+        f"rwkv_lessons/{operation}/__init__.py::{name}"
+        for operation, names in OPERATIONS.items()
+        for name in names
+    )
+
+
 def files_of(*sources):
     """The files, relative to the repository, in which the code of `fingerprint` stands."""
     return sorted({file for file, _ in _reached(sources)})
@@ -60,10 +75,9 @@ def _reached(sources):
     queue, texts = [], {}
     for source in sources:
         file, _, name = source.partition("::")
-        known = _module(file)
-        if name and name not in known.defined:
+        if name and not _definition(file, name):
             raise ValueError(f"{file} defines no {name}")
-        queue += [(file, name)] if name else [(file, x) for x in known.defined]
+        queue += [(file, name)] if name else [(file, x) for x in _module(file).defined]
     queue = list(dict.fromkeys(filter(None, (_definition(*key) for key in queue))))
     number = {key: n for n, key in enumerate(queue)}
     modules = set()

@@ -158,6 +158,8 @@ def gpu() -> Iterator[Finding]:
             OK, f"torch sees {torch.cuda.get_device_name()} (driver: {listed or 'unknown'})"
         )
         yield from _numba_gpu()
+        text = "python -m rwkv_lessons.verify tells whether every kernel is right on it"
+        yield Finding(OK, text)
     elif not listed:
         yield Finding(OK, "no NVIDIA GPU: times come from the record, everything else runs")
     elif torch.version.cuda is None:
