@@ -12,9 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rwkv_lessons.bench import blocks, gpu_tests, refuse
+from rwkv_lessons.bench import blocks, gpu_tests, refuse, source
 from rwkv_lessons.bench.record import Row, load
-from rwkv_lessons.bench.source import OPERATIONS, ROOT, files_of, fingerprint, kernel_code
+from rwkv_lessons.bench.source import ROOT, files_of, fingerprint, kernel_code
 from rwkv_lessons.verify import __main__ as command
 from rwkv_lessons.verify import cases, gate, judge, limits, pool, recurrence
 from rwkv_lessons.verify.cases import ANYWHERE, BOTH, DTYPES, HOPPER, OPERATIONS, table
@@ -390,7 +390,7 @@ def test_without_a_record_the_block_names_the_command(tmp_path):
 
 def test_kernel_code_is_that_of_all_operations():
     """Every file of an operation is reached from what users call."""
-    operations = [ROOT / "rwkv_lessons" / name for name in OPERATIONS]
+    operations = [ROOT / "rwkv_lessons" / name for name in source.OPERATIONS]
     files = {file.relative_to(ROOT).as_posix() for x in operations for file in x.rglob("*.py")}
     assert files < set(files_of(*kernel_code()))
 
