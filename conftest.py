@@ -30,13 +30,13 @@ def pytest_addoption(parser):
 
 
 def pytest_xdist_auto_num_workers(config):
-    """With -m gpu: a worker for each core, and for each 8 GB of the GPU that they share."""
+    """With -m gpu: a worker for each core, and for each 5 GB of the GPU that they share."""
     if "gpu" not in (config.getoption("markexpr", "") or "") or not _has_gpu():
         return None
     import torch
 
     memory = torch.cuda.get_device_properties(0).total_memory
-    return max(1, min(os.cpu_count(), int(memory // 8e9), 16))
+    return max(1, min(os.cpu_count(), int(memory // 5e9), 16))
 
 
 def pytest_sessionstart(session):
