@@ -230,9 +230,10 @@ define_forward("chunked", forward, forward_shapes, backward)
 def wkv6_chunked(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False):
     """Same arguments and results as `wkv6`, for many tokens on a GPU; `wkv6_doubling` elsewhere.
 
-    Errors, relative to float64: 2.4e-3 for bfloat16 inputs (2.5e-3 in a text of one chunk), most of
-    it the rounding of o; 1e-5 for float32. With more than 256 keys it is `wkv6_doubling`, too, and
-    in float32 where only an assembler is there that makes it wrong (`rwkv_lessons.assembler`).
+    Errors, relative to float64, of o and of gradients: 2.4e-3 for bfloat16 inputs (2.5e-3 in a
+    text of one chunk) and 3e-4 for float16, most of it their rounding; 1e-5 for float32. s1 is
+    right to 1e-5 in all. With more than 256 keys it is `wkv6_doubling`, too, and in float32 where
+    only an assembler is there that makes it wrong (`rwkv_lessons.assembler`).
     """
     check_call(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
     elsewhere = not r.is_cuda or holds_float64(r, w, u, s0) or r.shape[3] > LARGEST

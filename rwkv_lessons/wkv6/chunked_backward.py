@@ -29,7 +29,8 @@ from .pairs_hopper import pairs_hopper_kernel
 
 FILLED = 512  # walks that fill a card; with fewer, each is cut into segments
 SHORTEST = 16  # chunks in a segment, so that cutting costs less than it gains
-# Unless told, ptxas 12.8 gives float32 kernels, and those in levels, 32 and spills 10 to 18 KB.
+# Unless told, ptxas 12.8 gives kernels of float32, of large heads in float16, and those in levels,
+# 32 and spills 10 to 18 KB.
 MOST_REGISTERS = 255
 WORTH = 2**20  # tokens times heads: with fewer, describing tiles takes longer than the GPU
 EACH = 8  # chunks that a program of keys or values takes in turn, loading the next meanwhile
@@ -127,7 +128,7 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale=1.0, raw_decay
     for levels, (each, keys, values) in zip((False, True), programs[1:], strict=True):
         if on_hopper and not levels:
             continue
-        most = {"maxnreg": MOST_REGISTERS if full or levels else None}
+        most = {"maxnreg": MOST_REGISTERS if r.dtype != torch.bfloat16 or levels else None}
         pairs.append((
             keys_gradients, keys, warps,
             (r, k, v, w, u, kept, d_kept, through, decays, deepest, where, do, dr, dk, dw, du),

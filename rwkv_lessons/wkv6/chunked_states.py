@@ -103,7 +103,7 @@ def state_gradients(
         b_x = tl.exp2(log2_decays(column < row, b_w, FULL, 3))
         b_x = b_r.to(tl.float32) * scale * b_x
         if FULL:
-            b_ds = product_tf32(tl.trans(b_x), b_do, b_ds, FULL)
+            b_ds = product_tf32(tl.trans(b_x), b_do, b_ds, tl.float32)
         else:
             # r as two numbers of 16 bits, so that dS is as good as float32
             b_high = b_x.to(b_do.dtype)
