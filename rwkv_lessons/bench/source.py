@@ -14,10 +14,11 @@ ROOT = Path(__file__).resolve().parents[2]
 LAUNCH = "rwkv_lessons/launch.py"  # the only import that is followed: it makes instructions
 
 
-def fingerprint(*sources):
+def fingerprint(*sources, follow=False):
     """sha256 of some code, and of everything at the top of the same file that it uses.
 
     Args:
+        follow: what is imported from other files of this package counts, too.
         sources: "path/of/file.py::name" for a function, class or constant, "path/of/file.py" for a
             whole file; relative to the repository.
 
@@ -32,7 +33,7 @@ def fingerprint(*sources):
         if name and name not in definitions:
             raise ValueError(f"{file} defines no {name}")
         for wanted in [name] if name else definitions:
-            _collect(file, wanted, seen)
+            _collect(file, wanted, seen, follow)
     text = "\n".join(seen[key] for key in sorted(seen))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -62,20 +63,23 @@ def relative_imports(file):
     return files
 
 
-def _collect(file, name, seen):
+def _collect(file, name, seen, follow=False):
     """Adds the definition of `name`, and of the names it uses, to `seen`."""
     node = _definitions(file).get(name)
     if node is None or (file, name) in seen:
         return
     if isinstance(node, ast.ImportFrom):
+        original = {a.asname or a.name: a.name for a in node.names}[name]
         if (node.module or "").split(".")[-1] == "launch":
-            original = {a.asname or a.name: a.name for a in node.names}[name]
-            _collect(LAUNCH, original, seen)
+            _collect(LAUNCH, original, seen, follow)
+        elif follow and node.level and node.module:
+            other = Path(file).parents[node.level - 1].joinpath(*node.module.split("."))
+            _collect(f"{other.as_posix()}.py", original, seen, follow)
         return
     text, names = _read(node)
     seen[file, name] = f"{name} = {text}"
     for used in names:
-        _collect(file, used, seen)
+        _collect(file, used, seen, follow)
 
 
 def _definitions(file):
