@@ -7,7 +7,7 @@ PYTEST := $(BIN)python -m pytest
 NBVAL := $(PYTEST) -n 2 --dist loadscope --nbval --nbval-current-env --nbval-cell-timeout=120 notebooks
 BENCH := $(BIN)python -m rwkv_lessons.bench
 
-.PHONY: help setup lab test test-gpu verify record notebooks format clean
+.PHONY: help setup lab test test-gpu verify record matrix notebooks format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1 \t/p' Makefile
@@ -31,6 +31,9 @@ verify: .venv/ready  ## hold every kernel against float64 on this GPU; ARGS="--o
 
 record: .venv/ready  ## measure on this machine's GPU, keep the numbers, redraw the README's; ARGS=--needed
 	$(BENCH) record-all $(ARGS); failed=$$?; $(BENCH) readme && exit $$failed
+
+matrix: .venv/ready  ## compile every kernel for every architecture, keep registers and spills
+	$(BENCH) matrix $(ARGS)
 
 notebooks: .venv/ready  ## derive the exercises from solutions/ and run every notebook in place
 	$(BIN)lessons sync && $(BIN)lessons run

@@ -9,10 +9,11 @@ pytest.importorskip("triton")
 from gluon_on_cpu import OnCPU  # noqa: E402
 from mla_problem import in_float64, problem, relative_error  # noqa: E402
 
+from rwkv_lessons import devices  # noqa: E402
 from rwkv_lessons.lab.assembly import assembly, available  # noqa: E402
 from rwkv_lessons.mla import decode, mla_absorbed, mla_decode  # noqa: E402
 from rwkv_lessons.mla.decode_hopper import decode_hopper_kernel  # noqa: E402
-from rwkv_lessons.mla.splits import Card, combine_tile, splits_for  # noqa: E402
+from rwkv_lessons.mla.splits import combine_tile, splits_for  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -172,7 +173,7 @@ def hopper(monkeypatch):
             launch(kernel, programs, warps, tensors, numbers, (*constants[:-1], False))
 
     monkeypatch.setattr(decode, "launch", on_cpu)
-    monkeypatch.setattr(decode, "card_of", lambda device: Card((9, 0), 132, 227 * 1024))
+    monkeypatch.setattr(devices, "gpu_of", lambda device: devices.H200)
     yield
     assert decode_hopper_kernel in launched
 

@@ -6,6 +6,7 @@ import torch
 from rwkv_lessons.bench import __main__ as bench
 from rwkv_lessons.bench import mla_prefill as bench_prefill
 from rwkv_lessons.bench.shapes import work
+from rwkv_lessons.devices import H200
 from rwkv_lessons.lab.assembly import assembly, available
 from rwkv_lessons.mla import METHODS, mla_prefill, mla_reference, prefill
 from rwkv_lessons.mla.arguments import Sizes, held
@@ -325,7 +326,7 @@ def test_work_by_hand():
 
 def machine_code(dtype, K, R, P, V, absorbed, ragged):
     """The kernel as `attend` would launch it, compiled for an H100 or H200."""
-    tiles = choose_tiles(dtype, R if absorbed else K, V, absorbed, ragged)
+    tiles = choose_tiles(dtype, R if absorbed else K, V, absorbed, ragged, H200)
     BM, BN, BV, BK = tiles.BM, tiles.BN, tiles.BV, R if absorbed else K
 
     def tile(*block):

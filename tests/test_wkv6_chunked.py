@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from test_wkv6 import DECAYS, make, near
 from test_wkv6_recurrent import DECAY, ENDS, compiles, interpreted, packed, raw_of
 
+from rwkv_lessons import devices
+from rwkv_lessons.devices import H200
 from rwkv_lessons.lab import assembly
 from rwkv_lessons.wkv6 import chunked, segments, strong, wkv6_chunked, wkv6_doubling
 from rwkv_lessons.wkv6.checkpoints import KEEP
@@ -41,7 +43,10 @@ def in_segments(monkeypatch, n):
     """Each sequence in n segments, however short."""
     monkeypatch.setattr(segments, "LONG", 1)
     monkeypatch.setattr(segments, "MOST", n)
-    monkeypatch.setattr(segments, "MULTIPROCESSORS", 10**6)
+    gpu = devices.gpu_of(torch.device("cuda" if torch.cuda.is_available() else "cpu"))._replace(
+        sms=10**6
+    )
+    monkeypatch.setattr(devices, "gpu_of", lambda device: gpu)
 
 
 @interpreted
@@ -60,7 +65,7 @@ def test_chunks_are_the_reference(shape, w):
 def test_decays_as_strong_as_factors_can_hold(C, limit, tokens, share, monkeypatch):
     """Products of factors over a chunk, or over runs of 16 in its place, and beyond: all right."""
     monkeypatch.setitem(chunked.TILE, 4, C * 16)
-    assert chunked.tile_for(1, 100, 8, 8, torch.float32)[-1][-1] == C
+    assert chunked.tile_for(1, 100, 8, 8, torch.float32, H200)[-1][-1] == C
     x = make(1, 100, 1, 8, 8, -share * limit.value / LOG2E.value / tokens, torch.float32)
     near(in_kernels(x), expected(x), FACTORS, NAMES)
 
@@ -107,7 +112,7 @@ def test_packed_sequences_in_segments(raw_decay, n, monkeypatch):
     x, cu_seqlens = packed(torch.float32, ends=ends)
     x = raw_of(x) if raw_decay else x
     options = {"cu_seqlens": cu_seqlens, "scale": 0.7, "raw_decay": raw_decay}
-    assert chunked.tile_for(10, ends[-1], 5, 6, torch.float32)[1] == n
+    assert chunked.tile_for(10, ends[-1], 5, 6, torch.float32, devices.gpu_of(x[0].device))[1] == n
     near(in_kernels(x, *options.values()), expected(x, **options), FACTORS, NAMES)
 
 
@@ -144,7 +149,7 @@ def code(dtype, keep=False, over=False, K=64):
     """The forward kernel in Triton, or that of strong decays, as `mix` launches it, for K × K."""
     x, f, n = f"*{dtype}", "*fp32", "i32"
     torch_dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[dtype]
-    *_, warps, (K, V, BK, BV, C) = chunked.tile_for(512, 4096, K, K, torch_dtype)
+    *_, warps, (K, V, BK, BV, C) = chunked.tile_for(512, 4096, K, K, torch_dtype, H200)
     state = x if dtype == "bf16" else f
     states = (state, None) if keep else (None, state)
     kept, sizes = states[0], (K, V, BK, BV, C, KEEP, strong.GROUP)
@@ -215,12 +220,12 @@ def test_without_a_gpu_it_is_the_products_in_torch():
 
 
 def test_few_heads_are_cut_into_segments_and_many_are_not():
-    many, few = (segments.segments_for(n, 4096) for n in (512, 64))
+    many, few = (segments.segments_for(n, 4096, H200.sms) for n in (512, 64))
     assert many == (1, 4096) and few == (4, 1024)
-    assert segments.segments_for(1, 100) == (1, 100)
+    assert segments.segments_for(1, 100, H200.sms) == (1, 100)
     for programs in (1, 5, 33, 64, 131):
         for T in (600, 1024, 5000, 32768):
-            n, span = segments.segments_for(programs, T)
+            n, span = segments.segments_for(programs, T, H200.sms)
             assert (n - 1) * span < T <= n * span and (n == 1 or span % (2 * KEEP) == 0)
 
 

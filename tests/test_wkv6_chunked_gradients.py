@@ -369,7 +369,7 @@ def test_machine_code_of_float32_uses_the_registers(N):
     """Without a limit in words ptxas takes 32 of them, and 10 to 17 KB of local memory."""
     (key_block, all_v), (all_k, value_block) = chunked_backward.blocks(N, N, True)[1:]
     rest = (INT, INT, "fp32", INT, INT)
-    flags = FLAGS | {"FULL": True, "num_warps": 4 if N <= 64 else 8, "LEVELS": False}
+    flags = FLAGS | {"FULL": True, "num_warps": 4 if N <= 64 else 8, "LEVELS": False, "STAGES": 1}
     flags |= {"K": N, "V": N, "C": KEEP, "maxnreg": chunked_backward.MOST_REGISTERS}
     keys = assembly(
         keys_gradients, *[F32] * 10, None, *[F32] * 5, *rest, NV=1, BK=key_block, BV=all_v, **flags
@@ -385,11 +385,11 @@ def test_machine_code_of_keys_and_values():
     tokens, rest = [B16] * 4, (INT, INT, "fp32", INT, INT)
     keys = assembly(
         keys_gradients, *tokens, F32, B16, B16, F32, F32, F32, None, *[B16] * 4, F32, *rest,
-        NV=1, LEVELS=False, **SIZES, **FLAGS,
+        NV=1, LEVELS=False, STAGES=3, **SIZES, **FLAGS,
     )  # fmt: skip
     values = assembly(
         values_gradients, *tokens[:3], F32, B16, F32, F32, None, B16, B16, *rest,
-        LEVELS=False, **SIZES, **FLAGS,
+        LEVELS=False, STAGES=3, **SIZES, **FLAGS,
     )  # fmt: skip
     for code in (keys, values):
         assert code.spill_stores <= 48  # bytes, beside 255 registers and once in a chunk
@@ -415,7 +415,8 @@ def test_machine_code_of_pairs_on_hopper(raw, scaled):
 def test_machine_code_of_levels(N):
     (key_block, all_v), (all_k, value_block) = chunked_backward.blocks(N, N, False)[1:]
     tokens, rest = [B16] * 4, (INT, INT, "fp32", INT, INT)
-    flags = FLAGS | {"LEVELS": True, "num_warps": 4 if N <= 64 else 8}
+    of_size = {"num_warps": 4, "STAGES": 3} if N <= 64 else {"num_warps": 8, "STAGES": 1}
+    flags = FLAGS | {"LEVELS": True} | of_size
     flags |= {"K": N, "V": N, "C": KEEP, "maxnreg": chunked_backward.MOST_REGISTERS}
     keys = assembly(
         keys_gradients, *tokens, F32, B16, B16, F32, F32, F32, None, *[B16] * 4, F32, *rest,

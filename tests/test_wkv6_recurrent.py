@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from test_wkv6 import DECAYS, HALF, NAMES, SINGLE, gradients_given, in_float64, make, near, results
 
 pytest.importorskip("triton")
+from rwkv_lessons.devices import H200  # noqa: E402
 from rwkv_lessons.lab import assembly  # noqa: E402
 from rwkv_lessons.launch_triton import launches_directly  # noqa: E402
 from rwkv_lessons.wkv6 import (  # noqa: E402
@@ -140,8 +141,8 @@ def test_values_and_keys_over_several_programs(monkeypatch):
     monkeypatch.setattr(recurrent, "TILE", 16)
     recurrent.tile_for.cache_clear()
     x = make(1, 6, 2, 8, 12, dtype=torch.float32)
-    BK, _, _ = recurrent_backward.tile_for(2, 8, 12)
-    programs, *_ = recurrent.tile_for(2, 6, 8, 12)
+    BK, _, _ = recurrent_backward.tile_for(2, 8, 12, H200.sms)
+    programs, *_ = recurrent.tile_for(2, 6, 8, 12, H200.sms)
     assert BK < 8 and programs == 2 * 3
     near(in_kernels(x), in_float64(x), SINGLE)
 
@@ -167,7 +168,7 @@ def test_only_the_first_state_is_kept_of_a_short_sequence():
 def _forward_code(dtype, T, heads):
     """The kernel as `mix` launches it for heads of 64 × 64."""
     x, f = f"*{dtype}", "*fp32"
-    _, warps, constants = recurrent.tile_for(heads, T, 64, 64)
+    _, warps, constants = recurrent.tile_for(heads, T, 64, 64, H200.sms)
     tensors = (x, x, x, x, f, f, None, x, f, None)
     numbers = ("i32", "i32", "i32", "fp32")
     kernel = recurrent.wkv6_recurrent_fwd_kernel
@@ -195,7 +196,7 @@ def test_the_state_of_one_token_moves_16_bytes_at_a_time():
 @pytest.mark.parametrize("heads", [32, 512])
 def test_gradients_need_no_atomics(heads):
     x, f, n = "*bf16", "*fp32", "i32"
-    BK, BV, warps = recurrent_backward.tile_for(heads, 64, 64)
+    BK, BV, warps = recurrent_backward.tile_for(heads, 64, 64, H200.sms)
     tensors = (x, x, x, x, f, f, None, f, x, f, f, x, x, f, x, f, f)
     constants = (64, 64, BK, BV, recurrent_backward.AHEAD, False)
     kernel = recurrent_backward.wkv6_recurrent_bwd_kernel

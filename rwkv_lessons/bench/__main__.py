@@ -82,6 +82,12 @@ def _parser():
     readme.add_argument("--check", action="store_true", help="write nothing, fail on a difference")
     readme.set_defaults(command=_readme)
 
+    matrix = commands.add_parser("matrix", help="compile every kernel for every architecture")
+    matrix.add_argument("--check", action="store_true", help="compare the table, write nothing")
+    matrix.add_argument("--missing", action="store_true", help="keep the rows that are still fresh")
+    matrix.add_argument("--architectures", help="only these, sm_89,sm_120")
+    matrix.set_defaults(command=_on("matrix"))
+
     rungs = commands.add_parser("mla-ladder", help="a step of latent attention, rung by rung")
     rungs.add_argument("--methods", type=_names(), help="only these, separated by commas")
     rungs.add_argument("--dtype", type=_names(DTYPES), help="one or more of " + ",".join(DTYPES))

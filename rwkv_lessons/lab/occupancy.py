@@ -1,40 +1,21 @@
 """How many warps an SM can hold of a kernel, which resource says so, and how a grid fills the card.
 
-Limits: CUDA C++ Programming Guide, "Compute Capabilities", table of technical specifications per
-compute capability; that a block costs 1 KiB of shared memory more, and the largest share of an SM's
-memory that can be shared: the Ampere, Hopper and Blackwell tuning guides, "Occupancy" and "Shared
-Memory". Registers are given to a warp in units of 256 and come from one quarter of the SM (NVIDIA's
-cuda_occupancy.h).
+Limits of an architecture: devices.py. That a block costs 1 KiB of shared memory more, and the
+largest share of an SM's memory that can be shared: the Ampere, Hopper and Blackwell tuning guides,
+"Occupancy" and "Shared Memory". Registers are given to a warp in units of 256 and come from one
+quarter of the SM (NVIDIA's cuda_occupancy.h).
 """
 
 from dataclasses import dataclass
 
+from rwkv_lessons.devices import KIB, LIMITS
+
 WARP = 32
-KIB = 1024
 QUARTERS = 4  # an SM has four warp schedulers, each with its own registers
 REGISTER_UNIT = 256
 SHARED_UNIT = 128
 SHARED_RESERVED = 1 * KIB  # taken by the system for each block
 MOST_THREADS, MOST_REGISTERS = 1024, 255  # of a block, of a thread
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one SM has. `sms`: how many a full card of that kind has."""
-
-    registers: int
-    shared_bytes: int
-    shared_bytes_block: int
-    warps: int
-    blocks: int
-    sms: int
-
-
-LIMITS = {
-    "sm_80": Limits(65536, 164 * KIB, 163 * KIB, warps=64, blocks=32, sms=108),  # A100
-    "sm_90": Limits(65536, 228 * KIB, 227 * KIB, warps=64, blocks=32, sms=132),  # H100, H200
-    "sm_100": Limits(65536, 228 * KIB, 227 * KIB, warps=64, blocks=32, sms=148),  # B200
-}
 
 
 @dataclass(frozen=True)
@@ -133,9 +114,9 @@ def occupancy(kernel, threads, shared_bytes=0, arch=None, blocks=None, sms=None)
         kernel: what `assembly` returned, or the registers of a thread, 1 to 255.
         threads: of a block, 1 to 1024.
         shared_bytes: of a block; with an `Assembly`, only those that the launch adds to its own.
-        arch: "sm_80", "sm_90" or "sm_100"; the assembly's own, else "sm_90".
+        arch: "sm_80", "sm_90" or another of `LIMITS`; the assembly's own, else "sm_90".
         blocks: of the grid, for waves and the busiest SM.
-        sms: of the card; by default an A100's, H100's or B200's.
+        sms: of the GPU; by default those of the one named in `LIMITS`.
 
     Raises:
         ValueError: a number is out of range.

@@ -21,12 +21,13 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from .. import devices
 from ..compile_triton import assembled
 from ..launch_triton import launch, launches_directly
 from .absorbed import absorb, mla_absorbed
 from .arguments import check_arguments
 from .decode_hopper import RANKS, ROPE_SIZES, decode_hopper_kernel
-from .splits import COLUMNS, LARGEST_RANK, NUMBERS, card_of, combine_tile, decode_tile, splits_for
+from .splits import COLUMNS, LARGEST_RANK, NUMBERS, combine_tile, decode_tile, splits_for
 
 LOG2E = 1.4426950408889634
 LN2 = tl.constexpr(0.6931471805599453)
@@ -175,10 +176,10 @@ def forward(q, q_rope, latent, k_rope, w_v, scale, lengths, left_padding, block_
         page_size, N = N, N * block_table.shape[1]
         block_table = _rows_together(block_table)
 
-    card = card_of(q.device)
-    tile = decode_tile(M * H, R, P, q.dtype, card)
+    gpu = devices.gpu_of(q.device)
+    tile = decode_tile(M * H, R, P, q.dtype, gpu)
     programs, tiles = B * -(-M * H // tile.rows), -(-N // tile.tokens)
-    splits = splits_for(programs, tiles, card.multiprocessors, tile.side_by_side)
+    splits = splits_for(programs, tiles, gpu.sms, tile.side_by_side)
     parts = torch.empty((H, B * M, splits, R), dtype=torch.float32, device=q.device)
     part_lse = torch.empty((H, B * M, splits), dtype=torch.float32, device=q.device)
     o = torch.empty((B, M, H, V), dtype=q.dtype, device=q.device)
@@ -188,9 +189,9 @@ def forward(q, q_rope, latent, k_rope, w_v, scale, lengths, left_padding, block_
     unit = 16 if math.gcd(*strides) % 16 == 0 else 1
     BR, BP, BV = (max(16, triton.next_power_of_2(x)) for x in (R, P, V))
     precision = "tf32x3" if q.dtype == torch.float32 else None
-    overlap = card.capability >= (9, 0)  # the second kernel is launched while the first runs
+    overlap = gpu.capability >= (9, 0)  # the second kernel is launched while the first runs
     constants = (unit, H, R, P, latent.stride(1), k_rope.stride(1), page_size, *tile[:2], overlap)
-    if unit == 16 and card.capability == (9, 0) and for_hopper(tile, q, q_rope, latent, k_rope):
+    if unit == 16 and gpu.capability == (9, 0) and for_hopper(tile, q, q_rope, latent, k_rope):
         kernel = decode_hopper_kernel
     else:
         kernel, constants = decode_kernel, (*constants, BR, BP, tile.stages, precision)

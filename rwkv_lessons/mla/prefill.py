@@ -13,6 +13,7 @@ import contextlib
 
 import torch
 
+from .. import devices
 from .absorbed import absorb, mla_absorbed
 from .arguments import check_arguments, gather_cache, held
 from .prefill_backward import backward
@@ -20,6 +21,7 @@ from .prefill_forward import attend
 from .reference import mla_reference
 
 LARGEST_RANK, LARGEST_HEAD = 512, 256  # what fits on the chip, absorbed and expanded
+SMALL_RANK = 256  # of float32 on GPUs other than Hopper; more spills 6 to 10 KB a thread
 ROWS = 64  # query tokens of an absorbed tile
 LARGEST_LEARNING = 128  # K and V, with the gradients of a tile in registers
 
@@ -145,6 +147,11 @@ def stays_absorbed(sizes, dtype):
     return pairs * saved <= N * R * (K + V)
 
 
+def largest_rank(dtype, gpu):
+    """Of the latent, in the absorbed form."""
+    return SMALL_RANK if dtype == torch.float32 and not gpu.like_hopper else LARGEST_RANK
+
+
 def mla_prefill(
     q,
     q_rope,
@@ -175,7 +182,9 @@ def mla_prefill(
     which = {"lengths": lengths, "left_padding": left_padding}
     learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given)
     absorbed = w_k is None or (not learns and stays_absorbed(sizes, q.dtype))
-    size, largest = (sizes.R, LARGEST_RANK) if absorbed else (max(sizes.K, sizes.V), LARGEST_HEAD)
+    size, largest = max(sizes.K, sizes.V), LARGEST_HEAD
+    if absorbed:
+        size, largest = sizes.R, largest_rank(q.dtype, devices.gpu_of(q.device))
     if learns:
         largest = 0 if absorbed else LARGEST_LEARNING
     if not q.is_cuda or q.dtype == torch.float64 or size > largest:

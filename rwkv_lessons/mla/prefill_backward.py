@@ -12,10 +12,11 @@ import torch
 import triton
 import triton.language as tl
 
+from .. import devices
 from ..compile_triton import assembled
 from . import prefill_tiles
 from .prefill_forward import bounds
-from .prefill_tiles import backward_tiles, descriptor, power_of_2
+from .prefill_tiles import backward_tiles, descriptor, power_of_2, registers
 
 LOG2E = tl.constexpr(prefill_tiles.LOG2E)
 
@@ -121,7 +122,8 @@ def backward(q, q_rope, k, k_rope, v, o, lse, do, dlse, scale, lengths, left_pad
     BK, BP, BV = power_of_2(K), power_of_2(P), power_of_2(V)
     constants = {"BK": BK, "BP": BP, "BV": BV, "PRECISION": "tf32x3"}
 
-    rows, keys = backward_tiles(BK, BV)
+    gpu = devices.gpu_of(q.device)
+    rows, keys = backward_tiles(BK, BV, q.dtype, gpu)
     if B * M == 0:
         return tuple(x.zero_() for x in (dq, dq_rope, dk, dk_rope.sum(1), dv))
     BM, BN = rows.BM, rows.BN
@@ -130,7 +132,7 @@ def backward(q, q_rope, k, k_rope, v, o, lse, do, dlse, scale, lengths, left_pad
         descriptor(k, 1, 1, BN, BK), descriptor(k_rope, 1, BN, BP), descriptor(v, 1, 1, BN, BV),
         descriptor(do, 1, BM, 1, BV), lse, delta, lengths, left_padding, dq, dq_rope,
         scale, M, N, H, B * H, K, P, BM, BN, **constants,
-        num_warps=rows.warps, num_stages=rows.stages,
+        num_warps=rows.warps, num_stages=rows.stages, maxnreg=registers(gpu),
     )  # fmt: skip
     BM, BN = keys.BM, keys.BN
     by_head = [x.transpose(1, 2) for x in (q, q_rope, do)]
@@ -139,6 +141,6 @@ def backward(q, q_rope, k, k_rope, v, o, lse, do, dlse, scale, lengths, left_pad
         descriptor(k, 1, 1, BN, BK), descriptor(k_rope, 1, BN, BP), descriptor(v, 1, 1, BN, BV),
         descriptor(by_head[2], 1, 1, BM, BV), lse, delta, lengths, left_padding, dk, dk_rope, dv,
         scale, M, N, H, B * H, K, P, V, BM, BN, **constants,
-        num_warps=keys.warps, num_stages=keys.stages,
+        num_warps=keys.warps, num_stages=keys.stages, maxnreg=registers(gpu),
     )  # fmt: skip
     return dq, dq_rope, dk, dk_rope.sum(1).to(k_rope.dtype), dv

@@ -13,8 +13,9 @@ import torch
 import triton
 import triton.language as tl
 
+from .. import devices
 from ..compile_triton import assembled
-from .prefill_tiles import LOG2E, choose_tiles, descriptor, power_of_2
+from .prefill_tiles import LOG2E, choose_tiles, descriptor, power_of_2, registers
 
 LN2 = tl.constexpr(0.6931471805599453)
 NOTHING = tl.constexpr(-1e30)  # below any score; unlike -inf it has a difference with itself
@@ -123,7 +124,8 @@ def attend(q, q_rope, k, k_rope, v, w_v, scale, lengths=None, left_padding=None,
     if B * M == 0:
         return o, lse
     absorbed = w_v is not None
-    tiles = tiles or choose_tiles(q.dtype, K, V, absorbed, lengths is not None)
+    gpu = devices.gpu_of(q.device)
+    tiles = tiles or choose_tiles(q.dtype, K, V, absorbed, lengths is not None, gpu)
     BM, BN, BV = tiles.BM, tiles.BN, tiles.BV
     BK, BP = power_of_2(K), power_of_2(P)
     rows, shared = (1, BM, 1), (1, 1)
@@ -147,5 +149,6 @@ def attend(q, q_rope, k, k_rope, v, w_v, scale, lengths=None, left_padding=None,
         PRECISION="tf32x3",  # of float32 inputs; the others are multiplied as they are
         num_warps=tiles.warps,
         num_stages=tiles.stages,
+        maxnreg=registers(gpu),
     )  # fmt: skip
     return o, lse

@@ -17,9 +17,14 @@ class Tiles(NamedTuple):
     stages: int  # tiles of keys on their way
 
 
-def choose_tiles(dtype, K, V, absorbed, ragged):
-    """What compiles for sm_90 without spills and was fastest on an H200, for half precision."""
+def choose_tiles(dtype, K, V, absorbed, ragged, gpu):
+    """What compiles for sm_90 without spills and was fastest on an H200, for half precision.
+
+    For other GPUs, what fits: see bench/records/compiled.json.
+    """
     BV = power_of_2(V)
+    if not gpu.like_hopper:
+        return small_tiles(dtype, K, BV, absorbed)
     if dtype == torch.float32:  # three TF32 products in the place of one take registers
         return Tiles(16, 16, 16, 8, 1) if absorbed else Tiles(64, 32, BV, 4, 2)
     if absorbed and K > 256:  # two warpgroups share the sum, [64, 512] float32
@@ -30,6 +35,22 @@ def choose_tiles(dtype, K, V, absorbed, ragged):
         return Tiles(64, 64, BV, 8, 2)
     # Three or four programs on one SM: one multiplies while another takes exponentials.
     return Tiles(64, 64 if K + V <= 128 else 32, BV, 4, 3)
+
+
+def small_tiles(dtype, K, BV, absorbed):
+    """What fits the 99 KB of shared memory that most GPUs have, with few spills; not timed."""
+    if dtype == torch.float32:
+        if absorbed:
+            return Tiles(16, 16, 16, 8, 1)
+        return Tiles(32, 32, BV, 4, 1) if max(K, BV) <= 64 else Tiles(16, 16, BV, 4, 1)
+    if absorbed:
+        return Tiles(32, 32, min(BV, 32), 4, 2) if K <= 256 else Tiles(16, 32, 16, 8, 1)
+    return Tiles(64, 32, BV, 4, 2) if max(K, BV) <= 128 else Tiles(32, 32, BV, 4, 1)
+
+
+def registers(gpu):
+    """`maxnreg`. Unless told, ptxas gives some kernels of other GPUs 32 registers, and spills."""
+    return None if gpu.like_hopper else 255
 
 
 def descriptor(x, *block):
@@ -53,8 +74,14 @@ def power_of_2(n):
     return max(16, triton.next_power_of_2(n))
 
 
-def backward_tiles(BK, BV):
-    """Of the kernel that owns queries, and of the one that owns keys; no spills in halves."""
+def backward_tiles(BK, BV, dtype, gpu):
+    """Of the kernel that owns queries, and of the one that owns keys; no spills in halves.
+
+    For GPUs other than Hopper, what fits.
+    """
+    if not gpu.like_hopper:
+        n = 16 if dtype == torch.float32 and BK + BV > 128 else 32
+        return Tiles(n, n, BV, 4, 1), Tiles(n, n, BV, 4, 1)
     if BK + BV <= 128:
         return Tiles(64, 64, BV, 4, 2), Tiles(64, 64, BV, 4, 2)
     return Tiles(64, 32, BV, 4, 2), Tiles(32, 64, BV, 4, 2)

@@ -1,6 +1,6 @@
 """How a decode step is cut up: the tiles of its two kernels, and the splits of the cache.
 
-Everything follows from shapes and the card, never from what a tensor holds, so that a captured
+Everything follows from shapes and the GPU, never from what a tensor holds, so that a captured
 CUDA graph stays right when the lengths change.
 """
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-# The sums of 64 rows then fill half of the registers of a multiprocessor; products in float32 take
+# The sums of 64 rows then fill half of the registers of an SM; products in float32 take
 # three times the operands.
 LARGEST_RANK = {torch.float16: 512, torch.bfloat16: 512, torch.float32: 256}
 COLUMNS = 64  # of the latent that the second kernel multiplies by w_v at a time
@@ -36,7 +36,7 @@ NUMBERS = [
 # Measured on an H200, in the time that a program takes for a tile of tokens:
 START_AND_END = 4  # the start and the end of a program
 MERGE = 0.025  # writing and reading one more part
-GAIN_OF_TWO = 0.83  # two programs on a multiprocessor take that much of the time of one by one
+GAIN_OF_TWO = 0.83  # two programs on an SM take that much of the time of one by one
 
 
 class Tile(NamedTuple):
@@ -49,30 +49,11 @@ class Tile(NamedTuple):
     side_by_side: int
 
 
-class Card(NamedTuple):
-    capability: tuple[int, int]
-    multiprocessors: int
-    shared_bytes: int  # that a program can have
-
-
-@cache
-def card_of(device):
-    """What a cut depends on; for a CPU, where Triton's interpreter runs, a small card."""
-    if device.type != "cuda":
-        return Card((0, 0), 1, 0)
-    card = torch.cuda.get_device_properties(device)
-    return Card(
-        (card.major, card.minor),
-        card.multi_processor_count,
-        card.shared_memory_per_block_optin,
-    )
-
-
-def decode_tile(rows, R, P, dtype, card):
+def decode_tile(rows, R, P, dtype, gpu):
     """The tile for so many rows a sequence (heads × queries), this rank and size of rope."""
     if dtype == torch.float32:  # three products of tf32 in the place of one
         return Tile(16, 32, 4, 2, 1)
-    if card.shared_bytes < 227 * 1024:  # not a Hopper card
+    if not gpu.like_hopper:
         return Tile(16, 32, 4, 2, 1)
     if rows <= 16:  # a tile of the older tensor core instructions, which need not have 64 rows
         return Tile(16, 64, 8, 3, 1) if R > 256 else Tile(16, 64, 4, 3, 2)
@@ -94,19 +75,19 @@ def combine_tile(rows, H, R, splits):
 
 
 @cache
-def splits_for(programs, tiles, multiprocessors, side_by_side):
+def splits_for(programs, tiles, sms, side_by_side):
     """Into how many splits each sequence is cut, so that all is done soonest.
 
     Args:
         programs: without splits, one for each sequence and tile of rows.
         tiles: of tokens in the longest sequence.
-        multiprocessors: of the card.
+        sms: of the GPU.
         side_by_side: how many programs one of them has room for.
     """
     most = max(1, min(tiles // FEWEST_TILES, MOST_SPLITS))
 
     def time(splits):  # in the time of a tile
-        turns = -(-programs * splits // multiprocessors)
+        turns = -(-programs * splits // sms)
         rounds = -(-turns // side_by_side)
         pace = GAIN_OF_TWO if side_by_side > 1 and turns > 1 else 1
         return (

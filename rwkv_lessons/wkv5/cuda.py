@@ -20,6 +20,7 @@ from functools import cache
 import torch
 from numba import cuda, float32
 
+from .. import devices
 from ..launch import (
     bfloat16_to_float32,
     ceil_div,
@@ -173,11 +174,11 @@ def build(K, V, dtype, VALUES, KEYS=KEYS, TOKENS=TOKENS):
 @cache
 def ready(BH, K, V, dtype, device):
     """The compiled kernel for a shape, its grid and its block."""
-    gpu = torch.cuda.get_device_properties(device)
-    # Few heads leave multiprocessors idle; half a tile then gives each head twice the threads.
-    values = VALUES if BH > gpu.multi_processor_count else VALUES // 2
+    gpu = devices.gpu_of(device)
+    # Few heads leave SMs idle; half a tile then gives each head twice the threads.
+    values = VALUES if BH > gpu.sms else VALUES // 2
     kernel, signature, threads, blocks = build(K, V, dtype, values)
-    return compiled(kernel, signature, threads, (gpu.major, gpu.minor)), BH * blocks, threads
+    return compiled(kernel, signature, threads, gpu.capability), BH * blocks, threads
 
 
 def forward(r, k, v, w, u, s0):

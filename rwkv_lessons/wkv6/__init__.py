@@ -10,6 +10,7 @@ With the same w for every token it is WKV-5.
 
 import torch
 
+from .. import devices
 from . import cuda
 from .decode import wkv6_step
 from .doubling import wkv6_doubling
@@ -34,7 +35,7 @@ else:
 MANY_HEADS = 256  # with as many, tokens one after the other no longer find free multiprocessors
 
 
-def method_for(device, dtype, T, heads, size, gradients, packed=False):
+def method_for(device, dtype, T, heads, size, gradients, packed=False, gpu=devices.H200):
     """The method that `wkv6` takes, a key of `METHODS`, by what was measured on an H200.
 
     | device | T         | and                   | method    | because |
@@ -47,10 +48,12 @@ def method_for(device, dtype, T, heads, size, gradients, packed=False):
     | GPU    | up to 64  | … and few heads       | recurrent | a chain of small steps |
     | GPU    | more      | float32 of many heads | cuda      | 24 bits take 3 matrix products |
     | GPU    | more      | float32, old assembler | cuda     | see `rwkv_lessons.assembler` |
-    | GPU    | more      | size up to 256        | chunked   | matrix products, T in parallel |
+    | GPU    | more      | size up to 256 *      | chunked   | matrix products, T in parallel |
     | GPU    | more      | packed                | recurrent | the others read cu_seqlens first |
     | GPU    | more      | size up to 1024       | cuda      | many tokens in shared memory |
     | GPU    | more      | larger                | doubling  | no kernel is as large |
+
+    * On GPUs other than Hopper up to 128, in float32 64: of more, a tile does not fit.
 
     Without Triton neither the recurrent nor the chunked method is there, and the last rows apply.
 
@@ -61,6 +64,7 @@ def method_for(device, dtype, T, heads, size, gradients, packed=False):
         size: the larger of K and V.
         gradients: whether any are wanted.
         packed: whether there are several sequences along T.
+        gpu: `devices.gpu_of` the tensors' device, if that is "cuda".
     """
     if device != "cuda":
         return "reference" if T == 1 else "doubling"
@@ -71,7 +75,7 @@ def method_for(device, dtype, T, heads, size, gradients, packed=False):
         if T <= (4 if gradients else 16 if many else 64):
             return "recurrent"
         whole = dtype == torch.float32
-        if size <= chunked.LARGEST and (packed or not many or not whole):
+        if size <= chunked.largest(dtype, gpu) and (packed or not many or not whole):
             if not (whole and distrusted()):
                 return "chunked"
         if packed:
@@ -110,7 +114,8 @@ def wkv6(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False)
     gradients = torch.is_grad_enabled() and wants_gradients(r, k, v, w, u, s0)
     dtype = torch.float64 if holds_float64(r, w, u, s0) else r.dtype
     tokens = -(-B * T // S)
-    name = method_for(r.device.type, dtype, tokens, S * H, max(K, V), gradients, packed)
+    gpu = devices.gpu_of(r.device)
+    name = method_for(r.device.type, dtype, tokens, S * H, max(K, V), gradients, packed, gpu)
     if name == "recurrent":  # checked already: for one token that is half of the host's time
         return recurrent.recurrent(r, k, v, w, u, s0, cu_seqlens, float(scale), raw_decay)
     options = {"cu_seqlens": cu_seqlens, "scale": scale, "raw_decay": raw_decay}

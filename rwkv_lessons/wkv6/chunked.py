@@ -19,6 +19,7 @@ import torch
 import triton
 import triton.language as tl
 
+from .. import devices
 from ..assembler import distrusted
 from ..compile_triton import assembled, compile_together
 from ..launch_triton import launch, launches_directly
@@ -41,8 +42,12 @@ from .segments import segment_state, segments_for, wkv6_segments_kernel
 from .strong import EACH, GROUP, wkv6_strong_kernel
 
 TILE = {2: 64 * 64, 4: 16 * 64}  # elements of r that registers hold, by the bytes of one
+# GPUs other than Hopper: as many of r, and of the state. They were chosen by spills and not timed;
+# with chunks of 64, Triton 3.7 fails on one kernel for Blackwell.
+SMALL_TILE, SMALL_STATE = {2: 32 * 64, 4: 16 * 64}, 64 * 64
 WORTH = 2**17  # tokens times heads: with fewer, describing tiles takes longer than the GPU
 LARGEST = 256  # keys; the state of 512 would not fit the registers and shared memory of a program
+SMALL_LARGEST = {2: 128, 4: 64}  # on other GPUs, where factors of more fill a warp's registers
 
 
 @assembled
@@ -162,20 +167,23 @@ def mix(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, kept=None):
     start = s1 if s0 is None else s0.contiguous()
     cu_seqlens = None if cu_seqlens is None else cu_seqlens.contiguous()
 
-    programs, segments, span, warps, sizes = tile_for(S * H, T, K, V, r.dtype)
+    gpu = devices.gpu_of(r.device)
+    programs, segments, span, warps, sizes = tile_for(S * H, T, K, V, r.dtype, gpu)
     (K, V, BK, BV, _), walks, groups = sizes, programs * segments, triton.cdiv(span, GROUP)
     before = None
     if kept is None:
         before = torch.empty((walks, groups, BK, BV), dtype=kept_dtype(r), device=r.device)
     strong = torch.empty((walks, groups, BK), dtype=torch.int8, device=r.device)
     left = decays = None
-    launches = []
+    # Unless told, ptxas gives the longest kernels of older architectures 40 registers, and spills.
+    options, launches = {"maxnreg": None if gpu.like_hopper else 255}, []
     if segments > 1:
         left = torch.empty((S, segments - 1, H, K, V), **new)
         decays = torch.empty((S, segments - 1, H, K), **new)
         launches.append((
             wkv6_segments_kernel, programs * (segments - 1), warps,
-            (k, v, w, cu_seqlens, left, decays), (T, H, segments, span), (*sizes, raw_decay), {},
+            (k, v, w, cu_seqlens, left, decays), (T, H, segments, span), (*sizes, raw_decay),
+            options,
         ))  # fmt: skip
     inputs, numbers = (r, k, v, w), (int(s0 is not None), T, H, segments, span, groups, scale)
     others, results = (u, start, cu_seqlens, left, decays), (s1, kept, before, strong)
@@ -191,31 +199,38 @@ def mix(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, kept=None):
     else:
         launches.append((
             wkv6_chunked_fwd_kernel, walks, warps, (*inputs, *others, o, *results),
-            numbers, (*sizes, KEEP, GROUP, raw_decay), {},
+            numbers, (*sizes, KEEP, GROUP, raw_decay), options,
         ))  # fmt: skip
     launches.append((
         wkv6_strong_kernel, walks * triton.cdiv(groups, EACH), warps,
         (r, k, v, w, u, cu_seqlens, before, strong, o, kept),
-        (T, H, segments, span, groups, scale), (*sizes, KEEP, GROUP, EACH, raw_decay), {},
+        (T, H, segments, span, groups, scale), (*sizes, KEEP, GROUP, EACH, raw_decay), options,
     ))  # fmt: skip
     which = segments > 1, raw_decay, on_hopper, scale != 1, cu_seqlens is None, kept is None
     kind = ("forward", r.device, r.dtype, w.dtype, u.dtype, sizes, *which)
     compile_together(kind, launches)
-    for kernel, programs, warps, tensors, numbers, constants, _ in launches:
+    for kernel, *arguments, options in launches:
         way = launch_tiles if kernel is wkv6_hopper_kernel else launch
-        way(kernel, programs, warps, tensors, numbers, constants)
+        way(kernel, *arguments, **options)
     return o, s1
 
 
 @functools.cache
-def tile_for(heads, T, K, V, dtype):
+def tile_for(heads, T, K, V, dtype, gpu):
     """Programs of a segment, segments, tokens of one, warps, and the kernels' sizes."""
     least = 64 if dtype.itemsize == 2 else 16  # of 16 bits, all sizes take the same machine code
     BK, BV = (max(least, triton.next_power_of_2(x)) for x in (K, V))
-    BV = min(BV, 64)
-    C = max(16, min(2 * KEEP, TILE[dtype.itemsize] // BK))
+    BV, tile = min(BV, 64), TILE
+    if not gpu.like_hopper:
+        BV, tile = max(16, min(BV, SMALL_STATE // BK)), SMALL_TILE
+    C = max(16, min(2 * KEEP, tile[dtype.itemsize] // BK))
     programs = heads * triton.cdiv(V, BV)
-    return programs, *segments_for(programs, T), 4 if BK <= 64 else 8, (K, V, BK, BV, C)
+    return programs, *segments_for(programs, T, gpu.sms), 4 if BK <= 64 else 8, (K, V, BK, BV, C)
+
+
+def largest(dtype, gpu):
+    """The most keys of a head."""
+    return LARGEST if gpu.like_hopper else SMALL_LARGEST.get(dtype.itemsize, 0)
 
 
 def forward_shapes(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, keep):
@@ -232,11 +247,13 @@ def wkv6_chunked(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_deca
 
     Errors, relative to float64, of o and of gradients: 2.4e-3 for bfloat16 inputs (2.5e-3 in a
     text of one chunk) and 3e-4 for float16, most of it their rounding; 1e-5 for float32. s1 is
-    right to 1e-5 in all. With more than 256 keys it is `wkv6_doubling`, too, and in float32 where
-    only an assembler is there that makes it wrong (`rwkv_lessons.assembler`).
+    right to 1e-5 in all. With more than 256 keys it is `wkv6_doubling`, too, on GPUs other than
+    Hopper with more than 128, or 64 in float32; and in float32 where only an assembler is there
+    that makes it wrong (`rwkv_lessons.assembler`).
     """
     check_call(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
-    elsewhere = not r.is_cuda or holds_float64(r, w, u, s0) or r.shape[3] > LARGEST
+    elsewhere = not r.is_cuda or holds_float64(r, w, u, s0)
+    elsewhere = elsewhere or r.shape[3] > largest(r.dtype, devices.gpu_of(r.device))
     if elsewhere or (r.dtype == torch.float32 and distrusted()):
         options = {"cu_seqlens": cu_seqlens, "scale": scale, "raw_decay": raw_decay}
         return wkv6_doubling(r, k, v, w, u, s0, **options)

@@ -18,6 +18,7 @@ import functools
 import torch
 import triton
 
+from .. import devices
 from ..compile_triton import compile_together
 from ..launch_triton import launch
 from .checkpoints import KEEP, checkpoints
@@ -27,7 +28,7 @@ from .hopper_tiles import launch_tiles, suits_hopper, tiles
 from .operators import define_backward, sequences_in
 from .pairs_hopper import pairs_hopper_kernel
 
-FILLED = 512  # walks that fill a card; with fewer, each is cut into segments
+FILLED = 512  # walks that fill an H200; with fewer, each is cut into segments
 SHORTEST = 16  # chunks in a segment, so that cutting costs less than it gains
 # Unless told, ptxas 12.8 gives kernels of float32, of large heads in float16, and those in levels,
 # 32 and spills 10 to 18 KB.
@@ -45,8 +46,18 @@ def blocks(K, V, full):
     return (min(all_k, 64), min(all_v, 64)), (few_k, all_v), (all_k, few_v)
 
 
+def stages_of(block, full, gpu, whole_states=False):
+    """Chunks under way in a kernel of keys, or values; a third does not fit into 99 KB.
+
+    Nor does it leave room for two programs on an SM where keys read states of float32.
+    """
+    if full or sum(block) > 128:
+        return 1
+    return 3 if gpu.like_hopper and not whole_states else 2
+
+
 @functools.cache
-def plan(B, T, H, K, V, sequences, packed, full):
+def plan(B, T, H, K, V, sequences, packed, full, gpu):
     """States kept, segments, chunks of one, programs, and `blocks` with the walk's number of V's.
 
     Programs: of the walk; chunks of one, keys and values, first without and then in levels.
@@ -55,7 +66,7 @@ def plan(B, T, H, K, V, sequences, packed, full):
     slots, chunks = checkpoints(B, T, sequences if packed else None), triton.cdiv(T, KEEP)
     NK, NV = triton.cdiv(K, walk[0]), triton.cdiv(V, walk[1])
     walks = sequences * H * NK * NV
-    segments = max(1, min(FILLED // walks, chunks // SHORTEST))
+    segments = max(1, min(FILLED * gpu.sms // devices.H200.sms // walks, chunks // SHORTEST))
     programs = [walks * segments]
     for each in (EACH, SEARCHED.value):
         heads = triton.cdiv(slots, each) * H
@@ -81,7 +92,8 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale=1.0, raw_decay
     B, T, H, K = r.shape
     V, packed, full = v.shape[-1], cu_seqlens is not None, r.dtype == torch.float32
     sequences = sequences_in(r, cu_seqlens)
-    slots, segments, segment, programs, sizes = plan(B, T, H, K, V, sequences, packed, full)
+    gpu = devices.gpu_of(r.device)
+    slots, segments, segment, programs, sizes = plan(B, T, H, K, V, sequences, packed, full, gpu)
     walk, (key_block, all_v), (all_k, value_block), NV = sizes
     do = torch.zeros_like(v) if do is None else do.to(v.dtype)
     r, k, v, w, u, do, kept = (x.contiguous() for x in (r, k, v, w, u, do, kept))
@@ -110,6 +122,8 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale=1.0, raw_decay
         for first in ((True, False) if segments > 1 else (False,))
     ]  # fmt: skip
     pairs, warps = [], 4 if max(K, V) <= 64 else 8
+    of_keys = stages_of(sizes[1], full, gpu, kept.dtype == torch.float32)
+    of_values = stages_of(sizes[2], full, gpu)
     grid = H, triton.cdiv(T, 2 * KEEP), B
     on_hopper = (
         (K, V) == (64, 64) and not packed and B * T * H >= WORTH and max(grid[1:]) < 2**16
@@ -128,18 +142,19 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale=1.0, raw_decay
     for levels, (each, keys, values) in zip((False, True), programs[1:], strict=True):
         if on_hopper and not levels:
             continue
-        most = {"maxnreg": MOST_REGISTERS if r.dtype != torch.bfloat16 or levels else None}
+        unbounded = gpu.like_hopper and r.dtype == torch.bfloat16 and not levels
+        most = {"maxnreg": None if unbounded else MOST_REGISTERS}
         pairs.append((
             keys_gradients, keys, warps,
             (r, k, v, w, u, kept, d_kept, through, decays, deepest, where, do, dr, dk, dw, du),
             (T, H, scale, slots, each),
-            (K, V, key_block, all_v, KEEP, NV, raw_decay, full, levels), most,
+            (K, V, key_block, all_v, KEEP, NV, raw_decay, full, levels, of_keys), most,
         ))  # fmt: skip
         pairs.append((
             values_gradients, values, warps,
             (r, k, w, u, d_kept, decays, deepest, where, do, dv),
             (T, H, scale, slots, each),
-            (K, V, all_k, value_block, KEEP, raw_decay, full, levels), most,
+            (K, V, all_k, value_block, KEEP, raw_decay, full, levels, of_values), most,
         ))  # fmt: skip
     kind = ("backward", r.device, r.dtype, w.dtype, u.dtype, kept.dtype, K, V, raw_decay, packed)
     which = ds1 is None, len(walks), on_hopper, scale != 1

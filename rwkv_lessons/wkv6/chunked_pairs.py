@@ -257,6 +257,7 @@ def keys_gradients(
     T, H, scale, slots, each,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
     NV: tl.constexpr, RAW: tl.constexpr, FULL: tl.constexpr, LEVELS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """dr, dk, dw and a part of du, for a block of keys of `each` chunks of one head."""
     NK: tl.constexpr = (K + BK - 1) // BK
@@ -267,9 +268,7 @@ def keys_gradients(
     if LEVELS:
         if strong == 0:
             return
-    # states of float32, for float16, leave room for two programs a multiprocessor in one stage only
-    AHEAD: tl.constexpr = 2 if kept.dtype.element_ty == tl.float32 else 3
-    for slot in tl.range(first_slot, last, num_stages=1 if FULL or BK + BV > 128 else AHEAD):
+    for slot in tl.range(first_slot, last, num_stages=STAGES):
         if LEVELS:
             slot = first_slot + lowest(strong)
             strong = strong & (strong - 1)
@@ -351,7 +350,7 @@ def values_of_chunk(
 def values_gradients(
     r, k, w, u, d_kept, decays, deepest, where, do, dv, T, H, scale, slots, each,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
-    RAW: tl.constexpr, FULL: tl.constexpr, LEVELS: tl.constexpr,
+    RAW: tl.constexpr, FULL: tl.constexpr, LEVELS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """dv, for a block of values of `each` chunks of one head."""
     NV: tl.constexpr = (V + BV - 1) // BV
@@ -362,7 +361,7 @@ def values_gradients(
     if LEVELS:
         if strong == 0:
             return
-    for slot in tl.range(first_slot, last, num_stages=1 if FULL or BK + BV > 128 else 3):
+    for slot in tl.range(first_slot, last, num_stages=STAGES):
         if LEVELS:
             slot = first_slot + lowest(strong)
             strong = strong & (strong - 1)

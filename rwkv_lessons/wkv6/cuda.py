@@ -14,6 +14,7 @@ from functools import cache
 import torch
 from numba import cuda, float32, int32
 
+from .. import devices
 from ..launch import ceil_div, compiled, launch, types
 from .arguments import check_arguments
 from .cuda_backward import backward, keep_inputs
@@ -137,7 +138,7 @@ def ready(BH, K, V, dtype, w_dtype, device):
     tile = tile_for(BH, device, few=(TILE[0], TILE[1] // 2))
     value_groups = threads_along(ceil_div(V, tile[1]), ceil_div(K, tile[0]))
     kernel, signature, threads, blocks = build(K, V, dtype, w_dtype, value_groups, tile=tile)
-    capability = torch.cuda.get_device_capability(device)
+    capability = devices.gpu_of(device).capability
     return compiled(kernel, signature, threads, capability), BH * blocks, threads
 
 

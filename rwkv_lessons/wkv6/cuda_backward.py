@@ -30,6 +30,7 @@ from functools import cache
 
 import torch
 
+from .. import devices
 from ..launch import ceil_div, compiled, launch
 from . import cuda_against_time, cuda_with_time
 from .tiles import CHECKPOINT, TILE, threads_along, tile_for
@@ -40,7 +41,7 @@ def ready(BH, K, V, dtype, w_dtype, w_per_token, device):
     """Both compiled kernels for a shape; their tile, blocks per head and threads of a block."""
     tile = tile_for(BH, device, few=(TILE[0] // 2, TILE[1]))
     key_groups = threads_along(ceil_div(K, tile[0]), ceil_div(V, tile[1]))
-    capability, kernels = torch.cuda.get_device_capability(device), []
+    capability, kernels = devices.gpu_of(device).capability, []
     for way in (cuda_with_time, cuda_against_time):
         kernel, signature, threads, blocks = way.build(
             K, V, dtype, w_dtype, w_per_token, key_groups, tile=tile

@@ -12,6 +12,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from .. import devices
+
 C = gl.constexpr(64)  # rows and columns of a tile
 TILE = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2))  # in shared memory
 _described, _compiled = {}, {}
@@ -220,4 +222,4 @@ def suits_hopper(tensors):
 
 @functools.cache
 def is_hopper(device):
-    return torch.cuda.get_device_capability(device)[0] == 9
+    return devices.gpu_of(device).capability[0] == 9

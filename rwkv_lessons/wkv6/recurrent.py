@@ -15,6 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
+from .. import devices
 from ..compile_triton import assembled
 from ..launch_triton import launch, launches_directly
 from .doubling import wkv6_doubling
@@ -24,7 +25,7 @@ from .recurrent_backward import SPAN, backward
 
 TILE = 1024  # elements of the state a warp holds: 32 registers a thread
 AHEAD = 4  # tokens whose loads are under way
-SCHEDULERS = 528  # of an H200, 4 in each of 132 multiprocessors: a warp for each fills it
+SCHEDULERS = 4  # of an SM: a warp for each fills it
 
 
 @assembled
@@ -105,7 +106,7 @@ def mix(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, kept=None, s1=None):
     before = s1 if s0 is None else s0.contiguous()
     cu_seqlens = None if cu_seqlens is None else cu_seqlens.contiguous()
 
-    programs, num_warps, constants = tile_for(S * H, T, K, V)
+    programs, num_warps, constants = tile_for(S * H, T, K, V, devices.gpu_of(r.device).sms)
     launch(
         wkv6_recurrent_fwd_kernel, programs, num_warps,
         (r, k, v, w, u, before, cu_seqlens, o, s1, kept),
@@ -115,14 +116,14 @@ def mix(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, kept=None, s1=None):
 
 
 @functools.cache
-def tile_for(heads, T, K, V):
+def tile_for(heads, T, K, V, sms):
     """How many programs, their warps, and the kernel's constants."""
     BK, BV = triton.next_power_of_2(K), triton.next_power_of_2(V)
-    if T == 1 and heads >= SCHEDULERS // 4:  # bound by memory: large programs, many loads at once
+    if T == 1 and heads >= sms:  # bound by memory: large programs, many loads at once
         BV, warps = min(BV, max(4, 4 * TILE // BK)), 4
     else:
         BV, warps = min(BV, max(4, TILE // BK)), 1
-        while BV > 4 and heads * -(-V // BV) < SCHEDULERS * 3 // 4:
+        while BV > 4 and heads * -(-V // BV) < sms * SCHEDULERS * 3 // 4:
             BV //= 2
     warps = max(warps, min(8, BK * BV // TILE))
     return heads * -(-V // BV), warps, (K, V, BK, BV, SPAN, 1 if T == 1 else AHEAD)

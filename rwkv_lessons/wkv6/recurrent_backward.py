@@ -17,6 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
+from .. import devices
 from ..compile_triton import assembled
 from ..launch_triton import launch
 from .operators import define_backward, sequences_in
@@ -24,7 +25,7 @@ from .operators import define_backward, sequences_in
 SPAN = 32  # tokens: a state kept is then worth as much memory as r, k, v and w of these in bf16
 TILE = 1024  # elements a program, a warp, holds of each of two states: 64 registers a thread
 AHEAD = 3  # tokens whose loads are under way
-FULL = 264  # programs that keep an H200 busy: two for each of its 132 multiprocessors
+FULL = 2  # programs that keep an SM busy
 
 
 @assembled
@@ -130,7 +131,7 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale, raw_decay):
     do = torch.zeros_like(v) if do is None else do
     r, k, v, w, u, do = (x.contiguous() for x in (r, k, v, w, u, do))
     cu_seqlens = None if cu_seqlens is None else cu_seqlens.contiguous()
-    BK, BV, num_warps = tile_for(S * H, K, V)
+    BK, BV, num_warps = tile_for(S * H, K, V, devices.gpu_of(r.device).sms)
     NK, span = triton.cdiv(K, BK), min(SPAN, T)
 
     new = {"dtype": torch.float32, "device": r.device}
@@ -150,11 +151,11 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale, raw_decay):
     return dr, dk, dv, dw, du.sum(0).to(u.dtype), ds0
 
 
-def tile_for(heads, K, V):
+def tile_for(heads, K, V, sms):
     """Keys and values of a program, and its warps."""
     BK, BV = triton.next_power_of_2(K), triton.next_power_of_2(V)
     BK = min(BK, max(TILE // BV, triton.cdiv(BK, 16)))  # at most 16 parts of dv
-    while BK > 1 and BK * BV > TILE // 2 and heads * triton.cdiv(K, BK) < FULL:
+    while BK > 1 and BK * BV > TILE // 2 and heads * triton.cdiv(K, BK) < sms * FULL:
         BK //= 2
     return BK, BV, max(1, min(8, BK * BV // TILE))
 

@@ -12,17 +12,16 @@ from ..compile_triton import assembled
 from .checkpoints import sequence_bounds
 from .chunk_tiles import log2_decays, log_decay, product
 
-MULTIPROCESSORS = 132  # of an H200
 LONG = 512  # tokens: a shorter segment does not pay for the second launch
 MOST = 16  # segments: the last one reads all the states before it
 
 
-def segments_for(programs, T):
+def segments_for(programs, T, sms):
     """How many segments, and how many tokens the longest one has, a multiple of 64.
 
-    Two programs fit a multiprocessor, so more than twice as many as there are gain nothing.
+    Two programs fit an SM, so more than twice as many as there are SMs gain nothing.
     """
-    wanted = min(2 * MULTIPROCESSORS // programs, T // LONG, MOST)
+    wanted = min(2 * sms // programs, T // LONG, MOST)
     if wanted < 2:
         return 1, T
     span = triton.cdiv(triton.cdiv(T, wanted), 64) * 64

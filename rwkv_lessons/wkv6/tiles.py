@@ -11,6 +11,7 @@ import math
 import torch
 from numba import cuda, float32
 
+from .. import devices
 from ..launch import bfloat16_to_float32, ceil_div, float32_to_bfloat16, load4, store4, types
 
 TILE = 8, 8  # keys and values of a thread: 64 registers for the state, 60 to 110 around it
@@ -30,11 +31,11 @@ IN_MEMORY = {  # dtype → numba's type of an element, to float32, from float32
 
 
 def tile_for(heads, device, few):
-    """The tile of a thread: TILE, or `few` where B·H heads leave multiprocessors idle.
+    """The tile of a thread: TILE, or `few` where B·H heads leave SMs idle.
 
     Half a tile gives each head twice the threads, in two blocks.
     """
-    return TILE if heads > torch.cuda.get_device_properties(device).multi_processor_count else few
+    return TILE if heads > devices.gpu_of(device).sms else few
 
 
 def threads_along(groups, other_groups):

@@ -1,0 +1,228 @@
+"""What the library launches on a GPU that is not there: recorded from its own host code.
+
+The host code of every operation runs on tensors without memory, with a GPU pretended. Nothing is
+compiled or launched: of each kernel it is written down what Triton, or numba, would compile.
+"""
+
+import contextlib
+from unittest import mock
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+
+from rwkv_lessons import compile_triton, devices, launch_triton
+from rwkv_lessons.mla import decode, prefill
+from rwkv_lessons.wkv5 import cuda as wkv5_cuda
+from rwkv_lessons.wkv6 import (
+    chunked,
+    chunked_backward,
+    cuda,
+    cuda_backward,
+    hopper_tiles,
+    recurrent,
+    recurrent_backward,
+)
+
+SIZES = (16, 64, 100, 128, 256)  # of a head; the kernels pad 100 to 128
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+FEW, MANY = (1, 4096, 2), (8, 4096, 64)  # B, T, H: in segments, and enough to fill any GPU
+
+
+class Nothing(dict):
+    """A cache that never has what is asked for, or a set that has everything."""
+
+    def get(self, key, default=None):
+        return None
+
+    def __contains__(self, key):
+        return True
+
+    def add(self, key):
+        pass
+
+
+class Driver:
+    """As much of Triton's driver as choosing the machine code takes."""
+
+    def __init__(self, architecture):
+        self.target = GPUTarget("cuda", int(architecture.removeprefix("sm_")), 32)
+
+    def get_current_device(self):
+        return self.target.arch
+
+    def get_current_stream(self, device):
+        return 0
+
+    def get_current_target(self):
+        return self.target
+
+
+@contextlib.contextmanager
+def recorded(architecture):
+    """A list that fills with what is launched meanwhile, as if on a GPU of this architecture."""
+    found, driver = [], Driver(architecture)
+
+    def in_triton(kernel, key, signature, device, constants, options, attributes, warmup):
+        found.append((kernel, signature, constants, options, attributes))
+
+    def run(kernel, *given, grid, warmup, **options):
+        return real_run(kernel, *given, grid=grid, warmup=True, **options)
+
+    def in_numba(kernel, signature, threads, capability):
+        found.append((kernel, signature, threads, capability))
+
+    real_run = triton.JITFunction.run
+    active = triton.runtime.driver._active
+    triton.runtime.driver.set_active(driver)
+    patches = [
+        mock.patch.object(triton.JITFunction, "_do_compile", in_triton),
+        mock.patch.object(triton.JITFunction, "run", run),
+        mock.patch.object(devices, "gpu_of", lambda device: devices.gpu_like(architecture)),
+        mock.patch.object(torch.cuda, "current_device", lambda: None),
+        mock.patch.object(compile_triton, "_compiled", Nothing()),
+        mock.patch.object(launch_triton, "_compiled", Nothing()),
+        mock.patch.object(hopper_tiles, "_compiled", Nothing()),
+        mock.patch.object(hopper_tiles, "is_hopper", hopper_tiles.is_hopper.__wrapped__),
+    ]
+    for module in (wkv5_cuda, cuda, cuda_backward):
+        patches += [
+            mock.patch.object(module, "compiled", in_numba),
+            mock.patch.object(module, "launch", lambda *_: None),
+            mock.patch.object(module, "ready", module.ready.__wrapped__),
+        ]
+    try:
+        with contextlib.ExitStack() as stack:
+            for patch in patches:
+                stack.enter_context(patch)
+            yield found
+    finally:
+        triton.runtime.driver._active = active
+
+
+def new(*shape, dtype=torch.float32):
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def time_mixing(B, T, H, N, dtype, w_dtype=None):
+    """r, k, v, w, u of a WKV-6 call."""
+    r, k, w = (new(B, T, H, N, dtype=x) for x in (dtype, dtype, w_dtype or dtype))
+    return r, k, new(B, T, H, N, dtype=dtype), w, new(H, N, dtype=dtype)
+
+
+def calls(gpu):
+    """(name, function) of each call that is looked at, of those that reach kernels on this GPU."""
+    for dtype in DTYPES:
+        kind = str(dtype).removeprefix("torch.")
+        for N in SIZES:
+            if N <= chunked.largest(dtype, gpu):
+                yield from chunked_calls(f"{N} {kind}", N, dtype)
+        if dtype != torch.float16:  # kernels without products take it as bfloat16
+            for N in SIZES:
+                yield from recurrent_calls(f"{N} {kind}", N, dtype)
+            for N in (64, 1024):
+                yield from numba_calls(f"{N} {kind}", N, dtype)
+        yield from mla_calls(kind, dtype, gpu)
+
+
+def chunked_calls(name, N, dtype):
+    """The longest code: float32 decays to be made of a parameter, in segments; and the shortest."""
+
+    def train():
+        x = time_mixing(*FEW, N, dtype, torch.float32)
+        o, s1, kept = chunked.forward(*x, None, None, 1.0, True, True)
+        chunked_backward.gradients(*x, None, None, kept, o, s1, 1.0, True)
+
+    yield f"wkv6 chunked {name} raw segments training", train
+
+    def packed():
+        ends = new(9, dtype=torch.int64)
+        chunked.mix(*time_mixing(1, *MANY[1:], N, dtype), None, ends, 1.0, False)
+
+    yield f"wkv6 chunked {name} packed", packed
+    if N == 64:
+
+        def many():
+            x = time_mixing(*MANY, N, dtype)
+            o, s1, kept = chunked.forward(*x, None, None, 1.0, False, True)
+            chunked_backward.gradients(*x, None, None, kept, o, None, 1.0, False)
+
+        yield f"wkv6 chunked {name} training", many
+
+
+def recurrent_calls(name, N, dtype):
+    def few_tokens():
+        x = time_mixing(*FEW[:1], 40, FEW[2], N, dtype)
+        o, s1, kept = recurrent.forward(*x, None, None, 1.0, True, True)
+        recurrent_backward.gradients(*x, None, None, kept, o, s1, 1.0, True)
+
+    yield f"wkv6 recurrent {name} training", few_tokens
+
+    def step():
+        recurrent.mix(*time_mixing(MANY[0], 1, MANY[2], N, dtype), None, None, 1.0, False)
+
+    yield f"wkv6 recurrent {name} one token", step
+
+
+def numba_calls(name, N, dtype):
+    def in_numba():
+        for B, T, H in (FEW, MANY):
+            x = time_mixing(B, T, H, N, dtype)
+            o, s1 = cuda.forward(*x, None)
+            cuda_backward.gradients(*x, None, o, s1)
+
+    yield f"wkv6 cuda {name}", in_numba
+
+    def wkv5():
+        for B, T, H in (FEW, MANY):
+            r, k, v, _, u = time_mixing(B, T, H, N, dtype)
+            wkv5_cuda.forward(r, k, v, u, u, None)
+
+    yield f"wkv5 cuda {name}", wkv5
+
+
+def mla_calls(kind, dtype, gpu):
+    for R, P, V in ((256, 32, 64), (512, 64, 128)):  # MiniCPM3's and DeepSeek's
+        if R <= decode.LARGEST_RANK[dtype]:
+            yield f"mla decode R={R} {kind}, 16 heads", lambda s=(R, P, V): step(16, *s, dtype)
+            paged = f"mla decode R={R} {kind}, 40 heads, pages"
+            yield paged, lambda s=(R, P, V): step(40, *s, dtype, pages=True)
+        if R > prefill.largest_rank(dtype, gpu):
+            continue
+        for ragged in (False, True):
+            call = f"mla prefill R={R} {kind} absorbed{', ragged' * ragged}"
+            yield call, lambda s=(R, P, V), r=ragged: absorbed(*s, dtype, r)
+    for K, P in ((64, 32), (128, 64), (192, 64), (256, 64)):
+        training = K <= prefill.LARGEST_LEARNING
+        call = f"mla prefill {K} {kind}{' training' * training}"
+        yield call, lambda s=(K, P), t=training: expanded(*s, dtype, t)
+
+
+def step(H, R, P, V, dtype, pages=False):
+    B, N, page = 16, 4096, 64
+    cache = (B * N // page, page) if pages else (B, N)
+    table = new(B, N // page, dtype=torch.int32) if pages else None
+    q, q_rope = new(B, 1, H, R, dtype=dtype), new(B, 1, H, P, dtype=dtype)
+    latent, k_rope = new(*cache, R, dtype=dtype), new(*cache, P, dtype=dtype)
+    lengths, w_v = new(B, dtype=torch.int32), new(H, V, R, dtype=dtype)
+    decode.forward(q, q_rope, latent, k_rope, w_v, 1.0, lengths, None, table)
+
+
+def absorbed(R, P, V, dtype, ragged):
+    B, M, N, H = 2, 64, 4096, 16
+    lengths = new(B, dtype=torch.int32) if ragged else None
+    q, q_rope = new(B, M, H, R, dtype=dtype), new(B, M, H, P, dtype=dtype)
+    latent, k_rope = new(B, N, R, dtype=dtype), new(B, N, P, dtype=dtype)
+    w_v = new(H, V, R, dtype=dtype)
+    prefill.forward(q, q_rope, latent, k_rope, None, w_v, 1.0, lengths, None, True)
+
+
+def expanded(K, P, dtype, training):
+    B, M, H = 2, 4096, 16
+    q, q_rope = new(B, M, H, K, dtype=dtype), new(B, M, H, P, dtype=dtype)
+    k, v = new(B, H, M, K, dtype=dtype), new(B, H, M, K, dtype=dtype)
+    given = q, q_rope, k, new(B, M, P, dtype=dtype), v
+    which = 1.0, new(B, dtype=torch.int32), None
+    o, lse = prefill.attend_expanded(*given, *which)
+    if training:
+        prefill.gradients(*given, o, lse, o, lse, *which)
