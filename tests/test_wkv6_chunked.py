@@ -181,8 +181,9 @@ def test_on_hopper_products_of_a_chunk_start_together(keep, raw_decay):
     assert machine.count("HGMMA") >= 36 and machine.count("HMMA") == machine.atomics == 0
     assert machine.count("WARPGROUP.DEPBAR") <= 3 + keep
     assert machine.shared_bytes <= 113 * 1024  # two programs a multiprocessor
-    # The 255 registers hold what is there, but for the second pieces of raw decays.
-    assert machine.local_bytes <= (192 if keep and raw_decay else 64)
+    # What 255 registers do not hold: ptxas 13.1 spills 28 of them a thread, 12.9 less; of raw decays
+    # the second pieces as well.
+    assert machine.local_bytes <= (192 if keep and raw_decay else 128)
 
 
 @compiles
