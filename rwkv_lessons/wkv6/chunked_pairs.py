@@ -266,8 +266,8 @@ def keys_gradients(
         if strong == 0:
             return
     # states of float32, for float16, leave room for two programs a multiprocessor in one stage only
-    AHEAD: tl.constexpr = 2 if kept.dtype.element_ty == tl.float32 else 3
-    for slot in tl.range(first_slot, last, num_stages=1 if FULL or BK + BV > 128 else AHEAD):
+    STAGES: tl.constexpr = 2 if kept.dtype.element_ty == tl.float32 else 3
+    for slot in tl.range(first_slot, last, num_stages=1 if FULL or BK + BV > 128 else STAGES):
         if LEVELS:
             slot = first_slot + lowest(strong)
             strong = strong & (strong - 1)
