@@ -49,6 +49,11 @@ class Assembler:
         return _numbers(self.version)[0]
 
     @property
+    def release(self) -> str:
+        """The release of CUDA that it is of, "12.9"."""
+        return "{}.{}".format(*_numbers(self.version))
+
+    @property
     def distrusted(self) -> bool:
         """Whether methods that it makes wrong are to be avoided: not where somebody chose it."""
         return self.known_wrong and self.source != CHOICE
@@ -86,12 +91,14 @@ def assembler(capability: int = 90) -> Assembler:
 
 
 @torch.compiler.assume_constant_result  # torch.compile need not look into it
-@cache
 def distrusted() -> bool:
     """Whether kernels for torch's current device come from an assembler known to be wrong."""
-    if not torch.cuda.is_available():
-        return False
-    major, minor = torch.cuda.get_device_capability()
+    return _distrusted(torch.cuda.current_device()) if torch.cuda.is_available() else False
+
+
+@cache
+def _distrusted(device):
+    major, minor = torch.cuda.get_device_capability(device)
     return assembler(10 * major + minor).distrusted
 
 

@@ -5,6 +5,7 @@ of several kernels hands over all of its launches before it makes the first: the
 waits for the longest compilation, not for their sum.
 """
 
+import dataclasses
 import functools
 import os
 import subprocess
@@ -17,7 +18,11 @@ import triton
 from triton import knobs
 from triton.backends import Backend, backends
 from triton.backends.compiler import GPUTarget
-from triton.backends.nvidia.compiler import CUDABackend, sm_arch_from_capability
+from triton.backends.nvidia.compiler import (
+    CUDABackend,
+    ptx_get_version,
+    sm_arch_from_capability,
+)
 from triton.backends.nvidia.driver import CudaDriver
 from triton.runtime.errors import PTXASError
 
@@ -41,6 +46,14 @@ class OwnBackend(CUDABackend):
     @functools.lru_cache  # noqa: B019  as Triton's; a backend lives as long as the process
     def hash(self):
         return f"{super().hash()}-{assembler(self.target.arch)}"
+
+    def parse_options(self, opts):
+        """With PTX that the assembler knows, which may be older than the one Triton writes for."""
+        options = super().parse_options(opts)
+        if options.ptx_version is not None:
+            return options
+        known = ptx_get_version(assembler(self.target.arch).release)
+        return dataclasses.replace(options, ptx_version=known)
 
     def make_cubin(self, src, metadata, opt, capability):
         return assemble(src, opt, capability, assembler(capability))

@@ -124,6 +124,27 @@ def test_the_assembler_is_part_of_the_cache_key(monkeypatch, tmp_path):
     assert len({ours.hash, theirs.hash, default.hash}) == 3
 
 
+def test_the_ptx_is_of_a_version_that_the_assembler_knows(monkeypatch, tmp_path):
+    """Also if Triton is told of a newer one after ours was chosen, as FLA does when imported."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    chosen = assembler()
+    old = choosing.triton_assembler()
+    monkeypatch.setattr("rwkv_lessons.compile_triton.assembler", lambda capability: old)
+    monkeypatch.setenv("TRITON_PTXAS_PATH", chosen.path)
+    assert chosen.release > old.release
+    made = compile(triton.JITFunction(double), own_target(SM_90))
+    assert ".version 8.7" in made.asm["ptx"] and made.asm["cubin"]  # 12.8 knows 8.7
+
+
+def test_torch_compile_does_not_look_into_the_choice():
+    import torch
+
+    def f(x):
+        return x + 1 if choosing.distrusted() else x - 1
+
+    assert torch.compile(f, backend="eager", fullgraph=True)(torch.zeros(1)).item() == -1
+
+
 def test_kernels_of_others_compile_as_they_did(monkeypatch, tmp_path):
     """With an assembler that does nothing, only what is decorated fails."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))

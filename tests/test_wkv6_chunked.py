@@ -117,6 +117,18 @@ def test_packed_sequences_in_segments(raw_decay, n, monkeypatch):
 
 
 @interpreted
+@pytest.mark.parametrize("w", [-8.0, -50.0])
+@pytest.mark.parametrize("raw_decay", [False, True])
+def test_every_option_with_strong_decays(raw_decay, w, monkeypatch):
+    in_segments(monkeypatch, 2)
+    x, cu_seqlens = packed(torch.float32, ends=[0, 70, 70, 160])
+    x[3] = torch.full_like(x[3], math.log(-w) if raw_decay else w)
+    options = {"cu_seqlens": cu_seqlens, "scale": 0.7, "raw_decay": raw_decay}
+    for keep in (False, True):
+        near(in_kernels(x, *options.values(), keep), expected(x, **options), FACTORS, NAMES)
+
+
+@interpreted
 @pytest.mark.parametrize("w", ["mixed", -8.0])
 def test_states_are_kept_where_the_backward_pass_starts(w, monkeypatch):
     in_segments(monkeypatch, 2)
@@ -181,8 +193,8 @@ def test_on_hopper_products_of_a_chunk_start_together(keep, raw_decay):
     assert machine.count("HGMMA") >= 36 and machine.count("HMMA") == machine.atomics == 0
     assert machine.count("WARPGROUP.DEPBAR") <= 3 + keep
     assert machine.shared_bytes <= 113 * 1024  # two programs a multiprocessor
-    # What 255 registers do not hold: ptxas 13.1 spills 28 of them a thread, 12.9 less; of raw decays
-    # the second pieces as well.
+    # What 255 registers do not hold: ptxas 13.1 spills 28 of them, 12.9 less; of raw decays the
+    # second pieces as well.
     assert machine.local_bytes <= (192 if keep and raw_decay else 128)
 
 

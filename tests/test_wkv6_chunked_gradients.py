@@ -155,6 +155,19 @@ def test_scale_and_raw_decay(lengths):
     compare(got(inputs, do, ds1, **options), expected(inputs, do, ds1, **options), FLOAT32)
 
 
+@pytest.mark.skipif(GPU, reason="there the options have tests of their own")
+@pytest.mark.parametrize("decay", ["any", -3.6, -50.0])
+@pytest.mark.parametrize("raw", [False, True])
+@pytest.mark.parametrize("lengths", [None, (37, 0, 3)])
+def test_every_option_with_strong_decays(lengths, raw, decay):
+    sequences = None if lengths is None else len(lengths)
+    inputs, do, ds1 = draw(1, 40, 1, 6, 5, decay, sequences=sequences)
+    if raw:
+        inputs[3] = torch.log(-inputs[3])
+    options = {"lengths": lengths, "scale": 0.3, "raw": raw}
+    compare(got(inputs, do, ds1, **options), expected(inputs, do, ds1, **options), FLOAT32)
+
+
 def test_segments(monkeypatch):
     """Few heads and many tokens: segments find their part of dS first."""
     monkeypatch.setattr("rwkv_lessons.wkv6.chunked_backward.SHORTEST", 1)

@@ -135,6 +135,19 @@ def test_kernels_with_packed_sequences(raw_decay, monkeypatch):
 
 
 @interpreted
+@pytest.mark.parametrize("w", [-8.0, -50.0])
+@pytest.mark.parametrize("raw_decay", [False, True])
+def test_kernels_with_every_option_and_strong_decays(raw_decay, w, monkeypatch):
+    _short_spans(monkeypatch)
+    x, cu_seqlens = packed(torch.float32)
+    x[3] = torch.full_like(x[3], math.log(-w) if raw_decay else w)
+    do, ds1 = torch.randn_like(x[2]), torch.randn_like(x[5])
+    want = one_by_one(x, ENDS, 0.7, raw_decay, do, ds1)
+    # exp(x) is right to 2⁻²⁵ of itself, so of a decay of 50 to 50 times that
+    near(in_kernels(x, cu_seqlens, 0.7, raw_decay, do, ds1), want, SINGLE + 50 * DECAY)
+
+
+@interpreted
 def test_values_and_keys_over_several_programs(monkeypatch):
     """dv is then a sum of parts, o is none."""
     monkeypatch.setattr(recurrent_backward, "TILE", 16)

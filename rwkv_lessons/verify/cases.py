@@ -113,9 +113,12 @@ WKV5 = Operation(
     rows=(
         Row(("chunked",), ("float64",), ("short",), ("state",), needs=ANYWHERE),
         Row(("reference",), DTYPES, ("short",), ("plain", "state"), needs=ANYWHERE),
-        Row(("chunked", "wkv5"), DTYPES, ("token", "short"), ("plain", "state"), needs=ANYWHERE),
-        Row(("cuda",), DTYPES, ("small", "odd", "many heads"), ("plain", "state")),
-        Row(("cuda", "wkv5"), DTYPES, ("huge",), ("state",)),
+        Row(("chunked", "wkv5"), DTYPES, ("token",), ("plain", "state"), needs=ANYWHERE),
+        Row(("chunked",), DTYPES, ("short",), ("plain", "state"), needs=ANYWHERE),
+        Row(("wkv5",), ("float32",), ("short",), ("state",), needs=ANYWHERE),
+        Row(("cuda",), DTYPES, ("small",), ("plain", "state")),
+        Row(("cuda",), DTYPES, ("odd",), ("state",)),
+        Row(("cuda",), ("float32",), ("many heads", "huge"), ("state",)),
         Row(("wkv5",), DTYPES, ("small",), ("state",)),
     ),
 )
@@ -130,21 +133,26 @@ WKV6 = Operation(
         Row(("reference",), DTYPES, ("short",), FEW, needs=ANYWHERE),
         Row(("doubling", "wkv6"), DTYPES, ("token",), FEW, needs=ANYWHERE),
         Row(("doubling",), DTYPES, ("short",), EVERY, needs=ANYWHERE),
-        Row(("wkv6",), DTYPES, ("short",), FEW, needs=ANYWHERE),
-        Row(("cuda",), DTYPES, ("small",), EVERY),
-        Row(("cuda",), DTYPES, ("odd", "many heads", "huge"), FEW),
+        Row(("wkv6",), DTYPES, ("short",), ("all",), needs=ANYWHERE),
+        # numba compiles for long: dtypes only choose how it loads and stores, sizes its tiles.
+        Row(("cuda",), ("float32",), ("small",), EVERY),
+        Row(("cuda",), HALF, ("small",), ("plain", "packed", "all")),
+        Row(("cuda",), DTYPES, ("odd",), ("plain",)),
+        Row(("cuda",), ("float32",), ("many heads", "huge"), FEW),
         Row(("recurrent",), DTYPES, ("small",), EVERY),
         Row(("recurrent",), DTYPES, ("token", "odd", "short", "many heads", "huge"), FEW),
         Row(("chunked",), DTYPES, ("small",), EVERY),
         Row(("chunked", "wkv6"), HALF, ("small",), ("w float32",)),
-        Row(("chunked",), DTYPES, ("token", "segments", "odd", "many heads"), FEW),
+        Row(("chunked",), DTYPES, ("token", "many heads"), FEW),
+        Row(("chunked",), DTYPES, ("segments", "odd"), ("all",)),
         Row(("chunked",), DTYPES, ("short", "large"), ("all",)),
         Row(("chunked",), ("bfloat16",), ("2^17 tokens",), EVERY, needs=HOPPER),
         Row(("chunked",), ("bfloat16",), ("2^17, segments",), FEW, needs=HOPPER),
         Row(("chunked",), ("bfloat16",), ("2^20 tokens",), LONE, needs=HOPPER),
         Row(("chunked",), ("bfloat16",), ("2^20, segments",), ("all but packed",), needs=HOPPER),
         Row(("wkv6",), DTYPES, ("small",), EVERY),
-        Row(("wkv6",), DTYPES, ("many heads", "segments", "huge"), FEW),
+        Row(("wkv6",), DTYPES, ("many heads", "segments"), FEW),
+        Row(("wkv6",), ("float32",), ("huge",), ("all",)),
         Row(("wkv6",), ("bfloat16",), ("2^17 tokens",), FEW, needs=HOPPER),
     ),
 )
@@ -237,12 +245,13 @@ def kernels_of(case):
     o = case.options
     *_, K, V = case.sizes
     makes = [o.get(name) for name in ("raw_decay", "packed", "w_dtype", "pages")]
-    if case.method == "cuda":  # its options are made of copies, in other dtypes
-        makes = [o.get("raw_decay"), o.get("scale")]
+    in_numba = case.method in ("cuda", "wkv5") or K > 256
+    if in_numba:  # its options are made of copies in float32
+        makes = [case.dtype != "float32" and (o.get("raw_decay"), o.get("scale"))]
     elif case.needs == HOPPER:
         makes.append(o.get("scale"))
     tiled = case.shape if case.needs == HOPPER or case.operation == "mla" else ""
-    return case.operation, case.method == "cuda", case.dtype, K, V, tiled, tuple(makes)
+    return case.operation, in_numba, case.dtype, K, V, tiled, tuple(makes)
 
 
 def weight(case):
