@@ -258,7 +258,7 @@ def command(options):
         if versions_then == versions():
             old = {row.digest: row for row in rows}
     kept = [old[k] for k, row in _rows.items() if k in old and {*row[3]} <= {*old[k].found}]
-    keys = list(_rows.keys() - {row.digest for row in kept})
+    keys = [key for key in _rows if key not in {row.digest for row in kept}]
 
     def report(done, row):
         print(f"{done} of {len(keys)}", row, getattr(row, "found", ""), flush=True)

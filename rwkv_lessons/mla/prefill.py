@@ -18,10 +18,9 @@ from .arguments import check_arguments, gather_cache, held
 from .prefill_backward import backward
 from .prefill_forward import attend
 from .reference import mla_reference
+from .splits import LARGEST_RANK
 
-# What fits on the chip, absorbed and expanded; float32 of rank 512 spills 6 to 20 KB a thread.
-LARGEST_RANK = {torch.float16: 512, torch.bfloat16: 512, torch.float32: 256}
-LARGEST_HEAD = 256
+LARGEST_HEAD = 256  # that fits on the chip; absorbed, float32 of rank 512 would spill 6 to 20 KB
 ROWS = 64  # query tokens of an absorbed tile
 LARGEST_LEARNING = 128  # K and V, with the gradients of a tile in registers
 
@@ -164,7 +163,8 @@ def mla_prefill(
 
     Expands keys and values where the queries are many, see `stays_absorbed`. A cache in pages is
     copied together first. Where a gradient is wanted it expands. On a CPU, in float64, and for the
-    gradient of an absorbed query or of heads above 128, it is `mla_absorbed` or `mla_reference` in
+    gradient of an absorbed query or of heads above 128, and in float32 of an absorbed query of rank
+    above 256, it is `mla_absorbed` or `mla_reference` in
     torch, with B·M·H·N or M·H·N scores in memory.
     """
     given = (q, q_rope, latent, k_rope, w_k, w_v)
