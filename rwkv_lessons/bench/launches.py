@@ -122,7 +122,7 @@ def calls(gpu):
                 yield from recurrent_calls(f"{N} {kind}", N, dtype)
             for N in (64, 1024):
                 yield from numba_calls(f"{N} {kind}", N, dtype)
-        yield from mla_calls(kind, dtype, gpu)
+        yield from mla_calls(kind, dtype)
 
 
 def chunked_calls(name, N, dtype):
@@ -181,13 +181,13 @@ def numba_calls(name, N, dtype):
     yield f"wkv5 cuda {name}", wkv5
 
 
-def mla_calls(kind, dtype, gpu):
+def mla_calls(kind, dtype):
     for R, P, V in ((256, 32, 64), (512, 64, 128)):  # MiniCPM3's and DeepSeek's
         if R <= decode.LARGEST_RANK[dtype]:
             yield f"mla decode R={R} {kind}, 16 heads", lambda s=(R, P, V): step(16, *s, dtype)
             paged = f"mla decode R={R} {kind}, 40 heads, pages"
             yield paged, lambda s=(R, P, V): step(40, *s, dtype, pages=True)
-        if R > prefill.largest_rank(dtype, gpu):
+        if R > prefill.LARGEST_RANK[dtype]:
             continue
         for ragged in (False, True):
             call = f"mla prefill R={R} {kind} absorbed{', ragged' * ragged}"

@@ -13,15 +13,14 @@ import contextlib
 
 import torch
 
-from .. import devices
 from .absorbed import absorb, mla_absorbed
 from .arguments import check_arguments, gather_cache, held
 from .prefill_backward import backward
 from .prefill_forward import attend
 from .reference import mla_reference
+from .splits import LARGEST_RANK
 
-LARGEST_RANK, LARGEST_HEAD = 512, 256  # what fits on the chip, absorbed and expanded
-SMALL_RANK = 256  # of float32 on GPUs other than Hopper; more spills 6 to 10 KB a thread
+LARGEST_HEAD = 256  # that fits on the chip; absorbed, float32 of rank 512 would spill 6 to 20 KB
 ROWS = 64  # query tokens of an absorbed tile
 LARGEST_LEARNING = 128  # K and V, with the gradients of a tile in registers
 
@@ -147,11 +146,6 @@ def stays_absorbed(sizes, dtype):
     return pairs * saved <= N * R * (K + V)
 
 
-def largest_rank(dtype, gpu):
-    """Of the latent, in the absorbed form."""
-    return SMALL_RANK if dtype == torch.float32 and not gpu.like_hopper else LARGEST_RANK
-
-
 def mla_prefill(
     q,
     q_rope,
@@ -169,7 +163,8 @@ def mla_prefill(
 
     Expands keys and values where the queries are many, see `stays_absorbed`. A cache in pages is
     copied together first. Where a gradient is wanted it expands. On a CPU, in float64, and for the
-    gradient of an absorbed query or of heads above 128, it is `mla_absorbed` or `mla_reference` in
+    gradient of an absorbed query or of heads above 128, and in float32 of an absorbed query of rank
+    above 256, it is `mla_absorbed` or `mla_reference` in
     torch, with B·M·H·N or M·H·N scores in memory.
     """
     given = (q, q_rope, latent, k_rope, w_k, w_v)
@@ -184,7 +179,7 @@ def mla_prefill(
     absorbed = w_k is None or (not learns and stays_absorbed(sizes, q.dtype))
     size, largest = max(sizes.K, sizes.V), LARGEST_HEAD
     if absorbed:
-        size, largest = sizes.R, largest_rank(q.dtype, devices.gpu_of(q.device))
+        size, largest = sizes.R, LARGEST_RANK.get(q.dtype, 0)
     if learns:
         largest = 0 if absorbed else LARGEST_LEARNING
     if not q.is_cuda or q.dtype == torch.float64 or size > largest:

@@ -42,8 +42,7 @@ from .segments import segment_state, segments_for, wkv6_segments_kernel
 from .strong import EACH, GROUP, wkv6_strong_kernel
 
 TILE = {2: 64 * 64, 4: 16 * 64}  # elements of r that registers hold, by the bytes of one
-# GPUs other than Hopper: as many of r, and of the state. They were chosen by spills and not timed;
-# with chunks of 64, Triton 3.7 fails on one kernel for Blackwell.
+# GPUs other than Hopper: as many of r, and of the state. They were chosen by spills and not timed.
 SMALL_TILE, SMALL_STATE = {2: 32 * 64, 4: 16 * 64}, 64 * 64
 WORTH = 2**17  # tokens times heads: with fewer, describing tiles takes longer than the GPU
 LARGEST = 256  # keys; the state of 512 would not fit the registers and shared memory of a program
@@ -224,6 +223,8 @@ def tile_for(heads, T, K, V, dtype, gpu):
     if not gpu.like_hopper:
         BV, tile = max(16, min(BV, SMALL_STATE // BK)), SMALL_TILE
     C = max(16, min(2 * KEEP, tile[dtype.itemsize] // BK))
+    if gpu.capability[0] == 10:  # Triton 3.7 cannot compile strong.py's products between runs of 16
+        C = 16
     programs = heads * triton.cdiv(V, BV)
     return programs, *segments_for(programs, T, gpu.sms), 4 if BK <= 64 else 8, (K, V, BK, BV, C)
 
