@@ -174,7 +174,6 @@ def assembled(ptx, architecture):
     """The assembler's log, with the options that it is given here."""
     options = ["-lineinfo", "-v", f"--gpu-name={architecture}"]
     found = assembler(int(architecture.removeprefix("sm_")))
-    options += ["--regAllocOptLevel=2"] * (found.major >= 13)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.ptx"
         file.write_text(ptx)
