@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from rwkv_lessons.bench import blocks, gpu_tests, refuse, source
 from rwkv_lessons.bench.record import Row, load
 from rwkv_lessons.bench.source import ROOT, files_of, fingerprint, kernel_code
+from rwkv_lessons.devices import H200
 from rwkv_lessons.verify import __main__ as command
 from rwkv_lessons.verify import cases, gate, judge, limits, pool, recurrence
 from rwkv_lessons.verify.cases import ANYWHERE, BOTH, DTYPES, HOPPER, OPERATIONS, table
@@ -76,7 +77,7 @@ def test_hoppers_shapes_reach_hoppers_kernels():
         backward, cut = "2^20" in case.shape, "segments" in case.shape
         least = (chunked_backward if backward else chunked).WORTH
         assert B * T * H >= least and (K, V, case.dtype) == (64, 64, "bfloat16")
-        assert (segments.segments_for(B * H, T)[0] > 1) == cut
+        assert (segments.segments_for(B * H, T, H200.sms)[0] > 1) == cut
         assert not (backward and "packed" in case.options)  # it has no kernel of its own there
 
 
