@@ -136,7 +136,7 @@ WKV6 = Operation(
         Row(("wkv6",), DTYPES, ("short",), ("all",), needs=ANYWHERE),
         # numba compiles for long: dtypes only choose how it loads and stores, sizes its tiles.
         Row(("cuda",), ("float32",), ("small",), EVERY),
-        Row(("cuda",), HALF, ("small",), ("plain", "packed", "all")),
+        Row(("cuda",), HALF, ("small",), ("plain", "packed", "all but packed", "all")),
         Row(("cuda",), DTYPES, ("odd",), ("plain",)),
         Row(("cuda",), ("float32",), ("many heads", "huge"), FEW),
         Row(("recurrent",), DTYPES, ("small",), EVERY),

@@ -64,7 +64,7 @@ def _cases(operation, method, dtype, gradients):
         if c.shape in shapes and c.option in OPTIONS and c.decay in ("strong", "")
         and (hopper or c.needs != HOPPER) and (gradients or "2^20" not in c.shape)
     ]  # fmt: skip
-    return few or here[:2]
+    return few or [c for c in here if c.decay in ("strong", "")][:2]
 
 
 def is_hopper():
