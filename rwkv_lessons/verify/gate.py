@@ -55,16 +55,21 @@ def _said(result):
 def _cases(operation, method, dtype, gradients):
     if operation not in OPERATIONS:
         return []
-    here = [c for c in table() if (c.operation, c.method, c.dtype) == (operation, method, dtype)]
+    here = [
+        replace(c, gradients=c.gradients and gradients)
+        for c in table()
+        if (c.operation, c.method, c.dtype) == (operation, method, dtype)
+        and c.decay in ("strong", "")
+    ]
     hopper = is_hopper()
     shapes = SHAPES.get(operation, ())
     few = [
-        replace(c, gradients=c.gradients and gradients)
+        c
         for c in here
-        if c.shape in shapes and c.option in OPTIONS and c.decay in ("strong", "")
+        if c.shape in shapes and c.option in OPTIONS
         and (hopper or c.needs != HOPPER) and (gradients or "2^20" not in c.shape)
     ]  # fmt: skip
-    return few or [c for c in here if c.decay in ("strong", "")][:2]
+    return few or here[:2]
 
 
 def is_hopper():
