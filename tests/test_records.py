@@ -2,8 +2,8 @@
 
 import pytest
 
-from rwkv_lessons.bench import source
-from rwkv_lessons.bench.record import Provenance, Record, Row, load, path, save
+from rwkv_lessons.bench import blocks, source
+from rwkv_lessons.bench.record import RECORDS, Provenance, Record, Row, load, path, save
 from rwkv_lessons.bench.roofline import rates
 from rwkv_lessons.bench.shapes import operation_of, work
 from rwkv_lessons.bench.source import fingerprint
@@ -32,8 +32,20 @@ def written(tmp_path, text):
     return str(file)
 
 
-def test_nothing_recorded_is_stale():
-    assert not stale_rows(), "measure these again:\n" + "\n".join(stale_rows())
+# Their tables say that rows are of older code, until a GPU has measured them again.
+WAITING = ("mla-generate", "wkv5-backward")
+WAITING_ROWS = tuple(f"nvidia-h200/{name}:" for name in WAITING)
+
+
+def test_nothing_recorded_is_stale_but_what_says_so():
+    found = [row for row in stale_rows() if not row.startswith(WAITING_ROWS)]
+    assert not found, "measure these again:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize("name", [name for name in WAITING if name in blocks.BLOCKS])
+def test_a_table_says_which_rows_are_of_older_code(name):
+    """Take a name out of WAITING once it is recorded: this test then fails."""
+    assert "**Measured with older code" in blocks.BLOCKS[name](RECORDS)
 
 
 def test_every_record_can_be_traced_and_adds_up():

@@ -94,9 +94,17 @@ def methods_block(name):
         said = [ladder.passes(operation)] if timed else []
         said += [] if of_several else [" ".join(f"{x}={n}" for x, n in sizes)]
         what = ", ".join(said) + ". " if said else ""
-        return f"{_markdown(head, rows)}\n\n{what}{found.provenance}."
+        return f"{_markdown(head, rows)}\n\n{what}{found.provenance}.{older(found)}"
 
     return block
+
+
+def older(found):
+    """A sentence for a record of which rows are stale, to stand behind its provenance."""
+    methods = list(dict.fromkeys(row.method for row in found.rows if row.stale))
+    if not methods:
+        return ""
+    return f" **Measured with older code, and to be measured again: {', '.join(methods)}.**"
 
 
 def _shape_if(wanted, row):
@@ -114,7 +122,7 @@ def by_shape_block(name, letters, cell, says=""):
             lines.setdefault((_shape(row), row.dtype), {})[row.method] = row.problem or cell(row)
         table = [[*key, *(cells.get(m, "–") for m in methods)] for key, cells in lines.items()]
         text = _markdown([letters, "dtype", *methods], table)
-        return f"{text}\n\n{says}{found.provenance}."
+        return f"{text}\n\n{says}{found.provenance}.{older(found)}"
 
     return block
 
