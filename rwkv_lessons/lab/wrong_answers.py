@@ -14,8 +14,8 @@ Edits see the solution without its docstring and markers, and take place one aft
 that one looks for has to stand there exactly once: when a solution changes, an edit that no longer
 fits says so.
 
-A name says where the mistake lies, or, if a notebook asks the learner to find it, only how the wrong
-answer gets away with it: `right_for_64`.
+A name says where the mistake lies. If a notebook asks the learner to find it, the name only says
+how the wrong answer gets away with it: `right_for_64`.
 """
 
 import ast
