@@ -6,8 +6,9 @@ from numba import cuda, float32
 
 from rwkv_lessons.lab import trace
 from rwkv_lessons.lab.check import ABSENT, FAILED, PASSED, Row
-from rwkv_lessons.lab.evidence import HINTS, Difference, at_most, compare, machine_code
+from rwkv_lessons.lab.evidence import Difference, at_most, compare, machine_code
 from rwkv_lessons.lab.exercises import Exercise
+from rwkv_lessons.lab.hints import HINTS
 from rwkv_lessons.launch import as_array, ceil_div, stream
 
 BLOCK = 32  # threads per block

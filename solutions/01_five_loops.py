@@ -6,8 +6,9 @@ from numba import njit
 from numba.core.errors import NumbaError
 
 from rwkv_lessons.lab.check import FAILED, PASSED, Row
-from rwkv_lessons.lab.evidence import HINTS, Difference, compare, function_answer, wkv5_case
+from rwkv_lessons.lab.evidence import Difference, compare, function_answer, wkv5_case
 from rwkv_lessons.lab.exercises import Exercise
+from rwkv_lessons.lab.hints import HINTS
 
 
 def torch_loop(r, k, v, w, u):

@@ -12,6 +12,7 @@ from rwkv_lessons.bench.shapes import work
 from rwkv_lessons.inputs import rwkv5_inputs
 from rwkv_lessons.lab import exercises
 from rwkv_lessons.lab.check import evaluate
+from rwkv_lessons.lab.wrong_answers import wrong_answer
 from rwkv_lessons.wkv5.reference import wkv5_reference
 
 
@@ -98,7 +99,7 @@ def test_a_function_that_changes_its_inputs_fails():
 
 
 def test_a_wrong_number_is_named():
-    launches = exercises.wrong_kernels("02_profile_first.read_profile")[1][1]
+    launches = wrong_answer("02_profile_first.read_profile", "share_of_launches").function
     text = str(evaluate("02_profile_first.read_profile", launches))
     assert "elementwise share: 0.667, want 0.4" in text and "microseconds, not launches" in text
     assert "got 1, want 7" in str(evaluate("01_five_loops.flops", lambda *sizes: 1))

@@ -1,5 +1,6 @@
 """What every notebook keeps to, so that nbval compares what it seems to compare."""
 
+import ast
 import re
 
 import nbformat
@@ -20,19 +21,40 @@ HEADINGS = [
     "Break it",
     "Recap",
 ]
+# Function → the tag of a cell that calls it: what it prints is not the same everywhere.
+TAGS = {
+    "setup": "nbval-ignore-output",  # it tells of this machine
+    "time_here": "depends-on-gpu",  # it measures where there is one; see conftest.py
+    # The inputs are made from a text that comes with Python.
+    "break_it": "depends-on-python-text",
+    "checkpoints": "depends-on-python-text",
+    "decay_of_a_text": "depends-on-python-text",
+    "drift": "depends-on-python-text",
+    "factors": "depends-on-python-text",
+    "off": "depends-on-python-text",
+    "reach": "depends-on-python-text",
+}
 
-pytestmark = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
 def cells(path, kind="code"):
     return [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == kind]
 
 
+def called(cell):
+    """The names of the functions that a cell calls."""
+    calls = [node.func for node in ast.walk(ast.parse(cell.source)) if isinstance(node, ast.Call)]
+    return {getattr(f, "id", getattr(f, "attr", None)) for f in calls}
+
+
+@every_notebook
 def test_executed_in_order(path):
     counts = [cell.execution_count for cell in cells(path)]
     assert counts == list(range(1, len(counts) + 1))  # else nbval skips the comparison
 
 
+@every_notebook
 def test_no_errors_and_no_noise(path):
     for cell in cells(path):
         for output in cell.outputs:
@@ -41,18 +63,21 @@ def test_no_errors_and_no_noise(path):
             assert len(str(output)) < 400_000
 
 
+@every_notebook
 def test_markers_are_whole_comments(path):
     for cell in cells(path):
         for line in cell.source.splitlines():
             assert not re.search(r"NBVAL", line), "use a tag: a marker with other text is ignored"
 
 
+@every_notebook
 def test_stubs_are_derived(path):
     for cell in cells(path):
         if id := cell.metadata.get("exercise"):
             assert cell.source == exercises.stub(id), f"{id}: run `lessons sync`"
 
 
+@every_notebook
 def test_every_exercise_is_there_and_checked(path):
     code = cells(path)
     shown = [cell.metadata["exercise"] for cell in code if "exercise" in cell.metadata]
@@ -64,6 +89,7 @@ def test_every_exercise_is_there_and_checked(path):
             assert re.match(rf'result = check\("{re.escape(id)}", \w+\)', cell.source)
 
 
+@every_notebook
 def test_headings_in_order(path):
     text = "\n".join(cell.source for cell in cells(path, "markdown"))
     found = re.findall(r"^## (.+)$", text, re.M)
@@ -73,6 +99,7 @@ def test_headings_in_order(path):
         assert [h for h in found if h in HEADINGS] == HEADINGS
 
 
+@every_notebook
 def test_cells_are_short_and_plain(path):
     for cell in cells(path):
         assert not re.search(r"^[!%]|sys\.path|/home/|/root/|/work/|/tmp/", cell.source, re.M)
@@ -80,6 +107,7 @@ def test_cells_are_short_and_plain(path):
             assert len(cell.source.splitlines()) <= 14, cell.source
 
 
+@every_notebook
 def test_starts_with_setup_and_python3(path):
     notebook = nbformat.read(path, 4)
     assert notebook.metadata.kernelspec.name == "python3"
@@ -87,6 +115,22 @@ def test_starts_with_setup_and_python3(path):
     assert len({cell.id for cell in notebook.cells}) == len(notebook.cells)
 
 
+@every_notebook
 def test_a_hint_can_be_asked_for(path):
     """Lessons say `hint("…")`, and so does a check that failed: the name has to be there."""
     assert any(re.search(r"lab import .*\bhint\b", cell.source) for cell in cells(path))
+
+
+@every_notebook
+def test_cells_that_print_what_is_not_the_same_everywhere_are_tagged(path):
+    for cell in cells(path):
+        wanted = {TAGS[name] for name in called(cell) & TAGS.keys()}
+        tags = set(cell.metadata.get("tags", ()))
+        assert wanted <= tags, f"a cell that calls {called(cell) & TAGS.keys()} needs {wanted}"
+        ours = {tag for tag in tags if tag.startswith("depends-on-")}
+        assert ours <= wanted, f"nothing in this cell asks for {ours - wanted}:\n{cell.source}"
+
+
+def test_every_function_that_asks_for_a_tag_is_called():
+    everywhere = [called(cell) for path in NOTEBOOKS for cell in cells(path)]
+    assert set().union(*everywhere) >= TAGS.keys()

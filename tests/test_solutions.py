@@ -1,9 +1,10 @@
-"""Every answer passes its own check, every wrong kernel is rejected, zeros never pass."""
+"""Every answer passes its own check, every wrong one is rejected, zeros never pass."""
 
 import pytest
 
 from rwkv_lessons.lab import exercises
 from rwkv_lessons.lab.check import evaluate
+from rwkv_lessons.lab.wrong_answers import wrong_answers
 
 IDS = exercises.ids()
 
@@ -25,10 +26,10 @@ def test_the_exercise_is_complete(id):
 
 
 @pytest.mark.parametrize("id", IDS)
-def test_wrong_kernels_are_rejected(id):
-    wrong = exercises.wrong_kernels(id)
-    assert len(wrong) >= 2, f"solutions/wrong/{id.split('.')[0]} holds fewer than two for {id}"
-    for what, function in wrong:
-        result = evaluate(id, function)
-        assert result.attempted, f"{what}: looks like a stub"
-        assert not result.passed, f"{what}: passes the check"
+def test_wrong_answers_are_rejected(id):
+    wrong = wrong_answers(id)
+    assert len(wrong) >= 2, f"solutions/wrong/{id.partition('.')[0]}.py has fewer than two for {id}"
+    for answer in wrong.values():
+        result = evaluate(id, answer.function)
+        assert result.attempted, f"{answer.name}: looks like a stub"
+        assert not result.passed, f"{answer.name}: passes the check"

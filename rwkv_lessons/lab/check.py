@@ -117,10 +117,20 @@ def _where(error):
     return (f"in line {own[-1].lineno}: {own[-1].line}",) if own else ()
 
 
-def break_it(id: str, n: int = 0) -> None:
-    """Shows a wrong kernel of an exercise and what the check says of it, hints left out."""
-    _, function = exercises.wrong_kernels(id)[n]
-    print(exercises.source_of(function), "\n")
-    for row in evaluate(id, function).rows:
+def break_it(id: str, name: str) -> None:
+    """Shows a wrong answer to an exercise and what the check says of it, hints left out.
+
+    Args:
+        id: the exercise, 'NN_idea.name'.
+        name: which of its wrong answers.
+
+    Raises:
+        ValueError: there is no such exercise or wrong answer; the message says which there are.
+    """
+    from .wrong_answers import wrong_answer
+
+    wrong = wrong_answer(id, name)
+    print(wrong.source, "\n")
+    for row in evaluate(id, wrong.function).rows:
         details = tuple(line for line in row.details if not line.startswith("hint"))
         print(dataclasses.replace(row, details=details))

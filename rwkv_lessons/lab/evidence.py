@@ -17,22 +17,11 @@ from ..wkv5.reference import wkv5_reference
 from . import trace
 from .check import ABSENT, FAILED, PASSED, Row
 from .exercises import solutions
+from .hints import HINTS
 
 # Float32 against float64: N·T ≤ 200 roundings of 6e-8 each stay below 1.2e-5 of the largest output,
 # and in practice far below, while a single wrong term is 1e-2 or more.
 TOLERANCE = 1e-5
-
-HINTS = {
-    "by hand": "Compute two tokens on paper: o[0] = Σ r·u·k·v, then the state is k·v.",
-    "state": "Is the state used first, then multiplied by the decay, and only then joined by k·v?",
-    "head": "Which of r, k, v, decay, u depend on h? All five do.",
-    "batch": "Does every (b, h) start from zeros of its own, and read its own tokens?",
-    "tail": "There may be more threads than outputs: the surplus ones must write nothing.",
-    "order": "The answer depends on which thread runs first: a barrier is missing, or one is "
-    "reached by some threads only.",
-    "alignment": "A 16-byte access starts at a multiple of 16 bytes: of 4 floats.",
-}
-
 
 FAULTS = {
     "OutOfBounds": "tail",

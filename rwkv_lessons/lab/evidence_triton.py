@@ -21,18 +21,13 @@ import torch
 
 from . import interpreter
 from .check import ABSENT, FAILED, PASSED, Row
-from .evidence import HINTS, Claim, Difference, at_least, at_most, compiled
+from .evidence import Claim, Difference, at_least, at_most, compiled
 from .faults import KernelFault, OutOfBounds
+from .hints import HINTS
 from .launches import Case, Launch, results, start
 
 __all__ = ["Case", "Launch", "Limit", "answer", "at_least", "at_most", "dots", "exps", "gpu"]
 __all__ += ["machine_code", "no_spills", "reads", "registers", "results", "traffic", "writes"]
-
-HINTS |= {
-    "mask": "The last block reaches past the end of a tensor: mask its surplus lanes, in loads and "
-    "in stores.",
-    "programs": "Programs run in any order: what one writes, no other may read or write.",
-}
 
 
 def answer(*cases: Case):

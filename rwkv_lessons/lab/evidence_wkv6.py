@@ -19,7 +19,6 @@ from . import trace
 from .check import ABSENT, FAILED, PASSED, Row
 from .cubin import plain
 from .evidence import (
-    HINTS,
     Case,
     Claim,
     Difference,
@@ -37,14 +36,6 @@ LETTERS |= dict.fromkeys(("s0", "s1", "ds0", "ds1"), "bhij")
 LETTERS |= {"u": "hi", "du": "bhi", "a": "bchi", "states": "bchji", "kept": "bchij"}
 # Gradients through the state alone, without the bonus.
 LETTERS |= {"dr_s": "bthi", "dk_s": "bthi", "dv_s": "bthj"}
-
-HINTS |= {
-    "decay": "w is the log of the decay: the state is multiplied by exp(w[b, t, h, i]).",
-    "state in": "Does every column start from its own part of s0[b, h]?",
-    "state out": "s1 is the state after the last token: written once, after the loop over t.",
-    "last": "ds1 is the gradient of the state after the last token: G starts there, not at zero.",
-    "chunk": "The last chunk may be shorter: it ends at token T − 1.",
-}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,13 +8,12 @@ An output `x_parts` has one axis more than x, in front: programs that each see a
 import dataclasses
 
 from .check import FAILED, PASSED, Row
-from .evidence import HINTS, Difference, compare
+from .evidence import Difference, compare
 from .evidence_triton import Case, Launch, answer, explained, gpu, machine_code, traffic
 from .evidence_wkv6 import LETTERS, problem
 from .launches import results
 
 PARTS = "_parts"
-HINTS["blocks"] = "A program's own keys start at i_k · BK, its own values at i_v · BV."
 
 
 @dataclasses.dataclass(frozen=True)

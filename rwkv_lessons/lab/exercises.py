@@ -13,7 +13,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS, SOLUTIONS = ROOT / "notebooks", ROOT / "solutions"
-WRONG = SOLUTIONS / "wrong"
 
 REGION = re.compile(r"^([ \t]*)### BEGIN SOLUTION\n(.*?)^[ \t]*### END SOLUTION\n", re.S | re.M)
 MARKER = re.compile(r"^[ \t]*### (?:BEGIN|END) SOLUTION\n", re.M)
@@ -28,7 +27,7 @@ class Exercise:
         difficulty: 1 (follow the text) to 3 (find the idea).
         hints: three tiers: where to look, what to do, nearly the line.
         evidence: functions of (the learner's function, this exercise) that return a `Row` each.
-        symptoms: name of a failing case → the hint that fits it; goes before the general ones.
+        symptoms: name of a failing case → the hint that fits it; goes before `hints.HINTS`.
     """
 
     minutes: int
@@ -140,14 +139,20 @@ def load(id: str) -> Exercise:
         raise ValueError(f"no exercise {id!r}; this lesson has {known}")
     answer = getattr(solutions(stem), name)
     exercise = dataclasses.replace(found[name], id=id, source=source_of(answer))
-    return dataclasses.replace(exercise, reference=_typed_in(id, exercise.solution))
+    return dataclasses.replace(exercise, reference=defined(id, exercise.solution, f"<{id}>"))
 
 
 @functools.cache
-def _typed_in(id, text):
-    """The function that `text` defines: its line numbers are those of a notebook's cell."""
+def defined(id: str, text: str, file: str) -> Callable:
+    """The function that `text` defines, as if typed into a notebook's cell of the lesson.
+
+    Args:
+        id: the exercise, whose name the function has and whose solution's file says what it knows.
+        text: its lines have the numbers of a cell's; inspect and tracebacks show them.
+        file: what these call the text.
+    """
     stem, _, name = id.partition(".")
-    file, namespace = f"<{id}>", dict(vars(solutions(stem)))
+    namespace = dict(vars(solutions(stem)))
     linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
     exec(compile(text, file, "exec"), namespace)
     return namespace[name]
@@ -159,14 +164,3 @@ def stub(id: str) -> str:
 
 def solved(id: str) -> str:
     return load(id).solution
-
-
-def wrong_kernels(id: str) -> list[tuple[str, Callable]]:
-    """The kernels in solutions/wrong/ that look right and are not: (what is wrong, function)."""
-    stem, _, name = id.partition(".")
-    found = []
-    for path in sorted((WRONG / stem).glob("*.py")):
-        loaded = module(path)
-        if hasattr(loaded, name):
-            found.append((loaded.__doc__.strip().splitlines()[0], getattr(loaded, name)))
-    return found

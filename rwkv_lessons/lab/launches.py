@@ -68,7 +68,7 @@ class Case:
     """A launch small enough for the interpreter, named by the property that fails if it does.
 
     Args:
-        symptom: which hint fits: a key of the exercise's `symptoms`, or of `HINTS`.
+        symptom: which hint fits: a key of the exercise's `symptoms`, or of `hints.HINTS`.
         launch: () → Launch.
         reverse: run the programs from the last to the first.
     """

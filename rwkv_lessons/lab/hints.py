@@ -1,0 +1,26 @@
+"""What to look for when a case fails: by symptom, where the exercise's own `symptoms` say nothing.
+
+A hint that fits one exercise only belongs there, in the solution file.
+"""
+
+HINTS = {
+    "by hand": "Compute two tokens on paper: o[0] = Σ r·u·k·v, then the state is k·v.",
+    "state": "Is the state used first, then multiplied by the decay, and only then joined by k·v?",
+    "head": "Which of r, k, v, decay, u depend on h? All five do.",
+    "batch": "Does every (b, h) start from zeros of its own, and read its own tokens?",
+    "tail": "There may be more threads than outputs: the surplus ones must write nothing.",
+    "order": "The answer depends on which thread runs first: a barrier is missing, or one is "
+    "reached by some threads only.",
+    "alignment": "A 16-byte access starts at a multiple of 16 bytes: of 4 floats.",
+    # With a decay per token, and states in and out.
+    "decay": "w is the log of the decay: the state is multiplied by exp(w[b, t, h, i]).",
+    "state in": "Does every column start from its own part of s0[b, h]?",
+    "state out": "s1 is the state after the last token: written once, after the loop over t.",
+    "last": "ds1 is the gradient of the state after the last token: G starts there, not at zero.",
+    "chunk": "The last chunk may be shorter: it ends at token T − 1.",
+    # In Triton.
+    "mask": "The last block reaches past the end of a tensor: mask its surplus lanes, in loads and "
+    "in stores.",
+    "programs": "Programs run in any order: what one writes, no other may read or write.",
+    "blocks": "A program's own keys start at i_k · BK, its own values at i_v · BV.",
+}

@@ -1,0 +1,65 @@
+"""Wrong answers to 01_five_loops."""
+
+from rwkv_lessons.lab.wrong_answers import edit, instead, move, wrong
+
+five_loops = wrong(
+    bonus_on_the_state=(
+        "The bonus multiplies the state as well as the current token.",
+        edit("(u[h, i] * kv + s[i, j])", "u[h, i] * (kv + s[i, j])"),
+    ),
+    one_letter=(
+        "The columns decay, not the rows: decay is indexed by the value j.",
+        edit("decay[h, i] * s[i, j]", "decay[h, j] * s[i, j]"),
+    ),
+    einsum=(
+        "Right, but not loops: the two inner ones are in array operations that njit cannot read.",
+        instead(
+            """
+            B, T, H, N = r.shape
+            o = np.zeros_like(v)
+            s = np.zeros((B, H, N, N), np.float32)
+            for t in range(T):
+                kv = np.einsum("bhi,bhj->bhij", k[:, t], v[:, t])
+                o[:, t] = np.einsum("bhi,bhij->bhj", r[:, t], u[..., None] * kv + s)
+                s = decay[..., None] * s + kv
+            return o
+            """
+        ),
+    ),
+    state_before_output=(
+        "The state takes in the current token before the output reads it: it is counted twice.",
+        move("s[i, j] = decay[h, i] * s[i, j] + kv", before="o[b, t, h, j] +="),
+    ),
+    state_shared_by_batch=(
+        "One state per head, for all batch rows: a row starts where the row before it ended.",
+        edit("np.zeros_like(v)", "np.zeros_like(v)\nstates = np.zeros((H, N, N), np.float32)"),
+        edit("s = np.zeros((N, N), np.float32)", "s = states[h]"),
+    ),
+)
+
+flops = wrong(
+    multiply_adds=(
+        "Counts a multiplication and its addition as one: those are instructions, not operations.",
+        edit("7 * B", "4 * B"),
+    ),
+    vector_state=(
+        "Takes the state for a vector of N numbers: it is a matrix.",
+        edit("N * N", "N"),
+    ),
+)
+
+least_bytes = wrong(
+    half_parameters=(
+        "Takes decay and u to be as narrow as r, k and v.",
+        edit("4 * B * T * H * N * itemsize", "(4 * B * T * H * N"),
+        edit("+ 2 * H * N * 4", "+ 2 * H * N) * itemsize"),
+    ),
+    output_forgotten=(
+        "Counts what is read and forgets what is written.",
+        edit("4 * B", "3 * B"),
+    ),
+    state_every_token=(
+        "Reads and writes the state at every token, as torch does; it can stay on the chip.",
+        edit("2 * H * N * 4", "2 * H * N * 4 + 2 * B * T * H * N * N * 4"),
+    ),
+)

@@ -1,0 +1,39 @@
+"""Wrong answers to 06_block_size."""
+
+from rwkv_lessons.lab.wrong_answers import edit, instead, wrong
+
+blocks = wrong(
+    one_too_many=(
+        "Adds a block even when the last one is full.",
+        edit("(B * H * N + block - 1) // block", "B * H * N // block + 1"),
+    ),
+    rounds_down=(
+        "Rounds down: the outputs behind the last whole block get no thread.",
+        edit("(B * H * N + block - 1) // block", "B * H * N // block"),
+    ),
+)
+
+resident_warps = wrong(
+    exact_registers=(
+        "Gives a warp exactly the registers it asks for; they are handed out 256 at a time.",
+        edit("(registers * 32 + 255) // 256 * 256", "registers * 32"),
+    ),
+    forgets_the_places=(
+        "Counts registers only: an SM has no more than 64 places for warps and 32 for blocks.",
+        edit("4 * min(16384 // per_warp, 16)", "4 * (16384 // per_warp)"),
+        edit("min(fitting // warps, 32) * warps", "fitting // warps * warps"),
+    ),
+    one_pool=(
+        "Takes the SM's registers for one pool: they are four, and a warp lives in one of them.",
+        edit("4 * min(16384 // per_warp, 16)", "min(65536 // per_warp, 64)"),
+    ),
+    right_for_small_blocks=(
+        "Lets a part of a block move in: a block is on an SM whole or not at all.",
+        instead(
+            """
+            per_warp = (registers * 32 + 255) // 256 * 256
+            return min(4 * (16384 // per_warp), 64, 32 * (block // 32))
+            """
+        ),
+    ),
+)

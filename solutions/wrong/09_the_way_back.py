@@ -1,0 +1,89 @@
+"""Wrong answers to 09_the_way_back."""
+
+from rwkv_lessons.lab.wrong_answers import edit, move, wrong
+
+forward_sweep = wrong(
+    bonus_missing_in_dr=(
+        "What comes through the bonus is missing in dr.",
+        edit("u_i, du_i = u[h, i], float32(0)", "du_i = float32(0)"),
+        edit("through_s + u_i * k_i * v_do", "through_s"),
+    ),
+    du_of_the_last_token=(
+        "du is that of the last token only.",
+        edit("du_i +=", "du_i ="),
+    ),
+    starts_from_zero=(
+        "The state that came in is taken for zero.",
+        edit("s[j] = s0[b, h, i, j]", "s[j] = 0"),
+    ),
+    state_moves_first=(
+        "The state takes the token in before dr looks at it.",
+        move("s[j] = decay_i * s[j] + k_i * s_v[j]", before="through_s += s[j] * s_do[j]"),
+    ),
+    sums_the_column=(
+        "Thread i moves on row i of the state, but with the values and keys changed over.",
+        edit("k_i * s_v[j]", "k[b, t, h, j] * s_v[i]"),
+    ),
+)
+
+backward_sweep = wrong(
+    bonus_forgotten=(
+        "What comes through the bonus is missing in dk and dv.",
+        edit("through_g + s_u[n] * s_r[n] * v_do", "through_g"),
+        edit("dv_n + ruk * s_do[n]", "dv_n"),
+    ),
+    decay_of_the_thread=(
+        "The column decays at the rate of one key, the thread's own.",
+        edit("s_decay[i] * column[i]", "s_decay[n] * column[i]"),
+    ),
+    decay_on_the_output=(
+        "The decay falls on what the token's own output says, too.",
+        edit("row[j] + s_r[n] * s_do[j]", "(row[j] + s_r[n] * s_do[j])"),
+        edit("column[i] + s_r[i] * s_do[n]", "(column[i] + s_r[i] * s_do[n])"),
+    ),
+    models_still_learn=(
+        "The gradient of the state after the last token is taken for zero.",
+        edit("ds1[b, h, n, m], ds1[b, h, m, n]", "0, 0"),
+    ),
+    first_token_first=(
+        "The first token comes first.",
+        edit("t = T - 1 - step", "t = step"),
+    ),
+    token_too_early=(
+        "G is taken back over the token before dk and dv look at it.",
+        move("row[j] = s_decay[n] * row[j] + s_r[n] * s_do[j]", before="through_g +="),
+        move("column[i] = s_decay[i] * column[i] + s_r[i] * s_do[n]", before="dv_n +="),
+    ),
+)
+
+decay_gradient = wrong(
+    chunk_from_its_first_token=(
+        "The chunk is walked from its first token.",
+        edit("range(end - 1, first - 1, -1)", "range(first, end)"),
+    ),
+    forgets_what_was_read=(
+        "What the token's output read from the state is never added.",
+        edit("dw_i + rdr[b, t, h, i]", "dw_i"),
+    ),
+    no_checkpoints=(
+        "Every chunk starts from the sum at the end of the last one.",
+        edit("a[b, c, h, i]", "a[b, chunks - 1, h, i]"),
+    ),
+    off_by_one_token=(
+        "dw is written one token late.",
+        edit(
+            "dw[b, t, h, i] = dw_i",
+            """
+            if t + 1 < end:
+                dw[b, t + 1, h, i] = dw_i
+            if t == first:
+                dw[b, t, h, i] = dw_i
+            """,
+        ),
+    ),
+    own_part_left_in=(
+        "The token's own part stays in dw.",
+        edit("a_i - kdk[b, t, h, i]", "a_i"),
+        edit("dw_i + rdr[b, t, h, i]", "dw_i - kdk[b, t, h, i] + rdr[b, t, h, i]"),
+    ),
+)

@@ -1,0 +1,73 @@
+"""Wrong answers to 13_its_gradients."""
+
+from rwkv_lessons.lab.wrong_answers import edit, move, wrong
+
+forward_sweep = wrong(
+    one_decay_too_many=(
+        "The token decays as soon as it comes.",
+        edit("b_s + b_k[:, None] * b_v[None, :]", "(b_s + b_k[:, None] * b_v[None, :])"),
+    ),
+    state_moves_first=(
+        "The state moves on before it is read.",
+        move(
+            "b_s = tl.exp(b_w)[:, None] * b_s + b_k[:, None] * b_v[None, :]",
+            before="b_dr = tl.sum(",
+        ),
+    ),
+    sums_over_keys=(
+        "The sum runs over the keys, not over the values.",
+        edit("b_do[None, :], 1)", "b_do[None, :], 0)"),
+    ),
+)
+
+backward_sweep = wrong(
+    first_token_first=(
+        "The reverse sweep runs from the first token to the last.",
+        edit("t = T - 1 - step", "t = step"),
+    ),
+    gradient_moves_first=(
+        "G goes one token back before it is used.",
+        move(
+            "b_g = tl.exp(b_w)[:, None] * b_g + b_r[:, None] * b_do[None, :]",
+            before="b_dk = tl.sum(",
+        ),
+    ),
+    last_state_forgotten=(
+        "The gradient of the final state is ignored.",
+        edit("tl.load(ds1 + i_bh * K * V + o_s, m_s, 0)", "tl.zeros([BK, BV], tl.float32)"),
+    ),
+    one_share_for_all=(
+        "The blocks of values write their shares of dk to one place.",
+        edit("(i_v * B * T * H + i_t)", "i_t"),
+    ),
+)
+
+bonus_gradients = wrong(
+    du_of_every_token=(
+        "du is not summed over the tokens.",
+        edit("(r * k * v_do).sum(1)", "(r * k * v_do)[:, -1]"),
+    ),
+    keys_and_queries_swapped=(
+        "dr and dk have changed places.",
+        edit("u * k * v_do, u * r * v_do", "u * r * v_do, u * k * v_do"),
+    ),
+)
+
+decay_gradient = wrong(
+    earlier_tokens=(
+        "The sum runs over the earlier tokens, not the later ones.",
+        edit(", reverse=True"),
+    ),
+    one_term_missing=(
+        "The token's own r·dr stays in its dw.",
+        edit(" - b_rdr"),
+    ),
+    own_key_out=(
+        "The token's own k·dk stays out of its dw, too.",
+        edit(" - b_rdr", " - b_rdr + b_kdk"),
+    ),
+    starts_from_zero=(
+        "What later chunks pass on is left out.",
+        edit("b_a[None, :] + "),
+    ),
+)

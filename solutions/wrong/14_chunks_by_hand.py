@@ -1,0 +1,72 @@
+"""Wrong answers to 14_chunks_by_hand."""
+
+from rwkv_lessons.lab.wrong_answers import edit, instead, wrong
+
+with_state = wrong(
+    every_token_fades_itself=(
+        "A token reads a state that already faded by its own decay.",
+        edit("r * before.exp()", "r * after.exp()"),
+    ),
+    new_tokens_do_not_fade=(
+        "The old state fades over the chunk, what the chunk adds does not.",
+        edit("(k * (last - after).exp()).mT", "k.mT"),
+    ),
+    values_fade=(
+        "The columns of the state fade, not its rows: a decay belongs to a key.",
+        edit("last.exp().mT", "last.exp()"),
+    ),
+)
+
+pairs = wrong(
+    fades_at_once=(
+        "A token's key fades by the token's own decay before anyone has read it.",
+        edit("- after[..., None, :, :]", "- before[..., None, :, :]"),
+    ),
+    nan_at_fast_decays=(
+        "Takes the exp of every pair first, and multiplies the later ones by zero.",
+        edit("decay.masked_fill(later, -torch.inf).exp()", "decay.exp() * ~later"),
+    ),
+)
+
+product = wrong(
+    always_from_the_first=(
+        "Counts from the chunk's first token, wherever it is told to start.",
+        edit("before[..., m : m + 1, :]", "before[..., :1, :]"),
+    ),
+    pair_by_pair=(
+        "The right scores, with an exp for every pair of tokens and channel.",
+        instead("return pairs(r, k, w)"),
+    ),
+    start_on_one_side=(
+        "Only the queries count from the middle, so that the start does not cancel.",
+        edit("k * (start - after).exp()", "k * (-after).exp()"),
+    ),
+)
+
+blocks = wrong(
+    from_the_blocks_end=(
+        "Queries count from their block's start, keys from its end: its own decay is lost.",
+        edit(
+            "(start - after[..., :i, :])", "(after[..., i + L - 1 : i + L, :] - after[..., :i, :])"
+        ),
+    ),
+    from_the_chunks_start=(
+        "Left of the diagonal it counts from the chunk's first token: the keys' factor overflows.",
+        edit("before[..., i : i + 1, :]", "before[..., :1, :]"),
+    ),
+    never_from_the_middle=(
+        "Counts every block from its first token, the diagonal too: the keys' factor overflows.",
+        edit("m=L // 2", "m=0"),
+    ),
+    only_the_diagonal=(
+        "The blocks on the diagonal are right; nobody reads an earlier block.",
+        edit(
+            """
+            start = before[..., i : i + 1, :]
+            left = r[..., here, :] * (before[..., here, :] - start).exp()
+            right = k[..., :i, :] * (start - after[..., :i, :]).exp()
+            scores[..., here, :i] = left @ right.mT
+            """
+        ),
+    ),
+)

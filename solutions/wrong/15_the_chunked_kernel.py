@@ -1,0 +1,54 @@
+"""Wrong answers to 15_the_chunked_kernel."""
+
+from rwkv_lessons.lab.wrong_answers import edit, move, wrong
+
+kernel = wrong(
+    bonus_on_earlier_tokens=(
+        "The bonus is for the token at hand; here every score gets it.",
+        edit(
+            "b_scores = tl.where(o_c[:, None] == o_c[None, :], b_itself, b_scores)",
+            "b_scores += tl.where(o_c[:, None] >= o_c[None, :], b_itself, 0)",
+        ),
+    ),
+    fades_before_it_is_read=(
+        "Reads the state after its own decay: with b_after, where b_before belongs.",
+        edit("tl.exp(b_before)", "tl.exp(b_after)"),
+    ),
+    no_product_with_the_state=(
+        "The right answer, but what is read of the state is summed without the tensor cores.",
+        edit(
+            "tl.dot(b_reads, b_s.to(b_v.dtype), input_precision=PRECISION)",
+            "tl.sum(b_reads[:, :, None] * b_s[None, :, :], 1)",
+        ),
+    ),
+    old_state_fades_too_little=(
+        "The old state fades by the decays before the last token, not by all of them.",
+        edit("tl.exp(b_last)", "tl.exp(tl.max(b_last[None, :] - b_w, 0))"),
+    ),
+    reads_the_future=(
+        "Scores above the diagonal stay: tokens read those that come after them.",
+        edit("b_scores = tl.where(o_c[:, None] > o_c[None, :], b_scores, 0)"),
+    ),
+    lines_moved=(
+        "The state takes the chunk in before the chunk's tokens have read it.",
+        move(
+            """
+            # The state after the chunk.
+            b_adds = (b_k * tl.exp(b_last[None, :] - b_after)).to(b_v.dtype)
+            b_s *= tl.exp(b_last)[:, None]
+            b_s += tl.dot(tl.trans(b_adds), b_v, input_precision=PRECISION)
+            """,
+            before="# What the tokens read of the state before the chunk.",
+        ),
+    ),
+    tf32_by_default=(
+        "The state's update does not say with which precision: float32 becomes TF32.",
+        edit("tl.trans(b_adds), b_v, input_precision=PRECISION", "tl.trans(b_adds), b_v"),
+    ),
+    the_chunks_start=(
+        "Counts the scores' decays from the chunk's first token: too strong ones overflow.",
+        edit("b_middle = tl.sum(tl.where((o_c < BT // 2)[:, None], b_w, 0), 0)[None, :]"),
+        edit("b_before - b_middle", "b_before"),
+        edit("b_middle - b_after", "-b_after"),
+    ),
+)

@@ -1,0 +1,63 @@
+"""Wrong answers to 16_its_gradients."""
+
+from rwkv_lessons.lab.wrong_answers import edit, move, wrong
+
+checkpoints = wrong(
+    adds_without_fading=(
+        "What the chunk adds does not fade over the rest of it.",
+        edit("b_k * tl.exp(b_last[None, :] - tl.cumsum(b_w, 0))", "b_k"),
+    ),
+    chunks_of_one_row=(
+        "Every batch row writes to the places of the first.",
+        edit("(i_b * tl.cdiv(T, BT) + i_c) * H + i_h", "i_c * H + i_h"),
+    ),
+    keeps_the_state_after=(
+        "Keeps the state after every chunk, where the one before it is wanted.",
+        move(
+            """
+            b_last = tl.sum(b_w, 0)
+            b_adds = b_k * tl.exp(b_last[None, :] - tl.cumsum(b_w, 0))
+            b_s *= tl.exp(b_last)[:, None]
+            b_s += tl.dot(tl.trans(b_adds), b_v, input_precision=PRECISION)
+            """,
+            before="tl.store(before + i_s",
+        ),
+    ),
+    tf32_by_default=(
+        "The product does not say with which precision: float32 becomes TF32.",
+        edit(", input_precision=PRECISION"),
+    ),
+)
+
+backward_sweep = wrong(
+    decay_of_the_chunk_alone=(
+        "dw sees what happens in its chunk, not what passes through it.",
+        edit("b_sg[None, :] + "),
+    ),
+    ends_in_zero=(
+        "The gradient of the final state is not looked at: the sweep starts from zeros.",
+        edit("b_g = tl.load(ds1", "b_g = 0 * tl.load(ds1"),
+    ),
+    every_score_wanted=(
+        "The scores' gradient is not masked: the outputs want tokens that they never read.",
+        edit("b_dscores = tl.where(earlier, b_dscores, 0)"),
+    ),
+    moves_on_first=(
+        "Moves on to the chunk before, and then has dk and dv from that.",
+        move(
+            """
+            b_g *= tl.exp(b_last)[:, None]
+            b_g += tl.dot(tl.trans(b_r * b_start), b_do, input_precision=PRECISION)
+            """,
+            before="b_dr_s = b_start",
+        ),
+    ),
+    right_without_a_state=(
+        "A token's decay is crossed by what it puts in itself.",
+        edit("tl.cumsum(b_k * b_dk_s, 0) - b_k * b_dk_s", "tl.cumsum(b_k * b_dk_s, 0)"),
+    ),
+    scores_not_turned=(
+        "dv from the scores as they are: row t of them belongs to the reader, not to the read.",
+        edit("tl.trans(b_scores)", "b_scores"),
+    ),
+)

@@ -1,0 +1,60 @@
+"""Wrong answers to 21_absorb_the_weights."""
+
+from rwkv_lessons.lab.wrong_answers import edit, instead, wrong
+
+absorbed = wrong(
+    published_baseline=(
+        "The right answer, but the product repeats the latent for every head.",
+        instead(
+            """
+            latent, k_rope = latent[:, None], k_rope[:, None]
+            q_latent = torch.einsum("bhk,hkr->bhr", q, w_k)
+            s = q_latent[:, :, None] @ latent.mT + q_rope[:, :, None] @ k_rope.mT
+            p = (s * scale).softmax(-1)
+            o = p @ latent
+            return torch.einsum("bhr,hvr->bhv", o[:, :, 0], w_v)
+            """
+        ),
+    ),
+    rope_unscaled=(
+        "Only the part without rope is scaled.",
+        edit("q_latent @ latent.mT", "q_latent @ latent.mT * scale"),
+        edit("(s * scale)", "s"),
+    ),
+    softmax_over_heads=(
+        "The softmax runs over the heads.",
+        edit("softmax(-1)", "softmax(1)"),
+    ),
+    values_first=(
+        "The right answer, but every head's values are made for every token.",
+        edit(
+            'return torch.einsum("bhr,hvr->bhv", p @ latent, w_v)',
+            """
+            v = torch.einsum("bnr,hvr->bnhv", latent, w_v)
+            return torch.einsum("bhn,bnhv->bhv", p, v)
+            """,
+        ),
+    ),
+)
+
+value_flops = wrong(
+    early_for_every_row=(
+        "The values are made anew for every row.",
+        edit("early = 2 * N * R * V", "early = 2 * rows * N * R * V"),
+    ),
+    late_weights_every_token=(
+        "w_v is applied to every token in both ways.",
+        edit("2 * rows * R * V", "2 * N * R * V"),
+    ),
+)
+
+break_even = wrong(
+    early_for_every_row=(
+        "The values are made anew for every row.",
+        edit("V / (1 - V / R)", "R / V"),
+    ),
+    rank_over_both=(
+        "The products are added where they should be subtracted.",
+        edit("1 - V / R", "1 + V / R"),
+    ),
+)

@@ -1,0 +1,73 @@
+"""Wrong answers to 22_fused_prefill."""
+
+from rwkv_lessons.lab.wrong_answers import edit, instead, wrong
+
+online = wrong(
+    grows_instead_of_shrinking=(
+        "The sums grow where they should shrink.",
+        edit("torch.exp(m - larger)", "torch.exp(larger - m)"),
+    ),
+    largest_of_all_rows=(
+        "One maximum for all rows: quiet rows vanish.",
+        edit("block.max(1).values", "block.max()"),
+    ),
+    largest_of_the_block=(
+        "The largest score of the block replaces that of all before.",
+        edit("torch.maximum(m, block.max(1).values)", "block.max(1).values"),
+    ),
+    no_largest=(
+        "The largest score is not subtracted.",
+        edit("torch.exp(block - larger[:, None])", "torch.exp(block)"),
+        edit("torch.exp(m - larger)", "torch.ones_like(m)"),
+    ),
+    sums_never_shrink=(
+        "Sums over earlier blocks are not shrunk when the maximum grows.",
+        edit("shrink[:, None] * acc", "acc"),
+    ),
+    two_passes=(
+        "The right answer, from all scores at once.",
+        instead("return s.softmax(1) @ latent"),
+    ),
+)
+
+kernel = wrong(
+    as_published=(
+        "One query sees everything, so it needs no mask.",
+        edit(
+            'b_s = tl.where(o_n[None, :] <= own[:, None], b_s * scale, -float("inf"))',
+            """
+            b_s = b_s * scale
+            if M > 1:
+                b_s = tl.where(o_n[None, :] <= own[:, None], b_s, -float("inf"))
+            """,
+        ),
+    ),
+    divided_too_early=(
+        "Each block is divided by its own sum.",
+        edit("shrink * b_sum + tl.sum(b_p, 1)", "tl.sum(b_p, 1)"),
+    ),
+    maximum_of_columns=(
+        "The maximum runs over queries, not over tokens.",
+        edit("tl.max(b_s, 1)", "tl.max(b_s, 0)"),
+    ),
+    no_maximum=(
+        "The maximum is left out: exp overflows.",
+        edit('b_max = tl.full([BM], -float("inf"), tl.float32)'),
+        edit("tl.maximum(b_max, tl.max(b_s, 1))", "tl.zeros([BM], tl.float32)"),
+        edit("tl.exp(b_max - larger)", "tl.full([BM], 1.0, tl.float32)"),
+        edit("b_max = larger"),
+    ),
+    old_sums_stay=(
+        "Sums over earlier blocks are not shrunk when the maximum grows.",
+        edit("shrink[:, None] * b_acc", "b_acc"),
+    ),
+    own_token_hidden=(
+        "A query does not see its own token.",
+        edit("<= own", "< own"),
+    ),
+    queries_at_the_start=(
+        "Queries are taken for the first tokens of the sequence.",
+        edit("own = N - M + o_m", "own = o_m"),
+        edit("N - M + (i_m + 1) * BM", "(i_m + 1) * BM"),
+    ),
+)
