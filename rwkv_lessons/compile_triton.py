@@ -99,7 +99,9 @@ def assemble(ptx, options, capability, with_assembler):
     command += ["-suppress-debug-info"] * bool(knobs.compilation.disable_line_info)
     command += ["--opt-level", "0"] * bool(knobs.nvidia.disable_ptxas_opt)
     command += ["--fmad=false"] * (not options.enable_fp_fusion)
-    command += ["--regAllocOptLevel=2"] * (with_assembler.major >= 13)  # as Triton 3.7 does for 13.1
+    command += ["--regAllocOptLevel=2"] * (
+        with_assembler.major >= 13
+    )  # as Triton 3.7 does for 13.1
     command += options.ptx_options.split() if options.ptx_options else []
     command.append(f"--gpu-name={sm_arch_from_capability(capability)}")
     with tempfile.TemporaryDirectory() as folder:
