@@ -20,6 +20,7 @@ from rwkv_lessons.bench.shapes import work
 from rwkv_lessons.bench.show import console, rows_table
 from rwkv_lessons.bench.source import fingerprint
 from rwkv_lessons.mla import mla_prefill, mla_reference, prefill
+from rwkv_lessons.mla.prefill_forward import attend
 
 # B, T, H, and K, R, P, V of MiniCPM3 (the first with the seed's 32 heads) and DeepSeek-V3.
 SHAPES = (
@@ -101,7 +102,7 @@ def ours_kernel(q, q_rope, latent, k_rope, w_k, w_v, scale):
     if not q.is_cuda:
         return ours(q, q_rope, latent, k_rope, w_k, w_v, scale)
     k, v = prefill.expand(latent, w_k, w_v)
-    return lambda: prefill.attend(q, q_rope, k, k_rope, v, None, scale)[0]
+    return lambda: attend(q, q_rope, k, k_rope, v, None, scale)[0]
 
 
 def sdpa(q, q_rope, latent, k_rope, w_k, w_v, scale):

@@ -11,24 +11,45 @@ Letters of this operation:
     R latent rank      P rope size               K, V size of a key without rope, and of a value
 """
 
+import functools
+
 import torch
 
 from .absorbed import mla_absorbed
 from .arguments import TRITON
+from .prefill import mla_prefill
 from .reference import mla_reference
 
 __all__ = ["METHODS", "break_even", "mla"]
 __all__ += ["mla_absorbed", "mla_decode", "mla_prefill", "mla_reference"]
 
-METHODS = {"reference": mla_reference, "absorbed": mla_absorbed}
-if TRITON:
-    from .decode import mla_decode
-    from .prefill import mla_prefill
-
-    METHODS |= {"decode": mla_decode, "prefill": mla_prefill}
-else:
-    mla_decode = mla_prefill = mla_absorbed
+if not TRITON:
+    mla_prefill = mla_absorbed
 MANY = 96  # query tokens: decode, which packs the heads together, was the faster up to here
+
+
+def _decode():
+    """The kernels for a few queries, with which Triton is imported."""
+    if not TRITON:
+        return mla_absorbed
+    from .decode import mla_decode
+
+    return mla_decode
+
+
+_known_decode = functools.cache(_decode)  # an import statement costs the host 1 µs
+
+
+def __getattr__(name):
+    if name == "mla_decode":
+        found = _decode()
+    elif name == "METHODS":
+        found = {"reference": mla_reference, "absorbed": mla_absorbed}
+        found |= {"decode": _decode(), "prefill": mla_prefill} if TRITON else {}
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found
+    return found
 
 
 def mla(
@@ -77,7 +98,10 @@ def mla(
     if expand or q.shape[1] >= MANY:
         return mla_prefill(*given, scale=scale, **which)
     learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given)
-    return (mla_absorbed if learns else mla_decode)(*given, scale=scale, **which)
+    if learns or not q.is_cuda:
+        return mla_absorbed(*given, scale=scale, **which)
+    decode = (_decode if torch.compiler.is_compiling() else _known_decode)()
+    return decode(*given, scale=scale, **which)
 
 
 def break_even(K, R, V):

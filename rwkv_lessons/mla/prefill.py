@@ -15,8 +15,6 @@ import torch
 
 from .absorbed import absorb, mla_absorbed
 from .arguments import check_arguments, gather_cache, held
-from .prefill_backward import backward
-from .prefill_forward import attend
 from .reference import mla_reference
 
 LARGEST_RANK, LARGEST_HEAD = 512, 256  # what fits on the chip, absorbed and expanded
@@ -47,6 +45,8 @@ def together(w_k, w_v):
 
 def forward(q, q_rope, latent, k_rope, w_k, w_v, scale, lengths, left_padding, absorbed):
     """Either form; on a CPU where Triton interprets."""
+    from .prefill_forward import attend  # only here is Triton needed, and imported
+
     which = (scale, lengths, left_padding)
     with on_device(q):
         if absorbed:
@@ -76,6 +76,8 @@ torch.library.register_fake(NAME, shapes)
 
 
 def attend_expanded(q, q_rope, k, k_rope, v, scale, lengths, left_padding):
+    from .prefill_forward import attend
+
     with on_device(q):
         return attend(q, q_rope, k, k_rope, v, None, scale, lengths, left_padding)
 
@@ -85,6 +87,8 @@ def attended_shapes(q, q_rope, k, k_rope, v, scale, lengths, left_padding):
 
 
 def gradients(q, q_rope, k, k_rope, v, o, lse, do, dlse, scale, lengths, left_padding):
+    from .prefill_backward import backward
+
     with on_device(q):
         return backward(q, q_rope, k, k_rope, v, o, lse, do, dlse, scale, lengths, left_padding)
 

@@ -1,7 +1,11 @@
 """What a WKV-5 call may be given; every way of computing it asks here."""
 
+from importlib.util import find_spec
+
 import torch
 
+NUMBA = find_spec("numba_cuda") is not None  # of the extra [cuda]
+LARGEST = 1024  # keys or values of a head that a block's threads can hold between them
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 

@@ -17,7 +17,8 @@ from numba import cuda, float32, int32
 from ..launch import ceil_div, compiled, launch, types
 from .arguments import check_arguments
 from .cuda_backward import backward, keep_inputs
-from .tiles import IN_MEMORY, LARGEST, TILE, Tiles, threads_along, tile_for
+from .options import LARGEST, takes_options
+from .tiles import IN_MEMORY, TILE, Tiles, threads_along, tile_for
 
 
 @cache
@@ -173,6 +174,7 @@ torch.library.register_fake(NAME, forward_shapes)
 torch.library.register_autograd(NAME, backward, setup_context=keep_inputs)
 
 
+@takes_options
 def wkv6_cuda(r, k, v, w, u, s0=None):
     """Same arguments and results as `wkv6`, on an NVIDIA GPU, gradients included.
 

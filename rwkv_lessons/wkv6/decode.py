@@ -1,16 +1,24 @@
 """One token of WKV-6, the state updated where it is: one launch, one read and one write of it."""
 
+import functools
+
 import torch
 
 from .options import TRITON, check_call, wants_gradients
 from .reference import wkv6_reference
 
-if TRITON:
+
+@functools.cache
+def kernel():
+    """`recurrent.mix`, and what tells whether it may be called; Triton is imported with them."""
     from ..launch_triton import launches_directly
     from .recurrent import mix
 
+    return mix, launches_directly
+
 
 def step(r, k, v, w, u, state, scale, raw_decay):
+    mix, _ = kernel()
     return mix(r, k, v, w, u, state, None, scale, raw_decay, s1=state)[0]
 
 
@@ -73,6 +81,8 @@ def wkv6_step(r, k, v, w, u, state, *, scale=1.0, raw_decay=False):
     if torch.is_grad_enabled() and wants_gradients(r, k, v, w, u, state):
         raise ValueError("no argument may need a gradient: state is overwritten; see wkv6")
     given = (r, k, v, w, u, state, float(scale), raw_decay)
-    if TRITON and r.is_cuda and real == torch.float32 and launches_directly(r):
-        return step(*given)
+    if TRITON and r.is_cuda and real == torch.float32 and not torch.compiler.is_compiling():
+        mix, launches_directly = kernel()
+        if launches_directly(r):
+            return mix(r, k, v, w, u, state, None, float(scale), raw_decay, s1=state)[0]
     return torch.ops.rwkv_lessons.wkv6_step(*given)

@@ -12,6 +12,8 @@ MAX_RAW_DECAY = 7.0
 
 
 TRITON = find_spec("triton") is not None  # there are no wheels for macOS and Windows
+NUMBA = find_spec("numba_cuda") is not None  # of the extra [cuda]
+LARGEST = 1024  # keys or values of a head: what a block's threads can hold between them
 
 
 def check_call(r, k, v, w, u, s0=None, cu_seqlens=None, scale=1.0, raw_decay=False, dtypes=DTYPES):
