@@ -57,6 +57,11 @@ def test_what_is_missing_is_seen(before, after, lacks):
     assert set(missing(text.replace(before, after))) == {lacks}
 
 
+def test_contributors_are_told_of_targets_that_are_there():
+    told = set(re.findall(r"make ([a-z][\w-]+)", (ROOT / "CONTRIBUTING.md").read_text()))
+    assert {"setup", "test", "lock", "record"} <= told <= TARGETS
+
+
 def test_the_oldest_python_is_tested_and_others_install_from_the_lock():
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())["jobs"]
     oldest = lock.project()["requires-python"].removeprefix(">=")
