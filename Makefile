@@ -6,13 +6,15 @@ PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3; do \
 PYTEST := $(BIN)python -m pytest
 NBVAL := $(PYTEST) -n 2 --dist loadscope --nbval --nbval-current-env --nbval-cell-timeout=120 notebooks
 BENCH := $(BIN)python -m rwkv_lessons.bench
+# `make clean setup LOCK=` takes the newest releases that pyproject.toml allows.
+LOCK ?= --constraint requirements.lock
 
-.PHONY: help setup lab test test-gpu verify record matrix notebooks format clean
+.PHONY: help setup lab test test-gpu verify record matrix notebooks format lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1 \t/p' Makefile
 
-setup: .venv/ready  ## create .venv and install what pyproject.toml pins
+setup: .venv/ready  ## create .venv and install the releases of requirements.lock
 
 lab: .venv/ready  ## open the lessons in JupyterLab; on a server: make lab ARGS=--no-browser
 	PATH="$(CURDIR)/.venv/bin:$$PATH" $(BIN)jupyter lab $(ARGS) notebooks/00_start_here.ipynb
@@ -41,11 +43,14 @@ notebooks: .venv/ready  ## derive the exercises from solutions/ and run every no
 format: .venv/ready  ## put the code in order
 	$(BIN)ruff check --fix . && $(BIN)ruff format .
 
+lock: .venv/ready  ## write down the releases that are in .venv, after a `make test` with them
+	$(BIN)python -m rwkv_lessons.lab.lock
+
 clean:  ## remove .venv and caches; your work/ and progress stay
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis *.egg-info
 
 # Written last, so that an interrupted set-up starts again and pip keeps what it has.
-.venv/ready: pyproject.toml
+.venv/ready: pyproject.toml requirements.lock
 	@$(or $(PYTHON),false) -c '$(NEW_ENOUGH)' || { echo "Python 3.11 or newer is needed." \
 		"Install it ('sudo apt install python3 python3-venv', 'brew install python@3.12')," \
 		"or name yours: make lab PYTHON=/path/to/python3"; exit 1; }
@@ -54,5 +59,5 @@ clean:  ## remove .venv and caches; your work/ and progress stay
 	@$(BIN)python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv || { \
 		rm -rf .venv; echo "$(PYTHON) cannot create an environment." \
 		"On Debian and Ubuntu: sudo apt install python3-venv"; exit 1; }
-	@$(BIN)python -m pip install --editable .
+	@$(BIN)python -m pip install $(LOCK) --editable '.[lessons,dev]'
 	@touch $@

@@ -1,4 +1,4 @@
-"""One list of pins: environment.yml repeats pyproject.toml; and the doctor finds what is broken."""
+"""One lock file fits pyproject.toml and serves everybody; and the doctor finds what is broken."""
 
 import json
 import re
@@ -8,42 +8,62 @@ import sys
 import types
 
 import pytest
+import yaml
+from packaging.version import Version
 
-from rwkv_lessons.lab import cli, doctor
+from rwkv_lessons.lab import cli, doctor, lock
 from rwkv_lessons.lab.exercises import ROOT
 
-
-def pip_section(text):
-    """What environment.yml gives to pip, in order, without the project itself."""
-    lines = re.findall(r"^ {6}- (.+)$", text, re.M)
-    return [line for line in lines if line != "--editable ."]
+EXTRAS = ("lessons", "dev")
+INSTALL = "--constraint requirements.lock --editable .[lessons,dev]"
+MAKEFILE = (ROOT / "Makefile").read_text()
 
 
-@pytest.fixture
-def environment():
-    return (ROOT / "environment.yml").read_text()
+def misfits(locked):
+    """The requirements of pyproject.toml that no release in requirements.lock satisfies."""
+    asked = lock.requirements(EXTRAS)
+    return {r.name for r in asked if not (found := locked.get(r.name)) or found not in r.specifier}
 
 
-def test_environment_repeats_the_pins(environment):
-    assert pip_section(environment) == doctor.pins()
-    assert "      - --editable .\n" in environment
+def test_the_lock_has_every_requirement_in_its_range():
+    assert set(lock.project()["optional-dependencies"]) == set(EXTRAS)
+    assert misfits(lock.locked()) == set()
 
 
-@pytest.mark.parametrize("change", [("numpy==2.4.6", "numpy==2.5.0"), ("      - numba==", "#")])
-def test_a_changed_or_missing_pin_is_seen(environment, change):
-    assert change[0] in environment
-    assert pip_section(environment.replace(*change)) != doctor.pins()
+@pytest.mark.parametrize("name, release", [("numpy", "2.5.0"), ("numba", None), ("torch", "2.1")])
+def test_a_release_out_of_range_or_missing_is_seen(name, release):
+    locked = lock.locked()
+    locked[name] = release and Version(release)
+    assert misfits(locked) == {name}
 
 
-def test_every_pin_is_exact():
-    assert [pin for pin in doctor.pins() if "==" not in pin] == []
+def test_every_requirement_has_a_lower_bound():
+    asked = lock.requirements(EXTRAS)
+    bound = {r.name for r in asked if any(part.operator == ">=" for part in r.specifier)}
+    assert {r.name for r in asked} == bound
+
+
+def test_conda_and_make_install_the_same():
+    conda = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    assert " ".join(conda[-1]["pip"]) == INSTALL
+    said = re.search(r"^LOCK \?= (.+)$", MAKEFILE, re.M)[1]
+    ran = re.search(r"pip install \$\(LOCK\) (.+)$", MAKEFILE, re.M)[1]
+    assert f"{said} {ran}".replace("'", "") == INSTALL
+
+
+def test_no_file_names_a_place_to_download_from():
+    """Whoever has an index of their own tells pip so, and not this repository."""
+    files = [ROOT / name for name in ("pyproject.toml", "requirements.lock", "environment.yml")]
+    files += [ROOT / "Makefile", *(ROOT / ".github").rglob("*.yml")]
+    for file in files:
+        assert not re.search(r"index-url|find-links|://", file.read_text()), file
 
 
 def test_codespaces_call_a_target_that_exists():
     settings = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
     command, target = settings["postCreateCommand"].split()
     assert command == "make"
-    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.M)
+    assert re.search(rf"^{target}:", MAKEFILE, re.M)
 
 
 def found(look, level, **settings):
@@ -56,15 +76,14 @@ def test_old_python():
 
 
 def test_missing_and_other_packages(monkeypatch):
-    versions = {"greenlet": None, "rich": "13.0.0", "torch": "2.13.0+cpu"}
+    versions = {"greenlet": None, "rich": "13.0.0"}
+    versions["torch"] = f"{lock.locked()['torch']}+cpu"
     here = doctor.installed
     monkeypatch.setattr(doctor, "installed", lambda name: versions.get(name, here(name)))
     (problem,) = found(doctor.packages, doctor.PROBLEM)
     (note,) = found(doctor.packages, doctor.NOTE)
     assert problem.text == "greenlet is not installed" and "make setup" in problem.fix
-    assert (
-        note.fix == 'pip install "rich==15.0.0"'
-    )  # and the CPU build of torch is no other version
+    assert note.fix == f'pip install "rich=={lock.locked()["rich"]}"'  # torch's CPU build is fine
 
 
 @pytest.mark.parametrize("numpy, problems", [("2.5.0", 1), ("3.0.0rc1", 1), ("2.4.6", 0)])
@@ -73,7 +92,7 @@ def test_numpy_too_new_for_numba(monkeypatch, numpy, problems):
     monkeypatch.setattr(doctor, "installed", versions.get)
     findings = found(doctor.numpy_for_numba, doctor.PROBLEM)
     assert len(findings) == problems
-    assert all(finding.fix == 'pip install "numpy==2.4.6"' for finding in findings)
+    assert all(f.fix == f'pip install "numpy=={lock.locked()["numpy"]}"' for f in findings)
 
 
 def test_no_triton(monkeypatch):

@@ -12,11 +12,15 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from packaging.version import Version
+
 from . import progress
 from .exercises import ROOT
+from .lock import locked, requirements
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
-REINSTALL = "make setup  (or, in your own environment: pip install --editable .)"
+INSTALL = "pip install --constraint requirements.lock --editable '.[lessons]'"
+REINSTALL = f"make setup  (or, in your own environment: {INSTALL})"
 FREE = 1e9  # bytes; below that pip and Jupyter begin to fail
 
 
@@ -54,31 +58,24 @@ def python(version: tuple = sys.version_info) -> Iterator[Finding]:
 
 
 def packages() -> Iterator[Finding]:
-    """Each pin of pyproject.toml that holds on this system against what is installed."""
-    from packaging.requirements import Requirement
-
-    wanted = [Requirement(text) for text in pins()]
-    wanted = [r for r in wanted if r.marker is None or r.marker.evaluate()]
-    exact = 0
-    for requirement in wanted:
-        version = installed(requirement.name)
+    """What the lessons ask for on this system, at the release of requirements.lock."""
+    wanted = requirements(["lessons"])
+    names = {r.name for r in wanted if r.marker is None or r.marker.evaluate()}
+    tested, exact = locked(), 0
+    for name in sorted(names):
+        version = installed(name)
         if version is None:
-            yield Finding(PROBLEM, f"{requirement.name} is not installed", REINSTALL)
-        elif version not in requirement.specifier:
-            pin = f"{requirement.name}{requirement.specifier}"
-            text = f"{requirement.name} {version}; the lessons were tested with {pin}"
-            yield Finding(NOTE, text, f'pip install "{pin}"')
+            yield Finding(PROBLEM, f"{name} is not installed", REINSTALL)
+        elif Version(version).public != str(tested[name]):  # a local part, as +cpu, is a build's
+            text = f"{name} {version}; the lessons were tested with {tested[name]}"
+            yield Finding(NOTE, text, _install(name))
         else:
             exact += 1
-    yield Finding(OK, f"{exact} of {len(wanted)} packages are at the tested version")
+    yield Finding(OK, f"{exact} of {len(names)} packages are at the tested version")
 
 
-def pins() -> list[str]:
-    """The one list of dependencies."""
-    import tomllib
-
-    with open(ROOT / "pyproject.toml", "rb") as file:
-        return tomllib.load(file)["project"]["dependencies"]
+def _install(name):
+    return f'pip install "{name}=={locked()[name]}"'
 
 
 def installed(name: str) -> str | None:
@@ -92,9 +89,8 @@ def numpy_for_numba() -> Iterator[Finding]:
     """numba-cuda 0.30 calls np.row_stack, which numpy 2.5 no longer has."""
     numpy = installed("numpy")
     if numpy and installed("numba-cuda") and _numbers(numpy) >= (2, 5):
-        pinned = next(pin for pin in pins() if pin.startswith("numpy="))
         text = f"numpy {numpy} breaks numba-cuda, which needs numpy below 2.5"
-        yield Finding(PROBLEM, text, f'pip install "{pinned}"')
+        yield Finding(PROBLEM, text, _install("numpy"))
 
 
 def switches() -> Iterator[Finding]:

@@ -1,0 +1,17 @@
+"""The `lessons` command. A wheel has it too, but the course itself is in the repository only."""
+
+import sys
+
+
+def main() -> int:
+    """Runs `rwkv_lessons.lab.cli`, or says what is missing for it."""
+    try:
+        from .lab.cli import main as run
+    except ModuleNotFoundError as error:
+        if error.name.startswith("rwkv_lessons"):
+            missing = "only the library is installed here; the course is in the repository"
+        else:
+            missing = f"{error.name} is not installed"
+        print(f"lessons: {missing}: clone it, and run `make lab` there", file=sys.stderr)
+        return 2
+    return run()
