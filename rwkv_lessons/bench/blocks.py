@@ -1,4 +1,4 @@
-"""What stands in the README between `<!-- BEGIN name -->` and `<!-- END name -->`, by name.
+"""What stands on a page between `<!-- BEGIN name -->` and `<!-- END name -->`, by name.
 
 Each block is a function of the folder of records (None: this project's own). A block whose record
 is not there is one line, with the command that makes it.
@@ -147,6 +147,42 @@ def decode_block(found):
     )
 
 
+# What the README shows: in words, a record, a row of ours, a row beside it, and whose that is.
+SHAPE, DEEPSEEK = (8, 4096, 64, 64), (64, 4096, 128, 512, 64, 128)
+HEADLINES = (
+    ("RWKV-5 forward, float32", "wkv5-ladder", "cuda", "03_atomic_baseline", "lesson 03", SHAPE),
+    ("RWKV-6 forward", "wkv6-peers", "wkv6", "fla chunk", "FLA, chunks", SHAPE),
+    (
+        "RWKV-6 forward and backward",
+        "wkv6-backward-peers",
+        "wkv6",
+        "fla chunk",
+        "FLA, chunks",
+        SHAPE,
+    ),
+    ("RWKV-6, one token", "wkv6-decode", "wkv6_step", "fla recurrent", "FLA", (256, 1, 64, 64)),
+    ("MLA decode, DeepSeek-V3", "mla-decode", "decode", "torch absorbed", "torch", DEEPSEEK),
+)
+
+
+def headline_block(folder):
+    """One line an operation: this library, the other way in the same run, and the ratio."""
+    rows, sources = [], {}
+    for what, name, ours, theirs, whose, shape in HEADLINES:
+        try:
+            found = record(name, CARD, folder)
+        except LookupError:
+            return unrecorded(name)
+        here, there = (found.row(method, shape).median_ms for method in (ours, theirs))
+        cells = (f"{here:.3f}", f"{there:.3f}", whose, f"{there / here:.1f}")
+        rows.append([what, ", ".join(map(str, shape)), *cells])
+        where = found.provenance
+        sources[f"{where.card}, {where.date}, commit {where.commit}"] = None
+    text = _markdown(["", "shape", "ms here", "ms beside it", "by", "times faster"], rows)
+    said = "bfloat16 unless said; B, T, H, N, and for MLA B, N, H, R, P, V. Both in one run"
+    return f"{text}\n\n{said}: {'; '.join(sources)}."
+
+
 def shapes_block(folder):
     """WKV-6 at every shape that was measured, forward, and forward and backward; ms."""
     cells = {}
@@ -205,6 +241,7 @@ BLOCKS |= {
 }
 BLOCKS |= {name: methods_block(name) for name in ("wkv6-short", "wkv6-decode", "wkv6-first")}
 BLOCKS |= {
+    "headline": headline_block,
     "gpu-tests": gpu_tests_block,
     "wkv5-counters": counters_block,
     "wkv6-shapes": shapes_block,

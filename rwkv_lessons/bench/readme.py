@@ -1,6 +1,6 @@
-"""Writes the README's tables and figures from the records.
+"""Writes the tables and figures of README.md and docs/results.md from the records.
 
-A block of the README stands between `<!-- BEGIN name -->` and `<!-- END name -->`; what is between
+A block of a page stands between `<!-- BEGIN name -->` and `<!-- END name -->`; what is between
 them is generated, by the function that blocks.py has for that name. Figures go to docs/figures/.
 """
 
@@ -15,6 +15,7 @@ from rwkv_lessons.lab import ladder
 
 MARKERS = re.compile(r"(<!-- BEGIN (\S+) -->\n)(.*?)(<!-- END \2 -->)", re.DOTALL)
 FIGURES = "docs/figures"
+PAGES = ("README.md", "docs/results.md")
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?")
 IDENTIFIER = re.compile(r"\b[a-z][0-9a-f]{10}\b")  # matplotlib's: a hash of such numbers
 SHIFT = 0.05  # points: what another processor's last digit may move, and nobody can see
@@ -24,7 +25,7 @@ def command(check=False, root=ROOT):
     """Writes the blocks and figures that differ; with `check`, exits with a list of them instead.
 
     Raises:
-        ValueError: a block of the README has a name that nobody generates.
+        ValueError: a block of a page has a name that nobody generates.
     """
     changed = outdated(root)
     if check and changed:
@@ -38,10 +39,10 @@ def command(check=False, root=ROOT):
 
 def outdated(root=ROOT, folder=None):
     """The files whose text is not what the records give: path → what it should be."""
-    readme = root / "README.md"
-    if not readme.exists():
+    pages = [root / name for name in PAGES if (root / name).exists()]
+    if not pages:
         raise ValueError(f"no README.md in {root}")
-    wanted = {readme: filled(readme.read_text(encoding="utf-8"), folder)}
+    wanted = {page: filled(page.read_text(encoding="utf-8"), folder) for page in pages}
     wanted |= {root / name: text for name, text in figures(folder).items()}
     return {file: text for file, text in wanted.items() if not _same(file, text)}
 
@@ -52,7 +53,7 @@ def filled(text, folder=None):
     def block(match):
         begin, name, _, end = match.groups()
         if name not in BLOCKS:
-            raise ValueError(f"README has a block {name!r}, needs one of {', '.join(BLOCKS)}")
+            raise ValueError(f"a page has a block {name!r}, needs one of {', '.join(BLOCKS)}")
         return f"{begin}{BLOCKS[name](folder)}\n{end}"
 
     return MARKERS.sub(block, text)
