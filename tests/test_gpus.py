@@ -6,14 +6,15 @@ import sys
 
 import pytest
 
+from rwkv_lessons.architectures import KIB, LIMITS
 from rwkv_lessons.bench import source
-from rwkv_lessons.devices import H200, KIB, LIMITS, gpu_like
 from rwkv_lessons.lab.occupancy import occupancy
 
 pytest.importorskip("triton")
 import torch  # noqa: E402
 
 from rwkv_lessons.bench import matrix  # noqa: E402
+from rwkv_lessons.devices import H200, gpu_like  # noqa: E402
 from rwkv_lessons.mla.splits import decode_tile  # noqa: E402
 from rwkv_lessons.wkv6 import chunked, method_for  # noqa: E402
 

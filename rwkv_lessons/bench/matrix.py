@@ -4,7 +4,7 @@
     python -m rwkv_lessons.bench matrix --check    is that table whole, fresh and within bounds?
 
 No GPU is needed. Which kernels there are, with which tiles, is recorded from the library's own host
-code (launches.py), for each architecture in `devices.LIMITS`. `--check` also compiles the rows that
+code (launches.py), for each architecture in `LIMITS`. `--check` also compiles the rows that
 come closest to their bounds once more.
 """
 
@@ -19,8 +19,8 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from rwkv_lessons.architectures import LIMITS
 from rwkv_lessons.bench import source
-from rwkv_lessons.devices import LIMITS
 
 TABLE = Path(__file__).parent / "records" / "compiled.json"
 # Triton writes the same PTX for these, where they take the same tiles, but for its line `.target`.

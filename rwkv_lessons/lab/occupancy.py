@@ -1,6 +1,6 @@
 """How many warps an SM can hold of a kernel, which resource says so, and how a grid fills the card.
 
-Limits of an architecture: devices.py. That a block costs 1 KiB of shared memory more, and the
+Limits of an architecture: architectures.py. That a block costs 1 KiB of shared memory more, and the
 largest share of an SM's memory that can be shared: the Ampere, Hopper and Blackwell tuning guides,
 "Occupancy" and "Shared Memory". Registers are given to a warp in units of 256 and come from one
 quarter of the SM (NVIDIA's cuda_occupancy.h).
@@ -8,7 +8,7 @@ quarter of the SM (NVIDIA's cuda_occupancy.h).
 
 from dataclasses import dataclass
 
-from rwkv_lessons.devices import KIB, LIMITS
+from rwkv_lessons.architectures import KIB, LIMITS
 
 WARP = 32
 QUARTERS = 4  # an SM has four warp schedulers, each with its own registers

@@ -15,7 +15,7 @@ def on_the_card(*launches, arch="sm_90"):
 
     Args:
         launches: (name, blocks, warps of a block) each; blocks are dealt out evenly.
-        arch: "sm_80", "sm_90" or another of devices.py.
+        arch: "sm_80", "sm_90" or another of architectures.py.
     """
     sms = LIMITS[arch].sms
     rows = -(-sms // COLUMNS)
