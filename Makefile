@@ -7,10 +7,10 @@ PYTEST := $(BIN)python -m pytest
 NBVAL := $(PYTEST) -n 2 --dist loadscope --nbval --nbval-current-env --nbval-cell-timeout=120 notebooks
 BENCH := $(BIN)python -m rwkv_lessons.bench
 
-.PHONY: help setup lab test record matrix notebooks format clean
+.PHONY: help setup lab test test-gpu verify record matrix notebooks format clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /  make \1 \t/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1 \t/p' Makefile
 
 setup: .venv/ready  ## create .venv and install what pyproject.toml pins
 
@@ -22,6 +22,12 @@ test: .venv/ready  ## lint, unit tests, every notebook as shipped and solved
 	$(PYTEST) -n 2 --dist worksteal
 	$(NBVAL)
 	$(NBVAL) --solved
+
+test-gpu: .venv/ready  ## every test that needs a GPU, and a record of how they went; ARGS=--gpu-record=DIR
+	$(PYTEST) tests -m gpu -n auto --dist worksteal --gpu-record $(ARGS)
+
+verify: .venv/ready  ## hold every kernel against float64 on this GPU; ARGS="--only 'wkv6*'"
+	$(BIN)python -m rwkv_lessons.verify $(ARGS)
 
 record: .venv/ready  ## measure on this machine's GPU, keep the numbers, redraw the README's; ARGS=--needed
 	$(BENCH) record-all $(ARGS); failed=$$?; $(BENCH) readme && exit $$failed

@@ -3,11 +3,13 @@
 import functools
 import hashlib
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent
+STARTED = pytest.StashKey()
 
 # The inputs read a text that comes with Python. These cells print numbers that depend on it; they
 # are compared only where it is the text that the notebooks were executed with, Python 3.11.7's.
@@ -21,6 +23,45 @@ os.environ["PYTHONPATH"] = str(ROOT)  # notebooks' kernels inherit it
 
 def pytest_addoption(parser):
     parser.addoption("--solved", action="store_true", help="run the notebooks with the solutions")
+    parser.addoption(
+        "--gpu-record", nargs="?", const="", metavar="DIR",
+        help="keep how the tests on the GPU went, as DIR/<gpu>/gpu-tests.json or among the records",
+    )  # fmt: skip
+
+
+def pytest_xdist_auto_num_workers(config):
+    """With -m gpu: a worker for each core, and for each 5 GB of the GPU that they share."""
+    if "gpu" not in (config.getoption("markexpr", "") or "") or not _has_gpu():
+        return None
+    import torch
+
+    memory = torch.cuda.get_device_properties(0).total_memory
+    return max(1, min(os.cpu_count(), int(memory // 5e9), 16))
+
+
+def pytest_sessionstart(session):
+    session.config.stash[STARTED] = time.time()
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Writes the record of a run on a GPU; with xdist only the process that has all results."""
+    folder = config.getoption("--gpu-record")
+    if folder is None:
+        return
+    if not _has_gpu():
+        terminalreporter.line("not recorded: no NVIDIA GPU here")
+    elif config.getoption("markexpr") != "gpu" or config.getoption("keyword") or _only_some(config):
+        terminalreporter.line("not recorded: needs all tests of the GPU, pytest tests -m gpu")
+    else:
+        from rwkv_lessons.bench import gpu_tests
+
+        seconds = time.time() - config.stash[STARTED]
+        file = gpu_tests.save(terminalreporter.stats, seconds, folder=folder or None)
+        terminalreporter.line(f"recorded: {file}")
+
+
+def _only_some(config):
+    return [Path(x).resolve() for x in config.args] != [ROOT / "tests"]
 
 
 def pytest_collectstart(collector):

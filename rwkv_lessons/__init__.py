@@ -9,6 +9,7 @@
     inputs.py realistic inputs for every operation
     lab/      what the lessons teach with: check, trace, assembly, roofline, records, plots
     bench/    python -m rwkv_lessons.bench: time an operation and record it
+    verify/   python -m rwkv_lessons.verify: is every kernel right on this GPU, with every option?
 
 Letters, the same everywhere:
 

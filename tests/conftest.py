@@ -1,14 +1,24 @@
 """Without a GPU Triton kernels run in the interpreter. Fresh memory is always full of NaN."""
 
 import os
+import zlib
 
+import pytest
 import torch
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # the workers share the cores
+    torch.set_num_threads(1)
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is defined
 
 torch.use_deterministic_algorithms(True, warn_only=True)
 torch.utils.deterministic.fill_uninitialized_memory = True
+
+
+@pytest.fixture(autouse=True)
+def seeded(request):
+    """The same random numbers in every run, whichever tests ran before."""
+    torch.manual_seed(zlib.crc32(request.node.nodeid.encode()))
 
 
 def pytest_configure():

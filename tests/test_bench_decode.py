@@ -1,6 +1,7 @@
 """The bench of one token, of first calls, and of other packages' gradients, without a GPU."""
 
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -11,6 +12,7 @@ from rwkv_lessons.bench.__main__ import main
 from rwkv_lessons.bench.measure import in_float64, make_inputs, measure
 from rwkv_lessons.bench.methods import Method
 from rwkv_lessons.bench.shapes import DECODE, SHAPES, work
+from rwkv_lessons.bench.source import files_of
 from rwkv_lessons.interop import fla
 from rwkv_lessons.wkv6 import METHODS, wkv6_step
 
@@ -59,17 +61,19 @@ def test_the_recommended_function_is_a_method_too(capsys):
     assert "done: wkv6, float32" in capsys.readouterr().out
 
 
-def test_sources_of_a_method_in_triton_are_followed():
-    found = methods.library("wkv6")["recurrent"].sources
-    names = ("recurrent", "recurrent_backward", "doubling")
-    assert {f"rwkv_lessons/wkv6/{name}.py" for name in names} < set(found)
-    assert "rwkv_lessons/launch_triton.py" in found
-    everything = methods.recommended("wkv6")["wkv6"].sources
-    assert set(found) < set(everything) and "rwkv_lessons/wkv6/cuda.py" in everything
-    assert methods.library("wkv6")["cuda"].sources == (
-        "rwkv_lessons/wkv6/cuda.py",
-        "rwkv_lessons/wkv6/tiles.py",
-    )
+def files_behind(method):
+    return {Path(file).name for file in files_of(*method.sources)}
+
+
+def test_the_code_behind_a_method_is_all_that_it_calls_and_no_more():
+    library = methods.library("wkv6")
+    recurrent, cuda = files_behind(library["recurrent"]), files_behind(library["cuda"])
+    assert {"recurrent.py", "recurrent_backward.py", "launch_triton.py"} < recurrent
+    assert {"cuda.py", "cuda_backward.py", "cuda_against_time.py", "launch.py"} < cuda
+    assert not {"chunked.py", "cuda.py"} & recurrent and "recurrent.py" not in cuda
+    assert recurrent | cuda < files_behind(methods.recommended("wkv6")["wkv6"])
+    backward = methods.library("wkv6-backward")["chunked"]
+    assert {"pairs_hopper.py", "chunked_states.py", "strong.py"} < files_behind(backward)
 
 
 @pytest.mark.parametrize("operation", ["wkv6-backward", DECODE])
@@ -101,13 +105,14 @@ def test_first_calls_need_a_gpu():
 def test_a_first_call_knows_the_code_behind_it(method):
     row = first._row(method, "float32", "seconds 1.5\n", "", 0)
     assert (row.host_ms, row.stale) == (1500, False)
-    folder = "wkv6/decode.py" if method == "wkv6_step" else "wkv6/"
-    assert any(folder in source for source in row.sources)
+    name = "wkv6_step" if method == "wkv6_step" else "wkv6"
+    assert any(name in source.partition("::")[2] for source in row.sources)
 
 
 def test_first_calls_are_made_in_processes_that_are_ready(monkeypatch):
     script = """
 import sys
+from pathlib import Path
 print("ready", flush=True)
 sys.stdin.readline()
 sys.exit("it is broken") if "cuda" in sys.argv else print("seconds", 0.25)

@@ -165,6 +165,28 @@ def test_a_patch_and_the_way_back(modules):
     assert layer.chunk_rwkv6() == "theirs"
 
 
+def test_undo_reaches_modules_imported_meanwhile(modules, monkeypatch):
+    """They took the functions from modules that were patched. Those of others may want ours."""
+
+    def wrapped(*args):
+        return "wrapped"
+
+    modules["fla.layers.rwkv6"].chunk_rwkv6 = wrapped
+    patch = patch_fla()
+    for name in ("fla.models.late", "flask.late"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        for function in fla.FUNCTIONS:
+            setattr(sys.modules[name], function, getattr(modules["fla.ops.rwkv6"], function))
+    monkeypatch.setitem(sys.modules, "fla.missing", None)  # so Python notes a failed import
+    patch_fla().undo()
+    assert sys.modules["fla.models.late"].chunk_rwkv6 is chunk_rwkv6
+    patch.undo()
+    for function, ours in fla.FUNCTIONS.items():
+        assert getattr(sys.modules["fla.models.late"], function)() == "theirs"
+        assert getattr(sys.modules["flask.late"], function) is ours
+    assert modules["fla.layers.rwkv6"].chunk_rwkv6() == "wrapped"
+
+
 def test_a_patch_without_fla_says_so():
     if find_spec("fla"):
         pytest.skip("FLA is installed here")

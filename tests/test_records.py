@@ -2,6 +2,7 @@
 
 import pytest
 
+from rwkv_lessons.bench import source
 from rwkv_lessons.bench.record import Provenance, Record, Row, load, path, save
 from rwkv_lessons.bench.roofline import rates
 from rwkv_lessons.bench.shapes import operation_of, work
@@ -108,6 +109,9 @@ def test_provenance_is_one_line():
         ('    """Adds."""\n', ""),
         ("helper(x) + 1", "(helper( x )+1)"),
         ("OTHER = 1", "OTHER = 2"),
+        ("x", "y"),
+        ("helper", "added"),
+        ("BLOCK", "THREADS"),
     ],
 )
 def test_what_cannot_change_the_code_keeps_the_fingerprint(tmp_path, old, new):
@@ -123,32 +127,66 @@ def test_what_cannot_change_the_code_keeps_the_fingerprint(tmp_path, old, new):
         ("BLOCK = 32", "BLOCK = 64"),
         ("(BLOCK,)", "(0,)"),
         ("from rwkv_lessons.launch import load4", "load4 = max"),
+        ("import load4", "import store4 as load4"),
     ],
 )
 def test_what_can_change_the_code_makes_a_row_stale(tmp_path, old, new):
     assert old in KERNEL
-    source = written(tmp_path, KERNEL) + "::kernel"
-    row = Row("a", SHAPE, "float32", sources=(source,), sha256=fingerprint(source))
+    file = written(tmp_path, KERNEL) + "::kernel"
+    row = Row("a", SHAPE, "float32", sources=(file,), sha256=fingerprint(file))
     assert not stale(row)
     written(tmp_path, KERNEL.replace(old, new))
     assert stale(row)
 
 
 def test_a_row_whose_function_has_gone_is_stale(tmp_path):
-    source = written(tmp_path, KERNEL) + "::kernel"
-    row = Row("a", SHAPE, "float32", sources=(source,), sha256=fingerprint(source))
+    file = written(tmp_path, KERNEL) + "::kernel"
+    row = Row("a", SHAPE, "float32", sources=(file,), sha256=fingerprint(file))
     written(tmp_path, KERNEL.replace("def kernel", "def other"))
     assert stale(row)
 
 
+def test_code_can_move_to_another_file_and_be_imported_from_there(tmp_path, monkeypatch):
+    (tmp_path / "rwkv_lessons").mkdir()
+    (tmp_path / "rwkv_lessons/launch.py").write_text("def load4(a, i):\n    return a[i]\n")
+    monkeypatch.setattr(source, "ROOT", tmp_path)
+    here, helper = KERNEL.split("def helper")
+    before = fingerprint(written(tmp_path, KERNEL) + "::kernel")
+    there = "from rwkv_lessons.launch import load4\nBLOCK = 32\n\ndef helper" + helper
+    for line in ("from .other import helper", "from rwkv_lessons.inner.other import helper"):
+        folder = tmp_path / "rwkv_lessons" / "inner"
+        folder.mkdir(exist_ok=True)
+        (folder / "other.py").write_text(there)
+        moved = folder / "kernels.py"
+        moved.write_text(f"{line}\n{here}")
+        assert fingerprint("rwkv_lessons/inner/kernels.py::kernel") == before
+    (folder / "other.py").write_text(there.replace("32", "64"))
+    assert fingerprint("rwkv_lessons/inner/kernels.py::kernel") != before
+
+
+def test_what_registers_a_function_with_torch_counts(tmp_path):
+    text = "import torch\n\ndef public(x):\n    return torch.ops.some.op(x)\n\n"
+    text += "def kernel(x):\n    return x + 1\n\ntorch.library.impl('some::op', 'CUDA', kernel)\n"
+    before = fingerprint(written(tmp_path, text) + "::public")
+    assert fingerprint(written(tmp_path, text.replace("x + 1", "x + 2")) + "::public") != before
+
+
+def test_a_swap_of_two_names_is_a_change(tmp_path):
+    text = "def kernel(a, b):\n    return a - b\n"
+    before = fingerprint(written(tmp_path, text) + "::kernel")
+    assert fingerprint(written(tmp_path, text.replace("a - b", "b - a")) + "::kernel") != before
+    renamed = "def other(p, q):\n    return p - q\n"
+    assert fingerprint(written(tmp_path, renamed) + "::other") == before
+
+
 def test_the_fingerprint_is_the_same_in_every_python(tmp_path):
     """Measured with one version, tested with another: the number was computed with Python 3.11."""
-    source = written(tmp_path, KERNEL.replace("load4", "max")) + "::kernel"
-    assert fingerprint(source).startswith("02cead4a")
+    file = written(tmp_path, KERNEL.replace("load4", "max")) + "::kernel"
+    assert fingerprint(file).startswith("a29b760b")
 
 
 def test_stale_rows_come_with_their_command(tmp_path):
-    source = written(tmp_path, KERNEL) + "::kernel"
-    row = Row("a", SHAPE, "float32", sources=(source,), sha256="something else")
+    file = written(tmp_path, KERNEL) + "::kernel"
+    row = Row("a", SHAPE, "float32", sources=(file,), sha256="something else")
     save(Record("try", NOWHERE, (row,)), tmp_path / "records")
     assert stale_rows(tmp_path / "records") == ["test-card/try: a float32 ← made up"]

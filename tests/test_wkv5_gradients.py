@@ -67,10 +67,11 @@ def test_cuda_at_odd_shapes(shape):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_cuda_in_half_precision(dtype):
-    x = make(2, 100, 80, 64, 64, -0.3, dtype, "cuda")
+@pytest.mark.parametrize("w, remembered", [(-0.3, 10), ("mixed", 100)])  # tokens
+def test_cuda_in_half_precision(dtype, w, remembered):
+    x = make(2, 100, 80, 64, 64, w, dtype, "cuda")
     half = dict.fromkeys(("o", "dr", "dk", "dv"), HALF[dtype])
-    near(results(wkv5, x), in_float64(x), half | {"": SINGLE + 10 * DECAY})
+    near(results(wkv5_cuda, x), in_float64(x), half | {"": SINGLE + remembered * DECAY})
 
 
 @pytest.mark.gpu

@@ -117,6 +117,18 @@ def test_packed_sequences_in_segments(raw_decay, n, monkeypatch):
 
 
 @interpreted
+@pytest.mark.parametrize("w", [-8.0, -50.0])
+@pytest.mark.parametrize("raw_decay", [False, True])
+def test_every_option_with_strong_decays(raw_decay, w, monkeypatch):
+    in_segments(monkeypatch, 2)
+    x, cu_seqlens = packed(torch.float32, ends=[0, 70, 70, 160])
+    x[3] = torch.full_like(x[3], math.log(-w) if raw_decay else w)
+    options = {"cu_seqlens": cu_seqlens, "scale": 0.7, "raw_decay": raw_decay}
+    for keep in (False, True):
+        near(in_kernels(x, *options.values(), keep), expected(x, **options), FACTORS, NAMES)
+
+
+@interpreted
 @pytest.mark.parametrize("w", ["mixed", -8.0])
 def test_states_are_kept_where_the_backward_pass_starts(w, monkeypatch):
     in_segments(monkeypatch, 2)
@@ -181,8 +193,9 @@ def test_on_hopper_products_of_a_chunk_start_together(keep, raw_decay):
     assert machine.count("HGMMA") >= 36 and machine.count("HMMA") == machine.atomics == 0
     assert machine.count("WARPGROUP.DEPBAR") <= 3 + keep
     assert machine.shared_bytes <= 113 * 1024  # two programs a multiprocessor
-    # The 255 registers hold what is there, but for the second pieces of raw decays.
-    assert machine.local_bytes <= (192 if keep and raw_decay else 64)
+    # What 255 registers do not hold: ptxas 13.1 spills 28 of them, 12.9 less; of raw decays the
+    # second pieces as well.
+    assert machine.local_bytes <= (192 if keep and raw_decay else 128)
 
 
 @compiles
@@ -265,14 +278,20 @@ def test_chunked_in_bfloat16(w, w_dtype):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("raw_decay", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_packed_on_a_gpu(raw_decay, dtype):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("K, V", [(64, 64), (100, 36)])
+@pytest.mark.parametrize("w", ["mixed", -2.3, -8.0, -math.inf])
+def test_packed_on_a_gpu(raw_decay, dtype, K, V, w):
+    """Decays of every strength, in models' form too, beside sequences of every length."""
     ends = [0, 1, 1, 70, 1135, 4000]
-    x, cu_seqlens = packed(dtype, 64, 64, ends, "cuda")
-    x = [y.cuda() for y in (raw_of([y.cpu() for y in x]) if raw_decay else x)]
+    x, cu_seqlens = packed(dtype, K, V, ends, "cuda")
+    x[3] = x[3] if w == "mixed" else torch.where(x[3] > -1, x[3], w)  # some keys of some tokens
+    if raw_decay:
+        made = raw_of([y.cpu() for y in x]) if w == "mixed" else [*x[:3], torch.log(-x[3]), *x[4:]]
+        x = [y.cuda() for y in made]
     options = {"cu_seqlens": cu_seqlens, "scale": 0.3, "raw_decay": raw_decay}
-    limit = FACTORS if dtype == torch.float32 else 2.4e-3
-    near(wkv6_chunked(*x, **options), expected(x, **options), limit, NAMES)
+    limit = {torch.float32: FACTORS, torch.float16: 2**-11, torch.bfloat16: 2.4e-3}[dtype]
+    near(wkv6_chunked(*x, **options), expected(x, **options), {"s1": 2**-15, "": limit}, NAMES)
 
 
 @pytest.fixture

@@ -99,7 +99,7 @@ def got(inputs, do, ds1, lengths=None, scale=1.0, raw=False):
     if lengths is not None:
         cu = torch.tensor([0, *lengths]).cumsum(0).to(DEVICE)
     r, k, v, w, u, s0 = inputs
-    plain = [r, k, v, -torch.exp(w) if raw else w, u, s0]
+    plain = [r, k, v, -torch.exp(w.double()) if raw else w, u, s0]
     state = torch.float32 if r.dtype == torch.float32 else torch.bfloat16
     kept = kept_states(plain, lengths, state)
     return gradients(*inputs, cu, kept, do, ds1, scale, raw)
@@ -152,6 +152,19 @@ def test_scale_and_raw_decay(lengths):
     inputs, do, ds1 = draw(1, 40, 1, 20, 16, sequences=None if lengths is None else len(lengths))
     inputs[3] = torch.linspace(-7, 4, inputs[3].numel(), device=DEVICE).view(inputs[3].shape)
     options = {"lengths": lengths, "scale": 0.25, "raw": True}
+    compare(got(inputs, do, ds1, **options), expected(inputs, do, ds1, **options), FLOAT32)
+
+
+@pytest.mark.skipif(GPU, reason="there the options have tests of their own")
+@pytest.mark.parametrize("decay", ["any", -3.6, -50.0])
+@pytest.mark.parametrize("raw", [False, True])
+@pytest.mark.parametrize("lengths", [None, (37, 0, 3)])
+def test_every_option_with_strong_decays(lengths, raw, decay):
+    sequences = None if lengths is None else len(lengths)
+    inputs, do, ds1 = draw(1, 40, 1, 6, 5, decay, sequences=sequences)
+    if raw:
+        inputs[3] = torch.log(-inputs[3])
+    options = {"lengths": lengths, "scale": 0.3, "raw": raw}
     compare(got(inputs, do, ds1, **options), expected(inputs, do, ds1, **options), FLOAT32)
 
 
@@ -274,19 +287,28 @@ def test_large_heads(K, V, dtype, tolerance):
 
 
 @needs_gpu
-def test_packed_on_the_gpu():
+@pytest.mark.parametrize("raw", [False, True])
+@pytest.mark.parametrize("decay", ["mixed", "strong", "any", -math.inf])
+@pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 2.5e-3), (torch.float32, 1e-5)])
+@pytest.mark.parametrize("K, V", [(64, 64), (100, 36)])
+def test_packed_on_the_gpu(K, V, dtype, tolerance, decay, raw):
     lengths = (500, 0, 1, 33, 490)
-    given = draw(1, 1024, 4, 64, 64, dtype=torch.bfloat16, sequences=5)
-    compare(got(*given, lengths), expected(*given, lengths), 2.5e-3)
+    inputs, do, ds1 = draw(1, 1024, 4, K, V, decay, dtype, sequences=5)
+    if raw:  # inf is a limit that torch's own gradient of exp(-exp(x)) does not know
+        inputs[3] = torch.log(-inputs[3]).clamp(max=7)
+    options = {"scale": 0.3, "raw": raw}
+    found = got(inputs, do, ds1, lengths, **options)
+    compare(found, expected(inputs, do, ds1, lengths, **options), tolerance)
 
 
 @needs_gpu
 @pytest.mark.parametrize("tiled", [False, True])
 @pytest.mark.parametrize("T", [1, 500])
-def test_through_the_public_function(T, tiled, monkeypatch):
+@pytest.mark.parametrize("decay", ["mixed", "strong", "any"])
+def test_through_the_public_function(decay, T, tiled, monkeypatch):
     for module in (chunked, chunked_backward):
         monkeypatch.setattr(module, "WORTH", 0 if tiled else 2**62)
-    inputs, do, ds1 = draw(2, T, 3, 64, 64, dtype=torch.bfloat16)
+    inputs, do, ds1 = draw(2, T, 3, 64, 64, decay, torch.bfloat16)
     leaves = [x.requires_grad_() for x in inputs]
     o, s1 = wkv6_chunked(*leaves)
     results = torch.autograd.grad([o, s1], leaves, [do, ds1])

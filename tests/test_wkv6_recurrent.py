@@ -135,6 +135,19 @@ def test_kernels_with_packed_sequences(raw_decay, monkeypatch):
 
 
 @interpreted
+@pytest.mark.parametrize("w", [-8.0, -50.0])
+@pytest.mark.parametrize("raw_decay", [False, True])
+def test_kernels_with_every_option_and_strong_decays(raw_decay, w, monkeypatch):
+    _short_spans(monkeypatch)
+    x, cu_seqlens = packed(torch.float32)
+    x[3] = torch.full_like(x[3], math.log(-w) if raw_decay else w)
+    do, ds1 = torch.randn_like(x[2]), torch.randn_like(x[5])
+    want = one_by_one(x, ENDS, 0.7, raw_decay, do, ds1)
+    # exp(x) is right to 2⁻²⁵ of itself, so of a decay of 50 to 50 times that
+    near(in_kernels(x, cu_seqlens, 0.7, raw_decay, do, ds1), want, SINGLE + 50 * DECAY)
+
+
+@interpreted
 def test_values_and_keys_over_several_programs(monkeypatch):
     """dv is then a sum of parts, o is none."""
     monkeypatch.setattr(recurrent_backward, "TILE", 16)
@@ -422,8 +435,9 @@ def test_recurrent_at_odd_shapes(shape):
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("w_dtype", [None, torch.float32])
-def test_recurrent_in_half_precision(dtype, w_dtype):
-    x = make(2, 100, 80, 64, 64, -0.3, dtype, w_dtype, device="cuda")
+@pytest.mark.parametrize("w", [-0.3, "mixed"])
+def test_recurrent_in_half_precision(dtype, w_dtype, w):
+    x = make(2, 100, 80, 64, 64, w, dtype, w_dtype, device="cuda")
     half = dict.fromkeys(("o", "dr", "dk", "dv"), HALF[dtype])
     limit = SINGLE + 10 * DECAY
     limits = half | {"dw": HALF[x[3].dtype] + limit, "": limit}
@@ -488,6 +502,19 @@ def test_steps_and_their_graph_on_a_gpu(heads):
     near([first, second], want, HALF[torch.bfloat16])
     third, last = wkv6(*x[:5], state)
     near([third, last], [want[2], s], {"o": HALF[torch.bfloat16], "": SINGLE})
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("raw_decay", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_steps_with_every_option_on_a_gpu(dtype, raw_decay):
+    """Decays as strong and as weak as there are, odd sizes; in place."""
+    x = make(3, 1, 50, 100, 36, dtype=dtype, device="cuda")
+    x = [y.cuda() for y in raw_of([y.cpu() for y in x])] if raw_decay else x
+    options, state = {"scale": 0.3, "raw_decay": raw_decay}, x[5].clone()
+    want = wkv6_reference(*(y.double() for y in x), **options)
+    o = wkv6_step(*x[:5], state, **options)
+    near((o, state), want, {"o": HALF[dtype] + SINGLE, "": SINGLE})
 
 
 @pytest.mark.gpu

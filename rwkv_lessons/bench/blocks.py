@@ -4,6 +4,7 @@ Each block is a function of the folder of records (None: this project's own). A 
 is not there is one line, with the command that makes it.
 """
 
+from rwkv_lessons.bench import gpu_tests
 from rwkv_lessons.bench.record_all import planned
 from rwkv_lessons.bench.rungs import LADDERS
 from rwkv_lessons.bench.shapes import LETTERS, operation_of
@@ -176,6 +177,14 @@ def counters_block(folder):
     return f"{_markdown(head, rows)}\n\nB={B} T={T} H={H} N={N}. {where}."
 
 
+def gpu_tests_block(folder):
+    """How the tests went on each GPU, and whether the kernels are still those."""
+    rows = gpu_tests.rows(folder)
+    if not rows:
+        return f"Not recorded yet; `{gpu_tests.COMMAND}`"
+    return _markdown(gpu_tests.HEAD, rows)
+
+
 def _tokens_per_s(row):
     return f"{row.shape[0] * row.shape[2] / row.host_ms * 1e3:,.0f}"
 
@@ -188,6 +197,7 @@ BLOCKS |= {
 }
 BLOCKS |= {name: methods_block(name) for name in ("wkv6-short", "wkv6-decode", "wkv6-first")}
 BLOCKS |= {
+    "gpu-tests": gpu_tests_block,
     "wkv5-counters": counters_block,
     "wkv6-shapes": shapes_block,
     "mla-decode": decode_block,

@@ -7,10 +7,8 @@ import torch
 
 from rwkv_lessons import inputs, wkv6
 from rwkv_lessons.bench.methods import Method, launched_by_triton
-from rwkv_lessons.bench.source import ROOT, relative_imports
 
-STEP = ROOT / "rwkv_lessons/wkv6/decode.py"
-SOURCES = tuple(sorted(x.relative_to(ROOT).as_posix() for x in relative_imports(STEP)))
+SOURCES = tuple(f"rwkv_lessons/wkv6/{x}" for x in ("decode.py::wkv6_step", "__init__.py::wkv6"))
 
 
 def make_inputs(shape, dtype, device):

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rwkv_lessons.architectures import LIMITS
+from rwkv_lessons.assembler import assembler
 from rwkv_lessons.bench import source
 
 TABLE = Path(__file__).parent / "records" / "compiled.json"
@@ -104,7 +105,7 @@ def digest(launch, architecture):
 
 def fingerprint(kernel):
     """Of its code and of all that this calls; numba's are made by a function around them."""
-    return source.fingerprint("::".join(place_of(kernel)), follow=True)
+    return source.fingerprint("::".join(place_of(kernel)))
 
 
 def name_of(kernel):
@@ -126,13 +127,6 @@ def is_numba(kernel):
 
 
 # Compiling.
-
-
-def assembler():
-    """The assembler of the library's Triton kernels."""
-    from triton import knobs
-
-    return knobs.nvidia.ptxas_blackwell
 
 
 def compiled(launch, architectures):
@@ -162,6 +156,8 @@ def in_triton(launch, architecture):
     from triton.compiler import ASTSource
     from triton.experimental.gluon._runtime import GluonASTSource, GluonJITFunction
 
+    from rwkv_lessons.compile_triton import own_target
+
     kernel, signature, constants, options, attributes = launch
     kind = GluonASTSource if isinstance(kernel, GluonJITFunction) else ASTSource
     target = GPUTarget("cuda", int(architecture.removeprefix("sm_")), 32)
@@ -169,19 +165,19 @@ def in_triton(launch, architecture):
     with knobs.compilation.scope(), knobs.nvidia.scope(), contextlib.redirect_stdout(printed):
         knobs.compilation.always_compile = True  # a cached kernel comes without the log
         knobs.nvidia.dump_ptxas_log = True
-        knobs.nvidia.ptxas = assembler().path
         made = kind(kernel, signature, constants, attributes)
-        made = triton.compile(made, target=target, options=options.__dict__)
+        made = triton.compile(made, target=own_target(target), options=options.__dict__)
     return printed.getvalue(), made.metadata.shared, made.asm["ptx"]
 
 
 def assembled(ptx, architecture):
-    """The assembler's log, with the options that Triton 3.7 gives it."""
-    options = ["-lineinfo", "-v", "--regAllocOptLevel=2", f"--gpu-name={architecture}"]
+    """The assembler's log, with the options that it is given here."""
+    options = ["-lineinfo", "-v", f"--gpu-name={architecture}"]
+    found = assembler(int(architecture.removeprefix("sm_")))
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.ptx"
         file.write_text(ptx)
-        command = [assembler().path, *options, str(file), "-o", f"{file}.o"]
+        command = [found.path, *options, str(file), "-o", f"{file}.o"]
         return subprocess.run(command, check=True, capture_output=True, text=True).stderr
 
 

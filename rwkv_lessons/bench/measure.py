@@ -1,8 +1,6 @@
 """One method at one shape: check against float64 first, then time."""
 
 import math
-import warnings
-from contextlib import contextmanager
 
 import torch
 
@@ -12,6 +10,7 @@ from rwkv_lessons.bench.record import Row
 from rwkv_lessons.bench.roofline import rates
 from rwkv_lessons.bench.shapes import BACKWARD, DECODE, untooled, work
 from rwkv_lessons.bench.source import fingerprint
+from rwkv_lessons.verify.judge import poisoned
 
 # The largest ‖o − ref‖ / ‖ref‖ that is timed. float32: the decay exp(w) is rounded by up to 6e-8,
 # and a channel that remembers 400 tokens makes 2.4e-5 of that. The others: o itself is rounded to
@@ -125,20 +124,3 @@ def _error(result, expected):
 def relative_error(o, expected):
     """‖o − ref‖ / ‖ref‖ in float64; NaN if any element is."""
     return float((o.double() - expected).norm() / expected.norm())
-
-
-@contextmanager
-def poisoned():
-    """Fresh memory is full of NaN, so that an element nobody wrote is seen."""
-    before = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    filled = torch.utils.deterministic.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = True
-    try:
-        with warnings.catch_warnings():  # torch: this operation has no deterministic form
-            warnings.simplefilter("ignore", UserWarning)
-            yield
-    finally:
-        torch.use_deterministic_algorithms(before, warn_only=warn_only)
-        torch.utils.deterministic.fill_uninitialized_memory = filled

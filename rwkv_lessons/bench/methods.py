@@ -1,17 +1,17 @@
 """A library function, a rung or a peer as something that can be checked and timed."""
 
+import dataclasses
 import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 
 import torch
 
 from rwkv_lessons.bench.rungs import BLOCKS, FINISHED, LADDERS
 from rwkv_lessons.bench.shapes import BACKWARD, TRITON, untooled
-from rwkv_lessons.bench.source import ROOT, relative_imports, source_of
+from rwkv_lessons.bench.source import source_of
 from rwkv_lessons.launch import as_array, stream
 
 
@@ -75,26 +75,17 @@ def _library_method(name, f):
         return lambda: f(*inputs)
 
     module = inspect.getmodule(inspect.unwrap(f))
-    file = Path(module.__file__).resolve()
-    layout = [x for x in (file.with_name("tiles.py"),) if name == "cuda" and x.exists()]
-    files = (file, *layout)
-    facts = launched
-    if hasattr(module, "triton") or hasattr(module, "method_for"):  # in Triton, or any of them
-        files = sorted(relative_imports(file))
-        facts = launched_by_triton
-    sources = tuple(x.relative_to(ROOT).as_posix() for x in files)
+    in_triton = hasattr(module, "triton") or hasattr(module, "method_for")  # or any of them
+    facts = launched_by_triton if in_triton else launched
+    sources = (source_of(inspect.unwrap(f)),)
     return Method(name, prepare, sources=sources, facts=lambda run: facts(module, run))
 
 
 def _gradient_method(name, f):
-    forward = _library_method(name, f)
-    files = relative_imports(Path(inspect.getmodule(inspect.unwrap(f)).__file__).resolve())
-    files = tuple(sorted(file.relative_to(ROOT).as_posix() for file in files))
-
     def prepare(*inputs):
         return with_gradients(f, inputs)
 
-    return Method(name, prepare, sources=files, facts=forward.facts)
+    return dataclasses.replace(_library_method(name, f), prepare=prepare)
 
 
 def with_gradients(f, inputs):

@@ -25,7 +25,7 @@ from rwkv_lessons.bench.source import fingerprint
 from rwkv_lessons.mla import mla_decode
 
 NAME = "mla-decode"
-SOURCES = tuple(f"rwkv_lessons/mla/{x}.py" for x in ("decode", "decode_hopper", "splits"))
+SOURCES = ("rwkv_lessons/mla/decode.py::mla_decode",)
 CALLS = 10  # of a graph
 # ‖o − ref‖ / ‖ref‖: the weights of the tokens and o are rounded to 11 or 8 bits, 2.0e-4 and 1.7e-3.
 LIMITS = {"float32": 1e-5, "float16": 3e-4, "bfloat16": 3e-3}

@@ -20,7 +20,7 @@ NAME = "mla-ladder"
 SHAPES = ((64, 4096, 40, 64, 256, 32, 64), (1, 16384, 40, 64, 256, 32, 64))  # B N H K R P V
 QUICK = ((2, 20, 3, 16, 32, 16, 16),)
 PLACES = 264  # programs of lesson 23 that an H200 runs at a time
-LIBRARY = tuple(f"rwkv_lessons/mla/{x}.py" for x in ("decode", "decode_hopper", "splits"))
+LIBRARY = ("rwkv_lessons/mla/decode.py::mla_decode",)
 
 
 def command(options):

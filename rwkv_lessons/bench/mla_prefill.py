@@ -30,8 +30,7 @@ SHAPES = (
 )
 NAME = "mla-prefill"
 QUICK = ((1, 20, 2, 16, 32, 16, 16),)
-FILES = ("prefill", "prefill_forward", "prefill_tiles")
-SOURCES = tuple(f"rwkv_lessons/mla/{name}.py" for name in FILES)
+SOURCES = ("rwkv_lessons/mla/prefill.py::mla_prefill",)
 
 
 def command(options):

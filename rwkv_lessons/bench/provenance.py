@@ -40,7 +40,29 @@ def provenance(commit=None):
         triton=_version("triton"),
         numba=_version("numba"),
         numba_cuda=_version("numba-cuda"),
+        **assemblers(),
     )
+
+
+def assemblers():
+    """The versions of what makes machine code: {field of `Provenance`: "12.9.86"}."""
+    major, minor = torch.cuda.get_device_capability()
+    found = {}
+    try:
+        from rwkv_lessons.assembler import assembler, triton_assembler
+
+        capability = 10 * major + minor
+        found["ptxas"] = assembler(capability).version
+        found["triton_ptxas"] = triton_assembler(capability).version
+    except ImportError:  # without Triton
+        pass
+    try:
+        from cuda.bindings import nvjitlink
+
+        found["nvjitlink"] = "{}.{}".format(*nvjitlink.version())
+    except (ImportError, RuntimeError):  # numba-cuda without its compiler parts
+        pass
+    return found
 
 
 def _version(distribution):

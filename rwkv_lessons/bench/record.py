@@ -25,6 +25,9 @@ class Provenance:
     triton: str | None = None
     numba: str | None = None
     numba_cuda: str | None = None
+    ptxas: str | None = None  # of this library's Triton kernels
+    triton_ptxas: str | None = None  # of the lessons' and of other packages'
+    nvjitlink: str | None = None  # of numba's kernels
 
     def __str__(self):
         versions = [f"{name.replace('_', '-')} {version}" for name, version in self.versions()]
@@ -33,6 +36,7 @@ class Provenance:
 
     def versions(self):
         names = ("python", "torch", "triton", "numba", "numba_cuda")
+        names += ("ptxas", "triton_ptxas", "nvjitlink")
         return [(name, getattr(self, name)) for name in names if getattr(self, name)]
 
 

@@ -10,8 +10,10 @@ from rwkv_lessons.bench.measure import in_float64, make_inputs, measure
 from rwkv_lessons.bench.peers import peers
 from rwkv_lessons.bench.provenance import provenance
 from rwkv_lessons.bench.record import Record, load, path, save
+from rwkv_lessons.bench.refuse import refused
 from rwkv_lessons.bench.shapes import DECODE, SHAPES
 from rwkv_lessons.bench.show import console, progress, rows_table
+from rwkv_lessons.verify.gate import NOT_RECORDED
 
 FIRST = "wkv6-first"
 QUICK_MS = 20  # of repetitions: enough to see that everything works, not to compare
@@ -147,7 +149,14 @@ def check_name(options, name):
 
 
 def keep(options, name, here, rows=(), ceilings=None):
-    """Writes the record, where `recording` has said that there is one."""
+    """Writes the record, where `recording` has said that there is one.
+
+    What verify finds wrong, with any option, has the reason in the place of its time.
+    """
     if here:
-        record = Record(options.record or name, here, tuple(rows), ceilings or {})
+        rows = tuple(refused(name, row) for row in rows)
+        for row in rows:
+            if (row.problem or "").startswith(NOT_RECORDED):
+                console().print(f"{row.method}, {row.dtype}: {row.problem}")
+        record = Record(options.record or name, here, rows, ceilings or {})
         console().print(f"recorded: {save(record)}")

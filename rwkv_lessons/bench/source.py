@@ -1,8 +1,13 @@
 """A fingerprint of the code behind a measurement: a record is stale when it has changed.
 
-Only what can change the machine code counts. The source is parsed and its tree is hashed without
-docstrings, so comments, layout and the markers of exercises are free to change. Python's own
-`ast.dump` differs between versions; `_canonical` leaves out empty fields and does not.
+It is taken of a definition and of everything of this repository that it uses, also in other files,
+so it says whether a kernel's own code changed, or what it calls. Where that code stands, and what
+its functions, parameters and variables are called, is left out, as are docstrings, comments, layout
+and the words of errors: files can be moved, and names improved, without measuring again. So is the
+lab, by which lessons load each other's solutions.
+
+Python's own `ast.dump` differs between versions; the text made here leaves out empty fields and
+does not.
 """
 
 import ast
@@ -11,14 +16,20 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-LAUNCH = "rwkv_lessons/launch.py"  # the only import that is followed: it makes instructions
+DEFINITIONS = ast.FunctionDef | ast.ClassDef
+# What users call of each operation; from there all of its code is reached.
+OPERATIONS = {
+    "wkv5": ("wkv5", "METHODS"),
+    "wkv6": ("wkv6", "METHODS", "wkv6_step"),
+    "mla": ("mla", "METHODS", "mla_decode", "mla_prefill"),
+}
+_known = {}
 
 
-def fingerprint(*sources, follow=False):
-    """sha256 of some code, and of everything at the top of the same file that it uses.
+def fingerprint(*sources):
+    """sha256 of some code, and of everything of this repository that it uses.
 
     Args:
-        follow: what is imported from other files of this package counts, too.
         sources: "path/of/file.py::name" for a function, class or constant, "path/of/file.py" for a
             whole file; relative to the repository.
 
@@ -26,16 +37,13 @@ def fingerprint(*sources, follow=False):
         ValueError: the file defines no such name.
         OSError: there is no such file.
     """
-    seen = {}
-    for source in sources:
-        file, _, name = source.partition("::")
-        definitions = _definitions(file)
-        if name and name not in definitions:
-            raise ValueError(f"{file} defines no {name}")
-        for wanted in [name] if name else definitions:
-            _collect(file, wanted, seen, follow)
-    text = "\n".join(seen[key] for key in sorted(seen))
-    return hashlib.sha256(text.encode()).hexdigest()
+    known = _known.get(sources)
+    if known and all(_changed(file) == when for file, when in known[0]):
+        return known[1]  # most records ask for the same
+    texts = _reached(sources)
+    found = hashlib.sha256("\n".join(texts.values()).encode()).hexdigest()
+    _known[sources] = [(file, _changed(file)) for file in {file for file, _ in texts}], found
+    return found
 
 
 def source_of(function):
@@ -44,79 +52,217 @@ def source_of(function):
     return f"{Path(f.__code__.co_filename).resolve().relative_to(ROOT).as_posix()}::{f.__name__}"
 
 
-def relative_imports(file):
-    """`file` and what it imports with dots, and so on: the operations that it is made of.
+def kernel_code():
+    """The code of all operations, and of what compiles and launches it, as `fingerprint` asks."""
+    return tuple(
+        f"rwkv_lessons/{operation}/__init__.py::{name}"
+        for operation, names in OPERATIONS.items()
+        for name in names
+    )
 
-    launch.py is left out: a fingerprint follows it by itself.
+
+def files_of(*sources):
+    """The files, relative to the repository, in which the code of `fingerprint` stands."""
+    return sorted({file for file, _ in _reached(sources)})
+
+
+def _changed(file):
+    return (ROOT / file).stat().st_mtime_ns
+
+
+def _reached(sources):
+    """(file, name) → text of each definition, in the order in which the code comes upon them."""
+    queue, texts = [], {}
+    for source in sources:
+        file, _, name = source.partition("::")
+        if name and not _definition(file, name):
+            raise ValueError(f"{file} defines no {name}")
+        queue += [(file, name)] if name else [(file, x) for x in _module(file).defined]
+    queue = list(dict.fromkeys(filter(None, (_definition(*key) for key in queue))))
+    number = {key: n for n, key in enumerate(queue)}
+    modules = set()
+
+    def meet(key):
+        """The number of a definition, which joins the queue when it is first met."""
+        if key not in number:
+            number[key] = len(queue)
+            queue.append(key)
+        return number[key]
+
+    for key in queue:  # it grows meanwhile
+        file, name = key
+        texts[key] = _Text(file, meet).of(_module(file).defined[name])
+        if file not in modules:  # what registers functions with torch stands beside them
+            modules.add(file)
+            for n, statement in enumerate(_module(file).statements):
+                texts[file, n] = _Text(file, meet).of(statement)
+    return texts
+
+
+class _Module:
+    """The top level of a file: what it defines or imports, by name, and what it only does.
+
+    Of a name with several meanings, as without Triton, the first counts.
     """
-    files, to_read = set(), [file]
-    while to_read:
-        file = to_read.pop()
-        files.add(file)
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.level:
-                folder = file.parents[node.level - 1].joinpath(*(node.module or "").split("."))
-                found = [folder / f"{name.name}.py" for name in node.names]
-                found.append(folder.with_suffix(".py"))
-                to_read += [x for x in found if x.exists() and x not in files]
-        files.discard(ROOT / LAUNCH)
-    return files
+
+    def __init__(self, file):
+        self.defined, self.imported, self.statements = {}, {}, []
+        self._read(ast.parse((ROOT / file).read_text(encoding="utf-8")).body)
+
+    def _read(self, body):
+        for node in body:
+            if isinstance(node, DEFINITIONS):
+                self._define(node.name, node)
+            elif isinstance(node, ast.Import):
+                for x in node.names:
+                    self.imported.setdefault(x.asname or x.name.split(".")[0], x.name)
+            elif isinstance(node, ast.ImportFrom):
+                for x in node.names:
+                    self.imported.setdefault(x.asname or x.name, (node, x.name))
+            elif isinstance(node, ast.Assign | ast.AnnAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                for name in (n for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)):
+                    self._define(name.id, node)
+            elif isinstance(node, ast.If | ast.Try):
+                self._read([*node.body, *getattr(node, "orelse", ())])
+            elif not _says_nothing(node):
+                self.statements.append(node)
+
+    def _define(self, name, node):
+        if name not in self.imported:
+            self.defined.setdefault(name, node)
 
 
-def _collect(file, name, seen, follow=False):
-    """Adds the definition of `name`, and of the names it uses, to `seen`."""
-    node = _definitions(file).get(name)
-    if node is None or (file, name) in seen:
-        return
-    if isinstance(node, ast.ImportFrom):
-        original = {a.asname or a.name: a.name for a in node.names}[name]
-        if (node.module or "").split(".")[-1] == "launch":
-            _collect(LAUNCH, original, seen, follow)
-        elif follow and node.level and node.module:
-            other = Path(file).parents[node.level - 1].joinpath(*node.module.split("."))
-            _collect(f"{other.as_posix()}.py", original, seen, follow)
-        return
-    text, names = _read(node)
-    seen[file, name] = f"{name} = {text}"
-    for used in names:
-        _collect(file, used, seen, follow)
+def _says_nothing(node):
+    """A docstring, or what a module exports."""
+    if isinstance(node, ast.AugAssign):
+        return getattr(node.target, "id", None) == "__all__"
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
-def _definitions(file):
-    """What the top level of `file` defines or imports by name: name → tree."""
-    return _defined_in((ROOT / file).read_text(encoding="utf-8"))
-
-
-@cache
-def _defined_in(text):
-    found = {}
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found[node.name] = node
-        elif isinstance(node, ast.ImportFrom):
-            found |= {a.asname or a.name: node for a in node.names}
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names = (n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name))
-            found |= dict.fromkeys(names, node)
-    return found
+def _module(file):
+    return _parsed(file, _changed(file))
 
 
 @cache
-def _read(node):
-    """A definition as text, and the names in it: most records ask for the same ones."""
-    names = dict.fromkeys(part.id for part in ast.walk(node) if isinstance(part, ast.Name))
-    return _canonical(node), tuple(names)
+def _parsed(file, changed):
+    return _Module(file)
 
 
-def _canonical(node):
-    """The tree as text: docstrings, positions and empty fields left out."""
-    if isinstance(node, ast.AST):
+def _definition(file, name):
+    """(file, name) of where this repository defines what `file` calls `name`; None elsewhere."""
+    module = _module(file)
+    if name in module.defined:
+        return file, name
+    if not isinstance(module.imported.get(name), tuple):
+        return None
+    node, original = module.imported[name]
+    found = _imported_from(file, node)
+    return _definition(found, original) if found else None
+
+
+def _origin(file, name):
+    """Where other people define what `file` calls `name`, also if another file handed it on."""
+    imported = _module(file).imported.get(name)
+    if not isinstance(imported, tuple):
+        return imported or name
+    node, original = imported
+    found = _imported_from(file, node)
+    if found:
+        return _origin(found, original)
+    return (
+        original if (node.module or "").startswith("rwkv_lessons") else f"{node.module}.{original}"
+    )
+
+
+def _imported_from(file, node):
+    """The file that `from … import` names, if it is of this repository, and not of the lab."""
+    if node.level:
+        folder = (ROOT / file).parents[node.level - 1].joinpath(*(node.module or "").split("."))
+    else:
+        folder = ROOT.joinpath(*node.module.split("."))
+    for found in (folder.with_suffix(".py"), folder / "__init__.py"):
+        ours = found.is_file() and found.is_relative_to(ROOT)
+        if ours and not found.is_relative_to(ROOT / "rwkv_lessons" / "lab"):
+            return found.relative_to(ROOT).as_posix()
+    return None
+
+
+def _imported_module(file, name):
+    """The file of a module of this repository that `file` imports as `name`, or None."""
+    node = _module(file).imported.get(name)
+    if not isinstance(node, tuple):
+        return None
+    node, original = node
+    inner = ast.ImportFrom(".".join(filter(None, (node.module, original))), [], node.level)
+    return _imported_from(file, inner) if node.level or node.module else None
+
+
+class _Text:
+    """A definition as text, in which its own names are numbers, and others' are their places."""
+
+    def __init__(self, file, meet):
+        self.file, self.meet, self.own = file, meet, {}
+        self.bound, self.imported = frozenset(), {}
+
+    def of(self, node):
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            return self._text(node.value)
+        bound = {n.arg for n in ast.walk(node) if isinstance(n, ast.arg)}
+        for n in ast.walk(node):
+            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store):
+                bound.add(n.id)
+            elif isinstance(n, DEFINITIONS) and n is not node:
+                bound.add(n.name)
+            elif isinstance(n, ast.ImportFrom):
+                self._follow(n)
+        if isinstance(node, ast.ClassDef):  # its fields and methods are known by their names
+            bound -= {n.name for n in node.body if isinstance(n, DEFINITIONS)}
+            fields = [n.target for n in node.body if isinstance(n, ast.AnnAssign)]
+            bound -= {n.id for n in fields if isinstance(n, ast.Name)}
+        self.bound = bound
+        return self._text(node)
+
+    def _follow(self, node):
+        """Notes what a function imports for itself, if it is of this repository."""
+        for x in node.names:
+            found = _imported_from(self.file, node)
+            if key := found and _definition(found, x.name):
+                self.imported[x.asname or x.name] = key
+
+    def _text(self, node):
+        if isinstance(node, list):
+            return "[" + ", ".join(map(self._text, node)) + "]"
+        if not isinstance(node, ast.AST):
+            return repr(node)
+        if isinstance(node, ast.Name):
+            return self._name(node.id)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if module := self._module_named(node.value.id):
+                if key := _definition(module, node.attr):
+                    return f"@{self.meet(key)}"
+        if isinstance(node, ast.Raise):
+            return "Raise()"
+        if isinstance(node, ast.ImportFrom | ast.Import):
+            return "Import()"
         fields = {name: value for name, value in ast.iter_fields(node) if value not in (None, [])}
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
-            fields["body"] = node.body[1:]
-        inside = ", ".join(f"{name}={_canonical(value)}" for name, value in fields.items())
+        if isinstance(node, DEFINITIONS):
+            fields["name"] = self._name(node.name) if node.name in self.bound else ""
+            if ast.get_docstring(node) is not None:
+                fields["body"] = node.body[1:]
+        if isinstance(node, ast.arg):
+            fields["arg"] = ast.Name(node.arg)
+        inside = ", ".join(f"{name}={self._text(value)}" for name, value in fields.items())
         return f"{type(node).__name__}({inside})"
-    if isinstance(node, list):
-        return "[" + ", ".join(map(_canonical, node)) + "]"
-    return repr(node)
+
+    def _module_named(self, name):
+        return None if name in self.bound else _imported_module(self.file, name)
+
+    def _name(self, name):
+        if name in self.bound:
+            return f"%{self.own.setdefault(name, len(self.own))}"
+        if key := self.imported.get(name) or _definition(self.file, name):
+            return f"@{self.meet(key)}"
+        if module := _imported_module(self.file, name):  # handed on as it is: all of it may be used
+            return str([self.meet((module, each)) for each in _module(module).defined])
+        return _origin(self.file, name)

@@ -13,13 +13,12 @@ Nothing here imports FLA, but `patch_fla`.
 """
 
 import importlib
-import sys
 
 import torch
 
 from ..wkv6 import wkv6
 from ..wkv6.arguments import DTYPES
-from .patch import Patch
+from .patch import Patch, modules_of
 
 __all__ = ["chunk_rwkv6", "fused_recurrent_rwkv6", "patch_fla"]
 
@@ -135,23 +134,22 @@ def patch_fla():
     that exist already, and such that are made later, then run on `wkv6`.
 
     Returns:
-        A `Patch`: `patch.undo()` restores what was replaced, as does the end of a
-        `with patch_fla():` block. A second patch replaces nothing.
+        A `Patch`: `patch.undo()` restores what was replaced, also in modules of FLA that were
+        imported meanwhile, as does the end of a `with patch_fla():` block. Modules of others keep
+        what they imported. A second patch replaces nothing.
 
     Raises:
         ModuleNotFoundError: flash-linear-attention is not installed.
     """
-    for name in (*FILES, "fla.layers.rwkv6"):
-        importlib.import_module(name)
-    modules = [m for name, m in sorted(sys.modules.items()) if name.split(".")[0] == "fla"]
-    return Patch(
-        [
-            (module, name, ours)
-            for module in modules
-            for name, ours in FUNCTIONS.items()
-            if callable(vars(module).get(name))
-        ]
-    )
+    importlib.import_module("fla.layers.rwkv6")
+    defined_in = [importlib.import_module(name) for name in FILES]
+    found = [
+        (module, name, ours)
+        for module in (*defined_in, *modules_of("fla"))
+        for name, ours in FUNCTIONS.items()
+        if callable(vars(module).get(name))
+    ]
+    return Patch(found, package="fla")
 
 
 def _check(r, k, v, w, initial_state, cu_seqlens):

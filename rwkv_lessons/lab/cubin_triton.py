@@ -78,7 +78,6 @@ def build(kernel, parameters, arch, constants, options):
     """The Cubin of a kernel whose arguments are as `prepare` returned them."""
     import triton
     from triton import knobs
-    from triton.backends.compiler import GPUTarget
 
     printed = io.StringIO()
     function = cubin.plain(kernel)
@@ -104,8 +103,7 @@ def build(kernel, parameters, arch, constants, options):
                 },
             )
             try:
-                target = GPUTarget("cuda", int(arch[3:]), 32)
-                compiled = triton.compile(source, target=target, options=options)
+                compiled = triton.compile(source, target=_target(arch, function), options=options)
             except Exception as error:
                 raise _explain(error, function) from None
     return cubin.Cubin(
@@ -114,6 +112,18 @@ def build(kernel, parameters, arch, constants, options):
         log=printed.getvalue(),
         launch_shared=compiled.metadata.shared,
     )
+
+
+def _target(arch, function):
+    """An architecture ("sm_90") as Triton names it; the library's kernels have their assembler."""
+    from triton.backends.compiler import GPUTarget
+
+    target = GPUTarget("cuda", int(arch[3:]), 32)
+    if not function.__module__.startswith("rwkv_lessons."):
+        return target
+    from rwkv_lessons.compile_triton import own_target
+
+    return own_target(target)
 
 
 def _source(jit):

@@ -137,6 +137,18 @@ def triton() -> Iterator[Finding]:
         yield Finding(NOTE, text, "use WSL, a Codespace or any Linux machine for those")
 
 
+def assembler() -> Iterator[Finding]:
+    """Which ptxas makes the library's Triton kernels; an old one makes some of them wrong."""
+    if not installed("triton"):
+        return
+    found = importlib.import_module("rwkv_lessons.assembler").assembler()
+    if found.known_wrong:
+        text = f"{found} makes some Triton kernels wrong; float32 takes slower methods"
+        yield Finding(NOTE, text, "pip install nvidia-cuda-nvcc-cu12==12.9.86")
+    else:
+        yield Finding(OK, f"the library's Triton kernels are assembled by {found}")
+
+
 def gpu() -> Iterator[Finding]:
     """Does what nvidia-smi lists reach torch and numba?"""
     torch = importlib.import_module("torch")
@@ -146,6 +158,8 @@ def gpu() -> Iterator[Finding]:
             OK, f"torch sees {torch.cuda.get_device_name()} (driver: {listed or 'unknown'})"
         )
         yield from _numba_gpu()
+        text = "python -m rwkv_lessons.verify tells whether every kernel is right on it"
+        yield Finding(OK, text)
     elif not listed:
         yield Finding(OK, "no NVIDIA GPU: times come from the record, everything else runs")
     elif torch.version.cuda is None:
@@ -228,6 +242,7 @@ LOOKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     numba,
     machine_code,
     triton,
+    assembler,
     gpu,
     kernel,
     disk,

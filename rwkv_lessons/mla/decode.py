@@ -22,6 +22,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .. import devices
+from ..compile_triton import assembled
 from ..launch_triton import launch, launches_directly
 from .absorbed import absorb, mla_absorbed
 from .arguments import check_arguments
@@ -33,6 +34,7 @@ LN2 = tl.constexpr(0.6931471805599453)
 NOTHING = tl.constexpr(-1e30)  # below any score; unlike -inf it has a difference with itself
 
 
+@assembled
 @triton.jit(do_not_specialize=NUMBERS)
 def decode_kernel(
     q, q_rope, latent, k_rope, lengths, left_padding, table, parts, lse, scale, q_b, q_m, q_h, r_b,
@@ -110,6 +112,7 @@ def decode_kernel(
     tl.store(lse + at, b_top + tl.log2(b_sum), o_row < M * H)
 
 
+@assembled
 @triton.jit(do_not_specialize=["rows", "S"])
 def combine_kernel(
     parts, part_lse, w_v, o, lse, rows, S, w_h: tl.constexpr, w_n: tl.constexpr, H: tl.constexpr,

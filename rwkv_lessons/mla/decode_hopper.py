@@ -20,6 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.language.extra.cuda import gdc_launch_dependents
 
+from ..compile_triton import assembled
 from .splits import NUMBERS
 
 RANKS = (256, 512)
@@ -92,6 +93,7 @@ def add(b_part, b_p, s_p, s_c, GROUPS: gl.constexpr):
         return warpgroup_mma(b_p, s_c, b_part, is_async=True)
 
 
+@assembled
 @gluon.jit(do_not_specialize=NUMBERS)
 def decode_hopper_kernel(
     q, q_rope, latent, k_rope, lengths, left_padding, table, parts, lse, scale, q_b, q_m, q_h, r_b,

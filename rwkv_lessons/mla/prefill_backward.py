@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from .. import devices
+from ..compile_triton import assembled
 from . import prefill_tiles
 from .prefill_forward import bounds
 from .prefill_tiles import backward_tiles, descriptor, power_of_2, registers
@@ -20,6 +21,7 @@ from .prefill_tiles import backward_tiles, descriptor, power_of_2, registers
 LOG2E = tl.constexpr(prefill_tiles.LOG2E)
 
 
+@assembled
 @triton.jit
 def queries_kernel(
     q, q_rope, k, k_rope, v, do, lse, delta, lengths, left_padding, dq, dq_rope, scale, M, N, H, BH,
@@ -61,6 +63,7 @@ def queries_kernel(
     tl.store(dq_rope + o_o[:, None] * P + o_p, b_dqr * scale, m_m[:, None] & (o_p < P))
 
 
+@assembled
 @triton.jit
 def keys_kernel(
     q, q_rope, k, k_rope, v, do, lse, delta, lengths, left_padding, dk, dk_rope, dv,

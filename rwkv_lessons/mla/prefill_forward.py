@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from .. import devices
+from ..compile_triton import assembled
 from .prefill_tiles import LOG2E, choose_tiles, descriptor, power_of_2, registers
 
 LN2 = tl.constexpr(0.6931471805599453)
@@ -31,6 +32,7 @@ def bounds(lengths, left_padding, i_b, N):
     return first, last
 
 
+@assembled
 @triton.jit
 def attend_kernel(
     q, q_rope, k, k_rope, v, w_v, lengths, left_padding, o, lse, scale, M, N, H, BH,

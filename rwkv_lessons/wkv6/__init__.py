@@ -24,6 +24,7 @@ __all__ += ["wkv6_chunked", "wkv6_recurrent", "wkv6_step"]
 wkv6_cuda = takes_options(cuda.wkv6_cuda)
 METHODS = {"reference": wkv6_reference, "doubling": wkv6_doubling, "cuda": wkv6_cuda}
 if TRITON:
+    from ..assembler import distrusted
     from . import chunked, recurrent
     from .chunked import wkv6_chunked
     from .recurrent import wkv6_recurrent
@@ -46,6 +47,7 @@ def method_for(device, dtype, T, heads, size, gradients, packed=False, gpu=devic
     | GPU    | up to 16  | no gradients          | recurrent | least to launch |
     | GPU    | up to 64  | … and few heads       | recurrent | a chain of small steps |
     | GPU    | more      | float32 of many heads | cuda      | 24 bits take 3 matrix products |
+    | GPU    | more      | float32, old assembler | cuda     | see `rwkv_lessons.assembler` |
     | GPU    | more      | size up to 256 *      | chunked   | matrix products, T in parallel |
     | GPU    | more      | packed                | recurrent | the others read cu_seqlens first |
     | GPU    | more      | size up to 1024       | cuda      | many tokens in shared memory |
@@ -72,8 +74,10 @@ def method_for(device, dtype, T, heads, size, gradients, packed=False, gpu=devic
     if TRITON:
         if T <= (4 if gradients else 16 if many else 64):
             return "recurrent"
-        if size <= chunked.largest(dtype, gpu) and (packed or not many or dtype != torch.float32):
-            return "chunked"
+        whole = dtype == torch.float32
+        if size <= chunked.largest(dtype, gpu) and (packed or not many or not whole):
+            if not (whole and distrusted()):
+                return "chunked"
         if packed:
             return "recurrent"
     return "doubling" if size > LARGEST else "cuda"
@@ -103,6 +107,17 @@ def wkv6(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False)
 
     Raises:
         TypeError, ValueError: an argument has the wrong dtype, shape or device.
+
+    Limits:
+        Numbers that are not finite. What depends on a NaN is NaN; an inf may make NaN as well.
+        It stays in its head and its sequence, also where sequences are packed; one in u reaches
+        its head of every sequence. Of one at token t, o is NaN from t on, and gradients before t,
+        too. The chunked method multiplies what does not depend on it by 0: there it may reach all
+        tokens of its chunk, 64 tokens from a multiple of 64 in the sequence, on either side. The
+        cuda method's dw may be NaN from the multiple of 64 before t on.
+        The same bits. Kernels add in a fixed order, without atomics: the same call on the same
+        GPU, with the same versions, gives the same bits in o, s1 and every gradient; doubling as
+        far as torch's matrix products do. Another batch, T or method may round otherwise.
     """
     B, T, H, K, V = check_call(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
     packed = cu_seqlens is not None

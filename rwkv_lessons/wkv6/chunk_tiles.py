@@ -65,6 +65,13 @@ def in_two(b_x):
 
 
 @triton.jit
+def nearest_two(b_x):
+    """The same with the first one rounded: a quarter of the error, for some more instructions."""
+    b_high = b_x.to(tl.bfloat16)
+    return b_high, (b_x - b_high.to(tl.float32)).to(tl.bfloat16)
+
+
+@triton.jit
 def weighted_sums(
     weights, b_x, FULL: tl.constexpr, PIECES: tl.constexpr, BY_KEY: tl.constexpr = False
 ):
@@ -81,7 +88,7 @@ def weighted_sums(
     else:
         m = weights.to(tl.bfloat16)
         if PIECES == 2:
-            b_high, b_low = in_two(b_x)
+            b_high, b_low = nearest_two(b_x)
             return ordered_dot(m, b_low, ordered_dot(m, b_high, None, BY_KEY), BY_KEY)
         else:
             b_high, b_rest = cut(b_x)
@@ -121,10 +128,11 @@ def of_halves(row, C: tl.constexpr):
     return (row // (C // 2) == tl.arange(0, 16)[None, :] // 8).to(tl.float32)
 
 
-# Two ways to multiply float32 tiles made of 16-bit inputs. The forward kernel cuts them in two
-# pieces of bfloat16: 0.72 ms, where TF32, at half the rate and without rounding, took 0.82
-# (docs/designs_wkv6.md). The backward kernels take TF32: they have no registers left for a second
-# tile a factor.
+# Ways to multiply float32 tiles made of 16-bit inputs. The forward kernel cuts them in two pieces
+# of bfloat16: 0.72 ms, where TF32, at half the rate and without rounding, took 0.82
+# (docs/designs_wkv6.md). The backward kernels take TF32 for bfloat16: they have no registers left
+# for a second tile a factor. float16 deserves more than numbers cut off to 11 bits, a bias of 1e-3
+# in the end: it gets pieces again, or where one factor is given, TF32 with the other one rounded.
 
 
 @triton.jit
@@ -142,23 +150,69 @@ def product(b_x, b_y, b_sum, LIKE: tl.constexpr):
         return tl.dot(b_low, b_y, tl.dot(b_high, b_y, b_sum))
     else:
         b_high, b_low = in_two(b_x)
-        b_up, b_down = in_two(b_y.to(tl.float32))
+        if b_y.dtype == tl.float16:
+            b_up, b_down = nearest_two(b_y.to(tl.float32))
+        else:
+            b_up, b_down = in_two(b_y)
         b_sum = tl.dot(b_high, b_down, tl.dot(b_high, b_up, b_sum))
         return tl.dot(b_low, b_up, b_sum)
 
 
 @triton.jit
-def product_tf32(b_x, b_y, b_sum, FULL: tl.constexpr):
-    """b_sum + b_x b_y as float32 inputs deserve (FULL), or with the 11 bits of TF32.
+def product_tf32(b_x, b_y, b_sum, LIKE: tl.constexpr):
+    """b_sum + b_x b_y as inputs of dtype LIKE deserve: 11 bits, of TF32, suffice for bfloat16.
 
     Numbers of 16 bits lose nothing in TF32; where both factors have them, their own unit is faster.
     """
-    if FULL:
-        return tl.dot(b_x, b_y, b_sum, input_precision="tf32x3")
-    elif b_x.dtype == b_y.dtype and b_x.dtype != tl.float32:
+    if b_x.dtype == b_y.dtype and b_x.dtype != tl.float32:
         return tl.dot(b_x, b_y, b_sum)
-    else:
+    elif LIKE == tl.bfloat16:
         return tl.dot(b_x.to(tl.float32), b_y.to(tl.float32), b_sum, input_precision="tf32")
+    else:
+        return product(b_x.to(tl.float32), b_y.to(tl.float32), b_sum, LIKE)
+
+
+@triton.jit
+def nearest(b_x):
+    """A tile whose float32 numbers TF32 cuts off to the nearest ones of 11 bits."""
+    if b_x.dtype == tl.float32:
+        b_cut = (b_x.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
+        return b_x + (b_x - b_cut)  # from a half on, it reaches the next one
+    else:
+        return b_x.to(tl.float32)
+
+
+@triton.jit
+def product_nearest(b_x, b_y, b_sum, LIKE: tl.constexpr):
+    """`product_tf32`, for float16 with factors of 11 bits that are rounded, and not cut off."""
+    if LIKE == tl.float16:
+        return tl.dot(nearest(b_x), nearest(b_y), b_sum, input_precision="tf32")
+    else:
+        return product_tf32(b_x, b_y, b_sum, LIKE)
+
+
+@triton.jit
+def as_multiplied(b_x, LIKE: tl.constexpr):
+    """The part of a float32 tile that `exact_product` multiplies."""
+    if LIKE == tl.float32:
+        return b_x
+    elif LIKE == tl.bfloat16:
+        return (b_x.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
+    else:
+        b_high, b_low = in_two(b_x)
+        return b_high.to(tl.float32) + b_low.to(tl.float32)
+
+
+@triton.jit
+def exact_product(b_x, b_y, b_sum, LIKE: tl.constexpr):
+    """b_sum + b_x b_y of `as_multiplied` tiles: no error but that of float32 sums."""
+    if LIKE == tl.float16:
+        b_high, b_low = in_two(b_x)
+        b_up, b_down = in_two(b_y)
+        b_sum = tl.dot(b_high, b_down, tl.dot(b_low, b_down, b_sum))
+        return tl.dot(b_high, b_up, tl.dot(b_low, b_up, b_sum))
+    else:
+        return product_tf32(b_x, b_y, b_sum, LIKE)
 
 
 @triton.jit

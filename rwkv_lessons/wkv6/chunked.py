@@ -20,7 +20,8 @@ import triton
 import triton.language as tl
 
 from .. import devices
-from ..compile_triton import compile_together
+from ..assembler import distrusted
+from ..compile_triton import assembled, compile_together
 from ..launch_triton import launch, launches_directly
 from .checkpoints import KEEP, checkpoints, first_checkpoint, place, sequence_bounds
 from .chunk_tiles import (
@@ -48,6 +49,7 @@ LARGEST = 256  # keys; the state of 512 would not fit the registers and shared m
 SMALL_LARGEST = {2: 128, 4: 64}  # on other GPUs, where factors of more fill a warp's registers
 
 
+@assembled
 @triton.jit(do_not_specialize=["has_s0", "T", "H", "segments", "span", "groups", "scale"])
 def wkv6_chunked_fwd_kernel(
     r, k, v, w, u, s0, cu_seqlens, left, decays, o, s1, kept, before, strong,
@@ -244,13 +246,16 @@ define_forward("chunked", forward, forward_shapes, backward)
 def wkv6_chunked(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False):
     """Same arguments and results as `wkv6`, for many tokens on a GPU; `wkv6_doubling` elsewhere.
 
-    Errors, relative to float64: 2.4e-3 for bfloat16 inputs (2.5e-3 in a text of one chunk), most of
-    it the rounding of o; 1e-5 for float32. With more than 256 keys it is `wkv6_doubling`, too; on
-    GPUs other than Hopper with more than 128, or 64 in float32.
+    Errors, relative to float64, of o and of gradients: 2.4e-3 for bfloat16 inputs (2.5e-3 in a
+    text of one chunk) and 3e-4 for float16, most of it their rounding; 1e-5 for float32. s1 is
+    right to 1e-5 in all. With more than 256 keys it is `wkv6_doubling`, too, on GPUs other than
+    Hopper with more than 128, or 64 in float32; and in float32 where only an assembler is there
+    that makes it wrong (`rwkv_lessons.assembler`).
     """
     check_call(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
-    too_large = r.shape[3] > largest(r.dtype, devices.gpu_of(r.device))
-    if not r.is_cuda or holds_float64(r, w, u, s0) or too_large:
+    elsewhere = not r.is_cuda or holds_float64(r, w, u, s0)
+    elsewhere = elsewhere or r.shape[3] > largest(r.dtype, devices.gpu_of(r.device))
+    if elsewhere or (r.dtype == torch.float32 and distrusted()):
         options = {"cu_seqlens": cu_seqlens, "scale": scale, "raw_decay": raw_decay}
         return wkv6_doubling(r, k, v, w, u, s0, **options)
     return chunked(r, k, v, w, u, s0, cu_seqlens, float(scale), raw_decay)

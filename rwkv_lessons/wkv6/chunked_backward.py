@@ -30,7 +30,8 @@ from .pairs_hopper import pairs_hopper_kernel
 
 FILLED = 512  # walks that fill an H200; with fewer, each is cut into segments
 SHORTEST = 16  # chunks in a segment, so that cutting costs less than it gains
-# Unless told, ptxas 12.8 gives float32 kernels, and those in levels, 32 and spills 10 to 18 KB.
+# Unless told, ptxas 12.8 gives kernels of float32, of large heads in float16, and those in levels,
+# 32 and spills 10 to 18 KB.
 MOST_REGISTERS = 255
 WORTH = 2**20  # tokens times heads: with fewer, describing tiles takes longer than the GPU
 EACH = 8  # chunks that a program of keys or values takes in turn, loading the next meanwhile
@@ -45,11 +46,14 @@ def blocks(K, V, full):
     return (min(all_k, 64), min(all_v, 64)), (few_k, all_v), (all_k, few_v)
 
 
-def stages_of(block, full, gpu):
-    """Chunks under way in a kernel of keys, or values; a third does not fit into 99 KB."""
+def stages_of(block, full, gpu, whole_states=False):
+    """Chunks under way in a kernel of keys, or values; a third does not fit into 99 KB.
+
+    Nor does it leave room for two programs on an SM where keys read states of float32.
+    """
     if full or sum(block) > 128:
         return 1
-    return 3 if gpu.like_hopper else 2
+    return 3 if gpu.like_hopper and not whole_states else 2
 
 
 @functools.cache
@@ -118,7 +122,8 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale=1.0, raw_decay
         for first in ((True, False) if segments > 1 else (False,))
     ]  # fmt: skip
     pairs, warps = [], 4 if max(K, V) <= 64 else 8
-    of_keys, of_values = (stages_of(block, full, gpu) for block in sizes[1:3])
+    of_keys = stages_of(sizes[1], full, gpu, kept.dtype == torch.float32)
+    of_values = stages_of(sizes[2], full, gpu)
     grid = H, triton.cdiv(T, 2 * KEEP), B
     on_hopper = (
         (K, V) == (64, 64) and not packed and B * T * H >= WORTH and max(grid[1:]) < 2**16
@@ -137,7 +142,7 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale=1.0, raw_decay
     for levels, (each, keys, values) in zip((False, True), programs[1:], strict=True):
         if on_hopper and not levels:
             continue
-        unbounded = gpu.like_hopper and not full and not levels
+        unbounded = gpu.like_hopper and r.dtype == torch.bfloat16 and not levels
         most = {"maxnreg": None if unbounded else MOST_REGISTERS}
         pairs.append((
             keys_gradients, keys, warps,

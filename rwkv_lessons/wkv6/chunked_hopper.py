@@ -23,6 +23,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from ..compile_triton import assembled
 from .checkpoints import first_checkpoint, place, sequence_bounds
 from .chunk_tiles import FAR, FITS_TO_END, LOG2E
 from .hopper_tiles import (
@@ -40,6 +41,7 @@ from .hopper_tiles import (
 )
 
 
+@assembled
 @gluon.jit(do_not_specialize=["has_s0", "T", "H", "segments", "span", "groups", "scale"])
 def wkv6_hopper_kernel(
     r, k, v, w, u, s0, cu_seqlens, left, decays, o, o_rows, s1, kept, before, strong,

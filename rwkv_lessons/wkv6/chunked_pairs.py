@@ -25,13 +25,17 @@ What moves through memory, and what bounds it: chunked_backward.py.
 import triton
 import triton.language as tl
 
+from ..compile_triton import assembled
 from .checkpoints import chunk_bounds
 from .chunk_tiles import (
     FITS,
     LOG2E,
+    as_multiplied,
+    exact_product,
     from_middle,
     log2_decays,
     log_decay,
+    product_nearest,
     product_tf32,
     weighted_sums,
 )
@@ -41,21 +45,21 @@ FITS_FULL = tl.constexpr(30.0)  # where float32 inputs want five digits of dw
 
 
 @triton.jit
-def tf32(b_x, FULL: tl.constexpr):
-    """b_x as the matrix unit takes it, so that what it multiplies is known to the last bit."""
-    if FULL:
-        return b_x
+def add_sums(weights, b_x, b_sum, LIKE: tl.constexpr):
+    """b_sum and the sums of b_x over tokens that weights of 0 and 1 choose."""
+    if LIKE == tl.float16:
+        return b_sum + weighted_sums(weights, b_x, False, 2)
     else:
-        return (b_x.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
+        return product_tf32(weights.to(tl.float32), b_x, b_sum, LIKE)
 
 
 @triton.jit
-def middle_factors(b_w, row, column, C: tl.constexpr, FULL: tl.constexpr):
+def middle_factors(b_w, row, column, C: tl.constexpr, LIKE: tl.constexpr):
     """e, and 1 / e as b_k's share: decays [C, K] between the middle and just before each token."""
     weights = from_middle(row, column, C)
     itself = (row == column).to(tl.float32)
-    b_e = tl.exp2(log2_decays(weights, b_w, FULL, 3))
-    return b_e, tl.exp2(log2_decays(-weights - itself, b_w, FULL, 3))
+    b_e = tl.exp2(log2_decays(weights, b_w, LIKE == tl.float32, 3))
+    return b_e, tl.exp2(log2_decays(-weights - itself, b_w, LIKE == tl.float32, 3))
 
 
 @triton.jit
@@ -81,21 +85,21 @@ def inside_run(row, column, run):
 
 
 @triton.jit
-def meeting(b_r, b_k, b_w, run, C: tl.constexpr, FULL: tl.constexpr):
+def meeting(b_r, b_k, b_w, run, C: tl.constexpr, LIKE: tl.constexpr):
     """What right and left runs meet with, the decays in it, and which tokens then do, [C, C]."""
     row, column = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
-    b_e = tl.exp2(log2_decays(inside_run(row, column, run), b_w, FULL, 3))
+    b_e = tl.exp2(log2_decays(inside_run(row, column, run), b_w, LIKE == tl.float32, 3))
     b_z = tl.where((row & run) != 0, b_r, b_k) * b_e
     return b_z, b_e, (row ^ column) & -run == run
 
 
 @triton.jit
-def meet(b_dr, b_dk, b_dw, b_r, b_k, b_w, b_g, run, C: tl.constexpr, FULL: tl.constexpr):
+def meet(b_dr, b_dk, b_dw, b_r, b_k, b_w, b_g, run, C: tl.constexpr, LIKE: tl.constexpr):
     """dr, dk, dw, and what right and left runs add to them."""
     row, column = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
-    b_z, b_e, pairs = meeting(b_r, b_k, b_w, run, C, FULL)
-    b_y = product_tf32(tl.where(pairs, b_g, 0), b_z, tl.zeros_like(b_z), FULL)
-    b_dw = product_tf32(inside_run(column, row, run).to(tl.float32), b_y * b_z, b_dw, FULL)
+    b_z, b_e, pairs = meeting(b_r, b_k, b_w, run, C, LIKE)
+    b_y = product_tf32(tl.where(pairs, b_g, 0), b_z, tl.zeros_like(b_z), LIKE)
+    b_dw = add_sums(inside_run(column, row, run), b_y * b_z, b_dw, LIKE)
     b_y *= b_e
     is_right = (row & run) != 0
     return b_dr + tl.where(is_right, b_y, 0), b_dk + tl.where(is_right, 0, b_y), b_dw
@@ -113,24 +117,24 @@ def half_factors(b_w, half, C: tl.constexpr):
 
 
 @triton.jit
-def within(b_dr, b_dk, b_dw, b_r, b_k, b_w, b_g, half, C: tl.constexpr):
+def within(b_dr, b_dk, b_dw, b_r, b_k, b_w, b_g, half, C: tl.constexpr, LIKE: tl.constexpr):
     """dr, dk, dw, and what the tokens of one run of two halves add to them."""
     row, column = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
     zero, same = tl.zeros_like(b_r), row ^ column < 2 * half
     b_er, b_ek = half_factors(b_w, half, C)
-    b_rm, b_km = tf32(b_r * b_er, False), tf32(b_k * b_ek, False)
-    b_g = tf32(tl.where(same, b_g, 0), False)
+    b_rm, b_km = as_multiplied(b_r * b_er, LIKE), as_multiplied(b_k * b_ek, LIKE)
+    b_g = as_multiplied(tl.where(same, b_g, 0), LIKE)
     short = half < 8  # in longer runs decays are weak enough for the differences of dw
     b_far = tl.where(short & (tl.abs(row - column) == 1), 0, b_g)
-    b_y = product_tf32(tl.where(row > column, b_far, 0), b_km, zero, False)
+    b_y = exact_product(tl.where(row > column, b_far, 0), b_km, zero, LIKE)
     b_a = b_rm * b_y
     if short:
-        b_y = product_tf32(tl.where(row == column + 1, b_g, 0), b_km, b_y, False)
+        b_y = exact_product(tl.where(row == column + 1, b_g, 0), b_km, b_y, LIKE)
     b_dr += b_y * b_er
-    b_y = product_tf32(tl.where(row < column, b_far, 0), b_rm, zero, False)
+    b_y = exact_product(tl.where(row < column, b_far, 0), b_rm, zero, LIKE)
     b_b = b_km * b_y
     if short:
-        b_y = product_tf32(tl.where(row + 1 == column, b_g, 0), b_rm, b_y, False)
+        b_y = exact_product(tl.where(row + 1 == column, b_g, 0), b_rm, b_y, LIKE)
     b_dk += b_y * b_ek
     b_dw += weighted_sums(same & (column > row), b_a - b_b, False, 3) - b_b
     return b_dr, b_dk, b_dw
@@ -171,6 +175,7 @@ def keys_of_chunk(
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
     NV: tl.constexpr, RAW: tl.constexpr, FULL: tl.constexpr, LEVELS: tl.constexpr,
 ):  # fmt: skip
+    LIKE: tl.constexpr = r.dtype.element_ty
     AHEAD: tl.constexpr = BK + BV <= 128 and not FULL  # a loop keeps Triton from loading ahead
     o_t, o_v = tl.arange(0, C), tl.arange(0, BV)
     row, column = o_t[:, None], o_t[None, :]
@@ -194,42 +199,42 @@ def keys_of_chunk(
         b_through += tl.load(through + (at * NV + i) * K + o_k, mask=m_k, other=0)
 
     zero, pairs = tl.zeros([C, BK], tl.float32), tl.zeros([C, C], tl.float32)
-    b_g = product_tf32(b_do, tl.trans(b_v), pairs, FULL)
-    b_gt = product_tf32(b_v, tl.trans(b_do), pairs, FULL)
+    b_g = product_tf32(b_do, tl.trans(b_v), pairs, LIKE)
+    b_gt = product_tf32(b_v, tl.trans(b_do), pairs, LIKE)
     b_self = tl.sum(tl.where(row == column, b_g, 0), 1)[:, None]
-    b_dr = product_tf32(b_do, tl.trans(b_s), zero, FULL)
-    b_dk = product_tf32(b_v, tl.trans(b_ds), zero, FULL)
+    b_dr = product_nearest(b_do, tl.trans(b_s), zero, LIKE)
+    b_dk = product_nearest(b_v, tl.trans(b_ds), zero, LIKE)
     if LEVELS:
         b_g = tl.where(row > column, b_g, b_gt)
         b_dr *= tl.exp2(log2_decays(column < row, b_w, FULL, 3))
         b_dk *= tl.exp2(log2_decays(column > row, b_w, FULL, 3))
-        b_dw = product_tf32((column > row).to(tl.float32), b_r * b_dr, zero, FULL)
-        b_dw = product_tf32((column < row).to(tl.float32), b_k * b_dk, b_dw, FULL)
+        b_dw = add_sums(column > row, b_r * b_dr, zero, LIKE)
+        b_dw = add_sums(column < row, b_k * b_dk, b_dw, LIKE)
         half = 0 if FULL else half_that_fits(b_w, C)
         if AHEAD:
-            b_dr, b_dk, b_dw = meet(b_dr, b_dk, b_dw, b_r, b_k, b_w, b_g, C // 2, C, FULL)
+            b_dr, b_dk, b_dw = meet(b_dr, b_dk, b_dw, b_r, b_k, b_w, b_g, C // 2, C, LIKE)
             for i in tl.static_range(1, 4):
                 run = half << i
                 if run < C // 2:
-                    b_dr, b_dk, b_dw = meet(b_dr, b_dk, b_dw, b_r, b_k, b_w, b_g, run, C, FULL)
+                    b_dr, b_dk, b_dw = meet(b_dr, b_dk, b_dw, b_r, b_k, b_w, b_g, run, C, LIKE)
         else:
             run = C // 2
             while run > half:
-                b_dr, b_dk, b_dw = meet(b_dr, b_dk, b_dw, b_r, b_k, b_w, b_g, run, C, FULL)
+                b_dr, b_dk, b_dw = meet(b_dr, b_dk, b_dw, b_r, b_k, b_w, b_g, run, C, LIKE)
                 run //= 2
         if not FULL:
-            b_dr, b_dk, b_dw = within(b_dr, b_dk, b_dw, b_r, b_k, b_w, b_g, half, C)
+            b_dr, b_dk, b_dw = within(b_dr, b_dk, b_dw, b_r, b_k, b_w, b_g, half, C, LIKE)
     else:
-        b_er, b_ek = middle_factors(b_w, row, column, C, FULL)
+        b_er, b_ek = middle_factors(b_w, row, column, C, LIKE)
         b_dr *= b_er * tl.exp2(b_early)[None, :]
         b_dk *= b_ek * tl.exp2(b_late)[None, :]
         b_b = b_k * b_dk
         b_through += tl.sum(b_b, 0)
-        b_rm, b_km = tf32(b_r * b_er, FULL), tf32(b_k * b_ek, FULL)
-        b_y = product_tf32(tf32(tl.where(row > column, b_g, 0), FULL), b_km, zero, FULL)
+        b_rm, b_km = as_multiplied(b_r * b_er, LIKE), as_multiplied(b_k * b_ek, LIKE)
+        b_y = exact_product(as_multiplied(tl.where(row > column, b_g, 0), LIKE), b_km, zero, LIKE)
         b_a = b_r * b_dr + b_rm * b_y
         b_dr += b_y * b_er
-        b_y = product_tf32(tf32(tl.where(row < column, b_gt, 0), FULL), b_rm, zero, FULL)
+        b_y = exact_product(as_multiplied(tl.where(row < column, b_gt, 0), LIKE), b_rm, zero, LIKE)
         b_b += b_km * b_y
         b_dk += b_y * b_ek
         b_dw = weighted_sums(column > row, b_a - b_b, FULL, 3) - b_b
@@ -245,6 +250,7 @@ def keys_of_chunk(
     tl.store(du + at * K + o_k, tl.sum(b_r * b_k * b_self, 0), mask=m_k)
 
 
+@assembled
 @triton.jit(do_not_specialize=["T", "H", "scale", "slots", "each"])
 def keys_gradients(
     r, k, v, w, u, kept, d_kept, through, decays, deepest, where, do, dr, dk, dw, du,
@@ -275,11 +281,11 @@ def keys_gradients(
 
 
 @triton.jit
-def pairs_that_meet(b_r, b_k, b_w, run, C: tl.constexpr, FULL: tl.constexpr):
+def pairs_that_meet(b_r, b_k, b_w, run, C: tl.constexpr, LIKE: tl.constexpr):
     """Σ r[t] k[s] · (the decays between) for s in a left and t in the right run, [s, t]; else 0."""
     row, column = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
-    b_z, _, pairs = meeting(b_r, b_k, b_w, run, C, FULL)
-    b_zz = product_tf32(b_z, tl.trans(b_z), tl.zeros([C, C], tl.float32), FULL)
+    b_z, _, pairs = meeting(b_r, b_k, b_w, run, C, LIKE)
+    b_zz = product_tf32(b_z, tl.trans(b_z), tl.zeros([C, C], tl.float32), LIKE)
     return tl.where(pairs & (row < column), b_zz, 0)
 
 
@@ -289,6 +295,7 @@ def values_of_chunk(
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
     RAW: tl.constexpr, FULL: tl.constexpr, LEVELS: tl.constexpr,
 ):  # fmt: skip
+    LIKE: tl.constexpr = r.dtype.element_ty
     AHEAD: tl.constexpr = BK + BV <= 128 and not FULL  # a loop keeps Triton from loading ahead
     o_t, o_k = tl.arange(0, C), tl.arange(0, BK)
     row, column = o_t[:, None], o_t[None, :]
@@ -309,35 +316,36 @@ def values_of_chunk(
         b_y = tl.exp2(log2_decays(column > row, b_w, FULL, 3))
         half = 0 if FULL else half_that_fits(b_w, C)
         if AHEAD:
-            b_pairs = pairs_that_meet(b_r, b_k, b_w, C // 2, C, FULL)
+            b_pairs = pairs_that_meet(b_r, b_k, b_w, C // 2, C, LIKE)
             for i in tl.static_range(1, 4):
                 run = half << i
                 if run < C // 2:
                     # not in b_pairs: Triton cuts a branch that ends in [C, C] in other tiles
-                    b_zz = pairs_that_meet(b_r, b_k, b_w, run, C, FULL)
-                    b_dv = product_tf32(b_zz, b_do.to(tl.float32), b_dv, FULL)
+                    b_zz = pairs_that_meet(b_r, b_k, b_w, run, C, LIKE)
+                    b_dv = product_tf32(b_zz, b_do.to(tl.float32), b_dv, LIKE)
         else:
             run = C // 2
             while run > half:
-                b_pairs += pairs_that_meet(b_r, b_k, b_w, run, C, FULL)
+                b_pairs += pairs_that_meet(b_r, b_k, b_w, run, C, LIKE)
                 run //= 2
         if not FULL:
             b_er, b_ek = half_factors(b_w, half, C)
             b_zz = tl.zeros([C, C], tl.float32)
-            b_zz = product_tf32(b_k * b_ek, tl.trans(b_r * b_er), b_zz, FULL)
+            b_zz = product_tf32(b_k * b_ek, tl.trans(b_r * b_er), b_zz, LIKE)
             b_pairs = tl.where(row ^ column < 2 * half, b_zz, b_pairs)
     else:
         b_late = tl.load(decays + (at * 2 + 1) * K + o_k, mask=m_k, other=0)
-        b_er, b_ek = middle_factors(b_w, row, column, C, FULL)
+        b_er, b_ek = middle_factors(b_w, row, column, C, LIKE)
         b_y = b_ek * tl.exp2(b_late)[None, :]
-        b_pairs = product_tf32(b_k * b_ek, tl.trans(b_r * b_er), b_pairs, FULL)  # [s, t]
+        b_pairs = product_tf32(b_k * b_ek, tl.trans(b_r * b_er), b_pairs, LIKE)  # [s, t]
     b_self = tl.sum(b_r * b_u[None, :] * b_k, 1)
     b_pairs = tl.where(row < column, b_pairs, tl.where(row == column, b_self[None, :], 0))
-    b_dv = product_tf32(b_k * b_y, b_ds.to(tl.float32), b_dv, FULL)
-    b_dv = product_tf32(b_pairs, b_do.to(tl.float32), b_dv, FULL)
+    b_dv = product_tf32(b_k * b_y, b_ds.to(tl.float32), b_dv, LIKE)
+    b_dv = product_tf32(b_pairs, b_do.to(tl.float32), b_dv, LIKE)
     tl.store(dv + o_tv, b_dv.to(dv.dtype.element_ty), mask=m_tv)
 
 
+@assembled
 @triton.jit(do_not_specialize=["T", "H", "scale", "slots", "each"])
 def values_gradients(
     r, k, w, u, d_kept, decays, deepest, where, do, dv, T, H, scale, slots, each,

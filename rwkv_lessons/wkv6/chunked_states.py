@@ -16,10 +16,12 @@ It reads r, w, do and the forward pass's states and writes as many: 7 tensors of
 import triton
 import triton.language as tl
 
+from ..compile_triton import assembled
 from .checkpoints import first_checkpoint, sequence_bounds
 from .chunk_tiles import log2_decays, log_decay, of_halves, product_tf32
 
 
+@assembled
 @triton.jit(do_not_specialize=["T", "H", "scale", "segment", "segments"])
 def state_gradients(
     r, w, kept, do, ds1, local_ds, local_decay, cu_seqlens,
@@ -101,7 +103,7 @@ def state_gradients(
         b_x = tl.exp2(log2_decays(column < row, b_w, FULL, 3))
         b_x = b_r.to(tl.float32) * scale * b_x
         if FULL:
-            b_ds = product_tf32(tl.trans(b_x), b_do, b_ds, FULL)
+            b_ds = product_tf32(tl.trans(b_x), b_do, b_ds, tl.float32)
         else:
             # r as two numbers of 16 bits, so that dS is as good as float32
             b_high = b_x.to(b_do.dtype)

@@ -185,8 +185,10 @@ def wkv6_cuda(r, k, v, w, u, s0=None):
         s0: state before the first token, `[B, H, K, V]` (keys × values); zeros if None.
 
     Returns:
-        o `[B, T, H, V]` in r's dtype, and s1 `[B, H, K, V]` in float32. Sums are float32. The
-        gradient of w is that of the log decay: 0 where w is -inf.
+        o `[B, T, H, V]` in r's dtype, and s1 `[B, H, K, V]` in float32. Sums are float32. Where w
+        is the same at every token, s1 is wrong by up to 6e-8 for each token remembered, as exp(w)
+        is rounded and multiplied that many times. The gradient of w is that of the log decay: 0
+        where w is -inf.
 
     Raises:
         TypeError, ValueError: an argument has the wrong dtype, shape or device.

@@ -93,6 +93,10 @@ def takes_options(method):
 
     @functools.wraps(method)
     def with_options(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False):
+        if isinstance(r, torch.Tensor) and torch.is_autocast_enabled(r.device.type):
+            with torch.autocast(r.device.type, enabled=False):  # its products would be of 16 bits
+                options = {"cu_seqlens": cu_seqlens, "scale": scale, "raw_decay": raw_decay}
+                return with_options(r, k, v, w, u, s0, **options)
         if cu_seqlens is None and type(scale) is float and scale == 1 and raw_decay is False:
             return method(r, k, v, w, u, s0)
         check_call(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)

@@ -28,6 +28,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from ..compile_triton import assembled
 from .chunk_tiles import FAR, LOG2E
 from .hopper_tiles import (
     TILE,
@@ -74,6 +75,7 @@ def folded(x):
     return gl.sum(x.reshape([4, 2, 8, C]), 1).reshape([32, C])
 
 
+@assembled
 @gluon.jit(do_not_specialize=["T", "H", "scale"])
 def pairs_hopper_kernel(
     r, k, v, w, u, kept, d_kept, through, decays, deepest, do,

@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 from .. import devices
+from ..compile_triton import assembled
 from ..launch_triton import launch, launches_directly
 from .doubling import wkv6_doubling
 from .operators import define_forward, empty_results, sequences_in
@@ -27,6 +28,7 @@ AHEAD = 4  # tokens whose loads are under way
 SCHEDULERS = 4  # of an SM: a warp for each fills it
 
 
+@assembled
 @triton.jit(do_not_specialize=["has_s0", "T", "H", "scale"])
 def wkv6_recurrent_fwd_kernel(
     r, k, v, w, u, s0, cu_seqlens, o, s1, kept, has_s0, T, H, scale,
@@ -137,7 +139,11 @@ define_forward("recurrent", forward, forward_shapes, backward)
 
 
 def wkv6_recurrent(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False):
-    """Same arguments and results as `wkv6`, for few tokens on a GPU; matrix products elsewhere."""
+    """Same arguments and results as `wkv6`, for few tokens on a GPU; matrix products elsewhere.
+
+    s1 is right to 2e-6 and, where w is the same at every token, 6e-8 for each token remembered,
+    which is more than 1e-5 from some 200 on: exp(w) is rounded, and multiplied that many times.
+    """
     check_call(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
     if not r.is_cuda or r.dtype == torch.float64:
         options = {"cu_seqlens": cu_seqlens, "scale": scale, "raw_decay": raw_decay}

@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 
 from .. import devices
+from ..compile_triton import assembled
 from ..launch_triton import launch
 from .operators import define_backward, sequences_in
 
@@ -27,6 +28,7 @@ AHEAD = 3  # tokens whose loads are under way
 FULL = 2  # programs that keep an SM busy
 
 
+@assembled
 @triton.jit(do_not_specialize=["has_s0", "has_ds1", "B", "T", "H", "span", "scale"])
 def wkv6_recurrent_bwd_kernel(
     r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, states, dr, dk, dv, dw, du, ds0,

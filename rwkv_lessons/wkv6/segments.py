@@ -8,6 +8,7 @@ segments before its own left. That reads k, v and w once more, for 8 / 5 of the 
 import triton
 import triton.language as tl
 
+from ..compile_triton import assembled
 from .checkpoints import sequence_bounds
 from .chunk_tiles import log2_decays, log_decay, product
 
@@ -39,6 +40,7 @@ def segment_state(
     return b_s
 
 
+@assembled
 @triton.jit(do_not_specialize=["T", "H", "segments", "span"])
 def wkv6_segments_kernel(
     k, v, w, cu_seqlens, left, decays, T, H, segments, span,

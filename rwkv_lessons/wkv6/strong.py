@@ -8,6 +8,7 @@ in; here each of those is walked again, many at once, with every factor at most 
 import triton
 import triton.language as tl
 
+from ..compile_triton import assembled
 from .checkpoints import first_checkpoint, place, sequence_bounds
 from .chunk_tiles import level_products, log2_decays, log_decay, of_halves, product
 
@@ -15,6 +16,7 @@ GROUP = 128  # tokens; less would cost more writing of states, more a longer wal
 EACH = 2  # groups that a program looks at
 
 
+@assembled
 @triton.jit(do_not_specialize=["T", "H", "segments", "span", "groups", "scale"])
 def wkv6_strong_kernel(
     r, k, v, w, u, cu_seqlens, before, strong, o, kept,

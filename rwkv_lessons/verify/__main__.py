@@ -1,0 +1,120 @@
+"""Holds every kernel of this library against float64, on this machine's GPU.
+
+Exit status: 0 all is right; 1 something is wrong; 2 the command line is; 3 nothing was wrong, and
+something was not looked at: without a GPU that is every kernel, and nothing is proven.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+ALL_RIGHT, SOMETHING_WRONG, NOT_ALL_SEEN = 0, 1, 3
+PTXAS = "RWKV_LESSONS_PTXAS"
+
+
+def main(argv=None):
+    options = _parser().parse_args(argv)
+    choose_assembler(options.assembler)  # before Triton is imported
+    from .cases import table
+
+    cases = table(options.only)
+    if not cases:
+        sys.exit(f"verify: no case has {' or '.join(options.only)} in its name; see --list")
+    if options.list:
+        print(*(case.name for case in cases), sep="\n")
+        return ALL_RIGHT
+    return verify(cases, options)
+
+
+def verify(cases, options):
+    """Looks at the cases, prints a line each and a summary; returns the exit status."""
+    from .cases import ANYWHERE, HOPPER
+    from .gate import is_hopper
+    from .judge import RIGHT, UNSEEN, WRONG, Result, look
+    from .machine import machine, said
+    from .pool import examine
+
+    out = sys.stderr if options.json == "-" else sys.stdout
+    started, here = time.monotonic(), machine(options.commit)
+    print(said(here), file=out, flush=True)
+    on_gpu = here["gpu"] is not None
+    if on_gpu and not is_hopper():  # there these shapes take the kernels of the others
+        cases = [case for case in cases if case.needs != HOPPER]
+    able = [case for case in cases if on_gpu or case.needs == ANYWHERE]
+    results = []
+    watched = examine(able, options.processes, options.patience, options.start)
+    for result in watched if on_gpu else map(look, able):
+        results.append(result)
+        print(result.line, file=out, flush=True)
+    reason = "no NVIDIA GPU here"
+    unseen = [case for case in cases if case not in set(able)]
+    for (operation, method), n in Counter((c.operation, c.method) for c in unseen).items():
+        print(f"-----  {operation} / {method}: {n} cases not looked at: {reason}", file=out)
+    results += [Result(case, UNSEEN, reason=reason) for case in unseen]
+
+    seconds = time.monotonic() - started
+    counts = Counter(result.verdict for result in results)
+    numbers = ", ".join(f"{counts[verdict]} {verdict}" for verdict in (RIGHT, WRONG, UNSEEN))
+    for result in results if options.json != "-" else ():
+        if result.verdict == WRONG:
+            print(result.line, file=out)
+    print(f"\n{said(here)}\n{numbers}; {seconds:.0f} s", file=out)
+    if unseen:
+        print("No kernel was looked at: this says nothing of a GPU.", file=out)
+    if options.json:
+        data = {"machine": here, "seconds": round(seconds, 1), "only": options.only}
+        data |= {verdict.replace(" ", "_"): counts[verdict] for verdict in (RIGHT, WRONG, UNSEEN)}
+        data["cases"] = [result.as_dict() for result in results]
+        text = json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1)
+        if options.json == "-":
+            print(text)
+        else:
+            Path(options.json).write_text(text + "\n", encoding="utf-8")
+    if counts[WRONG]:
+        return SOMETHING_WRONG
+    return NOT_ALL_SEEN if counts[UNSEEN] else ALL_RIGHT
+
+
+def choose_assembler(name):
+    """Sets the variable that rwkv_lessons.assembler looks at, for this process and its children."""
+    if name == "chosen":  # by the library, whatever the shell has
+        os.environ.pop(PTXAS, None)
+    elif name == "default":
+        os.environ[PTXAS] = name
+    elif name:
+        if not os.access(name, os.X_OK):
+            sys.exit(f"verify: --assembler {name}: there is no such program")
+        os.environ[PTXAS] = str(Path(name).resolve())
+
+
+def _parser():
+    summary, _, status = __doc__.partition("\n\n")
+    parser = argparse.ArgumentParser(
+        prog="python -m rwkv_lessons.verify", description=summary, epilog=status
+    )
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="PATTERN",
+        help="only cases with this in their name, such as 'wkv6*bfloat16*raw'; may be repeated",
+    )  # fmt: skip
+    parser.add_argument("--list", action="store_true", help="print the names, look at nothing")
+    parser.add_argument("--json", metavar="FILE", help="write the results there; - prints them")
+    parser.add_argument(
+        "--assembler", metavar="default|chosen|PATH",
+        help="the ptxas: Triton's own, the one that this library picks, or another",
+    )  # fmt: skip
+    parser.add_argument("--processes", type=int, help="at the same time; as many as cores, to 16")
+    parser.add_argument("--patience", type=float, default=120, help="seconds for one case; 120")
+    parser.add_argument(
+        "--start", choices=("forkserver", "spawn"), default="forkserver",
+        help="how processes begin; spawn imports torch in each, and is what Windows has",
+    )  # fmt: skip
+    parser.add_argument("--commit", help="of this code, where git is not there")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,263 @@
+"""The table of what is looked at. A row is a product: methods × dtypes × shapes × options × decays.
+
+To add an operation: a module like recurrence.py, whose `problem(case, device)` gives results and
+float64; an `Operation` here with its shapes, options and rows. tests/test_verify.py asks that each
+of its methods and dtypes stands in a row.
+"""
+
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from itertools import product
+
+DTYPES = ("float32", "float16", "bfloat16")
+HALF = ("float16", "bfloat16")
+BOTH = ("tame", "strong")  # strong: w down to -20, some keys and some tokens -inf, some 0
+ANYWHERE, GPU, HOPPER = "anywhere", "a GPU", "a Hopper GPU"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of one method, forward and, where it has any, with all gradients."""
+
+    operation: str
+    method: str  # a key of the operation's METHODS, or a function that picks one of them
+    dtype: str
+    shape: str  # a key of the operation's `shapes`
+    option: str  # a key of its `options`
+    decay: str  # "tame" or "strong"; "" where there is none
+    needs: str = GPU
+    gradients: bool = True
+
+    @property
+    def name(self):
+        """What `--only` looks at."""
+        parts = (self.operation, self.method, self.dtype, self.shape, self.option, self.decay)
+        return " / ".join(part for part in parts if part)
+
+    @property
+    def sizes(self):
+        return OPERATIONS[self.operation].shapes[self.shape]
+
+    @property
+    def options(self):
+        return OPERATIONS[self.operation].options[self.option]
+
+
+@dataclass(frozen=True)
+class Row:
+    """Every combination of these."""
+
+    methods: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    shapes: tuple[str, ...]
+    options: tuple[str, ...]
+    decays: tuple[str, ...] = BOTH
+    needs: str = GPU
+    gradients: bool = True
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation of the library as this table sees it.
+
+    Attributes:
+        module: of this package; its `problem(case, device)` computes.
+        package: of the library; its METHODS have to stand in rows.
+        shapes: name → sizes. options: name → keyword arguments of `problem`'s making.
+        rows: what is looked at.
+    """
+
+    module: str
+    package: str
+    shapes: dict
+    options: dict
+    rows: tuple[Row, ...]
+
+
+# Sizes are B, T, H, K, V. Each shape is there for a path through the code:
+WKV_SHAPES = {
+    "token": (2, 1, 3, 64, 64),
+    "short": (2, 33, 3, 24, 70),  # no power of 2, values over two programs
+    "small": (2, 200, 3, 64, 64),  # no multiple of a chunk; few heads
+    "many heads": (4, 70, 70, 64, 64),  # other tiles in numba; wkv6 takes numba in float32
+    "segments": (1, 2100, 2, 64, 64),  # several programs along one sequence
+    "odd": (1, 100, 2, 100, 36),
+    "large": (1, 70, 2, 256, 80),  # the most keys that chunks take
+    "huge": (1, 20, 2, 600, 24),  # beyond chunks
+    # On Hopper, bfloat16 heads of 64 with so many tokens · heads have kernels of their own:
+    "2^17 tokens": (4, 512, 64, 64, 64),  # forward
+    "2^17, segments": (1, 4096, 32, 64, 64),
+    "2^20 tokens": (8, 2048, 64, 64, 64),  # and backward
+    "2^20, segments": (1, 32768, 32, 64, 64),
+}
+WKV6_OPTIONS = {
+    "plain": {},  # no state before, and none asked for: what a training step does
+    "state": {"state": True},  # s0 given, and gradients through s1
+    "scale": {"scale": 0.3},
+    "raw": {"raw_decay": True},
+    "packed": {"packed": True},  # cu_seqlens; sequences of 0 and of 1 token among them
+    "w float32": {"w_dtype": "float32"},
+    "all but packed": {"state": True, "scale": 0.3, "raw_decay": True},
+    "all": {"state": True, "scale": 0.3, "raw_decay": True, "packed": True},
+}
+FEW = ("plain", "all")  # where another shape only makes another kernel of the same source
+EVERY = ("plain", "state", "scale", "raw", "packed", "all but packed", "all")
+LONE = ("plain", "scale", "raw", "all but packed")
+STEPS = ("plain", "scale", "raw", "all")
+
+WKV5 = Operation(
+    module="recurrence",
+    package="wkv5",
+    shapes=WKV_SHAPES | {"small": (2, 100, 3, 64, 64)},  # one decay for all tokens: errors add up
+    options={"plain": {}, "state": {"state": True}},
+    rows=(
+        Row(("chunked",), ("float64",), ("short",), ("state",), needs=ANYWHERE),
+        Row(("reference",), DTYPES, ("short",), ("plain", "state"), needs=ANYWHERE),
+        Row(("chunked", "wkv5"), DTYPES, ("token",), ("plain", "state"), needs=ANYWHERE),
+        Row(("chunked",), DTYPES, ("short",), ("plain", "state"), needs=ANYWHERE),
+        Row(("wkv5",), ("float32",), ("short",), ("state",), needs=ANYWHERE),
+        Row(("cuda",), DTYPES, ("small",), ("plain", "state")),
+        Row(("cuda",), DTYPES, ("odd",), ("state",)),
+        Row(("cuda",), ("float32",), ("many heads", "huge"), ("state",)),
+        Row(("wkv5",), DTYPES, ("small",), ("state",)),
+    ),
+)
+
+WKV6 = Operation(
+    module="recurrence",
+    package="wkv6",
+    shapes=WKV_SHAPES,
+    options=WKV6_OPTIONS,
+    rows=(
+        Row(("doubling",), ("float64",), ("short",), EVERY, needs=ANYWHERE),
+        Row(("reference",), DTYPES, ("short",), FEW, needs=ANYWHERE),
+        Row(("doubling", "wkv6"), DTYPES, ("token",), FEW, needs=ANYWHERE),
+        Row(("doubling",), DTYPES, ("short",), EVERY, needs=ANYWHERE),
+        Row(("wkv6",), DTYPES, ("short",), ("all",), needs=ANYWHERE),
+        # numba compiles for long: dtypes only choose how it loads and stores, sizes its tiles.
+        Row(("cuda",), ("float32",), ("small",), EVERY),
+        Row(("cuda",), HALF, ("small",), ("plain", "packed", "all")),
+        Row(("cuda",), DTYPES, ("odd",), ("plain",)),
+        Row(("cuda",), ("float32",), ("many heads", "huge"), FEW),
+        Row(("recurrent",), DTYPES, ("small",), EVERY),
+        Row(("recurrent",), DTYPES, ("token", "odd", "short", "many heads", "huge"), FEW),
+        Row(("chunked",), DTYPES, ("small",), EVERY),
+        Row(("chunked", "wkv6"), HALF, ("small",), ("w float32",)),
+        Row(("chunked",), DTYPES, ("token", "many heads"), FEW),
+        Row(("chunked",), DTYPES, ("segments", "odd"), ("all",)),
+        Row(("chunked",), DTYPES, ("short", "large"), ("all",)),
+        Row(("chunked",), ("bfloat16",), ("2^17 tokens",), EVERY, needs=HOPPER),
+        Row(("chunked",), ("bfloat16",), ("2^17, segments",), FEW, needs=HOPPER),
+        Row(("chunked",), ("bfloat16",), ("2^20 tokens",), LONE, needs=HOPPER),
+        Row(("chunked",), ("bfloat16",), ("2^20, segments",), ("all but packed",), needs=HOPPER),
+        Row(("wkv6",), DTYPES, ("small",), EVERY),
+        Row(("wkv6",), DTYPES, ("many heads", "segments"), FEW),
+        Row(("wkv6",), ("float32",), ("huge",), ("all",)),
+        Row(("wkv6",), ("bfloat16",), ("2^17 tokens",), FEW, needs=HOPPER),
+    ),
+)
+
+STEP = Operation(
+    module="recurrence",
+    package="wkv6",
+    shapes={  # the tokens are decoded one after the other, in place
+        "few heads": (2, 3, 3, 64, 64),
+        "many heads": (8, 3, 64, 64, 64),
+        "odd": (2, 3, 3, 100, 36),
+    },
+    options={
+        "plain": {"state": True},
+        "scale": {"state": True, "scale": 0.3},
+        "raw": {"state": True, "raw_decay": True},
+        "all": {"state": True, "scale": 0.3, "raw_decay": True},
+    },
+    rows=(
+        Row(("wkv6_step",), DTYPES, ("odd",), STEPS, needs=ANYWHERE, gradients=False),
+        Row(("wkv6_step",), DTYPES, ("few heads", "many heads"), STEPS, gradients=False),
+    ),
+)
+
+# Sizes are B, M, H, N, K, R, P, V. M query tokens decide which kernel and which form is taken.
+MLA_SHAPES = {
+    "tiny": (3, 4, 2, 70, 20, 36, 12, 20),
+    "rank 256": (3, 1, 40, 1500, 64, 256, 32, 64),  # MiniCPM3
+    "rank 256, 2 queries": (3, 2, 40, 1500, 64, 256, 32, 64),
+    "rank 512": (3, 1, 16, 1500, 128, 512, 64, 128),  # an eighth of DeepSeek-V3
+    "rank 512, 128 heads": (3, 1, 128, 300, 128, 512, 64, 128),
+    "rank 72": (3, 2, 5, 1500, 20, 72, 12, 40),
+    "rank 256, 40 queries": (3, 40, 8, 600, 64, 256, 32, 64),  # prefill in the latent space
+    "rank 512, 40 queries": (3, 40, 8, 600, 128, 512, 64, 128),
+    "rank 256, 200 queries": (3, 200, 8, 200, 64, 256, 32, 64),  # expanded: as in multi-head
+    "rank 512, 200 queries": (3, 200, 8, 330, 128, 512, 64, 128),
+    "rank 72, 200 queries": (3, 200, 3, 260, 20, 72, 12, 40),
+}
+MLA_OPTIONS = {  # what no length reaches is NaN
+    "plain": {},
+    "lengths": {"lengths": True},
+    "left padding": {"left_padding": True},
+    "both": {"lengths": True, "left_padding": True},
+    "pages": {"pages": 64},
+    "all": {"pages": 16, "left_padding": True},
+}
+RAGGED = tuple(MLA_OPTIONS)
+DECODE = ("rank 256", "rank 512", "rank 72")
+MORE = ("rank 256, 2 queries", "rank 512, 128 heads")
+LATENT = ("rank 256, 40 queries", "rank 512, 40 queries")
+EXPANDED = ("rank 256, 200 queries", "rank 512, 200 queries", "rank 72, 200 queries")
+
+MLA = Operation(
+    module="latent",
+    package="mla",
+    shapes=MLA_SHAPES,
+    options=MLA_OPTIONS,
+    rows=(
+        Row(("absorbed",), ("float64",), ("tiny",), RAGGED, ("",), ANYWHERE),
+        Row(("reference", "absorbed", "mla"), DTYPES, ("tiny",), RAGGED, ("",), ANYWHERE),
+        Row(("decode",), DTYPES, DECODE, RAGGED, ("",), gradients=False),
+        Row(("decode", "mla"), DTYPES, MORE, ("plain", "all"), ("",), gradients=False),
+        Row(("prefill",), DTYPES, LATENT, ("plain", "both", "all"), ("",), gradients=False),
+        Row(("prefill",), DTYPES, EXPANDED, ("plain", "both", "all"), ("",)),
+        Row(("mla",), DTYPES, EXPANDED, ("all",), ("",)),
+    ),
+)
+
+OPERATIONS = {"wkv5": WKV5, "wkv6": WKV6, "wkv6_step": STEP, "mla": MLA}
+
+
+def table(only=()):
+    """Every `Case` whose name has one of the patterns in it ("wkv6*raw"), all where none is given.
+
+    A combination that stands in two rows is one case.
+    """
+    found = {}
+    for operation, entry in OPERATIONS.items():
+        for row in entry.rows:
+            parts = (row.methods, row.dtypes, row.shapes, row.options, row.decays)
+            for combination in product(*parts):
+                case = Case(operation, *combination, row.needs, row.gradients)
+                if not only or any(fnmatch(case.name, f"*{pattern}*") for pattern in only):
+                    found.setdefault(case.name, case)
+    return list(found.values())
+
+
+def kernels_of(case):
+    """Cases with the same kernels to compile have the same key: one process takes them all."""
+    o = case.options
+    *_, K, V = case.sizes
+    makes = [o.get(name) for name in ("raw_decay", "packed", "w_dtype", "pages")]
+    in_numba = case.method in ("cuda", "wkv5") or K > 256
+    if in_numba:  # its options are made of copies in float32
+        makes = [case.dtype != "float32" and (o.get("raw_decay"), o.get("scale"))]
+    elif case.needs == HOPPER:
+        makes.append(o.get("scale"))
+    tiled = case.shape if case.needs == HOPPER or case.operation == "mla" else ""
+    return case.operation, in_numba, case.dtype, K, V, tiled, tuple(makes)
+
+
+def weight(case):
+    """Numbers in r or in q: what the memory and the time of a case grow with."""
+    if case.operation == "mla":
+        B, M, H, N, K, *_ = case.sizes
+        return B * H * (M * K + M * N)
+    B, T, H, K, _ = case.sizes
+    return B * T * H * K

@@ -1,0 +1,90 @@
+"""What the benchmark asks before it records a time: is this method right, with its options?
+
+A benchmark compares what it times with float64 on one input. This asks for the options beside it,
+with strong decays: a number of a method that is wrong for some of its users is not kept.
+"""
+
+import functools
+import json
+import os
+from dataclasses import replace
+
+from .cases import HOPPER, OPERATIONS, table
+from .judge import WRONG, look
+from .machine import SAME, machine
+
+VERIFIED = "RWKV_LESSONS_VERIFIED"  # a file that `verify --json FILE` wrote on this machine
+NOT_RECORDED = "not recorded, as verify has it wrong:"
+OPTIONS = ("plain", "all but packed", "all")
+SHAPES = {  # as few kernels as stand for the method; with gradients or without
+    "wkv5": ("small",),
+    "wkv6": ("many heads", "2^17 tokens", "2^20 tokens"),
+    "wkv6_step": ("many heads",),
+    "mla": ("rank 256", "rank 256, 200 queries"),
+}
+
+
+@functools.cache
+def problem(operation, method, dtype, gradients=True):
+    """Why a time of this method is not to be recorded, in a sentence; None if nothing is wrong.
+
+    A method that verify does not know, as a rung of a lesson or another package's, has no options.
+    Looks at some seconds of cases, once a process; at none where the file that the environment
+    variable RWKV_LESSONS_VERIFIED names holds what `verify` said of this machine and this code.
+    """
+    known = verified()
+    if known is not None:
+        same = (operation, method, dtype)
+        found = [x for x in known if (x["operation"], x["method"], x["dtype"]) == same]
+    else:
+        found = [look(case).as_dict() for case in _cases(operation, method, dtype, gradients)]
+    wrong = [_said(x) for x in found if x["verdict"] == WRONG]
+    if not wrong:
+        return None
+    more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+    return f"{NOT_RECORDED} {wrong[0]}{more}"
+
+
+def _said(result):
+    """A wrong result in a few words."""
+    error = f"{result['error']:.1e}" if "error" in result else "not a number"
+    worst = f"{result.get('worst')} {error}"
+    return f"{result['name']}: {result.get('reason') or worst}"
+
+
+def _cases(operation, method, dtype, gradients):
+    if operation not in OPERATIONS:
+        return []
+    here = [c for c in table() if (c.operation, c.method, c.dtype) == (operation, method, dtype)]
+    hopper = is_hopper()
+    shapes = SHAPES.get(operation, ())
+    few = [
+        replace(c, gradients=c.gradients and gradients)
+        for c in here
+        if c.shape in shapes and c.option in OPTIONS and c.decay in ("strong", "")
+        and (hopper or c.needs != HOPPER) and (gradients or "2^20" not in c.shape)
+    ]  # fmt: skip
+    return few or here[:2]
+
+
+def is_hopper():
+    import torch
+
+    return torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
+
+
+@functools.cache
+def verified():
+    """The cases of the file that the environment names, if they hold here; else None."""
+    file = os.environ.get(VERIFIED)
+    if not file:
+        return None
+    with open(file, encoding="utf-8") as opened:
+        data = json.load(opened)
+    here = machine()
+    differs = [name for name in SAME if data["machine"][name] != here[name]]
+    if differs:
+        raise ValueError(f"{VERIFIED}={file} is of another {', '.join(differs)}: verify again")
+    if data["only"]:
+        raise ValueError(f"{VERIFIED}={file} is of some cases only: verify without --only")
+    return data["cases"]

@@ -1,0 +1,105 @@
+"""Latent attention: a ragged cache, in pages if asked for, with NaN in slots nobody may see."""
+
+import zlib
+from importlib import import_module
+
+import torch
+
+from . import limits
+
+OUTSIDE = 2147480000  # in a block table where no page is needed
+NAMES = ("dq", "dq_rope", "dlatent", "dk_rope", "dw_k", "dw_v")
+
+
+def problem(case, device):
+    return Latent(case, device)
+
+
+class Latent:
+    """One call. `results()` by the method, `expected()` by the definition in float64."""
+
+    def __init__(self, case, device):
+        self.case, options = case, case.options
+        seed = zlib.crc32(f"mla {case.sizes} {case.option}".encode())
+        g = torch.Generator(device).manual_seed(seed)
+        B, M, H, N, K, R, P, V = case.sizes
+        dtype = getattr(torch, case.dtype)
+
+        def normal(*sizes, size=1.0):
+            return (size * torch.randn(*sizes, generator=g, device=device)).to(dtype)
+
+        q, q_rope, cache = normal(B, M, H, K), normal(B, M, H, P), normal(B, N, R + P)
+        weight = normal(H, K + V, R, size=R**-0.5)  # both parts of one, as models keep them
+        end = torch.tensor([N, min(M + 1, N), N // 2], device=device)[:B]
+        start = torch.tensor([0, 3, max(N // 2 - M, 0)], device=device)[:B]
+        self.call = {"scale": (K + P) ** -0.5}
+        n, empty = torch.arange(N, device=device), torch.zeros(B, N, dtype=bool, device=device)
+        if "lengths" in options or "pages" in options:
+            self.call["lengths"] = end
+            empty |= n >= end[:, None]
+        if "left_padding" in options:
+            self.call["left_padding"] = start
+            empty |= n < start[:, None]
+        cache = cache.masked_fill(empty[..., None], torch.nan)
+        if "pages" in options:
+            cache, self.call["block_table"] = _in_pages(cache, end, options["pages"], g)
+        latent, k_rope = cache[..., :R], cache[..., R:]
+        self.inputs = (q, q_rope, latent, k_rope, weight[:, :K], weight[:, K:])
+        self.do, self.dlse = normal(B, M, H, V), normal(B, M, H).float()
+
+    def results(self):
+        package = import_module("rwkv_lessons.mla")
+        method = package.METHODS.get(self.case.method) or getattr(package, self.case.method)
+        with torch.no_grad():
+            o, lse = method(*self.inputs, **self.call)
+        found = {"o": o, "lse": lse}
+        if self.case.gradients:
+            again = self._with_gradients(method, self.inputs)
+            found |= {f"{x} in training" if x in found else x: y for x, y in again.items()}
+        return found
+
+    def expected(self):
+        method = import_module("rwkv_lessons.mla").METHODS["reference"]
+        given = [x.double() for x in self.inputs]
+        if self.case.gradients:
+            yield 0, self._with_gradients(method, given)
+        else:
+            yield 0, dict(zip(("o", "lse"), method(*given, **self.call), strict=True))
+
+    def _with_gradients(self, method, inputs):
+        leaves = [x.detach().requires_grad_() for x in inputs]
+        with torch.enable_grad():
+            o, lse = method(*leaves, **self.call)
+            # Rows that see nothing have -inf, of which there is no gradient.
+            seen = torch.where(lse > -torch.inf, lse, 0)
+            loss = (o.double() * self.do).sum() + (seen.double() * self.dlse).sum()
+            found = torch.autograd.grad(loss, leaves, materialize_grads=True)
+        return {"o": o.detach(), "lse": lse.detach()} | dict(zip(NAMES, found, strict=True))
+
+    def errors(self, name, got, part, want):
+        """Of each sequence, or head of a weight, ‖got − want‖ / ‖want‖; of lse the largest."""
+        got = got.double()
+        if name == "lse":
+            here = want > -torch.inf
+            if not torch.equal(got > -torch.inf, here):
+                return torch.tensor(torch.inf), 1
+            off = (got - want)[here].abs() / want[here].abs().clamp_min(1)
+            return off.max() if off.numel() else torch.zeros(()), want.numel()
+        rows = want.flatten(1)
+        return limits.relative((got - want).flatten(1), rows), rows.shape[1]
+
+    def limit(self, name):
+        return limits.limit(limits.MLA, self.case.dtype, name)
+
+
+def _in_pages(cache, end, size, g):
+    """The rows of a cache `[B, N, …]` in shuffled pages, three more than needed, and the table."""
+    B, N, width = cache.shape
+    count = -(-N // size)
+    rows = cache.new_full((B, count * size, width), torch.nan)
+    rows[:, :N] = cache
+    order = torch.randperm(B * count + 3, generator=g, device=cache.device)[: B * count]
+    pages = cache.new_full((B * count + 3, size, width), torch.nan)
+    pages[order] = rows.view(B * count, size, width)
+    unused = torch.arange(count, device=cache.device) * size >= end[:, None]
+    return pages, order.view(B, count).masked_fill(unused, OUTSIDE).int()

@@ -1,0 +1,121 @@
+"""Many cases at the same time: compiling takes most of the time, and a processor core each.
+
+A wrong kernel may write where it must not, after which its process can use the GPU no more; or it
+may never end. So each process is watched, and one that crashes or says nothing is replaced.
+"""
+
+import multiprocessing
+import os
+import queue
+import threading
+from itertools import groupby
+
+from .cases import kernels_of, weight
+from .judge import UNSEEN, WRONG, Result, look
+
+PATIENCE_S = 120  # for one case, its compiling included
+LARGE = 2**25  # numbers in r: such cases take some 7 GB with float64,
+AT_ONCE = 3  # and so many go at the same time
+IMPORTED = [f"rwkv_lessons.{name}" for name in ("verify.pool", "wkv5", "wkv6", "mla")]
+IMPORTED += ["torch._inductor.config"]  # what torch's deterministic mode looks at
+MOST = 16  # processes: each has a context of half a GB on the GPU
+
+
+def processes_for(cases):
+    """As many as there are cores for this process, and kinds of kernels."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, min(cores, MOST, len({kernels_of(case) for case in cases})))
+
+
+def examine(cases, processes=None, patience=PATIENCE_S, start="forkserver"):
+    """Yields the `Result` of each case, as they come; those short of memory last, one by one."""
+    groups, results = queue.SimpleQueue(), queue.SimpleQueue()
+    ordered = sorted(cases, key=lambda case: str(kernels_of(case)))
+    batches = [list(group) for _, group in groupby(ordered, kernels_of)]
+    # numba's kernels first, as they compile one after the other; then the largest.
+    batches.sort(key=lambda batch: (batch[0].method != "cuda", -sum(map(weight, batch))))
+    for batch in batches:
+        groups.put(batch)
+    processes = min(processes or processes_for(cases), max(1, len(batches)))
+    large = threading.Semaphore(AT_ONCE)
+    context = multiprocessing.get_context(start if hasattr(os, "fork") else "spawn")
+    if context.get_start_method() == "forkserver":  # they import once for all
+        context.set_forkserver_preload(IMPORTED)
+    threads = [
+        threading.Thread(
+            target=_drive, args=(context, groups, results, patience, large), daemon=True
+        )
+        for _ in range(processes)
+    ]
+    for thread in threads:
+        thread.start()
+    again, left = [], len(cases)
+    while left:
+        result = results.get()
+        left -= 1
+        if result.verdict == UNSEEN and processes > 1:  # others were using the GPU, too
+            again.append(result.case)
+        else:
+            yield result
+    for thread in threads:
+        thread.join()
+    if again:
+        yield from examine(again, 1, patience, start)
+
+
+def _drive(context, groups, results, patience, large):
+    """Takes batches until there are none, and has a process look at their cases."""
+    worker = None
+    while True:
+        try:
+            batch = groups.get_nowait()
+        except queue.Empty:
+            break
+        for case in batch:
+            worker = worker or Worker(context)
+            with large if weight(case) >= LARGE else threading.Lock():
+                result = worker.look(case, patience)
+            results.put(result)
+            if result.crashed:
+                worker.end()
+                worker = None
+    if worker:
+        worker.end()
+
+
+class Worker:
+    """A process that looks at one case after the other."""
+
+    def __init__(self, context):
+        self.here, there = context.Pipe()
+        self.process = context.Process(target=_serve, args=(there,), daemon=True)
+        self.process.start()
+        there.close()
+
+    def look(self, case, patience):
+        try:
+            self.here.send(case)
+            if self.here.poll(patience):
+                return self.here.recv()
+            reason = f"no answer after {patience} s"
+        except (EOFError, OSError):
+            self.process.join(5)
+            reason = f"its process ended, exit status {self.process.exitcode}"
+        return Result(case, WRONG, reason=reason, crashed=True)
+
+    def end(self):
+        self.process.kill()
+        self.process.join()
+        self.here.close()
+
+
+def _serve(cases):
+    import torch
+
+    torch.set_num_threads(1)
+    while True:
+        try:
+            case = cases.recv()
+        except EOFError:
+            return
+        cases.send(look(case))
