@@ -85,3 +85,12 @@ def test_a_smaller_sm_holds_fewer_warps():
     assert occupancy(64, 256, arch="sm_90").blocks_per_sm == 4
     assert occupancy(32, 256, arch="sm_90").blocks_per_sm == 8
     assert occupancy(32, 256, arch="sm_89").blocks_per_sm == 6
+
+
+def test_host_code_leaves_a_kernels_fingerprint_alone():
+    """What launches a kernel is recorded as arguments; a table is not stale for its wording."""
+    kernel = "rwkv_lessons/wkv6/chunked.py::wkv6_chunked_fwd_kernel"
+    with_host = source.fingerprint(kernel)
+    assert source.fingerprint(kernel, statements=False) != with_host
+    reached = {name for _, name in source._reached([kernel], statements=False)}
+    assert {"product", "FITS_TO_END", "segment_state"} <= reached and "tile_for" not in reached

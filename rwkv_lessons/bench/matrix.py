@@ -104,8 +104,11 @@ def digest(launch, architecture):
 
 
 def fingerprint(kernel):
-    """Of its code and of all that this calls; numba's are made by a function around them."""
-    return source.fingerprint("::".join(place_of(kernel)))
+    """Of its code and of all that this calls; numba's are made by a function around them.
+
+    Not of what launches it: a launch is part of the digest as it was recorded.
+    """
+    return source.fingerprint("::".join(place_of(kernel)), statements=False)
 
 
 def name_of(kernel):
