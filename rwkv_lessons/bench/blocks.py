@@ -251,7 +251,7 @@ BLOCKS |= {
         "mla-prefill", LETTERS["mla-prefill"], lambda row: f"{row.median_ms:.3f}", "Milliseconds. "
     ),
     "mla-generate": by_shape_block(
-        "mla-generate", "texts, tokens in, tokens out", _tokens_per_s, "Tokens out per second. "
+        "mla-generate", "sequences, tokens in, tokens out", _tokens_per_s, "Tokens out per second. "
     ),
 }
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from rwkv_lessons.bench.record import RECORDS, load, path
 from rwkv_lessons.bench.source import fingerprint, kernel_code
-from rwkv_lessons.verify.machine import machine
 
 NAME = "gpu-tests"
 COMMAND = "make test-gpu"
@@ -22,6 +21,8 @@ def save(stats, seconds, here=None, folder=None):
         here: what `verify.machine.machine` says, if not this machine's.
         folder: of records, if not this project's own: <folder>/<gpu>/gpu-tests.json.
     """
+    from rwkv_lessons.verify.machine import machine  # imports torch, which the table does not need
+
     here = here or machine()
     counts = {name: sum(len(stats.get(x, ())) for x in kinds) for name, kinds in OUTCOMES.items()}
     failures = {report.nodeid for x in OUTCOMES["failed"] for report in stats.get(x, ())}

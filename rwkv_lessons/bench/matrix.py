@@ -14,8 +14,6 @@ import io
 import json
 import multiprocessing
 import re
-import subprocess
-import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -149,9 +147,20 @@ def resources(log, shared):
     return [max(numbers(r"Used (\d+) registers")), spills, shared]
 
 
+@contextlib.contextmanager
+def log_of_ptxas():
+    """What ptxas says meanwhile."""
+    from triton import knobs
+
+    printed = io.StringIO()
+    with knobs.compilation.scope(), knobs.nvidia.scope(), contextlib.redirect_stdout(printed):
+        knobs.compilation.always_compile = True  # a cached kernel comes without the log
+        knobs.nvidia.dump_ptxas_log = True
+        yield printed
+
+
 def in_triton(launch, architecture):
     import triton
-    from triton import knobs
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
     from triton.experimental.gluon._runtime import GluonASTSource, GluonJITFunction
@@ -160,25 +169,27 @@ def in_triton(launch, architecture):
 
     kernel, signature, constants, options, attributes = launch
     kind = GluonASTSource if isinstance(kernel, GluonJITFunction) else ASTSource
-    target = GPUTarget("cuda", int(architecture.removeprefix("sm_")), 32)
-    printed = io.StringIO()
-    with knobs.compilation.scope(), knobs.nvidia.scope(), contextlib.redirect_stdout(printed):
-        knobs.compilation.always_compile = True  # a cached kernel comes without the log
-        knobs.nvidia.dump_ptxas_log = True
+    target = GPUTarget("cuda", number_of(architecture), 32)
+    with log_of_ptxas() as printed:
         made = kind(kernel, signature, constants, attributes)
         made = triton.compile(made, target=own_target(target), options=options.__dict__)
     return printed.getvalue(), made.metadata.shared, made.asm["ptx"]
 
 
 def assembled(ptx, architecture):
-    """The assembler's log, with the options that it is given here."""
-    options = ["-lineinfo", "-v", f"--gpu-name={architecture}"]
-    found = assembler(int(architecture.removeprefix("sm_")))
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "kernel.ptx"
-        file.write_text(ptx)
-        command = [found.path, *options, str(file), "-o", f"{file}.o"]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stderr
+    """What the assembler says of PTX, with the options that it is given for every kernel."""
+    from triton.backends.nvidia.compiler import CUDAOptions
+
+    from rwkv_lessons.compile_triton import assemble
+
+    capability = number_of(architecture)
+    with log_of_ptxas() as printed:
+        assemble(ptx, CUDAOptions(), capability, assembler(capability))
+    return printed.getvalue()
+
+
+def number_of(architecture):
+    return int(architecture.removeprefix("sm_"))
 
 
 def in_numba(launch, architecture):
@@ -187,7 +198,7 @@ def in_numba(launch, architecture):
     from numba import cuda
 
     kernel, signature, threads, _ = launch
-    capability = divmod(int(architecture.removeprefix("sm_")), 10)
+    capability = divmod(number_of(architecture), 10)
     ptx, _ = cuda.compile_ptx(kernel.py_func, signature, cc=capability, launch_bounds=(threads, 1))
     options = LinkerOptions(arch=architecture, verbose=True)
     linker = Linker(ObjectCode.from_ptx(ptx.encode()), options=options)

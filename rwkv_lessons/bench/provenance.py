@@ -23,30 +23,42 @@ def provenance(commit=None):
     Raises:
         ValueError: the commit is neither given, nor in the environment, nor known to git.
     """
-    commit = commit or os.environ.get(COMMIT) or _output("git", "describe", "--always", "--dirty")
+    commit = commit_of_files(commit)
     if not commit:
         raise ValueError(f"commit is unknown here: give --commit, or set {COMMIT}")
     return Provenance(
         card=torch.cuda.get_device_name(),
-        driver=_output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "-i=0")
-        or "unknown",
+        driver=driver() or "unknown",
         cuda=torch.version.cuda,
         date=datetime.date.today().isoformat(),
         commit=commit,
         command=f"python -m rwkv_lessons.bench {shlex.join(sys.argv[1:])}",
         timing=TIMING,
-        python=platform.python_version(),
+        python=platform.pythonversion_of(),
         torch=torch.__version__.split("+")[0],
-        triton=_version("triton"),
-        numba=_version("numba"),
-        numba_cuda=_version("numba-cuda"),
+        triton=version_of("triton"),
+        numba=version_of("numba"),
+        numba_cuda=version_of("numba-cuda"),
         **assemblers(),
     )
 
 
+def commit_of_files(given=None):
+    """The commit that is given, or the environment's, or git's; None if nobody knows."""
+    return given or os.environ.get(COMMIT) or output_of("git", "describe", "--always", "--dirty")
+
+
+def driver():
+    """The NVIDIA driver's version, or None."""
+    return output_of("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "-i=0")
+
+
 def assemblers():
-    """The versions of what makes machine code: {field of `Provenance`: "12.9.86"}."""
-    major, minor = torch.cuda.get_device_capability()
+    """The versions of what makes machine code: {field of `Provenance`: "12.9.86"}.
+
+    For the GPU that is here, or an H200.
+    """
+    major, minor = torch.cuda.get_device_capability() if torch.cuda.is_available() else (9, 0)
     found = {}
     try:
         from rwkv_lessons.assembler import assembler, triton_assembler
@@ -65,14 +77,15 @@ def assemblers():
     return found
 
 
-def _version(distribution):
+def version_of(distribution):
+    """The installed release of a package, or None."""
     try:
         return version(distribution)
     except PackageNotFoundError:
         return None
 
 
-def _output(*command):
+def output_of(*command):
     """What `command` prints, or None if it is not there or fails."""
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)

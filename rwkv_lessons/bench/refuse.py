@@ -11,7 +11,7 @@ MLA = {"kernel": "prefill", "prefill absorbed": "prefill", "latent": "mla", "lat
 
 
 def refused(name, row):
-    """`row` of record `name`, or the reason in the place of its time where verify has it wrong."""
+    """`row` of record `name`, or the reason instead of its time where verify has it wrong."""
     if row.problem:
         return row
     operation, method = _verified_as(name, row.method)
