@@ -3,9 +3,9 @@
 import itertools
 import math
 
-import numpy as np
 import pytest
 import torch
+from bfloat16_on_cpu import round_bfloat16
 from gluon_on_cpu import on_cpu
 from registers_on_cpu import Mistake
 from test_wkv6 import DECAYS, make, near
@@ -37,29 +37,15 @@ def launched(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def bfloat16(monkeypatch):
-    """Triton's interpreter takes the bits of bfloat16 for an integer, and rounds 1.999 to 1."""
-    builder = interpreter.InterpreterBuilder
-    convert, cast, dot = interpreter._convert_float, builder.cast_impl, builder.create_dot
-
-    def rounded(x, one, other, mode):
-        if (one, other) != (tl.float32, tl.bfloat16):
-            return convert(x, one, other, mode).reshape(x.shape)
-        x = torch.from_numpy(np.ascontiguousarray(x)).bfloat16()
-        return x.view(torch.int16).numpy().view(np.uint16)
-
-    def through_float32(self, x, dtype):
-        kinds = (x.dtype.scalar, dtype.scalar)
-        if tl.bfloat16 in kinds and tl.float32 not in kinds:
-            x = cast(self, x, tl.float32)
-        return cast(self, x, dtype)
+    """The products of bfloat16 tiles, which the interpreter would multiply as integers."""
+    builder, cast = interpreter.InterpreterBuilder, round_bfloat16(monkeypatch)
+    dot = builder.create_dot
 
     def product(self, *factors_and_more):
         *factors, b_sum, precision, imprecise = factors_and_more
-        factors = [through_float32(self, x, tl.float32) for x in factors]
+        factors = [cast(self, x, tl.float32) for x in factors]
         return dot(self, *factors, b_sum, precision, imprecise)
 
-    monkeypatch.setattr(interpreter, "_convert_float", rounded)
-    monkeypatch.setattr(builder, "cast_impl", through_float32)
     monkeypatch.setattr(builder, "create_dot", product)
 
 

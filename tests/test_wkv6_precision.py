@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from bfloat16_on_cpu import round_bfloat16
 from test_wkv6_chunked_gradients import draw, expected
 from test_wkv6_recurrent import interpreted
 from triton import language as tl
@@ -26,23 +27,10 @@ STATE = 1e-5
 @pytest.fixture(autouse=True)
 def tensor_core(monkeypatch):
     """Products as a GPU computes them: TF32 cuts factors off to 11 bits; bfloat16 is rounded."""
-    builder = interpreter.InterpreterBuilder
-    convert, cast = interpreter._convert_float, builder.cast_impl
-
-    def rounded(x, one, other, mode):
-        if (one, other) != (tl.float32, tl.bfloat16):
-            return convert(x, one, other, mode).reshape(x.shape)
-        x = torch.from_numpy(np.ascontiguousarray(x)).bfloat16()
-        return x.view(torch.int16).numpy().view(np.uint16)
-
-    def through_float32(self, x, dtype):
-        kinds = (x.dtype.scalar, dtype.scalar)
-        if tl.bfloat16 in kinds and tl.float32 not in kinds:
-            x = cast(self, x, tl.float32)
-        return cast(self, x, dtype)
+    builder, cast = interpreter.InterpreterBuilder, round_bfloat16(monkeypatch)
 
     def from_whole(self, x, dtype):
-        return through_float32(self, cast(self, x, tl.float32), dtype)
+        return cast(self, cast(self, x, tl.float32), dtype)
 
     def dot(self, a, b, d, precision, *_):
         x, y = (cast(self, z, tl.float32).data for z in (a, b))
@@ -53,8 +41,6 @@ def tensor_core(monkeypatch):
             )
         return interpreter.TensorHandle(x @ y + d.data, d.dtype.scalar)
 
-    monkeypatch.setattr(interpreter, "_convert_float", rounded)
-    monkeypatch.setattr(builder, "cast_impl", through_float32)
     monkeypatch.setattr(builder, "create_dot", dot)
     for name in ("create_ui_to_fp", "create_si_to_fp"):
         monkeypatch.setattr(builder, name, from_whole)
