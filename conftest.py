@@ -98,7 +98,7 @@ def _has_gpu():
 
 def _solve(item, cell):
     """The exercise's solution in place of its stub; its check must then pass."""
-    from rwkv_lessons.lab import exercises
+    from rwkv_lessons.lab.course import exercises
 
     if id := cell.metadata.get("exercise"):
         cell.source = exercises.solved(id)

@@ -5,9 +5,9 @@ import torch
 from numba import njit
 from numba.core.errors import NumbaError
 
-from rwkv_lessons.lab.check import FAILED, PASSED, Row
-from rwkv_lessons.lab.evidence import Difference, compare, function_answer, wkv5_case
-from rwkv_lessons.lab.exercises import Exercise
+from rwkv_lessons.lab.course.check import FAILED, PASSED, Row
+from rwkv_lessons.lab.evidence.cuda import Difference, compare, function_answer, wkv5_case
+from rwkv_lessons.lab.course.exercises import Exercise
 from rwkv_lessons.lab.hints import HINTS
 
 

@@ -7,21 +7,12 @@ import torch
 import triton
 import triton.language as tl
 
-from rwkv_lessons.lab.evidence import ATOMICS, at_least, at_most
-from rwkv_lessons.lab.evidence_triton import (
-    Case,
-    answer,
-    dots,
-    gpu,
-    machine_code,
-    reads,
-    traffic,
-    writes,
-)
-from rwkv_lessons.lab.evidence_wkv6 import problem
-from rwkv_lessons.lab.evidence_wkv6_triton import Size, wkv6_launch
-from rwkv_lessons.lab.exercises import Exercise
-from rwkv_lessons.launch import ceil_div
+from rwkv_lessons.lab.evidence.cuda import ATOMICS, at_least, at_most
+from rwkv_lessons.lab.evidence.triton import Case, answer, dots, gpu, machine_code, reads, traffic, writes
+from rwkv_lessons.lab.evidence.wkv6 import problem
+from rwkv_lessons.lab.evidence.wkv6_triton import Size, wkv6_launch
+from rwkv_lessons.lab.course.exercises import Exercise
+from rwkv_lessons.runtime.launch_numba import ceil_div
 
 
 @triton.jit
@@ -174,7 +165,7 @@ def sweeping(size, BT=16, **more):
 
 def all_gradients(one, two, size, BT):
     """What `gradients` computes, in the interpreter: each kernel on what those before it wrote."""
-    from rwkv_lessons.lab.launches import results
+    from rwkv_lessons.lab.simulator.triton.launches import results
 
     kept = results(one, keeping(size, BT))["before"]
     second = sweeping(size, BT)

@@ -4,12 +4,12 @@ import torch
 import triton
 import triton.language as tl
 
-from rwkv_lessons.lab.evidence import at_least, function_answer
-from rwkv_lessons.lab.evidence_mla import Case, Sizes, nothing_larger
-from rwkv_lessons.lab.evidence_mla_triton import mla_launch, triton_kernel
-from rwkv_lessons.lab.evidence_triton import no_spills, reads, writes
-from rwkv_lessons.lab.exercises import Exercise
-from rwkv_lessons.launch import ceil_div
+from rwkv_lessons.lab.evidence.cuda import at_least, function_answer
+from rwkv_lessons.lab.evidence.mla import Case, Sizes, nothing_larger
+from rwkv_lessons.lab.evidence.mla_triton import mla_launch, triton_kernel
+from rwkv_lessons.lab.evidence.triton import no_spills, reads, writes
+from rwkv_lessons.lab.course.exercises import Exercise
+from rwkv_lessons.runtime.launch_numba import ceil_div
 
 
 def online(s, latent, BN):

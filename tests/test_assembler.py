@@ -14,11 +14,11 @@ import triton.language as tl  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from rwkv_lessons import assembler as choosing  # noqa: E402
-from rwkv_lessons.assembler import Assembler, WrongAssembler, assembler  # noqa: E402
-from rwkv_lessons.compile_triton import assemble, assembled, own_target  # noqa: E402
-from rwkv_lessons.lab import cubin_triton  # noqa: E402
-from rwkv_lessons.lab.cubin import plain  # noqa: E402
+from rwkv_lessons.runtime import assembler as choosing  # noqa: E402
+from rwkv_lessons.runtime.assembler import Assembler, WrongAssembler, assembler  # noqa: E402
+from rwkv_lessons.runtime.compile_triton import assemble, assembled, own_target  # noqa: E402
+from rwkv_lessons.lab.machine_code import from_triton as cubin_triton  # noqa: E402
+from rwkv_lessons.lab.machine_code.cubin import plain  # noqa: E402
 
 SM_90 = GPUTarget("cuda", 90, 32)
 
@@ -129,7 +129,7 @@ def test_the_ptx_is_of_a_version_that_the_assembler_knows(monkeypatch, tmp_path)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     chosen = assembler()
     old = choosing.triton_assembler()
-    monkeypatch.setattr("rwkv_lessons.compile_triton.assembler", lambda capability: old)
+    monkeypatch.setattr("rwkv_lessons.runtime.compile_triton.assembler", lambda capability: old)
     monkeypatch.setenv("TRITON_PTXAS_PATH", chosen.path)
     assert chosen.release > old.release
     made = compile(triton.JITFunction(double), own_target(SM_90))
@@ -188,7 +188,7 @@ def test_ptxas_says_what_it_did_not_like():
 
 def test_the_lab_shows_the_machine_code_that_is_launched():
     """A library kernel is assembled as its launch is, a lesson's by Triton's own ptxas."""
-    from rwkv_lessons.wkv6.segments import wkv6_segments_kernel
+    from rwkv_lessons.wkv6.chunked.segments import wkv6_segments_kernel
 
     assert cubin_triton._target("sm_90", plain(wkv6_segments_kernel)) == own_target(SM_90)
     assert cubin_triton._target("sm_90", double) == SM_90

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from rwkv_lessons.lab.assembly import ARCHITECTURES, CompileError, assembly, available
+from rwkv_lessons.lab.machine_code.assembly import ARCHITECTURES, CompileError, assembly, available
 
 if available():
     pytest.skip(available(), allow_module_level=True)
 
 from numba import cuda, float32, int64
 
-from rwkv_lessons.launch import load4, store4
+from rwkv_lessons.runtime.launch_numba import load4, store4
 
 X1, X2 = float32[::1], float32[:, ::1]
 N = 64
@@ -225,7 +225,7 @@ def test_bad_input():
 
 
 def test_started_counts_up_to_the_first_of_a_kind():
-    from rwkv_lessons.lab.assembly import Assembly
+    from rwkv_lessons.lab.machine_code.assembly import Assembly
 
     sass = (
         "MOV R1, R2\n@P0 LDG.E.128 R4, [R2]\nLDG.E R8, [R2]\nFFMA R1, R4, R5, R6\nLDG.E R9, [R2]\n"

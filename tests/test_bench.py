@@ -7,15 +7,18 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from rwkv_lessons.bench import ceilings, methods, peers, timing
+from rwkv_lessons.bench.commands import ceilings
+from rwkv_lessons.bench import methods, peers, timing
 from rwkv_lessons.bench.__main__ import main
 from rwkv_lessons.bench.measure import in_float64, make_inputs, measure
 from rwkv_lessons.bench.methods import Method
-from rwkv_lessons.bench.roofline import floor_seconds
-from rwkv_lessons.bench.rungs import BLOCKS, LADDERS
-from rwkv_lessons.bench.shapes import BACKWARD, SHAPES, TRITON, operation_of, work
-from rwkv_lessons.bench.source import fingerprint
-from rwkv_lessons.lab import assembly, interpreter, trace
+from rwkv_lessons.records.rates import floor_seconds
+from rwkv_lessons.ladders import BLOCKS, LADDERS
+from rwkv_lessons.operations import BACKWARD, SHAPES, TRITON, operation_of, work
+from rwkv_lessons.records.fingerprint import fingerprint
+from rwkv_lessons.lab.machine_code import assembly
+from rwkv_lessons.lab.simulator.triton import run as interpreter
+from rwkv_lessons.lab.simulator.cuda import trace
 
 CPU = torch.device("cpu")
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")

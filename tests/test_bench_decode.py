@@ -7,12 +7,13 @@ from types import ModuleType
 import pytest
 import torch
 
-from rwkv_lessons.bench import decode, first, methods, peers
+from rwkv_lessons.bench.commands import wkv6_decode as decode, first_call as first
+from rwkv_lessons.bench import methods, peers
 from rwkv_lessons.bench.__main__ import main
 from rwkv_lessons.bench.measure import in_float64, make_inputs, measure
 from rwkv_lessons.bench.methods import Method
-from rwkv_lessons.bench.shapes import DECODE, SHAPES, work
-from rwkv_lessons.bench.source import files_of
+from rwkv_lessons.operations import DECODE, SHAPES, work
+from rwkv_lessons.records.fingerprint import files_of
 from rwkv_lessons.interop import fla
 from rwkv_lessons.wkv6 import METHODS, wkv6_step
 

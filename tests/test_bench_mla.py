@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from rwkv_lessons.bench import mla, mla_ladder, mla_prefill
+from rwkv_lessons.bench.commands import mla_decode as mla, mla_ladder, mla_prefill
 from rwkv_lessons.bench.__main__ import main
 from rwkv_lessons.bench.measure import relative_error
-from rwkv_lessons.bench.shapes import work
+from rwkv_lessons.operations import work
 
 
 def test_the_cache_is_most_of_the_bytes():

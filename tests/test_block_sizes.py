@@ -2,11 +2,11 @@
 
 import pytest
 
-from rwkv_lessons.bench.record import Provenance, Record, Row, save
-from rwkv_lessons.lab.block_sizes import places, sweep, sweep_gain
-from rwkv_lessons.lab.exercises import solutions
-from rwkv_lessons.lab.occupancy import occupancy
-from rwkv_lessons.lab.tiles import tiles
+from rwkv_lessons.records.schema import Provenance, Record, Row, save
+from rwkv_lessons.lab.pictures.block_sizes import places, sweep, sweep_gain
+from rwkv_lessons.lab.course.exercises import solutions
+from rwkv_lessons.lab.machine_code.occupancy import occupancy
+from rwkv_lessons.lab.pictures.tiles import tiles
 
 SHAPE = (8, 4096, 64, 64)
 

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from rwkv_lessons.inputs import rwkv6_inputs
-from rwkv_lessons.lab import chunks, exercises
-from rwkv_lessons.lab.evidence_chunks import Chunk, count, exact_scores, given
+from rwkv_lessons.lab.pictures import chunks
+from rwkv_lessons.lab.course import exercises
+from rwkv_lessons.lab.evidence.chunks import Chunk, count, exact_scores, given
 from rwkv_lessons.wkv6.reference import wkv6_reference
 
 STEM = "14_chunks_by_hand"
@@ -72,7 +73,7 @@ def test_both_kernels_of_lesson_16_give_autograds_gradients():
 
 def test_lesson_15_goes_on_from_the_state_that_it_left():
     pytest.importorskip("triton")
-    from rwkv_lessons.lab import interpreter
+    from rwkv_lessons.lab.simulator.triton import run as interpreter
 
     module = exercises.solutions("15_the_chunked_kernel")
     whole = module.sized(module.Size((1, 13, 2, 8, 8)), BT=4)

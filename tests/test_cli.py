@@ -7,12 +7,12 @@ import pytest
 from nbclient.exceptions import CellExecutionError
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from rwkv_lessons.lab import cli, exercises, progress
+from rwkv_lessons.lab.course import cli, exercises, progress
 
 SOLUTION = '''
 """A lesson."""
-from rwkv_lessons.lab.check import FAILED, PASSED, Row
-from rwkv_lessons.lab.exercises import Exercise
+from rwkv_lessons.lab.course.check import FAILED, PASSED, Row
+from rwkv_lessons.lab.course.exercises import Exercise
 
 FACTOR = 2
 

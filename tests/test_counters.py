@@ -2,8 +2,8 @@
 
 import pytest
 
-from rwkv_lessons.lab import counters
-from rwkv_lessons.lab.records import record
+from rwkv_lessons.lab.machine_code import counters
+from rwkv_lessons.records.lookup import record
 
 CSV = """==PROF== Connected to process 1
 "ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value"

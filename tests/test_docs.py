@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 
 from rwkv_lessons import wkv6
-from rwkv_lessons.bench import blocks, gpu_tests, readme
-from rwkv_lessons.bench.record import RECORDS, Provenance, Record, Row, save
-from rwkv_lessons.bench.record_all import PLANS
-from rwkv_lessons.bench.rungs import LADDERS
-from rwkv_lessons.bench.source import ROOT
-from rwkv_lessons.lab import ladder
+from rwkv_lessons.report import tables as blocks, write as readme
+from rwkv_lessons.bench import gpu_tests
+from rwkv_lessons.records.schema import RECORDS, Provenance, Record, Row, save
+from rwkv_lessons.bench.commands.record_all import PLANS
+from rwkv_lessons.ladders import LADDERS
+from rwkv_lessons.records.fingerprint import ROOT
+from rwkv_lessons.lab.pictures import ladder
 
 PAGE = "# Title\n\n<!-- BEGIN wkv5-ladder -->\n<!-- END wkv5-ladder -->\n\nProse.\n"
 CARD = "NVIDIA H200"  # the tests' own numbers, in a folder of their own

@@ -11,8 +11,9 @@ import pytest
 import yaml
 from packaging.version import Version
 
-from rwkv_lessons.lab import cli, doctor, lock
-from rwkv_lessons.lab.exercises import ROOT
+from rwkv_lessons.lab.course import cli, doctor
+from rwkv_lessons.lab import lock
+from rwkv_lessons.lab.course.exercises import ROOT
 
 EXTRAS = ("lessons", "dev")
 INSTALL = "--constraint requirements.lock --editable .[lessons,dev]"
@@ -164,7 +165,7 @@ sys.modules.update(dict.fromkeys(["triton", "cuda", "numba_cuda"]))  # importing
 from numba import cuda
 assert cuda.implementation == "Built-in"
 from rwkv_lessons.lab import exercises, setup
-from rwkv_lessons.lab.check import evaluate
+from rwkv_lessons.lab.course.check import evaluate
 setup()
 kernels = [id for id in exercises.ids() if id[:2] in ("04", "05")]
 results = [evaluate(id, exercises.load(id).reference) for id in kernels]

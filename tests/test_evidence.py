@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from rwkv_lessons.lab import evidence, exercises
-from rwkv_lessons.lab.check import ABSENT, FAILED, check, evaluate
-from rwkv_lessons.lab.evidence import Difference, compare
-from rwkv_lessons.lab.evidence_wkv6 import parameters
+from rwkv_lessons.lab.evidence import cuda as evidence
+from rwkv_lessons.lab.course import exercises
+from rwkv_lessons.lab.course.check import ABSENT, FAILED, check, evaluate
+from rwkv_lessons.lab.evidence.cuda import Difference, compare
+from rwkv_lessons.lab.evidence.wkv6 import parameters
 
 KERNELS = [
     id
@@ -63,7 +64,7 @@ def test_compare_names_the_first_difference():
 
 
 def test_without_a_compiler_the_row_says_so(monkeypatch):
-    from rwkv_lessons.lab import assembly
+    from rwkv_lessons.lab.machine_code import assembly
 
     monkeypatch.setattr(assembly, "available", lambda kernel: "numba-cuda is not installed")
     exercise = exercises.load("04_drop_the_atomics.kernel")

@@ -7,10 +7,10 @@ import re
 import pytest
 import torch
 
-from rwkv_lessons.lab import evidence_triton as evidence
-from rwkv_lessons.lab import evidence_wkv6_triton as wkv6
-from rwkv_lessons.lab.assembly import available
-from rwkv_lessons.lab.exercises import Exercise, ids, load, solutions
+from rwkv_lessons.lab.evidence import triton as evidence
+from rwkv_lessons.lab.evidence import wkv6_triton as wkv6
+from rwkv_lessons.lab.machine_code.assembly import available
+from rwkv_lessons.lab.course.exercises import Exercise, ids, load, solutions
 from rwkv_lessons.wkv6.reference import wkv6_reference
 
 triton = pytest.importorskip("triton")

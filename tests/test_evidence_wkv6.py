@@ -5,10 +5,11 @@ import pytest
 import torch
 from numba import cuda
 
-from rwkv_lessons.lab import evidence_wkv6 as evidence
-from rwkv_lessons.lab import exercises, trace
-from rwkv_lessons.lab.check import evaluate
-from rwkv_lessons.lab.way_back import off, rms, running_difference, sweeps
+from rwkv_lessons.lab.evidence import wkv6 as evidence
+from rwkv_lessons.lab.course import exercises
+from rwkv_lessons.lab.simulator.cuda import trace
+from rwkv_lessons.lab.course.check import evaluate
+from rwkv_lessons.lab.pictures.backward import off, rms, running_difference, sweeps
 
 IDS = exercises.ids("08_decay_from_data") + exercises.ids("09_the_way_back")
 SHAPE = (2, 9, 2, 4)

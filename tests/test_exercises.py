@@ -4,14 +4,14 @@ import textwrap
 
 import pytest
 
-from rwkv_lessons.lab import exercises
-from rwkv_lessons.lab.check import FAILED, PASSED, Row, evaluate
-from rwkv_lessons.lab.exercises import Exercise
+from rwkv_lessons.lab.course import exercises
+from rwkv_lessons.lab.course.check import FAILED, PASSED, Row, evaluate
+from rwkv_lessons.lab.course.exercises import Exercise
 
 MODULE = '''
 """A lesson."""
-from rwkv_lessons.lab.evidence import function_answer
-from rwkv_lessons.lab.exercises import Exercise
+from rwkv_lessons.lab.evidence.cuda import function_answer
+from rwkv_lessons.lab.course.exercises import Exercise
 
 def double(x):
     """2·x"""
@@ -95,7 +95,7 @@ def test_unknown_exercises_are_named():
 
 
 def test_a_result_needs_evidence_that_passed():
-    from rwkv_lessons.lab.check import ABSENT, Result
+    from rwkv_lessons.lab.course.check import ABSENT, Result
 
     def result(*verdicts):
         return Result("x", tuple(Row("k", v) for v in verdicts), True, print)

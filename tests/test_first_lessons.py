@@ -8,10 +8,10 @@ import pytest
 import torch
 from numba import cuda
 
-from rwkv_lessons.bench.shapes import work
+from rwkv_lessons.operations import work
 from rwkv_lessons.inputs import rwkv5_inputs
-from rwkv_lessons.lab import exercises
-from rwkv_lessons.lab.check import evaluate
+from rwkv_lessons.lab.course import exercises
+from rwkv_lessons.lab.course.check import evaluate
 from rwkv_lessons.lab.wrong_answers import wrong_answer
 from rwkv_lessons.wkv5.reference import wkv5_reference
 

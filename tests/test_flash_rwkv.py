@@ -7,12 +7,7 @@ import pytest
 import torch
 
 from rwkv_lessons.interop import flash_rwkv
-from rwkv_lessons.interop.flash_rwkv import (
-    Rwkv5LinearAttention,
-    Rwkv6LinearAttention,
-    rwkv5_cuda_linear_attention,
-    rwkv6_cuda_linear_attention,
-)
+from rwkv_lessons.interop.flash_rwkv import Rwkv5LinearAttention, Rwkv6LinearAttention, rwkv5_cuda_linear_attention, rwkv6_cuda_linear_attention
 from rwkv_lessons.wkv6.options import log_decay
 
 CALLS = {5: rwkv5_cuda_linear_attention, 6: rwkv6_cuda_linear_attention}

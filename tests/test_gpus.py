@@ -6,16 +6,17 @@ import sys
 
 import pytest
 
-from rwkv_lessons.bench import source
-from rwkv_lessons.devices import H200, KIB, LIMITS, gpu_like
-from rwkv_lessons.lab.occupancy import occupancy
+from rwkv_lessons.records import fingerprint as source
+from rwkv_lessons.runtime.devices import H200, KIB, LIMITS, gpu_like
+from rwkv_lessons.lab.machine_code.occupancy import occupancy
 
 pytest.importorskip("triton")
 import torch  # noqa: E402
 
 from rwkv_lessons.bench import matrix  # noqa: E402
-from rwkv_lessons.mla.splits import decode_tile  # noqa: E402
-from rwkv_lessons.wkv6 import chunked, method_for  # noqa: E402
+from rwkv_lessons.mla.decode.splits import decode_tile  # noqa: E402
+from rwkv_lessons.wkv6.chunked import forward as chunked  # noqa: E402
+from rwkv_lessons.wkv6 import method_for  # noqa: E402
 
 SMALL = [name for name, limits in LIMITS.items() if limits.shared_bytes_block == 99 * KIB]
 

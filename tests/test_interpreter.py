@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from rwkv_lessons.lab.assembly import assembly, available
-from rwkv_lessons.lab.faults import KernelFault, OutOfBounds
-from rwkv_lessons.lab.interpreter import run, trace
+from rwkv_lessons.lab.machine_code.assembly import assembly, available
+from rwkv_lessons.lab.simulator.faults import KernelFault, OutOfBounds
+from rwkv_lessons.lab.simulator.triton.run import run, trace
 
 triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402

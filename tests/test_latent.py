@@ -4,13 +4,14 @@ import pytest
 import torch
 
 from rwkv_lessons.bench import __main__ as bench
-from rwkv_lessons.bench import mla_ladder
+from rwkv_lessons.bench.commands import mla_ladder
 from rwkv_lessons.bench.measure import relative_error
-from rwkv_lessons.bench.record import Provenance, Record, Row, save
-from rwkv_lessons.lab import exercises, latent, latent_costs, latent_model
-from rwkv_lessons.lab.check import evaluate
-from rwkv_lessons.lab.evidence_mla import Sizes, decoding, made, problem, scale_of
-from rwkv_lessons.lab.evidence_mla_triton import combine_launch, joined
+from rwkv_lessons.records.schema import Provenance, Record, Row, save
+from rwkv_lessons.lab.course import exercises
+from rwkv_lessons.lab.pictures import latent, latent_costs, latent_model
+from rwkv_lessons.lab.course.check import evaluate
+from rwkv_lessons.lab.evidence.mla import Sizes, decoding, made, problem, scale_of
+from rwkv_lessons.lab.evidence.mla_triton import combine_launch, joined
 from rwkv_lessons.mla import mla_reference
 
 SIZES = Sizes(B=2, M=3, N=11, H=5, K=6, P=4, V=7, R=12)

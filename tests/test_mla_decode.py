@@ -6,14 +6,15 @@ import pytest
 import torch
 
 pytest.importorskip("triton")
-from gluon_on_cpu import OnCPU  # noqa: E402
+from rwkv_lessons.lab.simulator.gluon.run import OnCPU  # noqa: E402
 from mla_problem import in_float64, problem, relative_error  # noqa: E402
 
-from rwkv_lessons import devices  # noqa: E402
-from rwkv_lessons.lab.assembly import assembly, available  # noqa: E402
-from rwkv_lessons.mla import decode, mla_absorbed, mla_decode  # noqa: E402
-from rwkv_lessons.mla.decode_hopper import decode_hopper_kernel  # noqa: E402
-from rwkv_lessons.mla.splits import combine_tile, splits_for  # noqa: E402
+from rwkv_lessons.runtime import devices  # noqa: E402
+from rwkv_lessons.lab.machine_code.assembly import assembly, available  # noqa: E402
+from rwkv_lessons.mla.decode import forward as decode  # noqa: E402
+from rwkv_lessons.mla import mla_absorbed, mla_decode  # noqa: E402
+from rwkv_lessons.mla.decode.hopper import decode_hopper_kernel  # noqa: E402
+from rwkv_lessons.mla.decode.splits import combine_tile, splits_for  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -4,15 +4,16 @@ import pytest
 import torch
 
 from rwkv_lessons.bench import __main__ as bench
-from rwkv_lessons.bench import mla_prefill as bench_prefill
-from rwkv_lessons.bench.shapes import work
-from rwkv_lessons.devices import H200
-from rwkv_lessons.lab.assembly import assembly, available
-from rwkv_lessons.mla import METHODS, mla_prefill, mla_reference, prefill
+from rwkv_lessons.bench.commands import mla_prefill as bench_prefill
+from rwkv_lessons.operations import work
+from rwkv_lessons.runtime.devices import H200
+from rwkv_lessons.lab.machine_code.assembly import assembly, available
+from rwkv_lessons.mla import METHODS, mla_prefill, mla_reference
+from rwkv_lessons.mla.prefill import prefill
 from rwkv_lessons.mla.arguments import Sizes, held
-from rwkv_lessons.mla.prefill import ATTEND, forward, learning, stays_absorbed, together
-from rwkv_lessons.mla.prefill_forward import attend_kernel
-from rwkv_lessons.mla.prefill_tiles import choose_tiles, descriptor
+from rwkv_lessons.mla.prefill.prefill import ATTEND, forward, learning, stays_absorbed, together
+from rwkv_lessons.mla.prefill.forward import attend_kernel
+from rwkv_lessons.mla.prefill.tiles import choose_tiles, descriptor
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SCALE = 0.2

@@ -2,7 +2,8 @@
 
 import os
 
-from rwkv_lessons.lab import assembly, modes
+from rwkv_lessons.lab.machine_code import assembly
+from rwkv_lessons.lab.course import modes
 
 
 def test_a_gpu_is_named(monkeypatch):

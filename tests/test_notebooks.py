@@ -6,7 +6,7 @@ import re
 import nbformat
 import pytest
 
-from rwkv_lessons.lab import exercises
+from rwkv_lessons.lab.course import exercises
 
 NOTEBOOKS = sorted(exercises.NOTEBOOKS.glob("*.ipynb"))
 HEADINGS = [

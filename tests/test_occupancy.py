@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rwkv_lessons.lab.occupancy import LIMITS, occupancy
+from rwkv_lessons.lab.machine_code.occupancy import LIMITS, occupancy
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from matplotlib.colors import to_hex
 from numba import cuda, float32
 
-from rwkv_lessons.lab import pictures, style, traffic
-from rwkv_lessons.lab.trace import trace
-from rwkv_lessons.launch import load4
+from rwkv_lessons.lab.pictures import traces as pictures, style
+from rwkv_lessons.lab.simulator.cuda import memory_model as traffic
+from rwkv_lessons.lab.simulator.cuda.trace import trace
+from rwkv_lessons.runtime.launch_numba import load4
 
 COLUMNS = 32
 
@@ -154,10 +155,10 @@ def test_the_drawn_schedule_has_the_counted_passes(lanes, width, op, data):
 
 def test_a_program_of_triton_and_its_share():
     pytest.importorskip("triton")
-    from rwkv_lessons.lab.evidence_wkv6_triton import Size, wkv6_launch
-    from rwkv_lessons.lab.exercises import load, solutions
-    from rwkv_lessons.lab.interpreter import trace as triton_trace
-    from rwkv_lessons.lab.program_pictures import who_reads_what
+    from rwkv_lessons.lab.evidence.wkv6_triton import Size, wkv6_launch
+    from rwkv_lessons.lab.course.exercises import load, solutions
+    from rwkv_lessons.lab.simulator.triton.run import trace as triton_trace
+    from rwkv_lessons.lab.pictures.programs import who_reads_what
 
     lesson, kernel = solutions("12_fused_recurrent"), load("12_fused_recurrent.kernel").reference
     size = Size((1, 6, 2, 10, 7))
@@ -175,7 +176,7 @@ def test_a_program_of_triton_and_its_share():
 
 
 def test_blocks_are_dealt_out_over_the_card():
-    from rwkv_lessons.lab.on_the_card import on_the_card
+    from rwkv_lessons.lab.pictures.grid import on_the_card
 
     picture = on_the_card(("few", 16, 4), ("many", 256, 1))
     few, many = picture.text.splitlines()

@@ -2,8 +2,9 @@
 
 import pytest
 
-from rwkv_lessons.lab import outcome, predict
-from rwkv_lessons.lab.predict import factor
+from rwkv_lessons.lab import outcome
+from rwkv_lessons.lab.course import predict
+from rwkv_lessons.lab.course.predict import factor
 
 
 def test_without_a_number_nothing_is_noted(capsys):

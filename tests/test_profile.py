@@ -5,23 +5,13 @@ import json
 import pytest
 import torch
 
-from rwkv_lessons.bench.profile import (
-    Kernel,
-    Profile,
-    brief,
-    command,
-    load_profiles,
-    profile_loop,
-    read_kernels,
-    save_profiles,
-    summary,
-)
-from rwkv_lessons.bench.record import Provenance, Record, Row, save
+from rwkv_lessons.bench.commands.profile import Kernel, Profile, brief, command, load_profiles, profile_loop, read_kernels, save_profiles, summary
+from rwkv_lessons.records.schema import Provenance, Record, Row, save
 from rwkv_lessons.inputs import rwkv5_inputs
-from rwkv_lessons.lab import exercises
-from rwkv_lessons.lab.plots import memory, roof
-from rwkv_lessons.lab.profiles import operators, queue, recorded, timeline
-from rwkv_lessons.lab.records import CARD
+from rwkv_lessons.lab.course import exercises
+from rwkv_lessons.lab.pictures.operation import memory, roof
+from rwkv_lessons.lab.pictures.profiles import operators, queue, recorded, timeline
+from rwkv_lessons.records.lookup import CARD
 
 ADD = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from rwkv_lessons.lab import progress
+from rwkv_lessons.lab.course import progress
 
 
 @pytest.fixture

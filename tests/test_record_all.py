@@ -6,12 +6,12 @@ import tarfile
 
 import pytest
 
-from rwkv_lessons.bench import record_all
+from rwkv_lessons.bench.commands import record_all
 from rwkv_lessons.bench.__main__ import _parser, main
-from rwkv_lessons.bench.record import Provenance, Record, Row, save
-from rwkv_lessons.bench.record_all import BENCH, PLANS, Plan, chosen, pack, state
-from rwkv_lessons.bench.run import check_name
-from rwkv_lessons.bench.shapes import operation_of
+from rwkv_lessons.records.schema import Provenance, Record, Row, save
+from rwkv_lessons.bench.commands.record_all import BENCH, PLANS, Plan, chosen, pack, state
+from rwkv_lessons.bench.commands.run import check_name
+from rwkv_lessons.operations import operation_of
 
 CARD = "Test Card"
 # In place of the bench: the name after --record says what it does.

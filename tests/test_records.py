@@ -2,18 +2,19 @@
 
 import pytest
 
-from rwkv_lessons.bench import blocks, source
-from rwkv_lessons.bench.record import RECORDS, Provenance, Record, Row, load, path, save
-from rwkv_lessons.bench.roofline import rates
-from rwkv_lessons.bench.shapes import operation_of, work
-from rwkv_lessons.bench.source import fingerprint
-from rwkv_lessons.lab.records import every_record, record, stale, stale_rows, times
+from rwkv_lessons.report import tables as blocks
+from rwkv_lessons.records import fingerprint as source
+from rwkv_lessons.records.schema import RECORDS, Provenance, Record, Row, load, path, save
+from rwkv_lessons.records.rates import rates
+from rwkv_lessons.operations import operation_of, work
+from rwkv_lessons.records.fingerprint import fingerprint
+from rwkv_lessons.records.lookup import every_record, record, stale, stale_rows, times
 
 NOWHERE = Provenance("Test Card", "1.0", "0.0", "2000-01-01", "none", "made up", "none")
 SHAPE = (1, 2, 3, 4)
 KERNEL = '''
 """A module."""
-from rwkv_lessons.launch import load4
+from rwkv_lessons.runtime.launch_numba import load4
 BLOCK = 32  # threads
 OTHER = 1
 
@@ -138,7 +139,7 @@ def test_what_cannot_change_the_code_keeps_the_fingerprint(tmp_path, old, new):
         ("+ 1", "+ 2"),
         ("BLOCK = 32", "BLOCK = 64"),
         ("(BLOCK,)", "(0,)"),
-        ("from rwkv_lessons.launch import load4", "load4 = max"),
+        ("from rwkv_lessons.runtime.launch_numba import load4", "load4 = max"),
         ("import load4", "import store4 as load4"),
     ],
 )
@@ -160,11 +161,11 @@ def test_a_row_whose_function_has_gone_is_stale(tmp_path):
 
 def test_code_can_move_to_another_file_and_be_imported_from_there(tmp_path, monkeypatch):
     (tmp_path / "rwkv_lessons").mkdir()
-    (tmp_path / "rwkv_lessons/launch.py").write_text("def load4(a, i):\n    return a[i]\n")
+    (tmp_path / "rwkv_lessons/runtime/launch_numba.py").write_text("def load4(a, i):\n    return a[i]\n")
     monkeypatch.setattr(source, "ROOT", tmp_path)
     here, helper = KERNEL.split("def helper")
     before = fingerprint(written(tmp_path, KERNEL) + "::kernel")
-    there = "from rwkv_lessons.launch import load4\nBLOCK = 32\n\ndef helper" + helper
+    there = "from rwkv_lessons.runtime.launch_numba import load4\nBLOCK = 32\n\ndef helper" + helper
     for line in ("from .other import helper", "from rwkv_lessons.inner.other import helper"):
         folder = tmp_path / "rwkv_lessons" / "inner"
         folder.mkdir(exist_ok=True)

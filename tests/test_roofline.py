@@ -6,18 +6,11 @@ from types import SimpleNamespace
 import pytest
 from matplotlib.text import Text
 
-from rwkv_lessons.bench.record import Provenance, Record, Row, save
-from rwkv_lessons.lab import predict, records
-from rwkv_lessons.lab.occupancy import occupancy, plot_occupancy
-from rwkv_lessons.lab.roofline import (
-    KINDS,
-    Ceiling,
-    Dot,
-    ceiling,
-    plot_roofline,
-    roofline,
-    under_the_roof,
-)
+from rwkv_lessons.records.schema import Provenance, Record, Row, save
+from rwkv_lessons.lab.course import predict
+from rwkv_lessons.records import lookup as records
+from rwkv_lessons.lab.machine_code.occupancy import occupancy, plot_occupancy
+from rwkv_lessons.lab.pictures.roofline import KINDS, Ceiling, Dot, ceiling, plot_roofline, roofline, under_the_roof
 
 CARD = Ceiling("a card", bytes_per_s=2e12, flops_per_s=40e12)  # ridge: 20 operations a byte
 

@@ -9,8 +9,8 @@ import torch
 from numba import cuda, float32, int32
 from numba.cuda import threadIdx
 
-from rwkv_lessons.lab.trace import DivergentBarrier, KernelFault, OutOfBounds, run
-from rwkv_lessons.launch import load4, store4
+from rwkv_lessons.lab.simulator.cuda.trace import DivergentBarrier, KernelFault, OutOfBounds, run
+from rwkv_lessons.runtime.launch_numba import load4, store4
 
 N = 64
 SCALE = 2.0

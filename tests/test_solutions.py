@@ -2,8 +2,8 @@
 
 import pytest
 
-from rwkv_lessons.lab import exercises
-from rwkv_lessons.lab.check import evaluate
+from rwkv_lessons.lab.course import exercises
+from rwkv_lessons.lab.course.check import evaluate
 from rwkv_lessons.lab.wrong_answers import wrong_answers
 
 IDS = exercises.ids()

@@ -4,15 +4,8 @@ import numpy as np
 import pytest
 from numba import cuda, float32
 
-from rwkv_lessons.lab.trace import (
-    DivergentBarrier,
-    KernelFault,
-    MisalignedAccess,
-    OutOfBounds,
-    UninitialisedRead,
-    trace,
-)
-from rwkv_lessons.launch import load4, store4
+from rwkv_lessons.lab.simulator.cuda.trace import DivergentBarrier, KernelFault, MisalignedAccess, OutOfBounds, UninitialisedRead, trace
+from rwkv_lessons.runtime.launch_numba import load4, store4
 
 N = 64
 COLUMNS = 32
@@ -554,7 +547,7 @@ def test_some_blocks_of_a_large_launch():
 
 
 def test_a_launch_too_large_for_memory_is_refused(monkeypatch):
-    monkeypatch.setattr("rwkv_lessons.lab.recorder.MOST_ACCESSES", 100)
+    monkeypatch.setattr("rwkv_lessons.lab.simulator.cuda.access_log.MOST_ACCESSES", 100)
     with pytest.raises(ValueError, match="blocks=4"):
         trace(copy, 1, 64, zeros(64), zeros(64))
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rwkv_lessons.bench import __main__ as bench
-from rwkv_lessons.interop.transformers import undo_latent_mla, use_latent_mla
+from rwkv_lessons.interop.transformers_rwkv import undo_latent_mla, use_latent_mla
 
 transformers = pytest.importorskip("transformers", "5.17", "the door needs transformers 5.17")
 
@@ -113,7 +113,7 @@ def test_writes_the_same_on_a_gpu(model, cache):
 
 
 def test_goes_through_our_attention(model, monkeypatch):
-    from rwkv_lessons.interop import mla_transformers
+    from rwkv_lessons.interop import transformers_mla as mla_transformers
 
     calls = []
 
@@ -257,7 +257,7 @@ def test_refuses_dropout_in_training():
 
 
 def test_every_way_of_the_benchmark_writes_the_same():
-    from rwkv_lessons.bench import mla_generate
+    from rwkv_lessons.bench.commands import mla_generate
 
     model = mla_generate.make_model("cpu", small=True)
     tokens = torch.randint(2, 64, (2, 6), generator=torch.Generator().manual_seed(0))

@@ -14,11 +14,7 @@ from modeling_rwkv5 import Rwkv5ForCausalLM
 from modeling_rwkv6 import Rwkv6ForCausalLM, Rwkv6SelfAttention
 from torch import nn
 
-from rwkv_lessons.interop.transformers import (
-    patch_rwkv,
-    rwkv5_linear_attention,
-    rwkv6_linear_attention,
-)
+from rwkv_lessons.interop.transformers_rwkv import patch_rwkv, rwkv5_linear_attention, rwkv6_linear_attention
 
 CALLS = {5: rwkv5_linear_attention, 6: rwkv6_linear_attention}
 FILES = {5: modeling_rwkv5, 6: modeling_rwkv6}
@@ -350,7 +346,7 @@ def test_only_a_model_of_rwkv_5_or_6_can_be_patched():
 
 def test_the_transformers_package_is_neither_needed_nor_hidden():
     code = (
-        "import sys, rwkv_lessons.interop.transformers as ours\n"
+        "import sys, rwkv_lessons.interop.transformers_rwkv as ours\n"
         "assert 'transformers' not in sys.modules\n"
         "from importlib.util import find_spec\n"
         "theirs = find_spec('transformers')\n"

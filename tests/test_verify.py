@@ -12,10 +12,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rwkv_lessons.bench import blocks, gpu_tests, refuse, source
-from rwkv_lessons.bench.record import Row, load
-from rwkv_lessons.bench.source import ROOT, files_of, fingerprint, kernel_code
-from rwkv_lessons.devices import H200
+from rwkv_lessons.report import tables as blocks
+from rwkv_lessons.bench import gpu_tests, refuse
+from rwkv_lessons.records import fingerprint as source
+from rwkv_lessons.records.schema import Row, load
+from rwkv_lessons.records.fingerprint import ROOT, files_of, fingerprint, kernel_code
+from rwkv_lessons.runtime.devices import H200
 from rwkv_lessons.verify import __main__ as command
 from rwkv_lessons.verify import cases, gate, judge, limits, pool, recurrence
 from rwkv_lessons.verify.cases import ANYWHERE, BOTH, DTYPES, HOPPER, OPERATIONS, table
@@ -68,7 +70,7 @@ def test_every_shape_and_option_is_used_and_every_name_is_one_case():
 
 def test_hoppers_shapes_reach_hoppers_kernels():
     pytest.importorskip("triton")
-    from rwkv_lessons.wkv6 import chunked, chunked_backward, segments
+    from rwkv_lessons.wkv6.chunked import forward as chunked, backward as chunked_backward, segments
 
     for case in table():
         if case.needs != HOPPER:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from rwkv_lessons.lab.trace import run
-from rwkv_lessons.launch import bfloat16_to_float32, float32_to_bfloat16
+from rwkv_lessons.lab.simulator.cuda.trace import run
+from rwkv_lessons.runtime.launch_numba import bfloat16_to_float32, float32_to_bfloat16
 from rwkv_lessons.wkv5 import METHODS, wkv5, wkv5_chunked, wkv5_cuda, wkv5_reference
 from rwkv_lessons.wkv5 import cuda as finished
 

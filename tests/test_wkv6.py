@@ -8,19 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rwkv_lessons.lab import assembly
-from rwkv_lessons.lab.trace import trace
+from rwkv_lessons.lab.machine_code import assembly
+from rwkv_lessons.lab.simulator.cuda.trace import trace
 from rwkv_lessons.wkv5 import wkv5_reference
-from rwkv_lessons.wkv6 import (
-    METHODS,
-    cuda,
-    cuda_against_time,
-    cuda_with_time,
-    wkv6,
-    wkv6_cuda,
-    wkv6_doubling,
-    wkv6_reference,
-)
+from rwkv_lessons.wkv6 import METHODS, wkv6, wkv6_cuda, wkv6_doubling, wkv6_reference
+from rwkv_lessons.wkv6.cuda import forward as cuda, reverse_sweep as cuda_against_time, forward_sweep as cuda_with_time
 
 NAMES = "o s1 dr dk dv dw du ds0".split()
 SHAPES = [(1, 1, 1, 4, 4), (2, 2, 2, 4, 6), (1, 17, 3, 8, 5), (2, 54, 1, 5, 12), (1, 100, 2, 4, 4)]

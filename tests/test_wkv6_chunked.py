@@ -9,14 +9,15 @@ from hypothesis import strategies as st
 from test_wkv6 import DECAYS, make, near
 from test_wkv6_recurrent import DECAY, ENDS, compiles, interpreted, packed, raw_of
 
-from rwkv_lessons import devices
-from rwkv_lessons.devices import H200
-from rwkv_lessons.lab import assembly
-from rwkv_lessons.wkv6 import chunked, segments, strong, wkv6_chunked, wkv6_doubling
-from rwkv_lessons.wkv6.checkpoints import KEEP
-from rwkv_lessons.wkv6.chunk_tiles import FITS, FITS_TO_END, LOG2E
-from rwkv_lessons.wkv6.chunked_hopper import wkv6_hopper_kernel
-from rwkv_lessons.wkv6.hopper_tiles import TILE
+from rwkv_lessons.runtime import devices
+from rwkv_lessons.runtime.devices import H200
+from rwkv_lessons.lab.machine_code import assembly
+from rwkv_lessons.wkv6.chunked import forward as chunked, segments, strong
+from rwkv_lessons.wkv6 import wkv6_chunked, wkv6_doubling
+from rwkv_lessons.wkv6.chunked.checkpoints import KEEP
+from rwkv_lessons.wkv6.chunked.tiles import FITS, FITS_TO_END, LOG2E
+from rwkv_lessons.wkv6.chunked.hopper.forward import wkv6_hopper_kernel
+from rwkv_lessons.wkv6.chunked.hopper.tiles import TILE
 
 NAMES = ("o", "s1")
 # Sums of decays are right to 2⁻²² of themselves; 2^FITS is then right to FITS · 2⁻²² ln 2.

@@ -8,16 +8,16 @@ import torch
 import triton.language as tl
 from triton.runtime import interpreter
 
-from rwkv_lessons.lab.assembly import assembly
-from rwkv_lessons.wkv6 import chunked, chunked_backward
-from rwkv_lessons.wkv6.checkpoints import KEEP, checkpoints
-from rwkv_lessons.wkv6.chunked import wkv6_chunked
-from rwkv_lessons.wkv6.chunked_backward import gradients
-from rwkv_lessons.wkv6.chunked_pairs import keys_gradients, values_gradients
-from rwkv_lessons.wkv6.chunked_states import state_gradients
+from rwkv_lessons.lab.machine_code.assembly import assembly
+from rwkv_lessons.wkv6.chunked import forward as chunked, backward as chunked_backward
+from rwkv_lessons.wkv6.chunked.checkpoints import KEEP, checkpoints
+from rwkv_lessons.wkv6.chunked.forward import wkv6_chunked
+from rwkv_lessons.wkv6.chunked.backward import gradients
+from rwkv_lessons.wkv6.chunked.pairs import keys_gradients, values_gradients
+from rwkv_lessons.wkv6.chunked.states import state_gradients
 from rwkv_lessons.wkv6.doubling import wkv6_doubling
-from rwkv_lessons.wkv6.hopper_tiles import TILE
-from rwkv_lessons.wkv6.pairs_hopper import pairs_hopper_kernel
+from rwkv_lessons.wkv6.chunked.hopper.tiles import TILE
+from rwkv_lessons.wkv6.chunked.hopper.pairs import pairs_hopper_kernel
 from rwkv_lessons.wkv6.reference import wkv6_reference
 
 NAMES = ("dr", "dk", "dv", "dw", "du", "ds0")
@@ -170,7 +170,7 @@ def test_every_option_with_strong_decays(lengths, raw, decay):
 
 def test_segments(monkeypatch):
     """Few heads and many tokens: segments find their part of dS first."""
-    monkeypatch.setattr("rwkv_lessons.wkv6.chunked_backward.SHORTEST", 1)
+    monkeypatch.setattr("rwkv_lessons.wkv6.chunked.backward.SHORTEST", 1)
     chunked_backward.plan.cache_clear()
     given = draw(1, 130, 1, 16, 16)
     compare(got(*given), expected(*given), FLOAT32)

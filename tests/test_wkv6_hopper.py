@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 from bfloat16_on_cpu import round_bfloat16
-from gluon_on_cpu import on_cpu
-from registers_on_cpu import Mistake
+from rwkv_lessons.lab.simulator.gluon.run import on_cpu
+from rwkv_lessons.lab.simulator.gluon.registers import Mistake
 from test_wkv6 import DECAYS, make, near
 from test_wkv6_chunked import NAMES, expected, fresh_tiles, in_segments  # noqa: F401
 from test_wkv6_recurrent import interpreted, packed, raw_of
@@ -15,10 +15,10 @@ from torch.nn import functional as F
 from triton import language as tl
 from triton.runtime import interpreter
 
-from rwkv_lessons.wkv6 import chunked
-from rwkv_lessons.wkv6.checkpoints import KEEP
-from rwkv_lessons.wkv6.chunk_tiles import FITS_TO_END, LOG2E
-from rwkv_lessons.wkv6.strong import GROUP
+from rwkv_lessons.wkv6.chunked import forward as chunked
+from rwkv_lessons.wkv6.chunked.checkpoints import KEEP
+from rwkv_lessons.wkv6.chunked.tiles import FITS_TO_END, LOG2E
+from rwkv_lessons.wkv6.chunked.strong import GROUP
 
 pytestmark = interpreted
 # o is rounded to bfloat16, and so are the scores and S, of which it is a sum: 1.66e-3 each time,

@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from gluon_on_cpu import on_cpu
-from registers_on_cpu import Mistake
+from rwkv_lessons.lab.simulator.gluon.run import on_cpu
+from rwkv_lessons.lab.simulator.gluon.registers import Mistake
 from test_wkv6_chunked_gradients import compare, draw, expected, got
 from test_wkv6_hopper import bfloat16  # noqa: F401
 from test_wkv6_recurrent import interpreted
 
-from rwkv_lessons.wkv6 import chunked_backward
-from rwkv_lessons.wkv6.chunk_tiles import FITS, LOG2E
+from rwkv_lessons.wkv6.chunked import backward as chunked_backward
+from rwkv_lessons.wkv6.chunked.tiles import FITS, LOG2E
 
 pytestmark = interpreted
 # A result is rounded to bfloat16, 1.66e-3; the states before and after a chunk were, too, of which

@@ -7,13 +7,9 @@ from test_wkv6_chunked_gradients import draw
 from test_wkv6_precision import tensor_core  # noqa: F401
 from test_wkv6_recurrent import interpreted
 
-from rwkv_lessons.wkv6 import (
-    METHODS,
-    chunked,
-    chunked_backward,
-    recurrent,
-    recurrent_backward,
-)
+from rwkv_lessons.wkv6 import METHODS
+from rwkv_lessons.wkv6.chunked import forward as chunked, backward as chunked_backward
+from rwkv_lessons.wkv6.recurrent import forward as recurrent, backward as recurrent_backward
 
 # Tokens, and the one with the NaN. Its chunk of 64 is 64 … 127; its span in recurrent 32 … 39.
 PLACES = {"doubling": (150, 100), "chunked": (150, 100), "recurrent": (40, 35)}

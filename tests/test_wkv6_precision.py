@@ -11,7 +11,8 @@ from test_wkv6_recurrent import interpreted
 from triton import language as tl
 from triton.runtime import interpreter
 
-from rwkv_lessons.wkv6 import chunked, chunked_backward, recurrent, recurrent_backward
+from rwkv_lessons.wkv6.chunked import forward as chunked, backward as chunked_backward
+from rwkv_lessons.wkv6.recurrent import forward as recurrent, backward as recurrent_backward
 from rwkv_lessons.wkv6.doubling import wkv6_doubling
 
 pytestmark = interpreted

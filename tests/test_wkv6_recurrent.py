@@ -11,20 +11,11 @@ from hypothesis import strategies as st
 from test_wkv6 import DECAYS, HALF, NAMES, SINGLE, gradients_given, in_float64, make, near, results
 
 pytest.importorskip("triton")
-from rwkv_lessons.devices import H200  # noqa: E402
-from rwkv_lessons.lab import assembly  # noqa: E402
-from rwkv_lessons.launch_triton import launches_directly  # noqa: E402
-from rwkv_lessons.wkv6 import (  # noqa: E402
-    METHODS,
-    method_for,
-    recurrent,
-    recurrent_backward,
-    wkv6,
-    wkv6_doubling,
-    wkv6_recurrent,
-    wkv6_reference,
-    wkv6_step,
-)
+from rwkv_lessons.runtime.devices import H200  # noqa: E402
+from rwkv_lessons.lab.machine_code import assembly  # noqa: E402
+from rwkv_lessons.runtime.launch_triton import launches_directly  # noqa: E402
+from rwkv_lessons.wkv6 import METHODS, method_for, wkv6, wkv6_doubling, wkv6_recurrent, wkv6_reference, wkv6_step
+from rwkv_lessons.wkv6.recurrent import forward as recurrent, backward as recurrent_backward
 from rwkv_lessons.wkv6.options import log_decay  # noqa: E402
 
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels are compiled")

@@ -8,7 +8,7 @@ import yaml
 from test_environment import INSTALL, MAKEFILE
 
 from rwkv_lessons.lab import lock
-from rwkv_lessons.lab.exercises import ROOT
+from rwkv_lessons.lab.course.exercises import ROOT
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 TARGETS = set(re.findall(r"^([\w-]+):", MAKEFILE, re.M))

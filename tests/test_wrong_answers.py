@@ -4,13 +4,14 @@ import inspect
 
 import pytest
 
-from rwkv_lessons.lab import break_it, exercises
-from rwkv_lessons.lab.check import evaluate
+from rwkv_lessons.lab import break_it
+from rwkv_lessons.lab.course import exercises
+from rwkv_lessons.lab.course.check import evaluate
 from rwkv_lessons.lab.wrong_answers import edit, instead, move, wrong_answer, wrong_answers
 
 SOLUTION = '''
-from rwkv_lessons.lab.evidence import function_answer
-from rwkv_lessons.lab.exercises import Exercise
+from rwkv_lessons.lab.evidence.cuda import function_answer
+from rwkv_lessons.lab.course.exercises import Exercise
 
 def sums(x):
     """The sums of x up to each number: total = total + n."""

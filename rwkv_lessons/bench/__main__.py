@@ -4,9 +4,9 @@ import argparse
 import sys
 from importlib import import_module
 
-from rwkv_lessons.bench.profile import LOOPS
-from rwkv_lessons.bench.rungs import LADDERS
-from rwkv_lessons.bench.shapes import DTYPES, SHAPES
+from rwkv_lessons.bench.commands.profile import LOOPS
+from rwkv_lessons.ladders import LADDERS
+from rwkv_lessons.operations import DTYPES, SHAPES
 
 
 def main(argv=None):
@@ -147,7 +147,7 @@ def _on_torch(name):
     """A command of run.py, imported when it is used: --help and readme need no torch."""
 
     def command(options):
-        from rwkv_lessons.bench import run
+        from rwkv_lessons.bench.commands import run
 
         getattr(run, name)(options)
 
@@ -164,7 +164,7 @@ def _on(module):
 
 
 def _readme(options):
-    from rwkv_lessons.bench import readme
+    from rwkv_lessons.report import write as readme
 
     readme.command(check=options.check)
 

@@ -17,9 +17,9 @@ import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rwkv_lessons.assembler import assembler
-from rwkv_lessons.bench import source
-from rwkv_lessons.devices import LIMITS
+from rwkv_lessons.runtime.assembler import assembler
+from rwkv_lessons.records import fingerprint as source
+from rwkv_lessons.runtime.devices import LIMITS
 
 TABLE = Path(__file__).parent / "records" / "compiled.json"
 # Triton writes the same PTX for these, where they take the same tiles, but for its line `.target`.
@@ -67,7 +67,7 @@ class Compiled:
 
 def wanted(architectures=LIMITS):
     """{digest: (name, call, launch, architectures)} of all that launches.py records."""
-    from rwkv_lessons import devices
+    from rwkv_lessons.runtime import devices
     from rwkv_lessons.bench import launches
 
     rows = {}
@@ -113,7 +113,7 @@ def name_of(kernel):
 
 
 def place_of(kernel):
-    from rwkv_lessons.lab.cubin import plain
+    from rwkv_lessons.lab.machine_code.cubin import plain
 
     function = plain(kernel)
     file = Path(function.__code__.co_filename).resolve().relative_to(source.ROOT)
@@ -165,7 +165,7 @@ def in_triton(launch, architecture):
     from triton.compiler import ASTSource
     from triton.experimental.gluon._runtime import GluonASTSource, GluonJITFunction
 
-    from rwkv_lessons.compile_triton import own_target
+    from rwkv_lessons.runtime.compile_triton import own_target
 
     kernel, signature, constants, options, attributes = launch
     kind = GluonASTSource if isinstance(kernel, GluonJITFunction) else ASTSource
@@ -180,7 +180,7 @@ def assembled(ptx, architecture):
     """What the assembler says of PTX, with the options that it is given for every kernel."""
     from triton.backends.nvidia.compiler import CUDAOptions
 
-    from rwkv_lessons.compile_triton import assemble
+    from rwkv_lessons.runtime.compile_triton import assemble
 
     capability = number_of(architecture)
     with log_of_ptxas() as printed:

@@ -9,10 +9,10 @@ from importlib import import_module
 
 import torch
 
-from rwkv_lessons.bench.rungs import BLOCKS, FINISHED, LADDERS
-from rwkv_lessons.bench.shapes import BACKWARD, TRITON, untooled
-from rwkv_lessons.bench.source import source_of
-from rwkv_lessons.launch import as_array, stream
+from rwkv_lessons.ladders import BLOCKS, FINISHED, LADDERS
+from rwkv_lessons.operations import BACKWARD, TRITON, untooled
+from rwkv_lessons.records.fingerprint import source_of
+from rwkv_lessons.runtime.launch_numba import as_array, stream
 
 
 @dataclass(frozen=True)

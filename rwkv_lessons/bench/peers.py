@@ -10,7 +10,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 
 from rwkv_lessons.bench.methods import Method, with_gradients
-from rwkv_lessons.bench.shapes import DECODE
+from rwkv_lessons.operations import DECODE
 
 HOW = {"fla": "tuned with 20 ms a configuration"}  # module → how it is measured
 

@@ -24,7 +24,7 @@ import re
 import textwrap
 from collections.abc import Callable
 
-from . import exercises
+from .course import exercises
 
 LINE = re.compile(r"^( *).*\n", re.M)
 LEFT_EMPTY = re.compile(r"^ +\n", re.M)

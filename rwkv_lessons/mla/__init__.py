@@ -22,8 +22,8 @@ __all__ += ["mla_absorbed", "mla_decode", "mla_prefill", "mla_reference"]
 
 METHODS = {"reference": mla_reference, "absorbed": mla_absorbed}
 if TRITON:
-    from .decode import mla_decode
-    from .prefill import mla_prefill
+    from .decode.forward import mla_decode
+    from .prefill.prefill import mla_prefill
 
     METHODS |= {"decode": mla_decode, "prefill": mla_prefill}
 else:

@@ -5,8 +5,8 @@ import platform
 
 import torch
 
-from rwkv_lessons.bench import provenance
-from rwkv_lessons.bench.source import fingerprint, kernel_code
+from rwkv_lessons.records import provenance
+from rwkv_lessons.records.fingerprint import fingerprint, kernel_code
 
 SAME = ("gpu", "torch", "triton", "numba_cuda", "assembler", "sha256")  # as makes a result hold
 

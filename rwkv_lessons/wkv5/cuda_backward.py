@@ -6,7 +6,7 @@ instead of writing a dw for each token, add them up.
 
 import torch
 
-from ..wkv6.cuda_backward import gradient_shapes, gradients
+from ..wkv6.cuda.backward import gradient_shapes, gradients
 
 
 def keep_inputs(ctx, inputs, output):

@@ -1,0 +1,84 @@
+"""The first call of a fresh process with an empty Triton cache: what a user waits for once.
+
+Importing and starting the GPU come before; the call compiles, and its result is there at the end.
+All processes import at the same time, and then it is one after the other's turn.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+
+from rwkv_lessons.bench.commands import wkv6_decode as decode
+from rwkv_lessons.bench import methods
+from rwkv_lessons.records.schema import Row
+from rwkv_lessons.operations import SHAPES
+from rwkv_lessons.records.fingerprint import ROOT, fingerprint
+
+SHAPE = SHAPES["wkv6"]["one text"]
+METHODS = ("wkv6", "wkv6-backward", "recurrent", "wkv6_step")
+SCRIPT = """
+import sys, time
+import torch
+from rwkv_lessons import wkv6
+from rwkv_lessons.inputs import rwkv6_inputs
+
+print("ready", flush=True)
+sys.stdin.readline()
+method, dtype, *shape = sys.argv[1:]
+x = rwkv6_inputs(*map(int, shape), dtype=getattr(torch, dtype), device=torch.device("cuda"))
+if method == "wkv6-backward":
+    x = [y.requires_grad_() for y in x]
+if method == "wkv6_step":
+    B, _, H, N = x[0].shape
+    x = [*(y[:, :1] for y in x[:4]), x[4], torch.zeros(B, H, N, N, device="cuda")]
+f = wkv6.METHODS.get(method) or getattr(wkv6, method.removesuffix("-backward"))
+torch.cuda.synchronize()
+start = time.perf_counter()
+o = f(*x)
+if method == "wkv6-backward":
+    o[0].sum().backward()
+torch.cuda.synchronize()
+print("seconds", time.perf_counter() - start)
+"""
+
+
+def measure(cases):
+    """A `Row` for each (method, dtype), whose host time is that of the first call."""
+    with tempfile.TemporaryDirectory() as caches:
+        started = [_start(case, f"{caches}/{n}") for n, case in enumerate(cases)]
+        try:
+            for process in started:
+                process.stdout.readline()  # "ready", or nothing if it failed
+            for case, process in zip(cases, started, strict=True):
+                yield _row(*case, *process.communicate("go\n"), process.returncode)
+        finally:
+            for process in started:
+                process.kill()
+
+
+def _start(case, cache):
+    command = [sys.executable, "-c", SCRIPT, *case, *map(str, SHAPE)]
+    environment = os.environ | {"TRITON_CACHE_DIR": cache}
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    return subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **pipes)
+
+
+def _row(method, dtype, out, said, code):
+    lines = [line.split() for line in out.splitlines() if line.startswith("seconds ")]
+    if code or not lines:
+        last = (said.strip().splitlines() or ["nothing was said"])[-1]
+        return Row(method, SHAPE, dtype, problem=last)
+    sources = _sources(method)
+    return Row(
+        method, SHAPE, dtype, host_ms=1e3 * float(lines[-1][1]),
+        note="first call of a process, empty Triton cache",
+        sources=sources, sha256=fingerprint(*sources),
+    )  # fmt: skip
+
+
+def _sources(method):
+    if method == "wkv6_step":
+        return decode.SOURCES
+    operation, name = ("wkv6", method) if method == "recurrent" else (method, "wkv6")
+    return (methods.library(operation) | methods.recommended(operation))[name].sources

@@ -1,0 +1,119 @@
+"""python -m rwkv_lessons.bench mla-decode: a query token of each sequence against a latent cache.
+
+One layer, with w_v and without w_k, which every way of decoding multiplies by in the same way.
+Each method has two rows: one with the L2 cache cleared before every call, and one replayed from a
+CUDA graph, call after call, as an engine decodes: what the L2 cache keeps is then still there.
+"""
+
+import torch
+
+from rwkv_lessons.bench import timing
+from rwkv_lessons.bench.measure import PEER_LIMIT, checked
+from rwkv_lessons.records.schema import Row
+from rwkv_lessons.records.rates import rates
+from rwkv_lessons.bench.commands.run import QUICK_MS, _choose, _device, _recorded_ceilings, keep, recording
+from rwkv_lessons.operations import MLA_DECODE, work
+from rwkv_lessons.bench.show import console, rows_table
+from rwkv_lessons.records.fingerprint import fingerprint
+from rwkv_lessons.mla import mla_decode
+
+NAME = "mla-decode"
+SOURCES = ("rwkv_lessons/mla/decode/forward.py::mla_decode",)
+CALLS = 10  # of a graph
+# ‖o − ref‖ / ‖ref‖: the weights of the tokens and o are rounded to 11 or 8 bits, 2.0e-4 and 1.7e-3.
+LIMITS = {"float32": 1e-5, "float16": 3e-4, "bfloat16": 3e-3}
+
+
+def command(options):
+    """Checks and times each method at each shape, prints the rows and records them."""
+    device = _device(options)
+    part = options.shape, options.methods, options.dtype, options.quick
+    here = recording(options, NAME, *part)
+    shapes = options.shape or (MLA_DECODE["quick"] if options.quick else MLA_DECODE["table"])
+    chosen = _choose({f.__name__: f for f in (decode, torch_absorbed)}, options.methods)
+    rows = []
+    for shape in shapes:
+        for dtype in options.dtype or ["bfloat16"]:
+            for f in chosen:
+                rows += _measure(f, shape, dtype, device, QUICK_MS if options.quick else None)
+                console().print(f"done: {rows[-1].method}, {shape}, {dtype}: {rows[-1].outcome}")
+    console().print(rows_table(rows))
+    keep(options, NAME, here, rows)
+
+
+def decode(q, q_rope, latent, k_rope, w_v, scale):
+    """This library's kernels."""
+    return lambda: mla_decode(q, q_rope, latent, k_rope, None, w_v, scale=scale)[0]
+
+
+def torch_absorbed(q, q_rope, latent, k_rope, w_v, scale):
+    """Four matrix products in the dtype of the inputs, and a softmax in float32."""
+    q, q_rope, w_v = q[:, 0], q_rope[:, 0], w_v.mT  # the heads are the rows of one matrix
+
+    def run():
+        s = torch.baddbmm(q @ latent.mT, q_rope, k_rope.mT).float() * scale
+        o = s.softmax(-1).to(latent.dtype) @ latent  # [B, H, R]
+        return (o.transpose(0, 1) @ w_v).transpose(0, 1)[:, None]
+
+    return run
+
+
+def make_inputs(shape, dtype, device):
+    """Random numbers such that scores have a standard deviation of about 1."""
+    B, N, H, R, P, V = shape
+    g = torch.Generator(device).manual_seed(0)
+
+    def draw(*sizes):
+        return torch.randn(*sizes, generator=g, device=device, dtype=getattr(torch, dtype))
+
+    cache = draw(B, N, R + P)
+    inputs = draw(B, 1, H, R), draw(B, 1, H, P), cache[..., :R], cache[..., R:], draw(H, V, R)
+    return *inputs, (R + P) ** -0.5
+
+
+def in_float64(q, q_rope, latent, k_rope, w_v, scale):
+    """o by the definition, one sequence at a time."""
+    o = []
+    for b in range(len(q)):
+        c, w = latent[b].double(), w_v.double()
+        s = q[b, 0].double() @ c.T + q_rope[b, 0].double() @ k_rope[b].double().T
+        o.append(torch.einsum("hr,hvr->hv", (s * scale).softmax(-1) @ c, w)[None])
+    return torch.stack(o)
+
+
+@torch.no_grad()
+def _measure(f, shape, dtype, device, budget_ms):
+    """The rows of one method: with a cold L2 cache and, on a GPU, replayed from a graph."""
+    inputs = make_inputs(shape, dtype, device)
+    ours = f is decode
+    row = {"shape": tuple(shape), "dtype": dtype}
+    if ours:
+        row |= {"sources": SOURCES, "sha256": fingerprint(*SOURCES)}
+    name, limit = f.__name__.replace("_", " "), LIMITS[dtype] if ours else PEER_LIMIT
+    run, row["error"], problem = checked(lambda: f(*inputs), in_float64(*inputs), limit)
+    if problem:
+        return [Row(name, **row, problem=problem)]
+
+    budget_ms = budget_ms or timing.BUDGET_MS
+    least, limits = work(NAME, shape, dtype), _recorded_ceilings(device)
+
+    def timed(name, times, **more):
+        speed = rates(least, dtype, times.median_ms, limits)
+        return Row(name, **row, **times._asdict(), **speed, **more)
+
+    host_ms = timing.host_time(run, device, budget_ms)
+    rows = [timed(name, timing.device_times(run, device, budget_ms), host_ms=host_ms)]
+    if device.type == "cuda":
+        rows.append(timed(f"{name}, graph replay", _graph_times(run, budget_ms)))
+    return rows
+
+
+def _graph_times(run, budget_ms):
+    """Device time of a call, out of a graph of several."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(CALLS):
+            run()
+    once = timing._event_ms(graph.replay, ())
+    n = timing._repetitions(once, budget_ms)
+    return timing._summary([timing._event_ms(graph.replay, ()) / CALLS for _ in range(n)])

@@ -1,0 +1,143 @@
+"""The rungs of lessons 21 to 24: one decoding step of one layer, from keys and values to the end.
+
+All of them absorb W_K or expand it, and apply W_V: the same inputs, the same output.
+"""
+
+import torch
+
+from rwkv_lessons.bench import timing
+from rwkv_lessons.bench.measure import LIMITS, checked
+from rwkv_lessons.records.schema import Row
+from rwkv_lessons.records.rates import rates
+from rwkv_lessons.bench.commands.run import QUICK_MS, _device, _recorded_ceilings, keep, recording
+from rwkv_lessons.ladders import Rung
+from rwkv_lessons.operations import work
+from rwkv_lessons.bench.show import console, rows_table
+from rwkv_lessons.records.fingerprint import fingerprint
+from rwkv_lessons.mla import mla_decode
+
+NAME = "mla-ladder"
+SHAPES = ((64, 4096, 40, 64, 256, 32, 64), (1, 16384, 40, 64, 256, 32, 64))  # B N H K R P V
+QUICK = ((2, 20, 3, 16, 32, 16, 16),)
+PLACES = 264  # programs of lesson 23 that an H200 runs at a time
+LIBRARY = ("rwkv_lessons/mla/decode/forward.py::mla_decode",)
+
+
+def command(options):
+    """`python -m rwkv_lessons.bench mla-ladder`."""
+    device = _device(options)
+    here = recording(options, NAME, options.methods, options.dtype, options.quick)
+    rows = []
+    for shape in QUICK if options.quick else SHAPES:
+        for dtype in options.dtype or ["bfloat16"]:
+            rows += measure(shape, dtype, device, options.methods, options.quick)
+    console().print(rows_table(rows))
+    keep(options, NAME, here, rows)
+
+
+def make_inputs(shape, dtype, device):
+    """q, q_rope, latent, k_rope, w_k, w_v, for one query a text."""
+    B, N, H, K, R, P, V = shape
+    generator = torch.Generator(device).manual_seed(0)
+
+    def normal(*sizes):
+        x = torch.randn(*sizes, device=device, generator=generator)
+        return x.to(getattr(torch, dtype))
+
+    w_k, w_v = normal(H, K, R) / R**0.5, normal(H, V, R) / R**0.5
+    return normal(B, H, K), normal(B, H, P), normal(B, N, R), normal(B, N, P), w_k, w_v
+
+
+@torch.no_grad()
+def measure(shape, dtype, device, names=None, quick=False):
+    """One `Row` per rung, checked against float64 first."""
+    given, scale = make_inputs(shape, dtype, device), (shape[3] + shape[5]) ** -0.5
+    absorbed = _lesson("21_absorb_the_weights").absorbed
+    expected = absorbed(*(x.double() for x in given), scale)
+    budget_ms, limits = QUICK_MS if quick else timing.BUDGET_MS, _recorded_ceilings(device)
+    for name in names or METHODS:
+        if name not in METHODS:
+            raise ValueError(f"no method {name}: there are {', '.join(METHODS)}")
+        run, sources = METHODS[name]
+        row = {"method": name, "shape": shape, "dtype": dtype}
+        row |= {"sources": sources, "sha256": fingerprint(*sources)}
+        if device.type != "cuda" and run in (fused, split):
+            yield Row(**row, problem="needs a GPU")
+            continue
+        found = checked(lambda f=run: lambda: f(*given, scale), expected, LIMITS[dtype])
+        run, row["error"], problem = found
+        if problem:
+            yield Row(**row, problem=problem)
+            continue
+        times = timing.device_times(run, device, budget_ms)
+        speed = rates(work(NAME, shape, dtype), dtype, times.median_ms, limits)
+        yield Row(**row, **times._asdict(), **speed)
+
+
+def _lesson(stem):
+    if stem not in _loaded:
+        _loaded[stem] = Rung(stem, stem, "", None).load()
+    return _loaded[stem]
+
+
+_loaded = {}
+
+
+def expanded(*given):
+    return _lesson("21_absorb_the_weights").expanded(*given)
+
+
+def absorbed(*given):
+    return _lesson("21_absorb_the_weights").absorbed(*given)
+
+
+def fused(q, q_rope, latent, k_rope, w_k, w_v, scale):
+    """Lesson 22's kernel with one query, in blocks of 16 rows."""
+    lesson, sizes = _lesson("22_fused_prefill"), _sizes(q, q_rope, latent, w_v)
+    q_latent = torch.einsum("bhk,hkr->bhr", q, w_k).contiguous()
+    o = torch.empty(*q.shape[:2], w_v.shape[1], dtype=q.dtype, device=q.device)
+    grid, constants = lesson.launch(sizes, scale, BM=16)
+    lesson.kernel[grid](q_latent, q_rope, latent, k_rope, w_v, o, **constants)
+    return o
+
+
+def split(q, q_rope, latent, k_rope, w_k, w_v, scale):
+    """Lesson 23's two kernels."""
+    lesson, sizes = _lesson("23_split_decode"), _sizes(q, q_rope, latent, w_v)
+    q_latent = torch.einsum("bhk,hkr->bhr", q, w_k).contiguous()
+    tokens = lesson.tokens_per_split(sizes.B, 1, sizes.N, 64, PLACES)
+    grid, constants = lesson.launch_partial(sizes, scale, tokens)
+    parts = torch.empty(sizes.B, grid[0], sizes.H, sizes.R, device=q.device)
+    part_lse = torch.empty(sizes.B, grid[0], sizes.H, device=q.device)
+    lesson.partial[grid](q_latent, q_rope, latent, k_rope, parts, part_lse, **constants)
+    o = torch.empty(*q.shape[:2], w_v.shape[1], dtype=q.dtype, device=q.device)
+    grid, constants = lesson.launch_combine(sizes, tokens)
+    lesson.combine[grid](parts, part_lse, w_v, o, **constants)
+    return o
+
+
+def finished(q, q_rope, latent, k_rope, w_k, w_v, scale):
+    q, q_rope = q[:, None], q_rope[:, None]
+    return mla_decode(q, q_rope, latent, k_rope, w_k, w_v, scale=scale)[0][:, 0]
+
+
+def _sizes(q, q_rope, latent, w_v):
+    (B, H, K), (N, R), V = q.shape, latent.shape[1:], w_v.shape[1]
+    return _lesson("23_split_decode").Sizes(B, 1, N, H, K, q_rope.shape[2], V, R)
+
+
+def _code(stem, *names):
+    return tuple(f"solutions/{stem}.py::{name}" for name in names)
+
+
+METHODS = {
+    "expanded": (expanded, _code("21_absorb_the_weights", "expanded")),
+    "21_absorb_the_weights": (absorbed, _code("21_absorb_the_weights", "absorbed")),
+    "22_fused_prefill": (fused, _code("22_fused_prefill", "kernel", "launch")),
+    "23_split_decode": (
+        split,
+        _code("23_split_decode", "partial", "combine", "launch_partial", "launch_combine")
+        + _code("23_split_decode", "tokens_per_split"),
+    ),
+    "decode": (finished, LIBRARY),
+}

@@ -1,0 +1,137 @@
+"""Prefill of one layer: the time of latent attention where every token is a query.
+
+    prefill             `mla_prefill`: expands keys and values, then attends
+    prefill absorbed    the same kernel in the latent space
+    sdpa                keys and values as transformers expands them, then torch's attention
+    kernel, sdpa kernel the attention alone, on keys and values that are expanded already
+
+triton-mla, on an H200 at the first shape: 0.385 ms; at rank 512 it cannot be launched.
+"""
+
+import torch
+import torch.nn.functional as F
+
+from rwkv_lessons.bench import timing
+from rwkv_lessons.bench.measure import LIMITS, checked
+from rwkv_lessons.records.schema import Row
+from rwkv_lessons.records.rates import rates
+from rwkv_lessons.bench.commands.run import QUICK_MS, _device, _recorded_ceilings, keep, recording
+from rwkv_lessons.operations import work
+from rwkv_lessons.bench.show import console, rows_table
+from rwkv_lessons.records.fingerprint import fingerprint
+from rwkv_lessons.mla import mla_prefill, mla_reference
+from rwkv_lessons.mla.prefill import prefill
+
+# B, T, H, and K, R, P, V of MiniCPM3 (the first with the seed's 32 heads) and DeepSeek-V3.
+SHAPES = (
+    (1, 2048, 32, 64, 256, 32, 64),
+    (1, 4096, 40, 64, 256, 32, 64),
+    (16, 1024, 40, 64, 256, 32, 64),
+    (1, 2048, 128, 128, 512, 64, 128),
+)
+NAME = "mla-prefill"
+QUICK = ((1, 20, 2, 16, 32, 16, 16),)
+SOURCES = ("rwkv_lessons/mla/prefill/prefill.py::mla_prefill",)
+
+
+def command(options):
+    """`python -m rwkv_lessons.bench mla-prefill`."""
+    device = _device(options)
+    part = options.shape, options.methods, options.dtype, options.quick
+    here = recording(options, NAME, *part)
+    rows = []
+    for shape in options.shape or (QUICK if options.quick else SHAPES):
+        for dtype in options.dtype or ["bfloat16"]:
+            rows += measure(shape, dtype, device, options.methods, options.quick)
+    console().print(rows_table(rows))
+    keep(options, NAME, here, rows)
+
+
+def make_inputs(shape, dtype, device):
+    """q, q_rope, latent, k_rope, w_k, w_v: normal, and the weights two parts of one."""
+    B, T, H, K, R, P, V = shape
+    generator = torch.Generator(device).manual_seed(0)
+
+    def normal(*sizes):
+        return torch.randn(*sizes, device=device, generator=generator)
+
+    weight = normal(H, K + V, R) / R**0.5
+    tensors = normal(B, T, H, K), normal(B, T, H, P), normal(B, T, R), normal(B, T, P)
+    kind = getattr(torch, dtype)
+    return *(x.to(kind) for x in tensors), *weight.to(kind).split([K, V], 1)
+
+
+@torch.no_grad()
+def measure(shape, dtype, device, names=None, quick=False):
+    """One `Row` per method, checked against float64 first."""
+    given = make_inputs(shape, dtype, device)
+    scale = (shape[3] + shape[5]) ** -0.5
+    expected = mla_reference(*(x.double() for x in given), scale=scale)[0]
+    budget_ms, limits = QUICK_MS if quick else timing.BUDGET_MS, _recorded_ceilings(device)
+    for name in names or METHODS:
+        if name not in METHODS:
+            raise ValueError(f"no method {name}: there are {', '.join(METHODS)}")
+        row = {"method": name, "shape": shape, "dtype": dtype}
+        if "sdpa" not in name:
+            row |= {"sources": SOURCES, "sha256": fingerprint(*SOURCES)}
+        found = checked(lambda f=METHODS[name]: f(*given, scale), expected, LIMITS[dtype])
+        run, row["error"], problem = found
+        if problem:
+            yield Row(**row, problem=problem)
+            continue
+        times = timing.device_times(run, device, budget_ms)
+        host_ms = timing.host_time(run, device, budget_ms)
+        extra = timing.extra_bytes(run, device)
+        speed = rates(work(NAME, shape, dtype), dtype, times.median_ms, limits)
+        del speed["gb_per_s"]  # the bytes are not what takes the time
+        yield Row(**row, **times._asdict(), host_ms=host_ms, extra_bytes=extra, **speed)
+
+
+def ours(*given):
+    *tensors, scale = given
+    return lambda: mla_prefill(*tensors, scale=scale)[0]
+
+
+def ours_absorbed(*given):
+    if not given[0].is_cuda:
+        return ours(*given)
+    return lambda: prefill.forward(*given, None, None, True)[0]
+
+
+def ours_kernel(q, q_rope, latent, k_rope, w_k, w_v, scale):
+    if not q.is_cuda:
+        return ours(q, q_rope, latent, k_rope, w_k, w_v, scale)
+    k, v = prefill.expand(latent, w_k, w_v)
+    return lambda: prefill.attend(q, q_rope, k, k_rope, v, None, scale)[0]
+
+
+def sdpa(q, q_rope, latent, k_rope, w_k, w_v, scale):
+    query = torch.cat([q, q_rope], -1).transpose(1, 2).contiguous()
+    return lambda: _attend(query, *_expanded(latent, k_rope, w_k, w_v), scale)
+
+
+def sdpa_kernel(q, q_rope, latent, k_rope, w_k, w_v, scale):
+    query = torch.cat([q, q_rope], -1).transpose(1, 2).contiguous()
+    key, value = _expanded(latent, k_rope, w_k, w_v)
+    value = value.contiguous()
+    return lambda: _attend(query, key, value, scale)
+
+
+def _expanded(latent, k_rope, w_k, w_v):
+    """As `expand_kv` of transformers does it: the rope part is copied to every head."""
+    k, v = prefill.expand(latent, w_k, w_v)
+    return torch.cat([k, k_rope[:, None].expand(-1, k.shape[1], -1, -1)], -1), v
+
+
+def _attend(query, key, value, scale):
+    o = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
+    return o.transpose(1, 2)
+
+
+METHODS = {
+    "prefill": ours,
+    "prefill absorbed": ours_absorbed,
+    "kernel": ours_kernel,
+    "sdpa": sdpa,
+    "sdpa kernel": sdpa_kernel,
+}

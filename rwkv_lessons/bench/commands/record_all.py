@@ -1,0 +1,212 @@
+"""python -m rwkv_lessons.bench record-all: every record, one after the other.
+
+    record-all --list             what there is to record, and what is recorded already
+    record-all --needed           only what is missing, stale, or was recorded by another command
+    record-all 'wkv6*'            only these names
+    record-all --archive all.tar  copies of the files, for a machine that is rented by the minute
+
+The library's own records come first, those with other people's packages last: compiling and trying
+their configurations takes minutes. Each record has a process of its own and a time limit: one that
+fails or takes too long does not stop the others. The next process already imports torch, Triton and
+numba while one measures, and touches the GPU only when it is its turn.
+
+The archive is written anew after each record. To go on after an interruption, on another machine
+too, unpack it in records/ and ask for what is --needed.
+"""
+
+import fnmatch
+import os
+import re
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from rwkv_lessons.records.schema import RECORDS, load, path
+from rwkv_lessons.records.fingerprint import ROOT
+
+CARD = "NVIDIA H200"  # whose records --list and --needed look at where there is no GPU
+BENCH = "python -m rwkv_lessons.bench"
+LADDERS = ("wkv5", "wkv6", "wkv6-backward", "wkv6-triton", "wkv6-triton-backward")
+SMALLER = (
+    "--shape 1,4096,64,64 --shape 1,32768,64,64 --shape 1,54,32,64 --methods wkv6,cuda,chunked"
+)
+DECODE = "--dtype bfloat16 --shape 8,1,64,64 --shape 256,1,64,64"
+PEERS = "--peers --dtype bfloat16 --methods 'wkv6,chunked,cuda,fla chunk,fla recurrent'"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One record: `python -m rwkv_lessons.bench` and `arguments` write it."""
+
+    name: str
+    arguments: str
+    limit_s: int = 60
+    named: bool = True  # --record needs the name: it is not the command's own
+    needs: str | None = None  # a module without which there is nothing to compare with
+
+    @property
+    def command(self):
+        return f"{BENCH} {self.arguments} --record" + (f" {self.name}" if self.named else "")
+
+
+def _own(name, arguments, limit_s=60):
+    return Plan(name, arguments, limit_s, named=False)
+
+
+PLANS = (
+    _own("ceilings", "ceilings"),
+    *(_own(f"{operation}-ladder", f"ladder {operation}", 90) for operation in LADDERS),
+    # Without the reference, half a second a call; walking back over tokens is for few of them.
+    Plan("wkv6", "wkv6 --methods wkv6,chunked,recurrent,cuda,doubling", 90),
+    Plan("wkv6-backward", "wkv6-backward --methods wkv6,chunked,cuda", 90),
+    Plan("wkv6-small", f"wkv6 {SMALLER} --dtype float32,bfloat16", 90),
+    Plan("wkv6-backward-small", f"wkv6-backward {SMALLER} --dtype bfloat16", 90),
+    Plan(
+        "wkv6-short",
+        "wkv6 --dtype float16 --shape 1,54,32,64 --methods wkv6,recurrent,chunked,cuda",
+    ),
+    Plan(
+        "wkv6-triton-few",
+        "ladder wkv6-triton --shape 4,1024,4,64 --methods 08_decay_from_data,12_fused_recurrent",
+    ),
+    _own("wkv6-first", "first", 150),
+    _own("mla-decode", "mla-decode", 90),
+    _own("mla-ladder", "mla-ladder"),
+    _own("mla-prefill", "mla-prefill", 90),
+    _own("wkv5-profile", "profile wkv5"),
+    _own("wkv5", "wkv5", 120),
+    _own("wkv5-backward", "wkv5-backward"),
+    Plan("mla-generate", "mla-generate", 400, named=False, needs="transformers"),
+    Plan("wkv6-decode", f"wkv6-decode --peers {DECODE}", 90),
+    Plan("wkv6-peers", f"wkv6 {PEERS}", 240, needs="fla"),
+    Plan("wkv6-backward-peers", f"wkv6-backward {PEERS}", 360, needs="fla"),
+)
+# A process that is ready for its command: these imports take longer than many a measurement.
+READY = """
+import shlex, sys
+from rwkv_lessons.bench import __main__, mla, mla_ladder, mla_prefill, run
+sys.argv[1:] = shlex.split(sys.stdin.readline())
+if sys.argv[1:]:
+    __main__.main()
+"""
+
+
+def planned(name):
+    """The command that writes the record `name`."""
+    return next(plan.command for plan in PLANS if plan.name == name)
+
+
+def command(options):
+    """Records what was asked for; exits with 1 if anything failed."""
+    card = _card()
+    plans = chosen(options.names, card or CARD if options.needed else None)
+    if options.list:
+        for plan in plans:
+            print(f"{plan.name:28} {state(plan, card or CARD):36} {plan.command}")
+        return
+    if not card:
+        raise ValueError("no NVIDIA GPU here: there is nothing to record")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench: told to end"))  # and end what runs
+    environment = os.environ | ({"RWKV_LESSONS_COMMIT": options.commit} if options.commit else {})
+    results = record_all(plans, environment, options.archive)
+    print("\n".join(["", *(f"{plan.name:28} {how}" for plan, how in results)]))
+    if any(how.startswith("failed") for _, how in results):
+        sys.exit(1)
+
+
+def chosen(names=(), needed_on=None):
+    """The plans with one of these names ("wkv6*"), all if none; on a card, only what it lacks."""
+    for name in names:
+        if not fnmatch.filter([plan.name for plan in PLANS], name):
+            known = ", ".join(plan.name for plan in PLANS)
+            raise ValueError(f"no record {name!r}: there are {known}")
+    found = [p for p in PLANS if not names or any(fnmatch.fnmatch(p.name, x) for x in names)]
+    return [p for p in found if needed_on is None or state(p, needed_on) != "recorded"]
+
+
+def state(plan, card, folder=None):
+    """ "missing", "stale", "recorded by another command" or "recorded"."""
+    file = path(plan.name, card, folder)
+    if not file.exists():
+        return "missing"
+    found = load(file)
+    if any(row.stale for row in found.rows):
+        return "stale"
+    same = _asked(found.provenance.command) == _asked(plan.command)
+    return "recorded" if same else "recorded by another command"
+
+
+def _asked(command):
+    """The command without what only says where the result goes."""
+    return re.sub(r" --commit \S+| --record( [\w-]+)?(?= --|$)|['\"]", "", command)
+
+
+def record_all(plans, environment=None, archive=None, ready=READY):
+    """Runs the plans in this order; returns each with "recorded in 12 s" or "failed: …"."""
+    results, waiting, started = [], _start(environment, ready), time.time()
+    try:
+        for plan in plans:
+            print(f"\n== {time.strftime('%T')} {plan.command}", flush=True)
+            if plan.needs and not find_spec(plan.needs):
+                results.append((plan, f"skipped: there is no module {plan.needs}"))
+                continue
+            process, waiting = waiting, _start(environment, ready)
+            results.append((plan, _run(process, plan)))
+            if archive:
+                pack(archive, plans, started)
+    finally:
+        _end(waiting)
+    return results
+
+
+def pack(archive, plans, since):
+    """The files of these records that were written since then, as <card>/<name>.json."""
+    with tarfile.open(archive, "w") as tar:
+        for plan in plans:
+            for file in sorted(RECORDS.glob(f"*/{plan.name}.json")):
+                if file.stat().st_mtime >= since:
+                    tar.add(file, file.relative_to(RECORDS))
+
+
+def _start(environment, ready):
+    return subprocess.Popen(
+        [sys.executable, "-c", ready],
+        stdin=subprocess.PIPE, cwd=ROOT, env=environment, text=True, start_new_session=True,
+    )  # fmt: skip
+
+
+def _run(process, plan):
+    start, words = time.monotonic(), plan.command.removeprefix(BENCH)
+    try:
+        process.stdin.write(f"{words}\n")
+        process.stdin.close()
+        code = process.wait(plan.limit_s)
+    except BrokenPipeError:
+        code = process.wait()
+    except subprocess.TimeoutExpired:
+        return f"failed: not done after {plan.limit_s} s"
+    finally:
+        _end(process)
+    took = f"{time.monotonic() - start:.0f} s"
+    return f"failed: exit status {code}, after {took}" if code else f"recorded in {took}"
+
+
+def _end(process):
+    """Ends it if it still runs, and the processes that it started."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _card():
+    """The GPU's name, or None. torch would know it, and take seconds to say so."""
+    asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "-i=0"]
+    try:
+        done = subprocess.run(asked, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()

@@ -1,0 +1,163 @@
+"""The commands: which methods, at which shapes, and where the rows go."""
+
+import re
+
+import torch
+
+from rwkv_lessons.bench.commands import wkv6_decode as decode, first_call as first
+from rwkv_lessons.bench import methods, timing
+from rwkv_lessons.bench.commands.ceilings import ceilings
+from rwkv_lessons.bench.measure import in_float64, make_inputs, measure
+from rwkv_lessons.bench.peers import peers
+from rwkv_lessons.records.provenance import provenance
+from rwkv_lessons.records.schema import Record, load, path, save
+from rwkv_lessons.bench.refuse import refused
+from rwkv_lessons.operations import DECODE, SHAPES
+from rwkv_lessons.bench.show import console, progress, rows_table
+from rwkv_lessons.verify.gate import NOT_RECORDED
+
+FIRST = "wkv6-first"
+QUICK_MS = 20  # of repetitions: enough to see that everything works, not to compare
+
+
+def time_methods(options):
+    """Every method of the library, and the peers if asked for."""
+    if options.operation == DECODE:
+        found = decode.library()
+    else:
+        found = methods.library(options.operation) | methods.recommended(options.operation)
+    if options.peers:
+        installed, missing = peers(options.operation)
+        found |= installed
+        console().print(*missing, sep="\n")
+    _time(options, found, ["float32", "bfloat16"], options.operation)
+
+
+def time_ladder(options):
+    """Every rung of the lessons' ladder and the finished kernel."""
+    if not torch.cuda.is_available():
+        raise ValueError("no NVIDIA GPU here: the rungs are CUDA kernels, they cannot be timed")
+
+    found = methods.ladder(options.operation)
+    _time(options, found, ["float32"], f"{options.operation}-ladder")
+
+
+def measure_ceilings(options):
+    """What this card can do at most."""
+    if not torch.cuda.is_available():
+        raise ValueError("no NVIDIA GPU here: there are no ceilings to measure")
+    here = recording(options, "ceilings")
+    found = ceilings(torch.device("cuda"))
+    for name, value in found.items():
+        console().print(f"{name:20} {value / 1e12:.2f} T")
+    keep(options, "ceilings", here, (), found)
+
+
+def time_first_calls(options):
+    """How long the first call takes of a process that has no compiled kernel."""
+    if not torch.cuda.is_available():
+        raise ValueError("no NVIDIA GPU here: nothing is compiled for a first call")
+    here = recording(options, FIRST, options.methods, options.dtype)
+    dtypes = options.dtype or ["float32", "bfloat16"]
+    cases = [(method, x) for method in options.methods or first.METHODS for x in dtypes]
+    rows = list(first.measure(cases))
+    console().print(rows_table(rows))
+    keep(options, FIRST, here, rows)
+
+
+def _time(options, found, dtypes, name):
+    """Measures the methods that were found, prints the rows, and records them under `name`."""
+    check_name(options, options.operation)
+    refuse_a_part(options, options.shape, options.dtype, options.methods, options.quick)
+    device = _device(options)
+    here = recording(options, options.operation)
+    shapes = options.shape or [SHAPES[options.operation]["quick" if options.quick else "table"]]
+    chosen, rows = _choose(found, options.methods), []
+    with progress() as bar:
+        task = bar.add_task("", total=None)
+        for shape in shapes:
+            for dtype in options.dtype or dtypes:
+                able = [m for m in chosen if dtype in m.dtypes]
+                bar.update(task, total=len(able), completed=0, description="float64 reference")
+                for row in _rows(options, shape, dtype, able, device, bar, task):
+                    rows.append(row)
+                    bar.advance(task)
+                    bar.console.print(f"done: {row.method}, {dtype}: {row.outcome}")
+    console().print(rows_table(rows))
+    keep(options, name, here, rows)
+
+
+def _rows(options, shape, dtype, able, device, bar, task):
+    """One row per method of `able`, as they come."""
+    inputs = make_inputs(options.operation, shape, dtype, device)
+    expected = in_float64(options.operation, inputs)
+    budget_ms = QUICK_MS if options.quick else timing.BUDGET_MS
+    limits = _recorded_ceilings(device)
+    for method in able:
+        bar.update(task, description=f"{method.name}, {dtype}")
+        yield measure(options.operation, method, inputs, expected, budget_ms, limits)
+
+
+def _choose(found, names):
+    unknown = [name for name in names or () if name not in found]
+    if unknown:
+        raise ValueError(f"no method {', '.join(unknown)}: there are {', '.join(found)}")
+    return [found[name] for name in names or found]
+
+
+def _device(options):
+    """The GPU; a CPU for a quick try, which is never recorded."""
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    if not options.quick:
+        raise ValueError("no NVIDIA GPU here: add --quick to check and time a small shape on CPU")
+    if options.record is not None:
+        raise ValueError("no NVIDIA GPU here: times of a CPU are not recorded")
+    console().print("no NVIDIA GPU here: a small shape on the CPU, wall clock, not for comparison")
+    return torch.device("cpu")
+
+
+def _recorded_ceilings(device):
+    """The ceilings of this card, or None if nobody measured them."""
+    if device.type != "cuda":
+        return None
+    file = path("ceilings", torch.cuda.get_device_name(device))
+    return load(file).ceilings if file.exists() else None
+
+
+def recording(options, name, *part):
+    """The `Provenance` where the result is kept, else None; raises where it cannot be kept.
+
+    Args:
+        name: of the record, and what another name given with --record starts with.
+        part: options that are set where only a part of what `name` holds is measured.
+    """
+    refuse_a_part(options, *part)
+    check_name(options, name)
+    return provenance(options.commit) if options.record is not None else None
+
+
+def refuse_a_part(options, *part):
+    """The record of a command's own name holds everything that the command measures."""
+    if options.record == "" and any(part):
+        raise ValueError("this run is a part: record it under a name of its own, --record NAME")
+
+
+def check_name(options, name):
+    """`operation_of` finds by a record's name what it is a record of."""
+    if options.record and not re.fullmatch(rf"{name}(-\w+)*", options.record):
+        raise ValueError(f"--record {options.record!r}: needs {name}-something")
+
+
+def keep(options, name, here, rows=(), ceilings=None):
+    """Writes the record, where `recording` has said that there is one.
+
+    What verify finds wrong, with any option, has the reason in the place of its time.
+    """
+    if here:
+        rows = tuple(refused(name, row) for row in rows)
+        for row in rows:
+            if (row.problem or "").startswith(NOT_RECORDED):
+                console().print(f"{row.method}, {row.dtype}: {row.problem}")
+        record = Record(options.record or name, here, rows, ceilings or {})
+        console().print(f"recorded: {save(record)}")

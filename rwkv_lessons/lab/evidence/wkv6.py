@@ -1,0 +1,272 @@
+"""The evidence for lesson kernels of WKV-6: forward, with states, and gradients.
+
+A lesson kernel takes any of the arrays in LETTERS, by these names. One problem has all of them,
+inputs and answers; a kernel's own parameters say which it is given and which it has to write.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numba import float32
+
+from ...inputs import rwkv6_inputs
+from ...runtime.launch_numba import as_array, stream
+from ...wkv6.reference import wkv6_reference
+from ..simulator.cuda import trace
+from ..course.check import ABSENT, FAILED, PASSED, Row
+from ..machine_code.cubin import plain
+from .cuda import Case, Claim, Difference, compare, explained, machine_code, timed, traffic
+
+# Array → what its axes are called: i keys, j values, c chunks.
+LETTERS = dict.fromkeys(("r", "k", "w", "dr", "dk", "dw", "rdr", "kdk"), "bthi")
+LETTERS |= dict.fromkeys(("v", "o", "do", "dv"), "bthj")
+LETTERS |= dict.fromkeys(("s0", "s1", "ds0", "ds1"), "bhij")
+LETTERS |= {"u": "hi", "du": "bhi", "a": "bchi", "states": "bchji", "kept": "bchij"}
+# Gradients through the state alone, without the bonus.
+LETTERS |= {"dr_s": "bthi", "dk_s": "bthi", "dv_s": "bthj"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case6(Case):
+    """A case with a state before the tokens, gradients after them, and a choice of decays."""
+
+    states: bool = True  # s0 and ds1 are not zero
+    decay: str = "text"  # as the text makes it; "strong": from 1e-6 to 1e-2; "edge": 0 or 1
+    split: int = 0  # run as two launches: so many tokens, then the rest
+
+
+FORWARD = (
+    Case6("one token", "by hand", (1, 1, 1, 4), states=False),
+    Case6("the state decays by exp(w)", "decay", (1, 3, 1, 4), states=False),
+    Case6("every head has its own state, decay and bonus", "head", (1, 3, 2, 8), states=False),
+    Case6("the state before the first token is s0", "state in", (1, 2, 1, 4)),
+    Case6("every batch row has its own tokens and states", "batch", (2, 3, 2, 8)),
+    Case6("strong decays", "decay", (1, 5, 1, 4), decay="strong"),
+    Case6("decay 0 forgets, decay 1 keeps", "decay", (1, 4, 1, 8), decay="edge"),
+    Case6("17 tokens, odd sizes", "state", (3, 17, 1, 8)),
+    Case6("11 tokens, then 6 from the state they left", "state out", (1, 17, 1, 8), split=11),
+    Case6("the order of the threads does not matter", "order", (1, 5, 2, 8), reverse=True),
+)
+BACKWARD = (
+    Case6("one token, no states", "by hand", (1, 1, 1, 4), states=False),
+    Case6("one token between two states", "last", (1, 1, 1, 4)),
+    Case6("two tokens", "state", (1, 2, 1, 4), states=False),
+    Case6("two tokens between two states", "last", (1, 2, 1, 8)),
+    Case6("every head has its own states, decay and bonus", "head", (1, 3, 2, 8)),
+    Case6("every batch row has its own tokens and states", "batch", (2, 3, 2, 8)),
+    Case6("8 tokens in two whole chunks", "chunk", (1, 8, 1, 4)),
+    Case6("17 tokens, the last chunk has one", "chunk", (2, 17, 3, 4)),
+    Case6("strong decays", "decay", (1, 9, 1, 4), decay="strong"),
+    Case6("decay 0 forgets, decay 1 keeps", "decay", (1, 6, 1, 8), decay="edge"),
+    Case6("the order of the threads does not matter", "order", (1, 5, 2, 8), reverse=True),
+)
+SMALL_CHUNK = 4  # tokens, in the place of C on the CPU
+
+
+@functools.lru_cache(maxsize=64)
+def problem(shape, C=64, states=True, decay="text", device="cpu"):
+    """Every array of LETTERS as a float64 tensor: inputs as a float32 kernel gets them, answers.
+
+    Gradients are autograd's, through `wkv6_reference` in float64. `do` and `ds1` are random.
+
+    Args:
+        shape: B, T, H, N, or B, T, H, K, V where keys and values differ in size.
+    """
+    B, T, H, K, V = (*shape, shape[3])[:5]
+    generator = torch.Generator().manual_seed(T)
+
+    def random(*shape):
+        return torch.randn(*shape, generator=generator).to(device).double()
+
+    tokens = rwkv6_inputs(B, T, H, max(K, V), device=device)
+    given = {x: y[..., : V if x == "v" else K].double() for x, y in tokens._asdict().items()}
+    s0, ds1, do = random(B, H, K, V), random(B, H, K, V), random(B, T, H, V)
+    given |= {"s0": s0 * states, "ds1": ds1 * states, "do": do}
+    if decay == "strong":
+        given["w"] = -4.6 - 9.2 * torch.sigmoid(random(B, T, H, K)).float().double()
+    if decay == "edge":
+        given["w"] = torch.where(random(B, T, H, K) < 0, -torch.inf, 0.0).double()
+    rows = [
+        _one_row({x: y if x == "u" else y[b : b + 1] for x, y in given.items()}, C)
+        for b in range(B)
+    ]
+    return given | {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
+
+
+def _one_row(given, C):
+    """The answers for one batch row."""
+    found = _gradients(given, C)
+    # Without a bonus, all of dr and dk comes through the state.
+    no_bonus = _gradients(given | {"u": torch.zeros_like(given["u"])}, C)
+    found |= {f"d{x}_s": no_bonus[f"d{x}"] for x in "rkv"}
+    found |= {"rdr": given["r"] * no_bonus["dr"], "kdk": given["k"] * no_bonus["dk"]}
+    return found | {"du": found["du"][None]}  # [1, H, N]: the sum over the batch is the caller's
+
+
+def _gradients(given, C):
+    """o, s1 and all gradients for one batch row, and S and S·G at the ends of its chunks."""
+    leaves = {x: given[x].clone().requires_grad_() for x in ("r", "k", "v", "w", "u", "s0")}
+    r, k, v, w, u, s = leaves.values()
+    o, ends = [], []
+    for t in range(0, r.shape[1], C):
+        o_chunk, s = wkv6_reference(*(x[:, t : t + C] for x in (r, k, v, w)), u, s)
+        s.retain_grad()
+        o, ends = [*o, o_chunk], [*ends, s]
+    o = torch.cat(o, 1)
+    ((o * given["do"]).sum() + (s * given["ds1"]).sum()).backward()
+    found = {"o": o, "s1": s} | {f"d{x}": leaf.grad for x, leaf in leaves.items()}
+    S, G = torch.stack(ends, 1), torch.stack([end.grad for end in ends], 1)
+    found |= {"states": S.transpose(-1, -2), "kept": S, "a": (S * G).sum(-1)}
+    return {name: x.detach() for name, x in found.items()}
+
+
+def parameters(kernel):
+    """The names of a kernel's arguments."""
+    code = plain(kernel).__code__
+    return code.co_varnames[: code.co_argcount]
+
+
+def arrays(kernel, writes, shape, C=64, **choice):
+    """Arguments for a CPU run of `kernel`, by name, float32; what it `writes` is full of NaN."""
+    return _arrays(parameters(kernel), writes, problem(tuple(shape), C, **choice))
+
+
+def _arrays(names, writes, known):
+    float32s = {name: known[name].float().numpy().copy() for name in names}  # C-contiguous
+    return {name: np.full_like(x, np.nan) if name in writes else x for name, x in float32s.items()}
+
+
+def _constants(kernel, shape, C):
+    """Replacements for those of the constants N and C that a kernel uses."""
+    used = getattr(kernel, "py_func", kernel).__code__.co_names
+    return {x: y for x, y in (("N", shape[3]), ("C", C)) if x in used}
+
+
+def wkv6_signature(kernel):
+    """The numba types of a lesson kernel's arguments."""
+    layouts = {n: float32[(slice(None),) * (n - 1) + (slice(None, None, 1),)] for n in (2, 3, 4, 5)}
+    return tuple(layouts[len(LETTERS[name])] for name in parameters(kernel))
+
+
+def _compare(writes, got, known):
+    """Raises `Difference` for the first of the arrays that is wrong."""
+    for name in writes:
+        # dw is what is left of a difference: as exact as the numbers that are subtracted.
+        of = ("a", "rdr", "kdk") if name == "dw" else (name,)
+        scale = max(float(known[x].abs().max()) for x in of)
+        try:
+            compare(got[name], known[name].cpu().numpy(), LETTERS[name], scale)
+        except Difference as difference:
+            raise Difference(f"{name}: {difference}") from None
+
+
+def _launches(case, given):
+    """(shape, arguments) of a launch, or of two: the second goes on from the first one's state."""
+    if not case.split:
+        return [(case.shape, given)]
+    first, rest = (
+        {x: y[:, tokens].copy() if "t" in LETTERS[x] else y for x, y in given.items()}
+        for tokens in (slice(0, case.split), slice(case.split, None))
+    )
+    rest |= {"s0": first["s1"], "s1": first["s1"].copy()}
+    return [(part["r"].shape, part) for part in (first, rest)]
+
+
+def answer(launch: Callable, writes: tuple[str, ...], cases: tuple[Case6, ...]):
+    """Runs the kernel on the CPU over `cases` and holds what it `writes` against float64."""
+
+    def gather(kernel, exercise):
+        names = parameters(exercise.reference)
+        for case in cases:
+            known = problem(case.shape, SMALL_CHUNK, case.states, case.decay)
+            constants = _constants(kernel, case.shape, SMALL_CHUNK)
+            chunk = {x: y for x, y in constants.items() if x == "C"}
+            try:
+                parts = _launches(case, _arrays(names, writes, known))
+                for size, given in parts:
+                    before = {x: y.copy() for x, y in given.items()}
+                    grid, block = launch(*size, **chunk)
+                    how = {"constants": constants, "reverse": case.reverse}
+                    trace.run(kernel, grid, block, *given.values(), **how)
+                    for x in set(given) - set(writes):
+                        if not np.array_equal(given[x], before[x]):
+                            raise Difference(f"the kernel changed its input {x}")
+                whole = {x: _join(x, [given[x] for _, given in parts]) for x in writes}
+                _compare(writes, whole, known)
+            except (Difference, trace.KernelFault) as error:
+                wrong = isinstance(error, Difference)
+                details = explained(error, exercise, case.symptom if wrong else None)
+                size = "B={} T={} H={} N={}".format(*case.shape)
+                return Row("answer", FAILED, f"{case.name} ({size})", details)
+        return Row("answer", PASSED, f"{len(cases)} cases on the CPU, against float64")
+
+    gather.kind = "answer"
+    return gather
+
+
+def _join(name, parts):
+    """Tokens of several launches one after another; of a state, the last."""
+    return np.concatenate(parts, 1) if "t" in LETTERS[name] else parts[-1]
+
+
+def gpu(launch: Callable, writes: tuple[str, ...], shape=(2, 139, 8, 64)):
+    """Runs the kernel on this machine's GPU: its answer at full head size, and its time."""
+
+    def gather(kernel, exercise):
+        if not torch.cuda.is_available():
+            return Row("this GPU", ABSENT)
+        known = problem(shape, device="cuda")
+        given = {x: known[x].float().contiguous() for x in parameters(exercise.reference)}
+        for name in writes:
+            given[name].fill_(torch.nan)
+        grid, block = launch(*shape)
+        kernel[grid, block, stream()](*map(as_array, given.values()))
+        try:
+            _compare(writes, {x: given[x].cpu().numpy() for x in writes}, known)
+        except Difference as error:
+            return Row("this GPU", FAILED, f"B, T, H, N = {shape}", (str(error),))
+        return timed(kernel, grid, block, given.values(), shape)
+
+    gather.kind = "this GPU"
+    return gather
+
+
+def wkv6_kernel(kernel, launch, writes, cases, *claims: Claim, budgets=()):
+    """All the evidence for a lesson kernel.
+
+    Args:
+        kernel: the solution; its parameters are the kernel's.
+        launch: (B, T, H, N), and C where the kernel has one → (grid, block).
+        writes: which of its arrays it writes.
+        cases: FORWARD or BACKWARD.
+    """
+    return (
+        answer(launch, writes, cases),
+        traffic(launch, lambda *shape: arrays(kernel, writes, shape).values(), *budgets),
+        machine_code(*claims, signature=wkv6_signature(kernel)),
+        gpu(launch, writes),
+    )
+
+
+def one_after_another(launches, shape, C):
+    """Runs kernels on the CPU, each on what those before it wrote, and compares with autograd.
+
+    Args:
+        launches: (kernel, what it writes, its launch function) each.
+        shape: (B, T, H, N) of the problem; C: tokens of a chunk.
+
+    Returns:
+        array → its largest error, in units of its largest element.
+    """
+    known, written = problem(shape, C), {}
+    for kernel, writes, launch in launches:
+        given = _arrays(parameters(kernel), writes, known)
+        given |= {name: written[name] for name in given if name in written}
+        grid, block = launch(*shape, C)
+        trace.run(kernel, grid, block, *given.values(), constants=_constants(kernel, shape, C))
+        written |= {name: given[name] for name in writes}
+    want = {name: known[name].numpy() for name in written}
+    return {x: np.abs(written[x] - want[x]).max() / np.abs(want[x]).max() for x in written}

@@ -1,0 +1,188 @@
+"""Launches of lesson kernels of WKV-6 in Triton: any size, keys and values apart, partial sums.
+
+A lesson kernel's parameters have the names of `evidence_wkv6.LETTERS`, then sizes and constexprs.
+An output `x_parts` has one axis more than x, in front: programs that each see a block of the keys
+(or values) leave their shares of the sum there, [NK, B, T, H, V] (or [NV, …]), and x is the total.
+"""
+
+import dataclasses
+
+from ..course.check import FAILED, PASSED, Row
+from .cuda import Difference, compare
+from .triton import Case, Launch, answer, explained, gpu, machine_code, traffic
+from .wkv6 import LETTERS, problem
+from ..simulator.triton.launches import results
+
+PARTS = "_parts"
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """A problem: B, T, H, K, V, and how it is filled; see `evidence_wkv6.Case6`."""
+
+    shape: tuple[int, int, int, int, int]
+    states: bool = True
+    decay: str = "text"
+    C: int = 64  # tokens of a chunk, where a kernel has chunks
+
+
+ODD = (1, 5, 2, 10, 7)  # neither K nor V is a multiple of a block of 4
+FORWARD = (
+    ("one token", "by hand", Size((1, 1, 1, 4, 4), states=False)),
+    ("the state decays by exp(w)", "decay", Size((1, 3, 1, 4, 4), states=False)),
+    ("more keys and values than fit in a block", "blocks", Size((1, 3, 1, 8, 8), states=False)),
+    ("every head has its own state, decay and bonus", "head", Size((1, 3, 2, 8, 8), states=False)),
+    ("the state before the first token is s0", "state in", Size((1, 2, 1, 4, 4))),
+    ("every batch row has its own tokens and states", "batch", Size((2, 3, 2, 8, 8))),
+    ("10 keys, 7 values, blocks of 4", "mask", Size(ODD)),
+    ("strong decays", "decay", Size((1, 5, 1, 4, 4), decay="strong")),
+    ("decay 0 forgets, decay 1 keeps", "decay", Size((1, 4, 1, 8, 8), decay="edge")),
+    ("17 tokens, odd sizes", "state", Size((3, 17, 1, 5, 3))),
+    ("the order of the programs does not matter", "programs", Size((2, 3, 2, 6, 9))),
+)
+BACKWARD = (
+    ("one token, no states", "by hand", Size((1, 1, 1, 4, 4), states=False)),
+    ("one token between two states", "last", Size((1, 1, 1, 4, 4))),
+    ("two tokens", "state", Size((1, 2, 1, 4, 4), states=False)),
+    ("more keys and values than fit in a block", "blocks", Size((1, 2, 1, 8, 8), states=False)),
+    ("two tokens between two states", "last", Size((1, 2, 1, 8, 8))),
+    ("every head has its own states, decay and bonus", "head", Size((1, 3, 2, 8, 8))),
+    ("every batch row has its own tokens and states", "batch", Size((2, 3, 2, 8, 8))),
+    ("10 keys, 7 values, blocks of 4", "mask", Size(ODD)),
+    ("strong decays", "decay", Size((1, 9, 1, 4, 4), decay="strong")),
+    ("decay 0 forgets, decay 1 keeps", "decay", Size((1, 6, 1, 8, 8), decay="edge")),
+    ("17 tokens, odd sizes", "state", Size((2, 17, 1, 5, 3))),
+    ("the order of the programs does not matter", "programs", Size((2, 3, 2, 6, 9))),
+)
+SMALL = {"BK": 4, "BV": 4}  # blocks in the interpreter, so that tiny sizes have several
+COUNTED = Size((1, 4, 2, 10, 10))  # 3 blocks each way
+FULL = Size((2, 75, 4, 100, 100))  # more than a chunk of tokens, more than a block of keys
+
+
+def wkv6_launch(launch, names, writes, size=FULL, **blocks):
+    """A `Launch` of a lesson kernel of WKV-6.
+
+    Args:
+        launch: (B, T, H, K, V, **blocks) → (grid, {parameter: size, constexpr, num_warps, …}).
+        names: of the kernel's tensors; those in `writes` are its outputs.
+        size: a Size.
+        blocks: block sizes in place of the lesson's own, SMALL for example; `C` is the size's, too.
+    """
+    B, T, H, K, V = size.shape
+    known = problem(size.shape, blocks.get("C", size.C), size.states, size.decay)
+    grid, constants = launch(B, T, H, K, V, **blocks)
+    inputs = {name: known[name].float().contiguous() for name in names if name not in writes}
+    wants = {name.removesuffix(PARTS): known[name.removesuffix(PARTS)] for name in writes}
+    return Launch(
+        grid,
+        inputs,
+        {name: _shape(name, known, constants) for name in writes},
+        wants,
+        constants,
+        _totals,
+        LETTERS,
+        _scales(wants, known),
+        size=_text(size),
+    )
+
+
+def _text(size):
+    return "B={} T={} H={} K={} V={}".format(*size.shape)
+
+
+def _shape(name, known, constants):
+    """The shape of an output; of partial sums, with the number of blocks in front."""
+    one = name.removesuffix(PARTS)
+    shape = tuple(known[one].shape)
+    if one == name:
+        return shape
+    # An array with a key axis is a sum over values, and the other way round.
+    block, axis = ("BV", "v") if "i" in LETTERS[one] else ("BK", "k")
+    return (-(-known[axis].shape[-1] // constants[block]), *shape)
+
+
+def _totals(written):
+    return {x.removesuffix(PARTS): y.sum(0) if x.endswith(PARTS) else y for x, y in written.items()}
+
+
+def _scales(wants, known):
+    """dw is what is left of a difference: as exact as the numbers that are subtracted."""
+    of = ("a", "rdr", "kdk")
+    return {"dw": max(float(known[x].abs().max()) for x in of)} if "dw" in wants else {}
+
+
+def cases(launch, names, writes, chosen, **blocks):
+    """`Case`s of FORWARD or BACKWARD; what tells the order of programs runs them in reverse."""
+    blocks = SMALL | blocks
+    return tuple(
+        Case(name, symptom, _later(launch, names, writes, size, blocks), symptom == "programs")
+        for name, symptom, size in chosen
+    )
+
+
+def _later(launch, names, writes, size, blocks):
+    return lambda: wkv6_launch(launch, names, writes, size, **blocks)
+
+
+def wkv6_triton_kernel(launch, names, writes, chosen, *claims, limits=(), full=FULL, blocks=SMALL):
+    """All the evidence for a lesson kernel of WKV-6 in Triton.
+
+    Args:
+        launch, names, writes: as for `wkv6_launch`.
+        chosen: FORWARD or BACKWARD.
+        claims: about the machine code of a launch of size `full`.
+        limits: of the traffic, counted at size COUNTED.
+        blocks: of answers and traffic.
+    """
+    counted = _later(launch, names, writes, COUNTED, blocks)
+    whole = _later(launch, names, writes, full, {})
+    return (
+        answer(*cases(launch, names, writes, chosen, **blocks)),
+        traffic(counted, *limits),
+        machine_code(whole, *claims),
+        gpu(whole),
+    )
+
+
+def wkv6_function(takes, returns, chosen):
+    """Calls a plain torch function of lesson arrays and holds what it returns against float64.
+
+    Args:
+        takes, returns: names of arrays; of gradients, what comes through the bonus alone.
+        chosen: FORWARD or BACKWARD.
+    """
+
+    def gather(function, exercise):
+        for name, symptom, size in chosen:
+            known = problem(size.shape, size.C, size.states, size.decay)
+            got = function(*(known[x].float() for x in takes))
+            for x, y in zip(returns, got, strict=True):
+                want = known[x] - known[f"{x}_s"] if f"{x}_s" in known else known[x]
+                try:
+                    compare(y.numpy(), want.numpy(), LETTERS[x])
+                except Difference as difference:
+                    details = explained(f"{x}: {difference}", exercise, symptom)
+                    return Row("answer", FAILED, f"{name} ({_text(size)})", details)
+        return Row("answer", PASSED, f"{len(chosen)} cases, against float64")
+
+    gather.kind = "answer"
+    return gather
+
+
+def one_after_another(steps, size, **blocks):
+    """Runs kernels in the interpreter, each on what those before it wrote, and compares.
+
+    Args:
+        steps: (kernel, launch, names, writes) each, as for `wkv6_launch`.
+        size: a Size; blocks: as for `wkv6_launch`.
+
+    Returns:
+        {array: its largest error, in units of its largest element}.
+    """
+    found, wants = {}, {}
+    for kernel, launch, names, writes in steps:
+        given = wkv6_launch(launch, names, writes, size, **blocks)
+        inputs = {name: found.get(name, x) for name, x in given.inputs.items()}
+        found |= results(kernel, dataclasses.replace(given, inputs=inputs))
+        wants |= given.wants
+    return {x: float((found[x] - wants[x]).abs().max() / wants[x].abs().max()) for x in found}

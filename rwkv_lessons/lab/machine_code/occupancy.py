@@ -1,0 +1,218 @@
+"""How many warps an SM can hold of a kernel, which resource says so, and how a grid fills the card.
+
+Limits of an architecture: devices.py. That a block costs 1 KiB of shared memory more, and the
+largest share of an SM's memory that can be shared: the Ampere, Hopper and Blackwell tuning guides,
+"Occupancy" and "Shared Memory". Registers are given to a warp in units of 256 and come from one
+quarter of the SM (NVIDIA's cuda_occupancy.h).
+"""
+
+from dataclasses import dataclass
+
+from rwkv_lessons.runtime.devices import KIB, LIMITS
+
+WARP = 32
+QUARTERS = 4  # an SM has four warp schedulers, each with its own registers
+REGISTER_UNIT = 256
+SHARED_UNIT = 128
+SHARED_RESERVED = 1 * KIB  # taken by the system for each block
+MOST_THREADS, MOST_REGISTERS = 1024, 255  # of a block, of a thread
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """What `occupancy` returns; printing it gives two short lines.
+
+    Attributes:
+        by: {resource: blocks an SM can hold as far as this resource goes}.
+        blocks: of the grid, None where it was not given.
+    """
+
+    arch: str
+    registers: int
+    threads: int
+    shared_bytes: int
+    by: dict
+    blocks: int | None
+    sms: int
+
+    @property
+    def blocks_per_sm(self):
+        """Blocks that fit on one SM at a time; 0 if the kernel cannot start."""
+        return min(self.by.values())
+
+    @property
+    def warps_per_sm(self):
+        return self.blocks_per_sm * _ceil_div(self.threads, WARP)
+
+    @property
+    def share(self):
+        """Warps that fit, of those that an SM can hold."""
+        return self.warps_per_sm / LIMITS[self.arch].warps
+
+    @property
+    def limited_by(self):
+        """The resources that run out first."""
+        return [name for name, blocks in self.by.items() if blocks == self.blocks_per_sm]
+
+    @property
+    def waves(self):
+        """How often the grid fills all SMs; below 1 it does not fill them once."""
+        self._needs_grid()
+        return self.blocks / (self.sms * self.blocks_per_sm)
+
+    @property
+    def busiest_blocks(self):
+        """Blocks at a time on the SM that has most, when the grid is dealt out evenly."""
+        self._needs_grid()
+        return min(self.blocks_per_sm, _ceil_div(self.blocks, self.sms))
+
+    @property
+    def busiest_warps(self):
+        return self.busiest_blocks * _ceil_div(self.threads, WARP)
+
+    @property
+    def tail(self):
+        """The share of places that the last wave fills; the others wait for it."""
+        self._needs_grid()
+        places = self.sms * self.blocks_per_sm
+        return (self.blocks - 1) % places / places + 1 / places
+
+    def _needs_grid(self):
+        if self.blocks is None:
+            raise ValueError("blocks was not given, needs the number of blocks of the grid")
+        if not self.blocks_per_sm:
+            raise ValueError(f"no block fits on an SM: {', '.join(self.limited_by)}")
+
+    def __str__(self):
+        need = (
+            f"{self.threads} threads × {self.registers} registers, {self.shared_bytes} B shared, "
+            f"{self.arch}"
+        )
+        if not self.blocks_per_sm:
+            return f"{need}: does not start, a block needs more {self.limited_by[0]} than there is"
+        lines = [
+            f"{need}: {_count(self.blocks_per_sm, 'block')} = {_count(self.warps_per_sm, 'warp')} "
+            f"an SM ({self.share:.0%}); {' and '.join(self.limited_by)} set the limit"
+        ]
+        if self.blocks is not None:
+            lines.append(
+                f"{_count(self.blocks, 'block')} on {self.sms} SMs: "
+                f"{self.blocks / self.sms:.2f} an SM, the busiest has {self.busiest_blocks} at a "
+                f"time = {_count(self.busiest_warps, 'warp')}; {self.waves:.2f} waves, "
+                f"the last one {self.tail:.0%} full"
+            )
+        return "\n".join(lines)
+
+
+def occupancy(kernel, threads, shared_bytes=0, arch=None, blocks=None, sms=None):
+    """How many blocks and warps of a kernel fit on one SM, by calculation.
+
+    The most that can fit: a launch with few blocks leaves places empty, and the driver has to give
+    shared memory its largest share of the SM.
+
+    Args:
+        kernel: what `assembly` returned, or the registers of a thread, 1 to 255.
+        threads: of a block, 1 to 1024.
+        shared_bytes: of a block; with an `Assembly`, only those that the launch adds to its own.
+        arch: "sm_80", "sm_90" or another of `LIMITS`; the assembly's own, else "sm_90".
+        blocks: of the grid, for waves and the busiest SM.
+        sms: of the GPU; by default those of the one named in `LIMITS`.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+    if not isinstance(kernel, int):
+        arch = arch or kernel.arch
+        shared_bytes += kernel.shared_bytes
+        kernel = kernel.registers
+    arch = arch or "sm_90"
+    if arch not in LIMITS:
+        raise ValueError(f"arch is {arch!r}, needs one of {', '.join(LIMITS)}")
+    limits = LIMITS[arch]
+    _in_range("registers", kernel, 1, MOST_REGISTERS)
+    _in_range("threads", threads, 1, MOST_THREADS)
+    _in_range("shared_bytes", shared_bytes, 0)
+    _in_range("blocks", 1 if blocks is None else blocks, 1)
+    sms = limits.sms if sms is None else sms
+    _in_range("sms", sms, 1)
+    by = {
+        "threads": limits.warps // _ceil_div(threads, WARP),
+        "blocks": limits.blocks,
+        "registers": _blocks_by_registers(kernel, threads, limits),
+        "shared memory": _blocks_by_shared(shared_bytes, limits),
+    }
+    return Occupancy(arch, kernel, threads, shared_bytes, by, blocks, sms)
+
+
+def _blocks_by_registers(registers, threads, limits):
+    a_warp = _round_up(registers * WARP, REGISTER_UNIT)
+    warps = QUARTERS * (limits.registers // QUARTERS // a_warp)
+    return warps // _ceil_div(threads, WARP)
+
+
+def _blocks_by_shared(shared_bytes, limits):
+    if shared_bytes > limits.shared_bytes_block:
+        return 0
+    return limits.shared_bytes // _round_up(shared_bytes + SHARED_RESERVED, SHARED_UNIT)
+
+
+def _ceil_div(a, b):
+    return -(-a // b)
+
+
+def _round_up(a, unit):
+    return _ceil_div(a, unit) * unit
+
+
+def _count(n, noun):
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def _in_range(name, value, low, high=None):
+    if not isinstance(value, int) or value < low or (high is not None and value > high):
+        needs = f"{low} to {high}" if high else f"an integer of at least {low}"
+        raise ValueError(f"{name} is {value!r}, needs {needs}")
+
+
+def plot_occupancy(kernel, mark=None, total_threads=None, arch=None, sms=None):
+    """Draws warps an SM against threads a block: what fits, and what the grid has to offer.
+
+    Args:
+        kernel, arch, sms: as for `occupancy`; shared memory stays the same at every size.
+        mark: threads of a block to mark.
+        total_threads: of the whole grid, to draw how many warps the busiest SM gets of it.
+
+    Returns:
+        a `Picture`; its text is the occupancy at `mark`, or at the best size.
+    """
+    from ..pictures import style
+
+    sizes = range(WARP, MOST_THREADS + 1, WARP)
+    fits = {n: occupancy(kernel, n, arch=arch, sms=sms) for n in sizes}
+    most = LIMITS[fits[WARP].arch].warps
+    figure = style.figure(3.8, 8)
+    axes = figure.subplots()
+    warps = [found.warps_per_sm for found in fits.values()]
+    axes.step(sizes, warps, where="mid", color=style.LOAD, label="fit on an SM")
+    axes.fill_between(sizes, warps, step="mid", color=style.LOAD, alpha=0.12)
+    if total_threads:
+        given = {n: occupancy(kernel, n, 0, arch, _ceil_div(total_threads, n), sms) for n in sizes}
+        given = {n: found.busiest_warps for n, found in given.items() if found.blocks_per_sm}
+        label = f"on the busiest SM, of a grid of {total_threads:,} threads"
+        look = {"color": style.STORE, "linestyle": "--", "label": label}
+        axes.step(list(given), list(given.values()), where="mid", **look)
+    if mark is not None:
+        found = occupancy(kernel, mark, arch=arch, sms=sms)
+        label = f"{mark} threads: {_count(found.warps_per_sm, 'warp')}, set by "
+        label += " and ".join(found.limited_by)
+        axes.plot(mark, found.warps_per_sm, "o", color=style.LOAD, label=label, clip_on=False)
+    if 0 in warps:
+        axes.text(sizes[warps.index(0)], 1, "does not start", va="bottom")
+    axes.set_xticks(range(0, MOST_THREADS + 1, 128))
+    axes.set(xlim=(0, MOST_THREADS + WARP), ylim=(0, most + 1), yticks=range(0, most + 1, 8))
+    axes.set(xlabel="threads in a block", ylabel="warps on an SM")
+    title = f"{fits[WARP].registers} registers a thread, {fits[WARP].arch}"
+    figure.legend(loc="outside upper left", title=title, alignment="left")
+    best = max(fits, key=lambda n: fits[n].warps_per_sm) if mark is None else mark
+    blocks = total_threads and _ceil_div(total_threads, best)
+    return style.Picture(figure, str(occupancy(kernel, best, 0, arch, blocks, sms)))

@@ -1,0 +1,183 @@
+"""Small random models of the transformers package with latent attention: what they keep and make.
+
+Nothing here imports transformers before it is needed.
+"""
+
+import contextlib
+import warnings
+
+import torch
+
+from . import style
+from ..evidence.mla import made
+from .latent import COLOURS
+from .traces import _box
+from ...records.lookup import CARD, record
+from .style import Picture
+
+SIZES = dict(
+    vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+    num_attention_heads=4, num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=32,
+    qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=12, max_position_embeddings=512,
+    pad_token_id=0, bos_token_id=1, eos_token_id=None,
+    initializer_range=0.2, tie_word_embeddings=False,  # or it writes one token again and again
+)  # fmt: skip
+EXPERTS = dict(
+    n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1, n_group=1, topk_group=1,
+    moe_intermediate_size=16, first_k_dense_replace=1,
+)  # fmt: skip
+LESSON = "lesson_24"  # the name under which a learner's function is registered
+
+
+def small_model(kind, **changes):
+    """A random model: "MiniCPM3" or "DeepseekV3", float32, with its own attention."""
+    transformers = _transformers()
+    more = {} if kind == "MiniCPM3" else EXPERTS
+    config = getattr(transformers, f"{kind}Config")(**SIZES | more | changes)
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+    model.set_attn_implementation("eager")
+    return model
+
+
+def _transformers():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of tqdm, for want of a widget for progress bars
+        import transformers
+    return transformers
+
+
+def texts(*lengths):
+    """Random tokens and their mask, padded on the left to the longest."""
+    T = max(lengths)
+    generator = torch.Generator().manual_seed(T)
+    tokens = torch.randint(2, SIZES["vocab_size"], (len(lengths), T), generator=generator)
+    mask = torch.arange(T) >= T - torch.tensor(lengths)[:, None]
+    return {"input_ids": tokens.where(mask, 0), "attention_mask": mask.long()}
+
+
+def written(model, given, tokens=12):
+    """Greedy: the new tokens [B, tokens] and the logits that chose them."""
+    with torch.no_grad():
+        result = model.generate(
+            **given, max_new_tokens=tokens, do_sample=False, pad_token_id=0,
+            output_logits=True, return_dict_in_generate=True,
+        )  # fmt: skip
+    return result.sequences[:, -tokens:], torch.stack(result.logits, 1)
+
+
+@contextlib.contextmanager
+def attending(model, function):
+    """The model with `function` as its attention and the latent as it is; then as it was."""
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    before = model.config._attn_implementation
+    ALL_ATTENTION_FUNCTIONS.register(LESSON, function)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(LESSON, eager_mask)
+    parts = [part for part in model.modules() if hasattr(type(part), "expand_kv")]
+    model.set_attn_implementation(LESSON)
+    for part in parts:
+        part.expand_kv = lambda latent, k_rope: (latent, k_rope)
+    try:
+        yield model
+    finally:
+        for part in parts:
+            del part.expand_kv
+        model.set_attn_implementation(before)
+
+
+def cached(model, tokens):
+    """Bytes that a model's cache holds after a text of `tokens` tokens, and with keys and values.
+
+    Returns:
+        the bytes in the cache; what it would hold with keys and values of every head.
+    """
+    with torch.no_grad():
+        cache = model(**texts(tokens), use_cache=True).past_key_values
+    held = sum(x.nbytes for entry in cache.layers for x in (entry.keys, entry.values))
+    c = model.config
+    numbers = c.num_attention_heads * (c.qk_nope_head_dim + c.qk_rope_head_dim + c.v_head_dim)
+    return held, tokens * c.num_hidden_layers * numbers * model.dtype.itemsize
+
+
+def one_step(model, tokens):
+    """The tensors that a model makes for one more token after `tokens`, as a list of `Made`."""
+    given = texts(tokens)
+    with torch.no_grad():
+        cache = model(**given, use_cache=True).past_key_values
+        token = given["input_ids"][:, -1:]
+        return made(lambda: model(token, past_key_values=cache, use_cache=True))
+
+
+def shapes(model, tokens=12):
+    """Prints what a model's attention is given for one more token after `tokens`."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    given, seen = texts(tokens), []
+    with torch.no_grad():
+        cache = model(**given, use_cache=True).past_key_values
+        for name, x in (("keys", cache.layers[0].keys), ("values", cache.layers[0].values)):
+            print(f'cache, "{name}"'.ljust(18), list(x.shape))
+
+        def look(module, query, key, value, *args, **named):
+            seen.append((query, key, value))
+            return ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, key, value, *args, **named)
+
+        before = model.config._attn_implementation
+        ALL_ATTENTION_FUNCTIONS.register(LESSON, look)
+        model.set_attn_implementation(LESSON)
+        model(given["input_ids"][:, -1:], past_key_values=cache, use_cache=True)
+        model.set_attn_implementation(before)
+    for name, x in zip(("query", "key", "value"), seen[0], strict=True):
+        print(f"attention, {name}".ljust(18), list(x.shape))
+
+
+def generation(card=CARD, folder=None):
+    """Prints the recorded seconds of whole texts, one line a size: batch × tokens in × out."""
+    try:
+        found = record("mla-generate", card, folder)
+    except LookupError:
+        print(f"Writing with all 62 layers of MiniCPM3-4B: not recorded on an {card} yet.")
+        return
+    methods = list(dict.fromkeys(row.method for row in found.rows))
+    print(f"{'batch × in × out':18}" + "".join(f"{name:>14}" for name in methods) + "   seconds")
+    for shape in dict.fromkeys(row.shape for row in found.rows):
+        cells = {r.method: r for r in found.rows if r.shape == shape}
+        line = "".join(f"{_seconds(cells.get(name)):>14}" for name in methods)
+        print(f"{' × '.join(map(str, shape)):18}{line}")
+    print(
+        f"{found.provenance.card}, {found.provenance.date}; random weights, {found.rows[0].dtype}"
+    )
+
+
+def _seconds(row):
+    if row is None:
+        return "–"
+    return row.problem or f"{row.host_ms / 1e3:.2f}"
+
+
+def seam():
+    """The way of one token through the layer: as it comes, and with the latent left as it is."""
+    figure = style.figure(3.3)
+    ax = figure.subplots()
+    lanes = {
+        1.7: ("as it comes", "expand_kv", "keys, values\nN × H·(K+P+V)", "attention"),
+        0.3: ("the seam", "as it is", "latent, rope key\nN × (R + P)", "w_k · attention · w_v"),
+    }
+    arrow = {"arrowstyle": "->", "color": style.INK}
+    for y, (name, *boxes) in lanes.items():
+        ax.text(-0.1, y + 0.75, name, weight="bold", va="bottom")
+        for x, text in enumerate(("cache\nN × (R + P)", *boxes)):
+            large = text.startswith("keys")
+            colour = COLOURS["v"] if large else COLOURS["latent"] if "N ×" in text else style.FAINT
+            _box(ax, 2.4 * x, y, 1.9, 0.7, colour)
+            ink = style.INK if colour == style.FAINT else "white"
+            ax.text(2.4 * x + 0.95, y + 0.35, text, ha="center", va="center", size=9, color=ink)
+            ax.annotate("", (2.4 * x + 2.4, y + 0.35), (2.4 * x + 1.9, y + 0.35), arrowprops=arrow)
+        ax.text(2.4 * 4 + 0.05, y + 0.35, "o", va="center")
+        place = {"ha": "center", "va": "top", "arrowprops": arrow}
+        ax.annotate("query", (8.15, y), (8.15, y - 0.35), **place)
+    ax.set(xlim=(-0.2, 10.1), ylim=(-0.35, 2.8))
+    ax.axis("off")
+    return Picture(figure, "expand_kv makes keys and values of the whole cache, or leaves it alone")

@@ -1,0 +1,107 @@
+"""Pictures of the operation itself: its arrays in memory, how long a state lasts, its roof."""
+
+import math
+
+from ...operations import work
+from . import style
+from .ladder import steps
+from ...records.lookup import CARD
+from .roofline import Dot, ceiling, plot_roofline, roofline
+from .style import Picture
+
+
+def memory(shape, h=0, tokens=3, itemsize=4):
+    """The start of a `[B, T, H, N]` tensor as the one line of numbers that it is in memory.
+
+    Args:
+        shape: B, T, H, N.
+        h: the head to mark.
+        tokens: how many tokens to draw.
+    """
+    _, T, H, N = shape
+    if not 0 <= h < H:
+        raise ValueError(f"h is {h}, needs one of the heads 0 … {H - 1}")
+    tokens = min(tokens, T)
+    figure = style.figure(2.0)
+    ax = figure.subplots()
+    for t in range(tokens):
+        for head in range(H):
+            mine = head == h
+            _box(ax, t * H + head, 0, 1, 1, style.LOAD if mine else style.FAINT)
+            ink = "white" if mine else style.INK
+            at = (t * H + head + 0.5, 0.5)
+            ax.text(*at, f"h={head}\n{N}", ha="center", va="center", size=8, color=ink)
+        ax.text(t * H + H / 2, 1.12, f"t={t}", ha="center", size=9)
+        ax.plot([t * H, t * H], [-0.1, 1.3], color=style.INK, linewidth=1.5)
+    left, right = h + 0.5, h + H + 0.5
+    if tokens > 1:
+        arrow = {"arrowstyle": "<->", "color": style.STORE}
+        ax.annotate("", (left, -0.25), (right, -0.25), arrowprops=arrow)
+        step = f"one token on: H·N = {H * N:,} numbers, {H * N * itemsize:,} bytes"
+        ax.text((left + right) / 2, -0.42, step, ha="center", va="top", size=9)
+    ax.text(tokens * H + 0.15, 0.5, "…", va="center", size=14)
+    ax.set(xlim=(-0.1, tokens * H + 0.6), ylim=(-0.8, 1.5))
+    ax.axis("off")
+    text = (
+        f"head {h}: {N} numbers side by side, then {(H - 1) * N:,} of other heads, token by token"
+    )
+    ax.set_title(text)
+    return Picture(figure, text)
+
+
+def half_lives(**log_decays):
+    """After how many tokens half of a row of the state is left, row by row.
+
+    Args:
+        log_decays: by name, w `[H, N]`, all below 0.
+    """
+    figure = style.figure(3.0)
+    ax = figure.subplots()
+    texts = []
+    for name, w in log_decays.items():
+        tokens = (math.log(0.5) / w.double()).flatten()
+        label = name.replace("_", " ")
+        channel = [n / max(len(tokens) - 1, 1) for n in range(len(tokens))]
+        ax.plot(channel, tokens.tolist(), linewidth=2, label=label)
+        low, middle, high = tokens.quantile(tokens.new_tensor([0, 0.5, 1])).tolist()
+        texts.append(
+            f"{label}: {low:.1f} to {high:.0f} tokens, half of the rows below {middle:.0f}"
+        )
+    ax.set_yscale("log")
+    ax.yaxis.set_major_formatter("{x:g}")
+    ax.set(xlabel="row of the state: first head's first … last head's last", xticks=[])
+    ax.set(ylabel="half-life, tokens")
+    ax.legend()
+    return Picture(figure, "half-life of a row\n" + "\n".join(texts))
+
+
+def roof(operation, shape, dtype="float32", card=CARD, folder=None):
+    """The roofline of a card over one operation, with what was recorded of it so far.
+
+    Returns None, and prints a line that says so, where the card's ceilings are not recorded yet.
+    """
+    try:
+        limit = ceiling(dtype, card, folder)
+    except LookupError as missing:
+        print(f"No roofline: {missing}")
+        return None
+    print(f"{limit.name}: memory is the limit up to {limit.ridge:.1f} operations a byte")
+    todo = work(operation, shape, dtype)
+    floor_ms = roofline(todo, limit).floor_ms * (1 + 1e-9)  # rounding must not lift it above
+    dots = [Dot("predicted", "the least", todo, floor_ms)]
+    for label, ms in _recorded(operation, shape, dtype, card, folder):
+        dots.append(Dot("recorded", label, todo, ms))
+    return plot_roofline(limit, dots)
+
+
+def _recorded(operation, shape, dtype, card, folder):
+    """(label, ms) of the ladder's first and last rung at this shape, where recorded."""
+    climbed = [step for step in steps(operation, card, folder) if step.ms]
+    fitting = [s for s in climbed if s.row.shape == tuple(shape) and s.row.dtype == dtype]
+    return [(step.label, step.ms) for step in fitting[:1] + fitting[1:][-1:]]
+
+
+def _box(ax, x, y, width, height, colour):
+    from matplotlib.patches import Rectangle
+
+    ax.add_patch(Rectangle((x, y), width, height, fc=colour, ec="white", linewidth=0.8))

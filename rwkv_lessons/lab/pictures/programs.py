@@ -1,0 +1,102 @@
+"""Pictures of a traced Triton kernel: what one program reads or writes, and who else does."""
+
+import numpy as np
+
+from . import style
+from ..evidence.wkv6 import LETTERS
+from ..evidence.wkv6_triton import PARTS
+from .style import Picture
+
+NAMES = {"t": "token", "i": "key", "j": "value"}
+HEIGHT, GAP = 2.6, 0.35  # inches
+TALLEST, WIDEST = 3.2, 3.2  # of a panel, against its other side
+
+
+def who_reads_what(seen, *arrays, program=None, op=None, axes=None):
+    """A plane of each array: what one program asks for, and what the others do.
+
+    Args:
+        seen: a `TritonTrace`.
+        arrays: names of contiguous tensors of at least two axes, drawn side by side.
+        program: (x, y, z); by default the first.
+        op: "load" or "store"; by default all.
+        axes: {array: (axis down, axis across)}; by default tokens or keys down, the last across.
+            The plane is the one where the program starts.
+    """
+    program = program or (0, 0, 0)
+    if not arrays:
+        raise ValueError(f"no array is named; the kernel has {', '.join(seen.tensors)}")
+    panels = [_panel(seen, array, program, op, (axes or {}).get(array)) for array in arrays]
+    figure = style.figure(HEIGHT + GAP)
+    drawn = figure.subplots(1, len(panels), squeeze=False, width_ratios=[_width(p) for p in panels])
+    texts = [_draw(ax, *panel) for ax, panel in zip(drawn[0], panels, strict=True)]
+    figure.suptitle(f"{seen.kernel}: program {program} dark, all {seen.programs:,} light", size=10)
+    return Picture(figure, f"program {program}: " + "; ".join(texts))
+
+
+def _panel(seen, array, program, op, axes):
+    """What `_draw` draws: counts of this program and of all in the plane, and how to name them."""
+    counts = seen.by_program(array, op)
+    if program not in counts:
+        raise ValueError(f"program is {program!r}, which does not use {array}")
+    mine, everyone = counts[program], sum(counts.values())
+    down, across = axes or _axes(array, mine.ndim)
+    first = np.argwhere(mine)[0]
+    place = tuple(
+        slice(None) if n in (down % mine.ndim, across % mine.ndim) else int(first[n])
+        for n in range(mine.ndim)
+    )
+    planes = [x[place] if down % x.ndim < across % x.ndim else x[place].T for x in (mine, everyone)]
+    ops = {a.op for a in seen.accesses if a.array == array and op in (None, a.op)}
+    letters = LETTERS.get(array.removesuffix(PARTS), "")
+    letters = "·" * (mine.ndim - len(letters)) + letters
+    names = [
+        NAMES.get(letters[axis], "") for axis in sorted((down % mine.ndim, across % mine.ndim))
+    ]
+    return array, *planes, ops, float(everyone.mean()), names
+
+
+def _axes(array, ndim):
+    """Tokens down where there are any; else the last two axes."""
+    letters = LETTERS.get(array.removesuffix(PARTS), "")
+    if "t" in letters:
+        return letters.index("t") - len(letters), -1
+    if ndim < 2:
+        raise ValueError(f"{array} has one axis, needs at least two")
+    return -2, -1
+
+
+def _width(panel):
+    rows, columns = panel[1].shape
+    return min(max(columns / rows, 1 / TALLEST), WIDEST)
+
+
+def _draw(ax, array, mine, everyone, ops, times, names):
+    colour = style.STORE if ops == {"store"} else style.LOAD
+    faint = 0.28
+    image = np.ones((*mine.shape, 3))
+    image[everyone > 0] = _mixed(colour, faint)
+    image[mine > 0] = _mixed(colour, 1)
+    rows, columns = mine.shape
+    ax.imshow(image, aspect="auto", interpolation="nearest", extent=(0, columns, rows, 0))
+    for n in range(1, columns):
+        ax.axvline(n, color="white", linewidth=0.6)
+    for n in range(1, rows):
+        ax.axhline(n, color="white", linewidth=0.6)
+    verb = "written" if ops == {"store"} else "read" if ops == {"load"} else "used"
+    count = int((mine > 0).sum())
+    ax.set_title(f"{array}: {verb} {times:.3g}×", loc="left")
+    ax.set_xticks([0, columns])
+    ax.set_yticks([0, rows])
+    ax.set_ylabel(names[0], labelpad=-4)
+    ax.set_xlabel(names[1], labelpad=-4)
+    ax.tick_params(length=0)
+    for spine in ax.spines.values():
+        spine.set_visible(False)
+    return f"{array} {count} of {mine.size} elements of its plane, all programs {times:.3g}×"
+
+
+def _mixed(colour, share):
+    from matplotlib.colors import to_rgb
+
+    return 1 - share * (1 - np.array(to_rgb(colour)))

@@ -1,0 +1,249 @@
+"""The least time an operation can take on a card, and where predictions and measurements lie.
+
+A card moves so many bytes a second and computes so many operations a second; which of the two holds
+an operation back depends on its operations per byte (Williams, Waterman and Patterson, "Roofline",
+Communications of the ACM 52(4), 2009). Bytes and flops come from the operation's own definition
+(`bench/shapes.py`), ceilings from a recorded measurement: neither is typed here.
+"""
+
+from dataclasses import dataclass
+from math import atan2, degrees, log
+
+from rwkv_lessons.records.rates import FLOPS_OF, both_seconds
+from rwkv_lessons.operations import Work, work
+from rwkv_lessons.lab.course import progress
+from rwkv_lessons.records import lookup as records
+from rwkv_lessons.lab.pictures import style
+
+# Markers tell the kinds apart for eyes that see no colour; the small ones lie on top.
+KINDS = {
+    "recorded": {"color": style.OKABE_ITO["blue"], "marker": "s", "markersize": 11},
+    "yours": {"color": style.OKABE_ITO["vermillion"], "marker": "o", "markersize": 8},
+    "predicted": {"color": style.OKABE_ITO["purple"], "marker": "D", "markersize": 8},
+}
+LABEL_HEIGHT = 0.07  # of the picture: a line of text and some air
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """What a card does at most, as measured: bytes and operations a second."""
+
+    name: str
+    bytes_per_s: float
+    flops_per_s: float
+    source: str = ""
+
+    def __post_init__(self):
+        for field in ("bytes_per_s", "flops_per_s"):
+            _positive(field, getattr(self, field))
+
+    @property
+    def ridge(self):
+        """Operations per byte from which on arithmetic is the limit."""
+        return self.flops_per_s / self.bytes_per_s
+
+
+@dataclass(frozen=True)
+class Roof:
+    """Where the roof is over one operation."""
+
+    floor_ms: float  # no version is faster
+    bound: str  # "memory" or "arithmetic"
+    intensity: float  # operations per byte
+    flops_per_s: float  # the roof at this intensity
+
+    def share(self, ms):
+        """How much of the possible a time of `ms` reaches; 1 is all."""
+        return self.floor_ms / _positive("ms", ms)
+
+    def __str__(self):
+        return (
+            f"at least {self.floor_ms:.3g} ms: {self.bound} is the limit, "
+            f"{self.intensity:.3g} operations a byte"
+        )
+
+
+@dataclass(frozen=True)
+class Dot:
+    """One time in the picture. `kind`: "predicted", "yours" or "recorded"."""
+
+    kind: str
+    label: str
+    work: Work
+    ms: float
+
+    def __post_init__(self):
+        if self.kind not in KINDS:
+            raise ValueError(f"kind is {self.kind!r}, needs one of {', '.join(KINDS)}")
+        _positive("ms", self.ms)
+
+    @property
+    def intensity(self):
+        return self.work.flops / self.work.bytes
+
+    @property
+    def flops_per_s(self):
+        return self.work.flops / (self.ms / 1e3)
+
+
+def ceiling(dtype="float32", card=records.CARD, folder=None):
+    """The recorded ceiling of a card for arithmetic in `dtype`.
+
+    Args:
+        dtype: "float32" (ordinary multiply-adds), "float16" or "bfloat16" (tensor cores).
+        card: as the driver calls it.
+        folder: where records are, if not in bench/records.
+
+    Raises:
+        LookupError: nobody recorded that card's ceilings yet.
+    """
+    if dtype not in FLOPS_OF:
+        raise ValueError(f"dtype is {dtype!r}, needs one of {', '.join(FLOPS_OF)}")
+    found = records.record("ceilings", card, folder)
+    bytes_per_s, flops_per_s = (found.ceilings[k] for k in ("copy_bytes_per_s", FLOPS_OF[dtype]))
+    where = found.provenance
+    return Ceiling(
+        f"{where.card}, {dtype}", bytes_per_s, flops_per_s, f"{where.card}, {where.date}"
+    )
+
+
+def roofline(least, ceiling):
+    """The floor under the time of the work `least`, and what sets it.
+
+    Args:
+        least: `Work`: bytes (every input read once, every output written once) and flops.
+        ceiling: of the card.
+    """
+    _positive("least.bytes", least.bytes)
+    _positive("least.flops", least.flops)
+    moving, computing = both_seconds(least, ceiling.bytes_per_s, ceiling.flops_per_s)
+    seconds = max(moving, computing)
+    return Roof(
+        floor_ms=1e3 * seconds,
+        bound="memory" if moving >= computing else "arithmetic",
+        intensity=least.flops / least.bytes,
+        flops_per_s=least.flops / seconds,
+    )
+
+
+def under_the_roof(method, predicted=None, own_ms=None, operation="wkv5", folder=None):
+    """A lesson's roofline: the floor, the recorded time, the prediction and yours in one picture.
+
+    All of it at the shape of the record, so that the dots can be compared. What is not recorded or
+    not predicted is left out.
+
+    Args:
+        method: of the record of the operation's ladder: "05_float4", "07_shared_memory.shared4".
+        predicted: id of a prediction in milliseconds.
+        own_ms: time that was measured here.
+        folder: where records are, if not in bench/records.
+
+    Returns:
+        a `Picture`; None, and it says why, where nothing is recorded.
+    """
+    try:
+        row = records.record(f"{operation}-ladder", folder=folder).row(method)
+        roof = ceiling(row.dtype, folder=folder)
+    except LookupError as missing:
+        print(f"No roofline yet: {str(missing).split(';')[0]}")  # not which others there are
+        return None
+    least = work(operation, row.shape, row.dtype)
+    guess = progress.prediction(predicted) if predicted else None
+    times = [("recorded", "recorded", row.median_ms), ("yours", "yours", own_ms)]
+    times.append(("predicted", "your prediction", guess))
+    return plot_roofline(roof, [Dot(kind, label, least, ms) for kind, label, ms in times if ms])
+
+
+def plot_roofline(ceiling, dots):
+    """Draws the roof of a card and each `Dot` under it, with its time and its share of the roof.
+
+    A dot stands at the operations per byte of its operation's definition. Its height is its speed,
+    its distance from the roof is what is left to win; no kernel can be above the roof, a
+    prediction can.
+
+    Returns:
+        a `Picture`.
+    """
+    if not dots:
+        raise ValueError("dots is empty, needs at least one Dot")
+    figure = style.figure(4, 8)
+    axes = figure.subplots()
+    left, right, low, high = _window(ceiling, dots)
+    xs = [left, ceiling.ridge, right]
+    axes.loglog(xs, [_roof_at(ceiling, x) for x in xs], color=style.INK, linewidth=2)
+    axes.set(xlim=(left, right), ylim=(low, high))
+    axes.set(xlabel="operations a byte, by definition", ylabel="operations a second")
+    axes.set_title(ceiling.name)
+    for dot in sorted(dots, key=lambda dot: list(KINDS).index(dot.kind)):
+        edge = {"linestyle": "", "markeredgecolor": "white"}
+        axes.plot(dot.intensity, dot.flops_per_s, **edge, **KINDS[dot.kind])
+    _label(axes, ceiling, dots, low, high)
+    _name_the_roofs(figure, axes, ceiling, left, right)
+    floors = dict.fromkeys(str(roofline(dot.work, ceiling)) for dot in dots)
+    said = [ceiling.source or ceiling.name, *floors, *(_says(dot, ceiling) for dot in dots)]
+    return style.Picture(figure, "\n".join(said))
+
+
+def _window(ceiling, dots):
+    """Axis limits: the ridge, every dot and every dot's point on the roof, with room around."""
+    xs = [dot.intensity for dot in dots] + [ceiling.ridge]
+    ys = [dot.flops_per_s for dot in dots] + [_roof_at(ceiling, dot.intensity) for dot in dots]
+    ys.append(ceiling.flops_per_s)
+    return min(xs) / 4, max(xs) * 8, min(ys) / 3, max(ys) * 3
+
+
+def _roof_at(ceiling, intensity):
+    return min(ceiling.flops_per_s, ceiling.bytes_per_s * intensity)
+
+
+def _label(axes, ceiling, dots, low, high):
+    """One line of text a dot in a column right of the picture, where no text covers another."""
+    dots = sorted(dots, key=lambda dot: dot.flops_per_s)
+    heights = [log(dot.flops_per_s / low) / log(high / low) for dot in dots]
+    for dot, height in zip(dots, _spread(heights, LABEL_HEIGHT), strict=True):
+        axes.annotate(
+            _says(dot, ceiling),
+            (dot.intensity, dot.flops_per_s),
+            (1.03, height),
+            textcoords="axes fraction",
+            va="center",
+            arrowprops={"arrowstyle": "-", "color": KINDS[dot.kind]["color"], "linewidth": 0.8}
+            | {"relpos": (0, 0.5), "shrinkB": 5},
+        )
+
+
+def _says(dot, ceiling):
+    share = dot.flops_per_s / _roof_at(ceiling, dot.intensity)
+    reached = f"{share:.0%} of the roof" if share <= 1 else f"{share:.1f}× the roof"
+    return f"{dot.label}: {dot.ms:.3g} ms, {reached}"
+
+
+def _spread(heights, least):
+    """Rising heights, moved up and then down so that neighbours are `least` apart and below 1."""
+    placed = []
+    for height in heights:
+        placed.append(max(height, placed[-1] + least) if placed else height)
+    ceiling = 1.0
+    for i in reversed(range(len(placed))):
+        placed[i] = min(placed[i], ceiling)
+        ceiling = placed[i] - least
+    return placed
+
+
+def _name_the_roofs(figure, axes, ceiling, left, right):
+    offset = {"textcoords": "offset points"}
+    text = f"{ceiling.flops_per_s / 1e12:.3g} T operations a second"
+    axes.annotate(text, (right, ceiling.flops_per_s), (0, 5), ha="right", **offset)
+    figure.draw_without_rendering()  # the slope on the page is known only once the layout is
+    ends = [(x, _roof_at(ceiling, x)) for x in (left, ceiling.ridge)]
+    (x0, y0), (x1, y1) = axes.transData.transform(ends)
+    middle = axes.transData.inverted().transform(((x0 + x1) / 2, (y0 + y1) / 2))
+    turned = {"rotation": degrees(atan2(y1 - y0, x1 - x0)), "rotation_mode": "anchor"}
+    text = f"{ceiling.bytes_per_s / 1e12:.3g} TB a second"
+    axes.annotate(text, middle, (-3, 5), ha="center", **turned, **offset)
+
+
+def _positive(name, value):
+    if not value > 0:
+        raise ValueError(f"{name} is {value!r}, needs a number above 0")
+    return value

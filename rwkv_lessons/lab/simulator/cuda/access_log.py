@@ -1,0 +1,204 @@
+"""A CPU run that writes down every access: the instruction, the byte, the turn of the loops."""
+
+import sys
+from array import array as int_array
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..faults import Place, UninitialisedRead
+from .checked_array import GuardedArray, Memory
+from .instructions import instruction
+from .fake_cuda import FULL_WARP, PretendCuda
+from .rebuild import Rebuilder
+from .run import Machine
+
+MOST_ACCESSES = 10_000_000  # 240 MB of log
+
+
+@dataclass(frozen=True)
+class Site:
+    """One memory instruction of the kernel, on one array."""
+
+    number: int
+    place: Place
+    memory: Memory
+    op: str  # "load", "store" or "atomic"
+    width: int  # bytes per lane
+
+
+class TracedArray(GuardedArray):
+    """A guarded array that tells the recorder of each access, and knows what was never written."""
+
+    __slots__ = ()
+
+    def __getitem__(self, index):
+        offset = self.locate(index)
+        if offset is None:
+            return self.part(index)
+        self.note("load", offset, sys._getframe(1))
+        if self.written is not None and not self.written[offset // self.data.itemsize]:
+            self.machine.uninitialised(self, index)
+        return self.get(index)
+
+    def __setitem__(self, index, value):
+        offset = self.locate(index)
+        if offset is None:
+            self.part(index).fill(value)
+            return
+        self.note("store", offset, sys._getframe(1))
+        if self.written is not None:
+            self.written[offset // self.data.itemsize] = 1
+        self.put(index, value)
+
+    def update(self, index, change):
+        offset = self.locate(index)
+        if offset is not None:
+            self.note("atomic", offset, None)
+            if self.written is not None and not self.written[offset // self.data.itemsize]:
+                self.machine.uninitialised(self, index)
+        return super().update(index, change)
+
+    def note(self, op, offset, frame):
+        machine = self.machine
+        # A kernel's code object lives as long as the launch, so its id names it.
+        site = frame and self.memory.shortcuts.get((op, id(frame.f_code), frame.f_lasti))
+        if site is None:
+            if machine.quiet:
+                return
+            site = machine.site(self.memory, op, self.data.itemsize)
+        machine.log.extend((site, offset, machine.context))
+
+
+class Recorder(Machine):
+    """A launch that keeps a log of three integers per access: site, byte offset, loop context."""
+
+    array_type = TracedArray
+
+    def __init__(self, *args):
+        self.log, self.sites, self.segments = int_array("q"), [], []
+        self.context, self.contexts, self.quiet = 0, {}, False
+        self.interval, self.warp_intervals = 0, {}
+        self.barriers, self.unwritten, self.copies, self.block_number = {}, {}, {}, -1
+        super().__init__(*args)
+
+    def make_rebuilder(self, constants):
+        return Rebuilder(
+            PretendCuda(self), constants, self.vector_access, {"range": self.traced_range}
+        )
+
+    def adopt(self, array):
+        """A copy with the same layout, so that tracing changes nothing; one per argument."""
+        start = array.__array_interface__["data"][0]
+        key = start, array.shape, array.strides, array.dtype
+        if key not in self.copies:
+            self.copies[key] = _copy(array)
+        return self.copies[key]
+
+    # Where in the program.
+    def site(self, memory, op, width):
+        """The number of the kernel's current instruction, for this array and kind of access."""
+        frame = self.frame()
+        key = op, *instruction(frame)
+        if key not in memory.sites:
+            memory.sites[key] = len(self.sites)
+            place = Place(frame.f_code, frame.f_lineno)
+            self.sites.append(Site(len(self.sites), place, memory, op, width))
+        # The short cut that `TracedArray.note` takes next time.
+        memory.shortcuts[op, id(frame.f_code), frame.f_lasti] = memory.sites[key]
+        return memory.sites[key]
+
+    def traced_range(self, *args):
+        return self.loop(instruction(sys._getframe(1)), range(*args))
+
+    def loop(self, site, values):
+        """Iterates, and gives each turn of the loop, within the turns around it, a number.
+
+        Lanes that execute an instruction in the same turn execute it together; in different turns
+        they do not, even where it is each lane's first time.
+        """
+        outer, contexts = self.context, self.contexts
+        try:
+            for turn, value in enumerate(values):
+                key = outer, site, turn
+                self.context = contexts.setdefault(key, len(contexts) + 1)
+                yield value
+        finally:
+            self.context = outer
+
+    def vector_access(self, twin):
+        checked = super().vector_access(twin)
+
+        def access(array, *rest):
+            self.quiet = True
+            try:
+                result = checked(array, *rest)
+            finally:
+                self.quiet = False
+            if not isinstance(array, TracedArray):
+                return result
+            index, *values = rest
+            op = "store" if values else "load"
+            site = self.site(array.memory, op, 4 * array.itemsize)
+            self.log.extend((site, array.locate(index), self.context))
+            return result
+
+        return access
+
+    # When, and by whom.
+    def run_block(self, block, args, reverse):
+        self.block_number += 1
+        self.interval, self.warp_intervals = 0, {}
+        super().run_block(block, args, reverse)
+        if len(self.log) > 3 * MOST_ACCESSES:
+            raise ValueError(
+                f"the launch makes more than {MOST_ACCESSES:,} accesses; trace some of its blocks "
+                "(blocks=4), or a smaller problem"
+            )
+
+    def resume(self, t):
+        super().resume(t)
+        self.context = 0  # a thread that comes back from a barrier restores its own
+        warp_interval = self.warp_intervals.get(t // FULL_WARP, 0)
+        here = len(self.log) // 3, self.block_number, t, self.interval, warp_interval
+        self.segments.append(here)
+
+    def wait(self, *args):
+        context = self.context
+        result = super().wait(*args)
+        self.context = context
+        return result
+
+    def passed_block_barrier(self, wait):
+        self.barriers[self.block_number, self.interval] = wait.place
+        self.interval += 1
+
+    def passed_warp_barrier(self, warp):
+        self.warp_intervals[warp] = self.warp_intervals.get(warp, 0) + 1
+
+    def uninitialised(self, array, index):
+        """Notes the read, once per line; the thread goes on with what poisoned memory holds."""
+        frame, memory = self.frame(), array.memory
+        place = Place(frame.f_code, frame.f_lineno)
+        index = index if type(index) is tuple else (index,)
+        self.unwritten.setdefault(
+            (memory.name, place.file, place.line),
+            UninitialisedRead(
+                f"{memory.describe(index)} is read before anything was written to it",
+                place,
+                self.block(),
+                self.coordinates(self.thread),
+                memory.name,
+                index,
+            ),
+        )
+
+
+def _copy(array):
+    if any(stride < 0 for stride in array.strides):
+        return array.copy()
+    extent = sum((n - 1) * s for n, s in zip(array.shape, array.strides, strict=True))
+    buffer = np.zeros(max(0, extent) + array.itemsize, np.uint8)
+    copy = np.ndarray(array.shape, array.dtype, buffer, strides=array.strides)
+    copy[...] = array
+    return copy

@@ -1,0 +1,148 @@
+"""Arrays as a kernel on the CPU sees them: every index is checked before it is used.
+
+numpy reads `x[-1]` from the end; a GPU reads whatever lies in front of `x`. So each access goes
+through a wrapper that knows the shape, and faults where the hardware would read foreign memory.
+"""
+
+import operator
+
+import numpy as np
+
+from ..faults import OutOfBounds
+
+
+class Memory:
+    """An allocation: a kernel's argument, the blocks' shared array, the threads' local one."""
+
+    def __init__(self, name, space, data):
+        self.name, self.space = name, space  # space: "global", "shared", "local" or "const"
+        self.shape, self.strides, self.itemsize = data.shape, data.strides, data.itemsize
+        self.sites, self.shortcuts = {}, {}  # the tracer's numbers of the instructions that use it
+
+    def index_of(self, offset):
+        """The index of the element `offset` bytes from the start."""
+        index = [0] * len(self.shape)
+        for axis in sorted(range(len(index)), key=lambda axis: -self.strides[axis]):
+            if self.strides[axis] > 0:
+                index[axis], offset = divmod(offset, self.strides[axis])
+        return tuple(index)
+
+    def describe(self, index):
+        return f"{self.name}[{', '.join(str(i) for i in index)}]"
+
+
+class GuardedArray:
+    """`data` with its indices checked, at `offset` bytes from the start of its `memory`."""
+
+    __slots__ = ("data", "memory", "machine", "offset", "written", "shape", "strides", "as_int")
+
+    def __init__(self, data, memory, machine, offset=0, written=None):
+        self.data, self.memory, self.machine, self.offset = data, memory, machine, offset
+        self.written = written  # a flag per element of shared and local memory
+        self.shape, self.strides = data.shape, data.strides
+        # numba computes with 64-bit integers, as Python does, whatever the array's integer type.
+        self.as_int = data.dtype.kind in "iu"
+
+    ndim = property(lambda self: self.data.ndim)
+    size = property(lambda self: self.data.size)
+    dtype = property(lambda self: self.data.dtype)
+    itemsize = property(lambda self: self.data.itemsize)
+    nbytes = property(lambda self: self.data.nbytes)
+
+    def __len__(self):
+        return self.shape[0]
+
+    def __iter__(self):
+        return (self[i] for i in range(len(self)))
+
+    def locate(self, index):
+        """The byte offset of one element, or None where `index` selects a part of the array."""
+        if type(index) is not tuple:
+            index = (index,)
+        if len(index) != len(self.shape):
+            return None
+        offset = self.offset
+        try:
+            for i, size, stride in zip(index, self.shape, self.strides, strict=True):
+                if not 0 <= i < size:
+                    self.out_of_bounds(index)
+                offset += i * stride
+            return operator.index(offset)
+        except TypeError:
+            return None
+
+    def out_of_bounds(self, index):
+        name = self.memory.describe(index)
+        if self.shape != self.memory.shape:
+            name = f"{name}, counted within a part of {self.memory.name},"
+        reason = "a GPU does not count from the end" if min(index) < 0 else f"shape {self.shape}"
+        self.machine.fault(
+            OutOfBounds, f"{name} is out of bounds ({reason})", array=self.memory.name, index=index
+        )
+
+    def part(self, index):
+        """A row, a slice: the same memory, seen through a smaller wrapper."""
+        items = index if type(index) is tuple else (index,)
+        for i, size in zip(items, self.shape, strict=False):
+            if not isinstance(i, slice) and not 0 <= operator.index(i) < size:
+                self.out_of_bounds(items)
+        data = self.data[index]
+        return self.like(data, self.offset + _address(data) - _address(self.data))
+
+    def like(self, data, offset):
+        return type(self)(data, self.memory, self.machine, offset, self.written)
+
+    def reshape(self, *shape):
+        data = self.data.reshape(*shape)
+        if not np.shares_memory(data, self.data):
+            raise TypeError(f"reshape of {self.memory.name}: the array is not contiguous")
+        return self.like(data, self.offset)
+
+    def get(self, index):
+        value = self.data[index]
+        return int(value) if self.as_int else value
+
+    def put(self, index, value):
+        try:
+            self.data[index] = value
+        except OverflowError:  # a GPU keeps the low bits
+            bits = 8 * self.data.itemsize
+            low = np.array(int(value) & ((1 << bits) - 1), f"u{self.data.itemsize}")
+            self.data[index] = low.view(self.data.dtype)
+
+    def __getitem__(self, index):
+        return self.part(index) if self.locate(index) is None else self.get(index)
+
+    def __setitem__(self, index, value):
+        if self.locate(index) is None:
+            part = self.part(index)
+            part.fill(value)
+        else:
+            self.put(index, value)
+
+    def fill(self, value):
+        """`x[…] = value` of a part, element by element, as the compiled loop does."""
+        for index in np.ndindex(self.shape):
+            self[index] = value[index] if hasattr(value, "shape") and value.shape else value
+
+    def update(self, index, change):
+        """An atomic: `x[index] = change(x[index])` in one piece; the value from before."""
+        if self.locate(index) is None:
+            raise TypeError(f"an atomic needs one element of {self.memory.name}, not a part of it")
+        before = self.get(index)
+        self.put(index, change(before))
+        return before
+
+
+def _address(data):
+    return data.__array_interface__["data"][0]
+
+
+def poisoned(shape, dtype):
+    """Fresh memory: NaN, or a large odd number where there is no NaN."""
+    data = np.empty(shape, dtype)
+    if data.dtype.kind in "fc":
+        data.fill(np.nan)
+    else:
+        data.view(np.uint8).fill(0xA5)
+    return data

@@ -1,0 +1,125 @@
+"""Two threads, one address, no barrier in between, and at least one of them writes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .events import key
+from ..faults import Place
+
+MOST_LOOKED_AT = 2000  # racing addresses from which the examples are taken
+
+
+@dataclass(frozen=True)
+class Race:
+    """One pair of source lines that race, with an example."""
+
+    array: str
+    index: tuple
+    op: str  # of the write: "store" or "atomic"
+    place: Place
+    thread: str
+    other_op: str
+    other_place: Place
+    other_thread: str
+    addresses: int  # on how many addresses a race begins with these two lines
+
+    def __str__(self):
+        index = ", ".join(str(i) for i in self.index)
+        words = {"load": "reads", "store": "writes", "atomic": "updates"}
+        return (
+            f"race on {self.array}[{index}] ({self.addresses:,} such addresses), nothing orders:\n"
+            f"  {self.thread} {words[self.op]} it at {self.place}\n"
+            f"  {self.other_thread} {words[self.other_op]} it at {self.other_place}"
+        )
+
+
+def races(events, sites, thread_name):
+    """The races in a traced launch; `thread_name(block, thread)` says who it was."""
+    space = np.array([site.memory.space for site in sites])
+    op = np.array([site.op for site in sites])
+    found = {}
+    if not len(events):
+        return []
+    events = events.select(np.isin(space, ("global", "shared"))[events.site])
+    events, cell = _cells(events, sites)
+    written = np.unique(cell[(op != "load")[events.site]])
+    mask = np.isin(cell, written)
+    events, cell = events.select(mask), cell[mask]
+    block, warp, when = events.block, events.warp, events.interval
+    is_global = (space == "global")[events.site]
+    passes = [
+        (key(cell, block, when), warp, np.full(len(events), True)),
+        (key(cell, warp, when, events.warp_interval), events.thread, np.full(len(events), True)),
+        (cell, block, is_global),  # nothing orders blocks
+    ]
+    for group, actor, chosen in passes:
+        for a, b in _examples(group[chosen], actor[chosen], op[events.site[chosen]]):
+            a, b = np.flatnonzero(chosen)[[a, b]]
+            pair = events.site[a], events.site[b]
+            places = tuple(str(sites[n].place) for n in pair)
+            name = sites[pair[0]].memory.name
+            found.setdefault((name, places), []).append((events, a, b))
+    return [_describe(examples, sites, thread_name) for examples in found.values()]
+
+
+def _describe(examples, sites, thread_name):
+    events, a, b = examples[0]
+    first, second = sites[events.site[a]], sites[events.site[b]]
+    # A vector access covers several cells: the one both touch is the larger start.
+    offset = max(events.offset[a], events.offset[b])
+    return Race(
+        first.memory.name,
+        first.memory.index_of(int(offset)),
+        first.op,
+        first.place,
+        thread_name(int(events.block[a]), int(events.thread[a])),
+        second.op,
+        second.place,
+        thread_name(int(events.block[b]), int(events.thread[b])),
+        len(examples),
+    )
+
+
+def _cells(events, sites):
+    """Accesses cut into elements, and for each the number of its array's element."""
+    memories = list({id(site.memory): site.memory for site in sites}.values())
+    number = np.array([next(i for i, m in enumerate(memories) if m is s.memory) for s in sites])
+    itemsize = np.array([site.memory.itemsize for site in sites])[events.site]
+    pieces = np.array([site.width for site in sites])[events.site] // itemsize
+    which = np.repeat(np.arange(len(events)), pieces)
+    step = np.arange(len(which)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    element = (events.offset // itemsize)[which] + step
+    events = events.select(which)
+    return events, key(number[events.site], element)
+
+
+def _examples(group, actor, op):
+    """Per racing group a pair of positions: a write, and another actor's access."""
+    if not len(group):
+        return
+    order = np.argsort(group, kind="stable")
+    ordered = group[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    ends = np.r_[starts[1:], len(ordered)]
+    actor, op = actor[order], op[order]
+    several = np.minimum.reduceat(actor, starts) != np.maximum.reduceat(actor, starts)
+    stored, updated, loaded = (
+        np.logical_or.reduceat(op == name, starts) for name in ("store", "atomic", "load")
+    )
+    racing = several & (stored | (updated & loaded))
+    for n in np.flatnonzero(racing)[:MOST_LOOKED_AT]:
+        members = slice(starts[n], ends[n])
+        a, b = _pair(actor[members], op[members])
+        yield order[members][a], order[members][b]
+
+
+def _pair(actor, op):
+    """A write and an access by another actor; a plain store and a load where there are such."""
+    for wanted, against in (("store", "load"), ("store", None), ("atomic", "load")):
+        writes = np.flatnonzero(op == wanted)
+        for a in writes[np.sort(np.unique(actor[writes], return_index=True)[1])]:
+            other = (actor != actor[a]) & ((op == against) if against else True)
+            if other.any():
+                return a, int(np.argmax(other))
+    raise AssertionError("a racing group without a pair")  # pragma: no cover

@@ -1,0 +1,113 @@
+"""A kernel with its surroundings exchanged: the same bytecode, other globals.
+
+A name in a kernel means what its module says. The CPU run keeps the bytecode and gives it a copy of
+the globals in which `cuda` is the pretend one, constants are replaced, and device functions and
+intrinsics have become Python functions.
+"""
+
+import math
+import types
+
+import numpy as np
+
+from .fake_cuda import PretendMath
+
+
+class Rebuilder:
+    """Makes CPU forms of functions; each function once, so that recursion and sharing work."""
+
+    def __init__(self, cuda, constants=None, wrap_twin=lambda twin: twin, extra_globals=()):
+        self.cuda, self.constants = cuda, dict(constants or {})
+        self.wrap_twin, self.extra_globals = wrap_twin, dict(extra_globals)
+        self.built, self.codes, self.replaced = {}, set(), set()
+        self.aliases = _aliases(cuda)
+
+    def kernel(self, kernel):
+        """The CPU form of `kernel`; ValueError when a constant's name occurs nowhere in it."""
+        function = self.function(plain(kernel))
+        for name in self.constants.keys() - self.replaced:
+            raise ValueError(f"constants has {name!r}, which {function.__name__} does not use")
+        return function
+
+    def function(self, function):
+        if function in self.built:
+            return self.built[function]
+        code, scope = function.__code__, dict(function.__globals__)
+        free = zip(code.co_freevars, function.__closure__ or (), strict=True)
+        cells = {name: types.CellType() for name in code.co_freevars}
+        rebuilt = types.FunctionType(
+            code, scope, function.__name__, function.__defaults__, tuple(cells.values())
+        )
+        rebuilt.__kwdefaults__ = function.__kwdefaults__
+        self.built[function] = rebuilt
+        self.codes.update(_codes(code))
+        for name, cell in free:
+            try:
+                cells[name].cell_contents = self.named(name, cell.cell_contents)
+            except ValueError:  # an empty cell stays empty
+                continue
+        names = {name for part in _codes(code) for name in part.co_names}
+        for name in names & scope.keys():
+            scope[name] = self.named(name, scope[name])
+        for name in names & self.extra_globals.keys() - scope.keys():
+            scope[name] = self.extra_globals[name]
+        return rebuilt
+
+    def named(self, name, value):
+        if name in self.constants:
+            self.replaced.add(name)
+            return self.constants[name]
+        return self.value(value)
+
+    def value(self, value):
+        """What stands in the place of one global."""
+        if value is math:
+            return PretendMath()
+        if isinstance(value, types.ModuleType):
+            if value.__name__ == "numba.cuda":
+                return self.cuda
+            if value.__name__.endswith("libdevice"):
+                return self.cuda.libdevice
+            return value if value is np else PretendModule(value, self)
+        twin = getattr(value, "in_python", None)
+        if twin is not None:
+            return self.wrap_twin(twin)
+        if id(value) in self.aliases:
+            return self.aliases[id(value)]
+        if hasattr(value, "py_func") or isinstance(value, types.FunctionType):
+            return self.function(plain(value))
+        return value
+
+
+class PretendModule:
+    """A module of which a kernel gets the CPU forms: `numba.cuda.grid`, `launch.load4`."""
+
+    def __init__(self, module, rebuilder):
+        self._module, self._rebuilder = module, rebuilder
+
+    def __getattr__(self, name):
+        return self._rebuilder.named(name, getattr(self._module, name))
+
+
+def plain(kernel):
+    """The Python function of a kernel, whatever decorated it."""
+    function = getattr(kernel, "py_func", None) or getattr(kernel, "fn", kernel)
+    if not isinstance(function, types.FunctionType):
+        raise TypeError(f"kernel is {kernel!r}; it must be a numba.cuda kernel or a function")
+    return function
+
+
+def _codes(code):
+    """A function's code and that of the functions and comprehensions inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
+
+
+def _aliases(pretend):
+    """What `from numba.cuda import threadIdx` bound, by identity: it bypasses `cuda`."""
+    from numba import cuda
+
+    names = [name for name in [*vars(pretend), *dir(type(pretend))] if not name.startswith("_")]
+    return {id(getattr(cuda, n)): getattr(pretend, n) for n in names if hasattr(cuda, n)}

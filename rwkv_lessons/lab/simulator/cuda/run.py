@@ -1,0 +1,300 @@
+"""Runs an unmodified numba.cuda kernel on the CPU: one thread at a time, in a fixed order.
+
+Each thread of a block is a greenlet that runs until it meets a barrier or its end; then the next
+thread starts. So thread 0 is always as far ahead as the program allows, and a forgotten barrier
+shows the same wrong answer every time, not in one run of twenty.
+"""
+
+import contextvars
+import math
+import sys
+from dataclasses import dataclass
+
+import greenlet
+import numpy as np
+
+from ..faults import DivergentBarrier, KernelFault, MisalignedAccess, Place
+from .checked_array import GuardedArray, Memory
+from .instructions import assigned_name, instruction
+from .fake_cuda import FULL_WARP, PretendCuda, fresh
+from .rebuild import Rebuilder
+
+MOST_THREADS = 1024  # in one block
+
+
+@dataclass
+class Axes:
+    x: int = 0
+    y: int = 0
+    z: int = 0
+
+    def set(self, xyz):
+        self.x, self.y, self.z = xyz
+
+
+@dataclass
+class Wait:
+    """A thread that has met a barrier: where, who must come, and what it brings."""
+
+    scope: str
+    site: tuple
+    place: Place
+    answer: object
+    value: object
+    mask: int
+
+
+def run(kernel, grid, block, *args, constants=None, reverse=False, sharedmem=0):
+    """Runs `kernel[grid, block](*args)` on the CPU; arrays are changed in place.
+
+    Args:
+        kernel: what `cuda.jit` made, or the plain function.
+        grid, block: launch sizes, an integer or a tuple of up to three.
+        args: numpy arrays, CPU tensors (which share their memory) and scalars.
+        constants: new values for global names, `{"N": 8}`, in the kernel and what it calls. A
+            global that was computed from another one keeps its value.
+        reverse: blocks and threads in the opposite order; a correct kernel does not notice.
+        sharedmem: bytes of dynamic shared memory, for `cuda.shared.array(0, …)`.
+
+    Fresh shared and local memory is full of NaN.
+
+    Raises:
+        KernelFault: with the source line and the thread: `OutOfBounds` (negative indices too),
+            `DivergentBarrier`, `MisalignedAccess`, or any exception of the kernel.
+    """
+    machine = Machine(kernel, grid, block, constants, sharedmem)
+    wrapped = [machine.argument(i, arg) for i, arg in enumerate(args)]
+    machine.launch(wrapped, machine.all_blocks(), reverse)
+
+
+class Machine:
+    """One launch: which thread runs now, its arrays, its barriers."""
+
+    array_type = GuardedArray
+
+    def __init__(self, kernel, grid, block, constants=None, sharedmem=0):
+        self.grid_dim, self.block_dim = Axes(*_sizes("grid", grid)), Axes(*_sizes("block", block))
+        self.threads_per_block = math.prod(_sizes("block", block))
+        if self.threads_per_block > MOST_THREADS:
+            raise ValueError(f"block is {block}: a block has at most {MOST_THREADS} threads")
+        self.thread_index, self.block_index = Axes(), Axes()
+        self.lane = self.thread = 0
+        self.shared, self.sharedmem, self.memories = {}, sharedmem, {}
+        self.rebuilder = self.make_rebuilder(constants)
+        self.kernel = self.rebuilder.kernel(kernel)
+
+    def make_rebuilder(self, constants):
+        return Rebuilder(PretendCuda(self), constants, self.vector_access)
+
+    def vector_access(self, twin):
+        """`load4` or `store4` on the CPU: called with (array, index) or (array, index, values).
+
+        An intrinsic that takes no array, say a conversion, is called as it is.
+        """
+
+        def access(array, *rest):
+            if not isinstance(array, GuardedArray):
+                return twin(array, *rest)
+            index, *values = rest
+            offset, width = array.locate(index), 4 * array.itemsize
+            if offset is not None and offset % width:
+                name = array.memory.describe(index)
+                what = f"{name} starts at byte {offset}, not a multiple of {width}"
+                self.fault(MisalignedAccess, what, array=array.memory.name, index=index)
+            return twin(array, index, *values)
+
+        return access
+
+    def argument(self, position, value):
+        """An argument as the kernel sees it: arrays wrapped, everything else as it is."""
+        names = self.kernel.__code__.co_varnames[: self.kernel.__code__.co_argcount]
+        name = names[position] if position < len(names) else f"argument {position}"
+        if hasattr(value, "detach"):
+            try:
+                value = value.detach().numpy()
+            except TypeError as error:
+                raise TypeError(f"{name}: {error}; convert it to float32 first") from None
+        if not isinstance(value, np.ndarray):
+            return value
+        value = self.adopt(value)
+        memory = self.memories.setdefault(id(value), Memory(name, "global", value))
+        return self.array_type(value, memory, self)
+
+    def adopt(self, array):
+        """The array that the kernel works on."""
+        return array
+
+    # Launching.
+    def all_blocks(self):
+        g = self.grid_dim
+        return [(x, y, z) for z in range(g.z) for y in range(g.y) for x in range(g.x)]
+
+    def launch(self, args, blocks, reverse=False):
+        with np.errstate(all="ignore"):
+            for block in reversed(blocks) if reverse else blocks:
+                self.run_block(block, args, reverse)
+
+    def run_block(self, block, args, reverse):
+        self.block_index.set(block)
+        self.shared.clear()
+        threads = [self.make_thread() for _ in range(self.threads_per_block)]
+        waiting, finished = {}, []
+        passed = dict.fromkeys(range(self.threads_per_block), args)
+        while passed:
+            for t in sorted(passed, reverse=reverse):
+                self.resume(t)
+                wait = self.switch(threads[t], passed[t])
+                if threads[t].dead:
+                    finished.append(t)
+                else:
+                    waiting[t] = wait
+            answers = self.release(waiting, finished)
+            passed = {t: (answer,) for t, answer in answers.items()}
+            for t in passed:
+                del waiting[t]
+
+    def make_thread(self):
+        thread = greenlet.greenlet(self.kernel)
+        thread.gr_context = contextvars.copy_context()  # numpy's errstate lives in the context
+        return thread
+
+    def switch(self, thread, values):
+        """Lets one thread run to its next barrier, which it returns, or to its end."""
+        try:
+            return thread.switch(*values)
+        except KernelFault:
+            raise
+        except Exception as error:
+            raise self.explain(error) from error
+
+    def resume(self, t):
+        """Makes t, counted x first, the thread that runs."""
+        self.thread, self.lane = t, t % FULL_WARP
+        self.thread_index.set(self.coordinates(t))
+
+    def coordinates(self, t):
+        across, rows = self.block_dim.x, self.block_dim.y
+        return t % across, t // across % rows, t // (across * rows)
+
+    # Barriers.
+    def wait(self, scope, answer, value=None, mask=0):
+        frame = self.frame()
+        place = Place(frame.f_code, frame.f_lineno)
+        wait = Wait(scope, instruction(frame), place, answer, value, mask)
+        return greenlet.getcurrent().parent.switch(wait)
+
+    def release(self, waiting, finished):
+        """The threads that may go on, each with what its barrier returns."""
+        answers = {}
+        for t, wait in waiting.items():
+            if wait.scope == "warp" and t not in answers:
+                answers |= self.release_warp(t, wait, waiting, finished)
+        if answers or not waiting:
+            return answers
+        first, wait = next(iter(waiting.items()))
+        self.must_meet(first, wait, range(self.threads_per_block), waiting, finished)
+        self.passed_block_barrier(wait)
+        result = wait.answer([w.value for _, w in sorted(waiting.items())])
+        return dict.fromkeys(waiting, result)
+
+    def release_warp(self, t, wait, waiting, finished):
+        start = t - t % FULL_WARP
+        lanes = range(start, min(start + FULL_WARP, self.threads_per_block))
+        members = [n for n in lanes if wait.mask >> (n - start) & 1]
+        if any(n in waiting and waiting[n].scope == "block" for n in members):
+            self.must_meet(t, wait, members, waiting, finished)
+        if any(n in finished or waiting[n].site != wait.site for n in members):
+            self.must_meet(t, wait, members, waiting, finished)
+        self.passed_warp_barrier(start // FULL_WARP)
+        values = {n - start: waiting[n].value for n in members}
+        return {n: waiting[n].answer(n - start, values) for n in members}
+
+    def must_meet(self, t, wait, members, waiting, finished):
+        """Faults unless all members wait at the same instruction as thread t."""
+        absent = [n for n in members if n not in waiting or waiting[n].site != wait.site]
+        if not absent:
+            return
+        other = absent[0]
+        if other in finished:
+            reason = f"thread {self.coordinates(other)} has returned"
+        else:
+            reason = f"thread {self.coordinates(other)} waits at {waiting[other].place}"
+        self.resume(t)
+        here = len(members) - len(absent)
+        what = f"{here} of {len(members)} threads wait at a barrier, but {reason}"
+        raise DivergentBarrier(what, wait.place, self.block(), self.coordinates(t))
+
+    def passed_block_barrier(self, wait):
+        """Called when all threads of the block have met."""
+
+    def passed_warp_barrier(self, warp):
+        """Called when lanes of a warp have met."""
+
+    # Memory of a block and of a thread.
+    def shared_array(self, shape, dtype, alignment=None):
+        frame = self.frame()
+        key = instruction(frame)
+        if key not in self.shared:
+            data = fresh(shape, dtype)
+            if data.size == 0:  # all dynamic arrays are the same memory
+                data = self.dynamic_memory().view(data.dtype)
+                key = data.dtype
+            self.shared[key] = self.allocate(data, "shared", frame, key)
+        return self.shared[key]
+
+    def dynamic_memory(self):
+        return self.shared.setdefault("dynamic", np.full(self.sharedmem, 0xFF, np.uint8))
+
+    def local_array(self, shape, dtype, alignment=None):
+        frame = self.frame()
+        key = instruction(frame)
+        return self.allocate(fresh(shape, dtype), "local", frame, key)
+
+    def const_array(self, array):
+        frame = self.frame()
+        key = instruction(frame)
+        return self.allocate(np.asarray(array), "const", frame, key)
+
+    def allocate(self, data, space, frame, key):
+        """An array in memory that blocks and threads have each for themselves, under one name."""
+        key = (key, data.shape, data.dtype)
+        if key not in self.memories:
+            name = assigned_name(frame) or f"{space} array of line {frame.f_lineno}"
+            self.memories[key] = Memory(name, space, data)
+        written = bytearray(data.size) if space != "const" else None
+        return self.array_type(data, self.memories[key], self, 0, written)
+
+    # Faults.
+    def frame(self):
+        """The innermost frame that belongs to the kernel or one of its device functions."""
+        frame = sys._getframe(1)
+        while frame is not None and frame.f_code not in self.rebuilder.codes:
+            frame = frame.f_back
+        return frame
+
+    def fault(self, kind, what, **details):
+        frame = self.frame()
+        place = Place(frame.f_code, frame.f_lineno)
+        raise kind(what, place, self.block(), self.coordinates(self.thread), **details)
+
+    def explain(self, error):
+        """An exception of the kernel as a fault with its place."""
+        place, step = None, error.__traceback__
+        while step is not None:
+            if step.tb_frame.f_code in self.rebuilder.codes:
+                place = Place(step.tb_frame.f_code, step.tb_lineno)
+            step = step.tb_next
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return KernelFault(what, place, self.block(), self.coordinates(self.thread))
+
+    def block(self):
+        return self.block_index.x, self.block_index.y, self.block_index.z
+
+
+def _sizes(name, sizes):
+    """(x, y, z) from an integer or a tuple of up to three."""
+    given = (sizes,) if isinstance(sizes, (int, np.integer)) else tuple(sizes)
+    whole = all(isinstance(n, (int, np.integer)) and n > 0 for n in given)
+    if not 1 <= len(given) <= 3 or not whole:
+        raise ValueError(f"{name} is {sizes!r}; it must be 1 to 3 positive integers")
+    return tuple(int(n) for n in given) + (1,) * (3 - len(given))

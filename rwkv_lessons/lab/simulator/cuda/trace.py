@@ -1,0 +1,309 @@
+"""Counts what a kernel asks of memory, on a CPU, from the unmodified kernel.
+
+The counts are of the kernel *as written*: an access in the source is an access here. A compiler may
+keep a local array in registers, load an unchanging address once, or merge neighbouring accesses;
+where it does, the hardware counts less. `lab.assembly` shows what it did.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from . import memory_model as traffic
+from .events import events_of, key
+from ..faults import DivergentBarrier, KernelFault, MisalignedAccess, OutOfBounds, Place, UninitialisedRead
+from .fake_cuda import FULL_WARP
+from .races import races
+from .access_log import Recorder
+from .run import run
+from .trace_text import table
+
+__all__ = [
+    "DivergentBarrier",
+    "KernelFault",
+    "MisalignedAccess",
+    "OutOfBounds",
+    "Trace",
+    "UninitialisedRead",
+    "run",
+    "trace",
+]
+
+
+def trace(kernel, grid, block, *args, constants=None, blocks=None, sharedmem=0):
+    """Runs `kernel[grid, block](*args)` on copies of its arguments and counts its accesses.
+
+    Args:
+        kernel, grid, block, args, constants, sharedmem: as for `run`.
+        blocks: trace only so many blocks, spread evenly over the grid, or only these (a list of
+            numbers, x counted first). Counts are then of these blocks; `Trace.scale` says how many
+            times larger the launch is. What blocks do to each other is then not seen.
+
+    Returns:
+        A `Trace`. A fault ends the run and is in `Trace.faults`, with the counts up to there.
+        Reads of uninitialised shared or local memory are there too, one per line.
+    """
+    recorder = Recorder(kernel, grid, block, constants, sharedmem)
+    wrapped = [recorder.argument(i, arg) for i, arg in enumerate(args)]
+    everything = recorder.all_blocks()
+    chosen = [everything[n] for n in _choose(blocks, len(everything))]
+    faults = []
+    try:
+        recorder.launch(wrapped, chosen)
+    except KernelFault as fault:
+        faults.append(fault)
+    return Trace(recorder, chosen, len(everything), faults)
+
+
+def _choose(blocks, total):
+    if blocks is None:
+        return range(total)
+    if isinstance(blocks, (int, np.integer)):
+        if blocks < 1:
+            raise ValueError(f"blocks is {blocks}; at least one block must be traced")
+        blocks = [n * total // min(blocks, total) for n in range(min(blocks, total))]
+    for n in blocks:
+        if not 0 <= n < total:
+            raise ValueError(f"blocks has {n!r}; the grid's blocks are 0 to {total - 1}")
+    return list(blocks)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one source line does to one array. Counts that do not apply to the space are 0."""
+
+    place: Place
+    array: str
+    space: str  # "global", "shared", "local", "const"
+    op: str  # "load", "store", "atomic"
+    width: int  # bytes per lane and access
+    accesses: int  # by single lanes
+    requests: int  # by warps: one instruction of one warp
+    bytes: int  # asked for by lanes
+    sectors: int  # 32 bytes each, over all requests (global and local)
+    least_sectors: int  # distinct ones
+    wavefronts: int  # passes over shared memory
+    conflicts: int  # passes beyond those a conflict-free layout needs
+    addresses: int  # distinct ones
+    most_on_one: int  # accesses that one address gets
+    together: int  # lanes of one request that meet at one address
+
+    line = property(lambda self: self.place.line)
+
+
+@dataclass(frozen=True)
+class Request:
+    """One warp executing one instruction once: the address of each lane, None where it is off."""
+
+    row: Row
+    block: tuple
+    warp: int
+    addresses: tuple  # 32 byte offsets from the start of the array
+    sectors: int
+    wavefronts: int
+
+
+class Trace:
+    """What a launch asked of memory. Counts are exact, and the same in every run.
+
+    Attributes:
+        rows: a `Row` per source line, array and kind of access, in source order.
+        races: what no barrier orders, as `Race`s; `print` one to read it.
+        faults: `KernelFault`s. After any but an `UninitialisedRead` the counts are partial.
+        blocks: the traced blocks; all_blocks: how many the grid has.
+
+    The methods that count take any of `space` ("global", "shared", "local"), `op` ("load",
+    "store", "atomic"), `array` (a name) and `line` (a number), and count what fits all of them.
+    """
+
+    def __init__(self, recorder, blocks, all_blocks, faults):
+        self.kernel = recorder.kernel.__name__
+        self.blocks, self.all_blocks = blocks, all_blocks
+        self.threads_per_block = recorder.threads_per_block
+        self.barriers = recorder.barriers
+        self.sites, self.events = recorder.sites, events_of(recorder)
+        self.faults = [*faults, *recorder.unwritten.values()]
+        self._coordinates = recorder.coordinates
+        self._address = self._addresses()
+        self.rows, self._row_of_site = self._make_rows()
+        self.races = races(self.events, self.sites, self._thread_name)
+
+    # Counting.
+    @property
+    def scale(self):
+        """How many times more blocks the launch has than were traced."""
+        return self.all_blocks / len(self.blocks)
+
+    @property
+    def warps(self):
+        return len(self.blocks) * -(-self.threads_per_block // FULL_WARP)
+
+    def requests(self, space=None, op=None, array=None, line=None):
+        """Warp instructions."""
+        return sum(row.requests for row in self._fitting(space, op, array, line))
+
+    def accesses(self, space=None, op=None, array=None, line=None):
+        """Accesses of single lanes."""
+        return sum(row.accesses for row in self._fitting(space, op, array, line))
+
+    def sectors(self, space="global", op=None, array=None, line=None):
+        """32-byte sectors, summed over the requests."""
+        return sum(row.sectors for row in self._fitting(space, op, array, line))
+
+    def bytes(self, space=None, op=None, array=None, line=None):
+        """Bytes the lanes ask for."""
+        return sum(row.bytes for row in self._fitting(space, op, array, line))
+
+    def least_bytes(self, space="global", op=None, array=None, line=None):
+        """Bytes of the distinct sectors: what moves if each is fetched once per launch."""
+        chosen = [self.rows.index(row) for row in self._fitting(space, op, array, line)]
+        mask = np.isin(self._row_of_site[self.events.site], chosen)
+        return traffic.SECTOR * self._distinct_sectors(mask)
+
+    @property
+    def atomics(self):
+        """Atomic operations of single lanes, on global and shared memory."""
+        return self.accesses(op="atomic")
+
+    @property
+    def shared_wavefronts(self):
+        return sum(row.wavefronts for row in self.rows)
+
+    @property
+    def bank_conflicts(self):
+        """Passes over shared memory that a conflict-free layout would not need."""
+        return sum(row.conflicts for row in self.rows)
+
+    def _fitting(self, space, op, array, line):
+        wanted = {"space": space, "op": op, "array": array, "line": line}
+        for name, known in (("space", "global shared local const"), ("op", "load store atomic")):
+            if wanted[name] is not None and wanted[name] not in known.split():
+                raise ValueError(f"{name} is {wanted[name]!r}; it must be one of {known}")
+        given = {name: value for name, value in wanted.items() if value is not None}
+        return [r for r in self.rows if all(getattr(r, n) == v for n, v in given.items())]
+
+    # Looking closer.
+    def request(self, line=None, array=None, op=None, space=None, nth=0):
+        """The addresses of one warp request, in the order of execution; `nth` picks one.
+
+        Raises:
+            ValueError: no access fits, or there are not that many.
+        """
+        rows = self._fitting(space, op, array, line)
+        mask = np.isin(self._row_of_site[self.events.site], [self.rows.index(r) for r in rows])
+        numbers, first = np.unique(self.events.request[mask], return_index=True)
+        if nth >= len(numbers):
+            asked = {"line": line, "array": array, "op": op, "space": space, "nth": nth}
+            asked = ", ".join(f"{k}={v!r}" for k, v in asked.items() if v is not None)
+            raise ValueError(f"{asked}: {self.kernel} makes {len(numbers)} such requests")
+        # By warp, then as its first lane executes them.
+        order = np.lexsort((first, self.events.warp[mask][first]))
+        one = np.flatnonzero(self.events.request == numbers[order[nth]])
+        lane = self.events.thread[one] % FULL_WARP
+        addresses = [None] * FULL_WARP
+        for n, offset in zip(lane, self.events.offset[one], strict=True):
+            addresses[n] = int(offset)
+        row = self.rows[self._row_of_site[self.events.site[one[0]]]]
+        zero = np.zeros(len(one), np.int64)
+        passes = traffic.wavefronts(zero, lane, self.events.offset[one], row.width, row.op)[0][0]
+        return Request(
+            row,
+            self.blocks[self.events.block[one[0]]],
+            int(self.events.warp[one[0]]) % -(-self.threads_per_block // FULL_WARP),
+            tuple(addresses),
+            int(traffic.sectors(zero, self._address[one])[0]),
+            int(passes) if row.space == "shared" else 0,
+        )
+
+    def intervals(self, block=0):
+        """Between barriers: a list of ({row: requests}, barrier's Place or None), in order.
+
+        Args:
+            block: which of the traced blocks, counted from 0.
+        """
+        result, mine = [], self.events.block == block
+        last = int(self.events.interval[mine].max(initial=0))
+        last = max([last, *(n + 1 for b, n in self.barriers if b == block)])
+        for n in range(last + 1):
+            now = mine & (self.events.interval == n)
+            request, first = np.unique(self.events.request[now], return_index=True)
+            row = self._row_of_site[self.events.site[now][first]]
+            count = np.bincount(row, minlength=len(self.rows))
+            made = {self.rows[i]: int(count[i]) for i in np.flatnonzero(count)}
+            result.append((made, self.barriers.get((block, n))))
+        return result
+
+    def table(self):
+        """The counts as text: per line and array, then races and faults."""
+        return table(self)
+
+    def __str__(self):
+        return self.table()
+
+    def _thread_name(self, block, thread):
+        return f"block {self.blocks[block]}, thread {self._coordinates(thread)}"
+
+    # From the log to rows.
+    def _addresses(self):
+        """Byte addresses, apart for each allocation, as the hardware lays them out."""
+        e = self.events
+        local = np.array([s.memory.space == "local" for s in self.sites], bool)[e.site]
+        lane = e.thread % FULL_WARP
+        return np.where(local, traffic.local_address(e.offset, lane), e.offset)
+
+    def _owner(self, mask):
+        """Whose copy of an array it is: everyone's, a block's, or a warp's."""
+        e = self.events
+        space = np.array([s.memory.space for s in self.sites])[e.site[mask]]
+        apart = np.where(space == "shared", e.block[mask], e.warp[mask])
+        return np.where(np.isin(space, ("global", "const")), 0, apart + 1)
+
+    def _distinct_sectors(self, mask):
+        memories = list({id(s.memory): 0 for s in self.sites})
+        number = np.array([memories.index(id(s.memory)) for s in self.sites] or [0])
+        memory = number[self.events.site[mask]]
+        sector = self._address[mask] // traffic.SECTOR
+        return len(np.unique(key(memory, self._owner(mask), sector)))
+
+    def _make_rows(self):
+        groups = {}
+        for site in self.sites:
+            memory = site.memory
+            kind = (site.place.file, site.place.line, memory.name, memory.space, site.op)
+            groups.setdefault((*kind, site.width), []).append(site)
+        first = self.sites[0].place.file if self.sites else ""
+        order = sorted(groups, key=lambda g: (g[0] != first, *g))
+        row_of_site = np.zeros(len(self.sites), np.int64)
+        for n, group in enumerate(order):
+            for site in groups[group]:
+                row_of_site[site.number] = n
+        return [self._row(groups[g][0], row_of_site, n) for n, g in enumerate(order)], row_of_site
+
+    def _row(self, site, row_of_site, n):
+        mask = row_of_site[self.events.site] == n
+        e, address = self.events.select(mask), self._address[mask]
+        _, request = np.unique(e.request, return_inverse=True)
+        own = key(self._owner(mask), e.offset)
+        space, shared = site.memory.space, site.memory.space == "shared"
+        passes, least = np.zeros((2, 1), np.int64)
+        if shared:
+            lane = e.thread % FULL_WARP
+            passes, least = traffic.wavefronts(request, lane, e.offset, site.width, site.op)
+        moved = space in ("global", "local")
+        return Row(
+            site.place,
+            site.memory.name,
+            space,
+            site.op,
+            site.width,
+            accesses=len(e),
+            requests=int(request.max()) + 1,
+            bytes=len(e) * site.width,
+            sectors=int(traffic.sectors(request, address).sum()) if moved else 0,
+            least_sectors=self._distinct_sectors(mask) if moved else 0,
+            wavefronts=int(passes.sum()),
+            conflicts=int((passes - least).sum()),
+            addresses=len(np.unique(own)),
+            most_on_one=traffic.most_on_one(own),
+            together=traffic.together(request, e.offset),
+        )

@@ -1,0 +1,214 @@
+"""The memory of an interpreted Triton kernel: made-up addresses, so that none leads astray.
+
+Every tensor gets a range of addresses for itself, far from the others'. An index that leaves its
+tensor cannot end in another one, and whatever is accessed, its range says whose element it is.
+"""
+
+import contextlib
+import sys
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...machine_code.from_triton import pointer_type
+from ..faults import OutOfBounds, Place
+
+SPACING = 40  # bits: a terabyte from one tensor's range to the next
+SECTOR = 32  # bytes
+NOBODY, MANY = -1, -2
+
+
+@dataclass(frozen=True)
+class Access:
+    """One `tl.load`, `tl.store` or atomic of one program: the elements of its unmasked lanes."""
+
+    array: str
+    op: str
+    place: Place | None
+    program: tuple
+    offsets: np.ndarray  # bytes from the start of the tensor, one per lane
+    width: int  # bytes of an element
+
+
+@dataclass(frozen=True)
+class Race:
+    """Two programs, one element, and no order between them."""
+
+    array: str
+    element: int
+    programs: tuple  # (the later one, the other or None if there are several)
+    place: Place | None
+
+    def __str__(self):
+        one, other = self.programs
+        other = "by several others" if other is None else f"by program {other}"
+        what = f"element {self.element} of {self.array}: touched by program {one} and {other}, "
+        lines = [what + "and written by at least one of them"]
+        return "\n".join([*lines, str(self.place)] if self.place else lines)
+
+
+class Region:
+    """One tensor: where it is, where the kernel thinks it is, and who has been at its elements."""
+
+    def __init__(self, number, name, tensor):
+        self.name, self.tensor, self.width = name, tensor, tensor.element_size()
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        last = sum((size - 1) * stride for size, stride in steps)
+        self.elements = last + 1 if tensor.numel() else 0
+        self.start = ((number + 1) << SPACING) + (1 << SPACING - 1)
+        self.writer, self.reader = np.full((2, self.elements), NOBODY)
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """What the kernel gets for a tensor: Triton's type of it ("*fp32") and a made-up address."""
+
+    kind: str
+    address: int
+
+
+class Watched:
+    """Stands between a kernel and its tensors.
+
+    Args:
+        given: {parameter: argument}.
+        files: of the kernel's source; a line of theirs is the place of an access.
+        keep: whether to keep every access, to count.
+    """
+
+    def __init__(self, given, files, keep=False):
+        tensors = [(name, x) for name, x in given.items() if hasattr(x, "data_ptr")]
+        for name, x in tensors:
+            if x.device.type != "cpu":
+                raise TypeError(f"{name} is on {x.device}, needs a tensor on the CPU")
+        self.regions = [Region(n, name, x) for n, (name, x) in enumerate(tensors)]
+        self.stand_ins = {x.name: StandIn(pointer_type(x.tensor), x.start) for x in self.regions}
+        self.files, self.keep, self.program = files, keep, (0, 0, 0)
+        self.accesses, self.races = [], {}
+        self.dots, self.exps = Counter(), 0
+
+    @contextlib.contextmanager
+    def between(self, builder):
+        """Takes the place of the builder's memory operations while it lasts."""
+        names = ("masked_load", "masked_store", "atomic_rmw", "atomic_cas", "dot", "exp", "exp2")
+        for name in names:
+            own = getattr(builder, f"create_{name}")
+            setattr(builder, f"create_{name}", _bound(getattr(self, name), own))
+        try:
+            yield
+        finally:
+            for name in names:
+                delattr(builder, f"create_{name}")
+
+    # The builder's operations; `own` is its.
+    def masked_load(self, own, ptrs, mask, *others):
+        return own(self.real(ptrs, mask.data, "load"), mask, *others)
+
+    def masked_store(self, own, ptrs, value, mask, *others):
+        return own(self.real(ptrs, mask.data, "store"), value, mask, *others)
+
+    def atomic_rmw(self, own, kind, ptrs, value, mask, *others):
+        return own(kind, self.real(ptrs, mask.data, "atomic"), value, mask, *others)
+
+    def atomic_cas(self, own, ptrs, *others):
+        return own(self.real(ptrs, True, "atomic"), *others)
+
+    def dot(self, own, a, b, d, *others):
+        *batch, M, K = a.data.shape
+        self.dots[M, b.data.shape[-1], K, str(a.dtype.scalar)] += int(np.prod(batch, dtype=int))
+        return own(_widened(a), _widened(b), d, *others)
+
+    def exp(self, own, x):
+        self.exps += x.data.size
+        return own(x)
+
+    exp2 = exp
+
+    # Addresses.
+    def real(self, ptrs, mask, op):
+        """`ptrs` with the tensors' true addresses; what is masked off keeps its own, unused."""
+        address = np.asarray(ptrs.data).astype(np.int64)
+        mask = np.broadcast_to(mask, address.shape)
+        lanes, width = address[mask], max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
+        true = address.copy()
+        numbers = (lanes >> SPACING) - 1
+        found = np.empty_like(lanes)
+        for n in np.unique(numbers):
+            if not 0 <= n < len(self.regions):
+                raise OutOfBounds(f"program {self.program} uses no tensor's address", self.place())
+            region, mine = self.regions[n], numbers == n
+            offsets = lanes[mine] - region.start
+            self._guard(region, offsets, width, op)
+            self._note(region, offsets, width, op)
+            found[mine] = offsets + region.tensor.data_ptr()
+        true[mask] = found
+        return type(ptrs)(true.astype(np.uint64), ptrs.dtype)
+
+    def place(self):
+        """The innermost line of the kernel's own files that is running."""
+        frame = sys._getframe(1)
+        while frame is not None:
+            if frame.f_code.co_filename in self.files:
+                return Place(frame.f_code, frame.f_lineno)
+            frame = frame.f_back
+        return None
+
+    def _guard(self, region, offsets, width, op):
+        outside = (offsets < 0) | (offsets + width > region.elements * region.width)
+        if not outside.any():
+            return
+        element = int(offsets[outside][0]) // region.width
+        verb = {"load": "reads", "store": "writes"}.get(op, "updates")
+        count = f"{outside.sum()} of its {len(offsets)} unmasked lanes"
+        shape = ", ".join(map(str, region.tensor.shape))
+        raise OutOfBounds(
+            f"program {self.program} {verb} element {element} of {region.name}, which has "
+            f"{region.elements} (shape [{shape}]); out of bounds: {count}",
+            self.place(),
+            array=region.name,
+            index=element,
+        )
+
+    def _note(self, region, offsets, width, op):
+        if not self.keep:
+            return
+        place = self.place()
+        self.accesses.append(Access(region.name, op, place, self.program, offsets, width))
+        if op == "atomic":
+            return
+        elements, (x, y, z) = offsets // region.width, self.program
+        me = x + (y << 20) + (z << 40)
+        others = region.writer[elements]
+        meets = (others != NOBODY) & (others != me)
+        if op == "store":
+            readers = region.reader[elements]
+            others = np.where(meets, others, readers)
+            meets |= (readers != NOBODY) & (readers != me)
+            region.writer[elements] = me
+        else:
+            readers = region.reader[elements]
+            region.reader[elements] = np.where((readers == NOBODY) | (readers == me), me, MANY)
+        if meets.any() and region.name not in self.races:
+            n = int(np.flatnonzero(meets)[0])
+            pair = (self.program, _program(int(others[n])))
+            self.races[region.name] = Race(region.name, int(elements[n]), pair, place)
+
+
+def _bound(method, own):
+    return lambda *args: method(own, *args)
+
+
+def _program(number):
+    if number == MANY:
+        return None
+    return (number & 0xFFFFF, number >> 20 & 0xFFFFF, number >> 40)
+
+
+def _widened(x):
+    """A bfloat16 operand as float32: the interpreter would multiply its bits as integers."""
+    import triton.language as tl
+
+    if x.dtype.scalar != tl.bfloat16:
+        return x
+    return type(x)((x.data.astype(np.uint32) << 16).view(np.float32), tl.float32)

@@ -1,0 +1,218 @@
+"""Runs an unmodified Triton kernel on the CPU, watched: one program after another, as numpy arrays.
+
+    run(kernel, grid, *tensors, T=17, BK=4)            a launch; tensors are changed in place
+    seen = trace(kernel, grid, *tensors, T=17, BK=4)   the same on copies, counted: a `TritonTrace`
+
+It is Triton's own interpreter, without TRITON_INTERPRET: kernels compile in the same process, so
+one check can do both. In front of its memory stands a guard. A GPU reads and writes outside of a
+tensor and says nothing; here an unmasked lane outside is an `OutOfBounds` that names the tensor,
+the program and the line. What differs from a GPU: no warps, layouts or TF32, and programs take
+turns. bfloat16 sums and products are wrong in the interpreter (only `tl.dot` is mended here): give
+it float32 or float16.
+"""
+
+import contextlib
+import functools
+import itertools
+import sys
+
+import numpy as np
+
+from ...machine_code import cubin, from_triton as cubin_triton
+from ..faults import KernelFault, Place
+from .trace import TritonTrace
+from .checked_memory import StandIn, Watched
+
+__all__ = ["KernelFault", "TritonTrace", "available", "run", "trace"]
+
+available = cubin_triton.missing  # None, or what is missing here, in one sentence
+
+
+def run(kernel, grid, *args, reverse=False, **named):
+    """Runs `kernel[grid](*args, **named)` on the CPU; tensors are changed in place.
+
+    Args:
+        kernel: what `triton.jit` made, in any mode; the functions it calls come along.
+        grid: programs, an integer or a tuple of up to three.
+        args, named: CPU tensors, numbers and constexprs, by position or by name; num_warps and the
+            like are taken and ignored.
+        reverse: programs from the last to the first; a correct kernel does not notice.
+
+    Raises:
+        KernelFault: with the source line and the program: `OutOfBounds`, or any exception.
+        TypeError: the arguments do not fit.
+    """
+    Launch(kernel, grid, args, named).go(reverse)
+
+
+def trace(kernel, grid, *args, **named):
+    """Runs `kernel[grid](*args, **named)` on copies of the tensors and counts; as for `run`.
+
+    Returns:
+        A `TritonTrace`. A fault ends the run and is in its `faults`, with the counts up to there.
+    """
+    args = [x.clone() if hasattr(x, "data_ptr") else x for x in args]
+    named = {name: x.clone() if hasattr(x, "data_ptr") else x for name, x in named.items()}
+    launch = Launch(kernel, grid, args, named, keep=True)
+    faults = []
+    try:
+        launch.go()
+    except KernelFault as fault:
+        faults.append(fault)
+    return TritonTrace(cubin.plain(kernel).__name__, launch.grid, launch.memory, faults)
+
+
+class Launch:
+    """A kernel, its grid and its arguments; `memory` sees every access."""
+
+    def __init__(self, kernel, grid, args, named, keep=False):
+        if missing := available():
+            raise RuntimeError(missing)
+        given, constants = _bind(kernel, args, named)
+        grid = grid(given) if callable(grid) else grid
+        grid = (grid,) if isinstance(grid, int) else tuple(grid)
+        if not 1 <= len(grid) <= 3 or any(n < 1 for n in grid):
+            raise ValueError(f"grid is {grid}, needs one to three numbers of at least 1")
+        self.kernel, self.given, self.constants = kernel, given, constants
+        self.grid = grid + (1,) * (3 - len(grid))
+        self.memory = Watched(given, _files(kernel), keep)
+
+    def go(self, reverse=False):
+        from triton.runtime import interpreter
+
+        builder = interpreter.interpreter_builder
+        function = _called(cubin_triton._jit(self.kernel, {}).fn)
+        programs = list(itertools.product(*(range(n) for n in reversed(self.grid))))
+        with _language(), self.memory.between(builder), np.errstate(all="ignore"):
+            builder.set_grid_dim(*self.grid)
+            arguments = {
+                name: x if name in self.constants else _as_tensor(x)
+                for name, x in (self.given | self.memory.stand_ins).items()
+            }
+            for z, y, x in reversed(programs) if reverse else programs:
+                builder.set_grid_idx(x, y, z)
+                self.memory.program = (x, y, z)
+                try:
+                    function(**arguments)
+                except KernelFault:
+                    raise
+                except Exception as error:
+                    raise self._explain(error) from error
+
+    def _explain(self, error):
+        """An exception of the kernel as a fault with its place."""
+        place, step = None, error.__traceback__
+        while step is not None:
+            code = step.tb_frame.f_code
+            if code.co_filename in self.memory.files:
+                place = Place(code, step.tb_lineno)
+            step = step.tb_next
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return KernelFault(f"{what}, in program {self.memory.program}", place)
+
+
+def _bind(kernel, args, named):
+    """({parameter: argument}, names of constexprs); options of a launch are dropped."""
+    parameters, _, _ = cubin_triton.prepare(kernel, args, {}, dict(named))
+    names = list(parameters)
+    defaults = {p.name: p.default for p in cubin_triton._jit(kernel, {}).params if p.has_default}
+    given = defaults | dict(zip(names, args, strict=False))
+    given |= {name: x for name, x in named.items() if name in names}
+    constants = {p.name for p in cubin_triton._jit(kernel, {}).params if p.is_constexpr}
+    return {name: given[name] for name in names}, constants
+
+
+def _as_tensor(x):
+    """A pointer or an integer as the interpreter's tensor of one; anything else as it is."""
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    if isinstance(x, StandIn):
+        kind, value, bits = tl.str_to_ty(x.kind, None), x.address, np.uint64
+    elif isinstance(x, int) and not isinstance(x, bool):
+        small = -(2**31) <= x < 2**31
+        kind, value, bits = (tl.int32, x, np.int32) if small else (tl.int64, x, np.int64)
+    else:
+        return x
+    return tl.tensor(TensorHandle(np.array([value], bits), kind), kind)
+
+
+def _files(kernel):
+    """The files of a kernel and of the functions that it calls: where its lines are."""
+    functions, waiting = set(), [cubin.plain(kernel)]
+    while waiting:
+        function = waiting.pop()
+        if function not in functions:
+            functions.add(function)
+            values = cubin.named(function).values()
+            waiting += [cubin.plain(x) for x in values if cubin.is_kernel_function(x)]
+    return {function.__code__.co_filename for function in functions}
+
+
+class Called:
+    """A function of a kernel, rewritten for the interpreter when it is first called.
+
+    Triton's own class patches the language at every call and leaves it patched.
+    """
+
+    def __init__(self, fn):
+        self.fn, self.__name__ = fn, fn.__name__
+
+    @functools.cached_property
+    def rewritten(self):
+        from triton.runtime.interpreter import FunctionRewriter
+
+        return FunctionRewriter(self.fn).rewrite_ast()
+
+    def __call__(self, *args, **named):
+        return self.rewritten(*args, **named)
+
+
+def _called(function):
+    """A user's kernel function, with those that it calls; closures become globals."""
+    copy = cubin.rebuild(function, {}, lambda value, copy: Called(_closed(copy)))
+    return Called(_closed(copy))
+
+
+def _closed(function):
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    function.__globals__.update({name: cell.cell_contents for name, cell in cells})
+    return function
+
+
+_standard = functools.cache(Called)  # tl.sum and its like, once per session
+
+
+@contextlib.contextmanager
+def _language():
+    """triton.language as the interpreter needs it; afterwards as it was."""
+    import types
+
+    import triton.language as tl
+    from triton.runtime import interpreter
+    from triton.runtime.jit import JITFunction
+
+    scope = interpreter._LangPatchScope()
+    kinds = (JITFunction, interpreter.InterpretedFunction)
+    modules = [m for name, m in list(sys.modules.items()) if name.startswith("triton.language")]
+    try:
+        for module in modules:
+            for name, value in list(vars(module).items()):
+                if isinstance(value, kinds):
+                    scope.set_attr(module, name, _standard(value.fn))
+                    if module is tl and name in vars(tl.tensor):
+                        scope.set_attr(tl.tensor, name, _method(_standard(value.fn)))
+        everywhere = types.SimpleNamespace(__globals__={"tl": tl, "core": tl.core})
+        patched = interpreter._patch_lang(everywhere)
+        try:
+            # Triton 3.6 makes an int of an array of one, which numpy 2.4 refuses.
+            tl.tensor.__index__ = lambda self: int(self.handle.data.item())
+            yield
+        finally:
+            patched.restore()
+    finally:
+        scope.restore()
+
+
+def _method(called):
+    return lambda self, *args, **named: called(self, *args, **named)

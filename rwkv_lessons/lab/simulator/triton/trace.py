@@ -1,0 +1,151 @@
+"""What an interpreted Triton kernel asked of memory, in numbers."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..faults import Place
+from .checked_memory import SECTOR
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one source line does to one tensor, all programs together."""
+
+    place: Place | None
+    array: str
+    op: str  # "load", "store", "atomic"
+    requests: int  # executions by a program
+    lanes: int  # elements asked for: unmasked lanes
+    bytes: int
+    sectors: int  # 32 bytes each, distinct within a request
+
+    line = property(lambda self: self.place.line if self.place else 0)
+
+
+class TritonTrace:
+    """Counts of a launch, exact and the same in every run.
+
+    Attributes:
+        grid, programs: as launched, and how many that are.
+        rows: a `Row` per source line, tensor and kind of access.
+        dots: {(M, N, K, type of the operands): how often}, over all programs.
+        exps: elements of which `tl.exp` or `tl.exp2` was taken.
+        races: elements that one program writes and another reads or writes, one `Race` per tensor.
+        faults: the `KernelFault` that ended the run, if one did.
+        accesses: every `Access`, in order.
+
+    The methods that count take any of `op` ("load", "store", "atomic"), `array` (a parameter's
+    name) and `line`, and count what fits all of them.
+    """
+
+    def __init__(self, kernel, grid, memory, faults):
+        self.kernel, self.grid, self.programs = kernel, grid, int(np.prod(grid))
+        self.accesses, self.faults = memory.accesses, faults
+        self.races = list(memory.races.values())
+        self.dots, self.exps = memory.dots, memory.exps
+        self.tensors = {region.name: region.tensor for region in memory.regions}
+        groups = {}
+        for access in self.accesses:
+            line = access.place.line if access.place else 0
+            groups.setdefault((line, access.array, access.op), []).append(access)
+        self.rows = [_row(groups[key]) for key in sorted(groups)]
+
+    def requests(self, op=None, array=None, line=None):
+        """Executions of loads, stores or atomics by a program."""
+        return sum(row.requests for row in self._fitting(op, array, line))
+
+    def lanes(self, op=None, array=None, line=None):
+        """Elements asked for, masked ones left out."""
+        return sum(row.lanes for row in self._fitting(op, array, line))
+
+    def bytes(self, op=None, array=None, line=None):
+        """Bytes asked for."""
+        return sum(row.bytes for row in self._fitting(op, array, line))
+
+    def sectors(self, op=None, array=None, line=None):
+        """32-byte sectors, distinct within a request, summed over the requests."""
+        return sum(row.sectors for row in self._fitting(op, array, line))
+
+    def least_bytes(self, op=None, array=None):
+        """Bytes of the distinct elements: what moves if each is asked for once in the launch."""
+        return sum(
+            np.unique(np.concatenate([a.offsets for a in found])).size * found[0].width
+            for name in self.tensors
+            if array in (None, name)
+            and (found := [a for a in self.accesses if a.array == name and op in (None, a.op)])
+        )
+
+    def times(self, array, op="load"):
+        """How often an element of `array` is asked for, on average over the tensor: 2.0."""
+        return self.lanes(op, array) / self.tensors[array].numel()
+
+    @property
+    def flops(self):
+        """Of the dots: 2·M·N·K each."""
+        return sum(2 * M * N * K * n for (M, N, K, _), n in self.dots.items())
+
+    def by_program(self, array, op=None):
+        """{program: how often it asks for each element}, counts in the shape of the tensor.
+
+        The tensor has to be contiguous.
+        """
+        tensor = self.tensors[array]
+        found = {}
+        for a in self.accesses:
+            if a.array == array and op in (None, a.op):
+                counts = found.setdefault(a.program, np.zeros(tensor.numel(), np.int64))
+                np.add.at(counts, a.offsets // a.width, 1)
+        return {program: counts.reshape(tensor.shape) for program, counts in found.items()}
+
+    def table(self):
+        """The counts as text: per line and tensor, then dots, exps, races and faults."""
+        head = f"{'line':>4}  {'tensor':8} {'op':7}" + "".join(f"{x:>10}" for x in HEADS)
+        lines = [f"{self.kernel}: {_many(self.programs, 'program')} {self.grid}", head]
+        for row in self.rows:
+            numbers = (row.requests, row.lanes, row.bytes, row.sectors)
+            cells = "".join(f"{x:>10,}" for x in numbers)
+            lines.append(f"{row.line:4}  {row.array:8} {row.op:7}{cells}")
+        for (M, N, K, kind), n in sorted(self.dots.items()):
+            lines.append(f"dot {M}×{K} by {K}×{N}, {kind}: {_many(n, 'time')}")
+        if self.exps:
+            lines.append(f"exp of {_many(self.exps, 'element')}")
+        lines += [f"race: {race}" for race in self.races]
+        lines += [f"fault: {fault}" for fault in self.faults]
+        return "\n".join(lines)
+
+    __str__ = table
+
+    def _fitting(self, op, array, line):
+        if op not in (None, "load", "store", "atomic"):
+            raise ValueError(f"op is {op!r}, needs one of load, store, atomic")
+        if array is not None and array not in self.tensors:
+            raise ValueError(f"array is {array!r}, needs one of {', '.join(self.tensors)}")
+        wanted = {"op": op, "array": array, "line": line}
+        given = {name: value for name, value in wanted.items() if value is not None}
+        return [r for r in self.rows if all(getattr(r, n) == v for n, v in given.items())]
+
+
+HEADS = ("requests", "lanes", "bytes", "sectors")
+
+
+def _row(accesses):
+    first = accesses[0]
+    total = Counter()
+    for a in accesses:
+        total["lanes"] += len(a.offsets)
+        total["sectors"] += len(np.unique(a.offsets // SECTOR))
+    return Row(
+        first.place,
+        first.array,
+        first.op,
+        requests=len(accesses),
+        lanes=total["lanes"],
+        bytes=total["lanes"] * first.width,
+        sectors=total["sectors"],
+    )
+
+
+def _many(n, what):
+    return f"{n:,} {what if n == 1 else what + 's'}"

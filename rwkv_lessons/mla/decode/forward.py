@@ -1,0 +1,269 @@
+"""Split decode: a few queries against a long latent cache, in two Triton kernels.
+
+The heads of a sequence (times its query tokens) are the rows of one tile, so a tile of the cache
+is loaded once for all of them, and serves as keys and as values. The cache of a sequence is cut
+into splits, one program each. A program leaves, for each row, its part of the sum in the latent
+space, and the log-sum-exp that says what the part weighs:
+
+    part[i] = Σ softmax(s) c  over its own tokens        o = w_v Σ softmax(lse)[i] part[i]
+
+The second kernel takes a head and some rows, adds the parts up and multiplies by that head's w_v,
+which is then read once and not once a split. Parts are float32; log-sum-exps are in base 2.
+
+What bounds it: the cache is read once, B·N·(R + P) elements, up to about 100 rows; beyond, it is
+the arithmetic, 2(2R + P) flops for each row and token, padded to a tile's rows.
+"""
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from ...runtime import devices
+from ...runtime.compile_triton import assembled
+from ...runtime.launch_triton import launch, launches_directly
+from ..absorbed import absorb, mla_absorbed
+from ..arguments import check_arguments
+from .hopper import RANKS, ROPE_SIZES, decode_hopper_kernel
+from .splits import COLUMNS, LARGEST_RANK, NUMBERS, combine_tile, decode_tile, splits_for
+
+LOG2E = 1.4426950408889634
+LN2 = tl.constexpr(0.6931471805599453)
+NOTHING = tl.constexpr(-1e30)  # below any score; unlike -inf it has a difference with itself
+
+
+@assembled
+@triton.jit(do_not_specialize=NUMBERS)
+def decode_kernel(
+    q, q_rope, latent, k_rope, lengths, left_padding, table, parts, lse, scale, q_b, q_m, q_h, r_b,
+    r_m, r_h, c_b, k_b, table_b, M, N, S, UNIT: tl.constexpr, H: tl.constexpr, R: tl.constexpr,
+    P: tl.constexpr, c_n: tl.constexpr, k_n: tl.constexpr, PAGE: tl.constexpr, BM: tl.constexpr,
+    BN: tl.constexpr, PDL: tl.constexpr, BR: tl.constexpr, BP: tl.constexpr, STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    if PDL:
+        gdc_launch_dependents()
+    q_b, r_b = q_b.to(tl.int64) * UNIT, r_b.to(tl.int64) * UNIT
+    c_b, k_b = c_b.to(tl.int64) * UNIT, k_b.to(tl.int64) * UNIT
+    q_m, q_h, r_m, r_h = q_m * UNIT, q_h * UNIT, r_m * UNIT, r_h * UNIT
+    tiles = tl.cdiv(M * H, BM)
+    i_row, i_s = tl.program_id(0) % tiles, tl.program_id(0) // tiles % S
+    i_b = (tl.program_id(0) // tiles // S).to(tl.int64)
+    o_row = i_row * BM + tl.arange(0, BM)
+    i_m, i_h = o_row // H, o_row % H
+    o_n, o_r, o_p = tl.arange(0, BN), tl.arange(0, BR), tl.arange(0, BP)
+    m_row, m_r, m_p = (o_row < M * H)[:, None], (o_r < R)[None, :], (o_p < P)[None, :]
+
+    at = i_b * q_b + i_m.to(tl.int64) * q_m + i_h * q_h
+    b_q = tl.load(q + at[:, None] + o_r[None, :], m_row & m_r, 0.0)  # [BM, BR]
+    at = i_b * r_b + i_m.to(tl.int64) * r_m + i_h * r_h
+    b_qr = tl.load(q_rope + at[:, None] + o_p[None, :], m_row & m_p, 0.0)  # [BM, BP]
+
+    start, end = tl.zeros([], tl.int32), N
+    if lengths is not None:
+        end = tl.minimum(tl.load(lengths + i_b), N).to(tl.int32)
+    if left_padding is not None:
+        start = tl.maximum(tl.load(left_padding + i_b), 0).to(tl.int32)
+    share = tl.cdiv(tl.cdiv(tl.maximum(end - start, 0), S), BN) * BN
+    start += i_s * share
+    stop = tl.minimum(start + share, end)
+    last = end - M + i_m  # the last token that a row sees
+
+    if PAGE:
+        table += i_b * table_b
+        b_page = tl.load(table + (start + o_n) // PAGE, start + o_n < stop, 0)
+    else:
+        latent += i_b * c_b
+        k_rope += i_b * k_b
+    b_top = tl.full([BM], NOTHING, tl.float32)
+    b_sum = tl.zeros([BM], tl.float32)
+    b_part = tl.zeros([BM, BR], tl.float32)
+    for n0 in tl.range(start, stop, BN, num_stages=STAGES):
+        n = n0 + o_n
+        # Tokens past the end are zeros: whatever lies there, also NaN, must not meet a weight of 0.
+        m_n = (n < stop)[:, None]
+        if PAGE:
+            at_c = b_page.to(tl.int64) * c_b + n % PAGE * c_n
+            at_k = b_page.to(tl.int64) * k_b + n % PAGE * k_n
+            b_page = tl.load(table + (n + BN) // PAGE, n + BN < stop, 0)  # one tile ahead
+        else:
+            at_c, at_k = n.to(tl.int64) * c_n, n.to(tl.int64) * k_n
+        b_c = tl.load(latent + at_c[:, None] + o_r[None, :], m_n & m_r, 0.0)  # [BN, BR]
+        b_k = tl.load(k_rope + at_k[:, None] + o_p[None, :], m_n & m_p, 0.0)  # [BN, BP]
+
+        b_s = tl.dot(b_q, tl.trans(b_c), input_precision=PRECISION)
+        b_s = tl.dot(b_qr, tl.trans(b_k), b_s, input_precision=PRECISION)
+        seen = (n[None, :] <= last[:, None]) & (n < stop)[None, :]
+        b_s = tl.where(seen, b_s * scale, float("-inf"))  # [BM, BN]
+        top = tl.maximum(b_top, tl.max(b_s, 1))
+        b_p = tl.exp2(b_s - top[:, None])
+        fade = tl.exp2(b_top - top)
+        b_sum = b_sum * fade + tl.sum(b_p, 1)
+        b_part = b_part * fade[:, None]
+        b_part = tl.dot(b_p.to(b_c.dtype), b_c, b_part, input_precision=PRECISION)
+        b_top = top
+
+    rows = tl.num_programs(0) // tiles // S * M  # of all sequences, for one head
+    at = (i_h.to(tl.int64) * rows + i_b * M + i_m) * S + i_s
+    b_part = b_part / tl.where(b_sum > 0, b_sum, 1)[:, None]
+    tl.store(parts + at[:, None] * R + o_r[None, :], b_part, m_row & m_r)
+    tl.store(lse + at, b_top + tl.log2(b_sum), o_row < M * H)
+
+
+@assembled
+@triton.jit(do_not_specialize=["rows", "S"])
+def combine_kernel(
+    parts, part_lse, w_v, o, lse, rows, S, w_h: tl.constexpr, w_n: tl.constexpr, H: tl.constexpr,
+    R: tl.constexpr, V: tl.constexpr, BM: tl.constexpr, BS: tl.constexpr, BR: tl.constexpr,
+    BV: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """BM rows of one head and all BS splits of each, BR columns of the latent at a time.
+
+    Each part is multiplied by w_v before they are added up, w_v Σ part = Σ w_v part: the splits
+    fill the rows that the tensor cores want.
+    """
+    i_h, i_row = tl.program_id(0) % H, tl.program_id(0) // H * BM
+    o_x, o_v = tl.arange(0, BM * BS), tl.arange(0, BV)
+    o_row, o_s = i_row + o_x // BS, o_x % BS
+    at = (i_h.to(tl.int64) * rows + o_row) * S + o_s
+    at_w = i_h.to(tl.int64) * w_h + o_v.to(tl.int64) * w_n
+    if PDL:
+        gdc_wait()
+
+    m_x = (o_row < rows) & (o_s < S)
+    b_lse = tl.load(part_lse + at, m_x, float("-inf"))
+    top = tl.maximum(tl.max(tl.reshape(b_lse, [BM, BS]), 1), NOTHING)
+    tops = tl.reshape(tl.broadcast_to(top[:, None], [BM, BS]), [BM * BS])
+    weight = tl.exp2(b_lse - tops)
+    total = tl.sum(tl.reshape(weight, [BM, BS]), 1)
+
+    b_v = tl.zeros([BM * BS, BV], tl.float32)
+    for r0 in tl.range(0, R, BR, num_stages=STAGES):
+        o_r = r0 + tl.arange(0, BR)
+        m_r = (o_r < R)[None, :]
+        b_part = tl.load(parts + at[:, None] * R + o_r[None, :], m_x[:, None] & m_r, 0.0)
+        b_w = tl.load(w_v + at_w[:, None] + o_r[None, :], (o_v < V)[:, None] & m_r, 0.0)
+        b_part *= weight[:, None]
+        if w_v.dtype.element_ty == tl.float32:
+            b_v = tl.dot(b_part, tl.trans(b_w), b_v, input_precision=PRECISION)
+        else:  # the sum in two pieces of w_v's dtype, so that rounding it costs nothing
+            coarse = b_part.to(b_w.dtype)
+            fine = (b_part - coarse.to(tl.float32)).to(b_w.dtype)
+            b_v = tl.dot(fine, tl.trans(b_w), tl.dot(coarse, tl.trans(b_w), b_v))
+    b_o = tl.sum(tl.reshape(b_v, [BM, BS, BV]), 1) / tl.where(total > 0, total, 1)[:, None]
+
+    o_row = i_row + tl.arange(0, BM)
+    at = o_row.to(tl.int64) * H + i_h
+    m_row = o_row < rows
+    tl.store(o + at[:, None] * V + o_v[None, :], b_o, m_row[:, None] & (o_v < V)[None, :])
+    tl.store(lse + at, (top + tl.log2(total)) * LN2, m_row)
+
+
+def forward(q, q_rope, latent, k_rope, w_v, scale, lengths, left_padding, block_table):
+    """o and lse for an absorbed q, sizes checked: see `mla_decode`."""
+    if q.is_cuda and q.device.index != torch.cuda.current_device():
+        with torch.cuda.device(q.device):
+            return forward(
+                q, q_rope, latent, k_rope, w_v, scale, lengths, left_padding, block_table
+            )
+    q, q_rope, latent, k_rope, w_v = map(_rows_together, (q, q_rope, latent, k_rope, w_v))
+    (B, M, H, R), P, V, N = q.shape, q_rope.shape[-1], w_v.shape[1], latent.shape[1]
+    lengths, left_padding = (x if x is None else x.contiguous() for x in (lengths, left_padding))
+    page_size = 0
+    if block_table is not None:
+        page_size, N = N, N * block_table.shape[1]
+        block_table = _rows_together(block_table)
+
+    gpu = devices.gpu_of(q.device)
+    tile = decode_tile(M * H, R, P, q.dtype, gpu)
+    programs, tiles = B * -(-M * H // tile.rows), -(-N // tile.tokens)
+    splits = splits_for(programs, tiles, gpu.sms, tile.side_by_side)
+    parts = torch.empty((H, B * M, splits, R), dtype=torch.float32, device=q.device)
+    part_lse = torch.empty((H, B * M, splits), dtype=torch.float32, device=q.device)
+    o = torch.empty((B, M, H, V), dtype=q.dtype, device=q.device)
+    lse = torch.empty((B, M, H), dtype=torch.float32, device=q.device)
+
+    strides = (*q.stride()[:3], *q_rope.stride()[:3], latent.stride(0), k_rope.stride(0))
+    unit = 16 if math.gcd(*strides) % 16 == 0 else 1
+    BR, BP, BV = (max(16, triton.next_power_of_2(x)) for x in (R, P, V))
+    precision = "tf32x3" if q.dtype == torch.float32 else None
+    overlap = gpu.capability >= (9, 0)  # the second kernel is launched while the first runs
+    constants = (unit, H, R, P, latent.stride(1), k_rope.stride(1), page_size, *tile[:2], overlap)
+    if unit == 16 and gpu.capability == (9, 0) and for_hopper(tile, q, q_rope, latent, k_rope):
+        kernel = decode_hopper_kernel
+    else:
+        kernel, constants = decode_kernel, (*constants, BR, BP, tile.stages, precision)
+    launch(
+        kernel, programs * splits, tile.warps,
+        (q, q_rope, latent, k_rope, lengths, left_padding, block_table, parts, part_lse),
+        (scale * LOG2E, *[stride // unit for stride in strides],
+         0 if block_table is None else block_table.stride(0), M, N, splits),
+        constants,
+    )  # fmt: skip
+    rows, together = combine_tile(B * M, H, R, splits)
+    launch(
+        combine_kernel, H * -(-B * M // rows), 4, (parts, part_lse, w_v, o, lse), (B * M, splits),
+        (*w_v.stride()[:2], H, R, V, rows, together, min(BR, COLUMNS), BV, 3, precision, overlap),
+        launch_pdl=overlap,
+    )  # fmt: skip
+    return o, lse
+
+
+def for_hopper(tile, q, q_rope, latent, k_rope):
+    """Whether the Gluon kernel can take these: its sizes, and rows that begin at 16 bytes."""
+    fits = tile.rows == 64 and q.shape[-1] in RANKS and q_rope.shape[-1] in ROPE_SIZES
+    rows = [x.data_ptr() for x in (q, q_rope, latent, k_rope)]
+    return fits and math.gcd(*rows, 2 * latent.stride(1), 2 * k_rope.stride(1)) % 16 == 0
+
+
+def _rows_together(x):
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def forward_shapes(q, q_rope, latent, k_rope, w_v, scale, lengths, left_padding, block_table):
+    o = q.new_empty(*q.shape[:3], w_v.shape[1])
+    return o, q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+NAME = "rwkv_lessons::mla_decode"
+torch.library.define(
+    NAME,
+    "(Tensor q, Tensor q_rope, Tensor latent, Tensor k_rope, Tensor w_v, float scale, "
+    "Tensor? lengths, Tensor? left_padding, Tensor? block_table) -> (Tensor, Tensor)",
+)
+torch.library.impl(NAME, "CUDA", forward)
+torch.library.register_fake(NAME, forward_shapes)
+
+
+def mla_decode(
+    q,
+    q_rope,
+    latent,
+    k_rope,
+    w_k,
+    w_v,
+    *,
+    scale,
+    lengths=None,
+    left_padding=None,
+    block_table=None,
+):
+    """Same arguments and results as `mla`, in the latent space, without gradients.
+
+    On a GPU two kernels, in q's dtype with sums in float32. CPU tensors, float64, and ranks above
+    512, in float32 above 256, go to `mla_absorbed`. Made for up to some 100 rows M·H a sequence;
+    any number works.
+    """
+    given = (q, q_rope, latent, k_rope, w_k, w_v)
+    which = {"lengths": lengths, "left_padding": left_padding, "block_table": block_table}
+    sizes = check_arguments(*given, scale=scale, **which)
+    if not q.is_cuda or sizes.R > LARGEST_RANK.get(q.dtype, 0):
+        return mla_absorbed(*given, scale=scale, **which)
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given):
+        raise ValueError("mla_decode has no gradients: use mla, or call it under torch.no_grad()")
+    q = absorb(q, w_k)
+    given = (q, q_rope, latent, k_rope, w_v, scale, lengths, left_padding, block_table)
+    # torch's dispatcher costs as much as a short kernel.
+    return (forward if launches_directly(q) else torch.ops.rwkv_lessons.mla_decode)(*given)

@@ -1,0 +1,58 @@
+"""What was measured, and where and when: `record("wkv5-ladder").milliseconds("05_float4")`.
+
+Records are written by `python -m rwkv_lessons.bench … --record` and read here, by lessons, pictures
+and the README. Nobody types a measured number.
+"""
+
+from rwkv_lessons.records.schema import RECORDS, load, path
+
+CARD = "NVIDIA H200"  # where this project records
+
+
+def record(name, card=CARD, folder=None):
+    """The record `name` of a card.
+
+    Args:
+        name: of a file in records/data/<card>/, without ".json".
+        card: as the driver calls it.
+        folder: where records are, if not in bench/records.
+
+    Raises:
+        LookupError: nobody recorded it yet; names those that are there.
+    """
+    file = path(name, card, folder)
+    if not file.exists():
+        there = ", ".join(sorted(f.stem for f in file.parent.glob("*.json"))) or "none"
+        raise LookupError(f"no record {name!r} of an {card} yet; there are: {there}")
+    return load(file)
+
+
+def times(name, card=CARD, folder=None):
+    """A line per method of a record with its median time; or that nobody recorded it yet."""
+    try:
+        found = record(name, card, folder)
+    except LookupError:
+        return f"{name}: not recorded on an {card} yet"
+    B, T, H, N = found.rows[0].shape
+    lines = [f"B={B} T={T} H={H} N={N}, {found.rows[0].dtype}: {card}, {found.provenance.date}"]
+    return "\n".join(lines + [f"  {row.method}: {row.outcome}" for row in found.rows])
+
+
+def every_record(folder=None):
+    """All records of all cards, by path."""
+    return {file: load(file) for file in sorted((folder or RECORDS).glob("*/*.json"))}
+
+
+def stale(row):
+    """True if the code behind `row` is no longer what was measured: measure it again."""
+    return row.stale
+
+
+def stale_rows(folder=None):
+    """A line for each row that has to be measured again, with the command that did it last."""
+    return [
+        f"{file.parent.name}/{file.stem}: {row.method} {row.dtype} ← {found.provenance.command}"
+        for file, found in every_record(folder).items()
+        for row in found.rows
+        if row.stale
+    ]

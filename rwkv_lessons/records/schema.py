@@ -1,0 +1,161 @@
+"""What is written down about a measurement, and where. Lessons read it: no heavy imports."""
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+
+from rwkv_lessons.records.fingerprint import fingerprint
+
+RECORDS = Path(__file__).with_name("data")
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where, when and how. Versions are None where a package is not part of the measurement."""
+
+    card: str
+    driver: str
+    cuda: str
+    date: str
+    commit: str
+    command: str
+    timing: str
+    python: str | None = None
+    torch: str | None = None
+    triton: str | None = None
+    numba: str | None = None
+    numba_cuda: str | None = None
+    ptxas: str | None = None  # of this library's Triton kernels
+    triton_ptxas: str | None = None  # of the lessons' and of other packages'
+    nvjitlink: str | None = None  # of numba's kernels
+
+    def __str__(self):
+        versions = [f"{name.replace('_', '-')} {version}" for name, version in self.versions()]
+        parts = [self.card, f"driver {self.driver} (CUDA {self.cuda})", *versions, self.date]
+        return ", ".join(parts) + f", commit {self.commit}; {self.timing}; {self.command}"
+
+    def versions(self):
+        names = ("python", "torch", "triton", "numba", "numba_cuda")
+        names += ("ptxas", "triton_ptxas", "nvjitlink")
+        return [(name, getattr(self, name)) for name in names if getattr(self, name)]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method at one shape. What was not measured is None, and is left out of the file."""
+
+    method: str
+    shape: tuple[int, ...]
+    dtype: str
+    n: int | None = None  # how many times it was timed
+    median_ms: float | None = None  # device time
+    p20_ms: float | None = None
+    p80_ms: float | None = None
+    host_ms: float | None = None  # one eager call, until the device has finished
+    gb_per_s: float | None = None  # fewest bytes / device time
+    tflop_per_s: float | None = None  # flops of the definition / device time
+    roofline_share: float | None = None  # floor / device time
+    error: float | None = None  # ‖o − ref‖ / ‖ref‖, ref in float64
+    extra_bytes: int | None = None  # at the peak, beyond inputs and outputs
+    block: int | None = None  # threads per block
+    registers: int | None = None  # per thread
+    local_bytes: int | None = None  # per thread
+    shared_bytes: int | None = None  # per block
+    counters: dict[str, int] | None = None  # what the hardware counted, see lab/counters.py
+    note: str | None = None
+    problem: str | None = None  # why it was not timed
+    sources: tuple[str, ...] = ()  # the code: "file.py::name", or "file.py" for all of it
+    sha256: str | None = None  # of that code, see source.py
+
+    @property
+    def outcome(self):
+        """Its time, or why it has none."""
+        return self.problem or f"{self.median_ms:.3f} ms"
+
+    @property
+    def stale(self):
+        """True if the code behind this row is no longer what was measured."""
+        if not self.sources:  # not ours
+            return False
+        try:
+            return fingerprint(*self.sources) != self.sha256
+        except (OSError, ValueError):  # the file or the function has gone
+            return True
+
+
+@dataclass(frozen=True)
+class Record:
+    """The result of one command."""
+
+    name: str
+    provenance: Provenance
+    rows: tuple[Row, ...] = ()
+    ceilings: dict[str, float] = field(default_factory=dict)  # name → number per second
+
+    def row(self, method, shape=None, dtype=None):
+        """The one row of `method`, at a shape (B, T, H, N) and a dtype where there are several.
+
+        Raises:
+            LookupError: no row matches, or more than one.
+        """
+        matching = [
+            row
+            for row in self.rows
+            if row.method == method
+            and (shape is None or row.shape == tuple(shape))
+            and (dtype is None or row.dtype == dtype)
+        ]
+        if len(matching) != 1:
+            asked = ", ".join(str(x) for x in (method, shape, dtype) if x is not None)
+            there = "; ".join(f"{row.method} {row.shape} {row.dtype}" for row in self.rows)
+            raise LookupError(f"{len(matching)} rows of {self.name} for {asked}; it has {there}")
+        return matching[0]
+
+    def milliseconds(self, method, shape=None, dtype=None):
+        """Median device time of that row; None if it was not timed."""
+        return self.row(method, shape, dtype).median_ms
+
+
+def slug(card):
+    """ "NVIDIA H200" → "nvidia-h200"."""
+    return "-".join(card.lower().split())
+
+
+def path(name, card, folder=None):
+    """The file of record `name` of a card ("NVIDIA H200" or "nvidia-h200")."""
+    return (folder or RECORDS) / slug(card) / f"{name}.json"
+
+
+def save(record, folder=None):
+    """Writes `record`, in the place of an earlier one of that name and card; returns the path."""
+    file = path(record.name, record.provenance.card, folder)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    ceilings = {key: float(f"{value:.5g}") for key, value in record.ceilings.items()}
+    head = {"name": record.name, "provenance": _filled(record.provenance)} | ceilings
+    lines = json.dumps(head, indent=2, ensure_ascii=False, allow_nan=False)
+    rows = ",\n".join(
+        "    " + json.dumps(_filled(row), ensure_ascii=False, allow_nan=False)
+        for row in record.rows
+    )
+    if rows:  # one row, one line: a diff shows which one moved
+        lines = lines.removesuffix("\n}") + f',\n  "rows": [\n{rows}\n  ]\n}}'
+    file.write_text(lines + "\n", encoding="utf-8")
+    return file
+
+
+def load(file):
+    """The record in `file`."""
+    data = json.loads(Path(file).read_text(encoding="utf-8"))
+    rows = tuple(_row(row) for row in data.pop("rows", ()))
+    return Record(data.pop("name"), Provenance(**data.pop("provenance")), rows, data)
+
+
+def _filled(x):
+    """The fields that hold something, numbers with five digits: more would be noise."""
+    filled = {key: value for key, value in asdict(x).items() if value not in (None, ())}
+    return {k: float(f"{v:.5g}") if isinstance(v, float) else v for k, v in filled.items()}
+
+
+def _row(data):
+    tuples = {f.name for f in fields(Row) if str(f.type).startswith("tuple")}
+    return Row(**{key: tuple(v) if key in tuples else v for key, v in data.items()})

@@ -1,0 +1,276 @@
+"""What stands on a page between `<!-- BEGIN name -->` and `<!-- END name -->`, by name.
+
+Each block is a function of the folder of records (None: this project's own). A block whose record
+is not there is one line, with the command that makes it.
+"""
+
+from rwkv_lessons.bench import gpu_tests
+from rwkv_lessons.bench.commands.record_all import planned
+from rwkv_lessons.ladders import LADDERS
+from rwkv_lessons.operations import LETTERS, operation_of
+from rwkv_lessons.lab.pictures import ladder
+from rwkv_lessons.records.lookup import CARD, record
+
+QUANTITIES = {  # heading → field of a row, format
+    "GB/s": ("gb_per_s", ".0f"),
+    "TFLOP/s": ("tflop_per_s", ".1f"),
+    "of roofline": ("roofline_share", ".0%"),
+    "registers": ("registers", "d"),
+    "local bytes": ("local_bytes", "d"),
+    "error": ("error", ".1e"),
+}
+FORWARD = ("wkv6", "wkv6-small")  # records of the table of all shapes
+BOTH = ("wkv6-backward", "wkv6-backward-small")
+METHODS = ("wkv6", "chunked", "recurrent", "cuda")
+
+
+def _block(name):
+    """Makes a block of a function of a record."""
+
+    def of(write):
+        def block(folder):
+            try:
+                found = record(name, CARD, folder)
+            except LookupError:
+                return unrecorded(name)
+            return write(found)
+
+        return block
+
+    return of
+
+
+def unrecorded(name):
+    return f"Not recorded yet; `{planned(name)}`"
+
+
+def ladder_block(operation):
+    """The rungs of a ladder, each with its time and how much faster it made the first."""
+
+    def write(climbed, folder):
+        first = next((step.ms for step in climbed if step.ms), None)
+        rows = []
+        for step in climbed:
+            row = step.row
+            cells = [step.label, _text(step.ms, ".2f"), "–"]
+            if step.ms:
+                cells[1] += f" ({row.p20_ms:.2f} … {row.p80_ms:.2f})"
+                cells[2] = f"{first / step.ms:.1f}"
+            cells.append(_text(step.original_ms, ".2f"))
+            cells += [_text(row and getattr(row, field), form) for field, form in _fields()]
+            rows.append(cells)
+        head = ["step", "ms (20 … 80 %)", "faster ×", "CUDA C ms", *QUANTITIES]
+        where = ladder.source(operation, folder=folder).replace("\n", ".\n")
+        return f"{_markdown(head, rows)}\n\n{where}."
+
+    def block(folder):
+        climbed = ladder.steps(operation, folder=folder)
+        if not any(step.row for step in climbed):
+            return unrecorded(f"{operation}-ladder")
+        return write(climbed, folder)
+
+    return block
+
+
+def methods_block(name):
+    """Every row of a record, at one shape or several."""
+
+    @_block(name)
+    def block(found):
+        shapes = {row.shape for row in found.rows}
+        rows = [
+            [row.method, *_shape_if(len(shapes) > 1, row), row.dtype]
+            + [_text(row.median_ms, ".3f"), _text(row.host_ms, ".3f")]
+            + [_text(getattr(row, field), form) for field, form in _fields()]
+            + [row.problem or row.note or ""]
+            for row in found.rows
+        ]
+        operation = operation_of(name)
+        letters = LETTERS.get(operation, "B, T, H, N")
+        of_several = [letters] if len(shapes) > 1 else []
+        head = ["method", *of_several, "dtype", "ms", "host ms", *QUANTITIES, ""]
+        sizes = zip(letters.split(", "), found.rows[0].shape, strict=True)
+        timed = operation not in LETTERS and any(row.median_ms for row in found.rows)
+        said = [ladder.passes(operation)] if timed else []
+        said += [] if of_several else [" ".join(f"{x}={n}" for x, n in sizes)]
+        what = ", ".join(said) + ". " if said else ""
+        return f"{_markdown(head, rows)}\n\n{what}{found.provenance}.{older(found)}"
+
+    return block
+
+
+def older(found):
+    """A sentence for a record of which rows are stale, to stand behind its provenance."""
+    methods = list(dict.fromkeys(row.method for row in found.rows if row.stale))
+    if not methods:
+        return ""
+    return f" **Measured with older code, and to be measured again: {', '.join(methods)}.**"
+
+
+def _shape_if(wanted, row):
+    return [_shape(row)] if wanted else []
+
+
+def by_shape_block(name, letters, cell, says=""):
+    """A line per shape, a column per method: where the methods of a record are to be compared."""
+
+    @_block(name)
+    def block(found):
+        methods = list(dict.fromkeys(row.method for row in found.rows))
+        lines = {}
+        for row in found.rows:
+            lines.setdefault((_shape(row), row.dtype), {})[row.method] = row.problem or cell(row)
+        table = [[*key, *(cells.get(m, "–") for m in methods)] for key, cells in lines.items()]
+        text = _markdown([letters, "dtype", *methods], table)
+        return f"{text}\n\n{says}{found.provenance}.{older(found)}"
+
+    return block
+
+
+@_block("mla-decode")
+def decode_block(found):
+    """Microseconds beside torch's, a line per shape, and the ratio in words."""
+    methods = ("decode", "torch absorbed")
+    columns = [m + how for how in ("", ", graph replay") for m in methods]
+    rows, faster = [], []
+    for shape in dict.fromkeys(row.shape for row in found.rows):
+        ours, *others = (found.row(m, shape) for m in columns)
+        times = [row.median_ms for row in (ours, *others)]
+        faster += [times[1] / times[0], times[3] / times[2]]
+        rates = [_text(getattr(ours, f), form) for f, form in _fields("GB/s", "of roofline")]
+        micro = [f"{1e3 * ms:.1f}" for ms in times]
+        rows.append([_shape(ours), *micro, *rates, f"{ours.error:.1e}"])
+    text = _markdown([LETTERS["mla-decode"], *columns, "GB/s", "of roofline", "error"], rows)
+    return (
+        f"{text}\n\nMicroseconds, {found.rows[0].dtype}, W_V included: "
+        f"{min(faster):.1f} to {max(faster):.1f} times as fast as torch. {found.provenance}."
+    )
+
+
+# What the README shows: in words, a record, a row of ours, a row beside it, and whose that is.
+SHAPE, DEEPSEEK = (8, 4096, 64, 64), (64, 4096, 128, 512, 64, 128)
+HEADLINES = (
+    ("RWKV-5 forward, float32", "wkv5-ladder", "cuda", "03_atomic_baseline", "lesson 03", SHAPE),
+    ("RWKV-6 forward", "wkv6-peers", "wkv6", "fla chunk", "FLA, chunks", SHAPE),
+    (
+        "RWKV-6 forward and backward",
+        "wkv6-backward-peers",
+        "wkv6",
+        "fla chunk",
+        "FLA, chunks",
+        SHAPE,
+    ),
+    ("RWKV-6, one token", "wkv6-decode", "wkv6_step", "fla recurrent", "FLA", (256, 1, 64, 64)),
+    ("MLA decode, DeepSeek-V3", "mla-decode", "decode", "torch absorbed", "torch", DEEPSEEK),
+)
+
+
+def headline_block(folder):
+    """One line an operation: this library, the other way in the same run, and the ratio."""
+    rows, sources = [], {}
+    for what, name, ours, theirs, whose, shape in HEADLINES:
+        try:
+            found = record(name, CARD, folder)
+        except LookupError:
+            return unrecorded(name)
+        here, there = (found.row(method, shape).median_ms for method in (ours, theirs))
+        cells = (f"{here:.3f}", f"{there:.3f}", whose, f"{there / here:.1f}")
+        rows.append([what, ", ".join(map(str, shape)), *cells])
+        where = found.provenance
+        sources[f"{where.card}, {where.date}, commit {where.commit}"] = None
+    text = _markdown(["", "shape", "ms here", "ms beside it", "by", "times faster"], rows)
+    said = "bfloat16 unless said; B, T, H, N, and for MLA B, N, H, R, P, V. Both in one run"
+    return f"{text}\n\n{said}: {'; '.join(sources)}."
+
+
+def shapes_block(folder):
+    """WKV-6 at every shape that was measured, forward, and forward and backward; ms."""
+    cells = {}
+    for what, names in (("forward", FORWARD), ("both", BOTH)):
+        for row in (row for name in names for row in _rows(name, folder)):
+            if row.method in METHODS:
+                text = row.problem or f"{row.median_ms:.3f}"
+                cells.setdefault((row.shape, row.dtype), {})[what, row.method] = text
+    if not cells:
+        return "\n".join(unrecorded(name) for name in FORWARD + BOTH)
+    columns = [(what, m) for what in ("forward", "both") for m in METHODS]
+    columns = [c for c in columns if any(c in line for line in cells.values())]
+    table = [
+        [", ".join(map(str, shape)), dtype, *(line.get(c, "–") for c in columns)]
+        for (shape, dtype), line in sorted(cells.items(), key=lambda x: (x[0][1], x[0][0]))
+    ]
+    head = ["B, T, H, N", "dtype", *(f"{m}, {what}" for what, m in columns)]
+    return _markdown(head, table) + "\n\nMilliseconds; both: forward and backward."
+
+
+def _rows(name, folder):
+    try:
+        return record(name, CARD, folder).rows
+    except LookupError:
+        return ()
+
+
+def counters_block(folder):
+    from rwkv_lessons.lab.machine_code import counters  # imports torch
+
+    try:
+        head, rows, where = counters.table(folder)
+    except LookupError as problem:
+        return f"{problem}."
+    B, T, H, N = counters.SHAPE
+    return f"{_markdown(head, rows)}\n\nB={B} T={T} H={H} N={N}. {where}."
+
+
+def gpu_tests_block(folder):
+    """How the tests went on each GPU, and whether the kernels are still those."""
+    rows = gpu_tests.rows(folder)
+    if not rows:
+        return f"Not recorded yet; `{gpu_tests.COMMAND}`"
+    return _markdown(gpu_tests.HEAD, rows)
+
+
+def _tokens_per_s(row):
+    return f"{row.shape[0] * row.shape[2] / row.host_ms * 1e3:,.0f}"
+
+
+BLOCKS = {f"{op}-ladder": ladder_block(op) for op in LADDERS}
+BLOCKS |= {op: methods_block(op) for op in ("wkv5", "wkv6", "wkv6-backward")}
+BLOCKS |= {
+    name: methods_block(name)
+    for name in ("wkv6-peers", "wkv6-backward-peers", "wkv6-small", "wkv6-backward-small")
+}
+BLOCKS |= {name: methods_block(name) for name in ("wkv6-short", "wkv6-decode", "wkv6-first")}
+BLOCKS |= {
+    "headline": headline_block,
+    "gpu-tests": gpu_tests_block,
+    "wkv5-counters": counters_block,
+    "wkv6-shapes": shapes_block,
+    "mla-decode": decode_block,
+    "mla-ladder": methods_block("mla-ladder"),
+    "mla-prefill": by_shape_block(
+        "mla-prefill", LETTERS["mla-prefill"], lambda row: f"{row.median_ms:.3f}", "Milliseconds. "
+    ),
+    "mla-generate": by_shape_block(
+        "mla-generate", "sequences, tokens in, tokens out", _tokens_per_s, "Tokens out per second. "
+    ),
+}
+
+
+def _shape(row):
+    return ", ".join(map(str, row.shape))
+
+
+def _fields(*headings):
+    return [QUANTITIES[heading] for heading in headings or QUANTITIES]
+
+
+def _markdown(head, rows):
+    """A table, without the columns in which nothing stands."""
+    full = [n for n in range(len(head)) if any(row[n] not in ("–", "") for row in rows)]
+    lines = ["| " + " | ".join(cells[n] for n in full) + " |" for cells in [head, *rows]]
+    rule = "|---" + "|---:" * (len(full) - 1) + "|"
+    return "\n".join([lines[0], rule, *lines[1:]])
+
+
+def _text(value, form):
+    return "–" if value is None else format(value, form)

@@ -1,0 +1,88 @@
+"""Writes the tables and figures of README.md and docs/results.md from the records.
+
+A block of a page stands between `<!-- BEGIN name -->` and `<!-- END name -->`; what is between
+them is generated, by the function that blocks.py has for that name. Figures go to docs/figures/.
+"""
+
+import io
+import re
+import sys
+
+from rwkv_lessons.report.tables import BLOCKS
+from rwkv_lessons.ladders import LADDERS
+from rwkv_lessons.records.fingerprint import ROOT
+from rwkv_lessons.lab.pictures import ladder
+
+MARKERS = re.compile(r"(<!-- BEGIN (\S+) -->\n)(.*?)(<!-- END \2 -->)", re.DOTALL)
+FIGURES = "docs/figures"
+PAGES = ("README.md", "docs/results.md")
+NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?")
+IDENTIFIER = re.compile(r"\b[a-z][0-9a-f]{10}\b")  # matplotlib's: a hash of such numbers
+SHIFT = 0.05  # points: what another processor's last digit may move, and nobody can see
+
+
+def command(check=False, root=ROOT):
+    """Writes the blocks and figures that differ; with `check`, exits with a list of them instead.
+
+    Raises:
+        ValueError: a block of a page has a name that nobody generates.
+    """
+    changed = outdated(root)
+    if check and changed:
+        files = ", ".join(str(file.relative_to(root)) for file in changed)
+        sys.exit(f"out of date: {files}; python -m rwkv_lessons.bench readme writes them")
+    for file, text in changed.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        print(f"written: {file.relative_to(root)}")
+
+
+def outdated(root=ROOT, folder=None):
+    """The files whose text is not what the records give: path → what it should be."""
+    pages = [root / name for name in PAGES if (root / name).exists()]
+    if not pages:
+        raise ValueError(f"no README.md in {root}")
+    wanted = {page: filled(page.read_text(encoding="utf-8"), folder) for page in pages}
+    wanted |= {root / name: text for name, text in figures(folder).items()}
+    return {file: text for file, text in wanted.items() if not _same(file, text)}
+
+
+def filled(text, folder=None):
+    """`text` with every block generated anew."""
+
+    def block(match):
+        begin, name, _, end = match.groups()
+        if name not in BLOCKS:
+            raise ValueError(f"a page has a block {name!r}, needs one of {', '.join(BLOCKS)}")
+        return f"{begin}{BLOCKS[name](folder)}\n{end}"
+
+    return MARKERS.sub(block, text)
+
+
+def figures(folder=None):
+    """Path in the repository → SVG."""
+    return {f"{FIGURES}/{op}-ladder.svg": _ladder_figure(op, folder) for op in LADDERS}
+
+
+def _ladder_figure(operation, folder):
+    import matplotlib
+
+    svg = io.StringIO()
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # whatever a notebook or another test has set
+        drawn = ladder.figure(operation, folder=folder)
+        drawn.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+    return svg.getvalue()
+
+
+def _same(file, text):
+    """Is `text` in `file` already? In a drawing, numbers may differ by what nobody can see."""
+    if not file.exists():
+        return False
+    there = file.read_text(encoding="utf-8")
+    if file.suffix != ".svg":
+        return there == text
+    there, text = (IDENTIFIER.sub("", svg) for svg in (there, text))
+    pairs = zip(NUMBER.findall(there), NUMBER.findall(text), strict=False)
+    shifts = [abs(float(a) - float(b)) for a, b in pairs]
+    return NUMBER.sub("", there) == NUMBER.sub("", text) and max(shifts, default=0) <= SHIFT

@@ -1,0 +1,172 @@
+"""The gradients of the chunked WKV-6 kernel, in two passes over memory.
+
+chunked_states.py walks the chunks of each head from the last to the first and leaves the gradient
+of the state between them; chunked_pairs.py then takes all chunks at once. For N = 64 and 16 bits,
+in tensors of the size of r: the walk reads 5 (r, w, do, and the forward pass's states, as much as
+2) and writes 2; keys read 9 and write 3; values read 6 and write 1.
+
+Registers bound the two kernels of the second pass: 255 and 168 leave room for two and three
+programs a multiprocessor, too few to hide all of the latency of their barriers. For bfloat16 heads
+of 64 on Hopper, pairs_hopper.py does the work of both, of 64 tokens at once: it reads 7 and writes
+4. The designs that were tried before: docs/designs_wkv6.md.
+
+Sums over programs are taken in a fixed order: the same inputs give the same bits.
+"""
+
+import functools
+
+import torch
+import triton
+
+from ...runtime import devices
+from ...runtime.compile_triton import compile_together
+from ...runtime.launch_triton import launch
+from .checkpoints import KEEP, checkpoints
+from .pairs import SEARCHED, keys_gradients, values_gradients
+from .states import state_gradients
+from .hopper.tiles import launch_tiles, suits_hopper, tiles
+from ..autograd import define_backward, sequences_in
+from .hopper.pairs import pairs_hopper_kernel
+
+FILLED = 512  # walks that fill an H200; with fewer, each is cut into segments
+SHORTEST = 16  # chunks in a segment, so that cutting costs less than it gains
+# Unless told, ptxas 12.8 gives kernels of float32, of large heads in float16, and those in levels,
+# 32 and spills 10 to 18 KB.
+MOST_REGISTERS = 255
+WORTH = 2**20  # tokens times heads: with fewer, describing tiles takes longer than the GPU
+EACH = 8  # chunks that a program of keys or values takes in turn, loading the next meanwhile
+
+
+def blocks(K, V, full):
+    """(BK, BV) of a walk; BK, all V of the keys' kernel; all K, BV of the values' kernel."""
+    all_k, all_v = (max(16, triton.next_power_of_2(n)) for n in (K, V))
+    # shared memory holds a block of the state, of 4 bytes a number where inputs are float32
+    few_k = min(all_k, 64 if all_v <= 64 else (16 if full else 32))
+    few_v = min(all_v, 64 if all_k <= 64 else (16 if full else 32))
+    return (min(all_k, 64), min(all_v, 64)), (few_k, all_v), (all_k, few_v)
+
+
+def stages_of(block, full, gpu, whole_states=False):
+    """Chunks under way in a kernel of keys, or values; a third does not fit into 99 KB.
+
+    Nor does it leave room for two programs on an SM where keys read states of float32.
+    """
+    if full or sum(block) > 128:
+        return 1
+    return 3 if gpu.like_hopper and not whole_states else 2
+
+
+@functools.cache
+def plan(B, T, H, K, V, sequences, packed, full, gpu):
+    """States kept, segments, chunks of one, programs, and `blocks` with the walk's number of V's.
+
+    Programs: of the walk; chunks of one, keys and values, first without and then in levels.
+    """
+    walk, keys, values = blocks(K, V, full)
+    slots, chunks = checkpoints(B, T, sequences if packed else None), triton.cdiv(T, KEEP)
+    NK, NV = triton.cdiv(K, walk[0]), triton.cdiv(V, walk[1])
+    walks = sequences * H * NK * NV
+    segments = max(1, min(FILLED * gpu.sms // devices.H200.sms // walks, chunks // SHORTEST))
+    programs = [walks * segments]
+    for each in (EACH, SEARCHED.value):
+        heads = triton.cdiv(slots, each) * H
+        of_keys, of_values = heads * triton.cdiv(K, keys[0]), heads * triton.cdiv(V, values[1])
+        programs.append((each, of_keys, of_values))
+    return slots, segments, triton.cdiv(chunks, segments), programs, (walk, keys, values, NV)
+
+
+def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale=1.0, raw_decay=False):
+    """The gradients of r, k, v, w, u and s0 (as if zeros were given, where it is None).
+
+    Args:
+        r, k, v, w, u, s0, cu_seqlens, scale, raw_decay: as `wkv6_chunked` takes them.
+        kept: states that the forward pass left, `[checkpoints(…), H, K, V]`.
+        do, ds1: gradients of o and s1; None counts as zeros.
+
+    Returns:
+        Tensors of the shapes of r, k, v, w, u and s0, in their dtypes; ds0 in float32.
+    """
+    if r.is_cuda and r.get_device() != torch.cuda.current_device():
+        with torch.cuda.device(r.device):
+            return gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale, raw_decay)
+    B, T, H, K = r.shape
+    V, packed, full = v.shape[-1], cu_seqlens is not None, r.dtype == torch.float32
+    sequences = sequences_in(r, cu_seqlens)
+    gpu = devices.gpu_of(r.device)
+    slots, segments, segment, programs, sizes = plan(B, T, H, K, V, sequences, packed, full, gpu)
+    walk, (key_block, all_v), (all_k, value_block), NV = sizes
+    do = torch.zeros_like(v) if do is None else do.to(v.dtype)
+    r, k, v, w, u, do, kept = (x.contiguous() for x in (r, k, v, w, u, do, kept))
+
+    new = {"dtype": torch.float32, "device": r.device}
+    dr, dk, dv, dw = (torch.empty_like(x) for x in (r, k, v, w))
+    du = torch.zeros(slots, H, K, **new) if packed else torch.empty(slots, H, K, **new)
+    ds0 = torch.empty(sequences, H, K, V, **new)
+    d_kept = torch.empty_like(kept)
+    through = torch.empty(slots, H, NV, K, **new)
+    decays = torch.empty(slots, H, 2, K, **new)
+    where = torch.zeros(slots, 2, dtype=torch.int64, device=r.device) if packed else None
+    ds1 = None if ds1 is None else ds1.contiguous()
+    cu_seqlens = cu_seqlens.contiguous() if packed else None
+
+    local = torch.empty(sequences, H, segments, K, V, **new) if segments > 1 else None
+    totals = torch.empty(sequences, H, segments, K, **new) if segments > 1 else None
+    deepest = torch.empty(slots, H, **new)
+    walks = [
+        (
+            state_gradients, programs[0], 4,
+            (r, w, kept, do, ds1, local, totals, cu_seqlens, d_kept, through, decays, where, ds0),
+            (T, H, scale, segment, segments), (K, V, *walk, KEEP, raw_decay, full, first),
+            {"maxnreg": None if full else 128},
+        )
+        for first in ((True, False) if segments > 1 else (False,))
+    ]  # fmt: skip
+    pairs, warps = [], 4 if max(K, V) <= 64 else 8
+    of_keys = stages_of(sizes[1], full, gpu, kept.dtype == torch.float32)
+    of_values = stages_of(sizes[2], full, gpu)
+    grid = H, triton.cdiv(T, 2 * KEEP), B
+    on_hopper = (
+        (K, V) == (64, 64) and not packed and B * T * H >= WORTH and max(grid[1:]) < 2**16
+        and suits_hopper((r, k, v, w, do, kept, d_kept))
+    )  # fmt: skip
+    if on_hopper:
+        rows = (dr, dk, dv, dw)
+        *given, of_o = (tiles(x, H * K) for x in (r, k, v, w, do))
+        results = (tiles(x, H * K) for x in rows)
+        pairs.append((
+            pairs_hopper_kernel, grid, 4,
+            (*given, u, tiles(kept, V), tiles(d_kept, V), through, decays, deepest, of_o,
+             *results, *rows, du),
+            (T, H, scale), (KEEP, raw_decay, scale != 1), {},
+        ))  # fmt: skip
+    for levels, (each, keys, values) in zip((False, True), programs[1:], strict=True):
+        if on_hopper and not levels:
+            continue
+        unbounded = gpu.like_hopper and r.dtype == torch.bfloat16 and not levels
+        most = {"maxnreg": None if unbounded else MOST_REGISTERS}
+        pairs.append((
+            keys_gradients, keys, warps,
+            (r, k, v, w, u, kept, d_kept, through, decays, deepest, where, do, dr, dk, dw, du),
+            (T, H, scale, slots, each),
+            (K, V, key_block, all_v, KEEP, NV, raw_decay, full, levels, of_keys), most,
+        ))  # fmt: skip
+        pairs.append((
+            values_gradients, values, warps,
+            (r, k, w, u, d_kept, decays, deepest, where, do, dv),
+            (T, H, scale, slots, each),
+            (K, V, all_k, value_block, KEEP, raw_decay, full, levels, of_values), most,
+        ))  # fmt: skip
+    kind = ("backward", r.device, r.dtype, w.dtype, u.dtype, kept.dtype, K, V, raw_decay, packed)
+    which = ds1 is None, len(walks), on_hopper, scale != 1
+    compile_together((*kind, *which), walks + pairs)
+    for *arguments, options in walks:
+        launch(*arguments, **options)
+    if not on_hopper:
+        torch.amin(decays, (2, 3), out=deepest)
+    for kernel, *arguments, options in pairs:
+        way = launch_tiles if kernel is pairs_hopper_kernel else launch
+        way(kernel, *arguments, **options)
+    return dr, dk, dv, dw, du.sum(0).to(u.dtype), ds0
+
+
+backward = define_backward("chunked", gradients)

@@ -1,0 +1,225 @@
+"""Tiles of 64 × 64 for kernels in Gluon, on Hopper: layouts, and conversions that ptxas does well.
+
+With inline PTX, a pair of bfloat16 at a time. What Triton makes of the same in Python takes half as
+many instructions again, and rounds with the unit that exp2 needs.
+"""
+
+import functools
+
+import torch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from ....runtime import devices
+
+C = gl.constexpr(64)  # rows and columns of a tile
+TILE = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2))  # in shared memory
+_described, _compiled = {}, {}
+barrier = getattr(gl, "barrier", None) or gl.thread_barrier  # its name in Triton 3.7, and in 3.6
+
+
+@gluon.constexpr_function
+def product_of(columns):
+    """The layout of a product of 64 rows and so many columns, in the registers of four warps."""
+    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
+
+
+@gluon.jit
+def rounded(x):
+    """A float32 tile in bfloat16."""
+    return gl.inline_asm_elementwise(
+        "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,r,r", [x], gl.bfloat16, is_pure=True, pack=2
+    )
+
+
+@gluon.jit
+def widened(x):
+    """A bfloat16 tile in float32."""
+    both: gl.constexpr = """{
+        .reg .b32 first, second;
+        shl.b32 first, $2, 16;
+        and.b32 second, $2, 0xffff0000;
+        mov.b32 $0, first;
+        mov.b32 $1, second;
+    }"""
+    return gl.inline_asm_elementwise(both, "=f,=f,r", [x], gl.float32, is_pure=True, pack=2)
+
+
+@gluon.jit
+def at_least(x, least):
+    """A bfloat16 tile with `least` in the place of what is less; NaN stays."""
+    least = gl.full(x.shape, least, gl.bfloat16, x.type.layout)
+    larger: gl.constexpr = "max.NaN.bf16x2 $0, $1, $2;"
+    return gl.inline_asm_elementwise(
+        larger, "=r,r,r", [x, least], gl.bfloat16, is_pure=True, pack=2
+    )
+
+
+@gluon.jit
+def in_two(x):
+    """A float32 tile as two of bfloat16, which hold 16 of its 24 bits."""
+    high = rounded(x)
+    return high, rounded(x - widened(high))
+
+
+@gluon.jit
+def cut(x):
+    """The upper 16 bits of a float32 tile as they are, in bfloat16, and what is left of it."""
+    high = gl.inline_asm_elementwise(
+        "prmt.b32 $0, $1, $2, 0x7632;", "=r,r,r", [x], gl.bfloat16, is_pure=True, pack=2
+    )
+    return high, x - widened(high)
+
+
+@gluon.jit
+def as_left(x):
+    """A tile as the left factor of a product, for which a thread already has what it needs.
+
+    Not for a tile from before a loop: ptxas 12.8 does not keep its registers for the next round.
+    """
+    return gl.convert_layout(x, gl.DotOperandLayout(0, x.type.layout, 2))
+
+
+@gluon.jit
+def below_and_on_diagonal(x, on, where):
+    """A float32 tile in bfloat16, with `on` on the diagonal and 0 above.
+
+    where: an int16 tile whose upper bytes are full below the diagonal, and whose lower ones on it.
+    """
+    either: gl.constexpr = """{
+        .reg .b32 below, there;
+        prmt.b32 below, $3, 0, 0x3311;
+        prmt.b32 there, $3, 0, 0x2200;
+        and.b32 below, below, $1;
+        and.b32 there, there, $2;
+        or.b32 $0, below, there;
+    }"""
+    x, on = gl.broadcast(rounded(x), on)
+    return gl.inline_asm_elementwise(
+        either, "=r,r,r,r", [x, on, where], gl.bfloat16, is_pure=True, pack=2
+    )
+
+
+@gluon.jit
+def above_diagonal(row, col):
+    """A bfloat16 tile of 1 above the diagonal, 0 below, and -0 on it.
+
+    In the lower bytes 1 has the sign bit, and -0 in the upper: what the two functions below read.
+    """
+    return gl.where(col > row, 0x3F80, gl.where(col == row, -0x8000, 0)).to(gl.int16)
+
+
+@gluon.jit
+def above_in_two(x, where):
+    """`in_two` above the diagonal, and 0 elsewhere. where: `above_diagonal`."""
+    pieces: gl.constexpr = """{
+        .reg .b32 high, low, first, second, above;
+        cvt.rn.bf16x2.f32 high, $3, $2;
+        shl.b32 first, high, 16;
+        and.b32 second, high, 0xffff0000;
+        sub.f32 first, $2, first;
+        sub.f32 second, $3, second;
+        cvt.rn.bf16x2.f32 low, second, first;
+        prmt.b32 above, $4, 0, 0xaa88;
+        and.b32 $0, high, above;
+        and.b32 $1, low, above;
+    }"""
+    return gl.inline_asm_elementwise(
+        pieces, "=&r,=&r,r,r,r", [x, where], (gl.bfloat16, gl.bfloat16), is_pure=True, pack=2
+    )
+
+
+@gluon.jit
+def above_and_on_diagonal_in_two(x, on_high, on_low, where):
+    """The same, with numbers of which the pieces are given on the diagonal."""
+    pieces: gl.constexpr = """{
+        .reg .b32 high, low, first, second, above, there;
+        cvt.rn.bf16x2.f32 high, $3, $2;
+        shl.b32 first, high, 16;
+        and.b32 second, high, 0xffff0000;
+        sub.f32 first, $2, first;
+        sub.f32 second, $3, second;
+        cvt.rn.bf16x2.f32 low, second, first;
+        prmt.b32 above, $6, 0, 0xaa88;
+        prmt.b32 there, $6, 0, 0xbb99;
+        and.b32 high, high, above;
+        and.b32 low, low, above;
+        and.b32 first, $4, there;
+        and.b32 second, $5, there;
+        or.b32 $0, high, first;
+        or.b32 $1, low, second;
+    }"""
+    x, on_high = gl.broadcast(x, on_high)
+    x, on_low = gl.broadcast(x, on_low)
+    return gl.inline_asm_elementwise(
+        pieces, "=&r,=&r,r,r,r,r,r", [x, on_high, on_low, where], (gl.bfloat16, gl.bfloat16),
+        is_pure=True, pack=2,
+    )  # fmt: skip
+
+
+@gluon.jit
+def announce(arrived, there):
+    """Says that a tile of bfloat16 will arrive, if it is there."""
+    mbarrier.expect(arrived, C * C * 2, pred=there)
+
+
+def tiles(x, columns):
+    """Describes a contiguous x as rows of so many columns, of which tiles are moved.
+
+    Triton checks a description for 7 µs; those of the same shape are as good as the first.
+    """
+    rows = x.numel() // columns
+    model = _described.get((rows, columns))
+    if model is None:
+        block, layout = [C.value, C.value], TILE.value
+        model = TensorDescriptor(x, [rows, columns], [columns, 1], block, layout)
+        _described[rows, columns] = replace_base(model, None)
+    return replace_base(model, x)
+
+
+def replace_base(model, x):
+    new = object.__new__(TensorDescriptor)
+    new.__dict__.update(model.__dict__, base=x)
+    return new
+
+
+def launch_tiles(kernel, grid, num_warps, tensors, numbers, constants):
+    """`launch_triton.launch` for a kernel of which some tensors are descriptions by `tiles`.
+
+    grid: three numbers. The key has all that chooses machine code: of a tensor, whether it is None
+    or described, or else its dtype and alignment.
+    """
+    given, kinds = [], []
+    for x in tensors:
+        if isinstance(x, torch.Tensor):
+            given.append(x.data_ptr())
+            kinds.append((x.dtype, given[-1] % 16 == 0))
+        else:
+            given.append(x)
+            kinds.append(x is None)
+    device = torch.cuda.current_device()
+    key = (id(kernel), device, num_warps, constants, *kinds)
+    found = _compiled.get(key)
+    if found is None:
+        given = (*tensors, *numbers, *constants)
+        _compiled[key] = kernel[grid](*given, num_warps=num_warps)
+        return
+    stream = torch._C._cuda_getCurrentRawStream(device)
+    found.run(
+        *grid, stream, found.function, found.packed_metadata, None, None, None,
+        *given, *numbers, *constants,
+    )  # fmt: skip
+
+
+def suits_hopper(tensors):
+    """Whether these are tensors of which this machine can move and multiply such tiles."""
+    return all(x.dtype == torch.bfloat16 and x.data_ptr() % 16 == 0 for x in tensors) and is_hopper(
+        tensors[0].device
+    )
+
+
+@functools.cache
+def is_hopper(device):
+    return devices.gpu_of(device).capability[0] == 9

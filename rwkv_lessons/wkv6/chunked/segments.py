@@ -1,0 +1,80 @@
+"""Several programs along one sequence, where heads alone are too few to fill the card.
+
+A sequence is cut into segments. A first kernel computes what each one alone leaves in the state,
+and the decay across it, from k, v and w; a program of the second kernel then adds up what the
+segments before its own left. That reads k, v and w once more, for 8 / 5 of the work.
+"""
+
+import triton
+import triton.language as tl
+
+from ...runtime.compile_triton import assembled
+from .checkpoints import sequence_bounds
+from .tiles import log2_decays, log_decay, product
+
+LONG = 512  # tokens: a shorter segment does not pay for the second launch
+MOST = 16  # segments: the last one reads all the states before it
+
+
+def segments_for(programs, T, sms):
+    """How many segments, and how many tokens the longest one has, a multiple of 64.
+
+    Two programs fit an SM, so more than twice as many as there are SMs gain nothing.
+    """
+    wanted = min(2 * sms // programs, T // LONG, MOST)
+    if wanted < 2:
+        return 1, T
+    span = triton.cdiv(triton.cdiv(T, wanted), 64) * 64
+    return triton.cdiv(T, span), span
+
+
+@triton.jit
+def segment_state(
+    b_s, left, decays, i_n, i_g, i_h, segments, H, o_k, o_s, m_s, K: tl.constexpr, V: tl.constexpr
+):
+    """The state before segment i_g, from b_s, the one before the sequence."""
+    for g in range(0, i_g):
+        i = (i_n * (segments - 1) + g) * H + i_h
+        b_decay = tl.exp2(tl.load(decays + i * K + o_k, o_k < K, 0.0))
+        b_s = b_s * b_decay[:, None] + tl.load(left + i * K * V + o_s, m_s, 0.0)
+    return b_s
+
+
+@assembled
+@triton.jit(do_not_specialize=["T", "H", "segments", "span"])
+def wkv6_segments_kernel(
+    k, v, w, cu_seqlens, left, decays, T, H, segments, span,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
+    RAW: tl.constexpr,
+):  # fmt: skip
+    """left: [S, segments - 1, H, K, V], of all but the last; decays: their log2, without V."""
+    LIKE: tl.constexpr = k.dtype.element_ty
+    FULL: tl.constexpr = LIKE == tl.float32
+    NV: tl.constexpr = (V + BV - 1) // BV
+    i_v, i_h = tl.program_id(0) % NV, tl.program_id(0) // NV % H
+    i_g = tl.program_id(0) // NV // H % (segments - 1)
+    i_n = (tl.program_id(0) // NV // H // (segments - 1)).to(tl.int64)
+    start, end = sequence_bounds(cu_seqlens, i_n, T)
+    start += i_g.to(tl.int64) * span
+    n = tl.minimum(end - start, span).to(tl.int32)
+    o_t, o_k, o_v = tl.arange(0, C), tl.arange(0, BK), i_v * BV + tl.arange(0, BV)
+    row, col = o_t[:, None], o_t[None, :]
+    m_k, m_v = (o_k < K)[None, :], (o_v < V)[None, :]
+    o_tk, o_tv = row * (H * K) + o_k[None, :], row * (H * V) + o_v[None, :]
+    ones = tl.full([C, 16], 1.0, tl.float32)
+    b_s, b_total = tl.zeros([BK, BV], tl.float32), tl.zeros([BK], tl.float32)
+
+    for t in tl.range(0, n, C, num_stages=3):
+        at, m_t = (start + t) * H + i_h, row < n - t
+        b_w = log_decay(w + at * K + o_tk, m_t & m_k, RAW)
+        b_k = tl.load(k + at * K + o_tk, m_t & m_k, 0.0).to(tl.float32)
+        b_v = tl.load(v + at * V + o_tv, m_t & m_v, 0.0)
+        b_across = tl.sum(log2_decays(ones, b_w, FULL, BY_KEY=True), 1) / 16  # [BK]
+        b_k *= tl.exp2(log2_decays(col > row, b_w, FULL))  # to the chunk's end
+        b_s = product(tl.trans(b_k), b_v, b_s * tl.exp2(b_across)[:, None], LIKE)
+        b_total += b_across
+
+    i = (i_n * (segments - 1) + i_g) * H + i_h
+    o_s = o_k[:, None] * V + o_v[None, :]
+    tl.store(left + i * K * V + o_s, b_s, (o_k < K)[:, None] & m_v)
+    tl.store(decays + i * K + o_k, b_total, o_k < K)

@@ -1,0 +1,202 @@
+"""WKV-6 as numba kernels: the state stays in registers, each thread holding a tile of it.
+
+The forward kernel is WKV-5's with one more row per token, the decay: `exp` is taken once for each
+token and key, when the block puts the token into shared memory, and each thread then reads eight
+rates a token where WKV-5 kept eight for good. tiles.py has the layout, cuda_backward.py the
+gradients.
+
+What bounds it: arithmetic, 3 instructions per element of the state and token; device memory moves
+r, k, v, w and o once.
+"""
+
+from functools import cache
+
+import torch
+from numba import cuda, float32, int32
+
+from ...runtime import devices
+from ...runtime.launch_numba import ceil_div, compiled, launch, types
+from ..arguments import check_arguments
+from .backward import backward, keep_inputs
+from .tiles import IN_MEMORY, LARGEST, TILE, Tiles, threads_along, tile_for
+
+
+@cache
+def build(K, V, dtype, w_dtype, value_groups, **sizes):
+    """The kernel for one head size and dtypes, its argument types, and how it is launched.
+
+    Args:
+        value_groups: threads along the values of a block; a block has all keys of a head.
+        sizes: `tile` and `tokens` of `Tiles`.
+
+    Returns:
+        kernel, types, threads of a block, blocks per head (each has some of the values).
+    """
+    (memory, widen, narrow), (w_memory, widen_w, _) = IN_MEMORY[dtype], IN_MEMORY[w_dtype]
+    KEYS, VALUES = sizes.get("tile", TILE)
+    KEY_GROUPS = ceil_div(K, KEYS)
+    tiles = Tiles(KEY_GROUPS, value_groups, rows=(3, 1), shares=("values",), **sizes)
+    THREADS, KP, VP, KROW, VROW, TOKENS = tiles.sizes
+    KEY_COLUMNS, VALUE_COLUMNS = tiles.columns
+    make_fetch, put, put_exp, _, _ = tiles.staging
+    fetch, fetch_w = make_fetch(widen), make_fetch(widen_w)
+    key_at, value_at, load_keys, load_values, _, leave_values = tiles.tile
+    add_shares, bonus_of_tokens, _, add_parts = tiles.sums
+    BLOCKS = ceil_div(V, VP)
+
+    @cuda.jit
+    def kernel(r, k, v, w, u, s0, has_s0, o, s1, T, H):
+        head, j0 = cuda.blockIdx.x // BLOCKS, cuda.blockIdx.x % BLOCKS * VP
+        b, h = head // H, head % H
+        x = cuda.threadIdx.x
+        row_k, row_v = (b * T * H + h) * K, (b * T * H + h) * V + j0
+
+        s_r = cuda.shared.array((TOKENS, KROW), float32, alignment=16)
+        s_k = cuda.shared.array((TOKENS, KROW), float32, alignment=16)
+        s_decay = cuda.shared.array((TOKENS, KROW), float32, alignment=16)
+        s_v = cuda.shared.array((TOKENS, VROW), float32, alignment=16)
+        s_o = cuda.shared.array((TOKENS, KEY_GROUPS, VROW), float32, alignment=16)
+        s_u = cuda.shared.array((1, KROW), float32, alignment=16)
+        s_bonus = cuda.shared.array((TOKENS, 4), float32, alignment=16)
+        next_r = cuda.local.array((TOKENS, KEY_COLUMNS), float32)
+        next_k = cuda.local.array((TOKENS, KEY_COLUMNS), float32)
+        next_w = cuda.local.array((TOKENS, KEY_COLUMNS), float32)
+        next_v = cuda.local.array((TOKENS, VALUE_COLUMNS), float32)
+        s = cuda.local.array((KEYS, VALUES), float32)
+        r_i = cuda.local.array(KEYS, float32)
+        k_i = cuda.local.array(KEYS, float32)
+        decay = cuda.local.array(KEYS, float32)
+        v_j = cuda.local.array(VALUES, float32)
+        o_j = cuda.local.array(VALUES, float32)
+
+        for m in range(KEYS):
+            for n in range(VALUES):
+                i, j = key_at(m), j0 + value_at(n)
+                s[m, n] = float32(0)
+                if has_s0 and i < K and j < V:
+                    s[m, n] = s0[(head * K + i) * V + j]
+        for i in range(x, KP, THREADS):
+            s_u[0, i] = u[h * K + i] if i < K else float32(0)
+
+        fetch(next_r, r, row_k, H * K, T, K)
+        fetch(next_k, k, row_k, H * K, T, K)
+        fetch_w(next_w, w, row_k, H * K, T, K)
+        fetch(next_v, v, row_v, H * V, T, V - j0)
+        for t0 in range(0, T, TOKENS):
+            put(s_r, 0, next_r, K, TOKENS)
+            put(s_k, 0, next_k, K, TOKENS)
+            put_exp(s_decay, next_w, K)
+            put(s_v, 0, next_v, V - j0, TOKENS)
+            cuda.syncthreads()
+            now = int32(min(TOKENS, T - t0))
+            left = int32(min(TOKENS, T - t0 - now))
+            if left > 0:
+                row_k += TOKENS * H * K
+                fetch(next_r, r, row_k, H * K, left, K)
+                fetch(next_k, k, row_k, H * K, left, K)
+                fetch_w(next_w, w, row_k, H * K, left, K)
+                fetch(next_v, v, row_v + TOKENS * H * V, H * V, left, V - j0)
+
+            bonus_of_tokens(s_bonus, s_r, s_k, s_u)
+            for t in range(now):
+                load_keys(r_i, s_r, t)
+                load_keys(k_i, s_k, t)
+                load_keys(decay, s_decay, t)
+                load_values(v_j, s_v, t)
+                for n in range(VALUES):
+                    o_j[n] = float32(0)
+                for m in range(KEYS):
+                    for n in range(VALUES):
+                        o_j[n] += r_i[m] * s[m, n]
+                        s[m, n] = decay[m] * s[m, n] + k_i[m] * v_j[n]
+                leave_values(s_o, t, o_j)
+            cuda.syncthreads()
+
+            for c in range(VALUE_COLUMNS):
+                j = x + c * THREADS
+                if j < VP and j0 + j < V:
+                    for t in range(now):
+                        total = add_shares(s_o, t, j) + add_parts(s_bonus, t) * s_v[t, j]
+                        o[row_v + t * H * V + j] = narrow(total)
+            row_v += TOKENS * H * V
+            cuda.syncthreads()
+
+        for m in range(KEYS):
+            for n in range(VALUES):
+                i, j = key_at(m), j0 + value_at(n)
+                if i < K and j < V:
+                    s1[(head * K + i) * V + j] = s[m, n]
+
+    given, state, number = types.CPointer(memory), types.CPointer(types.float32), types.int64
+    signature = (given, given, given, types.CPointer(w_memory), state, state, number)
+    return kernel, (*signature, given, state, number, number), THREADS, BLOCKS
+
+
+@cache
+def ready(BH, K, V, dtype, w_dtype, device):
+    """The compiled kernel for a shape, its grid and its block."""
+    tile = tile_for(BH, device, few=(TILE[0], TILE[1] // 2))
+    value_groups = threads_along(ceil_div(V, tile[1]), ceil_div(K, tile[0]))
+    kernel, signature, threads, blocks = build(K, V, dtype, w_dtype, value_groups, tile=tile)
+    capability = devices.gpu_of(device).capability
+    return compiled(kernel, signature, threads, capability), BH * blocks, threads
+
+
+def forward(r, k, v, w, u, s0):
+    if r.device.index != torch.cuda.current_device():
+        with torch.cuda.device(r.device):
+            return forward(r, k, v, w, u, s0)
+    r, k, v, w = (x.contiguous() for x in (r, k, v, w))
+    u = u.float().contiguous()
+    B, T, H, K = r.shape
+    V = v.shape[-1]
+    o = torch.empty_like(v)
+    s1 = torch.empty(B, H, K, V, dtype=torch.float32, device=r.device)
+    s0 = s1 if s0 is None else s0.float().contiguous()
+    kernel, grid, block = ready(B * H, K, V, r.dtype, w.dtype, r.device)
+    given = [x.data_ptr() for x in (r, k, v, w, u, s0)]
+    launch(kernel, grid, block, *given, int(s0 is not s1), o.data_ptr(), s1.data_ptr(), T, H)
+    return o, s1
+
+
+def forward_shapes(r, k, v, w, u, s0):
+    B, _, H, K = r.shape
+    o = torch.empty_like(v, memory_format=torch.contiguous_format)
+    return o, r.new_empty(B, H, K, v.shape[-1], dtype=torch.float32)
+
+
+NAME = "rwkv_lessons::wkv6_forward"
+torch.library.define(
+    NAME, "(Tensor r, Tensor k, Tensor v, Tensor w, Tensor u, Tensor? s0) -> (Tensor, Tensor)"
+)
+torch.library.impl(NAME, "CUDA", forward)
+torch.library.register_fake(NAME, forward_shapes)
+torch.library.register_autograd(NAME, backward, setup_context=keep_inputs)
+
+
+def wkv6_cuda(r, k, v, w, u, s0=None):
+    """Same arguments and results as `wkv6`, on an NVIDIA GPU, gradients included.
+
+    Args:
+        r, k: receptance and key, `[B, T, H, K]`, float32, float16 or bfloat16; K up to 1024.
+        v: value, `[B, T, H, V]`, of the same dtype; V up to 1024.
+        w: log decay, `[B, T, H, K]`, at most 0 and as low as -inf, any of these dtypes.
+        u: bonus of the current token, `[H, K]`, any of these dtypes.
+        s0: state before the first token, `[B, H, K, V]` (keys × values); zeros if None.
+
+    Returns:
+        o `[B, T, H, V]` in r's dtype, and s1 `[B, H, K, V]` in float32. Sums are float32. Where w
+        is the same at every token, s1 is wrong by up to 6e-8 for each token remembered, as exp(w)
+        is rounded and multiplied that many times. The gradient of w is that of the log decay: 0
+        where w is -inf.
+
+    Raises:
+        TypeError, ValueError: an argument has the wrong dtype, shape or device.
+    """
+    _, _, _, K, V = check_arguments(r, k, v, w, u, s0, dtypes=tuple(IN_MEMORY))
+    if not r.is_cuda:
+        raise ValueError(f"r must be on a CUDA device, got {r.device}; wkv6 works on any device")
+    for name, letter, size in (("r", "K", K), ("v", "V", V)):
+        if size > LARGEST:
+            raise ValueError(f"{name} must have {letter} ≤ {LARGEST}, got {letter} = {size}")
+    return torch.ops.rwkv_lessons.wkv6_forward(r, k, v, w, u, s0)

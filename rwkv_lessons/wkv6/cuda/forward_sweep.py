@@ -1,0 +1,123 @@
+"""The backward kernel that runs with time: it carries the state, for y and the checkpoints."""
+
+from functools import cache
+
+from numba import cuda, float32, int32
+
+from ...runtime.launch_numba import ceil_div, types
+from .tiles import CHECKPOINT, IN_MEMORY, TILE, Tiles
+
+
+@cache
+def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
+    """The kernel that finds y and saves Z every CHECKPOINT tokens; see cuda_backward.py.
+
+    Args:
+        w_per_token: w is `[B, T, H, K]`; otherwise `[H, K]`.
+        key_groups: threads along the keys of a block; a block has all values of a head.
+        sizes: `tile` and `tokens` of `Tiles`.
+
+    Returns:
+        kernel, its argument types, threads of a block, blocks per head.
+    """
+    (memory, widen, _), (w_memory, widen_w, _) = IN_MEMORY[dtype], IN_MEMORY[w_dtype]
+    KEYS, VALUES = sizes.get("tile", TILE)
+    VALUE_GROUPS = ceil_div(V, VALUES)
+    tiles = Tiles(key_groups, VALUE_GROUPS, rows=(2, 2), shares=("keys",), kept=(1, 1), **sizes)
+    THREADS, KP, _, KROW, VROW, TOKENS = tiles.sizes
+    TOKENS_AND_ONE = TOKENS + 1
+    KEY_COLUMNS, VALUE_COLUMNS = tiles.columns
+    make_fetch, put, put_exp, clear, keep = tiles.staging
+    fetch, fetch_w = make_fetch(widen), make_fetch(widen_w)
+    key_at, value_at, load_keys, load_values, leave_keys, _ = tiles.tile
+    add_shares = tiles.sums[0]
+    BLOCKS = ceil_div(K, KP)
+
+    @cuda.jit
+    def kernel(k, v, w, do, s0, has_s0, y, saved, T, H):
+        head, i0 = cuda.blockIdx.x // BLOCKS, cuda.blockIdx.x % BLOCKS * KP
+        b, h = head // H, head % H
+        x = cuda.threadIdx.x
+        row_k, row_v = (b * T * H + h) * K + i0, (b * T * H + h) * V
+        row_w = row_k if w_per_token else h * K + i0
+        next_row_w = H * K if w_per_token else 0
+        checkpoints = (T + CHECKPOINT - 1) // CHECKPOINT
+        row_saved = cuda.blockIdx.x * checkpoints * KEYS * VALUES * THREADS + x
+
+        s_k = cuda.shared.array((TOKENS_AND_ONE, KROW), float32, alignment=16)
+        s_decay = cuda.shared.array((TOKENS, KROW), float32, alignment=16)
+        s_v = cuda.shared.array((TOKENS_AND_ONE, VROW), float32, alignment=16)
+        s_do = cuda.shared.array((TOKENS, VROW), float32, alignment=16)
+        s_y = cuda.shared.array((TOKENS, VALUE_GROUPS, KROW), float32, alignment=16)
+        next_k = cuda.local.array((TOKENS, KEY_COLUMNS), float32)
+        next_w = cuda.local.array((TOKENS, KEY_COLUMNS), float32)
+        next_v = cuda.local.array((TOKENS, VALUE_COLUMNS), float32)
+        next_do = cuda.local.array((TOKENS, VALUE_COLUMNS), float32)
+        z = cuda.local.array((KEYS, VALUES), float32)
+        k_i = cuda.local.array(KEYS, float32)
+        decay = cuda.local.array(KEYS, float32)
+        y_i = cuda.local.array(KEYS, float32)
+        v_j = cuda.local.array(VALUES, float32)
+        do_j = cuda.local.array(VALUES, float32)
+
+        for m in range(KEYS):
+            for n in range(VALUES):
+                i, j = i0 + key_at(m), value_at(n)
+                z[m, n] = float32(0)
+                if has_s0 and i < K and j < V:
+                    z[m, n] = s0[(head * K + i) * V + j]
+
+        clear(s_k, TOKENS, KEY_COLUMNS)
+        clear(s_v, TOKENS, VALUE_COLUMNS)
+        fetch(next_k, k, row_k, H * K, T, K - i0)
+        fetch_w(next_w, w, row_w, next_row_w, T, K - i0)
+        fetch(next_v, v, row_v, H * V, T, V)
+        fetch(next_do, do, row_v, H * V, T, V)
+        for t0 in range(0, T, TOKENS):
+            # Token t is put into row t + 1: row t then has the token before.
+            keep(s_k, TOKENS, 0, KEY_COLUMNS)
+            keep(s_v, TOKENS, 0, VALUE_COLUMNS)
+            put(s_k, 1, next_k, K - i0, TOKENS)
+            put(s_v, 1, next_v, V, TOKENS)
+            put_exp(s_decay, next_w, K - i0)
+            put(s_do, 0, next_do, V, TOKENS)
+            cuda.syncthreads()
+            now = int32(min(TOKENS, T - t0))
+            left = int32(min(TOKENS, T - t0 - now))
+            if left > 0:
+                row_v += TOKENS * H * V
+                row_w += TOKENS * next_row_w
+                fetch(next_k, k, row_k + TOKENS * H * K, H * K, left, K - i0)
+                fetch_w(next_w, w, row_w, next_row_w, left, K - i0)
+                fetch(next_v, v, row_v, H * V, left, V)
+                fetch(next_do, do, row_v, H * V, left, V)
+
+            for t in range(now):
+                load_keys(k_i, s_k, t)
+                load_keys(decay, s_decay, t)
+                load_values(v_j, s_v, t)
+                load_values(do_j, s_do, t)
+                for m in range(KEYS):
+                    y_i[m] = float32(0)
+                for m in range(KEYS):
+                    for n in range(VALUES):
+                        y_i[m] += z[m, n] * do_j[n]
+                        z[m, n] = decay[m] * (z[m, n] + k_i[m] * v_j[n])
+                leave_keys(s_y, t, y_i)
+            if (t0 + now) % CHECKPOINT == 0 or t0 + now == T:
+                for m in range(KEYS):
+                    for n in range(VALUES):
+                        saved[row_saved] = z[m, n]
+                        row_saved += THREADS
+            cuda.syncthreads()
+
+            for c in range(KEY_COLUMNS):
+                i = x + c * THREADS
+                if i < KP and i0 + i < K:
+                    for t in range(now):
+                        y[row_k + t * H * K + i] = add_shares(s_y, t, i)
+            row_k += TOKENS * H * K
+
+    given, state, number = types.CPointer(memory), types.CPointer(types.float32), types.int64
+    signature = (given, given, types.CPointer(w_memory), given, state, number, state, state)
+    return kernel, (*signature, number, number), THREADS, BLOCKS

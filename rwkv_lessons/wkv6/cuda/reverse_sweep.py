@@ -1,0 +1,217 @@
+"""The backward kernel that runs against time: it carries the gradient of the state."""
+
+from functools import cache
+
+from numba import cuda, float32, int32
+
+from ...runtime.launch_numba import ceil_div, types
+from .tiles import CHECKPOINT, IN_MEMORY, NO_DECAY_LEFT, TILE, Tiles
+
+
+@cache
+def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
+    """The kernel that finds all gradients, from y and the saved Z; see cuda_backward.py.
+
+    Arguments and results as for cuda_with_time.py's `build`. With several blocks per head it
+    leaves dv in float32, a share for each block; dw is summed over the tokens unless w_per_token.
+    """
+    (memory, widen, narrow), (w_memory, widen_w, narrow_w) = IN_MEMORY[dtype], IN_MEMORY[w_dtype]
+    KEYS, VALUES = sizes.get("tile", TILE)
+    VALUE_GROUPS = ceil_div(V, VALUES)
+    tiles = Tiles(
+        key_groups, VALUE_GROUPS, rows=(4, 2), shares=("keys", "values"), kept=(2, 1), **sizes
+    )
+    THREADS, KP, VP, KROW, VROW, TOKENS = tiles.sizes
+    TOKENS_AND_ONE = TOKENS + 1
+    KEY_COLUMNS, VALUE_COLUMNS = tiles.columns
+    make_fetch, put, put_exp, clear, keep = tiles.staging
+    fetch, fetch_w, fetch_state = make_fetch(widen), make_fetch(widen_w), make_fetch(float32)
+    key_at, value_at, load_keys, load_values, leave_keys, leave_values = tiles.tile
+    add_shares, bonus_of_tokens, products_of_tokens, add_parts = tiles.sums
+    BLOCKS = ceil_div(K, KP)
+    narrow_dv = narrow if BLOCKS == 1 else float32
+    narrow_dw = narrow_w if w_per_token else float32
+
+    @cuda.jit
+    def kernel(r, k, v, w, u, do, ds1, has_ds1, y, saved, dr, dk, dv, dw, du, ds0, B, T, H):
+        head, i0 = cuda.blockIdx.x // BLOCKS, cuda.blockIdx.x % BLOCKS * KP
+        b, h = head // H, head % H
+        x = cuda.threadIdx.x
+        t0 = (T - 1) // TOKENS * TOKENS  # the last group, the only one that may be short
+        row_k, row_v = ((b * T + t0) * H + h) * K + i0, ((b * T + t0) * H + h) * V
+        row_w = row_k if w_per_token else h * K + i0
+        next_row_w = H * K if w_per_token else 0
+        dv_block = cuda.blockIdx.x % BLOCKS * B * T * H * V
+        checkpoints = (T + CHECKPOINT - 1) // CHECKPOINT
+        row_saved = cuda.blockIdx.x * checkpoints * KEYS * VALUES * THREADS + x
+
+        s_r = cuda.shared.array((TOKENS_AND_ONE, KROW), float32, alignment=16)
+        s_k = cuda.shared.array((TOKENS, KROW), float32, alignment=16)
+        s_decay = cuda.shared.array((TOKENS, KROW), float32, alignment=16)
+        s_y = cuda.shared.array((TOKENS, KROW), float32, alignment=16)
+        s_v = cuda.shared.array((TOKENS, VROW), float32, alignment=16)
+        s_do = cuda.shared.array((TOKENS_AND_ONE, VROW), float32, alignment=16)
+        s_z = cuda.shared.array((TOKENS, VALUE_GROUPS, KROW), float32, alignment=16)
+        s_dv = cuda.shared.array((TOKENS, key_groups, VROW), float32, alignment=16)
+        s_u = cuda.shared.array((1, KROW), float32, alignment=16)
+        s_bonus = cuda.shared.array((TOKENS, 4), float32, alignment=16)
+        s_now = cuda.shared.array((TOKENS, 4), float32, alignment=16)
+        s_later = cuda.shared.array((TOKENS, 4), float32, alignment=16)
+        next_r = cuda.local.array((TOKENS, KEY_COLUMNS), float32)
+        next_k = cuda.local.array((TOKENS, KEY_COLUMNS), float32)
+        next_w = cuda.local.array((TOKENS, KEY_COLUMNS), float32)
+        next_y = cuda.local.array((TOKENS, KEY_COLUMNS), float32)
+        next_v = cuda.local.array((TOKENS, VALUE_COLUMNS), float32)
+        next_do = cuda.local.array((TOKENS, VALUE_COLUMNS), float32)
+        dz = cuda.local.array((KEYS, VALUES), float32)
+        r_i = cuda.local.array(KEYS, float32)
+        k_i = cuda.local.array(KEYS, float32)
+        decay = cuda.local.array(KEYS, float32)
+        z_i = cuda.local.array(KEYS, float32)
+        v_j = cuda.local.array(VALUES, float32)
+        do_j = cuda.local.array(VALUES, float32)
+        dv_j = cuda.local.array(VALUES, float32)
+        both = cuda.local.array(KEY_COLUMNS, float32)
+        dr_next = cuda.local.array(KEY_COLUMNS, float32)
+        y_next = cuda.local.array(KEY_COLUMNS, float32)
+        dw_next = cuda.local.array(KEY_COLUMNS, float32)
+        du_sum = cuda.local.array(KEY_COLUMNS, float32)
+        dw_sum = cuda.local.array(KEY_COLUMNS, float32)
+
+        for m in range(KEYS):
+            for n in range(VALUES):
+                i, j = i0 + key_at(m), value_at(n)
+                dz[m, n] = float32(0)
+                if has_ds1 and i < K and j < V:
+                    dz[m, n] = ds1[(head * K + i) * V + j]
+        for i in range(x, KP, THREADS):
+            s_u[0, i] = u[h * K + i0 + i] if i0 + i < K else float32(0)
+        for c in range(KEY_COLUMNS):
+            dr_next[c], y_next[c], dw_next[c] = float32(0), float32(0), float32(0)
+            both[c], du_sum[c], dw_sum[c] = float32(0), float32(0), float32(0)
+
+        now = int32(T - t0)
+        clear(s_r, 0, KEY_COLUMNS)
+        clear(s_do, 0, VALUE_COLUMNS)
+        fetch(next_r, r, row_k, H * K, now, K - i0)
+        fetch(next_k, k, row_k, H * K, now, K - i0)
+        fetch_w(next_w, w, row_w, next_row_w, now, K - i0)
+        fetch_state(next_y, y, row_k, H * K, now, K - i0)
+        fetch(next_v, v, row_v, H * V, now, V)
+        fetch(next_do, do, row_v, H * V, now, V)
+        while t0 >= 0:
+            # After the last token stands its neighbour: zeros, after the last of all.
+            keep(s_r, 0, TOKENS, KEY_COLUMNS)
+            keep(s_do, 0, TOKENS, VALUE_COLUMNS)
+            put(s_r, 0, next_r, K - i0, now)
+            put(s_k, 0, next_k, K - i0, TOKENS)
+            put_exp(s_decay, next_w, K - i0)
+            put(s_y, 0, next_y, K - i0, TOKENS)
+            put(s_v, 0, next_v, V, TOKENS)
+            put(s_do, 0, next_do, V, now)
+            saved_here = (t0 + now) % CHECKPOINT == 0 or t0 + now == T
+            if saved_here:
+                row = row_saved + t0 // CHECKPOINT * KEYS * VALUES * THREADS
+                for m in range(KEYS):
+                    z_i[m] = float32(0)
+                    for n in range(VALUES):
+                        z_i[m] += saved[row + (m * VALUES + n) * THREADS] * dz[m, n]
+                leave_keys(s_z, 0, z_i)
+                cuda.syncthreads()
+                for c in range(KEY_COLUMNS):
+                    if x + c * THREADS < KP:
+                        both[c] = add_shares(s_z, 0, x + c * THREADS)
+            cuda.syncthreads()
+            if t0 > 0:
+                row = row_k - TOKENS * H * K
+                fetch(next_r, r, row, H * K, TOKENS, K - i0)
+                fetch(next_k, k, row, H * K, TOKENS, K - i0)
+                fetch_w(next_w, w, row_w - TOKENS * next_row_w, next_row_w, TOKENS, K - i0)
+                fetch_state(next_y, y, row, H * K, TOKENS, K - i0)
+                fetch(next_v, v, row_v - TOKENS * H * V, H * V, TOKENS, V)
+                fetch(next_do, do, row_v - TOKENS * H * V, H * V, TOKENS, V)
+
+            bonus_of_tokens(s_bonus, s_r, s_k, s_u)
+            products_of_tokens(s_now, s_v, s_do, 0)
+            products_of_tokens(s_later, s_v, s_do, 1)
+            for step in range(now):
+                t = now - 1 - step
+                load_keys(r_i, s_r, t + 1)
+                load_keys(k_i, s_k, t)
+                load_keys(decay, s_decay, t)
+                load_values(v_j, s_v, t)
+                load_values(do_j, s_do, t + 1)
+                for m in range(KEYS):
+                    z_i[m] = float32(0)
+                for n in range(VALUES):
+                    dv_j[n] = float32(0)
+                for m in range(KEYS):
+                    for n in range(VALUES):
+                        z_i[m] += dz[m, n] * v_j[n]
+                        full = dz[m, n] + r_i[m] * do_j[n]
+                        dv_j[n] += k_i[m] * full
+                        dz[m, n] = decay[m] * full
+                leave_keys(s_z, t, z_i)
+                leave_values(s_dv, t, dv_j)
+            cuda.syncthreads()
+
+            for c in range(KEY_COLUMNS):
+                i = x + c * THREADS
+                if i < KP and i0 + i < K:
+                    for step in range(now):
+                        t = now - 1 - step
+                        at = row_k + t * H * K + i
+                        r_t, r_next, k_t = s_r[t, i], s_r[t + 1, i], s_k[t, i]
+                        z_t, y_t = add_shares(s_z, t, i), s_y[t, i]
+                        product, product_next = add_parts(s_now, t), add_parts(s_later, t)
+                        if t0 + t + 1 < T:
+                            dr[at + H * K] = narrow(dr_next[c] + k_t * product_next)
+                        dk[at] = narrow(z_t + r_next * product_next + s_u[0, i] * r_t * product)
+                        du_sum[c] += r_t * k_t * product
+                        change = dw_next[c] - k_t * z_t
+                        if s_decay[t, i] < NO_DECAY_LEFT:
+                            change = float32(0)
+                        if saved_here and step == 0:
+                            change = both[c]
+                        change += r_next * y_next[c]
+                        if w_per_token:
+                            dw[at] = narrow_dw(change)
+                        else:
+                            dw_sum[c] += change
+                        dw_next[c], y_next[c] = change, y_t
+                        dr_next[c] = y_t + s_u[0, i] * k_t * product
+            for c in range(VALUE_COLUMNS):
+                j = x + c * THREADS
+                if j < V:
+                    for t in range(now):
+                        total = add_shares(s_dv, t, j) + add_parts(s_bonus, t) * s_do[t, j]
+                        dv[dv_block + row_v + t * H * V + j] = narrow_dv(total)
+            cuda.syncthreads()
+            t0 -= TOKENS
+            row_k -= TOKENS * H * K
+            row_v -= TOKENS * H * V
+            row_w -= TOKENS * next_row_w
+            now = int32(TOKENS)
+
+        load_keys(r_i, s_r, 0)
+        load_values(do_j, s_do, 0)
+        for m in range(KEYS):
+            for n in range(VALUES):
+                i, j = i0 + key_at(m), value_at(n)
+                if i < K and j < V:
+                    ds0[(head * K + i) * V + j] = dz[m, n] + r_i[m] * do_j[n]
+        for c in range(KEY_COLUMNS):
+            i = x + c * THREADS
+            if i < KP and i0 + i < K:
+                dr[(b * T * H + h) * K + i0 + i] = narrow(dr_next[c])
+                du[head * K + i0 + i] = du_sum[c]
+                if not w_per_token:
+                    dw[head * K + i0 + i] = dw_sum[c]
+
+    given, state, number = types.CPointer(memory), types.CPointer(types.float32), types.int64
+    dv_type = given if BLOCKS == 1 else state
+    w_type = types.CPointer(w_memory)
+    dw_type = w_type if w_per_token else state
+    inputs = (given, given, given, w_type, state, given, state, number, state, state)
+    outputs = (given, given, dv_type, dw_type, state, state)
+    return kernel, (*inputs, *outputs, number, number, number), THREADS, BLOCKS
