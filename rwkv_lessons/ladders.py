@@ -46,23 +46,23 @@ LADDERS = {
     ),
     "wkv6": (Rung("08 decay from data", "08_decay_from_data", "kernel", None, operation="wkv6"),),
     "wkv6-backward": (
-        Rung("09 the way back", "09_the_way_back", "gradients", None, operation="wkv6-backward"),
+        Rung("09 the backward pass", "09_the_backward_pass", "gradients", None, operation="wkv6-backward"),
     ),
 }
 LADDERS["wkv6-triton"] = (
     *LADDERS["wkv6"],  # where the lessons in Triton start from
-    Rung("12 fused recurrent", "12_fused_recurrent", "kernel", None, operation="wkv6-triton"),
-    Rung("15 the chunked kernel", "15_the_chunked_kernel", "kernel", None, operation="wkv6-triton"),
+    Rung("13 fused recurrent", "13_fused_recurrent", "kernel", None, operation="wkv6-triton"),
+    Rung("16 the chunked kernel", "16_the_chunked_kernel", "kernel", None, operation="wkv6-triton"),
 )
 LADDERS["wkv6-triton-backward"] = (
     *LADDERS["wkv6-backward"],
     Rung(
-        "13 its gradients", "13_its_gradients", "gradients", None,
-        operation="wkv6-triton-backward", after="12_fused_recurrent",
+        "14 recurrent gradients", "14_recurrent_gradients", "gradients", None,
+        operation="wkv6-triton-backward", after="13_fused_recurrent",
     ),
     Rung(
-        "16 its gradients", "16_its_gradients", "gradients", None,
-        operation="wkv6-triton-backward", after="15_the_chunked_kernel",
+        "17 chunked gradients", "17_chunked_gradients", "gradients", None,
+        operation="wkv6-triton-backward", after="16_the_chunked_kernel",
     ),
 )  # fmt: skip
 BLOCKS = (32, 64, 128, 256, 512)  # threads per block of a sweep

@@ -231,7 +231,7 @@ def test_gradients_of_the_rungs_go_through_the_bench(monkeypatch):
     assert len(found) == len(expected) == 6  # o, dr, dk, dv, dw, du
     for got, want in zip(found, expected, strict=True):
         assert (got.double() - want).norm() <= 1e-5 * want.norm()  # dw is what two sums leave
-    assert method.sources[-1] == "solutions/09_the_way_back.py::gradients"
+    assert method.sources[-1] == "solutions/09_the_backward_pass.py::gradients"
 
 
 @pytest.mark.parametrize("rung", TRITON_RUNGS, ids=lambda rung: rung.method)

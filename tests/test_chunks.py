@@ -1,4 +1,4 @@
-"""Lessons 14 to 16: chunks in torch and in Triton; what is shown is what is checked."""
+"""Lessons 15 to 17: chunks in torch and in Triton; what is shown is what is checked."""
 
 import nbformat
 import pytest
@@ -10,7 +10,7 @@ from rwkv_lessons.lab.course import exercises
 from rwkv_lessons.lab.evidence.chunks import Chunk, count, exact_scores, given
 from rwkv_lessons.wkv6.reference import wkv6_reference
 
-STEM = "14_chunks_by_hand"
+STEM = "15_chunks_by_hand"
 lesson = exercises.solutions(STEM)
 
 
@@ -63,7 +63,7 @@ def test_tf32_keeps_ten_bits():
 
 def test_both_kernels_of_lesson_16_give_autograds_gradients():
     pytest.importorskip("triton")
-    module = exercises.solutions("16_its_gradients")
+    module = exercises.solutions("17_chunked_gradients")
     kernels = module.checkpoints, module.backward_sweep
     found, wants = module.all_gradients(*kernels, module.Size((1, 21, 2, 8, 8)), BT=8)
     assert set(wants) == {"dr", "dk", "dv", "dw", "du", "ds0"}
@@ -75,7 +75,7 @@ def test_lesson_15_goes_on_from_the_state_that_it_left():
     pytest.importorskip("triton")
     from rwkv_lessons.lab.simulator.triton import run as interpreter
 
-    module = exercises.solutions("15_the_chunked_kernel")
+    module = exercises.solutions("16_the_chunked_kernel")
     whole = module.sized(module.Size((1, 13, 2, 8, 8)), BT=4)
     want, parts = whole.wants, []
     s0 = whole.inputs["s0"]

@@ -179,7 +179,7 @@ def test_results():
 
 @pytest.mark.parametrize("shape", [(1, 5, 2, 10, 7), (2, 3, 1, 4, 6)])
 def test_a_problem_of_wkv6_with_keys_and_values_apart(shape):
-    lesson = solutions("12_fused_recurrent")
+    lesson = solutions("13_fused_recurrent")
     size = wkv6.Size(shape)
     given = wkv6.wkv6_launch(lesson.launch, lesson.TENSORS, lesson.WRITES, size, BK=4, BV=4)
     B, T, H, K, V = shape
@@ -206,7 +206,7 @@ def test_partial_sums_of_gradients_have_the_blocks_of_what_is_summed():
 
 
 def test_the_order_case_runs_in_reverse():
-    lesson = solutions("12_fused_recurrent")
+    lesson = solutions("13_fused_recurrent")
     found = wkv6.cases(lesson.launch, lesson.TENSORS, lesson.WRITES, wkv6.FORWARD)
     assert [case.name for case in found if case.reverse] == [wkv6.FORWARD[-1][0]]
 
@@ -232,12 +232,12 @@ def test_no_lesson_lets_an_empty_kernel_pass(id, monkeypatch):
 
 
 def test_a_learners_kernel_is_read_through_its_decorator():
-    assert "@triton.jit" in load("12_fused_recurrent.kernel").source
-    assert "raise NotImplementedError" in load("12_fused_recurrent.kernel").stub
+    assert "@triton.jit" in load("13_fused_recurrent.kernel").source
+    assert "raise NotImplementedError" in load("13_fused_recurrent.kernel").stub
 
 
 def test_lesson_13s_kernels_one_after_another():
-    lesson = solutions("13_its_gradients")
+    lesson = solutions("14_recurrent_gradients")
     errors = wkv6.one_after_another(lesson.STEPS, wkv6.Size((2, 11, 1, 6, 5)), BK=4, BV=4, C=4)
     assert set(errors) >= {"dr_s", "dk_s", "dv_s", "ds0", "dw"}
     assert max(errors.values()) < 1e-5

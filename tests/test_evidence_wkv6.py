@@ -11,7 +11,7 @@ from rwkv_lessons.lab.simulator.cuda import trace
 from rwkv_lessons.lab.course.check import evaluate
 from rwkv_lessons.lab.pictures.backward import off, rms, running_difference, sweeps
 
-IDS = exercises.ids("08_decay_from_data") + exercises.ids("09_the_way_back")
+IDS = exercises.ids("08_decay_from_data") + exercises.ids("09_the_backward_pass")
 SHAPE = (2, 9, 2, 4)
 
 
@@ -62,7 +62,7 @@ def test_the_answers_hold_together(decay):
 
 @pytest.mark.parametrize("C", [4, 8, 16])
 def test_the_three_kernels_make_all_gradients(C):
-    lesson = exercises.solutions("09_the_way_back")
+    lesson = exercises.solutions("09_the_backward_pass")
     launches = (
         (lesson.forward_sweep, ("dr", "rdr", "du", "states"), lesson.launch),
         (lesson.backward_sweep, ("dk", "dv", "kdk", "ds0", "a"), lesson.launch),
@@ -84,7 +84,7 @@ class OnCPU:
 
 
 def test_the_launcher_of_lesson_09(monkeypatch):
-    lesson, shape = exercises.solutions("09_the_way_back"), (1, 2, 1, 64)
+    lesson, shape = exercises.solutions("09_the_backward_pass"), (1, 2, 1, 64)
     for name in ("forward_sweep", "backward_sweep", "decay_gradient"):
         monkeypatch.setattr(lesson, name, OnCPU(getattr(lesson, name)))
     monkeypatch.setattr(lesson, "stream", lambda: None)

@@ -30,7 +30,7 @@ def test_problems_have_the_librarys_answers(high):
 
 @pytest.mark.parametrize("split", [1, 4, 8, 29])
 def test_any_number_of_splits_makes_the_same(split):
-    sizes, lesson = Sizes(B=2, N=29, H=3, R=16), exercises.solutions("23_split_decode")
+    sizes, lesson = Sizes(B=2, N=29, H=3, R=16), exercises.solutions("27_split_decode")
     parts = combine_launch(lesson.launch_combine, sizes, split).inputs
     assert parts["parts"].shape == (2, -(-29 // split), 3, 16)
     found, known = joined(parts["parts"], parts["part_lse"]), decoding(problem(sizes))
@@ -51,13 +51,13 @@ def zeros(q, q_rope, latent, k_rope, w_k, w_v, scale):
 
 
 def test_zeros_are_rejected():
-    result = evaluate("21_absorb_the_weights.absorbed", zeros)
+    result = evaluate("25_absorb_the_weights.absorbed", zeros)
     assert result.attempted and not result.passed
 
 
 def test_counts_of_the_course():
     assert latent.MINICPM3.expanded / latent.MINICPM3.latent == pytest.approx(22.2, abs=0.03)
-    flops = exercises.solutions("21_absorb_the_weights").value_flops
+    flops = exercises.solutions("25_absorb_the_weights").value_flops
     assert "4.25× at 16, 1.25× at 64, 0.75× at 128" in latent_costs.value_curves(flops).text
     text = latent_costs.prompt_curves().text
     assert "even at 85" in text and "even at 171" in text
@@ -88,7 +88,7 @@ def records(tmp_path):
 
 
 def test_recorded_tables(records, capsys):
-    latent.rungs("22_fused_prefill", folder=records)
+    latent.rungs("26_fused_prefill", folder=records)
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.startswith("→")] == [lines[3]]
     assert lines[3].endswith(" 9,000") and lines[4].endswith(" –") and "2000-01-01" in lines[-1]
@@ -102,7 +102,7 @@ def test_recorded_tables(records, capsys):
 
 
 def test_without_a_record_the_tables_say_so(tmp_path, capsys):
-    latent.rungs("23_split_decode", folder=tmp_path)
+    latent.rungs("27_split_decode", folder=tmp_path)
     latent.recorded("mla-decode", "A step", folder=tmp_path)
     latent_model.generation(folder=tmp_path)
     assert capsys.readouterr().out.lower().count("not recorded") == 3
@@ -132,7 +132,7 @@ def test_the_ladder_runs_on_a_cpu(capsys):
 
 def test_a_model_is_left_as_it_was():
     model = latent_model.small_model("MiniCPM3")
-    attention = exercises.solutions("24_inside_a_model").attention
+    attention = exercises.solutions("28_inside_a_model").attention
     with latent_model.attending(model, attention):
         assert model.config._attn_implementation == latent_model.LESSON
     assert model.config._attn_implementation == "eager"

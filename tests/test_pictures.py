@@ -160,7 +160,7 @@ def test_a_program_of_triton_and_its_share():
     from rwkv_lessons.lab.simulator.triton.run import trace as triton_trace
     from rwkv_lessons.lab.pictures.programs import who_reads_what
 
-    lesson, kernel = solutions("12_fused_recurrent"), load("12_fused_recurrent.kernel").reference
+    lesson, kernel = solutions("13_fused_recurrent"), load("13_fused_recurrent.kernel").reference
     size = Size((1, 6, 2, 10, 7))
     launch = wkv6_launch(lesson.launch, lesson.TENSORS, lesson.WRITES, size, BK=4, BV=4)
     seen = triton_trace(kernel, launch.grid, **launch.arguments())

@@ -1,4 +1,4 @@
-"""The rungs of lessons 21 to 24: one decoding step of one layer, from keys and values to the end.
+"""The rungs of lessons 25 to 28: one decoding step of one layer, from keys and values to the end.
 
 All of them absorb W_K or expand it, and apply W_V: the same inputs, the same output.
 """
@@ -19,7 +19,7 @@ from rwkv_lessons.mla import mla_decode
 NAME = "mla-ladder"
 SHAPES = ((64, 4096, 40, 64, 256, 32, 64), (1, 16384, 40, 64, 256, 32, 64))  # B N H K R P V
 QUICK = ((2, 20, 3, 16, 32, 16, 16),)
-PLACES = 264  # programs of lesson 23 that an H200 runs at a time
+PLACES = 264  # programs of lesson 27 that an H200 runs at a time
 LIBRARY = ("rwkv_lessons/mla/decode/forward.py::mla_decode",)
 
 
@@ -52,7 +52,7 @@ def make_inputs(shape, dtype, device):
 def measure(shape, dtype, device, names=None, quick=False):
     """One `Row` per rung, checked against float64 first."""
     given, scale = make_inputs(shape, dtype, device), (shape[3] + shape[5]) ** -0.5
-    absorbed = _lesson("21_absorb_the_weights").absorbed
+    absorbed = _lesson("25_absorb_the_weights").absorbed
     expected = absorbed(*(x.double() for x in given), scale)
     budget_ms, limits = QUICK_MS if quick else timing.BUDGET_MS, _recorded_ceilings(device)
     for name in names or METHODS:
@@ -84,16 +84,16 @@ _loaded = {}
 
 
 def expanded(*given):
-    return _lesson("21_absorb_the_weights").expanded(*given)
+    return _lesson("25_absorb_the_weights").expanded(*given)
 
 
 def absorbed(*given):
-    return _lesson("21_absorb_the_weights").absorbed(*given)
+    return _lesson("25_absorb_the_weights").absorbed(*given)
 
 
 def fused(q, q_rope, latent, k_rope, w_k, w_v, scale):
-    """Lesson 22's kernel with one query, in blocks of 16 rows."""
-    lesson, sizes = _lesson("22_fused_prefill"), _sizes(q, q_rope, latent, w_v)
+    """Lesson 26's kernel with one query, in blocks of 16 rows."""
+    lesson, sizes = _lesson("26_fused_prefill"), _sizes(q, q_rope, latent, w_v)
     q_latent = torch.einsum("bhk,hkr->bhr", q, w_k).contiguous()
     o = torch.empty(*q.shape[:2], w_v.shape[1], dtype=q.dtype, device=q.device)
     grid, constants = lesson.launch(sizes, scale, BM=16)
@@ -102,8 +102,8 @@ def fused(q, q_rope, latent, k_rope, w_k, w_v, scale):
 
 
 def split(q, q_rope, latent, k_rope, w_k, w_v, scale):
-    """Lesson 23's two kernels."""
-    lesson, sizes = _lesson("23_split_decode"), _sizes(q, q_rope, latent, w_v)
+    """Lesson 27's two kernels."""
+    lesson, sizes = _lesson("27_split_decode"), _sizes(q, q_rope, latent, w_v)
     q_latent = torch.einsum("bhk,hkr->bhr", q, w_k).contiguous()
     tokens = lesson.tokens_per_split(sizes.B, 1, sizes.N, 64, PLACES)
     grid, constants = lesson.launch_partial(sizes, scale, tokens)
@@ -123,7 +123,7 @@ def finished(q, q_rope, latent, k_rope, w_k, w_v, scale):
 
 def _sizes(q, q_rope, latent, w_v):
     (B, H, K), (N, R), V = q.shape, latent.shape[1:], w_v.shape[1]
-    return _lesson("23_split_decode").Sizes(B, 1, N, H, K, q_rope.shape[2], V, R)
+    return _lesson("27_split_decode").Sizes(B, 1, N, H, K, q_rope.shape[2], V, R)
 
 
 def _code(stem, *names):
@@ -131,13 +131,13 @@ def _code(stem, *names):
 
 
 METHODS = {
-    "expanded": (expanded, _code("21_absorb_the_weights", "expanded")),
-    "21_absorb_the_weights": (absorbed, _code("21_absorb_the_weights", "absorbed")),
-    "22_fused_prefill": (fused, _code("22_fused_prefill", "kernel", "launch")),
-    "23_split_decode": (
+    "expanded": (expanded, _code("25_absorb_the_weights", "expanded")),
+    "25_absorb_the_weights": (absorbed, _code("25_absorb_the_weights", "absorbed")),
+    "26_fused_prefill": (fused, _code("26_fused_prefill", "kernel", "launch")),
+    "27_split_decode": (
         split,
-        _code("23_split_decode", "partial", "combine", "launch_partial", "launch_combine")
-        + _code("23_split_decode", "tokens_per_split"),
+        _code("27_split_decode", "partial", "combine", "launch_partial", "launch_combine")
+        + _code("27_split_decode", "tokens_per_split"),
     ),
     "decode": (finished, LIBRARY),
 }

@@ -71,7 +71,7 @@ PLANS = (
     ),
     Plan(
         "wkv6-triton-few",
-        "ladder wkv6-triton --shape 4,1024,4,64 --methods 08_decay_from_data,12_fused_recurrent",
+        "ladder wkv6-triton --shape 4,1024,4,64 --methods 08_decay_from_data,13_fused_recurrent",
     ),
     _own("wkv6-first", "first", 150),
     _own("mla-decode", "mla-decode", 90),

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..course.check import FAILED, PASSED, Row
 from .cuda import Difference, compare, explained
 
-# Tensor → what its axes are called. Lesson 21 decodes: one query per sequence, and no m.
+# Tensor → what its axes are called. Lesson 25 decodes: one query per sequence, and no m.
 LETTERS = {"q": "bmhk", "q_rope": "bmhp", "q_latent": "bmhr", "o": "bmhv", "o_latent": "bmhr"}
 LETTERS |= {"latent": "bnr", "k_rope": "bnp", "w_k": "hkr", "w_v": "hvr", "lse": "bmh"}
 

@@ -43,10 +43,10 @@ DEEPSEEK_V3 = Model("DeepSeek-V3", 128, 128, 64, 128, 512, 1536, 7168)
 
 RUNGS = (  # lesson, what is new, method in the record
     (None, "keys and values for every head", "expanded"),
-    ("21_absorb_the_weights", "the latent as it is, in torch", "21_absorb_the_weights"),
-    ("22_fused_prefill", "no scores in memory", "22_fused_prefill"),
-    ("23_split_decode", "one read for all heads, split", "23_split_decode"),
-    ("24_inside_a_model", "the finished kernel", "decode"),
+    ("25_absorb_the_weights", "the latent as it is, in torch", "25_absorb_the_weights"),
+    ("26_fused_prefill", "no scores in memory", "26_fused_prefill"),
+    ("27_split_decode", "one read for all heads, split", "27_split_decode"),
+    ("28_inside_a_model", "the finished kernel", "decode"),
 )
 SHAPE = (64, 4096, 40, 64, 256, 32, 64)  # B, N, H, K, R, P, V: MiniCPM3, 64 texts
 

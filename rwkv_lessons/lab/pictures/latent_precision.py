@@ -11,7 +11,7 @@ CLAIMED = {"float16": 1e-3, "bfloat16": 5e-3, "float32": None}
 
 
 def layer_inputs(dtype, H=8, N=512, rank_q=96):
-    """x [1, rank_q], w_q [H, K, rank_q] and the other arguments of lesson 21's functions.
+    """x [1, rank_q], w_q [H, K, rank_q] and the other arguments of lesson 25's functions.
 
     MiniCPM3's K, P, V and R; every number is one of `dtype`.
     """
@@ -51,7 +51,7 @@ def _compared(got, want, claim):
 
 
 def from_x(attend):
-    """One of lesson 21's functions with the query's weight in front: x and w_q in place of q."""
+    """One of lesson 25's functions with the query's weight in front: x and w_q in place of q."""
     return lambda x, w_q, *rest: attend(torch.einsum("bd,hkd->bhk", x, w_q), *rest)
 
 
@@ -63,7 +63,7 @@ def stored(x, w_q, q_rope, latent, k_rope, w_k, w_v, scale):
 
 
 def fused(q, q_rope, latent, k_rope, w_k, w_v, scale, split=128):
-    """Lesson 23's two kernels in the interpreter, with lesson 21's arguments; float64 in torch.
+    """Lesson 27's two kernels in the interpreter, with lesson 25's arguments; float64 in torch.
 
     None in bfloat16, which the interpreter has not, and where there is no Triton.
     """
@@ -71,10 +71,10 @@ def fused(q, q_rope, latent, k_rope, w_k, w_v, scale, split=128):
         return None
     q_latent = torch.einsum("bhk,hkr->bhr", q, w_k)
     if q.dtype == torch.float64:
-        return solutions("21_absorb_the_weights").absorbed(
+        return solutions("25_absorb_the_weights").absorbed(
             q, q_rope, latent, k_rope, w_k, w_v, scale
         )
-    lesson = solutions("23_split_decode")
+    lesson = solutions("27_split_decode")
     B, N, R = latent.shape
     H, V, P = q.shape[1], w_v.shape[1], q_rope.shape[2]
     sizes = Sizes(B, 1, N, H, q.shape[2], P, V, R)

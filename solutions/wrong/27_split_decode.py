@@ -1,4 +1,4 @@
-"""Wrong answers to 23_split_decode."""
+"""Wrong answers to 27_split_decode."""
 
 from rwkv_lessons.lab.wrong_answers import edit, wrong
 

@@ -1,4 +1,4 @@
-"""Wrong answers to 16_its_gradients."""
+"""Wrong answers to 17_chunked_gradients."""
 
 from rwkv_lessons.lab.wrong_answers import edit, move, wrong
 

@@ -46,7 +46,7 @@ EXERCISES = {
         minutes=15,
         difficulty=2,
         hints=(
-            "It is lesson 21's `absorbed`, for M queries. First cut the weight into w_k and w_v, "
+            "It is lesson 25's `absorbed`, for M queries. First cut the weight into w_k and w_v, "
             "and the query into its two parts.",
             "weight.unflatten(0, (H, K + V)).split([K, V], 1) are w_k [H, K, R] and w_v [H, V, R]. "
             "q @ w_k is [B, H, M, R]; flatten heads and queries into rows before you multiply by "

@@ -1,4 +1,4 @@
-"""Wrong answers to 15_the_chunked_kernel."""
+"""Wrong answers to 16_the_chunked_kernel."""
 
 from rwkv_lessons.lab.wrong_answers import edit, move, wrong
 

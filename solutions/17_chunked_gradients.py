@@ -203,7 +203,7 @@ EXERCISES = {
         minutes=8,
         difficulty=1,
         hints=(
-            "Lesson 15's third gap, and a store in front of it. Where does the state before chunk "
+            "Lesson 16's third gap, and a store in front of it. Where does the state before chunk "
             "i_c of head i_h of row i_b belong?",
             "before is [B, chunks, H, N, N]: matrix number (i_b · chunks + i_c) · H + i_h, with "
             "tl.cdiv(T, BT) chunks. Store first, then move the state on.",

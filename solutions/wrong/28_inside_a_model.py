@@ -1,4 +1,4 @@
-"""Wrong answers to 24_inside_a_model."""
+"""Wrong answers to 28_inside_a_model."""
 
 from rwkv_lessons.lab.wrong_answers import edit, wrong
 

@@ -1,4 +1,4 @@
-"""Wrong answers to 09_the_way_back."""
+"""Wrong answers to 09_the_backward_pass."""
 
 from rwkv_lessons.lab.wrong_answers import edit, move, wrong
 

@@ -1,4 +1,4 @@
-"""Wrong answers to 21_absorb_the_weights."""
+"""Wrong answers to 25_absorb_the_weights."""
 
 from rwkv_lessons.lab.wrong_answers import edit, instead, wrong
 

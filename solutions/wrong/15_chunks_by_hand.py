@@ -1,4 +1,4 @@
-"""Wrong answers to 14_chunks_by_hand."""
+"""Wrong answers to 15_chunks_by_hand."""
 
 from rwkv_lessons.lab.wrong_answers import edit, instead, wrong
 

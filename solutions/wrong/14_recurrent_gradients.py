@@ -1,4 +1,4 @@
-"""Wrong answers to 13_its_gradients."""
+"""Wrong answers to 14_recurrent_gradients."""
 
 from rwkv_lessons.lab.wrong_answers import edit, move, wrong
 

@@ -1,4 +1,4 @@
-"""Wrong answers to 12_fused_recurrent."""
+"""Wrong answers to 13_fused_recurrent."""
 
 from rwkv_lessons.lab.wrong_answers import edit, move, wrong
 

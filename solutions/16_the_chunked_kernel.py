@@ -122,7 +122,7 @@ EXERCISES = {
         difficulty=3,
         hints=(
             "The three gaps are `with_state`'s first line, `product` with the bonus, and "
-            "`with_state`'s second line, from lesson 14. tl.dot is the @, tl.trans the .mT.",
+            "`with_state`'s second line, from lesson 15. tl.dot is the @, tl.trans the .mT.",
             "Every factor is a tile [BT, N] times tl.exp of a difference, then .to(b_v.dtype). "
             "Scores: keep them where o_c[:, None] > o_c[None, :]; put the bonus, a sum over "
             "channels, on the diagonal; then tl.dot with b_v. Use b_s before you move it on.",

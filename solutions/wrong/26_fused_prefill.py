@@ -1,4 +1,4 @@
-"""Wrong answers to 22_fused_prefill."""
+"""Wrong answers to 26_fused_prefill."""
 
 from rwkv_lessons.lab.wrong_answers import edit, instead, wrong
 
