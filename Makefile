@@ -44,7 +44,7 @@ format: .venv/ready  ## put the code in order
 	$(BIN)ruff check --fix . && $(BIN)ruff format .
 
 lock: .venv/ready  ## write down the releases that are in .venv, after a `make test` with them
-	$(BIN)python -m rwkv_lessons.lab.lock
+	$(BIN)python -m rwkv_lessons.lab.course.lock
 
 clean:  ## remove .venv and caches; your work/ and progress stay
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis *.egg-info

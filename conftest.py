@@ -13,7 +13,7 @@ STARTED = pytest.StashKey()
 
 # The inputs are made from a text that comes with Python. Cells with the tag depends-on-python-text
 # print numbers that depend on it, and are compared only where it is the text that the notebooks
-# were executed with, Python 3.11.7's. tests/test_notebooks.py says which cells have which tag.
+# were executed with, Python 3.11.7's; tests/course/test_notebooks.py says which those are.
 TEXT = "2a95af4ac93f"
 
 os.environ["RWKV_LESSONS_PROGRESS"] = "off"  # a learner's progress is not ours to touch

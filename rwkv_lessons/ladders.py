@@ -46,7 +46,13 @@ LADDERS = {
     ),
     "wkv6": (Rung("08 decay from data", "08_decay_from_data", "kernel", None, operation="wkv6"),),
     "wkv6-backward": (
-        Rung("09 the backward pass", "09_the_backward_pass", "gradients", None, operation="wkv6-backward"),
+        Rung(
+            "09 the backward pass",
+            "09_the_backward_pass",
+            "gradients",
+            None,
+            operation="wkv6-backward",
+        ),
     ),
 }
 LADDERS["wkv6-triton"] = (

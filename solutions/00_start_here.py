@@ -4,11 +4,11 @@ import numpy as np
 import torch
 from numba import cuda, float32
 
-from rwkv_lessons.lab.simulator.cuda import trace
 from rwkv_lessons.lab.course.check import ABSENT, FAILED, PASSED, Row
-from rwkv_lessons.lab.evidence.cuda import Difference, at_most, compare, machine_code
 from rwkv_lessons.lab.course.exercises import Exercise
-from rwkv_lessons.lab.hints import HINTS
+from rwkv_lessons.lab.course.hints import HINTS
+from rwkv_lessons.lab.evidence.cuda import Difference, at_most, compare, machine_code
+from rwkv_lessons.lab.simulator.cuda import trace
 from rwkv_lessons.runtime.launch_numba import as_array, ceil_div, stream
 
 BLOCK = 32  # threads per block

@@ -6,9 +6,9 @@ from numba import njit
 from numba.core.errors import NumbaError
 
 from rwkv_lessons.lab.course.check import FAILED, PASSED, Row
-from rwkv_lessons.lab.evidence.cuda import Difference, compare, function_answer, wkv5_case
 from rwkv_lessons.lab.course.exercises import Exercise
-from rwkv_lessons.lab.hints import HINTS
+from rwkv_lessons.lab.course.hints import HINTS
+from rwkv_lessons.lab.evidence.cuda import Difference, compare, function_answer, wkv5_case
 
 
 def torch_loop(r, k, v, w, u):

@@ -2,8 +2,8 @@
 
 from rwkv_lessons.bench.commands.profile import Kernel
 from rwkv_lessons.lab.course.check import FAILED, PASSED, Row
-from rwkv_lessons.lab.evidence.cuda import function_answer
 from rwkv_lessons.lab.course.exercises import Exercise
+from rwkv_lessons.lab.evidence.cuda import function_answer
 
 
 def read_profile(kernels, tokens):

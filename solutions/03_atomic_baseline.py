@@ -2,8 +2,8 @@
 
 from numba import cuda, float32
 
-from rwkv_lessons.lab.evidence.cuda import ATOMICS, at_least, atomics, loads, wkv5_kernel
 from rwkv_lessons.lab.course.exercises import Exercise
+from rwkv_lessons.lab.evidence.cuda import ATOMICS, at_least, atomics, loads, wkv5_kernel
 from rwkv_lessons.runtime.launch_numba import ceil_div
 
 N = 64  # head size

@@ -2,8 +2,8 @@
 
 from numba import cuda
 
-from rwkv_lessons.lab.evidence.cuda import function_answer
 from rwkv_lessons.lab.course.exercises import Exercise, solutions
+from rwkv_lessons.lab.evidence.cuda import function_answer
 
 kernel = solutions("05_float4").kernel
 BLOCK = 128  # threads per block: any number of warps

@@ -2,8 +2,16 @@
 
 from numba import cuda, float32
 
-from rwkv_lessons.lab.evidence.cuda import at_least, at_most, bank_conflicts, in_registers, loads, stores, wkv5_kernel
 from rwkv_lessons.lab.course.exercises import Exercise
+from rwkv_lessons.lab.evidence.cuda import (
+    at_least,
+    at_most,
+    bank_conflicts,
+    in_registers,
+    loads,
+    stores,
+    wkv5_kernel,
+)
 
 N = 64  # head size
 

@@ -4,9 +4,9 @@ import math
 
 from numba import cuda, float32
 
+from rwkv_lessons.lab.course.exercises import Exercise
 from rwkv_lessons.lab.evidence.cuda import at_most, bank_conflicts, in_registers, loads, stores
 from rwkv_lessons.lab.evidence.wkv6 import FORWARD, wkv6_kernel
-from rwkv_lessons.lab.course.exercises import Exercise
 
 N = 64  # head size
 

@@ -5,9 +5,9 @@ import math
 import torch
 from numba import cuda, float32
 
+from rwkv_lessons.lab.course.exercises import Exercise
 from rwkv_lessons.lab.evidence.cuda import at_most, bank_conflicts, in_registers, loads, stores
 from rwkv_lessons.lab.evidence.wkv6 import BACKWARD, wkv6_kernel
-from rwkv_lessons.lab.course.exercises import Exercise
 from rwkv_lessons.runtime.launch_numba import as_array, ceil_div, stream
 
 N = 64  # head size

@@ -4,10 +4,10 @@ import torch
 import triton
 import triton.language as tl
 
+from rwkv_lessons.lab.course.exercises import Exercise
 from rwkv_lessons.lab.evidence.cuda import ATOMICS, at_most, function_answer
 from rwkv_lessons.lab.evidence.triton import exps, no_spills, reads, writes
 from rwkv_lessons.lab.evidence.wkv6_triton import FORWARD, wkv6_triton_kernel
-from rwkv_lessons.lab.course.exercises import Exercise
 from rwkv_lessons.runtime.launch_numba import ceil_div
 
 

@@ -3,8 +3,8 @@
 import torch
 from torch.nn import functional as F
 
-from rwkv_lessons.lab.evidence.chunks import Chunk, chunk_answer, chunk_work
 from rwkv_lessons.lab.course.exercises import Exercise
+from rwkv_lessons.lab.evidence.chunks import Chunk, chunk_answer, chunk_work
 
 
 def sums(w):

@@ -7,10 +7,21 @@ import torch
 import triton
 import triton.language as tl
 
-from rwkv_lessons.lab.evidence.cuda import ATOMICS, at_least, at_most
-from rwkv_lessons.lab.evidence.triton import Case, answer, dots, exps, gpu, machine_code, no_spills, reads, traffic, writes
-from rwkv_lessons.lab.evidence.wkv6_triton import Size, wkv6_launch
 from rwkv_lessons.lab.course.exercises import Exercise
+from rwkv_lessons.lab.evidence.cuda import ATOMICS, at_least, at_most
+from rwkv_lessons.lab.evidence.triton import (
+    Case,
+    answer,
+    dots,
+    exps,
+    gpu,
+    machine_code,
+    no_spills,
+    reads,
+    traffic,
+    writes,
+)
+from rwkv_lessons.lab.evidence.wkv6_triton import Size, wkv6_launch
 
 
 @triton.jit

@@ -7,11 +7,20 @@ import torch
 import triton
 import triton.language as tl
 
+from rwkv_lessons.lab.course.exercises import Exercise
 from rwkv_lessons.lab.evidence.cuda import ATOMICS, at_least, at_most
-from rwkv_lessons.lab.evidence.triton import Case, answer, dots, gpu, machine_code, reads, traffic, writes
+from rwkv_lessons.lab.evidence.triton import (
+    Case,
+    answer,
+    dots,
+    gpu,
+    machine_code,
+    reads,
+    traffic,
+    writes,
+)
 from rwkv_lessons.lab.evidence.wkv6 import problem
 from rwkv_lessons.lab.evidence.wkv6_triton import Size, wkv6_launch
-from rwkv_lessons.lab.course.exercises import Exercise
 from rwkv_lessons.runtime.launch_numba import ceil_div
 
 

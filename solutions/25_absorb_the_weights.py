@@ -2,9 +2,9 @@
 
 import torch
 
+from rwkv_lessons.lab.course.exercises import Exercise
 from rwkv_lessons.lab.evidence.cuda import function_answer
 from rwkv_lessons.lab.evidence.mla import Case, Sizes, nothing_larger, step, torch_answer
-from rwkv_lessons.lab.course.exercises import Exercise
 
 
 def expanded(q, q_rope, latent, k_rope, w_k, w_v, scale):

@@ -4,11 +4,11 @@ import torch
 import triton
 import triton.language as tl
 
+from rwkv_lessons.lab.course.exercises import Exercise
 from rwkv_lessons.lab.evidence.cuda import at_least, function_answer
 from rwkv_lessons.lab.evidence.mla import Case, Sizes
 from rwkv_lessons.lab.evidence.mla_triton import combine_launch, partial_launch, triton_kernel
 from rwkv_lessons.lab.evidence.triton import no_spills, reads, writes
-from rwkv_lessons.lab.course.exercises import Exercise
 from rwkv_lessons.runtime.launch_numba import ceil_div
 
 

@@ -2,10 +2,10 @@
 
 import torch
 
+from rwkv_lessons.lab.course.exercises import Exercise
 from rwkv_lessons.lab.evidence.cuda import function_answer
 from rwkv_lessons.lab.evidence.mla import Sizes
 from rwkv_lessons.lab.evidence.mla_model import attention_answer, same_text
-from rwkv_lessons.lab.course.exercises import Exercise
 
 
 def attention(module, query, key, value, attention_mask, scaling, **_):

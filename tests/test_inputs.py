@@ -5,7 +5,15 @@ import math
 import pytest
 import torch
 
-from rwkv_lessons.inputs import SWING, rwkv5_bonus, rwkv5_decay, rwkv5_inputs, rwkv6_inputs, tokens, words
+from rwkv_lessons.inputs import (
+    SWING,
+    rwkv5_bonus,
+    rwkv5_decay,
+    rwkv5_inputs,
+    rwkv6_inputs,
+    tokens,
+    words,
+)
 
 
 def test_shapes_and_dtypes():

@@ -36,7 +36,7 @@ def _parser():
 
     latent = commands.add_parser("mla-decode", help="time a query token against a latent cache")
     _add_what(latent, _shape_of("B,N,H,R,P,V"), "B,N,H,R,P,V")
-    latent.set_defaults(command=_on("mla"))
+    latent.set_defaults(command=_on("mla_decode"))
     _add_record(latent)
 
     profile = commands.add_parser("profile", help="what the plain torch loop launches, lesson 02")
@@ -158,7 +158,7 @@ def _on(module):
     """`command` of a module of this package, imported when it is used."""
 
     def command(options):
-        import_module(f"rwkv_lessons.bench.{module}").command(options)
+        import_module(f"rwkv_lessons.bench.commands.{module}").command(options)
 
     return command
 

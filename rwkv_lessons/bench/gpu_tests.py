@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from rwkv_lessons.records.schema import RECORDS, load, path
 from rwkv_lessons.records.fingerprint import fingerprint, kernel_code
+from rwkv_lessons.records.schema import RECORDS, load, path
 
 NAME = "gpu-tests"
 COMMAND = "make test-gpu"

@@ -11,14 +11,17 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 
-from rwkv_lessons.runtime import compile_triton, devices, launch_triton
 from rwkv_lessons.mla.decode import forward as decode
 from rwkv_lessons.mla.prefill import prefill
+from rwkv_lessons.runtime import compile_triton, devices, launch_triton
 from rwkv_lessons.wkv5 import cuda as wkv5_cuda
-from rwkv_lessons.wkv6.chunked import forward as chunked, backward as chunked_backward
-from rwkv_lessons.wkv6.cuda import forward as cuda, backward as cuda_backward
+from rwkv_lessons.wkv6.chunked import backward as chunked_backward
+from rwkv_lessons.wkv6.chunked import forward as chunked
 from rwkv_lessons.wkv6.chunked.hopper import tiles as hopper_tiles
-from rwkv_lessons.wkv6.recurrent import forward as recurrent, backward as recurrent_backward
+from rwkv_lessons.wkv6.cuda import backward as cuda_backward
+from rwkv_lessons.wkv6.cuda import forward as cuda
+from rwkv_lessons.wkv6.recurrent import backward as recurrent_backward
+from rwkv_lessons.wkv6.recurrent import forward as recurrent
 
 SIZES = (16, 64, 100, 128, 256)  # of a head; the kernels pad 100 to 128
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)

@@ -4,13 +4,13 @@ import math
 
 import torch
 
-from rwkv_lessons.bench.commands import wkv6_decode as decode
 from rwkv_lessons.bench import methods, timing
+from rwkv_lessons.bench.commands import wkv6_decode as decode
 from rwkv_lessons.bench.methods import reference
-from rwkv_lessons.records.schema import Row
-from rwkv_lessons.records.rates import rates
 from rwkv_lessons.operations import BACKWARD, DECODE, untooled, work
 from rwkv_lessons.records.fingerprint import fingerprint
+from rwkv_lessons.records.rates import rates
+from rwkv_lessons.records.schema import Row
 from rwkv_lessons.verify.judge import poisoned
 
 # The largest ‖o − ref‖ / ‖ref‖ that is timed. float32: the decay exp(w) is rounded by up to 6e-8,

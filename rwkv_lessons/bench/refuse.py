@@ -2,8 +2,8 @@
 
 from dataclasses import fields
 
-from rwkv_lessons.records.schema import Row
 from rwkv_lessons.operations import BACKWARD, operation_of, untooled
+from rwkv_lessons.records.schema import Row
 from rwkv_lessons.verify import gate
 
 KEPT = ("method", "shape", "dtype", "error", "note", "sources", "sha256")

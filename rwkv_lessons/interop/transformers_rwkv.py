@@ -18,8 +18,8 @@ from ..wkv5 import wkv5
 from ..wkv6 import wkv6
 from ..wkv6.options import log_decay
 from .arguments import check_sequences, check_shape, raw_decay
-from .transformers_mla import undo_latent_mla, use_latent_mla
 from .patch import Patch
+from .transformers_mla import undo_latent_mla, use_latent_mla
 
 __all__ = [
     "patch_rwkv",

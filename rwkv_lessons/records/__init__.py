@@ -1,1 +1,1 @@
-""""""
+"""What was measured, on which GPU, of which code. Imported by lab and bench; imports neither."""

@@ -10,8 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
-from rwkv_lessons.records.schema import Provenance
 from rwkv_lessons.records.fingerprint import ROOT
+from rwkv_lessons.records.schema import Provenance
 
 COMMIT = "RWKV_LESSONS_COMMIT"  # for a machine that has the files and not the history
 TIMING = "CUDA events, L2 cleared, median"

@@ -6,9 +6,9 @@ is not there is one line, with the command that makes it.
 
 from rwkv_lessons.bench import gpu_tests
 from rwkv_lessons.bench.commands.record_all import planned
+from rwkv_lessons.lab.pictures import ladder
 from rwkv_lessons.ladders import LADDERS
 from rwkv_lessons.operations import LETTERS, operation_of
-from rwkv_lessons.lab.pictures import ladder
 from rwkv_lessons.records.lookup import CARD, record
 
 QUANTITIES = {  # heading → field of a row, format

@@ -1,1 +1,1 @@
-""""""
+"""What every operation needs to compile and launch: GPUs, assembler, launchers."""

@@ -80,7 +80,7 @@ def verify(cases, options):
 
 
 def choose_assembler(name):
-    """Sets the variable that rwkv_lessons.runtime.assembler looks at, for this process and its children."""
+    """Sets what runtime/assembler.py looks at, for this process and its children."""
     if name == "chosen":  # by the library, whatever the shell has
         os.environ.pop(PTXAS, None)
     elif name == "default":

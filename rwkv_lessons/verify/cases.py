@@ -1,8 +1,8 @@
 """The table of what is looked at. A row is a product: methods × dtypes × shapes × options × decays.
 
 To add an operation: a module like recurrence.py, whose `problem(case, device)` gives results and
-float64; an `Operation` here with its shapes, options and rows. tests/test_verify.py asks that each
-of its methods and dtypes stands in a row.
+float64; an `Operation` here with its shapes, options and rows. tests/verify/test_verify.py asks
+that each of its methods and dtypes stands in a row.
 """
 
 from dataclasses import dataclass

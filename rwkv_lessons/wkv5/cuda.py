@@ -21,7 +21,16 @@ import torch
 from numba import cuda, float32
 
 from ..runtime import devices
-from ..runtime.launch_numba import bfloat16_to_float32, ceil_div, compiled, float32_to_bfloat16, launch, load4, store4, types
+from ..runtime.launch_numba import (
+    bfloat16_to_float32,
+    ceil_div,
+    compiled,
+    float32_to_bfloat16,
+    launch,
+    load4,
+    store4,
+    types,
+)
 from .arguments import check_arguments
 from .cuda_backward import backward, keep_inputs
 

@@ -12,11 +12,11 @@ import torch
 
 from ..runtime import devices
 from .cuda import forward as cuda
-from .step import wkv6_step
+from .cuda.tiles import LARGEST
 from .doubling import wkv6_doubling
 from .options import TRITON, check_call, holds_float64, takes_options, wants_gradients
 from .reference import wkv6_reference
-from .cuda.tiles import LARGEST
+from .step import wkv6_step
 
 __all__ = ["METHODS", "method_for", "wkv6", "wkv6_cuda", "wkv6_doubling", "wkv6_reference"]
 __all__ += ["wkv6_chunked", "wkv6_recurrent", "wkv6_step"]
@@ -26,8 +26,8 @@ METHODS = {"reference": wkv6_reference, "doubling": wkv6_doubling, "cuda": wkv6_
 if TRITON:
     from ..runtime.assembler import distrusted
     from .chunked import forward as chunked
-    from .recurrent import forward as recurrent
     from .chunked.forward import wkv6_chunked
+    from .recurrent import forward as recurrent
     from .recurrent.forward import wkv6_recurrent
 
     METHODS |= {"recurrent": wkv6_recurrent, "chunked": wkv6_chunked}
@@ -48,7 +48,7 @@ def method_for(device, dtype, T, heads, size, gradients, packed=False, gpu=devic
     | GPU    | up to 16  | no gradients          | recurrent | least to launch |
     | GPU    | up to 64  | … and few heads       | recurrent | a chain of small steps |
     | GPU    | more      | float32 of many heads | cuda      | 24 bits take 3 matrix products |
-    | GPU    | more      | float32, old assembler | cuda     | see `rwkv_lessons.runtime.assembler` |
+    | GPU    | more      | float32, old assembler | cuda     | see `runtime/assembler.py` |
     | GPU    | more      | size up to 256 *      | chunked   | matrix products, T in parallel |
     | GPU    | more      | packed                | recurrent | the others read cu_seqlens first |
     | GPU    | more      | size up to 1024       | cuda      | many tokens in shared memory |

@@ -1,6 +1,6 @@
 """Wrong answers to 00_start_here."""
 
-from rwkv_lessons.lab.wrong_answers import edit, wrong
+from rwkv_lessons.lab.course.wrong_answers import edit, wrong
 
 double = wrong(
     every_block_the_same=(

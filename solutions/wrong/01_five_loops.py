@@ -1,6 +1,6 @@
 """Wrong answers to 01_five_loops."""
 
-from rwkv_lessons.lab.wrong_answers import edit, instead, move, wrong
+from rwkv_lessons.lab.course.wrong_answers import edit, instead, move, wrong
 
 five_loops = wrong(
     bonus_on_the_state=(

@@ -1,6 +1,6 @@
 """Wrong answers to 02_profile_first."""
 
-from rwkv_lessons.lab.wrong_answers import edit, instead, wrong
+from rwkv_lessons.lab.course.wrong_answers import edit, instead, wrong
 
 read_profile = wrong(
     idle_of_busy=(

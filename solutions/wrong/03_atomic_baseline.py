@@ -1,6 +1,6 @@
 """Wrong answers to 03_atomic_baseline."""
 
-from rwkv_lessons.lab.wrong_answers import edit, instead, wrong
+from rwkv_lessons.lab.course.wrong_answers import edit, instead, wrong
 
 kernel = wrong(
     decay_too_late=(

@@ -1,6 +1,6 @@
 """Wrong answers to 04_drop_the_atomics."""
 
-from rwkv_lessons.lab.wrong_answers import edit, move, wrong
+from rwkv_lessons.lab.course.wrong_answers import edit, move, wrong
 
 kernel = wrong(
     state_first=(

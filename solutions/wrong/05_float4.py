@@ -1,6 +1,6 @@
 """Wrong answers to 05_float4."""
 
-from rwkv_lessons.lab.wrong_answers import edit, wrong
+from rwkv_lessons.lab.course.wrong_answers import edit, wrong
 
 kernel = wrong(
     four_scalars=(

@@ -1,6 +1,6 @@
 """Wrong answers to 06_block_size."""
 
-from rwkv_lessons.lab.wrong_answers import edit, instead, wrong
+from rwkv_lessons.lab.course.wrong_answers import edit, instead, wrong
 
 blocks = wrong(
     one_too_many=(

@@ -1,6 +1,6 @@
 """Wrong answers to 07_shared_memory."""
 
-from rwkv_lessons.lab.wrong_answers import edit, wrong
+from rwkv_lessons.lab.course.wrong_answers import edit, wrong
 
 shared = wrong(
     one_warp_fetches=(

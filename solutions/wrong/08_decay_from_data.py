@@ -1,6 +1,6 @@
 """Wrong answers to 08_decay_from_data."""
 
-from rwkv_lessons.lab.wrong_answers import edit, move, wrong
+from rwkv_lessons.lab.course.wrong_answers import edit, move, wrong
 
 kernel = wrong(
     as_published=(

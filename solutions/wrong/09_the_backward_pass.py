@@ -1,6 +1,6 @@
 """Wrong answers to 09_the_backward_pass."""
 
-from rwkv_lessons.lab.wrong_answers import edit, move, wrong
+from rwkv_lessons.lab.course.wrong_answers import edit, move, wrong
 
 forward_sweep = wrong(
     bonus_missing_in_dr=(

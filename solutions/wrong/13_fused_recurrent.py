@@ -1,6 +1,6 @@
 """Wrong answers to 13_fused_recurrent."""
 
-from rwkv_lessons.lab.wrong_answers import edit, move, wrong
+from rwkv_lessons.lab.course.wrong_answers import edit, move, wrong
 
 grid = wrong(
     batch_forgotten=(

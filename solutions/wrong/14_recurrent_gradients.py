@@ -1,6 +1,6 @@
 """Wrong answers to 14_recurrent_gradients."""
 
-from rwkv_lessons.lab.wrong_answers import edit, move, wrong
+from rwkv_lessons.lab.course.wrong_answers import edit, move, wrong
 
 forward_sweep = wrong(
     one_decay_too_many=(

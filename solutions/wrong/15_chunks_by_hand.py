@@ -1,6 +1,6 @@
 """Wrong answers to 15_chunks_by_hand."""
 
-from rwkv_lessons.lab.wrong_answers import edit, instead, wrong
+from rwkv_lessons.lab.course.wrong_answers import edit, instead, wrong
 
 with_state = wrong(
     every_token_fades_itself=(

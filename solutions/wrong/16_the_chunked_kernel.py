@@ -1,6 +1,6 @@
 """Wrong answers to 16_the_chunked_kernel."""
 
-from rwkv_lessons.lab.wrong_answers import edit, move, wrong
+from rwkv_lessons.lab.course.wrong_answers import edit, move, wrong
 
 kernel = wrong(
     bonus_on_earlier_tokens=(

@@ -1,6 +1,6 @@
 """Wrong answers to 17_chunked_gradients."""
 
-from rwkv_lessons.lab.wrong_answers import edit, move, wrong
+from rwkv_lessons.lab.course.wrong_answers import edit, move, wrong
 
 checkpoints = wrong(
     adds_without_fading=(

@@ -1,6 +1,6 @@
 """Wrong answers to 25_absorb_the_weights."""
 
-from rwkv_lessons.lab.wrong_answers import edit, instead, wrong
+from rwkv_lessons.lab.course.wrong_answers import edit, instead, wrong
 
 absorbed = wrong(
     published_baseline=(

@@ -1,6 +1,6 @@
 """Wrong answers to 26_fused_prefill."""
 
-from rwkv_lessons.lab.wrong_answers import edit, instead, wrong
+from rwkv_lessons.lab.course.wrong_answers import edit, instead, wrong
 
 online = wrong(
     grows_instead_of_shrinking=(

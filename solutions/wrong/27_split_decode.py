@@ -1,6 +1,6 @@
 """Wrong answers to 27_split_decode."""
 
-from rwkv_lessons.lab.wrong_answers import edit, wrong
+from rwkv_lessons.lab.course.wrong_answers import edit, wrong
 
 partial = wrong(
     last_split_too_long=(

@@ -1,6 +1,6 @@
 """Wrong answers to 28_inside_a_model."""
 
-from rwkv_lessons.lab.wrong_answers import edit, wrong
+from rwkv_lessons.lab.course.wrong_answers import edit, wrong
 
 attention = wrong(
     right_for_one_head=(

@@ -1,7 +1,7 @@
 """RWKV-6 in Hugging Face's layout: the recurrence is a function of the module, found by name."""
 
 import torch
-from modeling_rwkv import Model, SelfAttention, parameter
+from support.modeling_rwkv import Model, SelfAttention, parameter
 
 
 def rwkv6_linear_attention(training, receptance, key, value, time_decay, time_first, state):

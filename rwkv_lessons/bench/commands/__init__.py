@@ -1,1 +1,1 @@
-""""""
+"""One file per command of `python -m rwkv_lessons.bench`."""

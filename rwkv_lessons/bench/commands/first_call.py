@@ -9,11 +9,11 @@ import subprocess
 import sys
 import tempfile
 
-from rwkv_lessons.bench.commands import wkv6_decode as decode
 from rwkv_lessons.bench import methods
-from rwkv_lessons.records.schema import Row
+from rwkv_lessons.bench.commands import wkv6_decode as decode
 from rwkv_lessons.operations import SHAPES
 from rwkv_lessons.records.fingerprint import ROOT, fingerprint
+from rwkv_lessons.records.schema import Row
 
 SHAPE = SHAPES["wkv6"]["one text"]
 METHODS = ("wkv6", "wkv6-backward", "recurrent", "wkv6_step")

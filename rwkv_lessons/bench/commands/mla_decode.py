@@ -8,14 +8,21 @@ CUDA graph, call after call, as an engine decodes: what the L2 cache keeps is th
 import torch
 
 from rwkv_lessons.bench import timing
+from rwkv_lessons.bench.commands.run import (
+    QUICK_MS,
+    _choose,
+    _device,
+    _recorded_ceilings,
+    keep,
+    recording,
+)
 from rwkv_lessons.bench.measure import PEER_LIMIT, checked
-from rwkv_lessons.records.schema import Row
-from rwkv_lessons.records.rates import rates
-from rwkv_lessons.bench.commands.run import QUICK_MS, _choose, _device, _recorded_ceilings, keep, recording
-from rwkv_lessons.operations import MLA_DECODE, work
 from rwkv_lessons.bench.show import console, rows_table
-from rwkv_lessons.records.fingerprint import fingerprint
 from rwkv_lessons.mla import mla_decode
+from rwkv_lessons.operations import MLA_DECODE, work
+from rwkv_lessons.records.fingerprint import fingerprint
+from rwkv_lessons.records.rates import rates
+from rwkv_lessons.records.schema import Row
 
 NAME = "mla-decode"
 SOURCES = ("rwkv_lessons/mla/decode/forward.py::mla_decode",)

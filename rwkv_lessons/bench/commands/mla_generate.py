@@ -17,12 +17,12 @@ import time
 
 import torch
 
-from rwkv_lessons.bench.measure import said
-from rwkv_lessons.records.schema import Row
 from rwkv_lessons.bench.commands.run import keep, recording
+from rwkv_lessons.bench.measure import said
 from rwkv_lessons.bench.show import console
-from rwkv_lessons.records.fingerprint import fingerprint
 from rwkv_lessons.interop.transformers_mla import undo_latent_mla, use_latent_mla
+from rwkv_lessons.records.fingerprint import fingerprint
+from rwkv_lessons.records.schema import Row
 
 NAME = "mla-generate"
 TIMING = "wall clock of one text, after one to warm up"

@@ -6,15 +6,15 @@ All of them absorb W_K or expand it, and apply W_V: the same inputs, the same ou
 import torch
 
 from rwkv_lessons.bench import timing
-from rwkv_lessons.bench.measure import LIMITS, checked
-from rwkv_lessons.records.schema import Row
-from rwkv_lessons.records.rates import rates
 from rwkv_lessons.bench.commands.run import QUICK_MS, _device, _recorded_ceilings, keep, recording
-from rwkv_lessons.ladders import Rung
-from rwkv_lessons.operations import work
+from rwkv_lessons.bench.measure import LIMITS, checked
 from rwkv_lessons.bench.show import console, rows_table
-from rwkv_lessons.records.fingerprint import fingerprint
+from rwkv_lessons.ladders import Rung
 from rwkv_lessons.mla import mla_decode
+from rwkv_lessons.operations import work
+from rwkv_lessons.records.fingerprint import fingerprint
+from rwkv_lessons.records.rates import rates
+from rwkv_lessons.records.schema import Row
 
 NAME = "mla-ladder"
 SHAPES = ((64, 4096, 40, 64, 256, 32, 64), (1, 16384, 40, 64, 256, 32, 64))  # B N H K R P V

@@ -12,15 +12,15 @@ import torch
 import torch.nn.functional as F
 
 from rwkv_lessons.bench import timing
-from rwkv_lessons.bench.measure import LIMITS, checked
-from rwkv_lessons.records.schema import Row
-from rwkv_lessons.records.rates import rates
 from rwkv_lessons.bench.commands.run import QUICK_MS, _device, _recorded_ceilings, keep, recording
-from rwkv_lessons.operations import work
+from rwkv_lessons.bench.measure import LIMITS, checked
 from rwkv_lessons.bench.show import console, rows_table
-from rwkv_lessons.records.fingerprint import fingerprint
 from rwkv_lessons.mla import mla_prefill, mla_reference
 from rwkv_lessons.mla.prefill import prefill
+from rwkv_lessons.operations import work
+from rwkv_lessons.records.fingerprint import fingerprint
+from rwkv_lessons.records.rates import rates
+from rwkv_lessons.records.schema import Row
 
 # B, T, H, and K, R, P, V of MiniCPM3 (the first with the seed's 32 heads) and DeepSeek-V3.
 SHAPES = (

@@ -116,8 +116,8 @@ def command(options):
     import torch
 
     from rwkv_lessons.bench.measure import LIMITS
-    from rwkv_lessons.records.provenance import provenance
     from rwkv_lessons.records.fingerprint import fingerprint
+    from rwkv_lessons.records.provenance import provenance
 
     if not torch.cuda.is_available():
         raise ValueError("no NVIDIA GPU here: there are no kernels to profile")

@@ -25,8 +25,8 @@ import time
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from rwkv_lessons.records.schema import RECORDS, load, path
 from rwkv_lessons.records.fingerprint import ROOT
+from rwkv_lessons.records.schema import RECORDS, load, path
 
 CARD = "NVIDIA H200"  # whose records --list and --needed look at where there is no GPU
 BENCH = "python -m rwkv_lessons.bench"
@@ -88,7 +88,8 @@ PLANS = (
 # A process that is ready for its command: these imports take longer than many a measurement.
 READY = """
 import shlex, sys
-from rwkv_lessons.bench import __main__, mla, mla_ladder, mla_prefill, run
+from rwkv_lessons.bench import __main__
+from rwkv_lessons.bench.commands import mla_decode, mla_ladder, mla_prefill, run
 sys.argv[1:] = shlex.split(sys.stdin.readline())
 if sys.argv[1:]:
     __main__.main()

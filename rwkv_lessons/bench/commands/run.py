@@ -4,16 +4,17 @@ import re
 
 import torch
 
-from rwkv_lessons.bench.commands import wkv6_decode as decode, first_call as first
 from rwkv_lessons.bench import methods, timing
+from rwkv_lessons.bench.commands import first_call as first
+from rwkv_lessons.bench.commands import wkv6_decode as decode
 from rwkv_lessons.bench.commands.ceilings import ceilings
 from rwkv_lessons.bench.measure import in_float64, make_inputs, measure
 from rwkv_lessons.bench.peers import peers
+from rwkv_lessons.bench.refuse import refused
+from rwkv_lessons.bench.show import console, progress, rows_table
+from rwkv_lessons.operations import DECODE, SHAPES
 from rwkv_lessons.records.provenance import provenance
 from rwkv_lessons.records.schema import Record, load, path, save
-from rwkv_lessons.bench.refuse import refused
-from rwkv_lessons.operations import DECODE, SHAPES
-from rwkv_lessons.bench.show import console, progress, rows_table
 from rwkv_lessons.verify.gate import NOT_RECORDED
 
 FIRST = "wkv6-first"

@@ -1,1 +1,1 @@
-""""""
+"""The learner's words: check, predict, exercises, progress, the `lessons` command."""

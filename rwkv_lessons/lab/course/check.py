@@ -127,7 +127,7 @@ def break_it(id: str, name: str) -> None:
     Raises:
         ValueError: there is no such exercise or wrong answer; the message says which there are.
     """
-    from ..wrong_answers import wrong_answer
+    from .wrong_answers import wrong_answer
 
     wrong = wrong_answer(id, name)
     print(wrong.source, "\n")

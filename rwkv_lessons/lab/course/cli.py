@@ -7,7 +7,8 @@ import traceback
 from rich.console import Console
 from rich.markup import escape
 
-from . import doctor, exercises, progress, notebooks as workbook
+from . import doctor, exercises, progress
+from . import notebooks as workbook
 from .check import check, hint
 from .modes import setup
 

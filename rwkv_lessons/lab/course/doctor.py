@@ -16,7 +16,7 @@ from packaging.version import Version
 
 from . import progress
 from .exercises import ROOT
-from ..lock import locked, requirements
+from .lock import locked, requirements
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 INSTALL = "pip install --constraint requirements.lock --editable '.[lessons]'"

@@ -1,1 +1,1 @@
-""""""
+"""What a check gathers, one file per family of problems."""

@@ -14,10 +14,10 @@ from numba import float32
 from ...inputs import rwkv5_inputs
 from ...runtime.launch_numba import as_array, stream
 from ...wkv5.reference import wkv5_reference
-from ..simulator.cuda import trace
 from ..course.check import ABSENT, FAILED, PASSED, Row
 from ..course.exercises import solutions
-from ..hints import HINTS
+from ..course.hints import HINTS
+from ..simulator.cuda import trace
 
 # Float32 against float64: N·T ≤ 200 roundings of 6e-8 each stay below 1.2e-5 of the largest output,
 # and in practice far below, while a single wrong term is 1e-2 or more.

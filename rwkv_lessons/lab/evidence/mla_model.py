@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import torch
 
 from ..course.check import FAILED, PASSED, Row
+from ..pictures.latent_model import attending, small_model, texts, written
 from .cuda import Difference, compare, explained
 from .mla import LETTERS, answers, problem, scale_of
-from ..pictures.latent_model import attending, small_model, texts, written
 
 
 def layer(known, sizes):

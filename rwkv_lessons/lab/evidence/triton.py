@@ -19,12 +19,12 @@ from collections.abc import Callable
 
 import torch
 
-from ..simulator.triton import run as interpreter
 from ..course.check import ABSENT, FAILED, PASSED, Row
-from .cuda import Claim, Difference, at_least, at_most, compiled
+from ..course.hints import HINTS
 from ..simulator.faults import KernelFault, OutOfBounds
-from ..hints import HINTS
+from ..simulator.triton import run as interpreter
 from ..simulator.triton.launches import Case, Launch, results, start
+from .cuda import Claim, Difference, at_least, at_most, compiled
 
 __all__ = ["Case", "Launch", "Limit", "answer", "at_least", "at_most", "dots", "exps", "gpu"]
 __all__ += ["machine_code", "no_spills", "reads", "registers", "results", "traffic", "writes"]

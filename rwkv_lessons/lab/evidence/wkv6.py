@@ -15,9 +15,9 @@ from numba import float32
 from ...inputs import rwkv6_inputs
 from ...runtime.launch_numba import as_array, stream
 from ...wkv6.reference import wkv6_reference
-from ..simulator.cuda import trace
 from ..course.check import ABSENT, FAILED, PASSED, Row
 from ..machine_code.cubin import plain
+from ..simulator.cuda import trace
 from .cuda import Case, Claim, Difference, compare, explained, machine_code, timed, traffic
 
 # Array → what its axes are called: i keys, j values, c chunks.

@@ -8,10 +8,10 @@ An output `x_parts` has one axis more than x, in front: programs that each see a
 import dataclasses
 
 from ..course.check import FAILED, PASSED, Row
+from ..simulator.triton.launches import results
 from .cuda import Difference, compare
 from .triton import Case, Launch, answer, explained, gpu, machine_code, traffic
 from .wkv6 import LETTERS, problem
-from ..simulator.triton.launches import results
 
 PARTS = "_parts"
 

@@ -1,1 +1,1 @@
-""""""
+"""Registers, spills, SASS and occupancy, without a GPU."""

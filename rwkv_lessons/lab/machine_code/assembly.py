@@ -16,9 +16,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rwkv_lessons.runtime.devices import LIMITS
-from rwkv_lessons.lab.machine_code import from_numba as cubin_numba, from_triton as cubin_triton
+from rwkv_lessons.lab.machine_code import from_numba as cubin_numba
+from rwkv_lessons.lab.machine_code import from_triton as cubin_triton
 from rwkv_lessons.lab.machine_code.cubin import CompileError, fingerprint, plain
+from rwkv_lessons.runtime.devices import LIMITS
 
 __all__ = ["ARCHITECTURES", "Assembly", "CompileError", "assembly", "available"]
 

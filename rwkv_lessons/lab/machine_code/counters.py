@@ -1,6 +1,6 @@
 """Our counts against the hardware's: every rung, counted by Nsight Compute and by `lab.trace`.
 
-    python -m rwkv_lessons.lab.machine_code.counters            compare, on a machine with a GPU and ncu
+    python -m rwkv_lessons.lab.machine_code.counters            compare, where a GPU and ncu are
     python -m rwkv_lessons.lab.machine_code.counters --record   and keep what the hardware counted
 
 The compiler may merge accesses that the source writes one by one: four neighbouring reads of shared
@@ -19,13 +19,13 @@ import sys
 
 import torch
 
-from rwkv_lessons.records.schema import Record, Row, save
 from rwkv_lessons.ladders import LADDERS
 from rwkv_lessons.records.fingerprint import fingerprint, source_of
+from rwkv_lessons.records.schema import Record, Row, save
 from rwkv_lessons.runtime.launch_numba import as_array, stream
 
-from ..evidence.cuda import wkv5_arrays
 from ...records.lookup import record
+from ..evidence.cuda import wkv5_arrays
 from ..simulator.cuda.trace import trace
 
 NAME = "wkv5-counters"

@@ -1,1 +1,1 @@
-""""""
+"""The lessons' figures, one file per family of lessons."""

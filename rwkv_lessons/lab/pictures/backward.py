@@ -8,8 +8,8 @@ import torch
 
 from ...inputs import rwkv6_inputs
 from . import style
-from .traces import _box
 from .style import Picture
+from .traces import _box
 
 S_COLOUR, G_COLOUR, A_COLOUR = style.LOAD, style.STORE, style.OKABE_ITO["green"]
 BIN = 64  # tokens that share a point of the drift's curve

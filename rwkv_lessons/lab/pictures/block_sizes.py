@@ -3,9 +3,9 @@
 from rwkv_lessons.ladders import BLOCKS, LADDERS
 from rwkv_lessons.runtime.launch_numba import ceil_div
 
-from . import style
-from ..machine_code.occupancy import LIMITS, QUARTERS, WARP, occupancy
 from ...records.lookup import CARD, record
+from ..machine_code.occupancy import LIMITS, QUARTERS, WARP, occupancy
+from . import style
 from .style import Picture
 
 LEGEND = (

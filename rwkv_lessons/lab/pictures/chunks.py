@@ -6,12 +6,12 @@ import numpy as np
 import torch
 
 from ...inputs import rwkv6_inputs
-from ...wkv6.reference import wkv6_reference
-from . import style
-from ..evidence.chunks import count
-from .traces import _box
 from ...records.lookup import record
+from ...wkv6.reference import wkv6_reference
+from ..evidence.chunks import count
+from . import style
 from .style import Picture
+from .traces import _box
 
 LIMIT = 127  # float32 and bfloat16 hold 2^-126 … 2^127
 HALF_LIMIT = 15  # float16: 2^-14 … 2^15

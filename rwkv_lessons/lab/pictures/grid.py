@@ -2,8 +2,8 @@
 
 from collections import Counter
 
-from . import style
 from ..machine_code.occupancy import LIMITS
+from . import style
 from .style import Picture
 
 COLUMNS = 33  # squares in a row: 132 are four rows of 33

@@ -6,10 +6,10 @@ steps("wkv5")              the same as data
 
 from dataclasses import dataclass, replace
 
-from rwkv_lessons.records.schema import Row
 from rwkv_lessons.ladders import FINISHED, LADDERS
 from rwkv_lessons.operations import BACKWARD
 from rwkv_lessons.records.lookup import CARD, record
+from rwkv_lessons.records.schema import Row
 
 HEIGHT, WIDTH = 3.6, 8  # inches
 FINISHED_LABEL = "finished kernel"
@@ -114,8 +114,8 @@ def draw(axes, climbed, here=None, floor_ms=None, what="Forward"):
 
 def floor_ms(operation="wkv5", card=CARD, folder=None):
     """Fewest bytes or flops at the card's measured ceilings; None without these records."""
-    from rwkv_lessons.records.rates import floor_seconds
     from rwkv_lessons.operations import work
+    from rwkv_lessons.records.rates import floor_seconds
 
     ours, limits = (_recorded(x, card, folder) for x in (f"{operation}-ladder", "ceilings"))
     if ours is None or limits is None:
@@ -172,8 +172,8 @@ def against_c(original, kernel, *before, operation="wkv5"):
         kernel: ours.
         before: instructions: the loads that are started ahead of the first of these are counted.
     """
-    from ..machine_code.assembly import assembly, available
     from ..evidence.cuda import WKV5_SIGNATURE
+    from ..machine_code.assembly import assembly, available
 
     if missing := available():
         print(f"No machine code here: {missing}")

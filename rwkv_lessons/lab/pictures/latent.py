@@ -2,10 +2,10 @@
 
 from typing import NamedTuple
 
-from . import style
-from .traces import _box
 from ...records.lookup import CARD, record
+from . import style
 from .style import Picture
+from .traces import _box
 
 COLOURS = {
     "k": style.LOAD,

@@ -1,8 +1,8 @@
 """What an order of operations costs in latent attention: early or late, expanded or absorbed."""
 
+from ...records.lookup import CARD, record
 from . import style
 from .latent import COLOURS, DEEPSEEK_V3, MINICPM3, RUNGS, SHAPE
-from ...records.lookup import CARD, record
 from .style import Picture
 
 
@@ -139,8 +139,8 @@ def _microseconds(B, N, splits, bandwidth, model, multiprocessors):
 
 def roof(shape=SHAPE, dtype="bfloat16", card=CARD, folder=None):
     """The roofline over one decoding step, with the least time and the rungs that are recorded."""
-    from rwkv_lessons.operations import work
     from rwkv_lessons.lab.pictures.roofline import Dot, ceiling, plot_roofline, roofline
+    from rwkv_lessons.operations import work
 
     limit, todo = ceiling(dtype, card, folder), work("mla-ladder", shape, dtype)
     floor_ms = roofline(todo, limit).floor_ms * (1 + 1e-9)  # rounding must not lift it above

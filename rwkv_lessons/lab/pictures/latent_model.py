@@ -8,12 +8,12 @@ import warnings
 
 import torch
 
-from . import style
-from ..evidence.mla import made
-from .latent import COLOURS
-from .traces import _box
 from ...records.lookup import CARD, record
+from ..evidence.mla import made
+from . import style
+from .latent import COLOURS
 from .style import Picture
+from .traces import _box
 
 SIZES = dict(
     vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=2,

@@ -3,9 +3,9 @@
 import math
 
 from ...operations import work
+from ...records.lookup import CARD
 from . import style
 from .ladder import steps
-from ...records.lookup import CARD
 from .roofline import Dot, ceiling, plot_roofline, roofline
 from .style import Picture
 

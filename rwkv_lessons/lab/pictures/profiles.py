@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ...bench.commands.profile import Profile, brief, load_profiles
-from . import style
 from ...records.lookup import CARD
+from . import style
 from .style import Picture
 
 # What torch does without touching an element: other views of the same memory, empty memory, and

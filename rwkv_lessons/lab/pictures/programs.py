@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from . import style
 from ..evidence.wkv6 import LETTERS
 from ..evidence.wkv6_triton import PARTS
+from . import style
 from .style import Picture
 
 NAMES = {"t": "token", "i": "key", "j": "value"}

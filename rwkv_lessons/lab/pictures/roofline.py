@@ -9,11 +9,11 @@ Communications of the ACM 52(4), 2009). Bytes and flops come from the operation'
 from dataclasses import dataclass
 from math import atan2, degrees, log
 
-from rwkv_lessons.records.rates import FLOPS_OF, both_seconds
-from rwkv_lessons.operations import Work, work
 from rwkv_lessons.lab.course import progress
-from rwkv_lessons.records import lookup as records
 from rwkv_lessons.lab.pictures import style
+from rwkv_lessons.operations import Work, work
+from rwkv_lessons.records import lookup as records
+from rwkv_lessons.records.rates import FLOPS_OF, both_seconds
 
 # Markers tell the kinds apart for eyes that see no colour; the small ones lie on top.
 KINDS = {

@@ -6,10 +6,10 @@ same in one line. All take a `Trace` and choose a request by any of line, array,
 
 from collections import defaultdict
 
-from . import style
 from ..simulator.cuda.fake_cuda import FULL_WARP
-from .style import Picture
 from ..simulator.cuda.memory_model import BANKS, SECTOR, WORD, schedule
+from . import style
+from .style import Picture
 
 MOST_INTERVALS = 9  # columns of a timeline
 ROW = 0.2  # inches: the height of one pass

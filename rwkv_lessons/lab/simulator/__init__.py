@@ -1,1 +1,1 @@
-""""""
+"""Kernels on a CPU: one room each for numba.cuda, Triton and Gluon."""

@@ -1,1 +1,1 @@
-""""""
+"""One query token a sequence against a cache of latents."""

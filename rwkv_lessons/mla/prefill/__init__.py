@@ -1,1 +1,1 @@
-""""""
+"""Many query tokens: the fused kernel of a prompt, and its gradients."""

@@ -15,10 +15,10 @@ import torch
 
 from ..absorbed import absorb, mla_absorbed
 from ..arguments import check_arguments, gather_cache, held
+from ..decode.splits import LARGEST_RANK
+from ..reference import mla_reference
 from .backward import backward
 from .forward import attend
-from ..reference import mla_reference
-from ..decode.splits import LARGEST_RANK
 
 LARGEST_HEAD = 256  # that fits on the chip; absorbed, float32 of rank 512 would spill 6 to 20 KB
 ROWS = 64  # query tokens of an absorbed tile

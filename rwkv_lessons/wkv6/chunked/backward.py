@@ -21,12 +21,12 @@ import triton
 from ...runtime import devices
 from ...runtime.compile_triton import compile_together
 from ...runtime.launch_triton import launch
+from ..autograd import define_backward, sequences_in
 from .checkpoints import KEEP, checkpoints
+from .hopper.pairs import pairs_hopper_kernel
+from .hopper.tiles import launch_tiles, suits_hopper, tiles
 from .pairs import SEARCHED, keys_gradients, values_gradients
 from .states import state_gradients
-from .hopper.tiles import launch_tiles, suits_hopper, tiles
-from ..autograd import define_backward, sequences_in
-from .hopper.pairs import pairs_hopper_kernel
 
 FILLED = 512  # walks that fill an H200; with fewer, each is cut into segments
 SHORTEST = 16  # chunks in a segment, so that cutting costs less than it gains

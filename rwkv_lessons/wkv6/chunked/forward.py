@@ -23,16 +23,16 @@ from ...runtime import devices
 from ...runtime.assembler import distrusted
 from ...runtime.compile_triton import assembled, compile_together
 from ...runtime.launch_triton import launch, launches_directly
-from .checkpoints import KEEP, checkpoints, first_checkpoint, place, sequence_bounds
-from .tiles import FITS_TO_END, LOG2E, log2_decays, log_decay, of_halves, product
-from .backward import backward
-from .hopper.forward import wkv6_hopper_kernel
-from ..doubling import wkv6_doubling
-from .hopper.tiles import launch_tiles, suits_hopper, tiles
 from ..autograd import define_forward, empty_results, keep_inputs, sequences_in
+from ..doubling import wkv6_doubling
 from ..options import check_call, holds_float64, wants_gradients
+from .backward import backward
+from .checkpoints import KEEP, checkpoints, first_checkpoint, place, sequence_bounds
+from .hopper.forward import wkv6_hopper_kernel
+from .hopper.tiles import launch_tiles, suits_hopper, tiles
 from .segments import segment_state, segments_for, wkv6_segments_kernel
 from .strong import EACH, GROUP, wkv6_strong_kernel
+from .tiles import FITS_TO_END, LOG2E, log2_decays, log_decay, of_halves, product
 
 TILE = {2: 64 * 64, 4: 16 * 64}  # elements of r that registers hold, by the bytes of one
 # GPUs other than Hopper: as many of r, and of the state. They were chosen by spills and not timed.

@@ -27,7 +27,18 @@ import triton.language as tl
 
 from ...runtime.compile_triton import assembled
 from .checkpoints import chunk_bounds
-from .tiles import FITS, LOG2E, as_multiplied, exact_product, from_middle, log2_decays, log_decay, product_nearest, product_tf32, weighted_sums
+from .tiles import (
+    FITS,
+    LOG2E,
+    as_multiplied,
+    exact_product,
+    from_middle,
+    log2_decays,
+    log_decay,
+    product_nearest,
+    product_tf32,
+    weighted_sums,
+)
 
 SEARCHED = tl.constexpr(64)  # chunks that a program looks through for strong decays
 FITS_FULL = tl.constexpr(30.0)  # where float32 inputs want five digits of dw

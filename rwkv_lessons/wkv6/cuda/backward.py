@@ -32,7 +32,8 @@ import torch
 
 from ...runtime import devices
 from ...runtime.launch_numba import ceil_div, compiled, launch
-from . import reverse_sweep as cuda_against_time, forward_sweep as cuda_with_time
+from . import forward_sweep as cuda_with_time
+from . import reverse_sweep as cuda_against_time
 from .tiles import CHECKPOINT, TILE, threads_along, tile_for
 
 

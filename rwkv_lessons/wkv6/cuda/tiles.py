@@ -12,7 +12,14 @@ import torch
 from numba import cuda, float32
 
 from ...runtime import devices
-from ...runtime.launch_numba import bfloat16_to_float32, ceil_div, float32_to_bfloat16, load4, store4, types
+from ...runtime.launch_numba import (
+    bfloat16_to_float32,
+    ceil_div,
+    float32_to_bfloat16,
+    load4,
+    store4,
+    types,
+)
 
 TILE = 8, 8  # keys and values of a thread: 64 registers for the state, 60 to 110 around it
 THREADS = 64  # in a block: a whole head of 64 × 64, and room for four blocks

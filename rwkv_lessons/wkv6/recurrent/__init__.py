@@ -1,1 +1,1 @@
-""""""
+"""Token by token in Triton: forward and backward."""

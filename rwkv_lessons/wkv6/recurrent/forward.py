@@ -18,8 +18,8 @@ import triton.language as tl
 from ...runtime import devices
 from ...runtime.compile_triton import assembled
 from ...runtime.launch_triton import launch, launches_directly
-from ..doubling import wkv6_doubling
 from ..autograd import define_forward, empty_results, sequences_in
+from ..doubling import wkv6_doubling
 from ..options import check_call, wants_gradients
 from .backward import SPAN, backward
 

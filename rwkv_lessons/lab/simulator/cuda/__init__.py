@@ -1,1 +1,1 @@
-""""""
+"""numba.cuda kernels as written: threads, barriers, shared memory, every access."""

@@ -8,8 +8,8 @@ import numpy as np
 
 from ..faults import Place, UninitialisedRead
 from .checked_array import GuardedArray, Memory
-from .instructions import instruction
 from .fake_cuda import FULL_WARP, PretendCuda
+from .instructions import instruction
 from .rebuild import Rebuilder
 from .run import Machine
 

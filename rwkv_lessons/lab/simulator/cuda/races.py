@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .events import key
 from ..faults import Place
+from .events import key
 
 MOST_LOOKED_AT = 2000  # racing addresses from which the examples are taken
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from ..faults import DivergentBarrier, KernelFault, MisalignedAccess, Place
 from .checked_array import GuardedArray, Memory
-from .instructions import assigned_name, instruction
 from .fake_cuda import FULL_WARP, PretendCuda, fresh
+from .instructions import assigned_name, instruction
 from .rebuild import Rebuilder
 
 MOST_THREADS = 1024  # in one block

@@ -9,12 +9,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..faults import (
+    DivergentBarrier,
+    KernelFault,
+    MisalignedAccess,
+    OutOfBounds,
+    Place,
+    UninitialisedRead,
+)
 from . import memory_model as traffic
+from .access_log import Recorder
 from .events import events_of, key
-from ..faults import DivergentBarrier, KernelFault, MisalignedAccess, OutOfBounds, Place, UninitialisedRead
 from .fake_cuda import FULL_WARP
 from .races import races
-from .access_log import Recorder
 from .run import run
 from .trace_text import table
 

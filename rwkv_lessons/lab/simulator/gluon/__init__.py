@@ -1,1 +1,1 @@
-""""""
+"""Gluon kernels as written: asynchronous copies and products, fences, registers."""

@@ -12,10 +12,10 @@ import itertools
 import types
 
 import torch
-from rwkv_lessons.lab.simulator.gluon.registers import Arithmetic, Value, given, refuse
 from triton import language as tl
 
 from rwkv_lessons.lab.machine_code.cubin import named, plain
+from rwkv_lessons.lab.simulator.gluon.registers import Arithmetic, Value, given, refuse
 
 
 class Tile:

@@ -1,1 +1,1 @@
-""""""
+"""Triton's interpreter, watched: every load and store of every program."""

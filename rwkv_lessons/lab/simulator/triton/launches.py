@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import torch
 
-from . import run as interpreter
 from ...evidence.cuda import TOLERANCE, Difference, compare
+from . import run as interpreter
 
 
 @dataclasses.dataclass(frozen=True)

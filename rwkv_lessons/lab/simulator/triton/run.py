@@ -18,10 +18,11 @@ import sys
 
 import numpy as np
 
-from ...machine_code import cubin, from_triton as cubin_triton
+from ...machine_code import cubin
+from ...machine_code import from_triton as cubin_triton
 from ..faults import KernelFault, Place
-from .trace import TritonTrace
 from .checked_memory import StandIn, Watched
+from .trace import TritonTrace
 
 __all__ = ["KernelFault", "TritonTrace", "available", "run", "trace"]
 

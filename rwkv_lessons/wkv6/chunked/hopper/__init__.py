@@ -1,1 +1,1 @@
-""""""
+"""The same for Hopper, in Gluon: TMA copies and wgmma products in flight."""

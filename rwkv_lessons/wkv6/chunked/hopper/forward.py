@@ -26,7 +26,19 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from ....runtime.compile_triton import assembled
 from ..checkpoints import first_checkpoint, place, sequence_bounds
 from ..tiles import FAR, FITS_TO_END, LOG2E
-from .tiles import TILE, C, announce, as_left, at_least, barrier, below_and_on_diagonal, in_two, product_of, rounded, widened
+from .tiles import (
+    TILE,
+    C,
+    announce,
+    as_left,
+    at_least,
+    barrier,
+    below_and_on_diagonal,
+    in_two,
+    product_of,
+    rounded,
+    widened,
+)
 
 
 @assembled

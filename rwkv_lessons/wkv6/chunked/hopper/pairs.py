@@ -30,7 +30,22 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from ....runtime.compile_triton import assembled
 from ..tiles import FAR, LOG2E
-from .tiles import TILE, C, above_and_on_diagonal_in_two, above_diagonal, above_in_two, announce, as_left, at_least, barrier, cut, in_two, product_of, rounded, widened
+from .tiles import (
+    TILE,
+    C,
+    above_and_on_diagonal_in_two,
+    above_diagonal,
+    above_in_two,
+    announce,
+    as_left,
+    at_least,
+    barrier,
+    cut,
+    in_two,
+    product_of,
+    rounded,
+    widened,
+)
 
 
 @gluon.jit

@@ -1,0 +1,306 @@
+"""What the library's kernels become on every architecture: registers, spills, shared memory.
+
+    python -m rwkv_lessons.bench matrix            compiles all, writes records/compiled.json
+    python -m rwkv_lessons.bench matrix --check    is that table whole, fresh and within bounds?
+
+No GPU is needed. Which kernels there are, with which tiles, is recorded from the library's own host
+code (launches.py), for each architecture in `devices.LIMITS`. `--check` also compiles the rows that
+come closest to their bounds once more.
+"""
+
+import contextlib
+import hashlib
+import io
+import json
+import multiprocessing
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rwkv_lessons.records import fingerprint as source
+from rwkv_lessons.records.schema import RECORDS
+from rwkv_lessons.runtime.assembler import assembler
+from rwkv_lessons.runtime.devices import LIMITS
+
+TABLE = RECORDS / "compiled.json"
+# Triton writes the same PTX for these, where they take the same tiles, but for its line `.target`.
+SAME_PTX = ("sm_80", "sm_86", "sm_89")
+MOST_REGISTERS = 255
+# Bytes of spills a thread: 1,280 stores, in kernels that take about ten thousand instructions
+# a chunk. Past that a program waits for its own local memory, which no longer fits L1. On Hopper
+# tiles were chosen by time, and heads of 256 spill more; but not for want of being allowed
+# registers, which is where 20 KB begin.
+MOST_SPILLS = dict.fromkeys(LIMITS, 5120) | {"sm_90": 16384}
+AGAIN = 3  # rows that --check compiles again: about 20 s
+
+
+@dataclass
+class Compiled:
+    """Machine code of one kernel: `found` has [registers, spills, shared] by architecture."""
+
+    kernel: str
+    call: str
+    digest: str
+    found: dict
+
+    def problems(self):
+        for architecture, (registers, spills, shared) in self.found.items():
+            where, limit = f"{self}, {architecture}", LIMITS[architecture].shared_bytes_block
+            if registers > MOST_REGISTERS:
+                yield f"{where}: {registers} registers"
+            if shared > limit:
+                yield f"{where}: {shared} bytes of shared memory, a block can have {limit}"
+            if spills > MOST_SPILLS[architecture]:
+                yield f"{where}: {spills} bytes of spills a thread"
+
+    def tightness(self):
+        """How close it comes to a bound, 1 at the bound."""
+        found = self.found.items()
+        shared = max(x[2] / LIMITS[a].shared_bytes_block for a, x in found)
+        return max(shared, max(x[1] / MOST_SPILLS[a] for a, x in found))
+
+    def __str__(self):
+        return f"{self.kernel} of {self.call}"
+
+
+# Which machine code is wanted.
+
+
+def wanted(architectures=LIMITS):
+    """{digest: (name, call, launch, architectures)} of all that launches.py records."""
+    from rwkv_lessons.bench import launches
+    from rwkv_lessons.runtime import devices
+
+    rows = {}
+    for architecture in architectures:
+        for call, function in launches.calls(devices.gpu_like(architecture)):
+            with launches.recorded(architecture) as recorded:
+                function()
+            for launch in recorded:
+                key = digest(launch, architecture)
+                row = rows.setdefault(key, (name_of(launch[0]), call, launch, []))
+                if architecture not in row[3]:
+                    row[3].append(architecture)
+    return rows
+
+
+def digest(launch, architecture):
+    """What identifies machine code: the kernel's code, its arguments and options."""
+    kernel, *how = launch
+    parts = [fingerprint(kernel), architecture in SAME_PTX or architecture]
+    if is_numba(kernel):
+        signature, threads, _ = how
+        function = kernel.py_func
+        cells = zip(function.__code__.co_freevars, function.__closure__, strict=True)
+        sizes = {n: c.cell_contents for n, c in cells if isinstance(c.cell_contents, int)}
+        parts += [str(signature), threads, sizes]
+    else:
+        signature, constants, options, attributes = how
+        parts += [signature, {k: str(v) for k, v in constants.items()}, attributes]
+        kept = ("num_warps", "num_stages", "maxnreg", "launch_pdl")
+        parts += [getattr(options, k) for k in kept]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def fingerprint(kernel):
+    """Of its code and of all that this calls; numba's are made by a function around them."""
+    return source.fingerprint("::".join(place_of(kernel)))
+
+
+def name_of(kernel):
+    file, name = place_of(kernel)
+    file = file.removeprefix("rwkv_lessons/").removesuffix(".py")
+    return f"{file.replace('/', '.')}.{name}".removesuffix(".build")
+
+
+def place_of(kernel):
+    from rwkv_lessons.lab.machine_code.cubin import plain
+
+    function = plain(kernel)
+    file = Path(function.__code__.co_filename).resolve().relative_to(source.ROOT)
+    return file.as_posix(), function.__qualname__.split(".")[0]
+
+
+def is_numba(kernel):
+    return type(kernel).__module__.startswith("numba")
+
+
+# Compiling.
+
+
+def compiled(launch, architectures):
+    """{architecture: [registers, spills, shared]} of a recorded launch."""
+    if is_numba(launch[0]):
+        return {a: resources(*in_numba(launch, a)) for a in architectures}
+    log, shared, ptx = in_triton(launch, architectures[0])
+    found = {architectures[0]: resources(log, shared)}
+    for a in architectures[1:]:
+        found[a] = resources(assembled(ptx.replace(architectures[0], a), a), shared)
+    return found
+
+
+def resources(log, shared):
+    def numbers(pattern):
+        return [int(n) for n in re.findall(pattern, log)]
+
+    shared += max(numbers(r"(\d+) bytes smem"), default=0)
+    spills = sum(numbers(r"(\d+) bytes spill stores"))
+    return [max(numbers(r"Used (\d+) registers")), spills, shared]
+
+
+@contextlib.contextmanager
+def log_of_ptxas():
+    """What ptxas says meanwhile."""
+    from triton import knobs
+
+    printed = io.StringIO()
+    with knobs.compilation.scope(), knobs.nvidia.scope(), contextlib.redirect_stdout(printed):
+        knobs.compilation.always_compile = True  # a cached kernel comes without the log
+        knobs.nvidia.dump_ptxas_log = True
+        yield printed
+
+
+def in_triton(launch, architecture):
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+    from triton.experimental.gluon._runtime import GluonASTSource, GluonJITFunction
+
+    from rwkv_lessons.runtime.compile_triton import own_target
+
+    kernel, signature, constants, options, attributes = launch
+    kind = GluonASTSource if isinstance(kernel, GluonJITFunction) else ASTSource
+    target = GPUTarget("cuda", number_of(architecture), 32)
+    with log_of_ptxas() as printed:
+        made = kind(kernel, signature, constants, attributes)
+        made = triton.compile(made, target=own_target(target), options=options.__dict__)
+    return printed.getvalue(), made.metadata.shared, made.asm["ptx"]
+
+
+def assembled(ptx, architecture):
+    """What the assembler says of PTX, with the options that it is given for every kernel."""
+    from triton.backends.nvidia.compiler import CUDAOptions
+
+    from rwkv_lessons.runtime.compile_triton import assemble
+
+    capability = number_of(architecture)
+    with log_of_ptxas() as printed:
+        assemble(ptx, CUDAOptions(), capability, assembler(capability))
+    return printed.getvalue()
+
+
+def number_of(architecture):
+    return int(architecture.removeprefix("sm_"))
+
+
+def in_numba(launch, architecture):
+    """As launch.py's `compiled`."""
+    from cuda.core import Linker, LinkerOptions, ObjectCode
+    from numba import cuda
+
+    kernel, signature, threads, _ = launch
+    capability = divmod(number_of(architecture), 10)
+    ptx, _ = cuda.compile_ptx(kernel.py_func, signature, cc=capability, launch_bounds=(threads, 1))
+    options = LinkerOptions(arch=architecture, verbose=True)
+    linker = Linker(ObjectCode.from_ptx(ptx.encode()), options=options)
+    linker.link("cubin")
+    return linker.get_info_log(), 0
+
+
+_rows = {}  # what `wanted` said, for the processes that are forked
+
+
+def compile_row(key):
+    name, call, launch, architectures = _rows[key]
+    try:
+        return Compiled(name, call, key, compiled(launch, architectures))
+    except Exception as error:
+        raise RuntimeError(f"{name} of {call}, {architectures}: {str(error)[-2000:]}") from None
+
+
+def compile_all(keys, report=lambda done, row: None):
+    """The `Compiled` of these digests, two at a time, and what went wrong."""
+    rows, failed = [], []
+    with multiprocessing.get_context("fork").Pool(2, maxtasksperchild=40) as pool:
+        tasks = [(key, pool.apply_async(compile_row, (key,))) for key in keys]
+        for done, (_, task) in enumerate(tasks):
+            try:
+                rows.append(task.get())
+                report(done + 1, rows[-1])
+            except RuntimeError as error:
+                failed.append(str(error))
+                report(done + 1, failed[-1])
+    return rows, failed
+
+
+# The table.
+
+
+def versions():
+    import triton
+
+    return {"triton": triton.__version__, "ptxas": assembler().version}
+
+
+def load(file=TABLE):
+    """The table's versions, and its rows."""
+    table = json.loads(file.read_text())
+    return table["versions"], [Compiled(**row) for row in table["rows"]]
+
+
+def store(rows, file=TABLE):
+    rows = sorted(rows, key=lambda row: (row.kernel, row.call, row.digest))
+    lines = ",\n".join(json.dumps(asdict(row), ensure_ascii=False) for row in rows)
+    head = json.dumps(versions())
+    file.write_text(f'{{"versions": {head}, "rows": [\n{lines}\n]}}\n', encoding="utf-8")
+
+
+def command(options):
+    architectures = options.architectures.split(",") if options.architectures else list(LIMITS)
+    if options.check:
+        return check()
+    _rows.update(wanted(architectures))
+    old = {}
+    if options.missing and TABLE.exists():
+        versions_then, rows = load()
+        if versions_then == versions():
+            old = {row.digest: row for row in rows}
+    kept = [old[k] for k, row in _rows.items() if k in old and {*row[3]} <= {*old[k].found}]
+    keys = [key for key in _rows if key not in {row.digest for row in kept}]
+
+    def report(done, row):
+        print(f"{done} of {len(keys)}", row, getattr(row, "found", ""), flush=True)
+        if isinstance(row, Compiled):
+            kept.append(row)
+        if done % 25 == 0:  # for --missing, should this be interrupted
+            store(kept)
+
+    _, failed = compile_all(keys, report)
+    store(kept)
+    problems = failed + [text for row in kept for text in row.problems()]
+    if problems:
+        raise ValueError("\n".join(problems))
+
+
+def check():
+    """Raises ValueError if the table is stale, not whole or out of bounds."""
+    then, rows = load()
+    if then != versions():
+        print(f"The table was made with {then}, here are {versions()}: not compared.")
+        return
+    _rows.update(wanted())
+    have = {(row.digest, a) for row in rows for a in row.found}
+    need = {(key, a): row for key, row in _rows.items() for a in row[3]}
+    problems = [f"{need[k][0]} of {need[k][1]}, {k[1]}: missing" for k in need.keys() - have]
+    problems += [f"digest {k[0]}, {k[1]}: no longer launched" for k in have - need.keys()]
+    problems += [text for row in rows for text in row.problems()]
+    if not problems:
+        tightest = sorted(rows, key=Compiled.tightness)[-AGAIN:]
+        again, problems = compile_all([row.digest for row in tightest])
+        for row, new in zip(tightest, again, strict=False):
+            if row.found != new.found:
+                problems.append(f"{row}: the table has {row.found}, now {new.found}")
+    if problems:
+        problems.append("See python -m rwkv_lessons.bench matrix --help")
+        raise ValueError("\n".join(problems))
+    print(f"{len(rows)} kernels, {len(have)} with their architectures: within bounds.")

@@ -1,0 +1,353 @@
+"""The whole path of the bench without a GPU: choose, make inputs, check, time, show, refuse."""
+
+import functools
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+
+from rwkv_lessons.bench import methods, peers, timing
+from rwkv_lessons.bench.__main__ import main
+from rwkv_lessons.bench.commands import ceilings
+from rwkv_lessons.bench.measure import in_float64, make_inputs, measure
+from rwkv_lessons.bench.methods import Method
+from rwkv_lessons.lab.machine_code import assembly
+from rwkv_lessons.lab.simulator.cuda import trace
+from rwkv_lessons.lab.simulator.triton import run as interpreter
+from rwkv_lessons.ladders import BLOCKS, LADDERS
+from rwkv_lessons.operations import BACKWARD, SHAPES, TRITON, operation_of, work
+from rwkv_lessons.records.fingerprint import fingerprint
+from rwkv_lessons.records.rates import floor_seconds
+
+CPU = torch.device("cpu")
+no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")
+
+
+@pytest.fixture
+def wkv5():
+    inputs = make_inputs("wkv5", (2, 5, 2, 64), "float32", CPU)
+    return SimpleNamespace(inputs=inputs, expected=in_float64("wkv5", inputs))
+
+
+def test_work_of_the_readme_table():
+    """Counted by hand for the floors in the project's notes: 0.50 ms of memory at 4.3 TB/s and
+    0.9 ms of arithmetic at 67 TFLOP/s."""
+    least = work("wkv5", SHAPES["wkv5"]["table"], "float32")
+    assert least.bytes == 4 * 8 * 4096 * 4096 * 4 + 2 * 4096 * 4
+    assert least.flops == 7 * 8 * 4096 * 64 * 64 * 64
+    card = {"copy_bytes_per_s": 4.3e12, "fp32_flops_per_s": 67e12, "bf16_flops_per_s": 790e12}
+    assert floor_seconds(least, "float32", card) == least.flops / 67e12
+    half = work("wkv5", SHAPES["wkv5"]["table"], "bfloat16")
+    assert floor_seconds(half, "bfloat16", card) == half.bytes / 4.3e12
+
+
+def test_a_ladder_in_triton_computes_the_same():
+    for operation in ("wkv6", "wkv6" + BACKWARD):
+        triton = operation.replace("wkv6", "wkv6" + TRITON)
+        assert SHAPES[triton] == SHAPES[operation]
+        shape = SHAPES[operation]["quick"]
+        assert work(triton, shape, "float32") == work(operation, shape, "float32")
+    assert operation_of("wkv6-triton-few") == "wkv6-triton"
+
+
+def test_work_of_wkv6_is_that_of_the_projects_floors():
+    """0.31 ms forward and 0.87 ms with the backward pass at 4.3 TB/s: 5 and 14 tensors."""
+    for operation, tensors, ms in (("wkv6", 5, 0.31), ("wkv6-backward", 14, 0.87)):
+        least = work(operation, SHAPES[operation]["table"], "bfloat16")
+        assert least.bytes == pytest.approx(tensors * 8 * 4096 * 4096 * 2, rel=1e-4)
+        assert least.bytes / 4.3e9 == pytest.approx(ms, abs=0.01)
+
+
+def test_gradients_are_checked_too():
+    inputs = make_inputs("wkv6-backward", (1, 5, 1, 8), "float32", CPU)
+    expected = in_float64("wkv6-backward", inputs)
+    products = methods.library("wkv6-backward")["doubling"]
+    right = measure("wkv6-backward", products, inputs, expected, 1)
+    assert right.problem is None and right.error < 1e-6
+
+    def prepare(*inputs):
+        o, *gradients = products.prepare(*inputs)()
+        return lambda: (o, *gradients[:3], 2 * gradients[3], gradients[4])
+
+    wrong = measure("wkv6-backward", Method("twice dw", prepare), inputs, expected, 1)
+    assert wrong.error == pytest.approx(1, abs=1e-3) and "not timed" in wrong.problem
+
+
+@pytest.mark.parametrize(
+    "given, named",
+    [
+        (("wkv9", (1, 1, 1, 1), "float32"), "operation is 'wkv9'"),
+        (("wkv5", (1, 1, 0, 1), "float32"), "shape is (1, 1, 0, 1)"),
+        (("wkv5", (1, 1, 1, 1), "int8"), "dtype is 'int8'"),
+    ],
+)
+def test_work_names_what_is_wrong(given, named):
+    with pytest.raises(ValueError, match=named.replace("(", r"\(").replace(")", r"\)")):
+        work(*given)
+
+
+@no_gpu
+def test_a_quick_run_checks_and_times_on_the_cpu(capsys):
+    main(["wkv5", "--quick", "--methods", "reference", "--shape", "1,7,2,64"])
+    out = capsys.readouterr().out
+    assert "no NVIDIA GPU here" in out
+    lines = [line.split() for line in out.splitlines() if line.startswith("reference")]
+    assert [line[:3] for line in lines] == [
+        ["reference", "1,7,2,64", "float32"],
+        ["reference", "1,7,2,64", "bfloat16"],
+    ]
+    for line in lines:
+        error, ms = float(line[3]), float(line[4])
+        assert 0 < error < 1e-2 and ms > 0
+
+
+@no_gpu
+@pytest.mark.parametrize(
+    "command, message",
+    [
+        (["wkv5"], "add --quick"),
+        (["wkv5", "--quick", "--record", "wkv5-try"], "not recorded"),
+        (["wkv5", "--quick", "--record", "../try"], "needs wkv5-something"),
+        (["wkv5", "--quick", "--record"], "a name of its own"),
+        (["ladder", "wkv5"], "no NVIDIA GPU here"),
+        (["ceilings", "--record"], "no NVIDIA GPU here"),
+        (["wkv5", "--quick", "--methods", "fastest"], "no method fastest: there are reference"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(command, message):
+    with pytest.raises(SystemExit) as stop:
+        main(command)
+    assert message in stop.value.code and "\n" not in stop.value.code
+
+
+def test_a_wrong_method_is_not_timed(wkv5):
+    zeros = Method("zeros", lambda r, *_: lambda: torch.zeros_like(r))
+    row = measure("wkv5", zeros, wkv5.inputs, wkv5.expected)
+    assert row.error == 1 and row.median_ms is None and "not timed" in row.problem
+
+
+def test_an_element_nobody_wrote_is_noticed(wkv5):
+    def prepare(r, k, v, w, u):
+        def run():
+            o = torch.empty_like(r)
+            o[:, :-1] = wkv5.expected[:, :-1]
+            return o
+
+        return run
+
+    row = measure("wkv5", Method("forgets the last token", prepare), wkv5.inputs, wkv5.expected)
+    assert row.error is None and row.median_ms is None and "nan" in row.problem
+
+
+def test_a_method_that_raises_does_not_stop_the_others(wkv5):
+    def prepare(*_):
+        raise RuntimeError("this shape is too odd\nand more")
+
+    row = measure("wkv5", Method("peer", prepare, precise=False), wkv5.inputs, wkv5.expected)
+    assert row.problem == "RuntimeError: this shape is too odd" and row.n is None
+
+
+def test_a_right_method_has_every_number(wkv5):
+    card = {"copy_bytes_per_s": 1e10, "fp32_flops_per_s": 1e10, "bf16_flops_per_s": 1e10}
+    reference = methods.library("wkv5")["reference"]
+    row = measure("wkv5", reference, wkv5.inputs, wkv5.expected, 5, card)
+    least = work("wkv5", (2, 5, 2, 64), "float32")
+    assert row.problem is None and row.error < 1e-6 and not row.stale
+    assert row.p20_ms <= row.median_ms <= row.p80_ms and row.host_ms > 0
+    assert row.gb_per_s == pytest.approx(least.bytes / row.median_ms / 1e6)
+    assert row.tflop_per_s == pytest.approx(least.flops / row.median_ms / 1e9)
+    assert row.roofline_share == pytest.approx(1e3 * least.flops / 1e10 / row.median_ms)
+
+
+def test_times_are_of_single_calls():
+    calls = []
+    times = timing.device_times(lambda: calls.append(1), CPU, budget_ms=1)
+    assert timing.MIN_N <= times.n <= timing.MAX_N
+    assert len(calls) == timing.WARM_UPS + 1 + times.n
+    assert 0 < times.p20_ms <= times.median_ms <= times.p80_ms
+
+
+@pytest.mark.skipif(assembly.available() is not None, reason=str(assembly.available()))
+def test_the_float32_ceiling_is_one_of_multiply_adds():
+    from numba import float32
+
+    code = assembly.assembly(ceilings.fma_kernel, float32[::1], float32[::1])
+    multiply_adds = code.count("FFMA")
+    others = sum(code.counts.values()) - multiply_adds
+    assert multiply_adds >= 4 * others and code.local_bytes == 0  # NOPs at the end included
+
+
+class OnCPU:
+    """A kernel that the lessons' CPU run executes, called as numba's dispatcher is."""
+
+    def __init__(self, kernel):
+        self.kernel, self.py_func = kernel, kernel.py_func
+
+    def __getitem__(self, sizes):
+        grid, block, _ = sizes
+        return lambda *arrays: trace.run(self.kernel, grid, block, *arrays)
+
+
+EVERY_RUNG = [rung for ladder in LADDERS.values() for rung in ladder]
+FORWARD_RUNGS = [rung for rung in EVERY_RUNG if not rung.operation.endswith(BACKWARD)]
+TRITON_RUNGS = list(dict.fromkeys(rung for rung in EVERY_RUNG if TRITON in rung.operation))
+FORWARD_RUNGS = list(dict.fromkeys(rung for rung in FORWARD_RUNGS if rung not in TRITON_RUNGS))
+
+
+@pytest.mark.parametrize("rung", FORWARD_RUNGS, ids=lambda rung: rung.method)
+def test_every_rung_goes_through_the_bench(rung, monkeypatch):
+    module = rung.load()
+    replaced = SimpleNamespace(launch=module.launch)
+    setattr(replaced, rung.kernel, OnCPU(getattr(module, rung.kernel)))
+    monkeypatch.setattr(type(rung), "load", lambda self: replaced)
+    monkeypatch.setattr(methods, "stream", lambda: None)
+    method = methods._rung_method(rung)
+    inputs = make_inputs(rung.operation, (1, 2, 1, 64), "float32", CPU)
+    expected = in_float64(rung.operation, inputs)
+    run = method.prepare(*inputs)
+    for _ in range(2):  # also when its output holds an earlier result
+        error = (run().double() - expected).norm() / expected.norm()
+        assert error < 1e-6  # a few roundings of float32
+    grid, block = module.launch(1, 2, 1, 64)
+    monkeypatch.setattr(methods, "resources", lambda kernel: {})  # nothing was compiled
+    assert method.facts(run)["block"] == block and grid * block >= 64
+
+
+def test_gradients_of_the_rungs_go_through_the_bench(monkeypatch):
+    (rung,) = LADDERS["wkv6" + BACKWARD]
+    modules = {r: r.load() for r in (rung, *LADDERS["wkv6"])}
+    for module in modules.values():
+        for name in ("kernel", "forward_sweep", "backward_sweep", "decay_gradient"):
+            if hasattr(module, name):
+                setattr(module, name, OnCPU(getattr(module, name)))
+        module.stream = lambda: None
+    monkeypatch.setattr(type(rung), "load", lambda self: modules[self])
+    monkeypatch.setattr(methods, "stream", lambda: None)
+    (method, _) = methods.ladder(rung.operation).values()
+    inputs = make_inputs(rung.operation, (1, 4, 1, 64), "float32", CPU)
+    expected = in_float64(rung.operation, inputs)
+    found = method.prepare(*inputs)()
+    assert len(found) == len(expected) == 6  # o, dr, dk, dv, dw, du
+    for got, want in zip(found, expected, strict=True):
+        assert (got.double() - want).norm() <= 1e-5 * want.norm()  # dw is what two sums leave
+    assert method.sources[-1] == "solutions/09_the_backward_pass.py::gradients"
+
+
+@pytest.mark.parametrize("rung", TRITON_RUNGS, ids=lambda rung: rung.method)
+def test_every_triton_rung_goes_through_the_bench(rung, monkeypatch):
+    pytest.importorskip("triton")
+    backward = rung.operation.endswith(BACKWARD)
+    modules = {}
+
+    def load(self):
+        modules[self] = module = original(self)
+        for name, value in vars(module).items():
+            if hasattr(value, "arg_names"):  # a kernel
+                setattr(module, name, InInterpreter(value))
+        return module
+
+    original = type(rung).load
+    monkeypatch.setattr(type(rung), "load", load)
+    method = (methods._gradient_rung_method if backward else methods._triton_rung_method)(rung)
+    inputs = make_inputs(rung.operation, (1, 4, 1, 64), "float32", CPU)
+    expected = in_float64(rung.operation, inputs)
+    found = method.prepare(*inputs)()
+    found, expected = (x if isinstance(x, tuple) else (x,) for x in (found, expected))
+    assert len(found) == len(expected)
+    for got, want in zip(found, expected, strict=True):
+        assert (got.double() - want).norm() <= 1e-5 * want.norm()
+    assert fingerprint(*method.sources)
+
+
+class InInterpreter:
+    """A Triton kernel that is launched on the CPU."""
+
+    def __init__(self, kernel):
+        self.kernel = kernel
+
+    def __getitem__(self, grid):
+        return functools.partial(interpreter.run, self.kernel, grid)
+
+
+def test_a_compiled_triton_kernel_tells_what_it_uses():
+    form = SimpleNamespace(n_regs=120, n_spills=2)
+    form.metadata = SimpleNamespace(shared=64, num_warps=4)
+    kernel = SimpleNamespace(device_caches={0: ({"key": form}, {}, None, None, None)})
+    facts = {"registers": 120, "local_bytes": 8, "shared_bytes": 64, "block": 128}
+    assert methods.compiled(kernel) == facts
+
+
+@pytest.mark.parametrize("asked", [60, lambda: 60], ids=["property", "method"])
+def test_what_a_compiled_kernel_uses_is_read_at_its_launch(asked):
+    launches = []
+    module = SimpleNamespace(launch=lambda *args: launches.append(args))
+    attributes = SimpleNamespace(num_regs=asked, local_size_bytes=0, shared_size_bytes=16)
+    kernel = SimpleNamespace(attributes=attributes)
+    found = methods.launched(module, lambda: module.launch(kernel, (4, 1, 1), (32, 2, 1), "o"))
+    assert found == {"registers": 60, "local_bytes": 0, "shared_bytes": 16, "block": 64}
+    assert launches == [(kernel, (4, 1, 1), (32, 2, 1), "o")]
+    module.launch(kernel, 1, 1)
+    assert len(launches) == 2 and methods.launched(SimpleNamespace(), None) == {}
+
+
+def test_the_ladder_ends_with_the_sweep_and_the_finished_kernel_in_place():
+    names = list(methods.ladder("wkv5"))
+    assert [n for n in names if "[" in n] == [f"06_block_size[{b}]" for b in BLOCKS]
+    assert names[0] == "03_atomic_baseline"
+    assert [r.method for r in LADDERS["wkv5"]] == [n for n in names if "[" not in n and "_" in n]
+
+
+def test_a_rung_refuses_another_head_size(wkv5):
+    method = methods.ladder("wkv5")["04_drop_the_atomics"]
+    row = measure("wkv5", method, [x[..., :32] for x in wkv5.inputs], wkv5.expected)
+    assert row.problem.startswith("ValueError: head size is 32")
+
+
+def fake_fla(r, k, v, w, u, scale):
+    assert scale == 1.0 and w.shape == r.shape  # fla's own default scale is not RWKV's
+    assert (w == w[:1, :1]).all()
+    return in_float64("wkv5", (r, k, v, w[0, 0], u)).to(r.dtype), None
+
+
+def fake_flash(r, k, v, raw, u, state):
+    B, _, H, N, _ = *r.shape[:2], *state.shape[1:]
+    r, k, v = (x.view(B, -1, H, N) for x in (r, k, v))
+    w = -raw.double().exp().view(H, N)
+    return in_float64("wkv5", (r, k, v, w, u.view(H, N))).to(r.dtype).flatten(2), state
+
+
+def test_peers_are_given_what_they_expect(wkv5, monkeypatch):
+    fla, flash = ModuleType("fla.ops.rwkv6"), ModuleType("flash_rwkv")
+    fla.chunk_rwkv6 = fla.fused_recurrent_rwkv6 = fake_fla
+    flash.rwkv5_cuda_linear_attention = fake_flash
+    for name, module in {"fla.ops.rwkv6": fla, "flash_rwkv": flash}.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    for name in ("fla", "fla.ops"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setattr(peers, "find_spec", lambda name: name)
+    monkeypatch.setattr(peers, "version", lambda name: "0")
+    found, missing = peers.peers("wkv5")
+    assert list(found) == list(peers.PEERS["wkv5"]) and not missing
+    for method in found.values():
+        row = measure("wkv5", method, wkv5.inputs, wkv5.expected, budget_ms=1)
+        assert row.problem is None and row.error < 1e-6, method.name
+        assert "0" in row.note
+
+
+def test_a_peer_that_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setattr(peers, "find_spec", lambda name: None)
+    found, missing = peers.peers("wkv5")
+    assert not found and len(missing) == len(peers.PEERS["wkv5"])
+    assert "flash-linear-attention is not installed" in missing[0]
+
+
+@pytest.mark.gpu
+def test_the_ladder_on_this_gpu(capsys):
+    main(["ladder", "wkv5", "--quick"])
+    out = capsys.readouterr().out
+    done = [line for line in out.splitlines() if line.startswith("done: 0")]
+    timed = [line for line in done if line.endswith(" ms")]
+    assert len(done) == len(LADDERS["wkv5"]) + len(BLOCKS)
+    refused = [line for line in done if line not in timed]  # 512 threads want too many registers
+    assert len(refused) == 1 and "[512]" in refused[0] and "RESOURCES" in refused[0]

@@ -1,0 +1,101 @@
+"""All records with one command: each in a process and a time of its own."""
+
+import re
+import shlex
+import tarfile
+
+import pytest
+
+from rwkv_lessons.bench.__main__ import _parser, main
+from rwkv_lessons.bench.commands import record_all
+from rwkv_lessons.bench.commands.record_all import BENCH, PLANS, Plan, chosen, pack, state
+from rwkv_lessons.bench.commands.run import check_name
+from rwkv_lessons.operations import operation_of
+from rwkv_lessons.records.schema import Provenance, Record, Row, save
+
+CARD = "Test Card"
+# In place of the bench: the name after --record says what it does.
+ACTS = """
+import sys, time
+words = sys.stdin.readline()
+if "stuck" in words:
+    time.sleep(60)
+sys.exit(3 if "broken" in words else 0)
+"""
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.name)
+def test_every_plan_is_a_command_that_writes_its_record(plan):
+    options = _parser().parse_args(shlex.split(plan.command.removeprefix(BENCH)))
+    assert options.record == (plan.name if plan.named else "")
+    operation = getattr(options, "operation", None)
+    if plan.named and operation:
+        check_name(options, operation)
+        assert operation_of(plan.name) == operation
+    partial = any(getattr(options, x, None) for x in ("shape", "dtype", "methods"))
+    assert not (partial and not plan.named), "a part under the name of the whole"
+
+
+def test_plans_have_names_of_their_own_and_those_that_wait_for_others_come_last():
+    names = [plan.name for plan in PLANS]
+    assert len(set(names)) == len(names) and names[0] == "ceilings"  # the others read it
+    with_peers = ["--peers" in plan.arguments for plan in PLANS]
+    assert with_peers == sorted(with_peers)
+
+
+def test_what_fails_or_takes_too_long_does_not_stop_the_others(capfd):
+    plans = [Plan("a", "good"), Plan("b", "broken"), Plan("c", "stuck", limit_s=2), Plan("d", "")]
+    plans.append(Plan("e", "", needs="no_such_module"))
+    results = [how for _, how in record_all.record_all(plans, ready=ACTS)]
+    assert re.fullmatch(r"recorded in \d+ s", results[0])
+    assert results[1].startswith("failed: exit status 3")
+    assert results[2] == "failed: not done after 2 s"
+    assert results[3].startswith("recorded")
+    assert results[4] == "skipped: there is no module no_such_module"
+    assert f"{BENCH} broken --record b" in capfd.readouterr().out
+
+
+def test_the_bench_is_ready_for_a_command_and_says_what_is_wrong(capfd):
+    ((_, how),) = record_all.record_all([Plan("try", "readme --check --nonsense", 120)])
+    assert how.startswith("failed: exit status 2")
+    assert "unrecognized arguments: --nonsense" in capfd.readouterr().err
+
+
+def test_the_state_of_a_record(tmp_path):
+    plan = Plan("try", "wkv6 --methods 'a,b c'")
+
+    def written(command, **row):
+        here = Provenance(CARD, "1", "0", "2000-01-01", "c", f"{BENCH} {command}", "y")
+        save(Record("try", here, (Row("a", (1, 2, 3, 4), "float32", **row),)), tmp_path)
+        return state(plan, CARD, tmp_path)
+
+    assert state(plan, CARD, tmp_path) == "missing"
+    for command in ("--record try", "--record", "--record try --commit abc", "--commit a --record"):
+        assert written(f"wkv6 --methods a,b c {command}") == "recorded"
+    assert written("wkv6 --record") == "recorded by another command"
+    assert written("wkv6 --methods a,b c --record", sources=("gone.py",), sha256="0") == "stale"
+
+
+def test_only_some_records_can_be_asked_for():
+    assert [plan.name for plan in chosen(["wkv5*", "mla-ladder"])] == [
+        *("wkv5-ladder", "mla-ladder", "wkv5-profile", "wkv5", "wkv5-backward")
+    ]
+    assert chosen() == list(PLANS) == chosen(needed_on="a card that nobody has")
+    with pytest.raises(SystemExit, match="no record 'wkv9': there are ceilings"):
+        main(["record-all", "wkv9", "--list"])
+
+
+def test_the_list_says_what_there_is(capsys):
+    main(["record-all", "mla-decode", "--list"])
+    line = capsys.readouterr().out.strip()
+    assert line.startswith("mla-decode ") and line.endswith("bench mla-decode --record")
+
+
+def test_the_archive_holds_what_this_run_wrote(tmp_path, monkeypatch):
+    monkeypatch.setattr(record_all, "RECORDS", tmp_path / "records")
+    here = Provenance(CARD, "1", "0", "2000-01-01", "c", "x", "y")
+    file = save(Record("try", here, (Row("a", (1, 2, 3, 4), "float32"),)), tmp_path / "records")
+    archive, plans = tmp_path / "all.tar", [Plan("try", ""), Plan("absent", "")]
+    for since, inside in ((file.stat().st_mtime + 1, []), (0, ["test-card/try.json"])):
+        pack(archive, plans, since)
+        assert tarfile.open(archive).getnames() == inside

@@ -1,0 +1,35 @@
+"""Every answer passes its own check, every wrong one is rejected, zeros never pass."""
+
+import pytest
+
+from rwkv_lessons.lab.course import exercises
+from rwkv_lessons.lab.course.check import evaluate
+from rwkv_lessons.lab.course.wrong_answers import wrong_answers
+
+IDS = exercises.ids()
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_the_solution_passes(id):
+    result = evaluate(id, exercises.load(id).reference)
+    assert result.passed, str(result)
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_the_exercise_is_complete(id):
+    exercise = exercises.load(id)
+    assert 1 <= exercise.difficulty <= 3 and 1 <= exercise.minutes <= 45
+    assert len(exercise.hints) == 3 and all(len(h) > 20 for h in exercise.hints)
+    assert exercise.lines >= 1, "no SOLUTION region"
+    assert exercise.stub != exercise.solution
+    compile(exercise.stub, id, "exec")  # a stub is a program too
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_wrong_answers_are_rejected(id):
+    wrong = wrong_answers(id)
+    assert len(wrong) >= 2, f"solutions/wrong/{id.partition('.')[0]}.py has fewer than two for {id}"
+    for answer in wrong.values():
+        result = evaluate(id, answer.function)
+        assert result.attempted, f"{answer.name}: looks like a stub"
+        assert not result.passed, f"{answer.name}: passes the check"

@@ -1,0 +1,103 @@
+"""The evidence itself: what a check says, and what it never lets pass."""
+
+import numpy as np
+import pytest
+from numba import cuda
+
+from rwkv_lessons.lab.course import exercises
+from rwkv_lessons.lab.course.check import ABSENT, FAILED, check, evaluate
+from rwkv_lessons.lab.evidence import cuda as evidence
+from rwkv_lessons.lab.evidence.cuda import Difference, compare
+from rwkv_lessons.lab.evidence.wkv6 import parameters
+
+KERNELS = [
+    id
+    for id in exercises.ids()
+    if parameters(exercises.load(id).reference) == ("r", "k", "v", "decay", "u", "o")
+    and any(gather.kind == "machine code" for gather in exercises.load(id).evidence)
+]
+
+
+@cuda.jit
+def zeros(r, k, v, decay, u, o):
+    B, T, H, N = r.shape
+    thread = cuda.grid(1)
+    b, h, j = thread // (H * N), thread // N % H, thread % N
+    if b < B:
+        for t in range(T):
+            o[b, t, h, j] = 0
+
+
+@cuda.jit
+def nothing(r, k, v, decay, u, o):
+    pass
+
+
+@pytest.mark.parametrize("id", KERNELS)
+@pytest.mark.parametrize("kernel", [zeros, nothing], ids=["zeros", "nothing"])
+def test_zeros_and_untouched_outputs_fail(id, kernel):
+    result = evaluate(id, kernel)
+    assert result.attempted and not result.passed
+    assert "first difference" in str(result)
+
+
+def test_inputs_must_be_left_alone():
+    id = "04_drop_the_atomics.kernel"
+    source = exercises.solved(id)
+    assert "            o[b, t, h, j] = o_j\n" in source + "\n"
+    vandal = source + "\n        v[b, 0, h, j] = 0\n"
+    module = exercises.solutions("04_drop_the_atomics")
+    namespace = dict(vars(module))
+    exec(compile(vandal, "vandal", "exec"), namespace)
+    result = evaluate(id, namespace["kernel"])
+    assert not result.passed and "changed its input v" in str(result)
+
+
+def test_compare_names_the_first_difference():
+    want = np.zeros((2, 3, 1, 4))
+    want[1, 2, 0, 3] = 5
+    with pytest.raises(Difference, match=r"\[b=1, t=2, h=0, j=3\]: 0, want 5; 1 of 24 differ"):
+        compare(np.zeros_like(want), want)
+    with pytest.raises(Difference, match="never written"):
+        compare(np.full_like(want, np.nan), want)
+    compare(want * (1 + 1e-7), want)
+
+
+def test_without_a_compiler_the_row_says_so(monkeypatch):
+    from rwkv_lessons.lab.machine_code import assembly
+
+    monkeypatch.setattr(assembly, "available", lambda kernel: "numba-cuda is not installed")
+    exercise = exercises.load("04_drop_the_atomics.kernel")
+    row = evidence.machine_code()(exercise.reference, exercise)
+    assert row.verdict == ABSENT and "numba-cuda" in row.text
+
+
+def test_a_kernel_that_does_not_compile_fails_with_a_line():
+    @cuda.jit
+    def kernel(r, k, v, decay, u, o):
+        o[0] = undefined_name  # noqa: F821
+
+    exercise = exercises.load("04_drop_the_atomics.kernel")
+    row = evidence.machine_code()(kernel, exercise)
+    assert row.verdict == FAILED and "undefined_name" in str(row)
+
+
+def test_check_never_raises(capsys):
+    def kernel(r):
+        raise KeyError("anything")
+
+    result = check("04_drop_the_atomics.kernel", kernel)
+    assert not result.passed
+    assert "FAILED" in capsys.readouterr().out
+
+
+def test_the_unsolved_check_says_what_happens_next(capsys):
+    @cuda.jit
+    def kernel(r, k, v, decay, u, o):
+        raise NotImplementedError
+
+    check("04_drop_the_atomics.kernel", kernel)
+    assert capsys.readouterr().out == (
+        "04_drop_the_atomics.kernel: not attempted yet. "
+        "The lesson goes on with the reference answer.\n"
+    )

@@ -1,0 +1,317 @@
+"""The split decode kernels: in Triton's interpreter at small sizes, on a GPU at real ones."""
+
+import math
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+from support.mla_problem import in_float64, problem, relative_error  # noqa: E402
+
+from rwkv_lessons.lab.machine_code.assembly import assembly, available  # noqa: E402
+from rwkv_lessons.lab.simulator.gluon.run import OnCPU  # noqa: E402
+from rwkv_lessons.mla import mla_absorbed, mla_decode  # noqa: E402
+from rwkv_lessons.mla.decode import forward as decode  # noqa: E402
+from rwkv_lessons.mla.decode.hopper import decode_hopper_kernel  # noqa: E402
+from rwkv_lessons.mla.decode.splits import combine_tile, splits_for  # noqa: E402
+from rwkv_lessons.runtime import devices  # noqa: E402
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+# ‖o − ref‖ / ‖ref‖. float16 and bfloat16 round the weights of the tokens and o itself, by 2.0e-4
+# and 1.7e-3 each (rms), and the interpreter rounds as the card does. float32 sums in float32.
+LIMITS = {torch.float32: 3e-6, torch.float16: 3e-4, torch.bfloat16: 3e-3}
+
+
+def kernels(tensors, which):
+    """The two kernels on these tensors, in the interpreter where there is no GPU."""
+    q, q_rope, latent, k_rope, w_k, w_v = tensors
+    if q.is_cuda:
+        return mla_decode(*tensors, **which)
+    assert w_k is None
+    names = ("lengths", "left_padding", "block_table")
+    return decode.forward(
+        q, q_rope, latent, k_rope, w_v, which["scale"], *(which.get(name) for name in names)
+    )
+
+
+def check(tensors, which, result=None):
+    o, lse = kernels(tensors, which) if result is None else result
+    expected, expected_lse = in_float64(tensors, **which)
+    assert o.shape == expected.shape and lse.shape == expected_lse.shape
+    assert not o.isnan().any()
+    assert relative_error(o, expected) < LIMITS[o.dtype]
+    seen = expected_lse.isfinite()
+    assert torch.equal(lse == -math.inf, ~seen) and not o[~seen].any()
+    # Scores of the half types are float32 sums of exact products: as near as float32 is.
+    torch.testing.assert_close(lse[seen].double(), expected_lse[seen], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("N", [1, 2, 10, 63, 64, 65, 127, 129, 200])
+def test_any_number_of_tokens(N, dtype):
+    check(*problem(1, 1, 3, N, dtype=dtype, absorbed=True, device=DEVICE))
+
+
+@pytest.mark.parametrize(
+    "M, N", [(2, 2), (2, 3), (4, 128), (17, 17), (17, 70), (33, 100), (5, 3), (64, 65)]
+)
+def test_queries_stand_at_the_end_of_the_cache(M, N):
+    check(*problem(2, M, 3, N, dtype=torch.float16, absorbed=True, device=DEVICE))
+
+
+def test_padding_and_lengths_of_each_sequence():
+    lengths, left_padding = [130, 0, 65, 64, 7], [64, 0, 3, 63, 7]
+    which = {"lengths": lengths, "left_padding": left_padding, "absorbed": True}
+    check(*problem(5, 1, 3, 130, dtype=torch.float16, device=DEVICE, **which))
+    check(*problem(5, 3, 3, 130, dtype=torch.float16, device=DEVICE, **which))
+
+
+def test_lengths_may_be_a_column():
+    which = {"lengths": [70, 3, 65], "left_padding": [1, 0, 64], "absorbed": True}
+    tensors, keywords = problem(3, 1, 3, 70, dtype=torch.float16, device=DEVICE, **which)
+    columns = torch.stack([keywords["lengths"], keywords["left_padding"]], 1)
+    check(tensors, keywords | {"lengths": columns[:, 0], "left_padding": columns[:, 1]})
+
+
+def test_padding_changes_nothing():
+    (q, q_rope, c, k, _, w_v), which = problem(
+        1, 2, 3, 80, dtype=torch.float32, absorbed=True, device=DEVICE, left_padding=[13]
+    )
+    padded = kernels((q, q_rope, c, k, None, w_v), which)
+    bare = kernels((q, q_rope, c[:, 13:], k[:, 13:], None, w_v), {"scale": which["scale"]})
+    # The same tiles in the same order: nothing is rounded in another way.
+    assert all(torch.equal(x, y) for x, y in zip(padded, bare, strict=True))
+
+
+@pytest.mark.parametrize("page_size", [1, 16, 64])
+def test_pages_are_the_same_cache(page_size):
+    N, lengths = 130, [130, 64, 65, 0]
+    which = {"lengths": lengths, "dtype": torch.float16, "absorbed": True, "device": DEVICE}
+    tensors, keywords = problem(4, 2, 3, N, page_size=page_size, **which)
+    check(tensors, keywords)
+    plain = problem(4, 2, 3, N, **which)
+    for x, y in zip(kernels(tensors, keywords), kernels(*plain), strict=True):
+        assert torch.equal(x, y)
+
+
+def test_sequences_share_pages():
+    which = {"lengths": [100, 90, 64], "page_size": 16, "shared_pages": 3, "absorbed": True}
+    check(*problem(3, 1, 3, 100, dtype=torch.float16, device=DEVICE, **which))
+
+
+@pytest.mark.parametrize("splits", [1, 2, 7, 64])
+def test_splits_change_nothing(splits, monkeypatch):
+    monkeypatch.setattr(decode, "splits_for", lambda *_: splits)
+    which = {"lengths": [200, 64, 3, 0], "left_padding": [5, 0, 0, 0], "absorbed": True}
+    tensors, keywords = problem(4, 1, 3, 200, dtype=torch.float32, device=DEVICE, **which)
+    check(tensors, keywords)
+    again = kernels(tensors, keywords)
+    assert all(map(torch.equal, again, kernels(tensors, keywords)))
+
+
+@pytest.mark.parametrize("H, R, P, V", [(1, 16, 16, 16), (9, 20, 3, 5), (20, 48, 16, 24)])
+def test_heads_and_sizes(H, R, P, V):
+    sizes = {"R": R, "P": P, "V": V, "absorbed": True, "device": DEVICE}
+    check(*problem(2, 1, H, 70, dtype=torch.float16, **sizes))
+    check(*problem(17, 1, H, 9, dtype=torch.float32, **sizes))
+
+
+@pytest.mark.parametrize("loud", [0.0, 50.0])
+@pytest.mark.parametrize("first", [True, False])
+def test_silent_and_loud_scores(loud, first):
+    tensors, which = problem(
+        1, 1, 3, 140, dtype=torch.float32, absorbed=True, loud=loud, device=DEVICE
+    )
+    # The largest score at the very first or the very last token.
+    tensors[2][0, 0 if first else -1] = tensors[0][0, 0, 0]
+    check(tensors, which)
+
+
+def test_nothing_in_sight():
+    tensors, which = problem(2, 1, 3, 20, dtype=torch.float16, absorbed=True, lengths=[0, 0])
+    tensors = [None if x is None else x.to(DEVICE) for x in tensors]
+    o, lse = kernels(tensors, which | {"lengths": which["lengths"].to(DEVICE)})
+    assert not o.any() and (lse == -math.inf).all()
+
+
+def test_a_cpu_needs_no_kernel():
+    tensors, which = problem(2, 1, 3, 20, dtype=torch.float32)
+    for x, y in zip(mla_decode(*tensors, **which), mla_absorbed(*tensors, **which), strict=True):
+        assert torch.equal(x, y)
+
+
+def test_splits_fill_the_card_and_no_more():
+    for programs in (1, 3, 16, 64, 128, 264, 1000):
+        for tiles in (1, 2, 16, 64, 1024):
+            splits = splits_for(programs, tiles, 132, 2)
+            assert 1 <= splits <= max(1, min(64, tiles // 2))
+    # The best of those measured on an H200, with its 132 multiprocessors.
+    measured = {(1, 256, 2): 64, (16, 64, 2): 8, (64, 64, 2): 4, (64, 256, 2): 4}
+    measured |= {(2, 256, 1): 64, (32, 64, 1): 4, (128, 64, 1): 1, (256, 64, 1): 1, (64, 64, 1): 2}
+    for (programs, tiles, side_by_side), splits in measured.items():
+        assert splits_for(programs, tiles, 132, side_by_side) == splits
+
+
+def test_tiles_of_the_second_kernel_fit_the_tensor_cores():
+    for rows in (1, 2, 16, 63, 64, 1000):
+        for splits in (1, 2, 5, 64):
+            few, together = combine_tile(rows, 40, 256, splits)
+            assert 16 <= few * together <= 64
+            assert few & (few - 1) == 0 == together & (together - 1)
+
+
+@pytest.fixture
+def hopper(monkeypatch):
+    """On the CPU what an H200 would be given: the Gluon kernel, as it is written."""
+    launch, launched = decode.launch, []
+
+    def on_cpu(kernel, programs, warps, tensors, numbers, constants, **options):
+        launched.append(kernel)
+        if kernel is decode_hopper_kernel:
+            OnCPU(kernel, keeps=False).run((programs,), warps, (*tensors, *numbers, *constants))
+        else:  # the interpreter starts nothing before something else is over
+            launch(kernel, programs, warps, tensors, numbers, (*constants[:-1], False))
+
+    monkeypatch.setattr(decode, "launch", on_cpu)
+    monkeypatch.setattr(devices, "gpu_of", lambda device: devices.H200)
+    yield
+    assert decode_hopper_kernel in launched
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels are compiled")
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("M, H, R, P", [(1, 20, 512, 64), (2, 40, 256, 32)])
+@pytest.mark.parametrize("page_size", [None, 16])
+def test_hopper_waits_for_what_it_reads(M, H, R, P, page_size, splits, hopper, monkeypatch):
+    monkeypatch.setattr(decode, "splits_for", lambda *_: splits)
+    which = {"R": R, "P": P, "dtype": torch.float16, "absorbed": True}
+    lengths = [321, 257, 65, 64, 2, 0]
+    check(*problem(6, M, H, 321, lengths=lengths, page_size=page_size, **which))
+    if page_size is None:
+        check(*problem(3, M, H, 200, left_padding=[3, 64, 190], **which))
+
+
+@pytest.mark.skipif(bool(available(decode_hopper_kernel)), reason="nothing to compile with here")
+@pytest.mark.parametrize("H, R, P, warps, columns", [(128, 512, 64, 8, 32), (40, 256, 32, 4, 64)])
+def test_hopper_computes_every_score_once(H, R, P, warps, columns):
+    tensors, strides = ["*bf16"] * 4, ["i32"] * 12
+    sizes = {"UNIT": 16, "H": H, "R": R, "P": P, "c_n": R + P, "k_n": R + P, "PAGE": 0}
+    given = (*tensors, "*i32", None, None, "*fp32", "*fp32", "fp32", *strides)
+    code = assembly(decode_hopper_kernel, *given, **sizes, BM=64, BN=64, PDL=True, num_warps=warps)
+    # The scores of 64 tokens: a warpgroup has all, or each of two has its 32. Twice: the first tile
+    # has code of its own.
+    assert code.count(f"HGMMA.64x{columns}x16") == 2 * (R + P) // 16
+    assert code.count("HGMMA.64x256x16") == 2 * 64 // 16
+    assert code.count("HMMA") == 0
+    # 255 registers a thread are all there are: with 4 warps some addresses do not find room.
+    assert code.spill_stores <= (0 if warps == 8 else 64)
+
+
+SIZES = {  # H, R, P, V
+    "MiniCPM3": (40, 256, 32, 64),
+    "Mistral 4": (32, 256, 64, 128),
+    "DeepSeek-V3": (128, 512, 64, 128),
+    "its 8th part": (16, 512, 64, 128),
+    "GLM 4.7": (20, 512, 64, 256),
+    "three heads": (3, 512, 64, 128),
+    "126 heads": (126, 512, 64, 128),
+    "rank 96": (12, 96, 24, 40),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", LIMITS)
+@pytest.mark.parametrize("name", SIZES)
+def test_real_sizes(name, dtype):
+    H, R, P, V = SIZES[name]
+    lengths = [4641, 1730, 65, 64, 1, 0]
+    left_padding = [0, 1700, 1, 0, 0, 0]
+    which = {"R": R, "P": P, "V": V, "dtype": dtype, "device": "cuda", "absorbed": True}
+    for M, page_size in ((1, None), (2, None), (1, 64)):
+        check(*problem(6, M, H, 4641, lengths=lengths, page_size=page_size, **which))
+        check(*problem(6, M, H, 300, left_padding=[3, 64, 299, 0, 300, 5], **which))
+    left = {"lengths": lengths, "left_padding": left_padding}
+    check(*problem(6, 3, H, 4641, **left, **which))
+
+
+@pytest.mark.gpu
+def test_one_long_sequence_among_short_ones():
+    which = {"R": 256, "P": 32, "V": 64, "dtype": torch.float16, "absorbed": True}
+    check(*problem(16, 1, 40, 65536, lengths=[1] * 15 + [65536], device="cuda", **which))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("H", [16, 128])
+def test_pages_beyond_two_to_the_31(H):
+    R, P, count = 512, 64, 2**31 // (64 * 576) + 8
+    pages = torch.empty(count, 64, R + P, dtype=torch.float16, device="cuda")
+    tensors, which = problem(
+        1, 1, H, 64, R=R, P=P, V=128, dtype=torch.float16, absorbed=True, device="cuda"
+    )
+    pages[-1, :, :R], pages[-1, :, R:] = tensors[2][0], tensors[3][0]
+    table = torch.tensor([[count - 1]], dtype=torch.int32, device="cuda")
+    lengths = torch.tensor([64], device="cuda")
+    far = [*tensors[:2], pages[..., :R], pages[..., R:], *tensors[4:]]
+    found = kernels(far, which | {"block_table": table, "lengths": lengths})
+    for x, y in zip(found, kernels(tensors, which), strict=True):
+        assert torch.equal(x, y)
+
+
+@pytest.mark.gpu
+def test_a_captured_graph_follows_the_lengths():
+    which = {"R": 256, "P": 32, "V": 64, "dtype": torch.float16, "absorbed": True}
+    tensors, keywords = problem(4, 1, 40, 2000, lengths=[2000] * 4, device="cuda", **which)
+    kernels(tensors, keywords)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = kernels(tensors, keywords)
+    for lengths in ([2000, 1, 64, 1999], [0, 3, 700, 0]):
+        keywords["lengths"].copy_(torch.tensor(lengths))
+        graph.replay()
+        check(tensors, keywords, result)
+
+
+@pytest.mark.gpu
+def test_is_an_operator_of_torch():
+    (q, q_rope, c, k, _, w_v), which = problem(
+        2, 1, 3, 70, dtype=torch.float16, absorbed=True, lengths=[70, 9], device="cuda"
+    )
+    given = (q, q_rope, c, k, w_v, which["scale"], which["lengths"], None, None)
+    torch.library.opcheck(torch.ops.rwkv_lessons.mla_decode, given)
+
+
+@pytest.mark.gpu
+def test_misaligned_and_strided_arguments():
+    tensors, which = problem(
+        2, 2, 20, 300, R=256, P=32, V=64, dtype=torch.float16, absorbed=True, device="cuda"
+    )
+    expected = kernels(tensors, which)
+
+    def shifted(x, width):
+        """The same in rows of x's width and `width` more, from the second element on."""
+        wide = x.new_zeros(*x.shape[:-1], x.shape[-1] + width)
+        wide[..., 1 : x.shape[-1] + 1] = x
+        return wide[..., 1 : x.shape[-1] + 1]
+
+    q, q_rope, c, k, _, w_v = tensors
+    for given in (
+        [shifted(x, 3) for x in (q, q_rope, c, k, w_v)],
+        [shifted(q, 16), q_rope, c, k, w_v],  # strides that can be divided by 16, and no address
+        [q, q_rope, shifted(c, 16), k, w_v],
+        [q.mT.contiguous().mT, q_rope, c, k, w_v],  # the last stride is not 1
+    ):
+        found = kernels([*given[:4], None, given[4]], which)
+        for x, y in zip(found, expected, strict=True):
+            # The general kernel adds up in another order; o is rounded to 11 bits once more.
+            torch.testing.assert_close(x, y, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.gpu
+def test_gradients_are_refused_where_there_are_none():
+    tensors, which = problem(1, 1, 3, 20, dtype=torch.float16, device="cuda")
+    tensors[0].requires_grad_()
+    with pytest.raises(ValueError, match="mla_decode has no gradients"):
+        mla_decode(*tensors, **which)
+    with torch.no_grad():
+        mla_decode(*tensors, **which)

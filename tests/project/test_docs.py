@@ -1,0 +1,191 @@
+"""The tables and figures of the README and of the results are what the records give."""
+
+import re
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from rwkv_lessons import wkv6
+from rwkv_lessons.bench import gpu_tests
+from rwkv_lessons.bench.commands.record_all import PLANS
+from rwkv_lessons.lab.pictures import ladder
+from rwkv_lessons.ladders import LADDERS
+from rwkv_lessons.records.fingerprint import ROOT
+from rwkv_lessons.records.schema import RECORDS, Provenance, Record, Row, save
+from rwkv_lessons.report import tables as blocks
+from rwkv_lessons.report import write as readme
+
+PAGE = "# Title\n\n<!-- BEGIN wkv5-ladder -->\n<!-- END wkv5-ladder -->\n\nProse.\n"
+CARD = "NVIDIA H200"  # the tests' own numbers, in a folder of their own
+
+
+@pytest.fixture
+def records(tmp_path):
+    """A made-up ladder next to the real CUDA C times, and made-up ceilings."""
+    folder, here = tmp_path / "records", Provenance(CARD, "1", "0", "2000-01-01", "c", "x", "y")
+    names = [rung.method for rung in LADDERS["wkv5"]] + ["cuda"]
+    rows = [
+        Row(name, (8, 4096, 64, 64), "float32", 5, ms, ms - 1, ms + 1, gb_per_s=7.0, registers=42)
+        for name, ms in zip(names, range(20, 2, -1), strict=False)
+    ]
+    save(Record("wkv5-ladder", here, tuple(rows)), folder)
+    ceilings = {"copy_bytes_per_s": 4e12, "fp32_flops_per_s": 6e13, "bf16_flops_per_s": 7e14}
+    save(Record("ceilings", here, (), ceilings), folder)
+    shutil.copy(RECORDS / "nvidia-h200" / "rwkv-cuda-wkv5.json", folder / "nvidia-h200")
+    return folder
+
+
+def test_the_readme_is_up_to_date():
+    files = [str(file.relative_to(ROOT)) for file in readme.outdated()]
+    assert not files, f"python -m rwkv_lessons.bench readme writes {', '.join(files)}"
+    assert "<!-- BEGIN headline -->" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_block_is_filled_and_nothing_else_changes(records):
+    page = readme.filled(PAGE, records)
+    assert page.startswith("# Title\n\n<!-- BEGIN") and page.endswith("-->\n\nProse.\n")
+    line = next(line for line in page.splitlines() if "05 float4" in line)
+    assert line.startswith("| 05 float4 | 18.00 (17.00 … 19.00) | 1.1 | 9.16 | 7 |")
+    assert "| finished kernel | 13.00" in page and "2026-11-20" in page
+    assert readme.filled(page, records) == page
+
+
+def test_without_a_record_the_block_says_so(tmp_path):
+    page = readme.filled(PAGE, tmp_path)
+    assert "Not recorded yet; `python -m rwkv_lessons.bench ladder wkv5 --record`\n<!-- END" in page
+
+
+@pytest.mark.parametrize("name", sorted(set(blocks.BLOCKS) - {"wkv5-counters"}))
+def test_every_block_names_a_command_that_there_is(name, tmp_path):
+    for line in blocks.BLOCKS[name](tmp_path).splitlines():
+        command = line.removeprefix("Not recorded yet; `").removesuffix("`")
+        assert command in {plan.command for plan in PLANS} | {gpu_tests.COMMAND}
+
+
+def test_each_block_stands_on_one_page():
+    pages = [(ROOT / name).read_text(encoding="utf-8") for name in readme.PAGES]
+    names = [name for page in pages for _, name, *_ in readme.MARKERS.findall(page)]
+    assert sorted(names) == sorted(blocks.BLOCKS)
+
+
+def test_the_readme_is_a_front_door():
+    """Two screens before the library, and one in all for who only looks in."""
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 160 and lines.index("## The library") <= 90
+
+
+def test_links_lead_somewhere():
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/library.md"])
+def test_each_snippet_runs_by_itself(page, capsys):
+    text = (ROOT / page).read_text(encoding="utf-8").split("## The library")[-1]
+    snippets = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(snippets) >= 2
+    for snippet in snippets:
+        names = {}
+        exec(snippet, names)
+        if "states" in names:
+            assert names["states"].shape == (3, 4, 64, 64)
+            assert capsys.readouterr().out.strip() in wkv6.METHODS
+        if "lse" in names:
+            assert names["lse"].shape == (2, 1, 8)
+
+
+def test_a_table_of_shapes_has_a_line_per_shape_and_a_column_per_method(tmp_path):
+    here = Provenance(CARD, "1", "0", "2000-01-01", "c", "x", "y")
+    rows = [
+        Row(method, (B, 4, 1, 8), "bfloat16", 5, ms, gb_per_s=7.0, error=1e-3)
+        for B, ms in ((1, 0.5), (2, 2.0))
+        for method in ("wkv6", "cuda", "doubling")
+    ]
+    save(Record("wkv6", here, tuple(rows)), tmp_path)
+    save(Record("wkv6-backward", here, (replace(rows[0], problem="no memory"),)), tmp_path)
+    assert blocks.BLOCKS["wkv6-shapes"](tmp_path).splitlines()[:4] == [
+        "| B, T, H, N | dtype | wkv6, forward | cuda, forward | wkv6, both |",
+        "|---|---:|---:|---:|---:|",
+        "| 1, 4, 1, 8 | bfloat16 | 0.500 | 0.500 | no memory |",
+        "| 2, 4, 1, 8 | bfloat16 | 2.000 | 2.000 | – |",
+    ]
+
+
+def test_latent_attention_beside_torch(tmp_path):
+    here = Provenance(CARD, "1", "0", "2000-01-01", "c", "x", "y")
+    times = {"decode": 0.01, "torch absorbed": 0.03}
+    times |= {"decode, graph replay": 0.005, "torch absorbed, graph replay": 0.02}
+    rows = [
+        Row(method, (1, 9, 2, 16, 8, 8), "bfloat16", 5, ms, gb_per_s=7.0, error=1e-3)
+        for method, ms in times.items()
+    ]
+    save(Record("mla-decode", here, tuple(rows)), tmp_path)
+    text = blocks.BLOCKS["mla-decode"](tmp_path)
+    assert "| 1, 9, 2, 16, 8, 8 | 10.0 | 30.0 | 5.0 | 20.0 | 7 | 1.0e-03 |" in text
+    assert "3.0 to 4.0 times as fast" in text
+    written = (Row("latent", (2, 100, 10), "bfloat16", 1, host_ms=500.0),)
+    save(Record("mla-generate", here, written), tmp_path)
+    assert "| 2, 100, 10 | bfloat16 | 40 |" in blocks.BLOCKS["mla-generate"](tmp_path)
+
+
+def test_a_block_nobody_generates_is_an_error(records):
+    with pytest.raises(ValueError, match="'wkv99'"):
+        readme.filled(PAGE.replace("wkv5-ladder", "wkv99"), records)
+
+
+def test_a_number_changed_by_hand_is_found_and_mended(tmp_path, capsys):
+    (tmp_path / "README.md").write_text(PAGE, encoding="utf-8")
+    readme.command(root=tmp_path)
+    readme.command(check=True, root=tmp_path)
+    page = (tmp_path / "README.md").read_text(encoding="utf-8")
+    (tmp_path / "README.md").write_text(page.replace("9.16", "1.23"), encoding="utf-8")
+    with pytest.raises(SystemExit, match="README.md"):
+        readme.command(check=True, root=tmp_path)
+    readme.command(root=tmp_path)
+    assert (tmp_path / "README.md").read_text(encoding="utf-8") == page
+
+
+def test_the_figure_is_the_same_every_time_and_follows_the_record(tmp_path, records):
+    (name, svg), *_ = readme.figures(records).items()
+    assert readme.figures(records)[name] == svg and readme.figures(tmp_path)[name] != svg
+    file = tmp_path / "figure.svg"
+    file.write_text(svg.replace("stroke-width: 2", "stroke-width: 2.01"), encoding="utf-8")
+    assert readme._same(file, svg)
+    file.write_text(svg.replace("stroke-width: 2", "stroke-width: 3"), encoding="utf-8")
+    assert not readme._same(file, svg)
+
+
+def test_the_ladder_marks_the_lesson(records):
+    climbed = ladder.steps(folder=records)
+    lines = ladder.table(climbed, "05_float4").splitlines()
+    assert [line for line in lines if line.startswith("→")] == [lines[3]]
+    assert lines[3].split() == ["→", "05", "float4", "18.00", "1.1", "9.16", "42", "–"]
+    assert ladder.floor_ms(folder=records) == pytest.approx(1e3 * 7 * 8 * 4096 * 64**3 / 6e13)
+
+
+def test_the_lesson_prints_and_draws(capsys):
+    picture = ladder.ladder(here="07_shared_memory")
+    assert capsys.readouterr().out.count("→") == 2  # two rungs in one lesson
+    ticks = picture.figure.axes[0].get_yticklabels()
+    bold = [tick.get_text() for tick in ticks if tick.get_fontweight() == "bold"]
+    assert bold == [rung.label for rung in LADDERS["wkv5"] if rung.stem == "07_shared_memory"]
+    assert len(ticks) == len(LADDERS["wkv5"]) + 1 and "07_shared_memory marked" in repr(picture)
+
+
+def test_what_a_lesson_asks_for_is_not_shown_before(capsys):
+    shown, hidden = (ladder.ladder("07_shared_memory", hidden=x) for x in (False, True))
+    told, asked, _ = capsys.readouterr().out.split("\n\n")
+    questions = [line.split() for line in asked.splitlines() if "?" in line]
+    assert [line.count("?") for line in questions] == [3, 3] and "?" not in told
+    texts = [[t.get_text() for t in p.figure.axes[0].texts] for p in (shown, hidden)]
+    assert texts[1].count("?") == 2 and "?" not in texts[0]
+    assert [x for x in texts[1] if x != "?"] == [
+        x for x, y in zip(texts[0], texts[1], strict=True) if y != "?"
+    ]
+
+
+def test_a_lesson_that_is_not_on_the_ladder_is_an_error():
+    with pytest.raises(ValueError, match="here is '99_nowhere', needs one of 03_atomic_baseline"):
+        ladder.ladder(here="99_nowhere")

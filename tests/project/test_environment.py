@@ -1,0 +1,182 @@
+"""One lock file fits pyproject.toml and serves everybody; and the doctor finds what is broken."""
+
+import json
+import re
+import site
+import subprocess
+import sys
+import types
+
+import pytest
+import yaml
+from packaging.version import Version
+from support.makefile import INSTALL, MAKEFILE
+
+from rwkv_lessons.lab.course import cli, doctor, lock
+from rwkv_lessons.lab.course.exercises import ROOT
+
+EXTRAS = ("lessons", "dev")
+
+
+def misfits(locked):
+    """The requirements of pyproject.toml that no release in requirements.lock satisfies."""
+    asked = lock.requirements(EXTRAS)
+    return {r.name for r in asked if not (found := locked.get(r.name)) or found not in r.specifier}
+
+
+def test_the_lock_has_every_requirement_in_its_range():
+    assert set(lock.project()["optional-dependencies"]) == set(EXTRAS)
+    assert misfits(lock.locked()) == set()
+
+
+@pytest.mark.parametrize("name, release", [("numpy", "2.5.0"), ("numba", None), ("torch", "2.1")])
+def test_a_release_out_of_range_or_missing_is_seen(name, release):
+    locked = lock.locked()
+    locked[name] = release and Version(release)
+    assert misfits(locked) == {name}
+
+
+def test_every_requirement_has_a_lower_bound():
+    asked = lock.requirements(EXTRAS)
+    bound = {r.name for r in asked if any(part.operator == ">=" for part in r.specifier)}
+    assert {r.name for r in asked} == bound
+
+
+def test_conda_and_make_install_the_same():
+    conda = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    assert " ".join(conda[-1]["pip"]) == INSTALL
+    said = re.search(r"^LOCK \?= (.+)$", MAKEFILE, re.M)[1]
+    ran = re.search(r"pip install \$\(LOCK\) (.+)$", MAKEFILE, re.M)[1]
+    assert f"{said} {ran}".replace("'", "") == INSTALL
+
+
+def test_no_file_names_a_place_to_download_from():
+    """Whoever has an index of their own tells pip so, and not this repository."""
+    files = [ROOT / name for name in ("pyproject.toml", "requirements.lock", "environment.yml")]
+    files += [ROOT / "Makefile", *(ROOT / ".github").rglob("*.yml")]
+    for file in files:
+        assert not re.search(r"index-url|find-links|://", file.read_text()), file
+
+
+def test_codespaces_call_a_target_that_exists():
+    settings = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
+    command, target = settings["postCreateCommand"].split()
+    assert command == "make"
+    assert re.search(rf"^{target}:", MAKEFILE, re.M)
+
+
+def found(look, level, **settings):
+    return [f for f in doctor._safely(lambda: look(**settings)) if f.level == level]
+
+
+def test_old_python():
+    (finding,) = found(doctor.python, doctor.PROBLEM, version=(3, 10, 4))
+    assert "3.10.4" in finding.text and "PYTHON=" in finding.fix
+
+
+def test_missing_and_other_packages(monkeypatch):
+    versions = {"greenlet": None, "rich": "13.0.0"}
+    versions["torch"] = f"{lock.locked()['torch']}+cpu"
+    here = doctor.installed
+    monkeypatch.setattr(doctor, "installed", lambda name: versions.get(name, here(name)))
+    (problem,) = found(doctor.packages, doctor.PROBLEM)
+    (note,) = found(doctor.packages, doctor.NOTE)
+    assert problem.text == "greenlet is not installed" and "make setup" in problem.fix
+    assert note.fix == f'pip install "rich=={lock.locked()["rich"]}"'  # torch's CPU build is fine
+
+
+@pytest.mark.parametrize("numpy, problems", [("2.5.0", 1), ("3.0.0rc1", 1), ("2.4.6", 0)])
+def test_numpy_too_new_for_numba(monkeypatch, numpy, problems):
+    versions = {"numpy": numpy, "numba-cuda": "0.30.4"}
+    monkeypatch.setattr(doctor, "installed", versions.get)
+    findings = found(doctor.numpy_for_numba, doctor.PROBLEM)
+    assert len(findings) == problems
+    assert all(f.fix == f'pip install "numpy=={lock.locked()["numpy"]}"' for f in findings)
+
+
+def test_no_triton(monkeypatch):
+    monkeypatch.setattr(doctor, "installed", lambda name: None)
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert found(doctor.triton, doctor.PROBLEM)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert not found(doctor.triton, doctor.PROBLEM)
+    assert "WSL" in found(doctor.triton, doctor.NOTE)[0].fix
+
+
+def test_simulation_left_on(monkeypatch):
+    monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
+    (finding,) = found(doctor.switches, doctor.PROBLEM)
+    assert finding.fix == "unset NUMBA_ENABLE_CUDASIM"
+
+
+def broken_torch(cuda):
+    return types.SimpleNamespace(
+        cuda=types.SimpleNamespace(is_available=lambda: False),
+        version=types.SimpleNamespace(cuda=cuda),
+        __version__="2.13.0",
+    )
+
+
+@pytest.mark.parametrize("cuda, word", [(None, "CPU build"), ("13.0", "CUDA 13.0")])
+def test_a_gpu_that_torch_cannot_use(monkeypatch, cuda, word):
+    monkeypatch.setattr(doctor, "_gpu_listed", lambda: "NVIDIA X, 550.1")
+    monkeypatch.setattr(doctor.importlib, "import_module", lambda name: broken_torch(cuda))
+    (finding,) = found(doctor.gpu, doctor.NOTE)
+    assert word in finding.text and "550.1" in finding.text and finding.fix
+
+
+def test_a_kernel_of_another_python(monkeypatch):
+    from jupyter_client import kernelspec
+
+    spec = types.SimpleNamespace(argv=["/elsewhere/python"])
+    monkeypatch.setattr(kernelspec.KernelSpecManager, "get_kernel_spec", lambda *_: spec)
+    (finding,) = found(doctor.kernel, doctor.PROBLEM)
+    assert "/elsewhere/python" in finding.text and "ipykernel install" in finding.fix
+
+
+def test_a_full_disk(monkeypatch):
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: types.SimpleNamespace(free=2e8))
+    assert "0.2 GB" in found(doctor.disk, doctor.PROBLEM)[0].text
+
+
+def test_a_look_that_breaks_is_a_finding(monkeypatch, capsys):
+    def numba_import():
+        raise AttributeError("module 'numpy' has no attribute 'row_stack'")
+
+    monkeypatch.setattr(doctor, "LOOKS", (doctor.python, numba_import))
+    assert cli.main(["doctor"]) == 1
+    said = capsys.readouterr().out
+    assert "✗ numba import: AttributeError" in said and "1 to mend" in said
+
+
+def test_notes_alone_do_not_fail(monkeypatch, capsys):
+    note = doctor.Finding(doctor.NOTE, "no [cu13] Triton", "a Codespace")
+    monkeypatch.setattr(doctor, "LOOKS", (lambda: [note],))
+    assert cli.main(["doctor"]) == 0
+    assert capsys.readouterr().out == "· no [cu13] Triton\n  → a Codespace\nThe lessons run here.\n"
+
+
+MACOS = """
+import sys
+sys.path[:0] = [{root!r}, *{packages!r}]  # without site no .pth: numba finds its own numba.cuda
+sys.modules.update(dict.fromkeys(["triton", "cuda", "numba_cuda"]))  # importing these fails
+from numba import cuda
+assert cuda.implementation == "Built-in"
+from rwkv_lessons.lab import exercises, setup
+from rwkv_lessons.lab.course.check import evaluate
+setup()
+kernels = [id for id in exercises.ids() if id[:2] in ("04", "05")]
+results = [evaluate(id, exercises.load(id).reference) for id in kernels]
+print(*results)
+assert results and all(result.passed for result in results)
+verdicts = [row.verdict for result in results for row in result.rows if row.kind == "machine code"]
+assert set(verdicts) == {{"not available here"}}
+"""
+
+
+def test_lessons_run_without_numba_cuda_and_triton():
+    """As on macOS, where neither can be installed."""
+    code = MACOS.format(root=str(ROOT), packages=site.getsitepackages())
+    settings = {"capture_output": True, "text": True, "timeout": 120}
+    run = subprocess.run([sys.executable, "-S", "-c", code], **settings)
+    assert run.returncode == 0, run.stdout + run.stderr

@@ -1,0 +1,207 @@
+"""Records say where they come from, keep what they are given, and notice when the code changes."""
+
+import pytest
+
+from rwkv_lessons.operations import operation_of, work
+from rwkv_lessons.records import fingerprint as source
+from rwkv_lessons.records.fingerprint import fingerprint
+from rwkv_lessons.records.lookup import every_record, record, stale, stale_rows, times
+from rwkv_lessons.records.rates import rates
+from rwkv_lessons.records.schema import RECORDS, Provenance, Record, Row, load, path, save
+from rwkv_lessons.report import tables as blocks
+
+NOWHERE = Provenance("Test Card", "1.0", "0.0", "2000-01-01", "none", "made up", "none")
+SHAPE = (1, 2, 3, 4)
+KERNEL = '''
+"""A module."""
+from rwkv_lessons.runtime.launch_numba import load4
+BLOCK = 32  # threads
+OTHER = 1
+
+def kernel(x):
+    """Adds."""
+    return helper(x) + 1  # one
+
+def helper(x):
+    return load4(x, (BLOCK,))
+'''
+
+
+def written(tmp_path, text):
+    file = tmp_path / "module.py"
+    file.write_text(text)
+    return str(file)
+
+
+# Their tables say that rows are of older code, until a GPU has measured them again.
+WAITING = ("mla-generate", "wkv5-backward")
+WAITING_ROWS = tuple(f"nvidia-h200/{name}:" for name in WAITING)
+
+
+def test_nothing_recorded_is_stale_but_what_says_so():
+    found = [row for row in stale_rows() if not row.startswith(WAITING_ROWS)]
+    assert not found, "measure these again:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize("name", [name for name in WAITING if name in blocks.BLOCKS])
+def test_a_table_says_which_rows_are_of_older_code(name):
+    """Take a name out of WAITING once it is recorded: this test then fails."""
+    assert "**Measured with older code" in blocks.BLOCKS[name](RECORDS)
+
+
+def test_every_record_can_be_traced_and_adds_up():
+    records = every_record()
+    assert records
+    for file, found in records.items():
+        assert file == path(found.name, found.provenance.card)
+        assert found.rows or found.ceilings
+        for row in found.rows:
+            if row.gb_per_s is None:
+                continue
+            least = work(operation_of(found.name), row.shape, row.dtype)
+            speed = rates(least, row.dtype, row.median_ms)
+            assert row.gb_per_s == pytest.approx(speed["gb_per_s"], rel=1e-4)  # five digits kept
+            assert row.p20_ms <= row.median_ms <= row.p80_ms and row.n >= 5
+            assert row.error is not None, "timed without a check"
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path):
+    row = Row("a", SHAPE, "float32", n=5, median_ms=1.2345678, sources=("x.py::f",), sha256="0")
+    file = save(Record("try", NOWHERE, (row,), {"copy_bytes_per_s": 4e12}), tmp_path)
+    assert file == tmp_path / "test-card" / "try.json"
+    again = load(file)
+    assert again.provenance == NOWHERE and again.ceilings == {"copy_bytes_per_s": 4e12}
+    assert again.rows[0] == Row(
+        "a", SHAPE, "float32", n=5, median_ms=1.2346, sources=("x.py::f",), sha256="0"
+    )
+    assert "host_ms" not in file.read_text()  # not measured, not written
+    assert record("try", "Test Card", tmp_path) == again
+
+
+def test_no_number_is_written_that_json_does_not_know(tmp_path):
+    with pytest.raises(ValueError):
+        save(Record("try", NOWHERE, (Row("a", SHAPE, "float32", error=float("nan")),)), tmp_path)
+
+
+def test_rows_are_found_by_method_shape_and_dtype():
+    rows = [Row("a", SHAPE, dtype, median_ms=ms) for dtype, ms in (("float32", 2), ("float16", 1))]
+    found = Record("try", NOWHERE, tuple(rows))
+    assert found.milliseconds("a", SHAPE, "float16") == 1
+    for method, match in (("a", "2 rows"), ("b", "0 rows")):
+        with pytest.raises(LookupError, match=match):
+            found.row(method)
+
+
+def test_times_of_a_record_and_of_none(tmp_path):
+    rows = (
+        Row("fast", SHAPE, "float32", median_ms=0.25),
+        Row("broken", SHAPE, "float32", problem="no"),
+    )
+    save(Record("some", NOWHERE, rows), tmp_path)
+    text = times("some", "Test Card", tmp_path)
+    assert text.splitlines()[1:] == ["  fast: 0.250 ms", "  broken: no"]
+    assert times("other", "Test Card", tmp_path) == "other: not recorded on an Test Card yet"
+
+
+def test_a_missing_record_is_named(tmp_path):
+    save(Record("there", NOWHERE), tmp_path)
+    with pytest.raises(LookupError, match="no record 'absent' of an Test Card yet.*there"):
+        record("absent", "Test Card", tmp_path)
+
+
+def test_provenance_is_one_line():
+    text = str(Provenance("C", "580", "13.0", "2026-11-20", "abc", "do", "how", torch="2.11.0"))
+    assert text == "C, driver 580 (CUDA 13.0), torch 2.11.0, 2026-11-20, commit abc; how; do"
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ("# one", "# an addend"),
+        ("Adds.", "Adds one to x."),
+        ('    """Adds."""\n', ""),
+        ("helper(x) + 1", "(helper( x )+1)"),
+        ("OTHER = 1", "OTHER = 2"),
+        ("x", "y"),
+        ("helper", "added"),
+        ("BLOCK", "THREADS"),
+    ],
+)
+def test_what_cannot_change_the_code_keeps_the_fingerprint(tmp_path, old, new):
+    assert old in KERNEL
+    before = fingerprint(written(tmp_path, KERNEL) + "::kernel")
+    assert fingerprint(written(tmp_path, KERNEL.replace(old, new)) + "::kernel") == before
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ("+ 1", "+ 2"),
+        ("BLOCK = 32", "BLOCK = 64"),
+        ("(BLOCK,)", "(0,)"),
+        ("from rwkv_lessons.runtime.launch_numba import load4", "load4 = max"),
+        ("import load4", "import store4 as load4"),
+    ],
+)
+def test_what_can_change_the_code_makes_a_row_stale(tmp_path, old, new):
+    assert old in KERNEL
+    file = written(tmp_path, KERNEL) + "::kernel"
+    row = Row("a", SHAPE, "float32", sources=(file,), sha256=fingerprint(file))
+    assert not stale(row)
+    written(tmp_path, KERNEL.replace(old, new))
+    assert stale(row)
+
+
+def test_a_row_whose_function_has_gone_is_stale(tmp_path):
+    file = written(tmp_path, KERNEL) + "::kernel"
+    row = Row("a", SHAPE, "float32", sources=(file,), sha256=fingerprint(file))
+    written(tmp_path, KERNEL.replace("def kernel", "def other"))
+    assert stale(row)
+
+
+def test_code_can_move_to_another_file_and_be_imported_from_there(tmp_path, monkeypatch):
+    (tmp_path / "rwkv_lessons").mkdir()
+    (tmp_path / "rwkv_lessons/runtime/launch_numba.py").write_text(
+        "def load4(a, i):\n    return a[i]\n"
+    )
+    monkeypatch.setattr(source, "ROOT", tmp_path)
+    here, helper = KERNEL.split("def helper")
+    before = fingerprint(written(tmp_path, KERNEL) + "::kernel")
+    there = "from rwkv_lessons.runtime.launch_numba import load4\nBLOCK = 32\n\ndef helper" + helper
+    for line in ("from .other import helper", "from rwkv_lessons.inner.other import helper"):
+        folder = tmp_path / "rwkv_lessons" / "inner"
+        folder.mkdir(exist_ok=True)
+        (folder / "other.py").write_text(there)
+        moved = folder / "kernels.py"
+        moved.write_text(f"{line}\n{here}")
+        assert fingerprint("rwkv_lessons/inner/kernels.py::kernel") == before
+    (folder / "other.py").write_text(there.replace("32", "64"))
+    assert fingerprint("rwkv_lessons/inner/kernels.py::kernel") != before
+
+
+def test_what_registers_a_function_with_torch_counts(tmp_path):
+    text = "import torch\n\ndef public(x):\n    return torch.ops.some.op(x)\n\n"
+    text += "def kernel(x):\n    return x + 1\n\ntorch.library.impl('some::op', 'CUDA', kernel)\n"
+    before = fingerprint(written(tmp_path, text) + "::public")
+    assert fingerprint(written(tmp_path, text.replace("x + 1", "x + 2")) + "::public") != before
+
+
+def test_a_swap_of_two_names_is_a_change(tmp_path):
+    text = "def kernel(a, b):\n    return a - b\n"
+    before = fingerprint(written(tmp_path, text) + "::kernel")
+    assert fingerprint(written(tmp_path, text.replace("a - b", "b - a")) + "::kernel") != before
+    renamed = "def other(p, q):\n    return p - q\n"
+    assert fingerprint(written(tmp_path, renamed) + "::other") == before
+
+
+def test_the_fingerprint_is_the_same_in_every_python(tmp_path):
+    """Measured with one version, tested with another: the number was computed with Python 3.11."""
+    file = written(tmp_path, KERNEL.replace("load4", "max")) + "::kernel"
+    assert fingerprint(file).startswith("a29b760b")
+
+
+def test_stale_rows_come_with_their_command(tmp_path):
+    file = written(tmp_path, KERNEL) + "::kernel"
+    row = Row("a", SHAPE, "float32", sources=(file,), sha256="something else")
+    save(Record("try", NOWHERE, (row,)), tmp_path / "records")
+    assert stale_rows(tmp_path / "records") == ["test-card/try: a float32 ← made up"]

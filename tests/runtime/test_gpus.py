@@ -1,0 +1,87 @@
+"""GPUs other than the one that was measured: tiles that fit, kernels that start."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from rwkv_lessons.lab.machine_code.occupancy import occupancy
+from rwkv_lessons.records import fingerprint as source
+from rwkv_lessons.runtime.devices import H200, KIB, LIMITS, gpu_like
+
+pytest.importorskip("triton")
+import torch  # noqa: E402
+
+from rwkv_lessons.bench.commands import matrix  # noqa: E402
+from rwkv_lessons.mla.decode.splits import decode_tile  # noqa: E402
+from rwkv_lessons.wkv6 import method_for  # noqa: E402
+from rwkv_lessons.wkv6.chunked import forward as chunked  # noqa: E402
+
+SMALL = [name for name, limits in LIMITS.items() if limits.shared_bytes_block == 99 * KIB]
+
+
+def test_the_table_is_fresh_whole_and_within_bounds():
+    """In a process of its own: here Triton interprets. A few kernels are compiled once more."""
+    command = [sys.executable, "-m", "rwkv_lessons.bench", "matrix", "--check"]
+    environment = os.environ | {"TRITON_INTERPRET": "0"}
+    output = {"capture_output": True, "text": True}
+    done = subprocess.run(command, cwd=source.ROOT, env=environment, **output)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_every_architecture_has_every_operation():
+    _, rows = matrix.load()
+    operations = {row.kernel.split(".")[0] for row in rows}
+    assert operations == {"wkv5", "wkv6", "mla"}
+    for architecture in LIMITS:
+        on_it = {row.kernel.split(".")[0] for row in rows if architecture in row.found}
+        assert on_it == operations
+
+
+@pytest.mark.parametrize("architecture", SMALL)
+def test_no_block_wants_more_than_99_kilobytes(architecture):
+    _, rows = matrix.load()
+    shared = [row.found[architecture][2] for row in rows if architecture in row.found]
+    assert shared and max(shared) <= 99 * KIB
+
+
+@pytest.mark.parametrize("architecture", LIMITS)
+def test_only_hopper_runs_kernels_written_for_it(architecture):
+    _, rows = matrix.load()
+    of_hopper = {row.kernel for row in rows if "hopper" in row.kernel and architecture in row.found}
+    assert len(of_hopper) == (3 if architecture == "sm_90" else 0)
+
+
+def test_rows_out_of_bounds_are_found():
+    fine = {"sm_89": [255, 5120, 99 * KIB]}
+    assert not list(matrix.Compiled("k", "c", "d", fine).problems())
+    for worse in ([256, 0, 0], [255, 5121, 0], [255, 0, 99 * KIB + 1]):
+        assert len(list(matrix.Compiled("k", "c", "d", fine | {"sm_86": worse}).problems())) == 1
+
+
+def test_on_an_h200_nothing_became_smaller():
+    wide = chunked.tile_for(512, 4096, 256, 256, torch.bfloat16, H200)
+    assert wide[-2:] == (8, (256, 256, 256, 64, 16)) and chunked.largest(torch.float32, H200) == 256
+    assert chunked.tile_for(512, 4096, 64, 64, torch.bfloat16, H200)[-1] == (64, 64, 64, 64, 64)
+    assert decode_tile(40, 512, 64, torch.bfloat16, H200)[:2] == (64, 64)
+
+
+@pytest.mark.parametrize("architecture", [name for name in LIMITS if name != "sm_90"])
+def test_other_gpus_take_smaller_tiles_or_another_method(architecture):
+    gpu = gpu_like(architecture)
+    C = 16 if architecture == "sm_100" else 32
+    assert chunked.tile_for(512, 4096, 64, 64, torch.bfloat16, gpu)[-1] == (64, 64, 64, 64, C)
+    assert chunked.tile_for(512, 4096, 128, 128, torch.bfloat16, gpu)[-1] == (128, 128, 128, 32, 16)
+    assert decode_tile(40, 512, 64, torch.bfloat16, gpu)[:2] == (16, 32)
+    of_256 = {"gradients": True, "dtype": torch.bfloat16, "T": 4096, "heads": 64, "size": 256}
+    assert method_for("cuda", **of_256) == "chunked"
+    assert method_for("cuda", **of_256, gpu=gpu) == "cuda"
+    assert method_for("cuda", **of_256, gpu=gpu, packed=True) == "recurrent"
+
+
+def test_a_smaller_sm_holds_fewer_warps():
+    """By hand: 256 threads are 8 warps, of which 64 or 48 fit; 64 registers allow 32."""
+    assert occupancy(64, 256, arch="sm_90").blocks_per_sm == 4
+    assert occupancy(32, 256, arch="sm_90").blocks_per_sm == 8
+    assert occupancy(32, 256, arch="sm_89").blocks_per_sm == 6

@@ -1,0 +1,8 @@
+"""What the Makefile installs."""
+
+from rwkv_lessons.lab.course.exercises import ROOT
+
+INSTALL = "--constraint requirements.lock --editable .[lessons,dev]"
+
+
+MAKEFILE = (ROOT / "Makefile").read_text()

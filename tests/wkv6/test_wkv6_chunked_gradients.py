@@ -1,0 +1,362 @@
+"""The gradients of the chunked kernels, with the states that a forward pass keeps from torch."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import triton.language as tl
+from support.wkv6_gradients import (
+    DEVICE,
+    GPU,
+    compare,
+    draw,
+    expected,
+    got,
+)
+from triton.runtime import interpreter
+
+from rwkv_lessons.lab.machine_code.assembly import assembly
+from rwkv_lessons.wkv6.chunked import backward as chunked_backward
+from rwkv_lessons.wkv6.chunked import forward as chunked
+from rwkv_lessons.wkv6.chunked.checkpoints import KEEP
+from rwkv_lessons.wkv6.chunked.forward import wkv6_chunked
+from rwkv_lessons.wkv6.chunked.hopper.pairs import pairs_hopper_kernel
+from rwkv_lessons.wkv6.chunked.hopper.tiles import TILE
+from rwkv_lessons.wkv6.chunked.pairs import keys_gradients, values_gradients
+from rwkv_lessons.wkv6.chunked.states import state_gradients
+
+needs_gpu = pytest.mark.gpu
+
+
+# Sums of some hundred float32 products; dw also of differences, whose terms may be exp(2.6) larger.
+FLOAT32 = 1e-5
+
+
+@pytest.mark.parametrize("decay", ["mixed", "strong", "any", -8.0, -50.0, -math.inf])
+@pytest.mark.parametrize("B, T, H, K, V", [(2, 37, 1, 16, 16), (1, 70, 2, 20, 12)])
+def test_decays(B, T, H, K, V, decay):
+    given = draw(B, T, H, K, V, decay)
+    results = got(*given)
+    compare(results, expected(*given), FLOAT32)
+    assert (results[3][given[0][3] == -math.inf] == 0).all()
+
+
+@pytest.mark.parametrize("T", [1, 2, 31, 32, 33])
+def test_lengths(T):
+    given = draw(1, T, 1, 16, 16)
+    compare(got(*given), expected(*given), FLOAT32)
+
+
+@pytest.mark.parametrize("decay", ["mixed", -8.0])
+@pytest.mark.parametrize("lengths", [(37, 0, 1, 40), (0, 64, 0), (5,), (32, 32)])
+def test_packed(lengths, decay):
+    given = draw(1, sum(lengths), 2, 16, 16, decay, sequences=len(lengths))
+    compare(got(*given, lengths), expected(*given, lengths), FLOAT32)
+
+
+@pytest.mark.parametrize("without", ["do", "ds1"])
+def test_one_gradient_alone(without):
+    inputs, do, ds1 = draw(1, 40, 1, 16, 16)
+    given = (inputs, None if without == "do" else do, None if without == "ds1" else ds1)
+    compare(got(*given), expected(*given), FLOAT32)
+
+
+@pytest.mark.parametrize("lengths", [None, (37, 0, 3)])
+def test_scale_and_raw_decay(lengths):
+    inputs, do, ds1 = draw(1, 40, 1, 20, 16, sequences=None if lengths is None else len(lengths))
+    inputs[3] = torch.linspace(-7, 4, inputs[3].numel(), device=DEVICE).view(inputs[3].shape)
+    options = {"lengths": lengths, "scale": 0.25, "raw": True}
+    compare(got(inputs, do, ds1, **options), expected(inputs, do, ds1, **options), FLOAT32)
+
+
+@pytest.mark.skipif(GPU, reason="there the options have tests of their own")
+@pytest.mark.parametrize("decay", ["any", -3.6, -50.0])
+@pytest.mark.parametrize("raw", [False, True])
+@pytest.mark.parametrize("lengths", [None, (37, 0, 3)])
+def test_every_option_with_strong_decays(lengths, raw, decay):
+    sequences = None if lengths is None else len(lengths)
+    inputs, do, ds1 = draw(1, 40, 1, 6, 5, decay, sequences=sequences)
+    if raw:
+        inputs[3] = torch.log(-inputs[3])
+    options = {"lengths": lengths, "scale": 0.3, "raw": raw}
+    compare(got(inputs, do, ds1, **options), expected(inputs, do, ds1, **options), FLOAT32)
+
+
+def test_segments(monkeypatch):
+    """Few heads and many tokens: segments find their part of dS first."""
+    monkeypatch.setattr("rwkv_lessons.wkv6.chunked.backward.SHORTEST", 1)
+    chunked_backward.plan.cache_clear()
+    given = draw(1, 130, 1, 16, 16)
+    compare(got(*given), expected(*given), FLOAT32)
+    given = draw(1, 130, 1, 16, 16, sequences=3)
+    compare(got(*given, (65, 0, 65)), expected(*given, (65, 0, 65)), FLOAT32)
+    chunked_backward.plan.cache_clear()
+
+
+@pytest.mark.skipif(GPU, reason="the same goes through the public function there")
+def test_autograd_around_the_kernels():
+    """Both kernels behind torch.autograd, which no CPU tensor reaches by the public function."""
+    inputs, do, ds1 = draw(1, 40, 1, 8, 8)
+    leaves = [x.requires_grad_() for x in inputs]
+    o, s1 = chunked.chunked(*leaves, None, 1.0, False)
+    wanted = expected([x.detach() for x in inputs], do, ds1)
+    compare(torch.autograd.grad([o, s1], leaves, [do, ds1]), wanted, FLOAT32)
+    o, s1 = chunked.chunked(*leaves[:5], None, None, 0.5, False)  # no s0, and s1 not used
+    without = [*(x.detach() for x in inputs[:5]), torch.zeros_like(inputs[5])]
+    wanted = expected(without, do, None, scale=0.5)
+    compare(torch.autograd.grad(o, leaves[:5], do), wanted[:5], FLOAT32)
+
+
+@pytest.fixture
+def products_of_a_card(monkeypatch):
+    """In the interpreter: bfloat16, which it takes for integers, and TF32, cut off to 11 bits."""
+
+    def dot(self, a, b, d, precision, *_):
+        x, y = (
+            (z.data.astype(np.uint32) << 16).view(np.float32)
+            if z.dtype.scalar == tl.bfloat16
+            else z.data.astype(np.float32)
+            for z in (a, b)
+        )
+        if "TF32" in str(precision) and not str(precision).endswith("x3"):
+            x, y = ((z.view(np.uint32) & 0xFFFFE000).view(np.float32) for z in (x, y))
+        return interpreter.TensorHandle(x @ y + d.data, d.dtype.scalar)
+
+    def whole_to_float(self, source, kind):
+        if kind.scalar != tl.bfloat16:
+            return self.cast_impl(source, kind)
+        bits = source.data.astype(np.float32).view(np.uint32) >> 16
+        return interpreter.TensorHandle(bits.astype(np.uint16), tl.bfloat16)
+
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", dot)
+    for name in ("create_ui_to_fp", "create_si_to_fp"):
+        monkeypatch.setattr(interpreter.InterpreterBuilder, name, whole_to_float)
+
+
+# Rounded results, and states kept in bfloat16, whose rounding is 1.7e-3 of a number: together at
+# most 2.4e-3.
+HALF = 2.5e-3
+
+
+# Halves of runs: weak enough for a chunk; 8 tokens fit (to -6.9), 4 (to -13.9), 2 (to -27.7); 1.
+@pytest.mark.parametrize("decay", ["mixed", "strong", "any", -3.4, -3.6, -6.8, -7.1, -13.7, -14.0,
+                                   -27.5, -28.0, -1e30, -math.inf])  # fmt: skip
+def test_half_precision(decay, products_of_a_card):
+    """float16, as the interpreter knows no bfloat16 sums; decays, and so dw, in float32."""
+    inputs, do, ds1 = draw(1, 70, 1, 16, 16, decay, torch.float16)
+    inputs[3] = draw(1, 70, 1, 16, 16, decay)[0][3]
+    results = got(inputs, do, ds1)
+    compare(results, expected(inputs, do, ds1), HALF)
+    assert (results[3][inputs[3] == -math.inf] == 0).all()
+
+
+@pytest.mark.parametrize("K, V", [(12, 20), (70, 70)])  # with and without loading ahead
+@pytest.mark.parametrize("raw", [False, True])
+def test_half_precision_of_chunks_that_differ(K, V, raw, products_of_a_card):
+    """Each in runs of another length, for one key more than for the others; some in none."""
+    inputs, do, ds1 = draw(1, 200, 2, K, V, -2.0, torch.float16)
+    for c, w in enumerate((-5.0, -10.0, -20.0, -0.1, -40.0, -3.0)):
+        inputs[3][:, 32 * c : 32 * (c + 1), 0, :] = w / 2
+        inputs[3][:, 32 * c : 32 * (c + 1), 0, 3] = w
+    inputs[3][:, 70:75, 1, :2] = 0
+    if raw:
+        inputs[3] = torch.log(-inputs[3])
+    options = {"scale": 0.3, "raw": raw}
+    compare(got(inputs, do, ds1, **options), expected(inputs, do, ds1, **options), HALF)
+
+
+def test_few_strong_chunks_among_many():
+    """A program looks through 64 of the 68 chunks, of which the first and the last are strong."""
+    inputs, do, ds1 = draw(2, 34 * KEEP - 3, 1, 4, 4, -0.01)
+    for b, c in ((0, 0), (0, 33), (1, 0), (1, 28), (1, 29), (1, 30), (1, 33)):
+        inputs[3][b, c * KEEP : (c + 1) * KEEP, :, 1:] = -20.0  # too strong for factors
+    compare(got(inputs, do, ds1), expected(inputs, do, ds1), FLOAT32)
+
+
+def test_gradients_have_the_dtypes_of_the_inputs():
+    inputs, do, ds1 = draw(1, 3, 1, 16, 16, dtype=torch.float16)
+    inputs[4] = inputs[4].half()
+    for x, y in zip(got(inputs, do, ds1), inputs, strict=True):
+        assert x.dtype == y.dtype and x.shape == y.shape  # the state is float32
+
+
+@needs_gpu
+@pytest.mark.parametrize("decay", ["mixed", "strong", "any", -0.5, -8.0, -math.inf])
+@pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 2.5e-3), (torch.float32, 1e-5)])
+@pytest.mark.parametrize(
+    "B, T, H, K, V", [(2, 300, 3, 64, 64), (1, 1025, 2, 64, 64), (1, 70, 2, 100, 36)]
+)
+def test_on_the_gpu(B, T, H, K, V, dtype, tolerance, decay):
+    given = draw(B, T, H, K, V, decay, dtype)
+    compare(got(*given), expected(*given), tolerance)
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 2.5e-3), (torch.float32, 1e-5)])
+@pytest.mark.parametrize("K, V", [(256, 256), (64, 256), (256, 64), (128, 128)])
+def test_large_heads(K, V, dtype, tolerance):
+    for decay in ("mixed", -8.0):
+        given = draw(1, 70, 2, K, V, decay, dtype)
+        compare(got(*given), expected(*given), tolerance)
+
+
+@needs_gpu
+@pytest.mark.parametrize("raw", [False, True])
+@pytest.mark.parametrize("decay", ["mixed", "strong", "any", -math.inf])
+@pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 2.5e-3), (torch.float32, 1e-5)])
+@pytest.mark.parametrize("K, V", [(64, 64), (100, 36)])
+def test_packed_on_the_gpu(K, V, dtype, tolerance, decay, raw):
+    lengths = (500, 0, 1, 33, 490)
+    inputs, do, ds1 = draw(1, 1024, 4, K, V, decay, dtype, sequences=5)
+    if raw:  # inf is a limit that torch's own gradient of exp(-exp(x)) does not know
+        inputs[3] = torch.log(-inputs[3]).clamp(max=7)
+    options = {"scale": 0.3, "raw": raw}
+    found = got(inputs, do, ds1, lengths, **options)
+    compare(found, expected(inputs, do, ds1, lengths, **options), tolerance)
+
+
+@needs_gpu
+@pytest.mark.parametrize("tiled", [False, True])
+@pytest.mark.parametrize("T", [1, 500])
+@pytest.mark.parametrize("decay", ["mixed", "strong", "any"])
+def test_through_the_public_function(decay, T, tiled, monkeypatch):
+    for module in (chunked, chunked_backward):
+        monkeypatch.setattr(module, "WORTH", 0 if tiled else 2**62)
+    inputs, do, ds1 = draw(2, T, 3, 64, 64, decay, torch.bfloat16)
+    leaves = [x.requires_grad_() for x in inputs]
+    o, s1 = wkv6_chunked(*leaves)
+    results = torch.autograd.grad([o, s1], leaves, [do, ds1])
+    # S and dw are rounded once each; of one token, few of the 384 numbers weigh
+    compare(results, expected([x.detach() for x in inputs], do, ds1), 3e-3 if T == 1 else 2.5e-3)
+
+
+@pytest.fixture
+def tiled(monkeypatch):
+    """Tiles by the tensor memory accelerator, however few tokens there are."""
+    monkeypatch.setattr(chunked_backward, "WORTH", 0)
+
+
+# 32 tokens fit to -1.73; a last chunk is whole, is not, or has no second half.
+@needs_gpu
+@pytest.mark.parametrize("decay", ["mixed", "strong", "any", -0.0, -1e-3, -0.5, -1.7, -1.8, -8.0,
+                                   -math.inf])  # fmt: skip
+@pytest.mark.parametrize("B, T, H", [(2, 200, 2), (3, 1, 2), (2, 97, 3), (1, 64, 1), (1, 4096, 8)])
+def test_tiles_on_the_gpu(B, T, H, decay, tiled):
+    inputs, do, ds1 = draw(B, T, H, 64, 64, decay, torch.bfloat16)
+    results = got(inputs, do, ds1)
+    compare(results, expected(inputs, do, ds1), 3e-3 if T == 1 else 2.5e-3)
+    assert (results[3][inputs[3] == -math.inf] == 0).all()
+
+
+@needs_gpu
+@pytest.mark.parametrize("raw", [False, True])
+@pytest.mark.parametrize("without", [None, "do", "ds1"])
+def test_tiles_of_chunks_that_differ_on_the_gpu(raw, without, tiled):
+    """Scaled; one key that is too strong leaves two chunks to the other kernels."""
+    inputs, do, ds1 = draw(2, 330, 3, 64, 64, "mixed", torch.bfloat16)
+    inputs[3] = inputs[3].clamp(min=-1.5)
+    inputs[3][0, 70, :, 3], inputs[3][0, 75:85, 1, 5] = -54.0, -0.0
+    inputs[3][1, 200:232, 2, 9] = -8.0
+    if raw:
+        inputs[3] = torch.log(-inputs[3]).clamp(min=-20)
+    given = (inputs, None if without == "do" else do, None if without == "ds1" else ds1)
+    options = {"scale": 0.3, "raw": raw}
+    compare(got(*given, **options), expected(*given, **options), 2.5e-3)
+
+
+@needs_gpu
+def test_the_same_bits_again_in_tiles(tiled):
+    test_the_same_bits_again()
+
+
+@needs_gpu
+def test_the_same_bits_again():
+    given = draw(2, 1000, 4, 64, 64, "any", torch.bfloat16)
+    for x, y in zip(got(*given), got(*given), strict=True):
+        assert torch.equal(x, y)
+
+
+B16, F32, INT = "*bf16", "*fp32", "i32"
+SIZES = {"K": 64, "V": 64, "BK": 64, "BV": 64, "C": KEEP}
+FLAGS = {"RAW": False, "FULL": False, "num_warps": 4}
+
+
+@pytest.mark.parametrize("segments", [False, True])
+def test_machine_code_of_the_walk(segments):
+    local = F32 if segments else None
+    args = (B16, B16, B16, B16, F32, local, local, None, B16, F32, F32, None, F32)
+    flags = {"LOCAL": False, "maxnreg": 128} | FLAGS
+    code = assembly(state_gradients, *args, INT, INT, "fp32", INT, INT, **SIZES, **flags)
+    assert code.spill_stores <= 8 and code.count("HGMMA") > 0  # 128 registers: four a processor
+    assert code.count("LDGSTS") > 0 and code.atomics == 0  # the next chunk comes in meanwhile
+
+
+@pytest.mark.parametrize("N", [64, 128])
+def test_machine_code_of_float32_uses_the_registers(N):
+    """Without a limit in words ptxas takes 32 of them, and 10 to 17 KB of local memory."""
+    (key_block, all_v), (all_k, value_block) = chunked_backward.blocks(N, N, True)[1:]
+    rest = (INT, INT, "fp32", INT, INT)
+    flags = FLAGS | {"FULL": True, "num_warps": 4 if N <= 64 else 8, "LEVELS": False, "STAGES": 1}
+    flags |= {"K": N, "V": N, "C": KEEP, "maxnreg": chunked_backward.MOST_REGISTERS}
+    keys = assembly(
+        keys_gradients, *[F32] * 10, None, *[F32] * 5, *rest, NV=1, BK=key_block, BV=all_v, **flags
+    )
+    values = assembly(
+        values_gradients, *[F32] * 7, None, *[F32] * 2, *rest, BK=all_k, BV=value_block, **flags
+    )
+    for code in (keys, values):
+        assert code.registers > 200 and code.local_bytes <= 5000
+
+
+def test_machine_code_of_keys_and_values():
+    tokens, rest = [B16] * 4, (INT, INT, "fp32", INT, INT)
+    keys = assembly(
+        keys_gradients, *tokens, F32, B16, B16, F32, F32, F32, None, *[B16] * 4, F32, *rest,
+        NV=1, LEVELS=False, STAGES=3, **SIZES, **FLAGS,
+    )  # fmt: skip
+    values = assembly(
+        values_gradients, *tokens[:3], F32, B16, F32, F32, None, B16, B16, *rest,
+        LEVELS=False, STAGES=3, **SIZES, **FLAGS,
+    )  # fmt: skip
+    for code in (keys, values):
+        assert code.spill_stores <= 48  # bytes, beside 255 registers and once in a chunk
+        assert code.atomics == 0 and code.count("LDGSTS") > 0
+        kinds = [op for op in code.counts if op.startswith("HMMA")]
+        assert any("TF32" in op for op in kinds) and any("BF16" in op for op in kinds)
+
+
+@pytest.mark.parametrize("raw, scaled", [(False, False), (True, True)])
+def test_machine_code_of_pairs_on_hopper(raw, scaled):
+    x = f"tensordesc<bf16[64, 64],{TILE.value!r}>"
+    tensors = (x, x, x, x, F32, x, x, F32, F32, F32, x, x, x, x, x, B16, B16, B16, B16, F32)
+    flags = {"KEEP": KEEP, "RAW": raw, "SCALED": scaled, "num_warps": 4}
+    code = assembly(pairs_hopper_kernel, *tensors, INT, INT, "fp32", **flags)
+    assert code.shared_bytes <= 113 * 1024 and code.registers <= 255  # two a multiprocessor
+    assert code.spill_stores <= 512 and code.atomics == 0
+    assert code.count("HGMMA") >= 4 * 22  # products
+    assert code.count("WARPGROUP.DEPBAR") <= 6  # and not a wait for each
+    assert code.count("UTMALDG") == 7 and code.count("UTMASTG") == 4
+
+
+@pytest.mark.parametrize("N", [64, 256])
+def test_machine_code_of_levels(N):
+    (key_block, all_v), (all_k, value_block) = chunked_backward.blocks(N, N, False)[1:]
+    tokens, rest = [B16] * 4, (INT, INT, "fp32", INT, INT)
+    of_size = {"num_warps": 4, "STAGES": 3} if N <= 64 else {"num_warps": 8, "STAGES": 1}
+    flags = FLAGS | {"LEVELS": True} | of_size
+    flags |= {"K": N, "V": N, "C": KEEP, "maxnreg": chunked_backward.MOST_REGISTERS}
+    keys = assembly(
+        keys_gradients, *tokens, F32, B16, B16, F32, F32, F32, None, *[B16] * 4, F32, *rest,
+        NV=1, BK=key_block, BV=all_v, **flags,
+    )  # fmt: skip
+    values = assembly(
+        values_gradients, *tokens[:3], F32, B16, F32, F32, None, B16, B16, *rest,
+        BK=all_k, BV=value_block, **flags,
+    )  # fmt: skip
+    for code in (keys, values):
+        assert code.registers > 200 and code.atomics == 0
+        assert code.spill_stores <= (256 if N == 64 else 6000)
+        assert code.shared_bytes <= 227 * 1024 // 2  # two programs a multiprocessor
+        # a loop in a chunk's work would keep the next one waiting; larger heads have no room for it
+        assert (code.count("LDGSTS") > 0) == (N == 64)
