@@ -195,9 +195,9 @@ def test_hopper_waits_for_what_it_reads(M, H, R, P, page_size, splits, hopper, m
 @pytest.mark.skipif(bool(available(decode_hopper_kernel)), reason="nothing to compile with here")
 @pytest.mark.parametrize("H, R, P, warps, columns", [(128, 512, 64, 8, 32), (40, 256, 32, 4, 64)])
 def test_hopper_computes_every_score_once(H, R, P, warps, columns):
-    tensors, strides = ["*bf16"] * 4, ["i32"] * 12
+    tensors, numbers = ["*bf16"] * 4, ["i32"] * 13
     sizes = {"UNIT": 16, "H": H, "R": R, "P": P, "c_n": R + P, "k_n": R + P, "PAGE": 0}
-    given = (*tensors, "*i32", None, None, "*fp32", "*fp32", "fp32", *strides)
+    given = (*tensors, "*i32", None, None, "*fp32", "*fp32", "fp32", *numbers)
     code = assembly(decode_hopper_kernel, *given, **sizes, BM=64, BN=64, PDL=True, num_warps=warps)
     # The scores of 64 tokens: a warpgroup has all, or each of two has its 32. Twice: the first tile
     # has code of its own.

@@ -32,6 +32,7 @@ import torch
 
 from ...runtime import devices
 from ...runtime.launch_numba import ceil_div, compiled, launch
+from ...runtime.operators import refuse_second_gradients
 from . import forward_sweep as cuda_with_time
 from . import reverse_sweep as cuda_against_time
 from .tiles import CHECKPOINT, TILE, threads_along, tile_for
@@ -131,3 +132,4 @@ torch.library.define(
 )
 torch.library.impl(NAME, "CUDA", gradients)
 torch.library.register_fake(NAME, gradient_shapes)
+refuse_second_gradients(NAME)
