@@ -157,6 +157,8 @@ def wkv6(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False)
         The same bits. Kernels add in a fixed order, without atomics: the same call on the same
         GPU, with the same versions, gives the same bits in o, s1 and every gradient; doubling as
         far as torch's matrix products do. Another batch, T or method may round otherwise.
+        Precision. All of it is as outside of torch.autocast. Second gradients are those of the
+        methods in torch, reference and doubling; of the kernels they raise a RuntimeError.
     """
     B, T, H, K, V = check_call(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
     packed = cu_seqlens is not None
