@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from rwkv_lessons import wkv6
 from rwkv_lessons.bench import gpu_tests
 from rwkv_lessons.bench.commands.record_all import PLANS
 from rwkv_lessons.lab.pictures import ladder
@@ -79,21 +78,6 @@ def test_links_lead_somewhere():
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/library.md"])
-def test_each_snippet_runs_by_itself(page, capsys):
-    text = (ROOT / page).read_text(encoding="utf-8").split("## The library")[-1]
-    snippets = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(snippets) >= 2
-    for snippet in snippets:
-        names = {}
-        exec(snippet, names)
-        if "states" in names:
-            assert names["states"].shape == (3, 4, 64, 64)
-            assert capsys.readouterr().out.strip() in wkv6.METHODS
-        if "lse" in names:
-            assert names["lse"].shape == (2, 1, 8)
 
 
 def test_a_table_of_shapes_has_a_line_per_shape_and_a_column_per_method(tmp_path):
