@@ -41,7 +41,9 @@ _known_decode = functools.cache(_decode)  # an import statement costs the host 1
 
 def __getattr__(name):
     if name == "mla_decode" and TRITON:
-        from .decode.forward import mla_decode as found
+        from .decode.forward import mla_decode
+
+        found = mla_decode
     elif name == "mla_decode":
         found = mla_absorbed
     elif name == "METHODS":

@@ -17,11 +17,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFINITIONS = ast.FunctionDef | ast.ClassDef
-# What users call of each operation; from there all of its code is reached.
+# What users call of each operation; from there all of its code is reached. `__getattr__` has the
+# methods that are imported when they are wanted.
 OPERATIONS = {
-    "wkv5": ("wkv5", "METHODS"),
-    "wkv6": ("wkv6", "METHODS", "wkv6_step"),
-    "mla": ("mla", "METHODS", "mla_decode", "mla_prefill"),
+    "wkv5": ("wkv5", "__getattr__"),
+    "wkv6": ("wkv6", "__getattr__", "wkv6_step"),
+    "mla": ("mla", "__getattr__"),
 }
 _known = {}
 
