@@ -25,7 +25,7 @@ from .splits import NUMBERS
 
 RANKS = (256, 512)
 ROPE_SIZES = (16, 32, 64, 128)
-NOTHING = tl.constexpr(-1e30)
+MIN_SCORE = tl.constexpr(-1e30)
 barrier = getattr(gl, "barrier", None) or gl.thread_barrier  # its name in Triton 3.7, and in 3.6
 
 
@@ -152,7 +152,7 @@ def decode_hopper_kernel(
     last = gl.minimum(end - M + o_row // H, stop - 1)  # the last token that a row sees here
     zeros = gl.full([BM, BN], 0.0, gl.float32, SCORES)
     b_sums = zeros  # each thread adds up its own weights; the rows are summed at the end
-    b_top = gl.full([BM], NOTHING, gl.float32, gl.SliceLayout(1, SCORES))
+    b_top = gl.full([BM], MIN_SCORE, gl.float32, gl.SliceLayout(1, SCORES))
     b_part = gl.full([BM, R], 0.0, gl.float32, PART)
 
     async_copy.wait_group(0)
@@ -165,9 +165,9 @@ def decode_hopper_kernel(
     b_s = warpgroup_mma_wait(0, deps=(b_s,))
     i = 0
     for n0 in range(start, stop - BN, BN):
-        b_p, fade, b_top = weigh(b_s * scale, last, n0 + o_n, b_top)
-        b_sums = b_sums * fade[:, None] + b_p
-        b_part = b_part * gl.convert_layout(fade, gl.SliceLayout(1, PART))[:, None]
+        b_p, rescale, b_top = weigh(b_s * scale, last, n0 + o_n, b_top)
+        b_sums = b_sums * rescale[:, None] + b_p
+        b_part = b_part * gl.convert_layout(rescale, gl.SliceLayout(1, PART))[:, None]
         b_part = add(b_part, b_p, s_p, s_c.index(i), GROUPS)
 
         async_copy.wait_group(0)
@@ -183,9 +183,9 @@ def decode_hopper_kernel(
         i = 1 - i
     async_copy.wait_group(0)
     n0 = start + gl.maximum(gl.cdiv(stop - start, BN) - 1, 0) * BN
-    b_p, fade, b_top = weigh(b_s * scale, last, n0 + o_n, b_top)
-    b_sums = b_sums * fade[:, None] + b_p
-    b_part = b_part * gl.convert_layout(fade, gl.SliceLayout(1, PART))[:, None]
+    b_p, rescale, b_top = weigh(b_s * scale, last, n0 + o_n, b_top)
+    b_sums = b_sums * rescale[:, None] + b_p
+    b_part = b_part * gl.convert_layout(rescale, gl.SliceLayout(1, PART))[:, None]
     b_part = add(b_part, b_p, s_p, s_c.index(i), GROUPS)
     b_part = warpgroup_mma_wait(0, deps=(b_part,))
 

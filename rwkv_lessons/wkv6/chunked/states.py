@@ -24,11 +24,11 @@ from .tiles import log2_decays, log_decay, of_halves, product_tf32
 @assembled
 @triton.jit(do_not_specialize=["T", "H", "scale", "segment", "segments"])
 def state_gradients(
-    r, w, kept, do, ds1, local_ds, local_decay, cu_seqlens,
-    d_kept, through, decays, where, ds0,
+    r, w, checkpoints, do, ds1, local_ds, local_decay, cu_seqlens,
+    d_checkpoints, dw_across_chunk, decays, chunk_bounds, ds0,
     T, H, scale, segment, segments,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
-    RAW: tl.constexpr, FULL: tl.constexpr, LOCAL: tl.constexpr,
+    RAW: tl.constexpr, IS_FLOAT32: tl.constexpr, LOCAL: tl.constexpr,
 ):  # fmt: skip
     """dS of one head, a block of keys and one of values, over a segment of chunks.
 
@@ -69,7 +69,7 @@ def state_gradients(
                 b_ds *= tl.exp2(b_total)[:, None]
                 b_ds += tl.load(local_ds + at * V + o_state, mask=m_state, other=0)
 
-    b_all = tl.zeros([BK], tl.float32)
+    b_segment_total = tl.zeros([BK], tl.float32)
     for j in tl.range(0, end - first, num_stages=3):
         c = end - 1 - j
         t = c * C + o_t
@@ -79,30 +79,36 @@ def state_gradients(
         b_w = log_decay(w + at * K + o_t[:, None] * (H * K) + o_k[None, :], m_tk, RAW)
         b_r = tl.load(r + at * K + o_t[:, None] * (H * K) + o_k[None, :], mask=m_tk, other=0)
         b_do = tl.load(do + at * V + o_t[:, None] * (H * V) + o_v[None, :], mask=m_tv, other=0)
-        b_halves = log2_decays(halves, b_w, FULL, 3, BY_KEY=True)  # [BK, 16]
+        b_halves = log2_decays(halves, b_w, IS_FLOAT32, 3, BY_KEY=True)  # [BK, 16]
         b_early = tl.sum(tl.where(o_half < 8, b_halves, 0), 1) / 8
         b_late = tl.sum(tl.where(o_half < 8, 0, b_halves), 1) / 8
         b_total = b_early + b_late
         if not LOCAL:
             at = (slot + c).to(tl.int64) * H + i_h
-            b_s = tl.load(kept + at * K * V + o_state, mask=m_state, other=0)
-            tl.store(d_kept + at * K * V + o_state, b_ds.to(d_kept.dtype.element_ty), mask=m_state)
+            b_s = tl.load(checkpoints + at * K * V + o_state, mask=m_state, other=0)
+            tl.store(
+                d_checkpoints + at * K * V + o_state,
+                b_ds.to(d_checkpoints.dtype.element_ty),
+                mask=m_state,
+            )
         b_ds *= tl.exp2(b_total)[:, None]
         if not LOCAL:
             tl.store(
-                through + (at * NV + i_v) * K + o_k, tl.sum(b_s.to(tl.float32) * b_ds, 1), mask=m_k
+                dw_across_chunk + (at * NV + i_v) * K + o_k,
+                tl.sum(b_s.to(tl.float32) * b_ds, 1),
+                mask=m_k,
             )
             if i_v == 0:
                 tl.store(decays + at * 2 * K + o_k, b_early, mask=m_k)
                 tl.store(decays + (at * 2 + 1) * K + o_k, b_late, mask=m_k)
-            if where is not None:
+            if chunk_bounds is not None:
                 if i_h + i_k + i_v == 0:
-                    tl.store(where + (slot + c) * 2, start + c * C)
-                    tl.store(where + (slot + c) * 2 + 1, start + length)
-        b_all += b_total
-        b_x = tl.exp2(log2_decays(column < row, b_w, FULL, 3))
+                    tl.store(chunk_bounds + (slot + c) * 2, start + c * C)
+                    tl.store(chunk_bounds + (slot + c) * 2 + 1, start + length)
+        b_segment_total += b_total
+        b_x = tl.exp2(log2_decays(column < row, b_w, IS_FLOAT32, 3))
         b_x = b_r.to(tl.float32) * scale * b_x
-        if FULL:
+        if IS_FLOAT32:
             b_ds = product_tf32(tl.trans(b_x), b_do, b_ds, tl.float32)
         else:
             # r as two numbers of 16 bits, so that dS is as good as float32
@@ -115,7 +121,7 @@ def state_gradients(
         at = ((i_n * H + i_h) * segments + i_segment).to(tl.int64) * K
         tl.store(local_ds + at * V + o_state, b_ds, mask=m_state)
         if i_v == 0:
-            tl.store(local_decay + at + o_k, b_all, mask=m_k)
+            tl.store(local_decay + at + o_k, b_segment_total, mask=m_k)
     elif i_segment == 0:
         at = (i_n * H + i_h).to(tl.int64) * K * V
         tl.store(ds0 + at + o_state, b_ds.to(ds0.dtype.element_ty), mask=m_state)

@@ -74,7 +74,7 @@ def cut(x):
 
 
 @gluon.jit
-def as_left(x):
+def as_left_operand(x):
     """A tile as the left factor of a product, for which a thread already has what it needs.
 
     Not for a tile from before a loop: ptxas 12.8 does not keep its registers for the next round.
@@ -83,7 +83,7 @@ def as_left(x):
 
 
 @gluon.jit
-def below_and_on_diagonal(x, on, where):
+def below_and_on_diagonal(x, on, mask):
     """A float32 tile in bfloat16, with `on` on the diagonal and 0 above.
 
     where: an int16 tile whose upper bytes are full below the diagonal, and whose lower ones on it.
@@ -98,7 +98,7 @@ def below_and_on_diagonal(x, on, where):
     }"""
     x, on = gl.broadcast(rounded(x), on)
     return gl.inline_asm_elementwise(
-        either, "=r,r,r,r", [x, on, where], gl.bfloat16, is_pure=True, pack=2
+        either, "=r,r,r,r", [x, on, mask], gl.bfloat16, is_pure=True, pack=2
     )
 
 
@@ -112,7 +112,7 @@ def above_diagonal(row, col):
 
 
 @gluon.jit
-def above_in_two(x, where):
+def above_in_two(x, mask):
     """`in_two` above the diagonal, and 0 elsewhere. where: `above_diagonal`."""
     pieces: gl.constexpr = """{
         .reg .b32 high, low, first, second, above;
@@ -127,12 +127,12 @@ def above_in_two(x, where):
         and.b32 $1, low, above;
     }"""
     return gl.inline_asm_elementwise(
-        pieces, "=&r,=&r,r,r,r", [x, where], (gl.bfloat16, gl.bfloat16), is_pure=True, pack=2
+        pieces, "=&r,=&r,r,r,r", [x, mask], (gl.bfloat16, gl.bfloat16), is_pure=True, pack=2
     )
 
 
 @gluon.jit
-def above_and_on_diagonal_in_two(x, on_high, on_low, where):
+def above_and_on_diagonal_in_two(x, on_high, on_low, mask):
     """The same, with numbers of which the pieces are given on the diagonal."""
     pieces: gl.constexpr = """{
         .reg .b32 high, low, first, second, above, there;
@@ -154,15 +154,15 @@ def above_and_on_diagonal_in_two(x, on_high, on_low, where):
     x, on_high = gl.broadcast(x, on_high)
     x, on_low = gl.broadcast(x, on_low)
     return gl.inline_asm_elementwise(
-        pieces, "=&r,=&r,r,r,r,r,r", [x, on_high, on_low, where], (gl.bfloat16, gl.bfloat16),
+        pieces, "=&r,=&r,r,r,r,r,r", [x, on_high, on_low, mask], (gl.bfloat16, gl.bfloat16),
         is_pure=True, pack=2,
     )  # fmt: skip
 
 
 @gluon.jit
-def announce(arrived, there):
+def expect_tile(ready, pred):
     """Says that a tile of bfloat16 will arrive, if it is there."""
-    mbarrier.expect(arrived, C * C * 2, pred=there)
+    mbarrier.expect(ready, C * C * 2, pred=pred)
 
 
 def tiles(x, columns):
