@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.wkv6_cases import DECAYS, make, near
-from support.wkv6_chunks import NAMES, expected, in_segments
+from support.wkv6_chunks import NAMES, expected, fresh_tiles, in_segments  # noqa: F401
 from support.wkv6_options import DECAY, ENDS, compiles, interpreted, packed, raw_of
 
 from rwkv_lessons.lab.machine_code import assembly
@@ -147,7 +147,7 @@ def test_states_of_packed_sequences_have_slots_of_their_own():
 
 
 def code(dtype, keep=False, over=False, K=64):
-    """The forward kernel in Triton, or that of strong decays, as `run_forward` launches it, for K × K."""
+    """The forward kernel in Triton, or that of strong decays, as launched for heads of K × K."""
     x, f, n = f"*{dtype}", "*fp32", "i32"
     torch_dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[dtype]
     *_, warps, (K, V, BK, BV, C) = chunked.tile_for(512, 4096, K, K, torch_dtype, H200)
@@ -165,7 +165,7 @@ def code(dtype, keep=False, over=False, K=64):
 
 
 def code_for_hopper(keep, raw_decay):
-    """The forward kernel of bfloat16 heads of 64, as `run_forward` launches it."""
+    """The forward kernel of bfloat16 heads of 64, as it is launched."""
     tile, f, n = f"tensordesc<bf16[64, 64],{TILE.value!r}>", "*fp32", "i32"
     states = (tile, None) if keep else (None, tile)
     tensors = (tile, tile, tile, tile, f, f, None, None, None, tile, "*bf16", f, *states, "*i8")
