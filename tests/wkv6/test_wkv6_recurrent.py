@@ -161,7 +161,7 @@ def test_half_precision_is_rounded_once():
 
 @interpreted
 def test_only_the_first_state_is_kept_of_a_short_sequence():
-    """No memory beyond the inputs: with up to CHECKPOINT tokens the backward pass starts from s0."""
+    """No memory beyond the inputs: up to CHECKPOINT tokens, the backward pass starts from s0."""
     x = make(1, recurrent.CHECKPOINT - 1, 1, 4, 4, dtype=torch.float32)
     assert recurrent.forward(*x, None, 1.0, False, True)[2].numel() == 0
 
@@ -170,7 +170,7 @@ def test_only_the_first_state_is_kept_of_a_short_sequence():
 
 
 def _forward_code(dtype, T, heads):
-    """The kernel as `run_forward` launches it for heads of 64 × 64."""
+    """The kernel as it is launched for heads of 64 × 64."""
     x, f = f"*{dtype}", "*fp32"
     _, warps, constants = recurrent.tile_for(heads, T, 64, 64, H200.sms)
     tensors = (x, x, x, x, f, f, None, x, f, None)

@@ -2,7 +2,7 @@
 
 The heads of a sequence (times its query tokens) are the rows of one tile, so a tile of the cache
 is loaded once for all of them, and serves as keys and as values. The cache of a sequence is cut
-into splits, one program each. A program leaves, for each row, its part of the sum in the latent
+into splits, one program each. A program writes, for each row, its part of the sum in the latent
 space, and the log-sum-exp that says what the part weighs:
 
     part[i] = Σ softmax(s) c  over its own tokens        o = w_v Σ softmax(lse)[i] part[i]
@@ -31,7 +31,7 @@ from .splits import COLUMNS, LARGEST_RANK, NUMBERS, combine_tile, decode_tile, s
 
 LOG2E = 1.4426950408889634
 LN2 = tl.constexpr(0.6931471805599453)
-MIN_SCORE = tl.constexpr(-1e30)  # below any score; unlike -inf it has a difference with itself
+MIN_SCORE = tl.constexpr(-1e30)  # below any score; -inf - -inf would be NaN
 
 
 @assembled
@@ -82,7 +82,7 @@ def decode_kernel(
     b_part = tl.zeros([BM, BR], tl.float32)
     for n0 in tl.range(start, stop, BN, num_stages=STAGES):
         n = n0 + o_n
-        # Tokens past the end are zeros: whatever lies there, also NaN, must not meet a weight of 0.
+        # Tokens past the end are zeros: NaN in an empty slot, times a weight of 0, would be NaN.
         m_n = (n < stop)[:, None]
         if PAGE:
             at_c = b_page.to(tl.int64) * c_b + n % PAGE * c_n

@@ -13,8 +13,8 @@ import torch
 # three times the operands.
 LARGEST_RANK = {torch.float16: 512, torch.bfloat16: 512, torch.float32: 256}
 COLUMNS = 64  # of the latent that the second kernel multiplies by w_v at a time
-MAX_SPLITS = 64  # the rows of a tile of the second kernel
-MIN_TILES_PER_SPLIT = 2  # of tokens in a split: less costs more to add up than it saves
+MAX_SPLITS = 64  # as many as the second kernel's tile has rows
+MIN_TILES_PER_SPLIT = 2  # of tokens: fewer cost more to add up than they save
 # What a launch of the first kernel may change without another compilation. Its strides come in
 # units of UNIT elements, which tells the compiler what they can be divided by.
 NUMBERS = [
@@ -34,13 +34,13 @@ NUMBERS = [
 ]
 
 # Measured on an H200, in the time that a program takes for a tile of tokens:
-PROGRAM_OVERHEAD = 4  # the start and the end of a program
+PROGRAM_OVERHEAD = 4  # its start and its end
 PART_OVERHEAD = 0.025  # writing and reading one more part
-TIME_OF_A_PAIR = 0.83  # two programs on an SM take that much of the time of one by one
+TIME_OF_A_PAIR = 0.83  # of two programs at once on an SM, relative to one after the other
 
 
 class Tile(NamedTuple):
-    """Rows and tokens of a tile, warps, tiles of tokens under way, programs side by side."""
+    """Rows and tokens of a tile, warps, tiles of tokens in flight, programs that share an SM."""
 
     rows: int
     tokens: int
@@ -51,7 +51,7 @@ class Tile(NamedTuple):
 
 def decode_tile(rows, R, P, dtype, gpu):
     """The tile for so many rows a sequence (heads × queries), this rank and size of rope."""
-    if dtype == torch.float32:  # three products of tf32 in the place of one
+    if dtype == torch.float32:  # three products of TF32 instead of one
         return Tile(16, 32, 4, 2, 1)
     if not gpu.like_hopper:
         return Tile(16, 32, 4, 2, 1)
@@ -86,7 +86,7 @@ def splits_for(programs, tiles, sms, side_by_side):
         programs: without splits, one for each sequence and tile of rows.
         tiles: of tokens in the longest sequence.
         sms: of the GPU.
-        side_by_side: how many programs one of them has room for.
+        side_by_side: how many programs share an SM.
     """
     max_splits = max(1, min(tiles // MIN_TILES_PER_SPLIT, MAX_SPLITS))
 

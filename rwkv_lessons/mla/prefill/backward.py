@@ -3,9 +3,9 @@
     p = exp(scale · s − lse)      dv = pᵀ do          ds = p (do vᵀ − delta) · scale
     dq = ds k                     dk = dsᵀ q          delta = Σ do · o − dlse, one number a row
 
-Two kernels, so that no sum is shared between programs: one owns a tile of queries and walks over
-its keys, the other a tile of keys and walks over the queries that see them. The rope keys serve all
-heads; their gradients leave per head and are added up after.
+Two kernels, so that no sum is shared between programs: one owns a tile of queries and loops over
+its keys, the other a tile of keys and loops over the queries that see them. The rope keys serve all
+heads; their gradients are written per head and added up after.
 """
 
 import torch

@@ -1,6 +1,6 @@
-"""The kernel of prefill.py: flash attention with an online softmax, in two forms.
+"""The kernel of both forms in prefill.py: flash attention with an online softmax, in two forms.
 
-A program owns BM query tokens of one head and walks over its keys in tiles of BN:
+A program owns BM query tokens of one head and loops over its keys in tiles of BN:
 
     expanded   tiles of the keys and of the values of its head, both [BN, …]
     absorbed   the tile is the latent itself, read once and used as keys and as values; W_V is
@@ -18,7 +18,7 @@ from ...runtime.compile_triton import assembled
 from .tiles import LOG2E, choose_tiles, descriptor, power_of_2, registers
 
 LN2 = tl.constexpr(0.6931471805599453)
-MIN_SCORE = tl.constexpr(-1e30)  # below any score; unlike -inf it has a difference with itself
+MIN_SCORE = tl.constexpr(-1e30)  # below any score; -inf - -inf would be NaN
 
 
 @triton.jit

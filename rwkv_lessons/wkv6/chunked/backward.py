@@ -1,14 +1,14 @@
 """The gradients of the chunked WKV-6 kernel, in two passes over memory.
 
-chunked_states.py walks the chunks of each head from the last to the first and leaves the gradient
-of the state between them; chunked_pairs.py then takes all chunks at once. For N = 64 and 16 bits,
-in tensors of the size of r: the walk reads 5 (r, w, do, and the forward pass's states, as much as
-2) and writes 2; keys read 9 and write 3; values read 6 and write 1.
+states.py sweeps the chunks of each head in reverse and writes the gradient of the state between
+them; pairs.py then takes all chunks at once. For N = 64 and 16 bits, in tensors of the size of r:
+the sweep reads 5 (r, w, do, and the forward pass's states, as much as 2) and writes 2; keys read 9
+and write 3; values read 6 and write 1.
 
 Registers bound the two kernels of the second pass: 255 and 168 leave room for two and three
-programs a multiprocessor, too few to hide all of the latency of their barriers. For bfloat16 heads
-of 64 on Hopper, pairs_hopper.py does the work of both, of 64 tokens at once: it reads 7 and writes
-4. The designs that were tried before: docs/designs_wkv6.md.
+programs an SM, too few to hide all of the latency of their barriers. For bfloat16 heads of 64 on
+Hopper, hopper/pairs.py does the work of both, of 64 tokens at once: it reads 7 and writes 4. The
+designs that were tried before: docs/designs_wkv6.md.
 
 Sums over programs are taken in a fixed order: the same inputs give the same bits.
 """
@@ -28,21 +28,17 @@ from .hopper.tiles import launch_tiles, suits_hopper, tiles
 from .pairs import CHUNKS_PER_SEARCH, keys_gradients, values_gradients
 from .states import state_gradients
 
-TARGET_PROGRAMS = 512  # walks that fill an H200; with fewer, each is cut into segments
-MIN_CHUNKS_PER_SEGMENT = 16  # chunks in a segment, so that cutting costs less than it gains
+TARGET_PROGRAMS = 512  # that fill an H200; a sweep of fewer is cut into segments
+MIN_CHUNKS_PER_SEGMENT = 16  # so that cutting costs less than it gains
 # Unless told, ptxas 12.8 gives kernels of float32, of large heads in float16, and those in levels,
 # 32 and spills 10 to 18 KB.
 MAX_REGISTERS = 255
-MIN_TOKENS_FOR_TMA = (
-    2**20
-)  # tokens times heads: with fewer, describing tiles takes longer than the GPU
-CHUNKS_PER_PROGRAM = (
-    8  # chunks that a program of keys or values takes in turn, loading the next meanwhile
-)
+MIN_TOKENS_FOR_TMA = 2**20  # B·T·H: with fewer, descriptors take the host longer than the GPU
+CHUNKS_PER_PROGRAM = 8  # of keys or values, in turn: the next one is loaded meanwhile
 
 
 def blocks(K, V, is_float32):
-    """(BK, BV) of a walk; BK, all V of the keys' kernel; all K, BV of the values' kernel."""
+    """(BK, BV) of the sweep; BK, all V of the keys' kernel; all K, BV of the values' kernel."""
     all_k, all_v = (max(16, triton.next_power_of_2(n)) for n in (K, V))
     # shared memory holds a block of the state, of 4 bytes a number where inputs are float32
     few_k = min(all_k, 64 if all_v <= 64 else (16 if is_float32 else 32))
@@ -51,7 +47,7 @@ def blocks(K, V, is_float32):
 
 
 def stages_of(block, is_float32, gpu, whole_states=False):
-    """Chunks under way in a kernel of keys, or values; a third does not fit into 99 KB.
+    """Chunks in flight in a kernel of keys, or values; a third does not fit into 99 KB.
 
     Nor does it leave room for two programs on an SM where keys read states of float32.
     """
@@ -62,9 +58,10 @@ def stages_of(block, is_float32, gpu, whole_states=False):
 
 @functools.cache
 def plan(B, T, H, K, V, sequences, packed, is_float32, gpu):
-    """States kept, segments, chunks of one, programs, and `blocks` with the walk's number of V's.
+    """Checkpoints, segments, chunks of one, programs, and `blocks` with the sweep's blocks of V.
 
-    Programs: of the walk; chunks of one, keys and values, first without and then in levels.
+    Programs: of the sweep; then chunks of one, those of keys and of values, without levels and in
+    levels.
     """
     sweep, keys, values = blocks(K, V, is_float32)
     slots, chunks = (
@@ -93,7 +90,7 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, checkpoints, do, ds1, scale=1.0, ra
 
     Args:
         r, k, v, w, u, s0, cu_seqlens, scale, raw_decay: as `wkv6_chunked` takes them.
-        kept: states that the forward pass left, `[checkpoints(…), H, K, V]`.
+        checkpoints: states that the forward pass saved, `[count_checkpoints(…), H, K, V]`.
         do, ds1: gradients of o and s1; None counts as zeros.
 
     Returns:

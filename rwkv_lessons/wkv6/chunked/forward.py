@@ -1,16 +1,15 @@
 """WKV-6 in chunks, as Triton kernels: matrix products on tensor cores, the state in registers.
 
-A program owns some values (columns of the state) of one head and walks over chunks of tokens. With
-r, k and S decayed to the end of the chunk (chunk_tiles.py), a chunk is
+A program owns some values (columns of the state) of one head and loops over chunks of tokens. With
+r, k and S decayed to the end of the chunk (tiles.py), a chunk is
 
     o = r S + tril(r kᵀ, bonus on the diagonal) v          S ← S + kᵀ v
 
-r, k, v, w and o move once. chunked_hopper.py does the same on Hopper, for bfloat16 heads of 64, in
-half of the time; this kernel is for all else. Registers bound it: 255 leave room for two programs a
-multiprocessor, too few to hide what its barriers cost (docs/designs_wkv6.md). r decayed to the end
-grows; where decays are too strong for that S is still right, and strong.py does o over. Where there
-are few heads, several programs walk along one sequence (segments.py). Gradients:
-chunked_backward.py.
+r, k, v, w and o move once. hopper/forward.py does the same on Hopper, for bfloat16 heads of 64, in
+half of the time; this kernel is for all else. Registers bound it: 255 leave room for two programs
+an SM, too few to hide what its barriers cost (docs/designs_wkv6.md). r decayed to the end grows;
+where decays are too strong for that S is still right, and o is recomputed (strong.py). Where there
+are few heads, several programs share one sequence (segments.py). Gradients: backward.py.
 """
 
 import functools
@@ -37,9 +36,7 @@ from .tiles import FITS_TO_END, LOG2E, log2_decays, log_decay, of_halves, produc
 TILE = {2: 64 * 64, 4: 16 * 64}  # elements of r that registers hold, by the bytes of one
 # GPUs other than Hopper: as many of r, and of the state. They were chosen by spills and not timed.
 SMALL_TILE, SMALL_STATE = {2: 32 * 64, 4: 16 * 64}, 64 * 64
-MIN_TOKENS_FOR_TMA = (
-    2**17
-)  # tokens times heads: with fewer, describing tiles takes longer than the GPU
+MIN_TOKENS_FOR_TMA = 2**17  # B·T·H: with fewer, descriptors take the host longer than the GPU
 LARGEST = 256  # keys; the state of 512 would not fit the registers and shared memory of a program
 SMALL_LARGEST = {2: 128, 4: 64}  # on other GPUs, where factors of more fill a warp's registers
 
@@ -53,10 +50,10 @@ def wkv6_chunked_fwd_kernel(
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
     CHECKPOINT: tl.constexpr, GROUP: tl.constexpr, RAW: tl.constexpr,
 ):  # fmt: skip
-    """kept gets the states before tokens 0, KEEP, … of each sequence, if it is not None.
+    """checkpoints: gets the states before tokens 0, CHECKPOINT, …, or is None.
 
-    before, strong: of each group of a program the state before it, if that is not kept, and the
-    keys for which its o has to be done over.
+    group_states: the state before each GROUP of tokens; None where checkpoints has it.
+    strong: int8 flags, [programs, groups, BK]: the keys for which o of a group is recomputed.
     """
     DTYPE: tl.constexpr = v.dtype.element_ty
     IS_FLOAT32: tl.constexpr = DTYPE == tl.float32
@@ -113,7 +110,7 @@ def wkv6_chunked_fwd_kernel(
         b_read = b_s.to(DTYPE) if DTYPE == tl.bfloat16 else b_s
         b_o = product(b_r, b_read, tl.zeros([C, BV], tl.float32), DTYPE)
         b_o = product(b_a, b_v, b_o, DTYPE)
-        if checkpoints is not None and C > CHECKPOINT:  # in the middle stands a state to keep
+        if checkpoints is not None and C > CHECKPOINT:  # one more, in the middle of the chunk
             b_second = tl.sum(tl.where(tl.arange(0, 16)[None, :] < 8, 0.0, b_halves), 1) / 8
             b_before = tl.where(row < C // 2, b_k, 0.0)
             b_middle = product(tl.trans(b_before), b_v, b_s, DTYPE) * tl.exp2(-b_second)[:, None]
@@ -133,9 +130,11 @@ def save_state(checkpoints, slot, H, i_h, o_s, m_s, b_s, K: tl.constexpr, V: tl.
 
 
 def forward(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, keep):
-    """o, s1 and, where `keep`, the states that the backward kernels start from."""
+    """o, s1 and, where `keep`, the checkpoints that the backward kernels start from."""
     shape = checkpoints_shape(r, v, cu_seqlens, keep)
-    new = torch.empty if cu_seqlens is None else torch.zeros  # between sequences some stay unused
+    new = (
+        torch.empty if cu_seqlens is None else torch.zeros
+    )  # indices between packed sequences stay unused
     checkpoints = new(shape, dtype=checkpoints_dtype(r), device=r.device)
     o, s1 = run_forward(
         r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, checkpoints if keep else None
@@ -144,7 +143,7 @@ def forward(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, keep):
 
 
 def checkpoints_shape(r, v, cu_seqlens, keep):
-    """Of the states kept, without looking into cu_seqlens."""
+    """[count, H, K, V], without reading cu_seqlens; nothing if not `keep`."""
     sequences = None if cu_seqlens is None else sequences_in(r, cu_seqlens)
     return (count_checkpoints(*r.shape[:2], sequences) if keep else 0, *r.shape[2:], v.shape[3])
 
@@ -256,15 +255,15 @@ def wkv6_chunked(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_deca
     """Same arguments and results as `wkv6`, for many tokens on a GPU; `wkv6_doubling` elsewhere.
 
     Errors, relative to float64, of o and of gradients: 2.4e-3 for bfloat16 inputs (2.5e-3 in a
-    text of one chunk) and 3e-4 for float16, most of it their rounding; 1e-5 for float32. s1 is
+    sequence of one chunk) and 3e-4 for float16, most of it their rounding; 1e-5 for float32. s1 is
     right to 1e-5 in all. With more than 256 keys it is `wkv6_doubling`, too, on GPUs other than
     Hopper with more than 128, or 64 in float32; and in float32 where only an assembler is there
     that makes it wrong (`rwkv_lessons.runtime.assembler`).
     """
     check_call(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
-    elsewhere = not r.is_cuda or holds_float64(r, w, u, s0)
-    elsewhere = elsewhere or r.shape[3] > largest(r.dtype, devices.gpu_of(r.device))
-    if elsewhere or (r.dtype == torch.float32 and distrusted()):
+    no_kernel = not r.is_cuda or holds_float64(r, w, u, s0)
+    no_kernel = no_kernel or r.shape[3] > largest(r.dtype, devices.gpu_of(r.device))
+    if no_kernel or (r.dtype == torch.float32 and distrusted()):
         options = {"cu_seqlens": cu_seqlens, "scale": scale, "raw_decay": raw_decay}
         return wkv6_doubling(r, k, v, w, u, s0, **options)
     return chunked(r, k, v, w, u, s0, cu_seqlens, float(scale), raw_decay)
@@ -280,7 +279,7 @@ def chunked(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay):
 
 
 class ChunkedFunction(torch.autograd.Function):
-    """The operator without torch's dispatcher, for a half less of the host's time in a step."""
+    """The operator without torch's dispatcher: half the host's time of a training step."""
 
     @staticmethod
     def forward(ctx, *given):

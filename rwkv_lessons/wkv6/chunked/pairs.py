@@ -19,7 +19,7 @@ inputs of 16 bits that ends at runs of which both halves fit; each is split at i
 Tokens side by side have no decay between them: in such short runs they may be a million times dw,
 more than float32 would cancel, so they stay out of its differences.
 
-What moves through memory, and what bounds it: chunked_backward.py.
+What moves through memory, and what bounds it: backward.py.
 """
 
 import triton
@@ -40,7 +40,7 @@ from .tiles import (
     weighted_sums,
 )
 
-CHUNKS_PER_SEARCH = tl.constexpr(64)  # chunks that a program looks through for strong decays
+CHUNKS_PER_SEARCH = tl.constexpr(64)  # a program checks so many for strong decays: bits of int64
 FITS_FLOAT32 = tl.constexpr(30.0)  # where float32 inputs want five digits of dw
 
 
@@ -110,7 +110,7 @@ def half_factors(b_w, half, C: tl.constexpr):
     """As `middle_factors`, for each run of two halves: decays between its middle and its tokens."""
     row, column = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
     b_x = log2_decays(inside_run(row, column, half), b_w, False, 3)
-    # only halves of one token do not fit, which nobody asks for
+    # only halves of one token do not fit, and those are not used
     b_over = tl.exp2(tl.minimum(-b_x - b_w.to(tl.float32) * LOG2E, FITS))
     b_x, is_right = tl.exp2(b_x), (row & half) != 0
     return tl.where(is_right, b_x, b_over), tl.where(is_right, b_over, b_x)
@@ -155,7 +155,7 @@ def chunks_to_do(
         o_slot = tl.minimum(first_slot + o_bit, slots - 1)
         first, end = bounds_of_chunk(
             chunk_bounds, o_slot, T, C
-        )  # packed sequences leave places free
+        )  # packed sequences leave slots unused
         b_strong = tl.load(min_log_decay + o_slot * H + i_h) < (
             -FITS_FLOAT32 if IS_FLOAT32 else -FITS
         )
@@ -268,7 +268,7 @@ def keys_gradients(
     NV: tl.constexpr, RAW: tl.constexpr, IS_FLOAT32: tl.constexpr, LEVELS: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """dr, dk, dw and a part of du, for a block of keys of `each` chunks of one head."""
+    """dr, dk, dw and a part of du, for a block of keys of one head, `each` chunks a program."""
     NK: tl.constexpr = (K + BK - 1) // BK
     i = tl.program_id(0)
     i_k, i_h, first_slot = i % NK, i // NK % H, i // (NK * H) * each
@@ -366,7 +366,7 @@ def values_gradients(
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
     RAW: tl.constexpr, IS_FLOAT32: tl.constexpr, LEVELS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """dv, for a block of values of `each` chunks of one head."""
+    """dv, for a block of values of one head, `each` chunks a program."""
     NV: tl.constexpr = (V + BV - 1) // BV
     i = tl.program_id(0)
     i_v, i_h, first_slot = i % NV, i // NV % H, i // (NV * H) * each

@@ -1,8 +1,8 @@
-"""Several programs along one sequence, where heads alone are too few to fill the card.
+"""Several programs along one sequence, where B·H heads are too few to fill the GPU.
 
-A sequence is cut into segments. A first kernel computes what each one alone leaves in the state,
-and the decay across it, from k, v and w; a program of the second kernel then adds up what the
-segments before its own left. That reads k, v and w once more, for 8 / 5 of the work.
+A sequence is cut into segments. A first kernel computes the state after each one, from a state of
+zeros, and the decay across it, from k, v and w; a program of the second kernel then combines those
+of the segments before its own. That reads k, v and w once more, for 8 / 5 of the work.
 """
 
 import triton
@@ -12,8 +12,8 @@ from ...runtime.compile_triton import assembled
 from .checkpoints import sequence_bounds
 from .tiles import log2_decays, log_decay, product
 
-MIN_TOKENS_PER_SEGMENT = 512  # tokens: a shorter segment does not pay for the second launch
-MAX_SEGMENTS = 16  # segments: the last one reads all the states before it
+MIN_TOKENS_PER_SEGMENT = 512  # a shorter segment does not pay for the second launch
+MAX_SEGMENTS = 16  # the program of the last one reads the states of all others
 
 
 def segments_for(programs, T, sms):
@@ -59,7 +59,10 @@ def wkv6_segments_kernel(
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
     RAW: tl.constexpr,
 ):  # fmt: skip
-    """left: [S, segments - 1, H, K, V], of all but the last; decays: their log2, without V."""
+    """The state after each segment but the last, from zeros, and the log2 of the decay across it.
+
+    segment_states: [S, segments - 1, H, K, V]; segment_decays: the same without V. Both float32.
+    """
     DTYPE: tl.constexpr = k.dtype.element_ty
     IS_FLOAT32: tl.constexpr = DTYPE == tl.float32
     NV: tl.constexpr = (V + BV - 1) // BV

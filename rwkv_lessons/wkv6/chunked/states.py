@@ -4,13 +4,13 @@ With x[t] the decay from a chunk's start to just before its token t, and S the s
 
     dS before the chunk = (decay of the chunk) dS after it + Σ_t (r[t] x[t])ᵀ do[t]
 
-`state_gradients` leaves dS after each chunk for the other kernels, which then need no order among
+`state_gradients` writes dS after each chunk for the other kernels, which then need no order among
 chunks; and Σ_j S dS, the part of dw that passes through the whole chunk, from the unrounded dS.
-A head is one long walk. Where there are too few heads to fill the card, tokens are cut into
-segments: each first finds what it adds to dS on its own, then walks again from the true dS.
+A head is one long reverse sweep. Small batches do not fill the GPU: there tokens are cut into
+segments. A first launch finds what each adds to dS on its own, a second sweeps from the true dS.
 
 It reads r, w, do and the forward pass's states and writes as many: 7 tensors of the size of r, in
-16 bits at N = 64. Memory bounds it: 128 registers let four programs share a multiprocessor.
+16 bits at N = 64. Memory bounds it: 128 registers let four programs share an SM.
 """
 
 import triton
@@ -32,8 +32,10 @@ def state_gradients(
 ):  # fmt: skip
     """dS of one head, a block of keys and one of values, over a segment of chunks.
 
-    LOCAL: dS is zero after the segment, and only what it is before it is left, in local_ds, with
-    the decay of the segment. Else: all results.
+    LOCAL: dS is zero after the segment, and only dS before it is written, in local_ds, with the
+    decay of the segment. Else: all results.
+    d_checkpoints, dw_across_chunk, decays: for each checkpoint c, of the chunk after it: dS at its
+    end, Σ_j S dS, and the log2 decays of its halves. chunk_bounds: first token and end, if packed.
     """
     NK: tl.constexpr = (K + BK - 1) // BK
     NV: tl.constexpr = (V + BV - 1) // BV
@@ -47,7 +49,7 @@ def state_gradients(
     chunks = tl.cdiv(length, C)
     first = i_segment * segment
     end = tl.minimum(first + segment, chunks)
-    if LOCAL:  # nobody asks what the first segment adds
+    if LOCAL:  # what the first segment adds is not needed
         end = tl.where(i_segment == 0, first, end)
 
     o_t, o_k, o_v = tl.arange(0, C), i_k * BK + tl.arange(0, BK), i_v * BV + tl.arange(0, BV)

@@ -1,8 +1,8 @@
 """Chunks of WKV-6 whose decays are too strong for factors up to the end of the chunk.
 
-chunked.py leaves the state before each group of tokens and names the groups that such chunks are
-in; here each of those is walked again, many at once, with every factor at most 1 or within runs of
-16 tokens (`level_products`). Where there is none, a program is over at once.
+forward.py writes the state before each group of tokens and marks the groups that such chunks are
+in; here o of those is recomputed, many groups at once, with every factor at most 1 or within runs
+of 16 tokens (`level_products`). A program that finds no mark returns at once.
 """
 
 import triton
@@ -12,8 +12,8 @@ from ...runtime.compile_triton import assembled
 from .checkpoints import first_checkpoint, place, sequence_bounds
 from .tiles import level_products, log2_decays, log_decay, of_halves, product
 
-GROUP = 128  # tokens; less would cost more writing of states, more a longer walk over them again
-GROUPS_PER_PROGRAM = 2  # groups that a program looks at
+GROUP = 128  # tokens; fewer would mean more states to write, more a longer recomputation
+GROUPS_PER_PROGRAM = 2  # that a program checks for marks
 
 
 @assembled
@@ -25,7 +25,7 @@ def wkv6_strong_kernel(
     CHECKPOINT: tl.constexpr, GROUP: tl.constexpr, GROUPS_PER_PROGRAM: tl.constexpr,
     RAW: tl.constexpr,
 ):  # fmt: skip
-    """o of the groups that `strong` names, and the states kept in the middle of their chunks."""
+    """o of the groups that `strong` marks, and the checkpoints in the middle of their chunks."""
     DTYPE: tl.constexpr = r.dtype.element_ty
     IS_FLOAT32: tl.constexpr = DTYPE == tl.float32
     parts = tl.cdiv(groups, GROUPS_PER_PROGRAM)
@@ -38,7 +38,7 @@ def wkv6_strong_kernel(
     i_group, o_group = program.to(tl.int64) * groups, first + tl.arange(0, GROUPS_PER_PROGRAM)
     o_strong = (i_group + o_group)[:, None] * BK + tl.arange(0, BK)[None, :]
     b_strong = tl.load(strong + o_strong, (o_group * GROUP < n)[:, None], 0).to(tl.int32)
-    b_strong = tl.max(b_strong, 1)  # [EACH]
+    b_strong = tl.max(b_strong, 1)  # [GROUPS_PER_PROGRAM]
     if tl.max(b_strong, 0) == 0:
         return
 

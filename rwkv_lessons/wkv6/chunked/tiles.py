@@ -25,13 +25,13 @@ import triton.language as tl
 
 FITS = tl.constexpr(80.0)  # log2: inputs between 2^-46 and 2^46 times 2^±FITS are float32
 FITS_TO_END = tl.constexpr(100.0)  # the same for 2^-26 to 2^26, where only r grows
-MIN_LOG_DECAY = tl.constexpr(-1e4)  # stands for -inf in the sums, where 0 · inf would be NaN
+MIN_LOG_DECAY = tl.constexpr(-1e4)  # instead of -inf in the sums, where 0 · inf would be NaN
 LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
 def log_decay(at, m_w, RAW: tl.constexpr):
-    """The log decays at these addresses, at least FAR, and 0 outside the mask.
+    """The log decays at these addresses, at least MIN_LOG_DECAY, and 0 outside the mask.
 
     Of a raw parameter x the log decay is -exp(x), in float32.
     """
@@ -77,7 +77,8 @@ def weighted_sums(
 ):
     """weights [M, C] of -1, 0 and 1 times b_x [C, N]: sums over tokens, exact in 16-bit b_x.
 
-    Float32 is multiplied whole (FULL), or as 2 or 3 PIECES of 8 bits each, of its 24. Two are
+    b_x in float32 is multiplied as it is where inputs are (IS_FLOAT32), or else as 2 or 3 PIECES of
+    8 bits each, of its 24. Two are
     enough for a decay; a gradient that is the difference of two sums needs all.
     BY_KEY: weights [C, M], and the result is [N, M], with a row for each key as the state has.
     """
@@ -137,7 +138,7 @@ def of_halves(row, C: tl.constexpr):
 
 @triton.jit
 def product(b_x, b_y, b_sum, DTYPE: tl.constexpr):
-    """b_sum + b_x b_y, to the precision that inputs of dtype LIKE deserve.
+    """b_sum + b_x b_y, to the precision that inputs of a DTYPE deserve.
 
     Rounding a factor to bfloat16 costs as much as rounding the result to it, so for 16-bit inputs
     float32 tiles are multiplied in two pieces; given bfloat16 fits in one. Two pieces hold a given
@@ -160,7 +161,7 @@ def product(b_x, b_y, b_sum, DTYPE: tl.constexpr):
 
 @triton.jit
 def product_tf32(b_x, b_y, b_sum, DTYPE: tl.constexpr):
-    """b_sum + b_x b_y as inputs of dtype LIKE deserve: 11 bits, of TF32, suffice for bfloat16.
+    """b_sum + b_x b_y as inputs of a DTYPE deserve: 11 bits, of TF32, suffice for bfloat16.
 
     Numbers of 16 bits lose nothing in TF32; where both factors have them, their own unit is faster.
     """

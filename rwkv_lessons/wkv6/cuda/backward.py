@@ -1,4 +1,4 @@
-"""The gradients of WKV-6 as two numba kernels: one runs with time, one against it.
+"""The gradients of WKV-6 as two numba kernels: a forward sweep and a reverse sweep.
 
 With S[t] the state after token t and dS[t] its gradient, and without the bonus,
 
@@ -17,9 +17,9 @@ and dw, which is Σ_j Z[t] dS[t] = Σ_j S[t-1] dZ[t-1], goes from one token to t
     dw[t] = dw[t+1] - k[t] z[t] + r[t+1] y[t+1].
 
 Every term is as small as the decays make dw itself. (With whole dr and dk in their places the
-large k r (v·do) would cancel in float32 instead of on paper: at w = -8 a thousandth of dw is then
+large k r (v·do) would cancel in float32, not in the formula: at w = -8 a thousandth of dw is then
 noise.) A sum over all tokens still gathers rounding, so every CHECKPOINT tokens dw starts afresh
-from Z, which the kernel that runs with time saves there: Σ_j Z[t] dZ[t] = dw[t+1] - k[t] z[t].
+from Z, which the forward sweep saves there: Σ_j Z[t] dZ[t] = dw[t+1] - k[t] z[t].
 
 Each block has some of the keys and all values: sums over values (y, z, dw) then stay within a
 block. Where a head has several blocks, dv is a sum over them, taken at the end. What bounds it:

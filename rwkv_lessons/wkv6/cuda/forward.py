@@ -2,7 +2,7 @@
 
 The forward kernel is WKV-5's with one more row per token, the decay: `exp` is taken once for each
 token and key, when the block puts the token into shared memory, and each thread then reads eight
-rates a token where WKV-5 kept eight for good. tiles.py has the layout, cuda_backward.py the
+rates a token where WKV-5 kept eight for good. tiles.py has the layout, backward.py the
 gradients.
 
 What bounds it: arithmetic, 3 instructions per element of the state and token; device memory moves

@@ -1,4 +1,4 @@
-"""The backward kernel that runs with time: it carries the state, for y and the checkpoints."""
+"""The forward sweep of the backward pass: it carries the state, for y and the checkpoints."""
 
 from functools import cache
 
@@ -10,7 +10,7 @@ from .tiles import CHECKPOINT, IN_MEMORY, TILE, Tiles
 
 @cache
 def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
-    """The kernel that finds y and saves Z every CHECKPOINT tokens; see cuda_backward.py.
+    """The kernel that finds y and saves Z every CHECKPOINT tokens; see backward.py.
 
     Args:
         w_per_token: w is `[B, T, H, K]`; otherwise `[H, K]`.

@@ -1,4 +1,4 @@
-"""The backward kernel that runs against time: it carries the gradient of the state."""
+"""The reverse sweep of the backward pass: it carries the gradient of the state."""
 
 from functools import cache
 
@@ -10,10 +10,10 @@ from .tiles import CHECKPOINT, IN_MEMORY, NEGLIGIBLE_DECAY, TILE, Tiles
 
 @cache
 def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
-    """The kernel that finds all gradients, from y and the saved Z; see cuda_backward.py.
+    """The kernel that finds all gradients, from y and the saved Z; see backward.py.
 
-    Arguments and results as for cuda_with_time.py's `build`. With several blocks per head it
-    leaves dv in float32, a share for each block; dw is summed over the tokens unless w_per_token.
+    Arguments and results as for forward_sweep.py's `build`. With several blocks per head it
+    writes dv in float32, a share for each block; dw is summed over the tokens unless w_per_token.
     """
     (memory, widen, narrow), (w_memory, widen_w, narrow_w) = IN_MEMORY[dtype], IN_MEMORY[w_dtype]
     KEYS, VALUES = sizes.get("tile", TILE)
@@ -100,7 +100,7 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
         fetch(next_v, v, row_v, H * V, count, V)
         fetch(next_do, do, row_v, H * V, count, V)
         while t0 >= 0:
-            # After the last token stands its neighbour: zeros, after the last of all.
+            # The row after the last token has the next token; after the sequence's last, zeros.
             move_row(s_r, 0, TOKENS, KEY_COLUMNS)
             move_row(s_do, 0, TOKENS, VALUE_COLUMNS)
             put(s_r, 0, next_r, K - i0, count)

@@ -2,8 +2,8 @@
 
 A thread holds KEYS × VALUES elements of the state in registers. For each token it reads KEYS
 numbers of r, k and the decay and VALUES of v from shared memory, where the block puts TOKENS
-tokens at once. Its share of a sum over keys, or over values, it leaves there; when the TOKENS
-tokens are through, the shares are added up, always in the same order.
+tokens at once. Its share of a sum over keys, or over values, it stores there; after TOKENS
+tokens the shares are added up, always in the same order.
 """
 
 import math
@@ -27,7 +27,7 @@ TOKENS = 8  # fetched together, while the 8 before them are computed
 THREADS_PER_SUM = 4  # threads that share a sum over all keys, or all values, of one token
 SHARED_BYTES = 48 * 1024  # what a block may have without asking for more
 CHECKPOINT = 64  # tokens between saved states: dw is then right to 7e-7; 16: 4e-7, 1024: 3e-6
-NEGLIGIBLE_DECAY = 2.0**-24  # less than this leaves of a state less than its rounding: nothing
+NEGLIGIBLE_DECAY = 2.0**-24  # what a smaller decay lets through is below the state's rounding
 LARGEST = 1024  # keys or values of a head: what a block's threads can hold between them
 
 IN_MEMORY = {  # dtype → numba's type of an element, to float32, from float32
@@ -57,7 +57,7 @@ class Tiles:
         key_groups, value_groups: threads along the keys and along the values of a block.
         rows: (keys, values): how many arrays in shared memory have a row per token, with a number
             for each key, and for each value.
-        shares: "keys", "values" or both: what sums are left for.
+        shares: "keys", "values" or both: for which of them threads share sums.
         kept: (keys, values): how many of these arrays have one row more, for a neighbour.
         tile: keys and values of a thread, multiples of 4.
         tokens: how many to stage together; fewer if shared memory is short.
@@ -91,7 +91,7 @@ def _staging(THREADS, TOKENS):
     def fetch(widen):
         @cuda.jit(device=True, inline="always")
         def fetch(registers, source, row, stride, count, size):
-            """TOKENS tokens from `row` on; of the last `left`, and of a row's end, more copies."""
+            """TOKENS tokens from `row` on; past `count`, or `size` columns, the last again."""
             for t in range(TOKENS):
                 for c in range(registers.shape[1]):
                     column = min(cuda.threadIdx.x + c * THREADS, size - 1)

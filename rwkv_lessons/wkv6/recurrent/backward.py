@@ -1,4 +1,4 @@
-"""The gradients of the fused recurrent WKV-6: one Triton kernel against time.
+"""The gradients of the fused recurrent WKV-6: one Triton kernel, a reverse sweep.
 
 With S[t] the state after token t and dS[t] its gradient,
 
@@ -8,9 +8,9 @@ With S[t] the state after token t and dS[t] its gradient,
 
 dw needs both states. Dividing the decay out of S again would lose everything where it is strong,
 and so would a difference of sums over all later tokens. So the forward pass keeps a state every
-SPAN tokens; from there the kernel computes a span's states once more, into memory that stays in
-the L2 cache, and then walks back over them. A program owns some keys (rows of the state) and all
-values: only dv is a sum over programs, added up in a fixed order afterwards. No atomics.
+CHECKPOINT tokens; from there the kernel recomputes the states of that span, into memory that stays
+in the L2 cache, and then goes through them in reverse. A program owns some keys (rows of the state)
+and all values: only dv is a sum over programs, added up in a fixed order afterwards. No atomics.
 """
 
 import torch
@@ -22,12 +22,10 @@ from ...runtime.compile_triton import assembled
 from ...runtime.launch_triton import launch
 from ..autograd import define_backward, sequences_in
 
-CHECKPOINT = (
-    32  # tokens: a state kept is then worth as much memory as r, k, v and w of these in bf16
-)
+CHECKPOINT = 32  # tokens between saved states: each takes the memory of r, k, v, w of 32 in bf16
 TILE = 1024  # elements a program, a warp, holds of each of two states: 64 registers a thread
-STAGES = 3  # tokens whose loads are under way
-PROGRAMS_PER_SM = 2  # programs that keep an SM busy
+STAGES = 3  # of the loops over tokens: loads in flight
+PROGRAMS_PER_SM = 2  # fewer leave it waiting for memory
 
 
 @assembled
@@ -119,7 +117,8 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, checkpoints, do, ds1, scale, raw_de
 
     Args:
         r, k, v, w, u, s0, cu_seqlens, scale, raw_decay: as `wkv6` takes them.
-        kept: states before tokens SPAN, 2·SPAN, …, `[…, H, K, V]`, from the forward kernel.
+        checkpoints: states before tokens CHECKPOINT, 2·CHECKPOINT, …, `[…, H, K, V]`, float32,
+            from the forward kernel.
         do, ds1: gradients of o and s1; None counts as zeros.
 
     Returns:

@@ -3,10 +3,10 @@
 A program owns some values (columns of the state) of one head and all its keys, so that o is a sum
 inside the program. Were the keys split as well, each part of them would write float32 sums to be
 read and added again: with two parts in bf16 as much as eight tensors, on top of the five that have
-to move: r, k, v, w and o. Values are split until the card is full. A token costs a program one
+to move: r, k, v, w and o. Values are split until the GPU is full. A token costs a program one
 small step, whose loads were started some tokens earlier; what bounds it is the latency of T such
-steps after one another, so it is the method for few tokens. recurrent_backward.py has the
-gradients, decode.py one token in place.
+steps after one another, so it is the method for few tokens. backward.py has the gradients,
+../step.py one token in place.
 """
 
 import functools
@@ -24,7 +24,7 @@ from ..options import check_call, wants_gradients
 from .backward import CHECKPOINT, backward
 
 TILE = 1024  # elements of the state a warp holds: 32 registers a thread
-STAGES = 4  # tokens whose loads are under way
+STAGES = 4  # of the loop over tokens: loads in flight
 SCHEDULERS_PER_SM = 4  # of an SM: a warp for each fills it
 
 
@@ -35,7 +35,7 @@ def wkv6_recurrent_fwd_kernel(
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     CHECKPOINT: tl.constexpr, STAGES: tl.constexpr, RAW: tl.constexpr,
 ):  # fmt: skip
-    """kept gets the states before tokens SPAN, 2·SPAN, … of each sequence, if it is not None."""
+    """checkpoints: gets the states before tokens CHECKPOINT, 2·CHECKPOINT, …, unless it is None."""
     NV: tl.constexpr = (V + BV - 1) // BV
     i_v, i_h = tl.program_id(0) % NV, tl.program_id(0) // NV % H
     i_n = (tl.program_id(0) // NV // H).to(tl.int64)
@@ -89,7 +89,7 @@ def forward(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, keep):
 
 
 def count_checkpoints(r, cu_seqlens, keep):
-    """How many, without looking into cu_seqlens; none of a sequence of up to SPAN tokens."""
+    """How many states, without reading cu_seqlens; none of a sequence up to CHECKPOINT tokens."""
     B, T = r.shape[:2]
     return (B * ((T - 1) // CHECKPOINT) if cu_seqlens is None else T // CHECKPOINT) if keep else 0
 

@@ -1,4 +1,4 @@
-"""The forward kernel of chunked.py once more, in Gluon, for Hopper and bfloat16 heads of 64.
+"""The kernel of ../forward.py once more, in Gluon, for Hopper and bfloat16 heads of 64.
 
 Triton waits for each of the eleven products of a chunk before it starts the next. Here they start
 as soon as their operands are there, and a chunk waits three times:
@@ -51,7 +51,7 @@ def wkv6_hopper_kernel(
 ):  # fmt: skip
     """r, k, v, w and o are descriptors of [tokens, H·64], kept and before of [states·64, 64].
 
-    o_rows is o again, for a last chunk that is not whole. The rest is as in chunked.py.
+    o_rows is o again, for a last chunk that is not whole. The rest is as in ../forward.py.
     """
     TILES: gl.constexpr = product_of(64)
     SUMS: gl.constexpr = product_of(8)
@@ -100,7 +100,7 @@ def wkv6_hopper_kernel(
     row = gl.arange(0, C, ROWS)[:, None]
     col = gl.arange(0, C, gl.SliceLayout(0, TILES))[None, :]
     s_after = gl.allocate_shared_memory(gl.bfloat16, [C, C], TILE)
-    # Weights of the sums of decays after a token. After the last is none: there stands the total.
+    # Weights of the sums of decays after a token. After the last is none: its row sums all.
     s_after.store(((col > row) | (row == C - 1)).to(gl.bfloat16))
     for_total = s_after.slice(C - 8, 8, 0).permute((1, 0))
     for_second = s_after.slice(C // 2 - 8, 8, 0).permute((1, 0))
@@ -226,7 +226,7 @@ def wkv6_hopper_kernel(
                 tma.async_copy_shared_to_global(group_states, [at, 0], s_w.index(i))
             b_s = warpgroup_mma(k_high.permute((1, 0)), b_v, b_s, is_async=True)
             b_s = warpgroup_mma(k_low.permute((1, 0)), b_v, b_s, is_async=True)
-        else:  # in the middle stands a state to keep
+        else:  # one more checkpoint, in the middle of the chunk
             at_checkpoint = ((slot + t // CHECKPOINT) * H + i_h) * C
             tma.async_copy_shared_to_global(checkpoints, [at_checkpoint, 0], s_w.index(i))
             half: gl.constexpr = C // 2

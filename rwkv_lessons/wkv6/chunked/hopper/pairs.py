@@ -1,7 +1,7 @@
 """The second pass of the chunked gradients in Gluon, for Hopper and bfloat16 heads of 64.
 
-A program takes the 64 tokens of two states kept, and gives dr, dk, dv, dw and du at once. With the
-factors of chunked_pairs.py, split at the middle, all states between chunks in their tiles, and G
+A program takes the 64 tokens of two checkpoints, and gives dr, dk, dv, dw and du at once. With the
+factors of ../pairs.py, split at the middle, all states between chunks in their tiles, and G
 without its diagonal and what is above it, in two bfloat16 pieces:
 
     sums of decays, G = do vᵀ, do Sᵀ, v dSᵀ    →  r', k' and G, in two pieces each
@@ -10,11 +10,11 @@ without its diagonal and what is above it, in two bfloat16 pieces:
     sums of a - b over later tokens            →  dw
 
 a and b are made of the very same pieces, all four products of them, and so cancel where they have
-to. What passes through a whole chunk is known of its halves only, from the walk before: b after a
+to. What passes through a whole chunk is known of its halves only, from states.py: b after a
 half, and a before it, join it for a half.
 
 Each tile comes and goes once, by the tensor memory accelerator: 11 tensors of the size of r. There
-is no loop; of two programs on a multiprocessor one loads, or waits, while the other works.
+is no loop; of two programs on an SM one loads, or waits, while the other computes.
 """
 
 import triton.language as tl
@@ -58,7 +58,7 @@ def new_barrier():
 
 @gluon.jit
 def clear_after(s_x, n, row, LAYOUT: gl.constexpr):
-    """Puts zeros where the tokens of others are."""
+    """Zeros the rows from n on, which are other sequences' tokens."""
     b_x = s_x.load(LAYOUT)
     s_x.store(gl.where(row < n, b_x, 0.0).to(gl.bfloat16))
 
@@ -85,8 +85,8 @@ def pairs_hopper_kernel(
     """r, k, v, w, do, dr, dk, dv, dw are descriptors of [tokens, H·64], and kept, d_kept of states.
 
     dr_rows, … are the results again, for a last chunk that is not whole.
-    deepest: gets the strongest decay of half a chunk, for both of its slots; where that is less
-    than -FITS, all other results are to be done over.
+    min_log_decay: gets the strongest log2 decay of half a chunk, for both of its slots; where that
+    is less than -FITS, all other results are recomputed.
     """
     TILES: gl.constexpr = product_of(64)
     ROWS: gl.constexpr = gl.SliceLayout(1, TILES)

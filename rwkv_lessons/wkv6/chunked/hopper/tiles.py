@@ -49,7 +49,7 @@ def widened(x):
 
 @gluon.jit
 def at_least(x, least):
-    """A bfloat16 tile with `least` in the place of what is less; NaN stays."""
+    """The larger of a bfloat16 tile and `least`, element by element; NaN stays."""
     least = gl.full(x.shape, least, gl.bfloat16, x.type.layout)
     larger: gl.constexpr = "max.NaN.bf16x2 $0, $1, $2;"
     return gl.inline_asm_elementwise(
@@ -86,7 +86,7 @@ def as_left_operand(x):
 def below_and_on_diagonal(x, on, mask):
     """A float32 tile in bfloat16, with `on` on the diagonal and 0 above.
 
-    where: an int16 tile whose upper bytes are full below the diagonal, and whose lower ones on it.
+    mask: an int16 tile whose upper bytes are full below the diagonal, and whose lower ones on it.
     """
     either: gl.constexpr = """{
         .reg .b32 below, there;
@@ -113,7 +113,7 @@ def above_diagonal(row, col):
 
 @gluon.jit
 def above_in_two(x, mask):
-    """`in_two` above the diagonal, and 0 elsewhere. where: `above_diagonal`."""
+    """`in_two` above the diagonal, and 0 elsewhere. mask: `above_diagonal`."""
     pieces: gl.constexpr = """{
         .reg .b32 high, low, first, second, above;
         cvt.rn.bf16x2.f32 high, $3, $2;
@@ -161,14 +161,14 @@ def above_and_on_diagonal_in_two(x, on_high, on_low, mask):
 
 @gluon.jit
 def expect_tile(ready, pred):
-    """Says that a tile of bfloat16 will arrive, if it is there."""
+    """Has a barrier expect the bytes of a bfloat16 tile, where `pred`."""
     mbarrier.expect(ready, C * C * 2, pred=pred)
 
 
 def tiles(x, columns):
     """Describes a contiguous x as rows of so many columns, of which tiles are moved.
 
-    Triton checks a description for 7 µs; those of the same shape are as good as the first.
+    Triton takes 7 µs to check a descriptor; those of the same shape are copies of the first.
     """
     rows = x.numel() // columns
     model = _described.get((rows, columns))
