@@ -1,6 +1,6 @@
 """What the library's kernels become on every architecture: registers, spills, shared memory.
 
-    python -m rwkv_lessons.bench matrix            compiles all, writes records/compiled.json
+    python -m rwkv_lessons.bench matrix            compiles all, writes records/data/compiled.json
     python -m rwkv_lessons.bench matrix --check    is that table whole, fresh and within bounds?
 
 No GPU is needed. Which kernels there are, with which tiles, is recorded from the library's own host
@@ -194,7 +194,7 @@ def number_of(architecture):
 
 
 def in_numba(launch, architecture):
-    """As launch.py's `compiled`."""
+    """As `compiled` of runtime/launch_numba.py."""
     from cuda.core import Linker, LinkerOptions, ObjectCode
     from numba import cuda
 
