@@ -136,7 +136,7 @@ def chunked_calls(name, N, dtype):
 
     def packed():
         ends = new(9, dtype=torch.int64)
-        chunked.mix(*time_mixing(1, *MANY[1:], N, dtype), None, ends, 1.0, False)
+        chunked.run_forward(*time_mixing(1, *MANY[1:], N, dtype), None, ends, 1.0, False)
 
     yield f"wkv6 chunked {name} packed", packed
     if N == 64:
@@ -158,7 +158,7 @@ def recurrent_calls(name, N, dtype):
     yield f"wkv6 recurrent {name} training", few_tokens
 
     def step():
-        recurrent.mix(*time_mixing(MANY[0], 1, MANY[2], N, dtype), None, None, 1.0, False)
+        recurrent.run_forward(*time_mixing(MANY[0], 1, MANY[2], N, dtype), None, None, 1.0, False)
 
     yield f"wkv6 recurrent {name} one token", step
 

@@ -1,7 +1,7 @@
-"""Holds every kernel of this library against float64, on this machine's GPU.
+"""Compares every kernel of this library with float64, on this machine's GPU.
 
 Exit status: 0 all is right; 1 something is wrong; 2 the command line is; 3 nothing was wrong, and
-something was not looked at: without a GPU that is every kernel, and nothing is proven.
+something was not checked: without a GPU that is every kernel.
 """
 
 import argparse

@@ -7,11 +7,11 @@ from .reference import wkv6_reference
 
 if TRITON:
     from ..runtime.launch_triton import launches_directly
-    from .recurrent.forward import mix
+    from .recurrent.forward import run_forward
 
 
 def step(r, k, v, w, u, state, scale, raw_decay):
-    return mix(r, k, v, w, u, state, None, scale, raw_decay, s1=state)[0]
+    return run_forward(r, k, v, w, u, state, None, scale, raw_decay, s1=state)[0]
 
 
 def step_in_torch(r, k, v, w, u, state, scale, raw_decay):

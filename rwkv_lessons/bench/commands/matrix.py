@@ -1,6 +1,6 @@
 """What the library's kernels become on every architecture: registers, spills, shared memory.
 
-    python -m rwkv_lessons.bench matrix            compiles all, writes records/compiled.json
+    python -m rwkv_lessons.bench matrix            compiles all, writes records/data/compiled.json
     python -m rwkv_lessons.bench matrix --check    is that table whole, fresh and within bounds?
 
 No GPU is needed. Which kernels there are, with which tiles, is recorded from the library's own host
@@ -85,7 +85,7 @@ def wanted(architectures=LIMITS):
 
 
 def digest(launch, architecture):
-    """What identifies machine code: the kernel's code, its arguments and options."""
+    """What identifies machine code: the kernel's code, its arguments by position, its options."""
     kernel, *how = launch
     parts = [fingerprint(kernel), architecture in SAME_PTX or architecture]
     if is_numba(kernel):
@@ -96,7 +96,7 @@ def digest(launch, architecture):
         parts += [str(signature), threads, sizes]
     else:
         signature, constants, options, attributes = how
-        parts += [signature, {k: str(v) for k, v in constants.items()}, attributes]
+        parts += [list(signature.values()), {k: str(v) for k, v in constants.items()}, attributes]
         kept = ("num_warps", "num_stages", "maxnreg", "launch_pdl")
         parts += [getattr(options, k) for k in kept]
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
@@ -194,7 +194,7 @@ def number_of(architecture):
 
 
 def in_numba(launch, architecture):
-    """As launch.py's `compiled`."""
+    """As `compiled` of runtime/launch_numba.py."""
     from cuda.core import Linker, LinkerOptions, ObjectCode
     from numba import cuda
 
