@@ -11,6 +11,7 @@ from . import exercises
 from .gaps import plain
 
 DECORATORS = {"py_func": "@cuda.jit", "fn": "@triton.jit"}
+ARRAY = re.compile(r"\b(local|shared)\.array$")
 
 
 def trouble(function: Callable, exercise: exercises.Exercise) -> tuple[str, ...]:
@@ -56,10 +57,9 @@ def _array_sizes(function, reference):
         tree = ast.parse(textwrap.dedent(exercises.source_of(function)))
     except (OSError, TypeError, SyntaxError):
         return ()
-    local = set(inspect.signature(plain(function)).parameters)
-    local |= {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and _is_set(n)}
+    local = set(plain(function).__code__.co_varnames)
     for call in ast.walk(tree):
-        if not (isinstance(call, ast.Call) and re.search(r"(local|shared)\.array$", _name(call))):
+        if not isinstance(call, ast.Call) or not ARRAY.search(ast.unparse(call.func)):
             continue
         shape = next((k.value for k in call.keywords if k.arg == "shape"), None)
         shape = shape or (call.args[0] if call.args else None)
@@ -71,14 +71,6 @@ def _array_sizes(function, reference):
                 "hint: it must be a number, or a constant from outside the function, as N is.",
             )
     return ()
-
-
-def _name(call):
-    return ast.unparse(call.func)
-
-
-def _is_set(name):
-    return isinstance(name.ctx, ast.Store)
 
 
 def stale(function: Callable) -> tuple[str, ...]:

@@ -26,10 +26,10 @@ def outline(stem: str | None = None) -> list[Outline]:
 def _exercises(file):
     text = file.read_text(encoding="utf-8")
     tree = ast.parse(text)
+    ends = [node.lineno - 1 for node in tree.body[1:]] + [None]  # a marker may stand last
     sources = {
-        node.name: "\n".join(text.splitlines()[node.lineno - 1 : node.end_lineno])
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef)
+        getattr(node, "name", ""): "\n".join(text.splitlines()[node.lineno - 1 : end])
+        for node, end in zip(tree.body, ends, strict=True)
     }
     for name, call in _entries(tree):
         numbers = [a.value for a in call.args[:2] if isinstance(a, ast.Constant)]

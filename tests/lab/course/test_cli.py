@@ -102,7 +102,7 @@ def test_check_runs_the_learners_cells(mine, run):
     assert code == 0 and "1 of 1 solved" in said
     write(mine, DOUBLE, "def double(x):\n    return x")
     code, said = run("check", DOUBLE)
-    assert code == 1 and "FAILED" in said
+    assert code == 1 and "✗ answer" in said
     assert progress.load()["exercises"][DOUBLE]["attempts"] == 2
 
 
