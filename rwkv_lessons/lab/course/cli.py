@@ -224,7 +224,7 @@ def new(options) -> None:
 
 
 def sync(options) -> int:
-    """Derives exercises, their minutes and links to the next lesson. For those who write lessons."""
+    """Derives exercises, minutes and links to the next lesson. For those who write lessons."""
     differed = workbook.sync(write=not options.check)
     for name in differed:
         say(f"notebooks/{name}: {'differs from' if options.check else 'derived from'} solutions/")

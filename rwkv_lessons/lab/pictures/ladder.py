@@ -126,7 +126,7 @@ def floor_ms(operation="wkv5", card=CARD, folder=None):
 
 
 def figure(operation="wkv5", here=None, card=CARD, folder=None, measured=True):
-    """The picture of `draw` as a matplotlib Figure in the house style; without `here`, all of it."""
+    """The picture of `draw` as a Figure in the house style; without `here`, all of it."""
     from rwkv_lessons.lab.pictures import style
 
     drawn = style.figure(HEIGHT, WIDTH)
