@@ -25,9 +25,10 @@ class Row:
 
     def __str__(self):
         mark, colour = MARKS[self.verdict]
-        text = self.text or ("" if self.verdict == PASSED else self.verdict)
-        first = f"  {paint(mark, colour)} {self.kind:<14} {text}".rstrip()
-        return "\n".join([first, *(INDENT + line for line in self.details)])
+        told = [self.text or (ABSENT if self.verdict == ABSENT else ""), *self.details]
+        first, *more = told if told[0] else told[1:] or [""]
+        first = f"  {paint(mark, colour)} {self.kind:<14} {first}".rstrip()
+        return "\n".join([first, *(INDENT + line for line in more)])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +110,11 @@ def _list(numbers):
 def _next(id):
     ids = exercises.ids(id.partition(".")[0])
     after = ids[ids.index(id) + 1 :]
-    return f"Next: {after[0].partition('.')[2]}." if after else "That was this lesson's last."
+    return (
+        f"Next: {after[0].partition('.')[2]}."
+        if after
+        else "That was this lesson's last one: read on."
+    )
 
 
 def _afterwards(exercise):
