@@ -5,7 +5,7 @@ import torch
 from numba import cuda, float32
 
 from rwkv_lessons.lab.course.check import ABSENT, FAILED, PASSED, Row
-from rwkv_lessons.lab.course.exercises import Exercise
+from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.course.hints import HINTS
 from rwkv_lessons.lab.evidence.cuda import Difference, at_most, compare, machine_code
 from rwkv_lessons.lab.simulator.cuda import trace
@@ -82,6 +82,18 @@ EXERCISES = {
     "double": Exercise(
         minutes=3,
         difficulty=1,
+        afterwards=Afterwards(
+            why={
+                "if i < x.shape[0]:": "96 threads start for 70 elements: the guard stops the "
+                "other 26.",
+            },
+            instead={
+                "A stride loop, for i in range(cuda.grid(1), n, cuda.gridsize(1))": "any grid "
+                "will do, for one more index sum a round.",
+            },
+            stretch="Write it with the stride loop, and launch one block: it must still be right "
+            "for any n.",
+        ),
         hints=(
             "There may be more threads than elements. What should the surplus ones do?",
             "Nothing: put the work behind `if i < …`, with the number of elements of x.",

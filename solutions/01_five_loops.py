@@ -6,7 +6,7 @@ from numba import njit
 from numba.core.errors import NumbaError
 
 from rwkv_lessons.lab.course.check import FAILED, PASSED, Row
-from rwkv_lessons.lab.course.exercises import Exercise
+from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.course.hints import HINTS
 from rwkv_lessons.lab.evidence.cuda import Difference, compare, function_answer, wkv5_case
 
@@ -112,6 +112,20 @@ EXERCISES = {
     "five_loops": Exercise(
         minutes=10,
         difficulty=1,
+        afterwards=Afterwards(
+            why={
+                "s = np.zeros((N, N), np.float32)": "Every batch row and head has a state of its "
+                "own.",
+                "s[i, j] = decay[h, i] * s[i, j] + kv": "Last: the output reads the state before "
+                "this token joins it.",
+            },
+            instead={
+                "i outside, j inside": "the same sums, and s[i, j] is then read along memory; but "
+                "no output is finished in one piece.",
+            },
+            stretch="Take the bonus out: Σ r·u·k·v is v_j times one number per token. How many "
+            "operations are left?",
+        ),
         hints=(
             "Order the loops b, h, t, j, i. What has to be made anew for every (b, h)?",
             "s = np.zeros((N, N)) for every (b, h). Inside: kv, then add to o[b, t, h, j], and "
@@ -124,6 +138,18 @@ EXERCISES = {
     "flops": Exercise(
         minutes=4,
         difficulty=1,
+        afterwards=Afterwards(
+            why={
+                "return 7 * B * T * H * N * N": "The innermost three lines run B·T·H·N·N times, "
+                "with 1 + 4 + 2 operations.",
+            },
+            instead={
+                "Counting multiply-adds": "a GPU does a·b + c in one instruction: 4 instructions, "
+                "for 7 operations.",
+            },
+            stretch="Count again with the bonus taken out of the inner loop, and with the state "
+            "kept as exp(w)·S.",
+        ),
         hints=(
             "Only the innermost lines do arithmetic. How often do they run?",
             "B·T·H·N·N times. Now count every + and every * of the three lines, the += included.",
@@ -145,6 +171,17 @@ EXERCISES = {
     "least_bytes": Exercise(
         minutes=4,
         difficulty=1,
+        afterwards=Afterwards(
+            why={
+                "return 4 * B * T * H * N * itemsize + 2 * H * N * 4": "Four tensors cross memory "
+                "once. decay and u do not grow with T.",
+            },
+            instead={
+                "Counting the state, too": "8·N·N bytes per token and head: right only for a "
+                "kernel that cannot keep it on the chip.",
+            },
+            stretch="From which N on does float16 make arithmetic the limit on your own GPU?",
+        ),
         hints=(
             "Which arrays come in, which go out, and how many elements has each?",
             "r, k, v and o have B·T·H·N elements of `itemsize` bytes. decay and u have H·N.",

@@ -2,7 +2,7 @@
 
 from rwkv_lessons.bench.commands.profile import Kernel
 from rwkv_lessons.lab.course.check import FAILED, PASSED, Row
-from rwkv_lessons.lab.course.exercises import Exercise
+from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.cuda import function_answer
 
 
@@ -77,6 +77,18 @@ EXERCISES = {
     "read_profile": Exercise(
         minutes=8,
         difficulty=1,
+        afterwards=Afterwards(
+            why={
+                "return len(kernels) / tokens, elementwise / busy, 1 - busy / span": "Launches, "
+                "time and gaps are three questions; each has a cure of its own.",
+            },
+            instead={
+                "Shares of launches": "easier to count, and wrong where a few kernels take most "
+                "of the time.",
+            },
+            stretch="Let kernels overlap, as on several streams: busy is then the union of their "
+            "intervals.",
+        ),
         hints=(
             "Three sums are enough: all microseconds, the elementwise ones, and the span.",
             "Share of time, not of launches. The span runs from the first start to the end (start "
@@ -94,6 +106,18 @@ EXERCISES = {
     "finish": Exercise(
         minutes=8,
         difficulty=2,
+        afterwards=Afterwards(
+            why={
+                "end = max(end, n * launch) + us": "A kernel waits for the one before it and for "
+                "its launch, whichever comes later.",
+            },
+            instead={
+                "max(sum(durations), launch * (n - 1) + last)": "one line, and a bound from "
+                "below: it misses gaps that come before a long kernel.",
+            },
+            stretch="Give the host a queue of at most q launches that have not started. When does "
+            "it have to wait?",
+        ),
         hints=(
             "Go through the kernels one by one and keep one number: when the device is free again.",
             "A kernel starts at the later of two times: its launch, and the end of the one before.",

@@ -2,7 +2,7 @@
 
 from numba import cuda, float32
 
-from rwkv_lessons.lab.course.exercises import Exercise
+from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.cuda import in_registers, loads, stores, wide_loads, wkv5_kernel
 from rwkv_lessons.runtime.launch_numba import ceil_div, load4
 
@@ -47,6 +47,20 @@ EXERCISES = {
     "kernel": Exercise(
         minutes=15,
         difficulty=2,
+        afterwards=Afterwards(
+            why={
+                "r4, k4 = load4(r, (b, t, h, i)), load4(k, (b, t, h, i))": "One request brings 16 "
+                "bytes: a quarter of the requests.",
+                "for n in range(4):": "A constant range is unrolled: the four numbers stay in "
+                "registers.",
+            },
+            instead={
+                "Four loads of a number each": "the same bytes in four requests; numba does not "
+                "join them by itself.",
+            },
+            stretch="Fetch the next group of four before you use this one. Does the compiler do "
+            "that already?",
+        ),
         hints=(
             "`load4(array, index)` returns four floats. How often does the loop over i run then?",
             "range(0, N, 4); load r, k, decay and u with load4 at i; an inner loop over n in "

@@ -2,7 +2,7 @@
 
 from numba import cuda
 
-from rwkv_lessons.lab.course.exercises import Exercise, solutions
+from rwkv_lessons.lab.course.exercises import Afterwards, Exercise, solutions
 from rwkv_lessons.lab.evidence.cuda import function_answer
 
 kernel = solutions("05_float4").kernel
@@ -52,6 +52,18 @@ EXERCISES = {
     "blocks": Exercise(
         minutes=3,
         difficulty=1,
+        afterwards=Afterwards(
+            why={
+                "return (B * H * N + block - 1) // block": "Division rounded up: the last block "
+                "may be partly idle, and the guard stops it.",
+            },
+            instead={
+                "-(-n // block)": "the same; n // block + 1 is one block too many where it "
+                "divides.",
+            },
+            stretch="Launch no more blocks than fit at a time, and let each loop over its share. "
+            "When does it pay?",
+        ),
         hints=(
             "What becomes of the outputs that do not fill a last block?",
             "Divide and round up: the last block may have threads to spare, the guard stops them.",
@@ -75,6 +87,20 @@ EXERCISES = {
     "resident_warps": Exercise(
         minutes=12,
         difficulty=2,
+        afterwards=Afterwards(
+            why={
+                "per_warp = (registers * 32 + 255) // 256 * 256": "Registers are handed out 256 "
+                "at a time.",
+                "return min(fitting // warps, 32) * warps": "Blocks move in whole, and there are "
+                "32 places for them.",
+            },
+            instead={
+                "16384 // per_warp without quarters": "65,536 // per_warp: too many, since what a "
+                "quarter has left is of no use to the others.",
+            },
+            stretch="Add shared memory: a block takes some of 227 KB. Which of the limits binds "
+            "in lesson 07?",
+        ),
         hints=(
             "Three things run out: registers, places for warps, places for blocks.",
             "A warp needs registers · 32, rounded up to 256. A quarter fits 16,384 over that, at "

@@ -2,7 +2,7 @@
 
 from numba import cuda, float32
 
-from rwkv_lessons.lab.course.exercises import Exercise
+from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.cuda import (
     at_least,
     at_most,
@@ -91,6 +91,21 @@ EXERCISES = {
     "shared": Exercise(
         minutes=20,
         difficulty=3,
+        afterwards=Afterwards(
+            why={
+                "s_r[j], s_k[j] = r[b, t, h, j], k[b, t, h, j]": "N threads fetch N elements: "
+                "each comes once per head, coalesced.",
+                "cuda.syncthreads()  # every element is there before anyone reads": "The other "
+                "warp's half of the row may not be there yet.",
+                "cuda.syncthreads()  # everyone has read before the next token overwrites": "Else "
+                "a fast warp overwrites what a slow one still reads.",
+            },
+            instead={
+                "Two buffers, for even and odd tokens": "one barrier a token instead of two, for "
+                "another 512 bytes of shared memory.",
+            },
+            stretch="Do that: one barrier a token. The check searches it for races.",
+        ),
         hints=(
             "N threads, N elements in a row: thread j fetches element j, and then all read all.",
             "Two barriers a token: one after filling s_r and s_k, one before the next token "
@@ -116,6 +131,19 @@ EXERCISES = {
     "state_in_shared": Exercise(
         minutes=10,
         difficulty=2,
+        afterwards=Afterwards(
+            why={
+                "s_state[i, j] = s_decay[i] * s_state[i, j] + kv": "Lanes differ in j, so they "
+                "touch 32 banks: no conflict.",
+            },
+            instead={
+                "s_state[j, i]": "the lanes of a warp are then N floats apart, all in one bank: "
+                "32 wavefronts where one is enough.",
+                "s_state[j, i] with rows of N + 1": "no conflict either, for N floats of padding.",
+            },
+            stretch="Keep half of the column in registers and half in shared memory. Where is the "
+            "best place to cut?",
+        ),
         hints=(
             "Shared memory is 32 banks wide, a float each. Which of the two indices should run "
             "with the lanes of a warp?",

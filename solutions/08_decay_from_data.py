@@ -4,7 +4,7 @@ import math
 
 from numba import cuda, float32
 
-from rwkv_lessons.lab.course.exercises import Exercise
+from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.cuda import at_most, bank_conflicts, in_registers, loads, stores
 from rwkv_lessons.lab.evidence.wkv6 import FORWARD, wkv6_kernel
 
@@ -56,6 +56,19 @@ EXERCISES = {
     "kernel": Exercise(
         minutes=20,
         difficulty=2,
+        afterwards=Afterwards(
+            why={
+                "s_decay[j] = math.exp(w[b, t, h, j])": "Thread j takes one exp, and all the "
+                "others read it: N times fewer than one each.",
+                "s[i] = s0[b, h, i, j]": "Column j: neighbouring threads read neighbouring floats.",
+            },
+            instead={
+                "exp in the inner loop": "N exps per token and thread, on units with an eighth of "
+                "the rate of multiply-adds.",
+            },
+            stretch="Fetch the next token's r, k, w and v before you compute this one. Which "
+            "barrier can go?",
+        ),
         hints=(
             "It is lesson 07's kernel with three changes: where the decay comes from, where the "
             "state comes from, and where it goes.",
