@@ -181,7 +181,7 @@ def test_on_hopper_products_of_a_chunk_start_together(keep, raw_decay):
     assert machine.count("UTMALDG") == 8 and machine.count("UTMASTG") == 2 + keep
     assert machine.count("HGMMA") >= 36 and machine.count("HMMA") == machine.atomics == 0
     assert machine.count("WARPGROUP.DEPBAR") <= 3 + keep
-    assert machine.shared_bytes <= 113 * 1024  # two programs a multiprocessor
+    assert machine.shared_bytes <= 113 * 1024  # two programs an SM
     # What 255 registers do not hold: ptxas 13.1 spills 28 of them, 12.9 less; of raw decays the
     # second pieces as well.
     assert machine.local_bytes <= (192 if keep and raw_decay else 128)
@@ -193,7 +193,7 @@ def test_on_hopper_products_of_a_chunk_start_together(keep, raw_decay):
 def test_chunks_of_64_tokens_use_the_warpgroup_matrix_unit(dtype, K, keep):
     machine = code(dtype, keep, K=K)
     assert machine.count("HGMMA") > 0 and machine.atomics == 0
-    assert machine.shared_bytes <= 227 * 1024 // 2  # two programs a multiprocessor
+    assert machine.shared_bytes <= 227 * 1024 // 2  # two programs an SM
     # Beside the 255 registers; two more pieces, of float16, leave no room for a second state.
     assert machine.local_bytes <= (384 if keep and dtype == "fp16" else 128)
     assert machine.count("HGMMA") == 4 * machine.count("WARPGROUP.DEPBAR")  # one by one

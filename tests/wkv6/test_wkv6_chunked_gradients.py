@@ -283,12 +283,12 @@ FLAGS = {"RAW": False, "IS_FLOAT32": False, "num_warps": 4}
 
 
 @pytest.mark.parametrize("segments", [False, True])
-def test_machine_code_of_the_walk(segments):
+def test_machine_code_of_the_reverse_sweep(segments):
     local = F32 if segments else None
     args = (B16, B16, B16, B16, F32, local, local, None, B16, F32, F32, None, F32)
     flags = {"LOCAL": False, "maxnreg": 128} | FLAGS
     code = assembly(state_gradients, *args, INT, INT, "fp32", INT, INT, **SIZES, **flags)
-    assert code.spill_stores <= 8 and code.count("HGMMA") > 0  # 128 registers: four a processor
+    assert code.spill_stores <= 8 and code.count("HGMMA") > 0  # 128 registers: four an SM
     assert code.count("LDGSTS") > 0 and code.atomics == 0  # the next chunk comes in meanwhile
 
 
@@ -337,7 +337,7 @@ def test_machine_code_of_pairs_on_hopper(raw, scaled):
     tensors = (x, x, x, x, F32, x, x, F32, F32, F32, x, x, x, x, x, B16, B16, B16, B16, F32)
     flags = {"CHECKPOINT": CHECKPOINT, "RAW": raw, "SCALED": scaled, "num_warps": 4}
     code = assembly(pairs_hopper_kernel, *tensors, INT, INT, "fp32", **flags)
-    assert code.shared_bytes <= 113 * 1024 and code.registers <= 255  # two a multiprocessor
+    assert code.shared_bytes <= 113 * 1024 and code.registers <= 255  # two an SM
     assert code.spill_stores <= 512 and code.atomics == 0
     assert code.count("HGMMA") >= 4 * 22  # products
     assert code.count("WARPGROUP.DEPBAR") <= 6  # and not a wait for each
@@ -362,6 +362,6 @@ def test_machine_code_of_levels(N):
     for code in (keys, values):
         assert code.registers > 200 and code.atomics == 0
         assert code.spill_stores <= (256 if N == 64 else 6000)
-        assert code.shared_bytes <= 227 * 1024 // 2  # two programs a multiprocessor
+        assert code.shared_bytes <= 227 * 1024 // 2  # two programs an SM
         # a loop in a chunk's work would keep the next one waiting; larger heads have no room for it
         assert (code.count("LDGSTS") > 0) == (N == 64)
