@@ -14,6 +14,7 @@ from triton.backends.compiler import GPUTarget
 from rwkv_lessons.mla.decode import forward as decode
 from rwkv_lessons.mla.prefill import prefill
 from rwkv_lessons.runtime import compile_triton, devices, launch_triton
+from rwkv_lessons.runtime.architectures import number_of
 from rwkv_lessons.wkv5 import cuda as wkv5_cuda
 from rwkv_lessons.wkv6.chunked import backward as chunked_backward
 from rwkv_lessons.wkv6.chunked import forward as chunked
@@ -45,7 +46,7 @@ class Driver:
     """As much of Triton's driver as choosing the machine code takes."""
 
     def __init__(self, architecture):
-        self.target = GPUTarget("cuda", int(architecture.removeprefix("sm_")), 32)
+        self.target = GPUTarget("cuda", number_of(architecture), 32)
 
     def get_current_device(self):
         return self.target.arch
@@ -82,7 +83,6 @@ def recorded(architecture):
         mock.patch.object(compile_triton, "_compiled", Nothing()),
         mock.patch.object(launch_triton, "_compiled", Nothing()),
         mock.patch.object(hopper_tiles, "_compiled", Nothing()),
-        mock.patch.object(hopper_tiles, "is_hopper", hopper_tiles.is_hopper.__wrapped__),
     ]
     for module in (wkv5_cuda, cuda, cuda_backward):
         patches += [

@@ -146,12 +146,22 @@ def compiled(kernel, types, block, capability):
     A kernel whose arrays are `types.CPointer` takes plain addresses, and needs no looking at.
     Told the size of a block, the compiler may give a thread up to 255 registers.
     """
+    code, name, _ = linked(kernel, types, block, capability)
+    return code.get_kernel(name)
+
+
+def linked(kernel, types, block, capability, verbose=False):
+    """A cubin, the kernel's name in it, and what the linker says of it if it is to be `verbose`.
+
+    Needs no GPU; arguments as of `compiled`.
+    """
     from cuda.core import Linker, LinkerOptions, ObjectCode
 
     ptx, _ = cuda.compile_ptx(kernel.py_func, types, cc=capability, launch_bounds=(block, 1))
     name = re.search(r"\.entry\s+([\w$]+)", ptx)[1]
-    options = LinkerOptions(arch="sm_{}{}".format(*capability))
-    return Linker(ObjectCode.from_ptx(ptx.encode()), options=options).link("cubin").get_kernel(name)
+    options = LinkerOptions(arch="sm_{}{}".format(*capability), verbose=verbose)
+    linker = Linker(ObjectCode.from_ptx(ptx.encode()), options=options)
+    return linker.link("cubin"), name, linker.get_info_log()
 
 
 @cache

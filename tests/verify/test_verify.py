@@ -19,7 +19,7 @@ from rwkv_lessons.records.schema import Row, load
 from rwkv_lessons.report import tables as blocks
 from rwkv_lessons.runtime.devices import H200
 from rwkv_lessons.verify import __main__ as command
-from rwkv_lessons.verify import cases, gate, judge, limits, pool, recurrence
+from rwkv_lessons.verify import gate, judge, limits, pool, recurrence
 from rwkv_lessons.verify.cases import ANYWHERE, BOTH, DTYPES, HOPPER, OPERATIONS, table
 from rwkv_lessons.verify.judge import NOT_PROMISED, RIGHT, WRONG, look
 
@@ -95,19 +95,6 @@ def test_strong_decays_are_strong_and_tame_ones_are_not():
     assert (strong == -torch.inf).all(dim=3).any()  # a token that ends a document, in some head
     assert (strong[:, :40, :, 0] > -1.01).all()  # and tokens before all of it
     assert torch.equal(recurrence.raw(strong).exp().neg().isinf(), strong.isinf())
-
-
-def test_cases_with_other_kernels_are_not_in_one_group():
-    groups = {}
-    for case in table(["wkv6 / chunked / bfloat16 / small"]):
-        groups.setdefault(cases.kernels_of(case), set()).add(case.option)
-    assert sorted(map(sorted, groups.values())) == [
-        ["all"],
-        ["all but packed", "raw"],
-        ["packed"],
-        ["plain", "scale", "state"],  # a number and a pointer more
-        ["w float32"],
-    ]
 
 
 # What it sees.

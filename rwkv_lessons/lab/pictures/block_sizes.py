@@ -1,10 +1,11 @@
 """Lesson 06's pictures: the places of an SM for warps, and the recorded sweep of block sizes."""
 
 from rwkv_lessons.ladders import BLOCKS, LADDERS
+from rwkv_lessons.runtime.architectures import ARCHITECTURES
 from rwkv_lessons.runtime.launch_numba import ceil_div
 
 from ...records.lookup import CARD, record
-from ..machine_code.occupancy import LIMITS, QUARTERS, WARP, occupancy
+from ..machine_code.occupancy import QUARTERS, WARP, occupancy
 from . import style
 from .style import Picture
 
@@ -70,7 +71,7 @@ def _sm(ax, size, registers, threads, arch):
     fit = found.warps_per_sm
     taken = found.busiest_warps if blocks and fit else fit
     room = occupancy(registers, WARP, arch=arch).by["registers"]
-    for warp in range(LIMITS[arch].warps):
+    for warp in range(ARCHITECTURES[arch].warps):
         quarter, n = warp % QUARTERS, warp // QUARTERS
         x = quarter % 2 * (SIDE + 0.5) + n % SIDE
         y = quarter // 2 * (SIDE + 0.5) + n // SIDE

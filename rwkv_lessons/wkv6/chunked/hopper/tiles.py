@@ -4,8 +4,6 @@ With inline PTX, a pair of bfloat16 at a time. What Triton makes of the same in 
 many instructions again, and rounds with the unit that exp2 needs.
 """
 
-import functools
-
 import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -215,11 +213,5 @@ def launch_tiles(kernel, grid, num_warps, tensors, numbers, constants):
 
 def suits_hopper(tensors):
     """Whether these are tensors of which this machine can move and multiply such tiles."""
-    return all(x.dtype == torch.bfloat16 and x.data_ptr() % 16 == 0 for x in tensors) and is_hopper(
-        tensors[0].device
-    )
-
-
-@functools.cache
-def is_hopper(device):
-    return devices.gpu_of(device).capability[0] == 9
+    fit = all(x.dtype == torch.bfloat16 and x.data_ptr() % 16 == 0 for x in tensors)
+    return fit and devices.gpu_of(tensors[0].device).is_hopper
