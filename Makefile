@@ -62,5 +62,5 @@ clean:  ## remove .venv and caches; your work/ and progress stay
 	@$(BIN)python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv || { \
 		rm -rf .venv; echo "$(PYTHON) cannot create an environment." \
 		"On Debian and Ubuntu: sudo apt install python3-venv"; exit 1; }
-	@$(BIN)python -m pip install $(LOCK) --editable '.[lessons,dev]'
+	@$(BIN)python -m pip install $(LOCK) --editable '.[cuda,lessons,dev]'
 	@touch $@

@@ -1,11 +1,11 @@
-"""The faces that other people's code already calls, in front of this package's operations.
+"""Adapters: functions that other people's code already calls, answered by this package.
 
-    flash_rwkv.py    rwkv5_cuda_linear_attention, rwkv6_cuda_linear_attention of flash-rwkv
-    transformers.py  rwkv5_linear_attention, rwkv6_linear_attention of the Hugging Face models,
-                     and patch_rwkv for a model that is already loaded; use_latent_mla for
-                     MiniCPM3, DeepSeek-V2 and -V3, written in mla_transformers.py
-    fla.py           chunk_rwkv6, fused_recurrent_rwkv6 of flash-linear-attention, and patch_fla for
-                     its RWKV-6 layers
+    flash_rwkv.py         rwkv5_cuda_linear_attention, rwkv6_cuda_linear_attention of flash-rwkv
+    transformers_rwkv.py  rwkv5_linear_attention, rwkv6_linear_attention of the Hugging Face models,
+                          and patch_rwkv for a model that is already loaded
+    transformers_mla.py   use_latent_mla for MiniCPM3, DeepSeek-V2 and -V3
+    fla.py                chunk_rwkv6, fused_recurrent_rwkv6 of flash-linear-attention, and
+                          patch_fla for its RWKV-6 layers
 
 Other conventions exist in this folder only, and end here: sequences `[B, T, C]` with C = H·N, and a
 raw decay x that multiplies the state by `exp(-exp(x))`, where this package takes `w = -exp(x)`.

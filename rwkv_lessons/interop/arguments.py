@@ -1,4 +1,4 @@
-"""What the doors share: tensors as other projects pass them, checked and turned into ours."""
+"""What the adapters share: tensors as other projects pass them, checked and turned into ours."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""The RWKV-6 calls of flash-linear-attention 0.6.0, answered by `wkv6`.
+"""The RWKV-6 functions of flash-linear-attention 0.6.0, answered by `wkv6`: a compatible API.
 
 In code written for FLA, `from rwkv_lessons.interop.fla import …` is all that changes; for its
 layers and models, one line:
@@ -134,9 +134,9 @@ def patch_fla():
     that exist already, and such that are made later, then run on `wkv6`.
 
     Returns:
-        A `Patch`: `patch.undo()` restores what was replaced, also in modules of FLA that were
-        imported meanwhile, as does the end of a `with patch_fla():` block. Modules of others keep
-        what they imported. A second patch replaces nothing.
+        A `Patch`: `patch.undo()` restores what was replaced, as does the end of a
+        `with patch_fla():` block. What other modules took from FLA meanwhile, by whatever name,
+        then calls FLA again. A second patch replaces nothing.
 
     Raises:
         ModuleNotFoundError: flash-linear-attention is not installed.
@@ -149,7 +149,7 @@ def patch_fla():
         for name, ours in FUNCTIONS.items()
         if callable(vars(module).get(name))
     ]
-    return Patch(found, package="fla")
+    return Patch(found)
 
 
 def _check(r, k, v, w, initial_state, cu_seqlens):

@@ -1,4 +1,4 @@
-"""The calls of flash-rwkv 0.3.0, answered by `wkv5` and `wkv6`.
+"""The functions of flash-rwkv 0.3.0, answered by `wkv5` and `wkv6`: a compatible API.
 
 In code written for flash-rwkv, `from rwkv_lessons.interop.flash_rwkv import …` is all that changes.
 What changes with it: a batch above 1 is right (there, all of a batch shares one state), every
@@ -8,8 +8,7 @@ takes the state to be zero), a CPU will do, and nothing is compiled when the mod
 
 from functools import partial
 
-import torch
-
+from ..runtime.precision import sum_dtype
 from ..wkv5 import wkv5
 from ..wkv6 import wkv6
 from ..wkv6.options import log_decay
@@ -55,7 +54,7 @@ def rwkv5_cuda_linear_attention(receptance, key, value, time_decay, time_first, 
             f"time_decay must have the heads of time_first, [H, N] = [{H}, {N}] or [C], "
             f"got {list(time_decay.shape)}"
         )
-    w = log_decay(time_decay, _real(receptance)).reshape(H, N)
+    w = log_decay(time_decay, sum_dtype(receptance.dtype)).reshape(H, N)
     out, state = _values_first(wkv5, receptance, key, value, w, time_first.reshape(H, N), state)
     return out.flatten(2), state
 
@@ -89,7 +88,8 @@ def rwkv6_cuda_linear_attention(receptance, key, value, time_decay, time_first, 
     B, T, C = _check(receptance, key, value, time_decay, time_first, state)
     H, N = head_shape("time_first", time_first, C)
     check_shape("time_decay", time_decay, "B, T, C", (B, T, C))
-    w, u = raw_decay(time_decay, _real(receptance)).reshape(B, T, H, N), time_first.reshape(H, N)
+    w = raw_decay(time_decay, sum_dtype(receptance.dtype)).reshape(B, T, H, N)
+    u = time_first.reshape(H, N)
     return _values_first(partial(wkv6, raw_decay=True), receptance, key, value, w, u, state)
 
 
@@ -109,10 +109,6 @@ class Rwkv6LinearAttention:
     apply = staticmethod(rwkv6_cuda_linear_attention)
 
 
-def _real(receptance):
-    return torch.float64 if receptance.dtype == torch.float64 else torch.float32
-
-
 def _check(receptance, key, value, time_decay, time_first, state):
     parameters = {"time_decay": time_decay, "time_first": time_first}
     if state is not None:
@@ -123,8 +119,8 @@ def _check(receptance, key, value, time_decay, time_first, state):
             raise TypeError(
                 f"{name} must have receptance's dtype {receptance.dtype}, got {x.dtype}"
             )
-    if state is not None and state.dtype != _real(receptance):
-        raise TypeError(f"state must be {_real(receptance)}, got {state.dtype}")
+    if state is not None and state.dtype != sum_dtype(receptance.dtype):
+        raise TypeError(f"state must be {sum_dtype(receptance.dtype)}, got {state.dtype}")
     return shape
 
 

@@ -1,34 +1,50 @@
 """Functions of other people's modules, replaced by name, and restored."""
 
+import functools
 import sys
 from types import ModuleType
+
+
+class StandIn:
+    """Calls our function while its patch stands, and theirs afterwards, whoever holds it by then.
+
+    Modules that are imported meanwhile take it, and give it any name.
+    """
+
+    def __init__(self, ours, theirs):
+        functools.update_wrapper(self, ours)
+        self.ours, self.theirs, self.stands = ours, theirs, True
+
+    def __call__(self, *given, **named):
+        return (self.ours if self.stands else self.theirs)(*given, **named)
 
 
 class Patch:
     """Replaces functions when it is made; `undo()`, or the end of a `with` block, restores them."""
 
-    def __init__(self, replacements, package=None):
+    def __init__(self, replacements):
         """
         Args:
             replacements: (module, name, function) of each; what is in place already is left alone.
-            package: a package whose modules may be imported while the patch is in place, and then
-                hold its functions by name; `undo()` gives them the original that stands first.
         """
-        self.replaced, self.package = [], package
+        self.replaced, made = [], {}
         for module, name, ours in replacements:
-            if getattr(module, name) is not ours:
-                self.replaced.append((module, name, getattr(module, name), ours))
-                setattr(module, name, ours)
+            theirs = getattr(module, name)
+            if isinstance(theirs, StandIn):
+                if theirs.stands:
+                    continue
+                theirs = theirs.theirs  # of a patch that was undone
+            if theirs is not ours:
+                stand_in = made.setdefault((theirs, ours), StandIn(ours, theirs))
+                setattr(module, name, stand_in)
+                self.replaced.append((module, name, stand_in))
 
     def undo(self):
         """Puts the original functions back where ours still are; a second time does nothing."""
-        for module, name, original, ours in self.replaced:
-            if getattr(module, name) is ours:
-                setattr(module, name, original)
-        for _, name, original, ours in self.replaced:
-            for module in modules_of(self.package):
-                if vars(module).get(name) is ours:
-                    setattr(module, name, original)
+        for module, name, stand_in in self.replaced:
+            stand_in.stands = False
+            if getattr(module, name) is stand_in:
+                setattr(module, name, stand_in.theirs)
         self.replaced = []
 
     def __enter__(self):
@@ -38,7 +54,7 @@ class Patch:
         self.undo()
 
     def __repr__(self):
-        names = ", ".join(f"{module.__name__}.{name}" for module, name, *_ in self.replaced)
+        names = ", ".join(f"{module.__name__}.{name}" for module, name, _ in self.replaced)
         return f"<Patch of {names or 'nothing'}>"
 
 

@@ -3,14 +3,17 @@
 These models keep the latent in their cache, and then expand keys and values of the whole cache at
 every step, in `expand_kv` of each attention module. Three things change in a model that is loaded:
 
-    expand_kv   gives the latent back as it is
+    expand_kv   gives the latent back as it is, while the model's attention is "latent_mla"
     attention   an entry "latent_mla" of ALL_ATTENTION_FUNCTIONS calls `mla`, with the halves of
                 kv_b_proj.weight as they lie there
     mask        an entry "latent_mla" of ALL_MASK_ATTENTION_FUNCTIONS says in two numbers a
-                sequence where its keys start and end, in place of query × key booleans
+                sequence where its keys start and end, instead of query × key booleans
 
 No fork, no trust_remote_code; transformers 5.17 or later, imported when it is used.
 """
+
+import copy
+import functools
 
 import torch
 
@@ -18,6 +21,7 @@ from ..mla import mla
 
 NAME = "latent_mla"
 MODELS = ("minicpm3", "deepseek_v2", "deepseek_v3", "youtu", "glm4_moe_lite", "mistral4")
+HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 BEFORE = "_before_latent_mla"  # an attribute of a changed model: its attention implementation
 
 
@@ -30,26 +34,32 @@ def use_latent_mla(model):
             shared, not copied.
 
     Returns:
-        The model, changed in place; a second time does nothing. `generate` takes a dynamic or a
-        static cache and left-padded batches. Masks that are not a range of keys (padding on the
-        right, packed sequences, masks of one's own) go through keys and values as before.
-        Attention weights are not returned, as in "sdpa".
+        The model, changed in place; a second time does nothing. From then on it has a config of its
+        own, also if it shared one: another model stays as it is. Who calls its
+        `set_attn_implementation` gets the attention asked for, until this is called again.
+        `generate` takes a dynamic or a static cache and left-padded batches. Masks that are not a
+        range of keys (padding on the right, packed sequences, masks of one's own) go through keys
+        and values as before. Attention weights are not returned, as in "sdpa". Under torch.autocast
+        it computes in that dtype, as the model's own attention does.
 
     Raises:
         TypeError: model is not a `torch.nn.Module`.
         ValueError: its attention has no latent cache that is known here, or its kv_b_proj is not
-            a plain linear layer (quantized, or wrapped by an adapter: merge it first).
+            a plain linear layer (quantized, or wrapped by an adapter: merge it first), or has
+            hooks, which would not be called; also later, when the model is called.
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
-    if hasattr(model, BEFORE):
+    if hasattr(model, BEFORE) and model.config._attn_implementation == NAME:
         return model
     parts = _attention_modules(model)
     _register()
+    if not hasattr(model, BEFORE):
+        _own_config(model)
     setattr(model, BEFORE, model.config._attn_implementation)
     model.set_attn_implementation(NAME)
     for part in parts:
-        part.expand_kv = _leave_latent
+        part.expand_kv = functools.partial(_expand_kv, part)
     return model
 
 
@@ -58,7 +68,8 @@ def undo_latent_mla(model):
     if hasattr(model, BEFORE):
         for part in model.modules():
             vars(part).pop("expand_kv", None)
-        model.set_attn_implementation(getattr(model, BEFORE))
+        if model.config._attn_implementation == NAME:
+            model.set_attn_implementation(getattr(model, BEFORE))
         delattr(model, BEFORE)
     return model
 
@@ -69,14 +80,19 @@ def latent_attention(module, query, key, value, attention_mask, scaling, dropout
     key and value are what `expand_kv` returned: the latent `[B, 1, N, R]` and the keys with rope
     `[B, 1, N, P]`. attention_mask comes from `latent_mask`, or it is the model's user's own.
     """
+    if "expand_kv" not in vars(module):  # made with the config of a changed model
+        mask = _as_booleans(attention_mask, query.shape[2], key.shape[2], key.device)
+        return _sdpa(module, query, key, value, mask, scaling, dropout)
     if dropout:
         raise ValueError(
             f"attention_dropout is {dropout}, needs 0 in training: latent attention has none"
         )
     if attention_mask is not None and attention_mask.dtype != torch.int32:
-        return _attend_expanded(module, query, key, value, attention_mask, scaling)
+        k, v = type(module).expand_kv(module, key, value)
+        return _sdpa(module, query, k, v, attention_mask, scaling)
+    query, key, value, weight = _in_one_dtype(query, key, value, _weight_of(module.kv_b_proj))
     K, V = module.qk_nope_head_dim, module.v_head_dim
-    weight = module.kv_b_proj.weight.unflatten(0, (-1, K + V))  # [H, K + V, R]
+    weight = weight.unflatten(0, (-1, K + V))  # [H, K + V, R]
     latent, k_rope, which = key[:, 0], value[:, 0], {}
     if attention_mask is not None:
         start, end = attention_mask[:, 0, 0].unbind(-1)
@@ -137,17 +153,47 @@ def latent_mask(
     return bounds if q_length == 1 else bounds.expand(-1, -1, int(end), -1)
 
 
-def _attend_expanded(module, query, key, value, attention_mask, scaling):
-    """The model's own way, for a mask of any form."""
+def _sdpa(module, query, key, value, mask, scaling, dropout=0.0):
+    """Keys and values of each head, and a mask of any form."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    k, v = type(module).expand_kv(module, key, value)
     sdpa = ALL_ATTENTION_FUNCTIONS["sdpa"]
-    return sdpa(module, query, k, v, attention_mask, scaling=scaling, is_causal=False)
+    options = {"scaling": scaling, "dropout": dropout, "is_causal": False}
+    return sdpa(module, query, key, value, mask, **options)
 
 
-def _leave_latent(latent, k_rope):
+def _as_booleans(mask, M, N, device):
+    """What `latent_mask` returned, as booleans that broadcast to `[B, 1, M, N]`; others as is."""
+    n, m = torch.arange(N, device=device), torch.arange(M, device=device)
+    if mask is None:
+        return (n <= (N - M + m)[:, None])[None, None]
+    if mask.dtype != torch.int32:
+        return mask
+    start, end = mask[:, :, :1].split(1, -1)  # [B, 1, 1, 1]
+    return (n >= start) & (n <= end - M + m[:, None])
+
+
+def _in_one_dtype(query, *others):
+    """In that of autocast, if it is on, else in query's: the parts of a key may differ."""
+    device, dtype = query.device.type, query.dtype
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+    return [x.to(dtype) for x in (query, *others)]
+
+
+def _expand_kv(module, latent, k_rope):
+    """What a changed model calls as `expand_kv`."""
+    if module.config._attn_implementation != NAME:  # somebody asked for another
+        return type(module).expand_kv(module, latent, k_rope)
     return latent, k_rope
+
+
+def _own_config(model):
+    """Gives a model, and all parts that refer to its config, a copy of it."""
+    shared, own = model.config, copy.deepcopy(model.config)
+    for part in model.modules():
+        if vars(part).get("config") is shared:
+            part.config = own
 
 
 def _register():
@@ -167,9 +213,24 @@ def _attention_modules(model):
             f"holds the latent; got {type(model).__name__}, model_type {kind!r}"
         )
     for part in parts:
-        if type(part.kv_b_proj) is not torch.nn.Linear:
-            raise ValueError(
-                f"kv_b_proj must be a torch.nn.Linear, got {type(part.kv_b_proj).__name__}: "
-                "quantized or wrapped weights cannot be absorbed"
-            )
+        _weight_of(part.kv_b_proj)
     return parts
+
+
+def _weight_of(layer):
+    """The weight of kv_b_proj, if nothing happens where it is called but the product with it."""
+    if type(layer) is not torch.nn.Linear:
+        raise ValueError(
+            f"kv_b_proj must be a torch.nn.Linear, got {type(layer).__name__}: "
+            "quantized or wrapped weights cannot be absorbed"
+        )
+    # accelerate replaces `forward` to bring inputs to the device of a weight.
+    replaced = "forward" in vars(layer) and not hasattr(layer, "_hf_hook")
+    if replaced or any(getattr(layer, name) for name in HOOKS):
+        raise ValueError(
+            "kv_b_proj must have no hooks, nor another forward: latent attention takes its weight "
+            "and would not call them; remove them, or see undo_latent_mla"
+        )
+    if layer.bias is not None or layer.weight.is_meta:
+        raise ValueError("kv_b_proj must have no bias, and its weight on a device")
+    return layer.weight

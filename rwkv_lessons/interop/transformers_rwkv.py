@@ -6,7 +6,7 @@ time in a Python loop over tokens. One line replaces that loop in a model that i
     patch_rwkv(model)
 
 and `use_latent_mla(model)` does the same for the models with multi-head latent attention, see
-mla_transformers.py. Nothing here imports the transformers package before it is used.
+transformers_mla.py. Nothing here imports the transformers package before it is used.
 """
 
 import sys
@@ -104,6 +104,7 @@ def rwkv6_linear_attention(training, receptance, key, value, time_decay, time_fi
 
 
 FUNCTIONS = {
+    "RWKV5_linear_attention": rwkv5_linear_attention,  # in what the World models' converter writes
     "rwkv5_linear_attention": rwkv5_linear_attention,
     "rwkv6_linear_attention": rwkv6_linear_attention,
 }

@@ -11,24 +11,46 @@ Letters of this operation:
     R latent rank      P rope size               K, V size of a key without rope, and of a value
 """
 
+import functools
+
 import torch
 
-from .absorbed import mla_absorbed
-from .arguments import TRITON
+from ..runtime.packages import TRITON
+from .absorbed import absorbed, mla_absorbed
+from .arguments import check_arguments
+from .prefill.prefill import mla_prefill, prefill
 from .reference import mla_reference
 
 __all__ = ["METHODS", "break_even", "mla"]
 __all__ += ["mla_absorbed", "mla_decode", "mla_prefill", "mla_reference"]
 
-METHODS = {"reference": mla_reference, "absorbed": mla_absorbed}
-if TRITON:
-    from .decode.forward import mla_decode
-    from .prefill.prefill import mla_prefill
-
-    METHODS |= {"decode": mla_decode, "prefill": mla_prefill}
-else:
-    mla_decode = mla_prefill = mla_absorbed
 MANY = 96  # query tokens: decode, which packs the heads together, was the faster up to here
+
+
+def _decode():
+    """`decode` of arguments that were checked, with which Triton is imported."""
+    if not TRITON:
+        return absorbed
+    from .decode.forward import decode
+
+    return decode
+
+
+_known_decode = functools.cache(_decode)  # an import statement costs the host 1 µs
+
+
+def __getattr__(name):
+    if name == "mla_decode" and TRITON:
+        from .decode.forward import mla_decode as found
+    elif name == "mla_decode":
+        found = mla_absorbed
+    elif name == "METHODS":
+        found = {"reference": mla_reference, "absorbed": mla_absorbed}
+        found |= {"decode": __getattr__("mla_decode"), "prefill": mla_prefill} if TRITON else {}
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found
+    return found
 
 
 def mla(
@@ -58,26 +80,37 @@ def mla(
         w_k: `[H, K, R]`: head h has the key `w_k[h] @ c` for a latent c; or None.
         w_v: `[H, V, R]`: head h has the value `w_v[h] @ c`.
         scale: multiplies the scores, (K + P)**-0.5 for most models.
-        lengths: how many slots of each sequence are filled, `[B]` integers; N if None. Must be
-            given with pages.
-        left_padding: how many of those, from the first, are padding, `[B]`; 0 if None.
+        lengths: how many slots of each sequence are filled, `[B]` integers from 0 to N; N if None.
+            Must be given with pages.
+        left_padding: how many of those, from the first, are padding, `[B]`, 0 to N; 0 if None.
         block_table: `[B, pages]` integers: token n is in page `block_table[b, n // page size]`.
+            Entries without tokens may hold anything.
 
     Returns:
         o `[B, M, H, V]` in q's dtype, and the log-sum-exp of the scores `[B, M, H]`, float32
         (float64 where q is). Query m stands at lengths - M + m and sees tokens up to itself. One
         that sees no token has zeros, and -inf. What is in empty slots never matters.
 
+        All of it is as outside of torch.autocast. Second gradients are those of the methods in
+        torch; of the kernels they raise a RuntimeError.
+
     Raises:
-        TypeError, ValueError: an argument has the wrong dtype, shape or device.
+        TypeError, ValueError: an argument has the wrong dtype, shape or device; on a CPU, outside
+            of torch.compile, also where lengths, left_padding or a page is out of range. On a GPU
+            the host does not read them: lengths and left_padding then count as the nearest number
+            in range, and such a page as page 0, so that nothing outside of the cache is read.
     """
     given = (q, q_rope, latent, k_rope, w_k, w_v)
     which = {"lengths": lengths, "left_padding": left_padding, "block_table": block_table}
-    expand = isinstance(w_k, torch.Tensor) and q.shape[1] > break_even(*w_k.shape[1:], w_v.shape[1])
-    if expand or q.shape[1] >= MANY:
-        return mla_prefill(*given, scale=scale, **which)
+    sizes = check_arguments(*given, scale=scale, **which)
+    expand = w_k is not None and sizes.M > break_even(sizes.K, sizes.R, sizes.V)
+    if expand or sizes.M >= MANY:
+        return prefill(*given, sizes, scale, **which)
     learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given)
-    return (mla_absorbed if learns else mla_decode)(*given, scale=scale, **which)
+    if learns or not q.is_cuda:
+        return absorbed(*given, sizes, scale, **which)
+    decode = (_decode if torch.compiler.is_compiling() else _known_decode)()
+    return decode(*given, sizes, scale, **which)
 
 
 def break_even(K, R, V):

@@ -9,6 +9,7 @@ it is stored. It pays while the queries are few: see `break_even` in this packag
 
 import torch
 
+from ..runtime.precision import outside_autocast, sum_dtype
 from .arguments import check_arguments, gather_cache, held, visible
 from .reference import masked_softmax
 
@@ -30,11 +31,18 @@ def mla_absorbed(
 
     Computes in float64 where q is float64, else in float32. Needs B·M·H·N scores of memory.
     """
+    given = (q, q_rope, latent, k_rope, w_k, w_v)
+    which = {"lengths": lengths, "left_padding": left_padding, "block_table": block_table}
+    return absorbed(*given, check_arguments(*given, scale=scale, **which), scale, **which)
+
+
+@outside_autocast
+def absorbed(
+    q, q_rope, latent, k_rope, w_k, w_v, sizes, scale, lengths, left_padding, block_table=None
+):
+    """`mla_absorbed` of arguments that were checked."""
     which = {"lengths": lengths, "left_padding": left_padding}
-    sizes = check_arguments(
-        q, q_rope, latent, k_rope, w_k, w_v, scale=scale, block_table=block_table, **which
-    )
-    real = torch.float64 if q.dtype == torch.float64 else torch.float32
+    real = sum_dtype(q.dtype)
     B, M, H, N = sizes.B, sizes.M, sizes.H, sizes.N
     latent, k_rope = gather_cache(latent, k_rope, block_table)
     # A slot without a token may hold anything, and 0 · NaN is NaN.
@@ -50,6 +58,7 @@ def mla_absorbed(
     return torch.einsum("bmhr,hvr->bmhv", o, w_v.to(real)).to(w_v.dtype), lse
 
 
+@outside_autocast
 def absorb(q, w_k):
     """The query in the latent space: q `[B, M, H, K]` times w_k `[H, K, R]`, head by head.
 

@@ -1,11 +1,9 @@
 """What a call of multi-head latent attention may be given; every way of computing it asks here."""
 
-from importlib.util import find_spec
 from typing import NamedTuple
 
 import torch
 
-TRITON = find_spec("triton") is not None  # there are no wheels for macOS and Windows
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 INTEGERS = (torch.int32, torch.int64)
 
@@ -80,7 +78,27 @@ def check_arguments(
             raise ValueError(f"{name} must be [{letters}] = {list(shape)}, got {list(x.shape)}")
     if w_k is None and K != R:
         raise ValueError(f"q must be absorbed, [B, M, H, R = {R}], where w_k is None; got K = {K}")
-    return Sizes(B, M, H, K, R, P, V, N, page_size)
+    sizes = Sizes(B, M, H, K, R, P, V, N, page_size)
+    if q.device.type == "cpu" and not torch.compiler.is_compiling():
+        _check_values(sizes, rows, lengths, left_padding, block_table)
+    return sizes
+
+
+def _check_values(sizes, pages, lengths, left_padding, block_table):
+    """What integers on a CPU hold. On a GPU the host would have to wait for them."""
+    for name, x in (("lengths", lengths), ("left_padding", left_padding)):
+        if x is not None and bool(((x < 0) | (x > sizes.N)).any()):
+            raise ValueError(f"{name} must be from 0 to N = {sizes.N}, got {x.tolist()}")
+    if block_table is not None:
+        slots = held(sizes, lengths, left_padding, lengths.device)
+        needed = slots.unflatten(1, (-1, sizes.page_size)).any(2)
+        missing = needed & ((block_table < 0) | (block_table >= pages))
+        if missing.any():
+            b, page = missing.nonzero()[0].tolist()
+            raise ValueError(
+                f"block_table must be from 0 to {pages - 1} where tokens are, "
+                f"got {block_table[b, page]} at [{b}, {page}]"
+            )
 
 
 def _check_kinds(tensors, integers, dtypes):
@@ -103,7 +121,7 @@ def _names(dtypes):
 def gather_cache(latent, k_rope, block_table):
     """The pages of each sequence in a row: latent `[B, N, R]` and k_rope `[B, N, P]`, copied.
 
-    An entry of the table that no length reaches may hold anything.
+    An entry of the table that no length reaches may hold anything; one outside stands for page 0.
     """
     if block_table is None:
         return latent, k_rope

@@ -5,19 +5,41 @@ Autograd gives the reference gradients.
 
 import torch
 
+from ..runtime.precision import outside_autocast, sum_dtype
 from .arguments import check_arguments, gather_cache, held, visible
 
 
-def mla_reference(q, q_rope, latent, k_rope, w_k, w_v, *, scale, **which):
+def mla_reference(
+    q,
+    q_rope,
+    latent,
+    k_rope,
+    w_k,
+    w_v,
+    *,
+    scale,
+    lengths=None,
+    left_padding=None,
+    block_table=None,
+):
     """Same arguments and results as `mla`, one sequence at a time.
 
     Computes in float64 where q is float64, else in float32; on any device, gradients included.
     """
-    sizes = check_arguments(q, q_rope, latent, k_rope, w_k, w_v, scale=scale, **which)
-    real = torch.float64 if q.dtype == torch.float64 else torch.float32
-    latent, k_rope = gather_cache(latent, k_rope, which.pop("block_table", None))
-    seen = visible(sizes, device=q.device, **_both(which))
-    empty = ~held(sizes, device=q.device, **_both(which))[..., None]
+    given = (q, q_rope, latent, k_rope, w_k, w_v)
+    which = {"lengths": lengths, "left_padding": left_padding, "block_table": block_table}
+    return reference(*given, check_arguments(*given, scale=scale, **which), scale, **which)
+
+
+@outside_autocast
+def reference(
+    q, q_rope, latent, k_rope, w_k, w_v, sizes, scale, lengths, left_padding, block_table=None
+):
+    """`mla_reference` of arguments that were checked."""
+    real = sum_dtype(q.dtype)
+    latent, k_rope = gather_cache(latent, k_rope, block_table)
+    seen = visible(sizes, lengths, left_padding, q.device)
+    empty = ~held(sizes, lengths, left_padding, q.device)[..., None]
     w_v = w_v.to(real)
 
     o, lse = [], []
@@ -49,7 +71,3 @@ def masked_softmax(s, seen):
     e = (s - top).exp()
     total = e.sum(-1, keepdim=True)
     return e / total.where(total > 0, 1), (top + total.log())[..., 0]
-
-
-def _both(which):
-    return {"lengths": which.get("lengths"), "left_padding": which.get("left_padding")}

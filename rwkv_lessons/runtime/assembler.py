@@ -90,10 +90,14 @@ def assembler(capability: int = 90) -> Assembler:
     return found
 
 
-@torch.compiler.assume_constant_result  # torch.compile need not look into it
 def distrusted() -> bool:
     """Whether kernels for torch's current device come from an assembler known to be wrong."""
     return _distrusted(torch.cuda.current_device()) if torch.cuda.is_available() else False
+
+
+# What torch.compiler.assume_constant_result does: torch.compile need not look into it. That would
+# import torch._dynamo, which takes longer than all of this library.
+distrusted._dynamo_marked_constant = True
 
 
 @cache

@@ -6,17 +6,44 @@ For each head, with row vectors r, k, v, w, u and a K × V state S:
     S[t] = diag(exp(w)) S[t-1] + k[t]ᵀ v[t]
 """
 
+import functools
+
 import torch
 
+from ..runtime.packages import NUMBA
+from .arguments import LARGEST
 from .chunked import wkv5_chunked
-from .cuda import LARGEST, wkv5_cuda
 from .reference import wkv5_reference
 
-METHODS = {"reference": wkv5_reference, "chunked": wkv5_chunked, "cuda": wkv5_cuda}
+__all__ = ["METHODS", "wkv5", "wkv5_chunked", "wkv5_cuda", "wkv5_reference"]
+
+
+def _cuda():
+    """The method in numba, which is imported when it is first wanted."""
+    from .cuda import wkv5_cuda
+
+    return wkv5_cuda
+
+
+_known_cuda = functools.cache(_cuda)  # an import statement costs the host 1 µs
+
+
+def __getattr__(name):
+    if name == "wkv5_cuda":
+        found = _cuda()
+    elif name == "METHODS":
+        found = {"reference": wkv5_reference, "chunked": wkv5_chunked}
+        found |= {"cuda": _cuda()} if NUMBA else {}
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found
+    return found
 
 
 def wkv5(r, k, v, w, u, s0=None):
     """Mixes time with the RWKV-5 recurrence: numba kernels on a GPU, matrix products elsewhere.
+
+    Matrix products on a GPU, too, without numba-cuda, which the extra [cuda] brings.
 
     Args:
         r, k: receptance and key, `[B, T, H, K]`, float32, float16, bfloat16 or float64.
@@ -35,8 +62,7 @@ def wkv5(r, k, v, w, u, s0=None):
     given = (r, k, v, w, u, s0)
     tensors = [x for x in given if isinstance(x, torch.Tensor)]
     on_gpu = len(tensors) > 0 and all(x.is_cuda and x.dtype != torch.float64 for x in tensors)
-    fits = on_gpu and max(x.shape[-1] for x in tensors) <= LARGEST
-    if fits:
-        return wkv5_cuda(*given)
+    if NUMBA and on_gpu and max(x.shape[-1] for x in tensors) <= LARGEST:
+        return (_cuda if torch.compiler.is_compiling() else _known_cuda)()(*given)
     one_token = len(tensors) > 0 and tensors[0].shape[1:2] == (1,)  # nothing to make chunks of
     return (wkv5_reference if one_token else wkv5_chunked)(*given)

@@ -2,6 +2,7 @@
 
 import torch
 
+LARGEST = 1024  # keys or values of a head that a block's threads can hold between them
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 

@@ -10,18 +10,20 @@ any w ≤ 0 is exact; a factor exp(-w), which would divide by the decay, never a
 import torch
 from torch.nn import functional as F
 
+from ..runtime.precision import outside_autocast, sum_dtype
 from .arguments import check_arguments
 
 CHUNK = 64  # tokens; the products within a chunk then cost as much as those with the state
 
 
+@outside_autocast
 def wkv5_chunked(r, k, v, w, u, s0=None):
     """Same arguments and results as `wkv5`, on any device, with gradients for every argument.
 
     Computes in float64 where r is float64, else in float32.
     """
     B, T, H, K, V = check_arguments(r, k, v, w, u, s0)
-    real = torch.float64 if r.dtype == torch.float64 else torch.float32
+    real = sum_dtype(r.dtype)
     C = min(CHUNK, 1 << (T - 1).bit_length())
     n = -(-T // C)
     r, k, x = (_chunks(y.to(real), n, C) for y in (r, k, v))  # [B, H, n, C, K or V]

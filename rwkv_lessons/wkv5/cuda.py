@@ -31,14 +31,13 @@ from ..runtime.launch_numba import (
     store4,
     types,
 )
-from .arguments import check_arguments
+from .arguments import LARGEST, check_arguments
 from .cuda_backward import backward, keep_inputs
 
 KEYS, VALUES = 8, 8  # the tile of a thread: 64 registers for the state, some 130 around it
 STATE = 64 * 64  # elements of the state in a block: 64 threads, and room for four such blocks
 TOKENS = 8  # fetched together, while the 8 before them are computed
 SHARED_BYTES = 48 * 1024  # what a block may have without asking for more
-LARGEST = 1024  # keys or values of a head that a block's threads can hold between them
 
 IN_MEMORY = {
     torch.float32: (types.float32, float32, float32),

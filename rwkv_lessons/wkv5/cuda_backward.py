@@ -6,6 +6,7 @@ instead of writing a dw for each token, add them up.
 
 import torch
 
+from ..runtime.operators import refuse_second_gradients
 from ..wkv6.cuda.backward import gradient_shapes, gradients
 
 
@@ -27,3 +28,4 @@ torch.library.define(
 )
 torch.library.impl(NAME, "CUDA", gradients)
 torch.library.register_fake(NAME, gradient_shapes)
+refuse_second_gradients(NAME)

@@ -2,16 +2,18 @@
 
 import torch
 
+from ..runtime.precision import outside_autocast, sum_dtype
 from .arguments import check_arguments
 
 
+@outside_autocast
 def wkv5_reference(r, k, v, w, u, s0=None):
     """Same arguments and results as `wkv5`, one token at a time.
 
     Computes in float64 where r is float64, else in float32; on any device, gradients included.
     """
     B, T, H, K, V = check_arguments(r, k, v, w, u, s0)
-    real = torch.float64 if r.dtype == torch.float64 else torch.float32
+    real = sum_dtype(r.dtype)
     s = r.new_zeros(B, H, K, V, dtype=real) if s0 is None else s0.to(real)
     decay = w.to(real).exp()[:, :, None]  # [H, K, 1]: one rate per key, the same for all values
     bonus = u.to(real)[:, :, None]

@@ -8,32 +8,67 @@ For each head, with row vectors r, k, v, w, u and a K × V state S:
 With the same w for every token it is WKV-5.
 """
 
+import functools
+
 import torch
 
 from ..runtime import devices
-from .cuda import forward as cuda
-from .cuda.tiles import LARGEST
+from ..runtime.assembler import distrusted
+from ..runtime.packages import NUMBA, TRITON
 from .doubling import wkv6_doubling
-from .options import TRITON, check_call, holds_float64, takes_options, wants_gradients
+from .options import LARGEST, check_call, holds_float64, wants_gradients
 from .reference import wkv6_reference
 from .step import wkv6_step
 
 __all__ = ["METHODS", "method_for", "wkv6", "wkv6_cuda", "wkv6_doubling", "wkv6_reference"]
 __all__ += ["wkv6_chunked", "wkv6_recurrent", "wkv6_step"]
 
-wkv6_cuda = takes_options(cuda.wkv6_cuda)
-METHODS = {"reference": wkv6_reference, "doubling": wkv6_doubling, "cuda": wkv6_cuda}
-if TRITON:
-    from ..runtime.assembler import distrusted
-    from .chunked import forward as chunked
-    from .chunked.forward import wkv6_chunked
-    from .recurrent import forward as recurrent
-    from .recurrent.forward import wkv6_recurrent
+MANY_HEADS = 256  # with as many, tokens one after the other no longer find free SMs
 
-    METHODS |= {"recurrent": wkv6_recurrent, "chunked": wkv6_chunked}
-else:
-    wkv6_recurrent = wkv6_chunked = wkv6_doubling
-MANY_HEADS = 256  # with as many, tokens one after the other no longer find free multiprocessors
+
+def _method(name):
+    """A method by its name; numba and Triton are imported when one of theirs is first wanted."""
+    if name == "cuda":
+        from .cuda.forward import wkv6_cuda
+
+        return wkv6_cuda
+    if name == "recurrent" and TRITON:
+        from .recurrent.forward import wkv6_recurrent
+
+        return wkv6_recurrent
+    if name == "chunked" and TRITON:
+        from .chunked.forward import wkv6_chunked
+
+        return wkv6_chunked
+    return wkv6_reference if name == "reference" else wkv6_doubling
+
+
+def _checked(name):
+    """The method without the check of its arguments, its options by place."""
+    if name == "recurrent":
+        from .recurrent.forward import recurrent
+
+        return recurrent
+    if name == "chunked":
+        from .chunked.forward import chunked
+
+        return chunked
+    return _method(name).checked
+
+
+_known_checked = functools.cache(_checked)  # an import statement costs the host 1 µs
+
+
+def __getattr__(name):
+    if name == "METHODS":
+        names = ["reference", "doubling", *["cuda"] * NUMBA, *["recurrent", "chunked"] * TRITON]
+        found = {name: _method(name) for name in names}
+    elif name in ("wkv6_cuda", "wkv6_recurrent", "wkv6_chunked"):
+        found = _method(name.removeprefix("wkv6_"))
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found
+    return found
 
 
 def method_for(device, dtype, T, heads, size, gradients, packed=False, gpu=devices.H200):
@@ -57,6 +92,7 @@ def method_for(device, dtype, T, heads, size, gradients, packed=False, gpu=devic
     * On GPUs other than Hopper up to 128, in float32 64: of more, a tile does not fit.
 
     Without Triton neither the recurrent nor the chunked method is there, and the last rows apply.
+    Without numba-cuda the chunked method, else the recurrent one, stands in for the kernels in it.
 
     Args:
         device: "cuda" or another `torch.device.type`.
@@ -75,13 +111,15 @@ def method_for(device, dtype, T, heads, size, gradients, packed=False, gpu=devic
     if TRITON:
         if T <= (4 if gradients else 16 if many else 64):
             return "recurrent"
+        from .chunked.forward import largest
+
         whole = dtype == torch.float32
-        if size <= chunked.largest(dtype, gpu) and (packed or not many or not whole):
+        if size <= largest(dtype, gpu) and (packed or not many or not whole or not NUMBA):
             if not (whole and distrusted()):
                 return "chunked"
-        if packed:
+        if packed or (not NUMBA and size <= LARGEST):
             return "recurrent"
-    return "doubling" if size > LARGEST else "cuda"
+    return "cuda" if NUMBA and size <= LARGEST else "doubling"
 
 
 def wkv6(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False):
@@ -119,6 +157,8 @@ def wkv6(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False)
         The same bits. Kernels add in a fixed order, without atomics: the same call on the same
         GPU, with the same versions, gives the same bits in o, s1 and every gradient; doubling as
         far as torch's matrix products do. Another batch, T or method may round otherwise.
+        Precision. All of it is as outside of torch.autocast. Second gradients are those of the
+        methods in torch, reference and doubling; of the kernels they raise a RuntimeError.
     """
     B, T, H, K, V = check_call(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
     packed = cu_seqlens is not None
@@ -128,7 +168,5 @@ def wkv6(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False)
     tokens = -(-B * T // S)
     gpu = devices.gpu_of(r.device)
     name = method_for(r.device.type, dtype, tokens, S * H, max(K, V), gradients, packed, gpu)
-    if name == "recurrent":  # checked already: for one token that is half of the host's time
-        return recurrent.recurrent(r, k, v, w, u, s0, cu_seqlens, float(scale), raw_decay)
-    options = {"cu_seqlens": cu_seqlens, "scale": scale, "raw_decay": raw_decay}
-    return METHODS[name](r, k, v, w, u, s0, **options)
+    method = (_checked if torch.compiler.is_compiling() else _known_checked)(name)
+    return method(r, k, v, w, u, s0, cu_seqlens, float(scale), raw_decay)

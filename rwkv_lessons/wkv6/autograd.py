@@ -3,6 +3,7 @@
 import torch
 
 from ..runtime.launch_triton import launches_directly
+from ..runtime.operators import refuse_second_gradients
 
 GIVEN = "Tensor r, Tensor k, Tensor v, Tensor w, Tensor u, Tensor? s0, Tensor? cu_seqlens"
 FORWARD = f"({GIVEN}, float scale, bool raw_decay, bool keep) -> (Tensor, Tensor, Tensor)"
@@ -43,6 +44,7 @@ def define_backward(method, gradients):
     torch.library.define(f"rwkv_lessons::{name}", BACKWARD)
     torch.library.impl(f"rwkv_lessons::{name}", "CUDA", gradients)
     torch.library.register_fake(f"rwkv_lessons::{name}", gradient_shapes)
+    refuse_second_gradients(f"rwkv_lessons::{name}")
 
     def backward(ctx, do, ds1, _):
         *inputs, cu_seqlens, kept = ctx.saved_tensors

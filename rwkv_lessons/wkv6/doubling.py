@@ -11,20 +11,20 @@ that strong decays bring down to zero.
 import torch
 from torch.nn import functional as F
 
-from .arguments import check_arguments
+from ..runtime.precision import sum_dtype
 from .options import takes_options
 
 CHUNK = 64  # tokens; the products within a chunk then cost as much as those with the state
 
 
-@takes_options
+@takes_options()
 def wkv6_doubling(r, k, v, w, u, s0=None):
     """Same arguments and results as `wkv6`, on any device, with gradients for every argument.
 
     Computes in float64 where r is float64, else in float32.
     """
-    B, T, H, K, V = check_arguments(r, k, v, w, u, s0)
-    real = torch.float64 if r.dtype == torch.float64 else torch.float32
+    (B, T, H, K), V = r.shape, v.shape[3]
+    real = sum_dtype(r.dtype)
     C = min(CHUNK, 1 << (T - 1).bit_length())
     n = -(-T // C)
     # [B, H, n, C, K or V]; a padded token has decay 1 and k = 0, so the state passes it unchanged.

@@ -1,17 +1,16 @@
 """The options of a WKV-6 call: packed sequences, a scale, a raw decay; see also arguments.py."""
 
 import functools
-from importlib.util import find_spec
 
 import torch
 
+from ..runtime.precision import outside_autocast, sum_dtype
+from . import packed
 from .arguments import DTYPES, check_arguments
 
 # exp(-exp(7)) is 0 even in float64. Above it the gradient is 0 too, not 0 · exp(x) = 0 · inf.
 MAX_RAW_DECAY = 7.0
-
-
-TRITON = find_spec("triton") is not None  # there are no wheels for macOS and Windows
+LARGEST = 1024  # keys or values of a head: what a block's threads can hold between them
 
 
 def check_call(r, k, v, w, u, s0=None, cu_seqlens=None, scale=1.0, raw_decay=False, dtypes=DTYPES):
@@ -84,46 +83,41 @@ def log_decay(raw, dtype=None):
 
     In `dtype`; else in raw's, and in float32 at least.
     """
-    real = raw.to(dtype or (torch.float64 if raw.dtype == torch.float64 else torch.float32))
-    return -real.clamp(max=MAX_RAW_DECAY).exp()
+    return -raw.to(dtype or sum_dtype(raw.dtype)).clamp(max=MAX_RAW_DECAY).exp()
 
 
-def takes_options(method):
-    """Gives a method of `(r, k, v, w, u, s0)` the options of `wkv6`, at the cost of some copies."""
+def takes_options(dtypes=DTYPES):
+    """Makes a method with the options of `wkv6`, at the cost of copies, of a plain function.
 
-    @functools.wraps(method)
-    def with_options(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False):
-        if isinstance(r, torch.Tensor) and torch.is_autocast_enabled(r.device.type):
-            with torch.autocast(r.device.type, enabled=False):  # its products would be of 16 bits
-                options = {"cu_seqlens": cu_seqlens, "scale": scale, "raw_decay": raw_decay}
-                return with_options(r, k, v, w, u, s0, **options)
-        if cu_seqlens is None and type(scale) is float and scale == 1 and raw_decay is False:
-            return method(r, k, v, w, u, s0)
-        check_call(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
-        dtype = r.dtype
-        if scale != 1:  # in float32, lest r be rounded twice
-            real = torch.float64 if dtype == torch.float64 else torch.float32
-            r, k, v = r.to(real) * scale, k.to(real), v.to(real)
-        w = log_decay(w) if raw_decay else w
-        one = method if cu_seqlens is None else functools.partial(_one_by_one, method, cu_seqlens)
-        o, s1 = one(r, k, v, w, u, s0)
-        return o.to(dtype), s1
+    That takes `(r, k, v, w, u, s0)`, checked to be of these dtypes, and returns o and s1. The
+    attribute `checked` of the method is the method without the check, its options by place.
+    """
 
-    return with_options
+    def method_of(compute):
+        name = compute.__name__
+        packed.METHODS[name] = compute
 
+        @outside_autocast
+        def checked(r, k, v, w, u, s0=None, cu_seqlens=None, scale=1.0, raw_decay=False):
+            dtype = r.dtype
+            if scale != 1:  # in float32, so that r is rounded once
+                r, k, v = r.to(sum_dtype(dtype)) * scale, *(x.to(sum_dtype(dtype)) for x in (k, v))
+            w = log_decay(w) if raw_decay else w
+            if cu_seqlens is None:
+                o, s1 = compute(r, k, v, w, u, s0)
+            else:
+                o, s1 = packed.packed(name, r, k, v, w, u, s0, cu_seqlens)
+            return o.to(dtype), s1
 
-def _one_by_one(method, cu_seqlens, r, k, v, w, u, s0):
-    """o and s1 of packed sequences, each computed by itself; reads cu_seqlens on the host."""
-    H, K, V = *r.shape[2:], v.shape[-1]
-    real = torch.float64 if r.dtype == torch.float64 else torch.float32
-    ends, outputs, states = cu_seqlens.tolist(), [], []
-    for n, (start, end) in enumerate(zip(ends[:-1], ends[1:], strict=True)):
-        s = r.new_zeros(1, H, K, V, dtype=real) if s0 is None else s0[n : n + 1].to(real)
-        if end > start:
-            o, s = method(*(x[:, start:end] for x in (r, k, v, w)), u, s)
-            outputs.append(o)
-        states.append(s)
-    return torch.cat(outputs, 1), torch.cat(states)
+        @functools.wraps(compute)
+        def method(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False):
+            check_call(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, dtypes)
+            return checked(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
+
+        method.checked = checked
+        return method
+
+    return method_of
 
 
 def holds_float64(*tensors):

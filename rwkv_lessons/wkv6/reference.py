@@ -2,18 +2,18 @@
 
 import torch
 
-from .arguments import check_arguments
+from ..runtime.precision import sum_dtype
 from .options import takes_options
 
 
-@takes_options
+@takes_options()
 def wkv6_reference(r, k, v, w, u, s0=None):
     """Same arguments and results as `wkv6`, one token at a time.
 
     Computes in float64 where r is float64, else in float32; on any device, gradients included.
     """
-    B, T, H, K, V = check_arguments(r, k, v, w, u, s0)
-    real = torch.float64 if r.dtype == torch.float64 else torch.float32
+    (B, T, H, K), V = r.shape, v.shape[3]
+    real = sum_dtype(r.dtype)
     s = r.new_zeros(B, H, K, V, dtype=real) if s0 is None else s0.to(real)
     bonus = u.to(real)[:, :, None]  # [H, K, 1]
     o = []

@@ -1,21 +1,36 @@
 """One token of WKV-6, the state updated where it is: one launch, one read and one write of it."""
 
+import functools
+
 import torch
 
-from .options import TRITON, check_call, wants_gradients
+from ..runtime.packages import TRITON
+from ..runtime.precision import sum_dtype
+from .options import check_call, holds_float64, wants_gradients
 from .reference import wkv6_reference
 
-if TRITON:
+
+@functools.cache
+def _kernel():
+    """`run_forward` of the recurrent method, and what tells whether it may be called without the operator.
+
+    Triton is imported with them.
+    """
     from ..runtime.launch_triton import launches_directly
     from .recurrent.forward import run_forward
 
+    return run_forward, launches_directly
+
 
 def step(r, k, v, w, u, state, scale, raw_decay):
+    if holds_float64(r, w, u):
+        return step_in_torch(r, k, v, w, u, state, scale, raw_decay)
+    run_forward, _ = _kernel()
     return run_forward(r, k, v, w, u, state, None, scale, raw_decay, s1=state)[0]
 
 
 def step_in_torch(r, k, v, w, u, state, scale, raw_decay):
-    o, s1 = wkv6_reference(r, k, v, w, u, state, scale=scale, raw_decay=raw_decay)
+    o, s1 = wkv6_reference.checked(r, k, v, w, u, state, None, scale, raw_decay)
     state.copy_(s1)
     return o
 
@@ -61,7 +76,7 @@ def wkv6_step(r, k, v, w, u, state, *, scale=1.0, raw_decay=False):
     B, T, H, K, V = check_call(r, k, v, w, u, None, None, scale, raw_decay)
     if T != 1:
         raise ValueError(f"r must be [B, 1, H, K], one token, got {list(r.shape)}; see wkv6")
-    real = torch.float64 if r.dtype == torch.float64 else torch.float32
+    real = sum_dtype(r.dtype)
     if not isinstance(state, torch.Tensor) or state.dtype != real:
         got = getattr(state, "dtype", type(state).__name__)
         raise TypeError(f"state must be a tensor of {real}, got {got}")
@@ -73,6 +88,8 @@ def wkv6_step(r, k, v, w, u, state, *, scale=1.0, raw_decay=False):
     if torch.is_grad_enabled() and wants_gradients(r, k, v, w, u, state):
         raise ValueError("no argument may need a gradient: state is overwritten; see wkv6")
     given = (r, k, v, w, u, state, float(scale), raw_decay)
-    if TRITON and r.is_cuda and real == torch.float32 and launches_directly(r):
-        return step(*given)
+    if TRITON and r.is_cuda and not torch.compiler.is_compiling() and not holds_float64(r, w, u):
+        run_forward, launches_directly = _kernel()
+        if launches_directly(r):
+            return run_forward(r, k, v, w, u, state, None, float(scale), raw_decay, s1=state)[0]
     return torch.ops.rwkv_lessons.wkv6_step(*given)

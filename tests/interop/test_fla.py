@@ -152,21 +152,21 @@ def modules(monkeypatch):
 def test_a_patch_and_the_way_back(modules):
     layer, other = modules["fla.layers.rwkv6"], modules["flask"]
     patch = patch_fla()
-    assert layer.chunk_rwkv6 is chunk_rwkv6
-    assert layer.fused_recurrent_rwkv6 is fused_recurrent_rwkv6
-    assert modules["fla.ops.rwkv6.chunk"].chunk_rwkv6 is chunk_rwkv6
+    assert layer.chunk_rwkv6.ours is chunk_rwkv6
+    assert layer.fused_recurrent_rwkv6.ours is fused_recurrent_rwkv6
+    assert modules["fla.ops.rwkv6.chunk"].chunk_rwkv6 is layer.chunk_rwkv6
     assert not hasattr(modules["fla"], "chunk_rwkv6") and other.chunk_rwkv6() == "theirs"
     assert "fla.layers.rwkv6.chunk_rwkv6" in repr(patch)
     assert repr(patch_fla()) == "<Patch of nothing>"
     patch.undo()
     assert all(f() == "theirs" for m in modules.values() for f in vars(m).values() if callable(f))
     with patch_fla():
-        assert layer.chunk_rwkv6 is chunk_rwkv6
+        assert layer.chunk_rwkv6.ours is chunk_rwkv6
     assert layer.chunk_rwkv6() == "theirs"
 
 
 def test_undo_reaches_modules_imported_meanwhile(modules, monkeypatch):
-    """They took the functions from modules that were patched. Those of others may want ours."""
+    """They took the functions from modules that were patched, and gave them names of their own."""
 
     def wrapped(*args):
         return "wrapped"
@@ -177,13 +177,19 @@ def test_undo_reaches_modules_imported_meanwhile(modules, monkeypatch):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
         for function in fla.FUNCTIONS:
             setattr(sys.modules[name], function, getattr(modules["fla.ops.rwkv6"], function))
+    sys.modules["flask.late"].mix = modules["fla.ops.rwkv6"].chunk_rwkv6
+    sys.modules["flask.late"].wanted = chunk_rwkv6
     monkeypatch.setitem(sys.modules, "fla.missing", None)  # so Python notes a failed import
     patch_fla().undo()
-    assert sys.modules["fla.models.late"].chunk_rwkv6 is chunk_rwkv6
+    assert sys.modules["fla.models.late"].chunk_rwkv6.stands
     patch.undo()
-    for function, ours in fla.FUNCTIONS.items():
-        assert getattr(sys.modules["fla.models.late"], function)() == "theirs"
-        assert getattr(sys.modules["flask.late"], function) is ours
+    for name in ("fla.models.late", "flask.late"):
+        assert all(getattr(sys.modules[name], f)() == "theirs" for f in fla.FUNCTIONS)
+    assert sys.modules["flask.late"].mix() == "theirs"
+    assert sys.modules["flask.late"].wanted is chunk_rwkv6  # taken from here, not from FLA
+    with patch_fla():
+        assert sys.modules["fla.models.late"].chunk_rwkv6.theirs() == "theirs"
+    assert sys.modules["fla.models.late"].chunk_rwkv6() == "theirs"
     assert modules["fla.layers.rwkv6"].chunk_rwkv6() == "wrapped"
 
 

@@ -6,7 +6,7 @@ import torch
 from rwkv_lessons.bench import __main__ as bench
 from rwkv_lessons.interop.transformers_rwkv import undo_latent_mla, use_latent_mla
 
-transformers = pytest.importorskip("transformers", "5.17", "the door needs transformers 5.17")
+transformers = pytest.importorskip("transformers", "5.17", "the adapter needs transformers 5.17")
 
 SIZES = dict(
     vocab_size=97,
@@ -226,6 +226,72 @@ def test_one_model_and_not_the_other():
     use_latent_mla(one)
     assert other.config._attn_implementation != "latent_mla"
     assert "expand_kv" not in vars(other.model.layers[0].self_attn)
+
+
+def test_a_model_that_shares_the_config_stays_as_it_is():
+    torch.manual_seed(0)
+    given, one = texts(6, 4), minicpm3().eval()
+    other = transformers.MiniCPM3ForCausalLM(one.config).eval()
+    expected = [written(model, **given)[1] for model in (one, other)]
+    use_latent_mla(one)
+    later = transformers.MiniCPM3ForCausalLM(one.config).eval()  # made of the changed config
+    later.load_state_dict(one.state_dict())
+    own = later.config._attn_implementation
+    assert own == "latent_mla" and other.config._attn_implementation != own
+    found = [written(model, **given)[1] for model in (one, other, later)]
+    for logits, wanted in zip(found, [*expected, expected[0]], strict=True):
+        torch.testing.assert_close(logits, wanted, **CLOSE)
+    use_latent_mla(other)
+    undo_latent_mla(one)
+    for model, wanted in zip((one, other), expected, strict=True):
+        torch.testing.assert_close(written(model, **given)[1], wanted, **CLOSE)
+
+
+def test_another_attention_may_be_asked_for_without_undo():
+    torch.manual_seed(0)
+    given, model = texts(6, 4), minicpm3().eval()
+    expected = written(model, **given)[1]
+    use_latent_mla(model).set_attn_implementation("eager")
+    torch.testing.assert_close(written(model, **given)[1], expected, **CLOSE)
+    assert use_latent_mla(model).config._attn_implementation == "latent_mla"
+    torch.testing.assert_close(written(model, **given)[1], expected, **CLOSE)
+    model.set_attn_implementation("sdpa")
+    assert undo_latent_mla(model).config._attn_implementation == "sdpa"
+
+
+def test_under_autocast(model):
+    """DeepSeek-V2 turns positions in float32, and the cache then has parts of two dtypes."""
+    given = texts(6, 4)
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
+        expected = model(**given).logits
+        found = use_latent_mla(model)(**given).logits
+    kept = given["attention_mask"].bool()
+    # Two layers that round to 8 bits in several places, here and there in other ones.
+    assert (found - expected)[kept].norm() < 0.1 * expected[kept].norm()
+    exact = undo_latent_mla(model)(**given).logits
+    assert (expected - exact)[kept].norm() > 1e-3 * exact[kept].norm()  # it was on
+
+
+def doubled(module, inputs, output):
+    return 2 * output
+
+
+def test_hooks_are_not_skipped_without_a_word():
+    model = minicpm3()
+    layer = model.model.layers[1].self_attn.kv_b_proj
+    hook = layer.register_forward_hook(doubled)
+    with pytest.raises(ValueError, match="kv_b_proj must have no hooks"):
+        use_latent_mla(model)
+    hook.remove()
+    use_latent_mla(model)
+    model(**texts(4))
+    layer.register_forward_pre_hook(lambda module, inputs: inputs)
+    with pytest.raises(ValueError, match="kv_b_proj must have no hooks"):
+        model(**texts(4))
+    layer = model.model.layers[0].self_attn.kv_b_proj
+    layer.forward = layer.forward  # as a wrapper does that is no hook
+    with pytest.raises(ValueError, match="nor another forward"):
+        model(**texts(4))
 
 
 def test_refuses_what_has_no_latent_cache():

@@ -167,7 +167,7 @@ WRONG = {  # name: (what is replaced, error, words of the message)
 
 
 @pytest.mark.parametrize("name", WRONG)
-@pytest.mark.parametrize("method", METHODS.values())
+@pytest.mark.parametrize("method", [*METHODS.values(), mla])
 def test_wrong_arguments_are_named(method, name):
     replaced, error, words = WRONG[name]
     tensors, which = problem(2, 1, 3, 9)
@@ -175,3 +175,34 @@ def test_wrong_arguments_are_named(method, name):
     given = dict(zip(names, tensors, strict=True)) | which | replaced
     with pytest.raises(error, match=words):
         method(**given)
+
+
+OUT_OF_RANGE = {  # name: (what is replaced, words of the message)
+    "longer than the cache": ({"lengths": [9, 13]}, r"lengths .* 0 to N = 12, got \[9, 13\]"),
+    "negative length": ({"lengths": [9, -1]}, r"lengths .* 0 to N = 12, got \[9, -1\]"),
+    "negative padding": ({"left_padding": [0, -2]}, r"left_padding .* 0 to N = 12, got \[0, -2\]"),
+    "no such page": ({"block_table": [[0, 1, 2], [3, 9, 0]]}, r"0 to 8 .* got 9 at \[1, 1\]"),
+    "negative page": ({"block_table": [[0, -1, 2], [3, 4, 0]]}, r"0 to 8 .* got -1 at \[0, 1\]"),
+}
+
+
+@pytest.mark.parametrize("name", OUT_OF_RANGE)
+@pytest.mark.parametrize("method", [*METHODS.values(), mla])
+def test_what_is_out_of_range_is_named(method, name):
+    """Cache: nine pages of four tokens, three a sequence."""
+    tensors, which = problem(2, 1, 3, 12, lengths=[12, 7], page_size=4)
+    which["left_padding"] = torch.tensor([0, 0])
+    which["block_table"] = torch.tensor([[0, 1, 2], [3, 4, 2147480000]])  # the last is not needed
+    tensors[2:4] = (x.nan_to_num() for x in tensors[2:4])
+    method(*tensors, **which)
+    replaced, words = OUT_OF_RANGE[name]
+    with pytest.raises(ValueError, match=words):
+        method(*tensors, **which | {key: torch.tensor(x) for key, x in replaced.items()})
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_without_a_graph_break(backend):
+    tensors, which = problem(2, 2, 3, 12, lengths=[12, 7], page_size=4, dtype=torch.float32)
+    found = torch.compile(mla, fullgraph=True, backend=backend)(*tensors, **which)
+    # The same products, in float32.
+    torch.testing.assert_close(found, mla(*tensors, **which), rtol=1e-5, atol=1e-5)

@@ -135,6 +135,29 @@ def test_nothing_in_sight():
     assert not o.any() and (lse == -math.inf).all()
 
 
+FAR = 2**33 + 5  # as a 32-bit number it is 5
+
+
+@pytest.mark.parametrize("page_size", [None, 16])
+def test_numbers_out_of_range_count_as_the_nearest(page_size):
+    """On a GPU nobody looks at them before the kernel, which must not read outside of the cache."""
+    which = {"dtype": torch.float32, "absorbed": True, "device": DEVICE, "page_size": page_size}
+    tensors, keywords = problem(4, 1, 3, 64, lengths=[64] * 4, **which)
+    far = {"lengths": [64, FAR, -FAR, 1000], "left_padding": [FAR, -FAR, 0, -1]}
+    near = {"lengths": [64, 64, 0, 64], "left_padding": [64, 0, 0, 0]}
+    far, near = (
+        keywords | {name: torch.tensor(x, device=DEVICE) for name, x in given.items()}
+        for given in (far, near)
+    )
+    if page_size:
+        pages = keywords["block_table"]
+        far["block_table"] = pages.masked_fill(pages == pages[1, 2], 2147480000)
+        near["block_table"] = pages.masked_fill(pages == pages[1, 2], 0)
+        tensors[2:4] = (x.nan_to_num() for x in tensors[2:4])
+    for x, y in zip(kernels(tensors, far), kernels(tensors, near), strict=True):
+        assert torch.equal(x, y)
+
+
 def test_a_cpu_needs_no_kernel():
     tensors, which = problem(2, 1, 3, 20, dtype=torch.float32)
     for x, y in zip(mla_decode(*tensors, **which), mla_absorbed(*tensors, **which), strict=True):
@@ -195,9 +218,9 @@ def test_hopper_waits_for_what_it_reads(M, H, R, P, page_size, splits, hopper, m
 @pytest.mark.skipif(bool(available(decode_hopper_kernel)), reason="nothing to compile with here")
 @pytest.mark.parametrize("H, R, P, warps, columns", [(128, 512, 64, 8, 32), (40, 256, 32, 4, 64)])
 def test_hopper_computes_every_score_once(H, R, P, warps, columns):
-    tensors, strides = ["*bf16"] * 4, ["i32"] * 12
+    tensors, numbers = ["*bf16"] * 4, ["i32"] * 13
     sizes = {"UNIT": 16, "H": H, "R": R, "P": P, "c_n": R + P, "k_n": R + P, "PAGE": 0}
-    given = (*tensors, "*i32", None, None, "*fp32", "*fp32", "fp32", *strides)
+    given = (*tensors, "*i32", None, None, "*fp32", "*fp32", "fp32", *numbers)
     code = assembly(decode_hopper_kernel, *given, **sizes, BM=64, BN=64, PDL=True, num_warps=warps)
     # The scores of 64 tokens: a warpgroup has all, or each of two has its 32. Twice: the first tile
     # has code of its own.

@@ -2,7 +2,7 @@
 
 from rwkv_lessons.lab.course.exercises import ROOT
 
-INSTALL = "--constraint requirements.lock --editable .[lessons,dev]"
+INSTALL = "--constraint requirements.lock --editable .[cuda,lessons,dev]"
 
 
 MAKEFILE = (ROOT / "Makefile").read_text()

@@ -378,6 +378,47 @@ def test_compiled_without_a_graph_break(options):
         near(compiled(*x, **options), f(*x, **options), 1e-6, NAMES)
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("state", [True, False])
+def test_packed_sequences_compiled_without_a_graph_break(backend, state):
+    """Gradients, too: the operator computes the sequences again."""
+    x, cu_seqlens = packed()
+    do, ds1 = torch.randn_like(x[2]), torch.randn_like(x[5])
+    x = x if state else [*x[:5], torch.zeros_like(x[5])]
+    for f in (wkv6, wkv6_reference):
+
+        def call(*y, f=f):
+            y = y if state else (*y[:5], None)
+            return f(*y, cu_seqlens=cu_seqlens, scale=0.5, raw_decay=True)
+
+        compiled = torch.compile(call, fullgraph=True, backend=backend)
+        used = x if state else x[:5]
+        found, want = ([], [])
+        for function, into in ((compiled, found), (call, want)):
+            leaves = [y.detach().requires_grad_() for y in used]
+            results = function(*leaves, *x[len(used) :])
+            into += [*results, *torch.autograd.grad(results, leaves, (do, ds1))]
+        near(found, want, 1e-12)  # of float64, the same sums
+
+
+def test_packed_sequences_are_a_good_operator():
+    x, cu_seqlens = packed()
+    x = [y.requires_grad_() for y in x]
+    operator = torch.ops.rwkv_lessons.wkv6_packed.default
+    for given in (x, [*x[:5], None]):
+        torch.library.opcheck(operator, ("wkv6_doubling", *given, cu_seqlens))
+
+
+def test_second_gradients_of_packed_sequences_are_right():
+    x, cu_seqlens = make(1, 4, 1, 2, 2), torch.tensor([0, 1, 4])
+    x = [y.requires_grad_() for y in (*x[:5], torch.randn(2, 1, 2, 2, dtype=torch.float64))]
+
+    def operator(*y):
+        return torch.ops.rwkv_lessons.wkv6_packed("wkv6_doubling", *y, cu_seqlens)[0]
+
+    assert torch.autograd.gradgradcheck(operator, x)
+
+
 def test_the_package_works_without_triton():
     """As on macOS and on Windows: the other methods, and one token in place."""
     script = (

@@ -17,6 +17,7 @@ from rwkv_lessons.bench.measure import LIMITS, checked
 from rwkv_lessons.bench.show import console, rows_table
 from rwkv_lessons.mla import mla_prefill, mla_reference
 from rwkv_lessons.mla.prefill import prefill
+from rwkv_lessons.mla.prefill.forward import attend
 from rwkv_lessons.operations import work
 from rwkv_lessons.records.fingerprint import fingerprint
 from rwkv_lessons.records.rates import rates
@@ -102,7 +103,7 @@ def ours_kernel(q, q_rope, latent, k_rope, w_k, w_v, scale):
     if not q.is_cuda:
         return ours(q, q_rope, latent, k_rope, w_k, w_v, scale)
     k, v = prefill.expand(latent, w_k, w_v)
-    return lambda: prefill.attend(q, q_rope, k, k_rope, v, None, scale)[0]
+    return lambda: attend(q, q_rope, k, k_rope, v, None, scale)[0]
 
 
 def sdpa(q, q_rope, latent, k_rope, w_k, w_v, scale):

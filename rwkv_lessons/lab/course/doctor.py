@@ -19,7 +19,7 @@ from .exercises import ROOT
 from .lock import locked, requirements
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
-INSTALL = "pip install --constraint requirements.lock --editable '.[lessons]'"
+INSTALL = "pip install --constraint requirements.lock --editable '.[cuda,lessons]'"
 REINSTALL = f"make setup  (or, in your own environment: {INSTALL})"
 FREE = 1e9  # bytes; below that pip and Jupyter begin to fail
 
@@ -59,7 +59,7 @@ def python(version: tuple = sys.version_info) -> Iterator[Finding]:
 
 def packages() -> Iterator[Finding]:
     """What the lessons ask for on this system, at the release of requirements.lock."""
-    wanted = requirements(["lessons"])
+    wanted = requirements(["cuda", "lessons"])
     names = {r.name for r in wanted if r.marker is None or r.marker.evaluate()}
     tested, exact = locked(), 0
     for name in sorted(names):

@@ -24,7 +24,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ...runtime import devices
 from ...runtime.compile_triton import assembled
 from ...runtime.launch_triton import launch, launches_directly
-from ..absorbed import absorb, mla_absorbed
+from ..absorbed import absorb, absorbed
 from ..arguments import check_arguments
 from .hopper import RANKS, ROPE_SIZES, decode_hopper_kernel
 from .splits import COLUMNS, LARGEST_RANK, NUMBERS, combine_tile, decode_tile, splits_for
@@ -38,10 +38,10 @@ MIN_SCORE = tl.constexpr(-1e30)  # below any score; -inf - -inf would be NaN
 @triton.jit(do_not_specialize=NUMBERS)
 def decode_kernel(
     q, q_rope, latent, k_rope, lengths, left_padding, table, parts, lse, scale, q_b, q_m, q_h, r_b,
-    r_m, r_h, c_b, k_b, table_b, M, N, S, UNIT: tl.constexpr, H: tl.constexpr, R: tl.constexpr,
-    P: tl.constexpr, c_n: tl.constexpr, k_n: tl.constexpr, PAGE: tl.constexpr, BM: tl.constexpr,
-    BN: tl.constexpr, PDL: tl.constexpr, BR: tl.constexpr, BP: tl.constexpr, STAGES: tl.constexpr,
-    PRECISION: tl.constexpr,
+    r_m, r_h, c_b, k_b, table_b, pages, M, N, S, UNIT: tl.constexpr, H: tl.constexpr,
+    R: tl.constexpr, P: tl.constexpr, c_n: tl.constexpr, k_n: tl.constexpr, PAGE: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, PDL: tl.constexpr, BR: tl.constexpr, BP: tl.constexpr,
+    STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     if PDL:
         gdc_launch_dependents()
@@ -63,9 +63,9 @@ def decode_kernel(
 
     start, end = tl.zeros([], tl.int32), N
     if lengths is not None:
-        end = tl.minimum(tl.load(lengths + i_b), N).to(tl.int32)
+        end = tl.maximum(tl.minimum(tl.load(lengths + i_b), N), 0).to(tl.int32)
     if left_padding is not None:
-        start = tl.maximum(tl.load(left_padding + i_b), 0).to(tl.int32)
+        start = tl.minimum(tl.maximum(tl.load(left_padding + i_b), 0), N).to(tl.int32)
     share = tl.cdiv(tl.cdiv(tl.maximum(end - start, 0), S), BN) * BN
     start += i_s * share
     stop = tl.minimum(start + share, end)
@@ -85,6 +85,7 @@ def decode_kernel(
         # Tokens past the end are zeros: NaN in an empty slot, times a weight of 0, would be NaN.
         m_n = (n < stop)[:, None]
         if PAGE:
+            b_page = tl.where((b_page >= 0) & (b_page < pages), b_page, 0)  # reads nothing outside
             at_c = b_page.to(tl.int64) * c_b + n % PAGE * c_n
             at_k = b_page.to(tl.int64) * k_b + n % PAGE * k_n
             b_page = tl.load(table + (n + BN) // PAGE, n + BN < stop, 0)  # one tile ahead
@@ -199,7 +200,7 @@ def forward(q, q_rope, latent, k_rope, w_v, scale, lengths, left_padding, block_
         kernel, programs * splits, tile.warps,
         (q, q_rope, latent, k_rope, lengths, left_padding, block_table, parts, part_lse),
         (scale * LOG2E, *[stride // unit for stride in strides],
-         0 if block_table is None else block_table.stride(0), M, N, splits),
+         0 if block_table is None else block_table.stride(0), latent.shape[0], M, N, splits),
         constants,
     )  # fmt: skip
     rows, splits_per_program = combine_tile(B * M, H, R, splits)
@@ -259,9 +260,14 @@ def mla_decode(
     """
     given = (q, q_rope, latent, k_rope, w_k, w_v)
     which = {"lengths": lengths, "left_padding": left_padding, "block_table": block_table}
-    sizes = check_arguments(*given, scale=scale, **which)
+    return decode(*given, check_arguments(*given, scale=scale, **which), scale, **which)
+
+
+def decode(q, q_rope, latent, k_rope, w_k, w_v, sizes, scale, lengths, left_padding, block_table):
+    """`mla_decode` of arguments that were checked."""
+    given = (q, q_rope, latent, k_rope, w_k, w_v)
     if not q.is_cuda or sizes.R > LARGEST_RANK.get(q.dtype, 0):
-        return mla_absorbed(*given, scale=scale, **which)
+        return absorbed(*given, sizes, scale, lengths, left_padding, block_table)
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given):
         raise ValueError("mla_decode has no gradients: use mla, or call it under torch.no_grad()")
     q = absorb(q, w_k)

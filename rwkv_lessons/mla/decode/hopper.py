@@ -37,13 +37,14 @@ def rows_over_warps(columns, warps):
 
 
 @gluon.jit
-def fetch(to, x, first, stop, stride, row_stride: gl.constexpr, PAGE: gl.constexpr, table):
+def fetch(to, x, first, stop, stride, row_stride: gl.constexpr, PAGE: gl.constexpr, table, pages):
     """Starts copying tokens first … stop - 1 of a cache to shared memory, zeros after them."""
     BN: gl.constexpr = to.shape[0]
     LAYOUT: gl.constexpr = rows_over_warps(to.shape[1], gl.num_warps())
     n = first + gl.arange(0, BN, gl.SliceLayout(1, LAYOUT))
     if PAGE:
         page = gl.load(table + n // PAGE, n < stop, 0)
+        page = gl.where((page >= 0) & (page < pages), page, 0)  # nothing outside is read
         at = page.to(gl.int64) * stride + n % PAGE * row_stride
     else:
         at = n.to(gl.int64) * row_stride
@@ -97,9 +98,9 @@ def add(b_part, b_p, s_p, s_c, GROUPS: gl.constexpr):
 @gluon.jit(do_not_specialize=NUMBERS)
 def decode_hopper_kernel(
     q, q_rope, latent, k_rope, lengths, left_padding, table, parts, lse, scale, q_b, q_m, q_h, r_b,
-    r_m, r_h, c_b, k_b, table_b, M, N, S, UNIT: gl.constexpr, H: gl.constexpr, R: gl.constexpr,
-    P: gl.constexpr, c_n: gl.constexpr, k_n: gl.constexpr, PAGE: gl.constexpr, BM: gl.constexpr,
-    BN: gl.constexpr, PDL: gl.constexpr,
+    r_m, r_h, c_b, k_b, table_b, pages, M, N, S, UNIT: gl.constexpr, H: gl.constexpr,
+    R: gl.constexpr, P: gl.constexpr, c_n: gl.constexpr, k_n: gl.constexpr, PAGE: gl.constexpr,
+    BM: gl.constexpr, BN: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
     """Same arguments and results as `decode_kernel`."""
     if PDL:
@@ -129,9 +130,9 @@ def decode_hopper_kernel(
     start = 0
     end = N
     if lengths is not None:
-        end = gl.minimum(gl.load(lengths + i_b), N).to(gl.int32)
+        end = gl.maximum(gl.minimum(gl.load(lengths + i_b), N), 0).to(gl.int32)
     if left_padding is not None:
-        start = gl.maximum(gl.load(left_padding + i_b), 0).to(gl.int32)
+        start = gl.minimum(gl.maximum(gl.load(left_padding + i_b), 0), N).to(gl.int32)
     share = gl.cdiv(gl.cdiv(gl.maximum(end - start, 0), S), BN) * BN
     start += i_s * share
     stop = gl.minimum(start + share, end)
@@ -143,8 +144,8 @@ def decode_hopper_kernel(
 
     fetch_query(s_q, q + i_b * q_b, i_row, M, H, q_m, q_h)
     fetch_query(s_qr, q_rope + i_b * r_b, i_row, M, H, r_m, r_h)
-    fetch(s_c.index(0), latent, start, stop, c_b, c_n, PAGE, table)
-    fetch(s_k.index(0), k_rope, start, stop, k_b, k_n, PAGE, table)
+    fetch(s_c.index(0), latent, start, stop, c_b, c_n, PAGE, table, pages)
+    fetch(s_k.index(0), k_rope, start, stop, k_b, k_n, PAGE, table, pages)
     async_copy.commit_group()
 
     o_row = i_row * BM + gl.arange(0, BM, gl.SliceLayout(1, SCORES))
@@ -159,8 +160,8 @@ def decode_hopper_kernel(
     fence_async_shared()
     barrier()
     b_s = scores(s_q, s_qr, s_c.index(0), s_k.index(0), zeros)
-    fetch(s_c.index(1), latent, start + BN, stop, c_b, c_n, PAGE, table)
-    fetch(s_k.index(1), k_rope, start + BN, stop, k_b, k_n, PAGE, table)
+    fetch(s_c.index(1), latent, start + BN, stop, c_b, c_n, PAGE, table, pages)
+    fetch(s_k.index(1), k_rope, start + BN, stop, k_b, k_n, PAGE, table, pages)
     async_copy.commit_group()
     b_s = warpgroup_mma_wait(0, deps=(b_s,))
     i = 0
@@ -176,8 +177,8 @@ def decode_hopper_kernel(
         b_s = scores(s_q, s_qr, s_c.index(1 - i), s_k.index(1 - i), zeros)
         warpgroup_mma_wait(2, deps=(b_top,))
         barrier()  # the product is done: this tile is no longer needed
-        fetch(s_c.index(i), latent, n0 + 2 * BN, stop, c_b, c_n, PAGE, table)
-        fetch(s_k.index(i), k_rope, n0 + 2 * BN, stop, k_b, k_n, PAGE, table)
+        fetch(s_c.index(i), latent, n0 + 2 * BN, stop, c_b, c_n, PAGE, table, pages)
+        fetch(s_k.index(i), k_rope, n0 + 2 * BN, stop, k_b, k_n, PAGE, table, pages)
         async_copy.commit_group()
         b_part, b_s = warpgroup_mma_wait(0, deps=(b_part, b_s))
         i = 1 - i

@@ -28,6 +28,7 @@ NUMBERS = [
     "c_b",
     "k_b",
     "table_b",
+    "pages",
     "M",
     "N",
     "S",

@@ -26,9 +26,9 @@ def bounds(lengths, left_padding, i_b, N):
     """The first key of a sequence, and the one behind the last."""
     first, last = 0, N
     if lengths is not None:
-        last = tl.minimum(tl.load(lengths + i_b), N).to(tl.int32)
+        last = tl.maximum(tl.minimum(tl.load(lengths + i_b), N), 0).to(tl.int32)
     if left_padding is not None:
-        first = tl.maximum(tl.load(left_padding + i_b), 0).to(tl.int32)
+        first = tl.minimum(tl.maximum(tl.load(left_padding + i_b), 0), N).to(tl.int32)
     return first, last
 
 

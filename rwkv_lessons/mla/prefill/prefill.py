@@ -13,18 +13,20 @@ import contextlib
 
 import torch
 
-from ..absorbed import absorb, mla_absorbed
+from ...runtime.operators import refuse_second_gradients
+from ...runtime.packages import TRITON
+from ...runtime.precision import outside_autocast
+from ..absorbed import absorb, absorbed
 from ..arguments import check_arguments, gather_cache, held
 from ..decode.splits import LARGEST_RANK
-from ..reference import mla_reference
-from .backward import backward
-from .forward import attend
+from ..reference import reference
 
 LARGEST_HEAD = 256  # that fits on the chip; absorbed, float32 of rank 512 would spill 6 to 20 KB
 ROWS = 64  # query tokens of an absorbed tile
 LARGEST_LEARNING = 128  # K and V, with the gradients of a tile in registers
 
 
+@outside_autocast
 def expand(latent, w_k, w_v):
     """Keys and values of every head, `[B, H, N, K]` and `[B, H, N, V]`, by one matrix product."""
     (H, K, _), V = w_k.shape, w_v.shape[1]
@@ -48,6 +50,8 @@ def together(w_k, w_v):
 
 def forward(q, q_rope, latent, k_rope, w_k, w_v, scale, lengths, left_padding, absorbed):
     """Either form; on a CPU where Triton interprets."""
+    from .forward import attend  # here Triton is imported
+
     which = (scale, lengths, left_padding)
     with on_device(q):
         if absorbed:
@@ -77,6 +81,8 @@ torch.library.register_fake(NAME, shapes)
 
 
 def attend_expanded(q, q_rope, k, k_rope, v, scale, lengths, left_padding):
+    from .forward import attend
+
     with on_device(q):
         return attend(q, q_rope, k, k_rope, v, None, scale, lengths, left_padding)
 
@@ -86,6 +92,8 @@ def attended_shapes(q, q_rope, k, k_rope, v, scale, lengths, left_padding):
 
 
 def gradients(q, q_rope, k, k_rope, v, o, lse, do, dlse, scale, lengths, left_padding):
+    from .backward import backward
+
     with on_device(q):
         return backward(q, q_rope, k, k_rope, v, o, lse, do, dlse, scale, lengths, left_padding)
 
@@ -128,6 +136,7 @@ torch.library.define(
 )
 torch.library.impl(f"{ATTEND}_backward", "CUDA", gradients)
 torch.library.register_fake(f"{ATTEND}_backward", gradient_shapes)
+refuse_second_gradients(f"{ATTEND}_backward")
 
 
 def stays_absorbed(sizes, dtype):
@@ -164,27 +173,33 @@ def mla_prefill(
     Expands keys and values where the queries are many, see `stays_absorbed`. A cache in pages is
     copied together first. Where a gradient is wanted it expands. On a CPU, in float64, and for the
     gradient of an absorbed query or of heads above 128, and in float32 of an absorbed query of rank
-    above 256, it is `mla_absorbed` or `mla_reference` in
-    torch, with B·M·H·N or M·H·N scores in memory.
+    above 256, it is `mla_absorbed` or `mla_reference` in torch, with B·M·H·N or M·H·N scores in
+    memory. Without Triton it is always `mla_absorbed`.
     """
     given = (q, q_rope, latent, k_rope, w_k, w_v)
-    sizes = check_arguments(
-        *given, scale=scale, lengths=lengths, left_padding=left_padding, block_table=block_table
-    )
+    which = {"lengths": lengths, "left_padding": left_padding, "block_table": block_table}
+    return prefill(*given, check_arguments(*given, scale=scale, **which), scale, **which)
+
+
+def prefill(q, q_rope, latent, k_rope, w_k, w_v, sizes, scale, lengths, left_padding, block_table):
+    """`mla_prefill` of arguments that were checked."""
+    given = (q, q_rope, latent, k_rope, w_k, w_v, sizes, scale)
+    if not TRITON:
+        return absorbed(*given, lengths, left_padding, block_table)
     latent, k_rope = gather_cache(latent, k_rope, block_table)
     given = (q, q_rope, latent, k_rope, w_k, w_v)
     lengths, left_padding = (x if x is None else x.contiguous() for x in (lengths, left_padding))
     which = {"lengths": lengths, "left_padding": left_padding}
     learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given)
-    absorbed = w_k is None or (not learns and stays_absorbed(sizes, q.dtype))
+    stays = w_k is None or (not learns and stays_absorbed(sizes, q.dtype))
     size, largest = max(sizes.K, sizes.V), LARGEST_HEAD
-    if absorbed:
+    if stays:
         size, largest = sizes.R, LARGEST_RANK.get(q.dtype, 0)
     if learns:
-        largest = 0 if absorbed else LARGEST_LEARNING
+        largest = 0 if stays else LARGEST_LEARNING
     if not q.is_cuda or q.dtype == torch.float64 or size > largest:
-        return (mla_absorbed if absorbed else mla_reference)(*given, scale=scale, **which)
+        return (absorbed if stays else reference)(*given, sizes, scale, **which)
     if learns:
         empty = ~held(sizes, device=q.device, **which)
         return learning(*given, float(scale), lengths, left_padding, empty)
-    return torch.ops.rwkv_lessons.mla_prefill(*given, float(scale), lengths, left_padding, absorbed)
+    return torch.ops.rwkv_lessons.mla_prefill(*given, float(scale), lengths, left_padding, stays)

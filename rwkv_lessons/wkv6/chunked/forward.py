@@ -264,8 +264,7 @@ def wkv6_chunked(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_deca
     no_kernel = not r.is_cuda or holds_float64(r, w, u, s0)
     no_kernel = no_kernel or r.shape[3] > largest(r.dtype, devices.gpu_of(r.device))
     if no_kernel or (r.dtype == torch.float32 and distrusted()):
-        options = {"cu_seqlens": cu_seqlens, "scale": scale, "raw_decay": raw_decay}
-        return wkv6_doubling(r, k, v, w, u, s0, **options)
+        return wkv6_doubling.checked(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
     return chunked(r, k, v, w, u, s0, cu_seqlens, float(scale), raw_decay)
 
 

@@ -32,8 +32,8 @@ import torch
 
 from ...runtime import devices
 from ...runtime.launch_numba import ceil_div, compiled, launch
-from . import forward_sweep as forward_sweep
-from . import reverse_sweep as reverse_sweep
+from ...runtime.operators import refuse_second_gradients
+from . import forward_sweep, reverse_sweep
 from .tiles import CHECKPOINT, TILE, threads_along, tile_for
 
 
@@ -131,3 +131,4 @@ torch.library.define(
 )
 torch.library.impl(NAME, "CUDA", gradients)
 torch.library.register_fake(NAME, gradient_shapes)
+refuse_second_gradients(NAME)

@@ -16,9 +16,9 @@ from numba import cuda, float32, int32
 
 from ...runtime import devices
 from ...runtime.launch_numba import ceil_div, compiled, launch, types
-from ..arguments import check_arguments
+from ..options import LARGEST, takes_options
 from .backward import backward, keep_inputs
-from .tiles import IN_MEMORY, LARGEST, TILE, Tiles, threads_along, tile_for
+from .tiles import IN_MEMORY, TILE, Tiles, threads_along, tile_for
 
 
 @cache
@@ -174,6 +174,7 @@ torch.library.register_fake(NAME, forward_shapes)
 torch.library.register_autograd(NAME, backward, setup_context=keep_inputs)
 
 
+@takes_options(dtypes=tuple(IN_MEMORY))
 def wkv6_cuda(r, k, v, w, u, s0=None):
     """Same arguments and results as `wkv6`, on an NVIDIA GPU, gradients included.
 
@@ -193,10 +194,9 @@ def wkv6_cuda(r, k, v, w, u, s0=None):
     Raises:
         TypeError, ValueError: an argument has the wrong dtype, shape or device.
     """
-    _, _, _, K, V = check_arguments(r, k, v, w, u, s0, dtypes=tuple(IN_MEMORY))
     if not r.is_cuda:
         raise ValueError(f"r must be on a CUDA device, got {r.device}; wkv6 works on any device")
-    for name, letter, size in (("r", "K", K), ("v", "V", V)):
+    for name, letter, size in (("r", "K", r.shape[3]), ("v", "V", v.shape[3])):
         if size > LARGEST:
             raise ValueError(f"{name} must have {letter} ≤ {LARGEST}, got {letter} = {size}")
     return torch.ops.rwkv_lessons.wkv6_forward(r, k, v, w, u, s0)

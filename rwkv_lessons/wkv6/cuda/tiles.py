@@ -28,7 +28,6 @@ THREADS_PER_SUM = 4  # threads that share a sum over all keys, or all values, of
 SHARED_BYTES = 48 * 1024  # what a block may have without asking for more
 CHECKPOINT = 64  # tokens between saved states: dw is then right to 7e-7; 16: 4e-7, 1024: 3e-6
 NEGLIGIBLE_DECAY = 2.0**-24  # what a smaller decay lets through is below the state's rounding
-LARGEST = 1024  # keys or values of a head: what a block's threads can hold between them
 
 IN_MEMORY = {  # dtype → numba's type of an element, to float32, from float32
     torch.float32: (types.float32, float32, float32),

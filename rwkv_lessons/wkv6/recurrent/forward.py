@@ -20,7 +20,7 @@ from ...runtime.compile_triton import assembled
 from ...runtime.launch_triton import launch, launches_directly
 from ..autograd import define_forward, empty_results, sequences_in
 from ..doubling import wkv6_doubling
-from ..options import check_call, wants_gradients
+from ..options import check_call, holds_float64, wants_gradients
 from .backward import CHECKPOINT, backward
 
 TILE = 1024  # elements of the state a warp holds: 32 registers a thread
@@ -147,9 +147,8 @@ def wkv6_recurrent(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_de
     which is more than 1e-5 from some 200 on: exp(w) is rounded, and multiplied that many times.
     """
     check_call(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
-    if not r.is_cuda or r.dtype == torch.float64:
-        options = {"cu_seqlens": cu_seqlens, "scale": scale, "raw_decay": raw_decay}
-        return wkv6_doubling(r, k, v, w, u, s0, **options)
+    if not r.is_cuda or holds_float64(r, w, u, s0):
+        return wkv6_doubling.checked(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
     return recurrent(r, k, v, w, u, s0, cu_seqlens, float(scale), raw_decay)
 
 
