@@ -12,7 +12,7 @@ from .reference import wkv6_reference
 
 @functools.cache
 def _kernel():
-    """`run_forward` of the recurrent method, and what tells whether it may be called without the operator.
+    """The recurrent method's `run_forward`, and whether it may be called without the operator.
 
     Triton is imported with them.
     """

@@ -405,8 +405,8 @@ def test_packed_sequences_are_a_good_operator():
     x, cu_seqlens = packed()
     x = [y.requires_grad_() for y in x]
     operator = torch.ops.rwkv_lessons.wkv6_packed.default
-    for given in (x, [*x[:5], None]):
-        torch.library.opcheck(operator, ("wkv6_doubling", *given, cu_seqlens))
+    for inputs in (x, [*x[:5], None]):
+        torch.library.opcheck(operator, ("wkv6_doubling", *inputs, cu_seqlens))
 
 
 def test_second_gradients_of_packed_sequences_are_right():
