@@ -51,3 +51,7 @@ class UninitialisedRead(KernelFault):
 
 class MisalignedAccess(KernelFault):
     """A 16-byte access at an address that is not a multiple of 16."""
+
+
+class EndlessLoop(KernelFault):
+    """A thread has not come to its end, nor to a barrier, in all the time that a launch has."""
