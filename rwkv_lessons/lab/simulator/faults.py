@@ -46,7 +46,9 @@ class DivergentBarrier(KernelFault):
 
 
 class UninitialisedRead(KernelFault):
-    """Shared or local memory is read before anything was written to it."""
+    """Shared or local memory is read before anything was written to it; `space` says which."""
+
+    space = "shared"
 
 
 class MisalignedAccess(KernelFault):

@@ -212,17 +212,13 @@ class Recorder(Machine):
         frame, memory = self.frame(), array.memory
         place = Place(frame.f_code, frame.f_lineno)
         index = index if type(index) is tuple else (index,)
-        self.unwritten.setdefault(
-            (memory.name, place.file, place.line),
-            UninitialisedRead(
-                f"{memory.describe(index)} is read before anything was written to it",
-                place,
-                self.block(),
-                self.coordinates(self.thread),
-                memory.name,
-                index,
-            ),
-        )
+        key = memory.name, place.file, place.line
+        if key in self.unwritten:
+            return
+        what = f"{memory.describe(index)} is read before anything was written to it"
+        who = self.block(), self.coordinates(self.thread)
+        self.unwritten[key] = UninitialisedRead(what, place, *who, memory.name, index)
+        self.unwritten[key].space = memory.space
 
 
 def _copy(array):
