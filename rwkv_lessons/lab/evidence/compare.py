@@ -47,8 +47,9 @@ def compare(got, want, letters="bthj", scale=None, tolerance=TOLERANCE, untouche
     if off.any():
         first = tuple(int(n) for n in np.argwhere(off)[0])
         place = ", ".join(f"{a}={n}" for a, n in zip(letters, first, strict=False))
+        value = _value(given, first, untouched)
         difference = Difference(
-            f"first difference at [{place}]: {_value(given, first, untouched)}, want {want[first]:.6g}; "
+            f"first difference at [{place}]: {value}, want {want[first]:.6g}; "
             f"{off.sum()} of {off.size} differ"
         )
         difference.symptom = _symptom(off, letters)
