@@ -7,7 +7,9 @@ from numba import cuda, float32
 from rwkv_lessons.lab.course.check import ABSENT, FAILED, PASSED, Row
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.course.hints import HINTS
-from rwkv_lessons.lab.evidence.cuda import Difference, at_most, compare, machine_code
+from rwkv_lessons.lab.evidence.claims import at_least, float32_only, machine_code
+from rwkv_lessons.lab.evidence.compare import Difference, compare, fresh
+from rwkv_lessons.lab.evidence.kernels import unlaunchable
 from rwkv_lessons.lab.simulator.cuda import trace
 from rwkv_lessons.runtime.launch_numba import as_array, ceil_div, stream
 
@@ -39,12 +41,18 @@ CASES = (
 
 def answer(kernel, exercise):
     """Runs the kernel on the CPU, one thread after another."""
+    if reasons := unlaunchable(kernel, exercise.reference, BLOCK):
+        return Row("answer", FAILED, "it cannot be launched", reasons)
     for name, n in CASES:
-        x = np.linspace(1, 2, n, dtype=np.float32)
-        y = np.full(n, np.nan, np.float32)
+        x = np.linspace(-1, 2, n, dtype=np.float32)
+        x[n // 2], x[-1] = 0, -1e30
+        before, y = x.copy(), fresh(n)
         try:
             trace.run(kernel, *launch(n), x, y)
-            compare(y, 2 * x, letters="i")
+            compare(y[:-1], 2 * before[:-1], letters="i", untouched=True)
+            compare(y, 2 * before, letters="i", untouched=True)
+            if not np.array_equal(x, before):
+                raise Difference("the kernel changed its input x")
         except (Difference, trace.KernelFault) as error:
             symptom = "tail" if isinstance(error, trace.OutOfBounds) else name
             hint = exercise.symptoms.get(symptom) or HINTS[symptom]
@@ -61,7 +69,8 @@ def traffic(kernel, exercise):
         return Row("traffic", FAILED, "", tuple(str(trouble[0]).splitlines()))
     loads, stores = (counted.requests(op=op) for op in ("load", "store"))
     text = f"{counted.warps} warps: {loads} load requests, {stores} store requests"
-    return Row("traffic", PASSED if stores == counted.warps else FAILED, text)
+    most = counted.warps  # one load and one store of each warp
+    return Row("traffic", PASSED if stores == most and loads <= most else FAILED, text)
 
 
 def this_gpu(kernel, exercise):
@@ -102,7 +111,12 @@ EXERCISES = {
         evidence=(
             answer,
             traffic,
-            machine_code(at_most(1, "LDG"), at_most(1, "STG"), signature=(float32[::1],) * 2),
+            machine_code(
+                float32_only(),
+                at_least(1, "LDG"),
+                at_least(1, "STG"),
+                signature=(float32[::1],) * 2,
+            ),
             this_gpu,
         ),
         symptoms={name: WRITES for name, _ in CASES},

@@ -3,7 +3,14 @@
 from numba import cuda, float32
 
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
-from rwkv_lessons.lab.evidence.cuda import in_registers, loads, stores, wide_loads, wkv5_kernel
+from rwkv_lessons.lab.evidence.cuda import (
+    atomics,
+    in_registers,
+    loads,
+    stores,
+    wide_loads,
+    wkv5_kernel,
+)
 from rwkv_lessons.runtime.launch_numba import ceil_div, load4
 
 N = 64  # head size, a multiple of 4
@@ -70,9 +77,9 @@ EXERCISES = {
         ),
         evidence=wkv5_kernel(
             launch,
-            wide_loads(scalar=1),  # v
+            wide_loads(),
             in_registers(),
-            budgets=(loads(1 + N), stores(1)),  # v, and four arrays in N / 4 loads each
+            budgets=(atomics(0), loads(1 + N), stores(1)),  # v, and four arrays in N / 4 loads each
         ),
         symptoms={
             "by hand": "Four lanes, four states: s[i + n]. Do all N keys take part?",

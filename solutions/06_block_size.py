@@ -74,6 +74,14 @@ EXERCISES = {
                 ("a whole number of blocks", (8, 64, 64, 128), 256),
                 ("a last block with threads to spare", (1, 3, 100, 128), 3),
                 ("fewer threads than a block", (1, 1, 64, 128), 1),
+                more=[
+                    (B, H, N, 32 * n)
+                    for B in (1, 3)
+                    for H in (1, 7)
+                    for N in (64, 100)
+                    for n in range(1, 33, 3)
+                ],
+                whole=True,
             ),
         ),
         symptoms={
@@ -117,6 +125,7 @@ EXERCISES = {
                 ("registers are handed out 256 at a time", (41, 64), 40),
                 ("only whole blocks count", (168, 256), 8),
                 ("a block too large to fit", (255, 1024), 0),
+                more=[(n, 32 * warps) for n in range(16, 256, 3) for warps in range(1, 33, 2)],
             ),
         ),
         symptoms={

@@ -4,10 +4,10 @@ from numba import cuda, float32
 
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.cuda import (
-    at_least,
-    at_most,
+    atomics,
     bank_conflicts,
     in_registers,
+    kept_in_shared,
     loads,
     stores,
     wkv5_kernel,
@@ -115,10 +115,9 @@ EXERCISES = {
         ),
         evidence=wkv5_kernel(
             launch,
-            at_least(2, "BAR", text="two barriers"),
-            at_most(5, "LDG", text="five loads from global memory: r, k, v, decay, u"),
             in_registers(),
-            budgets=(loads(3, once=2), stores(1), bank_conflicts()),
+            budgets=(atomics(0), loads(3), stores(1), bank_conflicts()),
+            spare=False,
         ),
         symptoms={
             "by hand": "A NaN: some element of a shared array is read before its thread has filled "
@@ -153,8 +152,8 @@ EXERCISES = {
         ),
         evidence=wkv5_kernel(
             launch,
-            at_least(64, "STS", text="the state stored in shared memory"),
-            budgets=(loads(3, once=2), stores(1), bank_conflicts()),
+            budgets=(atomics(0), loads(3), stores(1), kept_in_shared(N), bank_conflicts()),
+            spare=False,
         ),
         symptoms={
             "by hand": "Does every thread clear its own column of s_state before the first token?",

@@ -6,7 +6,8 @@ import torch
 from numba import cuda, float32
 
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
-from rwkv_lessons.lab.evidence.cuda import at_most, bank_conflicts, in_registers, loads, stores
+from rwkv_lessons.lab.evidence.claims import in_registers
+from rwkv_lessons.lab.evidence.traffic import atomics, bank_conflicts, exponentials, loads, stores
 from rwkv_lessons.lab.evidence.wkv6 import BACKWARD, wkv6_kernel
 from rwkv_lessons.runtime.launch_numba import as_array, ceil_div, stream
 
@@ -156,8 +157,6 @@ def _run(kernel, sizes, first, *others):
     kernel[grid, block, stream()](*map(as_array, (first, *others)))
 
 
-FLOAT32 = at_most(0, "DADD", "DFMA", text="sums in float32: float32(0) to start from, not 0")
-NO_ATOMICS = at_most(0, "RED", "REDG", "ATOM", "ATOMG", text="no atomics")
 EXERCISES = {
     "forward_sweep": Exercise(
         minutes=10,
@@ -189,11 +188,9 @@ EXERCISES = {
             launch,
             ("dr", "rdr", "du", "states"),
             BACKWARD,
-            NO_ATOMICS,
-            at_most(1, "MUFU.EX2", text="one exp per token and thread"),
-            FLOAT32,
             in_registers(),
-            budgets=(loads(6, once=1 + N), stores(2, once=1 + N), bank_conflicts()),
+            # and a state of N numbers every C tokens
+            budgets=(atomics(0), loads(6), stores(2 + N / C), exponentials(1), bank_conflicts()),
         ),
         symptoms={
             "by hand": "One token, empty state: dr is u·k·Σ v·do, and du is r·k·Σ v·do.",
@@ -234,11 +231,9 @@ EXERCISES = {
             launch,
             ("dk", "dv", "kdk", "ds0", "a"),
             BACKWARD,
-            NO_ATOMICS,
-            at_most(1, "MUFU.EX2", text="one exp per token and thread"),
-            FLOAT32,
             in_registers(),
-            budgets=(loads(5, once=1 + 3 * N), stores(3, once=1 + N), bank_conflicts()),
+            # and a state of N numbers every C tokens
+            budgets=(atomics(0), loads(5 + N / C), stores(3), exponentials(1), bank_conflicts()),
         ),
         symptoms={
             "by hand": "One token, no states: G is 0, so dk is u·r·Σ v·do, dv is do·Σ r·u·k, and "
@@ -275,9 +270,8 @@ EXERCISES = {
             launch_chunks,
             ("dw",),
             BACKWARD,
-            NO_ATOMICS,
             in_registers(),
-            budgets=(loads(2, once=1), stores(1)),
+            budgets=(atomics(0), loads(2), stores(1)),
         ),
         symptoms={
             "by hand": "One token that finds no state: its decay multiplies zeros, so dw is 0.",

@@ -9,7 +9,7 @@ from numba import cuda, float32
 
 from rwkv_lessons.lab.pictures import style
 from rwkv_lessons.lab.pictures import traces as pictures
-from rwkv_lessons.lab.simulator.cuda import memory_model as traffic
+from rwkv_lessons.lab.simulator.cuda import banks
 from rwkv_lessons.lab.simulator.cuda.trace import trace
 from rwkv_lessons.runtime.launch_numba import load4
 
@@ -149,9 +149,9 @@ def test_a_picture_is_an_image_in_a_notebook_and_a_sentence_elsewhere(tiles, tmp
 def test_the_drawn_schedule_has_the_counted_passes(lanes, width, op, data):
     places = data.draw(st.lists(st.integers(0, 80), min_size=lanes, max_size=lanes))
     lane, address = np.arange(lanes), width * np.array(places)
-    passes = traffic.schedule(lane, address, width, op)
+    passes = banks.schedule(lane, address, width, op)
     zero = np.zeros(lanes, int)
-    counted, least = traffic.wavefronts(zero, lane, address, width, op)
+    counted, least = banks.wavefronts(zero, lane, address, width, op)
     assert [len(passes)] == list(counted)
     assert sum(not extra for _, extra in passes) == least[0]
     assert {n for served, _ in passes for who in served.values() for n in who} == set(range(lanes))
