@@ -28,7 +28,7 @@ def places(registers, sizes, threads=None, arch="sm_90"):
     Returns:
         A `Picture`.
     """
-    figure = style.figure(2.9)
+    figure = style.figure(3.2)
     axes = figure.subplots(1, max(len(sizes), 4), squeeze=False)[0]  # squares of one size
     for ax in axes[len(sizes) :]:
         ax.axis("off")
@@ -86,7 +86,7 @@ def _sm(ax, size, registers, threads, arch):
     ax.set(xlim=(-0.1, 2 * SIDE + 2), ylim=(2 * SIDE + 0.6, -0.1), aspect="equal")
     ax.axis("off")
     text = f"{taken} of the {fit} warps that fit" if blocks else f"{fit} warps fit"
-    text = text if fit else f"a block needs {a_block} places: none fits"
+    text = text if fit else f"{a_block} places a block: none fits"
     ax.set_title(f"blocks of {size}\n{text}", loc="left")
     return f"blocks of {size} threads: {text}"
 

@@ -188,3 +188,15 @@ def test_blocks_are_dealt_out_over_the_card():
     assert many == "many: 256 × 1 warp, on 132 of 132 SMs, 1 or 2 warps each"
     top, _ = picture.figure.axes
     assert len(top.patches) == 132 and len(top.texts) == 16
+
+
+@pytest.mark.parametrize("sizes", [(32, 128, 256, 512), (32,)])
+def test_no_title_leaves_the_picture(sizes):
+    from rwkv_lessons.lab.pictures.block_sizes import places
+
+    figure = places(131, sizes, threads=32768).figure
+    figure.draw_without_rendering()
+    width, height = figure.bbox.width, figure.bbox.height
+    for ax in figure.axes:
+        box = ax.title.get_window_extent(), ax._left_title.get_window_extent()
+        assert all(b.x1 <= width and b.y1 <= height for b in box), ax.get_title(loc="left")
