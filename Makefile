@@ -16,8 +16,11 @@ help:  ## list the targets
 
 setup: .venv/ready  ## create .venv and install the releases of requirements.lock
 
-lab: .venv/ready  ## open the lessons in JupyterLab; on a server: make lab ARGS=--no-browser
-	PATH="$(CURDIR)/.venv/bin:$$PATH" $(BIN)jupyter lab $(ARGS) notebooks/00_start_here.ipynb
+# The server's root is the repository, so that links to docs and other lessons lead somewhere.
+lab: .venv/ready  ## copy the lessons to work/ and open them; on a server: make lab ARGS=--no-browser
+	$(BIN)lessons start
+	PATH="$(CURDIR)/.venv/bin:$$PATH" $(BIN)jupyter lab --ServerApp.root_dir="$(CURDIR)" \
+		$(ARGS) work/00_start_here.ipynb
 
 test: .venv/ready  ## lint, unit tests, every notebook as shipped and solved
 	$(BIN)ruff check . && $(BIN)ruff format --check .

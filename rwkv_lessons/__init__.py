@@ -1,15 +1,21 @@
-"""Kernels from the RWKV lessons. One folder per operation, one file per way of computing it.
+"""Kernels from the RWKV lessons. One folder per operation, in it one folder per way of computing.
 
-    wkv5/     linear attention of RWKV-5: a matrix state with one decay per channel
-    wkv6/     linear attention of RWKV-6: a decay for every token and channel
-    mla/      multi-head latent attention: prompts, and decoding from a cache of latents
-    interop/  the functions that other people's code already calls
-    launch.py what numba.cuda needs to run on torch tensors, and does not bring
-    launch_triton.py launching a Triton kernel at half of Triton's cost for the host
-    inputs.py realistic inputs for every operation
-    lab/      what the lessons teach with: check, trace, assembly, roofline, records, plots
-    bench/    python -m rwkv_lessons.bench: time an operation and record it
-    verify/   python -m rwkv_lessons.verify: is every kernel right on this GPU, with every option?
+    wkv5/ wkv6/   linear attention of RWKV-5 and RWKV-6: a matrix state with a decay per channel,
+                  the same for all tokens, or one for every token
+    mla/          multi-head latent attention: prompts, and decoding from a cache of latents
+    interop/      adapters: the functions of other packages, and models of transformers
+    runtime/      compiling and launching kernels, the assembler, what each GPU has
+    inputs.py     realistic inputs for every operation
+
+    operations.py ladders.py   shapes, bytes and flops of the operations; the rungs of the lessons
+    records/      what was measured, on which GPU, of which code
+    verify/       python -m rwkv_lessons.verify: is every kernel right on this GPU?
+    bench/        python -m rwkv_lessons.bench: time an operation and record it
+    report/       writes the tables and figures of README and docs from the records
+    lab/          what the lessons teach with: course, evidence, simulator, machine_code, pictures
+    course.py     the `lessons` command
+
+docs/architecture.md has who imports whom, and which files to open for a change.
 
 Letters, the same everywhere:
 
@@ -21,6 +27,15 @@ Letters, the same everywhere:
     s0 s1     state before and after, [B, H, K, V], float32, keys × values
     d…        gradient of …
 
+Multi-head latent attention has its own:
+
+    M N       query tokens, tokens in the cache
+    K V       sizes of a key without rope, and of a value
+    R P       latent rank, rope size
+
 In numba kernels `b h t i j` are indices (i keys, j values) and `s_…` are shared arrays. In Triton
-kernels `i_…` are indices, `o_…` offsets, `m_…` masks, `b_…` blocks in registers.
+kernels `i_…` are indices, `o_…` offsets, `m_…` masks, `b_…` blocks in registers, `BT BK BV` block
+sizes; other capitals are compile-time flags. A *sweep* goes through the tokens in order, a *reverse
+sweep* from the last to the first; a *chunk* is some tokens that become matrix products, a *segment*
+the tokens of a sequence that one program has, a *checkpoint* a state saved for the gradients.
 """

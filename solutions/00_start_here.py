@@ -1,17 +1,19 @@
-"""A first kernel, to see how an exercise works: one thread per element."""
+"""First kernels, to see how an exercise works: one thread per element, then three warm-ups."""
+
+from functools import partial
 
 import numpy as np
-import torch
-from numba import cuda, float32
+from numba import cuda, float32, int32
 
-from rwkv_lessons.lab.course.check import ABSENT, FAILED, PASSED, Row
-from rwkv_lessons.lab.course.exercises import Exercise
-from rwkv_lessons.lab.course.hints import HINTS
-from rwkv_lessons.lab.evidence.cuda import Difference, at_most, compare, machine_code
-from rwkv_lessons.lab.simulator.cuda import trace
-from rwkv_lessons.runtime.launch_numba import as_array, ceil_div, stream
+from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
+from rwkv_lessons.lab.evidence.claims import ATOMICS, at_least, at_most, float32_only, machine_code
+from rwkv_lessons.lab.evidence.warm_ups import Small, answer, requests, this_gpu, traffic
+from rwkv_lessons.runtime.launch_numba import ceil_div
 
-BLOCK = 32  # threads per block
+BLOCK = 32  # threads per block of `double`, `histogram`
+ROWS, COLUMNS = 4, 8  # threads per block of `outer`
+N = 64  # threads per block of `block_sums`
+BINS = 16
 
 
 @cuda.jit
@@ -24,75 +26,228 @@ def double(x, y):
     ### END SOLUTION
 
 
-def launch(n):
-    """How many blocks, of how many threads."""
-    return ceil_div(n, BLOCK), BLOCK
+@cuda.jit
+def outer(k, v, kv):
+    """kv[i, j] = k[i] · v[j]; k is [K], v is [V], kv is [K, V], all float32.
+
+    Blocks are 8 threads wide (x, along j) and 4 high (y, along i), and enough to cover kv.
+    """
+    ### BEGIN SOLUTION
+    j, i = cuda.grid(2)
+    if i < kv.shape[0] and j < kv.shape[1]:
+        kv[i, j] = k[i] * v[j]
+    ### END SOLUTION
 
 
-CASES = (
-    ("one block, all of it needed", BLOCK),
-    ("two blocks", 2 * BLOCK),
-    ("a last block with threads to spare", 2 * BLOCK + 6),
-    ("one element", 1),
-)
+@cuda.jit
+def block_sums(x, sums):
+    """sums[b] = the sum of the 64 elements of x that block b has; 64 threads to a block.
+
+    x is [n] float32, sums is [blocks] float32. The last block may have fewer elements. Each element
+    is read from global memory once, by a thread of its own. No atomics.
+    """
+    ### BEGIN SOLUTION
+    s_x = cuda.shared.array(64, float32)
+    i, n = cuda.grid(1), cuda.threadIdx.x
+    s_x[n] = x[i] if i < x.shape[0] else float32(0)
+    cuda.syncthreads()  # every element is there before anyone reads
+    if n == 0:
+        total = float32(0)
+        for m in range(64):
+            total += s_x[m]
+        sums[cuda.blockIdx.x] = total
+    ### END SOLUTION
 
 
-def answer(kernel, exercise):
-    """Runs the kernel on the CPU, one thread after another."""
-    for name, n in CASES:
-        x = np.linspace(1, 2, n, dtype=np.float32)
-        y = np.full(n, np.nan, np.float32)
-        try:
-            trace.run(kernel, *launch(n), x, y)
-            compare(y, 2 * x, letters="i")
-        except (Difference, trace.KernelFault) as error:
-            symptom = "tail" if isinstance(error, trace.OutOfBounds) else name
-            hint = exercise.symptoms.get(symptom) or HINTS[symptom]
-            details = (*str(error).splitlines(), f"hint: {hint}")
-            return Row("answer", FAILED, f"{name} (n={n})", details)
-    return Row("answer", PASSED, f"{len(CASES)} cases on the CPU")
+@cuda.jit
+def histogram(x, counts):
+    """counts[c] = how many elements of x are c; x is [n] int32, 0 to 15; counts is [16] int32.
+
+    There are at least n threads, 32 to a block. counts is zero before the launch.
+    """
+    ### BEGIN SOLUTION
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        cuda.atomic.add(counts, x[i], 1)
+    ### END SOLUTION
 
 
-def traffic(kernel, exercise):
-    """Counts the requests of warps to memory, and looks for races."""
-    x, n = np.ones(3 * BLOCK, np.float32), 3 * BLOCK
-    counted = trace.trace(kernel, *launch(n), x, np.empty_like(x))
-    if trouble := [*counted.faults, *counted.races]:
-        return Row("traffic", FAILED, "", tuple(str(trouble[0]).splitlines()))
-    loads, stores = (counted.requests(op=op) for op in ("load", "store"))
-    text = f"{counted.warps} warps: {loads} load requests, {stores} store requests"
-    return Row("traffic", PASSED if stores == counted.warps else FAILED, text)
+def doubled(name, n, symptom="own", **more):
+    x = np.linspace(-1, 2, n, dtype=np.float32)
+    return Small(name, symptom, ceil_div(n, BLOCK), BLOCK, (x,), 2 * x, **more)
 
 
-def this_gpu(kernel, exercise):
-    """Runs the kernel on this machine's GPU."""
-    if not torch.cuda.is_available():
-        return Row("this GPU", ABSENT)
-    x = torch.linspace(1, 2, 1_000_003, device="cuda")
-    y = torch.full_like(x, torch.nan)
-    kernel[(*launch(len(x)), stream())](as_array(x), as_array(y))
-    compare(y.cpu(), 2 * x.cpu(), letters="i")
-    return Row("this GPU", PASSED, f"n={len(x):,} on {torch.cuda.get_device_name()}")
+def product(name, K, V, symptom="own", **more):
+    k, v = np.linspace(-1, 2, K, dtype=np.float32), np.linspace(3, -1, V, dtype=np.float32)
+    grid = ceil_div(V, COLUMNS), ceil_div(K, ROWS)
+    return Small(name, symptom, grid, (COLUMNS, ROWS), (k, v), np.outer(k, v), letters="ij", **more)
 
 
-answer.kind, traffic.kind, this_gpu.kind = "answer", "traffic", "this GPU"
-WRITES = "Every thread with an element of its own writes y[i], whichever block it is in."
+def summed(name, n, symptom="own", **more):
+    x = (7 * np.arange(n) % 19 - 6).astype(np.float32)  # whole numbers: any order adds up alike
+    want = np.add.reduceat(x, np.arange(0, n, N))
+    return Small(name, symptom, ceil_div(n, N), N, (x,), want, letters="b", **more)
+
+
+def counted(name, x, symptom="own", **more):
+    x = np.asarray(x, np.int32)
+    want = np.bincount(x, minlength=BINS).astype(np.int32)
+    return Small(
+        name, symptom, ceil_div(len(x), BLOCK), BLOCK, (x,), want, start=0, letters="c", **more
+    )
+
+
+def mixed(n):
+    """n whole numbers from 0 to 15, some more frequent than others, 15 among them."""
+    return (np.arange(n) ** 2 + 15) % BINS
+
+
+ONE_EACH = "Two threads meet at one element: each needs its own number, among all blocks."
 
 EXERCISES = {
     "double": Exercise(
         minutes=3,
         difficulty=1,
+        afterwards=Afterwards(
+            why={
+                "if i < x.shape[0]:": "96 threads start for 70 elements: the guard stops the "
+                "other 26.",
+            },
+            instead={
+                "A stride loop, for i in range(cuda.grid(1), n, cuda.gridsize(1))": "any grid "
+                "will do, for one more index sum a round.",
+            },
+            stretch="Write it with the stride loop, and launch one block: it must still be right "
+            "for any n.",
+        ),
         hints=(
             "There may be more threads than elements. What should the surplus ones do?",
             "Nothing: put the work behind `if i < …`, with the number of elements of x.",
             "if i < x.shape[0]: and, inside, y[i] = 2 * x[i].",
         ),
         evidence=(
-            answer,
-            traffic,
-            machine_code(at_most(1, "LDG"), at_most(1, "STG"), signature=(float32[::1],) * 2),
-            this_gpu,
+            answer(
+                doubled("one block, all of it needed", BLOCK),
+                doubled("two blocks", 2 * BLOCK),
+                doubled("a last block with threads to spare", 2 * BLOCK + 6),
+                doubled("one element", 1),
+            ),
+            traffic(doubled("three blocks", 96), requests("load", 6), requests("store", 3)),
+            machine_code(
+                float32_only(),
+                at_least(1, "LDG"),
+                at_least(1, "STG"),
+                signature=(float32[::1],) * 2,
+            ),
+            this_gpu(partial(doubled, "large", 1_000_003)),
         ),
-        symptoms={name: WRITES for name, _ in CASES},
-    )
+        symptoms={
+            "own": "Every thread with an element writes y[i], whichever block it is in.",
+            "order": ONE_EACH,
+        },
+    ),
+    "outer": Exercise(
+        minutes=5,
+        difficulty=1,
+        hints=(
+            "cuda.grid(2) gives two numbers, of x and of y. Which of them is j?",
+            "j, i = cuda.grid(2): x comes first, and runs along a row. Then the guard, in both "
+            "directions.",
+            "j, i = cuda.grid(2)\nif i < kv.shape[…] and j < kv.shape[…]:\n    kv[i, j] = …",
+        ),
+        evidence=(
+            answer(
+                product("one block", 4, 8),
+                product("more columns than rows", 4, 24),
+                product("more rows than columns", 12, 8),
+                product("threads to spare, right and below", 5, 11, "tail"),
+                product("one element", 1, 1, "tail"),
+            ),
+            traffic(product("six blocks", 8, 24), requests("load", 12), requests("store", 6)),
+            machine_code(
+                float32_only(),
+                signature=(float32[::1], float32[::1], float32[:, ::1]),
+            ),
+            this_gpu(partial(product, "large", 1003, 2005)),
+        ),
+        symptoms={
+            "own": "x counts columns, j; y counts rows, i. cuda.grid(2) gives x first.",
+            "tail": "The blocks reach past the end on both sides: guard i and j.",
+            "order": ONE_EACH,
+        },
+    ),
+    "block_sums": Exercise(
+        minutes=5,
+        difficulty=2,
+        hints=(
+            "Every thread fetches one element for all. Who adds them up, and when may it begin?",
+            "s_x = cuda.shared.array(64, float32), an element from each thread, cuda.syncthreads(),"
+            " then thread 0 adds up. A thread without an element brings 0, and waits with the "
+            "others.",
+            "s_x = cuda.shared.array(64, float32)\n"
+            "i, n = cuda.grid(1), cuda.threadIdx.x\n"
+            "s_x[n] = x[i] if i < … else float32(0)\n"
+            "cuda.syncthreads()\n"
+            "if n == 0:\n"
+            "    total = float32(0)\n"
+            "    for m in range(64): …\n"
+            "    sums[cuda.blockIdx.x] = total",
+        ),
+        evidence=(
+            answer(
+                summed("one block", N),
+                summed("three blocks", 3 * N),
+                summed("a last block with 6 elements", N + 6, "spare"),
+                summed("the threads in reverse", N, "order", reverse=True),
+            ),
+            traffic(
+                summed("two blocks", 2 * N),
+                requests("load", 4),
+                requests("store", 4),
+            ),
+            machine_code(
+                at_least(1, "BAR", text="a barrier"),
+                at_most(0, *ATOMICS, text="no atomics"),
+                signature=(float32[::1],) * 2,
+            ),
+            this_gpu(partial(summed, "large", 1_000_003)),
+        ),
+        symptoms={
+            "own": "Block b adds up elements 64·b to 64·b + 63, and writes sums[b].",
+            "spare": "A thread without an element still has a place in shared memory: what is in "
+            "it?",
+            "order": "Reading before all have written: where do the threads wait for each other? "
+            "All 64 have to come to that line.",
+        },
+    ),
+    "histogram": Exercise(
+        minutes=5,
+        difficulty=1,
+        hints=(
+            "Many threads add to one counter. counts[c] += 1 is a read, an addition and a write.",
+            "cuda.atomic.add(array, index, value) does the three in one piece.",
+            "i = cuda.grid(1), the guard, and cuda.atomic.add(counts, x[…], 1).",
+        ),
+        evidence=(
+            answer(
+                counted("all the same", [3] * BLOCK),
+                counted("sixteen different ones", range(BINS)),
+                counted("several blocks, threads to spare", mixed(3 * BLOCK + 5)),
+                counted("one element", [15]),
+            ),
+            traffic(
+                counted("three blocks", mixed(3 * BLOCK)),
+                requests("atomic", 96, least=1, space=None),
+            ),
+            machine_code(
+                at_least(1, *ATOMICS, "ATOMS", text="an atomic"), signature=(int32[::1],) * 2
+            ),
+            this_gpu(partial(counted, "large", mixed(1_000_003))),
+        ),
+        symptoms={
+            "own": "An element x[i] is the number of its counter.",
+            "order": "Two threads read the same count, both add 1, both write: one is lost. "
+            "An atomic is not interrupted.",
+        },
+    ),
 }

@@ -1,9 +1,12 @@
 """Reading a profile: how many launches, what kind, how idle; and what a faster kernel would buy."""
 
+import numpy as np
+
 from rwkv_lessons.bench.commands.profile import Kernel
 from rwkv_lessons.lab.course.check import FAILED, PASSED, Row
-from rwkv_lessons.lab.course.exercises import Exercise
-from rwkv_lessons.lab.evidence.cuda import function_answer
+from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
+from rwkv_lessons.lab.evidence.compare import Difference
+from rwkv_lessons.lab.evidence.functions import Endless, call, called, function_answer
 
 
 def read_profile(kernels, tokens):
@@ -60,15 +63,32 @@ NUMBERS = ("kernels per token", "elementwise share", "idle share")
 
 def answer(function, exercise):
     """Small profiles that can be worked out on paper."""
-    for name, arguments, want in CASES:
-        got = function(*arguments)
+    random = [("a longer profile", given, exercise.reference(*given)) for given in _profiles()]
+    for name, arguments, want in (*CASES, *random):
+        try:
+            got = called(function, arguments)
+        except (Difference, Endless) as error:
+            return Row("answer", FAILED, name, (str(error), call(function, arguments)))
         if len(got) != len(want):
             return Row("answer", FAILED, name, (f"{len(got)} numbers, want {len(want)}",))
         for what, x, y in zip(NUMBERS, got, want, strict=True):
             if not abs(x - y) < 1e-9:  # sums of a few small numbers
                 hint = f"hint: {exercise.symptoms[what]}"
                 return Row("answer", FAILED, name, (f"{what}: {x:.3g}, want {y:.3g}", hint))
-    return Row("answer", PASSED, f"{len(CASES)} cases")
+    return Row("answer", PASSED, f"{len(CASES) + len(random)} cases")
+
+
+def _profiles():
+    """Made-up profiles of up to 20 kernels, some of them one after the other without a gap."""
+    random = np.random.default_rng(0)
+    for count in range(1, 21):
+        us, gaps = random.integers(1, 30, count), random.integers(0, 3, count) * 4
+        starts = np.cumsum(us + gaps) - us + 10
+        names = random.choice([MUL, ADD, GEMV], count)
+        kernels = [
+            Kernel(str(n), int(s), int(d)) for n, s, d in zip(names, starts, us, strict=True)
+        ]
+        yield kernels, int(random.integers(1, 5))
 
 
 answer.kind = "answer"
@@ -77,6 +97,18 @@ EXERCISES = {
     "read_profile": Exercise(
         minutes=8,
         difficulty=1,
+        afterwards=Afterwards(
+            why={
+                "return len(kernels) / tokens, elementwise / busy, 1 - busy / span": "Launches, "
+                "time and gaps are three questions; each has a cure of its own.",
+            },
+            instead={
+                "Shares of launches": "easier to count, and wrong where a few kernels take most "
+                "of the time.",
+            },
+            stretch="Let kernels overlap, as on several streams: busy is then the union of their "
+            "intervals.",
+        ),
         hints=(
             "Three sums are enough: all microseconds, the elementwise ones, and the span.",
             "Share of time, not of launches. The span runs from the first start to the end (start "
@@ -94,6 +126,18 @@ EXERCISES = {
     "finish": Exercise(
         minutes=8,
         difficulty=2,
+        afterwards=Afterwards(
+            why={
+                "end = max(end, n * launch) + us": "A kernel waits for the one before it and for "
+                "its launch, whichever comes later.",
+            },
+            instead={
+                "max(sum(durations), launch * (n - 1) + last)": "one line, and a bound from "
+                "below: it misses gaps that come before a long kernel.",
+            },
+            stretch="Give the host a queue of at most q launches that have not started. When does "
+            "it have to wait?",
+        ),
         hints=(
             "Go through the kernels one by one and keep one number: when the device is free again.",
             "A kernel starts at the later of two times: its launch, and the end of the one before.",
@@ -106,6 +150,9 @@ EXERCISES = {
                 ("the device is faster: it waits for launches", ([2, 2, 2, 2], 5), 17),
                 ("a long kernel, then short ones", ([20, 1, 1, 1], 5), 23),
                 ("a gap, a long kernel, then short ones", ([1, 20, 1, 1, 1], 5), 28),
+                more=[
+                    (list(range(a, b, 3)), n) for a in (1, 9) for b in (10, 40) for n in (0, 5, 15)
+                ],
             ),
         ),
         symptoms={

@@ -2,7 +2,7 @@
 
 from numba import cuda, float32
 
-from rwkv_lessons.lab.course.exercises import Exercise
+from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.cuda import ATOMICS, at_most, atomics, loads, stores, wkv5_kernel
 from rwkv_lessons.runtime.launch_numba import ceil_div
 
@@ -44,6 +44,20 @@ EXERCISES = {
     "kernel": Exercise(
         minutes=10,
         difficulty=1,
+        afterwards=Afterwards(
+            why={
+                "o_j = float32(0)": "The sum has one owner, so it can stay in a register. A bare "
+                "0 would make it float64.",
+                "o[b, t, h, j] = o_j": "One store per token and thread, where there were N "
+                "atomics.",
+            },
+            instead={
+                "Two sums, of even and of odd i": "additions that do not wait for each other, for "
+                "one more register and one addition.",
+            },
+            stretch="Take the bonus out of the loop: v_j · Σ r·u·k. Does the machine code get "
+            "shorter?",
+        ),
         hints=(
             "Who else adds to o[b, t, h, j]? Nobody: so why does the sum live in memory?",
             "Keep the sum of a token in a variable, and write it once, after the loop over i.",
@@ -53,8 +67,6 @@ EXERCISES = {
         evidence=wkv5_kernel(
             launch,
             at_most(0, *ATOMICS),
-            at_most(1, "STG", text="one store of o"),
-            at_most(0, "DADD", "DFMA", text="a sum in float32: float32(0) to start from, not 0"),
             budgets=(atomics(0), stores(1), loads(1 + 4 * N)),
         ),
         symptoms={

@@ -2,8 +2,15 @@
 
 from numba import cuda, float32
 
-from rwkv_lessons.lab.course.exercises import Exercise
-from rwkv_lessons.lab.evidence.cuda import in_registers, loads, stores, wide_loads, wkv5_kernel
+from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
+from rwkv_lessons.lab.evidence.cuda import (
+    atomics,
+    in_registers,
+    loads,
+    stores,
+    wide_loads,
+    wkv5_kernel,
+)
 from rwkv_lessons.runtime.launch_numba import ceil_div, load4
 
 N = 64  # head size, a multiple of 4
@@ -47,6 +54,20 @@ EXERCISES = {
     "kernel": Exercise(
         minutes=15,
         difficulty=2,
+        afterwards=Afterwards(
+            why={
+                "r4, k4 = load4(r, (b, t, h, i)), load4(k, (b, t, h, i))": "One request brings 16 "
+                "bytes: a quarter of the requests.",
+                "for n in range(4):": "A constant range is unrolled: the four numbers stay in "
+                "registers.",
+            },
+            instead={
+                "Four loads of a number each": "the same bytes in four requests; numba does not "
+                "join them by itself.",
+            },
+            stretch="Fetch the next group of four before you use this one. Does the compiler do "
+            "that already?",
+        ),
         hints=(
             "`load4(array, index)` returns four floats. How often does the loop over i run then?",
             "range(0, N, 4); load r, k, decay and u with load4 at i; an inner loop over n in "
@@ -56,9 +77,9 @@ EXERCISES = {
         ),
         evidence=wkv5_kernel(
             launch,
-            wide_loads(scalar=1),  # v
+            wide_loads(),
             in_registers(),
-            budgets=(loads(1 + N), stores(1)),  # v, and four arrays in N / 4 loads each
+            budgets=(atomics(0), loads(1 + N), stores(1)),  # v, and four arrays in N / 4 loads each
         ),
         symptoms={
             "by hand": "Four lanes, four states: s[i + n]. Do all N keys take part?",

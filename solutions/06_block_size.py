@@ -2,7 +2,7 @@
 
 from numba import cuda
 
-from rwkv_lessons.lab.course.exercises import Exercise, solutions
+from rwkv_lessons.lab.course.exercises import Afterwards, Exercise, solutions
 from rwkv_lessons.lab.evidence.cuda import function_answer
 
 kernel = solutions("05_float4").kernel
@@ -52,6 +52,18 @@ EXERCISES = {
     "blocks": Exercise(
         minutes=3,
         difficulty=1,
+        afterwards=Afterwards(
+            why={
+                "return (B * H * N + block - 1) // block": "Division rounded up: the last block "
+                "may be partly idle, and the guard stops it.",
+            },
+            instead={
+                "-(-n // block)": "the same; n // block + 1 is one block too many where it "
+                "divides.",
+            },
+            stretch="Launch no more blocks than fit at a time, and let each loop over its share. "
+            "When does it pay?",
+        ),
         hints=(
             "What becomes of the outputs that do not fill a last block?",
             "Divide and round up: the last block may have threads to spare, the guard stops them.",
@@ -62,6 +74,14 @@ EXERCISES = {
                 ("a whole number of blocks", (8, 64, 64, 128), 256),
                 ("a last block with threads to spare", (1, 3, 100, 128), 3),
                 ("fewer threads than a block", (1, 1, 64, 128), 1),
+                more=[
+                    (B, H, N, 32 * n)
+                    for B in (1, 3)
+                    for H in (1, 7)
+                    for N in (64, 100)
+                    for n in range(1, 33, 3)
+                ],
+                whole=True,
             ),
         ),
         symptoms={
@@ -75,6 +95,20 @@ EXERCISES = {
     "resident_warps": Exercise(
         minutes=12,
         difficulty=2,
+        afterwards=Afterwards(
+            why={
+                "per_warp = (registers * 32 + 255) // 256 * 256": "Registers are handed out 256 "
+                "at a time.",
+                "return min(fitting // warps, 32) * warps": "Blocks move in whole, and there are "
+                "32 places for them.",
+            },
+            instead={
+                "16384 // per_warp without quarters": "65,536 // per_warp: too many, since what a "
+                "quarter has left is of no use to the others.",
+            },
+            stretch="Add shared memory: a block takes some of 227 KB. Which of the limits binds "
+            "in lesson 07?",
+        ),
         hints=(
             "Three things run out: registers, places for warps, places for blocks.",
             "A warp needs registers · 32, rounded up to 256. A quarter fits 16,384 over that, at "
@@ -91,6 +125,7 @@ EXERCISES = {
                 ("registers are handed out 256 at a time", (41, 64), 40),
                 ("only whole blocks count", (168, 256), 8),
                 ("a block too large to fit", (255, 1024), 0),
+                more=[(n, 32 * warps) for n in range(16, 256, 3) for warps in range(1, 33, 2)],
             ),
         ),
         symptoms={

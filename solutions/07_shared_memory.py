@@ -2,12 +2,12 @@
 
 from numba import cuda, float32
 
-from rwkv_lessons.lab.course.exercises import Exercise
+from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.cuda import (
-    at_least,
-    at_most,
+    atomics,
     bank_conflicts,
     in_registers,
+    kept_in_shared,
     loads,
     stores,
     wkv5_kernel,
@@ -91,6 +91,21 @@ EXERCISES = {
     "shared": Exercise(
         minutes=20,
         difficulty=3,
+        afterwards=Afterwards(
+            why={
+                "s_r[j], s_k[j] = r[b, t, h, j], k[b, t, h, j]": "N threads fetch N elements: "
+                "each comes once per head, coalesced.",
+                "cuda.syncthreads()  # every element is there before anyone reads": "The other "
+                "warp's half of the row may not be there yet.",
+                "cuda.syncthreads()  # everyone has read before the next token overwrites": "Else "
+                "a fast warp overwrites what a slow one still reads.",
+            },
+            instead={
+                "Two buffers, for even and odd tokens": "one barrier a token instead of two, for "
+                "another 512 bytes of shared memory.",
+            },
+            stretch="Do that: one barrier a token. The check searches it for races.",
+        ),
         hints=(
             "N threads, N elements in a row: thread j fetches element j, and then all read all.",
             "Two barriers a token: one after filling s_r and s_k, one before the next token "
@@ -100,10 +115,9 @@ EXERCISES = {
         ),
         evidence=wkv5_kernel(
             launch,
-            at_least(2, "BAR", text="two barriers"),
-            at_most(5, "LDG", text="five loads from global memory: r, k, v, decay, u"),
             in_registers(),
-            budgets=(loads(3, once=2), stores(1), bank_conflicts()),
+            budgets=(atomics(0), loads(3), stores(1), bank_conflicts()),
+            spare=False,
         ),
         symptoms={
             "by hand": "A NaN: some element of a shared array is read before its thread has filled "
@@ -116,6 +130,19 @@ EXERCISES = {
     "state_in_shared": Exercise(
         minutes=10,
         difficulty=2,
+        afterwards=Afterwards(
+            why={
+                "s_state[i, j] = s_decay[i] * s_state[i, j] + kv": "Lanes differ in j, so they "
+                "touch 32 banks: no conflict.",
+            },
+            instead={
+                "s_state[j, i]": "the lanes of a warp are then N floats apart, all in one bank: "
+                "32 wavefronts where one is enough.",
+                "s_state[j, i] with rows of N + 1": "no conflict either, for N floats of padding.",
+            },
+            stretch="Keep half of the column in registers and half in shared memory. Where is the "
+            "best place to cut?",
+        ),
         hints=(
             "Shared memory is 32 banks wide, a float each. Which of the two indices should run "
             "with the lanes of a warp?",
@@ -125,8 +152,8 @@ EXERCISES = {
         ),
         evidence=wkv5_kernel(
             launch,
-            at_least(64, "STS", text="the state stored in shared memory"),
-            budgets=(loads(3, once=2), stores(1), bank_conflicts()),
+            budgets=(atomics(0), loads(3), stores(1), kept_in_shared(N), bank_conflicts()),
+            spare=False,
         ),
         symptoms={
             "by hand": "Does every thread clear its own column of s_state before the first token?",

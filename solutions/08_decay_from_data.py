@@ -4,8 +4,9 @@ import math
 
 from numba import cuda, float32
 
-from rwkv_lessons.lab.course.exercises import Exercise
-from rwkv_lessons.lab.evidence.cuda import at_most, bank_conflicts, in_registers, loads, stores
+from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
+from rwkv_lessons.lab.evidence.claims import in_registers
+from rwkv_lessons.lab.evidence.traffic import atomics, bank_conflicts, exponentials, loads, stores
 from rwkv_lessons.lab.evidence.wkv6 import FORWARD, wkv6_kernel
 
 N = 64  # head size
@@ -56,6 +57,19 @@ EXERCISES = {
     "kernel": Exercise(
         minutes=20,
         difficulty=2,
+        afterwards=Afterwards(
+            why={
+                "s_decay[j] = math.exp(w[b, t, h, j])": "Thread j takes one exp, and all the "
+                "others read it: N times fewer than one each.",
+                "s[i] = s0[b, h, i, j]": "Column j: neighbouring threads read neighbouring floats.",
+            },
+            instead={
+                "exp in the inner loop": "N exps per token and thread, on units with an eighth of "
+                "the rate of multiply-adds.",
+            },
+            stretch="Fetch the next token's r, k, w and v before you compute this one. Which "
+            "barrier can go?",
+        ),
         hints=(
             "It is lesson 07's kernel with three changes: where the decay comes from, where the "
             "state comes from, and where it goes.",
@@ -69,10 +83,8 @@ EXERCISES = {
             launch,
             ("o", "s1"),
             FORWARD,
-            at_most(1, "MUFU.EX2", text="one exp per token and thread"),
-            at_most(0, "DADD", "DFMA", text="a sum in float32: float32(0) to start from, not 0"),
             in_registers(),
-            budgets=(loads(4, once=1 + N), stores(1, once=N), bank_conflicts()),
+            budgets=(atomics(0), loads(4), stores(1), exponentials(1), bank_conflicts()),
         ),
         symptoms={
             "by hand": "One token, empty state: o is Σ r·u·k·v; it leaves k·v behind, undecayed.",

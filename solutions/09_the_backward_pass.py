@@ -5,8 +5,9 @@ import math
 import torch
 from numba import cuda, float32
 
-from rwkv_lessons.lab.course.exercises import Exercise
-from rwkv_lessons.lab.evidence.cuda import at_most, bank_conflicts, in_registers, loads, stores
+from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
+from rwkv_lessons.lab.evidence.claims import in_registers
+from rwkv_lessons.lab.evidence.traffic import atomics, bank_conflicts, exponentials, loads, stores
 from rwkv_lessons.lab.evidence.wkv6 import BACKWARD, wkv6_kernel
 from rwkv_lessons.runtime.launch_numba import as_array, ceil_div, stream
 
@@ -156,12 +157,24 @@ def _run(kernel, sizes, first, *others):
     kernel[grid, block, stream()](*map(as_array, (first, *others)))
 
 
-FLOAT32 = at_most(0, "DADD", "DFMA", text="sums in float32: float32(0) to start from, not 0")
-NO_ATOMICS = at_most(0, "RED", "REDG", "ATOM", "ATOMG", text="no atomics")
 EXERCISES = {
     "forward_sweep": Exercise(
         minutes=10,
         difficulty=2,
+        afterwards=Afterwards(
+            why={
+                "through_s += s[j] * s_do[j]": "The row of S that this thread owns: a sum over j "
+                "stays in the thread.",
+                "s[j] = decay_i * s[j] + k_i * s_v[j]": "Last: dr looks at the state before its "
+                "token.",
+            },
+            instead={
+                "A thread per column, as in the forward pass": "dr would be a sum across threads: "
+                "shuffles or atomics for every token.",
+            },
+            stretch="Both sums of the loop read s_do. Load four of its floats at a time: how many "
+            "LDS are left?",
+        ),
         hints=(
             "Both sums over j run along your row: s[j] is S[i, j]. Which part of dr needs S, and "
             "which does not?",
@@ -175,11 +188,9 @@ EXERCISES = {
             launch,
             ("dr", "rdr", "du", "states"),
             BACKWARD,
-            NO_ATOMICS,
-            at_most(1, "MUFU.EX2", text="one exp per token and thread"),
-            FLOAT32,
             in_registers(),
-            budgets=(loads(6, once=1 + N), stores(2, once=1 + N), bank_conflicts()),
+            # and a state of N numbers every C tokens
+            budgets=(atomics(0), loads(6), stores(2 + N / C), exponentials(1), bank_conflicts()),
         ),
         symptoms={
             "by hand": "One token, empty state: dr is u·k·Σ v·do, and du is r·k·Σ v·do.",
@@ -191,6 +202,21 @@ EXERCISES = {
     "backward_sweep": Exercise(
         minutes=20,
         difficulty=3,
+        afterwards=Afterwards(
+            why={
+                "t = T - 1 - step": "G⁺ comes from the tokens after, so the last comes first.",
+                "row[j] = s_decay[n] * row[j] + s_r[n] * s_do[j]": "dk sums along rows of G, so a "
+                "thread keeps a row …",
+                "column[i] = s_decay[i] * column[i] + s_r[i] * s_do[n]": "… and dv along columns: "
+                "it keeps a column too, and G is computed twice.",
+            },
+            instead={
+                "Only the row, and dv by sums across threads": "half the registers for G, and "
+                "half its updates, for a reduction over N threads at every token.",
+            },
+            stretch="Use square tiles of 8 × 8 per thread, as at the end of lesson 07: which sums "
+            "cross threads?",
+        ),
         hints=(
             "Three things: where G starts, which token comes first, and what a token does with G. "
             "At a token, G is still the gradient of the state after it.",
@@ -205,11 +231,9 @@ EXERCISES = {
             launch,
             ("dk", "dv", "kdk", "ds0", "a"),
             BACKWARD,
-            NO_ATOMICS,
-            at_most(1, "MUFU.EX2", text="one exp per token and thread"),
-            FLOAT32,
             in_registers(),
-            budgets=(loads(5, once=1 + 3 * N), stores(3, once=1 + N), bank_conflicts()),
+            # and a state of N numbers every C tokens
+            budgets=(atomics(0), loads(5 + N / C), stores(3), exponentials(1), bank_conflicts()),
         ),
         symptoms={
             "by hand": "One token, no states: G is 0, so dk is u·r·Σ v·do, dv is do·Σ r·u·k, and "
@@ -220,6 +244,20 @@ EXERCISES = {
     "decay_gradient": Exercise(
         minutes=10,
         difficulty=2,
+        afterwards=Afterwards(
+            why={
+                "dw_i = a_i - kdk[b, t, h, i]": "What token t put in did not pass through its own "
+                "decay.",
+                "a_i = dw_i + rdr[b, t, h, i]": "What it read did: the sum before the token has "
+                "it.",
+            },
+            instead={
+                "One running difference from the end of the text": "no checkpoints to keep, and "
+                "rounding errors that grow with T.",
+            },
+            stretch="Halve the length of a chunk. What happens to the error, and to the bytes of "
+            "the checkpoints?",
+        ),
         hints=(
             "Start from a at the chunk's end, and take one token after another, the last first.",
             "Subtract what the token put in (kdk): that is dw. Add what it read (rdr): that is the "
@@ -232,9 +270,8 @@ EXERCISES = {
             launch_chunks,
             ("dw",),
             BACKWARD,
-            NO_ATOMICS,
             in_registers(),
-            budgets=(loads(2, once=1), stores(1)),
+            budgets=(atomics(0), loads(2), stores(1)),
         ),
         symptoms={
             "by hand": "One token that finds no state: its decay multiplies zeros, so dw is 0.",

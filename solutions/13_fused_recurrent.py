@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from rwkv_lessons.lab.course.exercises import Exercise
+from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.cuda import ATOMICS, at_most, function_answer
 from rwkv_lessons.lab.evidence.triton import exps, no_spills, reads, writes
 from rwkv_lessons.lab.evidence.wkv6_triton import FORWARD, wkv6_triton_kernel
@@ -77,6 +77,18 @@ EXERCISES = {
     "grid": Exercise(
         minutes=5,
         difficulty=1,
+        afterwards=Afterwards(
+            why={
+                "return ceil_div(V, BV), ceil_div(K, BK), B * H": "A program per tile. The values "
+                "run fastest: neighbours in time share r, k and w in the cache.",
+            },
+            instead={
+                "All keys in a tile": "no partial sums, and fewer programs with more registers "
+                "each.",
+            },
+            stretch="B·H may pass 65,535, the limit of the second and third axis of a grid. What "
+            "would you change?",
+        ),
         hints=(
             "How many tiles does it take to cover the state of one head?",
             "Along the keys: K in steps of BK, rounded up. Along the values the same with V, BV.",
@@ -99,6 +111,23 @@ EXERCISES = {
     "kernel": Exercise(
         minutes=20,
         difficulty=2,
+        afterwards=Afterwards(
+            why={
+                "m_k, m_v = o_k < K, o_v < V": "A block has a power of two of lanes; the mask "
+                "stops those past the end.",
+                "b_o = tl.sum(b_r[:, None] * (b_u[:, None] * b_kv + b_s), 0)": "Axis 0 are the "
+                "keys. The state is read before it moves on.",
+                "b_s = tl.exp(b_w)[:, None] * b_s + b_kv": "One decay per key: a row of the tile.",
+            },
+            instead={
+                "The bonus as b_v · Σ r·u·k": "a sum over BK numbers and BV products instead of "
+                "BK·BV multiply-adds.",
+                "tl.atomic_add into one o": "no partial sums to add up, but o has to be zeroed, "
+                "and the last digits change from run to run.",
+            },
+            stretch="Load the next token's r, k, w and v at the end of the loop. Mind the last "
+            "token.",
+        ),
         hints=(
             "It is the loop of lesson 08 without the loops over i and j: a line works on all keys "
             "and values of the tile at once.",

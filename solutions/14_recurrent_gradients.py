@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from rwkv_lessons.lab.course.exercises import Exercise
+from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.cuda import ATOMICS, at_most
 from rwkv_lessons.lab.evidence.triton import exps, no_spills, reads, writes
 from rwkv_lessons.lab.evidence.wkv6_triton import BACKWARD, wkv6_function, wkv6_triton_kernel
@@ -175,6 +175,18 @@ EXERCISES = {
     "forward_sweep": Exercise(
         minutes=10,
         difficulty=1,
+        afterwards=Afterwards(
+            why={
+                "b_dr = tl.sum(b_s * b_do[None, :], 1)": "Over values, axis 1, and of the state "
+                "before the token.",
+                "b_s = tl.exp(b_w)[:, None] * b_s + b_k[:, None] * b_v[None, :]": "Then the state "
+                "moves on, as in lesson 13.",
+            },
+            instead={
+                "All values in a tile": "no shares of dr to add up, but fewer programs.",
+            },
+            stretch="Keep the states in bfloat16. How far does dw move?",
+        ),
         hints=(
             "Two lines: what the tile has for dr, and the tile of the next token.",
             "dr looks at the state before its token, so sum first. The sum runs over the values: "
@@ -201,6 +213,18 @@ EXERCISES = {
     "backward_sweep": Exercise(
         minutes=15,
         difficulty=2,
+        afterwards=Afterwards(
+            why={
+                "t = T - 1 - step": "The last token first.",
+                "b_g = tl.exp(b_w)[:, None] * b_g + b_r[:, None] * b_do[None, :]": "Used first, "
+                "then taken one token back.",
+            },
+            instead={
+                "One kernel for both sweeps": "r, k, v and w would still be read twice: each "
+                "sweep begins at its own end.",
+            },
+            stretch="Sweep chunks in parallel: what does a chunk need from those after it?",
+        ),
         hints=(
             "Which token comes first? And at a token, b_g is still the gradient of the state after "
             "it: use it, then take it one token back.",
@@ -231,6 +255,20 @@ EXERCISES = {
     "bonus_gradients": Exercise(
         minutes=5,
         difficulty=1,
+        afterwards=Afterwards(
+            why={
+                "dr, dk, du = u * k * v_do, u * r * v_do, (r * k * v_do).sum(1)": "No state in "
+                "it: all tokens at once.",
+                "dv = (r * u * k).sum(-1, keepdim=True) * do": "One number per token and head, "
+                "times do.",
+            },
+            instead={
+                "Inside the sweeps": "no extra pass over the tensors, and two sums more on the "
+                "way from token to token.",
+            },
+            stretch="torch runs this as several kernels. Fuse them in one of Triton: how many "
+            "bytes does it save?",
+        ),
         hints=(
             "o gets Σ_i r_i·u_i·k_i · v_j from the bonus. Take the derivative by each of the four.",
             "v_do is Σ_j v_j·do_j: dr, dk and du are products with it. du is a sum over tokens.",
@@ -246,6 +284,19 @@ EXERCISES = {
     "decay_gradient": Exercise(
         minutes=15,
         difficulty=3,
+        afterwards=Afterwards(
+            why={
+                "b_dw = b_a[None, :] + tl.cumsum(b_rdr - b_kdk, 0, reverse=True)": "Lesson 09's "
+                "loop as one scan: what is read from t on, less what was put in; then token t's "
+                "own reading comes off.",
+            },
+            instead={
+                "A loop over the chunk": "C steps that wait for one another, instead of a scan in "
+                "log2(C).",
+            },
+            stretch="Where rdr and kdk nearly cancel, their difference is noise. Which order of "
+            "sums loses least?",
+        ),
         hints=(
             "dw[t] = A after t − k·dk. And from one token to the one before it, A changes by "
             "r·dr − k·dk. Where is the sum over all later tokens of the chunk?",

@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional as F
 
-from rwkv_lessons.lab.course.exercises import Exercise
+from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.chunks import Chunk, chunk_answer, chunk_work
 
 
@@ -102,6 +102,20 @@ EXERCISES = {
     "with_state": Exercise(
         minutes=7,
         difficulty=1,
+        afterwards=Afterwards(
+            why={
+                "o = (r * before.exp()) @ s": "All tokens of a chunk read the state in one "
+                "product.",
+                "s1 = last.exp().mT * s + (k * (last - after).exp()).mT @ v": "All exponents are "
+                "≤ 0: nothing can overflow.",
+            },
+            instead={
+                "k·exp(−after), and last taken out of the sum": "one exp fewer, and exp(−after) "
+                "overflows with fast decays.",
+            },
+            stretch="Give s a list of chunks at once: which part is a loop over chunks, and which "
+            "is one batched product?",
+        ),
         hints=(
             "Two products with the state's own axes: one sums over keys (r with s), one over the "
             "tokens (k with v). Each token's row is multiplied by a decay first.",
@@ -124,6 +138,20 @@ EXERCISES = {
     "pairs": Exercise(
         minutes=7,
         difficulty=2,
+        afterwards=Afterwards(
+            why={
+                "decay = before[..., :, None, :] - after[..., None, :, :]": "The sum of the "
+                "decays between s and t.",
+                "decay = decay.masked_fill(later, -torch.inf).exp()": "Mask first: a positive "
+                "exponent could overflow, and inf · 0 is NaN.",
+            },
+            instead={
+                "A product of two factors": "C·N exps instead of C·C·N, and tensor cores; but the "
+                "factors can overflow: the next exercise.",
+            },
+            stretch="The exact scores need no reference point. For which decays is that worth C "
+            "times the exps?",
+        ),
         hints=(
             "Between token s and a later token t the decays w[s+1] … w[t-1] lie. Which difference "
             "of `before` and `after` is their sum?",
@@ -144,6 +172,21 @@ EXERCISES = {
     "product": Exercise(
         minutes=5,
         difficulty=2,
+        afterwards=Afterwards(
+            why={
+                "left = r * (before - start).exp()": "Counted from token m, in the middle: either "
+                "side spans half a chunk.",
+                "return (left @ right.mT).tril(-1)": "exp(a − m)·exp(m − b) = exp(a − b): one "
+                "product for all pairs.",
+            },
+            instead={
+                "m = 0": "the factors span the whole chunk: they overflow with decays half as "
+                "strong.",
+                "pairs": "safe with any decay, and no matrix product.",
+            },
+            stretch="Choose m by the decays, where half of their sum is reached. What does it "
+            "buy, and what not?",
+        ),
         hints=(
             "exp(before[t] - after[s]) is a product of two numbers, one that knows only t and one "
             "that knows only s. Put any number in the middle.",
@@ -175,6 +218,20 @@ EXERCISES = {
     "blocks": Exercise(
         minutes=10,
         difficulty=3,
+        afterwards=Afterwards(
+            why={
+                "start = before[..., i : i + 1, :]": "For earlier blocks both exponents are ≤ 0: "
+                "safe with any decay.",
+                "scores[..., here, here] = product(*own, m=L // 2)": "Only the L × L squares on "
+                "the diagonal have factors above 1.",
+            },
+            instead={
+                "L = C": "one product, and factors over the whole chunk.",
+                "pairs on the diagonal": "safe with any decay, for L·L·N exps a block.",
+            },
+            stretch="Halve the squares again and again instead of fixing L: how many products, "
+            "how many exps?",
+        ),
         hints=(
             "Two parts of the row of blocks: the square on the diagonal, which `product` can do "
             "with its start in the middle, and everything left of it.",

@@ -7,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from rwkv_lessons.lab.course.exercises import Exercise
+from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.cuda import ATOMICS, at_least, at_most
 from rwkv_lessons.lab.evidence.triton import (
     Case,
@@ -131,6 +131,24 @@ EXERCISES = {
     "kernel": Exercise(
         minutes=25,
         difficulty=3,
+        afterwards=Afterwards(
+            why={
+                "b_reads = (b_r * tl.exp(b_before)).to(b_v.dtype)": "Operands in the type of v; "
+                "the sums and the state stay float32.",
+                "b_scores = tl.where(o_c[:, None] > o_c[None, :], b_scores, 0)": "A token reads "
+                "the earlier ones only; the bonus goes on the diagonal.",
+                "b_s += tl.dot(tl.trans(b_adds), b_v, input_precision=PRECISION)": "The state "
+                "moves once a chunk, not once a token.",
+            },
+            instead={
+                "Two kernels, states first and then all chunks at once": "far more programs with "
+                "few heads, for states that go to memory and back.",
+                "Longer chunks": "fewer steps, more arithmetic in the scores, more registers, and "
+                "factors that overflow sooner.",
+            },
+            stretch="Keep the factors safe for any decay with lesson 15's `blocks`. What does it "
+            "cost?",
+        ),
         hints=(
             "The three gaps are `with_state`'s first line, `product` with the bonus, and "
             "`with_state`'s second line, from lesson 15. tl.dot is the @, tl.trans the .mT.",

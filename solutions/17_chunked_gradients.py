@@ -7,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from rwkv_lessons.lab.course.exercises import Exercise
+from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.cuda import ATOMICS, at_least, at_most
 from rwkv_lessons.lab.evidence.triton import (
     Case,
@@ -211,6 +211,21 @@ EXERCISES = {
     "checkpoints": Exercise(
         minutes=8,
         difficulty=1,
+        afterwards=Afterwards(
+            why={
+                "tl.store(before + i_s * N * N + o_s, b_s)": "The state before the chunk: the "
+                "backward sweep needs it when it gets there.",
+                "b_adds = b_k * tl.exp(b_last[None, :] - tl.cumsum(b_w, 0))": "What is put in "
+                "fades by what follows: all exponents are ≤ 0.",
+            },
+            instead={
+                "Keeping them in the forward pass": "saves this kernel, for memory that is held "
+                "until the backward pass.",
+                "A state every few chunks": "fewer bytes; the chunks between are walked again.",
+            },
+            stretch="Keep every fourth state only. Where do the other three come from in the "
+            "sweep?",
+        ),
         hints=(
             "Lesson 16's third gap, and a store in front of it. Where does the state before chunk "
             "i_c of head i_h of row i_b belong?",
@@ -245,6 +260,22 @@ EXERCISES = {
     "backward_sweep": Exercise(
         minutes=30,
         difficulty=3,
+        afterwards=Afterwards(
+            why={
+                "b_dk_s = b_end * tl.dot(b_v, tl.trans(b_g), input_precision=PRECISION)": "b_g "
+                "still belongs to the state after the chunk: used first, then moved on.",
+                "b_dr_c = b_to * tl.dot(b_dscores, b_right, input_precision=PRECISION)": "What a "
+                "factor multiplied, multiplies its gradient.",
+                "b_dw = b_sg[None, :] + tl.cumsum(b_k * b_dk_s, 0) - b_k * b_dk_s": "dw needs no "
+                "products of its own: sums of r·dr and k·dk.",
+            },
+            instead={
+                "A program per chunk, with the G after each chunk kept": "parallel over chunks; G "
+                "is kept in memory as the states are.",
+            },
+            stretch="Split the kernel in two: states' gradients first, then all chunks at once. "
+            "Count the bytes.",
+        ),
         hints=(
             "Each product of the forward pass, x @ y, leaves two: dx = d @ y.mT and dy = x.mT @ d. "
             "A decay that multiplied a factor multiplies its gradient.",

@@ -2,7 +2,7 @@
 
 import torch
 
-from rwkv_lessons.lab.course.exercises import Exercise
+from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.cuda import function_answer
 from rwkv_lessons.lab.evidence.mla import Case, Sizes, nothing_larger, step, torch_answer
 
@@ -74,6 +74,20 @@ EXERCISES = {
     "absorbed": Exercise(
         minutes=10,
         difficulty=2,
+        afterwards=Afterwards(
+            why={
+                'q_latent = torch.einsum("bhk,hkr->bhr", q, w_k)': "The weight goes to the one "
+                "query, not to N tokens.",
+                "s = q_latent @ latent.mT + q_rope @ k_rope.mT": "All heads are rows of one "
+                "product with the latent.",
+            },
+            instead={
+                "Keys and values made for every head": "N·H·(K + V) numbers to write and read "
+                "again; it pays where many queries share them.",
+            },
+            stretch="Multiply w_k into the query's own projection ahead of time. When is that "
+            "larger than both?",
+        ),
         hints=(
             "Put brackets differently: q·(w_k·latent) is (q·w_k)·latent, and Σ p·(w_v·latent) is "
             "w_v·(Σ p·latent).",
@@ -97,6 +111,19 @@ EXERCISES = {
     "value_flops": Exercise(
         minutes=6,
         difficulty=1,
+        afterwards=Afterwards(
+            why={
+                "early = 2 * N * R * V + 2 * rows * N * V": "Every token through w_v once, "
+                "whatever the rows.",
+                "late = 2 * rows * N * R + 2 * rows * R * V": "The rows pay for R instead of V, "
+                "at every token.",
+            },
+            instead={
+                "Bytes instead of operations": "in decoding they decide: late reads the latent "
+                "and nothing else.",
+            },
+            stretch="Do the same for the scores: q·(w_k·c) or (q·w_k)·c, with the part for rope.",
+        ),
         hints=(
             "Two products each way. Write down the sizes of all four.",
             "early: [N, R] × [R, V], then [rows, N] × [N, V]. late: [rows, N] × [N, R], then …",
@@ -119,6 +146,17 @@ EXERCISES = {
     "break_even": Exercise(
         minutes=4,
         difficulty=2,
+        afterwards=Afterwards(
+            why={
+                "return V / (1 - V / R)": "R·V + rows·V = rows·R, what is left of both where N is "
+                "large.",
+            },
+            instead={
+                "Keeping N": "late also has 2·rows·R·V once: with short texts it pays a little "
+                "later.",
+            },
+            stretch="Where do they meet in bytes, if the values are made once and kept?",
+        ),
         hints=(
             "Divide both by 2·N and let N grow: which term disappears?",
             "What is left is R·V + rows·V on one side, and rows·R on the other.",

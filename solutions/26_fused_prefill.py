@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from rwkv_lessons.lab.course.exercises import Exercise
+from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.cuda import at_least, function_answer
 from rwkv_lessons.lab.evidence.mla import Case, Sizes, nothing_larger
 from rwkv_lessons.lab.evidence.mla_triton import mla_launch, triton_kernel
@@ -117,6 +117,20 @@ EXERCISES = {
     "online": Exercise(
         minutes=10,
         difficulty=2,
+        afterwards=Afterwards(
+            why={
+                "p, shrink = torch.exp(block - larger[:, None]), torch.exp(m - larger)": "Old "
+                "sums were divided by exp(m): they shrink to the new maximum.",
+                "acc = shrink[:, None] * acc + p @ latent[n : n + BN]": "Both sums shrink alike; "
+                "the division comes once, at the end.",
+            },
+            instead={
+                "Two passes, the maximum first": "no shrinking, and every score is computed or "
+                "read twice.",
+            },
+            stretch="Skip the shrinking while m does not grow by much, and mend it at the end. "
+            "When is that safe?",
+        ),
         hints=(
             "Everything so far was divided by exp(m). If the largest score grows, what do total "
             "and acc have to be multiplied by?",
@@ -151,6 +165,23 @@ EXERCISES = {
     "kernel": Exercise(
         minutes=20,
         difficulty=3,
+        afterwards=Afterwards(
+            why={
+                'b_s = tl.where(o_n[None, :] <= own[:, None], b_s * scale, -float("inf"))': "A "
+                "query sees the tokens up to its own.",
+                "tl.dot(b_p.to(b_latent.dtype), b_latent)": "The tile of latents is key and "
+                "value: read once, used twice.",
+                "b_o = tl.dot((b_acc / b_sum[:, None]).to(b_w.dtype), b_w)": "w_v comes last, "
+                "once per program.",
+            },
+            instead={
+                "Values made early, per tile": "fewer operations where more than V / (1 − V/R) "
+                "rows share them: lesson 25's count.",
+                "exp2, with log2(e) in the scale": "one multiplication fewer for each exp.",
+            },
+            stretch="Blocks that lie wholly below the diagonal need no mask: split the loop in "
+            "two.",
+        ),
         hints=(
             "Inside the loop it is your `online`, with a score of two parts and a mask. Behind it, "
             "one product with w_v.",

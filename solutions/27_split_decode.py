@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from rwkv_lessons.lab.course.exercises import Exercise
+from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.cuda import at_least, function_answer
 from rwkv_lessons.lab.evidence.mla import Case, Sizes
 from rwkv_lessons.lab.evidence.mla_triton import combine_launch, partial_launch, triton_kernel
@@ -149,6 +149,20 @@ EXERCISES = {
     "partial": Exercise(
         minutes=12,
         difficulty=2,
+        afterwards=Afterwards(
+            why={
+                "start, end = i_s * SPLIT, tl.minimum(N, (i_s + 1) * SPLIT)": "Its own tokens: a "
+                "text without splits would keep one program busy and the GPU idle.",
+                "b_lse = b_max + tl.log(b_sum)": "Maximum and sum in one number: what a part "
+                "weighs.",
+            },
+            instead={
+                "Leaving maximum and sum, without the division": "no log and no division here; "
+                "two numbers to write, and the same work in the join.",
+            },
+            stretch="Let queries of several tokens share the tile, as in speculative decoding. "
+            "What is the mask?",
+        ),
         hints=(
             "Rows of the tile are heads: this program's are the i_h-th BH of them. Columns are "
             "tokens: the i_s-th SPLIT of them.",
@@ -181,6 +195,20 @@ EXERCISES = {
     "combine": Exercise(
         minutes=10,
         difficulty=2,
+        afterwards=Afterwards(
+            why={
+                "larger = tl.maximum(b_max, b_lse)": "Parts are joined as blocks of an online "
+                "softmax are.",
+                "b_o = tl.dot((b_acc / b_sum[:, None]).to(b_w.dtype), b_w)": "w_v is linear: it "
+                "can wait until the parts are one.",
+            },
+            instead={
+                "w_v in every split": "parts of V instead of R numbers, for H weights read by "
+                "every split.",
+            },
+            stretch="Let the last program of a text that finishes do the join: one launch instead "
+            "of two.",
+        ),
         hints=(
             "It is the online softmax once more, with a split in the place of a block: its score "
             "is part_lse, its latent is parts.",
@@ -210,6 +238,19 @@ EXERCISES = {
     "tokens_per_split": Exercise(
         minutes=6,
         difficulty=2,
+        afterwards=Afterwards(
+            why={
+                "splits = max(1, places // (B * tiles))": "Rounded down: one program more than "
+                "places would run nearly alone.",
+                "return ceil_div(ceil_div(N, splits), BN) * BN": "Whole blocks of tokens.",
+            },
+            instead={
+                "More splits than places": "evens out texts of different lengths, for more parts "
+                "to write and a second wave.",
+            },
+            stretch="Texts of different lengths: choose the splits of each so that all programs "
+            "end together.",
+        ),
         hints=(
             "B · tiles programs there are without splits. How many times does that fit?",
             "places // (B · tiles) splits, at least one. N tokens over those, rounded up to whole "

@@ -2,7 +2,7 @@
 
 import torch
 
-from rwkv_lessons.lab.course.exercises import Exercise
+from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.cuda import function_answer
 from rwkv_lessons.lab.evidence.mla import Sizes
 from rwkv_lessons.lab.evidence.mla_model import attention_answer, same_text
@@ -45,6 +45,22 @@ EXERCISES = {
     "attention": Exercise(
         minutes=15,
         difficulty=2,
+        afterwards=Afterwards(
+            why={
+                "module.kv_b_proj.weight.unflatten(0, (H, K + V))": "Views: the weight is not "
+                "copied.",
+                "q_latent = (q @ w_k).flatten(1, 2)  # [B, H·M, R]": "Heads and queries are rows "
+                "of one product: the latent is not repeated.",
+                "p = s.softmax(-1, dtype=torch.float32).to(query.dtype)": "The sum in float32, as "
+                "the model does it.",
+            },
+            instead={
+                "q @ w_k times latent[:, None]": "torch repeats the latent H times: as many bytes "
+                "as keys for every head.",
+            },
+            stretch="Call the library's `mla` from here. Which of its arguments is the "
+            "attention_mask?",
+        ),
         hints=(
             "It is lesson 25's `absorbed`, for M queries. First cut the weight into w_k and w_v, "
             "and the query into its two parts.",
@@ -79,6 +95,18 @@ EXERCISES = {
     "tokens_that_fit": Exercise(
         minutes=4,
         difficulty=1,
+        afterwards=Afterwards(
+            why={
+                "return int(bytes // (B * layers * numbers * itemsize))": "Every layer keeps its "
+                "own numbers for every token of every text.",
+            },
+            instead={
+                "A cache in pages": "no room is kept for tokens that never come; a page per text "
+                "is half empty on average.",
+            },
+            stretch="With 130 GB, 62 layers and 576 numbers: how many users with 8,000 tokens "
+            "each?",
+        ),
         hints=(
             "How many bytes does one more token cost, in all texts and layers?",
             "B · layers · numbers · itemsize bytes a token; and only whole tokens count.",

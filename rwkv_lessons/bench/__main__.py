@@ -59,14 +59,16 @@ def _parser():
     _add_record(prefill)
     prefill.set_defaults(command=_on("mla_prefill"))
 
-    generate = commands.add_parser("mla-generate", help="a whole MiniCPM3-4B that writes text")
+    generate = commands.add_parser("mla-generate", help="a whole MiniCPM3-4B that generates text")
     sizes = "batch,tokens in,tokens out"
     generate.add_argument("--shape", type=_shape_of(sizes), action="append", help=sizes)
     _add_choice(generate)
     _add_record(generate)
     generate.set_defaults(command=_on("mla_generate"))
 
-    ceilings = commands.add_parser("ceilings", help="measure what this card can do at most")
+    ceilings = commands.add_parser(
+        "ceilings", help="measure this GPU's bytes and operations a second"
+    )
     _add_record(ceilings)
     ceilings.set_defaults(command=_on_torch("measure_ceilings"))
 

@@ -14,6 +14,7 @@ from triton.backends.compiler import GPUTarget
 from rwkv_lessons.mla.decode import forward as decode
 from rwkv_lessons.mla.prefill import prefill
 from rwkv_lessons.runtime import compile_triton, devices, launch_triton
+from rwkv_lessons.runtime.architectures import number_of
 from rwkv_lessons.wkv5 import cuda as wkv5_cuda
 from rwkv_lessons.wkv6.chunked import backward as chunked_backward
 from rwkv_lessons.wkv6.chunked import forward as chunked
@@ -45,7 +46,7 @@ class Driver:
     """As much of Triton's driver as choosing the machine code takes."""
 
     def __init__(self, architecture):
-        self.target = GPUTarget("cuda", int(architecture.removeprefix("sm_")), 32)
+        self.target = GPUTarget("cuda", number_of(architecture), 32)
 
     def get_current_device(self):
         return self.target.arch
@@ -82,7 +83,6 @@ def recorded(architecture):
         mock.patch.object(compile_triton, "_compiled", Nothing()),
         mock.patch.object(launch_triton, "_compiled", Nothing()),
         mock.patch.object(hopper_tiles, "_compiled", Nothing()),
-        mock.patch.object(hopper_tiles, "is_hopper", hopper_tiles.is_hopper.__wrapped__),
     ]
     for module in (wkv5_cuda, cuda, cuda_backward):
         patches += [
@@ -136,7 +136,7 @@ def chunked_calls(name, N, dtype):
 
     def packed():
         ends = new(9, dtype=torch.int64)
-        chunked.mix(*time_mixing(1, *MANY[1:], N, dtype), None, ends, 1.0, False)
+        chunked.run_forward(*time_mixing(1, *MANY[1:], N, dtype), None, ends, 1.0, False)
 
     yield f"wkv6 chunked {name} packed", packed
     if N == 64:
@@ -158,7 +158,7 @@ def recurrent_calls(name, N, dtype):
     yield f"wkv6 recurrent {name} training", few_tokens
 
     def step():
-        recurrent.mix(*time_mixing(MANY[0], 1, MANY[2], N, dtype), None, None, 1.0, False)
+        recurrent.run_forward(*time_mixing(MANY[0], 1, MANY[2], N, dtype), None, None, 1.0, False)
 
     yield f"wkv6 recurrent {name} one token", step
 

@@ -60,7 +60,7 @@ def measure(operation, method, inputs, expected, budget_ms=timing.BUDGET_MS, cei
         inputs: r, k, v, w, u.
         expected: o in float64, or a tuple that starts with it: then the largest error counts.
         budget_ms: of repetitions, for each kind of time.
-        ceilings: bytes and flops per second of this card, see ceilings.py; None if not measured.
+        ceilings: bytes and flops per second of this GPU; None if not measured.
 
     Returns:
         A `Row`. One that was wrong, or could not run, says so in `problem` and has no times.

@@ -52,7 +52,7 @@ COLUMNS = {  # heading: (side, row → text)
     "ms": ("right", lambda row: number(row.median_ms, ".3f")),
     "p20 … p80": ("right", _spread),
     "n": ("right", lambda row: number(row.n, "d")),
-    "host ms": ("right", lambda row: number(row.host_ms, ".3f")),
+    "wall ms": ("right", lambda row: number(row.host_ms, ".3f")),
     "GB/s": ("right", lambda row: number(row.gb_per_s, ".0f")),
     "TFLOP/s": ("right", lambda row: number(row.tflop_per_s, ".2f")),
     "of roofline": ("right", lambda row: number(row.roofline_share, ".0%")),

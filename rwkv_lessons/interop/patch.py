@@ -1,4 +1,4 @@
-"""Functions of other people's modules, replaced by name, and the way back."""
+"""Functions of other people's modules, replaced by name, and restored."""
 
 import functools
 import sys

@@ -27,23 +27,26 @@ OPERATIONS = {
 _known = {}
 
 
-def fingerprint(*sources):
+def fingerprint(*sources, statements=True):
     """sha256 of some code, and of everything of this repository that it uses.
 
     Args:
         sources: "path/of/file.py::name" for a function, class or constant, "path/of/file.py" for a
             whole file; relative to the repository.
+        statements: what else the files do when they are imported counts, too. It registers
+            functions with torch: without it, a kernel does not reach the code that launches it.
 
     Raises:
         ValueError: the file defines no such name.
         OSError: there is no such file.
     """
-    known = _known.get(sources)
+    known = _known.get((sources, statements))
     if known and all(_changed(file) == when for file, when in known[0]):
         return known[1]  # most records ask for the same
-    texts = _reached(sources)
+    texts = _reached(sources, statements)
     found = hashlib.sha256("\n".join(texts.values()).encode()).hexdigest()
-    _known[sources] = [(file, _changed(file)) for file in {file for file, _ in texts}], found
+    files = {file for file, _ in texts}
+    _known[sources, statements] = [(file, _changed(file)) for file in files], found
     return found
 
 
@@ -71,7 +74,7 @@ def _changed(file):
     return (ROOT / file).stat().st_mtime_ns
 
 
-def _reached(sources):
+def _reached(sources, statements=True):
     """(file, name) → text of each definition, in the order in which the code comes upon them."""
     queue, texts = [], {}
     for source in sources:
@@ -93,7 +96,7 @@ def _reached(sources):
     for key in queue:  # it grows meanwhile
         file, name = key
         texts[key] = _Text(file, meet).of(_module(file).defined[name])
-        if file not in modules:  # what registers functions with torch stands beside them
+        if statements and file not in modules:  # what registers with torch stands beside them
             modules.add(file)
             for n, statement in enumerate(_module(file).statements):
                 texts[file, n] = _Text(file, meet).of(statement)

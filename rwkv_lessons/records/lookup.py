@@ -10,12 +10,12 @@ CARD = "NVIDIA H200"  # where this project records
 
 
 def record(name, card=CARD, folder=None):
-    """The record `name` of a card.
+    """The record `name` of a GPU.
 
     Args:
-        name: of a file in records/data/<card>/, without ".json".
-        card: as the driver calls it.
-        folder: where records are, if not in bench/records.
+        name: of a file in records/data/<gpu>/, without ".json".
+        card: the GPU's name, as the driver has it.
+        folder: where records are, if not in records/data.
 
     Raises:
         LookupError: nobody recorded it yet; names those that are there.
@@ -39,7 +39,7 @@ def times(name, card=CARD, folder=None):
 
 
 def every_record(folder=None):
-    """All records of all cards, by path."""
+    """All records of all GPUs, by path."""
     return {file: load(file) for file in sorted((folder or RECORDS).glob("*/*.json"))}
 
 

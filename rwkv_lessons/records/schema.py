@@ -51,7 +51,7 @@ class Row:
     median_ms: float | None = None  # device time
     p20_ms: float | None = None
     p80_ms: float | None = None
-    host_ms: float | None = None  # one eager call, until the device has finished
+    host_ms: float | None = None  # wall clock of one eager call, until the device has finished
     gb_per_s: float | None = None  # fewest bytes / device time
     tflop_per_s: float | None = None  # flops of the definition / device time
     roofline_share: float | None = None  # floor / device time
@@ -61,11 +61,13 @@ class Row:
     registers: int | None = None  # per thread
     local_bytes: int | None = None  # per thread
     shared_bytes: int | None = None  # per block
-    counters: dict[str, int] | None = None  # what the hardware counted, see lab/counters.py
+    counters: dict[str, int] | None = (
+        None  # what the hardware counted, see lab/machine_code/counters.py
+    )
     note: str | None = None
     problem: str | None = None  # why it was not timed
     sources: tuple[str, ...] = ()  # the code: "file.py::name", or "file.py" for all of it
-    sha256: str | None = None  # of that code, see source.py
+    sha256: str | None = None  # of that code, see fingerprint.py
 
     @property
     def outcome(self):
@@ -122,12 +124,12 @@ def slug(card):
 
 
 def path(name, card, folder=None):
-    """The file of record `name` of a card ("NVIDIA H200" or "nvidia-h200")."""
+    """The file of record `name` of a GPU ("NVIDIA H200" or "nvidia-h200")."""
     return (folder or RECORDS) / slug(card) / f"{name}.json"
 
 
 def save(record, folder=None):
-    """Writes `record`, in the place of an earlier one of that name and card; returns the path."""
+    """Writes `record`, instead of an earlier one of that name and GPU; returns the path."""
     file = path(record.name, record.provenance.card, folder)
     file.parent.mkdir(parents=True, exist_ok=True)
     ceilings = {key: float(f"{value:.5g}") for key, value in record.ceilings.items()}

@@ -88,7 +88,7 @@ def methods_block(name):
         operation = operation_of(name)
         letters = LETTERS.get(operation, "B, T, H, N")
         of_several = [letters] if len(shapes) > 1 else []
-        head = ["method", *of_several, "dtype", "ms", "host ms", *QUANTITIES, ""]
+        head = ["method", *of_several, "dtype", "ms", "wall-clock ms per call", *QUANTITIES, ""]
         sizes = zip(letters.split(", "), found.rows[0].shape, strict=True)
         timed = operation not in LETTERS and any(row.median_ms for row in found.rows)
         said = [ladder.passes(operation)] if timed else []

@@ -1,7 +1,7 @@
 """Writes the tables and figures of README.md and docs/results.md from the records.
 
 A block of a page stands between `<!-- BEGIN name -->` and `<!-- END name -->`; what is between
-them is generated, by the function that blocks.py has for that name. Figures go to docs/figures/.
+them is generated, by the function that tables.py has for that name. Figures go to docs/figures/.
 """
 
 import io

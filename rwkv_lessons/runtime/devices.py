@@ -1,39 +1,15 @@
-"""What a GPU's blocks and SMs have: by architecture, and of the GPU that a tensor is on.
+"""What this machine's GPU has. Kernels choose their tiles by it.
 
-Kernels choose their tiles by it, so that they fit GPUs with less shared memory than the H200 they
-were measured on; lessons count with it. It imports no library before it is asked for a device.
-
-Limits: CUDA C++ Programming Guide, "Compute Capabilities", table of technical specifications per
-compute capability.
+They were chosen on an H200; a GPU with less shared memory, or older tensor cores, takes smaller
+ones (docs/gpus.md).
 """
 
-from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-KIB = 1024
+import torch
 
-
-@dataclass(frozen=True)
-class Limits:
-    """What one SM has. `sms`: how many the GPU named beside it has."""
-
-    registers: int
-    shared_bytes: int
-    shared_bytes_block: int
-    warps: int
-    blocks: int
-    sms: int
-
-
-LIMITS = {
-    "sm_80": Limits(65536, 164 * KIB, 163 * KIB, warps=64, blocks=32, sms=108),  # A100
-    "sm_86": Limits(65536, 100 * KIB, 99 * KIB, warps=48, blocks=16, sms=82),  # RTX 3090
-    "sm_89": Limits(65536, 100 * KIB, 99 * KIB, warps=48, blocks=24, sms=128),  # RTX 4090
-    "sm_90": Limits(65536, 228 * KIB, 227 * KIB, warps=64, blocks=32, sms=132),  # H100, H200
-    "sm_100": Limits(65536, 228 * KIB, 227 * KIB, warps=64, blocks=32, sms=148),  # B200
-    "sm_120": Limits(65536, 100 * KIB, 99 * KIB, warps=48, blocks=24, sms=170),  # RTX 5090
-}
+from .architectures import ARCHITECTURES, KIB, number_of
 
 
 class Gpu(NamedTuple):
@@ -52,26 +28,35 @@ class Gpu(NamedTuple):
         """
         return self.capability[0] in (0, 9)
 
+    @property
+    def is_hopper(self):
+        """Whether it runs kernels in Gluon that were written for Hopper."""
+        return self.capability[0] == 9
+
+
+# In numbers, and not by the table: a record is not stale when the table knows one GPU more.
+H200 = Gpu((9, 0), sms=132, shared_bytes=227 * KIB)
+
 
 def gpu_like(architecture):
-    """A GPU of an architecture, "sm_90", as in `LIMITS`."""
-    limits, number = LIMITS[architecture], int(architecture.removeprefix("sm_"))
-    return Gpu(divmod(number, 10), limits.sms, limits.shared_bytes_block)
+    """A GPU of an architecture, "sm_90", as in `ARCHITECTURES`."""
+    limits = ARCHITECTURES[architecture]
+    return Gpu(divmod(number_of(architecture), 10), limits.sms, limits.shared_bytes_block)
 
 
-H200 = gpu_like("sm_90")
-
-
-@cache
+@torch.compiler.assume_constant_result  # torch.compile need not look inside
 def gpu_of(device):
     """The GPU of a `torch.device`; for a CPU, where Triton interprets, one with an H200's sizes.
 
     Its capability is (0, 0) then: no instruction of a newer GPU is there.
     """
+    return _asked(device)
+
+
+@cache
+def _asked(device):
     if device.type != "cuda":
         return H200._replace(capability=(0, 0))
-    import torch
-
     found = torch.cuda.get_device_properties(device)
     return Gpu(
         (found.major, found.minor), found.multi_processor_count, found.shared_memory_per_block_optin

@@ -131,7 +131,7 @@ def _float32_to_bfloat16_in_python(x):
     return 0x7FC0 if np.isnan(x) else bits + 0x7FFF + (bits >> 16 & 1) >> 16
 
 
-# What the lessons' CPU run of a kernel calls in the place of the intrinsics.
+# What the lessons' simulator calls instead of the intrinsics.
 load4.in_python = _load4_in_python
 store4.in_python = _store4_in_python
 bfloat16_to_float32.in_python = _bfloat16_to_float32_in_python
@@ -144,14 +144,24 @@ def compiled(kernel, types, block, capability):
 
     numba's own launch looks at every array at every call, which costs more than a short kernel.
     A kernel whose arrays are `types.CPointer` takes plain addresses, and needs no looking at.
-    Told the size of a block, the compiler may give each thread all the registers there are.
+    Told the size of a block, the compiler may give a thread up to 255 registers.
+    """
+    code, name, _ = linked(kernel, types, block, capability)
+    return code.get_kernel(name)
+
+
+def linked(kernel, types, block, capability, verbose=False):
+    """A cubin, the kernel's name in it, and what the linker says of it if it is to be `verbose`.
+
+    Needs no GPU; arguments as of `compiled`.
     """
     from cuda.core import Linker, LinkerOptions, ObjectCode
 
     ptx, _ = cuda.compile_ptx(kernel.py_func, types, cc=capability, launch_bounds=(block, 1))
     name = re.search(r"\.entry\s+([\w$]+)", ptx)[1]
-    options = LinkerOptions(arch="sm_{}{}".format(*capability))
-    return Linker(ObjectCode.from_ptx(ptx.encode()), options=options).link("cubin").get_kernel(name)
+    options = LinkerOptions(arch="sm_{}{}".format(*capability), verbose=verbose)
+    linker = Linker(ObjectCode.from_ptx(ptx.encode()), options=options)
+    return linker.link("cubin"), name, linker.get_info_log()
 
 
 @cache

@@ -15,7 +15,7 @@ def launch(kernel, programs, num_warps, tensors, numbers, constants, **options):
     """kernel[programs,](*tensors, *numbers, *constants), on torch's current device and stream.
 
     Args:
-        tensors: the kernel's first arguments, on that device, contiguous; None where there is none.
+        tensors: the kernel's first arguments, on that device, contiguous, or None.
         numbers: the next ones, all of which are in its `do_not_specialize`.
         constants: the last ones, its `tl.constexpr`.
         options: more of Triton's, the same whenever the constants are.

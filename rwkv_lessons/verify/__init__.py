@@ -9,6 +9,7 @@ here, each with every option, tame and strong decays, odd sizes, and the gradien
     latent.py      the same of latent attention
     limits.py      how large an error may be, and why
     judge.py       one case: its error, its bits, its verdict
+    schedule.py    which cases one process takes, and what starts first
     pool.py        many cases at the same time, each in a process that may crash or hang
     machine.py     GPU, driver, versions, assembler, commit
     gate.py        what the benchmark asks before it records a time

@@ -1,7 +1,7 @@
-"""Holds every kernel of this library against float64, on this machine's GPU.
+"""Compares every kernel of this library with float64, on this machine's GPU.
 
 Exit status: 0 all is right; 1 something is wrong; 2 the command line is; 3 nothing was wrong, and
-something was not looked at: without a GPU that is every kernel, and nothing is proven.
+something was not checked: without a GPU that is every kernel.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def main(argv=None):
 def verify(cases, options):
     """Looks at the cases, prints a line each and a summary; returns the exit status."""
     from .cases import ANYWHERE, HOPPER
-    from .gate import is_hopper
+    from .gate import on_hopper
     from .judge import RIGHT, UNSEEN, WRONG, Result, look
     from .machine import machine, said
     from .pool import examine
@@ -42,7 +42,7 @@ def verify(cases, options):
     started, here = time.monotonic(), machine(options.commit)
     print(said(here), file=out, flush=True)
     on_gpu = here["gpu"] is not None
-    if on_gpu and not is_hopper():  # there these shapes take the kernels of the others
+    if on_gpu and not on_hopper():  # there these shapes take the kernels of the others
         cases = [case for case in cases if case.needs != HOPPER]
     able = [case for case in cases if on_gpu or case.needs == ANYWHERE]
     results = []

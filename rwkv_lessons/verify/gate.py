@@ -9,6 +9,8 @@ import json
 import os
 from dataclasses import replace
 
+from rwkv_lessons.runtime.devices import gpu_of
+
 from .cases import HOPPER, OPERATIONS, table
 from .judge import WRONG, look
 from .machine import SAME, machine
@@ -17,7 +19,7 @@ VERIFIED = "RWKV_LESSONS_VERIFIED"  # a file that `verify --json FILE` wrote on 
 NOT_RECORDED = "not recorded, as verify has it wrong:"
 OPTIONS = ("plain", "all but packed", "all")
 SHAPES = {  # as few kernels as stand for the method; with gradients or without
-    "wkv5": ("small",),
+    "wkv5": ("odd",),
     "wkv6": ("many heads", "2^17 tokens", "2^20 tokens"),
     "wkv6_step": ("many heads",),
     "mla": ("rank 256", "rank 256, 200 queries"),
@@ -61,7 +63,7 @@ def _cases(operation, method, dtype, gradients):
         if (c.operation, c.method, c.dtype) == (operation, method, dtype)
         and c.decay in ("strong", "")
     ]
-    hopper = is_hopper()
+    hopper = on_hopper()
     shapes = SHAPES.get(operation, ())
     few = [
         c
@@ -72,10 +74,10 @@ def _cases(operation, method, dtype, gradients):
     return few or here[:2]
 
 
-def is_hopper():
+def on_hopper():
     import torch
 
-    return torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
+    return gpu_of(torch.device("cuda" if torch.cuda.is_available() else "cpu")).is_hopper
 
 
 @functools.cache

@@ -1,17 +1,19 @@
-"""Many cases at the same time: compiling takes most of the time, and a processor core each.
+"""Many cases at the same time, in the order of schedule.py: compiling takes a core each.
 
 A wrong kernel may write where it must not, after which its process can use the GPU no more; or it
 may never end. So each process is watched, and one that crashes or says nothing is replaced.
 """
 
+import gc
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import queue
 import threading
-from itertools import groupby
 
-from .cases import kernels_of, weight
+from .cases import weight
 from .judge import UNSEEN, WRONG, Result, look
+from .schedule import Schedule, kernels_of
 
 PATIENCE_S = 120  # for one case, its compiling included
 LARGE = 2**25  # numbers in r: such cases take some 7 GB with float64,
@@ -29,21 +31,16 @@ def processes_for(cases):
 
 def examine(cases, processes=None, patience=PATIENCE_S, start="forkserver"):
     """Yields the `Result` of each case, as they come; those short of memory last, one by one."""
-    groups, results = queue.SimpleQueue(), queue.SimpleQueue()
-    ordered = sorted(cases, key=lambda case: str(kernels_of(case)))
-    batches = [list(group) for _, group in groupby(ordered, kernels_of)]
-    # numba's kernels first, as they compile one after the other; then the largest.
-    batches.sort(key=lambda batch: (batch[0].method != "cuda", -sum(map(weight, batch))))
-    for batch in batches:
-        groups.put(batch)
-    processes = min(processes or processes_for(cases), max(1, len(batches)))
-    large = threading.Semaphore(AT_ONCE)
     context = multiprocessing.get_context(start if hasattr(os, "fork") else "spawn")
     if context.get_start_method() == "forkserver":  # they import once for all
         context.set_forkserver_preload(IMPORTED)
+        multiprocessing.forkserver.ensure_running()  # it imports while the cases are put in order
+    batches, results = Schedule(cases), queue.SimpleQueue()
+    processes = processes or processes_for(cases)
+    large = threading.Semaphore(AT_ONCE)
     threads = [
         threading.Thread(
-            target=_drive, args=(context, groups, results, patience, large), daemon=True
+            target=_drive, args=(context, batches, results, patience, large), daemon=True
         )
         for _ in range(processes)
     ]
@@ -63,15 +60,11 @@ def examine(cases, processes=None, patience=PATIENCE_S, start="forkserver"):
         yield from examine(again, 1, patience, start)
 
 
-def _drive(context, groups, results, patience, large):
+def _drive(context, batches, results, patience, large):
     """Takes batches until there are none, and has a process look at their cases."""
     worker = None
-    while True:
-        try:
-            batch = groups.get_nowait()
-        except queue.Empty:
-            break
-        for case in batch:
+    for batch in batches:
+        for case in batch.cases:
             worker = worker or Worker(context)
             with large if weight(case) >= LARGE else threading.Lock():
                 result = worker.look(case, patience)
@@ -113,6 +106,10 @@ def _serve(cases):
     import torch
 
     torch.set_num_threads(1)
+    # Compilers make millions of small objects, and keep them: looking through all of them, and all
+    # that was imported, again and again took a sixth of the time of a numba kernel.
+    gc.freeze()
+    gc.set_threshold(100_000)
     while True:
         try:
             case = cases.recv()

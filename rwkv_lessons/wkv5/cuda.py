@@ -50,8 +50,15 @@ IN_MEMORY = {
 def build(K, V, dtype, VALUES, KEYS=KEYS, TOKENS=TOKENS):
     """The kernel for one head size and dtype, its argument types, and how it is launched.
 
+    Args:
+        K, V: keys and values of a head.
+        dtype: of r, k, v and o, a key of `IN_MEMORY`.
+        VALUES, KEYS: the tile of a thread, multiples of 4.
+        TOKENS: fetched together; fewer where shared memory is short.
+
     Returns:
-        kernel, types, threads of a block, blocks per head (each has some of the values).
+        kernel, numba types of its arguments, threads of a block, blocks per head (each has some of
+        the values).
     """
     memory, widen, narrow = IN_MEMORY[dtype]
     KEY_GROUPS = ceil_div(K, KEYS)

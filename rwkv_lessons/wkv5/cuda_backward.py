@@ -1,6 +1,6 @@
 """The gradients of WKV-5: those of WKV-6, its general case, with one decay for all tokens.
 
-The kernels of `wkv6.cuda_backward` read the same row of w for every token (a stride of 0) and,
+The kernels of `wkv6/cuda/backward.py` read the same row of w for every token (a stride of 0) and,
 instead of writing a dw for each token, add them up.
 """
 

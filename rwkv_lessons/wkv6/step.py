@@ -12,21 +12,21 @@ from .reference import wkv6_reference
 
 @functools.cache
 def _kernel():
-    """`mix` of the recurrent method, and what tells whether it may be called without the operator.
+    """The recurrent method's `run_forward`, and whether it may be called without the operator.
 
     Triton is imported with them.
     """
     from ..runtime.launch_triton import launches_directly
-    from .recurrent.forward import mix
+    from .recurrent.forward import run_forward
 
-    return mix, launches_directly
+    return run_forward, launches_directly
 
 
 def step(r, k, v, w, u, state, scale, raw_decay):
     if holds_float64(r, w, u):
         return step_in_torch(r, k, v, w, u, state, scale, raw_decay)
-    mix, _ = _kernel()
-    return mix(r, k, v, w, u, state, None, scale, raw_decay, s1=state)[0]
+    run_forward, _ = _kernel()
+    return run_forward(r, k, v, w, u, state, None, scale, raw_decay, s1=state)[0]
 
 
 def step_in_torch(r, k, v, w, u, state, scale, raw_decay):
@@ -89,7 +89,7 @@ def wkv6_step(r, k, v, w, u, state, *, scale=1.0, raw_decay=False):
         raise ValueError("no argument may need a gradient: state is overwritten; see wkv6")
     given = (r, k, v, w, u, state, float(scale), raw_decay)
     if TRITON and r.is_cuda and not torch.compiler.is_compiling() and not holds_float64(r, w, u):
-        mix, launches_directly = _kernel()
+        run_forward, launches_directly = _kernel()
         if launches_directly(r):
-            return mix(r, k, v, w, u, state, None, float(scale), raw_decay, s1=state)[0]
+            return run_forward(r, k, v, w, u, state, None, float(scale), raw_decay, s1=state)[0]
     return torch.ops.rwkv_lessons.wkv6_step(*given)

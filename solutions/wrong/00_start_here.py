@@ -22,3 +22,77 @@ double = wrong(
         ),
     ),
 )
+
+outer = wrong(
+    guards_one_side=(
+        "The columns are guarded, the rows are not.",
+        edit("i < kv.shape[0] and j", "j"),
+    ),
+    rows_along_x=(
+        "x is taken for the row and y for the column: the grid is laid out the other way round.",
+        edit("j, i = cuda.grid(2)", "i, j = cuda.grid(2)"),
+    ),
+    within_the_block=(
+        "The number of a thread in its block: every block computes the first tile.",
+        edit("j, i = cuda.grid(2)", "j, i = cuda.threadIdx.x, cuda.threadIdx.y"),
+    ),
+    wrong_factor=(
+        "Takes k at the column.",
+        edit("k[i] * v[j]", "k[j] * v[i]"),
+    ),
+)
+
+block_sums = wrong(
+    early_return=(
+        "Threads without an element leave before the barrier, and what they should fill is random.",
+        edit(
+            "s_x[n] = x[i] if i < x.shape[0] else float32(0)",
+            """
+            if i >= x.shape[0]:
+                return
+            s_x[n] = x[i]
+            """,
+        ),
+    ),
+    nobody_waits=(
+        "No barrier between filling shared memory and reading it.",
+        edit("cuda.syncthreads()  # every element is there before anyone reads"),
+    ),
+    one_for_all=(
+        "Every thread writes the same place of shared memory.",
+        edit("s_x[n] = x[i]", "s_x[0] = x[i]"),
+    ),
+    one_thread_reads_all=(
+        "Thread 0 reads the whole block from global memory, and nothing is shared.",
+        edit("total += s_x[m]", "total += x[i + m] if i + m < x.shape[0] else float32(0)"),
+    ),
+    unguarded=(
+        "The last block reads behind the end of x.",
+        edit("x[i] if i < x.shape[0] else float32(0)", "x[i]"),
+    ),
+)
+
+histogram = wrong(
+    adds_the_value=(
+        "Adds the element, where it should count it.",
+        edit("x[i], 1)", "x[i], x[i])"),
+    ),
+    behind_the_end=(
+        "The surplus threads of the last block count what lies behind the end of x.",
+        edit(
+            """
+            if i < x.shape[0]:
+                cuda.atomic.add(counts, x[i], 1)
+            """,
+            "cuda.atomic.add(counts, x[i], 1)",
+        ),
+    ),
+    not_atomic=(
+        "Read, add, write: between them another thread may have written.",
+        edit("cuda.atomic.add(counts, x[i], 1)", "counts[x[i]] += 1"),
+    ),
+    one_block_only=(
+        "The number of a thread in its block: every block counts the first elements.",
+        edit("cuda.grid(1)", "cuda.threadIdx.x"),
+    ),
+)

@@ -6,7 +6,8 @@ import re
 import nbformat
 import pytest
 
-from rwkv_lessons.lab.course import exercises
+from rwkv_lessons.lab.course import exercises, signposts
+from rwkv_lessons.ladders import LADDERS
 
 NOTEBOOKS = sorted(exercises.NOTEBOOKS.glob("*.ipynb"))
 HEADINGS = [
@@ -113,6 +114,41 @@ def test_starts_with_setup_and_python3(path):
     assert notebook.metadata.kernelspec.name == "python3"
     assert "setup()" in cells(path)[0].source
     assert len({cell.id for cell in notebook.cells}) == len(notebook.cells)
+
+
+@every_notebook
+def test_the_signposts_are_up(path):
+    """The title's number, minutes above each exercise, and a link to the next lesson at the end."""
+    notebook = nbformat.read(path, 4)
+    assert not signposts.derive(notebook, path), "run `lessons sync`"
+    above = signposts.above_exercises(notebook.cells)
+    texts = [id(text) for text, _ in above]
+    assert len(set(texts)) == len(texts), "two exercises below one text: which has these minutes?"
+
+
+@every_notebook
+def test_links_lead_somewhere(path):
+    """Seen from work/, too, where learners open their copies: it lies beside notebooks/."""
+    for cell in cells(path, "markdown"):
+        text = re.sub(r"`[^`]*`", "", cell.source)  # code has brackets, too
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", text):
+            assert (path.parent / target).exists(), target
+
+
+LADDER = re.compile(r"(?:ladder|rungs)\(\"(\w+)\"(?:, \"[\w-]+\")?(, measured=True)?\)")
+
+
+@every_notebook
+def test_a_ladder_shows_no_rung_that_is_not_climbed_yet(path):
+    """Its own rung after the prediction only, and then in the end."""
+    shown = [LADDER.findall(cell.source) for cell in cells(path)]
+    lessons = {here for calls in shown for here, _ in calls}
+    assert lessons <= {path.stem}
+    asked = [n for n, cell in enumerate(cells(path)) if "predict" in called(cell)]
+    measured = [n for n, calls in enumerate(shown) for _, own in calls if own]
+    assert len(measured) <= 1 and all(n > max(asked) for n in measured)
+    on_a_ladder = {rung.stem for ladder in LADDERS.values() for rung in ladder}
+    assert len(measured) == 1 or path.stem not in on_a_ladder, "the rung is never revealed"
 
 
 @every_notebook

@@ -23,6 +23,10 @@ def test_the_exercise_is_complete(id):
     assert exercise.lines >= 1, "no SOLUTION region"
     assert exercise.stub != exercise.solution
     compile(exercise.stub, id, "exec")  # a stub is a program too
+    told = exercise.afterwards
+    assert 1 <= len(told.why) <= 3 and 1 <= len(told.instead) <= 2 and len(told.stretch) > 20
+    for line in told.why:
+        assert line in exercise.solution, "what is explained stands in the solution"
 
 
 @pytest.mark.parametrize("id", IDS)

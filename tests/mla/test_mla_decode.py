@@ -169,7 +169,7 @@ def test_splits_fill_the_card_and_no_more():
         for tiles in (1, 2, 16, 64, 1024):
             splits = splits_for(programs, tiles, 132, 2)
             assert 1 <= splits <= max(1, min(64, tiles // 2))
-    # The best of those measured on an H200, with its 132 multiprocessors.
+    # The best of those measured on an H200, with its 132 SMs.
     measured = {(1, 256, 2): 64, (16, 64, 2): 8, (64, 64, 2): 4, (64, 256, 2): 4}
     measured |= {(2, 256, 1): 64, (32, 64, 1): 4, (128, 64, 1): 1, (256, 64, 1): 1, (64, 64, 1): 2}
     for (programs, tiles, side_by_side), splits in measured.items():

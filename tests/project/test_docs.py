@@ -150,26 +150,42 @@ def test_the_ladder_marks_the_lesson(records):
 
 
 def test_the_lesson_prints_and_draws(capsys):
-    picture = ladder.ladder(here="07_shared_memory")
+    picture = ladder.ladder("07_shared_memory")
     assert capsys.readouterr().out.count("→") == 2  # two rungs in one lesson
     ticks = picture.figure.axes[0].get_yticklabels()
     bold = [tick.get_text() for tick in ticks if tick.get_fontweight() == "bold"]
     assert bold == [rung.label for rung in LADDERS["wkv5"] if rung.stem == "07_shared_memory"]
-    assert len(ticks) == len(LADDERS["wkv5"]) + 1 and "07_shared_memory marked" in repr(picture)
+    assert len(ticks) == len(LADDERS["wkv5"]) + 1 and "in lesson 07_shared_memory" in repr(picture)
 
 
-def test_what_a_lesson_asks_for_is_not_shown_before(capsys):
-    shown, hidden = (ladder.ladder("07_shared_memory", hidden=x) for x in (False, True))
-    told, asked, _ = capsys.readouterr().out.split("\n\n")
-    questions = [line.split() for line in asked.splitlines() if "?" in line]
-    assert [line.count("?") for line in questions] == [3, 3] and "?" not in told
-    texts = [[t.get_text() for t in p.figure.axes[0].texts] for p in (shown, hidden)]
-    assert texts[1].count("?") == 2 and "?" not in texts[0]
-    assert [x for x in texts[1] if x != "?"] == [
-        x for x, y in zip(texts[0], texts[1], strict=True) if y != "?"
-    ]
+@pytest.mark.parametrize(
+    "here, measured, shown",
+    [
+        ("01_five_loops", False, []),
+        ("03_atomic_baseline", False, []),
+        ("03_atomic_baseline", True, ["03"]),
+        ("06_block_size", False, ["03", "04", "05"]),
+        ("06_block_size", True, ["03", "04", "05", "06", "06"]),
+        ("07_shared_memory", True, ["03", "04", "05", "06", "06", "07", "07", "finished"]),
+    ],
+)
+def test_no_rung_is_shown_before_it_is_measured(here, measured, shown, capsys):
+    picture = ladder.ladder(here, measured=measured)
+    rows = capsys.readouterr().out.split("\n\n")[0].replace("→", " ").splitlines()[1:]
+    assert [row.split()[0] for row in rows if "?" not in row] == shown
+    assert all(row.count("?") == 5 for row in rows if "?" in row)  # registers tell, too
+    (axes,) = picture.figure.axes
+    assert len(axes.patches) == len(shown)
+    assert [t.get_text() for t in axes.texts].count("?") == len(rows) - len(shown)
+
+
+def test_nothing_is_compared_with_a_rung_that_is_hidden(capsys):
+    ladder.ladder("08_decay_from_data", "wkv6")
+    assert "1.0" not in capsys.readouterr().out.split("\n\n")[0]
 
 
 def test_a_lesson_that_is_not_on_the_ladder_is_an_error():
-    with pytest.raises(ValueError, match="here is '99_nowhere', needs one of 03_atomic_baseline"):
-        ladder.ladder(here="99_nowhere")
+    with pytest.raises(ValueError, match="here is '99_nowhere', needs one of 00_start_here"):
+        ladder.ladder("99_nowhere")
+    with pytest.raises(ValueError, match="operation is 'wkv9', needs one of wkv5"):
+        ladder.ladder("05_float4", "wkv9")

@@ -8,17 +8,18 @@ import pytest
 
 from rwkv_lessons.lab.machine_code.occupancy import occupancy
 from rwkv_lessons.records import fingerprint as source
-from rwkv_lessons.runtime.devices import H200, KIB, LIMITS, gpu_like
+from rwkv_lessons.runtime.architectures import ARCHITECTURES, KIB
 
 pytest.importorskip("triton")
 import torch  # noqa: E402
 
 from rwkv_lessons.bench.commands import matrix  # noqa: E402
 from rwkv_lessons.mla.decode.splits import decode_tile  # noqa: E402
+from rwkv_lessons.runtime.devices import H200, gpu_like  # noqa: E402
 from rwkv_lessons.wkv6 import method_for  # noqa: E402
 from rwkv_lessons.wkv6.chunked import forward as chunked  # noqa: E402
 
-SMALL = [name for name, limits in LIMITS.items() if limits.shared_bytes_block == 99 * KIB]
+SMALL = [name for name, limits in ARCHITECTURES.items() if limits.shared_bytes_block == 99 * KIB]
 
 
 def test_the_table_is_fresh_whole_and_within_bounds():
@@ -34,7 +35,7 @@ def test_every_architecture_has_every_operation():
     _, rows = matrix.load()
     operations = {row.kernel.split(".")[0] for row in rows}
     assert operations == {"wkv5", "wkv6", "mla"}
-    for architecture in LIMITS:
+    for architecture in ARCHITECTURES:
         on_it = {row.kernel.split(".")[0] for row in rows if architecture in row.found}
         assert on_it == operations
 
@@ -46,7 +47,7 @@ def test_no_block_wants_more_than_99_kilobytes(architecture):
     assert shared and max(shared) <= 99 * KIB
 
 
-@pytest.mark.parametrize("architecture", LIMITS)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_only_hopper_runs_kernels_written_for_it(architecture):
     _, rows = matrix.load()
     of_hopper = {row.kernel for row in rows if "hopper" in row.kernel and architecture in row.found}
@@ -67,7 +68,7 @@ def test_on_an_h200_nothing_became_smaller():
     assert decode_tile(40, 512, 64, torch.bfloat16, H200)[:2] == (64, 64)
 
 
-@pytest.mark.parametrize("architecture", [name for name in LIMITS if name != "sm_90"])
+@pytest.mark.parametrize("architecture", [name for name in ARCHITECTURES if name != "sm_90"])
 def test_other_gpus_take_smaller_tiles_or_another_method(architecture):
     gpu = gpu_like(architecture)
     C = 16 if architecture == "sm_100" else 32
@@ -85,3 +86,23 @@ def test_a_smaller_sm_holds_fewer_warps():
     assert occupancy(64, 256, arch="sm_90").blocks_per_sm == 4
     assert occupancy(32, 256, arch="sm_90").blocks_per_sm == 8
     assert occupancy(32, 256, arch="sm_89").blocks_per_sm == 6
+
+
+def test_the_h200_that_kernels_are_tuned_on_stands_in_the_table():
+    assert gpu_like("sm_90") == H200 and "H200" in ARCHITECTURES["sm_90"].gpus
+
+
+def test_lessons_count_with_the_table_where_no_library_is():
+    """A laptop without torch's or numba's compilers still has the limits."""
+    code = "import sys, rwkv_lessons.runtime.architectures; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=source.ROOT, capture_output=True)
+    assert done.stdout.strip() == b"False"
+
+
+def test_host_code_leaves_a_kernels_fingerprint_alone():
+    """What launches a kernel is recorded as arguments; a table is not stale for its wording."""
+    kernel = "rwkv_lessons/wkv6/chunked/forward.py::wkv6_chunked_fwd_kernel"
+    with_host = source.fingerprint(kernel)
+    assert source.fingerprint(kernel, statements=False) != with_host
+    reached = {name for _, name in source._reached([kernel], statements=False)}
+    assert {"product", "FITS_TO_END", "segment_state"} <= reached and "tile_for" not in reached

@@ -24,8 +24,8 @@ def expected(x, **options):
 
 def in_segments(monkeypatch, n):
     """Each sequence in n segments, however short."""
-    monkeypatch.setattr(segments, "LONG", 1)
-    monkeypatch.setattr(segments, "MOST", n)
+    monkeypatch.setattr(segments, "MIN_TOKENS_PER_SEGMENT", 1)
+    monkeypatch.setattr(segments, "MAX_SEGMENTS", n)
     gpu = devices.gpu_of(torch.device("cuda" if torch.cuda.is_available() else "cpu"))._replace(
         sms=10**6
     )

@@ -5,7 +5,7 @@ import math
 import torch
 
 from rwkv_lessons.wkv6.chunked.backward import gradients
-from rwkv_lessons.wkv6.chunked.checkpoints import KEEP, checkpoints
+from rwkv_lessons.wkv6.chunked.checkpoints import CHECKPOINT, count_checkpoints
 from rwkv_lessons.wkv6.doubling import wkv6_doubling
 from rwkv_lessons.wkv6.reference import wkv6_reference
 
@@ -54,16 +54,16 @@ def kept_states(inputs, lengths, dtype):
     """What the forward pass keeps; NaN where no sequence has a state."""
     r, k, v, w, u, s0 = (x.double() for x in inputs)
     H, K, V = r.shape[2], r.shape[3], v.shape[3]
-    n = checkpoints(r.shape[0], r.shape[1], None if lengths is None else len(lengths))
+    n = count_checkpoints(r.shape[0], r.shape[1], None if lengths is None else len(lengths))
     kept = torch.full((n, H, K, V), math.nan, dtype=dtype, device=r.device)
     start = 0
     for i, length in enumerate(lengths or [r.shape[1]] * r.shape[0]):
         row, t0 = (i, 0) if lengths is None else (0, start)
-        first = i * -(-length // KEEP) if lengths is None else start // KEEP + i
+        first = i * -(-length // CHECKPOINT) if lengths is None else start // CHECKPOINT + i
         s = s0[i]
-        for c in range(-(-length // KEEP)):
+        for c in range(-(-length // CHECKPOINT)):
             kept[first + c] = s.to(dtype)
-            here = slice(t0 + c * KEEP, t0 + min(length, (c + 1) * KEEP))
+            here = slice(t0 + c * CHECKPOINT, t0 + min(length, (c + 1) * CHECKPOINT))
             chunk = [x[row : row + 1, here] for x in (r, k, v, w)]
             s = wkv6_doubling(*chunk, u, s[None])[1][0]
         start += length

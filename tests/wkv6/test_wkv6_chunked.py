@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.wkv6_cases import DECAYS, make, near
-from support.wkv6_chunks import NAMES, expected, in_segments
+from support.wkv6_chunks import NAMES, expected, fresh_tiles, in_segments  # noqa: F401
 from support.wkv6_options import DECAY, ENDS, compiles, interpreted, packed, raw_of
 
 from rwkv_lessons.lab.machine_code import assembly
@@ -16,7 +16,7 @@ from rwkv_lessons.runtime.devices import H200
 from rwkv_lessons.wkv6 import wkv6_chunked, wkv6_doubling
 from rwkv_lessons.wkv6.chunked import forward as chunked
 from rwkv_lessons.wkv6.chunked import segments, strong
-from rwkv_lessons.wkv6.chunked.checkpoints import KEEP
+from rwkv_lessons.wkv6.chunked.checkpoints import CHECKPOINT
 from rwkv_lessons.wkv6.chunked.hopper.forward import wkv6_hopper_kernel
 from rwkv_lessons.wkv6.chunked.hopper.tiles import TILE
 from rwkv_lessons.wkv6.chunked.tiles import FITS, FITS_TO_END, LOG2E
@@ -57,7 +57,7 @@ def test_decays_as_strong_as_factors_can_hold(C, limit, tokens, share, monkeypat
 def test_strong_groups_are_done_over_and_leave_the_others_alone(keep, each, monkeypatch):
     in_segments(monkeypatch, 2)
     monkeypatch.setattr(chunked, "GROUP", 64)
-    monkeypatch.setattr(chunked, "EACH", each)
+    monkeypatch.setattr(chunked, "GROUPS_PER_PROGRAM", each)
     monkeypatch.setitem(chunked.TILE, 4, 64 * 64)
     x = make(2, 400, 1, 4, 4, -0.02, torch.float32)
     for first, n, w in ((70, 1, -math.inf), (75, 20, -8.0), (190, 40, -3.0), (383, 17, -200.0)):
@@ -65,9 +65,12 @@ def test_strong_groups_are_done_over_and_leave_the_others_alone(keep, each, monk
     o, s1, *kept = in_kernels(x, keep=keep)
     near((o, s1), expected(x), FACTORS, NAMES)
     if keep:
-        want = [expected([*(y[:, :t] for y in x[:4]), *x[4:]])[1] for t in range(KEEP, 400, KEEP)]
+        want = [
+            expected([*(y[:, :t] for y in x[:4]), *x[4:]])[1]
+            for t in range(CHECKPOINT, 400, CHECKPOINT)
+        ]
         want = torch.stack([x[5].double(), *want], 1)
-        near([kept[0].unflatten(0, (2, 13))], [want], FACTORS, ["kept"])
+        near([kept[0].unflatten(0, (2, 13))], [want], FACTORS, ["checkpoints"])
 
 
 @interpreted
@@ -114,41 +117,46 @@ def test_every_option_with_strong_decays(raw_decay, w, monkeypatch):
 def test_states_are_kept_where_the_backward_pass_starts(w, monkeypatch):
     in_segments(monkeypatch, 2)
     monkeypatch.setitem(chunked.TILE, 4, 64 * 64)  # as for 16 bits: two states in a chunk
-    x = make(2, 3 * KEEP + 5, 1, 4, 4, w, torch.float32)
+    x = make(2, 3 * CHECKPOINT + 5, 1, 4, 4, w, torch.float32)
     *got, kept = in_kernels(x, keep=True)
     near(got, expected(x), FACTORS, NAMES)
     want = [x[5].double()]
-    for t in range(KEEP, 3 * KEEP + 5, KEEP):
+    for t in range(CHECKPOINT, 3 * CHECKPOINT + 5, CHECKPOINT):
         want.append(expected([*(y[:, :t] for y in x[:4]), *x[4:]])[1])
-    near([kept.unflatten(0, (2, 4))], [torch.stack(want, 1)], FACTORS, ["kept"])
+    near([kept.unflatten(0, (2, 4))], [torch.stack(want, 1)], FACTORS, ["checkpoints"])
 
 
 @interpreted
 def test_states_of_packed_sequences_have_slots_of_their_own():
-    ends = [0, KEEP + 1, KEEP + 1, 3 * KEEP]
+    ends = [0, CHECKPOINT + 1, CHECKPOINT + 1, 3 * CHECKPOINT]
     x, cu_seqlens = packed(torch.float32, ends=ends)
     kept = in_kernels(x, cu_seqlens, keep=True)[2]
-    slot = [0, 1, 2 + KEEP // KEEP, 2 + KEEP // KEEP + 1]  # first token // KEEP + sequence + chunk
+    slot = [
+        0,
+        1,
+        2 + CHECKPOINT // CHECKPOINT,
+        2 + CHECKPOINT // CHECKPOINT + 1,
+    ]  # first token // KEEP + sequence + chunk
     assert len(kept) == 3 + 3
     near([kept[slot[0]], kept[slot[2]]], [x[5][0].double(), x[5][2].double()], 0, ["s0", "s0"])
-    first = [y[:, ends[2] : ends[2] + KEEP] for y in x[:4]]
-    near([kept[slot[3]]], [expected([*first, x[4], x[5][2:]])[1][0]], FACTORS, ["kept"])
+    first = [y[:, ends[2] : ends[2] + CHECKPOINT] for y in x[:4]]
+    near([kept[slot[3]]], [expected([*first, x[4], x[5][2:]])[1][0]], FACTORS, ["checkpoints"])
 
 
 # Machine code.
 
 
 def code(dtype, keep=False, over=False, K=64):
-    """The forward kernel in Triton, or that of strong decays, as `mix` launches it, for K × K."""
+    """The forward kernel in Triton, or that of strong decays, as launched for heads of K × K."""
     x, f, n = f"*{dtype}", "*fp32", "i32"
     torch_dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[dtype]
     *_, warps, (K, V, BK, BV, C) = chunked.tile_for(512, 4096, K, K, torch_dtype, H200)
     state = x if dtype == "bf16" else f
     states = (state, None) if keep else (None, state)
-    kept, sizes = states[0], (K, V, BK, BV, C, KEEP, strong.GROUP)
+    kept, sizes = states[0], (K, V, BK, BV, C, CHECKPOINT, strong.GROUP)
     if over:
         kernel, tensors = strong.wkv6_strong_kernel, (x, x, x, x, f, None, f, "*i8", x, kept)
-        numbers, constants = (n, n, n, n, n, "fp32"), (*sizes, strong.EACH, False)
+        numbers, constants = (n, n, n, n, n, "fp32"), (*sizes, strong.GROUPS_PER_PROGRAM, False)
     else:
         numbers = (n, n, n, n, n, n, "fp32")
         kernel, constants = chunked.wkv6_chunked_fwd_kernel, (*sizes, False)
@@ -157,11 +165,11 @@ def code(dtype, keep=False, over=False, K=64):
 
 
 def code_for_hopper(keep, raw_decay):
-    """The forward kernel of bfloat16 heads of 64, as `mix` launches it."""
+    """The forward kernel of bfloat16 heads of 64, as it is launched."""
     tile, f, n = f"tensordesc<bf16[64, 64],{TILE.value!r}>", "*fp32", "i32"
     states = (tile, None) if keep else (None, tile)
     tensors = (tile, tile, tile, tile, f, f, None, None, None, tile, "*bf16", f, *states, "*i8")
-    given = (*tensors, n, n, n, n, n, n, "fp32", KEEP, strong.GROUP, raw_decay, False)
+    given = (*tensors, n, n, n, n, n, n, "fp32", CHECKPOINT, strong.GROUP, raw_decay, False)
     return assembly.assembly(wkv6_hopper_kernel, *given, num_warps=4)
 
 
@@ -173,7 +181,7 @@ def test_on_hopper_products_of_a_chunk_start_together(keep, raw_decay):
     assert machine.count("UTMALDG") == 8 and machine.count("UTMASTG") == 2 + keep
     assert machine.count("HGMMA") >= 36 and machine.count("HMMA") == machine.atomics == 0
     assert machine.count("WARPGROUP.DEPBAR") <= 3 + keep
-    assert machine.shared_bytes <= 113 * 1024  # two programs a multiprocessor
+    assert machine.shared_bytes <= 113 * 1024  # two programs an SM
     # What 255 registers do not hold: ptxas 13.1 spills 28 of them, 12.9 less; of raw decays the
     # second pieces as well.
     assert machine.local_bytes <= (192 if keep and raw_decay else 128)
@@ -185,7 +193,7 @@ def test_on_hopper_products_of_a_chunk_start_together(keep, raw_decay):
 def test_chunks_of_64_tokens_use_the_warpgroup_matrix_unit(dtype, K, keep):
     machine = code(dtype, keep, K=K)
     assert machine.count("HGMMA") > 0 and machine.atomics == 0
-    assert machine.shared_bytes <= 227 * 1024 // 2  # two programs a multiprocessor
+    assert machine.shared_bytes <= 227 * 1024 // 2  # two programs an SM
     # Beside the 255 registers; two more pieces, of float16, leave no room for a second state.
     assert machine.local_bytes <= (384 if keep and dtype == "fp16" else 128)
     assert machine.count("HGMMA") == 4 * machine.count("WARPGROUP.DEPBAR")  # one by one
@@ -220,7 +228,7 @@ def test_few_heads_are_cut_into_segments_and_many_are_not():
     for programs in (1, 5, 33, 64, 131):
         for T in (600, 1024, 5000, 32768):
             n, span = segments.segments_for(programs, T, H200.sms)
-            assert (n - 1) * span < T <= n * span and (n == 1 or span % (2 * KEEP) == 0)
+            assert (n - 1) * span < T <= n * span and (n == 1 or span % (2 * CHECKPOINT) == 0)
 
 
 # On a GPU.
@@ -278,7 +286,7 @@ def test_packed_on_a_gpu(raw_decay, dtype, K, V, w):
 @pytest.fixture
 def tiled(monkeypatch):
     """Tiles by the tensor memory accelerator, however few tokens there are."""
-    monkeypatch.setattr(chunked, "WORTH", 0)
+    monkeypatch.setattr(chunked, "MIN_TOKENS_FOR_TMA", 0)
 
 
 @pytest.mark.gpu
@@ -293,9 +301,11 @@ def test_tiles_on_a_gpu(dtype, shape, w, tiled):
     o, s1, kept = chunked.forward(*x, None, 1.0, False, True)
     near((o, s1), expected(x), {"": limit, "s1": 2**-15}, NAMES)
     n = shape[1]
-    want = [expected([*(y[:, :t] for y in x[:4]), *x[4:]])[1] for t in range(KEEP, n, KEEP)]
+    want = [
+        expected([*(y[:, :t] for y in x[:4]), *x[4:]])[1] for t in range(CHECKPOINT, n, CHECKPOINT)
+    ]
     want = torch.stack([x[5].double(), *want], 1).flatten(0, 1)
-    near([kept], [want], 2**-8.5 if dtype == torch.bfloat16 else 2**-15, ["kept"])
+    near([kept], [want], 2**-8.5 if dtype == torch.bfloat16 else 2**-15, ["checkpoints"])
 
 
 @pytest.mark.gpu

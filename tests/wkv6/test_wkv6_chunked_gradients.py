@@ -19,7 +19,7 @@ from triton.runtime import interpreter
 from rwkv_lessons.lab.machine_code.assembly import assembly
 from rwkv_lessons.wkv6.chunked import backward as chunked_backward
 from rwkv_lessons.wkv6.chunked import forward as chunked
-from rwkv_lessons.wkv6.chunked.checkpoints import KEEP
+from rwkv_lessons.wkv6.chunked.checkpoints import CHECKPOINT
 from rwkv_lessons.wkv6.chunked.forward import wkv6_chunked
 from rwkv_lessons.wkv6.chunked.hopper.pairs import pairs_hopper_kernel
 from rwkv_lessons.wkv6.chunked.hopper.tiles import TILE
@@ -85,7 +85,7 @@ def test_every_option_with_strong_decays(lengths, raw, decay):
 
 def test_segments(monkeypatch):
     """Few heads and many tokens: segments find their part of dS first."""
-    monkeypatch.setattr("rwkv_lessons.wkv6.chunked.backward.SHORTEST", 1)
+    monkeypatch.setattr(chunked_backward, "MIN_CHUNKS_PER_SEGMENT", 1)
     chunked_backward.plan.cache_clear()
     given = draw(1, 130, 1, 16, 16)
     compare(got(*given), expected(*given), FLOAT32)
@@ -168,9 +168,9 @@ def test_half_precision_of_chunks_that_differ(K, V, raw, products_of_a_card):
 
 def test_few_strong_chunks_among_many():
     """A program looks through 64 of the 68 chunks, of which the first and the last are strong."""
-    inputs, do, ds1 = draw(2, 34 * KEEP - 3, 1, 4, 4, -0.01)
+    inputs, do, ds1 = draw(2, 34 * CHECKPOINT - 3, 1, 4, 4, -0.01)
     for b, c in ((0, 0), (0, 33), (1, 0), (1, 28), (1, 29), (1, 30), (1, 33)):
-        inputs[3][b, c * KEEP : (c + 1) * KEEP, :, 1:] = -20.0  # too strong for factors
+        inputs[3][b, c * CHECKPOINT : (c + 1) * CHECKPOINT, :, 1:] = -20.0  # too strong for factors
     compare(got(inputs, do, ds1), expected(inputs, do, ds1), FLOAT32)
 
 
@@ -222,7 +222,7 @@ def test_packed_on_the_gpu(K, V, dtype, tolerance, decay, raw):
 @pytest.mark.parametrize("decay", ["mixed", "strong", "any"])
 def test_through_the_public_function(decay, T, tiled, monkeypatch):
     for module in (chunked, chunked_backward):
-        monkeypatch.setattr(module, "WORTH", 0 if tiled else 2**62)
+        monkeypatch.setattr(module, "MIN_TOKENS_FOR_TMA", 0 if tiled else 2**62)
     inputs, do, ds1 = draw(2, T, 3, 64, 64, decay, torch.bfloat16)
     leaves = [x.requires_grad_() for x in inputs]
     o, s1 = wkv6_chunked(*leaves)
@@ -234,7 +234,7 @@ def test_through_the_public_function(decay, T, tiled, monkeypatch):
 @pytest.fixture
 def tiled(monkeypatch):
     """Tiles by the tensor memory accelerator, however few tokens there are."""
-    monkeypatch.setattr(chunked_backward, "WORTH", 0)
+    monkeypatch.setattr(chunked_backward, "MIN_TOKENS_FOR_TMA", 0)
 
 
 # 32 tokens fit to -1.73; a last chunk is whole, is not, or has no second half.
@@ -278,17 +278,17 @@ def test_the_same_bits_again():
 
 
 B16, F32, INT = "*bf16", "*fp32", "i32"
-SIZES = {"K": 64, "V": 64, "BK": 64, "BV": 64, "C": KEEP}
-FLAGS = {"RAW": False, "FULL": False, "num_warps": 4}
+SIZES = {"K": 64, "V": 64, "BK": 64, "BV": 64, "C": CHECKPOINT}
+FLAGS = {"RAW": False, "IS_FLOAT32": False, "num_warps": 4}
 
 
 @pytest.mark.parametrize("segments", [False, True])
-def test_machine_code_of_the_walk(segments):
+def test_machine_code_of_the_reverse_sweep(segments):
     local = F32 if segments else None
     args = (B16, B16, B16, B16, F32, local, local, None, B16, F32, F32, None, F32)
     flags = {"LOCAL": False, "maxnreg": 128} | FLAGS
     code = assembly(state_gradients, *args, INT, INT, "fp32", INT, INT, **SIZES, **flags)
-    assert code.spill_stores <= 8 and code.count("HGMMA") > 0  # 128 registers: four a processor
+    assert code.spill_stores <= 8 and code.count("HGMMA") > 0  # 128 registers: four an SM
     assert code.count("LDGSTS") > 0 and code.atomics == 0  # the next chunk comes in meanwhile
 
 
@@ -297,8 +297,13 @@ def test_machine_code_of_float32_uses_the_registers(N):
     """Without a limit in words ptxas takes 32 of them, and 10 to 17 KB of local memory."""
     (key_block, all_v), (all_k, value_block) = chunked_backward.blocks(N, N, True)[1:]
     rest = (INT, INT, "fp32", INT, INT)
-    flags = FLAGS | {"FULL": True, "num_warps": 4 if N <= 64 else 8, "LEVELS": False, "STAGES": 1}
-    flags |= {"K": N, "V": N, "C": KEEP, "maxnreg": chunked_backward.MOST_REGISTERS}
+    flags = FLAGS | {
+        "IS_FLOAT32": True,
+        "num_warps": 4 if N <= 64 else 8,
+        "LEVELS": False,
+        "STAGES": 1,
+    }
+    flags |= {"K": N, "V": N, "C": CHECKPOINT, "maxnreg": chunked_backward.MAX_REGISTERS}
     keys = assembly(
         keys_gradients, *[F32] * 10, None, *[F32] * 5, *rest, NV=1, BK=key_block, BV=all_v, **flags
     )
@@ -330,9 +335,9 @@ def test_machine_code_of_keys_and_values():
 def test_machine_code_of_pairs_on_hopper(raw, scaled):
     x = f"tensordesc<bf16[64, 64],{TILE.value!r}>"
     tensors = (x, x, x, x, F32, x, x, F32, F32, F32, x, x, x, x, x, B16, B16, B16, B16, F32)
-    flags = {"KEEP": KEEP, "RAW": raw, "SCALED": scaled, "num_warps": 4}
+    flags = {"CHECKPOINT": CHECKPOINT, "RAW": raw, "SCALED": scaled, "num_warps": 4}
     code = assembly(pairs_hopper_kernel, *tensors, INT, INT, "fp32", **flags)
-    assert code.shared_bytes <= 113 * 1024 and code.registers <= 255  # two a multiprocessor
+    assert code.shared_bytes <= 113 * 1024 and code.registers <= 255  # two an SM
     assert code.spill_stores <= 512 and code.atomics == 0
     assert code.count("HGMMA") >= 4 * 22  # products
     assert code.count("WARPGROUP.DEPBAR") <= 6  # and not a wait for each
@@ -345,7 +350,7 @@ def test_machine_code_of_levels(N):
     tokens, rest = [B16] * 4, (INT, INT, "fp32", INT, INT)
     of_size = {"num_warps": 4, "STAGES": 3} if N <= 64 else {"num_warps": 8, "STAGES": 1}
     flags = FLAGS | {"LEVELS": True} | of_size
-    flags |= {"K": N, "V": N, "C": KEEP, "maxnreg": chunked_backward.MOST_REGISTERS}
+    flags |= {"K": N, "V": N, "C": CHECKPOINT, "maxnreg": chunked_backward.MAX_REGISTERS}
     keys = assembly(
         keys_gradients, *tokens, F32, B16, B16, F32, F32, F32, None, *[B16] * 4, F32, *rest,
         NV=1, BK=key_block, BV=all_v, **flags,
@@ -357,6 +362,6 @@ def test_machine_code_of_levels(N):
     for code in (keys, values):
         assert code.registers > 200 and code.atomics == 0
         assert code.spill_stores <= (256 if N == 64 else 6000)
-        assert code.shared_bytes <= 227 * 1024 // 2  # two programs a multiprocessor
+        assert code.shared_bytes <= 227 * 1024 // 2  # two programs an SM
         # a loop in a chunk's work would keep the next one waiting; larger heads have no room for it
         assert (code.count("LDGSTS") > 0) == (N == 64)

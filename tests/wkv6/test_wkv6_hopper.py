@@ -7,13 +7,14 @@ import pytest
 import torch
 from support.wkv6_cases import DECAYS, make, near
 from support.wkv6_chunks import NAMES, expected, fresh_tiles, in_segments  # noqa: F401
+from support.wkv6_hopper import bfloat16  # noqa: F401
 from support.wkv6_options import interpreted, packed, raw_of
 from torch.nn import functional as F
 
 from rwkv_lessons.lab.simulator.gluon.registers import Mistake
 from rwkv_lessons.lab.simulator.gluon.run import on_cpu
 from rwkv_lessons.wkv6.chunked import forward as chunked
-from rwkv_lessons.wkv6.chunked.checkpoints import KEEP
+from rwkv_lessons.wkv6.chunked.checkpoints import CHECKPOINT
 from rwkv_lessons.wkv6.chunked.strong import GROUP
 from rwkv_lessons.wkv6.chunked.tiles import FITS_TO_END, LOG2E
 
@@ -57,13 +58,13 @@ def test_chunks_are_the_reference(T, w, launched):
     few = {1: 1.15, 200: 1}.get(T, 1.05)  # three deviations of the error of so few roundings
     limits = {name: few * limit for name, limit in LIMITS.items()}
     near(results(x), expected(x), limits, NAMES)
-    before = launched.given["before"].base.view(2, 2, -1, 64, 64).transpose(1, 2)
+    before = launched.given["group_states"].base.view(2, 2, -1, 64, 64).transpose(1, 2)
     near([before], [states(x, GROUP)], ROUNDED, ["before"])
     assert torch.equal(launched.given["strong"].bool().view(2, 1, 2, -1, 64), too_strong(x[3]))
     x[5] = None
     *got, kept = results(x, scale=0.3, keep=True)
     near(got, expected(x, scale=0.3), limits, NAMES)
-    near([kept], [states(x, KEEP).flatten(0, 1)], ROUNDED, ["kept"])
+    near([kept], [states(x, CHECKPOINT).flatten(0, 1)], ROUNDED, ["checkpoints"])
 
 
 @pytest.mark.parametrize("share", [0.99, 1.01])
@@ -84,9 +85,9 @@ def test_strong_groups_in_segments_are_told_apart(keep, launched, monkeypatch):
     near((o, s1), expected(x), LIMITS, NAMES)
     assert torch.equal(launched.given["strong"].bool().view(2, 2, 2, 2, 64), too_strong(x[3], 2))
     if keep:
-        near([kept], [states(x, KEEP).flatten(0, 1)], ROUNDED, ["kept"])
+        near([kept], [states(x, CHECKPOINT).flatten(0, 1)], ROUNDED, ["checkpoints"])
     else:
-        before = launched.given["before"].base.view(2, 2, 2, 2, 64, 64).transpose(2, 3)
+        before = launched.given["group_states"].base.view(2, 2, 2, 2, 64, 64).transpose(2, 3)
         near([before.flatten(1, 2)], [states(x, GROUP)], ROUNDED, ["before"])
 
 
@@ -106,8 +107,8 @@ def test_packed_sequences(n, raw_decay, keep, monkeypatch):
             y = [*(z[:, start:end] for z in x[:4]), x[4], x[5][i : i + 1]]
             y[3] = -y[3].double().exp() if raw_decay else y[3]
             if start < end:
-                first, want = start // KEEP + i, states(y, KEEP)[0]
-                near([kept[first : first + len(want)]], [want], ROUNDED, ["kept"])
+                first, want = start // CHECKPOINT + i, states(y, CHECKPOINT)[0]
+                near([kept[first : first + len(want)]], [want], ROUNDED, ["checkpoints"])
 
 
 def test_raw_decays_are_held_to_sixteen_bits():
@@ -115,12 +116,18 @@ def test_raw_decays_are_held_to_sixteen_bits():
     raw = torch.linspace(-3.0, -2.7, 99).bfloat16()
     w = raw.double().exp()
     x = make(
-        1, 2 * KEEP, 2, 64, 64, raw[(1 - w.bfloat16() / w).abs().argmax()].item(), torch.bfloat16
+        1,
+        2 * CHECKPOINT,
+        2,
+        64,
+        64,
+        raw[(1 - w.bfloat16() / w).abs().argmax()].item(),
+        torch.bfloat16,
     )
     o, s1, kept = results(x, raw_decay=True, keep=True)
     near((o, s1), expected(x, raw_decay=True), {"": 1.05 * LIMITS[""], "s1": LIMITS["s1"]}, NAMES)
     x[3] = -x[3].double().exp()
-    near([kept], [states(x, KEEP).flatten(0, 1)], ROUNDED, ["kept"])
+    near([kept], [states(x, CHECKPOINT).flatten(0, 1)], ROUNDED, ["checkpoints"])
 
 
 @pytest.mark.parametrize("which", ["rkvw", "w"])
@@ -145,15 +152,18 @@ def test_a_neighbour_of_nan_does_no_harm(which, keep, raw_decay, launched):
 FENCE = "        fence_async_shared()\n"
 MISTAKES = {
     "no fence after the decays": (FENCE + "        more =", "        more ="),
-    "no fence after r and k": (FENCE + "        barrier()\n        announce", "        announce"),
+    "no fence after r and k": (
+        FENCE + "        barrier()\n        expect_tile",
+        "        expect_tile",
+    ),
     "no fence after o": (FENCE + "        barrier()\n        if whole", "        if whole"),
     "no fence after init": ("    fence_async_shared()\n    barrier()\n    for", "    for"),
-    "no wait for w": ("        mbarrier.wait(w_there.index(i), phase)\n", ""),
-    "no wait for v": ("        mbarrier.wait(v_there.index(i), phase)\n", ""),
+    "no wait for w": ("        mbarrier.wait(w_ready.index(i), phase)\n", ""),
+    "no wait for v": ("        mbarrier.wait(v_ready.index(i), phase)\n", ""),
     "tiles of the other stage": ("b_k = s_k.index(i).load", "b_k = s_k.index(1 - i).load"),
     "one phase for ever": ("phase = t // C // 2 % 2", "phase = 0"),
-    "never announced": ("        announce(k_there.index(i), t + 2 * C < n)\n", ""),
-    "stores overtaken": ("        tma.store_wait(0)\n        there", "        there"),
+    "never announced": ("        expect_tile(k_ready.index(i), t + 2 * C < n)\n", ""),
+    "stores overtaken": ("        tma.store_wait(0)\n        next_at", "        next_at"),
     "stores left at the end": ("    tma.store_wait(0)\n    is_last", "    is_last"),
     "the scores too early": (
         "warpgroup_mma_wait(2, deps=(b_a,",

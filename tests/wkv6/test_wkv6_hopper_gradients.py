@@ -67,7 +67,7 @@ def test_a_chunk_is_named_by_its_stronger_half(fused):
     inputs[3][:, 70, :, 3] = -BOUND - 1  # in the first half of the second chunk
     inputs[3][:, 160, :, 5] = -BOUND + 1
     check(inputs, do, ds1)
-    is_strong = fused.given["deepest"][:, 0] < -FITS.value
+    is_strong = fused.given["min_log_decay"][:, 0] < -FITS.value
     assert is_strong.tolist() == [False, False, True, True, False, False, False, False]
 
 
@@ -90,8 +90,8 @@ MISTAKES = {  # name → what stands in the kernel, and what would be wrong
         "warpgroup_mma_wait(8, deps=(b_p,))",
         "warpgroup_mma_wait(9, deps=(b_p,))",
     ),
-    "the next slot's state": ("kept, [(slot * H", "kept, [(last * H"),
-    "dS of the first half": ("d_kept, [(last * H", "d_kept, [(slot * H"),
+    "the next slot's state": ("checkpoints, [(slot * H", "checkpoints, [(last * H"),
+    "dS of the first half": ("d_checkpoints, [(last * H", "d_checkpoints, [(slot * H"),
     "stores left at the end": ("    tma.store_wait(0)\n", ""),
 }
 

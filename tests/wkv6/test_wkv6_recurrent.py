@@ -84,7 +84,7 @@ def test_kernels_are_the_reference(shape, w, monkeypatch):
 def _short_spans(monkeypatch, span=4):
     """Several spans in a few tokens: kept states are read, and the last span is shorter."""
     for module in (recurrent, recurrent_backward):
-        monkeypatch.setattr(module, "SPAN", span)
+        monkeypatch.setattr(module, "CHECKPOINT", span)
     recurrent.tile_for.cache_clear()
 
 
@@ -161,8 +161,8 @@ def test_half_precision_is_rounded_once():
 
 @interpreted
 def test_only_the_first_state_is_kept_of_a_short_sequence():
-    """No memory beyond the inputs: with up to SPAN tokens the backward pass starts from s0."""
-    x = make(1, recurrent.SPAN - 1, 1, 4, 4, dtype=torch.float32)
+    """No memory beyond the inputs: up to CHECKPOINT tokens, the backward pass starts from s0."""
+    x = make(1, recurrent.CHECKPOINT - 1, 1, 4, 4, dtype=torch.float32)
     assert recurrent.forward(*x, None, 1.0, False, True)[2].numel() == 0
 
 
@@ -170,7 +170,7 @@ def test_only_the_first_state_is_kept_of_a_short_sequence():
 
 
 def _forward_code(dtype, T, heads):
-    """The kernel as `mix` launches it for heads of 64 × 64."""
+    """The kernel as it is launched for heads of 64 × 64."""
     x, f = f"*{dtype}", "*fp32"
     _, warps, constants = recurrent.tile_for(heads, T, 64, 64, H200.sms)
     tensors = (x, x, x, x, f, f, None, x, f, None)
@@ -184,7 +184,7 @@ def _forward_code(dtype, T, heads):
 @pytest.mark.parametrize("heads", [32, 512])
 def test_tokens_are_loaded_ahead_and_nothing_spills(dtype, heads):
     code = _forward_code(dtype, 54, heads)
-    assert code.count("LDGSTS") == 4 * recurrent.AHEAD  # r, k, v and w of each
+    assert code.count("LDGSTS") == 4 * recurrent.STAGES  # r, k, v and w of each
     assert code.spill_stores == code.local_bytes == code.atomics == 0
 
 
@@ -202,7 +202,7 @@ def test_gradients_need_no_atomics(heads):
     x, f, n = "*bf16", "*fp32", "i32"
     BK, BV, warps = recurrent_backward.tile_for(heads, 64, 64, H200.sms)
     tensors = (x, x, x, x, f, f, None, f, x, f, f, x, x, f, x, f, f)
-    constants = (64, 64, BK, BV, recurrent_backward.AHEAD, False)
+    constants = (64, 64, BK, BV, recurrent_backward.STAGES, False)
     kernel = recurrent_backward.wkv6_recurrent_bwd_kernel
     arguments = (*tensors, n, n, n, n, n, n, "fp32", *constants)
     code = assembly.assembly(kernel, *arguments, num_warps=warps)
@@ -294,7 +294,7 @@ def test_a_step_is_one_token_in_place(dtype):
 def test_the_kernel_of_a_step_works_in_place():
     x = make(3, 1, 2, 8, 5, dtype=torch.float32)
     want = wkv6_reference(*(y.double() for y in x))
-    o, s1 = recurrent.mix(*x, None, 1.0, False, s1=x[5])
+    o, s1 = recurrent.run_forward(*x, None, 1.0, False, s1=x[5])
     assert s1 is x[5]
     near((o, s1), want, SINGLE)
 

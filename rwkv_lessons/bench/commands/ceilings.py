@@ -1,8 +1,8 @@
-"""What this card can do at most: bytes a second, float32 and bfloat16 operations a second.
+"""The most this GPU can do: bytes a second, float32 and bfloat16 operations a second.
 
 copy_bytes_per_s: a device-to-device copy by torch of a tensor that no cache holds, bytes read plus
 bytes written. fp32_flops_per_s: a numba kernel of independent fused multiply-adds in registers.
-bf16_flops_per_s: torch's product of two 8192 × 8192 matrices of random numbers (on zeros a card
+bf16_flops_per_s: torch's product of two 8192 × 8192 matrices of random numbers (on zeros a GPU
 runs faster than on data).
 """
 

@@ -1,11 +1,11 @@
 """What the library's kernels become on every architecture: registers, spills, shared memory.
 
-    python -m rwkv_lessons.bench matrix            compiles all, writes records/compiled.json
+    python -m rwkv_lessons.bench matrix            compiles all, writes records/data/compiled.json
     python -m rwkv_lessons.bench matrix --check    is that table whole, fresh and within bounds?
 
 No GPU is needed. Which kernels there are, with which tiles, is recorded from the library's own host
-code (launches.py), for each architecture in `devices.LIMITS`. `--check` also compiles the rows that
-come closest to their bounds once more.
+code (launches.py), for each of `ARCHITECTURES`. `--check` also compiles the rows that come closest
+to their bounds once more.
 """
 
 import contextlib
@@ -19,18 +19,11 @@ from pathlib import Path
 
 from rwkv_lessons.records import fingerprint as source
 from rwkv_lessons.records.schema import RECORDS
+from rwkv_lessons.runtime.architectures import ARCHITECTURES, number_of
 from rwkv_lessons.runtime.assembler import assembler
-from rwkv_lessons.runtime.devices import LIMITS
 
 TABLE = RECORDS / "compiled.json"
-# Triton writes the same PTX for these, where they take the same tiles, but for its line `.target`.
-SAME_PTX = ("sm_80", "sm_86", "sm_89")
 MOST_REGISTERS = 255
-# Bytes of spills a thread: 1,280 stores, in kernels that take about ten thousand instructions
-# a chunk. Past that a program waits for its own local memory, which no longer fits L1. On Hopper
-# tiles were chosen by time, and heads of 256 spill more; but not for want of being allowed
-# registers, which is where 20 KB begin.
-MOST_SPILLS = dict.fromkeys(LIMITS, 5120) | {"sm_90": 16384}
 AGAIN = 3  # rows that --check compiles again: about 20 s
 
 
@@ -45,19 +38,20 @@ class Compiled:
 
     def problems(self):
         for architecture, (registers, spills, shared) in self.found.items():
-            where, limit = f"{self}, {architecture}", LIMITS[architecture].shared_bytes_block
+            where, limits = f"{self}, {architecture}", ARCHITECTURES[architecture]
+            limit = limits.shared_bytes_block
             if registers > MOST_REGISTERS:
                 yield f"{where}: {registers} registers"
             if shared > limit:
                 yield f"{where}: {shared} bytes of shared memory, a block can have {limit}"
-            if spills > MOST_SPILLS[architecture]:
+            if spills > limits.spills:
                 yield f"{where}: {spills} bytes of spills a thread"
 
     def tightness(self):
         """How close it comes to a bound, 1 at the bound."""
-        found = self.found.items()
-        shared = max(x[2] / LIMITS[a].shared_bytes_block for a, x in found)
-        return max(shared, max(x[1] / MOST_SPILLS[a] for a, x in found))
+        found = [(ARCHITECTURES[a], x) for a, x in self.found.items()]
+        shared = max(x[2] / limits.shared_bytes_block for limits, x in found)
+        return max(shared, max(x[1] / limits.spills for limits, x in found))
 
     def __str__(self):
         return f"{self.kernel} of {self.call}"
@@ -66,7 +60,7 @@ class Compiled:
 # Which machine code is wanted.
 
 
-def wanted(architectures=LIMITS):
+def wanted(architectures=ARCHITECTURES):
     """{digest: (name, call, launch, architectures)} of all that launches.py records."""
     from rwkv_lessons.bench import launches
     from rwkv_lessons.runtime import devices
@@ -85,9 +79,9 @@ def wanted(architectures=LIMITS):
 
 
 def digest(launch, architecture):
-    """What identifies machine code: the kernel's code, its arguments and options."""
+    """What identifies machine code: the kernel's code, its arguments by position, its options."""
     kernel, *how = launch
-    parts = [fingerprint(kernel), architecture in SAME_PTX or architecture]
+    parts = [fingerprint(kernel), ARCHITECTURES[architecture].ptx_of or architecture]
     if is_numba(kernel):
         signature, threads, _ = how
         function = kernel.py_func
@@ -96,15 +90,18 @@ def digest(launch, architecture):
         parts += [str(signature), threads, sizes]
     else:
         signature, constants, options, attributes = how
-        parts += [signature, {k: str(v) for k, v in constants.items()}, attributes]
+        parts += [list(signature.values()), {k: str(v) for k, v in constants.items()}, attributes]
         kept = ("num_warps", "num_stages", "maxnreg", "launch_pdl")
         parts += [getattr(options, k) for k in kept]
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
 def fingerprint(kernel):
-    """Of its code and of all that this calls; numba's are made by a function around them."""
-    return source.fingerprint("::".join(place_of(kernel)))
+    """Of its code and of all that this calls; numba's are made by a function around them.
+
+    Not of what launches it: a launch is part of the digest as it was recorded.
+    """
+    return source.fingerprint("::".join(place_of(kernel)), statements=False)
 
 
 def name_of(kernel):
@@ -189,22 +186,12 @@ def assembled(ptx, architecture):
     return printed.getvalue()
 
 
-def number_of(architecture):
-    return int(architecture.removeprefix("sm_"))
-
-
 def in_numba(launch, architecture):
-    """As launch.py's `compiled`."""
-    from cuda.core import Linker, LinkerOptions, ObjectCode
-    from numba import cuda
+    from rwkv_lessons.runtime.launch_numba import linked
 
-    kernel, signature, threads, _ = launch
     capability = divmod(number_of(architecture), 10)
-    ptx, _ = cuda.compile_ptx(kernel.py_func, signature, cc=capability, launch_bounds=(threads, 1))
-    options = LinkerOptions(arch=architecture, verbose=True)
-    linker = Linker(ObjectCode.from_ptx(ptx.encode()), options=options)
-    linker.link("cubin")
-    return linker.get_info_log(), 0
+    *_, log = linked(*launch[:3], capability, verbose=True)
+    return log, 0
 
 
 _rows = {}  # what `wanted` said, for the processes that are forked
@@ -256,7 +243,9 @@ def store(rows, file=TABLE):
 
 
 def command(options):
-    architectures = options.architectures.split(",") if options.architectures else list(LIMITS)
+    architectures = (
+        options.architectures.split(",") if options.architectures else list(ARCHITECTURES)
+    )
     if options.check:
         return check()
     _rows.update(wanted(architectures))

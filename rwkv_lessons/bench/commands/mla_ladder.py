@@ -36,7 +36,7 @@ def command(options):
 
 
 def make_inputs(shape, dtype, device):
-    """q, q_rope, latent, k_rope, w_k, w_v, for one query a text."""
+    """q, q_rope, latent, k_rope, w_k, w_v, for one query per sequence."""
     B, N, H, K, R, P, V = shape
     generator = torch.Generator(device).manual_seed(0)
 

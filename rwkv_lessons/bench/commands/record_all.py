@@ -11,7 +11,7 @@ fails or takes too long does not stop the others. The next process already impor
 numba while one measures, and touches the GPU only when it is its turn.
 
 The archive is written anew after each record. To go on after an interruption, on another machine
-too, unpack it in records/ and ask for what is --needed.
+too, unpack it in records/data/ and ask for what is --needed.
 """
 
 import fnmatch
@@ -60,7 +60,7 @@ def _own(name, arguments, limit_s=60):
 PLANS = (
     _own("ceilings", "ceilings"),
     *(_own(f"{operation}-ladder", f"ladder {operation}", 90) for operation in LADDERS),
-    # Without the reference, half a second a call; walking back over tokens is for few of them.
+    # Without the reference, half a second a call; recurrent gradients are for few tokens.
     Plan("wkv6", "wkv6 --methods wkv6,chunked,recurrent,cuda,doubling", 90),
     Plan("wkv6-backward", "wkv6-backward --methods wkv6,chunked,cuda", 90),
     Plan("wkv6-small", f"wkv6 {SMALLER} --dtype float32,bfloat16", 90),
@@ -120,7 +120,7 @@ def command(options):
 
 
 def chosen(names=(), needed_on=None):
-    """The plans with one of these names ("wkv6*"), all if none; on a card, only what it lacks."""
+    """The plans with one of these names ("wkv6*"), all if none; on a GPU, only what it lacks."""
     for name in names:
         if not fnmatch.filter([plan.name for plan in PLANS], name):
             known = ", ".join(plan.name for plan in PLANS)
@@ -165,7 +165,7 @@ def record_all(plans, environment=None, archive=None, ready=READY):
 
 
 def pack(archive, plans, since):
-    """The files of these records that were written since then, as <card>/<name>.json."""
+    """The files of these records that were written since then, as <gpu>/<name>.json."""
     with tarfile.open(archive, "w") as tar:
         for plan in plans:
             for file in sorted(RECORDS.glob(f"*/{plan.name}.json")):

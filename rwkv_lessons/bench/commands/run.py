@@ -44,7 +44,7 @@ def time_ladder(options):
 
 
 def measure_ceilings(options):
-    """What this card can do at most."""
+    """The most bytes and operations a second of this GPU."""
     if not torch.cuda.is_available():
         raise ValueError("no NVIDIA GPU here: there are no ceilings to measure")
     here = recording(options, "ceilings")
@@ -119,7 +119,7 @@ def _device(options):
 
 
 def _recorded_ceilings(device):
-    """The ceilings of this card, or None if nobody measured them."""
+    """The ceilings of this GPU, or None if nobody measured them."""
     if device.type != "cuda":
         return None
     file = path("ceilings", torch.cuda.get_device_name(device))
@@ -153,7 +153,7 @@ def check_name(options, name):
 def keep(options, name, here, rows=(), ceilings=None):
     """Writes the record, where `recording` has said that there is one.
 
-    What verify finds wrong, with any option, has the reason in the place of its time.
+    What verify finds wrong, with any option, has the reason instead of its time.
     """
     if here:
         rows = tuple(refused(name, row) for row in rows)

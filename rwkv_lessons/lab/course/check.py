@@ -1,12 +1,17 @@
 """One check, several kinds of evidence, honest about which of them this machine could gather."""
 
 import dataclasses
+import re
+import textwrap
 import traceback
 from collections.abc import Callable
 
-from . import exercises
+from . import definition, exercises, gaps
+from .terminal import FAINT, GREEN, RED, busy, paint
 
 PASSED, FAILED, ABSENT = "passed", "FAILED", "not available here"
+MARKS = {PASSED: ("✓", GREEN), FAILED: ("✗", RED), ABSENT: ("·", FAINT)}
+INDENT = " " * 19  # of a row's text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,72 +24,220 @@ class Row:
     details: tuple[str, ...] = ()
 
     def __str__(self):
-        first = f"  {self.kind:<13} {self.verdict:<7} {self.text}".rstrip()
-        return "\n".join([first, *(" " * 24 + line for line in self.details)])
+        mark, colour = MARKS[self.verdict]
+        told = [self.text or (ABSENT if self.verdict == ABSENT else ""), *self.details]
+        first, *more = told if told[0] else told[1:] or [""]
+        first = f"  {paint(mark, colour)} {self.kind:<14} {first}".rstrip()
+        return "\n".join([first, *(INDENT + line for line in more)])
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What `check` found. `kernel` is the learner's if it passed, else the reference answer."""
+    """What `check` found.
+
+    Attributes:
+        rows: the evidence.
+        attempted: whether anything was written at all.
+        kernel: the learner's, if its answers are right; else the reference answer.
+        open: gaps that nothing was written into yet; the solution's lines stood there.
+        judged: the only gap that was asked about, if it was one.
+    """
 
     id: str
     rows: tuple[Row, ...]
     attempted: bool
     kernel: Callable
+    open: tuple[int, ...] = ()
+    judged: int | None = None
 
     @property
     def passed(self) -> bool:
+        return self.attempted and not self.open and self.judged is None and self.right
+
+    @property
+    def right(self) -> bool:
+        """Whether the evidence speaks for what was written, be it all of it or not."""
         verdicts = [row.verdict for row in self.rows]
-        return self.attempted and PASSED in verdicts and FAILED not in verdicts
+        return PASSED in verdicts and FAILED not in verdicts
+
+    @property
+    def stands_in(self) -> bool:
+        """Whether the learner wrote something, and `kernel` is the reference all the same."""
+        return self.attempted and self.kernel is exercises.load(self.id).reference
 
     def __str__(self):
         if not self.attempted:
             return f"{self.id}: not attempted yet. The lesson goes on with the reference answer."
-        lines = [self.id, *map(str, self.rows)]
-        if not self.passed:
-            lines.append(f"  Not yet. hint({self.id!r}) helps; the lesson goes on without you.")
-        return "\n".join(lines)
+        return "\n".join([self.id, *map(str, self.rows), *_verdict(self)])
 
 
-def evaluate(id: str, function: Callable) -> Result:
-    """Gathers the evidence for `function`; prints nothing."""
+def _verdict(result):
+    """What it comes to, and what is next."""
+    exercise = exercises.load(result.id)
+    if result.passed:
+        return [paint(f"✓ Solved: {result.id}. {_next(result.id)}", GREEN), *_afterwards(exercise)]
+    failed = [row.kind for row in result.rows if row.verdict == FAILED]
+    wrong = f"Not yet: {', '.join(failed)}." if failed else ""
+    if result.judged or result.open:
+        given = result.open or [n + 1 for n in range(exercise.gaps) if n + 1 != result.judged]
+        rest = sorted(set(range(1, exercise.gaps + 1)) - set(given))
+        what = f"gap{'s' if len(rest) > 1 else ''} {_list(rest)}"
+        lines = [_coloured(failed, wrong or f"So far so good: {what}, with the solution's lines "
+                           f"in {_list(given)}.")]  # fmt: skip
+        if result.open:
+            are = "are" if len(result.open) > 1 else "is"
+            lines.append(f"  {len(result.open)} of {exercise.gaps} gaps {are} still open: "
+                         f"{_list(result.open)}.")  # fmt: skip
+    else:
+        lines = [_coloured(failed, wrong or "Nothing could be looked at here.")]
+        if exercise.gaps > 1:
+            lines.append(f"  One of its {exercise.gaps} gaps by itself: check(…, gap=1).")
+    if failed:
+        lines.append(f"  Mend the first ✗, run the cell again; hint({result.id!r}) helps.")
+    whose = "the reference answer stands in for yours" if result.stands_in else "it is yours"
+    lines.append(f"  What the cells below trace and measure: {whose}.")
+    return lines
+
+
+def _coloured(failed, text):
+    return paint(f"✗ {text}", RED) if failed else paint(f"· {text}", FAINT)
+
+
+def _list(numbers):
+    return ", ".join(map(str, numbers))
+
+
+def _next(id):
+    ids = exercises.ids(id.partition(".")[0])
+    after = ids[ids.index(id) + 1 :]
+    return (
+        f"Next: {after[0].partition('.')[2]}."
+        if after
+        else "That was this lesson's last one: read on."
+    )
+
+
+def _afterwards(exercise):
+    """The solution explained, other ways, and a challenge."""
+    if not (told := exercise.afterwards):
+        return []
+    lines = [_section("Why it works")]
+    for line, why in told.why.items():
+        lines += [f"    {line}", *_wrapped(why, 8)]
+    lines.append(_section("Another way, and what it costs"))
+    for way, cost in told.instead.items():
+        lines += _wrapped(f"{way}: {cost}", 4)
+    return [*lines, _section("Further"), *_wrapped(told.stretch, 4)]
+
+
+def _section(title):
+    return f"  {paint(title, '1')}"
+
+
+def _wrapped(text, indent):
+    space = " " * indent
+    return textwrap.wrap(text, 96, initial_indent=space, subsequent_indent=space)
+
+
+def evaluate(id: str, function: Callable, gap: int | None = None) -> Result:
+    """Gathers the evidence for `function`; prints nothing that stays.
+
+    Args:
+        id: the exercise.
+        function: the learner's.
+        gap: judge this one alone, counted from 1: the solution's lines stand in the others.
+
+    Raises:
+        ValueError: the exercise has no such gap.
+    """
     exercise = exercises.load(id)
+    if gap is not None and not 1 <= gap <= exercise.gaps:
+        raise ValueError(f"gap is {gap}, and {id} has {exercise.gaps}")
+    mine, open_ = function, ()
     try:
-        attempted = exercises.attempted(function)
-    except (OSError, TypeError, SyntaxError):
+        open_, mine = _completed(exercise, function, gap)
+    except (OSError, TypeError):
         attempted = callable(function)  # no source to read: let the evidence speak
+    except (LookupError, SyntaxError) as error:
+        attempted = exercises.attempted(function)
+        if attempted and gap is not None:
+            row = Row("definition", FAILED, str(error))
+            return Result(id, (row,), True, exercise.reference, judged=gap)
+    else:
+        attempted = len(open_) < exercise.gaps and gap not in open_
     if not attempted:
         return Result(id, (), False, exercise.reference)
+    result = Result(id, _gathered(exercise, mine), True, function, open_, gap)
+    answers = [row.verdict for row in result.rows if row.kind in ("answer", "definition")]
+    if FAILED in answers or not (result.right or PASSED in answers) or open_ or gap:
+        result = dataclasses.replace(result, kernel=exercise.reference)
+    return result
+
+
+def _completed(exercise, function, gap):
+    """The open gaps, and the function to judge: one without gaps."""
+    text = exercises.source_of(function)
+    if exercise.gaps < 2:
+        return (() if exercises.attempted(function) else (1,)), function
+    if gap is None and exercises.attempted(function):
+        return (), function
+    open_ = gaps.Parted(exercise, text).open
+    given = open_ if gap is None else [n for n in range(1, exercise.gaps + 1) if n != gap]
+    if len(open_) == exercise.gaps:
+        return open_, function
+    return open_, gaps.completed(exercise, function, given)
+
+
+def _gathered(exercise, function):
+    if trouble := definition.trouble(function, exercise):
+        return (Row("definition", FAILED, trouble[0], trouble[1:]),)
     rows = []
     for gather in exercise.evidence:
         kind = getattr(gather, "kind", "answer")
         if kind not in ("answer", "traffic") and FAILED in [row.verdict for row in rows]:
             break  # traffic explains a wrong answer (a race, say); machine code does not
         try:
-            row = gather(function, exercise)
+            with busy(f"{exercise.id}: {kind}"):
+                row = gather(function, exercise)
         except Exception as error:  # a lesson never stops on a learner's mistake
             row = Row(kind, FAILED, _first_line(error), _where(error))
-        rows.append(row)
-    result = Result(id, tuple(rows), True, function)
-    return result if result.passed else dataclasses.replace(result, kernel=exercise.reference)
+        if row.verdict != FAILED or _fault(row) not in map(_fault, rows):  # a fault is told once
+            rows.append(row)
+    return tuple(rows)
 
 
-def check(id: str, function: Callable) -> Result:
+def _fault(row):
+    """What went wrong, whatever the sizes and threads were."""
+    said = [line for line in row.details if not line.startswith(("hint", "block", "  block"))]
+    return row.verdict, re.sub(r"\d+", "#", "\n".join(said) or row.text)
+
+
+def check(id: str, function: Callable, gap: int | None = None) -> Result:
     """Prints the evidence for your `function` and returns it. Never raises on a wrong answer.
 
     Args:
         id: the exercise, 'NN_idea.name'.
         function: your kernel or function, as defined in the notebook.
+        gap: of an exercise with several, judge this one alone: 1, 2, …
 
     Returns:
-        A `Result`: `.passed`, `.rows`, and `.kernel`, yours if it passed and the reference if not.
+        A `Result`: `.passed`, `.rows`, and `.kernel`, yours if its answers are right and the
+        reference if not.
     """
-    from . import progress
+    from . import progress, stand_in
 
-    result = evaluate(id, function)
+    if old := definition.stale(function):
+        row = Row("definition", FAILED, old[0], old[1:])
+        result = Result(id, (row,), True, exercises.load(id).reference)
+    else:
+        result = evaluate(id, function, gap)
+        if result.attempted and gap is None and not result.open:
+            progress.note_check(id, result.passed, _text_of(function))
     print(result)
-    if result.attempted:
-        progress.note_check(id, result.passed, _text_of(function))
+    if result.stands_in:
+        stand_in.stands_in(id, result.kernel)
+    else:
+        stand_in.stands_back(exercises.load(id).reference)
     return result
 
 

@@ -1,18 +1,21 @@
-"""The `lessons` command: start, list, next, check, hint, reset, sync, run, doctor."""
+"""The `lessons` command: the learner's way, and what those need who write lessons."""
 
 import argparse
 import sys
+import time
 import traceback
+from collections.abc import Iterator
 
 from rich.console import Console
 from rich.markup import escape
 
-from . import doctor, exercises, progress
+from . import exercises, progress
 from . import notebooks as workbook
 from .check import check, hint
 from .modes import setup
+from .outline import outline
 
-MARKS = {doctor.OK: "[green]✓[/]", doctor.NOTE: "[yellow]·[/]", doctor.PROBLEM: "[red]✗[/]"}
+MARKS = {"ok": "[green]✓[/]", "note": "[yellow]·[/]", "problem": "[red]✗[/]"}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -41,11 +44,17 @@ def parser() -> argparse.ArgumentParser:
     which = {"metavar": "ID", "help": "an exercise, 'NN_idea.name', or a lesson, 'NN'"}
     only = {"action": "store_true", "help": "change nothing; fail if something would change"}
     command(start, "copy the lessons to work/, where you solve them")
+    command(progress_, "how far you are, lesson by lesson")
     command(list_, "every lesson and exercise, and how far you are")
     command(next_, "the next exercise you have not solved")
-    command(check_, "check your notebooks' exercises", (["which"], {**which, "nargs": "?"}))
+    gap = {"type": int, "metavar": "K", "help": "only the gap K of an exercise, from 1"}
+    checked = (["which"], {**which, "nargs": "?"}), (["--gap"], gap)
+    command(check_, "check your notebooks' exercises", *checked)
+    command(watch_, "check a lesson again whenever you save its notebook", (["which"], which))
     command(hint_, "the next hint of an exercise", (["which"], which))
     command(reset, "start a lesson's exercises afresh", (["which"], which))
+    name = {"metavar": "NN_idea", "help": "the number and name of the lesson"}
+    command(new, "begin a lesson: write its notebook, solution and wrong answers", (["stem"], name))
     command(sync, "derive the notebooks' exercises from solutions/", (["--check"], only))
     lessons = {**which, "metavar": "NN", "help": "a lesson; without, all", "nargs": "*"}
     command(run, "run the notebooks in notebooks/ and keep what they show", (["which"], lessons))
@@ -59,17 +68,33 @@ def say(text: str = "") -> None:
 
 
 def start(options) -> None:
-    """Copies every lesson to work/ that is not there yet. Your copies are never overwritten."""
-    new, same, kept = workbook.start()
-    for name in new:
-        say(f"[green]new [/]  work/{name}")
-    for name in kept:
-        say(f"[yellow]kept[/]  work/{name}: yours, or older than the lesson")
-    if same:
-        say(f"as they were: {len(same)}")
-    first = (new + same + kept)[:1]
-    if first:
-        say(f"Open them in JupyterLab: work/{first[0]}")
+    """Copies the lessons to work/. A copy that you changed is never overwritten."""
+    became = workbook.start()
+    for name in became["new"]:
+        say(f"[green]new    [/]  work/{name}")
+    for name in became["updated"]:
+        say(f"[green]updated[/]  work/{name}: the lesson is newer, and you had not changed it")
+    for name in became["kept"]:
+        say(f"[yellow]kept   [/]  work/{name}: you changed it")
+    if became["same"]:
+        say(f"as they were: {len(became['same'])}")
+    if first := sorted(sum(became.values(), []))[:1]:
+        say(f"Begin in JupyterLab with work/{first[0]}")
+
+
+def progress_(options) -> None:
+    """A line for each lesson with a mark for each of its exercises, and what is left."""
+    noted = progress.load()["exercises"]
+    left = solved = 0
+    everything = outline()
+    for stem in dict.fromkeys(e.id.partition(".")[0] for e in everything):
+        here = [e for e in everything if e.id.startswith(f"{stem}.")]
+        passed = [bool(noted.get(e.id, {}).get("passed")) for e in here]
+        solved += sum(passed)
+        left += sum(e.minutes for e, done in zip(here, passed, strict=True) if not done)
+        marks = "".join("[green]✓[/]" if done else "·" for done in passed)
+        say(f"{stem[:2]}  {_title(stem):28} {marks}")
+    say(f"{solved} of {len(everything)} solved, about {left // 60} h {left % 60:02} min to go")
 
 
 def list_(options) -> None:
@@ -77,17 +102,16 @@ def list_(options) -> None:
     noted = progress.load()["exercises"]
     for stem in exercises.stems():
         say(f"[bold]{stem[:2]}[/]  {_title(stem)}")
-        for id in exercises.ids(stem) if _has_answers(stem) else []:
-            say(_line(id, noted.get(id, {})))
+        for exercise in outline(stem):
+            say(_line(exercise, noted.get(exercise.id, {})))
 
 
-def _line(id, note):
-    exercise = exercises.load(id)
+def _line(exercise, note):
     mark = "[green]✓[/]" if note.get("passed") else "·"
     difficulty = "●" * exercise.difficulty + "○" * (3 - exercise.difficulty)
     parts = [f"{exercise.minutes:>3} min", difficulty]
     parts += _count(note.get("attempts", 0), "attempt") + _count(note.get("hints", 0), "hint")
-    return f"    {mark} {id:<34} " + "  ".join(parts)
+    return f"    {mark} {exercise.id:<34} " + "  ".join(parts)
 
 
 def _count(number, noun):
@@ -97,13 +121,12 @@ def _count(number, noun):
 def next_(options) -> None:
     """The first exercise, in the lessons' order, that you have not solved."""
     noted = progress.load()["exercises"]
-    for id in exercises.ids():
-        if not noted.get(id, {}).get("passed"):
-            exercise, stem = exercises.load(id), id.partition(".")[0]
-            where = workbook.relative(workbook.notebook_of(stem))
+    for exercise in outline():
+        if not noted.get(exercise.id, {}).get("passed"):
+            where = workbook.relative(workbook.notebook_of(exercise.id.partition(".")[0]))
             (lines,) = _count(exercise.lines, "line")
-            say(f"{id}: {lines}, about {exercise.minutes} minutes, in {where}")
-            say(f"Stuck? lessons hint {id}")
+            say(f"{exercise.id}: {lines}, about {exercise.minutes} minutes, in {where}")
+            say(f"Stuck? lessons hint {exercise.id}")
             return
     say("Every exercise is solved.")
 
@@ -114,14 +137,48 @@ def check_(options) -> int:
     Of the cells above an exercise only imports, definitions and constants are run. Save your
     notebook first. The exit code is 0 only if everything asked for is solved.
     """
+    chosen = _chosen(options.which)
+    if options.gap and len(chosen) > 1:
+        raise ValueError(f"--gap is for one exercise; which of these? {', '.join(chosen)}")
     setup()
-    results = [_check(id) for id in _chosen(options.which)]
+    results = [_check(id, options.gap) for id in chosen]
+    if options.gap:
+        return int(not (results[0] and results[0].right))
     solved = sum(result is not None and result.passed for result in results)
     say(f"{solved} of {len(results)} solved")
     return int(solved < len(results))
 
 
-def _check(id):
+def watch_(options) -> None:
+    """Checks a lesson's exercises, and again those that changed whenever you save its notebook.
+
+    Ends with Ctrl-C.
+    """
+    stem, _, name = options.which.partition(".")
+    chosen = _chosen(options.which if name else _stem(stem))
+    setup()
+    try:
+        for id in changes(chosen):
+            _check(id)
+    except KeyboardInterrupt:
+        say()
+
+
+def changes(ids: list[str], seconds: float = 0.5) -> Iterator[str]:
+    """Each id at once, and again whenever its cells in the notebook are saved with other text."""
+    path, saved, seen = workbook.notebook_of(ids[0].partition(".")[0]), None, {}
+    while True:
+        now = path.stat().st_mtime_ns if path.exists() else None
+        if now not in (saved, None):
+            saved = now
+            texts = {id: workbook.text_above(id) for id in ids}
+            yield from [id for id in ids if texts[id] != seen.get(id)]
+            seen = texts
+            say(f"[dim]Waiting until {workbook.relative(path)} is saved; Ctrl-C ends this.[/]")
+        time.sleep(seconds)
+
+
+def _check(id, gap=None):
     """The check's result, or None where the learner's cell does not even run."""
     where = workbook.relative(workbook.notebook_of(id.partition(".")[0]))
     try:
@@ -134,7 +191,7 @@ def _check(id):
         own = [f for f in traceback.extract_tb(error.__traceback__) if ".ipynb" in f.filename]
         print("".join(traceback.format_list(own) + traceback.format_exception_only(error)), end="")
         return None
-    return check(id, function)
+    return check(id, function, gap)
 
 
 def hint_(options) -> None:
@@ -157,8 +214,17 @@ def reset(options) -> None:
         say(f"{where}: nothing to reset")
 
 
+def new(options) -> None:
+    """Writes a draft that passes the tests of structure. For those who write lessons."""
+    from .draft import write
+
+    for path in write(options.stem):
+        say(f"[green]new[/]  {workbook.relative(path)}")
+    say(f"Then: lessons sync, lessons run {options.stem[:2]}; docs/writing_a_lesson.md")
+
+
 def sync(options) -> int:
-    """Derives the exercises in notebooks/ from solutions/. For those who write lessons."""
+    """Derives exercises, minutes and links to the next lesson. For those who write lessons."""
     differed = workbook.sync(write=not options.check)
     for name in differed:
         say(f"notebooks/{name}: {'differs from' if options.check else 'derived from'} solutions/")
@@ -175,6 +241,8 @@ def run(options) -> None:
 
 def doctor_(options) -> int:
     """Looks at this machine. ✗ keeps a lesson from running, · does not; → is what to do."""
+    from . import doctor
+
     found = doctor.examine()
     for finding in found:
         say(f"{MARKS[finding.level]} {escape(finding.text)}")
@@ -191,7 +259,7 @@ def _chosen(which):
         return exercises.ids()
     if "." in which:
         return [exercises.load(which).id]
-    ids = exercises.ids(_stem(which))
+    ids = [exercise.id for exercise in outline(_stem(which))]
     if not ids:
         raise ValueError(f"lesson {which} has no exercises")
     return ids
@@ -202,10 +270,6 @@ def _stem(which):
     if not found:
         raise ValueError(f"no lesson {which!r}; there are {', '.join(exercises.stems())}")
     return found[0]
-
-
-def _has_answers(stem):
-    return (exercises.SOLUTIONS / f"{stem}.py").exists()
 
 
 def _title(stem):

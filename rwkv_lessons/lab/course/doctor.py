@@ -219,7 +219,7 @@ def folders() -> Iterator[Finding]:
     if (ROOT / "work").is_dir():
         yield Finding(OK, "your copies of the lessons are in work/")
     else:
-        yield Finding(NOTE, "you have no copies of the lessons in work/ yet", "lessons start")
+        yield Finding(NOTE, "you have no copies of the lessons in work/ yet", "make lab")
     if not os.access(ROOT, os.W_OK) and progress.path() == progress.DEFAULT:
         fix = f"export {progress.VARIABLE}=~/rwkv-lessons.json"
         yield Finding(NOTE, f"{ROOT} cannot be written to: progress is lost at the end", fix)

@@ -19,12 +19,28 @@ MARKER = re.compile(r"^[ \t]*### (?:BEGIN|END) SOLUTION\n", re.M)
 
 
 @dataclasses.dataclass(frozen=True)
+class Afterwards:
+    """What a learner reads who has solved an exercise.
+
+    Args:
+        why: lines of the solution that do the work, as they stand there → what each is for.
+        instead: another way → what it costs or gains.
+        stretch: one challenge that goes further.
+    """
+
+    why: dict[str, str]
+    instead: dict[str, str]
+    stretch: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Exercise:
     """What a lesson asks for: an entry of a solution module's `EXERCISES`, by function name.
 
     Args:
         minutes: time a learner should plan for.
         difficulty: 1 (follow the text) to 3 (find the idea).
+        afterwards: shown once the check has passed.
         hints: three tiers: where to look, what to do, nearly the line.
         evidence: functions of (the learner's function, this exercise) that return a `Row` each.
         symptoms: name of a failing case → the hint that fits it; goes before `hints.HINTS`.
@@ -35,6 +51,7 @@ class Exercise:
     hints: tuple[str, str, str]
     evidence: tuple[Callable, ...]
     symptoms: dict[str, str] = dataclasses.field(default_factory=dict)
+    afterwards: Afterwards | None = None
     id: str = ""
     source: str = ""  # of the function in the solution module, markers and all
     reference: Callable | None = None  # the solution, as if typed into the notebook's cell
@@ -51,7 +68,25 @@ class Exercise:
     @property
     def lines(self) -> int:
         """How many lines of code the answer takes, comments and blank lines aside."""
-        return sum(_count(region[1]) for region in REGION.findall(self.source + "\n"))
+        return lines_of_answer(self.source)
+
+    @property
+    def gaps(self) -> int:
+        """How many pieces the learner writes."""
+        return len(REGION.findall(self.source + "\n"))
+
+    @property
+    def effort(self) -> str:
+        """Minutes and difficulty, as the text of the lesson has them."""
+        return effort(self.minutes, self.difficulty)
+
+
+def effort(minutes: int, difficulty: int) -> str:
+    return f"{minutes} minutes · {'●' * difficulty}{'○' * (3 - difficulty)}"
+
+
+def lines_of_answer(source: str) -> int:
+    return sum(_count(region[1]) for region in REGION.findall(source + "\n"))
 
 
 def _count(code):

@@ -9,8 +9,14 @@ HINTS = {
     "head": "Which of r, k, v, decay, u depend on h? All five do.",
     "batch": "Does every (b, h) start from zeros of its own, and read its own tokens?",
     "tail": "There may be more threads than outputs: the surplus ones must write nothing.",
-    "order": "The answer depends on which thread runs first: a barrier is missing, or one is "
-    "reached by some threads only.",
+    "bounds": "Which index belongs to which axis, and from where to where does it run?",
+    "owner": "Threads that write one element of global memory overwrite each other: which thread "
+    "owns it?",
+    "unset": "Memory of a thread is not zero at the start: set every element before you read it.",
+    "divergent": "A barrier waits for every thread of the block: none may return before it, or go "
+    "around it in an `if`.",
+    "order": "The answer depends on which thread runs first: what one writes, others read only "
+    "after a barrier, and overwrite only after the next.",
     "alignment": "A 16-byte access starts at a multiple of 16 bytes: of 4 floats.",
     # With a decay per token, and states in and out.
     "decay": "w is the log of the decay: the state is multiplied by exp(w[b, t, h, i]).",

@@ -1,7 +1,12 @@
-"""A learner's notebooks: copies in work/, the exercises in them, and how to run one by itself."""
+"""A learner's notebooks: copies in work/, the exercises in them, and how to run one by itself.
+
+nbformat is imported where it is needed: it takes seconds, and `lessons next` does without.
+"""
 
 import ast
 import datetime
+import hashlib
+import json
 import linecache
 import os
 import shutil
@@ -9,11 +14,9 @@ from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 
-import nbformat
-
 from . import exercises
 
-BACKUPS = "backups"
+BACKUPS, COPIED = "backups", ".copied.json"
 
 
 def work() -> Path:
@@ -21,22 +24,35 @@ def work() -> Path:
     return exercises.ROOT / "work"
 
 
-def start() -> tuple[list[str], list[str], list[str]]:
-    """Copies every notebook that has no copy yet; never overwrites one.
+def start() -> dict[str, list[str]]:
+    """Copies the lessons to work/. A copy that the learner changed is never overwritten.
+
+    What was copied is remembered, so that a copy that is still as it was follows its lesson.
 
     Returns:
-        Names of the new copies, of copies equal to the lesson, and of copies that differ from it.
+        Names of notebooks by what became of them: `new`, `updated` to the lesson as it is now,
+        `same` as the lesson, `kept` as the learner's.
     """
     work().mkdir(exist_ok=True)
-    new, same, kept = [], [], []
+    memory = work() / COPIED
+    copied = json.loads(memory.read_text()) if memory.exists() else {}
+    became = {"new": [], "updated": [], "same": [], "kept": []}
     for lesson in sorted(exercises.NOTEBOOKS.glob("*.ipynb")):
-        copy = work() / lesson.name
-        if not copy.exists():
+        copy, name = work() / lesson.name, lesson.name
+        there = _digest(copy) if copy.exists() else None
+        what = "new" if there is None else "updated" if there == copied.get(name) else "kept"
+        what = "same" if there == _digest(lesson) else what
+        if what in ("new", "updated"):
             shutil.copyfile(lesson, copy)
-            new.append(lesson.name)
-        else:
-            (same if copy.read_bytes() == lesson.read_bytes() else kept).append(lesson.name)
-    return new, same, kept
+        if what != "kept":
+            copied[name] = _digest(lesson)
+        became[what].append(name)
+    memory.write_text(json.dumps(copied, indent=1))
+    return became
+
+
+def _digest(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def execute(lesson: Path) -> bool:
@@ -44,6 +60,7 @@ def execute(lesson: Path) -> bool:
 
     Returns whether that differed from what it showed before. Raises what a cell raised.
     """
+    import nbformat
     from nbclient import NotebookClient  # slow to import, and for this command alone
 
     before = nbformat.read(lesson, 4)
@@ -93,6 +110,8 @@ def reset(stem: str) -> tuple[int, Path]:
     Returns:
         How many cells changed, and where the notebook from before is kept.
     """
+    import nbformat
+
     path = notebook_of(stem)
     notebook = nbformat.read(path, 4)
     changed = _derive(notebook)
@@ -106,11 +125,15 @@ def reset(stem: str) -> tuple[int, Path]:
 
 
 def sync(write: bool = True) -> list[str]:
-    """Derives the stubs of all lessons from solutions/; returns the notebooks that differed."""
+    """Derives all lessons' stubs from solutions/, and their signposts; returns which differed."""
+    import nbformat
+
+    from . import signposts
+
     differed = []
     for path in sorted(exercises.NOTEBOOKS.glob("*.ipynb")):
         notebook = nbformat.read(path, 4)
-        if _derive(notebook):
+        if _derive(notebook) + signposts.derive(notebook, path):
             differed.append(path.name)
             if write:
                 nbformat.write(notebook, path)
@@ -139,6 +162,8 @@ def function_of(id: str) -> Callable:
         LookupError: the notebook has no such cell, or the cell does not define the function.
         Exception: whatever the learner's code raises.
     """
+    import nbformat
+
     stem, _, name = id.partition(".")
     path = notebook_of(stem)
     if not path.exists():
@@ -155,6 +180,20 @@ def function_of(id: str) -> Callable:
     if name not in namespace:
         raise LookupError(f"the cell of {id} in {relative(path)} does not define {name}")
     return namespace[name]
+
+
+def text_above(id: str) -> str:
+    """The text of the exercise's cell and of those above it, that is what `function_of` runs.
+
+    Empty where the notebook cannot be read, as while it is being written.
+    """
+    try:
+        cells = json.loads(notebook_of(id.partition(".")[0]).read_text(encoding="utf-8"))["cells"]
+    except (ValueError, KeyError):
+        return ""
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    own = [n for n, cell in enumerate(code) if cell["metadata"].get("exercise") == id]
+    return "\n".join("".join(cell["source"]) for cell in code[: own[-1] + 1]) if own else ""
 
 
 def _run(source, where, namespace, definitions_only=False):

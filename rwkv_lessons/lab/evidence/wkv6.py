@@ -15,10 +15,14 @@ from numba import float32
 from ...inputs import rwkv6_inputs
 from ...runtime.launch_numba import as_array, stream
 from ...wkv6.reference import wkv6_reference
-from ..course.check import ABSENT, FAILED, PASSED, Row
-from ..machine_code.cubin import plain
+from ..course.check import ABSENT, FAILED, Row
+from ..machine_code.cubin import is_kernel_function, named, plain
 from ..simulator.cuda import trace
-from .cuda import Case, Claim, Difference, compare, explained, machine_code, timed, traffic
+from .claims import Claim, float32_only, machine_code
+from .compare import Difference, compare, fresh
+from .cuda import timed
+from .kernels import Case, N, Problem, judged
+from .traffic import FEW, MANY
 
 # Array → what its axes are called: i keys, j values, c chunks.
 LETTERS = dict.fromkeys(("r", "k", "w", "dr", "dk", "dw", "rdr", "kdk"), "bthi")
@@ -39,35 +43,40 @@ class Case6(Case):
 
 
 FORWARD = (
-    Case6("one token", "by hand", (1, 1, 1, 4), states=False),
-    Case6("the state decays by exp(w)", "decay", (1, 3, 1, 4), states=False),
-    Case6("every head has its own state, decay and bonus", "head", (1, 3, 2, 8), states=False),
-    Case6("the state before the first token is s0", "state in", (1, 2, 1, 4)),
-    Case6("every batch row has its own tokens and states", "batch", (2, 3, 2, 8)),
-    Case6("strong decays", "decay", (1, 5, 1, 4), decay="strong"),
-    Case6("decay 0 forgets, decay 1 keeps", "decay", (1, 4, 1, 8), decay="edge"),
-    Case6("17 tokens, odd sizes", "state", (3, 17, 1, 8)),
-    Case6("11 tokens, then 6 from the state they left", "state out", (1, 17, 1, 8), split=11),
-    Case6("the order of the threads does not matter", "order", (1, 5, 2, 8), reverse=True),
+    Case6("one token", "by hand", (1, 1, 1, N), states=False),
+    Case6("the state decays by exp(w)", "decay", (1, 3, 1, N), states=False),
+    Case6("every head has its own state, decay and bonus", "head", (1, 2, 2, N), states=False),
+    Case6("the state before the first token is s0", "state in", (1, 2, 1, N)),
+    Case6("every batch row has its own tokens and states", "batch", (3, 2, 1, N)),
+    Case6("strong decays", "decay", (1, 4, 1, N), decay="strong"),
+    Case6("decay 0 forgets, decay 1 keeps", "decay", (1, 4, 1, N), decay="edge"),
+    Case6("a token looks at none that come later", "state", (1, 5, 1, N), numbers="huge"),
+    Case6("5 tokens, then 3 from the state they left", "state out", (1, 8, 1, N), split=5),
+    Case6("the order of the threads does not matter", "order", (2, 3, 1, N), reverse=True),
 )
 BACKWARD = (
-    Case6("one token, no states", "by hand", (1, 1, 1, 4), states=False),
-    Case6("one token between two states", "last", (1, 1, 1, 4)),
-    Case6("two tokens", "state", (1, 2, 1, 4), states=False),
-    Case6("two tokens between two states", "last", (1, 2, 1, 8)),
-    Case6("every head has its own states, decay and bonus", "head", (1, 3, 2, 8)),
-    Case6("every batch row has its own tokens and states", "batch", (2, 3, 2, 8)),
-    Case6("8 tokens in two whole chunks", "chunk", (1, 8, 1, 4)),
-    Case6("17 tokens, the last chunk has one", "chunk", (2, 17, 3, 4)),
-    Case6("strong decays", "decay", (1, 9, 1, 4), decay="strong"),
-    Case6("decay 0 forgets, decay 1 keeps", "decay", (1, 6, 1, 8), decay="edge"),
-    Case6("the order of the threads does not matter", "order", (1, 5, 2, 8), reverse=True),
+    Case6("one token, no states", "by hand", (1, 1, 1, N), states=False),
+    Case6("one token between two states", "last", (1, 1, 1, N)),
+    Case6("two tokens", "state", (1, 2, 1, N), states=False),
+    Case6("two tokens between two states", "last", (1, 2, 1, N)),
+    Case6("every head has its own states, decay and bonus", "head", (1, 3, 2, N)),
+    Case6("every batch row has its own tokens and states", "batch", (3, 2, 1, N)),
+    Case6("8 tokens in two whole chunks", "chunk", (1, 8, 1, N)),
+    Case6("9 tokens, the last chunk has one", "chunk", (1, 9, 2, N)),
+    Case6("strong decays", "decay", (1, 4, 1, N), decay="strong"),
+    Case6("decay 0 forgets, decay 1 keeps", "decay", (1, 4, 1, N), decay="edge"),
+    Case6("the order of the threads does not matter", "order", (2, 3, 1, N), reverse=True),
 )
-SMALL_CHUNK = 4  # tokens, in the place of C on the CPU
+TRACED = (
+    Case6("two batch rows of two heads", "batch", (2, 3, 2, N)),
+    Case6(f"{FEW} tokens", "state", (1, FEW, 1, N)),
+    Case6(f"{MANY} tokens", "state", (1, MANY, 1, N)),
+)
+CHUNK, SMALL_CHUNK = 64, 4  # tokens: C, and what stands for it in all cases but the traced
 
 
 @functools.lru_cache(maxsize=64)
-def problem(shape, C=64, states=True, decay="text", device="cpu"):
+def problem(shape, C=CHUNK, states=True, decay="text", device="cpu", numbers="text"):
     """Every array of LETTERS as a float64 tensor: inputs as a float32 kernel gets them, answers.
 
     Gradients are autograd's, through `wkv6_reference` in float64. `do` and `ds1` are random.
@@ -89,6 +98,8 @@ def problem(shape, C=64, states=True, decay="text", device="cpu"):
         given["w"] = -4.6 - 9.2 * torch.sigmoid(random(B, T, H, K)).float().double()
     if decay == "edge":
         given["w"] = torch.where(random(B, T, H, K) < 0, -torch.inf, 0.0).double()
+    if numbers == "huge":
+        given["k"][:, -1] *= 1e6
     rows = [
         _one_row({x: y if x == "u" else y[b : b + 1] for x, y in given.items()}, C)
         for b in range(B)
@@ -136,13 +147,17 @@ def arrays(kernel, writes, shape, C=64, **choice):
 
 def _arrays(names, writes, known):
     float32s = {name: known[name].float().numpy().copy() for name in names}  # C-contiguous
-    return {name: np.full_like(x, np.nan) if name in writes else x for name, x in float32s.items()}
+    return {name: fresh(x.shape) if name in writes else x for name, x in float32s.items()}
 
 
-def _constants(kernel, shape, C):
-    """Replacements for those of the constants N and C that a kernel uses."""
-    used = getattr(kernel, "py_func", kernel).__code__.co_names
-    return {x: y for x, y in (("N", shape[3]), ("C", C)) if x in used}
+def _names_chunk(function):
+    """Whether a kernel, or a function that it calls, reads the global C."""
+    for name, value in named(function).items():
+        if name == "C" and value == CHUNK:
+            return True
+        if is_kernel_function(value) and _names_chunk(plain(value)):
+            return True
+    return False
 
 
 def wkv6_signature(kernel):
@@ -151,16 +166,20 @@ def wkv6_signature(kernel):
     return tuple(layouts[len(LETTERS[name])] for name in parameters(kernel))
 
 
-def _compare(writes, got, known):
+def _compare(writes, got, known, untouched=False):
     """Raises `Difference` for the first of the arrays that is wrong."""
     for name in writes:
         # dw is what is left of a difference: as exact as the numbers that are subtracted.
         of = ("a", "rdr", "kdk") if name == "dw" else (name,)
         scale = max(float(known[x].abs().max()) for x in of)
+        want, letters = known[name].cpu().numpy(), LETTERS[name]
         try:
-            compare(got[name], known[name].cpu().numpy(), LETTERS[name], scale)
+            compare(got[name], want, letters, scale, untouched=untouched)
         except Difference as difference:
-            raise Difference(f"{name}: {difference}") from None
+            named = Difference(f"{name}: {difference}")
+            # Gradients of a token come from those before and after it.
+            named.symptom = difference.symptom if name == "o" else None
+            raise named from None
 
 
 def _launches(case, given):
@@ -171,40 +190,31 @@ def _launches(case, given):
         {x: y[:, tokens].copy() if "t" in LETTERS[x] else y for x, y in given.items()}
         for tokens in (slice(0, case.split), slice(case.split, None))
     )
-    rest |= {"s0": first["s1"], "s1": first["s1"].copy()}
-    return [(part["r"].shape, part) for part in (first, rest)]
+    rest |= {"s0": first["s1"], "s1": fresh(first["s1"].shape)}
+    return [((*part["r"].shape,), part) for part in (first, rest)]
 
 
-def answer(launch: Callable, writes: tuple[str, ...], cases: tuple[Case6, ...]):
-    """Runs the kernel on the CPU over `cases` and holds what it `writes` against float64."""
+def answer_and_traffic(launch: Callable, writes: tuple[str, ...], cases, budgets=()):
+    """Runs the kernel on the CPU, holds what it `writes` against float64, counts its traffic."""
 
-    def gather(kernel, exercise):
-        names = parameters(exercise.reference)
-        for case in cases:
-            known = problem(case.shape, SMALL_CHUNK, case.states, case.decay)
-            constants = _constants(kernel, case.shape, SMALL_CHUNK)
-            chunk = {x: y for x, y in constants.items() if x == "C"}
-            try:
-                parts = _launches(case, _arrays(names, writes, known))
-                for size, given in parts:
-                    before = {x: y.copy() for x, y in given.items()}
-                    grid, block = launch(*size, **chunk)
-                    how = {"constants": constants, "reverse": case.reverse}
-                    trace.run(kernel, grid, block, *given.values(), **how)
-                    for x in set(given) - set(writes):
-                        if not np.array_equal(given[x], before[x]):
-                            raise Difference(f"the kernel changed its input {x}")
-                whole = {x: _join(x, [given[x] for _, given in parts]) for x in writes}
-                _compare(writes, whole, known)
-            except (Difference, trace.KernelFault) as error:
-                wrong = isinstance(error, Difference)
-                details = explained(error, exercise, case.symptom if wrong else None)
-                size = "B={} T={} H={} N={}".format(*case.shape)
-                return Row("answer", FAILED, f"{case.name} ({size})", details)
-        return Row("answer", PASSED, f"{len(cases)} cases on the CPU, against float64")
+    def problem_of(kernel, exercise, case):
+        names, small = parameters(exercise.reference), case not in TRACED
+        C = SMALL_CHUNK if small and _names_chunk(plain(kernel)) else CHUNK
+        known = problem(case.shape, C, case.states, case.decay, numbers=case.numbers)
+        parts = _launches(case, _arrays(names, writes, known))
+        chunked = {"C": C} if C != CHUNK else {}
 
-    gather.kind = "answer"
-    return gather
+        def judge():
+            if case.numbers == "huge":  # the largest of the others sets the scale
+                earlier = {"o": known["o"][:, :-1]}
+                _compare(("o",), {"o": parts[0][1]["o"][:, :-1]}, earlier, untouched=True)
+            whole = {x: _join(x, [given[x] for _, given in parts]) for x in writes}
+            _compare(writes, whole, known, untouched=True)
+
+        launches = [(*launch(*size, **chunked), given) for size, given in parts]
+        return Problem(launches, writes, judge, chunked or None)
+
+    return judged(launch, problem_of, cases, TRACED, budgets)
 
 
 def _join(name, parts):
@@ -244,9 +254,8 @@ def wkv6_kernel(kernel, launch, writes, cases, *claims: Claim, budgets=()):
         cases: FORWARD or BACKWARD.
     """
     return (
-        answer(launch, writes, cases),
-        traffic(launch, lambda *shape: arrays(kernel, writes, shape).values(), *budgets),
-        machine_code(*claims, signature=wkv6_signature(kernel)),
+        *answer_and_traffic(launch, writes, cases, budgets),
+        machine_code(float32_only(), *claims, signature=wkv6_signature(kernel)),
         gpu(launch, writes),
     )
 
@@ -266,7 +275,9 @@ def one_after_another(launches, shape, C):
         given = _arrays(parameters(kernel), writes, known)
         given |= {name: written[name] for name in given if name in written}
         grid, block = launch(*shape, C)
-        trace.run(kernel, grid, block, *given.values(), constants=_constants(kernel, shape, C))
+        constants = {"C": C} if _names_chunk(plain(kernel)) else {}
+        constants |= {"N": shape[3]} if "N" in named(plain(kernel)) else {}
+        trace.run(kernel, grid, block, *given.values(), constants=constants)
         written |= {name: given[name] for name in writes}
     want = {name: known[name].numpy() for name in written}
     return {x: np.abs(written[x] - want[x]).max() / np.abs(want[x]).max() for x in written}

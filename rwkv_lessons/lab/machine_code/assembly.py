@@ -19,11 +19,10 @@ from pathlib import Path
 from rwkv_lessons.lab.machine_code import from_numba as cubin_numba
 from rwkv_lessons.lab.machine_code import from_triton as cubin_triton
 from rwkv_lessons.lab.machine_code.cubin import CompileError, fingerprint, plain
-from rwkv_lessons.runtime.devices import LIMITS
+from rwkv_lessons.runtime.architectures import ARCHITECTURES
 
-__all__ = ["ARCHITECTURES", "Assembly", "CompileError", "assembly", "available"]
+__all__ = ["Assembly", "CompileError", "assembly", "available"]
 
-ARCHITECTURES = tuple(LIMITS)
 # A line of nvdisasm: offset, perhaps a predicate, then the opcode with its modifiers.
 INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+((?:@!?U?P\w+\s+)?([A-Z][\w.]*)[^;]*);")
 PLACE = re.compile(r'//## File "([^"]*)", line (\d+)(?: inlined at "([^"]*)", line (\d+))?')
@@ -159,7 +158,7 @@ def assembly(kernel, *args, arch="sm_90", constants=None, **options):
             tensors, scalars or types as text ("*fp32", "i32"), by position or by name; constexprs
             by value. A pointer given as text counts as 16-byte aligned unless it says less
             ("*fp32:4"), an integer as a multiple of 16 only if it says so ("i32:16").
-        arch: "sm_80", "sm_90" or another of devices.py.
+        arch: "sm_80", "sm_90" or another of runtime/architectures.py.
         constants: {global name: value}, in place of the kernel's and its device functions' own.
         options: numba: those of `cuda.jit` (fastmath, max_registers, launch_bounds, opt, lto);
             Triton: num_warps, num_stages and the like.

@@ -54,8 +54,8 @@ COLUMNS = {
     "store sectors": "store_sectors",
     "atomic requests": "atomic_requests",
     "shared reads": "shared_load_instructions",
-    "passes to read": "shared_load_wavefronts",
-    "passes to fill": "shared_store_wavefronts",
+    "wavefronts, load": "shared_load_wavefronts",
+    "wavefronts, store": "shared_store_wavefronts",
 }
 
 

@@ -7,6 +7,7 @@ import re
 import sys
 
 from rwkv_lessons.lab.machine_code import cubin
+from rwkv_lessons.runtime.architectures import number_of
 
 
 def missing():
@@ -118,7 +119,7 @@ def _target(arch, function):
     """An architecture ("sm_90") as Triton names it; the library's kernels have their assembler."""
     from triton.backends.compiler import GPUTarget
 
-    target = GPUTarget("cuda", int(arch[3:]), 32)
+    target = GPUTarget("cuda", number_of(arch), 32)
     if not function.__module__.startswith("rwkv_lessons."):
         return target
     from rwkv_lessons.runtime.compile_triton import own_target

@@ -1,14 +1,14 @@
 """How many warps an SM can hold of a kernel, which resource says so, and how a grid fills the card.
 
-Limits of an architecture: devices.py. That a block costs 1 KiB of shared memory more, and the
-largest share of an SM's memory that can be shared: the Ampere, Hopper and Blackwell tuning guides,
-"Occupancy" and "Shared Memory". Registers are given to a warp in units of 256 and come from one
-quarter of the SM (NVIDIA's cuda_occupancy.h).
+Limits of an architecture: runtime/architectures.py. That a block costs 1 KiB of shared memory more,
+and the largest share of an SM's memory that can be shared: the Ampere, Hopper and Blackwell tuning
+guides, "Occupancy" and "Shared Memory". Registers are given to a warp in units of 256 and come from
+one quarter of the SM (NVIDIA's cuda_occupancy.h).
 """
 
 from dataclasses import dataclass
 
-from rwkv_lessons.runtime.devices import KIB, LIMITS
+from rwkv_lessons.runtime.architectures import ARCHITECTURES, KIB
 
 WARP = 32
 QUARTERS = 4  # an SM has four warp schedulers, each with its own registers
@@ -47,7 +47,7 @@ class Occupancy:
     @property
     def share(self):
         """Warps that fit, of those that an SM can hold."""
-        return self.warps_per_sm / LIMITS[self.arch].warps
+        return self.warps_per_sm / ARCHITECTURES[self.arch].warps
 
     @property
     def limited_by(self):
@@ -114,9 +114,9 @@ def occupancy(kernel, threads, shared_bytes=0, arch=None, blocks=None, sms=None)
         kernel: what `assembly` returned, or the registers of a thread, 1 to 255.
         threads: of a block, 1 to 1024.
         shared_bytes: of a block; with an `Assembly`, only those that the launch adds to its own.
-        arch: "sm_80", "sm_90" or another of `LIMITS`; the assembly's own, else "sm_90".
+        arch: "sm_80", "sm_90" or another of `ARCHITECTURES`; the assembly's own, else "sm_90".
         blocks: of the grid, for waves and the busiest SM.
-        sms: of the GPU; by default those of the one named in `LIMITS`.
+        sms: of the GPU; by default those of the one named in `ARCHITECTURES`.
 
     Raises:
         ValueError: a number is out of range.
@@ -126,9 +126,9 @@ def occupancy(kernel, threads, shared_bytes=0, arch=None, blocks=None, sms=None)
         shared_bytes += kernel.shared_bytes
         kernel = kernel.registers
     arch = arch or "sm_90"
-    if arch not in LIMITS:
-        raise ValueError(f"arch is {arch!r}, needs one of {', '.join(LIMITS)}")
-    limits = LIMITS[arch]
+    if arch not in ARCHITECTURES:
+        raise ValueError(f"arch is {arch!r}, needs one of {', '.join(ARCHITECTURES)}")
+    limits = ARCHITECTURES[arch]
     _in_range("registers", kernel, 1, MOST_REGISTERS)
     _in_range("threads", threads, 1, MOST_THREADS)
     _in_range("shared_bytes", shared_bytes, 0)
@@ -189,7 +189,7 @@ def plot_occupancy(kernel, mark=None, total_threads=None, arch=None, sms=None):
 
     sizes = range(WARP, MOST_THREADS + 1, WARP)
     fits = {n: occupancy(kernel, n, arch=arch, sms=sms) for n in sizes}
-    most = LIMITS[fits[WARP].arch].warps
+    most = ARCHITECTURES[fits[WARP].arch].warps
     figure = style.figure(3.8, 8)
     axes = figure.subplots()
     warps = [found.warps_per_sm for found in fits.values()]

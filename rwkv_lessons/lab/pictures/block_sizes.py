@@ -1,10 +1,11 @@
 """Lesson 06's pictures: the places of an SM for warps, and the recorded sweep of block sizes."""
 
 from rwkv_lessons.ladders import BLOCKS, LADDERS
+from rwkv_lessons.runtime.architectures import ARCHITECTURES
 from rwkv_lessons.runtime.launch_numba import ceil_div
 
 from ...records.lookup import CARD, record
-from ..machine_code.occupancy import LIMITS, QUARTERS, WARP, occupancy
+from ..machine_code.occupancy import QUARTERS, WARP, occupancy
 from . import style
 from .style import Picture
 
@@ -27,7 +28,7 @@ def places(registers, sizes, threads=None, arch="sm_90"):
     Returns:
         A `Picture`.
     """
-    figure = style.figure(2.9)
+    figure = style.figure(3.2)
     axes = figure.subplots(1, max(len(sizes), 4), squeeze=False)[0]  # squares of one size
     for ax in axes[len(sizes) :]:
         ax.axis("off")
@@ -70,7 +71,7 @@ def _sm(ax, size, registers, threads, arch):
     fit = found.warps_per_sm
     taken = found.busiest_warps if blocks and fit else fit
     room = occupancy(registers, WARP, arch=arch).by["registers"]
-    for warp in range(LIMITS[arch].warps):
+    for warp in range(ARCHITECTURES[arch].warps):
         quarter, n = warp % QUARTERS, warp // QUARTERS
         x = quarter % 2 * (SIDE + 0.5) + n % SIDE
         y = quarter // 2 * (SIDE + 0.5) + n // SIDE
@@ -85,7 +86,7 @@ def _sm(ax, size, registers, threads, arch):
     ax.set(xlim=(-0.1, 2 * SIDE + 2), ylim=(2 * SIDE + 0.6, -0.1), aspect="equal")
     ax.axis("off")
     text = f"{taken} of the {fit} warps that fit" if blocks else f"{fit} warps fit"
-    text = text if fit else f"a block needs {a_block} places: none fits"
+    text = text if fit else f"{a_block} places a block: none fits"
     ax.set_title(f"blocks of {size}\n{text}", loc="left")
     return f"blocks of {size} threads: {text}"
 

@@ -2,7 +2,8 @@
 
 from collections import Counter
 
-from ..machine_code.occupancy import LIMITS
+from rwkv_lessons.runtime.architectures import ARCHITECTURES
+
 from . import style
 from .style import Picture
 
@@ -15,9 +16,9 @@ def on_the_card(*launches, arch="sm_90"):
 
     Args:
         launches: (name, blocks, warps of a block) each; blocks are dealt out evenly.
-        arch: "sm_80", "sm_90" or another of devices.py.
+        arch: "sm_80", "sm_90" or another of runtime/architectures.py.
     """
-    sms = LIMITS[arch].sms
+    sms = ARCHITECTURES[arch].sms
     rows = -(-sms // COLUMNS)
     figure = style.figure(0.2 + 1.3 * len(launches), 8)
     drawn = figure.subplots(len(launches), 1, squeeze=False)[:, 0]

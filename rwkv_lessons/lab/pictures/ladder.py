@@ -1,7 +1,8 @@
 """The ladder from the records: one bar and one line per rung, next to the CUDA C original.
 
-ladder(here="05_float4")   prints the table and returns the picture, with that lesson marked
-steps("wkv5")              the same as data
+ladder("05_float4")                  prints the table and returns the picture, up to lesson 04
+ladder("05_float4", measured=True)   and with lesson 05's rung, once it has been measured
+steps("wkv5")                        all of it, as data
 """
 
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ class Step:
     lesson: str | None  # None: the finished kernel
     row: Row | None
     original: Row | None
-    hidden: bool = False  # its times are for the reader to predict
+    hidden: bool = False  # its numbers are for the reader to predict, or not reached yet
 
     @property
     def ms(self):
@@ -47,13 +48,13 @@ def steps(operation="wkv5", card=CARD, folder=None):
 
 def table(climbed, here=None):
     """The steps as text, in columns; `here` is a lesson, marked with an arrow."""
-    first = next((step.ms for step in climbed if step.ms), None)
+    first = climbed[0].ms  # what the others are compared with, or nothing
     lines = ["   " + _line("", "ms", "faster ×", "CUDA C ms", "registers", "local B")]
     for step in climbed:
-        faster = first / step.ms if step.ms else None
+        faster = first / step.ms if first and step.ms else None
         cells = [_text(step.ms, ".2f"), _text(faster, ".1f"), _text(step.original_ms, ".2f")]
-        cells = ["?"] * 3 if step.hidden else cells
         cells += [_text(step.row and step.row.registers), _text(step.row and step.row.local_bytes)]
+        cells = ["?"] * len(cells) if step.hidden else cells
         arrow = "→" if here and step.lesson == here else " "
         lines.append(f"{arrow}  " + _line(step.label, *cells))
     return "\n".join(line.rstrip() for line in lines)
@@ -124,44 +125,56 @@ def floor_ms(operation="wkv5", card=CARD, folder=None):
     return 1e3 * floor_seconds(work(operation, row.shape, row.dtype), row.dtype, limits.ceilings)
 
 
-def figure(operation="wkv5", here=None, card=CARD, folder=None, hidden=False):
-    """The picture of `draw` as a matplotlib Figure in the house style."""
+def figure(operation="wkv5", here=None, card=CARD, folder=None, measured=True):
+    """The picture of `draw` as a Figure in the house style; without `here`, all of it."""
     from rwkv_lessons.lab.pictures import style
 
     drawn = style.figure(HEIGHT, WIDTH)
     climbed, least = steps(operation, card, folder), floor_ms(operation, card, folder)
-    climbed = _without(climbed, here) if hidden else climbed
+    climbed = reached(climbed, here, measured) if here else climbed
     draw(drawn.subplots(), climbed, here, least, passes(operation))
     return drawn
 
 
-def _without(climbed, here):
-    return [replace(step, hidden=step.lesson == here) for step in climbed]
+def reached(climbed, here, measured):
+    """The steps with every one hidden that a reader of lesson `here` has not measured yet.
+
+    The finished kernel is reached with the last rung.
+    """
+    last = max(step.lesson for step in climbed if step.lesson)
+
+    def hidden(step):
+        lesson = step.lesson or last
+        return lesson > here or (lesson == here and not measured)
+
+    return [replace(step, hidden=hidden(step)) for step in climbed]
 
 
-def ladder(here=None, operation="wkv5", hidden=False):
+def ladder(here, operation="wkv5", measured=False):
     """Prints the ladder's table; returns its picture, for a cell to end with.
 
+    A question mark stands for every rung above, so that no prediction is spoiled.
+
     Args:
-        here: the stem of a lesson, "05_float4", which is marked in both.
+        here: the stem of a lesson, "05_float4". Its rung is marked in both, if it has one.
         operation: a key of `LADDERS`.
-        hidden: a question mark stands for that lesson's times, until you have predicted them.
+        measured: whether that lesson's own rung is shown, too.
 
     Raises:
-        ValueError: `here` is no lesson of this ladder.
+        ValueError: `here` is no lesson, or there is no such ladder.
     """
+    from rwkv_lessons.lab.course.exercises import stems
     from rwkv_lessons.lab.pictures.style import Picture
 
-    climbed = steps(operation)
-    lessons = [step.lesson for step in climbed if step.lesson]
-    if here is not None and here not in lessons:
-        raise ValueError(f"here is {here!r}, needs one of {', '.join(dict.fromkeys(lessons))}")
-    recorded = sum(step.ms is not None for step in climbed)
-    climbed = _without(climbed, here) if hidden else climbed
+    if here not in stems():
+        raise ValueError(f"here is {here!r}, needs one of {', '.join(stems())}")
+    if operation not in LADDERS:
+        raise ValueError(f"operation is {operation!r}, needs one of {', '.join(LADDERS)}")
+    climbed = reached(steps(operation), here, measured)
     print(table(climbed, here), source(operation), sep="\n\n")
-    text = f"The ladder of {operation}: {recorded} of {len(climbed)} steps recorded"
-    text += f", {here} marked" if here else ""
-    return Picture(figure(operation, here, hidden=hidden), text)
+    shown = sum(step.ms is not None for step in climbed)
+    text = f"The ladder of {operation} in lesson {here}: {shown} of {len(climbed)} steps shown"
+    return Picture(figure(operation, here, measured=measured), text)
 
 
 def against_c(original, kernel, *before, operation="wkv5"):

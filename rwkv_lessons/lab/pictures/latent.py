@@ -51,8 +51,12 @@ RUNGS = (  # lesson, what is new, method in the record
 SHAPE = (64, 4096, 40, 64, 256, 32, 64)  # B, N, H, K, R, P, V: MiniCPM3, 64 texts
 
 
-def rungs(here, card=CARD, folder=None):
-    """Prints the steps of the MLA lessons, `here` marked, with recorded times where there are."""
+def rungs(here, measured=False, card=CARD, folder=None):
+    """Prints the steps of the MLA lessons, `here` marked, with recorded times where there are.
+
+    A question mark stands for what a reader of lesson `here` has not measured yet; `measured`: its
+    own step has been.
+    """
     if here not in [stem for stem, *_ in RUNGS]:
         raise ValueError(f"here is {here!r}, needs one of {', '.join(r[0] for r in RUNGS if r[0])}")
     try:
@@ -63,7 +67,9 @@ def rungs(here, card=CARD, folder=None):
     for stem, new, method in RUNGS:
         name = stem.replace("_", " ") if stem else "as a model is written"
         arrow = "→" if stem == here else " "
-        print(f"{arrow} {name:25} {new:32} {_microseconds(found, method)}")
+        hidden = stem and (stem > here or (stem == here and not measured))
+        time = "?" if hidden else _microseconds(found, method)
+        print(f"{arrow} {name:25} {new:32} {time}")
     B, N, *_ = SHAPE
     where = f"{found.provenance.card}, {found.provenance.date}" if found else f"an {card}"
     print(f"One decoding step of a MiniCPM3 layer, {B} texts of {N:,} tokens, bfloat16: {where}.")

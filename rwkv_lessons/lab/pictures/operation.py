@@ -5,7 +5,6 @@ import math
 from ...operations import work
 from ...records.lookup import CARD
 from . import style
-from .ladder import steps
 from .roofline import Dot, ceiling, plot_roofline, roofline
 from .style import Picture
 
@@ -76,7 +75,7 @@ def half_lives(**log_decays):
 
 
 def roof(operation, shape, dtype="float32", card=CARD, folder=None):
-    """The roofline of a card over one operation, with what was recorded of it so far.
+    """The roofline of a card over one operation, and the least time that it leaves.
 
     Returns None, and prints a line that says so, where the card's ceilings are not recorded yet.
     """
@@ -88,17 +87,7 @@ def roof(operation, shape, dtype="float32", card=CARD, folder=None):
     print(f"{limit.name}: memory is the limit up to {limit.ridge:.1f} operations a byte")
     todo = work(operation, shape, dtype)
     floor_ms = roofline(todo, limit).floor_ms * (1 + 1e-9)  # rounding must not lift it above
-    dots = [Dot("predicted", "the least", todo, floor_ms)]
-    for label, ms in _recorded(operation, shape, dtype, card, folder):
-        dots.append(Dot("recorded", label, todo, ms))
-    return plot_roofline(limit, dots)
-
-
-def _recorded(operation, shape, dtype, card, folder):
-    """(label, ms) of the ladder's first and last rung at this shape, where recorded."""
-    climbed = [step for step in steps(operation, card, folder) if step.ms]
-    fitting = [s for s in climbed if s.row.shape == tuple(shape) and s.row.dtype == dtype]
-    return [(step.label, step.ms) for step in fitting[:1] + fitting[1:][-1:]]
+    return plot_roofline(limit, [Dot("predicted", "the least", todo, floor_ms)])
 
 
 def _box(ax, x, y, width, height, colour):

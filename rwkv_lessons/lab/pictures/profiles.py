@@ -30,6 +30,7 @@ FREE = {
         "permute",
     ),
 }
+NAME = 32  # characters of a kernel's name in a legend
 ELEMENTWISE, OTHER = style.OKABE_ITO["orange"], style.OKABE_ITO["blue"]
 
 
@@ -165,7 +166,9 @@ def timeline(profile, tokens=3, first=20):
 
 
 def _others(kernels):
-    return dict.fromkeys(brief(k.name) for k in kernels if "elementwise" not in k.name)
+    """Names of the kernels that are not elementwise, short enough for a legend."""
+    names = dict.fromkeys(brief(k.name) for k in kernels if "elementwise" not in k.name)
+    return [name if len(name) <= NAME else f"{name[: NAME - 1]}…" for name in names]
 
 
 def _box(ax, x, y, width, colour, text="", ink=style.INK):

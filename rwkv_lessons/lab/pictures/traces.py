@@ -6,8 +6,9 @@ same in one line. All take a `Trace` and choose a request by any of line, array,
 
 from collections import defaultdict
 
+from ..simulator.cuda.banks import BANKS, WORD, schedule
 from ..simulator.cuda.fake_cuda import FULL_WARP
-from ..simulator.cuda.memory_model import BANKS, SECTOR, WORD, schedule
+from ..simulator.cuda.memory_model import SECTOR
 from . import style
 from .style import Picture
 

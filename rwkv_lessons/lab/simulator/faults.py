@@ -46,8 +46,14 @@ class DivergentBarrier(KernelFault):
 
 
 class UninitialisedRead(KernelFault):
-    """Shared or local memory is read before anything was written to it."""
+    """Shared or local memory is read before anything was written to it; `space` says which."""
+
+    space = "shared"
 
 
 class MisalignedAccess(KernelFault):
     """A 16-byte access at an address that is not a multiple of 16."""
+
+
+class EndlessLoop(KernelFault):
+    """A thread has not come to its end, nor to a barrier, in all the time that a launch has."""

@@ -2,7 +2,7 @@
 
 The heads of a sequence (times its query tokens) are the rows of one tile, so a tile of the cache
 is loaded once for all of them, and serves as keys and as values. The cache of a sequence is cut
-into splits, one program each. A program leaves, for each row, its part of the sum in the latent
+into splits, one program each. A program writes, for each row, its part of the sum in the latent
 space, and the log-sum-exp that says what the part weighs:
 
     part[i] = Σ softmax(s) c  over its own tokens        o = w_v Σ softmax(lse)[i] part[i]
@@ -31,7 +31,7 @@ from .splits import COLUMNS, LARGEST_RANK, NUMBERS, combine_tile, decode_tile, s
 
 LOG2E = 1.4426950408889634
 LN2 = tl.constexpr(0.6931471805599453)
-NOTHING = tl.constexpr(-1e30)  # below any score; unlike -inf it has a difference with itself
+MIN_SCORE = tl.constexpr(-1e30)  # below any score; -inf - -inf would be NaN
 
 
 @assembled
@@ -77,12 +77,12 @@ def decode_kernel(
     else:
         latent += i_b * c_b
         k_rope += i_b * k_b
-    b_top = tl.full([BM], NOTHING, tl.float32)
+    b_top = tl.full([BM], MIN_SCORE, tl.float32)
     b_sum = tl.zeros([BM], tl.float32)
     b_part = tl.zeros([BM, BR], tl.float32)
     for n0 in tl.range(start, stop, BN, num_stages=STAGES):
         n = n0 + o_n
-        # Tokens past the end are zeros: whatever lies there, also NaN, must not meet a weight of 0.
+        # Tokens past the end are zeros: NaN in an empty slot, times a weight of 0, would be NaN.
         m_n = (n < stop)[:, None]
         if PAGE:
             b_page = tl.where((b_page >= 0) & (b_page < pages), b_page, 0)  # reads nothing outside
@@ -100,9 +100,9 @@ def decode_kernel(
         b_s = tl.where(seen, b_s * scale, float("-inf"))  # [BM, BN]
         top = tl.maximum(b_top, tl.max(b_s, 1))
         b_p = tl.exp2(b_s - top[:, None])
-        fade = tl.exp2(b_top - top)
-        b_sum = b_sum * fade + tl.sum(b_p, 1)
-        b_part = b_part * fade[:, None]
+        rescale = tl.exp2(b_top - top)
+        b_sum = b_sum * rescale + tl.sum(b_p, 1)
+        b_part = b_part * rescale[:, None]
         b_part = tl.dot(b_p.to(b_c.dtype), b_c, b_part, input_precision=PRECISION)
         b_top = top
 
@@ -135,7 +135,7 @@ def combine_kernel(
 
     m_x = (o_row < rows) & (o_s < S)
     b_lse = tl.load(part_lse + at, m_x, float("-inf"))
-    top = tl.maximum(tl.max(tl.reshape(b_lse, [BM, BS]), 1), NOTHING)
+    top = tl.maximum(tl.max(tl.reshape(b_lse, [BM, BS]), 1), MIN_SCORE)
     tops = tl.reshape(tl.broadcast_to(top[:, None], [BM, BS]), [BM * BS])
     weight = tl.exp2(b_lse - tops)
     total = tl.sum(tl.reshape(weight, [BM, BS]), 1)
@@ -169,13 +169,13 @@ def forward(q, q_rope, latent, k_rope, w_v, scale, lengths, left_padding, block_
             return forward(
                 q, q_rope, latent, k_rope, w_v, scale, lengths, left_padding, block_table
             )
-    q, q_rope, latent, k_rope, w_v = map(_rows_together, (q, q_rope, latent, k_rope, w_v))
+    q, q_rope, latent, k_rope, w_v = map(_contiguous_rows, (q, q_rope, latent, k_rope, w_v))
     (B, M, H, R), P, V, N = q.shape, q_rope.shape[-1], w_v.shape[1], latent.shape[1]
     lengths, left_padding = (x if x is None else x.contiguous() for x in (lengths, left_padding))
     page_size = 0
     if block_table is not None:
         page_size, N = N, N * block_table.shape[1]
-        block_table = _rows_together(block_table)
+        block_table = _contiguous_rows(block_table)
 
     gpu = devices.gpu_of(q.device)
     tile = decode_tile(M * H, R, P, q.dtype, gpu)
@@ -203,10 +203,11 @@ def forward(q, q_rope, latent, k_rope, w_v, scale, lengths, left_padding, block_
          0 if block_table is None else block_table.stride(0), latent.shape[0], M, N, splits),
         constants,
     )  # fmt: skip
-    rows, together = combine_tile(B * M, H, R, splits)
+    rows, splits_per_program = combine_tile(B * M, H, R, splits)
     launch(
         combine_kernel, H * -(-B * M // rows), 4, (parts, part_lse, w_v, o, lse), (B * M, splits),
-        (*w_v.stride()[:2], H, R, V, rows, together, min(BR, COLUMNS), BV, 3, precision, overlap),
+        (*w_v.stride()[:2], H, R, V, rows, splits_per_program, min(BR, COLUMNS), BV, 3, precision,
+         overlap),
         launch_pdl=overlap,
     )  # fmt: skip
     return o, lse
@@ -219,7 +220,7 @@ def for_hopper(tile, q, q_rope, latent, k_rope):
     return fits and math.gcd(*rows, 2 * latent.stride(1), 2 * k_rope.stride(1)) % 16 == 0
 
 
-def _rows_together(x):
+def _contiguous_rows(x):
     return x if x.stride(-1) == 1 else x.contiguous()
 
 

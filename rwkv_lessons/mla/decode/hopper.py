@@ -1,4 +1,4 @@
-"""The first kernel of decode.py once more, in Gluon, for Hopper's tensor cores and ranks 256, 512.
+"""The first kernel of forward.py once more, in Gluon, for Hopper's tensor cores and ranks 256, 512.
 
 Triton gives a product whose result goes into another product to all warps along the rows. With 64
 rows and 8 warps both warpgroups then compute all scores. Here the layouts are written down: each
@@ -6,7 +6,7 @@ warpgroup has half of the tokens of the scores, and half of the columns of the s
 through shared memory from one product to the next; with 4 warps they stay in registers.
 
 A tile of tokens is in shared memory once and is read by both products. While one is worked on, the
-next is on its way, 16 bytes a thread (`cp.async`), with zeros in the place of masked rows.
+next is on its way, 16 bytes a thread (`cp.async`), with zeros instead of masked rows.
 """
 
 import triton.language as tl
@@ -25,7 +25,7 @@ from .splits import NUMBERS
 
 RANKS = (256, 512)
 ROPE_SIZES = (16, 32, 64, 128)
-NOTHING = tl.constexpr(-1e30)
+MIN_SCORE = tl.constexpr(-1e30)
 barrier = getattr(gl, "barrier", None) or gl.thread_barrier  # its name in Triton 3.7, and in 3.6
 
 
@@ -38,7 +38,7 @@ def rows_over_warps(columns, warps):
 
 @gluon.jit
 def fetch(to, x, first, stop, stride, row_stride: gl.constexpr, PAGE: gl.constexpr, table, pages):
-    """Starts the way of tokens first … stop - 1 of a cache to shared memory, zeros after them."""
+    """Starts copying tokens first … stop - 1 of a cache to shared memory, zeros after them."""
     BN: gl.constexpr = to.shape[0]
     LAYOUT: gl.constexpr = rows_over_warps(to.shape[1], gl.num_warps())
     n = first + gl.arange(0, BN, gl.SliceLayout(1, LAYOUT))
@@ -55,7 +55,7 @@ def fetch(to, x, first, stop, stride, row_stride: gl.constexpr, PAGE: gl.constex
 
 @gluon.jit
 def fetch_query(to, x, i_row, M, H: gl.constexpr, stride_m, stride_h):
-    """Starts the way of the rows of a tile of queries, zeros after the last."""
+    """Starts copying the rows of a tile of queries to shared memory, zeros after the last."""
     BM: gl.constexpr = to.shape[0]
     LAYOUT: gl.constexpr = rows_over_warps(to.shape[1], gl.num_warps())
     row = i_row * BM + gl.arange(0, BM, gl.SliceLayout(1, LAYOUT))
@@ -74,7 +74,7 @@ def scores(s_q, s_qr, s_c, s_k, zeros):
 
 @gluon.jit
 def weigh(b_s, last, n, b_top):
-    """The weights of tokens n, what the sums so far are to be multiplied by, and the new top."""
+    """The weights of tokens n, the factor that rescales the sums so far, and the new maximum."""
     b_s = gl.where(n[None, :] <= last[:, None], b_s, float("-inf"))
     top = gl.maximum(b_top, gl.max(b_s, 1))
     return gl.exp2(b_s - top[:, None]), gl.exp2(b_top - top), top
@@ -153,7 +153,7 @@ def decode_hopper_kernel(
     last = gl.minimum(end - M + o_row // H, stop - 1)  # the last token that a row sees here
     zeros = gl.full([BM, BN], 0.0, gl.float32, SCORES)
     b_sums = zeros  # each thread adds up its own weights; the rows are summed at the end
-    b_top = gl.full([BM], NOTHING, gl.float32, gl.SliceLayout(1, SCORES))
+    b_top = gl.full([BM], MIN_SCORE, gl.float32, gl.SliceLayout(1, SCORES))
     b_part = gl.full([BM, R], 0.0, gl.float32, PART)
 
     async_copy.wait_group(0)
@@ -166,9 +166,9 @@ def decode_hopper_kernel(
     b_s = warpgroup_mma_wait(0, deps=(b_s,))
     i = 0
     for n0 in range(start, stop - BN, BN):
-        b_p, fade, b_top = weigh(b_s * scale, last, n0 + o_n, b_top)
-        b_sums = b_sums * fade[:, None] + b_p
-        b_part = b_part * gl.convert_layout(fade, gl.SliceLayout(1, PART))[:, None]
+        b_p, rescale, b_top = weigh(b_s * scale, last, n0 + o_n, b_top)
+        b_sums = b_sums * rescale[:, None] + b_p
+        b_part = b_part * gl.convert_layout(rescale, gl.SliceLayout(1, PART))[:, None]
         b_part = add(b_part, b_p, s_p, s_c.index(i), GROUPS)
 
         async_copy.wait_group(0)
@@ -184,9 +184,9 @@ def decode_hopper_kernel(
         i = 1 - i
     async_copy.wait_group(0)
     n0 = start + gl.maximum(gl.cdiv(stop - start, BN) - 1, 0) * BN
-    b_p, fade, b_top = weigh(b_s * scale, last, n0 + o_n, b_top)
-    b_sums = b_sums * fade[:, None] + b_p
-    b_part = b_part * gl.convert_layout(fade, gl.SliceLayout(1, PART))[:, None]
+    b_p, rescale, b_top = weigh(b_s * scale, last, n0 + o_n, b_top)
+    b_sums = b_sums * rescale[:, None] + b_p
+    b_part = b_part * gl.convert_layout(rescale, gl.SliceLayout(1, PART))[:, None]
     b_part = add(b_part, b_p, s_p, s_c.index(i), GROUPS)
     b_part = warpgroup_mma_wait(0, deps=(b_part,))
 

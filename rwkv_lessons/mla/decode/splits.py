@@ -13,8 +13,8 @@ import torch
 # three times the operands.
 LARGEST_RANK = {torch.float16: 512, torch.bfloat16: 512, torch.float32: 256}
 COLUMNS = 64  # of the latent that the second kernel multiplies by w_v at a time
-MOST_SPLITS = 64  # the rows of a tile of the second kernel
-FEWEST_TILES = 2  # of tokens in a split: less costs more to add up than it saves
+MAX_SPLITS = 64  # as many as the second kernel's tile has rows
+MIN_TILES_PER_SPLIT = 2  # of tokens: fewer cost more to add up than they save
 # What a launch of the first kernel may change without another compilation. Its strides come in
 # units of UNIT elements, which tells the compiler what they can be divided by.
 NUMBERS = [
@@ -35,13 +35,13 @@ NUMBERS = [
 ]
 
 # Measured on an H200, in the time that a program takes for a tile of tokens:
-START_AND_END = 4  # the start and the end of a program
-MERGE = 0.025  # writing and reading one more part
-GAIN_OF_TWO = 0.83  # two programs on an SM take that much of the time of one by one
+PROGRAM_OVERHEAD = 4  # its start and its end
+PART_OVERHEAD = 0.025  # writing and reading one more part
+TIME_OF_A_PAIR = 0.83  # of two programs at once on an SM, relative to one after the other
 
 
 class Tile(NamedTuple):
-    """Rows and tokens of a tile, warps, tiles of tokens under way, programs side by side."""
+    """Rows and tokens of a tile, warps, tiles of tokens in flight, programs that share an SM."""
 
     rows: int
     tokens: int
@@ -52,7 +52,7 @@ class Tile(NamedTuple):
 
 def decode_tile(rows, R, P, dtype, gpu):
     """The tile for so many rows a sequence (heads × queries), this rank and size of rope."""
-    if dtype == torch.float32:  # three products of tf32 in the place of one
+    if dtype == torch.float32:  # three products of TF32 instead of one
         return Tile(16, 32, 4, 2, 1)
     if not gpu.like_hopper:
         return Tile(16, 32, 4, 2, 1)
@@ -67,12 +67,16 @@ def combine_tile(rows, H, R, splits):
 
     Their product is that of a tile of the tensor cores, 64, or less to make programs enough.
     """
-    together = 1 << (splits - 1).bit_length()
-    most = 1 << (rows - 1).bit_length()
-    few = max(1, (64 if R > 256 else 32) // together)  # of w_v, more is worth reading less often
-    while few > 1 and few * together > 16 and (few > most or H * -(-rows // few) < 128):
+    splits_per_program = 1 << (splits - 1).bit_length()
+    all_rows = 1 << (rows - 1).bit_length()
+    few = max(
+        1, (64 if R > 256 else 32) // splits_per_program
+    )  # of w_v, more is worth reading less often
+    while (
+        few > 1 and few * splits_per_program > 16 and (few > all_rows or H * -(-rows // few) < 128)
+    ):
         few //= 2
-    return few, max(together, 16 // few)
+    return few, max(splits_per_program, 16 // few)
 
 
 @cache
@@ -83,18 +87,18 @@ def splits_for(programs, tiles, sms, side_by_side):
         programs: without splits, one for each sequence and tile of rows.
         tiles: of tokens in the longest sequence.
         sms: of the GPU.
-        side_by_side: how many programs one of them has room for.
+        side_by_side: how many programs share an SM.
     """
-    most = max(1, min(tiles // FEWEST_TILES, MOST_SPLITS))
+    max_splits = max(1, min(tiles // MIN_TILES_PER_SPLIT, MAX_SPLITS))
 
     def time(splits):  # in the time of a tile
-        turns = -(-programs * splits // sms)
-        rounds = -(-turns // side_by_side)
-        pace = GAIN_OF_TWO if side_by_side > 1 and turns > 1 else 1
+        programs_per_sm = -(-programs * splits // sms)
+        rounds = -(-programs_per_sm // side_by_side)
+        share = TIME_OF_A_PAIR if side_by_side > 1 and programs_per_sm > 1 else 1
         return (
-            turns * pace * -(-tiles // splits)
-            + rounds * START_AND_END
-            + (programs * splits * MERGE)
+            programs_per_sm * share * -(-tiles // splits)
+            + rounds * PROGRAM_OVERHEAD
+            + (programs * splits * PART_OVERHEAD)
         )
 
-    return min(range(1, most + 1), key=time)
+    return min(range(1, max_splits + 1), key=time)

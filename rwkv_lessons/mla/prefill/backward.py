@@ -3,9 +3,9 @@
     p = exp(scale · s − lse)      dv = pᵀ do          ds = p (do vᵀ − delta) · scale
     dq = ds k                     dk = dsᵀ q          delta = Σ do · o − dlse, one number a row
 
-Two kernels, so that no sum is shared between programs: one owns a tile of queries and walks over
-its keys, the other a tile of keys and walks over the queries that see them. The rope keys serve all
-heads; their gradients leave per head and are added up after.
+Two kernels, so that no sum is shared between programs: one owns a tile of queries and loops over
+its keys, the other a tile of keys and loops over the queries that see them. The rope keys serve all
+heads; their gradients are written per head and added up after.
 """
 
 import torch
@@ -80,7 +80,7 @@ def keys_kernel(
     first, last = bounds(lengths, left_padding, i_b, N)
     start = tl.maximum(i_n - last + M, 0)  # the first query that sees key i_n
     start = tl.where((i_n < last) & (i_n + BN > first), start, M)
-    held = (o_n >= first) & (o_n < last)
+    has_token = (o_n >= first) & (o_n < last)
 
     b_k = k.load([i_b, i_h, i_n, 0]).reshape(BN, BK)
     b_kr = k_rope.load([i_b, i_n, 0]).reshape(BN, BP)
@@ -95,7 +95,7 @@ def keys_kernel(
         o_o, m_m = (i_b.to(tl.int64) * M + m + o_m) * H + i_h, m + o_m < M
         b_lse = tl.load(lse + o_o, m_m, float("inf"))[None, :]
         b_delta = tl.load(delta + o_o, m_m, 0.0)[None, :]
-        seen = (o_n[:, None] <= last - M + m + o_m[None, :]) & held[:, None]
+        seen = (o_n[:, None] <= last - M + m + o_m[None, :]) & has_token[:, None]
 
         b_s = tl.dot(b_k, tl.trans(b_q), input_precision=PRECISION)  # [BN, BM]
         b_s = tl.dot(b_kr, tl.trans(b_qr), b_s, input_precision=PRECISION)

@@ -1,6 +1,6 @@
-"""The kernel of prefill.py: flash attention with an online softmax, in two forms.
+"""The kernel of both forms in prefill.py: flash attention with an online softmax, in two forms.
 
-A program owns BM query tokens of one head and walks over its keys in tiles of BN:
+A program owns BM query tokens of one head and loops over its keys in tiles of BN:
 
     expanded   tiles of the keys and of the values of its head, both [BN, …]
     absorbed   the tile is the latent itself, read once and used as keys and as values; W_V is
@@ -18,7 +18,7 @@ from ...runtime.compile_triton import assembled
 from .tiles import LOG2E, choose_tiles, descriptor, power_of_2, registers
 
 LN2 = tl.constexpr(0.6931471805599453)
-NOTHING = tl.constexpr(-1e30)  # below any score; unlike -inf it has a difference with itself
+MIN_SCORE = tl.constexpr(-1e30)  # below any score; -inf - -inf would be NaN
 
 
 @triton.jit
@@ -49,9 +49,9 @@ def attend_kernel(
     position = last - M + o_m  # of each query; it sees the keys first … position
     seen = last - M + i_m + 1  # by every row of this tile
     end = tl.minimum(seen + BM - 1, last)
-    whole = first + tl.maximum((end if ABSORBED else seen) - first, 0) // BN * BN
+    full_end = first + tl.maximum((end if ABSORBED else seen) - first, 0) // BN * BN
     if ONE_LOOP:
-        whole = first
+        full_end = first
 
     if ABSORBED:  # [BM, R] is too large for registers: it stays in shared memory
         b_q = q.load([i_b, i_h, i_m, 0]).reshape(BM, BK)
@@ -59,11 +59,11 @@ def attend_kernel(
     else:  # read with a step from token to token, it goes to registers: room for one more program
         b_q = q.load([i_b, i_m, i_h, 0]).reshape(BM, BK)
         b_qr = q_rope.load([i_b, i_m, i_h, 0]).reshape(BM, BP)
-    b_max = tl.full([BM], NOTHING, tl.float32)  # of scale · scores, in powers of two
+    b_max = tl.full([BM], MIN_SCORE, tl.float32)  # of scale · scores, in powers of two
     b_sum = tl.zeros([BM], tl.float32)
     b_o = tl.zeros([BM, BK if ABSORBED else BV], tl.float32)
     for BORDER in tl.static_range(1 if ONE_LOOP else 0, 2):  # first where nothing is hidden
-        for n in range(whole if BORDER else first, end if BORDER else whole, BN):
+        for n in range(full_end if BORDER else first, end if BORDER else full_end, BN):
             if ABSORBED:
                 b_k = k.load([i_b, n, 0]).reshape(BN, BK)
                 if BORDER and lengths is not None:
@@ -79,13 +79,13 @@ def attend_kernel(
 
             b_new = tl.maximum(b_max, tl.max(b_s, 1) * scale)
             b_p = tl.exp2(b_s * scale - b_new[:, None])
-            b_keep = tl.exp2(b_max - b_new)
-            b_sum, b_max = b_sum * b_keep + tl.sum(b_p, 1), b_new
+            b_rescale = tl.exp2(b_max - b_new)
+            b_sum, b_max = b_sum * b_rescale + tl.sum(b_p, 1), b_new
             if not ABSORBED:
                 b_v = v.load([i_b, i_h, n, 0]).reshape(BN, BV)
                 if BORDER and lengths is not None:  # 0 · NaN is NaN: what nobody may see is cleared
                     b_v = tl.where((n + o_n < last)[:, None], b_v, 0.0)
-            b_o = b_o * b_keep[:, None]
+            b_o = b_o * b_rescale[:, None]
             b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o, input_precision=PRECISION)
 
     b_max = tl.where(b_sum > 0, b_max, float("-inf"))  # a row that sees nothing: 0 and -inf

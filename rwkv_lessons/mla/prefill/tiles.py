@@ -14,7 +14,7 @@ class Tiles(NamedTuple):
     BN: int  # keys
     BV: int  # columns of the value; in the absorbed form, that W_V makes at a time
     warps: int
-    stages: int  # tiles of keys on their way
+    stages: int  # tiles of keys in flight
 
 
 def choose_tiles(dtype, K, V, absorbed, ragged, gpu):
@@ -25,7 +25,7 @@ def choose_tiles(dtype, K, V, absorbed, ragged, gpu):
     BV = power_of_2(V)
     if not gpu.like_hopper:
         return small_tiles(dtype, K, BV, absorbed)
-    if dtype == torch.float32:  # three TF32 products in the place of one take registers
+    if dtype == torch.float32:  # three TF32 products instead of one take registers
         return Tiles(16, 16, 16, 8, 1) if absorbed else Tiles(64, 32, BV, 4, 2)
     if absorbed and K > 256:  # two warpgroups share the sum, [64, 512] float32
         return Tiles(64, 32, min(BV, 64), 8, 3) if ragged else Tiles(64, 64, min(BV, 64), 8, 2)

@@ -1,14 +1,14 @@
 """The gradients of the chunked WKV-6 kernel, in two passes over memory.
 
-chunked_states.py walks the chunks of each head from the last to the first and leaves the gradient
-of the state between them; chunked_pairs.py then takes all chunks at once. For N = 64 and 16 bits,
-in tensors of the size of r: the walk reads 5 (r, w, do, and the forward pass's states, as much as
-2) and writes 2; keys read 9 and write 3; values read 6 and write 1.
+states.py sweeps the chunks of each head in reverse and writes the gradient of the state between
+them; pairs.py then takes all chunks at once. For N = 64 and 16 bits, in tensors of the size of r:
+the sweep reads 5 (r, w, do, and the forward pass's states, as much as 2) and writes 2; keys read 9
+and write 3; values read 6 and write 1.
 
 Registers bound the two kernels of the second pass: 255 and 168 leave room for two and three
-programs a multiprocessor, too few to hide all of the latency of their barriers. For bfloat16 heads
-of 64 on Hopper, pairs_hopper.py does the work of both, of 64 tokens at once: it reads 7 and writes
-4. The designs that were tried before: docs/designs_wkv6.md.
+programs an SM, too few to hide all of the latency of their barriers. For bfloat16 heads of 64 on
+Hopper, hopper/pairs.py does the work of both, of 64 tokens at once: it reads 7 and writes 4. The
+designs that were tried before: docs/designs_wkv6.md.
 
 Sums over programs are taken in a fixed order: the same inputs give the same bits.
 """
@@ -22,65 +22,75 @@ from ...runtime import devices
 from ...runtime.compile_triton import compile_together
 from ...runtime.launch_triton import launch
 from ..autograd import define_backward, sequences_in
-from .checkpoints import KEEP, checkpoints
+from .checkpoints import CHECKPOINT, count_checkpoints
 from .hopper.pairs import pairs_hopper_kernel
 from .hopper.tiles import launch_tiles, suits_hopper, tiles
-from .pairs import SEARCHED, keys_gradients, values_gradients
+from .pairs import CHUNKS_PER_SEARCH, keys_gradients, values_gradients
 from .states import state_gradients
 
-FILLED = 512  # walks that fill an H200; with fewer, each is cut into segments
-SHORTEST = 16  # chunks in a segment, so that cutting costs less than it gains
+TARGET_PROGRAMS = 512  # that fill an H200; a sweep of fewer is cut into segments
+MIN_CHUNKS_PER_SEGMENT = 16  # so that cutting costs less than it gains
 # Unless told, ptxas 12.8 gives kernels of float32, of large heads in float16, and those in levels,
 # 32 and spills 10 to 18 KB.
-MOST_REGISTERS = 255
-WORTH = 2**20  # tokens times heads: with fewer, describing tiles takes longer than the GPU
-EACH = 8  # chunks that a program of keys or values takes in turn, loading the next meanwhile
+MAX_REGISTERS = 255
+MIN_TOKENS_FOR_TMA = 2**20  # B·T·H: with fewer, descriptors take the host longer than the GPU
+CHUNKS_PER_PROGRAM = 8  # of keys or values, in turn: the next one is loaded meanwhile
 
 
-def blocks(K, V, full):
-    """(BK, BV) of a walk; BK, all V of the keys' kernel; all K, BV of the values' kernel."""
+def blocks(K, V, is_float32):
+    """(BK, BV) of the sweep; BK, all V of the keys' kernel; all K, BV of the values' kernel."""
     all_k, all_v = (max(16, triton.next_power_of_2(n)) for n in (K, V))
     # shared memory holds a block of the state, of 4 bytes a number where inputs are float32
-    few_k = min(all_k, 64 if all_v <= 64 else (16 if full else 32))
-    few_v = min(all_v, 64 if all_k <= 64 else (16 if full else 32))
+    few_k = min(all_k, 64 if all_v <= 64 else (16 if is_float32 else 32))
+    few_v = min(all_v, 64 if all_k <= 64 else (16 if is_float32 else 32))
     return (min(all_k, 64), min(all_v, 64)), (few_k, all_v), (all_k, few_v)
 
 
-def stages_of(block, full, gpu, whole_states=False):
-    """Chunks under way in a kernel of keys, or values; a third does not fit into 99 KB.
+def stages_of(block, is_float32, gpu, whole_states=False):
+    """Chunks in flight in a kernel of keys, or values; a third does not fit into 99 KB.
 
     Nor does it leave room for two programs on an SM where keys read states of float32.
     """
-    if full or sum(block) > 128:
+    if is_float32 or sum(block) > 128:
         return 1
     return 3 if gpu.like_hopper and not whole_states else 2
 
 
 @functools.cache
-def plan(B, T, H, K, V, sequences, packed, full, gpu):
-    """States kept, segments, chunks of one, programs, and `blocks` with the walk's number of V's.
+def plan(B, T, H, K, V, sequences, packed, is_float32, gpu):
+    """Checkpoints, segments, chunks of one, programs, and `blocks` with the sweep's blocks of V.
 
-    Programs: of the walk; chunks of one, keys and values, first without and then in levels.
+    Programs: of the sweep; then chunks of one, those of keys and of values, without levels and in
+    levels.
     """
-    walk, keys, values = blocks(K, V, full)
-    slots, chunks = checkpoints(B, T, sequences if packed else None), triton.cdiv(T, KEEP)
-    NK, NV = triton.cdiv(K, walk[0]), triton.cdiv(V, walk[1])
-    walks = sequences * H * NK * NV
-    segments = max(1, min(FILLED * gpu.sms // devices.H200.sms // walks, chunks // SHORTEST))
-    programs = [walks * segments]
-    for each in (EACH, SEARCHED.value):
+    sweep, keys, values = blocks(K, V, is_float32)
+    slots, chunks = (
+        count_checkpoints(B, T, sequences if packed else None),
+        triton.cdiv(T, CHECKPOINT),
+    )
+    NK, NV = triton.cdiv(K, sweep[0]), triton.cdiv(V, sweep[1])
+    sweeps = sequences * H * NK * NV
+    segments = max(
+        1,
+        min(
+            TARGET_PROGRAMS * gpu.sms // devices.H200.sms // sweeps,
+            chunks // MIN_CHUNKS_PER_SEGMENT,
+        ),
+    )
+    programs = [sweeps * segments]
+    for each in (CHUNKS_PER_PROGRAM, CHUNKS_PER_SEARCH.value):
         heads = triton.cdiv(slots, each) * H
         of_keys, of_values = heads * triton.cdiv(K, keys[0]), heads * triton.cdiv(V, values[1])
         programs.append((each, of_keys, of_values))
-    return slots, segments, triton.cdiv(chunks, segments), programs, (walk, keys, values, NV)
+    return slots, segments, triton.cdiv(chunks, segments), programs, (sweep, keys, values, NV)
 
 
-def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale=1.0, raw_decay=False):
+def gradients(r, k, v, w, u, s0, cu_seqlens, checkpoints, do, ds1, scale=1.0, raw_decay=False):
     """The gradients of r, k, v, w, u and s0 (as if zeros were given, where it is None).
 
     Args:
         r, k, v, w, u, s0, cu_seqlens, scale, raw_decay: as `wkv6_chunked` takes them.
-        kept: states that the forward pass left, `[checkpoints(…), H, K, V]`.
+        checkpoints: states that the forward pass saved, `[count_checkpoints(…), H, K, V]`.
         do, ds1: gradients of o and s1; None counts as zeros.
 
     Returns:
@@ -88,46 +98,51 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale=1.0, raw_decay
     """
     if r.is_cuda and r.get_device() != torch.cuda.current_device():
         with torch.cuda.device(r.device):
-            return gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale, raw_decay)
+            return gradients(r, k, v, w, u, s0, cu_seqlens, checkpoints, do, ds1, scale, raw_decay)
     B, T, H, K = r.shape
-    V, packed, full = v.shape[-1], cu_seqlens is not None, r.dtype == torch.float32
+    V, packed, is_float32 = v.shape[-1], cu_seqlens is not None, r.dtype == torch.float32
     sequences = sequences_in(r, cu_seqlens)
     gpu = devices.gpu_of(r.device)
-    slots, segments, segment, programs, sizes = plan(B, T, H, K, V, sequences, packed, full, gpu)
-    walk, (key_block, all_v), (all_k, value_block), NV = sizes
+    slots, segments, segment, programs, sizes = plan(
+        B, T, H, K, V, sequences, packed, is_float32, gpu
+    )
+    sweep, (key_block, all_v), (all_k, value_block), NV = sizes
     do = torch.zeros_like(v) if do is None else do.to(v.dtype)
-    r, k, v, w, u, do, kept = (x.contiguous() for x in (r, k, v, w, u, do, kept))
+    r, k, v, w, u, do, checkpoints = (x.contiguous() for x in (r, k, v, w, u, do, checkpoints))
 
     new = {"dtype": torch.float32, "device": r.device}
     dr, dk, dv, dw = (torch.empty_like(x) for x in (r, k, v, w))
     du = torch.zeros(slots, H, K, **new) if packed else torch.empty(slots, H, K, **new)
     ds0 = torch.empty(sequences, H, K, V, **new)
-    d_kept = torch.empty_like(kept)
-    through = torch.empty(slots, H, NV, K, **new)
+    d_checkpoints = torch.empty_like(checkpoints)
+    dw_across_chunk = torch.empty(slots, H, NV, K, **new)
     decays = torch.empty(slots, H, 2, K, **new)
-    where = torch.zeros(slots, 2, dtype=torch.int64, device=r.device) if packed else None
+    chunk_bounds = torch.zeros(slots, 2, dtype=torch.int64, device=r.device) if packed else None
     ds1 = None if ds1 is None else ds1.contiguous()
     cu_seqlens = cu_seqlens.contiguous() if packed else None
 
     local = torch.empty(sequences, H, segments, K, V, **new) if segments > 1 else None
     totals = torch.empty(sequences, H, segments, K, **new) if segments > 1 else None
-    deepest = torch.empty(slots, H, **new)
-    walks = [
+    min_log_decay = torch.empty(slots, H, **new)
+    sweeps = [
         (
             state_gradients, programs[0], 4,
-            (r, w, kept, do, ds1, local, totals, cu_seqlens, d_kept, through, decays, where, ds0),
-            (T, H, scale, segment, segments), (K, V, *walk, KEEP, raw_decay, full, first),
-            {"maxnreg": None if full else 128},
+            (r, w, checkpoints, do, ds1, local, totals, cu_seqlens, d_checkpoints,
+             dw_across_chunk, decays, chunk_bounds, ds0),
+            (T, H, scale, segment, segments), (K, V, *sweep, CHECKPOINT, raw_decay, is_float32,
+             first),
+            {"maxnreg": None if is_float32 else 128},
         )
         for first in ((True, False) if segments > 1 else (False,))
     ]  # fmt: skip
     pairs, warps = [], 4 if max(K, V) <= 64 else 8
-    of_keys = stages_of(sizes[1], full, gpu, kept.dtype == torch.float32)
-    of_values = stages_of(sizes[2], full, gpu)
-    grid = H, triton.cdiv(T, 2 * KEEP), B
+    of_keys = stages_of(sizes[1], is_float32, gpu, checkpoints.dtype == torch.float32)
+    of_values = stages_of(sizes[2], is_float32, gpu)
+    grid = H, triton.cdiv(T, 2 * CHECKPOINT), B
     on_hopper = (
-        (K, V) == (64, 64) and not packed and B * T * H >= WORTH and max(grid[1:]) < 2**16
-        and suits_hopper((r, k, v, w, do, kept, d_kept))
+        (K, V) == (64,
+         64) and not packed and B * T * H >= MIN_TOKENS_FOR_TMA and max(grid[1:]) < 2**16
+        and suits_hopper((r, k, v, w, do, checkpoints, d_checkpoints))
     )  # fmt: skip
     if on_hopper:
         rows = (dr, dk, dv, dw)
@@ -135,37 +150,50 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale=1.0, raw_decay
         results = (tiles(x, H * K) for x in rows)
         pairs.append((
             pairs_hopper_kernel, grid, 4,
-            (*given, u, tiles(kept, V), tiles(d_kept, V), through, decays, deepest, of_o,
+            (*given, u, tiles(checkpoints, V), tiles(d_checkpoints, V), dw_across_chunk, decays,
+             min_log_decay, of_o,
              *results, *rows, du),
-            (T, H, scale), (KEEP, raw_decay, scale != 1), {},
+            (T, H, scale), (CHECKPOINT, raw_decay, scale != 1), {},
         ))  # fmt: skip
     for levels, (each, keys, values) in zip((False, True), programs[1:], strict=True):
         if on_hopper and not levels:
             continue
         unbounded = gpu.like_hopper and r.dtype == torch.bfloat16 and not levels
-        most = {"maxnreg": None if unbounded else MOST_REGISTERS}
+        limit = {"maxnreg": None if unbounded else MAX_REGISTERS}
         pairs.append((
             keys_gradients, keys, warps,
-            (r, k, v, w, u, kept, d_kept, through, decays, deepest, where, do, dr, dk, dw, du),
+            (r, k, v, w, u, checkpoints, d_checkpoints, dw_across_chunk, decays, min_log_decay,
+             chunk_bounds, do, dr, dk, dw, du),
             (T, H, scale, slots, each),
-            (K, V, key_block, all_v, KEEP, NV, raw_decay, full, levels, of_keys), most,
+            (K, V, key_block, all_v, CHECKPOINT, NV, raw_decay, is_float32, levels, of_keys), limit,
         ))  # fmt: skip
         pairs.append((
             values_gradients, values, warps,
-            (r, k, w, u, d_kept, decays, deepest, where, do, dv),
+            (r, k, w, u, d_checkpoints, decays, min_log_decay, chunk_bounds, do, dv),
             (T, H, scale, slots, each),
-            (K, V, all_k, value_block, KEEP, raw_decay, full, levels, of_values), most,
+            (K, V, all_k, value_block, CHECKPOINT, raw_decay, is_float32, levels, of_values), limit,
         ))  # fmt: skip
-    kind = ("backward", r.device, r.dtype, w.dtype, u.dtype, kept.dtype, K, V, raw_decay, packed)
-    which = ds1 is None, len(walks), on_hopper, scale != 1
-    compile_together((*kind, *which), walks + pairs)
-    for *arguments, options in walks:
+    kind = (
+        "backward",
+        r.device,
+        r.dtype,
+        w.dtype,
+        u.dtype,
+        checkpoints.dtype,
+        K,
+        V,
+        raw_decay,
+        packed,
+    )
+    which = ds1 is None, len(sweeps), on_hopper, scale != 1
+    compile_together((*kind, *which), sweeps + pairs)
+    for *arguments, options in sweeps:
         launch(*arguments, **options)
     if not on_hopper:
-        torch.amin(decays, (2, 3), out=deepest)
+        torch.amin(decays, (2, 3), out=min_log_decay)
     for kernel, *arguments, options in pairs:
-        way = launch_tiles if kernel is pairs_hopper_kernel else launch
-        way(kernel, *arguments, **options)
+        launcher = launch_tiles if kernel is pairs_hopper_kernel else launch
+        launcher(kernel, *arguments, **options)
     return dr, dk, dv, dw, du.sum(0).to(u.dtype), ds0
 
 

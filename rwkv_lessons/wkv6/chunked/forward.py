@@ -1,16 +1,15 @@
 """WKV-6 in chunks, as Triton kernels: matrix products on tensor cores, the state in registers.
 
-A program owns some values (columns of the state) of one head and walks over chunks of tokens. With
-r, k and S decayed to the end of the chunk (chunk_tiles.py), a chunk is
+A program owns some values (columns of the state) of one head and loops over chunks of tokens. With
+r, k and S decayed to the end of the chunk (tiles.py), a chunk is
 
     o = r S + tril(r kᵀ, bonus on the diagonal) v          S ← S + kᵀ v
 
-r, k, v, w and o move once. chunked_hopper.py does the same on Hopper, for bfloat16 heads of 64, in
-half of the time; this kernel is for all else. Registers bound it: 255 leave room for two programs a
-multiprocessor, too few to hide what its barriers cost (docs/designs_wkv6.md). r decayed to the end
-grows; where decays are too strong for that S is still right, and strong.py does o over. Where there
-are few heads, several programs walk along one sequence (segments.py). Gradients:
-chunked_backward.py.
+r, k, v, w and o move once. hopper/forward.py does the same on Hopper, for bfloat16 heads of 64, in
+half of the time; this kernel is for all else. Registers bound it: 255 leave room for two programs
+an SM, too few to hide what its barriers cost (docs/designs_wkv6.md). r decayed to the end grows;
+where decays are too strong for that S is still right, and o is recomputed (strong.py). Where there
+are few heads, several programs share one sequence (segments.py). Gradients: backward.py.
 """
 
 import functools
@@ -27,17 +26,17 @@ from ..autograd import define_forward, empty_results, keep_inputs, sequences_in
 from ..doubling import wkv6_doubling
 from ..options import check_call, holds_float64, wants_gradients
 from .backward import backward
-from .checkpoints import KEEP, checkpoints, first_checkpoint, place, sequence_bounds
+from .checkpoints import CHECKPOINT, count_checkpoints, first_checkpoint, place, sequence_bounds
 from .hopper.forward import wkv6_hopper_kernel
 from .hopper.tiles import launch_tiles, suits_hopper, tiles
-from .segments import segment_state, segments_for, wkv6_segments_kernel
-from .strong import EACH, GROUP, wkv6_strong_kernel
+from .segments import segments_for, state_before_segment, wkv6_segments_kernel
+from .strong import GROUP, GROUPS_PER_PROGRAM, wkv6_strong_kernel
 from .tiles import FITS_TO_END, LOG2E, log2_decays, log_decay, of_halves, product
 
 TILE = {2: 64 * 64, 4: 16 * 64}  # elements of r that registers hold, by the bytes of one
 # GPUs other than Hopper: as many of r, and of the state. They were chosen by spills and not timed.
 SMALL_TILE, SMALL_STATE = {2: 32 * 64, 4: 16 * 64}, 64 * 64
-WORTH = 2**17  # tokens times heads: with fewer, describing tiles takes longer than the GPU
+MIN_TOKENS_FOR_TMA = 2**17  # B·T·H: with fewer, descriptors take the host longer than the GPU
 LARGEST = 256  # keys; the state of 512 would not fit the registers and shared memory of a program
 SMALL_LARGEST = {2: 128, 4: 64}  # on other GPUs, where factors of more fill a warp's registers
 
@@ -45,23 +44,24 @@ SMALL_LARGEST = {2: 128, 4: 64}  # on other GPUs, where factors of more fill a w
 @assembled
 @triton.jit(do_not_specialize=["has_s0", "T", "H", "segments", "span", "groups", "scale"])
 def wkv6_chunked_fwd_kernel(
-    r, k, v, w, u, s0, cu_seqlens, left, decays, o, s1, kept, before, strong,
+    r, k, v, w, u, s0, cu_seqlens, segment_states, segment_decays, o, s1, checkpoints,
+    group_states, strong,
     has_s0, T, H, segments, span, groups, scale,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
-    KEEP: tl.constexpr, GROUP: tl.constexpr, RAW: tl.constexpr,
+    CHECKPOINT: tl.constexpr, GROUP: tl.constexpr, RAW: tl.constexpr,
 ):  # fmt: skip
-    """kept gets the states before tokens 0, KEEP, … of each sequence, if it is not None.
+    """checkpoints: gets the states before tokens 0, CHECKPOINT, …, or is None.
 
-    before, strong: of each group of a program the state before it, if that is not kept, and the
-    keys for which its o has to be done over.
+    group_states: the state before each GROUP of tokens; None where checkpoints has it.
+    strong: int8 flags, [programs, groups, BK]: the keys for which o of a group is recomputed.
     """
-    LIKE: tl.constexpr = v.dtype.element_ty
-    FULL: tl.constexpr = LIKE == tl.float32
+    DTYPE: tl.constexpr = v.dtype.element_ty
+    IS_FLOAT32: tl.constexpr = DTYPE == tl.float32
     i_n, i_g, i_h, i_v = place(tl.program_id(0), segments, H, V, BV)
     start, end = sequence_bounds(cu_seqlens, i_n, T)
     skipped = i_g.to(tl.int64) * span
     n = tl.minimum(end - start - skipped, span).to(tl.int32)
-    i_kept = first_checkpoint(cu_seqlens, start, i_n, T, KEEP) + skipped // KEEP
+    i_checkpoint = first_checkpoint(cu_seqlens, start, i_n, T, CHECKPOINT) + skipped // CHECKPOINT
 
     o_t, o_k, o_v = tl.arange(0, C), tl.arange(0, BK), i_v * BV + tl.arange(0, BV)
     row, col = o_t[:, None], o_t[None, :]
@@ -72,8 +72,10 @@ def wkv6_chunked_fwd_kernel(
     i_s = (i_n * H + i_h) * K * V
     b_u = tl.load(u + i_h * K + o_k, o_k < K, 0.0).to(tl.float32)
     b_s = tl.load(s0 + i_s + o_s, m_s & (has_s0 != 0), 0.0).to(tl.float32)
-    if left is not None:
-        b_s = segment_state(b_s, left, decays, i_n, i_g, i_h, segments, H, o_k, o_s, m_s, K, V)
+    if segment_states is not None:
+        b_s = state_before_segment(
+            b_s, segment_states, segment_decays, i_n, i_g, i_h, segments, H, o_k, o_s, m_s, K, V
+        )
     halves, b_fits = of_halves(row, C), tl.full([BK], 1, tl.int32)
 
     for t in tl.range(0, n, C, num_stages=1):  # more leave room for fewer programs
@@ -82,75 +84,79 @@ def wkv6_chunked_fwd_kernel(
         b_r = tl.load(r + at * K + o_tk, m_t & m_k, 0.0).to(tl.float32) * scale
         b_k = tl.load(k + at * K + o_tk, m_t & m_k, 0.0).to(tl.float32)
         b_v = tl.load(v + at * V + o_tv, m_t & m_v, 0.0)
-        b_halves = log2_decays(halves, b_w, FULL, BY_KEY=True)  # eight columns for each half
+        b_halves = log2_decays(halves, b_w, IS_FLOAT32, BY_KEY=True)  # eight columns for each half
         b_total = tl.sum(b_halves, 1) / 8  # [BK]
         b_bonus = tl.sum(b_r * b_k * b_u[None, :], 1)[:, None]  # [C, 1]
-        slot = i_kept + t // KEEP
-        if kept is not None:
-            if C >= KEEP or t % KEEP == 0:
-                keep_state(kept, slot, H, i_h, o_s, m_s, b_s, K, V)
+        slot = i_checkpoint + t // CHECKPOINT
+        if checkpoints is not None:
+            if C >= CHECKPOINT or t % CHECKPOINT == 0:
+                save_state(checkpoints, slot, H, i_h, o_s, m_s, b_s, K, V)
         i_group = tl.program_id(0).to(tl.int64) * groups + t // GROUP
-        if before is not None:
+        if group_states is not None:
             if t % GROUP == 0:
-                b_before = b_s.to(before.dtype.element_ty)
-                tl.store(before + i_group * BK * BV + o_before, b_before)
+                b_before = b_s.to(group_states.dtype.element_ty)
+                tl.store(group_states + i_group * BK * BV + o_before, b_before)
         b_fits &= (b_total >= -FITS_TO_END).to(tl.int32)  # NaN does not
         if (t + C) % GROUP == 0 or t + C >= n:
             tl.store(strong + i_group * BK + o_k, 1 - b_fits)
             b_fits = tl.full([BK], 1, tl.int32)
 
-        b_later = log2_decays(col > row, b_w, FULL)
+        b_later = log2_decays(col > row, b_w, IS_FLOAT32)
         b_k *= tl.exp2(b_later)
         b_r *= tl.exp2(tl.minimum(-b_later - b_w.to(tl.float32) * LOG2E, FITS_TO_END))
         b_s *= tl.exp2(b_total)[:, None]
-        b_a = product(b_r, tl.trans(b_k), tl.zeros([C, C], tl.float32), LIKE)
+        b_a = product(b_r, tl.trans(b_k), tl.zeros([C, C], tl.float32), DTYPE)
         b_a = tl.where(row > col, b_a, tl.where(row == col, b_bonus, 0.0))
-        b_read = b_s.to(LIKE) if LIKE == tl.bfloat16 else b_s
-        b_o = product(b_r, b_read, tl.zeros([C, BV], tl.float32), LIKE)
-        b_o = product(b_a, b_v, b_o, LIKE)
-        if kept is not None and C > KEEP:  # in the middle stands a state to keep
+        b_read = b_s.to(DTYPE) if DTYPE == tl.bfloat16 else b_s
+        b_o = product(b_r, b_read, tl.zeros([C, BV], tl.float32), DTYPE)
+        b_o = product(b_a, b_v, b_o, DTYPE)
+        if checkpoints is not None and C > CHECKPOINT:  # one more, in the middle of the chunk
             b_second = tl.sum(tl.where(tl.arange(0, 16)[None, :] < 8, 0.0, b_halves), 1) / 8
             b_before = tl.where(row < C // 2, b_k, 0.0)
-            b_middle = product(tl.trans(b_before), b_v, b_s, LIKE) * tl.exp2(-b_second)[:, None]
+            b_middle = product(tl.trans(b_before), b_v, b_s, DTYPE) * tl.exp2(-b_second)[:, None]
             if t + C // 2 < n:
-                keep_state(kept, slot + 1, H, i_h, o_s, m_s, b_middle, K, V)
-        b_s = product(tl.trans(b_k), b_v, b_s, LIKE)
-        tl.store(o + at * V + o_tv, b_o.to(LIKE), m_t & m_v)
+                save_state(checkpoints, slot + 1, H, i_h, o_s, m_s, b_middle, K, V)
+        b_s = product(tl.trans(b_k), b_v, b_s, DTYPE)
+        tl.store(o + at * V + o_tv, b_o.to(DTYPE), m_t & m_v)
 
     is_last = i_g == tl.maximum(tl.cdiv(end - start, span) - 1, 0)
     tl.store(s1 + i_s + o_s, b_s, m_s & is_last)
 
 
 @triton.jit
-def keep_state(kept, slot, H, i_h, o_s, m_s, b_s, K: tl.constexpr, V: tl.constexpr):
+def save_state(checkpoints, slot, H, i_h, o_s, m_s, b_s, K: tl.constexpr, V: tl.constexpr):
     at = (slot * H + i_h) * K * V
-    tl.store(kept + at + o_s, b_s.to(kept.dtype.element_ty), m_s)
+    tl.store(checkpoints + at + o_s, b_s.to(checkpoints.dtype.element_ty), m_s)
 
 
 def forward(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, keep):
-    """o, s1 and, where `keep`, the states that the backward kernels start from."""
-    shape = kept_shape(r, v, cu_seqlens, keep)
-    new = torch.empty if cu_seqlens is None else torch.zeros  # between sequences some stay unused
-    kept = new(shape, dtype=kept_dtype(r), device=r.device)
-    o, s1 = mix(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, kept if keep else None)
-    return o, s1, kept
+    """o, s1 and, where `keep`, the checkpoints that the backward kernels start from."""
+    shape = checkpoints_shape(r, v, cu_seqlens, keep)
+    new = (
+        torch.empty if cu_seqlens is None else torch.zeros
+    )  # indices between packed sequences stay unused
+    checkpoints = new(shape, dtype=checkpoints_dtype(r), device=r.device)
+    o, s1 = run_forward(
+        r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, checkpoints if keep else None
+    )
+    return o, s1, checkpoints
 
 
-def kept_shape(r, v, cu_seqlens, keep):
-    """Of the states kept, without looking into cu_seqlens."""
+def checkpoints_shape(r, v, cu_seqlens, keep):
+    """[count, H, K, V], without reading cu_seqlens; nothing if not `keep`."""
     sequences = None if cu_seqlens is None else sequences_in(r, cu_seqlens)
-    return (checkpoints(*r.shape[:2], sequences) if keep else 0, *r.shape[2:], v.shape[3])
+    return (count_checkpoints(*r.shape[:2], sequences) if keep else 0, *r.shape[2:], v.shape[3])
 
 
-def kept_dtype(r):
+def checkpoints_dtype(r):
     return torch.bfloat16 if r.dtype == torch.bfloat16 else torch.float32
 
 
-def mix(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, kept=None):
+def run_forward(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, checkpoints=None):
     """Allocates o and s1 and launches the kernels."""
     if r.is_cuda and r.get_device() != torch.cuda.current_device():
         with torch.cuda.device(r.device):
-            return mix(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, kept)
+            return run_forward(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, checkpoints)
     r, k, v, w, u = r.contiguous(), k.contiguous(), v.contiguous(), w.contiguous(), u.contiguous()
     (_, T, H, K), V = r.shape, v.shape[3]
     S = sequences_in(r, cu_seqlens)
@@ -161,49 +167,58 @@ def mix(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, kept=None):
 
     gpu = devices.gpu_of(r.device)
     programs, segments, span, warps, sizes = tile_for(S * H, T, K, V, r.dtype, gpu)
-    (K, V, BK, BV, _), walks, groups = sizes, programs * segments, triton.cdiv(span, GROUP)
-    before = None
-    if kept is None:
-        before = torch.empty((walks, groups, BK, BV), dtype=kept_dtype(r), device=r.device)
-    strong = torch.empty((walks, groups, BK), dtype=torch.int8, device=r.device)
-    left = decays = None
+    (K, V, BK, BV, _), all_programs, groups = sizes, programs * segments, triton.cdiv(span, GROUP)
+    group_states = None
+    if checkpoints is None:
+        group_states = torch.empty(
+            (all_programs, groups, BK, BV), dtype=checkpoints_dtype(r), device=r.device
+        )
+    strong = torch.empty((all_programs, groups, BK), dtype=torch.int8, device=r.device)
+    segment_states = segment_decays = None
     # Unless told, ptxas gives the longest kernels of older architectures 40 registers, and spills.
     options, launches = {"maxnreg": None if gpu.like_hopper else 255}, []
     if segments > 1:
-        left = torch.empty((S, segments - 1, H, K, V), **new)
-        decays = torch.empty((S, segments - 1, H, K), **new)
+        segment_states = torch.empty((S, segments - 1, H, K, V), **new)
+        segment_decays = torch.empty((S, segments - 1, H, K), **new)
         launches.append((
             wkv6_segments_kernel, programs * (segments - 1), warps,
-            (k, v, w, cu_seqlens, left, decays), (T, H, segments, span), (*sizes, raw_decay),
+            (k, v, w, cu_seqlens, segment_states, segment_decays), (T, H, segments, span),
+            (*sizes, raw_decay),
             options,
         ))  # fmt: skip
     inputs, numbers = (r, k, v, w), (int(s0 is not None), T, H, segments, span, groups, scale)
-    others, results = (u, start, cu_seqlens, left, decays), (s1, kept, before, strong)
-    on_hopper = sizes[:2] == (64, 64) and r.shape[0] * T * H >= WORTH and suits_hopper(inputs)
+    others, results = (
+        (u, start, cu_seqlens, segment_states, segment_decays),
+        (s1, checkpoints, group_states, strong),
+    )
+    on_hopper = (
+        sizes[:2] == (64, 64) and r.shape[0] * T * H >= MIN_TOKENS_FOR_TMA and suits_hopper(inputs)
+    )
     if on_hopper:
         *inputs, written = (tiles(x, H * K) for x in (*inputs, o))
-        states = (None if x is None else tiles(x, V) for x in (kept, before))
+        states = (None if x is None else tiles(x, V) for x in (checkpoints, group_states))
         launches.append((
-            wkv6_hopper_kernel, (walks, 1, 1), warps,
+            wkv6_hopper_kernel, (all_programs, 1, 1), warps,
             (*inputs, *others, written, o, s1, *states, strong),
-            numbers, (KEEP, GROUP, raw_decay, scale != 1), {},
+            numbers, (CHECKPOINT, GROUP, raw_decay, scale != 1), {},
         ))  # fmt: skip
     else:
         launches.append((
-            wkv6_chunked_fwd_kernel, walks, warps, (*inputs, *others, o, *results),
-            numbers, (*sizes, KEEP, GROUP, raw_decay), options,
+            wkv6_chunked_fwd_kernel, all_programs, warps, (*inputs, *others, o, *results),
+            numbers, (*sizes, CHECKPOINT, GROUP, raw_decay), options,
         ))  # fmt: skip
     launches.append((
-        wkv6_strong_kernel, walks * triton.cdiv(groups, EACH), warps,
-        (r, k, v, w, u, cu_seqlens, before, strong, o, kept),
-        (T, H, segments, span, groups, scale), (*sizes, KEEP, GROUP, EACH, raw_decay), options,
+        wkv6_strong_kernel, all_programs * triton.cdiv(groups, GROUPS_PER_PROGRAM), warps,
+        (r, k, v, w, u, cu_seqlens, group_states, strong, o, checkpoints),
+        (T, H, segments, span, groups, scale), (*sizes, CHECKPOINT, GROUP, GROUPS_PER_PROGRAM,
+         raw_decay), options,
     ))  # fmt: skip
-    which = segments > 1, raw_decay, on_hopper, scale != 1, cu_seqlens is None, kept is None
+    which = segments > 1, raw_decay, on_hopper, scale != 1, cu_seqlens is None, checkpoints is None
     kind = ("forward", r.device, r.dtype, w.dtype, u.dtype, sizes, *which)
     compile_together(kind, launches)
     for kernel, *arguments, options in launches:
-        way = launch_tiles if kernel is wkv6_hopper_kernel else launch
-        way(kernel, *arguments, **options)
+        launcher = launch_tiles if kernel is wkv6_hopper_kernel else launch
+        launcher(kernel, *arguments, **options)
     return o, s1
 
 
@@ -215,7 +230,7 @@ def tile_for(heads, T, K, V, dtype, gpu):
     BV, tile = min(BV, 64), TILE
     if not gpu.like_hopper:
         BV, tile = max(16, min(BV, SMALL_STATE // BK)), SMALL_TILE
-    C = max(16, min(2 * KEEP, tile[dtype.itemsize] // BK))
+    C = max(16, min(2 * CHECKPOINT, tile[dtype.itemsize] // BK))
     if gpu.capability[0] == 10:  # Triton 3.7 cannot compile strong.py's products between runs of 16
         C = 16
     programs = heads * triton.cdiv(V, BV)
@@ -229,8 +244,8 @@ def largest(dtype, gpu):
 
 def forward_shapes(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, keep):
     """What `forward` returns, without values."""
-    kept = r.new_empty(kept_shape(r, v, cu_seqlens, keep), dtype=kept_dtype(r))
-    return *empty_results(r, v, cu_seqlens), kept
+    checkpoints = r.new_empty(checkpoints_shape(r, v, cu_seqlens, keep), dtype=checkpoints_dtype(r))
+    return *empty_results(r, v, cu_seqlens), checkpoints
 
 
 define_forward("chunked", forward, forward_shapes, backward)
@@ -240,15 +255,15 @@ def wkv6_chunked(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_deca
     """Same arguments and results as `wkv6`, for many tokens on a GPU; `wkv6_doubling` elsewhere.
 
     Errors, relative to float64, of o and of gradients: 2.4e-3 for bfloat16 inputs (2.5e-3 in a
-    text of one chunk) and 3e-4 for float16, most of it their rounding; 1e-5 for float32. s1 is
+    sequence of one chunk) and 3e-4 for float16, most of it their rounding; 1e-5 for float32. s1 is
     right to 1e-5 in all. With more than 256 keys it is `wkv6_doubling`, too, on GPUs other than
     Hopper with more than 128, or 64 in float32; and in float32 where only an assembler is there
     that makes it wrong (`rwkv_lessons.runtime.assembler`).
     """
     check_call(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
-    elsewhere = not r.is_cuda or holds_float64(r, w, u, s0)
-    elsewhere = elsewhere or r.shape[3] > largest(r.dtype, devices.gpu_of(r.device))
-    if elsewhere or (r.dtype == torch.float32 and distrusted()):
+    no_kernel = not r.is_cuda or holds_float64(r, w, u, s0)
+    no_kernel = no_kernel or r.shape[3] > largest(r.dtype, devices.gpu_of(r.device))
+    if no_kernel or (r.dtype == torch.float32 and distrusted()):
         return wkv6_doubling.checked(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
     return chunked(r, k, v, w, u, s0, cu_seqlens, float(scale), raw_decay)
 
@@ -259,11 +274,11 @@ def chunked(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay):
     keep = torch.is_grad_enabled() and wants_gradients(r, k, v, w, u, s0)
     if not launches_directly(r):
         return torch.ops.rwkv_lessons.wkv6_chunked_forward(*given, keep)[:2]
-    return Directly.apply(*given) if keep else mix(*given)
+    return ChunkedFunction.apply(*given) if keep else run_forward(*given)
 
 
-class Directly(torch.autograd.Function):
-    """The operator without torch's dispatcher, for a half less of the host's time in a step."""
+class ChunkedFunction(torch.autograd.Function):
+    """The operator without torch's dispatcher: half the host's time of a training step."""
 
     @staticmethod
     def forward(ctx, *given):

@@ -1,8 +1,8 @@
-"""Several programs along one sequence, where heads alone are too few to fill the card.
+"""Several programs along one sequence, where B·H heads are too few to fill the GPU.
 
-A sequence is cut into segments. A first kernel computes what each one alone leaves in the state,
-and the decay across it, from k, v and w; a program of the second kernel then adds up what the
-segments before its own left. That reads k, v and w once more, for 8 / 5 of the work.
+A sequence is cut into segments. A first kernel computes the state after each one, from a state of
+zeros, and the decay across it, from k, v and w; a program of the second kernel then combines those
+of the segments before its own. That reads k, v and w once more, for 8 / 5 of the work.
 """
 
 import triton
@@ -12,8 +12,8 @@ from ...runtime.compile_triton import assembled
 from .checkpoints import sequence_bounds
 from .tiles import log2_decays, log_decay, product
 
-LONG = 512  # tokens: a shorter segment does not pay for the second launch
-MOST = 16  # segments: the last one reads all the states before it
+MIN_TOKENS_PER_SEGMENT = 512  # a shorter segment does not pay for the second launch
+MAX_SEGMENTS = 16  # the program of the last one reads the states of all others
 
 
 def segments_for(programs, T, sms):
@@ -21,7 +21,7 @@ def segments_for(programs, T, sms):
 
     Two programs fit an SM, so more than twice as many as there are SMs gain nothing.
     """
-    wanted = min(2 * sms // programs, T // LONG, MOST)
+    wanted = min(2 * sms // programs, T // MIN_TOKENS_PER_SEGMENT, MAX_SEGMENTS)
     if wanted < 2:
         return 1, T
     span = triton.cdiv(triton.cdiv(T, wanted), 64) * 64
@@ -29,27 +29,42 @@ def segments_for(programs, T, sms):
 
 
 @triton.jit
-def segment_state(
-    b_s, left, decays, i_n, i_g, i_h, segments, H, o_k, o_s, m_s, K: tl.constexpr, V: tl.constexpr
+def state_before_segment(
+    b_s,
+    segment_states,
+    segment_decays,
+    i_n,
+    i_g,
+    i_h,
+    segments,
+    H,
+    o_k,
+    o_s,
+    m_s,
+    K: tl.constexpr,
+    V: tl.constexpr,
 ):
     """The state before segment i_g, from b_s, the one before the sequence."""
     for g in range(0, i_g):
         i = (i_n * (segments - 1) + g) * H + i_h
-        b_decay = tl.exp2(tl.load(decays + i * K + o_k, o_k < K, 0.0))
-        b_s = b_s * b_decay[:, None] + tl.load(left + i * K * V + o_s, m_s, 0.0)
+        b_decay = tl.exp2(tl.load(segment_decays + i * K + o_k, o_k < K, 0.0))
+        b_s = b_s * b_decay[:, None] + tl.load(segment_states + i * K * V + o_s, m_s, 0.0)
     return b_s
 
 
 @assembled
 @triton.jit(do_not_specialize=["T", "H", "segments", "span"])
 def wkv6_segments_kernel(
-    k, v, w, cu_seqlens, left, decays, T, H, segments, span,
+    k, v, w, cu_seqlens, segment_states, segment_decays, T, H, segments, span,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
     RAW: tl.constexpr,
 ):  # fmt: skip
-    """left: [S, segments - 1, H, K, V], of all but the last; decays: their log2, without V."""
-    LIKE: tl.constexpr = k.dtype.element_ty
-    FULL: tl.constexpr = LIKE == tl.float32
+    """The state after each segment but the last, from zeros, and the log2 of the decay across it.
+
+    segment_states: [S, segments - 1, H, K, V]; segment_decays: the same without V. Both float32.
+    """
+    DTYPE: tl.constexpr = k.dtype.element_ty
+    IS_FLOAT32: tl.constexpr = DTYPE == tl.float32
     NV: tl.constexpr = (V + BV - 1) // BV
     i_v, i_h = tl.program_id(0) % NV, tl.program_id(0) // NV % H
     i_g = tl.program_id(0) // NV // H % (segments - 1)
@@ -69,12 +84,12 @@ def wkv6_segments_kernel(
         b_w = log_decay(w + at * K + o_tk, m_t & m_k, RAW)
         b_k = tl.load(k + at * K + o_tk, m_t & m_k, 0.0).to(tl.float32)
         b_v = tl.load(v + at * V + o_tv, m_t & m_v, 0.0)
-        b_across = tl.sum(log2_decays(ones, b_w, FULL, BY_KEY=True), 1) / 16  # [BK]
-        b_k *= tl.exp2(log2_decays(col > row, b_w, FULL))  # to the chunk's end
-        b_s = product(tl.trans(b_k), b_v, b_s * tl.exp2(b_across)[:, None], LIKE)
+        b_across = tl.sum(log2_decays(ones, b_w, IS_FLOAT32, BY_KEY=True), 1) / 16  # [BK]
+        b_k *= tl.exp2(log2_decays(col > row, b_w, IS_FLOAT32))  # to the chunk's end
+        b_s = product(tl.trans(b_k), b_v, b_s * tl.exp2(b_across)[:, None], DTYPE)
         b_total += b_across
 
     i = (i_n * (segments - 1) + i_g) * H + i_h
     o_s = o_k[:, None] * V + o_v[None, :]
-    tl.store(left + i * K * V + o_s, b_s, (o_k < K)[:, None] & m_v)
-    tl.store(decays + i * K + o_k, b_total, o_k < K)
+    tl.store(segment_states + i * K * V + o_s, b_s, (o_k < K)[:, None] & m_v)
+    tl.store(segment_decays + i * K + o_k, b_total, o_k < K)

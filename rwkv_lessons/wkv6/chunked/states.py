@@ -4,13 +4,13 @@ With x[t] the decay from a chunk's start to just before its token t, and S the s
 
     dS before the chunk = (decay of the chunk) dS after it + Σ_t (r[t] x[t])ᵀ do[t]
 
-`state_gradients` leaves dS after each chunk for the other kernels, which then need no order among
+`state_gradients` writes dS after each chunk for the other kernels, which then need no order among
 chunks; and Σ_j S dS, the part of dw that passes through the whole chunk, from the unrounded dS.
-A head is one long walk. Where there are too few heads to fill the card, tokens are cut into
-segments: each first finds what it adds to dS on its own, then walks again from the true dS.
+A head is one long reverse sweep. Small batches do not fill the GPU: there tokens are cut into
+segments. A first launch finds what each adds to dS on its own, a second sweeps from the true dS.
 
 It reads r, w, do and the forward pass's states and writes as many: 7 tensors of the size of r, in
-16 bits at N = 64. Memory bounds it: 128 registers let four programs share a multiprocessor.
+16 bits at N = 64. Memory bounds it: 128 registers let four programs share an SM.
 """
 
 import triton
@@ -24,16 +24,18 @@ from .tiles import log2_decays, log_decay, of_halves, product_tf32
 @assembled
 @triton.jit(do_not_specialize=["T", "H", "scale", "segment", "segments"])
 def state_gradients(
-    r, w, kept, do, ds1, local_ds, local_decay, cu_seqlens,
-    d_kept, through, decays, where, ds0,
+    r, w, checkpoints, do, ds1, local_ds, local_decay, cu_seqlens,
+    d_checkpoints, dw_across_chunk, decays, chunk_bounds, ds0,
     T, H, scale, segment, segments,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
-    RAW: tl.constexpr, FULL: tl.constexpr, LOCAL: tl.constexpr,
+    RAW: tl.constexpr, IS_FLOAT32: tl.constexpr, LOCAL: tl.constexpr,
 ):  # fmt: skip
     """dS of one head, a block of keys and one of values, over a segment of chunks.
 
-    LOCAL: dS is zero after the segment, and only what it is before it is left, in local_ds, with
-    the decay of the segment. Else: all results.
+    LOCAL: dS is zero after the segment, and only dS before it is written, in local_ds, with the
+    decay of the segment. Else: all results.
+    d_checkpoints, dw_across_chunk, decays: for each checkpoint c, of the chunk after it: dS at its
+    end, Σ_j S dS, and the log2 decays of its halves. chunk_bounds: first token and end, if packed.
     """
     NK: tl.constexpr = (K + BK - 1) // BK
     NV: tl.constexpr = (V + BV - 1) // BV
@@ -47,7 +49,7 @@ def state_gradients(
     chunks = tl.cdiv(length, C)
     first = i_segment * segment
     end = tl.minimum(first + segment, chunks)
-    if LOCAL:  # nobody asks what the first segment adds
+    if LOCAL:  # what the first segment adds is not needed
         end = tl.where(i_segment == 0, first, end)
 
     o_t, o_k, o_v = tl.arange(0, C), i_k * BK + tl.arange(0, BK), i_v * BV + tl.arange(0, BV)
@@ -69,7 +71,7 @@ def state_gradients(
                 b_ds *= tl.exp2(b_total)[:, None]
                 b_ds += tl.load(local_ds + at * V + o_state, mask=m_state, other=0)
 
-    b_all = tl.zeros([BK], tl.float32)
+    b_segment_total = tl.zeros([BK], tl.float32)
     for j in tl.range(0, end - first, num_stages=3):
         c = end - 1 - j
         t = c * C + o_t
@@ -79,30 +81,36 @@ def state_gradients(
         b_w = log_decay(w + at * K + o_t[:, None] * (H * K) + o_k[None, :], m_tk, RAW)
         b_r = tl.load(r + at * K + o_t[:, None] * (H * K) + o_k[None, :], mask=m_tk, other=0)
         b_do = tl.load(do + at * V + o_t[:, None] * (H * V) + o_v[None, :], mask=m_tv, other=0)
-        b_halves = log2_decays(halves, b_w, FULL, 3, BY_KEY=True)  # [BK, 16]
+        b_halves = log2_decays(halves, b_w, IS_FLOAT32, 3, BY_KEY=True)  # [BK, 16]
         b_early = tl.sum(tl.where(o_half < 8, b_halves, 0), 1) / 8
         b_late = tl.sum(tl.where(o_half < 8, 0, b_halves), 1) / 8
         b_total = b_early + b_late
         if not LOCAL:
             at = (slot + c).to(tl.int64) * H + i_h
-            b_s = tl.load(kept + at * K * V + o_state, mask=m_state, other=0)
-            tl.store(d_kept + at * K * V + o_state, b_ds.to(d_kept.dtype.element_ty), mask=m_state)
+            b_s = tl.load(checkpoints + at * K * V + o_state, mask=m_state, other=0)
+            tl.store(
+                d_checkpoints + at * K * V + o_state,
+                b_ds.to(d_checkpoints.dtype.element_ty),
+                mask=m_state,
+            )
         b_ds *= tl.exp2(b_total)[:, None]
         if not LOCAL:
             tl.store(
-                through + (at * NV + i_v) * K + o_k, tl.sum(b_s.to(tl.float32) * b_ds, 1), mask=m_k
+                dw_across_chunk + (at * NV + i_v) * K + o_k,
+                tl.sum(b_s.to(tl.float32) * b_ds, 1),
+                mask=m_k,
             )
             if i_v == 0:
                 tl.store(decays + at * 2 * K + o_k, b_early, mask=m_k)
                 tl.store(decays + (at * 2 + 1) * K + o_k, b_late, mask=m_k)
-            if where is not None:
+            if chunk_bounds is not None:
                 if i_h + i_k + i_v == 0:
-                    tl.store(where + (slot + c) * 2, start + c * C)
-                    tl.store(where + (slot + c) * 2 + 1, start + length)
-        b_all += b_total
-        b_x = tl.exp2(log2_decays(column < row, b_w, FULL, 3))
+                    tl.store(chunk_bounds + (slot + c) * 2, start + c * C)
+                    tl.store(chunk_bounds + (slot + c) * 2 + 1, start + length)
+        b_segment_total += b_total
+        b_x = tl.exp2(log2_decays(column < row, b_w, IS_FLOAT32, 3))
         b_x = b_r.to(tl.float32) * scale * b_x
-        if FULL:
+        if IS_FLOAT32:
             b_ds = product_tf32(tl.trans(b_x), b_do, b_ds, tl.float32)
         else:
             # r as two numbers of 16 bits, so that dS is as good as float32
@@ -115,7 +123,7 @@ def state_gradients(
         at = ((i_n * H + i_h) * segments + i_segment).to(tl.int64) * K
         tl.store(local_ds + at * V + o_state, b_ds, mask=m_state)
         if i_v == 0:
-            tl.store(local_decay + at + o_k, b_all, mask=m_k)
+            tl.store(local_decay + at + o_k, b_segment_total, mask=m_k)
     elif i_segment == 0:
         at = (i_n * H + i_h).to(tl.int64) * K * V
         tl.store(ds0 + at + o_state, b_ds.to(ds0.dtype.element_ty), mask=m_state)

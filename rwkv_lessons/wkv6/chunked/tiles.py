@@ -25,13 +25,13 @@ import triton.language as tl
 
 FITS = tl.constexpr(80.0)  # log2: inputs between 2^-46 and 2^46 times 2^±FITS are float32
 FITS_TO_END = tl.constexpr(100.0)  # the same for 2^-26 to 2^26, where only r grows
-FAR = tl.constexpr(-1e4)  # stands for -inf in the sums, where 0 · inf would be NaN
+MIN_LOG_DECAY = tl.constexpr(-1e4)  # instead of -inf in the sums, where 0 · inf would be NaN
 LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
 def log_decay(at, m_w, RAW: tl.constexpr):
-    """The log decays at these addresses, at least FAR, and 0 outside the mask.
+    """The log decays at these addresses, at least MIN_LOG_DECAY, and 0 outside the mask.
 
     Of a raw parameter x the log decay is -exp(x), in float32.
     """
@@ -47,7 +47,7 @@ def log_of(b_w, m_w, RAW: tl.constexpr):
 
 @triton.jit
 def finite(b_w):
-    return tl.maximum(b_w, FAR, tl.PropagateNan.ALL).to(b_w.dtype)
+    return tl.maximum(b_w, MIN_LOG_DECAY, tl.PropagateNan.ALL).to(b_w.dtype)
 
 
 @triton.jit
@@ -73,17 +73,18 @@ def nearest_two(b_x):
 
 @triton.jit
 def weighted_sums(
-    weights, b_x, FULL: tl.constexpr, PIECES: tl.constexpr, BY_KEY: tl.constexpr = False
+    weights, b_x, IS_FLOAT32: tl.constexpr, PIECES: tl.constexpr, BY_KEY: tl.constexpr = False
 ):
     """weights [M, C] of -1, 0 and 1 times b_x [C, N]: sums over tokens, exact in 16-bit b_x.
 
-    Float32 is multiplied whole (FULL), or as 2 or 3 PIECES of 8 bits each, of its 24. Two are
+    b_x in float32 is multiplied as it is where inputs are (IS_FLOAT32), or else as 2 or 3 PIECES of
+    8 bits each, of its 24. Two are
     enough for a decay; a gradient that is the difference of two sums needs all.
     BY_KEY: weights [C, M], and the result is [N, M], with a row for each key as the state has.
     """
     if b_x.dtype != tl.float32:
         return ordered_dot(weights.to(b_x.dtype), b_x, None, BY_KEY)
-    elif FULL:
+    elif IS_FLOAT32:
         return ordered_dot(weights.to(tl.float32), b_x, None, BY_KEY)
     else:
         m = weights.to(tl.bfloat16)
@@ -108,10 +109,10 @@ def ordered_dot(weights, b_x, b_sum, BY_KEY: tl.constexpr):
 
 @triton.jit
 def log2_decays(
-    weights, b_w, FULL: tl.constexpr, PIECES: tl.constexpr = 2, BY_KEY: tl.constexpr = False
+    weights, b_w, IS_FLOAT32: tl.constexpr, PIECES: tl.constexpr = 2, BY_KEY: tl.constexpr = False
 ):
     """log2 of the products of decays that `weights` choose, as `weighted_sums` takes them."""
-    return weighted_sums(weights, b_w, FULL, PIECES, BY_KEY) * LOG2E
+    return weighted_sums(weights, b_w, IS_FLOAT32, PIECES, BY_KEY) * LOG2E
 
 
 @triton.jit
@@ -136,14 +137,14 @@ def of_halves(row, C: tl.constexpr):
 
 
 @triton.jit
-def product(b_x, b_y, b_sum, LIKE: tl.constexpr):
-    """b_sum + b_x b_y, to the precision that inputs of dtype LIKE deserve.
+def product(b_x, b_y, b_sum, DTYPE: tl.constexpr):
+    """b_sum + b_x b_y, to the precision that inputs of a DTYPE deserve.
 
     Rounding a factor to bfloat16 costs as much as rounding the result to it, so for 16-bit inputs
     float32 tiles are multiplied in two pieces; given bfloat16 fits in one. Two pieces hold a given
     float16 too. (TF32 would drop 13 bits instead of rounding them, a bias of 1e-3 in the end.)
     """
-    if LIKE == tl.float32:
+    if DTYPE == tl.float32:
         return tl.dot(b_x, b_y, b_sum, input_precision="tf32x3")
     elif b_y.dtype == tl.bfloat16:
         b_high, b_low = in_two(b_x)
@@ -159,17 +160,17 @@ def product(b_x, b_y, b_sum, LIKE: tl.constexpr):
 
 
 @triton.jit
-def product_tf32(b_x, b_y, b_sum, LIKE: tl.constexpr):
-    """b_sum + b_x b_y as inputs of dtype LIKE deserve: 11 bits, of TF32, suffice for bfloat16.
+def product_tf32(b_x, b_y, b_sum, DTYPE: tl.constexpr):
+    """b_sum + b_x b_y as inputs of a DTYPE deserve: 11 bits, of TF32, suffice for bfloat16.
 
     Numbers of 16 bits lose nothing in TF32; where both factors have them, their own unit is faster.
     """
     if b_x.dtype == b_y.dtype and b_x.dtype != tl.float32:
         return tl.dot(b_x, b_y, b_sum)
-    elif LIKE == tl.bfloat16:
+    elif DTYPE == tl.bfloat16:
         return tl.dot(b_x.to(tl.float32), b_y.to(tl.float32), b_sum, input_precision="tf32")
     else:
-        return product(b_x.to(tl.float32), b_y.to(tl.float32), b_sum, LIKE)
+        return product(b_x.to(tl.float32), b_y.to(tl.float32), b_sum, DTYPE)
 
 
 @triton.jit
@@ -183,20 +184,20 @@ def nearest(b_x):
 
 
 @triton.jit
-def product_nearest(b_x, b_y, b_sum, LIKE: tl.constexpr):
+def product_nearest(b_x, b_y, b_sum, DTYPE: tl.constexpr):
     """`product_tf32`, for float16 with factors of 11 bits that are rounded, and not cut off."""
-    if LIKE == tl.float16:
+    if DTYPE == tl.float16:
         return tl.dot(nearest(b_x), nearest(b_y), b_sum, input_precision="tf32")
     else:
-        return product_tf32(b_x, b_y, b_sum, LIKE)
+        return product_tf32(b_x, b_y, b_sum, DTYPE)
 
 
 @triton.jit
-def as_multiplied(b_x, LIKE: tl.constexpr):
+def as_multiplied(b_x, DTYPE: tl.constexpr):
     """The part of a float32 tile that `exact_product` multiplies."""
-    if LIKE == tl.float32:
+    if DTYPE == tl.float32:
         return b_x
-    elif LIKE == tl.bfloat16:
+    elif DTYPE == tl.bfloat16:
         return (b_x.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
     else:
         b_high, b_low = in_two(b_x)
@@ -204,41 +205,43 @@ def as_multiplied(b_x, LIKE: tl.constexpr):
 
 
 @triton.jit
-def exact_product(b_x, b_y, b_sum, LIKE: tl.constexpr):
+def exact_product(b_x, b_y, b_sum, DTYPE: tl.constexpr):
     """b_sum + b_x b_y of `as_multiplied` tiles: no error but that of float32 sums."""
-    if LIKE == tl.float16:
+    if DTYPE == tl.float16:
         b_high, b_low = in_two(b_x)
         b_up, b_down = in_two(b_y)
         b_sum = tl.dot(b_high, b_down, tl.dot(b_low, b_down, b_sum))
         return tl.dot(b_high, b_up, tl.dot(b_low, b_up, b_sum))
     else:
-        return product_tf32(b_x, b_y, b_sum, LIKE)
+        return product_tf32(b_x, b_y, b_sum, DTYPE)
 
 
 @triton.jit
-def level_products(b_r, b_k, b_w, row, col, C: tl.constexpr, LIKE: tl.constexpr):
+def level_products(b_r, b_k, b_w, row, col, C: tl.constexpr, DTYPE: tl.constexpr):
     """Σ r[t] k[s] · (the decays between s and t) for s < t, [C, C], for any w ≤ 0.
 
     Where the decays of eight tokens fit, runs of 16 are split at their middle; only what is
     between those runs goes in levels.
     """
-    FULL: tl.constexpr = LIKE == tl.float32
+    IS_FLOAT32: tl.constexpr = DTYPE == tl.float32
     b_a, run = tl.zeros([C, C], tl.float32), 1
     if C > 16:
         eights = (row // 8 == tl.arange(0, 16)[None, :]).to(tl.float32)
-        b_fits = log2_decays(eights, b_w, FULL, BY_KEY=True) >= -FITS
+        b_fits = log2_decays(eights, b_w, IS_FLOAT32, BY_KEY=True) >= -FITS
         if tl.min(tl.min(b_fits.to(tl.int32), 1), 0) != 0:
             same = row // 16 == col // 16
-            b_x = log2_decays(tl.where(same, from_middle(row % 16, col % 16, 16), 0.0), b_w, FULL)
+            b_x = log2_decays(
+                tl.where(same, from_middle(row % 16, col % 16, 16), 0.0), b_w, IS_FLOAT32
+            )
             b_y = b_k * tl.exp2(-b_x - b_w.to(tl.float32) * LOG2E)
             b_x = b_r * tl.exp2(b_x)
-            b_a = tl.where(same, product(b_x, tl.trans(b_y), b_a, LIKE), 0.0)
+            b_a = tl.where(same, product(b_x, tl.trans(b_y), b_a, DTYPE), 0.0)
             run = 16
     while run < C:
         same = row // run == col // run
-        b_x = b_r * tl.exp2(log2_decays(same & (col < row), b_w, FULL))
-        b_y = b_k * tl.exp2(log2_decays(same & (col > row), b_w, FULL))
-        b_pairs = product(b_x, tl.trans(b_y), tl.zeros([C, C], tl.float32), LIKE)
+        b_x = b_r * tl.exp2(log2_decays(same & (col < row), b_w, IS_FLOAT32))
+        b_y = b_k * tl.exp2(log2_decays(same & (col > row), b_w, IS_FLOAT32))
+        b_pairs = product(b_x, tl.trans(b_y), tl.zeros([C, C], tl.float32), DTYPE)
         next = (row // run == col // run + 1) & (col // run % 2 == 0)
         b_a += tl.where(next, b_pairs, 0.0)
         run *= 2

@@ -1,4 +1,4 @@
-"""The gradients of WKV-6 as two numba kernels: one runs with time, one against it.
+"""The gradients of WKV-6 as two numba kernels: a forward sweep and a reverse sweep.
 
 With S[t] the state after token t and dS[t] its gradient, and without the bonus,
 
@@ -17,9 +17,9 @@ and dw, which is Σ_j Z[t] dS[t] = Σ_j S[t-1] dZ[t-1], goes from one token to t
     dw[t] = dw[t+1] - k[t] z[t] + r[t+1] y[t+1].
 
 Every term is as small as the decays make dw itself. (With whole dr and dk in their places the
-large k r (v·do) would cancel in float32 instead of on paper: at w = -8 a thousandth of dw is then
+large k r (v·do) would cancel in float32, not in the formula: at w = -8 a thousandth of dw is then
 noise.) A sum over all tokens still gathers rounding, so every CHECKPOINT tokens dw starts afresh
-from Z, which the kernel that runs with time saves there: Σ_j Z[t] dZ[t] = dw[t+1] - k[t] z[t].
+from Z, which the forward sweep saves there: Σ_j Z[t] dZ[t] = dw[t+1] - k[t] z[t].
 
 Each block has some of the keys and all values: sums over values (y, z, dw) then stay within a
 block. Where a head has several blocks, dv is a sum over them, taken at the end. What bounds it:
@@ -33,8 +33,7 @@ import torch
 from ...runtime import devices
 from ...runtime.launch_numba import ceil_div, compiled, launch
 from ...runtime.operators import refuse_second_gradients
-from . import forward_sweep as cuda_with_time
-from . import reverse_sweep as cuda_against_time
+from . import forward_sweep, reverse_sweep
 from .tiles import CHECKPOINT, TILE, threads_along, tile_for
 
 
@@ -44,8 +43,8 @@ def ready(BH, K, V, dtype, w_dtype, w_per_token, device):
     tile = tile_for(BH, device, few=(TILE[0] // 2, TILE[1]))
     key_groups = threads_along(ceil_div(K, tile[0]), ceil_div(V, tile[1]))
     capability, kernels = devices.gpu_of(device).capability, []
-    for way in (cuda_with_time, cuda_against_time):
-        kernel, signature, threads, blocks = way.build(
+    for sweep in (forward_sweep, reverse_sweep):
+        kernel, signature, threads, blocks = sweep.build(
             K, V, dtype, w_dtype, w_per_token, key_groups, tile=tile
         )
         kernels.append(compiled(kernel, signature, threads, capability))
@@ -77,7 +76,7 @@ def gradients(r, k, v, w, u, s0, do, ds1):
     before = ds0 if s0 is None else s0.float().contiguous()
     after = ds0 if ds1 is None else ds1.float().contiguous()
 
-    with_time, against_time, tile, blocks, threads = ready(
+    forward_kernel, reverse_kernel, tile, blocks, threads = ready(
         B * H, K, V, r.dtype, w.dtype, w_per_token, r.device
     )
     grid = B * H * blocks
@@ -90,10 +89,10 @@ def gradients(r, k, v, w, u, s0, do, ds1):
     saved = torch.empty(states * threads * tile[0] * tile[1], **scratch)
 
     arguments = (k, v, w, do, before, int(s0 is not None), y, saved, T, H)
-    launch(with_time, grid, threads, *_addresses(arguments))
+    launch(forward_kernel, grid, threads, *_addresses(arguments))
     given = (r, k, v, w, u_in_float, do, after, int(ds1 is not None), y, saved)
     results = (dr, dk, dvs, dw, du, ds0)
-    launch(against_time, grid, threads, *_addresses((*given, *results, B, T, H)))
+    launch(reverse_kernel, grid, threads, *_addresses((*given, *results, B, T, H)))
     dv = dv if blocks == 1 else dvs.sum(0).to(v.dtype)
     dw = dw if w_per_token else dw.sum(0).to(w_dtype)
     return dr, dk, dv, dw, du.sum(0).to(u.dtype), ds0

@@ -2,7 +2,7 @@
 
 The forward kernel is WKV-5's with one more row per token, the decay: `exp` is taken once for each
 token and key, when the block puts the token into shared memory, and each thread then reads eight
-rates a token where WKV-5 kept eight for good. tiles.py has the layout, cuda_backward.py the
+rates a token where WKV-5 kept eight for good. tiles.py has the layout, backward.py the
 gradients.
 
 What bounds it: arithmetic, 3 instructions per element of the state and token; device memory moves
@@ -40,7 +40,7 @@ def build(K, V, dtype, w_dtype, value_groups, **sizes):
     KEY_COLUMNS, VALUE_COLUMNS = tiles.columns
     make_fetch, put, put_exp, _, _ = tiles.staging
     fetch, fetch_w = make_fetch(widen), make_fetch(widen_w)
-    key_at, value_at, load_keys, load_values, _, leave_values = tiles.tile
+    key_at, value_at, load_keys, load_values, _, store_value_shares = tiles.tile
     add_shares, bonus_of_tokens, _, add_parts = tiles.sums
     BLOCKS = ceil_div(V, VP)
 
@@ -88,17 +88,17 @@ def build(K, V, dtype, w_dtype, value_groups, **sizes):
             put_exp(s_decay, next_w, K)
             put(s_v, 0, next_v, V - j0, TOKENS)
             cuda.syncthreads()
-            now = int32(min(TOKENS, T - t0))
-            left = int32(min(TOKENS, T - t0 - now))
-            if left > 0:
+            count = int32(min(TOKENS, T - t0))
+            next_count = int32(min(TOKENS, T - t0 - count))
+            if next_count > 0:
                 row_k += TOKENS * H * K
-                fetch(next_r, r, row_k, H * K, left, K)
-                fetch(next_k, k, row_k, H * K, left, K)
-                fetch_w(next_w, w, row_k, H * K, left, K)
-                fetch(next_v, v, row_v + TOKENS * H * V, H * V, left, V - j0)
+                fetch(next_r, r, row_k, H * K, next_count, K)
+                fetch(next_k, k, row_k, H * K, next_count, K)
+                fetch_w(next_w, w, row_k, H * K, next_count, K)
+                fetch(next_v, v, row_v + TOKENS * H * V, H * V, next_count, V - j0)
 
             bonus_of_tokens(s_bonus, s_r, s_k, s_u)
-            for t in range(now):
+            for t in range(count):
                 load_keys(r_i, s_r, t)
                 load_keys(k_i, s_k, t)
                 load_keys(decay, s_decay, t)
@@ -109,13 +109,13 @@ def build(K, V, dtype, w_dtype, value_groups, **sizes):
                     for n in range(VALUES):
                         o_j[n] += r_i[m] * s[m, n]
                         s[m, n] = decay[m] * s[m, n] + k_i[m] * v_j[n]
-                leave_values(s_o, t, o_j)
+                store_value_shares(s_o, t, o_j)
             cuda.syncthreads()
 
             for c in range(VALUE_COLUMNS):
                 j = x + c * THREADS
                 if j < VP and j0 + j < V:
-                    for t in range(now):
+                    for t in range(count):
                         total = add_shares(s_o, t, j) + add_parts(s_bonus, t) * s_v[t, j]
                         o[row_v + t * H * V + j] = narrow(total)
             row_v += TOKENS * H * V

@@ -1,4 +1,4 @@
-"""The backward kernel that runs with time: it carries the state, for y and the checkpoints."""
+"""The forward sweep of the backward pass: it carries the state, for y and the checkpoints."""
 
 from functools import cache
 
@@ -10,7 +10,7 @@ from .tiles import CHECKPOINT, IN_MEMORY, TILE, Tiles
 
 @cache
 def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
-    """The kernel that finds y and saves Z every CHECKPOINT tokens; see cuda_backward.py.
+    """The kernel that finds y and saves Z every CHECKPOINT tokens; see backward.py.
 
     Args:
         w_per_token: w is `[B, T, H, K]`; otherwise `[H, K]`.
@@ -27,9 +27,9 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
     THREADS, KP, _, KROW, VROW, TOKENS = tiles.sizes
     TOKENS_AND_ONE = TOKENS + 1
     KEY_COLUMNS, VALUE_COLUMNS = tiles.columns
-    make_fetch, put, put_exp, clear, keep = tiles.staging
+    make_fetch, put, put_exp, clear, move_row = tiles.staging
     fetch, fetch_w = make_fetch(widen), make_fetch(widen_w)
-    key_at, value_at, load_keys, load_values, leave_keys, _ = tiles.tile
+    key_at, value_at, load_keys, load_values, store_key_shares, _ = tiles.tile
     add_shares = tiles.sums[0]
     BLOCKS = ceil_div(K, KP)
 
@@ -75,24 +75,24 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
         fetch(next_do, do, row_v, H * V, T, V)
         for t0 in range(0, T, TOKENS):
             # Token t is put into row t + 1: row t then has the token before.
-            keep(s_k, TOKENS, 0, KEY_COLUMNS)
-            keep(s_v, TOKENS, 0, VALUE_COLUMNS)
+            move_row(s_k, TOKENS, 0, KEY_COLUMNS)
+            move_row(s_v, TOKENS, 0, VALUE_COLUMNS)
             put(s_k, 1, next_k, K - i0, TOKENS)
             put(s_v, 1, next_v, V, TOKENS)
             put_exp(s_decay, next_w, K - i0)
             put(s_do, 0, next_do, V, TOKENS)
             cuda.syncthreads()
-            now = int32(min(TOKENS, T - t0))
-            left = int32(min(TOKENS, T - t0 - now))
-            if left > 0:
+            count = int32(min(TOKENS, T - t0))
+            next_count = int32(min(TOKENS, T - t0 - count))
+            if next_count > 0:
                 row_v += TOKENS * H * V
                 row_w += TOKENS * next_row_w
-                fetch(next_k, k, row_k + TOKENS * H * K, H * K, left, K - i0)
-                fetch_w(next_w, w, row_w, next_row_w, left, K - i0)
-                fetch(next_v, v, row_v, H * V, left, V)
-                fetch(next_do, do, row_v, H * V, left, V)
+                fetch(next_k, k, row_k + TOKENS * H * K, H * K, next_count, K - i0)
+                fetch_w(next_w, w, row_w, next_row_w, next_count, K - i0)
+                fetch(next_v, v, row_v, H * V, next_count, V)
+                fetch(next_do, do, row_v, H * V, next_count, V)
 
-            for t in range(now):
+            for t in range(count):
                 load_keys(k_i, s_k, t)
                 load_keys(decay, s_decay, t)
                 load_values(v_j, s_v, t)
@@ -103,8 +103,8 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
                     for n in range(VALUES):
                         y_i[m] += z[m, n] * do_j[n]
                         z[m, n] = decay[m] * (z[m, n] + k_i[m] * v_j[n])
-                leave_keys(s_y, t, y_i)
-            if (t0 + now) % CHECKPOINT == 0 or t0 + now == T:
+                store_key_shares(s_y, t, y_i)
+            if (t0 + count) % CHECKPOINT == 0 or t0 + count == T:
                 for m in range(KEYS):
                     for n in range(VALUES):
                         saved[row_saved] = z[m, n]
@@ -114,7 +114,7 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
             for c in range(KEY_COLUMNS):
                 i = x + c * THREADS
                 if i < KP and i0 + i < K:
-                    for t in range(now):
+                    for t in range(count):
                         y[row_k + t * H * K + i] = add_shares(s_y, t, i)
             row_k += TOKENS * H * K
 

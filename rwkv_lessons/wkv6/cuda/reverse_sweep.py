@@ -1,19 +1,19 @@
-"""The backward kernel that runs against time: it carries the gradient of the state."""
+"""The reverse sweep of the backward pass: it carries the gradient of the state."""
 
 from functools import cache
 
 from numba import cuda, float32, int32
 
 from ...runtime.launch_numba import ceil_div, types
-from .tiles import CHECKPOINT, IN_MEMORY, NO_DECAY_LEFT, TILE, Tiles
+from .tiles import CHECKPOINT, IN_MEMORY, NEGLIGIBLE_DECAY, TILE, Tiles
 
 
 @cache
 def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
-    """The kernel that finds all gradients, from y and the saved Z; see cuda_backward.py.
+    """The kernel that finds all gradients, from y and the saved Z; see backward.py.
 
-    Arguments and results as for cuda_with_time.py's `build`. With several blocks per head it
-    leaves dv in float32, a share for each block; dw is summed over the tokens unless w_per_token.
+    Arguments and results as for forward_sweep.py's `build`. With several blocks per head it
+    writes dv in float32, a share for each block; dw is summed over the tokens unless w_per_token.
     """
     (memory, widen, narrow), (w_memory, widen_w, narrow_w) = IN_MEMORY[dtype], IN_MEMORY[w_dtype]
     KEYS, VALUES = sizes.get("tile", TILE)
@@ -24,9 +24,9 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
     THREADS, KP, VP, KROW, VROW, TOKENS = tiles.sizes
     TOKENS_AND_ONE = TOKENS + 1
     KEY_COLUMNS, VALUE_COLUMNS = tiles.columns
-    make_fetch, put, put_exp, clear, keep = tiles.staging
+    make_fetch, put, put_exp, clear, move_row = tiles.staging
     fetch, fetch_w, fetch_state = make_fetch(widen), make_fetch(widen_w), make_fetch(float32)
-    key_at, value_at, load_keys, load_values, leave_keys, leave_values = tiles.tile
+    key_at, value_at, load_keys, load_values, store_key_shares, store_value_shares = tiles.tile
     add_shares, bonus_of_tokens, products_of_tokens, add_parts = tiles.sums
     BLOCKS = ceil_div(K, KP)
     narrow_dv = narrow if BLOCKS == 1 else float32
@@ -71,7 +71,7 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
         v_j = cuda.local.array(VALUES, float32)
         do_j = cuda.local.array(VALUES, float32)
         dv_j = cuda.local.array(VALUES, float32)
-        both = cuda.local.array(KEY_COLUMNS, float32)
+        z_dz = cuda.local.array(KEY_COLUMNS, float32)
         dr_next = cuda.local.array(KEY_COLUMNS, float32)
         y_next = cuda.local.array(KEY_COLUMNS, float32)
         dw_next = cuda.local.array(KEY_COLUMNS, float32)
@@ -88,39 +88,39 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
             s_u[0, i] = u[h * K + i0 + i] if i0 + i < K else float32(0)
         for c in range(KEY_COLUMNS):
             dr_next[c], y_next[c], dw_next[c] = float32(0), float32(0), float32(0)
-            both[c], du_sum[c], dw_sum[c] = float32(0), float32(0), float32(0)
+            z_dz[c], du_sum[c], dw_sum[c] = float32(0), float32(0), float32(0)
 
-        now = int32(T - t0)
+        count = int32(T - t0)
         clear(s_r, 0, KEY_COLUMNS)
         clear(s_do, 0, VALUE_COLUMNS)
-        fetch(next_r, r, row_k, H * K, now, K - i0)
-        fetch(next_k, k, row_k, H * K, now, K - i0)
-        fetch_w(next_w, w, row_w, next_row_w, now, K - i0)
-        fetch_state(next_y, y, row_k, H * K, now, K - i0)
-        fetch(next_v, v, row_v, H * V, now, V)
-        fetch(next_do, do, row_v, H * V, now, V)
+        fetch(next_r, r, row_k, H * K, count, K - i0)
+        fetch(next_k, k, row_k, H * K, count, K - i0)
+        fetch_w(next_w, w, row_w, next_row_w, count, K - i0)
+        fetch_state(next_y, y, row_k, H * K, count, K - i0)
+        fetch(next_v, v, row_v, H * V, count, V)
+        fetch(next_do, do, row_v, H * V, count, V)
         while t0 >= 0:
-            # After the last token stands its neighbour: zeros, after the last of all.
-            keep(s_r, 0, TOKENS, KEY_COLUMNS)
-            keep(s_do, 0, TOKENS, VALUE_COLUMNS)
-            put(s_r, 0, next_r, K - i0, now)
+            # The row after the last token has the next token; after the sequence's last, zeros.
+            move_row(s_r, 0, TOKENS, KEY_COLUMNS)
+            move_row(s_do, 0, TOKENS, VALUE_COLUMNS)
+            put(s_r, 0, next_r, K - i0, count)
             put(s_k, 0, next_k, K - i0, TOKENS)
             put_exp(s_decay, next_w, K - i0)
             put(s_y, 0, next_y, K - i0, TOKENS)
             put(s_v, 0, next_v, V, TOKENS)
-            put(s_do, 0, next_do, V, now)
-            saved_here = (t0 + now) % CHECKPOINT == 0 or t0 + now == T
+            put(s_do, 0, next_do, V, count)
+            saved_here = (t0 + count) % CHECKPOINT == 0 or t0 + count == T
             if saved_here:
                 row = row_saved + t0 // CHECKPOINT * KEYS * VALUES * THREADS
                 for m in range(KEYS):
                     z_i[m] = float32(0)
                     for n in range(VALUES):
                         z_i[m] += saved[row + (m * VALUES + n) * THREADS] * dz[m, n]
-                leave_keys(s_z, 0, z_i)
+                store_key_shares(s_z, 0, z_i)
                 cuda.syncthreads()
                 for c in range(KEY_COLUMNS):
                     if x + c * THREADS < KP:
-                        both[c] = add_shares(s_z, 0, x + c * THREADS)
+                        z_dz[c] = add_shares(s_z, 0, x + c * THREADS)
             cuda.syncthreads()
             if t0 > 0:
                 row = row_k - TOKENS * H * K
@@ -134,8 +134,8 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
             bonus_of_tokens(s_bonus, s_r, s_k, s_u)
             products_of_tokens(s_now, s_v, s_do, 0)
             products_of_tokens(s_later, s_v, s_do, 1)
-            for step in range(now):
-                t = now - 1 - step
+            for step in range(count):
+                t = count - 1 - step
                 load_keys(r_i, s_r, t + 1)
                 load_keys(k_i, s_k, t)
                 load_keys(decay, s_decay, t)
@@ -148,18 +148,18 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
                 for m in range(KEYS):
                     for n in range(VALUES):
                         z_i[m] += dz[m, n] * v_j[n]
-                        full = dz[m, n] + r_i[m] * do_j[n]
-                        dv_j[n] += k_i[m] * full
-                        dz[m, n] = decay[m] * full
-                leave_keys(s_z, t, z_i)
-                leave_values(s_dv, t, dv_j)
+                        ds = dz[m, n] + r_i[m] * do_j[n]
+                        dv_j[n] += k_i[m] * ds
+                        dz[m, n] = decay[m] * ds
+                store_key_shares(s_z, t, z_i)
+                store_value_shares(s_dv, t, dv_j)
             cuda.syncthreads()
 
             for c in range(KEY_COLUMNS):
                 i = x + c * THREADS
                 if i < KP and i0 + i < K:
-                    for step in range(now):
-                        t = now - 1 - step
+                    for step in range(count):
+                        t = count - 1 - step
                         at = row_k + t * H * K + i
                         r_t, r_next, k_t = s_r[t, i], s_r[t + 1, i], s_k[t, i]
                         z_t, y_t = add_shares(s_z, t, i), s_y[t, i]
@@ -169,10 +169,10 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
                         dk[at] = narrow(z_t + r_next * product_next + s_u[0, i] * r_t * product)
                         du_sum[c] += r_t * k_t * product
                         change = dw_next[c] - k_t * z_t
-                        if s_decay[t, i] < NO_DECAY_LEFT:
+                        if s_decay[t, i] < NEGLIGIBLE_DECAY:
                             change = float32(0)
                         if saved_here and step == 0:
-                            change = both[c]
+                            change = z_dz[c]
                         change += r_next * y_next[c]
                         if w_per_token:
                             dw[at] = narrow_dw(change)
@@ -183,7 +183,7 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
             for c in range(VALUE_COLUMNS):
                 j = x + c * THREADS
                 if j < V:
-                    for t in range(now):
+                    for t in range(count):
                         total = add_shares(s_dv, t, j) + add_parts(s_bonus, t) * s_do[t, j]
                         dv[dv_block + row_v + t * H * V + j] = narrow_dv(total)
             cuda.syncthreads()
@@ -191,7 +191,7 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
             row_k -= TOKENS * H * K
             row_v -= TOKENS * H * V
             row_w -= TOKENS * next_row_w
-            now = int32(TOKENS)
+            count = int32(TOKENS)
 
         load_keys(r_i, s_r, 0)
         load_values(do_j, s_do, 0)

@@ -2,8 +2,8 @@
 
 A thread holds KEYS × VALUES elements of the state in registers. For each token it reads KEYS
 numbers of r, k and the decay and VALUES of v from shared memory, where the block puts TOKENS
-tokens at once. Its share of a sum over keys, or over values, it leaves there; when the TOKENS
-tokens are through, the shares are added up, always in the same order.
+tokens at once. Its share of a sum over keys, or over values, it stores there; after TOKENS
+tokens the shares are added up, always in the same order.
 """
 
 import math
@@ -24,10 +24,10 @@ from ...runtime.launch_numba import (
 TILE = 8, 8  # keys and values of a thread: 64 registers for the state, 60 to 110 around it
 THREADS = 64  # in a block: a whole head of 64 × 64, and room for four blocks
 TOKENS = 8  # fetched together, while the 8 before them are computed
-PARTS = 4  # threads that share a sum over all keys, or all values, of one token
+THREADS_PER_SUM = 4  # threads that share a sum over all keys, or all values, of one token
 SHARED_BYTES = 48 * 1024  # what a block may have without asking for more
 CHECKPOINT = 64  # tokens between saved states: dw is then right to 7e-7; 16: 4e-7, 1024: 3e-6
-NO_DECAY_LEFT = 2.0**-24  # less than this leaves of a state less than its rounding: nothing
+NEGLIGIBLE_DECAY = 2.0**-24  # what a smaller decay lets through is below the state's rounding
 
 IN_MEMORY = {  # dtype → numba's type of an element, to float32, from float32
     torch.float32: (types.float32, float32, float32),
@@ -56,7 +56,7 @@ class Tiles:
         key_groups, value_groups: threads along the keys and along the values of a block.
         rows: (keys, values): how many arrays in shared memory have a row per token, with a number
             for each key, and for each value.
-        shares: "keys", "values" or both: what sums are left for.
+        shares: "keys", "values" or both: for which of them threads share sums.
         kept: (keys, values): how many of these arrays have one row more, for a neighbour.
         tile: keys and values of a thread, multiples of 4.
         tokens: how many to stage together; fewer if shared memory is short.
@@ -71,7 +71,7 @@ class Tiles:
         # Four more in a row: rows of different tokens, or shares, then start in other banks.
         KROW, VROW = KP + 4, VP + 4
         once = kept[0] * KROW + kept[1] * VROW
-        token = rows[0] * KROW + rows[1] * VROW + 3 * PARTS
+        token = rows[0] * KROW + rows[1] * VROW + 3 * THREADS_PER_SUM
         token += value_groups * KROW * ("keys" in shares)
         token += key_groups * VROW * ("values" in shares)
         while tokens > 1 and 4 * (tokens * token + once) > SHARED_BYTES:
@@ -89,25 +89,26 @@ def _staging(THREADS, TOKENS):
 
     def fetch(widen):
         @cuda.jit(device=True, inline="always")
-        def fetch(registers, source, row, stride, left, size):
-            """TOKENS tokens from `row` on; of the last `left`, and of a row's end, more copies."""
+        def fetch(registers, source, row, stride, count, size):
+            """TOKENS tokens from `row` on; past `count`, or `size` columns, the last again."""
             for t in range(TOKENS):
                 for c in range(registers.shape[1]):
                     column = min(cuda.threadIdx.x + c * THREADS, size - 1)
                     registers[t, c] = widen(source[row + column])
-                if t + 1 < left:
+                if t + 1 < count:
                     row += stride
 
         return fetch
 
     @cuda.jit(device=True, inline="always")
-    def put(s_x, row, registers, size, now):
-        """Passes a thread's columns on to the block, `now` tokens, with zeros for the padding."""
+    def put(s_x, row, registers, size, filled):
+        """Passes a thread's columns on to the block, `filled` tokens,
+        with zeros for the padding."""
         for c in range(registers.shape[1]):
             i = cuda.threadIdx.x + c * THREADS
             if i < s_x.shape[1]:
                 for t in range(TOKENS):
-                    s_x[row + t, i] = registers[t, c] if i < size and t < now else float32(0)
+                    s_x[row + t, i] = registers[t, c] if i < size and t < filled else float32(0)
 
     @cuda.jit(device=True, inline="always")
     def put_exp(s_x, registers, size):
@@ -125,14 +126,14 @@ def _staging(THREADS, TOKENS):
                 s_x[row, cuda.threadIdx.x + c * THREADS] = float32(0)
 
     @cuda.jit(device=True, inline="always")
-    def keep(s_x, row, kept, columns):
+    def move_row(s_x, row, kept, columns):
         """Moves a token to row `kept`; a thread moves the columns that it puts."""
         for c in range(columns):
             if cuda.threadIdx.x + c * THREADS < s_x.shape[1]:
                 i = cuda.threadIdx.x + c * THREADS
                 s_x[kept, i] = s_x[row, i]
 
-    return fetch, put, put_exp, clear, keep
+    return fetch, put, put_exp, clear, move_row
 
 
 def _tile(KEYS, VALUES, VALUE_GROUPS):
@@ -158,20 +159,20 @@ def _tile(KEYS, VALUES, VALUE_GROUPS):
             x[n], x[n + 1], x[n + 2], x[n + 3] = load4(s_x, (t, value_at(n)))
 
     @cuda.jit(device=True, inline="always")
-    def leave_keys(s_shares, t, x):
+    def store_key_shares(s_shares, t, x):
         """A share of a sum over values, for each key."""
         share = cuda.threadIdx.x % VALUE_GROUPS
         for m in range(0, KEYS, 4):
             store4(s_shares, (t, share, key_at(m)), (x[m], x[m + 1], x[m + 2], x[m + 3]))
 
     @cuda.jit(device=True, inline="always")
-    def leave_values(s_shares, t, x):
+    def store_value_shares(s_shares, t, x):
         """A share of a sum over keys, for each value."""
         share = cuda.threadIdx.x // VALUE_GROUPS
         for n in range(0, VALUES, 4):
             store4(s_shares, (t, share, value_at(n)), (x[n], x[n + 1], x[n + 2], x[n + 3]))
 
-    return key_at, value_at, load_keys, load_values, leave_keys, leave_values
+    return key_at, value_at, load_keys, load_values, store_key_shares, store_value_shares
 
 
 def _sums(THREADS, TOKENS, KP, VP):
@@ -187,10 +188,10 @@ def _sums(THREADS, TOKENS, KP, VP):
     @cuda.jit(device=True, inline="always")
     def bonus_of_tokens(s_sum, s_r, s_k, s_u):
         """Σ r u k over the keys of each token, in PARTS parts."""
-        for task in range(cuda.threadIdx.x, TOKENS * PARTS, THREADS):
+        for task in range(cuda.threadIdx.x, TOKENS * THREADS_PER_SUM, THREADS):
             t, part = task % TOKENS, task // TOKENS
             total = float32(0)
-            for i in range(4 * part, KP, 4 * PARTS):
+            for i in range(4 * part, KP, 4 * THREADS_PER_SUM):
                 a, b, c = load4(s_r, (t, i)), load4(s_k, (t, i)), load4(s_u, (0, i))
                 total += a[0] * b[0] * c[0] + a[1] * b[1] * c[1]
                 total += a[2] * b[2] * c[2] + a[3] * b[3] * c[3]
@@ -199,10 +200,10 @@ def _sums(THREADS, TOKENS, KP, VP):
     @cuda.jit(device=True, inline="always")
     def products_of_tokens(s_sum, s_v, s_do, later):
         """Σ v[t] do[t + later] over the values of each token, in PARTS parts."""
-        for task in range(cuda.threadIdx.x, TOKENS * PARTS, THREADS):
+        for task in range(cuda.threadIdx.x, TOKENS * THREADS_PER_SUM, THREADS):
             t, part = task % TOKENS, task // TOKENS
             total = float32(0)
-            for j in range(4 * part, VP, 4 * PARTS):
+            for j in range(4 * part, VP, 4 * THREADS_PER_SUM):
                 a, b = load4(s_v, (t, j)), load4(s_do, (t + later, j))
                 total += a[0] * b[0] + a[1] * b[1] + a[2] * b[2] + a[3] * b[3]
             s_sum[t, part] = total

@@ -1,4 +1,4 @@
-"""The gradients of the fused recurrent WKV-6: one Triton kernel against time.
+"""The gradients of the fused recurrent WKV-6: one Triton kernel, a reverse sweep.
 
 With S[t] the state after token t and dS[t] its gradient,
 
@@ -8,9 +8,9 @@ With S[t] the state after token t and dS[t] its gradient,
 
 dw needs both states. Dividing the decay out of S again would lose everything where it is strong,
 and so would a difference of sums over all later tokens. So the forward pass keeps a state every
-SPAN tokens; from there the kernel computes a span's states once more, into memory that stays in
-the L2 cache, and then walks back over them. A program owns some keys (rows of the state) and all
-values: only dv is a sum over programs, added up in a fixed order afterwards. No atomics.
+CHECKPOINT tokens; from there the kernel recomputes the states of that span, into memory that stays
+in the L2 cache, and then goes through them in reverse. A program owns some keys (rows of the state)
+and all values: only dv is a sum over programs, added up in a fixed order afterwards. No atomics.
 """
 
 import torch
@@ -22,19 +22,19 @@ from ...runtime.compile_triton import assembled
 from ...runtime.launch_triton import launch
 from ..autograd import define_backward, sequences_in
 
-SPAN = 32  # tokens: a state kept is then worth as much memory as r, k, v and w of these in bf16
+CHECKPOINT = 32  # tokens between saved states: each takes the memory of r, k, v, w of 32 in bf16
 TILE = 1024  # elements a program, a warp, holds of each of two states: 64 registers a thread
-AHEAD = 3  # tokens whose loads are under way
-FULL = 2  # programs that keep an SM busy
+STAGES = 3  # of the loops over tokens: loads in flight
+PROGRAMS_PER_SM = 2  # fewer leave it waiting for memory
 
 
 @assembled
 @triton.jit(do_not_specialize=["has_s0", "has_ds1", "B", "T", "H", "span", "scale"])
 def wkv6_recurrent_bwd_kernel(
-    r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, states, dr, dk, dv, dw, du, ds0,
+    r, k, v, w, u, s0, cu_seqlens, checkpoints, do, ds1, states, dr, dk, dv, dw, du, ds0,
     has_s0, has_ds1, B, T, H, span, scale,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-    AHEAD: tl.constexpr, RAW: tl.constexpr,
+    STAGES: tl.constexpr, RAW: tl.constexpr,
 ):  # fmt: skip
     """dv: [NK, B, T, H, V], a part from each program. states: [S, H, span, K, V]. du: [S, H, K]."""
     NK: tl.constexpr = (K + BK - 1) // BK
@@ -42,11 +42,11 @@ def wkv6_recurrent_bwd_kernel(
     i_n = (tl.program_id(0) // NK // H).to(tl.int64)
     if cu_seqlens is None:
         first, n = i_n * T, T
-        first_kept = i_n * ((T - 1) // span)
+        first_checkpoint = i_n * ((T - 1) // span)
     else:
         first = tl.load(cu_seqlens + i_n).to(tl.int64)
         n = (tl.load(cu_seqlens + i_n + 1) - first).to(tl.int32)
-        first_kept = first // span
+        first_checkpoint = first // span
     i_nh = i_n * H + i_h
     o_k, o_v = i_k * BK + tl.arange(0, BK), tl.arange(0, BV)
     m_k, m_v = o_k < K, o_v < V
@@ -61,14 +61,14 @@ def wkv6_recurrent_bwd_kernel(
     for c in range(tl.cdiv(n, span)):
         i_c = tl.cdiv(n, span) - 1 - c
         if i_c > 0:
-            i_s = (first_kept + i_c - 1) * H + i_h
-            b_s = tl.load(kept + i_s * K * V + o_s, m_s, 0.0)
+            i_s = (first_checkpoint + i_c - 1) * H + i_h
+            b_s = tl.load(checkpoints + i_s * K * V + o_s, m_s, 0.0)
         else:
             b_s = tl.load(s0 + i_nh * K * V + o_s, m_s & (has_s0 != 0), 0.0).to(tl.float32)
         i_t = i_c * span
         tokens = tl.minimum(n - i_t, span)
 
-        for t in tl.range(0, tokens, num_stages=AHEAD):  # the state before each token
+        for t in tl.range(0, tokens, num_stages=STAGES):  # the state before each token
             at = (first + i_t + t) * H + i_h
             tl.store(states + (i_nh * span + t) * K * V + o_s, b_s, m_s)
             b_k = tl.load(k + at * K + o_k, m_k, 0.0).to(tl.float32)
@@ -79,8 +79,8 @@ def wkv6_recurrent_bwd_kernel(
             b_s = tl.exp(b_w)[:, None] * b_s + b_k[:, None] * b_v[None, :]
         tl.debug_barrier()  # a thread may have stored what another one loads
 
-        for back in tl.range(0, tokens, num_stages=AHEAD):
-            t = tokens - 1 - back
+        for step in tl.range(0, tokens, num_stages=STAGES):
+            t = tokens - 1 - step
             at = (first + i_t + t) * H + i_h
             b_r = tl.load(r + at * K + o_k, m_k, 0.0).to(tl.float32) * scale
             b_k = tl.load(k + at * K + o_k, m_k, 0.0).to(tl.float32)
@@ -112,12 +112,13 @@ def wkv6_recurrent_bwd_kernel(
     tl.store(ds0 + i_nh * K * V + o_s, b_ds, m_s)
 
 
-def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale, raw_decay):
+def gradients(r, k, v, w, u, s0, cu_seqlens, checkpoints, do, ds1, scale, raw_decay):
     """The gradients of r, k, v, w, u and s0 (as if zeros were given, where it is None).
 
     Args:
         r, k, v, w, u, s0, cu_seqlens, scale, raw_decay: as `wkv6` takes them.
-        kept: states before tokens SPAN, 2·SPAN, …, `[…, H, K, V]`, from the forward kernel.
+        checkpoints: states before tokens CHECKPOINT, 2·CHECKPOINT, …, `[…, H, K, V]`, float32,
+            from the forward kernel.
         do, ds1: gradients of o and s1; None counts as zeros.
 
     Returns:
@@ -125,14 +126,14 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale, raw_decay):
     """
     if r.is_cuda and r.get_device() != torch.cuda.current_device():
         with torch.cuda.device(r.device):
-            return gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale, raw_decay)
+            return gradients(r, k, v, w, u, s0, cu_seqlens, checkpoints, do, ds1, scale, raw_decay)
     B, T, H, K = r.shape
     V, S = v.shape[-1], sequences_in(r, cu_seqlens)
     do = torch.zeros_like(v) if do is None else do
     r, k, v, w, u, do = (x.contiguous() for x in (r, k, v, w, u, do))
     cu_seqlens = None if cu_seqlens is None else cu_seqlens.contiguous()
     BK, BV, num_warps = tile_for(S * H, K, V, devices.gpu_of(r.device).sms)
-    NK, span = triton.cdiv(K, BK), min(SPAN, T)
+    NK, span = triton.cdiv(K, BK), min(CHECKPOINT, T)
 
     new = {"dtype": torch.float32, "device": r.device}
     dr, dk, dw = torch.empty_like(r), torch.empty_like(k), torch.empty_like(w)
@@ -140,12 +141,12 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale, raw_decay):
     du, ds0 = torch.empty(S, H, K, **new), torch.empty(S, H, K, V, **new)
     states = torch.empty(S, H, span, K, V, **new)
     before, after = (ds0 if x is None else x.contiguous() for x in (s0, ds1))
-    given = (r, k, v, w, u, before, cu_seqlens, kept, do, after)
+    given = (r, k, v, w, u, before, cu_seqlens, checkpoints, do, after)
     launch(
         wkv6_recurrent_bwd_kernel, S * H * NK, num_warps,
         (*given, states, dr, dk, dv, dw, du, ds0),
         (int(s0 is not None), int(ds1 is not None), B, T, H, span, scale),
-        (K, V, BK, BV, AHEAD, raw_decay),
+        (K, V, BK, BV, STAGES, raw_decay),
     )  # fmt: skip
     dv = dv if NK == 1 else dv.sum(0).to(v.dtype)
     return dr, dk, dv, dw, du.sum(0).to(u.dtype), ds0
@@ -155,7 +156,7 @@ def tile_for(heads, K, V, sms):
     """Keys and values of a program, and its warps."""
     BK, BV = triton.next_power_of_2(K), triton.next_power_of_2(V)
     BK = min(BK, max(TILE // BV, triton.cdiv(BK, 16)))  # at most 16 parts of dv
-    while BK > 1 and BK * BV > TILE // 2 and heads * triton.cdiv(K, BK) < sms * FULL:
+    while BK > 1 and BK * BV > TILE // 2 and heads * triton.cdiv(K, BK) < sms * PROGRAMS_PER_SM:
         BK //= 2
     return BK, BV, max(1, min(8, BK * BV // TILE))
 

@@ -3,10 +3,10 @@
 A program owns some values (columns of the state) of one head and all its keys, so that o is a sum
 inside the program. Were the keys split as well, each part of them would write float32 sums to be
 read and added again: with two parts in bf16 as much as eight tensors, on top of the five that have
-to move: r, k, v, w and o. Values are split until the card is full. A token costs a program one
+to move: r, k, v, w and o. Values are split until the GPU is full. A token costs a program one
 small step, whose loads were started some tokens earlier; what bounds it is the latency of T such
-steps after one another, so it is the method for few tokens. recurrent_backward.py has the
-gradients, decode.py one token in place.
+steps after one another, so it is the method for few tokens. backward.py has the gradients,
+../step.py one token in place.
 """
 
 import functools
@@ -21,31 +21,31 @@ from ...runtime.launch_triton import launch, launches_directly
 from ..autograd import define_forward, empty_results, sequences_in
 from ..doubling import wkv6_doubling
 from ..options import check_call, holds_float64, wants_gradients
-from .backward import SPAN, backward
+from .backward import CHECKPOINT, backward
 
 TILE = 1024  # elements of the state a warp holds: 32 registers a thread
-AHEAD = 4  # tokens whose loads are under way
-SCHEDULERS = 4  # of an SM: a warp for each fills it
+STAGES = 4  # of the loop over tokens: loads in flight
+SCHEDULERS_PER_SM = 4  # of an SM: a warp for each fills it
 
 
 @assembled
 @triton.jit(do_not_specialize=["has_s0", "T", "H", "scale"])
 def wkv6_recurrent_fwd_kernel(
-    r, k, v, w, u, s0, cu_seqlens, o, s1, kept, has_s0, T, H, scale,
+    r, k, v, w, u, s0, cu_seqlens, o, s1, checkpoints, has_s0, T, H, scale,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-    SPAN: tl.constexpr, AHEAD: tl.constexpr, RAW: tl.constexpr,
+    CHECKPOINT: tl.constexpr, STAGES: tl.constexpr, RAW: tl.constexpr,
 ):  # fmt: skip
-    """kept gets the states before tokens SPAN, 2·SPAN, … of each sequence, if it is not None."""
+    """checkpoints: gets the states before tokens CHECKPOINT, 2·CHECKPOINT, …, unless it is None."""
     NV: tl.constexpr = (V + BV - 1) // BV
     i_v, i_h = tl.program_id(0) % NV, tl.program_id(0) // NV % H
     i_n = (tl.program_id(0) // NV // H).to(tl.int64)
     if cu_seqlens is None:
         first, n = i_n * T, T
-        first_kept = i_n * ((T - 1) // SPAN)
+        first_checkpoint = i_n * ((T - 1) // CHECKPOINT)
     else:
         first = tl.load(cu_seqlens + i_n).to(tl.int64)
         n = (tl.load(cu_seqlens + i_n + 1) - first).to(tl.int32)
-        first_kept = first // SPAN  # of earlier sequences there are no more
+        first_checkpoint = first // CHECKPOINT  # of earlier sequences there are no more
     o_k, o_v = tl.arange(0, BK), i_v * BV + tl.arange(0, BV)
     m_k, m_v = o_k < K, o_v < V
     m_s = m_k[:, None] & m_v[None, :]
@@ -56,17 +56,17 @@ def wkv6_recurrent_fwd_kernel(
     b_s = tl.load(s0 + i_n * H * K * V + o_s, m_s & (has_s0 != 0), 0.0).to(tl.float32)
     b_u = tl.load(u + i_h * K + o_k, m_k, 0.0).to(tl.float32)
 
-    for t in tl.range(0, n, num_stages=AHEAD):
+    for t in tl.range(0, n, num_stages=STAGES):
         b_r = tl.load(r + at_k, m_k, 0.0).to(tl.float32) * scale
         b_k = tl.load(k + at_k, m_k, 0.0).to(tl.float32)
         b_v = tl.load(v + at_v, m_v, 0.0).to(tl.float32)
         b_w = tl.load(w + at_k, m_k, 0.0).to(tl.float32)
         if RAW:
             b_w = -tl.exp(b_w)
-        if kept is not None:
-            if (t > 0) & (t % SPAN == 0):
-                i_kept = first_kept + t // SPAN - 1
-                tl.store(kept + i_kept * H * K * V + o_s, b_s, m_s)
+        if checkpoints is not None:
+            if (t > 0) & (t % CHECKPOINT == 0):
+                i_checkpoint = first_checkpoint + t // CHECKPOINT - 1
+                tl.store(checkpoints + i_checkpoint * H * K * V + o_s, b_s, m_s)
         b_kv = b_k[:, None] * b_v[None, :]  # [BK, BV]
         b_o = tl.sum(b_r[:, None] * (b_s + b_u[:, None] * b_kv), 0)
         b_s = tl.exp(b_w)[:, None] * b_s + b_kv
@@ -79,24 +79,26 @@ def wkv6_recurrent_fwd_kernel(
 
 def forward(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, keep):
     """o, s1 and, where `keep`, the states that the backward kernel starts from."""
-    shape = (states_kept(r, cu_seqlens, keep), *r.shape[2:], v.shape[3])
+    shape = (count_checkpoints(r, cu_seqlens, keep), *r.shape[2:], v.shape[3])
     new = torch.empty if cu_seqlens is None else torch.zeros  # between sequences some stay unused
-    kept = new(shape, dtype=torch.float32, device=r.device)
-    o, s1 = mix(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, kept if keep else None)
-    return o, s1, kept
+    checkpoints = new(shape, dtype=torch.float32, device=r.device)
+    o, s1 = run_forward(
+        r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, checkpoints if keep else None
+    )
+    return o, s1, checkpoints
 
 
-def states_kept(r, cu_seqlens, keep):
-    """How many, without looking into cu_seqlens; none of a sequence of up to SPAN tokens."""
+def count_checkpoints(r, cu_seqlens, keep):
+    """How many states, without reading cu_seqlens; none of a sequence up to CHECKPOINT tokens."""
     B, T = r.shape[:2]
-    return (B * ((T - 1) // SPAN) if cu_seqlens is None else T // SPAN) if keep else 0
+    return (B * ((T - 1) // CHECKPOINT) if cu_seqlens is None else T // CHECKPOINT) if keep else 0
 
 
-def mix(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, kept=None, s1=None):
+def run_forward(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, checkpoints=None, s1=None):
     """Allocates o, and s1 unless it is given (and may be s0), and launches the kernel."""
     if r.is_cuda and r.get_device() != torch.cuda.current_device():
         with torch.cuda.device(r.device):
-            return mix(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, kept, s1)
+            return run_forward(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, checkpoints, s1)
     r, k, v, w, u = r.contiguous(), k.contiguous(), v.contiguous(), w.contiguous(), u.contiguous()
     (_, T, H, K), V = r.shape, v.shape[3]
     S = sequences_in(r, cu_seqlens)
@@ -109,7 +111,7 @@ def mix(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, kept=None, s1=None):
     programs, num_warps, constants = tile_for(S * H, T, K, V, devices.gpu_of(r.device).sms)
     launch(
         wkv6_recurrent_fwd_kernel, programs, num_warps,
-        (r, k, v, w, u, before, cu_seqlens, o, s1, kept),
+        (r, k, v, w, u, before, cu_seqlens, o, s1, checkpoints),
         (int(s0 is not None), T, H, scale), (*constants, raw_decay),
     )  # fmt: skip
     return o, s1
@@ -123,15 +125,15 @@ def tile_for(heads, T, K, V, sms):
         BV, warps = min(BV, max(4, 4 * TILE // BK)), 4
     else:
         BV, warps = min(BV, max(4, TILE // BK)), 1
-        while BV > 4 and heads * -(-V // BV) < sms * SCHEDULERS * 3 // 4:
+        while BV > 4 and heads * -(-V // BV) < sms * SCHEDULERS_PER_SM * 3 // 4:
             BV //= 2
     warps = max(warps, min(8, BK * BV // TILE))
-    return heads * -(-V // BV), warps, (K, V, BK, BV, SPAN, 1 if T == 1 else AHEAD)
+    return heads * -(-V // BV), warps, (K, V, BK, BV, CHECKPOINT, 1 if T == 1 else STAGES)
 
 
 def forward_shapes(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, keep):
     """What `forward` returns, without values."""
-    shape = (states_kept(r, cu_seqlens, keep), *r.shape[2:], v.shape[3])
+    shape = (count_checkpoints(r, cu_seqlens, keep), *r.shape[2:], v.shape[3])
     return *empty_results(r, v, cu_seqlens), r.new_empty(shape, dtype=torch.float32)
 
 
@@ -156,4 +158,4 @@ def recurrent(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay):
     keep = torch.is_grad_enabled() and wants_gradients(r, k, v, w, u, s0)
     if keep or not launches_directly(r):
         return torch.ops.rwkv_lessons.wkv6_recurrent_forward(*given, keep)[:2]
-    return mix(*given)
+    return run_forward(*given)

@@ -1,13 +1,17 @@
 """The `lessons` command, on a made-up course of one lesson."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import nbformat
 import pytest
 from nbclient.exceptions import CellExecutionError
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from rwkv_lessons.lab.course import cli, exercises, progress
+from rwkv_lessons.lab.course import cli, exercises, progress, signposts
 
 SOLUTION = '''
 """A lesson."""
@@ -34,6 +38,7 @@ EXERCISES = {
     "again": Exercise(10, 2, ("a", "b", "c"), (answer,)),
 }
 '''
+REPOSITORY = Path(__file__).parents[3]
 DOUBLE, AGAIN = "01_twice.double", "01_twice.again"
 
 
@@ -48,11 +53,14 @@ def course(tmp_path, monkeypatch):
         monkeypatch.setattr(exercises, name, folder)
     (tmp_path / "solutions" / "01_twice.py").write_text(SOLUTION)
     cells = [
+        new_markdown_cell("# 01 · Twice"),
         new_code_cell("import math\n\nFACTOR = 2\nraise SystemExit('cells above do not run')"),
-        new_markdown_cell("Write it."),
+        new_markdown_cell("Write it.\n\n*5 minutes · ●○○*"),
         new_code_cell(exercises.stub(DOUBLE), metadata={"exercise": DOUBLE}),
         new_code_cell("%scratch, not Python"),
+        new_markdown_cell("And again.\n\n*10 minutes · ●●○*"),
         new_code_cell(exercises.stub(AGAIN), metadata={"exercise": AGAIN}),
+        new_markdown_cell(f"The end.\n\n{signposts.LAST}"),
     ]
     nbformat.write(new_notebook(cells=cells), tmp_path / "notebooks" / "01_twice.ipynb")
     return tmp_path
@@ -88,12 +96,26 @@ def mine(course, run):
 
 
 def test_start_copies_and_never_overwrites(course, run):
-    assert "new   work/01_twice.ipynb" in run("start")[1]
+    assert "new      work/01_twice.ipynb" in run("start")[1]
     mine = course / "work" / "01_twice.ipynb"
     write(mine, DOUBLE, "def double(x): return 7")
     before = mine.read_bytes()
-    assert "kept  work/01_twice.ipynb" in run("start")[1]
+    lesson = course / "notebooks" / "01_twice.ipynb"
+    write(lesson, AGAIN, "def again(x): return 'newer'")
+    assert "kept     work/01_twice.ipynb: you changed it" in run("start")[1]
     assert mine.read_bytes() == before
+
+
+def test_a_copy_that_was_not_changed_follows_its_lesson(mine, course, run):
+    lesson = course / "notebooks" / "01_twice.ipynb"
+    assert "as they were: 1" in run("start")[1]
+    for text in ("first", "second"):
+        write(lesson, AGAIN, text)
+        assert "updated  work/01_twice.ipynb" in run("start")[1]
+        assert mine.read_bytes() == lesson.read_bytes()
+    nbformat.write(new_notebook(cells=[]), course / "notebooks" / "02_more.ipynb")
+    said = run("start")[1]
+    assert "new      work/02_more.ipynb" in said and "as they were: 1" in said
 
 
 def test_check_runs_the_learners_cells(mine, run):
@@ -102,7 +124,7 @@ def test_check_runs_the_learners_cells(mine, run):
     assert code == 0 and "1 of 1 solved" in said
     write(mine, DOUBLE, "def double(x):\n    return x")
     code, said = run("check", DOUBLE)
-    assert code == 1 and "FAILED" in said
+    assert code == 1 and "✗ answer" in said
     assert progress.load()["exercises"][DOUBLE]["attempts"] == 2
 
 
@@ -145,6 +167,43 @@ def test_list_and_next_follow_progress(mine, run):
     assert run("next")[1].startswith(AGAIN)
 
 
+def test_progress_has_a_line_for_each_lesson(mine, run):
+    write(mine, DOUBLE, "def double(x):\n    return x + x")
+    run("check", DOUBLE)
+    lesson, left = run("progress")[1].splitlines()
+    assert lesson.split() == ["01", "twice", "✓·"]
+    assert left == "1 of 2 solved, about 0 h 10 min to go"
+
+
+def test_one_gap_is_for_one_exercise(mine, run):
+    assert run("check", "01", "--gap", "1")[0] == 2
+    write(mine, DOUBLE, "def double(x):\n    return x + x")
+    code, said = run("check", DOUBLE, "--gap", "1")
+    assert code == 0 and "So far so good: gap 1" in said
+    code, said = run("check", DOUBLE, "--gap", "2")
+    assert code == 2 and "gap is 2" in said
+
+
+def test_saving_a_notebook_checks_what_changed(mine, run):
+    seen = cli.changes([DOUBLE, AGAIN], seconds=0)
+    assert [next(seen), next(seen)] == [DOUBLE, AGAIN]
+    write(mine, AGAIN, "def again(x):\n    return 6")
+    assert next(seen) == AGAIN  # nothing above it changed for the first
+    mine.write_text("half a notebook")
+    os.utime(mine, ns=(1, 1))
+    write_whole = next(seen)
+    assert write_whole == DOUBLE
+
+
+def test_the_way_is_found_without_torch(course):
+    """`lessons next` answers in a second: nothing that it imports takes longer."""
+    code = (
+        "import sys; from rwkv_lessons.lab.course.cli import main; main(['next'])\n"
+        "assert not {'torch', 'numba', 'nbformat', 'triton', 'matplotlib'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=REPOSITORY)
+
+
 def test_hints_grow(mine, run):
     assert [run("hint", DOUBLE)[1].split(": ")[1].strip() for _ in range(4)] == [
         "look",
@@ -163,7 +222,7 @@ def test_reset_restores_only_the_stubs(mine, run):
     assert "1 of its exercises" in run("reset", "01")[1]
     after = nbformat.read(mine, 4)
     assert source(mine, DOUBLE) == exercises.stub(DOUBLE)
-    assert after.cells[0].source == "my own notes" and len(after.cells) == 6
+    assert after.cells[0].source == "my own notes" and len(after.cells) == 9
     (backup,) = (mine.parent / "backups").iterdir()
     assert backup.read_bytes() == before
     assert "nothing to reset" in run("reset", "01_twice")[1]
@@ -179,6 +238,19 @@ def test_sync_derives_and_compares(course, run):
     assert source(lesson, AGAIN) == exercises.stub(AGAIN)
     before = lesson.stat().st_mtime_ns
     assert run("sync") == (0, "") and lesson.stat().st_mtime_ns == before
+
+
+def test_sync_puts_up_the_signposts(course, run):
+    """A lesson that comes between two others, or takes another number, is linked by it."""
+    first, second = (course / "notebooks" / name for name in ("01_twice.ipynb", "02_more.ipynb"))
+    cells = [new_markdown_cell("# 07 · Much more"), new_markdown_cell("The end.")]
+    nbformat.write(new_notebook(cells=cells), second)
+    (course / "solutions" / "02_more.py").write_text("EXERCISES = {}")
+    assert "notebooks/02_more.ipynb" in run("sync")[1] and run("sync") == (0, "")
+    last = nbformat.read(first, 4).cells[-1].source
+    assert last == "The end.\n\nNext: [02 · Much more](02_more.ipynb)"
+    titles = [cell.source for cell in nbformat.read(second, 4).cells]
+    assert titles == ["# 02 · Much more", f"The end.\n\n{signposts.LAST}"]
 
 
 def test_run_keeps_what_a_notebook_shows_and_nothing_else(course, run):

@@ -122,7 +122,7 @@ def test_a_wrong_answer_is_shown_whole_with_its_verdict(lesson, capsys):
     break_it(ID, "it")
     shown = capsys.readouterr().out
     assert shown.startswith(answer.source)
-    assert "FAILED" in shown and "hint" not in shown
+    assert "✗" in shown and "hint" not in shown
 
 
 def test_an_unknown_name_is_answered_with_those_there_are():

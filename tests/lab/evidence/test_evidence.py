@@ -83,12 +83,12 @@ def test_a_kernel_that_does_not_compile_fails_with_a_line():
 
 
 def test_check_never_raises(capsys):
-    def kernel(r):
+    def blocks(B, H, N, block):
         raise KeyError("anything")
 
-    result = check("04_drop_the_atomics.kernel", kernel)
+    result = check("06_block_size.blocks", blocks)
     assert not result.passed
-    assert "FAILED" in capsys.readouterr().out
+    assert "✗ answer         KeyError: 'anything'" in capsys.readouterr().out
 
 
 def test_the_unsolved_check_says_what_happens_next(capsys):

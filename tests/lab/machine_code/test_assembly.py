@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from rwkv_lessons.lab.machine_code.assembly import ARCHITECTURES, CompileError, assembly, available
+from rwkv_lessons.lab.machine_code.assembly import CompileError, assembly, available
+from rwkv_lessons.runtime.architectures import ARCHITECTURES
 
 if available():
     pytest.skip(available(), allow_module_level=True)

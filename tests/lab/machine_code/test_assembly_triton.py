@@ -7,7 +7,8 @@ import sys
 import pytest
 import torch
 
-from rwkv_lessons.lab.machine_code.assembly import ARCHITECTURES, CompileError, assembly, available
+from rwkv_lessons.lab.machine_code.assembly import CompileError, assembly, available
+from rwkv_lessons.runtime.architectures import ARCHITECTURES
 
 triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402

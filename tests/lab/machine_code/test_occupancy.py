@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from rwkv_lessons.lab.machine_code.occupancy import LIMITS, occupancy
+from rwkv_lessons.lab.machine_code.occupancy import occupancy
+from rwkv_lessons.runtime.architectures import ARCHITECTURES
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_of_an_assembly():
     found = occupancy(kernel, 64)
     assert (found.registers, found.shared_bytes, found.arch) == (96, 1024, "sm_80")
     assert occupancy(kernel, 64, shared_bytes=512).shared_bytes == 1536
-    assert found.sms == LIMITS["sm_80"].sms == 108
+    assert found.sms == ARCHITECTURES["sm_80"].sms == 108
 
 
 def test_more_of_anything_never_fits_more():

@@ -26,7 +26,7 @@ def test_places_says_what_fits_and_what_is_taken():
     # 1,024 warps on 132 SMs: the busiest has 8, in blocks of any size that fits.
     assert str(places(131, (128, 512), threads=32768)) == (
         "blocks of 128 threads: 8 of the 12 warps that fit\n"
-        "blocks of 512 threads: a block needs 16 places: none fits"
+        "blocks of 512 threads: 16 places a block: none fits"
     )
 
 

@@ -91,7 +91,10 @@ def test_recorded_tables(records, capsys):
     latent.rungs("26_fused_prefill", folder=records)
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.startswith("→")] == [lines[3]]
-    assert lines[3].endswith(" 9,000") and lines[4].endswith(" –") and "2000-01-01" in lines[-1]
+    assert [line.split()[-1] for line in lines[1:6]] == ["9,000", "9,000", "?", "?", "?"]
+    latent.rungs("26_fused_prefill", measured=True, folder=records)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[3].endswith(" 9,000") and lines[4].endswith(" ?") and "2000-01-01" in lines[-1]
     latent.recorded("mla-prefill", "A prompt", folder=records)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["3", "heads,", "float16", "1", "×", "2"]
@@ -106,7 +109,7 @@ def test_without_a_record_the_tables_say_so(tmp_path, capsys):
     latent.recorded("mla-decode", "A step", folder=tmp_path)
     latent_model.generation(folder=tmp_path)
     assert capsys.readouterr().out.lower().count("not recorded") == 3
-    with pytest.raises(ValueError, match="here is '25', needs one of 21_"):
+    with pytest.raises(ValueError, match="here is '25', needs one of 25_"):
         latent.rungs("25")
 
 

@@ -9,7 +9,7 @@ from numba import cuda, float32
 
 from rwkv_lessons.lab.pictures import style
 from rwkv_lessons.lab.pictures import traces as pictures
-from rwkv_lessons.lab.simulator.cuda import memory_model as traffic
+from rwkv_lessons.lab.simulator.cuda import banks
 from rwkv_lessons.lab.simulator.cuda.trace import trace
 from rwkv_lessons.runtime.launch_numba import load4
 
@@ -129,11 +129,14 @@ def test_a_request_that_does_not_exist_is_named(tiles):
 
 def test_a_picture_is_an_image_in_a_notebook_and_a_sentence_elsewhere(tiles, tmp_path):
     picture = pictures.who_reads_what(tiles[0], array="x")
-    assert picture._repr_png_().startswith(b"\x89PNG")
+    png, shown = picture._repr_png_()
+    width, height = (int.from_bytes(png[n : n + 4]) for n in (16, 20))  # in every PNG's header
+    assert png.startswith(b"\x89PNG")
+    assert (width // 2, height // 2) == (shown["width"], shown["height"])  # sharp on fine screens
     assert repr(picture) == picture.text
     assert picture.figure.get_figwidth() <= 10
     picture.save(tmp_path / "strip.png")
-    assert (tmp_path / "strip.png").read_bytes() == picture._repr_png_()
+    assert (tmp_path / "strip.png").read_bytes().startswith(b"\x89PNG")
 
 
 @settings(max_examples=60, deadline=None)
@@ -146,9 +149,9 @@ def test_a_picture_is_an_image_in_a_notebook_and_a_sentence_elsewhere(tiles, tmp
 def test_the_drawn_schedule_has_the_counted_passes(lanes, width, op, data):
     places = data.draw(st.lists(st.integers(0, 80), min_size=lanes, max_size=lanes))
     lane, address = np.arange(lanes), width * np.array(places)
-    passes = traffic.schedule(lane, address, width, op)
+    passes = banks.schedule(lane, address, width, op)
     zero = np.zeros(lanes, int)
-    counted, least = traffic.wavefronts(zero, lane, address, width, op)
+    counted, least = banks.wavefronts(zero, lane, address, width, op)
     assert [len(passes)] == list(counted)
     assert sum(not extra for _, extra in passes) == least[0]
     assert {n for served, _ in passes for who in served.values() for n in who} == set(range(lanes))
@@ -185,3 +188,15 @@ def test_blocks_are_dealt_out_over_the_card():
     assert many == "many: 256 × 1 warp, on 132 of 132 SMs, 1 or 2 warps each"
     top, _ = picture.figure.axes
     assert len(top.patches) == 132 and len(top.texts) == 16
+
+
+@pytest.mark.parametrize("sizes", [(32, 128, 256, 512), (32,)])
+def test_no_title_leaves_the_picture(sizes):
+    from rwkv_lessons.lab.pictures.block_sizes import places
+
+    figure = places(131, sizes, threads=32768).figure
+    figure.draw_without_rendering()
+    width, height = figure.bbox.width, figure.bbox.height
+    for ax in figure.axes:
+        box = ax.title.get_window_extent(), ax._left_title.get_window_extent()
+        assert all(b.x1 <= width and b.y1 <= height for b in box), ax.get_title(loc="left")

@@ -27,8 +27,31 @@ class Site:
     width: int  # bytes per lane
 
 
+class WatchedArray(GuardedArray):
+    """A guarded array that knows which of its elements were never written."""
+
+    __slots__ = ()
+
+    def __getitem__(self, index):
+        offset = self.locate(index)
+        if offset is None:
+            return self.part(index)
+        if self.written is not None and not self.written[offset // self.data.itemsize]:
+            self.machine.uninitialised(self, index)
+        return int(self.data[index]) if self.as_int else self.data[index]
+
+    def __setitem__(self, index, value):
+        offset = self.locate(index)
+        if offset is None:
+            self.part(index).fill(value)
+            return
+        if self.written is not None:
+            self.written[offset // self.data.itemsize] = 1
+        self.put(index, value)
+
+
 class TracedArray(GuardedArray):
-    """A guarded array that tells the recorder of each access, and knows what was never written."""
+    """A watched array that tells the recorder of each access, too."""
 
     __slots__ = ()
 
@@ -39,7 +62,7 @@ class TracedArray(GuardedArray):
         self.note("load", offset, sys._getframe(1))
         if self.written is not None and not self.written[offset // self.data.itemsize]:
             self.machine.uninitialised(self, index)
-        return self.get(index)
+        return int(self.data[index]) if self.as_int else self.data[index]
 
     def __setitem__(self, index, value):
         offset = self.locate(index)
@@ -75,12 +98,20 @@ class Recorder(Machine):
 
     array_type = TracedArray
 
-    def __init__(self, *args):
+    def __init__(self, *args, local=True):
+        """`local`: whether accesses to local arrays are kept in the log."""
+        self.local = local
         self.log, self.sites, self.segments = int_array("q"), [], []
         self.context, self.contexts, self.quiet = 0, {}, False
         self.interval, self.warp_intervals = 0, {}
         self.barriers, self.unwritten, self.copies, self.block_number = {}, {}, {}, -1
         super().__init__(*args)
+
+    def allocate(self, data, space, frame, key):
+        array = super().allocate(data, space, frame, key)
+        if space != "local" or self.local:
+            return array
+        return WatchedArray(data, array.memory, self, 0, array.written)
 
     def make_rebuilder(self, constants):
         return Rebuilder(
@@ -181,17 +212,13 @@ class Recorder(Machine):
         frame, memory = self.frame(), array.memory
         place = Place(frame.f_code, frame.f_lineno)
         index = index if type(index) is tuple else (index,)
-        self.unwritten.setdefault(
-            (memory.name, place.file, place.line),
-            UninitialisedRead(
-                f"{memory.describe(index)} is read before anything was written to it",
-                place,
-                self.block(),
-                self.coordinates(self.thread),
-                memory.name,
-                index,
-            ),
-        )
+        key = memory.name, place.file, place.line
+        if key in self.unwritten:
+            return
+        what = f"{memory.describe(index)} is read before anything was written to it"
+        who = self.block(), self.coordinates(self.thread)
+        self.unwritten[key] = UninitialisedRead(what, place, *who, memory.name, index)
+        self.unwritten[key].space = memory.space
 
 
 def _copy(array):

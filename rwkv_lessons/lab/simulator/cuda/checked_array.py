@@ -34,12 +34,13 @@ class Memory:
 class GuardedArray:
     """`data` with its indices checked, at `offset` bytes from the start of its `memory`."""
 
-    __slots__ = ("data", "memory", "machine", "offset", "written", "shape", "strides", "as_int")
+    __slots__ = "data memory machine offset written shape strides axes as_int".split()
 
     def __init__(self, data, memory, machine, offset=0, written=None):
         self.data, self.memory, self.machine, self.offset = data, memory, machine, offset
         self.written = written  # a flag per element of shared and local memory
         self.shape, self.strides = data.shape, data.strides
+        self.axes = tuple(zip(data.shape, data.strides, strict=True))
         # numba computes with 64-bit integers, as Python does, whatever the array's integer type.
         self.as_int = data.dtype.kind in "iu"
 
@@ -57,25 +58,33 @@ class GuardedArray:
 
     def locate(self, index):
         """The byte offset of one element, or None where `index` selects a part of the array."""
+        axes = self.axes
+        if type(index) is int and len(axes) == 1:  # most accesses; the rest of this is slower
+            size, stride = axes[0]
+            if 0 <= index < size:
+                return self.offset + index * stride
         if type(index) is not tuple:
             index = (index,)
-        if len(index) != len(self.shape):
+        if len(index) != len(axes):
             return None
         offset = self.offset
         try:
-            for i, size, stride in zip(index, self.shape, self.strides, strict=True):
+            for i, (size, stride) in zip(index, axes, strict=True):
+                if type(i) is not int:
+                    i = operator.index(i)  # lest a small integer type overflow
                 if not 0 <= i < size:
                     self.out_of_bounds(index)
                 offset += i * stride
-            return operator.index(offset)
         except TypeError:
             return None
+        return offset
 
     def out_of_bounds(self, index):
         name = self.memory.describe(index)
         if self.shape != self.memory.shape:
             name = f"{name}, counted within a part of {self.memory.name},"
         reason = "a GPU does not count from the end" if min(index) < 0 else f"shape {self.shape}"
+        index = tuple(map(int, index))
         self.machine.fault(
             OutOfBounds, f"{name} is out of bounds ({reason})", array=self.memory.name, index=index
         )
@@ -99,8 +108,7 @@ class GuardedArray:
         return self.like(data, self.offset)
 
     def get(self, index):
-        value = self.data[index]
-        return int(value) if self.as_int else value
+        return int(self.data[index]) if self.as_int else self.data[index]
 
     def put(self, index, value):
         try:

@@ -23,7 +23,7 @@ class PretendCuda:
         self.local = SimpleNamespace(array=machine.local_array)
         self.const = SimpleNamespace(array_like=machine.const_array)
         self.atomic = Atomic()
-        self.libdevice = PretendMath()
+        self.libdevice = PretendMath(machine)
         for scope in ("threadfence", "threadfence_block", "threadfence_system"):
             setattr(self, scope, lambda: None)
 
@@ -194,12 +194,33 @@ class PretendMath:
     _NUMPY |= {name: name for name in "exp exp2 expm1 log log1p log2 log10 sqrt cbrt".split()}
     _NUMPY |= {name: name for name in "sin cos tan sinh cosh tanh fmax fmin".split()}
 
+    _EXPONENTIALS = frozenset("exp exp2 exp10 expm1 pow".split())
+
+    def __init__(self, machine):
+        self._machine = machine
+
     def __getattr__(self, name):
         plain = name.removeprefix("fast_")
         if not hasattr(math, plain) and plain.endswith("f"):  # libdevice.expf, fast_expf
             plain = plain.removesuffix("f")
+        function = self._function(plain)
+        if plain in self._EXPONENTIALS:
+            function = self._counted(function)
+        setattr(self, name, function)
+        return function
+
+    def _counted(self, function):
+        def counted(*args):
+            self._machine.exponentials += 1
+            return function(*args)
+
+        return counted
+
+    def _function(self, plain):
         if plain == "rsqrt":
             return lambda x: 1 / np.sqrt(x)
+        if plain == "exp10":
+            return lambda x: np.power(type(x)(10), x)
         if plain == "fma":
             return PretendCuda.fma
         if plain in self._NUMPY:
@@ -216,8 +237,21 @@ class PretendMath:
         return rounded
 
 
+class PretendInteger:
+    """An integer type as kernels see it: a cast keeps its low bits, sums of it have 64 bits."""
+
+    def __init__(self, dtype):
+        self.dtype = np.dtype(dtype)
+
+    def __call__(self, value=0):
+        low = int(value) & ((1 << 8 * self.dtype.itemsize) - 1)
+        return int(np.array(low, f"u{self.dtype.itemsize}").view(self.dtype))
+
+
 def dtype_of(dtype):
     """A numpy dtype from a numba type or anything numpy takes."""
+    if isinstance(dtype, PretendInteger):
+        return dtype.dtype
     try:
         return np.dtype(dtype)
     except TypeError:

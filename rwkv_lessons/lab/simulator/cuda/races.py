@@ -22,6 +22,7 @@ class Race:
     other_op: str
     other_place: Place
     other_thread: str
+    space: str  # "global" or "shared"
     addresses: int  # on how many addresses a race begins with these two lines
 
     def __str__(self):
@@ -77,6 +78,7 @@ def _describe(examples, sites, thread_name):
         second.op,
         second.place,
         thread_name(int(events.block[b]), int(events.thread[b])),
+        first.memory.space,
         len(examples),
     )
 

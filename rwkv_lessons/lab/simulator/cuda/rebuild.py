@@ -8,9 +8,10 @@ intrinsics have become Python functions.
 import math
 import types
 
+import numba
 import numpy as np
 
-from .fake_cuda import PretendMath
+from .fake_cuda import PretendInteger
 
 
 class Rebuilder:
@@ -61,14 +62,18 @@ class Rebuilder:
 
     def value(self, value):
         """What stands in the place of one global."""
-        if value is math:
-            return PretendMath()
         if isinstance(value, types.ModuleType):
             if value.__name__ == "numba.cuda":
                 return self.cuda
-            if value.__name__.endswith("libdevice"):
+            if value is math or value.__name__.endswith("libdevice"):
                 return self.cuda.libdevice
-            return value if value is np else PretendModule(value, self)
+            return PretendModule(value, self)
+        if getattr(value, "__module__", None) == "math" or _of_libdevice(value):
+            return getattr(self.cuda.libdevice, value.__name__)
+        if any(value is function for function in EXPONENTIALS):
+            return getattr(self.cuda.libdevice, value.__name__)
+        if integer := _integer_type(value):
+            return PretendInteger(integer)
         twin = getattr(value, "in_python", None)
         if twin is not None:
             return self.wrap_twin(twin)
@@ -86,7 +91,26 @@ class PretendModule:
         self._module, self._rebuilder = module, rebuilder
 
     def __getattr__(self, name):
-        return self._rebuilder.named(name, getattr(self._module, name))
+        value = getattr(self._module, name)
+        if self._module is np and isinstance(value, types.FunctionType):
+            return value
+        return self._rebuilder.named(name, value)
+
+
+EXPONENTIALS = (np.exp, np.exp2, np.expm1)
+
+
+def _of_libdevice(value):
+    return str(getattr(value, "__module__", "")).endswith("libdevice") and callable(value)
+
+
+def _integer_type(value):
+    """The numpy name of `numba.int32`, `np.uint8` and the like; None of anything else."""
+    if isinstance(value, type) and issubclass(value, np.integer):
+        return value.__name__
+    if isinstance(value, numba.types.Integer):
+        return value.name
+    return None
 
 
 def plain(kernel):

@@ -8,12 +8,14 @@ shows the same wrong answer every time, not in one run of twenty.
 import contextvars
 import math
 import sys
+import time
 from dataclasses import dataclass
 
 import greenlet
 import numpy as np
 
-from ..faults import DivergentBarrier, KernelFault, MisalignedAccess, Place
+from ..faults import DivergentBarrier, EndlessLoop, KernelFault, MisalignedAccess, Place
+from ..time_limit import StillRunning, time_limit
 from .checked_array import GuardedArray, Memory
 from .fake_cuda import FULL_WARP, PretendCuda, fresh
 from .instructions import assigned_name, instruction
@@ -60,7 +62,7 @@ def run(kernel, grid, block, *args, constants=None, reverse=False, sharedmem=0):
 
     Raises:
         KernelFault: with the source line and the thread: `OutOfBounds` (negative indices too),
-            `DivergentBarrier`, `MisalignedAccess`, or any exception of the kernel.
+            `DivergentBarrier`, `MisalignedAccess`, `EndlessLoop`, or any exception of the kernel.
     """
     machine = Machine(kernel, grid, block, constants, sharedmem)
     wrapped = [machine.argument(i, arg) for i, arg in enumerate(args)]
@@ -79,6 +81,9 @@ class Machine:
             raise ValueError(f"block is {block}: a block has at most {MOST_THREADS} threads")
         self.thread_index, self.block_index = Axes(), Axes()
         self.lane = self.thread = 0
+        self.threads = []  # of the block that runs
+        self.exponentials = 0  # calls of exp and the like, by all threads
+        self.shared_bytes = 0  # of a block, the most that one has declared
         self.shared, self.sharedmem, self.memories = {}, sharedmem, {}
         self.rebuilder = self.make_rebuilder(constants)
         self.kernel = self.rebuilder.kernel(kernel)
@@ -130,14 +135,19 @@ class Machine:
         return [(x, y, z) for z in range(g.z) for y in range(g.y) for x in range(g.x)]
 
     def launch(self, args, blocks, reverse=False):
-        with np.errstate(all="ignore"):
-            for block in reversed(blocks) if reverse else blocks:
-                self.run_block(block, args, reverse)
+        start = time.process_time()
+        try:
+            with np.errstate(all="ignore"), time_limit():
+                for block in reversed(blocks) if reverse else blocks:
+                    self.run_block(block, args, reverse)
+        except StillRunning as error:
+            seconds = time.process_time() - start
+            raise self.explain(error, EndlessLoop, f"still looping after {seconds:.0f} s") from None
 
     def run_block(self, block, args, reverse):
         self.block_index.set(block)
         self.shared.clear()
-        threads = [self.make_thread() for _ in range(self.threads_per_block)]
+        threads = self.threads = [self.make_thread() for _ in range(self.threads_per_block)]
         waiting, finished = {}, []
         passed = dict.fromkeys(range(self.threads_per_block), args)
         while passed:
@@ -240,6 +250,8 @@ class Machine:
                 data = self.dynamic_memory().view(data.dtype)
                 key = data.dtype
             self.shared[key] = self.allocate(data, "shared", frame, key)
+            declared = sum(x.nbytes for x in self.shared.values() if hasattr(x, "memory"))
+            self.shared_bytes = max(self.shared_bytes, declared)
         return self.shared[key]
 
     def dynamic_memory(self):
@@ -277,15 +289,24 @@ class Machine:
         place = Place(frame.f_code, frame.f_lineno)
         raise kind(what, place, self.block(), self.coordinates(self.thread), **details)
 
-    def explain(self, error):
+    def explain(self, error, kind=KernelFault, what=None):
         """An exception of the kernel as a fault with its place."""
         place, step = None, error.__traceback__
         while step is not None:
             if step.tb_frame.f_code in self.rebuilder.codes:
                 place = Place(step.tb_frame.f_code, step.tb_lineno)
             step = step.tb_next
-        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        return KernelFault(what, place, self.block(), self.coordinates(self.thread))
+        what = what or (f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+        return kind(
+            what, place or self.waiting_place(), self.block(), self.coordinates(self.thread)
+        )
+
+    def waiting_place(self):
+        """Where the current thread waits at a barrier, or None."""
+        frame = self.threads[self.thread].gr_frame
+        while frame is not None and frame.f_code not in self.rebuilder.codes:
+            frame = frame.f_back
+        return frame and Place(frame.f_code, frame.f_lineno)
 
     def block(self):
         return self.block_index.x, self.block_index.y, self.block_index.z

@@ -17,6 +17,7 @@ from ..faults import (
     Place,
     UninitialisedRead,
 )
+from . import banks
 from . import memory_model as traffic
 from .access_log import Recorder
 from .events import events_of, key
@@ -37,7 +38,7 @@ __all__ = [
 ]
 
 
-def trace(kernel, grid, block, *args, constants=None, blocks=None, sharedmem=0):
+def trace(kernel, grid, block, *args, constants=None, blocks=None, sharedmem=0, local=True):
     """Runs `kernel[grid, block](*args)` on copies of its arguments and counts its accesses.
 
     Args:
@@ -45,12 +46,13 @@ def trace(kernel, grid, block, *args, constants=None, blocks=None, sharedmem=0):
         blocks: trace only so many blocks, spread evenly over the grid, or only these (a list of
             numbers, x counted first). Counts are then of these blocks; `Trace.scale` says how many
             times larger the launch is. What blocks do to each other is then not seen.
+        local: whether to count accesses to local arrays too, which takes time.
 
     Returns:
         A `Trace`. A fault ends the run and is in `Trace.faults`, with the counts up to there.
         Reads of uninitialised shared or local memory are there too, one per line.
     """
-    recorder = Recorder(kernel, grid, block, constants, sharedmem)
+    recorder = Recorder(kernel, grid, block, constants, sharedmem, local=local)
     wrapped = [recorder.argument(i, arg) for i, arg in enumerate(args)]
     everything = recorder.all_blocks()
     chosen = [everything[n] for n in _choose(blocks, len(everything))]
@@ -59,7 +61,8 @@ def trace(kernel, grid, block, *args, constants=None, blocks=None, sharedmem=0):
         recorder.launch(wrapped, chosen)
     except KernelFault as fault:
         faults.append(fault)
-    return Trace(recorder, chosen, len(everything), faults)
+    arguments = [getattr(arg, "data", arg) for arg in wrapped]
+    return Trace(recorder, chosen, len(everything), faults, arguments)
 
 
 def _choose(blocks, total):
@@ -118,12 +121,17 @@ class Trace:
         races: what no barrier orders, as `Race`s; `print` one to read it.
         faults: `KernelFault`s. After any but an `UninitialisedRead` the counts are partial.
         blocks: the traced blocks; all_blocks: how many the grid has.
+        arguments: the launch's arguments after it, arrays as what the kernel made of its copies.
+        exponentials: calls of exp, exp2 and the like, by single threads.
+        shared_bytes: of the arrays in shared memory that a block declares.
 
     The methods that count take any of `space` ("global", "shared", "local"), `op` ("load",
     "store", "atomic"), `array` (a name) and `line` (a number), and count what fits all of them.
     """
 
-    def __init__(self, recorder, blocks, all_blocks, faults):
+    def __init__(self, recorder, blocks, all_blocks, faults, arguments):
+        self.arguments, self.exponentials = arguments, recorder.exponentials
+        self.shared_bytes = recorder.shared_bytes
         self.kernel = recorder.kernel.__name__
         self.blocks, self.all_blocks = blocks, all_blocks
         self.threads_per_block = recorder.threads_per_block
@@ -212,7 +220,7 @@ class Trace:
             addresses[n] = int(offset)
         row = self.rows[self._row_of_site[self.events.site[one[0]]]]
         zero = np.zeros(len(one), np.int64)
-        passes = traffic.wavefronts(zero, lane, self.events.offset[one], row.width, row.op)[0][0]
+        passes = banks.wavefronts(zero, lane, self.events.offset[one], row.width, row.op)[0][0]
         return Request(
             row,
             self.blocks[self.events.block[one[0]]],
@@ -295,7 +303,7 @@ class Trace:
         passes, least = np.zeros((2, 1), np.int64)
         if shared:
             lane = e.thread % FULL_WARP
-            passes, least = traffic.wavefronts(request, lane, e.offset, site.width, site.op)
+            passes, least = banks.wavefronts(request, lane, e.offset, site.width, site.op)
         moved = space in ("global", "local")
         return Row(
             site.place,

@@ -323,5 +323,5 @@ def on_cpu(monkeypatch, module, name):
     monkeypatch.setattr(module, name, kernel)
     monkeypatch.setattr(module, "launch_tiles", launch)
     monkeypatch.setattr(module, "suits_hopper", lambda tensors: True)
-    monkeypatch.setattr(module, "WORTH", 0)
+    monkeypatch.setattr(module, "MIN_TOKENS_FOR_TMA", 0)
     return kernel

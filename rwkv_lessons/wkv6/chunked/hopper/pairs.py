@@ -1,7 +1,7 @@
 """The second pass of the chunked gradients in Gluon, for Hopper and bfloat16 heads of 64.
 
-A program takes the 64 tokens of two states kept, and gives dr, dk, dv, dw and du at once. With the
-factors of chunked_pairs.py, split at the middle, all states between chunks in their tiles, and G
+A program takes the 64 tokens of two checkpoints, and gives dr, dk, dv, dw and du at once. With the
+factors of ../pairs.py, split at the middle, all states between chunks in their tiles, and G
 without its diagonal and what is above it, in two bfloat16 pieces:
 
     sums of decays, G = do vᵀ, do Sᵀ, v dSᵀ    →  r', k' and G, in two pieces each
@@ -10,11 +10,11 @@ without its diagonal and what is above it, in two bfloat16 pieces:
     sums of a - b over later tokens            →  dw
 
 a and b are made of the very same pieces, all four products of them, and so cancel where they have
-to. What passes through a whole chunk is known of its halves only, from the walk before: b after a
+to. What passes through a whole chunk is known of its halves only, from states.py: b after a
 half, and a before it, join it for a half.
 
 Each tile comes and goes once, by the tensor memory accelerator: 11 tensors of the size of r. There
-is no loop; of two programs on a multiprocessor one loads, or waits, while the other works.
+is no loop; of two programs on an SM one loads, or waits, while the other computes.
 """
 
 import triton.language as tl
@@ -29,18 +29,18 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from ....runtime.compile_triton import assembled
-from ..tiles import FAR, LOG2E
+from ..tiles import LOG2E, MIN_LOG_DECAY
 from .tiles import (
     TILE,
     C,
     above_and_on_diagonal_in_two,
     above_diagonal,
     above_in_two,
-    announce,
-    as_left,
+    as_left_operand,
     at_least,
     barrier,
     cut,
+    expect_tile,
     in_two,
     product_of,
     rounded,
@@ -49,24 +49,24 @@ from .tiles import (
 
 
 @gluon.jit
-def arrival():
+def new_barrier():
     """A barrier in shared memory for one tile."""
-    there = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    mbarrier.init(there, count=1)
-    return there
+    ready = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    mbarrier.init(ready, count=1)
+    return ready
 
 
 @gluon.jit
-def keep_first(s_x, n, row, LIKE: gl.constexpr):
-    """Puts zeros where the tokens of others are."""
-    b_x = s_x.load(LIKE)
+def clear_after(s_x, n, row, LAYOUT: gl.constexpr):
+    """Zeros the rows from n on, which are other sequences' tokens."""
+    b_x = s_x.load(LAYOUT)
     s_x.store(gl.where(row < n, b_x, 0.0).to(gl.bfloat16))
 
 
 @gluon.jit
-def both_pieces(s_high, s_low, LIKE: gl.constexpr):
+def both_pieces(s_high, s_low, LAYOUT: gl.constexpr):
     """The number that two pieces stand for, exactly."""
-    return widened(s_high.load(LIKE)) + widened(s_low.load(LIKE))
+    return widened(s_high.load(LAYOUT)) + widened(s_low.load(LAYOUT))
 
 
 @gluon.jit
@@ -78,15 +78,15 @@ def folded(x):
 @assembled
 @gluon.jit(do_not_specialize=["T", "H", "scale"])
 def pairs_hopper_kernel(
-    r, k, v, w, u, kept, d_kept, through, decays, deepest, do,
+    r, k, v, w, u, checkpoints, d_checkpoints, dw_across_chunk, decays, min_log_decay, do,
     dr, dk, dv, dw, dr_rows, dk_rows, dv_rows, dw_rows, du, T, H, scale,
-    KEEP: gl.constexpr, RAW: gl.constexpr, SCALED: gl.constexpr,
+    CHECKPOINT: gl.constexpr, RAW: gl.constexpr, SCALED: gl.constexpr,
 ):  # fmt: skip
     """r, k, v, w, do, dr, dk, dv, dw are descriptors of [tokens, H·64], and kept, d_kept of states.
 
     dr_rows, … are the results again, for a last chunk that is not whole.
-    deepest: gets the strongest decay of half a chunk, for both of its slots; where that is less
-    than -FITS, all other results are to be done over.
+    min_log_decay: gets the strongest log2 decay of half a chunk, for both of its slots; where that
+    is less than -FITS, all other results are recomputed.
     """
     TILES: gl.constexpr = product_of(64)
     ROWS: gl.constexpr = gl.SliceLayout(1, TILES)
@@ -100,8 +100,8 @@ def pairs_hopper_kernel(
     n = T - i_c * C  # tokens from here to the end of the sequence
     whole = n >= C
     first = i_n * T + i_c * C
-    slot = i_n * gl.cdiv(T, KEEP) + 2 * i_c
-    two = n > KEEP
+    slot = i_n * gl.cdiv(T, CHECKPOINT) + 2 * i_c
+    two = n > CHECKPOINT
     last = gl.where(two, slot + 1, slot)
 
     s_w = gl.allocate_shared_memory(gl.bfloat16, [C, C], TILE)
@@ -111,25 +111,25 @@ def pairs_hopper_kernel(
     s_ds = gl.allocate_shared_memory(gl.bfloat16, [C, C], TILE)
     s_r = gl.allocate_shared_memory(gl.bfloat16, [C, C], TILE)
     s_k = gl.allocate_shared_memory(gl.bfloat16, [C, C], TILE)
-    w_there, do_there, v_there = arrival(), arrival(), arrival()
-    s_there, ds_there, r_there, k_there = arrival(), arrival(), arrival(), arrival()
+    w_ready, do_ready, v_ready = new_barrier(), new_barrier(), new_barrier()
+    s_ready, ds_ready, r_ready, k_ready = new_barrier(), new_barrier(), new_barrier(), new_barrier()
     fence_async_shared()
     barrier()
-    announce(w_there, True)
-    announce(do_there, True)
-    announce(v_there, True)
-    announce(s_there, True)
-    announce(ds_there, True)
-    announce(r_there, True)
-    announce(k_there, True)
+    expect_tile(w_ready, True)
+    expect_tile(do_ready, True)
+    expect_tile(v_ready, True)
+    expect_tile(s_ready, True)
+    expect_tile(ds_ready, True)
+    expect_tile(r_ready, True)
+    expect_tile(k_ready, True)
     at = [first, i_h * C]
-    tma.async_copy_global_to_shared(w, at, w_there, s_w)
-    tma.async_copy_global_to_shared(r, at, r_there, s_r)
-    tma.async_copy_global_to_shared(k, at, k_there, s_k)
-    tma.async_copy_global_to_shared(do, at, do_there, s_do)
-    tma.async_copy_global_to_shared(v, at, v_there, s_v)
-    tma.async_copy_global_to_shared(kept, [(slot * H + i_h) * C, 0], s_there, s_s)
-    tma.async_copy_global_to_shared(d_kept, [(last * H + i_h) * C, 0], ds_there, s_ds)
+    tma.async_copy_global_to_shared(w, at, w_ready, s_w)
+    tma.async_copy_global_to_shared(r, at, r_ready, s_r)
+    tma.async_copy_global_to_shared(k, at, k_ready, s_k)
+    tma.async_copy_global_to_shared(do, at, do_ready, s_do)
+    tma.async_copy_global_to_shared(v, at, v_ready, s_v)
+    tma.async_copy_global_to_shared(checkpoints, [(slot * H + i_h) * C, 0], s_ready, s_s)
+    tma.async_copy_global_to_shared(d_checkpoints, [(last * H + i_h) * C, 0], ds_ready, s_ds)
     barrier()  # else ptxas has the copies wait for what is loaded next
 
     # Numbers of each key, of which a thread needs 16 or all, but not now.
@@ -141,8 +141,8 @@ def pairs_hopper_kernel(
     m_k = (o_k >= 0) & two
     b_early = gl.load(decays + at_w) + gl.load(decays + at_w + C)
     b_late = gl.load(decays + next_w, m_k, 0.0) + gl.load(decays + next_w + C, m_k, 0.0)
-    b_first = gl.load(through + at_k)
-    b_second = gl.load(through + next_k, m_k, 0.0)
+    b_first = gl.load(dw_across_chunk + at_k)
+    b_second = gl.load(dw_across_chunk + next_k, m_k, 0.0)
     b_u = gl.load(u + i_h * C + o_k).to(gl.float32)
     s_early = gl.allocate_shared_memory(gl.float32, [C], PLAIN)
     s_late = gl.allocate_shared_memory(gl.float32, [C], PLAIN)
@@ -157,15 +157,15 @@ def pairs_hopper_kernel(
     s_second.store(b_second)
     s_u.store(b_u)
     gl.store(du + next_k, 0.0, m_k)
-    b_deepest = gl.min(gl.minimum(b_early, b_late, propagate_nan=tl.PropagateNan.ALL), 0)
-    gl.store(deepest + slot * H + i_h, b_deepest)
-    gl.store(deepest + last * H + i_h, b_deepest)
+    b_min_log_decay = gl.min(gl.minimum(b_early, b_late, propagate_nan=tl.PropagateNan.ALL), 0)
+    gl.store(min_log_decay + slot * H + i_h, b_min_log_decay)
+    gl.store(min_log_decay + last * H + i_h, b_min_log_decay)
 
     row = gl.arange(0, C, ROWS)[:, None]
     col = gl.arange(0, C, COLUMNS)[None, :]
-    s_where = gl.allocate_shared_memory(gl.int16, [C, C], TILE)
-    s_where.store(above_diagonal(row, col))
-    s_later = s_where._reinterpret(gl.bfloat16, [C, C], TILE)  # weights of sums over later tokens
+    s_mask = gl.allocate_shared_memory(gl.int16, [C, C], TILE)
+    s_mask.store(above_diagonal(row, col))
+    s_later = s_mask._reinterpret(gl.bfloat16, [C, C], TILE)  # weights of sums over later tokens
     s_r_high = gl.allocate_shared_memory(gl.bfloat16, [C, C], TILE)
     s_r_low = gl.allocate_shared_memory(gl.bfloat16, [C, C], TILE)
     s_k_high = gl.allocate_shared_memory(gl.bfloat16, [C, C], TILE)
@@ -174,42 +174,42 @@ def pairs_hopper_kernel(
     s_w_low = s_sums._reinterpret(gl.bfloat16, [C, C], TILE)
     zeros = gl.full([C, C], 0.0, gl.float32, TILES)
 
-    mbarrier.wait(w_there, 0)
+    mbarrier.wait(w_ready, 0)
     b_w = s_w.load(TILES)
     if not whole:  # what follows are other tokens, or zeros
-        mbarrier.wait(do_there, 0)
-        mbarrier.wait(v_there, 0)
-        mbarrier.wait(r_there, 0)
-        mbarrier.wait(k_there, 0)
-        keep_first(s_do, n, row, TILES)
-        keep_first(s_v, n, row, TILES)
-        keep_first(s_r, n, row, TILES)
-        keep_first(s_k, n, row, TILES)
+        mbarrier.wait(do_ready, 0)
+        mbarrier.wait(v_ready, 0)
+        mbarrier.wait(r_ready, 0)
+        mbarrier.wait(k_ready, 0)
+        clear_after(s_do, n, row, TILES)
+        clear_after(s_v, n, row, TILES)
+        clear_after(s_r, n, row, TILES)
+        clear_after(s_k, n, row, TILES)
     if RAW:
         b_w = gl.where(row < n, -gl.exp2(widened(b_w) * LOG2E), 0.0)
-        b_w = gl.maximum(b_w, FAR, propagate_nan=tl.PropagateNan.ALL)
+        b_w = gl.maximum(b_w, MIN_LOG_DECAY, propagate_nan=tl.PropagateNan.ALL)
         high, low = in_two(b_w)
         s_w.store(high)
         s_w_low.store(low)
     else:
         if not whole:
             b_w = gl.where(row < n, b_w, 0.0).to(gl.bfloat16)
-        b_w = at_least(b_w, FAR)
+        b_w = at_least(b_w, MIN_LOG_DECAY)
         s_w.store(b_w)
     fence_async_shared()
     barrier()
     b_x = warpgroup_mma(s_later, s_w, zeros, use_acc=False, is_async=True)
     if RAW:
         b_x = warpgroup_mma(s_later, s_w_low, b_x, is_async=True)
-    mbarrier.wait(do_there, 0)
-    mbarrier.wait(v_there, 0)
+    mbarrier.wait(do_ready, 0)
+    mbarrier.wait(v_ready, 0)
     b_g = warpgroup_mma(s_v, s_do.permute((1, 0)), zeros, use_acc=False, is_async=True)
-    mbarrier.wait(s_there, 0)
-    mbarrier.wait(ds_there, 0)
+    mbarrier.wait(s_ready, 0)
+    mbarrier.wait(ds_ready, 0)
     b_dr = warpgroup_mma(s_do, s_s.permute((1, 0)), zeros, use_acc=False, is_async=True)
     b_dk = warpgroup_mma(s_v, s_ds.permute((1, 0)), zeros, use_acc=False, is_async=True)
-    mbarrier.wait(r_there, 0)
-    mbarrier.wait(k_there, 0)
+    mbarrier.wait(r_ready, 0)
+    mbarrier.wait(k_ready, 0)
     b_x = warpgroup_mma_wait(3, deps=(b_x,))
     if not RAW:
         b_w = widened(b_w)
@@ -220,7 +220,7 @@ def pairs_hopper_kernel(
     barrier()
 
     b_diagonal = gl.sum(gl.where(row == col, b_g, 0.0), 1)[:, None]
-    high, low = above_in_two(b_g, s_where.load(TILES))  # G, transposed
+    high, low = above_in_two(b_g, s_mask.load(TILES))  # G, transposed
     s_g_high, s_g_low = s_s, s_w
     s_g_high.store(high)
     s_g_low.store(low)
@@ -270,12 +270,12 @@ def pairs_hopper_kernel(
     s_second.store(b_second)
     self_high, self_low = in_two(b_self)
     b_p = warpgroup_mma_wait(8, deps=(b_p,))
-    p_high, p_low = above_and_on_diagonal_in_two(b_p, self_high, self_low, s_where.load(TILES))
-    p_high, p_low = as_left(p_high), as_left(p_low)
+    p_high, p_low = above_and_on_diagonal_in_two(b_p, self_high, self_low, s_mask.load(TILES))
+    p_high, p_low = as_left_operand(p_high), as_left_operand(p_low)
     b_dv = warpgroup_mma(p_high, s_do, zeros, use_acc=False, is_async=True)
     b_dv = warpgroup_mma(p_low, s_do, b_dv, is_async=True)
     k_high, k_low = in_two(b_k * b_late)
-    k_high, k_low = as_left(k_high), as_left(k_low)
+    k_high, k_low = as_left_operand(k_high), as_left_operand(k_low)
     b_dv = warpgroup_mma(k_high, s_ds, b_dv, is_async=True)
     b_dv = warpgroup_mma(k_low, s_ds, b_dv, is_async=True)
     b_dr, b_dk, b_dv, k_high, k_low, p_high, p_low = warpgroup_mma_wait(

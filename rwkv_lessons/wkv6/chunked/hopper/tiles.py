@@ -4,8 +4,6 @@ With inline PTX, a pair of bfloat16 at a time. What Triton makes of the same in 
 many instructions again, and rounds with the unit that exp2 needs.
 """
 
-import functools
-
 import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -49,7 +47,7 @@ def widened(x):
 
 @gluon.jit
 def at_least(x, least):
-    """A bfloat16 tile with `least` in the place of what is less; NaN stays."""
+    """The larger of a bfloat16 tile and `least`, element by element; NaN stays."""
     least = gl.full(x.shape, least, gl.bfloat16, x.type.layout)
     larger: gl.constexpr = "max.NaN.bf16x2 $0, $1, $2;"
     return gl.inline_asm_elementwise(
@@ -74,7 +72,7 @@ def cut(x):
 
 
 @gluon.jit
-def as_left(x):
+def as_left_operand(x):
     """A tile as the left factor of a product, for which a thread already has what it needs.
 
     Not for a tile from before a loop: ptxas 12.8 does not keep its registers for the next round.
@@ -83,10 +81,10 @@ def as_left(x):
 
 
 @gluon.jit
-def below_and_on_diagonal(x, on, where):
+def below_and_on_diagonal(x, on, mask):
     """A float32 tile in bfloat16, with `on` on the diagonal and 0 above.
 
-    where: an int16 tile whose upper bytes are full below the diagonal, and whose lower ones on it.
+    mask: an int16 tile whose upper bytes are full below the diagonal, and whose lower ones on it.
     """
     either: gl.constexpr = """{
         .reg .b32 below, there;
@@ -98,7 +96,7 @@ def below_and_on_diagonal(x, on, where):
     }"""
     x, on = gl.broadcast(rounded(x), on)
     return gl.inline_asm_elementwise(
-        either, "=r,r,r,r", [x, on, where], gl.bfloat16, is_pure=True, pack=2
+        either, "=r,r,r,r", [x, on, mask], gl.bfloat16, is_pure=True, pack=2
     )
 
 
@@ -112,8 +110,8 @@ def above_diagonal(row, col):
 
 
 @gluon.jit
-def above_in_two(x, where):
-    """`in_two` above the diagonal, and 0 elsewhere. where: `above_diagonal`."""
+def above_in_two(x, mask):
+    """`in_two` above the diagonal, and 0 elsewhere. mask: `above_diagonal`."""
     pieces: gl.constexpr = """{
         .reg .b32 high, low, first, second, above;
         cvt.rn.bf16x2.f32 high, $3, $2;
@@ -127,12 +125,12 @@ def above_in_two(x, where):
         and.b32 $1, low, above;
     }"""
     return gl.inline_asm_elementwise(
-        pieces, "=&r,=&r,r,r,r", [x, where], (gl.bfloat16, gl.bfloat16), is_pure=True, pack=2
+        pieces, "=&r,=&r,r,r,r", [x, mask], (gl.bfloat16, gl.bfloat16), is_pure=True, pack=2
     )
 
 
 @gluon.jit
-def above_and_on_diagonal_in_two(x, on_high, on_low, where):
+def above_and_on_diagonal_in_two(x, on_high, on_low, mask):
     """The same, with numbers of which the pieces are given on the diagonal."""
     pieces: gl.constexpr = """{
         .reg .b32 high, low, first, second, above, there;
@@ -154,21 +152,21 @@ def above_and_on_diagonal_in_two(x, on_high, on_low, where):
     x, on_high = gl.broadcast(x, on_high)
     x, on_low = gl.broadcast(x, on_low)
     return gl.inline_asm_elementwise(
-        pieces, "=&r,=&r,r,r,r,r,r", [x, on_high, on_low, where], (gl.bfloat16, gl.bfloat16),
+        pieces, "=&r,=&r,r,r,r,r,r", [x, on_high, on_low, mask], (gl.bfloat16, gl.bfloat16),
         is_pure=True, pack=2,
     )  # fmt: skip
 
 
 @gluon.jit
-def announce(arrived, there):
-    """Says that a tile of bfloat16 will arrive, if it is there."""
-    mbarrier.expect(arrived, C * C * 2, pred=there)
+def expect_tile(ready, pred):
+    """Has a barrier expect the bytes of a bfloat16 tile, where `pred`."""
+    mbarrier.expect(ready, C * C * 2, pred=pred)
 
 
 def tiles(x, columns):
     """Describes a contiguous x as rows of so many columns, of which tiles are moved.
 
-    Triton checks a description for 7 µs; those of the same shape are as good as the first.
+    Triton takes 7 µs to check a descriptor; those of the same shape are copies of the first.
     """
     rows = x.numel() // columns
     model = _described.get((rows, columns))
@@ -215,11 +213,5 @@ def launch_tiles(kernel, grid, num_warps, tensors, numbers, constants):
 
 def suits_hopper(tensors):
     """Whether these are tensors of which this machine can move and multiply such tiles."""
-    return all(x.dtype == torch.bfloat16 and x.data_ptr() % 16 == 0 for x in tensors) and is_hopper(
-        tensors[0].device
-    )
-
-
-@functools.cache
-def is_hopper(device):
-    return devices.gpu_of(device).capability[0] == 9
+    fit = all(x.dtype == torch.bfloat16 and x.data_ptr() % 16 == 0 for x in tensors)
+    return fit and devices.gpu_of(tensors[0].device).is_hopper

@@ -1,0 +1,105 @@
+"""What is wrong with how a function was defined, before anybody runs it."""
+
+import ast
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Callable
+
+from . import exercises
+from .gaps import plain
+
+DECORATORS = {"py_func": "@cuda.jit", "fn": "@triton.jit"}
+ARRAY = re.compile(r"\b(local|shared)\.array$")
+
+
+def trouble(function: Callable, exercise: exercises.Exercise) -> tuple[str, ...]:
+    """Lines that name what is wrong with the definition; none where nothing is.
+
+    A forgotten decorator, another number of parameters than the launch passes, and a local or
+    shared array whose size is not a constant: run on a CPU they would be a riddle, or no mistake.
+    """
+    for look in (_decorator, _parameters, _array_sizes):
+        if found := look(function, exercise.reference):
+            return found
+    return ()
+
+
+def _decorator(function, reference):
+    for attribute, decorator in DECORATORS.items():
+        wanted, there = hasattr(reference, attribute), hasattr(function, attribute)
+        if wanted and not there:
+            return (f"it is a plain Python function: {decorator} is missing above its `def`",)
+        if there and not wanted:
+            return (f"it is to be a plain Python function: take {decorator} away",)
+    return ()
+
+
+def _parameters(function, reference):
+    own, wanted = (inspect.signature(plain(f)).parameters for f in (function, reference))
+    kinds = {parameter.kind for parameter in own.values()}
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
+        return ()
+    needed = [p for p in own.values() if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
+    if len(needed) <= len(wanted) <= len(own):
+        return ()
+    return (
+        f"it takes {len(own)} arguments, and is called with {len(wanted)}",
+        f"takes:  {', '.join(own) or 'none'}",
+        f"called: {', '.join(wanted)}",
+    )
+
+
+def _array_sizes(function, reference):
+    """numba has to know the size of such an array when it compiles."""
+    try:
+        tree = ast.parse(textwrap.dedent(exercises.source_of(function)))
+    except (OSError, TypeError, SyntaxError):
+        return ()
+    local = set(plain(function).__code__.co_varnames)
+    for call in ast.walk(tree):
+        if not isinstance(call, ast.Call) or not ARRAY.search(ast.unparse(call.func)):
+            continue
+        shape = next((k.value for k in call.keywords if k.arg == "shape"), None)
+        shape = shape or (call.args[0] if call.args else None)
+        names = {n.id for n in ast.walk(shape) if isinstance(n, ast.Name)} if shape else set()
+        if varying := sorted(names & local):
+            return (
+                f"the size of an array is known only when the kernel runs: {varying[0]}",
+                f"line {call.lineno}: {ast.unparse(call)}",
+                "hint: it must be a number, or a constant from outside the function, as N is.",
+            )
+    return ()
+
+
+def stale(function: Callable) -> tuple[str, ...]:
+    """Lines that say why `function` is older than the cell that should define it; else none.
+
+    In a notebook, a cell that cannot run leaves the function of its last good run behind. What was
+    typed since then is in IPython's history.
+    """
+    if "IPython" not in sys.modules or (shell := sys.modules["IPython"].get_ipython()) is None:
+        return ()
+    name = getattr(function, "__name__", "")
+    try:
+        text = exercises.source_of(function)
+    except (OSError, TypeError):
+        return ()
+    history = [cell for cell in shell.user_ns.get("In", ()) if _defines(cell, name)]
+    if not history or text in history[-1]:
+        return ()
+    since = f"the last cell that defines {name} did not run; {name} is still the one before it"
+    return (since, _why(shell, history[-1]), "Mend that cell, run it, and then run this one.")
+
+
+def _defines(cell, name):
+    return re.search(rf"^[ \t]*def {re.escape(name)}\b", cell, re.M) is not None
+
+
+def _why(shell, cell):
+    try:
+        ast.parse(shell.transform_cell(cell))
+    except SyntaxError as error:
+        return f"{type(error).__name__}, line {error.lineno}: {error.msg}"
+    return "its error stands below it"

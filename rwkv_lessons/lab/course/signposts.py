@@ -1,0 +1,56 @@
+"""What a lesson says of its neighbours and of effort: derived, so that it never leads nowhere.
+
+The number in the title is the file's; the last line links to the next lesson that there is; the
+text above an exercise ends with its minutes and difficulty, *20 minutes · ●●○*.
+"""
+
+import re
+from pathlib import Path
+
+import nbformat
+
+from . import exercises, outline
+
+TITLE = re.compile(r"^# (\d+) · (.+)$", re.M)
+NEXT = re.compile(r"^Next: \[.+\]\(.+\)$")
+EFFORT = re.compile(r"\*\d+ minutes · [●○]{3}\*")
+LAST = "Next: [what came of it, on one page](../README.md)"
+
+
+def title(path: Path) -> str:
+    """'05 · float4': the number of the file and the words of its heading."""
+    found = TITLE.search(nbformat.read(path, 4).cells[0].source)
+    return f"{path.stem[:2]} · {found[2] if found else path.stem[3:].replace('_', ' ')}"
+
+
+def derive(notebook, path: Path) -> int:
+    """Puts up the signposts of the lesson at `path`; counts the cells that changed."""
+    cells = notebook.cells
+    before = [cell.source for cell in cells]
+    cells[0].source = TITLE.sub(f"# {path.stem[:2]} · \\2", cells[0].source, count=1)
+    lines = cells[-1].source.rstrip().splitlines()
+    if NEXT.match(lines[-1]):
+        lines.pop()
+    cells[-1].source = "\n".join(lines).rstrip() + "\n\n" + next_line(path)
+    efforts = {e.id: exercises.effort(e.minutes, e.difficulty) for e in outline.outline(path.stem)}
+    for cell, id in above_exercises(cells):
+        wanted = f"*{efforts[id]}*"
+        text, found = EFFORT.subn(wanted, cell.source)
+        cell.source = text if found else f"{cell.source}\n\n{wanted}"
+    return sum(cell.source != old for cell, old in zip(cells, before, strict=True))
+
+
+def next_line(path: Path) -> str:
+    """The link to the next lesson in the same folder; after the last one, to the README."""
+    later = sorted(p for p in path.parent.glob("[0-9]*.ipynb") if p.name > path.name)
+    return f"Next: [{title(later[0])}]({later[0].name})" if later else LAST
+
+
+def above_exercises(cells) -> list:
+    """(the last text above it, its id) for each exercise."""
+    found, text = [], None
+    for cell in cells:
+        text = cell if cell.cell_type == "markdown" else text
+        if id := cell.metadata.get("exercise"):
+            found.append((text, id))
+    return found

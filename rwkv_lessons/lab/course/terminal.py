@@ -1,0 +1,54 @@
+"""Colour where it is shown, and a line that says what a long check is busy with."""
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+GREEN, RED, YELLOW, FAINT = "32", "31", "33", "2"
+PATIENCE = 2  # seconds without a sign of life
+
+
+def in_notebook() -> bool:
+    return type(sys.stdout).__module__.startswith("ipykernel")
+
+
+def paint(text: str, colour: str) -> str:
+    """The text in a colour of the terminal, or as it is where colours are not shown.
+
+    A notebook shows them always, so that its outputs are the same everywhere.
+    """
+    shown = in_notebook() or (sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
+    return f"\x1b[{colour}m{text}\x1b[0m" if shown else text
+
+
+@contextlib.contextmanager
+def busy(what: str) -> Iterator[None]:
+    """After two seconds, a line with `what` and the time; it is gone when the work is done.
+
+    Only where somebody waits: in a terminal or a notebook, and not where progress is switched off,
+    as in tests.
+    """
+    if os.environ.get("RWKV_LESSONS_PROGRESS") == "off" or not (
+        in_notebook() or sys.stdout.isatty()
+    ):
+        yield
+        return
+    done, started, shown = threading.Event(), time.monotonic(), []
+
+    def tick():
+        while not done.wait(1 if shown else PATIENCE):
+            shown.append(f"… {what}, {time.monotonic() - started:.0f} s")
+            print(f"\r{shown[-1]}", end="", flush=True)
+
+    watcher = threading.Thread(target=tick, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+        if shown:
+            print("\r" + " " * len(shown[-1]) + "\r", end="", flush=True)

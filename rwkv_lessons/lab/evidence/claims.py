@@ -1,0 +1,96 @@
+"""Claims about machine code: what is there, what is not, how wide it is, what spills.
+
+How often an instruction stands in the code is no claim: an unrolled loop or a load made ahead is no
+worse for being written twice. What is asked of memory per token is counted in the trace.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+from ..course.check import ABSENT, FAILED, PASSED, Row
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """A statement about machine code: `holds(assembly)`, and what `found` in it, as text."""
+
+    text: str
+    holds: Callable
+    found: Callable
+
+
+def at_most(limit: int, *opcodes: str, text: str | None = None):
+    """At most `limit` instructions of these kinds, e.g. at_most(0, "RED", "ATOM", "ATOMG")."""
+    return Claim(
+        text or f"at most {limit} of {' or '.join(opcodes)}",
+        lambda asm: sum(asm.count(op) for op in opcodes) <= limit,
+        lambda asm: " ".join(f"{op} {asm.count(op)}" for op in opcodes),
+    )
+
+
+def at_least(limit: int, *opcodes: str, text: str | None = None):
+    """At least `limit` instructions of these kinds together, e.g. at_least(1, "LDG.E.128")."""
+    return Claim(
+        text or f"at least {limit} of {' or '.join(opcodes)}",
+        lambda asm: sum(asm.count(op) for op in opcodes) >= limit,
+        lambda asm: " ".join(f"{op} {asm.count(op)}" for op in opcodes),
+    )
+
+
+ATOMICS = ("RED", "REDG", "ATOM", "ATOMG", "ATOMS")
+FLOAT64 = ("DADD", "DFMA", "DMUL")
+
+
+def wide_loads():
+    """Global memory is read 16 bytes at a time."""
+    return at_least(1, "LDG.E.128", text="16-byte loads (LDG.E.128)")
+
+
+def float32_only():
+    """No arithmetic in float64, which takes 2 of 64 lanes or fewer, and twice the registers."""
+    return Claim(
+        "float32 arithmetic only: float32(0) to start a sum from, not 0; float32(0.5), not 0.5",
+        lambda asm: not any(asm.count(op) for op in FLOAT64),
+        lambda asm: (
+            " ".join(f"{op} {asm.count(op)}" for op in FLOAT64 if asm.count(op)) or "no float64"
+        ),
+    )
+
+
+def in_registers():
+    """The state lives in registers: nothing of it is in local memory, nothing spills."""
+    return Claim(
+        "0 bytes of local memory",
+        lambda asm: asm.local_bytes == 0 and asm.spill_stores == 0,
+        lambda asm: f"{asm.local_bytes} B local",
+    )
+
+
+def machine_code(*claims: Claim, signature, arch="sm_90"):
+    """Compiles the kernel for an H200, without one, and holds its machine code against `claims`."""
+    return compiled(lambda assembly, kernel: assembly(kernel, *signature, arch=arch), claims, arch)
+
+
+def compiled(read: Callable, claims, arch):
+    """`machine_code` of any kernel: `read(assembly, kernel)` calls `assembly` as it has to be."""
+
+    def gather(kernel, exercise):
+        from ..machine_code.assembly import CompileError, assembly, available
+
+        if missing := available(kernel):
+            return Row("machine code", ABSENT, missing)
+        try:
+            asm = read(assembly, kernel)
+        except CompileError as error:
+            return Row("machine code", FAILED, "does not compile", tuple(str(error).splitlines()))
+        for claim in claims:
+            if not claim.holds(asm):
+                found = f"found {claim.found(asm)}"
+                return Row("machine code", FAILED, f"want {claim.text}", (found,))
+        found = [claim.found(asm) for claim in claims]
+        if not any("registers" in text for text in found):
+            found.append(f"{asm.registers} registers")
+        return Row("machine code", PASSED, f"{' · '.join(found)} ({arch})")
+
+    gather.kind = "machine code"
+    return gather

@@ -1,0 +1,188 @@
+"""How a CUDA kernel is judged on the CPU: launches that fit, answers, races, traffic.
+
+All cases have the lesson's own head size: a kernel may be written for it. The last of them are
+traced: two batch rows, and 70 tokens, more than two batches of 32 and more than one of 64.
+"""
+
+import dataclasses
+import inspect
+import types
+from collections.abc import Callable
+
+import numpy as np
+
+from ..course.check import FAILED, PASSED, Row
+from ..course.hints import HINTS
+from ..simulator.cuda import trace
+from .compare import Difference
+from .traffic import SHARED_BYTES
+
+N = 64  # head size
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Inputs small enough to run on a CPU, named by the property that fails if they do."""
+
+    name: str
+    symptom: str
+    shape: tuple[int, int, int, int]  # B, T, H, N
+    reverse: bool = False  # run the threads of a block from the last to the first
+    spare: bool = False  # with one block more than there are outputs
+    numbers: str = "text"  # as a model makes them; "wild"; "huge": the last token is
+
+
+@dataclasses.dataclass
+class Problem:
+    """What a kernel is given for a case, and how its answers are judged.
+
+    Args:
+        launches: (grid, block, {array's name: array}) each, one after another.
+        writes: which of the arrays the kernel writes.
+        judge: called without arguments after the launches; raises `Difference`.
+        constants: new values of global names in the kernel.
+    """
+
+    launches: list
+    writes: tuple
+    judge: Callable
+    constants: dict | None = None
+
+
+def judged(launch: Callable, problem: Callable, cases, traced, budgets=()):
+    """The rows "answer" and "traffic" of a lesson's kernel.
+
+    Args:
+        launch: (B, T, H, N) → (grid, block).
+        problem: (kernel, exercise, case) → `Problem`.
+        cases: to run. traced: three more, to run with every access written down: of several blocks,
+            of FEW tokens, of MANY.
+        budgets: what may be asked of memory.
+    """
+    seen = {}  # what the first row leaves for the second
+
+    def answer(kernel, exercise):
+        seen.clear()
+        seen["traces"] = []
+        if reasons := unlaunchable(kernel, exercise.reference, launch(*cases[0].shape)[1]):
+            seen["trouble"] = "launch"
+            return Row("answer", FAILED, "it cannot be launched", reasons)
+        for case in (*cases, *traced):
+            given = problem(kernel, exercise, case)
+            try:
+                seen["traces"] += run(kernel, given, case, case in traced)
+            except (Difference, trace.KernelFault) as error:
+                seen["trouble"] = error
+                size = "B={} T={} H={} N={}".format(*case.shape)
+                return Row(
+                    "answer", FAILED, f"{case.name} ({size})", explained(error, exercise, case)
+                )
+        count = len(cases) + len(traced)
+        return Row("answer", PASSED, f"{count} cases on the CPU, against float64")
+
+    def traffic(kernel, exercise):
+        trouble, traces = seen.get("trouble"), seen.get("traces", [])
+        if trouble == "launch" or isinstance(trouble, trace.KernelFault):
+            return Row("traffic", FAILED, "not counted: the kernel stops, as said above")
+        if len(traces) < len(traced):  # a wrong answer: perhaps a race says why
+            given = problem(kernel, exercise, traced[1])
+            ((grid, block, arrays), *_) = given.launches
+            sizes = {"constants": given.constants, "local": False}
+            traces = [trace.trace(kernel, grid, block, *arrays.values(), **sizes)]
+        for t in traces:
+            for found in (*t.faults, *t.races):
+                return Row("traffic", FAILED, "", explained(found, exercise, None))
+        if (most := max(t.shared_bytes for t in traces)) > SHARED_BYTES:
+            text = f"{most:,} bytes of shared memory, a block may declare {SHARED_BYTES:,}"
+            return Row("traffic", FAILED, text)
+        if trouble is not None:
+            return Row("traffic", PASSED, "no race")
+        for budget in budgets:
+            if lines := budget.excess(*traces[1:]):
+                return Row("traffic", FAILED, lines[0], lines[1:])
+        said = [f"{b.per_token(*traces[1:]):.3g} {b.text}" for b in budgets if not b.least]
+        counts = " · ".join(said) + " per warp and token · " if said else ""
+        return Row("traffic", PASSED, f"{counts}no race")
+
+    answer.kind, traffic.kind = "answer", "traffic"
+    return answer, traffic
+
+
+def run(kernel, given, case, traced=False):
+    """The launches of a problem, and what is wrong with their answers; the traces if `traced`.
+
+    Raises:
+        Difference: an answer is wrong, or an input was changed.
+        KernelFault: the kernel stopped.
+    """
+    traces = []
+    for grid, block, arrays in given.launches:
+        before = {name: array.copy() for name, array in arrays.items()}
+        if case.spare:
+            grid += 1
+        if traced:
+            traces.append(
+                trace.trace(
+                    kernel, grid, block, *arrays.values(), constants=given.constants, local=False
+                )
+            )
+            for fault in traces[-1].faults:
+                raise fault
+            for array, now in zip(arrays.values(), traces[-1].arguments, strict=True):
+                array[...] = now
+        else:
+            how = {"constants": given.constants, "reverse": case.reverse}
+            trace.run(kernel, grid, block, *arrays.values(), **how)
+        for name in arrays.keys() - set(given.writes):
+            if not np.array_equal(arrays[name], before[name]):
+                raise Difference(f"the kernel changed its input {name}")
+    given.judge()
+    return traces
+
+
+def explained(trouble, exercise, case):
+    """What is wrong, in lines, and the hint for its cause; a plain Python error has none."""
+    symptom = _symptom(trouble, case)
+    hint = exercise.symptoms.get(symptom) or HINTS.get(symptom)
+    return (*str(trouble).splitlines(), *([f"hint: {hint}"] if hint else []))
+
+
+def _symptom(trouble, case):
+    kind = type(trouble).__name__
+    if kind == "Race":
+        return "order" if trouble.space == "shared" else "owner"
+    if kind == "UninitialisedRead":
+        return "order" if trouble.space == "shared" else "unset"
+    if kind == "OutOfBounds":
+        return "tail" if case is not None and case.spare else "bounds"
+    if isinstance(trouble, trace.KernelFault):
+        return {"DivergentBarrier": "divergent", "MisalignedAccess": "alignment"}.get(kind)
+    if "changed its input" in str(trouble):
+        return None
+    general = ("by hand", "state", "head", "batch")
+    return trouble.symptom if trouble.symptom and case.symptom in general else case.symptom
+
+
+def unlaunchable(kernel, reference, block):
+    """Why `kernel[grid, block](…)` would fail whatever it computes, in lines; or None."""
+    name = getattr(kernel, "__name__", "it")
+    if isinstance(kernel, types.FunctionType):
+        return (f"{name} is a plain function: @cuda.jit is missing on the line above its def",)
+    if not hasattr(type(kernel), "__getitem__"):
+        return (f"{name} is a {type(kernel).__name__}, not a kernel: decorate it with @cuda.jit",)
+    options = getattr(kernel, "targetoptions", {})
+    if options.get("device"):
+        return (f"{name} has device=True: a function for kernels to call, not one to launch",)
+    bounds = options.get("launch_bounds")
+    most = bounds[0] if isinstance(bounds, (tuple, list)) else bounds
+    if most is not None and block > most:
+        return (f"launch_bounds lets a block have {most} threads, and the launch gives it {block}",)
+    wanted = list(inspect.signature(reference.py_func).parameters)
+    try:
+        inspect.signature(kernel.py_func).bind(*wanted)
+    except TypeError:
+        has = len(inspect.signature(kernel.py_func).parameters)
+        return (
+            f"{name} has {has} parameters, the launch gives {len(wanted)}: {', '.join(wanted)}",
+        )
+    return None

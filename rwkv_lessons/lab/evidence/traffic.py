@@ -1,0 +1,111 @@
+"""What a kernel asks of memory per token, counted while it runs on the CPU."""
+
+import dataclasses
+from collections.abc import Callable
+
+FEW, MANY = 6, 70  # tokens of the two launches whose difference is counted: 64, whole batches of 32
+SHARED_BYTES = 48 * 1024  # of a block, for arrays whose size the kernel declares
+SLACK = 0.05  # requests a token: what a chunk of 64 tokens costs once
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """What a kernel may ask for per token.
+
+    Args:
+        text: what is counted, "load request{s} per warp".
+        count: of a Trace, in all.
+        shares: of a Trace, {Row: its part of the count}.
+        limit: per token, and per `unit`.
+        unit: "warp" or "thread".
+        least: whether the limit is the least and not the most.
+    """
+
+    text: str
+    count: Callable
+    shares: Callable
+    limit: float
+    unit: str = "warp"
+    least: bool = False
+
+    def per_token(self, few, many):
+        """The count per token and unit, from launches of FEW and MANY tokens."""
+        threads = many.threads_per_block * len(many.blocks)
+        units = few.warps if self.unit == "warp" else threads
+        return (self.count(many) - self.count(few)) / (MANY - FEW) / units
+
+    def excess(self, few, many):
+        """None, or what is too much or too little, in lines: how much, then where."""
+        found = self.per_token(few, many)
+        if self.least:
+            if found >= self.limit:
+                return None
+            return (f"{self.said(found)}, want at least {self.limit:g}",)
+        if found <= self.limit + SLACK:
+            return None
+        lines = [
+            f"{self.said(found)}, want at most {self.limit:g}: {found - self.limit:.4g} too many"
+        ]
+        shares = sorted(self.shares(many).items(), key=lambda share: -share[1])
+        for row, count in shares[:4]:
+            count /= MANY * (many.warps if self.unit == "warp" else 1)
+            lines.append(f"{row.array}: {count:.3g}, {row.place}")
+        return tuple(lines)
+
+    def said(self, found):
+        return f"{found:.3g} {self.text} per {self.unit} and token"
+
+
+def _requests(text, limit, least=False, **which):
+    def fitting(trace):
+        return {
+            row: row.requests
+            for row in trace.rows
+            if all(getattr(row, name) == value for name, value in which.items())
+        }
+
+    return Budget(text, lambda t: sum(fitting(t).values()), fitting, limit, least=least)
+
+
+def loads(per_token: float):
+    """At most so many load requests to global memory."""
+    return _requests("loads", per_token, space="global", op="load")
+
+
+def stores(per_token: float):
+    """At most so many store requests to global memory."""
+    return _requests("stores", per_token, space="global", op="store")
+
+
+def atomics(per_token: float):
+    """At most so many atomic requests, on any memory."""
+    return _requests("atomics", per_token, op="atomic")
+
+
+def some_atomics():
+    """At least one atomic per token."""
+    return _requests("atomics", 1, least=True, op="atomic")
+
+
+def bank_conflicts(per_token: float = 0):
+    """Passes over shared memory beyond those that a conflict-free layout needs."""
+
+    def conflicts(trace):
+        return {row: row.conflicts for row in trace.rows if row.conflicts}
+
+    return Budget("bank conflicts", lambda t: t.bank_conflicts, conflicts, per_token)
+
+
+def exponentials(per_token: float):
+    """Calls of exp, exp2 and the like."""
+    return Budget("exps", lambda t: t.exponentials, lambda t: {}, per_token, "thread")
+
+
+def kept_in_shared(numbers: float):
+    """At least so many float32 numbers written to shared memory, by each thread."""
+
+    def written(trace):
+        return trace.bytes("shared", "store") / 4
+
+    text = "numbers written to shared memory"
+    return Budget(text, written, lambda t: {}, numbers, "thread", least=True)
