@@ -1,7 +1,6 @@
 """The bench of one token, of first calls, and of other packages' gradients, without a GPU."""
 
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -64,18 +63,23 @@ def test_the_recommended_function_is_a_method_too(capsys):
 
 
 def files_behind(method):
-    return {Path(file).name for file in files_of(*method.sources)}
+    return {file.removeprefix("rwkv_lessons/") for file in files_of(*method.sources)}
 
 
 def test_the_code_behind_a_method_is_all_that_it_calls_and_no_more():
     library = methods.library("wkv6")
     recurrent, cuda = files_behind(library["recurrent"]), files_behind(library["cuda"])
-    assert {"recurrent.py", "recurrent_backward.py", "launch_triton.py"} < recurrent
-    assert {"cuda.py", "cuda_backward.py", "cuda_against_time.py", "launch.py"} < cuda
-    assert not {"chunked.py", "cuda.py"} & recurrent and "recurrent.py" not in cuda
+    token_by_token = {"wkv6/recurrent/forward.py", "wkv6/recurrent/backward.py"}
+    assert token_by_token | {"runtime/launch_triton.py"} < recurrent
+    sweeps = {f"wkv6/cuda/{x}.py" for x in ("forward", "backward", "reverse_sweep")}
+    assert sweeps | {"runtime/launch_numba.py"} < cuda
+    assert not sweeps & recurrent and not token_by_token & cuda
+    assert "wkv6/chunked/forward.py" not in recurrent
     assert recurrent | cuda < files_behind(methods.recommended("wkv6")["wkv6"])
     backward = methods.library("wkv6-backward")["chunked"]
-    assert {"pairs_hopper.py", "chunked_states.py", "strong.py"} < files_behind(backward)
+    assert {f"wkv6/chunked/{x}.py" for x in ("hopper/pairs", "states", "strong")} < files_behind(
+        backward
+    )
 
 
 @pytest.mark.parametrize("operation", ["wkv6-backward", DECODE])

@@ -160,7 +160,7 @@ def test_a_row_whose_function_has_gone_is_stale(tmp_path):
 
 
 def test_code_can_move_to_another_file_and_be_imported_from_there(tmp_path, monkeypatch):
-    (tmp_path / "rwkv_lessons").mkdir()
+    (tmp_path / "rwkv_lessons/runtime").mkdir(parents=True)
     (tmp_path / "rwkv_lessons/runtime/launch_numba.py").write_text(
         "def load4(a, i):\n    return a[i]\n"
     )

@@ -33,7 +33,10 @@ SMALL = dict(  # a model for a machine without a GPU
     num_attention_heads=2, num_key_value_heads=2, q_lora_rank=16, kv_lora_rank=32,
     qk_nope_head_dim=16, qk_rope_head_dim=16, v_head_dim=16, max_position_embeddings=64,
 )  # fmt: skip
-SOURCES = tuple(f"rwkv_lessons/mla/{x}.py::mla_{x}" for x in ("prefill", "decode"))
+SOURCES = (
+    "rwkv_lessons/mla/prefill/prefill.py::mla_prefill",
+    "rwkv_lessons/mla/decode/forward.py::mla_decode",
+)
 
 
 def command(options):

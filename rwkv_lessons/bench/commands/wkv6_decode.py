@@ -8,7 +8,7 @@ import torch
 from rwkv_lessons import inputs, wkv6
 from rwkv_lessons.bench.methods import Method, launched_by_triton
 
-SOURCES = tuple(f"rwkv_lessons/wkv6/{x}" for x in ("decode.py::wkv6_step", "__init__.py::wkv6"))
+SOURCES = tuple(f"rwkv_lessons/wkv6/{x}" for x in ("step.py::wkv6_step", "__init__.py::wkv6"))
 
 
 def make_inputs(shape, dtype, device):
