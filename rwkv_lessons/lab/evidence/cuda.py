@@ -46,7 +46,7 @@ WKV5_CASES = (
     Case("a token looks at none that come later", "state", (1, 5, 1, N), numbers="huge"),
     Case("the order of the threads does not matter", "order", (2, 3, 1, N), reverse=True),
 )
-SPARE = Case("threads without an output do nothing", "tail", (1, 2, 1, N), spare=True)
+SPARE = Case("with a block to spare, whose threads do nothing", "tail", (1, 2, 1, N), spare=True)
 WKV5_TRACED = (
     Case("two batch rows of two heads", "batch", (2, 3, 2, N)),
     Case(f"{FEW} tokens", "state", (1, FEW, 1, N)),
