@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
+from rwkv_lessons.lab.evidence.chunked_decay import Chunk, chunk_answer
 from rwkv_lessons.lab.evidence.cuda import ATOMICS, at_least, at_most
 from rwkv_lessons.lab.evidence.triton import (
     Case,
@@ -22,6 +23,24 @@ from rwkv_lessons.lab.evidence.triton import (
 from rwkv_lessons.lab.evidence.wkv6 import problem
 from rwkv_lessons.lab.evidence.wkv6_triton import Size, wkv6_launch
 from rwkv_lessons.runtime.launch_numba import ceil_div
+
+
+def decay_gradient(r, k, dr_s, dk_s, dr_c, dk_c, across):
+    """dw, the gradient of the log decay, of the tokens of one chunk: [C, N], in torch.
+
+    r, k are [C, N], and so are the parts of their gradients: dr_s, dk_s, which come through the
+    states, and dr_c, dk_c, which come within the chunk. across is [N]: exp(b_last)·Σ S·G, what goes
+    from the state before the chunk to the state after it.
+    """
+
+    ### BEGIN SOLUTION
+    def from_here_on(x):  # the sum over token t and all later ones
+        return x.flip(0).cumsum(0).flip(0)
+
+    put_in = (k * dk_s).cumsum(0) - k * dk_s
+    taken_out = from_here_on(r * dr_s + r * dr_c) - r * dr_s - r * dr_c
+    return across + put_in + taken_out - from_here_on(k * dk_c)
+    ### END SOLUTION
 
 
 @triton.jit
@@ -208,6 +227,40 @@ REAL_FLOAT32 = at_most(
     0, "HMMA", "HGMMA", text='input_precision in each tl.dot: no tensor cores for "ieee"'
 )
 EXERCISES = {
+    "decay_gradient": Exercise(
+        minutes=8,
+        difficulty=2,
+        hints=(
+            "A line for each row of the table. Which sums run from the chunk's first token, and "
+            "which to its last?",
+            "x.cumsum(0) counts token t itself: Σ over s < t is x.cumsum(0) - x. A sum to the end "
+            "is x.flip(0).cumsum(0).flip(0), which counts t as well.",
+            "def from_here_on(x): return x.flip(0).cumsum(0).flip(0)\n"
+            "put_in = (k * dk_s).cumsum(0) - …\n"
+            "taken_out = from_here_on(r * dr_s + r * dr_c) - …\n"
+            "return across + put_in + taken_out - from_here_on(…)",
+        ),
+        evidence=(
+            chunk_answer(
+                Chunk("one token", 1),
+                Chunk("two tokens, no states", 2, states=False),
+                Chunk("five tokens, no states", 5, states=False),
+                Chunk("two tokens between states", 2),
+                Chunk("seven tokens between states", 7, 4),
+                Chunk("strong decays", 6, 4, decay=12.0),
+            ),
+        ),
+        symptoms={
+            "one token": "Its decay is crossed by what goes from state to state, and nothing else: "
+            "its own k is put in after the decay, its own r is taken out before.",
+            "two tokens, no states": "Token 0 puts in, token 1 takes out, and neither decay is "
+            "between them.",
+            "five tokens, no states": "All that is read after t, less what was also put in at t or "
+            "later.",
+            "two tokens between states": "Before t: Σ over s < t, without t itself. After t: "
+            "without t itself.",
+        },
+    ),
     "checkpoints": Exercise(
         minutes=8,
         difficulty=1,
@@ -258,7 +311,7 @@ EXERCISES = {
         },
     ),
     "backward_sweep": Exercise(
-        minutes=30,
+        minutes=25,
         difficulty=3,
         afterwards=Afterwards(
             why={

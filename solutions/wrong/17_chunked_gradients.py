@@ -2,6 +2,29 @@
 
 from rwkv_lessons.lab.course.wrong_answers import edit, move, wrong
 
+decay_gradient = wrong(
+    counts_its_own_key=(
+        "A token's decay is crossed by what the token itself puts in.",
+        edit("(k * dk_s).cumsum(0) - k * dk_s", "(k * dk_s).cumsum(0)"),
+    ),
+    counts_its_own_read=(
+        "What token t reads is counted, although it is read before the decay.",
+        edit(" - r * dr_s - r * dr_c"),
+    ),
+    nothing_across=(
+        "What goes from the state before the chunk to the one after it is left out.",
+        edit("across + put_in", "put_in"),
+    ),
+    pairs_after_t=(
+        "Pairs that are put in and taken out after t are counted.",
+        edit(" - from_here_on(k * dk_c)"),
+    ),
+    sums_the_wrong_way=(
+        "What is taken out is summed over the tokens before t.",
+        edit("return x.flip(0).cumsum(0).flip(0)", "return x.cumsum(0)"),
+    ),
+)
+
 checkpoints = wrong(
     adds_without_fading=(
         "What the chunk adds does not fade over the rest of it.",
