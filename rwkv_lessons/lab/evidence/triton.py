@@ -59,7 +59,7 @@ def answer(*cases: Case):
             try:
                 seen = start(kernel, launch, given, reverse=case.reverse, names=names)
                 _judge(launch, given, seen, names)
-            except (Difference, KernelFault, Mistake) as error:
+            except (Difference, KernelFault, Flaw) as error:
                 size = f" ({launch.size})" if launch.size else ""
                 details = explained(error, exercise, case.symptom)
                 return Row("answer", FAILED, f"{case.name}{size}", details)
@@ -72,7 +72,7 @@ def answer(*cases: Case):
     return gather
 
 
-class Mistake(Exception):
+class Flaw(Exception):
     """What is wrong with a kernel whatever it computes; `symptom` names the hint."""
 
     def __init__(self, what, symptom, place=None):
@@ -83,20 +83,20 @@ class Mistake(Exception):
 def _judge(launch, given, seen, names):
     """Raises what is wrong with an interpreted launch; the cause goes before its effects."""
     for race in seen.races.values():
-        raise Mistake(str(race), "programs")
+        raise Flaw(str(race), "programs")
     done = seen.arithmetic
     if done.float64:
-        raise Mistake("computes in float64, 64 times slower than float32", "float64", done.float64)
+        raise Flaw("computes in float64, 64 times slower than float32", "float64", done.float64)
     if launch.refuses_tf32 and done.tf32:
         what = "a tl.dot of float32 operands takes 11 bits of each (TF32)"
-        raise Mistake(what, "input_precision", done.tf32)
+        raise Flaw(what, "input_precision", done.tf32)
     try:
         launch.judge(given, seen, names)
     except NotANumber as error:
         if not seen.undefined:
             raise
         what = "a load with a mask does not say what masked lanes hold: on a GPU anything, here NaN"
-        raise Mistake(f"{error}\n{what}", "undefined", seen.undefined) from None
+        raise Flaw(f"{error}\n{what}", "undefined", seen.undefined) from None
 
 
 SYMPTOMS = {OutOfBounds: "mask", NeverEnding: "endless", NeverWritten: "never written"}
