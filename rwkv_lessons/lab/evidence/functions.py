@@ -23,11 +23,20 @@ class ChangedInput(Difference):
     """A function wrote into what it was given."""
 
 
+class WrongCall(Difference):
+    """A function takes or returns so many things, and not what it is asked for."""
+
+
+class TooWide(Difference):
+    """A function computes in float64."""
+
+
 class NoInteger(Difference):
     """A function returned a float where only an integer will do."""
 
 
 SYMPTOMS = {ChangedInput: "changed input", NeverEnding: "endless", NoInteger: "integers"}
+SYMPTOMS |= {WrongCall: None, TooWide: "float64"}
 
 
 def called(function, *arguments, **named):
@@ -35,7 +44,8 @@ def called(function, *arguments, **named):
 
     Raises:
         ChangedInput: it changed one of them.
-        Difference: it takes other arguments, or computes in float64 what came in less.
+        WrongCall: it takes other arguments.
+        TooWide: it computes in float64 what came in less.
         NeverEnding: it goes on and on.
     """
     _takes(function, arguments, named)
@@ -49,7 +59,7 @@ def called(function, *arguments, **named):
             raise ChangedInput(f"the function changed its input {name}")
     given = {x.dtype for x in tree_leaves(arguments) if isinstance(x, torch.Tensor)}
     if widths.float64 and torch.float64 not in given:
-        raise Difference(f"{widths.float64} computes in float64; the inputs have fewer bits")
+        raise TooWide(f"{widths.float64} computes in float64; the inputs have fewer bits")
     return tree_map(lambda x: x.detach() if isinstance(x, torch.Tensor) else x, got)
 
 
@@ -59,7 +69,7 @@ def _takes(function, arguments, named):
     except TypeError:
         parameters = list(inspect.signature(function).parameters.values())
         count = len(arguments) + len(named)
-        raise Difference(
+        raise WrongCall(
             f"{function.__name__} takes ({', '.join(map(str, parameters))}) "
             f"and is called with {count} arguments"
         ) from None
@@ -110,9 +120,7 @@ def several(got, count):
     """What a function returned, as a tuple of `count`: it may be a list, or one tensor alone."""
     got = tuple(got) if isinstance(got, (tuple, list)) else (got,)
     if len(got) != count:
-        raise Difference(
-            f"returns {len(got)} {'things' if len(got) > 1 else 'thing'}, want {count}"
-        )
+        raise WrongCall(f"returns {len(got)} {'things' if len(got) > 1 else 'thing'}, want {count}")
     return got
 
 
