@@ -138,9 +138,9 @@ class Count(TorchDispatchMode):
 
 def count(function, *args, **more):
     """A `Count` of one call, on copies."""
-    copies = [x.clone() for x in args]
+    copies = [x.clone() if isinstance(x, torch.Tensor) else x for x in args]
     with Count() as counted:
-        function(*copies, *more.values())
+        function(*copies, **more)
     return counted
 
 
@@ -161,7 +161,7 @@ def chunk_work(takes, exps, case):
 
     def counted_for(function, case):
         named = dict(zip("rkvws", given(case), strict=True))
-        return count(function, *(named[x] for x in takes), **dict(case.more))
+        return count(function, *(named[x] for x in takes), *dict(case.more).values())
 
     def gather(function, exercise):
         H, C, N = case.heads, case.C, case.N
