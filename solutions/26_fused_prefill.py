@@ -89,7 +89,7 @@ def launch(sizes, scale, BM=64, BN=64):
 INPUTS = ("q_latent", "q_rope", "latent", "k_rope", "w_v")
 SMALL = {"BM": 4, "BN": 4}  # blocks in the interpreter, so that tiny sizes have several
 COUNTED = Sizes(M=8, N=8, H=3, K=4, P=2, V=4, R=8)
-OWN = Sizes(B=2, M=70, N=140, H=2, K=64, P=32, V=64, R=128)
+OWN = Sizes(B=2, M=70, N=140, H=3, K=64, P=32, V=64, R=128)
 FULL = Sizes(B=1, M=200, N=300, H=4, K=64, P=32, V=64, R=256)
 
 

@@ -103,7 +103,9 @@ def shown(function, arguments, named=None):
 
 
 def _text(x):
-    return str(list(x.shape)) if isinstance(x, torch.Tensor) else f"{x!r}"
+    if isinstance(x, torch.Tensor):
+        return str(list(x.shape))
+    return repr(x) if isinstance(x, (int, float, tuple, list)) else "…"
 
 
 def failed(name, trouble, exercise, symptom, call=""):

@@ -227,6 +227,7 @@ def block_by_block(arguments):
         return Row("traffic", PASSED, f"every score is read once, {width} columns at a time")
 
     traffic.kind = "traffic"
+    traffic.explains_wrong_answers = False
     return traffic
 
 
@@ -268,4 +269,5 @@ def nothing_larger(arguments, limit, text):
         return Row("traffic", PASSED, found)
 
     traffic.kind = "traffic"
+    traffic.explains_wrong_answers = False
     return traffic

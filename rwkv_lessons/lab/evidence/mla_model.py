@@ -75,7 +75,7 @@ def attention_answer(*cases: AttentionCase):
                 want = wanted(case.sizes, *case[3:])
                 compare(got[0].double(), want, "bmhv", tolerance=tolerance)
             except (Difference, KernelFault) as trouble:
-                call = shown(function, ["module", *given[1:]], {"scaling": round(scale, 3)})
+                call = shown(function, given, {"scaling": round(scale, 3)})
                 name = f"{case.name} ({case.sizes})"
                 return failed(name, trouble, exercise, case.symptom, call)
         return Row("answer", PASSED, f"{len(cases)} cases, against float64")

@@ -61,7 +61,7 @@ BACKWARD = (
 )
 SMALL = {"BK": 4, "BV": 4}  # blocks in the interpreter, so that tiny sizes have several
 COUNTED = Size((1, 8, 2, 10, 10))  # 3 blocks each way
-OWN_BLOCKS = Size((2, 70, 2, 40, 32))  # in the lesson's own blocks: two of keys, the last not full
+OWN_BLOCKS = Size((2, 70, 3, 40, 32))  # in the lesson's own blocks: two of keys, the last not full
 FULL = Size((2, 75, 4, 100, 100))  # more than a chunk of tokens, more than a block of keys
 
 

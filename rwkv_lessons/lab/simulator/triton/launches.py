@@ -123,9 +123,10 @@ def _compare(got, want, letters, scale, tolerance):
             f"first difference at [{_place(letters, first)}]: NaN was computed, "
             f"want {want[first]:.6g}; {rest}"
         )
-    # By orders of magnitude: a last digit differs from one machine to the next.
+    # By powers of ten: a last digit differs from one machine to the next.
     error = np.abs(got - want)[off & np.isfinite(got)].max(initial=0) / limit
-    times = f", the largest by {error:.1g} times what rounding explains" if error else ""
+    times = f"{10 ** int(np.log10(error)):,} times" if error >= 10 else "a few times"
+    times = f", by up to {times} what rounding explains" if error else ""
     raise Difference(
         f"first difference at [{_place(letters, first)}]: {got[first]:.6g}, "
         f"want {want[first]:.6g}; {rest}{times}"
