@@ -122,11 +122,12 @@ WRONG = {
     "the recurrence, token by token": (
         STATE,
         [instead("""
-            o = []
+            o, old = [], s
             for t in range(r.shape[-2]):
-                o.append(r[..., t : t + 1, :] @ s)
+                o.append(r[..., t : t + 1, :] @ old)
                 kv = k[..., t : t + 1, :].mT @ v[..., t : t + 1, :]
-                s = w[..., t : t + 1, :].exp().mT * s + kv
+                decay = w[..., t : t + 1, :].exp().mT
+                old, s = decay * old, decay * s + kv
             return torch.cat(o, -2), s
          """)],
         "a loop over tokens calls of torch",

@@ -298,3 +298,15 @@ def test_float64_and_tf32_are_noted_with_their_lines():
     assert "tl.dot(b_x, b_x)" in str(seen.tf32) and "tl.float64" in str(seen.float64)
     seen = run(product, 1, torch.ones(4, 16), torch.ones(16, 8), filled(4, 8), 4, 8, 16).arithmetic
     assert seen.tf32 is None and seen.float64 is None
+
+
+@triton.jit
+def under_two_conditions(x, y, n, m):
+    o = tl.arange(0, 4)
+    tl.store(y + o, tl.load(x + o), (o < n) & (n < m))
+
+
+def test_a_mask_of_a_tile_and_a_number_is_counted_lane_by_lane():
+    for m, written in ((5, [True, True, False, False]), (1, [False] * 4)):
+        seen = run(under_two_conditions, 1, torch.ones(4), filled(4), 2, m)
+        assert seen.regions[1].written.tolist() == written

@@ -136,7 +136,8 @@ class Watched:
     def real(self, ptrs, mask, op):
         """`ptrs` with the tensors' true addresses; what is masked off keeps its own, unused."""
         address = np.asarray(ptrs.data).astype(np.int64)
-        mask = np.broadcast_to(mask, address.shape)
+        # Masks that were put together may be numbers, 0 and 1, which would index.
+        mask = np.broadcast_to(mask, address.shape).astype(bool)
         lanes, width = address[mask], max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
         true = address.copy()
         numbers = (lanes >> SPACING) - 1
