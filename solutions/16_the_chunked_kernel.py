@@ -24,6 +24,7 @@ from rwkv_lessons.lab.evidence.wkv6_triton import (
     Size,
     in_bfloat16,
     much_in_the_state,
+    quick_decays,
     wkv6_launch,
 )
 
@@ -98,7 +99,7 @@ TENSORS = ("r", "k", "v", "w", "u", "s0", "o", "s1")
 WRITES = ("o", "s1")
 COUNTED = Size((1, 32, 2, 8, 8))  # two chunks of 16
 OWN_BLOCKS = Size((2, 70, 2, 64, 64))
-STRONG = Size((1, 35, 2, 16, 16))
+LOW = Size((1, 35, 2, 16, 16))
 FULL = Size((2, 75, 4, 64, 64))
 
 
@@ -124,8 +125,9 @@ CASES = tuple(
     )
 ) + (
     Case("70 tokens, the lesson's own blocks", "own blocks", partial(sized, OWN_BLOCKS)),
-    Case("bfloat16", "16 bits", lambda: in_bfloat16(sized(STRONG, BT=16))),
-    Case("a large state in bfloat16", "16 bits", lambda: much_in_the_state(sized(STRONG, BT=4))),
+    Case("bfloat16", "16 bits", lambda: in_bfloat16(sized(LOW, BT=16))),
+    Case("quick decays in bfloat16", "16 bits", lambda: quick_decays(sized(LOW, BT=16))),
+    Case("a large state in bfloat16", "16 bits", lambda: much_in_the_state(sized(LOW, BT=4))),
 )
 
 EXERCISES = {
