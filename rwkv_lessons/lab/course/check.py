@@ -194,8 +194,10 @@ def _gathered(exercise, function):
     rows = []
     for gather in exercise.evidence:
         kind = getattr(gather, "kind", "answer")
-        if kind not in ("answer", "traffic") and FAILED in [row.verdict for row in rows]:
-            break  # traffic explains a wrong answer (a race, say); machine code does not
+        # Traffic may explain a wrong answer (a race, say); machine code does not.
+        explains = getattr(gather, "explains_wrong_answers", kind in ("answer", "traffic"))
+        if not explains and FAILED in [row.verdict for row in rows]:
+            break
         try:
             with busy(f"{exercise.id}: {kind}"):
                 row = gather(function, exercise)

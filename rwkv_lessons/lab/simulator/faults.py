@@ -56,4 +56,4 @@ class MisalignedAccess(KernelFault):
 
 
 class EndlessLoop(KernelFault):
-    """A thread has not come to its end, nor to a barrier, in all the time that a launch has."""
+    """A loop that does not come to its end, in far more rounds or time than its input asks for."""
