@@ -1,163 +1,329 @@
-"""How large each operation is measured, and the least it has to move and to compute."""
+"""The one table of operations: what is computed, how it is measured, and what is recorded of it.
 
-from typing import NamedTuple
+Adding an operation
+    1. rwkv_lessons/<name>/: its package. `METHODS` maps a name to a function of the inputs that
+       returns o, or a tuple that starts with o; its own function picks one of them.
+    2. inputs.py: a function (*shape, dtype=, device=) → the inputs, of which the first tensor has
+       the shape that `letters` names; and what the lessons' rungs take, if there are any.
+    3. work.py: the fewest bytes and the flops of its definition.
+    4. Below: an `Operation` in `TABLE`, with its methods, ladders, peers and records; with
+       `replace`, a second one that times both passes. `python -m rwkv_lessons.bench <name>`,
+       `ladder`, `record-all`, the tables and figures of the README and of docs/results.md, and the
+       fingerprint of the kernels all come from there. tests/test_operations.py asks for the rest.
+    5. A page has `<!-- BEGIN <record> -->` and `<!-- END <record> -->` for each table.
+    6. verify/cases.py: rows for its options, so that no time is recorded of a wrong method.
+    7. bench/launches.py: the calls whose kernels are compiled for every architecture.
+    An adapter is a file of interop/; another package to compare with, a function of bench/peers.py.
+    A method added later: a key of `METHODS`, one of `methods` here, and a name in verify's rows.
 
+Imports nothing but the standard library and work.py: functions are named "module:function".
+"""
 
-class Work(NamedTuple):
-    """The least an operation has to do."""
+from dataclasses import replace
 
-    bytes: int  # every input read once, every output written once
-    flops: int  # of the operation's definition: an addition or a multiplication is one
-
-
-# (B, T, H, N). The first is the table of the README, the last runs in a moment on any machine.
-SHAPES = {
-    "wkv5": {
-        "table": (8, 4096, 64, 64),
-        "small": (8, 1024, 32, 64),
-        "quick": (2, 16, 2, 64),
-    },
-    "wkv6": {
-        "table": (8, 4096, 64, 64),
-        "one text": (1, 4096, 64, 64),
-        "long text": (1, 32768, 64, 64),
-        "short": (1, 54, 32, 64),
-        "quick": (2, 16, 2, 64),
-    },
-}
-BACKWARD = "-backward"  # after an operation's name: the forward and the backward pass together
-TRITON = "-triton"  # after an operation's name: the same, for the ladder of the lessons in Triton
-SHAPES["wkv6" + TRITON] = SHAPES["wkv6"]
-SHAPES |= {name + BACKWARD: shapes for name, shapes in SHAPES.items()}
-DECODE = "wkv6-decode"  # one token for each of B texts, the state read and written
-SHAPES[DECODE] = {
-    "table": (8, 1, 64, 64),
-    "many texts": (256, 1, 64, 64),
-    "quick": (2, 1, 2, 64),
-}
-# (B, N, H, R, P, V): sequences, tokens in the cache of each, heads, rank, sizes of rope and value.
-MINICPM3, DEEPSEEK_V3, ITS_8TH_PART = (40, 256, 32, 64), (128, 512, 64, 128), (16, 512, 64, 128)
-MLA_DECODE = {
-    "table": [
-        *[(*x, *MINICPM3) for x in ((1, 16384), (16, 4096), (64, 4096), (128, 1024), (64, 16384))],
-        *[(*x, *DEEPSEEK_V3) for x in ((1, 16384), (16, 4096), (64, 4096), (128, 4096))],
-        (64, 4096, *ITS_8TH_PART),
-    ],
-    "quick": [(2, 70, 3, 32, 16, 16)],
-}
-LETTERS = {  # of a shape that is not B, T, H, N
-    "mla-decode": "B, N, H, R, P, V",
-    "mla-ladder": "B, N, H, K, R, P, V",
-    "mla-prefill": "B, T, H, K, R, P, V",
-}
-DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes of an element
+from rwkv_lessons import work as least
+from rwkv_lessons.entries import (
+    BOTH,
+    NUMBA,
+    TORCH,
+    TRITON,
+    Headline,
+    Ladder,
+    Operation,
+    Peer,
+    Plan,
+    Rung,
+    own,
+)  # fmt: skip
 
 
 def operation_of(record):
-    """The operation that a record's name starts with: "wkv6-backward" of "wkv6-backward-small"."""
-    return max((name for name in {*SHAPES, *_WORK} if f"{record}-".startswith(f"{name}-")), key=len)
+    """The `Operation` that a record's or a ladder's name starts with.
 
+    WKV-6's of "wkv6", "wkv6-small" and "wkv6-triton-ladder"; the one that times both passes of
+    "wkv6-backward-peers".
 
-def untooled(operation):
-    """ "wkv6-backward" of "wkv6-triton-backward": what is computed, by whatever means."""
-    return operation.replace(TRITON, "")
+    Raises:
+        ValueError: no operation and no ladder is called so.
+    """
+    names = [name for name in {*OPERATIONS, *OF_LADDER} if f"{record}-".startswith(f"{name}-")]
+    if not names:
+        raise ValueError(f"operation is {record!r}, needs one of {', '.join(OPERATIONS)}")
+    name = max(names, key=len)
+    return OPERATIONS.get(name) or OF_LADDER[name]
 
 
 def work(operation, shape, dtype):
-    """The fewest bytes and the flops of `operation`.
+    """The fewest bytes and the flops of an operation.
 
     Args:
-        operation: a key of `SHAPES` or of `LETTERS`.
-        shape: (B, T, H, N), each at least 1, or what `LETTERS` has for the operation.
+        operation: its name, or that of one of its ladders or records.
+        shape: as many numbers of at least 1 as the operation has letters, (B, T, H, N) for most.
         dtype: a key of `DTYPES`: the type of r, k, v, o and, in WKV-6, w. Parameters and states
             are float32.
 
     Raises:
         ValueError: the operation, the shape or the dtype is not known here.
     """
-    if untooled(operation) not in _WORK:
-        raise ValueError(f"operation is {operation!r}, needs one of {', '.join(_WORK)}")
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype is {dtype!r}, needs one of {', '.join(DTYPES)}")
-    letters = LETTERS.get(operation, "B, T, H, N")
-    count = len(letters.split())
-    if len(shape) != count or any(n < 1 for n in shape):
-        raise ValueError(f"shape is {tuple(shape)}, needs {count} positive numbers {letters}")
-    return _WORK[untooled(operation)](*shape, DTYPES[dtype])
+    return operation_of(operation).least(shape, dtype)
 
 
-def _wkv5(B, T, H, N, itemsize):
-    """Forward from a zero state, without the state afterwards.
+FLA = "flash-linear-attention"
+SAME_DECAY = "w expanded to [B, T, H, N]"
+WKV6_MODULE = "rwkv_lessons.wkv6"
+SMALLER = (
+    "--shape 1,4096,64,64 --shape 1,32768,64,64 --shape 1,54,32,64 --methods wkv6,cuda,chunked"
+)
+BESIDE_PEERS = "--peers --dtype bfloat16 --methods 'wkv6,chunked,cuda,fla chunk,fla recurrent'"
+TABLE_SHAPE, DEEPSEEK_SHAPE = (8, 4096, 64, 64), (64, 4096, 128, 512, 64, 128)
+# (H, R, P, V): heads, rank, sizes of rope and value.
+MINICPM3, DEEPSEEK_V3, ITS_8TH_PART = (40, 256, 32, 64), (128, 512, 64, 128), (16, 512, 64, 128)
 
-    bytes: r, k, v read and o written, 4·B·T·H·N elements; w and u, 2·H·N float32.
-    flops: per token, head and element of the N × N state, k·v, u·kv + s, o + r·(…) and
-    decay·s + kv: 1 + 2 + 2 + 2 = 7.
-    """
-    return Work(4 * B * T * H * N * itemsize + 2 * H * N * 4, 7 * B * T * H * N * N)
+WKV5 = Operation(
+    "wkv5",
+    "time the methods of wkv5",
+    "wkv5",
+    shapes=(TABLE_SHAPE,),
+    quick=(2, 16, 2, 64),
+    work=least.wkv5,
+    inputs="rwkv_lessons.inputs:rwkv5_inputs",
+    reference="rwkv_lessons.wkv5:wkv5_reference",
+    rung_arguments="rwkv_lessons.inputs:wkv5_rung_arguments",
+    methods={"reference": TORCH, "chunked": TORCH, "cuda": NUMBA},
+    ladders=(
+        Ladder(
+            "wkv5",
+            (
+                Rung("03 atomic baseline", "03_atomic_baseline", "kernel", NUMBA, "ref", True),
+                Rung("04 drop the atomics", "04_drop_the_atomics", "kernel", NUMBA, "v1a"),
+                Rung("05 float4", "05_float4", "kernel", NUMBA, "v1b"),
+                Rung("06 block size", "06_block_size", "kernel", NUMBA, "v3", swept=True),
+                Rung("06 … with all registers", "06_block_size", "generous"),
+                Rung("07 shared memory", "07_shared_memory", "shared", NUMBA, "v1d"),
+                Rung("07 … and the state", "07_shared_memory", "state_in_shared", NUMBA, "v1c"),
+            ),
+            finished="cuda",
+        ),
+    ),
+    records=(own("wkv5-profile", "profile wkv5", table=None), own("wkv5", "wkv5", 120)),
+    peers={
+        "fla chunk": Peer("fla", FLA, "fla_chunk", SAME_DECAY),
+        "fla recurrent": Peer("fla", FLA, "fla_recurrent", SAME_DECAY),
+        "flash_rwkv": Peer("flash_rwkv", "flash-rwkv", "flash_rwkv"),
+    },
+    headline=Headline(
+        "RWKV-5 forward, float32", "wkv5-ladder", "cuda", "03_atomic_baseline", "lesson 03",
+        TABLE_SHAPE,
+    ),
+    torch_loop=("01_five_loops", "torch_loop"),
+    public=("wkv5", "METHODS"),
+)  # fmt: skip
 
+WKV5_BACKWARD = replace(
+    WKV5,
+    name="wkv5-backward",
+    says="time both passes of wkv5",
+    timed=BOTH,
+    work=least.wkv5_with_gradients,
+    reference="rwkv_lessons.wkv5:wkv5_chunked",  # wkv5_reference would keep every state
+    methods={"chunked": TORCH, "cuda": NUMBA},
+    ladders=(),
+    records=(own("wkv5-backward", "wkv5-backward", table=None),),
+    peers={},
+    headline=None,
+    torch_loop=None,
+)
 
-def _wkv6(B, T, H, N, itemsize):
-    """As WKV-5, and w has as many elements as r: 5·B·T·H·N; u is the parameter left."""
-    return Work(5 * B * T * H * N * itemsize + H * N * 4, 7 * B * T * H * N * N)
+DECAY_FROM_DATA = Rung("08 decay from data", "08_decay_from_data", "kernel")
+FUSED_RECURRENT = Rung("13 fused recurrent", "13_fused_recurrent", "kernel", TRITON)
+CHUNKED_KERNEL = Rung("16 the chunked kernel", "16_the_chunked_kernel", "kernel", TRITON)
+BACKWARD_PASS = Rung(
+    "09 the backward pass", "09_the_backward_pass", "gradients", after=DECAY_FROM_DATA
+)
+# Each ladder in Triton starts from the last rung in CUDA.
+TRITON_RUNGS = (DECAY_FROM_DATA, FUSED_RECURRENT, CHUNKED_KERNEL)
+TRITON_BACKWARD_RUNGS = (
+    BACKWARD_PASS,
+    Rung("14 recurrent gradients", "14_recurrent_gradients", "gradients", TRITON,
+         after=FUSED_RECURRENT),
+    Rung("17 chunked gradients", "17_chunked_gradients", "gradients", TRITON,
+         after=CHUNKED_KERNEL),
+)  # fmt: skip
 
+WKV6 = Operation(
+    "wkv6",
+    "time the methods of wkv6",
+    "wkv6",
+    shapes=(TABLE_SHAPE,),
+    quick=(2, 16, 2, 64),
+    work=least.wkv6,
+    inputs="rwkv_lessons.inputs:rwkv6_inputs",
+    reference=f"{WKV6_MODULE}:wkv6_reference",
+    rung_arguments="rwkv_lessons.inputs:wkv6_rung_arguments",
+    methods={
+        "reference": TORCH,
+        "doubling": TORCH,
+        "cuda": NUMBA,
+        "recurrent": TRITON,
+        "chunked": TRITON,
+        "wkv6": TRITON,  # or any of them: of another, no resources are read
+    },
+    ladders=(
+        Ladder("wkv6", (DECAY_FROM_DATA,), "cuda"),
+        Ladder("wkv6-triton", TRITON_RUNGS, "chunked"),
+    ),
+    records=(
+        # Without the reference: half a second a call.
+        Plan("wkv6", "wkv6 --methods wkv6,chunked,recurrent,cuda,doubling", 90),
+        Plan("wkv6-small", f"wkv6 {SMALLER} --dtype float32,bfloat16", 90),
+        Plan(
+            "wkv6-short",
+            "wkv6 --dtype float16 --shape 1,54,32,64 --methods wkv6,recurrent,chunked,cuda",
+        ),
+        Plan(
+            "wkv6-triton-few",
+            "ladder wkv6-triton --shape 4,1024,4,64"
+            " --methods 08_decay_from_data,13_fused_recurrent",
+            table=None,
+        ),
+        own("wkv6-first", "first", 150),
+        Plan("wkv6-peers", f"wkv6 {BESIDE_PEERS}", 240, needs="fla"),
+    ),
+    peers={
+        "fla chunk": Peer("fla", FLA, "fla_chunk"),
+        "fla recurrent": Peer("fla", FLA, "fla_recurrent"),
+    },
+    headline=Headline(
+        "RWKV-6 forward", "wkv6-peers", "wkv6", "fla chunk", "FLA, chunks", TABLE_SHAPE
+    ),
+    public=("wkv6", "METHODS"),
+)
 
-def _with_gradients(forward, tensors, parameters):
-    """Forward and backward pass, from and to zero states.
+WKV6_BACKWARD = replace(
+    WKV6,
+    name="wkv6-backward",
+    says="time both passes of wkv6",
+    timed=BOTH,
+    work=least.wkv6_with_gradients,
+    reference=f"{WKV6_MODULE}:wkv6_doubling",  # wkv6_reference would keep every state
+    methods={name: tool for name, tool in WKV6.methods.items() if name != "reference"},
+    ladders=(
+        Ladder("wkv6-backward", (BACKWARD_PASS,), "cuda"),
+        Ladder("wkv6-triton-backward", TRITON_BACKWARD_RUNGS, "chunked"),
+    ),
+    records=(
+        # Without recurrent: its reverse sweep is for few tokens.
+        Plan("wkv6-backward", "wkv6-backward --methods wkv6,chunked,cuda", 90),
+        Plan("wkv6-backward-small", f"wkv6-backward {SMALLER} --dtype bfloat16", 90),
+        Plan("wkv6-backward-peers", f"wkv6-backward {BESIDE_PEERS}", 360, needs="fla"),
+    ),
+    peers={
+        "fla chunk": Peer("fla", FLA, "fla_chunk_gradients"),
+        "fla recurrent": Peer("fla", FLA, "fla_recurrent_gradients"),
+    },
+    headline=replace(
+        WKV6.headline, says="RWKV-6 forward and backward", record="wkv6-backward-peers"
+    ),
+)
 
-    bytes: the backward pass reads the inputs and do again, and writes a gradient of each input.
-    flops: per token, head and element of the state, 7 forward; S again, 3; dr, dk, dv and dw, 2
-    each; r·do and decay·dS + r·do, 3: 21.
-    """
+WKV6_DECODE = Operation(
+    "wkv6-decode",
+    "time one token of wkv6 for each sequence, the state read and written",
+    "wkv6",
+    shapes=((8, 1, 64, 64), (256, 1, 64, 64)),
+    quick=(2, 1, 2, 64),
+    work=least.wkv6_decode,
+    inputs="rwkv_lessons.inputs:wkv6_decode_inputs",
+    reference=f"{WKV6_MODULE}:wkv6_reference",
+    compared=2,  # the state as well
+    prepared="rwkv_lessons.bench.commands.wkv6_decode:library",
+    records=(
+        Plan(
+            "wkv6-decode",
+            "wkv6-decode --peers --dtype bfloat16 --shape 8,1,64,64 --shape 256,1,64,64",
+            90,
+        ),
+    ),
+    peers={"fla recurrent": Peer("fla", FLA, "fla_step", "another state")},
+    headline=Headline(
+        "RWKV-6, one token", "wkv6-decode", "wkv6_step", "fla recurrent", "FLA", (256, 1, 64, 64)
+    ),
+    public=("wkv6_step",),
+)
 
-    def work(B, T, H, N, itemsize):
-        elements = B * T * H * N
-        least = forward(B, T, H, N, itemsize).bytes
-        least += (2 * tensors + 1) * elements * itemsize + 2 * parameters * H * N * 4
-        return Work(least, 21 * elements * N)
+MLA_DECODE = Operation(
+    "mla-decode",
+    "time a query token against a latent cache",
+    "mla",
+    shapes=(
+        *((*x, *MINICPM3) for x in ((1, 16384), (16, 4096), (64, 4096), (128, 1024))),
+        (64, 16384, *MINICPM3),
+        *((*x, *DEEPSEEK_V3) for x in ((1, 16384), (16, 4096), (64, 4096), (128, 4096))),
+        (64, 4096, *ITS_8TH_PART),
+    ),
+    quick=(2, 70, 3, 32, 16, 16),
+    work=least.mla_decode,
+    letters="B, N, H, R, P, V",
+    command="mla_decode:command",
+    dtypes=("bfloat16",),
+    records=(own("mla-decode", "mla-decode", 90, "beside torch"),),
+    headline=Headline(
+        "MLA decode, DeepSeek-V3", "mla-decode", "decode", "torch absorbed", "torch", DEEPSEEK_SHAPE
+    ),
+    public=("mla", "METHODS", "mla_decode"),
+)
 
-    return work
+MLA_LADDER = Operation(
+    "mla-ladder",
+    "time a step of latent attention, rung by rung",
+    "mla",
+    shapes=((64, 4096, 40, 64, 256, 32, 64), (1, 16384, 40, 64, 256, 32, 64)),
+    quick=(2, 20, 3, 16, 32, 16, 16),
+    work=least.mla_ladder,
+    letters="B, N, H, K, R, P, V",
+    command="mla_ladder:command",
+    dtypes=("bfloat16",),
+    records=(own("mla-ladder", "mla-ladder"),),
+)
 
+MLA_PREFILL = Operation(
+    "mla-prefill",
+    "time latent attention of a whole prompt",
+    "mla",
+    shapes=(  # MiniCPM3, the first with the seed's 32 heads, and DeepSeek-V3
+        (1, 2048, 32, 64, 256, 32, 64),
+        (1, 4096, 40, 64, 256, 32, 64),
+        (16, 1024, 40, 64, 256, 32, 64),
+        (1, 2048, 128, 128, 512, 64, 128),
+    ),
+    quick=(1, 20, 2, 16, 32, 16, 16),
+    work=least.mla_prefill,
+    letters="B, T, H, K, R, P, V",
+    command="mla_prefill:command",
+    dtypes=("bfloat16",),
+    records=(own("mla-prefill", "mla-prefill", 90, "milliseconds by shape"),),
+    public=("mla_prefill",),
+    verified_as={"kernel": "prefill", "prefill absorbed": "prefill"},
+)
 
-def _wkv6_decode(B, T, H, N, itemsize):
-    """As WKV-6, with a float32 state of N × N per head read and written."""
-    forward = _wkv6(B, T, H, N, itemsize)
-    return Work(forward.bytes + 2 * B * H * N * N * 4, forward.flops)
+MLA_GENERATE = Operation(
+    "mla-generate",
+    "time a whole MiniCPM3-4B that writes text",
+    "mla",
+    shapes=((1, 512, 128), (8, 512, 128), (16, 512, 128), (1, 4096, 128), (16, 4096, 128)),
+    quick=(2, 6, 5),
+    work=None,
+    letters="sequences, tokens in, tokens out",
+    command="mla_generate:command",
+    dtypes=(),  # none to choose: the model's own
+    records=(
+        own("mla-generate", "mla-generate", 400, "tokens per second by shape", "transformers"),
+    ),
+    verified_as={"latent": "mla", "latent graph": "mla"},
+)
 
-
-def _mla_decode(B, N, H, R, P, V, itemsize):
-    """One query token a sequence, absorbed, and w_v.
-
-    bytes: the cache, B·N·(R + P); queries, H·(R + P), and o, H·V, of B sequences; w_v, H·V·R; the
-    log-sum-exps, B·H float32.
-    flops: R + P multiply-adds for a score and R for its part of the sum, B·H·N of each; B·H·R·V.
-    """
-    elements = B * N * (R + P) + B * H * (R + P + V) + H * V * R
-    return Work(elements * itemsize + 4 * B * H, 2 * B * H * (N * (2 * R + P) + R * V))
-
-
-def _mla_ladder(B, N, H, K, R, P, V, itemsize):
-    """The same with w_k, which absorbs a query of K numbers, and without log-sum-exps."""
-    elements = B * N * (R + P) + B * H * (K + P + V) + H * (K + V) * R
-    return Work(elements * itemsize, 2 * B * H * (N * (2 * R + P) + R * (K + V)))
-
-
-def _mla_prefill(B, T, H, K, R, P, V, itemsize):
-    """Every token a query, in the expanded form.
-
-    flops: keys and values of B·T tokens, and the pairs of a query and a token that it sees.
-    """
-    elements = B * T * (H * (K + P + V) + R + P) + H * (K + V) * R
-    pairs = B * H * T * (T + 1) // 2
-    return Work(elements * itemsize, 2 * pairs * (K + P + V) + 2 * B * T * R * H * (K + V))
-
-
-_WORK = {
-    DECODE: _wkv6_decode,
-    "mla-decode": _mla_decode,
-    "mla-ladder": _mla_ladder,
-    "mla-prefill": _mla_prefill,
-    "wkv5": _wkv5,
-    "wkv6": _wkv6,
-    "wkv5" + BACKWARD: _with_gradients(_wkv5, 3, 2),
-    "wkv6" + BACKWARD: _with_gradients(_wkv6, 4, 1),
-}
+TABLE = (WKV5, WKV5_BACKWARD, WKV6, WKV6_BACKWARD, WKV6_DECODE)
+TABLE += (MLA_DECODE, MLA_LADDER, MLA_PREFILL, MLA_GENERATE)
+OPERATIONS = {operation.name: operation for operation in TABLE}
+LADDERS = {ladder.name: ladder for operation in TABLE for ladder in operation.ladders}
+OF_LADDER = {ladder.name: operation for operation in TABLE for ladder in operation.ladders}

@@ -1,9 +1,9 @@
 """Reading a profile: how many launches, what kind, how idle; and what a faster kernel would buy."""
 
-from rwkv_lessons.bench.commands.profile import Kernel
 from rwkv_lessons.lab.course.check import FAILED, PASSED, Row
 from rwkv_lessons.lab.course.exercises import Exercise
 from rwkv_lessons.lab.evidence.cuda import function_answer
+from rwkv_lessons.records.profiles import Kernel
 
 
 def read_profile(kernels, tokens):

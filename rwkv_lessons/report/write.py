@@ -1,16 +1,16 @@
 """Writes the tables and figures of README.md and docs/results.md from the records.
 
 A block of a page stands between `<!-- BEGIN name -->` and `<!-- END name -->`; what is between
-them is generated, by the function that blocks.py has for that name. Figures go to docs/figures/.
+them is generated, by the function that tables.py has for that name. Figures go to docs/figures/.
 """
 
 import io
 import re
 import sys
 
+from rwkv_lessons.entries import ROOT
 from rwkv_lessons.lab.pictures import ladder
-from rwkv_lessons.ladders import LADDERS
-from rwkv_lessons.records.fingerprint import ROOT
+from rwkv_lessons.operations import LADDERS
 from rwkv_lessons.report.tables import BLOCKS
 
 MARKERS = re.compile(r"(<!-- BEGIN (\S+) -->\n)(.*?)(<!-- END \2 -->)", re.DOTALL)

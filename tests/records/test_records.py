@@ -97,8 +97,9 @@ def test_times_of_a_record_and_of_none(tmp_path):
         Row("fast", SHAPE, "float32", median_ms=0.25),
         Row("broken", SHAPE, "float32", problem="no"),
     )
-    save(Record("some", NOWHERE, rows), tmp_path)
-    text = times("some", "Test Card", tmp_path)
+    save(Record("wkv6-some", NOWHERE, rows), tmp_path)
+    text = times("wkv6-some", "Test Card", tmp_path)
+    assert text.startswith("B=1 T=2 H=3 N=4, float32: Test Card")
     assert text.splitlines()[1:] == ["  fast: 0.250 ms", "  broken: no"]
     assert times("other", "Test Card", tmp_path) == "other: not recorded on an Test Card yet"
 
@@ -160,7 +161,7 @@ def test_a_row_whose_function_has_gone_is_stale(tmp_path):
 
 
 def test_code_can_move_to_another_file_and_be_imported_from_there(tmp_path, monkeypatch):
-    (tmp_path / "rwkv_lessons").mkdir()
+    (tmp_path / "rwkv_lessons/runtime").mkdir(parents=True)
     (tmp_path / "rwkv_lessons/runtime/launch_numba.py").write_text(
         "def load4(a, i):\n    return a[i]\n"
     )

@@ -15,7 +15,6 @@ import json
 import multiprocessing
 import re
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from rwkv_lessons.records import fingerprint as source
 from rwkv_lessons.records.schema import RECORDS
@@ -104,21 +103,13 @@ def digest(launch, architecture):
 
 def fingerprint(kernel):
     """Of its code and of all that this calls; numba's are made by a function around them."""
-    return source.fingerprint("::".join(place_of(kernel)))
+    return source.fingerprint(source.source_of(kernel))
 
 
 def name_of(kernel):
-    file, name = place_of(kernel)
+    file, _, name = source.source_of(kernel).partition("::")
     file = file.removeprefix("rwkv_lessons/").removesuffix(".py")
     return f"{file.replace('/', '.')}.{name}".removesuffix(".build")
-
-
-def place_of(kernel):
-    from rwkv_lessons.lab.machine_code.cubin import plain
-
-    function = plain(kernel)
-    file = Path(function.__code__.co_filename).resolve().relative_to(source.ROOT)
-    return file.as_posix(), function.__qualname__.split(".")[0]
 
 
 def is_numba(kernel):

@@ -11,9 +11,10 @@ from math import atan2, degrees, log
 
 from rwkv_lessons.lab.course import progress
 from rwkv_lessons.lab.pictures import style
-from rwkv_lessons.operations import Work, work
+from rwkv_lessons.operations import work
 from rwkv_lessons.records import lookup as records
 from rwkv_lessons.records.rates import FLOPS_OF, both_seconds
+from rwkv_lessons.work import Work
 
 # Markers tell the kinds apart for eyes that see no colour; the small ones lie on top.
 KINDS = {
