@@ -1,4 +1,4 @@
-"""The table of operations is whole: what an entry names is there, and nothing waits for it twice."""
+"""The table of operations is whole: what an entry names is there, and is found by its name."""
 
 import inspect
 import subprocess
@@ -68,9 +68,8 @@ def test_records_are_found_by_their_names(operation):
 
 @pytest.mark.parametrize("package", sorted({operation.package for operation in CALLED}))
 def test_every_method_of_the_library_is_measured(package):
-    measured = {
-        x for operation in CALLED if operation.package == package for x in operation.methods
-    }
+    entries = [operation for operation in CALLED if operation.package == package]
+    measured = {method for operation in entries for method in operation.methods}
     assert set(import_module(f"rwkv_lessons.{package}").METHODS) <= measured
 
 
@@ -89,5 +88,5 @@ def test_the_tool_of_a_method_is_the_one_its_code_uses(operation):
         if method == operation.package:
             continue  # any of them
         module = inspect.getmodule(inspect.unwrap(methods.function(operation, method)))
-        used = {NUMBA: hasattr(module, "launch"), TRITON: hasattr(module, "triton")}
-        assert [t for t, there in used.items() if there] == ([] if tool == TORCH else [tool])
+        launches = NUMBA if hasattr(module, "launch") else TORCH
+        assert tool == (TRITON if hasattr(module, "triton") else launches), method

@@ -1,4 +1,4 @@
-"""Who may import whom: one rule for each room of the package, and solutions/ in front of the lab."""
+"""Who may import whom: one rule for each room of the package, and one for solutions/."""
 
 import ast
 import re

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rwkv_lessons.operations import operation_of, work
+from rwkv_lessons.operations import work
 from rwkv_lessons.records import fingerprint as source
 from rwkv_lessons.records.fingerprint import fingerprint
 from rwkv_lessons.records.lookup import every_record, record, stale, stale_rows, times
@@ -58,7 +58,7 @@ def test_every_record_can_be_traced_and_adds_up():
         for row in found.rows:
             if row.gb_per_s is None:
                 continue
-            least = work(operation_of(found.name), row.shape, row.dtype)
+            least = work(found.name, row.shape, row.dtype)
             speed = rates(least, row.dtype, row.median_ms)
             assert row.gb_per_s == pytest.approx(speed["gb_per_s"], rel=1e-4)  # five digits kept
             assert row.p20_ms <= row.median_ms <= row.p80_ms and row.n >= 5
