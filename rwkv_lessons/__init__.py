@@ -4,11 +4,13 @@
     wkv6/     linear attention of RWKV-6: a decay for every token and channel
     mla/      multi-head latent attention: prompts, and decoding from a cache of latents
     interop/  the functions that other people's code already calls
-    launch.py what numba.cuda needs to run on torch tensors, and does not bring
-    launch_triton.py launching a Triton kernel at half of Triton's cost for the host
+    runtime/  launching and compiling kernels of numba and Triton; the GPU's limits
     inputs.py realistic inputs for every operation
-    lab/      what the lessons teach with: check, trace, assembly, roofline, records, plots
+    operations.py  the table of operations, and how to add one (entries.py, work.py)
+    records/  what was measured, on which GPU, of which code
+    lab/      what the lessons teach with: check, trace, assembly, roofline, plots
     bench/    python -m rwkv_lessons.bench: time an operation and record it
+    report/   the tables and figures of the README and of docs/, from the records
     verify/   python -m rwkv_lessons.verify: is every kernel right on this GPU, with every option?
 
 Letters, the same everywhere:

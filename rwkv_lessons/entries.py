@@ -140,12 +140,15 @@ class Operation:
             raise ValueError(f"{self.name} has no least work")
         if dtype not in DTYPES:
             raise ValueError(f"dtype is {dtype!r}, needs one of {', '.join(DTYPES)}")
+        self.check_shape(shape)
+        return self.work(*shape, DTYPES[dtype])
+
+    def check_shape(self, shape):
+        """Raises ValueError where a shape is not a positive number for each letter."""
         count = len(self.letters.split(", "))
         if len(shape) != count or any(n < 1 for n in shape):
-            raise ValueError(
-                f"shape is {tuple(shape)}, needs {count} positive numbers {self.letters}"
-            )
-        return self.work(*shape, DTYPES[dtype])
+            needed = f"{count} positive numbers {self.letters}"
+            raise ValueError(f"shape is {tuple(shape)}, needs {needed}")
 
     def sizes(self, shape):
         """ "B=8 T=4096 H=64 N=64"."""

@@ -1,22 +1,23 @@
 """The one table of operations: what is computed, how it is measured, and what is recorded of it.
 
 Adding an operation
-    1. rwkv_lessons/<name>/: its package. `METHODS` maps a name to a function of the inputs that
-       returns o, or a tuple that starts with o; its own function picks one of them.
-    2. inputs.py: a function (*shape, dtype=, device=) → the inputs, of which the first tensor has
-       the shape that `letters` names; and what the lessons' rungs take, if there are any.
+    1. rwkv_lessons/<name>/, its package: `METHODS` maps a name to a function of the inputs that
+       returns o, or a tuple that starts with o; <name>, its own function, picks one of them.
+    2. inputs.py: (*shape, dtype=, device=) → the inputs, the first of the shape that `letters`
+       names, all with gradients if both passes are timed; with lessons, what their rungs take.
     3. work.py: the fewest bytes and the flops of its definition.
-    4. Below: an `Operation` in `TABLE`, with its methods, ladders, peers and records; with
-       `replace`, a second one that times both passes. `python -m rwkv_lessons.bench <name>`,
-       `ladder`, `record-all`, the tables and figures of the README and of docs/results.md, and the
-       fingerprint of the kernels all come from there. tests/test_operations.py asks for the rest.
-    5. A page has `<!-- BEGIN <record> -->` and `<!-- END <record> -->` for each table.
-    6. verify/cases.py: rows for its options, so that no time is recorded of a wrong method.
-    7. bench/launches.py: the calls whose kernels are compiled for every architecture.
-    An adapter is a file of interop/; another package to compare with, a function of bench/peers.py.
-    A method added later: a key of `METHODS`, one of `methods` here, and a name in verify's rows.
+    4. Below: an `Operation` in `TABLE`, and with `replace` one that times both passes. Of it are
+       made: `python -m rwkv_lessons.bench <name>`, `ladder`, `profile`, `record-all`, each
+       record's table and figure, its line in the README's first table, the kernels' fingerprint.
+       tests/test_operations.py says what an entry lacks.
+    5. docs/results.md: `<!-- BEGIN <record> -->` and `<!-- END <record> -->` for each table.
+    6. verify/cases.py: its methods with their options; until then its times are recorded unasked.
+    7. bench/launches.py: its calls, so that `matrix` compiles its kernels for every architecture.
+    An adapter is a file of interop/; a package to compare with, a function of bench/peers.py.
+    Adding a method: a key of `METHODS`, its tool in `methods` below, its name in verify's rows.
 
-Imports nothing but the standard library and work.py: functions are named "module:function".
+What an entry is made of stands in entries.py. Functions are named "module:function" and imported
+when they are called: this module needs neither torch nor Triton nor numba.
 """
 
 from dataclasses import replace

@@ -3,16 +3,20 @@
 import inspect
 import subprocess
 import sys
+from dataclasses import replace
 from importlib import import_module
+from types import ModuleType
 
 import pytest
 import torch
 
 from rwkv_lessons.bench import methods, peers
+from rwkv_lessons.bench.__main__ import main
 from rwkv_lessons.bench.measure import in_float64, make_inputs
-from rwkv_lessons.entries import NUMBA, ROOT, TORCH, TRITON, loaded
+from rwkv_lessons.entries import BOTH, NUMBA, ROOT, TORCH, TRITON, Operation, loaded
 from rwkv_lessons.operations import LADDERS, OF_LADDER, OPERATIONS, TABLE, operation_of
 from rwkv_lessons.report.tables import KINDS
+from rwkv_lessons.work import Work
 
 CPU = torch.device("cpu")
 CALLED = [operation for operation in TABLE if operation.inputs]  # the others have a command
@@ -90,3 +94,47 @@ def test_the_tool_of_a_method_is_the_one_its_code_uses(operation):
         module = inspect.getmodule(inspect.unwrap(methods.function(operation, method)))
         launches = NUMBA if hasattr(module, "launch") else TORCH
         assert tool == (TRITON if hasattr(module, "triton") else launches), method
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a quick run on the CPU")
+def test_an_entry_is_all_that_the_bench_needs_of_a_new_operation(monkeypatch, capsys):
+    """Running sums of a [B, T, C] tensor, which is all its inputs: no letters of RWKV's."""
+
+    def by_steps(x):
+        sums = [x[:, 0]]
+        for t in range(1, x.shape[1]):
+            sums.append(sums[-1] + x[:, t])
+        return torch.stack(sums, 1)
+
+    def sums(x):
+        return x.cumsum(1)
+
+    def inputs(*shape, dtype, device):
+        return (torch.randn(*shape, dtype=dtype, device=device),)
+
+    package = ModuleType("rwkv_lessons.sums")
+    package.METHODS = {"reference": by_steps}
+    package.sums, package.inputs, package.by_steps = sums, inputs, by_steps
+    monkeypatch.setattr(methods, "source_of", lambda f: "rwkv_lessons/work.py::wkv5")  # any code
+    monkeypatch.setitem(sys.modules, package.__name__, package)
+    forward = Operation(
+        "sums",
+        "time running sums",
+        "sums",
+        shapes=((8, 4096, 64),),
+        quick=(2, 9, 3),
+        work=lambda B, T, C, itemsize: Work(2 * B * T * C * itemsize, B * T * C),
+        letters="B, T, C",
+        inputs="rwkv_lessons.sums:inputs",
+        like=0,
+        reference="rwkv_lessons.sums:by_steps",
+        methods={"reference": TORCH, "sums": TORCH},
+        dtypes=("float32",),
+    )
+    for operation in (forward, replace(forward, name="sums-backward", timed=BOTH)):
+        monkeypatch.setitem(OPERATIONS, operation.name, operation)
+        main([operation.name, "--quick"])
+        done = [x for x in capsys.readouterr().out.splitlines() if x.startswith("done")]
+        assert len(done) == 2 and all(line.endswith("ms") for line in done)
+    with pytest.raises(SystemExit, match="needs 3 positive numbers B, T, C"):
+        main(["sums", "--quick", "--shape", "1,2,3,4"])

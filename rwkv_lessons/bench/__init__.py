@@ -9,25 +9,21 @@ python -m rwkv_lessons.bench mla-decode   a query token against a latent cache
 python -m rwkv_lessons.bench mla-prefill  latent attention of a whole prompt
 python -m rwkv_lessons.bench mla-generate a whole MiniCPM3-4B that writes text
 python -m rwkv_lessons.bench mla-ladder   a step of it, rung by rung of the lessons
-python -m rwkv_lessons.bench ceilings     what this card can do at most
+python -m rwkv_lessons.bench ceilings     what this GPU can do at most
 python -m rwkv_lessons.bench record-all   all of these, and keeps them; --list, --needed
 python -m rwkv_lessons.bench readme       the README's tables and figures, from the records
+python -m rwkv_lessons.bench matrix       what every kernel becomes on every architecture
 
-    shapes.py   the shapes, bytes and flops of each operation
-    rungs.py    the steps of the lessons' ladders, and where to find them
-    methods.py  a library function, a rung or a peer as something that can be checked and timed
-    decode.py   one token of WKV-6, eager and as a CUDA graph
-    first.py    the first call of a fresh process
-    peers.py    other people's packages, if they are installed
-    timing.py   device time, host time, memory
-    measure.py  one method: check against float64, then time
-    profile.py  the torch loop, kernel by kernel
-    mla.py      latent attention, its shapes and inputs being others
-    mla_ladder.py, mla_prefill.py, mla_generate.py, record_all.py   the commands of these names
-    roofline.py the least time a card could take
-    blocks.py   the tables of the README, from the records
-    record.py   what is written down, and where
-    source.py   a fingerprint of a kernel's source: a record is stale when it has changed
+    methods.py    a library function, a rung or a peer as something that can be checked and timed
+    peers.py      other people's packages, if they are installed
+    measure.py    one method: check against float64, then time
+    timing.py     device time, wall-clock time, memory
+    refuse.py     no time of a method that verify finds wrong with some of its options
+    show.py       progress, and the rows on a terminal
+    launches.py   which kernels the library launches on each architecture, for `matrix`
+    gpu_tests.py  how the tests went on a GPU
+    commands/     one file per command
 
-Records are JSON, `records/<card>/<name>.json`: where and when once, then one row per measurement.
+What there is to measure stands in operations.py; records are JSON, records/data/<gpu>/<name>.json:
+where and when once, then one row per measurement. report/ makes the README's tables of them.
 """

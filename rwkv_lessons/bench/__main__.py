@@ -29,7 +29,7 @@ def _parser():
 
     ladder = commands.add_parser("ladder", help="time the rungs of the lessons")
     ladder.add_argument("ladder", choices=LADDERS)
-    _add_what(ladder)
+    _add_what(ladder, "the operation's letters")
     _add_record(ladder)
     ladder.set_defaults(command=_on("run:time_ladder"))
 
@@ -69,12 +69,10 @@ def _parser():
     return parser
 
 
-def _add_what(parser, letters="B, T, H, N", dtypes=DTYPES):
+def _add_what(parser, letters, dtypes=DTYPES):
     """Which shapes, dtypes and methods; no dtype where the operation has none to choose."""
-    letters = letters.replace(", ", ",")
-    parser.add_argument(
-        "--shape", type=_shape_of(letters), action="append", help=f"{letters}; may be repeated"
-    )
+    says = f"{letters}, as 1,2,3; may be repeated"
+    parser.add_argument("--shape", type=_numbers, action="append", help=says)
     if dtypes:
         known = ",".join(DTYPES)
         parser.add_argument("--dtype", type=_names(DTYPES), help=f"one or more of {known}")
@@ -89,19 +87,11 @@ def _add_record(parser):
     parser.add_argument("--commit", help="of the code that is measured, where git is not there")
 
 
-def _shape_of(letters):
-    """Parses as many numbers as there are letters."""
-
-    def parse(text):
-        try:
-            shape = tuple(int(n) for n in text.split(","))
-            if len(shape) != len(letters.split(",")):
-                raise ValueError
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r}: needs numbers {letters}") from None
-        return shape
-
-    return parse
+def _numbers(text):
+    try:
+        return tuple(int(n) for n in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: needs numbers, as 1,2,3") from None
 
 
 def _names(known=None):

@@ -65,7 +65,7 @@ class Row:
     note: str | None = None
     problem: str | None = None  # why it was not timed
     sources: tuple[str, ...] = ()  # the code: "file.py::name", or "file.py" for all of it
-    sha256: str | None = None  # of that code, see source.py
+    sha256: str | None = None  # of that code, see fingerprint.py
 
     @property
     def outcome(self):

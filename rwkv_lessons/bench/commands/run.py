@@ -102,7 +102,13 @@ def _rows(options, operation, shape, dtype, able, device, bar, task):
 
 
 def asked_shapes(options, operation):
-    """Those given with --shape, or the operation's own."""
+    """Those given with --shape, or the operation's own.
+
+    Raises:
+        ValueError: a shape has not the operation's letters.
+    """
+    for shape in options.shape or ():
+        operation.check_shape(shape)
     return options.shape or ([operation.quick] if options.quick else operation.shapes)
 
 

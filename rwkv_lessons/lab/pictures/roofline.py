@@ -3,7 +3,7 @@
 A card moves so many bytes a second and computes so many operations a second; which of the two holds
 an operation back depends on its operations per byte (Williams, Waterman and Patterson, "Roofline",
 Communications of the ACM 52(4), 2009). Bytes and flops come from the operation's own definition
-(`bench/shapes.py`), ceilings from a recorded measurement: neither is typed here.
+(`work.py`), ceilings from a recorded measurement: neither is typed here.
 """
 
 from dataclasses import dataclass

@@ -106,7 +106,7 @@ def test_without_a_record_the_tables_say_so(tmp_path, capsys):
     latent.recorded("mla-decode", "A step", folder=tmp_path)
     latent_model.generation(folder=tmp_path)
     assert capsys.readouterr().out.lower().count("not recorded") == 3
-    with pytest.raises(ValueError, match="here is '25', needs one of 21_"):
+    with pytest.raises(ValueError, match="here is '25', needs one of 25_"):
         latent.rungs("25")
 
 
