@@ -119,7 +119,7 @@ class Operation:
     like: int = 2  # which of them o is like: do of a backward pass is it, reversed in time
     reference: str | None = None  # (*inputs in float64) → o, or a tuple that starts with it
     compared: int = 1  # how many of the reference's results are held against a method's
-    # (*inputs) → (what a numba or Triton rung reads, states last; what it writes, o first)
+    # (*inputs) → (what a rung reads, zero states last; what it writes: o, and as many states)
     rung_arguments: str | None = None
     # Name in METHODS, or of the package's own function → its tool.
     methods: dict[str, str] = field(default_factory=dict)

@@ -148,20 +148,22 @@ def _triton_rung(operation, rung):
 def _gradient_rung(operation, rung):
     """A forward rung, and `gradients` of `rung` after it; results as `with_gradients`.
 
-    The lesson's function takes what a rung reads, do, and the gradient of the last state, zeros;
-    it returns the gradients of the inputs, and of the first state.
+    The lesson's function takes what a rung reads, do, and gradients of the states afterwards, which
+    are zeros as those before are; it returns gradients of the inputs, and of the states before.
     """
     forward, module = rung_method(operation, rung.after), rung.load()
     facts = {NUMBA: resources, TRITON: compiled}[rung.tool]
 
     def prepare(*inputs):
         run_forward, do = forward.prepare(*inputs), inputs[operation.like].flip(1).contiguous()
-        given, _ = loaded(operation.rung_arguments)(*inputs)
+        given, results = loaded(operation.rung_arguments)(*inputs)
+        states = len(results) - 1  # beside o
+        zeros = given[len(given) - states :]
 
         def run():
             o = run_forward()
-            *found, _ = module.gradients(*given, do, given[-1])
-            return o, *found
+            found = module.gradients(*given, do, *zeros)
+            return o, *found[: len(found) - states]
 
         return run
 
@@ -176,8 +178,8 @@ def _gradient_rung(operation, rung):
 
 
 def _needs_head_size(rung, kernel, N):
-    """A rung is compiled for one head size, the constant N of its module."""
-    compiled = kernel.py_func.__globals__["N"]
+    """A rung may be compiled for one head size, the constant N of its module."""
+    compiled = kernel.py_func.__globals__.get("N", N)
     if compiled != N:
         raise ValueError(f"head size is {N}, {rung.file} is written for {compiled}")
 
