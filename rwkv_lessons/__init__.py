@@ -7,7 +7,7 @@
     runtime/      compiling and launching kernels, the assembler, what each GPU has
     inputs.py     realistic inputs for every operation
 
-    operations.py ladders.py   shapes, bytes and flops of the operations; the rungs of the lessons
+    operations/   the one table: shapes, work, inputs, reference, ladders, records of each operation
     records/      what was measured, on which GPU, of which code
     verify/       python -m rwkv_lessons.verify: is every kernel right on this GPU?
     bench/        python -m rwkv_lessons.bench: time an operation and record it

@@ -131,6 +131,33 @@ def rwkv6_inputs(
     return RWKV6Inputs(r, k, v, w.view(B, T, H, N), u)
 
 
+def wkv6_decode_inputs(B, T=1, H=4, N=64, *, dtype=torch.float32, device="cpu"):
+    """r, k, v, w, u of one token, and the state `[B, H, N, N]` that 64 tokens before it left."""
+    from rwkv_lessons.wkv6 import wkv6
+
+    if T != 1:
+        raise ValueError(f"T is {T}, needs 1: one token for each sequence")
+    *tokens, u = rwkv6_inputs(B, 65, H, N, dtype=dtype, device=device)
+    before, last = (
+        [x[:, part].contiguous() for x in tokens] for part in (slice(64), slice(64, 65))
+    )
+    _, s0 = wkv6(*before, u)
+    return *last, u, s0
+
+
+def wkv5_rung_arguments(r, k, v, w, u):
+    """(what a lesson's WKV-5 kernel reads: r, k, v, the decay and u; what it writes: o)."""
+    return (r, k, v, w.float().exp(), u.float()), (torch.full_like(v, float("nan")),)
+
+
+def wkv6_rung_arguments(r, k, v, w, u):
+    """(what a lesson's WKV-6 kernel reads: r, k, v, w, u and s0, zeros; what it writes: o, s1)."""
+    B, _, H, N = r.shape
+    s0 = torch.zeros(B, H, N, N, device=r.device)
+    o = torch.full_like(v, float("nan"))
+    return (r, k, v, w.float(), u.float(), s0), (o, torch.empty_like(s0))
+
+
 def _embedding(C, generator, device):
     """One row per word, as RWKV-LM starts it (RWKV-v5 and v6, `generate_init_weight`)."""
     _, words = tokens()

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from rwkv_lessons.bench.commands.profile import Kernel
 from rwkv_lessons.lab.course.check import FAILED, PASSED, Row
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.compare import Difference
 from rwkv_lessons.lab.evidence.functions import Endless, call, called, function_answer
+from rwkv_lessons.records.profiles import Kernel
 
 
 def read_profile(kernels, tokens):

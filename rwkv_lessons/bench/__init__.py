@@ -12,18 +12,18 @@ python -m rwkv_lessons.bench mla-ladder   a step of it, rung by rung of the less
 python -m rwkv_lessons.bench ceilings     the most bytes and operations a second of this GPU
 python -m rwkv_lessons.bench record-all   all of these, and keeps them; --list, --needed
 python -m rwkv_lessons.bench readme       the README's tables and figures, from the records
+python -m rwkv_lessons.bench matrix       what every kernel becomes on every architecture
 
-    launches.py  what the library launches on a GPU that is not there, for `matrix`
-    methods.py   a library function, a rung of a ladder or a peer, to be checked and timed
-    peers.py     other people's packages, if they are installed
-    measure.py   one method: check against float64, then time
-    timing.py    device time, wall-clock time, memory
-    refuse.py    no time is recorded of a method that verify finds wrong
-    gpu_tests.py how the tests went on a GPU
-    show.py      progress and tables on a terminal
-    commands/    one file per command; run.py has those of the recurrences
+    methods.py    a library function, a rung or a peer as something that can be checked and timed
+    peers.py      other people's packages, if they are installed
+    measure.py    one method: check against float64, then time
+    timing.py     device time, wall-clock time, memory
+    refuse.py     no time of a method that verify finds wrong with some of its options
+    show.py       progress, and the rows on a terminal
+    launches.py   which kernels the library launches on each architecture, for `matrix`
+    gpu_tests.py  how the tests went on a GPU
+    commands/     one file per command
 
-Shapes, bytes and flops are in rwkv_lessons/operations.py, the rungs in ladders.py, what a record is
-in records/, the tables and figures written from records in report/. A record is JSON,
-`records/data/<gpu>/<name>.json`: where and when once, then one row per measurement.
+What there is to measure stands in operations/; records are JSON, records/data/<gpu>/<name>.json:
+where and when once, then one row per measurement. report/ makes the README's tables of them.
 """

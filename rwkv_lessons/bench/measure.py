@@ -5,9 +5,8 @@ import math
 import torch
 
 from rwkv_lessons.bench import methods, timing
-from rwkv_lessons.bench.commands import wkv6_decode as decode
-from rwkv_lessons.bench.methods import reference
-from rwkv_lessons.operations import BACKWARD, DECODE, untooled, work
+from rwkv_lessons.operations import OPERATIONS, work
+from rwkv_lessons.operations.entries import BOTH, loaded
 from rwkv_lessons.records.fingerprint import fingerprint
 from rwkv_lessons.records.rates import rates
 from rwkv_lessons.records.schema import Row
@@ -21,33 +20,24 @@ PEER_LIMIT = 1e-2  # a peer may use TF32 or bf16 inside: the row says how far of
 
 
 def make_inputs(operation, shape, dtype, device):
-    """The project's inputs for `operation`: r, k, v, w, u, and the state where one is decoded."""
-    if operation == DECODE:
-        return decode.make_inputs(shape, dtype, device)
-    from rwkv_lessons import inputs
-
-    make = {"wkv5": inputs.rwkv5_inputs, "wkv6": inputs.rwkv6_inputs}
-    make = make[untooled(operation).removesuffix(BACKWARD)]
+    """The project's inputs of an operation's name: r, k, v, w, u for WKV-5 and WKV-6."""
+    make = loaded(OPERATIONS[operation].inputs)
     return make(*shape, dtype=getattr(torch, dtype), device=device)
-
-
-IN_TORCH = {"wkv5": "chunked", "wkv6": "doubling"}  # float64, without a loop over tokens
 
 
 @torch.no_grad()
 def in_float64(operation, inputs):
-    """The reference's output on the same numbers, upcast; on the same device. Decoding: o and s1.
+    """The reference's o on the same numbers, upcast, on the same device; or what is compared.
 
-    For <operation>-backward o and the gradients of the inputs, by matrix products in torch: the
-    tests hold them against the reference, which would keep every state.
+    Where both passes are timed, o and the gradients of the inputs, by matrix products in torch:
+    the tests hold them against the recurrence, which would keep every state.
     """
-    if operation == DECODE:
-        return decode.in_float64(inputs)
-    if operation.endswith(BACKWARD):
-        products = IN_TORCH[untooled(operation).removesuffix(BACKWARD)]
-        products = methods.library_function(operation, products)
-        return methods.with_gradients(products, [x.double() for x in inputs])()
-    return reference(operation)(*(x.double() for x in inputs))[0]
+    operation = OPERATIONS[operation]
+    reference, doubles = loaded(operation.reference), [x.double() for x in inputs]
+    if operation.timed == BOTH:
+        return methods.with_gradients(reference, doubles, operation.like)()
+    found = reference(*doubles)
+    return methods.first(found) if operation.compared == 1 else found[: operation.compared]
 
 
 @torch.no_grad()
@@ -55,9 +45,9 @@ def measure(operation, method, inputs, expected, budget_ms=timing.BUDGET_MS, cei
     """Checks `method` on `inputs` and, if it is right, times it.
 
     Args:
-        operation: a key of `SHAPES`.
+        operation: a key of `OPERATIONS`.
         method: a `Method`.
-        inputs: r, k, v, w, u.
+        inputs: as `make_inputs` makes them.
         expected: o in float64, or a tuple that starts with it: then the largest error counts.
         budget_ms: of repetitions, for each kind of time.
         ceilings: bytes and flops per second of this GPU; None if not measured.

@@ -1,6 +1,5 @@
 """A library function, a rung or a peer as something that can be checked and timed."""
 
-import dataclasses
 import inspect
 import math
 from collections.abc import Callable
@@ -9,113 +8,107 @@ from importlib import import_module
 
 import torch
 
-from rwkv_lessons.ladders import BLOCKS, FINISHED, LADDERS
-from rwkv_lessons.operations import BACKWARD, TRITON, untooled
+from rwkv_lessons.operations import LADDERS, OF_LADDER, OPERATIONS
+from rwkv_lessons.operations.entries import BLOCKS, BOTH, NUMBA, TORCH, TRITON, loaded
 from rwkv_lessons.records.fingerprint import source_of
 from rwkv_lessons.runtime.launch_numba import as_array, stream
 
 
 @dataclass(frozen=True)
 class Method:
-    """`prepare(r, k, v, w, u)` returns `run`; `run()` launches and returns o, or o and others."""
+    """`prepare(*inputs)` returns `run`; `run()` launches and returns o, or o and others."""
 
     name: str
     prepare: Callable
     dtypes: tuple[str, ...] = ("float32", "float16", "bfloat16")
-    sources: tuple[str, ...] = ()  # see source.py; a peer has none
+    sources: tuple[str, ...] = ()  # see records/fingerprint.py; a peer has none
     note: str | None = None
     facts: Callable = lambda run: {}  # run → registers, local_bytes, shared_bytes, block
     precise: bool = True  # float32 inputs have to give a float32 answer
 
 
-def library(operation):
-    """The methods of rwkv_lessons.<operation>, by name; for <operation>-backward, both passes."""
-    package = import_module(f"rwkv_lessons.{untooled(operation).removesuffix(BACKWARD)}")
-    if operation.endswith(BACKWARD):  # the reference would keep every state
-        found = {name: f for name, f in package.METHODS.items() if name != "reference"}
-        return {name: _gradient_method(name, f) for name, f in found.items()}
-    return {name: _library_method(name, f) for name, f in package.METHODS.items()}
+def library(name):
+    """The library's methods of an operation, by name, as far as they can be imported here."""
+    operation = OPERATIONS[name]
+    if operation.prepared:
+        return loaded(operation.prepared)()
+    found = {method: function(operation, method) for method in operation.methods}
+    return {method: _library_method(operation, method, f) for method, f in found.items() if f}
 
 
-def library_function(operation, name):
-    package = import_module(f"rwkv_lessons.{untooled(operation).removesuffix(BACKWARD)}")
-    return package.METHODS[name]
+def function(operation, method):
+    """What an entry calls `method`: one of METHODS, None without its tool, or the package's own."""
+    package = import_module(f"rwkv_lessons.{operation.package}")
+    if method == operation.package:
+        return getattr(package, method)
+    return package.METHODS.get(method)
 
 
-def reference(operation):
-    """The library's reference: what every method is compared with, in float64."""
-    return library_function(operation, "reference")
-
-
-def recommended(operation):
-    """The operation's own function, where it picks a method by a rule, as one more method."""
-    name = operation.removesuffix(BACKWARD)
-    package = import_module(f"rwkv_lessons.{name}")
-    if not hasattr(package, "method_for"):
-        return {}
-    make = _gradient_method if operation.endswith(BACKWARD) else _library_method
-    return {name: make(name, getattr(package, name))}
-
-
-def ladder(operation):
-    """The rungs of the lessons and the finished kernel, by name, from the bottom up."""
-    methods = []
-    for rung in LADDERS[operation]:
-        backward = operation.endswith(BACKWARD)
-        methods.append(_gradient_rung_method(rung) if backward else _forward_rung_method(rung))
+def ladder(name):
+    """The rungs of a ladder and the library's finished kernel, by name, from the bottom up."""
+    operation, found = OF_LADDER[name], []
+    for rung in LADDERS[name].rungs:
+        found.append(rung_method(operation, rung))
         if rung.swept:
-            methods += [_rung_method(rung, block) for block in BLOCKS]
-    finished = FINISHED[operation]
-    found = library(operation)
-    return {m.name: m for m in methods} | {k: m for k, m in found.items() if k == finished}
+            found += [_numba_rung(operation, rung, block) for block in BLOCKS]
+    finished = LADDERS[name].finished
+    return {m.name: m for m in found} | {finished: library(operation.name)[finished]}
 
 
-def _library_method(name, f):
+def _library_method(operation, name, f):
     def prepare(*inputs):
+        if operation.timed == BOTH:
+            return with_gradients(f, inputs, operation.like)
         return lambda: f(*inputs)
 
-    module = inspect.getmodule(inspect.unwrap(f))
-    in_triton = hasattr(module, "triton") or hasattr(module, "method_for")  # or any of them
-    facts = launched_by_triton if in_triton else launched
-    sources = (source_of(inspect.unwrap(f)),)
-    return Method(name, prepare, sources=sources, facts=lambda run: facts(module, run))
+    original = inspect.unwrap(f)
+    read = RESOURCES[operation.methods[name]]
+    facts = lambda run: read(inspect.getmodule(original), run)  # noqa: E731
+    return Method(name, prepare, sources=(source_of(original),), facts=facts)
 
 
-def _gradient_method(name, f):
-    def prepare(*inputs):
-        return with_gradients(f, inputs)
+def with_gradients(f, inputs, like=2):
+    """A function that returns f's o and the gradients of all inputs.
 
-    return dataclasses.replace(_library_method(name, f), prepare=prepare)
-
-
-def with_gradients(f, inputs):
-    """A function that returns o = f(…)[0] and the gradients of all inputs, for do = v backwards."""
+    Args:
+        f: (*inputs) → o, or a tuple that starts with it.
+        inputs: tensors. do is one of them, reversed in time.
+        like: which: it has o's shape, `[B, T, …]`.
+    """
     leaves = [x.detach().requires_grad_() for x in inputs]
-    do = inputs[2].flip(1)
+    do = inputs[like].flip(1)
 
     def run():
         with torch.enable_grad():
-            o = f(*leaves)[0]
+            o = first(f(*leaves))
             return o.detach(), *torch.autograd.grad(o, leaves, do)
 
     return run
 
 
-def _forward_rung_method(rung):
-    return _triton_rung_method(rung) if TRITON in rung.operation else _rung_method(rung)
+def first(result):
+    """o of a function that returns o, or a tuple that starts with it."""
+    return result[0] if isinstance(result, tuple) else result
 
 
-def _rung_method(rung, *block):
-    """`rung` on torch tensors. The float32 decay and numba's views are made once, outside `run`."""
+def rung_method(operation, rung):
+    """`rung` on torch tensors: its kernel, or the gradients and the forward pass before them."""
+    if rung.after:
+        return _gradient_rung(operation, rung)
+    return {NUMBA: _numba_rung, TRITON: _triton_rung}[rung.tool](operation, rung)
+
+
+def _numba_rung(operation, rung, *block):
+    """The float32 decay and numba's views are made once, outside `run`."""
     module, used = rung.load(), {}
     kernel = getattr(module, rung.kernel)
 
-    def prepare(r, k, v, w, u):
-        _needs_head_size(rung, kernel, r.shape[-1])
-        grid, used["block"] = module.launch(*r.shape, *block)
-        o = torch.full_like(v, float("nan"))
-        arrays = [as_array(x) for x in ARGUMENTS[rung.operation](r, k, v, w, u, o)]
-        launch = kernel[grid, used["block"], stream()]
+    def prepare(*inputs):
+        _needs_head_size(rung, kernel, inputs[0].shape[-1])
+        grid, used["block"] = module.launch(*inputs[0].shape, *block)
+        given, results = loaded(operation.rung_arguments)(*inputs)
+        arrays = [as_array(x) for x in (*given, *results)]
+        launch, o = kernel[grid, used["block"], stream()], results[0]
 
         def run():
             if rung.zeroed:
@@ -135,14 +128,13 @@ def _rung_method(rung, *block):
     )
 
 
-def _triton_rung_method(rung):
-    """`forward(r, k, v, w, u, s0)` of the lesson: it allocates what the kernel writes."""
+def _triton_rung(operation, rung):
+    """`forward` of the lesson, of what its kernel reads: it allocates what the kernel writes."""
     module = rung.load()
 
-    def prepare(r, k, v, w, u):
-        B, _, H, N = r.shape
-        w, u, s0 = w.float(), u.float(), torch.zeros(B, H, N, N, device=r.device)
-        return lambda: module.forward(r, k, v, w, u, s0)[0]
+    def prepare(*inputs):
+        given, _ = loaded(operation.rung_arguments)(*inputs)
+        return lambda: first(module.forward(*given))
 
     return Method(
         rung.method,
@@ -153,22 +145,25 @@ def _triton_rung_method(rung):
     )
 
 
-def _gradient_rung_method(rung):
-    """A forward rung, and `gradients` of `rung` after it; results as `with_gradients`."""
-    rungs = LADDERS[rung.operation.removesuffix(BACKWARD)]
-    forward = next((x for x in rungs if x.stem == rung.after), rungs[-1])
-    forward, module = _forward_rung_method(forward), rung.load()
-    facts = compiled if TRITON in rung.operation else resources
+def _gradient_rung(operation, rung):
+    """A forward rung, and `gradients` of `rung` after it; results as `with_gradients`.
 
-    def prepare(r, k, v, w, u):
-        first, do = forward.prepare(r, k, v, w, u), v.flip(1).contiguous()
-        B, _, H, N = r.shape
-        zeros = torch.zeros(B, H, N, N, device=r.device)
+    The lesson's function takes what a rung reads, do, and gradients of the states afterwards, which
+    are zeros as those before are; it returns gradients of the inputs, and of the states before.
+    """
+    forward, module = rung_method(operation, rung.after), rung.load()
+    facts = {NUMBA: resources, TRITON: compiled}[rung.tool]
+
+    def prepare(*inputs):
+        run_forward, do = forward.prepare(*inputs), inputs[operation.like].flip(1).contiguous()
+        given, results = loaded(operation.rung_arguments)(*inputs)
+        states = len(results) - 1  # beside o
+        zeros = given[len(given) - states :]
 
         def run():
-            o = first()
-            *found, _ = module.gradients(r, k, v, w.float(), u.float(), zeros, do, zeros)
-            return o, *found
+            o = run_forward()
+            found = module.gradients(*given, do, *zeros)
+            return o, *found[: len(found) - states]
 
         return run
 
@@ -182,23 +177,9 @@ def _gradient_rung_method(rung):
     )
 
 
-def _wkv5_arguments(r, k, v, w, u, o):
-    return r, k, v, w.float().exp(), u.float(), o
-
-
-def _wkv6_arguments(r, k, v, w, u, o):
-    """States in and out are allocated here, zeros before the first token."""
-    B, _, H, N = r.shape
-    s0 = torch.zeros(B, H, N, N, device=r.device)
-    return r, k, v, w.float(), u.float(), s0, o, torch.empty_like(s0)
-
-
-ARGUMENTS = {"wkv5": _wkv5_arguments, "wkv6": _wkv6_arguments}  # of a rung
-
-
 def _needs_head_size(rung, kernel, N):
-    """A rung is compiled for one head size, the constant N of its module."""
-    compiled = kernel.py_func.__globals__["N"]
+    """A rung may be compiled for one head size, the constant N of its module."""
+    compiled = kernel.py_func.__globals__.get("N", N)
     if compiled != N:
         raise ValueError(f"head size is {N}, {rung.file} is written for {compiled}")
 
@@ -226,7 +207,7 @@ def compiled(kernel):
 
 def launched(module, run):
     """The same of the first kernel that `run` hands to `launch.launch` from `module`."""
-    original, found = getattr(module, "launch", None), {}
+    original, found = module.launch, {}
 
     def spy(kernel, grid, block, *args):
         attributes = kernel.attributes
@@ -239,12 +220,11 @@ def launched(module, run):
         found.setdefault("block", block if isinstance(block, int) else math.prod(block))
         original(kernel, grid, block, *args)
 
-    if original is not None:
-        module.launch = spy
-        try:
-            run()
-        finally:
-            module.launch = original
+    module.launch = spy
+    try:
+        run()
+    finally:
+        module.launch = original
     return found
 
 
@@ -273,3 +253,7 @@ def _of_triton(kernel):
         "shared_bytes": kernel.metadata.shared,
         "block": 32 * kernel.metadata.num_warps,
     }
+
+
+# Tool of a library's method → (module of its function, run) → the same.
+RESOURCES = {TORCH: lambda module, run: {}, NUMBA: launched, TRITON: launched_by_triton}

@@ -1,7 +1,7 @@
-"""Other people's packages, each behind a function (r, k, v, w, u) → run, where it is installed.
+"""Other people's packages, each behind a function (*inputs) → run, where it is installed.
 
 An adapter only translates: layouts, the form of the decay, the scale. Whatever it has to copy it
-copies once, outside `run`. To add one, write the function and name it in `PEERS`.
+copies once, outside `run`. To add one, write the function and name it in an operation's `peers`.
 """
 
 from functools import partial
@@ -10,7 +10,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 
 from rwkv_lessons.bench.methods import Method, with_gradients
-from rwkv_lessons.operations import DECODE
+from rwkv_lessons.operations import OPERATIONS
 
 HOW = {"fla": "tuned with 20 ms a configuration"}  # module → how it is measured
 
@@ -73,37 +73,14 @@ def flash_rwkv(r, k, v, w, u):
     return lambda: rwkv5_cuda_linear_attention(r, k, v, raw, u, state)[0].view(B, T, H, N)
 
 
-PEERS = {  # operation → name: (module, distribution, adapter, note)
-    "wkv5": {
-        "fla chunk": ("fla", "flash-linear-attention", fla_chunk, "w expanded to [B, T, H, N]"),
-        "fla recurrent": (
-            "fla",
-            "flash-linear-attention",
-            fla_recurrent,
-            "w expanded to [B, T, H, N]",
-        ),
-        "flash_rwkv": ("flash_rwkv", "flash-rwkv", flash_rwkv, None),
-    },
-    "wkv6": {
-        "fla chunk": ("fla", "flash-linear-attention", fla_chunk, None),
-        "fla recurrent": ("fla", "flash-linear-attention", fla_recurrent, None),
-    },
-    "wkv6-backward": {
-        "fla chunk": ("fla", "flash-linear-attention", fla_chunk_gradients, None),
-        "fla recurrent": ("fla", "flash-linear-attention", fla_recurrent_gradients, None),
-    },
-    DECODE: {"fla recurrent": ("fla", "flash-linear-attention", fla_step, "another state")},
-}
-
-
 def peers(operation):
-    """The installed peers as methods, by name, and a line for each one that is not installed."""
+    """The installed peers of an operation's name, as methods, and a line for each of the others."""
     methods, missing = {}, []
-    for name, (module, distribution, adapter, note) in PEERS.get(operation, {}).items():
-        if find_spec(module) is None:
-            missing.append(f"{name}: {distribution} is not installed")
+    for name, peer in OPERATIONS[operation].peers.items():
+        if find_spec(peer.module) is None:
+            missing.append(f"{name}: {peer.distribution} is not installed")
             continue
-        notes = [f"{distribution} {version(distribution)}", HOW.get(module), note]
-        note = ", ".join(filter(None, notes))
-        methods[name] = Method(name, adapter, note=note, precise=False)
+        of_release = f"{peer.distribution} {version(peer.distribution)}"
+        note = ", ".join(filter(None, [of_release, HOW.get(peer.module), peer.note]))
+        methods[name] = Method(name, globals()[peer.adapter], note=note, precise=False)
     return methods, missing

@@ -2,20 +2,19 @@
 
 from dataclasses import fields
 
-from rwkv_lessons.operations import BACKWARD, operation_of, untooled
+from rwkv_lessons.operations import OPERATIONS, operation_of
+from rwkv_lessons.operations.entries import BOTH
 from rwkv_lessons.records.schema import Row
-from rwkv_lessons.verify import gate
+from rwkv_lessons.verify import cases, gate
 
 KEPT = ("method", "shape", "dtype", "error", "note", "sources", "sha256")
-MLA = {"kernel": "prefill", "prefill absorbed": "prefill", "latent": "mla", "latent graph": "mla"}
 
 
 def refused(name, row):
     """`row` of record `name`, or the reason instead of its time where verify has it wrong."""
     if row.problem:
         return row
-    operation, method = _verified_as(name, row.method)
-    problem = gate.problem(operation, method, row.dtype, BACKWARD in name + row.method)
+    problem = gate.problem(*_verified_as(name, row.method), row.dtype, _gradients(name, row.method))
     if problem is None:
         return row
     kept = {field.name: getattr(row, field.name) for field in fields(Row) if field.name in KEPT}
@@ -24,9 +23,16 @@ def refused(name, row):
 
 def _verified_as(name, method):
     """Operation and method as verify's table calls them."""
-    method = method.split(",")[0].removesuffix(BACKWARD)  # "…, graph" launches the same kernels
-    if name.startswith("mla"):
-        return "mla", MLA.get(method, method)
-    if method == "wkv6_step":
+    operation, method = operation_of(name), method.split(",")[0]  # "…, graph": the same kernels
+    if method in OPERATIONS:  # first calls: the package's own function, with gradients or without
+        operation = OPERATIONS[method]
+        method = operation.package
+    if method in cases.OPERATIONS:  # a function of its own, as wkv6_step
         return method, method
-    return untooled(operation_of(name)).split("-")[0], method
+    return operation.package, operation.verified_as.get(method, method)
+
+
+def _gradients(name, method):
+    """Whether the backward pass was timed as well."""
+    entries = (operation_of(name), OPERATIONS.get(method))
+    return any(entry and entry.timed == BOTH for entry in entries)

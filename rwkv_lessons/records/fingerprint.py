@@ -12,18 +12,14 @@ does not.
 
 import ast
 import hashlib
+import inspect
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from rwkv_lessons.operations import OPERATIONS
+from rwkv_lessons.operations.entries import FORWARD, ROOT
+
 DEFINITIONS = ast.FunctionDef | ast.ClassDef
-# What users call of each operation; from there all of its code is reached. `__getattr__` has the
-# methods that are imported when they are wanted.
-OPERATIONS = {
-    "wkv5": ("wkv5", "__getattr__"),
-    "wkv6": ("wkv6", "__getattr__", "wkv6_step"),
-    "mla": ("mla", "__getattr__"),
-}
 _known = {}
 
 
@@ -51,17 +47,31 @@ def fingerprint(*sources, statements=True):
 
 
 def source_of(function):
-    """ "path/of/file.py::name" of a function or of a numba kernel."""
-    f = getattr(function, "py_func", function)
-    return f"{Path(f.__code__.co_filename).resolve().relative_to(ROOT).as_posix()}::{f.__name__}"
+    """ "path/of/file.py::name" of a function or a kernel; of one made in a function, of that."""
+    f = plain(function)
+    file = Path(f.__code__.co_filename).resolve().relative_to(ROOT)
+    return f"{file.as_posix()}::{f.__qualname__.split('.')[0]}"
+
+
+def plain(kernel):
+    """The Python function under the decorators of numba or Triton."""
+    function = kernel
+    while not inspect.isfunction(function):
+        function = getattr(function, "py_func", None) or getattr(function, "fn", None)
+        if function is None:
+            raise TypeError(
+                f"kernel is a {type(kernel).__name__}, needs a kernel or a plain function"
+            )
+    return function
 
 
 def kernel_code():
     """The code of all operations, and of what compiles and launches it, as `fingerprint` asks."""
     return tuple(
-        f"rwkv_lessons/{operation}/__init__.py::{name}"
-        for operation, names in OPERATIONS.items()
-        for name in names
+        f"rwkv_lessons/{operation.package}/__init__.py::{name}"
+        for operation in OPERATIONS.values()
+        if operation.timed == FORWARD  # with gradients it is the same code
+        for name in operation.public
     )
 
 

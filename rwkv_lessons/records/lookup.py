@@ -4,6 +4,7 @@ Records are written by `python -m rwkv_lessons.bench … --record` and read here
 and the README. Nobody types a measured number.
 """
 
+from rwkv_lessons.operations import operation_of
 from rwkv_lessons.records.schema import RECORDS, load, path
 
 CARD = "NVIDIA H200"  # where this project records
@@ -33,8 +34,8 @@ def times(name, card=CARD, folder=None):
         found = record(name, card, folder)
     except LookupError:
         return f"{name}: not recorded on an {card} yet"
-    B, T, H, N = found.rows[0].shape
-    lines = [f"B={B} T={T} H={H} N={N}, {found.rows[0].dtype}: {card}, {found.provenance.date}"]
+    sizes = operation_of(name).sizes(found.rows[0].shape)
+    lines = [f"{sizes}, {found.rows[0].dtype}: {card}, {found.provenance.date}"]
     return "\n".join(lines + [f"  {row.method}: {row.outcome}" for row in found.rows])
 
 

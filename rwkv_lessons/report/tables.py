@@ -7,8 +7,7 @@ is not there is one line, with the command that makes it.
 from rwkv_lessons.bench import gpu_tests
 from rwkv_lessons.bench.commands.record_all import planned
 from rwkv_lessons.lab.pictures import ladder
-from rwkv_lessons.ladders import LADDERS
-from rwkv_lessons.operations import LETTERS, operation_of
+from rwkv_lessons.operations import LADDERS, OPERATIONS, operation_of
 from rwkv_lessons.records.lookup import CARD, record
 
 QUANTITIES = {  # heading → field of a row, format
@@ -86,13 +85,11 @@ def methods_block(name):
             for row in found.rows
         ]
         operation = operation_of(name)
-        letters = LETTERS.get(operation, "B, T, H, N")
+        letters = operation.letters
         of_several = [letters] if len(shapes) > 1 else []
         head = ["method", *of_several, "dtype", "ms", "wall-clock ms per call", *QUANTITIES, ""]
-        sizes = zip(letters.split(", "), found.rows[0].shape, strict=True)
-        timed = operation not in LETTERS and any(row.median_ms for row in found.rows)
-        said = [ladder.passes(operation)] if timed else []
-        said += [] if of_several else [" ".join(f"{x}={n}" for x, n in sizes)]
+        said = [operation.timed] if any(row.median_ms for row in found.rows) else []
+        said += [] if of_several else [operation.sizes(found.rows[0].shape)]
         what = ", ".join(said) + ". " if said else ""
         return f"{_markdown(head, rows)}\n\n{what}{found.provenance}.{older(found)}"
 
@@ -111,7 +108,7 @@ def _shape_if(wanted, row):
     return [_shape(row)] if wanted else []
 
 
-def by_shape_block(name, letters, cell, says=""):
+def by_shape_block(name, cell, says=""):
     """A line per shape, a column per method: where the methods of a record are to be compared."""
 
     @_block(name)
@@ -121,18 +118,21 @@ def by_shape_block(name, letters, cell, says=""):
         for row in found.rows:
             lines.setdefault((_shape(row), row.dtype), {})[row.method] = row.problem or cell(row)
         table = [[*key, *(cells.get(m, "–") for m in methods)] for key, cells in lines.items()]
-        text = _markdown([letters, "dtype", *methods], table)
+        text = _markdown([operation_of(name).letters, "dtype", *methods], table)
         return f"{text}\n\n{says}{found.provenance}.{older(found)}"
 
     return block
 
 
-@_block("mla-decode")
-def decode_block(found):
-    """Microseconds beside torch's, a line per shape, and the ratio in words."""
+def beside_torch_block(name):
+    """Microseconds of `decode` and of torch, a line per shape, and the ratio in words."""
+    return _block(name)(lambda found: _beside_torch(name, found))
+
+
+def _beside_torch(name, found):
     methods = ("decode", "torch absorbed")
     columns = [m + how for how in ("", ", graph replay") for m in methods]
-    rows, faster = [], []
+    rows, faster, letters = [], [], operation_of(name).letters
     for shape in dict.fromkeys(row.shape for row in found.rows):
         ours, *others = (found.row(m, shape) for m in columns)
         times = [row.median_ms for row in (ours, *others)]
@@ -140,42 +140,24 @@ def decode_block(found):
         rates = [_text(getattr(ours, f), form) for f, form in _fields("GB/s", "of roofline")]
         micro = [f"{1e3 * ms:.1f}" for ms in times]
         rows.append([_shape(ours), *micro, *rates, f"{ours.error:.1e}"])
-    text = _markdown([LETTERS["mla-decode"], *columns, "GB/s", "of roofline", "error"], rows)
+    text = _markdown([letters, *columns, "GB/s", "of roofline", "error"], rows)
     return (
         f"{text}\n\nMicroseconds, {found.rows[0].dtype}, W_V included: "
         f"{min(faster):.1f} to {max(faster):.1f} times as fast as torch. {found.provenance}."
     )
 
 
-# What the README shows: in words, a record, a row of ours, a row beside it, and whose that is.
-SHAPE, DEEPSEEK = (8, 4096, 64, 64), (64, 4096, 128, 512, 64, 128)
-HEADLINES = (
-    ("RWKV-5 forward, float32", "wkv5-ladder", "cuda", "03_atomic_baseline", "lesson 03", SHAPE),
-    ("RWKV-6 forward", "wkv6-peers", "wkv6", "fla chunk", "FLA, chunks", SHAPE),
-    (
-        "RWKV-6 forward and backward",
-        "wkv6-backward-peers",
-        "wkv6",
-        "fla chunk",
-        "FLA, chunks",
-        SHAPE,
-    ),
-    ("RWKV-6, one token", "wkv6-decode", "wkv6_step", "fla recurrent", "FLA", (256, 1, 64, 64)),
-    ("MLA decode, DeepSeek-V3", "mla-decode", "decode", "torch absorbed", "torch", DEEPSEEK),
-)
-
-
 def headline_block(folder):
     """One line an operation: this library, the other way in the same run, and the ratio."""
     rows, sources = [], {}
-    for what, name, ours, theirs, whose, shape in HEADLINES:
+    for line in (operation.headline for operation in OPERATIONS.values() if operation.headline):
         try:
-            found = record(name, CARD, folder)
+            found = record(line.record, CARD, folder)
         except LookupError:
-            return unrecorded(name)
-        here, there = (found.row(method, shape).median_ms for method in (ours, theirs))
-        cells = (f"{here:.3f}", f"{there:.3f}", whose, f"{there / here:.1f}")
-        rows.append([what, ", ".join(map(str, shape)), *cells])
+            return unrecorded(line.record)
+        ours, theirs = (found.row(x, line.shape).median_ms for x in (line.ours, line.theirs))
+        cells = (f"{ours:.3f}", f"{theirs:.3f}", line.whose, f"{theirs / ours:.1f}")
+        rows.append([line.says, ", ".join(map(str, line.shape)), *cells])
         where = found.provenance
         sources[f"{where.card}, {where.date}, commit {where.commit}"] = None
     text = _markdown(["", "shape", "ms here", "ms beside it", "by", "times faster"], rows)
@@ -233,26 +215,29 @@ def _tokens_per_s(row):
     return f"{row.shape[0] * row.shape[2] / row.host_ms * 1e3:,.0f}"
 
 
-BLOCKS = {f"{op}-ladder": ladder_block(op) for op in LADDERS}
-BLOCKS |= {op: methods_block(op) for op in ("wkv5", "wkv6", "wkv6-backward")}
-BLOCKS |= {
-    name: methods_block(name)
-    for name in ("wkv6-peers", "wkv6-backward-peers", "wkv6-small", "wkv6-backward-small")
+# A plan's `table` → the function that makes the block of a record's name.
+KINDS = {
+    "methods": methods_block,
+    "beside torch": beside_torch_block,
+    "milliseconds by shape": lambda name: by_shape_block(
+        name, lambda row: f"{row.median_ms:.3f}", "Milliseconds. "
+    ),
+    "tokens per second by shape": lambda name: by_shape_block(
+        name, _tokens_per_s, "Tokens out per second. "
+    ),
 }
-BLOCKS |= {name: methods_block(name) for name in ("wkv6-short", "wkv6-decode", "wkv6-first")}
+BLOCKS = {ladder.plan.name: ladder_block(name) for name, ladder in LADDERS.items()}
+BLOCKS |= {
+    plan.name: KINDS[plan.table](plan.name)
+    for operation in OPERATIONS.values()
+    for plan in operation.records
+    if plan.table
+}
 BLOCKS |= {
     "headline": headline_block,
     "gpu-tests": gpu_tests_block,
     "wkv5-counters": counters_block,
     "wkv6-shapes": shapes_block,
-    "mla-decode": decode_block,
-    "mla-ladder": methods_block("mla-ladder"),
-    "mla-prefill": by_shape_block(
-        "mla-prefill", LETTERS["mla-prefill"], lambda row: f"{row.median_ms:.3f}", "Milliseconds. "
-    ),
-    "mla-generate": by_shape_block(
-        "mla-generate", "sequences, tokens in, tokens out", _tokens_per_s, "Tokens out per second. "
-    ),
 }
 
 

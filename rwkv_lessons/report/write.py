@@ -9,8 +9,8 @@ import re
 import sys
 
 from rwkv_lessons.lab.pictures import ladder
-from rwkv_lessons.ladders import LADDERS
-from rwkv_lessons.records.fingerprint import ROOT
+from rwkv_lessons.operations import LADDERS
+from rwkv_lessons.operations.entries import ROOT
 from rwkv_lessons.report.tables import BLOCKS
 
 MARKERS = re.compile(r"(<!-- BEGIN (\S+) -->\n)(.*?)(<!-- END \2 -->)", re.DOTALL)

@@ -15,8 +15,8 @@ from rwkv_lessons.bench.methods import Method
 from rwkv_lessons.lab.machine_code import assembly
 from rwkv_lessons.lab.simulator.cuda import trace
 from rwkv_lessons.lab.simulator.triton import run as interpreter
-from rwkv_lessons.ladders import BLOCKS, LADDERS
-from rwkv_lessons.operations import BACKWARD, SHAPES, TRITON, operation_of, work
+from rwkv_lessons.operations import LADDERS, OF_LADDER, OPERATIONS, operation_of, work
+from rwkv_lessons.operations.entries import BLOCKS, TRITON
 from rwkv_lessons.records.fingerprint import fingerprint
 from rwkv_lessons.records.rates import floor_seconds
 
@@ -33,28 +33,28 @@ def wkv5():
 def test_work_of_the_readme_table():
     """Counted by hand for the floors in the project's notes: 0.50 ms of memory at 4.3 TB/s and
     0.9 ms of arithmetic at 67 TFLOP/s."""
-    least = work("wkv5", SHAPES["wkv5"]["table"], "float32")
+    least = work("wkv5", OPERATIONS["wkv5"].shapes[0], "float32")
     assert least.bytes == 4 * 8 * 4096 * 4096 * 4 + 2 * 4096 * 4
     assert least.flops == 7 * 8 * 4096 * 64 * 64 * 64
     card = {"copy_bytes_per_s": 4.3e12, "fp32_flops_per_s": 67e12, "bf16_flops_per_s": 790e12}
     assert floor_seconds(least, "float32", card) == least.flops / 67e12
-    half = work("wkv5", SHAPES["wkv5"]["table"], "bfloat16")
+    half = work("wkv5", OPERATIONS["wkv5"].shapes[0], "bfloat16")
     assert floor_seconds(half, "bfloat16", card) == half.bytes / 4.3e12
 
 
 def test_a_ladder_in_triton_computes_the_same():
-    for operation in ("wkv6", "wkv6" + BACKWARD):
-        triton = operation.replace("wkv6", "wkv6" + TRITON)
-        assert SHAPES[triton] == SHAPES[operation]
-        shape = SHAPES[operation]["quick"]
-        assert work(triton, shape, "float32") == work(operation, shape, "float32")
-    assert operation_of("wkv6-triton-few") == "wkv6-triton"
+    for name in ("wkv6", "wkv6-backward"):
+        ladders = [ladder for ladder in LADDERS if OF_LADDER[ladder].name == name]
+        assert [ladder.startswith("wkv6-triton") for ladder in ladders] == [False, True]
+        assert {operation_of(f"{ladder}-few").name for ladder in ladders} == {name}
+        shape = OPERATIONS[name].quick
+        assert work(ladders[1], shape, "float32") == work(name, shape, "float32")
 
 
 def test_work_of_wkv6_is_that_of_the_projects_floors():
     """0.31 ms forward and 0.87 ms with the backward pass at 4.3 TB/s: 5 and 14 tensors."""
     for operation, tensors, ms in (("wkv6", 5, 0.31), ("wkv6-backward", 14, 0.87)):
-        least = work(operation, SHAPES[operation]["table"], "bfloat16")
+        least = work(operation, OPERATIONS[operation].shapes[0], "bfloat16")
         assert least.bytes == pytest.approx(tensors * 8 * 4096 * 4096 * 2, rel=1e-4)
         assert least.bytes / 4.3e9 == pytest.approx(ms, abs=0.01)
 
@@ -189,22 +189,22 @@ class OnCPU:
         return lambda *arrays: trace.run(self.kernel, grid, block, *arrays)
 
 
-EVERY_RUNG = [rung for ladder in LADDERS.values() for rung in ladder]
-FORWARD_RUNGS = [rung for rung in EVERY_RUNG if not rung.operation.endswith(BACKWARD)]
-TRITON_RUNGS = list(dict.fromkeys(rung for rung in EVERY_RUNG if TRITON in rung.operation))
-FORWARD_RUNGS = list(dict.fromkeys(rung for rung in FORWARD_RUNGS if rung not in TRITON_RUNGS))
+EVERY_RUNG = {rung: OF_LADDER[name] for name, ladder in LADDERS.items() for rung in ladder.rungs}
+TRITON_RUNGS = [rung for rung in EVERY_RUNG if rung.tool == TRITON]
+FORWARD_RUNGS = [rung for rung in EVERY_RUNG if not rung.after and rung not in TRITON_RUNGS]
 
 
 @pytest.mark.parametrize("rung", FORWARD_RUNGS, ids=lambda rung: rung.method)
 def test_every_rung_goes_through_the_bench(rung, monkeypatch):
+    operation = EVERY_RUNG[rung]
     module = rung.load()
     replaced = SimpleNamespace(launch=module.launch)
     setattr(replaced, rung.kernel, OnCPU(getattr(module, rung.kernel)))
     monkeypatch.setattr(type(rung), "load", lambda self: replaced)
     monkeypatch.setattr(methods, "stream", lambda: None)
-    method = methods._rung_method(rung)
-    inputs = make_inputs(rung.operation, (1, 2, 1, 64), "float32", CPU)
-    expected = in_float64(rung.operation, inputs)
+    method = methods.rung_method(operation, rung)
+    inputs = make_inputs(operation.name, (1, 2, 1, 64), "float32", CPU)
+    expected = in_float64(operation.name, inputs)
     run = method.prepare(*inputs)
     for _ in range(2):  # also when its output holds an earlier result
         error = (run().double() - expected).norm() / expected.norm()
@@ -215,8 +215,9 @@ def test_every_rung_goes_through_the_bench(rung, monkeypatch):
 
 
 def test_gradients_of_the_rungs_go_through_the_bench(monkeypatch):
-    (rung,) = LADDERS["wkv6" + BACKWARD]
-    modules = {r: r.load() for r in (rung, *LADDERS["wkv6"])}
+    operation, ladder = OPERATIONS["wkv6-backward"], LADDERS["wkv6-backward"]
+    (rung,) = ladder.rungs
+    modules = {r: r.load() for r in (rung, rung.after)}
     for module in modules.values():
         for name in ("kernel", "forward_sweep", "backward_sweep", "decay_gradient"):
             if hasattr(module, name):
@@ -224,9 +225,9 @@ def test_gradients_of_the_rungs_go_through_the_bench(monkeypatch):
         module.stream = lambda: None
     monkeypatch.setattr(type(rung), "load", lambda self: modules[self])
     monkeypatch.setattr(methods, "stream", lambda: None)
-    (method, _) = methods.ladder(rung.operation).values()
-    inputs = make_inputs(rung.operation, (1, 4, 1, 64), "float32", CPU)
-    expected = in_float64(rung.operation, inputs)
+    (method, _) = methods.ladder(ladder.name).values()
+    inputs = make_inputs(operation.name, (1, 4, 1, 64), "float32", CPU)
+    expected = in_float64(operation.name, inputs)
     found = method.prepare(*inputs)()
     assert len(found) == len(expected) == 6  # o, dr, dk, dv, dw, du
     for got, want in zip(found, expected, strict=True):
@@ -237,8 +238,7 @@ def test_gradients_of_the_rungs_go_through_the_bench(monkeypatch):
 @pytest.mark.parametrize("rung", TRITON_RUNGS, ids=lambda rung: rung.method)
 def test_every_triton_rung_goes_through_the_bench(rung, monkeypatch):
     pytest.importorskip("triton")
-    backward = rung.operation.endswith(BACKWARD)
-    modules = {}
+    operation, modules = EVERY_RUNG[rung], {}
 
     def load(self):
         modules[self] = module = original(self)
@@ -249,9 +249,9 @@ def test_every_triton_rung_goes_through_the_bench(rung, monkeypatch):
 
     original = type(rung).load
     monkeypatch.setattr(type(rung), "load", load)
-    method = (methods._gradient_rung_method if backward else methods._triton_rung_method)(rung)
-    inputs = make_inputs(rung.operation, (1, 4, 1, 64), "float32", CPU)
-    expected = in_float64(rung.operation, inputs)
+    method = methods.rung_method(operation, rung)
+    inputs = make_inputs(operation.name, (1, 4, 1, 64), "float32", CPU)
+    expected = in_float64(operation.name, inputs)
     found = method.prepare(*inputs)()
     found, expected = (x if isinstance(x, tuple) else (x,) for x in (found, expected))
     assert len(found) == len(expected)
@@ -288,14 +288,16 @@ def test_what_a_compiled_kernel_uses_is_read_at_its_launch(asked):
     assert found == {"registers": 60, "local_bytes": 0, "shared_bytes": 16, "block": 64}
     assert launches == [(kernel, (4, 1, 1), (32, 2, 1), "o")]
     module.launch(kernel, 1, 1)
-    assert len(launches) == 2 and methods.launched(SimpleNamespace(), None) == {}
+    assert len(launches) == 2
 
 
 def test_the_ladder_ends_with_the_sweep_and_the_finished_kernel_in_place():
     names = list(methods.ladder("wkv5"))
     assert [n for n in names if "[" in n] == [f"06_block_size[{b}]" for b in BLOCKS]
     assert names[0] == "03_atomic_baseline"
-    assert [r.method for r in LADDERS["wkv5"]] == [n for n in names if "[" not in n and "_" in n]
+    assert [r.method for r in LADDERS["wkv5"].rungs] == [
+        n for n in names if "[" not in n and "_" in n
+    ]
 
 
 def test_a_rung_refuses_another_head_size(wkv5):
@@ -328,7 +330,7 @@ def test_peers_are_given_what_they_expect(wkv5, monkeypatch):
     monkeypatch.setattr(peers, "find_spec", lambda name: name)
     monkeypatch.setattr(peers, "version", lambda name: "0")
     found, missing = peers.peers("wkv5")
-    assert list(found) == list(peers.PEERS["wkv5"]) and not missing
+    assert list(found) == list(OPERATIONS["wkv5"].peers) and not missing
     for method in found.values():
         row = measure("wkv5", method, wkv5.inputs, wkv5.expected, budget_ms=1)
         assert row.problem is None and row.error < 1e-6, method.name
@@ -338,7 +340,7 @@ def test_peers_are_given_what_they_expect(wkv5, monkeypatch):
 def test_a_peer_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr(peers, "find_spec", lambda name: None)
     found, missing = peers.peers("wkv5")
-    assert not found and len(missing) == len(peers.PEERS["wkv5"])
+    assert not found and len(missing) == len(OPERATIONS["wkv5"].peers)
     assert "flash-linear-attention is not installed" in missing[0]
 
 
@@ -348,6 +350,6 @@ def test_the_ladder_on_this_gpu(capsys):
     out = capsys.readouterr().out
     done = [line for line in out.splitlines() if line.startswith("done: 0")]
     timed = [line for line in done if line.endswith(" ms")]
-    assert len(done) == len(LADDERS["wkv5"]) + len(BLOCKS)
+    assert len(done) == len(LADDERS["wkv5"].rungs) + len(BLOCKS)
     refused = [line for line in done if line not in timed]  # 512 threads want too many registers
     assert len(refused) == 1 and "[512]" in refused[0] and "RESOURCES" in refused[0]

@@ -1,6 +1,7 @@
 """The bench of one token, of first calls, and of other packages' gradients, without a GPU."""
 
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -13,18 +14,18 @@ from rwkv_lessons.bench.commands import wkv6_decode as decode
 from rwkv_lessons.bench.measure import in_float64, make_inputs, measure
 from rwkv_lessons.bench.methods import Method
 from rwkv_lessons.interop import fla
-from rwkv_lessons.operations import DECODE, SHAPES, work
+from rwkv_lessons.operations import OPERATIONS, work
 from rwkv_lessons.records.fingerprint import files_of
 from rwkv_lessons.wkv6 import METHODS, wkv6_step
 
-CPU = torch.device("cpu")
+CPU, DECODE = torch.device("cpu"), "wkv6-decode"
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")
 
 
 def test_work_of_the_projects_floors():
-    """0.004 and 0.125 ms at 4.3 TB/s for 8 and 256 texts of 64 heads."""
-    for name, ms in (("table", 0.004), ("many texts", 0.125)):
-        least = work(DECODE, SHAPES[DECODE][name], "bfloat16")
+    """0.004 and 0.125 ms at 4.3 TB/s for 8 and 256 sequences of 64 heads."""
+    for shape, ms in zip(OPERATIONS[DECODE].shapes, (0.004, 0.125), strict=True):
+        least = work(DECODE, shape, "bfloat16")
         assert least.bytes / 4.3e9 == pytest.approx(ms, rel=0.02)
 
 
@@ -54,32 +55,27 @@ def test_a_quick_run_of_one_token(capsys):
 
 
 @no_gpu
-def test_the_recommended_function_is_a_method_too(capsys):
-    assert list(methods.recommended("wkv6")) == ["wkv6"]
-    assert list(methods.recommended("wkv6-backward")) == ["wkv6"]
-    assert methods.recommended("wkv5") == {}
+def test_the_packages_own_function_is_a_method_too(capsys):
+    assert "wkv6" in methods.library("wkv6") and "wkv6" in methods.library("wkv6-backward")
     main(["wkv6", "--quick", "--methods", "wkv6", "--dtype", "float32", "--shape", "1,9,2,8"])
     assert "done: wkv6, float32" in capsys.readouterr().out
 
 
 def files_behind(method):
-    return {file.removeprefix("rwkv_lessons/") for file in files_of(*method.sources)}
+    files = [Path(file).relative_to("rwkv_lessons") for file in files_of(*method.sources)]
+    return {file.as_posix().removeprefix("wkv6/").removesuffix(".py") for file in files}
 
 
 def test_the_code_behind_a_method_is_all_that_it_calls_and_no_more():
     library = methods.library("wkv6")
     recurrent, cuda = files_behind(library["recurrent"]), files_behind(library["cuda"])
-    token_by_token = {"wkv6/recurrent/forward.py", "wkv6/recurrent/backward.py"}
-    assert token_by_token | {"runtime/launch_triton.py"} < recurrent
-    sweeps = {f"wkv6/cuda/{x}.py" for x in ("forward", "backward", "reverse_sweep")}
-    assert sweeps | {"runtime/launch_numba.py"} < cuda
-    assert not sweeps & recurrent and not token_by_token & cuda
-    assert "wkv6/chunked/forward.py" not in recurrent
-    assert recurrent | cuda < files_behind(methods.recommended("wkv6")["wkv6"])
+    assert {"recurrent/forward", "recurrent/backward", "runtime/launch_triton"} < recurrent
+    assert {"cuda/forward", "cuda/backward", "cuda/reverse_sweep", "runtime/launch_numba"} < cuda
+    assert not {"chunked/forward", "cuda/forward"} & recurrent
+    assert "recurrent/forward" not in cuda
+    assert recurrent | cuda < files_behind(library["wkv6"])
     backward = methods.library("wkv6-backward")["chunked"]
-    assert {f"wkv6/chunked/{x}.py" for x in ("hopper/pairs", "states", "strong")} < files_behind(
-        backward
-    )
+    assert {"chunked/hopper/pairs", "chunked/states", "chunked/strong"} < files_behind(backward)
 
 
 @pytest.mark.parametrize("operation", ["wkv6-backward", DECODE])
@@ -92,7 +88,7 @@ def test_peers_are_given_what_they_expect(operation, monkeypatch):
     monkeypatch.setattr(peers, "find_spec", lambda name: name)
     monkeypatch.setattr(peers, "version", lambda name: "0")
     found, missing = peers.peers(operation)
-    assert list(found) == list(peers.PEERS[operation]) and not missing
+    assert list(found) == list(OPERATIONS[operation].peers) and not missing
     inputs = make_inputs(operation, (2, 1 if operation == DECODE else 5, 2, 8), "float32", CPU)
     expected = in_float64(operation, inputs)
     for method in found.values():
@@ -118,6 +114,7 @@ def test_a_first_call_knows_the_code_behind_it(method):
 def test_first_calls_are_made_in_processes_that_are_ready(monkeypatch):
     script = """
 import sys
+from pathlib import Path
 from pathlib import Path
 print("ready", flush=True)
 sys.stdin.readline()

@@ -7,7 +7,7 @@ from rwkv_lessons.bench.__main__ import main
 from rwkv_lessons.bench.commands import mla_decode as mla
 from rwkv_lessons.bench.commands import mla_ladder, mla_prefill
 from rwkv_lessons.bench.measure import relative_error
-from rwkv_lessons.operations import work
+from rwkv_lessons.operations import MLA_DECODE, MLA_LADDER, MLA_PREFILL, work
 
 
 def test_the_cache_is_most_of_the_bytes():
@@ -46,13 +46,14 @@ def test_a_method_that_fails_does_not_stop_the_others(monkeypatch):
 
     cpu = torch.device("cpu")
     for module in (mla_prefill, mla_ladder):
-        (bad, *_), shape = module.METHODS, module.QUICK[0]
+        bad, *_ = module.METHODS
+        shape = (MLA_PREFILL if module is mla_prefill else MLA_LADDER).quick
         broken = fails if module is mla_prefill else (fails, module.METHODS[bad][1])
         monkeypatch.setitem(module.METHODS, bad, broken)
         first, *others = module.measure(shape, "float32", cpu, quick=True)
         assert first.problem == "RuntimeError: out of resources"
         assert any(row.median_ms for row in others)
-    (row,) = mla._measure(fails, mla.MLA_DECODE["quick"][0], "float32", cpu, 1)
+    (row,) = mla._measure(fails, MLA_DECODE.quick, "float32", cpu, 1)
     assert row.problem == "RuntimeError: out of resources"
 
 

@@ -5,22 +5,13 @@ import json
 import pytest
 import torch
 
-from rwkv_lessons.bench.commands.profile import (
-    Kernel,
-    Profile,
-    brief,
-    command,
-    load_profiles,
-    profile_loop,
-    read_kernels,
-    save_profiles,
-    summary,
-)
+from rwkv_lessons.bench.commands.profile import command, profile_loop, read_kernels, summary
 from rwkv_lessons.inputs import rwkv5_inputs
 from rwkv_lessons.lab.course import exercises
 from rwkv_lessons.lab.pictures.operation import memory, roof
 from rwkv_lessons.lab.pictures.profiles import operators, queue, recorded, timeline
 from rwkv_lessons.records.lookup import CARD
+from rwkv_lessons.records.profiles import Kernel, Profile, brief, load_profiles, save_profiles
 from rwkv_lessons.records.schema import Provenance, Record, Row, save
 
 ADD = (

@@ -8,9 +8,10 @@ import pytest
 
 from rwkv_lessons.bench.__main__ import _parser, main
 from rwkv_lessons.bench.commands import record_all
-from rwkv_lessons.bench.commands.record_all import BENCH, PLANS, Plan, chosen, pack, state
+from rwkv_lessons.bench.commands.record_all import BENCH, PLANS, chosen, pack, state
 from rwkv_lessons.bench.commands.run import check_name
-from rwkv_lessons.operations import operation_of
+from rwkv_lessons.operations import LADDERS, OF_LADDER, OPERATIONS, operation_of
+from rwkv_lessons.operations.entries import Plan
 from rwkv_lessons.records.schema import Provenance, Record, Row, save
 
 CARD = "Test Card"
@@ -28,10 +29,12 @@ sys.exit(3 if "broken" in words else 0)
 def test_every_plan_is_a_command_that_writes_its_record(plan):
     options = _parser().parse_args(shlex.split(plan.command.removeprefix(BENCH)))
     assert options.record == (plan.name if plan.named else "")
-    operation = getattr(options, "operation", None)
-    if plan.named and operation:
-        check_name(options, operation)
-        assert operation_of(plan.name) == operation
+    ladder, operation = (getattr(options, x, None) for x in ("ladder", "operation"))
+    if plan.named and (ladder or operation):
+        check_name(options, ladder or operation)
+    if ladder or operation:
+        wanted = OF_LADDER[ladder] if ladder else OPERATIONS[operation]
+        assert operation_of(plan.name) is wanted
     partial = any(getattr(options, x, None) for x in ("shape", "dtype", "methods"))
     assert not (partial and not plan.named), "a part under the name of the whole"
 
@@ -39,6 +42,8 @@ def test_every_plan_is_a_command_that_writes_its_record(plan):
 def test_plans_have_names_of_their_own_and_those_that_wait_for_others_come_last():
     names = [plan.name for plan in PLANS]
     assert len(set(names)) == len(names) and names[0] == "ceilings"  # the others read it
+    ladders = len(LADDERS)
+    assert {plan.arguments.split()[0] for plan in PLANS[1 : ladders + 1]} == {"ladder"}
     with_peers = ["--peers" in plan.arguments for plan in PLANS]
     assert with_peers == sorted(with_peers)
 
@@ -78,7 +83,7 @@ def test_the_state_of_a_record(tmp_path):
 
 def test_only_some_records_can_be_asked_for():
     assert [plan.name for plan in chosen(["wkv5*", "mla-ladder"])] == [
-        *("wkv5-ladder", "mla-ladder", "wkv5-profile", "wkv5", "wkv5-backward")
+        *("wkv5-ladder", "wkv5-profile", "wkv5", "wkv5-backward", "mla-ladder")
     ]
     assert chosen() == list(PLANS) == chosen(needed_on="a card that nobody has")
     with pytest.raises(SystemExit, match="no record 'wkv9': there are ceilings"):

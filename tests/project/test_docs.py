@@ -9,7 +9,7 @@ import pytest
 from rwkv_lessons.bench import gpu_tests
 from rwkv_lessons.bench.commands.record_all import PLANS
 from rwkv_lessons.lab.pictures import ladder
-from rwkv_lessons.ladders import LADDERS
+from rwkv_lessons.operations import LADDERS
 from rwkv_lessons.records.fingerprint import ROOT
 from rwkv_lessons.records.schema import RECORDS, Provenance, Record, Row, save
 from rwkv_lessons.report import tables as blocks
@@ -23,7 +23,7 @@ CARD = "NVIDIA H200"  # the tests' own numbers, in a folder of their own
 def records(tmp_path):
     """A made-up ladder next to the real CUDA C times, and made-up ceilings."""
     folder, here = tmp_path / "records", Provenance(CARD, "1", "0", "2000-01-01", "c", "x", "y")
-    names = [rung.method for rung in LADDERS["wkv5"]] + ["cuda"]
+    names = [rung.method for rung in LADDERS["wkv5"].rungs] + ["cuda"]
     rows = [
         Row(name, (8, 4096, 64, 64), "float32", 5, ms, ms - 1, ms + 1, gb_per_s=7.0, registers=42)
         for name, ms in zip(names, range(20, 2, -1), strict=False)
@@ -154,8 +154,10 @@ def test_the_lesson_prints_and_draws(capsys):
     assert capsys.readouterr().out.count("→") == 2  # two rungs in one lesson
     ticks = picture.figure.axes[0].get_yticklabels()
     bold = [tick.get_text() for tick in ticks if tick.get_fontweight() == "bold"]
-    assert bold == [rung.label for rung in LADDERS["wkv5"] if rung.stem == "07_shared_memory"]
-    assert len(ticks) == len(LADDERS["wkv5"]) + 1 and "in lesson 07_shared_memory" in repr(picture)
+    assert bold == [rung.label for rung in LADDERS["wkv5"].rungs if rung.stem == "07_shared_memory"]
+    assert len(ticks) == len(LADDERS["wkv5"].rungs) + 1 and "in lesson 07_shared_memory" in repr(
+        picture
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rwkv_lessons.operations import operation_of, work
+from rwkv_lessons.operations import work
 from rwkv_lessons.records import fingerprint as source
 from rwkv_lessons.records.fingerprint import fingerprint
 from rwkv_lessons.records.lookup import every_record, record, stale, stale_rows, times
@@ -58,7 +58,7 @@ def test_every_record_can_be_traced_and_adds_up():
         for row in found.rows:
             if row.gb_per_s is None:
                 continue
-            least = work(operation_of(found.name), row.shape, row.dtype)
+            least = work(found.name, row.shape, row.dtype)
             speed = rates(least, row.dtype, row.median_ms)
             assert row.gb_per_s == pytest.approx(speed["gb_per_s"], rel=1e-4)  # five digits kept
             assert row.p20_ms <= row.median_ms <= row.p80_ms and row.n >= 5
@@ -97,8 +97,9 @@ def test_times_of_a_record_and_of_none(tmp_path):
         Row("fast", SHAPE, "float32", median_ms=0.25),
         Row("broken", SHAPE, "float32", problem="no"),
     )
-    save(Record("some", NOWHERE, rows), tmp_path)
-    text = times("some", "Test Card", tmp_path)
+    save(Record("wkv6-some", NOWHERE, rows), tmp_path)
+    text = times("wkv6-some", "Test Card", tmp_path)
+    assert text.startswith("B=1 T=2 H=3 N=4, float32: Test Card")
     assert text.splitlines()[1:] == ["  fast: 0.250 ms", "  broken: no"]
     assert times("other", "Test Card", tmp_path) == "other: not recorded on an Test Card yet"
 

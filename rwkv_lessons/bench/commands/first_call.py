@@ -11,11 +11,13 @@ import tempfile
 
 from rwkv_lessons.bench import methods
 from rwkv_lessons.bench.commands import wkv6_decode as decode
-from rwkv_lessons.operations import SHAPES
+from rwkv_lessons.operations import OPERATIONS
+from rwkv_lessons.operations.entries import BOTH
 from rwkv_lessons.records.fingerprint import ROOT, fingerprint
 from rwkv_lessons.records.schema import Row
 
-SHAPE = SHAPES["wkv6"]["one text"]
+SHAPE = (1, 4096, 64, 64)
+# Names in METHODS, a function of the package, and entries of the table: the package's own function.
 METHODS = ("wkv6", "wkv6-backward", "recurrent", "wkv6_step")
 SCRIPT = """
 import sys, time
@@ -25,18 +27,18 @@ from rwkv_lessons.inputs import rwkv6_inputs
 
 print("ready", flush=True)
 sys.stdin.readline()
-method, dtype, *shape = sys.argv[1:]
+name, timed, dtype, *shape = sys.argv[1:]
 x = rwkv6_inputs(*map(int, shape), dtype=getattr(torch, dtype), device=torch.device("cuda"))
-if method == "wkv6-backward":
+if timed == "both":
     x = [y.requires_grad_() for y in x]
-if method == "wkv6_step":
+if name == "wkv6_step":
     B, _, H, N = x[0].shape
     x = [*(y[:, :1] for y in x[:4]), x[4], torch.zeros(B, H, N, N, device="cuda")]
-f = wkv6.METHODS.get(method) or getattr(wkv6, method.removesuffix("-backward"))
+f = wkv6.METHODS.get(name) or getattr(wkv6, name)
 torch.cuda.synchronize()
 start = time.perf_counter()
 o = f(*x)
-if method == "wkv6-backward":
+if timed == "both":
     o[0].sum().backward()
 torch.cuda.synchronize()
 print("seconds", time.perf_counter() - start)
@@ -58,7 +60,11 @@ def measure(cases):
 
 
 def _start(case, cache):
-    command = [sys.executable, "-c", SCRIPT, *case, *map(str, SHAPE)]
+    method, dtype = case
+    entry = OPERATIONS.get(method)
+    timed = "both" if entry and entry.timed == BOTH else "forward"
+    given = (entry.package if entry else method, timed, dtype, *map(str, SHAPE))
+    command = [sys.executable, "-c", SCRIPT, *given]
     environment = os.environ | {"TRITON_CACHE_DIR": cache}
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     return subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **pipes)
@@ -80,5 +86,6 @@ def _row(method, dtype, out, said, code):
 def _sources(method):
     if method == "wkv6_step":
         return decode.SOURCES
-    operation, name = ("wkv6", method) if method == "recurrent" else (method, "wkv6")
-    return (methods.library(operation) | methods.recommended(operation))[name].sources
+    if method in OPERATIONS:
+        return methods.library(method)[OPERATIONS[method].package].sources
+    return methods.library("wkv6")[method].sources

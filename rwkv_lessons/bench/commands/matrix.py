@@ -15,7 +15,6 @@ import json
 import multiprocessing
 import re
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from rwkv_lessons.records import fingerprint as source
 from rwkv_lessons.records.schema import RECORDS
@@ -101,21 +100,13 @@ def fingerprint(kernel):
 
     Not of what launches it: a launch is part of the digest as it was recorded.
     """
-    return source.fingerprint("::".join(place_of(kernel)), statements=False)
+    return source.fingerprint(source.source_of(kernel), statements=False)
 
 
 def name_of(kernel):
-    file, name = place_of(kernel)
+    file, _, name = source.source_of(kernel).partition("::")
     file = file.removeprefix("rwkv_lessons/").removesuffix(".py")
     return f"{file.replace('/', '.')}.{name}".removesuffix(".build")
-
-
-def place_of(kernel):
-    from rwkv_lessons.lab.machine_code.cubin import plain
-
-    function = plain(kernel)
-    file = Path(function.__code__.co_filename).resolve().relative_to(source.ROOT)
-    return file.as_posix(), function.__qualname__.split(".")[0]
 
 
 def is_numba(kernel):

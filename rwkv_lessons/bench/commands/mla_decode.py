@@ -13,18 +13,18 @@ from rwkv_lessons.bench.commands.run import (
     _choose,
     _device,
     _recorded_ceilings,
+    asked_shapes,
     keep,
     recording,
 )
 from rwkv_lessons.bench.measure import PEER_LIMIT, checked
 from rwkv_lessons.bench.show import console, rows_table
 from rwkv_lessons.mla import mla_decode
-from rwkv_lessons.operations import MLA_DECODE, work
+from rwkv_lessons.operations import MLA_DECODE
 from rwkv_lessons.records.fingerprint import fingerprint
 from rwkv_lessons.records.rates import rates
 from rwkv_lessons.records.schema import Row
 
-NAME = "mla-decode"
 SOURCES = ("rwkv_lessons/mla/decode/forward.py::mla_decode",)
 CALLS = 10  # of a graph
 # ‖o − ref‖ / ‖ref‖: the weights of the tokens and o are rounded to 11 or 8 bits, 2.0e-4 and 1.7e-3.
@@ -35,17 +35,17 @@ def command(options):
     """Checks and times each method at each shape, prints the rows and records them."""
     device = _device(options)
     part = options.shape, options.methods, options.dtype, options.quick
-    here = recording(options, NAME, *part)
-    shapes = options.shape or (MLA_DECODE["quick"] if options.quick else MLA_DECODE["table"])
+    here = recording(options, MLA_DECODE.name, *part)
+    shapes = asked_shapes(options, MLA_DECODE)
     chosen = _choose({f.__name__: f for f in (decode, torch_absorbed)}, options.methods)
     rows = []
     for shape in shapes:
-        for dtype in options.dtype or ["bfloat16"]:
+        for dtype in options.dtype or MLA_DECODE.dtypes:
             for f in chosen:
                 rows += _measure(f, shape, dtype, device, QUICK_MS if options.quick else None)
                 console().print(f"done: {rows[-1].method}, {shape}, {dtype}: {rows[-1].outcome}")
     console().print(rows_table(rows))
-    keep(options, NAME, here, rows)
+    keep(options, MLA_DECODE.name, here, rows)
 
 
 def decode(q, q_rope, latent, k_rope, w_v, scale):
@@ -102,7 +102,7 @@ def _measure(f, shape, dtype, device, budget_ms):
         return [Row(name, **row, problem=problem)]
 
     budget_ms = budget_ms or timing.BUDGET_MS
-    least, limits = work(NAME, shape, dtype), _recorded_ceilings(device)
+    least, limits = MLA_DECODE.least(shape, dtype), _recorded_ceilings(device)
 
     def timed(name, times, **more):
         speed = rates(least, dtype, times.median_ms, limits)

@@ -17,17 +17,15 @@ import time
 
 import torch
 
-from rwkv_lessons.bench.commands.run import keep, recording
+from rwkv_lessons.bench.commands.run import asked_shapes, keep, recording
 from rwkv_lessons.bench.measure import said
 from rwkv_lessons.bench.show import console
 from rwkv_lessons.interop.transformers_mla import undo_latent_mla, use_latent_mla
+from rwkv_lessons.operations import MLA_GENERATE
 from rwkv_lessons.records.fingerprint import fingerprint
 from rwkv_lessons.records.schema import Row
 
-NAME = "mla-generate"
 TIMING = "wall clock of one text, after one to warm up"
-SHAPES = ((1, 512, 128), (8, 512, 128), (16, 512, 128), (1, 4096, 128), (16, 4096, 128))
-QUICK = ((2, 6, 5),)  # batch, tokens in, tokens out
 SMALL = dict(  # a model for a machine without a GPU
     vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
     num_attention_heads=2, num_key_value_heads=2, q_lora_rank=16, kv_lora_rank=32,
@@ -46,16 +44,16 @@ def command(options):
         raise ValueError("no NVIDIA GPU here: add --quick for a small model on the CPU")
     if not cuda and options.record is not None:
         raise ValueError("no NVIDIA GPU here: times of a CPU are not recorded")
-    here = recording(options, NAME, options.shape, options.methods, options.quick)
+    here = recording(options, MLA_GENERATE.name, options.shape, options.methods, options.quick)
     model = make_model("cuda" if cuda else "cpu", small=options.quick)
     rows = []
-    for shape in options.shape or (QUICK if options.quick else SHAPES):
+    for shape in asked_shapes(options, MLA_GENERATE):
         for method in options.methods or METHODS:
             if method not in METHODS:
                 raise ValueError(f"no method {method}: there are {', '.join(METHODS)}")
             rows.append(measure(model, method, shape))
             console().print(line(rows[-1]))
-    keep(options, NAME, here and dataclasses.replace(here, timing=TIMING), rows)
+    keep(options, MLA_GENERATE.name, here and dataclasses.replace(here, timing=TIMING), rows)
 
 
 def make_model(device, small=False):

@@ -6,19 +6,23 @@ All of them absorb W_K or expand it, and apply W_V: the same inputs, the same ou
 import torch
 
 from rwkv_lessons.bench import timing
-from rwkv_lessons.bench.commands.run import QUICK_MS, _device, _recorded_ceilings, keep, recording
+from rwkv_lessons.bench.commands.run import (
+    QUICK_MS,
+    _device,
+    _recorded_ceilings,
+    asked_shapes,
+    keep,
+    recording,
+)
 from rwkv_lessons.bench.measure import LIMITS, checked
 from rwkv_lessons.bench.show import console, rows_table
-from rwkv_lessons.ladders import Rung
 from rwkv_lessons.mla import mla_decode
-from rwkv_lessons.operations import work
+from rwkv_lessons.operations import MLA_LADDER
+from rwkv_lessons.operations.entries import lesson
 from rwkv_lessons.records.fingerprint import fingerprint
 from rwkv_lessons.records.rates import rates
 from rwkv_lessons.records.schema import Row
 
-NAME = "mla-ladder"
-SHAPES = ((64, 4096, 40, 64, 256, 32, 64), (1, 16384, 40, 64, 256, 32, 64))  # B N H K R P V
-QUICK = ((2, 20, 3, 16, 32, 16, 16),)
 PLACES = 264  # programs of lesson 27 that an H200 runs at a time
 LIBRARY = ("rwkv_lessons/mla/decode/forward.py::mla_decode",)
 
@@ -26,13 +30,14 @@ LIBRARY = ("rwkv_lessons/mla/decode/forward.py::mla_decode",)
 def command(options):
     """`python -m rwkv_lessons.bench mla-ladder`."""
     device = _device(options)
-    here = recording(options, NAME, options.methods, options.dtype, options.quick)
+    part = options.shape, options.methods, options.dtype, options.quick
+    here = recording(options, MLA_LADDER.name, *part)
     rows = []
-    for shape in QUICK if options.quick else SHAPES:
-        for dtype in options.dtype or ["bfloat16"]:
+    for shape in asked_shapes(options, MLA_LADDER):
+        for dtype in options.dtype or MLA_LADDER.dtypes:
             rows += measure(shape, dtype, device, options.methods, options.quick)
     console().print(rows_table(rows))
-    keep(options, NAME, here, rows)
+    keep(options, MLA_LADDER.name, here, rows)
 
 
 def make_inputs(shape, dtype, device):
@@ -70,13 +75,13 @@ def measure(shape, dtype, device, names=None, quick=False):
             yield Row(**row, problem=problem)
             continue
         times = timing.device_times(run, device, budget_ms)
-        speed = rates(work(NAME, shape, dtype), dtype, times.median_ms, limits)
+        speed = rates(MLA_LADDER.least(shape, dtype), dtype, times.median_ms, limits)
         yield Row(**row, **times._asdict(), **speed)
 
 
 def _lesson(stem):
     if stem not in _loaded:
-        _loaded[stem] = Rung(stem, stem, "", None).load()
+        _loaded[stem] = lesson(stem)
     return _loaded[stem]
 
 
@@ -93,26 +98,26 @@ def absorbed(*given):
 
 def fused(q, q_rope, latent, k_rope, w_k, w_v, scale):
     """Lesson 26's kernel with one query, in blocks of 16 rows."""
-    lesson, sizes = _lesson("26_fused_prefill"), _sizes(q, q_rope, latent, w_v)
+    rung, sizes = _lesson("26_fused_prefill"), _sizes(q, q_rope, latent, w_v)
     q_latent = torch.einsum("bhk,hkr->bhr", q, w_k).contiguous()
     o = torch.empty(*q.shape[:2], w_v.shape[1], dtype=q.dtype, device=q.device)
-    grid, constants = lesson.launch(sizes, scale, BM=16)
-    lesson.kernel[grid](q_latent, q_rope, latent, k_rope, w_v, o, **constants)
+    grid, constants = rung.launch(sizes, scale, BM=16)
+    rung.kernel[grid](q_latent, q_rope, latent, k_rope, w_v, o, **constants)
     return o
 
 
 def split(q, q_rope, latent, k_rope, w_k, w_v, scale):
     """Lesson 27's two kernels."""
-    lesson, sizes = _lesson("27_split_decode"), _sizes(q, q_rope, latent, w_v)
+    rung, sizes = _lesson("27_split_decode"), _sizes(q, q_rope, latent, w_v)
     q_latent = torch.einsum("bhk,hkr->bhr", q, w_k).contiguous()
-    tokens = lesson.tokens_per_split(sizes.B, 1, sizes.N, 64, PLACES)
-    grid, constants = lesson.launch_partial(sizes, scale, tokens)
+    tokens = rung.tokens_per_split(sizes.B, 1, sizes.N, 64, PLACES)
+    grid, constants = rung.launch_partial(sizes, scale, tokens)
     parts = torch.empty(sizes.B, grid[0], sizes.H, sizes.R, device=q.device)
     part_lse = torch.empty(sizes.B, grid[0], sizes.H, device=q.device)
-    lesson.partial[grid](q_latent, q_rope, latent, k_rope, parts, part_lse, **constants)
+    rung.partial[grid](q_latent, q_rope, latent, k_rope, parts, part_lse, **constants)
     o = torch.empty(*q.shape[:2], w_v.shape[1], dtype=q.dtype, device=q.device)
-    grid, constants = lesson.launch_combine(sizes, tokens)
-    lesson.combine[grid](parts, part_lse, w_v, o, **constants)
+    grid, constants = rung.launch_combine(sizes, tokens)
+    rung.combine[grid](parts, part_lse, w_v, o, **constants)
     return o
 
 

@@ -12,26 +12,24 @@ import torch
 import torch.nn.functional as F
 
 from rwkv_lessons.bench import timing
-from rwkv_lessons.bench.commands.run import QUICK_MS, _device, _recorded_ceilings, keep, recording
+from rwkv_lessons.bench.commands.run import (
+    QUICK_MS,
+    _device,
+    _recorded_ceilings,
+    asked_shapes,
+    keep,
+    recording,
+)
 from rwkv_lessons.bench.measure import LIMITS, checked
 from rwkv_lessons.bench.show import console, rows_table
 from rwkv_lessons.mla import mla_prefill, mla_reference
 from rwkv_lessons.mla.prefill import prefill
 from rwkv_lessons.mla.prefill.forward import attend
-from rwkv_lessons.operations import work
+from rwkv_lessons.operations import MLA_PREFILL
 from rwkv_lessons.records.fingerprint import fingerprint
 from rwkv_lessons.records.rates import rates
 from rwkv_lessons.records.schema import Row
 
-# B, T, H, and K, R, P, V of MiniCPM3 (the first with the seed's 32 heads) and DeepSeek-V3.
-SHAPES = (
-    (1, 2048, 32, 64, 256, 32, 64),
-    (1, 4096, 40, 64, 256, 32, 64),
-    (16, 1024, 40, 64, 256, 32, 64),
-    (1, 2048, 128, 128, 512, 64, 128),
-)
-NAME = "mla-prefill"
-QUICK = ((1, 20, 2, 16, 32, 16, 16),)
 SOURCES = ("rwkv_lessons/mla/prefill/prefill.py::mla_prefill",)
 
 
@@ -39,13 +37,13 @@ def command(options):
     """`python -m rwkv_lessons.bench mla-prefill`."""
     device = _device(options)
     part = options.shape, options.methods, options.dtype, options.quick
-    here = recording(options, NAME, *part)
+    here = recording(options, MLA_PREFILL.name, *part)
     rows = []
-    for shape in options.shape or (QUICK if options.quick else SHAPES):
-        for dtype in options.dtype or ["bfloat16"]:
+    for shape in asked_shapes(options, MLA_PREFILL):
+        for dtype in options.dtype or MLA_PREFILL.dtypes:
             rows += measure(shape, dtype, device, options.methods, options.quick)
     console().print(rows_table(rows))
-    keep(options, NAME, here, rows)
+    keep(options, MLA_PREFILL.name, here, rows)
 
 
 def make_inputs(shape, dtype, device):
@@ -83,7 +81,7 @@ def measure(shape, dtype, device, names=None, quick=False):
         times = timing.device_times(run, device, budget_ms)
         host_ms = timing.host_time(run, device, budget_ms)
         extra = timing.extra_bytes(run, device)
-        speed = rates(work(NAME, shape, dtype), dtype, times.median_ms, limits)
+        speed = rates(MLA_PREFILL.least(shape, dtype), dtype, times.median_ms, limits)
         del speed["gb_per_s"]  # the bytes are not what takes the time
         yield Row(**row, **times._asdict(), host_ms=host_ms, extra_bytes=extra, **speed)
 

@@ -2,64 +2,23 @@
 
 python -m rwkv_lessons.bench profile wkv5 --record    on a GPU; lesson 02 shows the result
 
-A record `<operation>-profile.json` has the rows of any record (wall clock without the profiler,
-error, source) and, under "profiles", every kernel in the order it ran.
+Of an operation with a `torch_loop`. The record's format is in records/profiles.py.
 """
 
 import json
 import tempfile
-from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
-from rwkv_lessons.records.schema import Provenance, Record, Row, path, save
+from rwkv_lessons.operations import OPERATIONS
+from rwkv_lessons.operations.entries import lesson
+from rwkv_lessons.records.profiles import Kernel, Profile, brief, save_profiles
+from rwkv_lessons.records.schema import Row
 
-LOOPS = {"wkv5": ("01_five_loops", "torch_loop")}  # operation → lesson and function
 SHAPE = (1, 54, 32, 64)  # B, T, H, N: one prompt of 54 tokens through a 1.6-billion model's layer
 DTYPES = ("float32", "float16")
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")  # categories of a Chrome trace
 TIMING = "torch.profiler for each kernel; wall clock without it, median"
-
-
-class Kernel(NamedTuple):
-    """One run of a kernel; microseconds, counted from the start of the first."""
-
-    name: str
-    start: float
-    us: float
-
-
-@dataclass(frozen=True)
-class Profile:
-    """One forward pass. `wall_us` is its wall clock with no profiler attached."""
-
-    shape: tuple[int, int, int, int]
-    dtype: str
-    wall_us: float
-    kernels: tuple[Kernel, ...]
-
-    @property
-    def tokens(self):
-        return self.shape[1]
-
-    @property
-    def kernel_us(self):
-        """Time in which the device worked."""
-        return sum(kernel.us for kernel in self.kernels)
-
-    @property
-    def elementwise_share(self):
-        """Share of the kernel time: torch has "elementwise" in the names of these kernels."""
-        return sum(k.us for k in self.kernels if "elementwise" in k.name) / self.kernel_us
-
-    def top(self):
-        """(name, how often, microseconds in all), the most expensive first."""
-        calls, us = Counter(), Counter()
-        for kernel in self.kernels:
-            calls[kernel.name] += 1
-            us[kernel.name] += kernel.us
-        return [(name, calls[name], time) for name, time in us.most_common()]
 
 
 def read_kernels(trace):
@@ -101,10 +60,9 @@ def profile_loop(operation, dtype, shape=SHAPE):
     import torch
 
     from rwkv_lessons.bench.measure import in_float64, make_inputs, relative_error
-    from rwkv_lessons.lab.course.exercises import solutions
 
-    stem, name = LOOPS[operation]
-    loop = getattr(solutions(stem), name)
+    stem, name = OPERATIONS[operation].torch_loop
+    loop = getattr(lesson(stem), name)
     inputs = make_inputs(operation, shape, dtype, torch.device("cuda"))
     with torch.no_grad():
         error = relative_error(loop(*inputs)[0], in_float64(operation, inputs))
@@ -122,7 +80,7 @@ def command(options):
     if not torch.cuda.is_available():
         raise ValueError("no NVIDIA GPU here: there are no kernels to profile")
     here = provenance(options.commit) if options.record is not None else None  # or fail now
-    source = "solutions/{}.py::{}".format(*LOOPS[options.operation])
+    source = "solutions/{}.py::{}".format(*OPERATIONS[options.operation].torch_loop)
     profiles, rows = [], []
     for dtype in DTYPES:
         found, error = profile_loop(options.operation, dtype)
@@ -152,58 +110,3 @@ def summary(found):
     top = found.top()[:6]
     lines += [f"  {us:7,.0f} µs {calls:5} × {brief(name)}" for name, calls, us in top]
     return "\n".join(lines)
-
-
-def brief(name):
-    """A kernel's name without the types in it: torch's and cuBLAS' fill several lines."""
-    import re
-
-    plain = re.sub(r"^void ", "", name).replace("(anonymous namespace)::", "")
-    base = re.split(r"[<(]", plain)[0].split("::")[-1]
-    if base.startswith("Kernel"):  # CUTLASS: what it does is its first argument
-        return re.split(r"[<>(,]", plain)[1].strip().split("::")[-1]
-    inside = re.findall(r"\w*[Ff]unctor\w*|\w+_kernel_cuda|direct_copy", plain[len(base) :])
-    does = next((word for word in inside if word not in ("BinaryFunctor", "BUnaryFunctor")), "")
-    return f"{base} ({does})" if does else base
-
-
-def save_profiles(name, provenance, rows, profiles, folder=None):
-    """Writes a record with every kernel of every profile; returns its path."""
-    file = save(Record(name, provenance, rows), folder)
-    data = json.loads(file.read_text(encoding="utf-8"))
-    text = json.dumps(data, indent=2, ensure_ascii=False).removesuffix("\n}")
-    packed = ",\n".join("    " + json.dumps(_pack(p), ensure_ascii=False) for p in profiles)
-    file.write_text(f'{text},\n  "profiles": [\n{packed}\n  ]\n}}\n', encoding="utf-8")
-    return file
-
-
-def load_profiles(name, card, folder=None):
-    """(provenance, {dtype: `Profile`}) of a record; LookupError if there is none."""
-    file = path(name, card, folder)
-    if not file.exists():
-        raise LookupError(f"no record {name!r} of an {card} yet")
-    data = json.loads(file.read_text(encoding="utf-8"))
-    found = {packed["dtype"]: _unpack(packed) for packed in data["profiles"]}
-    return Provenance(**data["provenance"]), found
-
-
-def _pack(found):
-    """What a reader of the file wants to know first, then each kernel as [name, start, time]."""
-    names = list(dict.fromkeys(kernel.name for kernel in found.kernels))
-    return {
-        "shape": found.shape,
-        "dtype": found.dtype,
-        "wall_us": round(found.wall_us, 1),
-        "kernel_us": round(found.kernel_us, 1),
-        "launches_per_token": round(len(found.kernels) / found.tokens, 2),
-        "elementwise_share": round(found.elementwise_share, 4),
-        "top": [[names.index(name), calls, round(us, 1)] for name, calls, us in found.top()],
-        "names": names,
-        "kernels": [[names.index(k.name), k.start, k.us] for k in found.kernels],
-    }
-
-
-def _unpack(packed):
-    names = packed["names"]
-    kernels = tuple(Kernel(names[n], start, us) for n, start, us in packed["kernels"])
-    return Profile(tuple(packed["shape"]), packed["dtype"], packed["wall_us"], kernels)

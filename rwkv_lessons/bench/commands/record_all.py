@@ -22,69 +22,28 @@ import subprocess
 import sys
 import tarfile
 import time
-from dataclasses import dataclass
 from importlib.util import find_spec
 
-from rwkv_lessons.records.fingerprint import ROOT
+from rwkv_lessons.operations import LADDERS, OPERATIONS
+from rwkv_lessons.operations.entries import BENCH, ROOT, own
 from rwkv_lessons.records.schema import RECORDS, load, path
 
 CARD = "NVIDIA H200"  # whose records --list and --needed look at where there is no GPU
-BENCH = "python -m rwkv_lessons.bench"
-LADDERS = ("wkv5", "wkv6", "wkv6-backward", "wkv6-triton", "wkv6-triton-backward")
-SMALLER = (
-    "--shape 1,4096,64,64 --shape 1,32768,64,64 --shape 1,54,32,64 --methods wkv6,cuda,chunked"
-)
-DECODE = "--dtype bfloat16 --shape 8,1,64,64 --shape 256,1,64,64"
-PEERS = "--peers --dtype bfloat16 --methods 'wkv6,chunked,cuda,fla chunk,fla recurrent'"
+CEILINGS = own("ceilings", "ceilings", table=None)  # first: the others are held against them
 
 
-@dataclass(frozen=True)
-class Plan:
-    """One record: `python -m rwkv_lessons.bench` and `arguments` write it."""
-
-    name: str
-    arguments: str
-    limit_s: int = 60
-    named: bool = True  # --record needs the name: it is not the command's own
-    needs: str | None = None  # a module without which there is nothing to compare with
-
-    @property
-    def command(self):
-        return f"{BENCH} {self.arguments} --record" + (f" {self.name}" if self.named else "")
+def _order(plan):
+    """Ladders, then the library, then what waits for other packages, then other packages."""
+    return "--peers" in plan.arguments, plan.needs is not None, plan.table != "ladder"
 
 
-def _own(name, arguments, limit_s=60):
-    return Plan(name, arguments, limit_s, named=False)
+def _plans():
+    ladders = [ladder.plan for ladder in LADDERS.values()]
+    records = [plan for operation in OPERATIONS.values() for plan in operation.records]
+    return CEILINGS, *sorted([*ladders, *records], key=_order)
 
 
-PLANS = (
-    _own("ceilings", "ceilings"),
-    *(_own(f"{operation}-ladder", f"ladder {operation}", 90) for operation in LADDERS),
-    # Without the reference, half a second a call; recurrent gradients are for few tokens.
-    Plan("wkv6", "wkv6 --methods wkv6,chunked,recurrent,cuda,doubling", 90),
-    Plan("wkv6-backward", "wkv6-backward --methods wkv6,chunked,cuda", 90),
-    Plan("wkv6-small", f"wkv6 {SMALLER} --dtype float32,bfloat16", 90),
-    Plan("wkv6-backward-small", f"wkv6-backward {SMALLER} --dtype bfloat16", 90),
-    Plan(
-        "wkv6-short",
-        "wkv6 --dtype float16 --shape 1,54,32,64 --methods wkv6,recurrent,chunked,cuda",
-    ),
-    Plan(
-        "wkv6-triton-few",
-        "ladder wkv6-triton --shape 4,1024,4,64 --methods 08_decay_from_data,13_fused_recurrent",
-    ),
-    _own("wkv6-first", "first", 150),
-    _own("mla-decode", "mla-decode", 90),
-    _own("mla-ladder", "mla-ladder"),
-    _own("mla-prefill", "mla-prefill", 90),
-    _own("wkv5-profile", "profile wkv5"),
-    _own("wkv5", "wkv5", 120),
-    _own("wkv5-backward", "wkv5-backward"),
-    Plan("mla-generate", "mla-generate", 400, named=False, needs="transformers"),
-    Plan("wkv6-decode", f"wkv6-decode --peers {DECODE}", 90),
-    Plan("wkv6-peers", f"wkv6 {PEERS}", 240, needs="fla"),
-    Plan("wkv6-backward-peers", f"wkv6-backward {PEERS}", 360, needs="fla"),
-)
+PLANS = _plans()
 # A process that is ready for its command: these imports take longer than many a measurement.
 READY = """
 import shlex, sys

@@ -6,13 +6,12 @@ import torch
 
 from rwkv_lessons.bench import methods, timing
 from rwkv_lessons.bench.commands import first_call as first
-from rwkv_lessons.bench.commands import wkv6_decode as decode
 from rwkv_lessons.bench.commands.ceilings import ceilings
 from rwkv_lessons.bench.measure import in_float64, make_inputs, measure
 from rwkv_lessons.bench.peers import peers
 from rwkv_lessons.bench.refuse import refused
 from rwkv_lessons.bench.show import console, progress, rows_table
-from rwkv_lessons.operations import DECODE, SHAPES
+from rwkv_lessons.operations import LADDERS, OF_LADDER, OPERATIONS
 from rwkv_lessons.records.provenance import provenance
 from rwkv_lessons.records.schema import Record, load, path, save
 from rwkv_lessons.verify.gate import NOT_RECORDED
@@ -23,15 +22,13 @@ QUICK_MS = 20  # of repetitions: enough to see that everything works, not to com
 
 def time_methods(options):
     """Every method of the library, and the peers if asked for."""
-    if options.operation == DECODE:
-        found = decode.library()
-    else:
-        found = methods.library(options.operation) | methods.recommended(options.operation)
+    operation = OPERATIONS[options.operation]
+    found = methods.library(operation.name)
     if options.peers:
-        installed, missing = peers(options.operation)
+        installed, missing = peers(operation.name)
         found |= installed
         console().print(*missing, sep="\n")
-    _time(options, found, ["float32", "bfloat16"], options.operation)
+    _time(options, operation, found, operation.dtypes, operation.name)
 
 
 def time_ladder(options):
@@ -39,8 +36,8 @@ def time_ladder(options):
     if not torch.cuda.is_available():
         raise ValueError("no NVIDIA GPU here: the rungs are CUDA kernels, they cannot be timed")
 
-    found = methods.ladder(options.operation)
-    _time(options, found, ["float32"], f"{options.operation}-ladder")
+    found, name = methods.ladder(options.ladder), LADDERS[options.ladder].plan.name
+    _time(options, OF_LADDER[options.ladder], found, ["float32"], name, options.ladder)
 
 
 def measure_ceilings(options):
@@ -66,13 +63,18 @@ def time_first_calls(options):
     keep(options, FIRST, here, rows)
 
 
-def _time(options, found, dtypes, name):
-    """Measures the methods that were found, prints the rows, and records them under `name`."""
-    check_name(options, options.operation)
+def _time(options, operation, found, dtypes, name, start=None):
+    """Measures the methods that were found, prints the rows, and records them under `name`.
+
+    Args:
+        start: of another name given with --record, if not `name`.
+    """
+    start = start or name
+    check_name(options, start)
     refuse_a_part(options, options.shape, options.dtype, options.methods, options.quick)
     device = _device(options)
-    here = recording(options, options.operation)
-    shapes = options.shape or [SHAPES[options.operation]["quick" if options.quick else "table"]]
+    here = recording(options, start)
+    shapes = asked_shapes(options, operation)
     chosen, rows = _choose(found, options.methods), []
     with progress() as bar:
         task = bar.add_task("", total=None)
@@ -80,7 +82,7 @@ def _time(options, found, dtypes, name):
             for dtype in options.dtype or dtypes:
                 able = [m for m in chosen if dtype in m.dtypes]
                 bar.update(task, total=len(able), completed=0, description="float64 reference")
-                for row in _rows(options, shape, dtype, able, device, bar, task):
+                for row in _rows(options, operation, shape, dtype, able, device, bar, task):
                     rows.append(row)
                     bar.advance(task)
                     bar.console.print(f"done: {row.method}, {dtype}: {row.outcome}")
@@ -88,15 +90,26 @@ def _time(options, found, dtypes, name):
     keep(options, name, here, rows)
 
 
-def _rows(options, shape, dtype, able, device, bar, task):
+def _rows(options, operation, shape, dtype, able, device, bar, task):
     """One row per method of `able`, as they come."""
-    inputs = make_inputs(options.operation, shape, dtype, device)
-    expected = in_float64(options.operation, inputs)
+    inputs = make_inputs(operation.name, shape, dtype, device)
+    expected = in_float64(operation.name, inputs)
     budget_ms = QUICK_MS if options.quick else timing.BUDGET_MS
     limits = _recorded_ceilings(device)
     for method in able:
         bar.update(task, description=f"{method.name}, {dtype}")
-        yield measure(options.operation, method, inputs, expected, budget_ms, limits)
+        yield measure(operation.name, method, inputs, expected, budget_ms, limits)
+
+
+def asked_shapes(options, operation):
+    """Those given with --shape, or the operation's own.
+
+    Raises:
+        ValueError: a shape has not the operation's letters.
+    """
+    for shape in options.shape or ():
+        operation.check_shape(shape)
+    return options.shape or ([operation.quick] if options.quick else operation.shapes)
 
 
 def _choose(found, names):

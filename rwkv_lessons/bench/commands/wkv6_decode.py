@@ -1,31 +1,14 @@
-"""One token of WKV-6 for each of B texts, the state read and written: what generation repeats.
+"""One token of WKV-6 for each of B sequences, the state read and written: as generation repeats it.
 
-`host ms` is the time of one eager call, or of one replay of a CUDA graph that holds one step.
+The wall-clock time is that of one eager call, or of one replay of a CUDA graph of one step.
 """
 
 import torch
 
-from rwkv_lessons import inputs, wkv6
+from rwkv_lessons import wkv6
 from rwkv_lessons.bench.methods import Method, launched_by_triton
 
 SOURCES = tuple(f"rwkv_lessons/wkv6/{x}" for x in ("step.py::wkv6_step", "__init__.py::wkv6"))
-
-
-def make_inputs(shape, dtype, device):
-    """r, k, v, w, u of one token, and the state [B, H, N, N] that a text of 64 tokens left."""
-    B, _, H, N = shape
-    made = inputs.rwkv6_inputs(B, 65, H, N, dtype=getattr(torch, dtype), device=device)
-    *tokens, u = made
-    before, last = (
-        [x[:, part].contiguous() for x in tokens] for part in (slice(64), slice(64, 65))
-    )
-    _, s0 = wkv6.wkv6(*before, u)
-    return *last, u, s0
-
-
-def in_float64(given):
-    """o and s1 of the reference, on the same numbers."""
-    return wkv6.wkv6_reference(*(x.double() for x in given))
 
 
 def library():

@@ -19,7 +19,7 @@ import sys
 
 import torch
 
-from rwkv_lessons.ladders import LADDERS
+from rwkv_lessons.operations import LADDERS
 from rwkv_lessons.records.fingerprint import fingerprint, source_of
 from rwkv_lessons.records.schema import Record, Row, save
 from rwkv_lessons.runtime.launch_numba import as_array, stream
@@ -61,7 +61,7 @@ COLUMNS = {
 
 def rungs():
     """(rung, its kernel, grid, block) of every rung at SHAPE."""
-    for rung in LADDERS["wkv5"]:
+    for rung in LADDERS["wkv5"].rungs:
         module = rung.load()
         yield rung, getattr(module, rung.kernel), *module.launch(*SHAPE)
 
@@ -95,7 +95,7 @@ def table(folder=None):
     """The record as rows of text: our count, and the hardware's where it is another."""
     found = record(NAME, folder=folder)
     rows = []
-    for rung in LADDERS["wkv5"]:
+    for rung in LADDERS["wkv5"].rungs:
         mine, theirs = ours(rung.method), found.row(rung.method).counters
         theirs = dict.fromkeys(METRICS, 0) | theirs
         pairs = [(mine[name], theirs[name]) for name in COLUMNS.values()]

@@ -1,9 +1,10 @@
 """What the two ways from a kernel to a cubin share: the result, the error, other constants."""
 
-import inspect
 import linecache
 import types
 from dataclasses import dataclass
+
+from ...records.fingerprint import plain
 
 
 class CompileError(Exception):
@@ -18,18 +19,6 @@ class Cubin:
     ptx: str
     log: str
     launch_shared: int = 0
-
-
-def plain(kernel):
-    """The Python function under the decorators of numba or Triton."""
-    function = kernel
-    while not inspect.isfunction(function):
-        function = getattr(function, "py_func", None) or getattr(function, "fn", None)
-        if function is None:
-            raise TypeError(
-                f"kernel is a {type(kernel).__name__}, needs a kernel or a plain function"
-            )
-    return function
 
 
 def refuse(function, why, line=None):

@@ -1,6 +1,7 @@
 """Lesson 06's pictures: the places of an SM for warps, and the recorded sweep of block sizes."""
 
-from rwkv_lessons.ladders import BLOCKS, LADDERS
+from rwkv_lessons.operations import LADDERS
+from rwkv_lessons.operations.entries import BLOCKS
 from rwkv_lessons.runtime.architectures import ARCHITECTURES
 from rwkv_lessons.runtime.launch_numba import ceil_div
 
@@ -44,7 +45,7 @@ def sweep(stem="06_block_size", operation="wkv5", card=CARD, folder=None):
     except LookupError:
         print(f"The sweep is not recorded on an {card} yet.")
         return None
-    swept = next(rung for rung in LADDERS[operation] if rung.stem == stem)
+    swept = next(rung for rung in LADDERS[operation].rungs if rung.stem == stem)
     rows = [(n, row) for n in BLOCKS for row in found.rows if row.method == f"{swept.method}[{n}]"]
     print(_table(rows))
     print(f"\n{found.provenance.card}, {found.provenance.date}, commit {found.provenance.commit}")

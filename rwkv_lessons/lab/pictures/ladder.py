@@ -7,8 +7,7 @@ steps("wkv5")                        all of it, as data
 
 from dataclasses import dataclass, replace
 
-from rwkv_lessons.ladders import FINISHED, LADDERS
-from rwkv_lessons.operations import BACKWARD
+from rwkv_lessons.operations import LADDERS, operation_of
 from rwkv_lessons.records.lookup import CARD, record
 from rwkv_lessons.records.schema import Row
 
@@ -39,11 +38,12 @@ def steps(operation="wkv5", card=CARD, folder=None):
     """The rungs of `operation` from the bottom up, the library's finished kernel last."""
     ours = _recorded(f"{operation}-ladder", card, folder)
     original = _recorded(f"rwkv-cuda-{operation}", card, folder)
+    ladder = LADDERS[operation]
     found = [
         Step(rung.label, rung.stem, _row(ours, rung.method), _row(original, rung.original))
-        for rung in LADDERS[operation]
+        for rung in ladder.rungs
     ]
-    return [*found, Step(FINISHED_LABEL, None, _row(ours, FINISHED[operation]), None)]
+    return [*found, Step(FINISHED_LABEL, None, _row(ours, ladder.finished), None)]
 
 
 def table(climbed, here=None):
@@ -68,18 +68,13 @@ def source(operation="wkv5", card=CARD, folder=None):
         lines = [f"Ours: not recorded on an {card} yet"]
     else:
         where = ours.provenance
-        B, T, H, N = ours.rows[0].shape
-        what = f"{passes(operation)}, {ours.rows[0].dtype}, B={B} T={T} H={H} N={N}"
+        row, sizes = ours.rows[0], operation_of(operation).sizes(ours.rows[0].shape)
+        what = f"{operation_of(operation).timed}, {row.dtype}, {sizes}"
         lines = [f"{what}: {where.card}, {where.date}, commit {where.commit}"]
     if original is not None:
         where = original.provenance
         lines.append(f"CUDA C: RWKV-CUDA's kernels on an {where.card}, {where.date}")
     return "\n".join(lines)
-
-
-def passes(operation):
-    """What one run of `operation` is."""
-    return "Forward and backward" if operation.endswith(BACKWARD) else "Forward"
 
 
 def draw(axes, climbed, here=None, floor_ms=None, what="Forward"):
@@ -132,7 +127,7 @@ def figure(operation="wkv5", here=None, card=CARD, folder=None, measured=True):
     drawn = style.figure(HEIGHT, WIDTH)
     climbed, least = steps(operation, card, folder), floor_ms(operation, card, folder)
     climbed = reached(climbed, here, measured) if here else climbed
-    draw(drawn.subplots(), climbed, here, least, passes(operation))
+    draw(drawn.subplots(), climbed, here, least, operation_of(operation).timed)
     return drawn
 
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...bench.commands.profile import Profile, brief, load_profiles
 from ...records.lookup import CARD
+from ...records.profiles import Profile, brief, load_profiles
 from . import style
 from .style import Picture
 

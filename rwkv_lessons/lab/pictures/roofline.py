@@ -3,7 +3,7 @@
 A card moves so many bytes a second and computes so many operations a second; which of the two holds
 an operation back depends on its operations per byte (Williams, Waterman and Patterson, "Roofline",
 Communications of the ACM 52(4), 2009). Bytes and flops come from the operation's own definition
-(`bench/shapes.py`), ceilings from a recorded measurement: neither is typed here.
+(`work.py`), ceilings from a recorded measurement: neither is typed here.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,8 @@ from math import atan2, degrees, log
 
 from rwkv_lessons.lab.course import progress
 from rwkv_lessons.lab.pictures import style
-from rwkv_lessons.operations import Work, work
+from rwkv_lessons.operations import work
+from rwkv_lessons.operations.work import Work
 from rwkv_lessons.records import lookup as records
 from rwkv_lessons.records.rates import FLOPS_OF, both_seconds
 

@@ -1,0 +1,330 @@
+"""The one table of operations: what is computed, how it is measured, and what is recorded of it.
+
+Adding an operation
+    1. rwkv_lessons/<name>/, its package: `METHODS` maps a name to a function of the inputs that
+       returns o, or a tuple that starts with o; <name>, its own function, picks one of them.
+    2. inputs.py: (*shape, dtype=, device=) → the inputs, the first of the shape that `letters`
+       names, all with gradients if both passes are timed; with lessons, what their rungs take.
+    3. work.py: the fewest bytes and the flops of its definition.
+    4. Below: an `Operation` in `TABLE`, and with `replace` one that times both passes. Of it are
+       made: `python -m rwkv_lessons.bench <name>`, `ladder`, `profile`, `record-all`, each
+       record's table and figure, its line in the README's first table, the kernels' fingerprint.
+       tests/operations/test_operations.py says what an entry lacks.
+    5. docs/results.md: `<!-- BEGIN <record> -->` and `<!-- END <record> -->` for each table.
+    6. verify/cases.py: its methods with their options; until then its times are recorded unasked.
+    7. bench/launches.py: its calls, so that `matrix` compiles its kernels for every architecture.
+    An adapter is a file of interop/; a package to compare with, a function of bench/peers.py.
+    Adding a method: a key of `METHODS`, its tool in `methods` below, its name in verify's rows.
+
+What an entry is made of stands in entries.py. Functions are named "module:function" and imported
+when they are called: this module needs neither torch nor Triton nor numba.
+"""
+
+from dataclasses import replace
+
+from rwkv_lessons.operations import work as least
+from rwkv_lessons.operations.entries import (
+    BOTH,
+    NUMBA,
+    TORCH,
+    TRITON,
+    Headline,
+    Ladder,
+    Operation,
+    Peer,
+    Plan,
+    Rung,
+    own,
+)  # fmt: skip
+
+
+def operation_of(record):
+    """The `Operation` that a record's or a ladder's name starts with.
+
+    WKV-6's of "wkv6", "wkv6-small" and "wkv6-triton-ladder"; the one that times both passes of
+    "wkv6-backward-peers".
+
+    Raises:
+        ValueError: no operation and no ladder is called so.
+    """
+    names = [name for name in {*OPERATIONS, *OF_LADDER} if f"{record}-".startswith(f"{name}-")]
+    if not names:
+        raise ValueError(f"operation is {record!r}, needs one of {', '.join(OPERATIONS)}")
+    name = max(names, key=len)
+    return OPERATIONS.get(name) or OF_LADDER[name]
+
+
+def work(operation, shape, dtype):
+    """The fewest bytes and the flops of an operation.
+
+    Args:
+        operation: its name, or that of one of its ladders or records.
+        shape: as many numbers of at least 1 as the operation has letters, (B, T, H, N) for most.
+        dtype: a key of `DTYPES`: the type of r, k, v, o and, in WKV-6, w. Parameters and states
+            are float32.
+
+    Raises:
+        ValueError: the operation, the shape or the dtype is not known here.
+    """
+    return operation_of(operation).least(shape, dtype)
+
+
+FLA = "flash-linear-attention"
+SAME_DECAY = "w expanded to [B, T, H, N]"
+WKV6_MODULE = "rwkv_lessons.wkv6"
+SMALLER = (
+    "--shape 1,4096,64,64 --shape 1,32768,64,64 --shape 1,54,32,64 --methods wkv6,cuda,chunked"
+)
+BESIDE_PEERS = "--peers --dtype bfloat16 --methods 'wkv6,chunked,cuda,fla chunk,fla recurrent'"
+TABLE_SHAPE, DEEPSEEK_SHAPE = (8, 4096, 64, 64), (64, 4096, 128, 512, 64, 128)
+# (H, R, P, V): heads, rank, sizes of rope and value.
+MINICPM3, DEEPSEEK_V3, ITS_8TH_PART = (40, 256, 32, 64), (128, 512, 64, 128), (16, 512, 64, 128)
+
+WKV5 = Operation(
+    "wkv5",
+    "time the methods of wkv5",
+    "wkv5",
+    shapes=(TABLE_SHAPE,),
+    quick=(2, 16, 2, 64),
+    work=least.wkv5,
+    inputs="rwkv_lessons.inputs:rwkv5_inputs",
+    reference="rwkv_lessons.wkv5:wkv5_reference",
+    rung_arguments="rwkv_lessons.inputs:wkv5_rung_arguments",
+    methods={"reference": TORCH, "chunked": TORCH, "cuda": NUMBA},
+    ladders=(
+        Ladder(
+            "wkv5",
+            (
+                Rung("03 atomic baseline", "03_atomic_baseline", "kernel", NUMBA, "ref", True),
+                Rung("04 drop the atomics", "04_drop_the_atomics", "kernel", NUMBA, "v1a"),
+                Rung("05 float4", "05_float4", "kernel", NUMBA, "v1b"),
+                Rung("06 block size", "06_block_size", "kernel", NUMBA, "v3", swept=True),
+                Rung("06 … with all registers", "06_block_size", "generous"),
+                Rung("07 shared memory", "07_shared_memory", "shared", NUMBA, "v1d"),
+                Rung("07 … and the state", "07_shared_memory", "state_in_shared", NUMBA, "v1c"),
+            ),
+            finished="cuda",
+        ),
+    ),
+    records=(own("wkv5-profile", "profile wkv5", table=None), own("wkv5", "wkv5", 120)),
+    peers={
+        "fla chunk": Peer("fla", FLA, "fla_chunk", SAME_DECAY),
+        "fla recurrent": Peer("fla", FLA, "fla_recurrent", SAME_DECAY),
+        "flash_rwkv": Peer("flash_rwkv", "flash-rwkv", "flash_rwkv"),
+    },
+    headline=Headline(
+        "RWKV-5 forward, float32", "wkv5-ladder", "cuda", "03_atomic_baseline", "lesson 03",
+        TABLE_SHAPE,
+    ),
+    torch_loop=("01_five_loops", "torch_loop"),
+    public=("wkv5", "__getattr__"),
+)  # fmt: skip
+
+WKV5_BACKWARD = replace(
+    WKV5,
+    name="wkv5-backward",
+    says="time both passes of wkv5",
+    timed=BOTH,
+    work=least.wkv5_with_gradients,
+    reference="rwkv_lessons.wkv5:wkv5_chunked",  # wkv5_reference would keep every state
+    methods={"chunked": TORCH, "cuda": NUMBA},
+    ladders=(),
+    records=(own("wkv5-backward", "wkv5-backward", table=None),),
+    peers={},
+    headline=None,
+    torch_loop=None,
+)
+
+DECAY_FROM_DATA = Rung("08 decay from data", "08_decay_from_data", "kernel")
+FUSED_RECURRENT = Rung("13 fused recurrent", "13_fused_recurrent", "kernel", TRITON)
+CHUNKED_KERNEL = Rung("16 the chunked kernel", "16_the_chunked_kernel", "kernel", TRITON)
+BACKWARD_PASS = Rung(
+    "09 the backward pass", "09_the_backward_pass", "gradients", after=DECAY_FROM_DATA
+)
+# Each ladder in Triton starts from the last rung in CUDA.
+TRITON_RUNGS = (DECAY_FROM_DATA, FUSED_RECURRENT, CHUNKED_KERNEL)
+TRITON_BACKWARD_RUNGS = (
+    BACKWARD_PASS,
+    Rung("14 recurrent gradients", "14_recurrent_gradients", "gradients", TRITON,
+         after=FUSED_RECURRENT),
+    Rung("17 chunked gradients", "17_chunked_gradients", "gradients", TRITON,
+         after=CHUNKED_KERNEL),
+)  # fmt: skip
+
+WKV6 = Operation(
+    "wkv6",
+    "time the methods of wkv6",
+    "wkv6",
+    shapes=(TABLE_SHAPE,),
+    quick=(2, 16, 2, 64),
+    work=least.wkv6,
+    inputs="rwkv_lessons.inputs:rwkv6_inputs",
+    reference=f"{WKV6_MODULE}:wkv6_reference",
+    rung_arguments="rwkv_lessons.inputs:wkv6_rung_arguments",
+    methods={
+        "reference": TORCH,
+        "doubling": TORCH,
+        "cuda": NUMBA,
+        "recurrent": TRITON,
+        "chunked": TRITON,
+        "wkv6": TRITON,  # or any of them: of another, no resources are read
+    },
+    ladders=(
+        Ladder("wkv6", (DECAY_FROM_DATA,), "cuda"),
+        Ladder("wkv6-triton", TRITON_RUNGS, "chunked"),
+    ),
+    records=(
+        # Without the reference: half a second a call.
+        Plan("wkv6", "wkv6 --methods wkv6,chunked,recurrent,cuda,doubling", 90),
+        Plan("wkv6-small", f"wkv6 {SMALLER} --dtype float32,bfloat16", 90),
+        Plan(
+            "wkv6-short",
+            "wkv6 --dtype float16 --shape 1,54,32,64 --methods wkv6,recurrent,chunked,cuda",
+        ),
+        Plan(
+            "wkv6-triton-few",
+            "ladder wkv6-triton --shape 4,1024,4,64"
+            " --methods 08_decay_from_data,13_fused_recurrent",
+            table=None,
+        ),
+        own("wkv6-first", "first", 150),
+        Plan("wkv6-peers", f"wkv6 {BESIDE_PEERS}", 240, needs="fla"),
+    ),
+    peers={
+        "fla chunk": Peer("fla", FLA, "fla_chunk"),
+        "fla recurrent": Peer("fla", FLA, "fla_recurrent"),
+    },
+    headline=Headline(
+        "RWKV-6 forward", "wkv6-peers", "wkv6", "fla chunk", "FLA, chunks", TABLE_SHAPE
+    ),
+    public=("wkv6", "__getattr__"),
+)
+
+WKV6_BACKWARD = replace(
+    WKV6,
+    name="wkv6-backward",
+    says="time both passes of wkv6",
+    timed=BOTH,
+    work=least.wkv6_with_gradients,
+    reference=f"{WKV6_MODULE}:wkv6_doubling",  # wkv6_reference would keep every state
+    methods={name: tool for name, tool in WKV6.methods.items() if name != "reference"},
+    ladders=(
+        Ladder("wkv6-backward", (BACKWARD_PASS,), "cuda"),
+        Ladder("wkv6-triton-backward", TRITON_BACKWARD_RUNGS, "chunked"),
+    ),
+    records=(
+        # Without recurrent: its reverse sweep is for few tokens.
+        Plan("wkv6-backward", "wkv6-backward --methods wkv6,chunked,cuda", 90),
+        Plan("wkv6-backward-small", f"wkv6-backward {SMALLER} --dtype bfloat16", 90),
+        Plan("wkv6-backward-peers", f"wkv6-backward {BESIDE_PEERS}", 360, needs="fla"),
+    ),
+    peers={
+        "fla chunk": Peer("fla", FLA, "fla_chunk_gradients"),
+        "fla recurrent": Peer("fla", FLA, "fla_recurrent_gradients"),
+    },
+    headline=replace(
+        WKV6.headline, says="RWKV-6 forward and backward", record="wkv6-backward-peers"
+    ),
+)
+
+WKV6_DECODE = Operation(
+    "wkv6-decode",
+    "time one token of wkv6 for each sequence, the state read and written",
+    "wkv6",
+    shapes=((8, 1, 64, 64), (256, 1, 64, 64)),
+    quick=(2, 1, 2, 64),
+    work=least.wkv6_decode,
+    inputs="rwkv_lessons.inputs:wkv6_decode_inputs",
+    reference=f"{WKV6_MODULE}:wkv6_reference",
+    compared=2,  # the state as well
+    prepared="rwkv_lessons.bench.commands.wkv6_decode:library",
+    records=(
+        Plan(
+            "wkv6-decode",
+            "wkv6-decode --peers --dtype bfloat16 --shape 8,1,64,64 --shape 256,1,64,64",
+            90,
+        ),
+    ),
+    peers={"fla recurrent": Peer("fla", FLA, "fla_step", "another state")},
+    headline=Headline(
+        "RWKV-6, one token", "wkv6-decode", "wkv6_step", "fla recurrent", "FLA", (256, 1, 64, 64)
+    ),
+    public=("wkv6_step",),
+)
+
+MLA_DECODE = Operation(
+    "mla-decode",
+    "time a query token against a latent cache",
+    "mla",
+    shapes=(
+        *((*x, *MINICPM3) for x in ((1, 16384), (16, 4096), (64, 4096), (128, 1024))),
+        (64, 16384, *MINICPM3),
+        *((*x, *DEEPSEEK_V3) for x in ((1, 16384), (16, 4096), (64, 4096), (128, 4096))),
+        (64, 4096, *ITS_8TH_PART),
+    ),
+    quick=(2, 70, 3, 32, 16, 16),
+    work=least.mla_decode,
+    letters="B, N, H, R, P, V",
+    command="mla_decode:command",
+    dtypes=("bfloat16",),
+    records=(own("mla-decode", "mla-decode", 90, "beside torch"),),
+    headline=Headline(
+        "MLA decode, DeepSeek-V3", "mla-decode", "decode", "torch absorbed", "torch", DEEPSEEK_SHAPE
+    ),
+    public=("mla", "__getattr__"),
+)
+
+MLA_LADDER = Operation(
+    "mla-ladder",
+    "time a step of latent attention, rung by rung",
+    "mla",
+    shapes=((64, 4096, 40, 64, 256, 32, 64), (1, 16384, 40, 64, 256, 32, 64)),
+    quick=(2, 20, 3, 16, 32, 16, 16),
+    work=least.mla_ladder,
+    letters="B, N, H, K, R, P, V",
+    command="mla_ladder:command",
+    dtypes=("bfloat16",),
+    records=(own("mla-ladder", "mla-ladder"),),
+)
+
+MLA_PREFILL = Operation(
+    "mla-prefill",
+    "time latent attention of a whole prompt",
+    "mla",
+    shapes=(  # MiniCPM3, the first with the seed's 32 heads, and DeepSeek-V3
+        (1, 2048, 32, 64, 256, 32, 64),
+        (1, 4096, 40, 64, 256, 32, 64),
+        (16, 1024, 40, 64, 256, 32, 64),
+        (1, 2048, 128, 128, 512, 64, 128),
+    ),
+    quick=(1, 20, 2, 16, 32, 16, 16),
+    work=least.mla_prefill,
+    letters="B, T, H, K, R, P, V",
+    command="mla_prefill:command",
+    dtypes=("bfloat16",),
+    records=(own("mla-prefill", "mla-prefill", 90, "milliseconds by shape"),),
+    public=("mla_prefill",),
+    verified_as={"kernel": "prefill", "prefill absorbed": "prefill"},
+)
+
+MLA_GENERATE = Operation(
+    "mla-generate",
+    "time a whole MiniCPM3-4B that writes text",
+    "mla",
+    shapes=((1, 512, 128), (8, 512, 128), (16, 512, 128), (1, 4096, 128), (16, 4096, 128)),
+    quick=(2, 6, 5),
+    work=None,
+    letters="sequences, tokens in, tokens out",
+    command="mla_generate:command",
+    dtypes=(),  # none to choose: the model's own
+    records=(
+        own("mla-generate", "mla-generate", 400, "tokens per second by shape", "transformers"),
+    ),
+    verified_as={"latent": "mla", "latent graph": "mla"},
+)
+
+TABLE = (WKV5, WKV5_BACKWARD, WKV6, WKV6_BACKWARD, WKV6_DECODE)
+TABLE += (MLA_DECODE, MLA_LADDER, MLA_PREFILL, MLA_GENERATE)
+OPERATIONS = {operation.name: operation for operation in TABLE}
+LADDERS = {ladder.name: ladder for operation in TABLE for ladder in operation.ladders}
+OF_LADDER = {ladder.name: operation for operation in TABLE for ladder in operation.ladders}

@@ -1,0 +1,170 @@
+"""What an entry of the table of operations is made of. Imports nothing but the standard library."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+from rwkv_lessons.operations.work import Work
+
+ROOT = Path(__file__).resolve().parents[2]
+BENCH = "python -m rwkv_lessons.bench"
+DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes of an element
+FORWARD, BOTH = "Forward", "Forward and backward"  # what one timed run is
+# What makes the kernels of a method or a rung, and so what tells which resources they take.
+TORCH, NUMBA, TRITON = "torch", "numba", "Triton"
+BLOCKS = (32, 64, 128, 256, 512)  # threads per block of a sweep
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A step of a ladder: one kernel of a lesson, in solutions/."""
+
+    label: str
+    stem: str  # of the lesson and of the file in solutions/
+    kernel: str  # its name in that file; of gradients, the function that launches the kernels
+    tool: str = NUMBA
+    original: str | None = None  # the CUDA C kernel of RWKV-CUDA that takes the same step
+    zeroed: bool = False  # adds to its output, which has to be zero before every launch
+    swept: bool = False  # launch(*shape, block) takes a size: measured with several
+    after: "Rung | None" = None  # of gradients: the rung whose forward pass is timed with them
+
+    @property
+    def method(self):
+        """Its name in a record."""
+        return self.stem if self.kernel == "kernel" else f"{self.stem}.{self.kernel}"
+
+    @property
+    def file(self):
+        return f"solutions/{self.stem}.py"
+
+    def load(self):
+        """The module, executed anew."""
+        return lesson(self.stem)
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """The rungs of an operation from the bottom up, and the library's method at their end."""
+
+    name: str  # `ladder <name>` measures it
+    rungs: tuple[Rung, ...]
+    finished: str  # a key of the operation's `methods`
+    limit_s: int = 90
+
+    @property
+    def plan(self):
+        return own(f"{self.name}-ladder", f"ladder {self.name}", self.limit_s, "ladder")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One record: `python -m rwkv_lessons.bench` and `arguments` write it."""
+
+    name: str
+    arguments: str
+    limit_s: int = 60
+    table: str | None = "methods"  # a key of report/tables.py's KINDS; None: on no page
+    needs: str | None = None  # a module without which there is nothing to compare with
+    named: bool = True  # --record needs the name: it is not the command's own
+
+    @property
+    def command(self):
+        named = f" {self.name}" if self.named else ""
+        return f"{BENCH} {self.arguments} --record{named}"
+
+
+def own(name, arguments, limit_s=60, table="methods", needs=None):
+    """A record under its command's own name, which holds everything that the command measures."""
+    return Plan(name, arguments, limit_s, table, needs, named=False)
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Somebody else's package that computes the same."""
+
+    module: str
+    distribution: str
+    adapter: str  # a function of bench/peers.py
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A line of the README: a row of ours and a row beside it, both of one record and shape."""
+
+    says: str
+    record: str
+    ours: str
+    theirs: str
+    whose: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Something that is checked, timed and recorded. Functions are named "module:function"."""
+
+    name: str  # a command of the bench; the names of its records start with it
+    says: str  # what the command does
+    package: str  # of rwkv_lessons
+    shapes: tuple[tuple[int, ...], ...]  # that are measured where none is asked for
+    quick: tuple[int, ...]  # runs in a moment on any machine
+    work: Callable[..., Work] | None  # (*shape, itemsize); None: it has no roofline
+    letters: str = "B, T, H, N"  # of a shape
+    timed: str = FORWARD
+    # (*shape, dtype=torch's, device=) → what the methods take.
+    inputs: str | None = None
+    like: int = 2  # which of them o is like: do of a backward pass is it, reversed in time
+    reference: str | None = None  # (*inputs in float64) → o, or a tuple that starts with it
+    compared: int = 1  # how many of the reference's results are held against a method's
+    # (*inputs) → (what a rung reads, zero states last; what it writes: o, and as many states)
+    rung_arguments: str | None = None
+    # Name in METHODS, or of the package's own function → its tool.
+    methods: dict[str, str] = field(default_factory=dict)
+    prepared: str | None = None  # () → the methods, where they are not just called with the inputs
+    dtypes: tuple[str, ...] = ("float32", "bfloat16")  # of a run that asks for none
+    command: str = "run:time_methods"  # of bench/commands/
+    ladders: tuple[Ladder, ...] = ()
+    records: tuple[Plan, ...] = ()
+    peers: dict[str, Peer] = field(default_factory=dict)
+    headline: Headline | None = None
+    torch_loop: tuple[str, str] | None = None  # lesson and function, for `profile`
+    public: tuple[str, ...] = ()  # names of the package from which all of its code is reached
+    verified_as: dict[str, str] = field(default_factory=dict)  # method → verify's name for it
+
+    def least(self, shape, dtype):
+        """The fewest bytes and the flops, see `work`."""
+        if self.work is None:
+            raise ValueError(f"{self.name} has no least work")
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype is {dtype!r}, needs one of {', '.join(DTYPES)}")
+        self.check_shape(shape)
+        return self.work(*shape, DTYPES[dtype])
+
+    def check_shape(self, shape):
+        """Raises ValueError where a shape is not a positive number for each letter."""
+        count = len(self.letters.split(", "))
+        if len(shape) != count or any(n < 1 for n in shape):
+            needed = f"{count} positive numbers {self.letters}"
+            raise ValueError(f"shape is {tuple(shape)}, needs {needed}")
+
+    def sizes(self, shape):
+        """ "B=8 T=4096 H=64 N=64"."""
+        pairs = zip(self.letters.split(", "), shape, strict=True)
+        return " ".join(f"{letter}={n}" for letter, n in pairs)
+
+
+def loaded(name):
+    """The function that "module:function" names."""
+    module, _, function = name.partition(":")
+    return getattr(import_module(module), function)
+
+
+def lesson(stem):
+    """The module solutions/<stem>.py, executed anew."""
+    spec = spec_from_file_location(f"rung_{stem}", ROOT / f"solutions/{stem}.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
