@@ -309,7 +309,7 @@ def test_patching_and_undoing(version):
     model, name = make(version), f"rwkv{version}_linear_attention"
     patch = patch_rwkv(model)
     assert getattr(FILES[version], name) is CALLS[version]
-    assert repr(patch) == f"<Patch of modeling_rwkv{version}.{name}>"
+    assert repr(patch) == f"<Patch of support.modeling_rwkv{version}.{name}>"
     again = patch_rwkv(model)
     assert repr(again) == "<Patch of nothing>"
     again.undo()

@@ -162,7 +162,8 @@ sys.path[:0] = [{root!r}, *{packages!r}]  # without site no .pth: numba finds it
 sys.modules.update(dict.fromkeys(["triton", "cuda", "numba_cuda"]))  # importing these fails
 from numba import cuda
 assert cuda.implementation == "Built-in"
-from rwkv_lessons.lab import exercises, setup
+from rwkv_lessons.lab import setup
+from rwkv_lessons.lab.course import exercises
 from rwkv_lessons.lab.course.check import evaluate
 setup()
 kernels = [id for id in exercises.ids() if id[:2] in ("04", "05")]

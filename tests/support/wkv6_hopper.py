@@ -2,7 +2,6 @@
 
 import pytest
 from support.bfloat16_on_cpu import round_bfloat16
-from support.wkv6_chunks import NAMES, expected, fresh_tiles, in_segments  # noqa: F401
 from triton import language as tl
 from triton.runtime import interpreter
 

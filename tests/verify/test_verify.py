@@ -397,7 +397,7 @@ def test_kernel_code_is_that_of_all_operations():
     """Every file of an operation is reached from what users call; inner __init__.py are empty."""
     operations = [ROOT / "rwkv_lessons" / x.package for x in registered.values()]
     files = {file.relative_to(ROOT).as_posix() for x in operations for file in x.rglob("*.py")}
-    files -= {file for file in files if file.count("/") > 2 and file.endswith("__init__.py")}
+    files -= {name for name in files if name.count("/") > 2 and name.endswith("__init__.py")}
     assert files < set(files_of(*kernel_code()))
 
 

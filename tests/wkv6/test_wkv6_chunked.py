@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.wkv6_cases import DECAYS, make, near
-from support.wkv6_chunks import NAMES, expected, in_segments
+from support.wkv6_chunks import NAMES, expected, fresh_tiles, in_segments  # noqa: F401
 from support.wkv6_options import DECAY, ENDS, compiles, interpreted, packed, raw_of
 
 from rwkv_lessons.lab.machine_code import assembly

@@ -85,7 +85,7 @@ def test_every_option_with_strong_decays(lengths, raw, decay):
 
 def test_segments(monkeypatch):
     """Few heads and many tokens: segments find their part of dS first."""
-    monkeypatch.setattr("rwkv_lessons.wkv6.chunked.backward.SHORTEST", 1)
+    monkeypatch.setattr(chunked_backward, "SHORTEST", 1)
     chunked_backward.plan.cache_clear()
     given = draw(1, 130, 1, 16, 16)
     compare(got(*given), expected(*given), FLOAT32)

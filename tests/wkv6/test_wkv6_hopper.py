@@ -7,6 +7,7 @@ import pytest
 import torch
 from support.wkv6_cases import DECAYS, make, near
 from support.wkv6_chunks import NAMES, expected, fresh_tiles, in_segments  # noqa: F401
+from support.wkv6_hopper import bfloat16  # noqa: F401
 from support.wkv6_options import interpreted, packed, raw_of
 from torch.nn import functional as F
 

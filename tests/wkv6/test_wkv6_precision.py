@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from support.tensor_core import tensor_core  # noqa: F401
 from support.wkv6_gradients import draw, expected
 from support.wkv6_options import interpreted
 

@@ -1,4 +1,4 @@
-"""The first kernel of decode.py once more, in Gluon, for Hopper's tensor cores and ranks 256, 512.
+"""The first kernel of forward.py once more, in Gluon, for Hopper's tensor cores and ranks 256, 512.
 
 Triton gives a product whose result goes into another product to all warps along the rows. With 64
 rows and 8 warps both warpgroups then compute all scores. Here the layouts are written down: each

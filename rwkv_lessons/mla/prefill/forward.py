@@ -1,4 +1,4 @@
-"""The kernel of prefill.py: flash attention with an online softmax, in two forms.
+"""The kernel of mla_prefill: flash attention with an online softmax, in two forms.
 
 A program owns BM query tokens of one head and walks over its keys in tiles of BN:
 

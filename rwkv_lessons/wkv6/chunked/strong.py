@@ -1,6 +1,6 @@
 """Chunks of WKV-6 whose decays are too strong for factors up to the end of the chunk.
 
-chunked.py leaves the state before each group of tokens and names the groups that such chunks are
+forward.py leaves the state before each group of tokens and names the groups that such chunks are
 in; here each of those is walked again, many at once, with every factor at most 1 or within runs of
 16 tokens (`level_products`). Where there is none, a program is over at once.
 """

@@ -6,7 +6,7 @@ read and added again: with two parts in bf16 as much as eight tensors, on top of
 to move: r, k, v, w and o. Values are split until the card is full. A token costs a program one
 small step, whose loads were started some tokens earlier; what bounds it is the latency of T such
 steps after one another, so it is the method for few tokens. recurrent_backward.py has the
-gradients, decode.py one token in place.
+gradients, step.py one token in place.
 """
 
 import functools

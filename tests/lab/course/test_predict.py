@@ -2,8 +2,7 @@
 
 import pytest
 
-from rwkv_lessons.lab import outcome
-from rwkv_lessons.lab.course import predict
+from rwkv_lessons.lab import outcome, predict
 from rwkv_lessons.lab.course.predict import factor
 
 

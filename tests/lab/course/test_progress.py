@@ -114,7 +114,7 @@ def test_a_lesson_goes_on_where_nothing_can_be_written(file, capsys):
 
 def test_notebooks_writing_at_once_lose_nothing(file):
     code = (
-        "import sys; from rwkv_lessons.lab import progress\n"
+        "import sys; from rwkv_lessons.lab.course import progress\n"
         "for n in range(40): progress.note_check('01_x.f', False, sys.argv[1] + str(n))\n"
         "for n in range(40): progress.note_prediction(sys.argv[1] + str(n), n)"
     )

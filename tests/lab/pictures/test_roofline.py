@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from matplotlib.text import Text
 
-from rwkv_lessons.lab.course.predict import predict
+from rwkv_lessons.lab import predict
 from rwkv_lessons.lab.machine_code.occupancy import occupancy, plot_occupancy
 from rwkv_lessons.lab.pictures.roofline import (
     KINDS,

@@ -1,4 +1,4 @@
-"""The forward kernel of chunked.py once more, in Gluon, for Hopper and bfloat16 heads of 64.
+"""The forward kernel of ../forward.py once more, in Gluon, for Hopper and bfloat16 heads of 64.
 
 Triton waits for each of the eleven products of a chunk before it starts the next. Here they start
 as soon as their operands are there, and a chunk waits three times:
@@ -50,7 +50,7 @@ def wkv6_hopper_kernel(
 ):  # fmt: skip
     """r, k, v, w and o are descriptors of [tokens, H·64], kept and before of [states·64, 64].
 
-    o_rows is o again, for a last chunk that is not whole. The rest is as in chunked.py.
+    o_rows is o again, for a last chunk that is not whole. The rest is as there.
     """
     TILES: gl.constexpr = product_of(64)
     SUMS: gl.constexpr = product_of(8)
