@@ -1,7 +1,6 @@
 """The bench of one token, of first calls, and of other packages' gradients, without a GPU."""
 
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -62,20 +61,23 @@ def test_the_packages_own_function_is_a_method_too(capsys):
 
 
 def files_behind(method):
-    files = [Path(file).relative_to("rwkv_lessons") for file in files_of(*method.sources)]
-    return {file.as_posix().removeprefix("wkv6/").removesuffix(".py") for file in files}
+    return {file.removeprefix("rwkv_lessons/") for file in files_of(*method.sources)}
 
 
 def test_the_code_behind_a_method_is_all_that_it_calls_and_no_more():
     library = methods.library("wkv6")
     recurrent, cuda = files_behind(library["recurrent"]), files_behind(library["cuda"])
-    assert {"recurrent/forward", "recurrent/backward", "runtime/launch_triton"} < recurrent
-    assert {"cuda/forward", "cuda/backward", "cuda/reverse_sweep", "runtime/launch_numba"} < cuda
-    assert not {"chunked/forward", "cuda/forward"} & recurrent
-    assert "recurrent/forward" not in cuda
+    token_by_token = {"wkv6/recurrent/forward.py", "wkv6/recurrent/backward.py"}
+    assert token_by_token | {"runtime/launch_triton.py"} < recurrent
+    sweeps = {f"wkv6/cuda/{x}.py" for x in ("forward", "backward", "reverse_sweep")}
+    assert sweeps | {"runtime/launch_numba.py"} < cuda
+    assert not sweeps & recurrent and not token_by_token & cuda
+    assert "wkv6/chunked/forward.py" not in recurrent
     assert recurrent | cuda < files_behind(library["wkv6"])
     backward = methods.library("wkv6-backward")["chunked"]
-    assert {"chunked/hopper/pairs", "chunked/states", "chunked/strong"} < files_behind(backward)
+    assert {f"wkv6/chunked/{x}.py" for x in ("hopper/pairs", "states", "strong")} < files_behind(
+        backward
+    )
 
 
 @pytest.mark.parametrize("operation", ["wkv6-backward", DECODE])
@@ -114,8 +116,6 @@ def test_a_first_call_knows_the_code_behind_it(method):
 def test_first_calls_are_made_in_processes_that_are_ready(monkeypatch):
     script = """
 import sys
-from pathlib import Path
-from pathlib import Path
 print("ready", flush=True)
 sys.stdin.readline()
 sys.exit("it is broken") if "cuda" in sys.argv else print("seconds", 0.25)
