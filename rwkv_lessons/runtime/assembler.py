@@ -27,6 +27,8 @@ from pathlib import Path
 
 import torch
 
+from .operators import constant_when_compiled
+
 FIRST_RIGHT = 12, 9  # 12.8 is known to be wrong; 12.9 and 13.0 passed all GPU tests
 CHOICE = "RWKV_LESSONS_PTXAS"
 
@@ -90,14 +92,10 @@ def assembler(capability: int = 90) -> Assembler:
     return found
 
 
+@constant_when_compiled
 def distrusted() -> bool:
     """Whether kernels for torch's current device come from an assembler known to be wrong."""
     return _distrusted(torch.cuda.current_device()) if torch.cuda.is_available() else False
-
-
-# What torch.compiler.assume_constant_result does: torch.compile need not look into it. That would
-# import torch._dynamo, which takes longer than all of this library.
-distrusted._dynamo_marked_constant = True
 
 
 @cache

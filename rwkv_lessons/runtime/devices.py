@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 
 from .architectures import ARCHITECTURES, KIB, number_of
+from .operators import constant_when_compiled
 
 
 class Gpu(NamedTuple):
@@ -44,7 +45,7 @@ def gpu_like(architecture):
     return Gpu(divmod(number_of(architecture), 10), limits.sms, limits.shared_bytes_block)
 
 
-@torch.compiler.assume_constant_result  # torch.compile need not look inside
+@constant_when_compiled
 def gpu_of(device):
     """The GPU of a `torch.device`; for a CPU, where Triton interprets, one with an H200's sizes.
 

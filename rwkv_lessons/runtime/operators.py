@@ -1,6 +1,16 @@
-"""What torch has to be told about operators of ours."""
+"""What torch has to be told about functions and operators of ours."""
 
 import torch
+
+
+def constant_when_compiled(function):
+    """torch.compile takes what it returns for a constant, and does not look inside.
+
+    torch.compiler.assume_constant_result does no more, but imports torch._dynamo and Triton, which
+    takes longer than the import of all of this library.
+    """
+    function._dynamo_marked_constant = True
+    return function
 
 
 def refuse_second_gradients(name):
