@@ -100,9 +100,12 @@ def judged(launch: Callable, problem: Callable, cases, traced, budgets=()):
         for budget in budgets:
             if lines := budget.excess(*traces[1:]):
                 return Row("traffic", FAILED, lines[0], lines[1:])
-        said = [f"{b.per_token(*traces[1:]):.3g} {b.text}" for b in budgets if not b.least]
-        counts = " · ".join(said) + " per warp and token · " if said else ""
-        return Row("traffic", PASSED, f"{counts}no race")
+        said = []
+        for unit in ("warp", "thread"):
+            counted = [b for b in budgets if b.unit == unit and not b.least]
+            counts = " · ".join(b.counted(b.per_token(*traces[1:])) for b in counted)
+            said += [f"{counts} per {unit} and token"] if counts else []
+        return Row("traffic", PASSED, " · ".join([*said, "no race"]))
 
     answer.kind, traffic.kind = "answer", "traffic"
     return answer, traffic

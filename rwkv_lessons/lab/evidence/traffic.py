@@ -13,7 +13,7 @@ class Budget:
     """What a kernel may ask for per token.
 
     Args:
-        text: what is counted, "load request{s} per warp".
+        text: what is counted, "loads".
         count: of a Trace, in all.
         shares: of a Trace, {Row: its part of the count}.
         limit: per token, and per `unit`.
@@ -53,7 +53,12 @@ class Budget:
         return tuple(lines)
 
     def said(self, found):
-        return f"{found:.3g} {self.text} per {self.unit} and token"
+        return f"{self.counted(found)} per {self.unit} and token"
+
+    def counted(self, found):
+        """ "1 load", "3 loads"."""
+        number = f"{found:.3g}"
+        return f"{number} {self.text.removesuffix('s') if number == '1' else self.text}"
 
 
 def _requests(text, limit, least=False, **which):

@@ -7,7 +7,8 @@ from numba import cuda
 from rwkv_lessons.lab.course import exercises
 from rwkv_lessons.lab.course.check import ABSENT, FAILED, check, evaluate
 from rwkv_lessons.lab.evidence import cuda as evidence
-from rwkv_lessons.lab.evidence.cuda import Difference, compare
+from rwkv_lessons.lab.evidence.claims import machine_code
+from rwkv_lessons.lab.evidence.compare import Difference, compare
 from rwkv_lessons.lab.evidence.wkv6 import parameters
 
 KERNELS = [
@@ -68,7 +69,7 @@ def test_without_a_compiler_the_row_says_so(monkeypatch):
 
     monkeypatch.setattr(assembly, "available", lambda kernel: "numba-cuda is not installed")
     exercise = exercises.load("04_drop_the_atomics.kernel")
-    row = evidence.machine_code()(exercise.reference, exercise)
+    row = machine_code(signature=evidence.WKV5_SIGNATURE)(exercise.reference, exercise)
     assert row.verdict == ABSENT and "numba-cuda" in row.text
 
 
@@ -78,7 +79,7 @@ def test_a_kernel_that_does_not_compile_fails_with_a_line():
         o[0] = undefined_name  # noqa: F821
 
     exercise = exercises.load("04_drop_the_atomics.kernel")
-    row = evidence.machine_code()(kernel, exercise)
+    row = machine_code(signature=evidence.WKV5_SIGNATURE)(kernel, exercise)
     assert row.verdict == FAILED and "undefined_name" in str(row)
 
 
