@@ -232,7 +232,8 @@ EXERCISES = {
             "position": "Query m is token N − M + m, not m.",
             "head": "w_v belongs to head i_h; the latent to all.",
             "overflow": "Subtract the row's maximum before the exp.",
-            "underflow": "The maximum starts below any score, at −inf: a score may be −150.",
+            "underflow": "All scores may be −150: the maximum starts at −inf, and nothing that is "
+            "hidden belongs to it.",
             "future": "Mask first, then take the maximum: hidden tokens must not set it.",
             "sums": "Sums stay float32: a float16 sum of 1 does not notice another 0.0002.",
             "half": "tl.dot wants both operands of one type: b_p.to(b_latent.dtype).",

@@ -195,7 +195,8 @@ EXERCISES = {
             "mask": "What does not exist must be left out: heads from H on, by m_h, and tokens "
             "from N on, by end.",
             "overflow": "The log of Σ exp(score) is the maximum plus the log of b_sum.",
-            "underflow": "The maximum starts below any score, at −inf: a score may be −150.",
+            "underflow": "All scores may be −150: the maximum starts at −inf, and nothing that is "
+            "hidden belongs to it.",
             "sums": "Sums stay float32: a float16 sum of 1 does not notice another 0.0002.",
             "batch": "Tiles of heads: i_h counts tiles, not heads.",
         },

@@ -46,7 +46,7 @@ def test_numbas_batches_go_by_the_dtypes_that_its_kernels_are_given(option):
     options = {n: o for n, o in case.options.items() if n in ("scale", "raw_decay")}
     if case.options.get("packed"):
         options["cu_seqlens"] = torch.tensor([0, 2])
-    takes_options(method)(x, x, x, x, torch.zeros(1, 4), None, **options)
+    takes_options()(method)(x, x, x, x, torch.zeros(1, 4), None, **options)
     assert {kernels_of(case)[2]} == seen
 
 

@@ -172,7 +172,18 @@ WRONG = {
                  "shrink = tl.exp(b_max - larger)\n"
                  "b_p = tl.where(o_n[None, :] <= own[:, None], tl.exp(b_s - larger[:, None]), 0)"),
         ],
-        "later tokens far louder Mask first",
+        "scores around -150 NaN was computed nothing that is hidden",
+    ),
+    "hidden tokens in the maximum, tails left out": (
+        PREFILL,
+        [
+            edit('b_s = tl.where(o_n[None, :] <= own[:, None], b_s * scale, -float("inf"))',
+                 'b_s = tl.where(o_n[None, :] < N, b_s * scale, -float("inf"))'),
+            edit("b_p, shrink = tl.exp(b_s - larger[:, None]), tl.exp(b_max - larger)",
+                 "shrink = tl.exp(b_max - larger)\n"
+                 "b_p = tl.where(o_n[None, :] <= own[:, None], tl.exp(b_s - larger[:, None]), 0)"),
+        ],
+        "later tokens far louder NaN was computed Mask first",
     ),
     "the sum in 16 bits": (
         PREFILL,
@@ -180,9 +191,9 @@ WRONG = {
               "b_sum = (shrink * b_sum + tl.sum(b_p, 1)).to(b_latent.dtype).to(tl.float32)")],
         "many quiet tokens Sums stay float32",
     ),
-    "the maximum starts at -100": (
+    "the maximum starts at -30": (
         PARTIAL,
-        [edit('tl.full([BH], -float("inf"), tl.float32)', "tl.full([BH], -100.0, tl.float32)"),
+        [edit('tl.full([BH], -float("inf"), tl.float32)', "tl.full([BH], -30.0, tl.float32)"),
          edit("tl.exp(b_max - larger)", "tl.where(n > start, tl.exp(b_max - larger), 0)")],
         "scores around -150",
     ),
@@ -195,7 +206,7 @@ WRONG = {
         ATTENTION,
         [edit("(p.flatten(1, 2) @ latent).unflatten(1, (H, M)) @ w_v.mT",
               "p @ (latent[:, None] @ w_v.mT)")],
-        "largest tensor made: [1, 8, 200, 8] No keys or values",
+        "largest tensor made: 12,800 numbers No keys or values",
     ),
     "always float32": (
         ATTENTION,
