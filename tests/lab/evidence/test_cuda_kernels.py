@@ -104,6 +104,14 @@ WRONG = {
         edit("o[b, t, h, j] = o_j", "o[b, t, h, j] = -1e30\ncuda.atomic.max(o, (b, t, h, j), o_j)"),
         "atomics",
     ),
+    "one atomic in all": (
+        FOUR,
+        edit(
+            "o[b, t, h, j] = o_j",
+            "o[b, t, h, j] = o_j\nif t == 9:\n    cuda.atomic.add(o, (b, t, h, j), 0)",
+        ),
+        "atomics per warp",
+    ),
     "half a number": (
         FIVE,
         edit("kv = k4[n] * v_j", "kv = 0.5 * (k4[n] * v_j + k4[n] * v_j)"),
