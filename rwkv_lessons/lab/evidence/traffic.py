@@ -19,6 +19,7 @@ class Budget:
         limit: per token, and per `unit`.
         unit: "warp" or "thread".
         least: whether the limit is the least and not the most.
+        ever: whether one in a whole launch counts, where none are allowed.
     """
 
     text: str
@@ -27,6 +28,7 @@ class Budget:
     limit: float
     unit: str = "warp"
     least: bool = False
+    ever: bool = False
 
     def per_token(self, few, many):
         """The count per token and unit, from launches of FEW and MANY tokens."""
@@ -41,7 +43,8 @@ class Budget:
             if found >= self.limit:
                 return None
             return (f"{self.said(found)}, want at least {self.limit:g}",)
-        if found <= self.limit + SLACK:
+        some = self.ever and self.limit == 0 and self.count(many) > 0
+        if found <= self.limit + SLACK and not some:
             return None
         lines = [
             f"{self.said(found)}, want at most {self.limit:g}: {found - self.limit:.4g} too many"
@@ -61,7 +64,7 @@ class Budget:
         return f"{number} {self.text.removesuffix('s') if number == '1' else self.text}"
 
 
-def _requests(text, limit, least=False, **which):
+def _requests(text, limit, least=False, ever=False, **which):
     def fitting(trace):
         return {
             row: row.requests
@@ -69,7 +72,7 @@ def _requests(text, limit, least=False, **which):
             if all(getattr(row, name) == value for name, value in which.items())
         }
 
-    return Budget(text, lambda t: sum(fitting(t).values()), fitting, limit, least=least)
+    return Budget(text, lambda t: sum(fitting(t).values()), fitting, limit, least=least, ever=ever)
 
 
 def loads(per_token: float):
@@ -84,7 +87,7 @@ def stores(per_token: float):
 
 def atomics(per_token: float):
     """At most so many atomic requests, on any memory."""
-    return _requests("atomics", per_token, op="atomic")
+    return _requests("atomics", per_token, ever=True, op="atomic")
 
 
 def some_atomics():

@@ -102,7 +102,15 @@ WRONG = {
     "an atomic maximum": (
         SIX,
         edit("o[b, t, h, j] = o_j", "o[b, t, h, j] = -1e30\ncuda.atomic.max(o, (b, t, h, j), o_j)"),
-        "atomics",
+        "1 atomic per warp",
+    ),
+    "one atomic in all": (
+        FOUR,
+        edit(
+            "o[b, t, h, j] = o_j",
+            "o[b, t, h, j] = o_j\nif t == 9:\n    cuda.atomic.add(o, (b, t, h, j), 0)",
+        ),
+        "atomics per warp",
     ),
     "half a number": (
         FIVE,

@@ -292,10 +292,13 @@ class Trace:
         for n, group in enumerate(order):
             for site in groups[group]:
                 row_of_site[site.number] = n
-        return [self._row(groups[g][0], row_of_site, n) for n, g in enumerate(order)], row_of_site
+        row = row_of_site[self.events.site]
+        ends = np.cumsum(np.bincount(row, minlength=len(order)))[:-1]
+        mine = np.split(np.argsort(row, kind="stable"), ends) if order else []
+        return [self._row(groups[g][0], mine[n]) for n, g in enumerate(order)], row_of_site
 
-    def _row(self, site, row_of_site, n):
-        mask = row_of_site[self.events.site] == n
+    def _row(self, site, mask):
+        """The counts of the events `mask`, numbers of one row's."""
         e, address = self.events.select(mask), self._address[mask]
         _, request = np.unique(e.request, return_inverse=True)
         own = key(self._owner(mask), e.offset)
