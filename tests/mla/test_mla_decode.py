@@ -9,7 +9,7 @@ pytest.importorskip("triton")
 from support.mla_problem import in_float64, problem, relative_error  # noqa: E402
 
 from rwkv_lessons.lab.machine_code.assembly import assembly, available  # noqa: E402
-from rwkv_lessons.lab.simulator.gluon.run import OnCPU  # noqa: E402
+from rwkv_lessons.lab.simulator.gluon import OnCPU  # noqa: E402
 from rwkv_lessons.mla import mla_absorbed, mla_decode  # noqa: E402
 from rwkv_lessons.mla.decode import forward as decode  # noqa: E402
 from rwkv_lessons.mla.decode.hopper import decode_hopper_kernel  # noqa: E402

@@ -5,14 +5,14 @@ import math
 
 import pytest
 import torch
+from support.gluon_on_cpu import on_cpu
 from support.wkv6_cases import DECAYS, make, near
 from support.wkv6_chunks import NAMES, expected, fresh_tiles, in_segments  # noqa: F401
 from support.wkv6_hopper import bfloat16  # noqa: F401
 from support.wkv6_options import interpreted, packed, raw_of
 from torch.nn import functional as F
 
-from rwkv_lessons.lab.simulator.gluon.registers import Mistake
-from rwkv_lessons.lab.simulator.gluon.run import on_cpu
+from rwkv_lessons.lab.simulator.gluon import GluonFault
 from rwkv_lessons.wkv6.chunked import forward as chunked
 from rwkv_lessons.wkv6.chunked.checkpoints import KEEP
 from rwkv_lessons.wkv6.chunked.strong import GROUP
@@ -177,5 +177,5 @@ MISTAKES = {
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes_in_the_kernel_are_seen(name, launched):
     launched.mistake(*MISTAKES[name])
-    with pytest.raises((Mistake, AssertionError)):
+    with pytest.raises((GluonFault, AssertionError)):
         test_a_neighbour_of_nan_does_no_harm("rkvw", False, False, launched)

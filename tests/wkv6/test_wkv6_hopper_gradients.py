@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from support.gluon_on_cpu import on_cpu
 from support.wkv6_gradients import compare, draw, expected, got
 from support.wkv6_hopper import bfloat16  # noqa: F401
 from support.wkv6_options import interpreted
 
-from rwkv_lessons.lab.simulator.gluon.registers import Mistake
-from rwkv_lessons.lab.simulator.gluon.run import on_cpu
+from rwkv_lessons.lab.simulator.gluon import GluonFault
 from rwkv_lessons.wkv6.chunked import backward as chunked_backward
 from rwkv_lessons.wkv6.chunked.tiles import FITS, LOG2E
 
@@ -99,5 +99,5 @@ MISTAKES = {  # name → what stands in the kernel, and what would be wrong
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes_in_the_kernel_are_seen(name, fused):
     fused.mistake(*MISTAKES[name])
-    with pytest.raises((Mistake, AssertionError)):
+    with pytest.raises((GluonFault, AssertionError)):
         check(*given(1, 130, 1, -0.01))

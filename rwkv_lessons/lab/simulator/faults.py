@@ -51,3 +51,7 @@ class UninitialisedRead(KernelFault):
 
 class MisalignedAccess(KernelFault):
     """A 16-byte access at an address that is not a multiple of 16."""
+
+
+class NeverEnding(KernelFault):
+    """A loop goes round far more often than its input is long."""

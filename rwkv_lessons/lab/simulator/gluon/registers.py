@@ -1,30 +1,38 @@
-"""What Gluon's kernels do in registers, on the CPU, with torch: arithmetic, addresses, PTX."""
+"""What Gluon kernels do in registers, on the CPU, with torch: arithmetic, addresses, PTX.
+
+A tile or a number in registers is a `Value`, an address a `Pointer`. `Arithmetic` has Gluon's names
+for what is computed with them. Of PTX only the instructions in `PTX` are known, those that the
+library's kernels use on pairs of elements.
+"""
 
 import types
 
 import torch
 from triton import language as tl
 
+from ..faults import KernelFault
+
 NUMBERS = (torch.Tensor, int, float)
 
 
-class Mistake(Exception):
-    """What a card would punish, some day."""
+class GluonFault(KernelFault):
+    """What a GPU would punish, some day: it may well be right today."""
 
 
 def refuse(wrong, what):
+    """Raises a `GluonFault` that says `what`, if something is `wrong`."""
     if wrong:
-        raise Mistake(what)
+        raise GluonFault(what)
 
 
 def raw(x):
-    """Its tensor or number."""
+    """The tensor or number of a `Value`; a product that is still on its way has none."""
     x = x.x if isinstance(x, Value) else x
     refuse(not isinstance(x, NUMBERS), "a product is used before the wait for it")
     return x
 
 
-def together(*values):
+def of_one_dtype(*values):
     """Tensors of one dtype; a number takes that of the others."""
     values = [raw(x) for x in values]
     dtypes = [x.dtype for x in values if isinstance(x, torch.Tensor)] or [torch.int64]
@@ -36,10 +44,12 @@ def together(*values):
 
 
 def operator(f, swapped=False):
+    """A method of `Value` that applies `f` to two of them; with Pointers those know better."""
+
     def apply(self, other):
         if isinstance(other, Pointer):
             return NotImplemented
-        a, b = together(self, other)
+        a, b = of_one_dtype(self, other)
         return Value(f(b, a) if swapped else f(a, b))
 
     return apply
@@ -87,10 +97,10 @@ class Value:
 
 
 class Pointer:
-    """Addresses of elements of a tensor."""
+    """Addresses of elements of a tensor: `at`, in the flat `memory` behind it."""
 
     def __init__(self, memory, at=0):
-        self.memory, self.at = memory, at  # memory: flat
+        self.memory, self.at = memory, at
         self.dtype = types.SimpleNamespace(element_ty=memory.dtype)
 
     def __add__(self, more):
@@ -105,7 +115,7 @@ class Pointer:
         return at.long(), mask, *like
 
 
-def given(x):
+def as_argument(x):
     """What an argument is for a kernel: an address, a number in a register, or as it is."""
     if isinstance(x, torch.Tensor):
         extent = sum((n - 1) * stride for n, stride in zip(x.shape, x.stride(), strict=True)) + 1
@@ -115,11 +125,16 @@ def given(x):
     return Value(torch.tensor(x, dtype=torch.float32)) if isinstance(x, float) else x
 
 
+# PTX: registers are int64 tensors that hold 32 bits without a sign.
+
+
 def ptx_bfloat16(x):
+    """A float32's bits as those of the nearest bfloat16."""
     return x.to(torch.int32).view(torch.float32).to(torch.bfloat16).view(torch.int16).long() & 65535
 
 
 def ptx_max(x, y):
+    """The larger of two bfloat16 in either half of a register; NaN if one is."""
     halves = [
         torch.maximum(*((z >> n).to(torch.int16).view(torch.bfloat16) for z in (x, y)))
         for n in (0, 16)
@@ -129,7 +144,7 @@ def ptx_max(x, y):
 
 
 def ptx_permuted(x, y, order):
-    """Four bytes of eight; where its selector says so, the sign of one, eight times."""
+    """Four bytes of the eight of x and y; where `order` says so, the sign of one, eight times."""
     both, found = y << 32 | x, 0
     for n in range(4):
         chosen = order >> 4 * n
@@ -139,6 +154,7 @@ def ptx_permuted(x, y, order):
 
 
 def ptx_difference(x, y):
+    """x - y of two float32."""
     x, y = (z.to(torch.int32).view(torch.float32) for z in (x, y))
     return (x - y).view(torch.int32).long() & 0xFFFFFFFF
 
@@ -199,15 +215,15 @@ class Arithmetic:
         return Value(torch.full(shape, value, dtype=dtype))
 
     def where(self, which, x, y):
-        return Value(torch.where(raw(which), *together(x, y)))
+        return Value(torch.where(raw(which), *of_one_dtype(x, y)))
 
     def maximum(self, x, y, propagate_nan=None):
         f = torch.maximum if propagate_nan == tl.PropagateNan.ALL else torch.fmax
-        return Value(f(*together(x, y)))
+        return Value(f(*of_one_dtype(x, y)))
 
     def minimum(self, x, y, propagate_nan=None):
         f = torch.minimum if propagate_nan == tl.PropagateNan.ALL else torch.fmin
-        return Value(f(*together(x, y)))
+        return Value(f(*of_one_dtype(x, y)))
 
     def cdiv(self, x, y):
         return (x + y - 1) // y

@@ -1,25 +1,34 @@
-"""Runs Gluon kernels for Hopper on the CPU, one program after another, as they are written.
+"""Runs an unmodified Gluon kernel for Hopper on the CPU, one program after another.
 
-What a card does some time later is done here when the kernel waits for it, and not before. Errors:
-a result that was not waited for, a tile that threads use while it is on its way or still read, a
-tile that threads wrote without a fence after, work that is left at the end, an address outside of
-its tensor, and two programs that write the same element. What needs a barrier only is not seen,
-nor are layouts: Triton adds the one and checks the others.
+    OnCPU(kernel)[grid](*args, num_warps=4)    tensors are changed in place
+
+What a GPU does some time later is done here when the kernel waits for it, and not before. A
+`GluonFault` names a result that was not waited for, a tile that threads use while it is on its way
+or still read, a tile that threads wrote without a fence after, work that is left at the end, an
+address outside of its tensor, and two programs that write the same element. Not seen are what
+needs a barrier only, and layouts: Triton adds the one and checks the others.
 """
 
+import contextlib
 import inspect
 import itertools
+import traceback
 import types
 
 import torch
 from triton import language as tl
 
-from rwkv_lessons.lab.machine_code.cubin import named, plain
-from rwkv_lessons.lab.simulator.gluon.registers import Arithmetic, Value, given, refuse
+from ...machine_code.cubin import named, plain
+from ..faults import Place
+from .registers import Arithmetic, GluonFault, Value, as_argument, refuse
 
 
 class Tile:
-    """Shared memory. `state`, of all views of a tile: what is done to it at the moment."""
+    """A tile of shared memory, or a view of one; all its views share what is done to it, `state`.
+
+    state: `dirty`: threads wrote it, and no fence came after; `arriving`: a copy is on its way to
+    it; `readers`: products and copies on their way that read it.
+    """
 
     def __init__(self, data, state=None):
         self.data, self.shape, self.dtype = data, data.shape, data.dtype
@@ -41,20 +50,21 @@ class Tile:
 
     def store(self, value):
         refuse(self.dtype != value.dtype, f"{value.dtype} is stored in a tile of {self.dtype}")
-        self.taken()
+        self.refuse_overwriting()
         self.state.dirty = True
         self.data.copy_(value.x)
 
-    def taken(self):
+    def refuse_overwriting(self):
         refuse(self.state.arriving, "a tile is overwritten while it is on its way")
         refuse(self.state.readers, "a tile is overwritten while it is read")
 
-    def asynchronous(self):
+    def refuse_using(self):
+        """What reads or writes shared memory by itself sees neither threads' writes nor copies."""
         refuse(self.state.dirty, "a tile was written by threads, and no fence came after")
         refuse(self.state.arriving, "a tile is used before the wait for it")
 
     def read_later(self):
-        self.asynchronous()
+        self.refuse_using()
         self.state.readers += 1
 
 
@@ -144,21 +154,41 @@ class Machine(Arithmetic):
         self.functions, self.owners = {}, {}
 
     def run(self, kernel, grid, warps, args):
-        """args: {name: value}; what is no constant becomes what it is for a kernel."""
+        """Runs all programs of a launch.
+
+        Args:
+            grid: programs along each axis; warps: of a program.
+            args: {parameter: argument}.
+
+        Raises:
+            GluonFault: with the line of the kernel where it was noticed.
+        """
         self.grid, self.warps = grid, warps
         constants = inspect.get_annotations(plain(kernel), eval_str=True)
-        args = {n: x if n in constants else given(x) for n, x in args.items()}
+        args = {n: x if n in constants else as_argument(x) for n, x in args.items()}
         for self.program, self.at in enumerate(itertools.product(*map(range, grid))):
             self.products, self.stores, self.tiles, self.barriers = [], [], [], []
             self.copies, self.groups = [], []
-            self.copy(plain(kernel))(**args)
+            with self.placed():
+                self.rebuilt(plain(kernel))(**args)
             refuse(self.products, "a product is not waited for")
             refuse(self.stores, "a program ends before its tiles are stored")
             late = self.copies or self.groups or any(x.bytes or x.loads for x in self.barriers)
             refuse(late, "a program ends before a tile is there")
 
-    def copy(self, function):
-        """The function with other globals, as are those that it calls."""
+    @contextlib.contextmanager
+    def placed(self):
+        """Tells a fault on which line of the kernel, or of a function that it calls, it is."""
+        try:
+            yield
+        except GluonFault as fault:
+            codes = {function.__code__ for function in self.functions}
+            steps = traceback.walk_tb(fault.__traceback__)
+            own = [Place(frame.f_code, line) for frame, line in steps if frame.f_code in codes]
+            raise GluonFault(fault.what, own[-1] if own else None) from None
+
+    def rebuilt(self, function):
+        """The function with this machine's names for Gluon's, as are those that it calls."""
         if function not in self.functions:
             known = dict(function.__globals__)
             made = types.FunctionType(function.__code__, known, None, function.__defaults__)
@@ -167,16 +197,16 @@ class Machine(Arithmetic):
                 if name in self.NAMES:
                     known[name] = getattr(self, name)
                 elif hasattr(value, "fn"):
-                    known[name] = self.copy(plain(value))
+                    known[name] = self.rebuilt(plain(value))
                 elif isinstance(value, tl.constexpr):
                     known[name] = value.value
         return self.functions[function]
 
     def program_id(self, axis):
-        return given(self.at[axis])
+        return as_argument(self.at[axis])
 
     def num_programs(self, axis):
-        return given(self.grid[axis])
+        return as_argument(self.grid[axis])
 
     def num_warps(self):
         return self.warps
@@ -224,7 +254,7 @@ class Machine(Arithmetic):
             getattr(x, "state", x).dirty = False
 
     def copy_by_threads(self, tile, pointers, mask):
-        tile.taken()
+        tile.refuse_overwriting()
         tile.state.arriving = True
         tile.data.fill_(float("nan"))
         self.copies.append((tile, self.load(pointers, mask, 0.0).x))
@@ -243,8 +273,8 @@ class Machine(Arithmetic):
         if not pred:
             return
         refuse(barrier.dirty, "no fence came after the barrier's init")
-        tile.asynchronous()
-        tile.taken()
+        tile.refuse_using()
+        tile.refuse_overwriting()
         tile.state.arriving = True
         tile.data.fill_(float("nan"))
         inside, place = self.place(described, at)
@@ -287,10 +317,15 @@ class Machine(Arithmetic):
 
 
 class OnCPU:
-    """Takes the place of a Gluon kernel, `kernel[grid](*args)`. `given`: to the last launch.
+    """Stands for a Gluon kernel: `OnCPU(kernel)[grid](*args, num_warps=4)`.
 
-    keeps: whether a wait has to name the left factors in registers of what it waits for. ptxas
-    keeps those that nothing overwrites in PTX, too.
+    Args:
+        kernel: what `gluon.jit` made.
+        keeps: whether a wait has to name the left factors in registers of what it waits for. ptxas
+            keeps those that nothing overwrites in PTX, too.
+
+    Attributes:
+        given: {parameter: argument} of the last launch.
     """
 
     def __init__(self, kernel, keeps=True):
@@ -300,28 +335,6 @@ class OnCPU:
         return lambda *args, num_warps: self.run(grid, num_warps, args)
 
     def run(self, grid, warps, args):
+        """A launch; see `Machine.run`. The arguments come in the order of the parameters."""
         self.given = dict(zip(inspect.signature(plain(self.kernel)).parameters, args, strict=True))
         Machine(self.keeps).run(self.kernel, grid, warps, self.given)
-
-    def mistake(self, old, new):
-        """From now on `new` stands in the kernel's source where `old` stood."""
-        function = plain(self.kernel)
-        source = inspect.getsource(function)
-        assert source.count(old) == 1
-        known = dict(function.__globals__)
-        exec(source[source.index("def ") :].replace(old, new), known)
-        self.kernel = known[function.__name__]
-
-
-def on_cpu(monkeypatch, module, name):
-    """Has a module of the library launch its kernel `name` here, however few tokens there are."""
-
-    def launch(kernel, grid, num_warps, tensors, numbers, constants):
-        kernel[grid](*tensors, *numbers, *constants, num_warps=num_warps)
-
-    kernel = OnCPU(getattr(module, name))
-    monkeypatch.setattr(module, name, kernel)
-    monkeypatch.setattr(module, "launch_tiles", launch)
-    monkeypatch.setattr(module, "suits_hopper", lambda tensors: True)
-    monkeypatch.setattr(module, "WORTH", 0)
-    return kernel
