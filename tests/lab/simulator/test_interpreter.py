@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rwkv_lessons.lab.machine_code.assembly import assembly, available
-from rwkv_lessons.lab.simulator.faults import KernelFault, OutOfBounds
+from rwkv_lessons.lab.simulator.faults import KernelFault, NeverEnding, OutOfBounds
 from rwkv_lessons.lab.simulator.triton.run import run, trace
 
 triton = pytest.importorskip("triton")
@@ -241,3 +241,72 @@ def test_where_triton_was_not_told_to_interpret():
     environment = os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": str(ROOT)}
     done = subprocess.run([*command, __file__], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+
+
+@triton.jit
+def in_its_own_type(x, y, z, BLOCK: tl.constexpr):
+    o = tl.arange(0, BLOCK)
+    b_x, b_y = tl.load(x + o), tl.load(y + o)
+    found = tl.where(b_x < b_y, b_x * b_y + b_x, b_x - b_y)
+    tl.store(z + o, found.to(z.dtype.element_ty))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sixteen_bits_are_rounded_as_torch_rounds_them(dtype):
+    x, y = torch.randn(2, 64).to(dtype)
+    z = torch.empty_like(x)
+    run(in_its_own_type, 1, x, y, z, 64)
+    assert torch.equal(z, torch.where(x < y, x * y + x, x - y))
+
+
+@triton.jit
+def without_other(x, y, n, BLOCK: tl.constexpr):
+    o = tl.arange(0, BLOCK)
+    tl.store(y + o, tl.load(x + o, o < n))
+
+
+def test_masked_lanes_of_a_load_hold_nan_unless_it_says_what():
+    x, y = torch.ones(4), filled(8)
+    seen = run(without_other, 1, x, y, 4, 8)
+    assert y[:4].equal(x) and y[4:].isnan().all() and "tl.load(x + o" in str(seen.undefined)
+    assert not seen.regions[1].never_written().any()
+
+
+@triton.jit
+def waits_for_ever(x, y):
+    i = 0
+    while i < 1:
+        tl.store(y, tl.load(x))
+
+
+def test_an_endless_loop_ends_with_its_line_and_program():
+    with pytest.raises(NeverEnding, match="program .0, 0, 0.: still looping after 1,000") as caught:
+        run(waits_for_ever, 1, torch.ones(1), filled(1))
+    assert "tl.store" in str(caught.value) or "while" in str(caught.value)
+
+
+@triton.jit
+def wide(x, y):
+    o = tl.arange(0, 16)
+    b_x = tl.load(x + o[:, None] * 16 + o[None, :])
+    b_y = tl.dot(b_x, b_x)
+    tl.store(y + o[:, None] * 16 + o[None, :], (b_y.to(tl.float64) + 1).to(tl.float32))
+
+
+def test_float64_and_tf32_are_noted_with_their_lines():
+    seen = run(wide, 1, torch.ones(16, 16), filled(16, 16)).arithmetic
+    assert "tl.dot(b_x, b_x)" in str(seen.tf32) and "tl.float64" in str(seen.float64)
+    seen = run(product, 1, torch.ones(4, 16), torch.ones(16, 8), filled(4, 8), 4, 8, 16).arithmetic
+    assert seen.tf32 is None and seen.float64 is None
+
+
+@triton.jit
+def under_two_conditions(x, y, n, m):
+    o = tl.arange(0, 4)
+    tl.store(y + o, tl.load(x + o), (o < n) & (n < m))
+
+
+def test_a_mask_of_a_tile_and_a_number_is_counted_lane_by_lane():
+    for m, written in ((5, [True, True, False, False]), (1, [False] * 4)):
+        seen = run(under_two_conditions, 1, torch.ones(4), filled(4), 2, m)
+        assert seen.regions[1].written.tolist() == written

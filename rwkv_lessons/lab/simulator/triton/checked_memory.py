@@ -6,13 +6,13 @@ tensor cannot end in another one, and whatever is accessed, its range says whose
 
 import contextlib
 import sys
-from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 
 from ...machine_code.from_triton import pointer_type
 from ..faults import OutOfBounds, Place
+from .arithmetic import Arithmetic
 
 SPACING = 40  # bits: a terabyte from one tensor's range to the next
 SECTOR = 32  # bytes
@@ -58,6 +58,13 @@ class Region:
         self.elements = last + 1 if tensor.numel() else 0
         self.start = ((number + 1) << SPACING) + (1 << SPACING - 1)
         self.writer, self.reader = np.full((2, self.elements), NOBODY)
+        self.written = np.zeros(self.elements, bool)
+
+    def never_written(self):
+        """In the shape of the tensor: which elements no store and no atomic has touched."""
+        import torch
+
+        return ~torch.from_numpy(self.written).as_strided(self.tensor.shape, self.tensor.stride())
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,12 @@ class Watched:
         given: {parameter: argument}.
         files: of the kernel's source; a line of theirs is the place of an access.
         keep: whether to keep every access, to count.
+
+    Attributes:
+        regions: a `Region` per tensor.
+        undefined: the first `Place` of a load whose masked lanes hold anything, as it does not say
+            what; here they hold NaN. None if there is none.
+        arithmetic: an `Arithmetic`.
     """
 
     def __init__(self, given, files, keep=False):
@@ -85,25 +98,30 @@ class Watched:
         self.regions = [Region(n, name, x) for n, (name, x) in enumerate(tensors)]
         self.stand_ins = {x.name: StandIn(pointer_type(x.tensor), x.start) for x in self.regions}
         self.files, self.keep, self.program = files, keep, (0, 0, 0)
-        self.accesses, self.races = [], {}
-        self.dots, self.exps = Counter(), 0
+        self.accesses, self.races, self.undefined = [], {}, None
+        self.arithmetic = Arithmetic(self.place)
 
     @contextlib.contextmanager
     def between(self, builder):
-        """Takes the place of the builder's memory operations while it lasts."""
-        names = ("masked_load", "masked_store", "atomic_rmw", "atomic_cas", "dot", "exp", "exp2")
-        for name in names:
-            own = getattr(builder, f"create_{name}")
-            setattr(builder, f"create_{name}", _bound(getattr(self, name), own))
+        """Takes the place of the builder's operations while it lasts."""
+        memory = ("masked_load", "masked_store", "atomic_rmw", "atomic_cas")
+        hooks = {f"create_{name}": getattr(self, name) for name in memory}
+        hooks |= {name: getattr(self.arithmetic, name) for name in Arithmetic.HOOKS}
+        for name, hook in hooks.items():
+            setattr(builder, name, _bound(hook, getattr(builder, name)))
         try:
             yield
         finally:
-            for name in names:
-                delattr(builder, f"create_{name}")
+            for name in hooks:
+                delattr(builder, name)
 
     # The builder's operations; `own` is its.
-    def masked_load(self, own, ptrs, mask, *others):
-        return own(self.real(ptrs, mask.data, "load"), mask, *others)
+    def masked_load(self, own, ptrs, mask, other, *others):
+        real = self.real(ptrs, mask.data, "load")
+        if other is None and not np.all(mask.data):
+            self.undefined = self.undefined or self.place()
+            other = _anything(ptrs)
+        return own(real, mask, other, *others)
 
     def masked_store(self, own, ptrs, value, mask, *others):
         return own(self.real(ptrs, mask.data, "store"), value, mask, *others)
@@ -114,22 +132,12 @@ class Watched:
     def atomic_cas(self, own, ptrs, *others):
         return own(self.real(ptrs, True, "atomic"), *others)
 
-    def dot(self, own, a, b, d, *others):
-        *batch, M, K = a.data.shape
-        self.dots[M, b.data.shape[-1], K, str(a.dtype.scalar)] += int(np.prod(batch, dtype=int))
-        return own(_widened(a), _widened(b), d, *others)
-
-    def exp(self, own, x):
-        self.exps += x.data.size
-        return own(x)
-
-    exp2 = exp
-
     # Addresses.
     def real(self, ptrs, mask, op):
         """`ptrs` with the tensors' true addresses; what is masked off keeps its own, unused."""
         address = np.asarray(ptrs.data).astype(np.int64)
-        mask = np.broadcast_to(mask, address.shape)
+        # Masks that were put together may be numbers, 0 and 1, which would index.
+        mask = np.broadcast_to(mask, address.shape).astype(bool)
         lanes, width = address[mask], max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
         true = address.copy()
         numbers = (lanes >> SPACING) - 1
@@ -171,6 +179,8 @@ class Watched:
         )
 
     def _note(self, region, offsets, width, op):
+        if op != "load":
+            region.written[offsets // region.width] = True
         if not self.keep:
             return
         place = self.place()
@@ -205,10 +215,17 @@ def _program(number):
     return (number & 0xFFFFF, number >> 20 & 0xFFFFF, number >> 40)
 
 
-def _widened(x):
-    """A bfloat16 operand as float32: the interpreter would multiply its bits as integers."""
+def _anything(ptrs):
+    """What masked lanes of a load hold that does not say what: NaN, or the largest integer."""
     import triton.language as tl
 
-    if x.dtype.scalar != tl.bfloat16:
-        return x
-    return type(x)((x.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+    kind, bits = ptrs.get_element_ty(), ptrs.get_element_ty().primitive_bitwidth
+    if kind == tl.bfloat16:
+        values = np.full(ptrs.data.shape, 0x7FC0, np.uint16)
+    elif kind in (tl.float16, tl.float32, tl.float64):
+        values = np.full(ptrs.data.shape, np.nan, f"float{bits}")
+    elif kind.is_int() and bits >= 8:
+        values = np.full(ptrs.data.shape, 2 ** (bits - 1) - 1, f"int{bits}")
+    else:
+        return None
+    return type(ptrs)(values, kind)

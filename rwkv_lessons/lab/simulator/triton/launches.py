@@ -3,10 +3,19 @@
 import dataclasses
 from collections.abc import Callable
 
+import numpy as np
 import torch
 
-from ...evidence.cuda import TOLERANCE, Difference, compare
+from ...evidence.cuda import TOLERANCE, Difference
 from . import run as interpreter
+
+
+class NeverWritten(Difference):
+    """An output has elements that no program has stored."""
+
+
+class NotANumber(Difference):
+    """An answer is NaN, and was stored."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +35,7 @@ class Launch:
             by default the largest wanted.
         dtype: of the outputs.
         tolerance: the largest error allowed, over the scale.
+        exact: whether the lesson promises float32 answers for float32 inputs.
         size: of the problem, for messages: "B=1 T=3".
     """
 
@@ -39,7 +49,13 @@ class Launch:
     scales: dict = dataclasses.field(default_factory=dict)
     dtype: torch.dtype = torch.float32
     tolerance: float = TOLERANCE
+    exact: bool = True
     size: str = ""
+
+    @property
+    def refuses_tf32(self):
+        """Whether products of float32 operands have to keep all their bits."""
+        return self.exact and all(x.dtype == torch.float32 for x in self.inputs.values())
 
     def arguments(self, device="cpu"):
         """A fresh set of a kernel's arguments, by name; outputs are full of NaN."""
@@ -48,19 +64,73 @@ class Launch:
             tensors[name] = torch.full(shape, torch.nan, dtype=self.dtype, device=device)
         return tensors | self.constants
 
-    def judge(self, given):
-        """Raises `Difference` for the first of the answers that is wrong, or a changed input."""
+    def judge(self, given, seen=None, names=None):
+        """Raises `Difference` for the first of the answers that is wrong, or a changed input.
+
+        Args:
+            given: the arguments, after the launch.
+            seen: the `Watched` of an interpreted launch: which elements were written, and where.
+            names: {a parameter's name here: its name in the kernel}, where they differ.
+        """
+        names, regions = names or {}, {x.name: x for x in seen.regions} if seen else {}
         for name, x in self.inputs.items():
             if not torch.equal(given[name].cpu().nan_to_num(), x.cpu().nan_to_num()):
-                raise Difference(f"the kernel changed its input {name}")
+                raise Difference(f"the kernel changed its input {names.get(name, name)}")
+        for name in self.outputs:
+            if region := regions.get(names.get(name, name)):
+                self._all_written(name, region)
         found = self.finish({name: given[name] for name in self.outputs})
         for name, want in self.wants.items():
             letters, scale = self.letters.get(name, "abcde"), self.scales.get(name)
             got = found[name].detach().double().cpu().numpy()
             try:
-                compare(got, want.cpu().numpy(), letters, scale, self.tolerance)
+                _compare(got, want.cpu().numpy(), letters, scale, self.tolerance)
             except Difference as difference:
-                raise Difference(f"{name}: {difference}") from None
+                raise type(difference)(f"{name}: {difference}") from None
+
+    def _all_written(self, name, region):
+        missing = region.never_written()
+        if not missing.any():
+            return
+        whole = name.removesuffix("_parts")  # partial sums have one axis more, in front
+        letters = self.letters.get(name) or self.letters.get(whole, "abcdef").rjust(
+            missing.dim(), "n"
+        )
+        first = _place(letters, missing.nonzero()[0].tolist())
+        raise NeverWritten(
+            f"{region.name}: [{first}] is never written (NaN in fresh memory), as are "
+            f"{int(missing.sum())} of its {missing.numel()} elements"
+        )
+
+
+def _place(letters, index):
+    return ", ".join(f"{a}={n}" for a, n in zip(letters, index, strict=False))
+
+
+def _compare(got, want, letters, scale, tolerance):
+    """`evidence.cuda.compare`, that tells by how much, and NaN from a wrong number."""
+    if got.shape != want.shape:
+        raise Difference(f"shape {list(got.shape)}, want {list(want.shape)}")
+    scale = np.abs(want).max(initial=0) if scale is None else scale
+    limit = tolerance * max(scale, 1e-30)
+    off = ~(np.abs(got - want) <= limit)
+    if not off.any():
+        return
+    first = tuple(int(n) for n in np.argwhere(off)[0])
+    rest = f"{off.sum()} of {off.size} differ"
+    if np.isnan(got[first]):
+        raise NotANumber(
+            f"first difference at [{_place(letters, first)}]: NaN was computed, "
+            f"want {want[first]:.6g}; {rest}"
+        )
+    # By powers of ten: a last digit differs from one machine to the next.
+    error = np.abs(got - want)[off & np.isfinite(got)].max(initial=0) / limit
+    times = f"{10 ** int(np.log10(error)):,} times" if error >= 10 else "a few times"
+    times = f", by up to {times} what rounding explains" if error else ""
+    raise Difference(
+        f"first difference at [{_place(letters, first)}]: {got[first]:.6g}, "
+        f"want {want[first]:.6g}; {rest}{times}"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,9 +159,21 @@ def results(kernel, launch, device="cpu"):
     return launch.finish({name: given[name] for name in launch.outputs})
 
 
-def start(kernel, launch, given, device="cpu", reverse=False):
-    """Launches with the arguments `given`: in the interpreter on the CPU, else on the device."""
+def start(kernel, launch, given, device="cpu", reverse=False, names=None):
+    """Launches with the arguments `given`: in the interpreter on the CPU, else on the device.
+
+    Args:
+        names: as for `Launch.judge`.
+
+    Returns:
+        The interpreter's `Watched`, or None.
+    """
+    given = renamed(given, names)
     if device == "cpu":
-        interpreter.run(kernel, launch.grid, reverse=reverse, **given)
-    else:
-        kernel[launch.grid](**given)
+        return interpreter.run(kernel, launch.grid, reverse=reverse, **given)
+    kernel[launch.grid](**given)
+
+
+def renamed(given, names):
+    """Arguments by the names that the kernel has for them."""
+    return {(names or {}).get(name, name): x for name, x in given.items()}

@@ -7,10 +7,11 @@ It is Triton's own interpreter, without TRITON_INTERPRET: kernels compile in the
 one check can do both. In front of its memory stands a guard. A GPU reads and writes outside of a
 tensor and says nothing; here an unmasked lane outside is an `OutOfBounds` that names the tensor,
 the program and the line. What differs from a GPU: no warps, layouts or TF32, and programs take
-turns. bfloat16 sums and products are wrong in the interpreter (only `tl.dot` is mended here): give
-it float32 or float16.
+turns. A masked load that does not say what its masked lanes hold gets NaN there, as a GPU may leave
+anything. A loop that goes round more often than the tensors have numbers is a `NeverEnding`.
 """
 
+import ast
 import contextlib
 import functools
 import itertools
@@ -20,11 +21,15 @@ import numpy as np
 
 from ...machine_code import cubin
 from ...machine_code import from_triton as cubin_triton
-from ..faults import KernelFault, Place
+from ..faults import KernelFault, NeverEnding, Place
 from .checked_memory import StandIn, Watched
 from .trace import TritonTrace
 
 __all__ = ["KernelFault", "TritonTrace", "available", "run", "trace"]
+
+# A program has no reason to go round more often than there are numbers in all its tensors. The
+# bounds keep tiny launches from being called endless, and endless ones from taking minutes.
+FEWEST_ROUNDS, MOST_ROUNDS = 1000, 20_000
 
 available = cubin_triton.missing  # None, or what is missing here, in one sentence
 
@@ -39,11 +44,16 @@ def run(kernel, grid, *args, reverse=False, **named):
             like are taken and ignored.
         reverse: programs from the last to the first; a correct kernel does not notice.
 
+    Returns:
+        A `Watched`: what was written, in which arithmetic, and which programs met.
+
     Raises:
         KernelFault: with the source line and the program: `OutOfBounds`, or any exception.
         TypeError: the arguments do not fit.
     """
-    Launch(kernel, grid, args, named).go(reverse)
+    launch = Launch(kernel, grid, args, named, keep=True)
+    launch.go(reverse)
+    return launch.memory
 
 
 def trace(kernel, grid, *args, **named):
@@ -77,12 +87,14 @@ class Launch:
         self.kernel, self.given, self.constants = kernel, given, constants
         self.grid = grid + (1,) * (3 - len(grid))
         self.memory = Watched(given, _files(kernel), keep)
+        numbers = sum(region.elements for region in self.memory.regions)
+        self.rounds = min(max(numbers, FEWEST_ROUNDS), MOST_ROUNDS)
 
     def go(self, reverse=False):
         from triton.runtime import interpreter
 
         builder = interpreter.interpreter_builder
-        function = _called(cubin_triton._jit(self.kernel, {}).fn)
+        function = _called(cubin_triton._jit(self.kernel, {}).fn, self._tick)
         programs = list(itertools.product(*(range(n) for n in reversed(self.grid))))
         with _language(), self.memory.between(builder), np.errstate(all="ignore"):
             builder.set_grid_dim(*self.grid)
@@ -92,13 +104,22 @@ class Launch:
             }
             for z, y, x in reversed(programs) if reverse else programs:
                 builder.set_grid_idx(x, y, z)
-                self.memory.program = (x, y, z)
+                self.memory.program, self.left = (x, y, z), self.rounds
                 try:
                     function(**arguments)
                 except KernelFault:
                     raise
                 except Exception as error:
                     raise self._explain(error) from error
+
+    def _tick(self):
+        """Called whenever a loop of the kernel goes round."""
+        self.left -= 1
+        if self.left < 0:
+            raise NeverEnding(
+                f"program {self.memory.program}: still looping after {self.rounds:,} rounds",
+                self.memory.place(),
+            )
 
     def _explain(self, error):
         """An exception of the kernel as a fault with its place."""
@@ -153,26 +174,54 @@ def _files(kernel):
 class Called:
     """A function of a kernel, rewritten for the interpreter when it is first called.
 
-    Triton's own class patches the language at every call and leaves it patched.
+    Triton's own class patches the language at every call and leaves it patched. `tick`, if there
+    is one, is called whenever a loop of the function goes round.
     """
 
-    def __init__(self, fn):
-        self.fn, self.__name__ = fn, fn.__name__
+    def __init__(self, fn, tick=None):
+        self.fn, self.__name__, self.tick = fn, fn.__name__, tick
 
     @functools.cached_property
     def rewritten(self):
         from triton.runtime.interpreter import FunctionRewriter
 
-        return FunctionRewriter(self.fn).rewrite_ast()
+        if self.tick is None:
+            return FunctionRewriter(self.fn).rewrite_ast()
+        self.fn.__globals__[TICK] = self.tick
+        rewriter = FunctionRewriter(self.fn)
+        rewriter.ast_transformer = _ticking()
+        return rewriter.rewrite_ast()
 
     def __call__(self, *args, **named):
         return self.rewritten(*args, **named)
 
 
-def _called(function):
+TICK = "__a_loop_goes_round__"
+
+
+@functools.cache
+def _ticking():
+    """Triton's rewriter, that also has every loop call TICK before anything else."""
+    from triton.runtime.interpreter import ASTTransformer
+
+    class Ticking(ASTTransformer):
+        def visit_While(self, node):
+            self.generic_visit(node)
+            call = ast.Expr(ast.Call(ast.Name(TICK, ast.Load()), [], []))
+            for part in ast.walk(call):
+                ast.copy_location(part, node)
+            node.body.insert(0, call)
+            return node
+
+        visit_For = visit_While
+
+    return Ticking()
+
+
+def _called(function, tick):
     """A user's kernel function, with those that it calls; closures become globals."""
-    copy = cubin.rebuild(function, {}, lambda value, copy: Called(_closed(copy)))
-    return Called(_closed(copy))
+    copy = cubin.rebuild(function, {}, lambda value, copy: Called(_closed(copy), tick))
+    return Called(_closed(copy), tick)
 
 
 def _closed(function):

@@ -31,10 +31,11 @@ class TritonTrace:
         grid, programs: as launched, and how many that are.
         rows: a `Row` per source line, tensor and kind of access.
         dots: {(M, N, K, type of the operands): how often}, over all programs.
-        exps: elements of which `tl.exp` or `tl.exp2` was taken.
+        exps: elements of which `tl.exp` or `tl.exp2` was taken; exp_lines: {line: how many}.
         races: elements that one program writes and another reads or writes, one `Race` per tensor.
         faults: the `KernelFault` that ended the run, if one did.
         accesses: every `Access`, in order.
+        names: {an array's name elsewhere: its name in the kernel}, where they differ.
 
     The methods that count take any of `op` ("load", "store", "atomic"), `array` (a parameter's
     name) and `line`, and count what fits all of them.
@@ -43,14 +44,20 @@ class TritonTrace:
     def __init__(self, kernel, grid, memory, faults):
         self.kernel, self.grid, self.programs = kernel, grid, int(np.prod(grid))
         self.accesses, self.faults = memory.accesses, faults
+        self.names = {}
         self.races = list(memory.races.values())
-        self.dots, self.exps = memory.dots, memory.exps
+        done = self.arithmetic = memory.arithmetic
+        self.dots, self.exps, self.exp_lines = done.dots, done.exps, done.exp_lines
         self.tensors = {region.name: region.tensor for region in memory.regions}
         groups = {}
         for access in self.accesses:
             line = access.place.line if access.place else 0
             groups.setdefault((line, access.array, access.op), []).append(access)
         self.rows = [_row(groups[key]) for key in sorted(groups)]
+
+    def name_of(self, array):
+        """The kernel's own name of `array`."""
+        return (self.names or {}).get(array, array)
 
     def requests(self, op=None, array=None, line=None):
         """Executions of loads, stores or atomics by a program."""
@@ -79,7 +86,7 @@ class TritonTrace:
 
     def times(self, array, op="load"):
         """How often an element of `array` is asked for, on average over the tensor: 2.0."""
-        return self.lanes(op, array) / self.tensors[array].numel()
+        return self.lanes(op, array) / self.tensors[self.name_of(array)].numel()
 
     @property
     def flops(self):
@@ -118,6 +125,7 @@ class TritonTrace:
     __str__ = table
 
     def _fitting(self, op, array, line):
+        array = self.name_of(array)
         if op not in (None, "load", "store", "atomic"):
             raise ValueError(f"op is {op!r}, needs one of load, store, atomic")
         if array is not None and array not in self.tensors:

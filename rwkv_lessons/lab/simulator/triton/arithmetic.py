@@ -1,0 +1,106 @@
+"""The arithmetic of an interpreted Triton kernel: counted, and bfloat16 as a GPU rounds it.
+
+Triton's interpreter keeps bfloat16 as the integers that its bits are, and adds and multiplies
+those. Here such operands are widened to float32 first, and results rounded to the nearest bfloat16.
+What a kernel does in more or less than float32 is noted with its line: float64, and products of
+float32 operands that a GPU would round to TF32.
+"""
+
+from collections import Counter
+
+import numpy as np
+
+
+class Arithmetic:
+    """What a launch computes.
+
+    Args:
+        place: () → the `Place` in the kernel that is running.
+
+    Attributes:
+        dots: {(M, N, K, type of the operands): how often}.
+        exps: elements of which `tl.exp` or `tl.exp2` was taken; exp_lines: the same per line.
+        tf32: the first `Place` whose `tl.dot` of float32 operands leaves them 11 bits, or None.
+        float64: the first `Place` that makes a float64, or None.
+    """
+
+    HOOKS = ("create_dot", "create_exp", "create_exp2", "cast_impl", "create_fp_to_fp")
+    HOOKS = (*HOOKS, "binary_op", "unary_op")
+
+    def __init__(self, place):
+        self.place = place
+        self.dots, self.exps, self.exp_lines = Counter(), 0, Counter()
+        self.tf32 = self.float64 = None
+
+    def create_dot(self, own, a, b, d, precision, *others):
+        *batch, M, K = a.data.shape
+        kind = str(a.dtype.scalar)
+        self.dots[M, b.data.shape[-1], K, kind] += int(np.prod(batch, dtype=int))
+        if kind == "fp32" and self.tf32 is None and _name(precision) in ("TF32", "BF16", "BF16x3"):
+            self.tf32 = self.place()
+        return own(_wide(a), _wide(b), d, precision, *others)
+
+    def create_exp(self, own, x):
+        self.exps += x.data.size
+        place = self.place()
+        self.exp_lines[place.line if place else 0] += x.data.size
+        return own(x)
+
+    create_exp2 = create_exp
+
+    def cast_impl(self, own, x, dtype):
+        import triton.language as tl
+
+        kind = dtype.scalar
+        if kind == tl.float64 and self.float64 is None:
+            self.float64 = self.place()
+        x = _wide(x)
+        if kind == tl.bfloat16:
+            return _narrow(x if x.dtype.scalar == tl.float32 else own(x, tl.float32))
+        return x if x.dtype.scalar == kind == tl.float32 else own(x, dtype)
+
+    def create_fp_to_fp(self, own, x, dtype, rounding):
+        import triton.language as tl
+
+        if dtype.scalar == tl.bfloat16 and x.dtype.scalar == tl.float32:
+            return _narrow(x)
+        return own(x, dtype, rounding)
+
+    def binary_op(self, own, x, y, op):
+        if not _is_bfloat16(x):
+            return own(x, y, op)
+        found = own(_wide(x), _wide(y), op)
+        return found if op in COMPARISONS else _narrow(found)
+
+    def unary_op(self, own, x, op):
+        return _narrow(own(_wide(x), op)) if _is_bfloat16(x) else own(x, op)
+
+
+COMPARISONS = (np.less, np.less_equal, np.greater, np.greater_equal, np.equal, np.not_equal)
+
+
+def _name(precision):
+    return str(precision).rsplit(".", 1)[-1]
+
+
+def _is_bfloat16(x):
+    return x.dtype.scalar.name == "bf16"
+
+
+def _wide(x):
+    """A bfloat16 tile as float32; any other as it is."""
+    import triton.language as tl
+
+    if not _is_bfloat16(x):
+        return x
+    return type(x)((x.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+
+
+def _narrow(x):
+    """A float32 tile rounded to the nearest bfloat16, ties to even."""
+    import triton.language as tl
+
+    bits = np.ascontiguousarray(x.data, np.float32).view(np.uint32).reshape(x.data.shape)
+    rounded = (bits.astype(np.uint64) + 0x7FFF + (bits >> 16 & 1)) >> 16
+    kept = np.where(np.isnan(x.data), bits >> 16 | 0x40, rounded)
+    return type(x)(kept.astype(np.uint16), tl.bfloat16)
