@@ -5,7 +5,8 @@ import triton
 import triton.language as tl
 
 from rwkv_lessons.lab.course.exercises import Exercise
-from rwkv_lessons.lab.evidence.cuda import ATOMICS, at_most, function_answer
+from rwkv_lessons.lab.evidence.cuda import ATOMICS, at_most
+from rwkv_lessons.lab.evidence.functions import function_cases
 from rwkv_lessons.lab.evidence.triton import exps, no_spills, reads, writes
 from rwkv_lessons.lab.evidence.wkv6_triton import FORWARD, wkv6_triton_kernel
 from rwkv_lessons.runtime.launch_numba import ceil_div
@@ -83,11 +84,12 @@ EXERCISES = {
             "ceil_div(V, BV), ceil_div(K, BK), B * H",
         ),
         evidence=(
-            function_answer(
+            function_cases(
                 ("tiles that fit", (8, 64, 64, 64, 32, 32), (2, 2, 512)),
                 ("100 keys and values", (4, 4, 100, 100, 32, 32), (4, 4, 16)),
                 ("less than one tile", (1, 1, 16, 16, 32, 32), (1, 1, 1)),
                 ("more keys than values", (1, 2, 100, 33, 32, 16), (3, 4, 2)),
+                whole=True,
             ),
         ),
         symptoms={
@@ -114,7 +116,7 @@ EXERCISES = {
             FORWARD,
             no_spills(),
             at_most(0, *ATOMICS, text="no atomics"),
-            limits=(reads(3, *"rkvw"), reads(1, "s0"), writes(1, *WRITES), exps(2 * 4 * 9 * 4)),
+            limits=(reads(3, *"rkvw"), reads(1, "s0"), writes(1, *WRITES), exps(2 * 8 * 9 * 4)),
         ),
         symptoms={
             "by hand": "One token, empty state: o is Σ r·u·k·v over keys, axis 0 of a tile; "

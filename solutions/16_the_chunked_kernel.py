@@ -1,6 +1,5 @@
 """WKV-6 in chunks, in one Triton kernel: the state stays in registers, four products a chunk."""
 
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -12,7 +11,7 @@ from rwkv_lessons.lab.evidence.cuda import ATOMICS, at_least, at_most
 from rwkv_lessons.lab.evidence.triton import (
     Case,
     answer,
-    dots,
+    dot_flops,
     exps,
     gpu,
     machine_code,
@@ -21,7 +20,13 @@ from rwkv_lessons.lab.evidence.triton import (
     traffic,
     writes,
 )
-from rwkv_lessons.lab.evidence.wkv6_triton import Size, wkv6_launch
+from rwkv_lessons.lab.evidence.wkv6_triton import (
+    Size,
+    in_bfloat16,
+    much_in_the_state,
+    quick_decays,
+    wkv6_launch,
+)
 
 
 @triton.jit
@@ -92,19 +97,15 @@ def forward(r, k, v, w, u, s0):
 
 TENSORS = ("r", "k", "v", "w", "u", "s0", "o", "s1")
 WRITES = ("o", "s1")
-COUNTED = Size((1, 8, 2, 8, 8))  # two chunks of 4
+COUNTED = Size((1, 32, 2, 8, 8))  # two chunks of 16
+OWN_BLOCKS = Size((2, 70, 2, 64, 64))
+LOW = Size((1, 35, 2, 16, 16))
 FULL = Size((2, 75, 4, 64, 64))
 
 
 def sized(size, **more):
     """A `Launch` of the kernel."""
     return wkv6_launch(launch, TENSORS, WRITES, size, **more)
-
-
-def in_bfloat16(full):
-    """The same launch with r, k, v and w in bfloat16, to look at its machine code."""
-    tokens = {x: full.inputs[x].bfloat16() for x in "rkvw"}
-    return replace(full, inputs=full.inputs | tokens)
 
 
 CASES = tuple(
@@ -122,11 +123,13 @@ CASES = tuple(
         ("strong decays", "decay", Size((1, 17, 1, 8, 8), decay="strong"), 16),
         ("the order of the programs does not matter", "programs", Size((2, 6, 3, 4, 4)), 4),
     )
+) + (
+    Case("70 tokens, the lesson's own blocks", "own blocks", partial(sized, OWN_BLOCKS)),
+    Case("bfloat16", "16 bits", lambda: in_bfloat16(sized(LOW, BT=16))),
+    Case("quick decays in bfloat16", "16 bits", lambda: quick_decays(sized(LOW, BT=16))),
+    Case("a large state in bfloat16", "16 bits", lambda: much_in_the_state(sized(LOW, BT=4))),
 )
 
-REAL_FLOAT32 = at_most(
-    0, "HMMA", "HGMMA", text='input_precision in each tl.dot: no tensor cores for "ieee"'
-)
 EXERCISES = {
     "kernel": Exercise(
         minutes=25,
@@ -145,11 +148,11 @@ EXERCISES = {
         evidence=(
             answer(*CASES),
             traffic(
-                partial(sized, COUNTED, BT=4),
+                partial(sized, COUNTED, BT=16),
                 reads(1, *"rkvw", "s0"),
                 writes(1, *WRITES),
-                dots(at_least=2 * 2 * 4),  # two heads, two chunks
-                exps(2 * 2 * (4 * 4 * 8 + 8)),
+                dot_flops(2 * 2 * (4 * 16 * 8 * 8 + 2 * 16 * 16 * 8)),  # half of the pairs will do
+                exps(2 * 2 * (6 * 16 * 8 + 8)),  # for pairs it would be 16 tiles
             ),
             machine_code(
                 lambda: in_bfloat16(sized(FULL)),
@@ -157,7 +160,6 @@ EXERCISES = {
                 no_spills(),
                 at_most(0, *ATOMICS, text="no atomics"),
             ),
-            machine_code(partial(sized, FULL, PRECISION="ieee"), REAL_FLOAT32),
             gpu(partial(sized, FULL)),
         ),
         symptoms={

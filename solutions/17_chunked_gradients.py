@@ -12,7 +12,7 @@ from rwkv_lessons.lab.evidence.cuda import ATOMICS, at_least, at_most
 from rwkv_lessons.lab.evidence.triton import (
     Case,
     answer,
-    dots,
+    dot_flops,
     gpu,
     machine_code,
     reads,
@@ -146,7 +146,8 @@ def gradients(r, k, v, w, u, s0, do, ds1):
 
 TENSORS = ("r", "k", "v", "w", "u", "do", "ds1")
 GRADIENTS = ("dr", "dk", "dv", "dw", "du", "ds0")
-COUNTED = Size((1, 8, 2, 8, 8))  # two chunks of 4
+COUNTED = Size((1, 32, 2, 8, 8))  # two chunks of 16
+OWN_BLOCKS = Size((2, 70, 2, 64, 64))
 FULL = Size((2, 75, 4, 64, 64))
 
 
@@ -183,10 +184,12 @@ def all_gradients(one, two, size, BT):
 
 
 def cases(made, *chosen):
-    return tuple(
+    small = tuple(
         Case(name, symptom, partial(made, size, BT=BT), symptom == "programs")
         for name, symptom, size, BT in chosen
     )
+    whole = Case("70 tokens, the lesson's own blocks", "own blocks", partial(made, OWN_BLOCKS))
+    return (*small, whole)
 
 
 CASES = (
@@ -204,9 +207,6 @@ CASES = (
 )
 NO_ATOMICS = at_most(0, *ATOMICS, text="no atomics")
 PRODUCTS = at_least(1, "HMMA", "HGMMA", text="products on the tensor cores")
-REAL_FLOAT32 = at_most(
-    0, "HMMA", "HGMMA", text='input_precision in each tl.dot: no tensor cores for "ieee"'
-)
 EXERCISES = {
     "checkpoints": Exercise(
         minutes=8,
@@ -222,13 +222,12 @@ EXERCISES = {
         evidence=(
             answer(*cases(keeping, *CASES)),
             traffic(
-                partial(keeping, COUNTED, BT=4),
+                partial(keeping, COUNTED, BT=16),
                 reads(1, "k", "v", "w", "s0"),
                 writes(1, "before"),
-                dots(at_least=2 * 2),
+                dot_flops(2 * 2 * 2 * 16 * 8 * 8),
             ),
             machine_code(partial(keeping, FULL), PRODUCTS, NO_ATOMICS),
-            machine_code(partial(keeping, FULL, PRECISION="ieee"), REAL_FLOAT32),
             gpu(partial(keeping, FULL)),
         ),
         symptoms={
@@ -261,13 +260,13 @@ EXERCISES = {
         evidence=(
             answer(*cases(sweeping, *CASES)),
             traffic(
-                partial(sweeping, COUNTED, BT=4),
+                partial(sweeping, COUNTED, BT=16),
                 reads(1, *"rkvw", "do", "ds1", "before"),
                 writes(1, *GRADIENTS),
-                dots(at_least=2 * 2 * 9),
+                # Half of the pairs will do.
+                dot_flops(2 * 2 * (4 * 2 * 16 * 8 * 8 + 5 * 16 * 16 * 8)),
             ),
             machine_code(partial(sweeping, FULL), PRODUCTS, NO_ATOMICS),
-            machine_code(partial(sweeping, FULL, PRECISION="ieee"), REAL_FLOAT32),
             gpu(partial(sweeping, FULL)),
         ),
         symptoms={

@@ -3,8 +3,15 @@
 import torch
 
 from rwkv_lessons.lab.course.exercises import Exercise
-from rwkv_lessons.lab.evidence.cuda import function_answer
-from rwkv_lessons.lab.evidence.mla import Case, Sizes, nothing_larger, step, torch_answer
+from rwkv_lessons.lab.evidence.functions import function_cases
+from rwkv_lessons.lab.evidence.mla import (
+    Case,
+    Sizes,
+    no_loop_over_heads,
+    nothing_larger,
+    step,
+    torch_answer,
+)
 
 
 def expanded(q, q_rope, latent, k_rope, w_k, w_v, scale):
@@ -63,6 +70,7 @@ COUNTED = Sizes(B=2, N=100, H=4, K=8, P=4, V=8, R=16)
 SYMPTOMS = {
     "by hand": "With one token the softmax is 1, whatever the scores: o is w_v times the latent.",
     "softmax": "Both parts of the score, added and scaled, go into one softmax over N.",
+    "overflow": "exp(95) is infinite in float32, exp(-150) is 0: subtract the largest score first.",
     "head": "Every head has its own w_k and w_v, and they all share the latent.",
     "batch": "Every sequence has its own latent.",
     "largest": "Multiply the query by w_k, not the latent; and p by the latent, before w_v. "
@@ -88,9 +96,12 @@ EXERCISES = {
                 Case("a softmax over the tokens", "softmax", Sizes(N=5)),
                 Case("heads have their own weights", "head", Sizes(N=3, H=3)),
                 Case("sequences have their own latent", "batch", Sizes(B=2, N=4, H=2)),
+                Case("scores around 95", "overflow", Sizes(N=5, H=2), scores="high"),
+                Case("scores around -150", "overflow", Sizes(N=5, H=2), scores="low"),
                 Case("odd sizes", "softmax", Sizes(B=3, N=37, H=5, K=6, P=3, V=7, R=16)),
             ),
             nothing_larger(lambda: step(COUNTED, ARGUMENTS), 2 * 100 * 16, "as many as the latent"),
+            no_loop_over_heads(lambda H: step(COUNTED._replace(H=H), ARGUMENTS)),
         ),
         symptoms=SYMPTOMS,
     ),
@@ -103,7 +114,7 @@ EXERCISES = {
             "early = 2·N·R·V + 2·rows·N·V; late = 2·rows·N·R + 2·rows·R·V.",
         ),
         evidence=(
-            function_answer(
+            function_cases(
                 ("one of everything", (1, 1, 1, 1), (4, 4)),
                 ("one row, many tokens", (1, 1000, 4, 2), (16000 + 4000, 8000 + 16)),
                 ("many rows", (100, 3, 4, 2), (48 + 1200, 2400 + 1600)),
@@ -125,7 +136,7 @@ EXERCISES = {
             "rows · (R − V) = R · V: rows = R·V / (R − V), or V / (1 − V/R).",
         ),
         evidence=(
-            function_answer(
+            function_cases(
                 ("R twice V", (2, 1), 2),
                 ("MiniCPM3", (256, 64), 256 / 3),
                 ("DeepSeek-V3", (512, 128), 512 / 3),

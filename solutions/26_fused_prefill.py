@@ -5,8 +5,9 @@ import triton
 import triton.language as tl
 
 from rwkv_lessons.lab.course.exercises import Exercise
-from rwkv_lessons.lab.evidence.cuda import at_least, function_answer
-from rwkv_lessons.lab.evidence.mla import Case, Sizes, nothing_larger
+from rwkv_lessons.lab.evidence.cuda import at_least
+from rwkv_lessons.lab.evidence.functions import function_cases
+from rwkv_lessons.lab.evidence.mla import Case, Sizes, block_by_block, nothing_larger
 from rwkv_lessons.lab.evidence.mla_triton import mla_launch, triton_kernel
 from rwkv_lessons.lab.evidence.triton import no_spills, reads, writes
 from rwkv_lessons.runtime.launch_numba import ceil_div
@@ -88,16 +89,17 @@ def launch(sizes, scale, BM=64, BN=64):
 INPUTS = ("q_latent", "q_rope", "latent", "k_rope", "w_v")
 SMALL = {"BM": 4, "BN": 4}  # blocks in the interpreter, so that tiny sizes have several
 COUNTED = Sizes(M=8, N=8, H=3, K=4, P=2, V=4, R=8)
+OWN = Sizes(B=2, M=70, N=140, H=3, K=64, P=32, V=64, R=128)
 FULL = Sizes(B=1, M=200, N=300, H=4, K=64, P=32, V=64, R=256)
 
 
-def make(sizes, dtype=torch.float16, high=False, small=False):
+def make(sizes, dtype=torch.float16, scores="tame", small=False):
     """A launch of this lesson's kernel, in small blocks or in its own.
 
     Several texts have blocks that are not square: there a row is not as long as a column.
     """
     blocks = SMALL | ({"BN": 2} if sizes.B > 1 else {}) if small else {}
-    return mla_launch(launch, INPUTS, sizes, dtype=dtype, high=high, **blocks)
+    return mla_launch(launch, INPUTS, sizes, dtype=dtype, scores=scores, **blocks)
 
 
 def scores(rows, N, low=-3.0, high=3.0, falling=False, apart=0):
@@ -126,16 +128,19 @@ EXERCISES = {
             "shrink[:, None] * acc + p @ latent[n : n + BN]; m = larger.",
         ),
         evidence=(
-            function_answer(
+            function_cases(
                 online_case("one block", 2, 4, 8),
                 online_case("two blocks", 2, 8, 4),
                 online_case("the last block is shorter", 3, 37, 8),
                 # Differences of float32s between 60 and 110 are exact.
                 online_case("scores around 90", 3, 21, 4, low=60.0, high=110.0),
+                online_case("scores around -150", 3, 21, 4, low=-170.0, high=-130.0),
                 online_case("the largest score comes first", 1, 21, 4, low=-100.0, falling=True),
                 online_case("rows of their own", 3, 21, 4, apart=100),
             ),
-            nothing_larger(lambda: (*scores(4, 100), 8), 4 * 8, "rows × BN"),
+            block_by_block(lambda: (*scores(4, 100), 8)),
+            # Room for a block beside the sums, not for a row or for the latent.
+            nothing_larger(lambda: (*scores(4, 100), 8), 3 * 4 * 8, "three times rows × BN"),
         ),
         symptoms={
             "one block": "p is exp(score − largest); total its sum; acc is p @ latent.",
@@ -145,6 +150,9 @@ EXERCISES = {
             "the largest score comes first": "m is the largest score of all blocks so far: a block "
             "with smaller ones leaves it as it is.",
             "rows of their own": "Each row has its own maximum: rows may be far apart.",
+            "scores around -150": "m starts below every score, at -inf: exp(-150) is 0 in float32.",
+            "block by block": "Use `block` only: later blocks' scores are not there yet, earlier "
+            "ones' no more.",
             "largest": "Use `block` only: nothing may be as wide as the text.",
         },
     ),
@@ -168,10 +176,14 @@ EXERCISES = {
                 Case("queries see the past only", "causal", Sizes(M=8, N=8)),
                 Case("3 queries at the end of 11 tokens", "position", Sizes(M=3, N=11)),
                 Case("heads share a latent", "head", Sizes(M=5, N=5, H=3)),
-                Case("scores around 95", "overflow", Sizes(M=6, N=6), high=True),
+                Case("scores around 95", "overflow", Sizes(M=6, N=6), scores="high"),
+                Case("scores around -150", "underflow", Sizes(M=6, N=9), scores="low"),
+                Case("later tokens far louder", "future", Sizes(M=9, N=11), scores="rising"),
+                Case("many quiet tokens", "sums", Sizes(M=2, N=200), torch.float16, "one loud"),
                 Case("float16", "half", Sizes(M=5, N=9, H=2, P=4, R=16), torch.float16),
                 Case("odd sizes", "batch", Sizes(B=2, M=7, N=13, H=3, K=8, P=4, V=8, R=16)),
             ),
+            OWN,
             COUNTED,
             FULL,
             at_least(1, "HGMMA", text="the wide tensor-core products (HGMMA)"),
@@ -189,6 +201,10 @@ EXERCISES = {
             "position": "Query m is token N − M + m, not m.",
             "head": "w_v belongs to head i_h; the latent to all.",
             "overflow": "Subtract the row's maximum before the exp.",
+            "underflow": "All scores may be −150: the maximum starts at −inf, and nothing that is "
+            "hidden belongs to it.",
+            "future": "Mask first, then take the maximum: hidden tokens must not set it.",
+            "sums": "Sums stay float32: a float16 sum of 1 does not notice another 0.0002.",
             "half": "tl.dot wants both operands of one type: b_p.to(b_latent.dtype).",
             "batch": "Maximum and sum run along a row, over tokens: axis 1.",
         },

@@ -5,7 +5,8 @@ import triton
 import triton.language as tl
 
 from rwkv_lessons.lab.course.exercises import Exercise
-from rwkv_lessons.lab.evidence.cuda import at_least, function_answer
+from rwkv_lessons.lab.evidence.cuda import at_least
+from rwkv_lessons.lab.evidence.functions import function_cases
 from rwkv_lessons.lab.evidence.mla import Case, Sizes
 from rwkv_lessons.lab.evidence.mla_triton import combine_launch, partial_launch, triton_kernel
 from rwkv_lessons.lab.evidence.triton import no_spills, reads, writes
@@ -120,6 +121,7 @@ def launch_combine(sizes, split=512, BB=16):
 INPUTS = ("q_latent", "q_rope", "latent", "k_rope")
 SMALL = {"split": 8, "BH": 4, "BN": 4}  # in the interpreter, so that tiny sizes have several
 COUNTED = Sizes(N=24, H=4, K=4, P=2, V=4, R=8)
+OWN = Sizes(B=18, N=1100, H=3, K=16, P=32, V=64, R=64)
 FULL = Sizes(B=4, N=3000, H=40, K=64, P=32, V=64, R=256)
 CASES = (
     Case("one text, one split", "by hand", Sizes(N=4)),
@@ -127,22 +129,25 @@ CASES = (
     Case("the last split is shorter", "tail", Sizes(N=21)),
     Case("heads share a tile", "heads", Sizes(N=8, H=4)),
     Case("three heads in a tile of four", "mask", Sizes(N=9, H=3)),
-    Case("scores around 95", "overflow", Sizes(N=17, H=2), high=True),
+    Case("scores around 95", "overflow", Sizes(N=17, H=2), scores="high"),
+    Case("scores around -150", "underflow", Sizes(N=17, H=2), scores="low"),
+    Case("later tokens far louder", "overflow", Sizes(N=21, H=2), scores="rising"),
+    Case("many quiet tokens", "sums", Sizes(N=250), torch.float16, "one loud"),
     Case("float16", "half", Sizes(N=19, H=2, P=4, R=16), torch.float16),
     Case("odd sizes", "batch", Sizes(B=3, N=29, H=7, K=8, P=4, V=8, R=16)),
 )
 
 
-def make_partial(sizes, dtype=torch.float16, high=False, small=False):
+def make_partial(sizes, dtype=torch.float16, scores="tame", small=False):
     """A launch of `partial`, in small blocks or in its own."""
     blocks = SMALL if small else {}
-    return partial_launch(launch_partial, INPUTS, sizes, dtype, high, **blocks)
+    return partial_launch(launch_partial, INPUTS, sizes, dtype, scores, **blocks)
 
 
-def make_combine(sizes, dtype=torch.float16, high=False, small=False):
+def make_combine(sizes, dtype=torch.float16, scores="tame", small=False):
     """A launch of `combine`, in small blocks or in its own."""
     split, blocks = (SMALL["split"], {"BB": 2}) if small else (512, {})
-    return combine_launch(launch_combine, sizes, split, dtype, high, **blocks)
+    return combine_launch(launch_combine, sizes, split, dtype, scores, **blocks)
 
 
 EXERCISES = {
@@ -160,6 +165,7 @@ EXERCISES = {
         evidence=triton_kernel(
             make_partial,
             CASES,
+            OWN,
             COUNTED,
             FULL,
             at_least(1, "HGMMA", text="the wide tensor-core products (HGMMA)"),
@@ -175,6 +181,9 @@ EXERCISES = {
             "mask": "What does not exist must be left out: heads from H on, by m_h, and tokens "
             "from N on, by end.",
             "overflow": "The log of Σ exp(score) is the maximum plus the log of b_sum.",
+            "underflow": "All scores may be −150: the maximum starts at −inf, and nothing that is "
+            "hidden belongs to it.",
+            "sums": "Sums stay float32: a float16 sum of 1 does not notice another 0.0002.",
             "batch": "Tiles of heads: i_h counts tiles, not heads.",
         },
     ),
@@ -192,11 +201,13 @@ EXERCISES = {
         evidence=triton_kernel(
             make_combine,
             CASES,
+            OWN,
             COUNTED,
             FULL,
             at_least(1, "HMMA", text="tensor cores (HMMA)"),
             no_spills(),
-            limits=(reads(1, "parts", "part_lse", "w_v"), writes(1, "o")),
+            # Twice: first for the largest, then for the weights.
+            limits=(reads(1, "parts", "w_v"), reads(2, "part_lse"), writes(1, "o")),
         ),
         symptoms={
             "by hand": "A single part has weight 1: o is w_v times it.",
@@ -204,6 +215,8 @@ EXERCISES = {
             "that grows; divide by b_sum at the end.",
             "tail": "Parts do not count alike: a shorter split has a smaller Σ exp(score).",
             "overflow": "Subtract the largest part_lse before the exp.",
+            "underflow": "The maximum starts below any part_lse, at −inf: one may be −150.",
+            "sums": "Sums stay float32: a float16 sum of 1 does not notice another 0.0002.",
             "half": "tl.dot wants both operands of one type.",
         },
     ),
@@ -217,7 +230,7 @@ EXERCISES = {
             "splits = max(1, places // (B * tiles)); return ceil_div(ceil_div(N, splits), BN) * BN",
         ),
         evidence=(
-            function_answer(
+            function_cases(
                 ("one text, four places", (1, 1, 1024, 64, 4), 256),
                 ("whole blocks", (1, 1, 1000, 64, 4), 256),
                 ("several texts", (16, 1, 4096, 64, 264), 256),
@@ -225,6 +238,7 @@ EXERCISES = {
                 ("places left over", (100, 1, 4096, 64, 264), 2048),
                 ("more texts than places", (300, 1, 512, 64, 264), 512),
                 ("a short text", (1, 1, 10, 64, 264), 64),
+                whole=True,
             ),
         ),
         symptoms={

@@ -1,11 +1,18 @@
 """Latent attention inside the models of the transformers package."""
 
+from functools import partial
+
 import torch
 
 from rwkv_lessons.lab.course.exercises import Exercise
-from rwkv_lessons.lab.evidence.cuda import function_answer
-from rwkv_lessons.lab.evidence.mla import Sizes
-from rwkv_lessons.lab.evidence.mla_model import attention_answer, same_text
+from rwkv_lessons.lab.evidence.functions import function_cases
+from rwkv_lessons.lab.evidence.mla import Sizes, no_loop_over_heads, nothing_larger
+from rwkv_lessons.lab.evidence.mla_model import (
+    AttentionCase,
+    attention_answer,
+    attention_call,
+    same_text,
+)
 
 
 def attention(module, query, key, value, attention_mask, scaling, **_):
@@ -41,6 +48,8 @@ def tokens_that_fit(bytes, B, layers, numbers, itemsize=2):
     ### END SOLUTION
 
 
+ODD = Sizes(B=2, M=3, N=11, H=5, K=6, P=4, V=7, R=12)
+COUNTED = Sizes(N=200, H=8, K=8, P=4, V=8, R=16)
 EXERCISES = {
     "attention": Exercise(
         minutes=15,
@@ -57,14 +66,19 @@ EXERCISES = {
         ),
         evidence=(
             attention_answer(
-                ("one query, one token", "by hand", Sizes(), 0),
-                ("one query, 6 tokens", "softmax", Sizes(N=6, R=16), 0),
-                ("heads have their own weights", "heads", Sizes(N=5, H=3, K=4, V=6), 0),
-                ("queries see the past only", "mask", Sizes(M=5, N=5, H=2), 0),
-                ("3 queries at the end of 8 tokens", "mask", Sizes(M=3, N=8, H=2), 0),
-                ("padding on the left", "mask", Sizes(M=2, N=7, H=2), 4),
-                ("odd sizes", "layout", Sizes(B=2, M=3, N=11, H=5, K=6, P=4, V=7, R=12), 0),
+                AttentionCase("one query, one token", "by hand", Sizes()),
+                AttentionCase("one query, 6 tokens", "softmax", Sizes(N=6, R=16)),
+                AttentionCase("heads have their own weights", "heads", Sizes(N=5, H=3, V=6)),
+                AttentionCase("queries see the past only", "mask", Sizes(M=5, N=5, H=2)),
+                AttentionCase("3 queries at the end of 8 tokens", "mask", Sizes(M=3, N=8, H=2)),
+                AttentionCase("padding on the left", "mask", Sizes(M=2, N=7, H=2), padding=4),
+                AttentionCase("scores around 95", "overflow", Sizes(M=2, N=6), scores="high"),
+                AttentionCase("scores around -150", "overflow", Sizes(M=2, N=6), scores="low"),
+                AttentionCase("odd sizes", "layout", ODD),
+                AttentionCase("bfloat16", "half", ODD, dtype=torch.bfloat16),
             ),
+            nothing_larger(partial(attention_call, COUNTED), 200 * 16, "as many as the latent"),
+            no_loop_over_heads(lambda H: attention_call(COUNTED._replace(H=H))),
             same_text("MiniCPM3", "DeepseekV3"),
         ),
         symptoms={
@@ -73,6 +87,10 @@ EXERCISES = {
             "heads": "The weight's rows come head by head: K rows of w_k, V rows of w_v, and the "
             "next head. The output is [B, M, H, V].",
             "mask": "attention_mask is added to the scores before the softmax.",
+            "overflow": "exp(95) is infinite in float32: use softmax, which subtracts the largest.",
+            "half": "The output has the model's type, `query.dtype`; take the softmax in float32.",
+            "largest": "No keys or values for heads and tokens: w_k goes to the query, w_v to the "
+            "sum over the latent.",
             "layout": "The model wants [B, M, H, V]: transpose at the end.",
         },
     ),
@@ -85,7 +103,7 @@ EXERCISES = {
             "return int(bytes // (B * layers * numbers * itemsize))",
         ),
         evidence=(
-            function_answer(
+            function_cases(
                 ("one text, one layer", (1000, 1, 1, 10), 50),
                 ("layers and texts", (10_000, 2, 5, 10, 1), 100),
                 ("whole tokens", (999, 1, 1, 10), 49),

@@ -58,8 +58,10 @@ def evaluate(id: str, function: Callable) -> Result:
     rows = []
     for gather in exercise.evidence:
         kind = getattr(gather, "kind", "answer")
-        if kind not in ("answer", "traffic") and FAILED in [row.verdict for row in rows]:
-            break  # traffic explains a wrong answer (a race, say); machine code does not
+        # Traffic may explain a wrong answer (a race, say); machine code does not.
+        explains = getattr(gather, "explains_wrong_answers", kind in ("answer", "traffic"))
+        if not explains and FAILED in [row.verdict for row in rows]:
+            break
         try:
             row = gather(function, exercise)
         except Exception as error:  # a lesson never stops on a learner's mistake

@@ -66,8 +66,11 @@ def _todo(match):
 
 def source_of(function) -> str:
     """The text of a function or of a kernel of numba or Triton, with its decorators."""
-    if not inspect.isfunction(function):
-        function = getattr(function, "py_func", None) or getattr(function, "fn", function)
+    while not inspect.isfunction(function):  # Triton's decorators may stand on each other
+        inner = getattr(function, "py_func", None) or getattr(function, "fn", None)
+        if inner is None:
+            break
+        function = inner
     return inspect.getsource(function).rstrip("\n")
 
 

@@ -23,4 +23,18 @@ HINTS = {
     "in stores.",
     "programs": "Programs run in any order: what one writes, no other may read or write.",
     "blocks": "A program's own keys start at i_k · BK, its own values at i_v · BV.",
+    "own blocks": "Right for small sizes, wrong for the lesson's own: is there a number where BK, "
+    "BT or another size belongs?",
+    "never written": "Which program should store this element? Look at where each one's "
+    "indices start, and at the mask of tl.store.",
+    "undefined": "tl.load(pointer, mask, 0): the third argument is what masked lanes hold.",
+    "changed input": "Others read it after you: work on a copy, and mind operations that end in _.",
+    "loop over tokens": "All tokens of a chunk at once: they are rows of a matrix.",
+    "loop over heads": "All heads at once: leading axes of a product, or an axis of an einsum.",
+    "16 bits": "Decays, their sums and the state are float32 tiles; only operands of tl.dot "
+    "have the type of v.",
+    "integers": "// and ceil_div keep integers; / and np.ceil make floats.",
+    "endless": "Does what the loop waits for come nearer each time?",
+    "float64": "Which operand is a float64? Sums and states of this lesson are float32.",
+    "input_precision": 'input_precision="tf32x3", or "ieee", in each tl.dot keeps float32\'s bits.',
 }

@@ -10,7 +10,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...inputs import rwkv6_inputs
 from ..course.check import FAILED, PASSED, Row
+from ..simulator.faults import KernelFault
 from .cuda import Difference, compare, explained
+from .functions import called, failed, several, shown
 
 DECAYS = {"text": 1, "fast": 10, "faster": 16}  # the text's log decay, times this
 
@@ -74,19 +76,15 @@ def chunk_answer(takes, *cases):
     def answer(function, exercise):
         for case in cases:
             named = dict(zip("rkvws", given(case), strict=True))
-            tensors = [named[x] for x in takes]
-            before = [x.clone() for x in tensors]
-            got = function(*tensors, **dict(case.more))
+            tensors, more = [named[x] for x in takes], dict(case.more)
             try:
-                _compare(got, EXACT[takes](*before), LETTERS[takes])
-                for name, x, y in zip(takes, tensors, before, strict=True):
-                    if not torch.equal(x, y):
-                        raise Difference(f"the function changed its input {name}")
-            except Difference as error:
+                got = several(called(function, *tensors, *more.values()), len(LETTERS[takes]))
+                _compare(got, EXACT[takes](*tensors), LETTERS[takes])
+            except (Difference, KernelFault) as trouble:
                 size = f"H={case.heads} C={case.C} N={case.N}"
                 size += "".join(f" {x}={n}" for x, n in case.more)
-                details = explained(error, exercise, case.symptom)
-                return Row("answer", FAILED, f"{case.name} ({size})", details)
+                call = shown(function, tensors, more)
+                return failed(f"{case.name} ({size})", trouble, exercise, case.symptom, call)
         return Row("answer", PASSED, f"{len(cases)} cases, against float64")
 
     answer.kind = "answer"
@@ -94,66 +92,100 @@ def chunk_answer(takes, *cases):
 
 
 def _compare(got, want, letters):
-    got, want = (x if isinstance(x, tuple) else (x,) for x in (got, want))
-    if len(got) != len(want):
-        raise Difference(f"returns {len(got)} tensors, want {len(want)}")
+    want = want if isinstance(want, tuple) else (want,)
     for (name, axes), x, y in zip(letters, got, want, strict=True):
         try:
             compare(x, y, axes)
         except Difference as difference:
-            text = str(difference).replace("never written (NaN)", "NaN")
-            raise Difference(f"{name}: {text}") from None
+            raise Difference(f"{name}: {difference}") from None
 
 
 class Count(TorchDispatchMode):
     """Counts, while it is active, what torch computes: numbers exponentiated, matrix products.
 
     Attributes:
+        calls: operations that made something, views left out.
         exps: numbers whose exp was taken.
         products: matrix products; flops: their additions and multiplications.
+        largest: the tensor with the most numbers that was made, as (operation, shape, numbers).
     """
+
+    EXPS = ("exp", "exp2", "expm1")
+    PRODUCTS = {"mm": 0, "bmm": 0, "mv": 0, "dot": 0, "addmm": 1, "baddbmm": 1, "addmv": 1}
 
     def __init__(self):
         super().__init__()
-        self.exps = self.products = self.flops = 0
+        self.calls = self.exps = self.products = self.flops = 0
+        self.largest = ("", (), 0)
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         out = function(*args, **(kwargs or {}))
-        name = function._schema.name
-        if name in ("aten::exp", "aten::exp_"):
+        if not isinstance(out, torch.Tensor):
+            return out
+        name = function._schema.name.removeprefix("aten::").rstrip("_")
+        if name in self.EXPS:
             self.exps += out.numel()
-        if name in ("aten::mm", "aten::bmm") and out.numel():
-            self.products += out.shape[0] if name == "aten::bmm" else 1
-            self.flops += 2 * out.numel() * args[0].shape[-1]
+        if name in self.PRODUCTS and out.numel():
+            left = args[self.PRODUCTS[name]]
+            self.products += out.shape[0] if left.dim() == 3 else 1
+            self.flops += 2 * out.numel() * left.shape[-1]
+        if not function.is_view:
+            self.calls += 1
+            if out.numel() > self.largest[2]:
+                self.largest = (name, tuple(out.shape), out.numel())
         return out
 
 
 def count(function, *args, **more):
-    """A `Count` of one call."""
+    """A `Count` of one call, on copies."""
+    copies = [x.clone() if isinstance(x, torch.Tensor) else x for x in args]
     with Count() as counted:
-        function(*args, **more)
+        function(*copies, **more)
     return counted
 
 
+# Of what is needed: a factor may be computed twice, and an exp of a sum in two.
+ROOM = 2
+
+
 def chunk_work(takes, exps, case):
-    """Counts the exps of one call, and that the sums over channels are matrix products.
+    """Counts a call: exps, the largest tensor, and calls of torch for more heads, more tokens.
+
+    Sums over channels and tokens are matrix products if nothing is made that has an axis more.
 
     Args:
         takes: as for `chunk_answer`.
-        exps: the most that are needed, a function of (heads, C, N).
+        exps: how many are needed, a function of (heads, C, N).
     """
 
-    def gather(function, exercise):
+    def counted_for(function, case):
         named = dict(zip("rkvws", given(case), strict=True))
-        counted = count(function, *(named[x] for x in takes), **dict(case.more))
-        most = exps(case.heads, case.C, case.N)
-        text = f"{counted.exps:,} exps"
-        if counted.exps > most:
-            details = explained(f"counted at C={case.C} N={case.N}", exercise, "exps")
-            return Row("work", FAILED, f"{text}, want at most {most:,}", details)
-        if not counted.products:
-            details = explained("the sums are taken without @", exercise, "products")
-            return Row("work", FAILED, "no matrix product", details)
+        return count(function, *(named[x] for x in takes), *dict(case.more).values())
+
+    def gather(function, exercise):
+        H, C, N = case.heads, case.C, case.N
+        counted = counted_for(function, case)
+        where = f"counted at H={H} C={C} N={N}"
+        text, needed = f"{counted.exps:,} exps", exps(H, C, N)
+        if counted.exps > ROOM * needed:
+            details = explained(where, exercise, "exps")
+            return Row("work", FAILED, f"{text}, {needed:,} are enough", details)
+        op, shape, numbers = counted.largest
+        limit = ROOM * H * max(C * C, C * N, N * N)
+        if numbers > limit or not counted.products:
+            made = f"{op} makes {list(shape)}, {numbers:,} numbers; want at most {limit:,}"
+            details = explained(f"{where}; {made}", exercise, "products")
+            return Row("work", FAILED, "sums without @", details)
+        longer = {"heads": {"heads": 3 * H}, "tokens": {"C": 3 * C}}
+        if "L" in dict(case.more):  # a loop over blocks of L tokens is what is asked for
+            del longer["tokens"]
+        for what, change in longer.items():
+            more = counted_for(function, dataclasses.replace(case, **change))
+            once = H if what == "heads" else C  # a loop calls torch twice as often as that again
+            if more.calls > counted.calls + once:
+                found = f"{counted.calls} calls of torch, {more.calls} for three times the {what}"
+                details = explained(f"{where}: {found}", exercise, f"loop over {what}")
+                return Row("work", FAILED, f"a loop over {what}", details)
         return Row("work", PASSED, f"{text}, {counted.flops:,} operations in matrix products")
 
     gather.kind = "work"

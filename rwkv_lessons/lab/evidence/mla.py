@@ -6,13 +6,18 @@ value size of a head, P rope size, R rank of the latent.
 """
 
 import functools
+import inspect
 from typing import NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..course.check import FAILED, PASSED, Row
-from .cuda import Difference, compare, explained
+from ..course.hints import HINTS
+from ..machine_code.cubin import plain
+from ..simulator.faults import KernelFault
+from .cuda import Difference, compare
+from .functions import called, failed, shown
 
 # Tensor → what its axes are called. Lesson 25 decodes: one query per sequence, and no m.
 LETTERS = {"q": "bmhk", "q_rope": "bmhp", "q_latent": "bmhr", "o": "bmhv", "o_latent": "bmhr"}
@@ -42,14 +47,23 @@ class Case(NamedTuple):
     symptom: str
     sizes: Sizes
     dtype: torch.dtype = torch.float32
-    high: bool = False  # scores around HIGH
+    scores: str = "tame"  # or a key of SCORES
 
 
-HIGH = 95  # float32's exp overflows from 89 on
+# What the part with rope adds to the scores. float32's exp overflows from 89, and is 0 below -104.
+SCORES = {
+    "tame": None,
+    "high": lambda n, N: 95.0 + 0 * n,
+    "low": lambda n, N: -150.0 + 0 * n,
+    # A later token counts far more: who lets a query see the future has nothing else left.
+    "rising": lambda n, N: 60.0 * n,
+    # The first token counts far more than all others, which still add up to a hundredth.
+    "one loud": lambda n, N: 10.0 * (n == 0),
+}
 
 
 @functools.lru_cache(maxsize=64)
-def problem(sizes, dtype=torch.float32, high=False):
+def problem(sizes, dtype=torch.float32, scores="tame"):
     """Every tensor of LETTERS in float64: inputs as numbers of `dtype`, and the answers.
 
     Query m is token N − M + m of its sequence, and sees the tokens up to its own.
@@ -63,9 +77,11 @@ def problem(sizes, dtype=torch.float32, high=False):
     given = {"q": random(B, M, H, K), "q_rope": random(B, M, H, P)}
     given |= {"latent": random(B, N, R), "k_rope": random(B, N, P)}
     given |= {"w_k": random(H, K, R) / R**0.5, "w_v": random(H, V, R) / R**0.5}
-    if high:  # the same for all tokens: the softmax is what it was without
-        given["q_rope"] = torch.full((B, M, H, P), HIGH / P / scale_of(sizes))
-        given["k_rope"] = torch.ones(B, N, P)
+    if SCORES[scores]:
+        added = SCORES[scores](torch.arange(N), N).float()
+        largest = float(added.abs().max().clamp_min(1))
+        given["q_rope"] = torch.full((B, M, H, P), largest / P / scale_of(sizes))
+        given["k_rope"] = (added / largest)[None, :, None].repeat(B, 1, P)
     given["q_latent"] = torch.einsum("bmhk,hkr->bmhr", given["q"], given["w_k"])
     given = {name: x.to(dtype).double() for name, x in given.items()}
     return given | answers(**given, scale=scale_of(sizes))
@@ -97,23 +113,24 @@ def torch_answer(*cases):
     """Calls a decoding function, whose parameters are names of LETTERS, against float64."""
 
     def answer(function, exercise):
-        names = function.__code__.co_varnames[: function.__code__.co_argcount]
+        names = list(inspect.signature(plain(exercise.reference)).parameters)
         for case in cases:
-            want = decoding(problem(case.sizes))["o"]
+            want = decoding(problem(case.sizes, scores=case.scores))["o"]
+            given = step(case.sizes, names, case.scores)
             try:
-                compare(function(*step(case.sizes, names)), want, "bhv")
-            except Difference as error:
-                details = explained(error, exercise, case.symptom)
-                return Row("answer", FAILED, f"{case.name} ({case.sizes})", details)
+                compare(called(function, *given), want, "bhv")
+            except (Difference, KernelFault) as trouble:
+                call = shown(function, given)
+                return failed(f"{case.name} ({case.sizes})", trouble, exercise, case.symptom, call)
         return Row("answer", PASSED, f"{len(cases)} cases, against float64")
 
     answer.kind = "answer"
     return answer
 
 
-def step(sizes, names):
+def step(sizes, names, scores="tame"):
     """Arguments of a decoding function in torch, float32, by their names."""
-    known = decoding(problem(sizes)) | {"scale": scale_of(sizes)}
+    known = decoding(problem(sizes, scores=scores)) | {"scale": scale_of(sizes)}
     return [known[x].float() if x in LETTERS else known[x] for x in names]
 
 
@@ -161,6 +178,81 @@ def made(function, *args):
     return watch.made
 
 
+FEW_AND_MANY = 2, 6  # heads
+
+
+def no_loop_over_heads(arguments):
+    """Torch is called as often for many heads as for few.
+
+    Args:
+        arguments: (heads) → those of the function.
+    """
+
+    def work(function, exercise):
+        few, many = (len(made(function, *arguments(heads))) for heads in FEW_AND_MANY)
+        one, other = FEW_AND_MANY
+        text = f"{few} tensors made for {one} heads, {many} for {other}"
+        # A loop calls torch at least once more for each; sizes may decide on a call or two.
+        if many - few >= other - one:
+            hint = exercise.symptoms.get("loop") or HINTS["loop over heads"]
+            return Row("work", FAILED, "a loop over heads", (text, f"hint: {hint}"))
+        return Row("work", PASSED, text)
+
+    work.kind = "work"
+    return work
+
+
+def block_by_block(arguments):
+    """Reads the columns of its first argument once, in order, at most its last argument at a time.
+
+    Args:
+        arguments: () → those of the function: scores [rows, N], …, the width of a block.
+    """
+
+    def traffic(function, exercise):
+        given = arguments()
+        scores, width = given[0], given[-1]
+        with _Columns(scores) as seen:
+            function(*given)
+        start = 0
+        for op, low, high in seen.read:
+            if high - low >= width:
+                what = f"{op} reads columns {low} to {high} at once; a block has {width}"
+            elif low < start:
+                what = f"{op} reads column {low} again, after column {start}"
+            else:
+                start = max(start, low // width * width)
+                continue
+            hint = exercise.symptoms.get("block by block")
+            lines = (what, *([f"hint: {hint}"] if hint else []))
+            return Row("traffic", FAILED, "the scores are not read block by block", lines)
+        return Row("traffic", PASSED, f"every score is read once, {width} columns at a time")
+
+    traffic.kind = "traffic"
+    traffic.explains_wrong_answers = False
+    return traffic
+
+
+class _Columns(TorchDispatchMode):
+    """Notes which columns of a contiguous matrix each operation reads."""
+
+    def __init__(self, matrix):
+        super().__init__()
+        self.matrix, self.read = matrix, []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if not function.is_view:
+            place = self.matrix.untyped_storage().data_ptr()
+            for x in torch.utils._pytree.tree_leaves((args, kwargs)):
+                if _is_tensor(x) and x.numel() and x.untyped_storage().data_ptr() == place:
+                    every = torch.arange(self.matrix.numel())
+                    at = every.as_strided(x.shape, x.stride(), x.storage_offset())
+                    at = at % self.matrix.shape[1]
+                    name = function._schema.name.removeprefix("aten::")
+                    self.read.append((name, int(at.min()), int(at.max())))
+        return function(*args, **(kwargs or {}))
+
+
 def nothing_larger(arguments, limit, text):
     """No tensor on the way may hold more than `limit` numbers; `text` says what that is.
 
@@ -179,4 +271,5 @@ def nothing_larger(arguments, limit, text):
         return Row("traffic", PASSED, found)
 
     traffic.kind = "traffic"
+    traffic.explains_wrong_answers = False
     return traffic

@@ -1,60 +1,83 @@
 """The evidence for a function that is a model's attention: by itself, and inside the model."""
 
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import torch
 
 from ..course.check import FAILED, PASSED, Row
 from ..pictures.latent_model import attending, small_model, texts, written
-from .cuda import Difference, compare, explained
-from .mla import LETTERS, answers, problem, scale_of
+from ..simulator.faults import KernelFault
+from .cuda import TOLERANCE, Difference, compare
+from .functions import called, failed, shown
+from .mla import LETTERS, Sizes, answers, problem, scale_of
 
 
-def layer(known, sizes):
+class AttentionCase(NamedTuple):
+    """One call of an attention function, named by the property that fails if it does."""
+
+    name: str
+    symptom: str
+    sizes: Sizes
+    padding: int = 0  # tokens at the start that nobody may see
+    scores: str = "tame"
+    dtype: torch.dtype = torch.float32
+
+
+def layer(known, sizes, dtype=torch.float32):
     """What an attention function sees of its module: sizes, and kv_b_proj with both weights."""
-    weight = torch.cat([known["w_k"], known["w_v"]], 1).flatten(0, 1).float()  # [H·(K + V), R]
-    return SimpleNamespace(
-        qk_nope_head_dim=sizes.K,
-        v_head_dim=sizes.V,
-        kv_b_proj=SimpleNamespace(weight=weight),
-    )
+    weight = torch.cat([known["w_k"], known["w_v"]], 1).flatten(0, 1)  # [H·(K + V), R]
+    made = torch.nn.Linear(sizes.R, len(weight), bias=False, dtype=dtype)
+    made.weight = torch.nn.Parameter(weight.to(dtype), requires_grad=False)
+    return SimpleNamespace(qk_nope_head_dim=sizes.K, v_head_dim=sizes.V, kv_b_proj=made)
 
 
-def call(function, sizes, padding=0):
-    """Calls an attention function as a model does, on a problem of `evidence_mla`.
-
-    Args:
-        padding: tokens at the start that nobody may see.
-
-    Returns:
-        What it returned, and the answer [B, M, H, V] in float64.
-    """
-    known, scale = problem(sizes), scale_of(sizes)
-    query = torch.cat([known["q"], known["q_rope"]], -1).transpose(1, 2).float()
-    latent, k_rope = (known[x][:, None].float() for x in ("latent", "k_rope"))
+def attention_call(sizes, padding=0, scores="tame", dtype=torch.float32):
+    """Arguments of an attention function as a model calls it, on a problem of `evidence.mla`."""
+    known = problem(sizes, dtype, scores)
+    query = torch.cat([known["q"], known["q_rope"]], -1).transpose(1, 2).to(dtype)
+    latent, k_rope = (known[x][:, None].to(dtype) for x in ("latent", "k_rope"))
     token, own = torch.arange(sizes.N), torch.arange(sizes.N - sizes.M, sizes.N)[:, None]
     hidden = (token > own) | (token < padding)
-    mask = torch.zeros(sizes.M, sizes.N).masked_fill(hidden, torch.finfo(torch.float32).min)
+    mask = torch.zeros(sizes.M, sizes.N, dtype=dtype).masked_fill(hidden, torch.finfo(dtype).min)
     mask = mask.expand(sizes.B, 1, -1, -1)
-    got = function(layer(known, sizes), query, latent, k_rope, mask, scaling=scale)
+    return layer(known, sizes, dtype), query, latent, k_rope, mask, scale_of(sizes)
+
+
+def wanted(sizes, padding=0, scores="tame", dtype=torch.float32):
+    """The answer to `attention_call`, [B, M, H, V] in float64."""
+    known = problem(sizes, dtype, scores)
+    # From q itself: in `problem`, q_latent is rounded as a kernel gets it.
+    known = known | {"q_latent": torch.einsum("bmhk,hkr->bmhr", known["q"], known["w_k"])}
     names = ("q_latent", "q_rope", "latent", "k_rope", "w_v")
     seen = {x: known[x][:, padding:] if "n" in LETTERS[x] else known[x] for x in names}
-    return got, answers(**seen, scale=scale)["o"]
+    return answers(**seen, scale=scale_of(sizes))["o"]
 
 
-def attention_answer(*cases):
-    """Calls the function as a model does; each case is (name, symptom, sizes, padding)."""
+# bfloat16 has 8 bits. The latent query, the weights, their sum and the output are each rounded
+# once, scores twice: they are of size 4, and an error of 2⁻⁷ there is one of 2⁻⁷ in a weight.
+BFLOAT16_TOLERANCE = 3e-2
+
+
+def attention_answer(*cases: AttentionCase):
+    """Calls the function as a model does, on copies, and holds it against float64."""
 
     def answer(function, exercise):
-        for name, symptom, sizes, padding in cases:
+        for case in cases:
+            *given, scale = attention_call(case.sizes, *case[3:])
             try:
-                got, want = call(function, sizes, padding)
+                got = called(function, *given, scaling=scale)
                 if not (isinstance(got, tuple) and len(got) == 2):
                     raise Difference(f"returned {type(got).__name__}, want (output, None)")
-                compare(got[0], want, "bmhv")
-            except Difference as error:
-                details = explained(error, exercise, symptom)
-                return Row("answer", FAILED, f"{name} ({sizes})", details)
+                if isinstance(got[0], torch.Tensor) and got[0].dtype != case.dtype:
+                    raise Difference(f"the output is {got[0].dtype}, the query {case.dtype}")
+                tolerance = TOLERANCE if case.dtype == torch.float32 else BFLOAT16_TOLERANCE
+                want = wanted(case.sizes, *case[3:])
+                compare(got[0].double(), want, "bmhv", tolerance=tolerance)
+            except (Difference, KernelFault) as trouble:
+                call = shown(function, given, {"scaling": round(scale, 3)})
+                name = f"{case.name} ({case.sizes})"
+                return failed(name, trouble, exercise, case.symptom, call)
         return Row("answer", PASSED, f"{len(cases)} cases, against float64")
 
     answer.kind = "answer"

@@ -1,7 +1,8 @@
 """The evidence for lesson kernels of MLA in Triton.
 
 A kernel's tensors have the names of `evidence_mla.LETTERS`; sizes, scale and blocks come from the
-lesson's own `launch`: (sizes, scale, **blocks) → (grid, {parameter: number, num_warps, …}).
+lesson's own `launch`: (sizes, scale, **blocks) → (grid, {parameter: number, num_warps, …}). The
+lessons are about 16-bit numbers: float32 cases tell formulas apart, and may multiply in TF32.
 """
 
 import torch
@@ -16,16 +17,16 @@ HALF_TOLERANCE = 2e-3
 DECODING = {name: letters.replace("m", "") for name, letters in LETTERS.items()}
 
 
-def mla_launch(launch, inputs, sizes, outputs=("o",), dtype=torch.float32, high=False, **blocks):
+def mla_launch(launch, inputs, sizes, outputs=("o",), dtype=torch.float32, scores="tame", **blocks):
     """A `Launch` of a lesson kernel that writes whole answers.
 
     Args:
         inputs, outputs: names of LETTERS.
         dtype: of inputs and outputs.
-        high: as in `evidence_mla.Case`.
+        scores: as in `evidence_mla.Case`.
         blocks: block sizes in place of the lesson's own.
     """
-    known = problem(sizes, dtype, high)
+    known = problem(sizes, dtype, scores)
     grid, constants = launch(sizes, scale_of(sizes), **blocks)
     return Launch(
         grid,
@@ -34,19 +35,20 @@ def mla_launch(launch, inputs, sizes, outputs=("o",), dtype=torch.float32, high=
         {name: known[name] for name in outputs},
         constants,
         letters=LETTERS,
+        exact=False,
         dtype=dtype,
         tolerance=TOLERANCE if dtype == torch.float32 else HALF_TOLERANCE,
         size=str(sizes),
     )
 
 
-def partial_launch(launch, inputs, sizes, dtype=torch.float32, high=False, **blocks):
+def partial_launch(launch, inputs, sizes, dtype=torch.float32, scores="tame", **blocks):
     """A `Launch` of a decoding kernel that writes a part of the answer for each split of a text.
 
     Its outputs are parts [B, splits, H, R] and part_lse [B, splits, H], float32. What they make
     together is compared with the attention over the whole text, o_latent and lse.
     """
-    known = decoding(problem(sizes, dtype, high))
+    known = decoding(problem(sizes, dtype, scores))
     grid, constants = launch(sizes, scale_of(sizes), **blocks)
     shape = sizes.B, grid[0], sizes.H, sizes.R
     return Launch(
@@ -57,6 +59,7 @@ def partial_launch(launch, inputs, sizes, dtype=torch.float32, high=False, **blo
         constants,
         finish=lambda written: joined(**written),
         letters=DECODING,
+        exact=False,
         tolerance=TOLERANCE if dtype == torch.float32 else HALF_TOLERANCE,
         size=f"{sizes} SPLIT={constants['SPLIT']}",
     )
@@ -68,9 +71,9 @@ def joined(parts, part_lse):
     return {"o_latent": (weights[..., None] * parts).sum(1), "lse": part_lse.logsumexp(1)}
 
 
-def combine_launch(launch, sizes, split, dtype=torch.float32, high=False, **blocks):
+def combine_launch(launch, sizes, split, dtype=torch.float32, scores="tame", **blocks):
     """A `Launch` of a kernel that joins the parts of splits of `split` tokens, and applies w_v."""
-    known = problem(sizes, dtype, high)
+    known = problem(sizes, dtype, scores)
     ends = [(n, min(n + split, sizes.N)) for n in range(0, sizes.N, split)]
     cut = [_of_tokens(known, scale_of(sizes), *end) for end in ends]
     parts, part_lse = (torch.stack([x[name] for x in cut], 1) for name in ("o_latent", "lse"))
@@ -82,6 +85,7 @@ def combine_launch(launch, sizes, split, dtype=torch.float32, high=False, **bloc
         {"o": decoding(known)["o"]},
         constants,
         letters=DECODING,
+        exact=False,
         dtype=dtype,
         tolerance=TOLERANCE if dtype == torch.float32 else HALF_TOLERANCE,
         size=f"{sizes} splits of {split}",
@@ -95,14 +99,14 @@ def _of_tokens(known, scale, start, end):
     return decoding(answers(**given, scale=scale))
 
 
-def triton_kernel(make, chosen, counted, full, *claims, limits=()):
+def triton_kernel(make, chosen, own, counted, full, *claims, limits=()):
     """All the evidence for a lesson kernel.
 
     Args:
-        make: (sizes, dtype, high) or (sizes, dtype, high, small=False) → Launch; `small` blocks
-            are for the interpreter.
+        make: (sizes, dtype, scores, small=False) → Launch; `small` blocks are for the interpreter.
         chosen: `evidence_mla.Case`s. Each is run with the programs from first to last, and the
             last of them also in reverse.
+        own: Sizes of a case in the lesson's own blocks, in float16.
         counted: Sizes whose traffic is held against `limits`.
         full: Sizes of a launch for the compiler and for this machine's GPU, in float16.
         claims: about its machine code.
@@ -111,14 +115,21 @@ def triton_kernel(make, chosen, counted, full, *claims, limits=()):
     def later(case, reverse=False):
         name = "the order of the programs does not matter" if reverse else case.name
         symptom = "programs" if reverse else case.symptom
-        return Case(name, symptom, lambda: make(case.sizes, case.dtype, case.high, True), reverse)
+        return Case(name, symptom, lambda: make(case.sizes, case.dtype, case.scores, True), reverse)
+
+    def in_own_blocks():
+        return make(own, torch.float16)
 
     def whole():
-        return make(full, torch.float16, False, False)
+        return make(full, torch.float16)
 
     return (
-        answer(*map(later, chosen), later(chosen[-1], reverse=True)),
-        traffic(lambda: make(counted, torch.float32, False, True), *limits),
+        answer(
+            *map(later, chosen),
+            later(chosen[-1], reverse=True),
+            Case("the lesson's own blocks", "own blocks", in_own_blocks),
+        ),
+        traffic(lambda: make(counted, torch.float32, "tame", True), *limits),
         machine_code(whole, *claims),
         gpu(whole),
     )

@@ -21,41 +21,96 @@ import torch
 
 from ..course.check import ABSENT, FAILED, PASSED, Row
 from ..course.hints import HINTS
-from ..simulator.faults import KernelFault, OutOfBounds
+from ..simulator.faults import KernelFault, NeverEnding, OutOfBounds
 from ..simulator.triton import run as interpreter
-from ..simulator.triton.launches import Case, Launch, results, start
+from ..simulator.triton.launches import (
+    Case,
+    Launch,
+    NeverWritten,
+    NotANumber,
+    renamed,
+    results,
+    start,
+)
 from .cuda import Claim, Difference, at_least, at_most, compiled
+from .signatures import WrongSignature, parameter_names
 
 __all__ = ["Case", "Launch", "Limit", "answer", "at_least", "at_most", "dots", "exps", "gpu"]
 __all__ += ["machine_code", "no_spills", "reads", "registers", "results", "traffic", "writes"]
 
 
 def answer(*cases: Case):
-    """Runs the kernel in the interpreter over `cases` and holds it against float64."""
+    """Runs the kernel in the interpreter over `cases` and holds it against float64.
+
+    Also looked at: programs that meet, arithmetic in float64, and float32 in TF32.
+    """
 
     def gather(kernel, exercise):
         if missing := interpreter.available():
             return Row("answer", ABSENT, missing)
+        try:
+            names = parameter_names(kernel, exercise.reference)
+        except WrongSignature as error:
+            return Row("answer", FAILED, "the signature", tuple(str(error).splitlines()))
+        tf32 = None
         for case in cases:
             launch = case.launch()
             given = launch.arguments()
             try:
-                start(kernel, launch, given, reverse=case.reverse)
-                launch.judge(given)
-            except (Difference, KernelFault) as error:
-                symptom = case.symptom if isinstance(error, Difference) else None
-                details = explained(error, exercise, symptom)
+                seen = start(kernel, launch, given, reverse=case.reverse, names=names)
+                _judge(launch, given, seen, names)
+            except (Difference, KernelFault, Flaw) as error:
                 size = f" ({launch.size})" if launch.size else ""
+                details = explained(error, exercise, case.symptom)
                 return Row("answer", FAILED, f"{case.name}{size}", details)
-        return Row("answer", PASSED, f"{len(cases)} cases in the interpreter, against float64")
+            tf32 = tf32 or seen.arithmetic.tf32
+        text = f"{len(cases)} cases in the interpreter, against float64"
+        said = "float32 operands would be rounded to TF32 on a GPU: no input_precision in line"
+        return Row("answer", PASSED, text, (f"{said} {tf32.line}",) if tf32 else ())
 
     gather.kind = "answer"
     return gather
 
 
+class Flaw(Exception):
+    """What is wrong with a kernel whatever it computes; `symptom` names the hint."""
+
+    def __init__(self, what, symptom, place=None):
+        self.symptom = symptom
+        super().__init__(f"{what}\n{place}" if place else what)
+
+
+def _judge(launch, given, seen, names):
+    """Raises what is wrong with an interpreted launch; the cause goes before its effects."""
+    for race in seen.races.values():
+        raise Flaw(str(race), "programs")
+    done = seen.arithmetic
+    if done.float64:
+        raise Flaw("computes in float64, 64 times slower than float32", "float64", done.float64)
+    if launch.refuses_tf32 and done.tf32:
+        what = "a tl.dot of float32 operands takes 11 bits of each (TF32)"
+        raise Flaw(what, "input_precision", done.tf32)
+    try:
+        launch.judge(given, seen, names)
+    except NotANumber as error:
+        if not seen.undefined:
+            raise
+        what = "a load with a mask does not say what masked lanes hold: on a GPU anything, here NaN"
+        raise Flaw(f"{error}\n{what}", "undefined", seen.undefined) from None
+
+
+SYMPTOMS = {OutOfBounds: "mask", NeverEnding: "endless", NeverWritten: "never written"}
+
+
 def explained(trouble, exercise, symptom):
-    """What is wrong, in lines, and the hint that fits; a plain Python error speaks for itself."""
-    symptom = "mask" if isinstance(trouble, OutOfBounds) else symptom
+    """What is wrong, in lines, and the hint that fits its cause.
+
+    A plain Python error speaks for itself; `symptom` is the hint of a wrong number.
+    """
+    found = isinstance(trouble, KernelFault) or type(trouble) in SYMPTOMS
+    if found and not (symptom == "own blocks" and isinstance(trouble, NeverWritten)):
+        symptom = SYMPTOMS.get(type(trouble))
+    symptom = getattr(trouble, "symptom", symptom)
     hint = exercise.symptoms.get(symptom) or HINTS.get(symptom)
     return (*str(trouble).splitlines(), *([f"hint: {hint}"] if hint else []))
 
@@ -65,16 +120,22 @@ def explained(trouble, exercise, symptom):
 
 @dataclasses.dataclass(frozen=True)
 class Limit:
-    """What a launch may ask for: `low <= count(trace) <= high`; `text(trace)` says what it did."""
+    """What a launch may ask for: `low <= count(trace) <= high`; `text(trace)` says what it did.
+
+    `where(trace)` are lines that tell who asks for most. High limits leave room for a quarter more:
+    a kernel may fetch the next token's numbers while it works on this one's, once in vain.
+    """
 
     count: Callable
     text: Callable
     high: float = float("inf")
     low: float = 0
+    where: Callable = lambda trace: ()
+    room: float = 1.25
 
     def holds(self, trace):
         # Averages over a tensor: no rounding to speak of.
-        return self.low - 1e-9 <= self.count(trace) <= self.high + 1e-9
+        return self.low - 1e-9 <= self.count(trace) <= self.room * self.high + 1e-9
 
     def want(self):
         """The limit that a count has to keep, as text."""
@@ -98,12 +159,29 @@ def _times(verb, op, times, arrays):
             return f"{' '.join(found)} {verb} {found[arrays[0]]}"
         return f"{verb} " + " ".join(f"{array} {n}" for array, n in found.items())
 
-    return Limit(lambda trace: max(trace.times(array, op) for array in arrays), text, times)
+    def most(trace):
+        return max(arrays, key=lambda array: trace.times(array, op))
+
+    def where(trace):
+        array = most(trace)
+        rows = [row for row in trace.rows if row.op == op and row.array == trace.name_of(array)]
+        numel = trace.tensors[trace.name_of(array)].numel()
+        over = trace.times(array, op) - times
+        first = (
+            f"{array} is {verb} {over:.3g}× too often: {over * numel:,.0f} {op}s more than needed"
+        )
+        return (first, *(f"{row.lanes / numel:.3g}× in {row.place}" for row in rows if row.place))
+
+    return Limit(lambda trace: trace.times(most(trace), op), text, times, where=where)
 
 
 def exps(at_most: float):
     """So many exps of an element."""
-    return Limit(lambda t: t.exps, lambda t: f"{t.exps:,} exps", at_most)
+
+    def where(trace):
+        return tuple(f"{n:,} in line {line}" for line, n in trace.exp_lines.most_common() if line)
+
+    return Limit(lambda t: t.exps, lambda t: f"{t.exps:,} exps", at_most, where=where)
 
 
 def dots(at_least: int = 0, at_most: float = float("inf")):
@@ -115,8 +193,13 @@ def dots(at_least: int = 0, at_most: float = float("inf")):
     return Limit(count, lambda trace: f"{count(trace):,} tl.dot", at_most, at_least)
 
 
+def dot_flops(at_least: int):
+    """So many additions and multiplications in matrix products, however they are cut."""
+    return Limit(lambda t: t.flops, lambda t: f"{t.flops:,} operations in tl.dot", low=at_least)
+
+
 def traffic(launch: Callable, *limits):
-    """Counts what the kernel asks for, as written, and looks for programs that meet.
+    """Counts what the kernel asks for, as written.
 
     Args:
         launch: () → Launch.
@@ -127,7 +210,9 @@ def traffic(launch: Callable, *limits):
         if missing := interpreter.available():
             return Row("traffic", ABSENT, missing)
         counted = launch()
-        seen = interpreter.trace(kernel, counted.grid, **counted.arguments())
+        names = parameter_names(kernel, exercise.reference)
+        seen = interpreter.trace(kernel, counted.grid, **renamed(counted.arguments(), names))
+        seen.names = names
         for trouble in (*seen.faults, *seen.races):
             symptom = "programs" if trouble in seen.races else None
             return Row("traffic", FAILED, "", explained(trouble, exercise, symptom))
@@ -135,10 +220,12 @@ def traffic(launch: Callable, *limits):
         for limit, text in zip(limits, found, strict=True):
             if not limit.holds(seen):
                 where = (f"counted at {counted.size}",) if counted.size else ()
-                return Row("traffic", FAILED, f"{text}, want {limit.want()}", where)
+                details = (*limit.where(seen), *where)
+                return Row("traffic", FAILED, f"{text}, want {limit.want()}", details)
         return Row("traffic", PASSED, " · ".join([*found, f"{seen.programs} programs, no race"]))
 
     gather.kind = "traffic"
+    gather.explains_wrong_answers = False  # `answer` has looked for races
     return gather
 
 
@@ -164,6 +251,25 @@ def registers(limit: int):
     )
 
 
+SHARED_MEMORY = 227 * 1024  # bytes that a block of an H200 can have
+LAUNCHABLE = (
+    Claim(
+        f"at most {SHARED_MEMORY // 1024} KB of shared memory",
+        lambda asm: asm.shared_bytes <= SHARED_MEMORY,
+        lambda asm: f"{asm.shared_bytes // 1024} KB shared",
+    ),
+    Claim(
+        "no arithmetic in float64",
+        lambda asm: not _float64(asm),
+        lambda asm: f"{_float64(asm)} float64",
+    ),
+)
+
+
+def _float64(asm):
+    return sum(asm.count(op) for op in ("DADD", "DMUL", "DFMA", "DSETP", "DMMA"))
+
+
 def machine_code(launch: Callable, *claims: Claim, arch="sm_90"):
     """Compiles the kernel for an H200, without one, and holds its machine code against `claims`.
 
@@ -171,10 +277,16 @@ def machine_code(launch: Callable, *claims: Claim, arch="sm_90"):
         launch: () → Launch at full size: a launch is compiled for its sizes.
     """
 
-    def read(assembly, kernel):
-        return assembly(kernel, arch=arch, **launch().arguments())
+    def gather(kernel, exercise):
+        names = parameter_names(kernel, exercise.reference)
 
-    return compiled(read, claims, arch)
+        def read(assembly, kernel):
+            return assembly(kernel, arch=arch, **renamed(launch().arguments(), names))
+
+        return compiled(read, (*claims, *LAUNCHABLE), arch)(kernel, exercise)
+
+    gather.kind = "machine code"
+    return gather
 
 
 # This GPU.
@@ -186,14 +298,14 @@ def gpu(launch: Callable):
     def gather(kernel, exercise):
         if not torch.cuda.is_available():
             return Row("this GPU", ABSENT)
-        full = launch()
+        full, names = launch(), parameter_names(kernel, exercise.reference)
         given = full.arguments("cuda")
-        start(kernel, full, given, "cuda")
+        start(kernel, full, given, "cuda", names=names)
         try:
-            full.judge(given)
+            full.judge(given, names=names)
         except Difference as error:
             return Row("this GPU", FAILED, full.size, (str(error),))
-        ms = milliseconds(lambda: start(kernel, full, given, "cuda"))
+        ms = milliseconds(lambda: start(kernel, full, given, "cuda", names=names))
         return Row("this GPU", PASSED, f"{ms:.3f} ms at {full.size} on {card()}")
 
     gather.kind = "this GPU"

@@ -7,10 +7,15 @@ An output `x_parts` has one axis more than x, in front: programs that each see a
 
 import dataclasses
 
-from ..course.check import FAILED, PASSED, Row
+import torch
+
+from ...wkv6.reference import wkv6_reference
+from ..course.check import PASSED, Row
+from ..simulator.faults import KernelFault
 from ..simulator.triton.launches import results
 from .cuda import Difference, compare
-from .triton import Case, Launch, answer, explained, gpu, machine_code, traffic
+from .functions import called, failed, several, shown
+from .triton import Case, Launch, answer, gpu, machine_code, traffic
 from .wkv6 import LETTERS, problem
 
 PARTS = "_parts"
@@ -55,7 +60,8 @@ BACKWARD = (
     ("the order of the programs does not matter", "programs", Size((2, 3, 2, 6, 9))),
 )
 SMALL = {"BK": 4, "BV": 4}  # blocks in the interpreter, so that tiny sizes have several
-COUNTED = Size((1, 4, 2, 10, 10))  # 3 blocks each way
+COUNTED = Size((1, 8, 2, 10, 10))  # 3 blocks each way
+OWN_BLOCKS = Size((2, 70, 3, 40, 32))  # in the lesson's own blocks: two of keys, the last not full
 FULL = Size((2, 75, 4, 100, 100))  # more than a chunk of tokens, more than a block of keys
 
 
@@ -112,16 +118,65 @@ def _scales(wants, known):
 
 
 def cases(launch, names, writes, chosen, **blocks):
-    """`Case`s of FORWARD or BACKWARD; what tells the order of programs runs them in reverse."""
+    """`Case`s of FORWARD or BACKWARD, and one in the lesson's own blocks.
+
+    What tells the order of programs runs them in reverse.
+    """
     blocks = SMALL | blocks
-    return tuple(
+    small = tuple(
         Case(name, symptom, _later(launch, names, writes, size, blocks), symptom == "programs")
         for name, symptom, size in chosen
     )
+    whole = _later(launch, names, writes, OWN_BLOCKS, {})
+    return (*small, Case("70 tokens, the lesson's own blocks", "own blocks", whole))
 
 
 def _later(launch, names, writes, size, blocks):
     return lambda: wkv6_launch(launch, names, writes, size, **blocks)
+
+
+# Operands of products are rounded to bfloat16's 8 bits: r and the state, k, v and scores. Sums of
+# many such errors of 2⁻⁹ stay below three of them, at the size of the largest answer.
+BFLOAT16_TOLERANCE = 6e-3
+
+
+def in_bfloat16(launch):
+    """The `Launch` of a forward kernel with r, k, v and w rounded to bfloat16, and its answers."""
+    tokens = {x: launch.inputs[x].bfloat16() for x in "rkvw"}
+    inputs = launch.inputs | tokens
+    given = [inputs[x].double() for x in ("r", "k", "v", "w", "u", "s0")]
+    wants = dict(zip(("o", "s1"), wkv6_reference(*given), strict=True))
+    size = f"{launch.size.removesuffix(' bfloat16')} bfloat16"
+    return dataclasses.replace(
+        launch, inputs=inputs, wants=wants, tolerance=BFLOAT16_TOLERANCE, size=size
+    )
+
+
+def quick_decays(launch):
+    """The same, with w between −2 and −1.
+
+    Sums of log decays reach −20 in a chunk, where a bfloat16 is off by up to 0.06: so, as factors,
+    would be all that tokens read of their neighbours.
+    """
+    w = launch.inputs["w"]
+    drawn = torch.rand(w.shape, generator=torch.Generator().manual_seed(0))
+    inputs = launch.inputs | {"w": -1 - drawn}
+    return in_bfloat16(dataclasses.replace(launch, inputs=inputs))
+
+
+def much_in_the_state(launch):
+    """The same, for a state of 256 that does not decay, and tokens that add very little to it.
+
+    In 16 bits what a chunk adds is less than half of the last digit, and is lost. All numbers are
+    powers of two and r is 0 so that nothing else is rounded: float32 answers are exact.
+    """
+    small = {x: torch.full_like(launch.inputs[x], 2.0**-6) for x in "kv"}
+    none = {x: torch.zeros_like(launch.inputs[x]) for x in "rw"}
+    state = torch.full_like(launch.inputs["s0"], 256.0)
+    low = in_bfloat16(dataclasses.replace(launch, inputs=launch.inputs | small | none))
+    low = in_bfloat16(dataclasses.replace(low, inputs=low.inputs | {"s0": state}))
+    added = float((low.wants["s1"] - 256).max())
+    return dataclasses.replace(low, scales={"s1": added, "o": 256.0})
 
 
 def wkv6_triton_kernel(launch, names, writes, chosen, *claims, limits=(), full=FULL, blocks=SMALL):
@@ -155,18 +210,26 @@ def wkv6_function(takes, returns, chosen):
     def gather(function, exercise):
         for name, symptom, size in chosen:
             known = problem(size.shape, size.C, size.states, size.decay)
-            got = function(*(known[x].float() for x in takes))
-            for x, y in zip(returns, got, strict=True):
-                want = known[x] - known[f"{x}_s"] if f"{x}_s" in known else known[x]
-                try:
-                    compare(y.numpy(), want.numpy(), LETTERS[x])
-                except Difference as difference:
-                    details = explained(f"{x}: {difference}", exercise, symptom)
-                    return Row("answer", FAILED, f"{name} ({_text(size)})", details)
+            given = [known[x].float() for x in takes]
+            try:
+                got = several(called(function, *given), len(returns))
+                for x, y in zip(returns, got, strict=True):
+                    want = known[x] - known[f"{x}_s"] if f"{x}_s" in known else known[x]
+                    _compare(x, y, want)
+            except (Difference, KernelFault) as trouble:
+                call = shown(function, given)
+                return failed(f"{name} ({_text(size)})", trouble, exercise, symptom, call)
         return Row("answer", PASSED, f"{len(chosen)} cases, against float64")
 
     gather.kind = "answer"
     return gather
+
+
+def _compare(name, got, want):
+    try:
+        compare(got, want, LETTERS[name])
+    except Difference as difference:
+        raise Difference(f"{name}: {difference}") from None
 
 
 def one_after_another(steps, size, **blocks):

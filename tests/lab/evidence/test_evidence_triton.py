@@ -104,10 +104,16 @@ def test_a_right_kernel_passes():
 @pytest.mark.parametrize(
     "kernel, words",
     [
-        (nothing, "whole tiles (B=2 N=8) y: first difference [b=0, i=0] never written hint: my"),
+        (
+            nothing,
+            "whole tiles (B=2 N=8) y: [b=0, i=0] never written 16 of its 16",
+        ),
         (zeros, "whole tiles y: first difference [b=0, i=0]: 0, want my hint"),
         (unmasked, "a tail (B=2 N=6) program (1, 1, 0) reads element 12 of x hint: The last"),
-        (into_its_neighbour, "in reverse [b=1, i=0] hint: Programs run in any order"),
+        (
+            into_its_neighbour,
+            "a tail element 6 of y: touched by program tl.store hint: Programs run in any",
+        ),
         (changes_its_input, "changed its input x"),
     ],
 )
@@ -133,9 +139,10 @@ def test_traffic():
     row = evidence.traffic(launch, *limits)(sums, exercise)
     assert row.verdict == "passed"
     assert row.text == "x read 1× · y y_parts written 1× · 16 exps · 4 programs, no race"
-    row = evidence.traffic(launch, evidence.exps(15))(sums, exercise)
-    assert (row.verdict, row.text) == ("FAILED", "16 exps, want at most 15")
-    assert row.details == ("counted at B=2 N=6",)
+    row = evidence.traffic(launch, evidence.exps(12))(sums, exercise)
+    assert (row.verdict, row.text) == ("FAILED", "16 exps, want at most 12")
+    assert row.details[0].startswith("16 in line ") and row.details[1] == "counted at B=2 N=6"
+    assert evidence.traffic(launch, evidence.exps(13))(sums, exercise).verdict == "passed"  # room
     row = evidence.traffic(launch, evidence.dots(at_least=1))(sums, exercise)
     assert row.text == "0 tl.dot, want at least 1"
 
@@ -215,7 +222,7 @@ TRITON_KERNELS = [id for id in ids() if load(id).source.startswith("@triton.jit"
 
 
 @pytest.mark.parametrize("id", TRITON_KERNELS)
-def test_no_lesson_lets_an_empty_kernel_pass(id, monkeypatch):
+def test_no_lesson_lets_an_empty_kernel_pass(id):
     exercise = load(id)
     text = re.match(r".*?^\):", exercise.solution, re.S | re.M)[0] + "\n    pass\n"
     linecache.cache["<empty>"] = len(text), None, text.splitlines(keepends=True), "<empty>"
@@ -223,12 +230,7 @@ def test_no_lesson_lets_an_empty_kernel_pass(id, monkeypatch):
     exec(compile(text, "<empty>", "exec"), namespace)
     empty = namespace[id.split(".")[1]]
     row = exercise.evidence[0](empty, exercise)
-    assert row.verdict == "FAILED" and "never written (NaN)" in row.details[0]
-    # Zeros where nothing was written are as wrong.
-    full = torch.full
-    monkeypatch.setattr(torch, "full", lambda *args, **named: full(*args, **named).nan_to_num())
-    row = exercise.evidence[0](empty, exercise)
-    assert row.verdict == "FAILED" and "0, want" in row.details[0]
+    assert row.verdict == "FAILED" and "never written (NaN in fresh" in row.details[0]
 
 
 def test_a_learners_kernel_is_read_through_its_decorator():
