@@ -123,11 +123,11 @@ def _store4_in_python(array, index, values):
 
 
 def _bfloat16_to_float32_in_python(bits):
-    return np.uint32(int(bits) << 16).view(np.float32)
+    return np.array(int(bits) << 16, np.uint32).view(np.float32)[()]
 
 
 def _float32_to_bfloat16_in_python(x):
-    bits = int(np.float32(x).view(np.uint32))
+    bits = int(np.array(x, np.float32).view(np.uint32))
     return 0x7FC0 if np.isnan(x) else bits + 0x7FFF + (bits >> 16 & 1) >> 16
 
 

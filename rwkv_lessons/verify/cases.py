@@ -119,7 +119,7 @@ WKV5 = Operation(
         # One kernel per size of head and dtype, for any T; compiling it is what takes the time.
         Row(("wkv5",), DTYPES, ("token", "odd"), ("plain", "state"), needs=ANYWHERE),
         Row(("cuda",), DTYPES, ("odd",), ("plain", "state")),
-        Row(("cuda",), ("float32",), ("many heads", "huge"), ("state",)),
+        Row(("cuda",), ("float32",), ("huge",), ("state",)),  # many heads: as WKV-6's
     ),
 )
 
@@ -145,7 +145,8 @@ WKV6 = Operation(
         Row(("chunked",), DTYPES, ("small",), EVERY),
         Row(("chunked", "wkv6"), HALF, ("small",), ("w float32",)),
         Row(("chunked",), DTYPES, ("token", "many heads"), FEW),
-        Row(("chunked",), DTYPES, ("segments", "odd"), ("all",)),
+        Row(("chunked",), DTYPES, ("segments",), ("all",)),
+        Row(("chunked",), ("float32", "bfloat16"), ("odd",), ("all",)),  # float16: as bfloat16
         Row(("chunked",), TILED, ("short", "large"), ("all",)),
         Row(("chunked",), ("bfloat16",), ("2^17 tokens",), EVERY, needs=HOPPER),
         Row(("chunked",), ("bfloat16",), ("2^17, segments",), FEW, needs=HOPPER),

@@ -20,7 +20,7 @@ LARGE = 2**25  # numbers in r: such cases take some 7 GB with float64,
 AT_ONCE = 3  # and so many go at the same time
 IMPORTED = [f"rwkv_lessons.{name}" for name in ("verify.pool", "wkv5", "wkv6", "mla")]
 IMPORTED += ["torch._inductor.config"]  # what torch's deterministic mode looks at
-MOST = 16  # processes: each has a context of half a GB on the GPU
+MOST = 24  # processes: each has a context of half a GB on the GPU
 
 
 def processes_for(cases):

@@ -7,7 +7,7 @@ import nbformat
 import pytest
 
 from rwkv_lessons.lab.course import exercises, signposts
-from rwkv_lessons.ladders import LADDERS
+from rwkv_lessons.operations import LADDERS
 
 NOTEBOOKS = sorted(exercises.NOTEBOOKS.glob("*.ipynb"))
 HEADINGS = [
@@ -147,7 +147,7 @@ def test_a_ladder_shows_no_rung_that_is_not_climbed_yet(path):
     asked = [n for n, cell in enumerate(cells(path)) if "predict" in called(cell)]
     measured = [n for n, calls in enumerate(shown) for _, own in calls if own]
     assert len(measured) <= 1 and all(n > max(asked) for n in measured)
-    on_a_ladder = {rung.stem for ladder in LADDERS.values() for rung in ladder}
+    on_a_ladder = {rung.stem for ladder in LADDERS.values() for rung in ladder.rungs}
     assert len(measured) == 1 or path.stem not in on_a_ladder, "the rung is never revealed"
 
 

@@ -105,4 +105,8 @@ def test_host_code_leaves_a_kernels_fingerprint_alone():
     with_host = source.fingerprint(kernel)
     assert source.fingerprint(kernel, statements=False) != with_host
     reached = {name for _, name in source._reached([kernel], statements=False)}
-    assert {"product", "FITS_TO_END", "state_before_segment"} <= reached and "tile_for" not in reached
+    assert {
+        "product",
+        "FITS_TO_END",
+        "state_before_segment",
+    } <= reached and "tile_for" not in reached

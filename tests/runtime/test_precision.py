@@ -95,7 +95,7 @@ def test_second_gradients_raise_on_a_gpu():
     for T in (3, 200):
         x = [y.requires_grad_() for y in make(1, T, 2, 64, 64, dtype=torch.float32, device="cuda")]
         (dr,) = torch.autograd.grad(wkv6(*x)[0].sum(), x[0], create_graph=True)
-        with pytest.raises(RuntimeError, match="second gradients|once_differentiable"):
+        with pytest.raises(RuntimeError, match="second gradients"):
             torch.autograd.grad(dr.sum(), x[1])
 
 
