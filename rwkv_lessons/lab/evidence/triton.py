@@ -110,7 +110,8 @@ def explained(trouble, exercise, symptom):
     found = isinstance(trouble, KernelFault) or type(trouble) in SYMPTOMS
     if found and not (symptom == "own blocks" and isinstance(trouble, NeverWritten)):
         symptom = SYMPTOMS.get(type(trouble))
-    symptom = getattr(trouble, "symptom", symptom)
+    if type(trouble) is not Difference:  # whose own goes by axes; here the case says more
+        symptom = getattr(trouble, "symptom", None) or symptom
     hint = exercise.symptoms.get(symptom) or HINTS.get(symptom)
     return (*str(trouble).splitlines(), *([f"hint: {hint}"] if hint else []))
 

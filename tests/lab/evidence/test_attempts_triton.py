@@ -80,7 +80,7 @@ WRONG = {
     "two parameters too few": (
         RECURRENT,
         [edit("s0, o_parts, s1", "s0, o_parts"), edit("    tl.store(s1 + o_s, b_s, m_s)")],
-        "the signature takes 14 parameters and is launched with 15 missing: s1",
+        "it takes 14 arguments called with 15 o_parts, s1",
     ),
     "TF32 by default": (
         DECAY,

@@ -97,7 +97,7 @@ WRONG = {
     "one parameter short": (
         FOUR,
         edit("(r, k, v, decay, u, o)", "(r, k, v, decay, o)"),
-        "5 parameters",
+        "takes 5 arguments",
     ),
     "an atomic maximum": (
         SIX,
