@@ -123,7 +123,7 @@ def test_the_signposts_are_up(path):
     assert not signposts.derive(notebook, path), "run `lessons sync`"
     above = signposts.above_exercises(notebook.cells)
     texts = [id(text) for text, _ in above]
-    assert len(set(texts)) == len(texts), "two exercises below one text: which has these minutes?"
+    assert len(set(texts)) == len(texts), "two exercises share a paragraph: whose minutes?"
 
 
 @every_notebook

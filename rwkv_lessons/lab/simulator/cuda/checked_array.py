@@ -71,7 +71,7 @@ class GuardedArray:
         try:
             for i, (size, stride) in zip(index, axes, strict=True):
                 if type(i) is not int:
-                    i = operator.index(i)  # lest a small integer type overflow
+                    i = operator.index(i)  # a small integer type would overflow
                 if not 0 <= i < size:
                     self.out_of_bounds(index)
                 offset += i * stride
