@@ -6,16 +6,8 @@ All of them absorb W_K or expand it, and apply W_V: the same inputs, the same ou
 import torch
 
 from rwkv_lessons.bench import timing
-from rwkv_lessons.bench.commands.run import (
-    QUICK_MS,
-    _device,
-    _recorded_ceilings,
-    asked_shapes,
-    keep,
-    recording,
-)
+from rwkv_lessons.bench.commands.run import QUICK_MS, _recorded_ceilings, time_latent
 from rwkv_lessons.bench.measure import LIMITS, checked
-from rwkv_lessons.bench.show import console, rows_table
 from rwkv_lessons.mla import mla_decode
 from rwkv_lessons.operations import MLA_LADDER
 from rwkv_lessons.operations.entries import lesson
@@ -29,15 +21,7 @@ LIBRARY = ("rwkv_lessons/mla/decode/forward.py::mla_decode",)
 
 def command(options):
     """`python -m rwkv_lessons.bench mla-ladder`."""
-    device = _device(options)
-    part = options.shape, options.methods, options.dtype, options.quick
-    here = recording(options, MLA_LADDER.name, *part)
-    rows = []
-    for shape in asked_shapes(options, MLA_LADDER):
-        for dtype in options.dtype or MLA_LADDER.dtypes:
-            rows += measure(shape, dtype, device, options.methods, options.quick)
-    console().print(rows_table(rows))
-    keep(options, MLA_LADDER.name, here, rows)
+    time_latent(options, MLA_LADDER, measure)
 
 
 def make_inputs(shape, dtype, device):

@@ -12,16 +12,8 @@ import torch
 import torch.nn.functional as F
 
 from rwkv_lessons.bench import timing
-from rwkv_lessons.bench.commands.run import (
-    QUICK_MS,
-    _device,
-    _recorded_ceilings,
-    asked_shapes,
-    keep,
-    recording,
-)
+from rwkv_lessons.bench.commands.run import QUICK_MS, _recorded_ceilings, time_latent
 from rwkv_lessons.bench.measure import LIMITS, checked
-from rwkv_lessons.bench.show import console, rows_table
 from rwkv_lessons.mla import mla_prefill, mla_reference
 from rwkv_lessons.mla.prefill import prefill
 from rwkv_lessons.mla.prefill.forward import attend
@@ -35,15 +27,7 @@ SOURCES = ("rwkv_lessons/mla/prefill/prefill.py::mla_prefill",)
 
 def command(options):
     """`python -m rwkv_lessons.bench mla-prefill`."""
-    device = _device(options)
-    part = options.shape, options.methods, options.dtype, options.quick
-    here = recording(options, MLA_PREFILL.name, *part)
-    rows = []
-    for shape in asked_shapes(options, MLA_PREFILL):
-        for dtype in options.dtype or MLA_PREFILL.dtypes:
-            rows += measure(shape, dtype, device, options.methods, options.quick)
-    console().print(rows_table(rows))
-    keep(options, MLA_PREFILL.name, here, rows)
+    time_latent(options, MLA_PREFILL, measure)
 
 
 def make_inputs(shape, dtype, device):

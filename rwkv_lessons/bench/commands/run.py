@@ -90,6 +90,23 @@ def _time(options, operation, found, dtypes, name, start=None):
     keep(options, name, here, rows)
 
 
+def time_latent(options, operation, measure):
+    """The rows of `measure(shape, dtype, device, methods, quick)`, printed, and recorded if asked.
+
+    Args:
+        operation: an `Operation` of latent attention: its shapes, dtypes and the record's name.
+    """
+    device = _device(options)
+    part = options.shape, options.methods, options.dtype, options.quick
+    here = recording(options, operation.name, *part)
+    rows = []
+    for shape in asked_shapes(options, operation):
+        for dtype in options.dtype or operation.dtypes:
+            rows += measure(shape, dtype, device, options.methods, options.quick)
+    console().print(rows_table(rows))
+    keep(options, operation.name, here, rows)
+
+
 def _rows(options, operation, shape, dtype, able, device, bar, task):
     """One row per method of `able`, as they come."""
     inputs = make_inputs(operation.name, shape, dtype, device)
