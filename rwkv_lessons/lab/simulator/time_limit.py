@@ -28,14 +28,21 @@ def time_limit(seconds: float = SECONDS):
             if (used > seconds or passed > IDLE * seconds) and not over.is_set():
                 _raise_in(thread, StillRunning)
 
-    threading.Thread(target=watch, daemon=True).start()
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
     try:
         yield
     finally:
-        over.set()
-        _raise_in(thread, None)  # what was set and has not come yet
+        while watcher.is_alive():
+            with contextlib.suppress(StillRunning):
+                over.set()
+                watcher.join()
+        # What was raised and has not come yet comes here. To take it back instead would leave the
+        # interpreter waiting for it: Python 3.11 then hangs in the next function that is traced.
+        with contextlib.suppress(StillRunning):
+            for _ in range(100):
+                pass
 
 
 def _raise_in(thread, kind):
-    error = ctypes.py_object(kind) if kind else None
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind))
