@@ -6,7 +6,7 @@ every layer is still the embedded text, and one projection gives that layer's r,
 """
 
 import re
-from functools import cache
+from functools import cache, lru_cache
 from pydoc_data import topics
 from typing import NamedTuple
 
@@ -32,6 +32,9 @@ class RWKV6Inputs(NamedTuple):
     v: torch.Tensor
     w: torch.Tensor
     u: torch.Tensor
+
+
+KEPT_WIDTH = 256  # of models whose weights stay in memory: up to 20 MB each
 
 
 @cache
@@ -81,15 +84,12 @@ def rwkv5_inputs(
     if not 0 <= layer < n_layer:
         raise ValueError(f"layer must be in 0 … n_layer - 1 = {n_layer - 1}, got {layer}")
     C, depth = H * N, layer / max(n_layer - 1, 1)
-    generator = torch.Generator().manual_seed(seed)
-    embedding = _embedding(C, generator, device)
-    gains = {"r": 1.0, "k": 0.1, "v": 1.0}
-    weight = {x: _orthogonal(C, gain, generator, device) for x, gain in gains.items()}
+    embedding, weight = (_kept if C <= KEPT_WIDTH else _weights)(C, seed, device)
     late = 1 - layer / n_layer
     n = torch.arange(C, device=device) / C
     mix = {"r": n ** (0.5 * late), "k": n**late, "v": n**late + 0.3 * depth}
 
-    out = {x: torch.empty(B, T, C, dtype=dtype, device=device) for x in gains}
+    out = {x: torch.empty(B, T, C, dtype=dtype, device=device) for x in weight}
     for b, (x, before) in enumerate(_passages(embedding, B, T, offset)):
         for name, y in out.items():
             y[b] = torch.lerp(before, x, mix[name]) @ weight[name].T
@@ -156,6 +156,17 @@ def wkv6_rung_arguments(r, k, v, w, u):
     s0 = torch.zeros(B, H, N, N, device=r.device)
     o = torch.full_like(v, float("nan"))
     return (r, k, v, w.float(), u.float(), s0), (o, torch.empty_like(s0))
+
+
+def _weights(C, seed, device):
+    """The embedding, and the projections to r, k and v by name; nobody may write into them."""
+    generator = torch.Generator().manual_seed(seed)
+    embedding = _embedding(C, generator, device)
+    gains = {"r": 1.0, "k": 0.1, "v": 1.0}
+    return embedding, {x: _orthogonal(C, gain, generator, device) for x, gain in gains.items()}
+
+
+_kept = lru_cache(maxsize=4)(_weights)  # a check asks for a dozen inputs of one narrow model
 
 
 def _embedding(C, generator, device):

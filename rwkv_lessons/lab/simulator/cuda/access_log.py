@@ -169,8 +169,10 @@ class Recorder(Machine):
             if not isinstance(array, TracedArray):
                 return result
             index, *values = rest
-            op = "store" if values else "load"
-            site = self.site(array.memory, op, 4 * array.itemsize)
+            op, frame = "store" if values else "load", sys._getframe(1)
+            site = array.memory.shortcuts.get((op, id(frame.f_code), frame.f_lasti))
+            if site is None:
+                site = self.site(array.memory, op, 4 * array.itemsize)
             self.log.extend((site, array.locate(index), self.context))
             return result
 

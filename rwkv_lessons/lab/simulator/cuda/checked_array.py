@@ -59,10 +59,17 @@ class GuardedArray:
     def locate(self, index):
         """The byte offset of one element, or None where `index` selects a part of the array."""
         axes = self.axes
-        if type(index) is int and len(axes) == 1:  # most accesses; the rest of this is slower
+        if type(index) is int and len(axes) == 1:  # most accesses are this or the next
             size, stride = axes[0]
             if 0 <= index < size:
                 return self.offset + index * stride
+        elif type(index) is tuple and len(index) == 4 and len(axes) == 4:  # r[b, t, h, i]
+            (a, s_a), (b, s_b), (c, s_c), (d, s_d) = axes
+            i, j, k, n = index
+            if type(i) is type(j) is type(k) is type(n) is int and (
+                0 <= i < a and 0 <= j < b and 0 <= k < c and 0 <= n < d
+            ):
+                return self.offset + i * s_a + j * s_b + k * s_c + n * s_d
         if type(index) is not tuple:
             index = (index,)
         if len(index) != len(axes):
@@ -78,6 +85,11 @@ class GuardedArray:
         except TypeError:
             return None
         return offset
+
+    def holds_four(self, index):
+        """Whether the four from `index` on may be read and written without a look at each."""
+        first = index[-1] if type(index) is tuple else index
+        return self.written is None and not self.as_int and first + 4 <= self.shape[-1]
 
     def out_of_bounds(self, index):
         name = self.memory.describe(index)
