@@ -193,3 +193,20 @@ def test_a_lesson_that_is_not_on_the_ladder_is_an_error():
         ladder.ladder("99_nowhere")
     with pytest.raises(ValueError, match="operation is 'wkv9', needs one of wkv5"):
         ladder.ladder("05_float4", "wkv9")
+
+
+PAGES = [
+    "README.md",
+    "CONTRIBUTING.md",
+    *(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")),
+]
+
+
+@pytest.mark.parametrize("page", sorted(PAGES))
+def test_files_that_a_page_names_are_there(page):
+    """Paths in backticks; those with a placeholder or a made-up lesson stand for others."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    rooms = "|".join(path.name for path in ROOT.iterdir() if path.is_dir() and path.name[0] != ".")
+    named = set(re.findall(rf"`((?:{rooms})/[\w./-]+)(?:::\w+)?`", text))
+    missing = {name for name in named if not (ROOT / name).exists()}
+    assert {name for name in missing if "NN" not in name and "22_" not in name} == set()
