@@ -28,12 +28,11 @@ from .claims import (
     wide_loads,
 )
 from .compare import TOLERANCE, Difference, compare, fresh
-from .functions import function_answer
 from .kernels import Case, N, Problem, judged
 from .traffic import FEW, MANY, atomics, bank_conflicts, kept_in_shared, loads, some_atomics, stores
 
 __all__ = ["ATOMICS", "TOLERANCE", "Claim", "Difference", "at_least", "at_most", "atomics"]
-__all__ += ["bank_conflicts", "compare", "compiled", "float32_only", "function_answer"]
+__all__ += ["bank_conflicts", "compare", "compiled", "float32_only"]
 __all__ += ["in_registers", "kept_in_shared", "loads", "some_atomics", "stores", "wide_loads"]
 
 WKV5_CASES = (
