@@ -145,6 +145,34 @@ def wkv6_decode_inputs(B, T=1, H=4, N=64, *, dtype=torch.float32, device="cpu"):
     return *last, u, s0
 
 
+def timex_inputs(B, C, T, *, dtype=torch.float32, device="cpu", offset=0, seed=0):
+    """w `[C, T]` and k `[B, C, T]` of a time-x layer of an RWKV-v3 model that reads B passages.
+
+    w is at its initialisation: exp(-rate · (distance - 1)), with rates from exp(-5) in the first
+    channel to exp(3) in the last, and 0.3 for the token itself. k is exp of a projection of the
+    text, which starts as zeros there; here its numbers are of size 1.
+
+    Args:
+        dtype: of both. The others: as for `rwkv5_inputs`.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    embedding = _embedding(C, generator, device)
+    weight = _orthogonal(C, 1.0, generator, device)
+    k = torch.empty(B, C, T, dtype=dtype, device=device)
+    for b, (x, _) in enumerate(_passages(embedding, B, T, offset)):
+        k[b] = torch.exp(x @ weight.T).T
+    rate = torch.exp(-5 + 8 * torch.arange(C, dtype=torch.float64) / max(C - 1, 1))
+    before = torch.arange(T - 2, -2, -1, dtype=torch.float64)  # distance - 1
+    w = torch.exp(-rate[:, None] * before)
+    w[:, -1] = 0.3
+    return w.to(device, dtype), k
+
+
+def timex_rung_arguments(w, k):
+    """(what a lesson's time-x kernel reads: w and k; what it writes: o)."""
+    return (w, k), (torch.full_like(k, float("nan")),)
+
+
 def wkv5_rung_arguments(r, k, v, w, u):
     """(what a lesson's WKV-5 kernel reads: r, k, v, the decay and u; what it writes: o)."""
     return (r, k, v, w.float().exp(), u.float()), (torch.full_like(v, float("nan")),)

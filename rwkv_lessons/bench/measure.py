@@ -56,7 +56,7 @@ def measure(operation, method, inputs, expected, budget_ms=timing.BUDGET_MS, cei
         A `Measurement`. One that was wrong, or could not run, says so in `problem`, and has no
         times.
     """
-    r = inputs[0]
+    r = inputs[OPERATIONS[operation].like]
     dtype = str(r.dtype).removeprefix("torch.")
     row = {"method": method.name, "shape": tuple(r.shape), "dtype": dtype, "note": method.note}
     if method.sources:

@@ -52,6 +52,21 @@ def wkv6_decode(B, T, H, N, itemsize):
     return Work(forward.bytes + 2 * B * H * N * N * 4, forward.flops)
 
 
+def timex(B, C, T, itemsize):
+    """The sum as defined.
+
+    bytes: k read and o written, 2·B·C·T elements, and w, C·T.
+    flops: token t adds t + 1 products, B·C·T·(T + 1) / 2 of 2 each.
+    """
+    return Work((2 * B + 1) * C * T * itemsize, B * C * T * (T + 1))
+
+
+def timex_with_gradients(B, C, T, itemsize):
+    """The backward pass reads k, do and w and writes dk and dw; both are sums as long as o's."""
+    forward = timex(B, C, T, itemsize)
+    return Work(forward.bytes + (3 * B + 2) * C * T * itemsize, 3 * forward.flops)
+
+
 def mla_decode(B, N, H, R, P, V, itemsize):
     """One query token a sequence, absorbed, and w_v.
 

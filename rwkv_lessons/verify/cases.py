@@ -229,7 +229,26 @@ MLA = Operation(
     ),
 )
 
-OPERATIONS = {"wkv5": WKV5, "wkv6": WKV6, "wkv6_step": STEP, "mla": MLA}
+# Sizes are B, C, T.
+TIMEX = Operation(
+    module="convolution",
+    package="timex",
+    shapes={
+        "short": (2, 3, 17),
+        "odd": (5, 3, 333),  # several tiles of every kernel, none of them whole
+        "aligned": (33, 4, 512),  # wider loads, and a group of batch rows more
+    },
+    options={"plain": {}, "eps": {"eps": 0.3}, "all": {"eps": 0.3, "w_dtype": "float32"}},
+    rows=(
+        Row(("fft",), ("float64",), ("short",), ("all",), ("",), ANYWHERE),
+        Row(("reference", "fft", "timex"), DTYPES, ("short",), ("plain", "all"), ("",), ANYWHERE),
+        Row(("cuda", "toeplitz"), DTYPES, ("odd",), ("plain", "eps", "all"), ("",)),
+        Row(("cuda", "toeplitz", "timex"), DTYPES, ("aligned",), ("plain", "all"), ("",)),
+        Row(("fft",), DTYPES, ("odd",), ("plain",), ("",), ANYWHERE),
+    ),
+)
+
+OPERATIONS = {"wkv5": WKV5, "wkv6": WKV6, "wkv6_step": STEP, "timex": TIMEX, "mla": MLA}
 
 
 def table(only=()):
@@ -253,5 +272,8 @@ def weight(case):
     if case.operation == "mla":
         B, M, H, N, K, *_ = case.sizes
         return B * H * (M * K + M * N)
+    if case.operation == "timex":
+        B, C, T = case.sizes
+        return B * C * T
     B, T, H, K, _ = case.sizes
     return B * T * H * K
