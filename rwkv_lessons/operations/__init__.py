@@ -252,6 +252,32 @@ WKV6_DECODE = Operation(
     public=("wkv6_step",),
 )
 
+WKV7_SHAPES = (
+    TABLE_SHAPE, (8, 4096, 32, 128), (8, 4096, 16, 256), (1, 32768, 16, 256), (1, 32768, 64, 64),
+)  # fmt: skip
+WKV7 = Operation(
+    "wkv7",
+    "time the methods of wkv7",
+    "wkv7",
+    shapes=WKV7_SHAPES,
+    quick=(2, 16, 2, 64),
+    work=least.wkv7,
+    inputs="rwkv_lessons.inputs:rwkv7_inputs",
+    like=3,
+    reference="rwkv_lessons.wkv7:wkv7_wy",  # 32,768 steps in Python would take minutes
+    methods={"reference": TORCH, "wy": TORCH},
+    public=("wkv7",),
+)
+
+WKV7_BACKWARD = replace(
+    WKV7,
+    name="wkv7-backward",
+    says="time both passes of wkv7",
+    timed=BOTH,
+    work=least.wkv7_with_gradients,
+    methods={"wy": TORCH},  # the reference would keep every state
+)
+
 MLA_DECODE = Operation(
     "mla-decode",
     "time a query token against a latent cache",
@@ -324,6 +350,7 @@ MLA_GENERATE = Operation(
 )
 
 TABLE = (WKV5, WKV5_BACKWARD, WKV6, WKV6_BACKWARD, WKV6_DECODE)
+TABLE += (WKV7, WKV7_BACKWARD)
 TABLE += (MLA_DECODE, MLA_LADDER, MLA_PREFILL, MLA_GENERATE)
 OPERATIONS = {operation.name: operation for operation in TABLE}
 LADDERS = {ladder.name: ladder for operation in TABLE for ladder in operation.ladders}
