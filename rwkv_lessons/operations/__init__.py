@@ -265,8 +265,14 @@ WKV7 = Operation(
     inputs="rwkv_lessons.inputs:rwkv7_inputs",
     like=3,
     reference="rwkv_lessons.wkv7:wkv7_wy",  # 32,768 steps in Python would take minutes
-    methods={"reference": TORCH, "wy": TORCH},
-    public=("wkv7",),
+    methods={
+        "reference": TORCH,
+        "wy": TORCH,
+        "recurrent": TRITON,
+        "backstepping": TRITON,
+        "wkv7": TRITON,
+    },
+    public=("wkv7", "__getattr__"),
 )
 
 WKV7_BACKWARD = replace(
@@ -275,7 +281,7 @@ WKV7_BACKWARD = replace(
     says="time both passes of wkv7",
     timed=BOTH,
     work=least.wkv7_with_gradients,
-    methods={"wy": TORCH},  # the reference would keep every state
+    methods={name: tool for name, tool in WKV7.methods.items() if name != "reference"},
 )
 
 MLA_DECODE = Operation(

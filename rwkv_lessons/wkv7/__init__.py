@@ -11,24 +11,75 @@ taken out in part (β) before k writes. With b = 0 it is WKV-6 without its bonus
 state after the token.
 """
 
+import torch
+
+from ..runtime.packages import TRITON
 from .arguments import check_call
+from .options import holds_float64
 from .reference import wkv7_reference
+from .step import wkv7_step
 from .wy import wkv7_wy
 
-__all__ = ["METHODS", "method_for", "wkv7", "wkv7_reference", "wkv7_wy"]
+__all__ = ["METHODS", "method_for", "wkv7", "wkv7_reference", "wkv7_step", "wkv7_wy"]
+__all__ += ["wkv7_backstepping", "wkv7_recurrent"]
 
-METHODS = {"reference": wkv7_reference, "wy": wkv7_wy}
+IN_TRITON = ("recurrent", "backstepping")
 
 
-def method_for(T):
+def _method(name):
+    """A method by its name; Triton is imported when one of its methods is first wanted."""
+    if name == "recurrent":
+        from .recurrent.forward import wkv7_recurrent as method
+    elif name == "backstepping":
+        from .backstepping import wkv7_backstepping as method
+    else:
+        method = {"reference": wkv7_reference, "wy": wkv7_wy}[name]
+    return method
+
+
+def _checked(name):
+    """The method without the check of its arguments, its options by place."""
+    if name == "recurrent":
+        from .recurrent.forward import recurrent
+
+        return recurrent
+    return _method(name).checked
+
+
+def __getattr__(name):
+    if name == "METHODS":
+        names = ("reference", "wy", *(IN_TRITON if TRITON else ()))
+        found = {name: _method(name) for name in names}
+    elif TRITON and name in [f"wkv7_{method}" for method in IN_TRITON]:
+        found = _method(name.removeprefix("wkv7_"))
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def method_for(device, dtype, T, size):
     """The method that `wkv7` takes, a key of `METHODS`.
 
-    | T    | method    | because |
-    |------|-----------|---------|
-    | 1    | reference | nothing to make products of |
-    | more | wy        | matrix products, on any device |
+    | device | T    | and              | method    | because |
+    |--------|------|------------------|-----------|---------|
+    | no GPU | 1    |                  | reference | nothing to make products of |
+    | no GPU | more |                  | wy        | matrix products, on any device |
+    | GPU    | any  | float64          | wy        | no kernel computes in it |
+    | GPU    | any  | size up to 256   | recurrent | one launch |
+    | GPU    | any  | larger           | wy        | no kernel is as large |
+
+    Without Triton it is as on a machine without a GPU.
+
+    Args:
+        device: "cuda" or another `torch.device.type`.
+        dtype: torch.float64 where any tensor is, else r's.
+        T: tokens of a sequence; the mean, where several are packed.
+        size: K.
     """
-    return "reference" if T == 1 else "wy"
+    if device != "cuda" or not TRITON:
+        return "reference" if T == 1 else "wy"
+    return "wy" if dtype == torch.float64 or size > 256 else "recurrent"
 
 
 def wkv7(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="log"):
@@ -61,7 +112,9 @@ def wkv7(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="log"):
         TypeError, ValueError: an argument has the wrong dtype, shape or device, or there is no
             such decay.
     """
-    B, T, *_ = check_call(r, w, k, v, a, b, s0, cu_seqlens, scale, decay)
+    B, T, H, K, V = check_call(r, w, k, v, a, b, s0, cu_seqlens, scale, decay)
     S = B if cu_seqlens is None else len(cu_seqlens) - 1
-    method = METHODS[method_for(-(-B * T // S))].checked
-    return method(r, w, k, v, a, b, s0, cu_seqlens, float(scale), decay)
+    dtype = torch.float64 if holds_float64(r, w, s0) else r.dtype
+    name = method_for(r.device.type, dtype, -(-B * T // S), K)
+    given = (r, w, k, v, a, b, s0, cu_seqlens, float(scale), decay)
+    return _checked(name)(*given)
