@@ -5,6 +5,7 @@ Blocks start with a zero output matrix, so at initialisation the residual stream
 every layer is still the embedded text, and one projection gives that layer's r, k and v.
 """
 
+import math
 import re
 from functools import cache, lru_cache
 from pydoc_data import topics
@@ -35,6 +36,17 @@ class RWKV6Inputs(NamedTuple):
 
 
 KEPT_WIDTH = 256  # of models whose weights stay in memory: up to 20 MB each
+
+
+class RWKV7Inputs(NamedTuple):
+    """What WKV-7 takes: r, log decay w, k, v, and a and b of the delta rule, `[B, T, H, N]`."""
+
+    r: torch.Tensor
+    w: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    a: torch.Tensor
+    b: torch.Tensor
 
 
 @cache
@@ -129,6 +141,48 @@ def rwkv6_inputs(
     for b, (x, before) in enumerate(_passages(embedding, B, T, offset)):
         w[b] = -torch.exp(rate + torch.tanh(torch.lerp(before, x, mix) @ down) @ up)
     return RWKV6Inputs(r, k, v, w.view(B, T, H, N), u)
+
+
+def rwkv7_decay(C, depth=0.5):
+    """Logit `[C]` of the decay of a layer at initialisation, x of exp(-exp(-0.5) · sigmoid(x)).
+
+    The first channel of a layer remembers some 400 tokens, the last about two.
+    """
+    n = torch.arange(C, dtype=torch.float64) / max(C - 1, 1)
+    return (-5.5 + 6 * n ** (1 + depth**0.3)).float()
+
+
+def rwkv7_inputs(
+    B, T, H=4, N=64, *, dtype=torch.float32, device="cpu", layer=6, n_layer=12, offset=0, seed=0
+):
+    """r, w, k, v, a, b of layer `layer` of an RWKV-7 model ("Goose"); see `rwkv6_inputs`.
+
+    κ is the key, normalised for each head; a = -κ and b = κ times a rate, sigmoid of what a low
+    rank makes of the token. The logit of the decay is `rwkv7_decay` and such a term.
+
+    Args:
+        dtype: of all of them.
+        The others: as for `rwkv5_inputs`, which gives the same r, k and v.
+    """
+    settings = {"layer": layer, "n_layer": n_layer, "offset": offset, "seed": seed}
+    r, k, v, _, _ = rwkv5_inputs(B, T, H, N, dtype=torch.float32, device=device, **settings)
+    C, generator = H * N, torch.Generator().manual_seed(seed)
+    embedding = _embedding(C, generator, device)
+    down = [torch.randn(C, RANK, generator=generator).to(device) / C**0.5 for _ in range(2)]
+    up = [torch.randn(RANK, C, generator=generator).to(device) / RANK**0.5 for _ in range(2)]
+    mix = (torch.arange(C, device=device) / C) ** (1 - layer / n_layer)
+    base = rwkv7_decay(C, layer / max(n_layer - 1, 1)).to(device)
+
+    w, rate = (torch.empty(B, T, C, dtype=dtype, device=device) for _ in range(2))
+    for n, (x, before) in enumerate(_passages(embedding, B, T, offset)):
+        mixed = torch.lerp(before, x, mix)
+        swing = torch.tanh(mixed @ down[0]) @ up[0] * (SWING / 0.63)  # see `rwkv6_inputs`
+        w[n] = -(math.exp(-0.5) * torch.sigmoid(base + swing))
+        rate[n] = torch.sigmoid(mixed @ down[1] @ up[1])
+    w, rate = (x.view(B, T, H, N) for x in (w, rate))
+    kappa = F.normalize(k, dim=-1)
+    given = (r, w, k, v, -kappa, kappa * rate)
+    return RWKV7Inputs(*(x.to(dtype) for x in given))
 
 
 def wkv6_decode_inputs(B, T=1, H=4, N=64, *, dtype=torch.float32, device="cpu"):

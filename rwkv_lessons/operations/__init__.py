@@ -299,6 +299,38 @@ TIMEX_BACKWARD = replace(
     peers={"conv1d": replace(CONV1D, adapter="timex_conv1d_gradients")},
 )
 
+WKV7_SHAPES = (
+    TABLE_SHAPE, (8, 4096, 32, 128), (8, 4096, 16, 256), (1, 32768, 16, 256), (1, 32768, 64, 64),
+)  # fmt: skip
+WKV7 = Operation(
+    "wkv7",
+    "time the methods of wkv7",
+    "wkv7",
+    shapes=WKV7_SHAPES,
+    quick=(2, 16, 2, 64),
+    work=least.wkv7,
+    inputs="rwkv_lessons.inputs:rwkv7_inputs",
+    like=3,
+    reference="rwkv_lessons.wkv7:wkv7_wy",  # 32,768 steps in Python would take minutes
+    methods={
+        "reference": TORCH,
+        "wy": TORCH,
+        "recurrent": TRITON,
+        "backstepping": TRITON,
+        "wkv7": TRITON,
+    },
+    public=("wkv7", "__getattr__"),
+)
+
+WKV7_BACKWARD = replace(
+    WKV7,
+    name="wkv7-backward",
+    says="time both passes of wkv7",
+    timed=BOTH,
+    work=least.wkv7_with_gradients,
+    methods={name: tool for name, tool in WKV7.methods.items() if name != "reference"},
+)
+
 MLA_DECODE = Operation(
     "mla-decode",
     "time a query token against a latent cache",
@@ -372,6 +404,7 @@ MLA_GENERATE = Operation(
 
 TABLE = (WKV5, WKV5_BACKWARD, WKV6, WKV6_BACKWARD, WKV6_DECODE)
 TABLE += (TIMEX, TIMEX_BACKWARD)
+TABLE += (WKV7, WKV7_BACKWARD)
 TABLE += (MLA_DECODE, MLA_LADDER, MLA_PREFILL, MLA_GENERATE)
 OPERATIONS = {operation.name: operation for operation in TABLE}
 LADDERS = {ladder.name: ladder for operation in TABLE for ladder in operation.ladders}

@@ -240,11 +240,13 @@ TIMEX = Operation(
     },
     options={"plain": {}, "eps": {"eps": 0.3}, "all": {"eps": 0.3, "w_dtype": "float32"}},
     rows=(
-        Row(("fft",), ("float64",), ("short",), ("all",), ("",), ANYWHERE),
-        Row(("reference", "fft", "timex"), DTYPES, ("short",), ("plain", "all"), ("",), ANYWHERE),
-        Row(("cuda", "toeplitz"), DTYPES, ("odd",), ("plain", "eps", "all"), ("",)),
-        Row(("cuda", "toeplitz", "timex"), DTYPES, ("aligned",), ("plain", "all"), ("",)),
-        Row(("fft",), DTYPES, ("odd",), ("plain",), ("",), ANYWHERE),
+        Product(("fft",), ("float64",), ("short",), ("all",), ("",), ANYWHERE),
+        Product(
+            ("reference", "fft", "timex"), DTYPES, ("short",), ("plain", "all"), ("",), ANYWHERE
+        ),
+        Product(("cuda", "toeplitz"), DTYPES, ("odd",), ("plain", "eps", "all"), ("",)),
+        Product(("cuda", "toeplitz", "timex"), DTYPES, ("aligned",), ("plain", "all"), ("",)),
+        Product(("fft",), DTYPES, ("odd",), ("plain",), ("",), ANYWHERE),
     ),
 )
 
