@@ -29,7 +29,7 @@ from .claims import (
 )
 from .compare import TOLERANCE, Difference, compare, fresh
 from .functions import function_answer
-from .kernels import Case, N, Problem, judged
+from .kernels import Case, Counted, N, Problem, judged
 from .traffic import FEW, MANY, atomics, bank_conflicts, kept_in_shared, loads, some_atomics, stores
 
 __all__ = ["ATOMICS", "TOLERANCE", "Claim", "Difference", "at_least", "at_most", "atomics"]
@@ -96,7 +96,8 @@ def wkv5_judged(launch: Callable, *budgets, zeroed: bool = False, spare: bool = 
         return Problem([(*launch(*case.shape), arrays)], ("o",), judge)
 
     cases = (*WKV5_CASES, SPARE) if spare else WKV5_CASES
-    return judged(launch, problem, cases, WKV5_TRACED, budgets)
+    counted = Counted(WKV5_TRACED[1:], budgets=budgets)
+    return judged(launch, problem, cases, WKV5_TRACED[:1], (counted,))
 
 
 def _numbers(case):
