@@ -230,6 +230,20 @@ EXERCISES = {
     "decay_gradient": Exercise(
         minutes=8,
         difficulty=2,
+        afterwards=Afterwards(
+            why={
+                "put_in = (k * dk_s).cumsum(0) - k * dk_s": "From the chunk's start, and without "
+                "the token itself, whose k joins after its decay.",
+                "return across + put_in + taken_out - from_here_on(k * dk_c)": "A line of the "
+                "table each; the last has two sums.",
+            },
+            instead={
+                "One running difference, as in lesson 09": "fewer sums, of which the long ones "
+                "carry their rounding errors from token to token.",
+            },
+            stretch="For the last row one could also add what is put in before t and taken out "
+            "after it, pair by pair. How many operations is that, in units of C·N?",
+        ),
         hints=(
             "A line for each row of the table. Which sums run from the chunk's first token, and "
             "which to its last?",
