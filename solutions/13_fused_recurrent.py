@@ -7,7 +7,9 @@ import triton.language as tl
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.cuda import ATOMICS, at_most
 from rwkv_lessons.lab.evidence.functions import function_cases
+from rwkv_lessons.lab.evidence.launching import Call, launchable, launches, launches_gpu
 from rwkv_lessons.lab.evidence.triton import exps, no_spills, reads, writes
+from rwkv_lessons.lab.evidence.wkv6 import LETTERS, problem
 from rwkv_lessons.lab.evidence.wkv6_triton import FORWARD, wkv6_triton_kernel
 from rwkv_lessons.runtime.launch_numba import ceil_div
 
@@ -21,13 +23,15 @@ def kernel(
 
     r, k, w are [B, T, H, K], w the log decay; v is [B, T, H, V]; u is [H, K]; s0, s1 are
     [B, H, K, V]; all float32. o_parts, [NK, B, T, H, V], gets each block of keys' share of o.
+    Token t reads Σ_i r_i (u_i k_i v_j + S_ij); then S_ij becomes exp(w_i) S_ij + k_i v_j.
     """
+    ### BEGIN SOLUTION
     i_v, i_k, i_bh = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     i_b, i_h = i_bh // H, i_bh % H
-    ### BEGIN SOLUTION
+    ### BEGIN GAP
     o_k, o_v = i_k * BK + tl.arange(0, BK), i_v * BV + tl.arange(0, BV)
     m_k, m_v = o_k < K, o_v < V
-    ### END SOLUTION
+    ### END GAP
     o_s = i_bh * K * V + o_k[:, None] * V + o_v[None, :]  # [BK, BV]
     m_s = m_k[:, None] & m_v[None, :]
     b_s = tl.load(s0 + o_s, m_s, 0)
@@ -38,13 +42,14 @@ def kernel(
         b_k = tl.load(k + i_t * K + o_k, m_k, 0)
         b_w = tl.load(w + i_t * K + o_k, m_k, 0)
         b_v = tl.load(v + i_t * V + o_v, m_v, 0)
-        ### BEGIN SOLUTION
+        ### BEGIN GAP
         b_kv = b_k[:, None] * b_v[None, :]
         b_o = tl.sum(b_r[:, None] * (b_u[:, None] * b_kv + b_s), 0)
         b_s = tl.exp(b_w)[:, None] * b_s + b_kv
-        ### END SOLUTION
+        ### END GAP
         tl.store(o_parts + (i_k * B * T * H + i_t) * V + o_v, b_o, m_v)
     tl.store(s1 + o_s, b_s, m_s)
+    ### END SOLUTION
 
 
 def grid(B, H, K, V, BK, BV):
@@ -61,7 +66,11 @@ def launch(B, T, H, K, V, BK=32, BV=32):
 
 
 def forward(r, k, v, w, u, s0):
-    """o and s1 on a GPU, all float32."""
+    """o [B, T, H, V] and s1 [B, H, K, V], by one launch of `kernel`; all float32, on one device.
+
+    r, k, w are [B, T, H, K], v is [B, T, H, V], u is [H, K], s0 is [B, H, K, V].
+    """
+    ### BEGIN SOLUTION
     B, T, H, K = r.shape
     V = v.shape[-1]
     programs, constants = launch(B, T, H, K, V)
@@ -69,14 +78,28 @@ def forward(r, k, v, w, u, s0):
     s1 = torch.empty_like(s0)
     kernel[programs](r, k, v, w, u, s0, o_parts, s1, **constants)
     return o_parts.sum(0), s1
+    ### END SOLUTION
 
 
 TENSORS = ("r", "k", "v", "w", "u", "s0", "o_parts", "s1")
 WRITES = ("o_parts", "s1")
+KERNELS = {"kernel": (kernel, WRITES)}
+
+
+def forward_call(name, *shape):
+    """A `Call` of `forward` with tensors of B, T, H, K, V."""
+
+    def made():
+        known = problem(shape)
+        given = [known[x].float().contiguous() for x in ("r", "k", "v", "w", "u", "s0")]
+        return given, {x: (known[x], LETTERS[x]) for x in ("o", "s1")}
+
+    return Call(name, made, size="B={} T={} H={} K={} V={}".format(*shape))
+
 
 EXERCISES = {
     "grid": Exercise(
-        minutes=5,
+        minutes=3,
         difficulty=1,
         afterwards=Afterwards(
             why={
@@ -110,8 +133,67 @@ EXERCISES = {
             "more keys than values": "The values come first: (NV, NK, B·H).",
         },
     ),
+    "forward": Exercise(
+        minutes=5,
+        difficulty=1,
+        afterwards=Afterwards(
+            why={
+                "o_parts = v.new_empty(programs[1], B, T, H, V)": "A share of o for each block of "
+                "keys: as many as the grid's second number. On v's device, and not filled: the "
+                "kernel writes all of it.",
+                "return o_parts.sum(0), s1": "A second kernel, torch's: it reads all shares once "
+                "more.",
+            },
+            instead={
+                "torch.zeros": "the same answer, and a kernel more that writes every byte for "
+                "nothing.",
+            },
+            stretch="BK = 16, BV = 64 has as many programs for 64 keys and values. Which tensors "
+            "are read more often, which less?",
+        ),
+        hints=(
+            "Three tensors come back from the kernel or its sum: which of them has an axis more "
+            "than what is returned?",
+            "grid(B, H, K, V, BK, BV) is (NV, NK, B·H): o_parts is [NK, B, T, H, V]. s1 is like "
+            "s0. The kernel takes its tensors in the order of its signature, then the sizes.",
+            "B, T, H, K = r.shape\n"
+            "V = v.shape[-1]\n"
+            "programs, constants = launch(B, T, H, K, V)\n"
+            "o_parts = v.new_empty(…, B, T, H, V)\n"
+            "s1 = torch.empty_like(…)\n"
+            "kernel[programs](r, k, v, w, u, s0, …, …, **constants)\n"
+            "return o_parts.sum(…), s1",
+        ),
+        evidence=(
+            launches(
+                KERNELS,
+                forward_call("one tile", 1, 2, 1, 32, 32),
+                forward_call("more keys than a tile", 1, 2, 1, 70, 16),
+                forward_call("more values than keys", 1, 2, 2, 16, 70),
+                forward_call("batch rows and heads", 2, 3, 3, 10, 7),
+            ),
+            launchable(KERNELS, forward_call("batch rows and heads", 2, 3, 4, 100, 100)),
+            launches_gpu(KERNELS, forward_call("batch rows and heads", 2, 75, 4, 100, 100)),
+        ),
+        symptoms={
+            "one tile": "o is the sum of o_parts over its first axis, s1 is what the kernel wrote.",
+            "more keys than a tile": "o_parts has an entry for each block of keys, NK: the "
+            "grid's second number.",
+            "more values than keys": "K is the last axis of r, V that of v.",
+            "batch rows and heads": "The third number of the grid is B·H.",
+            "grid": "Which programs are missing? The grid is (NV, NK, B·H).",
+            "launch": "kernel[programs](…): the tensors in the order of the signature, then its "
+            "sizes by name. Its outputs are new memory.",
+            "sizes": "The kernel masks what is past the end. So it was told of a larger tensor "
+            "than it got: are the sizes those of the tensors, and do o_parts and the grid go "
+            "together?",
+            "programs": "Two programs wrote one element: o_parts needs B·T·H·V numbers for each "
+            "block of keys.",
+            "idle": "More programs than tiles: the grid is (NV, NK, B·H).",
+        },
+    ),
     "kernel": Exercise(
-        minutes=20,
+        minutes=22,
         difficulty=2,
         afterwards=Afterwards(
             why={
@@ -131,12 +213,15 @@ EXERCISES = {
             "token.",
         ),
         hints=(
-            "It is the loop of lesson 08 without the loops over i and j: a line works on all keys "
-            "and values of the tile at once.",
-            "b_k[:, None] * b_v[None, :] is the tile of k·v. Use the state first, then move it on. "
-            "tl.sum(x, 0) sums over the keys.",
-            "o_k = i_k * BK + tl.arange(0, BK), m_k = o_k < K; b_o = tl.sum(b_r[:, None] * "
-            "(b_u[:, None] * b_kv + b_s), 0); b_s = tl.exp(b_w)[:, None] * b_s + b_kv.",
+            "In this order: who am I (three indices), which keys and values are mine (offsets, "
+            "masks), the tile of s0; then a loop over t with four loads, three lines of arithmetic "
+            "and a store; after it, s1. The arithmetic is lesson 08's without the loops over i, j.",
+            "i_b = i_bh // H, i_h = i_bh % H; keys o_k = i_k * BK + tl.arange(0, BK). Token t of "
+            "head i_h is row (i_b·T + t)·H + i_h: times K for r, k, w, times V for v. The tile's "
+            "offsets are o_k[:, None] * V + o_v[None, :], from i_bh·K·V on; b_k[:, None] * "
+            "b_v[None, :] is the tile of k·v. Use the state first, then move it on.",
+            "what a token does is b_o = tl.sum(b_r[:, None] * (b_u[:, None] * b_kv + b_s), 0), "
+            "then b_s = tl.exp(b_w)[:, None] * b_s + b_kv.",
         ),
         evidence=wkv6_triton_kernel(
             launch,
@@ -151,6 +236,10 @@ EXERCISES = {
             "by hand": "One token, empty state: o is Σ r·u·k·v over keys, axis 0 of a tile; "
             "it leaves k·v behind, undecayed.",
             "decay": "Each row of the tile, a key, is multiplied by its own exp(w): [:, None].",
+            "blocks": "A program's own keys start at i_k · BK, its own values at i_v · BV; its "
+            "share of o goes to o_parts[i_k], B·T·H·V numbers after the one before.",
+            "state in": "The tile starts from its own part of s0[b, h]: keys from o_k, values "
+            "from o_v, a key every V numbers.",
         },
     ),
 }

@@ -55,9 +55,11 @@ def backward_sweep(
     """Against the time: a program has a tile of G, the gradient of S; grid (NV, NK, B·H).
 
     r, k, w are [B, T, H, K]; v, do are [B, T, H, V]; ds0, ds1 are [B, H, K, V]. dk_s_parts is
-    [NV, B, T, H, K], dv_s_parts [NK, B, T, H, V]: shares of what comes through G. a_parts,
-    [NV, B, chunks, H, K], gets shares of the sums of S·G along the values, at the ends of chunks.
+    [NV, B, T, H, K], dv_s_parts [NK, B, T, H, V]: shares of what comes through G. kept, [B, chunks,
+    H, K, V], has S after the last token of every chunk of C; a_parts, [NV, B, chunks, H, K], gets
+    this block of values' share of Σ_j S_ij G_ij there, G being the gradient of that S.
     """
+    ### BEGIN SOLUTION
     i_v, i_k, i_bh = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     i_b, i_h = i_bh // H, i_bh % H
     o_k, o_v = i_k * BK + tl.arange(0, BK), i_v * BV + tl.arange(0, BV)
@@ -66,9 +68,9 @@ def backward_sweep(
     o_s = o_k[:, None] * V + o_v[None, :]  # [BK, BV]
     b_g = tl.load(ds1 + i_bh * K * V + o_s, m_s, 0)
     for step in range(T):
-        ### BEGIN SOLUTION
+        ### BEGIN GAP
         t = T - 1 - step
-        ### END SOLUTION
+        ### END GAP
         i_t = (i_b * T + t) * H + i_h
         b_r = tl.load(r + i_t * K + o_k, m_k, 0)
         b_k = tl.load(k + i_t * K + o_k, m_k, 0)
@@ -80,14 +82,15 @@ def backward_sweep(
             b_s = tl.load(kept + i_c * K * V + o_s, m_s, 0)
             i_a = i_v * B * tl.cdiv(T, C) * H + i_c
             tl.store(a_parts + i_a * K + o_k, tl.sum(b_s * b_g, 1), m_k)
-        ### BEGIN SOLUTION
+        ### BEGIN GAP
         b_dk = tl.sum(b_g * b_v[None, :], 1)
         b_dv = tl.sum(b_g * b_k[:, None], 0)
         b_g = tl.exp(b_w)[:, None] * b_g + b_r[:, None] * b_do[None, :]
-        ### END SOLUTION
+        ### END GAP
         tl.store(dk_s_parts + (i_v * B * T * H + i_t) * K + o_k, b_dk, m_k)
         tl.store(dv_s_parts + (i_k * B * T * H + i_t) * V + o_v, b_dv, m_v)
     tl.store(ds0 + i_bh * K * V + o_s, b_g, m_s)
+    ### END SOLUTION
 
 
 @triton.jit
@@ -173,7 +176,7 @@ BLOCKS = {"BK": 4, "BV": 4, "C": 4}  # in the interpreter
 NO_ATOMICS = at_most(0, *ATOMICS, text="no atomics")
 EXERCISES = {
     "forward_sweep": Exercise(
-        minutes=10,
+        minutes=5,
         difficulty=1,
         afterwards=Afterwards(
             why={
@@ -211,7 +214,7 @@ EXERCISES = {
         },
     ),
     "backward_sweep": Exercise(
-        minutes=15,
+        minutes=20,
         difficulty=2,
         afterwards=Afterwards(
             why={
@@ -226,12 +229,15 @@ EXERCISES = {
             stretch="Sweep chunks in parallel: what does a chunk need from those after it?",
         ),
         hints=(
-            "Which token comes first? And at a token, b_g is still the gradient of the state after "
-            "it: use it, then take it one token back.",
-            "dk is a sum over values (axis 1), dv a sum over keys (axis 0), both of the G after "
-            "the token. Then G decays and gets r·do.",
-            "t = T - 1 - step; b_dk = tl.sum(b_g * b_v[None, :], 1); b_dv = tl.sum(b_g * "
-            "b_k[:, None], 0); b_g = tl.exp(b_w)[:, None] * b_g + b_r[:, None] * b_do[None, :].",
+            "The forward sweep above is nearly it: the same indices, masks and offsets. Which tile "
+            "is loaded in the beginning, which token comes first, what is stored where?",
+            "The tile is b_g, from ds1; t = T - 1 - step. At a token b_g is still the gradient of "
+            "the state after it: at a chunk's end, (t + 1) % C == 0 or t == T - 1, store the sum "
+            "of kept·b_g over values; then dk, a sum over values (axis 1), and dv, one over keys "
+            "(axis 0); then G decays and gets r·do. After the loop it is ds0.",
+            "what a token does is b_dk = tl.sum(b_g * b_v[None, :], 1), b_dv = tl.sum(b_g * "
+            "b_k[:, None], 0), then b_g = tl.exp(b_w)[:, None] * b_g + b_r[:, None] * "
+            "b_do[None, :].",
         ),
         evidence=wkv6_triton_kernel(
             launch,
@@ -249,11 +255,18 @@ EXERCISES = {
             "last": "dk sums G over values, axis 1; dv over keys, axis 0. Then G decays, along the "
             "keys, and gets r·do.",
             "state": "dk[t], dv[t] look at the G after token t; and the last token comes first.",
-            "mask": "The tokens are T-1, T-2, … 0.",
+            "mask": "The tokens are T-1, T-2, … 0; and the last block reaches past the end of a "
+            "tensor: mask its surplus lanes, in loads and in stores.",
+            "blocks": "Shares: dk_s_parts[i_v] and a_parts[i_v] for a block of values, "
+            "dv_s_parts[i_k] for one of keys.",
+            "never written": "Every token has its dk and dv, every chunk its sum of S·G, the last "
+            "one too, which may be shorter; and ds0 comes after the loop.",
+            "batch": "Token t of row i_b and head i_h is row (i_b·T + t)·H + i_h; its chunk "
+            "(i_b·chunks + t // C)·H + i_h, with tl.cdiv(T, C) chunks.",
         },
     ),
     "bonus_gradients": Exercise(
-        minutes=5,
+        minutes=4,
         difficulty=1,
         afterwards=Afterwards(
             why={
@@ -282,7 +295,7 @@ EXERCISES = {
         },
     ),
     "decay_gradient": Exercise(
-        minutes=15,
+        minutes=8,
         difficulty=3,
         afterwards=Afterwards(
             why={

@@ -37,8 +37,10 @@ def kernel(
     """One program per head of a batch row, grid (B·H,); it walks through chunks of BT tokens.
 
     r, k, v, w, o are [B, T, H, N], w the log decay, N a power of 2; u is [H, N]; s0, s1 are
-    [B, H, N, N], float32. Operands of products have the type of v; PRECISION is for float32.
+    [B, H, N, N], float32, keys × values; r, k, v, w may be bfloat16. Operands of products have the
+    type of v, sums and the state are float32; PRECISION is the input_precision of every tl.dot.
     """
+    ### BEGIN SOLUTION
     i_b, i_h = tl.program_id(0) // H, tl.program_id(0) % H
     o_n, o_c = tl.arange(0, N), tl.arange(0, BT)
     o_s = tl.program_id(0) * N * N + o_n[:, None] * N + o_n[None, :]
@@ -57,12 +59,12 @@ def kernel(
         b_last = tl.sum(b_w, 0)  # [N]: the log decay of the whole chunk
         b_middle = tl.sum(tl.where((o_c < BT // 2)[:, None], b_w, 0), 0)[None, :]
         # What the tokens read of the state before the chunk.
-        ### BEGIN SOLUTION
+        ### BEGIN GAP
         b_reads = (b_r * tl.exp(b_before)).to(b_v.dtype)
         b_o = tl.dot(b_reads, b_s.to(b_v.dtype), input_precision=PRECISION)
-        ### END SOLUTION
+        ### END GAP
         # What they read of each other, and of themselves.
-        ### BEGIN SOLUTION
+        ### BEGIN GAP
         b_left = (b_r * tl.exp(b_before - b_middle)).to(b_v.dtype)
         b_right = (b_k * tl.exp(b_middle - b_after)).to(b_v.dtype)
         b_scores = tl.dot(b_left, tl.trans(b_right), input_precision=PRECISION)
@@ -70,15 +72,16 @@ def kernel(
         b_itself = tl.sum(b_r * b_u[None, :] * b_k, 1)[:, None]
         b_scores = tl.where(o_c[:, None] == o_c[None, :], b_itself, b_scores)
         b_o += tl.dot(b_scores.to(b_v.dtype), b_v, input_precision=PRECISION)
-        ### END SOLUTION
+        ### END GAP
         # The state after the chunk.
-        ### BEGIN SOLUTION
+        ### BEGIN GAP
         b_adds = (b_k * tl.exp(b_last[None, :] - b_after)).to(b_v.dtype)
         b_s *= tl.exp(b_last)[:, None]
         b_s += tl.dot(tl.trans(b_adds), b_v, input_precision=PRECISION)
-        ### END SOLUTION
+        ### END GAP
         tl.store(o + o_x, b_o, m_t)
     tl.store(s1 + o_s, b_s)
+    ### END SOLUTION
 
 
 def launch(B, T, H, K, V, BT=16, PRECISION="tf32x3", num_warps=4):
@@ -132,7 +135,7 @@ CASES = tuple(
 
 EXERCISES = {
     "kernel": Exercise(
-        minutes=25,
+        minutes=32,
         difficulty=3,
         afterwards=Afterwards(
             why={
@@ -153,11 +156,15 @@ EXERCISES = {
             "cost?",
         ),
         hints=(
-            "The three gaps are `with_state`'s first line, `product` with the bonus, and "
-            "`with_state`'s second line, from lesson 15. tl.dot is the @, tl.trans the .mT.",
-            "Every factor is a tile [BT, N] times tl.exp of a difference, then .to(b_v.dtype). "
-            "Scores: keep them where o_c[:, None] > o_c[None, :]; put the bonus, a sum over "
-            "channels, on the diagonal; then tl.dot with b_v. Use b_s before you move it on.",
+            "Lesson 13's kernel around lesson 15's functions: indices, the tile of s0, a loop over "
+            "chunks with four loads of tiles, sums of b_w; then `with_state`'s first line, "
+            "`product` with the bonus, `with_state`'s second line; a store; s1 in the end.",
+            "A tile's offsets are ((i_b·T + o_t)·H + i_h)[:, None] * N + o_n[None, :], its mask "
+            "(o_t < T)[:, None]. b_after = tl.cumsum(b_w, 0), b_before = b_after - b_w, b_last = "
+            "tl.sum(b_w, 0); the middle is the sum of the first BT // 2 rows. Every factor is a "
+            "tile [BT, N] times tl.exp of a difference, then .to(b_v.dtype). Scores: keep those "
+            "where o_c[:, None] > o_c[None, :], put the bonus on the diagonal. Use b_s before you "
+            "move it on.",
             "b_o = tl.dot(b_r·exp(b_before), b_s); scores = tl.dot(b_r·exp(b_before - b_middle), "
             "tl.trans(b_k·exp(b_middle - b_after))), masked with tl.where; b_o += tl.dot(scores, "
             "b_v); b_s = exp(b_last)[:, None]·b_s + tl.dot(tl.trans(b_k·exp(b_last - b_after)), "
@@ -187,7 +194,12 @@ EXERCISES = {
             "What is left of it fades along the keys: exp(b_last)[:, None].",
             "state": "After a chunk the old state has faded by exp(b_last), token s's k·v by "
             "exp(b_last - b_after).",
-            "decay": "Is every exponent of the scores counted from b_middle?",
+            "decay": "Is every exponent of the scores counted from the chunk's middle?",
+            "mask": "The last chunk may have fewer than BT tokens: the mask of a tile is "
+            "(o_t < T)[:, None], in loads and in stores. A masked w has to be 0.",
+            "batch": "Token t of row i_b and head i_h is row (i_b·T + t)·H + i_h; program p has "
+            "row p // H and head p % H.",
+            "never written": "o is stored once for each chunk, within the loop; s1 once, after it.",
         },
     ),
 }

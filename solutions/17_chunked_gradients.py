@@ -50,8 +50,11 @@ def checkpoints(
 ):  # fmt: skip
     """With the time, one program per head of a batch row: keeps the state before every chunk.
 
-    k, v, w are [B, T, H, N]; s0 is [B, H, N, N], keys × values; before, [B, chunks, H, N, N].
+    k, v, w are [B, T, H, N], w the log decay, N a power of 2; s0 is [B, H, N, N], keys × values;
+    before is [B, chunks, H, N, N], for chunks of BT tokens; all float32. before[b, 0] is s0[b].
+    PRECISION is the input_precision of tl.dot.
     """
+    ### BEGIN SOLUTION
     i_b, i_h = tl.program_id(0) // H, tl.program_id(0) % H
     o_n, o_c = tl.arange(0, N), tl.arange(0, BT)
     o_s = o_n[:, None] * N + o_n[None, :]
@@ -63,14 +66,15 @@ def checkpoints(
         b_k = tl.load(k + o_x, m_t, 0)
         b_v = tl.load(v + o_x, m_t, 0)
         b_w = tl.load(w + o_x, m_t, 0)
-        ### BEGIN SOLUTION
+        ### BEGIN GAP
         i_s = (i_b * tl.cdiv(T, BT) + i_c) * H + i_h
         tl.store(before + i_s * N * N + o_s, b_s)
         b_last = tl.sum(b_w, 0)
         b_adds = b_k * tl.exp(b_last[None, :] - tl.cumsum(b_w, 0))
         b_s *= tl.exp(b_last)[:, None]
         b_s += tl.dot(tl.trans(b_adds), b_v, input_precision=PRECISION)
-        ### END SOLUTION
+        ### END GAP
+    ### END SOLUTION
 
 
 @triton.jit
@@ -129,10 +133,8 @@ def backward_sweep(
         ### END SOLUTION
         # The decay of token t: what comes from before it and is read, or left, after it.
         b_rdr, b_kdk = b_r * b_dr_c, b_k * b_dk_c
-        ### BEGIN SOLUTION
         b_dw = b_sg[None, :] + tl.cumsum(b_k * b_dk_s, 0) - b_k * b_dk_s
         b_dw += tl.cumsum(b_r * b_dr_s + b_rdr - b_kdk, 0, reverse=True) - b_r * b_dr_s - b_rdr
-        ### END SOLUTION
         # The bonus.
         b_vdo = tl.sum(b_v * b_do, 1)[:, None]
         b_du += tl.sum(b_r * b_k * b_vdo, 0)
@@ -232,17 +234,17 @@ EXERCISES = {
         difficulty=2,
         afterwards=Afterwards(
             why={
-                "put_in = (k * dk_s).cumsum(0) - k * dk_s": "From the chunk's start, and without "
-                "the token itself, whose k joins after its decay.",
-                "return across + put_in + taken_out - from_here_on(k * dk_c)": "A line of the "
-                "table each; the last has two sums.",
+                "put_in = (k * dk_s).cumsum(0) - k * dk_s": "What is put in before t: token t's "
+                "own k comes after its decay, and is taken off again.",
+                "return across + put_in + taken_out - from_here_on(k * dk_c)": "Of the pairs that "
+                "are read after t, those that were put in at t or later never met its decay.",
             },
             instead={
-                "One running difference, as in lesson 09": "fewer sums, of which the long ones "
-                "carry their rounding errors from token to token.",
+                "Lesson 09's running difference": "one sum instead of four, over all tokens: its "
+                "roundings grow with the length of the sequence.",
             },
-            stretch="For the last row one could also add what is put in before t and taken out "
-            "after it, pair by pair. How many operations is that, in units of C·N?",
+            stretch="Write it with two cumulative sums instead of three: which terms can share "
+            "one?",
         ),
         hints=(
             "A line for each row of the table. Which sums run from the chunk's first token, and "
@@ -276,7 +278,7 @@ EXERCISES = {
         },
     ),
     "checkpoints": Exercise(
-        minutes=8,
+        minutes=10,
         difficulty=1,
         afterwards=Afterwards(
             why={
@@ -294,10 +296,12 @@ EXERCISES = {
             "sweep?",
         ),
         hints=(
-            "Lesson 16's third gap, and a store in front of it. Where does the state before chunk "
-            "i_c of head i_h of row i_b belong?",
+            "Lesson 16's kernel without what it does for o: the same indices and tiles, the state, "
+            "and a store in front of the state's update. Where does the state before chunk i_c of "
+            "head i_h of row i_b belong?",
             "before is [B, chunks, H, N, N]: matrix number (i_b · chunks + i_c) · H + i_h, with "
-            "tl.cdiv(T, BT) chunks. Store first, then move the state on.",
+            "tl.cdiv(T, BT) chunks. Store first, then move the state on: the old one fades by "
+            "exp of all log decays of the chunk, token s's k·v by those after s.",
             "tl.store(before + i_s * N * N + o_s, b_s); b_s = exp(b_last)[:, None]·b_s + "
             "tl.dot(tl.trans(b_k·exp(b_last - tl.cumsum(b_w, 0))), b_v).",
         ),
@@ -324,7 +328,7 @@ EXERCISES = {
         },
     ),
     "backward_sweep": Exercise(
-        minutes=25,
+        minutes=18,
         difficulty=3,
         afterwards=Afterwards(
             why={
@@ -332,8 +336,8 @@ EXERCISES = {
                 "still belongs to the state after the chunk: used first, then moved on.",
                 "b_dr_c = b_to * tl.dot(b_dscores, b_right, input_precision=PRECISION)": "What a "
                 "factor multiplied, multiplies its gradient.",
-                "b_dw = b_sg[None, :] + tl.cumsum(b_k * b_dk_s, 0) - b_k * b_dk_s": "dw needs no "
-                "products of its own: sums of r·dr and k·dk.",
+                "b_sg = tl.exp(b_last) * tl.sum(b_s * b_g, 1)": "What dw needs of what crosses the "
+                "whole chunk; the rest of it are sums of r·dr and k·dk.",
             },
             instead={
                 "A program per chunk, with the G after each chunk kept": "parallel over chunks; G "
@@ -347,13 +351,11 @@ EXERCISES = {
             "A decay that multiplied a factor multiplies its gradient.",
             "Through the states: o = (r·b_start) @ S gives dr and a part of b_g; S⁺ = "
             "(k·b_end).mT @ v gives dk and dv from b_g as it was. In the chunk: the scores' "
-            "gradient meets b_right, b_left; the scores meet do. dw: token t's decay is crossed by "
-            "everything that is put in before t and taken out after it.",
+            "gradient meets b_right, b_left; the scores meet do.",
             "b_dr_s = b_start·dot(b_do, b_sᵀ); b_dk_s = b_end·dot(b_v, b_gᵀ); b_dv = "
             "dot(b_k·b_end, b_g); b_sg = exp(b_last)·Σ b_s·b_g; then b_g = exp(b_last)·b_g + "
             "dot((b_r·b_start)ᵀ, b_do). b_dr_c = b_to·dot(b_dscores, b_right), b_dk_c = "
-            "b_from·dot(b_dscoresᵀ, b_left), b_dv += dot(b_scoresᵀ, b_do). b_dw = b_sg + k·dk_s "
-            "summed before t + (r·dr_s + rdr − kdk) summed from t on, less token t's r·dr_s + rdr.",
+            "b_from·dot(b_dscoresᵀ, b_left), b_dv += dot(b_scoresᵀ, b_do).",
         ),
         evidence=(
             answer(*cases(sweeping, *CASES)),

@@ -7,8 +7,9 @@ import triton.language as tl
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.cuda import at_least
 from rwkv_lessons.lab.evidence.functions import function_cases
+from rwkv_lessons.lab.evidence.launching import launchable, launches, launches_gpu
 from rwkv_lessons.lab.evidence.mla import Case, Sizes, block_by_block, nothing_larger
-from rwkv_lessons.lab.evidence.mla_triton import mla_launch, triton_kernel
+from rwkv_lessons.lab.evidence.mla_triton import call, mla_launch, triton_kernel
 from rwkv_lessons.lab.evidence.triton import no_spills, reads, writes
 from rwkv_lessons.runtime.launch_numba import ceil_div
 
@@ -44,8 +45,10 @@ def kernel(
 
     q_latent [B, M, H, R], q_rope [B, M, H, P]; latent [B, N, R], k_rope [B, N, P]; w_v [H, V, R];
     o [B, M, H, V]. Query m is token N − M + m and sees the tokens up to its own; M ≤ N.
-    P, V and R are powers of two.
+    P, V and R are powers of two. All tensors have one type; sums are float32. scale multiplies the
+    scores, dots of q_latent with latent plus dots of q_rope with k_rope.
     """
+    ### BEGIN SOLUTION
     i_m, i_bh = tl.program_id(0), tl.program_id(1)
     i_b, i_h = i_bh // H, i_bh % H
     o_m, o_p, o_r = i_m * BM + tl.arange(0, BM), tl.arange(0, P), tl.arange(0, R)
@@ -62,7 +65,7 @@ def kernel(
         token, m_n = i_b * N + o_n[:, None], o_n[:, None] < N
         b_latent = tl.load(latent + token * R + o_r, m_n, 0)  # [BN, R]
         b_k_rope = tl.load(k_rope + token * P + o_p, m_n, 0)
-        ### BEGIN SOLUTION
+        ### BEGIN GAP
         b_s = tl.dot(b_q, tl.trans(b_latent)) + tl.dot(b_q_rope, tl.trans(b_k_rope))
         b_s = tl.where(o_n[None, :] <= own[:, None], b_s * scale, -float("inf"))
         larger = tl.maximum(b_max, tl.max(b_s, 1))
@@ -70,13 +73,29 @@ def kernel(
         b_sum = shrink * b_sum + tl.sum(b_p, 1)
         b_acc = shrink[:, None] * b_acc + tl.dot(b_p.to(b_latent.dtype), b_latent)
         b_max = larger
-        ### END SOLUTION
+        ### END GAP
     o_v = tl.arange(0, V)
     b_w = tl.load(w_v + (i_h * V + o_v[None, :]) * R + o_r[:, None])  # [R, V]
-    ### BEGIN SOLUTION
+    ### BEGIN GAP
     b_o = tl.dot((b_acc / b_sum[:, None]).to(b_w.dtype), b_w)
-    ### END SOLUTION
+    ### END GAP
     tl.store(o + row * V + o_v, b_o.to(b_w.dtype), m_m)
+    ### END SOLUTION
+
+
+def prefill(q_latent, q_rope, latent, k_rope, w_v, scale):
+    """o [B, M, H, V], by one launch of `kernel`; in the type of w_v, on the device of latent.
+
+    q_latent [B, M, H, R], q_rope [B, M, H, P]; latent [B, N, R], k_rope [B, N, P]; w_v [H, V, R].
+    """
+    ### BEGIN SOLUTION
+    (B, M, H, R), (N, P), V = q_latent.shape, k_rope.shape[1:], w_v.shape[1]
+    o = torch.empty(B, M, H, V, dtype=w_v.dtype, device=latent.device)
+    grid = ceil_div(M, 64), B * H
+    sizes = {"H": H, "P": P, "V": V, "R": R, "BM": 64, "BN": 64, "num_warps": 8}
+    kernel[grid](q_latent, q_rope, latent, k_rope, w_v, o, M, N, scale, **sizes)
+    return o
+    ### END SOLUTION
 
 
 def launch(sizes, scale, BM=64, BN=64):
@@ -87,6 +106,7 @@ def launch(sizes, scale, BM=64, BN=64):
 
 
 INPUTS = ("q_latent", "q_rope", "latent", "k_rope", "w_v")
+KERNELS = {"kernel": (kernel, ("o",))}
 SMALL = {"BM": 4, "BN": 4}  # blocks in the interpreter, so that tiny sizes have several
 COUNTED = Sizes(M=8, N=8, H=3, K=4, P=2, V=4, R=8)
 OWN = Sizes(B=2, M=70, N=140, H=3, K=64, P=32, V=64, R=128)
@@ -117,7 +137,7 @@ def online_case(name, rows, N, BN, **options):
 
 EXERCISES = {
     "online": Exercise(
-        minutes=10,
+        minutes=8,
         difficulty=2,
         afterwards=Afterwards(
             why={
@@ -170,8 +190,62 @@ EXERCISES = {
             "largest": "Use `block` only: nothing may be as wide as the text.",
         },
     ),
+    "prefill": Exercise(
+        minutes=5,
+        difficulty=1,
+        afterwards=Afterwards(
+            why={
+                "grid = ceil_div(M, 64), B * H": "Blocks of queries first: neighbours in time "
+                "belong to one head and read the same latents.",
+                "o = torch.empty(B, M, H, V, dtype=w_v.dtype, device=latent.device)": "Not "
+                "filled: the kernel writes all of it.",
+            },
+            instead={
+                "Four warps": "each thread holds twice as many of the 64 × R sums: with R = 512 "
+                "more than it has registers.",
+                "Blocks of 128 queries": "half the reads of the latent, and half the programs.",
+            },
+            stretch="A prompt's last block of queries reads the most. Start it first: what "
+            "changes in the kernel?",
+        ),
+        hints=(
+            "One output, a grid of two axes, and who is who among M, N, H, P, V, R.",
+            "A program has BM queries of one head: the grid is (M/BM rounded up, B·H). Blocks of "
+            "64 rows are what the widest product takes, and 8 warps share their sums.",
+            "o = torch.empty(B, M, H, V, dtype=…, device=…)\n"
+            "kernel[(ceil_div(…, 64), …)](\n"
+            "    q_latent, q_rope, latent, k_rope, w_v, o, M, N, scale,\n"
+            "    H=H, P=P, V=V, R=R, BM=64, BN=64, num_warps=8,\n"
+            ")\n"
+            "return o",
+        ),
+        evidence=(
+            launches(
+                KERNELS,
+                call("two queries", Sizes(M=2, N=4), INPUTS),
+                call("many queries", Sizes(M=150, N=150), INPUTS),
+                call("an earlier part in the cache", Sizes(M=3, N=75, H=2), INPUTS),
+                call("batch rows and heads", Sizes(B=2, M=5, N=9, H=3, P=4, V=8, R=16), INPUTS),
+            ),
+            launchable(KERNELS, call("whole", FULL, INPUTS)),
+            launches_gpu(KERNELS, call("whole", FULL, INPUTS)),
+        ),
+        symptoms={
+            "two queries": "The kernel's sizes are those of the tensors: R is the last axis of "
+            "q_latent, P that of q_rope, V the second of w_v.",
+            "many queries": "As many blocks of queries as it takes to cover all M.",
+            "an earlier part in the cache": "M queries, N tokens: two numbers.",
+            "batch rows and heads": "A program for each head of each batch row: B·H.",
+            "grid": "Which programs are missing? The grid is (M/BM rounded up, B·H).",
+            "idle": "More programs than blocks: the grid is (M/BM rounded up, B·H).",
+            "launch": "kernel[grid](…): the tensors in the order of the signature, then M, N, "
+            "scale, then the sizes by name. o is new memory, in the type of w_v.",
+            "sizes": "The kernel masks what is past the end. So it was told of a larger tensor "
+            "than it got: are the sizes those of the tensors?",
+        },
+    ),
     "kernel": Exercise(
-        minutes=20,
+        minutes=25,
         difficulty=3,
         afterwards=Afterwards(
             why={
@@ -191,10 +265,14 @@ EXERCISES = {
             "two.",
         ),
         hints=(
-            "Inside the loop it is your `online`, with a score of two parts and a mask. Behind it, "
-            "one product with w_v.",
-            "tl.dot(b_q, tl.trans(b_latent)) is [BM, BN]; tl.where puts −inf where a query must "
-            "not look; the tile b_latent is used again as the values.",
+            "Before the loop the queries, two tiles; inside it two tiles of tokens and your "
+            "`online`, with a score of two parts and a mask; behind it one product with w_v, and "
+            "a store.",
+            "Query m of row b and head h is row (b·M + m)·H + h of q_latent, q_rope and o; token n "
+            "is row b·N + n of latent and k_rope. tl.dot(b_q, tl.trans(b_latent)) is [BM, BN]; "
+            "tl.where puts −inf where a query must not look: beyond its own token, N − M + m. The "
+            "tile of latents is used again as the values. The loop may end where the block's last "
+            "query does.",
             "b_acc = shrink[:, None] * b_acc + tl.dot(b_p.to(b_latent.dtype), b_latent); at the "
             "end b_o = tl.dot((b_acc / b_sum[:, None]).to(b_w.dtype), b_w).",
         ),
@@ -228,6 +306,10 @@ EXERCISES = {
             "blocks": "When the maximum grows, both sums shrink by exp(b_max − larger).",
             "tail": "The last block reaches past the end of the text: those columns hold zeros, "
             "score 0, and exp(0 − m) joins the sum.",
+            "mask": "Queries past M, tokens past N: mask them in loads, and queries in the store. "
+            "w_v of a head is [V, R], and needs none.",
+            "never written": "o is stored once, after the loop: [BM, V], query m of head h in row "
+            "(b·M + m)·H + h.",
             "causal": "Query m must not see a token after its own: −inf before the maximum.",
             "position": "Query m is token N − M + m, not m.",
             "head": "w_v belongs to head i_h; the latent to all.",
@@ -237,7 +319,8 @@ EXERCISES = {
             "future": "Mask first, then take the maximum: hidden tokens must not set it.",
             "sums": "Sums stay float32: a float16 sum of 1 does not notice another 0.0002.",
             "half": "tl.dot wants both operands of one type: b_p.to(b_latent.dtype).",
-            "batch": "Maximum and sum run along a row, over tokens: axis 1.",
+            "batch": "Maximum and sum run along a row, over tokens: axis 1. And row b has its own "
+            "queries and tokens.",
         },
     ),
 }

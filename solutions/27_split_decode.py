@@ -7,8 +7,14 @@ import triton.language as tl
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.cuda import at_least
 from rwkv_lessons.lab.evidence.functions import function_cases
+from rwkv_lessons.lab.evidence.launching import launchable, launches, launches_gpu
 from rwkv_lessons.lab.evidence.mla import Case, Sizes
-from rwkv_lessons.lab.evidence.mla_triton import combine_launch, partial_launch, triton_kernel
+from rwkv_lessons.lab.evidence.mla_triton import (
+    call,
+    combine_launch,
+    partial_launch,
+    triton_kernel,
+)
 from rwkv_lessons.lab.evidence.triton import no_spills, reads, writes
 from rwkv_lessons.runtime.launch_numba import ceil_div
 
@@ -66,8 +72,11 @@ def combine(
 ):  # fmt: skip
     """One program per head, for BB texts; grid (H, B/BB rounded up).
 
-    Joins S splits: parts [B, S, H, R] and part_lse [B, S, H], float32; w_v [H, V, R]; o [B, H, V].
+    Joins S splits: parts [B, S, H, R] and part_lse [B, S, H], float32; w_v [H, V, R]; o [B, H, V],
+    in the type of w_v. A part weighs exp(part_lse); w_v comes after the join. V, R and BB are
+    powers of two, BB at least 16 on a GPU.
     """
+    ### BEGIN SOLUTION
     i_h, i_b = tl.program_id(0), tl.program_id(1)
     o_b, o_r, o_v = i_b * BB + tl.arange(0, BB), tl.arange(0, R), tl.arange(0, V)
     m_b = o_b < B
@@ -78,18 +87,38 @@ def combine(
         part = (o_b * S + s) * H + i_h  # [BB]
         b_lse = tl.load(part_lse + part, m_b, 0)
         b_part = tl.load(parts + part[:, None] * R + o_r, m_b[:, None], 0)  # [BB, R]
-        ### BEGIN SOLUTION
+        ### BEGIN GAP
         larger = tl.maximum(b_max, b_lse)
         weight, shrink = tl.exp(b_lse - larger), tl.exp(b_max - larger)
         b_sum = shrink * b_sum + weight
         b_acc = shrink[:, None] * b_acc + weight[:, None] * b_part
         b_max = larger
-        ### END SOLUTION
+        ### END GAP
     b_w = tl.load(w_v + (i_h * V + o_v[None, :]) * R + o_r[:, None])  # [R, V]
-    ### BEGIN SOLUTION
+    ### BEGIN GAP
     b_o = tl.dot((b_acc / b_sum[:, None]).to(b_w.dtype), b_w)
-    ### END SOLUTION
+    ### END GAP
     tl.store(o + (o_b[:, None] * H + i_h) * V + o_v, b_o.to(b_w.dtype), m_b[:, None])
+    ### END SOLUTION
+
+
+def decode(q_latent, q_rope, latent, k_rope, w_v, scale, split):
+    """o [B, H, V], by a launch of `partial` and one of `combine`; in the type of w_v.
+
+    q_latent [B, H, R], q_rope [B, H, P]; latent [B, N, R], k_rope [B, N, P]; w_v [H, V, R]. split
+    is how many tokens a program of `partial` takes, a multiple of 64.
+    """
+    ### BEGIN SOLUTION
+    (B, H, R), (N, P), V = q_latent.shape, k_rope.shape[1:], w_v.shape[1]
+    splits = ceil_div(N, split)
+    parts = torch.empty(B, splits, H, R, device=latent.device)
+    part_lse = torch.empty(B, splits, H, device=latent.device)
+    o = torch.empty(B, H, V, dtype=w_v.dtype, device=latent.device)
+    given = q_latent, q_rope, latent, k_rope, parts, part_lse, N, split, scale
+    partial[splits, ceil_div(H, 64), B](*given, H=H, P=P, R=R, BH=64, BN=64, num_warps=4)
+    combine[H, ceil_div(B, 16)](parts, part_lse, w_v, o, B, splits, H=H, V=V, R=R, BB=16)
+    return o
+    ### END SOLUTION
 
 
 def tokens_per_split(B, tiles, N, BN, places):
@@ -119,6 +148,7 @@ def launch_combine(sizes, split=512, BB=16):
 
 
 INPUTS = ("q_latent", "q_rope", "latent", "k_rope")
+KERNELS = {"partial": (partial, ("parts", "part_lse")), "combine": (combine, ("o",))}
 SMALL = {"split": 8, "BH": 4, "BN": 4}  # in the interpreter, so that tiny sizes have several
 COUNTED = Sizes(N=24, H=4, K=4, P=2, V=4, R=8)
 OWN = Sizes(B=18, N=1100, H=3, K=16, P=32, V=64, R=64)
@@ -150,9 +180,14 @@ def make_combine(sizes, dtype=torch.float16, scores="tame", small=False):
     return combine_launch(launch_combine, sizes, split, dtype, scores, **blocks)
 
 
+def decode_call(name, sizes, split, scores="tame"):
+    """A `Call` of `decode` with splits of so many tokens."""
+    return call(name, sizes, (*INPUTS, "w_v"), scores=scores, more=(split,))
+
+
 EXERCISES = {
     "partial": Exercise(
-        minutes=12,
+        minutes=10,
         difficulty=2,
         afterwards=Afterwards(
             why={
@@ -202,7 +237,7 @@ EXERCISES = {
         },
     ),
     "combine": Exercise(
-        minutes=10,
+        minutes=14,
         difficulty=2,
         afterwards=Afterwards(
             why={
@@ -220,9 +255,11 @@ EXERCISES = {
         ),
         hints=(
             "It is the online softmax once more, with a split in the place of a block: its score "
-            "is part_lse, its latent is parts.",
-            "larger = tl.maximum(b_max, b_lse); the new part counts exp(b_lse − larger), what was "
-            "summed shrinks by exp(b_max − larger).",
+            "is part_lse, its latent is parts. Rows are batch rows; the loop runs over splits.",
+            "Split s of row b and head h is part number (b·S + s)·H + h: one number of part_lse, R "
+            "of parts. larger = tl.maximum(b_max, b_lse); the new part counts exp(b_lse − larger), "
+            "what was summed shrinks by exp(b_max − larger). After the loop divide, load w_v of "
+            "the head as [R, V], one tl.dot, one store.",
             "b_acc = shrink[:, None] * b_acc + weight[:, None] * b_part; at the end "
             "b_o = tl.dot((b_acc / b_sum[:, None]).to(b_w.dtype), b_w).",
         ),
@@ -246,10 +283,74 @@ EXERCISES = {
             "underflow": "The maximum starts below any part_lse, at −inf: one may be −150.",
             "sums": "Sums stay float32: a float16 sum of 1 does not notice another 0.0002.",
             "half": "tl.dot wants both operands of one type.",
+            "heads": "A program has one head, in parts, in w_v and in o.",
+            "mask": "Split s of row b and head h is part (b·S + s)·H + h. The last program may "
+            "have rows past B: mask them, in loads and in the store.",
+            "batch": "Row b of the tile is batch row i_b · BB + b: its parts start at b·S·H.",
+            "never written": "o is stored once, after the loop: [BB, V], row b of head h at "
+            "(b·H + h)·V.",
+        },
+    ),
+    "decode": Exercise(
+        minutes=6,
+        difficulty=2,
+        afterwards=Afterwards(
+            why={
+                "splits = ceil_div(N, split)": "The number that both kernels have in common: the "
+                "first one's programs, the second one's rounds.",
+                "part_lse = torch.empty(B, splits, H, device=latent.device)": "float32, whatever "
+                "the inputs are: a float16 of 95 is off by up to 0.03, and its exp by 3 %.",
+            },
+            instead={
+                "One launch": "the last program of a sequence to end would join its parts: a "
+                "counter in memory, and an atomic.",
+            },
+            stretch="A server's sequences have different lengths. What would `partial` need to "
+            "be told, and what would idle programs do?",
+        ),
+        hints=(
+            "Three tensors of one's own: two between the kernels, one to return. How many splits "
+            "are there?",
+            "ceil_div(N, split) splits. parts [B, splits, H, R] and part_lse [B, splits, H] are "
+            "float32. The grids stand in the kernels' docstrings: (splits, H/BH rounded up, B) and "
+            "(H, B/BB rounded up).",
+            "partial[splits, ceil_div(H, 64), B](\n"
+            "    q_latent, q_rope, latent, k_rope, parts, part_lse, N, split, scale,\n"
+            "    H=H, P=P, R=R, BH=64, BN=64, num_warps=4,\n"
+            ")\n"
+            "combine[H, ceil_div(…, 16)](parts, part_lse, w_v, o, …, …, H=H, V=V, R=R, BB=16)",
+        ),
+        evidence=(
+            launches(
+                KERNELS,
+                decode_call("one split", Sizes(N=5), 64),
+                decode_call("three splits", Sizes(N=150, H=2), 64),
+                decode_call("loud scores", Sizes(N=200, H=3), 64, "high"),
+                decode_call("more heads than a tile", Sizes(N=70, H=66), 64),
+                decode_call("batch rows", Sizes(B=18, N=70, H=2, P=4, V=8, R=16), 64),
+            ),
+            launchable(KERNELS, decode_call("whole", FULL, 512)),
+            launches_gpu(KERNELS, decode_call("whole", FULL, 512)),
+        ),
+        symptoms={
+            "one split": "The sizes are those of the tensors: R is the last axis of q_latent, P "
+            "that of q_rope, V the second of w_v.",
+            "three splits": "SPLIT is how many tokens a split has, S how many splits there are.",
+            "loud scores": "part_lse in 16 bits? What lies between the kernels is float32.",
+            "more heads than a tile": "Tiles of heads: H/BH, rounded up.",
+            "batch rows": "`combine` has BB batch rows to a program: B/BB of them, rounded up.",
+            "grid": "Which programs are missing? (splits, H/BH rounded up, B), and (H, B/BB "
+            "rounded up).",
+            "idle": "More programs than there is work: (splits, H/BH rounded up, B), and (H, B/BB "
+            "rounded up).",
+            "launch": "The tensors in the order of the signature, then the sizes by name. What a "
+            "kernel writes is new memory.",
+            "sizes": "The kernels mask what is past the end. So one was told of a larger tensor "
+            "than it got: are the sizes those of the tensors?",
         },
     ),
     "tokens_per_split": Exercise(
-        minutes=6,
+        minutes=5,
         difficulty=2,
         afterwards=Afterwards(
             why={

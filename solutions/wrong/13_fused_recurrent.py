@@ -17,6 +17,43 @@ grid = wrong(
     ),
 )
 
+forward = wrong(
+    first_share_only=(
+        "The shares of the other blocks of keys are not added.",
+        edit("o_parts.sum(0)", "o_parts[0]"),
+    ),
+    keys_for_values=(
+        "Takes a head to have as many values as keys.",
+        edit("V = v.shape[-1]", "V = K"),
+    ),
+    one_head_only=(
+        "The third axis of the grid is left out.",
+        edit("kernel[programs](", "kernel[programs[:2]]("),
+    ),
+    over_the_state=(
+        "The new state is written over the one that was given.",
+        edit("s1 = torch.empty_like(s0)", "s1 = s0"),
+    ),
+    places_for_one_block=(
+        "There is room for one share of o, and as many programs as ever write theirs.",
+        edit("programs[1], B, T, H, V", "1, B, T, H, V"),
+    ),
+    token_by_token=(
+        "A launch for every token: as many as there are tokens, and the state goes to memory.",
+        edit(
+            "kernel[programs](r, k, v, w, u, s0, o_parts, s1, **constants)",
+            """
+            s = s0
+            for t in range(T):
+                one = [x[:, t : t + 1].contiguous() for x in (r, k, v, w)]
+                o_t = v.new_empty(programs[1], B, 1, H, V)
+                kernel[programs](*one, u, s, o_t, s1, **(constants | {"T": 1}))
+                o_parts[:, :, t], s = o_t[:, :, 0], s1.clone()
+            """,
+        ),
+    ),
+)
+
 kernel = wrong(
     always_the_first_block=(
         "Every program takes the first keys and the first values.",
@@ -35,6 +72,26 @@ kernel = wrong(
     exp_forgotten=(
         "The log decay is used as the decay.",
         edit("tl.exp(b_w)", "b_w"),
+    ),
+    bonus_of_the_first_head=(
+        "Every head takes the bonus of head 0.",
+        edit("u + i_h * K + o_k", "u + o_k"),
+    ),
+    heads_before_tokens=(
+        "Takes the tokens of a head to follow one another in memory.",
+        edit("(i_b * T + t) * H + i_h", "i_bh * T + t"),
+    ),
+    last_token_left_out=(
+        "The loop ends one token too early.",
+        edit("for t in range(T):", "for t in range(T - 1):"),
+    ),
+    values_in_steps_of_keys=(
+        "A token's values start where they would if there were as many as keys.",
+        edit("v + i_t * V + o_v", "v + i_t * K + o_v"),
+    ),
+    starts_from_zero=(
+        "The state before the first token is not looked at.",
+        edit("b_s = tl.load(s0 + o_s, m_s, 0)", "b_s = tl.zeros([BK, BV], tl.float32)"),
     ),
     state_first=(
         "The state takes the token in before the output is computed.",

@@ -21,6 +21,10 @@ forward_sweep = wrong(
 )
 
 backward_sweep = wrong(
+    chunks_of_one_row=(
+        "Every batch row looks up the kept states of the first.",
+        edit("(i_b * tl.cdiv(T, C) + t // C) * H + i_h", "(t // C) * H + i_h"),
+    ),
     first_token_first=(
         "The reverse sweep runs from the first token to the last.",
         edit("t = T - 1 - step", "t = step"),
@@ -32,13 +36,28 @@ backward_sweep = wrong(
             before="b_dk = tl.sum(",
         ),
     ),
+    full_chunks_only=(
+        "The end of a last chunk that is shorter is not noticed.",
+        edit("((t + 1) % C == 0) | (step == 0)", "(t + 1) % C == 0"),
+    ),
     last_state_forgotten=(
         "The gradient of the final state is ignored.",
         edit("tl.load(ds1 + i_bh * K * V + o_s, m_s, 0)", "tl.zeros([BK, BV], tl.float32)"),
     ),
+    masks_swapped=(
+        "Stores dv under the mask of the keys.",
+        edit("b_dv, m_v)", "b_dv, m_k)"),
+    ),
     one_share_for_all=(
         "The blocks of values write their shares of dk to one place.",
         edit("(i_v * B * T * H + i_t)", "i_t"),
+    ),
+    sums_after_it_moved=(
+        "The sums of S·G are taken with the G of one token earlier.",
+        move(
+            "b_g = tl.exp(b_w)[:, None] * b_g + b_r[:, None] * b_do[None, :]",
+            before="if ((t + 1) % C == 0)",
+        ),
     ),
 )
 

@@ -10,9 +10,21 @@ kernel = wrong(
             "b_scores += tl.where(o_c[:, None] >= o_c[None, :], b_itself, 0)",
         ),
     ),
+    bonus_of_the_first_head=(
+        "Every head takes the bonus of head 0.",
+        edit("u + i_h * N + o_n", "u + o_n"),
+    ),
     fades_before_it_is_read=(
         "Reads the state after its own decay: with b_after, where b_before belongs.",
         edit("tl.exp(b_before)", "tl.exp(b_after)"),
+    ),
+    full_chunks_only=(
+        "The last chunk is left out if it is not full.",
+        edit("range(tl.cdiv(T, BT))", "range(T // BT)"),
+    ),
+    masked_decay_of_one=(
+        "Tokens past the end decay the state: their log decay is -1.",
+        edit("tl.load(w + o_x, m_t, 0)", "tl.load(w + o_x, m_t, -1)"),
     ),
     no_product_with_the_state=(
         "The right answer, but what is read of the state is summed without the tensor cores.",

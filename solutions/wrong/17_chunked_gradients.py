@@ -34,6 +34,17 @@ checkpoints = wrong(
         "Every batch row writes to the places of the first.",
         edit("(i_b * tl.cdiv(T, BT) + i_c) * H + i_h", "i_c * H + i_h"),
     ),
+    full_chunks_only=(
+        "There is no state before a last chunk that is not full.",
+        edit("for i_c in range(tl.cdiv(T, BT)):", "for i_c in range(T // BT):"),
+    ),
+    keeps_the_first=(
+        "Keeps the state before the first chunk for all of them.",
+        edit(
+            "tl.store(before + i_s * N * N + o_s, b_s)",
+            "tl.store(before + i_s * N * N + o_s, tl.load(s0 + tl.program_id(0) * N * N + o_s))",
+        ),
+    ),
     keeps_the_state_after=(
         "Keeps the state after every chunk, where the one before it is wanted.",
         move(
@@ -44,6 +55,13 @@ checkpoints = wrong(
             b_s += tl.dot(tl.trans(b_adds), b_v, input_precision=PRECISION)
             """,
             before="tl.store(before + i_s",
+        ),
+    ),
+    starts_from_zero=(
+        "The state before the first token is not looked at.",
+        edit(
+            "b_s = tl.load(s0 + tl.program_id(0) * N * N + o_s)",
+            "b_s = tl.zeros([N, N], tl.float32)",
         ),
     ),
     tf32_by_default=(

@@ -30,6 +30,29 @@ online = wrong(
     ),
 )
 
+prefill = wrong(
+    as_many_tokens_as_queries=(
+        "Takes the prompt for all there is.",
+        edit("M, N, scale", "M, M, scale"),
+    ),
+    heads_first=(
+        "The axes of the grid have changed places.",
+        edit("ceil_div(M, 64), B * H", "B * H, ceil_div(M, 64)"),
+    ),
+    in_float32=(
+        "The output has another type than the inputs.",
+        edit("dtype=w_v.dtype, "),
+    ),
+    one_block_of_queries=(
+        "Queries after the first 64 have no program.",
+        edit("ceil_div(M, 64)", "1"),
+    ),
+    program_per_query=(
+        "A program for each query: all but the first few have nothing to do.",
+        edit("ceil_div(M, 64)", "M"),
+    ),
+)
+
 kernel = wrong(
     as_published=(
         "One query sees everything, so it needs no mask.",
@@ -45,6 +68,21 @@ kernel = wrong(
     divided_too_early=(
         "Each block is divided by its own sum.",
         edit("shrink * b_sum + tl.sum(b_p, 1)", "tl.sum(b_p, 1)"),
+    ),
+    first_values_only=(
+        "Every head has the values of head 0.",
+        edit("(i_h * V + o_v[None, :]) * R", "o_v[None, :] * R"),
+    ),
+    last_block_forgotten=(
+        "The loop ends before a block that is not full.",
+        edit(
+            "tl.minimum(N, N - M + (i_m + 1) * BM)",
+            "tl.minimum(N, N - M + (i_m + 1) * BM) // BN * BN",
+        ),
+    ),
+    latents_of_the_first_row=(
+        "Every batch row reads the latents of the first.",
+        edit("i_b * N + o_n[:, None]", "o_n[:, None]"),
     ),
     maximum_of_columns=(
         "The maximum runs over queries, not over tokens.",

@@ -30,6 +30,18 @@ combine = wrong(
         "What earlier splits left is not shrunk when the largest grows.",
         edit("shrink[:, None] * b_acc", "b_acc"),
     ),
+    first_values_only=(
+        "Every head has the values of head 0.",
+        edit("(i_h * V + o_v[None, :]) * R", "o_v[None, :] * R"),
+    ),
+    heads_before_splits=(
+        "Takes the splits of a head to follow one another in memory.",
+        edit("(o_b * S + s) * H + i_h", "(o_b * H + i_h) * S + s"),
+    ),
+    last_split_left_out=(
+        "The loop ends one split too early, if there are several.",
+        edit("range(S)", "range(tl.maximum(S - 1, 1))"),
+    ),
     overflow_again=(
         "The log-sum-exps are taken back to sums: exp overflows.",
         edit("tl.exp(b_lse - larger)", "tl.exp(b_lse)"),
@@ -39,6 +51,32 @@ combine = wrong(
         "All splits count the same, however much was in them.",
         edit("tl.exp(b_lse - larger)", "tl.exp(b_lse - b_lse)"),
         edit("tl.exp(b_max - larger)", "tl.exp(b_lse - b_lse)"),
+    ),
+)
+
+decode = wrong(
+    between_in_float16=(
+        "What lies between the kernels is in the type of the inputs.",
+        edit(
+            "part_lse = torch.empty(B, splits, H, device",
+            "part_lse = torch.empty(B, splits, H, dtype=w_v.dtype, device",
+        ),
+    ),
+    full_splits_only=(
+        "The last tokens have no split if they do not fill one.",
+        edit("splits = ceil_div(N, split)", "splits = max(1, N // split)"),
+    ),
+    one_tile_of_heads=(
+        "Heads after the first 64 have no program.",
+        edit("ceil_div(H, 64), B]", "1, B]"),
+    ),
+    program_per_row=(
+        "A program of the join for each batch row, where one has 16 of them.",
+        edit("combine[H, ceil_div(B, 16)]", "combine[H, B]"),
+    ),
+    tokens_for_splits=(
+        "The join is told how many tokens a split has, not how many splits there are.",
+        edit("o, B, splits, H=H", "o, B, split, H=H"),
     ),
 )
 

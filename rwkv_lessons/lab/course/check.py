@@ -74,6 +74,8 @@ class Result:
 def _verdict(result):
     """What it comes to, and what is next."""
     exercise = exercises.load(result.id)
+    if result.open or result.judged:
+        exercise = exercise.guided or exercise
     if result.passed:
         return [paint(f"✓ Solved: {result.id}. {_next(result.id)}", GREEN), *_afterwards(exercise)]
     failed = [row.kind for row in result.rows if row.verdict == FAILED]
@@ -150,7 +152,7 @@ def evaluate(id: str, function: Callable, gap: int | None = None) -> Result:
     Raises:
         ValueError: the exercise has no such gap.
     """
-    exercise = exercises.load(id)
+    exercise = _as_asked(exercises.load(id), function, gap)
     if gap is not None and not 1 <= gap <= exercise.gaps:
         raise ValueError(f"gap is {gap}, and {id} has {exercise.gaps}")
     mine, open_ = function, ()
@@ -172,6 +174,19 @@ def evaluate(id: str, function: Callable, gap: int | None = None) -> Result:
     if FAILED in answers or not (result.right or PASSED in answers) or open_ or gap:
         result = dataclasses.replace(result, kernel=exercise.reference)
     return result
+
+
+def _as_asked(exercise, function, gap):
+    """The guided version, if one of its gaps is asked about or left open in the learner's text."""
+    guided = exercise.guided
+    if guided is None or gap is not None:
+        return guided or exercise
+    try:
+        follows = not exercises.attempted(function)
+        follows = follows and gaps.Parted(guided, exercises.source_of(function)).open
+    except (LookupError, OSError, TypeError, SyntaxError):
+        return exercise
+    return guided if follows else exercise
 
 
 def _completed(exercise, function, gap):
@@ -248,8 +263,11 @@ def hint(id: str) -> None:
     from . import progress
 
     tier = progress.note_hint(id)
-    hints = exercises.load(id).hints
+    exercise = exercises.load(id)
+    hints = exercise.hints
     print(f"Hint {min(tier, len(hints))} of {len(hints)}: {hints[min(tier, len(hints)) - 1]}")
+    if tier >= len(hints) and (guided := exercise.guided):
+        print(f"\nWith gaps, to go on from; check looks at each by itself, too:\n\n{guided.stub}")
 
 
 def _text_of(function):

@@ -15,7 +15,9 @@ ROOT = Path(__file__).resolve().parents[3]
 NOTEBOOKS, SOLUTIONS = ROOT / "notebooks", ROOT / "solutions"
 
 REGION = re.compile(r"^([ \t]*)### BEGIN SOLUTION\n(.*?)^[ \t]*### END SOLUTION\n", re.S | re.M)
-MARKER = re.compile(r"^[ \t]*### (?:BEGIN|END) SOLUTION\n", re.M)
+MARKER = re.compile(r"^[ \t]*### (?:BEGIN|END) (?:SOLUTION|GAP)\n", re.M)
+WHOLE = re.compile(r"^[ \t]*### (?:BEGIN|END) SOLUTION\n", re.M)
+GAP = re.compile(r"^([ \t]*### (?:BEGIN|END)) GAP$", re.M)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +43,8 @@ class Exercise:
         minutes: time a learner should plan for.
         difficulty: 1 (follow the text) to 3 (find the idea).
         afterwards: shown once the check has passed.
-        hints: three tiers: where to look, what to do, nearly the line.
+        hints: three tiers: where to look, what to do, nearly the line. Where the solution has
+            gaps marked in it, the `guided` version follows the third.
         evidence: functions of (the learner's function, this exercise) that return a `Row` each.
         symptoms: name of a failing case → the hint that fits it; goes before `hints.HINTS`.
     """
@@ -74,6 +77,18 @@ class Exercise:
     def gaps(self) -> int:
         """How many pieces the learner writes."""
         return len(REGION.findall(self.source + "\n"))
+
+    @property
+    def guided(self) -> "Exercise | None":
+        """The exercise with most of its answer given and the gaps in it left; None without gaps.
+
+        A whole kernel is asked for by its signature. What stands between `### BEGIN GAP` and
+        `### END GAP` is what remains to write for those who want more help.
+        """
+        if not GAP.search(self.source):
+            return None
+        inside = WHOLE.sub("", self.source + "\n").rstrip("\n")
+        return dataclasses.replace(self, source=GAP.sub(r"\1 SOLUTION", inside))
 
     @property
     def effort(self) -> str:

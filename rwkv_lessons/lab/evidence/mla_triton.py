@@ -8,6 +8,7 @@ lessons are about 16-bit numbers: float32 cases tell formulas apart, and may mul
 import torch
 
 from .cuda import TOLERANCE
+from .launching import Call
 from .mla import LETTERS, answers, decoding, problem, scale_of
 from .triton import Case, Launch, answer, gpu, machine_code, traffic
 
@@ -40,6 +41,22 @@ def mla_launch(launch, inputs, sizes, outputs=("o",), dtype=torch.float32, score
         tolerance=TOLERANCE if dtype == torch.float32 else HALF_TOLERANCE,
         size=str(sizes),
     )
+
+
+def call(name, sizes, arguments, dtype=torch.float16, scores="tame", more=()):
+    """A `launching.Call` of a function that returns o, with tensors of LETTERS, scale, and `more`.
+
+    Without an axis of queries if there is one query; see `evidence_mla.Case` for the scores.
+    """
+
+    def made():
+        known, letters = problem(sizes, dtype, scores), LETTERS
+        if sizes.M == 1:
+            known, letters = decoding(known), DECODING
+        given = [known[x].to(dtype).contiguous() for x in arguments]
+        return [*given, scale_of(sizes), *more], {"o": (known["o"], letters["o"])}
+
+    return Call(name, made, HALF_TOLERANCE, str(sizes), dtype)
 
 
 def partial_launch(launch, inputs, sizes, dtype=torch.float32, scores="tame", **blocks):

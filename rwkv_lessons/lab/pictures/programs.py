@@ -96,6 +96,45 @@ def _draw(ax, array, mine, everyone, ops, times, names):
     return f"{array} {count} of {mine.size} elements of its plane, all programs {times:.3g}×"
 
 
+def where_it_lies(seen, array, program):
+    """An array as it lies in memory, a token's numbers to a line: those that one program loads.
+
+    Args:
+        seen: a `TritonTrace`.
+        array: a contiguous tensor [B, T, H, …]; a few dozen numbers are enough.
+        program: (x, y, z).
+    """
+    mine = seen.by_program(array, "load")[program]
+    heads, lines = mine.shape[2], mine.reshape(mine.shape[0] * mine.shape[1], -1)
+    figure = style.figure(0.3 * len(lines) + 0.6)
+    axes = figure.subplots()
+    image = np.ones((*lines.shape, 3))
+    image[:] = _mixed(style.LOAD, 0.15)
+    image[lines > 0] = _mixed(style.LOAD, 1)
+    down, across = lines.shape
+    axes.imshow(image, aspect="auto", interpolation="nearest", extent=(0, across, down, 0))
+    for n in range(1, across):
+        axes.axvline(n, color="white", linewidth=3 if n % (across // heads) == 0 else 0.6)
+    for n in range(1, down):
+        axes.axhline(n, color="white", linewidth=1)
+    numbers = np.arange(lines.size).reshape(lines.shape)
+    for t, x in np.ndindex(lines.shape):
+        if lines[t, x] or x == 0:
+            ink = "white" if lines[t, x] else style.INK
+            axes.text(x + 0.5, t + 0.5, numbers[t, x], ha="center", va="center", color=ink, size=8)
+    each = across // heads
+    axes.set_xticks([(h + 0.5) * each for h in range(heads)], [f"head {h}" for h in range(heads)])
+    axes.set_yticks(
+        [t + 0.5 for t in range(down)], [f"t = {t % mine.shape[1]}" for t in range(down)]
+    )
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    figure.suptitle(f"{array} in memory: what program {program} loads", size=10)
+    loaded = [", ".join(map(str, numbers[t][lines[t] > 0])) for t in range(down)]
+    return Picture(figure, f"{array}, program {program}: " + "; ".join(x for x in loaded if x))
+
+
 def _mixed(colour, share):
     from matplotlib.colors import to_rgb
 

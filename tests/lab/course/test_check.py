@@ -7,7 +7,16 @@ from numba import cuda, float32
 
 from rwkv_lessons.lab.course import check as checking
 from rwkv_lessons.lab.course import definition, exercises, stand_in, terminal
-from rwkv_lessons.lab.course.check import ABSENT, FAILED, PASSED, Result, Row, check, evaluate
+from rwkv_lessons.lab.course.check import (
+    ABSENT,
+    FAILED,
+    PASSED,
+    Result,
+    Row,
+    check,
+    evaluate,
+    hint,
+)
 
 LESSON = """
 from rwkv_lessons.lab.course.check import FAILED, PASSED, Row
@@ -109,6 +118,48 @@ def test_a_given_line_that_is_gone_is_named(lesson):
     whole = exercises.defined(ID, text, "<whole>")
     assert evaluate(ID, whole).passed
     assert "not there any more: cube = square * x" in str(evaluate(ID, whole, gap=1))
+
+
+GUIDED = (
+    LESSON[: LESSON.index("def polynomial")]
+    + """
+def polynomial(x):
+    ### BEGIN SOLUTION
+    ### BEGIN GAP
+    square = x * x
+    ### END GAP
+    cube = square * x
+    ### BEGIN GAP
+    total = square + cube
+    ### END GAP
+    return total
+    ### END SOLUTION
+"""
+    + LESSON[LESSON.index("\ndef answer") :]
+)
+
+
+def test_a_whole_answer_is_asked_for_and_the_last_hint_has_it_with_gaps(lesson, capsys):
+    (exercises.SOLUTIONS / "01_sums.py").write_text(GUIDED)
+    exercise = exercises.load(ID)
+    assert "cube" not in exercise.stub and exercise.gaps == 1
+    assert "###" not in exercise.solution + exercise.stub + exercise.guided.stub
+    assert exercise.guided.gaps == 2 and exercise.guided.solution == exercise.solution
+    for _ in range(3):
+        hint(ID)
+    first, _, last = capsys.readouterr().out.partition("Hint 3 of 3")
+    assert "cube" not in first and exercise.guided.stub in last
+
+
+def test_the_guided_version_is_judged_gap_by_gap(lesson):
+    (exercises.SOLUTIONS / "01_sums.py").write_text(GUIDED)
+    assert not evaluate(ID, typed()).attempted
+    result = evaluate(ID, typed("square = x * x"))
+    assert result.open == (2,) and "1 of 2 gaps is still open: 2." in str(result)
+    assert evaluate(ID, typed("square = x", "total = square + cube"), gap=2).right
+    assert evaluate(ID, typed("square = x * x", "total = square + cube")).passed
+    whole = exercises.defined(ID, "def polynomial(x):\n    return x * x + x**3", "<own shape>")
+    assert evaluate(ID, whole).passed
 
 
 def test_a_fault_is_told_once(lesson, monkeypatch):

@@ -189,7 +189,8 @@ class Recorder(Machine):
                 return result
             index, *values = rest
             op, frame = "store" if values else "load", sys._getframe(1)
-            site = array.memory.shortcuts.get((op, id(frame.f_code), frame.f_lasti))
+            known = array.memory.stores if values else array.memory.loads
+            site = known.get((id(frame.f_code), frame.f_lasti))
             if site is None:
                 site = self.site(array.memory, op, 4 * array.itemsize)
             self.log.extend((site, array.locate(index), self.context))

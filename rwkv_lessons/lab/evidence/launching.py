@@ -1,0 +1,234 @@
+"""The evidence for functions that launch kernels: each launch is watched, and interpreted.
+
+A function names its kernels as the lesson does; here a `Launcher` stands under each of these names.
+Any grid and any block sizes will do, as long as the answers come out right and no program is idle.
+The outputs are the function's own: they are filled with NaN before they are written.
+"""
+
+import dataclasses
+import inspect
+import types
+from collections.abc import Callable
+
+import torch
+
+from ..course.check import ABSENT, FAILED, PASSED, Row
+from ..machine_code.cubin import plain
+from ..simulator.faults import KernelFault
+from ..simulator.triton import run as interpreter
+from .cuda import TOLERANCE, Difference, compare
+from .triton import LAUNCHABLE, Flaw, explained
+
+OPTIONS = {"num_warps", "num_stages", "num_ctas", "maxnreg"}
+
+
+class Launcher:
+    """Stands for a kernel in `kernel[grid](…)`.
+
+    Args:
+        name: of the kernel, for messages.
+        kernel: the reference, which is run.
+        outputs: its parameters that it writes.
+        run: whether to run it; else the arguments are kept, and nothing is written.
+
+    Attributes:
+        launches: the arguments of each launch, by name, with options such as num_warps.
+    """
+
+    def __init__(self, name, kernel, outputs, run=True):
+        self.name, self.kernel, self.outputs, self.run = name, kernel, outputs, run
+        self.launches = []
+
+    def __getitem__(self, grid):
+        return lambda *args, **named: self._launch(grid, args, named)
+
+    def __call__(self, *args, **named):
+        raise Flaw(f"a launch needs a grid: {self.name}[grid](…)", "launch")
+
+    def _launch(self, grid, args, named):
+        given = self._bound(args, named)
+        self.launches.append(given | {name: x for name, x in named.items() if name in OPTIONS})
+        if not self.run:
+            return
+        for name in self.outputs:
+            given[name].fill_(torch.nan)  # a number that was there before is no answer
+        sizes = {name: x for name, x in given.items() if not isinstance(x, torch.Tensor)}
+        grid = grid(sizes) if callable(grid) else grid
+        try:
+            seen = interpreter.run(self.kernel, grid, **given)
+        except KernelFault as fault:
+            raise Flaw(_first_line(fault), "sizes") from None
+        for race in seen.races.values():
+            raise Flaw(_first_line(race), "programs")
+        working = {x.program for x in seen.accesses if x.op == "store" and len(x.offsets)}
+        programs = torch.Size(grid if isinstance(grid, tuple) else (grid,)).numel()
+        if len(working) < programs:
+            text = f"{programs - len(working)} of {programs} programs of {self.name} write nothing"
+            raise Flaw(text, "idle")
+
+    def _bound(self, args, named):
+        """{parameter: argument}; options like num_warps are left out."""
+        wanted = inspect.signature(plain(self.kernel)).parameters
+        named = {name: x for name, x in named.items() if name not in OPTIONS}
+        if strange := [name for name in named if name not in wanted]:
+            raise Flaw(f"{self.name} has no parameter {strange[0]}", "launch")
+        if len(args) > len(wanted):
+            raise Flaw(f"{self.name} takes {len(wanted)} arguments, and gets {len(args)}", "launch")
+        given = dict(zip(wanted, args, strict=False))
+        if twice := sorted(given.keys() & named.keys()):
+            raise Flaw(f"{self.name} gets {twice[0]} twice", "launch")
+        given |= named
+        if missing := [name for name in wanted if name not in given]:
+            raise Flaw(f"{self.name} is launched without {', '.join(missing)}", "launch")
+        for name in self.outputs:
+            x = given[name]
+            if not isinstance(x, torch.Tensor) or not x.is_contiguous():
+                raise Flaw(f"{name} of {self.name} is no contiguous tensor", "launch")
+            for other, y in given.items():
+                if other != name and isinstance(y, torch.Tensor) and _overlap(x, y):
+                    raise Flaw(f"{name} is written over {other}", "launch")
+        return given
+
+
+def _first_line(trouble):
+    """Without the line of the kernel, which may be one that the learner is to write."""
+    return str(trouble).splitlines()[0]
+
+
+def _overlap(x, y):
+    (start, end), (other, last) = _extent(x), _extent(y)
+    return start < last and other < end
+
+
+def _extent(x):
+    """Where a tensor's elements begin in memory, and where they end."""
+    last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    return x.data_ptr(), x.data_ptr() + (last + 1) * x.element_size() * bool(x.numel())
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """A call of a function that launches.
+
+    Args:
+        name: what it tests; also the key of its hint.
+        problem: () → (arguments, {result: (float64 tensor, a letter per axis)}).
+        tolerance: the largest error allowed, over the largest wanted.
+        size: of the problem, for messages.
+        dtype: of the results.
+    """
+
+    name: str
+    problem: Callable
+    tolerance: float = TOLERANCE
+    size: str = ""
+    dtype: torch.dtype = torch.float32
+
+
+def launches(kernels, *calls: Call):
+    """Calls a function with its kernels watched: one launch of each, and the right answers.
+
+    Args:
+        kernels: {name of a kernel in the function: (its reference, the parameters it writes)}.
+    """
+
+    def answer(function, exercise):
+        if missing := interpreter.available():
+            return Row("answer", ABSENT, missing)
+        for call in calls:
+            try:
+                _judge(function, kernels, call)
+            except (Difference, KernelFault, Flaw) as error:
+                size = f" ({call.size})" if call.size else ""
+                details = explained(error, exercise, call.name)
+                return Row("answer", FAILED, f"{call.name}{size}", details)
+        return Row("answer", PASSED, f"{len(calls)} shapes, no idle program")
+
+    answer.kind = "answer"
+    return answer
+
+
+def _judge(function, kernels, call):
+    watched = {name: Launcher(name, *kernel) for name, kernel in kernels.items()}
+    given, wants = call.problem()
+    got = with_kernels(function, watched)(*(_copy(x) for x in given))
+    for name, launcher in watched.items():
+        if len(launcher.launches) != 1:
+            text = f"launches of {name}: {len(launcher.launches)}, want 1"
+            raise Flaw(text, "launch")
+    _compare(got, wants, call)
+
+
+def _copy(x):
+    return x.clone() if isinstance(x, torch.Tensor) else x
+
+
+def _compare(got, wants, call):
+    got = got if isinstance(got, (tuple, list)) else (got,)
+    if len(got) != len(wants):
+        raise Difference(f"returns {len(got)} things, want {len(wants)}: {', '.join(wants)}")
+    for (name, (want, letters)), x in zip(wants.items(), got, strict=True):
+        if x is not None and not isinstance(x, torch.Tensor):
+            raise Difference(f"{name} is a {type(x).__name__}, want a tensor")
+        try:
+            found = None if x is None else x.cpu().double()
+            compare(found, want, letters, tolerance=call.tolerance)
+        except Difference as difference:
+            missing = isinstance(x, torch.Tensor) and x.isnan().any()
+            raise Flaw(f"{name}: {difference}", "grid" if missing else None) from None
+        if x.dtype != call.dtype:
+            raise Flaw(f"{name} is {x.dtype}, want {call.dtype}", "launch")
+
+
+def with_kernels(function, kernels):
+    """The function, with these in place of the kernels that it names."""
+    known = function.__globals__ | kernels
+    copy = types.FunctionType(
+        function.__code__, known, function.__name__, function.__defaults__, function.__closure__
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+def launchable(kernels, call: Call, arch="sm_90"):
+    """Compiles the kernels for an H200, without one, with what the function gives them."""
+
+    def machine_code(function, exercise):
+        from ..machine_code.assembly import CompileError, assembly, available
+
+        watched = {name: Launcher(name, *kernel, run=False) for name, kernel in kernels.items()}
+        with_kernels(function, watched)(*call.problem()[0])
+        found = []
+        for name, launcher in watched.items():
+            if missing := available(launcher.kernel):
+                return Row("machine code", ABSENT, missing)
+            try:
+                asm = assembly(launcher.kernel, arch=arch, **launcher.launches[0])
+            except CompileError as error:
+                text = f"{name} does not compile with these sizes"
+                return Row("machine code", FAILED, text, tuple(str(error).splitlines()))
+            used = f"{name}: {asm.registers} registers, {-(-asm.shared_bytes // 1024)} KB shared"
+            for wrong in (claim for claim in LAUNCHABLE if not claim.holds(asm)):
+                details = (f"want {wrong.text}, found {wrong.found(asm)}",)
+                return Row("machine code", FAILED, used, details)
+            found.append(used)
+        return Row("machine code", PASSED, f"{' · '.join(found)} ({arch})")
+
+    machine_code.kind = "machine code"
+    return machine_code
+
+
+def launches_gpu(kernels, call: Call):
+    """Calls the function on this machine's GPU, with the reference kernels."""
+
+    def this_gpu(function, exercise):
+        if not torch.cuda.is_available():
+            return Row("this GPU", ABSENT)
+        given, wants = call.problem()
+        given = [x.cuda() if isinstance(x, torch.Tensor) else x for x in given]
+        real = with_kernels(function, {name: kernel for name, (kernel, _) in kernels.items()})
+        _compare(real(*given), wants, call)
+        return Row("this GPU", PASSED, f"{call.size} on {torch.cuda.get_device_name()}")
+
+    this_gpu.kind = "this GPU"
+    return this_gpu
