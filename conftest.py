@@ -21,7 +21,10 @@ os.environ["PYTHONPATH"] = str(ROOT)  # notebooks' kernels inherit it
 
 
 def pytest_addoption(parser):
-    parser.addoption("--solved", action="store_true", help="run the notebooks with the solutions")
+    parser.addoption(
+        "--solved", action="store_true",
+        help="run the notebooks with the solutions, and of their cells those that this may change",
+    )  # fmt: skip
     parser.addoption(
         "--gpu-record", nargs="?", const="", metavar="DIR",
         help="keep how the tests on the GPU went, as DIR/<gpu>/gpu-tests.json or among the records",
@@ -79,8 +82,8 @@ def pytest_collection_modifyitems(config, items):
             item.options["check"] = False  # it is timed here
         if "depends-on-python-text" in tags and _text() != TEXT:
             item.options["check"] = False
-        if config.getoption("--solved"):
-            _solve(item, cell)
+    if config.getoption("--solved"):
+        _only_what_differs(config, items)
 
 
 @functools.cache
@@ -94,6 +97,24 @@ def _has_gpu():
     import torch
 
     return torch.cuda.is_available()
+
+
+def _only_what_differs(config, items):
+    """Solves the exercises, and leaves out the cells that run as they do in the other state."""
+    from tests.support.cells import touched
+
+    notebooks = {}
+    for item in items:
+        if hasattr(item, "cell"):
+            notebooks.setdefault(item.path, []).append(item)
+    for cells in notebooks.values():
+        exercise = [bool({"exercise", "check"} & item.cell.metadata.keys()) for item in cells]
+        run = touched([(x.cell.source, e) for x, e in zip(cells, exercise, strict=True)])
+        left_out = [item for n, item in enumerate(cells) if n not in run]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+        for item in cells:
+            _solve(item, item.cell)
 
 
 def _solve(item, cell):

@@ -2,6 +2,8 @@
 
     wkv5/ wkv6/   linear attention of RWKV-5 and RWKV-6: a matrix state with a decay per channel,
                   the same for all tokens, or one for every token
+    timex/        the time mixing of RWKV-v2 and v3: a convolution as long as the sequence
+    wkv7/         linear attention of RWKV-7: each token also corrects what the state holds
     mla/          multi-head latent attention: prompts, and decoding from a cache of latents
     interop/      adapters: the functions of other packages, and models of transformers
     runtime/      compiling and launching kernels, the assembler, what each GPU has
@@ -23,9 +25,12 @@ Letters, the same everywhere:
     r k v     receptance, key, value, [B, T, H, N]
     w         log decay, at most 0: the state is multiplied by exp(w)
     u         bonus of the current token, [H, N]
+    a b       what a token reads the state with, and where it writes what it read, [B, T, H, N]
     o         output, [B, T, H, N]
     s0 s1     state before and after, [B, H, K, V], float32, keys × values
     d…        gradient of …
+
+In time-x, C are channels, k and o are `[B, C, T]`, and w `[C, T]` is a weight per distance.
 
 Multi-head latent attention has its own:
 

@@ -5,8 +5,9 @@ Blocks start with a zero output matrix, so at initialisation the residual stream
 every layer is still the embedded text, and one projection gives that layer's r, k and v.
 """
 
+import math
 import re
-from functools import cache
+from functools import cache, lru_cache
 from pydoc_data import topics
 from typing import NamedTuple
 
@@ -32,6 +33,20 @@ class RWKV6Inputs(NamedTuple):
     v: torch.Tensor
     w: torch.Tensor
     u: torch.Tensor
+
+
+KEPT_WIDTH = 256  # of models whose weights stay in memory: up to 20 MB each
+
+
+class RWKV7Inputs(NamedTuple):
+    """What WKV-7 takes: r, log decay w, k, v, and a and b of the delta rule, `[B, T, H, N]`."""
+
+    r: torch.Tensor
+    w: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    a: torch.Tensor
+    b: torch.Tensor
 
 
 @cache
@@ -81,15 +96,12 @@ def rwkv5_inputs(
     if not 0 <= layer < n_layer:
         raise ValueError(f"layer must be in 0 … n_layer - 1 = {n_layer - 1}, got {layer}")
     C, depth = H * N, layer / max(n_layer - 1, 1)
-    generator = torch.Generator().manual_seed(seed)
-    embedding = _embedding(C, generator, device)
-    gains = {"r": 1.0, "k": 0.1, "v": 1.0}
-    weight = {x: _orthogonal(C, gain, generator, device) for x, gain in gains.items()}
+    embedding, weight = (_kept if C <= KEPT_WIDTH else _weights)(C, seed, device)
     late = 1 - layer / n_layer
     n = torch.arange(C, device=device) / C
     mix = {"r": n ** (0.5 * late), "k": n**late, "v": n**late + 0.3 * depth}
 
-    out = {x: torch.empty(B, T, C, dtype=dtype, device=device) for x in gains}
+    out = {x: torch.empty(B, T, C, dtype=dtype, device=device) for x in weight}
     for b, (x, before) in enumerate(_passages(embedding, B, T, offset)):
         for name, y in out.items():
             y[b] = torch.lerp(before, x, mix[name]) @ weight[name].T
@@ -131,6 +143,48 @@ def rwkv6_inputs(
     return RWKV6Inputs(r, k, v, w.view(B, T, H, N), u)
 
 
+def rwkv7_decay(C, depth=0.5):
+    """Logit `[C]` of the decay of a layer at initialisation, x of exp(-exp(-0.5) · sigmoid(x)).
+
+    The first channel of a layer remembers some 400 tokens, the last about two.
+    """
+    n = torch.arange(C, dtype=torch.float64) / max(C - 1, 1)
+    return (-5.5 + 6 * n ** (1 + depth**0.3)).float()
+
+
+def rwkv7_inputs(
+    B, T, H=4, N=64, *, dtype=torch.float32, device="cpu", layer=6, n_layer=12, offset=0, seed=0
+):
+    """r, w, k, v, a, b of layer `layer` of an RWKV-7 model ("Goose"); see `rwkv6_inputs`.
+
+    κ is the key, normalised for each head; a = -κ and b = κ times a rate, sigmoid of what a low
+    rank makes of the token. The logit of the decay is `rwkv7_decay` and such a term.
+
+    Args:
+        dtype: of all of them.
+        The others: as for `rwkv5_inputs`, which gives the same r, k and v.
+    """
+    settings = {"layer": layer, "n_layer": n_layer, "offset": offset, "seed": seed}
+    r, k, v, _, _ = rwkv5_inputs(B, T, H, N, dtype=torch.float32, device=device, **settings)
+    C, generator = H * N, torch.Generator().manual_seed(seed)
+    embedding = _embedding(C, generator, device)
+    down = [torch.randn(C, RANK, generator=generator).to(device) / C**0.5 for _ in range(2)]
+    up = [torch.randn(RANK, C, generator=generator).to(device) / RANK**0.5 for _ in range(2)]
+    mix = (torch.arange(C, device=device) / C) ** (1 - layer / n_layer)
+    base = rwkv7_decay(C, layer / max(n_layer - 1, 1)).to(device)
+
+    w, rate = (torch.empty(B, T, C, dtype=dtype, device=device) for _ in range(2))
+    for n, (x, before) in enumerate(_passages(embedding, B, T, offset)):
+        mixed = torch.lerp(before, x, mix)
+        swing = torch.tanh(mixed @ down[0]) @ up[0] * (SWING / 0.63)  # see `rwkv6_inputs`
+        w[n] = -(math.exp(-0.5) * torch.sigmoid(base + swing))
+        rate[n] = torch.sigmoid(mixed @ down[1] @ up[1])
+    w, rate = (x.view(B, T, H, N) for x in (w, rate))
+    kappa = F.normalize(k, dim=-1)
+    given = (r, w, k, v, -kappa, kappa * rate)
+    return RWKV7Inputs(*(x.to(dtype) for x in given))
+
+
 def wkv6_decode_inputs(B, T=1, H=4, N=64, *, dtype=torch.float32, device="cpu"):
     """r, k, v, w, u of one token, and the state `[B, H, N, N]` that 64 tokens before it left."""
     from rwkv_lessons.wkv6 import wkv6
@@ -145,6 +199,34 @@ def wkv6_decode_inputs(B, T=1, H=4, N=64, *, dtype=torch.float32, device="cpu"):
     return *last, u, s0
 
 
+def timex_inputs(B, C, T, *, dtype=torch.float32, device="cpu", offset=0, seed=0):
+    """w `[C, T]` and k `[B, C, T]` of a time-x layer of an RWKV-v3 model that reads B passages.
+
+    w is at its initialisation: exp(-rate · (distance - 1)), with rates from exp(-5) in the first
+    channel to exp(3) in the last, and 0.3 for the token itself. k is exp of a projection of the
+    text, which starts as zeros there; here its numbers are of size 1.
+
+    Args:
+        dtype: of both. The others: as for `rwkv5_inputs`.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    embedding = _embedding(C, generator, device)
+    weight = _orthogonal(C, 1.0, generator, device)
+    k = torch.empty(B, C, T, dtype=dtype, device=device)
+    for b, (x, _) in enumerate(_passages(embedding, B, T, offset)):
+        k[b] = torch.exp(x @ weight.T).T
+    rate = torch.exp(-5 + 8 * torch.arange(C, dtype=torch.float64) / max(C - 1, 1))
+    before = torch.arange(T - 2, -2, -1, dtype=torch.float64)  # distance - 1
+    w = torch.exp(-rate[:, None] * before)
+    w[:, -1] = 0.3
+    return w.to(device, dtype), k
+
+
+def timex_rung_arguments(w, k):
+    """(what a lesson's time-x kernel reads: w and k; what it writes: o)."""
+    return (w, k), (torch.full_like(k, float("nan")),)
+
+
 def wkv5_rung_arguments(r, k, v, w, u):
     """(what a lesson's WKV-5 kernel reads: r, k, v, the decay and u; what it writes: o)."""
     return (r, k, v, w.float().exp(), u.float()), (torch.full_like(v, float("nan")),)
@@ -156,6 +238,17 @@ def wkv6_rung_arguments(r, k, v, w, u):
     s0 = torch.zeros(B, H, N, N, device=r.device)
     o = torch.full_like(v, float("nan"))
     return (r, k, v, w.float(), u.float(), s0), (o, torch.empty_like(s0))
+
+
+def _weights(C, seed, device):
+    """The embedding, and the projections to r, k and v by name; nobody may write into them."""
+    generator = torch.Generator().manual_seed(seed)
+    embedding = _embedding(C, generator, device)
+    gains = {"r": 1.0, "k": 0.1, "v": 1.0}
+    return embedding, {x: _orthogonal(C, gain, generator, device) for x, gain in gains.items()}
+
+
+_kept = lru_cache(maxsize=4)(_weights)  # a check asks for a dozen inputs of one narrow model
 
 
 def _embedding(C, generator, device):

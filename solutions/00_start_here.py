@@ -149,6 +149,20 @@ EXERCISES = {
     "outer": Exercise(
         minutes=5,
         difficulty=1,
+        afterwards=Afterwards(
+            why={
+                "j, i = cuda.grid(2)": "x runs fastest among the threads of a warp, and j along a "
+                "row: neighbouring threads write neighbouring numbers.",
+                "if i < kv.shape[0] and j < kv.shape[1]:": "Blocks reach past the end both to the "
+                "right and below.",
+            },
+            instead={
+                "A flat grid, i = n // V and j = n % V": "no threads to spare at the end of a row, "
+                "for a division by a number that the compiler does not know.",
+            },
+            stretch="Swap i and j, so that neighbours write down a column, and count the sectors "
+            "of the stores with lesson 03's `trace`.",
+        ),
         hints=(
             "cuda.grid(2) gives two numbers, of x and of y. Which of them is j?",
             "j, i = cuda.grid(2): x comes first, and runs along a row. Then the guard, in both "
@@ -179,6 +193,22 @@ EXERCISES = {
     "block_sums": Exercise(
         minutes=5,
         difficulty=2,
+        afterwards=Afterwards(
+            why={
+                "s_x[n] = x[i] if i < x.shape[0] else float32(0)": "Every thread fills its place, "
+                "with a 0 where there is no element.",
+                "cuda.syncthreads()": "All 64 come here, also those without an element. Before it, "
+                "places are empty.",
+            },
+            instead={
+                "A tree: 32 threads add the other half, then 16, 8 …": "6 steps with a barrier "
+                "each, instead of 64 additions that wait for one another.",
+                "cuda.atomic.add(sums, b, x[i])": "no shared memory, but 64 threads queue at one "
+                "address, and the last digits depend on their order.",
+            },
+            stretch="Write the tree. Which barriers does it need, and may a thread leave before "
+            "the last of them?",
+        ),
         hints=(
             "Every thread fetches one element for all. Who adds them up, and when may it begin?",
             "s_x = cuda.shared.array(64, float32), an element from each thread, cuda.syncthreads(),"
@@ -223,6 +253,19 @@ EXERCISES = {
     "histogram": Exercise(
         minutes=5,
         difficulty=1,
+        afterwards=Afterwards(
+            why={
+                "cuda.atomic.add(counts, x[i], 1)": "Reads, adds and writes in one piece: whoever "
+                "else adds to that counter waits.",
+            },
+            instead={
+                "Sixteen counters in shared memory for each block, added up at its end": "16 "
+                "atomics on global memory for a block instead of 32, and atomics in shared memory "
+                "are nearer.",
+            },
+            stretch="Give each block its own counters in shared memory. Where does it need "
+            "barriers?",
+        ),
         hints=(
             "Many threads add to one counter. counts[c] += 1 is a read, an addition and a write.",
             "cuda.atomic.add(array, index, value) does the three in one piece.",

@@ -10,7 +10,8 @@ from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.course.hints import HINTS
 from rwkv_lessons.lab.evidence.compare import Difference, compare
 from rwkv_lessons.lab.evidence.cuda import wkv5_case
-from rwkv_lessons.lab.evidence.functions import Endless, called, function_answer
+from rwkv_lessons.lab.evidence.functions import called, function_cases
+from rwkv_lessons.lab.simulator.faults import KernelFault
 
 
 def torch_loop(r, k, v, w, u):
@@ -81,8 +82,8 @@ def answer(function, exercise):
         inputs, want = wkv5_case(shape)
         loops = getattr(function, "py_func", function)  # under a learner's own njit
         try:
-            compare(called(loops, tuple(x.numpy() for x in inputs)), want)
-        except (Difference, Endless) as error:
+            compare(called(loops, *(x.numpy() for x in inputs)), want)
+        except (Difference, KernelFault) as error:
             symptom = getattr(error, "symptom", None) or symptom
             size = " ".join(f"{letter}={n}" for letter, n in zip("BTHN", shape, strict=True))
             return Row(
@@ -159,7 +160,7 @@ EXERCISES = {
             "kv takes 1, the output 4 (u·kv, + s, r·, +=), the state 2.",
         ),
         evidence=(
-            function_answer(
+            function_cases(
                 ("one token, one number of state", (1, 1, 1, 1), 7),
                 ("a state of N × N", (1, 1, 1, 64), 7 * 64 * 64),
                 ("batch, tokens and heads", (2, 3, 5, 4), 7 * 2 * 3 * 5 * 4 * 4),
@@ -192,7 +193,7 @@ EXERCISES = {
             "4·B·T·H·N·itemsize, and 2·H·N numbers of 4 bytes.",
         ),
         evidence=(
-            function_answer(
+            function_cases(
                 ("one of everything, float32", (1, 1, 1, 1, 4), 4 * 4 + 2 * 4),
                 ("batch, tokens, heads, float32", (2, 3, 5, 4, 4), 4 * 120 * 4 + 2 * 20 * 4),
                 ("float16, but decay and u stay float32", (1, 7, 2, 4, 2), 4 * 56 * 2 + 2 * 8 * 4),

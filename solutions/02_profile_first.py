@@ -5,7 +5,8 @@ import numpy as np
 from rwkv_lessons.lab.course.check import FAILED, PASSED, Row
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.compare import Difference
-from rwkv_lessons.lab.evidence.functions import Endless, call, called, function_answer
+from rwkv_lessons.lab.evidence.functions import called, function_cases, shown
+from rwkv_lessons.lab.simulator.faults import KernelFault
 from rwkv_lessons.records.profiles import Kernel
 
 
@@ -66,9 +67,9 @@ def answer(function, exercise):
     random = [("a longer profile", given, exercise.reference(*given)) for given in _profiles()]
     for name, arguments, want in (*CASES, *random):
         try:
-            got = called(function, arguments)
-        except (Difference, Endless) as error:
-            return Row("answer", FAILED, name, (str(error), call(function, arguments)))
+            got = called(function, *arguments)
+        except (Difference, KernelFault) as error:
+            return Row("answer", FAILED, name, (shown(function, arguments), str(error)))
         if len(got) != len(want):
             return Row("answer", FAILED, name, (f"{len(got)} numbers, want {len(want)}",))
         for what, x, y in zip(NUMBERS, got, want, strict=True):
@@ -144,7 +145,7 @@ EXERCISES = {
             "end = max(end, n * launch) + us, for n, us in enumerate(durations).",
         ),
         evidence=(
-            function_answer(
+            function_cases(
                 ("one kernel", ([7], 5), 7),
                 ("the host is faster: kernels queue up", ([10, 10, 10], 4), 30),
                 ("the device is faster: it waits for launches", ([2, 2, 2, 2], 5), 17),

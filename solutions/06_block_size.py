@@ -3,7 +3,7 @@
 from numba import cuda
 
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise, solutions
-from rwkv_lessons.lab.evidence.cuda import function_answer
+from rwkv_lessons.lab.evidence.functions import function_cases
 
 kernel = solutions("05_float4").kernel
 BLOCK = 128  # threads per block: any number of warps
@@ -70,7 +70,7 @@ EXERCISES = {
             "(n + block - 1) // block rounds n / block up, with n = B·H·N.",
         ),
         evidence=(
-            function_answer(
+            function_cases(
                 ("a whole number of blocks", (8, 64, 64, 128), 256),
                 ("a last block with threads to spare", (1, 3, 100, 128), 3),
                 ("fewer threads than a block", (1, 1, 64, 128), 1),
@@ -117,7 +117,7 @@ EXERCISES = {
             "with warps = block // 32.",
         ),
         evidence=(
-            function_answer(
+            function_cases(
                 ("the 32 places for blocks run out", (32, 32), 32),
                 ("the 64 places for warps run out", (32, 256), 64),
                 ("the registers run out", (128, 128), 16),

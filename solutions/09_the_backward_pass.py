@@ -157,6 +157,16 @@ def _run(kernel, sizes, first, *others):
     kernel[grid, block, stream()](*map(as_array, (first, *others)))
 
 
+def forward_budgets(N):
+    """Six numbers come in for each token, two go out; and a state of N every C tokens."""
+    return atomics(0), loads(6), stores(2 + N / C), exponentials(1), bank_conflicts()
+
+
+def backward_budgets(N):
+    """Five numbers come in for each token, three go out; and a state of N every C tokens comes."""
+    return atomics(0), loads(5 + N / C), stores(3), exponentials(1), bank_conflicts()
+
+
 EXERCISES = {
     "forward_sweep": Exercise(
         minutes=10,
@@ -189,8 +199,7 @@ EXERCISES = {
             ("dr", "rdr", "du", "states"),
             BACKWARD,
             in_registers(),
-            # and a state of N numbers every C tokens
-            budgets=(atomics(0), loads(6), stores(2 + N / C), exponentials(1), bank_conflicts()),
+            budgets=forward_budgets,
         ),
         symptoms={
             "by hand": "One token, empty state: dr is u·k·Σ v·do, and du is r·k·Σ v·do.",
@@ -232,8 +241,7 @@ EXERCISES = {
             ("dk", "dv", "kdk", "ds0", "a"),
             BACKWARD,
             in_registers(),
-            # and a state of N numbers every C tokens
-            budgets=(atomics(0), loads(5 + N / C), stores(3), exponentials(1), bank_conflicts()),
+            budgets=backward_budgets,
         ),
         symptoms={
             "by hand": "One token, no states: G is 0, so dk is u·r·Σ v·do, dv is do·Σ r·u·k, and "

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from rwkv_lessons.lab.course.exercises import Exercise
+from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.cuda import ATOMICS, at_least, at_most
 from rwkv_lessons.lab.evidence.first_tiles import (
     FLOAT32_ONLY,
@@ -129,6 +129,20 @@ EXERCISES = {
     "add": Exercise(
         minutes=8,
         difficulty=1,
+        afterwards=Afterwards(
+            why={
+                "o = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)": "All element numbers of a "
+                "program at once.",
+                "tl.store(out + o, b_x + b_y, m)": "The mask belongs in the store above all: what "
+                "lies past the end is another tensor's.",
+            },
+            instead={
+                "A loop over several blocks in a program": "fewer programs to start, and the next "
+                "loads can begin before this store.",
+            },
+            stretch="Add a plain number `c`, an argument: which type has it in the kernel, and how "
+            "often is it loaded?",
+        ),
         hints=(
             "Which elements are mine, which of them exist, load, load, store: a line each.",
             "Program p has the elements p · BLOCK … p · BLOCK + BLOCK - 1, all at once: "
@@ -164,6 +178,21 @@ EXERCISES = {
     "softmax": Exercise(
         minutes=10,
         difficulty=2,
+        afterwards=Afterwards(
+            why={
+                'b_x = tl.load(x + i_m * stride + o_n, m_n, -float("inf"))': "What is not there is "
+                "−∞: it cannot be the largest, and its exp is 0.",
+                "b_e = tl.exp(b_x - tl.max(b_x, 0))": "The largest exponent is 0: nothing "
+                "overflows.",
+            },
+            instead={
+                "Several rows to a program, a tile [BM, BLOCK]": "better for short rows, which "
+                "leave most lanes of a program idle.",
+                "The row in blocks, with sums that shrink": "rows of any length; lesson 26 does "
+                "it.",
+            },
+            stretch="Write log softmax. Which of exp and log can you save?",
+        ),
         hints=(
             "Load a row once. Everything else happens in registers: the maximum, exp, the sum.",
             "The lanes past the end must not count: neither in the maximum nor in the sum. Which "
@@ -208,6 +237,17 @@ EXERCISES = {
     "softmax_rows": Exercise(
         minutes=5,
         difficulty=1,
+        afterwards=Afterwards(
+            why={
+                "kernel[(M,)](x, y, x.stride(0), N, BLOCK=triton.next_power_of_2(N))": "A program "
+                "per row, whatever its stride; tl.arange takes powers of two only.",
+            },
+            instead={
+                "x.contiguous() first": "a kernel without a stride, and a copy of x.",
+            },
+            stretch="Each new BLOCK is compiled anew. How many kernels do rows of 1 to 4,096 "
+            "elements make?",
+        ),
         hints=(
             "How many programs, with which arguments, and who makes the tensor y?",
             "A program per row: the grid is (M,), a tuple. BLOCK is a power of two, at least N: "
@@ -239,6 +279,22 @@ EXERCISES = {
     "column_sums": Exercise(
         minutes=12,
         difficulty=2,
+        afterwards=Afterwards(
+            why={
+                "o_x = o_m[:, None] * stride + o_n[None, :]  # [BM, BN]": "Offsets of a tile: a "
+                "column of row starts and a row of column numbers.",
+                "b_sums += tl.sum(b_x, 0)": "Axis 0 are the rows. What is left has one number per "
+                "column, and stays in registers.",
+            },
+            instead={
+                "A tile [BM, BN] of sums, added up once after the loop": "no sum across threads in "
+                "the loop, for BM times the registers.",
+                "Rows cut among programs, too": "more programs where columns are few; their sums "
+                "have to be added up in a second launch.",
+            },
+            stretch="Sum along the rows instead, with the same tile. Which axis, which mask, and "
+            "what is read in one go?",
+        ),
         hints=(
             "A tile is rows times columns, [BM, BN]. Which of its offsets move with the loop?",
             "o_m[:, None] * stride + o_n[None, :] are the offsets of a tile, by broadcasting. Its "

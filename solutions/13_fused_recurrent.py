@@ -6,8 +6,8 @@ import triton.language as tl
 
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.cuda import ATOMICS, at_most
+from rwkv_lessons.lab.evidence.functions import function_cases
 from rwkv_lessons.lab.evidence.launching import Call, launchable, launches, launches_gpu
-from rwkv_lessons.lab.evidence.torch_functions import function_cases
 from rwkv_lessons.lab.evidence.triton import exps, no_spills, reads, writes
 from rwkv_lessons.lab.evidence.wkv6 import LETTERS, problem
 from rwkv_lessons.lab.evidence.wkv6_triton import FORWARD, wkv6_triton_kernel

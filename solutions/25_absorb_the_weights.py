@@ -3,6 +3,7 @@
 import torch
 
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
+from rwkv_lessons.lab.evidence.functions import function_cases
 from rwkv_lessons.lab.evidence.mla import (
     Case,
     Sizes,
@@ -11,7 +12,6 @@ from rwkv_lessons.lab.evidence.mla import (
     step,
     torch_answer,
 )
-from rwkv_lessons.lab.evidence.torch_functions import function_cases
 
 
 def expanded(q, q_rope, latent, k_rope, w_k, w_v, scale):

@@ -6,6 +6,7 @@ import triton.language as tl
 
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.cuda import at_least
+from rwkv_lessons.lab.evidence.functions import function_cases
 from rwkv_lessons.lab.evidence.launching import launchable, launches, launches_gpu
 from rwkv_lessons.lab.evidence.mla import Case, Sizes
 from rwkv_lessons.lab.evidence.mla_triton import (
@@ -14,7 +15,6 @@ from rwkv_lessons.lab.evidence.mla_triton import (
     partial_launch,
     triton_kernel,
 )
-from rwkv_lessons.lab.evidence.torch_functions import function_cases
 from rwkv_lessons.lab.evidence.triton import no_spills, reads, writes
 from rwkv_lessons.runtime.launch_numba import ceil_div
 

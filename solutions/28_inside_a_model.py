@@ -5,6 +5,7 @@ from functools import partial
 import torch
 
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
+from rwkv_lessons.lab.evidence.functions import function_cases
 from rwkv_lessons.lab.evidence.mla import Sizes, no_loop_over_heads, nothing_larger
 from rwkv_lessons.lab.evidence.mla_model import (
     AttentionCase,
@@ -12,7 +13,6 @@ from rwkv_lessons.lab.evidence.mla_model import (
     attention_call,
     same_text,
 )
-from rwkv_lessons.lab.evidence.torch_functions import function_cases
 
 
 def attention(module, query, key, value, attention_mask, scaling, **_):

@@ -15,6 +15,10 @@ from rwkv_lessons.mla.decode import forward as decode
 from rwkv_lessons.mla.prefill import prefill
 from rwkv_lessons.runtime import compile_triton, devices, launch_triton
 from rwkv_lessons.runtime.architectures import number_of
+from rwkv_lessons.timex.cuda import backward as timex_cuda_dw
+from rwkv_lessons.timex.cuda import forward as timex_cuda
+from rwkv_lessons.timex.toeplitz import backward as toeplitz_dw
+from rwkv_lessons.timex.toeplitz import forward as toeplitz
 from rwkv_lessons.wkv5 import cuda as wkv5_cuda
 from rwkv_lessons.wkv6.chunked import backward as chunked_backward
 from rwkv_lessons.wkv6.chunked import forward as chunked
@@ -84,7 +88,7 @@ def recorded(architecture):
         mock.patch.object(launch_triton, "_compiled", Nothing()),
         mock.patch.object(hopper_tiles, "_compiled", Nothing()),
     ]
-    for module in (wkv5_cuda, cuda, cuda_backward):
+    for module in (wkv5_cuda, cuda, cuda_backward, timex_cuda, timex_cuda_dw):
         patches += [
             mock.patch.object(module, "compiled", in_numba),
             mock.patch.object(module, "launch", lambda *_: None),
@@ -121,6 +125,7 @@ def calls(gpu):
                 yield from recurrent_calls(f"{N} {kind}", N, dtype)
             for N in (64, 1024):
                 yield from numba_calls(f"{N} {kind}", N, dtype)
+        yield from timex_calls(kind, dtype)
         yield from mla_calls(kind, dtype)
 
 
@@ -178,6 +183,28 @@ def numba_calls(name, N, dtype):
             wkv5_cuda.forward(r, k, v, u, u, None)
 
     yield f"wkv5 cuda {name}", wkv5
+
+
+def timex_calls(kind, dtype):
+    """Most batch rows of a block, rows that are aligned and not; and one row."""
+    w = {T: new(768, T, dtype=dtype) for T in (768, 333)}
+
+    def in_numba():
+        for B in (32, 1):
+            k = new(B, 768, 768, dtype=dtype)
+            timex_cuda.convolve(w[768], k, 0.0, False)
+            timex_cuda.convolve(w[768], k, 0.0, True)
+            timex_cuda_dw.correlate(k, k)
+
+    def in_triton():
+        for B, T in ((64, 768), (1, 333)):
+            k = new(B, 768, T, dtype=dtype)
+            toeplitz.convolve(w[T], k, 0.0, False)
+            toeplitz.convolve(w[T], k, 0.0, True)
+            toeplitz_dw.correlate(k, k)
+
+    yield f"timex cuda {kind}", in_numba
+    yield f"timex toeplitz {kind}", in_triton
 
 
 def mla_calls(kind, dtype):

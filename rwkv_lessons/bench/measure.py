@@ -9,7 +9,7 @@ from rwkv_lessons.operations import OPERATIONS, work
 from rwkv_lessons.operations.entries import BOTH, loaded
 from rwkv_lessons.records.fingerprint import fingerprint
 from rwkv_lessons.records.rates import rates
-from rwkv_lessons.records.schema import Row
+from rwkv_lessons.records.schema import Measurement
 from rwkv_lessons.verify.judge import poisoned
 
 # The largest ‖o − ref‖ / ‖ref‖ that is timed. float32: the decay exp(w) is rounded by up to 6e-8,
@@ -53,9 +53,10 @@ def measure(operation, method, inputs, expected, budget_ms=timing.BUDGET_MS, cei
         ceilings: bytes and flops per second of this GPU; None if not measured.
 
     Returns:
-        A `Row`. One that was wrong, or could not run, says so in `problem` and has no times.
+        A `Measurement`. One that was wrong, or could not run, says so in `problem`, and has no
+        times.
     """
-    r = inputs[0]
+    r = inputs[OPERATIONS[operation].like]
     dtype = str(r.dtype).removeprefix("torch.")
     row = {"method": method.name, "shape": tuple(r.shape), "dtype": dtype, "note": method.note}
     if method.sources:
@@ -64,13 +65,13 @@ def measure(operation, method, inputs, expected, budget_ms=timing.BUDGET_MS, cei
     run, error, problem = checked(lambda: method.prepare(*inputs), expected, limit)
     row |= {"error": error} | (_facts(method, run) if run else {})
     if problem:
-        return Row(**row, problem=problem)
+        return Measurement(**row, problem=problem)
 
     extra = timing.extra_bytes(run, r.device)
     times = timing.device_times(run, r.device, budget_ms)
     host_ms = timing.host_time(run, r.device, budget_ms)
     speed = rates(work(operation, r.shape, dtype), dtype, times.median_ms, ceilings)
-    return Row(**row, **times._asdict(), host_ms=host_ms, extra_bytes=extra, **speed)
+    return Measurement(**row, **times._asdict(), host_ms=host_ms, extra_bytes=extra, **speed)
 
 
 def checked(prepare, expected, limit):

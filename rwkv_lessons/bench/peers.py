@@ -73,6 +73,18 @@ def flash_rwkv(r, k, v, w, u):
     return lambda: rwkv5_cuda_linear_attention(r, k, v, raw, u, state)[0].view(B, T, H, N)
 
 
+def timex_conv1d(w, k):
+    """torch's depthwise convolution, which cuDNN or a kernel of torch's own takes."""
+    from torch.nn import functional as F
+
+    T = k.shape[-1]
+    return lambda: F.conv1d(F.pad(k, (T - 1, 0)), w[:, None], groups=len(w))
+
+
+def timex_conv1d_gradients(w, k):
+    return with_gradients(lambda *x: timex_conv1d(*x)(), (w, k), like=1)
+
+
 def peers(operation):
     """The installed peers of an operation's name, as methods, and a line for each of the others."""
     methods, missing = {}, []

@@ -4,7 +4,7 @@ from dataclasses import fields
 
 from rwkv_lessons.operations import OPERATIONS, operation_of
 from rwkv_lessons.operations.entries import BOTH
-from rwkv_lessons.records.schema import Row
+from rwkv_lessons.records.schema import Measurement
 from rwkv_lessons.verify import cases, gate
 
 KEPT = ("method", "shape", "dtype", "error", "note", "sources", "sha256")
@@ -17,8 +17,10 @@ def refused(name, row):
     problem = gate.problem(*_verified_as(name, row.method), row.dtype, _gradients(name, row.method))
     if problem is None:
         return row
-    kept = {field.name: getattr(row, field.name) for field in fields(Row) if field.name in KEPT}
-    return Row(**kept, problem=problem)
+    kept = {
+        field.name: getattr(row, field.name) for field in fields(Measurement) if field.name in KEPT
+    }
+    return Measurement(**kept, problem=problem)
 
 
 def _verified_as(name, method):

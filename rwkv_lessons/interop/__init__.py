@@ -4,6 +4,7 @@
     transformers_rwkv.py  rwkv5_linear_attention, rwkv6_linear_attention of the Hugging Face models,
                           and patch_rwkv for a model that is already loaded
     transformers_mla.py   use_latent_mla for MiniCPM3, DeepSeek-V2 and -V3
+    rwkv_v3.py            TimeX of RWKV-LM's RWKV-v2 and v3
     fla.py                chunk_rwkv6, fused_recurrent_rwkv6 of flash-linear-attention, and
                           patch_fla for its RWKV-6 layers
 

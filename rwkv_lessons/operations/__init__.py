@@ -3,7 +3,7 @@
 Adding an operation
     1. rwkv_lessons/<name>/, its package: `METHODS` maps a name to a function of the inputs that
        returns o, or a tuple that starts with o; <name>, its own function, picks one of them.
-    2. inputs.py: (*shape, dtype=, device=) → the inputs, the first of the shape that `letters`
+    2. inputs.py: (*shape, dtype=, device=) → the inputs, that of `like` of the shape that `letters`
        names, all with gradients if both passes are timed; with lessons, what their rungs take.
     3. work.py: the fewest bytes and the flops of its definition.
     4. Below: an `Operation` in `TABLE`, and with `replace` one that times both passes. Of it are
@@ -252,6 +252,85 @@ WKV6_DECODE = Operation(
     public=("wkv6_step",),
 )
 
+OF_LENGTHS = "timex,toeplitz,cuda,fft,conv1d"
+CONV1D = Peer("torch", "torch", "timex_conv1d", "depthwise, T taps")
+LENGTHS = " ".join(f"--shape 32,768,{2**n}" for n in range(7, 14))
+TIMEX = Operation(
+    "timex",
+    "time the methods of timex",
+    "timex",
+    shapes=((32, 768, 768),),
+    quick=(2, 3, 40),
+    work=least.timex,
+    letters="B, C, T",
+    inputs="rwkv_lessons.inputs:timex_inputs",
+    like=1,
+    reference="rwkv_lessons.timex:timex_fft",
+    rung_arguments="rwkv_lessons.inputs:timex_rung_arguments",
+    methods={
+        "reference": TORCH,
+        "fft": TORCH,
+        "cuda": NUMBA,
+        "toeplitz": TRITON,
+        "timex": TRITON,
+    },
+    records=(
+        Plan("timex-peers", "timex --peers", 120),
+        Plan("timex-lengths", f"timex --peers {LENGTHS} --methods '{OF_LENGTHS}'", 300),
+    ),
+    peers={"conv1d": CONV1D},
+    public=("timex", "__getattr__"),
+)
+
+TIMEX_BACKWARD = replace(
+    TIMEX,
+    name="timex-backward",
+    says="time both passes of timex",
+    timed=BOTH,
+    work=least.timex_with_gradients,
+    records=(
+        Plan("timex-backward-peers", "timex-backward --peers", 180),
+        Plan(
+            "timex-backward-lengths",
+            f"timex-backward --peers {LENGTHS} --methods '{OF_LENGTHS}'",
+            400,
+        ),
+    ),
+    peers={"conv1d": replace(CONV1D, adapter="timex_conv1d_gradients")},
+)
+
+WKV7_SHAPES = (
+    TABLE_SHAPE, (8, 4096, 32, 128), (8, 4096, 16, 256), (1, 32768, 16, 256), (1, 32768, 64, 64),
+)  # fmt: skip
+WKV7 = Operation(
+    "wkv7",
+    "time the methods of wkv7",
+    "wkv7",
+    shapes=WKV7_SHAPES,
+    quick=(2, 16, 2, 64),
+    work=least.wkv7,
+    inputs="rwkv_lessons.inputs:rwkv7_inputs",
+    like=3,
+    reference="rwkv_lessons.wkv7:wkv7_wy",  # 32,768 steps in Python would take minutes
+    methods={
+        "reference": TORCH,
+        "wy": TORCH,
+        "recurrent": TRITON,
+        "backstepping": TRITON,
+        "wkv7": TRITON,
+    },
+    public=("wkv7", "__getattr__"),
+)
+
+WKV7_BACKWARD = replace(
+    WKV7,
+    name="wkv7-backward",
+    says="time both passes of wkv7",
+    timed=BOTH,
+    work=least.wkv7_with_gradients,
+    methods={name: tool for name, tool in WKV7.methods.items() if name != "reference"},
+)
+
 MLA_DECODE = Operation(
     "mla-decode",
     "time a query token against a latent cache",
@@ -324,6 +403,8 @@ MLA_GENERATE = Operation(
 )
 
 TABLE = (WKV5, WKV5_BACKWARD, WKV6, WKV6_BACKWARD, WKV6_DECODE)
+TABLE += (TIMEX, TIMEX_BACKWARD)
+TABLE += (WKV7, WKV7_BACKWARD)
 TABLE += (MLA_DECODE, MLA_LADDER, MLA_PREFILL, MLA_GENERATE)
 OPERATIONS = {operation.name: operation for operation in TABLE}
 LADDERS = {ladder.name: ladder for operation in TABLE for ladder in operation.ladders}

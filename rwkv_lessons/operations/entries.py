@@ -116,7 +116,8 @@ class Operation:
     timed: str = FORWARD
     # (*shape, dtype=torch's, device=) → what the methods take.
     inputs: str | None = None
-    like: int = 2  # which of them o is like: do of a backward pass is it, reversed in time
+    # Which of them o is like, and has the shape that `letters` names; do is it, reversed in time.
+    like: int = 2
     reference: str | None = None  # (*inputs in float64) → o, or a tuple that starts with it
     compared: int = 1  # how many of the reference's results are held against a method's
     # (*inputs) → (what a rung reads, zero states last; what it writes: o, and as many states)

@@ -52,6 +52,47 @@ def wkv6_decode(B, T, H, N, itemsize):
     return Work(forward.bytes + 2 * B * H * N * N * 4, forward.flops)
 
 
+def timex(B, C, T, itemsize):
+    """The sum as defined.
+
+    bytes: k read and o written, 2·B·C·T elements, and w, C·T.
+    flops: token t adds t + 1 products, B·C·T·(T + 1) / 2 of 2 each.
+    """
+    return Work((2 * B + 1) * C * T * itemsize, B * C * T * (T + 1))
+
+
+def timex_with_gradients(B, C, T, itemsize):
+    """The backward pass reads k, do and w and writes dk and dw; both are sums as long as o's."""
+    forward = timex(B, C, T, itemsize)
+    return Work(forward.bytes + (3 * B + 2) * C * T * itemsize, 3 * forward.flops)
+
+
+def wkv7(B, T, H, N, itemsize):
+    """Forward from a zero state, without the state afterwards.
+
+    bytes: r, w, k, v, a, b read and o written, 7·B·T·H·N elements.
+    flops: per token, head and element of the state, a·S 2, decay·S 1, + bᵀz 2, + kᵀv 2, r·S 2: 9.
+    """
+    return Work(7 * B * T * H * N * itemsize, 9 * B * T * H * N * N)
+
+
+def wkv7_with_gradients(B, T, H, N, itemsize):
+    """Forward and backward pass, from and to zero states.
+
+    bytes: the backward pass reads the inputs and do again, and writes a gradient of each input:
+    13·B·T·H·N elements more.
+    flops: 9 forward; S again, 7; dr, dk, dv, da, db, dw and dz, 2 each; dS + rᵀdo 2, decay·dS 1,
+    + aᵀdz 2: 35.
+    """
+    return Work(20 * B * T * H * N * itemsize, 35 * B * T * H * N * N)
+
+
+def wkv7_decode(B, T, H, N, itemsize):
+    """As WKV-7, with a float32 state of N × N per head read and written."""
+    forward = wkv7(B, T, H, N, itemsize)
+    return Work(forward.bytes + 2 * B * H * N * N * 4, forward.flops)
+
+
 def mla_decode(B, N, H, R, P, V, itemsize):
     """One query token a sequence, absorbed, and w_v.
 

@@ -41,7 +41,7 @@ class Provenance:
 
 
 @dataclass(frozen=True)
-class Row:
+class Measurement:
     """One method at one shape. What was not measured is None, and is left out of the file."""
 
     method: str
@@ -91,7 +91,7 @@ class Record:
 
     name: str
     provenance: Provenance
-    rows: tuple[Row, ...] = ()
+    rows: tuple[Measurement, ...] = ()
     ceilings: dict[str, float] = field(default_factory=dict)  # name → number per second
 
     def row(self, method, shape=None, dtype=None):
@@ -159,5 +159,5 @@ def _filled(x):
 
 
 def _row(data):
-    tuples = {f.name for f in fields(Row) if str(f.type).startswith("tuple")}
-    return Row(**{key: tuple(v) if key in tuples else v for key, v in data.items()})
+    tuples = {f.name for f in fields(Measurement) if str(f.type).startswith("tuple")}
+    return Measurement(**{key: tuple(v) if key in tuples else v for key, v in data.items()})

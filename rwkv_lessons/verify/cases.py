@@ -45,8 +45,8 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Row:
-    """Every combination of these."""
+class Product:
+    """Every combination of these: a block of the table."""
 
     methods: tuple[str, ...]
     dtypes: tuple[str, ...]
@@ -72,7 +72,7 @@ class Operation:
     package: str
     shapes: dict
     options: dict
-    rows: tuple[Row, ...]
+    rows: tuple[Product, ...]
 
 
 # Sizes are B, T, H, K, V. Each shape is there for a path through the code:
@@ -112,14 +112,14 @@ WKV5 = Operation(
     shapes=WKV_SHAPES | {"token": (2, 1, 3, 100, 36)},  # heads as "odd" has them: its kernels
     options={"plain": {}, "state": {"state": True}},
     rows=(
-        Row(("chunked",), ("float64",), ("short",), ("state",), needs=ANYWHERE),
-        Row(("reference",), DTYPES, ("short",), ("plain", "state"), needs=ANYWHERE),
-        Row(("chunked",), DTYPES, ("token",), ("plain", "state"), needs=ANYWHERE),
-        Row(("chunked",), DTYPES, ("short",), ("plain", "state"), needs=ANYWHERE),
+        Product(("chunked",), ("float64",), ("short",), ("state",), needs=ANYWHERE),
+        Product(("reference",), DTYPES, ("short",), ("plain", "state"), needs=ANYWHERE),
+        Product(("chunked",), DTYPES, ("token",), ("plain", "state"), needs=ANYWHERE),
+        Product(("chunked",), DTYPES, ("short",), ("plain", "state"), needs=ANYWHERE),
         # One kernel per size of head and dtype, for any T; compiling it is what takes the time.
-        Row(("wkv5",), DTYPES, ("token", "odd"), ("plain", "state"), needs=ANYWHERE),
-        Row(("cuda",), DTYPES, ("odd",), ("plain", "state")),
-        Row(("cuda",), ("float32",), ("huge",), ("state",)),  # many heads: as WKV-6's
+        Product(("wkv5",), DTYPES, ("token", "odd"), ("plain", "state"), needs=ANYWHERE),
+        Product(("cuda",), DTYPES, ("odd",), ("plain", "state")),
+        Product(("cuda",), ("float32",), ("huge",), ("state",)),  # many heads: as WKV-6's
     ),
 )
 
@@ -129,33 +129,35 @@ WKV6 = Operation(
     shapes=WKV_SHAPES,
     options=WKV6_OPTIONS,
     rows=(
-        Row(("doubling",), ("float64",), ("short",), EVERY, needs=ANYWHERE),
-        Row(("reference",), DTYPES, ("short",), FEW, needs=ANYWHERE),
-        Row(("doubling", "wkv6"), DTYPES, ("token",), FEW, needs=ANYWHERE),
-        Row(("doubling",), DTYPES, ("short",), EVERY, needs=ANYWHERE),
-        Row(("wkv6",), TILED, ("short",), ("all",), needs=ANYWHERE),
+        Product(("doubling",), ("float64",), ("short",), EVERY, needs=ANYWHERE),
+        Product(("reference",), DTYPES, ("short",), FEW, needs=ANYWHERE),
+        Product(("doubling", "wkv6"), DTYPES, ("token",), FEW, needs=ANYWHERE),
+        Product(("doubling",), DTYPES, ("short",), EVERY, needs=ANYWHERE),
+        Product(("wkv6",), TILED, ("short",), ("all",), needs=ANYWHERE),
         # numba compiles for long: dtypes only choose how it loads and stores, sizes its tiles. So
         # of halves sizes that leave no tile whole stand for others, which take the same branches.
-        Row(("cuda",), ("float32",), ("small",), EVERY),
-        Row(("cuda",), ("float32",), ("odd",), ("plain",)),
-        Row(("cuda",), HALF, ("odd",), ("plain", "packed", "all but packed", "all")),
-        Row(("cuda",), ("float32",), ("many heads", "huge"), FEW),
-        Row(("recurrent",), DTYPES, ("small",), EVERY),
-        Row(("recurrent",), DTYPES, ("token", "odd", "short", "many heads", "huge"), FEW),
-        Row(("chunked",), DTYPES, ("small",), EVERY),
-        Row(("chunked", "wkv6"), HALF, ("small",), ("w float32",)),
-        Row(("chunked",), DTYPES, ("token", "many heads"), FEW),
-        Row(("chunked",), DTYPES, ("segments",), ("all",)),
-        Row(("chunked",), ("float32", "bfloat16"), ("odd",), ("all",)),  # float16: as bfloat16
-        Row(("chunked",), TILED, ("short", "large"), ("all",)),
-        Row(("chunked",), ("bfloat16",), ("2^17 tokens",), EVERY, needs=HOPPER),
-        Row(("chunked",), ("bfloat16",), ("2^17, segments",), FEW, needs=HOPPER),
-        Row(("chunked",), ("bfloat16",), ("2^20 tokens",), LONE, needs=HOPPER),
-        Row(("chunked",), ("bfloat16",), ("2^20, segments",), ("all but packed",), needs=HOPPER),
-        Row(("wkv6",), DTYPES, ("small",), EVERY),
-        Row(("wkv6",), DTYPES, ("many heads", "segments"), FEW),
-        Row(("wkv6",), ("float32",), ("huge",), ("all",)),
-        Row(("wkv6",), ("bfloat16",), ("2^17 tokens",), FEW, needs=HOPPER),
+        Product(("cuda",), ("float32",), ("small",), EVERY),
+        Product(("cuda",), ("float32",), ("odd",), ("plain",)),
+        Product(("cuda",), HALF, ("odd",), ("plain", "packed", "all but packed", "all")),
+        Product(("cuda",), ("float32",), ("many heads", "huge"), FEW),
+        Product(("recurrent",), DTYPES, ("small",), EVERY),
+        Product(("recurrent",), DTYPES, ("token", "odd", "short", "many heads", "huge"), FEW),
+        Product(("chunked",), DTYPES, ("small",), EVERY),
+        Product(("chunked", "wkv6"), HALF, ("small",), ("w float32",)),
+        Product(("chunked",), DTYPES, ("token", "many heads"), FEW),
+        Product(("chunked",), DTYPES, ("segments",), ("all",)),
+        Product(("chunked",), ("float32", "bfloat16"), ("odd",), ("all",)),  # float16: as bfloat16
+        Product(("chunked",), TILED, ("short", "large"), ("all",)),
+        Product(("chunked",), ("bfloat16",), ("2^17 tokens",), EVERY, needs=HOPPER),
+        Product(("chunked",), ("bfloat16",), ("2^17, segments",), FEW, needs=HOPPER),
+        Product(("chunked",), ("bfloat16",), ("2^20 tokens",), LONE, needs=HOPPER),
+        Product(
+            ("chunked",), ("bfloat16",), ("2^20, segments",), ("all but packed",), needs=HOPPER
+        ),
+        Product(("wkv6",), DTYPES, ("small",), EVERY),
+        Product(("wkv6",), DTYPES, ("many heads", "segments"), FEW),
+        Product(("wkv6",), ("float32",), ("huge",), ("all",)),
+        Product(("wkv6",), ("bfloat16",), ("2^17 tokens",), FEW, needs=HOPPER),
     ),
 )
 
@@ -174,8 +176,8 @@ STEP = Operation(
         "all": {"state": True, "scale": 0.3, "raw_decay": True},
     },
     rows=(
-        Row(("wkv6_step",), DTYPES, ("odd",), STEPS, needs=ANYWHERE, gradients=False),
-        Row(("wkv6_step",), DTYPES, ("few heads", "many heads"), STEPS, gradients=False),
+        Product(("wkv6_step",), DTYPES, ("odd",), STEPS, needs=ANYWHERE, gradients=False),
+        Product(("wkv6_step",), DTYPES, ("few heads", "many heads"), STEPS, gradients=False),
     ),
 )
 
@@ -215,19 +217,40 @@ MLA = Operation(
     shapes=MLA_SHAPES,
     options=MLA_OPTIONS,
     rows=(
-        Row(("absorbed",), ("float64",), ("tiny",), RAGGED, ("",), ANYWHERE),
-        Row(("reference", "absorbed", "mla"), DTYPES, ("tiny",), RAGGED, ("",), ANYWHERE),
-        Row(("decode",), DTYPES, DECODE, RAGGED, ("",), gradients=False),
-        Row(("decode", "mla"), DTYPES, MORE, ("plain", "all"), ("",), gradients=False),
-        Row(("prefill",), DTYPES, LATENT, ("plain", "both", "all"), ("",), gradients=False),
+        Product(("absorbed",), ("float64",), ("tiny",), RAGGED, ("",), ANYWHERE),
+        Product(("reference", "absorbed", "mla"), DTYPES, ("tiny",), RAGGED, ("",), ANYWHERE),
+        Product(("decode",), DTYPES, DECODE, RAGGED, ("",), gradients=False),
+        Product(("decode", "mla"), DTYPES, MORE, ("plain", "all"), ("",), gradients=False),
+        Product(("prefill",), DTYPES, LATENT, ("plain", "both", "all"), ("",), gradients=False),
         # What plain leaves out does not depend on the rank, and each takes 30 s to compile.
-        Row(("prefill",), DTYPES, EXPANDED, ("both", "all"), ("",)),
-        Row(("prefill",), DTYPES, EXPANDED[1:], ("plain",), ("",)),
-        Row(("mla",), DTYPES, EXPANDED, ("all",), ("",)),
+        Product(("prefill",), DTYPES, EXPANDED, ("both", "all"), ("",)),
+        Product(("prefill",), DTYPES, EXPANDED[1:], ("plain",), ("",)),
+        Product(("mla",), DTYPES, EXPANDED, ("all",), ("",)),
     ),
 )
 
-OPERATIONS = {"wkv5": WKV5, "wkv6": WKV6, "wkv6_step": STEP, "mla": MLA}
+# Sizes are B, C, T.
+TIMEX = Operation(
+    module="convolution",
+    package="timex",
+    shapes={
+        "short": (2, 3, 17),
+        "odd": (5, 3, 333),  # several tiles of every kernel, none of them whole
+        "aligned": (33, 4, 512),  # wider loads, and a group of batch rows more
+    },
+    options={"plain": {}, "eps": {"eps": 0.3}, "all": {"eps": 0.3, "w_dtype": "float32"}},
+    rows=(
+        Product(("fft",), ("float64",), ("short",), ("all",), ("",), ANYWHERE),
+        Product(
+            ("reference", "fft", "timex"), DTYPES, ("short",), ("plain", "all"), ("",), ANYWHERE
+        ),
+        Product(("cuda", "toeplitz"), DTYPES, ("odd",), ("plain", "eps", "all"), ("",)),
+        Product(("cuda", "toeplitz", "timex"), DTYPES, ("aligned",), ("plain", "all"), ("",)),
+        Product(("fft",), DTYPES, ("odd",), ("plain",), ("",), ANYWHERE),
+    ),
+)
+
+OPERATIONS = {"wkv5": WKV5, "wkv6": WKV6, "wkv6_step": STEP, "timex": TIMEX, "mla": MLA}
 
 
 def table(only=()):
@@ -251,5 +274,8 @@ def weight(case):
     if case.operation == "mla":
         B, M, H, N, K, *_ = case.sizes
         return B * H * (M * K + M * N)
+    if case.operation == "timex":
+        B, C, T = case.sizes
+        return B * C * T
     B, T, H, K, _ = case.sizes
     return B * T * H * K

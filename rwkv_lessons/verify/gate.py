@@ -22,6 +22,7 @@ SHAPES = {  # as few kernels as stand for the method; with gradients or without
     "wkv5": ("odd",),
     "wkv6": ("many heads", "2^17 tokens", "2^20 tokens"),
     "wkv6_step": ("many heads",),
+    "timex": ("odd", "aligned"),
     "mla": ("rank 256", "rank 256, 200 queries"),
 }
 

@@ -19,6 +19,7 @@ REPEATABLE = {
     "wkv5": {"cuda"},
     "wkv6": {"cuda", "recurrent", "chunked"},
     "wkv6_step": {"wkv6_step"},
+    "timex": {"cuda", "toeplitz"},
     "mla": {"decode"},
 }
 

@@ -12,6 +12,24 @@ forward_sweep = wrong(
         "du is that of the last token only.",
         edit("du_i +=", "du_i ="),
     ),
+    no_barrier_after_token_63=(
+        "After 64 tokens the next values may be stored before all threads have read the last ones.",
+        edit(
+            """
+            if (t + 1) % C == 0 or t == T - 1:
+                for j in range(N):
+                    states[b, t // C, h, j, i] = s[j]
+            cuda.syncthreads()
+            """,
+            """
+            if (t + 1) % C == 0 or t == T - 1:
+                for j in range(N):
+                    states[b, t // C, h, j, i] = s[j]
+            if t != 63:
+                cuda.syncthreads()
+            """,
+        ),
+    ),
     starts_from_zero=(
         "The state that came in is taken for zero.",
         edit("s[j] = s0[b, h, i, j]", "s[j] = 0"),

@@ -12,7 +12,7 @@ from rwkv_lessons.lab.pictures.operation import memory, roof
 from rwkv_lessons.lab.pictures.profiles import operators, queue, recorded, timeline
 from rwkv_lessons.records.lookup import CARD
 from rwkv_lessons.records.profiles import Kernel, Profile, brief, load_profiles, save_profiles
-from rwkv_lessons.records.schema import Provenance, Record, Row, save
+from rwkv_lessons.records.schema import Measurement, Provenance, Record, save
 
 ADD = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "
@@ -55,7 +55,7 @@ def test_names_are_cut_to_what_the_kernel_does():
 
 def test_a_profile_is_read_as_it_was_written(tmp_path):
     where = Provenance("Test Card", "1.0", "0.0", "2000-01-01", "none", "made up", "none")
-    row = Row("torch_loop", PROFILE.shape, "float32", host_ms=0.099, error=1e-7)
+    row = Measurement("torch_loop", PROFILE.shape, "float32", host_ms=0.099, error=1e-7)
     file = save_profiles("try-profile", where, (row,), [PROFILE], tmp_path)
     again, profiles = load_profiles("try-profile", "Test Card", tmp_path)
     assert again == where and profiles == {"float32": PROFILE}

@@ -12,7 +12,7 @@ from rwkv_lessons.bench.commands.record_all import BENCH, PLANS, chosen, pack, s
 from rwkv_lessons.bench.commands.run import check_name
 from rwkv_lessons.operations import LADDERS, OF_LADDER, OPERATIONS, operation_of
 from rwkv_lessons.operations.entries import Plan
-from rwkv_lessons.records.schema import Provenance, Record, Row, save
+from rwkv_lessons.records.schema import Measurement, Provenance, Record, save
 
 CARD = "Test Card"
 # In place of the bench: the name after --record says what it does.
@@ -71,7 +71,7 @@ def test_the_state_of_a_record(tmp_path):
 
     def written(command, **row):
         here = Provenance(CARD, "1", "0", "2000-01-01", "c", f"{BENCH} {command}", "y")
-        save(Record("try", here, (Row("a", (1, 2, 3, 4), "float32", **row),)), tmp_path)
+        save(Record("try", here, (Measurement("a", (1, 2, 3, 4), "float32", **row),)), tmp_path)
         return state(plan, CARD, tmp_path)
 
     assert state(plan, CARD, tmp_path) == "missing"
@@ -99,7 +99,9 @@ def test_the_list_says_what_there_is(capsys):
 def test_the_archive_holds_what_this_run_wrote(tmp_path, monkeypatch):
     monkeypatch.setattr(record_all, "RECORDS", tmp_path / "records")
     here = Provenance(CARD, "1", "0", "2000-01-01", "c", "x", "y")
-    file = save(Record("try", here, (Row("a", (1, 2, 3, 4), "float32"),)), tmp_path / "records")
+    file = save(
+        Record("try", here, (Measurement("a", (1, 2, 3, 4), "float32"),)), tmp_path / "records"
+    )
     archive, plans = tmp_path / "all.tar", [Plan("try", ""), Plan("absent", "")]
     for since, inside in ((file.stat().st_mtime + 1, []), (0, ["test-card/try.json"])):
         pack(archive, plans, since)

@@ -1,4 +1,7 @@
-"""Every answer passes its own check, every wrong one is rejected, zeros never pass."""
+"""Every exercise is complete, and every wrong answer is rejected.
+
+That every solution passes its check is seen where the notebooks run solved: `make test` does.
+"""
 
 import pytest
 
@@ -7,12 +10,6 @@ from rwkv_lessons.lab.course.check import evaluate
 from rwkv_lessons.lab.course.wrong_answers import wrong_answers
 
 IDS = exercises.ids()
-
-
-@pytest.mark.parametrize("id", IDS)
-def test_the_solution_passes(id):
-    result = evaluate(id, exercises.load(id).reference)
-    assert result.passed, str(result)
 
 
 @pytest.mark.parametrize("id", IDS)

@@ -80,7 +80,7 @@ def test_every_method_of_the_library_is_measured(package):
 @pytest.mark.parametrize("operation", CALLED, ids=name)
 def test_the_inputs_have_the_shape_that_the_letters_name(operation):
     inputs = make_inputs(operation.name, operation.quick, "float32", CPU)
-    assert inputs[0].shape == operation.quick
+    assert inputs[operation.like].shape == operation.quick
     expected = in_float64(operation.name, inputs)
     o = expected[0] if isinstance(expected, tuple) else expected
     assert o.dtype == torch.float64 and o.shape == inputs[operation.like].shape

@@ -81,7 +81,7 @@ def test_no_room_imports_one_that_is_built_on_it():
 @pytest.mark.parametrize(
     "file, text, line, other",
     [
-        ("rwkv_lessons/wkv6/step.py", "\nfrom ..records.schema import Row", 2, "records"),
+        ("rwkv_lessons/wkv6/step.py", "\nfrom ..records.schema import Measurement", 2, "records"),
         ("rwkv_lessons/lab/pictures/x.py", "from ...bench import timing", 1, "bench"),
         ("rwkv_lessons/bench/x.py", "def f():\n    import rwkv_lessons.lab.x", 2, "lab"),
         ("rwkv_lessons/mla/__init__.py", "from .. import interop", 1, "interop"),

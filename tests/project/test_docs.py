@@ -11,7 +11,7 @@ from rwkv_lessons.bench.commands.record_all import PLANS
 from rwkv_lessons.lab.pictures import ladder
 from rwkv_lessons.operations import LADDERS
 from rwkv_lessons.records.fingerprint import ROOT
-from rwkv_lessons.records.schema import RECORDS, Provenance, Record, Row, save
+from rwkv_lessons.records.schema import RECORDS, Measurement, Provenance, Record, save
 from rwkv_lessons.report import tables as blocks
 from rwkv_lessons.report import write as readme
 
@@ -25,7 +25,9 @@ def records(tmp_path):
     folder, here = tmp_path / "records", Provenance(CARD, "1", "0", "2000-01-01", "c", "x", "y")
     names = [rung.method for rung in LADDERS["wkv5"].rungs] + ["cuda"]
     rows = [
-        Row(name, (8, 4096, 64, 64), "float32", 5, ms, ms - 1, ms + 1, gb_per_s=7.0, registers=42)
+        Measurement(
+            name, (8, 4096, 64, 64), "float32", 5, ms, ms - 1, ms + 1, gb_per_s=7.0, registers=42
+        )
         for name, ms in zip(names, range(20, 2, -1), strict=False)
     ]
     save(Record("wkv5-ladder", here, tuple(rows)), folder)
@@ -83,7 +85,7 @@ def test_links_lead_somewhere():
 def test_a_table_of_shapes_has_a_line_per_shape_and_a_column_per_method(tmp_path):
     here = Provenance(CARD, "1", "0", "2000-01-01", "c", "x", "y")
     rows = [
-        Row(method, (B, 4, 1, 8), "bfloat16", 5, ms, gb_per_s=7.0, error=1e-3)
+        Measurement(method, (B, 4, 1, 8), "bfloat16", 5, ms, gb_per_s=7.0, error=1e-3)
         for B, ms in ((1, 0.5), (2, 2.0))
         for method in ("wkv6", "cuda", "doubling")
     ]
@@ -102,14 +104,14 @@ def test_latent_attention_beside_torch(tmp_path):
     times = {"decode": 0.01, "torch absorbed": 0.03}
     times |= {"decode, graph replay": 0.005, "torch absorbed, graph replay": 0.02}
     rows = [
-        Row(method, (1, 9, 2, 16, 8, 8), "bfloat16", 5, ms, gb_per_s=7.0, error=1e-3)
+        Measurement(method, (1, 9, 2, 16, 8, 8), "bfloat16", 5, ms, gb_per_s=7.0, error=1e-3)
         for method, ms in times.items()
     ]
     save(Record("mla-decode", here, tuple(rows)), tmp_path)
     text = blocks.BLOCKS["mla-decode"](tmp_path)
     assert "| 1, 9, 2, 16, 8, 8 | 10.0 | 30.0 | 5.0 | 20.0 | 7 | 1.0e-03 |" in text
     assert "3.0 to 4.0 times as fast" in text
-    written = (Row("latent", (2, 100, 10), "bfloat16", 1, host_ms=500.0),)
+    written = (Measurement("latent", (2, 100, 10), "bfloat16", 1, host_ms=500.0),)
     save(Record("mla-generate", here, written), tmp_path)
     assert "| 2, 100, 10 | bfloat16 | 40 |" in blocks.BLOCKS["mla-generate"](tmp_path)
 
@@ -191,3 +193,20 @@ def test_a_lesson_that_is_not_on_the_ladder_is_an_error():
         ladder.ladder("99_nowhere")
     with pytest.raises(ValueError, match="operation is 'wkv9', needs one of wkv5"):
         ladder.ladder("05_float4", "wkv9")
+
+
+PAGES = [
+    "README.md",
+    "CONTRIBUTING.md",
+    *(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")),
+]
+
+
+@pytest.mark.parametrize("page", sorted(PAGES))
+def test_files_that_a_page_names_are_there(page):
+    """Paths in backticks; those with a placeholder or a made-up lesson stand for others."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    rooms = "|".join(path.name for path in ROOT.iterdir() if path.is_dir() and path.name[0] != ".")
+    named = set(re.findall(rf"`((?:{rooms})/[\w./-]+)(?:::\w+)?`", text))
+    missing = {name for name in named if not (ROOT / name).exists()}
+    assert {name for name in missing if "NN" not in name and "22_" not in name} == set()

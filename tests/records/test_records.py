@@ -7,7 +7,7 @@ from rwkv_lessons.records import fingerprint as source
 from rwkv_lessons.records.fingerprint import fingerprint
 from rwkv_lessons.records.lookup import every_record, record, stale, stale_rows, times
 from rwkv_lessons.records.rates import rates
-from rwkv_lessons.records.schema import RECORDS, Provenance, Record, Row, load, path, save
+from rwkv_lessons.records.schema import RECORDS, Measurement, Provenance, Record, load, path, save
 from rwkv_lessons.report import tables as blocks
 
 NOWHERE = Provenance("Test Card", "1.0", "0.0", "2000-01-01", "none", "made up", "none")
@@ -66,12 +66,14 @@ def test_every_record_can_be_traced_and_adds_up():
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path):
-    row = Row("a", SHAPE, "float32", n=5, median_ms=1.2345678, sources=("x.py::f",), sha256="0")
+    row = Measurement(
+        "a", SHAPE, "float32", n=5, median_ms=1.2345678, sources=("x.py::f",), sha256="0"
+    )
     file = save(Record("try", NOWHERE, (row,), {"copy_bytes_per_s": 4e12}), tmp_path)
     assert file == tmp_path / "test-card" / "try.json"
     again = load(file)
     assert again.provenance == NOWHERE and again.ceilings == {"copy_bytes_per_s": 4e12}
-    assert again.rows[0] == Row(
+    assert again.rows[0] == Measurement(
         "a", SHAPE, "float32", n=5, median_ms=1.2346, sources=("x.py::f",), sha256="0"
     )
     assert "host_ms" not in file.read_text()  # not measured, not written
@@ -80,11 +82,17 @@ def test_a_record_is_read_as_it_was_written(tmp_path):
 
 def test_no_number_is_written_that_json_does_not_know(tmp_path):
     with pytest.raises(ValueError):
-        save(Record("try", NOWHERE, (Row("a", SHAPE, "float32", error=float("nan")),)), tmp_path)
+        save(
+            Record("try", NOWHERE, (Measurement("a", SHAPE, "float32", error=float("nan")),)),
+            tmp_path,
+        )
 
 
 def test_rows_are_found_by_method_shape_and_dtype():
-    rows = [Row("a", SHAPE, dtype, median_ms=ms) for dtype, ms in (("float32", 2), ("float16", 1))]
+    rows = [
+        Measurement("a", SHAPE, dtype, median_ms=ms)
+        for dtype, ms in (("float32", 2), ("float16", 1))
+    ]
     found = Record("try", NOWHERE, tuple(rows))
     assert found.milliseconds("a", SHAPE, "float16") == 1
     for method, match in (("a", "2 rows"), ("b", "0 rows")):
@@ -94,8 +102,8 @@ def test_rows_are_found_by_method_shape_and_dtype():
 
 def test_times_of_a_record_and_of_none(tmp_path):
     rows = (
-        Row("fast", SHAPE, "float32", median_ms=0.25),
-        Row("broken", SHAPE, "float32", problem="no"),
+        Measurement("fast", SHAPE, "float32", median_ms=0.25),
+        Measurement("broken", SHAPE, "float32", problem="no"),
     )
     save(Record("wkv6-some", NOWHERE, rows), tmp_path)
     text = times("wkv6-some", "Test Card", tmp_path)
@@ -147,7 +155,7 @@ def test_what_cannot_change_the_code_keeps_the_fingerprint(tmp_path, old, new):
 def test_what_can_change_the_code_makes_a_row_stale(tmp_path, old, new):
     assert old in KERNEL
     file = written(tmp_path, KERNEL) + "::kernel"
-    row = Row("a", SHAPE, "float32", sources=(file,), sha256=fingerprint(file))
+    row = Measurement("a", SHAPE, "float32", sources=(file,), sha256=fingerprint(file))
     assert not stale(row)
     written(tmp_path, KERNEL.replace(old, new))
     assert stale(row)
@@ -155,7 +163,7 @@ def test_what_can_change_the_code_makes_a_row_stale(tmp_path, old, new):
 
 def test_a_row_whose_function_has_gone_is_stale(tmp_path):
     file = written(tmp_path, KERNEL) + "::kernel"
-    row = Row("a", SHAPE, "float32", sources=(file,), sha256=fingerprint(file))
+    row = Measurement("a", SHAPE, "float32", sources=(file,), sha256=fingerprint(file))
     written(tmp_path, KERNEL.replace("def kernel", "def other"))
     assert stale(row)
 
@@ -203,6 +211,6 @@ def test_the_fingerprint_is_the_same_in_every_python(tmp_path):
 
 def test_stale_rows_come_with_their_command(tmp_path):
     file = written(tmp_path, KERNEL) + "::kernel"
-    row = Row("a", SHAPE, "float32", sources=(file,), sha256="something else")
+    row = Measurement("a", SHAPE, "float32", sources=(file,), sha256="something else")
     save(Record("try", NOWHERE, (row,)), tmp_path / "records")
     assert stale_rows(tmp_path / "records") == ["test-card/try: a float32 ← made up"]

@@ -48,6 +48,19 @@ def test_no_block_wants_more_than_99_kilobytes(architecture):
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_cuda_kernels_of_64_keys_keep_their_state_in_registers(architecture):
+    _, rows = matrix.load()
+    spills = [
+        row.found[architecture][1]
+        for row in rows
+        if row.kernel.startswith("wkv6.cuda.")
+        and row.call.startswith("wkv6 cuda 64 ")
+        and architecture in row.found
+    ]
+    assert spills and not any(spills)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_only_hopper_runs_kernels_written_for_it(architecture):
     _, rows = matrix.load()
     of_hopper = {row.kernel for row in rows if "hopper" in row.kernel and architecture in row.found}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rwkv_lessons.bench import gpu_tests, refuse
 from rwkv_lessons.operations import OPERATIONS as registered
 from rwkv_lessons.records.fingerprint import ROOT, files_of, fingerprint, kernel_code
-from rwkv_lessons.records.schema import Row, load
+from rwkv_lessons.records.schema import Measurement, load
 from rwkv_lessons.report import tables as blocks
 from rwkv_lessons.runtime.devices import H200
 from rwkv_lessons.verify import __main__ as command
@@ -305,7 +305,7 @@ def test_no_time_is_recorded_of_what_is_wrong(monkeypatch, fresh_gate):
         return judge.Result(case, WRONG, worst="dw", error=0.2, limit=1e-5)
 
     monkeypatch.setattr(gate, "look", wrong)
-    row = Row("chunked", (1, 2, 3, 4), "float32", 5, 1.5, error=1e-6, gb_per_s=3.0)
+    row = Measurement("chunked", (1, 2, 3, 4), "float32", 5, 1.5, error=1e-6, gb_per_s=3.0)
     found = refuse.refused("wkv6-backward-small", row)
     assert found.median_ms is None and found.gb_per_s is None and found.error == 1e-6
     named = "wkv6 / chunked / float32 / many heads / plain / strong: dw 2.0e-01 and 1 more"

@@ -19,13 +19,9 @@ from support.wkv6_cases import (
     results,
 )
 
-from rwkv_lessons.lab.machine_code import assembly
 from rwkv_lessons.lab.simulator.cuda.trace import trace
 from rwkv_lessons.wkv5 import wkv5_reference
 from rwkv_lessons.wkv6 import METHODS, wkv6, wkv6_cuda, wkv6_doubling, wkv6_reference
-from rwkv_lessons.wkv6.cuda import forward as cuda
-from rwkv_lessons.wkv6.cuda import forward_sweep as cuda_with_time
-from rwkv_lessons.wkv6.cuda import reverse_sweep as cuda_against_time
 
 SHAPES = [(1, 1, 1, 4, 4), (2, 2, 2, 4, 6), (1, 17, 3, 8, 5), (2, 54, 1, 5, 12), (1, 100, 2, 4, 4)]
 
@@ -177,23 +173,6 @@ def _traced_backward(x):
 
     simulated.backward(x, *gradients_given(x), groups=2, go=go)
     return found
-
-
-@pytest.mark.skipif(assembly.available() is not None, reason=str(assembly.available()))
-@pytest.mark.parametrize("dtype, few", [(torch.bfloat16, False), (torch.float32, True)])
-def test_nothing_spills(dtype, few):
-    """The kernels of a 64 × 64 head as `launch.compiled` makes them, many heads and few."""
-    split = {"tile": (8, 4)}, {"tile": (4, 8)}
-    forward, backward = split if few else ({}, {})
-    kernels = [
-        cuda.build(64, 64, dtype, dtype, 8, **forward),
-        cuda_with_time.build(64, 64, dtype, dtype, True, 8, **backward),
-        cuda_against_time.build(64, 64, dtype, dtype, True, 8, **backward),
-    ]
-    for kernel, types, threads, _ in kernels:
-        code = assembly.assembly(kernel, *types, lto=False, launch_bounds=(threads, 1))
-        assert code.spill_stores == code.spill_loads == code.local_bytes == 0
-        assert threads == 64 and code.registers <= 255  # room for four blocks: 65,536 / 4 / 64
 
 
 # What may be given.

@@ -32,13 +32,14 @@ def results(method, inputs, do, ds1, cu_seqlens=None):
     return dict(zip(NAMES, (o, s1, *torch.autograd.grad([o, s1], leaves, [do, ds1])), strict=True))
 
 
-def draw_with(method, name, value=torch.nan, dtype=torch.float32, **sizes):
-    """Inputs with one NaN in head 1 of the last of B sequences."""
+def draw_with(method, *names, value=torch.nan, dtype=torch.float32, **sizes):
+    """Inputs with one NaN in each of `names`, in head 1 of the last of B sequences."""
     T, at = PLACES[method]
     inputs, do, ds1 = draw(**({"B": 2, "T": T, "H": 2, "K": 8, "V": 4} | sizes), dtype=dtype)
     given = dict(zip("r k v w u s0 do ds1".split(), [*inputs, do, ds1], strict=True))
-    x = given[name]
-    x[(1, 3) if name == "u" else (-1, 1, 3, 2) if x.shape[1] == 2 else (-1, at, 1, 3)] = value
+    for name in names:
+        x = given[name]
+        x[(1, 3) if name == "u" else (-1, 1, 3, 2) if x.shape[1] == 2 else (-1, at, 1, 3)] = value
     return inputs, do, ds1
 
 
@@ -54,7 +55,6 @@ def beside(method):
 
 
 @interpreted
-@pytest.mark.parametrize("name", ["r", "k", "v", "w", "do", "s0", "ds1"])
 @pytest.mark.parametrize(
     "method, dtype",
     [
@@ -63,8 +63,9 @@ def beside(method):
         ("chunked", torch.bfloat16),
     ],
 )
-def test_a_nan_stays_in_its_head_and_sequence(method, dtype, name):
-    for key, x in results(method, *draw_with(method, name, dtype=dtype)).items():
+def test_nans_stay_in_their_head_and_sequence(method, dtype):
+    given = draw_with(method, *"r k v w do s0 ds1".split(), dtype=dtype)
+    for key, x in results(method, *given).items():
         if key == "du":
             assert x[0].isfinite().all()
         else:
@@ -91,13 +92,13 @@ def test_a_nan_reaches_later_outputs_and_in_chunks_those_beside_it(method, value
     """Of k and v dr is such an output, too, and dk and dv are of their own token only."""
     at = PLACES[method][1]
     for name in "kvw" if value != torch.inf else "kv":
-        found = results(method, *draw_with(method, name, value))
+        found = results(method, *draw_with(method, name, value=value, B=1))
         assert all(t >= beside(method)[0] for key in ("o", "dr") for t in tokens(found[key]))
         assert tokens(found["o"])[-1] == PLACES[method][0] - 1
         if name != "w":
             assert set(tokens(found["dk"])) | set(tokens(found["dv"])) == {at}
             assert tokens(found["dw"])[0] >= beside(method)[0]
-    assert tokens(results(method, *draw_with(method, "r", value))["o"]) == [at]
+    assert tokens(results(method, *draw_with(method, "r", value=value, B=1))["o"]) == [at]
 
 
 @interpreted
@@ -105,11 +106,11 @@ def test_a_nan_reaches_later_outputs_and_in_chunks_those_beside_it(method, value
 def test_a_nan_reaches_earlier_gradients_and_in_chunks_those_beside_it(method):
     at = PLACES[method][1]
     for name in ("r", "do"):
-        found = results(method, *draw_with(method, name))
+        found = results(method, *draw_with(method, name, B=1))
         for key in ("dk", "dv", "dw"):
             assert tokens(found[key])[0] == 0 and tokens(found[key])[-1] <= beside(method)[1]
         assert set(tokens(found["dr"])) <= {at} and found["s1"].isfinite().all()
-    found = results(method, *draw_with(method, "w"))
+    found = results(method, *draw_with(method, "w", B=1))
     assert (
         tokens(found["dk"])[-1] <= beside(method)[1]
         and tokens(found["dv"])[-1] <= beside(method)[1]
@@ -119,16 +120,15 @@ def test_a_nan_reaches_earlier_gradients_and_in_chunks_those_beside_it(method):
 @interpreted
 def test_in_chunks_a_nan_does_reach_earlier_tokens():
     """As the note says; where this fails the note is to be made better, too."""
-    assert tokens(results("chunked", *draw_with("chunked", "v"))["o"])[0] == 64
+    assert tokens(results("chunked", *draw_with("chunked", "v", B=1))["o"])[0] == 64
 
 
 @interpreted
-@pytest.mark.parametrize("name", ["r", "k", "v", "w", "do"])
 @pytest.mark.parametrize("method", METHODS_HERE)
-def test_a_nan_stays_in_its_packed_sequence(method, name):
+def test_nans_stay_in_their_packed_sequence(method):
     T, at = PLACES[method]
     ends = torch.tensor([0, at - 3, at + 1, T])  # the second one is four tokens
-    given = draw_with(method, name, B=1, sequences=3)
+    given = draw_with(method, *"r k v w do".split(), B=1, sequences=3)
     for key, x in results(method, *given, ends).items():
         if key in ("s1", "ds0"):
             assert x[[0, 2]].isfinite().all(), key

@@ -14,7 +14,7 @@ from rwkv_lessons.bench.commands import wkv6_decode as decode
 from rwkv_lessons.operations import OPERATIONS
 from rwkv_lessons.operations.entries import BOTH
 from rwkv_lessons.records.fingerprint import ROOT, fingerprint
-from rwkv_lessons.records.schema import Row
+from rwkv_lessons.records.schema import Measurement
 
 SHAPE = (1, 4096, 64, 64)
 # Names in METHODS, a function of the package, and entries of the table: the package's own function.
@@ -46,7 +46,7 @@ print("seconds", time.perf_counter() - start)
 
 
 def measure(cases):
-    """A `Row` for each (method, dtype), whose host time is that of the first call."""
+    """A `Measurement` for each (method, dtype), whose host time is that of the first call."""
     with tempfile.TemporaryDirectory() as caches:
         started = [_start(case, f"{caches}/{n}") for n, case in enumerate(cases)]
         try:
@@ -74,9 +74,9 @@ def _row(method, dtype, out, said, code):
     lines = [line.split() for line in out.splitlines() if line.startswith("seconds ")]
     if code or not lines:
         last = (said.strip().splitlines() or ["nothing was said"])[-1]
-        return Row(method, SHAPE, dtype, problem=last)
+        return Measurement(method, SHAPE, dtype, problem=last)
     sources = _sources(method)
-    return Row(
+    return Measurement(
         method, SHAPE, dtype, host_ms=1e3 * float(lines[-1][1]),
         note="first call of a process, empty Triton cache",
         sources=sources, sha256=fingerprint(*sources),

@@ -23,7 +23,7 @@ from rwkv_lessons.mla import mla_decode
 from rwkv_lessons.operations import MLA_DECODE
 from rwkv_lessons.records.fingerprint import fingerprint
 from rwkv_lessons.records.rates import rates
-from rwkv_lessons.records.schema import Row
+from rwkv_lessons.records.schema import Measurement
 
 SOURCES = ("rwkv_lessons/mla/decode/forward.py::mla_decode",)
 CALLS = 10  # of a graph
@@ -99,14 +99,14 @@ def _measure(f, shape, dtype, device, budget_ms):
     name, limit = f.__name__.replace("_", " "), LIMITS[dtype] if ours else PEER_LIMIT
     run, row["error"], problem = checked(lambda: f(*inputs), in_float64(*inputs), limit)
     if problem:
-        return [Row(name, **row, problem=problem)]
+        return [Measurement(name, **row, problem=problem)]
 
     budget_ms = budget_ms or timing.BUDGET_MS
     least, limits = MLA_DECODE.least(shape, dtype), _recorded_ceilings(device)
 
     def timed(name, times, **more):
         speed = rates(least, dtype, times.median_ms, limits)
-        return Row(name, **row, **times._asdict(), **speed, **more)
+        return Measurement(name, **row, **times._asdict(), **speed, **more)
 
     host_ms = timing.host_time(run, device, budget_ms)
     rows = [timed(name, timing.device_times(run, device, budget_ms), host_ms=host_ms)]

@@ -23,7 +23,7 @@ from rwkv_lessons.bench.show import console
 from rwkv_lessons.interop.transformers_mla import undo_latent_mla, use_latent_mla
 from rwkv_lessons.operations import MLA_GENERATE
 from rwkv_lessons.records.fingerprint import fingerprint
-from rwkv_lessons.records.schema import Row
+from rwkv_lessons.records.schema import Measurement
 
 TIMING = "wall clock of one text, after one to warm up"
 SMALL = dict(  # a model for a machine without a GPU
@@ -71,7 +71,7 @@ def make_model(device, small=False):
 
 @torch.no_grad()
 def measure(model, method, shape):
-    """One `Row`: host_ms is the whole text; the note says what part the tokens in took."""
+    """One `Measurement`: host_ms is the whole text; the note says what part the tokens in took."""
     B, T_in, T_out = shape
     weight = model.lm_head.weight
     layers = model.config.num_hidden_layers
@@ -88,16 +88,16 @@ def measure(model, method, shape):
         first, _ = timed(lambda: write(tokens, 1), weight.device)
         whole, text = timed(lambda: write(tokens, T_out), weight.device)
     except torch.OutOfMemoryError:
-        return Row(**row, problem="out of memory")
+        return Measurement(**row, problem="out of memory")
     except Exception as problem:  # of one way: the others go on
-        return Row(**row, problem=said(problem))
+        return Measurement(**row, problem=said(problem))
     finally:
         undo_latent_mla(model)
         gc.collect()
         torch.cuda.empty_cache()
     assert text.shape == (B, T_out)
     note = f"{layers} layers, random weights; tokens in {first * 1e3:.0f} ms"
-    return Row(**row, n=1, host_ms=whole * 1e3, note=note)
+    return Measurement(**row, n=1, host_ms=whole * 1e3, note=note)
 
 
 def line(row):

@@ -13,7 +13,7 @@ from rwkv_lessons.operations import MLA_LADDER
 from rwkv_lessons.operations.entries import lesson
 from rwkv_lessons.records.fingerprint import fingerprint
 from rwkv_lessons.records.rates import rates
-from rwkv_lessons.records.schema import Row
+from rwkv_lessons.records.schema import Measurement
 
 PLACES = 264  # programs of lesson 27 that an H200 runs at a time
 LIBRARY = ("rwkv_lessons/mla/decode/forward.py::mla_decode",)
@@ -39,7 +39,7 @@ def make_inputs(shape, dtype, device):
 
 @torch.no_grad()
 def measure(shape, dtype, device, names=None, quick=False):
-    """One `Row` per rung, checked against float64 first."""
+    """One `Measurement` per rung, checked against float64 first."""
     given, scale = make_inputs(shape, dtype, device), (shape[3] + shape[5]) ** -0.5
     absorbed = _lesson("25_absorb_the_weights").absorbed
     expected = absorbed(*(x.double() for x in given), scale)
@@ -51,16 +51,16 @@ def measure(shape, dtype, device, names=None, quick=False):
         row = {"method": name, "shape": shape, "dtype": dtype}
         row |= {"sources": sources, "sha256": fingerprint(*sources)}
         if device.type != "cuda" and run in (fused, split):
-            yield Row(**row, problem="needs a GPU")
+            yield Measurement(**row, problem="needs a GPU")
             continue
         found = checked(lambda f=run: lambda: f(*given, scale), expected, LIMITS[dtype])
         run, row["error"], problem = found
         if problem:
-            yield Row(**row, problem=problem)
+            yield Measurement(**row, problem=problem)
             continue
         times = timing.device_times(run, device, budget_ms)
         speed = rates(MLA_LADDER.least(shape, dtype), dtype, times.median_ms, limits)
-        yield Row(**row, **times._asdict(), **speed)
+        yield Measurement(**row, **times._asdict(), **speed)
 
 
 def _lesson(stem):

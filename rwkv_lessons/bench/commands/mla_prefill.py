@@ -20,7 +20,7 @@ from rwkv_lessons.mla.prefill.forward import attend
 from rwkv_lessons.operations import MLA_PREFILL
 from rwkv_lessons.records.fingerprint import fingerprint
 from rwkv_lessons.records.rates import rates
-from rwkv_lessons.records.schema import Row
+from rwkv_lessons.records.schema import Measurement
 
 SOURCES = ("rwkv_lessons/mla/prefill/prefill.py::mla_prefill",)
 
@@ -46,7 +46,7 @@ def make_inputs(shape, dtype, device):
 
 @torch.no_grad()
 def measure(shape, dtype, device, names=None, quick=False):
-    """One `Row` per method, checked against float64 first."""
+    """One `Measurement` per method, checked against float64 first."""
     given = make_inputs(shape, dtype, device)
     scale = (shape[3] + shape[5]) ** -0.5
     expected = mla_reference(*(x.double() for x in given), scale=scale)[0]
@@ -60,14 +60,14 @@ def measure(shape, dtype, device, names=None, quick=False):
         found = checked(lambda f=METHODS[name]: f(*given, scale), expected, LIMITS[dtype])
         run, row["error"], problem = found
         if problem:
-            yield Row(**row, problem=problem)
+            yield Measurement(**row, problem=problem)
             continue
         times = timing.device_times(run, device, budget_ms)
         host_ms = timing.host_time(run, device, budget_ms)
         extra = timing.extra_bytes(run, device)
         speed = rates(MLA_PREFILL.least(shape, dtype), dtype, times.median_ms, limits)
         del speed["gb_per_s"]  # the bytes are not what takes the time
-        yield Row(**row, **times._asdict(), host_ms=host_ms, extra_bytes=extra, **speed)
+        yield Measurement(**row, **times._asdict(), host_ms=host_ms, extra_bytes=extra, **speed)
 
 
 def ours(*given):

@@ -13,7 +13,7 @@ from pathlib import Path
 from rwkv_lessons.operations import OPERATIONS
 from rwkv_lessons.operations.entries import lesson
 from rwkv_lessons.records.profiles import Kernel, Profile, brief, save_profiles
-from rwkv_lessons.records.schema import Row
+from rwkv_lessons.records.schema import Measurement
 
 SHAPE = (1, 54, 32, 64)  # B, T, H, N: one prompt of 54 tokens through a 1.6-billion model's layer
 DTYPES = ("float32", "float16")
@@ -90,7 +90,7 @@ def command(options):
         profiles.append(found)
         how = {"sources": (source,), "sha256": fingerprint(source), "note": "torch, one by one"}
         rows.append(
-            Row("torch_loop", SHAPE, dtype, host_ms=found.wall_us / 1e3, error=error, **how)
+            Measurement("torch_loop", SHAPE, dtype, host_ms=found.wall_us / 1e3, error=error, **how)
         )
     if here:
         name = options.record or f"{options.operation}-profile"

@@ -11,7 +11,7 @@ from . import exercises, signposts
 SOLUTION = '''"""What this lesson is about, in one line."""
 
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
-from rwkv_lessons.lab.evidence.cuda import function_answer
+from rwkv_lessons.lab.evidence.functions import function_cases
 
 
 def running_sums(x):
@@ -35,7 +35,7 @@ EXERCISES = {
             "Nearly the line: total += value, then sums.append(total).",
         ),
         evidence=(
-            function_answer(
+            function_cases(
                 ("one value", ([3.0],), [3.0]),
                 ("three values", ([1.0, 2.0, -4.0],), [1.0, 3.0, -1.0]),
             ),

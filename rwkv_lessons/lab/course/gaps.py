@@ -4,6 +4,7 @@ import ast
 import linecache
 from collections.abc import Callable
 
+from ...records.fingerprint import plain
 from . import exercises
 
 
@@ -77,11 +78,6 @@ def completed(exercise, function: Callable, gaps) -> Callable:
     file = f"<{exercise.id}, the solution in {', '.join(map(str, gaps))}>"
     linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
     stem = exercise.id.partition(".")[0]
-    namespace = vars(exercises.solutions(stem)) | getattr(plain(function), "__globals__", {})
+    namespace = vars(exercises.solutions(stem)) | plain(function).__globals__
     exec(compile(tree, file, "exec"), namespace)
     return namespace[tree.body[-1].name]
-
-
-def plain(function):
-    """The Python function inside a kernel of numba or Triton; a plain one is itself."""
-    return getattr(function, "py_func", None) or getattr(function, "fn", None) or function

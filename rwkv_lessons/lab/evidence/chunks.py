@@ -12,7 +12,7 @@ from ...inputs import rwkv6_inputs
 from ..course.check import FAILED, PASSED, Row
 from ..simulator.faults import KernelFault
 from .cuda import Difference, compare, explained
-from .torch_functions import called, failed, several, shown
+from .functions import called, failed, several, shown
 
 DECAYS = {"text": 1, "fast": 10, "faster": 16}  # the text's log decay, times this
 

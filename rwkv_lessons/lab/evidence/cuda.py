@@ -28,12 +28,11 @@ from .claims import (
     wide_loads,
 )
 from .compare import TOLERANCE, Difference, compare, fresh
-from .functions import function_answer
-from .kernels import Case, N, Problem, judged
+from .kernels import Case, Counted, N, Problem, judged
 from .traffic import FEW, MANY, atomics, bank_conflicts, kept_in_shared, loads, some_atomics, stores
 
 __all__ = ["ATOMICS", "TOLERANCE", "Claim", "Difference", "at_least", "at_most", "atomics"]
-__all__ += ["bank_conflicts", "compare", "compiled", "float32_only", "function_answer"]
+__all__ += ["bank_conflicts", "compare", "compiled", "float32_only"]
 __all__ += ["in_registers", "kept_in_shared", "loads", "some_atomics", "stores", "wide_loads"]
 
 WKV5_CASES = (
@@ -96,7 +95,8 @@ def wkv5_judged(launch: Callable, *budgets, zeroed: bool = False, spare: bool = 
         return Problem([(*launch(*case.shape), arrays)], ("o",), judge)
 
     cases = (*WKV5_CASES, SPARE) if spare else WKV5_CASES
-    return judged(launch, problem, cases, WKV5_TRACED, budgets)
+    counted = Counted(WKV5_TRACED[1:], budgets=budgets)
+    return judged(launch, problem, cases, WKV5_TRACED[:1], (counted,))
 
 
 def _numbers(case):

@@ -1,108 +1,133 @@
-"""The evidence for plain functions: what they return, and that they leave their inputs alone."""
+"""The evidence for plain functions: called on copies, for so many lines, and shown with its inputs.
+
+A learner's function is called by position, so that its parameters may have any names, and it any
+decorator that keeps them.
+"""
 
 import copy
 import inspect
-import numbers
-import sys
-import traceback
+import operator
 
 import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
 
 from ..course.check import FAILED, PASSED, Row
-from ..course.exercises import ROOT
-from ..simulator.time_limit import StillRunning, time_limit
+from ..course.hints import HINTS
+from ..simulator.faults import EndlessLoop, KernelFault
+from ..simulator.steps import limited
 from .compare import Difference, compare
 
 SHOWN = 60  # characters of an input
 
 
-def function_answer(*cases, more=(), whole=False):
-    """Calls a plain function, each time with inputs of its own.
+class ChangedInput(Difference):
+    """A function wrote into what it was given."""
+
+
+class WrongCall(Difference):
+    """A function takes or returns so many things, and not what it is asked for."""
+
+
+class TooWide(Difference):
+    """A function computes in float64."""
+
+
+class NoInteger(Difference):
+    """A function returned a float where only an integer will do."""
+
+
+SYMPTOMS = {ChangedInput: "changed input", EndlessLoop: "endless", NoInteger: "integers"}
+SYMPTOMS |= {WrongCall: None, TooWide: "float64"}
+
+
+def function_cases(*cases, more=(), whole=False):
+    """Calls a function on each case: (what it tests, arguments, what it has to return).
 
     Args:
-        cases: (what it tests, arguments, expected value, or a function that makes it) each.
+        cases: what it has to return may be a function that makes it.
         more: further arguments, for which the solution says what is expected.
-        whole: whether the result has to be an integer: a launch takes no other.
+        whole: what it returns has to be integers, as for a grid or a range.
     """
 
     def answer(function, exercise):
-        further = [
-            ("many sizes", given, exercise.reference(*copy.deepcopy(given))) for given in more
-        ]
+        further = [("many sizes", x, exercise.reference(*copy.deepcopy(x))) for x in more]
         for name, arguments, want in (*cases, *further):
             want = want() if callable(want) else want
             try:
-                got = called(function, arguments)
-                if whole and not isinstance(got, numbers.Integral):
-                    raise Difference(f"got {got!r}, want an integer, {want}: a launch needs one")
-                if np.ndim(want) == 0 and not _is_number(got) and got is not None:
-                    raise Difference(f"got {_short(got)}, want one number, {want:.10g}")
-                compare(got, want, letters="bthj"[: np.ndim(want)])
-            except (Difference, Endless) as error:
-                symptom = exercise.symptoms.get(name)
-                hints = (f"hint: {symptom}",) if symptom else ()
-                details = (*str(error).splitlines(), f"called as {call(function, arguments)}")
-                return Row("answer", FAILED, name, (*details, *hints))
+                got = called(function, *arguments)
+                if np.ndim(want) == 0 and np.ndim(got) and got is not None:
+                    raise WrongCall(f"got {_text(got)}, want one number, {want:.10g}")
+                compare(
+                    got, want, letters="bthj" if np.ndim(want) == 4 else "abcd"[: np.ndim(want)]
+                )
+                if whole:
+                    _integers(got)
+            except (Difference, KernelFault) as trouble:
+                return failed(name, trouble, exercise, name, shown(function, arguments))
         return Row("answer", PASSED, f"{len(cases) + len(further)} cases")
 
     answer.kind = "answer"
     return answer
 
 
-class Endless(AssertionError):
-    """A function that did not return in its time."""
-
-
-def called(function, arguments):
+def called(function, *arguments, **named):
     """What `function` returns for copies of the arguments.
 
     Raises:
-        Difference: it changed its inputs.
-        Endless: it did not come to an end.
+        ChangedInput: it changed one of them.
+        WrongCall: it takes other arguments.
+        TooWide: it computes in float64 what came in less, as tensors.
+        EndlessLoop: it goes on and on.
     """
-    given, before = copy.deepcopy(arguments), copy.deepcopy(arguments)
+    _takes(function, arguments, named)
+    given, named_given = tree_map(_copy, (arguments, named))
+    with limited(function), _Widths() as widths:
+        got = function(*given, **named_given)
+    names = [*_names(function, arguments), *named]
+    pairs = zip((*arguments, *named.values()), (*given, *named_given.values()), strict=True)
+    for name, (before, after) in zip(names, pairs, strict=False):
+        if not _same(before, after):
+            raise ChangedInput(f"the function changed its input {name}")
+    widths_given = {x.dtype for x in tree_leaves(arguments) if isinstance(x, torch.Tensor)}
+    if widths.float64 and torch.float64 not in widths_given:
+        raise TooWide(f"{widths.float64} computes in float64; the inputs have fewer bits")
+    return tree_map(lambda x: x.detach() if isinstance(x, torch.Tensor) else x, got)
+
+
+def _takes(function, arguments, named):
     try:
-        with time_limit():
-            got = function(*given)
-    except StillRunning as error:
-        raise Endless(f"{_line(error)}still looping after 20 s of computing") from None
-    for name, now, then in zip(_names(function, arguments), given, before, strict=True):
-        if not _same(now, then):
-            raise Difference(f"the function changed its input {name}")
-    return got
-
-
-def call(function, arguments):
-    """A call as text: flops(B=1, T=1, H=1, N=64)."""
-    named = zip(_names(function, arguments), arguments, strict=True)
-    inside = ", ".join(f"{name}={_short(value)}" for name, value in named)
-    return f"{getattr(function, '__name__', 'the function')}({inside})"
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # built in: it says itself what it takes
+        return
+    try:
+        signature.bind(*arguments, **named)
+    except TypeError:
+        parameters = ", ".join(map(str, signature.parameters.values()))
+        raise WrongCall(
+            f"{function.__name__} takes ({parameters}) "
+            f"and is called with {len(arguments) + len(named)} arguments"
+        ) from None
 
 
 def _names(function, arguments):
+    """The parameters that take the positional arguments."""
+    numbered = [f"input {n + 1}" for n in range(len(arguments))]
     try:
-        names = [p.name for p in inspect.signature(function).parameters.values()]
+        names = list(inspect.signature(function).parameters)
     except (TypeError, ValueError):
-        names = []
-    return (
-        names if len(names) == len(arguments) else [f"input {n + 1}" for n in range(len(arguments))]
-    )
+        return numbered
+    return names[: len(arguments)] if len(names) >= len(arguments) else numbered
 
 
-def _short(value):
-    text = (
-        f"an array {list(value.shape)}"
-        if hasattr(value, "shape") and np.ndim(value)
-        else str(value)
-    )
-    return text if len(text) <= SHOWN else text[:SHOWN] + "…"
-
-
-def _is_number(value):
-    return np.ndim(value) == 0 and not isinstance(value, (str, dict, set))
+def _copy(x):
+    return x.clone() if isinstance(x, torch.Tensor) else copy.deepcopy(x)
 
 
 def _same(a, b):
+    if isinstance(a, torch.Tensor):
+        return a.shape == b.shape and torch.equal(_numbers(a), _numbers(b))
     if hasattr(a, "shape"):
         return a.shape == b.shape and np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True)
     if isinstance(a, (list, tuple)):
@@ -110,8 +135,58 @@ def _same(a, b):
     return type(a) is not type(b) or not hasattr(a, "__eq__") or a == b or a != a
 
 
-def _line(error):
-    """ "line 4: while True: " of the innermost line that is not this package's."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if not f.filename.startswith((str(ROOT / "rwkv_lessons"), sys.prefix))]
-    return f"line {own[-1].lineno}: {own[-1].line}\n" if own else ""
+def _numbers(x):
+    return x.nan_to_num() if x.is_floating_point() else x
+
+
+class _Widths(TorchDispatchMode):
+    """Remembers the first operation that made a float64 tensor with axes."""
+
+    float64 = None
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        for x in tree_leaves(out):
+            if isinstance(x, torch.Tensor) and x.dtype == torch.float64 and x.dim():
+                self.float64 = self.float64 or function._schema.name.removeprefix("aten::")
+        return out
+
+
+def shown(function, arguments, named=None):
+    """A call as text, flops(B=1, T=1): numbers as they are, tensors and arrays by their shapes."""
+    given = zip(_names(function, arguments), arguments, strict=True)
+    inside = ", ".join(f"{n}={_text(x)}" for n, x in (*given, *(named or {}).items()))
+    return f"{getattr(function, '__name__', 'the function')}({inside})"
+
+
+def _text(x):
+    if hasattr(x, "shape") and np.ndim(x):
+        return str(list(x.shape))
+    text = str(x)
+    return text if len(text) <= SHOWN else text[:SHOWN] + "…"
+
+
+def failed(name, trouble, exercise, symptom, call=""):
+    """The row of a function that is wrong in the case `name`: the call, the reason, and a hint."""
+    if isinstance(trouble, KernelFault) or type(trouble) in SYMPTOMS:
+        symptom = SYMPTOMS.get(type(trouble))
+    hint = exercise.symptoms.get(symptom) or HINTS.get(symptom)
+    reason = str(trouble).replace("never written (NaN)", "NaN").splitlines()
+    lines = [*([call] if call else []), *reason, *([f"hint: {hint}"] if hint else [])]
+    return Row("answer", FAILED, name, tuple(lines))
+
+
+def several(got, count):
+    """What a function returned, as a tuple of `count`: it may be a list, or one tensor alone."""
+    got = tuple(got) if isinstance(got, (tuple, list)) else (got,)
+    if len(got) != count:
+        raise WrongCall(f"returns {len(got)} {'things' if len(got) > 1 else 'thing'}, want {count}")
+    return got
+
+
+def _integers(got):
+    for x in got if isinstance(got, (tuple, list)) else [got]:
+        try:
+            operator.index(x)
+        except TypeError:
+            raise NoInteger(f"returned {x}, a {type(x).__name__}: needs an integer") from None

@@ -15,7 +15,7 @@ from ..course.check import FAILED, PASSED, Row
 from ..course.hints import HINTS
 from ..simulator.cuda import trace
 from .compare import Difference
-from .traffic import SHARED_BYTES
+from .traffic import FEW, MANY, SHARED_BYTES
 
 N = 64  # head size
 
@@ -49,66 +49,118 @@ class Problem:
     constants: dict | None = None
 
 
-def judged(launch: Callable, problem: Callable, cases, traced, budgets=()):
+@dataclasses.dataclass(frozen=True)
+class Counted:
+    """Two traced launches of so many tokens, and what their difference may be.
+
+    Args:
+        cases: of few tokens and of many.
+        tokens: of each.
+        budgets: what may be asked of memory.
+    """
+
+    cases: tuple
+    tokens: tuple = (FEW, MANY)
+    budgets: tuple = ()
+
+
+def judged(launch: Callable, problem: Callable, cases, traced, counted, quick=None):
     """The rows "answer" and "traffic" of a lesson's kernel.
 
     Args:
         launch: (B, T, H, N) → (grid, block).
         problem: (kernel, exercise, case) → `Problem`.
-        cases: to run. traced: three more, to run with every access written down: of several blocks,
-            of FEW tokens, of MANY.
-        budgets: what may be asked of memory.
+        cases: to run. traced: to run with every access written down.
+        counted: `Counted`s, of which the last one's last case is long.
+        quick: `Counted`s in place of the last of `counted`. They can only accept: where one of them
+            does not run clean, that is run after all, and decides.
     """
     seen = {}  # what the first row leaves for the second
 
     def answer(kernel, exercise):
         seen.clear()
-        seen["traces"] = []
         if reasons := unlaunchable(kernel, exercise.reference, launch(*cases[0].shape)[1]):
             seen["trouble"] = "launch"
             return Row("answer", FAILED, "it cannot be launched", reasons)
-        for case in (*cases, *traced):
-            given = problem(kernel, exercise, case)
-            try:
-                seen["traces"] += run(kernel, given, case, case in traced)
-            except (Difference, trace.KernelFault) as error:
-                seen["trouble"] = error
-                size = "B={} T={} H={} N={}".format(*case.shape)
-                return Row(
-                    "answer", FAILED, f"{case.name} ({size})", explained(error, exercise, case)
-                )
-        count = len(cases) + len(traced)
+        seen["traces"] = traces = {}
+
+        def trace_once(case):
+            if case not in traces:
+                (traces[case],) = run(kernel, problem(kernel, exercise, case), case, True)
+
+        try:
+            for case in cases:
+                run(kernel, problem(kernel, exercise, case), case)
+            for case in traced:
+                trace_once(case)
+            seen["counted"] = counted
+            if quick and _clean(kernel, exercise, problem, quick, traces):
+                seen["counted"] = (*counted[:-1], *quick)
+            for pair in seen["counted"]:
+                for case in pair.cases:
+                    trace_once(case)
+        except (Difference, trace.KernelFault) as error:
+            seen["trouble"] = error
+            size = "B={} T={} H={} N={}".format(*case.shape)
+            details = explained(error, exercise, case)
+            return Row("answer", FAILED, f"{case.name} ({size})", details)
+        count = len({*cases, *traces})
         return Row("answer", PASSED, f"{count} cases on the CPU, against float64")
 
     def traffic(kernel, exercise):
-        trouble, traces = seen.get("trouble"), seen.get("traces", [])
+        trouble, traces = seen.get("trouble"), seen.get("traces", {})
         if trouble == "launch" or isinstance(trouble, trace.KernelFault):
             return Row("traffic", FAILED, "not counted: the kernel stops, as said above")
-        if len(traces) < len(traced):  # a wrong answer: perhaps a race says why
-            given = problem(kernel, exercise, traced[1])
+        if "counted" not in seen:  # a wrong answer: perhaps a race says why
+            given = problem(kernel, exercise, counted[0].cases[-1])
             ((grid, block, arrays), *_) = given.launches
             sizes = {"constants": given.constants, "local": False}
-            traces = [trace.trace(kernel, grid, block, *arrays.values(), **sizes)]
-        for t in traces:
+            traces = {None: trace.trace(kernel, grid, block, *arrays.values(), **sizes)}
+        for t in traces.values():
             for found in (*t.faults, *t.races):
                 return Row("traffic", FAILED, "", explained(found, exercise, None))
-        if (most := max(t.shared_bytes for t in traces)) > SHARED_BYTES:
+        if (most := max(t.shared_bytes for t in traces.values())) > SHARED_BYTES:
             text = f"{most:,} bytes of shared memory, a block may declare {SHARED_BYTES:,}"
             return Row("traffic", FAILED, text)
         if trouble is not None:
             return Row("traffic", PASSED, "no race")
-        for budget in budgets:
-            if lines := budget.excess(*traces[1:]):
+        for pair in seen["counted"]:
+            if lines := _excess(pair, traces):
                 return Row("traffic", FAILED, lines[0], lines[1:])
-        said = []
-        for unit in ("warp", "thread"):
-            counted = [b for b in budgets if b.unit == unit and not b.least]
-            counts = " · ".join(b.counted(b.per_token(*traces[1:])) for b in counted)
-            said += [f"{counts} per {unit} and token"] if counts else []
-        return Row("traffic", PASSED, " · ".join([*said, "no race"]))
+        return Row("traffic", PASSED, " · ".join([*_said(seen["counted"][0], traces), "no race"]))
 
     answer.kind, traffic.kind = "answer", "traffic"
     return answer, traffic
+
+
+def _clean(kernel, exercise, problem, quick, traces):
+    """Whether the kernel runs without a fault in these launches too, which join `traces`."""
+    found = {}
+    try:
+        for case in (case for pair in quick for case in pair.cases):
+            (found[case],) = run(kernel, problem(kernel, exercise, case), case, True)
+    except (Difference, trace.KernelFault, ValueError):
+        return False
+    dirty = any(t.faults or t.races for t in found.values())
+    if dirty or any(_excess(pair, found) for pair in quick):
+        return False
+    traces |= found
+    return True
+
+
+def _excess(pair, traces):
+    few, many = (traces[case] for case in pair.cases)
+    excess = (budget.excess(few, many, pair.tokens) for budget in pair.budgets)
+    return next(filter(None, excess), None)
+
+
+def _said(pair, traces):
+    few, many = (traces[case] for case in pair.cases)
+    for unit in ("warp", "thread"):
+        some = [b for b in pair.budgets if b.unit == unit and not b.least]
+        counts = " · ".join(b.counted(b.per_token(few, many, pair.tokens)) for b in some)
+        if counts:
+            yield f"{counts} per {unit} and token"
 
 
 def run(kernel, given, case, traced=False):

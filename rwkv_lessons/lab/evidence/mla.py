@@ -17,7 +17,7 @@ from ..course.hints import HINTS
 from ..machine_code.cubin import plain
 from ..simulator.faults import KernelFault
 from .cuda import Difference, compare
-from .torch_functions import called, failed, shown
+from .functions import called, failed, shown
 
 # Tensor → what its axes are called. Lesson 25 decodes: one query per sequence, and no m.
 LETTERS = {"q": "bmhk", "q_rope": "bmhp", "q_latent": "bmhr", "o": "bmhv", "o_latent": "bmhr"}

@@ -9,8 +9,8 @@ from ..course.check import FAILED, PASSED, Row
 from ..pictures.latent_model import attending, small_model, texts, written
 from ..simulator.faults import KernelFault
 from .cuda import TOLERANCE, Difference, compare
+from .functions import called, failed, shown
 from .mla import LETTERS, Sizes, answers, problem, scale_of
-from .torch_functions import called, failed, shown
 
 
 class AttentionCase(NamedTuple):

@@ -30,15 +30,15 @@ class Budget:
     least: bool = False
     ever: bool = False
 
-    def per_token(self, few, many):
-        """The count per token and unit, from launches of FEW and MANY tokens."""
+    def per_token(self, few, many, tokens=(FEW, MANY)):
+        """The count per token and unit, from launches of so many `tokens`."""
         threads = many.threads_per_block * len(many.blocks)
         units = few.warps if self.unit == "warp" else threads
-        return (self.count(many) - self.count(few)) / (MANY - FEW) / units
+        return (self.count(many) - self.count(few)) / (tokens[1] - tokens[0]) / units
 
-    def excess(self, few, many):
+    def excess(self, few, many, tokens=(FEW, MANY)):
         """None, or what is too much or too little, in lines: how much, then where."""
-        found = self.per_token(few, many)
+        found = self.per_token(few, many, tokens)
         if self.least:
             if found >= self.limit:
                 return None
@@ -51,7 +51,7 @@ class Budget:
         ]
         shares = sorted(self.shares(many).items(), key=lambda share: -share[1])
         for row, count in shares[:4]:
-            count /= MANY * (many.warps if self.unit == "warp" else 1)
+            count /= tokens[1] * (many.warps if self.unit == "warp" else 1)
             lines.append(f"{row.array}: {count:.3g}, {row.place}")
         return tuple(lines)
 

@@ -14,7 +14,7 @@ from ..course.check import PASSED, Row
 from ..simulator.faults import KernelFault
 from ..simulator.triton.launches import results
 from .cuda import Difference, compare
-from .torch_functions import called, failed, several, shown
+from .functions import called, failed, several, shown
 from .triton import Case, Launch, answer, gpu, machine_code, traffic
 from .wkv6 import LETTERS, problem
 

@@ -21,7 +21,7 @@ import torch
 
 from rwkv_lessons.operations import LADDERS
 from rwkv_lessons.records.fingerprint import fingerprint, source_of
-from rwkv_lessons.records.schema import Record, Row, save
+from rwkv_lessons.records.schema import Measurement, Record, save
 from rwkv_lessons.runtime.launch_numba import as_array, stream
 
 from ...records.lookup import record
@@ -171,7 +171,9 @@ def main():
     for (rung, kernel, _, block), theirs in zip(rungs(), hardware(), strict=True):
         print(f"{rung.method}  (ours, hardware)\n{compare(ours(rung.method), theirs)}")
         sources = (source_of(kernel),)
-        row = Row(rung.method, SHAPE, "float32", block=block, counters=theirs, sources=sources)
+        row = Measurement(
+            rung.method, SHAPE, "float32", block=block, counters=theirs, sources=sources
+        )
         rows.append(dataclasses.replace(row, sha256=fingerprint(*sources)))
     if options.record:
         from rwkv_lessons.records.provenance import provenance

@@ -5,9 +5,12 @@ import dataclasses
 import io
 import re
 import sys
+from pathlib import Path
 
 from rwkv_lessons.lab.machine_code import cubin
 from rwkv_lessons.runtime.architectures import number_of
+
+LOG = "ptxas.log"
 
 
 def missing():
@@ -77,19 +80,11 @@ def pointer_type(tensor):
 
 def build(kernel, parameters, arch, constants, options):
     """The Cubin of a kernel whose arguments are as `prepare` returned them."""
-    import triton
     from triton import knobs
 
-    printed = io.StringIO()
     function = cubin.plain(kernel)
-    with (
-        knobs.runtime.scope(),
-        knobs.compilation.scope(),
-        knobs.nvidia.scope(),
-        contextlib.redirect_stdout(printed),
-    ):
+    with knobs.runtime.scope(), knobs.compilation.scope(), knobs.nvidia.scope():
         knobs.runtime.interpret = False
-        knobs.compilation.always_compile = True  # a cached kernel comes without ptxas's log
         knobs.nvidia.dump_ptxas_log = True
         with _language_for_compiling():
             jit = _jit(kernel, constants)
@@ -104,15 +99,37 @@ def build(kernel, parameters, arch, constants, options):
                 },
             )
             try:
-                compiled = triton.compile(source, target=_target(arch, function), options=options)
+                compiled, log = _with_log(source, _target(arch, function), options)
             except Exception as error:
                 raise _explain(error, function) from None
     return cubin.Cubin(
         code=compiled.asm["cubin"],
         ptx=compiled.asm["ptx"],
-        log=printed.getvalue(),
+        log=log,
         launch_shared=compiled.metadata.shared,
     )
+
+
+def _with_log(source, target, options):
+    """A compiled kernel and what ptxas said of it, kept beside the kernel in Triton's cache."""
+    import triton
+    from triton.runtime.cache import get_cache_manager
+
+    def compiled():
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            return triton.compile(source, target=target, options=options), printed.getvalue()
+
+    kernel, log = compiled()
+    kept = get_cache_manager(kernel.hash)
+    if not log and (file := kept.get_file(LOG)):
+        return kernel, Path(file).read_text(encoding="utf-8")
+    if not log:  # it was in the cache without its log
+        with triton.knobs.compilation.scope():
+            triton.knobs.compilation.always_compile = True
+            kernel, log = compiled()
+    kept.put(log, LOG, binary=False)
+    return kernel, log
 
 
 def _target(arch, function):

@@ -9,7 +9,6 @@ import torch
 from ...inputs import rwkv6_inputs
 from . import style
 from .style import Picture
-from .traces import _box
 
 S_COLOUR, G_COLOUR, A_COLOUR = style.LOAD, style.STORE, style.OKABE_ITO["green"]
 BIN = 64  # tokens that share a point of the drift's curve
@@ -124,7 +123,7 @@ def two_ways(tokens=4):
     figure = style.figure(2.6)
     ax = figure.subplots()
     for t in range(tokens):
-        _box(ax, 2 * t + 0.6, 0.72, 0.8, 0.56, style.FAINT)
+        style.box(ax, 2 * t + 0.6, 0.72, 0.8, 0.56, style.FAINT)
         ax.text(2 * t + 1, 1, f"token {t}", ha="center", va="center", size=9)
         for y, mine, colour in ((1.6, f"dr, du [{t}]", S_COLOUR), (0.4, f"dk, dv [{t}]", G_COLOUR)):
             ax.text(2 * t + 1, y + (0.32 if y > 1 else -0.4), mine, ha="center", color=colour)
@@ -159,11 +158,11 @@ def owners(N=8, n=3):
     ):
         for i in range(N):
             for j in range(N):
-                _box(ax, j + 0.04, i + 0.04, 0.92, 0.92, style.FAINT)
+                style.box(ax, j + 0.04, i + 0.04, 0.92, 0.92, style.FAINT)
         for kind, sums, colour in parts:
             for m in range(N):
                 i, j = (n, m) if kind == "row" else (m, n)
-                _box(ax, j + 0.04, i + 0.04, 0.92, 0.92, colour, alpha=0.75)
+                style.box(ax, j + 0.04, i + 0.04, 0.92, 0.92, colour, alpha=0.75)
             x, y = (N + 0.3, n + 0.5) if kind == "row" else (n + 0.5, N + 0.7)
             place = {"va": "center", "ha": "left" if kind == "row" else "center"}
             ax.text(

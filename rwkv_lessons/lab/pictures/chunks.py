@@ -11,7 +11,6 @@ from ...wkv6.reference import wkv6_reference
 from ..evidence.chunks import count
 from . import style
 from .style import Picture
-from .traces import _box
 
 LIMIT = 127  # float32 and bfloat16 hold 2^-126 … 2^127
 HALF_LIMIT = 15  # float16: 2^-14 … 2^15
@@ -33,7 +32,7 @@ def who_reads_whom(chunks=3, C=8, L=4):
                 way, colour = ("itself", SELF) if s == t else ("own", OWN)
             ways[way] += 1
             alpha = 0.25 if way == "through the state" else 0.85
-            _box(ax, s + 0.06, t + 0.06, 0.88, 0.88, colour, alpha=alpha)
+            style.box(ax, s + 0.06, t + 0.06, 0.88, 0.88, colour, alpha=alpha)
     for c in range(1, chunks):
         ax.plot([0, c * C], [c * C] * 2, color=style.INK, linewidth=1.2)
         ax.plot([c * C] * 2, [c * C, min((c + 1) * C, T)], color=style.INK, linewidth=1.2)
@@ -222,7 +221,7 @@ def products(rows=FORWARD_PRODUCTS, columns=2, BT=16, N=64):
         x, top = (n // across) * 4.6 * N, (n % across) * 1.55 * N
         for (text, down, right, colour), sign in zip(row, ("@", "=", ""), strict=True):
             height, width = size[down], size[right]
-            _box(ax, x, top + (N - height) / 2, width, height, colour, alpha=0.75)
+            style.box(ax, x, top + (N - height) / 2, width, height, colour, alpha=0.75)
             place = {"ha": "center", "size": 9}
             ax.text(x + width / 2, top + (N + height) / 2 + 10, text, va="center", **place)
             ax.text(x + width + 12, top + N / 2, sign, va="center", **place)

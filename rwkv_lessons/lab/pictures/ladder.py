@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from rwkv_lessons.operations import LADDERS, operation_of
 from rwkv_lessons.records.lookup import CARD, record
-from rwkv_lessons.records.schema import Row
+from rwkv_lessons.records.schema import Measurement
 
 HEIGHT, WIDTH = 3.6, 8  # inches
 FINISHED_LABEL = "finished kernel"
@@ -21,8 +21,8 @@ class Step:
 
     label: str
     lesson: str | None  # None: the finished kernel
-    row: Row | None
-    original: Row | None
+    row: Measurement | None
+    original: Measurement | None
     hidden: bool = False  # its numbers are for the reader to predict, or not reached yet
 
     @property

@@ -5,7 +5,6 @@ from typing import NamedTuple
 from ...records.lookup import CARD, record
 from . import style
 from .style import Picture
-from .traces import _box
 
 COLOURS = {
     "k": style.LOAD,
@@ -115,15 +114,15 @@ def who_reads(model=MINICPM3, drawn=10):
     scale = drawn * wide
     for h in range(drawn):
         left = h * wide
-        _box(ax, left, 2, model.K, 0.6, COLOURS["k"])
-        _box(ax, left + model.K, 2, model.P, 0.6, COLOURS["rope"])
-        _box(ax, left + model.K + model.P, 2, model.V, 0.6, COLOURS["v"])
+        style.box(ax, left, 2, model.K, 0.6, COLOURS["k"])
+        style.box(ax, left + model.K, 2, model.P, 0.6, COLOURS["rope"])
+        style.box(ax, left + model.K + model.P, 2, model.V, 0.6, COLOURS["v"])
         for y, x in ((3.2, left + wide / 2), (1.3, left + wide / 2)):
             ax.text(x, y, f"h={h}", ha="center", va="center", size=8)
         ax.plot([left + wide / 2] * 2, [3.1, 2.62], color=style.INK, linewidth=0.8)
     middle = (scale - model.latent) / 2
-    _box(ax, middle, 0, model.R, 0.6, COLOURS["latent"])
-    _box(ax, middle + model.R, 0, model.P, 0.6, COLOURS["rope"])
+    style.box(ax, middle, 0, model.R, 0.6, COLOURS["latent"])
+    style.box(ax, middle + model.R, 0, model.P, 0.6, COLOURS["rope"])
     for h in range(drawn):
         x = h * wide + wide / 2
         ax.plot([x, middle + model.R / 2], [1.2, 0.62], color=COLOURS["latent"], linewidth=0.8)
@@ -158,7 +157,9 @@ def programs_read(trace, array="latent", names=None):
     ax = figure.subplots()
     for y, (program, row) in enumerate(counts.items()):
         for n, times in enumerate(row):
-            _box(ax, n + 0.04, y + 0.06, 0.92, 0.88, COLOURS["latent"] if times else style.FAINT)
+            style.box(
+                ax, n + 0.04, y + 0.06, 0.92, 0.88, COLOURS["latent"] if times else style.FAINT
+            )
         name = names[program] if names else str(program)
         ax.text(-0.3, y + 0.5, name, ha="right", va="center", size=8)
     total = sum(counts.values())

@@ -13,7 +13,6 @@ from ..evidence.mla import made
 from . import style
 from .latent import COLOURS
 from .style import Picture
-from .traces import _box
 
 SIZES = dict(
     vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
@@ -171,7 +170,7 @@ def seam():
         for x, text in enumerate(("cache\nN × (R + P)", *boxes)):
             large = text.startswith("keys")
             colour = COLOURS["v"] if large else COLOURS["latent"] if "N ×" in text else style.FAINT
-            _box(ax, 2.4 * x, y, 1.9, 0.7, colour)
+            style.box(ax, 2.4 * x, y, 1.9, 0.7, colour)
             ink = style.INK if colour == style.FAINT else "white"
             ax.text(2.4 * x + 0.95, y + 0.35, text, ha="center", va="center", size=9, color=ink)
             ax.annotate("", (2.4 * x + 2.4, y + 0.35), (2.4 * x + 1.9, y + 0.35), arrowprops=arrow)

@@ -26,7 +26,8 @@ def memory(shape, h=0, tokens=3, itemsize=4):
     for t in range(tokens):
         for head in range(H):
             mine = head == h
-            _box(ax, t * H + head, 0, 1, 1, style.LOAD if mine else style.FAINT)
+            colour = style.LOAD if mine else style.FAINT
+            style.box(ax, t * H + head, 0, 1, 1, colour, edge="white")
             ink = "white" if mine else style.INK
             at = (t * H + head + 0.5, 0.5)
             ax.text(*at, f"h={head}\n{N}", ha="center", va="center", size=8, color=ink)
@@ -88,9 +89,3 @@ def roof(operation, shape, dtype="float32", card=CARD, folder=None):
     todo = work(operation, shape, dtype)
     floor_ms = roofline(todo, limit).floor_ms * (1 + 1e-9)  # rounding must not lift it above
     return plot_roofline(limit, [Dot("predicted", "the least", todo, floor_ms)])
-
-
-def _box(ax, x, y, width, height, colour):
-    from matplotlib.patches import Rectangle
-
-    ax.add_patch(Rectangle((x, y), width, height, fc=colour, ec="white", linewidth=0.8))

@@ -124,8 +124,8 @@ def queue(durations, launch):
     figure = style.figure(1.6)
     ax = figure.subplots()
     for n, (start, us) in enumerate(zip(starts, durations, strict=True)):
-        _box(ax, n * launch, 1.2, launch, style.FAINT, str(n))
-        _box(ax, start, 0, us, OTHER, str(n), "white")
+        _labelled(ax, n * launch, 1.2, launch, style.FAINT, str(n))
+        _labelled(ax, start, 0, us, OTHER, str(n), "white")
     ax.set_yticks([1.6, 0.4], ["host launches", "device runs"])
     ax.set(xlim=(0, max(end, len(starts) * launch)), ylim=(-0.1, 2.1), xlabel="µs")
     ax.tick_params(axis="y", length=0)
@@ -152,7 +152,7 @@ def timeline(profile, tokens=3, first=20):
     ax = figure.subplots()
     for kernel in kernels:
         colour = ELEMENTWISE if "elementwise" in kernel.name else OTHER
-        _box(ax, kernel.start - origin, 0, kernel.us, colour)
+        _labelled(ax, kernel.start - origin, 0, kernel.us, colour)
     span = kernels[-1].start + kernels[-1].us - origin
     ax.bar(0, 0, color=ELEMENTWISE, label="elementwise")
     ax.bar(0, 0, color=OTHER, label=", ".join(_others(kernels)))
@@ -171,8 +171,6 @@ def _others(kernels):
     return [name if len(name) <= NAME else f"{name[: NAME - 1]}…" for name in names]
 
 
-def _box(ax, x, y, width, colour, text="", ink=style.INK):
-    from matplotlib.patches import Rectangle
-
-    ax.add_patch(Rectangle((x, y), width, 0.8, fc=colour, ec="white", linewidth=0.6))
+def _labelled(ax, x, y, width, colour, text="", ink=style.INK):
+    style.box(ax, x, y, width, 0.8, colour, edge="white")
     ax.text(x + width / 2, y + 0.4, text, ha="center", va="center", size=7, color=ink)

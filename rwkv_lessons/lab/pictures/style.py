@@ -92,3 +92,10 @@ class Picture:
 
     def __repr__(self):
         return self.text
+
+
+def box(ax, x, y, width, height, colour, edge="none", line=0.6, alpha=1):
+    """Adds a rectangle whose lower left corner is (x, y), in the units of the axes."""
+    from matplotlib.patches import Rectangle
+
+    ax.add_patch(Rectangle((x, y), width, height, fc=colour, ec=edge, linewidth=line, alpha=alpha))

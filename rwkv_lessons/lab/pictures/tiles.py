@@ -26,12 +26,12 @@ def _share(ax, N, name, keys, values):
     """`keys` and `values` are the half-open ranges of the thread's rows and columns."""
     (top, bottom), (left, right) = keys, values
     height, width, band = bottom - top, right - left, N / 14
-    _box(ax, 0, 0, N, N, "white", style.INK)
-    _box(ax, 0, top, N, height, style.FAINT)
-    _box(ax, left, 0, width, N, style.FAINT)
-    _box(ax, left, top, width, height, style.LOAD)
-    _box(ax, -1.6 * band, top, band, height, style.STORE)
-    _box(ax, left, -1.6 * band, width, band, style.OKABE_ITO["green"])
+    style.box(ax, 0, 0, N, N, "white", style.INK)
+    style.box(ax, 0, top, N, height, style.FAINT)
+    style.box(ax, left, 0, width, N, style.FAINT)
+    style.box(ax, left, top, width, height, style.LOAD)
+    style.box(ax, -1.6 * band, top, band, height, style.STORE)
+    style.box(ax, left, -1.6 * band, width, band, style.OKABE_ITO["green"])
     ax.text(
         -2.2 * band, (top + bottom) / 2, f"{height} of r\n{height} of k", ha="right", va="center"
     )
@@ -43,9 +43,3 @@ def _share(ax, N, name, keys, values):
     text = f"{name}: {height * width} elements, {read} numbers to read for a token"
     ax.set_title(text, loc="center")
     return text
-
-
-def _box(ax, x, y, width, height, colour, edge="none"):
-    from matplotlib.patches import Rectangle
-
-    ax.add_patch(Rectangle((x, y), width, height, fc=colour, ec=edge, linewidth=0.8))

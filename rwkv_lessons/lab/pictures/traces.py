@@ -9,6 +9,7 @@ from collections import defaultdict
 from ..simulator.cuda.banks import BANKS, WORD, schedule
 from ..simulator.cuda.fake_cuda import FULL_WARP
 from ..simulator.cuda.memory_model import SECTOR
+from ..simulator.wording import many
 from . import style
 from .style import Picture
 
@@ -102,26 +103,26 @@ def _strip(ax, trace, *selection, scale=None):
         return scale * (left[address // SECTOR] + address % SECTOR / SECTOR)
 
     for sector in left:
-        _box(ax, x(sector * SECTOR), 0, scale, 1, style.FAINT)
+        style.box(ax, x(sector * SECTOR), 0, scale, 1, style.FAINT)
     for address in {byte // WORD * WORD for byte in asked}:
         edge = "white" if word >= 0.5 else "none"
-        _box(ax, x(address), 0, word, 1, colour, edge=edge)
+        style.box(ax, x(address), 0, word, 1, colour, edge=edge)
     for sector in left:
-        _box(ax, x(sector * SECTOR), 0, scale, 1, "none", edge=style.INK, line=1.0)
+        style.box(ax, x(sector * SECTOR), 0, scale, 1, "none", edge=style.INK, line=1.0)
         if len(left) <= 16 or sector in (min(left), max(left)):
             ax.text(x(sector * SECTOR), -0.12, f"{sector * SECTOR:,}", va="top", size=7)
     for lane in range(FULL_WARP):
         ink = {style.ATOMIC: style.INK}.get(colour, "white")
         ink, fill = (ink, colour) if (lane in dict(active)) else (style.INK, style.FAINT)
-        _box(ax, lane + 0.08, 3, 0.84, 0.7, fill)
+        style.box(ax, lane + 0.08, 3, 0.84, 0.7, fill)
         ax.text(lane + 0.5, 3.33, lane, ha="center", va="center", size=7, color=ink)
     for lane, address in active:
         middle = x(address) + word * row.width / WORD / 2
         ax.plot([lane + 0.5, middle], [3, 1], color=colour, linewidth=0.7, alpha=0.6)
     ax.text(-0.3, 3.35, "lanes", ha="right", va="center", size=8)
     ax.text(-0.3, 0.5, "bytes", ha="right", va="center", size=8)
-    text = f"{_many(len(active), 'lane')} {_verb(row)} {_many(row.width, 'byte')} each: "
-    text += f"{_many(len(left), 'sector')}, {len(asked):,} of {SECTOR * len(left):,} bytes used"
+    text = f"{many(len(active), 'lane')} {_verb(row)} {many(row.width, 'byte')} each: "
+    text += f"{many(len(left), 'sector')}, {len(asked):,} of {SECTOR * len(left):,} bytes used"
     _title(ax, row, text)
     ax.set(xlim=(-1.7, FULL_WARP + 0.1), ylim=(-0.6, 3.9))
     ax.axis("off")
@@ -156,17 +157,17 @@ def _banks(ax, trace, *selection):
     passes = schedule(*zip(*active, strict=True), row.width, row.op)
     for height, (served, extra) in enumerate(passes):
         for bank in range(BANKS):
-            _box(ax, bank, height, 1, 1, "none", edge=style.FAINT, line=0.6)
+            style.box(ax, bank, height, 1, 1, "none", edge=style.FAINT, line=0.6)
         for bank, lanes in served.items():
             colour = style.OKABE_ITO["orange"] if extra else style.LOAD
-            _box(ax, bank + 0.04, height + 0.06, 0.92, 0.88, colour)
+            style.box(ax, bank + 0.04, height + 0.06, 0.92, 0.88, colour)
             name = str(lanes[0]) if len(lanes) == 1 else f"×{len(lanes)}"
             ink = style.INK if extra else "white"
             ax.text(bank + 0.5, height + 0.53, name, ha="center", va="center", size=7, color=ink)
     conflicts = sum(extra for _, extra in passes)
-    text = f"{_many(len(active), 'lane')} {_verb(row)} {_many(row.width, 'byte')} each: "
-    text += _many(len(passes), "pass", "passes")
-    text += f", {_many(conflicts, 'conflict') if conflicts else 'no conflict'}"
+    text = f"{many(len(active), 'lane')} {_verb(row)} {many(row.width, 'byte')} each: "
+    text += many(len(passes), "pass", "passes")
+    text += f", {many(conflicts, 'conflict') if conflicts else 'no conflict'}"
     _title(ax, row, text)
     ax.set(xlim=(0, BANKS), ylim=(len(passes), 0))
     ax.set_xlabel("bank (in a cell: the lane it serves, or how many at once; orange: extra passes)")
@@ -195,7 +196,7 @@ def _timeline(ax, trace, intervals, rows, block):
             for k, (op, count) in enumerate(sorted(counts[name].items())):
                 width = 0.9 / len(counts[name])
                 left = n + 0.05 + k * width
-                _box(ax, left, height + 0.1, width - 0.02, 0.8, style.OF_OP[op])
+                style.box(ax, left, height + 0.1, width - 0.02, 0.8, style.OF_OP[op])
                 middle = left + width / 2 - 0.01
                 ax.text(
                     middle,
@@ -210,8 +211,8 @@ def _timeline(ax, trace, intervals, rows, block):
             ax.plot([n + 1] * 2, [0, len(rows)], color=style.INK, linewidth=2, clip_on=False)
             ax.text(n + 1, -0.08, f"barrier, line {barrier.line}", ha="center", size=7)
     barriers = sum(barrier is not None for _, barrier in intervals)
-    text = f"{trace.kernel}, block {trace.blocks[block]}: {_many(barriers, 'barrier')}, "
-    text += f"{_many(len(intervals), 'interval')}"
+    text = f"{trace.kernel}, block {trace.blocks[block]}: {many(barriers, 'barrier')}, "
+    text += f"{many(len(intervals), 'interval')}"
     if len(intervals) > len(shown):
         text += f", the first {len(shown)} drawn"
     handles = [
@@ -235,12 +236,6 @@ def _timeline(ax, trace, intervals, rows, block):
 # --- shared by all ---------------------------------------------------------------------------
 
 
-def _box(ax, x, y, width, height, colour, edge="none", line=0.6, alpha=1):
-    from matplotlib.patches import Rectangle
-
-    ax.add_patch(Rectangle((x, y), width, height, fc=colour, ec=edge, linewidth=line, alpha=alpha))
-
-
 def _title(ax, row, text):
     source = row.place.text if len(row.place.text) <= 60 else row.place.text[:59] + "…"
     ax.set_title(f"{row.array}, line {row.line}: {source}\n{text}", loc="left")
@@ -248,7 +243,3 @@ def _title(ax, row, text):
 
 def _verb(row):
     return {"load": "read", "store": "write", "atomic": "update"}[row.op]
-
-
-def _many(n, what, plural=None):
-    return f"{n:,} {what if n == 1 else plural or what + 's'}"

@@ -10,7 +10,7 @@ from rwkv_lessons.lab.course.exercises import Exercise
 
 MODULE = '''
 """A lesson."""
-from rwkv_lessons.lab.evidence.cuda import function_answer
+from rwkv_lessons.lab.evidence.functions import function_cases
 from rwkv_lessons.lab.course.exercises import Exercise
 
 def double(x):
@@ -24,7 +24,7 @@ def double(x):
 EXERCISES = {
     "double": Exercise(
         minutes=1, difficulty=1, hints=("a", "b", "c"),
-        evidence=(function_answer(("one", ([1.0],), [2.0]),),),
+        evidence=(function_cases(("one", ([1.0],), [2.0]),),),
         symptoms={"one": "twice, not once"},
     )
 }

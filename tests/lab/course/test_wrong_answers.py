@@ -10,7 +10,7 @@ from rwkv_lessons.lab.course.check import evaluate
 from rwkv_lessons.lab.course.wrong_answers import edit, instead, move, wrong_answer, wrong_answers
 
 SOLUTION = '''
-from rwkv_lessons.lab.evidence.cuda import function_answer
+from rwkv_lessons.lab.evidence.functions import function_cases
 from rwkv_lessons.lab.course.exercises import Exercise
 
 def sums(x):
@@ -26,7 +26,7 @@ def sums(x):
 EXERCISES = {
     "sums": Exercise(
         minutes=1, difficulty=1, hints=("a", "b", "c"),
-        evidence=(function_answer(("three", ([1, 2, 4],), [1, 3, 7])),),
+        evidence=(function_cases(("three", ([1, 2, 4],), [1, 3, 7])),),
     )
 }
 '''

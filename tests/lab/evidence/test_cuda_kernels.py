@@ -8,7 +8,7 @@ import pytest
 from rwkv_lessons.lab.course import exercises
 from rwkv_lessons.lab.course.check import evaluate
 from rwkv_lessons.lab.course.wrong_answers import edit, move
-from rwkv_lessons.lab.evidence.functions import function_answer
+from rwkv_lessons.lab.evidence.functions import function_cases
 from rwkv_lessons.lab.simulator import time_limit
 
 FOUR, FIVE, SHARED = "04_drop_the_atomics.kernel", "05_float4.kernel", "07_shared_memory.shared"
@@ -196,7 +196,7 @@ def test_the_hint_fits_what_differs():
 
 def test_a_function_gets_inputs_of_its_own_and_its_faults_show_them():
     given = [3, 1, 2]
-    gather = function_answer(("three", (given,), 6))
+    gather = function_cases(("three", (given,), 6))
 
     class Exercise:
         symptoms = {}
@@ -205,18 +205,14 @@ def test_a_function_gets_inputs_of_its_own_and_its_faults_show_them():
         return numbers.pop() + sum(numbers)
 
     row = gather(pops, Exercise)
-    assert (
-        "changed its input numbers" in row.details[0]
-        and "pops(numbers=[3, 1, 2])" in row.details[1]
-    )
+    assert row.details[0] == "pops(numbers=[3, 1, 2])"
+    assert "changed its input numbers" in row.details[1]
     assert gather(sum, Exercise).verdict == "passed" and given == [3, 1, 2]
     row = gather(lambda numbers: [6], Exercise)
-    assert "want one number" in row.details[0]
+    assert "want one number" in row.details[1]
 
 
-def test_a_function_that_does_not_end_is_stopped(monkeypatch):
-    monkeypatch.setattr(time_limit.time_limit.__wrapped__, "__defaults__", (0.5,))
-
+def test_a_function_that_does_not_end_is_stopped():
     class Exercise:
         symptoms = {}
 
@@ -224,5 +220,5 @@ def test_a_function_that_does_not_end_is_stopped(monkeypatch):
         while n:
             n += 1
 
-    row = function_answer(("one", (1,), 1))(stuck, Exercise)
+    row = function_cases(("one", (1,), 1))(stuck, Exercise)
     assert "still looping" in str(row) and "while n" in str(row) or "n += 1" in str(row)

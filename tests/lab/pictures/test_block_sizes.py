@@ -6,7 +6,7 @@ from rwkv_lessons.lab.course.exercises import solutions
 from rwkv_lessons.lab.machine_code.occupancy import occupancy
 from rwkv_lessons.lab.pictures.block_sizes import places, sweep, sweep_gain
 from rwkv_lessons.lab.pictures.tiles import tiles
-from rwkv_lessons.records.schema import Provenance, Record, Row, save
+from rwkv_lessons.records.schema import Measurement, Provenance, Record, save
 
 SHAPE = (8, 4096, 64, 64)
 
@@ -44,7 +44,7 @@ def _record(folder, *rows):
 
 def test_sweep_reads_the_record(tmp_path, capsys):
     def row(block, **measured):
-        return Row(f"06_block_size[{block}]", SHAPE, "float32", **measured)
+        return Measurement(f"06_block_size[{block}]", SHAPE, "float32", **measured)
 
     fast = {"median_ms": 4.0, "p20_ms": 3.9, "p80_ms": 4.1, "registers": 131}
     slow = fast | {"median_ms": 5.0}

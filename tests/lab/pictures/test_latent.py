@@ -12,7 +12,7 @@ from rwkv_lessons.lab.evidence.mla import SCORES, Sizes, decoding, made, problem
 from rwkv_lessons.lab.evidence.mla_triton import combine_launch, joined
 from rwkv_lessons.lab.pictures import latent, latent_costs, latent_model
 from rwkv_lessons.mla import mla_reference
-from rwkv_lessons.records.schema import Provenance, Record, Row, save
+from rwkv_lessons.records.schema import Measurement, Provenance, Record, save
 
 SIZES = Sizes(B=2, M=3, N=11, H=5, K=6, P=4, V=7, R=12)
 INPUTS = ("q", "q_rope", "latent", "k_rope", "w_k", "w_v")
@@ -76,14 +76,16 @@ def test_pictures_say_what_they_show():
 def records(tmp_path):
     """Made-up records of the three kinds that the lessons show."""
     here = Provenance("NVIDIA H200", "1", "0", "2000-01-01", "c", "x", "y")
-    steps = [Row(m, latent.SHAPE, "bfloat16", median_ms=9) for *_, m in latent.RUNGS[:3]]
+    steps = [Measurement(m, latent.SHAPE, "bfloat16", median_ms=9) for *_, m in latent.RUNGS[:3]]
     save(Record("mla-ladder", here, tuple(steps)), tmp_path)
     save(
-        Record("mla-prefill", here, (Row("ours", (1, 2, 3), "float16", problem="too large"),)),
+        Record(
+            "mla-prefill", here, (Measurement("ours", (1, 2, 3), "float16", problem="too large"),)
+        ),
         tmp_path,
     )
-    whole = Row("eager", (1, 5, 3), "bfloat16", host_ms=1500.0)
-    full = Row("sdpa", (1, 5, 3), "bfloat16", problem="out of memory")
+    whole = Measurement("eager", (1, 5, 3), "bfloat16", host_ms=1500.0)
+    full = Measurement("sdpa", (1, 5, 3), "bfloat16", problem="out of memory")
     save(Record("mla-generate", here, (whole, full)), tmp_path)
     return tmp_path
 

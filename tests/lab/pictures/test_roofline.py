@@ -18,7 +18,7 @@ from rwkv_lessons.lab.pictures.roofline import (
     under_the_roof,
 )
 from rwkv_lessons.records import lookup as records
-from rwkv_lessons.records.schema import Provenance, Record, Row, save
+from rwkv_lessons.records.schema import Measurement, Provenance, Record, save
 
 CARD = Ceiling("a card", bytes_per_s=2e12, flops_per_s=40e12)  # ridge: 20 operations a byte
 
@@ -50,7 +50,7 @@ def recorded(tmp_path):
     where = Provenance(records.CARD, "1", "2", "2026-01-02", "abc", "make record", "median")
     limits = {"copy_bytes_per_s": 4e12, "fp32_flops_per_s": 5e13, "bf16_flops_per_s": 7e14}
     save(Record("ceilings", where, ceilings=limits), tmp_path)
-    row = Row("05_float4", (8, 4096, 64, 64), "float32", median_ms=11.6)
+    row = Measurement("05_float4", (8, 4096, 64, 64), "float32", median_ms=11.6)
     save(Record("wkv5-ladder", where, (row,)), tmp_path)
     return tmp_path
 

@@ -33,35 +33,49 @@ class WatchedArray(GuardedArray):
     __slots__ = ()
 
     def __getitem__(self, index):
-        offset = self.locate(index)
-        if offset is None:
+        if type(index) is int and 0 <= index < self.length:
+            offset = self.offset + index * self.step
+        elif (offset := self.locate(index)) is None:
             return self.part(index)
-        if self.written is not None and not self.written[offset // self.data.itemsize]:
+        if self.written is not None and not self.written[offset // self.width]:
             self.machine.uninitialised(self, index)
         return int(self.data[index]) if self.as_int else self.data[index]
 
     def __setitem__(self, index, value):
-        offset = self.locate(index)
-        if offset is None:
+        if type(index) is int and 0 <= index < self.length:
+            offset = self.offset + index * self.step
+        elif (offset := self.locate(index)) is None:
             self.part(index).fill(value)
             return
         if self.written is not None:
-            self.written[offset // self.data.itemsize] = 1
-        self.put(index, value)
+            self.written[offset // self.width] = 1
+        if self.as_int:
+            self.put(index, value)
+        else:
+            self.data[index] = value
 
 
 class TracedArray(GuardedArray):
-    """A watched array that tells the recorder of each access, too."""
+    """A watched array that tells the recorder of each access, too.
+
+    The short cuts of `locate` and `note` stand here once more: a check spends its time on these.
+    """
 
     __slots__ = ()
 
     def __getitem__(self, index):
-        offset = self.locate(index)
-        if offset is None:
+        if type(index) is int and 0 <= index < self.length:
+            offset = self.offset + index * self.step
+        elif (offset := self.locate(index)) is None:
             return self.part(index)
-        self.note("load", offset, sys._getframe(1))
-        if self.written is not None and not self.written[offset // self.data.itemsize]:
-            self.machine.uninitialised(self, index)
+        frame, machine = sys._getframe(1), self.machine
+        site = self.memory.loads.get((id(frame.f_code), frame.f_lasti))
+        if site is None:
+            self.note("load", offset)
+        else:
+            machine.log.extend((site, offset, machine.context))
+        if self.written is not None and not self.written[offset // self.width]:
+            machine.uninitialised(self, index)
         return int(self.data[index]) if self.as_int else self.data[index]
 
     def __setitem__(self, index, value):
@@ -69,28 +83,30 @@ class TracedArray(GuardedArray):
         if offset is None:
             self.part(index).fill(value)
             return
-        self.note("store", offset, sys._getframe(1))
+        frame, machine = sys._getframe(1), self.machine
+        site = self.memory.stores.get((id(frame.f_code), frame.f_lasti))
+        if site is None:
+            self.note("store", offset)
+        else:
+            machine.log.extend((site, offset, machine.context))
         if self.written is not None:
-            self.written[offset // self.data.itemsize] = 1
+            self.written[offset // self.width] = 1
         self.put(index, value)
 
     def update(self, index, change):
         offset = self.locate(index)
         if offset is not None:
-            self.note("atomic", offset, None)
+            self.note("atomic", offset)
             if self.written is not None and not self.written[offset // self.data.itemsize]:
                 self.machine.uninitialised(self, index)
         return super().update(index, change)
 
-    def note(self, op, offset, frame):
+    def note(self, op, offset):
+        """Writes an access down, of an instruction that was not met on this way before."""
         machine = self.machine
-        # A kernel's code object lives as long as the launch, so its id names it.
-        site = frame and self.memory.shortcuts.get((op, id(frame.f_code), frame.f_lasti))
-        if site is None:
-            if machine.quiet:
-                return
-            site = machine.site(self.memory, op, self.data.itemsize)
-        machine.log.extend((site, offset, machine.context))
+        if not machine.quiet:
+            site = machine.site(self.memory, op, self.width)
+            machine.log.extend((site, offset, machine.context))
 
 
 class Recorder(Machine):
@@ -135,8 +151,11 @@ class Recorder(Machine):
             memory.sites[key] = len(self.sites)
             place = Place(frame.f_code, frame.f_lineno)
             self.sites.append(Site(len(self.sites), place, memory, op, width))
-        # The short cut that `TracedArray.note` takes next time.
-        memory.shortcuts[op, id(frame.f_code), frame.f_lasti] = memory.sites[key]
+        # The short cut that a `TracedArray` takes next time. A kernel's code object lives as long
+        # as the launch, so its id names it.
+        if op != "atomic":
+            shortcuts = memory.loads if op == "load" else memory.stores
+            shortcuts[id(frame.f_code), frame.f_lasti] = memory.sites[key]
         return memory.sites[key]
 
     def traced_range(self, *args):
@@ -169,8 +188,11 @@ class Recorder(Machine):
             if not isinstance(array, TracedArray):
                 return result
             index, *values = rest
-            op = "store" if values else "load"
-            site = self.site(array.memory, op, 4 * array.itemsize)
+            op, frame = "store" if values else "load", sys._getframe(1)
+            known = array.memory.stores if values else array.memory.loads
+            site = known.get((id(frame.f_code), frame.f_lasti))
+            if site is None:
+                site = self.site(array.memory, op, 4 * array.itemsize)
             self.log.extend((site, array.locate(index), self.context))
             return result
 

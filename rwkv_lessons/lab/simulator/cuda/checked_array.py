@@ -17,7 +17,8 @@ class Memory:
     def __init__(self, name, space, data):
         self.name, self.space = name, space  # space: "global", "shared", "local" or "const"
         self.shape, self.strides, self.itemsize = data.shape, data.strides, data.itemsize
-        self.sites, self.shortcuts = {}, {}  # the tracer's numbers of the instructions that use it
+        # The tracer's numbers of the instructions that use it, and short cuts to them.
+        self.sites, self.loads, self.stores = {}, {}, {}
 
     def index_of(self, offset):
         """The index of the element `offset` bytes from the start."""
@@ -34,13 +35,17 @@ class Memory:
 class GuardedArray:
     """`data` with its indices checked, at `offset` bytes from the start of its `memory`."""
 
-    __slots__ = "data memory machine offset written shape strides axes as_int".split()
+    __slots__ = (
+        "data memory machine offset written shape strides axes as_int length step width".split()
+    )
 
     def __init__(self, data, memory, machine, offset=0, written=None):
         self.data, self.memory, self.machine, self.offset = data, memory, machine, offset
         self.written = written  # a flag per element of shared and local memory
-        self.shape, self.strides = data.shape, data.strides
+        self.shape, self.strides, self.width = data.shape, data.strides, data.itemsize
         self.axes = tuple(zip(data.shape, data.strides, strict=True))
+        # Of a row: most accesses are to one, and take a short cut.
+        self.length, self.step = self.axes[0] if len(self.axes) == 1 else (0, 0)
         # numba computes with 64-bit integers, as Python does, whatever the array's integer type.
         self.as_int = data.dtype.kind in "iu"
 
@@ -59,10 +64,15 @@ class GuardedArray:
     def locate(self, index):
         """The byte offset of one element, or None where `index` selects a part of the array."""
         axes = self.axes
-        if type(index) is int and len(axes) == 1:  # most accesses; the rest of this is slower
-            size, stride = axes[0]
-            if 0 <= index < size:
-                return self.offset + index * stride
+        if type(index) is int and 0 <= index < self.length:
+            return self.offset + index * self.step
+        if type(index) is tuple and len(index) == 4 and len(axes) == 4:  # r[b, t, h, i]
+            (a, s_a), (b, s_b), (c, s_c), (d, s_d) = axes
+            i, j, k, n = index
+            if type(i) is type(j) is type(k) is type(n) is int and (
+                0 <= i < a and 0 <= j < b and 0 <= k < c and 0 <= n < d
+            ):
+                return self.offset + i * s_a + j * s_b + k * s_c + n * s_d
         if type(index) is not tuple:
             index = (index,)
         if len(index) != len(axes):
@@ -78,6 +88,11 @@ class GuardedArray:
         except TypeError:
             return None
         return offset
+
+    def holds_four(self, index):
+        """Whether the four from `index` on may be read and written without a look at each."""
+        first = index[-1] if type(index) is tuple else index
+        return self.written is None and not self.as_int and first + 4 <= self.shape[-1]
 
     def out_of_bounds(self, index):
         name = self.memory.describe(index)
@@ -119,14 +134,17 @@ class GuardedArray:
             self.data[index] = low.view(self.data.dtype)
 
     def __getitem__(self, index):
-        return self.part(index) if self.locate(index) is None else self.get(index)
+        if not (type(index) is int and 0 <= index < self.length) and self.locate(index) is None:
+            return self.part(index)
+        return int(self.data[index]) if self.as_int else self.data[index]
 
     def __setitem__(self, index, value):
-        if self.locate(index) is None:
-            part = self.part(index)
-            part.fill(value)
-        else:
+        if not (type(index) is int and 0 <= index < self.length) and self.locate(index) is None:
+            self.part(index).fill(value)
+        elif self.as_int:
             self.put(index, value)
+        else:
+            self.data[index] = value
 
     def fill(self, value):
         """`x[…] = value` of a part, element by element, as the compiled loop does."""

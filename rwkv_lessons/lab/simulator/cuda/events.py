@@ -34,11 +34,13 @@ class Events:
 
 
 def events_of(recorder):
-    log = np.array(recorder.log, dtype=np.int64).reshape(-1, 3)
+    log = np.array(memoryview(recorder.log), dtype=np.int64).reshape(-1, 3)
     segments = np.array(recorder.segments, dtype=np.int64).reshape(-1, 5)
     lengths = np.diff(segments[:, 0], append=len(log))
-    block, thread, interval, warp_interval = np.repeat(segments[:, 1:], lengths, axis=0).T
-    site, offset, context = log.T
+    block, thread, interval, warp_interval = (
+        np.repeat(np.ascontiguousarray(column), lengths) for column in segments[:, 1:].T
+    )
+    site, offset, context = map(np.ascontiguousarray, log.T)
     warps = -(-recorder.threads_per_block // FULL_WARP)
     warp = block * warps + thread // FULL_WARP
     lane_turn = key(site, block, thread, context)
@@ -66,6 +68,9 @@ def key(*columns):
 
 def occurrence(values):
     """How many equal values come before each."""
+    ordered = np.sort(values)
+    if not (ordered[1:] == ordered[:-1]).any():  # mostly so, and sorting alone is fast
+        return np.zeros(len(values), np.int64)
     order = np.argsort(values, kind="stable")
     rank = np.empty(len(values), np.int64)
     rank[order] = np.arange(len(values)) - _start_of_run(values[order])

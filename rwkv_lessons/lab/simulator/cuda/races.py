@@ -43,7 +43,7 @@ def races(events, sites, thread_name):
     if not len(events):
         return []
     events = events.select(np.isin(space, ("global", "shared"))[events.site])
-    events, cell = _cells(events, sites)
+    events, cell = _cells(_near_a_write(events, sites), sites)
     written = np.unique(cell[(op != "load")[events.site]])
     mask = np.isin(cell, written)
     events, cell = events.select(mask), cell[mask]
@@ -62,6 +62,26 @@ def races(events, sites, thread_name):
             name = sites[pair[0]].memory.name
             found.setdefault((name, places), []).append((events, a, b))
     return [_describe(examples, sites, thread_name) for examples in found.values()]
+
+
+def _near_a_write(events, sites):
+    """The accesses that could race: nearly all are loads of what was written before a barrier.
+
+    An access has at most 16 bytes, and begins at a multiple of its width.
+    """
+    writes = np.array([site.op != "load" for site in sites])[events.site]
+    shared = np.array([site.memory.space == "shared" for site in sites])[events.site]
+    place = key(_memory(sites)[events.site], events.offset // 16)
+    when = key(place, events.block, events.interval)
+    near = np.isin(when, np.unique(when[writes]))
+    near |= ~shared & np.isin(place, np.unique(place[writes & ~shared]))  # whatever the block
+    return events.select(near)
+
+
+def _memory(sites):
+    """Per site, the number of its array."""
+    memories = list({id(site.memory): site.memory for site in sites}.values())
+    return np.array([next(i for i, m in enumerate(memories) if m is s.memory) for s in sites])
 
 
 def _describe(examples, sites, thread_name):
@@ -85,8 +105,7 @@ def _describe(examples, sites, thread_name):
 
 def _cells(events, sites):
     """Accesses cut into elements, and for each the number of its array's element."""
-    memories = list({id(site.memory): site.memory for site in sites}.values())
-    number = np.array([next(i for i, m in enumerate(memories) if m is s.memory) for s in sites])
+    number = _memory(sites)
     itemsize = np.array([site.memory.itemsize for site in sites])[events.site]
     pieces = np.array([site.width for site in sites])[events.site] // itemsize
     which = np.repeat(np.arange(len(events)), pieces)

@@ -11,6 +11,7 @@ import types
 import numba
 import numpy as np
 
+from ....records.fingerprint import plain
 from .fake_cuda import PretendInteger
 
 
@@ -111,14 +112,6 @@ def _integer_type(value):
     if isinstance(value, numba.types.Integer):
         return value.name
     return None
-
-
-def plain(kernel):
-    """The Python function of a kernel, whatever decorated it."""
-    function = getattr(kernel, "py_func", None) or getattr(kernel, "fn", kernel)
-    if not isinstance(function, types.FunctionType):
-        raise TypeError(f"kernel is {kernel!r}; it must be a numba.cuda kernel or a function")
-    return function
 
 
 def _codes(code):

@@ -106,7 +106,8 @@ class Machine:
                 name = array.memory.describe(index)
                 what = f"{name} starts at byte {offset}, not a multiple of {width}"
                 self.fault(MisalignedAccess, what, array=array.memory.name, index=index)
-            return twin(array, index, *values)
+            plain = array.data if offset is not None and array.holds_four(index) else array
+            return twin(plain, index, *values)
 
         return access
 

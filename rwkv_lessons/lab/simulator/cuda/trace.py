@@ -79,7 +79,7 @@ def _choose(blocks, total):
 
 
 @dataclass(frozen=True)
-class Row:
+class CudaCount:
     """What one source line does to one array. Counts that do not apply to the space are 0."""
 
     place: Place
@@ -105,7 +105,7 @@ class Row:
 class Request:
     """One warp executing one instruction once: the address of each lane, None where it is off."""
 
-    row: Row
+    row: CudaCount
     block: tuple
     warp: int
     addresses: tuple  # 32 byte offsets from the start of the array
@@ -117,7 +117,7 @@ class Trace:
     """What a launch asked of memory. Counts are exact, and the same in every run.
 
     Attributes:
-        rows: a `Row` per source line, array and kind of access, in source order.
+        rows: a `CudaCount` per source line, array and kind of access, in source order.
         races: what no barrier orders, as `Race`s; `print` one to read it.
         faults: `KernelFault`s. After any but an `UninitialisedRead` the counts are partial.
         blocks: the traced blocks; all_blocks: how many the grid has.
@@ -308,7 +308,7 @@ class Trace:
             lane = e.thread % FULL_WARP
             passes, least = banks.wavefronts(request, lane, e.offset, site.width, site.op)
         moved = space in ("global", "local")
-        return Row(
+        return CudaCount(
             site.place,
             site.memory.name,
             space,

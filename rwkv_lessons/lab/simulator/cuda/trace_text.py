@@ -1,5 +1,7 @@
 """A trace as text: short, and the same in every session."""
 
+from ..wording import many
+
 SOURCE_WIDTH = 32  # characters of the source line that a table shows
 
 
@@ -16,8 +18,8 @@ def table(trace):
 
 def _headline(trace):
     blocks, threads = len(trace.blocks), trace.threads_per_block
-    text = f"{trace.kernel}: {_many(blocks, 'block')} of {_many(threads, 'thread')}"
-    text += f", {_many(trace.warps, 'warp')}"
+    text = f"{trace.kernel}: {many(blocks, 'block')} of {many(threads, 'thread')}"
+    text += f", {many(trace.warps, 'warp')}"
     if blocks < trace.all_blocks:
         text += (
             f"\nThese are {blocks} of {trace.all_blocks:,} blocks; every count is of them alone."
@@ -101,7 +103,3 @@ def _number(value):
 
 def _ratio(a, b):
     return f"{a / b:.2f}" if b else "–"
-
-
-def _many(n, what):
-    return f"{n:,} {what}" + ("" if n == 1 else "s")

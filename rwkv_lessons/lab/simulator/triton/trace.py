@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..faults import Place
+from ..wording import many
 from .checked_memory import SECTOR
 
 
 @dataclass(frozen=True)
-class Row:
+class TritonCount:
     """What one source line does to one tensor, all programs together."""
 
     place: Place | None
@@ -29,7 +30,7 @@ class TritonTrace:
 
     Attributes:
         grid, programs: as launched, and how many that are.
-        rows: a `Row` per source line, tensor and kind of access.
+        rows: a `TritonCount` per source line, tensor and kind of access.
         dots: {(M, N, K, type of the operands): how often}, over all programs.
         exps: elements of which `tl.exp` or `tl.exp2` was taken; exp_lines: {line: how many}.
         races: elements that one program writes and another reads or writes, one `Race` per tensor.
@@ -109,15 +110,15 @@ class TritonTrace:
     def table(self):
         """The counts as text: per line and tensor, then dots, exps, races and faults."""
         head = f"{'line':>4}  {'tensor':8} {'op':7}" + "".join(f"{x:>10}" for x in HEADS)
-        lines = [f"{self.kernel}: {_many(self.programs, 'program')} {self.grid}", head]
+        lines = [f"{self.kernel}: {many(self.programs, 'program')} {self.grid}", head]
         for row in self.rows:
             numbers = (row.requests, row.lanes, row.bytes, row.sectors)
             cells = "".join(f"{x:>10,}" for x in numbers)
             lines.append(f"{row.line:4}  {row.array:8} {row.op:7}{cells}")
         for (M, N, K, kind), n in sorted(self.dots.items()):
-            lines.append(f"dot {M}×{K} by {K}×{N}, {kind}: {_many(n, 'time')}")
+            lines.append(f"dot {M}×{K} by {K}×{N}, {kind}: {many(n, 'time')}")
         if self.exps:
-            lines.append(f"exp of {_many(self.exps, 'element')}")
+            lines.append(f"exp of {many(self.exps, 'element')}")
         lines += [f"race: {race}" for race in self.races]
         lines += [f"fault: {fault}" for fault in self.faults]
         return "\n".join(lines)
@@ -144,7 +145,7 @@ def _row(accesses):
     for a in accesses:
         total["lanes"] += len(a.offsets)
         total["sectors"] += len(np.unique(a.offsets // SECTOR))
-    return Row(
+    return TritonCount(
         first.place,
         first.array,
         first.op,
@@ -153,7 +154,3 @@ def _row(accesses):
         bytes=total["lanes"] * first.width,
         sectors=total["sectors"],
     )
-
-
-def _many(n, what):
-    return f"{n:,} {what if n == 1 else what + 's'}"

@@ -1,0 +1,126 @@
+"""Time-x, the time mixing of RWKV-v2 and v3 (2022): a weight for every distance in time.
+
+    o[b, c, t] = eps + Σ_{u ≤ t} w[c, (T-1) - (t-u)] k[b, c, u]
+
+Every channel has T weights of its own, the last for the token itself, the first for the one that
+lies T - 1 back. It is a depthwise convolution as long as the sequence: T² / 2 products for a row.
+"""
+
+import functools
+
+import torch
+
+from ..runtime.packages import NUMBA, TRITON
+from .arguments import check_arguments
+from .fft import timex_fft
+from .reference import timex_reference
+
+__all__ = ["METHODS", "method_for", "timex", "timex_cuda", "timex_fft", "timex_reference"]
+__all__ += ["timex_toeplitz"]
+
+# From so many tokens on, spectra are taken to be faster. A guess until a GPU has recorded both:
+# spectra move some 80 bytes for a number of k, 19 ps of an H200's memory; T/2 multiply-adds take as
+# long from 1,000 tokens on ordinary cores at 50 TFLOP/s, from 2,500 as three TF32 products each at
+# 130 TFLOP/s in all, from 7,500 in 16 bits at 400.
+FFT_FROM = {"cuda": 1024, "toeplitz": 2560, "toeplitz in 16 bits": 8192}
+
+
+def _cuda():
+    from .cuda.forward import timex_cuda
+
+    return timex_cuda
+
+
+def _toeplitz():
+    from .toeplitz.forward import timex_toeplitz
+
+    return timex_toeplitz
+
+
+def __getattr__(name):
+    if name == "timex_cuda":
+        found = _cuda()
+    elif name == "timex_toeplitz":
+        found = _toeplitz()
+    elif name == "METHODS":
+        found = {"reference": timex_reference, "fft": timex_fft}
+        found |= {"cuda": _cuda()} if NUMBA else {}
+        found |= {"toeplitz": _toeplitz()} if TRITON else {}
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def _method(name):
+    """A method by its name; numba and Triton are imported when they are first wanted."""
+    made = {"cuda": _cuda, "toeplitz": _toeplitz}
+    return made[name]() if name in made else {"reference": timex_reference, "fft": timex_fft}[name]
+
+
+_known_method = functools.cache(_method)  # an import statement costs the host 1 µs
+
+
+def method_for(device, dtype, T):
+    """The name of the method that `timex` picks: a key of `METHODS`.
+
+    | device | T                          | method   | because                                    |
+    |--------|----------------------------|----------|--------------------------------------------|
+    | CPU    | up to 32                   | reference| T shifted rows are less work than spectra  |
+    | CPU    | more                       | fft      | T·log T                                    |
+    | GPU    | float64                    | fft      | the kernels sum in float32                 |
+    | GPU    | below `FFT_FROM`           | toeplitz | tensor cores                               |
+    | GPU    | from there on              | fft      | T·log T; where T² costs more than memory   |
+
+    Without Triton, the numba kernels take the place of the Toeplitz products, up to fewer tokens;
+    without either, fft takes all. Where the lines are drawn is a guess: nobody has measured yet.
+
+    Args:
+        device: "cuda" or another `torch.device.type`.
+        dtype: of k, torch's; float64 if w's is.
+        T: tokens.
+    """
+    if device != "cuda":
+        return "reference" if T <= 32 else "fft"
+    if dtype == torch.float64:
+        return "fft"
+    if TRITON:
+        key = "toeplitz" if dtype == torch.float32 else "toeplitz in 16 bits"
+        return "toeplitz" if T < FFT_FROM[key] else "fft"
+    return "cuda" if NUMBA and T < FFT_FROM["cuda"] else "fft"
+
+
+def timex(w, k, eps=0.0):
+    """Mixes time as RWKV-v2 and v3 do, by the method that suits length and device.
+
+    Args:
+        w: weights, `[C, T]`, float32, float16, bfloat16 or float64; `w[c, T-1-d]` is that of the
+            token d before.
+        k: what is mixed, `[B, C, T]`, any of these dtypes.
+        eps: a number that is added to every output.
+
+    Returns:
+        o `[B, C, T]`, contiguous, in k's dtype; w and k have gradients. Sums are float32, or
+        float64 where w or k is.
+
+    Raises:
+        TypeError, ValueError: an argument has the wrong dtype, shape or device.
+
+    Limits:
+        Causality. o[t] does not depend on later tokens, by the methods cuda, toeplitz and
+        reference to the bit. By fft up to rounding: 1e-7 of the largest product in the row.
+        Numbers that are not finite. What depends on a NaN is NaN. By fft it reaches all of its row
+        (one of w: all rows of its channel), by the kernels also tokens and distances that share
+        its tile: up to 128 tokens from a multiple of 128.
+        The same bits. The kernels add in a fixed order, without atomics.
+        Precision. All of it is as outside of torch.autocast. Second gradients are those of the
+        methods in torch, reference and fft; of the kernels they raise a RuntimeError.
+
+    Source:
+        Peng Bo, "RWKV-CUDA", depthwise_conv1d, 2022.
+    """
+    _, _, T = check_arguments(w, k, eps)
+    dtype = torch.float64 if torch.float64 in (w.dtype, k.dtype) else k.dtype
+    name = method_for(k.device.type, dtype, T)
+    method = (_method if torch.compiler.is_compiling() else _known_method)(name)
+    return method(w, k, eps)

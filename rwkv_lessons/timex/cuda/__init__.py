@@ -1,0 +1,1 @@
+"""Time-x in numba: sums of products on ordinary cores, no tensor cores."""

@@ -1,0 +1,1 @@
+"""Time-x on tensor cores: products with triangular Toeplitz matrices, in Triton."""

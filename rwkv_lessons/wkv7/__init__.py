@@ -1,0 +1,120 @@
+"""WKV-7, the time mixing of RWKV-7: a matrix state that a token reads, corrects and decays.
+
+For each head, with row vectors r, w, k, v, a, b and a K × V state S:
+
+    z[t] = a[t] S[t-1]
+    S[t] = diag(exp(w[t])) S[t-1] + b[t]ᵀ z[t] + k[t]ᵀ v[t]
+    o[t] = r[t] S[t]
+
+The delta rule: with a = -κ and b = βκ for a unit vector κ, what the state holds under the key κ is
+taken out in part (β) before k writes. With b = 0 it is WKV-6 without its bonus, but o reads the
+state after the token.
+"""
+
+import torch
+
+from ..runtime.packages import TRITON
+from .arguments import check_call
+from .options import holds_float64
+from .reference import wkv7_reference
+from .step import wkv7_step
+from .wy import wkv7_wy
+
+__all__ = ["METHODS", "method_for", "wkv7", "wkv7_reference", "wkv7_step", "wkv7_wy"]
+__all__ += ["wkv7_backstepping", "wkv7_recurrent"]
+
+IN_TRITON = ("recurrent", "backstepping")
+
+
+def _method(name):
+    """A method by its name; Triton is imported when one of its methods is first wanted."""
+    if name == "recurrent":
+        from .recurrent.forward import wkv7_recurrent as method
+    elif name == "backstepping":
+        from .backstepping import wkv7_backstepping as method
+    else:
+        method = {"reference": wkv7_reference, "wy": wkv7_wy}[name]
+    return method
+
+
+def _checked(name):
+    """The method without the check of its arguments, its options by place."""
+    if name == "recurrent":
+        from .recurrent.forward import recurrent
+
+        return recurrent
+    return _method(name).checked
+
+
+def __getattr__(name):
+    if name == "METHODS":
+        names = ("reference", "wy", *(IN_TRITON if TRITON else ()))
+        found = {name: _method(name) for name in names}
+    elif TRITON and name in [f"wkv7_{method}" for method in IN_TRITON]:
+        found = _method(name.removeprefix("wkv7_"))
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def method_for(device, dtype, T, size):
+    """The method that `wkv7` takes, a key of `METHODS`.
+
+    | device | T    | and              | method    | because |
+    |--------|------|------------------|-----------|---------|
+    | no GPU | 1    |                  | reference | nothing to make products of |
+    | no GPU | more |                  | wy        | matrix products, on any device |
+    | GPU    | any  | float64          | wy        | no kernel computes in it |
+    | GPU    | any  | size up to 256   | recurrent | one launch |
+    | GPU    | any  | larger           | wy        | no kernel is as large |
+
+    Without Triton it is as on a machine without a GPU.
+
+    Args:
+        device: "cuda" or another `torch.device.type`.
+        dtype: torch.float64 where any tensor is, else r's.
+        T: tokens of a sequence; the mean, where several are packed.
+        size: K.
+    """
+    if device != "cuda" or not TRITON:
+        return "reference" if T == 1 else "wy"
+    return "wy" if dtype == torch.float64 or size > 256 else "recurrent"
+
+
+def wkv7(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="log"):
+    """Mixes time with the RWKV-7 recurrence, by the method that suits shape and device.
+
+    Args:
+        r, k: receptance and key, `[B, T, H, K]`, float32, float16, bfloat16 or float64.
+        w: decay, `[B, T, H, K]`, any of these dtypes; float32 tells slow ones apart. See `decay`.
+        v: value, `[B, T, H, V]`, of r's dtype.
+        a: what token t reads the state before it with, `[B, T, H, K]`; in models -κ, where κ is a
+            unit vector for each head.
+        b: where it adds what it read, `[B, T, H, K]`; in models κ times a rate from 0 to 1. With
+            |a| |b| above 2 states may grow without bound.
+        s0: state before the first token, `[B, H, K, V]` (keys × values); zeros if None.
+        cu_seqlens: where packed sequences start and end along T, `[S + 1]`, int32 or int64, from 0
+            to T, rising, on r's device; B must be 1, and states are `[S, H, K, V]`. An empty
+            sequence keeps its state. On a GPU the numbers are trusted: the host does not read them.
+        scale: r is multiplied by it.
+        decay: what w is. "log": the log decay, at most 0 and as low as -inf; the state is
+            multiplied by `exp(w)`. "raw": x of `exp(-exp(x))`. "clamp": x of
+            `exp(-exp(-0.5) · sigmoid(x))`, as RWKV-7's models store it. dw is the gradient of w
+            as it was given.
+
+    Returns:
+        o `[B, T, H, V]` in r's dtype and the state after the last token s1 `[B, H, K, V]`, float32
+        (float64 where r is). All tensors have gradients, through o and through s1. s0 is not
+        written to.
+
+    Raises:
+        TypeError, ValueError: an argument has the wrong dtype, shape or device, or there is no
+            such decay.
+    """
+    B, T, H, K, V = check_call(r, w, k, v, a, b, s0, cu_seqlens, scale, decay)
+    S = B if cu_seqlens is None else len(cu_seqlens) - 1
+    dtype = torch.float64 if holds_float64(r, w, s0) else r.dtype
+    name = method_for(r.device.type, dtype, -(-B * T // S), K)
+    given = (r, w, k, v, a, b, s0, cu_seqlens, float(scale), decay)
+    return _checked(name)(*given)

@@ -1,0 +1,68 @@
+"""The options of a WKV-7 call: what w is, packed sequences, a scale."""
+
+import functools
+import math
+
+import torch
+
+from ..runtime.precision import outside_autocast, sum_dtype
+from . import packed
+from .arguments import DTYPES, check_call
+
+# exp(-exp(7)) is 0 even in float64. Above it the gradient is 0 too, not 0 · exp(x) = 0 · inf.
+MAX_RAW_DECAY = 7.0
+CLAMP = math.exp(-0.5)  # RWKV-7's models never forget more than to exp(-CLAMP) = 0.545 at a token
+
+
+def log_decay(w, decay):
+    """The log decay, in float32 at least.
+
+    Args:
+        decay: what w is: "log", the log decay; "raw", x of exp(-exp(x)); "clamp", x of
+            exp(-CLAMP · sigmoid(x)), as RWKV-7's models store it.
+    """
+    if decay == "log":
+        return w
+    w = w.to(sum_dtype(w.dtype))
+    if decay == "raw":
+        return -w.clamp(max=MAX_RAW_DECAY).exp()
+    return -CLAMP * w.sigmoid()
+
+
+def takes_options(compute):
+    """Makes a method with the options of `wkv7`, at the cost of copies, of a plain function.
+
+    That takes `(r, w, k, v, a, b, s0)`, checked, and returns o and s1. The attribute `checked` of
+    the method is the method without the check, its options by place.
+    """
+    name = compute.__name__
+    packed.METHODS[name] = compute
+
+    @outside_autocast
+    def checked(r, w, k, v, a, b, s0=None, cu_seqlens=None, scale=1.0, decay="log"):
+        dtype = r.dtype
+        if scale != 1:  # in float32, so that r is rounded once
+            real = sum_dtype(dtype)
+            r, k, v, a, b = r.to(real) * scale, *(x.to(real) for x in (k, v, a, b))
+        w = log_decay(w, decay)
+        if cu_seqlens is None:
+            o, s1 = compute(r, w, k, v, a, b, s0)
+        else:
+            o, s1 = packed.packed(name, r, w, k, v, a, b, s0, cu_seqlens)
+        return o.to(dtype), s1
+
+    @functools.wraps(compute)
+    def method(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="log"):
+        check_call(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, DTYPES)
+        return checked(r, w, k, v, a, b, s0, cu_seqlens, scale, decay)
+
+    method.checked = checked
+    return method
+
+
+def holds_float64(*tensors):
+    return any(x is not None and x.dtype == torch.float64 for x in tensors)
+
+
+def wants_gradients(*tensors):
+    return any(x is not None and x.requires_grad for x in tensors)

@@ -1,0 +1,1 @@
+"""One token after the other, as Triton kernels: forward and its gradients."""
