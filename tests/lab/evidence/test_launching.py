@@ -1,0 +1,92 @@
+"""Functions that launch: any grid and blocks that do the work are right; a wrong one is named."""
+
+import pytest
+
+from rwkv_lessons.lab.course import exercises
+from rwkv_lessons.lab.course.check import evaluate
+from rwkv_lessons.lab.course.wrong_answers import _edited, edit, instead
+
+pytest.importorskip("triton")
+
+FORWARD, PREFILL = "13_fused_recurrent.forward", "26_fused_prefill.prefill"
+OWN = """
+batch, tokens, heads, keys = r.shape
+values = v.size(3)
+shares = torch.empty(triton.cdiv(keys, 16), *v.shape, device=v.device)
+after = torch.zeros_like(s0)
+def programs(sizes):
+    return triton.cdiv(values, sizes["BV"]), triton.cdiv(keys, sizes["BK"]), batch * heads
+kernel[programs](
+    r, k, v, w, u, s0, shares, after, batch, tokens, heads, keys, values, BK=16, BV=64, num_warps=2
+)
+total = shares[0].clone()
+for share in shares[1:]:
+    total += share
+return [total, after]
+"""
+RIGHT = {
+    "tiles of one's own, a grid that is a function, sizes by position": (FORWARD, instead(OWN)),
+    "both outputs in one allocation": (
+        FORWARD,
+        edit("s1 = torch.empty_like(s0)",
+             "memory = s0.new_empty(2, *s0.shape)\ns1 = memory[1]"),
+    ),
+    "blocks of 32 queries": (
+        PREFILL,
+        edit("ceil_div(M, 64)", "ceil_div(M, 32)"),
+        edit('"BM": 64', '"BM": 32'),
+    ),
+}  # fmt: skip
+WRONG = {
+    "nothing is launched": (
+        FORWARD, [edit("kernel[programs](r, k, v, w, u, s0, o_parts, s1, **constants)")],
+        "launches of kernel: 0, want 1",
+    ),
+    "no grid": (FORWARD, [edit("kernel[programs](", "kernel(")], "a launch needs a grid: kernel["),
+    "a size is left out": (
+        FORWARD, [edit("**constants", "**{x: n for x, n in constants.items() if x != 'T'}")],
+        "launched without T",
+    ),
+    "a size too many": (FORWARD, [edit("**constants", "**constants, C=64")], "no parameter C"),
+    "a tile that is no power of two": (
+        PREFILL, [edit('"BN": 64', '"BN": 48')], "power of 2",
+    ),
+    "blocks that do not fit": (
+        PREFILL,
+        [edit('"BM": 64, "BN": 64', '"BM": 128, "BN": 256'),
+         edit("ceil_div(M, 64)", "ceil_div(M, 128)")],
+        "machine code",
+    ),
+    "one output": (
+        FORWARD, [edit("o_parts.sum(0), s1", "o_parts.sum(0)")], "returns 1 things, want 2",
+    ),
+    "o and s1 swapped": (
+        FORWARD, [edit("o_parts.sum(0), s1", "s1, o_parts.sum(0)")], "o: shape",
+    ),
+}  # fmt: skip
+
+
+def attempt(id, name, edits):
+    source = _edited(exercises.load(id), "attempt", edits)
+    return evaluate(id, exercises.defined(id, source, f"<{name}>"))
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_launch_of_another_shape_is_accepted(name):
+    id, *edits = RIGHT[name]
+    result = attempt(id, name, edits)
+    assert result.passed, str(result)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_launch_is_named(name):
+    id, edits, words = WRONG[name]
+    result = attempt(id, name, edits)
+    assert not result.passed
+    assert words in str(result), str(result)
+
+
+def test_no_line_of_the_kernel_is_told():
+    """It may be the one that the learner writes next."""
+    id, edits = FORWARD, [edit("programs[1], B, T, H, V", "1, B, T, H, V")]
+    assert "tl.store" not in str(attempt(id, "out of bounds", edits))
