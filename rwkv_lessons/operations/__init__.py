@@ -252,6 +252,13 @@ WKV6_DECODE = Operation(
     public=("wkv6_step",),
 )
 
+TIME_X_RUNGS = (
+    Rung("10 one thread an output", "10_time_x", "naive", NUMBA, "v0"),
+    Rung("10 shared memory", "10_time_x", "shared", NUMBA, "v1"),
+    Rung("10 four outputs", "10_time_x", "four", NUMBA, "v2", launch="launch_four"),
+    Rung("10 batch groups", "10_time_x", "grouped", NUMBA, "v3", launch="launch_grouped"),
+    Rung("10 balanced", "10_time_x", "balanced", NUMBA, launch="launch_balanced"),
+)
 OF_LENGTHS = "timex,toeplitz,cuda,fft,conv1d"
 CONV1D = Peer("torch", "torch", "timex_conv1d", "depthwise, T taps")
 LENGTHS = " ".join(f"--shape 32,768,{2**n}" for n in range(7, 14))
@@ -274,6 +281,7 @@ TIMEX = Operation(
         "toeplitz": TRITON,
         "timex": TRITON,
     },
+    ladders=(Ladder("timex", TIME_X_RUNGS, "toeplitz"),),
     records=(
         Plan("timex-peers", "timex --peers", 120),
         Plan("timex-lengths", f"timex --peers {LENGTHS} --methods '{OF_LENGTHS}'", 300),
@@ -288,6 +296,7 @@ TIMEX_BACKWARD = replace(
     says="time both passes of timex",
     timed=BOTH,
     work=least.timex_with_gradients,
+    ladders=(),
     records=(
         Plan("timex-backward-peers", "timex-backward --peers", 180),
         Plan(

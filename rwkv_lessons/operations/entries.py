@@ -28,7 +28,9 @@ class Rung:
     original: str | None = None  # the CUDA C kernel of RWKV-CUDA that takes the same step
     zeroed: bool = False  # adds to its output, which has to be zero before every launch
     swept: bool = False  # launch(*shape, block) takes a size: measured with several
+    launch: str = "launch"  # the function of that file that says how many blocks and threads
     after: "Rung | None" = None  # of gradients: the rung whose forward pass is timed with them
+    sweep: str = "backward_sweep"  # of gradients: the kernel whose registers are told
 
     @property
     def method(self):
