@@ -13,6 +13,7 @@ state after the token.
 
 import torch
 
+from ..runtime import devices
 from ..runtime.assembler import distrusted
 from ..runtime.packages import TRITON
 from .arguments import check_call
@@ -67,7 +68,7 @@ def __getattr__(name):
     return found
 
 
-def method_for(device, dtype, T, heads, size, gradients):
+def method_for(device, dtype, T, heads, size, gradients, gpu=devices.H200):
     """The method that `wkv7` takes, a key of `METHODS`. Not measured yet: reasons are counts.
 
     | device | T         | and            | method    | because |
@@ -80,6 +81,7 @@ def method_for(device, dtype, T, heads, size, gradients):
     | GPU    | up to 16  | no gradients   | recurrent | half a chunk would be padding |
     | GPU    | up to 64  | … and few heads | recurrent | a chain of small steps, no maps to make |
     | GPU    | more      | float32, old assembler | recurrent | see `runtime/assembler.py` |
+    | GPU    | more      | size above 128, no Hopper | recurrent | tiles do not fit |
     | GPU    | more      |                | chunked   | matrix products, T in parallel |
 
     Without Triton it is as on a machine without a GPU. backstepping is taken by none: it does not
@@ -92,6 +94,7 @@ def method_for(device, dtype, T, heads, size, gradients):
         heads: B·H, or sequences·H where they are packed; 256 are many.
         size: K.
         gradients: whether any are wanted.
+        gpu: `devices.gpu_of` the tensors' device, if that is "cuda".
     """
     if device != "cuda" or not TRITON:
         return "reference" if T == 1 else "wy"
@@ -99,7 +102,10 @@ def method_for(device, dtype, T, heads, size, gradients):
         return "wy"
     if T <= (4 if gradients else 16 if heads >= MANY_HEADS else 64):
         return "recurrent"
-    return "recurrent" if dtype == torch.float32 and distrusted() else "chunked"
+    from .chunked.forward import largest
+
+    wrong = dtype == torch.float32 and distrusted()
+    return "recurrent" if wrong or size > largest(gpu) else "chunked"
 
 
 def wkv7(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="log"):
@@ -144,6 +150,7 @@ def wkv7(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="log"):
     S = B if cu_seqlens is None else len(cu_seqlens) - 1
     dtype = torch.float64 if holds_float64(r, w, s0) else r.dtype
     gradients = torch.is_grad_enabled() and wants_gradients(r, w, k, v, a, b, s0)
-    name = method_for(r.device.type, dtype, -(-B * T // S), S * H, K, gradients)
+    gpu = devices.gpu_of(r.device)
+    name = method_for(r.device.type, dtype, -(-B * T // S), S * H, K, gradients, gpu)
     given = (r, w, k, v, a, b, s0, cu_seqlens, float(scale), decay)
     return _checked(name)(*given)

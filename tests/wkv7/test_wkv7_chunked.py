@@ -19,6 +19,7 @@ from support.wkv7_cases import (
 pytest.importorskip("triton")
 from support.tensor_core import tensor_core  # noqa: E402
 
+from rwkv_lessons.runtime.devices import H200  # noqa: E402
 from rwkv_lessons.wkv7 import spans, wkv7_chunked, wkv7_reference  # noqa: E402
 from rwkv_lessons.wkv7.chunked import backward, forward, kept  # noqa: E402
 
@@ -133,20 +134,19 @@ def test_bounds_of_packed_chunks_are_those_of_the_sequences():
 
 
 def test_what_is_kept_has_a_place_each_and_the_tensor_is_full():
-    tensor = torch.zeros(kept.Kept.size(3, 2, 8, 5, True))
-    of = kept.Kept(tensor, 3, 2, 8, 5, True)
+    tensor = torch.zeros(kept.Kept.size(3, 2, 8, 5, 16, True))
+    of = kept.Kept(tensor, 3, 2, 8, 5, 16, True)
     for name in kept.Kept.NAMES:
         getattr(of, name).add_(1)
     assert (tensor == 1).all()
-    few = kept.Kept(torch.zeros(kept.Kept.size(3, 2, 8, 5, False)), 3, 2, 8, 5, False)
+    few = kept.Kept(torch.zeros(kept.Kept.size(3, 2, 8, 5, 16, False)), 3, 2, 8, 5, 16, False)
     assert few.w is not None and few.z is None and few.states is None
 
 
 def test_few_heads_split_their_values():
-    block_k, block_v, (programs, sizes) = kept.tiles_for(512, 64, 64, 132)
-    assert (block_k, block_v, programs, sizes) == (64, 64, 1, (64, 64, 64, 64))
-    assert kept.tiles_for(8, 64, 64, 132)[2][0] == 4
-    assert kept.tiles_for(512, 256, 256, 132)[2] == (8, (256, 256, 256, 32))
+    assert kept.tiles_for(512, 64, 64, H200) == (64, 64, 64, 64, 4, 2)
+    assert kept.tiles_for(8, 64, 64, H200) == (64, 64, 64, 16, 4, 2)
+    assert kept.tiles_for(512, 256, 256, H200) == (64, 64, 256, 64, 8, 2)
 
 
 def test_on_a_cpu_and_in_float64_it_is_the_torch_method():

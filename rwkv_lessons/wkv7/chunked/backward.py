@@ -22,7 +22,7 @@ from ...wkv6.chunked.tiles import FITS, product_tf32, weighted_sums
 from ..autograd import sequences_in
 from ..decays import FORMS, LOG2E, dw_of
 from ..spans import bounds_of_span, span_bounds
-from .kept import CHUNK, Kept, chunk_count, tiles_for
+from .kept import Kept, chunk_count, chunk_of, tiles_for
 from .pairs import (
     LEAST_DECAY,
     PROGRAMS_TOGETHER,
@@ -35,9 +35,8 @@ from .pairs import (
 )
 from .sweep import wkv7_sweep_kernel
 
-# The gradients of eight warps would need no register more than there are, but fit an SM once.
-WARPS = {"maps": 4, "sweep": 4, "gradients": 4}
-STRONG_WARPS = 8
+WARPS, STRONG_WARPS = 4, 8  # of a program for one chunk
+OPTIONS = {"maxnreg": 255}  # unless told, ptxas gives some of these kernels 32, and spills
 
 
 @assembled
@@ -191,42 +190,47 @@ def gradients(r, w, k, v, a, b, s0, cu_seqlens, kept, across, do, ds1, scale, de
     *tensors, do = (x.contiguous() for x in (r, w, k, v, a, b, do))
     cu_seqlens = None if cu_seqlens is None else cu_seqlens.contiguous()
     (_, T, H, K), V, S = r.shape, v.shape[3], sequences_in(r, cu_seqlens)
-    chunks, bounds = chunk_count(r, cu_seqlens), span_bounds(cu_seqlens, T, CHUNK)
-    of = Kept(kept, chunks, H, K, V, True)
+    C, chunks = chunk_of(r), chunk_count(r, cu_seqlens)
+    bounds = span_bounds(cu_seqlens, T, C)
+    of = Kept(kept, chunks, H, K, V, C, True)
     dr, dw, dk, dv, da, db = (torch.empty_like(x) for x in tensors)
     ds0 = torch.empty((S, H, K, V), dtype=torch.float32, device=r.device)
     d_states, y = torch.empty_like(of.states), torch.empty_like(of.z)
 
-    BK, BV, (NV, sizes) = tiles_for(S * H, K, V, devices.gpu_of(r.device).sms)
-    NK = triton.cdiv(K, BK)
+    block_k, block_v, BK, BV, warps, stages = tiles_for(S * H, K, V, devices.gpu_of(r.device))
     after = ds0 if ds1 is None else ds1.contiguous()
-    launches = [
-        (
-            wkv7_sweep_kernel, S * H * NV, WARPS["sweep"],
-            (do, after, cu_seqlens, of.b, of.w, of.r, of.k, across, of.n, of.t, of.m,
-             dv, ds0, d_states, y),
-            (int(ds1 is not None), T, H), (*sizes, CHUNK, True, 1), {},
-        ),
-    ]  # fmt: skip
-    count = chunks * H * NK
+    launches = [(
+        wkv7_sweep_kernel, S * H * triton.cdiv(V, BV), warps,
+        (do, after, cu_seqlens, of.b, of.w, of.r, of.k, across, of.n, of.t, of.m,
+         dv, ds0, d_states, y),
+        (int(ds1 is not None), T, H), (K, V, BK, BV, C, stages, True), OPTIONS,
+    )]  # fmt: skip
+    count = chunks * H * triton.cdiv(K, block_k)
     strong = torch.empty(count, dtype=torch.int8, device=r.device)
     given = (*tensors, do, bounds, of.states, d_states, of.z, y, dr, dw, dk, da, db, strong)
     launches += weak_and_strong(
-        wkv7_chunk_gradients_kernel, count, WARPS["gradients"], given, (T, H, count, scale),
-        (K, V, BK, BV, CHUNK), decay,
+        wkv7_chunk_gradients_kernel, count, given, (T, H, count, scale),
+        (K, V, block_k, block_v, C), decay,
     )  # fmt: skip
-    compile_together(("wkv7 backward", r.device, r.dtype, w.dtype, sizes, decay, bounds is None),
-                     launches)  # fmt: skip
-    for *arguments, _ in launches:
-        launch(*arguments)
+    run(("wkv7 backward", r.device, r.dtype, w.dtype, decay, bounds is None), launches)
     return dr, dw, dk, dv, da, db, ds0
 
 
-def weak_and_strong(kernel, count, num_warps, tensors, numbers, constants, decay):
+def weak_and_strong(kernel, count, tensors, numbers, constants, decay):
     """The launches of a kernel of pairs.py: of all chunks, and of those that it marks."""
-    weak = (count, num_warps, 1, False)
+    weak = (count, WARPS, 1, False)
     strong = (triton.cdiv(count, PROGRAMS_TOGETHER), STRONG_WARPS, PROGRAMS_TOGETHER, True)
     return [
-        (kernel, programs, warps, tensors, numbers, (*constants, FORMS[decay], *how), {})
+        (kernel, programs, warps, tensors, numbers, (*constants, FORMS[decay], *how), OPTIONS)
         for programs, warps, *how in ((weak,) if decay == "clamp" else (weak, strong))
     ]
+
+
+def run(kind, launches):
+    """Launches, in this order, what was compiled at the same time where it is new.
+
+    kind: what chooses the machine code beside the constants.
+    """
+    compile_together((*kind, *(constants for *_, constants, _ in launches)), launches)
+    for *arguments, options in launches:
+        launch(*arguments, **options)

@@ -8,10 +8,12 @@ import triton
 from ..autograd import sequences_in
 from ..spans import count_spans
 
-CHUNK = 32  # tokens; of 64, four matrices of tokens alone would fill half of the registers
+# Tokens of a chunk: of 64, four matrices of tokens alone would fill half of the registers; and the
+# products of the other dtypes are made of pieces, which take registers, too.
+CHUNK, OTHER_CHUNK = 32, 16
 BLOCK = 64  # keys or values that a program works on at a time
 MIN_BLOCK = 16  # the least that a tensor core multiplies
-STATE = 64 * 128  # elements of the state that a program sweeps with: 64 registers of four warps
+WARP_STATE = 1024  # elements of the state a warp sweeps with: 32 registers a thread
 PROGRAMS_PER_SM = 2  # of sweeps: fewer leave it waiting for memory
 
 
@@ -25,8 +27,8 @@ class Kept:
 
     NAMES = ("w", "r", "b", "k", "n", "t", "m", "l", "z", "states")
 
-    def __init__(self, tensor, chunks, H, K, V, gradients):
-        shapes, at = shapes_of(K, V), 0
+    def __init__(self, tensor, chunks, H, K, V, C, gradients):
+        shapes, at = shapes_of(K, V, C), 0
         for name in self.NAMES:
             wanted = gradients or name in "wrbkn"
             size = chunks * H * shapes[name][0] * shapes[name][1] if wanted else 0
@@ -35,23 +37,27 @@ class Kept:
             at += size
 
     @classmethod
-    def size(cls, chunks, H, K, V, gradients):
+    def size(cls, chunks, H, K, V, C, gradients):
         """How many elements the tensor has."""
-        shapes = shapes_of(K, V)
+        shapes = shapes_of(K, V, C)
         wanted = [shapes[name] for name in cls.NAMES if gradients or name in "wrbkn"]
         return chunks * H * sum(rows * columns for rows, columns in wanted)
 
 
-def shapes_of(K, V):
+def shapes_of(K, V, C):
     """Of each thing that is kept, for one chunk of a head; all but the last are aligned."""
-    of_keys, of_tokens = (CHUNK, K), (CHUNK, CHUNK)
-    shapes = dict.fromkeys("wrbk", of_keys) | dict.fromkeys("ntml", of_tokens)
-    return shapes | {"z": (CHUNK, V), "states": (V, K)}
+    shapes = dict.fromkeys("wrbk", (C, K)) | dict.fromkeys("ntml", (C, C))
+    return shapes | {"z": (C, V), "states": (V, K)}
+
+
+def chunk_of(r):
+    """The tokens of a chunk."""
+    return CHUNK if r.dtype == torch.bfloat16 else OTHER_CHUNK
 
 
 def chunk_count(r, cu_seqlens):
     sequences = None if cu_seqlens is None else sequences_in(r, cu_seqlens)
-    return count_spans(*r.shape[:2], sequences, CHUNK)
+    return count_spans(*r.shape[:2], sequences, chunk_of(r))
 
 
 def kept_dtype(r):
@@ -60,11 +66,14 @@ def kept_dtype(r):
 
 
 @functools.cache
-def tiles_for(heads, K, V, sms):
-    """Keys and values at a time of a chunk's program; programs of a head, and sizes, of a sweep."""
+def tiles_for(heads, K, V, gpu):
+    """Keys and values at a time of a chunk's program; those of a sweep's, its warps and stages.
+
+    Two stages load a chunk while another one is computed: for 256 keys that takes 202 KB of shared
+    memory, which only Hopper has.
+    """
     block = [max(MIN_BLOCK, min(BLOCK, triton.next_power_of_2(x))) for x in (K, V)]
-    BK = max(MIN_BLOCK, triton.next_power_of_2(K))
-    BV = min(block[1], max(MIN_BLOCK, STATE // BK))
-    while BV > MIN_BLOCK and heads * triton.cdiv(V, BV) < sms * PROGRAMS_PER_SM * 3 // 4:
+    BK, BV = max(MIN_BLOCK, triton.next_power_of_2(K)), block[1]
+    while BV > MIN_BLOCK and heads * triton.cdiv(V, BV) < gpu.sms * PROGRAMS_PER_SM * 3 // 4:
         BV //= 2
-    return *block, (triton.cdiv(V, BV), (K, V, BK, BV))
+    return *block, BK, BV, max(4, min(8, BK * BV // WARP_STATE)), 2 if gpu.like_hopper else 1

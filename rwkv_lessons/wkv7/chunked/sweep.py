@@ -28,7 +28,7 @@ def wkv7_sweep_kernel(
     v, s0, cu_seqlens, of_w, of_b, of_k, of_r, across, of_n, of_t, of_m, o, s1, states, reads,
     has_s0, T, H,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
-    REVERSE: tl.constexpr, STAGES: tl.constexpr,
+    STAGES: tl.constexpr, REVERSE: tl.constexpr,
 ):  # fmt: skip
     """One sweep; its results are o, s1, states `[chunks, H, V, K]` and reads `[chunks, H, C, V]`.
 
