@@ -326,6 +326,7 @@ WKV7 = Operation(
         "wy": TORCH,
         "recurrent": TRITON,
         "backstepping": TRITON,
+        "chunked": TRITON,
         "wkv7": TRITON,
     },
     public=("wkv7", "__getattr__"),
