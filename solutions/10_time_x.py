@@ -4,7 +4,7 @@ from numba import cuda, float32
 
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.claims import at_least, in_registers
-from rwkv_lessons.lab.evidence.functions import function_answer
+from rwkv_lessons.lab.evidence.functions import function_cases
 from rwkv_lessons.lab.evidence.timex import (
     PART_OF_A_TILE,
     SYMPTOMS,
@@ -242,7 +242,7 @@ EXERCISES = {
             "return ceil_div(B, rows) * C, 32 * ceil_div(min(T, tile), 32 * outputs)",
         ),
         evidence=(
-            function_answer(
+            function_cases(
                 ("one row, one warp", (1, 1, 5), (1, 32)),
                 ("the seed's shape", (32, 768, 768), (24576, 768)),
                 ("four outputs a thread", (32, 768, 768, 4), (24576, 192)),
