@@ -285,6 +285,21 @@ WKV7_BACKWARD = replace(
     methods={name: tool for name, tool in WKV7.methods.items() if name != "reference"},
 )
 
+WKV7_DECODE = Operation(
+    "wkv7-decode",
+    "time one token of wkv7 for each sequence, the state read and written",
+    "wkv7",
+    shapes=((1, 1, 64, 64), (8, 1, 64, 64), (256, 1, 64, 64)),
+    quick=(2, 1, 2, 64),
+    work=least.wkv7_decode,
+    inputs="rwkv_lessons.inputs:wkv7_decode_inputs",
+    like=3,
+    reference="rwkv_lessons.wkv7:wkv7_reference",
+    compared=2,  # the state as well
+    prepared="rwkv_lessons.bench.commands.wkv7_decode:library",
+    public=("wkv7_step",),
+)
+
 MLA_DECODE = Operation(
     "mla-decode",
     "time a query token against a latent cache",
@@ -357,7 +372,7 @@ MLA_GENERATE = Operation(
 )
 
 TABLE = (WKV5, WKV5_BACKWARD, WKV6, WKV6_BACKWARD, WKV6_DECODE)
-TABLE += (WKV7, WKV7_BACKWARD)
+TABLE += (WKV7, WKV7_BACKWARD, WKV7_DECODE)
 TABLE += (MLA_DECODE, MLA_LADDER, MLA_PREFILL, MLA_GENERATE)
 OPERATIONS = {operation.name: operation for operation in TABLE}
 LADDERS = {ladder.name: ladder for operation in TABLE for ladder in operation.ladders}
