@@ -64,15 +64,15 @@ def kernel(
         b_o = tl.dot(b_reads, b_s.to(b_v.dtype), input_precision=PRECISION)
         ### END GAP
         # What they read of each other, and of themselves.
-        ### BEGIN GAP
         b_left = (b_r * tl.exp(b_before - b_middle)).to(b_v.dtype)
+        ### BEGIN GAP
         b_right = (b_k * tl.exp(b_middle - b_after)).to(b_v.dtype)
         b_scores = tl.dot(b_left, tl.trans(b_right), input_precision=PRECISION)
         b_scores = tl.where(o_c[:, None] > o_c[None, :], b_scores, 0)
         b_itself = tl.sum(b_r * b_u[None, :] * b_k, 1)[:, None]
         b_scores = tl.where(o_c[:, None] == o_c[None, :], b_itself, b_scores)
-        b_o += tl.dot(b_scores.to(b_v.dtype), b_v, input_precision=PRECISION)
         ### END GAP
+        b_o += tl.dot(b_scores.to(b_v.dtype), b_v, input_precision=PRECISION)
         # The state after the chunk.
         ### BEGIN GAP
         b_adds = (b_k * tl.exp(b_last[None, :] - b_after)).to(b_v.dtype)

@@ -116,7 +116,7 @@ FULL = Sizes(B=1, M=200, N=300, H=4, K=64, P=32, V=64, R=256)
 def make(sizes, dtype=torch.float16, scores="tame", small=False):
     """A launch of this lesson's kernel, in small blocks or in its own.
 
-    Several texts have blocks that are not square: there a row is not as long as a column.
+    Several sequences have blocks that are not square: there a row is not as long as a column.
     """
     blocks = SMALL | ({"BN": 2} if sizes.B > 1 else {}) if small else {}
     return mla_launch(launch, INPUTS, sizes, dtype=dtype, scores=scores, **blocks)
@@ -187,7 +187,7 @@ EXERCISES = {
             "scores around -150": "m starts below every score, at -inf: exp(-150) is 0 in float32.",
             "block by block": "Use `block` only: later blocks' scores are not there yet, earlier "
             "ones' no more.",
-            "largest": "Use `block` only: nothing may be as wide as the text.",
+            "largest": "Use `block` only: nothing may be as wide as the sequence.",
         },
     ),
     "prefill": Exercise(
@@ -297,15 +297,15 @@ EXERCISES = {
             FULL,
             at_least(1, "HGMMA", text="the wide tensor-core products (HGMMA)"),
             no_spills(),
-            # A head's first block of queries sees half of the text, its second block all of it.
+            # A head's first block of queries sees half of the sequence, its second block all of it.
             limits=(reads(3 * 1.5, "latent", "k_rope"), reads(1, "q_latent"), writes(1, "o")),
         ),
         symptoms={
             "by hand": "A score has both parts, times scale. The query is token own = 3 and sees "
             "all four. Divide by b_sum before w_v.",
             "blocks": "When the maximum grows, both sums shrink by exp(b_max − larger).",
-            "tail": "The last block reaches past the end of the text: those columns hold zeros, "
-            "score 0, and exp(0 − m) joins the sum.",
+            "tail": "The last block reaches past the end of the sequence: those columns hold "
+            "zeros, score 0, and exp(0 − m) joins the sum.",
             "mask": "Queries past M, tokens past N: mask them in loads, and queries in the store. "
             "w_v of a head is [V, R], and needs none.",
             "never written": "o is stored once, after the loop: [BM, V], query m of head h in row "

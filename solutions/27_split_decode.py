@@ -1,4 +1,4 @@
-"""One query against a long text: all heads in one tile, the text in splits, W_V where they meet."""
+"""One query against a long sequence: heads as rows of a tile, tokens in splits, W_V in the join."""
 
 import torch
 import triton
@@ -25,7 +25,7 @@ def partial(
     N, SPLIT, scale, H: tl.constexpr, P: tl.constexpr, R: tl.constexpr,
     BH: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """One program per SPLIT tokens of a text, for BH heads; grid (splits, H/BH rounded up, B).
+    """One program per SPLIT tokens of a sequence, for BH heads; grid (splits, H/BH rounded up, B).
 
     q_latent [B, H, R], q_rope [B, H, P]; latent [B, N, R], k_rope [B, N, P]. Writes, in float32,
     parts [B, splits, H, R]: the attention over the split's own tokens, before W_V;
@@ -70,7 +70,7 @@ def combine(
     parts, part_lse, w_v, o,
     B, S, H: tl.constexpr, V: tl.constexpr, R: tl.constexpr, BB: tl.constexpr,
 ):  # fmt: skip
-    """One program per head, for BB texts; grid (H, B/BB rounded up).
+    """One program per head, for BB sequences; grid (H, B/BB rounded up).
 
     Joins S splits: parts [B, S, H, R] and part_lse [B, S, H], float32; w_v [H, V, R]; o [B, H, V],
     in the type of w_v. A part weighs exp(part_lse); w_v comes after the join. V, R and BB are
@@ -124,8 +124,8 @@ def decode(q_latent, q_rope, latent, k_rope, w_v, scale, split):
 def tokens_per_split(B, tiles, N, BN, places):
     """The fewest tokens per split for which the programs of `partial` find a place all at once.
 
-    B texts of N tokens, tiles of heads per text; places: how many programs the GPU runs at a time.
-    A multiple of BN. If there are too many texts for that already, a text is not split.
+    B sequences of N tokens, tiles of heads per sequence; places: how many programs the GPU runs at
+    a time. A multiple of BN. If there are too many sequences for that already, none is split.
     """
     ### BEGIN SOLUTION
     splits = max(1, places // (B * tiles))
@@ -154,7 +154,7 @@ COUNTED = Sizes(N=24, H=4, K=4, P=2, V=4, R=8)
 OWN = Sizes(B=18, N=1100, H=3, K=16, P=32, V=64, R=64)
 FULL = Sizes(B=4, N=3000, H=40, K=64, P=32, V=64, R=256)
 CASES = (
-    Case("one text, one split", "by hand", Sizes(N=4)),
+    Case("one sequence, one split", "by hand", Sizes(N=4)),
     Case("five whole splits", "splits", Sizes(N=40)),
     Case("the last split is shorter", "tail", Sizes(N=21)),
     Case("heads share a tile", "heads", Sizes(N=8, H=4)),
@@ -192,7 +192,7 @@ EXERCISES = {
         afterwards=Afterwards(
             why={
                 "start, end = i_s * SPLIT, tl.minimum(N, (i_s + 1) * SPLIT)": "Its own tokens: a "
-                "text without splits would keep one program busy and the GPU idle.",
+                "sequence without splits would keep one program busy and the GPU idle.",
                 "b_lse = b_max + tl.log(b_sum)": "Maximum and sum in one number: what a part "
                 "weighs.",
             },
@@ -250,8 +250,8 @@ EXERCISES = {
                 "w_v in every split": "parts of V instead of R numbers, for H weights read by "
                 "every split.",
             },
-            stretch="Let the last program of a text that finishes do the join: one launch instead "
-            "of two.",
+            stretch="Let the last program of a sequence that finishes do the join: one launch "
+            "instead of two.",
         ),
         hints=(
             "It is the online softmax once more, with a split in the place of a block: its score "
@@ -359,8 +359,8 @@ EXERCISES = {
                 "return ceil_div(ceil_div(N, splits), BN) * BN": "Whole blocks of tokens.",
             },
             instead={
-                "More splits than places": "evens out texts of different lengths, for more parts "
-                "to write and a second wave.",
+                "More splits than places": "evens out sequences of different lengths, for more "
+                "parts to write and a second wave.",
             },
             stretch="Texts of different lengths: choose the splits of each so that all programs "
             "end together.",
@@ -373,24 +373,25 @@ EXERCISES = {
         ),
         evidence=(
             function_cases(
-                ("one text, four places", (1, 1, 1024, 64, 4), 256),
+                ("one sequence, four places", (1, 1, 1024, 64, 4), 256),
                 ("whole blocks", (1, 1, 1000, 64, 4), 256),
-                ("several texts", (16, 1, 4096, 64, 264), 256),
+                ("several sequences", (16, 1, 4096, 64, 264), 256),
                 ("two tiles of heads", (4, 2, 4096, 64, 264), 128),
                 ("places left over", (100, 1, 4096, 64, 264), 2048),
-                ("more texts than places", (300, 1, 512, 64, 264), 512),
-                ("a short text", (1, 1, 10, 64, 264), 64),
+                ("more sequences than places", (300, 1, 512, 64, 264), 512),
+                ("a short sequence", (1, 1, 10, 64, 264), 64),
                 whole=True,
             ),
         ),
         symptoms={
-            "one text, four places": "Four splits of a quarter each.",
+            "one sequence, four places": "Four splits of a quarter each.",
             "whole blocks": "1000 / 4 is 250: rounded up to a multiple of BN.",
-            "several texts": "16 texts share 264 places: 16 splits each, rounded down.",
-            "two tiles of heads": "Every text has as many programs as splits times tiles.",
-            "places left over": "264 places for 100 texts: two splits each. With three, 36 of the "
-            "programs would wait for a second turn, and the GPU with them.",
-            "more texts than places": "At least one split; and then all N tokens, in whole blocks.",
+            "several sequences": "16 sequences share 264 places: 16 splits each, rounded down.",
+            "two tiles of heads": "Every sequence has as many programs as splits times tiles.",
+            "places left over": "264 places for 100 sequences: two splits each. With three, 36 of "
+            "the programs would wait for a second turn, and the GPU with them.",
+            "more sequences than places": "At least one split; and then all N tokens, in whole "
+            "blocks.",
         },
     ),
 }

@@ -225,9 +225,13 @@ STEP_7 = Operation(
     options={name: {"state": True} | WKV7_OPTIONS[name] for name in ("plain", "scale", "clamp")}
     | {"all": WKV7_OPTIONS["all but packed"]},
     rows=(
-        Product(("wkv7_step",), DTYPES, ("odd",), ("plain", "all"), needs=ANYWHERE, gradients=False),
-        Product(("wkv7_step",), DTYPES, ("few heads", "many heads"), ("plain", "scale", "clamp", "all"),
-            gradients=False),
+        Product(
+            ("wkv7_step",), DTYPES, ("odd",), ("plain", "all"), needs=ANYWHERE, gradients=False
+        ),
+        Product(
+            ("wkv7_step",), DTYPES, ("few heads", "many heads"),
+            ("plain", "scale", "clamp", "all"), gradients=False,
+        ),
     ),
 )  # fmt: skip
 

@@ -7,6 +7,7 @@ import pytest
 
 from rwkv_lessons.lab.course import exercises
 from rwkv_lessons.lab.course.check import evaluate
+from rwkv_lessons.lab.course.gaps import Parted
 from rwkv_lessons.lab.course.wrong_answers import wrong_answers
 
 IDS = exercises.ids()
@@ -20,6 +21,9 @@ def test_the_exercise_is_complete(id):
     assert exercise.lines >= 1, "no SOLUTION region"
     assert exercise.stub != exercise.solution
     compile(exercise.stub, id, "exec")  # a stub is a program too
+    parts = exercise.guided or exercise
+    gaps = Parted(parts, parts.stub).open
+    assert len(gaps) == parts.gaps, "between two gaps there has to be a given line"
     told = exercise.afterwards
     assert 1 <= len(told.why) <= 3 and 1 <= len(told.instead) <= 2 and len(told.stretch) > 20
     for line in told.why:
