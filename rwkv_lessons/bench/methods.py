@@ -51,8 +51,9 @@ def ladder(name):
         found.append(rung_method(operation, rung))
         if rung.swept:
             found += [_numba_rung(operation, rung, block) for block in BLOCKS]
-    finished = LADDERS[name].finished
-    return {m.name: m for m in found} | {finished: library(operation.name)[finished]}
+    made, ladder = library(operation.name), LADDERS[name]
+    ends = [ladder.finished, *([ladder.beside[1]] if ladder.beside else [])]
+    return {m.name: m for m in found} | {name: made[name] for name in ends if name in made}
 
 
 def _library_method(operation, name, f):
@@ -139,7 +140,7 @@ def _triton_rung(operation, rung):
     return Method(
         rung.method,
         prepare,
-        dtypes=("float32",),
+        dtypes=rung.dtypes,
         sources=(f"{rung.file}::forward",),
         facts=lambda run: compiled(getattr(module, rung.kernel)),
     )
@@ -170,7 +171,7 @@ def _gradient_rung(operation, rung):
     return Method(
         rung.method,
         prepare,
-        dtypes=("float32",),
+        dtypes=rung.dtypes,
         sources=(*forward.sources, f"{rung.file}::{rung.kernel}"),
         note="registers of the backward sweep",
         facts=lambda run: facts(module.backward_sweep),
