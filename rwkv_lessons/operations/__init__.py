@@ -274,6 +274,14 @@ TIME_X_RUNGS = (
     Rung("10 batch groups", "10_time_x", "grouped", NUMBA, "v3", launch="launch_grouped"),
     Rung("10 balanced", "10_time_x", "balanced", NUMBA, launch="launch_balanced"),
 )
+TIME_X_BACKWARD_RUNGS = (
+    Rung("11 one thread each", "11_time_x_gradients", "one_thread", original="v0",
+         after=TIME_X_RUNGS[0], sweep="dw_naive"),
+    Rung("11 shared memory", "11_time_x_gradients", "from_shared",
+         after=TIME_X_RUNGS[3], sweep="dw_shared"),
+    Rung("11 balanced", "11_time_x_gradients", "balanced",
+         after=TIME_X_RUNGS[4], sweep="dw_balanced"),
+)  # fmt: skip
 OF_LENGTHS = "timex,toeplitz,cuda,fft,conv1d"
 CONV1D = Peer("torch", "torch", "timex_conv1d", "depthwise, T taps")
 LENGTHS = " ".join(f"--shape 32,768,{2**n}" for n in range(7, 14))
@@ -311,7 +319,7 @@ TIMEX_BACKWARD = replace(
     says="time both passes of timex",
     timed=BOTH,
     work=least.timex_with_gradients,
-    ladders=(),
+    ladders=(Ladder("timex-backward", TIME_X_BACKWARD_RUNGS, "toeplitz"),),
     records=(
         Plan("timex-backward-peers", "timex-backward --peers", 180),
         Plan(

@@ -1,0 +1,409 @@
+"""The gradients of time-x: one is the same sum backwards, the other a sum along diagonals."""
+
+import torch
+from numba import cuda, float32
+
+from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
+from rwkv_lessons.lab.evidence.claims import at_least, in_registers
+from rwkv_lessons.lab.evidence.timex import (
+    conflicts,
+    fits,
+    global_reads,
+    imbalance,
+    no_atomics,
+    shared_reads,
+    timex_kernel,
+)
+from rwkv_lessons.runtime.launch_numba import as_array, ceil_div, load4, stream
+
+TILE = 1024  # outputs of a block at a time, and tokens that it keeps in shared memory
+WINDOW = 2 * TILE  # what can meet these: weights, or tokens of k
+ROWS = 8  # batch rows of a block, for dk
+
+
+@cuda.jit(launch_bounds=(TILE, 1))
+def dk_naive(w, do, dk):
+    """dk[b, c, u] = Σ_{t ≥ u} w[c, T-1-(t-u)] do[b, c, t], one thread per output.
+
+    w is [C, T]; do, dk are [B, C, T]; all float32. Block n has row n of the B·C rows; its thread x
+    the outputs x, x + cuda.blockDim.x, … of it.
+    """
+    ### BEGIN SOLUTION
+    _, C, T = do.shape
+    b, c = cuda.blockIdx.x // C, cuda.blockIdx.x % C
+    for u in range(cuda.threadIdx.x, T, cuda.blockDim.x):
+        dk_u = float32(0)
+        for t in range(u, T):
+            dk_u += w[c, T - 1 - t + u] * do[b, c, t]
+        dk[b, c, u] = dk_u
+    ### END SOLUTION
+
+
+@cuda.jit(launch_bounds=(TILE, 1))
+def dw_naive(k, do, dw):
+    """dw[c, T-1-d] = Σ_b Σ_{t ≥ d} do[b, c, t] k[b, c, t-d], one thread per distance d.
+
+    k, do are [B, C, T]; dw is [C, T]; all float32. Block n has channel n; its thread x the
+    distances x, x + cuda.blockDim.x, …, each of them for all batch rows.
+    """
+    ### BEGIN SOLUTION
+    B, _, T = k.shape
+    c = cuda.blockIdx.x
+    for d in range(cuda.threadIdx.x, T, cuda.blockDim.x):
+        dw_d = float32(0)
+        for b in range(B):
+            for t in range(d, T):
+                dw_d += do[b, c, t] * k[b, c, t - d]
+        dw[c, T - 1 - d] = dw_d
+    ### END SOLUTION
+
+
+@cuda.jit(launch_bounds=(TILE, 1))
+def dw_shared(k, do, dw):
+    """`dw_naive`, from shared memory: TILE distances at a time, TILE tokens t at a time.
+
+    k, do are [B, C, T]; dw is [C, T]; all float32. Block n has channel n; its thread x distance x
+    of each tile.
+    """
+    ### BEGIN SOLUTION
+    B, _, T = k.shape
+    c, x, threads = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
+    s_do = cuda.shared.array(TILE, float32)
+    s_k = cuda.shared.array(WINDOW, float32)
+    for d0 in range(0, T, TILE):
+        dw_d = float32(0)
+        for b in range(B):
+            for t0 in range(d0, T, TILE):
+                cuda.syncthreads()  # everyone has read what is overwritten now
+                for i in range(x, TILE, threads):
+                    s_do[i] = do[b, c, t0 + i] if t0 + i < T else float32(0)
+                for i in range(x, WINDOW, threads):
+                    u = t0 - d0 + i - TILE  # s_k[TILE + i] is i tokens after t0 - d0
+                    s_k[i] = k[b, c, u] if 0 <= u and u < T else float32(0)
+                cuda.syncthreads()  # everything is there
+                for i in range(x if t0 == d0 else 0, min(TILE, T - t0)):
+                    dw_d += s_do[i] * s_k[TILE + i - x]
+        if d0 + x < T:
+            dw[c, T - 1 - (d0 + x)] = dw_d
+    ### END SOLUTION
+
+
+@cuda.jit(launch_bounds=(TILE // 8, 1))
+def dk_balanced(w, do, dk):
+    """Lesson 10's last kernel with time running backwards: groups of batch rows, even threads.
+
+    w is [C, T]; do, dk are [B, C, T]; all float32. Blocks and threads as in lesson 10's `balanced`.
+    """
+    ### BEGIN SOLUTION
+    B, C, T = do.shape
+    b0, c = cuda.blockIdx.x // C * ROWS, cuda.blockIdx.x % C
+    x, threads = cuda.threadIdx.x, cuda.blockDim.x
+    s_do = cuda.shared.array((ROWS, TILE), float32, alignment=16)
+    s_w = cuda.shared.array(WINDOW, float32, alignment=16)
+    sums = cuda.local.array((ROWS, 4), float32)
+    for t0 in range(0, T, TILE):  # t and u count from the end
+        last = (min(TILE, T - t0) + 3) // 4 - 1
+        for u0 in range(0, t0 + 1, TILE):
+            cuda.syncthreads()
+            for i in range(x, TILE, threads):
+                for r in range(ROWS):
+                    there = b0 + r < B and u0 + i < T
+                    s_do[r, i] = do[b0 + r, c, T - 1 - (u0 + i)] if there else float32(0)
+            for i in range(x, WINDOW, threads):
+                at = T - 1 - (t0 - u0) + i - TILE
+                s_w[i] = w[c, at] if 0 <= at and at < T else float32(0)
+            cuda.syncthreads()
+            for part in range(2):
+                t = 4 * (last - x) if part == 0 else 4 * x
+                end = min(TILE, t0 - u0 + t + 4) if 2 * x + part <= last else 0
+                for r in range(ROWS):
+                    for n in range(4):
+                        there = end > 0 and u0 > 0 and b0 + r < B and t0 + t + n < T
+                        so_far = dk[b0 + r, c, T - 1 - (t0 + t + n)] if there else float32(0)
+                        sums[r, n] = so_far
+                for u in range(0, end, 4):
+                    first = TILE - t + u - 4
+                    w8 = load4(s_w, (first,)) + load4(s_w, (first + 4,))
+                    for r in range(ROWS):
+                        do4 = load4(s_do, (r, u))
+                        for m in range(4):
+                            for n in range(4):
+                                sums[r, n] += w8[4 + m - n] * do4[m]
+                for r in range(ROWS):
+                    for n in range(4):
+                        if end > 0 and b0 + r < B and t0 + t + n < T:
+                            dk[b0 + r, c, T - 1 - (t0 + t + n)] = sums[r, n]
+    ### END SOLUTION
+
+
+@cuda.jit(launch_bounds=(TILE // 8, 1))
+def dw_balanced(k, do, dw):
+    """`dw_shared`, with two groups of four distances a thread, of few pairs of tokens and of many.
+
+    k, do are [B, C, T]; dw is [C, T]; all float32. Block n has channel n; its thread x the x-th
+    group of four from the start of each tile of distances, and the x-th from the end of what the
+    tile has of T.
+    """
+    ### BEGIN SOLUTION
+    B, _, T = k.shape
+    c, x, threads = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
+    s_do = cuda.shared.array(TILE, float32, alignment=16)
+    s_k = cuda.shared.array(WINDOW, float32, alignment=16)
+    near = cuda.local.array(4, float32)
+    far = cuda.local.array(4, float32)
+    for d0 in range(0, T, TILE):
+        last = (min(TILE, T - d0) + 3) // 4 - 1
+        d_near, d_far = 4 * x, 4 * (last - x)  # from d0 on
+        for n in range(4):
+            near[n], far[n] = 0, 0
+        for b in range(B):
+            for t0 in range(d0, T, TILE):
+                cuda.syncthreads()
+                for i in range(x, TILE, threads):
+                    s_do[i] = do[b, c, t0 + i] if t0 + i < T else float32(0)
+                for i in range(x, WINDOW, threads):
+                    u = t0 - d0 + i - TILE
+                    s_k[i] = k[b, c, u] if 0 <= u and u < T else float32(0)
+                cuda.syncthreads()
+                end = min(TILE, T - t0)
+                if d_near <= d_far:
+                    for i in range(d_near if t0 == d0 else 0, end, 4):
+                        do4, first = load4(s_do, (i,)), TILE + i - d_near - 4
+                        k8 = load4(s_k, (first,)) + load4(s_k, (first + 4,))
+                        for m in range(4):
+                            for n in range(4):
+                                near[n] += do4[m] * k8[4 + m - n]
+                if d_near < d_far:
+                    for i in range(d_far if t0 == d0 else 0, end, 4):
+                        do4, first = load4(s_do, (i,)), TILE + i - d_far - 4
+                        k8 = load4(s_k, (first,)) + load4(s_k, (first + 4,))
+                        for m in range(4):
+                            for n in range(4):
+                                far[n] += do4[m] * k8[4 + m - n]
+        for n in range(4):
+            if d_near <= d_far and d0 + d_near + n < T:
+                dw[c, T - 1 - (d0 + d_near + n)] = near[n]
+            if d_near < d_far and d0 + d_far + n < T:
+                dw[c, T - 1 - (d0 + d_far + n)] = far[n]
+    ### END SOLUTION
+
+
+def launch(B, C, T, outputs=1, rows=1, tile=TILE):
+    """How many blocks, of how many threads: lesson 10's."""
+    return ceil_div(B, rows) * C, 32 * ceil_div(min(T, tile), 32 * outputs)
+
+
+def launch_dk(B, C, T, tile=TILE):
+    """Of `dk_balanced`."""
+    return launch(B, C, T, outputs=8, rows=ROWS, tile=tile)
+
+
+def launch_dw(B, C, T, tile=TILE):
+    """Of `dw_naive` and `dw_shared`: a block has a channel of all batch rows."""
+    return launch(B, C, T, rows=B, tile=tile)
+
+
+def launch_dw_balanced(B, C, T, tile=TILE):
+    """Of `dw_balanced`."""
+    return launch(B, C, T, outputs=8, rows=B, tile=tile)
+
+
+def one_thread(w, k, do):
+    """dw and dk on a GPU, the first rung: float32."""
+    return _both(dk_naive, launch, dw_naive, launch_dw, w, k, do)
+
+
+def from_shared(w, k, do):
+    """The second: dw from shared memory, dk as balanced as o."""
+    return _both(dk_balanced, launch_dk, dw_shared, launch_dw, w, k, do)
+
+
+def balanced(w, k, do):
+    """The third: both."""
+    return _both(dk_balanced, launch_dk, dw_balanced, launch_dw_balanced, w, k, do)
+
+
+def _both(of_k, sizes_k, of_w, sizes_w, w, k, do):
+    dw, dk = torch.empty_like(w), torch.empty_like(k)
+    grid, block = sizes_k(*k.shape)
+    of_k[grid, block, stream()](*map(as_array, (w, do, dk)))
+    grid, block = sizes_w(*k.shape)
+    of_w[grid, block, stream()](*map(as_array, (k, do, dw)))
+    return dw, dk
+
+
+# What a case that fails may mean.
+DK = {
+    "by hand": "With ones, dk[u] is T - u: as many outputs have token u.",
+    "distance": "Output t had token u with the weight of their distance, w[c, T - 1 - (t - u)].",
+    "causal": "Token u reaches the outputs from u on, no earlier one.",
+    "tail": "Which outputs and tokens are there? Beyond T there is nothing to read or to write.",
+    "tile": "Each tile adds up all that count from its end on: a loop over u0 for each t0.",
+    "group": "The last group may have fewer batch rows than ROWS.",
+}
+DW = {
+    "by hand": "With ones, dw[T-1-d] is B · (T - d): so many pairs of tokens are d apart.",
+    "distance": "The last weight is of distance 0: dw[c, T - 1 - d].",
+    "batch": "dw has no b: every batch row adds to the same sum.",
+    "group": "dw has no b: every batch row adds to the same sum.",
+    "causal": "At distance d, t starts at d: before that there is no token t - d.",
+    "tail": "Which distances and tokens are there? Beyond T there is nothing to read or to write.",
+    "tile": "Distances from d0 on meet all t from d0 on: a loop over t0, the window from t0 - d0.",
+}
+WIDE = at_least(1, "LDS.128", text="16-byte reads of shared memory (LDS.128)")
+
+EXERCISES = {
+    "dk_naive": Exercise(
+        minutes=5,
+        difficulty=1,
+        hints=(
+            "In lesson 10 output t had the tokens u ≤ t. Which outputs have token u?",
+            "t from u to T - 1, with the same weight that k[u] had in o[t].",
+            "for t in range(u, T): dk_u += w[c, T - 1 - t + u] * do[b, c, t]",
+        ),
+        evidence=timex_kernel(
+            dk_naive, launch, ("dk",), in_registers(), most=(no_atomics(),), strided=True
+        ),
+        symptoms=DK,
+        afterwards=Afterwards(
+            why={
+                "for t in range(u, T):": "Forward, a token reaches later outputs; backward, it "
+                "hears from them."
+            },
+            instead={
+                "Reverse do, call the forward kernel, reverse dk": "the same sums; two "
+                "copies, or an index that counts from the end."
+            },
+            stretch="Which thread of a block works longest now?",
+        ),
+    ),
+    "dw_naive": Exercise(
+        minutes=10,
+        difficulty=2,
+        hints=(
+            "Which pairs (t, u) have distance d? And which batch rows does one weight serve?",
+            "Two loops: over b, and over t from d on. One thread owns the sum: no atomics, and "
+            "nothing is left to be added in Python.",
+            "dw_d += do[b, c, t] * k[b, c, t - d]; dw[c, T - 1 - d] = dw_d",
+        ),
+        evidence=timex_kernel(
+            dw_naive, launch_dw, ("dw",), in_registers(), most=(no_atomics(),), strided=True
+        ),
+        symptoms=DW,
+        afterwards=Afterwards(
+            why={
+                "for b in range(B):": "The sum over the batch stays in a register. The original "
+                "writes a dw for every batch row, and adds them in Python."
+            },
+            instead={
+                "A block per row and atomic sums": "32 times as many blocks, and another "
+                "order of the additions in every run."
+            },
+            stretch="768 channels are 768 blocks. Is that enough for 132 SMs?",
+        ),
+    ),
+    "dw_shared": Exercise(
+        minutes=20,
+        difficulty=3,
+        hints=(
+            "TILE distances from d0 on, TILE tokens t from t0 on: which tokens u = t - d are that?",
+            "2·TILE of them, around t0 - d0: s_k[TILE + (t - t0) - (d - d0)]. Zeros for u below 0 "
+            "and beyond T.",
+            "u = t0 - d0 + i - TILE fills s_k[i]; dw_d += s_do[i] * s_k[TILE + i - x], from i = x "
+            "where t0 == d0, up to min(TILE, T - t0).",
+        ),
+        evidence=timex_kernel(
+            dw_shared,
+            launch_dw,
+            ("dw",),
+            fits(),
+            in_registers(),
+            most=(global_reads(0.2), shared_reads(2.3), conflicts(), no_atomics()),
+        ),
+        symptoms=DW,
+        afterwards=Afterwards(
+            why={
+                "u = t0 - d0 + i - TILE  # s_k[TILE + i] is i tokens after t0 - d0": "Distances "
+                "are to k what outputs were to w: the window slides."
+            },
+            instead={
+                "A thread per token, sums along d through shared memory": "T sums for every "
+                "thread to add to, all of them shared."
+            },
+            stretch="Stage two batch rows at a time: half of the barriers.",
+        ),
+    ),
+    "dk_balanced": Exercise(
+        minutes=10,
+        difficulty=2,
+        hints=(
+            "Take your last kernel of lesson 10. Where does it read k, where does it write o?",
+            "Let t and u count from the end: only the addresses of do and dk change.",
+            "do[b0 + r, c, T - 1 - (u0 + i)] fills shared memory, dk[b0 + r, c, T - 1 - (t0 + t + "
+            "n)] gets the sums; the weights stay as they are.",
+        ),
+        evidence=timex_kernel(
+            dk_balanced,
+            launch_dk,
+            ("dk",),
+            WIDE,
+            fits(),
+            in_registers(),
+            most=(
+                global_reads(0.08),
+                shared_reads(0.15),
+                imbalance(1.1),
+                conflicts(),
+                no_atomics(),
+            ),
+        ),
+        symptoms=DK,
+        afterwards=Afterwards(
+            why={
+                "s_do[r, i] = do[b0 + r, c, T - 1 - (u0 + i)] if there else float32(0)": "Reading "
+                "backwards costs nothing: a warp still reads 32 neighbours."
+            },
+            instead={
+                "A second kernel with the loops turned around": "more to write and to test, "
+                "for the same products."
+            },
+            stretch="One kernel for o and dk, with a constant that says which way time runs.",
+        ),
+    ),
+    "dw_balanced": Exercise(
+        minutes=25,
+        difficulty=3,
+        hints=(
+            "Distance d has T - d pairs of tokens. Which group of four goes with the x-th?",
+            "The x-th from the end, with sums of its own; both loops between the same barriers. "
+            "Four tokens and four distances need eight of k: two load4.",
+            "do4, first = load4(s_do, (i,)), TILE + i - d_near - 4; near[n] += do4[m] * k8[4 + m "
+            "- n]; the same for d_far = 4 * (last - x), if d_near < d_far.",
+        ),
+        evidence=timex_kernel(
+            dw_balanced,
+            launch_dw_balanced,
+            ("dw",),
+            WIDE,
+            fits(),
+            in_registers(),
+            most=(global_reads(0.2), shared_reads(0.4), imbalance(1.1), conflicts(), no_atomics()),
+        ),
+        symptoms=DW
+        | {
+            "divergent": "Threads beyond the middle have no distances, but they fill shared "
+            "memory, and stop at every barrier."
+        },
+        afterwards=Afterwards(
+            why={
+                "d_near, d_far = 4 * x, 4 * (last - x)  # from d0 on": "T - 4x pairs of tokens, "
+                "and about 4x: the same sum for every x."
+            },
+            instead={
+                "16 distances and 16 tokens at a time": "12 reads for 256 products: what the "
+                "library does, with batch rows on different lanes."
+            },
+            stretch="Do that. How many registers does it take?",
+        ),
+    ),
+}

@@ -1,0 +1,141 @@
+"""Wrong answers to 11_time_x_gradients."""
+
+from rwkv_lessons.lab.course.wrong_answers import edit, wrong
+
+dk_naive = wrong(
+    forward_again=(
+        "Adds up the outputs before the token, as the forward pass adds up tokens.",
+        edit("range(u, T)", "range(u + 1)"),
+        edit("T - 1 - t + u", "T - 1 - u + t"),
+    ),
+    itself_left_out=(
+        "The output at the token itself is left out.",
+        edit("range(u, T)", "range(u + 1, T)"),
+    ),
+    weights_in_order=(
+        "The weights are taken in the wrong order.",
+        edit("w[c, T - 1 - t + u]", "w[c, t - u]"),
+    ),
+    channel_zero=(
+        "All channels take the weights of the first.",
+        edit("w[c, T - 1", "w[0, T - 1"),
+    ),
+    one_output_a_thread=(
+        "Of rows that are longer than the block, the rest is never written.",
+        edit("T, cuda.blockDim.x)", "T, T)"),
+    ),
+)
+
+dw_naive = wrong(
+    one_batch_row=(
+        "Only the first batch row is added.",
+        edit("range(B)", "range(1)"),
+    ),
+    last_batch_row=(
+        "Every batch row starts the sum again.",
+        edit(
+            "for t in range(d, T):",
+            "dw_d = float32(0)\nfor t in range(d, T):",
+        ),
+    ),
+    from_the_first_token=(
+        "Pairs before the start of the row are taken from its end.",
+        edit("range(d, T)", "range(T)"),
+        edit("t - d]", "(t - d) % T]"),
+    ),
+    distance_as_index=(
+        "Distance d is written to place d.",
+        edit("dw[c, T - 1 - d]", "dw[c, d]"),
+    ),
+    one_pair_short=(
+        "The last token is left out.",
+        edit("range(d, T)", "range(d, T - 1)"),
+    ),
+)
+
+dw_shared = wrong(
+    reads_too_early=(
+        "No barrier between filling shared memory and reading it.",
+        edit("cuda.syncthreads()  # everything is there"),
+    ),
+    fills_too_early=(
+        "No barrier before shared memory is filled again.",
+        edit("cuda.syncthreads()  # everyone has read what is overwritten now"),
+    ),
+    window_stands_still=(
+        "The window of k stays at the start of the row.",
+        edit("u = t0 - d0 + i - TILE", "u = i - TILE"),
+    ),
+    a_mean_of_its_own=(
+        "Each batch row starts the sum again.",
+        edit("for t0 in range(d0, T, TILE):", "dw_d = float32(0)\nfor t0 in range(d0, T, TILE):"),
+    ),
+    right_up_to_1024=(
+        "Only one chunk of tokens is met with each tile of distances.",
+        edit("for t0 in range(d0, T, TILE):", "for t0 in range(d0, min(T, d0 + 1), TILE):"),
+    ),
+    global_all_the_same=(
+        "Fills shared memory, and then reads do from global memory.",
+        edit("dw_d += s_do[i]", "dw_d += do[b, c, t0 + i]"),
+    ),
+)
+
+dk_balanced = wrong(
+    read_backwards_only=(
+        "do is read from the end, and dk is written from the start.",
+        edit("so_far = dk[b0 + r, c, T - 1 - (t0 + t + n)]", "so_far = dk[b0 + r, c, t0 + t + n]"),
+        edit("dk[b0 + r, c, T - 1 - (t0 + t + n)] = sums", "dk[b0 + r, c, t0 + t + n] = sums"),
+    ),
+    nothing_reversed=(
+        "The forward sum of do.",
+        edit("T - 1 - (u0 + i)]", "u0 + i]"),
+        edit("so_far = dk[b0 + r, c, T - 1 - (t0 + t + n)]", "so_far = dk[b0 + r, c, t0 + t + n]"),
+        edit("dk[b0 + r, c, T - 1 - (t0 + t + n)] = sums", "dk[b0 + r, c, t0 + t + n] = sums"),
+    ),
+    weights_reversed_too=(
+        "The weights are reversed as well.",
+        edit("w[c, at] if", "w[c, T - 1 - at] if"),
+    ),
+    not_paired=(
+        "Two neighbouring groups a thread: right, and uneven.",
+        edit("t = 4 * (last - x) if part == 0 else 4 * x", "t = 8 * x + 4 * part"),
+    ),
+    starts_again=(
+        "The sums start from 0 with every chunk: only the last one counts.",
+        edit("end > 0 and u0 > 0 and b0", "end < 0 and b0"),
+    ),
+)
+
+dw_balanced = wrong(
+    not_paired=(
+        "Two neighbouring groups a thread: right, and uneven.",
+        edit("d_near, d_far = 4 * x, 4 * (last - x)", "d_near, d_far = 8 * x, 8 * x + 4"),
+    ),
+    middle_left_out=(
+        "Where the number of groups is odd, nobody has the one in the middle.",
+        edit("if d_near <= d_far:", "if d_near < d_far:  # the near one"),
+        edit("if d_near <= d_far and d0", "if d_near < d_far and d0"),
+    ),
+    distances_one_off=(
+        "The window starts one token too early.",
+        edit("near[n] += do4[m] * k8[4 + m - n]", "near[n] += do4[m] * k8[3 + m - n]"),
+    ),
+    far_from_the_start=(
+        "The far group is met with the window of the near one.",
+        edit(
+            "first = load4(s_do, (i,)), TILE + i - d_far - 4",
+            "first = load4(s_do, (i,)), TILE + i - d_near - 4",
+        ),
+    ),
+    sums_of_the_last_row=(
+        "Each batch row starts the sums again.",
+        edit(
+            "for t0 in range(d0, T, TILE):",
+            "for n in range(4):\n    near[n], far[n] = 0, 0\nfor t0 in range(d0, T, TILE):",
+        ),
+    ),
+    returns_before_the_barrier=(
+        "Threads without distances return, and never come to the barriers.",
+        edit("# from d0 on", "# from d0 on\nif d_near > d_far:\n    return"),
+    ),
+)
