@@ -13,6 +13,7 @@ from support.wkv7_cases import (
     make,
     near,
     packed,
+    results,
     with_raw,
 )
 
@@ -20,7 +21,13 @@ pytest.importorskip("triton")
 from support.tensor_core import tensor_core  # noqa: E402
 
 from rwkv_lessons.runtime.devices import H200  # noqa: E402
-from rwkv_lessons.wkv7 import spans, wkv7_chunked, wkv7_reference  # noqa: E402
+from rwkv_lessons.wkv7 import (  # noqa: E402
+    METHODS,
+    spans,
+    wkv7_chunked,
+    wkv7_reference,
+    wkv7_step,
+)
 from rwkv_lessons.wkv7.chunked import backward, forward, kept  # noqa: E402
 
 # The first launch multiplies what does not fit, and the second one does it again.
@@ -152,3 +159,37 @@ def test_few_heads_split_their_values():
 def test_on_a_cpu_and_in_float64_it_is_the_torch_method():
     x = make(2, 20, 2, 5, 6, device=DEVICE)
     near(wkv7_chunked(*x), in_float64(x), 1e-13)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("option", [{}, {"decay": "clamp", "scale": 0.3}])
+@pytest.mark.parametrize("name", ["recurrent", "backstepping", "chunked"])
+def test_an_operator_of_torch(name, option):
+    """Eagerly, compiled without a graph break, by opcheck; and it refuses second gradients."""
+    x = make(2, 70, 2, 64, 64, -0.3, torch.float32, device="cuda")
+    method = METHODS[name]
+    want = in_float64(x, **option)
+    limits = 1e-4 if name == "backstepping" else 1e-5
+    near(results(method, x, **option), want, limits)
+    compiled = torch.compile(method, backend="aot_eager", fullgraph=True)
+    near(results(compiled, x, **option), want, limits)
+    given = (*x, None, option.get("scale", 1.0), option.get("decay", "log"), True)
+    operator = getattr(torch.ops.rwkv_lessons, f"wkv7_{name}_forward").default
+    torch.library.opcheck(operator, (*(y.requires_grad_() for y in x), *given[7:]))
+    o, _ = method(*x, **option)
+    (dr,) = torch.autograd.grad(o.sum(), x[:1], create_graph=True)
+    with pytest.raises(RuntimeError, match="second gradients"):
+        dr.sum().backward()
+
+
+@pytest.mark.gpu
+def test_a_cuda_graph_of_a_call_and_of_a_step():
+    *x, s0 = make(2, 70, 2, 64, 64, "mixed", torch.bfloat16, device=DEVICE)
+    token, state = [y[:, :1].contiguous() for y in x], s0.clone()
+    want = wkv7_chunked(*x, s0)[0], wkv7_step(*token, state)
+    state.copy_(s0)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = wkv7_chunked(*x, s0)[0], wkv7_step(*token, state)
+    graph.replay()
+    assert all(torch.equal(y, z) for y, z in zip(got, want, strict=True))
