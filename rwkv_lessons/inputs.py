@@ -237,7 +237,7 @@ def wkv6_rung_arguments(r, k, v, w, u):
     B, _, H, N = r.shape
     s0 = torch.zeros(B, H, N, N, device=r.device)
     o = torch.full_like(v, float("nan"))
-    return (r, k, v, w.float(), u.float(), s0), (o, torch.empty_like(s0))
+    return (r, k, v, w, u.float(), s0), (o, torch.empty_like(s0))
 
 
 def _weights(C, seed, device):

@@ -141,7 +141,7 @@ def launch_partial(sizes, scale, split=512, BH=64, BN=64):
 
 
 def launch_combine(sizes, split=512, BB=16):
-    """The grid, and the kernel's sizes. 16 rows are the fewest that tl.dot takes."""
+    """The grid, and the kernel's sizes. 16 rows are one tile of HMMA; fewer would be padded."""
     B, _, N, H, _, _, V, R = sizes
     numbers = {"B": B, "S": ceil_div(N, split), "H": H, "V": V, "R": R, "BB": BB, "num_warps": 4}
     return (H, ceil_div(B, BB)), numbers

@@ -70,7 +70,8 @@ def measure(operation, method, inputs, expected, budget_ms=timing.BUDGET_MS, cei
     extra = timing.extra_bytes(run, r.device)
     times = timing.device_times(run, r.device, budget_ms)
     host_ms = timing.host_time(run, r.device, budget_ms)
-    speed = rates(work(operation, r.shape, dtype), dtype, times.median_ms, ceilings)
+    least, unit = work(operation, r.shape, dtype), OPERATIONS[operation].unit_of(method.name)
+    speed = rates(least, dtype, times.median_ms, ceilings, unit)
     return Measurement(**row, **times._asdict(), host_ms=host_ms, extra_bytes=extra, **speed)
 
 

@@ -51,8 +51,9 @@ def ladder(name):
         found.append(rung_method(operation, rung))
         if rung.swept:
             found += [_numba_rung(operation, rung, block) for block in BLOCKS]
-    finished = LADDERS[name].finished
-    return {m.name: m for m in found} | {finished: library(operation.name)[finished]}
+    made, ladder = library(operation.name), LADDERS[name]
+    ends = [ladder.finished, *([ladder.beside[1]] if ladder.beside else [])]
+    return {m.name: m for m in found} | {name: made[name] for name in ends if name in made}
 
 
 def _library_method(operation, name, f):
@@ -104,8 +105,9 @@ def _numba_rung(operation, rung, *block):
     kernel = getattr(module, rung.kernel)
 
     def prepare(*inputs):
-        _needs_head_size(rung, kernel, inputs[0].shape[-1])
-        grid, used["block"] = module.launch(*inputs[0].shape, *block)
+        shape = inputs[operation.like].shape
+        _needs_head_size(rung, kernel, shape[-1])
+        grid, used["block"] = getattr(module, rung.launch)(*shape, *block)
         given, results = loaded(operation.rung_arguments)(*inputs)
         arrays = [as_array(x) for x in (*given, *results)]
         launch, o = kernel[grid, used["block"], stream()], results[0]
@@ -122,7 +124,7 @@ def _numba_rung(operation, rung, *block):
         rung.method + "".join(f"[{threads}]" for threads in block),
         prepare,
         dtypes=("float32",),
-        sources=(source_of(kernel), f"{rung.file}::{rung.kernel}", f"{rung.file}::launch"),
+        sources=(source_of(kernel), f"{rung.file}::{rung.kernel}", f"{rung.file}::{rung.launch}"),
         note="time includes zeroing the output" if rung.zeroed else None,
         facts=lambda run: used | resources(kernel),
     )
@@ -139,7 +141,7 @@ def _triton_rung(operation, rung):
     return Method(
         rung.method,
         prepare,
-        dtypes=("float32",),
+        dtypes=rung.dtypes,
         sources=(f"{rung.file}::forward",),
         facts=lambda run: compiled(getattr(module, rung.kernel)),
     )
@@ -162,7 +164,7 @@ def _gradient_rung(operation, rung):
 
         def run():
             o = run_forward()
-            found = module.gradients(*given, do, *zeros)
+            found = getattr(module, rung.kernel)(*given, do, *zeros)
             return o, *found[: len(found) - states]
 
         return run
@@ -170,10 +172,10 @@ def _gradient_rung(operation, rung):
     return Method(
         rung.method,
         prepare,
-        dtypes=("float32",),
+        dtypes=rung.dtypes,
         sources=(*forward.sources, f"{rung.file}::{rung.kernel}"),
         note="registers of the backward sweep",
-        facts=lambda run: facts(module.backward_sweep),
+        facts=lambda run: facts(getattr(module, rung.sweep)),
     )
 
 

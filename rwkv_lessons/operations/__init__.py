@@ -91,6 +91,7 @@ WKV5 = Operation(
     reference="rwkv_lessons.wkv5:wkv5_reference",
     rung_arguments="rwkv_lessons.inputs:wkv5_rung_arguments",
     methods={"reference": TORCH, "chunked": TORCH, "cuda": NUMBA},
+    tensor_cores=("fla chunk",),
     ladders=(
         Ladder(
             "wkv5",
@@ -135,9 +136,15 @@ WKV5_BACKWARD = replace(
     torch_loop=None,
 )
 
+# Chunks are made for 16 bits: a ladder that leads to them shows these first.
+BOTH_DTYPES = ("bfloat16", "float32")
+WALK = ("the walk, finished in CUDA", "cuda")  # token by token: what chunks have to beat
 DECAY_FROM_DATA = Rung("08 decay from data", "08_decay_from_data", "kernel")
 FUSED_RECURRENT = Rung("13 fused recurrent", "13_fused_recurrent", "kernel", TRITON)
-CHUNKED_KERNEL = Rung("16 the chunked kernel", "16_the_chunked_kernel", "kernel", TRITON)
+CHUNKED_KERNEL = Rung(
+    "16 the chunked kernel", "16_the_chunked_kernel", "kernel", TRITON,
+    dtypes=BOTH_DTYPES, tensor_cores=True,
+)  # fmt: skip
 BACKWARD_PASS = Rung(
     "09 the backward pass", "09_the_backward_pass", "gradients", after=DECAY_FROM_DATA
 )
@@ -148,7 +155,7 @@ TRITON_BACKWARD_RUNGS = (
     Rung("14 recurrent gradients", "14_recurrent_gradients", "gradients", TRITON,
          after=FUSED_RECURRENT),
     Rung("17 chunked gradients", "17_chunked_gradients", "gradients", TRITON,
-         after=CHUNKED_KERNEL),
+         after=CHUNKED_KERNEL, tensor_cores=True),
 )  # fmt: skip
 
 WKV6 = Operation(
@@ -169,9 +176,10 @@ WKV6 = Operation(
         "chunked": TRITON,
         "wkv6": TRITON,  # or any of them: of another, no resources are read
     },
+    tensor_cores=("chunked", "wkv6", "fla chunk"),  # wkv6 may choose: the lower roof is its own
     ladders=(
         Ladder("wkv6", (DECAY_FROM_DATA,), "cuda"),
-        Ladder("wkv6-triton", TRITON_RUNGS, "chunked"),
+        Ladder("wkv6-triton", TRITON_RUNGS, "chunked", dtypes=BOTH_DTYPES, beside=WALK),
     ),
     records=(
         # Without the reference: half a second a call.
@@ -210,7 +218,13 @@ WKV6_BACKWARD = replace(
     methods={name: tool for name, tool in WKV6.methods.items() if name != "reference"},
     ladders=(
         Ladder("wkv6-backward", (BACKWARD_PASS,), "cuda"),
-        Ladder("wkv6-triton-backward", TRITON_BACKWARD_RUNGS, "chunked"),
+        Ladder(
+            "wkv6-triton-backward",
+            TRITON_BACKWARD_RUNGS,
+            "chunked",
+            dtypes=BOTH_DTYPES,
+            beside=WALK,
+        ),
     ),
     records=(
         # Without recurrent: its reverse sweep is for few tokens.
@@ -237,6 +251,7 @@ WKV6_DECODE = Operation(
     inputs="rwkv_lessons.inputs:wkv6_decode_inputs",
     reference=f"{WKV6_MODULE}:wkv6_reference",
     compared=2,  # the state as well
+    tensor_cores=(),
     prepared="rwkv_lessons.bench.commands.wkv6_decode:library",
     records=(
         Plan(
@@ -252,6 +267,13 @@ WKV6_DECODE = Operation(
     public=("wkv6_step",),
 )
 
+TIME_X_RUNGS = (
+    Rung("10 one thread an output", "10_time_x", "naive", NUMBA, "v0"),
+    Rung("10 shared memory", "10_time_x", "shared", NUMBA, "v1"),
+    Rung("10 four outputs", "10_time_x", "four", NUMBA, "v2", launch="launch_four"),
+    Rung("10 batch groups", "10_time_x", "grouped", NUMBA, "v3", launch="launch_grouped"),
+    Rung("10 balanced", "10_time_x", "balanced", NUMBA, launch="launch_balanced"),
+)
 OF_LENGTHS = "timex,toeplitz,cuda,fft,conv1d"
 CONV1D = Peer("torch", "torch", "timex_conv1d", "depthwise, T taps")
 LENGTHS = " ".join(f"--shape 32,768,{2**n}" for n in range(7, 14))
@@ -274,6 +296,7 @@ TIMEX = Operation(
         "toeplitz": TRITON,
         "timex": TRITON,
     },
+    ladders=(Ladder("timex", TIME_X_RUNGS, "toeplitz"),),
     records=(
         Plan("timex-peers", "timex --peers", 120),
         Plan("timex-lengths", f"timex --peers {LENGTHS} --methods '{OF_LENGTHS}'", 300),
@@ -288,6 +311,7 @@ TIMEX_BACKWARD = replace(
     says="time both passes of timex",
     timed=BOTH,
     work=least.timex_with_gradients,
+    ladders=(),
     records=(
         Plan("timex-backward-peers", "timex-backward --peers", 180),
         Plan(
@@ -317,6 +341,7 @@ WKV7 = Operation(
         "wy": TORCH,
         "recurrent": TRITON,
         "backstepping": TRITON,
+        "chunked": TRITON,
         "wkv7": TRITON,
     },
     public=("wkv7", "__getattr__"),
@@ -363,7 +388,9 @@ MLA_LADDER = Operation(
     letters="B, N, H, K, R, P, V",
     command="mla_ladder:command",
     dtypes=("bfloat16",),
-    records=(own("mla-ladder", "mla-ladder"),),
+    records=(
+        replace(own("mla-ladder", "mla-ladder"), holds=(("27_split_decode.combine", "bfloat16"),)),
+    ),
 )
 
 MLA_PREFILL = Operation(

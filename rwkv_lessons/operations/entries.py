@@ -1,12 +1,12 @@
 """What an entry of the table of operations is made of. Imports nothing but the standard library."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
-from rwkv_lessons.operations.work import Work
+from rwkv_lessons.operations.work import MULTIPLY_ADDS, TENSOR_CORES, Work
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCH = "python -m rwkv_lessons.bench"
@@ -28,7 +28,11 @@ class Rung:
     original: str | None = None  # the CUDA C kernel of RWKV-CUDA that takes the same step
     zeroed: bool = False  # adds to its output, which has to be zero before every launch
     swept: bool = False  # launch(*shape, block) takes a size: measured with several
+    launch: str = "launch"  # the function of that file that says how many blocks and threads
+    dtypes: tuple[str, ...] = ("float32",)  # that its kernel takes
+    tensor_cores: bool = False  # its arithmetic is matrix products
     after: "Rung | None" = None  # of gradients: the rung whose forward pass is timed with them
+    sweep: str = "backward_sweep"  # of gradients: the kernel whose registers are told
 
     @property
     def method(self):
@@ -52,10 +56,20 @@ class Ladder:
     rungs: tuple[Rung, ...]
     finished: str  # a key of the operation's `methods`
     limit_s: int = 90
+    dtypes: tuple[str, ...] = ("float32",)  # what it is shown in first comes first
+    beside: tuple[str, str] | None = None  # (label, key of `methods`), shown after the first rung
 
     @property
     def plan(self):
-        return own(f"{self.name}-ladder", f"ladder {self.name}", self.limit_s, "ladder")
+        made = own(f"{self.name}-ladder", f"ladder {self.name}", self.limit_s, "ladder")
+        return replace(made, holds=self.rows)
+
+    @property
+    def rows(self):
+        """(method, dtype) of what its record has at least."""
+        rungs = [(rung.method, dtype) for rung in self.rungs for dtype in rung.dtypes]
+        library = [self.finished, *([self.beside[1]] if self.beside else [])]
+        return *rungs, *((method, dtype) for method in library for dtype in self.dtypes)
 
 
 @dataclass(frozen=True)
@@ -68,6 +82,7 @@ class Plan:
     table: str | None = "methods"  # a key of report/tables.py's KINDS; None: on no page
     needs: str | None = None  # a module without which there is nothing to compare with
     named: bool = True  # --record needs the name: it is not the command's own
+    holds: tuple = ()  # (method, dtype) of rows, or names of ceilings, that it has at least
 
     @property
     def command(self):
@@ -124,6 +139,8 @@ class Operation:
     rung_arguments: str | None = None
     # Name in METHODS, or of the package's own function → its tool.
     methods: dict[str, str] = field(default_factory=dict)
+    # Methods and peers whose arithmetic is matrix products on tensor cores; None: all of them.
+    tensor_cores: tuple[str, ...] | None = None
     prepared: str | None = None  # () → the methods, where they are not just called with the inputs
     dtypes: tuple[str, ...] = ("float32", "bfloat16")  # of a run that asks for none
     command: str = "run:time_methods"  # of bench/commands/
@@ -143,6 +160,15 @@ class Operation:
             raise ValueError(f"dtype is {dtype!r}, needs one of {', '.join(DTYPES)}")
         self.check_shape(shape)
         return self.work(*shape, DTYPES[dtype])
+
+    def unit_of(self, method):
+        """What computes a method, a peer or a rung: TENSOR_CORES or MULTIPLY_ADDS."""
+        rungs = {rung.method: rung.tensor_cores for ladder in self.ladders for rung in ladder.rungs}
+        if method in rungs:
+            products = rungs[method]
+        else:
+            products = self.tensor_cores is None or method in self.tensor_cores
+        return TENSOR_CORES if products else MULTIPLY_ADDS
 
     def check_shape(self, shape):
         """Raises ValueError where a shape is not a positive number for each letter."""

@@ -5,6 +5,8 @@ An entry of the table (__init__.py) names one of these. The letters are those of
 
 from typing import NamedTuple
 
+MULTIPLY_ADDS, TENSOR_CORES = "multiply-adds", "tensor cores"  # what does the arithmetic
+
 
 class Work(NamedTuple):
     """The least an operation has to do."""

@@ -4,11 +4,14 @@ Each block is a function of the folder of records (None: this project's own). A 
 is not there is one line, with the command that makes it.
 """
 
+from dataclasses import replace
+
 from rwkv_lessons.bench import gpu_tests
 from rwkv_lessons.bench.commands.record_all import planned
 from rwkv_lessons.lab.pictures import ladder
 from rwkv_lessons.operations import LADDERS, OPERATIONS, operation_of
 from rwkv_lessons.records.lookup import CARD, record
+from rwkv_lessons.records.rates import floor_seconds
 
 QUANTITIES = {  # heading → field of a row, format
     "GB/s": ("gb_per_s", ".0f"),
@@ -45,28 +48,31 @@ def unrecorded(name):
 
 def ladder_block(operation):
     """The rungs of a ladder, each with its time and how much faster it made the first."""
+    dtypes = LADDERS[operation].dtypes
 
-    def write(climbed, folder):
-        first = next((step.ms for step in climbed if step.ms), None)
-        rows = []
-        for step in climbed:
-            row = step.row
-            cells = [step.label, _text(step.ms, ".2f"), "–"]
-            if step.ms:
-                cells[1] += f" ({row.p20_ms:.2f} … {row.p80_ms:.2f})"
-                cells[2] = f"{first / step.ms:.1f}"
-            cells.append(_text(step.original_ms, ".2f"))
-            cells += [_text(row and getattr(row, field), form) for field, form in _fields()]
-            rows.append(cells)
-        head = ["step", "ms (20 … 80 %)", "faster ×", "CUDA C ms", *QUANTITIES]
-        where = ladder.source(operation, folder=folder).replace("\n", ".\n")
-        return f"{_markdown(head, rows)}\n\n{where}."
+    def line(climbed, step, dtype, folder):
+        row, ms = step.rows[dtype], step.ms_in(dtype)
+        cells = [step.label, *([dtype] if len(dtypes) > 1 else []), _text(ms, ".2f")]
+        if ms:
+            cells[-1] += f" ({row.p20_ms:.2f} … {row.p80_ms:.2f})"
+        cells.append(_text(ladder.faster_than_first(climbed, step, dtype), ".1f"))
+        cells.append(_text(step.original_ms, ".2f"))
+        return cells + _quantities(row, operation, folder)
 
     def block(folder):
         climbed = ladder.steps(operation, folder=folder)
         if not any(step.row for step in climbed):
             return unrecorded(f"{operation}-ladder")
-        return write(climbed, folder)
+        rows = [
+            line(climbed, step, dtype, folder)
+            for step in climbed
+            for dtype in dtypes
+            if len(dtypes) == 1 or step.ms_in(dtype)
+        ]
+        head = ["step", *(["dtype"] if len(dtypes) > 1 else []), "ms (20 … 80 %)"]
+        head += ["faster ×", "CUDA C ms", *QUANTITIES]
+        where = ladder.source(operation, folder=folder).replace("\n", ".\n")
+        return f"{_markdown(head, rows)}\n\n{where}."
 
     return block
 
@@ -74,13 +80,18 @@ def ladder_block(operation):
 def methods_block(name):
     """Every row of a record, at one shape or several."""
 
-    @_block(name)
-    def block(found):
+    def block(folder):
+        try:
+            return write(record(name, CARD, folder), folder)
+        except LookupError:
+            return unrecorded(name)
+
+    def write(found, folder):
         shapes = {row.shape for row in found.rows}
         rows = [
             [row.method, *_shape_if(len(shapes) > 1, row), row.dtype]
             + [_text(row.median_ms, ".3f"), _text(row.host_ms, ".3f")]
-            + [_text(getattr(row, field), form) for field, form in _fields()]
+            + _quantities(row, name, folder)
             + [row.problem or row.note or ""]
             for row in found.rows
         ]
@@ -243,6 +254,26 @@ BLOCKS |= {
 
 def _shape(row):
     return ", ".join(map(str, row.shape))
+
+
+def _quantities(row, name, folder):
+    """The cells of QUANTITIES. The share is of the roof of the unit that computes the method.
+
+    Args:
+        name: of the record, or of a ladder.
+    """
+    if row is None:
+        return ["–"] * len(QUANTITIES)
+    entry, share = operation_of(name), row.roofline_share
+    try:
+        limits = record("ceilings", CARD, folder).ceilings
+    except LookupError:
+        limits = None
+    if limits and entry.work and row.median_ms:
+        least, unit = entry.least(row.shape, row.dtype), entry.unit_of(row.method)
+        share = 1e3 * floor_seconds(least, row.dtype, limits, unit) / row.median_ms
+    row = replace(row, roofline_share=share)
+    return [_text(getattr(row, field), form) for field, form in _fields()]
 
 
 def _fields(*headings):

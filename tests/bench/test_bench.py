@@ -18,7 +18,7 @@ from rwkv_lessons.lab.simulator.triton import run as interpreter
 from rwkv_lessons.operations import LADDERS, OF_LADDER, OPERATIONS, operation_of, work
 from rwkv_lessons.operations.entries import BLOCKS, TRITON
 from rwkv_lessons.records.fingerprint import fingerprint
-from rwkv_lessons.records.rates import floor_seconds
+from rwkv_lessons.records.rates import floor_seconds, flops_per_second
 
 CPU = torch.device("cpu")
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")
@@ -40,6 +40,20 @@ def test_work_of_the_readme_table():
     assert floor_seconds(least, "float32", card) == least.flops / 67e12
     half = work("wkv5", OPERATIONS["wkv5"].shapes[0], "bfloat16")
     assert floor_seconds(half, "bfloat16", card) == half.bytes / 4.3e12
+
+
+def test_the_roof_is_that_of_the_unit_that_computes():
+    """float32 on tensor cores: three products of TF32, at half the rate of bfloat16 if unknown."""
+    least = work("wkv6", OPERATIONS["wkv6"].shapes[0], "float32")
+    card = {"copy_bytes_per_s": 4.3e12, "fp32_flops_per_s": 67e12, "bf16_flops_per_s": 780e12}
+    walk, chunks = (OPERATIONS["wkv6"].unit_of(x) for x in ("cuda", "16_the_chunked_kernel"))
+    assert floor_seconds(least, "float32", card, walk) == least.flops / 67e12
+    assert floor_seconds(least, "float32", card, chunks) == least.bytes / 4.3e12  # 0.62 ms
+    assert flops_per_second(card, "float32", chunks) == 130e12
+    assert flops_per_second(card | {"tf32_flops_per_s": 300e12}, "float32", chunks) == 100e12
+    assert floor_seconds(least, "bfloat16", card, walk) == least.flops / 67e12
+    units = {OPERATIONS["mla-decode"].unit_of(x) for x in ("decode", "torch absorbed")}
+    assert units == {chunks}
 
 
 def test_a_ladder_in_triton_computes_the_same():

@@ -3,6 +3,7 @@
 import re
 import shlex
 import tarfile
+from dataclasses import replace
 
 import pytest
 
@@ -79,6 +80,15 @@ def test_the_state_of_a_record(tmp_path):
         assert written(f"wkv6 --methods a,b c {command}") == "recorded"
     assert written("wkv6 --record") == "recorded by another command"
     assert written("wkv6 --methods a,b c --record", sources=("gone.py",), sha256="0") == "stale"
+    plan = replace(plan, holds=(("a", "float32"), ("a", "bfloat16")))
+    assert written("wkv6 --methods a,b c --record") == "incomplete"
+
+
+def test_a_ladder_is_recorded_in_each_type_that_its_kernels_take():
+    plan = next(plan for plan in PLANS if plan.name == "wkv6-triton-ladder")
+    assert ("16_the_chunked_kernel", "bfloat16") in plan.holds
+    assert ("08_decay_from_data", "bfloat16") not in plan.holds
+    assert {("chunked", x) for x in ("bfloat16", "float32")} < set(plan.holds)
 
 
 def test_only_some_records_can_be_asked_for():

@@ -127,6 +127,14 @@ def test_the_signposts_are_up(path):
 
 
 @every_notebook
+def test_formulas_have_single_backslashes(path):
+    """Two before a name show as a line break and a word."""
+    for cell in cells(path, "markdown"):
+        for formula in re.findall(r"\$\$?([^$]+)\$", cell.source):
+            assert not re.search(r"\\\\[a-zA-Z,;]", formula), formula
+
+
+@every_notebook
 def test_links_lead_somewhere(path):
     """Seen from work/, too, where learners open their copies: it lies beside notebooks/."""
     for cell in cells(path, "markdown"):

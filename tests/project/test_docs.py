@@ -151,6 +151,31 @@ def test_the_ladder_marks_the_lesson(records):
     assert ladder.floor_ms(folder=records) == pytest.approx(1e3 * 7 * 8 * 4096 * 64**3 / 6e13)
 
 
+def test_a_ladder_in_two_types_takes_what_there_is_from_the_librarys_own_record(tmp_path):
+    here, shape = Provenance(CARD, "1", "0", "2000-01-01", "c", "x", "y"), (8, 4096, 64, 64)
+    rungs = (("08_decay_from_data", 6.0), ("16_the_chunked_kernel", 3.0), ("chunked", 4.0))
+    rows = [Measurement(name, shape, "float32", 5, ms) for name, ms in rungs]
+    save(Record("wkv6-triton-ladder", here, tuple(rows)), tmp_path)
+    library = [
+        Measurement("chunked", shape, "bfloat16", 5, 0.5),
+        Measurement("cuda", shape, "bfloat16", 5, 2.0),
+    ]
+    library.append(Measurement("chunked", (1, *shape[1:]), "bfloat16", 5, 0.1))  # another shape
+    save(Record("wkv6", here, tuple(library)), tmp_path)
+
+    def cells(label):
+        text = ladder.table(ladder.steps("wkv6-triton", folder=tmp_path))
+        return next(x for x in text.splitlines() if label in x).split(label)[1].split()
+
+    assert cells("08 decay from data") == ["–", "–", "6.00", "1.0"]
+    assert cells("in CUDA") == ["2.00", "3.0", "–", "–"]
+    assert cells("the chunked kernel") == ["–", "–", "3.00", "2.0"]
+    assert cells("finished kernel") == ["0.50", "12.0", "4.00", "1.5"]
+    rows.append(Measurement("16_the_chunked_kernel", shape, "bfloat16", 5, 1.5))
+    save(Record("wkv6-triton-ladder", here, tuple(rows)), tmp_path)
+    assert cells("the chunked kernel") == ["1.50", "4.0", "3.00", "2.0"]
+
+
 def test_the_lesson_prints_and_draws(capsys):
     picture = ladder.ladder("07_shared_memory")
     assert capsys.readouterr().out.count("→") == 2  # two rungs in one lesson

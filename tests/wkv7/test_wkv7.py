@@ -95,7 +95,7 @@ def test_a_parameter_for_w_is_its_log_decay_and_has_its_own_gradient(method, dec
     near(results(METHODS[method], x, decay=decay), results(by_hand, x), 1e-12)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["reference", "wy"])
 def test_packed_sequences_do_not_see_each_other(method):
     x, cu_seqlens = packed()
     got = results(METHODS[method], x, cu_seqlens=cu_seqlens, scale=0.3)

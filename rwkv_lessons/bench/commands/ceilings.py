@@ -1,9 +1,10 @@
-"""The most this GPU can do: bytes a second, float32 and bfloat16 operations a second.
+"""The most this GPU can do: bytes a second, and operations a second of each kind.
 
 copy_bytes_per_s: a device-to-device copy by torch of a tensor that no cache holds, bytes read plus
 bytes written. fp32_flops_per_s: a numba kernel of independent fused multiply-adds in registers.
 bf16_flops_per_s: torch's product of two 8192 × 8192 matrices of random numbers (on zeros a GPU
-runs faster than on data).
+runs faster than on data). tf32_flops_per_s: the same of float32 matrices, of which tensor cores
+take 11 bits.
 """
 
 import torch
@@ -35,11 +36,12 @@ def fma_kernel(x, y):
 
 
 def ceilings(device):
-    """Measures the three; returns name → number per second."""
+    """Measures all of CEILING_NAMES; returns name → number per second."""
     return {
         "copy_bytes_per_s": _copy(device),
         "fp32_flops_per_s": _fp32(device),
-        "bf16_flops_per_s": _bf16(device),
+        "bf16_flops_per_s": _product(device, torch.bfloat16),
+        "tf32_flops_per_s": _tf32(device),
     }
 
 
@@ -56,8 +58,17 @@ def _fp32(device):
     return 2 * CHAINS * STEPS * blocks * BLOCK / _seconds(lambda: launch(*arrays), device)
 
 
-def _bf16(device):
-    a, b = (torch.randn(M, M, dtype=torch.bfloat16, device=device) for _ in range(2))
+def _tf32(device):
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        return _product(device, torch.float32)
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _product(device, dtype):
+    a, b = (torch.randn(M, M, dtype=dtype, device=device) for _ in range(2))
     return 2 * M**3 / _seconds(lambda: a @ b, device)
 
 

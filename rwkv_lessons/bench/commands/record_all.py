@@ -22,14 +22,17 @@ import subprocess
 import sys
 import tarfile
 import time
+from dataclasses import replace
 from importlib.util import find_spec
 
 from rwkv_lessons.operations import LADDERS, OPERATIONS
 from rwkv_lessons.operations.entries import BENCH, ROOT, own
+from rwkv_lessons.records.rates import CEILING_NAMES
 from rwkv_lessons.records.schema import RECORDS, load, path
 
 CARD = "NVIDIA H200"  # whose records --list and --needed look at where there is no GPU
-CEILINGS = own("ceilings", "ceilings", table=None)  # first: the others are held against them
+# First: the others are held against them.
+CEILINGS = replace(own("ceilings", "ceilings", table=None), holds=CEILING_NAMES)
 
 
 def _order(plan):
@@ -89,13 +92,16 @@ def chosen(names=(), needed_on=None):
 
 
 def state(plan, card, folder=None):
-    """ "missing", "stale", "recorded by another command" or "recorded"."""
+    """ "missing", "stale", "incomplete", "recorded by another command" or "recorded"."""
     file = path(plan.name, card, folder)
     if not file.exists():
         return "missing"
     found = load(file)
     if any(row.stale for row in found.rows):
         return "stale"
+    there = {*found.ceilings, *((row.method, row.dtype) for row in found.rows)}
+    if not there.issuperset(plan.holds):
+        return "incomplete"
     same = _asked(found.provenance.command) == _asked(plan.command)
     return "recorded" if same else "recorded by another command"
 

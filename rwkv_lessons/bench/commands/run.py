@@ -36,8 +36,9 @@ def time_ladder(options):
     if not torch.cuda.is_available():
         raise ValueError("no NVIDIA GPU here: the rungs are CUDA kernels, they cannot be timed")
 
-    found, name = methods.ladder(options.ladder), LADDERS[options.ladder].plan.name
-    _time(options, OF_LADDER[options.ladder], found, ["float32"], name, options.ladder)
+    found, ladder = methods.ladder(options.ladder), LADDERS[options.ladder]
+    operation = OF_LADDER[options.ladder]
+    _time(options, operation, found, ladder.dtypes, ladder.plan.name, options.ladder)
 
 
 def measure_ceilings(options):
@@ -81,6 +82,8 @@ def _time(options, operation, found, dtypes, name, start=None):
         for shape in shapes:
             for dtype in options.dtype or dtypes:
                 able = [m for m in chosen if dtype in m.dtypes]
+                if not able:
+                    continue
                 bar.update(task, total=len(able), completed=0, description="float64 reference")
                 for row in _rows(options, operation, shape, dtype, able, device, bar, task):
                     rows.append(row)

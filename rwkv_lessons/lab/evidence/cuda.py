@@ -147,10 +147,10 @@ def wkv5_gpu(launch: Callable, zeroed: bool = False, shape=(2, 1027, 32, 64)):
     return gather
 
 
-def timed(kernel, grid, block, tensors, shape):
+def timed(kernel, grid, block, tensors, shape, letters="B, T, H, N"):
     """The row for a kernel whose answer was right: its time on this GPU."""
-    card, ms = torch.cuda.get_device_name(), _milliseconds(kernel, grid, block, tensors)
-    return Row("this GPU", PASSED, f"{ms:.3f} ms at B, T, H, N = {shape} on {card}")
+    card, ms = torch.cuda.get_device_name(), milliseconds(kernel, grid, block, tensors)
+    return Row("this GPU", PASSED, f"{ms:.3f} ms at {letters} = {shape} on {card}")
 
 
 def time_here(stem, kernel, shape=(8, 4096, 64, 64)):
@@ -164,10 +164,10 @@ def time_here(stem, kernel, shape=(8, 4096, 64, 64)):
         return None
     r, k, v, w, u = rwkv5_inputs(*shape, device="cuda")
     grid, block = solutions(stem).launch(*shape)
-    return _milliseconds(kernel, grid, block, (r, k, v, w.exp(), u, torch.zeros_like(v)))
+    return milliseconds(kernel, grid, block, (r, k, v, w.exp(), u, torch.zeros_like(v)))
 
 
-def _milliseconds(kernel, grid, block, tensors):
+def milliseconds(kernel, grid, block, tensors):
     """The mean of ten runs, after a first one that compiles."""
     arrays = [as_array(x) for x in tensors]
     kernel[grid, block, stream()](*arrays)

@@ -94,8 +94,12 @@ def factors(w, L=16):
 def reach(w, lengths=(4, 8, 16, 32, 64, 128)):
     """Which chunk lengths each form can take at a decay, and where the text's channels are.
 
+    A factor is the exp of a sum of log decays: over either half of the tokens where it is counted
+    from their middle, over all of them from the first. So it is the mean over these that counts,
+    and of the text the largest such mean, over halves of 16 tokens, is shown for each channel.
+
     Args:
-        w: log decay of a text, `[T, channels]`.
+        w: log decay of a text, `[T, channels]`, T a multiple of 8.
     """
     figure = style.figure(3.6, 8)
     ax = figure.subplots()
@@ -110,8 +114,9 @@ def reach(w, lengths=(4, 8, 16, 32, 64, 128)):
         ax.plot(rates, limit * math.log(2) / part / rates, color=colour, label=label, **line)
     ax.fill_between(rates, 2 * top / rates, 256, color=style.FAINT)
     ax.text(25, 100, "pair by pair", ha="center", va="center")
-    mean = np.sort(-np.asarray(w, np.float64).mean(0))
-    low, middle, high = mean[0], np.median(mean), mean[-1]
+    halves = -np.asarray(w, np.float64).reshape(-1, 8, w.shape[1]).mean(1)
+    most = np.sort(halves.max(0))
+    low, middle, high = most[0], np.median(most), most[-1]
     ax.plot([low, high], [2.6, 2.6], color=style.INK, linewidth=3, solid_capstyle="butt")
     ax.plot(middle, 2.6, "o", color=style.INK)
     ax.text(high * 1.15, 2.6, "channels of the text", va="center", size=9)
@@ -120,13 +125,13 @@ def reach(w, lengths=(4, 8, 16, 32, 64, 128)):
     ax.set(xlim=(rates[0], rates[-1]), ylim=(2, 256))
     ax.set_yticks(lengths, [str(n) for n in lengths])
     ax.xaxis.set_major_formatter("{x:g}")
-    ax.set(xlabel="mean |w| of a channel", ylabel="tokens in the product")
+    ax.set(xlabel="mean |w| over each half of the tokens", ylabel="tokens in the product")
     ax.legend(loc="lower left", bbox_to_anchor=(0, 0.12))
     said = [
         f"{n} tokens: |w| up to {top / n:.2f} from the first, {2 * top / n:.2f} from the middle"
         for n in (16, 64)
     ]
-    said.append(f"the text's channels: mean |w| {low:.4f} … {high:.2f}")
+    said.append(f"the text's channels, at most over 8 tokens: mean |w| {low:.4f} … {high:.2f}")
     return Picture(figure, "\n".join(said))
 
 
@@ -181,9 +186,8 @@ def relative_error(chunked, r, k, v, w, u, **more):
 
 
 def tf32(x):
-    """float32 numbers as a tensor core reads them: rounded to 10 bits after the point."""
-    bits = x.view(torch.int32)
-    return ((bits + 0x1000) & ~0x1FFF).view(torch.float32)  # half of the last bit kept, then cut
+    """float32 numbers as a tensor core reads them: 10 bits after the point, the others cut off."""
+    return (x.view(torch.int32) & ~0x1FFF).view(torch.float32)
 
 
 READ, STATE, MADE, OUT = style.LOAD, style.OKABE_ITO["green"], style.FAINT, style.STORE

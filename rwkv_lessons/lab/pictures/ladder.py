@@ -17,87 +17,144 @@ FINISHED_LABEL = "finished kernel"
 
 @dataclass(frozen=True)
 class Step:
-    """One rung: our row and the original's, None where there is no record."""
+    """One rung: our rows and the original's, None where there is no record."""
 
     label: str
-    lesson: str | None  # None: the finished kernel
-    row: Measurement | None
-    original: Measurement | None
+    lesson: str | None  # None: a kernel of the library
+    rows: dict[str, Measurement | None]  # by dtype, in the order in which they are shown
+    original: Measurement | None = None
     hidden: bool = False  # its numbers are for the reader to predict, or not reached yet
+    known: bool = False  # shown from the start, to compare with
+
+    @property
+    def row(self):
+        return self.rows["float32"]
 
     @property
     def ms(self):
-        return None if self.hidden or not self.row else self.row.median_ms
+        return self.ms_in("float32")
 
     @property
     def original_ms(self):
         return None if self.hidden or not self.original else self.original.median_ms
 
+    def ms_in(self, dtype):
+        row = self.rows[dtype]
+        return None if self.hidden or not row else row.median_ms
+
 
 def steps(operation="wkv5", card=CARD, folder=None):
-    """The rungs of `operation` from the bottom up, the library's finished kernel last."""
+    """The rungs of `operation` from the bottom up, the library's finished kernel last.
+
+    A kernel of the library that the ladder's record has not, at this shape and in this dtype, is
+    looked for in the library's own.
+    """
+    ladder, entry = LADDERS[operation], operation_of(operation)
     ours = _recorded(f"{operation}-ladder", card, folder)
+    library = _recorded(entry.name, card, folder)
     original = _recorded(f"rwkv-cuda-{operation}", card, folder)
-    ladder = LADDERS[operation]
+    shape = ours.rows[0].shape if ours else entry.shapes[0]
+
+    def rows(method, *records):
+        return {
+            dtype: next(filter(None, (_row(x, method, shape, dtype) for x in records)), None)
+            for dtype in ladder.dtypes
+        }
+
     found = [
-        Step(rung.label, rung.stem, _row(ours, rung.method), _row(original, rung.original))
+        Step(rung.label, rung.stem, rows(rung.method, ours), _original(original, rung.original))
         for rung in ladder.rungs
     ]
-    return [*found, Step(FINISHED_LABEL, None, _row(ours, ladder.finished), None)]
+    if ladder.beside:
+        label, method = ladder.beside
+        found.insert(1, Step(label, None, rows(method, ours, library), known=True))
+    return [*found, Step(FINISHED_LABEL, None, rows(ladder.finished, ours, library))]
 
 
 def table(climbed, here=None):
     """The steps as text, in columns; `here` is a lesson, marked with an arrow."""
-    first = climbed[0].ms  # what the others are compared with, or nothing
-    lines = ["   " + _line("", "ms", "faster ×", "CUDA C ms", "registers", "local B")]
+    dtypes = list(climbed[0].rows)
+    head = ["ms", "faster ×", "CUDA C ms", "registers", "local B"]
+    if len(dtypes) > 1:
+        head = [text for dtype in dtypes for text in (f"{dtype} ms", "faster ×")]
+    wide = max(len(step.label) for step in climbed) + 1
+    lines = ["   " + _line(wide, "", *head)]
     for step in climbed:
-        faster = first / step.ms if first and step.ms else None
-        cells = [_text(step.ms, ".2f"), _text(faster, ".1f"), _text(step.original_ms, ".2f")]
-        cells += [_text(step.row and step.row.registers), _text(step.row and step.row.local_bytes)]
+        cells = []
+        for dtype in dtypes:
+            ms, faster = step.ms_in(dtype), faster_than_first(climbed, step, dtype)
+            cells += [_text(ms, ".2f"), _text(faster, ".1f")]
+        if len(dtypes) == 1:
+            row = step.row
+            cells.append(_text(step.original_ms, ".2f"))
+            cells += [_text(row and row.registers), _text(row and row.local_bytes)]
         cells = ["?"] * len(cells) if step.hidden else cells
         arrow = "→" if here and step.lesson == here else " "
-        lines.append(f"{arrow}  " + _line(step.label, *cells))
+        lines.append(f"{arrow}  " + _line(wide, step.label, *cells))
     return "\n".join(line.rstrip() for line in lines)
+
+
+def faster_than_first(climbed, step, dtype):
+    """How many times faster a step is than the first, or than that in float32; None: no times."""
+    first, ms = climbed[0].ms_in(dtype) or climbed[0].ms, step.ms_in(dtype)
+    return first / ms if first and ms else None
 
 
 def source(operation="wkv5", card=CARD, folder=None):
     """What was measured, where and when, in two lines."""
     ours = _recorded(f"{operation}-ladder", card, folder)
     original = _recorded(f"rwkv-cuda-{operation}", card, folder)
+    ladder, entry = LADDERS[operation], operation_of(operation)
     if ours is None:
         lines = [f"Ours: not recorded on an {card} yet"]
     else:
-        where = ours.provenance
-        row, sizes = ours.rows[0], operation_of(operation).sizes(ours.rows[0].shape)
-        what = f"{operation_of(operation).timed}, {row.dtype}, {sizes}"
+        where, sizes = ours.provenance, entry.sizes(ours.rows[0].shape)
+        dtype = f"{ladder.dtypes[0]}, " if len(ladder.dtypes) == 1 else ""
+        what = f"{entry.timed}, {dtype}{sizes}"
         lines = [f"{what}: {where.card}, {where.date}, commit {where.commit}"]
+    if len(ladder.dtypes) > 1:
+        lines.append(f"–: takes float32 only, or not recorded; ×: {ladder.rungs[0].label} is 1")
     if original is not None:
         where = original.provenance
         lines.append(f"CUDA C: RWKV-CUDA's kernels on an {where.card}, {where.date}")
     return "\n".join(lines)
 
 
-def draw(axes, climbed, here=None, floor_ms=None, what="Forward"):
-    """Bars of device time, the shorter the better; a black mark where the CUDA C original is."""
-    from rwkv_lessons.lab.pictures.style import INK, OKABE_ITO
+def draw(axes, climbed, here=None, floors=None, what="Forward"):
+    """Bars of device time, the shorter the better; a black mark where the CUDA C original is.
 
+    Args:
+        floors: dtype → milliseconds that nothing is faster than.
+        what: was timed.
+    """
+    from rwkv_lessons.lab.pictures.style import INK
+
+    dtypes = list(climbed[0].rows)
     for y, step in enumerate(climbed):
         marked = here is not None and step.lesson == here
-        if step.ms:
-            axes.barh(
-                y, step.ms, height=0.62, color=OKABE_ITO["vermillion" if marked else "sky blue"]
-            )
-        if step.original_ms:
-            axes.plot([step.original_ms] * 2, [y - 0.4, y + 0.4], color=INK, linewidth=2)
-        end = max(filter(None, (step.ms, step.original_ms)), default=0)
         weight = "bold" if marked else "normal"
         place = {"textcoords": "offset points", "va": "center", "fontweight": weight}
-        axes.annotate(_times(step), (end, y), (5, 0), **place)
+        if step.hidden:
+            axes.annotate("?", (0, y), (5, 0), **place)
+            continue
+        for n, dtype in enumerate(dtypes):
+            at = y + (n - (len(dtypes) - 1) / 2) * 0.4
+            ms = step.ms_in(dtype)
+            if ms:
+                axes.barh(at, ms, height=0.62 if len(dtypes) == 1 else 0.38, **_look(n, marked))
+            end = max(filter(None, (ms, step.original_ms)), default=0)
+            axes.annotate(_times(step, dtype), (end, at), (5, 0), **place)
+        if step.original_ms:
+            axes.plot([step.original_ms] * 2, [y - 0.4, y + 0.4], color=INK, linewidth=2)
     if any(step.original_ms for step in climbed):
         axes.plot([], [], color=INK, linewidth=2, label="C: the original in CUDA C")
-    if floor_ms:
-        label = f"roofline of this card: {floor_ms:.2f} ms"
-        axes.axvline(floor_ms, color=INK, linewidth=1, linestyle=":", label=label)
+    if len(dtypes) > 1:
+        for n, dtype in enumerate(dtypes):
+            axes.plot([], [], "s", **_look(n, False), label=dtype)
+    for n, (dtype, ms) in enumerate((floors or {}).items()):
+        kind = f", {dtype}" if len(dtypes) > 1 else ""
+        label = f"roofline of this GPU{kind}: {ms:.2f} ms"
+        axes.axvline(ms, color=INK, linewidth=1, linestyle=(":", "--")[n], label=label)
     axes.set_yticks(range(len(climbed)), [step.label for step in climbed])
     for tick, step in zip(axes.get_yticklabels(), climbed, strict=True):
         tick.set_fontweight("bold" if here is not None and step.lesson == here else "normal")
@@ -108,26 +165,40 @@ def draw(axes, climbed, here=None, floor_ms=None, what="Forward"):
         axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False)
 
 
-def floor_ms(operation="wkv5", card=CARD, folder=None):
-    """Fewest bytes or flops at the card's measured ceilings; None without these records."""
+def _look(n, marked):
+    """Of a bar: `marked`, of the lesson that shows it; the second dtype is pale."""
+    from rwkv_lessons.lab.pictures.style import OKABE_ITO
+
+    colour = OKABE_ITO["vermillion" if marked else "sky blue"]
+    return {"color": colour, "alpha": 0.4 if n else 1}
+
+
+def floor_ms(operation="wkv5", card=CARD, folder=None, dtype="float32"):
+    """Fewest bytes or flops at the GPU's measured ceilings; None without these records.
+
+    Arithmetic counts at the rate of the unit that the ladder's finished kernel computes with.
+    """
     from rwkv_lessons.operations import work
     from rwkv_lessons.records.rates import floor_seconds
 
     ours, limits = (_recorded(x, card, folder) for x in (f"{operation}-ladder", "ceilings"))
     if ours is None or limits is None:
         return None
-    row = ours.rows[0]
-    return 1e3 * floor_seconds(work(operation, row.shape, row.dtype), row.dtype, limits.ceilings)
+    unit = operation_of(operation).unit_of(LADDERS[operation].finished)
+    least = work(operation, ours.rows[0].shape, dtype)
+    return 1e3 * floor_seconds(least, dtype, limits.ceilings, unit)
 
 
 def figure(operation="wkv5", here=None, card=CARD, folder=None, measured=True):
     """The picture of `draw` as a Figure in the house style; without `here`, all of it."""
     from rwkv_lessons.lab.pictures import style
 
-    drawn = style.figure(HEIGHT, WIDTH)
-    climbed, least = steps(operation, card, folder), floor_ms(operation, card, folder)
+    climbed = steps(operation, card, folder)
     climbed = reached(climbed, here, measured) if here else climbed
-    draw(drawn.subplots(), climbed, here, least, operation_of(operation).timed)
+    floors = {x: floor_ms(operation, card, folder, x) for x in LADDERS[operation].dtypes}
+    floors = {dtype: ms for dtype, ms in floors.items() if ms}
+    drawn = style.figure(HEIGHT, WIDTH)
+    draw(drawn.subplots(), climbed, here, floors, operation_of(operation).timed)
     return drawn
 
 
@@ -140,6 +211,8 @@ def reached(climbed, here, measured):
 
     def hidden(step):
         lesson = step.lesson or last
+        if step.known:
+            return False
         return lesson > here or (lesson == here and not measured)
 
     return [replace(step, hidden=hidden(step)) for step in climbed]
@@ -167,7 +240,7 @@ def ladder(here, operation="wkv5", measured=False):
         raise ValueError(f"operation is {operation!r}, needs one of {', '.join(LADDERS)}")
     climbed = reached(steps(operation), here, measured)
     print(table(climbed, here), source(operation), sep="\n\n")
-    shown = sum(step.ms is not None for step in climbed)
+    shown = sum(any(step.ms_in(dtype) for dtype in step.rows) for step in climbed)
     text = f"The ladder of {operation} in lesson {here}: {shown} of {len(climbed)} steps shown"
     return Picture(figure(operation, here, measured=measured), text)
 
@@ -199,20 +272,28 @@ def _recorded(name, card, folder):
         return None
 
 
-def _row(found, method):
-    """The first row of `method`: a ladder is recorded at one shape, float32 first."""
-    return next((row for row in found.rows if row.method == method), None) if found else None
+def _row(found, method, shape, dtype):
+    asked = method, shape, dtype
+    rows = found.rows if found else ()
+    return next((row for row in rows if (row.method, row.shape, row.dtype) == asked), None)
 
 
-def _times(step):
-    if step.hidden:
-        return "?"
-    ours = f"{step.ms:.2f} ms" if step.ms else "not recorded yet"
+def _original(found, method):
+    rows = found.rows if found else ()
+    return next((row for row in rows if row.method == method), None)
+
+
+def _times(step, dtype):
+    if not step.ms_in(dtype):
+        return "not recorded yet" if len(step.rows) == 1 else "–"
+    ours = f"{step.ms_in(dtype):.2f} ms"
     return f"{ours} (C: {step.original_ms:.2f})" if step.original_ms else ours
 
 
-def _line(label, *cells):
-    return f"{label:23}" + "".join(f"{cell:>11}" for cell in cells)
+def _line(wide, label, *cells):
+    return f"{label:{max(wide, 23)}}" + "".join(
+        f"{cell:>{max(11, len(cell) + 2)}}" for cell in cells
+    )
 
 
 def _text(value, form="d"):

@@ -151,6 +151,6 @@ def roof(shape=SHAPE, dtype="bfloat16", card=CARD, folder=None):
         rows = ()
     labels = {method: new for _, new, method in RUNGS}
     for row in rows:
-        if row.shape == shape and row.dtype == dtype and row.median_ms:
+        if row.method in labels and (row.shape, row.dtype) == (shape, dtype) and row.median_ms:
             dots.append(Dot("recorded", labels[row.method], todo, row.median_ms))
     return plot_roofline(limit, dots)

@@ -29,7 +29,7 @@ def precision(forms, dtypes=(torch.float16, torch.bfloat16, torch.float32)):
 
     Args:
         forms: {name: function of (x, w_q, q_rope, latent, k_rope, w_k, w_v, scale)}, which
-            returns None where it cannot compute in a dtype.
+            returns None where it cannot compute.
     """
     print(f"{'':9} {'':17} {'‖o − o64‖ / ‖o64‖':>18}   largest difference")
     for dtype in dtypes:
@@ -38,7 +38,7 @@ def precision(forms, dtypes=(torch.float16, torch.bfloat16, torch.float32)):
         for form, function in forms.items():
             got, want = function(*given), function(*exact)
             line = f"{name:9} {form:17}"
-            print(line, "not on a CPU" if got is None else _compared(got, want, CLAIMED[name]))
+            print(line, "needs Triton" if got is None else _compared(got, want, CLAIMED[name]))
 
 
 def _compared(got, want, claim):
@@ -65,9 +65,9 @@ def stored(x, w_q, q_rope, latent, k_rope, w_k, w_v, scale):
 def fused(q, q_rope, latent, k_rope, w_k, w_v, scale, split=128):
     """Lesson 27's two kernels in the interpreter, with lesson 25's arguments; float64 in torch.
 
-    None in bfloat16, which the interpreter has not, and where there is no Triton.
+    Products of float32 operands are those of tensor cores, in TF32. None without Triton.
     """
-    if q.dtype == torch.bfloat16 or interpreter.available():
+    if interpreter.available():
         return None
     q_latent = torch.einsum("bhk,hkr->bhr", q, w_k)
     if q.dtype == torch.float64:
@@ -81,10 +81,10 @@ def fused(q, q_rope, latent, k_rope, w_k, w_v, scale, split=128):
     grid, constants = lesson.launch_partial(sizes, scale, split)
     parts, part_lse = torch.empty(B, grid[0], H, R), torch.empty(B, grid[0], H)
     tensors = (q_latent, q_rope, latent, k_rope, parts, part_lse)
-    interpreter.run(lesson.partial, grid, *tensors, **constants)
+    interpreter.run(lesson.partial, grid, *tensors, tf32=True, **constants)
     o = torch.empty(B, H, V, dtype=q.dtype)
     grid, constants = lesson.launch_combine(sizes, split)
-    interpreter.run(lesson.combine, grid, parts, part_lse, w_v, o, **constants)
+    interpreter.run(lesson.combine, grid, parts, part_lse, w_v, o, tf32=True, **constants)
     return o
 
 

@@ -4,6 +4,7 @@ import math
 
 from ...operations import work
 from ...records.lookup import CARD
+from ..course import progress
 from . import style
 from .roofline import Dot, ceiling, plot_roofline, roofline
 from .style import Picture
@@ -75,8 +76,11 @@ def half_lives(**log_decays):
     return Picture(figure, "half-life of a row\n" + "\n".join(texts))
 
 
-def roof(operation, shape, dtype="float32", card=CARD, folder=None):
+def roof(operation, shape, dtype="float32", card=CARD, folder=None, predicted=None):
     """The roofline of a card over one operation, and the least time that it leaves.
+
+    Args:
+        predicted: id of a prediction in milliseconds, drawn beside it if there is one.
 
     Returns None, and prints a line that says so, where the card's ceilings are not recorded yet.
     """
@@ -88,4 +92,7 @@ def roof(operation, shape, dtype="float32", card=CARD, folder=None):
     print(f"{limit.name}: memory is the limit up to {limit.ridge:.1f} operations a byte")
     todo = work(operation, shape, dtype)
     floor_ms = roofline(todo, limit).floor_ms * (1 + 1e-9)  # rounding must not lift it above
-    return plot_roofline(limit, [Dot("predicted", "the least", todo, floor_ms)])
+    guess = progress.prediction(predicted) if predicted else None
+    times = {"the least": floor_ms, "your prediction": guess}
+    dots = [Dot("predicted", label, todo, ms) for label, ms in times.items() if ms]
+    return plot_roofline(limit, dots)

@@ -11,10 +11,11 @@ from math import atan2, degrees, log
 
 from rwkv_lessons.lab.course import progress
 from rwkv_lessons.lab.pictures import style
-from rwkv_lessons.operations import work
-from rwkv_lessons.operations.work import Work
+from rwkv_lessons.operations import operation_of, work
+from rwkv_lessons.operations.entries import DTYPES
+from rwkv_lessons.operations.work import TENSOR_CORES, Work
 from rwkv_lessons.records import lookup as records
-from rwkv_lessons.records.rates import FLOPS_OF, both_seconds
+from rwkv_lessons.records.rates import both_seconds, flops_per_second, unit_of
 
 # Markers tell the kinds apart for eyes that see no colour; the small ones lie on top.
 KINDS = {
@@ -87,25 +88,29 @@ class Dot:
         return self.work.flops / (self.ms / 1e3)
 
 
-def ceiling(dtype="float32", card=records.CARD, folder=None):
-    """The recorded ceiling of a card for arithmetic in `dtype`.
+def ceiling(dtype="float32", card=records.CARD, folder=None, unit=None):
+    """The recorded ceiling of a GPU for arithmetic in `dtype`.
 
     Args:
-        dtype: "float32" (ordinary multiply-adds), "float16" or "bfloat16" (tensor cores).
+        dtype: "float32", "float16" or "bfloat16".
         card: as the driver calls it.
-        folder: where records are, if not in bench/records.
+        folder: where records are, if not in records/data.
+        unit: what does the arithmetic, MULTIPLY_ADDS or TENSOR_CORES; by default ordinary
+            multiply-adds in float32, tensor cores in the others.
 
     Raises:
         LookupError: nobody recorded that card's ceilings yet.
     """
-    if dtype not in FLOPS_OF:
-        raise ValueError(f"dtype is {dtype!r}, needs one of {', '.join(FLOPS_OF)}")
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype is {dtype!r}, needs one of {', '.join(DTYPES)}")
     found = records.record("ceilings", card, folder)
-    bytes_per_s, flops_per_s = (found.ceilings[k] for k in ("copy_bytes_per_s", FLOPS_OF[dtype]))
-    where = found.provenance
-    return Ceiling(
-        f"{where.card}, {dtype}", bytes_per_s, flops_per_s, f"{where.card}, {where.date}"
-    )
+    bytes_per_s = found.ceilings["copy_bytes_per_s"]
+    flops_per_s = flops_per_second(found.ceilings, dtype, unit)
+    where, how = found.provenance, ""
+    if unit == TENSOR_CORES and unit_of(dtype) != TENSOR_CORES:
+        how = " on tensor cores, three products of TF32 for one"
+    source = f"{where.card}, {where.date}{how and f', {dtype}{how}'}"
+    return Ceiling(f"{where.card}, {dtype}{how}", bytes_per_s, flops_per_s, source)
 
 
 def roofline(least, ceiling):
@@ -127,7 +132,9 @@ def roofline(least, ceiling):
     )
 
 
-def under_the_roof(method, predicted=None, own_ms=None, operation="wkv5", folder=None):
+def under_the_roof(
+    method, predicted=None, own_ms=None, operation="wkv5", folder=None, dtype="float32"
+):
     """A lesson's roofline: the floor, the recorded time, the prediction and yours in one picture.
 
     All of it at the shape of the record, so that the dots can be compared. What is not recorded or
@@ -137,14 +144,15 @@ def under_the_roof(method, predicted=None, own_ms=None, operation="wkv5", folder
         method: of the record of the operation's ladder: "05_float4", "07_shared_memory.shared4".
         predicted: id of a prediction in milliseconds.
         own_ms: time that was measured here.
-        folder: where records are, if not in bench/records.
+        folder: where records are, if not in records/data.
+        dtype: of the row. The roof is that of the unit which does the method's arithmetic.
 
     Returns:
         a `Picture`; None, and it says why, where nothing is recorded.
     """
     try:
-        row = records.record(f"{operation}-ladder", folder=folder).row(method)
-        roof = ceiling(row.dtype, folder=folder)
+        row = records.record(f"{operation}-ladder", folder=folder).row(method, dtype=dtype)
+        roof = ceiling(dtype, folder=folder, unit=operation_of(operation).unit_of(method))
     except LookupError as missing:
         print(f"No roofline yet: {str(missing).split(';')[0]}")  # not which others there are
         return None

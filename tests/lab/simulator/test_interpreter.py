@@ -293,6 +293,14 @@ def wide(x, y):
     tl.store(y + o[:, None] * 16 + o[None, :], (b_y.to(tl.float64) + 1).to(tl.float32))
 
 
+@pytest.mark.parametrize("tf32, want", [(False, 16 + 2**-8), (True, 16.0)])
+def test_products_lose_the_bits_that_tensor_cores_do_not_take_where_asked(tf32, want):
+    x = torch.full((16, 16), 1 + 2**-13)  # 1 of 10 bits after the point
+    y = filled(16, 16)
+    run(wide, 1, x, y, tf32=tf32)
+    assert torch.allclose(y, torch.full((16, 16), want + 1), rtol=0, atol=2**-20)
+
+
 def test_float64_and_tf32_are_noted_with_their_lines():
     seen = run(wide, 1, torch.ones(16, 16), filled(16, 16)).arithmetic
     assert "tl.dot(b_x, b_x)" in str(seen.tf32) and "tl.float64" in str(seen.float64)

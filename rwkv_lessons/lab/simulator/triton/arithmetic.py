@@ -16,6 +16,7 @@ class Arithmetic:
 
     Args:
         place: () → the `Place` in the kernel that is running.
+        cut: whether operands of products in TF32 lose the bits that tensor cores do not take.
 
     Attributes:
         dots: {(M, N, K, type of the operands): how often}.
@@ -27,8 +28,8 @@ class Arithmetic:
     HOOKS = ("create_dot", "create_exp", "create_exp2", "cast_impl", "create_fp_to_fp")
     HOOKS = (*HOOKS, "binary_op", "unary_op")
 
-    def __init__(self, place):
-        self.place = place
+    def __init__(self, place, cut=False):
+        self.place, self.cut = place, cut
         self.dots, self.exps, self.exp_lines = Counter(), 0, Counter()
         self.tf32 = self.float64 = None
 
@@ -38,6 +39,8 @@ class Arithmetic:
         self.dots[M, b.data.shape[-1], K, kind] += int(np.prod(batch, dtype=int))
         if kind == "fp32" and self.tf32 is None and _name(precision) in ("TF32", "BF16", "BF16x3"):
             self.tf32 = self.place()
+        if self.cut and kind == "fp32" and _name(precision) == "TF32":
+            a, b = _cut(a), _cut(b)
         return own(_wide(a), _wide(b), d, precision, *others)
 
     def create_exp(self, own, x):
@@ -94,6 +97,12 @@ def _wide(x):
     if not _is_bfloat16(x):
         return x
     return type(x)((x.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+
+
+def _cut(x):
+    """A float32 tile as tensor cores read it: 10 bits after the point, the other 13 left out."""
+    bits = np.ascontiguousarray(x.data, np.float32).view(np.uint32).reshape(x.data.shape)
+    return type(x)((bits & np.uint32(0xFFFFE000)).view(np.float32), x.dtype)
 
 
 def _narrow(x):

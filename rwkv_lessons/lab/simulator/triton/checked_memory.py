@@ -82,6 +82,7 @@ class Watched:
         given: {parameter: argument}.
         files: of the kernel's source; a line of theirs is the place of an access.
         keep: whether to keep every access, to count.
+        tf32: whether products of float32 operands lose the bits that a GPU's would.
 
     Attributes:
         regions: a `Region` per tensor.
@@ -90,7 +91,7 @@ class Watched:
         arithmetic: an `Arithmetic`.
     """
 
-    def __init__(self, given, files, keep=False):
+    def __init__(self, given, files, keep=False, tf32=False):
         tensors = [(name, x) for name, x in given.items() if hasattr(x, "data_ptr")]
         for name, x in tensors:
             if x.device.type != "cpu":
@@ -99,7 +100,7 @@ class Watched:
         self.stand_ins = {x.name: StandIn(pointer_type(x.tensor), x.start) for x in self.regions}
         self.files, self.keep, self.program = files, keep, (0, 0, 0)
         self.accesses, self.races, self.undefined = [], {}, None
-        self.arithmetic = Arithmetic(self.place)
+        self.arithmetic = Arithmetic(self.place, tf32)
 
     @contextlib.contextmanager
     def between(self, builder):

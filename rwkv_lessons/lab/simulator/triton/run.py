@@ -6,9 +6,10 @@
 It is Triton's own interpreter, without TRITON_INTERPRET: kernels compile in the same process, so
 one check can do both. In front of its memory stands a guard. A GPU reads and writes outside of a
 tensor and says nothing; here an unmasked lane outside is an `OutOfBounds` that names the tensor,
-the program and the line. What differs from a GPU: no warps, layouts or TF32, and programs take
-turns. A masked load that does not say what its masked lanes hold gets NaN there, as a GPU may leave
-anything. A loop that goes round more often than the tensors have numbers is a `EndlessLoop`.
+the program and the line. What differs from a GPU: no warps or layouts, programs take turns, and
+products of float32 operands keep all their bits unless `run` is told `tf32=True`. A masked load
+that does not say what its masked lanes hold gets NaN there, as a GPU may leave anything. A loop
+that goes round more often than the tensors have numbers is a `EndlessLoop`.
 """
 
 import ast
@@ -34,7 +35,7 @@ FEWEST_ROUNDS, MOST_ROUNDS = 1000, 20_000
 available = cubin_triton.missing  # None, or what is missing here, in one sentence
 
 
-def run(kernel, grid, *args, reverse=False, **named):
+def run(kernel, grid, *args, reverse=False, tf32=False, **named):
     """Runs `kernel[grid](*args, **named)` on the CPU; tensors are changed in place.
 
     Args:
@@ -43,6 +44,8 @@ def run(kernel, grid, *args, reverse=False, **named):
         args, named: CPU tensors, numbers and constexprs, by position or by name; num_warps and the
             like are taken and ignored.
         reverse: programs from the last to the first; a correct kernel does not notice.
+        tf32: cut the operands of float32 products to TF32, as tensor cores do, unless the kernel
+            asks for another `input_precision`.
 
     Returns:
         A `Watched`: what was written, in which arithmetic, and which programs met.
@@ -51,7 +54,7 @@ def run(kernel, grid, *args, reverse=False, **named):
         KernelFault: with the source line and the program: `OutOfBounds`, or any exception.
         TypeError: the arguments do not fit.
     """
-    launch = Launch(kernel, grid, args, named, keep=True)
+    launch = Launch(kernel, grid, args, named, keep=True, tf32=tf32)
     launch.go(reverse)
     return launch.memory
 
@@ -76,7 +79,7 @@ def trace(kernel, grid, *args, **named):
 class Launch:
     """A kernel, its grid and its arguments; `memory` sees every access."""
 
-    def __init__(self, kernel, grid, args, named, keep=False):
+    def __init__(self, kernel, grid, args, named, keep=False, tf32=False):
         if missing := available():
             raise RuntimeError(missing)
         given, constants = _bind(kernel, args, named)
@@ -86,7 +89,7 @@ class Launch:
             raise ValueError(f"grid is {grid}, needs one to three numbers of at least 1")
         self.kernel, self.given, self.constants = kernel, given, constants
         self.grid = grid + (1,) * (3 - len(grid))
-        self.memory = Watched(given, _files(kernel), keep)
+        self.memory = Watched(given, _files(kernel), keep, tf32)
         numbers = sum(region.elements for region in self.memory.regions)
         self.rounds = min(max(numbers, FEWEST_ROUNDS), MOST_ROUNDS)
 

@@ -1,0 +1,128 @@
+"""Pictures of the delta rule: what one token does to a small state, and how a state can be cut."""
+
+import torch
+
+from . import style
+from .style import Picture
+
+OLD, OUT, NEW = style.LOAD, style.OKABE_ITO["purple"], style.STORE
+
+
+def replaced(s, key, value):
+    """One token with a = -κ, b = κ, no decay: the state before and after it, and its answers.
+
+    Args:
+        s: state `[2, 2]`, keys × values.
+        key: κ, a unit vector `[2]`; value: v `[2]`, what is written under it.
+    """
+    answer = key @ s
+    removed, added = -torch.outer(key, answer), torch.outer(key, value)
+    after = s + removed + added
+    figure = style.figure(2.9)
+    panels = figure.subplots(1, 5, width_ratios=(1, 1, 1, 1, 1.9))
+    parts = (
+        ("S, before", s, OLD),
+        ("bᵀ(aS): taken out", removed, OUT),
+        ("kᵀv: put in", added, NEW),
+        ("S, after", after, style.OKABE_ITO["green"]),
+    )
+    for ax, (title, matrix, colour), sign in zip(panels, parts, ("+", "+", "=", ""), strict=False):
+        _numbers(ax, matrix, colour)
+        ax.set_title(title)
+        ax.text(2.14, 1, sign, va="center", size=12)
+    _answers(panels[4], s, after, key, value)
+    across = torch.stack([key[1], -key[0]])
+    texts = [f"the answer to κ: {_pair(answer)} before, {_pair(key @ after)} after"]
+    texts.append(f"to a key across it: {_pair(across @ s)} before, {_pair(across @ after)} after")
+    texts.append(f"if nothing were taken out, to κ: {_pair(key @ (s + added))}")
+    return Picture(figure, "\n".join(texts))
+
+
+def _numbers(ax, matrix, colour):
+    for i in range(2):
+        for j in range(2):
+            _box(ax, j, i, 1, 1, colour, alpha=0.3)
+            text = f"{float(matrix[i, j]):.2f}".replace("-", "−")
+            ax.text(j + 0.5, i + 0.5, text, ha="center", va="center", size=9)
+    ax.set(xlim=(-0.05, 2.35), ylim=(2.1, -0.1), aspect="equal", xticks=[], yticks=[])
+    ax.set_xlabel("values")
+    ax.set_ylabel("keys")
+    for spine in ax.spines.values():
+        spine.set_visible(False)
+
+
+def _answers(ax, s, after, key, value):
+    """The answers to κ and to the key across it as arrows, before and after."""
+    across, sum_only = torch.stack([key[1], -key[0]]), key @ s + value
+    arrow = {"arrowstyle": "-|>", "shrinkA": 0, "shrinkB": 0, "mutation_scale": 12}
+    for end, colour, look, text, place in (
+        (key @ s, OLD, "-", "κS before", (4, 5)),
+        (key @ after, NEW, "-", "κS after = v", (-30, 6)),
+        (across @ s, style.OKABE_ITO["green"], "-", "other key: as before", (-62, -12)),
+        (sum_only, style.INK, ":", "κS of a sum", (4, 2)),
+    ):
+        x, y = (float(n) for n in end)
+        given = arrow | {"color": colour, "linestyle": look, "linewidth": 1.6}
+        ax.annotate("", (x, y), (0, 0), arrowprops=given)
+        ax.annotate(text, (x, y), place, textcoords="offset points", size=8, color=colour)
+    ends = torch.stack([key @ s, key @ after, across @ s, sum_only])
+    low, high = ends.amin(0).clamp_max(0).tolist(), ends.amax(0).clamp_min(0).tolist()
+    ax.set(xlim=(low[0] - 1.0, high[0] + 0.9), ylim=(low[1] - 0.5, high[1] + 0.5))
+    ax.axhline(0, color=style.FAINT, zorder=0)
+    ax.axvline(0, color=style.FAINT, zorder=0)
+    ax.set(xlabel="first value", ylabel="second value")
+    ax.set_title("what it answers")
+
+
+def cuts(K=8, V=8, programs=4):
+    """A state cut along its keys and along its values: who needs whom for z."""
+    figure = style.figure(3.3)
+    panels = figure.subplots(1, 2)
+    colours = [style.OKABE_ITO[n] for n in ("blue", "orange", "green", "purple")]
+    for ax, title, rows in (
+        (panels[0], "keys cut: z is a sum over programs, before every token", True),
+        (panels[1], "values cut: z of a column is the program's own", False),
+    ):
+        for i in range(K):
+            for j in range(V):
+                n = i * programs // K if rows else j * programs // V
+                _box(ax, j, i, 1, 1, colours[n], alpha=0.45)
+        for i in range(K):
+            n = i * programs // K
+            _box(ax, -2, i, 1, 1, colours[n] if rows else style.FAINT, alpha=0.8)
+        for j in range(V):
+            n = j * programs // V
+            _box(ax, j, K + 1.6, 1, 1, style.FAINT if rows else colours[n], alpha=0.8)
+        ax.text(-1.5, -0.4, "a", ha="center", size=10)
+        ax.text(V + 0.3, K + 2.1, "z", va="center", size=10)
+        ax.text(V + 0.3, K / 2, "S", va="center", size=10)
+        for n in range(programs):
+            if rows:
+                start = V * (n + 0.5) / programs
+                starts = [(start * 0.5 + V * 0.25, K * (n + 1) / programs - 0.2)]
+                ends = [(V / 2, K + 1.5)]
+            else:
+                x = V * (n + 0.5) / programs
+                starts, ends = [(x, K - 0.2)], [(x, K + 1.5)]
+            for start, end in zip(starts, ends, strict=True):
+                arrow = {"arrowstyle": "-|>", "color": colours[n], "linewidth": 1.8}
+                ax.annotate("", end, start, arrowprops=arrow)
+        ax.set(xlim=(-2.2, V + 1), ylim=(K + 2.8, -1), aspect="equal", xticks=[], yticks=[])
+        ax.set_title(title)
+        ax.axis("off")
+    return Picture(
+        figure,
+        f"{programs} programs, {K} × {V}: keys cut, each z waits for {programs} programs; "
+        "values cut, for one",
+    )
+
+
+def _pair(x):
+    return "({:.2f}, {:.2f})".format(*(float(n) + 0.0 for n in x))
+
+
+def _box(ax, x, y, width, height, colour, alpha=1.0):
+    from matplotlib.patches import Rectangle
+
+    patch = Rectangle((x, y), width, height, fc=colour, ec="white", linewidth=0.8, alpha=alpha)
+    ax.add_patch(patch)

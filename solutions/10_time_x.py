@@ -1,0 +1,455 @@
+"""Time-x: a convolution as long as the sequence, from one thread an output to balanced work."""
+
+from numba import cuda, float32
+
+from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
+from rwkv_lessons.lab.evidence.claims import at_least, in_registers
+from rwkv_lessons.lab.evidence.functions import function_cases
+from rwkv_lessons.lab.evidence.timex import (
+    PART_OF_A_TILE,
+    SYMPTOMS,
+    conflicts,
+    fits,
+    global_reads,
+    imbalance,
+    no_atomics,
+    shared_reads,
+    timex_kernel,
+)
+from rwkv_lessons.runtime.launch_numba import ceil_div, load4
+
+TILE = 1024  # outputs t that a block takes at a time, and tokens u that it keeps in shared memory
+WINDOW = 2 * TILE  # weights between the first u and the last t of these
+ROWS = 8  # batch rows of a block, from the fourth rung on
+
+
+def launch(B, C, T, outputs=1, rows=1, tile=TILE):
+    """How many blocks, of how many threads.
+
+    A block has one channel of `rows` batch rows, and takes its tokens `tile` at a time. A thread
+    has `outputs` of them; blocks are whole warps of 32, and no more of them than a tile, or T if
+    it is shorter, needs.
+    """
+    ### BEGIN SOLUTION
+    warps = ceil_div(min(T, tile), 32 * outputs)
+    return ceil_div(B, rows) * C, 32 * warps
+    ### END SOLUTION
+
+
+@cuda.jit(launch_bounds=(TILE, 1))
+def naive(w, k, o):
+    """o[b, c, t] = Σ_{u ≤ t} w[c, T-1-(t-u)] k[b, c, u], one thread per output.
+
+    w is [C, T]; k, o are [B, C, T]; all float32. Block n has row n of the B·C rows; its thread x
+    the outputs x, x + cuda.blockDim.x, … of it.
+    """
+    ### BEGIN SOLUTION
+    _, C, T = k.shape
+    b, c = cuda.blockIdx.x // C, cuda.blockIdx.x % C
+    for t in range(cuda.threadIdx.x, T, cuda.blockDim.x):
+        o_t = float32(0)
+        for u in range(t + 1):
+            o_t += w[c, T - 1 - t + u] * k[b, c, u]
+        o[b, c, t] = o_t
+    ### END SOLUTION
+
+
+@cuda.jit(launch_bounds=(TILE, 1))
+def shared(w, k, o):
+    """`naive`, from shared memory: TILE outputs at a time, TILE tokens u at a time.
+
+    w is [C, T]; k, o are [B, C, T]; all float32. Block n has row n; its thread x output x of each
+    tile.
+    """
+    ### BEGIN SOLUTION
+    _, C, T = k.shape
+    b, c = cuda.blockIdx.x // C, cuda.blockIdx.x % C
+    x, threads = cuda.threadIdx.x, cuda.blockDim.x
+    s_k = cuda.shared.array(TILE, float32)
+    s_w = cuda.shared.array(WINDOW, float32)
+    for t0 in range(0, T, TILE):
+        o_t = float32(0)
+        for u0 in range(0, t0 + 1, TILE):
+            cuda.syncthreads()  # everyone has read what is overwritten now
+            for i in range(x, TILE, threads):
+                s_k[i] = k[b, c, u0 + i] if u0 + i < T else float32(0)
+            for i in range(x, WINDOW, threads):
+                at = T - 1 - (t0 - u0) + i - TILE  # s_w[TILE + i] is i tokens u after t0
+                s_w[i] = w[c, at] if 0 <= at and at < T else float32(0)
+            cuda.syncthreads()  # everything is there
+            for u in range(min(TILE, t0 - u0 + x + 1)):
+                o_t += s_w[TILE - x + u] * s_k[u]
+        if t0 + x < T:
+            o[b, c, t0 + x] = o_t
+    ### END SOLUTION
+
+
+@cuda.jit(launch_bounds=(TILE // 4, 1))
+def four(w, k, o):
+    """`shared`, with four neighbouring outputs a thread, and 16-byte reads of shared memory.
+
+    w is [C, T]; k, o are [B, C, T]; all float32. Block n has row n; its thread x the outputs 4x …
+    4x + 3 of each tile.
+    """
+    ### BEGIN SOLUTION
+    _, C, T = k.shape
+    b, c = cuda.blockIdx.x // C, cuda.blockIdx.x % C
+    x, threads = cuda.threadIdx.x, cuda.blockDim.x
+    s_k = cuda.shared.array(TILE, float32, alignment=16)
+    s_w = cuda.shared.array(WINDOW, float32, alignment=16)
+    o_t = cuda.local.array(4, float32)
+    for t0 in range(0, T, TILE):
+        for n in range(4):
+            o_t[n] = 0
+        for u0 in range(0, t0 + 1, TILE):
+            cuda.syncthreads()
+            for i in range(x, TILE, threads):
+                s_k[i] = k[b, c, u0 + i] if u0 + i < T else float32(0)
+            for i in range(x, WINDOW, threads):
+                at = T - 1 - (t0 - u0) + i - TILE
+                s_w[i] = w[c, at] if 0 <= at and at < T else float32(0)  # 0 for u after t
+            cuda.syncthreads()
+            for u in range(0, min(TILE, t0 - u0 + 4 * x + 4), 4):
+                k4 = load4(s_k, (u,))
+                first = TILE - 4 * x + u - 4
+                w8 = load4(s_w, (first,)) + load4(s_w, (first + 4,))
+                for m in range(4):
+                    for n in range(4):
+                        o_t[n] += w8[4 + m - n] * k4[m]
+        for n in range(4):
+            if t0 + 4 * x + n < T:
+                o[b, c, t0 + 4 * x + n] = o_t[n]
+    ### END SOLUTION
+
+
+@cuda.jit(launch_bounds=(TILE // 4, 1))
+def grouped(w, k, o):
+    """`four`, with ROWS batch rows a block and thread, for the same weights.
+
+    w is [C, T]; k, o are [B, C, T]; all float32. Block n has channel n % C of the batch rows from
+    n // C · ROWS on; its thread x their outputs 4x … 4x + 3 of each tile.
+    """
+    ### BEGIN SOLUTION
+    B, C, T = k.shape
+    b0, c = cuda.blockIdx.x // C * ROWS, cuda.blockIdx.x % C
+    x, threads = cuda.threadIdx.x, cuda.blockDim.x
+    s_k = cuda.shared.array((ROWS, TILE), float32, alignment=16)
+    s_w = cuda.shared.array(WINDOW, float32, alignment=16)
+    o_t = cuda.local.array((ROWS, 4), float32)
+    for t0 in range(0, T, TILE):
+        for r in range(ROWS):
+            for n in range(4):
+                o_t[r, n] = 0
+        for u0 in range(0, t0 + 1, TILE):
+            cuda.syncthreads()
+            for i in range(x, TILE, threads):
+                for r in range(ROWS):
+                    there = b0 + r < B and u0 + i < T
+                    s_k[r, i] = k[b0 + r, c, u0 + i] if there else float32(0)
+            for i in range(x, WINDOW, threads):
+                at = T - 1 - (t0 - u0) + i - TILE
+                s_w[i] = w[c, at] if 0 <= at and at < T else float32(0)
+            cuda.syncthreads()
+            for u in range(0, min(TILE, t0 - u0 + 4 * x + 4), 4):
+                first = TILE - 4 * x + u - 4
+                w8 = load4(s_w, (first,)) + load4(s_w, (first + 4,))
+                for r in range(ROWS):
+                    k4 = load4(s_k, (r, u))
+                    for m in range(4):
+                        for n in range(4):
+                            o_t[r, n] += w8[4 + m - n] * k4[m]
+        for r in range(ROWS):
+            for n in range(4):
+                if b0 + r < B and t0 + 4 * x + n < T:
+                    o[b0 + r, c, t0 + 4 * x + n] = o_t[r, n]
+    ### END SOLUTION
+
+
+@cuda.jit(launch_bounds=(TILE // 8, 1))
+def balanced(w, k, o):
+    """`grouped`, with as much work for every thread: two groups of four outputs, short and long.
+
+    w is [C, T]; k, o are [B, C, T]; all float32. Block n has channel n % C of the batch rows from
+    n // C · ROWS on; its thread x the x-th group of four from the start of each tile, and the x-th
+    from the end of what the tile has of T.
+    """
+    ### BEGIN SOLUTION
+    B, C, T = k.shape
+    b0, c = cuda.blockIdx.x // C * ROWS, cuda.blockIdx.x % C
+    x, threads = cuda.threadIdx.x, cuda.blockDim.x
+    s_k = cuda.shared.array((ROWS, TILE), float32, alignment=16)
+    s_w = cuda.shared.array(WINDOW, float32, alignment=16)
+    o_t = cuda.local.array((ROWS, 4), float32)
+    for t0 in range(0, T, TILE):
+        last = (min(TILE, T - t0) + 3) // 4 - 1  # group of four outputs in this tile
+        for u0 in range(0, t0 + 1, TILE):
+            cuda.syncthreads()
+            for i in range(x, TILE, threads):
+                for r in range(ROWS):
+                    there = b0 + r < B and u0 + i < T
+                    s_k[r, i] = k[b0 + r, c, u0 + i] if there else float32(0)
+            for i in range(x, WINDOW, threads):
+                at = T - 1 - (t0 - u0) + i - TILE
+                s_w[i] = w[c, at] if 0 <= at and at < T else float32(0)
+            cuda.syncthreads()
+            for part in range(2):
+                t = 4 * (last - x) if part == 0 else 4 * x
+                end = min(TILE, t0 - u0 + t + 4) if 2 * x + part <= last else 0
+                for r in range(ROWS):
+                    for n in range(4):
+                        there = end > 0 and u0 > 0 and b0 + r < B and t0 + t + n < T
+                        o_t[r, n] = o[b0 + r, c, t0 + t + n] if there else float32(0)
+                for u in range(0, end, 4):
+                    first = TILE - t + u - 4
+                    w8 = load4(s_w, (first,)) + load4(s_w, (first + 4,))
+                    for r in range(ROWS):
+                        k4 = load4(s_k, (r, u))
+                        for m in range(4):
+                            for n in range(4):
+                                o_t[r, n] += w8[4 + m - n] * k4[m]
+                for r in range(ROWS):
+                    for n in range(4):
+                        if end > 0 and b0 + r < B and t0 + t + n < T:
+                            o[b0 + r, c, t0 + t + n] = o_t[r, n]
+    ### END SOLUTION
+
+
+def launch_four(B, C, T, tile=TILE):
+    """Of `four`."""
+    return launch(B, C, T, outputs=4, tile=tile)
+
+
+def launch_grouped(B, C, T, tile=TILE):
+    """Of `grouped`."""
+    return launch(B, C, T, outputs=4, rows=ROWS, tile=tile)
+
+
+def launch_balanced(B, C, T, tile=TILE):
+    """Of `balanced`."""
+    return launch(B, C, T, outputs=8, rows=ROWS, tile=tile)
+
+
+ZEROS = "s_w holds 0 where the weight would be of a token after t: the loop may run past t."
+
+EXERCISES = {
+    "launch": Exercise(
+        minutes=5,
+        difficulty=1,
+        hints=(
+            "Two numbers: how many (group of rows, channel) pairs are there, and how many warps "
+            "does min(T, tile) need?",
+            "A warp has 32 threads, each with `outputs` outputs. Round up, both times.",
+            "return ceil_div(B, rows) * C, 32 * ceil_div(min(T, tile), 32 * outputs)",
+        ),
+        evidence=(
+            function_cases(
+                ("one row, one warp", (1, 1, 5), (1, 32)),
+                ("the seed's shape", (32, 768, 768), (24576, 768)),
+                ("four outputs a thread", (32, 768, 768, 4), (24576, 192)),
+                ("groups of 8 rows", (11, 3, 768, 4, 8), (6, 192)),
+                ("more than a tile", (2, 3, 5000, 8), (6, 128)),
+                more=((3, 7, 33), (9, 2, 1025, 4, 8), (2, 2, 100, 8, 8), (5, 5, 40, 1, 1, 32)),
+            ),
+        ),
+        symptoms={
+            "one row, one warp": "(blocks, threads): threads are whole warps, 32, 64, …",
+            "groups of 8 rows": "11 rows are two groups of 8, the second with 3.",
+            "more than a tile": "A block never has more threads than a tile has outputs for.",
+        },
+        afterwards=Afterwards(
+            why={
+                "warps = ceil_div(min(T, tile), 32 * outputs)": "No idle warps in a short row: "
+                "they would hold registers.",
+            },
+            instead={
+                "T threads, one grid axis for C and one for B": "a block has at most 1,024 "
+                "threads, the second axis of a grid at most 65,535 blocks.",
+            },
+            stretch="For T = 1,100 the second tile has 76 outputs for 1,024 threads. Which tile "
+            "would fit better?",
+        ),
+    ),
+    "naive": Exercise(
+        minutes=10,
+        difficulty=1,
+        hints=(
+            "Row and channel come from cuda.blockIdx.x, the first t from cuda.threadIdx.x. What "
+            "is the next one?",
+            "for t in range(cuda.threadIdx.x, T, cuda.blockDim.x): a sum over u in range(t + 1).",
+            "b, c = cuda.blockIdx.x // C, cuda.blockIdx.x % C; o_t += w[c, T - 1 - t + u] * "
+            "k[b, c, u]; start it from float32(0).",
+        ),
+        evidence=timex_kernel(
+            naive, launch, ("o",), in_registers(), most=(no_atomics(),), strided=True
+        ),
+        symptoms=SYMPTOMS,
+        afterwards=Afterwards(
+            why={
+                "for t in range(cuda.threadIdx.x, T, cuda.blockDim.x):": "Any T: the block goes "
+                "on with the outputs that it has no threads for.",
+                "o_t += w[c, T - 1 - t + u] * k[b, c, u]": "Lanes differ in t: one k for all of "
+                "them, neighbouring w.",
+            },
+            instead={
+                "A thread per product and an atomic sum": "T/2 times as many threads, all of "
+                "which wait for one address.",
+            },
+            stretch="Give thread x the output T - 1 - x. Who waits for whom now?",
+        ),
+    ),
+    "shared": Exercise(
+        minutes=25,
+        difficulty=3,
+        hints=(
+            "A tile of outputs t0 …, a chunk of tokens u0 …: which TILE tokens and which weights "
+            "do they need? How many different T - 1 - (t - u) are there?",
+            "2·TILE weights: s_w[TILE + (u - u0) - (t - t0)]. Fill both arrays with a loop from x "
+            "in steps of blockDim, with zeros for what is not there; a barrier before and after.",
+            "at = T - 1 - (t0 - u0) + i - TILE; s_w[i] = w[c, at] if 0 <= at and at < T else "
+            "float32(0); after the barrier, u runs to min(TILE, t0 - u0 + x + 1) and adds "
+            "s_w[TILE - x + u] * s_k[u].",
+        ),
+        evidence=timex_kernel(
+            shared,
+            launch,
+            ("o",),
+            fits(),
+            in_registers(),
+            most=(global_reads(0.2), shared_reads(2.3), conflicts(), no_atomics()),
+        ),
+        symptoms=SYMPTOMS,
+        afterwards=Afterwards(
+            why={
+                "at = T - 1 - (t0 - u0) + i - TILE  # s_w[TILE + i] is i tokens u after t0": "The "
+                "window of weights moves with t0 - u0.",
+                "for u in range(min(TILE, t0 - u0 + x + 1)):": "Lanes read one s_k[u], and "
+                "neighbours of s_w: no bank serves twice.",
+            },
+            instead={
+                "All of a row in shared memory": "no loop over u0, and no T beyond the array: the "
+                "originals assert T ≤ 1024.",
+            },
+            stretch="Keep the window from one chunk to the next: half of it is there already.",
+        ),
+    ),
+    "four": Exercise(
+        minutes=20,
+        difficulty=3,
+        hints=(
+            "Outputs 4x … 4x + 3 and tokens u … u + 3 make 16 products. How many different "
+            "weights do they have?",
+            "Seven, in two load4 of s_w: from TILE - 4x + u - 4 and the next four. T need not be "
+            "a multiple of 4: fill shared memory one float at a time, as before.",
+            "w8 = load4(s_w, (first,)) + load4(s_w, (first + 4,)); o_t[n] += w8[4 + m - n] * "
+            "k4[m] for m, n in range(4); u in steps of 4 up to min(TILE, t0 - u0 + 4 * x + 4).",
+        ),
+        evidence=timex_kernel(
+            four,
+            launch_four,
+            ("o",),
+            at_least(1, "LDS.128", text="16-byte reads of shared memory (LDS.128)"),
+            fits(),
+            in_registers(),
+            most=(global_reads(0.2), shared_reads(0.4), conflicts(), no_atomics()),
+        ),
+        symptoms=SYMPTOMS
+        | {
+            "causal": ZEROS,
+            "alignment": "load4 starts at multiples of 4: is TILE - 4x + u - 4 one? Is u?",
+        },
+        afterwards=Afterwards(
+            why={
+                "w8 = load4(s_w, (first,)) + load4(s_w, (first + 4,))": "Eight weights for 16 "
+                "products; one token further on, seven of them are the same.",
+                "for u in range(0, min(TILE, t0 - u0 + 4 * x + 4), 4):": "Past t there are zeros "
+                "in s_w: no triangle to be added by hand.",
+            },
+            instead={
+                "float4 reads of global memory as well": "T has to be a multiple of 4 then: rows "
+                "of 767 floats are not aligned.",
+            },
+            stretch="Eight outputs a thread: how many reads for how many products?",
+        ),
+    ),
+    "grouped": Exercise(
+        minutes=15,
+        difficulty=2,
+        hints=(
+            "The weights do not depend on b. What has to be there ROWS times, what once?",
+            "s_k and the sums get a first axis of ROWS; w8 is read once, in front of the loop "
+            "over rows.",
+            "b0 = cuda.blockIdx.x // C * ROWS; s_k[r, i] = k[b0 + r, c, u0 + i] if b0 + r < B and "
+            "u0 + i < T else float32(0); k4 = load4(s_k, (r, u)).",
+        ),
+        evidence=timex_kernel(
+            grouped,
+            launch_grouped,
+            ("o",),
+            at_least(1, "LDS.128", text="16-byte reads of shared memory (LDS.128)"),
+            fits(),
+            in_registers(),
+            most=(global_reads(0.08), shared_reads(0.15), conflicts(), no_atomics()),
+        ),
+        symptoms=SYMPTOMS | {"causal": ZEROS},
+        afterwards=Afterwards(
+            why={
+                "w8 = load4(s_w, (first,)) + load4(s_w, (first + 4,))": "Once for 8 rows: 10 "
+                "reads for 128 products.",
+                "there = b0 + r < B and u0 + i < T": "The last group may be short: zeros in, and "
+                "nothing out.",
+            },
+            instead={
+                "Rows on different warps": "the block stages w once, but every warp reads it.",
+            },
+            stretch="The 32 sums take registers. How many batch rows still fit beside another "
+            "block? Ask the machine code.",
+        ),
+    ),
+    "balanced": Exercise(
+        minutes=25,
+        difficulty=3,
+        hints=(
+            "Group x of four outputs adds up 4x + 4 tokens. Which group makes a sum with it that "
+            "is the same for all x?",
+            "The x-th from the end of what the tile has of T: last - x, and x itself. One after "
+            "the other, between the same two barriers: nobody waits for the longest of either.",
+            "for part in range(2): t = 4 * (last - x) if part == 0 else 4 * x; the loop over u "
+            "ends at 0 unless 2 * x + part <= last. The sums go on from o where u0 > 0.",
+        ),
+        evidence=timex_kernel(
+            balanced,
+            launch_balanced,
+            ("o",),
+            at_least(1, "LDS.128", text="16-byte reads of shared memory (LDS.128)"),
+            fits(),
+            in_registers(),
+            most=(
+                global_reads(0.08),
+                shared_reads(0.15),
+                imbalance(1.1),
+                conflicts(),
+                no_atomics(),
+            ),
+            traced=PART_OF_A_TILE,
+        ),
+        symptoms=SYMPTOMS
+        | {
+            "causal": ZEROS,
+            "divergent": "Threads beyond the middle have no outputs, but they "
+            "fill shared memory, and stop at every barrier.",
+        },
+        afterwards=Afterwards(
+            why={
+                "t = 4 * (last - x) if part == 0 else 4 * x": "The x-th group from the "
+                "end and the x-th from the start: T + 4 tokens for every x.",
+                "end = min(TILE, t0 - u0 + t + 4) if 2 * x + part <= last else 0": "The thread in "
+                "the middle has one group, not the same one twice; those beyond it none.",
+            },
+            instead={
+                "Short blocks and long blocks": "the library pairs tiles: its blocks are even, "
+                "and their threads differ by one tile only.",
+            },
+            stretch="Take both groups in one loop over u: each k4 is read once. Compare registers.",
+        ),
+    ),
+}

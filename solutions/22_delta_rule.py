@@ -1,0 +1,235 @@
+"""RWKV-7 token by token: a state that a token reads, corrects and decays."""
+
+import torch
+import triton
+import triton.language as tl
+from rwkv_lessons.lab.evidence.torch_functions import function_cases
+
+from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
+from rwkv_lessons.lab.evidence.cuda import ATOMICS, at_most
+from rwkv_lessons.lab.evidence.triton import exps, no_spills, reads, writes
+from rwkv_lessons.lab.evidence.wkv7 import FORWARD, wkv7_triton_kernel
+from rwkv_lessons.lab.evidence.wkv7_functions import calls, exact_loop, one_head
+from rwkv_lessons.runtime.launch_numba import ceil_div
+
+
+def loop(r, w, k, v, a, b, s):
+    """What the tokens of one head read, and the state that they leave.
+
+    r, w, k, a, b are [T, K], w the log decay; v is [T, V]; s is [K, V], keys × values. Returns o,
+    [T, V], and the last state.
+    """
+    o = torch.empty_like(v)
+    ### BEGIN SOLUTION
+    for t in range(len(r)):
+        z = a[t] @ s
+        s = w[t].exp()[:, None] * s + torch.outer(b[t], z) + torch.outer(k[t], v[t])
+        o[t] = r[t] @ s
+    ### END SOLUTION
+    return o, s
+
+
+def tile(K, V, elements=1024):
+    """BK, BV: powers of two, the tile of the state that a program of one warp holds.
+
+    BK covers all keys. BV is as large as `elements` allow, at least 1, and no larger than it takes
+    to cover V values.
+    """
+    ### BEGIN SOLUTION
+    BK = triton.next_power_of_2(K)
+    return BK, max(1, min(triton.next_power_of_2(V), elements // BK))
+    ### END SOLUTION
+
+
+@triton.jit
+def kernel(
+    r, w, k, v, a, b, s0, o, s1,
+    T, H: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
+):  # fmt: skip
+    """One program per head of a batch row and BV of its values, all keys; grid (NV, B·H).
+
+    r, w, k, a, b are [B, T, H, K], w the log decay; v, o are [B, T, H, V]; s0, s1 are
+    [B, H, K, V]; all float32. BK ≥ K.
+    """
+    ### BEGIN SOLUTION
+    i_v, i_bh = tl.program_id(0), tl.program_id(1)
+    o_k, o_v = tl.arange(0, BK), i_v * BV + tl.arange(0, BV)
+    m_k, m_v = o_k < K, o_v < V
+    m_s = m_k[:, None] & m_v[None, :]
+    o_s = i_bh * K * V + o_k[:, None] * V + o_v[None, :]  # [BK, BV]
+    b_s = tl.load(s0 + o_s, m_s, 0)
+    for t in range(T):
+        i_t = (i_bh // H * T + t) * H + i_bh % H
+        b_r = tl.load(r + i_t * K + o_k, m_k, 0)
+        b_w = tl.load(w + i_t * K + o_k, m_k, 0)
+        b_k = tl.load(k + i_t * K + o_k, m_k, 0)
+        b_a = tl.load(a + i_t * K + o_k, m_k, 0)
+        b_b = tl.load(b + i_t * K + o_k, m_k, 0)
+        b_v = tl.load(v + i_t * V + o_v, m_v, 0)
+        b_z = tl.sum(b_a[:, None] * b_s, 0)  # [BV]
+        b_s = tl.exp(b_w)[:, None] * b_s + b_b[:, None] * b_z[None, :]
+        b_s += b_k[:, None] * b_v[None, :]
+        tl.store(o + i_t * V + o_v, tl.sum(b_r[:, None] * b_s, 0), m_v)
+    tl.store(s1 + o_s, b_s, m_s)
+    ### END SOLUTION
+
+
+def launch(B, T, H, K, V, BK=None, BV=None, num_warps=1):
+    """The grid, and the kernel's sizes; the tile is `tile`'s, if none is given."""
+    BK, BV = (BK, BV) if BK else tile(K, V)
+    sizes = {"T": T, "H": H, "K": K, "V": V, "BK": BK, "BV": BV}
+    return (ceil_div(V, BV), B * H), sizes | {"num_warps": num_warps}
+
+
+def forward(r, w, k, v, a, b, s0):
+    """o and s1 on a GPU, all float32."""
+    o, s1 = torch.empty_like(v), torch.empty_like(s0)
+    programs, constants = launch(*r.shape, v.shape[-1])
+    kernel[programs](r, w, k, v, a, b, s0, o, s1, **constants)
+    return o, s1
+
+
+TENSORS = ("r", "w", "k", "v", "a", "b", "s0", "o", "s1")
+WRITES = ("o", "s1")
+
+
+def small(K):
+    """Blocks in the interpreter: all keys, so that tiny sizes have several blocks of values."""
+    return {"BK": triton.next_power_of_2(K), "BV": 4}
+
+
+def _head(*shape, **choice):
+    return lambda: one_head("r w k v a b s", shape, **choice)
+
+
+EXERCISES = {
+    "loop": Exercise(
+        minutes=8,
+        difficulty=1,
+        afterwards=Afterwards(
+            why={
+                "z = a[t] @ s": "The state before the token answers, before it decays.",
+                "o[t] = r[t] @ s": "The state after the token: it has no bonus, and needs none.",
+            },
+            instead={
+                "(diag(exp(w)) + outer(b, a)) @ s": "the same as one K × K matrix: K²·V "
+                "multiply-adds a token instead of 2·K·V.",
+            },
+            stretch="Two heads share a state. What would each token overwrite of the other's?",
+        ),
+        hints=(
+            "For each token three lines: what a reads, the next state with its three terms, what r "
+            "reads.",
+            "a[t] @ s is a row of V numbers. b[t] times it, and k[t] times v[t], are outer "
+            "products, K × V. The decay multiplies rows: [:, None].",
+            "z = a[t] @ s; s = w[t].exp()[:, None] * s + torch.outer(b[t], z) + "
+            "torch.outer(k[t], v[t]); o[t] = r[t] @ s.",
+        ),
+        evidence=(
+            calls(
+                exact_loop,
+                (("o", "tj"), ("s", "ij")),
+                ("one token, no state", "by hand", _head(1, 3, 2, states=False)),
+                ("one token and a state", "one token", _head(1, 4, 3)),
+                ("three tokens", "state", _head(3, 4, 4)),
+                ("decay 0 forgets, decay 1 keeps", "decay", _head(5, 8, 4, decay="edge")),
+                ("40 tokens, more keys than values", "state", _head(40, 9, 5)),
+            ),
+        ),
+        symptoms={
+            "by hand": "From an empty state: z is 0, the state is k·v, and o is r·k·v.",
+            "one token": "a reads the state before it decays; r reads the state after the token.",
+            "state": "Each token starts from the state that the one before it left.",
+        },
+    ),
+    "tile": Exercise(
+        minutes=5,
+        difficulty=1,
+        afterwards=Afterwards(
+            why={
+                "BK = triton.next_power_of_2(K)": "All keys: z has to be whole before any key can "
+                "go on.",
+            },
+            instead={
+                "More warps for a larger tile": "r, w, k, a and b are read less often, and each "
+                "sum over keys goes through shared memory.",
+            },
+            stretch="Your GPU has 132 SMs and 8 heads to compute. Which BV fills it, and what do "
+            "the reads cost?",
+        ),
+        hints=(
+            "Which of the two sizes is not free to choose?",
+            "BK is the power of two that covers K. What is left of the elements is for BV: divide "
+            "them by BK. V may need fewer, and one is the least.",
+            "BK = triton.next_power_of_2(K); "
+            "return BK, max(1, min(triton.next_power_of_2(V), elements // BK))",
+        ),
+        evidence=(
+            function_cases(
+                ("64 keys, 64 values", (64, 64), (64, 16)),
+                ("100 keys, 100 values", (100, 100), (128, 8)),
+                ("256 keys", (256, 256, 1024), (256, 4)),
+                ("few values", (64, 3, 1024), (64, 4)),
+                ("more keys than elements", (2000, 8, 1024), (2048, 1)),
+                ("a tile of four warps", (64, 64, 4096), (64, 64)),
+                ("a small state", (5, 9, 4096), (8, 16)),
+                whole=True,
+            ),
+        ),
+        symptoms={
+            "100 keys, 100 values": "Both are powers of two: 128 keys leave room for 8 values.",
+            "few values": "No more values than it takes: 4 cover 3.",
+            "more keys than elements": "The keys stay whole, whatever it costs: one value is the "
+            "least.",
+            "a small state": "Next power of two above V, even where more would fit.",
+        },
+    ),
+    "kernel": Exercise(
+        minutes=30,
+        difficulty=3,
+        afterwards=Afterwards(
+            why={
+                "b_z = tl.sum(b_a[:, None] * b_s, 0)  # [BV]": "Over all keys, inside the program: "
+                "nobody else is asked.",
+                "b_s = tl.exp(b_w)[:, None] * b_s + b_b[:, None] * b_z[None, :]": "The sum has to "
+                "be finished first: a second wait in every token.",
+                "i_t = (i_bh // H * T + t) * H + i_bh % H": "The row of token t in [B, T, H, …].",
+            },
+            instead={
+                "r·S from parts": "r·S⁺ = (r·exp(w))·S + (r·b)·z + (r·k)·v: both long sums read "
+                "the same state and can go at once, for three short ones more.",
+                "One program for all values": "each row is read once; at 64 × 64 a warp would "
+                "need 128 registers a thread for the state alone.",
+            },
+            stretch="Write the first of these two. How many rounds of SHFL does a token wait "
+            "for now?",
+        ),
+        hints=(
+            "It is lesson 13's kernel with these differences: no blocks of keys, so no shares of "
+            "o; no bonus; two rows more, a and b; and o reads the state after the token.",
+            "In order: i_v, i_bh; o_k, o_v and masks; the tile of s0. In the loop: six loads; z, a "
+            "sum over axis 0; the new tile, three terms; o, another sum over axis 0. After it, the "
+            "store of s1.",
+            "o_k = tl.arange(0, BK); o_v = i_v * BV + tl.arange(0, BV); o_s = i_bh * K * V + "
+            "o_k[:, None] * V + o_v[None, :]; i_t = (i_bh // H * T + t) * H + i_bh % H; b_z = "
+            "tl.sum(b_a[:, None] * b_s, 0); b_s = tl.exp(b_w)[:, None] * b_s + b_b[:, None] * "
+            "b_z[None, :] + b_k[:, None] * b_v[None, :].",
+        ),
+        evidence=wkv7_triton_kernel(
+            launch,
+            TENSORS,
+            WRITES,
+            FORWARD,
+            no_spills(),
+            at_most(0, *ATOMICS, text="no atomics"),
+            limits=(reads(3, *"rwkab"), reads(1, "v", "s0"), writes(1, *WRITES), exps(8 * 6 * 16)),
+            blocks=small,
+        ),
+        symptoms={
+            "by hand": "From an empty state: s1 is k·v, and o is r·k·v: the state after the token.",
+            "one token": "z reads the tile as the token finds it, before the decay.",
+            "state": "Each token starts from the tile that the one before it left.",
+            "decay": "Each row of the tile, a key, is multiplied by its own exp(w): [:, None].",
+        },
+    ),
+}

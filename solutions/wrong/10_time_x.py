@@ -1,0 +1,187 @@
+"""Wrong answers to 10_time_x."""
+
+from rwkv_lessons.lab.course.wrong_answers import edit, wrong
+
+launch = wrong(
+    a_thread_for_every_token=(
+        "Long rows get more threads than a block can have.",
+        edit("min(T, tile)", "T"),
+    ),
+    half_a_warp_forgotten=(
+        "Rounds down: the last outputs of a row have no thread.",
+        edit("ceil_div(min(T, tile), 32 * outputs)", "max(1, min(T, tile) // (32 * outputs))"),
+    ),
+    rows_rounded_down=(
+        "The last group of batch rows is left out where it is short.",
+        edit("ceil_div(B, rows)", "max(1, B // rows)"),
+    ),
+    one_block_a_row=(
+        "Groups of rows are counted as if each row had a block.",
+        edit("ceil_div(B, rows) * C", "B * C"),
+    ),
+    not_whole_warps=(
+        "As many threads as there is work for, and no whole warps.",
+        edit("ceil_div(min(T, tile), 32 * outputs)", "ceil_div(min(T, tile), outputs)"),
+        edit("32 * warps", "warps"),
+    ),
+)
+
+naive = wrong(
+    first_weight_for_itself=(
+        "The weights are taken in the wrong order, the first one for the token itself.",
+        edit("w[c, T - 1 - t + u]", "w[c, t - u]"),
+    ),
+    itself_left_out=(
+        "A token does not see itself.",
+        edit("range(t + 1)", "range(t)"),
+    ),
+    sees_the_future=(
+        "All tokens are added, also later ones, with whatever weight stands there.",
+        edit("for u in range(t + 1):", "for u in range(T):"),
+        edit("w[c, T - 1 - t + u]", "w[c, (T - 1 - t + u) % T]"),
+    ),
+    weights_of_the_batch_row=(
+        "Takes the weights of channel b.",
+        edit("w[c, T - 1 - t + u]", "w[b % w.shape[0], T - 1 - t + u]"),
+    ),
+    one_sum_for_the_thread=(
+        "The sum is not set to 0 again for the next output of the thread.",
+        edit("    o_t = float32(0)\n"),
+        edit("for t in range(", "o_t = float32(0)\nfor t in range("),
+    ),
+    right_up_to_1024=(
+        "One output for each thread: of longer rows the rest is never written.",
+        edit(
+            "for t in range(cuda.threadIdx.x, T, cuda.blockDim.x):",
+            "for t in range(cuda.threadIdx.x, T, T):",
+        ),
+    ),
+)
+
+_first_tile_only = (
+    "Every tile adds up its own tokens only, not those of the tiles before it.",
+    edit("for u0 in range(0, t0 + 1, TILE):", "for u0 in range(t0, t0 + 1, TILE):"),
+)
+
+shared = wrong(
+    reads_too_early=(
+        "No barrier between filling shared memory and reading it.",
+        edit("cuda.syncthreads()  # everything is there"),
+    ),
+    fills_too_early=(
+        "No barrier before shared memory is filled again.",
+        edit("cuda.syncthreads()  # everyone has read what is overwritten now"),
+    ),
+    window_stands_still=(
+        "The weights of the first chunk are taken for all chunks.",
+        edit("T - 1 - (t0 - u0) + i - TILE", "T - 1 + i - TILE"),
+    ),
+    weights_beyond_the_row=(
+        "Where there is no weight, one of another channel is read.",
+        edit(
+            "w[c, at] if 0 <= at and at < T else float32(0)",
+            "w[c, at % T]",
+        ),
+        edit("range(min(TILE, t0 - u0 + x + 1))", "range(min(TILE, T - u0))"),
+    ),
+    global_all_the_same=(
+        "Fills shared memory, and then reads k from global memory.",
+        edit("* s_k[u]", "* k[b, c, min(u0 + u, T - 1)]"),
+    ),
+    right_up_to_1024=_first_tile_only,
+)
+
+four = wrong(
+    weights_one_off=(
+        "The window starts one weight too far on.",
+        edit("w8[4 + m - n]", "w8[3 + m - n]"),
+    ),
+    four_floats_by_hand=(
+        "Reads of four bytes each.",
+        edit("k4 = load4(s_k, (u,))", "k4 = s_k[u], s_k[u + 1], s_k[u + 2], s_k[u + 3]"),
+        edit("    w8 = load4(s_w, (first,)) + load4(s_w, (first + 4,))\n"),
+        edit("w8[4 + m - n]", "s_w[first + 4 + m - n]"),
+    ),
+    triangle_left_out=(
+        "The loop stops before the group of tokens that the outputs themselves are in.",
+        edit("t0 - u0 + 4 * x + 4), 4", "t0 - u0 + 4 * x), 4"),
+    ),
+    multiples_of_four_only=(
+        "Outputs are written in whole groups: the last ones of a row are left out.",
+        edit("if t0 + 4 * x + n < T:", "if t0 + 4 * x + 3 < T:"),
+    ),
+    no_zeros=(
+        "The window has other weights where zeros have to be: tokens see what comes later.",
+        edit("at < T else float32(0)  # 0 for u after t", "at < T else w[c, T - 1]"),
+    ),
+    sums_go_on=(
+        "Sums are not set back for the next tile.",
+        edit("o_t[n] = 0", "o_t[n] = o_t[n] if t0 else 0"),
+    ),
+    first_tile_only=_first_tile_only,
+)
+
+grouped = wrong(
+    rows_of_the_first=(
+        "All rows of the group read the tokens of the first.",
+        edit("k[b0 + r, c, u0 + i]", "k[b0, c, u0 + i]"),
+    ),
+    groups_of_eight_only=(
+        "The last group is left out where it is short.",
+        edit("if b0 + r < B and t0", "if b0 + ROWS <= B and t0"),
+    ),
+    blocks_are_rows=(
+        "The block's number is taken for a row's, not for a group's.",
+        edit("cuda.blockIdx.x // C * ROWS", "cuda.blockIdx.x // C"),
+    ),
+    weights_for_every_row=(
+        "The weights are read again for each row.",
+        edit("    first = TILE - 4 * x + u - 4\n"),
+        edit("    w8 = load4(s_w, (first,)) + load4(s_w, (first + 4,))\n"),
+        edit(
+            "k4 = load4(s_k, (r, u))",
+            """
+            k4 = load4(s_k, (r, u))
+            first = TILE - 4 * x + u - 4
+            w8 = load4(s_w, (first,)) + load4(s_w, (first + 4,))
+            """,
+        ),
+    ),
+    one_row_of_sums=(
+        "All rows add to the sums of the first.",
+        edit("o_t[r, n] += w8[4 + m - n] * k4[m]", "o_t[0, n] += w8[4 + m - n] * k4[m]"),
+    ),
+    first_tile_only=_first_tile_only,
+)
+
+balanced = wrong(
+    not_paired=(
+        "Two neighbouring groups a thread: right, and as uneven as before.",
+        edit("t = 4 * (last - x) if part == 0 else 4 * x", "t = 8 * x + 4 * part"),
+    ),
+    right_for_whole_tiles=(
+        "The last group is that of a whole tile, whatever there is left of T.",
+        edit("(min(TILE, T - t0) + 3) // 4 - 1", "TILE // 4 - 1"),
+        edit("end = min(TILE, t0 - u0 + t + 4)", "end = min(TILE, t0 - u0 + t + 4, T - u0)"),
+    ),
+    middle_left_out=(
+        "Where the number of groups is odd, nobody has the one in the middle.",
+        edit("if 2 * x + part <= last else 0", "if 2 * x < last else 0"),
+    ),
+    returns_before_the_barrier=(
+        "Threads without outputs return, and never come to the barriers.",
+        edit(
+            "# group of four outputs in this tile",
+            "# group of four outputs in this tile\nif 2 * x > last:\n    return",
+        ),
+    ),
+    starts_again=(
+        "The sums start from 0 with every chunk of tokens: only the last one counts.",
+        edit("end > 0 and u0 > 0 and b0", "end < 0 and b0"),
+    ),
+    weights_of_the_other=(
+        "Both groups are weighed as the early one.",
+        edit("first = TILE - t + u - 4", "first = TILE - 4 * x + u - 4"),
+    ),
+    first_tile_only=_first_tile_only,
+)
