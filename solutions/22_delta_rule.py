@@ -3,10 +3,10 @@
 import torch
 import triton
 import triton.language as tl
-from rwkv_lessons.lab.evidence.torch_functions import function_cases
 
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.cuda import ATOMICS, at_most
+from rwkv_lessons.lab.evidence.functions import function_cases
 from rwkv_lessons.lab.evidence.triton import exps, no_spills, reads, writes
 from rwkv_lessons.lab.evidence.wkv7 import FORWARD, wkv7_triton_kernel
 from rwkv_lessons.lab.evidence.wkv7_functions import calls, exact_loop, one_head

@@ -20,6 +20,8 @@ REPEATABLE = {
     "wkv6": {"cuda", "recurrent", "chunked"},
     "wkv6_step": {"wkv6_step"},
     "timex": {"cuda", "toeplitz"},
+    "wkv7": {"recurrent", "backstepping", "chunked"},
+    "wkv7_step": {"wkv7_step"},
     "mla": {"decode"},
 }
 

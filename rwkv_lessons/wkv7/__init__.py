@@ -11,6 +11,8 @@ taken out in part (β) before k writes. With b = 0 it is WKV-6 without its bonus
 state after the token.
 """
 
+import functools
+
 import torch
 
 from ..runtime import devices
@@ -33,14 +35,18 @@ MANY_HEADS = 256  # with as many, tokens one after the other no longer find free
 def _method(name):
     """A method by its name; Triton is imported when one of its methods is first wanted."""
     if name == "recurrent":
-        from .recurrent.forward import wkv7_recurrent as method
-    elif name == "backstepping":
-        from .backstepping import wkv7_backstepping as method
-    elif name == "chunked":
-        from .chunked.forward import wkv7_chunked as method
-    else:
-        method = {"reference": wkv7_reference, "wy": wkv7_wy}[name]
-    return method
+        from .recurrent.forward import wkv7_recurrent
+
+        return wkv7_recurrent
+    if name == "backstepping":
+        from .backstepping import wkv7_backstepping
+
+        return wkv7_backstepping
+    if name == "chunked":
+        from .chunked.forward import wkv7_chunked
+
+        return wkv7_chunked
+    return wkv7_reference if name == "reference" else wkv7_wy
 
 
 def _checked(name):
@@ -54,6 +60,9 @@ def _checked(name):
 
         return chunked
     return _method(name).checked
+
+
+_known_checked = functools.cache(_checked)  # an import statement costs the host 1 µs
 
 
 def __getattr__(name):
@@ -153,4 +162,5 @@ def wkv7(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="log"):
     gpu = devices.gpu_of(r.device)
     name = method_for(r.device.type, dtype, -(-B * T // S), S * H, K, gradients, gpu)
     given = (r, w, k, v, a, b, s0, cu_seqlens, float(scale), decay)
-    return _checked(name)(*given)
+    method = (_checked if torch.compiler.is_compiling() else _known_checked)(name)
+    return method(*given)

@@ -8,7 +8,7 @@ from ..course.check import FAILED, PASSED, Row
 from ..simulator.faults import KernelFault
 from .chunks import count
 from .cuda import TOLERANCE, Difference, compare, explained
-from .torch_functions import called, failed, several, shown
+from .functions import called, failed, several, shown
 from .wkv7 import problem
 
 

@@ -41,7 +41,7 @@ def replaced(s, key, value):
 def _numbers(ax, matrix, colour):
     for i in range(2):
         for j in range(2):
-            _box(ax, j, i, 1, 1, colour, alpha=0.3)
+            style.box(ax, j, i, 1, 1, colour, edge="white", alpha=0.3)
             text = f"{float(matrix[i, j]):.2f}".replace("-", "−")
             ax.text(j + 0.5, i + 0.5, text, ha="center", va="center", size=9)
     ax.set(xlim=(-0.05, 2.35), ylim=(2.1, -0.1), aspect="equal", xticks=[], yticks=[])
@@ -86,13 +86,15 @@ def cuts(K=8, V=8, programs=4):
         for i in range(K):
             for j in range(V):
                 n = i * programs // K if rows else j * programs // V
-                _box(ax, j, i, 1, 1, colours[n], alpha=0.45)
+                style.box(ax, j, i, 1, 1, colours[n], edge="white", alpha=0.45)
         for i in range(K):
             n = i * programs // K
-            _box(ax, -2, i, 1, 1, colours[n] if rows else style.FAINT, alpha=0.8)
+            style.box(ax, -2, i, 1, 1, colours[n] if rows else style.FAINT, edge="white", alpha=0.8)
         for j in range(V):
             n = j * programs // V
-            _box(ax, j, K + 1.6, 1, 1, style.FAINT if rows else colours[n], alpha=0.8)
+            style.box(
+                ax, j, K + 1.6, 1, 1, style.FAINT if rows else colours[n], edge="white", alpha=0.8
+            )
         ax.text(-1.5, -0.4, "a", ha="center", size=10)
         ax.text(V + 0.3, K + 2.1, "z", va="center", size=10)
         ax.text(V + 0.3, K / 2, "S", va="center", size=10)
@@ -119,10 +121,3 @@ def cuts(K=8, V=8, programs=4):
 
 def _pair(x):
     return "({:.2f}, {:.2f})".format(*(float(n) + 0.0 for n in x))
-
-
-def _box(ax, x, y, width, height, colour, alpha=1.0):
-    from matplotlib.patches import Rectangle
-
-    patch = Rectangle((x, y), width, height, fc=colour, ec="white", linewidth=0.8, alpha=alpha)
-    ax.add_patch(patch)
