@@ -212,21 +212,38 @@ FORWARD_RUNGS = [rung for rung in EVERY_RUNG if not rung.after and rung not in T
 def test_every_rung_goes_through_the_bench(rung, monkeypatch):
     operation = EVERY_RUNG[rung]
     module = rung.load()
-    replaced = SimpleNamespace(**{rung.launch: getattr(module, rung.launch)})
+    shape = (1, 2, 64) if operation.letters == "B, C, T" else (1, 2, 1, 64)
+    launch = getattr(module, rung.launch)
+    replaced = SimpleNamespace(**{rung.launch: launch})
     setattr(replaced, rung.kernel, OnCPU(getattr(module, rung.kernel)))
     monkeypatch.setattr(type(rung), "load", lambda self: replaced)
     monkeypatch.setattr(methods, "stream", lambda: None)
     method = methods.rung_method(operation, rung)
-    shape = (1, 2, 1, 64) if len(operation.quick) == 4 else operation.quick
     inputs = make_inputs(operation.name, shape, "float32", CPU)
     expected = in_float64(operation.name, inputs)
     run = method.prepare(*inputs)
     for _ in range(2):  # also when its output holds an earlier result
         error = (run().double() - expected).norm() / expected.norm()
         assert error < 1e-6  # a few roundings of float32
-    _, block = getattr(module, rung.launch)(*shape)
+    grid, block = launch(*shape)
     monkeypatch.setattr(methods, "resources", lambda kernel: {})  # nothing was compiled
-    assert method.facts(run)["block"] == block
+    assert method.facts(run)["block"] == block and grid * block >= 32
+
+
+@pytest.mark.parametrize("rung", LADDERS["timex-backward"].rungs, ids=lambda rung: rung.method)
+def test_gradients_of_time_x_go_through_the_bench(rung, monkeypatch):
+    operation, modules = OPERATIONS["timex-backward"], {r: r.load() for r in (rung, rung.after)}
+    for module in modules.values():
+        for name, kernel in list(vars(module).items()):
+            if hasattr(kernel, "py_func") and name != "load4":
+                setattr(module, name, OnCPU(kernel))
+        module.stream = lambda: None
+    monkeypatch.setattr(type(rung), "load", lambda self: modules[self])
+    monkeypatch.setattr(methods, "stream", lambda: None)
+    inputs = make_inputs(operation.name, (2, 1, 9), "float32", CPU)
+    found = methods.rung_method(operation, rung).prepare(*inputs)()
+    for got, want in zip(found, in_float64(operation.name, inputs), strict=True):
+        assert (got.double() - want).norm() <= 1e-6 * want.norm()  # a few roundings of float32
 
 
 def test_gradients_of_the_rungs_go_through_the_bench(monkeypatch):
