@@ -260,7 +260,7 @@ EXERCISES = {
                 "it.",
             },
             instead={
-                "One running difference from the end of the text": "no checkpoints to keep, and "
+                "One running difference from the last token on": "no checkpoints to keep, and "
                 "rounding errors that grow with T.",
             },
             stretch="Halve the length of a chunk. What happens to the error, and to the bytes of "

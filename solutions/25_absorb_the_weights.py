@@ -163,7 +163,7 @@ EXERCISES = {
                 "large.",
             },
             instead={
-                "Keeping N": "late also has 2·rows·R·V once: with short texts it pays a little "
+                "Keeping N": "late also has 2·rows·R·V once: with short sequences it pays a little "
                 "later.",
             },
             stretch="Where do they meet in bytes, if the values are made once and kept?",

@@ -39,9 +39,9 @@ def attention(module, query, key, value, attention_mask, scaling, **_):
 
 
 def tokens_that_fit(bytes, B, layers, numbers, itemsize=2):
-    """How long B texts can get, all of one length, before their cache is larger than `bytes`.
+    """How long B sequences can get, all of one length, before their cache is larger than `bytes`.
 
-    numbers: per token, text and layer; itemsize: bytes of each.
+    numbers: per token, sequence and layer; itemsize: bytes of each.
     """
     ### BEGIN SOLUTION
     return int(bytes // (B * layers * numbers * itemsize))
@@ -116,31 +116,31 @@ EXERCISES = {
         afterwards=Afterwards(
             why={
                 "return int(bytes // (B * layers * numbers * itemsize))": "Every layer keeps its "
-                "own numbers for every token of every text.",
+                "own numbers for every token of every sequence.",
             },
             instead={
-                "A cache in pages": "no room is kept for tokens that never come; a page per text "
-                "is half empty on average.",
+                "A cache in pages": "no room is kept for tokens that never come; a page "
+                "per sequence is half empty on average.",
             },
             stretch="With 130 GB, 62 layers and 576 numbers: how many users with 8,000 tokens "
             "each?",
         ),
         hints=(
-            "How many bytes does one more token cost, in all texts and layers?",
+            "How many bytes does one more token cost, in all sequences and layers?",
             "B · layers · numbers · itemsize bytes a token; and only whole tokens count.",
             "return int(bytes // (B * layers * numbers * itemsize))",
         ),
         evidence=(
             function_cases(
-                ("one text, one layer", (1000, 1, 1, 10), 50),
-                ("layers and texts", (10_000, 2, 5, 10, 1), 100),
+                ("one sequence, one layer", (1000, 1, 1, 10), 50),
+                ("layers and sequences", (10_000, 2, 5, 10, 1), 100),
                 ("whole tokens", (999, 1, 1, 10), 49),
                 ("float32", (1000, 1, 1, 10, 4), 25),
             ),
         ),
         symptoms={
-            "one text, one layer": "10 numbers of 2 bytes a token.",
-            "layers and texts": "Every layer has a cache, and every text.",
+            "one sequence, one layer": "10 numbers of 2 bytes a token.",
+            "layers and sequences": "Every layer has a cache, and every sequence.",
             "whole tokens": "Round down.",
         },
     ),

@@ -27,7 +27,7 @@ def save(stats, seconds, here=None, folder=None):
     counts = {name: sum(len(stats.get(x, ())) for x in kinds) for name, kinds in OUTCOMES.items()}
     failures = {report.nodeid for x in OUTCOMES["failed"] for report in stats.get(x, ())}
     names = ("driver", "cuda", "date", "commit", "python", "torch", "triton", "numba", "numba_cuda")
-    provenance = {"card": here["gpu"]} | {name: here[name] for name in names if here[name]}
+    provenance = {"gpu": here["gpu"]} | {name: here[name] for name in names if here[name]}
     provenance = dict.fromkeys(("driver", "cuda", "commit"), "unknown") | provenance
     provenance |= {"command": COMMAND, "timing": "wall clock"}
     data = {"name": NAME, "provenance": provenance, **counts, "seconds": round(seconds)}
@@ -51,7 +51,7 @@ def rows(folder=None):
         same = "this code" if result["sha256"] == now else "**older kernels**"
         numbers = [str(result[name]) for name in ("passed", "failed", "skipped", "seconds")]
         where = f"driver {here.driver}, {', '.join(versions)}, commit {here.commit}"
-        found.append([here.card, *numbers, same, here.date, where])
+        found.append([here.gpu, *numbers, same, here.date, where])
     return found
 
 

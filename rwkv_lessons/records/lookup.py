@@ -7,35 +7,35 @@ and the README. Nobody types a measured number.
 from rwkv_lessons.operations import operation_of
 from rwkv_lessons.records.schema import RECORDS, load, path
 
-CARD = "NVIDIA H200"  # where this project records
+GPU = "NVIDIA H200"  # where this project records
 
 
-def record(name, card=CARD, folder=None):
+def record(name, gpu=GPU, folder=None):
     """The record `name` of a GPU.
 
     Args:
         name: of a file in records/data/<gpu>/, without ".json".
-        card: the GPU's name, as the driver has it.
+        gpu: the GPU's name, as the driver has it.
         folder: where records are, if not in records/data.
 
     Raises:
         LookupError: nobody recorded it yet; names those that are there.
     """
-    file = path(name, card, folder)
+    file = path(name, gpu, folder)
     if not file.exists():
         there = ", ".join(sorted(f.stem for f in file.parent.glob("*.json"))) or "none"
-        raise LookupError(f"no record {name!r} of an {card} yet; there are: {there}")
+        raise LookupError(f"no record {name!r} of an {gpu} yet; there are: {there}")
     return load(file)
 
 
-def times(name, card=CARD, folder=None):
+def times(name, gpu=GPU, folder=None):
     """A line per method of a record with its median time; or that nobody recorded it yet."""
     try:
-        found = record(name, card, folder)
+        found = record(name, gpu, folder)
     except LookupError:
-        return f"{name}: not recorded on an {card} yet"
+        return f"{name}: not recorded on an {gpu} yet"
     sizes = operation_of(name).sizes(found.rows[0].shape)
-    lines = [f"{sizes}, {found.rows[0].dtype}: {card}, {found.provenance.date}"]
+    lines = [f"{sizes}, {found.rows[0].dtype}: {gpu}, {found.provenance.date}"]
     return "\n".join(lines + [f"  {row.method}: {row.outcome}" for row in found.rows])
 
 

@@ -74,11 +74,11 @@ def save_profiles(name, provenance, rows, profiles, folder=None):
     return file
 
 
-def load_profiles(name, card, folder=None):
+def load_profiles(name, gpu, folder=None):
     """(provenance, {dtype: `Profile`}) of a record; LookupError if there is none."""
-    file = path(name, card, folder)
+    file = path(name, gpu, folder)
     if not file.exists():
-        raise LookupError(f"no record {name!r} of an {card} yet")
+        raise LookupError(f"no record {name!r} of an {gpu} yet")
     data = json.loads(file.read_text(encoding="utf-8"))
     found = {packed["dtype"]: _unpack(packed) for packed in data["profiles"]}
     return Provenance(**data["provenance"]), found

@@ -27,7 +27,7 @@ def provenance(commit=None):
     if not commit:
         raise ValueError(f"commit is unknown here: give --commit, or set {COMMIT}")
     return Provenance(
-        card=torch.cuda.get_device_name(),
+        gpu=torch.cuda.get_device_name(),
         driver=driver() or "unknown",
         cuda=torch.version.cuda,
         date=datetime.date.today().isoformat(),

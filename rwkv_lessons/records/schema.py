@@ -13,7 +13,7 @@ RECORDS = Path(__file__).with_name("data")
 class Provenance:
     """Where, when and how. Versions are None where a package is not part of the measurement."""
 
-    card: str
+    gpu: str
     driver: str
     cuda: str
     date: str
@@ -31,7 +31,7 @@ class Provenance:
 
     def __str__(self):
         versions = [f"{name.replace('_', '-')} {version}" for name, version in self.versions()]
-        parts = [self.card, f"driver {self.driver} (CUDA {self.cuda})", *versions, self.date]
+        parts = [self.gpu, f"driver {self.driver} (CUDA {self.cuda})", *versions, self.date]
         return ", ".join(parts) + f", commit {self.commit}; {self.timing}; {self.command}"
 
     def versions(self):
@@ -118,19 +118,19 @@ class Record:
         return self.row(method, shape, dtype).median_ms
 
 
-def slug(card):
+def slug(gpu):
     """ "NVIDIA H200" → "nvidia-h200"."""
-    return "-".join(card.lower().split())
+    return "-".join(gpu.lower().split())
 
 
-def path(name, card, folder=None):
+def path(name, gpu, folder=None):
     """The file of record `name` of a GPU ("NVIDIA H200" or "nvidia-h200")."""
-    return (folder or RECORDS) / slug(card) / f"{name}.json"
+    return (folder or RECORDS) / slug(gpu) / f"{name}.json"
 
 
 def save(record, folder=None):
     """Writes `record`, instead of an earlier one of that name and GPU; returns the path."""
-    file = path(record.name, record.provenance.card, folder)
+    file = path(record.name, record.provenance.gpu, folder)
     file.parent.mkdir(parents=True, exist_ok=True)
     ceilings = {key: float(f"{value:.5g}") for key, value in record.ceilings.items()}
     head = {"name": record.name, "provenance": _filled(record.provenance)} | ceilings

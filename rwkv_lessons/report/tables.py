@@ -10,7 +10,7 @@ from rwkv_lessons.bench import gpu_tests
 from rwkv_lessons.bench.commands.record_all import planned
 from rwkv_lessons.lab.pictures import ladder
 from rwkv_lessons.operations import LADDERS, OPERATIONS, operation_of
-from rwkv_lessons.records.lookup import CARD, record
+from rwkv_lessons.records.lookup import GPU, record
 from rwkv_lessons.records.rates import floor_seconds
 
 QUANTITIES = {  # heading → field of a row, format
@@ -32,7 +32,7 @@ def _block(name):
     def of(write):
         def block(folder):
             try:
-                found = record(name, CARD, folder)
+                found = record(name, GPU, folder)
             except LookupError:
                 return unrecorded(name)
             return write(found)
@@ -82,7 +82,7 @@ def methods_block(name):
 
     def block(folder):
         try:
-            return write(record(name, CARD, folder), folder)
+            return write(record(name, GPU, folder), folder)
         except LookupError:
             return unrecorded(name)
 
@@ -163,14 +163,14 @@ def headline_block(folder):
     rows, sources = [], {}
     for line in (operation.headline for operation in OPERATIONS.values() if operation.headline):
         try:
-            found = record(line.record, CARD, folder)
+            found = record(line.record, GPU, folder)
         except LookupError:
             return unrecorded(line.record)
         ours, theirs = (found.row(x, line.shape).median_ms for x in (line.ours, line.theirs))
         cells = (f"{ours:.3f}", f"{theirs:.3f}", line.whose, f"{theirs / ours:.1f}")
         rows.append([line.says, ", ".join(map(str, line.shape)), *cells])
         where = found.provenance
-        sources[f"{where.card}, {where.date}, commit {where.commit}"] = None
+        sources[f"{where.gpu}, {where.date}, commit {where.commit}"] = None
     text = _markdown(["", "shape", "ms here", "ms beside it", "by", "times faster"], rows)
     said = "bfloat16 unless said; B, T, H, N, and for MLA B, N, H, R, P, V. Both in one run"
     return f"{text}\n\n{said}: {'; '.join(sources)}."
@@ -198,7 +198,7 @@ def shapes_block(folder):
 
 def _rows(name, folder):
     try:
-        return record(name, CARD, folder).rows
+        return record(name, GPU, folder).rows
     except LookupError:
         return ()
 
@@ -266,7 +266,7 @@ def _quantities(row, name, folder):
         return ["–"] * len(QUANTITIES)
     entry, share = operation_of(name), row.roofline_share
     try:
-        limits = record("ceilings", CARD, folder).ceilings
+        limits = record("ceilings", GPU, folder).ceilings
     except LookupError:
         limits = None
     if limits and entry.work and row.median_ms:

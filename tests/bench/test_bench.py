@@ -36,22 +36,22 @@ def test_work_of_the_readme_table():
     least = work("wkv5", OPERATIONS["wkv5"].shapes[0], "float32")
     assert least.bytes == 4 * 8 * 4096 * 4096 * 4 + 2 * 4096 * 4
     assert least.flops == 7 * 8 * 4096 * 64 * 64 * 64
-    card = {"copy_bytes_per_s": 4.3e12, "fp32_flops_per_s": 67e12, "bf16_flops_per_s": 790e12}
-    assert floor_seconds(least, "float32", card) == least.flops / 67e12
+    gpu = {"copy_bytes_per_s": 4.3e12, "fp32_flops_per_s": 67e12, "bf16_flops_per_s": 790e12}
+    assert floor_seconds(least, "float32", gpu) == least.flops / 67e12
     half = work("wkv5", OPERATIONS["wkv5"].shapes[0], "bfloat16")
-    assert floor_seconds(half, "bfloat16", card) == half.bytes / 4.3e12
+    assert floor_seconds(half, "bfloat16", gpu) == half.bytes / 4.3e12
 
 
 def test_the_roof_is_that_of_the_unit_that_computes():
     """float32 on tensor cores: three products of TF32, at half the rate of bfloat16 if unknown."""
     least = work("wkv6", OPERATIONS["wkv6"].shapes[0], "float32")
-    card = {"copy_bytes_per_s": 4.3e12, "fp32_flops_per_s": 67e12, "bf16_flops_per_s": 780e12}
+    gpu = {"copy_bytes_per_s": 4.3e12, "fp32_flops_per_s": 67e12, "bf16_flops_per_s": 780e12}
     walk, chunks = (OPERATIONS["wkv6"].unit_of(x) for x in ("cuda", "16_the_chunked_kernel"))
-    assert floor_seconds(least, "float32", card, walk) == least.flops / 67e12
-    assert floor_seconds(least, "float32", card, chunks) == least.bytes / 4.3e12  # 0.62 ms
-    assert flops_per_second(card, "float32", chunks) == 130e12
-    assert flops_per_second(card | {"tf32_flops_per_s": 300e12}, "float32", chunks) == 100e12
-    assert floor_seconds(least, "bfloat16", card, walk) == least.flops / 67e12
+    assert floor_seconds(least, "float32", gpu, walk) == least.flops / 67e12
+    assert floor_seconds(least, "float32", gpu, chunks) == least.bytes / 4.3e12  # 0.62 ms
+    assert flops_per_second(gpu, "float32", chunks) == 130e12
+    assert flops_per_second(gpu | {"tf32_flops_per_s": 300e12}, "float32", chunks) == 100e12
+    assert floor_seconds(least, "bfloat16", gpu, walk) == least.flops / 67e12
     units = {OPERATIONS["mla-decode"].unit_of(x) for x in ("decode", "torch absorbed")}
     assert units == {chunks}
 
@@ -163,9 +163,9 @@ def test_a_method_that_raises_does_not_stop_the_others(wkv5):
 
 
 def test_a_right_method_has_every_number(wkv5):
-    card = {"copy_bytes_per_s": 1e10, "fp32_flops_per_s": 1e10, "bf16_flops_per_s": 1e10}
+    gpu = {"copy_bytes_per_s": 1e10, "fp32_flops_per_s": 1e10, "bf16_flops_per_s": 1e10}
     reference = methods.library("wkv5")["reference"]
-    row = measure("wkv5", reference, wkv5.inputs, wkv5.expected, 5, card)
+    row = measure("wkv5", reference, wkv5.inputs, wkv5.expected, 5, gpu)
     least = work("wkv5", (2, 5, 2, 64), "float32")
     assert row.problem is None and row.error < 1e-6 and not row.stale
     assert row.p20_ms <= row.median_ms <= row.p80_ms and row.host_ms > 0

@@ -10,7 +10,7 @@ from rwkv_lessons.inputs import rwkv5_inputs
 from rwkv_lessons.lab.course import exercises
 from rwkv_lessons.lab.pictures.operation import memory, roof
 from rwkv_lessons.lab.pictures.profiles import operators, queue, recorded, timeline
-from rwkv_lessons.records.lookup import CARD
+from rwkv_lessons.records.lookup import GPU
 from rwkv_lessons.records.profiles import Kernel, Profile, brief, load_profiles, save_profiles
 from rwkv_lessons.records.schema import Measurement, Provenance, Record, save
 
@@ -54,15 +54,15 @@ def test_names_are_cut_to_what_the_kernel_does():
 
 
 def test_a_profile_is_read_as_it_was_written(tmp_path):
-    where = Provenance("Test Card", "1.0", "0.0", "2000-01-01", "none", "made up", "none")
+    where = Provenance("Test GPU", "1.0", "0.0", "2000-01-01", "none", "made up", "none")
     row = Measurement("torch_loop", PROFILE.shape, "float32", host_ms=0.099, error=1e-7)
     file = save_profiles("try-profile", where, (row,), [PROFILE], tmp_path)
-    again, profiles = load_profiles("try-profile", "Test Card", tmp_path)
+    again, profiles = load_profiles("try-profile", "Test GPU", tmp_path)
     assert again == where and profiles == {"float32": PROFILE}
     first = json.loads(file.read_text())["profiles"][0]
     assert first["launches_per_token"] == 1 and first["kernel_us"] == 7
     with pytest.raises(LookupError, match="no record 'absent-profile'"):
-        load_profiles("absent-profile", "Test Card", tmp_path)
+        load_profiles("absent-profile", "Test GPU", tmp_path)
 
 
 def test_the_summary_has_the_numbers():
@@ -119,7 +119,7 @@ def test_what_is_not_recorded_is_said(tmp_path, capsys):
 
 
 def test_the_roof_is_drawn_from_records(tmp_path, capsys):
-    where = Provenance(CARD, "1.0", "0.0", "2000-01-01", "none", "made up", "none")
+    where = Provenance(GPU, "1.0", "0.0", "2000-01-01", "none", "made up", "none")
     ceilings = {"copy_bytes_per_s": 4e12, "fp32_flops_per_s": 6e13, "bf16_flops_per_s": 7e14}
     save(Record("ceilings", where, (), ceilings), tmp_path)
     text = str(roof("wkv5", (8, 4096, 64, 64), folder=tmp_path))

@@ -15,7 +15,7 @@ from rwkv_lessons.operations import LADDERS, OF_LADDER, OPERATIONS, operation_of
 from rwkv_lessons.operations.entries import Plan
 from rwkv_lessons.records.schema import Measurement, Provenance, Record, save
 
-CARD = "Test Card"
+GPU = "Test GPU"
 # In place of the bench: the name after --record says what it does.
 ACTS = """
 import sys, time
@@ -71,11 +71,11 @@ def test_the_state_of_a_record(tmp_path):
     plan = Plan("try", "wkv6 --methods 'a,b c'")
 
     def written(command, **row):
-        here = Provenance(CARD, "1", "0", "2000-01-01", "c", f"{BENCH} {command}", "y")
+        here = Provenance(GPU, "1", "0", "2000-01-01", "c", f"{BENCH} {command}", "y")
         save(Record("try", here, (Measurement("a", (1, 2, 3, 4), "float32", **row),)), tmp_path)
-        return state(plan, CARD, tmp_path)
+        return state(plan, GPU, tmp_path)
 
-    assert state(plan, CARD, tmp_path) == "missing"
+    assert state(plan, GPU, tmp_path) == "missing"
     for command in ("--record try", "--record", "--record try --commit abc", "--commit a --record"):
         assert written(f"wkv6 --methods a,b c {command}") == "recorded"
     assert written("wkv6 --record") == "recorded by another command"
@@ -95,7 +95,7 @@ def test_only_some_records_can_be_asked_for():
     assert [plan.name for plan in chosen(["wkv5*", "mla-ladder"])] == [
         *("wkv5-ladder", "wkv5-profile", "wkv5", "wkv5-backward", "mla-ladder")
     ]
-    assert chosen() == list(PLANS) == chosen(needed_on="a card that nobody has")
+    assert chosen() == list(PLANS) == chosen(needed_on="a GPU that nobody has")
     with pytest.raises(SystemExit, match="no record 'wkv9': there are ceilings"):
         main(["record-all", "wkv9", "--list"])
 
@@ -108,11 +108,11 @@ def test_the_list_says_what_there_is(capsys):
 
 def test_the_archive_holds_what_this_run_wrote(tmp_path, monkeypatch):
     monkeypatch.setattr(record_all, "RECORDS", tmp_path / "records")
-    here = Provenance(CARD, "1", "0", "2000-01-01", "c", "x", "y")
+    here = Provenance(GPU, "1", "0", "2000-01-01", "c", "x", "y")
     file = save(
         Record("try", here, (Measurement("a", (1, 2, 3, 4), "float32"),)), tmp_path / "records"
     )
     archive, plans = tmp_path / "all.tar", [Plan("try", ""), Plan("absent", "")]
-    for since, inside in ((file.stat().st_mtime + 1, []), (0, ["test-card/try.json"])):
+    for since, inside in ((file.stat().st_mtime + 1, []), (0, ["test-gpu/try.json"])):
         pack(archive, plans, since)
         assert tarfile.open(archive).getnames() == inside

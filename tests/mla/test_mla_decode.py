@@ -19,7 +19,7 @@ from rwkv_lessons.runtime import devices  # noqa: E402
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 # ‖o − ref‖ / ‖ref‖. float16 and bfloat16 round the weights of the tokens and o itself, by 2.0e-4
-# and 1.7e-3 each (rms), and the interpreter rounds as the card does. float32 sums in float32.
+# and 1.7e-3 each (rms), and the interpreter rounds as the GPU does. float32 sums in float32.
 LIMITS = {torch.float32: 3e-6, torch.float16: 3e-4, torch.bfloat16: 3e-3}
 
 

@@ -16,13 +16,13 @@ from rwkv_lessons.report import tables as blocks
 from rwkv_lessons.report import write as readme
 
 PAGE = "# Title\n\n<!-- BEGIN wkv5-ladder -->\n<!-- END wkv5-ladder -->\n\nProse.\n"
-CARD = "NVIDIA H200"  # the tests' own numbers, in a folder of their own
+GPU = "NVIDIA H200"  # the tests' own numbers, in a folder of their own
 
 
 @pytest.fixture
 def records(tmp_path):
     """A made-up ladder next to the real CUDA C times, and made-up ceilings."""
-    folder, here = tmp_path / "records", Provenance(CARD, "1", "0", "2000-01-01", "c", "x", "y")
+    folder, here = tmp_path / "records", Provenance(GPU, "1", "0", "2000-01-01", "c", "x", "y")
     names = [rung.method for rung in LADDERS["wkv5"].rungs] + ["cuda"]
     rows = [
         Measurement(
@@ -83,7 +83,7 @@ def test_links_lead_somewhere():
 
 
 def test_a_table_of_shapes_has_a_line_per_shape_and_a_column_per_method(tmp_path):
-    here = Provenance(CARD, "1", "0", "2000-01-01", "c", "x", "y")
+    here = Provenance(GPU, "1", "0", "2000-01-01", "c", "x", "y")
     rows = [
         Measurement(method, (B, 4, 1, 8), "bfloat16", 5, ms, gb_per_s=7.0, error=1e-3)
         for B, ms in ((1, 0.5), (2, 2.0))
@@ -100,7 +100,7 @@ def test_a_table_of_shapes_has_a_line_per_shape_and_a_column_per_method(tmp_path
 
 
 def test_latent_attention_beside_torch(tmp_path):
-    here = Provenance(CARD, "1", "0", "2000-01-01", "c", "x", "y")
+    here = Provenance(GPU, "1", "0", "2000-01-01", "c", "x", "y")
     times = {"decode": 0.01, "torch absorbed": 0.03}
     times |= {"decode, graph replay": 0.005, "torch absorbed, graph replay": 0.02}
     rows = [
@@ -152,7 +152,7 @@ def test_the_ladder_marks_the_lesson(records):
 
 
 def test_a_ladder_in_two_types_takes_what_there_is_from_the_librarys_own_record(tmp_path):
-    here, shape = Provenance(CARD, "1", "0", "2000-01-01", "c", "x", "y"), (8, 4096, 64, 64)
+    here, shape = Provenance(GPU, "1", "0", "2000-01-01", "c", "x", "y"), (8, 4096, 64, 64)
     rungs = (("08_decay_from_data", 6.0), ("16_the_chunked_kernel", 3.0), ("chunked", 4.0))
     rows = [Measurement(name, shape, "float32", 5, ms) for name, ms in rungs]
     save(Record("wkv6-triton-ladder", here, tuple(rows)), tmp_path)

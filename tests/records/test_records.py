@@ -10,7 +10,7 @@ from rwkv_lessons.records.rates import rates
 from rwkv_lessons.records.schema import RECORDS, Measurement, Provenance, Record, load, path, save
 from rwkv_lessons.report import tables as blocks
 
-NOWHERE = Provenance("Test Card", "1.0", "0.0", "2000-01-01", "none", "made up", "none")
+NOWHERE = Provenance("Test GPU", "1.0", "0.0", "2000-01-01", "none", "made up", "none")
 SHAPE = (1, 2, 3, 4)
 KERNEL = '''
 """A module."""
@@ -53,7 +53,7 @@ def test_every_record_can_be_traced_and_adds_up():
     records = every_record()
     assert records
     for file, found in records.items():
-        assert file == path(found.name, found.provenance.card)
+        assert file == path(found.name, found.provenance.gpu)
         assert found.rows or found.ceilings
         for row in found.rows:
             if row.gb_per_s is None:
@@ -70,14 +70,14 @@ def test_a_record_is_read_as_it_was_written(tmp_path):
         "a", SHAPE, "float32", n=5, median_ms=1.2345678, sources=("x.py::f",), sha256="0"
     )
     file = save(Record("try", NOWHERE, (row,), {"copy_bytes_per_s": 4e12}), tmp_path)
-    assert file == tmp_path / "test-card" / "try.json"
+    assert file == tmp_path / "test-gpu" / "try.json"
     again = load(file)
     assert again.provenance == NOWHERE and again.ceilings == {"copy_bytes_per_s": 4e12}
     assert again.rows[0] == Measurement(
         "a", SHAPE, "float32", n=5, median_ms=1.2346, sources=("x.py::f",), sha256="0"
     )
     assert "host_ms" not in file.read_text()  # not measured, not written
-    assert record("try", "Test Card", tmp_path) == again
+    assert record("try", "Test GPU", tmp_path) == again
 
 
 def test_no_number_is_written_that_json_does_not_know(tmp_path):
@@ -106,16 +106,16 @@ def test_times_of_a_record_and_of_none(tmp_path):
         Measurement("broken", SHAPE, "float32", problem="no"),
     )
     save(Record("wkv6-some", NOWHERE, rows), tmp_path)
-    text = times("wkv6-some", "Test Card", tmp_path)
-    assert text.startswith("B=1 T=2 H=3 N=4, float32: Test Card")
+    text = times("wkv6-some", "Test GPU", tmp_path)
+    assert text.startswith("B=1 T=2 H=3 N=4, float32: Test GPU")
     assert text.splitlines()[1:] == ["  fast: 0.250 ms", "  broken: no"]
-    assert times("other", "Test Card", tmp_path) == "other: not recorded on an Test Card yet"
+    assert times("other", "Test GPU", tmp_path) == "other: not recorded on an Test GPU yet"
 
 
 def test_a_missing_record_is_named(tmp_path):
     save(Record("there", NOWHERE), tmp_path)
-    with pytest.raises(LookupError, match="no record 'absent' of an Test Card yet.*there"):
-        record("absent", "Test Card", tmp_path)
+    with pytest.raises(LookupError, match="no record 'absent' of an Test GPU yet.*there"):
+        record("absent", "Test GPU", tmp_path)
 
 
 def test_provenance_is_one_line():
@@ -213,4 +213,4 @@ def test_stale_rows_come_with_their_command(tmp_path):
     file = written(tmp_path, KERNEL) + "::kernel"
     row = Measurement("a", SHAPE, "float32", sources=(file,), sha256="something else")
     save(Record("try", NOWHERE, (row,)), tmp_path / "records")
-    assert stale_rows(tmp_path / "records") == ["test-card/try: a float32 ← made up"]
+    assert stale_rows(tmp_path / "records") == ["test-gpu/try: a float32 ← made up"]

@@ -368,7 +368,7 @@ def test_how_the_tests_went_is_recorded_and_shown(tmp_path):
     stats = {"passed": reports("a", "b"), "failed": reports("c"), "error": reports("d"), "": []}
     file = gpu_tests.save(stats, 61.4, machine(), str(tmp_path))
     assert file == tmp_path / "test-gpu" / "gpu-tests.json"
-    assert load(file).provenance.card == "Test GPU"
+    assert load(file).provenance.gpu == "Test GPU"
     assert json.loads(file.read_text())["failures"] == ["c", "d"]
     block = blocks.BLOCKS["gpu-tests"](tmp_path)
     assert "| Test GPU | 2 | 2 | 0 | 61 | this code | 2000-01-01 | driver 1.0, python" in block

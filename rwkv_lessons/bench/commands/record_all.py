@@ -30,7 +30,7 @@ from rwkv_lessons.operations.entries import BENCH, ROOT, own
 from rwkv_lessons.records.rates import CEILING_NAMES
 from rwkv_lessons.records.schema import RECORDS, load, path
 
-CARD = "NVIDIA H200"  # whose records --list and --needed look at where there is no GPU
+GPU = "NVIDIA H200"  # whose records --list and --needed look at where there is no GPU
 # First: the others are held against them.
 CEILINGS = replace(own("ceilings", "ceilings", table=None), holds=CEILING_NAMES)
 
@@ -65,13 +65,13 @@ def planned(name):
 
 def command(options):
     """Records what was asked for; exits with 1 if anything failed."""
-    card = _card()
-    plans = chosen(options.names, card or CARD if options.needed else None)
+    gpu = _gpu()
+    plans = chosen(options.names, gpu or GPU if options.needed else None)
     if options.list:
         for plan in plans:
-            print(f"{plan.name:28} {state(plan, card or CARD):36} {plan.command}")
+            print(f"{plan.name:28} {state(plan, gpu or GPU):36} {plan.command}")
         return
-    if not card:
+    if not gpu:
         raise ValueError("no NVIDIA GPU here: there is nothing to record")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench: told to end"))  # and end what runs
     environment = os.environ | ({"RWKV_LESSONS_COMMIT": options.commit} if options.commit else {})
@@ -91,9 +91,9 @@ def chosen(names=(), needed_on=None):
     return [p for p in found if needed_on is None or state(p, needed_on) != "recorded"]
 
 
-def state(plan, card, folder=None):
+def state(plan, gpu, folder=None):
     """ "missing", "stale", "incomplete", "recorded by another command" or "recorded"."""
-    file = path(plan.name, card, folder)
+    file = path(plan.name, gpu, folder)
     if not file.exists():
         return "missing"
     found = load(file)
@@ -168,7 +168,7 @@ def _end(process):
         process.wait()
 
 
-def _card():
+def _gpu():
     """The GPU's name, or None. torch would know it, and take seconds to say so."""
     asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "-i=0"]
     try:

@@ -149,8 +149,8 @@ def wkv5_gpu(launch: Callable, zeroed: bool = False, shape=(2, 1027, 32, 64)):
 
 def timed(kernel, grid, block, tensors, shape, letters="B, T, H, N"):
     """The row for a kernel whose answer was right: its time on this GPU."""
-    card, ms = torch.cuda.get_device_name(), milliseconds(kernel, grid, block, tensors)
-    return Row("this GPU", PASSED, f"{ms:.3f} ms at {letters} = {shape} on {card}")
+    gpu, ms = torch.cuda.get_device_name(), milliseconds(kernel, grid, block, tensors)
+    return Row("this GPU", PASSED, f"{ms:.3f} ms at {letters} = {shape} on {gpu}")
 
 
 def time_here(stem, kernel, shape=(8, 4096, 64, 64)):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 from ..course.check import FAILED, PASSED, Row
-from ..pictures.latent_model import attending, small_model, texts, written
+from ..pictures.latent_model import attending, sequences, small_model, written
 from ..simulator.faults import KernelFault
 from .cuda import TOLERANCE, Difference, compare
 from .functions import called, failed, shown
@@ -89,11 +89,11 @@ LOGIT_TOLERANCE = 1e-4
 
 
 def same_text(*kinds):
-    """Puts the function into models of transformers: the same text as with their own attention."""
+    """Puts the function into models of transformers: same tokens as with their own attention."""
 
     def gather(function, exercise):
         for kind in kinds:
-            model, given = small_model(kind), texts(9, 5)
+            model, given = small_model(kind), sequences(9, 5)
             want, logits = written(model, given)
             with attending(model, function):
                 got, ours = written(model, given)
@@ -101,7 +101,7 @@ def same_text(*kinds):
             if not torch.equal(got, want) or not off <= LOGIT_TOLERANCE:
                 first = int((got != want).any(0).nonzero().flatten()[:1].sum())
                 details = (f"first other token: number {first}; logits differ by up to {off:.2g}",)
-                return Row("model", FAILED, f"{kind} writes another text", details)
+                return Row("model", FAILED, f"{kind} writes other tokens", details)
         return Row("model", PASSED, f"{' and '.join(kinds)} write what they wrote before")
 
     gather.kind = "model"

@@ -307,14 +307,12 @@ def gpu(launch: Callable):
         except Difference as error:
             return Row("this GPU", FAILED, full.size, (str(error),))
         ms = milliseconds(lambda: start(kernel, full, given, "cuda", names=names))
-        return Row("this GPU", PASSED, f"{ms:.3f} ms at {full.size} on {card()}")
+        return Row(
+            "this GPU", PASSED, f"{ms:.3f} ms at {full.size} on {torch.cuda.get_device_name()}"
+        )
 
     gather.kind = "this GPU"
     return gather
-
-
-def card():
-    return torch.cuda.get_device_name()
 
 
 def milliseconds(launch):

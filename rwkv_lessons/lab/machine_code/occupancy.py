@@ -1,4 +1,4 @@
-"""How many warps an SM can hold of a kernel, which resource says so, and how a grid fills the card.
+"""How many warps an SM can hold of a kernel, which resource says so, and how a grid fills the GPU.
 
 Limits of an architecture: runtime/architectures.py. That a block costs 1 KiB of shared memory more,
 and the largest share of an SM's memory that can be shared: the Ampere, Hopper and Blackwell tuning

@@ -5,7 +5,7 @@ from rwkv_lessons.operations.entries import BLOCKS
 from rwkv_lessons.runtime.architectures import ARCHITECTURES
 from rwkv_lessons.runtime.launch_numba import ceil_div
 
-from ...records.lookup import CARD, record
+from ...records.lookup import GPU, record
 from ..machine_code.occupancy import QUARTERS, WARP, occupancy
 from . import style
 from .style import Picture
@@ -38,24 +38,24 @@ def places(registers, sizes, threads=None, arch="sm_90"):
     return Picture(figure, "\n".join(texts))
 
 
-def sweep(stem="06_block_size", operation="wkv5", card=CARD, folder=None):
+def sweep(stem="06_block_size", operation="wkv5", gpu=GPU, folder=None):
     """Prints the recorded time of a rung at each block size; returns a `Picture` of it, or None."""
     try:
-        found = record(f"{operation}-ladder", card, folder)
+        found = record(f"{operation}-ladder", gpu, folder)
     except LookupError:
-        print(f"The sweep is not recorded on an {card} yet.")
+        print(f"The sweep is not recorded on an {gpu} yet.")
         return None
     swept = next(rung for rung in LADDERS[operation].rungs if rung.stem == stem)
     rows = [(n, row) for n in BLOCKS for row in found.rows if row.method == f"{swept.method}[{n}]"]
     print(_table(rows))
-    print(f"\n{found.provenance.card}, {found.provenance.date}, commit {found.provenance.commit}")
+    print(f"\n{found.provenance.gpu}, {found.provenance.date}, commit {found.provenance.commit}")
     return _bars([(n, row) for n, row in rows if row.median_ms])
 
 
-def sweep_gain(block, than, stem="06_block_size", operation="wkv5", card=CARD, folder=None):
+def sweep_gain(block, than, stem="06_block_size", operation="wkv5", gpu=GPU, folder=None):
     """How many times faster the rung is in blocks of `block` than of `than`; None if unknown."""
     try:
-        found = record(f"{operation}-ladder", card, folder)
+        found = record(f"{operation}-ladder", gpu, folder)
         ours, other = (found.milliseconds(f"{stem}[{n}]") for n in (block, than))
     except LookupError:
         return None

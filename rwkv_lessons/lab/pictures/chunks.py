@@ -157,7 +157,7 @@ def costs(chunked, pairs, T=256, lengths=(16, 32, 64, 128), N=64, text_tokens=40
 
 
 def least_times(shape=(8, 4096, 64, 64)):
-    """Milliseconds that 7·N² operations a token take at a card's recorded ceilings, as text.
+    """Milliseconds that 7·N² operations a token take at a GPU's recorded ceilings, as text.
 
     Raises:
         LookupError: the ceilings are not recorded.
@@ -171,7 +171,7 @@ def least_times(shape=(8, 4096, 64, 64)):
         "5 bfloat16 tensors moved": 5 * N * 2 / limits["copy_bytes_per_s"],
     }
     lines = [f"{name:30}{1e3 * tokens * seconds:6.2f} ms" for name, seconds in ms.items()]
-    return "\n".join([*lines, f"at the speed of an {found.provenance.card}, as recorded"])
+    return "\n".join([*lines, f"at the speed of an {found.provenance.gpu}, as recorded"])
 
 
 def relative_error(chunked, r, k, v, w, u, **more):

@@ -1,4 +1,4 @@
-"""How the blocks of a launch, or the programs of Triton, spread over a card that runs only them."""
+"""How the blocks of a launch, or the programs of Triton, spread over a GPU that runs only them."""
 
 from collections import Counter
 
@@ -11,7 +11,7 @@ COLUMNS = 33  # squares in a row: 132 are four rows of 33
 SHADES = 4  # warps on an SM from which on a square is as dark as it gets
 
 
-def on_the_card(*launches, arch="sm_90"):
+def on_the_gpu(*launches, arch="sm_90"):
     """A square for each SM, darker with more warps; one panel per launch.
 
     Args:

@@ -8,7 +8,7 @@ steps("wkv5")                        all of it, as data
 from dataclasses import dataclass, replace
 
 from rwkv_lessons.operations import LADDERS, operation_of
-from rwkv_lessons.records.lookup import CARD, record
+from rwkv_lessons.records.lookup import GPU, record
 from rwkv_lessons.records.schema import Measurement
 
 HEIGHT, WIDTH = 3.6, 8  # inches
@@ -43,16 +43,16 @@ class Step:
         return None if self.hidden or not row else row.median_ms
 
 
-def steps(operation="wkv5", card=CARD, folder=None):
+def steps(operation="wkv5", gpu=GPU, folder=None):
     """The rungs of `operation` from the bottom up, the library's finished kernel last.
 
     A kernel of the library that the ladder's record has not, at this shape and in this dtype, is
     looked for in the library's own.
     """
     ladder, entry = LADDERS[operation], operation_of(operation)
-    ours = _recorded(f"{operation}-ladder", card, folder)
-    library = _recorded(entry.name, card, folder)
-    original = _recorded(f"rwkv-cuda-{operation}", card, folder)
+    ours = _recorded(f"{operation}-ladder", gpu, folder)
+    library = _recorded(entry.name, gpu, folder)
+    original = _recorded(f"rwkv-cuda-{operation}", gpu, folder)
     shape = ours.rows[0].shape if ours else entry.shapes[0]
 
     def rows(method, *records):
@@ -100,23 +100,23 @@ def faster_than_first(climbed, step, dtype):
     return first / ms if first and ms else None
 
 
-def source(operation="wkv5", card=CARD, folder=None):
+def source(operation="wkv5", gpu=GPU, folder=None):
     """What was measured, where and when, in two lines."""
-    ours = _recorded(f"{operation}-ladder", card, folder)
-    original = _recorded(f"rwkv-cuda-{operation}", card, folder)
+    ours = _recorded(f"{operation}-ladder", gpu, folder)
+    original = _recorded(f"rwkv-cuda-{operation}", gpu, folder)
     ladder, entry = LADDERS[operation], operation_of(operation)
     if ours is None:
-        lines = [f"Ours: not recorded on an {card} yet"]
+        lines = [f"Ours: not recorded on an {gpu} yet"]
     else:
         where, sizes = ours.provenance, entry.sizes(ours.rows[0].shape)
         dtype = f"{ladder.dtypes[0]}, " if len(ladder.dtypes) == 1 else ""
         what = f"{entry.timed}, {dtype}{sizes}"
-        lines = [f"{what}: {where.card}, {where.date}, commit {where.commit}"]
+        lines = [f"{what}: {where.gpu}, {where.date}, commit {where.commit}"]
     if len(ladder.dtypes) > 1:
         lines.append(f"–: takes float32 only, or not recorded; ×: {ladder.rungs[0].label} is 1")
     if original is not None:
         where = original.provenance
-        lines.append(f"CUDA C: RWKV-CUDA's kernels on an {where.card}, {where.date}")
+        lines.append(f"CUDA C: RWKV-CUDA's kernels on an {where.gpu}, {where.date}")
     return "\n".join(lines)
 
 
@@ -173,7 +173,7 @@ def _look(n, marked):
     return {"color": colour, "alpha": 0.4 if n else 1}
 
 
-def floor_ms(operation="wkv5", card=CARD, folder=None, dtype="float32"):
+def floor_ms(operation="wkv5", gpu=GPU, folder=None, dtype="float32"):
     """Fewest bytes or flops at the GPU's measured ceilings; None without these records.
 
     Arithmetic counts at the rate of the unit that the ladder's finished kernel computes with.
@@ -181,7 +181,7 @@ def floor_ms(operation="wkv5", card=CARD, folder=None, dtype="float32"):
     from rwkv_lessons.operations import work
     from rwkv_lessons.records.rates import floor_seconds
 
-    ours, limits = (_recorded(x, card, folder) for x in (f"{operation}-ladder", "ceilings"))
+    ours, limits = (_recorded(x, gpu, folder) for x in (f"{operation}-ladder", "ceilings"))
     if ours is None or limits is None:
         return None
     unit = operation_of(operation).unit_of(LADDERS[operation].finished)
@@ -189,13 +189,13 @@ def floor_ms(operation="wkv5", card=CARD, folder=None, dtype="float32"):
     return 1e3 * floor_seconds(least, dtype, limits.ceilings, unit)
 
 
-def figure(operation="wkv5", here=None, card=CARD, folder=None, measured=True):
+def figure(operation="wkv5", here=None, gpu=GPU, folder=None, measured=True):
     """The picture of `draw` as a Figure in the house style; without `here`, all of it."""
     from rwkv_lessons.lab.pictures import style
 
-    climbed = steps(operation, card, folder)
+    climbed = steps(operation, gpu, folder)
     climbed = reached(climbed, here, measured) if here else climbed
-    floors = {x: floor_ms(operation, card, folder, x) for x in LADDERS[operation].dtypes}
+    floors = {x: floor_ms(operation, gpu, folder, x) for x in LADDERS[operation].dtypes}
     floors = {dtype: ms for dtype, ms in floors.items() if ms}
     drawn = style.figure(HEIGHT, WIDTH)
     draw(drawn.subplots(), climbed, here, floors, operation_of(operation).timed)
@@ -265,9 +265,9 @@ def against_c(original, kernel, *before, operation="wkv5"):
     print(f"{mine.started('LDG', *before)} loads before the first {' or '.join(before)}")
 
 
-def _recorded(name, card, folder):
+def _recorded(name, gpu, folder):
     try:
-        return record(name, card, folder)
+        return record(name, gpu, folder)
     except LookupError:
         return None
 

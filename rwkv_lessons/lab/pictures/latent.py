@@ -1,8 +1,8 @@
-"""Latent attention in pictures: the models' sizes, what is kept of a text, and who reads it."""
+"""Latent attention in pictures: the models' sizes, what is kept of a sequence, and who reads it."""
 
 from typing import NamedTuple
 
-from ...records.lookup import CARD, record
+from ...records.lookup import GPU, record
 from . import style
 from .style import Picture
 
@@ -47,10 +47,10 @@ RUNGS = (  # lesson, what is new, method in the record
     ("27_split_decode", "one read for all heads, split", "27_split_decode"),
     ("28_inside_a_model", "the finished kernel", "decode"),
 )
-SHAPE = (64, 4096, 40, 64, 256, 32, 64)  # B, N, H, K, R, P, V: MiniCPM3, 64 texts
+SHAPE = (64, 4096, 40, 64, 256, 32, 64)  # B, N, H, K, R, P, V: MiniCPM3, 64 sequences
 
 
-def rungs(here, measured=False, card=CARD, folder=None):
+def rungs(here, measured=False, gpu=GPU, folder=None):
     """Prints the steps of the MLA lessons, `here` marked, with recorded times where there are.
 
     A question mark stands for what a reader of lesson `here` has not measured yet; `measured`: its
@@ -59,7 +59,7 @@ def rungs(here, measured=False, card=CARD, folder=None):
     if here not in [stem for stem, *_ in RUNGS]:
         raise ValueError(f"here is {here!r}, needs one of {', '.join(r[0] for r in RUNGS if r[0])}")
     try:
-        found = record("mla-ladder", card, folder)
+        found = record("mla-ladder", gpu, folder)
     except LookupError:
         found = None
     print(f"{'':27} {'':32} µs")
@@ -70,8 +70,10 @@ def rungs(here, measured=False, card=CARD, folder=None):
         time = "?" if hidden else _microseconds(found, method)
         print(f"{arrow} {name:25} {new:32} {time}")
     B, N, *_ = SHAPE
-    where = f"{found.provenance.card}, {found.provenance.date}" if found else f"an {card}"
-    print(f"One decoding step of a MiniCPM3 layer, {B} texts of {N:,} tokens, bfloat16: {where}.")
+    where = f"{found.provenance.gpu}, {found.provenance.date}" if found else f"an {gpu}"
+    print(
+        f"One decoding step of a MiniCPM3 layer, {B} sequences of {N:,} tokens, bfloat16: {where}."
+    )
     if found is None:
         print("Not recorded yet: that is what – means.")
 
@@ -83,7 +85,7 @@ def _microseconds(found, method):
 
 
 def kept(model=MINICPM3, N=64):
-    """Numbers that a layer keeps of a text: per token, or in one state, as RWKV does.
+    """Numbers that a layer keeps of a sequence: per token, or in one state, as RWKV does.
 
     Args:
         N: head size of an RWKV of the same width.
@@ -147,7 +149,7 @@ def programs_read(trace, array="latent", names=None):
 
     Args:
         trace: a `TritonTrace`.
-        array: a tensor [B, N, …] of one text (B = 1).
+        array: a tensor [B, N, …] of one sequence (B = 1).
         names: {program: its name}; by default its number along each axis of the grid.
     """
     found = trace.by_program(array, "load")
@@ -173,17 +175,17 @@ def programs_read(trace, array="latent", names=None):
     return Picture(figure, f"{len(counts)} programs; a token of {array} is read {often}×")
 
 
-def recorded(name, of, card=CARD, folder=None):
-    """Prints a record as tables, texts × tokens to the right, or that there is none yet.
+def recorded(name, of, gpu=GPU, folder=None):
+    """Prints a record as tables, sequences × tokens to the right, or that there is none yet.
 
     Args:
         name: of the record, whose shapes begin B, N, H.
         of: what it measures, for the line under the table.
     """
     try:
-        found = record(name, card, folder)
+        found = record(name, gpu, folder)
     except LookupError:
-        print(f"{of}: not recorded on an {card} yet.")
+        print(f"{of}: not recorded on an {gpu} yet.")
         return
     tables = {}
     for row in found.rows:
@@ -195,4 +197,4 @@ def recorded(name, of, card=CARD, folder=None):
         print(f"{f'{H} heads, {dtype}':30}" + "".join(f"{shape:>12}" for shape in columns))
         for method, cells in table.items():
             print(f"  {method:28}" + "".join(f"{cells.get(x, '–'):>12}" for x in columns))
-    print(f"{of}: {found.provenance.card}, {found.provenance.date}, {found.provenance.commit}")
+    print(f"{of}: {found.provenance.gpu}, {found.provenance.date}, {found.provenance.commit}")

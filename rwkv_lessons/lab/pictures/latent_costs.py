@@ -1,6 +1,6 @@
 """What an order of operations costs in latent attention: early or late, expanded or absorbed."""
 
-from ...records.lookup import CARD, record
+from ...records.lookup import GPU, record
 from . import style
 from .latent import COLOURS, DEEPSEEK_V3, MINICPM3, RUNGS, SHAPE
 from .style import Picture
@@ -38,7 +38,7 @@ def value_curves(value_flops, models=(MINICPM3, DEEPSEEK_V3), rows=16, tile=128)
     right.axhline(1, color=style.INK, linewidth=1, linestyle="--")
     right.set(xlabel="rows of a block", ylabel="early / late", xlim=(-16, 264), ylim=(0, 6))
     right.set_xticks(range(0, 257, 32))
-    right.set_title("a long text")
+    right.set_title("a long sequence")
     right.legend()
     return Picture(figure, "early / late, " + "\n".join(texts))
 
@@ -49,7 +49,7 @@ def _ratio(value_flops, rows, model, N=1 << 30):
 
 
 def attention_flops(M, N, model):
-    """Additions and multiplications of one layer for M queries of a text of N tokens.
+    """Additions and multiplications of one layer for M queries of a sequence of N tokens.
 
     Returns:
         expanded: keys and values are made once for all queries; absorbed: never.
@@ -61,7 +61,7 @@ def attention_flops(M, N, model):
 
 
 def prompt_curves(N=16384, models=(MINICPM3, DEEPSEEK_V3)):
-    """What one layer computes for M queries of a long text, expanded and absorbed."""
+    """What one layer computes for M queries of a long sequence, expanded and absorbed."""
     figure = style.figure(3.4)
     texts = []
     for ax, model in zip(figure.subplots(1, 2), models, strict=True):
@@ -74,7 +74,7 @@ def prompt_curves(N=16384, models=(MINICPM3, DEEPSEEK_V3)):
         even = model.R * (model.K + model.V) / (2 * model.R - model.K - model.V)
         ax.axvline(even, color=style.INK, linewidth=1, linestyle="--", label=f"{even:.0f} queries")
         ax.set(xscale="log", yscale="log", xlabel="queries", ylabel="billion operations, one layer")
-        ax.set_title(f"{model.name}, a text of {N:,} tokens")
+        ax.set_title(f"{model.name}, a sequence of {N:,} tokens")
         ax.legend()
         few, many = (attention_flops(M, N, model) for M in (1, rows[-1]))
         texts.append(
@@ -84,14 +84,14 @@ def prompt_curves(N=16384, models=(MINICPM3, DEEPSEEK_V3)):
     return Picture(figure, "\n".join(texts))
 
 
-def split_costs(tokens_per_split, texts, model=MINICPM3, BN=64, places=264):
-    """Prints, for each (B, N) of `texts`, what a choice of splits means for one decoding step.
+def split_costs(tokens_per_split, sequences, model=MINICPM3, BN=64, places=264):
+    """Prints, for each (B, N) of `sequences`, what a choice of splits means for one decoding step.
 
     Args:
         tokens_per_split: (B, tiles, N, BN, places) → tokens; one tile holds all heads.
     """
-    print("texts  tokens  per split  splits  programs of 264   parts, beside the latent")
-    for B, N in texts:
+    print("batch  tokens  per split  splits  programs of 264   parts, beside the latent")
+    for B, N in sequences:
         tokens = tokens_per_split(B, 1, N, BN, places)
         splits = -(-N // tokens)
         share = part_bytes(splits, model) / latent_bytes(N, model)
@@ -99,16 +99,16 @@ def split_costs(tokens_per_split, texts, model=MINICPM3, BN=64, places=264):
 
 
 def latent_bytes(N, model=MINICPM3):
-    """Of one text's cache, in two bytes a number."""
+    """Of one sequence's cache, in two bytes a number."""
     return 2 * N * model.latent
 
 
 def part_bytes(splits, model=MINICPM3):
-    """Written and read again, per text: splits × heads × R numbers of four bytes."""
+    """Written and read again, per sequence: splits × heads × R numbers of four bytes."""
     return 2 * 4 * splits * model.H * model.R
 
 
-def split_curve(texts, bandwidth, model=MINICPM3, multiprocessors=132):
+def split_curve(sequences, bandwidth, model=MINICPM3, multiprocessors=132):
     """A model of one decoding step over the number of splits: the latent and the parts must move.
 
     Every multiprocessor is taken to move its share of `bandwidth`, bytes a second, and no more.
@@ -116,7 +116,7 @@ def split_curve(texts, bandwidth, model=MINICPM3, multiprocessors=132):
     figure = style.figure(3.2, 8)
     ax = figure.subplots()
     texts_said = []
-    for (B, N), colour in zip(texts, style.OKABE_ITO.values(), strict=False):
+    for (B, N), colour in zip(sequences, style.OKABE_ITO.values(), strict=False):
         splits = [s for s in range(1, 257) if B * s <= 4 * multiprocessors]
         micro = [_microseconds(B, N, s, bandwidth, model, multiprocessors) for s in splits]
         ax.plot(splits, micro, color=colour, linewidth=2, label=f"{B} × {N:,} tokens")
@@ -125,7 +125,7 @@ def split_curve(texts, bandwidth, model=MINICPM3, multiprocessors=132):
         texts_said.append(
             f"{B} × {N:,}: {micro[0]:.1f} µs unsplit, least {best[0]:.1f} at {best[1]}"
         )
-    ax.set(xscale="log", yscale="log", xlabel="splits of each text", ylabel="µs, by the model")
+    ax.set(xscale="log", yscale="log", xlabel="splits of each sequence", ylabel="µs, by the model")
     ax.yaxis.set_major_formatter("{x:g}")
     ax.legend()
     return Picture(figure, "\n".join(texts_said))
@@ -137,16 +137,16 @@ def _microseconds(B, N, splits, bandwidth, model, multiprocessors):
     return 1e6 * (latent + B * part_bytes(splits, model) / bandwidth)
 
 
-def roof(shape=SHAPE, dtype="bfloat16", card=CARD, folder=None):
+def roof(shape=SHAPE, dtype="bfloat16", gpu=GPU, folder=None):
     """The roofline over one decoding step, with the least time and the rungs that are recorded."""
     from rwkv_lessons.lab.pictures.roofline import Dot, ceiling, plot_roofline, roofline
     from rwkv_lessons.operations import work
 
-    limit, todo = ceiling(dtype, card, folder), work("mla-ladder", shape, dtype)
+    limit, todo = ceiling(dtype, gpu, folder), work("mla-ladder", shape, dtype)
     floor_ms = roofline(todo, limit).floor_ms * (1 + 1e-9)  # rounding must not lift it above
     dots = [Dot("predicted", "the least", todo, floor_ms)]
     try:
-        rows = record("mla-ladder", card, folder).rows
+        rows = record("mla-ladder", gpu, folder).rows
     except LookupError:
         rows = ()
     labels = {method: new for _, new, method in RUNGS}

@@ -8,7 +8,7 @@ import warnings
 
 import torch
 
-from ...records.lookup import CARD, record
+from ...records.lookup import GPU, record
 from ..evidence.mla import made
 from . import style
 from .latent import COLOURS
@@ -46,7 +46,7 @@ def _transformers():
     return transformers
 
 
-def texts(*lengths):
+def sequences(*lengths):
     """Random tokens and their mask, padded on the left to the longest."""
     T = max(lengths)
     generator = torch.Generator().manual_seed(T)
@@ -87,13 +87,13 @@ def attending(model, function):
 
 
 def cached(model, tokens):
-    """Bytes that a model's cache holds after a text of `tokens` tokens, and with keys and values.
+    """Bytes that a model's cache holds after so many tokens, and with keys and values.
 
     Returns:
         the bytes in the cache; what it would hold with keys and values of every head.
     """
     with torch.no_grad():
-        cache = model(**texts(tokens), use_cache=True).past_key_values
+        cache = model(**sequences(tokens), use_cache=True).past_key_values
     held = sum(x.nbytes for entry in cache.layers for x in (entry.keys, entry.values))
     c = model.config
     numbers = c.num_attention_heads * (c.qk_nope_head_dim + c.qk_rope_head_dim + c.v_head_dim)
@@ -102,7 +102,7 @@ def cached(model, tokens):
 
 def one_step(model, tokens):
     """The tensors that a model makes for one more token after `tokens`, as a list of `Made`."""
-    given = texts(tokens)
+    given = sequences(tokens)
     with torch.no_grad():
         cache = model(**given, use_cache=True).past_key_values
         token = given["input_ids"][:, -1:]
@@ -113,7 +113,7 @@ def shapes(model, tokens=12):
     """Prints what a model's attention is given for one more token after `tokens`."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    given, seen = texts(tokens), []
+    given, seen = sequences(tokens), []
     with torch.no_grad():
         cache = model(**given, use_cache=True).past_key_values
         for name, x in (("keys", cache.layers[0].keys), ("values", cache.layers[0].values)):
@@ -132,12 +132,12 @@ def shapes(model, tokens=12):
         print(f"attention, {name}".ljust(18), list(x.shape))
 
 
-def generation(card=CARD, folder=None):
-    """Prints the recorded seconds of whole texts, one line a size: batch × tokens in × out."""
+def generation(gpu=GPU, folder=None):
+    """Prints the recorded seconds of whole sequences, one line a size: batch × tokens in × out."""
     try:
-        found = record("mla-generate", card, folder)
+        found = record("mla-generate", gpu, folder)
     except LookupError:
-        print(f"Writing with all 62 layers of MiniCPM3-4B: not recorded on an {card} yet.")
+        print(f"Writing with all 62 layers of MiniCPM3-4B: not recorded on an {gpu} yet.")
         return
     methods = list(dict.fromkeys(row.method for row in found.rows))
     print(f"{'batch × in × out':18}" + "".join(f"{name:>14}" for name in methods) + "   seconds")
@@ -145,9 +145,7 @@ def generation(card=CARD, folder=None):
         cells = {r.method: r for r in found.rows if r.shape == shape}
         line = "".join(f"{_seconds(cells.get(name)):>14}" for name in methods)
         print(f"{' × '.join(map(str, shape)):18}{line}")
-    print(
-        f"{found.provenance.card}, {found.provenance.date}; random weights, {found.rows[0].dtype}"
-    )
+    print(f"{found.provenance.gpu}, {found.provenance.date}; random weights, {found.rows[0].dtype}")
 
 
 def _seconds(row):

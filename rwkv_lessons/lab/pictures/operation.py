@@ -3,7 +3,7 @@
 import math
 
 from ...operations import work
-from ...records.lookup import CARD
+from ...records.lookup import GPU
 from ..course import progress
 from . import style
 from .roofline import Dot, ceiling, plot_roofline, roofline
@@ -76,16 +76,16 @@ def half_lives(**log_decays):
     return Picture(figure, "half-life of a row\n" + "\n".join(texts))
 
 
-def roof(operation, shape, dtype="float32", card=CARD, folder=None, predicted=None):
-    """The roofline of a card over one operation, and the least time that it leaves.
+def roof(operation, shape, dtype="float32", gpu=GPU, folder=None, predicted=None):
+    """The roofline of a GPU over one operation, and the least time that it leaves.
 
     Args:
         predicted: id of a prediction in milliseconds, drawn beside it if there is one.
 
-    Returns None, and prints a line that says so, where the card's ceilings are not recorded yet.
+    Returns None, and prints a line that says so, where the GPU's ceilings are not recorded yet.
     """
     try:
-        limit = ceiling(dtype, card, folder)
+        limit = ceiling(dtype, gpu, folder)
     except LookupError as missing:
         print(f"No roofline: {missing}")
         return None

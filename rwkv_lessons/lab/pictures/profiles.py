@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...records.lookup import CARD
+from ...records.lookup import GPU
 from ...records.profiles import Profile, brief, load_profiles
 from . import style
 from .style import Picture
@@ -74,17 +74,17 @@ def _operator(name, args):
     return Operator(name, sum(sizes), math.prod(out) * itemsize)
 
 
-def recorded(operation="wkv5", card=CARD, folder=None) -> dict[str, Profile]:
+def recorded(operation="wkv5", gpu=GPU, folder=None) -> dict[str, Profile]:
     """The recorded profiles of the torch loop by dtype; prints where they come from.
 
     Empty, with a line that says so, where nobody recorded them yet.
     """
     try:
-        where, found = load_profiles(f"{operation}-profile", card, folder)
+        where, found = load_profiles(f"{operation}-profile", gpu, folder)
     except LookupError:
-        print(f"The torch loop's profile is not recorded on an {card} yet.")
+        print(f"The torch loop's profile is not recorded on an {gpu} yet.")
         return {}
-    print(f"Recorded: {where.card}, torch {where.torch}, {where.date}, commit {where.commit}")
+    print(f"Recorded: {where.gpu}, torch {where.torch}, {where.date}, commit {where.commit}")
     return found
 
 

@@ -1,6 +1,6 @@
-"""The least time an operation can take on a card, and where predictions and measurements lie.
+"""The least time an operation can take on a GPU, and where predictions and measurements lie.
 
-A card moves so many bytes a second and computes so many operations a second; which of the two holds
+A GPU moves so many bytes a second and computes so many operations a second; which of the two holds
 an operation back depends on its operations per byte (Williams, Waterman and Patterson, "Roofline",
 Communications of the ACM 52(4), 2009). Bytes and flops come from the operation's own definition
 (`work.py`), ceilings from a recorded measurement: neither is typed here.
@@ -28,7 +28,7 @@ LABEL_HEIGHT = 0.07  # of the picture: a line of text and some air
 
 @dataclass(frozen=True)
 class Ceiling:
-    """What a card does at most, as measured: bytes and operations a second."""
+    """What a GPU does at most, as measured: bytes and operations a second."""
 
     name: str
     bytes_per_s: float
@@ -88,29 +88,29 @@ class Dot:
         return self.work.flops / (self.ms / 1e3)
 
 
-def ceiling(dtype="float32", card=records.CARD, folder=None, unit=None):
+def ceiling(dtype="float32", gpu=records.GPU, folder=None, unit=None):
     """The recorded ceiling of a GPU for arithmetic in `dtype`.
 
     Args:
         dtype: "float32", "float16" or "bfloat16".
-        card: as the driver calls it.
+        gpu: as the driver calls it.
         folder: where records are, if not in records/data.
         unit: what does the arithmetic, MULTIPLY_ADDS or TENSOR_CORES; by default ordinary
             multiply-adds in float32, tensor cores in the others.
 
     Raises:
-        LookupError: nobody recorded that card's ceilings yet.
+        LookupError: nobody recorded that GPU's ceilings yet.
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {dtype!r}, needs one of {', '.join(DTYPES)}")
-    found = records.record("ceilings", card, folder)
+    found = records.record("ceilings", gpu, folder)
     bytes_per_s = found.ceilings["copy_bytes_per_s"]
     flops_per_s = flops_per_second(found.ceilings, dtype, unit)
     where, how = found.provenance, ""
     if unit == TENSOR_CORES and unit_of(dtype) != TENSOR_CORES:
         how = " on tensor cores, three products of TF32 for one"
-    source = f"{where.card}, {where.date}{how and f', {dtype}{how}'}"
-    return Ceiling(f"{where.card}, {dtype}{how}", bytes_per_s, flops_per_s, source)
+    source = f"{where.gpu}, {where.date}{how and f', {dtype}{how}'}"
+    return Ceiling(f"{where.gpu}, {dtype}{how}", bytes_per_s, flops_per_s, source)
 
 
 def roofline(least, ceiling):
@@ -118,7 +118,7 @@ def roofline(least, ceiling):
 
     Args:
         least: `Work`: bytes (every input read once, every output written once) and flops.
-        ceiling: of the card.
+        ceiling: of the GPU.
     """
     _positive("least.bytes", least.bytes)
     _positive("least.flops", least.flops)
@@ -164,7 +164,7 @@ def under_the_roof(
 
 
 def plot_roofline(ceiling, dots):
-    """Draws the roof of a card and each `Dot` under it, with its time and its share of the roof.
+    """Draws the roof of a GPU and each `Dot` under it, with its time and its share of the roof.
 
     A dot stands at the operations per byte of its operation's definition. Its height is its speed,
     its distance from the roof is what is left to win; no kernel can be above the roof, a

@@ -179,10 +179,10 @@ def test_a_program_of_triton_and_its_share():
         who_reads_what(seen, "r", program=(9, 9, 9))
 
 
-def test_blocks_are_dealt_out_over_the_card():
-    from rwkv_lessons.lab.pictures.grid import on_the_card
+def test_blocks_are_dealt_out_over_the_gpu():
+    from rwkv_lessons.lab.pictures.grid import on_the_gpu
 
-    picture = on_the_card(("few", 16, 4), ("many", 256, 1))
+    picture = on_the_gpu(("few", 16, 4), ("many", 256, 1))
     few, many = picture.text.splitlines()
     assert few == "few: 16 × 4 warps, on 16 of 132 SMs, 4 warps each"
     assert many == "many: 256 × 1 warp, on 132 of 132 SMs, 1 or 2 warps each"

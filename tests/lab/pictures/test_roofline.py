@@ -20,7 +20,7 @@ from rwkv_lessons.lab.pictures.roofline import (
 from rwkv_lessons.records import lookup as records
 from rwkv_lessons.records.schema import Measurement, Provenance, Record, save
 
-CARD = Ceiling("a card", bytes_per_s=2e12, flops_per_s=40e12)  # ridge: 20 operations a byte
+GPU = Ceiling("a GPU", bytes_per_s=2e12, flops_per_s=40e12)  # ridge: 20 operations a byte
 
 
 def work(bytes, flops):
@@ -28,8 +28,8 @@ def work(bytes, flops):
 
 
 def test_memory_is_the_limit_left_of_the_ridge():
-    roof = roofline(work(4e9, 8e9), CARD)
-    assert CARD.ridge == 20
+    roof = roofline(work(4e9, 8e9), GPU)
+    assert GPU.ridge == 20
     assert (roof.bound, roof.intensity) == ("memory", 2)
     assert roof.floor_ms == pytest.approx(2)  # 4 GB at 2 TB/s
     assert roof.flops_per_s == pytest.approx(4e12)  # 2 operations a byte × 2 TB/s
@@ -37,7 +37,7 @@ def test_memory_is_the_limit_left_of_the_ridge():
 
 
 def test_arithmetic_is_the_limit_right_of_it():
-    roof = roofline(work(1e9, 80e9), CARD)
+    roof = roofline(work(1e9, 80e9), GPU)
     assert (roof.bound, roof.intensity) == ("arithmetic", 80)
     assert roof.floor_ms == pytest.approx(2)  # 80 G operations at 40 T/s
     assert roof.flops_per_s == pytest.approx(40e12)
@@ -46,8 +46,8 @@ def test_arithmetic_is_the_limit_right_of_it():
 
 @pytest.fixture
 def recorded(tmp_path):
-    """Records of a made-up card's ceilings and of one rung: 4·B·T·H·N float32 and 2·H·N."""
-    where = Provenance(records.CARD, "1", "2", "2026-01-02", "abc", "make record", "median")
+    """Records of a made-up GPU's ceilings and of one rung: 4·B·T·H·N float32 and 2·H·N."""
+    where = Provenance(records.GPU, "1", "2", "2026-01-02", "abc", "make record", "median")
     limits = {"copy_bytes_per_s": 4e12, "fp32_flops_per_s": 5e13, "bf16_flops_per_s": 7e14}
     save(Record("ceilings", where, ceilings=limits), tmp_path)
     row = Measurement("05_float4", (8, 4096, 64, 64), "float32", median_ms=11.6)
@@ -58,7 +58,7 @@ def recorded(tmp_path):
 def test_ceilings_come_from_the_record(recorded):
     float32, bfloat16 = (ceiling(dtype, folder=recorded) for dtype in ("float32", "bfloat16"))
     assert (float32.bytes_per_s, float32.flops_per_s, bfloat16.flops_per_s) == (4e12, 5e13, 7e14)
-    assert float32.source == f"{records.CARD}, 2026-01-02"
+    assert float32.source == f"{records.GPU}, 2026-01-02"
     with pytest.raises(ValueError, match="dtype is 'int8', needs one of float32"):
         ceiling("int8", folder=recorded)
     with pytest.raises(LookupError, match="no record 'ceilings'"):
@@ -72,7 +72,7 @@ def test_a_lesson_shows_what_there_is(recorded, capsys, monkeypatch):
     picture = under_the_roof("05_float4", "05_float4.ms", own_ms=12.0, folder=recorded)
     # 7 · 8 · 4096 · 64 · 64² operations at 50 T/s: 1.20 ms; the bytes take 0.54 ms.
     assert "at least 1.2 ms: arithmetic is the limit, 28 operations a byte" in str(picture)
-    assert f"{records.CARD}, 2026-01-02" in str(picture)
+    assert f"{records.GPU}, 2026-01-02" in str(picture)
     drawn = " ".join(t.get_text() for t in picture.figure.findobj(Text))
     for text in ("recorded: 11.6 ms, 10%", "yours: 12 ms, 10%", "your prediction: 7.5 ms, 16%"):
         assert text in drawn and text in str(picture)
@@ -84,13 +84,13 @@ def test_bad_input():
     with pytest.raises(ValueError, match="bytes_per_s is 0"):
         Ceiling("", 0, 1)
     with pytest.raises(ValueError, match="least.bytes is 0"):
-        roofline(work(0, 1), CARD)
+        roofline(work(0, 1), GPU)
     with pytest.raises(ValueError, match="kind is 'mine', needs one of"):
         Dot("mine", "", work(1, 1), 1)
     with pytest.raises(ValueError, match="ms is -1"):
         Dot("yours", "", work(1, 1), -1)
     with pytest.raises(ValueError, match="dots is empty"):
-        plot_roofline(CARD, [])
+        plot_roofline(GPU, [])
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_bad_input():
 @pytest.mark.parametrize("least", [work(4e9, 8e9), work(1e9, 80e9)])
 def test_labels_do_not_overlap_and_say_the_time(dots, least):
     dots = [Dot(kind, f"{kind} {n}", least, ms) for n, (kind, ms) in enumerate(dots)]
-    figure = plot_roofline(CARD, dots).figure
+    figure = plot_roofline(GPU, dots).figure
     figure.draw_without_rendering()
     texts = [t for t in figure.findobj(Text) if t.get_text() and t.get_visible()]
     for dot in dots:
@@ -120,7 +120,7 @@ def test_labels_do_not_overlap_and_say_the_time(dots, least):
 
 
 def test_dots_lie_where_their_numbers_say():
-    figure = plot_roofline(CARD, [Dot("yours", "yours", work(4e9, 8e9), 4.0)]).figure
+    figure = plot_roofline(GPU, [Dot("yours", "yours", work(4e9, 8e9), 4.0)]).figure
     marker = next(x for x in figure.axes[0].lines if x.get_marker() == KINDS["yours"]["marker"])
     assert (marker.get_xdata()[0], marker.get_ydata()[0]) == (2, pytest.approx(2e12))
     assert any("50% of the roof" in t.get_text() for t in figure.findobj(Text))
