@@ -5,13 +5,14 @@ A lesson kernel's parameters have the names of LETTERS, then sizes and constexpr
 their shares of a sum over values there, and x is the total.
 """
 
+import dataclasses
 import functools
 
 import torch
 
 from ...wkv7.options import CLAMP
 from ...wkv7.reference import wkv7_reference
-from ..simulator.triton.launches import Case, Launch
+from ..simulator.triton.launches import Case, Launch, results
 from .cuda import TOLERANCE
 from .triton import answer, gpu, machine_code, traffic
 from .wkv6_triton import PARTS, Size
@@ -48,6 +49,7 @@ BACKWARD = (
     ("every batch row has its own tokens and states", "batch", Size((2, 3, 2, 8, 8))),
     ("10 keys, 7 values", "mask", Size((1, 5, 2, 10, 7))),
     ("the strongest decay of RWKV-7, at every token", "decay", Size((1, 9, 1, 4, 4), decay="most")),
+    ("40 tokens of that decay", "span", Size((1, 40, 1, 4, 4), decay="most")),
     ("17 tokens, odd sizes", "state", Size((2, 17, 1, 5, 3))),
     ("the order of the programs does not matter", "programs", Size((2, 3, 2, 6, 9))),
 )
@@ -129,11 +131,11 @@ def wkv7_launch(launch, names, writes, size=FULL, alike=False, **blocks):
         names: of the kernel's tensors; those in `writes` are its outputs.
         size: a `Size`.
         alike: as for `problem`.
-        blocks: block sizes in place of the lesson's own; `C`, tokens of a span, is the size's, too.
+        blocks: block sizes in place of the lesson's own.
     """
-    C = blocks.get("C", size.C)
-    known = problem(size.shape, C, size.states, size.decay, alike)
     grid, constants = launch(*size.shape, **blocks)
+    C = constants.get("C", size.C)
+    known = problem(size.shape, C, size.states, size.decay, alike)
     wants = {name.removesuffix(PARTS): known[name.removesuffix(PARTS)] for name in writes}
     outputs = {name: tuple(known[name.removesuffix(PARTS)].shape) for name in writes}
     count = -(-size.shape[4] // constants.get("BV", size.shape[4]))
@@ -185,3 +187,22 @@ def wkv7_triton_kernel(launch, names, writes, chosen, *claims, limits=(), blocks
         machine_code(later(FULL, False), *claims),
         gpu(later(FULL, False)),
     )
+
+
+def one_after_another(steps, size, **blocks):
+    """Runs kernels in the interpreter, each on what those before it wrote, and compares.
+
+    Args:
+        steps: (kernel, launch, names, writes) each, as for `wkv7_launch`.
+        size: a `Size`; blocks: as for `wkv7_launch`.
+
+    Returns:
+        {array: its largest error, in units of its largest element}.
+    """
+    found, wants = {}, {}
+    for kernel, launch, names, writes in steps:
+        given = wkv7_launch(launch, names, writes, size, **blocks)
+        inputs = {name: found.get(name, x) for name, x in given.inputs.items()}
+        found |= results(kernel, dataclasses.replace(given, inputs=inputs))
+        wants |= given.wants
+    return {x: float((found[x] - wants[x]).abs().max() / wants[x].abs().max()) for x in found}
