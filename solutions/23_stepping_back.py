@@ -8,7 +8,7 @@ import triton.language as tl
 
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.cuda import ATOMICS, at_most
-from rwkv_lessons.lab.evidence.torch_functions import function_cases
+from rwkv_lessons.lab.evidence.functions import function_cases
 from rwkv_lessons.lab.evidence.triton import exps, no_spills, reads, writes
 from rwkv_lessons.lab.evidence.wkv7 import BACKWARD, FORWARD, problem, wkv7_triton_kernel
 from rwkv_lessons.lab.evidence.wkv7_functions import calls
