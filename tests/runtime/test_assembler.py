@@ -16,6 +16,7 @@ from triton.compiler import ASTSource  # noqa: E402
 
 from rwkv_lessons.lab.machine_code import from_triton as cubin_triton  # noqa: E402
 from rwkv_lessons.lab.machine_code.cubin import plain  # noqa: E402
+from rwkv_lessons.operations import OPERATIONS  # noqa: E402
 from rwkv_lessons.runtime import assembler as choosing  # noqa: E402
 from rwkv_lessons.runtime.assembler import Assembler, WrongAssembler, assembler  # noqa: E402
 from rwkv_lessons.runtime.compile_triton import assemble, assembled, own_target  # noqa: E402
@@ -170,14 +171,15 @@ def test_a_decorated_kernel_asks_for_its_own_target(monkeypatch):
 def test_every_kernel_that_the_library_launches_is_decorated():
     root = Path(choosing.__file__).parents[1]
     found = 0
-    for file in sorted([*root.glob("wkv*/**/*.py"), *root.glob("mla/**/*.py")]):
+    packages = {operation.package for operation in OPERATIONS.values()}
+    for file in sorted(file for name in packages for file in root.glob(f"{name}/**/*.py")):
         lines = file.read_text().splitlines()
         for n, line in enumerate(lines):
             kernel = line.startswith("def ") and "_kernel(" in line or "_gradients(" in line
             if kernel and lines[n - 1].startswith(("@triton.jit", "@gluon.jit")):
                 assert lines[n - 2] == "@assembled", f"{file.name}: {line}"
                 found += 1
-    assert found >= 14
+    assert found >= 20
 
 
 def test_ptxas_says_what_it_did_not_like():

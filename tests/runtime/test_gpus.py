@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from rwkv_lessons.lab.machine_code.occupancy import occupancy
+from rwkv_lessons.operations import OPERATIONS
 from rwkv_lessons.records import fingerprint as source
 from rwkv_lessons.runtime.architectures import ARCHITECTURES, KIB
 
@@ -34,7 +35,8 @@ def test_the_table_is_fresh_whole_and_within_bounds():
 def test_every_architecture_has_every_operation():
     _, rows = matrix.load()
     operations = {row.kernel.split(".")[0] for row in rows}
-    assert operations == {"wkv5", "wkv6", "mla"}
+    packages = {operation.package for operation in OPERATIONS.values()}
+    assert operations == packages - {"wkv7"}  # whose kernels are still to change
     for architecture in ARCHITECTURES:
         on_it = {row.kernel.split(".")[0] for row in rows if architecture in row.found}
         assert on_it == operations

@@ -122,7 +122,9 @@ def _names(function, arguments):
 
 
 def _copy(x):
-    return x.clone() if isinstance(x, torch.Tensor) else copy.deepcopy(x)
+    if isinstance(x, torch.Tensor):
+        return x.clone()
+    return x.copy() if isinstance(x, np.ndarray) else x
 
 
 def _same(a, b):
@@ -132,7 +134,9 @@ def _same(a, b):
         return a.shape == b.shape and np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True)
     if isinstance(a, (list, tuple)):
         return len(a) == len(b) and all(map(_same, a, b))
-    return type(a) is not type(b) or not hasattr(a, "__eq__") or a == b or a != a
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    return a is b or a == b or a != a
 
 
 def _numbers(x):
@@ -153,7 +157,7 @@ class _Widths(TorchDispatchMode):
 
 
 def shown(function, arguments, named=None):
-    """A call as text, flops(B=1, T=1): numbers as they are, tensors and arrays by their shapes."""
+    """A call as text, flops(B=1, T=1): numbers as they are, tensors by their shapes."""
     given = zip(_names(function, arguments), arguments, strict=True)
     inside = ", ".join(f"{n}={_text(x)}" for n, x in (*given, *(named or {}).items()))
     return f"{getattr(function, '__name__', 'the function')}({inside})"
@@ -162,7 +166,7 @@ def shown(function, arguments, named=None):
 def _text(x):
     if hasattr(x, "shape") and np.ndim(x):
         return str(list(x.shape))
-    text = str(x)
+    text = str(x) if x is None or isinstance(x, (int, float, str, tuple, list, dict)) else "…"
     return text if len(text) <= SHOWN else text[:SHOWN] + "…"
 
 

@@ -27,9 +27,9 @@ from .pairs import (
     LEAST_DECAY,
     PROGRAMS_TOGETHER,
     chunk_decays,
-    decay_gradients,
     from_middle,
-    level_gradients,
+    gradients_in_levels,
+    gradients_of_decays,
     log_decay,
     stored_product,
 )
@@ -56,14 +56,14 @@ def wkv7_chunk_gradients_kernel(
         if STRONG:
             wanted = tl.load(strong + i, wanted, 0) != 0
         if wanted:
-            chunk_gradients(
+            gradients_in_chunk(
                 r, w, k, v, a, b, do, bounds, states, d_states, reads, d_reads,
                 dr, dw, dk, da, db, strong, i, T, H, scale, K, V, BK, BV, C, DECAY, STRONG,
             )  # fmt: skip
 
 
 @triton.jit
-def chunk_gradients(
+def gradients_in_chunk(
     r, w, k, v, a, b, do, bounds, states, d_states, reads, d_reads, dr, dw, dk, da, db, strong,
     program, T, H, scale,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
@@ -119,8 +119,8 @@ def chunk_gradients(
         b_b = tl.load(b + o_tk, m, 0.0).to(tl.float32)
         b_k = tl.load(k + o_tk, m, 0.0).to(tl.float32)
         b_given = b_b * b_db + b_k * b_dk
-        b_dw = decay_gradients(b_a * b_da, b_r * b_dr, b_given, row, col, C, IS_FLOAT32)
-        b_pa, b_pr, b_pb, b_pk, b_pw = level_gradients(
+        b_dw = gradients_of_decays(b_a * b_da, b_r * b_dr, b_given, row, col, C, IS_FLOAT32)
+        b_pa, b_pr, b_pb, b_pk, b_pw = gradients_in_levels(
             b_a, b_r, b_b, b_k, b_w, b_dab, b_dak, b_drb, b_drk, row, col, C, DTYPE
         )
         b_dw += b_pw

@@ -125,7 +125,7 @@ def level_products(
 
 
 @triton.jit
-def level_gradients(
+def gradients_in_levels(
     b_a, b_r, b_b, b_k, b_w, b_dab, b_dak, b_drb, b_drk, row, col,
     C: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
@@ -154,7 +154,7 @@ def level_gradients(
         b_dyk = product_tf32(tl.trans(b_prk), b_xr, b_dyk, DTYPE)
         b_da, b_dr = b_da + b_dxa * b_before, b_dr + b_dxr * b_upto
         b_db, b_dk = b_db + b_dyb * b_y, b_dk + b_dyk * b_y
-        b_dw += decay_gradients(
+        b_dw += gradients_of_decays(
             b_xa * b_dxa, b_xr * b_dxr, b_yb * b_dyb + b_yk * b_dyk, row, col, run, IS_FLOAT32
         )
         run *= 2
@@ -162,7 +162,7 @@ def level_gradients(
 
 
 @triton.jit
-def decay_gradients(b_xa, b_xr, b_y, row, col, run, IS_FLOAT32: tl.constexpr):
+def gradients_of_decays(b_xa, b_xr, b_y, row, col, run, IS_FLOAT32: tl.constexpr):
     """dw from x · dx of what is decayed from a run's start, and y · dy of what is, to its end.
 
     w[u] is part of a's decay at the tokens after u, of r's from u on, of b's and k's before u.

@@ -112,7 +112,7 @@ WRONG = {
     "r faded in place": (
         STATE,
         [edit("(r * before.exp()) @ s", "r.mul_(before.exp()) @ s")],
-        "with_state([1, 1, 4], changed its input r copy",
+        "with_state(r=[1, 2, 4], changed its input r copy",
     ),
     "a loop over heads": (
         PRODUCT,
@@ -140,7 +140,7 @@ WRONG = {
     "absorbed in float64": (
         ABSORBED,
         [edit("p = (s * scale).softmax(-1)", "p = (s.double() * scale).softmax(-1).float()")],
-        "absorbed([1, 1, 4] computes in float64",
+        "absorbed(q=[1, 1, 4] computes in float64",
     ),
     "one head after another": (
         ABSORBED,
@@ -161,7 +161,7 @@ WRONG = {
     "a while loop that never ends": (
         ONLINE,
         [edit("for n in range(0, N, BN):", "n = 0\nwhile n < N:")],
-        "online([2, 4], [4, 8], 8) still looping after 100,000 lines line",
+        "online(s=[2, 4], latent=[4, 8], BN=8) still looping after 100,000 lines line",
     ),
     "the mask after the maximum": (
         PREFILL,
@@ -200,7 +200,7 @@ WRONG = {
     "a float for a number of tokens": (
         "27_split_decode.tokens_per_split",
         [edit("ceil_div(ceil_div(N, splits), BN) * BN", "ceil_div(N / splits, BN) * BN")],
-        "tokens_per_split(1, 1, 1024, 64, 4) returned 256.0, a float",
+        "tokens_per_split(B=1, tiles=1, N=1024, BN=64, places=4) returned 256.0, a float",
     ),
     "values for every head and token": (
         ATTENTION,
