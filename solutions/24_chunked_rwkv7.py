@@ -198,7 +198,7 @@ CASES = tuple(
 
 EXERCISES = {
     "by_doubling": Exercise(
-        minutes=8,
+        minutes=6,
         difficulty=1,
         afterwards=Afterwards(
             why={
@@ -243,7 +243,7 @@ EXERCISES = {
         },
     ),
     "by_blocks": Exercise(
-        minutes=12,
+        minutes=10,
         difficulty=2,
         afterwards=Afterwards(
             why={
@@ -290,7 +290,7 @@ EXERCISES = {
         },
     ),
     "chunk": Exercise(
-        minutes=20,
+        minutes=15,
         difficulty=3,
         afterwards=Afterwards(
             why={

@@ -94,27 +94,26 @@ def exponents(lengths=(16, 32, 64, 128, 256)):
     return "\n".join(lines)
 
 
-def predictions(chunk, shape=(8, 4096, 64, 64), lengths=(16, 32, 64), step_us=None):
+def predictions(chunk, shape=(8, 4096, 64, 64), lengths=(16, 32, 64)):
     """Milliseconds by bytes, by products and by steps for chunks of several lengths, as text.
 
     Args:
         chunk: (r, w, k, v, a, b, s) → o, s1, one chunk in torch; its products are counted.
-        step_us: microseconds of a chunk of a kernel with these many programs an SM, if known.
     """
     B, T, H, N = shape
     limits = record("ceilings").ceilings
     least = work("wkv7", shape, "bfloat16")
     moving = 1e3 * least.bytes / limits["copy_bytes_per_s"]
     head = f"{'tokens':>6}{'operations a token':>20}{'products':>12}{'bytes':>10}{'chunks':>8}"
-    lines = [head + ("" if step_us is None else f"{'as lesson 16':>14}")]
+    lines = [head]
     for C in lengths:
         counted = count(chunk, *heads(1, C, N, N))
         flops = counted.flops / C
         computing = 1e3 * B * T * H * flops / limits["bf16_flops_per_s"]
         line = f"{C:6}{flops / N**2:13.1f} · N²{computing:12.2f}{moving:10.2f}{T // C:8}"
-        lines.append(line + ("" if step_us is None else f"{step_us * T / C / 1e3:14.2f}"))
-    card = record("ceilings").provenance.card
-    return "\n".join([*lines, f"ms, at the recorded ceilings of an {card}"])
+        lines.append(line)
+    gpu = record("ceilings").provenance.card
+    return "\n".join([*lines, f"ms, at the recorded ceilings of an {gpu}"])
 
 
 def _box(ax, x, y, colour, alpha):
