@@ -199,6 +199,20 @@ def wkv6_decode_inputs(B, T=1, H=4, N=64, *, dtype=torch.float32, device="cpu"):
     return *last, u, s0
 
 
+def wkv7_decode_inputs(B, T=1, H=4, N=64, *, dtype=torch.float32, device="cpu"):
+    """r, w, k, v, a, b of one token, and the state that 64 tokens before it left."""
+    from rwkv_lessons.wkv7 import wkv7
+
+    if T != 1:
+        raise ValueError(f"T is {T}, needs 1: one token for each sequence")
+    tokens = rwkv7_inputs(B, 65, H, N, dtype=dtype, device=device)
+    before, last = (
+        [x[:, part].contiguous() for x in tokens] for part in (slice(64), slice(64, 65))
+    )
+    _, s0 = wkv7(*before)
+    return *last, s0
+
+
 def wkv5_rung_arguments(r, k, v, w, u):
     """(what a lesson's WKV-5 kernel reads: r, k, v, the decay and u; what it writes: o)."""
     return (r, k, v, w.float().exp(), u.float()), (torch.full_like(v, float("nan")),)

@@ -15,7 +15,7 @@ from rwkv_lessons.operations import OPERATIONS
 HOW = {"fla": "tuned with 20 ms a configuration"}  # module → how it is measured
 
 
-def _rwkv6(name):
+def _rwkv6(name, package="rwkv6"):
     """flash-linear-attention's function. Its kernels try dozens of configurations each.
 
     Triton would time each of them for an eighth of a second, which makes minutes.
@@ -25,7 +25,7 @@ def _rwkv6(name):
         from triton.testing import do_bench
 
         Autotuner.do_bench = property(lambda _: partial(do_bench, warmup=5, rep=20))
-    return getattr(import_module("fla.ops.rwkv6"), name)
+    return getattr(import_module(f"fla.ops.{package}"), name)
 
 
 def fla_chunk(r, k, v, w, u):
@@ -60,6 +60,20 @@ def fla_step(r, k, v, w, u, s0):
     w, u = w.to(r.dtype), u.to(r.dtype)
     options = {"scale": 1.0, "initial_state": s0, "output_final_state": True}
     return lambda: fused_recurrent_rwkv6(r, k, v, w, u, **options)
+
+
+# As FLA's own layer calls it: no decay below RWKV-7's least, chunks of 64.
+FLA_RWKV7 = {"safe_gate": True, "lower_bound": -0.6065306597126334, "chunk_size": 64}
+
+
+def fla_rwkv7_chunk(*inputs):
+    chunk_rwkv7 = _rwkv6("chunk_rwkv7", "rwkv7")
+    return lambda: chunk_rwkv7(*inputs, scale=1.0, **FLA_RWKV7)[0]
+
+
+def fla_rwkv7_chunk_gradients(*inputs):
+    chunk_rwkv7 = _rwkv6("chunk_rwkv7", "rwkv7")
+    return with_gradients(lambda *x: chunk_rwkv7(*x, scale=1.0, **FLA_RWKV7), inputs, like=3)
 
 
 def flash_rwkv(r, k, v, w, u):

@@ -4,10 +4,13 @@
     transformers_rwkv.py  rwkv5_linear_attention, rwkv6_linear_attention of the Hugging Face models,
                           and patch_rwkv for a model that is already loaded
     transformers_mla.py   use_latent_mla for MiniCPM3, DeepSeek-V2 and -V3
-    fla.py                chunk_rwkv6, fused_recurrent_rwkv6 of flash-linear-attention, and
-                          patch_fla for its RWKV-6 layers
+    fla.py                chunk_rwkv6, fused_recurrent_rwkv6 of flash-linear-attention, those of
+                          RWKV-7 (fla_rwkv7.py), and patch_fla for the layers of both
+    wind_rwkv.py          attn_chunked_cuda and the others of wind_rwkv
+    rwkv_lm.py            RWKV7_CLAMPW_CUDA and its like, of RWKV-LM's training code
 
-Other conventions exist in this folder only, and end here: sequences `[B, T, C]` with C = H·N, and a
-raw decay x that multiplies the state by `exp(-exp(x))`, where this package takes `w = -exp(x)`.
+Other conventions exist in this folder only, and end here: sequences `[B, T, C]` with C = H·N,
+states of values × keys, and a raw decay x that multiplies the state by `exp(-exp(x))`, where this
+package takes `w = -exp(x)`.
 patch.py is what replaces a function, and puts it back.
 """

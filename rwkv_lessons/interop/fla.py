@@ -1,4 +1,6 @@
-"""The RWKV-6 functions of flash-linear-attention 0.6.0, answered by `wkv6`: a compatible API.
+"""The RWKV-6 and RWKV-7 functions of flash-linear-attention 0.6.0: a compatible API.
+
+`wkv6` answers the ones that are here, `wkv7` those of fla_rwkv7.py.
 
 In code written for FLA, `from rwkv_lessons.interop.fla import …` is all that changes; for its
 layers and models, one line:
@@ -18,9 +20,12 @@ import torch
 
 from ..wkv6 import wkv6
 from ..wkv6.arguments import DTYPES
+from . import fla_rwkv7
+from .fla_rwkv7 import chunk_rwkv7, fused_mul_recurrent_rwkv7, fused_recurrent_rwkv7
 from .patch import Patch, modules_of
 
-__all__ = ["chunk_rwkv6", "fused_recurrent_rwkv6", "patch_fla"]
+__all__ = ["chunk_rwkv6", "chunk_rwkv7", "fused_mul_recurrent_rwkv7", "fused_recurrent_rwkv6"]
+__all__ += ["fused_recurrent_rwkv7", "patch_fla"]
 
 
 def fused_recurrent_rwkv6(
@@ -127,11 +132,11 @@ FILES = ("fla.ops.rwkv6.chunk", "fla.ops.rwkv6.fused_recurrent")
 
 
 def patch_fla():
-    """Makes FLA's RWKV-6 layers and models call this module's functions; `undo()` takes it back.
+    """Makes FLA's RWKV-6 and RWKV-7 layers and models call these functions; `undo()` ends it.
 
     The functions are replaced in every module of FLA that has one of them by name: where they are
-    defined, in `fla.ops`, and in `fla.layers.rwkv6`, which holds them under its own names. Layers
-    that exist already, and such that are made later, then run on `wkv6`.
+    defined, in `fla.ops`, and in `fla.layers.rwkv6` and `rwkv7`, which hold them under their own
+    names. Layers that exist already, and such that are made later, then run on `wkv6` and `wkv7`.
 
     Returns:
         A `Patch`: `patch.undo()` restores what was replaced, as does the end of a
@@ -143,13 +148,22 @@ def patch_fla():
     """
     importlib.import_module("fla.layers.rwkv6")
     defined_in = [importlib.import_module(name) for name in FILES]
+    defined_in += [x for x in map(_if_there, fla_rwkv7.MODULES) if x]
     found = [
         (module, name, ours)
         for module in (*defined_in, *modules_of("fla"))
-        for name, ours in FUNCTIONS.items()
+        for name, ours in (FUNCTIONS | fla_rwkv7.FUNCTIONS).items()
         if callable(vars(module).get(name))
     ]
     return Patch(found)
+
+
+def _if_there(name):
+    """A module of FLA, or None in a version that has none of this name."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        return None
 
 
 def _check(r, k, v, w, initial_state, cu_seqlens):

@@ -255,6 +255,10 @@ WKV6_DECODE = Operation(
 WKV7_SHAPES = (
     TABLE_SHAPE, (8, 4096, 32, 128), (8, 4096, 16, 256), (1, 32768, 16, 256), (1, 32768, 64, 64),
 )  # fmt: skip
+BESIDE_FLA_7 = (
+    "--peers --dtype bfloat16 --shape 8,4096,64,64 "
+    "--methods 'wkv7,chunked,backstepping,recurrent,fla chunk'"
+)
 WKV7 = Operation(
     "wkv7",
     "time the methods of wkv7",
@@ -270,8 +274,14 @@ WKV7 = Operation(
         "wy": TORCH,
         "recurrent": TRITON,
         "backstepping": TRITON,
+        "chunked": TRITON,
         "wkv7": TRITON,
     },
+    records=(
+        Plan("wkv7", "wkv7 --methods wkv7,chunked --dtype bfloat16", 120),
+        Plan("wkv7-peers", f"wkv7 {BESIDE_FLA_7}", 240, needs="fla"),
+    ),
+    peers={"fla chunk": Peer("fla", FLA, "fla_rwkv7_chunk", "as its layer calls it")},
     public=("wkv7", "__getattr__"),
 )
 
@@ -282,6 +292,27 @@ WKV7_BACKWARD = replace(
     timed=BOTH,
     work=least.wkv7_with_gradients,
     methods={name: tool for name, tool in WKV7.methods.items() if name != "reference"},
+    records=(
+        Plan("wkv7-backward", "wkv7-backward --methods wkv7,chunked --dtype bfloat16", 180),
+        Plan("wkv7-backward-peers", f"wkv7-backward {BESIDE_FLA_7}", 360, needs="fla"),
+    ),
+    peers={"fla chunk": Peer("fla", FLA, "fla_rwkv7_chunk_gradients", "as its layer calls it")},
+)
+
+WKV7_DECODE = Operation(
+    "wkv7-decode",
+    "time one token of wkv7 for each sequence, the state read and written",
+    "wkv7",
+    shapes=((1, 1, 64, 64), (8, 1, 64, 64), (256, 1, 64, 64)),
+    quick=(2, 1, 2, 64),
+    work=least.wkv7_decode,
+    inputs="rwkv_lessons.inputs:wkv7_decode_inputs",
+    like=3,
+    reference="rwkv_lessons.wkv7:wkv7_reference",
+    compared=2,  # the state as well
+    prepared="rwkv_lessons.bench.commands.wkv7_decode:library",
+    records=(own("wkv7-decode", "wkv7-decode", 90),),
+    public=("wkv7_step",),
 )
 
 MLA_DECODE = Operation(
@@ -356,7 +387,7 @@ MLA_GENERATE = Operation(
 )
 
 TABLE = (WKV5, WKV5_BACKWARD, WKV6, WKV6_BACKWARD, WKV6_DECODE)
-TABLE += (WKV7, WKV7_BACKWARD)
+TABLE += (WKV7, WKV7_BACKWARD, WKV7_DECODE)
 TABLE += (MLA_DECODE, MLA_LADDER, MLA_PREFILL, MLA_GENERATE)
 OPERATIONS = {operation.name: operation for operation in TABLE}
 LADDERS = {ladder.name: ladder for operation in TABLE for ladder in operation.ladders}

@@ -179,6 +179,56 @@ STEP = Operation(
     ),
 )
 
+WKV7_OPTIONS = {
+    "plain": {},
+    "state": {"state": True},
+    "scale": {"scale": 0.3},
+    "raw": {"decay": "raw"},
+    "clamp": {"decay": "clamp"},
+    "packed": {"packed": True},
+    "w float32": {"w_dtype": "float32"},
+    "all but packed": {"state": True, "scale": 0.3, "decay": "raw"},
+    "all": {"state": True, "scale": 0.3, "decay": "raw", "packed": True},
+}
+OF_7 = tuple(WKV7_OPTIONS)
+WKV7 = Operation(
+    module="delta_rule",
+    package="wkv7",
+    shapes={name: WKV_SHAPES[name] for name in ("token", "short", "small", "odd", "huge")}
+    | {
+        "many heads": (4, 70, 70, 64, 64),  # values in one program
+        "long": (1, 2100, 2, 64, 64),
+        "128": (1, 100, 2, 128, 128),
+        "256": (1, 70, 2, 256, 80),  # the most keys that kernels take
+    },
+    options=WKV7_OPTIONS,
+    rows=(
+        Row(("wy",), ("float64",), ("short",), ("plain", "clamp", "all"), needs=ANYWHERE),
+        Row(("reference", "wy"), DTYPES, ("short",), FEW, needs=ANYWHERE),
+        Row(("wkv7",), DTYPES, ("token",), FEW, needs=ANYWHERE),
+        Row(("recurrent", "backstepping"), DTYPES, ("small",), OF_7),
+        Row(("recurrent", "backstepping"), DTYPES, ("token", "odd", "256"), FEW),
+        Row(("chunked",), DTYPES, ("small",), OF_7),
+        Row(("chunked",), DTYPES, ("token", "short", "odd", "many heads", "128", "256"), FEW),
+        Row(("chunked",), DTYPES, ("long",), ("all",)),
+        Row(("wkv7",), DTYPES, ("small", "many heads"), FEW),
+        Row(("wkv7",), ("float32",), ("huge",), ("all",)),
+    ),
+)
+
+STEP_7 = Operation(
+    module="delta_rule",
+    package="wkv7",
+    shapes=STEP.shapes,
+    options={name: {"state": True} | WKV7_OPTIONS[name] for name in ("plain", "scale", "clamp")}
+    | {"all": WKV7_OPTIONS["all but packed"]},
+    rows=(
+        Row(("wkv7_step",), DTYPES, ("odd",), ("plain", "all"), needs=ANYWHERE, gradients=False),
+        Row(("wkv7_step",), DTYPES, ("few heads", "many heads"), ("plain", "scale", "clamp", "all"),
+            gradients=False),
+    ),
+)  # fmt: skip
+
 # Sizes are B, M, H, N, K, R, P, V. M query tokens decide which kernel and which form is taken.
 MLA_SHAPES = {
     "tiny": (3, 4, 2, 70, 20, 36, 12, 20),
@@ -228,6 +278,7 @@ MLA = Operation(
 )
 
 OPERATIONS = {"wkv5": WKV5, "wkv6": WKV6, "wkv6_step": STEP, "mla": MLA}
+OPERATIONS |= {"wkv7": WKV7, "wkv7_step": STEP_7}
 
 
 def table(only=()):

@@ -19,6 +19,8 @@ REPEATABLE = {
     "wkv5": {"cuda"},
     "wkv6": {"cuda", "recurrent", "chunked"},
     "wkv6_step": {"wkv6_step"},
+    "wkv7": {"recurrent", "backstepping", "chunked"},
+    "wkv7_step": {"wkv7_step"},
     "mla": {"decode"},
 }
 

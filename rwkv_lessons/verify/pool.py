@@ -18,7 +18,7 @@ from .schedule import Schedule, kernels_of
 PATIENCE_S = 120  # for one case, its compiling included
 LARGE = 2**25  # numbers in r: such cases take some 7 GB with float64,
 AT_ONCE = 3  # and so many go at the same time
-IMPORTED = [f"rwkv_lessons.{name}" for name in ("verify.pool", "wkv5", "wkv6", "mla")]
+IMPORTED = [f"rwkv_lessons.{name}" for name in ("verify.pool", "wkv5", "wkv6", "wkv7", "mla")]
 IMPORTED += ["torch._inductor.config"]  # what torch's deterministic mode looks at
 MOST = 24  # processes: each has a context of half a GB on the GPU
 

@@ -11,7 +11,8 @@ import torch
 from . import limits
 
 PART = 2**16  # tokens times heads that float64 takes at once: 3 GB with all gradients
-HEAD_AXIS = {"du": 0, "dw": 2, "s1": 1, "ds0": 1} | dict.fromkeys(("o", "dr", "dk", "dv"), 2)
+HEAD_AXIS = {"du": 0, "s1": 1, "ds0": 1}
+HEAD_AXIS |= dict.fromkeys(("o", "dr", "dw", "dk", "dv", "da", "db"), 2)
 LEAVES = ("r", "k", "v", "w", "u", "s0")
 
 
@@ -21,6 +22,8 @@ def problem(case, device):
 
 class Recurrence:
     """One call. `results()` by the method, `expected()` in float64, heads by heads."""
+
+    leaves = LEAVES
 
     def __init__(self, case, device):
         self.case, self.options = case, dict(case.options)
@@ -56,24 +59,25 @@ class Recurrence:
     def results(self):
         """Name → tensor; what the forward pass gives once more where it keeps for gradients."""
         package = import_module(f"rwkv_lessons.{_package(self.case)}")
-        if self.case.operation == "wkv6_step":
-            return self._steps(package.wkv6_step)
+        if self.case.operation.endswith("_step"):
+            return self._steps(getattr(package, self.case.operation))
         methods = package.METHODS
         method = methods.get(self.case.method) or getattr(package, self.case.method)
         with torch.no_grad():
             o, s1 = method(*self.inputs, **self.call)
         found = {"o": o, "s1": s1}
         if self.case.gradients:
-            again = _with_gradients(method, self.inputs, self.call, self.do, self.ds1)
+            given = (self.inputs, self.call, self.do, self.ds1)
+            again = _with_gradients(method, self.leaves, *given)
             found |= {f"{x} in training" if x in found else x: y for x, y in again.items()}
         return found
 
     def _steps(self, step):
-        *tokens, u, s0 = self.inputs
+        *inputs, s0 = self.inputs
         state, outputs = s0.clone(), []
-        for t in range(tokens[0].shape[1]):
-            now = [x[:, t : t + 1] for x in tokens]
-            outputs.append(step(*now, u, state, **self.call))
+        for t in range(inputs[0].shape[1]):
+            now = [x[:, t : t + 1] if x.ndim == 4 else x for x in inputs]
+            outputs.append(step(*now, state, **self.call))
         return {"o": torch.cat(outputs, 1), "s1": state}
 
     def expected(self):
@@ -83,13 +87,13 @@ class Recurrence:
         few = max(1, PART // (B * T))
         for h in range(0, H, few):
             heads = slice(h, h + few)
-            r, k, v, w, u, s0 = (None if x is None else x.double() for x in self._of(heads))
+            inputs = [None if x is None else x.double() for x in self._of(heads)]
             do = self.do[:, :, heads].double()
             ds1 = None if self.ds1 is None else self.ds1[:, heads].double()
             if self.case.gradients:
-                yield h, _with_gradients(method, (r, k, v, w, u, s0), self.call, do, ds1)
+                yield h, _with_gradients(method, self.leaves, inputs, self.call, do, ds1)
             else:
-                o, s1 = method(r, k, v, w, u, s0, **self.call)
+                o, s1 = method(*inputs, **self.call)
                 yield h, {"o": o, "s1": s1}
 
     def _of(self, heads):
@@ -128,12 +132,12 @@ def _by_head(x, axis):
     return x.flatten(1) if axis == 0 else x.movedim(axis, 1).flatten(2)
 
 
-def _with_gradients(method, inputs, call, do, ds1):
+def _with_gradients(method, names, inputs, call, do, ds1):
     leaves = [None if x is None else x.detach().requires_grad_() for x in inputs]
     with torch.enable_grad():
         o, s1 = method(*leaves, **call)
     results, given = ((o,), (do,)) if ds1 is None else ((o, s1), (do, ds1))
-    wanted = {f"d{name}": x for name, x in zip(LEAVES, leaves, strict=True) if x is not None}
+    wanted = {f"d{name}": x for name, x in zip(names, leaves, strict=True) if x is not None}
     found = torch.autograd.grad(results, list(wanted.values()), given, materialize_grads=True)
     return {"o": o.detach(), "s1": s1.detach()} | dict(zip(wanted, found, strict=True))
 

@@ -33,6 +33,10 @@ SECONDS = (
     ("wkv6 / chunked / float16 / *", 17),
     ("wkv6 / chunked / *", 13),
     ("wkv6 / recurrent / *", 2),
+    ("wkv7 / chunked / *", 20),  # not measured yet: estimated by their products
+    ("wkv7 / wkv7 / *", 20),
+    ("wkv7 / recurrent / *", 3),
+    ("wkv7 / backstepping / *", 3),
 )
 PREFILL = 40  # query tokens of the shapes that `mla` and `prefill` prefill with
 NUMBA_SECONDS = 23  # forward and two sweeps
@@ -73,7 +77,7 @@ def kernels_of(case):
     o = case.options
     *_, K, V = case.sizes
     method, dtypes, tiles = taken(case), case.dtype, ""
-    makes = [o.get(name) for name in ("raw_decay", "packed", "w_dtype", "pages")]
+    makes = [o.get(name) for name in ("raw_decay", "decay", "packed", "w_dtype", "pages")]
     if method == "cuda":  # its options are made of copies: in float32, of what is scaled or raw
         dtypes = tuple("float32" if o.get(x) else case.dtype for x in ("scale", "raw_decay"))
         makes = [_heads(case) > H200.sms]  # a thread has twice as many elements then

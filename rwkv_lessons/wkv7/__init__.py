@@ -11,30 +11,42 @@ taken out in part (β) before k writes. With b = 0 it is WKV-6 without its bonus
 state after the token.
 """
 
+import functools
+
 import torch
 
+from ..runtime import devices
+from ..runtime.assembler import distrusted
 from ..runtime.packages import TRITON
 from .arguments import check_call
-from .options import holds_float64
+from .options import holds_float64, wants_gradients
 from .reference import wkv7_reference
 from .step import wkv7_step
 from .wy import wkv7_wy
 
 __all__ = ["METHODS", "method_for", "wkv7", "wkv7_reference", "wkv7_step", "wkv7_wy"]
-__all__ += ["wkv7_backstepping", "wkv7_recurrent"]
+__all__ += ["wkv7_backstepping", "wkv7_chunked", "wkv7_recurrent"]
 
-IN_TRITON = ("recurrent", "backstepping")
+IN_TRITON = ("recurrent", "backstepping", "chunked")
+LARGEST = 256  # keys of a head that the kernels hold
+MANY_HEADS = 256  # with as many, tokens one after the other no longer find free SMs
 
 
 def _method(name):
     """A method by its name; Triton is imported when one of its methods is first wanted."""
     if name == "recurrent":
-        from .recurrent.forward import wkv7_recurrent as method
-    elif name == "backstepping":
-        from .backstepping import wkv7_backstepping as method
-    else:
-        method = {"reference": wkv7_reference, "wy": wkv7_wy}[name]
-    return method
+        from .recurrent.forward import wkv7_recurrent
+
+        return wkv7_recurrent
+    if name == "backstepping":
+        from .backstepping import wkv7_backstepping
+
+        return wkv7_backstepping
+    if name == "chunked":
+        from .chunked.forward import wkv7_chunked
+
+        return wkv7_chunked
+    return wkv7_reference if name == "reference" else wkv7_wy
 
 
 def _checked(name):
@@ -43,7 +55,14 @@ def _checked(name):
         from .recurrent.forward import recurrent
 
         return recurrent
+    if name == "chunked":
+        from .chunked.forward import chunked
+
+        return chunked
     return _method(name).checked
+
+
+_known_checked = functools.cache(_checked)  # an import statement costs the host 1 µs
 
 
 def __getattr__(name):
@@ -58,28 +77,44 @@ def __getattr__(name):
     return found
 
 
-def method_for(device, dtype, T, size):
-    """The method that `wkv7` takes, a key of `METHODS`.
+def method_for(device, dtype, T, heads, size, gradients, gpu=devices.H200):
+    """The method that `wkv7` takes, a key of `METHODS`. Not measured yet: reasons are counts.
 
-    | device | T    | and              | method    | because |
-    |--------|------|------------------|-----------|---------|
-    | no GPU | 1    |                  | reference | nothing to make products of |
-    | no GPU | more |                  | wy        | matrix products, on any device |
-    | GPU    | any  | float64          | wy        | no kernel computes in it |
-    | GPU    | any  | size up to 256   | recurrent | one launch |
-    | GPU    | any  | larger           | wy        | no kernel is as large |
+    | device | T         | and            | method    | because |
+    |--------|-----------|----------------|-----------|---------|
+    | no GPU | 1         |                | reference | nothing to make products of |
+    | no GPU | more      |                | wy        | matrix products, on any device |
+    | GPU    | any       | float64        | wy        | no kernel computes in it |
+    | GPU    | any       | size above 256 | wy        | no kernel is as large |
+    | GPU    | up to 4   |                | recurrent | one launch, and no chunk to fill |
+    | GPU    | up to 16  | no gradients   | recurrent | half a chunk would be padding |
+    | GPU    | up to 64  | … and few heads | recurrent | a chain of small steps, no maps to make |
+    | GPU    | more      | float32, old assembler | recurrent | see `runtime/assembler.py` |
+    | GPU    | more      | size above 128, no Hopper | recurrent | tiles do not fit |
+    | GPU    | more      |                | chunked   | matrix products, T in parallel |
 
-    Without Triton it is as on a machine without a GPU.
+    Without Triton it is as on a machine without a GPU. backstepping is taken by none: it does not
+    hold for every decay.
 
     Args:
         device: "cuda" or another `torch.device.type`.
         dtype: torch.float64 where any tensor is, else r's.
         T: tokens of a sequence; the mean, where several are packed.
+        heads: B·H, or sequences·H where they are packed; 256 are many.
         size: K.
+        gradients: whether any are wanted.
+        gpu: `devices.gpu_of` the tensors' device, if that is "cuda".
     """
     if device != "cuda" or not TRITON:
         return "reference" if T == 1 else "wy"
-    return "wy" if dtype == torch.float64 or size > 256 else "recurrent"
+    if dtype == torch.float64 or size > LARGEST:
+        return "wy"
+    if T <= (4 if gradients else 16 if heads >= MANY_HEADS else 64):
+        return "recurrent"
+    from .chunked.forward import largest
+
+    wrong = dtype == torch.float32 and distrusted()
+    return "recurrent" if wrong or size > largest(gpu) else "chunked"
 
 
 def wkv7(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="log"):
@@ -111,10 +146,21 @@ def wkv7(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="log"):
     Raises:
         TypeError, ValueError: an argument has the wrong dtype, shape or device, or there is no
             such decay.
+
+    Limits:
+        Numbers that are not finite: what depends on a NaN is NaN. It stays in its head and its
+        sequence; the chunked method takes it to all tokens of its chunk, 32 tokens from a multiple
+        of 32 in the sequence.
+        The same bits: kernels add in a fixed order, without atomics.
+        Precision: all of it is as outside of torch.autocast. Second gradients are those of the
+        methods in torch, reference and wy; of the kernels they raise a RuntimeError.
     """
     B, T, H, K, V = check_call(r, w, k, v, a, b, s0, cu_seqlens, scale, decay)
     S = B if cu_seqlens is None else len(cu_seqlens) - 1
     dtype = torch.float64 if holds_float64(r, w, s0) else r.dtype
-    name = method_for(r.device.type, dtype, -(-B * T // S), K)
+    gradients = torch.is_grad_enabled() and wants_gradients(r, w, k, v, a, b, s0)
+    gpu = devices.gpu_of(r.device)
+    name = method_for(r.device.type, dtype, -(-B * T // S), S * H, K, gradients, gpu)
     given = (r, w, k, v, a, b, s0, cu_seqlens, float(scale), decay)
-    return _checked(name)(*given)
+    method = (_checked if torch.compiler.is_compiling() else _known_checked)(name)
+    return method(*given)

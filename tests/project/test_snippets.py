@@ -73,4 +73,4 @@ def test_each_snippet_runs_by_itself(name, capsys, no_downloads):
 
 def test_every_page_has_its_snippets():
     assert sum(name.startswith("README") for name in SNIPPETS) == 4
-    assert sum(name.startswith("docs") for name in SNIPPETS) == 6
+    assert sum(name.startswith("docs") for name in SNIPPETS) == 7

@@ -18,7 +18,7 @@ from support.wkv7_cases import (
 
 from rwkv_lessons.inputs import rwkv7_inputs
 from rwkv_lessons.wkv6 import wkv6_reference
-from rwkv_lessons.wkv7 import METHODS, wkv7, wkv7_reference, wkv7_wy
+from rwkv_lessons.wkv7 import METHODS, method_for, wkv7, wkv7_reference, wkv7_wy
 
 TOKENS = [1, 15, 16, 17, 100]
 
@@ -95,7 +95,7 @@ def test_a_parameter_for_w_is_its_log_decay_and_has_its_own_gradient(method, dec
     near(results(METHODS[method], x, decay=decay), results(by_hand, x), 1e-12)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["reference", "wy"])
 def test_packed_sequences_do_not_see_each_other(method):
     x, cu_seqlens = packed()
     got = results(METHODS[method], x, cu_seqlens=cu_seqlens, scale=0.3)
@@ -191,3 +191,29 @@ def test_wrong_ends_are_refused(ends):
     x = make(1, 4, 1, 2, 2)
     with pytest.raises(ValueError, match="cu_seqlens must rise from 0 to T = 4"):
         wkv7(*x[:6], cu_seqlens=torch.tensor(ends))
+
+
+def test_a_step_and_packed_sequences_are_good_operators():
+    *x, state = make(2, 1, 2, 4, 5, dtype=torch.float32)
+    torch.library.opcheck(torch.ops.rwkv_lessons.wkv7_step.default, (*x, state, 0.5, "log"))
+    x, cu_seqlens = packed(torch.float32, ends=[0, 2, 3])
+    given = ("wkv7_wy", *(y.requires_grad_() for y in x), cu_seqlens)
+    torch.library.opcheck(torch.ops.rwkv_lessons.wkv7_packed.default, given)
+
+
+def test_the_rule_is_the_table_of_its_docstring():
+    pytest.importorskip("triton")
+    rows = [line.split("|")[1:-1] for line in method_for.__doc__.splitlines() if "|" in line]
+    named = {cells[3].strip() for cells in rows[2:]}
+    found = {
+        method_for(device, dtype, T, heads, size, gradients)
+        for device in ("cpu", "cuda")
+        for dtype in (torch.float64, torch.float32, torch.bfloat16)
+        for T in (1, 4, 16, 64, 65)
+        for heads in (8, 512)
+        for size in (64, 256, 300)
+        for gradients in (False, True)
+    }
+    assert named == found < set(METHODS)
+    assert method_for("cuda", torch.bfloat16, 4096, 512, 64, True) == "chunked"
+    assert method_for("cuda", torch.bfloat16, 16, 512, 64, False) == "recurrent"

@@ -1,0 +1,65 @@
+"""The RWKV-7 calls of RWKV-LM and RWKV-CUDA, answered by `wkv7`: a compatible API.
+
+In their training code, `from rwkv_lessons.interop.rwkv_lm import RWKV7_CLAMPW_CUDA` in the place of
+the block that compiles and defines it is all that changes; any T, head size and dtype will do.
+"""
+
+import torch
+
+from ..wkv7 import wkv7
+from .arguments import HEAD_SIZE
+
+__all__ = [
+    "RUN_CUDA_RWKV7g",
+    "RWKV7_CLAMPW_CUDA",
+    "RWKV7_STATEPASSING_CLAMPW_CUDA",
+    "RWKV7_STATE_CLAMPW_CUDA",
+]
+
+
+def RWKV7_CLAMPW_CUDA(r, w, k, v, a, b, HEAD_SIZE=HEAD_SIZE):
+    """Mixes time as RWKV-7 does, from a zero state, as `RWKV7_CLAMPW_CUDA` of RWKV-LM is called.
+
+    Args:
+        r, k, v, a, b: `[B, T, C]` with C = H · HEAD_SIZE, any floating dtype. The models give
+            a = -κ and b = κ · rate.
+        w: logit of the decay exp(-exp(-0.5) · sigmoid(w)), `[B, T, C]`.
+        HEAD_SIZE: 64 unless given, as in all released models.
+
+    Returns:
+        y `[B, T, C]` in r's dtype. All tensors have gradients.
+
+    Raises:
+        TypeError, ValueError: an argument has the wrong dtype, shape or device.
+
+    Source: https://github.com/BlinkDL/RWKV-LM (`RWKV-v7/train_temp`).
+    """
+    return _mix(r, w, k, v, a, b, None, HEAD_SIZE, "clamp")[0]
+
+
+def RWKV7_STATE_CLAMPW_CUDA(s0, r, w, k, v, a, b, HEAD_SIZE=HEAD_SIZE):
+    """The same from a state s0 `[B, H, N, N]` (values × keys), of which there are gradients."""
+    return _mix(r, w, k, v, a, b, s0, HEAD_SIZE, "clamp")[0]
+
+
+def RWKV7_STATEPASSING_CLAMPW_CUDA(s0, r, w, k, v, a, b, HEAD_SIZE=HEAD_SIZE):
+    """The same, and returns y and the state after the last token, float32 (values × keys)."""
+    return _mix(r, w, k, v, a, b, s0, HEAD_SIZE, "clamp")
+
+
+def RUN_CUDA_RWKV7g(q, w, k, v, a, b, HEAD_SIZE=HEAD_SIZE):
+    """The same as the older name is called: w is raw, the decay exp(-exp(w))."""
+    return _mix(q, w, k, v, a, b, None, HEAD_SIZE, "raw")[0]
+
+
+def _mix(r, w, k, v, a, b, s0, size, decay):
+    for name, x in {"r": r, "w": w, "k": k, "v": v, "a": a, "b": b}.items():
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
+        if x.ndim != 3 or x.shape[2] % size:
+            raise ValueError(
+                f"{name} must be [B, T, C] with C a multiple of {size}, got {list(x.shape)}"
+            )
+    heads = [x.unflatten(2, (-1, size)) for x in (r, w, k, v, a, b)]
+    y, s1 = wkv7(*heads, None if s0 is None else s0.mT, decay=decay)
+    return y.flatten(2), s1.mT

@@ -1,0 +1,79 @@
+"""The functions of wind_rwkv's `rwkv7`, answered by `wkv7`: a compatible API.
+
+In code written for wind_rwkv, `from rwkv_lessons.interop.wind_rwkv import …` is all that changes.
+What changes with it: any T and head size, several head sizes in one process, any decay (theirs are
+NaN below 0.0043, or wrong below 0.4), gradients of the final state, and a CPU will do. The
+functions are one here: `wkv7` picks the method by the shape. `load_…` compile nothing.
+"""
+
+import torch
+
+from ..wkv7 import wkv7
+
+__all__ = [
+    "attn_backstepping_longhead",
+    "attn_backstepping_smallhead",
+    "attn_chunked_cuda",
+    "attn_chunked_cuda_varlen",
+    "attn_triton_bighead",
+    "load_backstepping_longhead",
+    "load_backstepping_smallhead",
+    "load_chunked_cuda",
+    "load_chunked_cuda_varlen",
+]
+
+
+def attn_chunked_cuda(r, w, k, v, a, b, s0=None):
+    """Mixes time as RWKV-7 does, as wind_rwkv's `attn_…` are called.
+
+    For each head, with column vectors and a state S of values × keys:
+
+        S[t] = S[t-1] diag(exp(-exp(w[t]))) + (S[t-1] a[t]) b[t]ᵀ + v[t] k[t]ᵀ
+        y[t] = S[t] r[t]
+
+    Args:
+        r, k, v, a, b: `[B, T, H, C]`, bfloat16 in the original, any floating dtype here.
+        w: raw decay, `[B, T, H, C]`; models give -softplus(-x) - 0.5.
+        s0: state before the first token, `[B, H, C, C]` (values × keys); zeros if None.
+
+    Returns:
+        y `[B, T, H, C]` in r's dtype, and the state after the last token `[B, H, C, C]` (values ×
+        keys) in s0's dtype, or r's where there is none. All tensors have gradients, through both.
+
+    Raises:
+        TypeError, ValueError: an argument has the wrong dtype, shape or device.
+
+    Source: https://github.com/johanwind/wind_rwkv (`wind_rwkv/rwkv7`).
+    """
+    y, state = _attend(r, w, k, v, a, b, s0)
+    return y, state.to(r.dtype if s0 is None else s0.dtype)
+
+
+def attn_backstepping_smallhead(r, w, k, v, a, b, s0=None):
+    """The same; its final state is float32, as the original's (see `attn_chunked_cuda`)."""
+    return _attend(r, w, k, v, a, b, s0)
+
+
+def attn_chunked_cuda_varlen(r, w, k, v, a, b, s0=None, cu_seqlens=None):
+    """The same for sequences packed along T: cu_seqlens `[S + 1]`, of any lengths; B must be 1.
+
+    s0 and the final states are `[S, H, C, C]`; see `attn_chunked_cuda`.
+    """
+    y, state = _attend(r, w, k, v, a, b, s0, cu_seqlens)
+    return y, state.to(r.dtype if s0 is None else s0.dtype)
+
+
+def load_chunked_cuda(head_size=None, *_, **__):
+    """Does nothing: kernels are compiled when they are first called, for any head size."""
+
+
+attn_backstepping_longhead = attn_triton_bighead = attn_chunked_cuda
+attn_triton_bighead_bf16 = attn_triton_bighead_fp16 = attn_triton_bighead_fp32 = attn_chunked_cuda
+load_backstepping_smallhead = load_backstepping_longhead = load_chunked_cuda
+load_chunked_cuda_varlen = load_chunked_cuda
+
+
+def _attend(r, w, k, v, a, b, s0, cu_seqlens=None):
+    before = s0.mT if isinstance(s0, torch.Tensor) and s0.ndim == 4 else s0
+    y, s1 = wkv7(r, w, k, v, a, b, before, cu_seqlens=cu_seqlens, decay="raw")
+    return y, s1.mT

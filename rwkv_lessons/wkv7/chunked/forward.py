@@ -1,0 +1,94 @@
+"""WKV-7 in chunks, as Triton kernels: matrix products on tensor cores, T in parallel.
+
+Two launches. maps.py makes of each chunk a map from the state before it and its v to its o and the
+state after it; sweep.py applies them one after the other. Only the second is a chain along T, of
+two products a chunk, and its programs split the values of a head. backward.py runs the transposed
+sweep. docs/designs_wkv7.md counts what moves, and has the designs that were weighed.
+"""
+
+import torch
+import triton
+
+from ...runtime import devices
+from ...runtime.assembler import distrusted
+from ..arguments import check_call
+from ..autograd import define, empty_results, sequences_in
+from ..options import holds_float64
+from ..spans import span_bounds
+from ..wy import wkv7_wy
+from .backward import OPTIONS, gradients, run, weak_and_strong
+from .kept import Kept, chunk_count, chunk_of, kept_dtype, tiles_for
+from .maps import wkv7_maps_kernel
+from .sweep import wkv7_sweep_kernel
+
+LARGEST = 256  # keys: the sweep holds all of them for its values
+SMALL_LARGEST = 128  # on GPUs other than Hopper, where tiles of more do not fit shared memory
+
+
+def forward(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep):
+    """o, s1 and, where `keep`, what the gradients start from: see `Kept`."""
+    if r.is_cuda and r.get_device() != torch.cuda.current_device():
+        with torch.cuda.device(r.device):
+            return forward(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep)
+    r, w, k, v, a, b = (x.contiguous() for x in (r, w, k, v, a, b))
+    cu_seqlens = None if cu_seqlens is None else cu_seqlens.contiguous()
+    (_, T, H, K), V, S = r.shape, v.shape[3], sequences_in(r, cu_seqlens)
+    C, chunks = chunk_of(r), chunk_count(r, cu_seqlens)
+    bounds = span_bounds(cu_seqlens, T, C)
+    kept = r.new_empty(Kept.size(chunks, H, K, V, C, keep), dtype=kept_dtype(r))
+    of = Kept(kept, chunks, H, K, V, C, keep)
+    across = torch.empty((chunks, H, K), dtype=torch.float32, device=r.device)
+    o, s1 = torch.empty_like(v), torch.empty((S, H, K, V), dtype=torch.float32, device=r.device)
+    before = s1 if s0 is None else s0.contiguous()
+
+    block, _, BK, BV, warps, stages = tiles_for(S * H, K, V, devices.gpu_of(r.device))
+    count = chunks * H
+    strong = torch.empty(count, dtype=torch.int8, device=r.device)
+    given = (r, w, k, a, b, bounds, of.w, of.r, of.b, of.k, across, of.n, of.t, of.m, of.l, strong)
+    launches = weak_and_strong(
+        wkv7_maps_kernel, count, given, (T, H, count, scale), (K, block, C), decay
+    )
+    launches.append((
+        wkv7_sweep_kernel, S * H * triton.cdiv(V, BV), warps,
+        (v, before, cu_seqlens, of.w, of.b, of.k, of.r, across, of.n, None, of.l, o, s1,
+         of.states, of.z),
+        (int(s0 is not None), T, H), (K, V, BK, BV, C, stages, False), OPTIONS,
+    ))  # fmt: skip
+    run(("wkv7 forward", r.device, r.dtype, w.dtype, decay, keep, bounds is None), launches)
+    empty = r.new_empty(0)
+    return (o, s1, kept, across) if keep else (o, s1, empty, empty)
+
+
+def forward_shapes(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep):
+    """What `forward` returns, without values."""
+    (_, _, H, K), V = r.shape, v.shape[3]
+    chunks = chunk_count(r, cu_seqlens) if keep else 0
+    kept = r.new_empty(Kept.size(chunks, H, K, V, chunk_of(r), True), dtype=kept_dtype(r))
+    across = r.new_empty((chunks, H, K) if keep else 0, dtype=torch.float32)
+    return *empty_results(r, v, cu_seqlens), kept, across
+
+
+chunked = define("chunked", forward, forward_shapes, gradients)
+
+
+def largest(gpu):
+    """The most keys of a head."""
+    return LARGEST if gpu.like_hopper else SMALL_LARGEST
+
+
+def wkv7_chunked(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="log"):
+    """Same arguments and results as `wkv7`, for many tokens on a GPU; `wkv7_wy` elsewhere.
+
+    That is also with more than 256 keys (128 on GPUs other than Hopper), for float64, and in
+    float32 where only an assembler is there that makes it wrong
+    (`rwkv_lessons.runtime.assembler`). Inputs in bfloat16 are multiplied in bfloat16, what a state
+    holds is float32: o, s1 and gradients are right to 5e-3.
+    """
+    check_call(r, w, k, v, a, b, s0, cu_seqlens, scale, decay)
+    given = (r, w, k, v, a, b, s0, cu_seqlens, float(scale), decay)
+    no_kernel = (
+        not r.is_cuda or holds_float64(r, w, s0) or r.shape[3] > largest(devices.gpu_of(r.device))
+    )
+    if no_kernel or (r.dtype == torch.float32 and distrusted()):
+        return wkv7_wy.checked(*given)
+    return chunked(*given)

@@ -1,0 +1,86 @@
+"""The sweep over the chunks of a head, as Triton kernel: their maps (maps.py), one after the other.
+
+    forward    o = R' S + N v               S ← diag(decay) S + B̂ᵀ (W S) + K'ᵀ v
+    reverse    dv = K' dS + Nᵀ do           dS ← diag(decay) dS + Wᵀ (B̂ dS) + R'ᵀ do
+
+The reverse one is the transpose of the forward one: W and B̂ change places, K' and R', and N with
+its own transpose. So it is one kernel. For the gradients of the maps it also writes
+
+    forward    the state before each chunk, and z = W S + L v
+    reverse    dS after each chunk, and y = Tᵀ (B̂ dS) + Mᵀ do
+
+A program owns some values of a head and all keys, and holds the state transposed, `[V, K]`, in
+float32: then it is the left factor of what reads it, and so is what is added to it, and a tensor
+core takes both from registers. On the path from one chunk to the next there are two products.
+"""
+
+import triton
+import triton.language as tl
+
+from ...runtime.compile_triton import assembled
+from ..spans import first_span, sequence_bounds
+from .pairs import stored_product
+
+
+@assembled
+@triton.jit(do_not_specialize=["has_s0", "T", "H"])
+def wkv7_sweep_kernel(
+    v, s0, cu_seqlens, of_w, of_b, of_k, of_r, across, of_n, of_t, of_m, o, s1, states, reads,
+    has_s0, T, H,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
+    STAGES: tl.constexpr, REVERSE: tl.constexpr,
+):  # fmt: skip
+    """One sweep; its results are o, s1, states `[chunks, H, V, K]` and reads `[chunks, H, C, V]`.
+
+    of_m is L of a forward sweep, where of_t is None. In reverse v, o, s0 and s1 are do, dv, ds1
+    and ds0, of_w and of_b have changed places, and of_k and of_r. states, reads: may be None.
+    """
+    DTYPE: tl.constexpr = v.dtype.element_ty
+    NV: tl.constexpr = (V + BV - 1) // BV
+    i_v, i_h = tl.program_id(0) % NV, tl.program_id(0) // NV % H
+    i_n = tl.program_id(0) // NV // H
+    start, end = sequence_bounds(cu_seqlens, i_n, T)
+    n = (end - start).to(tl.int32)
+    chunks = tl.cdiv(n, C)
+    first = first_span(cu_seqlens, start, i_n, T, C)
+    o_t, o_k, o_v = tl.arange(0, C), tl.arange(0, BK), i_v * BV + tl.arange(0, BV)
+    m_k, m_v = o_k < K, o_v < V
+    o_tk, o_tt = o_t[:, None] * K + o_k[None, :], o_t[:, None] * C + o_t[None, :]
+    m_tk = m_k[None, :] & (o_t < C)[:, None]
+    o_s, m_s = o_v[:, None] + o_k[None, :] * V, m_v[:, None] & m_k[None, :]
+    i_s = (i_n.to(tl.int64) * H + i_h) * K * V
+    b_s = tl.load(s0 + i_s + o_s, m_s & (has_s0 != 0), 0.0).to(tl.float32)  # [BV, BK]
+
+    for step in tl.range(0, chunks, num_stages=STAGES):
+        c = chunks - 1 - step if REVERSE else step
+        i = (first + c) * H + i_h
+        t = c * C + o_t
+        o_tv = ((start + t) * H + i_h)[:, None] * V + o_v[None, :]
+        m_tv = (t < n)[:, None] & m_v[None, :]
+        b_v = tl.trans(tl.load(v + o_tv, m_tv, 0.0))  # [BV, C]
+        b_w = tl.load(of_w + i * C * K + o_tk, m_tk, 0.0)
+        b_b = tl.load(of_b + i * C * K + o_tk, m_tk, 0.0)
+        b_k = tl.load(of_k + i * C * K + o_tk, m_tk, 0.0)
+        b_r = tl.load(of_r + i * C * K + o_tk, m_tk, 0.0)
+        b_n = tl.load(of_n + i * C * C + o_tt)
+        b_decay = tl.load(across + i * K + o_k, m_k, 0.0)
+        if states is not None:
+            o_vk = o_v[:, None] * K + o_k[None, :]
+            tl.store(states + i * K * V + o_vk, b_s.to(states.dtype.element_ty), m_s)
+
+        b_none = tl.zeros([BV, C], tl.float32)
+        b_x = stored_product(b_s, tl.trans(b_w), b_none, DTYPE)
+        b_o = stored_product(b_s, tl.trans(b_r), b_none, DTYPE)
+        b_s = stored_product(b_x, b_b, b_s * b_decay[None, :], DTYPE)
+        b_s = stored_product(b_v, b_k, b_s, DTYPE)
+        b_o = stored_product(b_v, b_n if REVERSE else tl.trans(b_n), b_o, DTYPE)
+        tl.store(o + o_tv, tl.trans(b_o).to(o.dtype.element_ty), m_tv)
+        if reads is not None:
+            b_m = tl.load(of_m + i * C * C + o_tt)
+            if REVERSE:
+                b_x = stored_product(b_x, tl.load(of_t + i * C * C + o_tt), b_none, DTYPE)
+            b_x = stored_product(b_v, b_m if REVERSE else tl.trans(b_m), b_x, DTYPE)
+            o_reads = i * C * V + o_t[:, None] * V + o_v[None, :]
+            tl.store(reads + o_reads, tl.trans(b_x).to(reads.dtype.element_ty), m_v[None, :])
+
+    tl.store(s1 + i_s + o_s, b_s, m_s)

@@ -1,0 +1,195 @@
+"""The chunked Triton kernels of WKV-7 against float64, in the interpreter or on a GPU."""
+
+import math
+
+import pytest
+import torch
+from support.wkv7_cases import (
+    DECAYS,
+    NAMES,
+    SINGLE,
+    gradients_given,
+    in_float64,
+    make,
+    near,
+    packed,
+    results,
+    with_raw,
+)
+
+pytest.importorskip("triton")
+from support.tensor_core import tensor_core  # noqa: E402
+
+from rwkv_lessons.runtime.devices import H200  # noqa: E402
+from rwkv_lessons.wkv7 import (  # noqa: E402
+    METHODS,
+    spans,
+    wkv7_chunked,
+    wkv7_reference,
+    wkv7_step,
+)
+from rwkv_lessons.wkv7.chunked import backward, forward, kept  # noqa: E402
+
+# The first launch multiplies what does not fit, and the second one does it again.
+pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered")
+GPU = torch.cuda.is_available()
+DEVICE = "cuda" if GPU else "cpu"
+if not GPU:
+    __all__ = ["tensor_core"]  # products as a GPU makes them, in every test
+else:
+    del tensor_core
+
+# ‖error‖ / ‖reference‖. float16: rounding the result, 2.1e-4, and products of two pieces of
+# bfloat16 in the state. bfloat16: four factors of 8 bits are between an input and a result, the
+# maps, the state, z, and the result itself, 1.7e-3 each; da and db have one more, y.
+LIMITS = {
+    torch.float32: {"": SINGLE},
+    torch.float16: {"": 4e-4, "s1": 3e-5, "ds0": 3e-5},
+    torch.bfloat16: {"": 4e-3, "da": 5e-3, "db": 5e-3},
+}
+
+
+def launched(x, cu_seqlens=None, scale=1.0, decay="log"):
+    """o, s1 and all gradients by the kernels."""
+    given = (cu_seqlens, scale, decay)
+    o, s1, maps, across = forward.forward(*x, *given, True)
+    do, ds1 = gradients_given(x)
+    found = backward.gradients(*x, cu_seqlens, maps, across, do, ds1, scale, decay)
+    alone = forward.forward(*x, *given, False)  # what is not kept changes nothing
+    assert torch.equal(alone[0], o) and torch.equal(alone[1], s1)
+    return [o, s1, *found]
+
+
+@pytest.mark.parametrize("w", DECAYS)
+@pytest.mark.parametrize("shape", [(1, 1, 1, 5, 7), (1, 39, 1, 16, 20)])
+def test_values_and_gradients_are_those_of_the_recurrence(shape, w):
+    x = make(*shape, w, torch.float32, device=DEVICE)
+    near(launched(x), in_float64(x), LIMITS[torch.float32])
+
+
+@pytest.mark.parametrize("w", ["mixed", 0.0, -0.3])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_halves(dtype, w):
+    x = make(1, 40, 1, 32, 40, w, dtype, device=DEVICE)
+    near(launched(x), in_float64(x), LIMITS[dtype])
+
+
+def test_many_values_of_a_large_head_take_several_programs():
+    x = make(1, 20, 1, 130, 70, "mixed", torch.float32, device=DEVICE)
+    near(launched(x), in_float64(x), LIMITS[torch.float32])
+
+
+@pytest.mark.parametrize("decay", ["raw", "clamp"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_parameter_for_w(dtype, decay):
+    x = with_raw(make(1, 40, 1, 32, 16, -1.0, dtype, device=DEVICE), decay)
+    near(launched(x, decay=decay), in_float64(x, decay=decay), LIMITS[dtype])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_packed_sequences_with_a_scale(dtype):
+    x, cu_seqlens = packed(dtype, 16, 20, [0, 3, 3, 39], DEVICE)
+    got = launched(x, cu_seqlens, 0.3)
+    near(got, in_float64(x, cu_seqlens=cu_seqlens, scale=0.3), LIMITS[dtype])
+    assert torch.equal(got[1][1], x[6][1])  # the state of the empty one, and its gradient
+    assert torch.equal(got[8][1], gradients_given(x)[1][1])
+
+
+def test_weak_and_strong_chunks_beside_each_other():
+    """The launch for strong decays does some of the chunks again, and leaves the others."""
+    x = make(1, 96, 1, 16, 16, -0.3, torch.float32, device=DEVICE)
+    x[1][:, 40:60, :, 5] = -30.0
+    x[1][:, 61] = -math.inf
+    near(launched(x), in_float64(x), LIMITS[torch.float32])
+
+
+def test_no_state_before_and_no_gradient_of_the_state():
+    *x, _ = make(1, 40, 2, 16, 20, "mixed", torch.float32, device=DEVICE)
+    o, s1, maps, across = forward.forward(*x, None, None, 1.0, "log", True)
+    do = gradients_given([*x, None])[0]
+    found = backward.gradients(*x, None, None, maps, across, do, None, 1.0, "log")
+    zeros = torch.zeros(1, 2, 16, 20, device=DEVICE)
+    leaves = [y.double().requires_grad_() for y in (*x, zeros)]
+    want, _ = wkv7_reference(*leaves)
+    gradients = torch.autograd.grad(want, leaves, do.double())
+    near([o, *found], [want, *gradients], SINGLE, [NAMES[0], *NAMES[2:]])
+
+
+def test_the_same_key_at_every_token_is_inverted_without_cancelling():
+    """Powers of such a matrix would have numbers of 10⁸ in them, the inverse has none above 1."""
+    x = make(1, 64, 1, 16, 16, 0.0, torch.float32, device=DEVICE)
+    x[4], x[5] = -torch.ones_like(x[4]) / 4, torch.ones_like(x[5]) / 4
+    near(launched(x), in_float64(x), 1e-5)
+
+
+def test_a_nan_stays_in_its_head_and_does_not_reach_earlier_chunks():
+    x = make(1, 70, 2, 16, 16, "mixed", torch.float32, device=DEVICE)
+    want = forward.forward(*x, None, 1.0, "log", False)[:2]
+    x[1][0, 40, 1, 3] = math.nan
+    o, s1 = forward.forward(*x, None, 1.0, "log", False)[:2]
+    assert torch.equal(o[:, :, 0], want[0][:, :, 0]) and torch.equal(o[:, :32], want[0][:, :32])
+    assert torch.equal(s1[:, 0], want[1][:, 0])
+    assert o[0, 40:, 1].isnan().all() and s1[0, 1].isnan().any()
+
+
+def test_bounds_of_packed_chunks_are_those_of_the_sequences():
+    ends = torch.tensor([0, 3, 3, 70, 102])
+    found = spans.span_bounds(ends, 102, 32)
+    assert len(found) == spans.count_spans(1, 102, 4, 32)
+    used = [tuple(x) for x in found.tolist() if x[0] < x[1]]
+    assert used == [(0, 3), (3, 70), (35, 70), (67, 70), (70, 102)]
+
+
+def test_what_is_kept_has_a_place_each_and_the_tensor_is_full():
+    tensor = torch.zeros(kept.Kept.size(3, 2, 8, 5, 16, True))
+    of = kept.Kept(tensor, 3, 2, 8, 5, 16, True)
+    for name in kept.Kept.NAMES:
+        getattr(of, name).add_(1)
+    assert (tensor == 1).all()
+    few = kept.Kept(torch.zeros(kept.Kept.size(3, 2, 8, 5, 16, False)), 3, 2, 8, 5, 16, False)
+    assert few.w is not None and few.z is None and few.states is None
+
+
+def test_few_heads_split_their_values():
+    assert kept.tiles_for(512, 64, 64, H200) == (64, 64, 64, 64, 4, 2)
+    assert kept.tiles_for(8, 64, 64, H200) == (64, 64, 64, 16, 4, 2)
+    assert kept.tiles_for(512, 256, 256, H200) == (64, 64, 256, 64, 8, 2)
+
+
+def test_on_a_cpu_and_in_float64_it_is_the_torch_method():
+    x = make(2, 20, 2, 5, 6, device=DEVICE)
+    near(wkv7_chunked(*x), in_float64(x), 1e-13)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("option", [{}, {"decay": "clamp", "scale": 0.3}])
+@pytest.mark.parametrize("name", ["recurrent", "backstepping", "chunked"])
+def test_an_operator_of_torch(name, option):
+    """Eagerly, compiled without a graph break, by opcheck; and it refuses second gradients."""
+    x = make(2, 70, 2, 64, 64, -0.3, torch.float32, device="cuda")
+    method = METHODS[name]
+    want = in_float64(x, **option)
+    limits = 1e-4 if name == "backstepping" else 1e-5
+    near(results(method, x, **option), want, limits)
+    compiled = torch.compile(method, backend="aot_eager", fullgraph=True)
+    near(results(compiled, x, **option), want, limits)
+    given = (*x, None, option.get("scale", 1.0), option.get("decay", "log"), True)
+    operator = getattr(torch.ops.rwkv_lessons, f"wkv7_{name}_forward").default
+    torch.library.opcheck(operator, (*(y.requires_grad_() for y in x), *given[7:]))
+    o, _ = method(*x, **option)
+    (dr,) = torch.autograd.grad(o.sum(), x[:1], create_graph=True)
+    with pytest.raises(RuntimeError, match="second gradients"):
+        dr.sum().backward()
+
+
+@pytest.mark.gpu
+def test_a_cuda_graph_of_a_call_and_of_a_step():
+    *x, s0 = make(2, 70, 2, 64, 64, "mixed", torch.bfloat16, device=DEVICE)
+    token, state = [y[:, :1].contiguous() for y in x], s0.clone()
+    want = wkv7_chunked(*x, s0)[0], wkv7_step(*token, state)
+    state.copy_(s0)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = wkv7_chunked(*x, s0)[0], wkv7_step(*token, state)
+    graph.replay()
+    assert all(torch.equal(y, z) for y, z in zip(got, want, strict=True))
