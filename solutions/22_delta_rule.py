@@ -99,7 +99,7 @@ def small(K):
 
 
 def _head(*shape, **choice):
-    return lambda: one_head("r w k v a b s", shape, **choice)
+    return lambda: one_head(*shape, **choice)
 
 
 EXERCISES = {
@@ -222,7 +222,12 @@ EXERCISES = {
             FORWARD,
             no_spills(),
             at_most(0, *ATOMICS, text="no atomics"),
-            limits=(reads(3, *"rwkab"), reads(1, "v", "s0"), writes(1, *WRITES), exps(8 * 6 * 16)),
+            limits=(
+                reads(3, *"rwkab"),
+                reads(1, "v", "s0"),
+                writes(1, *WRITES),
+                exps(2 * 8 * 6 * 16),
+            ),
             blocks=small,
         ),
         symptoms={

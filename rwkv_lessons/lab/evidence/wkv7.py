@@ -62,27 +62,30 @@ def log_decays(kind, draw):
     """w, float32's numbers in float64, from numbers drawn with a mean of 0 and a deviation of 1.
 
     Args:
-        kind: "text", as a model has them, between -0.6065 and 0; "most", -0.6065; "strong", decays
-            from 1e-6 to 1e-2; "edge", decays of 0 or 1.
+        kind: "text", as a model has them, between -0.6065 and 0; "most", -0.6065; "slow", at least
+            -0.001; "strong", decays from 1e-6 to 1e-2; "edge", decays of 0 or 1.
     """
     if kind == "edge":
         return torch.where(draw < 0, -torch.inf, 0.0).double()
     if kind == "most":
         return torch.full_like(draw, -CLAMP).float().double()
-    w = -4.6 - 9.2 * draw.sigmoid() if kind == "strong" else -CLAMP * (2 * draw).sigmoid()
+    if kind == "strong":
+        w = -4.6 - 9.2 * draw.sigmoid()
+    else:
+        w = -(1e-3 if kind == "slow" else CLAMP) * (2 * draw).sigmoid()
     return w.float().double()
 
 
-@functools.lru_cache(maxsize=64)
-def problem(shape, C=64, states=True, decay="text", alike=False):
-    """Every array of LETTERS in float64: inputs as float32 numbers, answers by autograd.
+def inputs(shape, states=True, decay="text", alike=False):
+    """r, w, k, v, a, b, s0, do and ds1 in float64, of float32's numbers.
 
     a and b are as long as in a model: unit vectors, and such times a rate from 0 to 1. They point
-    in different directions, so that one in place of the other is told. z[t] is what token t reads
-    of the state before it; `kept` has the state after every C tokens, and the last one.
+    in different directions, so that one in place of the other is told.
 
     Args:
         shape: B, T, H, K, V.
+        states: s0 and ds1 are not zero.
+        decay: as for `log_decays`.
         alike: all tokens of a head have nearly the same κ, a = -κ = -b: each replaces all that the
             one before it wrote.
     """
@@ -101,7 +104,17 @@ def problem(shape, C=64, states=True, decay="text", alike=False):
     x |= {"w": log_decays(decay, random(B, T, H, K)), "a": -one, "b": other * rate}
     x |= {"s0": random(B, H, K, V) * states, "ds1": random(B, H, K, V) * states}
     x |= {"do": random(B, T, H, V)}
-    x = {name: y.float().double() for name, y in x.items()}
+    return {name: y.float().double() for name, y in x.items()}
+
+
+@functools.lru_cache(maxsize=64)
+def problem(shape, C=64, states=True, decay="text", alike=False):
+    """Every array of LETTERS in float64: `inputs`, and answers by autograd.
+
+    z[t] is what token t reads of the state before it; `kept` has the state after every C tokens,
+    and the last one.
+    """
+    x = inputs(shape, states, decay, alike)
     return x | _answers(x, C)
 
 
@@ -130,7 +143,7 @@ def wkv7_launch(launch, names, writes, size=FULL, alike=False, **blocks):
         launch: (B, T, H, K, V, **blocks) → (grid, {parameter: size, constexpr, num_warps, …}).
         names: of the kernel's tensors; those in `writes` are its outputs.
         size: a `Size`.
-        alike: as for `problem`.
+        alike: as for `inputs`.
         blocks: block sizes in place of the lesson's own.
     """
     grid, constants = launch(*size.shape, **blocks)

@@ -1,5 +1,6 @@
 """The evidence for torch functions of WKV-7: called on float32 tensors, held against float64."""
 
+import types
 from collections.abc import Callable
 
 import torch
@@ -9,22 +10,16 @@ from ..simulator.faults import KernelFault
 from .chunks import count
 from .cuda import TOLERANCE, Difference, compare, explained
 from .functions import called, failed, several, shown
-from .wkv7 import problem
+from .wkv7 import inputs
 
 
-def one_head(names: str, shape, **choice):
-    """Tensors of the first head of a `problem`, float32: tokens `[T, K or V]`, a state `[K, V]`.
+def one_head(T, K, V, **choice):
+    """r, w, k, v, a, b of one head, `[T, K or V]`, and a state `[K, V]`, float32.
 
     Args:
-        names: separated by spaces; "s" is s0.
-        shape: T, K, V.
-        choice: of `problem`.
+        choice: of `inputs`.
     """
-    T, K, V = shape
-    known = problem((1, T, 1, K, V), **choice)
-    found = [known["s0" if name == "s" else name].float() for name in names.split()]
-    return [x[0, :, 0].contiguous() if x.shape[1] == T and x.dim() == 4 and x.shape[2] == 1
-            and x.shape[1:3] == (T, 1) else x[0, 0].contiguous() for x in found]  # fmt: skip
+    return tuple(x[0] for x in heads(1, T, K, V, **choice))
 
 
 def exact_loop(r, w, k, v, a, b, s):
@@ -69,17 +64,18 @@ def _compare(name, got, want, letters, tolerance):
         raise Difference(f"{name}: {difference}") from None
 
 
-def few_calls(make: Callable, most: int, text: str):
+def few_calls(make: Callable, most: int, text: str, **known: Callable):
     """Counts the operations of torch in one call: a loop over tokens has too many.
 
     Args:
         make: () → its arguments.
         most: operations allowed.
         text: what `make` gives.
+        known: functions by the names that the learner's calls them by: their own may be slow.
     """
 
     def gather(function, exercise):
-        found = count(function, *make())
+        found = count(_with(function, known) if known else function, *make())
         said = f"{found.calls} operations of torch for {text}"
         if found.calls > most:
             details = explained(f"at most {most} are needed", exercise, "loop over tokens")
@@ -91,3 +87,40 @@ def few_calls(make: Callable, most: int, text: str):
 
     gather.kind = "work"
     return gather
+
+
+def _with(function, known):
+    """The function, with others under the global names that it uses."""
+    names = {**function.__globals__, **known}
+    return types.FunctionType(
+        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
+    )
+
+
+def heads(H, C, K, V, **choice):
+    """r, w, k, v, a, b `[H, C, K or V]` and a state `[H, K, V]`, float32.
+
+    Args:
+        choice: of `inputs`.
+    """
+    known = inputs((1, C, H, K, V), **choice)
+    tokens = [known[x][0].transpose(0, 1).float().contiguous() for x in "rwkvab"]
+    return *tokens, known["s0"][0].float()
+
+
+def readings(C, N=32, alike=False):
+    """(A,): how much a of each token reads of the earlier tokens' b, `[2, C, C]`, without decay.
+
+    Args:
+        alike: all tokens have nearly the same key, and replace what it answers: all of A is near
+            −1, and the numbers of Pascal's triangle are in its powers.
+    """
+    known = inputs((1, C, 2, N, N), alike=alike)
+    a, b = (known[x][0].transpose(0, 1) for x in "ab")
+    return ((a @ b.mT).tril(-1).float(),)
+
+
+def unit_triangular_inverse(A):
+    """(I − A)⁻¹."""
+    eye = torch.eye(A.shape[-1], dtype=A.dtype)
+    return torch.linalg.solve_triangular(eye - A, eye.expand_as(A), upper=False, unitriangular=True)

@@ -44,7 +44,7 @@ def back_and_forth(decay, steps, dtype=torch.float32, seed=0):
 
 
 def errors(decays=DECAYS, steps=64, spans=(4, 8, 16, 32)):
-    """The error of a state along a way back, for several decays; and the worst of a span."""
+    """The error of a state by the number of steps back, at several decays; the worst of a span."""
     figure = style.figure(3.8)
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     for n, decay in enumerate(decays):

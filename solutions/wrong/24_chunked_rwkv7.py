@@ -1,0 +1,165 @@
+"""Wrong answers to 24_chunked_rwkv7."""
+
+from rwkv_lessons.lab.course.wrong_answers import edit, instead, move, wrong
+
+by_doubling = wrong(
+    sum_too_short=(
+        "The last power is left out.",
+        edit("while L < A.shape[-1]:", "while 2 * L < A.shape[-1]:"),
+    ),
+    first_power_forgotten=(
+        "The first factor is I, not I + A.",
+        edit("eye + A, A, 2", "eye, A, 2"),
+    ),
+    not_squared=(
+        "Powers grow by one, not twofold.",
+        edit("power @ power", "power @ A"),
+    ),
+    of_the_sum=(
+        "(I + A)⁻¹ in place of (I − A)⁻¹.",
+        edit("eye + A, A, 2", "eye - A, A, 2"),
+    ),
+    power_by_power=(
+        "The right sum, one product for each power.",
+        instead(
+            """
+            inverse = power = torch.eye(A.shape[-1]).expand_as(A)
+            for _ in range(A.shape[-1]):
+                power = power @ A
+                inverse = inverse + power
+            return inverse
+            """
+        ),
+    ),
+)
+
+by_blocks = wrong(
+    right_for_random_keys=(
+        "By doubling.",
+        instead(
+            """
+            eye = torch.eye(A.shape[-1])
+            inverse, power, L = eye + A, A, 2
+            while L < A.shape[-1]:
+                power, L = power @ power, 2 * L
+                inverse = inverse @ (eye + power)
+            return inverse
+            """
+        ),
+    ),
+    halves_exchanged=(
+        "The second half's inverse comes first.",
+        edit("right @ A[..., h:, :h] @ left", "left @ A[..., h:, :h] @ right"),
+    ),
+    across_once=(
+        "Across the border without the ways within the halves.",
+        edit("right @ A[..., h:, :h] @ left", "A[..., h:, :h]"),
+    ),
+    sign=(
+        "(I + A)⁻¹ in place of (I − A)⁻¹.",
+        edit("right @ A[..., h:, :h] @ left", "-right @ A[..., h:, :h] @ left"),
+    ),
+    halves_of_its_own=(
+        "Each half is used as it is.",
+        edit(
+            "by_blocks(torch.stack([A[..., :h, :h], A[..., h:, h:]]))",
+            "torch.eye(h) + A[..., :h, :h], torch.eye(h) + A[..., h:, h:]",
+        ),
+    ),
+)
+
+chunk = wrong(
+    no_inverse=(
+        "Tokens do not read what earlier ones took out.",
+        edit("inverse @ (a_start", "(a_start"),
+    ),
+    inverse_of_the_state_only=(
+        "The inverse is forgotten for what is read of v.",
+        edit(
+            "inverse @ (a_start @ s + (a_start @ k_start.mT).tril(-1) @ v)",
+            "inverse @ (a_start @ s) + (a_start @ k_start.mT).tril(-1) @ v",
+        ),
+    ),
+    reads_its_own_token=(
+        "a reads its own token's k.",
+        edit("(a_start @ k_start.mT).tril(-1)", "(a_start @ k_start.mT).tril()"),
+    ),
+    output_without_its_own=(
+        "r does not read its own token.",
+        edit("(r_start @ k_start.mT).tril()", "(r_start @ k_start.mT).tril(-1)"),
+    ),
+    decayed_once_too_often=(
+        "a reads the state after the decay of its token.",
+        edit("a * before.exp()", "a * total.exp()"),
+    ),
+    state_without_z=(
+        "What the tokens took out stays in the state.",
+        edit(" + b_end.mT @ z"),
+    ),
+    token_by_token=(
+        "The right answer, one token after another.",
+        instead(
+            """
+            o = []
+            for t in range(r.shape[-2]):
+                z = a[..., t, None, :] @ s
+                s = w[..., t, :, None].exp() * s + b[..., t, :, None] * z
+                s = s + k[..., t, :, None] * v[..., t, None, :]
+                o.append(r[..., t, None, :] @ s)
+            return torch.cat(o, -2), s
+            """
+        ),
+    ),
+)
+
+kernel = wrong(
+    reads_its_own_token=(
+        "a reads its own token's k.",
+        edit("b_ak = tl.where(earlier, b_ak, 0)", "b_ak = tl.where(earlier | own, b_ak, 0)"),
+    ),
+    output_without_its_own=(
+        "r does not read its own k·v.",
+        edit("b_rk = tl.where(earlier | own, b_rk, 0)", "b_rk = tl.where(earlier, b_rk, 0)"),
+    ),
+    one_row_of_the_inverse=(
+        "Rows of the inverse read b_ab, not the rows above.",
+        edit("tl.sum(b_row[:, None] * b_inverse, 0)", "b_row"),
+    ),
+    state_moved_first=(
+        "The state decays before r reads it.",
+        move("b_s *= tl.exp2(b_last)[:, None]", before="b_o = tl.dot(b_r * tl.exp2"),
+    ),
+    z_of_the_first_chunk=(
+        "What a reads of the state is forgotten.",
+        edit(
+            "b_z = tl.dot(b_a * tl.exp2(b_before), b_s, input_precision=PRECISION)",
+            "b_z = tl.zeros([BT, N], tl.float32)",
+        ),
+    ),
+    decayed_once_too_often=(
+        "a reads the state after the decay of its token.",
+        edit("tl.exp2(b_before), b_s", "tl.exp2(b_total), b_s"),
+    ),
+    by_doubling=(
+        "The inverse from powers: few digits where tokens are alike.",
+        edit(
+            """
+            b_row = tl.sum(tl.where(o_c[:, None] == i, b_ab, 0), 0)  # [BT]
+            b_sum = tl.sum(b_row[:, None] * b_inverse, 0)
+            b_inverse += tl.where(o_c[:, None] == i, b_sum[None, :], 0)
+            """,
+            """
+            if (i & (i - 1)) == 0:
+                b_inverse += tl.dot(b_inverse, b_ab, input_precision=PRECISION)
+                b_ab = tl.dot(b_ab, b_ab, input_precision=PRECISION)
+            """,
+        ),
+    ),
+    tf32=(
+        "Products lose 13 of 24 bits.",
+        edit(
+            "b_z = tl.dot(b_inverse, b_z, input_precision=PRECISION)",
+            "b_z = tl.dot(b_inverse, b_z)",
+        ),
+    ),
+)
