@@ -109,12 +109,12 @@ def _only_what_differs(config, items):
             notebooks.setdefault(item.path, []).append(item)
     for cells in notebooks.values():
         exercise = [bool({"exercise", "check"} & item.cell.metadata.keys()) for item in cells]
+        for item in cells:
+            _solve(item, item.cell)
         run = touched([(x.cell.source, e) for x, e in zip(cells, exercise, strict=True)])
         left_out = [item for n, item in enumerate(cells) if n not in run]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
-        for item in cells:
-            _solve(item, item.cell)
 
 
 def _solve(item, cell):

@@ -152,12 +152,20 @@ def _arrays(names, writes, known):
 
 
 def _names(function, constant, number):
-    """Whether a kernel, or a function that it calls, reads a global of this name and value."""
-    for name, value in named(function).items():
-        if name == constant and type(value) is int and value == number:
-            return True
-        if is_kernel_function(value) and _names(plain(value), constant, number):
-            return True
+    """Whether a kernel, or a function that it calls, reads a global of this name and value.
+
+    Names of attributes count as well, so that a function may seem to call itself: `shared` of
+    `cuda.shared.array`, where a notebook has a kernel of that name.
+    """
+    seen, waiting = set(), [function]
+    while waiting:
+        function = waiting.pop()
+        seen.add(function)
+        for name, value in named(function).items():
+            if name == constant and type(value) is int and value == number:
+                return True
+            if is_kernel_function(value) and plain(value) not in seen:
+                waiting.append(plain(value))
     return False
 
 

@@ -112,7 +112,7 @@ def predictions(chunk, shape=(8, 4096, 64, 64), lengths=(16, 32, 64)):
         computing = 1e3 * B * T * H * flops / limits["bf16_flops_per_s"]
         line = f"{C:6}{flops / N**2:13.1f} · N²{computing:12.2f}{moving:10.2f}{T // C:8}"
         lines.append(line)
-    gpu = record("ceilings").provenance.card
+    gpu = record("ceilings").provenance.gpu
     return "\n".join([*lines, f"ms, at the recorded ceilings of an {gpu}"])
 
 

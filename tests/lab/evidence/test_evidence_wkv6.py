@@ -100,3 +100,13 @@ def test_checkpoints_stop_the_drift():
     exact = sweeps(256, np.float64)
     np.testing.assert_allclose(running_difference(exact, 256), exact.dw, atol=1e-12)
     assert rms(off(256)) < rms(off(256, 16)) < rms(off(256, 256)) < 1e-5
+
+
+def test_a_kernel_called_as_an_attribute_is_not_followed_for_ever():
+    """As in a notebook with a kernel `shared`, and `cuda.shared.array` in the next one."""
+    code = "def shared(x):\n    x.shared(C)\n"
+    namespace = {"C": 64, "__name__": "notebook"}
+    exec(code, namespace)
+    namespace["shared"] = cuda.jit(namespace["shared"])
+    function = namespace["shared"].py_func
+    assert evidence._names(function, "C", 64) and not evidence._names(function, "C", 32)
