@@ -60,8 +60,9 @@ def filled(text, folder=None):
 
 
 def figures(folder=None):
-    """Path in the repository → SVG."""
-    return {f"{FIGURES}/{op}-ladder.svg": _ladder_figure(op, folder) for op in LADDERS}
+    """Path in the repository → SVG, of each ladder that is recorded."""
+    recorded = [op for op in LADDERS if ladder.is_recorded(op, folder=folder)]
+    return {f"{FIGURES}/{op}-ladder.svg": _ladder_figure(op, folder) for op in recorded}
 
 
 def _ladder_figure(operation, folder):

@@ -135,7 +135,14 @@ def test_a_number_changed_by_hand_is_found_and_mended(tmp_path, capsys):
 
 def test_the_figure_is_the_same_every_time_and_follows_the_record(tmp_path, records):
     (name, svg), *_ = readme.figures(records).items()
-    assert readme.figures(records)[name] == svg and readme.figures(tmp_path)[name] != svg
+    assert readme.figures(records)[name] == svg
+    assert readme.figures(tmp_path / "nowhere") == {}
+    other = shutil.copytree(records, tmp_path / "other")
+    (file,) = other.rglob("wkv5-ladder.json")
+    text = file.read_text(encoding="utf-8")
+    assert '"median_ms": 20' in text
+    file.write_text(text.replace('"median_ms": 20', '"median_ms": 30'), encoding="utf-8")
+    assert readme.figures(other)[name] != svg
     file = tmp_path / "figure.svg"
     file.write_text(svg.replace("stroke-width: 2", "stroke-width: 2.01"), encoding="utf-8")
     assert readme._same(file, svg)

@@ -219,7 +219,7 @@ def reached(climbed, here, measured):
 
 
 def ladder(here, operation="wkv5", measured=False):
-    """Prints the ladder's table; returns its picture, for a cell to end with.
+    """Prints the ladder's table; returns its picture, for a cell to end with, if it is recorded.
 
     A question mark stands for every rung above, so that no prediction is spoiled.
 
@@ -240,6 +240,8 @@ def ladder(here, operation="wkv5", measured=False):
         raise ValueError(f"operation is {operation!r}, needs one of {', '.join(LADDERS)}")
     climbed = reached(steps(operation), here, measured)
     print(table(climbed, here), source(operation), sep="\n\n")
+    if not is_recorded(operation):
+        return None
     shown = sum(any(step.ms_in(dtype) for dtype in step.rows) for step in climbed)
     text = f"The ladder of {operation} in lesson {here}: {shown} of {len(climbed)} steps shown"
     return Picture(figure(operation, here, measured=measured), text)
@@ -263,6 +265,11 @@ def against_c(original, kernel, *before, operation="wkv5"):
     mine = assembly(kernel, *WKV5_SIGNATURE)
     print(f"CUDA C: {theirs.registers} registers; ours: {mine.registers}, and", end=" ")
     print(f"{mine.started('LDG', *before)} loads before the first {' or '.join(before)}")
+
+
+def is_recorded(operation, gpu=GPU, folder=None):
+    """Whether there are times of its rungs."""
+    return _recorded(f"{operation}-ladder", gpu, folder) is not None
 
 
 def _recorded(name, gpu, folder):
