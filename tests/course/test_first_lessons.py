@@ -4,7 +4,7 @@ import nbformat
 import numpy as np
 import pytest
 import torch
-from numba import cuda
+from numba import cuda, njit
 
 from rwkv_lessons.inputs import rwkv5_inputs
 from rwkv_lessons.lab.course import exercises
@@ -89,3 +89,8 @@ def test_a_wrong_number_is_named():
     text = str(evaluate("02_profile_first.read_profile", launches))
     assert "elementwise share: 0.667, want 0.4" in text and "microseconds, not launches" in text
     assert "got 1, want 7" in str(evaluate("01_five_loops.flops", lambda *sizes: 1))
+
+
+def test_a_function_may_be_compiled_by_the_learner():
+    loops = exercises.load("01_five_loops.five_loops").reference
+    assert evaluate("01_five_loops.five_loops", njit(loops)).passed

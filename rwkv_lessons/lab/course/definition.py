@@ -31,9 +31,14 @@ def _decorator(function, reference):
         wanted, there = hasattr(reference, attribute), hasattr(function, attribute)
         if wanted and not there:
             return (f"it is a plain Python function: {decorator} is missing above its `def`",)
-        if there and not wanted:
+        if there and not wanted and _is_kernel(function):
             return (f"it is to be a plain Python function: take {decorator} away",)
     return ()
+
+
+def _is_kernel(function):
+    """Whether it is for a GPU: a function under `numba.njit` may stand for a plain one."""
+    return type(function).__module__.startswith(("numba.cuda", "triton"))
 
 
 def _parameters(function, reference):

@@ -198,7 +198,7 @@ def _read(way, kernel, request):
         listing = _disassemble(lined.code, "-gi")
         if _instructions(listing) != instructions:
             warnings.warn("with line information the compiler wrote other code", stacklevel=4)
-        return _places(listing, source)
+        return _places(listing, cubin.file or source)
 
     return Assembly(
         name=plain(kernel).__name__,

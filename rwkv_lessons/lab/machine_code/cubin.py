@@ -13,12 +13,18 @@ class CompileError(Exception):
 
 @dataclass(frozen=True)
 class Cubin:
-    """Machine code, the PTX it came from, what ptxas -v said, and shared bytes it cannot know."""
+    """Machine code, the PTX it came from, what ptxas -v said, and shared bytes it cannot know.
+
+    Attributes:
+        file: the file that its line information names, if the code was compiled for another copy
+            of the same source.
+    """
 
     code: bytes
     ptx: str
     log: str
     launch_shared: int = 0
+    file: str | None = None
 
 
 def refuse(function, why, line=None):

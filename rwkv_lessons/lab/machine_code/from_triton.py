@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import io
+import json
 import re
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 from rwkv_lessons.lab.machine_code import cubin
 from rwkv_lessons.runtime.architectures import number_of
 
-LOG = "ptxas.log"
+KEPT = "ptxas_and_file.json"
 
 
 def missing():
@@ -99,7 +100,8 @@ def build(kernel, parameters, arch, constants, options):
                 },
             )
             try:
-                compiled, log = _with_log(source, _target(arch, function), options)
+                target, file = _target(arch, function), function.__code__.co_filename
+                compiled, log, file = _compiled(source, target, options, file)
             except Exception as error:
                 raise _explain(error, function) from None
     return cubin.Cubin(
@@ -107,11 +109,15 @@ def build(kernel, parameters, arch, constants, options):
         ptx=compiled.asm["ptx"],
         log=log,
         launch_shared=compiled.metadata.shared,
+        file=file,
     )
 
 
-def _with_log(source, target, options):
-    """A compiled kernel and what ptxas said of it, kept beside the kernel in Triton's cache."""
+def _compiled(source, target, options, file):
+    """A kernel, what ptxas said of it, and the file that its lines name.
+
+    Both are kept beside the kernel in Triton's cache, where a copy of a source finds its twin's.
+    """
     import triton
     from triton.runtime.cache import get_cache_manager
 
@@ -122,14 +128,14 @@ def _with_log(source, target, options):
 
     kernel, log = compiled()
     kept = get_cache_manager(kernel.hash)
-    if not log and (file := kept.get_file(LOG)):
-        return kernel, Path(file).read_text(encoding="utf-8")
-    if not log:  # it was in the cache without its log
+    if not log and (known := kept.get_file(KEPT)):
+        return kernel, *json.loads(Path(known).read_text(encoding="utf-8"))
+    if not log:  # it was in the cache, from elsewhere
         with triton.knobs.compilation.scope():
             triton.knobs.compilation.always_compile = True
             kernel, log = compiled()
-    kept.put(log, LOG, binary=False)
-    return kernel, log
+    kept.put(json.dumps([log, file]), KEPT, binary=False)
+    return kernel, log, file
 
 
 def _target(arch, function):

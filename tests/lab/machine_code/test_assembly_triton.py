@@ -1,5 +1,6 @@
 """Machine code of Triton kernels, also where the kernels were made for the interpreter."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import sys
 import pytest
 import torch
 
+from rwkv_lessons.lab.machine_code import from_triton
 from rwkv_lessons.lab.machine_code.assembly import CompileError, assembly, available
 from rwkv_lessons.runtime.architectures import ARCHITECTURES
 
@@ -93,6 +95,35 @@ def test_by_line():
         at = next(n for n, line in enumerate(file, 1) if "tl.store(y + o, scaled" in line)
     ops = [i.split()[0] for i in found.by_line()[at]]
     assert "STG.E.128" in " ".join(found.by_line()[at]) and ops
+
+
+TWIN = """import triton
+import triton.language as tl
+
+
+@triton.jit
+def {name}(x, y, BLOCK: tl.constexpr):
+    o = tl.arange(0, BLOCK)
+    tl.store(y + o, tl.load(x + o) + 1)
+"""
+
+
+def test_a_twin_in_another_file_is_compiled_once_and_keeps_its_lines(tmp_path, monkeypatch):
+    """As where a repository is checked out twice, or a notebook is run again."""
+    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path / "cache"))
+    compiled, assemble = [], from_triton._compiled
+    monkeypatch.setattr(from_triton, "_compiled", lambda *x: compiled.append(x[3]) or assemble(*x))
+    lines = []
+    for folder in ("one", "other"):
+        monkeypatch.setattr(sys.modules[assembly.__module__], "_compiled", {})  # another process
+        file = tmp_path / folder / "twin.py"
+        file.parent.mkdir()
+        file.write_text(TWIN.format(name="plus_one"), encoding="utf-8")
+        module = importlib.util.module_from_spec(importlib.util.spec_from_file_location("t", file))
+        module.__spec__.loader.exec_module(module)
+        lines.append(assembly(module.plus_one, "*fp32", "*fp32", BLOCK=1024).by_line())
+    assert len(set(compiled)) == 2 and lines[0] == lines[1] and 8 in lines[0]
+    assert len(list((tmp_path / "cache").rglob("*.cubin"))) == 1
 
 
 def test_errors():
