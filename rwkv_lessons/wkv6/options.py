@@ -25,7 +25,7 @@ def check_call(r, k, v, w, u, s0=None, cu_seqlens=None, scale=1.0, raw_decay=Fal
     if type(raw_decay) is not bool:
         raise TypeError(f"raw_decay must be True or False, got {type(raw_decay).__name__}")
     if cu_seqlens is not None:
-        wanted = (_sequences(cu_seqlens, r), *r.shape[2:], v.shape[-1])
+        wanted = (count_sequences(cu_seqlens, r), *r.shape[2:], v.shape[-1])
         if isinstance(s0, torch.Tensor) and s0.shape != wanted:
             letters = "[S, H, K, V]"
             raise ValueError(f"s0 must be {letters} = {list(wanted)}, got {list(s0.shape)}")
@@ -58,7 +58,7 @@ def _usual_sizes(r, k, v, w, u, s0, dtypes):
     return (B, T, H, K, V) if right and B * T * H * K * V > 0 else None
 
 
-def _sequences(cu_seqlens, r):
+def count_sequences(cu_seqlens, r):
     """The number of sequences. What a GPU holds is not read: the host would have to wait for it."""
     B, T = r.shape[:2]
     if not isinstance(cu_seqlens, torch.Tensor):

@@ -2,6 +2,8 @@
 
 import torch
 
+from ..wkv6.options import count_sequences
+
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 DECAYS = ("log", "raw", "clamp")  # what w may be, see options.py
 LIKE_R = "wkab"  # arguments of r's shape
@@ -50,23 +52,3 @@ def check_tensor(name, x, r, dtypes):
 def check_shape(name, x, letters, shape):
     if x.shape != shape:
         raise ValueError(f"{name} must be [{letters}] = {list(shape)}, got {list(x.shape)}")
-
-
-def count_sequences(cu_seqlens, r):
-    """The number of sequences. What a GPU holds is not read: the host would have to wait for it."""
-    B, T = r.shape[:2]
-    if not isinstance(cu_seqlens, torch.Tensor):
-        raise TypeError(f"cu_seqlens must be a tensor, got {type(cu_seqlens).__name__}")
-    if cu_seqlens.dtype not in (torch.int32, torch.int64):
-        raise TypeError(f"cu_seqlens must be one of int32, int64, got {cu_seqlens.dtype}")
-    if cu_seqlens.device != r.device:
-        raise ValueError(f"cu_seqlens must be on r's device {r.device}, got {cu_seqlens.device}")
-    if cu_seqlens.ndim != 1 or len(cu_seqlens) < 2:
-        raise ValueError(f"cu_seqlens must be [S + 1] with S ≥ 1, got {list(cu_seqlens.shape)}")
-    if B != 1:
-        raise ValueError(f"r must have B = 1 where cu_seqlens is given, got B = {B}")
-    if cu_seqlens.device.type == "cpu" and not torch.compiler.is_compiling():
-        ends = cu_seqlens.tolist()
-        if ends[0] != 0 or ends[-1] != T or ends != sorted(ends):
-            raise ValueError(f"cu_seqlens must rise from 0 to T = {T}, got {ends}")
-    return len(cu_seqlens) - 1

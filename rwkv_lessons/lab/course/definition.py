@@ -7,8 +7,8 @@ import sys
 import textwrap
 from collections.abc import Callable
 
+from ...records.fingerprint import plain
 from . import exercises
-from .gaps import plain
 
 DECORATORS = {"py_func": "@cuda.jit", "fn": "@triton.jit"}
 ARRAY = re.compile(r"\b(local|shared)\.array$")

@@ -108,7 +108,7 @@ def part_bytes(splits, model=MINICPM3):
     return 2 * 4 * splits * model.H * model.R
 
 
-def split_curve(sequences, bandwidth, model=MINICPM3, multiprocessors=132):
+def split_curve(sequences, bandwidth, model=MINICPM3, sms=132):
     """A model of one decoding step over the number of splits: the latent and the parts must move.
 
     Every multiprocessor is taken to move its share of `bandwidth`, bytes a second, and no more.
@@ -117,8 +117,8 @@ def split_curve(sequences, bandwidth, model=MINICPM3, multiprocessors=132):
     ax = figure.subplots()
     texts_said = []
     for (B, N), colour in zip(sequences, style.OKABE_ITO.values(), strict=False):
-        splits = [s for s in range(1, 257) if B * s <= 4 * multiprocessors]
-        micro = [_microseconds(B, N, s, bandwidth, model, multiprocessors) for s in splits]
+        splits = [s for s in range(1, 257) if B * s <= 4 * sms]
+        micro = [_microseconds(B, N, s, bandwidth, model, sms) for s in splits]
         ax.plot(splits, micro, color=colour, linewidth=2, label=f"{B} × {N:,} tokens")
         best = min(zip(micro, splits, strict=True))
         ax.plot(best[1], best[0], "o", color=colour)
@@ -131,9 +131,9 @@ def split_curve(sequences, bandwidth, model=MINICPM3, multiprocessors=132):
     return Picture(figure, "\n".join(texts_said))
 
 
-def _microseconds(B, N, splits, bandwidth, model, multiprocessors):
-    turns = -(-B * splits // multiprocessors)  # a multiprocessor's programs, one after another
-    latent = turns * latent_bytes(N, model) / splits / (bandwidth / multiprocessors)
+def _microseconds(B, N, splits, bandwidth, model, sms):
+    turns = -(-B * splits // sms)  # an SM's programs, one after another
+    latent = turns * latent_bytes(N, model) / splits / (bandwidth / sms)
     return 1e6 * (latent + B * part_bytes(splits, model) / bandwidth)
 
 
