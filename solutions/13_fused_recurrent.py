@@ -22,7 +22,8 @@ def kernel(
     """One program per tile of BK keys × BV values of a head's state; grid (NV, NK, B·H).
 
     r, k, w are [B, T, H, K], w the log decay; v is [B, T, H, V]; u is [H, K]; s0, s1 are
-    [B, H, K, V]; all float32. o_parts, [NK, B, T, H, V], gets each block of keys' share of o.
+    [B, H, K, V]. o_parts, [NK, B, T, H, V], gets each block of keys' share of o. r, k, v, w and
+    o_parts may be bfloat16; all else is float32, and so is all that is computed.
     Token t reads Σ_i r_i (u_i k_i v_j + S_ij); then S_ij becomes exp(w_i) S_ij + k_i v_j.
     """
     ### BEGIN SOLUTION
@@ -38,10 +39,10 @@ def kernel(
     b_u = tl.load(u + i_h * K + o_k, m_k, 0)
     for t in range(T):
         i_t = (i_b * T + t) * H + i_h
-        b_r = tl.load(r + i_t * K + o_k, m_k, 0)
-        b_k = tl.load(k + i_t * K + o_k, m_k, 0)
-        b_w = tl.load(w + i_t * K + o_k, m_k, 0)
-        b_v = tl.load(v + i_t * V + o_v, m_v, 0)
+        b_r = tl.load(r + i_t * K + o_k, m_k, 0).to(tl.float32)
+        b_k = tl.load(k + i_t * K + o_k, m_k, 0).to(tl.float32)
+        b_w = tl.load(w + i_t * K + o_k, m_k, 0).to(tl.float32)
+        b_v = tl.load(v + i_t * V + o_v, m_v, 0).to(tl.float32)
         ### BEGIN GAP
         b_kv = b_k[:, None] * b_v[None, :]
         b_o = tl.sum(b_r[:, None] * (b_u[:, None] * b_kv + b_s), 0)
@@ -66,9 +67,10 @@ def launch(B, T, H, K, V, BK=32, BV=32):
 
 
 def forward(r, k, v, w, u, s0):
-    """o [B, T, H, V] and s1 [B, H, K, V], by one launch of `kernel`; all float32, on one device.
+    """o [B, T, H, V] and s1 [B, H, K, V], by one launch of `kernel`, on one device.
 
-    r, k, w are [B, T, H, K], v is [B, T, H, V], u is [H, K], s0 is [B, H, K, V].
+    r, k, w are [B, T, H, K], v is [B, T, H, V], u is [H, K], s0 is [B, H, K, V]. u, s0 and s1 are
+    float32; r, k, v, w may be bfloat16, and o has their type.
     """
     ### BEGIN SOLUTION
     B, T, H, K = r.shape
@@ -238,6 +240,8 @@ EXERCISES = {
             "decay": "Each row of the tile, a key, is multiplied by its own exp(w): [:, None].",
             "blocks": "A program's own keys start at i_k · BK, its own values at i_v · BV; its "
             "share of o goes to o_parts[i_k], B·T·H·V numbers after the one before.",
+            "16 bits": "Every number of a token is turned into float32 as soon as it is loaded: "
+            "tl.load(…).to(tl.float32). So all products and sums are float32.",
             "state in": "The tile starts from its own part of s0[b, h]: keys from o_k, values "
             "from o_v, a key every V numbers.",
         },

@@ -21,7 +21,7 @@ def forward_sweep(
 
     k, w are [B, T, H, K]; v, do are [B, T, H, V]; s0 is [B, H, K, V]. dr_s_parts, [NV, B, T, H, K],
     gets each block of values' share of what comes to dr through S. kept, [B, chunks, H, K, V], gets
-    S after the last token of every chunk of C.
+    S after the last token of every chunk of C. k, v, w, do may be bfloat16, all else is float32.
     """
     i_v, i_k, i_bh = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     i_b, i_h = i_bh // H, i_bh % H
@@ -32,10 +32,10 @@ def forward_sweep(
     b_s = tl.load(s0 + i_bh * K * V + o_s, m_s, 0)
     for t in range(T):
         i_t = (i_b * T + t) * H + i_h
-        b_k = tl.load(k + i_t * K + o_k, m_k, 0)
-        b_w = tl.load(w + i_t * K + o_k, m_k, 0)
-        b_v = tl.load(v + i_t * V + o_v, m_v, 0)
-        b_do = tl.load(do + i_t * V + o_v, m_v, 0)
+        b_k = tl.load(k + i_t * K + o_k, m_k, 0).to(tl.float32)
+        b_w = tl.load(w + i_t * K + o_k, m_k, 0).to(tl.float32)
+        b_v = tl.load(v + i_t * V + o_v, m_v, 0).to(tl.float32)
+        b_do = tl.load(do + i_t * V + o_v, m_v, 0).to(tl.float32)
         ### BEGIN SOLUTION
         b_dr = tl.sum(b_s * b_do[None, :], 1)
         b_s = tl.exp(b_w)[:, None] * b_s + b_k[:, None] * b_v[None, :]
@@ -57,7 +57,8 @@ def backward_sweep(
     r, k, w are [B, T, H, K]; v, do are [B, T, H, V]; ds0, ds1 are [B, H, K, V]. dk_s_parts is
     [NV, B, T, H, K], dv_s_parts [NK, B, T, H, V]: shares of what comes through G. kept, [B, chunks,
     H, K, V], has S after the last token of every chunk of C; a_parts, [NV, B, chunks, H, K], gets
-    this block of values' share of Σ_j S_ij G_ij there, G being the gradient of that S.
+    this block of values' share of Σ_j S_ij G_ij there, G being the gradient of that S. r, k, v, w,
+    do may be bfloat16; all else is float32, and so is all that is computed.
     """
     ### BEGIN SOLUTION
     i_v, i_k, i_bh = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -72,11 +73,11 @@ def backward_sweep(
         t = T - 1 - step
         ### END GAP
         i_t = (i_b * T + t) * H + i_h
-        b_r = tl.load(r + i_t * K + o_k, m_k, 0)
-        b_k = tl.load(k + i_t * K + o_k, m_k, 0)
-        b_w = tl.load(w + i_t * K + o_k, m_k, 0)
-        b_v = tl.load(v + i_t * V + o_v, m_v, 0)
-        b_do = tl.load(do + i_t * V + o_v, m_v, 0)
+        b_r = tl.load(r + i_t * K + o_k, m_k, 0).to(tl.float32)
+        b_k = tl.load(k + i_t * K + o_k, m_k, 0).to(tl.float32)
+        b_w = tl.load(w + i_t * K + o_k, m_k, 0).to(tl.float32)
+        b_v = tl.load(v + i_t * V + o_v, m_v, 0).to(tl.float32)
+        b_do = tl.load(do + i_t * V + o_v, m_v, 0).to(tl.float32)
         if ((t + 1) % C == 0) | (step == 0):
             i_c = (i_b * tl.cdiv(T, C) + t // C) * H + i_h
             b_s = tl.load(kept + i_c * K * V + o_s, m_s, 0)
@@ -101,6 +102,7 @@ def decay_gradient(
     """All tokens of a chunk at once: a program has BK keys; grid (NK, chunks, B·H).
 
     r, k, dr_s, dk_s, dw are [B, T, H, K]; a, [B, chunks, H, K], the sums of S·G at chunks' ends.
+    r, k, dw may be bfloat16.
     """
     i_k, i_c, i_bh = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     i_b, i_h = i_bh // H, i_bh % H
@@ -143,22 +145,26 @@ def launch_chunks(B, T, H, K, V, BK=32, BV=32, C=64):
 
 
 def gradients(r, k, v, w, u, s0, do, ds1):
-    """dr, dk, dv, dw, du, ds0 on a GPU: three kernels and what lies between, all float32."""
+    """dr, dk, dv, dw, du, ds0 on a GPU: three kernels and what lies between.
+
+    r, k, v, w, do may be bfloat16. Shares are float32, like s0: dw is a difference of their sums.
+    """
     B, T, H, K = r.shape
     V = v.shape[-1]
     grid, constants = launch(B, T, H, K, V)
     NV, NK, chunks = *grid[:2], ceil_div(T, constants["C"])
-    dr_parts, dk_parts = r.new_empty(2, NV, *r.shape)
-    dv_parts, ds0 = v.new_empty(NK, *v.shape), torch.empty_like(s0)
-    kept, a_parts = r.new_empty(B, chunks, H, K, V), r.new_empty(NV, B, chunks, H, K)
+    dr_parts, dk_parts = s0.new_empty(2, NV, *r.shape)
+    dv_parts, ds0 = s0.new_empty(NK, *v.shape), torch.empty_like(s0)
+    kept, a_parts = s0.new_empty(B, chunks, H, K, V), s0.new_empty(NV, B, chunks, H, K)
     forward_sweep[grid](k, v, w, s0, do, dr_parts, kept, **constants)
     backward_sweep[grid](r, k, v, w, ds1, do, kept, dk_parts, dv_parts, ds0, a_parts, **constants)
     dr_s, dk_s, dv_s, a = (x.sum(0) for x in (dr_parts, dk_parts, dv_parts, a_parts))
     dw = torch.empty_like(w)
     grid, constants = launch_chunks(B, T, H, K, V)
     decay_gradient[grid](r, k, dr_s, dk_s, a, dw, **constants)
-    dr, dk, dv, du = bonus_gradients(r, k, v, u, do)
-    return dr_s + dr, dk_s + dk, dv_s + dv, dw, du.sum(0), ds0
+    dr, dk, dv, du = bonus_gradients(r.float(), k.float(), v.float(), u, do.float())
+    dr, dk, dv = ((x + y).to(r.dtype) for x, y in ((dr_s, dr), (dk_s, dk), (dv_s, dv)))
+    return dr, dk, dv, dw, du.sum(0), ds0
 
 
 FORWARD_TENSORS = ("k", "v", "w", "s0", "do", "dr_s_parts", "kept")
@@ -254,6 +260,8 @@ EXERCISES = {
             "it. ds0 is r·do.",
             "last": "dk sums G over values, axis 1; dv over keys, axis 0. Then G decays, along the "
             "keys, and gets r·do.",
+            "16 bits": "Every number of a token is turned into float32 as soon as it is loaded: "
+            "tl.load(…).to(tl.float32). So all products and sums are float32.",
             "state": "dk[t], dv[t] look at the G after token t; and the last token comes first.",
             "mask": "The tokens are T-1, T-2, … 0; and the last block reaches past the end of a "
             "tensor: mask its surplus lanes, in loads and in stores.",

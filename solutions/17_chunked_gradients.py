@@ -21,7 +21,7 @@ from rwkv_lessons.lab.evidence.triton import (
     writes,
 )
 from rwkv_lessons.lab.evidence.wkv6 import problem
-from rwkv_lessons.lab.evidence.wkv6_triton import Size, wkv6_launch
+from rwkv_lessons.lab.evidence.wkv6_triton import BFLOAT16_TOLERANCE, Size, wkv6_launch
 from rwkv_lessons.runtime.launch_numba import ceil_div
 
 
@@ -51,8 +51,9 @@ def checkpoints(
     """With the time, one program per head of a batch row: keeps the state before every chunk.
 
     k, v, w are [B, T, H, N], w the log decay, N a power of 2; s0 is [B, H, N, N], keys × values;
-    before is [B, chunks, H, N, N], for chunks of BT tokens; all float32. before[b, 0] is s0[b].
-    PRECISION is the input_precision of tl.dot.
+    before is [B, chunks, H, N, N], for chunks of BT tokens; before[b, 0] is s0[b]. k, v, w may be
+    bfloat16, the states are float32. Operands of tl.dot have the type of v; PRECISION is its
+    input_precision.
     """
     ### BEGIN SOLUTION
     i_b, i_h = tl.program_id(0) // H, tl.program_id(0) % H
@@ -63,14 +64,14 @@ def checkpoints(
         o_t = i_c * BT + o_c
         m_t = (o_t < T)[:, None]
         o_x = ((i_b * T + o_t) * H + i_h)[:, None] * N + o_n[None, :]  # [BT, N]
-        b_k = tl.load(k + o_x, m_t, 0)
+        b_k = tl.load(k + o_x, m_t, 0).to(tl.float32)
         b_v = tl.load(v + o_x, m_t, 0)
-        b_w = tl.load(w + o_x, m_t, 0)
+        b_w = tl.load(w + o_x, m_t, 0).to(tl.float32)
         ### BEGIN GAP
         i_s = (i_b * tl.cdiv(T, BT) + i_c) * H + i_h
         tl.store(before + i_s * N * N + o_s, b_s)
         b_last = tl.sum(b_w, 0)
-        b_adds = b_k * tl.exp(b_last[None, :] - tl.cumsum(b_w, 0))
+        b_adds = (b_k * tl.exp(b_last[None, :] - tl.cumsum(b_w, 0))).to(b_v.dtype)
         b_s *= tl.exp(b_last)[:, None]
         b_s += tl.dot(tl.trans(b_adds), b_v, input_precision=PRECISION)
         ### END GAP
@@ -85,7 +86,8 @@ def backward_sweep(
     """Against the time, one program per head of a batch row: the state's gradient in registers.
 
     r, k, v, w, do, dr, dk, dv, dw are [B, T, H, N]; u is [H, N], du [B, H, N]; before is
-    [B, chunks, H, N, N], ds0, ds1 are [B, H, N, N], keys × values; all float32.
+    [B, chunks, H, N, N], ds0, ds1 are [B, H, N, N], keys × values. What has tokens may be bfloat16,
+    all else is float32. Operands of tl.dot have the type of v.
     """
     i_b, i_h = tl.program_id(0) // H, tl.program_id(0) % H
     o_n, o_c = tl.arange(0, N), tl.arange(0, BT)
@@ -99,10 +101,10 @@ def backward_sweep(
         o_t = i_c * BT + o_c
         m_t = (o_t < T)[:, None]
         o_x = ((i_b * T + o_t) * H + i_h)[:, None] * N + o_n[None, :]  # [BT, N]
-        b_r = tl.load(r + o_x, m_t, 0)
-        b_k = tl.load(k + o_x, m_t, 0)
+        b_r = tl.load(r + o_x, m_t, 0).to(tl.float32)
+        b_k = tl.load(k + o_x, m_t, 0).to(tl.float32)
         b_v = tl.load(v + o_x, m_t, 0)
-        b_w = tl.load(w + o_x, m_t, 0)
+        b_w = tl.load(w + o_x, m_t, 0).to(tl.float32)
         b_do = tl.load(do + o_x, m_t, 0)
         b_s = tl.load(before + ((i_b * tl.cdiv(T, BT) + i_c) * H + i_h) * N * N + o_s)
         b_after = tl.cumsum(b_w, 0)
@@ -112,20 +114,22 @@ def backward_sweep(
         b_start, b_end = tl.exp(b_before), tl.exp(b_last[None, :] - b_after)  # to either end
         # Through the states.
         ### BEGIN SOLUTION
-        b_dr_s = b_start * tl.dot(b_do, tl.trans(b_s), input_precision=PRECISION)
-        b_dk_s = b_end * tl.dot(b_v, tl.trans(b_g), input_precision=PRECISION)
-        b_dv = tl.dot(b_k * b_end, b_g, input_precision=PRECISION)
+        b_low_s, b_low_g = b_s.to(b_v.dtype), b_g.to(b_v.dtype)
+        b_dr_s = b_start * tl.dot(b_do, tl.trans(b_low_s), input_precision=PRECISION)
+        b_dk_s = b_end * tl.dot(b_v, tl.trans(b_low_g), input_precision=PRECISION)
+        b_dv = tl.dot((b_k * b_end).to(b_v.dtype), b_low_g, input_precision=PRECISION)
         b_sg = tl.exp(b_last) * tl.sum(b_s * b_g, 1)  # [N]: the part of dw that crosses the chunk
         b_g *= tl.exp(b_last)[:, None]
-        b_g += tl.dot(tl.trans(b_r * b_start), b_do, input_precision=PRECISION)
+        b_adds = (b_r * b_start).to(b_v.dtype)
+        b_g += tl.dot(tl.trans(b_adds), b_do, input_precision=PRECISION)
         ### END SOLUTION
         # Within the chunk: the scores, and what the outputs want of them.
         b_to, b_from = tl.exp(b_before - b_middle), tl.exp(b_middle - b_after)
-        b_left, b_right = b_r * b_to, b_k * b_from
+        b_left, b_right = (b_r * b_to).to(b_v.dtype), (b_k * b_from).to(b_v.dtype)
         b_scores = tl.dot(b_left, tl.trans(b_right), input_precision=PRECISION)
-        b_scores = tl.where(earlier, b_scores, 0)
+        b_scores = tl.where(earlier, b_scores, 0).to(b_v.dtype)
         b_dscores = tl.dot(b_do, tl.trans(b_v), input_precision=PRECISION)
-        b_dscores = tl.where(earlier, b_dscores, 0)
+        b_dscores = tl.where(earlier, b_dscores, 0).to(b_v.dtype)
         ### BEGIN SOLUTION
         b_dr_c = b_to * tl.dot(b_dscores, b_right, input_precision=PRECISION)
         b_dk_c = b_from * tl.dot(tl.trans(b_dscores), b_left, input_precision=PRECISION)
@@ -136,7 +140,7 @@ def backward_sweep(
         b_dw = b_sg[None, :] + tl.cumsum(b_k * b_dk_s, 0) - b_k * b_dk_s
         b_dw += tl.cumsum(b_r * b_dr_s + b_rdr - b_kdk, 0, reverse=True) - b_r * b_dr_s - b_rdr
         # The bonus.
-        b_vdo = tl.sum(b_v * b_do, 1)[:, None]
+        b_vdo = tl.sum(b_v.to(tl.float32) * b_do, 1)[:, None]
         b_du += tl.sum(b_r * b_k * b_vdo, 0)
         b_dv += tl.sum(b_r * b_u * b_k, 1)[:, None] * b_do
         tl.store(dr + o_x, b_dr_s + b_dr_c + b_u * b_k * b_vdo, m_t)
@@ -154,12 +158,12 @@ def launch(B, T, H, K, V, BT=16, PRECISION="tf32x3", num_warps=8):
 
 
 def gradients(r, k, v, w, u, s0, do, ds1):
-    """dr, dk, dv, dw, du, ds0 on a GPU: both kernels, all float32."""
+    """dr, dk, dv, dw, du, ds0 on a GPU, by both kernels; r, k, v, w, do may be bfloat16."""
     B, T, H, N = r.shape
     grid, constants = launch(B, T, H, N, N)
-    before = r.new_empty(B, ceil_div(T, constants["BT"]), H, N, N)
+    before = s0.new_empty(B, ceil_div(T, constants["BT"]), H, N, N)
     dr, dk, dv, dw = (torch.empty_like(r) for _ in range(4))
-    du, ds0 = r.new_empty(B, H, N), torch.empty_like(s0)
+    du, ds0 = s0.new_empty(B, H, N), torch.empty_like(s0)
     checkpoints[grid](k, v, w, s0, before, **constants)
     backward_sweep[grid](r, k, v, w, u, before, do, ds1, dr, dk, dv, dw, du, ds0, **constants)
     return dr, dk, dv, dw, du.sum(0), ds0
@@ -170,17 +174,24 @@ GRADIENTS = ("dr", "dk", "dv", "dw", "du", "ds0")
 COUNTED = Size((1, 32, 2, 8, 8))  # two chunks of 16
 OWN_BLOCKS = Size((2, 70, 2, 64, 64))
 FULL = Size((2, 75, 4, 64, 64))
+LOW = Size((1, 35, 2, 16, 16), dtype=torch.bfloat16)
+LOW_FULL = replace(FULL, dtype=torch.bfloat16)
 
 
 def _before(size, BT):
     """The state before every chunk, [B, chunks, H, N, N], in float64."""
-    known = problem(size.shape, BT, size.states, size.decay)
+    known = problem(size.shape, BT, size.states, size.decay, dtype=size.dtype)
     return torch.cat([known["s0"][:, None], known["kept"][:, :-1]], 1)
+
+
+def _made(names, writes, size, BT, more):
+    made = wkv6_launch(launch, names, writes, replace(size, C=BT), BT=BT, **more)
+    return replace(made, tolerance=BFLOAT16_TOLERANCE) if size.dtype == torch.bfloat16 else made
 
 
 def keeping(size, BT=16, **more):
     """A `Launch` of `checkpoints`."""
-    made = wkv6_launch(launch, ("k", "v", "w", "s0"), (), replace(size, C=BT), BT=BT, **more)
+    made = _made(("k", "v", "w", "s0"), (), size, BT, more)
     want = _before(size, BT)
     letters = made.letters | {"before": "bchij"}
     return replace(made, outputs={"before": want.shape}, wants={"before": want}, letters=letters)
@@ -188,8 +199,7 @@ def keeping(size, BT=16, **more):
 
 def sweeping(size, BT=16, **more):
     """A `Launch` of `backward_sweep`."""
-    names = (*TENSORS, *GRADIENTS)
-    made = wkv6_launch(launch, names, GRADIENTS, replace(size, C=BT), BT=BT, **more)
+    made = _made((*TENSORS, *GRADIENTS), GRADIENTS, size, BT, more)
     before = _before(size, BT).float().contiguous()
     return replace(made, inputs=made.inputs | {"before": before})
 
@@ -224,6 +234,7 @@ CASES = (
     ("every batch row has its own tokens and states", "batch", Size((2, 5, 2, 4, 4)), 4),
     ("17 tokens, the last chunk has one", "mask", Size((1, 17, 3, 4, 4)), 8),
     ("strong decays", "decay", Size((1, 9, 1, 8, 8), decay="strong"), 8),
+    ("bfloat16", "16 bits", LOW, 16),
     ("the order of the programs does not matter", "programs", Size((2, 6, 3, 4, 4)), 4),
 )
 NO_ATOMICS = at_most(0, *ATOMICS, text="no atomics")
@@ -284,8 +295,8 @@ EXERCISES = {
             why={
                 "tl.store(before + i_s * N * N + o_s, b_s)": "The state before the chunk: the "
                 "backward sweep needs it when it gets there.",
-                "b_adds = b_k * tl.exp(b_last[None, :] - tl.cumsum(b_w, 0))": "What is put in "
-                "fades by what follows: all exponents are ≤ 0.",
+                "b_s += tl.dot(tl.trans(b_adds), b_v, input_precision=PRECISION)": "What is put in "
+                "has faded by what follows: all exponents of b_adds are ≤ 0.",
             },
             instead={
                 "Keeping them in the forward pass": "saves this kernel, for memory that is held "
@@ -303,7 +314,8 @@ EXERCISES = {
             "tl.cdiv(T, BT) chunks. Store first, then move the state on: the old one fades by "
             "exp of all log decays of the chunk, token s's k·v by those after s.",
             "tl.store(before + i_s * N * N + o_s, b_s); b_s = exp(b_last)[:, None]·b_s + "
-            "tl.dot(tl.trans(b_k·exp(b_last - tl.cumsum(b_w, 0))), b_v).",
+            "tl.dot(tl.trans(b_k·exp(b_last - tl.cumsum(b_w, 0))), b_v), the operand "
+            ".to(b_v.dtype).",
         ),
         evidence=(
             answer(*cases(keeping, *CASES)),
@@ -313,7 +325,7 @@ EXERCISES = {
                 writes(1, "before"),
                 dot_flops(2 * 2 * 2 * 16 * 8 * 8),
             ),
-            machine_code(partial(keeping, FULL), PRODUCTS, NO_ATOMICS),
+            machine_code(partial(keeping, LOW_FULL), PRODUCTS, NO_ATOMICS),
             gpu(partial(keeping, FULL)),
         ),
         symptoms={
@@ -332,7 +344,7 @@ EXERCISES = {
         difficulty=3,
         afterwards=Afterwards(
             why={
-                "b_dk_s = b_end * tl.dot(b_v, tl.trans(b_g), input_precision=PRECISION)": "b_g "
+                "b_dk_s = b_end * tl.dot(b_v, tl.trans(b_low_g), input_precision=PRECISION)": "G "
                 "still belongs to the state after the chunk: used first, then moved on.",
                 "b_dr_c = b_to * tl.dot(b_dscores, b_right, input_precision=PRECISION)": "What a "
                 "factor multiplied, multiplies its gradient.",
@@ -355,7 +367,8 @@ EXERCISES = {
             "b_dr_s = b_start·dot(b_do, b_sᵀ); b_dk_s = b_end·dot(b_v, b_gᵀ); b_dv = "
             "dot(b_k·b_end, b_g); b_sg = exp(b_last)·Σ b_s·b_g; then b_g = exp(b_last)·b_g + "
             "dot((b_r·b_start)ᵀ, b_do). b_dr_c = b_to·dot(b_dscores, b_right), b_dk_c = "
-            "b_from·dot(b_dscoresᵀ, b_left), b_dv += dot(b_scoresᵀ, b_do).",
+            "b_from·dot(b_dscoresᵀ, b_left), b_dv += dot(b_scoresᵀ, b_do). Operands that are "
+            "float32 need .to(b_v.dtype).",
         ),
         evidence=(
             answer(*cases(sweeping, *CASES)),
@@ -366,7 +379,7 @@ EXERCISES = {
                 # Half of the pairs will do.
                 dot_flops(2 * 2 * (4 * 2 * 16 * 8 * 8 + 5 * 16 * 16 * 8)),
             ),
-            machine_code(partial(sweeping, FULL), PRODUCTS, NO_ATOMICS),
+            machine_code(partial(sweeping, LOW_FULL), PRODUCTS, NO_ATOMICS),
             gpu(partial(sweeping, FULL)),
         ),
         symptoms={

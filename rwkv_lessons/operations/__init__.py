@@ -140,7 +140,9 @@ WKV5_BACKWARD = replace(
 BOTH_DTYPES = ("bfloat16", "float32")
 WALK = ("the walk, finished in CUDA", "cuda")  # token by token: what chunks have to beat
 DECAY_FROM_DATA = Rung("08 decay from data", "08_decay_from_data", "kernel")
-FUSED_RECURRENT = Rung("13 fused recurrent", "13_fused_recurrent", "kernel", TRITON)
+FUSED_RECURRENT = Rung(
+    "13 fused recurrent", "13_fused_recurrent", "kernel", TRITON, dtypes=BOTH_DTYPES
+)
 CHUNKED_KERNEL = Rung(
     "16 the chunked kernel", "16_the_chunked_kernel", "kernel", TRITON,
     dtypes=BOTH_DTYPES, tensor_cores=True,
@@ -153,9 +155,9 @@ TRITON_RUNGS = (DECAY_FROM_DATA, FUSED_RECURRENT, CHUNKED_KERNEL)
 TRITON_BACKWARD_RUNGS = (
     BACKWARD_PASS,
     Rung("14 recurrent gradients", "14_recurrent_gradients", "gradients", TRITON,
-         after=FUSED_RECURRENT),
+         dtypes=BOTH_DTYPES, after=FUSED_RECURRENT),
     Rung("17 chunked gradients", "17_chunked_gradients", "gradients", TRITON,
-         after=CHUNKED_KERNEL, tensor_cores=True),
+         dtypes=BOTH_DTYPES, after=CHUNKED_KERNEL, tensor_cores=True),
 )  # fmt: skip
 
 WKV6 = Operation(

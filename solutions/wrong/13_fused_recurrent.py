@@ -61,6 +61,11 @@ kernel = wrong(
         edit("i_k * BK + tl.arange(0, BK)", "tl.arange(0, BK)"),
         edit("i_v * BV + tl.arange(0, BV)", "tl.arange(0, BV)"),
     ),
+    products_in_16_bits=(
+        "k·v of bfloat16 inputs is rounded to bfloat16.",
+        edit("k + i_t * K + o_k, m_k, 0).to(tl.float32)", "k + i_t * K + o_k, m_k, 0)"),
+        edit("v + i_t * V + o_v, m_v, 0).to(tl.float32)", "v + i_t * V + o_v, m_v, 0)"),
+    ),
     right_for_32_keys=(
         "The blocks of keys write their shares to one place.",
         edit("(i_k * B * T * H + i_t)", "i_t"),

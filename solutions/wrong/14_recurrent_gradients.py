@@ -40,6 +40,11 @@ backward_sweep = wrong(
         "The end of a last chunk that is shorter is not noticed.",
         edit("((t + 1) % C == 0) | (step == 0)", "(t + 1) % C == 0"),
     ),
+    products_in_16_bits=(
+        "r·do of bfloat16 inputs is rounded to bfloat16.",
+        edit("r + i_t * K + o_k, m_k, 0).to(tl.float32)", "r + i_t * K + o_k, m_k, 0)"),
+        edit("do + i_t * V + o_v, m_v, 0).to(tl.float32)", "do + i_t * V + o_v, m_v, 0)"),
+    ),
     last_state_forgotten=(
         "The gradient of the final state is ignored.",
         edit("tl.load(ds1 + i_bh * K * V + o_s, m_s, 0)", "tl.zeros([BK, BV], tl.float32)"),

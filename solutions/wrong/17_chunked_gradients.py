@@ -28,7 +28,7 @@ decay_gradient = wrong(
 checkpoints = wrong(
     adds_without_fading=(
         "What the chunk adds does not fade over the rest of it.",
-        edit("b_k * tl.exp(b_last[None, :] - tl.cumsum(b_w, 0))", "b_k"),
+        edit("(b_k * tl.exp(b_last[None, :] - tl.cumsum(b_w, 0)))", "b_k"),
     ),
     chunks_of_one_row=(
         "Every batch row writes to the places of the first.",
@@ -37,6 +37,12 @@ checkpoints = wrong(
     full_chunks_only=(
         "There is no state before a last chunk that is not full.",
         edit("for i_c in range(tl.cdiv(T, BT)):", "for i_c in range(T // BT):"),
+    ),
+    decays_in_16_bits=(
+        "The decays of a chunk are summed in the type in which they come.",
+        edit("tl.load(w + o_x, m_t, 0).to(tl.float32)", "tl.load(w + o_x, m_t, 0)"),
+        edit("tl.cumsum(b_w, 0)", "tl.cumsum(b_w, 0).to(tl.float32)"),
+        edit("b_last = tl.sum(b_w, 0)", "b_last = tl.sum(b_w, 0).to(tl.float32)"),
     ),
     keeps_the_first=(
         "Keeps the state before the first chunk for all of them.",
@@ -50,7 +56,7 @@ checkpoints = wrong(
         move(
             """
             b_last = tl.sum(b_w, 0)
-            b_adds = b_k * tl.exp(b_last[None, :] - tl.cumsum(b_w, 0))
+            b_adds = (b_k * tl.exp(b_last[None, :] - tl.cumsum(b_w, 0))).to(b_v.dtype)
             b_s *= tl.exp(b_last)[:, None]
             b_s += tl.dot(tl.trans(b_adds), b_v, input_precision=PRECISION)
             """,
@@ -81,16 +87,17 @@ backward_sweep = wrong(
     ),
     every_score_wanted=(
         "The scores' gradient is not masked: the outputs want tokens that they never read.",
-        edit("b_dscores = tl.where(earlier, b_dscores, 0)"),
+        edit("tl.where(earlier, b_dscores, 0)", "b_dscores"),
     ),
     moves_on_first=(
         "Moves on to the chunk before, and then has dk and dv from that.",
         move(
             """
             b_g *= tl.exp(b_last)[:, None]
-            b_g += tl.dot(tl.trans(b_r * b_start), b_do, input_precision=PRECISION)
+            b_adds = (b_r * b_start).to(b_v.dtype)
+            b_g += tl.dot(tl.trans(b_adds), b_do, input_precision=PRECISION)
             """,
-            before="b_dr_s = b_start",
+            before="b_low_s, b_low_g",
         ),
     ),
     right_without_a_state=(

@@ -29,6 +29,7 @@ LETTERS = dict.fromkeys(("r", "k", "w", "dr", "dk", "dw", "rdr", "kdk"), "bthi")
 LETTERS |= dict.fromkeys(("v", "o", "do", "dv"), "bthj")
 LETTERS |= dict.fromkeys(("s0", "s1", "ds0", "ds1"), "bhij")
 LETTERS |= {"u": "hi", "du": "bhi", "a": "bchi", "states": "bchji", "kept": "bchij"}
+TOKENS = ("r", "k", "v", "w", "do")  # what a kernel may get in 16 bits
 # Gradients through the state alone, without the bonus.
 LETTERS |= {"dr_s": "bthi", "dk_s": "bthi", "dv_s": "bthj"}
 
@@ -77,13 +78,16 @@ CHUNK, SMALL_CHUNK = 64, 4  # tokens: C, and what stands for it in all other cas
 
 
 @functools.lru_cache(maxsize=64)
-def problem(shape, C=CHUNK, states=True, decay="text", device="cpu", numbers="text"):
+def problem(
+    shape, C=CHUNK, states=True, decay="text", device="cpu", numbers="text", dtype=torch.float32
+):
     """Every array of LETTERS as a float64 tensor: inputs as a float32 kernel gets them, answers.
 
     Gradients are autograd's, through `wkv6_reference` in float64. `do` and `ds1` are random.
 
     Args:
         shape: B, T, H, N, or B, T, H, K, V where keys and values differ in size.
+        dtype: to which r, k, v, w and do are rounded.
     """
     B, T, H, K, V = (*shape, shape[3])[:5]
     generator = torch.Generator().manual_seed(T)
@@ -101,6 +105,7 @@ def problem(shape, C=CHUNK, states=True, decay="text", device="cpu", numbers="te
         given["w"] = torch.where(random(B, T, H, K) < 0, -torch.inf, 0.0).double()
     if numbers == "huge":
         given["k"][:, -1] *= 1e6
+    given |= {x: given[x].to(dtype).double() for x in TOKENS}
     rows = [
         _one_row({x: y if x == "u" else y[b : b + 1] for x, y in given.items()}, C)
         for b in range(B)

@@ -16,7 +16,7 @@ from ..simulator.triton.launches import results
 from .cuda import Difference, compare
 from .functions import called, failed, several, shown
 from .triton import Case, Launch, answer, gpu, machine_code, traffic
-from .wkv6 import LETTERS, problem
+from .wkv6 import LETTERS, TOKENS, problem
 
 PARTS = "_parts"
 
@@ -29,9 +29,11 @@ class Size:
     states: bool = True
     decay: str = "text"
     C: int = 64  # tokens of a chunk, where a kernel has chunks
+    dtype: torch.dtype = torch.float32  # of r, k, v, w and do
 
 
 ODD = (1, 5, 2, 10, 7)  # neither K nor V is a multiple of a block of 4
+IN_BFLOAT16 = ("bfloat16", "16 bits", Size((1, 5, 2, 10, 7), dtype=torch.bfloat16))
 FORWARD = (
     ("one token", "by hand", Size((1, 1, 1, 4, 4), states=False)),
     ("the state decays by exp(w)", "decay", Size((1, 3, 1, 4, 4), states=False)),
@@ -43,6 +45,7 @@ FORWARD = (
     ("strong decays", "decay", Size((1, 5, 1, 4, 4), decay="strong")),
     ("decay 0 forgets, decay 1 keeps", "decay", Size((1, 4, 1, 8, 8), decay="edge")),
     ("17 tokens, odd sizes", "state", Size((3, 17, 1, 5, 3))),
+    IN_BFLOAT16,
     ("the order of the programs does not matter", "programs", Size((2, 3, 2, 6, 9))),
 )
 BACKWARD = (
@@ -57,6 +60,7 @@ BACKWARD = (
     ("strong decays", "decay", Size((1, 9, 1, 4, 4), decay="strong")),
     ("decay 0 forgets, decay 1 keeps", "decay", Size((1, 6, 1, 8, 8), decay="edge")),
     ("17 tokens, odd sizes", "state", Size((2, 17, 1, 5, 3))),
+    IN_BFLOAT16,
     ("the order of the programs does not matter", "programs", Size((2, 3, 2, 6, 9))),
 )
 SMALL = {"BK": 4, "BV": 4}  # blocks in the interpreter, so that tiny sizes have several
@@ -75,9 +79,15 @@ def wkv6_launch(launch, names, writes, size=FULL, **blocks):
         blocks: block sizes in place of the lesson's own, SMALL for example; `C` is the size's, too.
     """
     B, T, H, K, V = size.shape
-    known = problem(size.shape, blocks.get("C", size.C), size.states, size.decay)
+    C = blocks.get("C", size.C)
+    known = problem(size.shape, C, size.states, size.decay, dtype=size.dtype)
     grid, constants = launch(B, T, H, K, V, **blocks)
-    inputs = {name: known[name].float().contiguous() for name in names if name not in writes}
+    dtypes = dict.fromkeys(TOKENS, size.dtype)
+    inputs = {
+        name: known[name].to(dtypes.get(name, torch.float32)).contiguous()
+        for name in names
+        if name not in writes
+    }
     wants = {name.removesuffix(PARTS): known[name.removesuffix(PARTS)] for name in writes}
     return Launch(
         grid,
@@ -93,7 +103,8 @@ def wkv6_launch(launch, names, writes, size=FULL, **blocks):
 
 
 def _text(size):
-    return "B={} T={} H={} K={} V={}".format(*size.shape)
+    low = " bfloat16" if size.dtype == torch.bfloat16 else ""
+    return "B={} T={} H={} K={} V={}".format(*size.shape) + low
 
 
 def _shape(name, known, constants):
@@ -209,7 +220,7 @@ def wkv6_function(takes, returns, chosen):
 
     def gather(function, exercise):
         for name, symptom, size in chosen:
-            known = problem(size.shape, size.C, size.states, size.decay)
+            known = problem(size.shape, size.C, size.states, size.decay, dtype=size.dtype)
             given = [known[x].float() for x in takes]
             try:
                 got = several(called(function, *given), len(returns))
