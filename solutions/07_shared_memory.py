@@ -147,7 +147,7 @@ EXERCISES = {
             "Shared memory is 32 banks wide, a float each. Which of the two indices should run "
             "with the lanes of a warp?",
             "Lane j touches column j at every step. Lay the columns side by side: [i, j].",
-            "s_state[i, j] in the place of s[i]: element [i, j] is in bank (i·N + j) % 32, so the "
+            "s_state[i, j] instead of s[i]: element [i, j] is in bank (i·N + j) % 32, so the "
             "32 lanes are in 32 banks.",
         ),
         evidence=wkv5_kernel(

@@ -254,7 +254,7 @@ EXERCISES = {
             "instead of two.",
         ),
         hints=(
-            "It is the online softmax once more, with a split in the place of a block: its score "
+            "It is the online softmax once more, with a split instead of a block: its score "
             "is part_lse, its latent is parts. Rows are batch rows; the loop runs over splits.",
             "Split s of row b and head h is part number (b·S + s)·H + h: one number of part_lse, R "
             "of parts. larger = tl.maximum(b_max, b_lse); the new part counts exp(b_lse − larger), "

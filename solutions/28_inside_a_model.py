@@ -16,7 +16,7 @@ from rwkv_lessons.lab.evidence.mla_model import (
 
 
 def attention(module, query, key, value, attention_mask, scaling, **_):
-    """What a model calls, with the latent in the place of keys and values.
+    """What a model calls, with the latent instead of keys and values.
 
     query [B, H, M, K + P], rope applied to the last P; key is the latent [B, 1, N, R], value the
     keys with rope [B, 1, N, P]; attention_mask [B, 1, M, N] is added to the scaled scores.

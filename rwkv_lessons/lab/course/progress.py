@@ -66,7 +66,7 @@ def note_hint(id: str) -> int:
 
 
 def note_prediction(id: str, value: float) -> None:
-    """Keeps the number predicted for `id`, in the place of an earlier one."""
+    """Keeps the number predicted for `id` instead of an earlier one."""
     json.dumps(value)  # raises TypeError before anything is touched
     note = {"value": value, "time": _now()}
     _change(lambda data: data["predictions"].update({id: note}))

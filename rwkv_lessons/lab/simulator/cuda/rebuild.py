@@ -62,7 +62,7 @@ class Rebuilder:
         return self.value(value)
 
     def value(self, value):
-        """What stands in the place of one global."""
+        """What replaces one global."""
         if isinstance(value, types.ModuleType):
             if value.__name__ == "numba.cuda":
                 return self.cuda
