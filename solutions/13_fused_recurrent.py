@@ -7,10 +7,9 @@ import triton.language as tl
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.cuda import ATOMICS, at_most
 from rwkv_lessons.lab.evidence.functions import function_cases
-from rwkv_lessons.lab.evidence.launching import Call, launchable, launches, launches_gpu
+from rwkv_lessons.lab.evidence.launching import launchable, launches, launches_gpu
 from rwkv_lessons.lab.evidence.triton import exps, no_spills, reads, writes
-from rwkv_lessons.lab.evidence.wkv6 import LETTERS, problem
-from rwkv_lessons.lab.evidence.wkv6_triton import FORWARD, wkv6_triton_kernel
+from rwkv_lessons.lab.evidence.wkv6_triton import FORWARD, Size, wkv6_call, wkv6_triton_kernel
 from rwkv_lessons.runtime.launch_numba import ceil_div
 
 
@@ -88,15 +87,9 @@ WRITES = ("o_parts", "s1")
 KERNELS = {"kernel": (kernel, WRITES)}
 
 
-def forward_call(name, *shape):
+def forward_call(name, *shape, **more):
     """A `Call` of `forward` with tensors of B, T, H, K, V."""
-
-    def made():
-        known = problem(shape)
-        given = [known[x].float().contiguous() for x in ("r", "k", "v", "w", "u", "s0")]
-        return given, {x: (known[x], LETTERS[x]) for x in ("o", "s1")}
-
-    return Call(name, made, size="B={} T={} H={} K={} V={}".format(*shape))
+    return wkv6_call(name, TENSORS[:6], ("o", "s1"), Size(shape, **more))
 
 
 EXERCISES = {
@@ -173,6 +166,7 @@ EXERCISES = {
                 forward_call("more keys than a tile", 1, 2, 1, 70, 16),
                 forward_call("more values than keys", 1, 2, 2, 16, 70),
                 forward_call("batch rows and heads", 2, 3, 3, 10, 7),
+                forward_call("bfloat16", 1, 3, 2, 40, 7, dtype=torch.bfloat16),
             ),
             launchable(KERNELS, forward_call("batch rows and heads", 2, 3, 4, 100, 100)),
             launches_gpu(KERNELS, forward_call("batch rows and heads", 2, 75, 4, 100, 100)),
@@ -183,6 +177,7 @@ EXERCISES = {
             "grid's second number.",
             "more values than keys": "K is the last axis of r, V that of v.",
             "batch rows and heads": "The third number of the grid is B·H.",
+            "bfloat16": "o has v's type, and so may its shares; states are float32.",
             "grid": "Which programs are missing? The grid is (NV, NK, B·H).",
             "launch": "kernel[programs](…): the tensors in the order of the signature, then its "
             "sizes by name. Its outputs are new memory.",

@@ -6,8 +6,15 @@ import triton.language as tl
 
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.cuda import ATOMICS, at_most
+from rwkv_lessons.lab.evidence.launching import launchable, launches, launches_gpu
 from rwkv_lessons.lab.evidence.triton import exps, no_spills, reads, writes
-from rwkv_lessons.lab.evidence.wkv6_triton import BACKWARD, wkv6_function, wkv6_triton_kernel
+from rwkv_lessons.lab.evidence.wkv6_triton import (
+    BACKWARD,
+    Size,
+    wkv6_call,
+    wkv6_function,
+    wkv6_triton_kernel,
+)
 from rwkv_lessons.runtime.launch_numba import ceil_div
 
 
@@ -144,24 +151,33 @@ def launch_chunks(B, T, H, K, V, BK=32, BV=32, C=64):
     return (ceil_div(K, BK), ceil_div(T, C), B * H), sizes | {"num_warps": 4}
 
 
-def gradients(r, k, v, w, u, s0, do, ds1):
-    """dr, dk, dv, dw, du, ds0 on a GPU: three kernels and what lies between.
+def through_states(r, k, v, w, s0, do, ds1):
+    """dr_s, dk_s, dv_s, float32, then dw and ds0, by one launch of each of the three kernels.
 
-    r, k, v, w, do may be bfloat16. Shares are float32, like s0: dw is a difference of their sums.
+    r, k, w are [B, T, H, K], v, do [B, T, H, V], all of these float32 or bfloat16, and dw has the
+    type of w; s0, ds1 are [B, H, K, V], float32. Shares are float32: dw is a difference of sums.
     """
     B, T, H, K = r.shape
     V = v.shape[-1]
     grid, constants = launch(B, T, H, K, V)
     NV, NK, chunks = *grid[:2], ceil_div(T, constants["C"])
+    ### BEGIN SOLUTION
     dr_parts, dk_parts = s0.new_empty(2, NV, *r.shape)
     dv_parts, ds0 = s0.new_empty(NK, *v.shape), torch.empty_like(s0)
     kept, a_parts = s0.new_empty(B, chunks, H, K, V), s0.new_empty(NV, B, chunks, H, K)
     forward_sweep[grid](k, v, w, s0, do, dr_parts, kept, **constants)
     backward_sweep[grid](r, k, v, w, ds1, do, kept, dk_parts, dv_parts, ds0, a_parts, **constants)
     dr_s, dk_s, dv_s, a = (x.sum(0) for x in (dr_parts, dk_parts, dv_parts, a_parts))
+    ### END SOLUTION
     dw = torch.empty_like(w)
     grid, constants = launch_chunks(B, T, H, K, V)
     decay_gradient[grid](r, k, dr_s, dk_s, a, dw, **constants)
+    return dr_s, dk_s, dv_s, dw, ds0
+
+
+def gradients(r, k, v, w, u, s0, do, ds1):
+    """dr, dk, dv, dw, du, ds0 on a GPU; r, k, v, w, do may be bfloat16."""
+    dr_s, dk_s, dv_s, dw, ds0 = through_states(r, k, v, w, s0, do, ds1)
     dr, dk, dv, du = bonus_gradients(r.float(), k.float(), v.float(), u, do.float())
     dr, dk, dv = ((x + y).to(r.dtype) for x, y in ((dr_s, dr), (dk_s, dk), (dv_s, dv)))
     return dr, dk, dv, dw, du.sum(0), ds0
@@ -177,7 +193,15 @@ STEPS = (  # kernel, launch, its tensors, those it writes
     (backward_sweep, launch, (*BACKWARD_TENSORS, *BACKWARD_WRITES), BACKWARD_WRITES),
     (decay_gradient, launch_chunks, DECAY_TENSORS, ("dw",)),
 )
+KERNELS = {kernel.__name__: (kernel, writes) for kernel, _, _, writes in STEPS}
 BLOCKS = {"BK": 4, "BV": 4, "C": 4}  # in the interpreter
+
+
+def states_call(name, *shape, **more):
+    """A `Call` of `through_states` with tensors of B, T, H, K, V."""
+    takes, returns = ("r", "k", "v", "w", "s0", "do", "ds1"), ("dr_s", "dk_s", "dv_s", "dw", "ds0")
+    return wkv6_call(name, takes, returns, Size(shape, **more))
+
 
 NO_ATOMICS = at_most(0, *ATOMICS, text="no atomics")
 EXERCISES = {
@@ -340,6 +364,61 @@ EXERCISES = {
             "last": "The only token of a chunk: dw = a − k·dk. Its own r·dr stays out.",
             "state": "The sum over later tokens takes each one's r·dr − k·dk along.",
             "mask": "Tokens past the end count as zeros in the sum: what do masked lanes hold?",
+        },
+    ),
+    "through_states": Exercise(
+        minutes=6,
+        difficulty=2,
+        afterwards=Afterwards(
+            why={
+                "dr_parts, dk_parts = s0.new_empty(2, NV, *r.shape)": "A share for each block of "
+                "values, where the sum runs over values. Like s0, and so float32.",
+                "(x.sum(0) for x in (dr_parts, dk_parts, dv_parts, a_parts))": "Four more kernels, "
+                "which only move bytes.",
+            },
+            instead={
+                "Shares in the type of r": "half of their bytes in bfloat16; but dw is the "
+                "difference of what they add up to, and keeps few of its digits.",
+            },
+            stretch="Add up dr's shares before the second sweep, and use their memory for dk's. "
+            "What does it save?",
+        ),
+        hints=(
+            "Seven tensors are written by the sweeps. For each: which axis is in front, how long?",
+            "dr_s_parts, dk_s_parts: [NV, B, T, H, K]; dv_s_parts: [NK, B, T, H, V]; kept: [B, "
+            "chunks, H, K, V]; a_parts: [NV, B, chunks, H, K]; ds0 like s0. All float32: "
+            "s0.new_empty(…). Tensors in the order of the signatures, then **constants.",
+            "dr_parts, dk_parts = s0.new_empty(2, NV, *r.shape)\n"
+            "dv_parts, ds0 = s0.new_empty(…, *v.shape), torch.empty_like(s0)\n"
+            "kept, a_parts = s0.new_empty(B, chunks, H, K, V), s0.new_empty(…, B, chunks, H, K)\n"
+            "forward_sweep[grid](k, v, w, s0, do, dr_parts, kept, **constants)\n"
+            "backward_sweep[grid](r, k, v, w, ds1, do, kept, …, **constants)\n"
+            "dr_s, dk_s, dv_s, a = (x.sum(0) for x in (dr_parts, dk_parts, dv_parts, a_parts))",
+        ),
+        evidence=(
+            launches(
+                KERNELS,
+                states_call("one tile", 1, 3, 1, 16, 16),
+                states_call("more keys than a tile", 1, 3, 1, 40, 16),
+                states_call("more values than a tile", 1, 3, 1, 16, 40),
+                states_call("two chunks", 1, 66, 1, 4, 4),
+                states_call("batch rows and heads", 2, 3, 3, 10, 7),
+                states_call("bfloat16", 1, 5, 2, 10, 7, dtype=torch.bfloat16),
+            ),
+            launchable(KERNELS, states_call("batch rows and heads", 2, 75, 4, 100, 100)),
+            launches_gpu(KERNELS, states_call("batch rows and heads", 2, 75, 4, 100, 100)),
+        ),
+        symptoms={
+            "one tile": "The second sweep starts from ds1; each result is the sum of its shares.",
+            "more keys than a tile": "A block of keys has its share of dv: NK of them.",
+            "more values than a tile": "A block of values has its share of dr, dk and a: NV.",
+            "two chunks": "kept has a state for every chunk, the last one too: `chunks`.",
+            "bfloat16": "Shares, states and their gradients are float32 whatever r is.",
+            "grid": "Which programs are missing? Both sweeps take `grid`.",
+            "launch": "Tensors in the order of the signature, then **constants; outputs are new "
+            "memory, shares and states float32.",
+            "sizes": "An output is too small: count the blocks, NV or NK, and the chunks.",
+            "programs": "Two programs wrote one element: is there a share for each block?",
         },
     ),
 }

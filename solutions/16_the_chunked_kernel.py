@@ -8,6 +8,7 @@ import triton.language as tl
 
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.cuda import ATOMICS, at_least, at_most
+from rwkv_lessons.lab.evidence.launching import launchable, launches, launches_gpu
 from rwkv_lessons.lab.evidence.triton import (
     Case,
     answer,
@@ -25,6 +26,7 @@ from rwkv_lessons.lab.evidence.wkv6_triton import (
     in_bfloat16,
     much_in_the_state,
     quick_decays,
+    wkv6_call,
     wkv6_launch,
 )
 
@@ -91,11 +93,18 @@ def launch(B, T, H, K, V, BT=16, PRECISION="tf32x3", num_warps=4):
 
 
 def forward(r, k, v, w, u, s0):
-    """o and s1 on a GPU, all float32."""
+    """o [B, T, H, N] and s1 [B, H, N, N], by one launch of `kernel`, on one device.
+
+    r, k, v, w are [B, T, H, N], float32 or bfloat16, and o has their type; u is [H, N]; s0 is
+    [B, H, N, N]; u, s0 and s1 are float32. Float32 products keep all their bits.
+    """
+    ### BEGIN SOLUTION
+    B, T, H, N = r.shape
     o, s1 = torch.empty_like(v), torch.empty_like(s0)
-    programs, constants = launch(*r.shape, v.shape[-1])
-    kernel[programs](r, k, v, w, u, s0, o, s1, **constants)
+    sizes = {"T": T, "H": H, "N": N, "BT": 16, "PRECISION": "tf32x3"}
+    kernel[(B * H,)](r, k, v, w, u, s0, o, s1, **sizes, num_warps=4)
     return o, s1
+    ### END SOLUTION
 
 
 TENSORS = ("r", "k", "v", "w", "u", "s0", "o", "s1")
@@ -104,6 +113,12 @@ COUNTED = Size((1, 32, 2, 8, 8))  # two chunks of 16
 OWN_BLOCKS = Size((2, 70, 2, 64, 64))
 LOW = Size((1, 35, 2, 16, 16))
 FULL = Size((2, 75, 4, 64, 64))
+KERNELS = {"kernel": (kernel, WRITES)}
+
+
+def forward_call(name, *shape, **more):
+    """A `Call` of `forward` with tensors of B, T, H, K, V."""
+    return wkv6_call(name, TENSORS[:6], WRITES, Size(shape, **more))
 
 
 def sized(size, **more):
@@ -134,6 +149,61 @@ CASES = tuple(
 )
 
 EXERCISES = {
+    "forward": Exercise(
+        minutes=4,
+        difficulty=1,
+        afterwards=Afterwards(
+            why={
+                "o, s1 = torch.empty_like(v), torch.empty_like(s0)": "Not filled, and of the types "
+                "of what they are like: o has v's, s1 is float32. No shares this time.",
+                "kernel[(B * H,)](r, k, v, w, u, s0, o, s1, **sizes, num_warps=4)": "A program for "
+                "each head of each batch row; four warps have 64 × 64 numbers of the state.",
+            },
+            instead={
+                "BT = 32": "half the steps, with twice the scores of a token; the machine code "
+                "below says what the registers make of it.",
+            },
+            stretch="Choose num_warps by N. What would you look at, without a GPU?",
+        ),
+        hints=(
+            "Which axes has one program to itself? All that is left is a program of its own.",
+            "The grid is (B · H,), a tuple. The kernel takes its tensors in the order of its "
+            "signature, then the sizes by name; `tl.dot` sums over at least 16 numbers.",
+            "B, T, H, N = r.shape\n"
+            "o, s1 = torch.empty_like(…), torch.empty_like(…)\n"
+            "sizes = {'T': T, 'H': H, 'N': N, 'BT': …, 'PRECISION': 'tf32x3'}\n"
+            "kernel[(…,)](r, k, v, w, u, s0, o, s1, **sizes, num_warps=4)\n"
+            "return o, s1",
+        ),
+        evidence=(
+            launches(
+                KERNELS,
+                forward_call("one head", 1, 5, 1, 16, 16),
+                forward_call("a chunk and a bit", 1, 35, 1, 16, 16),
+                forward_call("batch rows and heads", 2, 3, 3, 8, 8),
+                forward_call("bfloat16", 1, 18, 2, 16, 16, dtype=torch.bfloat16),
+                exact=True,
+            ),
+            launchable(KERNELS, forward_call("bfloat16", 2, 75, 4, 64, 64, dtype=torch.bfloat16)),
+            launches_gpu(KERNELS, forward_call("batch rows and heads", 2, 75, 4, 64, 64)),
+        ),
+        symptoms={
+            "one head": "o and s1 are what the kernel wrote: return both, o first.",
+            "a chunk and a bit": "T is the number of tokens, not of chunks: the kernel divides.",
+            "batch rows and heads": "Program p has row p // H and head p % H: B·H programs.",
+            "bfloat16": "o has v's type; the states are float32.",
+            "grid": "Which programs are missing, or which tokens? There are B·H programs, and T "
+            "tokens for each.",
+            "launch": "kernel[(B * H,)](…): the tensors in the order of the signature, then its "
+            "sizes by name. Its outputs are new memory, o of v's type.",
+            "sizes": "Are the sizes those of the tensors, N the last axis of r, and are there B·H "
+            "programs?",
+            "programs": "Two programs wrote one element: a head of a batch row has one program.",
+            "idle": "More programs than heads of batch rows: the grid is (B·H,).",
+            "input_precision": "Float32 operands are rounded to TF32 unless PRECISION is "
+            '"tf32x3" or "ieee".',
+        },
+    ),
     "kernel": Exercise(
         minutes=32,
         difficulty=3,

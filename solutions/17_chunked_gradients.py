@@ -10,6 +10,7 @@ import triton.language as tl
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.chunked_decay import Chunk, chunk_answer
 from rwkv_lessons.lab.evidence.cuda import ATOMICS, at_least, at_most
+from rwkv_lessons.lab.evidence.launching import launchable, launches, launches_gpu
 from rwkv_lessons.lab.evidence.triton import (
     Case,
     answer,
@@ -21,7 +22,12 @@ from rwkv_lessons.lab.evidence.triton import (
     writes,
 )
 from rwkv_lessons.lab.evidence.wkv6 import problem
-from rwkv_lessons.lab.evidence.wkv6_triton import BFLOAT16_TOLERANCE, Size, wkv6_launch
+from rwkv_lessons.lab.evidence.wkv6_triton import (
+    BFLOAT16_TOLERANCE,
+    Size,
+    wkv6_call,
+    wkv6_launch,
+)
 from rwkv_lessons.runtime.launch_numba import ceil_div
 
 
@@ -158,7 +164,12 @@ def launch(B, T, H, K, V, BT=16, PRECISION="tf32x3", num_warps=8):
 
 
 def gradients(r, k, v, w, u, s0, do, ds1):
-    """dr, dk, dv, dw, du, ds0 on a GPU, by both kernels; r, k, v, w, do may be bfloat16."""
+    """dr, dk, dv, dw, du, ds0, by one launch of each kernel, on one device.
+
+    r, k, v, w, do are [B, T, H, N], float32 or bfloat16, and their gradients have their type; u is
+    [H, N]; s0, ds1 are [B, H, N, N]; these, du, ds0 and what is kept are float32.
+    """
+    ### BEGIN SOLUTION
     B, T, H, N = r.shape
     grid, constants = launch(B, T, H, N, N)
     before = s0.new_empty(B, ceil_div(T, constants["BT"]), H, N, N)
@@ -167,6 +178,7 @@ def gradients(r, k, v, w, u, s0, do, ds1):
     checkpoints[grid](k, v, w, s0, before, **constants)
     backward_sweep[grid](r, k, v, w, u, before, do, ds1, dr, dk, dv, dw, du, ds0, **constants)
     return dr, dk, dv, dw, du.sum(0), ds0
+    ### END SOLUTION
 
 
 TENSORS = ("r", "k", "v", "w", "u", "do", "ds1")
@@ -176,6 +188,13 @@ OWN_BLOCKS = Size((2, 70, 2, 64, 64))
 FULL = Size((2, 75, 4, 64, 64))
 LOW = Size((1, 35, 2, 16, 16), dtype=torch.bfloat16)
 LOW_FULL = replace(FULL, dtype=torch.bfloat16)
+KERNELS = {"checkpoints": (checkpoints, ("before",)), "backward_sweep": (backward_sweep, GRADIENTS)}
+
+
+def gradients_call(name, *shape, **more):
+    """A `Call` of `gradients` with tensors of B, T, H, K, V."""
+    takes = ("r", "k", "v", "w", "u", "s0", "do", "ds1")
+    return wkv6_call(name, takes, GRADIENTS, Size(shape, **more))
 
 
 def _before(size, BT):
@@ -390,6 +409,57 @@ EXERCISES = {
             "pairs": "Row t, column s: the scores' rows belong to r and do, their columns to k "
             "and v. In dw no token counts its own r·dr.",
             "state": "From chunk to chunk, b_g fades by exp(b_last), and gets (r·b_start).mT @ do.",
+        },
+    ),
+    "gradients": Exercise(
+        minutes=5,
+        difficulty=1,
+        afterwards=Afterwards(
+            why={
+                'before = s0.new_empty(B, ceil_div(T, constants["BT"]), H, N, N)': "A state for "
+                "every chunk, the last one too; float32, like s0.",
+                "return dr, dk, dv, dw, du.sum(0), ds0": "A program has du of its batch row.",
+            },
+            instead={
+                "before in bfloat16": "half its bytes, and states that are rounded once.",
+            },
+            stretch="How many bytes has `before` at the ladder's shape, beside r?",
+        ),
+        hints=(
+            "Seven tensors are new. One of them is not returned: which, and how large is it?",
+            "before is [B, chunks, H, N, N] with chunks = ceil_div(T, BT), du is [B, H, N]: both "
+            "float32, s0.new_empty(…). The others are like what they are the gradients of.",
+            "B, T, H, N = r.shape\n"
+            "grid, constants = launch(B, T, H, N, N)\n"
+            "before = s0.new_empty(B, ceil_div(…, constants['BT']), H, N, N)\n"
+            "dr, dk, dv, dw = (torch.empty_like(r) for _ in range(4))\n"
+            "du, ds0 = s0.new_empty(…), torch.empty_like(s0)\n"
+            "checkpoints[grid](k, v, w, s0, …, **constants)\n"
+            "backward_sweep[grid](r, k, v, w, u, …, do, ds1, …, **constants)\n"
+            "return dr, dk, dv, dw, du.sum(…), ds0",
+        ),
+        evidence=(
+            launches(
+                KERNELS,
+                gradients_call("one head", 1, 3, 1, 16, 16),
+                gradients_call("a chunk and a bit", 1, 19, 1, 16, 16),
+                gradients_call("batch rows and heads", 2, 3, 2, 8, 8),
+                gradients_call("bfloat16", 1, 18, 1, 16, 16, dtype=torch.bfloat16),
+                exact=True,
+            ),
+            launchable(KERNELS, gradients_call("bfloat16", 1, 75, 2, 64, 64, dtype=torch.bfloat16)),
+            launches_gpu(KERNELS, gradients_call("batch rows and heads", 2, 75, 4, 64, 64)),
+        ),
+        symptoms={
+            "one head": "du is summed over the batch rows: [H, N].",
+            "a chunk and a bit": "checkpoints(k, v, w, s0, before): are they in this order?",
+            "grid": "Which programs are missing? Both kernels take one for each head of each row.",
+            "launch": "Tensors in the order of the signatures, then **constants; outputs are new "
+            "memory. What has tokens has the type of r, all else is float32.",
+            "sizes": "An output is too small: before has a state for every chunk, the last one "
+            "too, du a row for each head of each batch row.",
+            "programs": "Two programs wrote one element: du has a row for each batch row.",
+            "input_precision": 'PRECISION is "tf32x3" or "ieee" for float32.',
         },
     ),
 }

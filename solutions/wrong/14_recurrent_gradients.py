@@ -95,3 +95,30 @@ decay_gradient = wrong(
         edit("b_a[None, :] + "),
     ),
 )
+
+through_states = wrong(
+    chunks_rounded_down=(
+        "There is no room for the state after a last chunk that is shorter.",
+        edit("s0.new_empty(B, chunks, H, K, V)", "s0.new_empty(B, max(1, T // 64), H, K, V)"),
+    ),
+    first_share_only=(
+        "The shares of the other blocks are not added.",
+        edit("(x.sum(0) for x in", "(x[0] for x in"),
+    ),
+    keys_and_values_swapped=(
+        "There are as many shares of dv as there are blocks of values.",
+        edit("s0.new_empty(NK, *v.shape)", "s0.new_empty(NV, *v.shape)"),
+    ),
+    over_the_final_gradient=(
+        "The gradient of the first state is written over that of the last.",
+        edit("torch.empty_like(s0)", "ds1"),
+    ),
+    shares_in_16_bits=(
+        "Shares have the type of r.",
+        edit("s0.new_empty(2, NV, *r.shape)", "r.new_empty(2, NV, *r.shape)"),
+    ),
+    state_before_the_tokens=(
+        "The backward sweep starts from the state before the tokens.",
+        edit("backward_sweep[grid](r, k, v, w, ds1,", "backward_sweep[grid](r, k, v, w, s0,"),
+    ),
+)

@@ -2,6 +2,35 @@
 
 from rwkv_lessons.lab.course.wrong_answers import edit, move, wrong
 
+forward = wrong(
+    a_program_per_chunk=(
+        "As many programs as there are chunks, all of which walk all chunks of the first heads.",
+        edit("kernel[(B * H,)]", "kernel[(T // 16 + 1,)]"),
+    ),
+    batch_forgotten=(
+        "The batch rows are forgotten.",
+        edit("(B * H,)", "(H,)"),
+    ),
+    chunks_for_tokens=(
+        "Takes T for the number of chunks.",
+        edit('"T": T', '"T": T // 16'),
+    ),
+    o_in_float32=(
+        "o is float32, whatever v is.",
+        edit("torch.empty_like(v)", "torch.empty_like(v, dtype=torch.float32)"),
+    ),
+    over_the_state=(
+        "The new state is written over the one that was given.",
+        edit(
+            "o, s1 = torch.empty_like(v), torch.empty_like(s0)", "o, s1 = torch.empty_like(v), s0"
+        ),
+    ),
+    rounded_to_tf32=(
+        "Float32 operands are rounded to TF32.",
+        edit('"tf32x3"', '"tf32"'),
+    ),
+)
+
 kernel = wrong(
     bonus_on_earlier_tokens=(
         "The bonus is for the token at hand; here every score gets it.",

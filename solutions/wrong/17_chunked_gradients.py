@@ -109,3 +109,30 @@ backward_sweep = wrong(
         edit("tl.trans(b_scores)", "b_scores"),
     ),
 )
+
+gradients = wrong(
+    batch_not_added=(
+        "du of every batch row, where their sum is wanted.",
+        edit("du.sum(0), ds0", "du, ds0"),
+    ),
+    du_of_one_row=(
+        "There is room for du of one batch row.",
+        edit("s0.new_empty(B, H, N)", "s0.new_empty(1, H, N)"),
+    ),
+    full_chunks_only=(
+        "There is no room for the state before a last chunk that is shorter.",
+        edit('ceil_div(T, constants["BT"])', 'max(1, T // constants["BT"])'),
+    ),
+    no_states_kept=(
+        "The states before the chunks are never computed.",
+        edit("checkpoints[grid](k, v, w, s0, before, **constants)"),
+    ),
+    over_the_final_gradient=(
+        "The gradient of the first state is written over that of the last.",
+        edit("torch.empty_like(s0)", "ds1"),
+    ),
+    states_of_the_keys=(
+        "The kernel that keeps states gets r for k.",
+        edit("checkpoints[grid](k, v, w,", "checkpoints[grid](r, v, w,"),
+    ),
+)

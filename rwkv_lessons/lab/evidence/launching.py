@@ -30,13 +30,15 @@ class Launcher:
         kernel: the reference, which is run.
         outputs: its parameters that it writes.
         run: whether to run it; else the arguments are kept, and nothing is written.
+        exact: whether it may not be told to round float32 operands to TF32.
 
     Attributes:
         launches: the arguments of each launch, by name, with options such as num_warps.
     """
 
-    def __init__(self, name, kernel, outputs, run=True):
+    def __init__(self, name, kernel, outputs, run=True, exact=False):
         self.name, self.kernel, self.outputs, self.run = name, kernel, outputs, run
+        self.exact = exact
         self.launches = []
 
     def __getitem__(self, grid):
@@ -60,6 +62,9 @@ class Launcher:
             raise Flaw(_first_line(fault), "sizes") from None
         for race in seen.races.values():
             raise Flaw(_first_line(race), "programs")
+        if self.exact and seen.arithmetic.tf32:
+            what = f"{self.name} rounds float32 operands of tl.dot to 11 bits (TF32)"
+            raise Flaw(what, "input_precision")
         working = {x.program for x in seen.accesses if x.op == "store" and len(x.offsets)}
         programs = torch.Size(grid if isinstance(grid, tuple) else (grid,)).numel()
         if len(working) < programs:
@@ -115,7 +120,7 @@ class Call:
         problem: () → (arguments, {result: (float64 tensor, a letter per axis)}).
         tolerance: the largest error allowed, over the largest wanted.
         size: of the problem, for messages.
-        dtype: of the results.
+        dtype: of the results; dtypes: of those that have another.
     """
 
     name: str
@@ -123,13 +128,15 @@ class Call:
     tolerance: float = TOLERANCE
     size: str = ""
     dtype: torch.dtype = torch.float32
+    dtypes: dict = dataclasses.field(default_factory=dict)
 
 
-def launches(kernels, *calls: Call):
+def launches(kernels, *calls: Call, exact=False):
     """Calls a function with its kernels watched: one launch of each, and the right answers.
 
     Args:
         kernels: {name of a kernel in the function: (its reference, the parameters it writes)}.
+        exact: whether products of float32 operands have to keep all their bits.
     """
 
     def answer(function, exercise):
@@ -137,7 +144,7 @@ def launches(kernels, *calls: Call):
             return Row("answer", ABSENT, missing)
         for call in calls:
             try:
-                _judge(function, kernels, call)
+                _judge(function, kernels, call, exact)
             except (Difference, KernelFault, Flaw) as error:
                 size = f" ({call.size})" if call.size else ""
                 details = explained(error, exercise, call.name)
@@ -148,8 +155,8 @@ def launches(kernels, *calls: Call):
     return answer
 
 
-def _judge(function, kernels, call):
-    watched = {name: Launcher(name, *kernel) for name, kernel in kernels.items()}
+def _judge(function, kernels, call, exact):
+    watched = {name: Launcher(name, *kernel, exact=exact) for name, kernel in kernels.items()}
     given, wants = call.problem()
     got = with_kernels(function, watched)(*(_copy(x) for x in given))
     for name, launcher in watched.items():
@@ -176,8 +183,9 @@ def _compare(got, wants, call):
         except Difference as difference:
             missing = isinstance(x, torch.Tensor) and x.isnan().any()
             raise Flaw(f"{name}: {difference}", "grid" if missing else None) from None
-        if x.dtype != call.dtype:
-            raise Flaw(f"{name} is {x.dtype}, want {call.dtype}", "launch")
+        dtype = call.dtypes.get(name, call.dtype)
+        if x.dtype != dtype:
+            raise Flaw(f"{name} is {x.dtype}, want {dtype}", "launch")
 
 
 def with_kernels(function, kernels):

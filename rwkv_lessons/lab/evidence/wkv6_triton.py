@@ -13,8 +13,9 @@ from ...wkv6.reference import wkv6_reference
 from ..course.check import PASSED, Row
 from ..simulator.faults import KernelFault
 from ..simulator.triton.launches import results
-from .cuda import Difference, compare
+from .cuda import TOLERANCE, Difference, compare
 from .functions import called, failed, several, shown
+from .launching import Call
 from .triton import Case, Launch, answer, gpu, machine_code, traffic
 from .wkv6 import LETTERS, TOKENS, problem
 
@@ -82,12 +83,7 @@ def wkv6_launch(launch, names, writes, size=FULL, **blocks):
     C = blocks.get("C", size.C)
     known = problem(size.shape, C, size.states, size.decay, dtype=size.dtype)
     grid, constants = launch(B, T, H, K, V, **blocks)
-    dtypes = dict.fromkeys(TOKENS, size.dtype)
-    inputs = {
-        name: known[name].to(dtypes.get(name, torch.float32)).contiguous()
-        for name in names
-        if name not in writes
-    }
+    inputs = {name: _given(name, known, size) for name in names if name not in writes}
     wants = {name.removesuffix(PARTS): known[name.removesuffix(PARTS)] for name in writes}
     return Launch(
         grid,
@@ -100,6 +96,32 @@ def wkv6_launch(launch, names, writes, size=FULL, **blocks):
         _scales(wants, known),
         size=_text(size),
     )
+
+
+def _given(name, known, size):
+    return known[name].to(size.dtype if name in TOKENS else torch.float32).contiguous()
+
+
+def wkv6_call(name, takes, returns, size):
+    """A `Call` of a function that launches kernels; du is summed over the batch.
+
+    Args:
+        name: what it tests; also the key of its hint.
+        takes, returns: names of arrays.
+        size: a Size; results with tokens have its dtype, those of the states alone float32.
+    """
+
+    def made():
+        known = problem(size.shape, size.C, size.states, size.decay, dtype=size.dtype)
+        wants = {x: (known[x], LETTERS[x]) for x in returns}
+        if "du" in wants:
+            wants["du"] = known["du"].sum(0), LETTERS["u"]
+        return [_given(x, known, size) for x in takes], wants
+
+    low = size.dtype != torch.float32
+    tolerance = BFLOAT16_TOLERANCE if low else TOLERANCE
+    dtypes = dict.fromkeys(("o", "dr", "dk", "dv", "dw"), size.dtype)
+    return Call(name, made, tolerance, _text(size), dtypes=dtypes)
 
 
 def _text(size):

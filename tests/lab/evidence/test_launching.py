@@ -22,7 +22,7 @@ kernel[programs](
 total = shares[0].clone()
 for share in shares[1:]:
     total += share
-return [total, after]
+return [total.to(v.dtype), after]
 """
 RIGHT = {
     "tiles of one's own, a grid that is a function, sizes by position": (FORWARD, instead(OWN)),
