@@ -76,7 +76,8 @@ SMALLER = (
     "--shape 1,4096,64,64 --shape 1,32768,64,64 --shape 1,54,32,64 --methods wkv6,cuda,chunked"
 )
 BESIDE_PEERS = "--peers --dtype bfloat16 --methods 'wkv6,chunked,cuda,fla chunk,fla recurrent'"
-TABLE_SHAPE, DEEPSEEK_SHAPE = (8, 4096, 64, 64), (64, 4096, 128, 512, 64, 128)
+TABLE_SHAPE = (8, 4096, 64, 64)
+DEEPSEEK_SHAPE = (64, 4096, 128, 512, 64, 128)
 # (H, R, P, V): heads, rank, sizes of rope and value.
 MINICPM3, DEEPSEEK_V3, ITS_8TH_PART = (40, 256, 32, 64), (128, 512, 64, 128), (16, 512, 64, 128)
 
