@@ -1,6 +1,5 @@
 """WKV-7 and its single step: inputs, what a method makes of them, and float64."""
 
-import zlib
 from importlib import import_module
 
 import torch
@@ -22,17 +21,8 @@ class DeltaRule(Recurrence):
     leaves = ("r", "w", "k", "v", "a", "b", "s0")
 
     def __init__(self, case, device):
-        self.case, self.options = case, dict(case.options)
-        seed = zlib.crc32(f"{case.operation} {case.sizes} {case.option} {case.decay}".encode())
-        g = torch.Generator(device).manual_seed(seed)
-        B, T, H, K, V = case.sizes
-        self.call = {x: self.options[x] for x in ("scale", "decay") if x in self.options}
-        sequences = B
-        if self.options.get("packed"):
-            B, T = 1, B * T
-            ends = sorted(min(T, n) for n in (0, 1, 1, T * 2 // 5, T * 3 // 4, T))
-            self.call["cu_seqlens"] = torch.tensor(ends, dtype=torch.int32, device=device)
-            sequences = len(ends) - 1
+        g, B, T, sequences = self._begin(case, device, "decay")
+        H, K, V = case.sizes[2:]
         dtype = getattr(torch, case.dtype)
         state_dtype = torch.float64 if dtype == torch.float64 else torch.float32
 

@@ -26,17 +26,8 @@ class Recurrence:
     leaves = LEAVES
 
     def __init__(self, case, device):
-        self.case, self.options = case, dict(case.options)
-        seed = zlib.crc32(f"{case.operation} {case.sizes} {case.option} {case.decay}".encode())
-        g = torch.Generator(device).manual_seed(seed)
-        B, T, H, K, V = case.sizes
-        self.call = {x: self.options[x] for x in ("scale", "raw_decay") if x in self.options}
-        sequences = B
-        if self.options.get("packed"):
-            B, T = 1, B * T
-            ends = sorted(min(T, n) for n in (0, 1, 1, T * 2 // 5, T * 3 // 4, T))
-            self.call["cu_seqlens"] = torch.tensor(ends, dtype=torch.int32, device=device)
-            sequences = len(ends) - 1
+        g, B, T, sequences = self._begin(case, device, "raw_decay")
+        H, K, V = case.sizes[2:]
         dtype = getattr(torch, case.dtype)
         float32 = torch.float64 if dtype == torch.float64 else torch.float32
 
@@ -55,6 +46,24 @@ class Recurrence:
         state = self.options.get("state")
         self.inputs = (r, k, v, w, u.to(float32), s0.to(float32) if state else None)
         self.do, self.ds1 = do, ds1.to(float32) if state else None
+
+    def _begin(self, case, device, decay):
+        """Returns a generator of the case's own, B, T, and how many sequences these hold.
+
+        Args:
+            decay: the option that says what w is.
+        """
+        self.case, self.options = case, dict(case.options)
+        seed = zlib.crc32(f"{case.operation} {case.sizes} {case.option} {case.decay}".encode())
+        g = torch.Generator(device).manual_seed(seed)
+        B, T = case.sizes[:2]
+        self.call = {x: self.options[x] for x in ("scale", decay) if x in self.options}
+        if not self.options.get("packed"):
+            return g, B, T, B
+        B, T = 1, B * T
+        ends = sorted(min(T, n) for n in (0, 1, 1, T * 2 // 5, T * 3 // 4, T))
+        self.call["cu_seqlens"] = torch.tensor(ends, dtype=torch.int32, device=device)
+        return g, B, T, len(ends) - 1
 
     def results(self):
         """Name → tensor; what the forward pass gives once more where it keeps for gradients."""
