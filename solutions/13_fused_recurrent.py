@@ -235,8 +235,6 @@ EXERCISES = {
             "decay": "Each row of the tile, a key, is multiplied by its own exp(w): [:, None].",
             "blocks": "A program's own keys start at i_k · BK, its own values at i_v · BV; its "
             "share of o goes to o_parts[i_k], B·T·H·V numbers after the one before.",
-            "16 bits": "Every number of a token is turned into float32 as soon as it is loaded: "
-            "tl.load(…).to(tl.float32). So all products and sums are float32.",
             "state in": "The tile starts from its own part of s0[b, h]: keys from o_k, values "
             "from o_v, a key every V numbers.",
         },

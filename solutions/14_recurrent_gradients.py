@@ -284,8 +284,6 @@ EXERCISES = {
             "it. ds0 is r·do.",
             "last": "dk sums G over values, axis 1; dv over keys, axis 0. Then G decays, along the "
             "keys, and gets r·do.",
-            "16 bits": "Every number of a token is turned into float32 as soon as it is loaded: "
-            "tl.load(…).to(tl.float32). So all products and sums are float32.",
             "state": "dk[t], dv[t] look at the G after token t; and the last token comes first.",
             "mask": "The tokens are T-1, T-2, … 0; and the last block reaches past the end of a "
             "tensor: mask its surplus lanes, in loads and in stores.",

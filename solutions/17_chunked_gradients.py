@@ -8,11 +8,12 @@ import triton
 import triton.language as tl
 
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
+from rwkv_lessons.lab.evidence import chunked_gradients
 from rwkv_lessons.lab.evidence.chunked_decay import Chunk, chunk_answer
+from rwkv_lessons.lab.evidence.chunked_gradients import GRADIENTS
 from rwkv_lessons.lab.evidence.cuda import ATOMICS, at_least, at_most
 from rwkv_lessons.lab.evidence.launching import launchable, launches, launches_gpu
 from rwkv_lessons.lab.evidence.triton import (
-    Case,
     answer,
     dot_flops,
     gpu,
@@ -21,13 +22,7 @@ from rwkv_lessons.lab.evidence.triton import (
     traffic,
     writes,
 )
-from rwkv_lessons.lab.evidence.wkv6 import problem
-from rwkv_lessons.lab.evidence.wkv6_triton import (
-    BFLOAT16_TOLERANCE,
-    Size,
-    wkv6_call,
-    wkv6_launch,
-)
+from rwkv_lessons.lab.evidence.wkv6_triton import Size, wkv6_call
 from rwkv_lessons.runtime.launch_numba import ceil_div
 
 
@@ -181,13 +176,13 @@ def gradients(r, k, v, w, u, s0, do, ds1):
     ### END SOLUTION
 
 
-TENSORS = ("r", "k", "v", "w", "u", "do", "ds1")
-GRADIENTS = ("dr", "dk", "dv", "dw", "du", "ds0")
 COUNTED = Size((1, 32, 2, 8, 8))  # two chunks of 16
-OWN_BLOCKS = Size((2, 70, 2, 64, 64))
 FULL = Size((2, 75, 4, 64, 64))
-LOW = Size((1, 35, 2, 16, 16), dtype=torch.bfloat16)
 LOW_FULL = replace(FULL, dtype=torch.bfloat16)
+keeping, sweeping, all_gradients = (
+    partial(f, launch)
+    for f in (chunked_gradients.keeping, chunked_gradients.sweeping, chunked_gradients.in_turn)
+)
 KERNELS = {"checkpoints": (checkpoints, ("before",)), "backward_sweep": (backward_sweep, GRADIENTS)}
 
 
@@ -197,65 +192,6 @@ def gradients_call(name, *shape, **more):
     return wkv6_call(name, takes, GRADIENTS, Size(shape, **more))
 
 
-def _before(size, BT):
-    """The state before every chunk, [B, chunks, H, N, N], in float64."""
-    known = problem(size.shape, BT, size.states, size.decay, dtype=size.dtype)
-    return torch.cat([known["s0"][:, None], known["kept"][:, :-1]], 1)
-
-
-def _made(names, writes, size, BT, more):
-    made = wkv6_launch(launch, names, writes, replace(size, C=BT), BT=BT, **more)
-    return replace(made, tolerance=BFLOAT16_TOLERANCE) if size.dtype == torch.bfloat16 else made
-
-
-def keeping(size, BT=16, **more):
-    """A `Launch` of `checkpoints`."""
-    made = _made(("k", "v", "w", "s0"), (), size, BT, more)
-    want = _before(size, BT)
-    letters = made.letters | {"before": "bchij"}
-    return replace(made, outputs={"before": want.shape}, wants={"before": want}, letters=letters)
-
-
-def sweeping(size, BT=16, **more):
-    """A `Launch` of `backward_sweep`."""
-    made = _made((*TENSORS, *GRADIENTS), GRADIENTS, size, BT, more)
-    before = _before(size, BT).float().contiguous()
-    return replace(made, inputs=made.inputs | {"before": before})
-
-
-def all_gradients(one, two, size, BT):
-    """What `gradients` computes, in the interpreter: each kernel on what those before it wrote."""
-    from rwkv_lessons.lab.simulator.triton.launches import results
-
-    kept = results(one, keeping(size, BT))["before"]
-    second = sweeping(size, BT)
-    second = replace(second, inputs=second.inputs | {"before": kept})
-    return results(two, second), second.wants
-
-
-def cases(made, *chosen):
-    small = tuple(
-        Case(name, symptom, partial(made, size, BT=BT), symptom == "programs")
-        for name, symptom, size, BT in chosen
-    )
-    whole = Case("70 tokens, the lesson's own blocks", "own blocks", partial(made, OWN_BLOCKS))
-    return (*small, whole)
-
-
-CASES = (
-    ("one token, no states", "by hand", Size((1, 1, 1, 4, 4), states=False), 4),
-    ("one token between two states", "last", Size((1, 1, 1, 4, 4)), 4),
-    ("a chunk of two tokens", "pairs", Size((1, 2, 1, 4, 4), states=False), 2),
-    ("a chunk of four tokens", "pairs", Size((1, 4, 1, 4, 4), states=False), 4),
-    ("a chunk between two states", "last", Size((1, 4, 1, 4, 4)), 4),
-    ("two chunks", "state", Size((1, 8, 1, 8, 8)), 4),
-    ("every head has its own states, decay and bonus", "head", Size((1, 3, 2, 8, 8)), 4),
-    ("every batch row has its own tokens and states", "batch", Size((2, 5, 2, 4, 4)), 4),
-    ("17 tokens, the last chunk has one", "mask", Size((1, 17, 3, 4, 4)), 8),
-    ("strong decays", "decay", Size((1, 9, 1, 8, 8), decay="strong"), 8),
-    ("bfloat16", "16 bits", LOW, 16),
-    ("the order of the programs does not matter", "programs", Size((2, 6, 3, 4, 4)), 4),
-)
 NO_ATOMICS = at_most(0, *ATOMICS, text="no atomics")
 PRODUCTS = at_least(1, "HMMA", "HGMMA", text="products on the tensor cores")
 EXERCISES = {
@@ -337,7 +273,7 @@ EXERCISES = {
             ".to(b_v.dtype).",
         ),
         evidence=(
-            answer(*cases(keeping, *CASES)),
+            answer(*chunked_gradients.cases(keeping)),
             traffic(
                 partial(keeping, COUNTED, BT=16),
                 reads(1, "k", "v", "w", "s0"),
@@ -390,7 +326,7 @@ EXERCISES = {
             "float32 need .to(b_v.dtype).",
         ),
         evidence=(
-            answer(*cases(sweeping, *CASES)),
+            answer(*chunked_gradients.cases(sweeping)),
             traffic(
                 partial(sweeping, COUNTED, BT=16),
                 reads(1, *"rkvw", "do", "ds1", "before"),

@@ -9,6 +9,8 @@ from rwkv_lessons.lab.course.wrong_answers import _edited, edit, instead
 pytest.importorskip("triton")
 
 FORWARD, PREFILL = "13_fused_recurrent.forward", "26_fused_prefill.prefill"
+CHUNKED, THROUGH = "16_the_chunked_kernel.forward", "14_recurrent_gradients.through_states"
+GRADIENTS = "17_chunked_gradients.gradients"
 OWN = """
 batch, tokens, heads, keys = r.shape
 values = v.size(3)
@@ -30,6 +32,29 @@ RIGHT = {
         FORWARD,
         edit("s1 = torch.empty_like(s0)",
              "memory = s0.new_empty(2, *s0.shape)\ns1 = memory[1]"),
+    ),
+    "longer chunks, sizes by position, real float32": (
+        CHUNKED,
+        edit('**sizes, num_warps=4)', 'T, H, N, 32, "ieee", num_warps=8)'),
+    ),
+    "a grid that is a function": (CHUNKED, edit("kernel[(B * H,)]", "kernel[lambda _: (H * B,)]")),
+    "o from its shape": (
+        CHUNKED, edit("torch.empty_like(v)", "torch.zeros(B, T, H, N, dtype=v.dtype).to(v.device)")
+    ),
+    "shares of each gradient by themselves": (
+        THROUGH,
+        edit("dr_parts, dk_parts = s0.new_empty(2, NV, *r.shape)",
+             "dr_parts = torch.empty(NV, B, T, H, K, device=r.device)\n"
+             "dk_parts = torch.empty_like(dr_parts)"),
+    ),
+    "a state more than there are chunks": (
+        GRADIENTS,
+        edit('ceil_div(T, constants["BT"])', 'T // constants["BT"] + 1'),
+    ),
+    "ds0 in the memory of du's allocation": (
+        GRADIENTS,
+        edit("torch.empty_like(s0)", "s0.new_zeros(B, H, N, N)"),
+        edit("du.sum(0)", "torch.einsum('bhn->hn', du)"),
     ),
     "blocks of 32 queries": (
         PREFILL,
