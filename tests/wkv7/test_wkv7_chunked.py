@@ -80,8 +80,9 @@ def test_keys_that_are_all_alike(dtype):
     x = make(1, 70, 1, 16, 20, -1e-3, torch.float64, device=DEVICE)
     x[4][:], x[5][:] = x[4][:, :1].clone(), -0.95 * x[4][:, :1]
     x = [y.to(dtype if n < 6 else torch.float32) for n, y in enumerate(x)]
-    # In da and db the state's rounding is seen against what 70 corrections have left of it.
-    limits = LIMITS[dtype] | ({"da": 1.2e-2, "db": 1.2e-2} if dtype == torch.bfloat16 else {})
+    # In da and db the roundings of the state and of pairs are seen against what 70 corrections have
+    # left: some five times as large as elsewhere.
+    limits = LIMITS[dtype] | ({"da": 2e-2, "db": 2e-2} if dtype == torch.bfloat16 else {})
     near(launched(x), in_float64(x), limits)
 
 
@@ -158,13 +159,15 @@ def test_what_is_kept_has_a_place_each_and_the_tensor_is_full():
         getattr(of, name).add_(1)
     assert (tensor == 1).all()
     few = kept.Kept(torch.zeros(kept.Kept.size(3, 2, 8, 5, 16, False)), 3, 2, 8, 5, 16, False)
-    assert few.w is not None and few.z is None and few.states is None
+    assert few.readers is not None and few.z is None and few.states is None
 
 
 def test_few_heads_split_their_values():
-    assert kept.tiles_for(512, 64, 64, H200) == (64, 64, 64, 64, 4, 2)
-    assert kept.tiles_for(8, 64, 64, H200) == (64, 64, 64, 16, 4, 2)
-    assert kept.tiles_for(512, 256, 256, H200) == (64, 64, 256, 64, 8, 2)
+    dtype = torch.bfloat16
+    assert kept.tiles_for(512, 64, 64, dtype, H200) == (64, 64, 64, 64, 4, 3)
+    assert kept.tiles_for(8, 64, 64, dtype, H200) == (64, 64, 64, 16, 4, 3)
+    assert kept.tiles_for(512, 256, 256, dtype, H200) == (64, 64, 256, 128, 8, 2)
+    assert kept.tiles_for(512, 256, 256, torch.float32, H200) == (64, 64, 256, 64, 8, 2)
 
 
 def test_on_a_cpu_and_in_float64_it_is_the_torch_method():

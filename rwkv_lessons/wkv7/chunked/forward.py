@@ -16,7 +16,7 @@ from ..autograd import define, empty_results, sequences_in
 from ..options import holds_float64
 from ..spans import span_bounds
 from ..wy import wkv7_wy
-from .backward import OPTIONS, gradients, run, weak_and_strong
+from .backward import OF_MAPS, OPTIONS, gradients, run, weak_and_strong
 from .kept import Kept, chunk_count, chunk_of, kept_dtype, tiles_for
 from .maps import wkv7_maps_kernel
 from .sweep import wkv7_sweep_kernel
@@ -41,16 +41,16 @@ def forward(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep):
     o, s1 = torch.empty_like(v), torch.empty((S, H, K, V), dtype=torch.float32, device=r.device)
     before = s1 if s0 is None else s0.contiguous()
 
-    block, _, BK, BV, warps, stages = tiles_for(S * H, K, V, devices.gpu_of(r.device))
+    block, _, BK, BV, warps, stages = tiles_for(S * H, K, V, r.dtype, devices.gpu_of(r.device))
     count = chunks * H
     strong = torch.empty(count, dtype=torch.int8, device=r.device)
-    given = (r, w, k, a, b, bounds, of.w, of.r, of.b, of.k, across, of.n, of.t, of.m, of.l, strong)
+    given = (r, w, k, a, b, bounds, of.readers, of.written, across, of.l, of.p, of.q, of.t, strong)
     launches = weak_and_strong(
-        wkv7_maps_kernel, count, given, (T, H, count, scale), (K, block, C), decay
-    )
+        wkv7_maps_kernel, count, OF_MAPS, given, (T, H, count, scale), (K, block, C), decay,
+    )  # fmt: skip
     launches.append((
         wkv7_sweep_kernel, S * H * triton.cdiv(V, BV), warps,
-        (v, before, cu_seqlens, of.w, of.b, of.k, of.r, across, of.n, None, of.l, o, s1,
+        (v, before, cu_seqlens, of.readers, of.written, across, of.l, of.p, of.q, None, o, s1,
          of.states, of.z),
         (int(s0 is not None), T, H), (K, V, BK, BV, C, stages, False), OPTIONS,
     ))  # fmt: skip

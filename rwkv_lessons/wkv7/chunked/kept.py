@@ -12,25 +12,27 @@ from ..spans import count_spans
 # products of the other dtypes are made of pieces, which take registers, too.
 CHUNK, OTHER_CHUNK = 32, 16
 BLOCK = 64  # keys or values that a program works on at a time
+MOST_VALUES = 128  # that a sweep's program owns
 MIN_BLOCK = 16  # the least that a tensor core multiplies
-WARP_STATE = 1024  # elements of the state a warp sweeps with: 32 registers a thread
+WARP_STATE = 2048  # elements of the state a warp sweeps with: 64 registers a thread
 PROGRAMS_PER_SM = 2  # of sweeps: fewer leave it waiting for memory
 
 
 class Kept:
     """The maps of all chunks, and for gradients the states, in one tensor.
 
-    w, r, b, k: W, R', B̂ and K', `[chunks, H, C, K]`; n, t, m, l: N, T, M and L `[chunks, H, C, C]`;
-    z: `[chunks, H, C, V]`; states: those before each chunk, `[chunks, H, V, K]`. All but w, r, b, k
-    and n are None unless they are for gradients.
+    readers: W over R̃; written: B̂ over K̂, `[chunks, H, 2C, K]`; l, p, q, t: L, A_rb, A_rk and T,
+    `[chunks, H, C, C]`; z: `[chunks, H, C, V]`; states: those before each chunk,
+    `[chunks, H, V, K]`. t, z and states are None unless they are for gradients.
     """
 
-    NAMES = ("w", "r", "b", "k", "n", "t", "m", "l", "z", "states")
+    NAMES = ("readers", "written", "l", "p", "q", "t", "z", "states")
+    FORWARD = NAMES[:5]
 
     def __init__(self, tensor, chunks, H, K, V, C, gradients):
         shapes, at = shapes_of(K, V, C), 0
         for name in self.NAMES:
-            wanted = gradients or name in "wrbkn"
+            wanted = gradients or name in self.FORWARD
             size = chunks * H * shapes[name][0] * shapes[name][1] if wanted else 0
             found = tensor[at : at + size].view(chunks, H, *shapes[name]) if wanted else None
             setattr(self, name, found)
@@ -40,13 +42,13 @@ class Kept:
     def size(cls, chunks, H, K, V, C, gradients):
         """How many elements the tensor has."""
         shapes = shapes_of(K, V, C)
-        wanted = [shapes[name] for name in cls.NAMES if gradients or name in "wrbkn"]
+        wanted = [shapes[name] for name in cls.NAMES if gradients or name in cls.FORWARD]
         return chunks * H * sum(rows * columns for rows, columns in wanted)
 
 
 def shapes_of(K, V, C):
     """Of each thing that is kept, for one chunk of a head; all but the last are aligned."""
-    shapes = dict.fromkeys("wrbk", (C, K)) | dict.fromkeys("ntml", (C, C))
+    shapes = {"readers": (2 * C, K), "written": (2 * C, K)} | dict.fromkeys("lpqt", (C, C))
     return shapes | {"z": (C, V), "states": (V, K)}
 
 
@@ -66,14 +68,16 @@ def kept_dtype(r):
 
 
 @functools.cache
-def tiles_for(heads, K, V, gpu):
+def tiles_for(heads, K, V, dtype, gpu):
     """Keys and values at a time of a chunk's program; those of a sweep's, its warps and stages.
 
-    Two stages load a chunk while another one is computed: for 256 keys that takes 202 KB of shared
-    memory, which only Hopper has.
+    A sweep's stages are the chunks that it loads or computes at the same time: only Hopper's shared
+    memory holds more than one.
     """
     block = [max(MIN_BLOCK, min(BLOCK, triton.next_power_of_2(x))) for x in (K, V)]
-    BK, BV = max(MIN_BLOCK, triton.next_power_of_2(K)), block[1]
+    BK, BV = (max(MIN_BLOCK, triton.next_power_of_2(x)) for x in (K, V))
+    BV = min(BV, MOST_VALUES if gpu.like_hopper and dtype == torch.bfloat16 else BLOCK)
     while BV > MIN_BLOCK and heads * triton.cdiv(V, BV) < gpu.sms * PROGRAMS_PER_SM * 3 // 4:
         BV //= 2
-    return *block, BK, BV, max(4, min(8, BK * BV // WARP_STATE)), 2 if gpu.like_hopper else 1
+    stages = 1 if not gpu.like_hopper else 3 if BK < 256 else 2
+    return *block, BK, BV, max(4, min(8, BK * BV // WARP_STATE)), stages

@@ -1,11 +1,15 @@
 """What the tokens of a chunk read of each other, and the gradients of that, in Triton.
 
+Two inputs read the state, a and r, and two are written to it, b and k. Tiles hold both, one over
+the other, `[2C, keys]`: then the four matrices of a chunk are one, with A_ab and A_ak over A_rb and
+A_rk, and one product of 64 rows, which is what a Hopper tensor core multiplies at once.
+
 Token t reads token s through the decays between them, one for each key: those before t for a,
-those up to t for r. Split at the middle of the chunk this is something of t times something of s,
-and all pairs together are one matrix product; 2^±sum of half a chunk is a float32 while the sum is
-at most FITS. RWKV-7's own decays sum to 14 in 16 tokens. Where decays are stronger the chunk goes
-in levels, as in ../wy.py: runs of 1, 2, 4, … tokens read the run before them, through decays to
-the end of the one and from the start of the other, all of which are at most 1.
+those up to t for r. Split at the middle of the chunk this is something of t times something of s;
+exp(±sum) of half a chunk is a float32 while the sum is at most FITS. RWKV-7's own decays sum to 10
+in 16 tokens. Where decays are stronger the chunk goes in levels, as in ../wy.py: runs of 1, 2, 4, …
+tokens read the run before them, through decays to the end of the one and from the start of the
+other, all of which are at most 1.
 
 The levels take more registers than the other way has to spare. So they are a launch of their own
 (STRONG), of the same kernel: the first launch marks the chunks that are to be done again. Where w
@@ -15,28 +19,69 @@ is "clamp" no decay is that strong, and there is none.
 import triton
 import triton.language as tl
 
-from ...wkv6.chunked.tiles import (
-    finite,
-    log2_decays,
-    product,
-    product_tf32,
-    weighted_sums,
-)
+from ...wkv6.chunked.tiles import MIN_LOG_DECAY, in_two, product, product_tf32
 from ..decays import LOG2E, log_of
 
-LEAST_DECAY = tl.constexpr(-2.0)  # log2: of stronger ones too little is left in dw's sums
-PROGRAMS_TOGETHER = 8  # chunks whose marks a program of a second launch looks at
+FITS = tl.constexpr(55.0)  # inputs between 2^-46 and 2^46 times exp(±FITS) are float32
+LEAST_DECAY = tl.constexpr(-1.4)  # of stronger ones too little is left in dw's sums
+
+
+@triton.jit
+def store(at, b_x, m):
+    tl.store(at, b_x.to(at.dtype.element_ty), m)
+
+
+@triton.jit
+def load_both(first, second, of_first, m, DTYPE: tl.constexpr):
+    """A tile of two tensors: rows `of_first`, [D, 1], come from addresses `first`."""
+    b_x = tl.load(first, m & of_first, 0.0).to(DTYPE)
+    return tl.where(of_first, b_x, tl.load(second, m & ~of_first, 0.0).to(DTYPE))
+
+
+@triton.jit
+def store_both(first, second, b_x, of_first, m):
+    store(first, b_x, m & of_first)
+    store(second, b_x, m & ~of_first)
 
 
 @triton.jit
 def log_decay(at, m_w, DECAY: tl.constexpr):
     """The log decays at these addresses, with a number for -inf, and 0 outside the mask."""
-    return finite(log_of(tl.load(at, m_w, 0.0), m_w, DECAY))
+    b_w = log_of(tl.load(at, m_w, 0.0), m_w, DECAY)
+    least = tl.full([], MIN_LOG_DECAY, tl.float32)
+    return tl.where(b_w.to(tl.float32) < least, least.to(b_w.dtype), b_w)
+
+
+@triton.jit
+def exp(b_x):
+    """As tl.exp, which keeps numbers below 2^-126 for three more instructions."""
+    return tl.exp2(b_x * LOG2E)
+
+
+@triton.jit
+def stored(b_x, DTYPE: tl.constexpr):
+    """A tile as it is kept and multiplied: in bfloat16 for bfloat16 inputs, else in float32."""
+    return b_x.to(tl.bfloat16 if DTYPE == tl.bfloat16 else tl.float32)
+
+
+@triton.jit
+def nearest(b_x, DTYPE: tl.constexpr):
+    """The float32 numbers that `stored` keeps."""
+    if DTYPE == tl.bfloat16:
+        return upper(b_x + (b_x - upper(b_x)))  # from a half on, it reaches the next one
+    else:
+        return b_x
+
+
+@triton.jit
+def upper(b_x):
+    """The upper 16 bits."""
+    return (b_x.to(tl.uint32, bitcast=True) & 0xFFFF0000).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def stored_product(b_x, b_y, b_sum, DTYPE: tl.constexpr):
-    """b_sum + b_x b_y where factors are kept in bfloat16 for bfloat16 inputs, else in float32."""
+    """b_sum + b_x b_y of factors that are `stored`."""
     if DTYPE == tl.bfloat16:
         return tl.dot(b_x.to(tl.bfloat16), b_y.to(tl.bfloat16), b_sum)
     else:
@@ -44,38 +89,45 @@ def stored_product(b_x, b_y, b_sum, DTYPE: tl.constexpr):
 
 
 @triton.jit
-def chunk_decays(b_w, row, col, C: tl.constexpr, EXACT: tl.constexpr):
-    """log2 of the decays from the chunk's start to before each token, up to it, and to the end.
+def sums(weights, b_x, b_sum, DTYPE: tl.constexpr):
+    """b_sum + sums over tokens, with weights of -1, 0 and 1, as a matrix product.
 
-    With a sum of its own for each (EXACT), or the three as differences of one, of which float32
-    leaves 1e-5 where all of them fit: that is enough for inputs of 16 bits.
+    Of float32 numbers, 16 of 24 bits for inputs of 16 bits.
     """
-    IS_FLOAT32: tl.constexpr = b_w.dtype == tl.float32 and EXACT
-    b_upto = log2_decays(col <= row, b_w, IS_FLOAT32)
-    if EXACT:
-        b_before = log2_decays(col < row, b_w, IS_FLOAT32)
-        b_later = log2_decays(col > row, b_w, IS_FLOAT32)
+    if DTYPE == tl.float32:
+        return tl.dot(weights.to(tl.float32), b_x.to(tl.float32), b_sum, input_precision="tf32x3")
+    elif b_x.dtype == tl.float32:
+        b_high, b_low = in_two(b_x)
+        m = weights.to(tl.bfloat16)
+        return tl.dot(m, b_low, tl.dot(m, b_high, b_sum))
     else:
-        b_before = b_upto - b_w.to(tl.float32) * LOG2E
-        b_later = tl.sum(tl.where(row == C - 1, b_upto, 0.0), 0)[None, :] - b_upto
-    return b_before, b_upto, b_later
+        return tl.dot(weights.to(b_x.dtype), b_x, b_sum)
 
 
 @triton.jit
-def from_middle(b_before, b_upto, row, C: tl.constexpr):
-    """The same sums from the middle of the chunk on, negative before it, and the largest of all."""
-    b_middle = tl.sum(tl.where(row == C // 2, b_before, 0.0), 0)[None, :]
-    b_before, b_upto = b_before - b_middle, b_upto - b_middle
-    return b_before, b_upto, tl.max(tl.max(tl.maximum(b_before, -b_upto), 1), 0)
+def sums_by_key(weights, b_x, b_sum, DTYPE: tl.constexpr):
+    """The same, `[keys, tokens]`, of weights [rows of b_x, tokens]."""
+    if DTYPE == tl.float32:
+        return tl.dot(tl.trans(b_x), weights.to(tl.float32), b_sum, input_precision="tf32x3")
+    else:
+        b_high, b_low = in_two(tl.trans(b_x))
+        m = weights.to(tl.bfloat16)
+        return tl.dot(b_low, m, tl.dot(b_high, m, b_sum))
 
 
 @triton.jit
-def run_decays(b_w, row, col, run, IS_FLOAT32: tl.constexpr):
-    """The decays from the start of each run to before its tokens, up to them, and to its end."""
-    same = row // run == col // run
-    b_before = tl.exp2(log2_decays(same & (col < row), b_w, IS_FLOAT32))
-    b_upto = tl.exp2(log2_decays(same & (col <= row), b_w, IS_FLOAT32))
-    return b_before, b_upto, tl.exp2(log2_decays(same & (col > row), b_w, IS_FLOAT32))
+def from_middle(b_w, col, reach, C: tl.constexpr, DTYPE: tl.constexpr):
+    """Sums of log decays from the middle of the chunk to before `reach`; negated before it."""
+    after, before = (col >= C // 2) & (col < reach), (col < C // 2) & (col >= reach)
+    return sums(after.to(tl.float32) - before.to(tl.float32), b_w, None, DTYPE)
+
+
+@triton.jit
+def run_decays(b_w, t, reach, col, run, DTYPE: tl.constexpr):
+    """The decays from a run's start to a row's `reach`, and from after its token to the run's end."""
+    same = t // run == col // run
+    b_x = exp(sums(same & (col < reach), b_w, None, DTYPE))
+    return b_x, exp(sums(same & (col > t), b_w, None, DTYPE))
 
 
 @triton.jit
@@ -85,92 +137,60 @@ def is_pair(row, col, run):
 
 
 @triton.jit
-def pair_products(
-    b_a, b_r, b_b, b_k, b_before, b_upto, b_ab, b_ak, b_rb, b_rk, DTYPE: tl.constexpr
-):
-    """The four matrices of a chunk `[C, C]`, with what these keys add; the rest is masked later.
+def level_products(b_x, b_y, b_w, t, reach, col, s, C: tl.constexpr, DTYPE: tl.constexpr):
+    """The four matrices of a chunk, `[2C, 2C]`, for any w ≤ 0; what is above the diagonals is 0.
 
-    b_before, b_upto: log2 of the decays from the middle on.
+    b_x: a over r; b_y: b over k; b_w: `[C, keys]`. t, reach, s: of each row its token and the first
+    one whose decay it does not read through, of each column its token. col: [1, C].
     """
-    b_y = tl.exp2(-b_upto)
-    b_xa, b_xr = b_a * tl.exp2(b_before), b_r * tl.exp2(b_upto)
-    b_yb, b_yk = tl.trans(b_b * b_y), tl.trans(b_k * b_y)
-    b_ab = product_tf32(b_xa, b_yb, b_ab, DTYPE)
-    b_ak = product_tf32(b_xa, b_yk, b_ak, DTYPE)
-    b_rb = product_tf32(b_xr, b_yb, b_rb, DTYPE)
-    b_rk = product_tf32(b_xr, b_yk, b_rk, DTYPE)
-    return b_ab, b_ak, b_rb, b_rk
-
-
-@triton.jit
-def level_products(
-    b_a, b_r, b_b, b_k, b_w, b_ab, b_ak, b_rb, b_rk, row, col, C: tl.constexpr, DTYPE: tl.constexpr
-):
-    """The same for any w ≤ 0."""
-    b_none = tl.zeros([C, C], tl.float32)
-    b_rb += tl.where(row == col, tl.sum(b_r * b_b, 1)[:, None], 0.0)
-    b_rk += tl.where(row == col, tl.sum(b_r * b_k, 1)[:, None], 0.0)
+    b_none = tl.zeros([2 * C, 2 * C], tl.float32)
+    own = (s == t) & (reach > t)  # r reads what its own token wrote
+    b_m = tl.where(own, product_tf32(b_x, tl.trans(b_y), b_none, DTYPE), 0.0)
     run = 1
     while run < C:
-        b_before, b_upto, b_y = run_decays(b_w, row, col, run, DTYPE == tl.float32)
-        pair = is_pair(row, col, run)
-        b_xa, b_xr = b_a * b_before, b_r * b_upto
-        b_yb, b_yk = tl.trans(b_b * b_y), tl.trans(b_k * b_y)
-        b_ab += tl.where(pair, product_tf32(b_xa, b_yb, b_none, DTYPE), 0.0)
-        b_ak += tl.where(pair, product_tf32(b_xa, b_yk, b_none, DTYPE), 0.0)
-        b_rb += tl.where(pair, product_tf32(b_xr, b_yb, b_none, DTYPE), 0.0)
-        b_rk += tl.where(pair, product_tf32(b_xr, b_yk, b_none, DTYPE), 0.0)
+        b_xd, b_yd = run_decays(b_w, t, reach, col, run, DTYPE)
+        b_level = product_tf32(b_x * b_xd, tl.trans(b_y * b_yd), b_none, DTYPE)
+        b_m += tl.where(is_pair(t, s, run), b_level, 0.0)
         run *= 2
-    return b_ab, b_ak, b_rb, b_rk
+    return b_m
 
 
 @triton.jit
 def gradients_in_levels(
-    b_a, b_r, b_b, b_k, b_w, b_dab, b_dak, b_drb, b_drk, row, col,
-    C: tl.constexpr, DTYPE: tl.constexpr,
-):  # fmt: skip
-    """da, dr, db, dk and dw `[C, BK]`, from the gradients of the four matrices, which are masked.
+    b_x, b_y, b_w, b_dm, t, reach, col, s, C: tl.constexpr, DTYPE: tl.constexpr
+):
+    """Of b_x and b_y, `[2C, keys]`, and of w, `[keys, C]`, from those of the matrices.
 
     For any w ≤ 0: dw is a sum over the decays that it is part of.
     """
-    IS_FLOAT32: tl.constexpr = DTYPE == tl.float32
-    b_none = tl.zeros(b_a.shape, tl.float32)
-    b_own_b = tl.sum(tl.where(row == col, b_drb, 0.0), 1)[:, None]
-    b_own_k = tl.sum(tl.where(row == col, b_drk, 0.0), 1)[:, None]
-    b_da, b_dr = b_none, b_own_b * b_b + b_own_k * b_k
-    b_db, b_dk, b_dw = b_own_b * b_r, b_own_k * b_r, b_none
+    b_none = tl.zeros(b_x.shape, tl.float32)
+    b_own = tl.where((s == t) & (reach > t), b_dm, 0.0)
+    b_dx = product_tf32(b_own, b_y, b_none, DTYPE)
+    b_dy = product_tf32(tl.trans(b_own), b_x, b_none, DTYPE)
+    b_dw = tl.zeros([b_x.shape[1], C], tl.float32)
     run = 1
     while run < C:
-        b_before, b_upto, b_y = run_decays(b_w, row, col, run, IS_FLOAT32)
-        pair = is_pair(row, col, run)
-        b_pab, b_pak = tl.where(pair, b_dab, 0.0), tl.where(pair, b_dak, 0.0)
-        b_prb, b_prk = tl.where(pair, b_drb, 0.0), tl.where(pair, b_drk, 0.0)
-        b_yb, b_yk, b_xa, b_xr = b_b * b_y, b_k * b_y, b_a * b_before, b_r * b_upto
-        b_dxa = product_tf32(b_pak, b_yk, product_tf32(b_pab, b_yb, b_none, DTYPE), DTYPE)
-        b_dxr = product_tf32(b_prk, b_yk, product_tf32(b_prb, b_yb, b_none, DTYPE), DTYPE)
-        b_dyb = product_tf32(tl.trans(b_pab), b_xa, b_none, DTYPE)
-        b_dyb = product_tf32(tl.trans(b_prb), b_xr, b_dyb, DTYPE)
-        b_dyk = product_tf32(tl.trans(b_pak), b_xa, b_none, DTYPE)
-        b_dyk = product_tf32(tl.trans(b_prk), b_xr, b_dyk, DTYPE)
-        b_da, b_dr = b_da + b_dxa * b_before, b_dr + b_dxr * b_upto
-        b_db, b_dk = b_db + b_dyb * b_y, b_dk + b_dyk * b_y
-        b_dw += gradients_of_decays(
-            b_xa * b_dxa, b_xr * b_dxr, b_yb * b_dyb + b_yk * b_dyk, row, col, run, IS_FLOAT32
-        )
+        b_xd, b_yd = run_decays(b_w, t, reach, col, run, DTYPE)
+        b_level = tl.where(is_pair(t, s, run), b_dm, 0.0)
+        b_xr, b_yr = b_x * b_xd, b_y * b_yd
+        b_dxr = product_tf32(b_level, b_yr, b_none, DTYPE)
+        b_dyr = product_tf32(tl.trans(b_level), b_xr, b_none, DTYPE)
+        b_dx, b_dy = b_dx + b_dxr * b_xd, b_dy + b_dyr * b_yd
+        same = t // run == col // run
+        b_dw = sums_by_key(same & (col < reach), b_xr * b_dxr, b_dw, DTYPE)
+        b_dw = sums_by_key(same & (t < col), b_yr * b_dyr, b_dw, DTYPE)
         run *= 2
-    return b_da, b_dr, b_db, b_dk, b_dw
+    return b_dx, b_dy, b_dw
 
 
 @triton.jit
-def gradients_of_decays(b_xa, b_xr, b_y, row, col, run, IS_FLOAT32: tl.constexpr):
-    """dw from x · dx of what is decayed from a run's start, and y · dy of what is, to its end.
-
-    w[u] is part of a's decay at the tokens after u, of r's from u on, of b's and k's before u.
-    """
-    same = row // run == col // run
-    b_dw = weighted_sums(same & (col > row), b_xa, IS_FLOAT32, 2)
-    b_dw += weighted_sums(same & (col >= row), b_xr, IS_FLOAT32, 2)
-    return b_dw + weighted_sums(same & (col < row), b_y, IS_FLOAT32, 2)
+def quarters(b_m, C: tl.constexpr):
+    """A_ab, A_ak, A_rb and A_rk, `[C, C]`, of the matrix of both."""
+    b_m = tl.permute(tl.reshape(b_m, [2, C, 2, C]), [1, 3, 0, 2])
+    b_b, b_k = tl.split(b_m)  # what reads b, and what reads k
+    b_ab, b_rb = tl.split(b_b)
+    b_ak, b_rk = tl.split(b_k)
+    return b_ab, b_ak, b_rb, b_rk
 
 
 @triton.jit

@@ -1,13 +1,11 @@
 """The sweep over the chunks of a head, as Triton kernel: their maps (maps.py), one after the other.
 
-    forward    o = R' S + N v               S ← diag(decay) S + B̂ᵀ (W S) + K'ᵀ v
-    reverse    dv = K' dS + Nᵀ do           dS ← diag(decay) dS + Wᵀ (B̂ dS) + R'ᵀ do
+    forward    z = L v + W S           o = R̃ S + A_rb z + A_rk v       S ← decay S + B̂ᵀ z + K̂ᵀ v
+    reverse    x = A_rbᵀ do + B̂ dS     dv = K̂ dS + Lᵀ x + A_rkᵀ do     dS ← decay dS + Wᵀ x + R̃ᵀ do
 
-The reverse one is the transpose of the forward one: W and B̂ change places, K' and R', and N with
-its own transpose. So it is one kernel. For the gradients of the maps it also writes
-
-    forward    the state before each chunk, and z = W S + L v
-    reverse    dS after each chunk, and y = Tᵀ (B̂ dS) + Mᵀ do
+The reverse one is the transpose of the forward one: W and B̂ change places, R̃ and K̂, L and A_rbᵀ.
+So it is one kernel. For the gradients of the maps it also writes z and the state before each chunk,
+in reverse y = Tᵀ x and dS after it.
 
 A program owns some values of a head and all keys, and holds the state transposed, `[V, K]`, in
 float32: then it is the left factor of what reads it, and so is what is added to it, and a tensor
@@ -25,15 +23,16 @@ from .pairs import stored_product
 @assembled
 @triton.jit(do_not_specialize=["has_s0", "T", "H"])
 def wkv7_sweep_kernel(
-    v, s0, cu_seqlens, of_w, of_b, of_k, of_r, across, of_n, of_t, of_m, o, s1, states, reads,
+    v, s0, cu_seqlens, readers, written, across, of_l, of_p, of_q, of_t, o, s1, states, reads,
     has_s0, T, H,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
     STAGES: tl.constexpr, REVERSE: tl.constexpr,
 ):  # fmt: skip
     """One sweep; its results are o, s1, states `[chunks, H, V, K]` and reads `[chunks, H, C, V]`.
 
-    of_m is L of a forward sweep, where of_t is None. In reverse v, o, s0 and s1 are do, dv, ds1
-    and ds0, of_w and of_b have changed places, and of_k and of_r. states, reads: may be None.
+    readers: W over R̃, written: B̂ over K̂; of_l, of_p, of_q, of_t: L, A_rb, A_rk and T. In reverse
+    v, o, s0 and s1 are do, dv, ds1 and ds0, and readers and written have changed places, and of_l
+    and of_p. Forward of_t is None, and states and reads may be.
     """
     DTYPE: tl.constexpr = v.dtype.element_ty
     NV: tl.constexpr = (V + BV - 1) // BV
@@ -58,29 +57,37 @@ def wkv7_sweep_kernel(
         o_tv = ((start + t) * H + i_h)[:, None] * V + o_v[None, :]
         m_tv = (t < n)[:, None] & m_v[None, :]
         b_v = tl.trans(tl.load(v + o_tv, m_tv, 0.0))  # [BV, C]
-        b_w = tl.load(of_w + i * C * K + o_tk, m_tk, 0.0)
-        b_b = tl.load(of_b + i * C * K + o_tk, m_tk, 0.0)
-        b_k = tl.load(of_k + i * C * K + o_tk, m_tk, 0.0)
-        b_r = tl.load(of_r + i * C * K + o_tk, m_tk, 0.0)
-        b_n = tl.load(of_n + i * C * C + o_tt)
+        b_w = tl.load(readers + i * (2 * C * K) + o_tk, m_tk, 0.0)
+        b_r = tl.load(readers + i * (2 * C * K) + C * K + o_tk, m_tk, 0.0)
+        b_b = tl.load(written + i * (2 * C * K) + o_tk, m_tk, 0.0)
+        b_k = tl.load(written + i * (2 * C * K) + C * K + o_tk, m_tk, 0.0)
+        b_l = turned(tl.load(of_l + i * C * C + o_tt), REVERSE)
+        b_p = turned(tl.load(of_p + i * C * C + o_tt), REVERSE)
+        b_q = turned(tl.load(of_q + i * C * C + o_tt), REVERSE)
         b_decay = tl.load(across + i * K + o_k, m_k, 0.0)
         if states is not None:
             o_vk = o_v[:, None] * K + o_k[None, :]
             tl.store(states + i * K * V + o_vk, b_s.to(states.dtype.element_ty), m_s)
 
         b_none = tl.zeros([BV, C], tl.float32)
-        b_x = stored_product(b_s, tl.trans(b_w), b_none, DTYPE)
-        b_o = stored_product(b_s, tl.trans(b_r), b_none, DTYPE)
+        b_x = stored_product(b_v, b_l, b_none, DTYPE)
+        b_o = stored_product(b_v, b_q, b_none, DTYPE)
+        b_x = stored_product(b_s, tl.trans(b_w), b_x, DTYPE)
+        b_o = stored_product(b_s, tl.trans(b_r), b_o, DTYPE)
         b_s = stored_product(b_x, b_b, b_s * b_decay[None, :], DTYPE)
         b_s = stored_product(b_v, b_k, b_s, DTYPE)
-        b_o = stored_product(b_v, b_n if REVERSE else tl.trans(b_n), b_o, DTYPE)
+        b_o = stored_product(b_x, b_p, b_o, DTYPE)
         tl.store(o + o_tv, tl.trans(b_o).to(o.dtype.element_ty), m_tv)
         if reads is not None:
-            b_m = tl.load(of_m + i * C * C + o_tt)
             if REVERSE:
                 b_x = stored_product(b_x, tl.load(of_t + i * C * C + o_tt), b_none, DTYPE)
-            b_x = stored_product(b_v, b_m if REVERSE else tl.trans(b_m), b_x, DTYPE)
             o_reads = i * C * V + o_t[:, None] * V + o_v[None, :]
             tl.store(reads + o_reads, tl.trans(b_x).to(reads.dtype.element_ty), m_v[None, :])
 
     tl.store(s1 + i_s + o_s, b_s, m_s)
+
+
+@triton.jit
+def turned(b_x, REVERSE: tl.constexpr):
+    """The transpose of a map, as the state is transposed; in reverse, the map."""
+    return b_x if REVERSE else tl.trans(b_x)

@@ -1,0 +1,150 @@
+"""The gradients of a chunk of WKV-7, as Triton kernel, once z, y, S and dS are known.
+
+    dA_ab = y zᵀ      dA_ak = y vᵀ      dA_rb = do zᵀ      dA_rk = do vᵀ      (below the diagonal)
+    dÃ = y Sᵀ         dR̃ = do Sᵀ        dB̂ = z dSᵀ         dK̂ = v dSᵀ
+
+or, with one over the other as in pairs.py, three products; two more make of dA what a, r, b and k
+have of it through the decays. Each chunk is on its own, and all are done at once.
+"""
+
+import triton
+import triton.language as tl
+
+from ...runtime.compile_triton import assembled
+from ..decays import OF_CLAMP, dw_of
+from ..spans import bounds_of_span
+from .pairs import (
+    FITS,
+    LEAST_DECAY,
+    exp,
+    from_middle,
+    gradients_in_levels,
+    load_both,
+    log_decay,
+    nearest,
+    store,
+    store_both,
+    stored,
+    stored_product,
+    sums,
+    sums_by_key,
+)
+
+
+@assembled
+@triton.jit(do_not_specialize=["T", "H", "count", "scale"])
+def wkv7_chunk_gradients_kernel(
+    r, w, k, v, a, b, do, bounds, states, d_states, reads, d_reads, across,
+    dr, dw, dk, da, db, strong,
+    T, H, count, scale,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
+    DECAY: tl.constexpr, MARKS: tl.constexpr, STRONG: tl.constexpr,
+):  # fmt: skip
+    """states: before each chunk; d_states: after it. reads, d_reads: z and y. across: its decay.
+
+    strong: of `count` blocks of keys of all chunks and heads whether decays are too strong; int8.
+    """
+    if STRONG:
+        first = tl.program_id(0) * MARKS
+        marks = tl.load(
+            strong + first + tl.arange(0, MARKS), first + tl.arange(0, MARKS) < count, 0
+        )
+        if tl.max(marks.to(tl.int32), 0) != 0:
+            for i in range(first, tl.minimum(first + MARKS, count)):
+                if tl.load(strong + i) != 0:
+                    gradients_in_chunk(
+                        r, w, k, v, a, b, do, bounds, states, d_states, reads, d_reads, across,
+                        dr, dw, dk, da, db, strong, i, T, H, scale,
+                        K, V, BK, BV, C, DECAY, True,
+                    )  # fmt: skip
+    else:
+        gradients_in_chunk(
+            r, w, k, v, a, b, do, bounds, states, d_states, reads, d_reads, across,
+            dr, dw, dk, da, db, strong, tl.program_id(0), T, H, scale,
+            K, V, BK, BV, C, DECAY, False,
+        )  # fmt: skip
+
+
+@triton.jit
+def gradients_in_chunk(
+    r, w, k, v, a, b, do, bounds, states, d_states, reads, d_reads, across,
+    dr, dw, dk, da, db, strong, program, T, H, scale,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
+    DECAY: tl.constexpr, STRONG: tl.constexpr,
+):  # fmt: skip
+    """The gradients of one chunk and BK keys."""
+    DTYPE: tl.constexpr = r.dtype.element_ty
+    KEPT: tl.constexpr = reads.dtype.element_ty
+    NK: tl.constexpr = (K + BK - 1) // BK
+    i_k, i_h, i_c = program % NK, program // NK % H, program // NK // H
+    i = tl.cast(program // NK, tl.int64)
+    start, end = bounds_of_span(bounds, i_c, T, C)
+    n = tl.minimum(end - start, C).to(tl.int32)
+    o_t, o_d, o_k = tl.arange(0, C), tl.arange(0, 2 * C), i_k * BK + tl.arange(0, BK)
+    t, s, col = (o_d % C)[:, None], (o_d % C)[None, :], o_t[None, :]
+    is_first, m_k = (o_d < C)[:, None], o_k[None, :] < K
+    reach = tl.where(is_first, t, t + 1)
+
+    b_dm = tl.zeros([2 * C, 2 * C], tl.float32)
+    b_dx, b_dy = tl.zeros([2 * C, BK], tl.float32), tl.zeros([2 * C, BK], tl.float32)
+    b_across = tl.zeros([BK], tl.float32)
+    for i_v in tl.range(0, V, BV, num_stages=1):
+        o_v = i_v + tl.arange(0, BV)
+        m_v = o_v[None, :] < V
+        o_tv, m_tv = (start * H + i_h) * V + t * (H * V) + o_v[None, :], (t < n) & m_v
+        o_reads = i * (C * V) + t * V + o_v[None, :]
+        b_g = load_both(d_reads + o_reads, do + o_tv, is_first, m_tv, KEPT)
+        b_h = load_both(reads + o_reads, v + o_tv, is_first, m_tv, KEPT)
+        o_s, m_s = i * (K * V) + o_v[:, None] * K + o_k[None, :], (o_v[:, None] < V) & m_k
+        b_s, b_ds = tl.load(states + o_s, m_s, 0.0), tl.load(d_states + o_s, m_s, 0.0)
+        b_dm = stored_product(b_g, tl.trans(b_h), b_dm, DTYPE)
+        b_dx = stored_product(b_g, b_s, b_dx, DTYPE)
+        b_dy = stored_product(b_h, b_ds, b_dy, DTYPE)
+        b_across += tl.sum(b_s.to(tl.float32) * b_ds.to(tl.float32), 0)
+    b_dm = tl.where(s < reach, b_dm, 0.0)
+
+    # In an order in which little has to stay in registers.
+    at = (start * H + i_h) * K + o_k[None, :]
+    b_w = log_decay(w + at + o_t[:, None] * (H * K), (o_t[:, None] < n) & m_k, DECAY)
+    o_tk, m = at + t * (H * K), (t < n) & m_k
+    b_dy *= exp(sums(col > t, b_w, None, DTYPE))
+    b_y = load_both(b + o_tk, k + o_tk, is_first, m, DTYPE).to(tl.float32)
+    b_dw = sums_by_key(t < col, b_y * b_dy, None, DTYPE)  # w decays what earlier tokens wrote
+    b_dx *= exp(sums(col < reach, b_w, None, DTYPE))
+    if STRONG:
+        b_x = load_both(a + o_tk, r + o_tk, is_first, m, DTYPE).to(tl.float32)
+        b_x = tl.where(is_first, b_x, b_x * scale)
+        b_dw = sums_by_key(col < reach, b_x * b_dx, b_dw, DTYPE)  # and what later ones read of it
+        b_px, b_py, b_pw = gradients_in_levels(b_x, b_y, b_w, b_dm, t, reach, col, s, C, DTYPE)
+        b_dx, b_dy, b_dw = b_dx + b_px, b_dy + b_py, b_dw + b_pw
+    else:
+        b_none, b_dm = tl.zeros([2 * C, BK], tl.float32), stored(b_dm, DTYPE)
+        b_decay = from_middle(b_w, col, t + 1, C, DTYPE)
+        b_most = tl.max(tl.max(-b_decay, 1), 0)
+        b_y = stored(nearest(b_y * exp(-b_decay), DTYPE), DTYPE)
+        b_p = stored_product(b_dm, b_y, b_none, DTYPE)
+        b_x = load_both(a + o_tk, r + o_tk, is_first, m, DTYPE).to(tl.float32)
+        b_x = tl.where(is_first, b_x, b_x * scale)
+        b_decay = from_middle(b_w, col, reach, C, DTYPE)
+        if DECAY != OF_CLAMP:
+            b_most = tl.maximum(b_most, tl.max(tl.max(b_decay, 1), 0), tl.PropagateNan.ALL)
+            b_least = tl.min(tl.min(b_w.to(tl.float32), 1), 0)
+            fits = (b_most <= FITS) & (b_least >= LEAST_DECAY)  # NaN does not
+            tl.store(strong + program, 1 - fits.to(tl.int32))
+        b_decay = exp(b_decay)
+        b_read = b_x * b_dx
+        b_dx += b_p * b_decay
+        b_x = nearest(b_x * b_decay, DTYPE)
+        b_dw = sums_by_key(col < reach, b_read + b_x * b_p, b_dw, DTYPE)
+        b_p = stored_product(tl.trans(b_dm), b_x, b_none, DTYPE)
+        b_dy += b_p * exp(-from_middle(b_w, col, t + 1, C, DTYPE))
+        # Of pairs, less those that are both later: with the factors that were multiplied, what has
+        # to cancel does.
+        b_dw = sums_by_key(t >= col, -b_y.to(tl.float32) * b_p, b_dw, DTYPE)
+    store_both(da + o_tk, dr + o_tk, tl.where(is_first, b_dx, b_dx * scale), is_first, m)
+    store_both(db + o_tk, dk + o_tk, b_dy, is_first, m)
+
+    o_w, m_w = (start * H + i_h) * K + o_k[:, None] + col * (H * K), (o_k[:, None] < K) & (col < n)
+    b_across *= tl.load(across + i * K + o_k, o_k < K, 0.0)
+    b_w = log_decay(w + o_w, m_w, DECAY).to(tl.float32)
+    store(dw + o_w, dw_of(b_dw + b_across[:, None], b_w, DECAY), m_w)
