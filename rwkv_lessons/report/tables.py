@@ -203,15 +203,18 @@ def _rows(name, folder):
         return ()
 
 
-def counters_block(folder):
-    from rwkv_lessons.lab.machine_code import counters  # imports torch
+def counters_block(ladder):
+    def block(folder):
+        from rwkv_lessons.lab.machine_code import counters  # imports torch
 
-    try:
-        head, rows, where = counters.table(folder)
-    except LookupError as problem:
-        return f"{problem}."
-    B, T, H, N = counters.SHAPE
-    return f"{_markdown(head, rows)}\n\nB={B} T={T} H={H} N={N}. {where}."
+        try:
+            head, rows, where = counters.table(ladder, folder)
+        except LookupError as problem:
+            return f"{problem}."
+        shape = " ".join(map("{}={}".format, LADDERS[ladder].letters, counters.SHAPES[ladder]))
+        return f"{_markdown(head, rows)}\n\n{shape}. {where}."
+
+    return block
 
 
 def gpu_tests_block(folder):
@@ -247,7 +250,8 @@ BLOCKS |= {
 BLOCKS |= {
     "headline": headline_block,
     "gpu-tests": gpu_tests_block,
-    "wkv5-counters": counters_block,
+    "wkv5-counters": counters_block("wkv5"),
+    "timex-counters": counters_block("timex"),
     "wkv6-shapes": shapes_block,
 }
 
