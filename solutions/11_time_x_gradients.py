@@ -266,8 +266,8 @@ EXERCISES = {
         hints=(
             "In lesson 10 output t had the tokens u ≤ t. Which outputs have token u?",
             "t from u to T - 1, with the same weight that k[u] had in o[t].",
-            "By distance: do_u, w_d, d = do[b, c, u:], w[c, ::-1], 0; while d < T - u: dk_u += w_d[d] "
-            "* do_u[d]; d += 1.",
+            "By distance: do_u, w_d, d = do[b, c, u:], w[c, ::-1], 0; while d < T - u: dk_u += "
+            "w_d[d] * do_u[d]; d += 1.",
         ),
         evidence=timex_kernel(
             dk_naive, launch, ("dk",), in_registers(), most=(no_atomics(),), strided=True

@@ -41,7 +41,7 @@ dw_naive = wrong(
     from_the_first_token=(
         "Pairs before the start of the row are taken from its end.",
         edit("while u < T - d:", "while u < T:"),
-        edit("do_d[u]", "do[b, c, (u + d) % T]"),
+        edit("do_d[u] *", "do[b, c, (u + d) % T] *"),
     ),
     distance_as_index=(
         "Distance d is written to place d.",

@@ -45,6 +45,7 @@ class Counted:
     block: int
     arrays: tuple  # numpy
 
+
 # what we count → what ncu calls it
 METRICS = {
     "load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
