@@ -14,7 +14,7 @@ dk is the same product with the transposed tiles, from the distances forward in 
 
 Memory: k is read once for each tile of tokens after it, from L2, programs of many tiles first; so
 is each tile of W once for each program. What bounds it: those reads, 390 MB at 32, 768, 768 in
-16 bits, and products in float32, which are three for each.
+16 bits, and products in float32, which are six for each.
 """
 
 import torch
@@ -31,7 +31,7 @@ from .product import is_short, margin, product, shifted
 
 L = 64  # tokens t of a tile: 64 rows are what one instruction of Hopper's tensor cores takes
 TOKENS = {True: 32, False: 64}  # u at a time; True: float32, whose pieces have to fit in registers
-COLUMNS = {True: 128, False: 128}  # of a product: tiles times batch rows
+COLUMNS = {True: 64, False: 128}  # of a product: tiles times batch rows
 WARPS, STAGES = 4, 3
 MOST_ROWS, MOST_TILES = 64, 8
 
@@ -108,8 +108,8 @@ OPERATOR = define("toeplitz", convolve, correlate)
 def timex_toeplitz(w, k, eps=0.0):
     """Same arguments and results as `timex`, on tensor cores; spectra on a CPU and in float64.
 
-    Float32 is multiplied as one product of TF32 and two of bfloat16, which keep some 20 of its 24
-    bits; sums are float32. Where w has another dtype than k, both are taken as float32.
+    Float32 is multiplied as six products of bfloat16, which keep all of its 24 bits; sums are
+    float32. Where w has another dtype than k, both are taken as float32.
     """
     check_arguments(w, k, eps)
     if not k.is_cuda or torch.float64 in (w.dtype, k.dtype):

@@ -13,19 +13,22 @@ BLOCK = 1024
 
 @triton.jit
 def product(a, b, acc, SHORT: tl.constexpr):
-    """acc + a b; SHORT: float32 as three products, else (in an interpreter) as one.
+    """acc + a b; SHORT: float32 as six products of bfloat16, else (in an interpreter) as one.
 
-    a = a₁ + a₂ with 11 bits in a₁, which TF32 has, so a b = a₁b₁ + a₁b₂ + a₂b₁ but for 2⁻²² of it.
-    What has a factor of 2⁻¹¹ is right to 2⁻²⁰ in bfloat16, at twice the rate. Tensor cores round
-    every addition down, so their sums are short, and acc gets them by an ordinary one.
+    a = a₁ + a₂ + a₃ of 8 bits each, exactly; of nine products the last three are below 2⁻²⁴.
+    Tensor cores round every addition down: the small ones come first, and acc gets the sum of a
+    tile by ordinary additions.
     """
     if a.dtype.primitive_bitwidth == 32:
         if SHORT:
-            a1 = eleven_bits(a)
-            b1 = eleven_bits(b)
-            part = tl.dot(a1.to(tl.bfloat16), (b - b1).to(tl.bfloat16))
-            part = tl.dot((a - a1).to(tl.bfloat16), b1.to(tl.bfloat16), part)
-            acc += tl.dot(a1, b1, part, input_precision="tf32")
+            a1, a2, a3 = pieces(a)
+            b1, b2, b3 = pieces(b)
+            part = tl.dot(a1, b3)
+            part = tl.dot(a2, b2, part)
+            part = tl.dot(a3, b1, part)
+            part = tl.dot(a1, b2, part)
+            part = tl.dot(a2, b1, part)
+            acc += tl.dot(a1, b1, part)
         else:
             acc += tl.dot(a, b, input_precision="ieee")
     else:
@@ -34,9 +37,12 @@ def product(a, b, acc, SHORT: tl.constexpr):
 
 
 @triton.jit
-def eleven_bits(x):
-    """x rounded to the bits of TF32."""
-    return ((x.to(tl.int32, bitcast=True) + 4096) & -8192).to(tl.float32, bitcast=True)
+def pieces(x):
+    """Three numbers of bfloat16 whose sum is x."""
+    x1 = (x.to(tl.int32, bitcast=True) & -65536).to(tl.float32, bitcast=True)
+    rest = x - x1
+    x2 = (rest.to(tl.int32, bitcast=True) & -65536).to(tl.float32, bitcast=True)
+    return x1.to(tl.bfloat16), x2.to(tl.bfloat16), (rest - x2).to(tl.bfloat16)
 
 
 @assembled
