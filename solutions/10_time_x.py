@@ -47,9 +47,11 @@ def naive(w, k, o):
     _, C, T = k.shape
     b, c = cuda.blockIdx.x // C, cuda.blockIdx.x % C
     for t in range(cuda.threadIdx.x, T, cuda.blockDim.x):
-        o_t = float32(0)
-        for u in range(t + 1):
-            o_t += w[c, T - 1 - t + u] * k[b, c, u]
+        w_t = w[c, T - 1 - t :]  # w_t[u] is the weight of token u
+        o_t, u = float32(0), 0
+        while u <= t:
+            o_t += w_t[u] * k[b, c, u]
+            u += 1
         o[b, c, t] = o_t
     ### END SOLUTION
 
@@ -77,8 +79,10 @@ def shared(w, k, o):
                 at = T - 1 - (t0 - u0) + i - TILE  # s_w[TILE + i] is i tokens u after t0
                 s_w[i] = w[c, at] if 0 <= at and at < T else float32(0)
             cuda.syncthreads()  # everything is there
-            for u in range(min(TILE, t0 - u0 + x + 1)):
-                o_t += s_w[TILE - x + u] * s_k[u]
+            w_t, end, u = s_w[TILE - x :], min(TILE, t0 - u0 + x + 1), 0
+            while u < end:
+                o_t += w_t[u] * s_k[u]
+                u += 1
         if t0 + x < T:
             o[b, c, t0 + x] = o_t
     ### END SOLUTION
@@ -276,8 +280,8 @@ EXERCISES = {
             "Row and channel come from cuda.blockIdx.x, the first t from cuda.threadIdx.x. What "
             "is the next one?",
             "for t in range(cuda.threadIdx.x, T, cuda.blockDim.x): a sum over u in range(t + 1).",
-            "b, c = cuda.blockIdx.x // C, cuda.blockIdx.x % C; o_t += w[c, T - 1 - t + u] * "
-            "k[b, c, u]; start it from float32(0).",
+            "b, c = cuda.blockIdx.x // C, cuda.blockIdx.x % C; w_t = w[c, T - 1 - t :]; while u <= "
+            "t: o_t += w_t[u] * k[b, c, u]; u += 1. Start o_t from float32(0).",
         ),
         evidence=timex_kernel(
             naive, launch, ("o",), in_registers(), most=(no_atomics(),), strided=True
@@ -287,8 +291,10 @@ EXERCISES = {
             why={
                 "for t in range(cuda.threadIdx.x, T, cuda.blockDim.x):": "Any T: the block goes "
                 "on with the outputs that it has no threads for.",
-                "o_t += w[c, T - 1 - t + u] * k[b, c, u]": "Lanes differ in t: one k for all of "
-                "them, neighbouring w.",
+                "o_t += w_t[u] * k[b, c, u]": "Lanes differ in t: one k for all of them, "
+                "neighbouring w. Indices that start from 0 need no test for a negative one.",
+                "while u <= t:": "`for u in range(t + 1)` is the same sum, and four times as many "
+                "instructions: numba counts a range of unknown length beside its index.",
             },
             instead={
                 "A thread per product and an atomic sum": "T/2 times as many threads, all of "
@@ -322,7 +328,7 @@ EXERCISES = {
             why={
                 "at = T - 1 - (t0 - u0) + i - TILE  # s_w[TILE + i] is i tokens u after t0": "The "
                 "window of weights moves with t0 - u0.",
-                "for u in range(min(TILE, t0 - u0 + x + 1)):": "Lanes read one s_k[u], and "
+                "while u < end:": "Lanes read one s_k[u], and "
                 "neighbours of s_w: no bank serves twice.",
             },
             instead={

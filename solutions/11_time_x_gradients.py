@@ -32,9 +32,11 @@ def dk_naive(w, do, dk):
     _, C, T = do.shape
     b, c = cuda.blockIdx.x // C, cuda.blockIdx.x % C
     for u in range(cuda.threadIdx.x, T, cuda.blockDim.x):
-        dk_u = float32(0)
-        for t in range(u, T):
-            dk_u += w[c, T - 1 - t + u] * do[b, c, t]
+        do_u, w_d = do[b, c, u:], w[c, ::-1]  # by distance: output u + d has token u with w_d[d]
+        dk_u, d = float32(0), 0
+        while d < T - u:
+            dk_u += w_d[d] * do_u[d]
+            d += 1
         dk[b, c, u] = dk_u
     ### END SOLUTION
 
@@ -52,8 +54,10 @@ def dw_naive(k, do, dw):
     for d in range(cuda.threadIdx.x, T, cuda.blockDim.x):
         dw_d = float32(0)
         for b in range(B):
-            for t in range(d, T):
-                dw_d += do[b, c, t] * k[b, c, t - d]
+            do_d, u = do[b, c, d:], 0  # do_d[u] is d tokens after u
+            while u < T - d:
+                dw_d += do_d[u] * k[b, c, u]
+                u += 1
         dw[c, T - 1 - d] = dw_d
     ### END SOLUTION
 
@@ -81,8 +85,11 @@ def dw_shared(k, do, dw):
                     u = t0 - d0 + i - TILE  # s_k[TILE + i] is i tokens after t0 - d0
                     s_k[i] = k[b, c, u] if 0 <= u and u < T else float32(0)
                 cuda.syncthreads()  # everything is there
-                for i in range(x if t0 == d0 else 0, min(TILE, T - t0)):
-                    dw_d += s_do[i] * s_k[TILE + i - x]
+                k_d, end = s_k[TILE - x :], min(TILE, T - t0)
+                i = x if t0 == d0 else 0
+                while i < end:
+                    dw_d += s_do[i] * k_d[i]
+                    i += 1
         if d0 + x < T:
             dw[c, T - 1 - (d0 + x)] = dw_d
     ### END SOLUTION
@@ -259,7 +266,8 @@ EXERCISES = {
         hints=(
             "In lesson 10 output t had the tokens u ≤ t. Which outputs have token u?",
             "t from u to T - 1, with the same weight that k[u] had in o[t].",
-            "for t in range(u, T): dk_u += w[c, T - 1 - t + u] * do[b, c, t]",
+            "By distance: do_u, w_d, d = do[b, c, u:], w[c, ::-1], 0; while d < T - u: dk_u += "
+            "w_d[d] * do_u[d]; d += 1.",
         ),
         evidence=timex_kernel(
             dk_naive, launch, ("dk",), in_registers(), most=(no_atomics(),), strided=True
@@ -267,7 +275,7 @@ EXERCISES = {
         symptoms=DK,
         afterwards=Afterwards(
             why={
-                "for t in range(u, T):": "Forward, a token reaches later outputs; backward, it "
+                "while d < T - u:": "Forward, a token reaches later outputs; backward, it "
                 "hears from them."
             },
             instead={

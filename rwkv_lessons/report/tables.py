@@ -203,15 +203,40 @@ def _rows(name, folder):
         return ()
 
 
-def counters_block(folder):
-    from rwkv_lessons.lab.machine_code import counters  # imports torch
+def counters_block(ladder):
+    def block(folder):
+        from rwkv_lessons.lab.machine_code import counters  # imports torch
 
-    try:
-        head, rows, where = counters.table(folder)
-    except LookupError as problem:
-        return f"{problem}."
-    B, T, H, N = counters.SHAPE
-    return f"{_markdown(head, rows)}\n\nB={B} T={T} H={H} N={N}. {where}."
+        try:
+            head, rows, where = counters.table(ladder, folder)
+        except LookupError:
+            command = f"python -m {counters.__name__} {ladder} --record"
+            return f"Not recorded yet; `{command}`"
+        letters = operation_of(ladder).letters.split(", ")
+        shape = " ".join(map("{}={}".format, letters, counters.SHAPES[ladder]))
+        return f"{_markdown(head, rows)}\n\n{shape}. {where}."
+
+    return block
+
+
+def time_x_seed_block(folder):
+    """The article's table, forward, with our kernels on our GPU beside it."""
+    from rwkv_lessons.lab.pictures import timex  # imports torch
+
+    climbed = ladder.steps("timex", folder=folder)
+    if not any(step.row for step in climbed):
+        return unrecorded("timex-ladder")
+    conv1d = [row for row in _rows("timex-peers", folder) if row.method == "conv1d"]
+    ours = next((row.median_ms for row in conv1d if row.dtype == "float32"), None)
+    rows = [["torch, conv1d", *map(str, timex.TORCH), _text(ours, ".2f")]]
+    kernels = [rung.kernel for rung in LADDERS["timex"].rungs]
+    for step, kernel in zip(climbed, [*kernels, None], strict=True):
+        cited = map(str, timex.ORIGINALS.get(kernel, ("–", "–")))
+        rows.append([step.label, *cited, _text(step.ms, ".3f")])
+    head = ["forward, float32, ms", "CUDA C, GTX 1070", f"CUDA C, {GPU}", f"here, {GPU}"]
+    cited = "GTX 1070: RWKV-CUDA and its author's article, 2022. CUDA C, H200: cited, 2026-11-20"
+    where = ladder.source("timex", folder=folder).replace("\n", ". ")
+    return f"{_markdown(head, rows)}\n\n{cited}. Here: {where}."
 
 
 def gpu_tests_block(folder):
@@ -247,7 +272,9 @@ BLOCKS |= {
 BLOCKS |= {
     "headline": headline_block,
     "gpu-tests": gpu_tests_block,
-    "wkv5-counters": counters_block,
+    "wkv5-counters": counters_block("wkv5"),
+    "timex-counters": counters_block("timex"),
+    "timex-seed": time_x_seed_block,
     "wkv6-shapes": shapes_block,
 }
 

@@ -18,11 +18,9 @@ from .reference import timex_reference
 __all__ = ["METHODS", "method_for", "timex", "timex_cuda", "timex_fft", "timex_reference"]
 __all__ += ["timex_toeplitz"]
 
-# From so many tokens on, spectra are taken to be faster. A guess until a GPU has recorded both:
-# spectra move some 80 bytes for a number of k, 19 ps of an H200's memory; T/2 multiply-adds take as
-# long from 1,000 tokens on ordinary cores at 50 TFLOP/s, from 2,500 as three TF32 products each at
-# 130 TFLOP/s in all, from 7,500 in 16 bits at 400.
-FFT_FROM = {"cuda": 1024, "toeplitz": 2560, "toeplitz in 16 bits": 8192}
+# From so many tokens on, spectra are faster, both passes taken together: measured on an H200 at
+# B = 32, C = 768 for T = 128 … 8192 (docs/designs_timex.md), and drawn between two lengths.
+FFT_FROM = {"cuda": 768, "cuda in 16 bits": 384, "toeplitz": 2048, "toeplitz in 16 bits": 9216}
 
 
 def _cuda():
@@ -73,7 +71,7 @@ def method_for(device, dtype, T):
     | GPU    | from there on              | fft      | T·log T; where T² costs more than memory   |
 
     Without Triton, the numba kernels take the place of the Toeplitz products, up to fewer tokens;
-    without either, fft takes all. Where the lines are drawn is a guess: nobody has measured yet.
+    without either, fft takes all. The lines were measured on an H200 at 32 batch rows.
 
     Args:
         device: "cuda" or another `torch.device.type`.
@@ -84,10 +82,9 @@ def method_for(device, dtype, T):
         return "reference" if T <= 32 else "fft"
     if dtype == torch.float64:
         return "fft"
-    if TRITON:
-        key = "toeplitz" if dtype == torch.float32 else "toeplitz in 16 bits"
-        return "toeplitz" if T < FFT_FROM[key] else "fft"
-    return "cuda" if NUMBA and T < FFT_FROM["cuda"] else "fft"
+    name = "toeplitz" if TRITON else "cuda" if NUMBA else "fft"
+    key = name if dtype == torch.float32 else f"{name} in 16 bits"
+    return name if T < FFT_FROM.get(key, 0) else "fft"
 
 
 def timex(w, k, eps=0.0):
@@ -111,7 +108,8 @@ def timex(w, k, eps=0.0):
         reference to the bit. By fft up to rounding: 1e-7 of the largest product in the row.
         Numbers that are not finite. What depends on a NaN is NaN. By fft it reaches all of its row
         (one of w: all rows of its channel), by the kernels also tokens and distances that share
-        its tile: up to 128 tokens from a multiple of 128.
+        its tile: up to 128 tokens from a multiple of 128, by toeplitz 512; what depends on an
+        infinity may be NaN.
         The same bits. The kernels add in a fixed order, without atomics.
         Precision. All of it is as outside of torch.autocast. Second gradients are those of the
         methods in torch, reference and fft; of the kernels they raise a RuntimeError.

@@ -27,26 +27,26 @@ launch = wrong(
 )
 
 naive = wrong(
-    first_weight_for_itself=(
-        "The weights are taken in the wrong order, the first one for the token itself.",
-        edit("w[c, T - 1 - t + u]", "w[c, t - u]"),
+    last_weight_for_the_first=(
+        "The weights are taken in the wrong order: the last one for the first token.",
+        edit("* k[b, c, u]", "* k[b, c, t - u]"),
     ),
     itself_left_out=(
         "A token does not see itself.",
-        edit("range(t + 1)", "range(t)"),
+        edit("while u <= t:", "while u < t:"),
     ),
     sees_the_future=(
         "All tokens are added, also later ones, with whatever weight stands there.",
-        edit("for u in range(t + 1):", "for u in range(T):"),
-        edit("w[c, T - 1 - t + u]", "w[c, (T - 1 - t + u) % T]"),
+        edit("while u <= t:", "while u < T:"),
+        edit("w_t[u] *", "w[c, (T - 1 - t + u) % T] *"),
     ),
     weights_of_the_batch_row=(
         "Takes the weights of channel b.",
-        edit("w[c, T - 1 - t + u]", "w[b % w.shape[0], T - 1 - t + u]"),
+        edit("w[c, T - 1 - t :]", "w[b % w.shape[0], T - 1 - t :]"),
     ),
     one_sum_for_the_thread=(
         "The sum is not set to 0 again for the next output of the thread.",
-        edit("    o_t = float32(0)\n"),
+        edit("o_t, u = float32(0), 0", "u = 0"),
         edit("for t in range(", "o_t = float32(0)\nfor t in range("),
     ),
     right_up_to_1024=(
@@ -82,7 +82,7 @@ shared = wrong(
             "w[c, at] if 0 <= at and at < T else float32(0)",
             "w[c, at % T]",
         ),
-        edit("range(min(TILE, t0 - u0 + x + 1))", "range(min(TILE, T - u0))"),
+        edit("min(TILE, t0 - u0 + x + 1)", "min(TILE, T - u0)"),
     ),
     global_all_the_same=(
         "Fills shared memory, and then reads k from global memory.",

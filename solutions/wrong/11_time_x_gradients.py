@@ -5,20 +5,20 @@ from rwkv_lessons.lab.course.wrong_answers import edit, wrong
 dk_naive = wrong(
     forward_again=(
         "Adds up the outputs before the token, as the forward pass adds up tokens.",
-        edit("range(u, T)", "range(u + 1)"),
-        edit("T - 1 - t + u", "T - 1 - u + t"),
+        edit("while d < T - u:", "while d <= u:"),
+        edit("* do_u[d]", "* do[b, c, u - d]"),
     ),
     itself_left_out=(
         "The output at the token itself is left out.",
-        edit("range(u, T)", "range(u + 1, T)"),
+        edit("dk_u, d = float32(0), 0", "dk_u, d = float32(0), 1"),
     ),
     weights_in_order=(
         "The weights are taken in the wrong order.",
-        edit("w[c, T - 1 - t + u]", "w[c, t - u]"),
+        edit("w[c, ::-1]", "w[c]"),
     ),
     channel_zero=(
         "All channels take the weights of the first.",
-        edit("w[c, T - 1", "w[0, T - 1"),
+        edit("w[c, ::-1]", "w[0, ::-1]"),
     ),
     one_output_a_thread=(
         "Of rows that are longer than the block, the rest is never written.",
@@ -34,14 +34,14 @@ dw_naive = wrong(
     last_batch_row=(
         "Every batch row starts the sum again.",
         edit(
-            "for t in range(d, T):",
-            "dw_d = float32(0)\nfor t in range(d, T):",
+            "do_d, u = do[b, c, d:], 0",
+            "dw_d = float32(0)\ndo_d, u = do[b, c, d:], 0",
         ),
     ),
     from_the_first_token=(
         "Pairs before the start of the row are taken from its end.",
-        edit("range(d, T)", "range(T)"),
-        edit("t - d]", "(t - d) % T]"),
+        edit("while u < T - d:", "while u < T:"),
+        edit("do_d[u] *", "do[b, c, (u + d) % T] *"),
     ),
     distance_as_index=(
         "Distance d is written to place d.",
@@ -49,7 +49,7 @@ dw_naive = wrong(
     ),
     one_pair_short=(
         "The last token is left out.",
-        edit("range(d, T)", "range(d, T - 1)"),
+        edit("while u < T - d:", "while u < T - d - 1:"),
     ),
 )
 

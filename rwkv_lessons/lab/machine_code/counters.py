@@ -1,7 +1,7 @@
 """Our counts against the hardware's: every rung, counted by Nsight Compute and by `lab.trace`.
 
-    python -m rwkv_lessons.lab.machine_code.counters            compare, where a GPU and ncu are
-    python -m rwkv_lessons.lab.machine_code.counters --record   and keep what the hardware counted
+    python -m rwkv_lessons.lab.machine_code.counters [wkv5|timex]   where a GPU and ncu are
+    … --record                                                and keep what the hardware counted
 
 The compiler may merge accesses that the source writes one by one: four neighbouring reads of shared
 memory become one of 16 bytes. The trace counts the source, the hardware the machine code; where
@@ -25,11 +25,26 @@ from rwkv_lessons.records.schema import Measurement, Record, save
 from rwkv_lessons.runtime.launch_numba import as_array, stream
 
 from ...records.lookup import record
+from ..course.exercises import solutions
+from ..evidence import timex
 from ..evidence.cuda import wkv5_arrays
 from ..simulator.cuda.trace import trace
 
-NAME = "wkv5-counters"
-SHAPE = (2, 4, 3, 64)  # small enough to trace every thread
+SHAPES = {"wkv5": (2, 4, 3, 64), "timex": (8, 2, 64)}  # small enough to trace every thread
+GRADIENTS = ("dk_naive", "dw_naive", "dw_shared", "dk_balanced", "dw_balanced")  # of lesson 11
+
+
+@dataclasses.dataclass(frozen=True)
+class Counted:
+    """A kernel of a ladder, and one launch of it."""
+
+    method: str  # of its row in the record
+    label: str
+    kernel: object
+    grid: int
+    block: int
+    arrays: tuple  # numpy
+
 
 # what we count → what ncu calls it
 METRICS = {
@@ -59,18 +74,41 @@ COLUMNS = {
 }
 
 
-def rungs():
-    """(rung, its kernel, grid, block) of every rung at SHAPE."""
-    for rung in LADDERS["wkv5"].rungs:
+@functools.cache
+def rungs(ladder):
+    """A `Counted` for every rung, in order; of time-x, lesson 11's kernels after lesson 10's."""
+    shape, found = SHAPES[ladder], []
+    for rung in LADDERS[ladder].rungs:
         module = rung.load()
-        yield rung, getattr(module, rung.kernel), *module.launch(*SHAPE)
+        kernel, sizes = getattr(module, rung.kernel), getattr(module, rung.launch)(*shape)
+        found.append(Counted(rung.method, rung.label, kernel, *sizes, arrays_of(ladder, kernel)))
+    if ladder == "timex":
+        module = solutions("11_time_x_gradients")
+        launches = {"dk_balanced": "launch_dk", "dw_balanced": "launch_dw_balanced"}
+        launches |= {"dw_naive": "launch_dw", "dw_shared": "launch_dw"}
+        for name in GRADIENTS:
+            kernel = getattr(module, name)
+            sizes = getattr(module, launches.get(name, "launch"))(*shape)
+            label = "11 " + name.replace("_", ", ")
+            method = f"11_time_x_gradients_{name}"
+            found.append(Counted(method, label, kernel, *sizes, arrays_of(ladder, kernel)))
+    return tuple(found)
+
+
+def arrays_of(ladder, kernel):
+    """The arguments of a launch, in the kernel's order."""
+    if ladder == "wkv5":
+        return tuple(wkv5_arrays(*SHAPES[ladder]))
+    written = timex.parameters(kernel)[-1:]
+    return tuple(timex.arrays(kernel, written, SHAPES[ladder]).values())
 
 
 @functools.cache
-def ours(method):
+def ours(ladder, method):
     """What `lab.trace` counts for a rung, under the names of METRICS."""
-    kernel, grid, block = next(launch for rung, *launch in rungs() if rung.method == method)
-    counted = trace(kernel, grid, block, *wkv5_arrays(*SHAPE))
+    (rung,) = (rung for rung in rungs(ladder) if rung.method == method)
+    given = (x.copy() for x in rung.arrays)
+    counted = trace(rung.kernel, rung.grid, rung.block, *given)
 
     def shared(what, op):
         rows = (row for row in counted.rows if (row.space, row.op) == ("shared", op))
@@ -91,12 +129,17 @@ def ours(method):
     }
 
 
-def table(folder=None):
+def name_of(ladder):
+    """Of its record."""
+    return f"{ladder}-counters"
+
+
+def table(ladder, folder=None):
     """The record as rows of text: our count, and the hardware's where it is another."""
-    found = record(NAME, folder=folder)
+    found = record(name_of(ladder), folder=folder)
     rows = []
-    for rung in LADDERS["wkv5"].rungs:
-        mine, theirs = ours(rung.method), found.row(rung.method).counters
+    for rung in rungs(ladder):
+        mine, theirs = ours(ladder, rung.method), found.row(rung.method).counters
         theirs = dict.fromkeys(METRICS, 0) | theirs
         pairs = [(mine[name], theirs[name]) for name in COLUMNS.values()]
         rows.append([rung.label, *(f"{a:,}" if a == b else f"{a:,} ({b:,})" for a, b in pairs)])
@@ -104,33 +147,33 @@ def table(folder=None):
 
 
 def recorded_passes(method):
-    """Passes over shared memory that the hardware counted, of one block for one token."""
-    B, T, H, _ = SHAPE
-    counters = record(NAME).row(method).counters
+    """Passes over shared memory that the hardware counted, of one wkv5 block for one token."""
+    B, T, H, _ = SHAPES["wkv5"]
+    counters = record(name_of("wkv5")).row(method).counters
     passes = counters["shared_load_wavefronts"] + counters["shared_store_wavefronts"]
     return passes / (B * H) / T
 
 
-def launch_all():
+def launch_all(ladder):
     """Launches every rung once between profiler marks: what ncu looks at."""
-    arrays = [torch.from_numpy(x).cuda() for x in wkv5_arrays(*SHAPE)]
-    views = [as_array(x) for x in arrays]
-    for _, kernel, grid, block in rungs():
-        kernel[grid, block, stream()](*views)  # compiles, unseen
+    for rung in rungs(ladder):
+        views = [as_array(torch.from_numpy(x).cuda()) for x in rung.arrays]
+        launch = rung.kernel[rung.grid, rung.block, stream()]
+        launch(*views)  # compiles, unseen
         torch.cuda.synchronize()
         torch.cuda.cudart().cudaProfilerStart()
-        kernel[grid, block, stream()](*views)
+        launch(*views)
         torch.cuda.synchronize()
         torch.cuda.cudart().cudaProfilerStop()
 
 
-def hardware():
+def hardware(ladder):
     """What Nsight Compute counts for each launch of `launch_all`: a list of dicts."""
     if not torch.cuda.is_available() or not shutil.which("ncu"):
         raise SystemExit("counters: needs an NVIDIA GPU and Nsight Compute's ncu on the PATH")
     command = ["ncu", "--csv", "--clock-control", "none", "--profile-from-start", "no"]
     command += ["--metrics", ",".join(METRICS.values())]
-    command += [sys.executable, "-m", __spec__.name, "--launch"]
+    command += [sys.executable, "-m", __spec__.name, ladder, "--launch"]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"counters: ncu failed\n{done.stdout}{done.stderr}")
@@ -161,27 +204,29 @@ def compare(mine, theirs):
 
 def main():
     parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__)
+    parser.add_argument("ladder", nargs="?", choices=SHAPES, default="wkv5")
     parser.add_argument("--record", action="store_true", help="keep what the hardware counted")
     parser.add_argument("--commit", help="of the code that is counted, where git is not there")
     parser.add_argument("--launch", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    ladder = options.ladder
     if options.launch:
-        return launch_all()
+        return launch_all(ladder)
     rows = []
-    for (rung, kernel, _, block), theirs in zip(rungs(), hardware(), strict=True):
-        print(f"{rung.method}  (ours, hardware)\n{compare(ours(rung.method), theirs)}")
-        sources = (source_of(kernel),)
+    for rung, theirs in zip(rungs(ladder), hardware(ladder), strict=True):
+        print(f"{rung.method}  (ours, hardware)\n{compare(ours(ladder, rung.method), theirs)}")
+        sources, shape = (source_of(rung.kernel),), SHAPES[ladder]
         row = Measurement(
-            rung.method, SHAPE, "float32", block=block, counters=theirs, sources=sources
+            rung.method, shape, "float32", block=rung.block, counters=theirs, sources=sources
         )
         rows.append(dataclasses.replace(row, sha256=fingerprint(*sources)))
     if options.record:
         from rwkv_lessons.records.provenance import provenance
 
         where = provenance(options.commit)
-        command = f"python -m {__spec__.name} --record"
+        command = f"python -m {__spec__.name} {ladder} --record"
         where = dataclasses.replace(where, timing="hardware counters by ncu", command=command)
-        print(f"recorded in {save(Record(NAME, where, tuple(rows)))}")
+        print(f"recorded in {save(Record(name_of(ladder), where, tuple(rows)))}")
 
 
 if __name__ == "__main__":

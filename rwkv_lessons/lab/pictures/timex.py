@@ -11,9 +11,11 @@ from .style import Picture
 
 SHAPE = (32, 768, 768)  # B, C, T of the seed's table
 SMS, CLOCK = 132, 1.98e9  # of an H200; its highest clock
-# Forward ms of RWKV-CUDA's kernels v0 to v3. GTX 1070: its README, 2022. H200: built and timed for
-# this project on 2026-11-20 (CUDA events, L2 cleared, median).
+# Forward ms of RWKV-CUDA's kernels v0 to v3, cited: on a GTX 1070 from its README and its author's
+# article, 2022; on an H200 built and timed for this project on 2026-11-20 (CUDA events, L2 cleared,
+# median), before it had records.
 ORIGINALS = {"naive": (45, 2.37), "shared": (17, 1.44), "four": (14, 1.19), "grouped": (3.4, 0.489)}
+TORCH = (94, 4.43)  # its conv1d, there and then
 
 
 def triangle(T=12, t=7, outputs=4):

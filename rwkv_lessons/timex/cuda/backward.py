@@ -32,7 +32,7 @@ def build(dtype, ROW_LANES):
 
     Args:
         dtype: of k and do, a key of `IN_MEMORY`; dw is float32.
-        ROW_LANES: threads along the batch: 1, 2, 4 or 8; the others lie along the distances.
+        ROW_LANES: threads along the batch: 1, 2 or 4; the others lie along the distances.
     """
     memory, widen, _ = IN_MEMORY[dtype]
     TILE = DISTANCES * (THREADS // ROW_LANES)
@@ -130,8 +130,8 @@ def build(dtype, ROW_LANES):
 
 
 def row_lanes_for(B):
-    """Threads along the batch: as few as hold B, and at most 8."""
-    return min(8, 1 << (B - 1).bit_length())
+    """Threads along the batch: as few as hold B, and at most 4."""
+    return min(4, 1 << (B - 1).bit_length())
 
 
 @cache

@@ -4,7 +4,8 @@
 
 Batch rows share w, and neighbouring t share k, shifted by one: a thread that owns OUTPUTS
 neighbouring t of ROWS batch rows reads, for 4 tokens u, 4 numbers of each of its rows and 12 of w.
-At 8 × 8 those are 11 reads of 16 bytes for 256 multiply-adds.
+At 4 × 8 those are 7 reads of 16 bytes for 128 multiply-adds. 8 × 8 would be fewer
+reads, and half as many warps in the registers of an SM: on an H200 a sixth slower.
 
 Work: token t is a sum of t + 1 products, so a block of late tokens has many times the work of a
 block of early ones. Each block has two tiles of tokens, the i-th from the start and the i-th from
@@ -28,12 +29,13 @@ from ..operators import define
 from .backward import correlate
 from .in_memory import IN_MEMORY
 
-OUTPUTS = 8  # neighbouring t of a thread; with ROWS of 8, 64 registers for the sums
+OUTPUTS = 8  # neighbouring t of a thread; with 4 rows, 32 registers for the sums
+MOST_ROWS = 4
 LANES = 8  # threads of a warp along t: 64 t, so that few products in a last chunk are with zeros
 ROW_LANES = 4  # and along the batch
 WARPS = 2
 TILE = WARPS * LANES * OUTPUTS  # tokens t of a block, 128
-TOKENS = 32  # u of a chunk
+TOKENS = 64  # u of a chunk
 
 
 @cache
@@ -42,7 +44,7 @@ def build(dtype, ROWS, REVERSED=False):
 
     Args:
         dtype: of k and o, a key of `IN_MEMORY`; w is float32.
-        ROWS: batch rows of a thread, 1 to 8; a block has ROW_LANES times as many.
+        ROWS: batch rows of a thread, 1 to MOST_ROWS; a block has ROW_LANES times as many.
         REVERSED: whether time runs backwards in k and o: the gradient of k is such a sum.
     """
     memory, widen, narrow = IN_MEMORY[dtype]
@@ -140,9 +142,9 @@ def build(dtype, ROWS, REVERSED=False):
 
 
 def rows_for(B):
-    """Batch rows of a thread: as few as hold B, and at most 8."""
+    """Batch rows of a thread: as few as hold B, and at most MOST_ROWS."""
     rows = 1
-    while rows < 8 and rows * ROW_LANES < B:
+    while rows < MOST_ROWS and rows * ROW_LANES < B:
         rows *= 2
     return rows
 

@@ -6,9 +6,9 @@ A tile of L × L of S, D tiles below the diagonal, has distances D·L - (L-1) �
 have all tiles as far below it. So a program, which has a channel and a D, adds up all of these in
 one accumulator, over tokens and batch, and takes the sums along its diagonals once, at the end:
 row p is turned by p, and column j then holds distance D·L + j from row j on, and (D-1)·L + j above.
-The two are stored apart, and added outside: every distance has two addends, one of each.
+The two are stored apart, and added outside: every distance has two addends.
 
-What bounds it: products, as in forward.py. Programs of few tiles come last.
+What bounds it: reads of do and k from L2, and products in float32. Programs of few tiles come last.
 """
 
 import torch
@@ -17,9 +17,10 @@ import triton.language as tl
 
 from ...runtime.compile_triton import assembled
 from ...runtime.launch_triton import launch
+from .product import is_short, product
 
 L = 64  # tokens along both sides of a tile
-WARPS = 4
+WARPS, STAGES = 4, 3
 MOST_ROWS = 32  # batch rows of a product
 
 
@@ -27,7 +28,8 @@ MOST_ROWS = 32  # batch rows of a product
 @triton.jit(do_not_specialize=["B", "C", "T"])
 def timex_toeplitz_dw_kernel(
     do, k, parts, B, C, T,
-    L: tl.constexpr, BB: tl.constexpr, ALIGNED: tl.constexpr, PRECISION: tl.constexpr,
+    L: tl.constexpr, BB: tl.constexpr, ALIGNED: tl.constexpr, SHORT: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     if ALIGNED:  # rows then start at multiples of 16 elements: wider loads
         T = T // 16 * 16
@@ -37,31 +39,34 @@ def timex_toeplitz_dw_kernel(
 
     o_p, o_b = tl.arange(0, L), tl.arange(0, BB)
     b_s = tl.zeros([L, L], tl.float32)
-    for step in range(0, (tiles - i_d) * groups):
+    for step in tl.range(0, (tiles - i_d) * groups, num_stages=STAGES):
         i_u, i_b = step // groups, step % groups * BB
         rows, m_b = ((i_b + o_b).to(tl.int64) * C + i_c) * T, i_b + o_b < B
         o_t, o_u = (i_u + i_d) * L + o_p, i_u * L + o_p
         b_do = tl.load(do + o_t[:, None] + rows[None, :], (o_t < T)[:, None] & m_b[None, :], 0.0)
         b_k = tl.load(k + rows[:, None] + o_u[None, :], m_b[:, None] & (o_u < T)[None, :], 0.0)
-        b_s = tl.dot(b_do, b_k, b_s, input_precision=PRECISION)
+        b_s = product(b_do, b_k, b_s, SHORT)
 
     turned = tl.gather(b_s, (o_p[:, None] - o_p[None, :]) & (L - 1), 1)
     below = o_p[:, None] >= o_p[None, :]
     b_here = tl.sum(tl.where(below, turned, 0.0), 0)
     b_before = tl.sum(tl.where(below, 0.0, turned), 0)  # of the distances of tile D - 1
-    row = i_c * tiles * L + o_p
-    tl.store(parts + row + i_d * L, b_here)
+    last = i_c * T + T - 1 - o_p
+    d = i_d * L
+    tl.store(parts + last - d, b_here, d + o_p < T)
     # Before distance 0 there is none; what lies beyond the last tile gets zeros instead.
-    before = (i_d + tiles - 1) % tiles
-    tl.store(parts + C * tiles * L + row + before * L, tl.where(i_d > 0, b_before, 0.0))
+    before = tl.where(i_d > 0, d - L, (tiles - 1) * L)
+    b_before = tl.where(i_d > 0, b_before, 0.0)
+    tl.store(parts + C * T + last - before, b_before, before + o_p < T)
 
 
 def correlate(do, k):
     """dw `[C, T]`, float32, of `timex`."""
     B, C, T = k.shape
-    tiles, BB = triton.cdiv(T, L), min(MOST_ROWS, max(16, triton.next_power_of_2(B)))
-    parts = torch.empty(2, C, tiles * L, dtype=torch.float32, device=k.device)
-    constants = L, BB, T % 16 == 0, "tf32x3"
+    BB = min(MOST_ROWS, max(16, triton.next_power_of_2(B)))
+    parts = torch.empty(2, C, T, dtype=torch.float32, device=k.device)
+    short = is_short(timex_toeplitz_dw_kernel)
+    constants, programs = (L, BB, T % 16 == 0, short, STAGES), C * triton.cdiv(T, L)
     given = do.to(k.dtype), k, parts
-    launch(timex_toeplitz_dw_kernel, C * tiles, WARPS, given, (B, C, T), constants)
-    return (parts[0] + parts[1])[:, :T].flip(1)
+    launch(timex_toeplitz_dw_kernel, programs, WARPS, given, (B, C, T), constants)
+    return parts[0] + parts[1]
