@@ -12,6 +12,7 @@ from rwkv_lessons.lab.pictures import ladder
 from rwkv_lessons.operations import LADDERS, OPERATIONS, operation_of
 from rwkv_lessons.records.lookup import GPU, record
 from rwkv_lessons.records.rates import floor_seconds
+from rwkv_lessons.report import published
 
 QUANTITIES = {  # heading → field of a row, format
     "GB/s": ("gb_per_s", ".0f"),
@@ -165,12 +166,14 @@ def headline_block(folder):
         try:
             found = record(line.record, GPU, folder)
         except LookupError:
-            return unrecorded(line.record)
+            continue
         ours, theirs = (found.row(x, line.shape).median_ms for x in (line.ours, line.theirs))
         cells = (f"{ours:.3f}", f"{theirs:.3f}", line.whose, f"{theirs / ours:.1f}")
         rows.append([line.says, ", ".join(map(str, line.shape)), *cells])
         where = found.provenance
         sources[f"{where.gpu}, {where.date}, commit {where.commit}"] = None
+    if not rows:
+        return "Not recorded yet."
     text = _markdown(["", "shape", "ms here", "ms beside it", "by", "times faster"], rows)
     said = "bfloat16 unless said; B, T, H, N, and for MLA B, N, H, R, P, V. Both in one run"
     return f"{text}\n\n{said}: {'; '.join(sources)}."
@@ -194,6 +197,15 @@ def shapes_block(folder):
     ]
     head = ["B, T, H, N", "dtype", *(f"{m}, {what}" for what, m in columns)]
     return _markdown(head, table) + "\n\nMilliseconds; both: forward and backward."
+
+
+def wind_block(folder):
+    """wind_rwkv's table of RWKV-7 kernels with our rows in it."""
+    head, rows, sources = published.wind_table(folder)
+    text = _markdown(head, rows)
+    if not sources:
+        return f"{text}\n\nOurs: not recorded yet; `{planned('wkv7-backward')}`"
+    return f"{text}\n\nOurs: {'; '.join(sources)}."
 
 
 def _rows(name, folder):
@@ -248,6 +260,7 @@ BLOCKS |= {
     "headline": headline_block,
     "gpu-tests": gpu_tests_block,
     "wkv5-counters": counters_block,
+    "wkv7-published": wind_block,
     "wkv6-shapes": shapes_block,
 }
 
