@@ -1,7 +1,7 @@
 """Tables that others have published, beside what was recorded here.
 
-RWKV-7's is that of wind_rwkv's README (https://github.com/johanwind/wind_rwkv, tests/speed_test.py):
-forward and backward of width 4096, on an H100; in columns of batch, head size, tokens.
+RWKV-7's is wind_rwkv's (https://github.com/johanwind/wind_rwkv, README), from its own speed test:
+forward and backward at width 4096, on an H100; in columns of batch, head size, tokens.
 """
 
 from rwkv_lessons.operations.entries import DTYPES

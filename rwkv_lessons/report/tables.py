@@ -162,18 +162,19 @@ def _beside_torch(name, found):
 def headline_block(folder):
     """One line an operation: this library, the other way in the same run, and the ratio."""
     rows, sources = [], {}
-    for line in (operation.headline for operation in OPERATIONS.values() if operation.headline):
+    lines = [operation.headline for operation in OPERATIONS.values() if operation.headline]
+    for line in lines:
         try:
             found = record(line.record, GPU, folder)
         except LookupError:
-            continue
+            continue  # the others are shown
         ours, theirs = (found.row(x, line.shape).median_ms for x in (line.ours, line.theirs))
         cells = (f"{ours:.3f}", f"{theirs:.3f}", line.whose, f"{theirs / ours:.1f}")
         rows.append([line.says, ", ".join(map(str, line.shape)), *cells])
         where = found.provenance
         sources[f"{where.gpu}, {where.date}, commit {where.commit}"] = None
     if not rows:
-        return "Not recorded yet."
+        return unrecorded(lines[0].record)
     text = _markdown(["", "shape", "ms here", "ms beside it", "by", "times faster"], rows)
     said = "bfloat16 unless said; B, T, H, N, and for MLA B, N, H, R, P, V. Both in one run"
     return f"{text}\n\n{said}: {'; '.join(sources)}."
@@ -202,10 +203,9 @@ def shapes_block(folder):
 def wind_block(folder):
     """wind_rwkv's table of RWKV-7 kernels with our rows in it."""
     head, rows, sources = published.wind_table(folder)
-    text = _markdown(head, rows)
     if not sources:
-        return f"{text}\n\nOurs: not recorded yet; `{planned('wkv7-backward')}`"
-    return f"{text}\n\nOurs: {'; '.join(sources)}."
+        return unrecorded("wkv7-backward")
+    return f"{_markdown(head, rows)}\n\nOurs: {'; '.join(sources)}."
 
 
 def _rows(name, folder):
