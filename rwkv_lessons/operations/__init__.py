@@ -199,6 +199,7 @@ WKV6 = Operation(
             table=None,
         ),
         own("wkv6-first", "first", 150),
+        own("wkv6-race", "race", 120, "race"),
         Plan("wkv6-peers", f"wkv6 {BESIDE_PEERS}", 240, needs="fla"),
     ),
     peers={

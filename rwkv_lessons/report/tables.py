@@ -8,10 +8,11 @@ from dataclasses import replace
 
 from rwkv_lessons.bench import gpu_tests
 from rwkv_lessons.bench.commands.record_all import planned
-from rwkv_lessons.lab.pictures import ladder
+from rwkv_lessons.lab.pictures import ladder, race
 from rwkv_lessons.operations import LADDERS, OPERATIONS, operation_of
 from rwkv_lessons.records.lookup import GPU, record
 from rwkv_lessons.records.rates import floor_seconds
+from rwkv_lessons.records.traces import load_traces
 from rwkv_lessons.report import published
 
 QUANTITIES = {  # heading → field of a row, format
@@ -208,6 +209,22 @@ def wind_block(folder):
     return f"{_markdown(head, rows)}\n\nOurs: {'; '.join(sources)}."
 
 
+def race_block(name):
+    """Lesson 18's calls at both shapes, beside the seed's on an A800."""
+
+    def block(folder):
+        try:
+            where, traces = load_traces(name, GPU, folder)
+        except LookupError:
+            return unrecorded(name)
+        shapes = dict.fromkeys(trace.shape for trace in traces)
+        parts = [(shape, _markdown(*race.rows(traces, shape))) for shape in shapes]
+        text = "\n\n".join(f"{operation_of(name).sizes(x)}, µs:\n\n{part}" for x, part in parts)
+        return f"{text}\n\n{where}."
+
+    return block
+
+
 def _rows(name, folder):
     try:
         return record(name, GPU, folder).rows
@@ -242,6 +259,7 @@ def _tokens_per_s(row):
 KINDS = {
     "methods": methods_block,
     "beside torch": beside_torch_block,
+    "race": race_block,
     "milliseconds by shape": lambda name: by_shape_block(
         name, lambda row: f"{row.median_ms:.3f}", "Milliseconds. "
     ),
