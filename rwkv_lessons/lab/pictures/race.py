@@ -23,6 +23,7 @@ A800 = {
 HEAD = ("way", "call", "graph", "longest kernel", "all kernels", "launches", "copies", "idle")
 HEAD_A800 = ("A800 call", "its longest kernel")
 COLOURS = {"launch": style.OKABE_ITO["orange"], "kernel": style.OKABE_ITO["blue"]}
+PAPER = {"bbox": {"fc": style.PAPER, "ec": "none", "pad": 1.5}}
 COPY = style.OKABE_ITO["vermillion"]
 
 
@@ -74,11 +75,12 @@ def _cells(eager, graph):
     replay = f"{graph.wall_us:,.0f}" if graph else "–"
     if eager is None:
         return ["–", replay, *["–"] * 5]
-    on_gpu = eager.launches and eager.copy_us / eager.device_us
+    idle = max(0, 1 - eager.device_us / eager.wall_us)
     return [
-        f"{eager.wall_us:,.0f}", replay, f"{eager.longest[1]:,.1f}", f"{eager.device_us:,.1f}",
-        f"{eager.launches:,}", f"{on_gpu:.0%}", f"{max(0, 1 - eager.device_us / eager.wall_us):.0%}",
-    ]  # fmt: skip
+        *(f"{eager.wall_us:,.0f}", replay),
+        *(f"{us:,.1f}" for us in (eager.longest[1], eager.device_us)),
+        *(f"{eager.launches:,}", f"{eager.copy_us / eager.device_us:.0%}", f"{idle:.0%}"),
+    ]
 
 
 def table(traces, shape=SHORT):
@@ -105,13 +107,15 @@ def fastest(traces, shape=SHORT):
     return kernel.method, call.method
 
 
-def timelines(traces, shape=SHORT, until=None):
+def timelines(traces, shape=SHORT, replayed=False, until=None):
     """Calls along time, under the profiler: above the host's launches, below what the device runs.
 
     Args:
+        replayed: draws replays of graphs.
         until: µs to draw; a call that goes on longer is cut there. None: the longest but the loop.
     """
-    shown = [x for x in traces if x.shape == tuple(shape) and "CPU" not in x.method]
+    shown = [x for x in traces if x.shape == tuple(shape) and x.replayed == replayed]
+    shown = [x for x in shown if "CPU" not in x.method]
     if not shown:
         return None
     ends = [x.events[0].dur for x in shown if x.launches < 50]
@@ -122,7 +126,7 @@ def timelines(traces, shape=SHORT, until=None):
         _line(ax, -y, trace, until)
     labels = [f"{x.method}{', graph' if x.replayed else ''}" for x in shown]
     ax.set_yticks([0.4 - y for y in range(len(shown))], labels)
-    ax.set(xlim=(0, until), ylim=(0.1 - len(shown), 1), xlabel="µs from the start of the call")
+    ax.set(xlim=(0, until), ylim=(0.9 - len(shown), 1), xlabel="µs from the start of the call")
     ax.tick_params(axis="y", length=0)
     for label, colour in (("host launches", COLOURS["launch"]), ("kernel", COLOURS["kernel"])):
         ax.bar(0, 0, color=colour, label=label)
@@ -147,7 +151,15 @@ def _line(ax, y, trace, until):
         copies = event.cat == "kernel" and any(word in event.name for word in COPIES)
         style.box(ax, event.ts, at, width, 0.34, COPY if copies else COLOURS[event.cat])
     if trace.events[0].dur > until:
-        ax.text(until, y + 0.4, f"… {trace.events[0].dur:,.0f} ", ha="right", va="center", size=8)
+        ax.text(
+            until,
+            y + 0.4,
+            f"… {trace.events[0].dur:,.0f} ",
+            ha="right",
+            va="center",
+            size=8,
+            **PAPER,
+        )
 
 
 def kernels(trace, most=6):
