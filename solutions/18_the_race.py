@@ -116,7 +116,7 @@ def inputs(B, T, H, N, dtype=torch.float32, seed=0):
 
 
 SMALL = (1, 3, 2, 4)
-ALONE = call(0, 20, ("scan", 8, 10))
+ALONE = call(0, 20, ("scan", 8, 5))
 GAPS = call(0, 40, ("exp", 5, 2), ("scan", 10, 10), ("exp", 22, 2), ("exp", 30, 8))
 LATER = call(1000, 1040, ("exp", 1005, 2), ("scan", 1010, 10), ("exp", 1022, 8))
 SIDE_BY_SIDE = call(0, 30, ("scan", 5, 20), ("copy", 10, 5), ("copy", 20, 10))
@@ -147,7 +147,7 @@ EXERCISES = {
         ),
         evidence=(
             traces(
-                ("one kernel", "one kernel", ALONE, ("scan", 10)),
+                ("one kernel", "one kernel", ALONE, ("scan", 5)),
                 ("many short runs of one kernel", "many", GAPS, ("exp", 12)),
                 ("in another order", "many", AROUND, ("exp", 12)),
                 names=("name", "time"),
@@ -156,8 +156,7 @@ EXERCISES = {
         symptoms={
             "one kernel": 'Only events of cat "kernel" ran on the device.',
             "many": "Three runs of exp are 12 µs together, more than one of scan.",
-            "name": "Add up by name.",
-            "time": "Add up the dur of all its runs.",
+            "time": "The sum of `dur` over all runs of that kernel, and of no other.",
         },
     ),
     "idle_share": Exercise(
@@ -187,18 +186,19 @@ EXERCISES = {
         ),
         evidence=(
             traces(
-                ("one kernel", "one kernel", ALONE, 0.5),
+                ("one kernel", "one kernel", ALONE, 0.75),
                 ("gaps between kernels", "gaps", GAPS, 1 - 22 / 40),
                 ("a call that starts late", "late", LATER, 0.5),
-                ("in another order", "gaps", AROUND, 1 - 22 / 40),
+                ("in another order", "order", AROUND, 1 - 22 / 40),
                 ("two kernels side by side", "side by side", SIDE_BY_SIDE, 1 - 25 / 30),
                 names=("idle share",),
             ),
         ),
         symptoms={
-            "one kernel": "The call takes 20 µs, the kernel 10 of them: half is idle. Before the "
-            "first kernel the device waits, too.",
+            "one kernel": "The call takes 20 µs, the kernel 5 of them: three quarters are idle. "
+            "Before the first kernel and behind the last one the device waits, too.",
             "gaps": "Only kernels keep the device busy; launches do not.",
+            "order": "A file may have its events in any order: sort them by start.",
             "late": "Events start when they start: what counts is how long they take.",
             "side by side": "Where two kernels run at once the device is busy once.",
             "idle share": "Sort by start, and count what lies behind the latest end so far.",
@@ -297,6 +297,9 @@ EXERCISES = {
             "replay only, in the tensors that f returned in the capture.",
             "other inputs": "The graph reads the memory that it was captured with: new inputs have "
             "to be copied there.",
+            "one behind": "Inputs first, then graph.replay().",
+            "elsewhere": "What the graph writes is what f returned in the capture, and nothing "
+            "that was there before.",
             "and others": "Every replay copies its inputs.",
             "no new inputs": "Without new inputs the old ones are still in their memory.",
             "called again": "Only graph.replay() launches.",

@@ -8,7 +8,7 @@ import torch
 
 from ..course.check import ABSENT, FAILED, PASSED, Row
 from ..simulator.faults import KernelFault
-from ..simulator.graphs import CaptureFault, Graphs
+from ..simulator.graphs import CaptureFault, Graphs, address
 from .compare import Difference, compare
 from .functions import called, failed, shown
 
@@ -59,7 +59,9 @@ def traces(*cases, names):
             try:
                 _agree(called(function, events), want, names)
             except (Difference, KernelFault) as trouble:
-                return failed(name, trouble, exercise, symptom or _first(trouble), _said(events))
+                part = _part(trouble, names)
+                symptom = part if part in exercise.symptoms else symptom
+                return failed(name, trouble, exercise, symptom, _said(events))
         return Row("answer", PASSED, f"{len(cases) + len(random)} traces")
 
     gather.kind = "answer"
@@ -92,11 +94,14 @@ def _agree(got, want, names):
             if x != y:
                 raise Difference(f"{name}: {x!r}, want {y!r}")
         elif not (isinstance(x, int | float) and math.isclose(x, y, abs_tol=1e-9)):
+            x = f"{x:.4g}" if isinstance(x, float) else x
             raise Difference(f"{name}: {x}, want {y:.4g}")
 
 
-def _first(trouble):
-    return str(trouble).partition(":")[0]
+def _part(trouble, names):
+    """Which of several results is wrong, where those before it are right."""
+    name = str(trouble).partition(":")[0]
+    return name if name in names[1:] else None
 
 
 def _said(events):
@@ -134,8 +139,8 @@ def captures(function: Callable, make: Callable):
             _captured(capture, function, make)
         except Trouble as trouble:
             return failed(trouble.case, trouble, exercise, trouble.case)
-        except (Difference, KernelFault) as trouble:
-            return failed("the capture", trouble, exercise, _symptom(trouble))
+        except CaptureFault as fault:
+            return failed("the capture", Difference(fault), exercise, _symptom(fault))
         return Row("answer", PASSED, "one capture, four replays, no GPU: operators on the CPU")
 
     gather.kind = "answer"
@@ -166,20 +171,42 @@ def _captured(capture, function, make):
     if f.in_capture != 1:
         raise Trouble("once", f"f is called {f.in_capture} times in the capture, want once")
     calls, held = f.calls, cuda.captured[-1]
-    for case, seed in (("the same inputs", 0), ("other inputs", 1), ("and others", 2)):
-        given = make(seed)
-        _same(case, replay(*given), function(*(x.clone() for x in given)))
-    _same("no new inputs", replay(), function(*make(2)))
+    found = [_copied(replay(*make(seed))) for seed in range(3)]
+    wants = [_several(function(*make(seed))) for seed in range(3)]
+    _agrees("the same inputs", found[0], wants[0])
+    if _is(found[2], wants[1]):
+        raise Trouble("one behind", "each answer is that of the inputs before")
+    if _is(found[1], wants[0]) and any(_apart(replay, held)):
+        raise Trouble("elsewhere", "a result lies in memory that the graph does not write")
+    _agrees("other inputs", found[1], wants[1])
+    _agrees("and others", found[2], wants[2])
+    _agrees("no new inputs", _copied(replay()), wants[2])
     if f.calls > calls:
         raise Trouble("called again", "a replay calls f: that launches every kernel again")
-    if held.replays != 4:
-        raise Trouble("replays", f"4 calls replay the graph {held.replays} times")
     if any(not torch.equal(x, y) for x, y in zip(first, before, strict=True)):
         raise Trouble("the caller's", "the tensors of the caller have changed: replays wrote there")
 
 
-def _same(case, got, want):
-    got, want = (tuple(x) if isinstance(x, tuple | list) else (x,) for x in (got, want))
+def _several(results):
+    return tuple(results) if isinstance(results, tuple | list) else (results,)
+
+
+def _copied(results):
+    """As they are now: a replay may write over them."""
+    return tuple(x.clone() if isinstance(x, torch.Tensor) else x for x in _several(results))
+
+
+def _apart(replay, graph):
+    """Whether each result keeps its memory from call to call, and the graph writes elsewhere."""
+    one, other = _several(replay()), _several(replay())
+    return [address(x) == address(y) not in graph.memory for x, y in zip(one, other, strict=True)]
+
+
+def _is(got, want):
+    return len(got) == len(want) and all(map(torch.equal, got, want))
+
+
+def _agrees(case, got, want):
     if len(got) != len(want):
         raise Trouble(case, f"{case}: {len(got)} results, want {len(want)}")
     for n, (x, y) in enumerate(zip(got, want, strict=True)):
@@ -206,7 +233,8 @@ def captures_here(function, make):
         for seed in (1, 2):
             given = [x.cuda() for x in make(seed)]
             try:
-                _same("other inputs", [x.cpu() for x in replay(*given)], function(*make(seed)))
+                found = tuple(x.cpu() for x in _several(replay(*given)))
+                _agrees("other inputs", found, _several(function(*make(seed))))
             except Difference as difference:
                 return Row("this GPU", FAILED, "other inputs", (str(difference),))
         return Row("this GPU", PASSED, f"two replays on {torch.cuda.get_device_name()}")

@@ -76,12 +76,13 @@ class Graph:
     """A captured graph.
 
     Attributes:
-        operators: (function, arguments, options, what it wrote) of each.
+        operators: (function, arguments, options, its new tensors) of each.
+        memory: addresses of all that they write.
         replays: how many there were.
     """
 
     def __init__(self, cuda):
-        self.cuda, self.operators, self.replays = cuda, [], 0
+        self.cuda, self.operators, self.memory, self.replays = cuda, [], set(), 0
 
     def replay(self):
         if self not in self.cuda.captured:
@@ -109,7 +110,7 @@ class _Stream:
 class _Capture(TorchDispatchMode):
     def __init__(self, graph):
         super().__init__()
-        self.noted = graph.operators
+        self.graph = graph
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         options, name = kwargs or {}, function._schema.name.removeprefix("aten::")
@@ -122,16 +123,17 @@ class _Capture(TorchDispatchMode):
         found = function(*args, **options)
         for x, old in zip(changed, before, strict=True):
             x.copy_(old)
-        memory = {_memory(x) for x in tree_leaves((args, options)) if isinstance(x, torch.Tensor)}
+        memory = {address(x) for x in tree_leaves((args, options)) if isinstance(x, torch.Tensor)}
         made = [x for x in tree_leaves(found) if isinstance(x, torch.Tensor)]
-        written = [x for x in made if _memory(x) not in memory]  # a view is no new memory
+        written = [x for x in made if address(x) not in memory]  # a view is no new memory
         for x in written:
             if x.is_floating_point():
                 x.fill_(torch.nan)
         if name.startswith(("empty", "new_empty")):
             return found  # memory, and no work
         if written or changed:
-            self.noted.append((function, args, options, written))
+            self.graph.operators.append((function, args, options, written))
+            self.graph.memory |= {address(x) for x in (*written, *changed)}
         return found
 
 
@@ -143,5 +145,6 @@ def _changed(function, args, options):
     return [x for name in names for x in tree_leaves(given.get(name)) if x is not None]
 
 
-def _memory(x):
+def address(x):
+    """Where the memory of a tensor begins; views have that of what they are views of."""
     return x.untyped_storage().data_ptr()
