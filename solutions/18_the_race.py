@@ -17,7 +17,7 @@ def torch_loop(r, k, v, w, u, s):
     """
     (B, T, C), (H, N), dtype = r.shape, u.shape, r.dtype
     r, k, v, w = (x.float().view(B, T, H, N).transpose(1, 2) for x in (r, k, v, w))  # heads first
-    decay, bonus, o = torch.exp(-torch.exp(w)), u.float()[:, :, None], torch.empty_like(v)
+    decay, bonus, o = torch.exp(-torch.exp(w)), u.float()[:, :, None], v.new_empty(B, H, T, N)
     for t in range(T):
         kv = k[:, :, t, :, None] @ v[:, :, t, None, :]  # [B, H, N, N]
         o[:, :, t] = (r[:, :, t, None, :] @ (bonus * kv + s)).squeeze(2)

@@ -17,7 +17,17 @@ from rwkv_lessons.records.schema import Provenance, Record, path, save
 VIEWS = "alias as_strided detach expand narrow permute reshape resolve_conj resolve_neg select"
 VIEWS += " slice split squeeze t transpose unbind unflatten unsqueeze view _unsafe_view"
 FREE = frozenset(VIEWS.split())
-FREE |= {"empty", "empty_like", "empty_strided", "zeros", "zero_", "matmul", "to", "_to_copy"}
+FREE |= {
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "new_empty",
+    "zeros",
+    "zero_",
+    "matmul",
+    "to",
+    "_to_copy",
+}
 FREE |= {"float", "contiguous", "chunk", "result_type", "broadcast_tensors"}
 
 

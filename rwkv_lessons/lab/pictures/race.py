@@ -86,6 +86,8 @@ def _cells(eager, graph):
 def table(traces, shape=SHORT):
     """The same as text, in columns."""
     head, lines = rows(traces, shape)
+    if not lines:
+        return f"Nothing of {shape[1]:,} tokens to show yet."
     wide = [max(len(line[n]) for line in [head, *lines]) for n in range(len(head))]
     text = [
         "  ".join(
@@ -105,6 +107,30 @@ def fastest(traces, shape=SHORT):
         return None
     kernel, call = (min(ways, key=lambda x: getattr(x, by)) for by in ("device_us", "wall_us"))
     return kernel.method, call.method
+
+
+def layouts(T=5, H=3):
+    """Where the rows of a head lie in memory, tokens first and heads first; a colour is a head."""
+    figure = style.figure(1.9)
+    ax = figure.subplots()
+    colours = [style.OKABE_ITO[x] for x in ("sky blue", "orange", "green", "yellow", "purple")]
+    orders = {
+        "tokens first, [B, T, H, N]": [(t, h) for t in range(T) for h in range(H)],
+        "heads first, [B, H, T, N]": [(t, h) for h in range(H) for t in range(T)],
+    }
+    for y, order in enumerate(orders.values()):
+        for x, (t, h) in enumerate(order):
+            style.box(
+                ax, x, -1.3 * y, 1, 0.8, colours[h % len(colours)], edge=style.PAPER, line=1.5
+            )
+            ax.text(x + 0.5, 0.4 - 1.3 * y, f"t{t} h{h}", ha="center", va="center", size=8)
+    ax.set_yticks([0.4, -0.9], orders)
+    ax.set(xlim=(0, T * H), ylim=(-1.4, 0.9), xlabel="memory, a row of N numbers each", xticks=[])
+    ax.tick_params(axis="y", length=0)
+    ax.spines["left"].set_visible(False)
+    text = f"{T} tokens, {H} heads: a head lies in {T} places, or in one; to change that is a copy"
+    ax.set_title(text)
+    return Picture(figure, text)
 
 
 def timelines(traces, shape=SHORT, replayed=False, until=None):
