@@ -31,7 +31,8 @@ SHAPES = ((1, 54, 32, 64), (1, 4096, 32, 64))  # the seed's prompt, and a long o
 QUICK = (1, 16, 2, 16)
 DTYPE = "float16"
 BUDGET_MS = 150  # of repetitions, for each kind of time
-SLOW_MS = 100  # a call that takes longer is timed three times, by the clock on the wall only
+SLOW_MS = 100  # a call that takes longer is timed three times, by the clock on the wall only, and
+# profiled without the host's operators
 TIMING = "torch.profiler for kernels; device: CUDA events; wall clock without a profiler; medians"
 
 
@@ -130,9 +131,14 @@ def error_of(entrant, o, want):
     return relative_error(o.reshape(want.shape), want)
 
 
-def traced(run, device, file=None):
-    """The `Event`s of one call of `run`, which has been called before; `file` gets all of them."""
-    activities = [ProfilerActivity.CPU]
+def traced(run, device, file=None, host=True):
+    """The `Event`s of one call of `run`, which has been called before.
+
+    Args:
+        file: gets all that the profiler saw.
+        host: whether it looks at the host's operators, too: a hundred for each token of a loop.
+    """
+    activities = [ProfilerActivity.CPU] if host or device.type != "cuda" else []
     activities += [ProfilerActivity.CUDA] if device.type == "cuda" else []
     with profile(activities=activities, acc_events=True) as profiler:
         with record_function(CALL):
@@ -192,7 +198,8 @@ def _runs(entrant, own, shape, want, budget_ms, folder):
 
 
 def _timed(row, run, device, budget_ms, folder, replayed=False):
-    if timing.few_host_times(run, device, 1) > SLOW_MS:
+    slow = timing.few_host_times(run, device, 1) > SLOW_MS
+    if slow:
         wall, times = timing.few_host_times(run, device), {}
     else:
         wall = timing.host_time(run, device, budget_ms)
@@ -201,7 +208,7 @@ def _timed(row, run, device, budget_ms, folder, replayed=False):
     method = row.method.removesuffix(", graph")
     name = f"{row.method}-{row.shape[1]}".replace(", ", "-").replace(" ", "_")
     file = Path(folder) / f"{name}.pt.trace.json" if folder else None
-    events = traced(run, device, file)
+    events = traced(run, device, file, host=not slow)
     return row, summed_up(method, row.shape, row.dtype, 1e3 * wall, events, replayed)
 
 
