@@ -18,7 +18,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from rwkv_lessons.bench import timing
-from rwkv_lessons.bench.measure import LIMITS, relative_error
+from rwkv_lessons.bench.measure import LIMITS, relative_error, said
 from rwkv_lessons.operations.entries import lesson
 from rwkv_lessons.records.fingerprint import fingerprint, source_of
 from rwkv_lessons.records.schema import Measurement
@@ -177,24 +177,27 @@ def _runs(entrant, own, shape, want, budget_ms, folder):
     device, dtype = want.device, str(own[0].dtype).removeprefix("torch.")
     how = {"sources": (entrant.source,), "sha256": fingerprint(entrant.source)}
     row = Measurement(entrant.method, tuple(shape), dtype, note=entrant.note, **how)
-    try:
-        error = error_of(entrant, entrant.call(*own)[0], want)
-    except Exception as problem:
-        yield replace(row, problem=f"{type(problem).__name__}: {problem}".splitlines()[0]), None
-        return
-    if not error <= LIMITS[dtype]:
-        yield replace(row, error=error, problem=f"relative error {error:.2g}: not timed"), None
-        return
-    row = replace(row, error=error)
     eager = lambda: entrant.call(*own)  # noqa: E731
-    yield _timed(row, eager, device, budget_ms, folder)
+    row, run = _checked(entrant, row, lambda: eager, want)
+    yield _timed(row, run, device, budget_ms, folder) if run else (row, None)
     slow = entrant.method == LOOP and shape[1] > SHAPES[0][1]
-    if device.type == "cuda" and not slow:
-        replay = lesson(LESSON).capture(entrant.call, own)
-        error = error_of(entrant, replay(*own)[0], want)
-        problem = None if error <= LIMITS[dtype] else f"relative error {error:.2g}: not timed"
-        row = replace(row, method=f"{row.method}, graph", note=None, error=error, problem=problem)
-        yield (row, None) if problem else _timed(row, replay, device, budget_ms, folder, True)
+    if run and device.type == "cuda" and not slow:
+        row = Measurement(f"{entrant.method}, graph", tuple(shape), dtype, **how)
+        captured = lambda: lesson(LESSON).capture(entrant.call, own)  # noqa: E731
+        row, run = _checked(entrant, row, captured, want)
+        yield _timed(row, run, device, budget_ms, folder, True) if run else (row, None)
+
+
+def _checked(entrant, row, prepare, want):
+    """The row with its error, and what `prepare` returns; None if it is not to be timed."""
+    try:
+        run = prepare()
+        error = error_of(entrant, run()[0], want)
+    except Exception as problem:  # the others go on
+        return replace(row, problem=said(problem)), None
+    if error <= LIMITS[row.dtype]:
+        return replace(row, error=error), run
+    return replace(row, problem=f"relative error {error:.2g}: not timed"), None
 
 
 def _timed(row, run, device, budget_ms, folder, replayed=False):
