@@ -254,6 +254,17 @@ def wkv6_rung_arguments(r, k, v, w, u):
     return (r, k, v, w, u.float(), s0), (o, torch.empty_like(s0))
 
 
+def wkv7_rung_arguments(*inputs):
+    """(what a lesson's WKV-7 kernel reads: r, w, k, v, a, b and s0, zeros; what it writes: o, s1).
+
+    Args:
+        inputs: r, w, k, v, a, b.
+    """
+    B, _, H, N = inputs[0].shape
+    s0 = torch.zeros(B, H, N, N, device=inputs[0].device)
+    return (*inputs, s0), (torch.full_like(inputs[3], float("nan")), torch.empty_like(s0))
+
+
 def _weights(C, seed, device):
     """The embedding, and the projections to r, k and v by name; nobody may write into them."""
     generator = torch.Generator().manual_seed(seed)

@@ -152,7 +152,7 @@ def launch_back(B, *sizes, **blocks):
 
 
 def gradients(r, w, k, v, a, b, s0, do, ds1):
-    """dr, dw, dk, dv, da, db, ds0 on a GPU: both sweeps, all float32."""
+    """o, dr, dw, dk, dv, da, db, ds0 on a GPU: both sweeps, all float32."""
     sizes = (*r.shape, v.shape[-1])
     (B, T, H, K), V = r.shape, v.shape[-1]
     programs, constants = launch(*sizes)
@@ -165,7 +165,7 @@ def gradients(r, w, k, v, a, b, s0, do, ds1):
     given = (r, w, k, v, a, b, z, kept, do, ds1, dr, dw, dk, dv, da, db, ds0)
     backward_sweep[programs](*given, **constants)
     dr, dw, dk, da, db = (x.sum(0) for x in (dr, dw, dk, da, db))
-    return dr, dw, dk, dv, da, db, ds0
+    return o, dr, dw, dk, dv, da, db, ds0
 
 
 FORWARD_TENSORS = ("r", "w", "k", "v", "a", "b", "s0", "o", "s1", "z", "kept")

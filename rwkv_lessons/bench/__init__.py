@@ -3,6 +3,7 @@
 python -m rwkv_lessons.bench wkv5         every method of the library, one row each
 python -m rwkv_lessons.bench ladder wkv5  every rung of the lessons' ladder
 python -m rwkv_lessons.bench profile wkv5 what torch launches without a kernel of ours
+python -m rwkv_lessons.bench race         what a call is beside its kernel, and CUDA graphs
 python -m rwkv_lessons.bench wkv6-decode  one token, with the state in and out
 python -m rwkv_lessons.bench first        the first call of a fresh process, which compiles
 python -m rwkv_lessons.bench mla-decode   a query token against a latent cache

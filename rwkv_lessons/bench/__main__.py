@@ -39,6 +39,12 @@ def _parser():
     _add_record(profile)
     profile.set_defaults(command=_on("profile:command"))
 
+    race = commands.add_parser("race", help="profile one call of each way, WKV-6, lesson 18")
+    race.add_argument("--quick", action="store_true", help="a small shape")
+    race.add_argument("--traces", metavar="FOLDER", help="leave a trace of each call there")
+    _add_record(race)
+    race.set_defaults(command=_on("race:command"))
+
     first = commands.add_parser("first", help="time the first call of a fresh process, WKV-6")
     first.add_argument("--dtype", type=_names(DTYPES), help="one or more of " + ",".join(DTYPES))
     first.add_argument("--methods", type=_names(), help="only these, separated by commas")

@@ -94,7 +94,7 @@ def first(result):
 
 def rung_method(operation, rung):
     """`rung` on torch tensors: its kernel, or the gradients and the forward pass before them."""
-    if rung.after:
+    if rung.after or rung.both_passes:
         return _gradient_rung(operation, rung)
     return {NUMBA: _numba_rung, TRITON: _triton_rung}[rung.tool](operation, rung)
 
@@ -148,24 +148,25 @@ def _triton_rung(operation, rung):
 
 
 def _gradient_rung(operation, rung):
-    """A forward rung, and `gradients` of `rung` after it; results as `with_gradients`.
+    """`gradients` of `rung`, after a forward rung or with one in it; results as `with_gradients`.
 
     The lesson's function takes what a rung reads, do, and gradients of the states afterwards, which
     are zeros as those before are; it returns gradients of the inputs, and of the states before.
     """
-    forward, module = rung_method(operation, rung.after), rung.load()
-    facts = {NUMBA: resources, TRITON: compiled}[rung.tool]
+    forward = rung_method(operation, rung.after) if rung.after else None
+    module, facts = rung.load(), {NUMBA: resources, TRITON: compiled}[rung.tool]
 
     def prepare(*inputs):
-        run_forward, do = forward.prepare(*inputs), inputs[operation.like].flip(1).contiguous()
+        do = inputs[operation.like].flip(1).contiguous()
         given, results = loaded(operation.rung_arguments)(*inputs)
+        run_forward = forward.prepare(*inputs) if forward else None
         states = len(results) - 1  # beside o
         zeros = given[len(given) - states :]
 
         def run():
-            o = run_forward()
+            o = [run_forward()] if forward else []
             found = getattr(module, rung.kernel)(*given, do, *zeros)
-            return o, *found[: len(found) - states]
+            return *o, *found[: len(found) - states]
 
         return run
 
@@ -173,7 +174,7 @@ def _gradient_rung(operation, rung):
         rung.method,
         prepare,
         dtypes=rung.dtypes,
-        sources=(*forward.sources, f"{rung.file}::{rung.kernel}"),
+        sources=(*(forward.sources if forward else ()), f"{rung.file}::{rung.kernel}"),
         note="registers of the backward sweep",
         facts=lambda run: facts(getattr(module, rung.sweep)),
     )

@@ -46,6 +46,11 @@ def host_time(f, device, budget_ms=BUDGET_MS):
     return _summary(_wall(f, device, budget_ms)).median_ms
 
 
+def few_host_times(f, device, n=3):
+    """The same from `n` calls and no warm-up, for what takes long."""
+    return float(np.median([_wall_ms(f, device) for _ in range(n)]))
+
+
 def extra_bytes(f, device):
     """Peak memory of a call beyond what is there before it and what it returns; CUDA only."""
     if device.type != "cuda":

@@ -32,6 +32,7 @@ class Rung:
     dtypes: tuple[str, ...] = ("float32",)  # that its kernel takes
     tensor_cores: bool = False  # its arithmetic is matrix products
     after: "Rung | None" = None  # of gradients: the rung whose forward pass is timed with them
+    both_passes: bool = False  # of gradients: runs the forward pass itself, and returns o first
     sweep: str = "backward_sweep"  # of gradients: the kernel whose registers are told
 
     @property

@@ -12,6 +12,24 @@ from typing import NamedTuple
 
 from rwkv_lessons.records.schema import Provenance, Record, path, save
 
+# What torch does without touching an element: other views of the same memory, empty memory, and
+# operators that only call others.
+VIEWS = "alias as_strided detach expand narrow permute reshape resolve_conj resolve_neg select"
+VIEWS += " slice split squeeze t transpose unbind unflatten unsqueeze view _unsafe_view"
+FREE = frozenset(VIEWS.split())
+FREE |= {
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "new_empty",
+    "zeros",
+    "zero_",
+    "matmul",
+    "to",
+    "_to_copy",
+}
+FREE |= {"float", "contiguous", "chunk", "result_type", "broadcast_tensors"}
+
 
 class Kernel(NamedTuple):
     """One run of a kernel; microseconds, counted from the start of the first."""

@@ -8,10 +8,12 @@ from dataclasses import replace
 
 from rwkv_lessons.bench import gpu_tests
 from rwkv_lessons.bench.commands.record_all import planned
-from rwkv_lessons.lab.pictures import ladder
+from rwkv_lessons.lab.pictures import ladder, race
 from rwkv_lessons.operations import LADDERS, OPERATIONS, operation_of
 from rwkv_lessons.records.lookup import GPU, record
 from rwkv_lessons.records.rates import floor_seconds
+from rwkv_lessons.records.traces import load_traces
+from rwkv_lessons.report import published
 
 QUANTITIES = {  # heading → field of a row, format
     "GB/s": ("gb_per_s", ".0f"),
@@ -161,16 +163,19 @@ def _beside_torch(name, found):
 def headline_block(folder):
     """One line an operation: this library, the other way in the same run, and the ratio."""
     rows, sources = [], {}
-    for line in (operation.headline for operation in OPERATIONS.values() if operation.headline):
+    lines = [operation.headline for operation in OPERATIONS.values() if operation.headline]
+    for line in lines:
         try:
             found = record(line.record, GPU, folder)
         except LookupError:
-            return unrecorded(line.record)
+            continue  # the others are shown
         ours, theirs = (found.row(x, line.shape).median_ms for x in (line.ours, line.theirs))
         cells = (f"{ours:.3f}", f"{theirs:.3f}", line.whose, f"{theirs / ours:.1f}")
         rows.append([line.says, ", ".join(map(str, line.shape)), *cells])
         where = found.provenance
         sources[f"{where.gpu}, {where.date}, commit {where.commit}"] = None
+    if not rows:
+        return unrecorded(lines[0].record)
     text = _markdown(["", "shape", "ms here", "ms beside it", "by", "times faster"], rows)
     said = "bfloat16 unless said; B, T, H, N, and for MLA B, N, H, R, P, V. Both in one run"
     return f"{text}\n\n{said}: {'; '.join(sources)}."
@@ -194,6 +199,30 @@ def shapes_block(folder):
     ]
     head = ["B, T, H, N", "dtype", *(f"{m}, {what}" for what, m in columns)]
     return _markdown(head, table) + "\n\nMilliseconds; both: forward and backward."
+
+
+def wind_block(folder):
+    """wind_rwkv's table of RWKV-7 kernels with our rows in it."""
+    head, rows, sources = published.wind_table(folder)
+    if not sources:
+        return unrecorded("wkv7-backward")
+    return f"{_markdown(head, rows)}\n\nOurs: {'; '.join(sources)}."
+
+
+def race_block(name):
+    """Lesson 18's calls at both shapes, beside the seed's on an A800."""
+
+    def block(folder):
+        try:
+            where, traces = load_traces(name, GPU, folder)
+        except LookupError:
+            return unrecorded(name)
+        shapes = dict.fromkeys(trace.shape for trace in traces)
+        parts = [(shape, _markdown(*race.rows(traces, shape))) for shape in shapes]
+        text = "\n\n".join(f"{operation_of(name).sizes(x)}, µs:\n\n{part}" for x, part in parts)
+        return f"{text}\n\n{where}."
+
+    return block
 
 
 def _rows(name, folder):
@@ -255,6 +284,7 @@ def _tokens_per_s(row):
 KINDS = {
     "methods": methods_block,
     "beside torch": beside_torch_block,
+    "race": race_block,
     "milliseconds by shape": lambda name: by_shape_block(
         name, lambda row: f"{row.median_ms:.3f}", "Milliseconds. "
     ),
@@ -275,6 +305,7 @@ BLOCKS |= {
     "wkv5-counters": counters_block("wkv5"),
     "timex-counters": counters_block("timex"),
     "timex-seed": time_x_seed_block,
+    "wkv7-published": wind_block,
     "wkv6-shapes": shapes_block,
 }
 

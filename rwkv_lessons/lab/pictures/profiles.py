@@ -8,28 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ...records.lookup import GPU
-from ...records.profiles import Profile, brief, load_profiles
+from ...records.profiles import FREE, Profile, brief, load_profiles
 from . import style
 from .style import Picture
 
-# What torch does without touching an element: other views of the same memory, empty memory, and
-# operators that only call those counted here.
-FREE = {
-    *("as_strided", "expand", "reshape", "view", "_unsafe_view", "select", "squeeze", "unsqueeze"),
-    *("resolve_conj", "resolve_neg", "slice", "empty", "empty_like", "empty_strided"),
-    *(
-        "zeros",
-        "zero_",
-        "matmul",
-        "to",
-        "_to_copy",
-        "float",
-        "detach",
-        "alias",
-        "transpose",
-        "permute",
-    ),
-}
 NAME = 32  # characters of a kernel's name in a legend
 ELEMENTWISE, OTHER = style.OKABE_ITO["orange"], style.OKABE_ITO["blue"]
 
