@@ -172,6 +172,11 @@ def sizes_for(K, V):
     return K, V, BK, min(BV, 64)
 
 
+def warps_for(BK):
+    """As many as leave a thread its registers, except where 256 keys are float32."""
+    return 4 if BK <= 64 else 8
+
+
 def add_entry(o, r, w, before, E, reach, scale=1.0, raw=False, cutoff=0.0):
     """Adds x E to o `[B, T, H, V]`, contiguous, of the first `reach` tokens.
 
@@ -186,7 +191,7 @@ def add_entry(o, r, w, before, E, reach, scale=1.0, raw=False, cutoff=0.0):
     chunks = -(-reach // C)
     r, w, before, E = (None if x is None else x.contiguous() for x in (r, w, before, E))
     launch(
-        add_entry_kernel, B * chunks * H * -(-V // sizes[3]), 4,
+        add_entry_kernel, B * chunks * H * -(-V // sizes[3]), warps_for(sizes[2]),
         (r, w, before, E, o), (T_r, T_o, H, reach, chunks, scale, cutoff), (*sizes, C, decays, raw),
     )  # fmt: skip
 
@@ -202,7 +207,8 @@ def entry_gradient(do, r, w, before, E, reach, scale=1.0, raw=False, cutoff=0.0)
     dE = torch.empty(B, groups, H, K, V, **new)
     sums = torch.zeros(B, chunks, H, blocks, K, **new) if decays else None
     launch(
-        entry_gradient_kernel, B * groups * H * blocks, 4, (r, w, before, E, do, dE, sums),
+        entry_gradient_kernel, B * groups * H * blocks, warps_for(sizes[2]),
+        (r, w, before, E, do, dE, sums),
         (T_r, T_o, H, reach, chunks, groups, scale, cutoff),
         (*sizes, C, decays, raw, CHUNKS_PER_PROGRAM),
     )  # fmt: skip
@@ -220,7 +226,7 @@ def add_gradients(dr, dw, do, r, w, before, E, later, reach, scale, raw, cutoff)
     chunks = -(-reach // C)
     r, w, later, E = (x.contiguous() for x in (r, w, later, E))
     launch(
-        add_gradients_kernel, B * chunks * H, 4,
+        add_gradients_kernel, B * chunks * H, warps_for(sizes[2]),
         (r, w, before.contiguous(), E, do, later, r if dr is None else dr, w if dw is None else dw),
         (T, H, reach, chunks, scale, cutoff, int(dr is not None), int(dw is not None)),
         (*sizes, C, raw),

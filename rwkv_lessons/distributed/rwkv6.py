@@ -85,7 +85,7 @@ class Carry:
         if self.in_triton:
             from .correction import add_entry
 
-            least = cutoff(self.r.dtype)
+            least, o = cutoff(self.r.dtype), o.contiguous()
             add_entry(o, self.r, self.w, self.before, E, self.reach, self.scale, self.raw, least)
             return o
         o = o.clone()
@@ -125,6 +125,8 @@ class Carry:
             gradients: of r, k, v, w, u; None where there is none. Changed in place.
             after: of the state after the tokens of the sequence that enters, `[B, H, K, V]`.
         """
+        for n in (0, 3):  # the kernels' are; of a method in torch they may be transposed
+            gradients[n] = None if gradients[n] is None else gradients[n].contiguous()
         dr, dw = gradients[0], gradients[3]
         of_total = (self.across()[..., 0] * (E * after).sum(-1))[:, None]  # each w is part of A
         if self.in_triton:

@@ -53,6 +53,7 @@ class Carry:
         if self.in_triton:
             from .correction import add_entry
 
+            o = o.contiguous()
             add_entry(o, self.rows, None, None, E, self.reach)
             return o
         read = self.rows.transpose(1, 2).to(self.real) @ E.to(self.real)

@@ -146,7 +146,7 @@ def in_one_process(case):
 
 
 def joined(case, parts):
-    """The ranks' results as those of one process: tokens in a row, gradients of parameters added."""
+    """The ranks' results as those of one process: tokens in a row, parameters' gradients added."""
     out = []
     for name, *of_ranks in zip(names(case), *parts, strict=True):
         if name == "s1":
