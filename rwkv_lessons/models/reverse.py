@@ -20,7 +20,7 @@ from rwkv_lessons.models.tasks import REVERSAL_VOCABULARY, reversal, reversed_ri
 
 LONGEST, BATCH = 8, 48  # digits that it is trained on, and lines of a step
 SIZES = Sizes(REVERSAL_VOCABULARY, width=64, layers=2, head=32)
-PLAN = Plan(steps=1200, rate=6e-3)
+PLAN = Plan(steps=1000, rate=6e-3)
 TESTED = 512  # new lines of each length
 CURVE = Path(__file__).parents[1] / "records" / "data" / "reversal.json"
 
@@ -47,7 +47,7 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=PLAN.steps)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1, help="more do not help: small sums")
     parser.add_argument("--checkpoint", help="a file to go on from, and to write")
     parser.add_argument("--record", action="store_true", help="keep the curve")
     asked = parser.parse_args(argv)
