@@ -2,7 +2,7 @@
 
     one GPU        the first rank alone has all tokens; the other waits
     two GPUs       `sequence_parallel`, half of the tokens each
-    uneven parts   the first rank, which corrects nothing, has more of them
+    uneven parts   the first rank, which makes no matrices, has more of them
     main pass, summary, gather, correction
                    steps of the forward pass, of the second rank, each for itself
     send/recv      the state from one rank to the other, instead of the gather
@@ -37,9 +37,9 @@ TIMING = "CUDA events, ranks start together, the slower one; median"
 SOURCES = ("rwkv_lessons/distributed/__init__.py::sequence_parallel",)
 MOST = {"wkv7": 131072}  # tokens: of more, one GPU has no room for both passes
 TEXT = 131072  # tokens that are made; a longer sequence is these again and again
-# How many times the second rank's tokens the first one gets, where nothing decays: a correction
-# costs a third of RWKV-6's main pass, and as much as RWKV-7's.
-UNEVEN = {"wkv6": 1.35, "wkv7": 2.0}
+# How many times the second rank's tokens the first one gets of RWKV-7: it has no matrices to make,
+# which others do before their main pass. RWKV-6's ranks differ after it, where all wait already.
+UNEVEN = 1.35
 
 
 def command(options):
@@ -123,8 +123,8 @@ def measure(case, shape, device, times):
             console().print(f"{case}, {what}, T={T}: {middle:.3f} ms {note or ''}")
 
     mix, shared = sequence_parallel(operation), {"two GPUs": 1.0}
-    if case != "wkv6":  # a model's decays leave little to correct
-        shared["uneven parts"] = UNEVEN[case[:4]]
+    if family is rwkv7:
+        shared["uneven parts"] = UNEVEN
     parts = {what: split_tokens(T, RANKS, ratio) for what, ratio in shared.items()}
 
     def of_this_rank(what):
