@@ -20,7 +20,7 @@ from rwkv_lessons.models.tasks import REVERSAL_VOCABULARY, reversal, reversed_ri
 
 LONGEST, BATCH = 6, 64  # digits that it is trained on, and lines of a step
 SIZES = Sizes(REVERSAL_VOCABULARY, width=64, layers=2, head=32)
-PLAN = Plan(steps=1200, rate=6e-3)
+PLAN = Plan(steps=3000, rate=5e-3)
 TESTED = 512  # new lines of each length
 CURVE = Path(__file__).parents[1] / "records" / "data" / "reversal.json"
 
@@ -65,9 +65,8 @@ def main(argv=None):
             print(f"step {step + 1}: loss {losses[-1]:.4f}", flush=True)
     seconds = time.perf_counter() - began, time.process_time() - processor_began
     right = {n: reversed_right(model, n, TESTED) for n in range(1, 2 * LONGEST + 1)}
-    print(
-        f"{seconds[0]:.0f} s ({seconds[1]:.0f} of the processor); digits → share of {TESTED} new lines that are right:"
-    )
+    print(f"{seconds[0]:.0f} s ({seconds[1]:.0f} of the processor)")
+    print(f"digits → share of {TESTED} new lines that are right:")
     print("  ".join(f"{n}: {share:.3f}" for n, share in right.items()))
     if asked.record:
         keep(asked, model, seconds, losses, right)
