@@ -52,7 +52,7 @@ compose = wrong(
 )
 
 entries = wrong(
-    neighbour_alone=(
+    right_for_two_ranks=(
         "What the rank before left, and nothing of those before it.",
         edit("A[p - 1][:, None] * E[p - 1] + B[p - 1]", "B[p - 1]"),
     ),
