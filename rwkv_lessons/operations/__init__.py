@@ -496,10 +496,40 @@ MLA_GENERATE = Operation(
     verified_as={"latent": "mla", "latent graph": "mla"},
 )
 
+# Its own rows: a call and its steps, not a method.
+SEQUENCE_PARALLEL = Operation(
+    "sequence-parallel",
+    "time one sequence on two GPUs",
+    "distributed",
+    shapes=((2, 1, 32768, 64, 64), (2, 1, 131072, 64, 64), (2, 1, 1048576, 64, 64)),
+    quick=(2, 1, 64, 2, 16),
+    work=None,
+    letters="GPUs, B, T, H, N",
+    command="sequence_parallel:command",
+    dtypes=(),
+    records=(replace(own("sequence-parallel", "sequence-parallel", 150), gpus=2),),
+    public=("sequence_parallel",),
+)
+
+TRAIN = Operation(
+    "train",
+    "time the steps in which a language model of RWKV-6 learns",
+    "wkv6",
+    shapes=((8, 2048, 12, 1024),),
+    quick=(2, 32, 2, 32),
+    work=None,
+    letters="B, T, layers, width",
+    command="train_model:command",
+    dtypes=(),
+    records=(own("train", "train", 120),),
+    verified_as={"wkv6": "wkv6"},
+)
+
 TABLE = (WKV5, WKV5_BACKWARD, WKV6, WKV6_BACKWARD, WKV6_DECODE)
 TABLE += (TIMEX, TIMEX_BACKWARD)
 TABLE += (WKV7, WKV7_BACKWARD, WKV7_DECODE)
 TABLE += (MLA_DECODE, MLA_LADDER, MLA_PREFILL, MLA_GENERATE)
+TABLE += (SEQUENCE_PARALLEL, TRAIN)
 OPERATIONS = {operation.name: operation for operation in TABLE}
 LADDERS = {ladder.name: ladder for operation in TABLE for ladder in operation.ladders}
 OF_LADDER = {ladder.name: operation for operation in TABLE for ladder in operation.ladders}

@@ -83,6 +83,7 @@ class Plan:
     table: str | None = "methods"  # a key of report/tables.py's KINDS; None: on no page
     needs: str | None = None  # a module without which there is nothing to compare with
     named: bool = True  # --record needs the name: it is not the command's own
+    gpus: int = 1  # as many are needed, of one machine
     holds: tuple = ()  # (method, dtype) of rows, or names of ceilings, that it has at least
 
     @property

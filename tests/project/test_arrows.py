@@ -10,12 +10,13 @@ from rwkv_lessons.operations import OPERATIONS
 from rwkv_lessons.operations.entries import ROOT
 
 KERNELS = {operation.package for operation in OPERATIONS.values()}
-BELOW = KERNELS | {"operations", "runtime", "inputs", "interop", "records"}
+BELOW = KERNELS | {"models", "operations", "runtime", "inputs", "interop", "records"}
 # Room → the rooms that it may import. A room may always import itself.
 RULES = {
     "runtime": set(),
     **dict.fromkeys(KERNELS, KERNELS | {"runtime"}),
     "inputs": KERNELS,
+    "models": KERNELS,
     "interop": KERNELS | {"runtime"},
     "operations": set(),
     "records": {"operations", "runtime"},

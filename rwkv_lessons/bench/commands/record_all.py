@@ -120,6 +120,9 @@ def record_all(plans, environment=None, archive=None, ready=READY):
             if plan.needs and not find_spec(plan.needs):
                 results.append((plan, f"skipped: there is no module {plan.needs}"))
                 continue
+            if plan.gpus > 1 and _gpus() < plan.gpus:
+                results.append((plan, f"skipped: needs {plan.gpus} GPUs"))
+                continue
             process, waiting = waiting, _start(environment, ready)
             results.append((plan, _run(process, plan)))
             if archive:
@@ -166,6 +169,13 @@ def _end(process):
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+def _gpus():
+    """How many there are, as torch counts them."""
+    import torch
+
+    return torch.cuda.device_count()
 
 
 def _gpu():

@@ -1,0 +1,294 @@
+"""One sequence on two GPUs: the whole call, forward and both passes, and each of its steps.
+
+    one GPU        the first rank alone has all tokens; the other waits
+    two GPUs       `sequence_parallel`, half of the tokens each
+    uneven parts   the first rank, which makes no matrices, has more of them
+    main pass, summary, gather, correction
+                   steps of the forward pass, of the second rank, each for itself
+    send/recv      the state from one rank to the other, instead of the gather
+
+Ranks start together, and the slower one's time counts. Started without torchrun, it starts it.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import torch
+import torch.distributed as dist
+
+from rwkv_lessons import wkv6, wkv7
+from rwkv_lessons.bench.commands.run import asked_shapes, check_name, keep, refuse_a_part
+from rwkv_lessons.bench.show import console, rows_table
+from rwkv_lessons.distributed import maps, rwkv6, rwkv7, sequence_parallel, split_tokens
+from rwkv_lessons.distributed.parallel import Call
+from rwkv_lessons.distributed.pieces import pieces_of
+from rwkv_lessons.inputs import rwkv6_inputs, rwkv7_inputs
+from rwkv_lessons.operations.entries import ROOT
+from rwkv_lessons.records.fingerprint import fingerprint
+from rwkv_lessons.records.provenance import provenance
+from rwkv_lessons.records.schema import Measurement
+
+NAME, RANKS = "sequence-parallel", 2
+TIMING = "CUDA events, ranks start together, the slower one; median"
+SOURCES = ("rwkv_lessons/distributed/__init__.py::sequence_parallel",)
+MOST = {"wkv7": 131072}  # tokens: of more, one GPU has no room for both passes
+TEXT = 131072  # tokens that are made; a longer sequence is these again and again
+# How many times the second rank's tokens the first one gets of RWKV-7: it has no matrices to make,
+# which others do before their main pass. RWKV-6's ranks differ after it, where all wait already.
+UNEVEN = 1.35
+
+
+def command(options):
+    """`python -m rwkv_lessons.bench sequence-parallel`."""
+    if "RANK" not in os.environ:
+        return start()
+    cuda = torch.cuda.is_available() and torch.cuda.device_count() >= RANKS
+    if not cuda and not options.quick:
+        raise ValueError(f"needs {RANKS} NVIDIA GPUs: add --quick for small parts on the CPU")
+    if not cuda and options.record is not None:
+        raise ValueError("no two NVIDIA GPUs here: times of a CPU are not recorded")
+    refuse_a_part(options, options.shape, options.methods, options.quick)
+    check_name(options, NAME)
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
+    try:
+        _measure_all(options, device)
+    finally:
+        dist.destroy_process_group()
+
+
+def start():
+    """This command again, in as many processes as there are ranks."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    asked = [f"--nproc-per-node={RANKS}", "-m", "rwkv_lessons.bench", *sys.argv[1:]]
+    threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "4")}
+    done = subprocess.run([*torchrun, *asked], cwd=ROOT, env=os.environ | threads)
+    if done.returncode:
+        sys.exit(done.returncode)
+
+
+def _measure_all(options, device):
+    from rwkv_lessons.operations import SEQUENCE_PARALLEL
+
+    first = dist.get_rank() == 0
+    here = provenance(options.commit) if options.record is not None and first else None
+    rows = []
+    for shape in asked_shapes(options, SEQUENCE_PARALLEL):
+        for case in CASES:
+            operation = case.split(",")[0]
+            if options.methods and case not in options.methods:
+                continue
+            if shape[2] > MOST.get(operation, shape[2]):
+                continue
+            rows += measure(case, shape, device, 3 if options.quick else 8)
+    if first:
+        console().print(rows_table(rows))
+        keep(options, NAME, here and replace(here, timing=TIMING), rows)
+
+
+CASES = ("wkv6", "wkv6, nothing decays", "wkv7")
+
+
+def measure(case, shape, device, times):
+    """The rows of a case: those of the first rank hold the slower one's times."""
+    _, B, T, H, N = shape
+    family, operation = (rwkv6, wkv6.wkv6) if "wkv6" in case else (rwkv7, wkv7.wkv7)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    inputs = make_inputs(family, B, T, H, N, dtype, device, "decays" in case)
+    rank, rows = dist.get_rank(), []
+    timer = Timer(device, times)
+
+    def row(what, ms, note=None, extra=None):
+        about = {"shape": tuple(shape), "dtype": str(dtype).split(".")[-1], "n": times}
+        about |= {"sources": SOURCES, "sha256": fingerprint(*SOURCES)}
+        low, middle, high = ms
+        rows.append(
+            Measurement(
+                f"{case}, {what}",
+                median_ms=middle,
+                p20_ms=low,
+                p80_ms=high,
+                note=note,
+                extra_bytes=extra,
+                **about,
+            )  # fmt: skip
+        )
+        if rank == 0:
+            console().print(f"{case}, {what}, T={T}: {middle:.3f} ms {note or ''}")
+
+    mix, shared = sequence_parallel(operation), {"two GPUs": 1.0}
+    if family is rwkv7:
+        shared["uneven parts"] = UNEVEN
+    parts = {what: split_tokens(T, RANKS, ratio) for what, ratio in shared.items()}
+
+    def of_this_rank(what):
+        start = sum(parts[what][:rank])
+        here = slice(start, start + parts[what][rank])
+        return here, [x if x.ndim == 2 else x[:, here].contiguous() for x in inputs]
+
+    with torch.no_grad():
+        alone, extra = timer(lambda: operation(*inputs) if rank == 0 else None)
+        row("one GPU", alone, extra=extra)
+        whole = operation(*inputs)[0]
+        for what in shared:
+            here, mine = of_this_rank(what)
+            ms, extra = timer(lambda mine=mine: mix(*mine))
+            error = largest(relative(mix(*mine)[0], whole[:, here]), device)
+            row(what, ms, f"{alone[1] / ms[1]:.2f}×, from one GPU {error:.1e}", extra)
+            if what == "two GPUs":
+                steps(row, timer, family, operation, mine, device)
+        del whole, mine
+
+    run, found, alone = training(operation, inputs), None, None
+    try:
+        alone, extra = timer(lambda: run() if rank == 0 else None)
+        found = run() if rank == 0 else None
+    except torch.OutOfMemoryError:
+        torch.cuda.empty_cache()
+    if largest(float(alone is None), device):
+        rows.append(Measurement(f"{case}, one GPU, both passes", tuple(shape), "bfloat16",
+                                problem="out of memory"))  # fmt: skip
+        alone = found = None
+    else:
+        row("one GPU, both passes", alone, extra=extra)
+    for what in shared:
+        _, mine = of_this_rank(what)
+        run = training(mix, mine)
+        ms, extra = timer(run)
+        note = "one GPU has no room for it"
+        if alone:
+            error = against_one(run(), found, parts[what], device)
+            note = f"{alone[1] / ms[1]:.2f}×, from one GPU {error:.1e}"
+        row(f"{what}, both passes", ms, note, extra)
+    return rows
+
+
+def steps(row, timer, family, operation, mine, device):
+    """Each step of the forward pass by itself, without gradients."""
+    rank, tokens = dist.get_rank(), mine[0].shape[1]
+    call = Call(operation, family, None, 60.0, pieces_of(tokens, rank, None, None), {})
+    with torch.no_grad():
+        row("main pass", timer(lambda: operation(*mine))[0])
+        o, B = operation(*mine)
+
+        def summary():
+            carry = family.Carry(call, mine, tokens)
+            return carry, carry.across()
+
+        row("summary", timer(lambda: summary() if rank else None)[0])
+        carry, A = summary()
+        sent, V = maps.pack(A, B), B.shape[-1]
+
+        def gather():
+            As, Bs = maps.unpack(call.gathered(sent), V)
+            return maps.entry_state(As, Bs, 1)
+
+        megabytes = sent.numel() * sent.element_size() / 1e6
+        row("gather", timer(gather)[0], f"{megabytes:.2f} MB a rank")
+        row("send/recv", timer(lambda: hand_over(B, rank))[0], "the state alone")
+        E, reach = gather(), largest(float(carry.reach if rank else 0), device)
+        note = f"the entry state reaches {reach:.0f} of {tokens} tokens"
+        row("correction", timer(lambda: carry.correct(o, E) if rank else None)[0], note)
+
+
+def hand_over(B, rank):
+    if rank == 0:
+        dist.send(B, 1)
+    else:
+        dist.recv(torch.empty_like(B), 0)
+
+
+def make_inputs(family, B, T, H, N, dtype, device, keeps):
+    """A model's inputs on every rank; `keeps`: with a decay of 1 at every token."""
+    maker = rwkv6_inputs if family is rwkv6 else rwkv7_inputs
+    made = maker(B, min(T, TEXT), H, N, dtype=dtype, device=device)
+    again = -(-T // TEXT)
+    out = [x if x.ndim == 2 or again == 1 else x.repeat(1, again, 1, 1)[:, :T] for x in made]
+    if keeps:
+        out[3].zero_()
+        out[1].mul_(T**-0.5)  # states then stay as large as with a decay
+    return out
+
+
+def training(function, inputs):
+    """Both passes of `function`: () → o and the gradients of all inputs."""
+    leaves = [x.detach().requires_grad_() for x in inputs]
+    do = torch.ones_like(leaves[2])
+
+    def run():
+        o, _ = function(*leaves)
+        return o.detach(), *torch.autograd.grad(o, leaves, do)
+
+    return run
+
+
+class Timer:
+    """Milliseconds of a function that every rank calls: 20 %, median, 80 %; and its extra bytes."""
+
+    def __init__(self, device, times):
+        self.device, self.times = device, times
+
+    def __call__(self, function):
+        for _ in range(2):
+            function()
+        cuda = self.device.type == "cuda"
+        if cuda:
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+        found = sorted(self._once(function) for _ in range(self.times))
+        extra = torch.cuda.max_memory_allocated() - before if cuda else None
+        low, *_, high = statistics.quantiles(found, n=5, method="inclusive")
+        return (low, statistics.median(found), high), extra
+
+    def _once(self, function):
+        token = torch.zeros(1, device=self.device)
+        dist.all_reduce(token)  # ranks meet, on the GPU too
+        if self.device.type == "cuda":
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            function()
+            end.record()
+            end.synchronize()
+            ms = begin.elapsed_time(end)
+        else:
+            began = time.perf_counter()
+            function()
+            ms = (time.perf_counter() - began) * 1e3
+        return largest(ms, self.device)
+
+
+def largest(x, device):
+    """The largest of all ranks' numbers."""
+    x = torch.tensor([x], device=device, dtype=torch.float32)
+    dist.all_reduce(x, dist.ReduceOp.MAX)
+    return x.item()
+
+
+def relative(x, y):
+    """‖x - y‖ / ‖y‖, without copies of all of it in float32."""
+    return float((x - y).norm(dtype=torch.float32) / y.norm(dtype=torch.float32))
+
+
+def against_one(mine, found, parts, device):
+    """The largest relative difference of o and gradients, compared where one GPU has them."""
+    rank, worst = dist.get_rank(), 0.0
+    for n, x in enumerate(mine):
+        if x.ndim == 2:
+            dist.all_reduce(x)
+            worst = max(worst, relative(x, found[n]) if rank == 0 else 0.0)
+            continue
+        if rank == 0:
+            worst = max(worst, relative(x, found[n][:, : parts[0]]))
+            other = x.new_empty(found[n][:, parts[0] :].shape)
+            dist.recv(other, 1)
+            worst = max(worst, relative(other, found[n][:, parts[0] :]))
+        else:
+            dist.send(x.contiguous(), 0)
+    return largest(worst, device)

@@ -1,0 +1,90 @@
+"""RWKV-7's part: a run of tokens multiplies the state before it by a matrix.
+
+A token maps S to (diag(exp(w)) + bᵀ a) S + kᵀ v. So A is what the operation itself makes of the
+identity as its state, with v = 0, and its outputs are the rows r[t] A[..t] that meet an entry
+state. Runs of tokens are taken until nothing is left of A.
+"""
+
+import torch
+
+from ..runtime.precision import sum_dtype
+from .rwkv6 import KEPT_BITS, suits_kernels
+
+INPUTS, V = ("r", "w", "k", "v", "a", "b"), 3  # the arguments before s0, and which of them is v
+FIRST_RUN = 4096  # tokens; each next run is as long as all before it
+
+
+def columns(B):
+    """Columns of A beside the states B `[…, K, V]`."""
+    return B.shape[-2]
+
+
+class Carry:
+    """The matrices since a rank's first token, as far as anything is left of them."""
+
+    def __init__(self, call, inputs, tokens):
+        """Computes them; `tokens` are those of the sequence that enters."""
+        r = inputs[0]
+        B, _, H, K = r.shape
+        self.dtype, self.real, self.tokens = r.dtype, sum_dtype(r.dtype), tokens
+        self.in_triton = suits_kernels(r)
+        least = 2.0 ** -KEPT_BITS.get(r.dtype, 32)
+        state = torch.eye(K, dtype=self.real, device=r.device).expand(B, H, K, K)
+        self.runs, self.reach, wanted = [], 0, min(tokens, FIRST_RUN)
+        while True:
+            given = [x.detach()[:, self.reach : wanted] for x in inputs]
+            leaves = [x.requires_grad_(torch.is_grad_enabled()) for x in given]
+            before = state.detach().contiguous().requires_grad_(torch.is_grad_enabled())
+            r, w, k, _, a, b = leaves
+            rows, state = call.operation(r, w, k, torch.zeros_like(k), a, b, before, **call.options)
+            self.runs.append((self.reach, wanted, leaves, before, rows, state))
+            self.reach, wanted = wanted, min(tokens, 2 * wanted)
+            if self.reach == tokens or bool((state.detach().abs() < least).all()):
+                break
+        self.rows = torch.cat([run[4].detach() for run in self.runs], 1)
+
+    def across(self):
+        """The matrix of all its tokens, `[B, H, K, K]`."""
+        state = self.runs[-1][5].detach()
+        return state if self.reach == self.tokens else torch.zeros_like(state)
+
+    def correct(self, o, E):
+        """o with what its tokens read of the entry state; a kernel adds it in place."""
+        if self.in_triton:
+            from .correction import add_entry
+
+            o = o.contiguous()
+            add_entry(o, self.rows, None, None, E, self.reach)
+            return o
+        read = self.rows.transpose(1, 2).to(self.real) @ E.to(self.real)
+        o = o.clone()
+        o[:, : self.reach] += read.transpose(1, 2).to(o.dtype)
+        return o
+
+    def entry_gradient(self, do, E):
+        """The gradient of the entry state through o."""
+        if self.in_triton:
+            from .correction import entry_gradient
+
+            return entry_gradient(do, self.rows, None, None, E, self.reach)[0]
+        do = do[:, : self.reach].transpose(1, 2).to(self.real)
+        return self.rows.transpose(1, 2).to(self.real).mT @ do
+
+    def add_gradients(self, gradients, do, E, after):
+        """Adds to those of r, w, k, a and b what they change of the rows and of the matrix.
+
+        Args:
+            gradients: of r, w, k, v, a, b; None where there is none. Changed in place.
+            after: of the state after the tokens of the sequence that enters, `[B, H, K, V]`.
+        """
+        E, dA = E.to(do.dtype), after.to(self.real) @ E.to(self.real).mT
+        if self.reach < self.tokens:
+            dA = torch.zeros_like(dA)
+        for start, end, leaves, before, rows, state in reversed(self.runs):
+            d_rows = (do[:, start:end].transpose(1, 2) @ E.mT).transpose(1, 2)
+            r, w, k, _, a, b = leaves
+            asked = (r, w, a, b, before)
+            *found, dA = torch.autograd.grad((rows, state), asked, (d_rows.to(rows.dtype), dA))
+            for n, x in zip((0, 1, 4, 5), found, strict=True):
+                if gradients[n] is not None:
+                    gradients[n][:, start:end] += x

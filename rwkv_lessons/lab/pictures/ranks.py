@@ -1,0 +1,140 @@
+"""Pictures of one sequence on many ranks: who waits, how far a state reaches, what it costs."""
+
+import torch
+
+from rwkv_lessons.distributed.cost import Rates, forward, map_bytes
+from rwkv_lessons.records.lookup import GPU, record
+
+from . import style
+from .style import Picture
+
+MAIN, FIX, WIRE = style.LOAD, style.STORE, style.OKABE_ITO["purple"]
+RANKS = (1, 2, 4, 8, 16, 32, 64)
+SHAPE = (1, 32768, 64, 64)  # whose recorded time says what a token costs
+H, N, ITEM = 64, 64, 2  # heads, their size, bytes of a bfloat16
+
+
+def schedule(ranks=4, main=6.0, gather=0.5, correction=1.0):
+    """Each rank's time: waiting for the state of the rank before it, or correcting afterwards.
+
+    Args:
+        main, gather, correction: lengths of the steps, in any unit.
+    """
+    figure = style.figure(2.8)
+    panels = figure.subplots(1, 2, sharex=True)
+    chain = ranks * main + (ranks - 1) * gather
+    for p in range(ranks):
+        at = p * (main + gather)
+        style.box(panels[0], at, p - 0.35, main, 0.7, MAIN, alpha=0.7)
+        if p:
+            style.box(panels[0], at - gather, p - 0.35, gather, 0.7, WIRE)
+        style.box(panels[1], 0, p - 0.35, main, 0.7, MAIN, alpha=0.7)
+        style.box(panels[1], main, p - 0.35, gather, 0.7, WIRE)
+        if p:
+            style.box(panels[1], main + gather, p - 0.35, correction, 0.7, FIX, alpha=0.8)
+    whole = main + gather + correction
+    panels[0].set_title("each waits for the state before its tokens")
+    panels[1].set_title("all start from zero, and correct")
+    for ax in panels:
+        ax.set(xlim=(-0.2, chain + 0.2), ylim=(ranks - 0.4, -0.6), xlabel="time")
+        ax.set_yticks(range(ranks), [f"rank {p}" for p in range(ranks)])
+        ax.set_xticks([])
+    for x, text, colour in (
+        (whole + 0.6, "main pass, from zero", MAIN),
+        (whole + 0.6, "gather of the maps", WIRE),
+        (whole + 0.6, "correction", FIX),
+    ):
+        n = (MAIN, WIRE, FIX).index(colour)
+        panels[1].text(x, n + 0.5, text, color=colour, va="center", size=9)
+    return Picture(
+        figure,
+        f"{ranks} ranks one after the other take {chain:g}, from zero with a correction {whole:g}",
+    )
+
+
+def reaching(w, bits=32):
+    """What is left of an entry state, head by head: the largest decay since token 0.
+
+    Args:
+        w: log decays `[T, H, N]`.
+        bits: decays below 2^-bits do not count.
+    """
+    before = torch.cat([torch.zeros_like(w[:1]), w[:-1].cumsum(0)])
+    left = (before.amax(-1) / torch.log(torch.tensor(2.0))).numpy()
+    reach = [int((left[:, h] >= -bits).sum()) for h in range(left.shape[1])]
+    figure = style.figure(3.2)
+    ax = figure.subplots()
+    last = len(reach) - 1
+    for h, colour in ((0, MAIN), (last // 2, style.OKABE_ITO["green"]), (last, FIX)):
+        shown = left[: reach[h] + 1, h]
+        ax.plot(shown, color=colour, label=f"head {h}: {reach[h]:,} tokens")
+    ax.axhline(-bits, color=style.INK, linestyle=":", linewidth=1)
+    ax.set(xlabel="token of the rank", ylabel="log₂ of what is left")
+    ax.set_title("the key that forgets slowest, of the first, a middle and the last head")
+    ax.legend()
+    texts = [f"head {h} reads the entry state up to token {reach[h]:,}" for h in (0, last // 2)]
+    return Picture(figure, "\n".join([*texts, f"head {last} up to token {reach[last]:,}"]))
+
+
+def assumed_rates(latency, link, folder=None):
+    """Rates of an H200: a main pass as recorded, sums and corrections at its recorded bandwidth.
+
+    Args:
+        latency, link: of a gather, seconds and bytes a second: not recorded here, so assumed.
+    """
+    main = record("wkv6-small", GPU, folder).milliseconds("wkv6", SHAPE, "bfloat16")
+    memory = record("ceilings", GPU, folder).ceilings["copy_bytes_per_s"]
+    of_a_tensor = H * N * ITEM / memory  # seconds for a token of r, w or o
+    size = map_bytes(1, H, N, N, 6)
+    return Rates(main / 1e3 / SHAPE[1], of_a_tensor, 4 * of_a_tensor, latency, link, memory, size)
+
+
+def costs(rates, reach, tokens=(2**15, 2**17, 2**20)):
+    """How many times as fast as one GPU so many are, by the model of costs."""
+    figure = style.figure(3.2)
+    panels, texts = figure.subplots(1, 2, sharey=True), []
+    for ax, far, title in zip(
+        panels,
+        (reach, None),
+        (f"a model's decays: {reach:,} tokens", "nothing decays"),
+        strict=True,
+    ):
+        for T in tokens:
+            found = [forward(T, ranks, rates, far).speedup for ranks in RANKS]
+            ax.plot(RANKS, found, marker="o", markersize=3, label=f"{T:,} tokens")
+            at = "  ".join(f"{n} GPUs {found[RANKS.index(n)]:.2f}×" for n in (2, 8, 64))
+            texts.append(f"{title}, T = {T:,}: {at}")
+        ax.plot(RANKS, RANKS, color=style.FAINT, zorder=0)
+        ax.set(xscale="log", yscale="log", xlabel="GPUs", ylim=(0.3, 70))
+        ax.set_xticks(RANKS, RANKS)
+        ax.set_yticks((0.5, 1, 2, 4, 8, 16, 32, 64), (0.5, 1, 2, 4, 8, 16, 32, 64))
+        ax.minorticks_off()
+        ax.set_title(title)
+    panels[0].set_ylabel("times one GPU")
+    panels[0].legend()
+    return Picture(figure, "\n".join(texts))
+
+
+def measured(folder=None):
+    """Two GPUs beside one, each step of the second rank, as recorded; or that nobody did."""
+    try:
+        found = record("sequence-parallel", GPU, folder)
+    except LookupError:
+        return f"not recorded on two {GPU}s yet"
+    lines = [f"two {GPU}s, {found.provenance.date}; ms"]
+    cases = dict.fromkeys((row.method.rpartition(", ")[0], row.shape) for row in found.rows)
+    steps = ("main pass", "summary", "gather", "correction")
+    for case, shape in cases:
+        ms = {
+            row.method.removeprefix(f"{case}, "): row.median_ms
+            for row in found.rows
+            if row.shape == shape and row.method.startswith(f"{case}, ")
+        }
+        if not ms.get("two GPUs") or not ms.get("one GPU"):
+            continue
+        one, two = ms["one GPU"], ms["two GPUs"]
+        parts = "  ".join(f"{x} {ms[x]:.3f}" for x in steps if ms.get(x))
+        lines.append(
+            f"{case}, {shape[2]:,} tokens: {one:.2f} → {two:.2f}, {one / two:.2f}×; {parts}"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""Models made of the kernels, and what they learn: examples to read, lesson 29's."""

@@ -1,0 +1,108 @@
+"""A small model learns to reverse digits, on a CPU: python -m rwkv_lessons.models.reverse
+
+Shows how far it is, goes on from its checkpoint, and with --record keeps the curve that lesson 29
+draws, in records/data/reversal.json.
+"""
+
+import argparse
+import datetime
+import json
+import platform
+import subprocess
+import time
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from rwkv_lessons.models.rwkv6 import Model, Plan, Sizes, train
+from rwkv_lessons.models.tasks import REVERSAL_VOCABULARY, reversal, reversed_right
+
+LONGEST, BATCH = 6, 64  # digits that it is trained on, and lines of a step
+SIZES = Sizes(REVERSAL_VOCABULARY, width=64, layers=2, head=32)
+PLAN = Plan(steps=3000, rate=5e-3)
+TESTED = 512  # new lines of each length
+CURVE = Path(__file__).parents[1] / "records" / "data" / "reversal.json"
+
+
+def make(seed=0):
+    """The model, before it has learned."""
+    torch.manual_seed(seed)
+    return Model(SIZES)
+
+
+def steps(model, plan=PLAN, seed=0, checkpoint=None):
+    """(step, loss) of each step."""
+    return train(
+        model, partial(reversal, batch=BATCH, longest=LONGEST, seed=seed), plan, checkpoint
+    )
+
+
+def curve():
+    """What `--record` kept."""
+    return json.loads(CURVE.read_text(encoding="utf-8"))
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=PLAN.steps)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1, help="more do not help: small sums")
+    parser.add_argument("--checkpoint", help="a file to go on from, and to write")
+    parser.add_argument("--record", action="store_true", help="keep the curve")
+    asked = parser.parse_args(argv)
+    if asked.record and asked.checkpoint:
+        parser.error("--record is of a whole run, without --checkpoint")
+    from rich.progress import track
+
+    torch.set_num_threads(asked.threads)
+    model, plan = make(asked.seed), Plan(asked.steps, PLAN.rate)
+    losses, began, processor_began = [], time.perf_counter(), time.process_time()
+    learning = steps(model, plan, asked.seed, asked.checkpoint)
+    for step, loss in track(learning, "learning", total=plan.steps):
+        losses.append(float(loss))
+        if (step + 1) % 200 == 0:
+            print(f"step {step + 1}: loss {losses[-1]:.4f}", flush=True)
+    seconds = time.perf_counter() - began, time.process_time() - processor_began
+    right = {n: reversed_right(model, n, TESTED) for n in range(1, 2 * LONGEST + 1)}
+    print(f"{seconds[0]:.0f} s ({seconds[1]:.0f} of the processor)")
+    print(f"digits → share of {TESTED} new lines that are right:")
+    print("  ".join(f"{n}: {share:.3f}" for n, share in right.items()))
+    if asked.record:
+        keep(asked, model, seconds, losses, right)
+
+
+def keep(asked, model, seconds, losses, right):
+    commit = ["git", "describe", "--always", "--dirty"]
+    found = {
+        "command": f"python -m rwkv_lessons.models.reverse --steps {asked.steps} --seed "
+        f"{asked.seed} --threads {asked.threads} --record",
+        "date": datetime.date.today().isoformat(),
+        "commit": subprocess.run(commit, capture_output=True, text=True).stdout.strip(),
+        "cpu": processor(),
+        "threads": asked.threads,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "parameters": sum(x.numel() for x in model.parameters()),
+        "longest": LONGEST,
+        "lines": TESTED,
+        "seconds": round(seconds[0], 1),
+        "processor_seconds": round(seconds[1], 1),
+        "right": {str(n): round(share, 4) for n, share in right.items()},
+        "losses": [float(f"{x:.4g}") for x in losses],
+    }
+    CURVE.write_text(json.dumps(found) + "\n", encoding="utf-8")
+    print(f"recorded: {CURVE}")
+
+
+def processor():
+    """What the system calls its CPU."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(x.split(":")[1].strip() for x in lines if x.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+if __name__ == "__main__":
+    main()

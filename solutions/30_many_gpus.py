@@ -1,0 +1,319 @@
+"""One sequence on many GPUs: what a run of tokens does to a state, composed over ranks."""
+
+import math
+
+import torch
+
+from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
+from rwkv_lessons.lab.evidence.functions import function_cases
+from rwkv_lessons.lab.evidence.ranks import (
+    exact_compose,
+    exact_correct,
+    exact_entries,
+    exact_exit_gradients,
+    exact_summary,
+    gathered,
+    gathered_gradients,
+    log_decays,
+    reading,
+    two_maps,
+    written,
+)
+from rwkv_lessons.lab.evidence.wkv7_functions import calls
+
+
+def summary(k, v, w):
+    """What a rank's tokens do to the state of one head: S becomes A[:, None] * S + B.
+
+    k, w are [T, K], w the log decay; v is [T, V]. Returns A, [K], and B, [K, V].
+    """
+    ### BEGIN SOLUTION
+    total = w.cumsum(0)
+    A = total[-1].exp()
+    B = (k * (total[-1] - total).exp()).T @ v
+    return A, B
+    ### END SOLUTION
+
+
+def compose(A1, B1, A2, B2):
+    """A and B of the map that does first what A1, B1 do, and then what A2, B2 do.
+
+    A1, A2 are [K], of decays; B1, B2 are [K, V].
+    """
+    ### BEGIN SOLUTION
+    return A2 * A1, A2[:, None] * B1 + B2
+    ### END SOLUTION
+
+
+def entries(A, B):
+    """The state before each rank's tokens, [ranks, K, V], from all ranks' maps; rank 0 has zeros.
+
+    A is [ranks, K], B is [ranks, K, V].
+    """
+    E = torch.zeros_like(B)
+    ### BEGIN SOLUTION
+    for p in range(1, len(A)):
+        E[p] = A[p - 1][:, None] * E[p - 1] + B[p - 1]
+    ### END SOLUTION
+    return E
+
+
+def reach(w, bits):
+    """How many tokens an entry state reaches, with a decay of at least 2^-bits in any key.
+
+    w is [T, K], the log decay. Token t reads through the decays of the tokens before it: token 0
+    reads the entry state as it is.
+    """
+    ### BEGIN SOLUTION
+    before = w.cumsum(0) - w
+    return int((before >= -bits * math.log(2)).any(1).sum())
+    ### END SOLUTION
+
+
+def correct(o, r, w, E):
+    """o, computed as if the state before these tokens were zero, made right for the entry state E.
+
+    o is [T, V]; r, w are [T, K], w the log decay; E is [K, V].
+    """
+    ### BEGIN SOLUTION
+    before = w.cumsum(0) - w
+    return o + (r * before.exp()) @ E
+    ### END SOLUTION
+
+
+def exit_gradients(A, dE):
+    """The gradient of the state after each rank's tokens, [ranks, K, V]; the last rank has zeros.
+
+    A is [ranks, K]. dE is [ranks, K, V], what each rank's own outputs say about its entry state.
+    """
+    dS = torch.zeros_like(dE)
+    ### BEGIN SOLUTION
+    for p in reversed(range(len(A) - 1)):
+        dS[p] = A[p + 1][:, None] * dS[p + 1] + dE[p + 1]
+    ### END SOLUTION
+    return dS
+
+
+STATE = (("A", "i"), ("B", "ij"))
+
+EXERCISES = {
+    "summary": Exercise(
+        minutes=8,
+        difficulty=2,
+        afterwards=Afterwards(
+            why={
+                "A = total[-1].exp()": "The product of all decays, as a sum of logs: one exp.",
+                "B = (k * (total[-1] - total).exp()).T @ v": "Each k decays from just after its "
+                "token to the end; then one product of matrices adds up all tokens.",
+            },
+            instead={
+                "The main pass": "B is the state that it leaves when it starts from zero: no rank "
+                "has to compute it apart.",
+            },
+            stretch="A token with w = -inf: which difference is NaN, and what would you sum "
+            "instead?",
+        ),
+        hints=(
+            "What is left of a state S after T tokens? And of k[s]ᵀ v[s], written at token s?",
+            "A is exp of the sum of all w. What token s wrote decays by the tokens after s: exp of "
+            "the sum of those w. A running sum has both.",
+            "total = w.cumsum(0); A = total[-1].exp(); B = (k * (total[-1] - total).exp()).T @ v",
+        ),
+        evidence=(
+            calls(
+                exact_summary,
+                STATE,
+                ("one token", "by hand", written(1, 3, 2)),
+                ("two tokens", "decays after", written(2, 4, 3)),
+                ("40 tokens, more keys than values", "decays after", written(40, 9, 5)),
+                ("no decay at all", "no decay", written(6, 4, 4, "none")),
+                ("strong decays", "strong", written(20, 4, 6, "strong")),
+            ),
+        ),
+        symptoms={
+            "by hand": "One token: A is exp(w), and B is kᵀ v, which has not decayed yet.",
+            "decays after": "What token s wrote decays with w[s + 1], …, and not with w[s].",
+            "no decay": "A is 1, and B the plain sum of k[t]ᵀ v[t].",
+            "strong": "No factor above 1: exp(-total) overflows where decays are strong.",
+        },
+    ),
+    "compose": Exercise(
+        minutes=5,
+        difficulty=1,
+        afterwards=Afterwards(
+            why={
+                "return A2 * A1, A2[:, None] * B1 + B2": "What the first left behind goes through "
+                "the second's decays; what the second left behind is later.",
+            },
+            instead={
+                "A tree": "composing is associative: log2(ranks) rounds of pairs, where a loop "
+                "takes one round for each rank.",
+            },
+            stretch="RWKV-7's A is a matrix. Which of the products must not change its order?",
+        ),
+        hints=(
+            "Put S ↦ A1 S + B1 into S ↦ A2 S + B2.",
+            "A2 (A1 S + B1) + B2: what multiplies S, and what does not?",
+            "return A2 * A1, A2[:, None] * B1 + B2",
+        ),
+        evidence=(
+            calls(
+                exact_compose,
+                STATE,
+                ("one key, one value", "by hand", two_maps(1, 1)),
+                ("4 keys, 3 values", "order", two_maps(4, 3)),
+                ("as many keys as values", "rows", two_maps(5, 5)),
+            ),
+        ),
+        symptoms={
+            "by hand": "A2 (A1 S + B1) + B2.",
+            "order": "The second one's decays are those that the first one's B goes through.",
+            "rows": "A decay belongs to a key, a row of the state: A2[:, None].",
+        },
+    ),
+    "entries": Exercise(
+        minutes=6,
+        difficulty=1,
+        afterwards=Afterwards(
+            why={
+                "E[p] = A[p - 1][:, None] * E[p - 1] + B[p - 1]": "The rank before: its entry "
+                "state, through its map.",
+            },
+            instead={
+                "Send E from rank to rank": "one message less to store, and each rank waits for "
+                "all those before it, one after the other.",
+            },
+            stretch="Each rank needs E of itself alone. Which of the maps does rank p not need?",
+        ),
+        hints=(
+            "Rank 0 starts from zero. From what does rank 1 start?",
+            "From what rank 0 leaves: its map of its own entry state. And so on, in order.",
+            "E[p] = A[p - 1][:, None] * E[p - 1] + B[p - 1]",
+        ),
+        evidence=(
+            calls(
+                exact_entries,
+                (("E", "pij"),),
+                ("two ranks", "two ranks", gathered(2, 3, 2)),
+                ("three ranks", "three ranks", gathered(3, 4, 4)),
+                ("one rank alone", "alone", gathered(1, 3, 3)),
+                ("eight ranks", "three ranks", gathered(8, 4, 3)),
+            ),
+        ),
+        symptoms={
+            "two ranks": "Rank 1 starts from B of rank 0; rank 0's own A meets zeros.",
+            "three ranks": "Rank 2 starts from A[1] E[1] + B[1]: the maps of ranks 0 and 1.",
+            "alone": "Rank 0 starts from zeros, however many ranks there are.",
+        },
+    ),
+    "reach": Exercise(
+        minutes=5,
+        difficulty=1,
+        afterwards=Afterwards(
+            why={
+                "before = w.cumsum(0) - w": "Without the token's own w: it reads before it decays.",
+            },
+            instead={
+                "Sums of chunks": "64 tokens at a time: a decay once below the line stays below, "
+                "so that the first chunk that is says enough.",
+            },
+            stretch="Find a w for which cumsum(0) - w is wrong by far more than rounding.",
+        ),
+        hints=(
+            "A decay is exp of a sum of w. Which sum does token t read through?",
+            "That of the tokens before t. It falls from token to token, so count the tokens where "
+            "it is at least -bits · log(2), in any key.",
+            "before = w.cumsum(0) - w; return int((before >= -bits * math.log(2)).any(1).sum())",
+        ),
+        evidence=(
+            function_cases(
+                ("half at each token", (log_decays([[-1.0]] * 9), 3), 4),
+                ("the slowest key counts", (log_decays([[-4.0, -1.0]] * 9), 3), 4),
+                ("nothing decays", (log_decays([[0.0, -5.0]] * 9), 3), 9),
+                ("all of it at once", (log_decays([[-40.0, -40.0]] * 9), 32), 1),
+                ("a pause", (log_decays([[-1.0], [0.0], [0.0], [-4.0], [0.0]]), 3), 4),
+                whole=True,
+            ),
+        ),
+        symptoms={
+            "half at each token": "Tokens 0 to 3 read through 1, 1/2, 1/4, 1/8: 2^-3 still counts.",
+            "the slowest key counts": "One key that remembers is enough: any, not all.",
+            "nothing decays": "All tokens, and no more than there are.",
+            "all of it at once": "Token 0 reads before its own decay.",
+        },
+    ),
+    "correct": Exercise(
+        minutes=6,
+        difficulty=2,
+        afterwards=Afterwards(
+            why={
+                "return o + (r * before.exp()) @ E": "E alone: what the tokens wrote themselves is "
+                "in o already, as the recurrence is linear in the state.",
+            },
+            instead={
+                "Only the first reach(w, bits) tokens": "the same to the last bit that o has, for "
+                "a few thousand tokens in place of all.",
+            },
+            stretch="The library's kernel skips chunks with nothing left. Why does it not need to "
+            "tell the host how many?",
+        ),
+        hints=(
+            "o[t] lacks what token t reads of E. What has happened to E by then?",
+            "Row i of E was multiplied by exp(w[s, i]) for all s < t. Put those decays into r.",
+            "before = w.cumsum(0) - w; return o + (r * before.exp()) @ E",
+        ),
+        evidence=(
+            calls(
+                exact_correct,
+                (("o", "tj"),),
+                ("one token", "one token", reading(1, 3, 2)),
+                ("two tokens", "decays before", reading(2, 4, 4)),
+                ("40 tokens, more values than keys", "decays before", reading(40, 5, 9)),
+                ("no decay at all", "one token", reading(6, 4, 4, "none")),
+                ("strong decays", "decays before", reading(20, 4, 6, "strong")),
+            ),
+        ),
+        symptoms={
+            "one token": "The first token reads E as it is: o + r E.",
+            "decays before": "Token t reads through w[0] … w[t - 1], without its own.",
+        },
+    ),
+    "exit_gradients": Exercise(
+        minutes=8,
+        difficulty=2,
+        afterwards=Afterwards(
+            why={
+                "dS[p] = A[p + 1][:, None] * dS[p + 1] + dE[p + 1]": "The state after rank p is "
+                "the entry state of rank p + 1: what that rank's outputs say about it, and what "
+                "came back through its map.",
+            },
+            instead={
+                "Autograd through the gather": "the same loop, made by torch: the backward of an "
+                "all-gather is a sum over ranks.",
+            },
+            stretch="For RWKV-7, A is a matrix. What stands in its place here?",
+        ),
+        hints=(
+            "`entries` runs forward over the ranks. Which way does a gradient run?",
+            "From the last rank to the first. Rank p's state is read by rank p + 1's outputs, and "
+            "goes on through its map.",
+            "for p in reversed(range(len(A) - 1)): "
+            "dS[p] = A[p + 1][:, None] * dS[p + 1] + dE[p + 1]",
+        ),
+        evidence=(
+            calls(
+                exact_exit_gradients,
+                (("dS", "pij"),),
+                ("two ranks", "two ranks", gathered_gradients(2, 3, 2)),
+                ("three ranks", "three ranks", gathered_gradients(3, 4, 4)),
+                ("one rank alone", "alone", gathered_gradients(1, 3, 3)),
+                ("eight ranks", "three ranks", gathered_gradients(8, 4, 3)),
+            ),
+        ),
+        symptoms={
+            "two ranks": "Nobody reads the last state. Rank 0's is read by rank 1: dE[1].",
+            "three ranks": "dS[0] = A[1] dS[1] + dE[1]: A of the rank that it passes.",
+            "alone": "Nobody reads the state after the last rank: zeros.",
+        },
+    ),
+}
