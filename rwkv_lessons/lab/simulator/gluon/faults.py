@@ -20,11 +20,19 @@ class GluonFault(KernelFault):
 
     def placed(self, place):
         """The same fault, with the line where it was noticed."""
-        return type(self)(self.what, place, self.because, self.do)
+        fault = type(self)(self.what, place, self.because, self.do)
+        fault.symptom = self.symptom
+        return fault
 
 
 class ReadBeforeWait(GluonFault):
     """A tile or a product is read while it is on its way."""
+
+    symptom = "wait"
+
+
+class NothingThere(GluonFault):
+    """A tile is read into which nothing was ever written."""
 
     symptom = "wait"
 
@@ -53,7 +61,9 @@ class LeftInFlight(GluonFault):
     symptom = "left"
 
 
-def refuse(wrong, what):
-    """Raises a `GluonFault` that says `what`, if something is `wrong`."""
+def refuse(wrong, what, symptom=None):
+    """Raises a `GluonFault` that says `what`, if something is `wrong`; `symptom` is its hint's."""
     if wrong:
-        raise GluonFault(what)
+        fault = GluonFault(what)
+        fault.symptom = symptom or fault.symptom
+        raise fault

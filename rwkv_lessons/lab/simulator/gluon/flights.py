@@ -34,6 +34,7 @@ class Flight:
     flops: int = 0
     end: int | None = None
     until: Place | None = None
+    note: str = ""  # of a copy in: which phase of its barrier it belongs to
 
     def __str__(self):
         what = {"copy in": "copy to", "copy out": "copy of", "product": "product"}[self.kind]

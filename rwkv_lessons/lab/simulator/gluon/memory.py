@@ -6,6 +6,7 @@ from .faults import (
     GluonFault,
     MissingFence,
     NeverEnds,
+    NothingThere,
     OverwrittenInFlight,
     ReadBeforeWait,
     refuse,
@@ -24,14 +25,17 @@ WAIT_FOR = {
 class Tile:
     """A tile of shared memory, or a view of one; all its views share what is done to it, `state`.
 
-    state: `written`: the place where threads wrote it, if no fence came after; `arriving`: the
-    flight that fills it; `readers`: flights that read it.
+    state: `filled`: whether anything was written to it; `written`: the place where threads wrote
+    it, if no fence came after; `arriving`: the flight that fills it; `readers`: flights that read
+    it.
     """
 
     def __init__(self, log, name, data, state=None):
         self.log, self.name, self.data = log, name, data
         self.shape, self.dtype = data.shape, data.dtype
-        self.state = state or types.SimpleNamespace(written=None, arriving=None, readers=[])
+        self.state = state or types.SimpleNamespace(
+            filled=False, written=None, arriving=None, readers=[]
+        )
 
     def view(self, data):
         return Tile(self.log, self.name, data, self.state)
@@ -62,7 +66,7 @@ class Tile:
         )
         self.refuse_overwriting()
         self.log.step("write", self.name)
-        self.state.written = self.log.here()
+        self.state.written, self.state.filled = self.log.here(), True
         self.data.copy_(value.x)
 
     def refuse_on_its_way(self, verb):
@@ -72,6 +76,9 @@ class Tile:
                 why += f"; {at_once}"
             what = f"{self.name}: a tile is {verb} before the wait for it"
             raise ReadBeforeWait(what, None, why, WAIT_FOR[getattr(flight, "way", flight.kind)])
+        if not self.state.filled:
+            why = "no copy was started to it, and no thread wrote it"
+            raise NothingThere(f"{self.name}: a tile is {verb} that has nothing in it", None, why)
 
     def refuse_overwriting(self):
         if flight := self.state.arriving:
@@ -85,12 +92,15 @@ class Tile:
             raise OverwrittenInFlight(what, None, why, WAIT_FOR[flight.kind])
 
     def refuse_using(self, by):
-        """What reads or writes shared memory by itself sees neither threads' writes nor copies."""
+        """What reads shared memory by itself sees neither threads' writes nor copies."""
+        self.refuse_written(by)
+        self.refuse_on_its_way("used")
+
+    def refuse_written(self, by):
         if self.state.written:
             what = f"{self.name}: a tile was written by threads, and no fence came after"
             why = f"threads wrote it in line {self.state.written.line}, and {by} goes another way "
             raise MissingFence(what, None, why + "to shared memory: it may find old numbers", FENCE)
-        self.refuse_on_its_way("used")
 
 
 class Barrier:
@@ -140,7 +150,7 @@ class Barrier:
             self.refuse_endless(arrived)
         for _, tile, block in self.loads:
             tile.data.copy_(block)
-            tile.state.arriving = None
+            tile.state.arriving, tile.state.filled = None, True
         self.log.wait(self.name, [flight for flight, *_ in self.loads])
         self.phase, self.left, self.bytes, self.loads = self.phase + 1, self.count, 0, []
 

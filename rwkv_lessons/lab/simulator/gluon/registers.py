@@ -98,7 +98,7 @@ class Pointer:
         at, mask, *like = (torch.as_tensor(raw(x)) for x in (self.at, mask, *like))
         at, mask, *like = torch.broadcast_tensors(at, mask.bool(), *like)
         inside = (at >= 0) & (at < self.memory.numel())
-        refuse((mask & ~inside).any(), "an address outside of its tensor")
+        refuse((mask & ~inside).any(), "an address outside of its tensor", "mask")
         return at.long(), mask, *like
 
 

@@ -153,7 +153,7 @@ class Machine(Arithmetic):
         owner = torch.full((memory.numel(),), self.program)
         owner = self.owners.setdefault(memory.data_ptr(), torch.full_like(owner, -1))
         others = (owner[at] != -1) & (owner[at] != self.program)
-        refuse(others.any(), "two programs write the same element")
+        refuse(others.any(), "two programs write the same element", "programs")
         owner[at] = self.program
         memory.view(-1)[at] = values.to(memory.dtype)
 
@@ -219,6 +219,7 @@ class Machine(Arithmetic):
             for tile, block in self.groups.pop(0):
                 done.append(tile.state.arriving)
                 tile.state.arriving, tile.state.written = None, self.log.here()
+                tile.state.filled = True
                 tile.data.copy_(block)
         self.log.wait("copies", done)
 
@@ -230,13 +231,14 @@ class Machine(Arithmetic):
             why = f"line {barrier.dirty.line} wrote it, and the copy signals it on another way"
             raise MissingFence(what, None, why, FENCE)
         fit(tile, described)
-        tile.refuse_using("a copy")
         tile.refuse_overwriting()
+        tile.refuse_written("a copy")
         inside, place = self.place(described, at)
         block = torch.zeros(described.block_shape, dtype=described.base.dtype)
         block[inside] = described.base.view(-1)[place[inside]]
         tile.state.arriving = self.log.start("copy in", tile.name, bytes=block.nbytes)
         tile.data.fill_(float("nan"))
+        tile.state.arriving.note = f"phase {barrier.phase % 2}"
         barrier.loads.append((tile.state.arriving, tile, block))
 
     def async_copy_shared_to_global(self, described, at, tile):

@@ -68,7 +68,8 @@ class GluonTrace:
             if step.program == program:
                 flying = [x for x in self.flights if x.program == program]
                 flying = [x.name for x in flying if x.start <= step.n < (x.end or 1e9)]
-                what = f"{step.kind} {step.what}" + (" tiles" if step.kind == "compute" else "")
+                count = step.kind == "compute"
+                what = f"{step.kind} {many(int(step.what), 'tile') if count else step.what}"
                 line = step.place.line if step.place else ""
                 lines.append(f"{step.n:4} {line:>5}  {what:34}{' '.join(flying)}".rstrip())
         return "\n".join([*lines, *(f"fault: {fault}" for fault in self.faults)])
