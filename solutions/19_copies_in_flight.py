@@ -90,9 +90,7 @@ def kernel(raw, w, T, H: gl.constexpr):
         ### BEGIN SOLUTION
         more, after = t + C < T, [row + t + C, column]
         mbarrier.expect(ready.index(1 - i), BYTES, pred=more)
-        tma.async_copy_global_to_shared(
-            raw, after, ready.index(1 - i), s_x.index(1 - i), pred=more
-        )
+        tma.async_copy_global_to_shared(raw, after, ready.index(1 - i), s_x.index(1 - i), pred=more)
         mbarrier.wait(ready.index(i), phase)
         b_x = s_x.index(i).load(ROWS).to(gl.float32)
         ### END SOLUTION

@@ -1,8 +1,13 @@
 """Pictures of what is in flight: copies and products against the steps of a program."""
 
+import re
+
 from ...records.lookup import record
+from ..evidence.gluon import trace
+from ..machine_code.assembly import assembly, available
 from ..simulator.wording import many
 from . import style
+from .chunks import MADE, OUT, READ, STATE
 from .style import Picture
 
 COLOURS = {
@@ -18,6 +23,7 @@ THREADS = {
     "write": ("writes a tile", style.OKABE_ITO["purple"]),
 }
 ORDER = ("copy in", "product", "copy out")
+FACTORS = re.compile(r"warpgroup_mma\((\w+)[^,]*, (\w+)")
 
 
 def timeline(seen, program=0, steps=None):
@@ -56,16 +62,15 @@ def timeline(seen, program=0, steps=None):
 
 def _lanes(flights, first, last):
     """[(name, flights)]: those of one kind and name in a row of their own."""
-    shown = [x for x in flights if x.start <= last and (x.end or last) >= first]
     lanes = {}
     for kind in ORDER:
-        for flight in shown:
-            if flight.kind == kind:
-                arrow = {"copy in": "→ ", "copy out": "← ", "product": ""}[kind]
-                lanes.setdefault((kind, arrow + flight.name), []).append(flight)
-    ordered = sorted(lanes, key=lambda key: (ORDER.index(key[0]), key[1] if key[0] != "product"
-                                             else ""))  # fmt: skip
-    return [(key[1], lanes[key]) for key in ordered]
+        for flight in flights:
+            if flight.kind == kind and flight.start <= last and (flight.end or last) >= first:
+                name = {"copy in": "→ {}", "copy out": "← {}"}.get(kind, "{}").format(flight.name)
+                if found := FACTORS.search(flight.place.text if kind == "product" else ""):
+                    name = f"{found[1]} · {found[2]} → {flight.name}"
+                lanes.setdefault((kind, name), []).append(flight)
+    return [(name, flights) for (_, name), flights in lanes.items()]
 
 
 def _said(seen, program):
@@ -116,3 +121,67 @@ def tiles_needed(nanoseconds=(500, 1000, 1500), tile_bytes=64 * 64 * 2, sms=132)
         )
     gpu = record("ceilings").provenance.gpu
     return "\n".join([*lines, f"at the recorded speed of a copy on an {gpu}, {many(sms, 'SM')}"])
+
+
+def accumulators(holder, warp=1, lane=5):
+    """Who holds which element of a product of 64 × 64: its warps, and lanes of 16 rows of one.
+
+    Args:
+        holder: (row, column) → warp, lane, register.
+        warp, lane: of the thread that is marked.
+    """
+    figure = style.figure(3.9)
+    left, right = figure.subplots(1, 2, width_ratios=(1, 1.35))
+    colours = [style.OKABE_ITO[x] for x in ("sky blue", "orange", "green", "yellow")]
+    own = {}
+    for i in range(64):
+        for j in range(64):
+            w, lane_of, register = holder(i, j)
+            mine = (w, lane_of) == (warp, lane)
+            if mine:
+                own[register] = i, j
+            style.box(left, j, i, 1, 1, style.INK if mine else colours[w], alpha=1 if mine else 0.5)
+    for i in range(16):
+        for j in range(16):
+            _, lane_of, register = holder(16 * warp + i, j)
+            mine = lane_of == lane
+            style.box(right, j + 0.04, i + 0.04, 0.92, 0.92, style.INK if mine else colours[warp],
+                      alpha=1 if mine else 0.25 + 0.2 * (lane_of % 4))  # fmt: skip
+            right.text(j + 0.5, i + 0.53, f"{lane_of}·{register}", ha="center", va="center",
+                       size=6, color=style.PAPER if mine else style.INK)  # fmt: skip
+    left.set(
+        xlim=(0, 64), ylim=(64, 0), aspect="equal", xticks=[0, 32, 64], yticks=range(0, 65, 16)
+    )
+    left.set_title(f"warps; black: what lane {lane} of warp {warp} has")
+    right.set(xlim=(0, 16), ylim=(16, 0), aspect="equal", xticks=[0, 8, 16], yticks=[])
+    right.set_title(f"lane · register in the first 16 columns of warp {warp}")
+    said = f"lane {lane} of warp {warp} has {len(own)} elements, the first at "
+    return Picture(figure, said + ", ".join(str(own[n]) for n in range(min(4, len(own)))))
+
+
+PRODUCTS = (  # as in chunks.py: which of the three need no other
+    (("r′", "T", "N", READ), ("k′ᵀ", "N", "T", READ), ("scores", "T", "T", MADE)),
+    (("r′", "T", "N", READ), ("S′", "N", "N", STATE), ("o", "T", "N", OUT)),
+    (("k′ᵀ", "N", "T", READ), ("v", "T", "N", READ), ("+ S′", "N", "N", STATE)),
+    (("scores", "T", "T", MADE), ("v", "T", "N", READ), ("+ o", "T", "N", OUT)),
+)
+
+
+def waits_and_code(kernels, launch, chunks):
+    """Waits, products and machine code of kernels that compute the same, as text.
+
+    Args:
+        kernels: {name: kernel}. launch: a `GluonLaunch` of so many chunks.
+    """
+    head = ("", "waits", "at once", "HGMMA", "DEPBAR", "instructions", "registers")
+    lines = [f"{head[0]:34}" + "".join(f"{x:>{len(x) + 3}}" for x in head[1:])]
+    for name, kernel in kernels.items():
+        seen = trace(kernel, launch)
+        cells = [seen.waits("product") // chunks, seen.most("product")]
+        if not available(kernel):
+            asm = assembly(kernel, **launch.options())
+            counts = asm.count("HGMMA"), asm.count("WARPGROUP.DEPBAR")
+            cells += [*counts, sum(asm.counts.values()), asm.registers]
+        pairs = zip(cells, head[1:], strict=False)
+        lines.append(f"{name:34}" + "".join(f"{x:>{len(title) + 3}}" for x, title in pairs))
+    return "\n".join(lines)

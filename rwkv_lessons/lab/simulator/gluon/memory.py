@@ -2,6 +2,7 @@
 
 import types
 
+from ..wording import many
 from .faults import (
     GluonFault,
     MissingFence,
@@ -222,7 +223,7 @@ class Product(Value):
 
     def get(self, outstanding=0):
         if self.result is None:
-            lets = f"this wait lets the last {outstanding} products go on, and "
+            lets = f"this wait lets the last {many(outstanding, 'product')} go on, and "
             raise ReadBeforeWait(
                 f"{self.flight.name}: a product is taken before the wait for it",
                 None,
