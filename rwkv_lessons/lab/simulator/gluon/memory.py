@@ -197,6 +197,7 @@ class Product(Value):
 
     def __init__(self, log, name, left, right, so_far):
         self.left, self.right, self.so_far, self.result = left, right, so_far, None
+        self.log = log
         refuse(left.shape[1] != right.shape[0], "the sizes of factors differ")
         refuse(left.dtype != right.dtype, "the dtypes of factors differ")
         for tile in self.tiles():
@@ -232,16 +233,20 @@ class Product(Value):
             )
         return Value(self.result)
 
-    def finish(self, kept):
+    def not_kept(self, kept):
+        """The fault if its left factor is in registers, and not among those that are kept."""
+        if not isinstance(self.left, Value) or any(self.left is x for x in kept):
+            return None
+        return GluonFault(
+            f"{self.flight.name}: a factor is not kept until the wait",
+            self.log.here(),
+            f"the left factor of {self.flight} is in registers, which the compiler may give "
+            "away once nothing names them any more",
+            "name the factor among the deps of this wait",
+        )
+
+    def finish(self):
         in_registers = isinstance(self.left, Value)
-        if kept is not None and in_registers and all(self.left is not x for x in kept):
-            raise GluonFault(
-                f"{self.flight.name}: a factor is not kept until the wait",
-                None,
-                f"the left factor of {self.flight} is in registers, which the compiler may give "
-                "away once nothing names them any more",
-                "name the factor among the deps of this wait",
-            )
         left = self.left.x if in_registers else self.left.data
         self.result = left.float() @ self.right.data.float()
         if self.so_far is not None:

@@ -73,16 +73,19 @@ class Machine(Arithmetic):
         constants = inspect.get_annotations(plain(kernel), eval_str=True)
         args = {n: x if n in constants else as_argument(x) for n, x in args.items()}
         programs = list(enumerate(itertools.product(*map(range, grid))))
-        for self.program, self.at in reversed(programs) if reverse else programs:
-            self.products, self.stores, self.tiles, self.barriers = [], [], [], []
-            self.copies, self.groups = [], []
-            self.log.program = self.program
-            with self.placed():
-                self.rebuilt(plain(kernel))(**args)
-            self.refuse_left()
+        with one_thread():
+            for self.program, self.at in reversed(programs) if reverse else programs:
+                self.products, self.stores, self.tiles, self.barriers = [], [], [], []
+                self.copies, self.groups, self.given_away = [], [], []
+                self.log.program = self.program
+                with self.placed():
+                    self.rebuilt(plain(kernel))(**args)
+                self.refuse_left()
 
     def refuse_left(self):
-        """A program has ended: nothing of it may be on its way."""
+        """A program has ended: nothing of it may be on its way, and all factors were kept."""
+        for _, fault in self.given_away:
+            raise fault
         left = [x.flight for x in self.products]
         for flight, do in (
             *((x, "warpgroup_mma_wait(0, …) before the end") for x in left),
@@ -273,13 +276,18 @@ class Machine(Arithmetic):
         name = name_in(self.log.here(), "product")
         made = Product(self.log, name, left, right, so_far if use_acc else None)
         self.products.append(made)
-        return made if is_async else self.warpgroup_mma_wait(0, (made, left))
+        return made if is_async else self.warpgroup_mma_wait(0, (made, left))[0]
 
     def warpgroup_mma_wait(self, num_outstanding=0, deps=()):
         done = []
         while len(self.products) > num_outstanding:
-            self.products[0].finish(deps if self.keeps else None)
-            done.append(self.products.pop(0).flight)
+            product = self.products.pop(0)
+            product.finish()
+            done.append(product.flight)
+            if self.keeps and (fault := product.not_kept(deps)):
+                self.given_away.append((product.left, fault))
+        # A later wait that names a factor has kept it as well.
+        self.given_away = [x for x in self.given_away if all(x[0] is not y for y in deps)]
         self.log.wait("products", done)
         deps = [x.get(num_outstanding) if isinstance(x, Product) else x for x in deps]
         return deps[0] if len(deps) == 1 else tuple(deps)
@@ -292,6 +300,17 @@ def fit(tile, described):
         f"{tile.name} is {list(tile.shape)} of {tile.dtype}, and the descriptor's tiles are "
         f"{list(described.block_shape)} of {described.base.dtype}",
     )
+
+
+@contextlib.contextmanager
+def one_thread():
+    """Tiles are small: torch's other threads would cost more than they do."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class OnCPU:
