@@ -1,6 +1,6 @@
 """Products in flight: the four products of a chunk of RWKV-6, started together on Hopper."""
 
-from functools import cache, partial
+from functools import partial
 
 import torch
 from triton.experimental import gluon
@@ -13,13 +13,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from rwkv_lessons.lab.course import exercises
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.course.wrong_answers import edit
+from rwkv_lessons.lab.evidence import hopper
 from rwkv_lessons.lab.evidence.functions import function_cases
 from rwkv_lessons.lab.evidence.gluon import (
     Case,
-    GluonLaunch,
     answer,
     at_least,
     described,
@@ -31,8 +30,7 @@ from rwkv_lessons.lab.evidence.gluon import (
     no_spills,
     waits,
 )
-from rwkv_lessons.lab.evidence.wkv6_triton import BFLOAT16_TOLERANCE
-from rwkv_lessons.wkv6.reference import wkv6_reference
+from rwkv_lessons.lab.evidence.hopper import alone, variants
 
 C = gl.constexpr(64)  # tokens of a chunk, channels of a head
 BYTES = gl.constexpr(64 * 64 * 2)  # of a tile in bfloat16
@@ -196,78 +194,20 @@ def forward(r, k, v, w, u, s0):
     return o, s1
 
 
-def variant(name, *edits):
-    """An exercise's solution with other lines that are right as well."""
-    text = exercises.solved(f"20_products_in_flight.{name}")
-    for change in edits:
-        text = change.apply(text)
-    return exercises.defined(f"20_products_in_flight.{name}", text, f"<{name}, another way>")
-
-
 def scores_through_shared_memory():
     """`within` with the scores stored as a tile for the second product."""
-    return variant(
-        "within",
-        edit(
-            "b_a = gl.convert_layout(b_a.to(gl.bfloat16), LEFT)",
-            """
-            s_k.store(b_a.to(gl.bfloat16))
-            fence_async_shared()
-            """,
-        ),
-        edit("warpgroup_mma(b_a, s_v", "warpgroup_mma(s_k, s_v"),
+    stored = edit(
+        "b_a = gl.convert_layout(b_a.to(gl.bfloat16), LEFT)",
+        """
+        s_k.store(b_a.to(gl.bfloat16))
+        fence_async_shared()
+        """,
     )
+    from_tile = edit("warpgroup_mma(b_a, s_v", "warpgroup_mma(s_k, s_v")
+    return variants("20_products_in_flight.within", stored=(stored, from_tile))["stored"]
 
 
-def inputs(B, T, H, decay, states):
-    """r, k, v, w in bfloat16, u and s0 in float32."""
-    generator = torch.Generator().manual_seed(T)
-    r, k, v, w = torch.randn(4, B, T, H, 64, generator=generator).unbind()
-    rates = torch.logspace(-3, -0.2, 64)  # some channels keep a state for long, some do not
-    w = {"none": 0 * w, "some": -rates * (0.3 * w).exp(), "most": 0 * w - 1.06}[decay]
-    u, s0 = torch.randn(H, 64, generator=generator), torch.randn(B, H, 64, 64, generator=generator)
-    return [x.bfloat16() for x in (r, k, v, w)] + [u, s0 * states]
-
-
-@cache
-def chunks(B, T, H, decay="some", states=True):
-    """A `GluonLaunch` of `kernel`."""
-    given = inputs(B, T, H, decay, states)
-    o, s1 = wkv6_reference(*(x.double() for x in given))
-    grid, sizes = launch(B, T, H)
-    return GluonLaunch(
-        grid,
-        dict(zip(("r", "k", "v", "w", "u", "s0"), given, strict=True)),
-        {"o": o.shape, "s1": s1.shape},
-        {"o": o, "s1": s1},
-        sizes,
-        letters={"o": "bthj", "s1": "bhij"},
-        dtypes={"o": torch.bfloat16},
-        tolerance=BFLOAT16_TOLERANCE,
-        size=f"B={B} T={T} H={H} N=64",
-        described=dict.fromkeys(("r", "k", "v", "w", "o"), H * 64),
-    )
-
-
-@cache
-def alone(B, T, H):
-    """A `GluonLaunch` of `within`."""
-    given = dict(zip("rkv", inputs(B, T, H, "none", 0)[:3], strict=True))
-    r, k, v = (x.double().unflatten(1, (-1, 64)).transpose(2, 3) for x in given.values())
-    o = ((r @ k.mT).tril() @ v).transpose(2, 3).flatten(1, 2)
-    return GluonLaunch(
-        (B * T // 64, H),
-        given,
-        {"o": o.shape},
-        {"o": o},
-        letters={"o": "bthj"},
-        dtype=torch.bfloat16,
-        tolerance=BFLOAT16_TOLERANCE,
-        size=f"B={B} T={T} H={H} N=64",
-        described=dict.fromkeys(("r", "k", "v", "o"), H * 64),
-    )
-
-
+chunks = partial(hopper.chunks, launch)
 COUNTED = partial(chunks, 1, 256, 1)  # four chunks
 TENSOR_CORES = at_least(8, "HGMMA", text="products of four warps (HGMMA)")
 ASKED = {

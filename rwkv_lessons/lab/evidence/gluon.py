@@ -18,14 +18,17 @@ import torch
 
 from ..course.check import ABSENT, FAILED, PASSED, Row
 from ..course.hints import HINTS
+from ..simulator.faults import KernelFault
 from ..simulator.triton.launches import Case, Launch, NeverWritten, NotANumber
 from .claims import Claim, at_least, at_most, compiled
 from .cuda import Difference
+from .functions import called, failed, several, shown
 from .signatures import WrongSignature, parameter_names
 from .triton import LAUNCHABLE, Limit, milliseconds, no_spills
 
 __all__ = ["Case", "Claim", "GluonLaunch", "answer", "at_least", "at_most", "described", "gpu"]
-__all__ += ["hidden", "in_flight", "machine_code", "most", "no_spills", "waits"]
+__all__ += ["hidden", "in_flight", "machine_code", "most", "no_spills"]
+__all__ += ["two_pieces", "waits"]
 
 EXPLAINED = "in flight", "wait", "overwritten", "fence", "hang", "left"  # symptoms of faults
 
@@ -282,3 +285,34 @@ def start(kernel, launch, tensors, names=None):
     names = names or {}
     given = {names.get(name, name): x for name, x in launch.given(tensors).items()}
     kernel[launch.grid](**given, num_warps=launch.warps)
+
+
+# Two pieces.
+
+PIECES = 2.0**-16  # of a float32's size: what two pieces of bfloat16 leave of it, at most
+
+
+def two_pieces(*cases):
+    """Calls a function on each case, (what it tests, a float32 tensor): it returns two of bfloat16.
+
+    Any two whose sum is near enough will do.
+    """
+
+    def gather(function, exercise):
+        for name, x in cases:
+            try:
+                got = several(called(function, x), 2)
+                for piece in got:
+                    if getattr(piece, "dtype", None) != torch.bfloat16:
+                        raise Difference(f"a piece is {getattr(piece, 'dtype', type(piece))}")
+                left = (x.double() - got[0].double() - got[1].double()).abs()
+                if not bool((left <= PIECES * x.double().abs()).all()):
+                    n = int((left - PIECES * x.double().abs()).argmax())
+                    said = " + ".join(f"{float(y.flatten()[n]):.9g}" for y in got)
+                    raise Difference(f"{float(x.flatten()[n]):.9g} is not {said}, to 16 bits")
+            except (Difference, KernelFault) as trouble:
+                return failed(name, trouble, exercise, name, shown(function, (x,)))
+        return Row("answer", PASSED, f"{len(cases)} cases")
+
+    gather.kind = "answer"
+    return gather

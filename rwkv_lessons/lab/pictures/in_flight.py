@@ -67,7 +67,8 @@ def _lanes(flights, first, last):
         for flight in flights:
             if flight.kind == kind and flight.start <= last and (flight.end or last) >= first:
                 name = {"copy in": "→ {}", "copy out": "← {}"}.get(kind, "{}").format(flight.name)
-                if found := FACTORS.search(flight.place.text if kind == "product" else ""):
+                text = flight.place.text.replace(".permute((1, 0))", "")
+                if kind == "product" and (found := FACTORS.search(text)):
                     name = f"{found[1]} · {found[2]} → {flight.name}"
                 lanes.setdefault((kind, name), []).append(flight)
     return [(name, flights) for (_, name), flights in lanes.items()]
@@ -173,15 +174,15 @@ def waits_and_code(kernels, launch, chunks):
     Args:
         kernels: {name: kernel}. launch: a `GluonLaunch` of so many chunks.
     """
-    head = ("", "waits", "at once", "HGMMA", "DEPBAR", "instructions", "registers")
-    lines = [f"{head[0]:34}" + "".join(f"{x:>{len(x) + 3}}" for x in head[1:])]
+    head = ("", "waits", "at once", "HGMMA", "DEPBAR", "instructions", "registers", "B spilled")
+    lines = [f"{head[0]:26}" + "".join(f"{x:>{len(x) + 2}}" for x in head[1:])]
     for name, kernel in kernels.items():
         seen = trace(kernel, launch)
         cells = [seen.waits("product") // chunks, seen.most("product")]
         if not available(kernel):
             asm = assembly(kernel, **launch.options())
             counts = asm.count("HGMMA"), asm.count("WARPGROUP.DEPBAR")
-            cells += [*counts, sum(asm.counts.values()), asm.registers]
+            cells += [*counts, sum(asm.counts.values()), asm.registers, asm.spill_stores]
         pairs = zip(cells, head[1:], strict=False)
-        lines.append(f"{name:34}" + "".join(f"{x:>{len(title) + 3}}" for x, title in pairs))
+        lines.append(f"{name:26}" + "".join(f"{x:>{len(title) + 2}}" for x, title in pairs))
     return "\n".join(lines)

@@ -9,12 +9,16 @@ import triton  # noqa: E402
 from rwkv_lessons.lab.course.check import PASSED, evaluate  # noqa: E402
 from rwkv_lessons.lab.course.exercises import defined, load, solutions  # noqa: E402
 from rwkv_lessons.lab.course.wrong_answers import wrong_answer  # noqa: E402
-from rwkv_lessons.lab.evidence.gluon import start, trace  # noqa: E402
+from rwkv_lessons.lab.evidence import hopper  # noqa: E402
+from rwkv_lessons.lab.evidence.gluon import start, trace, watched  # noqa: E402
 from rwkv_lessons.lab.machine_code.assembly import assembly  # noqa: E402
-from rwkv_lessons.lab.pictures import in_flight  # noqa: E402
+from rwkv_lessons.lab.pictures import designs, in_flight  # noqa: E402
+from rwkv_lessons.wkv6.chunked.hopper.forward import wkv6_hopper_kernel  # noqa: E402
 
 COPIES, PRODUCTS = "19_copies_in_flight", "20_products_in_flight"
+FINISHED = "21_the_finished_kernel"
 KERNELS = [f"{COPIES}.one_tile", f"{COPIES}.kernel", f"{PRODUCTS}.within", f"{PRODUCTS}.kernel"]
+KERNELS.append(f"{FINISHED}.kernel")
 
 
 def edited(id, *edits):
@@ -37,6 +41,12 @@ FIRST = """    mbarrier.expect(ready.index(0), BYTES)
 """
 STATE = "        b_s = warpgroup_mma(k_by_channel, s_v.index(i), b_s, is_async=True)\n"
 OUTPUT = "        b_o = warpgroup_mma(b_r, s_state, zeros, use_acc=False, is_async=True)\n"
+LOW_STATE = [
+    f"        b_s = warpgroup_mma({piece}, s_v.index(i), b_s, is_async=True)\n"
+    for piece in ("high", "low")
+]
+LOW_OUTPUT = "        b_o = warpgroup_mma(r_high, s_state, zeros, use_acc=False, is_async=True)\n"
+SCORES = "        b_a = warpgroup_mma(r_high, low, b_a, is_async=True)\n"
 RIGHT = {
     "the next tile after this one is read": (
         f"{COPIES}.kernel",
@@ -95,6 +105,19 @@ RIGHT = {
         f"{PRODUCTS}.kernel",
         ("b_a, b_r = warpgroup_mma_wait(2, deps=(b_a, b_r))",
          "b_a = warpgroup_mma_wait(2, deps=(b_a,))"),
+    ),
+    "the state before the output, in two pieces": (
+        f"{FINISHED}.kernel",
+        *((line, "") for line in LOW_STATE),
+        (LOW_OUTPUT, "".join(LOW_STATE) + LOW_OUTPUT),
+        ("warpgroup_mma_wait(2, deps=(b_a, r_high, r_low))", "warpgroup_mma_wait(4, deps=(b_a,))"),
+        ("b_a, r_high, r_low = warp", "b_a = warp"),
+        ("deps=(b_o, b_s, b_a))", "deps=(b_o, b_s, b_a, r_high, r_low))"),
+        ("b_o, b_s, b_a = ", "b_o, b_s, b_a, r_high, r_low = "),
+    ),
+    "the fourth product of the scores as well": (
+        f"{FINISHED}.kernel",
+        (SCORES, SCORES + SCORES.replace("r_high, low", "r_low, low")),
     ),
 }  # fmt: skip
 
@@ -169,6 +192,45 @@ def test_scores_become_a_left_factor_where_they_are():
     assert asm.count("SHFL") == asm.count("LDS") == asm.count("LDSM") == 0
 
 
+def test_the_steps_of_the_finished_kernel_compute_the_same():
+    lesson = solutions(FINISHED)
+    first, *others = lesson.steps().values()
+    launch, found = lesson.chunks(1, 192, 2), []
+    for kernel in others:
+        tensors = launch.arguments()
+        assert not watched(kernel, launch, tensors).faults
+        launch.judge(tensors)
+        found.append([tensors["o"], tensors["s1"]])
+    assert all(torch.equal(x, y) for run in found[1:] for x, y in zip(run, found[0], strict=True))
+    assert hopper.ERROR in str(evaluate(f"{FINISHED}.kernel", first))
+
+
+def test_the_librarys_kernel_runs_as_the_lesson_shows_it():
+    launch = hopper.library(1, 192, 2)
+    tensors = launch.arguments()
+    seen = watched(wkv6_hopper_kernel, launch, tensors)
+    assert not seen.faults
+    launch.judge(tensors)
+    assert seen.waits("product") == 2 * 3 * 3 and len(seen.of("product")) == 2 * 3 * 10
+    assert seen.most("product") == 7
+
+
+def test_two_pieces_may_be_cut_or_rounded():
+    def cut(x):
+        high = (x.view(torch.int32) & -65536).view(torch.float32)
+        return high.bfloat16(), (x - high).bfloat16()
+
+    assert evaluate(f"{FINISHED}.pieces", cut).passed
+
+
+def test_the_ladder_is_that_of_the_designs_page():
+    found = designs.rows()
+    assert found[0]["ms"] == "1.135" and "kept" in found[-1]["design"] and len(found) > 10
+    assert designs.forward_ladder().text.count("ms: ") == len(found)
+    with pytest.raises(LookupError):
+        designs.rows("Nowhere")
+
+
 # On a Hopper GPU.
 
 SIZES = {
@@ -180,6 +242,7 @@ SIZES = {
         [(1, 64, 1), (1, 320, 3), (2, 4096, 64), (1, 320, 3, "most"), (1, 320, 3, "none")],
     ),
 }
+SIZES[f"{FINISHED}.kernel"] = SIZES[f"{PRODUCTS}.kernel"]
 
 
 @pytest.mark.gpu
@@ -210,3 +273,18 @@ def test_the_check_runs_on_a_hopper_gpu(id):
     (gather,) = [x for x in exercise.evidence if getattr(x, "kind", "") == "this GPU"]
     row = gather(getattr(solutions(id.partition(".")[0]), id.partition(".")[2]), exercise)
     assert row.verdict == PASSED and " ms at " in row.text, str(row)
+
+
+@pytest.mark.gpu
+def test_the_steps_of_the_finished_kernel_are_right_on_a_hopper_gpu():
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("for Hopper")
+    lesson = solutions(FINISHED)
+    launch = lesson.chunks(2, 4096, 64)
+    for name, kernel in list(lesson.steps().items())[1:]:
+        tensors = launch.arguments("cuda")
+        start(kernel, launch, tensors)
+        try:
+            launch.judge(tensors)
+        except AssertionError as error:
+            raise AssertionError(f"{name}: {error}") from None
