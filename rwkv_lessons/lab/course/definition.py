@@ -29,11 +29,21 @@ def trouble(function: Callable, exercise: exercises.Exercise) -> tuple[str, ...]
 def _decorator(function, reference):
     for attribute, decorator in DECORATORS.items():
         wanted, there = hasattr(reference, attribute), hasattr(function, attribute)
+        if wanted and _is_gluon(reference):
+            if _is_gluon(function):
+                continue
+            decorator, there = "@gluon.jit", False
         if wanted and not there:
+            if _is_kernel(function):
+                return (f"it is a kernel of another kind: {decorator} goes above its `def`",)
             return (f"it is a plain Python function: {decorator} is missing above its `def`",)
         if there and not wanted and _is_kernel(function):
             return (f"it is to be a plain Python function: take {decorator} away",)
     return ()
+
+
+def _is_gluon(function):
+    return type(function).__name__ == "GluonJITFunction"
 
 
 def _is_kernel(function):

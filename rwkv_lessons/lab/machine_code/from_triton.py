@@ -55,6 +55,9 @@ def _parameter(param, value):
         kind, _, alignment = value.partition(":")
         alignment = int(alignment) if alignment else 16 if kind.startswith("*") else 1
         return kind, None, alignment % 16 == 0
+    if hasattr(value, "block_shape"):
+        kind = pointer_type(value.base)[1:]
+        return f"tensordesc<{kind}{list(value.block_shape)},{value.layout!r}>", None, False
     if hasattr(value, "data_ptr"):
         return pointer_type(value), None, value.data_ptr() % 16 == 0
     if isinstance(value, bool):

@@ -1,6 +1,6 @@
 """Gluon kernels as written: asynchronous copies and products, fences, registers."""
 
-from .registers import GluonFault
-from .run import Machine, OnCPU
+from .faults import GluonFault
+from .run import Machine, OnCPU, trace, watch
 
-__all__ = ["GluonFault", "Machine", "OnCPU"]
+__all__ = ["GluonFault", "Machine", "OnCPU", "trace", "watch"]

@@ -10,26 +10,12 @@ import types
 import torch
 from triton import language as tl
 
-from ..faults import KernelFault
-
-NUMBERS = (torch.Tensor, int, float)
-
-
-class GluonFault(KernelFault):
-    """What a GPU would punish, some day: it may well be right today."""
-
-
-def refuse(wrong, what):
-    """Raises a `GluonFault` that says `what`, if something is `wrong`."""
-    if wrong:
-        raise GluonFault(what)
+from .faults import refuse
 
 
 def raw(x):
     """The tensor or number of a `Value`; a product that is still on its way has none."""
-    x = x.x if isinstance(x, Value) else x
-    refuse(not isinstance(x, NUMBERS), "a product is used before the wait for it")
-    return x
+    return x.x if isinstance(x, Value) else x
 
 
 def of_one_dtype(*values):
@@ -56,13 +42,14 @@ def operator(f, swapped=False):
 
 
 class Value:
-    """A tile or a number in registers."""
+    """A tile or a number in registers. `made` counts the tiles, all kernels together."""
 
-    layout, type = None, property(lambda self: self)
+    layout, type, made = None, property(lambda self: self), 0
     shape, dtype = property(lambda self: self.x.shape), property(lambda self: self.x.dtype)
 
     def __init__(self, x):
         self.x = x
+        Value.made += isinstance(x, torch.Tensor) and x.dim() > 0
 
     def to(self, dtype):
         return Value(self.x.to(dtype))
@@ -111,7 +98,7 @@ class Pointer:
         at, mask, *like = (torch.as_tensor(raw(x)) for x in (self.at, mask, *like))
         at, mask, *like = torch.broadcast_tensors(at, mask.bool(), *like)
         inside = (at >= 0) & (at < self.memory.numel())
-        refuse((mask & ~inside).any(), "an address outside of its tensor")
+        refuse((mask & ~inside).any(), "an address outside of its tensor", "mask")
         return at.long(), mask, *like
 
 
@@ -197,15 +184,24 @@ def inline_asm_elementwise(text, constraints, args, dtype, is_pure, pack):
     return tuple(tiles) if several else tiles[0]
 
 
+class SharedLayout:
+    """A layout in shared memory, of which nothing is looked at here."""
+
+    def __init__(self, *_, **__):
+        pass
+
+    get_default_for = staticmethod(lambda *_, **__: None)
+
+
 class Arithmetic:
     """Gluon's names for types, and for what is computed in registers."""
 
     int8, int16, int32, int64 = torch.int8, torch.int16, torch.int32, torch.int64
     bfloat16, float16, float32 = torch.bfloat16, torch.float16, torch.float32
     PropagateNan = tl.PropagateNan
-    SliceLayout = DotOperandLayout = NVMMADistributedLayout = BlockedLayout = lambda *_: None
+    SliceLayout = DotOperandLayout = NVMMADistributedLayout = BlockedLayout = lambda *_, **__: None
     SwizzledSharedLayout = BlockedLayout
-    NVMMASharedLayout = types.SimpleNamespace(get_default_for=lambda *_: None)
+    NVMMASharedLayout = SharedLayout
     static_range, inline_asm_elementwise = range, staticmethod(inline_asm_elementwise)
 
     def arange(self, start, end, layout=None):
@@ -213,6 +209,9 @@ class Arithmetic:
 
     def full(self, shape, value, dtype, layout=None):
         return Value(torch.full(shape, value, dtype=dtype))
+
+    def zeros(self, shape, dtype, layout=None):
+        return self.full(shape, 0, dtype)
 
     def where(self, which, x, y):
         return Value(torch.where(raw(which), *of_one_dtype(x, y)))
@@ -227,6 +226,9 @@ class Arithmetic:
 
     def cdiv(self, x, y):
         return (x + y - 1) // y
+
+    def exp(self, x):
+        return Value(raw(x).exp())
 
     def exp2(self, x):
         return Value(raw(x).exp2())

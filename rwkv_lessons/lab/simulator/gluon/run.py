@@ -1,15 +1,18 @@
 """Runs an unmodified Gluon kernel for Hopper on the CPU, one program after another.
 
-    OnCPU(kernel)[grid](*args, num_warps=4)    tensors are changed in place
+    OnCPU(kernel)[grid](*args, num_warps=4)             tensors are changed in place
+    seen = trace(kernel, grid, *args, num_warps=4)      the same on copies: a `GluonTrace`
 
 What a GPU does some time later is done here when the kernel waits for it, and not before. A
 `GluonFault` names a result that was not waited for, a tile that threads use while it is on its way
-or still read, a tile that threads wrote without a fence after, work that is left at the end, an
-address outside of its tensor, and two programs that write the same element. Not seen are what
-needs a barrier only, and layouts: Triton adds the one and checks the others.
+or still read, a tile that threads wrote without a fence after, a wait that never ends, work that
+is left at the end, an address outside of its tensor, and two programs that write the same element;
+each with its line, the line of its cause, and what to do. Not seen are what needs a barrier only,
+and layouts: Triton adds the one and checks the others.
 """
 
 import contextlib
+import dataclasses
 import inspect
 import itertools
 import traceback
@@ -17,148 +20,51 @@ import types
 
 import torch
 from triton import language as tl
+from triton.experimental.gluon import language as gluon_language
 
 from ...machine_code.cubin import named, plain
-from ..faults import Place
-from .registers import Arithmetic, GluonFault, Value, as_argument, refuse
-
-
-class Tile:
-    """A tile of shared memory, or a view of one; all its views share what is done to it, `state`.
-
-    state: `dirty`: threads wrote it, and no fence came after; `arriving`: a copy is on its way to
-    it; `readers`: products and copies on their way that read it.
-    """
-
-    def __init__(self, data, state=None):
-        self.data, self.shape, self.dtype = data, data.shape, data.dtype
-        self.state = state or types.SimpleNamespace(dirty=False, arriving=False, readers=0)
-
-    def slice(self, start, length, dim=0):
-        return Tile(self.data.narrow(dim, start, length), self.state)
-
-    def permute(self, order):
-        return Tile(self.data.permute(order), self.state)
-
-    def _reinterpret(self, dtype, shape, layout):
-        """The same bytes; in another order, but nothing is read as what it was not written."""
-        return Tile(self.data.view(-1).view(dtype).view(shape), self.state)
-
-    def load(self, layout=None):
-        refuse(self.state.arriving, "a tile is read before the wait for it")
-        return Value(self.data.clone())
-
-    def store(self, value):
-        refuse(self.dtype != value.dtype, f"{value.dtype} is stored in a tile of {self.dtype}")
-        self.refuse_overwriting()
-        self.state.dirty = True
-        self.data.copy_(value.x)
-
-    def refuse_overwriting(self):
-        refuse(self.state.arriving, "a tile is overwritten while it is on its way")
-        refuse(self.state.readers, "a tile is overwritten while it is read")
-
-    def refuse_using(self):
-        """What reads or writes shared memory by itself sees neither threads' writes nor copies."""
-        refuse(self.state.dirty, "a tile was written by threads, and no fence came after")
-        refuse(self.state.arriving, "a tile is used before the wait for it")
-
-    def read_later(self):
-        self.refuse_using()
-        self.state.readers += 1
-
-
-class Barrier:
-    """Counts what arrives of the tiles on their way."""
-
-    def __init__(self):
-        self.dirty, self.phase, self.bytes, self.loads = False, 0, 0, []
-
-    def init(self, count):
-        self.dirty, self.count, self.left = True, count, count
-
-    def expect(self, bytes, pred=True):
-        if pred:
-            refuse(self.left == 0, "a tile is announced twice")
-            self.left, self.bytes = self.left - 1, self.bytes + bytes
-
-    def wait(self, phase, deps=()):
-        if self.phase % 2 != int(phase):
-            return  # that phase is over, or has not begun
-        for tile, block in self.loads:
-            tile.data.copy_(block)
-            tile.state.arriving = False
-            self.bytes -= block.nbytes
-        refuse(self.left or self.bytes, "the wait for a tile never ends")
-        self.phase, self.left, self.loads = self.phase + 1, self.count, []
-
-
-class Several:
-    """Tiles or barriers with one name."""
-
-    def __init__(self, parts):
-        self.parts = parts
-
-    def index(self, i):
-        refuse(not 0 <= int(i) < len(self.parts), "there is no such tile")
-        return self.parts[int(i)]
-
-
-class Product:
-    """A product on its way: its operands are read at the end of it."""
-
-    def __init__(self, left, right, so_far):
-        self.left, self.right, self.so_far, self.result = left, right, so_far, None
-        refuse(left.shape[1] != right.shape[0], "the sizes of factors differ")
-        refuse(left.dtype != right.dtype, "the dtypes of factors differ")
-        for tile in self.tiles():
-            tile.read_later()
-
-    def tiles(self):
-        return [x for x in (self.left, self.right) if isinstance(x, Tile)]
-
-    def get(self):
-        refuse(self.result is None, "a product is taken before the wait for it")
-        return Value(self.result)
-
-    def finish(self, kept):
-        in_registers = isinstance(self.left, Value)
-        if kept is not None and in_registers:
-            refuse(all(self.left is not x for x in kept), "a factor is not kept until the wait")
-        left = self.left.x if in_registers else self.left.data
-        self.result = left.float() @ self.right.data.float()
-        if self.so_far is not None:
-            done = isinstance(self.so_far, Product)
-            self.result = self.result + (self.so_far.result if done else self.so_far.x)
-        for tile in self.tiles():
-            tile.state.readers -= 1
+from ..faults import EndlessLoop, Place
+from ..time_limit import StillRunning, time_limit
+from .faults import GluonFault, LeftInFlight, MissingFence, refuse
+from .flights import Log, name_in
+from .memory import FENCE, Barrier, Product, Several, Tile
+from .registers import Arithmetic, Value, as_argument
+from .trace import GluonTrace
 
 
 class Machine(Arithmetic):
     """What the names of Gluon stand for in a kernel, and what is on its way in a program."""
 
+    MODULES = {id(gluon_language): "gl", id(tl): "tl"}  # under any name
     NAMES = "gl tl tma mbarrier async_copy barrier fence_async_shared warpgroup_mma"
     NAMES = (*NAMES.split(), "warpgroup_mma_wait", "gdc_launch_dependents")
 
-    def __init__(self, keeps=True):
-        self.keeps = keeps
+    def __init__(self, keeps=True, traced=False):
+        self.keeps, self.log = keeps, Log(traced)
         self.gl = self.tl = self.tma = self
         self.mbarrier = types.SimpleNamespace(
-            MBarrierLayout=lambda: None, init=Barrier.init, expect=Barrier.expect, wait=Barrier.wait
+            MBarrierLayout=lambda: None,
+            init=self.init_barrier,
+            expect=self.expect,
+            arrive=self.arrive,
+            wait=self.wait_barrier,
+            invalidate=lambda barrier: None,
         )
         self.async_copy = types.SimpleNamespace(
             async_copy_global_to_shared=self.copy_by_threads,
             commit_group=self.commit_group,
             wait_group=self.wait_group,
         )
+        self.thread_barrier = self.barrier
         self.functions, self.owners = {}, {}
 
-    def run(self, kernel, grid, warps, args):
+    def run(self, kernel, grid, warps, args, reverse=False):
         """Runs all programs of a launch.
 
         Args:
             grid: programs along each axis; warps: of a program.
             args: {parameter: argument}.
+            reverse: programs from the last to the first.
 
         Raises:
             GluonFault: with the line of the kernel where it was noticed.
@@ -166,15 +72,35 @@ class Machine(Arithmetic):
         self.grid, self.warps = grid, warps
         constants = inspect.get_annotations(plain(kernel), eval_str=True)
         args = {n: x if n in constants else as_argument(x) for n, x in args.items()}
-        for self.program, self.at in enumerate(itertools.product(*map(range, grid))):
-            self.products, self.stores, self.tiles, self.barriers = [], [], [], []
-            self.copies, self.groups = [], []
-            with self.placed():
-                self.rebuilt(plain(kernel))(**args)
-            refuse(self.products, "a product is not waited for")
-            refuse(self.stores, "a program ends before its tiles are stored")
-            late = self.copies or self.groups or any(x.bytes or x.loads for x in self.barriers)
-            refuse(late, "a program ends before a tile is there")
+        programs = list(enumerate(itertools.product(*map(range, grid))))
+        with one_thread():
+            for self.program, self.at in reversed(programs) if reverse else programs:
+                self.products, self.stores, self.tiles, self.barriers = [], [], [], []
+                self.copies, self.groups, self.given_away = [], [], []
+                self.log.program = self.program
+                with self.placed():
+                    self.rebuilt(plain(kernel))(**args)
+                self.refuse_left()
+
+    def refuse_left(self):
+        """A program has ended: nothing of it may be on its way, and all factors were kept."""
+        for _, fault in self.given_away:
+            raise fault
+        left = [x.flight for x in self.products]
+        for flight, do in (
+            *((x, "warpgroup_mma_wait(0, …) before the end") for x in left),
+            *((x, "tma.store_wait(0) before the end") for x, *_ in self.stores),
+            *((x, "wait for it, or do not start it") for b in self.barriers for x, *_ in b.loads),
+        ):
+            why = "what nobody waits for may not be done, or be done to the next program's memory"
+            what = f"a program ends while {flight} is on its way"
+            raise LeftInFlight(what, flight.place, why, do)
+        if self.copies or self.groups:
+            raise LeftInFlight("a program ends before a tile is there: async_copy.wait_group(0)")
+        for barrier in self.barriers:
+            if barrier.bytes:
+                what = f"{barrier.name}: a program ends, and a tile that it announced never came"
+                raise LeftInFlight(what, barrier.announced, None, "expect(…, pred=there is one)")
 
     @contextlib.contextmanager
     def placed(self):
@@ -182,10 +108,9 @@ class Machine(Arithmetic):
         try:
             yield
         except GluonFault as fault:
-            codes = {function.__code__ for function in self.functions}
             steps = traceback.walk_tb(fault.__traceback__)
-            own = [Place(frame.f_code, line) for frame, line in steps if frame.f_code in codes]
-            raise GluonFault(fault.what, own[-1] if own else None) from None
+            own = [Place(f.f_code, line) for f, line in steps if f.f_code in self.log.codes]
+            raise fault.placed(own[-1] if own else None) from None
 
     def rebuilt(self, function):
         """The function with this machine's names for Gluon's, as are those that it calls."""
@@ -193,9 +118,10 @@ class Machine(Arithmetic):
             known = dict(function.__globals__)
             made = types.FunctionType(function.__code__, known, None, function.__defaults__)
             self.functions[function] = made
+            self.log.codes.add(function.__code__)
             for name, value in named(function).items():
-                if name in self.NAMES:
-                    known[name] = getattr(self, name)
+                if name in self.NAMES or id(value) in self.MODULES:
+                    known[name] = getattr(self, self.MODULES.get(id(value), name))
                 elif hasattr(value, "fn"):
                     known[name] = self.rebuilt(plain(value))
                 elif isinstance(value, tl.constexpr):
@@ -230,68 +156,110 @@ class Machine(Arithmetic):
         owner = torch.full((memory.numel(),), self.program)
         owner = self.owners.setdefault(memory.data_ptr(), torch.full_like(owner, -1))
         others = (owner[at] != -1) & (owner[at] != self.program)
-        refuse(others.any(), "two programs write the same element")
+        refuse(others.any(), "two programs write the same element", "programs")
         owner[at] = self.program
         memory.view(-1)[at] = values.to(memory.dtype)
 
     # Shared memory and what reads and writes it by itself.
 
-    def allocate_shared_memory(self, dtype, shape, layout):
+    def allocate_shared_memory(self, dtype, shape, layout, value=None):
+        name = name_in(self.log.here(), "tile")
         if dtype == torch.int64:
-            made = [Barrier() for _ in range(shape[0])]
+            names = [f"{name}[{i}]" for i in range(shape[0])] if len(shape) == 2 else [name]
+            made = [Barrier(self.log, name) for name in names]
             self.barriers += made
             return Several(made) if len(shape) == 2 else made[0]
         unknown = float("nan") if dtype.is_floating_point else -1
-        made = [Tile(x) for x in torch.full(shape, unknown, dtype=dtype).view(-1, *shape[-2:])]
+        parts = torch.full(shape, unknown, dtype=dtype).view(-1, *shape[-2:])
+        names = [f"{name}[{i}]" for i in range(len(parts))] if len(shape) == 3 else [name]
+        made = [Tile(self.log, *x) for x in zip(names, parts, strict=True)]
         self.tiles += made
+        if value is not None:
+            made[0].store(value)
         return Several(made) if len(shape) == 3 else made[0]
 
     def barrier(self):
-        pass
+        self.log.step("barrier", "all threads")
 
     def fence_async_shared(self):
-        for x in (*self.tiles, *self.barriers):
-            getattr(x, "state", x).dirty = False
+        self.log.step("fence", "shared memory")
+        for x in self.tiles:
+            x.state.written = None
+        for x in self.barriers:
+            x.dirty = None
 
-    def copy_by_threads(self, tile, pointers, mask):
+    def init_barrier(self, barrier, count):
+        barrier.init(count)
+
+    def expect(self, barrier, bytes, pred=True):
+        if pred:
+            barrier.arrive(bytes)
+            self.log.step("announce", barrier.name)
+
+    def arrive(self, barrier, count=1, pred=True):
+        for _ in range(count if pred else 0):
+            barrier.arrive(0)
+
+    def wait_barrier(self, barrier, phase, pred=True, deps=()):
+        if pred:
+            barrier.wait(phase)
+
+    def copy_by_threads(self, tile, pointers, mask=True):
         tile.refuse_overwriting()
-        tile.state.arriving = True
+        block = self.load(pointers, mask, 0.0).x
+        tile.state.arriving = self.log.start("copy in", tile.name, bytes=block.nbytes)
+        tile.state.arriving.way = "cp.async"
         tile.data.fill_(float("nan"))
-        self.copies.append((tile, self.load(pointers, mask, 0.0).x))
+        self.copies.append((tile, block))
 
     def commit_group(self):
         self.groups.append(self.copies)
         self.copies = []
 
     def wait_group(self, outstanding):
+        done = []
         while len(self.groups) > outstanding:
             for tile, block in self.groups.pop(0):
-                tile.state.arriving, tile.state.dirty = False, True
+                done.append(tile.state.arriving)
+                tile.state.arriving, tile.state.written = None, self.log.here()
+                tile.state.filled = True
                 tile.data.copy_(block)
+        self.log.wait("copies", done)
 
     def async_copy_global_to_shared(self, described, at, barrier, tile, pred=True):
         if not pred:
             return
-        refuse(barrier.dirty, "no fence came after the barrier's init")
-        tile.refuse_using()
+        if barrier.dirty:
+            what = f"{barrier.name}: no fence came after the barrier's init"
+            why = f"line {barrier.dirty.line} wrote it, and the copy signals it on another way"
+            raise MissingFence(what, None, why, FENCE)
+        fit(tile, described)
         tile.refuse_overwriting()
-        tile.state.arriving = True
-        tile.data.fill_(float("nan"))
+        tile.refuse_written("a copy")
         inside, place = self.place(described, at)
         block = torch.zeros(described.block_shape, dtype=described.base.dtype)
         block[inside] = described.base.view(-1)[place[inside]]
-        barrier.loads.append((tile, block))
+        tile.state.arriving = self.log.start("copy in", tile.name, bytes=block.nbytes)
+        tile.data.fill_(float("nan"))
+        tile.state.arriving.note = f"phase {barrier.phase % 2}"
+        barrier.loads.append((tile.state.arriving, tile, block))
 
     def async_copy_shared_to_global(self, described, at, tile):
-        tile.read_later()
-        self.stores.append((described, at, tile))
+        fit(tile, described)
+        tile.refuse_using("a copy")
+        flight = self.log.start("copy out", tile.name, bytes=tile.data.nbytes)
+        tile.state.readers.append(flight)
+        self.stores.append((flight, described, at, tile))
 
     def store_wait(self, pendings):
+        done = []
         while len(self.stores) > pendings:
-            described, at, tile = self.stores.pop(0)
+            flight, described, at, tile = self.stores.pop(0)
             inside, place = self.place(described, at)
             self.write(described.base, place[inside], tile.data[inside])
-            tile.state.readers -= 1
+            tile.state.readers.remove(flight)
+            done.append(flight)
+        self.log.wait("stores", done)
 
     def place(self, described, at):
         """Which elements of a tile are inside of the tensor, and their indices."""
@@ -304,16 +272,45 @@ class Machine(Arithmetic):
             place = place[..., None] + x * stride
         return inside, place
 
-    def warpgroup_mma(self, left, right, so_far, use_acc=True, is_async=False):
-        self.products.append(Product(left, right, so_far if use_acc else None))
-        made = self.products[-1]
-        return made if is_async else self.warpgroup_mma_wait(0, (made, left))
+    def warpgroup_mma(self, left, right, so_far, use_acc=True, is_async=False, **_):
+        name = name_in(self.log.here(), "product")
+        made = Product(self.log, name, left, right, so_far if use_acc else None)
+        self.products.append(made)
+        return made if is_async else self.warpgroup_mma_wait(0, (made, left))[0]
 
-    def warpgroup_mma_wait(self, outstanding, deps):
-        while len(self.products) > outstanding:
-            self.products.pop(0).finish(deps if self.keeps else None)
-        done = [x.get() if isinstance(x, Product) else x for x in deps]
-        return done[0] if len(done) == 1 else tuple(done)
+    def warpgroup_mma_wait(self, num_outstanding=0, deps=()):
+        done = []
+        while len(self.products) > num_outstanding:
+            product = self.products.pop(0)
+            product.finish()
+            done.append(product.flight)
+            if self.keeps and (fault := product.not_kept(deps)):
+                self.given_away.append((product.left, fault))
+        # A later wait that names a factor has kept it as well.
+        self.given_away = [x for x in self.given_away if all(x[0] is not y for y in deps)]
+        self.log.wait("products", done)
+        deps = [x.get(num_outstanding) if isinstance(x, Product) else x for x in deps]
+        return deps[0] if len(deps) == 1 else tuple(deps)
+
+
+def fit(tile, described):
+    """Refuses a tile of another shape or type than the blocks of a descriptor."""
+    refuse(
+        list(tile.shape) != list(described.block_shape) or tile.dtype != described.base.dtype,
+        f"{tile.name} is {list(tile.shape)} of {tile.dtype}, and the descriptor's tiles are "
+        f"{list(described.block_shape)} of {described.base.dtype}",
+    )
+
+
+@contextlib.contextmanager
+def one_thread():
+    """Tiles are small: torch's other threads would cost more than they do."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class OnCPU:
@@ -338,3 +335,38 @@ class OnCPU:
         """A launch; see `Machine.run`. The arguments come in the order of the parameters."""
         self.given = dict(zip(inspect.signature(plain(self.kernel)).parameters, args, strict=True))
         Machine(self.keeps).run(self.kernel, grid, warps, self.given)
+
+
+def watch(kernel, grid, given, num_warps=4, keeps=True, reverse=False):
+    """Runs a kernel on the CPU, on the tensors that are given, and counts what is in flight.
+
+    Args:
+        grid: up to three numbers. given: {parameter: argument}. keeps: as for `OnCPU`.
+        reverse: programs from the last to the first.
+
+    Returns:
+        A `GluonTrace`. A fault ends the run and is in its `faults`, with the steps up to there.
+    """
+    machine, faults = Machine(keeps, traced=True), []
+    grid = tuple(grid) + (1,) * (3 - len(grid))
+    try:
+        with time_limit():
+            machine.run(kernel, grid, num_warps, given, reverse)
+    except GluonFault as fault:
+        faults.append(fault)
+    except StillRunning:
+        faults.append(EndlessLoop("still running after 20 seconds"))
+    return GluonTrace(plain(kernel).__name__, grid, machine, faults)
+
+
+def trace(kernel, grid, *args, num_warps=4, **named):
+    """`watch` on copies of the tensors, with arguments by position or by name."""
+    given = dict(zip(inspect.signature(plain(kernel)).parameters, args, strict=False)) | named
+    return watch(kernel, grid, {name: copied(x) for name, x in given.items()}, num_warps)
+
+
+def copied(x):
+    """A copy of a tensor, or a descriptor of one."""
+    if isinstance(x, torch.Tensor):
+        return x.clone()
+    return dataclasses.replace(x, base=x.base.clone()) if hasattr(x, "base") else x

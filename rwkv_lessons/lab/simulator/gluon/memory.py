@@ -1,0 +1,256 @@
+"""Shared memory and what reads and writes it by itself: tiles, barriers, products."""
+
+import types
+
+from ..wording import many
+from .faults import (
+    GluonFault,
+    MissingFence,
+    NeverEnds,
+    NothingThere,
+    OverwrittenInFlight,
+    ReadBeforeWait,
+    refuse,
+)
+from .registers import Value
+
+FENCE = "fence_async_shared() between the two"
+WAIT_FOR = {
+    "copy in": "mbarrier.wait on its barrier, with its phase, before this line",
+    "copy out": "tma.store_wait(0) before this line",
+    "product": "warpgroup_mma_wait before this line",
+    "cp.async": "async_copy.wait_group before this line",
+}
+
+
+class Tile:
+    """A tile of shared memory, or a view of one; all its views share what is done to it, `state`.
+
+    state: `filled`: whether anything was written to it; `written`: the place where threads wrote
+    it, if no fence came after; `arriving`: the flight that fills it; `readers`: flights that read
+    it.
+    """
+
+    def __init__(self, log, name, data, state=None):
+        self.log, self.name, self.data = log, name, data
+        self.shape, self.dtype = data.shape, data.dtype
+        self.state = state or types.SimpleNamespace(
+            filled=False, written=None, arriving=None, readers=[]
+        )
+
+    def view(self, data):
+        return Tile(self.log, self.name, data, self.state)
+
+    def slice(self, start, length, dim=0):
+        return self.view(self.data.narrow(dim, start, length))
+
+    def permute(self, order):
+        return self.view(self.data.permute(order))
+
+    def _reinterpret(self, dtype, shape, layout):
+        """The same bytes; in another order, but nothing is read as what it was not written."""
+        return self.view(self.data.view(-1).view(dtype).view(shape))
+
+    def load(self, layout=None):
+        self.refuse_on_its_way("read")
+        self.log.step("read", self.name)
+        return Value(self.data.clone())
+
+    def store(self, value):
+        refuse(
+            self.dtype != value.dtype,
+            f"{value.dtype} is stored in {self.name}, a tile of {self.dtype}",
+        )
+        refuse(
+            self.shape != value.shape,
+            f"{list(value.shape)} is stored in {self.name}, a tile of {list(self.shape)}",
+        )
+        self.refuse_overwriting()
+        self.log.step("write", self.name)
+        self.state.written, self.state.filled = self.log.here(), True
+        self.data.copy_(value.x)
+
+    def refuse_on_its_way(self, verb):
+        if flight := self.state.arriving:
+            why, at_once = f"{flight} is still on its way", getattr(flight, "at_once", None)
+            if at_once:
+                why += f"; {at_once}"
+            what = f"{self.name}: a tile is {verb} before the wait for it"
+            raise ReadBeforeWait(what, None, why, WAIT_FOR[getattr(flight, "way", flight.kind)])
+        if not self.state.filled:
+            why = "no copy was started to it, and no thread wrote it"
+            raise NothingThere(f"{self.name}: a tile is {verb} that has nothing in it", None, why)
+
+    def refuse_overwriting(self):
+        if flight := self.state.arriving:
+            what = f"{self.name}: a tile is overwritten while it is on its way"
+            do = WAIT_FOR[getattr(flight, "way", flight.kind)]
+            raise OverwrittenInFlight(what, None, f"{flight} has not been waited for", do)
+        if self.state.readers:
+            flight = self.state.readers[0]
+            what = f"{self.name}: a tile is overwritten while it is read"
+            why = f"{flight} reads it, and has not been waited for"
+            raise OverwrittenInFlight(what, None, why, WAIT_FOR[flight.kind])
+
+    def refuse_using(self, by):
+        """What reads shared memory by itself sees neither threads' writes nor copies."""
+        self.refuse_written(by)
+        self.refuse_on_its_way("used")
+
+    def refuse_written(self, by):
+        if self.state.written:
+            what = f"{self.name}: a tile was written by threads, and no fence came after"
+            why = f"threads wrote it in line {self.state.written.line}, and {by} goes another way "
+            raise MissingFence(what, None, why + "to shared memory: it may find old numbers", FENCE)
+
+
+class Barrier:
+    """An mbarrier: counts arrivals and bytes of a phase; `phase` is how many are over."""
+
+    def __init__(self, log, name):
+        self.log, self.name, self.dirty, self.left = log, name, None, None
+        self.phase, self.bytes, self.loads, self.announced = 0, 0, [], None
+
+    def init(self, count):
+        self.dirty, self.count, self.left = self.log.here(), count, count
+
+    def refuse_unready(self):
+        if self.left is None:
+            raise GluonFault(
+                f"{self.name}: a barrier is used without mbarrier.init", None, None,
+                "mbarrier.init(…, count=1), then a fence",
+            )  # fmt: skip
+
+    def arrive(self, bytes):
+        self.refuse_unready()
+        if self.left == 0:
+            self.refuse_second_announcement()
+        self.left, self.bytes, self.announced = self.left - 1, self.bytes + bytes, self.log.here()
+
+    def refuse_second_announcement(self):
+        raise GluonFault(
+            f"{self.name}: a tile is announced twice",
+            None,
+            f"line {self.announced.line} announced phase {self.phase % 2}, and nobody has waited "
+            "for it",
+            "wait for the tile before the next one is announced on its barrier",
+        )
+
+    def wait(self, phase):
+        """Ends the phase, if it is this one; the wait for the one before returns at once."""
+        self.refuse_unready()
+        if self.phase % 2 != int(phase):
+            said = f"the wait of line {self.log.here().line} returned at once: it asked for phase "
+            said += f"{int(phase)} of {self.name}, and the running one is {self.phase % 2}"
+            for flight, *_ in self.loads:
+                flight.at_once = said
+            self.log.step("wait", self.name)
+            return
+        arrived = sum(block.nbytes for _, _, block in self.loads)
+        if self.left or self.bytes != arrived:
+            self.refuse_endless(arrived)
+        for _, tile, block in self.loads:
+            tile.data.copy_(block)
+            tile.state.arriving, tile.state.filled = None, True
+        self.log.wait(self.name, [flight for flight, *_ in self.loads])
+        self.phase, self.left, self.bytes, self.loads = self.phase + 1, self.count, 0, []
+
+    def refuse_endless(self, arrived):
+        do = "mbarrier.expect with the bytes of the tiles, before their copies are waited for"
+        if self.left and self.loads:
+            why = f"{self.loads[0][0]} was never announced"
+        elif self.left:
+            why = f"nothing was announced for phase {self.phase % 2}, and no copy started"
+            do = "announce and start the copy before this line, or wait for the other phase"
+        else:
+            why = f"line {self.announced.line} announced {self.bytes:,} bytes, and the copies that "
+            why += f"were started bring {arrived:,}"
+            do = "announce as many bytes as are copied, and start what is announced"
+        what = f"{self.name}: the wait for a tile never ends; a GPU hangs here"
+        raise NeverEnds(what, None, why, do)
+
+
+class Several:
+    """Tiles or barriers with one name."""
+
+    def __init__(self, parts):
+        self.parts = parts
+
+    def index(self, i):
+        refuse(
+            not 0 <= int(i) < len(self.parts),
+            f"there is no such tile: index({int(i)}) of {len(self.parts)}",
+        )
+        return self.parts[int(i)]
+
+    def __getattr__(self, name):
+        raise GluonFault(
+            f"{self.parts[0].name.partition('[')[0]} is {len(self.parts)} tiles or barriers",
+            None,
+            f"only one of them has .{name}",
+            ".index(i) names one",
+        )
+
+
+class Product(Value):
+    """A product on its way: its operands are read at the end of it. No number before."""
+
+    def __init__(self, log, name, left, right, so_far):
+        self.left, self.right, self.so_far, self.result = left, right, so_far, None
+        self.log = log
+        refuse(left.shape[1] != right.shape[0], "the sizes of factors differ")
+        refuse(left.dtype != right.dtype, "the dtypes of factors differ")
+        for tile in self.tiles():
+            tile.refuse_using("a product")
+        flops = 2 * left.shape[0] * left.shape[1] * right.shape[1]
+        self.flight = log.start("product", name, flops=flops)
+        for tile in self.tiles():
+            tile.state.readers.append(self.flight)
+
+    shape = property(lambda self: (self.left.shape[0], self.right.shape[1]))
+
+    @property
+    def x(self):
+        if self.result is None:
+            why, do = f"{self.flight} is on its way", WAIT_FOR["product"]
+        else:
+            why = f"{self.flight} is done, but this is its name from before the wait"
+            do = f"{self.flight.name} = warpgroup_mma_wait(…, deps=({self.flight.name},))"
+        what = f"{self.flight.name}: a product is used before the wait for it"
+        raise ReadBeforeWait(what, None, why, do)
+
+    def tiles(self):
+        return [x for x in (self.left, self.right) if isinstance(x, Tile)]
+
+    def get(self, outstanding=0):
+        if self.result is None:
+            lets = f"this wait lets the last {many(outstanding, 'product')} go on, and "
+            raise ReadBeforeWait(
+                f"{self.flight.name}: a product is taken before the wait for it",
+                None,
+                f"{lets}{self.flight} is among them",
+                "a smaller number, or fewer products after it before the wait",
+            )
+        return Value(self.result)
+
+    def not_kept(self, kept):
+        """The fault if its left factor is in registers, and not among those that are kept."""
+        if not isinstance(self.left, Value) or any(self.left is x for x in kept):
+            return None
+        return GluonFault(
+            f"{self.flight.name}: a factor is not kept until the wait",
+            self.log.here(),
+            f"the left factor of {self.flight} is in registers, which the compiler may give "
+            "away once nothing names them any more",
+            "name the factor among the deps of this wait",
+        )
+
+    def finish(self):
+        in_registers = isinstance(self.left, Value)
+        left = self.left.x if in_registers else self.left.data
+        self.result = left.float() @ self.right.data.float()
+        if self.so_far is not None:
+            done = isinstance(self.so_far, Product)
+            self.result = self.result + (self.so_far.result if done else self.so_far.x)
+        for tile in self.tiles():
+            tile.state.readers.remove(self.flight)

@@ -1,0 +1,294 @@
+"""Copies in flight: tiles that the tensor memory accelerator moves while threads compute."""
+
+from functools import partial
+
+import torch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+
+from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
+from rwkv_lessons.lab.evidence.functions import function_cases
+from rwkv_lessons.lab.evidence.gluon import (
+    Case,
+    GluonLaunch,
+    answer,
+    at_least,
+    at_most,
+    described,
+    gpu,
+    hidden,
+    in_flight,
+    machine_code,
+    no_spills,
+)
+
+C = gl.constexpr(64)  # rows and columns of a tile
+BYTES = gl.constexpr(64 * 64 * 2)  # of a tile in bfloat16
+TILE = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2))  # how it lies in shared memory
+ROWS = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]))  # in registers: 16 B a thread
+BAR = gl.constexpr(mbarrier.MBarrierLayout())
+
+
+def stage_and_phase(t, stages):
+    """Of tile number t: which of so many stages it goes through, and which phase to wait for.
+
+    Tiles take the stages in turn. The first wait on a barrier is for phase 0, the next for phase 1,
+    then 0 again.
+    """
+    ### BEGIN SOLUTION
+    return t % stages, t // stages % 2
+    ### END SOLUTION
+
+
+@gluon.jit
+def one_tile(raw, w):
+    """w = -exp(raw), a tile of 64 tokens × 64 channels a program; grid (tokens / 64, heads).
+
+    raw and w are descriptors of [tokens, heads·64] in bfloat16, their tiles 64 × 64.
+    """
+    at = [gl.program_id(0) * C, gl.program_id(1) * C]  # the first row and column of the tile
+    s_x = gl.allocate_shared_memory(gl.bfloat16, [C, C], TILE)
+    ready = gl.allocate_shared_memory(gl.int64, [1], BAR)
+    mbarrier.init(ready, count=1)
+    fence_async_shared()
+    ### BEGIN SOLUTION
+    mbarrier.expect(ready, BYTES)
+    tma.async_copy_global_to_shared(raw, at, ready, s_x)
+    mbarrier.wait(ready, 0)
+    b_x = s_x.load(ROWS).to(gl.float32)
+    ### END SOLUTION
+    b_w = -gl.exp(b_x)
+    ### BEGIN SOLUTION
+    s_x.store(b_w.to(gl.bfloat16))
+    fence_async_shared()
+    tma.async_copy_shared_to_global(w, at, s_x)
+    tma.store_wait(0)
+    ### END SOLUTION
+
+
+@gluon.jit
+def kernel(raw, w, T, H: gl.constexpr):
+    """The same for all T tokens of a head: one program per head of a batch row, grid (B·H,).
+
+    raw and w are descriptors of [B·T, H·64] in bfloat16, their tiles 64 × 64; T is a multiple of
+    64. While a tile is worked on, the next one is on its way.
+    """
+    row, column = gl.program_id(0) // H * T, gl.program_id(0) % H * C  # of the first tile
+    s_x = gl.allocate_shared_memory(gl.bfloat16, [2, C, C], TILE)
+    s_w = gl.allocate_shared_memory(gl.bfloat16, [C, C], TILE)
+    ready = gl.allocate_shared_memory(gl.int64, [2, 1], BAR)
+    mbarrier.init(ready.index(0), count=1)
+    mbarrier.init(ready.index(1), count=1)
+    fence_async_shared()
+    ### BEGIN SOLUTION
+    mbarrier.expect(ready.index(0), BYTES)
+    tma.async_copy_global_to_shared(raw, [row, column], ready.index(0), s_x.index(0))
+    ### END SOLUTION
+    for t in range(0, T, C):
+        i, phase = t // C % 2, t // C // 2 % 2
+        ### BEGIN SOLUTION
+        more, after = t + C < T, [row + t + C, column]
+        mbarrier.expect(ready.index(1 - i), BYTES, pred=more)
+        tma.async_copy_global_to_shared(raw, after, ready.index(1 - i), s_x.index(1 - i), pred=more)
+        mbarrier.wait(ready.index(i), phase)
+        b_x = s_x.index(i).load(ROWS).to(gl.float32)
+        ### END SOLUTION
+        b_w = -gl.exp(b_x)
+        ### BEGIN SOLUTION
+        tma.store_wait(0)
+        s_w.store(b_w.to(gl.bfloat16))
+        fence_async_shared()
+        tma.async_copy_shared_to_global(w, [row + t, column], s_w)
+        ### END SOLUTION
+    tma.store_wait(0)
+
+
+def launch(B, T, H):
+    """The grid and the sizes of `kernel`."""
+    return (B * H,), {"T": T, "H": H}
+
+
+def forward(raw):
+    """w = -exp(raw) of [B, T, H, 64] in bfloat16 on a Hopper GPU; T is a multiple of 64."""
+    B, T, H, N = raw.shape
+    w = torch.empty_like(raw)
+    grid, sizes = launch(B, T, H)
+    kernel[grid](described(raw, H * N), described(w, H * N), **sizes, num_warps=4)
+    return w
+
+
+def decays(B, T, H, whole=False):
+    """A `GluonLaunch` of `kernel`, or of `one_tile`."""
+    raw = 2 * torch.randn(B, T, H, 64, generator=torch.Generator().manual_seed(T)).bfloat16()
+    grid, sizes = launch(B, T, H)
+    return GluonLaunch(
+        (B * T // 64, H, 1) if whole else grid,
+        {"raw": raw},
+        {"w": raw.shape},
+        {"w": -raw.double().exp()},
+        {} if whole else sizes,
+        letters={"w": "bthi"},
+        dtype=torch.bfloat16,
+        tolerance=2**-8.5,  # w is rounded to bfloat16
+        size=f"B={B} T={T} H={H} N=64",
+        described={"raw": H * 64, "w": H * 64},
+    )
+
+
+TILES = partial(decays, whole=True)
+COPIED = at_least(1, "UTMALDG", text="tiles by the tensor memory accelerator (UTMALDG)")
+STORED = at_least(1, "UTMASTG", text="tiles stored by it (UTMASTG)")
+NOTHING_ELSE = at_most(0, "LDG", "STG", text="no load or store by threads")
+FLIGHTS = {
+    "hang": "Announce each tile once, with its bytes, before you wait for it.",
+    "wait": "Between the start of a copy and the first look at its tile stands the wait on its "
+    "barrier, with the phase that its turn has.",
+    "fence": "Threads write, then the fence, then the copy that reads what they wrote.",
+    "overwritten": "Who still reads this tile? store_wait(0) lets the copies out finish.",
+    "left": "Nothing may be on its way at the end: neither a store, nor a tile that nobody wants.",
+    "tile": "One tile, at [row, column]: what comes out is -exp of what went in.",
+    "head": "Head h has columns 64·h to 64·h + 63 of a row.",
+    "batch": "Batch row b starts at row b·T, and ends before the next.",
+    "tiles": "Tile t is at row + t. Which stage is it in, and which tile is asked for next?",
+    "programs": "Programs run in any order.",
+    "idle": "Start the copy of the next tile before the work on this one, not after it.",
+}
+
+EXERCISES = {
+    "stage_and_phase": Exercise(
+        minutes=5,
+        difficulty=1,
+        afterwards=Afterwards(
+            why={
+                "return t % stages, t // stages % 2": "How often a stage was used before, and only "
+                "whether that is even: a barrier has one bit.",
+            },
+            instead={
+                "A counter that flips": "phase ^= 1 whenever the stage is 0 again: one operation, "
+                "and a variable that lives through the loop.",
+            },
+            stretch="With one bit, phase 2 looks like phase 0. What must never happen, so that "
+            "nobody takes the one for the other?",
+        ),
+        hints=(
+            "Write down t, stage and phase for six tiles and two stages.",
+            "A stage comes back every `stages` tiles. The phase is how often it came back, odd or "
+            "even.",
+            "return t % stages, t // stages % 2",
+        ),
+        evidence=(
+            function_cases(
+                ("the first tile", (0, 2), (0, 0)),
+                ("the second tile", (1, 2), (1, 0)),
+                ("a stage for the second time", (2, 2), (0, 1)),
+                ("a stage for the third time", (5, 2), (1, 0)),
+                ("three stages", (4, 3), (1, 1)),
+                ("one stage", (3, 1), (0, 1)),
+                ("tile 63 of four stages", (63, 4), (3, 1)),
+                whole=True,
+            ),
+        ),
+        symptoms={
+            "the second tile": "Stages in turn: 0, 1, 0, 1, …",
+            "a stage for the second time": "The second time a barrier is in phase 1.",
+            "a stage for the third time": "Then in phase 0 again.",
+            "three stages": "Tiles 0, 1, 2 take three stages for the first time, 3, 4, 5 for the "
+            "second.",
+        },
+    ),
+    "one_tile": Exercise(
+        minutes=12,
+        difficulty=1,
+        afterwards=Afterwards(
+            why={
+                "mbarrier.expect(ready, BYTES)": "The phase ends when this announcement *and* so "
+                "many bytes have come. Without the number it might end with half a tile.",
+                "fence_async_shared()": "The copy reads shared memory on another way than threads "
+                "write it: the fence lets it see what they wrote.",
+                "tma.store_wait(0)": "Shared memory is given to the next program when this one "
+                "ends: the copy has to have read it.",
+            },
+            instead={
+                "gl.load and gl.store": "no barrier and no fence; every thread computes addresses, "
+                "and the tile in flight takes up registers.",
+            },
+            stretch="All of the copy is one instruction of one thread. What do the other 127 do "
+            "until the wait?",
+        ),
+        hints=(
+            "In: announce, start, wait, read. Out: write, fence, start, wait.",
+            "mbarrier.expect(barrier, bytes); tma.async_copy_global_to_shared(descriptor, at, "
+            "barrier, tile); mbarrier.wait(barrier, phase); tile.load(layout). Back: tile.store("
+            "value), fence_async_shared(), tma.async_copy_shared_to_global(descriptor, at, tile), "
+            "tma.store_wait(0).",
+            "mbarrier.expect(ready, BYTES); tma.async_copy_global_to_shared(raw, at, ready, s_x); "
+            "mbarrier.wait(ready, 0); b_x = s_x.load(ROWS).to(gl.float32) … "
+            "s_x.store(b_w.to(gl.bfloat16)).",
+        ),
+        evidence=(
+            answer(
+                Case("one tile", "tile", partial(TILES, 1, 64, 1)),
+                Case("two heads", "head", partial(TILES, 1, 64, 2)),
+                Case("four tiles of tokens", "batch", partial(TILES, 2, 128, 1)),
+                Case("in any order", "programs", partial(TILES, 1, 128, 2), reverse=True),
+            ),
+            machine_code(partial(TILES, 1, 128, 2), COPIED, STORED, NOTHING_ELSE, no_spills()),
+            gpu(partial(TILES, 8, 4096, 64)),
+        ),
+        symptoms=FLIGHTS,
+    ),
+    "kernel": Exercise(
+        minutes=25,
+        difficulty=2,
+        afterwards=Afterwards(
+            why={
+                "mbarrier.expect(ready.index(1 - i), BYTES, pred=more)": "The next tile goes to "
+                "the other stage, which threads have left one round ago. There is none after the "
+                "last: nothing may be announced, or the program would end with a debt.",
+                "tma.store_wait(0)": "The copy out of the round before had all this time: the wait "
+                "is short.",
+            },
+            instead={
+                "w in place, in the stage it came in": "8 KB less, but no tile may come into this "
+                "stage until the copy out has read it: the store's wait moves before the start of "
+                "the next copy.",
+                "Three stages": "two tiles on their way, for 8 KB more.",
+            },
+            stretch="Who waits for whom, if a warp of its own starts all copies and the others "
+            "only compute? Which barriers would the two need?",
+        ),
+        hints=(
+            "Before the loop the first tile is started, as in one_tile. In the loop: start the "
+            "next one, then wait for this one. What has to be true of its stage by then?",
+            "Next: expect and copy with ready.index(1 - i), s_x.index(1 - i), pred=t + C < T. "
+            "This: wait(ready.index(i), phase), load. Out: store_wait(0) before s_w is written "
+            "again.",
+            "mbarrier.expect(ready.index(1 - i), BYTES, pred=more); tma.async_copy_global_to_shared"
+            "(raw, [row + t + C, column], ready.index(1 - i), s_x.index(1 - i), pred=more); "
+            "mbarrier.wait(ready.index(i), phase); … tma.store_wait(0); s_w.store(…); "
+            "fence_async_shared(); tma.async_copy_shared_to_global(w, [row + t, column], s_w).",
+        ),
+        evidence=(
+            answer(
+                Case("one tile", "tile", partial(decays, 1, 64, 1)),
+                Case("two tiles", "tiles", partial(decays, 1, 128, 1)),
+                Case("five tiles", "tiles", partial(decays, 1, 320, 1)),
+                Case("two heads", "head", partial(decays, 1, 128, 2)),
+                Case("two batch rows", "batch", partial(decays, 2, 192, 1)),
+                Case("in any order", "programs", partial(decays, 2, 128, 2), reverse=True),
+            ),
+            in_flight(partial(decays, 1, 512, 2), hidden("copy in", 0.8)),
+            machine_code(
+                partial(decays, 1, 512, 2),
+                COPIED,
+                STORED,
+                at_least(2, "SYNCS", text="barriers that count bytes (SYNCS)"),
+                NOTHING_ELSE,
+                no_spills(),
+            ),
+            gpu(partial(decays, 8, 4096, 64)),
+        ),
+        symptoms=FLIGHTS,
+    ),
+}

@@ -1,0 +1,360 @@
+"""The finished kernel: two pieces, and what the last steps of the library's kernel are for."""
+
+from functools import partial
+
+import torch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from rwkv_lessons.lab.course import exercises
+from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
+from rwkv_lessons.lab.course.wrong_answers import edit
+from rwkv_lessons.lab.evidence import hopper
+from rwkv_lessons.lab.evidence.functions import function_cases
+from rwkv_lessons.lab.evidence.gluon import (
+    Case,
+    answer,
+    at_least,
+    described,
+    gpu,
+    hidden,
+    in_flight,
+    machine_code,
+    most,
+    two_pieces,
+    waits,
+)
+from rwkv_lessons.lab.evidence.hopper import variants
+from rwkv_lessons.wkv6.chunked.hopper.tiles import (  # noqa: F401  for the steps
+    below_and_on_diagonal,
+    rounded,
+    widened,
+)
+from rwkv_lessons.wkv6.chunked.hopper.tiles import in_two as pairs_in_two  # noqa: F401  as well
+
+C = gl.constexpr(64)  # tokens of a chunk, channels of a head
+BYTES = gl.constexpr(64 * 64 * 2)  # of a tile in bfloat16
+TILE = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2))  # how it lies in shared memory
+BAR = gl.constexpr(mbarrier.MBarrierLayout())
+of_64_columns = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])  # wgmma, four warps
+SUMS = gl.constexpr(of_64_columns)
+LEFT = gl.constexpr(gl.DotOperandLayout(0, of_64_columns, 2))
+LOG2E = gl.constexpr(1.4426950408889634)
+
+
+def pieces(x):
+    """A float32 tensor as two of bfloat16, whose sum has 16 of its 24 bits: high, low."""
+    ### BEGIN SOLUTION
+    high = x.bfloat16()
+    return high, (x - high.float()).bfloat16()
+    ### END SOLUTION
+
+
+def let_go(started, needed):
+    """How many products a wait may let go on, at most, so that what is needed is done.
+
+    started: what each product adds to, in the order in which they were started: ["a", "a", "o"].
+    needed: the results that are read behind the wait: ["a"].
+    """
+    ### BEGIN SOLUTION
+    last = max((n for n, name in enumerate(started, 1) if name in needed), default=0)
+    return len(started) - last
+    ### END SOLUTION
+
+
+@gluon.jit
+def in_two(x):
+    """`pieces`, of a tile in registers."""
+    high = x.to(gl.bfloat16)
+    return high, (x - high.to(gl.float32)).to(gl.bfloat16)
+
+
+@gluon.jit
+def fetch(x, tile, ready, row, column, there):
+    """Starts copying a tile, if it is there."""
+    tma.async_copy_global_to_shared(x, [row, column], ready, tile, pred=there)
+
+
+@gluon.jit
+def kernel(r, k, v, w, u, s0, o, s1, T, H: gl.constexpr):
+    """As in lesson 20, with r and k in two pieces of bfloat16 each.
+
+    r, k, v, w, o are descriptors of [B·T, H·64] in bfloat16, their tiles 64 × 64, w the log decay;
+    u is [H, 64], s0 and s1 are [B, H, 64, 64], keys × values, in float32. T is a multiple of 64,
+    and w of a channel sums up to no less than -69 in a chunk.
+    """
+    i_h = gl.program_id(0) % H
+    first, column = gl.program_id(0) // H * T, i_h * C
+    s_r = gl.allocate_shared_memory(gl.bfloat16, [2, C, C], TILE)
+    s_k = gl.allocate_shared_memory(gl.bfloat16, [2, C, C], TILE)
+    s_v = gl.allocate_shared_memory(gl.bfloat16, [2, C, C], TILE)
+    s_w = gl.allocate_shared_memory(gl.bfloat16, [2, C, C], TILE)
+    s_later = gl.allocate_shared_memory(gl.bfloat16, [C, C], TILE)
+    s_low = gl.allocate_shared_memory(gl.bfloat16, [C, C], TILE)  # of k
+    s_state = gl.allocate_shared_memory(gl.bfloat16, [C, C], TILE)
+    ready = gl.allocate_shared_memory(gl.int64, [2, 1], BAR)
+    mbarrier.init(ready.index(0), count=1)
+    mbarrier.init(ready.index(1), count=1)
+    row = gl.arange(0, C, gl.SliceLayout(1, SUMS))[:, None]
+    col = gl.arange(0, C, gl.SliceLayout(0, SUMS))[None, :]
+    s_later.store((col > row).to(gl.bfloat16))
+    fence_async_shared()
+    mbarrier.expect(ready.index(0), 4 * BYTES)
+    fetch(r, s_r.index(0), ready.index(0), first, column, True)
+    fetch(k, s_k.index(0), ready.index(0), first, column, True)
+    fetch(v, s_v.index(0), ready.index(0), first, column, True)
+    fetch(w, s_w.index(0), ready.index(0), first, column, True)
+
+    b_u = gl.load(u + i_h * C + col)
+    o_s = gl.program_id(0) * C * C + row * C + col
+    b_s = gl.load(s0 + o_s)
+    zeros = gl.full([C, C], 0.0, gl.float32, SUMS)
+    for t in range(0, T, C):
+        i = t // C % 2
+        mbarrier.wait(ready.index(i), t // C // 2 % 2)
+        b_later = warpgroup_mma(s_later, s_w.index(i), zeros, use_acc=False, is_async=True)
+        b_r = s_r.index(i).load(SUMS).to(gl.float32)
+        b_k = s_k.index(i).load(SUMS).to(gl.float32)
+        b_w = s_w.index(i).load(SUMS).to(gl.float32)
+        b_bonus = gl.sum(b_r * b_k * b_u, 1)[:, None]
+        b_total = gl.convert_layout(gl.sum(b_w, 0), gl.SliceLayout(1, SUMS))[:, None]
+        tma.store_wait(0)  # o of the chunk before has left the stage of the next
+        behind, more = first + t + C, t + C < T
+        mbarrier.expect(ready.index(1 - i), 4 * BYTES, pred=more)
+        fetch(r, s_r.index(1 - i), ready.index(1 - i), behind, column, more)
+        fetch(k, s_k.index(1 - i), ready.index(1 - i), behind, column, more)
+        fetch(v, s_v.index(1 - i), ready.index(1 - i), behind, column, more)
+        fetch(w, s_w.index(1 - i), ready.index(1 - i), behind, column, more)
+        b_later = warpgroup_mma_wait(0, deps=(b_later,))  # of w, after each token of the chunk
+        b_k *= gl.exp2(b_later * LOG2E)
+        b_r *= gl.exp2((-b_later - b_w) * LOG2E)
+        b_s *= gl.exp2(b_total * LOG2E)
+        ### BEGIN SOLUTION
+        k_high, k_low = in_two(b_k)
+        s_k.index(i).store(k_high)
+        s_low.store(k_low)
+        s_state.store(b_s.to(gl.bfloat16))
+        fence_async_shared()
+        r_high, r_low = in_two(b_r)
+        r_high, r_low = gl.convert_layout(r_high, LEFT), gl.convert_layout(r_low, LEFT)
+        ### END SOLUTION
+        high, low = s_k.index(i).permute((1, 0)), s_low.permute((1, 0))  # of k, by channel
+        ### BEGIN SOLUTION
+        b_a = warpgroup_mma(r_high, high, zeros, use_acc=False, is_async=True)
+        b_a = warpgroup_mma(r_low, high, b_a, is_async=True)
+        b_a = warpgroup_mma(r_high, low, b_a, is_async=True)
+        b_o = warpgroup_mma(r_high, s_state, zeros, use_acc=False, is_async=True)
+        b_o = warpgroup_mma(r_low, s_state, b_o, is_async=True)
+        b_s = warpgroup_mma(high, s_v.index(i), b_s, is_async=True)
+        b_s = warpgroup_mma(low, s_v.index(i), b_s, is_async=True)
+        b_a, r_high, r_low = warpgroup_mma_wait(2, deps=(b_a, r_high, r_low))
+        ### END SOLUTION
+        b_a = gl.where(row > col, b_a, gl.where(row == col, b_bonus, 0.0))
+        b_a = gl.convert_layout(b_a.to(gl.bfloat16), LEFT)
+        ### BEGIN SOLUTION
+        b_o = warpgroup_mma(b_a, s_v.index(i), b_o, is_async=True)
+        b_o, b_s, b_a = warpgroup_mma_wait(0, deps=(b_o, b_s, b_a))
+        ### END SOLUTION
+        s_r.index(i).store(b_o.to(gl.bfloat16))
+        fence_async_shared()
+        tma.async_copy_shared_to_global(o, [first + t, column], s_r.index(i))
+    tma.store_wait(0)
+    gl.store(s1 + o_s, b_s)
+
+
+def launch(B, T, H):
+    """The grid and the sizes of `kernel`."""
+    return (B * H,), {"T": T, "H": H}
+
+
+def forward(r, k, v, w, u, s0):
+    """o and s1 on a Hopper GPU, as in lesson 20."""
+    B, T, H, N = r.shape
+    o, s1 = torch.empty_like(v), torch.empty_like(s0)
+    grid, sizes = launch(B, T, H)
+    tiles = [described(x, H * N) for x in (r, k, v, w)]
+    kernel[grid](*tiles, u, s0, described(o, H * N), s1, **sizes, num_warps=4)
+    return o, s1
+
+
+def steps():
+    """{what has been changed: a kernel}, one more change each.
+
+    The last lines of the library's ladder, in the lesson's kernel; but for the first, all compute
+    the same.
+    """
+    first = exercises.solutions("20_products_in_flight").kernel
+    return {"one piece of r and k": first} | variants("21_the_finished_kernel.kernel", **STEPS)
+
+
+STEPS = {
+    "two pieces": (),
+    "conversions of pairs": (
+        *(
+            edit(f"s_{x}.index(i).load(SUMS).to(gl.float32)", f"widened(s_{x}.index(i).load(SUMS))")
+            for x in "rkw"
+        ),
+        edit("in_two(b_k)", "pairs_in_two(b_k)"),
+        edit("= in_two(b_r)", "= pairs_in_two(b_r)"),
+        *(edit(f"b_{x}.to(gl.bfloat16)", f"rounded(b_{x})") for x in "soa"),
+    ),
+    "masks in shared memory": (
+        edit(
+            "s_later.store",
+            """
+            s_mask = gl.allocate_shared_memory(gl.int16, [C, C], TILE)
+            s_mask.store(gl.where(row > col, -256, gl.where(row == col, 255, 0)).to(gl.int16))
+            s_later.store""",
+        ),
+        edit(
+            "b_a = gl.where(row > col, b_a, gl.where(row == col, b_bonus, 0.0))",
+            "b_a = below_and_on_diagonal(b_a, b_bonus.to(gl.bfloat16), s_mask.load(SUMS))",
+        ),
+        edit("gl.convert_layout(rounded(b_a), LEFT)", "gl.convert_layout(b_a, LEFT)"),
+    ),
+}
+chunks = partial(hopper.in_two_pieces, launch)
+COUNTED = partial(chunks, 1, 256, 1)  # four chunks
+
+EXERCISES = {
+    "pieces": Exercise(
+        minutes=5,
+        difficulty=1,
+        afterwards=Afterwards(
+            why={
+                "return high, (x - high.float()).bfloat16()": "x - high is exact in float32: the "
+                "upper 8 bits cancel, 16 are left, and 8 of those fit.",
+            },
+            instead={
+                "Cut the lower 16 bits off": "one instruction, and no rounding: high is off by up "
+                "to a whole last place, and low has to hold one bit more.",
+                "TF32": "11 bits in one piece, and half the rate of products of bfloat16.",
+            },
+            stretch="A third piece would hold the last 8 bits. How many products are then worth "
+            "it?",
+        ),
+        hints=(
+            "What does rounding to bfloat16 leave out, as a number?",
+            "high is x rounded. What is left is x - high, in float32; round that as well.",
+            "high = x.bfloat16(); return high, (x - high.float()).bfloat16()",
+        ),
+        evidence=(
+            two_pieces(
+                ("numbers that fit", torch.tensor([0.0, 1.0, -2.5, 2.0**60])),
+                ("a few bits more", torch.tensor([1 + 2.0**-10, 3 - 2.0**-14, -1 - 2.0**-12])),
+                ("any", torch.randn(100, generator=torch.Generator().manual_seed(0))),
+                ("large and small", torch.logspace(-25, 25, 100)),
+            ),
+        ),
+        symptoms={
+            "numbers that fit": "Then low is 0.",
+            "a few bits more": "low is what rounding has left out: x - high.",
+            "large and small": "Both pieces have the exponents of float32.",
+        },
+    ),
+    "let_go": Exercise(
+        minutes=6,
+        difficulty=1,
+        afterwards=Afterwards(
+            why={
+                "return len(started) - last": "Products end in order: behind the last one that is "
+                "needed, all may go on.",
+            },
+            instead={
+                "0, always": "right, and what `tl.dot` does after each product.",
+            },
+            stretch="The library lets 2 of 7 go on where the scores alone would allow 4. Who else "
+            "has to be done by then?",
+        ),
+        hints=(
+            "Number the products. Which is the last that has to be done?",
+            "The last place in `started` whose name is needed; what comes after it may go on. If "
+            "none is needed, all may.",
+            "last = max((n for n, name in enumerate(started, 1) if name in needed), default=0); "
+            "return len(started) - last",
+        ),
+        evidence=(
+            function_cases(
+                ("one product", (["a"], ["a"]), 0),
+                ("lesson 20's first wait", (["a", "o", "s"], ["a"]), 2),
+                ("its last wait", (["o", "s", "o"], ["o", "s"]), 0),
+                ("several that add to one", (["a", "a", "a", "o", "o"], ["a"]), 2),
+                ("one that is added to again later", (["a", "o", "a", "s"], ["a"]), 1),
+                ("two are needed", (["a", "a", "o", "o", "s", "s"], ["a", "o"]), 2),
+                ("none is needed", (["o", "s"], ["a"]), 2),
+                whole=True,
+            ),
+        ),
+        symptoms={
+            "several that add to one": "All of those that add to it, so the last of them.",
+            "one that is added to again later": "The last, not the first.",
+            "none is needed": "Then nobody has to be done.",
+        },
+    ),
+    "kernel": Exercise(
+        minutes=25,
+        difficulty=2,
+        afterwards=Afterwards(
+            why={
+                "b_a = warpgroup_mma(r_low, high, b_a, is_async=True)": "It adds to the product "
+                "before it, in the same registers; the tensor cores keep that order by themselves.",
+                "b_a, r_high, r_low = warpgroup_mma_wait(2, deps=(b_a, r_high, r_low))": "r is "
+                "done with r S: its 32 registers are free before the scores are rounded.",
+            },
+            instead={
+                "r_low · low as well": "a tenth product, for 2⁻¹⁶ of a score that is rounded to "
+                "2⁻⁹ right after.",
+                "TF32": "11 bits in one piece, at half the rate, and cut off where bfloat16 is "
+                "rounded.",
+            },
+            stretch="o is rounded to 8 bits anyway. Which of the roundings that are left would you "
+            "get rid of next, and what would it cost?",
+        ),
+        hints=(
+            "(r_high + r_low)(k_high + k_low) is four products; the last is too small to matter. "
+            "What else reads r, and what else reads k?",
+            "Scores: r_high·high, r_low·high, r_high·low. Output: r_high·S, r_low·S. State: "
+            "high·v, low·v. Then the wait of let_go, for the scores and for r.",
+            "k_high, k_low = in_two(b_k), into s_k.index(i) and s_low; S as before; the fence; "
+            "r_high, r_low = in_two(b_r), both converted to LEFT; … "
+            "b_a, r_high, r_low = warpgroup_mma_wait(2, deps=(b_a, r_high, r_low)); "
+            "… b_o, b_s, b_a = warpgroup_mma_wait(0, deps=(b_o, b_s, b_a)).",
+        ),
+        evidence=(
+            answer(
+                Case("a chunk, no decay, no state", "chunk", partial(chunks, 1, 64, 1, "none", 0)),
+                Case("a chunk and a state", "state in", partial(chunks, 1, 64, 1)),
+                Case("three chunks", "pieces", partial(chunks, 1, 192, 1)),
+                Case("the strongest decay", "decay", partial(chunks, 1, 128, 1, "most")),
+                Case("in any order", "programs", partial(chunks, 2, 64, 2), reverse=True),
+            ),
+            in_flight(COUNTED, waits("product", 3, 4), most("product", 6), hidden("copy in", 0.7)),
+            machine_code(
+                partial(chunks, 1, 64, 2),
+                at_least(36, "HGMMA", text="nine products of 64 × 64 × 64 (36 HGMMA)"),
+                at_least(1, "UTMALDG", text="tiles by TMA (UTMALDG)"),
+            ),
+            gpu(partial(chunks, 8, 4096, 64)),
+        ),
+        symptoms={
+            "wait": "What comes out of warpgroup_mma is a promise; its numbers come out of the "
+            "wait that names it.",
+            "in flight": "Name r_high and r_low in deps of a wait that ends r S.",
+            "fence": "Two tiles and S are written: the fence comes after the last of them.",
+            "left": "The last wait is for all: warpgroup_mma_wait(0, …).",
+            "chunk": "Every product that reads r needs both pieces of it, and every one that reads "
+            "k both of k.",
+            "pieces": "Somewhere r or k goes in with 8 bits only.",
+            "state in": "S as well is read by both pieces of r.",
+            "programs": "Programs run in any order.",
+            "idle": "Seven products have all they need at once: start them all, then wait.",
+        },
+    ),
+}
