@@ -53,6 +53,7 @@ class Roof:
     bound: str  # "memory" or "arithmetic"
     intensity: float  # operations per byte
     flops_per_s: float  # the roof at this intensity
+    of: str = ""  # whose roof it is
 
     def share(self, ms):
         """How much of the possible a time of `ms` reaches; 1 is all."""
@@ -60,8 +61,8 @@ class Roof:
 
     def __str__(self):
         return (
-            f"at least {self.floor_ms:.3g} ms: {self.bound} is the limit, "
-            f"{self.intensity:.3g} operations a byte"
+            f"at least {self.floor_ms:.3g} ms{self.of and f' on {self.of}'}: "
+            f"{self.bound} is the limit, {self.intensity:.3g} operations a byte"
         )
 
 
