@@ -14,7 +14,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 
-from . import exercises
+from . import exercises, progress
 
 BACKUPS, COPIED = "backups", ".copied.json"
 
@@ -30,13 +30,13 @@ def start() -> dict[str, list[str]]:
     What was copied is remembered, so that a copy that is still as it was follows its lesson.
 
     Returns:
-        Names of notebooks by what became of them: `new`, `updated` to the lesson as it is now,
-        `same` as the lesson, `kept` as the learner's.
+        Names of notebooks by what became of them: `moved` to the lesson's new number and kept,
+        `new`, `updated` to the lesson as it is now, `same` as the lesson, `kept` as the learner's.
     """
     work().mkdir(exist_ok=True)
     memory = work() / COPIED
     copied = json.loads(memory.read_text()) if memory.exists() else {}
-    became = {"new": [], "updated": [], "same": [], "kept": []}
+    became = {"moved": _renumber(copied), "new": [], "updated": [], "same": [], "kept": []}
     for lesson in sorted(exercises.NOTEBOOKS.glob("*.ipynb")):
         copy, name = work() / lesson.name, lesson.name
         there = _digest(copy) if copy.exists() else None
@@ -46,9 +46,32 @@ def start() -> dict[str, list[str]]:
             shutil.copyfile(lesson, copy)
         if what != "kept":
             copied[name] = _digest(lesson)
-        became[what].append(name)
+        if name not in became["moved"]:
+            became[what].append(name)
     memory.write_text(json.dumps(copied, indent=1))
     return became
+
+
+def _renumber(copied):
+    """Gives copies the numbers that their lessons have now, in their names and in their cells.
+
+    Returns those that the learner had changed; others are removed, and copied anew. What they were
+    is kept among the backups.
+    """
+    lessons = {progress.name_of(p.stem): p.stem for p in exercises.NOTEBOOKS.glob("*.ipynb")}
+    moved = []
+    for copy in sorted(work().glob("[0-9][0-9]_*.ipynb")):
+        now = lessons.get(progress.name_of(copy.stem), copy.stem)
+        target = work() / f"{now}.ipynb"
+        if now == copy.stem or target.exists() or copy.stem in lessons.values():
+            continue
+        text = copy.read_text(encoding="utf-8")
+        if _digest(copy) != copied.pop(copy.name, None):
+            target.write_text(text.replace(copy.stem, now), encoding="utf-8")
+            moved.append(target.name)
+        (work() / BACKUPS).mkdir(exist_ok=True)
+        copy.replace(work() / BACKUPS / copy.name)
+    return moved
 
 
 def _digest(path):

@@ -159,6 +159,8 @@ def under_the_roof(
         return None
     least = work(operation, row.shape, row.dtype)
     guess = progress.prediction(predicted) if predicted else None
+    if guess is not None:
+        progress.note_outcome(predicted, row.median_ms, "ms")
     times = [("recorded", "recorded", row.median_ms), ("yours", "yours", own_ms)]
     times.append(("predicted", "your prediction", guess))
     return plot_roofline(roof, [Dot(kind, label, least, ms) for kind, label, ms in times if ms])
