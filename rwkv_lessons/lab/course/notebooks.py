@@ -148,7 +148,10 @@ def reset(stem: str) -> tuple[int, Path]:
 
 
 def sync(write: bool = True) -> list[str]:
-    """Derives all lessons' stubs from solutions/, and their signposts; returns which differed."""
+    """Derives what other files decide in the lessons; returns which lessons differed.
+
+    That is: stubs, from solutions/; signposts; the alternative text of a picture, from its text.
+    """
     import nbformat
 
     from . import signposts
@@ -156,7 +159,10 @@ def sync(write: bool = True) -> list[str]:
     differed = []
     for path in sorted(exercises.NOTEBOOKS.glob("*.ipynb")):
         notebook = nbformat.read(path, 4)
-        if _derive(notebook) + signposts.derive(notebook, path):
+        changed = (
+            _derive(notebook) + signposts.derive(notebook, path) + _say_what_is_shown(notebook)
+        )
+        if changed:
             differed.append(path.name)
             if write:
                 nbformat.write(notebook, path)
@@ -173,6 +179,19 @@ def _derive(notebook):
                 cell.source, cell.outputs, cell.execution_count = stub, [], None
                 changed += 1
     return changed
+
+
+def _say_what_is_shown(notebook):
+    """Gives every picture of the outputs its alternative text; counts those that had another."""
+    from ..pictures.style import in_one_line
+
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    shown = [output for output in outputs if "image/png" in output.get("data", {})]
+    before = [output.metadata.get("image/png", {}).get("alt") for output in shown]
+    for output in shown:
+        about = output.metadata.setdefault("image/png", {})
+        about["alt"] = in_one_line(output.data.get("text/plain", ""))
+    return sum(o.metadata["image/png"]["alt"] != old for o, old in zip(shown, before, strict=True))
 
 
 def function_of(id: str) -> Callable:
