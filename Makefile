@@ -9,7 +9,7 @@ BENCH := $(BIN)python -m rwkv_lessons.bench
 # `make clean setup LOCK=` takes the newest releases that pyproject.toml allows.
 LOCK ?= --constraint requirements.lock
 
-.PHONY: help setup lab test test-gpu verify record matrix notebooks format lock clean
+.PHONY: help setup lab test test-gpu verify record matrix notebooks site format lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1 \t/p' Makefile
@@ -43,14 +43,19 @@ matrix: .venv/ready  ## compile every kernel for every architecture, keep regist
 notebooks: .venv/ready  ## derive the exercises from solutions/ and run every notebook in place
 	$(BIN)lessons sync && $(BIN)lessons run
 
+site: .venv/site  ## build the website in build/site, from stored outputs, and look at every page
+	$(BIN)python -m rwkv_lessons.report.site build/pages
+	$(BIN)python -m sphinx --fail-on-warning --keep-going -q -c docs/site build/pages build/site
+	$(PYTEST) tests/report/test_built_site.py --site build/site -q
+
 format: .venv/ready  ## put the code in order
 	$(BIN)ruff check --fix . && $(BIN)ruff format .
 
-lock: .venv/ready  ## write down the releases that are in .venv, after a `make test` with them
+lock: .venv/site  ## write down the releases that are in .venv, after a `make test` with them
 	$(BIN)python -m rwkv_lessons.lab.course.lock
 
 clean:  ## remove .venv and caches; your work/ and progress stay
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf .venv build .pytest_cache .ruff_cache .hypothesis *.egg-info
 
 # Written last, so that an interrupted set-up starts again and pip keeps what it has.
 .venv/ready: pyproject.toml requirements.lock
@@ -63,4 +68,8 @@ clean:  ## remove .venv and caches; your work/ and progress stay
 		rm -rf .venv; echo "$(PYTHON) cannot create an environment." \
 		"On Debian and Ubuntu: sudo apt install python3-venv"; exit 1; }
 	@$(BIN)python -m pip install $(LOCK) --editable '.[cuda,lessons,dev]'
+	@touch $@
+
+.venv/site: .venv/ready
+	@$(BIN)python -m pip install $(LOCK) --editable '.[site]'
 	@touch $@

@@ -29,6 +29,9 @@ def pytest_addoption(parser):
         "--gpu-record", nargs="?", const="", metavar="DIR",
         help="keep how the tests on the GPU went, as DIR/<gpu>/gpu-tests.json or among the records",
     )  # fmt: skip
+    parser.addoption(
+        "--site", metavar="DIR", help="the website to look at, as `make site` built it"
+    )
 
 
 def pytest_xdist_auto_num_workers(config):

@@ -1,7 +1,18 @@
-"""What the lessons teach with: check, trace, assembly, roofline, records, pictures."""
+"""What the lessons teach with: check, trace, machine code, roofline, records, pictures."""
 
 from .course.check import break_it, check, hint
 from .course.modes import setup
 from .course.predict import outcome, predict
 
-__all__ = ["break_it", "check", "hint", "outcome", "predict", "setup"]
+# For kernels of one's own; from `kernels`, when they are first asked for: they import compilers.
+OWN = ("banks", "machine_code", "occupancy", "races", "roofline", "trace")
+
+__all__ = ["break_it", "check", "hint", "outcome", "predict", "setup", *OWN]
+
+
+def __getattr__(name):
+    if name not in OWN:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import kernels
+
+    return getattr(kernels, name)

@@ -15,7 +15,7 @@ from support.makefile import INSTALL, MAKEFILE
 from rwkv_lessons.lab.course import cli, doctor, lock
 from rwkv_lessons.lab.course.exercises import ROOT
 
-EXTRAS = ("cuda", "lessons", "dev")
+EXTRAS = ("cuda", "lessons", "dev", "site")
 
 
 def misfits(locked):

@@ -1,4 +1,4 @@
-"""The code in the README and in docs/library.md: each block runs alone, as somebody copies it."""
+"""The code in README.md and docs: each block runs alone, as somebody copies it into a file."""
 
 import re
 import sys
@@ -15,12 +15,12 @@ from rwkv_lessons.interop import fla
 from rwkv_lessons.lab.course.exercises import ROOT
 from rwkv_lessons.wkv5 import wkv5
 
+# A block of text right after one of code is what it prints.
+BLOCK = re.compile(r"```py\w*\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
 SNIPPETS = {
-    f"{page} {n}": snippet
-    for page in ("README.md", "docs/library.md")
-    for n, snippet in enumerate(
-        re.findall(r"```py\w*\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
-    )
+    f"{page} {n}": found.groups()
+    for page in ("README.md", "docs/library.md", "docs/own_kernels.md")
+    for n, found in enumerate(BLOCK.finditer((ROOT / page).read_text(encoding="utf-8")))
 }
 
 
@@ -49,9 +49,14 @@ def no_downloads(monkeypatch):
 
 
 @pytest.mark.parametrize("name", SNIPPETS)
-def test_each_snippet_runs_by_itself(name, capsys, no_downloads):
-    names = {}
-    exec(SNIPPETS[name], names)
+def test_each_snippet_runs_by_itself(name, capsys, no_downloads, tmp_path):
+    names = {"__name__": "snippet"}
+    code, prints = SNIPPETS[name]
+    file = tmp_path / "snippet.py"
+    file.write_text(code, encoding="utf-8")
+    exec(compile(code, str(file), "exec"), names)
+    if prints is not None:
+        assert capsys.readouterr().out == prints
     if "s" in names:  # the recurrence of the first page
         given = [names[x][None, :, None] for x in "rkv"] + [names[x][None] for x in "wu"]
         o, s = wkv5(*given)
@@ -73,4 +78,6 @@ def test_each_snippet_runs_by_itself(name, capsys, no_downloads):
 
 def test_every_page_has_its_snippets():
     assert sum(name.startswith("README") for name in SNIPPETS) == 4
-    assert sum(name.startswith("docs") for name in SNIPPETS) == 8
+    assert sum(name.startswith("docs/library") for name in SNIPPETS) == 8
+    own = [prints for name, (_, prints) in SNIPPETS.items() if name.startswith("docs/own_kernels")]
+    assert len(own) == 5 and all(own)

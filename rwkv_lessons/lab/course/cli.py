@@ -7,9 +7,10 @@ import traceback
 from collections.abc import Iterator
 
 from rich.console import Console
+from rich.markdown import Markdown
 from rich.markup import escape
 
-from . import exercises, progress
+from . import exercises, predict, progress, review
 from . import notebooks as workbook
 from .check import check, hint
 from .modes import setup
@@ -52,6 +53,8 @@ def parser() -> argparse.ArgumentParser:
     command(check_, "check your notebooks' exercises", *checked)
     command(watch_, "check a lesson again whenever you save its notebook", (["which"], which))
     command(hint_, "the next hint of an exercise", (["which"], which))
+    command(review_, "make predictions again that were wrong, two lessons later")
+    command(questions, "a lesson's questions once more, and their answers", (["which"], which))
     command(reset, "start a lesson's exercises afresh", (["which"], which))
     name = {"metavar": "NN_idea", "help": "the number and name of the lesson"}
     command(new, "begin a lesson: write its notebook, solution and wrong answers", (["stem"], name))
@@ -67,11 +70,18 @@ def say(text: str = "") -> None:
     Console(highlight=False, soft_wrap=True, emoji=False).print(text)
 
 
+def show(text: str) -> None:
+    """A piece of a lesson, as far as a terminal can show it."""
+    Console(width=min(100, Console().width)).print(Markdown(text), "")
+
+
 def start(options) -> None:
     """Copies the lessons to work/. A copy that you changed is never overwritten."""
     became = workbook.start()
     for name in became["new"]:
         say(f"[green]new    [/]  work/{name}")
+    for name in became["moved"]:
+        say(f"[yellow]moved  [/]  work/{name}: the lesson has another number now")
     for name in became["updated"]:
         say(f"[green]updated[/]  work/{name}: the lesson is newer, and you had not changed it")
     for name in became["kept"]:
@@ -84,7 +94,7 @@ def start(options) -> None:
 
 def progress_(options) -> None:
     """A line for each lesson with a mark for each of its exercises, and what is left."""
-    noted = progress.load()["exercises"]
+    noted = _noted()
     left = solved = 0
     everything = outline()
     for stem in dict.fromkeys(e.id.partition(".")[0] for e in everything):
@@ -99,11 +109,17 @@ def progress_(options) -> None:
 
 def list_(options) -> None:
     """Every lesson and exercise: ✓ solved, · not yet, with minutes, difficulty and hints used."""
-    noted = progress.load()["exercises"]
+    noted = _noted()
     for stem in exercises.stems():
         say(f"[bold]{stem[:2]}[/]  {_title(stem)}")
         for exercise in outline(stem):
             say(_line(exercise, noted.get(exercise.id, {})))
+
+
+def _noted():
+    """What is noted of each exercise, by id."""
+    noted = progress.load()["exercises"]
+    return {e.id: noted.get(progress.name_of(e.id), {}) for e in outline()}
 
 
 def _line(exercise, note):
@@ -120,7 +136,10 @@ def _count(number, noun):
 
 def next_(options) -> None:
     """The first exercise, in the lessons' order, that you have not solved."""
-    noted = progress.load()["exercises"]
+    noted = _noted()
+    if waiting := review.due():
+        (many,) = _count(len(waiting), "prediction")
+        say(f"{many} to make again: lessons review")
     for exercise in outline():
         if not noted.get(exercise.id, {}).get("passed"):
             where = workbook.relative(workbook.notebook_of(exercise.id.partition(".")[0]))
@@ -200,6 +219,61 @@ def hint_(options) -> None:
     if len(ids) > 1:
         raise ValueError(f"which of these? {', '.join(ids)}")
     hint(ids[0])
+
+
+def review_(options) -> None:
+    """Asks again for predictions that were wrong, once you are two lessons further.
+
+    At most a quarter off is right. Enter alone leaves one for later, Ctrl-D all.
+    """
+    waiting = review.due()
+    for prediction in waiting:
+        say(f"\n[bold]{prediction.stem[:2]} {_title(prediction.stem)}[/]")
+        show(prediction.question)
+        say(f"You said {predict.show(prediction.guess)} {prediction.unit}".rstrip() + ".")
+        if (value := _number(f"Now, in {prediction.unit or 'numbers'}? ")) is None:
+            continue
+        known = review.answered(prediction, value)
+        came = f"{predict.show(prediction.outcome)} {prediction.unit}".rstrip()
+        say(f"{came}: {predict.factor(value, prediction.outcome)}")
+        if not known:
+            where = workbook.relative(workbook.notebook_of(prediction.stem))
+            say(f"Look again at {where}; in two lessons you are asked once more.")
+    if not waiting:
+        say("Nothing to make again now. Wrong predictions come back two lessons later.")
+
+
+def _number(prompt):
+    """A number of at least 0 that somebody types; None for Enter alone."""
+    while text := _typed(prompt).replace(",", "").strip():
+        try:
+            if (value := float(text)) >= 0:
+                return value
+        except ValueError:
+            pass
+        say("a number of at least 0, please")
+    return None
+
+
+def _typed(prompt):
+    """A line; the end of what there is to read ends the command."""
+    try:
+        return input(prompt)
+    except EOFError:
+        say()
+        raise SystemExit(0) from None
+
+
+def questions(options) -> None:
+    """A lesson's questions, one by one; Enter shows the answer."""
+    stem = _stem(options.which)
+    found = review.questions(stem)
+    for n, (question, answer) in enumerate(found, 1):
+        show(f"**{n}.** {question}")
+        _typed("Enter shows the answer. ")
+        show(answer)
+    if not found:
+        say(f"lesson {stem} has no questions")
 
 
 def reset(options) -> None:

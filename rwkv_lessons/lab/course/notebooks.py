@@ -14,7 +14,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 
-from . import exercises
+from . import exercises, progress
 
 BACKUPS, COPIED = "backups", ".copied.json"
 
@@ -30,13 +30,13 @@ def start() -> dict[str, list[str]]:
     What was copied is remembered, so that a copy that is still as it was follows its lesson.
 
     Returns:
-        Names of notebooks by what became of them: `new`, `updated` to the lesson as it is now,
-        `same` as the lesson, `kept` as the learner's.
+        Names of notebooks by what became of them: `moved` to the lesson's new number and kept,
+        `new`, `updated` to the lesson as it is now, `same` as the lesson, `kept` as the learner's.
     """
     work().mkdir(exist_ok=True)
     memory = work() / COPIED
     copied = json.loads(memory.read_text()) if memory.exists() else {}
-    became = {"new": [], "updated": [], "same": [], "kept": []}
+    became = {"moved": _renumber(copied), "new": [], "updated": [], "same": [], "kept": []}
     for lesson in sorted(exercises.NOTEBOOKS.glob("*.ipynb")):
         copy, name = work() / lesson.name, lesson.name
         there = _digest(copy) if copy.exists() else None
@@ -46,9 +46,32 @@ def start() -> dict[str, list[str]]:
             shutil.copyfile(lesson, copy)
         if what != "kept":
             copied[name] = _digest(lesson)
-        became[what].append(name)
+        if name not in became["moved"]:
+            became[what].append(name)
     memory.write_text(json.dumps(copied, indent=1))
     return became
+
+
+def _renumber(copied):
+    """Gives copies the numbers that their lessons have now, in their names and in their cells.
+
+    Returns those that the learner had changed; others are removed, and copied anew. What they were
+    is kept among the backups.
+    """
+    lessons = {progress.name_of(p.stem): p.stem for p in exercises.NOTEBOOKS.glob("*.ipynb")}
+    moved = []
+    for copy in sorted(work().glob("[0-9][0-9]_*.ipynb")):
+        now = lessons.get(progress.name_of(copy.stem), copy.stem)
+        target = work() / f"{now}.ipynb"
+        if now == copy.stem or target.exists() or copy.stem in lessons.values():
+            continue
+        text = copy.read_text(encoding="utf-8")
+        if _digest(copy) != copied.pop(copy.name, None):
+            target.write_text(text.replace(copy.stem, now), encoding="utf-8")
+            moved.append(target.name)
+        (work() / BACKUPS).mkdir(exist_ok=True)
+        copy.replace(work() / BACKUPS / copy.name)
+    return moved
 
 
 def _digest(path):
@@ -125,7 +148,10 @@ def reset(stem: str) -> tuple[int, Path]:
 
 
 def sync(write: bool = True) -> list[str]:
-    """Derives all lessons' stubs from solutions/, and their signposts; returns which differed."""
+    """Derives what other files decide in the lessons; returns which lessons differed.
+
+    That is: stubs, from solutions/; signposts; the alternative text of a picture, from its text.
+    """
     import nbformat
 
     from . import signposts
@@ -133,7 +159,10 @@ def sync(write: bool = True) -> list[str]:
     differed = []
     for path in sorted(exercises.NOTEBOOKS.glob("*.ipynb")):
         notebook = nbformat.read(path, 4)
-        if _derive(notebook) + signposts.derive(notebook, path):
+        changed = (
+            _derive(notebook) + signposts.derive(notebook, path) + _say_what_is_shown(notebook)
+        )
+        if changed:
             differed.append(path.name)
             if write:
                 nbformat.write(notebook, path)
@@ -150,6 +179,19 @@ def _derive(notebook):
                 cell.source, cell.outputs, cell.execution_count = stub, [], None
                 changed += 1
     return changed
+
+
+def _say_what_is_shown(notebook):
+    """Gives every picture of the outputs its alternative text; counts those that had another."""
+    from ..pictures.style import in_one_line
+
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    shown = [output for output in outputs if "image/png" in output.get("data", {})]
+    before = [output.metadata.get("image/png", {}).get("alt") for output in shown]
+    for output in shown:
+        about = output.metadata.setdefault("image/png", {})
+        about["alt"] = in_one_line(output.data.get("text/plain", ""))
+    return sum(o.metadata["image/png"]["alt"] != old for o, old in zip(shown, before, strict=True))
 
 
 def function_of(id: str) -> Callable:

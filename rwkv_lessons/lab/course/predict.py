@@ -21,10 +21,16 @@ def predict(id: str, value: float | None = None) -> None:
 
 def outcome(id: str, value: float, unit: str = "", source: str = "counted") -> None:
     """Shows what came out beside what you predicted, with the factor between them."""
-    print(f"{source}: {_show(value)} {unit}".rstrip())
+    print(f"{source}: {show(value)} {unit}".rstrip())
     guess = progress.prediction(id)
     if guess is not None:
-        print(f"predicted: {_show(guess)} {unit} ({factor(guess, value)})")
+        progress.note_outcome(id, value if isinstance(value, int) else float(value), unit)
+        print(f"predicted: {show(guess)} {unit} ({factor(guess, value)})")
+
+
+def close(guess: float, value: float) -> bool:
+    """Whether a guess counts as right: at most a quarter off."""
+    return abs(guess - value) <= abs(value) / 4
 
 
 def factor(guess: float, value: float) -> str:
@@ -37,5 +43,5 @@ def factor(guess: float, value: float) -> str:
     return f"{ratio:.3g}× too high" if ratio > 1 else f"{1 / ratio:.3g}× too low"
 
 
-def _show(value):
+def show(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"

@@ -1,7 +1,9 @@
 """What a learner has done: one small JSON file, safe against crashes and two notebooks at once.
 
-It lies in `.rwkv_lessons/progress.json`, which git ignores. The environment variable
-RWKV_LESSONS_PROGRESS names another file, or `off`: then it is kept in memory only, as in tests.
+Notes are kept by the lesson's name, "float4.kernel", so that they survive when lessons get other
+numbers; every function takes an id with the number that the lesson has now. The file lies in
+`.rwkv_lessons/progress.json`, which git ignores. The environment variable RWKV_LESSONS_PROGRESS
+names another file, or `off`: then notes are kept in memory only, as in tests.
 """
 
 import contextlib
@@ -9,6 +11,7 @@ import datetime
 import hashlib
 import json
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -31,13 +34,20 @@ def path() -> Path | None:
 
 
 def load() -> dict:
-    """Everything noted so far.
+    """Everything noted so far, under `name_of` the ids.
 
     Returns:
-        `exercises`: id → `attempts`, `hints`, `passed` (time of the first pass, ISO, or None) and
-        `source` (hash of the last attempt). `predictions`: id → `value` and `time`.
+        `exercises`: name → `attempts`, `hints` (tiers seen), `unfolded` (of those, since the last
+        pass), `passed` (time of the first pass, ISO, or None) and `source` (hash of the last
+        attempt). `predictions`: name → `value`, `time`, and what is known since: `outcome`,
+        `unit`, and of a review `asked_in`, a lesson's name, and `known`, a time.
     """
     return _change(lambda data: data, write=False)
+
+
+def name_of(id: str) -> str:
+    """What an id or a lesson is called whatever its number: "float4.kernel" of 05_float4.kernel."""
+    return re.sub(r"^\d\d_", "", id)
 
 
 def note_check(id: str, passed: bool, source: str) -> None:
@@ -48,19 +58,21 @@ def note_check(id: str, passed: bool, source: str) -> None:
         entry = _exercise(data, id)
         entry["attempts"] += entry["source"] != digest
         entry["source"] = digest
-        if passed and not entry["passed"]:
-            entry["passed"] = _now()
+        if passed:
+            entry["passed"] = entry["passed"] or _now()
+            entry["unfolded"] = 0
 
     _change(change)
 
 
 def note_hint(id: str) -> int:
-    """Counts a hint and returns its tier: 1, 2, 3 and then 3 again."""
+    """Counts a hint and returns its tier: 1, 2, 3 and then 3 again; after a pass from 1 again."""
 
     def change(data):
         entry = _exercise(data, id)
-        entry["hints"] = min(entry["hints"] + 1, TIERS)
-        return entry["hints"]
+        entry["unfolded"] = min(entry.get("unfolded", entry["hints"]) + 1, TIERS)
+        entry["hints"] = max(entry["hints"], entry["unfolded"])
+        return entry["unfolded"]
 
     return _change(change)
 
@@ -69,17 +81,37 @@ def note_prediction(id: str, value: float) -> None:
     """Keeps the number predicted for `id` instead of an earlier one."""
     json.dumps(value)  # raises TypeError before anything is touched
     note = {"value": value, "time": _now()}
-    _change(lambda data: data["predictions"].update({id: note}))
+    _change(lambda data: data["predictions"].update({name_of(id): note}))
 
 
 def prediction(id: str) -> float | None:
     """The number predicted for `id`, or None."""
-    return load()["predictions"].get(id, {}).get("value")
+    return load()["predictions"].get(name_of(id), {}).get("value")
+
+
+def note_outcome(id: str, value: float, unit: str = "") -> None:
+    """Keeps what came out beside the number predicted for `id`, if there is one."""
+    note = {"outcome": value, "unit": unit}
+    known = load()["predictions"].get(name_of(id))
+    if known is not None and not note.items() <= known.items():
+        _change(lambda data: data["predictions"].get(name_of(id), {}).update(note))
+
+
+def note_review(name: str, known: bool, lesson: str) -> None:
+    """Keeps how a prediction went that was asked for again.
+
+    Args:
+        name: of the prediction, as in `load`.
+        known: whether the number was right now.
+        lesson: the one that the learner is at; a wrong one comes back two lessons after it.
+    """
+    note = {"asked_in": name_of(lesson), "known": _now() if known else None}
+    _change(lambda data: data["predictions"][name].update(note))
 
 
 def _exercise(data, id):
-    new = {"attempts": 0, "hints": 0, "passed": None, "source": None}
-    return data["exercises"].setdefault(id, new)
+    new = {"attempts": 0, "hints": 0, "unfolded": 0, "passed": None, "source": None}
+    return data["exercises"].setdefault(name_of(id), new)
 
 
 def _now():
@@ -114,7 +146,7 @@ def _read(file):
     try:
         data = _complete(json.loads(text))
         _validate(data)
-        return data
+        return _without_numbers(data)
     except (ValueError, TypeError, KeyError, AttributeError):
         aside = file.with_name(f"{file.stem}.unreadable-{_now().replace(':', '')}{file.suffix}")
         os.replace(file, aside)
@@ -136,6 +168,22 @@ def _validate(data):
         hash((entry["passed"], entry["source"]))
     for note in data["predictions"].values():
         note["value"]
+
+
+def _without_numbers(data):
+    """Notes of older versions, whose keys begin with the lesson's number, under their names."""
+    for kind in ("exercises", "predictions"):
+        notes = data[kind]
+        for old in [key for key in notes if name_of(key) != key]:
+            mine, name = notes.pop(old), name_of(old)
+            there = notes.setdefault(name, mine)
+            if there is not mine and kind == "exercises":
+                there["passed"] = min(filter(None, (there["passed"], mine["passed"])), default=None)
+                for count in ("attempts", "hints"):
+                    there[count] = max(there[count], mine[count])
+            elif there is not mine and mine["time"] > there["time"]:
+                notes[name] = mine
+    return data
 
 
 def _write(file, data):

@@ -53,6 +53,7 @@ class Roof:
     bound: str  # "memory" or "arithmetic"
     intensity: float  # operations per byte
     flops_per_s: float  # the roof at this intensity
+    of: str = ""  # whose roof it is
 
     def share(self, ms):
         """How much of the possible a time of `ms` reaches; 1 is all."""
@@ -60,8 +61,8 @@ class Roof:
 
     def __str__(self):
         return (
-            f"at least {self.floor_ms:.3g} ms: {self.bound} is the limit, "
-            f"{self.intensity:.3g} operations a byte"
+            f"at least {self.floor_ms:.3g} ms{self.of and f' on {self.of}'}: "
+            f"{self.bound} is the limit, {self.intensity:.3g} operations a byte"
         )
 
 
@@ -158,6 +159,8 @@ def under_the_roof(
         return None
     least = work(operation, row.shape, row.dtype)
     guess = progress.prediction(predicted) if predicted else None
+    if guess is not None:
+        progress.note_outcome(predicted, row.median_ms, "ms")
     times = [("recorded", "recorded", row.median_ms), ("yours", "yours", own_ms)]
     times.append(("predicted", "your prediction", guess))
     return plot_roofline(roof, [Dot(kind, label, least, ms) for kind, label, ms in times if ms])

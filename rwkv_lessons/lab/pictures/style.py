@@ -76,7 +76,7 @@ class Picture:
         self.figure.savefig(path)
 
     def _repr_png_(self):
-        """The picture with two pixels for each one shown, for sharp screens, and its size."""
+        """The picture with two pixels for each one shown, for sharp screens; its size and text."""
         import io
 
         from PIL import Image
@@ -88,10 +88,16 @@ class Picture:
         file = io.BytesIO()
         image = image.quantize(256, Image.Quantize.MAXCOVERAGE)  # a third of the bytes
         image.save(file, format="png", optimize=True)
-        return file.getvalue(), {"width": width // 2, "height": height // 2}
+        shown = {"width": width // 2, "height": height // 2, "alt": in_one_line(self.text)}
+        return file.getvalue(), shown
 
     def __repr__(self):
         return self.text
+
+
+def in_one_line(text):
+    """The text of a picture as a screen reader says it."""
+    return "; ".join(line.strip() for line in text.splitlines() if line.strip())
 
 
 def box(ax, x, y, width, height, colour, edge="none", line=0.6, alpha=1):

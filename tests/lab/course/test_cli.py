@@ -125,7 +125,7 @@ def test_check_runs_the_learners_cells(mine, run):
     write(mine, DOUBLE, "def double(x):\n    return x")
     code, said = run("check", DOUBLE)
     assert code == 1 and "✗ answer" in said
-    assert progress.load()["exercises"][DOUBLE]["attempts"] == 2
+    assert progress.load()["exercises"]["twice.double"]["attempts"] == 2
 
 
 def test_check_of_a_lesson_counts(mine, run):

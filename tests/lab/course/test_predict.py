@@ -3,7 +3,7 @@
 import pytest
 
 from rwkv_lessons.lab import outcome, predict
-from rwkv_lessons.lab.course.predict import factor
+from rwkv_lessons.lab.course.predict import close, factor
 
 
 def test_without_a_number_nothing_is_noted(capsys):
@@ -27,6 +27,13 @@ def test_factors():
     assert factor(1, 8) == "8× too low"
     assert factor(3, 1.5) == "2× too high"
     assert "no factor" in factor(0, 3)
+
+
+@pytest.mark.parametrize(
+    "guess, right", [(75, True), (125, True), (74, False), (126, False), (0, False)]
+)
+def test_a_quarter_off_is_close(guess, right):
+    assert close(guess, 100) is right and close(0, 0)
 
 
 @pytest.mark.parametrize("value", ["4", True, -1, float("nan"), [4]])

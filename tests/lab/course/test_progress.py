@@ -22,7 +22,7 @@ def file(tmp_path, monkeypatch):
 def test_a_check_is_an_attempt_once_per_source(file):
     for passed, source in [(False, "a"), (False, "a"), (True, "b"), (True, "b"), (False, "c")]:
         progress.note_check("01_x.f", passed, source)
-    entry = progress.load()["exercises"]["01_x.f"]
+    entry = progress.load()["exercises"]["x.f"]
     assert entry["attempts"] == 3
     assert entry["passed"] and entry["hints"] == 0
 
@@ -32,11 +32,52 @@ def test_the_first_pass_keeps_its_time(file, monkeypatch):
     progress.note_check("01_x.f", True, "a")
     monkeypatch.setattr(progress, "_now", lambda: "later")
     progress.note_check("01_x.f", True, "b")
-    assert progress.load()["exercises"]["01_x.f"]["passed"] == "first"
+    assert progress.load()["exercises"]["x.f"]["passed"] == "first"
 
 
 def test_hints_come_in_three_tiers(file):
     assert [progress.note_hint("01_x.f") for _ in range(5)] == [1, 2, 3, 3, 3]
+
+
+def test_after_a_pass_hints_unfold_again_from_the_first(file):
+    assert [progress.note_hint("01_x.f") for _ in range(2)] == [1, 2]
+    progress.note_check("01_x.f", False, "a")
+    assert progress.note_hint("01_x.f") == 3
+    progress.note_check("01_x.f", True, "b")
+    assert [progress.note_hint("01_x.f") for _ in range(2)] == [1, 2]
+    assert progress.load()["exercises"]["x.f"]["hints"] == 3  # as many as were needed
+
+
+def test_notes_survive_when_lessons_are_renumbered(file):
+    """Of a file that this version wrote, and of one from before, with numbers in its keys."""
+    progress.note_check("05_x.f", True, "a")
+    assert progress.note_hint("12_x.f") == 1
+    old = {"attempts": 4, "hints": 2, "passed": "2026-01-02", "source": "s"}
+    file.write_text(
+        json.dumps(
+            {
+                "exercises": {"05_x.f": old, "06_x.f": old | {"passed": None}, "y_2.g": old},
+                "predictions": {
+                    "05_x.loads": {"value": 1, "time": "2026-01-02"},
+                    "x.loads": {"value": 2, "time": "2026-01-01"},
+                },
+            }
+        )
+    )
+    data = progress.load()
+    assert set(data["exercises"]) == {"x.f", "y_2.g"} and data["exercises"]["x.f"] == old
+    assert progress.prediction("17_x.loads") == 1 and len(data["predictions"]) == 1
+    assert progress.note_hint("12_x.f") == 3
+    assert "05_x" not in file.read_text()
+
+
+def test_an_outcome_is_kept_beside_a_prediction_only(file):
+    progress.note_outcome("01_x.y", 8, "loads")
+    assert progress.load()["predictions"] == {}
+    progress.note_prediction("01_x.y", 4)
+    progress.note_outcome("02_x.y", 8, "loads")
+    note = progress.load()["predictions"]["x.y"]
+    assert (note["value"], note["outcome"], note["unit"]) == (4, 8, "loads")
 
 
 def test_predictions_are_kept_and_replaced(file):
@@ -77,7 +118,7 @@ def test_a_broken_file_is_kept_aside_and_said(file, content, capsys):
     (aside,) = file.parent.glob("*.unreadable-*")
     assert aside.read_bytes() == content
     assert aside.name in capsys.readouterr().err
-    assert progress.load()["exercises"]["01_x.f"]["attempts"] == 1
+    assert progress.load()["exercises"]["x.f"]["attempts"] == 1
 
 
 def test_fields_of_a_newer_version_survive(file):
@@ -121,5 +162,5 @@ def test_notebooks_writing_at_once_lose_nothing(file):
     writers = [subprocess.Popen([sys.executable, "-c", code, name]) for name in "ab"]
     assert [writer.wait(60) for writer in writers] == [0, 0]
     data = progress.load()
-    assert data["exercises"]["01_x.f"]["attempts"] == 80
+    assert data["exercises"]["x.f"]["attempts"] == 80
     assert len(data["predictions"]) == 80

@@ -1,0 +1,270 @@
+"""The course as pages for Sphinx: `python -m rwkv_lessons.report.site FOLDER`, or `make site`.
+
+Nothing is executed: lessons come with their stored outputs. Pages keep their places in the
+repository, so that links between them stay as they are; what is added or changed:
+
+- README.md is the front page, with the tree of all pages behind it;
+- a figure becomes a file, with the sentence that says the same as its alternative text;
+- an exercise gets its hints and a solution, folded;
+- `api/` has a page for each part of the library, whose docstrings Sphinx fills in;
+- a file that a page links to and that is no page itself is copied.
+"""
+
+import ast
+import base64
+import html
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import nbformat
+from nbformat.v4 import new_markdown_cell
+
+from rwkv_lessons.lab.course import exercises
+from rwkv_lessons.lab.pictures.style import in_one_line
+from rwkv_lessons.operations.entries import ROOT
+
+# Titles of the parts, and the number of each part's first lesson.
+PARTS = {
+    "Start": 0,
+    "The operation": 1,
+    "CUDA, in numba": 3,
+    "A second ladder": 10,
+    "Triton": 12,
+    "Hopper, in Gluon": 19,
+    "RWKV-7": 22,
+    "Latent attention": 25,
+    "Out into the world": 29,
+}
+DOCS = {
+    "The library": ("library", "own_kernels", "gpus", "results"),
+    "How it came to be": ("designs_wkv6", "designs_wkv7", "designs_mla", "designs_timex"),
+    "Taking part": ("architecture", "writing_a_lesson"),
+}
+# The reference: (page, title, modules). Of each module: what `__all__` names, else all that is
+# public in its file.
+LAB = (
+    "lab.course.check lab.course.predict lab.kernels lab.simulator.cuda.trace "
+    "lab.simulator.triton.trace lab.machine_code.assembly lab.machine_code.occupancy "
+    "lab.pictures.traces lab.pictures.roofline"
+)
+INTEROP = "fla fla_rwkv7 flash_rwkv rwkv_lm rwkv_v3 transformers_mla transformers_rwkv wind_rwkv"
+API = (
+    ("wkv5", "RWKV-5", ("wkv5",)),
+    ("wkv6", "RWKV-6", ("wkv6",)),
+    ("wkv7", "RWKV-7", ("wkv7",)),
+    ("mla", "Latent attention", ("mla",)),
+    ("timex", "Time-x", ("timex",)),
+    ("interop", "Adapters", tuple(f"interop.{name}" for name in INTEROP.split())),
+    ("inputs", "Inputs", ("inputs",)),
+    ("lab", "The lab", tuple(LAB.split())),
+)
+LINK = re.compile(r"(?<!`)\[[^\]`]*(?:`[^`]*`[^\]`]*)*\]\((?!\w+:)([^)\s#]+)")
+CODE = re.compile(r"```.*?```|`[^`\n]*`", re.S)
+
+
+def write(folder: Path, root: Path = ROOT) -> list[Path]:
+    """Writes all pages to `folder`, in the place of what was there; returns them."""
+    shutil.rmtree(folder, ignore_errors=True)
+    pages = {Path("index.md"): front_page(root)}
+    for name in ("CHANGELOG.md", "CONTRIBUTING.md", *(f"docs/{x}.md" for x in _docs(root))):
+        pages[Path(name)] = page(root / name)
+    pages |= {Path(f"api/{name}.md"): text for name, text in reference(root).items()}
+    for path in sorted((root / "notebooks").glob("[0-9]*.ipynb")):
+        notebook, figures = lesson(path)
+        pages[Path("notebooks") / path.name] = nbformat.writes(notebook)
+        for name, png in figures.items():
+            _put(folder / "notebooks" / name, png)
+    for name, text in pages.items():
+        _put(folder / name, text.encode())
+        for target in _links(root / name, text):
+            _put(folder / target, (root / target).read_bytes())
+    return [folder / name for name in pages]
+
+
+def _put(file, content):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content)
+
+
+def _docs(root):
+    """The pages of docs/, those that DOCS does not name at the end."""
+    named = [name for names in DOCS.values() for name in names]
+    there = sorted(path.stem for path in (root / "docs").glob("*.md"))
+    return [name for name in named if name in there] + [n for n in there if n not in named]
+
+
+def _links(page, text):
+    """Files of the repository that a page links to and that are no pages, from its root."""
+    base = (
+        page.parents[len(page.relative_to(ROOT).parts) - 1] if page.is_relative_to(ROOT) else ROOT
+    )
+    for target in LINK.findall(CODE.sub("", text)):
+        file = (page.parent / target).resolve()
+        if file.is_file() and file.suffix not in (".md", ".ipynb"):
+            yield file.relative_to(base)
+
+
+def page(path: Path) -> str:
+    """A page of Markdown as Sphinx takes it."""
+    text = path.read_text(encoding="utf-8")
+    text = text.replace("```mermaid", "```text")
+    return re.sub(r"\]\((?:\.\./)?README\.md", lambda m: m[0].replace("README", "index"), text)
+
+
+def front_page(root: Path = ROOT) -> str:
+    """README.md, and the tree of all pages, which the side bar shows."""
+    text = page(root / "README.md")
+    stems = sorted(path.stem for path in (root / "notebooks").glob("[0-9]*.ipynb"))
+    trees = {}
+    firsts = [*PARTS.values(), 100]
+    for part, first, after in zip(PARTS, firsts, firsts[1:], strict=False):
+        trees[part] = [f"notebooks/{s}" for s in stems if first <= int(s[:2]) < after]
+    left = _docs(root)
+    for part, names in DOCS.items():
+        trees[part] = [f"docs/{name}" for name in names if name in left]
+        left = [name for name in left if name not in names]
+    trees["Taking part"] += [*(f"docs/{name}" for name in left), "CONTRIBUTING", "CHANGELOG"]
+    trees["The library"] += [f"api/{name}" for name, *_ in API]
+    for part, names in trees.items():
+        if names:
+            lines = "\n".join(names)
+            text += f"\n```{{toctree}}\n:hidden:\n:caption: {part}\n\n{lines}\n```\n"
+    return text
+
+
+def lesson(path: Path):
+    """A lesson's notebook for the site, and its figures, {file name: PNG}."""
+    notebook = nbformat.read(path, 4)
+    figures, cells = {}, []
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = re.sub(r"\]\(\.\./README\.md", "](../index.md", cell.source)
+        else:
+            for output in cell.outputs:
+                _draw(output, figures, path.stem)
+        cells.append(cell)
+        if id := cell.metadata.get("exercise"):
+            cells.append(new_markdown_cell(folded_help(id), id=f"help-{len(cells)}"))
+    notebook.cells = cells
+    return notebook, figures
+
+
+def _draw(output, figures, stem):
+    """Puts a figure of an output into a file."""
+    png = output.get("data", {}).get("image/png")
+    if not png:
+        return
+    name = f"images/{stem}-{len(figures) + 1}.png"
+    figures[name] = base64.b64decode(png)
+    size = output.metadata.get("image/png", {})
+    width = f"{{width={size['width']}px}}" if "width" in size else ""
+    text = f"![{_escaped(alternative(output).replace('`', ''))}]({name}){width}"
+    output.data = {"text/markdown": text}
+
+
+def alternative(output) -> str:
+    """What a screen reader says of a figure: the sentence that the figure came with."""
+    return in_one_line(output["data"].get("text/plain", ""))
+
+
+def _escaped(text):
+    """Text of which nothing is taken for Markdown but code between backticks."""
+    parts = re.split(r"(`[^`]+`)", text)
+    parts[::2] = [re.sub(r"([\\`*_\[\]<>$])", r"\\\1", part) for part in parts[::2]]
+    return "".join(parts)
+
+
+def folded_help(id: str) -> str:
+    """The hints of an exercise, its solution and why it works, each behind a line to click."""
+    exercise = exercises.load(id)
+    parts = [
+        f'<details class="help"><summary>Hint {n}</summary>{_in_html(text)}</details>'
+        for n, text in enumerate(exercise.hints, 1)
+    ]
+    lines = [f"- `{line}`: {_escaped(why)}" for line, why in _why(exercise)]
+    parts.append(
+        '<details class="help"><summary>A solution</summary>\n\n'
+        f"```python\n{exercise.solution}\n```\n\n" + "\n".join(lines) + "\n\n</details>"
+    )
+    return "\n\n".join(parts)
+
+
+def _why(exercise):
+    return exercise.afterwards.why.items() if exercise.afterwards else ()
+
+
+def _in_html(text):
+    safe = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text, quote=False))
+    return f"<pre>{safe}</pre>" if "\n" in text else f"<p>{safe}</p>"
+
+
+# The reference.
+
+
+def reference(root: Path = ROOT) -> dict[str, str]:
+    """{name: text} of the pages of the API reference."""
+    return {name: _reference(title, modules, root) for name, title, modules in API}
+
+
+def _reference(title, modules, root):
+    parts = [f"# {title}"]
+    for module in modules:
+        if len(modules) > 1:
+            parts.append(f"## {module}")
+        text = f".. automodule:: rwkv_lessons.{module}\n   :no-members:\n"
+        for kind, name in public(module, root):
+            text += f"\n.. auto{kind}:: rwkv_lessons.{module}.{name}\n"
+            text += "   :members:\n" if kind == "class" else ""
+        parts.append(f"```{{eval-rst}}\n{text}```")
+    return "\n\n".join(parts) + "\n"
+
+
+def public(module: str, root: Path = ROOT) -> list[tuple[str, str]]:
+    """("function" or "class", name) of what a module offers; read from its text, not imported."""
+    path = root / "rwkv_lessons" / module.replace(".", "/")
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    kinds = {ast.FunctionDef: "function", ast.ClassDef: "class"}
+    own = {x.name: kinds[type(x)] for x in tree.body if type(x) in kinds}
+    named = [
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign | ast.AugAssign)
+        and "__all__" in ast.unparse(node).partition("=")[0]
+    ]
+    names = sum(named, []) if named and path.is_dir() else [n for n in own if n[0] != "_"]
+    return [(own.get(n, "function"), n) for n in names if not n.isupper()]
+
+
+SECTION = re.compile(r"(Args|Returns|Raises|Attributes|Yields):$")
+
+
+def as_rest(lines: list[str]) -> list[str]:
+    """A docstring, which is plain text with some Markdown, as reStructuredText.
+
+    Tables and indented code become literal blocks; stars and bars stand for themselves.
+    """
+    made, head, literal = [], "", False
+    for n, line in enumerate(lines):
+        new = n == 0 or not lines[n - 1].strip()
+        code = line.startswith("    ") and not SECTION.match(head)
+        if new and line.strip():
+            literal = line.lstrip().startswith("|") or code
+            if literal:
+                made += ["::", ""]
+        if line[:1].strip():
+            head = line
+        if literal and line.strip():
+            made.append("    " + line)
+        else:
+            parts = re.split(r"(``?[^`]*``?)", line)
+            parts[::2] = [re.sub(r"([*|]|_(?!\w))", r"\\\1", part) for part in parts[::2]]
+            made.append("".join(parts))
+    return made
+
+
+if __name__ == "__main__":
+    for written in write(Path(sys.argv[1])):
+        print(written)

@@ -1,0 +1,143 @@
+"""The website as built, `pytest tests/report/test_built_site.py --site build/site`: `make site`.
+
+Links and figures without a browser; then every page in a headless Chromium, where there is one.
+"""
+
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from support import chromium
+
+
+@pytest.fixture(scope="module")
+def site(request):
+    folder = request.config.getoption("--site")
+    if not folder:
+        pytest.skip("no --site is given; `make site` builds one")
+    return Path(folder).resolve()
+
+
+class Page(HTMLParser):
+    def __init__(self, file):
+        super().__init__()
+        self.ids, self.links, self.images, self.formulas = set(), [], [], 0
+        self.feed(file.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        self.ids.add(given.get("id"))
+        self.formulas += tag == "math"
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        if tag == "img":
+            self.images.append(given)
+
+
+@pytest.fixture(scope="module")
+def pages(site):
+    files = [file for file in sorted(site.rglob("*.html")) if "_static" not in file.parts]
+    return {file: Page(file) for file in files}
+
+
+def test_every_page_is_there(site, pages):
+    names = {file.relative_to(site).as_posix() for file in pages}
+    root = Path(__file__).parents[2]
+    lessons = {f"notebooks/{path.stem}.html" for path in root.glob("notebooks/[0-9]*.ipynb")}
+    docs = {f"docs/{path.stem}.html" for path in root.glob("docs/*.md")}
+    assert names >= lessons | docs | {"index.html", "search.html", "api/wkv6.html", "api/lab.html"}
+    assert (site / "searchindex.js").stat().st_size > 100_000
+
+
+def test_links_and_anchors_lead_somewhere(pages):
+    broken = []
+    for file, page in pages.items():
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme:
+                continue
+            target = (file.parent / unquote(parts.path)).resolve() if parts.path else file
+            anchors = pages[target].ids if target in pages else {""}
+            if not target.exists() or parts.fragment and parts.fragment not in anchors:
+                broken.append(f"{file.name}: {link}")
+    assert broken == []
+
+
+def test_figures_are_there_and_have_an_alternative_text(pages):
+    for file, page in pages.items():
+        for image in page.images:
+            source = image["src"]
+            assert source.startswith("data:") or (file.parent / source).exists(), (file, source)
+            assert image.get("alt", "").strip(), (file, source)
+            assert not image["alt"].endswith((".png", ".svg")), (file, source)
+
+
+LOADED = """
+Promise.all([...document.images].map(i => { i.loading = "eager"; return i.decode().then(
+  () => i.naturalWidth ? "" : i.src, () => i.src) })).then(all => all.filter(x => x))
+"""
+FORMULAS = """
+[...document.querySelectorAll("math")].map(m => m.getBoundingClientRect())
+  .filter(b => !b.width || !b.height).length
+"""
+FOLDED = 'document.querySelectorAll("details").forEach(d => d.open = true)'
+LEFT_OVER = """
+[...document.querySelectorAll("article p, article li, article td")]
+  .map(e => { e = e.cloneNode(true); e.querySelectorAll("code, math").forEach(c => c.remove());
+              return e.textContent })
+  .filter(t => /\\$\\S|\\*\\*\\S[^*]*\\*\\*|`/.test(t))
+"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if not chromium.installed():
+        pytest.skip("no Chromium here")
+    opened = chromium.Browser()
+    yield opened
+    opened.close()
+
+
+def test_every_page_opens_without_a_complaint(site, pages, browser):
+    found = {}
+    for file, page in pages.items():
+        browser.width(1280)
+        browser.open(file.as_uri())
+        browser.run(FOLDED)
+        trouble = [*browser.complaints(), *browser.run(LOADED), *browser.run(LEFT_OVER)]
+        if hidden := browser.run(FORMULAS):
+            trouble.append(f"{hidden} of {page.formulas} formulas are not drawn")
+        browser.width(390)
+        if (wide := browser.run("document.documentElement.scrollWidth")) > 390:
+            trouble.append(f"{wide} pixels wide on a phone")
+        if trouble:
+            found[file.relative_to(site).as_posix()] = trouble
+    assert found == {}
+
+
+def test_search_finds_and_the_dark_is_dark(site, browser):
+    browser.width(1280)
+    browser.open(f"{(site / 'search.html').as_uri()}?q=float4")
+    wait = "new Promise(r => setTimeout(r, 1500))"
+    browser.run(wait)
+    hits = browser.run('[...document.querySelectorAll("#search-results li a")].map(a => a.href)')
+    assert any("notebooks/05_float4.html" in hit for hit in hits)
+    colour = "getComputedStyle(document.body).backgroundColor"
+    light = browser.run(colour)
+    dark = [{"name": "prefers-color-scheme", "value": "dark"}]
+    browser.ask("Emulation.setEmulatedMedia", features=dark)
+    assert browser.run(colour) != light
+
+
+def test_a_broken_page_is_seen(tmp_path, browser):
+    page = tmp_path / "broken.html"
+    page.write_text(
+        '<img src="gone.png" alt="gone"><article><p>$x$</p></article><math></math>'
+        '<div style="width: 900px">wide</div><script>console.error("said"); missing()</script>'
+    )
+    browser.width(390)
+    browser.open(page.as_uri())
+    assert len(browser.complaints()) >= 3  # a file, a word, a script
+    assert browser.run(LOADED) and browser.run(FORMULAS) == 1 and browser.run(LEFT_OVER) == ["$x$"]
+    assert browser.run("document.documentElement.scrollWidth") > 390
