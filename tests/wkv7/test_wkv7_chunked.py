@@ -41,11 +41,12 @@ else:
 
 # ‖error‖ / ‖reference‖. float16: rounding the result, 2.1e-4, and products of two pieces of
 # bfloat16 in the state. bfloat16: four factors of 8 bits are between an input and a result, the
-# maps, the state, z, and the result itself, 1.7e-3 each; da and db have one more, y.
+# maps, the state, z, and the result itself, 1.7e-3 each; da and db have two more, y and those of
+# pairs of tokens.
 LIMITS = {
     torch.float32: {"": SINGLE},
     torch.float16: {"": 4e-4, "s1": 3e-5, "ds0": 3e-5},
-    torch.bfloat16: {"": 4e-3, "da": 5e-3, "db": 5e-3},
+    torch.bfloat16: {"": 4e-3, "da": 5.6e-3, "db": 5.6e-3},
 }
 
 

@@ -124,7 +124,7 @@ def from_middle(b_w, col, reach, C: tl.constexpr, DTYPE: tl.constexpr):
 
 @triton.jit
 def run_decays(b_w, t, reach, col, run, DTYPE: tl.constexpr):
-    """The decays from a run's start to a row's `reach`, and from after its token to the run's end."""
+    """The decays from a run's start to a row's `reach`, and from after a token to the run's end."""
     same = t // run == col // run
     b_x = exp(sums(same & (col < reach), b_w, None, DTYPE))
     return b_x, exp(sums(same & (col > t), b_w, None, DTYPE))
