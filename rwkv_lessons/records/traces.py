@@ -1,8 +1,8 @@
 """What calls did, as a profiler saw it: in a record, under "traces".
 
-Events are those of a Chrome trace, the format that torch.profiler writes and Perfetto and
-TensorBoard read: {"cat", "name", "ts", "dur"} and a thread, microseconds. Kept are one "call", its
-launches ("launch") and what ran ("kernel": copies and memsets of the device among them).
+Events have what those of a Chrome trace have, the format that torch.profiler writes and Perfetto
+and TensorBoard read: cat, name, ts, dur, in microseconds. Kept are one "call", its launches
+("launch") and what ran ("kernel": copies and memsets of the device among them).
 """
 
 import json
@@ -63,12 +63,9 @@ class Trace:
         return self.launches == sum(event.cat == "kernel" for event in self.events)
 
     @property
-    def chrome(self):
-        """The events as a Chrome trace has them: dicts."""
-        rows = {"call": 0, "launch": 1, "kernel": 2}
-        return [
-            {"ph": "X", "pid": self.method, "tid": rows[e.cat]} | e._asdict() for e in self.events
-        ]
+    def dicts(self):
+        """The events as dicts."""
+        return [event._asdict() for event in self.events]
 
 
 def read_events(trace):
@@ -148,10 +145,27 @@ def load_traces(name, gpu, folder=None):
     return Provenance(**data["provenance"]), [_unpack(packed) for packed in data["traces"]]
 
 
-def write_chrome(trace, file):
-    """Writes a `Trace` as a file that Perfetto, chrome://tracing and TensorBoard open."""
+AS_WRITTEN = {  # category → that of torch.profiler, and who: 0 is the device, 1 the host
+    "call": ("user_annotation", {"pid": 1, "tid": 1}, {}),
+    "launch": ("cuda_runtime", {"pid": 1, "tid": 1}, {}),
+    "kernel": ("kernel", {"pid": 0, "tid": 7}, {"device": 0, "stream": 7}),
+}
+
+
+def write_chrome(trace, file, gpu="GPU"):
+    """Writes a `Trace` as torch.profiler would: a file for Perfetto and TensorBoard's plugin."""
+    names = {0: gpu, 1: f"host: {trace.method}"}
+    events = [
+        {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "ts": 0, "args": {"name": name}}
+        for pid, name in names.items()
+    ]
+    for event in trace.events:
+        category, who, args = AS_WRITTEN[event.cat]
+        known = {"name": event.name, "ts": event.ts, "dur": event.dur, "args": args}
+        events.append({"ph": "X", "cat": category} | who | known)
+    whole = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": gpu}]}
+    text = json.dumps(whole | {"displayTimeUnit": "ms", "traceEvents": events})
     Path(file).parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"traceEvents": trace.chrome, "displayTimeUnit": "ns"})
     Path(file).write_text(text, encoding="utf-8")
 
 
