@@ -373,7 +373,16 @@ WKV7 = Operation(
         "wkv7": TRITON,
     },
     tensor_cores=("chunked", "wkv7", "fla chunk"),  # see WKV6
-    ladders=(Ladder("wkv7", (DELTA_RULE, CHUNKED_WKV7), "chunked", 60, dtypes=BOTH_DTYPES),),
+    ladders=(
+        Ladder(
+            "wkv7",
+            (DELTA_RULE, CHUNKED_WKV7),
+            "chunked",
+            60,
+            dtypes=BOTH_DTYPES,
+            shape=TABLE_SHAPE,
+        ),
+    ),
     # Without the methods in torch: up to a second a call.
     records=(
         Plan("wkv7", f"wkv7 --methods wkv7 --dtype bfloat16 {OF_BATCHES}"),
@@ -394,7 +403,16 @@ WKV7_BACKWARD = replace(
     timed=BOTH,
     work=least.wkv7_with_gradients,
     methods={name: tool for name, tool in WKV7.methods.items() if name != "reference"},
-    ladders=(Ladder("wkv7-backward", (STEPPING_BACK,), "chunked", 60, dtypes=BOTH_DTYPES),),
+    ladders=(
+        Ladder(
+            "wkv7-backward",
+            (STEPPING_BACK,),
+            "chunked",
+            60,
+            dtypes=BOTH_DTYPES,
+            shape=TABLE_SHAPE,
+        ),
+    ),
     records=(
         Plan("wkv7-backward", f"wkv7-backward --methods wkv7 --dtype bfloat16 {OF_BATCHES}"),
         Plan("wkv7-backward-long", f"wkv7-backward --methods wkv7 --dtype bfloat16 {OF_LONG}"),

@@ -59,10 +59,12 @@ class Ladder:
     limit_s: int = 90
     dtypes: tuple[str, ...] = ("float32",)  # what it is shown in first comes first
     beside: tuple[str, str] | None = None  # (label, key of `methods`), shown after the first rung
+    shape: tuple[int, ...] = ()  # that it is measured at; those of the operation if empty
 
     @property
     def plan(self):
-        made = own(f"{self.name}-ladder", f"ladder {self.name}", self.limit_s, "ladder")
+        at = f" --shape {','.join(map(str, self.shape))}" if self.shape else ""
+        made = own(f"{self.name}-ladder", f"ladder {self.name}{at}", self.limit_s, "ladder")
         return replace(made, holds=self.rows)
 
     @property

@@ -168,7 +168,7 @@ def test_few_heads_split_their_values():
     assert kept.tiles_for(512, 64, 64, dtype, H200) == (64, 64, 64, 64, 4, 3)
     assert kept.tiles_for(8, 64, 64, dtype, H200) == (64, 64, 64, 16, 4, 3)
     assert kept.tiles_for(512, 256, 256, dtype, H200) == (64, 64, 256, 128, 8, 2)
-    assert kept.tiles_for(512, 256, 256, torch.float32, H200) == (64, 64, 256, 64, 8, 2)
+    assert kept.tiles_for(512, 256, 256, torch.float32, H200) == (64, 64, 256, 64, 8, 1)
 
 
 def test_on_a_cpu_and_in_float64_it_is_the_torch_method():

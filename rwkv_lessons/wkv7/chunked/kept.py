@@ -72,12 +72,14 @@ def tiles_for(heads, K, V, dtype, gpu):
     """Keys and values at a time of a chunk's program; those of a sweep's, its warps and stages.
 
     A sweep's stages are the chunks that it loads or computes at the same time: only Hopper's shared
-    memory holds more than one.
+    memory holds more than one, and it does not hold two of 256 keys in float32. (Of 16 values it
+    does, but with ptxas 12.9 and 13.0, unlike 12.8, half of what such a sweep returns is wrong.)
     """
     block = [max(MIN_BLOCK, min(BLOCK, triton.next_power_of_2(x))) for x in (K, V)]
     BK, BV = (max(MIN_BLOCK, triton.next_power_of_2(x)) for x in (K, V))
     BV = min(BV, MOST_VALUES if gpu.like_hopper and dtype == torch.bfloat16 else BLOCK)
     while BV > MIN_BLOCK and heads * triton.cdiv(V, BV) < gpu.sms * PROGRAMS_PER_SM * 3 // 4:
         BV //= 2
-    stages = 1 if not gpu.like_hopper else 3 if BK < 256 else 2
+    stages = 3 if BK < 256 else 1 if dtype == torch.float32 else 2
+    stages = stages if gpu.like_hopper else 1
     return *block, BK, BV, max(4, min(8, BK * BV // WARP_STATE)), stages
