@@ -133,6 +133,12 @@ def front_page(root: Path = ROOT) -> str:
     return text
 
 
+AS_SHIPPED = (
+    "*Here the lesson stands as it is shipped: nothing is predicted and nothing written yet. To do "
+    "both, and have it checked: [begin](../index.md#begin).*"
+)
+
+
 def lesson(path: Path):
     """A lesson's notebook for the site, and its figures, {file name: PNG}."""
     notebook = nbformat.read(path, 4)
@@ -146,7 +152,7 @@ def lesson(path: Path):
         cells.append(cell)
         if id := cell.metadata.get("exercise"):
             cells.append(new_markdown_cell(folded_help(id), id=f"help-{len(cells)}"))
-    notebook.cells = cells
+    notebook.cells = [cells[0], new_markdown_cell(AS_SHIPPED, id="as-shipped"), *cells[1:]]
     return notebook, figures
 
 
