@@ -20,6 +20,7 @@ autodoc_preserve_defaults = True
 napoleon_use_rtype = False
 
 html_theme = "furo"
+pygments_dark_style = "github-dark"
 html_static_path = ["static"]
 html_css_files = ["style.css"]
 html_math_renderer = "mathml"

@@ -1,4 +1,4 @@
-"""The lab for kernels of one's own: any kernel of numba.cuda or Triton, and no GPU.
+"""The lab for kernels of one's own: any kernel of numba.cuda, Triton or Gluon, and no GPU.
 
     from rwkv_lessons.lab import banks, machine_code, occupancy, races, roofline, trace
 
@@ -22,7 +22,6 @@ from .simulator.cuda import trace as cuda_simulator
 from .simulator.cuda.trace import Trace
 from .simulator.faults import UninitialisedRead
 from .simulator.triton import run as triton_interpreter
-from .simulator.triton.trace import TritonTrace
 
 __all__ = ["banks", "machine_code", "occupancy", "races", "roofline", "trace"]
 
@@ -31,7 +30,8 @@ def trace(kernel, grid, *args, **named):
     """Runs one launch on the CPU, on copies of its arguments, and counts its accesses.
 
     Args:
-        kernel: what `cuda.jit` or `triton.jit` made; for numba, the plain function will do.
+        kernel: what `cuda.jit`, `triton.jit` or `gluon.jit` made; for numba, the plain function
+            will do.
         grid: blocks or programs, an integer or a tuple of up to three.
         args, named: as the launch has them. `kernel[grid, block](*args)` of numba is
             `trace(kernel, grid, block, *args)`; `kernel[grid](*args, **constants)` of Triton is
@@ -41,8 +41,9 @@ def trace(kernel, grid, *args, **named):
             `constants={"TILE": 8}` exchanges globals, `sharedmem=` is the launch's.
 
     Returns:
-        A `Trace` (numba) or `TritonTrace`. Print it for the counts by source line, in requests and
-        32-byte sectors; its `races` and `faults` say what is wrong with the kernel.
+        A `Trace` (numba), `TritonTrace` or `GluonTrace`. Print it for the counts by source line, in
+        requests and 32-byte sectors, of Gluon for the copies and products in flight at each step;
+        its `races` and `faults` say what is wrong with the kernel.
 
     Raises:
         TypeError: no kernel that is simulated here, or the arguments do not fit it.
@@ -50,18 +51,25 @@ def trace(kernel, grid, *args, **named):
     args = [_on_cpu(x) for x in args]
     named = {name: _on_cpu(x) for name, x in named.items()}
     simulator = _simulator(kernel)
+    grid = (grid,) if isinstance(grid, int) else grid
     if simulator is cuda_simulator:
         function = plain(kernel)
         if not args:
             raise TypeError(f"block is missing: a launch of {function.__name__} has a grid and one")
         inspect.signature(function).bind(*args[1:])
-    return simulator.trace(kernel, grid, *args, **named)
+    try:
+        return simulator.trace(kernel, grid, *args, **named)
+    except AttributeError as error:
+        if type(error.obj).__name__ != "Machine":
+            raise
+        raise TypeError(f"{error.name} of Gluon is not simulated") from None
 
 
 def races(kernel, *launch, **named):
     """What no barrier orders: two threads at one address, and at least one of them writes.
 
-    Of a Triton kernel, the elements that one program writes and another one reads or writes.
+    Of a Triton kernel, the elements that one program writes and another one reads or writes. A
+    kernel of Gluon ends at the first: it is a fault.
 
     Args:
         kernel: a kernel, and then `launch` and `named` as for `trace`; or what `trace` returned.
@@ -74,9 +82,10 @@ def races(kernel, *launch, **named):
     """
     seen = _seen(kernel, launch, named)
     ends = [fault for fault in seen.faults if not isinstance(fault, UninitialisedRead)]
-    if ends and not seen.races:
+    found = getattr(seen, "races", [])
+    if ends and not found:
         raise ends[0]
-    return Races(seen.races)
+    return Races(found)
 
 
 class Races(list):
@@ -101,13 +110,13 @@ def banks(kernel, *launch, line=None, array=None, op=None, nth=0, **named):
         A `Picture`; its text has the lanes, the passes and the conflicts.
 
     Raises:
-        TypeError: a kernel of Triton, whose compiler lays shared memory out by itself.
+        TypeError: a kernel of Triton, whose compiler lays shared memory out by itself, or Gluon.
         ValueError: the kernel has no such access to shared memory.
     """
     seen = _seen(kernel, launch, named)
     if not isinstance(seen, Trace):
-        what = f"{seen.kernel} is a kernel of Triton, whose compiler lays out shared memory: "
-        raise TypeError(what + "see LDS, STS and LDSM of machine_code(…)")
+        what = f"{seen.kernel} is a kernel of Triton or Gluon, which lay out shared memory as they "
+        raise TypeError(what + "compile: see LDS, STS and LDSM of machine_code(…)")
     if line is array is op is None:
         shared = [row for row in seen.rows if row.space == "shared"]
         if not shared:
@@ -138,8 +147,8 @@ def roofline(seen=None, *, flops, bytes=None, dtype="float32", gpu=lookup.GPU):
         ValueError: neither a whole trace nor bytes.
     """
     if bytes is None:
-        if seen is None or getattr(seen, "scale", 1) != 1:
-            raise ValueError("only some blocks were traced, so that bytes= of the launch is needed")
+        if getattr(seen, "scale", 1) != 1 or not hasattr(seen, "least_bytes"):
+            raise ValueError("the bytes of the whole launch were not traced: bytes= is needed")
         moved = {op: seen.least_bytes(op=op) for op in ("load", "store", "atomic")}
         bytes = moved["load"] + moved["store"] + 2 * moved["atomic"]
     ceiling = roofs.ceiling(dtype, gpu)
@@ -150,17 +159,21 @@ def _simulator(kernel):
     """The module with the `trace` for a kernel of this kind. A new kind gets its line here."""
     where = type(kernel).__module__
     if where.startswith("triton.experimental.gluon"):
-        raise TypeError(f"{plain(kernel).__name__} is a kernel of Gluon: these are not traced yet")
+        from .simulator.gluon import run as gluon_simulator  # imports Triton
+
+        return gluon_simulator
     if where.startswith("triton."):
         return triton_interpreter
     if callable(getattr(kernel, "py_func", kernel)):
         return cuda_simulator
-    raise TypeError(f"kernel is a {type(kernel).__name__}, needs what cuda.jit or triton.jit made")
+    raise TypeError(
+        f"kernel is a {type(kernel).__name__}, needs what cuda.jit, triton.jit or gluon.jit made"
+    )
 
 
 def _seen(kernel, launch, named):
     """The trace itself, or that of a launch."""
-    if isinstance(kernel, Trace | TritonTrace):
+    if hasattr(kernel, "faults") and hasattr(kernel, "table"):
         if launch or named:
             raise TypeError("a trace is given, so that there is nothing to launch")
         return kernel

@@ -7,6 +7,7 @@ it expects, and what numba copies to the GPU stays where it is.
 
 import argparse
 import contextlib
+import inspect
 import sys
 import types
 import warnings
@@ -63,7 +64,8 @@ def launch_of(file, name, text=None):
         LookupError: the file has no such kernel, or does not launch it.
     """
     if text is not None:
-        known = vars(_executed(file, Path(file).stem))
+        with _watched(lambda kernel, grid, args, named, go: go()):
+            known = vars(_executed(file, Path(file).stem))
         return _as_text(_kernel(known, name, file), text, known)
     found = []
 
@@ -215,11 +217,22 @@ def _triton_run(own, launched):
         def go():
             if any(getattr(x, "is_cuda", False) for x in args):
                 return own(self, *args, grid=grid, warmup=warmup, **named)
+            if "gluon" in type(self).__module__:
+                return _run_gluon(self, grid, *args, **named)
             return run_triton(self, grid, *args, **named)
 
         return launched(self, grid, args, named, go)
 
     return run
+
+
+def _run_gluon(kernel, grid, *args, num_warps=4, **named):
+    from .simulator.gluon import watch
+
+    names = inspect.signature(plain(kernel)).parameters
+    seen = watch(kernel, grid, dict(zip(names, args, strict=False)) | named, num_warps)
+    if seen.faults:
+        raise seen.faults[0]
 
 
 def main(argv=None):
@@ -246,4 +259,4 @@ def main(argv=None):
     except (LookupError, OSError, TypeError, ValueError, CompileError, KernelFault) as error:
         print(f"trace: {error}", file=sys.stderr)
         return 2
-    return int(bool(seen.races or seen.faults))
+    return int(bool(getattr(seen, "races", ()) or seen.faults))

@@ -21,7 +21,7 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_markdown_cell
 
-from rwkv_lessons.lab.course import exercises
+from rwkv_lessons.lab.course import exercises, signposts
 from rwkv_lessons.lab.pictures.style import in_one_line
 from rwkv_lessons.operations.entries import ROOT
 
@@ -47,7 +47,7 @@ DOCS = {
 LAB = (
     "lab.course.check lab.course.predict lab.kernels lab.simulator.cuda.trace "
     "lab.simulator.triton.trace lab.machine_code.assembly lab.machine_code.occupancy "
-    "lab.pictures.traces lab.pictures.roofline"
+    "lab.pictures.traces lab.pictures.steps lab.pictures.roofline"
 )
 INTEROP = "fla fla_rwkv7 flash_rwkv rwkv_lm rwkv_v3 transformers_mla transformers_rwkv wind_rwkv"
 API = (
@@ -60,7 +60,7 @@ API = (
     ("inputs", "Inputs", ("inputs",)),
     ("lab", "The lab", tuple(LAB.split())),
 )
-LINK = re.compile(r"(?<!`)\[[^\]`]*(?:`[^`]*`[^\]`]*)*\]\((?!\w+:)([^)\s#]+)")
+LINK = re.compile(r"\]\((?!\w+:)([^)\s#]+)")
 CODE = re.compile(r"```.*?```|`[^`\n]*`", re.S)
 
 
@@ -70,6 +70,7 @@ def write(folder: Path, root: Path = ROOT) -> list[Path]:
     pages = {Path("index.md"): front_page(root)}
     for name in ("CHANGELOG.md", "CONTRIBUTING.md", *(f"docs/{x}.md" for x in _docs(root))):
         pages[Path(name)] = page(root / name)
+    pages[Path("step_through.md")] = step_through()
     pages |= {Path(f"api/{name}.md"): text for name, text in reference(root).items()}
     for path in sorted((root / "notebooks").glob("[0-9]*.ipynb")):
         notebook, figures = lesson(path)
@@ -78,7 +79,7 @@ def write(folder: Path, root: Path = ROOT) -> list[Path]:
             _put(folder / "notebooks" / name, png)
     for name, text in pages.items():
         _put(folder / name, text.encode())
-        for target in _links(root / name, text):
+        for target in _links(root / name, text, root):
             _put(folder / target, (root / target).read_bytes())
     return [folder / name for name in pages]
 
@@ -95,15 +96,12 @@ def _docs(root):
     return [name for name in named if name in there] + [n for n in there if n not in named]
 
 
-def _links(page, text):
+def _links(page, text, root):
     """Files of the repository that a page links to and that are no pages, from its root."""
-    base = (
-        page.parents[len(page.relative_to(ROOT).parts) - 1] if page.is_relative_to(ROOT) else ROOT
-    )
     for target in LINK.findall(CODE.sub("", text)):
         file = (page.parent / target).resolve()
         if file.is_file() and file.suffix not in (".md", ".ipynb"):
-            yield file.relative_to(base)
+            yield file.relative_to(root)
 
 
 def page(path: Path) -> str:
@@ -122,16 +120,23 @@ def front_page(root: Path = ROOT) -> str:
     for part, first, after in zip(PARTS, firsts, firsts[1:], strict=False):
         trees[part] = [f"notebooks/{s}" for s in stems if first <= int(s[:2]) < after]
     left = _docs(root)
+    trees["Look closer"] = ["step_through"]
     for part, names in DOCS.items():
         trees[part] = [f"docs/{name}" for name in names if name in left]
         left = [name for name in left if name not in names]
     trees["Taking part"] += [*(f"docs/{name}" for name in left), "CONTRIBUTING", "CHANGELOG"]
-    trees["The library"] += [f"api/{name}" for name, *_ in API]
+    trees["Reference"] = [f"api/{name}" for name, *_ in API]
     for part, names in trees.items():
         if names:
             lines = "\n".join(names)
             text += f"\n```{{toctree}}\n:hidden:\n:caption: {part}\n\n{lines}\n```\n"
     return text
+
+
+AS_SHIPPED = (
+    "*Here the lesson stands as it is shipped: nothing is predicted and nothing written yet. To do "
+    "both, and have it checked: [begin](../index.md#begin).*"
+)
 
 
 def lesson(path: Path):
@@ -147,7 +152,7 @@ def lesson(path: Path):
         cells.append(cell)
         if id := cell.metadata.get("exercise"):
             cells.append(new_markdown_cell(folded_help(id), id=f"help-{len(cells)}"))
-    notebook.cells = cells
+    notebook.cells = [cells[0], new_markdown_cell(AS_SHIPPED, id="as-shipped"), *cells[1:]]
     return notebook, figures
 
 
@@ -198,6 +203,37 @@ def _why(exercise):
 def _in_html(text):
     safe = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text, quote=False))
     return f"<pre>{safe}</pre>" if "\n" in text else f"<p>{safe}</p>"
+
+
+STEP_THROUGH = """# Step through a kernel
+
+The first warp of a launch, request by request, as the simulator runs it: which bytes its 32 lanes
+ask for. The same inputs for all: 2 tokens, 1 head of 64. Buttons and arrow keys step. In notebooks,
+`stepper(trace(kernel, …))` of `rwkv_lessons.lab.pictures.steps` shows a kernel of yours like this.
+"""
+STEPPED = {
+    "04_drop_the_atomics.kernel": "One number in each request, and the same one for all lanes.",
+    "05_float4.kernel": "Four numbers in each request.",
+    "07_shared_memory.shared": "Each lane fetches one number, and all read it from shared memory.",
+}
+
+
+def step_through() -> str:
+    """A page on which three kernels of the ladder can be stepped through."""
+    from rwkv_lessons.lab.evidence.cuda import wkv5_arrays
+    from rwkv_lessons.lab.kernels import trace
+    from rwkv_lessons.lab.pictures.steps import stepper
+
+    text, sizes = STEP_THROUGH, (1, 2, 1, 64)
+    for id, said in STEPPED.items():
+        stem = id.partition(".")[0]
+        grid, block = (1, 64) if stem.startswith("07") else (2, 32)
+        seen = trace(exercises.load(id).reference, grid, block, *wkv5_arrays(*sizes))
+        shown = stepper(seen, most=80)._repr_html_()
+        lesson = Path("notebooks") / f"{stem}.ipynb"
+        text += f"\n## {signposts.title(ROOT / lesson)}\n\n{said} [The lesson]({lesson}).\n\n"
+        text += f"```{{raw}} html\n{shown}\n```\n"
+    return text
 
 
 # The reference.
@@ -266,5 +302,4 @@ def as_rest(lines: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    for written in write(Path(sys.argv[1])):
-        print(written)
+    print(f"{len(write(Path(sys.argv[1])))} pages in {sys.argv[1]}")

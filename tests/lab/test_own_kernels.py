@@ -10,7 +10,7 @@ from numba import cuda, float32
 
 from rwkv_lessons.lab import banks, machine_code, occupancy, races, roofline, trace
 from rwkv_lessons.lab.launched import launch_of, main
-from rwkv_lessons.lab.simulator.cuda.trace import DivergentBarrier, OutOfBounds
+from rwkv_lessons.lab.simulator.faults import DivergentBarrier, KernelFault, OutOfBounds
 from rwkv_lessons.records.lookup import record
 
 needs_triton = pytest.mark.skipif(
@@ -201,7 +201,7 @@ def test_arrays_that_are_on_a_gpu_are_copied_from_there():
 
 
 def test_what_is_no_kernel():
-    with pytest.raises(TypeError, match="needs what cuda.jit or triton.jit made"):
+    with pytest.raises(TypeError, match="needs what cuda.jit, triton.jit or gluon.jit made"):
         trace(3, 1, 32)
     with pytest.raises(TypeError, match="block is missing"):
         trace(gather, 1)
@@ -210,17 +210,69 @@ def test_what_is_no_kernel():
 
 
 @needs_triton
-def test_a_kernel_of_triton_or_gluon(write):
+def test_a_kernel_of_triton(write):
     launch = launch_of(write(TRITON.format(step="BLOCK")), "scaled")
-    with pytest.raises(TypeError, match="whose compiler lays out shared memory"):
+    with pytest.raises(TypeError, match="lay out shared memory"):
         banks(launch.kernel, launch.grid, *launch.args, **launch.named)
     seen = launch.trace()
     assert seen.times("x") == 1
     assert roofline(seen, flops=100).intensity == pytest.approx(100 / 800)
-    from triton.experimental import gluon
 
-    with pytest.raises(TypeError, match="Gluon"):
-        trace(gluon.jit(launch.kernel.fn), 1)
+
+GLUON = """
+import torch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import async_copy
+
+
+@gluon.jit
+def plus(x, y, n, MORE: gl.constexpr, BLOCK: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    o = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout)
+    gl.store(y + o, gl.load(x + o, o < n) + MORE, o < n)
+
+
+@gluon.jit
+def copied(x, y, n, BLOCK: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    o = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout)
+    shared: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    tile = gl.allocate_shared_memory(gl.float32, [BLOCK], shared)
+    async_copy.async_copy_global_to_shared(tile, x + o, o < n)
+    async_copy.commit_group()
+    WAIT
+    gl.store(y + o, tile.load(layout), o < n)
+
+
+@gluon.jit
+def unknown(x):
+    gl.surprise(x)
+
+
+x, y = torch.ones(256), torch.zeros(256)
+plus[(2,)](x, y, 256, 1, BLOCK=128, num_warps=4)
+assert y.sum() == 512
+copied[(2,)](y, x, 256, BLOCK=128, num_warps=4)
+"""
+
+
+@needs_triton
+def test_a_kernel_of_gluon(write, capsys):
+    file = write(GLUON.replace("WAIT", "async_copy.wait_group(0)"))
+    assert main([f"{file}:copied", "--arch", "sm_90"]) == 0
+    said = capsys.readouterr().out
+    assert "copied: 2 programs" in said and "LDGSTS" in said
+    assert main([f"{file}:unknown", "[1](ones(1))"]) == 2
+    assert "surprise of Gluon is not simulated" in capsys.readouterr().err
+    launch = launch_of(file, "copied")
+    with pytest.raises(KernelFault):
+        races(launch.kernel, 2, launch.args[0], launch.args[1][:9], 256, BLOCK=128)
+    assert races(launch.trace()) == []
+    with pytest.raises(ValueError, match="bytes="):
+        roofline(launch.trace(), flops=1)
+    assert main([write(GLUON.replace("WAIT", "")) + ":copied"]) == 1
+    assert "is read before the wait for it" in capsys.readouterr().out
 
 
 def test_the_code_and_what_fits_of_it():

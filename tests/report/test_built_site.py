@@ -130,6 +130,26 @@ def test_search_finds_and_the_dark_is_dark(site, browser):
     assert browser.run(colour) != light
 
 
+def test_a_kernel_can_be_stepped_through(site, browser):
+    browser.width(1280)
+    browser.open((site / "step_through.html").as_uri())
+    said = 'document.querySelectorAll(".stepper [aria-live]")[2].textContent'
+    first = browser.run(said)
+    assert "32 lanes read 4 bytes each" in first
+    last = '[...document.querySelectorAll(".stepper")][2]'
+    browser.run(f'{last}.querySelectorAll("button")[2].click()')
+    second = browser.run(said)
+    assert second != first
+    press = "dispatchEvent(new KeyboardEvent('keydown', {key: 'KEY', bubbles: true}))"
+    browser.run(f"{last}.{press.replace('KEY', 'ArrowLeft')}")
+    assert browser.run(said) == first
+    browser.run(f"{last}.{press.replace('KEY', 'End')}")
+    assert "(shared)" in browser.run(said) and "pass" in browser.run(said)
+    assert browser.run(f'{last}.querySelectorAll("svg rect").length') >= 64
+    assert browser.run(f"{last}.textContent").count("request 80 of 80") == 1
+    assert browser.complaints() == []
+
+
 def test_a_broken_page_is_seen(tmp_path, browser):
     page = tmp_path / "broken.html"
     page.write_text(

@@ -3,12 +3,14 @@
 import contextlib
 import json
 import os
+import select
 import shutil
 import subprocess
 import tempfile
 import time
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+PATIENCE = 60  # seconds without a word
 
 
 def installed():
@@ -58,7 +60,8 @@ class Browser:
 
     def read(self):
         while b"\0" not in self.rest:
-            piece = os.read(self.back, 1 << 16)
+            ready, _, _ = select.select([self.back], [], [], PATIENCE)
+            piece = os.read(self.back, 1 << 16) if ready else b""
             assert piece, "Chromium has ended"
             self.rest += piece
         line, _, self.rest = self.rest.partition(b"\0")

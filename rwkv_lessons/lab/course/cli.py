@@ -15,6 +15,7 @@ from . import notebooks as workbook
 from .check import check, hint
 from .modes import setup
 from .outline import outline
+from .terminal import without_latex
 
 MARKS = {"ok": "[green]✓[/]", "note": "[yellow]·[/]", "problem": "[red]✗[/]"}
 
@@ -72,7 +73,7 @@ def say(text: str = "") -> None:
 
 def show(text: str) -> None:
     """A piece of a lesson, as far as a terminal can show it."""
-    Console(width=min(100, Console().width)).print(Markdown(text), "")
+    Console(width=min(100, Console().width)).print(Markdown(without_latex(text)), "")
 
 
 def start(options) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import sys
 import threading
 import time
@@ -22,6 +23,31 @@ def paint(text: str, colour: str) -> str:
     """
     shown = in_notebook() or (sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
     return f"\x1b[{colour}m{text}\x1b[0m" if shown else text
+
+
+LETTERS = {
+    "kappa": "κ", "beta": "β", "tau": "τ", "sigma": "σ", "ell": "ℓ", "sum": "Σ", "infty": "∞",
+    "cdot": "·", "leftarrow": "←", "to": "→", "Rightarrow": "⇒", "le": "≤", "leq": "≤", "ge": "≥",
+    "geq": "≥", "in": "∈", "dots": "…", "cdots": "⋯", "lfloor": "⌊", "rfloor": "⌋",
+    "quad": "  ", "qquad": "   ", "left": "", "right": "", "big": "", "Big": "", "bigl": "",
+    "bigr": "", "mathrm": "", "mathsf": "", "text": "",
+}  # fmt: skip
+
+
+def without_latex(markdown: str) -> str:
+    """Markdown whose formulas are code that can be read: `$S_{t-1}^\\mathsf{T}$` → `S_(t-1)ᵀ`."""
+
+    def code(match):
+        text = (match[1] or match[2]).replace(r"^\mathsf{T}", "ᵀ").replace(r"^{\mathsf{T}}", "ᵀ")
+        text = re.sub(r"\\[,; ]", " ", text)
+        text = re.sub(r"\\([a-zA-Z]+)", lambda m: LETTERS.get(m[1], m[1]), text)
+        while braces := re.search(r"([_^]?)\{([^{}]*)\}", text):
+            index, inside = braces.groups()
+            inside = f"({inside})" if index and len(inside) > 1 else inside
+            text = text[: braces.start()] + index + inside + text[braces.end() :]
+        return "`" + " ".join(text.split()) + "`"
+
+    return re.sub(r"\$\$(.+?)\$\$|\$([^$\n]+)\$", code, markdown, flags=re.S)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from rwkv_lessons.lab import outcome, predict
 from rwkv_lessons.lab.course import cli, exercises, progress, review
+from rwkv_lessons.lab.course.terminal import without_latex
 
 LESSONS = ("01_loads", "02_banks", "03_warps", "04_tiles", "05_copies")
 RECAP = """## Recap
@@ -158,6 +159,20 @@ def test_questions_are_asked_again_with_their_answers(course, types):
     assert said.index("Which?") < said.index("That.")
     before_the_answer = types("questions 02")
     assert "Why x?" in before_the_answer and "Because" not in before_the_answer
+
+
+@pytest.mark.parametrize(
+    "formula, read",
+    [
+        (r"$S_{t-1}$", "`S_(t-1)`"),
+        (r"$(1 - 2)\,\kappa S$", "`(1 - 2) κ S`"),
+        (r"$I - 2\kappa^\mathsf{T}\kappa$", "`I - 2κᵀκ`"),
+        (r"$\mathrm{diag}(e^{w_t}) \to \infty$", "`diag(e^(w_t)) → ∞`"),
+        ("`costs` 3", "`costs` 3"),
+    ],
+)
+def test_a_terminal_shows_formulas_that_can_be_read(formula, read):
+    assert without_latex(formula) == read
 
 
 def test_every_lesson_has_its_questions_and_every_prediction_a_text():
