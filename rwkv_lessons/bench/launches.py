@@ -27,11 +27,6 @@ from rwkv_lessons.wkv6.cuda import backward as cuda_backward
 from rwkv_lessons.wkv6.cuda import forward as cuda
 from rwkv_lessons.wkv6.recurrent import backward as recurrent_backward
 from rwkv_lessons.wkv6.recurrent import forward as recurrent
-from rwkv_lessons.wkv7 import backstepping as backstepping7
-from rwkv_lessons.wkv7.chunked import backward as chunked7_backward
-from rwkv_lessons.wkv7.chunked import forward as chunked7
-from rwkv_lessons.wkv7.recurrent import backward as recurrent7_backward
-from rwkv_lessons.wkv7.recurrent import forward as recurrent7
 
 SIZES = (16, 64, 100, 128, 256)  # of a head; the kernels pad 100 to 128
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -130,11 +125,6 @@ def calls(gpu):
                 yield from recurrent_calls(f"{N} {kind}", N, dtype)
             for N in (64, 1024):
                 yield from numba_calls(f"{N} {kind}", N, dtype)
-        for N in SIZES:
-            if N <= chunked7.largest(gpu):
-                yield from delta_rule_calls(f"{N} {kind}", N, dtype)
-            if dtype != torch.float16 and N <= recurrent7.LARGEST:
-                yield from delta_rule_token_calls(f"{N} {kind}", N, dtype)
         yield from timex_calls(kind, dtype)
         yield from mla_calls(kind, dtype)
 
@@ -193,52 +183,6 @@ def numba_calls(name, N, dtype):
             wkv5_cuda.forward(r, k, v, u, u, None)
 
     yield f"wkv5 cuda {name}", wkv5
-
-
-def delta_rule(B, T, H, N, dtype):
-    """r, w, k, v, a, b of a WKV-7 call."""
-    return [new(B, T, H, N, dtype=dtype) for _ in range(6)]
-
-
-def delta_rule_calls(name, N, dtype):
-    """As `chunked_calls`, of WKV-7."""
-
-    def train():
-        x = delta_rule(*FEW, N, dtype)
-        o, s1, *kept = chunked7.forward(*x, None, None, 1.0, "raw", True)
-        chunked7_backward.gradients(*x, None, None, *kept, o, s1, 1.0, "raw")
-
-    yield f"wkv7 chunked {name} raw training", train
-
-    if N == 64:
-
-        def packed():
-            ends = new(9, dtype=torch.int64)
-            chunked7.forward(*delta_rule(1, *MANY[1:], N, dtype), None, ends, 1.0, "log", False)
-
-        yield f"wkv7 chunked {name} packed", packed
-
-
-def delta_rule_token_calls(name, N, dtype):
-    def few_tokens():
-        x = delta_rule(*FEW[:1], 40, FEW[2], N, dtype)
-        o, s1, *kept = recurrent7.forward(*x, None, None, 1.0, "raw", True)
-        recurrent7_backward.gradients(*x, None, None, *kept, o, s1, 1.0, "raw")
-
-    yield f"wkv7 recurrent {name} training", few_tokens
-
-    def stepping_back():
-        x = delta_rule(*FEW, N, dtype)
-        o, s1, *kept = backstepping7.forward(*x, None, None, 1.0, "clamp", True)
-        backstepping7.gradients(*x, None, None, *kept, o, s1, 1.0, "clamp")
-
-    yield f"wkv7 backstepping {name} training", stepping_back
-
-    def step():
-        x, s = delta_rule(MANY[0], 1, MANY[2], N, dtype), new(MANY[0], MANY[2], N, N)
-        recurrent7.run_forward(*x, s, None, 1.0, "log", s1=s)
-
-    yield f"wkv7 recurrent {name} one token", step
 
 
 def timex_calls(kind, dtype):
