@@ -79,7 +79,7 @@ def kernel(
     ### END SOLUTION
 
 
-def launch(B, T, H, K, V, BK=None, BV=32):
+def launch(B, T, H, K, V, BK=None, BV=16):
     """The grid, and the kernel's sizes; T is 1. One warp per program."""
     sizes = {"H": H, "K": K, "V": V, "BK": BK or triton.next_power_of_2(K), "BV": BV}
     return (ceil_div(V, BV), B * H), sizes | {"num_warps": 1}

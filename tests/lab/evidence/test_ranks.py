@@ -25,7 +25,7 @@ def through_diagonals(A1, B1, A2, B2):
 
 
 def by_composing(A, B):
-    E, found = torch.zeros_like(B[0]), []
+    E, found = 0 * B[0], []
     for p in range(len(A)):
         found.append(E)
         E = torch.diag(A[p]) @ E + B[p]
