@@ -40,6 +40,27 @@ def test_two_gpus_are_shown_as_they_were_recorded(tmp_path):
     assert line.startswith("wkv6, 4,096 tokens: 4.00 → 2.50, 1.60×; main pass 2.000")
 
 
+def test_the_model_of_costs_is_held_against_the_record(tmp_path):
+    assert "not recorded" in ranks.checked(tmp_path)
+    where = Provenance("NVIDIA H200", "580", "13.0", "2026-01-02", "abc", "bench", "events")
+    about, twice = {"shape": ranks.FROM, "dtype": "bfloat16"}, (2, 1, 2 * ranks.FROM[2], 64, 64)
+    ms = {"main pass": 2.0, "summary": 0.2, "correction": 0.8, "gather": 0.1, "two GPUs": 3.2}
+    rows = [Measurement(f"wkv6, nothing decays, {x}", median_ms=y, **about) for x, y in ms.items()]
+    two = Measurement("wkv6, nothing decays, two GPUs", twice, "bfloat16", median_ms=6.0)
+    note = "the entry state reaches 8192 of 65536 tokens"
+    rows += [
+        two,
+        Measurement("wkv6, correction", median_ms=0.1, note=note, **about),
+        Measurement("wkv6, two GPUs", median_ms=2.4, **about),
+    ]
+    save(Record("sequence-parallel", where, tuple(rows)), tmp_path)
+    _, a_model, same, longer = ranks.checked(tmp_path).splitlines()
+    # 2.0 + 0.1, a quarter of the summary and an eighth of the correction.
+    assert a_model == "wkv6, 131,072 tokens: 2.25 by the model, 2.40 recorded"
+    assert same == "wkv6, nothing decays, 131,072 tokens: 3.10 by the model, 3.20 recorded"
+    assert longer == "wkv6, nothing decays, 262,144 tokens: 6.10 by the model, 6.00 recorded"
+
+
 def test_memories_at_the_start(tmp_path):
     text = drawn(learning.memories(lambda C, depth: torch.linspace(-6, -1, C), 64), tmp_path)
     assert "from 280 tokens to 1.9" in text
