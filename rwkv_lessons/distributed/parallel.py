@@ -56,7 +56,8 @@ def sequence_parallel(operation, group=None, *, timeout=60.0):
 
     Gradients are those of the sum of all ranks' losses. A rank's gradient of u is its own part: add
     them up as for any parameter that ranks share. Every rank has to run the backward pass, also
-    where its part of the loss is zero; second gradients raise a RuntimeError.
+    where its part of the loss is zero; second gradients raise a RuntimeError. The host reads how
+    far decays reach, so that a call cannot be captured in a CUDA graph.
 
     Exact to the dtype: decays of at least 2^-32 (float32: 2^-64, float64: 2^-128) since a rank's
     first token are followed, smaller ones taken for zero. o is rounded twice where it is corrected.

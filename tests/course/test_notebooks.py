@@ -28,12 +28,15 @@ TAGS = {
     "time_here": "depends-on-gpu",  # it measures where there is one; see conftest.py
     # The inputs are made from a text that comes with Python.
     "break_it": "depends-on-python-text",
+    "characters": "depends-on-python-text",
     "checkpoints": "depends-on-python-text",
+    "curves": "depends-on-python-text",
     "decay_of_a_text": "depends-on-python-text",
     "drift": "depends-on-python-text",
     "factors": "depends-on-python-text",
     "off": "depends-on-python-text",
     "reach": "depends-on-python-text",
+    "reaching": "depends-on-python-text",
 }
 
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -5,10 +5,13 @@ import sys
 
 import pytest
 import torch
-from support.two_ranks import CASES, relative_errors
+import torch.distributed as dist
+from support.two_ranks import CASES, inputs_of, relative_errors
+from torch.distributed.device_mesh import init_device_mesh
 
 from rwkv_lessons.distributed import sequence_parallel, split_tokens
 from rwkv_lessons.operations.entries import ROOT
+from rwkv_lessons.wkv6 import wkv6
 
 # Float32 sums of a hundred terms, measured: up to 7e-7. In bfloat16 results are rounded once, to
 # 1.7e-3, and o of the second rank twice. float64 has its own reference's rounding.
@@ -54,6 +57,45 @@ def test_a_rank_that_is_late_or_gone_is_an_error_in_bounded_time(two_ranks):
     assert "rank 0 of 2" in late and "not there within 1 s" in late
     assert 0.9 < waited < 10  # its limit was 1 s; more is the machine's
     assert "another rank of the group has ended" in gone and until_gone < 25
+
+
+@pytest.fixture
+def alone():
+    """A group of this process alone."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_a_rank_alone_has_the_whole_sequence(alone):
+    given, s0, _, _ = inputs_of(CASES["wkv6 decay 1"])
+    expected = wkv6(*given, s0)
+    for group in (None, init_device_mesh("cpu", (1,))):
+        o, s1 = sequence_parallel(wkv6, group)(*given, s0)
+        assert torch.equal(o, expected[0]) and torch.equal(s1, expected[1])
+
+
+def test_wrong_arguments_are_named(alone):
+    case = CASES["wkv6 one sequence, packed"]
+    given, s0, _, _ = inputs_of(case)
+    mix = sequence_parallel(wkv6)
+    with pytest.raises(ValueError, match="cu_seqlens must rise from 0 .* tokens 0 to 39"):
+        mix(*given, cu_seqlens=torch.tensor([0, 30]))
+    with pytest.raises(ValueError, match=r"s0 must be \[S, H, K, V\]"):
+        mix(*given, torch.cat([s0, s0]), cu_seqlens=torch.tensor([0, 40]))
+    with pytest.raises(TypeError, match="needs r, k, v, w, u and, if any, s0: got 3"):
+        mix(*given[:3])
+    with pytest.raises(TypeError, match="k must have r's dtype"):  # the operation's own words
+        mix(given[0], given[1].double(), *given[2:])
+
+
+def test_second_gradients_are_refused(alone):
+    given, _, _, _ = inputs_of(CASES["wkv6 decay 1"])
+    leaves = [x.requires_grad_() for x in given]
+    o, _ = sequence_parallel(wkv6)(*leaves)
+    (dr,) = torch.autograd.grad(o.square().sum(), leaves[:1], create_graph=True)
+    with pytest.raises(RuntimeError):
+        torch.autograd.grad(dr.sum(), leaves)
 
 
 def test_another_operation_is_refused():

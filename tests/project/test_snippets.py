@@ -78,6 +78,6 @@ def test_each_snippet_runs_by_itself(name, capsys, no_downloads, tmp_path):
 
 def test_every_page_has_its_snippets():
     assert sum(name.startswith("README") for name in SNIPPETS) == 4
-    assert sum(name.startswith("docs/library") for name in SNIPPETS) == 8
+    assert sum(name.startswith("docs/library") for name in SNIPPETS) == 9
     own = [prints for name, (_, prints) in SNIPPETS.items() if name.startswith("docs/own_kernels")]
     assert len(own) == 5 and all(own)

@@ -1,4 +1,4 @@
-"""How fast a whole model learns: RWKV-6 of some 160 million parameters, one step after another.
+"""How fast a whole model learns: RWKV-6 of some 170 million parameters, one step after another.
 
 The same model, the same characters and the same seeds, with the recurrence computed by
 

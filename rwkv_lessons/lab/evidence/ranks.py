@@ -74,7 +74,7 @@ def exact_compose(A1, B1, A2, B2):
 
 
 def exact_entries(A, B):
-    E, found = torch.zeros_like(B[0]), []
+    E, found = 0 * B[0], []
     for decay, left in zip(A, B, strict=True):
         found.append(E)
         E = decay[:, None] * E + left

@@ -1,5 +1,7 @@
 """Pictures of one sequence on many ranks: who waits, how far a state reaches, what it costs."""
 
+import re
+
 import torch
 
 from rwkv_lessons.distributed.cost import Rates, forward, map_bytes
@@ -11,6 +13,7 @@ from .style import Picture
 MAIN, FIX, WIRE = style.LOAD, style.STORE, style.OKABE_ITO["purple"]
 RANKS = (1, 2, 4, 8, 16, 32, 64)
 SHAPE = (1, 32768, 64, 64)  # whose recorded time says what a token costs
+FROM = (2, 1, 131072, 64, 64)  # GPUs, B, T, H, N: what a record's rates are taken from
 H, N, ITEM = 64, 64, 2  # heads, their size, bytes of a bfloat16
 
 
@@ -138,3 +141,41 @@ def measured(folder=None):
             f"{case}, {shape[2]:,} tokens: {one:.2f} → {two:.2f}, {one / two:.2f}×; {parts}"
         )
     return "\n".join(lines)
+
+
+def checked(folder=None):
+    """The model of costs beside the record: steps at one length say what it is at the others."""
+    try:
+        found = record("sequence-parallel", GPU, folder)
+    except LookupError:
+        return f"nothing to hold it against: not recorded on two {GPU}s yet"
+    lines = [f"rates from {FROM[2]:,} tokens where nothing decays; two GPUs, ms"]
+    try:
+        rates = _rates_of(found)
+    except (LookupError, TypeError):
+        return "the record lacks a step: the model has no rates"
+    for case in ("wkv6", "wkv6, nothing decays"):
+        for row in found.rows:
+            if row.method == f"{case}, two GPUs" and row.median_ms:
+                reach = None if "decays" in case else _reach(found, row.shape)
+                ms = 1e3 * forward(row.shape[2], 2, rates, reach).total
+                lines.append(f"{case}, {row.shape[2]:,} tokens: {ms:.2f} by the model, "
+                             f"{row.median_ms:.2f} recorded")  # fmt: skip
+    return "\n".join(lines)
+
+
+def _rates_of(found):
+    """Rates of the recorded machine; a gather's bytes are part of its latency."""
+    step = {
+        x: found.milliseconds(f"wkv6, nothing decays, {x}", FROM) / 1e3
+        for x in ("main pass", "summary", "correction", "gather")
+    }
+    n = FROM[2] / FROM[0]
+    each = [step[x] / n for x in ("main pass", "summary", "correction")]
+    return Rates(*each, step["gather"], float("inf"), float("inf"), map_bytes(1, H, N, N, 6))
+
+
+def _reach(found, shape):
+    said = found.row("wkv6, correction", shape).note or ""
+    number = re.search(r"reaches (\d+) ", said)
+    return int(number[1]) if number else None
