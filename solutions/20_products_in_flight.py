@@ -306,7 +306,7 @@ EXERCISES = {
             ),
             in_flight(partial(alone, 1, 128, 2), waits("product", 2, 4)),
             machine_code(partial(alone, 1, 128, 2), TENSOR_CORES, no_spills()),
-            gpu(partial(alone, 8, 4096, 64)),
+            gpu(partial(alone, 2, 512, 64)),
         ),
         symptoms=ASKED
         | {"chunk": "Row t of the scores: r[t]·k[s] for s ≤ t, else 0. Then times v."},
@@ -360,7 +360,7 @@ EXERCISES = {
                 at_least(1, "UTMALDG", text="tiles by TMA (UTMALDG)"),
                 no_spills(),
             ),
-            gpu(partial(chunks, 8, 4096, 64)),
+            gpu(partial(chunks, 2, 512, 64)),
         ),
         symptoms=ASKED
         | {

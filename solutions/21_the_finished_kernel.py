@@ -342,7 +342,7 @@ EXERCISES = {
                 at_least(36, "HGMMA", text="nine products of 64 × 64 × 64 (36 HGMMA)"),
                 at_least(1, "UTMALDG", text="tiles by TMA (UTMALDG)"),
             ),
-            gpu(partial(chunks, 8, 4096, 64)),
+            gpu(partial(chunks, 2, 512, 64)),
         ),
         symptoms={
             "wait": "What comes out of warpgroup_mma is a promise; its numbers come out of the "

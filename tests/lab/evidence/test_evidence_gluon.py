@@ -239,12 +239,12 @@ def test_the_ladder_is_that_of_the_designs_page():
 # On a Hopper GPU.
 
 SIZES = {
-    f"{COPIES}.one_tile": ("decays", [(1, 64, 1, True), (2, 4096, 64, True)]),
-    f"{COPIES}.kernel": ("decays", [(1, 64, 1), (1, 320, 3), (2, 4096, 64)]),
-    f"{PRODUCTS}.within": ("alone", [(1, 64, 1), (2, 4096, 64)]),
+    f"{COPIES}.one_tile": ("decays", [(1, 64, 1, True), (2, 1024, 64, True)]),
+    f"{COPIES}.kernel": ("decays", [(1, 64, 1), (1, 320, 3), (2, 1024, 64)]),
+    f"{PRODUCTS}.within": ("alone", [(1, 64, 1), (2, 1024, 64)]),
     f"{PRODUCTS}.kernel": (
         "chunks",
-        [(1, 64, 1), (1, 320, 3), (2, 4096, 64), (1, 320, 3, "most"), (1, 320, 3, "none")],
+        [(1, 64, 1), (1, 320, 3), (2, 1024, 64), (1, 320, 3, "most"), (1, 320, 3, "none")],
     ),
 }
 SIZES[f"{FINISHED}.kernel"] = SIZES[f"{PRODUCTS}.kernel"]
@@ -285,7 +285,7 @@ def test_the_steps_of_the_finished_kernel_are_right_on_a_hopper_gpu():
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("for Hopper")
     lesson = solutions(FINISHED)
-    launch = lesson.chunks(2, 4096, 64)
+    launch = lesson.chunks(2, 1024, 64)
     for name, kernel in list(lesson.steps().items())[1:]:
         tensors = launch.arguments("cuda")
         start(kernel, launch, tensors)
