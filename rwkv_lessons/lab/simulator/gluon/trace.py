@@ -55,7 +55,7 @@ class GluonTrace:
     def hidden(self, kind, *by):
         """How many flights of a kind have work meanwhile: tiles read, written or computed.
 
-        `by` are other kinds of steps that count, in place of these.
+        `by` are other kinds of steps that count, instead of these.
         """
         by = by or ("read", "write", "compute")
         return sum(bool(self.meanwhile(flight, *by)) for flight in self.of(kind))
