@@ -1,10 +1,11 @@
-"""The lab for kernels of one's own: any kernel of numba.cuda or Triton, and no GPU.
+"""The lab for kernels of one's own: any kernel of numba.cuda, Triton or Gluon, and no GPU.
 
-    from rwkv_lessons.lab import banks, machine_code, occupancy, races, roofline, trace
+    from rwkv_lessons.lab import banks, machine_code, occupancy, races, roofline, timeline, trace
 
 `trace` runs a launch on the CPU and counts what it asks of memory; `races` and `banks` look closer
-at the same run; `machine_code` compiles for a GPU that need not be there; `roofline` says what the
-least time is. docs/own_kernels.md has ten lines on each.
+at the same run, and `timeline` at what a kernel in Gluon has in flight; `machine_code` compiles for
+a GPU that need not be there; `roofline` says what the least time is. docs/own_kernels.md has ten
+lines on each.
 """
 
 import dataclasses
@@ -16,6 +17,7 @@ from rwkv_lessons.records import lookup
 from .machine_code.assembly import assembly as machine_code
 from .machine_code.cubin import plain
 from .machine_code.occupancy import occupancy
+from .pictures import in_flight
 from .pictures import roofline as roofs
 from .pictures import traces as pictures
 from .simulator.cuda import trace as cuda_simulator
@@ -24,14 +26,14 @@ from .simulator.faults import UninitialisedRead
 from .simulator.triton import run as triton_interpreter
 from .simulator.triton.trace import TritonTrace
 
-__all__ = ["banks", "machine_code", "occupancy", "races", "roofline", "trace"]
+__all__ = ["banks", "machine_code", "occupancy", "races", "roofline", "timeline", "trace"]
 
 
 def trace(kernel, grid, *args, **named):
     """Runs one launch on the CPU, on copies of its arguments, and counts its accesses.
 
     Args:
-        kernel: what `cuda.jit` or `triton.jit` made; for numba, the plain function will do.
+        kernel: what `cuda.jit`, `triton.jit` or `gluon.jit` made, of numba also the plain function.
         grid: blocks or programs, an integer or a tuple of up to three.
         args, named: as the launch has them. `kernel[grid, block](*args)` of numba is
             `trace(kernel, grid, block, *args)`; `kernel[grid](*args, **constants)` of Triton is
@@ -41,8 +43,9 @@ def trace(kernel, grid, *args, **named):
             `constants={"TILE": 8}` exchanges globals, `sharedmem=` is the launch's.
 
     Returns:
-        A `Trace` (numba) or `TritonTrace`. Print it for the counts by source line, in requests and
-        32-byte sectors; its `races` and `faults` say what is wrong with the kernel.
+        A `Trace` (numba), `TritonTrace` or `GluonTrace`. Print it for the counts by source line, in
+        requests and 32-byte sectors, or for the steps of a kernel in Gluon and what is in flight;
+        its `races` and `faults` say what is wrong with the kernel.
 
     Raises:
         TypeError: no kernel that is simulated here, or the arguments do not fit it.
@@ -71,8 +74,12 @@ def races(kernel, *launch, **named):
 
     Raises:
         KernelFault: no race was seen, but the run ended at this fault, so that nobody knows.
+        TypeError: a kernel of Gluon, whose compiler adds barriers; the rest is in `faults`.
     """
     seen = _seen(kernel, launch, named)
+    if _of_gluon(seen):
+        what = f"{seen.kernel} is a kernel of Gluon, whose compiler adds barriers: "
+        raise TypeError(what + "what it has to see to itself is in trace(…).faults")
     ends = [fault for fault in seen.faults if not isinstance(fault, UninitialisedRead)]
     if ends and not seen.races:
         raise ends[0]
@@ -106,7 +113,7 @@ def banks(kernel, *launch, line=None, array=None, op=None, nth=0, **named):
     """
     seen = _seen(kernel, launch, named)
     if not isinstance(seen, Trace):
-        what = f"{seen.kernel} is a kernel of Triton, whose compiler lays out shared memory: "
+        what = f"{seen.kernel} is not of numba, and a compiler lays out its shared memory: "
         raise TypeError(what + "see LDS, STS and LDSM of machine_code(…)")
     if line is array is op is None:
         shared = [row for row in seen.rows if row.space == "shared"]
@@ -115,6 +122,28 @@ def banks(kernel, *launch, line=None, array=None, op=None, nth=0, **named):
         worst = max(shared, key=lambda row: row.conflicts)
         line, array, op = worst.line, worst.array, worst.op
     return pictures.banks(seen, line, array=array, op=op, nth=nth)
+
+
+def timeline(kernel, *launch, program=0, steps=None, **named):
+    """Draws what a kernel in Gluon has in flight: copies and products against a program's steps.
+
+    Args:
+        kernel: a kernel of Gluon, and then `launch` and `named` as for `trace`; or its trace.
+        program: which one, from 0.
+        steps: (first, last) of those to show; all by default.
+
+    Returns:
+        A `Picture`; its text counts flights, those with work meanwhile, and waits.
+
+    Raises:
+        TypeError: a kernel of numba or Triton.
+    """
+    seen = _seen(kernel, launch, named)
+    if not _of_gluon(seen):
+        raise TypeError(
+            f"{seen.kernel} is no kernel of Gluon: only there it says what is in flight"
+        )
+    return in_flight.timeline(seen, program, steps)
 
 
 def roofline(seen=None, *, flops, bytes=None, dtype="float32", gpu=lookup.GPU):
@@ -138,6 +167,8 @@ def roofline(seen=None, *, flops, bytes=None, dtype="float32", gpu=lookup.GPU):
         ValueError: neither a whole trace nor bytes.
     """
     if bytes is None:
+        if _of_gluon(seen):
+            raise ValueError("copies of tiles are no distinct elements: bytes= is needed")
         if seen is None or getattr(seen, "scale", 1) != 1:
             raise ValueError("only some blocks were traced, so that bytes= of the launch is needed")
         moved = {op: seen.least_bytes(op=op) for op in ("load", "store", "atomic")}
@@ -150,7 +181,9 @@ def _simulator(kernel):
     """The module with the `trace` for a kernel of this kind. A new kind gets its line here."""
     where = type(kernel).__module__
     if where.startswith("triton.experimental.gluon"):
-        raise TypeError(f"{plain(kernel).__name__} is a kernel of Gluon: these are not traced yet")
+        from .simulator.gluon import run as gluon_simulator  # it needs Triton
+
+        return gluon_simulator
     if where.startswith("triton."):
         return triton_interpreter
     if callable(getattr(kernel, "py_func", kernel)):
@@ -158,9 +191,14 @@ def _simulator(kernel):
     raise TypeError(f"kernel is a {type(kernel).__name__}, needs what cuda.jit or triton.jit made")
 
 
+def _of_gluon(seen):
+    """Whether it is a `GluonTrace`."""
+    return type(seen).__module__.endswith("simulator.gluon.trace")
+
+
 def _seen(kernel, launch, named):
     """The trace itself, or that of a launch."""
-    if isinstance(kernel, Trace | TritonTrace):
+    if isinstance(kernel, Trace | TritonTrace) or _of_gluon(kernel):
         if launch or named:
             raise TypeError("a trace is given, so that there is nothing to launch")
         return kernel
@@ -173,6 +211,8 @@ def _on_cpu(value):
     """An argument where the simulators can read it."""
     if hasattr(value, "copy_to_host"):  # of numba
         return value.copy_to_host()
+    if hasattr(value, "block_shape"):  # a descriptor
+        return dataclasses.replace(value, base=_on_cpu(value.base))
     if hasattr(value, "data_ptr") and value.device.type != "cpu":
         return value.cpu()
     if type(value).__module__.startswith("cupy"):

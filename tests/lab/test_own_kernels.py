@@ -8,7 +8,9 @@ import pytest
 import torch
 from numba import cuda, float32
 
-from rwkv_lessons.lab import banks, machine_code, occupancy, races, roofline, trace
+from rwkv_lessons.lab import banks, machine_code, occupancy, races, roofline, timeline, trace
+from rwkv_lessons.lab.course.exercises import solutions
+from rwkv_lessons.lab.evidence.gluon import described
 from rwkv_lessons.lab.launched import launch_of, main
 from rwkv_lessons.lab.simulator.cuda.trace import DivergentBarrier, OutOfBounds
 from rwkv_lessons.records.lookup import record
@@ -210,17 +212,35 @@ def test_what_is_no_kernel():
 
 
 @needs_triton
-def test_a_kernel_of_triton_or_gluon(write):
+def test_a_kernel_of_triton(write):
     launch = launch_of(write(TRITON.format(step="BLOCK")), "scaled")
-    with pytest.raises(TypeError, match="whose compiler lays out shared memory"):
+    with pytest.raises(TypeError, match="a compiler lays out its shared memory"):
         banks(launch.kernel, launch.grid, *launch.args, **launch.named)
     seen = launch.trace()
     assert seen.times("x") == 1
     assert roofline(seen, flops=100).intensity == pytest.approx(100 / 800)
-    from triton.experimental import gluon
+    with pytest.raises(TypeError, match="no kernel of Gluon"):
+        timeline(seen)
 
-    with pytest.raises(TypeError, match="Gluon"):
-        trace(gluon.jit(launch.kernel.fn), 1)
+
+@needs_triton
+def test_a_kernel_of_gluon():
+    lesson = solutions("19_copies_in_flight")
+    raw, w = torch.randn(128, 64).bfloat16(), torch.zeros(128, 64).bfloat16()
+    launch = lesson.kernel, 1, described(raw, 64), described(w, 64), 128, 1
+    seen = trace(*launch, num_warps=4, num_stages=1)
+    assert not seen.faults and not w.any()  # it was a copy
+    assert seen.bytes("copy in") == 2 * 8192
+    assert str(timeline(seen)) == str(timeline(*launch)) != ""
+    for look, said in ((races, "barriers"), (banks, "shared memory")):
+        with pytest.raises(TypeError, match=said):
+            look(seen)
+    with pytest.raises(ValueError, match="bytes="):
+        roofline(seen, flops=1)
+    with pytest.raises(TypeError, match="missing"):
+        trace(*launch[:-1])
+    code = machine_code(*launch[:1], *launch[2:], num_warps=4)
+    assert code.count("UTMALDG") == 2 and "tile copies" in str(code)
 
 
 def test_the_code_and_what_fits_of_it():
