@@ -223,6 +223,30 @@ def test_a_kernel_of_triton(write):
         timeline(seen)
 
 
+GLUON = """
+import torch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+
+@gluon.jit
+def doubled(x, y, TILE: gl.constexpr):
+    s_x = gl.allocate_shared_memory(gl.float32, [64], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    o = gl.arange(0, 64, gl.BlockedLayout([1], [32], [2], [0]))
+    gl.store(y + o, 2 * s_x.load(gl.BlockedLayout([1], [32], [2], [0])))
+
+
+doubled[(1,)](torch.ones(64), torch.empty(64), TILE=64, num_warps=2)
+"""
+
+
+@needs_triton
+def test_a_file_that_launches_a_kernel_of_gluon(write, capsys):
+    file = write(GLUON)
+    assert main([f"{file}:doubled"]) == 1
+    assert "s_x: a tile is read that has nothing in it" in capsys.readouterr().out
+
+
 @needs_triton
 def test_a_kernel_of_gluon():
     lesson = solutions("19_copies_in_flight")
