@@ -88,7 +88,8 @@ def kernel(raw, w, T, H: gl.constexpr):
     for t in range(0, T, C):
         i, phase = t // C % 2, t // C // 2 % 2
         ### BEGIN SOLUTION
-        more, after = t + C < T, [row + t + C, column]
+        more = t + C < T
+        after = [row + t + C, column]
         mbarrier.expect(ready.index(1 - i), BYTES, pred=more)
         tma.async_copy_global_to_shared(raw, after, ready.index(1 - i), s_x.index(1 - i), pred=more)
         mbarrier.wait(ready.index(i), phase)
@@ -234,7 +235,7 @@ EXERCISES = {
                 Case("in any order", "programs", partial(TILES, 1, 128, 2), reverse=True),
             ),
             machine_code(partial(TILES, 1, 128, 2), COPIED, STORED, NOTHING_ELSE, no_spills()),
-            gpu(partial(TILES, 8, 4096, 64)),
+            gpu(partial(TILES, 8, 1024, 64)),
         ),
         symptoms=FLIGHTS,
     ),
@@ -287,7 +288,7 @@ EXERCISES = {
                 NOTHING_ELSE,
                 no_spills(),
             ),
-            gpu(partial(decays, 8, 4096, 64)),
+            gpu(partial(decays, 8, 1024, 64)),
         ),
         symptoms=FLIGHTS,
     ),

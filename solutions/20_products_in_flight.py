@@ -122,10 +122,10 @@ def kernel(r, k, v, w, u, s0, o, s1, T, H: gl.constexpr):
     s_later.store((col > row).to(gl.bfloat16))
     fence_async_shared()
     mbarrier.expect(ready.index(0), 4 * BYTES)
-    fetch(r, s_r.index(0), ready.index(0), first, column, True)
-    fetch(k, s_k.index(0), ready.index(0), first, column, True)
-    fetch(v, s_v.index(0), ready.index(0), first, column, True)
-    fetch(w, s_w.index(0), ready.index(0), first, column, True)
+    fetch(r, s_r.index(0), ready.index(0), first, column, 0 < T)
+    fetch(k, s_k.index(0), ready.index(0), first, column, 0 < T)
+    fetch(v, s_v.index(0), ready.index(0), first, column, 0 < T)
+    fetch(w, s_w.index(0), ready.index(0), first, column, 0 < T)
 
     b_u = gl.load(u + i_h * C + col)
     o_s = gl.program_id(0) * C * C + row * C + col
@@ -141,7 +141,8 @@ def kernel(r, k, v, w, u, s0, o, s1, T, H: gl.constexpr):
         b_bonus = gl.sum(b_r * b_k * b_u, 1)[:, None]
         b_total = gl.convert_layout(gl.sum(b_w, 0), gl.SliceLayout(1, SUMS))[:, None]
         tma.store_wait(0)  # o of the chunk before has left the stage of the next
-        behind, more = first + t + C, t + C < T
+        behind = first + t + C
+        more = t + C < T
         mbarrier.expect(ready.index(1 - i), 4 * BYTES, pred=more)
         fetch(r, s_r.index(1 - i), ready.index(1 - i), behind, column, more)
         fetch(k, s_k.index(1 - i), ready.index(1 - i), behind, column, more)
@@ -305,7 +306,7 @@ EXERCISES = {
             ),
             in_flight(partial(alone, 1, 128, 2), waits("product", 2, 4)),
             machine_code(partial(alone, 1, 128, 2), TENSOR_CORES, no_spills()),
-            gpu(partial(alone, 8, 4096, 64)),
+            gpu(partial(alone, 2, 512, 64)),
         ),
         symptoms=ASKED
         | {"chunk": "Row t of the scores: r[t]·k[s] for s ≤ t, else 0. Then times v."},
@@ -359,7 +360,7 @@ EXERCISES = {
                 at_least(1, "UTMALDG", text="tiles by TMA (UTMALDG)"),
                 no_spills(),
             ),
-            gpu(partial(chunks, 8, 4096, 64)),
+            gpu(partial(chunks, 2, 512, 64)),
         ),
         symptoms=ASKED
         | {

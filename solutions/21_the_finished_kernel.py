@@ -107,10 +107,10 @@ def kernel(r, k, v, w, u, s0, o, s1, T, H: gl.constexpr):
     s_later.store((col > row).to(gl.bfloat16))
     fence_async_shared()
     mbarrier.expect(ready.index(0), 4 * BYTES)
-    fetch(r, s_r.index(0), ready.index(0), first, column, True)
-    fetch(k, s_k.index(0), ready.index(0), first, column, True)
-    fetch(v, s_v.index(0), ready.index(0), first, column, True)
-    fetch(w, s_w.index(0), ready.index(0), first, column, True)
+    fetch(r, s_r.index(0), ready.index(0), first, column, 0 < T)
+    fetch(k, s_k.index(0), ready.index(0), first, column, 0 < T)
+    fetch(v, s_v.index(0), ready.index(0), first, column, 0 < T)
+    fetch(w, s_w.index(0), ready.index(0), first, column, 0 < T)
 
     b_u = gl.load(u + i_h * C + col)
     o_s = gl.program_id(0) * C * C + row * C + col
@@ -126,7 +126,8 @@ def kernel(r, k, v, w, u, s0, o, s1, T, H: gl.constexpr):
         b_bonus = gl.sum(b_r * b_k * b_u, 1)[:, None]
         b_total = gl.convert_layout(gl.sum(b_w, 0), gl.SliceLayout(1, SUMS))[:, None]
         tma.store_wait(0)  # o of the chunk before has left the stage of the next
-        behind, more = first + t + C, t + C < T
+        behind = first + t + C
+        more = t + C < T
         mbarrier.expect(ready.index(1 - i), 4 * BYTES, pred=more)
         fetch(r, s_r.index(1 - i), ready.index(1 - i), behind, column, more)
         fetch(k, s_k.index(1 - i), ready.index(1 - i), behind, column, more)
@@ -341,7 +342,7 @@ EXERCISES = {
                 at_least(36, "HGMMA", text="nine products of 64 × 64 × 64 (36 HGMMA)"),
                 at_least(1, "UTMALDG", text="tiles by TMA (UTMALDG)"),
             ),
-            gpu(partial(chunks, 8, 4096, 64)),
+            gpu(partial(chunks, 2, 512, 64)),
         ),
         symptoms={
             "wait": "What comes out of warpgroup_mma is a promise; its numbers come out of the "

@@ -5,7 +5,7 @@ from .course.modes import setup
 from .course.predict import outcome, predict
 
 # For kernels of one's own; from `kernels`, when they are first asked for: they import compilers.
-OWN = ("banks", "machine_code", "occupancy", "races", "roofline", "trace")
+OWN = ("banks", "machine_code", "occupancy", "races", "roofline", "timeline", "trace")
 
 __all__ = ["break_it", "check", "hint", "outcome", "predict", "setup", *OWN]
 

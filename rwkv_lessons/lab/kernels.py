@@ -1,10 +1,11 @@
 """The lab for kernels of one's own: any kernel of numba.cuda, Triton or Gluon, and no GPU.
 
-    from rwkv_lessons.lab import banks, machine_code, occupancy, races, roofline, trace
+    from rwkv_lessons.lab import banks, machine_code, occupancy, races, roofline, timeline, trace
 
 `trace` runs a launch on the CPU and counts what it asks of memory; `races` and `banks` look closer
-at the same run; `machine_code` compiles for a GPU that need not be there; `roofline` says what the
-least time is. docs/own_kernels.md has ten lines on each.
+at the same run, and `timeline` at what a kernel in Gluon has in flight; `machine_code` compiles for
+a GPU that need not be there; `roofline` says what the least time is. docs/own_kernels.md has ten
+lines on each.
 """
 
 import dataclasses
@@ -16,6 +17,7 @@ from rwkv_lessons.records import lookup
 from .machine_code.assembly import assembly as machine_code
 from .machine_code.cubin import plain
 from .machine_code.occupancy import occupancy
+from .pictures import in_flight
 from .pictures import roofline as roofs
 from .pictures import traces as pictures
 from .simulator.cuda import trace as cuda_simulator
@@ -23,15 +25,14 @@ from .simulator.cuda.trace import Trace
 from .simulator.faults import UninitialisedRead
 from .simulator.triton import run as triton_interpreter
 
-__all__ = ["banks", "machine_code", "occupancy", "races", "roofline", "trace"]
+__all__ = ["banks", "machine_code", "occupancy", "races", "roofline", "timeline", "trace"]
 
 
 def trace(kernel, grid, *args, **named):
     """Runs one launch on the CPU, on copies of its arguments, and counts its accesses.
 
     Args:
-        kernel: what `cuda.jit`, `triton.jit` or `gluon.jit` made; for numba, the plain function
-            will do.
+        kernel: what `cuda.jit`, `triton.jit` or `gluon.jit` made, of numba also the plain function.
         grid: blocks or programs, an integer or a tuple of up to three.
         args, named: as the launch has them. `kernel[grid, block](*args)` of numba is
             `trace(kernel, grid, block, *args)`; `kernel[grid](*args, **constants)` of Triton is
@@ -42,7 +43,7 @@ def trace(kernel, grid, *args, **named):
 
     Returns:
         A `Trace` (numba), `TritonTrace` or `GluonTrace`. Print it for the counts by source line, in
-        requests and 32-byte sectors, of Gluon for the copies and products in flight at each step;
+        requests and 32-byte sectors, or for the steps of a kernel in Gluon and what is in flight;
         its `races` and `faults` say what is wrong with the kernel.
 
     Raises:
@@ -79,8 +80,12 @@ def races(kernel, *launch, **named):
 
     Raises:
         KernelFault: no race was seen, but the run ended at this fault, so that nobody knows.
+        TypeError: a kernel of Gluon, whose compiler adds barriers; the rest is in `faults`.
     """
     seen = _seen(kernel, launch, named)
+    if _of_gluon(seen):
+        what = f"{seen.kernel} is a kernel of Gluon, whose compiler adds barriers: "
+        raise TypeError(what + "what it has to see to itself is in trace(…).faults")
     ends = [fault for fault in seen.faults if not isinstance(fault, UninitialisedRead)]
     found = getattr(seen, "races", [])
     if ends and not found:
@@ -115,8 +120,8 @@ def banks(kernel, *launch, line=None, array=None, op=None, nth=0, **named):
     """
     seen = _seen(kernel, launch, named)
     if not isinstance(seen, Trace):
-        what = f"{seen.kernel} is a kernel of Triton or Gluon, which lay out shared memory as they "
-        raise TypeError(what + "compile: see LDS, STS and LDSM of machine_code(…)")
+        what = f"{seen.kernel} is not of numba, and a compiler lays out its shared memory: "
+        raise TypeError(what + "see LDS, STS and LDSM of machine_code(…)")
     if line is array is op is None:
         shared = [row for row in seen.rows if row.space == "shared"]
         if not shared:
@@ -124,6 +129,28 @@ def banks(kernel, *launch, line=None, array=None, op=None, nth=0, **named):
         worst = max(shared, key=lambda row: row.conflicts)
         line, array, op = worst.line, worst.array, worst.op
     return pictures.banks(seen, line, array=array, op=op, nth=nth)
+
+
+def timeline(kernel, *launch, program=0, steps=None, **named):
+    """Draws what a kernel in Gluon has in flight: copies and products against a program's steps.
+
+    Args:
+        kernel: a kernel of Gluon, and then `launch` and `named` as for `trace`; or its trace.
+        program: which one, from 0.
+        steps: (first, last) of those to show; all by default.
+
+    Returns:
+        A `Picture`; its text counts flights, those with work meanwhile, and waits.
+
+    Raises:
+        TypeError: a kernel of numba or Triton.
+    """
+    seen = _seen(kernel, launch, named)
+    if not _of_gluon(seen):
+        raise TypeError(
+            f"{seen.kernel} is no kernel of Gluon: only there it says what is in flight"
+        )
+    return in_flight.timeline(seen, program, steps)
 
 
 def roofline(seen=None, *, flops, bytes=None, dtype="float32", gpu=lookup.GPU):
@@ -147,8 +174,10 @@ def roofline(seen=None, *, flops, bytes=None, dtype="float32", gpu=lookup.GPU):
         ValueError: neither a whole trace nor bytes.
     """
     if bytes is None:
-        if getattr(seen, "scale", 1) != 1 or not hasattr(seen, "least_bytes"):
-            raise ValueError("the bytes of the whole launch were not traced: bytes= is needed")
+        if _of_gluon(seen):
+            raise ValueError("copies of tiles are no distinct elements: bytes= is needed")
+        if seen is None or getattr(seen, "scale", 1) != 1:
+            raise ValueError("only some blocks were traced, so that bytes= of the launch is needed")
         moved = {op: seen.least_bytes(op=op) for op in ("load", "store", "atomic")}
         bytes = moved["load"] + moved["store"] + 2 * moved["atomic"]
     ceiling = roofs.ceiling(dtype, gpu)
@@ -159,7 +188,7 @@ def _simulator(kernel):
     """The module with the `trace` for a kernel of this kind. A new kind gets its line here."""
     where = type(kernel).__module__
     if where.startswith("triton.experimental.gluon"):
-        from .simulator.gluon import run as gluon_simulator  # imports Triton
+        from .simulator.gluon import run as gluon_simulator  # it needs Triton
 
         return gluon_simulator
     if where.startswith("triton."):
@@ -171,9 +200,14 @@ def _simulator(kernel):
     )
 
 
+def _of_gluon(seen):
+    """Whether it is a `GluonTrace`."""
+    return type(seen).__module__.endswith("simulator.gluon.trace")
+
+
 def _seen(kernel, launch, named):
     """The trace itself, or that of a launch."""
-    if hasattr(kernel, "faults") and hasattr(kernel, "table"):
+    if isinstance(kernel, Trace | TritonTrace) or _of_gluon(kernel):
         if launch or named:
             raise TypeError("a trace is given, so that there is nothing to launch")
         return kernel
@@ -186,6 +220,8 @@ def _on_cpu(value):
     """An argument where the simulators can read it."""
     if hasattr(value, "copy_to_host"):  # of numba
         return value.copy_to_host()
+    if hasattr(value, "block_shape"):  # a descriptor
+        return dataclasses.replace(value, base=_on_cpu(value.base))
     if hasattr(value, "data_ptr") and value.device.type != "cpu":
         return value.cpu()
     if type(value).__module__.startswith("cupy"):

@@ -130,11 +130,12 @@ kernel = wrong(
             """,
             "",
         ),
-        edit("more, after = t + C < T, [row + t + C, column]", "here = [row + t, column]"),
+        edit("more = t + C < T\n"),
+        edit("after = [row + t + C, column]", "after = [row + t, column]"),
         edit("ready.index(1 - i), BYTES, pred=more", "ready.index(i), BYTES"),
         edit(
             "raw, after, ready.index(1 - i), s_x.index(1 - i), pred=more",
-            "raw, here, ready.index(i), s_x.index(i)",
+            "raw, after, ready.index(i), s_x.index(i)",
         ),
     ),
     rows_of_one_sequence=(

@@ -57,6 +57,7 @@ kernel = wrong(
     state_of_one_piece=(
         "The state gets 8 bits of k.",
         edit("b_s = warpgroup_mma(low, s_v.index(i), b_s, is_async=True)\n"),
+        edit("warpgroup_mma_wait(2, deps=(b_a, r", "warpgroup_mma_wait(1, deps=(b_a, r"),
     ),
     right_to_eight_bits=(
         "What tokens read of the state is read with 8 bits of r.",

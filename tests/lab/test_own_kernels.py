@@ -8,7 +8,9 @@ import pytest
 import torch
 from numba import cuda, float32
 
-from rwkv_lessons.lab import banks, machine_code, occupancy, races, roofline, trace
+from rwkv_lessons.lab import banks, machine_code, occupancy, races, roofline, timeline, trace
+from rwkv_lessons.lab.course.exercises import solutions
+from rwkv_lessons.lab.evidence.gluon import described
 from rwkv_lessons.lab.launched import launch_of, main
 from rwkv_lessons.lab.simulator.faults import DivergentBarrier, KernelFault, OutOfBounds
 from rwkv_lessons.records.lookup import record
@@ -212,67 +214,57 @@ def test_what_is_no_kernel():
 @needs_triton
 def test_a_kernel_of_triton(write):
     launch = launch_of(write(TRITON.format(step="BLOCK")), "scaled")
-    with pytest.raises(TypeError, match="lay out shared memory"):
+    with pytest.raises(TypeError, match="a compiler lays out its shared memory"):
         banks(launch.kernel, launch.grid, *launch.args, **launch.named)
     seen = launch.trace()
     assert seen.times("x") == 1
     assert roofline(seen, flops=100).intensity == pytest.approx(100 / 800)
+    with pytest.raises(TypeError, match="no kernel of Gluon"):
+        timeline(seen)
 
 
 GLUON = """
 import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
 
 @gluon.jit
-def plus(x, y, n, MORE: gl.constexpr, BLOCK: gl.constexpr):
-    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    o = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout)
-    gl.store(y + o, gl.load(x + o, o < n) + MORE, o < n)
+def doubled(x, y, TILE: gl.constexpr):
+    s_x = gl.allocate_shared_memory(gl.float32, [64], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    o = gl.arange(0, 64, gl.BlockedLayout([1], [32], [2], [0]))
+    gl.store(y + o, 2 * s_x.load(gl.BlockedLayout([1], [32], [2], [0])))
 
 
-@gluon.jit
-def copied(x, y, n, BLOCK: gl.constexpr):
-    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    o = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout)
-    shared: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    tile = gl.allocate_shared_memory(gl.float32, [BLOCK], shared)
-    async_copy.async_copy_global_to_shared(tile, x + o, o < n)
-    async_copy.commit_group()
-    WAIT
-    gl.store(y + o, tile.load(layout), o < n)
-
-
-@gluon.jit
-def unknown(x):
-    gl.surprise(x)
-
-
-x, y = torch.ones(256), torch.zeros(256)
-plus[(2,)](x, y, 256, 1, BLOCK=128, num_warps=4)
-assert y.sum() == 512
-copied[(2,)](y, x, 256, BLOCK=128, num_warps=4)
+doubled[(1,)](torch.ones(64), torch.empty(64), TILE=64, num_warps=2)
 """
 
 
 @needs_triton
-def test_a_kernel_of_gluon(write, capsys):
-    file = write(GLUON.replace("WAIT", "async_copy.wait_group(0)"))
-    assert main([f"{file}:copied", "--arch", "sm_90"]) == 0
-    said = capsys.readouterr().out
-    assert "copied: 2 programs" in said and "LDGSTS" in said
-    assert main([f"{file}:unknown", "[1](ones(1))"]) == 2
-    assert "surprise of Gluon is not simulated" in capsys.readouterr().err
-    launch = launch_of(file, "copied")
-    with pytest.raises(KernelFault):
-        races(launch.kernel, 2, launch.args[0], launch.args[1][:9], 256, BLOCK=128)
-    assert races(launch.trace()) == []
+def test_a_file_that_launches_a_kernel_of_gluon(write, capsys):
+    file = write(GLUON)
+    assert main([f"{file}:doubled"]) == 1
+    assert "s_x: a tile is read that has nothing in it" in capsys.readouterr().out
+
+
+@needs_triton
+def test_a_kernel_of_gluon():
+    lesson = solutions("19_copies_in_flight")
+    raw, w = torch.randn(128, 64).bfloat16(), torch.zeros(128, 64).bfloat16()
+    launch = lesson.kernel, 1, described(raw, 64), described(w, 64), 128, 1
+    seen = trace(*launch, num_warps=4, num_stages=1)
+    assert not seen.faults and not w.any()  # it was a copy
+    assert seen.bytes("copy in") == 2 * 8192
+    assert str(timeline(seen)) == str(timeline(*launch)) != ""
+    for look, said in ((races, "barriers"), (banks, "shared memory")):
+        with pytest.raises(TypeError, match=said):
+            look(seen)
     with pytest.raises(ValueError, match="bytes="):
-        roofline(launch.trace(), flops=1)
-    assert main([write(GLUON.replace("WAIT", "")) + ":copied"]) == 1
-    assert "is read before the wait for it" in capsys.readouterr().out
+        roofline(seen, flops=1)
+    with pytest.raises(TypeError, match="missing"):
+        trace(*launch[:-1])
+    code = machine_code(*launch[:1], *launch[2:], num_warps=4)
+    assert code.count("UTMALDG") == 2 and "tile copies" in str(code)
 
 
 def test_the_code_and_what_fits_of_it():

@@ -2,6 +2,8 @@
 
 import re
 
+import numpy as np
+
 from ...records.lookup import record
 from ..evidence.gluon import trace
 from ..machine_code.assembly import assembly, available
@@ -131,17 +133,19 @@ def accumulators(holder, warp=1, lane=5):
         holder: (row, column) → warp, lane, register.
         warp, lane: of the thread that is marked.
     """
+    from matplotlib.colors import to_rgb
+
     figure = style.figure(3.9)
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.35))
     colours = [style.OKABE_ITO[x] for x in ("sky blue", "orange", "green", "yellow")]
-    own = {}
+    own, shown = {}, np.zeros((64, 64, 3))
     for i in range(64):
         for j in range(64):
             w, lane_of, register = holder(i, j)
-            mine = (w, lane_of) == (warp, lane)
-            if mine:
-                own[register] = i, j
-            style.box(left, j, i, 1, 1, style.INK if mine else colours[w], alpha=1 if mine else 0.5)
+            shown[i, j] = 0.5 + 0.5 * np.array(to_rgb(colours[w]))
+            if (w, lane_of) == (warp, lane):
+                own[register], shown[i, j] = (i, j), to_rgb(style.INK)
+    left.imshow(shown, extent=(0, 64, 64, 0), interpolation="nearest")
     for i in range(16):
         for j in range(16):
             _, lane_of, register = holder(16 * warp + i, j)

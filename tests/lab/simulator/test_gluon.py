@@ -9,8 +9,17 @@ pytest.importorskip("triton")
 from triton.experimental import gluon  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
 from triton.experimental.gluon.language.nvidia.ampere import async_copy  # noqa: E402
+from triton.experimental.gluon.language.nvidia.hopper import (  # noqa: E402
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
 
-from rwkv_lessons.lab.simulator.gluon import GluonFault, OnCPU  # noqa: E402
+from rwkv_lessons.lab.evidence.gluon import described  # noqa: E402
+from rwkv_lessons.lab.simulator.faults import EndlessLoop  # noqa: E402
+from rwkv_lessons.lab.simulator.gluon import GluonFault, OnCPU, run, trace  # noqa: E402
 
 
 @gluon.jit
@@ -82,3 +91,117 @@ def test_a_fault_is_told_with_its_line(kernel, constants, said, line, tensors):
         OnCPU(kernel)[(3,)](*tensors, 10, *constants, num_warps=4)
     assert said in str(caught.value) and line in str(caught.value)
     assert isinstance(caught.value, KernelFault)
+
+
+# Copies and products, with one mistake at a time.
+
+TILE = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2))
+SUMS = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16]))
+
+
+@gluon.jit
+def two_copies(x, y, WRONG: gl.constexpr):
+    """Two tiles of x, one after another on one barrier, to y; a product with the second is lost."""
+    s_x = gl.allocate_shared_memory(gl.bfloat16, [2, 64, 64], TILE)
+    s_small = gl.allocate_shared_memory(gl.bfloat16, [32, 64], TILE)
+    ready = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    if WRONG != "no init":
+        mbarrier.init(ready, count=1)
+    if WRONG != "no fence after init":
+        fence_async_shared()
+    mbarrier.expect(ready, 8192)
+    if WRONG == "announced twice":
+        mbarrier.expect(ready, 8192)
+    if WRONG == "another shape":
+        tma.async_copy_global_to_shared(x, [0, 0], ready, s_small)
+    if WRONG == "all tiles at once":
+        tma.async_copy_global_to_shared(x, [0, 0], ready, s_x)
+    tma.async_copy_global_to_shared(x, [0, 0], ready, s_x.index(0))
+    if WRONG == "two copies to a tile":
+        tma.async_copy_global_to_shared(x, [64, 0], ready, s_x.index(0))
+    mbarrier.wait(ready, 0)
+    mbarrier.expect(ready, 8192)
+    tma.async_copy_global_to_shared(x, [64, 0], ready, s_x.index(1))
+    if WRONG == "the old phase":
+        mbarrier.wait(ready, 0)
+    else:
+        mbarrier.wait(ready, 1)
+    if WRONG == "a third phase":
+        mbarrier.wait(ready, 0)
+    if WRONG == "an empty tile":
+        s_small.load()
+    if WRONG == "no such stage":
+        s_x.index(2).load()
+    zeros = gl.full([64, 64], 0.0, gl.float32, SUMS)
+    b_x = warpgroup_mma(s_x.index(1), s_x.index(1), zeros, use_acc=False, is_async=True)
+    if WRONG == "a factor overwritten":
+        s_x.index(1).store(zeros.to(gl.bfloat16))
+    if WRONG == "sums read":
+        b_x = b_x + 1.0
+    if WRONG != "a product left":
+        b_x = warpgroup_mma_wait(0, deps=(b_x,))
+    for i in gl.static_range(2):
+        tma.async_copy_shared_to_global(y, [64 * i, 0], s_x.index(i))
+    if WRONG == "stored over":
+        tma.async_copy_global_to_shared(x, [0, 0], ready, s_x.index(0))
+    tma.store_wait(0)
+    while WRONG == "no end":
+        pass
+
+
+def copies(wrong):
+    x, y = torch.randn(128, 64).bfloat16(), torch.full((128, 64), torch.nan).bfloat16()
+    return x, y, trace(two_copies, (1,), described(x, 64), described(y, 64), wrong)
+
+
+def test_two_phases_of_one_barrier():
+    x = torch.randn(128, 64).bfloat16()
+    y = torch.full_like(x, torch.nan)
+    OnCPU(two_copies)[(1, 1, 1)](described(x, 64), described(y, 64), "", num_warps=4)
+    assert torch.equal(x, y)
+
+
+def test_a_trace_leaves_the_tensors_alone_and_knows_every_flight():
+    _, y, seen = copies("")
+    assert not seen.faults and y.isnan().all()
+    first, second = seen.of("copy in")
+    assert (first.name, first.note, second.name, second.note) == (
+        "s_x[0]", "phase 0", "s_x[1]", "phase 1",
+    )  # fmt: skip
+    assert first.start < first.end < second.start < second.end
+    assert seen.bytes("copy in") == seen.bytes("copy out") == 2 * 8192
+    assert seen.most("copy in") == 1 and seen.most("copy out") == 2
+    assert seen.waits("copy in") == 2 and seen.waits("copy out") == 1
+    assert seen.flops == 2 * 64**3
+    assert "wait ready" in seen.table() and "s_x[1]" in seen.table()
+
+
+MISTAKES = {
+    "no init": "ready: a barrier is used without mbarrier.init",
+    "no fence after init": "ready: no fence came after the barrier's init",
+    "announced twice": "ready: a tile is announced twice",
+    "another shape": "s_small is [32, 64] of torch.bfloat16, and the descriptor's tiles are [64,",
+    "all tiles at once": "s_x is 2 tiles or barriers",
+    "two copies to a tile": "s_x[0]: a tile is overwritten while it is on its way",
+    "the old phase": "it asked for phase 0 of ready, and the running one is 1",
+    "a third phase": "nothing was announced for phase 0, and no copy started",
+    "an empty tile": "s_small: a tile is read that has nothing in it",
+    "no such stage": "there is no such tile: index(2) of 2",
+    "a factor overwritten": "the product b_x of line",
+    "sums read": "b_x: a product is used before the wait for it",
+    "a product left": "a program ends while the product b_x of line",
+    "stored over": "s_x[0]: a tile is overwritten while it is read",
+}
+
+
+@pytest.mark.parametrize("wrong", MISTAKES)
+def test_a_mistake_in_flight_is_told_with_its_line(wrong):
+    (fault,) = copies(wrong)[2].faults
+    assert MISTAKES[wrong] in str(fault) and f"line {fault.line}: " in str(fault)
+
+
+def test_a_kernel_without_an_end_is_stopped(monkeypatch):
+    limit = run.time_limit
+    monkeypatch.setattr(run, "time_limit", lambda: limit(0.5))
+    (fault,) = copies("no end")[2].faults
+    assert isinstance(fault, EndlessLoop)

@@ -360,8 +360,14 @@ def watch(kernel, grid, given, num_warps=4, keeps=True, reverse=False):
 
 
 def trace(kernel, grid, *args, num_warps=4, **named):
-    """`watch` on copies of the tensors, with arguments by position or by name."""
-    given = dict(zip(inspect.signature(plain(kernel)).parameters, args, strict=False)) | named
+    """`watch` on copies of the tensors, with arguments by position or by name.
+
+    Other options of a launch are taken and ignored.
+    """
+    grid = (grid,) if isinstance(grid, int) else grid
+    known = inspect.signature(plain(kernel)).parameters
+    given = dict(zip(known, args, strict=False)) | {x: y for x, y in named.items() if x in known}
+    inspect.signature(plain(kernel)).bind(**given)
     return watch(kernel, grid, {name: copied(x) for name, x in given.items()}, num_warps)
 
 

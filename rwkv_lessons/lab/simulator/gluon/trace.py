@@ -11,10 +11,13 @@ class GluonTrace:
         steps: every `Step` of every program, in order.
         flights: every `Flight`.
         faults: the `KernelFault` that ended the run, if one did.
+        races: none: Triton adds barriers, and programs that write the same element are a fault.
         owners: {address of a tensor's memory: which program wrote each element, or -1}.
 
     The methods that count take the `kind` of a flight: "copy in", "copy out", "product".
     """
+
+    races = ()
 
     def __init__(self, kernel, grid, machine, faults):
         self.kernel, self.grid, self.programs = kernel, grid, grid[0] * grid[1] * grid[2]
@@ -55,7 +58,7 @@ class GluonTrace:
     def hidden(self, kind, *by):
         """How many flights of a kind have work meanwhile: tiles read, written or computed.
 
-        `by` are other kinds of steps that count, in place of these.
+        `by` are other kinds of steps that count, instead of these.
         """
         by = by or ("read", "write", "compute")
         return sum(bool(self.meanwhile(flight, *by)) for flight in self.of(kind))
