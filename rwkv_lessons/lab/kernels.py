@@ -207,7 +207,7 @@ def _of_gluon(seen):
 
 def _seen(kernel, launch, named):
     """The trace itself, or that of a launch."""
-    if isinstance(kernel, Trace | TritonTrace) or _of_gluon(kernel):
+    if isinstance(kernel, Trace) or hasattr(kernel, "faults"):
         if launch or named:
             raise TypeError("a trace is given, so that there is nothing to launch")
         return kernel

@@ -12,7 +12,7 @@ from rwkv_lessons.lab import banks, machine_code, occupancy, races, roofline, ti
 from rwkv_lessons.lab.course.exercises import solutions
 from rwkv_lessons.lab.evidence.gluon import described
 from rwkv_lessons.lab.launched import launch_of, main
-from rwkv_lessons.lab.simulator.faults import DivergentBarrier, KernelFault, OutOfBounds
+from rwkv_lessons.lab.simulator.faults import DivergentBarrier, OutOfBounds
 from rwkv_lessons.records.lookup import record
 
 needs_triton = pytest.mark.skipif(
