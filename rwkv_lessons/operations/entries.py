@@ -65,7 +65,7 @@ class Ladder:
     def plan(self):
         at = f" --shape {','.join(map(str, self.shape))}" if self.shape else ""
         made = own(f"{self.name}-ladder", f"ladder {self.name}{at}", self.limit_s, "ladder")
-        return replace(made, holds=self.rows)
+        return replace(made, holds=self.rows, named=bool(at))
 
     @property
     def rows(self):

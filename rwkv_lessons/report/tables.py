@@ -74,7 +74,8 @@ def ladder_block(operation):
         head = ["step", *(["dtype"] if len(dtypes) > 1 else []), "ms (20 … 80 %)"]
         head += ["faster ×", "CUDA C ms", *QUANTITIES]
         where = ladder.source(operation, folder=folder).replace("\n", ".\n")
-        return f"{_markdown(head, rows)}\n\n{where}."
+        found = older(record(f"{operation}-ladder", GPU, folder))
+        return f"{_markdown(head, rows)}\n\n{where}.{found}"
 
     return block
 

@@ -9,7 +9,7 @@ from test_solutions import test_wrong_answers_are_rejected as rejected
 from rwkv_lessons.lab.course import draft, exercises, outline
 from rwkv_lessons.lab.course.check import evaluate
 
-STEM, ID = "22_delta_rule", "22_delta_rule.running_sums"
+STEM, ID = "31_another_sum", "31_another_sum.running_sums"
 
 
 @pytest.fixture
@@ -47,6 +47,6 @@ def test_a_draft_keeps_to_the_rules_of_exercises(rule, written):
 
 def test_a_draft_is_valid_and_overwrites_nothing(written):
     nbformat.validate(nbformat.read(written[0], 4))
-    for stem, said in ((STEM, "taken by 22_delta_rule"), ("delta", "no name of a lesson")):
+    for stem, said in ((STEM, "taken by 31_another_sum"), ("delta", "no name of a lesson")):
         with pytest.raises(ValueError, match=said):
             draft.write(stem)

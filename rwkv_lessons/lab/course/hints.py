@@ -37,8 +37,9 @@ HINTS = {
     "changed input": "Others read it after you: work on a copy, and mind operations that end in _.",
     "loop over tokens": "All tokens of a chunk at once: they are rows of a matrix.",
     "loop over heads": "All heads at once: leading axes of a product, or an axis of an einsum.",
-    "16 bits": "What is loaded becomes float32 before it is computed with: tl.load(…)"
-    ".to(tl.float32). Only operands of tl.dot have the type of v.",
+    "16 bits": "What is loaded becomes float32 before it is computed with, tl.load(…)"
+    ".to(tl.float32), and decays, sums and states stay float32 tiles. Only operands of tl.dot "
+    "have the type of v.",
     "integers": "// and ceil_div keep integers; / and np.ceil make floats.",
     "endless": "Does what the loop waits for come nearer each time?",
     "float64": "Which operand is a float64? Sums and states of this lesson are float32.",

@@ -236,10 +236,10 @@ NEXT = """
 n_t = tl.minimum(t + 1, T - 1)
 i_n = (i_b * T + n_t) * H + i_h
 b_r, b_k, b_w, b_v = n_r, n_k, n_w, n_v
-n_r = tl.load(r + i_n * K + o_k, m_k, 0)
-n_k = tl.load(k + i_n * K + o_k, m_k, 0)
-n_w = tl.load(w + i_n * K + o_k, m_k, 0)
-n_v = tl.load(v + i_n * V + o_v, m_v, 0)
+n_r = tl.load(r + i_n * K + o_k, m_k, 0).to(tl.float32)
+n_k = tl.load(k + i_n * K + o_k, m_k, 0).to(tl.float32)
+n_w = tl.load(w + i_n * K + o_k, m_k, 0).to(tl.float32)
+n_v = tl.load(v + i_n * V + o_v, m_v, 0).to(tl.float32)
 """
 RIGHT = {
     "the next token is fetched while this one is used": (
@@ -248,19 +248,19 @@ RIGHT = {
             "for t in range(T):",
             """
             i_n = i_b * T * H + i_h
-            n_r = tl.load(r + i_n * K + o_k, m_k, 0)
-            n_k = tl.load(k + i_n * K + o_k, m_k, 0)
-            n_w = tl.load(w + i_n * K + o_k, m_k, 0)
-            n_v = tl.load(v + i_n * V + o_v, m_v, 0)
+            n_r = tl.load(r + i_n * K + o_k, m_k, 0).to(tl.float32)
+            n_k = tl.load(k + i_n * K + o_k, m_k, 0).to(tl.float32)
+            n_w = tl.load(w + i_n * K + o_k, m_k, 0).to(tl.float32)
+            n_v = tl.load(v + i_n * V + o_v, m_v, 0).to(tl.float32)
             for t in range(T):
             """,
         ),
         edit(
             """
-            b_r = tl.load(r + i_t * K + o_k, m_k, 0)
-            b_k = tl.load(k + i_t * K + o_k, m_k, 0)
-            b_w = tl.load(w + i_t * K + o_k, m_k, 0)
-            b_v = tl.load(v + i_t * V + o_v, m_v, 0)
+            b_r = tl.load(r + i_t * K + o_k, m_k, 0).to(tl.float32)
+            b_k = tl.load(k + i_t * K + o_k, m_k, 0).to(tl.float32)
+            b_w = tl.load(w + i_t * K + o_k, m_k, 0).to(tl.float32)
+            b_v = tl.load(v + i_t * V + o_v, m_v, 0).to(tl.float32)
             """,
             NEXT,
         ),

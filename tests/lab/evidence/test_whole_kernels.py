@@ -25,12 +25,12 @@ state = tl.load(s0 + cell, mask=here, other=0.0)
 bonus = tl.load(u + head * K + keys, mask=keys < K, other=0.0)
 left = T
 while left > 0:
-    q = tl.load(at_r, mask=keys < K, other=0.0)
-    key = tl.load(at_k, mask=keys < K, other=0.0)
-    value = tl.load(at_v, mask=values < V, other=0.0)
+    q = tl.load(at_r, mask=keys < K, other=0.0).to(tl.float32)
+    key = tl.load(at_k, mask=keys < K, other=0.0).to(tl.float32)
+    value = tl.load(at_v, mask=values < V, other=0.0).to(tl.float32)
     out = tl.sum(state * q[None, :], 1) + value * tl.sum(q * bonus * key, 0)
     tl.store(at_o, out, mask=values < V)
-    decay = tl.exp(tl.load(at_w, mask=keys < K, other=0.0))
+    decay = tl.exp(tl.load(at_w, mask=keys < K, other=0.0).to(tl.float32))
     state = state * decay[None, :] + key[None, :] * value[:, None]
     at_r += H * K
     at_k += H * K
@@ -85,13 +85,14 @@ for t in range(0, T, BT):
     tl.store(out, state)
     out += H * N * N
     m = (t + c < T)[:, None]
-    b_w = tl.load(w + at, m, 0.0)
-    b_k = tl.load(k + at, m, 0.0)
+    b_w = tl.load(w + at, m, 0.0).to(tl.float32)
+    b_k = tl.load(k + at, m, 0.0).to(tl.float32)
     b_v = tl.load(v + at, m, 0.0)
     at += BT * H * N
     later = tl.cumsum(b_w, 0, reverse=True) - b_w
     state = state * tl.exp(tl.sum(b_w, 0))[:, None]
-    state = tl.dot(tl.trans(b_k * tl.exp(later)), b_v, acc=state, input_precision=PRECISION)
+    added = tl.trans(b_k * tl.exp(later)).to(b_v.dtype)
+    state = tl.dot(added, b_v, acc=state, input_precision=PRECISION)
 """
 EVERY_BLOCK_ASKED = """
 block, bh = tl.program_id(0), tl.program_id(1)
