@@ -33,7 +33,7 @@ SECONDS = (
     ("wkv6 / chunked / float16 / *", 17),
     ("wkv6 / chunked / *", 13),
     ("wkv6 / recurrent / *", 2),
-    ("wkv7 / chunked / *", 20),  # not measured yet: estimated by their products
+    ("wkv7 / chunked / *", 20),  # estimated by their products
     ("wkv7 / wkv7 / *", 20),
     ("wkv7 / recurrent / *", 3),
     ("wkv7 / backstepping / *", 3),
