@@ -65,7 +65,7 @@ CODE = re.compile(r"```.*?```|`[^`\n]*`", re.S)
 
 
 def write(folder: Path, root: Path = ROOT) -> list[Path]:
-    """Writes all pages to `folder`, in the place of what was there; returns them."""
+    """Writes all pages to `folder`, instead of what was there; returns them."""
     shutil.rmtree(folder, ignore_errors=True)
     pages = {Path("index.md"): front_page(root)}
     for name in ("CHANGELOG.md", "CONTRIBUTING.md", *(f"docs/{x}.md" for x in _docs(root))):

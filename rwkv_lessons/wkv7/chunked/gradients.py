@@ -16,6 +16,7 @@ from ..spans import bounds_of_span
 from .pairs import (
     FITS,
     LEAST_DECAY,
+    any_marked,
     exp,
     from_middle,
     gradients_in_levels,
@@ -46,10 +47,7 @@ def wkv7_chunk_gradients_kernel(
     """
     if STRONG:
         first = tl.program_id(0) * MARKS
-        marks = tl.load(
-            strong + first + tl.arange(0, MARKS), first + tl.arange(0, MARKS) < count, 0
-        )
-        if tl.max(marks.to(tl.int32), 0) != 0:
+        if any_marked(strong, first, count, MARKS):
             for i in range(first, tl.minimum(first + MARKS, count)):
                 if tl.load(strong + i) != 0:
                     gradients_in_chunk(

@@ -20,6 +20,7 @@ from ..decays import OF_CLAMP
 from ..spans import bounds_of_span
 from .pairs import (
     FITS,
+    any_marked,
     exp,
     from_middle,
     inverse,
@@ -48,10 +49,7 @@ def wkv7_maps_kernel(
     """
     if STRONG:
         first = tl.program_id(0) * MARKS
-        marks = tl.load(
-            strong + first + tl.arange(0, MARKS), first + tl.arange(0, MARKS) < count, 0
-        )
-        if tl.max(marks.to(tl.int32), 0) != 0:
+        if any_marked(strong, first, count, MARKS):
             for i in range(first, tl.minimum(first + MARKS, count)):
                 if tl.load(strong + i) != 0:
                     chunk_map(

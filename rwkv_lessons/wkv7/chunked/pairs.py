@@ -27,6 +27,13 @@ LEAST_DECAY = tl.constexpr(-1.4)  # of stronger ones too little is left in dw's 
 
 
 @triton.jit
+def any_marked(strong, first, count, MARKS: tl.constexpr):
+    """Is one of these chunks to be done again? All marks are read at once."""
+    o = first + tl.arange(0, MARKS)
+    return tl.max(tl.load(strong + o, o < count, 0).to(tl.int32), 0) != 0
+
+
+@triton.jit
 def store(at, b_x, m):
     tl.store(at, b_x.to(at.dtype.element_ty), m)
 
