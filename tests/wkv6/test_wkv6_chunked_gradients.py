@@ -2,10 +2,9 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
-import triton.language as tl
+from support.tensor_core import tensor_core  # noqa: F401
 from support.wkv6_gradients import (
     DEVICE,
     GPU,
@@ -14,7 +13,6 @@ from support.wkv6_gradients import (
     expected,
     got,
 )
-from triton.runtime import interpreter
 
 from rwkv_lessons.lab.machine_code.assembly import assembly
 from rwkv_lessons.wkv6.chunked import backward as chunked_backward
@@ -108,32 +106,6 @@ def test_autograd_around_the_kernels():
     compare(torch.autograd.grad(o, leaves[:5], do), wanted[:5], FLOAT32)
 
 
-@pytest.fixture
-def products_of_a_card(monkeypatch):
-    """In the interpreter: bfloat16, which it takes for integers, and TF32, cut off to 11 bits."""
-
-    def dot(self, a, b, d, precision, *_):
-        x, y = (
-            (z.data.astype(np.uint32) << 16).view(np.float32)
-            if z.dtype.scalar == tl.bfloat16
-            else z.data.astype(np.float32)
-            for z in (a, b)
-        )
-        if "TF32" in str(precision) and not str(precision).endswith("x3"):
-            x, y = ((z.view(np.uint32) & 0xFFFFE000).view(np.float32) for z in (x, y))
-        return interpreter.TensorHandle(x @ y + d.data, d.dtype.scalar)
-
-    def whole_to_float(self, source, kind):
-        if kind.scalar != tl.bfloat16:
-            return self.cast_impl(source, kind)
-        bits = source.data.astype(np.float32).view(np.uint32) >> 16
-        return interpreter.TensorHandle(bits.astype(np.uint16), tl.bfloat16)
-
-    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", dot)
-    for name in ("create_ui_to_fp", "create_si_to_fp"):
-        monkeypatch.setattr(interpreter.InterpreterBuilder, name, whole_to_float)
-
-
 # Rounded results, and states kept in bfloat16, whose rounding is 1.7e-3 of a number: together at
 # most 2.4e-3.
 HALF = 2.5e-3
@@ -142,7 +114,7 @@ HALF = 2.5e-3
 # Halves of runs: weak enough for a chunk; 8 tokens fit (to -6.9), 4 (to -13.9), 2 (to -27.7); 1.
 @pytest.mark.parametrize("decay", ["mixed", "strong", "any", -3.4, -3.6, -6.8, -7.1, -13.7, -14.0,
                                    -27.5, -28.0, -1e30, -math.inf])  # fmt: skip
-def test_half_precision(decay, products_of_a_card):
+def test_half_precision(decay):
     """float16, as the interpreter knows no bfloat16 sums; decays, and so dw, in float32."""
     inputs, do, ds1 = draw(1, 70, 1, 16, 16, decay, torch.float16)
     inputs[3] = draw(1, 70, 1, 16, 16, decay)[0][3]
@@ -153,7 +125,7 @@ def test_half_precision(decay, products_of_a_card):
 
 @pytest.mark.parametrize("K, V", [(12, 20), (70, 70)])  # with and without loading ahead
 @pytest.mark.parametrize("raw", [False, True])
-def test_half_precision_of_chunks_that_differ(K, V, raw, products_of_a_card):
+def test_half_precision_of_chunks_that_differ(K, V, raw):
     """Each in runs of another length, for one key more than for the others; some in none."""
     inputs, do, ds1 = draw(1, 200, 2, K, V, -2.0, torch.float16)
     for c, w in enumerate((-5.0, -10.0, -20.0, -0.1, -40.0, -3.0)):
@@ -279,7 +251,7 @@ def test_the_same_bits_again():
 
 B16, F32, INT = "*bf16", "*fp32", "i32"
 SIZES = {"K": 64, "V": 64, "BK": 64, "BV": 64, "C": CHECKPOINT}
-FLAGS = {"RAW": False, "IS_FLOAT32": False, "num_warps": 4}
+FLAGS = {"RAW": False, "num_warps": 4}
 
 
 @pytest.mark.parametrize("segments", [False, True])
@@ -298,7 +270,6 @@ def test_machine_code_of_float32_uses_the_registers(N):
     (key_block, all_v), (all_k, value_block) = chunked_backward.blocks(N, N, True)[1:]
     rest = (INT, INT, "fp32", INT, INT)
     flags = FLAGS | {
-        "IS_FLOAT32": True,
         "num_warps": 4 if N <= 64 else 8,
         "LEVELS": False,
         "STAGES": 1,

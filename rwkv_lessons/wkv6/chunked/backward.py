@@ -78,10 +78,10 @@ def plan(B, T, H, K, V, sequences, packed, is_float32, gpu):
         ),
     )
     programs = [sweeps * segments]
-    for each in (CHUNKS_PER_PROGRAM, CHUNKS_PER_SEARCH.value):
-        heads = triton.cdiv(slots, each) * H
+    for per_program in (CHUNKS_PER_PROGRAM, CHUNKS_PER_SEARCH.value):
+        heads = triton.cdiv(slots, per_program) * H
         of_keys, of_values = heads * triton.cdiv(K, keys[0]), heads * triton.cdiv(V, values[1])
-        programs.append((each, of_keys, of_values))
+        programs.append((per_program, of_keys, of_values))
     return slots, segments, triton.cdiv(chunks, segments), programs, (sweep, keys, values, NV)
 
 
@@ -129,8 +129,7 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, checkpoints, do, ds1, scale=1.0, ra
             state_gradients, programs[0], 4,
             (r, w, checkpoints, do, ds1, local, totals, cu_seqlens, d_checkpoints,
              dw_across_chunk, decays, chunk_bounds, ds0),
-            (T, H, scale, segment, segments), (K, V, *sweep, CHECKPOINT, raw_decay, is_float32,
-             first),
+            (T, H, scale, segment, segments), (K, V, *sweep, CHECKPOINT, raw_decay, first),
             {"maxnreg": None if is_float32 else 128},
         )
         for first in ((True, False) if segments > 1 else (False,))
@@ -155,7 +154,7 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, checkpoints, do, ds1, scale=1.0, ra
              *results, *rows, du),
             (T, H, scale), (CHECKPOINT, raw_decay, scale != 1), {},
         ))  # fmt: skip
-    for levels, (each, keys, values) in zip((False, True), programs[1:], strict=True):
+    for levels, (per_program, keys, values) in zip((False, True), programs[1:], strict=True):
         if on_hopper and not levels:
             continue
         unbounded = gpu.like_hopper and r.dtype == torch.bfloat16 and not levels
@@ -164,14 +163,14 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, checkpoints, do, ds1, scale=1.0, ra
             keys_gradients, keys, warps,
             (r, k, v, w, u, checkpoints, d_checkpoints, dw_across_chunk, decays, min_log_decay,
              chunk_bounds, do, dr, dk, dw, du),
-            (T, H, scale, slots, each),
-            (K, V, key_block, all_v, CHECKPOINT, NV, raw_decay, is_float32, levels, of_keys), limit,
+            (T, H, scale, slots, per_program),
+            (K, V, key_block, all_v, CHECKPOINT, NV, raw_decay, levels, of_keys), limit,
         ))  # fmt: skip
         pairs.append((
             values_gradients, values, warps,
             (r, k, w, u, d_checkpoints, decays, min_log_decay, chunk_bounds, do, dv),
-            (T, H, scale, slots, each),
-            (K, V, all_k, value_block, CHECKPOINT, raw_decay, is_float32, levels, of_values), limit,
+            (T, H, scale, slots, per_program),
+            (K, V, all_k, value_block, CHECKPOINT, raw_decay, levels, of_values), limit,
         ))  # fmt: skip
     kind = (
         "backward",

@@ -142,23 +142,21 @@ def within(b_dr, b_dk, b_dw, b_r, b_k, b_w, b_g, half, C: tl.constexpr, DTYPE: t
 
 @triton.jit
 def chunks_to_do(
-    min_log_decay, chunk_bounds, first_slot, each, slots, T, i_h, H,
-    C: tl.constexpr, IS_FLOAT32: tl.constexpr, LEVELS: tl.constexpr,
+    min_log_decay, chunk_bounds, first_slot, per_program, slots, T, i_h, H,
+    C: tl.constexpr, DTYPE: tl.constexpr, LEVELS: tl.constexpr,
 ):  # fmt: skip
     """Where a program's chunks end, and which they are.
 
     If LEVELS, as if those that need them stood first; the bits of a number say which do.
     """
-    last, strong = tl.minimum(first_slot + each, slots), 0
+    last, strong = tl.minimum(first_slot + per_program, slots), 0
     if LEVELS:
         o_bit = tl.arange(0, CHUNKS_PER_SEARCH)
         o_slot = tl.minimum(first_slot + o_bit, slots - 1)
-        first, end = bounds_of_chunk(
-            chunk_bounds, o_slot, T, C
-        )  # packed sequences leave slots unused
-        b_strong = tl.load(min_log_decay + o_slot * H + i_h) < (
-            -FITS_FLOAT32 if IS_FLOAT32 else -FITS
-        )
+        # packed sequences leave slots unused
+        first, end = bounds_of_chunk(chunk_bounds, o_slot, T, C)
+        limit = -FITS_FLOAT32 if DTYPE == tl.float32 else -FITS
+        b_strong = tl.load(min_log_decay + o_slot * H + i_h) < limit
         b_strong = b_strong & (first < end) & (first_slot + o_bit < slots)
         last = first_slot + tl.sum(b_strong.to(tl.int32), 0)
         strong = tl.sum(b_strong.to(tl.int64) << o_bit, 0)
@@ -177,12 +175,12 @@ def keys_of_chunk(
     r, k, v, w, u, checkpoints, d_checkpoints, dw_across_chunk, decays, do, dr, dk, dw, du,
     first, end, at, i_h, o_k, H, scale,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
-    NV: tl.constexpr, RAW: tl.constexpr, IS_FLOAT32: tl.constexpr, LEVELS: tl.constexpr,
+    NV: tl.constexpr, RAW: tl.constexpr, LEVELS: tl.constexpr,
 ):  # fmt: skip
     DTYPE: tl.constexpr = r.dtype.element_ty
-    UNROLLED: tl.constexpr = (
-        BK + BV <= 128 and not IS_FLOAT32
-    )  # a loop keeps Triton from loading ahead
+    IS_FLOAT32: tl.constexpr = DTYPE == tl.float32
+    # a loop keeps Triton from loading ahead
+    UNROLLED: tl.constexpr = BK + BV <= 128 and not IS_FLOAT32
     o_t, o_v = tl.arange(0, C), tl.arange(0, BV)
     row, column = o_t[:, None], o_t[None, :]
     m_k, m_v, m_t = o_k < K, o_v < V, (first + o_t < end)[:, None]
@@ -259,23 +257,23 @@ def keys_of_chunk(
 
 
 @assembled
-@triton.jit(do_not_specialize=["T", "H", "scale", "slots", "each"])
+@triton.jit(do_not_specialize=["T", "H", "scale", "slots", "per_program"])
 def keys_gradients(
     r, k, v, w, u, checkpoints, d_checkpoints, dw_across_chunk, decays, min_log_decay,
     chunk_bounds, do, dr, dk, dw, du,
-    T, H, scale, slots, each,
+    T, H, scale, slots, per_program,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
-    NV: tl.constexpr, RAW: tl.constexpr, IS_FLOAT32: tl.constexpr, LEVELS: tl.constexpr,
-    STAGES: tl.constexpr,
+    NV: tl.constexpr, RAW: tl.constexpr, LEVELS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """dr, dk, dw and a part of du, for a block of keys of one head, `each` chunks a program."""
+    """dr, dk, dw and a part of du, for a block of keys of one head and `per_program` chunks."""
     NK: tl.constexpr = (K + BK - 1) // BK
     i = tl.program_id(0)
-    i_k, i_h, first_slot = i % NK, i // NK % H, i // (NK * H) * each
+    i_k, i_h, first_slot = i % NK, i // NK % H, i // (NK * H) * per_program
     o_k = i_k * BK + tl.arange(0, BK)
     last, strong = chunks_to_do(
-        min_log_decay, chunk_bounds, first_slot, each, slots, T, i_h, H, C, IS_FLOAT32, LEVELS
-    )
+        min_log_decay, chunk_bounds, first_slot, per_program, slots, T, i_h, H,
+        C, r.dtype.element_ty, LEVELS,
+    )  # fmt: skip
     if LEVELS:
         if strong == 0:
             return
@@ -287,7 +285,7 @@ def keys_gradients(
         at = slot * H + i_h.to(tl.int64)
         keys_of_chunk(
             r, k, v, w, u, checkpoints, d_checkpoints, dw_across_chunk, decays, do, dr, dk, dw, du,
-            first, end, at, i_h, o_k, H, scale, K, V, BK, BV, C, NV, RAW, IS_FLOAT32, LEVELS,
+            first, end, at, i_h, o_k, H, scale, K, V, BK, BV, C, NV, RAW, LEVELS,
         )  # fmt: skip
 
 
@@ -304,12 +302,12 @@ def pairs_that_meet(b_r, b_k, b_w, run, C: tl.constexpr, DTYPE: tl.constexpr):
 def values_of_chunk(
     r, k, w, u, d_checkpoints, decays, do, dv, first, end, at, i_h, o_v, H, scale,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
-    RAW: tl.constexpr, IS_FLOAT32: tl.constexpr, LEVELS: tl.constexpr,
+    RAW: tl.constexpr, LEVELS: tl.constexpr,
 ):  # fmt: skip
     DTYPE: tl.constexpr = r.dtype.element_ty
-    UNROLLED: tl.constexpr = (
-        BK + BV <= 128 and not IS_FLOAT32
-    )  # a loop keeps Triton from loading ahead
+    IS_FLOAT32: tl.constexpr = DTYPE == tl.float32
+    # a loop keeps Triton from loading ahead
+    UNROLLED: tl.constexpr = BK + BV <= 128 and not IS_FLOAT32
     o_t, o_k = tl.arange(0, C), tl.arange(0, BK)
     row, column = o_t[:, None], o_t[None, :]
     m_k, m_v, m_t = o_k < K, o_v < V, (first + o_t < end)[:, None]
@@ -359,21 +357,22 @@ def values_of_chunk(
 
 
 @assembled
-@triton.jit(do_not_specialize=["T", "H", "scale", "slots", "each"])
+@triton.jit(do_not_specialize=["T", "H", "scale", "slots", "per_program"])
 def values_gradients(
-    r, k, w, u, d_checkpoints, decays, min_log_decay, chunk_bounds, do, dv, T, H, scale, slots,
-    each,
+    r, k, w, u, d_checkpoints, decays, min_log_decay, chunk_bounds, do, dv,
+    T, H, scale, slots, per_program,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
-    RAW: tl.constexpr, IS_FLOAT32: tl.constexpr, LEVELS: tl.constexpr, STAGES: tl.constexpr,
+    RAW: tl.constexpr, LEVELS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """dv, for a block of values of one head, `each` chunks a program."""
+    """dv, for a block of values of one head and `per_program` chunks."""
     NV: tl.constexpr = (V + BV - 1) // BV
     i = tl.program_id(0)
-    i_v, i_h, first_slot = i % NV, i // NV % H, i // (NV * H) * each
+    i_v, i_h, first_slot = i % NV, i // NV % H, i // (NV * H) * per_program
     o_v = i_v * BV + tl.arange(0, BV)
     last, strong = chunks_to_do(
-        min_log_decay, chunk_bounds, first_slot, each, slots, T, i_h, H, C, IS_FLOAT32, LEVELS
-    )
+        min_log_decay, chunk_bounds, first_slot, per_program, slots, T, i_h, H,
+        C, r.dtype.element_ty, LEVELS,
+    )  # fmt: skip
     if LEVELS:
         if strong == 0:
             return
@@ -385,5 +384,5 @@ def values_gradients(
         at = slot * H + i_h.to(tl.int64)
         values_of_chunk(
             r, k, w, u, d_checkpoints, decays, do, dv, first, end, at, i_h, o_v, H, scale,
-            K, V, BK, BV, C, RAW, IS_FLOAT32, LEVELS,
+            K, V, BK, BV, C, RAW, LEVELS,
         )  # fmt: skip

@@ -28,7 +28,7 @@ def state_gradients(
     d_checkpoints, dw_across_chunk, decays, chunk_bounds, ds0,
     T, H, scale, segment, segments,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
-    RAW: tl.constexpr, IS_FLOAT32: tl.constexpr, LOCAL: tl.constexpr,
+    RAW: tl.constexpr, LOCAL: tl.constexpr,
 ):  # fmt: skip
     """dS of one head, a block of keys and one of values, over a segment of chunks.
 
@@ -37,6 +37,7 @@ def state_gradients(
     d_checkpoints, dw_across_chunk, decays: for each checkpoint c, of the chunk after it: dS at its
     end, Σ_j S dS, and the log2 decays of its halves. chunk_bounds: first token and end, if packed.
     """
+    IS_FLOAT32: tl.constexpr = r.dtype.element_ty == tl.float32
     NK: tl.constexpr = (K + BK - 1) // BK
     NV: tl.constexpr = (V + BV - 1) // BV
     i = tl.program_id(0)
