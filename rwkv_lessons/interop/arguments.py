@@ -2,7 +2,7 @@
 
 import torch
 
-from ..wkv6.arguments import DTYPES
+from ..runtime.arguments import check_shape, check_tensor
 
 HEAD_SIZE = 64  # of all released RWKV-5 and RWKV-6 models; a flat [C] cannot say another
 
@@ -11,15 +11,7 @@ def check_sequences(receptance, key, value, **others):
     """Returns B, T, C, or raises a TypeError or ValueError that names the argument."""
     given = {"receptance": receptance, "key": key, "value": value, **others}
     for name, x in given.items():
-        if not isinstance(x, torch.Tensor):
-            raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
-        if x.dtype not in DTYPES:
-            wanted = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
-            raise TypeError(f"{name} must be one of {wanted}, got {x.dtype}")
-        if x.device != receptance.device:
-            raise ValueError(
-                f"{name} must be on receptance's device {receptance.device}, got {x.device}"
-            )
+        check_tensor(name, x, receptance, whose="receptance")
     if receptance.ndim != 3 or 0 in receptance.shape:
         raise ValueError(
             f"receptance must be [B, T, C] with sizes of at least 1, got {list(receptance.shape)}"
@@ -27,12 +19,6 @@ def check_sequences(receptance, key, value, **others):
     check_shape("key", key, "B, T, C", receptance.shape)
     check_shape("value", value, "B, T, C", receptance.shape)
     return receptance.shape
-
-
-def check_shape(name, x, letters, shape):
-    """Raises a ValueError that names the argument unless x has this shape."""
-    if x.shape != shape:
-        raise ValueError(f"{name} must be [{letters}] = {list(shape)}, got {list(x.shape)}")
 
 
 def head_shape(name, x, C):

@@ -18,8 +18,8 @@ import importlib
 
 import torch
 
+from ..runtime.arguments import DTYPES
 from ..wkv6 import wkv6
-from ..wkv6.arguments import DTYPES
 from . import fla_rwkv7
 from .fla_rwkv7 import chunk_rwkv7, fused_mul_recurrent_rwkv7, fused_recurrent_rwkv7
 from .patch import Patch, modules_of

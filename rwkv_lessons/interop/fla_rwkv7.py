@@ -7,8 +7,8 @@ inputs give float32 answers.
 
 import torch
 
+from ..runtime.arguments import check_tensor
 from ..wkv7 import wkv7
-from ..wkv7.arguments import check_tensor
 
 
 def chunk_rwkv7(

@@ -8,11 +8,12 @@ takes the state to be zero), a CPU will do, and nothing is compiled when the mod
 
 from functools import partial
 
+from ..runtime.arguments import check_shape
 from ..runtime.precision import sum_dtype
 from ..wkv5 import wkv5
 from ..wkv6 import wkv6
 from ..wkv6.options import log_decay
-from .arguments import check_sequences, check_shape, head_shape, raw_decay
+from .arguments import check_sequences, head_shape, raw_decay
 
 __all__ = [
     "Rwkv5LinearAttention",

@@ -4,9 +4,10 @@ import functools
 
 import torch
 
+from ..runtime.arguments import DTYPES
 from ..runtime.precision import outside_autocast, sum_dtype
 from . import packed
-from .arguments import DTYPES, check_arguments
+from .arguments import check_arguments
 
 # exp(-exp(7)) is 0 even in float64. Above it the gradient is 0 too, not 0 · exp(x) = 0 · inf.
 MAX_RAW_DECAY = 7.0

@@ -5,9 +5,10 @@ import math
 
 import torch
 
+from ..runtime.arguments import DTYPES
 from ..runtime.precision import outside_autocast, sum_dtype
 from . import packed
-from .arguments import DTYPES, check_call
+from .arguments import check_call
 
 # exp(-exp(7)) is 0 even in float64. Above it the gradient is 0 too, not 0 · exp(x) = 0 · inf.
 MAX_RAW_DECAY = 7.0

@@ -1,0 +1,67 @@
+"""What tensors an operation may be given: dtypes, devices and shapes, and errors that name them."""
+
+import torch
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+STATE = "B, H, K, V"
+
+
+def check_tensor(name, x, r, dtypes=DTYPES, whose="r"):
+    """Raises a TypeError or ValueError unless x is a tensor of one of `dtypes` on r's device.
+
+    Args:
+        whose: what r is called in messages.
+    """
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
+    if x.dtype not in dtypes:
+        wanted = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+        raise TypeError(f"{name} must be one of {wanted}, got {x.dtype}")
+    if x.device != r.device:
+        raise ValueError(f"{name} must be on {whose}'s device {r.device}, got {x.device}")
+
+
+def check_dtype(name, x, r):
+    """Raises a TypeError unless x has r's dtype."""
+    if x.dtype != r.dtype:
+        raise TypeError(f"{name} must have r's dtype {r.dtype}, got {x.dtype}")
+
+
+def check_shape(name, x, letters, shape):
+    """Raises a ValueError unless x has this shape."""
+    if x.shape != shape:
+        raise ValueError(f"{name} must be [{letters}] = {list(shape)}, got {list(x.shape)}")
+
+
+def sizes_of(r, v):
+    """B, T, H, K, V of r `[B, T, H, K]` and v `[B, T, H, V]`, or raises a ValueError."""
+    if r.ndim != 4 or 0 in r.shape:
+        raise ValueError(f"r must be [B, T, H, K] with sizes of at least 1, got {list(r.shape)}")
+    B, T, H, K = r.shape
+    V = v.shape[-1] if v.ndim == 4 else 0
+    if V == 0 or v.shape[:3] != r.shape[:3]:
+        raise ValueError(f"v must be [B, T, H, V] = [{B}, {T}, {H}, V ≥ 1], got {list(v.shape)}")
+    return B, T, H, K, V
+
+
+def check_time_mixing(r, k, v, w, u, s0, dtypes, letters_of_w):
+    """Returns B, T, H, K, V of a call with a bonus u, or raises an error that names the argument.
+
+    Args:
+        r, k, v, w, u, s0: as RWKV-5 and RWKV-6 take them; s0 may be None.
+        letters_of_w: "H, K", or "B, T, H, K" for a decay of each token.
+    """
+    given = {"r": r, "k": k, "v": v, "w": w, "u": u}
+    if s0 is not None:
+        given["s0"] = s0
+    for name, x in given.items():
+        check_tensor(name, x, r, dtypes)
+    for name in "kv":
+        check_dtype(name, given[name], r)
+    B, T, H, K, V = sizes_of(r, v)
+    shapes = {"B, T, H, K": (B, T, H, K), "H, K": (H, K), STATE: (B, H, K, V)}
+    letters = {"k": "B, T, H, K", "w": letters_of_w, "u": "H, K", "s0": STATE}
+    for name, of_name in letters.items():
+        if name in given:
+            check_shape(name, given[name], of_name, shapes[of_name])
+    return B, T, H, K, V
