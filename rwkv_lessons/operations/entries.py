@@ -16,6 +16,13 @@ FORWARD, BOTH = "Forward", "Forward and backward"  # what one timed run is
 TORCH, NUMBA, TRITON = "torch", "numba", "Triton"
 BLOCKS = (32, 64, 128, 256, 512)  # threads per block of a sweep
 
+# What several operations share.
+FLA = "flash-linear-attention"
+TABLE_SHAPE = (8, 4096, 64, 64)
+
+# Chunks are made for 16 bits: a ladder that leads to them shows these first.
+BOTH_DTYPES = ("bfloat16", "float32")
+
 
 @dataclass(frozen=True)
 class Rung:

@@ -1,0 +1,80 @@
+"""time-x: what is measured of it and recorded; see the package's docstring."""
+
+from dataclasses import replace
+
+from rwkv_lessons.operations import work as least
+from rwkv_lessons.operations.entries import (
+    BOTH,
+    NUMBA,
+    TORCH,
+    TRITON,
+    Ladder,
+    Operation,
+    Peer,
+    Plan,
+    Rung,
+)
+
+TIME_X_RUNGS = (
+    Rung("10 one thread an output", "10_time_x", "naive", NUMBA, "v0"),
+    Rung("10 shared memory", "10_time_x", "shared", NUMBA, "v1"),
+    Rung("10 four outputs", "10_time_x", "four", NUMBA, "v2", launch="launch_four"),
+    Rung("10 batch groups", "10_time_x", "grouped", NUMBA, "v3", launch="launch_grouped"),
+    Rung("10 balanced", "10_time_x", "balanced", NUMBA, launch="launch_balanced"),
+)
+TIME_X_BACKWARD_RUNGS = (
+    Rung("11 one thread each", "11_time_x_gradients", "one_thread", original="v0",
+         after=TIME_X_RUNGS[0], sweep="dw_naive"),
+    Rung("11 shared memory", "11_time_x_gradients", "from_shared",
+         after=TIME_X_RUNGS[3], sweep="dw_shared"),
+    Rung("11 balanced", "11_time_x_gradients", "balanced",
+         after=TIME_X_RUNGS[4], sweep="dw_balanced"),
+)  # fmt: skip
+OF_LENGTHS = "timex,toeplitz,cuda,fft,conv1d"
+CONV1D = Peer("torch", "torch", "timex_conv1d", "depthwise, T taps")
+LENGTHS = " ".join(f"--shape 32,768,{2**n}" for n in range(7, 14))
+TIMEX = Operation(
+    "timex",
+    "time the methods of timex",
+    "timex",
+    shapes=((32, 768, 768),),
+    quick=(2, 3, 40),
+    work=least.timex,
+    letters="B, C, T",
+    inputs="rwkv_lessons.inputs:timex_inputs",
+    like=1,
+    reference="rwkv_lessons.timex:timex_fft",
+    rung_arguments="rwkv_lessons.inputs:timex_rung_arguments",
+    methods={
+        "reference": TORCH,
+        "fft": TORCH,
+        "cuda": NUMBA,
+        "toeplitz": TRITON,
+        "timex": TRITON,
+    },
+    ladders=(Ladder("timex", TIME_X_RUNGS, "toeplitz"),),
+    records=(
+        Plan("timex-peers", "timex --peers", 120),
+        Plan("timex-lengths", f"timex --peers {LENGTHS} --methods '{OF_LENGTHS}'", 300),
+    ),
+    peers={"conv1d": CONV1D},
+    public=("timex", "__getattr__"),
+)
+
+TIMEX_BACKWARD = replace(
+    TIMEX,
+    name="timex-backward",
+    says="time both passes of timex",
+    timed=BOTH,
+    work=least.timex_with_gradients,
+    ladders=(Ladder("timex-backward", TIME_X_BACKWARD_RUNGS, "toeplitz"),),
+    records=(
+        Plan("timex-backward-peers", "timex-backward --peers", 180),
+        Plan(
+            "timex-backward-lengths",
+            f"timex-backward --peers {LENGTHS} --methods '{OF_LENGTHS}'",
+            400,
+        ),
+    ),
+    peers={"conv1d": replace(CONV1D, adapter="timex_conv1d_gradients")},
+)

@@ -1,0 +1,17 @@
+"""A language model that learns: what is measured and recorded; see the package's docstring."""
+
+from rwkv_lessons.operations.entries import Operation, own
+
+TRAIN = Operation(
+    "train",
+    "time the steps in which a language model of RWKV-6 learns",
+    "wkv6",
+    shapes=((8, 2048, 12, 1024),),
+    quick=(2, 32, 2, 32),
+    work=None,
+    letters="B, T, layers, width",
+    command="train_model:command",
+    dtypes=(),
+    records=(own("train", "train", 120),),
+    verified_as={"wkv6": "wkv6"},
+)

@@ -1,0 +1,158 @@
+"""RWKV-6: what is measured of it and recorded; see the package's docstring."""
+
+from dataclasses import replace
+
+from rwkv_lessons.operations import work as least
+from rwkv_lessons.operations.entries import (
+    BOTH,
+    BOTH_DTYPES,
+    FLA,
+    NUMBA,
+    TABLE_SHAPE,
+    TORCH,
+    TRITON,
+    Headline,
+    Ladder,
+    Operation,
+    Peer,
+    Plan,
+    Rung,
+    own,
+)
+
+WKV6_MODULE = "rwkv_lessons.wkv6"
+SMALLER = (
+    "--shape 1,4096,64,64 --shape 1,32768,64,64 --shape 1,54,32,64 --methods wkv6,cuda,chunked"
+)
+BESIDE_PEERS = "--peers --dtype bfloat16 --methods 'wkv6,chunked,cuda,fla chunk,fla recurrent'"
+WALK = ("the walk, finished in CUDA", "cuda")  # token by token: what chunks have to beat
+DECAY_FROM_DATA = Rung("08 decay from data", "08_decay_from_data", "kernel")
+FUSED_RECURRENT = Rung(
+    "13 fused recurrent", "13_fused_recurrent", "kernel", TRITON, dtypes=BOTH_DTYPES
+)
+CHUNKED_KERNEL = Rung(
+    "16 the chunked kernel", "16_the_chunked_kernel", "kernel", TRITON,
+    dtypes=BOTH_DTYPES, tensor_cores=True,
+)  # fmt: skip
+BACKWARD_PASS = Rung(
+    "09 the backward pass", "09_the_backward_pass", "gradients", after=DECAY_FROM_DATA
+)
+# Each ladder in Triton starts from the last rung in CUDA.
+TRITON_RUNGS = (DECAY_FROM_DATA, FUSED_RECURRENT, CHUNKED_KERNEL)
+TRITON_BACKWARD_RUNGS = (
+    BACKWARD_PASS,
+    Rung("14 recurrent gradients", "14_recurrent_gradients", "gradients", TRITON,
+         dtypes=BOTH_DTYPES, after=FUSED_RECURRENT),
+    Rung("17 chunked gradients", "17_chunked_gradients", "gradients", TRITON,
+         dtypes=BOTH_DTYPES, after=CHUNKED_KERNEL, tensor_cores=True),
+)  # fmt: skip
+
+WKV6 = Operation(
+    "wkv6",
+    "time the methods of wkv6",
+    "wkv6",
+    shapes=(TABLE_SHAPE,),
+    quick=(2, 16, 2, 64),
+    work=least.wkv6,
+    inputs="rwkv_lessons.inputs:rwkv6_inputs",
+    reference=f"{WKV6_MODULE}:wkv6_reference",
+    rung_arguments="rwkv_lessons.inputs:wkv6_rung_arguments",
+    methods={
+        "reference": TORCH,
+        "doubling": TORCH,
+        "cuda": NUMBA,
+        "recurrent": TRITON,
+        "chunked": TRITON,
+        "wkv6": TRITON,  # or any of them: of another, no resources are read
+    },
+    tensor_cores=("chunked", "wkv6", "fla chunk"),  # wkv6 may choose: the lower roof is its own
+    ladders=(
+        Ladder("wkv6", (DECAY_FROM_DATA,), "cuda"),
+        Ladder("wkv6-triton", TRITON_RUNGS, "chunked", dtypes=BOTH_DTYPES, beside=WALK),
+    ),
+    records=(
+        # Without the reference: half a second a call.
+        Plan("wkv6", "wkv6 --methods wkv6,chunked,recurrent,cuda,doubling", 90),
+        Plan("wkv6-small", f"wkv6 {SMALLER} --dtype float32,bfloat16", 90),
+        Plan(
+            "wkv6-short",
+            "wkv6 --dtype float16 --shape 1,54,32,64 --methods wkv6,recurrent,chunked,cuda",
+        ),
+        Plan(
+            "wkv6-triton-few",
+            "ladder wkv6-triton --shape 4,1024,4,64"
+            " --methods 08_decay_from_data,13_fused_recurrent",
+            table=None,
+        ),
+        own("wkv6-first", "first", 150),
+        own("wkv6-race", "race", 120, "race"),
+        Plan("wkv6-peers", f"wkv6 {BESIDE_PEERS}", 240, needs="fla"),
+    ),
+    peers={
+        "fla chunk": Peer("fla", FLA, "fla_chunk"),
+        "fla recurrent": Peer("fla", FLA, "fla_recurrent"),
+    },
+    headline=Headline(
+        "RWKV-6 forward", "wkv6-peers", "wkv6", "fla chunk", "FLA, chunks", TABLE_SHAPE
+    ),
+    public=("wkv6", "__getattr__"),
+)
+
+WKV6_BACKWARD = replace(
+    WKV6,
+    name="wkv6-backward",
+    says="time both passes of wkv6",
+    timed=BOTH,
+    work=least.wkv6_with_gradients,
+    reference=f"{WKV6_MODULE}:wkv6_doubling",  # wkv6_reference would keep every state
+    methods={name: tool for name, tool in WKV6.methods.items() if name != "reference"},
+    ladders=(
+        Ladder("wkv6-backward", (BACKWARD_PASS,), "cuda"),
+        Ladder(
+            "wkv6-triton-backward",
+            TRITON_BACKWARD_RUNGS,
+            "chunked",
+            dtypes=BOTH_DTYPES,
+            beside=WALK,
+        ),
+    ),
+    records=(
+        # Without recurrent: its reverse sweep is for few tokens.
+        Plan("wkv6-backward", "wkv6-backward --methods wkv6,chunked,cuda", 90),
+        Plan("wkv6-backward-small", f"wkv6-backward {SMALLER} --dtype bfloat16", 90),
+        Plan("wkv6-backward-peers", f"wkv6-backward {BESIDE_PEERS}", 360, needs="fla"),
+    ),
+    peers={
+        "fla chunk": Peer("fla", FLA, "fla_chunk_gradients"),
+        "fla recurrent": Peer("fla", FLA, "fla_recurrent_gradients"),
+    },
+    headline=replace(
+        WKV6.headline, says="RWKV-6 forward and backward", record="wkv6-backward-peers"
+    ),
+)
+
+WKV6_DECODE = Operation(
+    "wkv6-decode",
+    "time one token of wkv6 for each sequence, the state read and written",
+    "wkv6",
+    shapes=((8, 1, 64, 64), (256, 1, 64, 64)),
+    quick=(2, 1, 2, 64),
+    work=least.wkv6_decode,
+    inputs="rwkv_lessons.inputs:wkv6_decode_inputs",
+    reference=f"{WKV6_MODULE}:wkv6_reference",
+    compared=2,  # the state as well
+    tensor_cores=(),
+    prepared="rwkv_lessons.bench.commands.wkv6_decode:library",
+    records=(
+        Plan(
+            "wkv6-decode",
+            "wkv6-decode --peers --dtype bfloat16 --shape 8,1,64,64 --shape 256,1,64,64",
+            90,
+        ),
+    ),
+    peers={"fla recurrent": Peer("fla", FLA, "fla_step", "another state")},
+    headline=Headline(
+        "RWKV-6, one token", "wkv6-decode", "wkv6_step", "fla recurrent", "FLA", (256, 1, 64, 64)
+    ),
+    public=("wkv6_step",),
+)
