@@ -157,7 +157,7 @@ def _beside_torch(name, found):
     text = _markdown([letters, *columns, "GB/s", "of roofline", "error"], rows)
     return (
         f"{text}\n\nMicroseconds, {found.rows[0].dtype}, W_V included: "
-        f"{min(faster):.1f} to {max(faster):.1f} times as fast as torch. {found.provenance}."
+        f"{min(faster):.1f} to {max(faster):.1f} times as fast as torch. {found.provenance}.{older(found)}"
     )
 
 
@@ -221,7 +221,7 @@ def race_block(name):
         shapes = dict.fromkeys(trace.shape for trace in traces)
         parts = [(shape, _markdown(*race.rows(traces, shape))) for shape in shapes]
         text = "\n\n".join(f"{operation_of(name).sizes(x)}, µs:\n\n{part}" for x, part in parts)
-        return f"{text}\n\n{where}."
+        return f"{text}\n\n{where}.{older(record(name, GPU, folder))}"
 
     return block
 
