@@ -155,10 +155,9 @@ def _beside_torch(name, found):
         micro = [f"{1e3 * ms:.1f}" for ms in times]
         rows.append([_shape(ours), *micro, *rates, f"{ours.error:.1e}"])
     text = _markdown([letters, *columns, "GB/s", "of roofline", "error"], rows)
-    return (
-        f"{text}\n\nMicroseconds, {found.rows[0].dtype}, W_V included: "
-        f"{min(faster):.1f} to {max(faster):.1f} times as fast as torch. {found.provenance}.{older(found)}"
-    )
+    said = f"{min(faster):.1f} to {max(faster):.1f} times as fast as torch. {found.provenance}."
+    dtype = found.rows[0].dtype
+    return f"{text}\n\nMicroseconds, {dtype}, W_V included: {said}{older(found)}"
 
 
 def headline_block(folder):

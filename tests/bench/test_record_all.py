@@ -9,7 +9,7 @@ import pytest
 
 from rwkv_lessons.bench.__main__ import _parser, main
 from rwkv_lessons.bench.commands import record_all
-from rwkv_lessons.bench.commands.record_all import BENCH, PLANS, chosen, pack, state
+from rwkv_lessons.bench.commands.record_all import BENCH, PLANS, chosen, pack, part_of, state
 from rwkv_lessons.bench.commands.run import check_name
 from rwkv_lessons.operations import LADDERS, OF_LADDER, OPERATIONS, operation_of
 from rwkv_lessons.operations.entries import Plan
@@ -58,7 +58,11 @@ def test_what_fails_or_takes_too_long_does_not_stop_the_others(capfd):
     assert results[2] == "failed: not done after 2 s"
     assert results[3].startswith("recorded")
     assert results[4] == "skipped: there is no module no_such_module"
-    assert f"{BENCH} broken --record b" in capfd.readouterr().out
+    out = capfd.readouterr().out
+    assert f"{BENCH} broken --record b" in out
+    assert [line for line in out.splitlines() if line.startswith("-- ")] == [
+        f"-- {name} {how}" for name, how in zip("abcde", results, strict=True)
+    ]
 
 
 def test_the_bench_is_ready_for_a_command_and_says_what_is_wrong(capfd):
@@ -98,6 +102,35 @@ def test_only_some_records_can_be_asked_for():
     assert chosen() == list(PLANS) == chosen(needed_on="a GPU that nobody has")
     with pytest.raises(SystemExit, match="no record 'wkv9': there are ceilings"):
         main(["record-all", "wkv9", "--list"])
+
+
+def test_parts_are_the_whole_and_take_about_as_long():
+    for parts in (1, 2, 3):
+        found = [chosen(part=(n + 1, parts)) for n in range(parts)]
+        assert sorted(sum(found, []), key=PLANS.index) == list(PLANS)
+        assert all(part == sorted(part, key=PLANS.index) for part in found)
+        limits = [sum(plan.limit_s for plan in part) for part in found]
+        assert max(limits) - min(limits) <= min(plan.limit_s for plan in PLANS)
+    for text in ("0/2", "3/2", "2", "a/b"):
+        with pytest.raises(ValueError, match="needs one as 1/2 or 2/2"):
+            part_of(text)
+    assert part_of("2/3") == (2, 3)
+
+
+def test_parts_do_not_change_with_what_is_recorded(monkeypatch, capsys):
+    """Another part may have recorded some by the time this one starts."""
+    monkeypatch.setattr(record_all, "state", lambda plan, _: "recorded")
+    assert chosen(needed_on=GPU, part=(2, 2)) == []
+    monkeypatch.setattr(
+        record_all,
+        "state",
+        lambda plan, _: "missing" if plan in chosen(part=(1, 2)) else "recorded",
+    )
+    assert chosen(needed_on=GPU, part=(2, 2)) == []
+    main(["record-all", "mla-decode", "wkv5", "--list", "--part", "1/2"])
+    assert capsys.readouterr().out.split()[0] == "wkv5"  # the one with the longer limit
+    with pytest.raises(SystemExit, match="part is '3/2', needs one as 1/2"):
+        main(["record-all", "--part", "3/2"])
 
 
 def test_the_list_says_what_there_is(capsys):

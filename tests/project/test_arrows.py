@@ -69,6 +69,19 @@ def sources():
             yield file.relative_to(ROOT).as_posix(), file.read_text(encoding="utf-8")
 
 
+def test_tests_are_collected_where_no_notebook_can_run():
+    """On a machine with a GPU, without what Jupyter's kernels need, the others still run."""
+    found = [
+        f"{file.relative_to(ROOT)}:{node.lineno}"
+        for file in (ROOT / "tests").rglob("*.py")
+        for node in ast.parse(file.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in [getattr(node, "module", None), *(x.name for x in node.names)]
+        if name and name.split(".")[0] in ("IPython", "jupyter_client", "nbclient", "nbval", "zmq")
+    ]
+    assert not found, "import these in the tests that use them: " + ", ".join(found)
+
+
 def test_every_room_has_a_rule():
     rooms = {room_of(file) for file, _ in sources()} - {"__init__"}
     assert rooms == set(RULES)

@@ -4,14 +4,18 @@
     record-all --needed           only what is missing, stale, or was recorded by another command
     record-all 'wkv6*'            only these names
     record-all --archive all.tar  copies of the files, for a machine that is rented by the minute
+    record-all --part 1/2         one of two parts that take about as long, for a GPU each
 
 The library's own records come first, those with other people's packages last: compiling and trying
 their configurations takes minutes. Each record has a process of its own and a time limit: one that
 fails or takes too long does not stop the others. The next process already imports torch, Triton and
 numba while one measures, and touches the GPU only when it is its turn.
 
-The archive is written anew after each record. To go on after an interruption, on another machine
-too, unpack it in records/data/ and ask for what is --needed.
+A record is saved as soon as it is measured, and the archive is written anew after each. To go on
+after an interruption, on another machine too, unpack it in records/data/ and ask for what is
+--needed. Parts are the same whatever is needed, so those that still run do not measure what others
+did; give each a GPU, `CUDA_VISIBLE_DEVICES=1 … --part 2/2`, and an archive of its own. What needs
+two GPUs is skipped where one is to be seen: name it in a run after the parts.
 """
 
 import fnmatch
@@ -66,7 +70,8 @@ def planned(name):
 def command(options):
     """Records what was asked for; exits with 1 if anything failed."""
     gpu = _gpu()
-    plans = chosen(options.names, gpu or GPU if options.needed else None)
+    needed_on = gpu or GPU if options.needed else None
+    plans = chosen(options.names, needed_on, part_of(options.part))
     if options.list:
         for plan in plans:
             print(f"{plan.name:28} {state(plan, gpu or GPU):36} {plan.command}")
@@ -75,20 +80,48 @@ def command(options):
         raise ValueError("no NVIDIA GPU here: there is nothing to record")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench: told to end"))  # and end what runs
     environment = os.environ | ({"RWKV_LESSONS_COMMIT": options.commit} if options.commit else {})
+    start = time.monotonic()
     results = record_all(plans, environment, options.archive)
     print("\n".join(["", *(f"{plan.name:28} {how}" for plan, how in results)]))
+    print(f"{len(results)} in {time.monotonic() - start:.0f} s", flush=True)
     if any(how.startswith("failed") for _, how in results):
         sys.exit(1)
 
 
-def chosen(names=(), needed_on=None):
-    """The plans with one of these names ("wkv6*"), all if none; on a GPU, only what it lacks."""
+def chosen(names=(), needed_on=None, part=(1, 1)):
+    """The plans with one of these names ("wkv6*"), all if none; on a GPU, only what it lacks.
+
+    Args:
+        part: (2, 3) for the second of three, see `shared_out`.
+    """
     for name in names:
         if not fnmatch.filter([plan.name for plan in PLANS], name):
             known = ", ".join(plan.name for plan in PLANS)
             raise ValueError(f"no record {name!r}: there are {known}")
     found = [p for p in PLANS if not names or any(fnmatch.fnmatch(p.name, x) for x in names)]
+    found = shared_out(found, part[1])[part[0] - 1]
     return [p for p in found if needed_on is None or state(p, needed_on) != "recorded"]
+
+
+def shared_out(plans, parts):
+    """Lists of plans whose time limits add up to about the same, each in the order of `plans`."""
+    found = [[] for _ in range(parts)]
+    for plan in sorted(plans, key=lambda plan: -plan.limit_s):
+        min(found, key=lambda part: sum(x.limit_s for x in part)).append(plan)
+    return [sorted(part, key=plans.index) for part in found]
+
+
+def part_of(text):
+    """(1, 2) of "1/2".
+
+    Raises:
+        ValueError: it is no part of a whole.
+    """
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    part, parts = map(int, found.groups()) if found else (0, 0)
+    if not 1 <= part <= parts:
+        raise ValueError(f"part is {text!r}, needs one as 1/2 or 2/2")
+    return part, parts
 
 
 def state(plan, gpu, folder=None):
@@ -112,20 +145,24 @@ def _asked(command):
 
 
 def record_all(plans, environment=None, archive=None, ready=READY):
-    """Runs the plans in this order; returns each with "recorded in 12 s" or "failed: …"."""
+    """Runs the plans in this order; returns each with "recorded in 12 s" or "failed: …".
+
+    Prints each when it is done, so that what is cut off has told what it did until then.
+    """
     results, waiting, started = [], _start(environment, ready), time.time()
     try:
         for plan in plans:
             print(f"\n== {time.strftime('%T')} {plan.command}", flush=True)
             if plan.needs and not find_spec(plan.needs):
-                results.append((plan, f"skipped: there is no module {plan.needs}"))
-                continue
-            if plan.gpus > 1 and _gpus() < plan.gpus:
-                results.append((plan, f"skipped: needs {plan.gpus} GPUs"))
-                continue
-            process, waiting = waiting, _start(environment, ready)
-            results.append((plan, _run(process, plan)))
-            if archive:
+                how = f"skipped: there is no module {plan.needs}"
+            elif plan.gpus > 1 and _gpus() < plan.gpus:
+                how = f"skipped: needs {plan.gpus} GPUs"
+            else:
+                process, waiting = waiting, _start(environment, ready)
+                how = _run(process, plan)
+            print(f"-- {plan.name} {how}", flush=True)
+            results.append((plan, how))
+            if archive and how.startswith("recorded"):
                 pack(archive, plans, started)
     finally:
         _end(waiting)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbclient.exceptions import CellExecutionError
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from rwkv_lessons.lab.course import cli, exercises, progress, signposts
@@ -267,6 +266,8 @@ def test_run_keeps_what_a_notebook_shows_and_nothing_else(course, run):
     before = lesson.stat().st_mtime_ns
     assert "the same" in run("run")[1] and lesson.stat().st_mtime_ns == before
     nbformat.write(new_notebook(cells=cells), lesson)
+    from nbclient.exceptions import CellExecutionError
+
     with pytest.raises(CellExecutionError, match="division by zero"):
         run("run", "01")
     assert not nbformat.read(lesson, 4).cells[1].outputs
