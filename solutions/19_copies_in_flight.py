@@ -7,7 +7,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
+from rwkv_lessons.lab.course import exercises
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
+from rwkv_lessons.lab.course.wrong_answers import edit, wrong_answer
 from rwkv_lessons.lab.evidence.functions import function_cases
 from rwkv_lessons.lab.evidence.gluon import (
     Case,
@@ -117,6 +119,64 @@ def forward(raw):
     grid, sizes = launch(B, T, H)
     kernel[grid](described(raw, H * N), described(w, H * N), **sizes, num_warps=4)
     return w
+
+
+def rungs():
+    """{rung of the ladder: a function (r, k, v, w, u, s0) → o, s1}: copies of a kernel of RWKV-6.
+
+    The kernel is that of lesson 20, with a wait behind each product: chunk by chunk its four tiles
+    are fetched and waited for, or fetched while the chunk before is worked on.
+    """
+    one_by_one = wrong_answer("20_products_in_flight.kernel", "five_waits")
+    of_20, text = exercises.solutions("20_products_in_flight"), one_by_one.source
+    for change in ONE_STAGE:
+        text = change.apply(text)
+    alone = exercises.defined(one_by_one.id, text, "<one stage>")
+    return {
+        "one_stage": partial(of_20.forward, kernel=alone),
+        "two_stages": partial(of_20.forward, kernel=one_by_one.function),
+    }
+
+
+ONE_STAGE = (
+    edit(
+        """
+        mbarrier.expect(ready.index(0), 4 * BYTES)
+        fetch(r, s_r.index(0), ready.index(0), first, column, 0 < T)
+        fetch(k, s_k.index(0), ready.index(0), first, column, 0 < T)
+        fetch(v, s_v.index(0), ready.index(0), first, column, 0 < T)
+        fetch(w, s_w.index(0), ready.index(0), first, column, 0 < T)
+        """
+    ),
+    edit(
+        """
+        i = t // C % 2
+        mbarrier.wait(ready.index(i), t // C // 2 % 2)
+        """,
+        """
+        i = 0
+        tma.store_wait(0)
+        mbarrier.expect(ready.index(i), 4 * BYTES)
+        fetch(r, s_r.index(i), ready.index(i), first + t, column, t < T)
+        fetch(k, s_k.index(i), ready.index(i), first + t, column, t < T)
+        fetch(v, s_v.index(i), ready.index(i), first + t, column, t < T)
+        fetch(w, s_w.index(i), ready.index(i), first + t, column, t < T)
+        mbarrier.wait(ready.index(i), t // C % 2)
+        """,
+    ),
+    edit(
+        """
+        tma.store_wait(0)  # o of the chunk before has left the stage of the next
+        behind = first + t + C
+        more = t + C < T
+        mbarrier.expect(ready.index(1 - i), 4 * BYTES, pred=more)
+        fetch(r, s_r.index(1 - i), ready.index(1 - i), behind, column, more)
+        fetch(k, s_k.index(1 - i), ready.index(1 - i), behind, column, more)
+        fetch(v, s_v.index(1 - i), ready.index(1 - i), behind, column, more)
+        fetch(w, s_w.index(1 - i), ready.index(1 - i), behind, column, more)
+        """
+    ),
+)
 
 
 def decays(B, T, H, whole=False):

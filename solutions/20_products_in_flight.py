@@ -181,18 +181,23 @@ def launch(B, T, H):
     return (B * H,), {"T": T, "H": H}
 
 
-def forward(r, k, v, w, u, s0):
+def forward(r, k, v, w, u, s0, kernel=kernel, **options):
     """o and s1 on a Hopper GPU.
 
     r, k, v, w are [B, T, H, 64] in bfloat16, T a multiple of 64; u [H, 64] and s0 [B, H, 64, 64] in
-    float32.
+    float32. options: more of Triton's.
     """
     B, T, H, N = r.shape
     o, s1 = torch.empty_like(v), torch.empty_like(s0)
     grid, sizes = launch(B, T, H)
     tiles = [described(x, H * N) for x in (r, k, v, w)]
-    kernel[grid](*tiles, u, s0, described(o, H * N), s1, **sizes, num_warps=4)
+    kernel[grid](*tiles, u, s0, described(o, H * N), s1, **sizes, num_warps=4, **options)
     return o, s1
+
+
+def rungs():
+    """{rung of the ladder: a function like `forward`}."""
+    return {"together": forward}
 
 
 def scores_through_shared_memory():

@@ -22,7 +22,6 @@ from rwkv_lessons.lab.evidence.gluon import (
     Case,
     answer,
     at_least,
-    described,
     gpu,
     hidden,
     in_flight,
@@ -170,19 +169,116 @@ def kernel(r, k, v, w, u, s0, o, s1, T, H: gl.constexpr):
     gl.store(s1 + o_s, b_s)
 
 
+@gluon.jit
+def produce(r, k, v, w, s_r, s_k, s_v, s_w, ready, free, first, column, T):
+    """The producer, one warp: four tiles a chunk, as soon as their stage is free."""
+    for t in range(0, T, C):
+        i = t // C % 2
+        mbarrier.wait(free.index(i), t // C // 2 % 2 ^ 1)  # at first both stages are
+        mbarrier.expect(ready.index(i), 4 * BYTES)
+        fetch(r, s_r.index(i), ready.index(i), first + t, column, t < T)
+        fetch(k, s_k.index(i), ready.index(i), first + t, column, t < T)
+        fetch(v, s_v.index(i), ready.index(i), first + t, column, t < T)
+        fetch(w, s_w.index(i), ready.index(i), first + t, column, t < T)
+
+
+@gluon.jit
+def consume(
+    u, s0, o, s1, s_r, s_k, s_v, s_w, s_later, s_mask, ready, free, first, column,
+    T, H: gl.constexpr,
+):  # fmt: skip
+    """The consumers, four warps: `kernel` after its last step, but for the copies in."""
+    s_low = gl.allocate_shared_memory(gl.bfloat16, [C, C], TILE)  # of k
+    s_state = gl.allocate_shared_memory(gl.bfloat16, [C, C], TILE)
+    s_o = gl.allocate_shared_memory(gl.bfloat16, [C, C], TILE)
+    row = gl.arange(0, C, gl.SliceLayout(1, SUMS))[:, None]
+    col = gl.arange(0, C, gl.SliceLayout(0, SUMS))[None, :]
+    b_u = gl.load(u + gl.program_id(0) % H * C + col)
+    o_s = gl.program_id(0) * C * C + row * C + col
+    b_s = gl.load(s0 + o_s)
+    zeros = gl.full([C, C], 0.0, gl.float32, SUMS)
+    for t in range(0, T, C):
+        i = t // C % 2
+        mbarrier.wait(ready.index(i), t // C // 2 % 2)
+        b_later = warpgroup_mma(s_later, s_w.index(i), zeros, use_acc=False, is_async=True)
+        b_r = widened(s_r.index(i).load(SUMS))
+        b_k = widened(s_k.index(i).load(SUMS))
+        b_w = widened(s_w.index(i).load(SUMS))
+        b_bonus = gl.sum(b_r * b_k * b_u, 1)[:, None]
+        b_total = gl.convert_layout(gl.sum(b_w, 0), gl.SliceLayout(1, SUMS))[:, None]
+        b_later = warpgroup_mma_wait(0, deps=(b_later,))
+        b_k *= gl.exp2(b_later * LOG2E)
+        b_r *= gl.exp2((-b_later - b_w) * LOG2E)
+        b_s *= gl.exp2(b_total * LOG2E)
+        k_high, k_low = pairs_in_two(b_k)
+        s_k.index(i).store(k_high)
+        s_low.store(k_low)
+        s_state.store(rounded(b_s))
+        fence_async_shared()
+        r_high, r_low = pairs_in_two(b_r)
+        r_high, r_low = gl.convert_layout(r_high, LEFT), gl.convert_layout(r_low, LEFT)
+        high, low = s_k.index(i).permute((1, 0)), s_low.permute((1, 0))
+        b_a = warpgroup_mma(r_high, high, zeros, use_acc=False, is_async=True)
+        b_a = warpgroup_mma(r_low, high, b_a, is_async=True)
+        b_a = warpgroup_mma(r_high, low, b_a, is_async=True)
+        b_o = warpgroup_mma(r_high, s_state, zeros, use_acc=False, is_async=True)
+        b_o = warpgroup_mma(r_low, s_state, b_o, is_async=True)
+        b_s = warpgroup_mma(high, s_v.index(i), b_s, is_async=True)
+        b_s = warpgroup_mma(low, s_v.index(i), b_s, is_async=True)
+        b_a, r_high, r_low = warpgroup_mma_wait(2, deps=(b_a, r_high, r_low))
+        b_a = below_and_on_diagonal(b_a, b_bonus.to(gl.bfloat16), s_mask.load(SUMS))
+        b_a = gl.convert_layout(b_a, LEFT)
+        b_o = warpgroup_mma(b_a, s_v.index(i), b_o, is_async=True)
+        tma.store_wait(0)  # o of the chunk before has left
+        b_o, b_s, b_a = warpgroup_mma_wait(0, deps=(b_o, b_s, b_a))
+        mbarrier.arrive(free.index(i), count=1)
+        s_o.store(rounded(b_o))
+        fence_async_shared()
+        tma.async_copy_shared_to_global(o, [first + t, column], s_o)
+    tma.store_wait(0)
+    gl.store(s1 + o_s, b_s)
+
+
+@gluon.jit
+def producer_and_consumer(r, k, v, w, u, s0, o, s1, T, H: gl.constexpr):
+    """`kernel` with its copies in a warp of their own."""
+    first, column = gl.program_id(0) // H * T, gl.program_id(0) % H * C
+    s_r = gl.allocate_shared_memory(gl.bfloat16, [2, C, C], TILE)
+    s_k = gl.allocate_shared_memory(gl.bfloat16, [2, C, C], TILE)
+    s_v = gl.allocate_shared_memory(gl.bfloat16, [2, C, C], TILE)
+    s_w = gl.allocate_shared_memory(gl.bfloat16, [2, C, C], TILE)
+    s_later = gl.allocate_shared_memory(gl.bfloat16, [C, C], TILE)
+    s_mask = gl.allocate_shared_memory(gl.int16, [C, C], TILE)
+    ready = gl.allocate_shared_memory(gl.int64, [2, 1], BAR)
+    free = gl.allocate_shared_memory(gl.int64, [2, 1], BAR)
+    for stage in gl.static_range(2):
+        mbarrier.init(ready.index(stage), count=1)
+        mbarrier.init(free.index(stage), count=1)
+    row = gl.arange(0, C, gl.SliceLayout(1, SUMS))[:, None]
+    col = gl.arange(0, C, gl.SliceLayout(0, SUMS))[None, :]
+    s_later.store((col > row).to(gl.bfloat16))
+    s_mask.store(gl.where(row > col, -256, gl.where(row == col, 255, 0)).to(gl.int16))
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (consume, (u, s0, o, s1, s_r, s_k, s_v, s_w, s_later, s_mask, ready, free, first,
+                       column, T, H)),
+            (produce, (r, k, v, w, s_r, s_k, s_v, s_w, ready, free, first, column, T)),
+        ],
+        [1], [24],
+    )  # fmt: skip
+
+
 def launch(B, T, H):
     """The grid and the sizes of `kernel`."""
     return (B * H,), {"T": T, "H": H}
 
 
-def forward(r, k, v, w, u, s0):
+def forward(r, k, v, w, u, s0, kernel=kernel, **options):
     """o and s1 on a Hopper GPU, as in lesson 20."""
-    B, T, H, N = r.shape
-    o, s1 = torch.empty_like(v), torch.empty_like(s0)
-    grid, sizes = launch(B, T, H)
-    tiles = [described(x, H * N) for x in (r, k, v, w)]
-    kernel[grid](*tiles, u, s0, described(o, H * N), s1, **sizes, num_warps=4)
-    return o, s1
+    return exercises.solutions("20_products_in_flight").forward(
+        r, k, v, w, u, s0, kernel=kernel, **options
+    )
 
 
 def steps():
@@ -195,6 +291,15 @@ def steps():
     return {"one piece of r and k": first} | variants("21_the_finished_kernel.kernel", **STEPS)
 
 
+def rungs():
+    """{rung of the ladder: a function like `forward`}, each with one change more."""
+    _, *kernels = steps().values()
+    made = {name: partial(forward, kernel=x) for name, x in zip(RUNGS, kernels, strict=True)}
+    # 128 registers for each of 8 warps let two programs share an SM; the consumers get 232.
+    return made | {"producer": partial(forward, kernel=producer_and_consumer, maxnreg=128)}
+
+
+RUNGS = "two_pieces", "pairs", "masks"
 STEPS = {
     "two pieces": (),
     "conversions of pairs": (

@@ -17,32 +17,43 @@ class DeadRank(RuntimeError):
     """A rank of the group has ended, or does not answer."""
 
 
-def gathered(x, group, timeout):
-    """x of every rank, `[ranks, *x.shape]`.
+def gathering(x, group, timeout):
+    """Begins to gather x of every rank; returns a function that waits, and returns all.
 
     Args:
         x: of the same shape on all ranks.
         timeout: seconds that the others may take, where this process waits for them: with gloo.
             With NCCL the GPU waits, and the limit is that of `init_process_group`.
 
-    Raises:
-        DeadRank: the others were not there in time.
+    Returns:
+        () → `[ranks, *x.shape]`. It raises DeadRank: the others were not there in time.
     """
-    ranks = dist.get_world_size(group)
+    ranks, x = dist.get_world_size(group), x.contiguous()
     out = x.new_empty(ranks, *x.shape)
-    try:
-        work = _gather(out.flatten(0, 1), x.contiguous(), group=group, async_op=True)
-        if x.is_cuda:
-            work.wait()
-        else:
-            work.wait(datetime.timedelta(seconds=timeout))
-    except (RuntimeError, ConnectionError) as problem:
-        raise DeadRank(
+
+    def dead(problem):
+        return DeadRank(
             f"rank {dist.get_rank(group)} of {ranks}: another rank of the group has ended, or was "
             f"not there within {timeout} s. Every rank must make the same calls, backward too; "
             f"start all of them again. {dist.get_backend(group)} says: {problem}"
-        ) from problem
-    return out
+        )
+
+    try:
+        work = _gather(out.flatten(0, 1), x, group=group, async_op=True)
+    except (RuntimeError, ConnectionError) as problem:
+        raise dead(problem) from problem
+
+    def finish():
+        try:
+            if x.is_cuda:
+                work.wait()
+            else:
+                work.wait(datetime.timedelta(seconds=timeout))
+        except (RuntimeError, ConnectionError) as problem:
+            raise dead(problem) from problem
+        return out
+
+    return finish
 
 
 def apply(A, S):

@@ -8,14 +8,14 @@ import torch
 import torch.distributed as dist
 
 from ..runtime.precision import outside_autocast
-from . import rwkv6, rwkv7
+from . import rwkv6, rwkv7, states_first
 from .maps import (
     DeadRank,
     apply,
     apply_transposed,
     entry_state,
     exit_gradient,
-    gathered,
+    gathering,
     pack,
     unpack,
 )
@@ -108,7 +108,7 @@ class Call:
         return dist.get_rank(self.group)
 
     def gathered(self, x):
-        return gathered(x, self.group, self.timeout)
+        return gathering(x, self.group, self.timeout)()
 
 
 def _run(operation, family, group, timeout, inputs, s0, cu_seqlens, start, options):
@@ -128,7 +128,10 @@ def _run(operation, family, group, timeout, inputs, s0, cu_seqlens, start, optio
             wanted = f"[{letters}, H, K, V] = {[S, H, K, V]}"
             raise ValueError(f"s0 must be {wanted}, got {list(s0.shape)}")
     call = Call(operation, family, group, timeout, pieces, options)
-    return SequenceParallel.apply(call, s0, *inputs)
+    way = SequenceParallel
+    if family is rwkv6 and states_first.suits(call, inputs, s0):
+        way = states_first.StatesFirst
+    return way.apply(call, s0, *inputs)
 
 
 class SequenceParallel(torch.autograd.Function):

@@ -2,9 +2,13 @@
 
     one GPU        the first rank alone has all tokens; the other waits
     two GPUs       `sequence_parallel`, half of the tokens each
+    corrected      RWKV-6 the other way, as for heads that fill a GPU: a main pass from zero, then a
+                   correction
     uneven parts   the first rank, which makes no matrices, has more of them
-    main pass, summary, gather, correction
+    states, gather, main pass
                    steps of the forward pass, of the second rank, each for itself
+    main pass from zero, summary, gather, correction
+                   those of the other way
     send/recv      the state from one rank to the other, instead of the gather
 
 Ranks start together, and the slower one's time counts. Started without torchrun, it starts it.
@@ -23,7 +27,14 @@ import torch.distributed as dist
 from rwkv_lessons import wkv6, wkv7
 from rwkv_lessons.bench.commands.run import asked_shapes, check_name, keep, refuse_a_part
 from rwkv_lessons.bench.show import console, rows_table
-from rwkv_lessons.distributed import maps, rwkv6, rwkv7, sequence_parallel, split_tokens
+from rwkv_lessons.distributed import (
+    maps,
+    rwkv6,
+    rwkv7,
+    sequence_parallel,
+    split_tokens,
+    states_first,
+)
 from rwkv_lessons.distributed.parallel import Call
 from rwkv_lessons.distributed.pieces import pieces_of
 from rwkv_lessons.inputs import rwkv6_inputs, rwkv7_inputs
@@ -92,7 +103,12 @@ def _measure_all(options, device):
         keep(options, NAME, here and replace(here, timing=TIMING), rows)
 
 
-CASES = ("wkv6", "wkv6, nothing decays", "wkv7")
+CASES = ("wkv6", "wkv6, nothing decays", "wkv7", "wkv7, nothing decays")
+
+
+def corrected(r, k, v, w, u, s0=None, **options):
+    """`wkv6`, which `sequence_parallel` does not know: ranks start from zero."""
+    return wkv6.wkv6(r, k, v, w, u, s0, **options)
 
 
 def measure(case, shape, device, times):
@@ -122,9 +138,12 @@ def measure(case, shape, device, times):
         if rank == 0:
             console().print(f"{case}, {what}, T={T}: {middle:.3f} ms {note or ''}")
 
-    mix, shared = sequence_parallel(operation), {"two GPUs": 1.0}
+    ways = dict.fromkeys(("two GPUs",), sequence_parallel(operation))
+    shared = {"two GPUs": 1.0}
     if family is rwkv7:
-        shared["uneven parts"] = UNEVEN
+        ways["uneven parts"], shared["uneven parts"] = ways["two GPUs"], UNEVEN
+    elif device.type == "cuda":
+        ways["two GPUs, corrected"], shared["two GPUs, corrected"] = sequence_parallel(corrected), 1
     parts = {what: split_tokens(T, RANKS, ratio) for what, ratio in shared.items()}
 
     def of_this_rank(what):
@@ -138,8 +157,8 @@ def measure(case, shape, device, times):
         whole = operation(*inputs)[0]
         for what in shared:
             here, mine = of_this_rank(what)
-            ms, extra = timer(lambda mine=mine: mix(*mine))
-            error = largest(relative(mix(*mine)[0], whole[:, here]), device)
+            ms, extra = timer(lambda mine=mine, mix=ways[what]: mix(*mine))
+            error = largest(relative(ways[what](*mine)[0], whole[:, here]), device)
             row(what, ms, f"{alone[1] / ms[1]:.2f}×, from one GPU {error:.1e}", extra)
             if what == "two GPUs":
                 steps(row, timer, family, operation, mine, device)
@@ -159,7 +178,7 @@ def measure(case, shape, device, times):
         row("one GPU, both passes", alone, extra=extra)
     for what in shared:
         _, mine = of_this_rank(what)
-        run = training(mix, mine)
+        run = training(ways[what], mine)
         ms, extra = timer(run)
         note = "one GPU has no room for it"
         if alone:
@@ -174,7 +193,11 @@ def steps(row, timer, family, operation, mine, device):
     rank, tokens = dist.get_rank(), mine[0].shape[1]
     call = Call(operation, family, None, 60.0, pieces_of(tokens, rank, None, None), {})
     with torch.no_grad():
-        row("main pass", timer(lambda: operation(*mine))[0])
+        ours = family is rwkv6 and states_first.suits(call, mine, None)
+        if ours:
+            states_before(row, timer, mine)
+        name = "main pass from zero" if ours else "main pass"
+        row(name, timer(lambda: operation(*mine))[0])
         o, B = operation(*mine)
 
         def summary():
@@ -197,6 +220,22 @@ def steps(row, timer, family, operation, mine, device):
         row("correction", timer(lambda: carry.correct(o, E) if rank else None)[0], note)
 
 
+def states_before(row, timer, mine):
+    """The states of all segments, folded; and the main pass that starts from them."""
+    from rwkv_lessons.wkv6.chunked.forward import run_forward
+
+    _, k, v, w, _ = mine
+
+    def states():
+        return states_first.rank_map(states_first.segment_maps(k, v, w, False), None)
+
+    row("states", timer(states)[0])
+    found = states_first.segment_maps(k, v, w, False)
+    E = states_first.rank_map(found, None)[..., 1:].contiguous()
+    run = lambda: run_forward(*mine, E, None, 1.0, False, None, found)  # noqa: E731
+    row("main pass", timer(run)[0])
+
+
 def hand_over(B, rank):
     if rank == 0:
         dist.send(B, 1)
@@ -211,8 +250,9 @@ def make_inputs(family, B, T, H, N, dtype, device, keeps):
     again = -(-T // TEXT)
     out = [x if x.ndim == 2 or again == 1 else x.repeat(1, again, 1, 1)[:, :T] for x in made]
     if keeps:
-        out[3].zero_()
-        out[1].mul_(T**-0.5)  # states then stay as large as with a decay
+        w, k = (out[n] for n in ((3, 1) if family is rwkv6 else (1, 2)))
+        w.zero_()
+        k.mul_(T**-0.5)  # states then stay as large as with a decay
     return out
 
 

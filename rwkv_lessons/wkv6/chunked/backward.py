@@ -26,7 +26,7 @@ from .checkpoints import CHECKPOINT, count_checkpoints
 from .hopper.pairs import pairs_hopper_kernel
 from .hopper.tiles import launch_tiles, suits_hopper, tiles
 from .pairs import CHUNKS_PER_SEARCH, keys_gradients, values_gradients
-from .states import state_gradients
+from .states import ALL, EACH, OTHERS, state_gradients
 
 TARGET_PROGRAMS = 512  # that fill an H200; a sweep of fewer is cut into segments
 MIN_CHUNKS_PER_SEGMENT = 16  # so that cutting costs less than it gains
@@ -85,20 +85,25 @@ def plan(B, T, H, K, V, sequences, packed, is_float32, gpu):
     return slots, segments, triton.cdiv(chunks, segments), programs, (sweep, keys, values, NV)
 
 
-def gradients(r, k, v, w, u, s0, cu_seqlens, checkpoints, do, ds1, scale=1.0, raw_decay=False):
+def gradients(
+    r, k, v, w, u, s0, cu_seqlens, checkpoints, do, ds1, scale=1.0, raw_decay=False, between=None
+):
     """The gradients of r, k, v, w, u and s0 (as if zeros were given, where it is None).
 
     Args:
         r, k, v, w, u, s0, cu_seqlens, scale, raw_decay: as `wkv6_chunked` takes them.
         checkpoints: states that the forward pass saved, `[count_checkpoints(…), H, K, V]`.
         do, ds1: gradients of o and s1; None counts as zeros.
+        between: called with what each segment adds to the gradient of the state,
+            `[S, H, segments, K, V]`, and log2 of its decay, before ds1 is read: it may write to it.
 
     Returns:
         Tensors of the shapes of r, k, v, w, u and s0, in their dtypes; ds0 in float32.
     """
     if r.is_cuda and r.get_device() != torch.cuda.current_device():
         with torch.cuda.device(r.device):
-            return gradients(r, k, v, w, u, s0, cu_seqlens, checkpoints, do, ds1, scale, raw_decay)
+            given = (r, k, v, w, u, s0, cu_seqlens, checkpoints, do, ds1, scale, raw_decay)
+            return gradients(*given, between)
     B, T, H, K = r.shape
     V, packed, is_float32 = v.shape[-1], cu_seqlens is not None, r.dtype == torch.float32
     sequences = sequences_in(r, cu_seqlens)
@@ -121,18 +126,20 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, checkpoints, do, ds1, scale=1.0, ra
     ds1 = None if ds1 is None else ds1.contiguous()
     cu_seqlens = cu_seqlens.contiguous() if packed else None
 
-    local = torch.empty(sequences, H, segments, K, V, **new) if segments > 1 else None
-    totals = torch.empty(sequences, H, segments, K, **new) if segments > 1 else None
+    twice = segments > 1 or between is not None
+    local = torch.empty(sequences, H, segments, K, V, **new) if twice else None
+    totals = torch.empty(sequences, H, segments, K, **new) if twice else None
     min_log_decay = torch.empty(slots, H, **new)
     sweeps = [
         (
             state_gradients, programs[0], 4,
             (r, w, checkpoints, do, ds1, local, totals, cu_seqlens, d_checkpoints,
              dw_across_chunk, decays, chunk_bounds, ds0),
-            (T, H, scale, segment, segments), (K, V, *sweep, CHECKPOINT, raw_decay, first),
+            (T, H, scale, segment, segments),
+            (K, V, *sweep, CHECKPOINT, raw_decay, which.value),
             {"maxnreg": None if is_float32 else 128},
         )
-        for first in ((True, False) if segments > 1 else (False,))
+        for which in ((OTHERS if between is None else EACH, ALL) if twice else (ALL,))
     ]  # fmt: skip
     pairs, warps = [], 4 if max(K, V) <= 64 else 8
     of_keys = stages_of(sizes[1], is_float32, gpu, checkpoints.dtype == torch.float32)
@@ -184,10 +191,12 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, checkpoints, do, ds1, scale=1.0, ra
         raw_decay,
         packed,
     )
-    which = ds1 is None, len(sweeps), on_hopper, scale != 1
+    which = ds1 is None, len(sweeps), between is None, on_hopper, scale != 1
     compile_together((*kind, *which), sweeps + pairs)
-    for *arguments, options in sweeps:
+    for n, (*arguments, options) in enumerate(sweeps):
         launch(*arguments, **options)
+        if n == 0 and between is not None:
+            between(local, totals)
     if not on_hopper:
         torch.amin(decays, (2, 3), out=min_log_decay)
     for kernel, *arguments, options in pairs:

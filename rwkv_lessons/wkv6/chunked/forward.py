@@ -152,11 +152,17 @@ def checkpoints_dtype(r):
     return torch.bfloat16 if r.dtype == torch.bfloat16 else torch.float32
 
 
-def run_forward(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, checkpoints=None):
-    """Allocates o and s1 and launches the kernels."""
+def run_forward(
+    r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, checkpoints=None, segment_maps=None
+):
+    """Allocates o and s1 and launches the kernels.
+
+    segment_maps: states and decays of all segments, if they are known; sequences are not packed.
+    """
     if r.is_cuda and r.get_device() != torch.cuda.current_device():
         with torch.cuda.device(r.device):
-            return run_forward(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, checkpoints)
+            given = (r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
+            return run_forward(*given, checkpoints, segment_maps)
     r, k, v, w, u = r.contiguous(), k.contiguous(), v.contiguous(), w.contiguous(), u.contiguous()
     (_, T, H, K), V = r.shape, v.shape[3]
     S = sequences_in(r, cu_seqlens)
@@ -177,7 +183,9 @@ def run_forward(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, checkpoints=Non
     segment_states = segment_decays = None
     # Unless told, ptxas gives the longest kernels of older architectures 40 registers, and spills.
     options, launches = {"maxnreg": None if gpu.like_hopper else 255}, []
-    if segments > 1:
+    if segments > 1 and segment_maps is not None:
+        segment_states, segment_decays = (x[:, :-1].contiguous() for x in segment_maps)
+    elif segments > 1:
         segment_states = torch.empty((S, segments - 1, H, K, V), **new)
         segment_decays = torch.empty((S, segments - 1, H, K), **new)
         launches.append((
@@ -251,6 +259,15 @@ def forward_shapes(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, keep):
 define_forward("chunked", forward, forward_shapes, backward)
 
 
+def has_kernel(r, k, v, w, u, s0):
+    """Whether these kernels compute what is on this device and of these types and sizes."""
+    if not r.is_cuda or holds_float64(r, w, u, s0):
+        return False
+    if r.dtype == torch.float32 and distrusted():
+        return False
+    return r.shape[3] <= largest(r.dtype, devices.gpu_of(r.device))
+
+
 def wkv6_chunked(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False):
     """Same arguments and results as `wkv6`, for many tokens on a GPU; `wkv6_doubling` elsewhere.
 
@@ -261,9 +278,7 @@ def wkv6_chunked(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_deca
     that makes it wrong (`rwkv_lessons.runtime.assembler`).
     """
     check_call(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
-    no_kernel = not r.is_cuda or holds_float64(r, w, u, s0)
-    no_kernel = no_kernel or r.shape[3] > largest(r.dtype, devices.gpu_of(r.device))
-    if no_kernel or (r.dtype == torch.float32 and distrusted()):
+    if not has_kernel(r, k, v, w, u, s0):
         return wkv6_doubling.checked(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
     return chunked(r, k, v, w, u, s0, cu_seqlens, float(scale), raw_decay)
 

@@ -20,6 +20,8 @@ from ...runtime.compile_triton import assembled
 from .checkpoints import first_checkpoint, sequence_bounds
 from .tiles import log2_decays, log_decay, of_halves, product_tf32
 
+ALL, EACH, OTHERS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # what a launch computes
+
 
 @assembled
 @triton.jit(do_not_specialize=["T", "H", "scale", "segment", "segments"])
@@ -28,15 +30,16 @@ def state_gradients(
     d_checkpoints, dw_across_chunk, decays, chunk_bounds, ds0,
     T, H, scale, segment, segments,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
-    RAW: tl.constexpr, LOCAL: tl.constexpr,
+    RAW: tl.constexpr, WHAT: tl.constexpr,
 ):  # fmt: skip
     """dS of one head, a block of keys and one of values, over a segment of chunks.
 
-    LOCAL: dS is zero after the segment, and only dS before it is written, in local_ds, with the
-    decay of the segment. Else: all results.
+    WHAT: ALL results; or dS is zero after the segment, and only dS before it is written, in
+    local_ds, with the decay of the segment, of EACH segment or of all but the first, the OTHERS.
     d_checkpoints, dw_across_chunk, decays: for each checkpoint c, of the chunk after it: dS at its
     end, Σ_j S dS, and the log2 decays of its halves. chunk_bounds: first token and end, if packed.
     """
+    LOCAL: tl.constexpr = WHAT != ALL
     IS_FLOAT32: tl.constexpr = r.dtype.element_ty == tl.float32
     NK: tl.constexpr = (K + BK - 1) // BK
     NV: tl.constexpr = (V + BV - 1) // BV
@@ -50,7 +53,7 @@ def state_gradients(
     chunks = tl.cdiv(length, C)
     first = i_segment * segment
     end = tl.minimum(first + segment, chunks)
-    if LOCAL:  # what the first segment adds is not needed
+    if WHAT == OTHERS:  # what the first segment adds is not needed
         end = tl.where(i_segment == 0, first, end)
 
     o_t, o_k, o_v = tl.arange(0, C), i_k * BK + tl.arange(0, BK), i_v * BV + tl.arange(0, BV)

@@ -1,0 +1,150 @@
+"""Ranks whose entry state comes before their main pass, in the interpreter or on a GPU.
+
+They run one after the other in this process: forward twice, as the first time nobody has the maps
+of later ranks, and backward from the last to the first.
+"""
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+from support.tensor_core import tensor_core  # noqa: E402, F401
+from support.wkv6_chunks import fresh_tiles, in_segments  # noqa: E402, F401
+
+from rwkv_lessons.distributed import rwkv6, states_first  # noqa: E402
+from rwkv_lessons.distributed.fold import folded  # noqa: E402
+from rwkv_lessons.distributed.parallel import Call  # noqa: E402
+from rwkv_lessons.distributed.pieces import pieces_of  # noqa: E402
+from rwkv_lessons.wkv6 import wkv6, wkv6_chunked, wkv6_doubling, wkv6_recurrent  # noqa: E402
+from rwkv_lessons.wkv6.chunked import backward  # noqa: E402
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+# Float32 sums, on a GPU of three products of TF32 each; else the rounding of o and of gradients.
+LIMITS = {torch.float32: 5e-6 if DEVICE == "cpu" else 2e-5, torch.bfloat16: 6e-3}
+NAMES = ("o", "s1", "dr", "dk", "dv", "dw", "du", "ds0")
+
+
+class Rank(Call):
+    """A rank of `group` ranks, whose number is `timeout`."""
+
+    @property
+    def rank(self):
+        return self.timeout
+
+
+class Gathered:
+    """Stands for `gathering`: what the ranks have sent so far, and zeros of those that have not."""
+
+    def __init__(self):
+        self.sent = {}
+
+    def __call__(self, x, ranks, rank):
+        self.sent[x.shape, rank] = x
+        found = [self.sent.get((x.shape, n), torch.zeros_like(x)) for n in range(ranks)]
+        return lambda: torch.stack(found)
+
+
+def draw(T, H, K, V, decay, dtype, raw):
+    g = torch.Generator().manual_seed(T + K)
+    new = lambda *size: torch.randn(*size, generator=g)  # noqa: E731
+    w = 2 * new(2, T, H, K) - 3
+    if not raw:
+        w = -w.exp() if decay is None else torch.full_like(w, decay)
+    tokens = new(2, T, H, K), new(2, T, H, K), new(2, T, H, V), w
+    do, states = new(2, T, H, V), (new(2, H, K, V), new(2, H, K, V))
+    given = [x.to(DEVICE, dtype) for x in (*tokens, new(H, K), do)]
+    return given[:5], given[5], *(x.to(DEVICE) for x in states)
+
+
+def on_ranks(parts, given, do, s0, ds1, options):
+    """`NAMES` of all ranks, put together."""
+    ends, ranks = torch.tensor(parts).cumsum(0).tolist(), len(parts)
+    for _ in range(2):
+        runs = []
+        for n, (T, end) in enumerate(zip(parts, ends, strict=True)):
+            pieces = pieces_of(T, n, None, None)
+            call = Rank(wkv6_chunked, rwkv6, ranks, n, pieces, options)
+            mine = [x if x.ndim == 2 else x[:, end - T : end] for x in given]
+            leaves = [x.clone().requires_grad_() for x in (*mine, s0)]
+            o, s1 = states_first.StatesFirst.apply(call, leaves[-1], *leaves[:-1])
+            runs.append((o, s1, leaves, do[:, end - T : end]))
+    found = []
+    for n in reversed(range(ranks)):
+        o, s1, leaves, mine = runs[n]
+        last = ds1 if n == ranks - 1 else None
+        outputs, wanted = ([o], [mine]) if last is None else ([o, s1], [mine, last])
+        found.insert(0, torch.autograd.grad(outputs, leaves, wanted))
+    tokens = [torch.cat(x, 1) for x in zip(*(x[:4] for x in found), strict=True)]
+    du, ds0 = (sum(x[n].float() for x in found) for n in (4, 5))
+    o = torch.cat([x[0] for x in runs], 1).detach()
+    return o, runs[-1][1].detach(), *tokens, du, ds0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "decay", "raw", "scale", "parts"),
+    [
+        (torch.float32, None, False, 1.0, (130, 65, 70)),
+        (torch.float32, 0.0, False, 0.5, (65, 130)),
+        (torch.float32, None, True, 1.0, (70, 130)),
+        (torch.float32, -30.0, False, 1.0, (70, 65)),
+        (torch.bfloat16, None, False, 1.0, (130, 130)),
+    ],
+)
+def test_ranks_together_are_one_process(
+    dtype, decay, raw, scale, parts, monkeypatch, tensor_core  # noqa: F811
+):  # fmt: skip
+    monkeypatch.setattr(states_first, "gathering", Gathered())
+    in_segments(monkeypatch, 3)
+    monkeypatch.setattr(backward, "MIN_CHUNKS_PER_SEGMENT", 2)
+    backward.plan.cache_clear()
+    given, do, s0, ds1 = draw(sum(parts), 1, 6, 5, decay, dtype, raw)
+    options = {"raw_decay": raw, "scale": scale}
+    got = on_ranks(parts, given, do, s0, ds1, options)
+    leaves = [x.double().requires_grad_() for x in (*given, s0)]
+    o, s1 = wkv6_doubling(*leaves, **options)
+    want = torch.autograd.grad([o, s1], leaves, [do.double(), ds1.double()])
+    backward.plan.cache_clear()
+    for name, x, y in zip(NAMES, got, (o, s1, *want), strict=True):
+        error = float((x.double() - y).norm() / y.norm().clamp(min=1e-30))
+        assert error < LIMITS[dtype], (name, error)
+
+
+def test_segments_fold_into_one_map():
+    S, G, H, K, V = 2, 3, 2, 5, 70
+    g = torch.Generator().manual_seed(0)
+    states, start = (torch.randn(S, *x, H, K, V, generator=g).to(DEVICE) for x in ([G], []))
+    decays = -torch.rand(S, G, H, K, generator=g).to(DEVICE)
+    A, B = torch.ones_like(decays[:, 0]), start
+    for n in range(G):
+        A, B = A * decays[:, n].exp2(), B * decays[:, n].exp2()[..., None] + states[:, n]
+    found = folded(states, decays, start, H)
+    assert torch.allclose(found[..., 0], A) and torch.allclose(found[..., 1:], B, atol=1e-6)
+    swapped = [x.transpose(1, 2).contiguous() for x in (states.flip(1), decays.flip(1))]
+    assert torch.equal(folded(*swapped, start, H, True, True, False), found[..., 1:])
+
+
+class OnGpu(torch.Tensor):
+    """A tensor without a GPU that says it is on one."""
+
+    is_cuda = True
+
+
+def test_only_what_the_chunked_kernels_cut_gets_its_state_first(monkeypatch):
+    from rwkv_lessons.runtime import devices
+    from rwkv_lessons.wkv6.chunked import forward
+
+    monkeypatch.setattr(devices, "gpu_of", lambda device: devices.H200)
+    monkeypatch.setattr(forward, "distrusted", lambda: False)
+
+    def suits(B, T, H, N=64, dtype=torch.bfloat16, operation=wkv6, packed=None):
+        new = lambda *size: torch.zeros(size, dtype=dtype).as_subclass(OnGpu)  # noqa: E731
+        inputs = (*(new(B, T, H, N) for _ in range(4)), new(H, N))
+        pieces = pieces_of(T, 0, packed, 0)
+        return states_first.suits(Rank(operation, rwkv6, 2, 0, pieces, {}), inputs, None)
+
+    assert suits(1, 2048, 4)
+    assert not suits(1, 700, 4)  # one segment
+    assert not suits(1, 2048, 200)  # heads enough for the GPU
+    assert not suits(1, 2048, 4, dtype=torch.float64)
+    assert not suits(1, 2048, 4, packed=[0, 5, 4096])
+    assert not suits(1, 2048, 4, operation=wkv6_recurrent)
