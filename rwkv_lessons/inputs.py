@@ -143,6 +143,15 @@ def rwkv6_inputs(
     return RWKV6Inputs(r, k, v, w.view(B, T, H, N), u)
 
 
+LEAST_TAME = -1.05  # 64 of them are -67: what decays to the end of a chunk divides by is a float32
+
+
+def rwkv6_tame_inputs(B, T, H=4, N=64, **options):
+    """`rwkv6_inputs` with no log decay below `LEAST_TAME`: a kernel need not look at them."""
+    found = rwkv6_inputs(B, T, H, N, **options)
+    return found._replace(w=found.w.clamp(min=LEAST_TAME))
+
+
 def rwkv7_decay(C, depth=0.5):
     """Logit `[C]` of the decay of a layer at initialisation, x of exp(-exp(-0.5) · sigmoid(x)).
 

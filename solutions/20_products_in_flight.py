@@ -197,7 +197,7 @@ def forward(r, k, v, w, u, s0, kernel=kernel, **options):
 
 def rungs():
     """{rung of the ladder: a function like `forward`}."""
-    return {"together": forward}
+    return {"together": partial(forward, kernel=kernel)}
 
 
 def scores_through_shared_memory():

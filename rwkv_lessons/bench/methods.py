@@ -9,7 +9,7 @@ from importlib import import_module
 import torch
 
 from rwkv_lessons.operations import LADDERS, OF_LADDER, OPERATIONS
-from rwkv_lessons.operations.entries import BLOCKS, BOTH, NUMBA, TORCH, TRITON, loaded
+from rwkv_lessons.operations.entries import BLOCKS, BOTH, GLUON, NUMBA, TORCH, TRITON, loaded
 from rwkv_lessons.records.fingerprint import source_of
 from rwkv_lessons.runtime.launch_numba import as_array, stream
 
@@ -96,7 +96,9 @@ def rung_method(operation, rung):
     """`rung` on torch tensors: its kernel, or the gradients and the forward pass before them."""
     if rung.after or rung.both_passes:
         return _gradient_rung(operation, rung)
-    return {NUMBA: _numba_rung, TRITON: _triton_rung}[rung.tool](operation, rung)
+    return {NUMBA: _numba_rung, TRITON: _triton_rung, GLUON: _gluon_rung}[rung.tool](
+        operation, rung
+    )
 
 
 def _numba_rung(operation, rung, *block):
@@ -145,6 +147,35 @@ def _triton_rung(operation, rung):
         sources=(f"{rung.file}::forward",),
         facts=lambda run: compiled(getattr(module, rung.kernel)),
     )
+
+
+def _gluon_rung(operation, rung):
+    """A step of the lessons on Hopper: an edit of a solution's kernel, made when it is wanted."""
+
+    def made():
+        return rung.load().rungs()[rung.kernel]
+
+    def prepare(*inputs):
+        forward = made()
+        given, _ = loaded(operation.rung_arguments)(*inputs)
+        run = lambda: first(forward(*given))  # noqa: E731
+        run.kernel = forward.keywords["kernel"]
+        return run
+
+    return Method(
+        rung.method,
+        prepare,
+        dtypes=rung.dtypes,
+        sources=(f"{rung.file}::rungs", f"{rung.file}::kernel", *OF_PRODUCTS),
+        facts=lambda run: compiled(run.kernel),
+    )
+
+
+# Where the kernel and the launch stand that the rungs in Gluon are edits of.
+OF_PRODUCTS = (
+    "solutions/20_products_in_flight.py::forward",
+    "solutions/wrong/20_products_in_flight.py::kernel",
+)
 
 
 def _gradient_rung(operation, rung):

@@ -1,5 +1,6 @@
 """`sequence_parallel`: an operation for the tokens of one rank, and its gradients."""
 
+import contextlib
 import functools
 import inspect
 from dataclasses import dataclass
@@ -149,10 +150,15 @@ class SequenceParallel(torch.autograd.Function):
             at_start = _starting_states(pieces, s0, leaves[0], leaves[call.family.V])
             if at_start is not None:
                 at_start.requires_grad_(s0 is not None and s0.requires_grad)
-            # Before the main pass: what it says about the reach is here when that is launched.
-            carry = call.family.Carry(call, leaves, pieces.lengths[0]) if pieces.enters else None
-            bounds = pieces.bounds(inputs[0].device)
+            carry, given = None, (call, leaves, pieces.lengths[0])
+            if pieces.enters and not call.family.BESIDE:
+                # Before the main pass: what it says about the reach is here when that is launched.
+                carry = call.family.Carry(*given)
+            bounds, since = pieces.bounds(inputs[0].device), _now(inputs[0])
             o0, ends = call.operation(*leaves, at_start, cu_seqlens=bounds, **call.options)
+            if pieces.enters and call.family.BESIDE:
+                with _beside(inputs[0].device, since):
+                    carry = call.family.Carry(*given)
 
         o, states = o0.detach(), ends.detach()
         B, V = _of_sequence(states, pieces, -1), states.shape[-1]
@@ -185,16 +191,46 @@ class SequenceParallel(torch.autograd.Function):
         dB = exit_gradient(ctx.As, call.gathered(dE), call.rank)
         ds = _added(ds, pieces, -1, dB)
 
+        since = _now(do)
         asked = [x for x in (*leaves, at_start) if x is not None and x.requires_grad]
         found = dict(zip(map(id, asked), _gradients((o0, ends), asked, (do, ds)), strict=True))
         gradients = [found.get(id(x)) for x in leaves]
         if carry:
             after = _of_sequence(ds, pieces, 0)  # what the state after its first sequence gets
+            if call.family.BESIDE:
+                with _beside(do.device, since):
+                    carry.find_gradients(do, ctx.entry, after)
             carry.add_gradients(gradients, do, ctx.entry, after)
         ds0 = None
         if ctx.s0_dtype is not None and ctx.needs_input_grad[1]:
             ds0 = _s0_gradient(found.get(id(at_start)), ds_all, ends, pieces, ctx.s0_dtype)
         return None, ds0, *gradients
+
+
+def _now(x):
+    """An event of x's GPU, now; None on a CPU."""
+    return torch.cuda.current_stream(x.device).record_event() if x.is_cuda else None
+
+
+@contextlib.contextmanager
+def _beside(device, since):
+    """Launches on a stream of its own, beside all that is launched after the event `since`.
+
+    Chains of short steps along the tokens leave most of a GPU to others.
+    """
+    if since is None:
+        yield
+        return
+    main, side = torch.cuda.current_stream(device), _side_stream(device)
+    side.wait_event(since)
+    with torch.cuda.stream(side):
+        yield
+    main.wait_stream(side)
+
+
+@functools.cache
+def _side_stream(device):
+    return torch.cuda.Stream(device, priority=-1)  # before the main pass, which waits for it
 
 
 def _gradients(outputs, inputs, given):

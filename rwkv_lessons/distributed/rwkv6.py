@@ -13,6 +13,7 @@ from ..wkv6.options import log_decay
 from .cost import FIRST_LOOK
 
 INPUTS, V = ("r", "k", "v", "w", "u"), 2  # the arguments before s0, and which of them is v
+BESIDE = False  # sums of decays: a moment, before the main pass
 CHUNK = 64  # tokens of a sum
 LOWEST = -1e6  # instead of -inf, of which differences are NaN
 KEPT_BITS = {torch.float64: 128, torch.float32: 64}  # else 32: decays below 2^-that are zero

@@ -11,6 +11,7 @@ from ..runtime.precision import sum_dtype
 from .rwkv6 import KEPT_BITS, suits_kernels
 
 INPUTS, V = ("r", "w", "k", "v", "a", "b"), 3  # the arguments before s0, and which of them is v
+BESIDE = True  # as long as a main pass of as many tokens: on a stream beside it
 FIRST_RUN = 4096  # tokens; each next run is as long as all before it
 
 
@@ -27,6 +28,7 @@ class Carry:
         r = inputs[0]
         B, _, H, K = r.shape
         self.dtype, self.real, self.tokens = r.dtype, sum_dtype(r.dtype), tokens
+        self.found = []
         self.in_triton = suits_kernels(r)
         least = 2.0 ** -KEPT_BITS.get(r.dtype, 32)
         state = torch.eye(K, dtype=self.real, device=r.device).expand(B, H, K, K)
@@ -70,12 +72,12 @@ class Carry:
         do = do[:, : self.reach].transpose(1, 2).to(self.real)
         return self.rows.transpose(1, 2).to(self.real).mT @ do
 
-    def add_gradients(self, gradients, do, E, after):
-        """Adds to those of r, w, k, a and b what they change of the rows and of the matrix.
+    def find_gradients(self, do, E, after):
+        """What r, w, a and b change of the rows and of the matrix, for `add_gradients`.
 
         Args:
-            gradients: of r, w, k, v, a, b; None where there is none. Changed in place.
-            after: of the state after the tokens of the sequence that enters, `[B, H, K, V]`.
+            after: the gradient of the state after the tokens of the sequence that enters,
+                `[B, H, K, V]`.
         """
         E, dA = E.to(do.dtype), after.to(self.real) @ E.to(self.real).mT
         if self.reach < self.tokens:
@@ -85,6 +87,11 @@ class Carry:
             r, w, k, _, a, b = leaves
             asked = (r, w, a, b, before)
             *found, dA = torch.autograd.grad((rows, state), asked, (d_rows.to(rows.dtype), dA))
+            self.found.append((start, end, found))
+
+    def add_gradients(self, gradients, do, E, after):
+        """Adds to the gradients of r, w, k, v, a, b, in place; None where there is none."""
+        for start, end, found in self.found:
             for n, x in zip((0, 1, 4, 5), found, strict=True):
                 if gradients[n] is not None:
                     gradients[n][:, start:end] += x

@@ -6,8 +6,8 @@ nothing. So ranks gather between the two launches, and the main pass starts from
 
     states of segments → fold → gather → main pass
 
-The first rank knows its state, and does not wait. All results are those of one GPU, to the bit as
-far as segments are the same; o is rounded once.
+Backward it is the gradient of the state, from the last rank to the first. No decay is taken for
+zero, and o is rounded once.
 """
 
 import torch
@@ -54,19 +54,15 @@ class StatesFirst(torch.autograd.Function):
         begins = not call.pieces.enters
         start = s0.detach().float().contiguous() if begins and s0 is not None else None
         found = segment_maps(k, v, w, ctx.options[1])
-        finish = gathering(rank_map(found, start), call.group, call.timeout)
-        E = start
-        if not begins:
-            As, Bs = unpack(finish(), v.shape[-1])
-            E = entry_state(As, Bs, call.rank).contiguous()
+        # All wait: a main pass that is launched beside the gather leaves it no room on the GPU.
+        As, Bs = unpack(gathering(rank_map(found, start), call.group, call.timeout)(), v.shape[-1])
+        E = start if begins else entry_state(As, Bs, call.rank).contiguous()
         given = (r, k, v, w, u, E, None, float(ctx.options[0]), ctx.options[1])
         checkpoints = None
         if ctx.keep:
             shape = chunked.checkpoints_shape(r, v, None, True)
             checkpoints = r.new_empty(shape, dtype=chunked.checkpoints_dtype(r))
         o, s1 = chunked.run_forward(*given, checkpoints, found)
-        if begins:
-            As, _ = unpack(finish(), v.shape[-1])
         ctx.As, ctx.s0_dtype = As.clone(), None if s0 is None else s0.dtype
         ctx.save_for_backward(r, k, v, w, u, E, checkpoints)
         ctx.set_materialize_grads(False)

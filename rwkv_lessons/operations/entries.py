@@ -13,7 +13,7 @@ BENCH = "python -m rwkv_lessons.bench"
 DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes of an element
 FORWARD, BOTH = "Forward", "Forward and backward"  # what one timed run is
 # What makes the kernels of a method or a rung, and so what tells which resources they take.
-TORCH, NUMBA, TRITON = "torch", "numba", "Triton"
+TORCH, NUMBA, TRITON, GLUON = "torch", "numba", "Triton", "Gluon"
 BLOCKS = (32, 64, 128, 256, 512)  # threads per block of a sweep
 
 # What several operations share.
@@ -30,7 +30,9 @@ class Rung:
 
     label: str
     stem: str  # of the lesson and of the file in solutions/
-    kernel: str  # its name in that file; of gradients, the function that launches the kernels
+    # Its name in that file; of gradients, the function that launches the kernels; in Gluon, a key of
+    # what `rungs()` of that file returns, functions of what a rung reads.
+    kernel: str
     tool: str = NUMBA
     original: str | None = None  # the CUDA C kernel of RWKV-CUDA that takes the same step
     zeroed: bool = False  # adds to its output, which has to be zero before every launch

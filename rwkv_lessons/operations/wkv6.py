@@ -7,6 +7,7 @@ from rwkv_lessons.operations.entries import (
     BOTH,
     BOTH_DTYPES,
     FLA,
+    GLUON,
     NUMBA,
     TABLE_SHAPE,
     TORCH,
@@ -96,6 +97,29 @@ WKV6 = Operation(
         "RWKV-6 forward", "wkv6-peers", "wkv6", "fla chunk", "FLA, chunks", TABLE_SHAPE
     ),
     public=("wkv6", "__getattr__"),
+)
+
+IN_GLUON = {"tool": GLUON, "dtypes": ("bfloat16",), "tensor_cores": True}
+HOPPER_RUNGS = (
+    CHUNKED_KERNEL,
+    Rung("19 tiles by TMA, fetched and waited for", "19_copies_in_flight", "one_stage", **IN_GLUON),
+    Rung("19 copies in flight", "19_copies_in_flight", "two_stages", **IN_GLUON),
+    Rung("20 products in flight", "20_products_in_flight", "together", **IN_GLUON),
+    Rung("21 r and k in two pieces", "21_the_finished_kernel", "two_pieces", **IN_GLUON),
+    Rung("21 conversions of pairs", "21_the_finished_kernel", "pairs", **IN_GLUON),
+    Rung("21 masks in shared memory", "21_the_finished_kernel", "masks", **IN_GLUON),
+    Rung("21 a warp that copies", "21_the_finished_kernel", "producer", **IN_GLUON),
+)
+# The lessons' kernels believe that decays are tame.
+WKV6_HOPPER = replace(
+    WKV6,
+    name="wkv6-hopper",
+    says="time the methods of wkv6 where no decay is strong",
+    inputs="rwkv_lessons.inputs:rwkv6_tame_inputs",
+    ladders=(Ladder("wkv6-hopper", HOPPER_RUNGS, "chunked", 60, ("bfloat16",), shape=TABLE_SHAPE),),
+    records=(),
+    peers={},
+    headline=None,
 )
 
 WKV6_BACKWARD = replace(

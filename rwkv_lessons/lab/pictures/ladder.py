@@ -28,11 +28,15 @@ class Step:
 
     @property
     def row(self):
-        return self.rows["float32"]
+        return self.rows[self._dtype]
 
     @property
     def ms(self):
-        return self.ms_in("float32")
+        return self.ms_in(self._dtype)
+
+    @property
+    def _dtype(self):
+        return "float32" if "float32" in self.rows else next(iter(self.rows))
 
     @property
     def original_ms(self):
