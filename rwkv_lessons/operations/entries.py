@@ -30,8 +30,8 @@ class Rung:
 
     label: str
     stem: str  # of the lesson and of the file in solutions/
-    # Its name in that file; of gradients, the function that launches the kernels; in Gluon, a key of
-    # what `rungs()` of that file returns, functions of what a rung reads.
+    # Its name in that file; of gradients, the function that launches the kernels; in Gluon, a key
+    # of what `rungs()` of that file returns, functions of what a rung reads.
     kernel: str
     tool: str = NUMBA
     original: str | None = None  # the CUDA C kernel of RWKV-CUDA that takes the same step
