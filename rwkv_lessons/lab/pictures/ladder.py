@@ -78,7 +78,8 @@ def steps(operation="wkv5", gpu=GPU, folder=None):
 def table(climbed, here=None):
     """The steps as text, in columns; `here` is a lesson, marked with an arrow."""
     dtypes = list(climbed[0].rows)
-    head = ["ms", "faster ×", "CUDA C ms", "registers", "local B"]
+    of_c = ["CUDA C ms"] if dtypes == ["float32"] else []  # the originals take nothing else
+    head = ["ms", "faster ×", *of_c, "registers", "local B"]
     if len(dtypes) > 1:
         head = [text for dtype in dtypes for text in (f"{dtype} ms", "faster ×")]
     wide = max(len(step.label) for step in climbed) + 1
@@ -90,7 +91,7 @@ def table(climbed, here=None):
             cells += [_text(ms, ".2f"), _text(faster, ".1f")]
         if len(dtypes) == 1:
             row = step.row
-            cells.append(_text(step.original_ms, ".2f"))
+            cells += [_text(step.original_ms, ".2f")] if of_c else []
             cells += [_text(row and row.registers), _text(row and row.local_bytes)]
         cells = ["?"] * len(cells) if step.hidden else cells
         arrow = "→" if here and step.lesson == here else " "

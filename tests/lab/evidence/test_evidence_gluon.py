@@ -1,5 +1,7 @@
 """The evidence of the lessons in Gluon: answers of other shapes than ours, and what is told."""
 
+import re
+
 import pytest
 import torch
 
@@ -236,6 +238,34 @@ def test_the_ladder_is_that_of_the_designs_page():
         designs.rows("Nowhere")
 
 
+RUNGS = [(stem, name) for stem in (COPIES, PRODUCTS, FINISHED) for name in solutions(stem).rungs()]
+
+
+@pytest.mark.parametrize(("stem", "name"), [x for x in RUNGS if x[1] != "producer"])
+def test_every_rung_of_the_ladder_computes_the_same(stem, name):
+    """But for the last one, whose warps do different things: the simulator has no such warps."""
+    made, launch = solutions(stem).rungs()[name], solutions(PRODUCTS).chunks(1, 192, 1)
+    seen = trace(made.keywords["kernel"], launch)
+    tensors = launch.arguments()
+    assert not watched(made.keywords["kernel"], launch, tensors).faults
+    launch.judge(tensors)
+    in_stages = name != "one_stage"
+    assert (seen.hidden("copy in") > 0) == in_stages and seen.waits("product") / 3 == (
+        5 if stem == COPIES else 3
+    )
+
+
+def test_a_warp_that_copies_leaves_room_for_two_programs():
+    """232 registers a consumer, 24 a producer: 128 at the start, in two warpgroups."""
+    rung = solutions(FINISHED).rungs()["producer"].keywords
+    asm = assembly(
+        rung["kernel"], **solutions(FINISHED).chunks(1, 128, 1).options(), maxnreg=rung["maxnreg"]
+    )
+    assert asm.registers * 2 * 256 <= 65_536 and asm.spill_stores == 0
+    assert 2 * asm.shared_bytes <= 227 * 1024
+    assert {"232", "24"} <= set(re.findall(r"setmaxnreg\S+\s+(\d+)", asm.ptx))
+
+
 # On a Hopper GPU.
 
 SIZES = {
@@ -293,3 +323,14 @@ def test_the_steps_of_the_finished_kernel_are_right_on_a_hopper_gpu():
             launch.judge(tensors)
         except AssertionError as error:
             raise AssertionError(f"{name}: {error}") from None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("stem", "name"), RUNGS)
+def test_the_rungs_of_the_ladder_are_right_on_a_hopper_gpu(stem, name):
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("for Hopper")
+    launch = solutions(PRODUCTS).chunks(2, 1024, 64)
+    tensors = launch.arguments("cuda")
+    o, s1 = solutions(stem).rungs()[name](*(tensors[x] for x in ("r", "k", "v", "w", "u", "s0")))
+    launch.judge(tensors | {"o": o, "s1": s1})
