@@ -280,7 +280,9 @@ EXERCISES = {
                 writes(1, "before"),
                 dot_flops(2 * 2 * 2 * 16 * 8 * 8),
             ),
-            machine_code(partial(keeping, LOW_FULL), PRODUCTS, NO_ATOMICS),
+            machine_code(
+                partial(keeping, LOW_FULL), PRODUCTS, NO_ATOMICS, otherwise=partial(keeping, FULL)
+            ),
             gpu(partial(keeping, FULL)),
         ),
         symptoms={
@@ -334,7 +336,9 @@ EXERCISES = {
                 # Half of the pairs will do.
                 dot_flops(2 * 2 * (4 * 2 * 16 * 8 * 8 + 5 * 16 * 16 * 8)),
             ),
-            machine_code(partial(sweeping, LOW_FULL), PRODUCTS, NO_ATOMICS),
+            machine_code(
+                partial(sweeping, LOW_FULL), PRODUCTS, NO_ATOMICS, otherwise=partial(sweeping, FULL)
+            ),
             gpu(partial(sweeping, FULL)),
         ),
         symptoms={

@@ -4,8 +4,10 @@ import dataclasses
 
 import torch
 
-from ..course.check import FAILED, PASSED, Row
+from ..course.check import PASSED, Row
+from ..simulator.faults import KernelFault
 from .cuda import Difference, compare
+from .functions import called, failed, shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,14 +69,13 @@ def chunk_answer(*chunks: Chunk):
         for chunk in chunks:
             given, want = chunk.problem()
             try:
-                got = function(*(x.clone() for x in given))
+                got = called(function, *given)
                 if got is not None and not isinstance(got, torch.Tensor):
                     raise Difference(f"a {type(got).__name__} was returned, want a tensor")
                 compare(got, want, letters="ti", scale=_scale(*given))
-            except Difference as error:
-                hint = exercise.symptoms.get(chunk.name)
-                details = (str(error), *([f"hint: {hint}"] if hint else []))
-                return Row("answer", FAILED, f"{chunk.name} (C={chunk.C} N={chunk.N})", details)
+            except (Difference, KernelFault) as trouble:
+                name, call = f"{chunk.name} (C={chunk.C} N={chunk.N})", shown(function, given)
+                return failed(name, trouble, exercise, chunk.name, call)
         return Row("answer", PASSED, f"{len(chunks)} chunks, against autograd")
 
     answer.kind = "answer"

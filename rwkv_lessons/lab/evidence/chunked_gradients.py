@@ -74,7 +74,13 @@ def cases(made):
         made: (Size, BT=) → Launch.
     """
     small = tuple(
-        Case(name, symptom, partial(made, size, BT=BT), symptom == "programs")
+        Case(
+            name,
+            symptom,
+            partial(made, size, BT=BT),
+            reverse=symptom == "programs",
+            may_refuse=size.dtype != torch.float32,
+        )
         for name, symptom, size, BT in CASES
     )
     whole = Case("70 tokens, the lesson's own blocks", "own blocks", partial(made, OWN_BLOCKS))

@@ -7,6 +7,7 @@ import torch
 
 from ..course.check import ABSENT, FAILED, PASSED, Row
 from ..simulator.faults import KernelFault
+from ..simulator.steps import limited, unlimited
 from ..simulator.triton import run as interpreter
 from .cuda import Difference, at_most, compare
 from .triton import Launch, Limit, explained
@@ -106,7 +107,8 @@ class Launcher:
             self.judge(programs, given)
             self.launches.append(given)
             given["y"].fill_(torch.nan)  # a number that was there before is no answer
-            interpreter.run(self.kernel, programs, **given)
+            with unlimited():
+                interpreter.run(self.kernel, programs, **given)
 
         return launched
 
@@ -156,7 +158,8 @@ def row_launches(kernel, *cases):
 def _one_launch(function, kernel, x):
     """Raises `Difference` unless the function's launch on x is the one that is wanted."""
     launcher, before = Launcher(kernel, x), x.clone()
-    y = function(launcher, x)
+    with limited(function):
+        y = function(launcher, x)
     if len(launcher.launches) != 1:
         raise Difference(f"launches: {len(launcher.launches)}, want 1")
     if not torch.equal(before, x):

@@ -9,6 +9,7 @@ import torch
 from ..course.check import ABSENT, FAILED, PASSED, Row
 from ..simulator.faults import KernelFault
 from ..simulator.graphs import CaptureFault, Graphs, address
+from ..simulator.steps import limited
 from .compare import Difference, compare
 from .functions import called, failed, shown
 
@@ -136,11 +137,14 @@ def captures(function: Callable, make: Callable):
 
     def gather(capture, exercise):
         try:
-            _captured(capture, function, make)
+            with limited(capture):
+                _captured(capture, function, make)
         except Trouble as trouble:
             return failed(trouble.case, trouble, exercise, trouble.case)
         except CaptureFault as fault:
             return failed("the capture", Difference(fault), exercise, _symptom(fault))
+        except KernelFault as fault:
+            return failed("the capture", fault, exercise, None)
         return Row("answer", PASSED, "one capture, four replays, no GPU: operators on the CPU")
 
     gather.kind = "answer"

@@ -67,7 +67,7 @@ class Budget:
 def _requests(text, limit, least=False, ever=False, **which):
     def fitting(trace):
         return {
-            row: row.requests
+            row: row.requests - trace.reloads.get(row, 0)
             for row in trace.rows
             if all(getattr(row, name) == value for name, value in which.items())
         }
@@ -76,7 +76,7 @@ def _requests(text, limit, least=False, ever=False, **which):
 
 
 def loads(per_token: float):
-    """At most so many load requests to global memory."""
+    """At most so many load requests to global memory, what a compiler merges counted once."""
     return _requests("loads", per_token, space="global", op="load")
 
 

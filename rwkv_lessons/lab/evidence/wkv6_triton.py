@@ -157,7 +157,13 @@ def cases(launch, names, writes, chosen, **blocks):
     """
     blocks = SMALL | blocks
     small = tuple(
-        Case(name, symptom, _later(launch, names, writes, size, blocks), symptom == "programs")
+        Case(
+            name,
+            symptom,
+            _later(launch, names, writes, size, blocks),
+            reverse=symptom == "programs",
+            may_refuse=size.dtype != torch.float32,
+        )
         for name, symptom, size in chosen
     )
     whole = _later(launch, names, writes, OWN_BLOCKS, {})

@@ -55,5 +55,9 @@ class MisalignedAccess(KernelFault):
     """A 16-byte access at an address that is not a multiple of 16."""
 
 
+class WrongType(KernelFault):
+    """An operation does not take numbers of this type: the kernel does not compile for them."""
+
+
 class EndlessLoop(KernelFault):
     """A loop that does not come to its end, in far more rounds or time than its input asks for."""

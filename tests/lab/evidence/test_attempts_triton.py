@@ -327,6 +327,24 @@ def test_what_is_right_in_another_shape_is_accepted(name):
     assert result.passed, str(result)
 
 
+def test_a_right_kernel_for_float32_alone_says_so():
+    """bfloat16 is asked for, too; where it does not compile, nobody gets a wrong answer."""
+    name = "14_recurrent_gradients.forward_sweep"
+    float32 = edit(
+        "b_w = tl.load(w + i_t * K + o_k, m_k, 0).to(tl.float32)",
+        "b_w = tl.load(w + i_t * K + o_k, m_k, 0)",
+    )
+    answer = evaluate(name, attempt(name, float32)).rows[0]
+    assert answer.verdict == "passed"
+    assert answer.details[0].startswith("It does not compile for bfloat16")
+    assert "tl.exp(b_w)" in answer.details[-1]
+
+
+def test_a_kernel_that_refuses_float32_is_wrong():
+    float16 = edit("tl.exp(b_w)", "tl.exp(b_w.to(tl.float16))")
+    assert "Expected dtype" in said(evaluate(RECURRENT, attempt(RECURRENT, float16)))
+
+
 def test_a_forgotten_decorator_is_named():
     kernel = exercises.load(RECURRENT).reference.fn
     assert "@triton.jit is missing" in said(evaluate(RECURRENT, kernel))

@@ -57,6 +57,27 @@ RIGHT = {
             """,
         ),
     ),
+    "k loaded where it is used, twice in a turn": (
+        FOUR,
+        edit("kv = k[b, t, h, i] * v_j"),
+        edit("(u[h, i] * kv + s[i])", "(u[h, i] * k[b, t, h, i] * v_j + s[i])"),
+        edit("decay[h, i] * s[i] + kv", "decay[h, i] * s[i] + k[b, t, h, i] * v_j"),
+    ),
+    "eight tokens fetched at a time": (
+        SHARED,
+        edit("s_r = cuda.shared.array(N, float32)", "s_r = cuda.shared.array((8, N), float32)"),
+        edit("s_k = cuda.shared.array(N, float32)", "s_k = cuda.shared.array((8, N), float32)"),
+        edit(
+            FILL,
+            """
+            if t % 8 == 0:
+                for n in range(t, min(t + 8, T)):
+                    s_r[n % 8, j], s_k[n % 8, j] = r[b, n, h, j], k[b, n, h, j]
+            """,
+        ),
+        edit("kv = s_k[i] * v_j", "kv = s_k[t % 8, i] * v_j"),
+        edit("o_j += s_r[i] *", "o_j += s_r[t % 8, i] *"),
+    ),
     "columns that are shifted by the row": (
         STATE,
         edit("s_state[i, j] = 0", "s_state[j, (i + j) % N] = 0"),

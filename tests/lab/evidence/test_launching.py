@@ -88,6 +88,14 @@ WRONG = {
     "o and s1 swapped": (
         FORWARD, [edit("o_parts.sum(0), s1", "s1, o_parts.sum(0)")], "o: shape",
     ),
+    "it waits for something that never comes": (
+        FORWARD, [edit("V = v.shape[-1]", "V = v.shape[-1]\nwhile V:\n    V += 1")],
+        "still looping after 100,000 lines",
+    ),
+    "r is scaled in place": (
+        FORWARD, [edit("V = v.shape[-1]", "V = v.shape[-1]\nr.mul_(2)\nr = r / 2")],
+        "the function changed its input r",
+    ),
 }  # fmt: skip
 
 

@@ -584,6 +584,33 @@ def test_what_happens_between_barriers():
     assert {row.array for row in second} == {"y", "tile"}
 
 
+def test_what_a_turn_of_the_loops_has_loaded_before_is_a_reload():
+    def twice(x, y):
+        total = 0.0
+        for n in range(3):
+            total += x[n] * x[n]
+            y[n] = total + x[n]  # after a store nothing is known of x any more
+
+    def once_a_turn(x, y):
+        total = x[0]
+        for _ in range(3):
+            total += x[0]
+        y[cuda.threadIdx.x] = total
+
+    def squares(x, y):
+        total = 0.0
+        for n in range(3):
+            total += x[n] * x[n] + x[n]
+        y[cuda.threadIdx.x] = total
+
+    def reloads(kernel):
+        seen = trace(kernel, 1, 64, np.ones(8), np.zeros(64))
+        return {row.array: n for row, n in seen.reloads.items()}
+
+    assert reloads(squares) == {"x": 2 * 2 * 3}  # two more loads a turn, by two warps
+    assert reloads(twice) == {} and reloads(once_a_turn) == {}
+
+
 def test_a_kernel_that_does_nothing():
     def kernel(x):
         pass

@@ -5,6 +5,7 @@ keep a local array in registers, load an unchanging address once, or merge neigh
 where it does, the hardware counts less. `lab.assembly` shows what it did.
 """
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +21,7 @@ from ..faults import (
 from . import banks
 from . import memory_model as traffic
 from .access_log import Recorder
-from .events import events_of, key
+from .events import events_of, key, occurrence
 from .fake_cuda import FULL_WARP
 from .races import races
 from .run import run
@@ -196,6 +197,35 @@ class Trace:
                 raise ValueError(f"{name} is {wanted[name]!r}; it must be one of {known}")
         given = {name: value for name, value in wanted.items() if value is not None}
         return [r for r in self.rows if all(getattr(r, n) == v for n, v in given.items())]
+
+    @functools.cached_property
+    def reloads(self):
+        """{row: requests for what its threads have loaded before in the same turn of their loops}.
+
+        They are in `rows` all the same, as written. A compiler loads such a number of global memory
+        once, if the thread stores nothing in that turn.
+        """
+        e = self.events
+        load, is_global, memory = self._of_sites()
+        if not np.bincount(memory[load & is_global], minlength=1).max(initial=0) > 1:
+            return {}
+        turn = key(e.block, e.thread, e.context, e.interval)
+        stores = np.unique(turn[(is_global & ~load)[e.site]])
+        chosen = np.flatnonzero((is_global & load)[e.site] & ~np.isin(turn, stores))
+        site, request = e.site[chosen], e.request[chosen]
+        cell = key(turn[chosen], memory[site], e.offset[chosen])
+        again = occurrence(cell) > occurrence(key(cell, site))  # by another instruction
+        requests, first = np.unique(request, return_index=True)
+        whole = ~np.isin(requests, request[~again])
+        counts = np.bincount(self._row_of_site[site[first[whole]]], minlength=len(self.rows))
+        return {self.rows[n]: int(counts[n]) for n in np.flatnonzero(counts)}
+
+    def _of_sites(self):
+        """Of every site: does it load, is it in global memory, and which array (a number)?"""
+        arrays = list({id(site.memory): None for site in self.sites})
+        load = np.array([site.op == "load" for site in self.sites], bool)
+        is_global = np.array([site.memory.space == "global" for site in self.sites], bool)
+        return load, is_global, np.array([arrays.index(id(x.memory)) for x in self.sites], np.int64)
 
     # Looking closer.
     def request(self, line=None, array=None, op=None, space=None, nth=0):

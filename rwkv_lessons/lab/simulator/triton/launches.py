@@ -141,12 +141,15 @@ class Case:
         symptom: which hint fits: a key of the exercise's `symptoms`, or of `hints.HINTS`.
         launch: () → Launch.
         reverse: run the programs from the last to the first.
+        may_refuse: a kernel that does not compile for these types is right all the same, for
+            others: it says so itself.
     """
 
     name: str
     symptom: str
     launch: Callable
     reverse: bool = False
+    may_refuse: bool = False
 
 
 def results(kernel, launch, device="cpu"):

@@ -16,13 +16,14 @@ import ast
 import contextlib
 import functools
 import itertools
+import re
 import sys
 
 import numpy as np
 
 from ...machine_code import cubin
 from ...machine_code import from_triton as cubin_triton
-from ..faults import EndlessLoop, KernelFault, Place
+from ..faults import EndlessLoop, KernelFault, Place, WrongType
 from .checked_memory import StandIn, Watched
 from .trace import TritonTrace
 
@@ -133,7 +134,8 @@ class Launch:
                 place = Place(code, step.tb_lineno)
             step = step.tb_next
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        return KernelFault(f"{what}, in program {self.memory.program}", place)
+        kind = WrongType if re.search(r"\bdtypes?\b", str(error)) else KernelFault
+        return kind(f"{what}, in program {self.memory.program}", place)
 
 
 def _bind(kernel, args, named):

@@ -1,0 +1,170 @@
+"""Measured numbers that lessons say in words are those of the records.
+
+What a cell prints or draws comes from a record by itself. A sentence does not: it stands here, with
+the rows that it speaks of, so that a new recording fails this test where it makes a sentence false.
+"""
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable
+
+import pytest
+
+from rwkv_lessons.lab.course.exercises import NOTEBOOKS
+from rwkv_lessons.lab.pictures.roofline import ceiling, roofline
+from rwkv_lessons.operations import work
+from rwkv_lessons.records.lookup import record
+
+# Two recordings of one kernel on one GPU differ by this much, and no sentence should hang on it.
+JITTER = 0.02
+
+
+@dataclasses.dataclass(frozen=True)
+class Said:
+    """A sentence with measured numbers.
+
+    Args:
+        lesson: two digits.
+        text: a regular expression that finds it once; its groups are the numbers.
+        measured: () → what the records have for them.
+        words: the numbers, where the sentence has words for them.
+        within: how far off words may be, as a share; digits are off by half of the last at most.
+    """
+
+    lesson: str
+    text: str
+    measured: Callable
+    words: tuple = ()
+    within: float = JITTER
+
+
+def ms(name, method, shape=None, dtype=None):
+    given = {"shape": shape} if shape else {}
+    given |= {"dtype": dtype} if dtype else {}
+    return record(name).row(method, **given).median_ms
+
+
+LADDER, BOTH = "wkv6-triton-ladder", "wkv6-triton-backward-ladder"
+WALK, CHUNKS = "13_fused_recurrent", "16_the_chunked_kernel"
+MANY, ONE = (64, 4096, 40, 64, 256, 32, 64), (1, 16384, 40, 64, 256, 32, 64)
+SHORT, LONG = (64, 4096, 40, 256, 32, 64), (64, 16384, 40, 256, 32, 64)
+
+
+def f32(method, name=LADDER):
+    return ms(name, method, dtype="float32")
+
+
+def per_token(name, method):
+    """Microseconds."""
+    row = record(name).row(method, dtype="float32")
+    return 1e3 * row.median_ms / row.shape[1]
+
+
+def timex(*rungs, name="timex-ladder", lesson="10_time_x"):
+    return lambda: tuple(ms(name, f"{lesson}.{rung}") for rung in rungs)
+
+
+def race(method):
+    """Microseconds of a call beside its kernels, and of these, for 54 tokens."""
+    row = record("wkv6-race").row(method, shape=(1, 54, 32, 64))
+    return 1e3 * (row.host_ms - row.median_ms), 1e3 * row.median_ms
+
+
+def roof(operation, shape):
+    return roofline(work(operation, shape, "float32"), ceiling()).floor_ms
+
+
+def per_byte():
+    """Bytes a second between sequences of 4,096 and of 16,384 tokens, and ms that are left over."""
+    short, long = (ms("mla-decode", "decode", shape) for shape in (SHORT, LONG))
+    return 453e6 / (long - short) / 1e9, 1e3 * (short - 151e6 / (453e6 / (long - short)))
+
+
+def generated(kind, B=1, T=512):
+    """Milliseconds a token of so many sequences written after prompts of T tokens."""
+    row = record("mla-generate").row(kind, shape=(B, T, 128))
+    return row.host_ms / 128
+
+
+SENTENCES = (
+    Said("10", r"about (\d+) million million operations a second",
+         lambda: (ceiling().flops_per_s / 1e12,)),
+    Said("10", r"It gained an eighth, ([\d.]*\d) to ([\d.]*\d) ms", timex("grouped", "balanced")),
+    Said("10", r"take longer here than in C, ([\d.]*\d) and ([\d.]*\d) ms", timex("naive", "shared")),
+    Said("10", r"the finished kernel of the ladder above, ([\d.]*\d) ms",
+         lambda: (ms("timex-ladder", "toeplitz"),)),
+    Said("11", r"the finished kernel of the ladder above: ([\d.]*\d) ms for both passes, where the "
+         r"last rung takes ([\d.]*\d)",
+         lambda: (ms("timex-backward-ladder", "toeplitz"),
+                  ms("timex-backward-ladder", "11_time_x_gradients.balanced"))),
+    Said("13", r"a token takes about (\d+) % longer",
+         lambda: (100 * per_token(LADDER, "08_decay_from_data")
+                  / per_token("wkv6-triton-few", "08_decay_from_data") - 100,), within=0.15),
+    Said("13", r"worth ([\d.]*\d)× with 16 heads, and still ([\d.]*\d)× with 512",
+         lambda: tuple(ms(x, "08_decay_from_data", dtype="float32") / ms(x, WALK, dtype="float32")
+                       for x in ("wkv6-triton-few", LADDER))),
+    Said("14", r"Torch's part takes a third of the time, at the least",
+         lambda: (44 * 4 * 8 * 4096 * 64 * 64 / ceiling().bytes_per_s * 1e3
+                  / (f32("14_recurrent_gradients.gradients", BOTH) - f32(WALK)),),
+         (1 / 3,), 0.15),
+    Said("16", r"Sixteen tokens in the time of six, and all of it twice, as only half of the "
+         r"programs find room: ([\d.]*\d)×", lambda: (f32(WALK) / f32(CHUNKS),)),
+    Said("16", r"Sixteen tokens in the time of six",
+         lambda: (f32(CHUNKS) / 2 / 256 / (f32(WALK) / 4096),), (6,), 0.08),
+    Said("16", r"In bfloat16 the chunks take less than a quarter of the walk's time",
+         lambda: (ms("wkv6", "chunked", dtype="bfloat16") / ms("wkv6", "cuda", dtype="bfloat16"),),
+         (0.24,), 0.08),
+    Said("17", r"In bfloat16 the chunks take a third of the walk's time",
+         lambda: (ms("wkv6-backward", "chunked", dtype="bfloat16")
+                  / ms("wkv6-backward", "cuda", dtype="bfloat16"),), (1 / 3,), 0.1),
+    Said("18", r"saves one or two of the (\d+) to (\d+) µs",
+         lambda: (race("recurrent")[0], race("chunked")[0]), within=0.1),
+    Said("18", r"saves one or two of the",
+         lambda: (race("recurrent")[1] - race("chunked")[1],), (1.5,), 0.5),
+    Said("19", r"library's kernel in 16 bits takes a sixth of its time",
+         lambda: (ms("wkv6", "chunked", dtype="bfloat16") / f32(CHUNKS),), (1 / 6,), 0.1),
+    Said("20", r"a large product, (\d+) TFLOP/s for 132 SMs",
+         lambda: (ceiling("bfloat16").flops_per_s / 1e12,)),
+    Said("22", r"Lesson 13's kernel takes ([\d.]*\d) ms on an H200, recorded", lambda: (f32(WALK),)),
+    Said("22", r"faster than lesson 13's ([\d.]*\d) ms, and the roof at ([\d.]*\d) ms is far",
+         lambda: (f32(WALK), roof("wkv7", (8, 4096, 64, 64)))),
+    Said("24", r"above lesson 13's ([\d.]*\d) ms for the walk", lambda: (f32(WALK),)),
+    Said("26", r"`prefill absorbed` takes about two to four times as long as `prefill`",
+         lambda: tuple(f(ms("mla-prefill", "prefill absorbed", x.shape) / x.median_ms
+                         for x in record("mla-prefill").rows if x.method == "prefill")
+                       for f in (min, max)), (2, 4), 0.15),
+    Said("27", r"falls by a factor of about twenty",
+         lambda: (ms("mla-ladder", "26_fused_prefill", MANY)
+                  / ms("mla-ladder", "27_split_decode", MANY),), (20,), 0.15),
+    Said("27", r"it takes longer alone than both kernels together",
+         lambda: (ms("mla-ladder", "27_split_decode.combine", ONE)
+                  / ms("mla-ladder", "27_split_decode", ONE) > 1,), (True,)),
+    Said("27", r"the difference of the two times, that is about (\d) TB/s",
+         lambda: per_byte()[:1], within=0.1),
+    Said("27", r"over (\d+) µs for whatever comes once", lambda: per_byte()[1:], within=0.4),
+    Said("28", r"one short sequence takes over (\d+) ms a token",
+         lambda: (generated("latent graph"),), within=0.2),
+)  # fmt: skip
+
+
+def prose(lesson):
+    (file,) = NOTEBOOKS.glob(f"{lesson}_*.ipynb")
+    cells = json.loads(file.read_text())["cells"]
+    return "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+
+
+def digits_off(text):
+    """Half of the last digit of a number as text."""
+    return 0.5 * 10.0 ** -len(text.partition(".")[2])
+
+
+@pytest.mark.parametrize("said", SENTENCES, ids=lambda said: f"{said.lesson} {said.text[:40]}")
+def test_what_a_sentence_says_was_measured(said):
+    (found,) = re.finditer(said.text, prose(said.lesson))
+    told = [(x, digits_off(x)) for x in found.groups()] or [(x, 0) for x in said.words]
+    measured = said.measured()
+    assert len(told) == len(measured)
+    for (number, off), there in zip(told, measured, strict=True):
+        limit = max(off, said.within * abs(there))
+        assert abs(float(number) - there) <= limit, f"{found[0]!r}: the record has {there:.4g}"
