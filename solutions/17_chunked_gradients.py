@@ -179,10 +179,13 @@ def gradients(r, k, v, w, u, s0, do, ds1):
 COUNTED = Size((1, 32, 2, 8, 8))  # two chunks of 16
 FULL = Size((2, 75, 4, 64, 64))
 LOW_FULL = replace(FULL, dtype=torch.bfloat16)
-keeping, sweeping, all_gradients = (
-    partial(f, launch)
-    for f in (chunked_gradients.keeping, chunked_gradients.sweeping, chunked_gradients.in_turn)
+keeping, sweeping = (
+    partial(f, launch) for f in (chunked_gradients.keeping, chunked_gradients.sweeping)
 )
+keeping_much, sweeping_much = (
+    partial(f, launch) for f in (chunked_gradients.keeping_much, chunked_gradients.sweeping_much)
+)
+all_gradients = partial(chunked_gradients.in_turn, launch)
 KERNELS = {"checkpoints": (checkpoints, ("before",)), "backward_sweep": (backward_sweep, GRADIENTS)}
 
 
@@ -273,7 +276,7 @@ EXERCISES = {
             ".to(b_v.dtype).",
         ),
         evidence=(
-            answer(*chunked_gradients.cases(keeping)),
+            answer(*chunked_gradients.cases(keeping, keeping_much)),
             traffic(
                 partial(keeping, COUNTED, BT=16),
                 reads(1, "k", "v", "w", "s0"),
@@ -328,7 +331,7 @@ EXERCISES = {
             "float32 need .to(b_v.dtype).",
         ),
         evidence=(
-            answer(*chunked_gradients.cases(sweeping)),
+            answer(*chunked_gradients.cases(sweeping, sweeping_much)),
             traffic(
                 partial(sweeping, COUNTED, BT=16),
                 reads(1, *"rkvw", "do", "ds1", "before"),

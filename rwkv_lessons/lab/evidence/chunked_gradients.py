@@ -59,6 +59,36 @@ def sweeping(launch, size, BT=16, **more):
     return replace(made, inputs=made.inputs | {"before": before})
 
 
+LARGE, SMALL = 256.0, 2.0**-6  # 256 and what a product of two small ones adds: 21 bits
+
+
+def _much(made, large, small):
+    """A launch in bfloat16 whose state starts large, does not decay, and moves on very little.
+
+    All numbers are powers of two, so that float32 states are exact. In 16 bits nothing is added.
+    """
+    none = {x: torch.zeros_like(y) for x, y in made.inputs.items() if x not in (*large, *small)}
+    much = {x: torch.full_like(made.inputs[x], LARGE) for x in large}
+    little = {x: torch.full_like(made.inputs[x], SMALL) for x in small}
+    return replace(made, inputs={x: (none | much | little)[x] for x in made.inputs})
+
+
+def keeping_much(launch, size, BT=16):
+    """A `Launch` of `checkpoints` in bfloat16: states of 256 to which every token adds 2⁻¹²."""
+    made = _much(keeping(launch, size, BT), ("s0",), ("k", "v"))
+    chunks = torch.arange(made.wants["before"].shape[1]).double() * BT * SMALL**2
+    want = LARGE + chunks[None, :, None, None, None].expand_as(made.wants["before"])
+    return replace(made, wants={"before": want}, scales={"before": float(chunks.max())})
+
+
+def sweeping_much(launch, size, BT=16):
+    """A `Launch` of `backward_sweep`, the same of ds1, r and do; only ds0 is looked at."""
+    made = _much(sweeping(launch, size, BT), ("ds1",), ("r", "do"))
+    added = size.shape[1] * SMALL**2
+    wants = {"ds0": torch.full_like(made.wants["ds0"], LARGE + added)}
+    return replace(made, wants=wants, scales={"ds0": added})
+
+
 def in_turn(launch, one, two, size, BT):
     """What both kernels compute, in the interpreter, the second on what the first one wrote."""
     kept = results(one, keeping(launch, size, BT))["before"]
@@ -67,11 +97,12 @@ def in_turn(launch, one, two, size, BT):
     return results(two, second), second.wants
 
 
-def cases(made):
+def cases(made, much):
     """The `Case`s of either kernel.
 
     Args:
         made: (Size, BT=) → Launch.
+        much: the same, of large states that hardly change.
     """
     small = tuple(
         Case(
@@ -84,4 +115,5 @@ def cases(made):
         for name, symptom, size, BT in CASES
     )
     whole = Case("70 tokens, the lesson's own blocks", "own blocks", partial(made, OWN_BLOCKS))
-    return (*small, whole)
+    large = Case("a large state in bfloat16", "16 bits", partial(much, LOW), may_refuse=True)
+    return (*small, large, whole)

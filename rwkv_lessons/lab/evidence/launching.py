@@ -147,7 +147,7 @@ def launches(kernels, *calls: Call, exact=False):
             return Row("answer", ABSENT, missing)
         for call in calls:
             try:
-                _judge(function, kernels, call, exact)
+                _judge(function, exercise.reference, kernels, call, exact)
             except (Difference, KernelFault, Flaw) as error:
                 size = f" ({call.size})" if call.size else ""
                 details = explained(error, exercise, call.name)
@@ -158,7 +158,18 @@ def launches(kernels, *calls: Call, exact=False):
     return answer
 
 
-def _judge(function, kernels, call, exact):
+def _as_wide(watched, reference, given):
+    """Raises `Flaw` if a kernel is to write numbers of fewer bits than the reference has there."""
+    dry = {x: Launcher(x, y.kernel, y.outputs, run=False) for x, y in watched.items()}
+    with_kernels(reference, dry)(*given)
+    for name, launcher in watched.items():
+        for output in launcher.outputs:
+            found, want = (x.launches[0][output].dtype for x in (launcher, dry[name]))
+            if found.itemsize < want.itemsize:
+                raise Flaw(f"{output} of {name} is {found}, want {want}", "16 bits")
+
+
+def _judge(function, reference, kernels, call, exact):
     watched = {name: Launcher(name, *kernel, exact=exact) for name, kernel in kernels.items()}
     given, wants = call.problem()
     got = called(with_kernels(function, watched), *given)
@@ -166,6 +177,7 @@ def _judge(function, kernels, call, exact):
         if len(launcher.launches) != 1:
             text = f"launches of {name}: {len(launcher.launches)}, want 1"
             raise Flaw(text, "launch")
+    _as_wide(watched, reference, given)
     _compare(got, wants, call)
 
 

@@ -109,6 +109,18 @@ WRONG = {
               "b_after = tl.cumsum(b_w, 0).to(b_v.dtype).to(tl.float32)")],
         "bfloat16 first difference float32 tiles",
     ),
+    "states in 16 bits from chunk to chunk": (
+        KEPT,
+        [edit("b_s *= tl.exp(b_last)[:, None]",
+              "b_s = (b_s * tl.exp(b_last)[:, None]).to(b_v.dtype).to(tl.float32)")],
+        "a large state in bfloat16 before: first difference",
+    ),
+    "the state's gradient in 16 bits": (
+        "17_chunked_gradients.backward_sweep",
+        [edit("b_g *= tl.exp(b_last)[:, None]",
+              "b_g = (b_g * tl.exp(b_last)[:, None]).to(b_v.dtype).to(tl.float32)")],
+        "a large state in bfloat16 ds0: first difference",
+    ),
     "r faded in place": (
         STATE,
         [edit("(r * before.exp()) @ s", "r.mul_(before.exp()) @ s")],

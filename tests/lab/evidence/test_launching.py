@@ -92,6 +92,10 @@ WRONG = {
         FORWARD, [edit("V = v.shape[-1]", "V = v.shape[-1]\nwhile V:\n    V += 1")],
         "still looping after 100,000 lines",
     ),
+    "states kept in 16 bits": (
+        GRADIENTS, [edit("before = s0.new_empty(", "before = v.new_empty(")],
+        "before of checkpoints is torch.bfloat16, want torch.float32",
+    ),
     "r is scaled in place": (
         FORWARD, [edit("V = v.shape[-1]", "V = v.shape[-1]\nr.mul_(2)\nr = r / 2")],
         "the function changed its input r",
