@@ -278,7 +278,7 @@ EXERCISES = {
                 ("16 tokens", "few", partial(readings, 16, N=4)),
                 ("64 tokens that are all alike", "alike", partial(readings, 64, alike=True)),
             ),
-            few_calls(partial(readings, 64), 1000, "64 tokens"),
+            few_calls(partial(readings, 64), 1000, "64 tokens", side=32),
         ),
         symptoms={
             "one": "One token: I is all there is, [[1]].",

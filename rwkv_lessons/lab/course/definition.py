@@ -8,10 +8,12 @@ import textwrap
 from collections.abc import Callable
 
 from ...records.fingerprint import plain
+from ..machine_code.cubin import named
 from . import exercises
 
 DECORATORS = {"py_func": "@cuda.jit", "fn": "@triton.jit"}
 ARRAY = re.compile(r"\b(local|shared)\.array$")
+OPERATIONS = re.compile(r"rwkv_lessons\.(wkv\d|timex|mla|distributed)\b")
 
 
 def trouble(function: Callable, exercise: exercises.Exercise) -> tuple[str, ...]:
@@ -19,8 +21,9 @@ def trouble(function: Callable, exercise: exercises.Exercise) -> tuple[str, ...]
 
     A forgotten decorator, another number of parameters than the launch passes, and a local or
     shared array whose size is not a constant: run on a CPU they would be a riddle, or no mistake.
+    And a call of the library's finished function, which answers nothing.
     """
-    for look in (_decorator, _parameters, _array_sizes):
+    for look in (_decorator, _parameters, _array_sizes, _borrowed):
         if found := look(function, exercise.reference):
             return found
     return ()
@@ -86,6 +89,36 @@ def _array_sizes(function, reference):
                 "hint: it must be a number, or a constant from outside the function, as N is.",
             )
     return ()
+
+
+def _borrowed(function, reference):
+    """Functions of the library's operations that it calls, and the solution does not."""
+    own, wanted = (_of_the_library(f) for f in (function, reference))
+    if borrowed := sorted(own - wanted):
+        return (
+            f"it calls {borrowed[0]}, which is this library's own answer",
+            "hint: what that function does is what this exercise asks you to write.",
+        )
+    return ()
+
+
+def _of_the_library(function):
+    function = plain(function)
+    found = {
+        name
+        for name, value in named(function).items()
+        if inspect.isfunction(value) and OPERATIONS.match(value.__module__)
+    }
+    try:
+        tree = ast.parse(textwrap.dedent(exercises.source_of(function)))
+    except (OSError, TypeError, SyntaxError):
+        return found
+    for step in ast.walk(tree):
+        if isinstance(step, ast.ImportFrom) and OPERATIONS.match(step.module or ""):
+            found |= {alias.name for alias in step.names}
+        if isinstance(step, ast.Import):
+            found |= {x.name for x in step.names if OPERATIONS.match(x.name)}
+    return found
 
 
 def stale(function: Callable) -> tuple[str, ...]:

@@ -107,6 +107,7 @@ class Count(TorchDispatchMode):
         calls: operations that made something, views left out.
         exps: numbers whose exp was taken.
         products: matrix products; flops: their additions and multiplications.
+        side: rows, columns and summands of the largest: the least of the three.
         largest: the tensor with the most numbers that was made, as (operation, shape, numbers).
     """
 
@@ -115,7 +116,7 @@ class Count(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.calls = self.exps = self.products = self.flops = 0
+        self.calls = self.exps = self.products = self.flops = self.side = 0
         self.largest = ("", (), 0)
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
@@ -129,6 +130,8 @@ class Count(TorchDispatchMode):
             left = args[self.PRODUCTS[name]]
             self.products += out.shape[0] if left.dim() == 3 else 1
             self.flops += 2 * out.numel() * left.shape[-1]
+            rows_and_columns = out.shape[-2:] if out.dim() > 1 else (1,)
+            self.side = max(self.side, min(left.shape[-1], *rows_and_columns))
         if not function.is_view:
             self.calls += 1
             if out.numel() > self.largest[2]:

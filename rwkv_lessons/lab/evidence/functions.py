@@ -66,7 +66,7 @@ def function_cases(*cases, more=(), whole=False):
                     _integers(got)
             except (Difference, KernelFault) as trouble:
                 return failed(name, trouble, exercise, name, shown(function, arguments))
-        return Row("answer", PASSED, f"{len(cases) + len(further)} cases")
+        return Row("answer", PASSED, f"{len(cases) + len(further):,} cases")
 
     answer.kind = "answer"
     return answer

@@ -57,7 +57,8 @@ SCORES = {
     "low": lambda n, N: -150.0 + 0 * n,
     # A later token counts far more: who lets a query see the future has nothing else left.
     "rising": lambda n, N: 60.0 * n,
-    # The first token counts far more than all others, which still add up to a hundredth.
+    # The first token counts far more than all others, which still add up to a hundredth and more.
+    # Their latents are positive, so that they do add up.
     "one loud": lambda n, N: 10.0 * (n == 0),
 }
 
@@ -82,6 +83,8 @@ def problem(sizes, dtype=torch.float32, scores="tame"):
         largest = float(added.abs().max().clamp_min(1))
         given["q_rope"] = torch.full((B, M, H, P), largest / P / scale_of(sizes))
         given["k_rope"] = (added / largest)[None, :, None].repeat(B, 1, P)
+    if scores == "one loud":
+        given["latent"], given["w_v"] = given["latent"].abs(), given["w_v"].abs()
     given["q_latent"] = torch.einsum("bmhk,hkr->bmhr", given["q"], given["w_k"])
     given = {name: x.to(dtype).double() for name, x in given.items()}
     return given | answers(**given, scale=scale_of(sizes))

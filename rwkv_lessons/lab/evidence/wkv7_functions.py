@@ -64,13 +64,14 @@ def _compare(name, got, want, letters, tolerance):
         raise Difference(f"{name}: {difference}") from None
 
 
-def few_calls(make: Callable, most: int, text: str, **known: Callable):
+def few_calls(make: Callable, most: int, text: str, side: int = 0, **known: Callable):
     """Counts the operations of torch in one call: a loop over tokens has too many.
 
     Args:
         make: () → its arguments.
         most: operations allowed.
         text: what `make` gives.
+        side: rows and columns that one of its matrix products has to have at least.
         known: functions by the names that the learner's calls them by: their own may be slow.
     """
 
@@ -83,6 +84,9 @@ def few_calls(make: Callable, most: int, text: str, **known: Callable):
         if not found.products:
             details = explained("no matrix product is among them", exercise, "products")
             return Row("work", FAILED, said, details)
+        if found.side < side:
+            small = f"the largest product is of blocks of {found.side}, want {side}"
+            return Row("work", FAILED, small, explained(said, exercise, "products"))
         return Row("work", PASSED, f"{said}, {found.products} matrix products")
 
     gather.kind = "work"

@@ -121,6 +121,34 @@ WRONG = {
               "b_g = (b_g * tl.exp(b_last)[:, None]).to(b_v.dtype).to(tl.float32)")],
         "a large state in bfloat16 ds0: first difference",
     ),
+    "the accumulator in 16 bits": (
+        PREFILL,
+        [edit("b_acc = shrink[:, None] * b_acc + tl.dot(b_p.to(b_latent.dtype), b_latent)",
+              "b_acc = shrink[:, None] * b_acc + tl.dot(b_p.to(b_latent.dtype), b_latent)\n"
+              "b_acc = b_acc.to(b_latent.dtype).to(tl.float32)")],
+        "many quiet tokens Sums stay float32",
+    ),
+    "the inverse row by row": (
+        "24_chunked_rwkv7.by_blocks",
+        [instead("""
+            x = torch.eye(A.shape[-1]).expand_as(A).clone()
+            for i in range(1, A.shape[-1]):
+                x[..., i, :] += (A[..., i : i + 1, :] @ x)[..., 0, :]
+            return x
+         """)],
+        "the largest product is of blocks of 1, want 32",
+    ),
+    "the library's own function": (
+        "22_delta_rule.loop",
+        [instead("""
+            from rwkv_lessons.wkv7.reference import wkv7_reference
+
+            tokens = (x[None, :, None] for x in (r, w, k, v, a, b))
+            o, s = wkv7_reference(*tokens, s[None, None])
+            return o[0, :, 0], s[0, 0]
+         """)],
+        "it calls wkv7_reference which is this library's own answer",
+    ),
     "r faded in place": (
         STATE,
         [edit("(r * before.exp()) @ s", "r.mul_(before.exp()) @ s")],
