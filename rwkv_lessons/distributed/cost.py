@@ -6,6 +6,9 @@
     fold         those maps read from memory
     correction   the tokens that the entry state reaches, each its time
 
+Where the entry state comes first, the summary are the states of all tokens, which a main pass on
+its own would compute as well, and nothing is corrected.
+
 The ranks run at the same time, and all maps are needed before anything is corrected: the slowest
 main pass counts. A first rank with more tokens would only delay the others, so parts are best even.
 """
@@ -25,6 +28,8 @@ class Rates(NamedTuple):
     link: float  # bytes a second that a GPU receives
     memory: float  # bytes a second
     map_bytes: int  # of a rank's map
+    states: float = 0.0  # seconds a token, of the states of segments
+    after: float = 0.0  # seconds a token, of a main pass that is given these
 
 
 class Costs(NamedTuple):
@@ -50,13 +55,23 @@ def forward(T, ranks, rates, reach=None):
     Args:
         reach: tokens that an entry state reaches; None: all, nothing decays.
     """
-    n, alone = T / ranks, T * rates.main
+    n = T / ranks
+    looked_at, reached = (n, n) if reach is None else (min(FIRST_LOOK, n), min(reach, n))
+    summary, correction = looked_at * rates.summary, reached * rates.correction
+    return _costs(T, ranks, rates, n * rates.main, summary, correction)
+
+
+def states_first(T, ranks, rates):
+    """The `Costs` of T tokens, as many on each rank, whatever decays."""
+    n = T / ranks
+    return _costs(T, ranks, rates, n * rates.after, n * rates.states, 0.0)
+
+
+def _costs(T, ranks, rates, main, summary, correction):
+    alone = T * rates.main
     if ranks == 1:
         return Costs(alone, 0.0, 0.0, 0.0, 0.0, alone, 1.0)
-    looked_at, reached = (n, n) if reach is None else (min(FIRST_LOOK, n), min(reach, n))
-    main, summary = n * rates.main, looked_at * rates.summary
     gather = rates.latency + (ranks - 1) * rates.map_bytes / rates.link
     fold = (ranks - 1) * rates.map_bytes / rates.memory
-    correction = reached * rates.correction
     total = main + summary + gather + fold + correction
     return Costs(main, summary, gather, fold, correction, total, alone / total)

@@ -2,13 +2,11 @@
 
     one GPU        the first rank alone has all tokens; the other waits
     two GPUs       `sequence_parallel`, half of the tokens each
-    corrected      RWKV-6 the other way, as for heads that fill a GPU: a main pass from zero, then a
-                   correction
     uneven parts   the first rank, which makes no matrices, has more of them
     states, gather, main pass
-                   steps of the forward pass, of the second rank, each for itself
-    main pass from zero, summary, gather, correction
-                   those of the other way
+                   steps of the forward pass where the entry state comes first, each for itself
+    main pass, summary, gather, correction
+                   those of ranks that start from zero; RWKV-6 both ways, "corrected" is this one
     send/recv      the state from one rank to the other, instead of the gather
 
 Ranks start together, and the slower one's time counts. Started without torchrun, it starts it.
@@ -46,7 +44,8 @@ from rwkv_lessons.records.schema import Measurement
 NAME, RANKS = "sequence-parallel", 2
 TIMING = "CUDA events, ranks start together, the slower one; median"
 SOURCES = ("rwkv_lessons/distributed/__init__.py::sequence_parallel",)
-MOST = {"wkv7": 131072}  # tokens: of more, one GPU has no room for both passes
+# Tokens: of more, one GPU has no room for both passes of RWKV-7; and the other way is known.
+MOST = {"wkv7": 131072, "wkv6 corrected": 131072}
 TEXT = 131072  # tokens that are made; a longer sequence is these again and again
 # How many times the second rank's tokens the first one gets of RWKV-7: it has no matrices to make,
 # which others do before their main pass. RWKV-6's ranks differ after it, where all wait already.
@@ -103,18 +102,23 @@ def _measure_all(options, device):
         keep(options, NAME, here and replace(here, timing=TIMING), rows)
 
 
-CASES = ("wkv6", "wkv6, nothing decays", "wkv7", "wkv7, nothing decays")
-
-
 def corrected(r, k, v, w, u, s0=None, **options):
-    """`wkv6`, which `sequence_parallel` does not know: ranks start from zero."""
+    """`wkv6`, but `sequence_parallel` does not know that it is: ranks start from zero."""
     return wkv6.wkv6(r, k, v, w, u, s0, **options)
+
+
+OPERATIONS = {
+    "wkv6": (rwkv6, wkv6.wkv6),
+    "wkv6 corrected": (rwkv6, corrected),
+    "wkv7": (rwkv7, wkv7.wkv7),
+}
+CASES = [f"{name}{more}" for name in OPERATIONS for more in ("", ", nothing decays")]
 
 
 def measure(case, shape, device, times):
     """The rows of a case: those of the first rank hold the slower one's times."""
     _, B, T, H, N = shape
-    family, operation = (rwkv6, wkv6.wkv6) if "wkv6" in case else (rwkv7, wkv7.wkv7)
+    family, operation = OPERATIONS[case.split(",")[0]]
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     inputs = make_inputs(family, B, T, H, N, dtype, device, "decays" in case)
     rank, rows = dist.get_rank(), []
@@ -138,12 +142,9 @@ def measure(case, shape, device, times):
         if rank == 0:
             console().print(f"{case}, {what}, T={T}: {middle:.3f} ms {note or ''}")
 
-    ways = dict.fromkeys(("two GPUs",), sequence_parallel(operation))
-    shared = {"two GPUs": 1.0}
+    mix, shared = sequence_parallel(operation), {"two GPUs": 1.0}
     if family is rwkv7:
-        ways["uneven parts"], shared["uneven parts"] = ways["two GPUs"], UNEVEN
-    elif device.type == "cuda":
-        ways["two GPUs, corrected"], shared["two GPUs, corrected"] = sequence_parallel(corrected), 1
+        shared["uneven parts"] = UNEVEN
     parts = {what: split_tokens(T, RANKS, ratio) for what, ratio in shared.items()}
 
     def of_this_rank(what):
@@ -157,8 +158,8 @@ def measure(case, shape, device, times):
         whole = operation(*inputs)[0]
         for what in shared:
             here, mine = of_this_rank(what)
-            ms, extra = timer(lambda mine=mine, mix=ways[what]: mix(*mine))
-            error = largest(relative(ways[what](*mine)[0], whole[:, here]), device)
+            ms, extra = timer(lambda mine=mine: mix(*mine))
+            error = largest(relative(mix(*mine)[0], whole[:, here]), device)
             row(what, ms, f"{alone[1] / ms[1]:.2f}×, from one GPU {error:.1e}", extra)
             if what == "two GPUs":
                 steps(row, timer, family, operation, mine, device)
@@ -178,7 +179,7 @@ def measure(case, shape, device, times):
         row("one GPU, both passes", alone, extra=extra)
     for what in shared:
         _, mine = of_this_rank(what)
-        run = training(ways[what], mine)
+        run = training(mix, mine)
         ms, extra = timer(run)
         note = "one GPU has no room for it"
         if alone:
@@ -193,11 +194,9 @@ def steps(row, timer, family, operation, mine, device):
     rank, tokens = dist.get_rank(), mine[0].shape[1]
     call = Call(operation, family, None, 60.0, pieces_of(tokens, rank, None, None), {})
     with torch.no_grad():
-        ours = family is rwkv6 and states_first.suits(call, mine, None)
-        if ours:
-            states_before(row, timer, mine)
-        name = "main pass from zero" if ours else "main pass"
-        row(name, timer(lambda: operation(*mine))[0])
+        if family is rwkv6 and states_first.suits(call, mine, None):
+            return states_before(row, timer, call, mine)
+        row("main pass", timer(lambda: operation(*mine))[0])
         o, B = operation(*mine)
 
         def summary():
@@ -220,8 +219,8 @@ def steps(row, timer, family, operation, mine, device):
         row("correction", timer(lambda: carry.correct(o, E) if rank else None)[0], note)
 
 
-def states_before(row, timer, mine):
-    """The states of all segments, folded; and the main pass that starts from them."""
+def states_before(row, timer, call, mine):
+    """The states of all segments, folded; the gather; and the main pass that starts from them."""
     from rwkv_lessons.wkv6.chunked.forward import run_forward
 
     _, k, v, w, _ = mine
@@ -231,7 +230,10 @@ def states_before(row, timer, mine):
 
     row("states", timer(states)[0])
     found = states_first.segment_maps(k, v, w, False)
-    E = states_first.rank_map(found, None)[..., 1:].contiguous()
+    sent = states_first.rank_map(found, None)
+    E = sent[..., 1:].contiguous()
+    row("gather", timer(lambda: call.gathered(sent))[0], f"{sent.numel() * 4 / 1e6:.2f} MB a rank")
+    row("send/recv", timer(lambda: hand_over(E, call.rank))[0], "the state alone")
     run = lambda: run_forward(*mine, E, None, 1.0, False, None, found)  # noqa: E731
     row("main pass", timer(run)[0])
 

@@ -4,7 +4,7 @@ import re
 
 import torch
 
-from rwkv_lessons.distributed.cost import Rates, forward, map_bytes
+from rwkv_lessons.distributed.cost import Rates, forward, map_bytes, states_first
 from rwkv_lessons.records.lookup import GPU, record
 
 from . import style
@@ -82,28 +82,33 @@ def reaching(w, bits=32):
 def assumed_rates(latency, link, folder=None):
     """Rates of an H200: a main pass as recorded, sums and corrections at its recorded bandwidth.
 
+    The states of segments are taken for 3 of the 8 tensors that a main pass moves with them.
+
     Args:
         latency, link: of a gather, seconds and bytes a second: not recorded here, so assumed.
     """
-    main = record("wkv6-small", GPU, folder).milliseconds("wkv6", SHAPE, "bfloat16")
+    ms = record("wkv6-small", GPU, folder).milliseconds("wkv6", SHAPE, "bfloat16")
+    main = ms / 1e3 / SHAPE[1]
     memory = record("ceilings", GPU, folder).ceilings["copy_bytes_per_s"]
     of_a_tensor = H * N * ITEM / memory  # seconds for a token of r, w or o
     size = map_bytes(1, H, N, N, 6)
-    return Rates(main / 1e3 / SHAPE[1], of_a_tensor, 4 * of_a_tensor, latency, link, memory, size)
+    return Rates(
+        main, of_a_tensor, 4 * of_a_tensor, latency, link, memory, size, main * 3 / 8, main * 5 / 8
+    )
 
 
 def costs(rates, reach, tokens=(2**15, 2**17, 2**20)):
     """How many times as fast as one GPU so many are, by the model of costs."""
+    ways = {
+        f"a model's decays: {reach:,} tokens": lambda T, ranks: forward(T, ranks, rates, reach),
+        "nothing decays": lambda T, ranks: forward(T, ranks, rates),
+        "the state first": lambda T, ranks: states_first(T, ranks, rates),
+    }
     figure = style.figure(3.2)
-    panels, texts = figure.subplots(1, 2, sharey=True), []
-    for ax, far, title in zip(
-        panels,
-        (reach, None),
-        (f"a model's decays: {reach:,} tokens", "nothing decays"),
-        strict=True,
-    ):
+    panels, texts = figure.subplots(1, 3, sharey=True), []
+    for ax, (title, way) in zip(panels, ways.items(), strict=True):
         for T in tokens:
-            found = [forward(T, ranks, rates, far).speedup for ranks in RANKS]
+            found = [way(T, ranks).speedup for ranks in RANKS]
             ax.plot(RANKS, found, marker="o", markersize=3, label=f"{T:,} tokens")
             at = "  ".join(f"{n} GPUs {found[RANKS.index(n)]:.2f}×" for n in (2, 8, 64))
             texts.append(f"{title}, T = {T:,}: {at}")
@@ -118,6 +123,9 @@ def costs(rates, reach, tokens=(2**15, 2**17, 2**20)):
     return Picture(figure, "\n".join(texts))
 
 
+STEPS = "states", "main pass", "summary", "gather", "correction"
+
+
 def measured(folder=None):
     """Two GPUs beside one, each step of the second rank, as recorded; or that nobody did."""
     try:
@@ -125,18 +133,16 @@ def measured(folder=None):
     except LookupError:
         return f"not recorded on two {GPU}s yet"
     lines = [f"two {GPU}s, {found.provenance.date}; ms"]
-    cases = dict.fromkeys((row.method.rpartition(", ")[0], row.shape) for row in found.rows)
-    steps = ("main pass", "summary", "gather", "correction")
-    for case, shape in cases:
-        ms = {
-            row.method.removeprefix(f"{case}, "): row.median_ms
-            for row in found.rows
-            if row.shape == shape and row.method.startswith(f"{case}, ")
-        }
+    for case, shape in dict.fromkeys((_case(row), row.shape) for row in found.rows):
+        ms = _times(found, case, shape)
         if not ms.get("two GPUs") or not ms.get("one GPU"):
             continue
         one, two = ms["one GPU"], ms["two GPUs"]
-        parts = "  ".join(f"{x} {ms[x]:.3f}" for x in steps if ms.get(x))
+        parts = "  ".join(f"{x} {ms[x]:.3f}" for x in STEPS if ms.get(x))
+        both = "one GPU, both passes", "two GPUs, both passes"
+        if all(ms.get(x) for x in both):
+            parts += f"; both passes {ms[both[0]]:.2f} → {ms[both[1]]:.2f}"
+            parts += f", {ms[both[0]] / ms[both[1]]:.2f}×"
         lines.append(
             f"{case}, {shape[2]:,} tokens: {one:.2f} → {two:.2f}, {one / two:.2f}×; {parts}"
         )
@@ -149,33 +155,53 @@ def checked(folder=None):
         found = record("sequence-parallel", GPU, folder)
     except LookupError:
         return f"nothing to hold it against: not recorded on two {GPU}s yet"
-    lines = [f"rates from {FROM[2]:,} tokens where nothing decays; two GPUs, ms"]
-    try:
-        rates = _rates_of(found)
-    except (LookupError, TypeError):
-        return "the record lacks a step: the model has no rates"
-    for case in ("wkv6", "wkv6, nothing decays"):
-        for row in found.rows:
-            if row.method == f"{case}, two GPUs" and row.median_ms:
-                reach = None if "decays" in case else _reach(found, row.shape)
-                ms = 1e3 * forward(row.shape[2], 2, rates, reach).total
-                lines.append(f"{case}, {row.shape[2]:,} tokens: {ms:.2f} by the model, "
-                             f"{row.median_ms:.2f} recorded")  # fmt: skip
-    return "\n".join(lines)
+    lines = [f"rates from {FROM[2]:,} tokens; two GPUs, ms"]
+    decays = "", ", nothing decays"
+    for case in [f"{way}{more}" for way in ("wkv6", "wkv6 corrected") for more in decays]:
+        shapes = [row.shape for row in found.rows if row.method == f"{case}, two GPUs"]
+        for shape in shapes:
+            recorded = _times(found, case, shape).get("two GPUs")
+            predicted = _predicted(found, case, shape)
+            if recorded and predicted:
+                lines.append(f"{case}, {shape[2]:,} tokens: {predicted:.2f} by the model, "
+                             f"{recorded:.2f} recorded")  # fmt: skip
+    return "\n".join(lines) if lines[1:] else "the record lacks a step: the model has no rates"
 
 
-def _rates_of(found):
-    """Rates of the recorded machine; a gather's bytes are part of its latency."""
-    step = {
-        x: found.milliseconds(f"wkv6, nothing decays, {x}", FROM) / 1e3
-        for x in ("main pass", "summary", "correction", "gather")
-    }
-    n = FROM[2] / FROM[0]
-    each = [step[x] / n for x in ("main pass", "summary", "correction")]
-    return Rates(*each, step["gather"], float("inf"), float("inf"), map_bytes(1, H, N, N, 6))
+def _case(row):
+    """ "wkv6, nothing decays" of a row's name, without what was timed."""
+    name = row.method.removesuffix(", both passes")
+    return name.rpartition(", ")[0]
 
 
-def _reach(found, shape):
-    said = found.row("wkv6, correction", shape).note or ""
+def _times(found, case, shape):
+    """What was timed → ms, of a case."""
+    rows = [row for row in found.rows if row.shape == shape and _case(row) == case]
+    return {row.method.removeprefix(f"{case}, "): row.median_ms for row in rows}
+
+
+def _predicted(found, case, shape):
+    """Milliseconds of two GPUs by the model; a gather's bytes are part of its latency."""
+    of = case.replace("corrected", "corrected, nothing decays") if case[-1] == "d" else case
+    ms = _times(found, of, FROM)
+    first = "states" in ms
+    steps = ("main pass", "gather", "states" if first else "summary") + ("correction",) * (
+        not first
+    )
+    if not all(ms.get(x) for x in steps):
+        return None
+    each = {x: ms[x] / 1e3 / (FROM[2] / FROM[0]) for x in steps}
+    gather, size = ms["gather"] / 1e3, map_bytes(1, H, N, N, 6)
+    none = float("inf")
+    if first:
+        rates = Rates(0.0, 0.0, 0.0, gather, none, none, size, each["states"], each["main pass"])
+        return 1e3 * states_first(shape[2], 2, rates).total
+    rates = Rates(each["main pass"], each["summary"], each["correction"], gather, none, none, size)
+    reach = None if "decays" in case else _reach(found, case, shape)
+    return 1e3 * forward(shape[2], 2, rates, reach).total
+
+
+def _reach(found, case, shape):
+    said = found.row(f"{case}, correction", shape).note or ""
     number = re.search(r"reaches (\d+) ", said)
     return int(number[1]) if number else None

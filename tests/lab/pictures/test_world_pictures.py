@@ -38,6 +38,7 @@ def test_two_gpus_are_shown_as_they_were_recorded(tmp_path):
     save(Record("sequence-parallel", where, tuple(rows)), tmp_path)
     _, line = ranks.measured(tmp_path).splitlines()
     assert line.startswith("wkv6, 4,096 tokens: 4.00 → 2.50, 1.60×; main pass 2.000")
+    assert "both passes" not in line  # of one GPU there is no time
 
 
 def test_the_model_of_costs_is_held_against_the_record(tmp_path):
@@ -45,20 +46,25 @@ def test_the_model_of_costs_is_held_against_the_record(tmp_path):
     where = Provenance("NVIDIA H200", "580", "13.0", "2026-01-02", "abc", "bench", "events")
     about, twice = {"shape": ranks.FROM, "dtype": "bfloat16"}, (2, 1, 2 * ranks.FROM[2], 64, 64)
     ms = {"main pass": 2.0, "summary": 0.2, "correction": 0.8, "gather": 0.1, "two GPUs": 3.2}
-    rows = [Measurement(f"wkv6, nothing decays, {x}", median_ms=y, **about) for x, y in ms.items()]
-    two = Measurement("wkv6, nothing decays, two GPUs", twice, "bfloat16", median_ms=6.0)
+    kept = "wkv6 corrected, nothing decays"
+    rows = [Measurement(f"{kept}, {x}", median_ms=y, **about) for x, y in ms.items()]
     note = "the entry state reaches 8192 of 65536 tokens"
     rows += [
-        two,
-        Measurement("wkv6, correction", median_ms=0.1, note=note, **about),
-        Measurement("wkv6, two GPUs", median_ms=2.4, **about),
+        Measurement(f"{kept}, two GPUs", twice, "bfloat16", median_ms=6.0),
+        Measurement("wkv6 corrected, correction", median_ms=0.1, note=note, **about),
+        Measurement("wkv6 corrected, two GPUs", median_ms=2.4, **about),
     ]
+    first = {"states": 0.6, "main pass": 1.2, "gather": 0.1, "two GPUs": 1.9}
+    rows += [Measurement(f"wkv6, {x}", median_ms=y, **about) for x, y in first.items()]
+    rows.append(Measurement("wkv6, two GPUs", twice, "bfloat16", median_ms=3.8))
     save(Record("sequence-parallel", where, tuple(rows)), tmp_path)
-    _, a_model, same, longer = ranks.checked(tmp_path).splitlines()
+    _, *first, a_model, same, longer = ranks.checked(tmp_path).splitlines()
+    assert first[0] == "wkv6, 131,072 tokens: 1.90 by the model, 1.90 recorded"
+    assert first[1] == "wkv6, 262,144 tokens: 3.70 by the model, 3.80 recorded"
     # 2.0 + 0.1, a quarter of the summary and an eighth of the correction.
-    assert a_model == "wkv6, 131,072 tokens: 2.25 by the model, 2.40 recorded"
-    assert same == "wkv6, nothing decays, 131,072 tokens: 3.10 by the model, 3.20 recorded"
-    assert longer == "wkv6, nothing decays, 262,144 tokens: 6.10 by the model, 6.00 recorded"
+    assert a_model == "wkv6 corrected, 131,072 tokens: 2.25 by the model, 2.40 recorded"
+    assert same == f"{kept}, 131,072 tokens: 3.10 by the model, 3.20 recorded"
+    assert longer == f"{kept}, 262,144 tokens: 6.10 by the model, 6.00 recorded"
 
 
 def test_memories_at_the_start(tmp_path):
