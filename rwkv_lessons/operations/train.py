@@ -1,6 +1,6 @@
 """A language model that learns: what is measured and recorded; see the package's docstring."""
 
-from rwkv_lessons.operations.entries import Operation, own
+from rwkv_lessons.operations.entries import Operation, Plan, own
 
 TRAIN = Operation(
     "train",
@@ -12,6 +12,9 @@ TRAIN = Operation(
     letters="B, T, layers, width",
     command="train_model:command",
     dtypes=(),
-    records=(own("train", "train", 120),),
+    records=(
+        own("train", "train", 90),
+        Plan("train-peers", "train --methods 'wkv6,fla chunk'", 300, needs="fla"),
+    ),
     verified_as={"wkv6": "wkv6"},
 )

@@ -4,7 +4,8 @@ The same model, the same characters and the same seeds, with the recurrence comp
 
     wkv6         this library
     plain torch  `wkv6_doubling`: matrix products in torch, without a kernel of ours
-    fla chunk    flash-linear-attention's kernel, where it is installed
+    fla chunk    flash-linear-attention's kernel, if it is asked for: it tries configurations first,
+                 for a minute or more
 
 Rows: a step, and "…, the recurrence": forward and backward of one layer's, times the layers.
 """
@@ -44,7 +45,8 @@ def by_fla(r, k, v, w, u, s0=None, *, raw_decay=False):
     return o, s1
 
 
-METHODS = {"wkv6": wkv6, "plain torch": wkv6_doubling, "fla chunk": by_fla}
+METHODS = {"wkv6": wkv6, "plain torch": wkv6_doubling}
+PEERS = {"fla chunk": by_fla}
 
 
 def command(options):
@@ -57,9 +59,10 @@ def command(options):
     if not cuda and options.record is not None:
         raise ValueError("no NVIDIA GPU here: times of a CPU are not recorded")
     here = recording(options, NAME, options.shape, options.methods, options.quick)
-    unknown = [name for name in options.methods or () if name not in METHODS]
+    known = METHODS | PEERS
+    unknown = [name for name in options.methods or () if name not in known]
     if unknown:
-        raise ValueError(f"no method {unknown[0]}: there are {', '.join(METHODS)}")
+        raise ValueError(f"no method {unknown[0]}: there are {', '.join(known)}")
     rows, device = [], torch.device("cuda" if cuda else "cpu")
     for shape in asked_shapes(options, TRAIN):
         for method in options.methods or METHODS:
@@ -81,7 +84,7 @@ def measure(method, task, shape, device):
     about |= {"sources": SOURCES, "sha256": fingerprint(*SOURCES)} if ours else {}
     name = method if task == "text" else f"{method}, {task}"
     try:
-        model = make_model(shape, task, device, METHODS[method])
+        model = make_model(shape, task, device, (METHODS | PEERS)[method])
         steps = STEPS if device.type == "cuda" else 3
         took, losses, peak = run_steps(model, partial(batch, task, B, T, device), steps, dtype)
         recurrence = time_recurrence(model, shape, device, dtype)
