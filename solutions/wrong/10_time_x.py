@@ -185,3 +185,50 @@ balanced = wrong(
     ),
     first_tile_only=_first_tile_only,
 )
+
+toeplitz = wrong(
+    lower_and_upper=(
+        "Weights of later tokens are not zero: the index wraps round to other distances.",
+        edit("m_w = (distance >= 0) & (distance < T)", "m_w = distance < T"),
+        edit("T - 1 - distance, m_w", "(2 * T - 1 - distance) % T, m_w"),
+    ),
+    transposed=(
+        "The tile of weights is transposed.",
+        edit("distance = o_t[:, None] - o_u[None, :]", "distance = o_t[None, :] - o_u[:, None]"),
+    ),
+    diagonal_tile_only=(
+        "Only the tile of tokens that the outputs are in is multiplied.",
+        edit("for i_u in range(i_t + 1):", "for i_u in range(i_t, i_t + 1):"),
+    ),
+    all_tiles=(
+        "Tiles of later tokens are multiplied as well, with zeros: right, at twice the work.",
+        edit("for i_u in range(i_t + 1):", "for i_u in range(tiles):"),
+    ),
+    own_tile_left_out=(
+        "The tile on the diagonal is left out.",
+        edit("for i_u in range(i_t + 1):", "for i_u in range(i_t):"),
+    ),
+    whole_tiles_only=(
+        "Outputs are stored in whole tiles: beyond T lies the next row.",
+        edit("m_b & (o_t < T)[:, None])", "m_b & (o_t >= 0)[:, None])"),
+    ),
+    batch_rows_of_the_first=(
+        "All groups have the batch rows of the first.",
+        edit("o_b = tl.program_id(1) * BB + tl.arange(0, BB)", "o_b = tl.arange(0, BB)"),
+    ),
+    rows_without_channels=(
+        "Batch rows follow each other as if there were one channel.",
+        edit("(o_b[None, :] * C + i_c) * T", "(o_b[None, :] + i_c) * T"),
+    ),
+    rounded_to_tf32=(
+        "Float32 operands are rounded to TF32.",
+        edit(", input_precision=PRECISION"),
+    ),
+    no_tensor_cores=(
+        "The right answer, added up without the tensor cores.",
+        edit(
+            "b_o += tl.dot(b_w, b_k, input_precision=PRECISION)",
+            "b_o += tl.sum(b_w[:, :, None].to(tl.float32) * b_k[None, :, :].to(tl.float32), 1)",
+        ),
+    ),
+)
