@@ -57,7 +57,7 @@ def launch(B, C, T, outputs=1, rows=1, tile=TILE):
     ### END SOLUTION
 
 
-@cuda.jit(launch_bounds=(TILE, 1))
+@cuda.jit(launch_bounds=(TILE, 2))
 def naive(w, k, o):
     """o[b, c, t] = Σ_{u ≤ t} w[c, T-1-(t-u)] k[b, c, u], one thread per output.
 
@@ -66,18 +66,19 @@ def naive(w, k, o):
     """
     ### BEGIN SOLUTION
     _, C, T = k.shape
-    b, c = cuda.blockIdx.x // C, cuda.blockIdx.x % C
-    for t in range(cuda.threadIdx.x, T, cuda.blockDim.x):
+    b, c, t = cuda.blockIdx.x // C, cuda.blockIdx.x % C, cuda.threadIdx.x
+    while t < T:
         w_t = w[c, T - 1 - t :]  # w_t[u] is the weight of token u
         o_t, u = float32(0), 0
         while u <= t:
             o_t += w_t[u] * k[b, c, u]
             u += 1
         o[b, c, t] = o_t
+        t += cuda.blockDim.x
     ### END SOLUTION
 
 
-@cuda.jit(launch_bounds=(TILE, 1))
+@cuda.jit(launch_bounds=(TILE, 2))
 def shared(w, k, o):
     """`naive`, from shared memory: TILE outputs at a time, TILE tokens u at a time.
 
@@ -94,11 +95,15 @@ def shared(w, k, o):
         o_t = float32(0)
         for u0 in range(0, t0 + 1, TILE):
             cuda.syncthreads()  # everyone has read what is overwritten now
-            for i in range(x, TILE, threads):
+            i = x
+            while i < TILE:
                 s_k[i] = k[b, c, u0 + i] if u0 + i < T else float32(0)
-            for i in range(x, WINDOW, threads):
+                i += threads
+            i = x
+            while i < WINDOW:
                 at = T - 1 - (t0 - u0) + i - TILE  # s_w[TILE + i] is i tokens u after t0
                 s_w[i] = w[c, at] if 0 <= at and at < T else float32(0)
+                i += threads
             cuda.syncthreads()  # everything is there
             w_t, end, u = s_w[TILE - x :], min(TILE, t0 - u0 + x + 1), 0
             while u < end:
@@ -377,22 +382,22 @@ EXERCISES = {
         hints=(
             "Row and channel come from cuda.blockIdx.x, the first t from cuda.threadIdx.x. What "
             "is the next one?",
-            "for t in range(cuda.threadIdx.x, T, cuda.blockDim.x): a sum over u in range(t + 1).",
-            "b, c = cuda.blockIdx.x // C, cuda.blockIdx.x % C; w_t = w[c, T - 1 - t :]; while u <= "
-            "t: o_t += w_t[u] * k[b, c, u]; u += 1. Start o_t from float32(0).",
+            "Outputs t, t + cuda.blockDim.x, … while t < T; each of them a sum over u up to t.",
+            "b, c, t = cuda.blockIdx.x // C, cuda.blockIdx.x % C, cuda.threadIdx.x; while t < T: "
+            "w_t = w[c, T - 1 - t :]; while u <= t: o_t += w_t[u] * k[b, c, u]; u += 1. Start o_t "
+            "from float32(0); t += cuda.blockDim.x.",
         ),
-        evidence=timex_kernel(
-            naive, launch, ("o",), in_registers(), most=(no_atomics(),), strided=True
-        ),
+        evidence=timex_kernel(naive, launch, ("o",), most=(no_atomics(),), strided=True),
         symptoms=SYMPTOMS,
         afterwards=Afterwards(
             why={
-                "for t in range(cuda.threadIdx.x, T, cuda.blockDim.x):": "Any T: the block goes "
-                "on with the outputs that it has no threads for.",
+                "t += cuda.blockDim.x": "Any T: the block goes on with the outputs that it has no "
+                "threads for.",
                 "o_t += w_t[u] * k[b, c, u]": "Lanes differ in t: one k for all of them, "
                 "neighbouring w. Indices that start from 0 need no test for a negative one.",
                 "while u <= t:": "`for u in range(t + 1)` is the same sum, and four times as many "
-                "instructions: numba counts a range of unknown length beside its index.",
+                "instructions: numba counts a range of unknown length beside its index, in more "
+                "registers, and leaves room for fewer blocks.",
             },
             instead={
                 "A thread per product and an atomic sum": "T/2 times as many threads, all of "
@@ -418,7 +423,6 @@ EXERCISES = {
             launch,
             ("o",),
             fits(),
-            in_registers(),
             most=(global_reads(0.2), shared_reads(2.3), conflicts(), no_atomics()),
         ),
         symptoms=SYMPTOMS,

@@ -21,6 +21,7 @@ TIME_X_RUNGS = (
     Rung("10 four outputs", "10_time_x", "four", NUMBA, "v2", launch="launch_four"),
     Rung("10 batch groups", "10_time_x", "grouped", NUMBA, "v3", launch="launch_grouped"),
     Rung("10 balanced", "10_time_x", "balanced", NUMBA, launch="launch_balanced"),
+    Rung("10 Toeplitz products", "10_time_x", "toeplitz", TRITON, tensor_cores=True),
 )
 TIME_X_BACKWARD_RUNGS = (
     Rung("11 one thread each", "11_time_x_gradients", "one_thread", original="v0",

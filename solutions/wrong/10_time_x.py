@@ -47,14 +47,11 @@ naive = wrong(
     one_sum_for_the_thread=(
         "The sum is not set to 0 again for the next output of the thread.",
         edit("o_t, u = float32(0), 0", "u = 0"),
-        edit("for t in range(", "o_t = float32(0)\nfor t in range("),
+        edit("while t < T:", "o_t = float32(0)\nwhile t < T:"),
     ),
     right_up_to_1024=(
         "One output for each thread: of longer rows the rest is never written.",
-        edit(
-            "for t in range(cuda.threadIdx.x, T, cuda.blockDim.x):",
-            "for t in range(cuda.threadIdx.x, T, T):",
-        ),
+        edit("t += cuda.blockDim.x", "t += T"),
     ),
 )
 

@@ -20,6 +20,7 @@ import sys
 import torch
 
 from rwkv_lessons.operations import LADDERS
+from rwkv_lessons.operations.entries import NUMBA
 from rwkv_lessons.records.fingerprint import fingerprint, source_of
 from rwkv_lessons.records.schema import Measurement, Record, save
 from rwkv_lessons.runtime.launch_numba import as_array, stream
@@ -76,9 +77,9 @@ COLUMNS = {
 
 @functools.cache
 def rungs(ladder):
-    """A `Counted` for every rung, in order; of time-x, lesson 11's kernels after lesson 10's."""
+    """A `Counted` for every rung in numba; of time-x, lesson 11's kernels after lesson 10's."""
     shape, found = SHAPES[ladder], []
-    for rung in LADDERS[ladder].rungs:
+    for rung in (rung for rung in LADDERS[ladder].rungs if rung.tool == NUMBA):
         module = rung.load()
         kernel, sizes = getattr(module, rung.kernel), getattr(module, rung.launch)(*shape)
         found.append(Counted(rung.method, rung.label, kernel, *sizes, arrays_of(ladder, kernel)))
@@ -90,7 +91,7 @@ def rungs(ladder):
             kernel = getattr(module, name)
             sizes = getattr(module, launches.get(name, "launch"))(*shape)
             label = "11 " + name.replace("_", ", ")
-            method = f"11_time_x_gradients_{name}"
+            method = f"11_time_x_gradients.{name}"
             found.append(Counted(method, label, kernel, *sizes, arrays_of(ladder, kernel)))
     return tuple(found)
 
