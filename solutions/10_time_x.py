@@ -172,11 +172,12 @@ def grouped(w, k, o):
                 o_t[r, n] = 0
         for u0 in range(0, t0 + 1, TILE):
             cuda.syncthreads()
-            for i in range(x, TILE, threads):
+            for i in range(x, min(TILE, T - u0 + 3), threads):
                 for r in range(ROWS):
                     there = b0 + r < B and u0 + i < T
                     s_k[r, i] = k[b0 + r, c, u0 + i] if there else float32(0)
-            for i in range(x, WINDOW, threads):
+            near, far = min(WINDOW, TILE + 4 + t0 - u0), max(0, TILE - T - 3)
+            for i in range(far + x, near, threads):  # weights that a group meets
                 at = T - 1 - (t0 - u0) + i - TILE
                 s_w[i] = w[c, at] if 0 <= at and at < T else float32(0)
             cuda.syncthreads()
@@ -214,11 +215,12 @@ def balanced(w, k, o):
         last = (min(TILE, T - t0) + 3) // 4 - 1  # group of four outputs in this tile
         for u0 in range(0, t0 + 1, TILE):
             cuda.syncthreads()
-            for i in range(x, TILE, threads):
+            for i in range(x, min(TILE, T - u0 + 3), threads):
                 for r in range(ROWS):
                     there = b0 + r < B and u0 + i < T
                     s_k[r, i] = k[b0 + r, c, u0 + i] if there else float32(0)
-            for i in range(x, WINDOW, threads):
+            near, far = min(WINDOW, TILE + 4 + t0 - u0), max(0, TILE - T - 3)
+            for i in range(far + x, near, threads):  # weights that a group meets
                 at = T - 1 - (t0 - u0) + i - TILE
                 s_w[i] = w[c, at] if 0 <= at and at < T else float32(0)
             cuda.syncthreads()

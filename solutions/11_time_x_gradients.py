@@ -117,11 +117,12 @@ def dk_balanced(w, do, dk):
         last = (min(TILE, T - t0) + 3) // 4 - 1
         for u0 in range(0, t0 + 1, TILE):
             cuda.syncthreads()
-            for i in range(x, TILE, threads):
+            for i in range(x, min(TILE, T - u0 + 3), threads):
                 for r in range(ROWS):
                     there = b0 + r < B and u0 + i < T
                     s_do[r, i] = do[b0 + r, c, T - 1 - (u0 + i)] if there else float32(0)
-            for i in range(x, WINDOW, threads):
+            near, far = min(WINDOW, TILE + 4 + t0 - u0), max(0, TILE - T - 3)
+            for i in range(far + x, near, threads):  # weights that a group meets
                 at = T - 1 - (t0 - u0) + i - TILE
                 s_w[i] = w[c, at] if 0 <= at and at < T else float32(0)
             cuda.syncthreads()
