@@ -96,16 +96,17 @@ def shared(w, k, o):
         for u0 in range(0, t0 + 1, TILE):
             cuda.syncthreads()  # everyone has read what is overwritten now
             i = x
-            while i < TILE:
-                s_k[i] = k[b, c, u0 + i] if u0 + i < T else float32(0)
+            while i < min(TILE, T - u0):
+                s_k[i] = k[b, c, u0 + i]
                 i += threads
-            i = x
-            while i < WINDOW:
-                at = T - 1 - (t0 - u0) + i - TILE  # s_w[TILE + i] is i tokens u after t0
-                s_w[i] = w[c, at] if 0 <= at and at < T else float32(0)
+            first = T - 1 - (t0 - u0) - TILE  # s_w[TILE] is the weight of t0 - u0
+            i = max(0, -first) + x
+            while i < min(WINDOW, T - first):
+                s_w[i] = w[c, first + i]
                 i += threads
             cuda.syncthreads()  # everything is there
-            w_t, end, u = s_w[TILE - x :], min(TILE, t0 - u0 + x + 1), 0
+            w_t, u = s_w[TILE - x :], 0
+            end = min(TILE, t0 - u0 + x + 1) if t0 + x < T else 0
             while u < end:
                 o_t += w_t[u] * s_k[u]
                 u += 1
@@ -415,10 +416,10 @@ EXERCISES = {
             "A tile of outputs t0 …, a chunk of tokens u0 …: which TILE tokens and which weights "
             "do they need? How many different T - 1 - (t - u) are there?",
             "2·TILE weights: s_w[TILE + (u - u0) - (t - t0)]. Fill both arrays with a loop from x "
-            "in steps of blockDim, with zeros for what is not there; a barrier before and after.",
-            "at = T - 1 - (t0 - u0) + i - TILE; s_w[i] = w[c, at] if 0 <= at and at < T else "
-            "float32(0); after the barrier, u runs to min(TILE, t0 - u0 + x + 1) and adds "
-            "s_w[TILE - x + u] * s_k[u].",
+            "in steps of blockDim, as far as there is something; a barrier before and after.",
+            "s_w[i] = w[c, first + i] with first = T - 1 - (t0 - u0) - TILE, where 0 <= first + i "
+            "< T; after the barrier, u runs to min(TILE, t0 - u0 + x + 1) and adds s_w[TILE - x + "
+            "u] * s_k[u], if there is an output t0 + x.",
         ),
         evidence=timex_kernel(
             shared,
@@ -430,7 +431,7 @@ EXERCISES = {
         symptoms=SYMPTOMS,
         afterwards=Afterwards(
             why={
-                "at = T - 1 - (t0 - u0) + i - TILE  # s_w[TILE + i] is i tokens u after t0": "The "
+                "first = T - 1 - (t0 - u0) - TILE  # s_w[TILE] is the weight of t0 - u0": "The "
                 "window of weights moves with t0 - u0.",
                 "while u < end:": "Lanes read one s_k[u], and "
                 "neighbours of s_w: no bank serves twice.",

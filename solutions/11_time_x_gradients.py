@@ -82,13 +82,12 @@ def dw_shared(k, do, dw):
             for u0 in range(0, T - d0, TILE):
                 cuda.syncthreads()  # everyone has read what is overwritten now
                 i = x
-                while i < TILE:
-                    s_k[i] = k[b, c, u0 + i] if u0 + i < T else float32(0)
+                while i < min(TILE, T - u0):
+                    s_k[i] = k[b, c, u0 + i]
                     i += threads
-                i = x
-                while i < WINDOW:
-                    t = u0 + d0 + i  # s_do[i] is d0 + i tokens after u0
-                    s_do[i] = do[b, c, t] if t < T else float32(0)
+                i, first = x, u0 + d0  # s_do[i] is d0 + i tokens after u0
+                while i < min(WINDOW, T - first):
+                    s_do[i] = do[b, c, first + i]
                     i += threads
                 cuda.syncthreads()  # everything is there
                 do_d, end, u = s_do[x:], min(TILE, T - d0 - x - u0), 0
@@ -317,8 +316,8 @@ EXERCISES = {
         difficulty=3,
         hints=(
             "TILE distances from d0 on, TILE tokens u from u0 on: which tokens t = u + d are that?",
-            "2·TILE of them, from u0 + d0 on: s_do[(u - u0) + (d - d0)]. Zeros for t beyond T.",
-            "t = u0 + d0 + i fills s_do[i]; dw_d += s_do[x + u] * s_k[u] for u from 0 to "
+            "2·TILE of them, from u0 + d0 on, as far as there are: s_do[(u - u0) + (d - d0)].",
+            "do[b, c, u0 + d0 + i] fills s_do[i]; dw_d += s_do[x + u] * s_k[u] for u from 0 to "
             "min(TILE, T - d0 - x - u0).",
         ),
         evidence=timex_kernel(
@@ -331,8 +330,8 @@ EXERCISES = {
         symptoms=DW,
         afterwards=Afterwards(
             why={
-                "t = u0 + d0 + i  # s_do[i] is d0 + i tokens after u0": "A tile of distances and a "
-                "chunk of tokens u meet a window of do, twice as long, that moves with both.",
+                "i, first = x, u0 + d0  # s_do[i] is d0 + i tokens after u0": "A tile of distances "
+                "and a chunk of tokens u meet a window of do that moves with both.",
                 "do_d, end, u = s_do[x:], min(TILE, T - d0 - x - u0), 0": "All lanes read the same "
                 "s_k[u], and neighbours of s_do: no bank serves twice.",
             },

@@ -71,14 +71,14 @@ shared = wrong(
     ),
     window_stands_still=(
         "The weights of the first chunk are taken for all chunks.",
-        edit("T - 1 - (t0 - u0) + i - TILE", "T - 1 + i - TILE"),
+        edit("T - 1 - (t0 - u0) - TILE", "T - 1 - TILE"),
     ),
     weights_beyond_the_row=(
         "Where there is no weight, one of another channel is read.",
         edit(
-            "w[c, at] if 0 <= at and at < T else float32(0)",
-            "w[c, at % T]",
+            "i = max(0, -first) + x\nwhile i < min(WINDOW, T - first):", "i = x\nwhile i < WINDOW:"
         ),
+        edit("w[c, first + i]", "w[c, (first + i) % T]"),
         edit("min(TILE, t0 - u0 + x + 1)", "min(TILE, T - u0)"),
     ),
     global_all_the_same=(

@@ -64,7 +64,7 @@ dw_shared = wrong(
     ),
     window_stands_still=(
         "The window of do stays where the tile of distances starts.",
-        edit("t = u0 + d0 + i", "t = d0 + i"),
+        edit("i, first = x, u0 + d0", "i, first = x, d0"),
     ),
     a_mean_of_its_own=(
         "Each batch row starts the sum again.",

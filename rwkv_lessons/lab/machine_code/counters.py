@@ -73,6 +73,7 @@ COLUMNS = {
     "wavefronts, load": "shared_load_wavefronts",
     "wavefronts, store": "shared_store_wavefronts",
 }
+SHOWN = ("load requests", "load sectors", "store sectors", "shared reads", "wavefronts, load")
 
 
 @functools.cache
@@ -145,6 +146,27 @@ def table(ladder, folder=None):
         pairs = [(mine[name], theirs[name]) for name in COLUMNS.values()]
         rows.append([rung.label, *(f"{a:,}" if a == b else f"{a:,} ({b:,})" for a, b in pairs)])
     return ["step", *COLUMNS], rows, found.provenance
+
+
+def beside_hardware(lesson, ladder):
+    """Prints what the rungs of a lesson ask for at the size that was counted, a line per rung.
+
+    Args:
+        lesson: its number, "10".
+        ladder: a key of SHAPES.
+    """
+    try:
+        head, rows, where = table(ladder)
+    except LookupError as missing:
+        print(missing)
+        return
+    shown = [head.index(name) for name in SHOWN]
+    print(f"{'':24}" + "".join(f"{head[n]:>18}" for n in shown))
+    for row in rows:
+        number, _, label = row[0].partition(" ")
+        if number == lesson:
+            print(f"{label:24}" + "".join(f"{row[n]:>18}" for n in shown))
+    print(f"in brackets: the hardware's count, where it is another; {where.gpu}, {where.date}")
 
 
 def recorded_passes(method):
