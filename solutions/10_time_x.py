@@ -1,5 +1,8 @@
 """Time-x: a convolution as long as the sequence, from one thread an output to balanced work."""
 
+from functools import partial
+
+import torch
 from numba import cuda, float32
 
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
@@ -16,7 +19,25 @@ from rwkv_lessons.lab.evidence.timex import (
     shared_reads,
     timex_kernel,
 )
+from rwkv_lessons.lab.evidence.timex_triton import timex_launch
+from rwkv_lessons.lab.evidence.triton import (
+    Case,
+    answer,
+    dot_flops,
+    gpu,
+    machine_code,
+    no_spills,
+    reads,
+    traffic,
+    writes,
+)
 from rwkv_lessons.runtime.launch_numba import ceil_div, load4
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # on macOS: the kernels in numba run all the same
+    from rwkv_lessons.lab.evidence.timex_triton import tl, triton
 
 TILE = 1024  # outputs t that a block takes at a time, and tokens u that it keeps in shared memory
 WINDOW = 2 * TILE  # weights between the first u and the last t of these
@@ -36,7 +57,7 @@ def launch(B, C, T, outputs=1, rows=1, tile=TILE):
     ### END SOLUTION
 
 
-@cuda.jit(launch_bounds=(TILE, 1))
+@cuda.jit(launch_bounds=(TILE, 2))
 def naive(w, k, o):
     """o[b, c, t] = Σ_{u ≤ t} w[c, T-1-(t-u)] k[b, c, u], one thread per output.
 
@@ -45,18 +66,19 @@ def naive(w, k, o):
     """
     ### BEGIN SOLUTION
     _, C, T = k.shape
-    b, c = cuda.blockIdx.x // C, cuda.blockIdx.x % C
-    for t in range(cuda.threadIdx.x, T, cuda.blockDim.x):
+    b, c, t = cuda.blockIdx.x // C, cuda.blockIdx.x % C, cuda.threadIdx.x
+    while t < T:
         w_t = w[c, T - 1 - t :]  # w_t[u] is the weight of token u
         o_t, u = float32(0), 0
         while u <= t:
             o_t += w_t[u] * k[b, c, u]
             u += 1
         o[b, c, t] = o_t
+        t += cuda.blockDim.x
     ### END SOLUTION
 
 
-@cuda.jit(launch_bounds=(TILE, 1))
+@cuda.jit(launch_bounds=(TILE, 2))
 def shared(w, k, o):
     """`naive`, from shared memory: TILE outputs at a time, TILE tokens u at a time.
 
@@ -73,13 +95,18 @@ def shared(w, k, o):
         o_t = float32(0)
         for u0 in range(0, t0 + 1, TILE):
             cuda.syncthreads()  # everyone has read what is overwritten now
-            for i in range(x, TILE, threads):
-                s_k[i] = k[b, c, u0 + i] if u0 + i < T else float32(0)
-            for i in range(x, WINDOW, threads):
-                at = T - 1 - (t0 - u0) + i - TILE  # s_w[TILE + i] is i tokens u after t0
-                s_w[i] = w[c, at] if 0 <= at and at < T else float32(0)
+            i = x
+            while i < min(TILE, T - u0):
+                s_k[i] = k[b, c, u0 + i]
+                i += threads
+            first = T - 1 - (t0 - u0) - TILE  # s_w[TILE] is the weight of t0 - u0
+            i = max(0, -first) + x
+            while i < min(WINDOW, T - first):
+                s_w[i] = w[c, first + i]
+                i += threads
             cuda.syncthreads()  # everything is there
-            w_t, end, u = s_w[TILE - x :], min(TILE, t0 - u0 + x + 1), 0
+            w_t, u = s_w[TILE - x :], 0
+            end = min(TILE, t0 - u0 + x + 1) if t0 + x < T else 0
             while u < end:
                 o_t += w_t[u] * s_k[u]
                 u += 1
@@ -146,11 +173,12 @@ def grouped(w, k, o):
                 o_t[r, n] = 0
         for u0 in range(0, t0 + 1, TILE):
             cuda.syncthreads()
-            for i in range(x, TILE, threads):
+            for i in range(x, min(TILE, T - u0 + 3), threads):
                 for r in range(ROWS):
                     there = b0 + r < B and u0 + i < T
                     s_k[r, i] = k[b0 + r, c, u0 + i] if there else float32(0)
-            for i in range(x, WINDOW, threads):
+            near, far = min(WINDOW, TILE + 4 + t0 - u0), max(0, TILE - T - 3)
+            for i in range(far + x, near, threads):  # weights that a group meets
                 at = T - 1 - (t0 - u0) + i - TILE
                 s_w[i] = w[c, at] if 0 <= at and at < T else float32(0)
             cuda.syncthreads()
@@ -188,11 +216,12 @@ def balanced(w, k, o):
         last = (min(TILE, T - t0) + 3) // 4 - 1  # group of four outputs in this tile
         for u0 in range(0, t0 + 1, TILE):
             cuda.syncthreads()
-            for i in range(x, TILE, threads):
+            for i in range(x, min(TILE, T - u0 + 3), threads):
                 for r in range(ROWS):
                     there = b0 + r < B and u0 + i < T
                     s_k[r, i] = k[b0 + r, c, u0 + i] if there else float32(0)
-            for i in range(x, WINDOW, threads):
+            near, far = min(WINDOW, TILE + 4 + t0 - u0), max(0, TILE - T - 3)
+            for i in range(far + x, near, threads):  # weights that a group meets
                 at = T - 1 - (t0 - u0) + i - TILE
                 s_w[i] = w[c, at] if 0 <= at and at < T else float32(0)
             cuda.syncthreads()
@@ -218,6 +247,53 @@ def balanced(w, k, o):
     ### END SOLUTION
 
 
+@triton.jit
+def toeplitz(
+    w, k, o, B, C, T, L: tl.constexpr, BB: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The same sum as products of matrices: L × L weights times L tokens of BB batch rows.
+
+    w is [C, T]; k, o are [B, C, T]; all of one type, float32 or bfloat16. The grid is
+    (C · ⌈T / L⌉, ⌈B / BB⌉): of its first axis, program n has channel n // ⌈T / L⌉ and the L outputs
+    from n % ⌈T / L⌉ · L on. Sums are float32; PRECISION is the input_precision of every tl.dot.
+    """
+    ### BEGIN SOLUTION
+    tiles, o_l = tl.cdiv(T, L), tl.arange(0, L)
+    i_c, i_t = tl.program_id(0) // tiles, tl.program_id(0) % tiles
+    o_b = tl.program_id(1) * BB + tl.arange(0, BB)
+    m_b = (o_b < B)[None, :]
+    o_t = i_t * L + o_l
+    rows = (o_b[None, :] * C + i_c) * T  # [1, BB]: where the row of k starts, and of o
+    b_o = tl.zeros([L, BB], tl.float32)
+    for i_u in range(i_t + 1):
+        o_u = i_u * L + o_l
+        ### BEGIN GAP
+        distance = o_t[:, None] - o_u[None, :]  # [t, u]
+        m_w = (distance >= 0) & (distance < T)
+        b_w = tl.load(w + i_c * T + T - 1 - distance, m_w, 0)
+        ### END GAP
+        b_k = tl.load(k + rows + o_u[:, None], m_b & (o_u < T)[:, None], 0)  # [u, b]
+        ### BEGIN GAP
+        b_o += tl.dot(b_w, b_k, input_precision=PRECISION)
+        ### END GAP
+    tl.store(o + rows + o_t[:, None], b_o, m_b & (o_t < T)[:, None])
+    ### END SOLUTION
+
+
+def launch_toeplitz(B, C, T, L=64, BB=32, PRECISION="tf32x3"):
+    """The grid of `toeplitz`, and its sizes."""
+    sizes = {"B": B, "C": C, "T": T, "L": L, "BB": BB, "PRECISION": PRECISION}
+    return (C * ceil_div(T, L), ceil_div(B, BB)), sizes | {"num_warps": 4}
+
+
+def forward(w, k):
+    """o, by one launch of `toeplitz` on a GPU."""
+    o = torch.empty_like(k)
+    grid, sizes = launch_toeplitz(*k.shape)
+    toeplitz[grid](w, k, o, **sizes)
+    return o
+
+
 def launch_four(B, C, T, tile=TILE):
     """Of `four`."""
     return launch(B, C, T, outputs=4, tile=tile)
@@ -234,6 +310,36 @@ def launch_balanced(B, C, T, tile=TILE):
 
 
 ZEROS = "s_w holds 0 where the weight would be of a token after t: the loop may run past t."
+
+
+def tiled(shape, *rest, L=16, BB=16, **more):
+    """A `Launch` of `toeplitz` in small tiles."""
+    return timex_launch(launch_toeplitz, shape, *rest, L=L, BB=BB, **more)
+
+
+TOEPLITZ_CASES = tuple(
+    Case(name, symptom, partial(tiled, *given), symptom == "programs")
+    for name, symptom, *given in (
+        ("three tokens of ones, computed by hand", "by hand", (1, 1, 3), "ones"),
+        ("one token", "by hand", (1, 1, 1)),
+        ("weights that differ", "distance", (1, 1, 5)),
+        ("every channel has its own weights", "channel", (1, 3, 6)),
+        ("every batch row has its own tokens", "batch", (3, 2, 6)),
+        ("a token looks at none that come later", "causal", (1, 1, 9), "late"),
+        ("32 tokens: two whole tiles", "tile", (1, 1, 32)),
+        ("31 tokens, no multiple of 4", "tail", (2, 1, 31)),
+        ("75 tokens in tiles of 16", "tile", (1, 2, 75)),
+        ("19 batch rows in groups of 16", "group", (19, 1, 6)),
+        ("the order of the programs does not matter", "programs", (17, 2, 20)),
+        ("bfloat16", "16 bits", (2, 2, 40), "random", torch.bfloat16),
+    )
+) + (
+    Case(
+        "130 tokens, the lesson's own tiles",
+        "own blocks",
+        partial(timex_launch, launch_toeplitz, (33, 1, 130)),
+    ),
+)
 
 EXERCISES = {
     "launch": Exercise(
@@ -279,22 +385,22 @@ EXERCISES = {
         hints=(
             "Row and channel come from cuda.blockIdx.x, the first t from cuda.threadIdx.x. What "
             "is the next one?",
-            "for t in range(cuda.threadIdx.x, T, cuda.blockDim.x): a sum over u in range(t + 1).",
-            "b, c = cuda.blockIdx.x // C, cuda.blockIdx.x % C; w_t = w[c, T - 1 - t :]; while u <= "
-            "t: o_t += w_t[u] * k[b, c, u]; u += 1. Start o_t from float32(0).",
+            "Outputs t, t + cuda.blockDim.x, … while t < T; each of them a sum over u up to t.",
+            "b, c, t = cuda.blockIdx.x // C, cuda.blockIdx.x % C, cuda.threadIdx.x; while t < T: "
+            "w_t = w[c, T - 1 - t :]; while u <= t: o_t += w_t[u] * k[b, c, u]; u += 1. Start o_t "
+            "from float32(0); t += cuda.blockDim.x.",
         ),
-        evidence=timex_kernel(
-            naive, launch, ("o",), in_registers(), most=(no_atomics(),), strided=True
-        ),
+        evidence=timex_kernel(naive, launch, ("o",), most=(no_atomics(),), strided=True),
         symptoms=SYMPTOMS,
         afterwards=Afterwards(
             why={
-                "for t in range(cuda.threadIdx.x, T, cuda.blockDim.x):": "Any T: the block goes "
-                "on with the outputs that it has no threads for.",
+                "t += cuda.blockDim.x": "Any T: the block goes on with the outputs that it has no "
+                "threads for.",
                 "o_t += w_t[u] * k[b, c, u]": "Lanes differ in t: one k for all of them, "
                 "neighbouring w. Indices that start from 0 need no test for a negative one.",
                 "while u <= t:": "`for u in range(t + 1)` is the same sum, and four times as many "
-                "instructions: numba counts a range of unknown length beside its index.",
+                "instructions: numba counts a range of unknown length beside its index, in more "
+                "registers, and leaves room for fewer blocks.",
             },
             instead={
                 "A thread per product and an atomic sum": "T/2 times as many threads, all of "
@@ -310,23 +416,22 @@ EXERCISES = {
             "A tile of outputs t0 …, a chunk of tokens u0 …: which TILE tokens and which weights "
             "do they need? How many different T - 1 - (t - u) are there?",
             "2·TILE weights: s_w[TILE + (u - u0) - (t - t0)]. Fill both arrays with a loop from x "
-            "in steps of blockDim, with zeros for what is not there; a barrier before and after.",
-            "at = T - 1 - (t0 - u0) + i - TILE; s_w[i] = w[c, at] if 0 <= at and at < T else "
-            "float32(0); after the barrier, u runs to min(TILE, t0 - u0 + x + 1) and adds "
-            "s_w[TILE - x + u] * s_k[u].",
+            "in steps of blockDim, as far as there is something; a barrier before and after.",
+            "s_w[i] = w[c, first + i] with first = T - 1 - (t0 - u0) - TILE, where 0 <= first + i "
+            "< T; after the barrier, u runs to min(TILE, t0 - u0 + x + 1) and adds s_w[TILE - x + "
+            "u] * s_k[u], if there is an output t0 + x.",
         ),
         evidence=timex_kernel(
             shared,
             launch,
             ("o",),
             fits(),
-            in_registers(),
             most=(global_reads(0.2), shared_reads(2.3), conflicts(), no_atomics()),
         ),
         symptoms=SYMPTOMS,
         afterwards=Afterwards(
             why={
-                "at = T - 1 - (t0 - u0) + i - TILE  # s_w[TILE + i] is i tokens u after t0": "The "
+                "first = T - 1 - (t0 - u0) - TILE  # s_w[TILE] is the weight of t0 - u0": "The "
                 "window of weights moves with t0 - u0.",
                 "while u < end:": "Lanes read one s_k[u], and "
                 "neighbours of s_w: no bank serves twice.",
@@ -456,6 +561,65 @@ EXERCISES = {
                 "and their threads differ by one tile only.",
             },
             stretch="Take both groups in one loop over u: each k4 is read once. Compare registers.",
+        ),
+    ),
+    "toeplitz": Exercise(
+        minutes=20,
+        difficulty=3,
+        hints=(
+            "A tile of outputs times all tiles of tokens up to its own: which numbers of w are in "
+            "the tile of weights, and which of them are there at all?",
+            "For L outputs o_t and L tokens o_u the distances are o_t[:, None] - o_u[None, :], "
+            "[L, L]. A tile of weights is one tl.load with such offsets, where 0 ≤ distance < T; "
+            "tokens are the rows of k's tile, [L, BB], and batch rows its columns. b_o += "
+            "tl.dot(…) over i_u in range(i_t + 1).",
+            "rows = (o_b[None, :] * C + i_c) * T; b_w = tl.load(w + i_c * T + T - 1 - distance, "
+            "(distance >= 0) & (distance < T), 0); b_k = tl.load(k + rows + o_u[:, None], …, 0); "
+            "b_o += tl.dot(b_w, b_k, input_precision=PRECISION); one store at o + rows + "
+            "o_t[:, None], for rows below B and outputs below T.",
+        ),
+        evidence=(
+            answer(*TOEPLITZ_CASES),
+            traffic(
+                partial(tiled, (16, 2, 64)),  # four tiles of 16: a token has four of outputs
+                reads(2.5, "k"),
+                writes(1, "o"),
+                dot_flops(2 * 2 * 16 * 64 * 64 // 2),
+            ),
+            machine_code(
+                lambda: timex_launch(launch_toeplitz, (33, 3, 200), dtype=torch.bfloat16),
+                at_least(1, "HMMA", "HGMMA", text="products on the tensor cores"),
+                no_spills(),
+            ),
+            gpu(lambda: timex_launch(launch_toeplitz, (33, 20, 1100))),
+        ),
+        symptoms=SYMPTOMS
+        | {
+            "batch": "The columns of k's tile are batch rows: row b of channel c starts at "
+            "(b · C + c) · T. w is the same for all of them.",
+            "causal": "Where the distance is below 0 the weight is 0: a token that comes later.",
+            "tile": "Tile i_t of outputs adds up the products with tiles 0 … i_t of tokens.",
+            "group": "The last group may have fewer than BB batch rows: masks, in loads and in "
+            "the store.",
+            "mask": "Three masks: weights of distances from 0 to T - 1, tokens and outputs below "
+            "T, batch rows below B.",
+            "16 bits": "Operands of tl.dot in the type they were loaded in, sums in float32.",
+            "input_precision": "Float32 operands are rounded to TF32 unless tl.dot gets "
+            "input_precision=PRECISION.",
+        },
+        afterwards=Afterwards(
+            why={
+                "distance = o_t[:, None] - o_u[None, :]  # [t, u]": "A column minus a row is a "
+                "tile. Of its L · L numbers 2L - 1 are different: the diagonals.",
+                "b_w = tl.load(w + i_c * T + T - 1 - distance, m_w, 0)": "The matrix W is never in "
+                "memory. Zeros above its diagonal come from the mask.",
+            },
+            instead={
+                "Several tiles of outputs a program": "those as far from their tokens share a tile "
+                "of weights, which is then made once: the library.",
+            },
+            stretch="A tile of weights depends on i_t - i_u only. Let a program have two tiles of "
+            "outputs, and load each tile of weights once for both.",
         ),
     ),
 }

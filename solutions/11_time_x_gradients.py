@@ -21,7 +21,7 @@ WINDOW = 2 * TILE  # what can meet these: weights, or tokens of k
 ROWS = 8  # batch rows of a block, for dk
 
 
-@cuda.jit(launch_bounds=(TILE, 1))
+@cuda.jit(launch_bounds=(TILE, 2))
 def dk_naive(w, do, dk):
     """dk[b, c, u] = Σ_{t ≥ u} w[c, T-1-(t-u)] do[b, c, t], one thread per output.
 
@@ -30,18 +30,19 @@ def dk_naive(w, do, dk):
     """
     ### BEGIN SOLUTION
     _, C, T = do.shape
-    b, c = cuda.blockIdx.x // C, cuda.blockIdx.x % C
-    for u in range(cuda.threadIdx.x, T, cuda.blockDim.x):
+    b, c, u = cuda.blockIdx.x // C, cuda.blockIdx.x % C, cuda.threadIdx.x
+    while u < T:
         do_u, w_d = do[b, c, u:], w[c, ::-1]  # by distance: output u + d has token u with w_d[d]
         dk_u, d = float32(0), 0
         while d < T - u:
             dk_u += w_d[d] * do_u[d]
             d += 1
         dk[b, c, u] = dk_u
+        u += cuda.blockDim.x
     ### END SOLUTION
 
 
-@cuda.jit(launch_bounds=(TILE, 1))
+@cuda.jit(launch_bounds=(TILE, 2))
 def dw_naive(k, do, dw):
     """dw[c, T-1-d] = Σ_b Σ_{t ≥ d} do[b, c, t] k[b, c, t-d], one thread per distance d.
 
@@ -50,8 +51,8 @@ def dw_naive(k, do, dw):
     """
     ### BEGIN SOLUTION
     B, _, T = k.shape
-    c = cuda.blockIdx.x
-    for d in range(cuda.threadIdx.x, T, cuda.blockDim.x):
+    c, d = cuda.blockIdx.x, cuda.threadIdx.x
+    while d < T:
         dw_d = float32(0)
         for b in range(B):
             do_d, u = do[b, c, d:], 0  # do_d[u] is d tokens after u
@@ -59,12 +60,13 @@ def dw_naive(k, do, dw):
                 dw_d += do_d[u] * k[b, c, u]
                 u += 1
         dw[c, T - 1 - d] = dw_d
+        d += cuda.blockDim.x
     ### END SOLUTION
 
 
-@cuda.jit(launch_bounds=(TILE, 1))
+@cuda.jit(launch_bounds=(TILE, 2))
 def dw_shared(k, do, dw):
-    """`dw_naive`, from shared memory: TILE distances at a time, TILE tokens t at a time.
+    """`dw_naive`, from shared memory: TILE distances at a time, TILE tokens u at a time.
 
     k, do are [B, C, T]; dw is [C, T]; all float32. Block n has channel n; its thread x distance x
     of each tile.
@@ -72,24 +74,26 @@ def dw_shared(k, do, dw):
     ### BEGIN SOLUTION
     B, _, T = k.shape
     c, x, threads = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
-    s_do = cuda.shared.array(TILE, float32)
-    s_k = cuda.shared.array(WINDOW, float32)
+    s_k = cuda.shared.array(TILE, float32)
+    s_do = cuda.shared.array(WINDOW, float32)
     for d0 in range(0, T, TILE):
         dw_d = float32(0)
         for b in range(B):
-            for t0 in range(d0, T, TILE):
+            for u0 in range(0, T - d0, TILE):
                 cuda.syncthreads()  # everyone has read what is overwritten now
-                for i in range(x, TILE, threads):
-                    s_do[i] = do[b, c, t0 + i] if t0 + i < T else float32(0)
-                for i in range(x, WINDOW, threads):
-                    u = t0 - d0 + i - TILE  # s_k[TILE + i] is i tokens after t0 - d0
-                    s_k[i] = k[b, c, u] if 0 <= u and u < T else float32(0)
+                i = x
+                while i < min(TILE, T - u0):
+                    s_k[i] = k[b, c, u0 + i]
+                    i += threads
+                i, first = x, u0 + d0  # s_do[i] is d0 + i tokens after u0
+                while i < min(WINDOW, T - first):
+                    s_do[i] = do[b, c, first + i]
+                    i += threads
                 cuda.syncthreads()  # everything is there
-                k_d, end = s_k[TILE - x :], min(TILE, T - t0)
-                i = x if t0 == d0 else 0
-                while i < end:
-                    dw_d += s_do[i] * k_d[i]
-                    i += 1
+                do_d, end, u = s_do[x:], min(TILE, T - d0 - x - u0), 0
+                while u < end:
+                    dw_d += do_d[u] * s_k[u]
+                    u += 1
         if d0 + x < T:
             dw[c, T - 1 - (d0 + x)] = dw_d
     ### END SOLUTION
@@ -112,11 +116,12 @@ def dk_balanced(w, do, dk):
         last = (min(TILE, T - t0) + 3) // 4 - 1
         for u0 in range(0, t0 + 1, TILE):
             cuda.syncthreads()
-            for i in range(x, TILE, threads):
+            for i in range(x, min(TILE, T - u0 + 3), threads):
                 for r in range(ROWS):
                     there = b0 + r < B and u0 + i < T
                     s_do[r, i] = do[b0 + r, c, T - 1 - (u0 + i)] if there else float32(0)
-            for i in range(x, WINDOW, threads):
+            near, far = min(WINDOW, TILE + 4 + t0 - u0), max(0, TILE - T - 3)
+            for i in range(far + x, near, threads):  # weights that a group meets
                 at = T - 1 - (t0 - u0) + i - TILE
                 s_w[i] = w[c, at] if 0 <= at and at < T else float32(0)
             cuda.syncthreads()
@@ -255,7 +260,7 @@ DW = {
     "group": "dw has no b: every batch row adds to the same sum.",
     "causal": "At distance d, t starts at d: before that there is no token t - d.",
     "tail": "Which distances and tokens are there? Beyond T there is nothing to read or to write.",
-    "tile": "Distances from d0 on meet all t from d0 on: a loop over t0, the window from t0 - d0.",
+    "tile": "A tile of distances meets all tokens, chunk by chunk, and the window moves along.",
 }
 WIDE = at_least(1, "LDS.128", text="16-byte reads of shared memory (LDS.128)")
 
@@ -269,9 +274,7 @@ EXERCISES = {
             "By distance: do_u, w_d, d = do[b, c, u:], w[c, ::-1], 0; while d < T - u: dk_u += "
             "w_d[d] * do_u[d]; d += 1.",
         ),
-        evidence=timex_kernel(
-            dk_naive, launch, ("dk",), in_registers(), most=(no_atomics(),), strided=True
-        ),
+        evidence=timex_kernel(dk_naive, launch, ("dk",), most=(no_atomics(),), strided=True),
         symptoms=DK,
         afterwards=Afterwards(
             why={
@@ -294,9 +297,7 @@ EXERCISES = {
             "nothing is left to be added in Python.",
             "dw_d += do[b, c, t] * k[b, c, t - d]; dw[c, T - 1 - d] = dw_d",
         ),
-        evidence=timex_kernel(
-            dw_naive, launch_dw, ("dw",), in_registers(), most=(no_atomics(),), strided=True
-        ),
+        evidence=timex_kernel(dw_naive, launch_dw, ("dw",), most=(no_atomics(),), strided=True),
         symptoms=DW,
         afterwards=Afterwards(
             why={
@@ -314,25 +315,25 @@ EXERCISES = {
         minutes=20,
         difficulty=3,
         hints=(
-            "TILE distances from d0 on, TILE tokens t from t0 on: which tokens u = t - d are that?",
-            "2·TILE of them, around t0 - d0: s_k[TILE + (t - t0) - (d - d0)]. Zeros for u below 0 "
-            "and beyond T.",
-            "u = t0 - d0 + i - TILE fills s_k[i]; dw_d += s_do[i] * s_k[TILE + i - x], from i = x "
-            "where t0 == d0, up to min(TILE, T - t0).",
+            "TILE distances from d0 on, TILE tokens u from u0 on: which tokens t = u + d are that?",
+            "2·TILE of them, from u0 + d0 on, as far as there are: s_do[(u - u0) + (d - d0)].",
+            "do[b, c, u0 + d0 + i] fills s_do[i]; dw_d += s_do[x + u] * s_k[u] for u from 0 to "
+            "min(TILE, T - d0 - x - u0).",
         ),
         evidence=timex_kernel(
             dw_shared,
             launch_dw,
             ("dw",),
             fits(),
-            in_registers(),
             most=(global_reads(0.2), shared_reads(2.3), conflicts(), no_atomics()),
         ),
         symptoms=DW,
         afterwards=Afterwards(
             why={
-                "u = t0 - d0 + i - TILE  # s_k[TILE + i] is i tokens after t0 - d0": "Distances "
-                "are to k what outputs were to w: the window slides."
+                "i, first = x, u0 + d0  # s_do[i] is d0 + i tokens after u0": "A tile of distances "
+                "and a chunk of tokens u meet a window of do that moves with both.",
+                "do_d, end, u = s_do[x:], min(TILE, T - d0 - x - u0), 0": "All lanes read the same "
+                "s_k[u], and neighbours of s_do: no bank serves twice.",
             },
             instead={
                 "A thread per token, sums along d through shared memory": "T sums for every "

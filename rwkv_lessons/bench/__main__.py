@@ -85,6 +85,8 @@ def _add_what(parser, letters, dtypes=DTYPES):
         parser.add_argument("--dtype", type=_names(DTYPES), help=f"one or more of {known}")
     parser.add_argument("--methods", type=_names(), help="only these, separated by commas")
     parser.add_argument("--quick", action="store_true", help="a small shape, few repetitions")
+    says = "of repetitions of a method, for either kind of time; at least 5 of them"
+    parser.add_argument("--budget-ms", type=float, metavar="MS", help=says)
 
 
 def _add_record(parser):

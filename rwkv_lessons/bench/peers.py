@@ -87,11 +87,16 @@ def flash_rwkv(r, k, v, w, u):
     return lambda: rwkv5_cuda_linear_attention(r, k, v, raw, u, state)[0].view(B, T, H, N)
 
 
+CONV1D_TOKENS = 2048  # at 8,192 one call of both passes takes seconds
+
+
 def timex_conv1d(w, k):
     """torch's depthwise convolution, which cuDNN or a kernel of torch's own takes."""
     from torch.nn import functional as F
 
     T = k.shape[-1]
+    if T > CONV1D_TOKENS:
+        raise ValueError(f"not timed above {CONV1D_TOKENS:,} tokens")
     return lambda: F.conv1d(F.pad(k, (T - 1, 0)), w[:, None], groups=len(w))
 
 

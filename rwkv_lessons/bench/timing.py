@@ -14,7 +14,7 @@ import torch
 
 CLEAR_BYTES = 256 * 2**20  # several times the largest L2 cache (H200: 60 MB)
 MAX_CLEARS = 64  # some 5 ms: a function that queues for longer launches many kernels, and waits
-WARM_UPS = 3  # the first call compiles
+WARM_UPS = 3  # calls before the first that counts, fewer where they take longer than the budget
 BUDGET_MS = 500  # of repetitions, of each kind of time
 MIN_N, MAX_N = 5, 200
 
@@ -30,8 +30,7 @@ def device_times(f, device, budget_ms=BUDGET_MS):
     """Device time of `f()`. On a CPU: wall clock, nothing cleared."""
     if device.type != "cuda":
         return _summary(_wall(f, device, budget_ms))
-    for _ in range(WARM_UPS):
-        f()
+    _warm_up(f, device, budget_ms)
     cache = torch.empty(CLEAR_BYTES, dtype=torch.int8, device=device)
     clear_ms = float(np.median([_event_ms(cache.zero_, ()) for _ in range(MIN_N)]))
     # Long enough that the host, at twice its usual time, still queues `f` behind the clearing.
@@ -70,9 +69,14 @@ def synchronize(device):
 
 def _wall(f, device, budget_ms):
     """Wall-clock milliseconds of single calls."""
-    for _ in range(WARM_UPS):
-        f()
+    _warm_up(f, device, budget_ms)
     return [_wall_ms(f, device) for _ in range(_repetitions(_wall_ms(f, device), budget_ms))]
+
+
+def _warm_up(f, device, budget_ms):
+    for _ in range(WARM_UPS):
+        if _wall_ms(f, device) > budget_ms:
+            return
 
 
 def _wall_ms(f, device):

@@ -21,18 +21,19 @@ TIME_X_RUNGS = (
     Rung("10 four outputs", "10_time_x", "four", NUMBA, "v2", launch="launch_four"),
     Rung("10 batch groups", "10_time_x", "grouped", NUMBA, "v3", launch="launch_grouped"),
     Rung("10 balanced", "10_time_x", "balanced", NUMBA, launch="launch_balanced"),
+    Rung("10 Toeplitz products", "10_time_x", "toeplitz", TRITON, tensor_cores=True),
 )
 TIME_X_BACKWARD_RUNGS = (
     Rung("11 one thread each", "11_time_x_gradients", "one_thread", original="v0",
          after=TIME_X_RUNGS[0], sweep="dw_naive"),
-    Rung("11 shared memory", "11_time_x_gradients", "from_shared",
+    Rung("11 shared memory", "11_time_x_gradients", "from_shared", original="v1",
          after=TIME_X_RUNGS[3], sweep="dw_shared"),
-    Rung("11 balanced", "11_time_x_gradients", "balanced",
+    Rung("11 balanced", "11_time_x_gradients", "balanced", original="v3",
          after=TIME_X_RUNGS[4], sweep="dw_balanced"),
 )  # fmt: skip
-OF_LENGTHS = "timex,toeplitz,cuda,fft,conv1d"
 CONV1D = Peer("torch", "torch", "timex_conv1d", "depthwise, T taps")
 LENGTHS = " ".join(f"--shape 32,768,{2**n}" for n in range(7, 14))
+OVER_LENGTHS = f"--peers {LENGTHS} --methods 'timex,toeplitz,cuda,fft,conv1d' --budget-ms 50"
 TIMEX = Operation(
     "timex",
     "time the methods of timex",
@@ -52,10 +53,11 @@ TIMEX = Operation(
         "toeplitz": TRITON,
         "timex": TRITON,
     },
+    tensor_cores=("toeplitz", "timex"),
     ladders=(Ladder("timex", TIME_X_RUNGS, "toeplitz"),),
     records=(
         Plan("timex-peers", "timex --peers", 120),
-        Plan("timex-lengths", f"timex --peers {LENGTHS} --methods '{OF_LENGTHS}'", 300),
+        Plan("timex-lengths", f"timex {OVER_LENGTHS}", 120),
     ),
     peers={"conv1d": CONV1D},
     public=("timex", "__getattr__"),
@@ -69,12 +71,8 @@ TIMEX_BACKWARD = replace(
     work=least.timex_with_gradients,
     ladders=(Ladder("timex-backward", TIME_X_BACKWARD_RUNGS, "toeplitz"),),
     records=(
-        Plan("timex-backward-peers", "timex-backward --peers", 180),
-        Plan(
-            "timex-backward-lengths",
-            f"timex-backward --peers {LENGTHS} --methods '{OF_LENGTHS}'",
-            400,
-        ),
+        Plan("timex-backward-peers", "timex-backward --peers --budget-ms 100", 120),
+        Plan("timex-backward-lengths", f"timex-backward {OVER_LENGTHS}", 180),
     ),
     peers={"conv1d": replace(CONV1D, adapter="timex_conv1d_gradients")},
 )

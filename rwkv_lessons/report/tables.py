@@ -256,16 +256,21 @@ def time_x_seed_block(folder):
     if not any(step.row for step in climbed):
         return unrecorded("timex-ladder")
     conv1d = [row for row in _rows("timex-peers", folder) if row.method == "conv1d"]
-    ours = next((row.median_ms for row in conv1d if row.dtype == "float32"), None)
-    rows = [["torch, conv1d", *map(str, timex.TORCH), _text(ours, ".2f")]]
+    here = next((row.median_ms for row in conv1d if row.dtype == "float32"), None)
     kernels = [rung.kernel for rung in LADDERS["timex"].rungs]
+    lines = [("torch, conv1d", "conv1d", _text(here, ".2f"))]
     for step, kernel in zip(climbed, [*kernels, None], strict=True):
-        cited = map(str, timex.ORIGINALS.get(kernel, ("–", "–")))
-        rows.append([step.label, *cited, _text(step.ms, ".3f")])
-    head = ["forward, float32, ms", "CUDA C, GTX 1070", f"CUDA C, {GPU}", f"here, {GPU}"]
-    cited = "GTX 1070: RWKV-CUDA and its author's article, 2022. CUDA C, H200: cited, 2026-11-20"
-    where = ladder.source("timex", folder=folder).replace("\n", ". ")
-    return f"{_markdown(head, rows)}\n\n{cited}. Here: {where}."
+        lines.append((step.label, kernel, _text(step.ms, ".3f")))
+    gpus = timex.ORIGINAL_GPUS
+    rows = [
+        [label, *(_text(timex.original_ms(kernel, gpu), "g") for gpu in gpus), ms]
+        for label, kernel, ms in lines
+    ]
+    head = ["forward, float32, ms", *(f"CUDA C, {gpu}" for gpu in gpus), f"here, {GPU}"]
+    cited = (record("rwkv-cuda-timex", gpu).provenance for gpu in gpus)
+    said = "; ".join(f"{x.gpu}, {x.date}, {x.timing}" for x in cited)
+    ours = ladder.source("timex", folder=folder).splitlines()[0]
+    return f"{_markdown(head, rows)}\n\nCUDA C and its conv1d: RWKV-CUDA, {said}. Here: {ours}."
 
 
 def gpu_tests_block(folder):

@@ -47,14 +47,11 @@ naive = wrong(
     one_sum_for_the_thread=(
         "The sum is not set to 0 again for the next output of the thread.",
         edit("o_t, u = float32(0), 0", "u = 0"),
-        edit("for t in range(", "o_t = float32(0)\nfor t in range("),
+        edit("while t < T:", "o_t = float32(0)\nwhile t < T:"),
     ),
     right_up_to_1024=(
         "One output for each thread: of longer rows the rest is never written.",
-        edit(
-            "for t in range(cuda.threadIdx.x, T, cuda.blockDim.x):",
-            "for t in range(cuda.threadIdx.x, T, T):",
-        ),
+        edit("t += cuda.blockDim.x", "t += T"),
     ),
 )
 
@@ -74,14 +71,14 @@ shared = wrong(
     ),
     window_stands_still=(
         "The weights of the first chunk are taken for all chunks.",
-        edit("T - 1 - (t0 - u0) + i - TILE", "T - 1 + i - TILE"),
+        edit("T - 1 - (t0 - u0) - TILE", "T - 1 - TILE"),
     ),
     weights_beyond_the_row=(
         "Where there is no weight, one of another channel is read.",
         edit(
-            "w[c, at] if 0 <= at and at < T else float32(0)",
-            "w[c, at % T]",
+            "i = max(0, -first) + x\nwhile i < min(WINDOW, T - first):", "i = x\nwhile i < WINDOW:"
         ),
+        edit("w[c, first + i]", "w[c, (first + i) % T]"),
         edit("min(TILE, t0 - u0 + x + 1)", "min(TILE, T - u0)"),
     ),
     global_all_the_same=(
@@ -184,4 +181,51 @@ balanced = wrong(
         edit("first = TILE - t + u - 4", "first = TILE - 4 * x + u - 4"),
     ),
     first_tile_only=_first_tile_only,
+)
+
+toeplitz = wrong(
+    lower_and_upper=(
+        "Weights of later tokens are not zero: the index wraps round to other distances.",
+        edit("m_w = (distance >= 0) & (distance < T)", "m_w = distance < T"),
+        edit("T - 1 - distance, m_w", "(2 * T - 1 - distance) % T, m_w"),
+    ),
+    transposed=(
+        "The tile of weights is transposed.",
+        edit("distance = o_t[:, None] - o_u[None, :]", "distance = o_t[None, :] - o_u[:, None]"),
+    ),
+    diagonal_tile_only=(
+        "Only the tile of tokens that the outputs are in is multiplied.",
+        edit("for i_u in range(i_t + 1):", "for i_u in range(i_t, i_t + 1):"),
+    ),
+    all_tiles=(
+        "Tiles of later tokens are multiplied as well, with zeros: right, at twice the work.",
+        edit("for i_u in range(i_t + 1):", "for i_u in range(tiles):"),
+    ),
+    own_tile_left_out=(
+        "The tile on the diagonal is left out.",
+        edit("for i_u in range(i_t + 1):", "for i_u in range(i_t):"),
+    ),
+    whole_tiles_only=(
+        "Outputs are stored in whole tiles: beyond T lies the next row.",
+        edit("m_b & (o_t < T)[:, None])", "m_b & (o_t >= 0)[:, None])"),
+    ),
+    batch_rows_of_the_first=(
+        "All groups have the batch rows of the first.",
+        edit("o_b = tl.program_id(1) * BB + tl.arange(0, BB)", "o_b = tl.arange(0, BB)"),
+    ),
+    rows_without_channels=(
+        "Batch rows follow each other as if there were one channel.",
+        edit("(o_b[None, :] * C + i_c) * T", "(o_b[None, :] + i_c) * T"),
+    ),
+    rounded_to_tf32=(
+        "Float32 operands are rounded to TF32.",
+        edit(", input_precision=PRECISION"),
+    ),
+    no_tensor_cores=(
+        "The right answer, added up without the tensor cores.",
+        edit(
+            "b_o += tl.dot(b_w, b_k, input_precision=PRECISION)",
+            "b_o += tl.sum(b_w[:, :, None].to(tl.float32) * b_k[None, :, :].to(tl.float32), 1)",
+        ),
+    ),
 )

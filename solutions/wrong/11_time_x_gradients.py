@@ -22,7 +22,7 @@ dk_naive = wrong(
     ),
     one_output_a_thread=(
         "Of rows that are longer than the block, the rest is never written.",
-        edit("T, cuda.blockDim.x)", "T, T)"),
+        edit("u += cuda.blockDim.x", "u += T"),
     ),
 )
 
@@ -63,20 +63,23 @@ dw_shared = wrong(
         edit("cuda.syncthreads()  # everyone has read what is overwritten now"),
     ),
     window_stands_still=(
-        "The window of k stays at the start of the row.",
-        edit("u = t0 - d0 + i - TILE", "u = i - TILE"),
+        "The window of do stays where the tile of distances starts.",
+        edit("i, first = x, u0 + d0", "i, first = x, d0"),
     ),
     a_mean_of_its_own=(
         "Each batch row starts the sum again.",
-        edit("for t0 in range(d0, T, TILE):", "dw_d = float32(0)\nfor t0 in range(d0, T, TILE):"),
+        edit(
+            "for u0 in range(0, T - d0, TILE):",
+            "dw_d = float32(0)\nfor u0 in range(0, T - d0, TILE):",
+        ),
     ),
     right_up_to_1024=(
         "Only one chunk of tokens is met with each tile of distances.",
-        edit("for t0 in range(d0, T, TILE):", "for t0 in range(d0, min(T, d0 + 1), TILE):"),
+        edit("for u0 in range(0, T - d0, TILE):", "for u0 in range(0, 1, TILE):"),
     ),
     global_all_the_same=(
-        "Fills shared memory, and then reads do from global memory.",
-        edit("dw_d += s_do[i]", "dw_d += do[b, c, t0 + i]"),
+        "Fills shared memory, and then reads k from global memory.",
+        edit("* s_k[u]", "* k[b, c, u0 + u]"),
     ),
 )
 

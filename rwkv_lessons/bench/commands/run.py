@@ -114,7 +114,7 @@ def _rows(options, operation, shape, dtype, able, device, bar, task):
     """One row per method of `able`, as they come."""
     inputs = make_inputs(operation.name, shape, dtype, device)
     expected = in_float64(operation.name, inputs)
-    budget_ms = QUICK_MS if options.quick else timing.BUDGET_MS
+    budget_ms = options.budget_ms or (QUICK_MS if options.quick else timing.BUDGET_MS)
     limits = _recorded_ceilings(device)
     for method in able:
         bar.update(task, description=f"{method.name}, {dtype}")

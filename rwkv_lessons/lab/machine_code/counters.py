@@ -20,6 +20,7 @@ import sys
 import torch
 
 from rwkv_lessons.operations import LADDERS
+from rwkv_lessons.operations.entries import NUMBA
 from rwkv_lessons.records.fingerprint import fingerprint, source_of
 from rwkv_lessons.records.schema import Measurement, Record, save
 from rwkv_lessons.runtime.launch_numba import as_array, stream
@@ -72,13 +73,14 @@ COLUMNS = {
     "wavefronts, load": "shared_load_wavefronts",
     "wavefronts, store": "shared_store_wavefronts",
 }
+SHOWN = ("load requests", "load sectors", "store sectors", "shared reads", "wavefronts, load")
 
 
 @functools.cache
 def rungs(ladder):
-    """A `Counted` for every rung, in order; of time-x, lesson 11's kernels after lesson 10's."""
+    """A `Counted` for every rung in numba; of time-x, lesson 11's kernels after lesson 10's."""
     shape, found = SHAPES[ladder], []
-    for rung in LADDERS[ladder].rungs:
+    for rung in (rung for rung in LADDERS[ladder].rungs if rung.tool == NUMBA):
         module = rung.load()
         kernel, sizes = getattr(module, rung.kernel), getattr(module, rung.launch)(*shape)
         found.append(Counted(rung.method, rung.label, kernel, *sizes, arrays_of(ladder, kernel)))
@@ -90,7 +92,7 @@ def rungs(ladder):
             kernel = getattr(module, name)
             sizes = getattr(module, launches.get(name, "launch"))(*shape)
             label = "11 " + name.replace("_", ", ")
-            method = f"11_time_x_gradients_{name}"
+            method = f"11_time_x_gradients.{name}"
             found.append(Counted(method, label, kernel, *sizes, arrays_of(ladder, kernel)))
     return tuple(found)
 
@@ -144,6 +146,27 @@ def table(ladder, folder=None):
         pairs = [(mine[name], theirs[name]) for name in COLUMNS.values()]
         rows.append([rung.label, *(f"{a:,}" if a == b else f"{a:,} ({b:,})" for a, b in pairs)])
     return ["step", *COLUMNS], rows, found.provenance
+
+
+def beside_hardware(lesson, ladder):
+    """Prints what the rungs of a lesson ask for at the size that was counted, a line per rung.
+
+    Args:
+        lesson: its number, "10".
+        ladder: a key of SHAPES.
+    """
+    try:
+        head, rows, where = table(ladder)
+    except LookupError as missing:
+        print(missing)
+        return
+    shown = [head.index(name) for name in SHOWN]
+    print(f"{'':24}" + "".join(f"{head[n]:>18}" for n in shown))
+    for row in rows:
+        number, _, label = row[0].partition(" ")
+        if number == lesson:
+            print(f"{label:24}" + "".join(f"{row[n]:>18}" for n in shown))
+    print(f"in brackets: the hardware's count, where it is another; {where.gpu}, {where.date}")
 
 
 def recorded_passes(method):

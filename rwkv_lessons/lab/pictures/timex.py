@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ...operations import work
+from ...operations import LADDERS, work
 from ...records.lookup import record
 from ..evidence import timex as evidence
 from ..simulator.cuda.trace import trace
@@ -11,11 +11,21 @@ from .style import Picture
 
 SHAPE = (32, 768, 768)  # B, C, T of the seed's table
 SMS, CLOCK = 132, 1.98e9  # of an H200; its highest clock
-# Forward ms of RWKV-CUDA's kernels v0 to v3, cited: on a GTX 1070 from its README and its author's
-# article, 2022; on an H200 built and timed for this project on 2026-11-20 (CUDA events, L2 cleared,
-# median), before it had records.
-ORIGINALS = {"naive": (45, 2.37), "shared": (17, 1.44), "four": (14, 1.19), "grouped": (3.4, 0.489)}
-TORCH = (94, 4.43)  # its conv1d, there and then
+# The CUDA C kernels of 2022 were timed on these: records "rwkv-cuda-timex".
+ORIGINAL_GPUS = ("NVIDIA H200", "NVIDIA GeForce GTX 1070")
+
+
+def original_ms(kernel, gpu):
+    """Forward milliseconds of the CUDA C original of a rung's kernel; None if it has none.
+
+    Args:
+        kernel: its name in solutions/, or "conv1d": torch's, there and then.
+        gpu: one of ORIGINAL_GPUS.
+    """
+    of_rungs = {rung.kernel: rung.original for rung in LADDERS["timex"].rungs}
+    method = of_rungs.get(kernel, kernel)
+    found = record("rwkv-cuda-timex", gpu)
+    return found.milliseconds(method) if method in {row.method for row in found.rows} else None
 
 
 def triangle(T=12, t=7, outputs=4):
@@ -96,15 +106,15 @@ def rungs(**kernels):
     """Prints for each kernel what reading costs, counted here, beside its CUDA C original's times.
 
     Args:
-        kernels: name=(kernel, its launch); the name is one of ORIGINALS, or one that has none.
+        kernels: name=(kernel, its launch); the name is the kernel's in solutions/.
     """
     head = ("passes for 32", "ms of passes", "C on an H200", "C on a GTX 1070")
     print(f"{'':10}" + "".join(f"{x:>17}" for x in head))
     for name, (kernel, launch) in kernels.items():
         B, T = (8 if name in ("grouped", "balanced") else 1), 256  # whole warps, whole groups
         of_32 = passes(counted(kernel, launch, (B, 1, T), T, ("o",)), B * T * (T + 1) / 2)
-        old, new = ORIGINALS.get(name, (None, None))
-        cells = (f"{of_32:.2f}", f"{passes_ms(of_32):.2f}", _ms(new), _ms(old))
+        cited = (_ms(original_ms(name, gpu)) for gpu in ORIGINAL_GPUS)
+        cells = (f"{of_32:.2f}", f"{passes_ms(of_32):.2f}", *cited)
         print(f"{name:10}" + "".join(f"{x:>17}" for x in cells))
     B, C, T = SHAPE
     print(f"B={B} C={C} T={T}: multiply-adds {arithmetic_ms():.2f} ms, memory {memory_ms():.3f} ms")
