@@ -109,8 +109,12 @@ def arrays_of(ladder, kernel):
 def ours(ladder, method):
     """What `lab.trace` counts for a rung, under the names of METRICS."""
     (rung,) = (rung for rung in rungs(ladder) if rung.method == method)
-    given = (x.copy() for x in rung.arrays)
-    counted = trace(rung.kernel, rung.grid, rung.block, *given)
+    return counts(rung.kernel, rung.grid, rung.block, rung.arrays)
+
+
+def counts(kernel, grid, block, arrays):
+    """What `lab.trace` counts for a launch of a kernel, under the names of METRICS."""
+    counted = trace(kernel, grid, block, *(x.copy() for x in arrays))
 
     def shared(what, op):
         rows = (row for row in counted.rows if (row.space, row.op) == ("shared", op))
