@@ -121,7 +121,7 @@ def test_starts_with_setup_and_python3(path):
 
 @every_notebook
 def test_the_signposts_are_up(path):
-    """The title's number, minutes above each exercise, and a link to the next lesson at the end."""
+    """The title's number, minutes above each exercise, links to both neighbours at the end."""
     notebook = nbformat.read(path, 4)
     assert not signposts.derive(notebook, path), "run `lessons sync`"
     above = signposts.above_exercises(notebook.cells)

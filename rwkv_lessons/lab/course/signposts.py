@@ -1,7 +1,7 @@
 """What a lesson says of its neighbours and of effort: derived, so that it never leads nowhere.
 
-The number in the title is the file's; the last line links to the next lesson that there is; the
-text above an exercise ends with its minutes and difficulty, *20 minutes · ●●○*.
+The number in the title is the file's; the last line links to the next lesson that there is, and to
+the one before; the text above an exercise ends with its minutes and difficulty, *20 minutes · ●●○*.
 """
 
 import re
@@ -12,7 +12,7 @@ import nbformat
 from . import exercises, outline
 
 TITLE = re.compile(r"^# (\d+) · (.+)$", re.M)
-NEXT = re.compile(r"^Next: \[.+\]\(.+\)$")
+NEXT = re.compile(r"^Next: \[[^]]+\]\([^)]+\)(?: · Before: \[[^]]+\]\([^)]+\))?$")
 EFFORT = re.compile(r"\*\d+ minutes · [●○]{3}\*")
 LAST = "Next: [what came of it, on one page](../README.md)"
 
@@ -41,9 +41,12 @@ def derive(notebook, path: Path) -> int:
 
 
 def next_line(path: Path) -> str:
-    """The link to the next lesson in the same folder; after the last one, to the README."""
-    later = sorted(p for p in path.parent.glob("[0-9]*.ipynb") if p.name > path.name)
-    return f"Next: [{title(later[0])}]({later[0].name})" if later else LAST
+    """Links to the next lesson in the same folder, or the README, and to the one before."""
+    lessons = sorted(path.parent.glob("[0-9]*.ipynb"))
+    later = [p for p in lessons if p.name > path.name]
+    earlier = [p for p in lessons if p.name < path.name]
+    line = f"Next: [{title(later[0])}]({later[0].name})" if later else LAST
+    return line + (f" · Before: [{title(earlier[-1])}]({earlier[-1].name})" if earlier else "")
 
 
 def above_exercises(cells) -> list:

@@ -249,7 +249,9 @@ def test_sync_puts_up_the_signposts(course, run):
     last = nbformat.read(first, 4).cells[-1].source
     assert last == "The end.\n\nNext: [02 · Much more](02_more.ipynb)"
     titles = [cell.source for cell in nbformat.read(second, 4).cells]
-    assert titles == ["# 02 · Much more", f"The end.\n\n{signposts.LAST}"]
+    title, before = signposts.title(first), "(01_twice.ipynb)"
+    assert titles[0] == "# 02 · Much more"
+    assert titles[1] == f"The end.\n\n{signposts.LAST} · Before: [{title}]{before}"
 
 
 def test_run_keeps_what_a_notebook_shows_and_nothing_else(course, run):
