@@ -4,7 +4,8 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3; do \
 	$$name -c '$(NEW_ENOUGH)' 2>/dev/null && echo $$name && break; done)
 PYTEST := $(BIN)python -m pytest
-NBVAL := $(PYTEST) -n 2 --dist loadscope --nbval --nbval-current-env --nbval-cell-timeout=120 notebooks
+NBVAL := $(PYTEST) -n 2 --dist loadscope --no-loadscope-reorder \
+	--nbval --nbval-current-env --nbval-cell-timeout=120 notebooks
 BENCH := $(BIN)python -m rwkv_lessons.bench
 # `make clean setup LOCK=` takes the newest releases that pyproject.toml allows.
 LOCK ?= --constraint requirements.lock
@@ -22,10 +23,9 @@ lab: .venv/ready  ## copy the lessons to work/ and open them; on a server: make 
 	PATH="$(CURDIR)/.venv/bin:$$PATH" $(BIN)jupyter lab --ServerApp.root_dir="$(CURDIR)" \
 		$(ARGS) work/00_start_here.ipynb
 
-test: .venv/ready  ## lint, unit tests, every notebook as shipped and solved
+test: .venv/ready  ## lint, unit tests, every notebook as shipped and then solved
 	$(BIN)ruff check . && $(BIN)ruff format --check .
 	$(PYTEST) -n 2 --dist worksteal
-	$(NBVAL)
 	$(NBVAL) --solved
 
 test-gpu: .venv/ready  ## every test that needs a GPU, and a record of how they went; ARGS=--gpu-record=DIR

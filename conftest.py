@@ -1,5 +1,6 @@
 """How pytest and nbval run here: CPU modes, NaN in fresh memory, notebooks in both states."""
 
+import copy
 import functools
 import hashlib
 import os
@@ -23,7 +24,7 @@ os.environ["PYTHONPATH"] = str(ROOT)  # notebooks' kernels inherit it
 def pytest_addoption(parser):
     parser.addoption(
         "--solved", action="store_true",
-        help="run the notebooks with the solutions, and of their cells those that this may change",
+        help="after a notebook as shipped, run with the solutions what these may change of it",
     )  # fmt: skip
     parser.addoption(
         "--gpu-record", nargs="?", const="", metavar="DIR",
@@ -85,8 +86,11 @@ def pytest_collection_modifyitems(config, items):
             item.options["check"] = False  # it is timed here
         if "depends-on-python-text" in tags and _text() != TEXT:
             item.options["check"] = False
+    notebooks = _notebooks(items)
     if config.getoption("--solved"):
-        _only_what_differs(config, items)
+        notebooks = [[*cells, *_solved(cells)] for cells in notebooks]
+    # The last lessons compute most: a worker that begins one at the end is waited for.
+    items[:] = [x for x in items if not hasattr(x, "cell")] + sum(reversed(notebooks), [])
 
 
 @functools.cache
@@ -102,22 +106,38 @@ def _has_gpu():
     return torch.cuda.is_available()
 
 
-def _only_what_differs(config, items):
-    """Solves the exercises, and leaves out the cells that run as they do in the other state."""
-    from tests.support.cells import touched
-
-    notebooks = {}
+def _notebooks(items):
+    """The cells of each notebook."""
+    found = {}
     for item in items:
         if hasattr(item, "cell"):
-            notebooks.setdefault(item.path, []).append(item)
-    for cells in notebooks.values():
-        exercise = [bool({"exercise", "check"} & item.cell.metadata.keys()) for item in cells]
-        for item in cells:
-            _solve(item, item.cell)
-        run = touched([(x.cell.source, e) for x, e in zip(cells, exercise, strict=True)])
-        left_out = [item for n, item in enumerate(cells) if n not in run]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+            found.setdefault(item.path, []).append(item)
+    return list(found.values())
+
+
+def _solved(cells):
+    """Cells to run after these, in the same kernel: solved, and only what may then differ.
+
+    So a learner goes back to an exercise. A kernel of its own would take as long again to start.
+    """
+    from tests.support.cells import touched
+
+    copies = [
+        type(item).from_parent(
+            item.parent,
+            name=f"{item.name} solved",
+            cell_num=item.cell_num,
+            cell=copy.deepcopy(item.cell),
+            options=item.options.copy(),
+        )
+        for item in cells
+    ]
+    exercise = [bool({"exercise", "check"} & item.cell.metadata.keys()) for item in cells]
+    for item in copies:
+        _solve(item, item.cell)
+        item.output_timeout = cells[0].output_timeout
+    run = touched([(x.cell.source, e) for x, e in zip(copies, exercise, strict=True)])
+    return [item for n, item in enumerate(copies) if n in run]
 
 
 def _solve(item, cell):

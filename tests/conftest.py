@@ -22,14 +22,30 @@ def seeded(request):
 
 
 def pytest_configure():
-    """What an interpreted kernel calls leaves triton.language patched: other tests compile."""
+    """Patches triton.language once a launch of an interpreted kernel, and leaves nothing patched.
+
+    The interpreter does it for each function that a kernel calls too, each time it is called: half
+    of the time that a kernel takes. And it never undoes that: other tests compile.
+    """
     try:
+        import triton.language as tl
         from triton.runtime import interpreter
     except ImportError:
         return
     patch, run, outer = interpreter._patch_lang, interpreter.GridExecutor.__call__, []
+    languages, patched = (tl, tl.core), set()
 
     def remembered(function):
+        """The scope of the launch that is under way, or a new one."""
+        there = list(function.__globals__.values())
+        seen = {n for n, x in enumerate(languages) if any(x is y for y in there)}
+        if outer and not outer[0]._changes:  # undone meanwhile
+            outer.clear()
+        if outer and seen <= patched:
+            return outer[0]
+        if not outer:
+            patched.clear()
+        patched.update(seen)
         outer.append(patch(function))
         if len(outer) > 1:  # undone with the kernel's own changes, the last ones first
             outer[0]._changes += outer.pop()._changes

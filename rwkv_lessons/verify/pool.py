@@ -20,13 +20,13 @@ LARGE = 2**25  # numbers in r: such cases take some 7 GB with float64,
 AT_ONCE = 3  # and so many go at the same time
 IMPORTED = [f"rwkv_lessons.{name}" for name in ("verify.pool", "wkv5", "wkv6", "wkv7", "mla")]
 IMPORTED += ["torch._inductor.config"]  # what torch's deterministic mode looks at
-MOST = 24  # processes: each has a context of half a GB on the GPU
+MAX_PROCESSES = 24  # processes: each has a context of half a GB on the GPU
 
 
 def processes_for(cases):
     """As many as there are cores for this process, and kinds of kernels."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, min(cores, MOST, len({kernels_of(case) for case in cases})))
+    return max(1, min(cores, MAX_PROCESSES, len({kernels_of(case) for case in cases})))
 
 
 def examine(cases, processes=None, patience=PATIENCE_S, start="forkserver"):

@@ -169,7 +169,7 @@ def evaluate(id: str, function: Callable, gap: int | None = None) -> Result:
         attempted = len(open_) < exercise.gaps and gap not in open_
     if not attempted:
         return Result(id, (), False, exercise.reference)
-    result = Result(id, _gathered(exercise, mine), True, function, open_, gap)
+    result = Result(id, tuple(rows_of(exercise, mine)), True, function, open_, gap)
     answers = [row.verdict for row in result.rows if row.kind in ("answer", "definition")]
     if FAILED in answers or not (result.right or PASSED in answers) or open_ or gap:
         result = dataclasses.replace(result, kernel=exercise.reference)
@@ -203,9 +203,16 @@ def _completed(exercise, function, gap):
     return open_, gaps.completed(exercise, function, given)
 
 
-def _gathered(exercise, function):
+def rows_of(exercise, function):
+    """The rows of a check, one after the other, as they are gathered: stop where you know enough.
+
+    Args:
+        exercise: the `Exercise`.
+        function: to judge, without gaps.
+    """
     if trouble := definition.trouble(function, exercise):
-        return (Row("definition", FAILED, trouble[0], trouble[1:]),)
+        yield Row("definition", FAILED, trouble[0], trouble[1:])
+        return
     rows = []
     for gather in exercise.evidence:
         kind = getattr(gather, "kind", "answer")
@@ -220,7 +227,7 @@ def _gathered(exercise, function):
             row = Row(kind, FAILED, _first_line(error), _where(error))
         if row.verdict != FAILED or _fault(row) not in map(_fault, rows):  # a fault is told once
             rows.append(row)
-    return tuple(rows)
+            yield row
 
 
 def _fault(row):

@@ -35,7 +35,7 @@ LETTERS |= {"dr_s": "bthi", "dk_s": "bthi", "dv_s": "bthj"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Case6(Case):
+class StateCase(Case):
     """A case with a state before the tokens, gradients after them, and a choice of decays."""
 
     states: bool = True  # s0 and ds1 are not zero
@@ -44,35 +44,35 @@ class Case6(Case):
 
 
 FORWARD = (
-    Case6("one token", "by hand", (1, 1, 1, N), states=False),
-    Case6("the state decays by exp(w)", "decay", (1, 3, 1, N), states=False),
-    Case6("every head has its own state, decay and bonus", "head", (1, 2, 2, N), states=False),
-    Case6("the state before the first token is s0", "state in", (1, 2, 1, N)),
-    Case6("every batch row has its own tokens and states", "batch", (3, 2, 1, N)),
-    Case6("strong decays", "decay", (1, 4, 1, N), decay="strong"),
-    Case6("decay 0 forgets, decay 1 keeps", "decay", (1, 4, 1, N), decay="edge"),
-    Case6("a token looks at none that come later", "state", (1, 5, 1, N), numbers="huge"),
-    Case6("5 tokens, then 3 from the state they left", "state out", (1, 8, 1, N), split=5),
-    Case6("the order of the threads does not matter", "order", (2, 3, 1, N), reverse=True),
+    StateCase("one token", "by hand", (1, 1, 1, N), states=False),
+    StateCase("the state decays by exp(w)", "decay", (1, 3, 1, N), states=False),
+    StateCase("every head has its own state, decay and bonus", "head", (1, 2, 2, N), states=False),
+    StateCase("the state before the first token is s0", "state in", (1, 2, 1, N)),
+    StateCase("every batch row has its own tokens and states", "batch", (3, 2, 1, N)),
+    StateCase("strong decays", "decay", (1, 4, 1, N), decay="strong"),
+    StateCase("decay 0 forgets, decay 1 keeps", "decay", (1, 4, 1, N), decay="edge"),
+    StateCase("a token looks at none that come later", "state", (1, 5, 1, N), numbers="huge"),
+    StateCase("5 tokens, then 3 from the state they left", "state out", (1, 8, 1, N), split=5),
+    StateCase("the order of the threads does not matter", "order", (2, 3, 1, N), reverse=True),
 )
 BACKWARD = (
-    Case6("one token, no states", "by hand", (1, 1, 1, N), states=False),
-    Case6("one token between two states", "last", (1, 1, 1, N)),
-    Case6("two tokens", "state", (1, 2, 1, N), states=False),
-    Case6("two tokens between two states", "last", (1, 2, 1, N)),
-    Case6("every head has its own states, decay and bonus", "head", (1, 3, 2, N)),
-    Case6("every batch row has its own tokens and states", "batch", (3, 2, 1, N)),
-    Case6("8 tokens in two whole chunks", "chunk", (1, 8, 1, N)),
-    Case6("5 tokens, the last chunk has one", "chunk", (1, 5, 2, N)),
-    Case6("strong decays", "decay", (1, 4, 1, N), decay="strong"),
-    Case6("decay 0 forgets, decay 1 keeps", "decay", (1, 4, 1, N), decay="edge"),
-    Case6("the order of the threads does not matter", "order", (2, 3, 1, N), reverse=True),
+    StateCase("one token, no states", "by hand", (1, 1, 1, N), states=False),
+    StateCase("one token between two states", "last", (1, 1, 1, N)),
+    StateCase("two tokens", "state", (1, 2, 1, N), states=False),
+    StateCase("two tokens between two states", "last", (1, 2, 1, N)),
+    StateCase("every head has its own states, decay and bonus", "head", (1, 3, 2, N)),
+    StateCase("every batch row has its own tokens and states", "batch", (3, 2, 1, N)),
+    StateCase("8 tokens in two whole chunks", "chunk", (1, 8, 1, N)),
+    StateCase("5 tokens, the last chunk has one", "chunk", (1, 5, 2, N)),
+    StateCase("strong decays", "decay", (1, 4, 1, N), decay="strong"),
+    StateCase("decay 0 forgets, decay 1 keeps", "decay", (1, 4, 1, N), decay="edge"),
+    StateCase("the order of the threads does not matter", "order", (2, 3, 1, N), reverse=True),
 )
-HEADS = Case6("two batch rows of two heads", "batch", (2, 3, 2, N))
-TWO, SIX, LONG = (Case6(f"{n} tokens", "state", (1, n, 1, N)) for n in (2, FEW, MANY))
+HEADS = StateCase("two batch rows of two heads", "batch", (2, 3, 2, N))
+TWO, SIX, LONG = (StateCase(f"{n} tokens", "state", (1, n, 1, N)) for n in (2, FEW, MANY))
 # The same with heads of 16: of a block of 16 threads, too, each barrier is needed.
 THIN = 16
-THIN_SIX, THIN_LONG = (Case6(f"{n} tokens", "state", (1, n, 1, THIN)) for n in (FEW, MANY))
+THIN_SIX, THIN_LONG = (StateCase(f"{n} tokens", "state", (1, n, 1, THIN)) for n in (FEW, MANY))
 WITH_CHUNKS = (HEADS, TWO, SIX, LONG, THIN_SIX, THIN_LONG)
 CHUNK, SMALL_CHUNK = 64, 4  # tokens: C, and what stands for it in all other cases
 

@@ -111,7 +111,7 @@ def part_bytes(splits, model=MINICPM3):
 def split_curve(sequences, bandwidth, model=MINICPM3, sms=132):
     """A model of one decoding step over the number of splits: the latent and the parts must move.
 
-    Every multiprocessor is taken to move its share of `bandwidth`, bytes a second, and no more.
+    Every SM is taken to move its share of `bandwidth`, bytes a second, and no more.
     """
     figure = style.figure(3.2, 8)
     ax = figure.subplots()

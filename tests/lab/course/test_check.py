@@ -171,7 +171,7 @@ def test_a_fault_is_told_once(lesson, monkeypatch):
 
     outside.kind, counted.kind = "answer", "traffic"
     known = types.SimpleNamespace(id=ID, reference=typed, evidence=(outside, counted))
-    assert len(checking._gathered(known, lambda **more: 1)) == 1
+    assert len(tuple(checking.rows_of(known, lambda **more: 1))) == 1
 
 
 def test_a_row_without_a_text_begins_with_its_first_detail():
