@@ -1,5 +1,6 @@
 """What one launch of the chunked WKV-7 leaves for another, and the tiles it is made in."""
 
+import dataclasses
 import functools
 
 import torch
@@ -16,6 +17,7 @@ MOST_VALUES = 128  # that a sweep's program owns
 MIN_BLOCK = 16  # the least that a tensor core multiplies
 WARP_STATE = 2048  # elements of the state a warp sweeps with: 64 registers a thread
 PROGRAMS_PER_SM = 2  # of sweeps: fewer leave it waiting for memory
+MIN_CHUNKS, MIN_SEGMENTS, MAX_SEGMENTS = 8, 4, 32  # of a segment, and of a sequence
 
 
 class Kept:
@@ -67,19 +69,52 @@ def kept_dtype(r):
     return torch.bfloat16 if r.dtype == torch.bfloat16 else torch.float32
 
 
-@functools.cache
-def tiles_for(heads, K, V, dtype, gpu):
-    """Keys and values at a time of a chunk's program; those of a sweep's, its warps and stages.
+@dataclasses.dataclass(frozen=True)
+class Tiles:
+    """How a call is cut for the kernels.
 
-    A sweep's stages are the chunks that it loads or computes at the same time: only Hopper's shared
-    memory holds more than one, and it does not hold two of 256 keys in float32. (Of 16 values it
-    does, but with ptxas 12.9 and 13.0, unlike 12.8, half of what such a sweep returns is wrong.)
+    block_keys, block_values: at a time of a chunk's program. keys, values: of a sweep's program,
+    which has so many warps and loads `stages` chunks at the same time. segments: of a sequence,
+    of `span` chunks each.
+    """
+
+    block_keys: int
+    block_values: int
+    keys: int
+    values: int
+    warps: int
+    stages: int
+    segments: int
+    span: int
+
+
+@functools.cache
+def tiles_for(heads, chunks, K, V, dtype, gpu):
+    """The tiles of a call of `heads` sequences and heads, of at most `chunks` chunks each.
+
+    Only Hopper's shared memory holds more than one chunk of a sweep, and it does not hold two of
+    256 keys in float32. (Of 16 values it does, but with ptxas 12.9 and 13.0, unlike 12.8, half of
+    what such a sweep returns is wrong.)
     """
     block = [max(MIN_BLOCK, min(BLOCK, triton.next_power_of_2(x))) for x in (K, V)]
     BK, BV = (max(MIN_BLOCK, triton.next_power_of_2(x)) for x in (K, V))
     BV = min(BV, MOST_VALUES if gpu.like_hopper and dtype == torch.bfloat16 else BLOCK)
-    while BV > MIN_BLOCK and heads * triton.cdiv(V, BV) < gpu.sms * PROGRAMS_PER_SM * 3 // 4:
+    segments, span = segments_for(heads, chunks, gpu.sms)
+    programs = heads * segments
+    while BV > MIN_BLOCK and programs * triton.cdiv(V, BV) < gpu.sms * PROGRAMS_PER_SM * 3 // 4:
         BV //= 2
     stages = 3 if BK < 256 else 1 if dtype == torch.float32 else 2
     stages = stages if gpu.like_hopper else 1
-    return *block, BK, BV, max(4, min(8, BK * BV // WARP_STATE)), stages
+    return Tiles(*block, BK, BV, max(4, min(8, BK * BV // WARP_STATE)), stages, segments, span)
+
+
+def segments_for(heads, chunks, sms):
+    """How many segments, and the chunks of one.
+
+    With fewer than MIN_SEGMENTS the two sweeps one after the other are as long as one was.
+    """
+    wanted = min(PROGRAMS_PER_SM * sms // heads, chunks // MIN_CHUNKS, MAX_SEGMENTS)
+    if wanted < MIN_SEGMENTS:
+        return 1, chunks
+    span = triton.cdiv(chunks, wanted)
+    return triton.cdiv(chunks, span), span

@@ -31,6 +31,7 @@ from .pairs import (
     store,
     stored_product,
     sums,
+    sums_of_halves,
 )
 
 
@@ -83,26 +84,27 @@ def chunk_map(
         o_k = i_k + tl.arange(0, BK)[None, :]
         m_k = o_k < K
         b_w = log_decay(w + at + o_t[:, None] * (H * K) + o_k, (o_t[:, None] < n) & m_k, DECAY)
+        b_first, b_second = sums_of_halves(b_w, o_t[:, None], C, DTYPE)  # [BK]
+        o_key = i_k + tl.arange(0, BK)
+        tl.store(across + i * K + o_key, exp(b_first + b_second), o_key < K)
+        b_most = tl.max(tl.maximum(-b_first, -b_second, tl.PropagateNan.ALL), 0)
+        b_largest = tl.maximum(b_largest, b_most, tl.PropagateNan.ALL)
         o_tk, m = at + t * (H * K) + o_k, (t < n) & m_k
         b_x = load_both(a + o_tk, r + o_tk, is_first, m, DTYPE).to(tl.float32)
         b_x = tl.where(is_first, b_x, b_x * scale)
         b_y = load_both(b + o_tk, k + o_tk, is_first, m, DTYPE).to(tl.float32)
-        to, m_to = i * (2 * C * K) + o_d[:, None] * K + o_k, (o_d[:, None] < 2 * C) & m_k
-        store(written + to, b_y * exp(sums(col > t, b_w, None, DTYPE)), m_to)
-        b_decay = exp(sums(col < reach, b_w, None, DTYPE))
-        store(readers + to, b_x * b_decay, m_to)
-        o_last = across + i * K + o_k + tl.zeros_like(t)
-        tl.store(o_last, b_decay, (o_d[:, None] == 2 * C - 1) & m_k)
         if STRONG:
+            b_readers = b_x * exp(sums(col < reach, b_w, None, DTYPE))
+            b_written = b_y * exp(sums(col > t, b_w, None, DTYPE))
             b_m += level_products(b_x, b_y, b_w, t, reach, col, s, C, DTYPE)
         else:
-            b_decay = from_middle(b_w, col, reach, C, DTYPE)
-            b_given = from_middle(b_w, col, t + 1, C, DTYPE)
-            if DECAY != OF_CLAMP:
-                b_most = tl.max(tl.max(tl.maximum(b_decay, -b_given), 1), 0)
-                b_largest = tl.maximum(b_largest, b_most, tl.PropagateNan.ALL)
-            b_x, b_y = b_x * exp(b_decay), tl.trans(b_y * exp(-b_given))
-            b_m = product_tf32(b_x, b_y, b_m, DTYPE)
+            b_x *= exp(from_middle(b_w, col, reach, C, DTYPE))
+            b_y *= exp(-from_middle(b_w, col, t + 1, C, DTYPE))
+            b_readers, b_written = b_x * exp(b_first)[None, :], b_y * exp(b_second)[None, :]
+            b_m = product_tf32(b_x, tl.trans(b_y), b_m, DTYPE)
+        to, m_to = i * (2 * C * K) + o_d[:, None] * K + o_k, (o_d[:, None] < 2 * C) & m_k
+        store(readers + to, b_readers, m_to)
+        store(written + to, b_written, m_to)
     if not STRONG and DECAY != OF_CLAMP:
         tl.store(strong + i, 1 - (b_largest <= FITS).to(tl.int32))  # NaN does not fit
     b_ab, b_ak, b_rb, b_rk = quarters(tl.where(s < reach, b_m, 0.0), C)

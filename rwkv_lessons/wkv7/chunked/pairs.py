@@ -130,6 +130,19 @@ def from_middle(b_w, col, reach, C: tl.constexpr, DTYPE: tl.constexpr):
 
 
 @triton.jit
+def sums_of_halves(b_w, row, C: tl.constexpr, DTYPE: tl.constexpr):
+    """The log decays [C, keys] of the first and of the second half of a chunk, summed: [keys].
+
+    Of the numbers that `sums` adds, so that exp of such a sum undoes exp of one to the middle.
+    """
+    if b_w.dtype == tl.float32 and DTYPE != tl.float32:
+        b_high, b_low = in_two(b_w)
+        b_w = b_high.to(tl.float32) + b_low.to(tl.float32)
+    b_w = b_w.to(tl.float32)
+    return tl.sum(tl.where(row < C // 2, b_w, 0.0), 0), tl.sum(tl.where(row < C // 2, 0.0, b_w), 0)
+
+
+@triton.jit
 def run_decays(b_w, t, reach, col, run, DTYPE: tl.constexpr):
     """The decays from a run's start to a row's `reach`, and from after a token to the run's end."""
     same = t // run == col // run
@@ -210,10 +223,9 @@ def inverse(b_x, row, col, C: tl.constexpr, DTYPE: tl.constexpr):
     """
     b_none = tl.zeros([C, C], tl.float32)
     b_inverse = tl.where(is_pair(row, col, 1), b_x, tl.where(row == col, 1.0, 0.0))
-    run = 2
-    while run < C:
-        b_low = tl.where(is_pair(row, col, run), b_x, 0.0)
-        b_low = product_tf32(b_low, b_inverse, b_none, DTYPE)
-        b_inverse = product_tf32(b_inverse, b_low, b_inverse, DTYPE)
-        run *= 2
+    for n in tl.static_range(1, 6):
+        if 2**n < C:
+            b_low = tl.where(is_pair(row, col, 2**n), b_x, 0.0)
+            b_low = product_tf32(b_low, b_inverse, b_none, DTYPE)
+            b_inverse = product_tf32(b_inverse, b_low, b_inverse, DTYPE)
     return b_inverse
