@@ -28,7 +28,6 @@ from .pairs import (
     stored,
     stored_product,
     sums,
-    sums_by_key,
     sums_of_halves,
 )
 
@@ -83,6 +82,7 @@ def gradients_in_chunk(
     t, s, col = (o_d % C)[:, None], (o_d % C)[None, :], o_t[None, :]
     is_first, m_k = (o_d < C)[:, None], o_k[None, :] < K
     reach = tl.where(is_first, t, t + 1)
+    row, reach_s = o_t[:, None], tl.where(o_d[None, :] < C, s, s + 1)
 
     b_dm, b_across = tl.zeros([2 * C, 2 * C], tl.float32), tl.zeros([BK], tl.float32)
     at_r, at_v = i * (C * V) + t * V, (start * H + i_h) * V + t * (H * V)
@@ -101,24 +101,24 @@ def gradients_in_chunk(
 
     # In an order in which little has to stay in registers.
     at = (start * H + i_h) * K + o_k[None, :]
-    b_w = log_decay(w + at + o_t[:, None] * (H * K), (o_t[:, None] < n) & m_k, DECAY)
+    b_w = log_decay(w + at + row * (H * K), (row < n) & m_k, DECAY)
     o_tk, m = at + t * (H * K), (t < n) & m_k
     b_y = load_both(b + o_tk, k + o_tk, is_first, m, DTYPE).to(tl.float32)
+    factor = tl.where(is_first, 1.0, scale)  # r is multiplied by the scale
     places = at_r, at_v, at_s, t < n, is_first, m_k
     if STRONG:
         b_dy = through_states(reads, v, d_states, *places, K, V, BV, DTYPE)
         b_dy *= exp(sums(col > t, b_w, None, DTYPE))
-        b_dw = sums_by_key(t < col, b_y * b_dy, None, DTYPE)  # w decays what earlier tokens wrote
+        b_dw = sums(s < row, b_y * b_dy, None, DTYPE)  # w decays what earlier tokens wrote
         b_dx = through_states(d_reads, do, states, *places, K, V, BV, DTYPE)
         b_dx *= exp(sums(col < reach, b_w, None, DTYPE))
-        b_x = load_both(a + o_tk, r + o_tk, is_first, m, DTYPE).to(tl.float32)
-        b_x = tl.where(is_first, b_x, b_x * scale)
-        b_dw = sums_by_key(col < reach, b_x * b_dx, b_dw, DTYPE)  # and what later ones read of it
-        b_px, b_py, b_pw = gradients_in_levels(b_x, b_y, b_w, b_dm, t, reach, col, s, C, DTYPE)
+        b_x = load_both(a + o_tk, r + o_tk, is_first, m, DTYPE).to(tl.float32) * factor
+        b_dw = sums(row < reach_s, b_x * b_dx, b_dw, DTYPE)  # and what later ones read of it
+        b_px, b_py, b_pw = gradients_in_levels(b_x, b_y, b_w, b_dm, t, reach, row, C, DTYPE)
         b_dx, b_dy, b_dw = b_dx + b_px, b_dy + b_py, b_dw + b_pw
-        store_both(da + o_tk, dr + o_tk, tl.where(is_first, b_dx, b_dx * scale), is_first, m)
+        store_both(da + o_tk, dr + o_tk, b_dx * factor, is_first, m)
     else:
-        b_first, b_second = sums_of_halves(b_w, o_t[:, None], C, DTYPE)
+        b_first, b_second = sums_of_halves(b_w, row, C, DTYPE)
         if DECAY != OF_CLAMP:
             b_most = tl.max(tl.maximum(-b_first, -b_second, tl.PropagateNan.ALL), 0)
             b_least = tl.min(tl.min(b_w.to(tl.float32), 1), 0)
@@ -129,31 +129,29 @@ def gradients_in_chunk(
         b_p = stored_product(b_dm, b_y, b_none, DTYPE)
         b_dx = through_states(d_reads, do, states, *places, K, V, BV, DTYPE)
         b_dx *= exp(b_first)[None, :]
-        b_decay = exp(from_middle(b_w, col, reach, C, DTYPE))
-        b_x = load_both(a + o_tk, r + o_tk, is_first, m, DTYPE).to(tl.float32)
-        b_x = tl.where(is_first, b_x, b_x * scale) * b_decay
+        b_decay = exp(from_middle(b_w, col, reach, C, DTYPE)) * factor
+        b_x = load_both(a + o_tk, r + o_tk, is_first, m, DTYPE).to(tl.float32) * b_decay
         b_read = b_x * b_dx
         b_dx = (b_dx + b_p) * b_decay
         b_x = nearest(b_x, DTYPE)
-        b_dw = sums_by_key(col < reach, b_read + b_x * b_p, None, DTYPE)
-        store_both(da + o_tk, dr + o_tk, tl.where(is_first, b_dx, b_dx * scale), is_first, m)
+        b_dw = sums(row < reach_s, b_read + b_x * b_p, None, DTYPE)
+        store_both(da + o_tk, dr + o_tk, b_dx, is_first, m)
 
         b_p = stored_product(tl.trans(b_dm), b_x, b_none, DTYPE)
         b_dy = through_states(reads, v, d_states, *places, K, V, BV, DTYPE)
         b_dy *= exp(b_second)[None, :]
         b_decay = exp(-from_middle(b_w, col, t + 1, C, DTYPE))
         b_y = load_both(b + o_tk, k + o_tk, is_first, m, DTYPE).to(tl.float32) * b_decay
-        b_dw = sums_by_key(t < col, b_y * b_dy, b_dw, DTYPE)
+        b_dw = sums(s < row, b_y * b_dy, b_dw, DTYPE)
         # Of pairs, less those that are both later: with the factors that were multiplied, what has
         # to cancel does.
-        b_dw = sums_by_key(t >= col, -nearest(b_y, DTYPE) * b_p, b_dw, DTYPE)
+        b_dw = sums(s >= row, -nearest(b_y, DTYPE) * b_p, b_dw, DTYPE)
         b_dy = (b_dy + b_p) * b_decay
     store_both(db + o_tk, dk + o_tk, b_dy, is_first, m)
 
-    o_w, m_w = (start * H + i_h) * K + o_k[:, None] + col * (H * K), (o_k[:, None] < K) & (col < n)
     b_across *= tl.load(across + i * K + o_k, o_k < K, 0.0)
-    b_w = log_decay(w + o_w, m_w, DECAY).to(tl.float32)
-    store(dw + o_w, dw_of(b_dw + b_across[:, None], b_w, DECAY), m_w)
+    b_dw = dw_of(b_dw + b_across[None, :], b_w.to(tl.float32), DECAY)
+    store(dw + at + row * (H * K), b_dw, (row < n) & m_k)
 
 
 @triton.jit

@@ -91,7 +91,7 @@ def chunk_map(
         b_largest = tl.maximum(b_largest, b_most, tl.PropagateNan.ALL)
         o_tk, m = at + t * (H * K) + o_k, (t < n) & m_k
         b_x = load_both(a + o_tk, r + o_tk, is_first, m, DTYPE).to(tl.float32)
-        b_x = tl.where(is_first, b_x, b_x * scale)
+        b_x *= tl.where(is_first, 1.0, scale)
         b_y = load_both(b + o_tk, k + o_tk, is_first, m, DTYPE).to(tl.float32)
         if STRONG:
             b_readers = b_x * exp(sums(col < reach, b_w, None, DTYPE))

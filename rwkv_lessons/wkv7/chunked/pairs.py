@@ -41,14 +41,16 @@ def store(at, b_x, m):
 @triton.jit
 def load_both(first, second, of_first, m, DTYPE: tl.constexpr):
     """A tile of two tensors: rows `of_first`, [D, 1], come from addresses `first`."""
-    b_x = tl.load(first, m & of_first, 0.0).to(DTYPE)
-    return tl.where(of_first, b_x, tl.load(second, m & ~of_first, 0.0).to(DTYPE))
+    if first.dtype.element_ty == second.dtype.element_ty:
+        return tl.load(tl.where(of_first, first, second), m, 0.0).to(DTYPE)
+    else:
+        b_x = tl.load(first, m & of_first, 0.0).to(DTYPE)
+        return tl.where(of_first, b_x, tl.load(second, m & ~of_first, 0.0).to(DTYPE))
 
 
 @triton.jit
 def store_both(first, second, b_x, of_first, m):
-    store(first, b_x, m & of_first)
-    store(second, b_x, m & ~of_first)
+    store(tl.where(of_first, first, second), b_x, m)
 
 
 @triton.jit
@@ -74,16 +76,7 @@ def stored(b_x, DTYPE: tl.constexpr):
 @triton.jit
 def nearest(b_x, DTYPE: tl.constexpr):
     """The float32 numbers that `stored` keeps."""
-    if DTYPE == tl.bfloat16:
-        return upper(b_x + (b_x - upper(b_x)))  # from a half on, it reaches the next one
-    else:
-        return b_x
-
-
-@triton.jit
-def upper(b_x):
-    """The upper 16 bits."""
-    return (b_x.to(tl.uint32, bitcast=True) & 0xFFFF0000).to(tl.float32, bitcast=True)
+    return stored(b_x, DTYPE).to(tl.float32)
 
 
 @triton.jit
@@ -109,17 +102,6 @@ def sums(weights, b_x, b_sum, DTYPE: tl.constexpr):
         return tl.dot(m, b_low, tl.dot(m, b_high, b_sum))
     else:
         return tl.dot(weights.to(b_x.dtype), b_x, b_sum)
-
-
-@triton.jit
-def sums_by_key(weights, b_x, b_sum, DTYPE: tl.constexpr):
-    """The same, `[keys, tokens]`, of weights [rows of b_x, tokens]."""
-    if DTYPE == tl.float32:
-        return tl.dot(tl.trans(b_x), weights.to(tl.float32), b_sum, input_precision="tf32x3")
-    else:
-        b_high, b_low = in_two(tl.trans(b_x))
-        m = weights.to(tl.bfloat16)
-        return tl.dot(b_low, m, tl.dot(b_high, m, b_sum))
 
 
 @triton.jit
@@ -176,18 +158,17 @@ def level_products(b_x, b_y, b_w, t, reach, col, s, C: tl.constexpr, DTYPE: tl.c
 
 
 @triton.jit
-def gradients_in_levels(
-    b_x, b_y, b_w, b_dm, t, reach, col, s, C: tl.constexpr, DTYPE: tl.constexpr
-):
-    """Of b_x and b_y, `[2C, keys]`, and of w, `[keys, C]`, from those of the matrices.
+def gradients_in_levels(b_x, b_y, b_w, b_dm, t, reach, row, C: tl.constexpr, DTYPE: tl.constexpr):
+    """Of b_x and b_y, `[2C, keys]`, and of w, `[C, keys]`, from those of the matrices.
 
-    For any w ≤ 0: dw is a sum over the decays that it is part of.
+    For any w ≤ 0: dw is a sum over the decays that it is part of. row: [C, 1].
     """
+    col, s, reach_s = tl.trans(row), tl.trans(t), tl.trans(reach)
     b_none = tl.zeros(b_x.shape, tl.float32)
     b_own = tl.where((s == t) & (reach > t), b_dm, 0.0)
     b_dx = product_tf32(b_own, b_y, b_none, DTYPE)
     b_dy = product_tf32(tl.trans(b_own), b_x, b_none, DTYPE)
-    b_dw = tl.zeros([b_x.shape[1], C], tl.float32)
+    b_dw = tl.zeros([C, b_x.shape[1]], tl.float32)
     run = 1
     while run < C:
         b_xd, b_yd = run_decays(b_w, t, reach, col, run, DTYPE)
@@ -196,9 +177,9 @@ def gradients_in_levels(
         b_dxr = product_tf32(b_level, b_yr, b_none, DTYPE)
         b_dyr = product_tf32(tl.trans(b_level), b_xr, b_none, DTYPE)
         b_dx, b_dy = b_dx + b_dxr * b_xd, b_dy + b_dyr * b_yd
-        same = t // run == col // run
-        b_dw = sums_by_key(same & (col < reach), b_xr * b_dxr, b_dw, DTYPE)
-        b_dw = sums_by_key(same & (t < col), b_yr * b_dyr, b_dw, DTYPE)
+        same = row // run == s // run
+        b_dw = sums(same & (row < reach_s), b_xr * b_dxr, b_dw, DTYPE)
+        b_dw = sums(same & (s < row), b_yr * b_dyr, b_dw, DTYPE)
         run *= 2
     return b_dx, b_dy, b_dw
 
