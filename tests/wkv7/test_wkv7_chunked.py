@@ -68,6 +68,22 @@ def test_values_and_gradients_are_those_of_the_recurrence(shape, w):
     near(launched(x), in_float64(x), LIMITS[torch.float32])
 
 
+@pytest.mark.parametrize("w", DECAYS)
+@pytest.mark.parametrize("T", [15, 16, 17])
+def test_tokens_about_a_chunk(T, w):
+    x = make(1, T, 1, 5, 7, w, torch.float32, device=DEVICE)
+    near(launched(x), in_float64(x), LIMITS[torch.float32])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("w", DECAYS)
+@pytest.mark.parametrize("T", [1, 15, 16, 17, 100, 1000])
+@pytest.mark.parametrize("dtype", LIMITS)
+def test_every_length_and_decay_on_a_gpu(dtype, T, w):
+    x = make(2, T, 3, 64, 64, w, dtype, device="cuda")
+    near(results(wkv7_chunked, x), in_float64(x), LIMITS[dtype])
+
+
 @pytest.mark.parametrize("w", ["mixed", 0.0, -0.3])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_halves(dtype, w):
