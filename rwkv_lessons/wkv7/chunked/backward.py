@@ -19,7 +19,7 @@ from .gradients import wkv7_chunk_gradients_kernel
 from .kept import Kept, chunk_count, chunk_of, tiles_for
 from .segments import sweep_launches
 
-OF_MAPS, OF_GRADIENTS, OF_STRONG = (4, 168), (4, 255), (8, 255)  # warps and registers of programs
+OF_STRONG = (8, 255)  # warps and registers of programs for strong decays
 MARKS = 64  # chunks that a program for strong decays looks at
 
 
@@ -63,7 +63,7 @@ def gradients(r, w, k, v, a, b, s0, cu_seqlens, kept, across, do, ds1, scale, de
         *tensors, do, bounds, of.states, d_states, of.z, y, across, dr, dw, dk, da, db, strong,
     )  # fmt: skip
     launches += weak_and_strong(
-        wkv7_chunk_gradients_kernel, count, OF_GRADIENTS, given, (T, H, count, scale),
+        wkv7_chunk_gradients_kernel, count, tiles.of_gradients, given, (T, H, count, scale),
         (K, V, tiles.block_keys, tiles.block_values, C), decay,
     )  # fmt: skip
     which = decay, bounds is None, tiles.segments > 1

@@ -16,7 +16,7 @@ from ..autograd import define, empty_results, sequences_in
 from ..options import holds_float64
 from ..spans import span_bounds
 from ..wy import wkv7_wy
-from .backward import OF_MAPS, gradients, run, weak_and_strong
+from .backward import gradients, run, weak_and_strong
 from .kept import Kept, chunk_count, chunk_of, kept_dtype, tiles_for
 from .maps import wkv7_maps_kernel
 from .segments import sweep_launches
@@ -47,7 +47,7 @@ def forward(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep):
     strong = torch.empty(count, dtype=torch.int8, device=r.device)
     given = (r, w, k, a, b, bounds, of.readers, of.written, across, of.l, of.p, of.q, of.t, strong)
     launches = weak_and_strong(
-        wkv7_maps_kernel, count, OF_MAPS, given, (T, H, count, scale),
+        wkv7_maps_kernel, count, tiles.of_maps, given, (T, H, count, scale),
         (K, tiles.block_keys, C), decay,
     )  # fmt: skip
     launches += sweep_launches(

@@ -84,7 +84,9 @@ def gradients_in_chunk(
     reach = tl.where(is_first, t, t + 1)
     row, reach_s = o_t[:, None], tl.where(o_d[None, :] < C, s, s + 1)
 
+    ONE_BLOCK: tl.constexpr = V <= BV  # then states are loaded again where they are needed
     b_dm, b_across = tl.zeros([2 * C, 2 * C], tl.float32), tl.zeros([BK], tl.float32)
+    b_dx, b_dy = tl.zeros([2 * C, BK], tl.float32), tl.zeros([2 * C, BK], tl.float32)
     at_r, at_v = i * (C * V) + t * V, (start * H + i_h) * V + t * (H * V)
     at_s = i * (K * V) + o_k[None, :]
     for i_v in tl.range(0, V, BV, num_stages=1):
@@ -96,6 +98,9 @@ def gradients_in_chunk(
         b_dm = stored_product(b_g, tl.trans(b_h), b_dm, DTYPE)
         o_s, m_s = at_s + o_v[:, None] * K, (o_v[:, None] < V) & m_k
         b_s, b_ds = tl.load(states + o_s, m_s, 0.0), tl.load(d_states + o_s, m_s, 0.0)
+        if not ONE_BLOCK:
+            b_dx = stored_product(b_g, b_s, b_dx, DTYPE)
+            b_dy = stored_product(b_h, b_ds, b_dy, DTYPE)
         b_across += tl.sum(b_s.to(tl.float32) * b_ds.to(tl.float32), 0)
     b_dm = tl.where(s < reach, b_dm, 0.0)
 
@@ -107,10 +112,12 @@ def gradients_in_chunk(
     factor = tl.where(is_first, 1.0, scale)  # r is multiplied by the scale
     places = at_r, at_v, at_s, t < n, is_first, m_k
     if STRONG:
-        b_dy = through_states(reads, v, d_states, *places, K, V, BV, DTYPE)
+        if ONE_BLOCK:
+            b_dy = through_states(reads, v, d_states, *places, K, V, BV, DTYPE)
         b_dy *= exp(sums(col > t, b_w, None, DTYPE))
         b_dw = sums(s < row, b_y * b_dy, None, DTYPE)  # w decays what earlier tokens wrote
-        b_dx = through_states(d_reads, do, states, *places, K, V, BV, DTYPE)
+        if ONE_BLOCK:
+            b_dx = through_states(d_reads, do, states, *places, K, V, BV, DTYPE)
         b_dx *= exp(sums(col < reach, b_w, None, DTYPE))
         b_x = load_both(a + o_tk, r + o_tk, is_first, m, DTYPE).to(tl.float32) * factor
         b_dw = sums(row < reach_s, b_x * b_dx, b_dw, DTYPE)  # and what later ones read of it
@@ -127,7 +134,8 @@ def gradients_in_chunk(
         b_none, b_dm = tl.zeros([2 * C, BK], tl.float32), stored(b_dm, DTYPE)
         b_y = nearest(b_y * exp(-from_middle(b_w, col, t + 1, C, DTYPE)), DTYPE)
         b_p = stored_product(b_dm, b_y, b_none, DTYPE)
-        b_dx = through_states(d_reads, do, states, *places, K, V, BV, DTYPE)
+        if ONE_BLOCK:
+            b_dx = through_states(d_reads, do, states, *places, K, V, BV, DTYPE)
         b_dx *= exp(b_first)[None, :]
         b_decay = exp(from_middle(b_w, col, reach, C, DTYPE)) * factor
         b_x = load_both(a + o_tk, r + o_tk, is_first, m, DTYPE).to(tl.float32) * b_decay
@@ -138,7 +146,8 @@ def gradients_in_chunk(
         store_both(da + o_tk, dr + o_tk, b_dx, is_first, m)
 
         b_p = stored_product(tl.trans(b_dm), b_x, b_none, DTYPE)
-        b_dy = through_states(reads, v, d_states, *places, K, V, BV, DTYPE)
+        if ONE_BLOCK:
+            b_dy = through_states(reads, v, d_states, *places, K, V, BV, DTYPE)
         b_dy *= exp(b_second)[None, :]
         b_decay = exp(-from_middle(b_w, col, t + 1, C, DTYPE))
         b_y = load_both(b + o_tk, k + o_tk, is_first, m, DTYPE).to(tl.float32) * b_decay
@@ -159,15 +168,9 @@ def through_states(
     first, second, states, at_r, at_v, at_s, m_t, is_first, m_k,
     K: tl.constexpr, V: tl.constexpr, BV: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
-    """The rows of `first` over those of `second`, times states `[V, BK]`."""
-    b_x = tl.zeros([m_t.shape[0], m_k.shape[1]], tl.float32)
-    for i_v in tl.range(0, V, BV, num_stages=1):
-        o_v = i_v + tl.arange(0, BV)
-        m_v = m_t & (o_v[None, :] < V)
-        b_g = load_both(
-            first + at_r + o_v[None, :], second + at_v + o_v[None, :], is_first, m_v,
-            first.dtype.element_ty,
-        )  # fmt: skip
-        b_s = tl.load(states + at_s + o_v[:, None] * K, (o_v[:, None] < V) & m_k, 0.0)
-        b_x = stored_product(b_g, b_s, b_x, DTYPE)
-    return b_x
+    """The rows of `first` over those of `second`, times states `[V, BK]`, of V ≤ BV."""
+    o_v = tl.arange(0, BV)
+    o_r, o_tv, m_v = at_r + o_v[None, :], at_v + o_v[None, :], m_t & (o_v[None, :] < V)
+    b_x = load_both(first + o_r, second + o_tv, is_first, m_v, first.dtype.element_ty)
+    b_s = tl.load(states + at_s + o_v[:, None] * K, (o_v[:, None] < V) & m_k, 0.0)
+    return stored_product(b_x, b_s, tl.zeros([m_t.shape[0], m_k.shape[1]], tl.float32), DTYPE)

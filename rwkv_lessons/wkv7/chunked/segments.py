@@ -15,7 +15,6 @@ from ..spans import first_span, sequence_bounds
 from .pairs import stored_product
 from .sweep import turned, wkv7_sweep_kernel
 
-OPTIONS = {"maxnreg": 255}  # unless told, ptxas gives some of these kernels 32, and spills
 JOINED = 64  # keys at a time of the products that join segments, which have 4 warps
 MOST_JOINED_VALUES = 32
 
@@ -34,6 +33,9 @@ def sweep_launches(tensors, s0, results, has_s0, T, sizes, tiles, reverse):
     (S, H, K, V, C), t = sizes, tiles
     constants = (K, V, t.keys, t.values, C, t.stages, reverse)
     numbers, ends, launches = (int(has_s0), T, H, t.segments, t.span), None, []
+    options = {
+        "maxnreg": t.registers
+    }  # unless told, ptxas gives some of these kernels 32, and spills
     if t.segments > 1:
         new = results[1].new_empty
         ends, matrices = new((S, t.segments - 1, H, K, V)), new((S, t.segments - 1, H, K, K))
@@ -41,7 +43,7 @@ def sweep_launches(tensors, s0, results, has_s0, T, sizes, tiles, reverse):
         launches.append((
             wkv7_segments_kernel, S * (t.segments - 1) * H * blocks, t.warps,
             (v, s0, cu_seqlens, readers, written, across, of_l, ends, matrices), numbers,
-            constants, OPTIONS,
+            constants, options,
         ))  # fmt: skip
         block, values = min(JOINED, t.keys), min(MOST_JOINED_VALUES, t.values)
         launches.append((
@@ -51,7 +53,7 @@ def sweep_launches(tensors, s0, results, has_s0, T, sizes, tiles, reverse):
     launches.append((
         wkv7_sweep_kernel, S * t.segments * H * triton.cdiv(V, t.values), t.warps,
         (v, s0, cu_seqlens, readers, written, across, of_l, *others, ends, *results),
-        numbers, constants, OPTIONS,
+        numbers, constants, options,
     ))  # fmt: skip
     return launches
 
