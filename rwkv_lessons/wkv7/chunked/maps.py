@@ -84,15 +84,15 @@ def chunk_map(
         o_k = i_k + tl.arange(0, BK)[None, :]
         m_k = o_k < K
         b_w = log_decay(w + at + o_t[:, None] * (H * K) + o_k, (o_t[:, None] < n) & m_k, DECAY)
+        o_tk, m = at + t * (H * K) + o_k, (t < n) & m_k
+        b_x = load_both(a + o_tk, r + o_tk, is_first, m, DTYPE)
+        b_y = load_both(b + o_tk, k + o_tk, is_first, m, DTYPE).to(tl.float32)
+        b_x = b_x.to(tl.float32) * tl.where(is_first, 1.0, scale)
         b_first, b_second = sums_of_halves(b_w, o_t[:, None], C, DTYPE)  # [BK]
         o_key = i_k + tl.arange(0, BK)
         tl.store(across + i * K + o_key, exp(b_first + b_second), o_key < K)
         b_most = tl.max(tl.maximum(-b_first, -b_second, tl.PropagateNan.ALL), 0)
         b_largest = tl.maximum(b_largest, b_most, tl.PropagateNan.ALL)
-        o_tk, m = at + t * (H * K) + o_k, (t < n) & m_k
-        b_x = load_both(a + o_tk, r + o_tk, is_first, m, DTYPE).to(tl.float32)
-        b_x *= tl.where(is_first, 1.0, scale)
-        b_y = load_both(b + o_tk, k + o_tk, is_first, m, DTYPE).to(tl.float32)
         if STRONG:
             b_readers = b_x * exp(sums(col < reach, b_w, None, DTYPE))
             b_written = b_y * exp(sums(col > t, b_w, None, DTYPE))
