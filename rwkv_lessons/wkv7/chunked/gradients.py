@@ -84,6 +84,11 @@ def gradients_in_chunk(
     reach = tl.where(is_first, t, t + 1)
     row, reach_s = o_t[:, None], tl.where(o_d[None, :] < C, s, s + 1)
 
+    at = (start * H + i_h) * K + o_k[None, :]
+    b_w = log_decay(w + at + row * (H * K), (row < n) & m_k, DECAY)
+    o_tk, m = at + t * (H * K), (t < n) & m_k
+    b_y = load_both(b + o_tk, k + o_tk, is_first, m, DTYPE)
+    b_x = load_both(a + o_tk, r + o_tk, is_first, m, DTYPE)
     ONE_BLOCK: tl.constexpr = V <= BV  # then states are loaded again where they are needed
     b_dm, b_across = tl.zeros([2 * C, 2 * C], tl.float32), tl.zeros([BK], tl.float32)
     b_dx, b_dy = tl.zeros([2 * C, BK], tl.float32), tl.zeros([2 * C, BK], tl.float32)
@@ -105,10 +110,7 @@ def gradients_in_chunk(
     b_dm = tl.where(s < reach, b_dm, 0.0)
 
     # In an order in which little has to stay in registers.
-    at = (start * H + i_h) * K + o_k[None, :]
-    b_w = log_decay(w + at + row * (H * K), (row < n) & m_k, DECAY)
-    o_tk, m = at + t * (H * K), (t < n) & m_k
-    b_y = load_both(b + o_tk, k + o_tk, is_first, m, DTYPE).to(tl.float32)
+    b_y = b_y.to(tl.float32)
     factor = tl.where(is_first, 1.0, scale)  # r is multiplied by the scale
     places = at_r, at_v, at_s, t < n, is_first, m_k
     if STRONG:
@@ -119,7 +121,7 @@ def gradients_in_chunk(
         if ONE_BLOCK:
             b_dx = through_states(d_reads, do, states, *places, K, V, BV, DTYPE)
         b_dx *= exp(sums(col < reach, b_w, None, DTYPE))
-        b_x = load_both(a + o_tk, r + o_tk, is_first, m, DTYPE).to(tl.float32) * factor
+        b_x = b_x.to(tl.float32) * factor
         b_dw = sums(row < reach_s, b_x * b_dx, b_dw, DTYPE)  # and what later ones read of it
         b_px, b_py, b_pw = gradients_in_levels(b_x, b_y, b_w, b_dm, t, reach, row, C, DTYPE)
         b_dx, b_dy, b_dw = b_dx + b_px, b_dy + b_py, b_dw + b_pw
@@ -138,7 +140,7 @@ def gradients_in_chunk(
             b_dx = through_states(d_reads, do, states, *places, K, V, BV, DTYPE)
         b_dx *= exp(b_first)[None, :]
         b_decay = exp(from_middle(b_w, col, reach, C, DTYPE)) * factor
-        b_x = load_both(a + o_tk, r + o_tk, is_first, m, DTYPE).to(tl.float32) * b_decay
+        b_x = b_x.to(tl.float32) * b_decay
         b_read = b_x * b_dx
         b_dx = (b_dx + b_p) * b_decay
         b_x = nearest(b_x, DTYPE)
