@@ -29,9 +29,11 @@ from .pairs import (
     log_decay,
     quarters,
     store,
+    stored,
     stored_product,
     sums,
     sums_of_halves,
+    upper_rows,
 )
 
 
@@ -79,7 +81,9 @@ def chunk_map(
     is_first = (o_d < C)[:, None]
     reach = tl.where(is_first, t, t + 1)  # r reads through its own token's decay, too
 
+    ONE_BLOCK: tl.constexpr = K <= BK
     b_m, b_largest = tl.zeros([2 * C, 2 * C], tl.float32), 0.0
+    b_a = stored(tl.zeros([C, BK], tl.float32), DTYPE)  # Ã, where it is one block
     for i_k in tl.range(0, K, BK, num_stages=1):
         o_k = i_k + tl.arange(0, BK)[None, :]
         m_k = o_k < K
@@ -103,8 +107,11 @@ def chunk_map(
             b_readers, b_written = b_x * exp(b_first)[None, :], b_y * exp(b_second)[None, :]
             b_m = product_tf32(b_x, tl.trans(b_y), b_m, DTYPE)
         to, m_to = i * (2 * C * K) + o_d[:, None] * K + o_k, (o_d[:, None] < 2 * C) & m_k
-        store(readers + to, b_readers, m_to)
         store(written + to, b_written, m_to)
+        if ONE_BLOCK:
+            b_a = upper_rows(stored(b_readers, DTYPE), C)
+            m_to = m_to & (o_d >= C)[:, None]
+        store(readers + to, b_readers, m_to)
     if not STRONG and DECAY != OF_CLAMP:
         tl.store(strong + i, 1 - (b_largest <= FITS).to(tl.int32))  # NaN does not fit
     b_ab, b_ak, b_rb, b_rk = quarters(tl.where(s < reach, b_m, 0.0), C)
@@ -118,9 +125,12 @@ def chunk_map(
     store(of_l + o_tt, product_tf32(b_t, b_ak, tl.zeros([C, C], tl.float32), DTYPE), m_tt)
     if of_t is not None:
         store(of_t + o_tt, b_t, m_tt)
-    tl.debug_barrier()  # what other threads stored of Ã is there
+    b_none = tl.zeros([C, BK], tl.float32)
+    if not ONE_BLOCK:
+        tl.debug_barrier()  # what other threads stored of Ã is there
     for i_k in tl.range(0, K, BK, num_stages=1):
         o_k = i_k + tl.arange(0, BK)[None, :]
         at_w, m_w = readers + i * (2 * C * K) + row * K + o_k, (row < C) & (o_k < K)
-        b_w = stored_product(b_t, tl.load(at_w, m_w, 0.0), tl.zeros([C, BK], tl.float32), DTYPE)
-        store(at_w, b_w, m_w)
+        if not ONE_BLOCK:
+            b_a = tl.load(at_w, m_w, 0.0)
+        store(at_w, stored_product(b_t, b_a, b_none, DTYPE), m_w)

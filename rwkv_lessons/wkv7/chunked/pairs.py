@@ -195,6 +195,13 @@ def quarters(b_m, C: tl.constexpr):
 
 
 @triton.jit
+def upper_rows(b_x, C: tl.constexpr):
+    """The upper half of a tile [2C, keys]."""
+    b_x = tl.permute(tl.reshape(b_x, [2, C, b_x.shape[1]]), [1, 2, 0])
+    return tl.split(b_x)[0]
+
+
+@triton.jit
 def inverse(b_x, row, col, C: tl.constexpr, DTYPE: tl.constexpr):
     """(I - b_x)⁻¹ of a strictly lower triangular matrix, by blocks.
 
