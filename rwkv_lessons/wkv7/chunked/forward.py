@@ -2,8 +2,9 @@
 
 Two launches. maps.py makes of each chunk a map from the state before it and its v to its o and the
 state after it; sweep.py applies them one after the other. Only the second is a chain along T, of
-two products a chunk, and its programs split the values of a head. backward.py runs the transposed
-sweep. docs/designs_wkv7.md counts what moves, and has the designs that were weighed.
+two products a chunk. Where heads are few, segments.py cuts it into several, side by side.
+backward.py runs the transposed sweep. docs/designs_wkv7.md counts what moves, and has the designs
+that were weighed.
 """
 
 import torch

@@ -2,7 +2,8 @@
 
 Two inputs read the state, a and r, and two are written to it, b and k. Tiles hold both, one over
 the other, `[2C, keys]`: then the four matrices of a chunk are one, with A_ab and A_ak over A_rb and
-A_rk, and one product of 64 rows, which is what a Hopper tensor core multiplies at once.
+A_rk, and one product. Of a chunk of 32 it has 64 rows, which a Hopper tensor core multiplies at
+once.
 
 Token t reads token s through the decays between them, one for each key: those before t for a,
 those up to t for r. Split at the middle of the chunk this is something of t times something of s;
