@@ -112,7 +112,8 @@ def tiles_for(heads, chunks, K, V, dtype, gpu):
     if dtype != torch.bfloat16:  # products in pieces take registers
         of_maps, of_gradients, registers = (4, 168), (4, 255), 255
     else:
-        of_maps, of_gradients = ((2, 255), (4, 255)) if K > WIDE else ((1, 255), (2, 255))
+        of_maps = (1, 255) if K <= WIDE else (4, 168) if K <= 2 * WIDE else (2, 255)
+        of_gradients = (2, 255) if K <= WIDE else (4, 255)
         registers = 128 if BK * BV <= WIDE**2 else 255  # 128: four programs an SM
     return Tiles(*block, of_maps, of_gradients, BK, BV, warps, registers, stages, segments, span)
 
