@@ -27,8 +27,14 @@ from rwkv_lessons.wkv6.cuda import backward as cuda_backward
 from rwkv_lessons.wkv6.cuda import forward as cuda
 from rwkv_lessons.wkv6.recurrent import backward as recurrent_backward
 from rwkv_lessons.wkv6.recurrent import forward as recurrent
+from rwkv_lessons.wkv7 import backstepping as backstepping7
+from rwkv_lessons.wkv7.chunked import backward as chunked7_backward
+from rwkv_lessons.wkv7.chunked import forward as chunked7
+from rwkv_lessons.wkv7.recurrent import backward as recurrent7_backward
+from rwkv_lessons.wkv7.recurrent import forward as recurrent7
 
 SIZES = (16, 64, 100, 128, 256)  # of a head; the kernels pad 100 to 128
+DELTA_RULE_SIZES = (64, 256)  # of WKV-7: those of 128 are between the two in all respects
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 FEW, MANY = (1, 4096, 2), (8, 4096, 64)  # B, T, H: in segments, and enough to fill any GPU
 
@@ -125,6 +131,11 @@ def calls(gpu):
                 yield from recurrent_calls(f"{N} {kind}", N, dtype)
             for N in (64, 1024):
                 yield from numba_calls(f"{N} {kind}", N, dtype)
+        for N in DELTA_RULE_SIZES[: 1 if dtype == torch.float16 else None]:
+            if N <= chunked7.largest(gpu):
+                yield from delta_rule_calls(f"{N} {kind}", N, dtype)
+            if dtype != torch.float16:
+                yield from delta_rule_token_calls(f"{N} {kind}", N, dtype)
         yield from timex_calls(kind, dtype)
         yield from mla_calls(kind, dtype)
 
@@ -183,6 +194,45 @@ def numba_calls(name, N, dtype):
             wkv5_cuda.forward(r, k, v, u, u, None)
 
     yield f"wkv5 cuda {name}", wkv5
+
+
+def delta_rule(B, T, H, N, dtype):
+    """r, w, k, v, a, b of a WKV-7 call."""
+    return [new(B, T, H, N, dtype=dtype) for _ in range(6)]
+
+
+def delta_rule_calls(name, N, dtype):
+    """As `chunked_calls`, of WKV-7."""
+
+    def training(sizes):
+        x = delta_rule(*sizes, N, dtype)
+        o, s1, *kept = chunked7.forward(*x, None, None, 1.0, "raw", True)
+        chunked7_backward.gradients(*x, None, None, *kept, o, s1, 1.0, "raw")
+
+    yield f"wkv7 chunked {name} raw training", lambda: training(FEW)
+    yield f"wkv7 chunked {name} raw training, many heads", lambda: training(MANY)
+
+
+def delta_rule_token_calls(name, N, dtype):
+    def few_tokens():
+        x = delta_rule(*FEW[:1], 40, FEW[2], N, dtype)
+        o, s1, *kept = recurrent7.forward(*x, None, None, 1.0, "raw", True)
+        recurrent7_backward.gradients(*x, None, None, *kept, o, s1, 1.0, "raw")
+
+    yield f"wkv7 recurrent {name} training", few_tokens
+
+    def stepping_back():
+        x = delta_rule(*FEW, N, dtype)
+        o, s1, *kept = backstepping7.forward(*x, None, None, 1.0, "clamp", True)
+        backstepping7.gradients(*x, None, None, *kept, o, s1, 1.0, "clamp")
+
+    yield f"wkv7 backstepping {name} training", stepping_back
+
+    def step():
+        x, s = delta_rule(MANY[0], 1, MANY[2], N, dtype), new(MANY[0], MANY[2], N, N)
+        recurrent7.run_forward(*x, s, None, 1.0, "log", s1=s)
+
+    yield f"wkv7 recurrent {name} one token", step
 
 
 def timex_calls(kind, dtype):

@@ -193,13 +193,15 @@ WKV7_OPTIONS = {
     "all": {"state": True, "scale": 0.3, "decay": "raw", "packed": True},
 }
 OF_7 = tuple(WKV7_OPTIONS)
+TOKENS_7 = (15, 16, 17, 1000)  # about a chunk, and many; 1 and 100 have shapes of other names
 WKV7 = Operation(
     module="delta_rule",
     package="wkv7",
     shapes={name: WKV_SHAPES[name] for name in ("token", "short", "small", "odd", "huge")}
     | {
         "many heads": (4, 70, 70, 64, 64),  # values in one program
-        "long": (1, 2100, 2, 64, 64),
+        "long": (1, 2100, 2, 64, 64),  # several programs along one sequence
+        **{f"{T} tokens": (2, T, 3, 64, 64) for T in TOKENS_7},
         "128": (1, 100, 2, 128, 128),
         "256": (1, 70, 2, 256, 80),  # the most keys that kernels take
     },
@@ -212,7 +214,8 @@ WKV7 = Operation(
         Product(("recurrent", "backstepping"), DTYPES, ("token", "odd", "256"), FEW),
         Product(("chunked",), DTYPES, ("small",), OF_7),
         Product(("chunked",), DTYPES, ("token", "short", "odd", "many heads", "128", "256"), FEW),
-        Product(("chunked",), DTYPES, ("long",), ("all",)),
+        Product(("chunked",), DTYPES, ("long",), ("all but packed", "all")),
+        Product(("chunked",), DTYPES, tuple(f"{T} tokens" for T in TOKENS_7), ("state",)),
         Product(("wkv7",), DTYPES, ("small", "many heads"), FEW),
         Product(("wkv7",), ("float32",), ("huge",), ("all",)),
     ),

@@ -55,8 +55,9 @@ def test_wy_has_the_values_and_gradients_of_the_reference(T, w):
     near(results(wkv7_wy, x), in_float64(x), 1e-13)
 
 
-def test_wy_of_a_thousand_tokens():
-    x = make(1, 1000, 1, 4, 3, math.log(0.001))
+@pytest.mark.parametrize("w", DECAYS)
+def test_wy_of_a_thousand_tokens(w):
+    x = make(1, 1000, 1, 4, 3, w)
     near(results(wkv7_wy, x), in_float64(x), 1e-13)
 
 

@@ -46,7 +46,10 @@ def limits(dtype):
 
 
 @pytest.mark.parametrize("w", DECAYS)
-@pytest.mark.parametrize("shape", [(2, 1, 2, 5, 7), (1, 35, 1, 8, 20), (1, 16, 2, 24, 3)])
+@pytest.mark.parametrize(
+    "shape",
+    [(2, 1, 2, 5, 7), (1, 35, 1, 8, 20), (1, 16, 2, 24, 3), (1, 15, 1, 4, 4), (1, 17, 1, 4, 4)],
+)
 def test_recurrent_has_the_values_and_gradients_of_the_recurrence(shape, w):
     x = make(*shape, w, torch.float32, device=DEVICE)
     near(launched("recurrent", x), in_float64(x), SINGLE)

@@ -17,10 +17,9 @@ from ..decays import FORMS
 from ..spans import span_bounds
 from .gradients import wkv7_chunk_gradients_kernel
 from .kept import Kept, chunk_count, chunk_of, tiles_for
-from .sweep import wkv7_sweep_kernel
+from .segments import sweep_launches
 
-OPTIONS = {"maxnreg": 255}  # unless told, ptxas gives some of these kernels 32, and spills
-OF_MAPS, OF_GRADIENTS, OF_STRONG = (4, 168), (4, 255), (8, 255)  # warps and registers of programs
+OF_STRONG = (8, 255)  # warps and registers of programs for strong decays
 MARKS = 64  # chunks that a program for strong decays looks at
 
 
@@ -51,25 +50,24 @@ def gradients(r, w, k, v, a, b, s0, cu_seqlens, kept, across, do, ds1, scale, de
     ds0 = torch.empty((S, H, K, V), dtype=torch.float32, device=r.device)
     d_states, y = torch.empty_like(of.states), torch.empty_like(of.z)
 
-    tiles = tiles_for(S * H, K, V, r.dtype, devices.gpu_of(r.device))
-    block_k, block_v, BK, BV, warps, stages = tiles
+    longest = triton.cdiv(T, C)
+    tiles = tiles_for(S * H, longest, K, V, r.dtype, devices.gpu_of(r.device))
     after = ds0 if ds1 is None else ds1.contiguous()
-    launches = [(
-        wkv7_sweep_kernel, S * H * triton.cdiv(V, BV), warps,
-        (do, after, cu_seqlens, of.written, of.readers, across, of.p, of.l, of.q, of.t,
-         dv, ds0, d_states, y),
-        (int(ds1 is not None), T, H), (K, V, BK, BV, C, stages, True), OPTIONS,
-    )]  # fmt: skip
-    count = chunks * H * triton.cdiv(K, block_k)
+    launches = sweep_launches(
+        (do, cu_seqlens, of.written, of.readers, across, of.p, of.l, of.q, of.t), after,
+        (dv, ds0, d_states, y), ds1 is not None, T, (S, H, K, V, C), tiles, True,
+    )  # fmt: skip
+    count = chunks * H * triton.cdiv(K, tiles.block_keys)
     strong = torch.empty(count, dtype=torch.int8, device=r.device)
     given = (
         *tensors, do, bounds, of.states, d_states, of.z, y, across, dr, dw, dk, da, db, strong,
     )  # fmt: skip
     launches += weak_and_strong(
-        wkv7_chunk_gradients_kernel, count, OF_GRADIENTS, given, (T, H, count, scale),
-        (K, V, block_k, block_v, C), decay,
+        wkv7_chunk_gradients_kernel, count, tiles.of_gradients, given, (T, H, count, scale),
+        (K, V, tiles.block_keys, tiles.block_values, C), decay,
     )  # fmt: skip
-    run(("wkv7 backward", r.device, r.dtype, w.dtype, decay, bounds is None), launches)
+    which = decay, bounds is None, tiles.segments > 1
+    run(("wkv7 backward", r.device, r.dtype, w.dtype, *which), launches)
     return dr, dw, dk, dv, da, db, ds0
 
 

@@ -2,8 +2,9 @@
 
 Two launches. maps.py makes of each chunk a map from the state before it and its v to its o and the
 state after it; sweep.py applies them one after the other. Only the second is a chain along T, of
-two products a chunk, and its programs split the values of a head. backward.py runs the transposed
-sweep. docs/designs_wkv7.md counts what moves, and has the designs that were weighed.
+two products a chunk. Where heads are few, segments.py cuts it into several, side by side.
+backward.py runs the transposed sweep. docs/designs_wkv7.md counts what moves, and has the designs
+that were weighed.
 """
 
 import torch
@@ -16,10 +17,10 @@ from ..autograd import define, empty_results, sequences_in
 from ..options import holds_float64
 from ..spans import span_bounds
 from ..wy import wkv7_wy
-from .backward import OF_MAPS, OPTIONS, gradients, run, weak_and_strong
+from .backward import gradients, run, weak_and_strong
 from .kept import Kept, chunk_count, chunk_of, kept_dtype, tiles_for
 from .maps import wkv7_maps_kernel
-from .sweep import wkv7_sweep_kernel
+from .segments import sweep_launches
 
 LARGEST = 256  # keys: the sweep holds all of them for its values
 SMALL_LARGEST = 128  # on GPUs other than Hopper, where tiles of more do not fit shared memory
@@ -41,20 +42,21 @@ def forward(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep):
     o, s1 = torch.empty_like(v), torch.empty((S, H, K, V), dtype=torch.float32, device=r.device)
     before = s1 if s0 is None else s0.contiguous()
 
-    block, _, BK, BV, warps, stages = tiles_for(S * H, K, V, r.dtype, devices.gpu_of(r.device))
+    longest = triton.cdiv(T, C)
+    tiles = tiles_for(S * H, longest, K, V, r.dtype, devices.gpu_of(r.device))
     count = chunks * H
     strong = torch.empty(count, dtype=torch.int8, device=r.device)
     given = (r, w, k, a, b, bounds, of.readers, of.written, across, of.l, of.p, of.q, of.t, strong)
     launches = weak_and_strong(
-        wkv7_maps_kernel, count, OF_MAPS, given, (T, H, count, scale), (K, block, C), decay,
+        wkv7_maps_kernel, count, tiles.of_maps, given, (T, H, count, scale),
+        (K, tiles.block_keys, C), decay,
     )  # fmt: skip
-    launches.append((
-        wkv7_sweep_kernel, S * H * triton.cdiv(V, BV), warps,
-        (v, before, cu_seqlens, of.readers, of.written, across, of.l, of.p, of.q, None, o, s1,
-         of.states, of.z),
-        (int(s0 is not None), T, H), (K, V, BK, BV, C, stages, False), OPTIONS,
-    ))  # fmt: skip
-    run(("wkv7 forward", r.device, r.dtype, w.dtype, decay, keep, bounds is None), launches)
+    launches += sweep_launches(
+        (v, cu_seqlens, of.readers, of.written, across, of.l, of.p, of.q, None), before,
+        (o, s1, of.states, of.z), s0 is not None, T, (S, H, K, V, C), tiles, False,
+    )  # fmt: skip
+    which = decay, keep, bounds is None, tiles.segments > 1
+    run(("wkv7 forward", r.device, r.dtype, w.dtype, *which), launches)
     empty = r.new_empty(0)
     return (o, s1, kept, across) if keep else (o, s1, empty, empty)
 

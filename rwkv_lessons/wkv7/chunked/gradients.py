@@ -28,7 +28,7 @@ from .pairs import (
     stored,
     stored_product,
     sums,
-    sums_by_key,
+    sums_of_halves,
 )
 
 
@@ -82,67 +82,97 @@ def gradients_in_chunk(
     t, s, col = (o_d % C)[:, None], (o_d % C)[None, :], o_t[None, :]
     is_first, m_k = (o_d < C)[:, None], o_k[None, :] < K
     reach = tl.where(is_first, t, t + 1)
+    row, reach_s = o_t[:, None], tl.where(o_d[None, :] < C, s, s + 1)
 
-    b_dm = tl.zeros([2 * C, 2 * C], tl.float32)
+    at = (start * H + i_h) * K + o_k[None, :]
+    b_w = log_decay(w + at + row * (H * K), (row < n) & m_k, DECAY)
+    o_tk, m = at + t * (H * K), (t < n) & m_k
+    b_y = load_both(b + o_tk, k + o_tk, is_first, m, DTYPE)
+    b_x = load_both(a + o_tk, r + o_tk, is_first, m, DTYPE)
+    ONE_BLOCK: tl.constexpr = V <= BV  # then states are loaded again where they are needed
+    b_dm, b_across = tl.zeros([2 * C, 2 * C], tl.float32), tl.zeros([BK], tl.float32)
     b_dx, b_dy = tl.zeros([2 * C, BK], tl.float32), tl.zeros([2 * C, BK], tl.float32)
-    b_across = tl.zeros([BK], tl.float32)
+    at_r, at_v = i * (C * V) + t * V, (start * H + i_h) * V + t * (H * V)
+    at_s = i * (K * V) + o_k[None, :]
     for i_v in tl.range(0, V, BV, num_stages=1):
         o_v = i_v + tl.arange(0, BV)
-        m_v = o_v[None, :] < V
-        o_tv, m_tv = (start * H + i_h) * V + t * (H * V) + o_v[None, :], (t < n) & m_v
-        o_reads = i * (C * V) + t * V + o_v[None, :]
-        b_g = load_both(d_reads + o_reads, do + o_tv, is_first, m_tv, KEPT)
-        b_h = load_both(reads + o_reads, v + o_tv, is_first, m_tv, KEPT)
-        o_s, m_s = i * (K * V) + o_v[:, None] * K + o_k[None, :], (o_v[:, None] < V) & m_k
-        b_s, b_ds = tl.load(states + o_s, m_s, 0.0), tl.load(d_states + o_s, m_s, 0.0)
+        m_v = (t < n) & (o_v[None, :] < V)
+        o_r, o_tv = at_r + o_v[None, :], at_v + o_v[None, :]
+        b_g = load_both(d_reads + o_r, do + o_tv, is_first, m_v, KEPT)
+        b_h = load_both(reads + o_r, v + o_tv, is_first, m_v, KEPT)
         b_dm = stored_product(b_g, tl.trans(b_h), b_dm, DTYPE)
-        b_dx = stored_product(b_g, b_s, b_dx, DTYPE)
-        b_dy = stored_product(b_h, b_ds, b_dy, DTYPE)
+        o_s, m_s = at_s + o_v[:, None] * K, (o_v[:, None] < V) & m_k
+        b_s, b_ds = tl.load(states + o_s, m_s, 0.0), tl.load(d_states + o_s, m_s, 0.0)
+        if not ONE_BLOCK:
+            b_dx = stored_product(b_g, b_s, b_dx, DTYPE)
+            b_dy = stored_product(b_h, b_ds, b_dy, DTYPE)
         b_across += tl.sum(b_s.to(tl.float32) * b_ds.to(tl.float32), 0)
     b_dm = tl.where(s < reach, b_dm, 0.0)
 
     # In an order in which little has to stay in registers.
-    at = (start * H + i_h) * K + o_k[None, :]
-    b_w = log_decay(w + at + o_t[:, None] * (H * K), (o_t[:, None] < n) & m_k, DECAY)
-    o_tk, m = at + t * (H * K), (t < n) & m_k
-    b_dy *= exp(sums(col > t, b_w, None, DTYPE))
-    b_y = load_both(b + o_tk, k + o_tk, is_first, m, DTYPE).to(tl.float32)
-    b_dw = sums_by_key(t < col, b_y * b_dy, None, DTYPE)  # w decays what earlier tokens wrote
-    b_dx *= exp(sums(col < reach, b_w, None, DTYPE))
+    b_y = b_y.to(tl.float32)
+    factor = tl.where(is_first, 1.0, scale)  # r is multiplied by the scale
+    places = at_r, at_v, at_s, t < n, is_first, m_k
     if STRONG:
-        b_x = load_both(a + o_tk, r + o_tk, is_first, m, DTYPE).to(tl.float32)
-        b_x = tl.where(is_first, b_x, b_x * scale)
-        b_dw = sums_by_key(col < reach, b_x * b_dx, b_dw, DTYPE)  # and what later ones read of it
-        b_px, b_py, b_pw = gradients_in_levels(b_x, b_y, b_w, b_dm, t, reach, col, s, C, DTYPE)
+        if ONE_BLOCK:
+            b_dy = through_states(reads, v, d_states, *places, K, V, BV, DTYPE)
+        b_dy *= exp(sums(col > t, b_w, None, DTYPE))
+        b_dw = sums(s < row, b_y * b_dy, None, DTYPE)  # w decays what earlier tokens wrote
+        if ONE_BLOCK:
+            b_dx = through_states(d_reads, do, states, *places, K, V, BV, DTYPE)
+        b_dx *= exp(sums(col < reach, b_w, None, DTYPE))
+        b_x = b_x.to(tl.float32) * factor
+        b_dw = sums(row < reach_s, b_x * b_dx, b_dw, DTYPE)  # and what later ones read of it
+        b_px, b_py, b_pw = gradients_in_levels(b_x, b_y, b_w, b_dm, t, reach, row, C, DTYPE)
         b_dx, b_dy, b_dw = b_dx + b_px, b_dy + b_py, b_dw + b_pw
+        store_both(da + o_tk, dr + o_tk, b_dx * factor, is_first, m)
     else:
-        b_none, b_dm = tl.zeros([2 * C, BK], tl.float32), stored(b_dm, DTYPE)
-        b_decay = from_middle(b_w, col, t + 1, C, DTYPE)
-        b_most = tl.max(tl.max(-b_decay, 1), 0)
-        b_y = stored(nearest(b_y * exp(-b_decay), DTYPE), DTYPE)
-        b_p = stored_product(b_dm, b_y, b_none, DTYPE)
-        b_x = load_both(a + o_tk, r + o_tk, is_first, m, DTYPE).to(tl.float32)
-        b_x = tl.where(is_first, b_x, b_x * scale)
-        b_decay = from_middle(b_w, col, reach, C, DTYPE)
+        b_first, b_second = sums_of_halves(b_w, row, C, DTYPE)
         if DECAY != OF_CLAMP:
-            b_most = tl.maximum(b_most, tl.max(tl.max(b_decay, 1), 0), tl.PropagateNan.ALL)
+            b_most = tl.max(tl.maximum(-b_first, -b_second, tl.PropagateNan.ALL), 0)
             b_least = tl.min(tl.min(b_w.to(tl.float32), 1), 0)
             fits = (b_most <= FITS) & (b_least >= LEAST_DECAY)  # NaN does not
             tl.store(strong + program, 1 - fits.to(tl.int32))
-        b_decay = exp(b_decay)
+        b_none, b_dm = tl.zeros([2 * C, BK], tl.float32), stored(b_dm, DTYPE)
+        b_y = nearest(b_y * exp(-from_middle(b_w, col, t + 1, C, DTYPE)), DTYPE)
+        b_p = stored_product(b_dm, b_y, b_none, DTYPE)
+        if ONE_BLOCK:
+            b_dx = through_states(d_reads, do, states, *places, K, V, BV, DTYPE)
+        b_dx *= exp(b_first)[None, :]
+        b_decay = exp(from_middle(b_w, col, reach, C, DTYPE)) * factor
+        b_x = b_x.to(tl.float32) * b_decay
         b_read = b_x * b_dx
-        b_dx += b_p * b_decay
-        b_x = nearest(b_x * b_decay, DTYPE)
-        b_dw = sums_by_key(col < reach, b_read + b_x * b_p, b_dw, DTYPE)
+        b_dx = (b_dx + b_p) * b_decay
+        b_x = nearest(b_x, DTYPE)
+        b_dw = sums(row < reach_s, b_read + b_x * b_p, None, DTYPE)
+        store_both(da + o_tk, dr + o_tk, b_dx, is_first, m)
+
         b_p = stored_product(tl.trans(b_dm), b_x, b_none, DTYPE)
-        b_dy += b_p * exp(-from_middle(b_w, col, t + 1, C, DTYPE))
+        if ONE_BLOCK:
+            b_dy = through_states(reads, v, d_states, *places, K, V, BV, DTYPE)
+        b_dy *= exp(b_second)[None, :]
+        b_decay = exp(-from_middle(b_w, col, t + 1, C, DTYPE))
+        b_y = load_both(b + o_tk, k + o_tk, is_first, m, DTYPE).to(tl.float32) * b_decay
+        b_dw = sums(s < row, b_y * b_dy, b_dw, DTYPE)
         # Of pairs, less those that are both later: with the factors that were multiplied, what has
         # to cancel does.
-        b_dw = sums_by_key(t >= col, -b_y.to(tl.float32) * b_p, b_dw, DTYPE)
-    store_both(da + o_tk, dr + o_tk, tl.where(is_first, b_dx, b_dx * scale), is_first, m)
+        b_dw = sums(s >= row, -nearest(b_y, DTYPE) * b_p, b_dw, DTYPE)
+        b_dy = (b_dy + b_p) * b_decay
     store_both(db + o_tk, dk + o_tk, b_dy, is_first, m)
 
-    o_w, m_w = (start * H + i_h) * K + o_k[:, None] + col * (H * K), (o_k[:, None] < K) & (col < n)
     b_across *= tl.load(across + i * K + o_k, o_k < K, 0.0)
-    b_w = log_decay(w + o_w, m_w, DECAY).to(tl.float32)
-    store(dw + o_w, dw_of(b_dw + b_across[:, None], b_w, DECAY), m_w)
+    b_dw = dw_of(b_dw + b_across[None, :], b_w.to(tl.float32), DECAY)
+    store(dw + at + row * (H * K), b_dw, (row < n) & m_k)
+
+
+@triton.jit
+def through_states(
+    first, second, states, at_r, at_v, at_s, m_t, is_first, m_k,
+    K: tl.constexpr, V: tl.constexpr, BV: tl.constexpr, DTYPE: tl.constexpr,
+):  # fmt: skip
+    """The rows of `first` over those of `second`, times states `[V, BK]`, of V ≤ BV."""
+    o_v = tl.arange(0, BV)
+    o_r, o_tv, m_v = at_r + o_v[None, :], at_v + o_v[None, :], m_t & (o_v[None, :] < V)
+    b_x = load_both(first + o_r, second + o_tv, is_first, m_v, first.dtype.element_ty)
+    b_s = tl.load(states + at_s + o_v[:, None] * K, (o_v[:, None] < V) & m_k, 0.0)
+    return stored_product(b_x, b_s, tl.zeros([m_t.shape[0], m_k.shape[1]], tl.float32), DTYPE)

@@ -1,5 +1,6 @@
 """What one launch of the chunked WKV-7 leaves for another, and the tiles it is made in."""
 
+import dataclasses
 import functools
 
 import torch
@@ -8,14 +9,15 @@ import triton
 from ..autograd import sequences_in
 from ..spans import count_spans
 
-# Tokens of a chunk: of 64, four matrices of tokens alone would fill half of the registers; and the
-# products of the other dtypes are made of pieces, which take registers, too.
-CHUNK, OTHER_CHUNK = 32, 16
+# Tokens of a chunk: of 16, one warp holds all of it. Of 32 there are half as many states, each of
+# which is as large as 2 · keys tokens: that is for heads of more than 64 keys, in bfloat16.
+CHUNK, WIDE_CHUNK, WIDE = 16, 32, 64
 BLOCK = 64  # keys or values that a program works on at a time
 MOST_VALUES = 128  # that a sweep's program owns
 MIN_BLOCK = 16  # the least that a tensor core multiplies
 WARP_STATE = 2048  # elements of the state a warp sweeps with: 64 registers a thread
 PROGRAMS_PER_SM = 2  # of sweeps: fewer leave it waiting for memory
+MIN_CHUNKS, MIN_SEGMENTS, MAX_SEGMENTS = 8, 4, 16  # of a segment, and of a sequence
 
 
 class Kept:
@@ -54,7 +56,7 @@ def shapes_of(K, V, C):
 
 def chunk_of(r):
     """The tokens of a chunk."""
-    return CHUNK if r.dtype == torch.bfloat16 else OTHER_CHUNK
+    return WIDE_CHUNK if r.dtype == torch.bfloat16 and r.shape[3] > WIDE else CHUNK
 
 
 def chunk_count(r, cu_seqlens):
@@ -67,19 +69,66 @@ def kept_dtype(r):
     return torch.bfloat16 if r.dtype == torch.bfloat16 else torch.float32
 
 
-@functools.cache
-def tiles_for(heads, K, V, dtype, gpu):
-    """Keys and values at a time of a chunk's program; those of a sweep's, its warps and stages.
+@dataclasses.dataclass(frozen=True)
+class Tiles:
+    """How a call is cut for the kernels.
 
-    A sweep's stages are the chunks that it loads or computes at the same time: only Hopper's shared
-    memory holds more than one, and it does not hold two of 256 keys in float32. (Of 16 values it
-    does, but with ptxas 12.9 and 13.0, unlike 12.8, half of what such a sweep returns is wrong.)
+    block_keys, block_values: at a time of a chunk's program. of_maps, of_gradients: its warps and
+    registers. keys, values: of a sweep's program, which has so many warps and registers and loads
+    `stages` chunks at the same time. segments: of a sequence, of `span` chunks each.
+    """
+
+    block_keys: int
+    block_values: int
+    of_maps: tuple[int, int]
+    of_gradients: tuple[int, int]
+    keys: int
+    values: int
+    warps: int
+    registers: int
+    stages: int
+    segments: int
+    span: int
+
+
+@functools.cache
+def tiles_for(heads, chunks, K, V, dtype, gpu):
+    """The tiles of a call of `heads` sequences and heads, of at most `chunks` chunks each.
+
+    Only Hopper's shared memory holds more than one chunk of a sweep, and it does not hold two of
+    256 keys in float32. (Of 16 values it does, but with ptxas 12.9 and 13.0, unlike 12.8, half of
+    what such a sweep returns is wrong.)
     """
     block = [max(MIN_BLOCK, min(BLOCK, triton.next_power_of_2(x))) for x in (K, V)]
     BK, BV = (max(MIN_BLOCK, triton.next_power_of_2(x)) for x in (K, V))
     BV = min(BV, MOST_VALUES if gpu.like_hopper and dtype == torch.bfloat16 else BLOCK)
-    while BV > MIN_BLOCK and heads * triton.cdiv(V, BV) < gpu.sms * PROGRAMS_PER_SM * 3 // 4:
+    segments, span = segments_for(heads, chunks, BK, gpu.sms)
+    most = heads if segments == 1 else gpu.sms * PROGRAMS_PER_SM  # segments take values whole
+    while BV > MIN_BLOCK and most * triton.cdiv(V, BV) < gpu.sms * PROGRAMS_PER_SM * 3 // 4:
         BV //= 2
     stages = 3 if BK < 256 else 1 if dtype == torch.float32 else 2
     stages = stages if gpu.like_hopper else 1
-    return *block, BK, BV, max(4, min(8, BK * BV // WARP_STATE)), stages
+    warps = max(4, min(8, BK * BV // WARP_STATE))
+    if dtype != torch.bfloat16:  # products in pieces take registers
+        of_maps, of_gradients, registers = (4, 168), (4, 255), 255
+    else:
+        of_maps = (1, 255) if K <= WIDE else (4, 168) if K <= 2 * WIDE else (2, 255)
+        of_gradients = (2, 255) if K <= WIDE else (4, 255)
+        registers = 128 if BK * BV <= WIDE**2 else 255  # 128: four programs an SM
+    return Tiles(*block, of_maps, of_gradients, BK, BV, warps, registers, stages, segments, span)
+
+
+def segments_for(heads, chunks, BK, sms):
+    """How many segments, and the chunks of one.
+
+    With fewer than MIN_SEGMENTS the two sweeps one after the other are as long as one was; with
+    more than 128 keys they cost twice as much, and one program of two for a head fills an SM.
+    """
+    programs, least = PROGRAMS_PER_SM * sms if BK <= WIDE else sms, MIN_SEGMENTS
+    if BK > MOST_VALUES:
+        programs, least = sms // 2, 2 * MIN_SEGMENTS
+    wanted = min(programs // heads, chunks // MIN_CHUNKS, MAX_SEGMENTS)
+    if wanted < least:
+        return 1, chunks
+    span = triton.cdiv(chunks, wanted)
+    return triton.cdiv(chunks, span), span

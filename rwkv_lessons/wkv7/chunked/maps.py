@@ -29,8 +29,11 @@ from .pairs import (
     log_decay,
     quarters,
     store,
+    stored,
     stored_product,
     sums,
+    sums_of_halves,
+    upper_rows,
 )
 
 
@@ -78,31 +81,37 @@ def chunk_map(
     is_first = (o_d < C)[:, None]
     reach = tl.where(is_first, t, t + 1)  # r reads through its own token's decay, too
 
+    ONE_BLOCK: tl.constexpr = K <= BK
     b_m, b_largest = tl.zeros([2 * C, 2 * C], tl.float32), 0.0
+    b_a = stored(tl.zeros([C, BK], tl.float32), DTYPE)  # Ã, where it is one block
     for i_k in tl.range(0, K, BK, num_stages=1):
         o_k = i_k + tl.arange(0, BK)[None, :]
         m_k = o_k < K
         b_w = log_decay(w + at + o_t[:, None] * (H * K) + o_k, (o_t[:, None] < n) & m_k, DECAY)
         o_tk, m = at + t * (H * K) + o_k, (t < n) & m_k
-        b_x = load_both(a + o_tk, r + o_tk, is_first, m, DTYPE).to(tl.float32)
-        b_x = tl.where(is_first, b_x, b_x * scale)
+        b_x = load_both(a + o_tk, r + o_tk, is_first, m, DTYPE)
         b_y = load_both(b + o_tk, k + o_tk, is_first, m, DTYPE).to(tl.float32)
-        to, m_to = i * (2 * C * K) + o_d[:, None] * K + o_k, (o_d[:, None] < 2 * C) & m_k
-        store(written + to, b_y * exp(sums(col > t, b_w, None, DTYPE)), m_to)
-        b_decay = exp(sums(col < reach, b_w, None, DTYPE))
-        store(readers + to, b_x * b_decay, m_to)
-        o_last = across + i * K + o_k + tl.zeros_like(t)
-        tl.store(o_last, b_decay, (o_d[:, None] == 2 * C - 1) & m_k)
+        b_x = b_x.to(tl.float32) * tl.where(is_first, 1.0, scale)
+        b_first, b_second = sums_of_halves(b_w, o_t[:, None], C, DTYPE)  # [BK]
+        o_key = i_k + tl.arange(0, BK)
+        tl.store(across + i * K + o_key, exp(b_first + b_second), o_key < K)
+        b_most = tl.max(tl.maximum(-b_first, -b_second, tl.PropagateNan.ALL), 0)
+        b_largest = tl.maximum(b_largest, b_most, tl.PropagateNan.ALL)
         if STRONG:
+            b_readers = b_x * exp(sums(col < reach, b_w, None, DTYPE))
+            b_written = b_y * exp(sums(col > t, b_w, None, DTYPE))
             b_m += level_products(b_x, b_y, b_w, t, reach, col, s, C, DTYPE)
         else:
-            b_decay = from_middle(b_w, col, reach, C, DTYPE)
-            b_given = from_middle(b_w, col, t + 1, C, DTYPE)
-            if DECAY != OF_CLAMP:
-                b_most = tl.max(tl.max(tl.maximum(b_decay, -b_given), 1), 0)
-                b_largest = tl.maximum(b_largest, b_most, tl.PropagateNan.ALL)
-            b_x, b_y = b_x * exp(b_decay), tl.trans(b_y * exp(-b_given))
-            b_m = product_tf32(b_x, b_y, b_m, DTYPE)
+            b_x *= exp(from_middle(b_w, col, reach, C, DTYPE))
+            b_y *= exp(-from_middle(b_w, col, t + 1, C, DTYPE))
+            b_readers, b_written = b_x * exp(b_first)[None, :], b_y * exp(b_second)[None, :]
+            b_m = product_tf32(b_x, tl.trans(b_y), b_m, DTYPE)
+        to, m_to = i * (2 * C * K) + o_d[:, None] * K + o_k, (o_d[:, None] < 2 * C) & m_k
+        store(written + to, b_written, m_to)
+        if ONE_BLOCK:
+            b_a = upper_rows(stored(b_readers, DTYPE), C)
+            m_to = m_to & (o_d >= C)[:, None]
+        store(readers + to, b_readers, m_to)
     if not STRONG and DECAY != OF_CLAMP:
         tl.store(strong + i, 1 - (b_largest <= FITS).to(tl.int32))  # NaN does not fit
     b_ab, b_ak, b_rb, b_rk = quarters(tl.where(s < reach, b_m, 0.0), C)
@@ -116,9 +125,12 @@ def chunk_map(
     store(of_l + o_tt, product_tf32(b_t, b_ak, tl.zeros([C, C], tl.float32), DTYPE), m_tt)
     if of_t is not None:
         store(of_t + o_tt, b_t, m_tt)
-    tl.debug_barrier()  # what other threads stored of Ã is there
+    b_none = tl.zeros([C, BK], tl.float32)
+    if not ONE_BLOCK:
+        tl.debug_barrier()  # what other threads stored of Ã is there
     for i_k in tl.range(0, K, BK, num_stages=1):
         o_k = i_k + tl.arange(0, BK)[None, :]
         at_w, m_w = readers + i * (2 * C * K) + row * K + o_k, (row < C) & (o_k < K)
-        b_w = stored_product(b_t, tl.load(at_w, m_w, 0.0), tl.zeros([C, BK], tl.float32), DTYPE)
-        store(at_w, b_w, m_w)
+        if not ONE_BLOCK:
+            b_a = tl.load(at_w, m_w, 0.0)
+        store(at_w, stored_product(b_t, b_a, b_none, DTYPE), m_w)

@@ -2,7 +2,8 @@
 
 Two inputs read the state, a and r, and two are written to it, b and k. Tiles hold both, one over
 the other, `[2C, keys]`: then the four matrices of a chunk are one, with A_ab and A_ak over A_rb and
-A_rk, and one product of 64 rows, which is what a Hopper tensor core multiplies at once.
+A_rk, and one product. Of a chunk of 32 it has 64 rows, which a Hopper tensor core multiplies at
+once.
 
 Token t reads token s through the decays between them, one for each key: those before t for a,
 those up to t for r. Split at the middle of the chunk this is something of t times something of s;
@@ -41,14 +42,16 @@ def store(at, b_x, m):
 @triton.jit
 def load_both(first, second, of_first, m, DTYPE: tl.constexpr):
     """A tile of two tensors: rows `of_first`, [D, 1], come from addresses `first`."""
-    b_x = tl.load(first, m & of_first, 0.0).to(DTYPE)
-    return tl.where(of_first, b_x, tl.load(second, m & ~of_first, 0.0).to(DTYPE))
+    if first.dtype.element_ty == second.dtype.element_ty:
+        return tl.load(tl.where(of_first, first, second), m, 0.0).to(DTYPE)
+    else:
+        b_x = tl.load(first, m & of_first, 0.0).to(DTYPE)
+        return tl.where(of_first, b_x, tl.load(second, m & ~of_first, 0.0).to(DTYPE))
 
 
 @triton.jit
 def store_both(first, second, b_x, of_first, m):
-    store(first, b_x, m & of_first)
-    store(second, b_x, m & ~of_first)
+    store(tl.where(of_first, first, second), b_x, m)
 
 
 @triton.jit
@@ -74,16 +77,7 @@ def stored(b_x, DTYPE: tl.constexpr):
 @triton.jit
 def nearest(b_x, DTYPE: tl.constexpr):
     """The float32 numbers that `stored` keeps."""
-    if DTYPE == tl.bfloat16:
-        return upper(b_x + (b_x - upper(b_x)))  # from a half on, it reaches the next one
-    else:
-        return b_x
-
-
-@triton.jit
-def upper(b_x):
-    """The upper 16 bits."""
-    return (b_x.to(tl.uint32, bitcast=True) & 0xFFFF0000).to(tl.float32, bitcast=True)
+    return stored(b_x, DTYPE).to(tl.float32)
 
 
 @triton.jit
@@ -112,21 +106,23 @@ def sums(weights, b_x, b_sum, DTYPE: tl.constexpr):
 
 
 @triton.jit
-def sums_by_key(weights, b_x, b_sum, DTYPE: tl.constexpr):
-    """The same, `[keys, tokens]`, of weights [rows of b_x, tokens]."""
-    if DTYPE == tl.float32:
-        return tl.dot(tl.trans(b_x), weights.to(tl.float32), b_sum, input_precision="tf32x3")
-    else:
-        b_high, b_low = in_two(tl.trans(b_x))
-        m = weights.to(tl.bfloat16)
-        return tl.dot(b_low, m, tl.dot(b_high, m, b_sum))
-
-
-@triton.jit
 def from_middle(b_w, col, reach, C: tl.constexpr, DTYPE: tl.constexpr):
     """Sums of log decays from the middle of the chunk to before `reach`; negated before it."""
     after, before = (col >= C // 2) & (col < reach), (col < C // 2) & (col >= reach)
     return sums(after.to(tl.float32) - before.to(tl.float32), b_w, None, DTYPE)
+
+
+@triton.jit
+def sums_of_halves(b_w, row, C: tl.constexpr, DTYPE: tl.constexpr):
+    """The log decays [C, keys] of the first and of the second half of a chunk, summed: [keys].
+
+    Of the numbers that `sums` adds, so that exp of such a sum undoes exp of one to the middle.
+    """
+    if b_w.dtype == tl.float32 and DTYPE != tl.float32:
+        b_high, b_low = in_two(b_w)
+        b_w = b_high.to(tl.float32) + b_low.to(tl.float32)
+    b_w = b_w.to(tl.float32)
+    return tl.sum(tl.where(row < C // 2, b_w, 0.0), 0), tl.sum(tl.where(row < C // 2, 0.0, b_w), 0)
 
 
 @triton.jit
@@ -163,18 +159,17 @@ def level_products(b_x, b_y, b_w, t, reach, col, s, C: tl.constexpr, DTYPE: tl.c
 
 
 @triton.jit
-def gradients_in_levels(
-    b_x, b_y, b_w, b_dm, t, reach, col, s, C: tl.constexpr, DTYPE: tl.constexpr
-):
-    """Of b_x and b_y, `[2C, keys]`, and of w, `[keys, C]`, from those of the matrices.
+def gradients_in_levels(b_x, b_y, b_w, b_dm, t, reach, row, C: tl.constexpr, DTYPE: tl.constexpr):
+    """Of b_x and b_y, `[2C, keys]`, and of w, `[C, keys]`, from those of the matrices.
 
-    For any w ≤ 0: dw is a sum over the decays that it is part of.
+    For any w ≤ 0: dw is a sum over the decays that it is part of. row: [C, 1].
     """
+    col, s, reach_s = tl.trans(row), tl.trans(t), tl.trans(reach)
     b_none = tl.zeros(b_x.shape, tl.float32)
     b_own = tl.where((s == t) & (reach > t), b_dm, 0.0)
     b_dx = product_tf32(b_own, b_y, b_none, DTYPE)
     b_dy = product_tf32(tl.trans(b_own), b_x, b_none, DTYPE)
-    b_dw = tl.zeros([b_x.shape[1], C], tl.float32)
+    b_dw = tl.zeros([C, b_x.shape[1]], tl.float32)
     run = 1
     while run < C:
         b_xd, b_yd = run_decays(b_w, t, reach, col, run, DTYPE)
@@ -183,9 +178,9 @@ def gradients_in_levels(
         b_dxr = product_tf32(b_level, b_yr, b_none, DTYPE)
         b_dyr = product_tf32(tl.trans(b_level), b_xr, b_none, DTYPE)
         b_dx, b_dy = b_dx + b_dxr * b_xd, b_dy + b_dyr * b_yd
-        same = t // run == col // run
-        b_dw = sums_by_key(same & (col < reach), b_xr * b_dxr, b_dw, DTYPE)
-        b_dw = sums_by_key(same & (t < col), b_yr * b_dyr, b_dw, DTYPE)
+        same = row // run == s // run
+        b_dw = sums(same & (row < reach_s), b_xr * b_dxr, b_dw, DTYPE)
+        b_dw = sums(same & (s < row), b_yr * b_dyr, b_dw, DTYPE)
         run *= 2
     return b_dx, b_dy, b_dw
 
@@ -201,6 +196,13 @@ def quarters(b_m, C: tl.constexpr):
 
 
 @triton.jit
+def upper_rows(b_x, C: tl.constexpr):
+    """The upper half of a tile [2C, keys]."""
+    b_x = tl.permute(tl.reshape(b_x, [2, C, b_x.shape[1]]), [1, 2, 0])
+    return tl.split(b_x)[0]
+
+
+@triton.jit
 def inverse(b_x, row, col, C: tl.constexpr, DTYPE: tl.constexpr):
     """(I - b_x)⁻¹ of a strictly lower triangular matrix, by blocks.
 
@@ -210,10 +212,9 @@ def inverse(b_x, row, col, C: tl.constexpr, DTYPE: tl.constexpr):
     """
     b_none = tl.zeros([C, C], tl.float32)
     b_inverse = tl.where(is_pair(row, col, 1), b_x, tl.where(row == col, 1.0, 0.0))
-    run = 2
-    while run < C:
-        b_low = tl.where(is_pair(row, col, run), b_x, 0.0)
-        b_low = product_tf32(b_low, b_inverse, b_none, DTYPE)
-        b_inverse = product_tf32(b_inverse, b_low, b_inverse, DTYPE)
-        run *= 2
+    for n in tl.static_range(1, 6):
+        if 2**n < C:
+            b_low = tl.where(is_pair(row, col, 2**n), b_x, 0.0)
+            b_low = product_tf32(b_low, b_inverse, b_none, DTYPE)
+            b_inverse = product_tf32(b_inverse, b_low, b_inverse, DTYPE)
     return b_inverse

@@ -21,14 +21,17 @@ from .pairs import stored_product
 
 
 @assembled
-@triton.jit(do_not_specialize=["has_s0", "T", "H"])
+@triton.jit(do_not_specialize=["has_s0", "T", "H", "segments", "span"])
 def wkv7_sweep_kernel(
-    v, s0, cu_seqlens, readers, written, across, of_l, of_p, of_q, of_t, o, s1, states, reads,
-    has_s0, T, H,
+    v, s0, cu_seqlens, readers, written, across, of_l, of_p, of_q, of_t, ends, o, s1, states, reads,
+    has_s0, T, H, segments, span,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
     STAGES: tl.constexpr, REVERSE: tl.constexpr,
 ):  # fmt: skip
     """One sweep; its results are o, s1, states `[chunks, H, V, K]` and reads `[chunks, H, C, V]`.
+
+    ends: the state after each segment of `span` chunks, `[S, segments - 1, H, K, V]`, float32; None
+    where there is one segment.
 
     readers: W over R̃, written: B̂ over K̂; of_l, of_p, of_q, of_t: L, A_rb, A_rk and T. In reverse
     v, o, s0 and s1 are do, dv, ds1 and ds0, and readers and written have changed places, and of_l
@@ -37,7 +40,7 @@ def wkv7_sweep_kernel(
     DTYPE: tl.constexpr = v.dtype.element_ty
     NV: tl.constexpr = (V + BV - 1) // BV
     i_v, i_h = tl.program_id(0) % NV, tl.program_id(0) // NV % H
-    i_n = tl.program_id(0) // NV // H
+    i_g, i_n = tl.program_id(0) // NV // H % segments, tl.program_id(0) // NV // H // segments
     start, end = sequence_bounds(cu_seqlens, i_n, T)
     n = (end - start).to(tl.int32)
     chunks = tl.cdiv(n, C)
@@ -48,9 +51,13 @@ def wkv7_sweep_kernel(
     m_tk = m_k[None, :] & (o_t < C)[:, None]
     o_s, m_s = o_v[:, None] + o_k[None, :] * V, m_v[:, None] & m_k[None, :]
     i_s = (i_n.to(tl.int64) * H + i_h) * K * V
-    b_s = tl.load(s0 + i_s + o_s, m_s & (has_s0 != 0), 0.0).to(tl.float32)  # [BV, BK]
+    from_s0 = (has_s0 != 0) & (i_g == 0)
+    b_s = tl.load(s0 + i_s + o_s, m_s & from_s0, 0.0).to(tl.float32)  # [BV, BK]
+    if ends is not None:
+        i_end = ((i_n.to(tl.int64) * (segments - 1) + i_g - 1) * H + i_h) * K * V
+        b_s += tl.load(ends + i_end + o_s, m_s & (i_g > 0), 0.0)
 
-    for step in tl.range(0, chunks, num_stages=STAGES):
+    for step in tl.range(i_g * span, tl.minimum(i_g * span + span, chunks), num_stages=STAGES):
         c = chunks - 1 - step if REVERSE else step
         i = (first + c) * H + i_h
         t = c * C + o_t
@@ -84,7 +91,8 @@ def wkv7_sweep_kernel(
             o_reads = i * C * V + o_t[:, None] * V + o_v[None, :]
             tl.store(reads + o_reads, tl.trans(b_x).to(reads.dtype.element_ty), m_v[None, :])
 
-    tl.store(s1 + i_s + o_s, b_s, m_s)
+    is_last = i_g == tl.maximum(tl.cdiv(chunks, span) - 1, 0)
+    tl.store(s1 + i_s + o_s, b_s, m_s & is_last)
 
 
 @triton.jit

@@ -1,0 +1,165 @@
+"""Sweeps of few heads: several programs along one sequence, each with the state it starts from.
+
+The chunks of a sequence are cut into segments. What a segment makes of a state S is M S + U, exact
+for any decay: U is the state after it from zeros, and M, `[K, K]`, what its chunks make of the
+identity where v is zero, S ← decay S + B̂ᵀ W S. One launch makes M and U of all segments, another
+joins them one after the other, and then the sweep goes through all segments at once. The maps are
+read twice for that, so it is for heads that are too few to fill the GPU, and for long sequences.
+"""
+
+import triton
+import triton.language as tl
+
+from ...runtime.compile_triton import assembled
+from ..spans import first_span, sequence_bounds
+from .pairs import stored_product
+from .sweep import turned, wkv7_sweep_kernel
+
+JOINED = 64  # keys at a time of the products that join segments, which have 4 warps
+MOST_JOINED_VALUES = 32
+
+
+def sweep_launches(tensors, s0, results, has_s0, T, sizes, tiles, reverse):
+    """The launches of a sweep, by segments where there are several.
+
+    Args:
+        tensors: v, cu_seqlens, readers, written, across, of_l, of_p, of_q, of_t, see sweep.py.
+        s0: the state that it starts from, read if `has_s0`.
+        results: o, s1, states, reads.
+        sizes: S, H, K, V, C.
+        tiles: of `tiles_for`.
+    """
+    v, cu_seqlens, readers, written, across, of_l, *others = tensors
+    (S, H, K, V, C), t = sizes, tiles
+    constants = (K, V, t.keys, t.values, C, t.stages, reverse)
+    numbers, ends, launches = (int(has_s0), T, H, t.segments, t.span), None, []
+    options = {
+        "maxnreg": t.registers
+    }  # unless told, ptxas gives some of these kernels 32, and spills
+    if t.segments > 1:
+        new = results[1].new_empty
+        ends, matrices = new((S, t.segments - 1, H, K, V)), new((S, t.segments - 1, H, K, K))
+        blocks = triton.cdiv(V, t.values) + triton.cdiv(K, t.values)
+        launches.append((
+            wkv7_segments_kernel, S * (t.segments - 1) * H * blocks, t.warps,
+            (v, s0, cu_seqlens, readers, written, across, of_l, ends, matrices), numbers,
+            constants, options,
+        ))  # fmt: skip
+        block, values = min(JOINED, t.keys), min(MOST_JOINED_VALUES, t.values)
+        launches.append((
+            wkv7_join_kernel, S * H * triton.cdiv(V, values), 4, (ends, matrices),
+            (H, t.segments), (K, V, block, values), {},
+        ))  # fmt: skip
+    launches.append((
+        wkv7_sweep_kernel, S * t.segments * H * triton.cdiv(V, t.values), t.warps,
+        (v, s0, cu_seqlens, readers, written, across, of_l, *others, ends, *results),
+        numbers, constants, options,
+    ))  # fmt: skip
+    return launches
+
+
+@assembled
+@triton.jit(do_not_specialize=["has_s0", "T", "H", "segments", "span"])
+def wkv7_segments_kernel(
+    v, s0, cu_seqlens, readers, written, across, of_l, ends, matrices,
+    has_s0, T, H, segments, span,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
+    STAGES: tl.constexpr, REVERSE: tl.constexpr,
+):  # fmt: skip
+    """U and M of each segment of `span` chunks but the last, in the direction of the sweep.
+
+    ends: `[S, segments - 1, H, K, V]`, U; of the first segment the state after it, from s0.
+    matrices: `[S, segments - 1, H, K, K]`, M; not of the first segment. Both float32.
+    """
+    NV: tl.constexpr = (V + BV - 1) // BV
+    BLOCKS: tl.constexpr = NV + (K + BV - 1) // BV
+    i_x, i_h = tl.program_id(0) % BLOCKS, tl.program_id(0) // BLOCKS % H
+    i_g = tl.program_id(0) // BLOCKS // H % (segments - 1)
+    i_n = tl.program_id(0) // BLOCKS // H // (segments - 1)
+    if i_x < NV:
+        segment(
+            v, s0, cu_seqlens, readers, written, across, of_l, ends, has_s0, T, H, segments, span,
+            i_n, i_g, i_h, i_x, K, V, BK, BV, C, STAGES, REVERSE,
+        )  # fmt: skip
+    elif i_g > 0:
+        segment(
+            None, None, cu_seqlens, readers, written, across, of_l, matrices, has_s0, T, H,
+            segments, span, i_n, i_g, i_h, i_x - NV, K, K, BK, BV, C, STAGES, REVERSE,
+        )  # fmt: skip
+
+
+@triton.jit
+def segment(
+    v, s0, cu_seqlens, readers, written, across, of_l, after, has_s0, T, H, segments, span,
+    i_n, i_g, i_h, i_v,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
+    STAGES: tl.constexpr, REVERSE: tl.constexpr,
+):  # fmt: skip
+    """The state after segment i_g, as the sweep computes it; of the identity where v is None."""
+    DTYPE: tl.constexpr = readers.dtype.element_ty if v is None else v.dtype.element_ty
+    start, end = sequence_bounds(cu_seqlens, i_n, T)
+    n = (end - start).to(tl.int32)
+    chunks = tl.cdiv(n, C)
+    first = first_span(cu_seqlens, start, i_n, T, C)
+    o_t, o_k, o_v = tl.arange(0, C), tl.arange(0, BK), i_v * BV + tl.arange(0, BV)
+    m_k, m_v = o_k < K, o_v < V
+    o_tk, o_tt = o_t[:, None] * K + o_k[None, :], o_t[:, None] * C + o_t[None, :]
+    m_tk = m_k[None, :] & (o_t < C)[:, None]
+    o_s, m_s = o_v[:, None] + o_k[None, :] * V, m_v[:, None] & m_k[None, :]
+    if v is None:
+        b_s = (o_v[:, None] == o_k[None, :]).to(tl.float32)  # [BV, BK]
+    else:
+        i_s = (i_n.to(tl.int64) * H + i_h) * K * V
+        from_s0 = (has_s0 != 0) & (i_g == 0)
+        b_s = tl.load(s0 + i_s + o_s, m_s & from_s0, 0.0).to(tl.float32)
+
+    for step in tl.range(i_g * span, tl.minimum(i_g * span + span, chunks), num_stages=STAGES):
+        c = chunks - 1 - step if REVERSE else step
+        i = (first + c) * H + i_h
+        b_w = tl.load(readers + i * (2 * C * K) + o_tk, m_tk, 0.0)
+        b_b = tl.load(written + i * (2 * C * K) + o_tk, m_tk, 0.0)
+        b_decay = tl.load(across + i * K + o_k, m_k, 0.0)
+        b_x = tl.zeros([BV, C], tl.float32)
+        if v is not None:
+            t = c * C + o_t
+            o_tv = ((start + t) * H + i_h)[:, None] * V + o_v[None, :]
+            b_v = tl.trans(tl.load(v + o_tv, (t < n)[:, None] & m_v[None, :], 0.0))
+            b_k = tl.load(written + i * (2 * C * K) + C * K + o_tk, m_tk, 0.0)
+            b_l = turned(tl.load(of_l + i * C * C + o_tt), REVERSE)
+            b_x = stored_product(b_v, b_l, b_x, DTYPE)
+        b_x = stored_product(b_s, tl.trans(b_w), b_x, DTYPE)
+        b_s = stored_product(b_x, b_b, b_s * b_decay[None, :], DTYPE)
+        if v is not None:
+            b_s = stored_product(b_v, b_k, b_s, DTYPE)
+
+    i_after = ((i_n.to(tl.int64) * (segments - 1) + i_g) * H + i_h) * K * V
+    tl.store(after + i_after + o_s, b_s, m_s)
+
+
+@assembled
+@triton.jit(do_not_specialize=["H", "segments"])
+def wkv7_join_kernel(
+    ends, matrices, H, segments,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
+):  # fmt: skip
+    """Makes of U of each segment the state after it, M S + U, one after the other, in place."""
+    NV: tl.constexpr = (V + BV - 1) // BV
+    i_v, i_h = tl.program_id(0) % NV, tl.program_id(0) // NV % H
+    i_n = (tl.program_id(0) // NV // H).to(tl.int64)
+    o_b, o_v = tl.arange(0, BK), i_v * BV + tl.arange(0, BV)
+    for g in range(1, segments - 1):
+        i = (i_n * (segments - 1) + g) * H + i_h
+        for i_k in range(0, K, BK):
+            o_k = i_k + o_b
+            o_s = o_k[:, None] * V + o_v[None, :]
+            m_s = (o_k < K)[:, None] & (o_v < V)[None, :]
+            b_s = tl.load(ends + i * K * V + o_s, m_s, 0.0)
+            for j_k in range(0, K, BK):
+                o_j = j_k + o_b
+                m_m = (o_k < K)[:, None] & (o_j < K)[None, :]
+                b_m = tl.load(matrices + i * K * K + o_k[:, None] * K + o_j[None, :], m_m, 0.0)
+                o_e, m_e = o_j[:, None] * V + o_v[None, :], (o_j < K)[:, None] & (o_v < V)[None, :]
+                b_e = tl.load(ends + (i - H) * K * V + o_e, m_e, 0.0)
+                b_s = tl.dot(b_m, b_e, b_s, input_precision="tf32x3")
+            tl.store(ends + i * K * V + o_s, b_s, m_s)
+        tl.debug_barrier()  # what other threads stored is there
