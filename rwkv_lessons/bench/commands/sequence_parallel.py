@@ -2,7 +2,7 @@
 
     one GPU        the first rank alone has all tokens; the other waits
     two GPUs       `sequence_parallel`, half of the tokens each
-    uneven parts   the first rank, which makes no matrices, has more of them
+    uneven parts   of RWKV-7 from zero: the first rank, which makes no matrices, has more of them
     states, gather, main pass
                    steps of the forward pass where the entry state comes first, each for itself
     main pass, summary, gather, correction
@@ -143,7 +143,9 @@ def measure(case, shape, device, times):
             console().print(f"{case}, {what}, T={T}: {middle:.3f} ms {note or ''}")
 
     mix, shared = sequence_parallel(operation), {"two GPUs": 1.0}
-    if family is rwkv7:
+    half = [x if x.ndim == 2 else x[:, : T // RANKS] for x in inputs]
+    call = Call(operation, family, None, 60.0, pieces_of(T // RANKS, rank, None, None), {})
+    if family is rwkv7 and not states_first.suits(call, half, None):
         shared["uneven parts"] = UNEVEN
     parts = {what: split_tokens(T, RANKS, ratio) for what, ratio in shared.items()}
 
