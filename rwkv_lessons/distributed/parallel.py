@@ -130,7 +130,7 @@ def _run(operation, family, group, timeout, inputs, s0, cu_seqlens, start, optio
             raise ValueError(f"s0 must be {wanted}, got {list(s0.shape)}")
     call = Call(operation, family, group, timeout, pieces, options)
     way = SequenceParallel
-    if family is rwkv6 and states_first.suits(call, inputs, s0):
+    if states_first.suits(call, inputs, s0):
         way = states_first.StatesFirst
     return way.apply(call, s0, *inputs)
 

@@ -1,10 +1,11 @@
-"""RWKV-6 in the chunked kernels: the entry state comes before the main pass, nothing is corrected.
+"""The entry state before the main pass, in the chunked kernels: then nothing has to be corrected.
 
-Where B·H heads are too few to fill the GPU, those kernels cut a rank's tokens into segments and
-compute the state after each first, forward and, of gradients, backward. That is the rank's map, for
-nothing. So ranks gather between the two launches, and the main pass starts from the right state:
+Where B·H heads are too few to fill the GPU, those kernels cut a rank's tokens into segments, and
+find out first what each does to the state, forward and, of gradients, backward. Together that is
+the rank's map, nearly for nothing. So ranks gather between the two launches, and the main pass
+starts from the right state:
 
-    states of segments → fold → gather → main pass
+    maps of segments → fold → gather → main pass
 
 Backward it is the gradient of the state, from the last rank to the first. No decay is taken for
 zero, and o is rounded once.
@@ -15,30 +16,23 @@ import torch
 from ..runtime import devices
 from ..runtime.launch_triton import launch
 from ..runtime.packages import TRITON
-from ..wkv6.options import check_call
-from .maps import entry_state, exit_gradient, gathering, unpack
+from . import rwkv6
+from .maps import entry_state, exit_gradient, gathering, pack, unpack
 
 
 def suits(call, inputs, s0):
-    """Whether this rank's call is one of the chunked kernels, and in segments."""
-    r = inputs[0]
-    if not TRITON or not r.is_cuda or call.pieces.sequences is not None:
-        return False
-    from .. import wkv6 as package
-    from ..wkv6.chunked.forward import has_kernel, tile_for
+    """Whether this rank's call is one of the chunked kernels, and in segments.
 
-    if call.operation not in (package.wkv6, package.wkv6_chunked):
+    Raises:
+        TypeError, ValueError: as the operation.
+    """
+    if not TRITON or not inputs[0].is_cuda or call.pieces.sequences is not None:
         return False
-    B, T, H, K, V = check_call(*inputs, None, None, **call.options)
-    if not has_kernel(*inputs, s0):
-        return False
-    gpu = devices.gpu_of(r.device)
-    if call.operation is package.wkv6:
-        learns = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
-        name = package.method_for("cuda", r.dtype, T, B * H, max(K, V), learns, False, gpu)
-        if name != "chunked":
-            return False
-    return tile_for(B * H, T, K, V, r.dtype, gpu)[1] > 1
+    return _way(call).suits(call, inputs, s0)
+
+
+def _way(call):
+    return Six if call.family is rwkv6 else Seven
 
 
 class StatesFirst(torch.autograd.Function):
@@ -46,57 +40,161 @@ class StatesFirst(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, call, s0, *inputs):
-        from ..wkv6.chunked import forward as chunked
+        given, begins = [x.detach().contiguous() for x in inputs], not call.pieces.enters
+        r, v = given[0], given[call.family.V]
+        start = torch.zeros(r.shape[0], *r.shape[2:], v.shape[-1], device=r.device)
+        if begins and s0 is not None:
+            start.copy_(s0)
 
-        ctx.options = call.options.get("scale", 1.0), call.options.get("raw_decay", False)
-        ctx.call, ctx.keep = call, any(ctx.needs_input_grad)
-        r, k, v, w, u = (x.detach().contiguous() for x in inputs)
-        begins = not call.pieces.enters
-        start = s0.detach().float().contiguous() if begins and s0 is not None else None
-        found = segment_maps(k, v, w, ctx.options[1])
-        # All wait: a main pass that is launched beside the gather leaves it no room on the GPU.
-        As, Bs = unpack(gathering(rank_map(found, start), call.group, call.timeout)(), v.shape[-1])
-        E = start if begins else entry_state(As, Bs, call.rank).contiguous()
-        given = (r, k, v, w, u, E, None, float(ctx.options[0]), ctx.options[1])
-        checkpoints = None
-        if ctx.keep:
-            shape = chunked.checkpoints_shape(r, v, None, True)
-            checkpoints = r.new_empty(shape, dtype=chunked.checkpoints_dtype(r))
-        o, s1 = chunked.run_forward(*given, checkpoints, found)
-        ctx.As, ctx.s0_dtype = As.clone(), None if s0 is None else s0.dtype
-        ctx.save_for_backward(r, k, v, w, u, E, checkpoints)
+        def exchange(sent):
+            """This rank's map, [A | B], for what the ranks before it make: into `start`."""
+            # All wait: a main pass that is launched beside the gather leaves it no room on the GPU.
+            found = gathering(sent, call.group, call.timeout)()
+            As, Bs = unpack(found, v.shape[-1])
+            ctx.As = As.clone()
+            if not begins:
+                start.copy_(entry_state(As, Bs, call.rank))
+
+        ctx.call, ctx.s0_dtype = call, None if s0 is None else s0.dtype
+        keep = any(ctx.needs_input_grad)
+        o, s1, *kept = _way(call).forward(given, start, call.options, keep, begins, exchange)
+        ctx.save_for_backward(*given, start, *kept)
         ctx.set_materialize_grads(False)
         return o, s1
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, do, ds1):
-        from ..wkv6.chunked.backward import gradients
-
-        call = ctx.call
-        r, k, v, w, u, E, checkpoints = ctx.saved_tensors
-        scale, raw = ctx.options
-        shape = (r.shape[0], *r.shape[2:], v.shape[-1])
-        after = torch.zeros(shape, dtype=torch.float32, device=r.device)
+        call, count = ctx.call, len(ctx.call.family.INPUTS)
+        given, (start, *kept) = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
+        after = torch.zeros_like(start)
         if ds1 is not None:
             after.copy_(ds1)
 
-        def exchange(local, totals):
-            """Adds to `after` what later ranks make of this rank's last state."""
-            dE = entry_gradient(local, totals, after)
+        def exchange(dE):
+            """The gradient of this rank's entry state, for what later ranks add to its last."""
             dEs = gathering(dE, call.group, call.timeout)()
-            after.add_(exit_gradient(ctx.As, dEs, call.rank))
+            more = exit_gradient(ctx.As, dEs, call.rank)
+            after.add_(more)
+            return more
 
-        given = (r, k, v, w, u, E, None, checkpoints, do, after, float(scale), raw)
-        *found, dE = gradients(*given, between=exchange)
+        found = _way(call).backward(given, start, kept, do, after, call.options, exchange)
+        *gradients, dE = found
         ds0 = None
         if ctx.s0_dtype is not None and ctx.needs_input_grad[1]:
             ds0 = (torch.zeros_like(dE) if call.pieces.enters else dE).to(ctx.s0_dtype)
-        return None, ds0, *found
+        return None, ds0, *gradients
+
+
+class Six:
+    """RWKV-6: a segment's map is a decay of each key, and a state."""
+
+    @staticmethod
+    def suits(call, inputs, s0):
+        from .. import wkv6 as package
+        from ..wkv6.chunked.forward import has_kernel, tile_for
+        from ..wkv6.options import check_call
+
+        if call.operation not in (package.wkv6, package.wkv6_chunked):
+            return False
+        B, T, H, K, V = check_call(*inputs, None, None, **call.options)
+        r, gpu = inputs[0], devices.gpu_of(inputs[0].device)
+        if not has_kernel(*inputs, s0):
+            return False
+        if call.operation is package.wkv6:
+            size, learns = max(K, V), _learns(inputs)
+            if package.method_for("cuda", r.dtype, T, B * H, size, learns, gpu=gpu) != "chunked":
+                return False
+        return tile_for(B * H, T, K, V, r.dtype, gpu)[1] > 1
+
+    @staticmethod
+    def forward(given, start, options, keep, begins, exchange):
+        from ..wkv6.chunked import forward as chunked
+
+        r, k, v, w, u = given
+        scale, raw = _options_of_6(options)
+        found = segment_maps(k, v, w, raw)
+        exchange(rank_map(found, start if begins else None))
+        checkpoints = None
+        if keep:
+            shape = chunked.checkpoints_shape(r, v, None, True)
+            checkpoints = r.new_empty(shape, dtype=chunked.checkpoints_dtype(r))
+        return *chunked.run_forward(
+            *given, start, None, scale, raw, checkpoints, found
+        ), checkpoints
+
+    @staticmethod
+    def backward(given, start, kept, do, after, options, exchange):
+        from ..wkv6.chunked.backward import gradients
+
+        def between(local, totals):
+            exchange(entry_gradient(local, totals, after))
+
+        scale, raw = _options_of_6(options)
+        return gradients(*given, start, None, *kept, do, after, scale, raw, between=between)
+
+
+class Seven:
+    """RWKV-7: a segment's map are a matrix and a state."""
+
+    @staticmethod
+    def suits(call, inputs, s0):
+        import triton
+
+        from .. import wkv7 as package
+        from ..wkv7.arguments import check_call
+        from ..wkv7.chunked.forward import has_kernel
+        from ..wkv7.chunked.kept import chunk_of, tiles_for
+
+        if call.operation not in (package.wkv7, package.wkv7_chunked):
+            return False
+        B, T, H, K, V = check_call(*inputs, None, None, **call.options)
+        r, gpu = inputs[0], devices.gpu_of(inputs[0].device)
+        if not has_kernel(r, inputs[1], s0):
+            return False
+        if call.operation is package.wkv7:
+            name = package.method_for("cuda", r.dtype, T, B * H, K, _learns(inputs), gpu)
+            if name != "chunked":
+                return False
+        return tiles_for(B * H, triton.cdiv(T, chunk_of(r)), K, V, r.dtype, gpu).segments > 1
+
+    @staticmethod
+    def forward(given, start, options, keep, begins, exchange):
+        from ..wkv7.chunked.forward import forward
+
+        def between(ends, matrices):
+            exchange(pack(*_joined(ends, matrices)))
+            if not begins:
+                _start_from(ends, matrices, start)
+
+        scale, decay = _options_of_7(options)
+        return forward(*given, start, None, scale, decay, keep, between)
+
+    @staticmethod
+    def backward(given, start, kept, do, after, options, exchange):
+        from ..wkv7.chunked.backward import gradients
+
+        def between(ends, matrices):
+            _start_from(ends, matrices, exchange(_joined(ends, matrices)[1]))
+
+        scale, decay = _options_of_7(options)
+        return gradients(*given, start, None, *kept, do, after, scale, decay, between)
+
+
+def _learns(inputs):
+    return torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+
+
+def _options_of_6(options):
+    return float(options.get("scale", 1.0)), options.get("raw_decay", False)
+
+
+def _options_of_7(options):
+    return float(options.get("scale", 1.0)), options.get("decay", "log")
 
 
 def segment_maps(k, v, w, raw_decay):
-    """What each segment of the chunked kernels does to the state.
+    """What each segment of the chunked kernels of RWKV-6 does to the state.
 
     Returns:
         The states `[B, segments, H, K, V]` that they make of zeros, and log2 of the decays across
@@ -132,3 +230,16 @@ def entry_gradient(local, totals, after):
     from .fold import folded
 
     return folded(local, totals, after, local.shape[1], True, True, False)
+
+
+def _joined(ends, matrices):
+    """A and B of all segments, of which the first one's U counts as it is."""
+    A, B = matrices[:, 0], ends[:, 0]
+    for n in range(1, ends.shape[1]):
+        A, B = matrices[:, n] @ A, torch.matmul(matrices[:, n], B).add_(ends[:, n])
+    return A, B
+
+
+def _start_from(ends, matrices, state):
+    """Has the first segment, which started from something else or zeros, add this state."""
+    ends[:, 0] += matrices[:, 0] @ state

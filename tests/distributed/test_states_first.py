@@ -11,17 +11,18 @@ pytest.importorskip("triton")
 from support.tensor_core import tensor_core  # noqa: E402, F401
 from support.wkv6_chunks import fresh_tiles, in_segments  # noqa: E402, F401
 
-from rwkv_lessons.distributed import rwkv6, states_first  # noqa: E402
+from rwkv_lessons.distributed import rwkv6, rwkv7, states_first  # noqa: E402
 from rwkv_lessons.distributed.fold import folded  # noqa: E402
 from rwkv_lessons.distributed.parallel import Call  # noqa: E402
 from rwkv_lessons.distributed.pieces import pieces_of  # noqa: E402
 from rwkv_lessons.wkv6 import wkv6, wkv6_chunked, wkv6_doubling, wkv6_recurrent  # noqa: E402
 from rwkv_lessons.wkv6.chunked import backward  # noqa: E402
+from rwkv_lessons.wkv7 import wkv7, wkv7_chunked, wkv7_recurrent, wkv7_wy  # noqa: E402
+from rwkv_lessons.wkv7.chunked import kept  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Float32 sums, on a GPU of three products of TF32 each; else the rounding of o and of gradients.
 LIMITS = {torch.float32: 5e-6 if DEVICE == "cpu" else 2e-5, torch.bfloat16: 6e-3}
-NAMES = ("o", "s1", "dr", "dk", "dv", "dw", "du", "ds0")
 
 
 class Rank(Call):
@@ -44,6 +45,18 @@ class Gathered:
         return lambda: torch.stack(found)
 
 
+def names(family):
+    return ["o", "s1", *("d" + x for x in family.INPUTS), "ds0"]
+
+
+def draw_7(T, H, K, V, decay, dtype):
+    """As `draw`, of RWKV-7."""
+    (r, k, v, w, _), do, s0, ds1 = draw(T, H, K, V, decay, torch.float32, False)
+    kappa = torch.nn.functional.normalize(torch.randn_like(r), dim=-1)
+    given = r, w, k, v, -kappa, kappa * torch.rand_like(r)
+    return [x.to(dtype) for x in given], do.to(dtype), s0, ds1
+
+
 def draw(T, H, K, V, decay, dtype, raw):
     g = torch.Generator().manual_seed(T + K)
     new = lambda *size: torch.randn(*size, generator=g)  # noqa: E731
@@ -56,14 +69,14 @@ def draw(T, H, K, V, decay, dtype, raw):
     return given[:5], given[5], *(x.to(DEVICE) for x in states)
 
 
-def on_ranks(parts, given, do, s0, ds1, options):
-    """`NAMES` of all ranks, put together."""
+def on_ranks(operation, family, parts, given, do, s0, ds1, options):
+    """`names` of all ranks, put together."""
     ends, ranks = torch.tensor(parts).cumsum(0).tolist(), len(parts)
     for _ in range(2):
         runs = []
         for n, (T, end) in enumerate(zip(parts, ends, strict=True)):
             pieces = pieces_of(T, n, None, None)
-            call = Rank(wkv6_chunked, rwkv6, ranks, n, pieces, options)
+            call = Rank(operation, family, ranks, n, pieces, options)
             mine = [x if x.ndim == 2 else x[:, end - T : end] for x in given]
             leaves = [x.clone().requires_grad_() for x in (*mine, s0)]
             o, s1 = states_first.StatesFirst.apply(call, leaves[-1], *leaves[:-1])
@@ -74,17 +87,19 @@ def on_ranks(parts, given, do, s0, ds1, options):
         last = ds1 if n == ranks - 1 else None
         outputs, wanted = ([o], [mine]) if last is None else ([o, s1], [mine, last])
         found.insert(0, torch.autograd.grad(outputs, leaves, wanted))
-    tokens = [torch.cat(x, 1) for x in zip(*(x[:4] for x in found), strict=True)]
-    du, ds0 = (sum(x[n].float() for x in found) for n in (4, 5))
+    put = [
+        torch.cat(x, 1) if y.ndim == 4 else sum(z.float() for z in x)
+        for y, *x in zip(given, *found, strict=False)
+    ]
     o = torch.cat([x[0] for x in runs], 1).detach()
-    return o, runs[-1][1].detach(), *tokens, du, ds0
+    return o, runs[-1][1].detach(), *put, sum(x[-1] for x in found)
 
 
 @pytest.mark.parametrize(
     ("dtype", "decay", "raw", "scale", "parts"),
     [
         (torch.float32, None, True, 0.5, (65, 70, 66)),
-        (torch.float32, 0.0, False, 1.0, (65, 130)),
+        (torch.float32, 0.0, False, 1.0, (65, 66)),
         (torch.bfloat16, None, False, 1.0, (66, 70)),
     ],
 )
@@ -97,14 +112,40 @@ def test_ranks_together_are_one_process(
     backward.plan.cache_clear()
     given, do, s0, ds1 = draw(sum(parts), 1, 6, 5, decay, dtype, raw)
     options = {"raw_decay": raw, "scale": scale}
-    got = on_ranks(parts, given, do, s0, ds1, options)
-    leaves = [x.double().requires_grad_() for x in (*given, s0)]
-    o, s1 = wkv6_doubling(*leaves, **options)
-    want = torch.autograd.grad([o, s1], leaves, [do.double(), ds1.double()])
+    got = on_ranks(wkv6_chunked, rwkv6, parts, given, do, s0, ds1, options)
     backward.plan.cache_clear()
-    for name, x, y in zip(NAMES, got, (o, s1, *want), strict=True):
-        error = float((x.double() - y).norm() / y.norm().clamp(min=1e-30))
-        assert error < LIMITS[dtype], (name, error)
+    compare(rwkv6, wkv6_doubling, got, given, do, s0, ds1, options)
+
+
+def compare(family, reference, got, given, do, s0, ds1, options):
+    leaves = [x.double().requires_grad_() for x in (*given, s0)]
+    o, s1 = reference(*leaves, **options)
+    want = torch.autograd.grad([o, s1], leaves, [do.double(), ds1.double()])
+    for name, x, y in zip(names(family), got, (o, s1, *want), strict=True):
+        error = float((x.double() - y).detach().norm() / y.detach().norm())
+        assert error < LIMITS[given[0].dtype], (name, error)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "decay", "scale", "parts"),
+    [
+        (torch.float32, None, 0.5, (33, 17, 18)),
+        (torch.bfloat16, 0.0, 1.0, (17, 33)),
+    ],
+)
+def test_ranks_of_rwkv7_together_are_one_process(
+    dtype, decay, scale, parts, monkeypatch, tensor_core  # noqa: F811
+):  # fmt: skip
+    monkeypatch.setattr(states_first, "gathering", Gathered())
+    monkeypatch.setattr(kept, "MIN_CHUNKS", 1)
+    monkeypatch.setattr(kept, "MIN_SEGMENTS", 1)
+    monkeypatch.setattr(kept, "MAX_SEGMENTS", 2)
+    kept.tiles_for.cache_clear()
+    given, do, s0, ds1 = draw_7(sum(parts), 1, 16, 16, decay, dtype)
+    options = {"scale": scale}
+    got = on_ranks(wkv7_chunked, rwkv7, parts, given, do, s0, ds1, options)
+    kept.tiles_for.cache_clear()
+    compare(rwkv7, wkv7_wy, got, given, do, s0, ds1, options)
 
 
 def test_segments_fold_into_one_map():
@@ -130,15 +171,19 @@ class OnGpu(torch.Tensor):
 def test_only_what_the_chunked_kernels_cut_gets_its_state_first(monkeypatch):
     from rwkv_lessons.runtime import devices
     from rwkv_lessons.wkv6.chunked import forward
+    from rwkv_lessons.wkv7.chunked import forward as forward_7
 
     monkeypatch.setattr(devices, "gpu_of", lambda device: devices.H200)
-    monkeypatch.setattr(forward, "distrusted", lambda: False)
+    for module in (forward, forward_7):
+        monkeypatch.setattr(module, "distrusted", lambda: False)
 
     def suits(B, T, H, N=64, dtype=torch.bfloat16, operation=wkv6, packed=None):
         new = lambda *size: torch.zeros(size, dtype=dtype).as_subclass(OnGpu)  # noqa: E731
-        inputs = (*(new(B, T, H, N) for _ in range(4)), new(H, N))
+        family = rwkv7 if "wkv7" in operation.__name__ else rwkv6
+        sizes = [(B, T, H, N)] * (4 if family is rwkv6 else 6)
+        inputs = [new(*size) for size in (*sizes, *([(H, N)] if family is rwkv6 else []))]
         pieces = pieces_of(T, 0, packed, 0)
-        return states_first.suits(Rank(operation, rwkv6, 2, 0, pieces, {}), inputs, None)
+        return states_first.suits(Rank(operation, family, 2, 0, pieces, {}), inputs, None)
 
     assert suits(1, 2048, 4)
     assert not suits(1, 700, 4)  # one segment
@@ -146,3 +191,6 @@ def test_only_what_the_chunked_kernels_cut_gets_its_state_first(monkeypatch):
     assert not suits(1, 2048, 4, dtype=torch.float64)
     assert not suits(1, 2048, 4, packed=[0, 5, 4096])
     assert not suits(1, 2048, 4, operation=wkv6_recurrent)
+    assert suits(1, 2048, 4, operation=wkv7)
+    assert not suits(1, 300, 4, operation=wkv7)
+    assert not suits(1, 2048, 4, operation=wkv7_recurrent)

@@ -2,7 +2,7 @@
 
     one GPU        the first rank alone has all tokens; the other waits
     two GPUs       `sequence_parallel`, half of the tokens each
-    uneven parts   the first rank, which makes no matrices, has more of them
+    uneven parts   of RWKV-7 from zero: the first rank, which makes no matrices, has more of them
     states, gather, main pass
                    steps of the forward pass where the entry state comes first, each for itself
     main pass, summary, gather, correction
@@ -143,7 +143,9 @@ def measure(case, shape, device, times):
             console().print(f"{case}, {what}, T={T}: {middle:.3f} ms {note or ''}")
 
     mix, shared = sequence_parallel(operation), {"two GPUs": 1.0}
-    if family is rwkv7:
+    half = [x if x.ndim == 2 else x[:, : T // RANKS] for x in inputs]
+    call = Call(operation, family, None, 60.0, pieces_of(T // RANKS, rank, None, None), {})
+    if family is rwkv7 and not states_first.suits(call, half, None):
         shared["uneven parts"] = UNEVEN
     parts = {what: split_tokens(T, RANKS, ratio) for what, ratio in shared.items()}
 
@@ -194,7 +196,7 @@ def steps(row, timer, family, operation, mine, device):
     rank, tokens = dist.get_rank(), mine[0].shape[1]
     call = Call(operation, family, None, 60.0, pieces_of(tokens, rank, None, None), {})
     with torch.no_grad():
-        if family is rwkv6 and states_first.suits(call, mine, None):
+        if states_first.suits(call, mine, None):
             return states_before(row, timer, call, mine)
         row("main pass", timer(lambda: operation(*mine))[0])
         o, B = operation(*mine)
@@ -220,22 +222,30 @@ def steps(row, timer, family, operation, mine, device):
 
 
 def states_before(row, timer, call, mine):
-    """The states of all segments, folded; the gather; and the main pass that starts from them."""
-    from rwkv_lessons.wkv6.chunked.forward import run_forward
+    """The maps of all segments; the gather; and the main pass that starts from the right state.
 
-    _, k, v, w, _ = mine
+    Of RWKV-7 the first and the last are parts of one call: both together.
+    """
+    from rwkv_lessons.wkv6.chunked import forward
 
-    def states():
-        return states_first.rank_map(states_first.segment_maps(k, v, w, False), None)
-
-    row("states", timer(states)[0])
-    found = states_first.segment_maps(k, v, w, False)
-    sent = states_first.rank_map(found, None)
-    E = sent[..., 1:].contiguous()
-    row("gather", timer(lambda: call.gathered(sent))[0], f"{sent.numel() * 4 / 1e6:.2f} MB a rank")
-    row("send/recv", timer(lambda: hand_over(E, call.rank))[0], "the state alone")
-    run = lambda: run_forward(*mine, E, None, 1.0, False, None, found)  # noqa: E731
-    row("main pass", timer(run)[0])
+    begins, options = call.rank == 0, call.options
+    r, v = mine[0], mine[call.family.V]
+    start = torch.zeros(r.shape[0], *r.shape[2:], v.shape[-1], device=r.device)
+    sent = []
+    if call.family is rwkv6:
+        states = lambda: states_first.segment_maps(*mine[1:4], False)  # noqa: E731
+        row("states", timer(lambda: sent.append(states_first.rank_map(states(), None)))[0])
+        found = states()
+        run = lambda: forward.run_forward(*mine, start, None, 1.0, False, None, found)  # noqa: E731
+        row("main pass", timer(run)[0])
+    else:
+        way = states_first.Seven
+        run = lambda: way.forward(mine, start, options, False, begins, sent.append)  # noqa: E731
+        row("states and main pass", timer(run)[0])
+    both = sent[-1]
+    size = f"{both.numel() * both.element_size() / 1e6:.2f} MB a rank"
+    row("gather", timer(lambda: call.gathered(both))[0], size)
+    row("send/recv", timer(lambda: hand_over(start, call.rank))[0], "the state alone")
 
 
 def hand_over(B, rank):

@@ -17,13 +17,13 @@ from ..decays import FORMS
 from ..spans import span_bounds
 from .gradients import wkv7_chunk_gradients_kernel
 from .kept import Kept, chunk_count, chunk_of, tiles_for
-from .segments import sweep_launches
+from .segments import sweep_launches, wkv7_segments_kernel
 
 OF_STRONG = (8, 255)  # warps and registers of programs for strong decays
 MARKS = 64  # chunks that a program for strong decays looks at
 
 
-def gradients(r, w, k, v, a, b, s0, cu_seqlens, kept, across, do, ds1, scale, decay):
+def gradients(r, w, k, v, a, b, s0, cu_seqlens, kept, across, do, ds1, scale, decay, between=None):
     """The gradients of r, w, k, v, a, b and s0 (as if zeros were given, where it is None).
 
     Args:
@@ -31,6 +31,7 @@ def gradients(r, w, k, v, a, b, s0, cu_seqlens, kept, across, do, ds1, scale, de
         kept: what the forward pass left, see `Kept`.
         across: the decay of each chunk, `[chunks, H, K]`, float32.
         do, ds1: gradients of o and s1; None counts as zeros.
+        between: see `run`; it may write to ds1.
 
     Returns:
         Tensors of the shapes and dtypes of r, w, k, v, a and b; ds0 in float32.
@@ -38,7 +39,7 @@ def gradients(r, w, k, v, a, b, s0, cu_seqlens, kept, across, do, ds1, scale, de
     if r.is_cuda and r.get_device() != torch.cuda.current_device():
         with torch.cuda.device(r.device):
             given = (r, w, k, v, a, b, s0, cu_seqlens, kept, across, do, ds1, scale, decay)
-            return gradients(*given)
+            return gradients(*given, between)
     do = torch.zeros_like(v) if do is None else do
     *tensors, do = (x.contiguous() for x in (r, w, k, v, a, b, do))
     cu_seqlens = None if cu_seqlens is None else cu_seqlens.contiguous()
@@ -56,6 +57,7 @@ def gradients(r, w, k, v, a, b, s0, cu_seqlens, kept, across, do, ds1, scale, de
     launches = sweep_launches(
         (do, cu_seqlens, of.written, of.readers, across, of.p, of.l, of.q, of.t), after,
         (dv, ds0, d_states, y), ds1 is not None, T, (S, H, K, V, C), tiles, True,
+        between is not None,
     )  # fmt: skip
     count = chunks * H * triton.cdiv(K, tiles.block_keys)
     strong = torch.empty(count, dtype=torch.int8, device=r.device)
@@ -67,7 +69,7 @@ def gradients(r, w, k, v, a, b, s0, cu_seqlens, kept, across, do, ds1, scale, de
         (K, V, tiles.block_keys, tiles.block_values, C), decay,
     )  # fmt: skip
     which = decay, bounds is None, tiles.segments > 1
-    run(("wkv7 backward", r.device, r.dtype, w.dtype, *which), launches)
+    run(("wkv7 backward", r.device, r.dtype, w.dtype, *which), launches, between)
     return dr, dw, dk, dv, da, db, ds0
 
 
@@ -88,11 +90,16 @@ def weak_and_strong(kernel, count, of_weak, tensors, numbers, constants, decay):
     ]  # fmt: skip
 
 
-def run(kind, launches):
+def run(kind, launches, between=None):
     """Launches, in this order, what was compiled at the same time where it is new.
 
-    kind: what chooses the machine code beside the constants.
+    Args:
+        kind: what chooses the machine code beside the constants.
+        between: called when U and M of all segments are launched, with both, `[S, segments, …]`.
+            It may change the state that the sweep starts from, and U of the first segment.
     """
     compile_together((*kind, *(constants for *_, constants, _ in launches)), launches)
-    for *arguments, options in launches:
-        launch(*arguments, **options)
+    for kernel, *arguments, options in launches:
+        launch(kernel, *arguments, **options)
+        if kernel is wkv7_segments_kernel and between is not None:
+            between(*arguments[2][-2:])

@@ -26,11 +26,14 @@ LARGEST = 256  # keys: the sweep holds all of them for its values
 SMALL_LARGEST = 128  # on GPUs other than Hopper, where tiles of more do not fit shared memory
 
 
-def forward(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep):
-    """o, s1 and, where `keep`, what the gradients start from: see `Kept`."""
+def forward(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep, between=None):
+    """o, s1 and, where `keep`, what the gradients start from: see `Kept`.
+
+    between: see `run` of backward.py; it may write to s0.
+    """
     if r.is_cuda and r.get_device() != torch.cuda.current_device():
         with torch.cuda.device(r.device):
-            return forward(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep)
+            return forward(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep, between)
     r, w, k, v, a, b = (x.contiguous() for x in (r, w, k, v, a, b))
     cu_seqlens = None if cu_seqlens is None else cu_seqlens.contiguous()
     (_, T, H, K), V, S = r.shape, v.shape[3], sequences_in(r, cu_seqlens)
@@ -54,9 +57,10 @@ def forward(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep):
     launches += sweep_launches(
         (v, cu_seqlens, of.readers, of.written, across, of.l, of.p, of.q, None), before,
         (o, s1, of.states, of.z), s0 is not None, T, (S, H, K, V, C), tiles, False,
+        between is not None,
     )  # fmt: skip
     which = decay, keep, bounds is None, tiles.segments > 1
-    run(("wkv7 forward", r.device, r.dtype, w.dtype, *which), launches)
+    run(("wkv7 forward", r.device, r.dtype, w.dtype, *which), launches, between)
     empty = r.new_empty(0)
     return (o, s1, kept, across) if keep else (o, s1, empty, empty)
 
@@ -78,6 +82,15 @@ def largest(gpu):
     return LARGEST if gpu.like_hopper else SMALL_LARGEST
 
 
+def has_kernel(r, w, s0):
+    """Whether these kernels compute what is on this device and of these types and sizes."""
+    if not r.is_cuda or holds_float64(r, w, s0):
+        return False
+    if r.dtype == torch.float32 and distrusted():
+        return False
+    return r.shape[3] <= largest(devices.gpu_of(r.device))
+
+
 def wkv7_chunked(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="log"):
     """Same arguments and results as `wkv7`, for many tokens on a GPU; `wkv7_wy` elsewhere.
 
@@ -88,9 +101,6 @@ def wkv7_chunked(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay
     """
     check_call(r, w, k, v, a, b, s0, cu_seqlens, scale, decay)
     given = (r, w, k, v, a, b, s0, cu_seqlens, float(scale), decay)
-    no_kernel = (
-        not r.is_cuda or holds_float64(r, w, s0) or r.shape[3] > largest(devices.gpu_of(r.device))
-    )
-    if no_kernel or (r.dtype == torch.float32 and distrusted()):
+    if not has_kernel(r, w, s0):
         return wkv7_wy.checked(*given)
     return chunked(*given)

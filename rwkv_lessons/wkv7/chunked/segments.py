@@ -19,7 +19,7 @@ JOINED = 64  # keys at a time of the products that join segments, which have 4 w
 MOST_JOINED_VALUES = 32
 
 
-def sweep_launches(tensors, s0, results, has_s0, T, sizes, tiles, reverse):
+def sweep_launches(tensors, s0, results, has_s0, T, sizes, tiles, reverse, between=False):
     """The launches of a sweep, by segments where there are several.
 
     Args:
@@ -28,28 +28,33 @@ def sweep_launches(tensors, s0, results, has_s0, T, sizes, tiles, reverse):
         results: o, s1, states, reads.
         sizes: S, H, K, V, C.
         tiles: of `tiles_for`.
+        between: U and M of all segments are wanted, the first one's M and the last ones, too.
     """
     v, cu_seqlens, readers, written, across, of_l, *others = tensors
     (S, H, K, V, C), t = sizes, tiles
     constants = (K, V, t.keys, t.values, C, t.stages, reverse)
     numbers, ends, launches = (int(has_s0), T, H, t.segments, t.span), None, []
-    options = {
-        "maxnreg": t.registers
-    }  # unless told, ptxas gives some of these kernels 32, and spills
-    if t.segments > 1:
+    # Unless told, ptxas gives some of these kernels 32, and spills.
+    options = {"maxnreg": t.registers}
+    count = t.segments if between else t.segments - 1
+    if count:
         new = results[1].new_empty
-        ends, matrices = new((S, t.segments - 1, H, K, V)), new((S, t.segments - 1, H, K, K))
+        ends, matrices = new((S, count, H, K, V)), new((S, count, H, K, K))
         blocks = triton.cdiv(V, t.values) + triton.cdiv(K, t.values)
         launches.append((
-            wkv7_segments_kernel, S * (t.segments - 1) * H * blocks, t.warps,
-            (v, s0, cu_seqlens, readers, written, across, of_l, ends, matrices), numbers,
-            constants, options,
+            wkv7_segments_kernel, S * count * H * blocks, t.warps,
+            (v, s0, cu_seqlens, readers, written, across, of_l, ends, matrices),
+            (int(has_s0), T, H, count + 1, t.span), (*constants, 0 if between else 1), options,
         ))  # fmt: skip
+    if t.segments > 1:
         block, values = min(JOINED, t.keys), min(MOST_JOINED_VALUES, t.values)
         launches.append((
             wkv7_join_kernel, S * H * triton.cdiv(V, values), 4, (ends, matrices),
-            (H, t.segments), (K, V, block, values), {},
+            (H, t.segments, count), (K, V, block, values), {},
         ))  # fmt: skip
+    else:
+        ends = None
+    numbers = (*numbers, count)
     launches.append((
         wkv7_sweep_kernel, S * t.segments * H * triton.cdiv(V, t.values), t.warps,
         (v, s0, cu_seqlens, readers, written, across, of_l, *others, ends, *results),
@@ -64,12 +69,12 @@ def wkv7_segments_kernel(
     v, s0, cu_seqlens, readers, written, across, of_l, ends, matrices,
     has_s0, T, H, segments, span,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
-    STAGES: tl.constexpr, REVERSE: tl.constexpr,
+    STAGES: tl.constexpr, REVERSE: tl.constexpr, FIRST_MATRIX: tl.constexpr,
 ):  # fmt: skip
     """U and M of each segment of `span` chunks but the last, in the direction of the sweep.
 
     ends: `[S, segments - 1, H, K, V]`, U; of the first segment the state after it, from s0.
-    matrices: `[S, segments - 1, H, K, K]`, M; not of the first segment. Both float32.
+    matrices: `[S, segments - 1, H, K, K]`, M, from segment FIRST_MATRIX on. Both float32.
     """
     NV: tl.constexpr = (V + BV - 1) // BV
     BLOCKS: tl.constexpr = NV + (K + BV - 1) // BV
@@ -81,7 +86,7 @@ def wkv7_segments_kernel(
             v, s0, cu_seqlens, readers, written, across, of_l, ends, has_s0, T, H, segments, span,
             i_n, i_g, i_h, i_x, K, V, BK, BV, C, STAGES, REVERSE,
         )  # fmt: skip
-    elif i_g > 0:
+    elif i_g >= FIRST_MATRIX:
         segment(
             None, None, cu_seqlens, readers, written, across, of_l, matrices, has_s0, T, H,
             segments, span, i_n, i_g, i_h, i_x - NV, K, K, BK, BV, C, STAGES, REVERSE,
@@ -137,18 +142,21 @@ def segment(
 
 
 @assembled
-@triton.jit(do_not_specialize=["H", "segments"])
+@triton.jit(do_not_specialize=["H", "segments", "count"])
 def wkv7_join_kernel(
-    ends, matrices, H, segments,
+    ends, matrices, H, segments, count,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
-    """Makes of U of each segment the state after it, M S + U, one after the other, in place."""
+    """Makes of U of each segment the state after it, M S + U, one after the other, in place.
+
+    Of all but the last of the segments; both tensors have `count` of them.
+    """
     NV: tl.constexpr = (V + BV - 1) // BV
     i_v, i_h = tl.program_id(0) % NV, tl.program_id(0) // NV % H
     i_n = (tl.program_id(0) // NV // H).to(tl.int64)
     o_b, o_v = tl.arange(0, BK), i_v * BV + tl.arange(0, BV)
     for g in range(1, segments - 1):
-        i = (i_n * (segments - 1) + g) * H + i_h
+        i = (i_n * count + g) * H + i_h
         for i_k in range(0, K, BK):
             o_k = i_k + o_b
             o_s = o_k[:, None] * V + o_v[None, :]

@@ -21,17 +21,17 @@ from .pairs import stored_product
 
 
 @assembled
-@triton.jit(do_not_specialize=["has_s0", "T", "H", "segments", "span"])
+@triton.jit(do_not_specialize=["has_s0", "T", "H", "segments", "span", "count"])
 def wkv7_sweep_kernel(
     v, s0, cu_seqlens, readers, written, across, of_l, of_p, of_q, of_t, ends, o, s1, states, reads,
-    has_s0, T, H, segments, span,
+    has_s0, T, H, segments, span, count,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
     STAGES: tl.constexpr, REVERSE: tl.constexpr,
 ):  # fmt: skip
     """One sweep; its results are o, s1, states `[chunks, H, V, K]` and reads `[chunks, H, C, V]`.
 
-    ends: the state after each segment of `span` chunks, `[S, segments - 1, H, K, V]`, float32; None
-    where there is one segment.
+    ends: the state after each segment of `span` chunks, `[S, count, H, K, V]`, float32, the last of
+    which may be left out; None where there is one segment.
 
     readers: W over R̃, written: B̂ over K̂; of_l, of_p, of_q, of_t: L, A_rb, A_rk and T. In reverse
     v, o, s0 and s1 are do, dv, ds1 and ds0, and readers and written have changed places, and of_l
@@ -54,7 +54,7 @@ def wkv7_sweep_kernel(
     from_s0 = (has_s0 != 0) & (i_g == 0)
     b_s = tl.load(s0 + i_s + o_s, m_s & from_s0, 0.0).to(tl.float32)  # [BV, BK]
     if ends is not None:
-        i_end = ((i_n.to(tl.int64) * (segments - 1) + i_g - 1) * H + i_h) * K * V
+        i_end = ((i_n.to(tl.int64) * count + i_g - 1) * H + i_h) * K * V
         b_s += tl.load(ends + i_end + o_s, m_s & (i_g > 0), 0.0)
 
     for step in tl.range(i_g * span, tl.minimum(i_g * span + span, chunks), num_stages=STAGES):
