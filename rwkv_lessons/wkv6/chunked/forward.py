@@ -174,12 +174,6 @@ def run_forward(
     gpu = devices.gpu_of(r.device)
     programs, segments, span, warps, sizes = tile_for(S * H, T, K, V, r.dtype, gpu)
     (K, V, BK, BV, _), all_programs, groups = sizes, programs * segments, triton.cdiv(span, GROUP)
-    group_states = None
-    if checkpoints is None:
-        group_states = torch.empty(
-            (all_programs, groups, BK, BV), dtype=checkpoints_dtype(r), device=r.device
-        )
-    strong = torch.empty((all_programs, groups, BK), dtype=torch.int8, device=r.device)
     segment_states = segment_decays = None
     # Unless told, ptxas gives the longest kernels of older architectures 40 registers, and spills.
     options, launches = {"maxnreg": None if gpu.like_hopper else 255}, []
@@ -194,33 +188,36 @@ def run_forward(
             (*sizes, raw_decay),
             options,
         ))  # fmt: skip
-    inputs, numbers = (r, k, v, w), (int(s0 is not None), T, H, segments, span, groups, scale)
-    others, results = (
-        (u, start, cu_seqlens, segment_states, segment_decays),
-        (s1, checkpoints, group_states, strong),
-    )
+    inputs, numbers = (r, k, v, w), (int(s0 is not None), T, H, segments, span, scale)
+    others = u, start, cu_seqlens, segment_states, segment_decays
     on_hopper = (
         sizes[:2] == (64, 64) and r.shape[0] * T * H >= MIN_TOKENS_FOR_TMA and suits_hopper(inputs)
     )
     if on_hopper:
         *inputs, written = (tiles(x, H * K) for x in (*inputs, o))
-        states = (None if x is None else tiles(x, V) for x in (checkpoints, group_states))
+        states = None if checkpoints is None else tiles(checkpoints, V)
         launches.append((
             wkv6_hopper_kernel, (all_programs, 1, 1), warps,
-            (*inputs, *others, written, o, s1, *states, strong),
-            numbers, (CHECKPOINT, GROUP, raw_decay, scale != 1), {},
+            (*inputs, *others, written, o, s1, states),
+            numbers, (CHECKPOINT, raw_decay, scale != 1), {},
         ))  # fmt: skip
     else:
+        group_states = None
+        if checkpoints is None:
+            shape = all_programs, groups, BK, BV
+            group_states = torch.empty(shape, dtype=checkpoints_dtype(r), device=r.device)
+        strong = torch.empty((all_programs, groups, BK), dtype=torch.int8, device=r.device)
         launches.append((
-            wkv6_chunked_fwd_kernel, all_programs, warps, (*inputs, *others, o, *results),
-            numbers, (*sizes, CHECKPOINT, GROUP, raw_decay), options,
+            wkv6_chunked_fwd_kernel, all_programs, warps,
+            (*inputs, *others, o, s1, checkpoints, group_states, strong), (*numbers[:5], groups, scale),
+            (*sizes, CHECKPOINT, GROUP, raw_decay), options,
         ))  # fmt: skip
-    launches.append((
-        wkv6_strong_kernel, all_programs * triton.cdiv(groups, GROUPS_PER_PROGRAM), warps,
-        (r, k, v, w, u, cu_seqlens, group_states, strong, o, checkpoints),
-        (T, H, segments, span, groups, scale), (*sizes, CHECKPOINT, GROUP, GROUPS_PER_PROGRAM,
-         raw_decay), options,
-    ))  # fmt: skip
+        launches.append((
+            wkv6_strong_kernel, all_programs * triton.cdiv(groups, GROUPS_PER_PROGRAM), warps,
+            (*inputs, u, cu_seqlens, group_states, strong, o, checkpoints),
+            (T, H, segments, span, groups, scale),
+            (*sizes, CHECKPOINT, GROUP, GROUPS_PER_PROGRAM, raw_decay), options,
+        ))  # fmt: skip
     which = segments > 1, raw_decay, on_hopper, scale != 1, cu_seqlens is None, checkpoints is None
     kind = ("forward", r.device, r.dtype, w.dtype, u.dtype, sizes, *which)
     compile_together(kind, launches)

@@ -82,14 +82,11 @@ def as_left_operand(x):
 
 @gluon.jit
 def below_and_on_diagonal(x, on, mask):
-    """A float32 tile in bfloat16, with `on` on the diagonal and 0 above.
-
-    mask: an int16 tile whose upper bytes are full below the diagonal, and whose lower ones on it.
-    """
+    """A float32 tile in bfloat16, with `on` on the diagonal and 0 above. mask: `below_diagonal`."""
     either: gl.constexpr = """{
         .reg .b32 below, there;
-        prmt.b32 below, $3, 0, 0x3311;
-        prmt.b32 there, $3, 0, 0x2200;
+        prmt.b32 below, $3, 0, 0xaa88;
+        prmt.b32 there, $3, 0, 0xbb99;
         and.b32 below, below, $1;
         and.b32 there, there, $2;
         or.b32 $0, below, there;
@@ -98,6 +95,12 @@ def below_and_on_diagonal(x, on, mask):
     return gl.inline_asm_elementwise(
         either, "=r,r,r,r", [x, on, mask], gl.bfloat16, is_pure=True, pack=2
     )
+
+
+@gluon.jit
+def below_diagonal(row, col):
+    """A bfloat16 tile of 1 below the diagonal, 0 above, and -0 on it."""
+    return above_diagonal(col, row)
 
 
 @gluon.jit
