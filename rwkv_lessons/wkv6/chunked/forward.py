@@ -195,11 +195,18 @@ def run_forward(
     )
     if on_hopper:
         *inputs, written = (tiles(x, H * K) for x in (*inputs, o))
+        handed = torch.empty((all_programs, K, V), **new)
+        done = torch.empty(all_programs, dtype=torch.int32, device=r.device)
         states = None if checkpoints is None else tiles(checkpoints, V)
         launches.append((
             wkv6_hopper_kernel, (all_programs, 1, 1), warps,
-            (*inputs, *others, written, o, s1, states),
-            numbers, (CHECKPOINT, raw_decay, scale != 1), {},
+            (*inputs, *others, written, o, s1, states, handed, done),
+            numbers, (False, CHECKPOINT, raw_decay, scale != 1), {},
+        ))  # fmt: skip
+        launches.append((
+            wkv6_hopper_kernel, (all_programs, 1, 1), warps,
+            (*inputs, *others, written, o, s1, states, handed, done),
+            numbers, (True, CHECKPOINT, raw_decay, scale != 1), {},
         ))  # fmt: skip
     else:
         group_states = None

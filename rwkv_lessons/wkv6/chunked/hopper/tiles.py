@@ -104,6 +104,31 @@ def below_diagonal(row, col):
 
 
 @gluon.jit
+def chosen(x, y, mask):
+    """A bfloat16 tile that is x where an int16 tile is -1, and y where it is 0."""
+    either: gl.constexpr = """{
+        .reg .b32 kept, other;
+        and.b32 kept, $1, $3;
+        xor.b32 other, $3, 0xffffffff;
+        and.b32 other, other, $2;
+        or.b32 $0, kept, other;
+    }"""
+    x, mask = gl.broadcast(x, mask)
+    return gl.inline_asm_elementwise(
+        either, "=r,r,r,r", [x, y, mask], gl.bfloat16, is_pure=True, pack=2
+    )
+
+
+@gluon.jit
+def late(x, mask):
+    """A bfloat16 tile where an int16 tile is -1, and 0 where that is 0."""
+    x, mask = gl.broadcast(x, mask)
+    return gl.inline_asm_elementwise(
+        "and.b32 $0, $1, $2;", "=r,r,r", [x, mask], gl.bfloat16, is_pure=True, pack=2
+    )
+
+
+@gluon.jit
 def above_diagonal(row, col):
     """A bfloat16 tile of 1 above the diagonal, 0 below, and -0 on it.
 
