@@ -8,7 +8,8 @@ r, k and S decayed to the end of the chunk (tiles.py), a chunk is
 r, k, v, w and o move once. hopper/forward.py does the same on Hopper, for bfloat16 heads of 64, in
 half of the time; this kernel is for all else. Registers bound it: 255 leave room for two programs
 an SM, too few to hide what its barriers cost (docs/designs_wkv6.md). r decayed to the end grows;
-where decays are too strong for that S is still right, and o is recomputed (strong.py). Where there
+where decays are too strong for that S is still right, and o is recomputed (strong.py). On Hopper a
+program leaves such a chunk, and all after it, to hopper/strong.py. Where there
 are few heads, several programs share one sequence (segments.py). Gradients: backward.py.
 """
 
@@ -28,6 +29,7 @@ from ..options import check_call, holds_float64, wants_gradients
 from .backward import backward
 from .checkpoints import CHECKPOINT, count_checkpoints, first_checkpoint, place, sequence_bounds
 from .hopper.forward import wkv6_hopper_kernel
+from .hopper.strong import wkv6_hopper_strong_kernel
 from .hopper.tiles import launch_tiles, suits_hopper, tiles
 from .segments import segments_for, state_before_segment, wkv6_segments_kernel
 from .strong import GROUP, GROUPS_PER_PROGRAM, wkv6_strong_kernel
@@ -198,15 +200,14 @@ def run_forward(
         handed = torch.empty((all_programs, K, V), **new)
         done = torch.empty(all_programs, dtype=torch.int32, device=r.device)
         states = None if checkpoints is None else tiles(checkpoints, V)
+        after = written, o, s1, states, handed, done
         launches.append((
-            wkv6_hopper_kernel, (all_programs, 1, 1), warps,
-            (*inputs, *others, written, o, s1, states, handed, done),
-            numbers, (False, CHECKPOINT, raw_decay, scale != 1), {},
+            wkv6_hopper_kernel, (all_programs, 1, 1), warps, (*inputs, *others, *after), numbers,
+            (CHECKPOINT, raw_decay, scale != 1), {},
         ))  # fmt: skip
         launches.append((
-            wkv6_hopper_kernel, (all_programs, 1, 1), warps,
-            (*inputs, *others, written, o, s1, states, handed, done),
-            numbers, (True, CHECKPOINT, raw_decay, scale != 1), {},
+            wkv6_hopper_strong_kernel, (all_programs, 1, 1), warps,
+            (*inputs, u, cu_seqlens, *after), numbers[1:], (CHECKPOINT, raw_decay, scale != 1), {},
         ))  # fmt: skip
     else:
         group_states = None
@@ -216,8 +217,8 @@ def run_forward(
         strong = torch.empty((all_programs, groups, BK), dtype=torch.int8, device=r.device)
         launches.append((
             wkv6_chunked_fwd_kernel, all_programs, warps,
-            (*inputs, *others, o, s1, checkpoints, group_states, strong), (*numbers[:5], groups, scale),
-            (*sizes, CHECKPOINT, GROUP, raw_decay), options,
+            (*inputs, *others, o, s1, checkpoints, group_states, strong),
+            (*numbers[:5], groups, scale), (*sizes, CHECKPOINT, GROUP, raw_decay), options,
         ))  # fmt: skip
         launches.append((
             wkv6_strong_kernel, all_programs * triton.cdiv(groups, GROUPS_PER_PROGRAM), warps,
@@ -229,7 +230,7 @@ def run_forward(
     kind = ("forward", r.device, r.dtype, w.dtype, u.dtype, sizes, *which)
     compile_together(kind, launches)
     for kernel, *arguments, options in launches:
-        launcher = launch_tiles if kernel is wkv6_hopper_kernel else launch
+        launcher = launch_tiles if isinstance(arguments[0], tuple) else launch
         launcher(kernel, *arguments, **options)
     return o, s1
 
