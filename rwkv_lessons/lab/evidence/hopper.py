@@ -5,7 +5,6 @@ from functools import cache
 import torch
 
 from ...wkv6.chunked.checkpoints import CHECKPOINT
-from ...wkv6.chunked.strong import GROUP
 from ...wkv6.reference import wkv6_reference
 from ..course import exercises
 from .compare import Difference
@@ -93,15 +92,13 @@ def in_two_pieces(launch, *size):
 
 def library(B, T, H, *more):
     """A launch of the library's `wkv6_hopper_kernel`: no packing, no segments, nothing kept."""
-    groups = -(-T // GROUP)
     absent = dict.fromkeys(("cu_seqlens", "segment_states", "segment_decays", "checkpoints"))
-    sizes = {"has_s0": 1, "T": T, "H": H, "segments": 1, "span": T, "groups": groups, "scale": 1.0}
-    sizes |= {"CHECKPOINT": CHECKPOINT, "GROUP": GROUP, "RAW": False, "SCALED": False}
+    sizes = {"has_s0": 1, "T": T, "H": H, "segments": 1, "span": T, "scale": 1.0}
+    sizes |= {"CHECKPOINT": CHECKPOINT, "RAW": False, "SCALED": False}
     plain = in_two_pieces(_one_program_a_head, B, T, H, *more)
-    outputs = {"group_states": (B * H * groups * 64, 64), "strong": (B * H * groups * 64,)}
-    kinds = {"group_states": torch.bfloat16, "strong": torch.int8}
-    changes = {"outputs": plain.outputs | outputs, "dtypes": plain.dtypes | kinds}
-    changes |= {"described": plain.described | {"group_states": 64}, "constants": absent | sizes}
+    outputs = {"handed": (B * H, 64, 64), "done": (B * H,)}
+    changes = {"outputs": plain.outputs | outputs, "dtypes": plain.dtypes | {"done": torch.int32}}
+    changes |= {"constants": absent | sizes}
     return LibraryLaunch(**vars(plain) | changes)
 
 

@@ -8,7 +8,8 @@ r, k and S decayed to the end of the chunk (tiles.py), a chunk is
 r, k, v, w and o move once. hopper/forward.py does the same on Hopper, for bfloat16 heads of 64, in
 half of the time; this kernel is for all else. Registers bound it: 255 leave room for two programs
 an SM, too few to hide what its barriers cost (docs/designs_wkv6.md). r decayed to the end grows;
-where decays are too strong for that S is still right, and o is recomputed (strong.py). Where there
+where decays are too strong for that S is still right, and o is recomputed (strong.py). On Hopper a
+program leaves such a chunk, and all after it, to hopper/strong.py. Where there
 are few heads, several programs share one sequence (segments.py). Gradients: backward.py.
 """
 
@@ -28,6 +29,7 @@ from ..options import check_call, holds_float64, wants_gradients
 from .backward import backward
 from .checkpoints import CHECKPOINT, count_checkpoints, first_checkpoint, place, sequence_bounds
 from .hopper.forward import wkv6_hopper_kernel
+from .hopper.strong import wkv6_hopper_strong_kernel
 from .hopper.tiles import launch_tiles, suits_hopper, tiles
 from .segments import segments_for, state_before_segment, wkv6_segments_kernel
 from .strong import GROUP, GROUPS_PER_PROGRAM, wkv6_strong_kernel
@@ -174,12 +176,6 @@ def run_forward(
     gpu = devices.gpu_of(r.device)
     programs, segments, span, warps, sizes = tile_for(S * H, T, K, V, r.dtype, gpu)
     (K, V, BK, BV, _), all_programs, groups = sizes, programs * segments, triton.cdiv(span, GROUP)
-    group_states = None
-    if checkpoints is None:
-        group_states = torch.empty(
-            (all_programs, groups, BK, BV), dtype=checkpoints_dtype(r), device=r.device
-        )
-    strong = torch.empty((all_programs, groups, BK), dtype=torch.int8, device=r.device)
     segment_states = segment_decays = None
     # Unless told, ptxas gives the longest kernels of older architectures 40 registers, and spills.
     options, launches = {"maxnreg": None if gpu.like_hopper else 255}, []
@@ -194,38 +190,47 @@ def run_forward(
             (*sizes, raw_decay),
             options,
         ))  # fmt: skip
-    inputs, numbers = (r, k, v, w), (int(s0 is not None), T, H, segments, span, groups, scale)
-    others, results = (
-        (u, start, cu_seqlens, segment_states, segment_decays),
-        (s1, checkpoints, group_states, strong),
-    )
+    inputs, numbers = (r, k, v, w), (int(s0 is not None), T, H, segments, span, scale)
+    others = u, start, cu_seqlens, segment_states, segment_decays
     on_hopper = (
         sizes[:2] == (64, 64) and r.shape[0] * T * H >= MIN_TOKENS_FOR_TMA and suits_hopper(inputs)
     )
     if on_hopper:
         *inputs, written = (tiles(x, H * K) for x in (*inputs, o))
-        states = (None if x is None else tiles(x, V) for x in (checkpoints, group_states))
+        handed = torch.empty((all_programs, K, V), **new)
+        done = torch.empty(all_programs, dtype=torch.int32, device=r.device)
+        states = None if checkpoints is None else tiles(checkpoints, V)
+        after = written, o, s1, states, handed, done
         launches.append((
-            wkv6_hopper_kernel, (all_programs, 1, 1), warps,
-            (*inputs, *others, written, o, s1, *states, strong),
-            numbers, (CHECKPOINT, GROUP, raw_decay, scale != 1), {},
+            wkv6_hopper_kernel, (all_programs, 1, 1), warps, (*inputs, *others, *after), numbers,
+            (CHECKPOINT, raw_decay, scale != 1), {},
+        ))  # fmt: skip
+        launches.append((
+            wkv6_hopper_strong_kernel, (all_programs, 1, 1), warps,
+            (*inputs, u, cu_seqlens, *after), numbers[1:], (CHECKPOINT, raw_decay, scale != 1), {},
         ))  # fmt: skip
     else:
+        group_states = None
+        if checkpoints is None:
+            shape = all_programs, groups, BK, BV
+            group_states = torch.empty(shape, dtype=checkpoints_dtype(r), device=r.device)
+        strong = torch.empty((all_programs, groups, BK), dtype=torch.int8, device=r.device)
         launches.append((
-            wkv6_chunked_fwd_kernel, all_programs, warps, (*inputs, *others, o, *results),
-            numbers, (*sizes, CHECKPOINT, GROUP, raw_decay), options,
+            wkv6_chunked_fwd_kernel, all_programs, warps,
+            (*inputs, *others, o, s1, checkpoints, group_states, strong),
+            (*numbers[:5], groups, scale), (*sizes, CHECKPOINT, GROUP, raw_decay), options,
         ))  # fmt: skip
-    launches.append((
-        wkv6_strong_kernel, all_programs * triton.cdiv(groups, GROUPS_PER_PROGRAM), warps,
-        (r, k, v, w, u, cu_seqlens, group_states, strong, o, checkpoints),
-        (T, H, segments, span, groups, scale), (*sizes, CHECKPOINT, GROUP, GROUPS_PER_PROGRAM,
-         raw_decay), options,
-    ))  # fmt: skip
+        launches.append((
+            wkv6_strong_kernel, all_programs * triton.cdiv(groups, GROUPS_PER_PROGRAM), warps,
+            (*inputs, u, cu_seqlens, group_states, strong, o, checkpoints),
+            (T, H, segments, span, groups, scale),
+            (*sizes, CHECKPOINT, GROUP, GROUPS_PER_PROGRAM, raw_decay), options,
+        ))  # fmt: skip
     which = segments > 1, raw_decay, on_hopper, scale != 1, cu_seqlens is None, checkpoints is None
     kind = ("forward", r.device, r.dtype, w.dtype, u.dtype, sizes, *which)
     compile_together(kind, launches)
     for kernel, *arguments, options in launches:
-        launcher = launch_tiles if kernel is wkv6_hopper_kernel else launch
+        launcher = launch_tiles if isinstance(arguments[0], tuple) else launch
         launcher(kernel, *arguments, **options)
     return o, s1
 

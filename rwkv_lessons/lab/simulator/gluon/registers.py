@@ -149,6 +149,7 @@ def ptx_difference(x, y):
 PTX = {
     "mov.b32": lambda x: x,
     "and.b32": lambda x, y: x & y,
+    "xor.b32": torch.bitwise_xor,
     "or.b32": lambda x, y: x | y,
     "shl.b32": lambda x, n: x << n & 0xFFFFFFFF,
     "cvt.rn.bf16x2.f32": lambda high, low: ptx_bfloat16(high) << 16 | ptx_bfloat16(low),

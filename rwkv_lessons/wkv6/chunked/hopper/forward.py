@@ -10,6 +10,9 @@ as soon as their operands are there, and a chunk waits three times:
 A left factor stays in registers, if it can. What else a product reads goes through shared memory,
 into tiles whose tokens are in registers by then. The tensor memory accelerator brings the next
 chunk meanwhile, and stores o and the states; Triton adds barriers where threads share a tile.
+
+A program stops before the first chunk whose decays are too strong for this, and hands its state
+over: strong.py goes on from there.
 """
 
 import triton.language as tl
@@ -42,16 +45,19 @@ from .tiles import (
 
 
 @assembled
-@gluon.jit(do_not_specialize=["has_s0", "T", "H", "segments", "span", "groups", "scale"])
+@gluon.jit(do_not_specialize=["has_s0", "T", "H", "segments", "span", "scale"])
 def wkv6_hopper_kernel(
     r, k, v, w, u, s0, cu_seqlens, segment_states, segment_decays, o, o_rows, s1, checkpoints,
-    group_states, strong,
-    has_s0, T, H, segments, span, groups, scale,
-    CHECKPOINT: gl.constexpr, GROUP: gl.constexpr, RAW: gl.constexpr, SCALED: gl.constexpr,
+    handed, done,
+    has_s0, T, H, segments, span, scale,
+    CHECKPOINT: gl.constexpr, RAW: gl.constexpr, SCALED: gl.constexpr,
 ):  # fmt: skip
-    """r, k, v, w and o are descriptors of [tokens, H·64], kept and before of [states·64, 64].
+    """r, k, v, w and o are descriptors of [tokens, H·64], checkpoints of [states·64, 64].
 
-    o_rows is o again, for a last chunk that is not whole. The rest is as in ../forward.py.
+    o_rows is o again, for a last chunk that is not whole.
+    handed, done: of each program, get the state after its last chunk, `[64, 64]`, and how many
+    tokens that were; all of them, and no state, if no decay is too strong.
+    The rest is as in ../forward.py.
     """
     TILES: gl.constexpr = product_of(64)
     SUMS: gl.constexpr = product_of(8)
@@ -69,9 +75,9 @@ def wkv6_hopper_kernel(
     s_k = gl.allocate_shared_memory(gl.bfloat16, [2, C, C], TILE)
     s_v = gl.allocate_shared_memory(gl.bfloat16, [2, C, C], TILE)
     s_w = gl.allocate_shared_memory(gl.bfloat16, [2, C, C], TILE)
-    s_log = gl.allocate_shared_memory(gl.bfloat16, [C, C], TILE)
-    s_low = gl.allocate_shared_memory(gl.bfloat16, [C, C], TILE)  # of k
-    s_state = gl.allocate_shared_memory(gl.bfloat16, [C, C], TILE)
+    one_log = gl.allocate_shared_memory(gl.bfloat16, [1, C, C], TILE)
+    one_low = gl.allocate_shared_memory(gl.bfloat16, [1, C, C], TILE)  # of k
+    one_state = gl.allocate_shared_memory(gl.bfloat16, [1, C, C], TILE)
     s_mask = gl.allocate_shared_memory(gl.int16, [C, C], TILE)
     if checkpoints is not None:
         s_middle = gl.allocate_shared_memory(gl.bfloat16, [C, C], TILE)
@@ -116,12 +122,16 @@ def wkv6_hopper_kernel(
             part = (i_n * (segments - 1) + g) * H + i_h
             b_decay = gl.exp2(gl.load(segment_decays + part * C + gl.arange(0, C, ROWS)))
             b_s = b_s * b_decay[:, None] + gl.load(segment_states + part * C * C + o_s)
-    fits = gl.full([C], 1, gl.int32, ROWS)
     no_sums = gl.full([C, 8], 0.0, gl.float32, SUMS)
     zeros = gl.full([C, C], 0.0, gl.float32, TILES)
 
     barrier()
-    for t in range(0, n, C):
+    t, stop = 0, n
+    while t < stop:
+        # 0, which the compiler cannot know: it would keep all tiles' addresses in registers.
+        same_tile = t // 2**30
+        s_log, s_low = one_log.index(same_tile), one_low.index(same_tile)
+        s_state = one_state.index(same_tile)
         i = t // C % 2
         phase = t // C // 2 % 2
         mbarrier.wait(w_ready.index(i), phase)
@@ -187,84 +197,90 @@ def wkv6_hopper_kernel(
             b_second = gl.convert_layout(b_second, ROWS)
         b_total = gl.sum(gl.where(is_sum, b_total, 0.0), 1) * LOG2E
         b_total = gl.convert_layout(b_total, ROWS)
-        i_group = gl.program_id(0).to(gl.int64) * groups + t // GROUP
-        fits &= (b_total >= -FITS_TO_END).to(gl.int32)  # NaN does not
-        if (t + C) % GROUP == 0 or t + C >= n:
-            gl.store(strong + i_group * C + gl.arange(0, C, ROWS), (1 - fits).to(gl.int8))
-            fits = gl.full([C], 1, gl.int32, ROWS)
-
-        b_after *= to_log2
-        b_k *= gl.exp2(b_after)
-        b_r *= gl.exp2(-b_after - b_w * LOG2E)
-        if SCALED:
-            b_r *= scale
-        high, low = in_two(b_k)
-        k_high = s_k.index(i)
-        k_low, b_v = s_low, s_v.index(i)
-        k_high.store(high)
-        k_low.store(low)
-        r_high, r_low = in_two(b_r)
-        r_high, r_low = as_left_operand(r_high), as_left_operand(r_low)
-        if checkpoints is not None or t % GROUP == 0:
-            s_w.index(i).store(rounded(b_s))
-        b_s *= gl.exp2(b_total)[:, None]
-        s_state.store(rounded(b_s))
-        fence_async_shared()
-        barrier()
-        expect_tile(r_ready.index(i), t + 2 * C < n)
-        expect_tile(k_ready.index(i), t + 2 * C < n)
-        expect_tile(v_ready.index(i), t + 2 * C < n)
-        expect_tile(w_ready.index(i), t + 2 * C < n)
-        b_a = warpgroup_mma(r_high, k_high.permute((1, 0)), zeros, use_acc=False, is_async=True)
-        b_a = warpgroup_mma(r_low, k_high.permute((1, 0)), b_a, is_async=True)
-        b_a = warpgroup_mma(r_high, k_low.permute((1, 0)), b_a, is_async=True)
-        b_o = warpgroup_mma(r_high, s_state, zeros, use_acc=False, is_async=True)
-        b_o = warpgroup_mma(r_low, s_state, b_o, is_async=True)
-        if checkpoints is None:
-            if t % GROUP == 0:
-                at = (gl.program_id(0) * groups + t // GROUP) * C
-                tma.async_copy_shared_to_global(group_states, [at, 0], s_w.index(i))
-            b_s = warpgroup_mma(k_high.permute((1, 0)), b_v, b_s, is_async=True)
-            b_s = warpgroup_mma(k_low.permute((1, 0)), b_v, b_s, is_async=True)
-        else:  # one more checkpoint, in the middle of the chunk
-            at_checkpoint = ((slot + t // CHECKPOINT) * H + i_h) * C
-            tma.async_copy_shared_to_global(checkpoints, [at_checkpoint, 0], s_w.index(i))
-            half: gl.constexpr = C // 2
-            first_v = b_v.slice(0, half, 0)
-            b_s = warpgroup_mma(
-                k_high.slice(0, half, 0).permute((1, 0)), first_v, b_s, is_async=True
-            )
-            b_s = warpgroup_mma(
-                k_low.slice(0, half, 0).permute((1, 0)), first_v, b_s, is_async=True
-            )
-        b_a, r_high, r_low = warpgroup_mma_wait(2, deps=(b_a, r_high, r_low))
-        b_a = as_left_operand(
-            below_and_on_diagonal(b_a, b_bonus.to(gl.bfloat16), s_mask.load(TILES))
-        )
-        b_o = warpgroup_mma(b_a, b_v, b_o, is_async=True)
-        if checkpoints is not None:
-            b_s = warpgroup_mma_wait(1, deps=(b_s,))
-            s_middle.store(rounded(b_s * gl.exp2(-b_second)[:, None]))
-            last_v = b_v.slice(half, half, 0)
-            b_s = warpgroup_mma(
-                k_high.slice(half, half, 0).permute((1, 0)), last_v, b_s, is_async=True
-            )
-            b_s = warpgroup_mma(
-                k_low.slice(half, half, 0).permute((1, 0)), last_v, b_s, is_async=True
-            )
-        b_o, b_s, b_a = warpgroup_mma_wait(0, deps=(b_o, b_s, b_a))
-        s_r.index(i).store(rounded(b_o))
-        fence_async_shared()
-        barrier()
-        if whole:
-            tma.async_copy_shared_to_global(o, [first + t, i_h * C], s_r.index(i))
+        if gl.max(gl.where(b_total >= -FITS_TO_END, 0, 1), 0) != 0:  # NaN is not
+            stop = t
         else:
-            at = (start + skipped + t) * H + i_h
-            gl.store(o_rows + at * C + row * (H * C) + col, b_o.to(gl.bfloat16), row < n - t)
-        if checkpoints is not None:
-            if t + C // 2 < n:
-                tma.async_copy_shared_to_global(checkpoints, [at_checkpoint + H * C, 0], s_middle)
+            b_after *= to_log2
+            b_k *= gl.exp2(b_after)
+            b_r *= gl.exp2(-b_after - b_w * LOG2E)
+            if SCALED:
+                b_r *= scale
+            high, low = in_two(b_k)
+            k_high = s_k.index(i)
+            k_low, b_v = s_low, s_v.index(i)
+            k_high.store(high)
+            k_low.store(low)
+            r_high, r_low = in_two(b_r)
+            r_high, r_low = as_left_operand(r_high), as_left_operand(r_low)
+            if checkpoints is not None:
+                s_w.index(i).store(rounded(b_s))
+            b_s *= gl.exp2(b_total)[:, None]
+            s_state.store(rounded(b_s))
+            fence_async_shared()
+            barrier()
+            expect_tile(r_ready.index(i), t + 2 * C < n)
+            expect_tile(k_ready.index(i), t + 2 * C < n)
+            expect_tile(v_ready.index(i), t + 2 * C < n)
+            expect_tile(w_ready.index(i), t + 2 * C < n)
+            b_a = warpgroup_mma(r_high, k_high.permute((1, 0)), zeros, use_acc=False, is_async=True)
+            b_a = warpgroup_mma(r_low, k_high.permute((1, 0)), b_a, is_async=True)
+            b_a = warpgroup_mma(r_high, k_low.permute((1, 0)), b_a, is_async=True)
+            b_o = warpgroup_mma(r_high, s_state, zeros, use_acc=False, is_async=True)
+            b_o = warpgroup_mma(r_low, s_state, b_o, is_async=True)
+            if checkpoints is None:
+                b_s = warpgroup_mma(k_high.permute((1, 0)), b_v, b_s, is_async=True)
+                b_s = warpgroup_mma(k_low.permute((1, 0)), b_v, b_s, is_async=True)
+            else:  # one more checkpoint, in the middle of the chunk
+                at_checkpoint = ((slot + t // CHECKPOINT) * H + i_h) * C
+                tma.async_copy_shared_to_global(checkpoints, [at_checkpoint, 0], s_w.index(i))
+                half: gl.constexpr = C // 2
+                first_v = b_v.slice(0, half, 0)
+                b_s = warpgroup_mma(
+                    k_high.slice(0, half, 0).permute((1, 0)), first_v, b_s, is_async=True
+                )
+                b_s = warpgroup_mma(
+                    k_low.slice(0, half, 0).permute((1, 0)), first_v, b_s, is_async=True
+                )
+            b_a, r_high, r_low = warpgroup_mma_wait(2, deps=(b_a, r_high, r_low))
+            b_a = as_left_operand(
+                below_and_on_diagonal(b_a, b_bonus.to(gl.bfloat16), s_mask.load(TILES))
+            )
+            b_o = warpgroup_mma(b_a, b_v, b_o, is_async=True)
+            if checkpoints is not None:
+                b_s = warpgroup_mma_wait(1, deps=(b_s,))
+                s_middle.store(rounded(b_s * gl.exp2(-b_second)[:, None]))
+                last_v = b_v.slice(half, half, 0)
+                b_s = warpgroup_mma(
+                    k_high.slice(half, half, 0).permute((1, 0)), last_v, b_s, is_async=True
+                )
+                b_s = warpgroup_mma(
+                    k_low.slice(half, half, 0).permute((1, 0)), last_v, b_s, is_async=True
+                )
+            b_o, b_s, b_a = warpgroup_mma_wait(0, deps=(b_o, b_s, b_a))
+            s_r.index(i).store(rounded(b_o))
+            fence_async_shared()
+            barrier()
+            if whole:
+                tma.async_copy_shared_to_global(o, [first + t, i_h * C], s_r.index(i))
+            else:
+                at = (start + skipped + t) * H + i_h
+                gl.store(o_rows + at * C + row * (H * C) + col, b_o.to(gl.bfloat16), row < n - t)
+            if checkpoints is not None:
+                if t + C // 2 < n:
+                    middle_at = [at_checkpoint + H * C, 0]
+                    tma.async_copy_shared_to_global(checkpoints, middle_at, s_middle)
+            t += C
 
+    if t < n:
+        if t + C < n:  # its successor, too, is on its way
+            i = t // C % 2
+            phase = (t // C + 1) // 2 % 2
+            mbarrier.wait(w_ready.index(1 - i), phase)
+            mbarrier.wait(r_ready.index(1 - i), phase)
+            mbarrier.wait(k_ready.index(1 - i), phase)
+            mbarrier.wait(v_ready.index(1 - i), phase)
+        gl.store(handed + gl.program_id(0).to(gl.int64) * (C * C) + o_s, b_s)
+    gl.store(done + gl.program_id(0), t)
     tma.store_wait(0)
     is_last = i_g == gl.maximum(gl.cdiv(end - start, span) - 1, 0)
-    gl.store(s1 + i_s + o_s, b_s, (row >= 0) & is_last)
+    gl.store(s1 + i_s + o_s, b_s, (row >= 0) & is_last & (t >= n))

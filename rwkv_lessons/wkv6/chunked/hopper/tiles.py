@@ -101,6 +101,51 @@ def below_and_on_diagonal(x, on, mask):
 
 
 @gluon.jit
+def where_one(x, on, weights):
+    """A float32 tile in bfloat16 where a tile of int16 has 1.0, `on` where -0, and 0 elsewhere.
+
+    weights: bits of bfloat16. In the lower byte 1.0 has the sign bit, and -0 in the upper.
+    """
+    either: gl.constexpr = """{
+        .reg .b32 one, there;
+        prmt.b32 one, $3, 0, 0xaa88;
+        prmt.b32 there, $3, 0, 0xbb99;
+        and.b32 one, one, $1;
+        and.b32 there, there, $2;
+        or.b32 $0, one, there;
+    }"""
+    x, on = gl.broadcast(rounded(x), on)
+    return gl.inline_asm_elementwise(
+        either, "=r,r,r,r", [x, on, weights], gl.bfloat16, is_pure=True, pack=2
+    )
+
+
+@gluon.jit
+def chosen(x, y, mask):
+    """A bfloat16 tile that is x where an int16 mask is -1, and y where it is 0."""
+    either: gl.constexpr = """{
+        .reg .b32 kept, other;
+        and.b32 kept, $1, $3;
+        xor.b32 other, $3, 0xffffffff;
+        and.b32 other, other, $2;
+        or.b32 $0, kept, other;
+    }"""
+    x, mask = gl.broadcast(x, mask)
+    return gl.inline_asm_elementwise(
+        either, "=r,r,r,r", [x, y, mask], gl.bfloat16, is_pure=True, pack=2
+    )
+
+
+@gluon.jit
+def kept(x, mask):
+    """A bfloat16 tile where an int16 mask is -1, and 0 where that is 0."""
+    x, mask = gl.broadcast(x, mask)
+    return gl.inline_asm_elementwise(
+        "and.b32 $0, $1, $2;", "=r,r,r", [x, mask], gl.bfloat16, is_pure=True, pack=2
+    )
+
+
+@gluon.jit
 def above_diagonal(row, col):
     """A bfloat16 tile of 1 above the diagonal, 0 below, and -0 on it.
 
