@@ -262,13 +262,15 @@ def test_mistakes_in_the_kernel_of_strong_decays_are_seen(name, launched):
 
 
 def stops_and_tails(launched):
-    """Sequences of fitting decays, of some too strong from the second chunk on, and of a tail."""
-    x, cu_seqlens = packed(torch.bfloat16, 64, 64, [0, 64, 264])
-    x[3], x[5] = x[3].clamp(min=-0.5), x[5].float()
-    x[3][:, 140:180], x[3][:, 250:] = -3.0, -40.0
-    o, s1, _ = results(x, cu_seqlens)
-    near((o, s1), expected(x, cu_seqlens=cu_seqlens), LIMITS, NAMES)
-    assert launched.fits.given["done"].view(2, 2).tolist() == [[64, 64], [64, 64]]
+    """One sequence never stops, one after a chunk, one at once; tails, and chunks that end one."""
+    ends = [0, 200, 398, 462, 526]
+    (*x, u, s0), cu_seqlens = packed(torch.bfloat16, 64, 64, ends)
+    x, u, s0 = [y[:, :, :1] for y in x], u[:1], s0[:, :1].float()
+    x[3] = x[3].clamp(min=-0.5)
+    x[3][:, 264:300], x[3][:, 392:462] = -3.0, -40.0
+    o, s1, _ = results([*x, u, s0], cu_seqlens)
+    near((o, s1), expected([*x, u, s0], cu_seqlens=cu_seqlens), LIMITS, NAMES)
+    assert launched.fits.given["done"].tolist() == [256, 64, 0, 64]
 
 
 def test_without_a_mistake_they_pass(launched):
