@@ -22,7 +22,7 @@ class Mutable(OnCPU):
 def on_cpu(monkeypatch, module, name):
     """Has a module of the library launch its kernel `name` here, however few tokens there are."""
 
-    def launch(kernel, grid, num_warps, tensors, numbers, constants):
+    def launch(kernel, grid, num_warps, tensors, numbers, constants, **for_the_compiler):
         kernel[grid](*tensors, *numbers, *constants, num_warps=num_warps)
 
     kernel = Mutable(getattr(module, name))

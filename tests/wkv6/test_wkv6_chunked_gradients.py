@@ -200,7 +200,7 @@ def test_through_the_public_function(decay, T, tiled, monkeypatch):
     o, s1 = wkv6_chunked(*leaves)
     results = torch.autograd.grad([o, s1], leaves, [do, ds1])
     # S and dw are rounded once each; of one token, few of the 384 numbers weigh
-    compare(results, expected([x.detach() for x in inputs], do, ds1), 3e-3 if T == 1 else 2.5e-3)
+    compare(results, expected([x.detach() for x in inputs], do, ds1), 3e-3 if T == 1 else 2.8e-3)
 
 
 @pytest.fixture
@@ -209,15 +209,19 @@ def tiled(monkeypatch):
     monkeypatch.setattr(chunked_backward, "MIN_TOKENS_FOR_TMA", 0)
 
 
-# 32 tokens fit to -1.73; a last chunk is whole, is not, or has no second half.
+# dw sums parts of either sign, in each of which a state or G is rounded: 2.34e-3 of the parts.
+TILED = 2.8e-3
+
+
+# 32 tokens fit to -3.46, eight to -7.6; a last chunk is whole, is not, or has no second half.
 @needs_gpu
-@pytest.mark.parametrize("decay", ["mixed", "strong", "any", -0.0, -1e-3, -0.5, -1.7, -1.8, -8.0,
-                                   -math.inf])  # fmt: skip
+@pytest.mark.parametrize("decay", ["mixed", "strong", "any", -0.0, -1e-3, -0.5, -1.7, -3.5, -8.0,
+                                   -20.0, -math.inf])  # fmt: skip
 @pytest.mark.parametrize("B, T, H", [(2, 200, 2), (3, 1, 2), (2, 97, 3), (1, 64, 1), (1, 4096, 8)])
 def test_tiles_on_the_gpu(B, T, H, decay, tiled):
     inputs, do, ds1 = draw(B, T, H, 64, 64, decay, torch.bfloat16)
     results = got(inputs, do, ds1)
-    compare(results, expected(inputs, do, ds1), 3e-3 if T == 1 else 2.5e-3)
+    compare(results, expected(inputs, do, ds1), 3e-3 if T == 1 else TILED)
     assert (results[3][inputs[3] == -math.inf] == 0).all()
 
 
@@ -225,7 +229,7 @@ def test_tiles_on_the_gpu(B, T, H, decay, tiled):
 @pytest.mark.parametrize("raw", [False, True])
 @pytest.mark.parametrize("without", [None, "do", "ds1"])
 def test_tiles_of_chunks_that_differ_on_the_gpu(raw, without, tiled):
-    """Scaled; one key that is too strong leaves two chunks to the other kernels."""
+    """Scaled; one key that is too strong has a chunk go in two runs."""
     inputs, do, ds1 = draw(2, 330, 3, 64, 64, "mixed", torch.bfloat16)
     inputs[3] = inputs[3].clamp(min=-1.5)
     inputs[3][0, 70, :, 3], inputs[3][0, 75:85, 1, 5] = -54.0, -0.0
@@ -234,7 +238,7 @@ def test_tiles_of_chunks_that_differ_on_the_gpu(raw, without, tiled):
         inputs[3] = torch.log(-inputs[3]).clamp(min=-20)
     given = (inputs, None if without == "do" else do, None if without == "ds1" else ds1)
     options = {"scale": 0.3, "raw": raw}
-    compare(got(*given, **options), expected(*given, **options), 2.5e-3)
+    compare(got(*given, **options), expected(*given, **options), TILED)
 
 
 @needs_gpu
@@ -302,16 +306,18 @@ def test_machine_code_of_keys_and_values():
         assert any("TF32" in op for op in kinds) and any("BF16" in op for op in kinds)
 
 
+@pytest.mark.parametrize("bounds", [None, "*i64"])
 @pytest.mark.parametrize("raw, scaled", [(False, False), (True, True)])
-def test_machine_code_of_pairs_on_hopper(raw, scaled):
-    x = f"tensordesc<bf16[64, 64],{TILE.value!r}>"
-    tensors = (x, x, x, x, F32, x, x, F32, F32, F32, x, x, x, x, x, B16, B16, B16, B16, F32)
-    flags = {"CHECKPOINT": CHECKPOINT, "RAW": raw, "SCALED": scaled, "num_warps": 4}
+def test_machine_code_of_pairs_on_hopper(raw, scaled, bounds):
+    x, s = (f"tensordesc<bf16[{n}, 64],{TILE.value!r}>" for n in (CHECKPOINT, 64))
+    tensors = (x, x, x, x, F32, s, s, F32, F32, bounds, "*i16", *[x] * 5, *[B16] * 4, F32)
+    flags = {"RAW": raw, "SCALED": scaled, "num_warps": 4}
+    flags["maxnreg"] = chunked_backward.REGISTERS_ON_HOPPER
     code = assembly(pairs_hopper_kernel, *tensors, INT, INT, "fp32", **flags)
-    assert code.shared_bytes <= 113 * 1024 and code.registers <= 255  # two an SM
+    assert code.shared_bytes <= 75 * 1024 and code.registers <= 168  # three an SM
     assert code.spill_stores <= 512 and code.atomics == 0
-    assert code.count("HGMMA") >= 4 * 22  # products
-    assert code.count("WARPGROUP.DEPBAR") <= 6  # and not a wait for each
+    assert code.count("HGMMA") >= 86  # of 16 tokens, or keys
+    assert code.count("WARPGROUP.DEPBAR") <= 12  # and not a wait for each
     assert code.count("UTMALDG") == 7 and code.count("UTMASTG") == 4
 
 

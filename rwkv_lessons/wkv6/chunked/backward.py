@@ -7,8 +7,8 @@ and write 3; values read 6 and write 1.
 
 Registers bound the two kernels of the second pass: 255 and 168 leave room for two and three
 programs an SM, too few to hide all of the latency of their barriers. For bfloat16 heads of 64 on
-Hopper, hopper/pairs.py does the work of both, of 64 tokens at once: it reads 7 and writes 4. The
-designs that were tried before: docs/designs_wkv6.md.
+Hopper, hopper/pairs.py does the work of both, and in levels, for any decay: it reads 9 and writes
+4. The designs that were tried before: docs/designs_wkv6.md.
 
 Sums over programs are taken in a fixed order: the same inputs give the same bits.
 """
@@ -23,7 +23,7 @@ from ...runtime.compile_triton import compile_together
 from ...runtime.launch_triton import launch
 from ..autograd import define_backward, sequences_in
 from .checkpoints import CHECKPOINT, count_checkpoints
-from .hopper.pairs import pairs_hopper_kernel
+from .hopper.pairs import pairs_hopper_kernel, weights_and_masks
 from .hopper.tiles import launch_tiles, suits_hopper, tiles
 from .pairs import CHUNKS_PER_SEARCH, keys_gradients, values_gradients
 from .states import ALL, EACH, OTHERS, state_gradients
@@ -33,6 +33,7 @@ MIN_CHUNKS_PER_SEGMENT = 16  # so that cutting costs less than it gains
 # Unless told, ptxas 12.8 gives kernels of float32, of large heads in float16, and those in levels,
 # 32 and spills 10 to 18 KB.
 MAX_REGISTERS = 255
+REGISTERS_ON_HOPPER = 168  # three programs an SM, and some spills
 MIN_TOKENS_FOR_TMA = 2**20  # B·T·H: with fewer, descriptors take the host longer than the GPU
 CHUNKS_PER_PROGRAM = 8  # of keys or values, in turn: the next one is loaded meanwhile
 
@@ -129,7 +130,6 @@ def gradients(
     twice = segments > 1 or between is not None
     local = torch.empty(sequences, H, segments, K, V, **new) if twice else None
     totals = torch.empty(sequences, H, segments, K, **new) if twice else None
-    min_log_decay = torch.empty(slots, H, **new)
     sweeps = [
         (
             state_gradients, programs[0], 4,
@@ -144,26 +144,27 @@ def gradients(
     pairs, warps = [], 4 if max(K, V) <= 64 else 8
     of_keys = stages_of(sizes[1], is_float32, gpu, checkpoints.dtype == torch.float32)
     of_values = stages_of(sizes[2], is_float32, gpu)
-    grid = H, triton.cdiv(T, 2 * CHECKPOINT), B
+    grid = (H, slots, 1) if packed else (H, slots // B, B)
     on_hopper = (
-        (K, V) == (64,
-         64) and not packed and B * T * H >= MIN_TOKENS_FOR_TMA and max(grid[1:]) < 2**16
+        (K, V) == (64, 64)
+        and B * T * H >= MIN_TOKENS_FOR_TMA
+        and max(grid[1:]) < 2**16
         and suits_hopper((r, k, v, w, do, checkpoints, d_checkpoints))
-    )  # fmt: skip
+    )
+    min_log_decay = None if on_hopper else torch.empty(slots, H, **new)
     if on_hopper:
         rows = (dr, dk, dv, dw)
-        *given, of_o = (tiles(x, H * K) for x in (r, k, v, w, do))
-        results = (tiles(x, H * K) for x in rows)
+        *given, of_o = (tiles(x, H * K, CHECKPOINT) for x in (r, k, v, w, do))
+        results = (tiles(x, H * K, CHECKPOINT) for x in rows)
         pairs.append((
             pairs_hopper_kernel, grid, 4,
             (*given, u, tiles(checkpoints, V), tiles(d_checkpoints, V), dw_across_chunk, decays,
-             min_log_decay, of_o,
+             chunk_bounds, weights_and_masks(r.device), of_o,
              *results, *rows, du),
-            (T, H, scale), (CHECKPOINT, raw_decay, scale != 1), {},
+            (T, H, scale), (raw_decay, scale != 1), {"maxnreg": REGISTERS_ON_HOPPER},
         ))  # fmt: skip
-    for levels, (per_program, keys, values) in zip((False, True), programs[1:], strict=True):
-        if on_hopper and not levels:
-            continue
+        programs = programs[:1]
+    for levels, (per_program, keys, values) in zip((False, True), programs[1:], strict=False):
         unbounded = gpu.like_hopper and r.dtype == torch.bfloat16 and not levels
         limit = {"maxnreg": None if unbounded else MAX_REGISTERS}
         pairs.append((

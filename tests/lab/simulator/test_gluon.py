@@ -93,6 +93,27 @@ def test_a_fault_is_told_with_its_line(kernel, constants, said, line, tensors):
     assert isinstance(caught.value, KernelFault)
 
 
+@gluon.jit
+def two_tiles_as_one(x, y, PARTS: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([1, 1], [32, 1], [4, 1], [1, 0])
+    row = gl.arange(0, 2, gl.SliceLayout(1, layout))[:, None]
+    col = gl.arange(0, 4, gl.SliceLayout(0, layout))[None, :]
+    parts = gl.allocate_shared_memory(gl.float32, [2, 2, 4], layout)
+    for i in gl.static_range(PARTS):
+        parts.index(i).store(gl.load(x + i * 8 + row * 4 + col))
+    both = parts._reinterpret(gl.float32, [4, 4], layout)
+    rows = gl.arange(0, 4, gl.SliceLayout(1, layout))[:, None]
+    gl.store(y + rows * 4 + col, both.load(layout))
+
+
+def test_two_tiles_are_read_as_one_once_both_are_written():
+    x, y = torch.arange(16.0), torch.full((16,), torch.nan)
+    OnCPU(two_tiles_as_one)[(1,)](x, y, 2, num_warps=4)
+    assert torch.equal(y, x)
+    with pytest.raises(GluonFault, match="nothing in it"):
+        OnCPU(two_tiles_as_one)[(1,)](x, y, 1, num_warps=4)
+
+
 # Copies and products, with one mistake at a time.
 
 TILE = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2))

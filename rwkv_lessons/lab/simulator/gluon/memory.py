@@ -104,6 +104,48 @@ class Tile:
             raise MissingFence(what, None, why + "to shared memory: it may find old numbers", FENCE)
 
 
+class JoinedState:
+    """The `state` of a tile that several others make."""
+
+    def __init__(self, states):
+        object.__setattr__(self, "states", states)
+
+    filled = property(lambda self: all(x.filled for x in self.states))
+    written = property(lambda self: next((x.written for x in self.states if x.written), None))
+    arriving = property(lambda self: next((x.arriving for x in self.states if x.arriving), None))
+    readers = property(lambda self: JoinedReaders([x.readers for x in self.states]))
+
+    def __setattr__(self, name, value):
+        for x in self.states:
+            setattr(x, name, value)
+
+
+class JoinedReaders:
+    """Lists of flights that are changed together."""
+
+    def __init__(self, lists):
+        self.lists = lists
+
+    def append(self, flight):
+        for x in self.lists:
+            x.append(flight)
+
+    def remove(self, flight):
+        for x in self.lists:
+            x.remove(flight)
+
+    def __bool__(self):
+        return any(self.lists)
+
+    def __getitem__(self, at):
+        return [y for x in self.lists for y in x][at]
+
+
+def name_of(part):
+    """What several tiles are called together: "s_do_v" of "s_do_v[0]"."""
+    return part.name.partition("[")[0]
+
+
 class Barrier:
     """An mbarrier: counts arrivals and bytes of a phase; `phase` is how many are over."""
 
@@ -182,6 +224,13 @@ class Several:
             f"there is no such tile: index({int(i)}) of {len(self.parts)}",
         )
         return self.parts[int(i)]
+
+    def _reinterpret(self, dtype, shape, layout):
+        """The bytes of all parts as one tile, of which what is done to it is done to each."""
+        first = self.parts[0]
+        flat = first.data.as_strided((sum(x.data.numel() for x in self.parts),), (1,))
+        state = JoinedState([x.state for x in self.parts])
+        return Tile(first.log, name_of(first), flat.view(dtype).view(shape), state)
 
     def __getattr__(self, name):
         raise GluonFault(

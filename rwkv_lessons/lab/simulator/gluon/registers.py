@@ -73,6 +73,7 @@ class Value:
     __add__ = __radd__ = operator(torch.add)
     __mul__ = __rmul__ = operator(torch.mul)
     __and__ = __rand__ = operator(torch.bitwise_and)
+    __xor__ = __rxor__ = operator(torch.bitwise_xor)
     __or__ = __ror__ = operator(torch.bitwise_or)
     __sub__, __rsub__ = operator(torch.sub), operator(torch.sub, True)
     __truediv__ = operator(torch.div)
@@ -209,6 +210,7 @@ class Arithmetic:
         return Value(torch.arange(start, end, dtype=torch.int32))
 
     def full(self, shape, value, dtype, layout=None):
+        value = value.x.item() if isinstance(value, Value) else value
         return Value(torch.full(shape, value, dtype=dtype))
 
     def zeros(self, shape, dtype, layout=None):

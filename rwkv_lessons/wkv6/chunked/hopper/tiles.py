@@ -146,17 +146,11 @@ def kept(x, mask):
 
 
 @gluon.jit
-def above_diagonal(row, col):
-    """A bfloat16 tile of 1 above the diagonal, 0 below, and -0 on it.
-
-    In the lower bytes 1 has the sign bit, and -0 in the upper: what the two functions below read.
-    """
-    return gl.where(col > row, 0x3F80, gl.where(col == row, -0x8000, 0)).to(gl.int16)
-
-
-@gluon.jit
 def above_in_two(x, mask):
-    """`in_two` above the diagonal, and 0 elsewhere. mask: `above_diagonal`."""
+    """`in_two` where the lower byte of the mask has the sign bit, and 0 elsewhere.
+
+    mask: an int16 tile, such as that of ones above a diagonal.
+    """
     pieces: gl.constexpr = """{
         .reg .b32 high, low, first, second, above;
         cvt.rn.bf16x2.f32 high, $3, $2;
@@ -175,31 +169,23 @@ def above_in_two(x, mask):
 
 
 @gluon.jit
-def above_and_on_diagonal_in_two(x, on_high, on_low, mask):
-    """The same, with numbers of which the pieces are given on the diagonal."""
+def below_in_two(x, mask):
+    """`above_in_two` where the upper byte of the mask has the sign bit, and not the lower."""
     pieces: gl.constexpr = """{
-        .reg .b32 high, low, first, second, above, there;
+        .reg .b32 high, low, first, second, there;
         cvt.rn.bf16x2.f32 high, $3, $2;
         shl.b32 first, high, 16;
         and.b32 second, high, 0xffff0000;
         sub.f32 first, $2, first;
         sub.f32 second, $3, second;
         cvt.rn.bf16x2.f32 low, second, first;
-        prmt.b32 above, $6, 0, 0xaa88;
-        prmt.b32 there, $6, 0, 0xbb99;
-        and.b32 high, high, above;
-        and.b32 low, low, above;
-        and.b32 first, $4, there;
-        and.b32 second, $5, there;
-        or.b32 $0, high, first;
-        or.b32 $1, low, second;
+        prmt.b32 there, $4, 0, 0xbb99;
+        and.b32 $0, high, there;
+        and.b32 $1, low, there;
     }"""
-    x, on_high = gl.broadcast(x, on_high)
-    x, on_low = gl.broadcast(x, on_low)
     return gl.inline_asm_elementwise(
-        pieces, "=&r,=&r,r,r,r,r,r", [x, on_high, on_low, mask], (gl.bfloat16, gl.bfloat16),
-        is_pure=True, pack=2,
-    )  # fmt: skip
+        pieces, "=&r,=&r,r,r,r", [x, mask], (gl.bfloat16, gl.bfloat16), is_pure=True, pack=2
+    )
 
 
 @gluon.jit
@@ -208,17 +194,17 @@ def expect_tile(ready, pred):
     mbarrier.expect(ready, C * C * 2, pred=pred)
 
 
-def tiles(x, columns):
-    """Describes a contiguous x as rows of so many columns, of which tiles are moved.
+def tiles(x, columns, height=C.value):
+    """Describes a contiguous x as rows of so many columns, of which tiles of C columns are moved.
 
     Triton takes 7 µs to check a descriptor; those of the same shape are copies of the first.
     """
     rows = x.numel() // columns
-    model = _described.get((rows, columns))
+    model = _described.get((rows, columns, height))
     if model is None:
-        block, layout = [C.value, C.value], TILE.value
+        block, layout = [height, C.value], TILE.value
         model = TensorDescriptor(x, [rows, columns], [columns, 1], block, layout)
-        _described[rows, columns] = replace_base(model, None)
+        _described[rows, columns, height] = replace_base(model, None)
     return replace_base(model, x)
 
 
@@ -228,7 +214,7 @@ def replace_base(model, x):
     return new
 
 
-def launch_tiles(kernel, grid, num_warps, tensors, numbers, constants):
+def launch_tiles(kernel, grid, num_warps, tensors, numbers, constants, **options):
     """`launch_triton.launch` for a kernel of which some tensors are descriptions by `tiles`.
 
     grid: three numbers. The key has all that chooses machine code: of a tensor, whether it is None
@@ -243,11 +229,11 @@ def launch_tiles(kernel, grid, num_warps, tensors, numbers, constants):
             given.append(x)
             kinds.append(x is None)
     device = torch.cuda.current_device()
-    key = (id(kernel), device, num_warps, constants, *kinds)
+    key = (id(kernel), device, num_warps, constants, *options.items(), *kinds)
     found = _compiled.get(key)
     if found is None:
         given = (*tensors, *numbers, *constants)
-        _compiled[key] = kernel[grid](*given, num_warps=num_warps)
+        _compiled[key] = kernel[grid](*given, num_warps=num_warps, **options)
         return
     stream = torch._C._cuda_getCurrentRawStream(device)
     found.run(
