@@ -2,6 +2,7 @@
 
 import functools
 import sys
+import time
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -176,10 +177,24 @@ def test_a_right_method_has_every_number(wkv5):
 
 def test_times_are_of_single_calls():
     calls = []
-    times = timing.device_times(lambda: calls.append(1), CPU, budget_ms=1)
+    times = timing.device_times(lambda: calls.append(1), CPU, budget_ms=1000)
     assert timing.MIN_N <= times.n <= timing.MAX_N
     assert len(calls) == timing.WARM_UPS + 1 + times.n
     assert 0 < times.p20_ms <= times.median_ms <= times.p80_ms
+
+
+def test_a_call_that_takes_longer_than_the_budget_warms_up_once():
+    calls = []
+    times = timing.device_times(lambda: calls.append(time.sleep(0.002)), CPU, budget_ms=1)
+    assert times.n == timing.MIN_N and len(calls) == 1 + 1 + timing.MIN_N
+
+
+def test_conv1d_says_which_rows_it_is_not_timed_at():
+    T = peers.CONV1D_TOKENS
+    w, k = torch.ones(1, T + 1), torch.ones(1, 1, T + 1)
+    assert peers.timex_conv1d(w[:, :T], k[..., :T])()[0, 0, -1] == T
+    with pytest.raises(ValueError, match="not timed above 2,048 tokens"):
+        peers.timex_conv1d(w, k)
 
 
 @pytest.mark.skipif(assembly.available() is not None, reason=str(assembly.available()))

@@ -165,11 +165,11 @@ def beside_hardware(lesson, ladder):
         print(missing)
         return
     shown = [head.index(name) for name in SHOWN]
-    print(f"{'':22}" + "".join(f"{head[n]:>16}" for n in shown))
+    print(f"{'':22}" + "".join(f"{head[n]:>18}" for n in shown))
     for row in rows:
         number, _, label = row[0].partition(" ")
         if number == lesson:
-            print(f"{label:22}" + "".join(f"{row[n]:>16}" for n in shown))
+            print(f"{label:22}" + "".join(f"{row[n]:>18}" for n in shown))
     print(f"in brackets: the hardware's count, where it is another; {where.gpu}, {where.date}")
 
 
