@@ -339,7 +339,7 @@ def machine_code(dtype, K, R, P, V, absorbed, ragged):
         tile(*rows, BK), tile(*rows, P),
         tile(1, BN, BK) if absorbed else tile(1, 1, BN, BK), tile(1, BN, P),
         None if absorbed else tile(1, 1, BN, BV), tile(1, BV, BK) if absorbed else None,
-        bounds, bounds, "*bf16", "*fp32", "fp32", "i32", "i32", "i32", "i32",
+        bounds, bounds, "*bf16", "*fp32", "fp32", *["i32"] * 5,
         V, BM, BN, BK, P, BV, absorbed, absorbed and not ragged, "tf32x3",
         num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip

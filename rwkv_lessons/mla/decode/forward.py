@@ -26,8 +26,9 @@ from ...runtime.compile_triton import assembled
 from ...runtime.launch_triton import launch, launches_directly
 from ..absorbed import absorb, absorbed
 from ..arguments import check_arguments
+from . import roles
 from .hopper import RANKS, ROPE_SIZES, decode_hopper_kernel
-from .splits import COLUMNS, LARGEST_RANK, NUMBERS, combine_tile, decode_tile, splits_for
+from .splits import LARGEST_RANK, NUMBERS, combine_columns, combine_tile, decode_tile, splits_for
 
 LOG2E = 1.4426950408889634
 LN2 = tl.constexpr(0.6931471805599453)
@@ -192,21 +193,26 @@ def forward(q, q_rope, latent, k_rope, w_v, scale, lengths, left_padding, block_
     precision = "tf32x3" if q.dtype == torch.float32 else None
     overlap = gpu.capability >= (9, 0)  # the second kernel is launched while the first runs
     constants = (unit, H, R, P, latent.stride(1), k_rope.stride(1), page_size, *tile[:2], overlap)
+    tensors = (q, q_rope, latent, k_rope, lengths, left_padding, block_table, parts, part_lse)
     if unit == 16 and gpu.capability == (9, 0) and for_hopper(tile, q, q_rope, latent, k_rope):
-        kernel = decode_hopper_kernel
+        kernel, warps = decode_hopper_kernel, tile.warps
+        if (R, P) == roles.SIZES:
+            kernel, warps, tensors = roles.decode_roles_kernel, 4, (*tensors, w_v)
+            constants = (*constants, roles.STAGES, w_v.stride(0), roles.chunks(w_v))
     else:
-        kernel, constants = decode_kernel, (*constants, BR, BP, tile.stages, precision)
+        kernel, warps = decode_kernel, tile.warps
+        constants = (*constants, BR, BP, tile.stages, precision)
     launch(
-        kernel, programs * splits, tile.warps,
-        (q, q_rope, latent, k_rope, lengths, left_padding, block_table, parts, part_lse),
+        kernel, programs * splits, warps, tensors,
         (scale * LOG2E, *[stride // unit for stride in strides],
          0 if block_table is None else block_table.stride(0), latent.shape[0], M, N, splits),
         constants,
     )  # fmt: skip
     rows, splits_per_program = combine_tile(B * M, H, R, splits)
+    columns = combine_columns(rows * splits_per_program, BV, q.dtype, gpu)
     launch(
         combine_kernel, H * -(-B * M // rows), 4, (parts, part_lse, w_v, o, lse), (B * M, splits),
-        (*w_v.stride()[:2], H, R, V, rows, splits_per_program, min(BR, COLUMNS), BV, 3, precision,
+        (*w_v.stride()[:2], H, R, V, rows, splits_per_program, min(BR, columns), BV, 3, precision,
          overlap),
         launch_pdl=overlap,
     )  # fmt: skip

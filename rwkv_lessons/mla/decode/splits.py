@@ -12,7 +12,6 @@ import torch
 # The sums of 64 rows then fill half of the registers of an SM; products in float32 take
 # three times the operands.
 LARGEST_RANK = {torch.float16: 512, torch.bfloat16: 512, torch.float32: 256}
-COLUMNS = 64  # of the latent that the second kernel multiplies by w_v at a time
 MAX_SPLITS = 64  # as many as the second kernel's tile has rows
 MIN_TILES_PER_SPLIT = 2  # of tokens: fewer cost more to add up than they save
 # What a launch of the first kernel may change without another compilation. Its strides come in
@@ -77,6 +76,17 @@ def combine_tile(rows, H, R, splits):
     ):
         few //= 2
     return few, max(splits_per_program, 16 // few)
+
+
+def combine_columns(rows, BV, dtype, gpu):
+    """Columns of the latent that the second kernel multiplies by w_v at a time: 64, 128 if it can.
+
+    Args:
+        rows: of its tile. BV: columns of a value, as a tile has them.
+    """
+    three = 3 * 128 * (4 * rows + 2 * BV)  # in flight: parts in float32, w_v in halves
+    fits = gpu.like_hopper and three <= 0.9 * gpu.shared_bytes
+    return 128 if fits and dtype != torch.float32 else 64
 
 
 @cache

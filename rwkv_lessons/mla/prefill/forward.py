@@ -15,7 +15,7 @@ import triton.language as tl
 
 from ...runtime import devices
 from ...runtime.compile_triton import assembled
-from .tiles import LOG2E, choose_tiles, descriptor, power_of_2, registers
+from .tiles import LOG2E, choose_tiles, descriptor, heads_in_a_group, power_of_2, registers
 
 LN2 = tl.constexpr(0.6931471805599453)
 MIN_SCORE = tl.constexpr(-1e30)  # below any score; -inf - -inf would be NaN
@@ -33,16 +33,21 @@ def bounds(lengths, left_padding, i_b, N):
 
 
 @assembled
-@triton.jit
+@triton.jit(do_not_specialize=["GROUP"])
 def attend_kernel(
-    q, q_rope, k, k_rope, v, w_v, lengths, left_padding, o, lse, scale, M, N, H, BH,
+    q, q_rope, k, k_rope, v, w_v, lengths, left_padding, o, lse, scale, M, N, H, BH, GROUP,
     V: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BP: tl.constexpr,
     BV: tl.constexpr, ABSORBED: tl.constexpr, ONE_LOOP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """q … w_v are descriptors: the copy engine fills a tile, with zeros outside of the tensor."""
-    # The last query tokens have the most keys: they start first.
-    program = tl.num_programs(0) - 1 - tl.program_id(0)
-    i_m, i_b, i_h = program // BH * BM, program % BH // H, program % H
+    # One group of heads after the other; of each, the last query tokens, which have the most keys,
+    # start first.
+    tiles = tl.cdiv(M, BM)
+    group = tl.program_id(0) // (GROUP * tiles) * GROUP
+    size = tl.minimum(GROUP, BH - group)
+    program = tl.program_id(0) - group * tiles
+    i_m, i_bh = (tiles - 1 - program // size) * BM, group + program % size
+    i_b, i_h = i_bh // H, i_bh % H
     o_m, o_n, o_v = i_m + tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BV)
 
     first, last = bounds(lengths, left_padding, i_b, N)
@@ -132,6 +137,7 @@ def attend(q, q_rope, k, k_rope, v, w_v, scale, lengths=None, left_padding=None,
     if absorbed:
         rows, shared = (1, 1, BM), (1,)  # the latent has no heads
         q, q_rope = q.transpose(1, 2), q_rope.transpose(1, 2)
+    group = B * H if absorbed else heads_in_a_group(B * H, N * (K + V) * k.element_size())
     if scale <= 0:  # the kernel takes the largest score before it scales
         sign = -1 if scale else 0
         q, q_rope, scale = q * sign, q_rope * sign, -scale or 1.0
@@ -142,7 +148,7 @@ def attend(q, q_rope, k, k_rope, v, w_v, scale, lengths=None, left_padding=None,
         descriptor(k_rope, 1, BN, BP),
         None if v is None else descriptor(v, 1, 1, BN, BV),
         None if w_v is None else descriptor(w_v, 1, BV, BK),
-        lengths, left_padding, o, lse, scale * LOG2E, M, N, H, B * H,
+        lengths, left_padding, o, lse, scale * LOG2E, M, N, H, B * H, group,
         V, BM, BN, BK, BP, BV,
         ABSORBED=absorbed,
         ONE_LOOP=absorbed and lengths is None,

@@ -7,6 +7,7 @@ import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 LOG2E = 1.4426950408889634
+GROUP_BYTES = 4 * 2**20  # several groups run at a time, and an H200 has an L2 cache of 60 MB
 
 
 class Tiles(NamedTuple):
@@ -35,6 +36,15 @@ def choose_tiles(dtype, K, V, absorbed, ragged, gpu):
         return Tiles(64, 64, BV, 8, 2)
     # Three or four programs on one SM: one multiplies while another takes exponentials.
     return Tiles(64, 64 if K + V <= 128 else 32, BV, 4, 3)
+
+
+def heads_in_a_group(heads, bytes_of_a_head):
+    """How many heads run at a time: their keys and values stay in the L2 cache until all read them.
+
+    Args:
+        heads: of all sequences. bytes_of_a_head: of its keys and values.
+    """
+    return max(1, min(heads, GROUP_BYTES // bytes_of_a_head))
 
 
 def small_tiles(dtype, K, BV, absorbed):

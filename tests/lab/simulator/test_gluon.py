@@ -226,3 +226,73 @@ def test_a_kernel_without_an_end_is_stopped(monkeypatch):
     monkeypatch.setattr(run, "time_limit", lambda: limit(0.5))
     (fault,) = copies("no end")[2].faults
     assert isinstance(fault, EndlessLoop)
+
+
+@gluon.jit
+def give(x, tile, full, empty, count: gl.constexpr, FENCES: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([1, 1], [2, 16], [4, 1], [1, 0])
+    o_i = gl.arange(0, 16, gl.SliceLayout(1, layout))
+    o_j = gl.arange(0, 16, gl.SliceLayout(0, layout))
+    at = o_i[:, None] * 16 + o_j[None, :]
+    for i in range(count):
+        mbarrier.wait(empty, (i + 1) % 2)
+        tile.store(gl.load(x + i * 256 + at))
+        if FENCES:
+            fence_async_shared()
+        mbarrier.arrive(full)
+
+
+@gluon.jit
+def take(y, tile, full, empty, count: gl.constexpr, WAITS: gl.constexpr, GIVES: gl.constexpr):
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 16, 16])
+    zeros = gl.full([16, 16], 0.0, gl.float32, layout)
+    o_i = gl.arange(0, 16, gl.SliceLayout(1, layout))
+    o_j = gl.arange(0, 16, gl.SliceLayout(0, layout))
+    at = o_i[:, None] * 16 + o_j[None, :]
+    for i in range(count):
+        if WAITS:
+            mbarrier.wait(full, i % 2)
+        b_y = warpgroup_mma(tile, tile, zeros, use_acc=False, is_async=True)
+        b_y = warpgroup_mma_wait(0, deps=(b_y,))
+        gl.store(y + i * 256 + at, b_y)
+        if GIVES:
+            mbarrier.arrive(empty)
+
+
+@gluon.jit
+def two_roles(x, y, count: gl.constexpr, FENCES: gl.constexpr, WAITS: gl.constexpr,
+              GIVES: gl.constexpr):  # fmt: skip
+    shared: gl.constexpr = gl.NVMMASharedLayout.get_default_for([16, 16], gl.float32)
+    tile = gl.allocate_shared_memory(gl.float32, [16, 16], shared)
+    full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    mbarrier.init(full, count=1)
+    mbarrier.init(empty, count=1)
+    gl.warp_specialize(
+        [
+            (take, (y, tile, full, empty, count, WAITS, GIVES)),
+            (give, (x, tile, full, empty, count, FENCES)),
+        ],
+        [4],
+        [64],
+    )
+
+
+def test_warps_with_roles_pass_a_tile_on():
+    x, y = torch.randn(5, 16, 16), torch.full((5, 16, 16), torch.nan)
+    OnCPU(two_roles)[(1,)](x, y, 5, True, True, True, num_warps=4)
+    torch.testing.assert_close(y, x @ x)
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ((False, True, True), "no fence came after"),
+        ((True, False, True), "nothing in it"),
+        ((True, True, False), "never goes on"),
+    ],
+)
+def test_a_mistake_between_roles_is_told(options, said):
+    x, y = torch.randn(5, 16, 16), torch.full((5, 16, 16), torch.nan)
+    with pytest.raises(GluonFault, match=said):
+        OnCPU(two_roles)[(1,)](x, y, 5, *options, num_warps=4)

@@ -65,6 +65,7 @@ class Log:
 
     def __init__(self, keep=False):
         self.keep, self.n, self.program, self.codes = keep, 0, 0, set()
+        self.role = None  # of the warps that run now, where they have different ones
         self.steps, self.flights, self.made = [], [], Value.made
 
     def here(self):

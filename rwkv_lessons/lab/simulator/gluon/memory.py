@@ -27,22 +27,48 @@ class Tile:
     """A tile of shared memory, or a view of one; all its views share what is done to it, `state`.
 
     state: `filled`: whether anything was written to it; `written`: the place where threads wrote
-    it, if no fence came after; `arriving`: the flight that fills it; `readers`: flights that read
-    it.
+    it, if no fence came after, and `writer`, their role; `arriving`: the flights that fill it, and
+    `readers`, those that read it, each with its rows.
     """
 
-    def __init__(self, log, name, data, state=None):
+    def __init__(self, log, name, data, state=None, rows=None):
         self.log, self.name, self.data = log, name, data
         self.shape, self.dtype = data.shape, data.dtype
+        self.rows = rows or range(len(data))
         self.state = state or types.SimpleNamespace(
-            filled=False, written=None, arriving=None, readers=[]
+            filled=False, written=None, writer=None, arriving=[], readers=[]
         )
 
-    def view(self, data):
-        return Tile(self.log, self.name, data, self.state)
+    def view(self, data, rows=None):
+        return Tile(self.log, self.name, data, self.state, rows or self.rows)
+
+    def index(self, i):
+        return self.view(self.data[int(i)])
 
     def slice(self, start, length, dim=0):
-        return self.view(self.data.narrow(dim, start, length))
+        """Rows or columns; some rows of a tile may be read while others are overwritten."""
+        whole = dim == 0 and self.shape[0] == len(self.rows)  # not of a tile on its side
+        rows = self.rows[start : start + length] if whole else self.rows
+        return self.view(self.data.narrow(dim, start, length), rows)
+
+    def of_these_rows(self, flights):
+        """The first of some flights and their rows that is on its way to, or from, these rows."""
+        a = self.rows
+        both = (x for x, b in flights if max(a.start, b.start) < min(a.stop, b.stop))
+        return next(both, None)
+
+    def starts(self, flight):
+        self.state.arriving.append((flight, self.rows))
+
+    def arrives(self, flight):
+        self.state.arriving = [x for x in self.state.arriving if x[0] is not flight]
+        self.state.filled = True
+
+    def is_read(self, flight):
+        self.state.readers.append((flight, self.rows))
+
+    def was_read(self, flight):
+        self.state.readers = [x for x in self.state.readers if x[0] is not flight]
 
     def permute(self, order):
         return self.view(self.data.permute(order))
@@ -67,11 +93,15 @@ class Tile:
         )
         self.refuse_overwriting()
         self.log.step("write", self.name)
-        self.state.written, self.state.filled = self.log.here(), True
+        self.wrote()
         self.data.copy_(value.x)
 
+    def wrote(self):
+        self.state.written, self.state.filled = self.log.here(), True
+        self.state.writer = self.log.role
+
     def refuse_on_its_way(self, verb):
-        if flight := self.state.arriving:
+        if flight := self.of_these_rows(self.state.arriving):
             why, at_once = f"{flight} is still on its way", getattr(flight, "at_once", None)
             if at_once:
                 why += f"; {at_once}"
@@ -82,12 +112,11 @@ class Tile:
             raise NothingThere(f"{self.name}: a tile is {verb} that has nothing in it", None, why)
 
     def refuse_overwriting(self):
-        if flight := self.state.arriving:
+        if flight := self.of_these_rows(self.state.arriving):
             what = f"{self.name}: a tile is overwritten while it is on its way"
             do = WAIT_FOR[getattr(flight, "way", flight.kind)]
             raise OverwrittenInFlight(what, None, f"{flight} has not been waited for", do)
-        if self.state.readers:
-            flight = self.state.readers[0]
+        if flight := self.of_these_rows(self.state.readers):
             what = f"{self.name}: a tile is overwritten while it is read"
             why = f"{flight} reads it, and has not been waited for"
             raise OverwrittenInFlight(what, None, why, WAIT_FOR[flight.kind])
@@ -163,11 +192,19 @@ class Barrier:
                 "mbarrier.init(…, count=1), then a fence",
             )  # fmt: skip
 
-    def arrive(self, bytes):
+    def arrive(self, bytes, together=False):
+        """together: among roles, of which any may wait; with the last the phase is over."""
         self.refuse_unready()
         if self.left == 0:
             self.refuse_second_announcement()
         self.left, self.bytes, self.announced = self.left - 1, self.bytes + bytes, self.log.here()
+        if together and not (self.left or self.bytes or self.loads):
+            self.phase, self.left = self.phase + 1, self.count
+
+    def runs(self, phase):
+        """Whether a wait for this phase would wait."""
+        over = not self.left and self.bytes == sum(block.nbytes for _, _, block in self.loads)
+        return self.phase % 2 == phase and not over
 
     def refuse_second_announcement(self):
         raise GluonFault(
@@ -191,9 +228,11 @@ class Barrier:
         arrived = sum(block.nbytes for _, _, block in self.loads)
         if self.left or self.bytes != arrived:
             self.refuse_endless(arrived)
-        for _, tile, block in self.loads:
+        for flight, tile, block in self.loads:
             tile.data.copy_(block)
-            tile.state.arriving, tile.state.filled = None, True
+            tile.arrives(flight)
+            if getattr(flight, "way", None) == "cp.async":
+                tile.wrote()
         self.log.wait(self.name, [flight for flight, *_ in self.loads])
         self.phase, self.left, self.bytes, self.loads = self.phase + 1, self.count, 0, []
 
@@ -254,7 +293,7 @@ class Product(Value):
         flops = 2 * left.shape[0] * left.shape[1] * right.shape[1]
         self.flight = log.start("product", name, flops=flops)
         for tile in self.tiles():
-            tile.state.readers.append(self.flight)
+            tile.is_read(self.flight)
 
     shape = property(lambda self: (self.left.shape[0], self.right.shape[1]))
 
@@ -302,4 +341,4 @@ class Product(Value):
             done = isinstance(self.so_far, Product)
             self.result = self.result + (self.so_far.result if done else self.so_far.x)
         for tile in self.tiles():
-            tile.state.readers.remove(self.flight)
+            tile.was_read(self.flight)

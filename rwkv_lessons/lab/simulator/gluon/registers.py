@@ -76,7 +76,7 @@ class Value:
     __xor__ = __rxor__ = operator(torch.bitwise_xor)
     __or__ = __ror__ = operator(torch.bitwise_or)
     __sub__, __rsub__ = operator(torch.sub), operator(torch.sub, True)
-    __truediv__ = operator(torch.div)
+    __truediv__, __rtruediv__ = operator(torch.div), operator(torch.div, True)
     # Integers are divided as in C: towards 0.
     __floordiv__ = operator(lambda a, b: torch.div(a, b, rounding_mode="trunc"))
     __mod__ = operator(torch.fmod)
@@ -169,6 +169,8 @@ def registers_of(x):
 
 def inline_asm_elementwise(text, constraints, args, dtype, is_pure, pack):
     """The PTX, one instruction after another."""
+    if text.startswith("cp.async.bulk.prefetch"):
+        return Value(torch.zeros_like(args[0].elements(True)[0]))
     refuse(pack != 2, "only pairs of elements are known here")
     args = torch.broadcast_tensors(*(raw(x) for x in args))
     first, given = constraints.count("="), [y for x in args for y in registers_of(x)]

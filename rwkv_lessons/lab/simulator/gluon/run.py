@@ -29,6 +29,7 @@ from .faults import GluonFault, LeftInFlight, MissingFence, refuse
 from .flights import Log, name_in
 from .memory import FENCE, Barrier, Product, Several, Tile
 from .registers import Arithmetic, Value, as_argument
+from .roles import Roles
 from .trace import GluonTrace
 
 
@@ -54,9 +55,10 @@ class Machine(Arithmetic):
             async_copy_global_to_shared=self.copy_by_threads,
             commit_group=self.commit_group,
             wait_group=self.wait_group,
+            mbarrier_arrive=self.arrive_with_copies,
         )
         self.thread_barrier = self.barrier
-        self.functions, self.owners = {}, {}
+        self.functions, self.owners, self.roles = {}, {}, None
 
     def run(self, kernel, grid, warps, args, reverse=False):
         """Runs all programs of a launch.
@@ -69,14 +71,14 @@ class Machine(Arithmetic):
         Raises:
             GluonFault: with the line of the kernel where it was noticed.
         """
-        self.grid, self.warps = grid, warps
+        self.grid, self.reverse = grid, reverse
         constants = inspect.get_annotations(plain(kernel), eval_str=True)
         args = {n: x if n in constants else as_argument(x) for n, x in args.items()}
         programs = list(enumerate(itertools.product(*map(range, grid))))
         with one_thread():
             for self.program, self.at in reversed(programs) if reverse else programs:
                 self.products, self.stores, self.tiles, self.barriers = [], [], [], []
-                self.copies, self.groups, self.given_away = [], [], []
+                self.copies, self.groups, self.given_away, self.warps = [], [], [], warps
                 self.log.program = self.program
                 with self.placed():
                     self.rebuilt(plain(kernel))(**args)
@@ -184,7 +186,8 @@ class Machine(Arithmetic):
     def fence_async_shared(self):
         self.log.step("fence", "shared memory")
         for x in self.tiles:
-            x.state.written = None
+            if x.state.writer is self.log.role:  # each role for itself
+                x.state.written = None
         for x in self.barriers:
             x.dirty = None
 
@@ -198,19 +201,26 @@ class Machine(Arithmetic):
 
     def arrive(self, barrier, count=1, pred=True):
         for _ in range(count if pred else 0):
-            barrier.arrive(0)
+            barrier.arrive(0, together=self.roles is not None)
 
     def wait_barrier(self, barrier, phase, pred=True, deps=()):
         if pred:
+            if self.roles:
+                self.roles.wait(barrier, int(phase))
             barrier.wait(phase)
+
+    def warp_specialize(self, functions_and_args, worker_num_warps, worker_num_regs):
+        warps = [self.warps, *worker_num_warps]
+        Roles(self, functions_and_args, warps, self.reverse).run()
 
     def copy_by_threads(self, tile, pointers, mask=True):
         tile.refuse_overwriting()
         block = self.load(pointers, mask, 0.0).x
-        tile.state.arriving = self.log.start("copy in", tile.name, bytes=block.nbytes)
-        tile.state.arriving.way = "cp.async"
+        flight = self.log.start("copy in", tile.name, bytes=block.nbytes)
+        flight.way = "cp.async"
+        tile.starts(flight)
         tile.data.fill_(float("nan"))
-        self.copies.append((tile, block))
+        self.copies.append((flight, tile, block))
 
     def commit_group(self):
         self.groups.append(self.copies)
@@ -219,12 +229,22 @@ class Machine(Arithmetic):
     def wait_group(self, outstanding):
         done = []
         while len(self.groups) > outstanding:
-            for tile, block in self.groups.pop(0):
-                done.append(tile.state.arriving)
-                tile.state.arriving, tile.state.written = None, self.log.here()
-                tile.state.filled = True
+            for flight, tile, block in self.groups.pop(0):
+                done.append(flight)
+                tile.arrives(flight)
+                tile.wrote()
                 tile.data.copy_(block)
         self.log.wait("copies", done)
+
+    def arrive_with_copies(self, barrier, increment_count=True):
+        """Each thread arrives when its copies so far are done: all that no group was made of."""
+        refuse(increment_count, "increment_count=False is all that is known here")
+        for _ in range(32 * self.warps):
+            barrier.arrive(0)
+        for flight, tile, block in self.copies:
+            barrier.bytes += block.nbytes
+            barrier.loads.append((flight, tile, block))
+        self.copies = []
 
     def async_copy_global_to_shared(self, described, at, barrier, tile, pred=True):
         if not pred:
@@ -239,16 +259,17 @@ class Machine(Arithmetic):
         inside, place = self.place(described, at)
         block = torch.zeros(described.block_shape, dtype=described.base.dtype)
         block[inside] = described.base.view(-1)[place[inside]]
-        tile.state.arriving = self.log.start("copy in", tile.name, bytes=block.nbytes)
+        flight = self.log.start("copy in", tile.name, bytes=block.nbytes)
+        tile.starts(flight)
         tile.data.fill_(float("nan"))
-        tile.state.arriving.note = f"phase {barrier.phase % 2}"
-        barrier.loads.append((tile.state.arriving, tile, block))
+        flight.note = f"phase {barrier.phase % 2}"
+        barrier.loads.append((flight, tile, block))
 
     def async_copy_shared_to_global(self, described, at, tile):
         fit(tile, described)
         tile.refuse_using("a copy")
         flight = self.log.start("copy out", tile.name, bytes=tile.data.nbytes)
-        tile.state.readers.append(flight)
+        tile.is_read(flight)
         self.stores.append((flight, described, at, tile))
 
     def store_wait(self, pendings):
@@ -257,7 +278,7 @@ class Machine(Arithmetic):
             flight, described, at, tile = self.stores.pop(0)
             inside, place = self.place(described, at)
             self.write(described.base, place[inside], tile.data[inside])
-            tile.state.readers.remove(flight)
+            tile.was_read(flight)
             done.append(flight)
         self.log.wait("stores", done)
 
