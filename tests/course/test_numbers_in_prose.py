@@ -89,12 +89,18 @@ def generated(kind, B=1, T=512):
 
 
 SENTENCES = (
+    Said("10", r"its first kernel, one thread an output, takes # ms",
+         lambda: (ms("rwkv-cuda-timex", "v0"),)),
     Said("10", r"about # million million operations a second",
          lambda: (ceiling().flops_per_s / 1e12,)),
     Said("10", r"It gained an eighth, # to # ms", timex("grouped", "balanced")),
     Said("10", r"take longer here than in C, # and # ms", timex("naive", "shared")),
     Said("10", r"the finished kernel of the ladder above, # ms",
          lambda: (ms("timex-ladder", "toeplitz"),)),
+    Said("11", r"from # ms to #, where forward went from # to #",
+         lambda: (*(ms("rwkv-cuda-timex-backward", x) - ms("rwkv-cuda-timex", x)
+                    for x in ("v0", "v3")),
+                  *(ms("rwkv-cuda-timex", x) for x in ("v0", "v3")))),
     Said("11", r"the finished kernel of the ladder above: # ms for both passes, where the "
          r"last rung takes #",
          lambda: (ms("timex-backward-ladder", "toeplitz"),
