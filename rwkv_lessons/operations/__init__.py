@@ -27,7 +27,13 @@ from rwkv_lessons.operations.mla import MLA_DECODE, MLA_GENERATE, MLA_LADDER, ML
 from rwkv_lessons.operations.timex import TIMEX, TIMEX_BACKWARD
 from rwkv_lessons.operations.train import TRAIN
 from rwkv_lessons.operations.wkv5 import WKV5, WKV5_BACKWARD
-from rwkv_lessons.operations.wkv6 import WKV6, WKV6_BACKWARD, WKV6_DECODE, WKV6_HOPPER
+from rwkv_lessons.operations.wkv6 import (
+    WKV6,
+    WKV6_BACKWARD,
+    WKV6_DECAYS,
+    WKV6_DECODE,
+    WKV6_HOPPER,
+)
 from rwkv_lessons.operations.wkv7 import WKV7, WKV7_BACKWARD, WKV7_DECODE
 
 
@@ -62,7 +68,7 @@ def work(operation, shape, dtype):
     return operation_of(operation).least(shape, dtype)
 
 
-TABLE = (WKV5, WKV5_BACKWARD, WKV6, WKV6_BACKWARD, WKV6_DECODE, WKV6_HOPPER)
+TABLE = (WKV5, WKV5_BACKWARD, WKV6, WKV6_BACKWARD, WKV6_DECAYS, WKV6_DECODE, WKV6_HOPPER)
 TABLE += (TIMEX, TIMEX_BACKWARD)
 TABLE += (WKV7, WKV7_BACKWARD, WKV7_DECODE)
 TABLE += (MLA_DECODE, MLA_LADDER, MLA_PREFILL, MLA_GENERATE)

@@ -122,6 +122,22 @@ WKV6_HOPPER = replace(
     headline=None,
 )
 
+# Its own rows: a method and how its decays are.
+WKV6_DECAYS = Operation(
+    "wkv6-decays",
+    "time wkv6 and both its passes where decays are tame, strong, mixed",
+    "wkv6",
+    shapes=(TABLE_SHAPE,),
+    quick=(1, 33, 2, 64),
+    work=None,
+    command="decays:command",
+    dtypes=(),
+    records=(
+        Plan("wkv6-decays", "wkv6-decays --methods wkv6", 60),
+        Plan("wkv6-decays-peers", "wkv6-decays --methods 'wkv6,fla chunk'", 240, needs="fla"),
+    ),
+)
+
 WKV6_BACKWARD = replace(
     WKV6,
     name="wkv6-backward",

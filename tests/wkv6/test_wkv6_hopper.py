@@ -262,15 +262,20 @@ def test_mistakes_in_the_kernel_of_strong_decays_are_seen(name, launched):
 
 
 def stops_and_tails(launched):
-    """One sequence never stops, one after a chunk, one at once; tails, and chunks that end one."""
-    ends = [0, 200, 398, 462, 526]
+    """One sequence never stops, one after a chunk, one at once; tails before k that is NaN."""
+    ends = [0, 200, 230, 428, 450, 514, 578]
     (*x, u, s0), cu_seqlens = packed(torch.bfloat16, 64, 64, ends)
     x, u, s0 = [y[:, :, :1] for y in x], u[:1], s0[:, :1].float()
     x[3] = x[3].clamp(min=-0.5)
-    x[3][:, 264:300], x[3][:, 392:462] = -3.0, -40.0
+    x[3][:, 294:330], x[3][:, 422:428], x[3][:, 450:514] = -3.0, -40.0, -40.0
+    want = expected([*x, u, s0], cu_seqlens=cu_seqlens)
+    for n in (1, 3):
+        x[1][:, ends[n] : ends[n + 1]] = math.nan
     o, s1, _ = results([*x, u, s0], cu_seqlens)
-    near((o, s1), expected([*x, u, s0], cu_seqlens=cu_seqlens), LIMITS, NAMES)
-    assert launched.fits.given["done"].tolist() == [256, 64, 0, 64]
+    for n in (1, 3):
+        o[:, ends[n] : ends[n + 1]], s1[n] = want[0][:, ends[n] : ends[n + 1]], want[1][n]
+    near((o, s1), want, LIMITS, NAMES)
+    assert launched.fits.given["done"].tolist() == [256, 64, 64, 64, 0, 64]
 
 
 def test_without_a_mistake_they_pass(launched):
