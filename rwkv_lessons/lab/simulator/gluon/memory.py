@@ -58,17 +58,21 @@ class Tile:
         return next(both, None)
 
     def starts(self, flight):
-        self.state.arriving.append((flight, self.rows))
+        for x in each(self.state):
+            x.arriving.append((flight, self.rows))
 
     def arrives(self, flight):
-        self.state.arriving = [x for x in self.state.arriving if x[0] is not flight]
+        for x in each(self.state):
+            x.arriving = [y for y in x.arriving if y[0] is not flight]
         self.state.filled = True
 
     def is_read(self, flight):
-        self.state.readers.append((flight, self.rows))
+        for x in each(self.state):
+            x.readers.append((flight, self.rows))
 
     def was_read(self, flight):
-        self.state.readers = [x for x in self.state.readers if x[0] is not flight]
+        for x in each(self.state):
+            x.readers = [y for y in x.readers if y[0] is not flight]
 
     def permute(self, order):
         return self.view(self.data.permute(order))
@@ -141,33 +145,17 @@ class JoinedState:
 
     filled = property(lambda self: all(x.filled for x in self.states))
     written = property(lambda self: next((x.written for x in self.states if x.written), None))
-    arriving = property(lambda self: next((x.arriving for x in self.states if x.arriving), None))
-    readers = property(lambda self: JoinedReaders([x.readers for x in self.states]))
+    arriving = property(lambda self: [y for x in self.states for y in x.arriving])
+    readers = property(lambda self: [y for x in self.states for y in x.readers])
 
     def __setattr__(self, name, value):
         for x in self.states:
             setattr(x, name, value)
 
 
-class JoinedReaders:
-    """Lists of flights that are changed together."""
-
-    def __init__(self, lists):
-        self.lists = lists
-
-    def append(self, flight):
-        for x in self.lists:
-            x.append(flight)
-
-    def remove(self, flight):
-        for x in self.lists:
-            x.remove(flight)
-
-    def __bool__(self):
-        return any(self.lists)
-
-    def __getitem__(self, at):
-        return [y for x in self.lists for y in x][at]
+def each(state):
+    """The states that a tile's state is made of."""
+    return state.states if isinstance(state, JoinedState) else [state]
 
 
 def name_of(part):
@@ -269,7 +257,8 @@ class Several:
         first = self.parts[0]
         flat = first.data.as_strided((sum(x.data.numel() for x in self.parts),), (1,))
         state = JoinedState([x.state for x in self.parts])
-        return Tile(first.log, name_of(first), flat.view(dtype).view(shape), state)
+        all_rows = range(max(flat.numel(), 1))  # of each part
+        return Tile(first.log, name_of(first), flat.view(dtype).view(shape), state, all_rows)
 
     def __getattr__(self, name):
         raise GluonFault(
