@@ -40,10 +40,21 @@ class Said:
     within: float = JITTER
 
 
+def row(name, method, shape=None, dtype=None):
+    """That row; where there is none yet, or one of older code, the test waits for a recording."""
+    try:
+        found = record(name).row(method, shape, dtype)
+    except LookupError as missing:
+        if not str(missing).startswith(("0 rows", "no record")):
+            raise
+        pytest.skip(str(missing).partition(";")[0])
+    if found.stale:
+        pytest.skip(f"{name}: {method} was measured with older code")
+    return found
+
+
 def ms(name, method, shape=None, dtype=None):
-    given = {"shape": shape} if shape else {}
-    given |= {"dtype": dtype} if dtype else {}
-    return record(name).row(method, **given).median_ms
+    return row(name, method, shape, dtype).median_ms
 
 
 LADDER, BOTH = "wkv6-triton-ladder", "wkv6-triton-backward-ladder"
@@ -58,8 +69,8 @@ def f32(method, name=LADDER):
 
 def per_token(name, method):
     """Microseconds."""
-    row = record(name).row(method, dtype="float32")
-    return 1e3 * row.median_ms / row.shape[1]
+    found = row(name, method, dtype="float32")
+    return 1e3 * found.median_ms / found.shape[1]
 
 
 def timex(*rungs, name="timex-ladder", lesson="10_time_x"):
@@ -68,8 +79,8 @@ def timex(*rungs, name="timex-ladder", lesson="10_time_x"):
 
 def race(method):
     """Microseconds of a call beside its kernels, and of these, for 54 tokens."""
-    row = record("wkv6-race").row(method, shape=(1, 54, 32, 64))
-    return 1e3 * (row.host_ms - row.median_ms), 1e3 * row.median_ms
+    found = row("wkv6-race", method, (1, 54, 32, 64))
+    return 1e3 * (found.host_ms - found.median_ms), 1e3 * found.median_ms
 
 
 def roof(operation, shape):
@@ -84,8 +95,7 @@ def per_byte():
 
 def generated(kind, B=1, T=512):
     """Milliseconds a token of so many sequences written after prompts of T tokens."""
-    row = record("mla-generate").row(kind, shape=(B, T, 128))
-    return row.host_ms / 128
+    return row("mla-generate", kind, (B, T, 128)).host_ms / 128
 
 
 SENTENCES = (
@@ -94,16 +104,22 @@ SENTENCES = (
     Said("10", r"about # million million operations a second",
          lambda: (ceiling().flops_per_s / 1e12,)),
     Said("10", r"It gained an eighth, # to # ms", timex("grouped", "balanced")),
-    Said("10", r"take longer here than in C, # and # ms", timex("naive", "shared")),
-    Said("10", r"the finished kernel of the ladder above, # ms",
-         lambda: (ms("timex-ladder", "toeplitz"),)),
+    Said("10", r"as fast as in C, to within # %",
+         lambda: (100 * max(ms("timex-ladder", f"10_time_x.{rung}") / ms("rwkv-cuda-timex", C) - 1
+                            for rung, C in (("naive", "v0"), ("shared", "v1"))),), within=0.5),
+    Said("10", r"the ladder's last rung but one: # ms in float32, hardly less than `balanced`, and "
+         r"# in bfloat16",
+         lambda: tuple(ms("timex-ladder", "10_time_x.toeplitz", dtype=x)
+                       for x in ("float32", "bfloat16"))),
+    Said("10", r"`rwkv_lessons/timex/toeplitz/forward.py`, takes # ms, and # in bfloat16",
+         lambda: tuple(ms("timex-ladder", "toeplitz", dtype=x) for x in ("float32", "bfloat16"))),
     Said("11", r"from # ms to #, where forward went from # to #",
          lambda: (*(ms("rwkv-cuda-timex-backward", x) - ms("rwkv-cuda-timex", x)
                     for x in ("v0", "v3")),
                   *(ms("rwkv-cuda-timex", x) for x in ("v0", "v3")))),
     Said("11", r"the finished kernel of the ladder above: # ms for both passes, where the "
          r"last rung takes #",
-         lambda: (ms("timex-backward-ladder", "toeplitz"),
+         lambda: (ms("timex-backward-ladder", "toeplitz", dtype="float32"),
                   ms("timex-backward-ladder", "11_time_x_gradients.balanced"))),
     Said("13", r"a token takes about # % longer",
          lambda: (100 * per_token(LADDER, "08_decay_from_data")
