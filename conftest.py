@@ -19,6 +19,9 @@ TEXT = "2a95af4ac93f"
 
 os.environ["RWKV_LESSONS_PROGRESS"] = "off"  # a learner's progress is not ours to touch
 os.environ["PYTHONPATH"] = str(ROOT)  # notebooks' kernels inherit it
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # And this: threads of torch that find no free core spin, and take most of the time of all.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_addoption(parser):
