@@ -93,6 +93,12 @@ def test_halves(dtype, w):
     near(launched(x), in_float64(x), LIMITS[dtype])
 
 
+def test_wide_heads_in_bfloat16_have_longer_chunks():
+    x = make(1, 40, 1, 72, 16, "mixed", torch.bfloat16, device=DEVICE)
+    assert kept.chunk_of(x[0]) == 32 and kept.chunk_of(x[0][..., :64]) == 16
+    near(launched(x), in_float64(x), LIMITS[torch.bfloat16])
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_keys_that_are_all_alike(dtype):
     """Then each token corrects all that came before: a series for the inverse has huge terms."""
