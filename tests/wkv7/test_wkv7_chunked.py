@@ -82,7 +82,9 @@ def test_tokens_about_a_chunk(T, w):
 def test_every_length_and_decay_on_a_gpu(dtype, T, w):
     x = make(2, T, 3, 64, 64, w, dtype, device="cuda")
     # Without decay dw sums over all tokens what z and the states were rounded by: 4.0e-3 measured.
-    limits = LIMITS[dtype] | ({"dw": 5e-3} if dtype == torch.bfloat16 else {})
+    # Where nothing passes a token, few of the state's roundings average out: ds0 3.6e-5 measured.
+    looser = {torch.bfloat16: {"dw": 5e-3}, torch.float16: {"ds0": 5e-5}}
+    limits = LIMITS[dtype] | looser.get(dtype, {})
     near(results(wkv7_chunked, x), in_float64(x), limits)
 
 
