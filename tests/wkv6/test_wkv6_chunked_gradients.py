@@ -22,7 +22,7 @@ from rwkv_lessons.wkv6.chunked.forward import wkv6_chunked
 from rwkv_lessons.wkv6.chunked.hopper.pairs import pairs_hopper_kernel
 from rwkv_lessons.wkv6.chunked.hopper.tiles import TILE
 from rwkv_lessons.wkv6.chunked.pairs import keys_gradients, values_gradients
-from rwkv_lessons.wkv6.chunked.states import state_gradients
+from rwkv_lessons.wkv6.chunked.states import ALL, state_gradients
 
 needs_gpu = pytest.mark.gpu
 
@@ -262,7 +262,7 @@ FLAGS = {"RAW": False, "num_warps": 4}
 def test_machine_code_of_the_reverse_sweep(segments):
     local = F32 if segments else None
     args = (B16, B16, B16, B16, F32, local, local, None, B16, F32, F32, None, F32)
-    flags = {"LOCAL": False, "maxnreg": 128} | FLAGS
+    flags = {"WHAT": ALL.value, "maxnreg": 128} | FLAGS
     code = assembly(state_gradients, *args, INT, INT, "fp32", INT, INT, **SIZES, **flags)
     assert code.spill_stores <= 8 and code.count("HGMMA") > 0  # 128 registers: four an SM
     assert code.count("LDGSTS") > 0 and code.atomics == 0  # the next chunk comes in meanwhile
