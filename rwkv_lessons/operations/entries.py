@@ -79,7 +79,7 @@ class Ladder:
     @property
     def rows(self):
         """(method, dtype) of what its record has at least."""
-        rungs = [(rung.method, dtype) for rung in self.rungs for dtype in rung.dtypes]
+        rungs = [(r.method, x) for r in self.rungs for x in r.dtypes if x in self.dtypes]
         library = [self.finished, *([self.beside[1]] if self.beside else [])]
         return *rungs, *((method, dtype) for method in library for dtype in self.dtypes)
 

@@ -3,6 +3,7 @@
 import datetime
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -44,8 +45,9 @@ def provenance(commit=None):
 
 
 def commit_of_files(given=None):
-    """The commit that is given, or the environment's, or git's; None if nobody knows."""
-    return given or os.environ.get(COMMIT) or output_of("git", "describe", "--always", "--dirty")
+    """The commit that is given, or the environment's, or git's, in short; None if nobody knows."""
+    found = given or os.environ.get(COMMIT) or output_of("git", "describe", "--always", "--dirty")
+    return found[:7] if found and re.fullmatch("[0-9a-f]{40}", found) else found
 
 
 def driver():
