@@ -20,8 +20,9 @@ TEXT = "2a95af4ac93f"
 os.environ["RWKV_LESSONS_PROGRESS"] = "off"  # a learner's progress is not ours to touch
 os.environ["PYTHONPATH"] = str(ROOT)  # notebooks' kernels inherit it
 if "PYTEST_XDIST_WORKER" in os.environ:
-    # And this: threads of torch that find no free core spin, and take most of the time of all.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # And this: threads that wait for others would spin, on cores that another worker needs. As many
+    # threads as ever: the last digit of a sum depends on how many there are.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def pytest_addoption(parser):
