@@ -165,7 +165,7 @@ EXERCISES = {
                 forward_call("one tile", 1, 2, 1, 32, 32),
                 forward_call("more keys than a tile", 1, 2, 1, 70, 16),
                 forward_call("more values than keys", 1, 2, 2, 16, 70),
-                forward_call("batch rows and heads", 2, 3, 3, 10, 7),
+                forward_call("batch rows and heads", 3, 3, 2, 10, 7),
                 forward_call("bfloat16", 1, 3, 2, 40, 7, dtype=torch.bfloat16),
             ),
             launchable(KERNELS, forward_call("batch rows and heads", 2, 3, 4, 100, 100)),

@@ -179,8 +179,8 @@ EXERCISES = {
             launches(
                 KERNELS,
                 forward_call("one head", 1, 5, 1, 16, 16),
-                forward_call("a chunk and a bit", 1, 35, 1, 16, 16),
-                forward_call("batch rows and heads", 2, 3, 3, 8, 8),
+                forward_call("a chunk and a bit", 1, 75, 1, 16, 16),
+                forward_call("batch rows and heads", 3, 3, 2, 8, 8),
                 forward_call("bfloat16", 1, 18, 2, 16, 16, dtype=torch.bfloat16),
                 exact=True,
             ),
