@@ -25,7 +25,7 @@ from rwkv_lessons.operations import MLA_GENERATE
 from rwkv_lessons.records.fingerprint import fingerprint
 from rwkv_lessons.records.schema import Measurement
 
-TIMING = "wall clock of one text, after one to warm up"
+TIMING = "wall clock of one call, after one to warm up"
 SMALL = dict(  # a model for a machine without a GPU
     vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
     num_attention_heads=2, num_key_value_heads=2, q_lora_rank=16, kv_lora_rank=32,
