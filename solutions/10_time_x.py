@@ -604,7 +604,7 @@ EXERCISES = {
             "mask": "Three masks: weights of distances from 0 to T - 1, tokens and outputs below "
             "T, batch rows below B.",
             "16 bits": "Operands of tl.dot in the type they were loaded in, sums in float32.",
-            "input_precision": "Float32 operands are rounded to TF32 unless tl.dot gets "
+            "input_precision": "Float32 operands are cut off to TF32 unless tl.dot gets "
             "input_precision=PRECISION.",
         },
         afterwards=Afterwards(

@@ -200,7 +200,7 @@ EXERCISES = {
             "programs?",
             "programs": "Two programs wrote one element: a head of a batch row has one program.",
             "idle": "More programs than heads of batch rows: the grid is (B·H,).",
-            "input_precision": "Float32 operands are rounded to TF32 unless PRECISION is "
+            "input_precision": "Float32 operands are cut off to TF32 unless PRECISION is "
             '"tf32x3" or "ieee".',
         },
     ),

@@ -289,6 +289,7 @@ EXERCISES = {
                 Case("scores around -150", "underflow", Sizes(M=6, N=9), scores="low"),
                 Case("later tokens far louder", "future", Sizes(M=9, N=11), scores="rising"),
                 Case("many quiet tokens", "sums", Sizes(M=2, N=200), torch.float16, "one loud"),
+                Case("many equal tokens", "large", Sizes(M=2, N=230), torch.float16, "even"),
                 Case("float16", "half", Sizes(M=5, N=9, H=2, P=4, R=16), torch.float16),
                 Case("odd sizes", "batch", Sizes(B=2, M=7, N=13, H=3, K=8, P=4, V=8, R=16)),
             ),
@@ -318,6 +319,8 @@ EXERCISES = {
             "hidden belongs to it.",
             "future": "Mask first, then take the maximum: hidden tokens must not set it.",
             "sums": "Sums stay float32: a float16 sum of 1 does not notice another 0.0002.",
+            "large": "230 latents of 300 add up to more than a float16 holds, 65,504: divide the "
+            "sum by b_sum before it becomes an operand.",
             "half": "tl.dot wants both operands of one type: b_p.to(b_latent.dtype).",
             "batch": "Maximum and sum run along a row, over tokens: axis 1. And row b has its own "
             "queries and tokens.",

@@ -269,7 +269,7 @@ EXERCISES = {
             OWN,
             COUNTED,
             FULL,
-            at_least(1, "HMMA", text="tensor cores (HMMA)"),
+            at_least(1, "HMMA", "HGMMA", text="products on the tensor cores"),
             no_spills(),
             # Twice: first for the largest, then for the weights.
             limits=(reads(1, "parts", "w_v"), reads(2, "part_lse"), writes(1, "o")),

@@ -218,7 +218,7 @@ toeplitz = wrong(
         edit("(o_b[None, :] * C + i_c) * T", "(o_b[None, :] + i_c) * T"),
     ),
     rounded_to_tf32=(
-        "Float32 operands are rounded to TF32.",
+        "Float32 operands are cut off to TF32.",
         edit(", input_precision=PRECISION"),
     ),
     no_tensor_cores=(

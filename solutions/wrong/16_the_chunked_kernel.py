@@ -26,7 +26,7 @@ forward = wrong(
         ),
     ),
     rounded_to_tf32=(
-        "Float32 operands are rounded to TF32.",
+        "Float32 operands are cut off to TF32.",
         edit('"tf32x3"', '"tf32"'),
     ),
 )

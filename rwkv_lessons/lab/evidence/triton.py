@@ -78,7 +78,7 @@ def answer(*cases: Case):
 
 def _rounded(place):
     """What a passed row says of products whose float32 operands lose bits; `place` is the first."""
-    said = "float32 operands would be rounded to TF32 on a GPU: no input_precision in line"
+    said = "float32 operands would be cut off to TF32 on a GPU: no input_precision in line"
     return (f"{said} {place.line}",) if place else ()
 
 

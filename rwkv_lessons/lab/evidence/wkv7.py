@@ -79,8 +79,9 @@ def log_decays(kind, draw):
 def inputs(shape, states=True, decay="text", alike=False):
     """r, w, k, v, a, b, s0, do and ds1 in float64, of float32's numbers.
 
-    a and b are as long as in a model: unit vectors, and such times a rate from 0 to 1. They point
-    in different directions, so that one in place of the other is told.
+    a and b point in different directions, so that one in place of the other is told. A model's a
+    are unit vectors and its b such times a rate from 0 to 1; here a are shorter, too, by half at
+    most, so that a kernel that norms them is told.
 
     Args:
         shape: B, T, H, K, V.
@@ -104,6 +105,8 @@ def inputs(shape, states=True, decay="text", alike=False):
     x |= {"w": log_decays(decay, random(B, T, H, K)), "a": -one, "b": other * rate}
     x |= {"s0": random(B, H, K, V) * states, "ds1": random(B, H, K, V) * states}
     x |= {"do": random(B, T, H, V)}
+    if not alike:
+        x["a"] *= 0.5 + 0.5 * random(B, T, H, 1).sigmoid()
     return {name: y.float().double() for name, y in x.items()}
 
 

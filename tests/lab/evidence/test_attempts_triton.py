@@ -37,6 +37,12 @@ b_dw = b_a[None, :] + tl.dot(later, b_rdr - b_kdk) - b_rdr
 """
 
 WRONG = {
+    "divided after the last product": (
+        PREFILL,
+        [edit("b_o = tl.dot((b_acc / b_sum[:, None]).to(b_w.dtype), b_w)",
+              "b_o = tl.dot(b_acc.to(b_w.dtype), b_w) / b_sum[:, None]")],
+        "many equal tokens add up to more than a float16 holds",
+    ),
     "a while loop that never moves on": (
         RECURRENT,
         [edit("for t in range(T):", "t = 0\nwhile t < T:")],
@@ -348,6 +354,12 @@ RIGHT = {
              for s in range(S):
              """),
         edit("larger = tl.maximum(b_max, b_lse)", "larger = b_max"),
+    ),
+    "values as rows of the last product": (
+        COMBINE,
+        edit("b_o = tl.dot((b_acc / b_sum[:, None]).to(b_w.dtype), b_w)",
+             "b_a = (b_acc / b_sum[:, None]).to(b_w.dtype)\n"
+             "b_o = tl.trans(tl.dot(tl.trans(b_w), tl.trans(b_a)))"),
     ),
     "scores by einsum": (
         ATTENTION,

@@ -90,6 +90,14 @@ def test_a_right_kernel_of_another_shape_is_accepted(id):
     assert result.passed, str(result)
 
 
+def test_a_kernel_that_norms_its_keys_is_wrong():
+    """A model's keys are unit vectors, and the kernel takes any."""
+    line = "b_z = tl.sum(b_a[:, None] * b_s, 0)  # [BV]"
+    normed = edited("22_delta_rule.kernel", (line, f"{line[:35]} / tl.sum(b_a * b_a)"))
+    answer = evaluate("22_delta_rule.kernel", normed).rows[0]
+    assert answer.verdict == "FAILED" and "o: first difference" in str(answer)
+
+
 def rows(A):
     found = [torch.eye(A.shape[-1])[0].expand(*A.shape[:-2], 1, -1)]
     for i in range(1, A.shape[-1]):

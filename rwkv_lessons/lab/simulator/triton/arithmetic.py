@@ -3,7 +3,7 @@
 Triton's interpreter keeps bfloat16 as the integers that its bits are, and adds and multiplies
 those. Here such operands are widened to float32 first, and results rounded to the nearest bfloat16.
 What a kernel does in more or less than float32 is noted with its line: float64, and products of
-float32 operands that a GPU would round to TF32.
+float32 operands that a GPU would cut off to TF32.
 """
 
 from collections import Counter
