@@ -320,6 +320,9 @@ def _literally(text):
     """Text of which nothing is taken for markup but code between backticks."""
     parts = re.split(r"(``?[^`]*``?)", text)
     parts[::2] = [re.sub(r"([*|]|_(?!\w))", r"\\\1", part) for part in parts[::2]]
+    for n in range(2, len(parts), 2):
+        if parts[n][:1].isalnum():  # `Row`s: without a mark the code would go on
+            parts[n] = "\\ " + parts[n]
     return "".join(parts)
 
 

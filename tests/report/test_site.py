@@ -165,7 +165,7 @@ def test_a_docstring_as_plain_text_in_restructuredtext():
 | 1 | any * |
 
 Args:
-    x: [B, T], `y_`.
+    x: [B, T], `y_`s.
 
         more of *it
 """
@@ -186,7 +186,7 @@ Args:
      - any \*
 
 Args:
-    x: [B, T], `y_`.
+    x: [B, T], `y_`\ s.
 
         more of \*it"""
     )
