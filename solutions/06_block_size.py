@@ -119,7 +119,7 @@ EXERCISES = {
         evidence=(
             function_cases(
                 ("the 32 places for blocks run out", (32, 32), 32),
-                ("the 64 places for warps run out", (32, 256), 64),
+                ("the 64 places for warps run out", (24, 256), 64),
                 ("the registers run out", (128, 128), 16),
                 ("every quarter has registers of its own", (131, 32), 12),
                 ("registers are handed out 256 at a time", (41, 64), 40),

@@ -242,7 +242,7 @@ EXERCISES = {
         ),
         symptoms={
             "one token": "Which rows does a step multiply by the decay, and what does it add "
-            "afterwards? Undo it in reverse.",
+            "afterwards? Undo it in reverse. And is z right? The state follows from it.",
             "decay": "Both what remains and b are divided by the decay.",
         },
     ),
@@ -277,7 +277,7 @@ EXERCISES = {
         ),
         symptoms={
             "RWKV-7's strongest decay": "2⁻²⁴ is 6e-8; from there to the error it is a factor of "
-            "2²⁴ · error.",
+            "2²⁴ · error. Whole steps: round down.",
             "half": "Round down: one more token would be too much.",
         },
     ),
@@ -319,6 +319,7 @@ EXERCISES = {
         symptoms={
             "by hand": "One token is a span of its own, and its state is kept.",
             "one token": "z is what the token read, before it changed the state.",
+            "span": "A span ends where (t + 1) % C is 0, and the last one with the last token.",
             "never written": "Every token has a z. The last span is kept even if it is short.",
         },
     ),
@@ -371,7 +372,7 @@ EXERCISES = {
         ),
         symptoms={
             "by hand": "One token from an empty state: S before it is 0, so da and dw are 0; "
-            "dr is k·v against do.",
+            "dr is k·v against do. ds0 is all of G that the step leaves, a·dz with it.",
             "one token": "dr looks at the state after the token, da and dw at the one before it.",
             "state": "G is used first; then it decays along the keys, and gets a·dz.",
             "decay": "A step back divides each row, a key, by its decay: exp(-w).",

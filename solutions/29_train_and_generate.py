@@ -165,7 +165,8 @@ EXERCISES = {
             ),
         ),
         symptoms={
-            "the first layer": "Channel 0 has -6, the last channel exactly -1: divide by C - 1.",
+            "the first layer": "Channel 0 has -6, the last channel exactly -1: divide by C - 1. "
+            "Between them the share is taken to the power p.",
             "the last layer": "The power is 2 there: the middle channels are near -6 yet.",
         },
     ),
@@ -202,6 +203,7 @@ EXERCISES = {
         ),
         symptoms={
             "a decay": "Twice the rate, and no weight decay.",
+            "a matrix": "Once the rate, and the weight decay that was asked for.",
             "a norm": "Its weight has one axis: it is no matrix.",
             "what is no weight": "decay_down ends in down: neither a decay nor a weight.",
         },

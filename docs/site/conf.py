@@ -18,6 +18,7 @@ myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 napoleon_use_rtype = False
+napoleon_custom_sections = [("Limits", "params_style"), "Source"]
 
 html_theme = "furo"
 pygments_dark_style = "github-dark"

@@ -130,6 +130,7 @@ WKV6_DECAYS = Operation(
     shapes=(TABLE_SHAPE,),
     quick=(1, 33, 2, 64),
     work=None,
+    timed="Forward, or both passes",
     command="decays:command",
     dtypes=(),
     records=(

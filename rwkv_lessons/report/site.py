@@ -39,7 +39,9 @@ PARTS = {
 }
 DOCS = {
     "The library": ("library", "own_kernels", "gpus", "results"),
-    "How it came to be": ("designs_wkv6", "designs_wkv7", "designs_mla", "designs_timex"),
+    "How it came to be": tuple(
+        f"designs_{name}" for name in ("wkv6", "wkv7", "mla", "timex", "distributed")
+    ),
     "Taking part": ("architecture", "writing_a_lesson"),
 }
 # The reference: (page, title, modules). Of each module: what `__all__` names, else all that is
@@ -56,6 +58,8 @@ API = (
     ("wkv7", "RWKV-7", ("wkv7",)),
     ("mla", "Latent attention", ("mla",)),
     ("timex", "Time-x", ("timex",)),
+    ("distributed", "Many GPUs", ("distributed",)),
+    ("models", "Models", ("models.rwkv6", "models.tasks")),
     ("interop", "Adapters", tuple(f"interop.{name}" for name in INTEROP.split())),
     ("inputs", "Inputs", ("inputs",)),
     ("lab", "The lab", tuple(LAB.split())),
@@ -271,34 +275,55 @@ def public(module: str, root: Path = ROOT) -> list[tuple[str, str]]:
         and "__all__" in ast.unparse(node).partition("=")[0]
     ]
     names = sum(named, []) if named and path.is_dir() else [n for n in own if n[0] != "_"]
-    return [(own.get(n, "function"), n) for n in names if not n.isupper()]
+    names.sort(key=lambda name: name != path.name)  # what a package is for comes first
+    of_others = {True: "class", False: "function"}  # their definition is in another file
+    return [(own.get(n, of_others[n[0].isupper()]), n) for n in names if not n.isupper()]
 
 
-SECTION = re.compile(r"(Args|Returns|Raises|Attributes|Yields):$")
+SECTION = re.compile(r"(Args|Returns|Raises|Attributes|Yields|Limits):$")
 
 
 def as_rest(lines: list[str]) -> list[str]:
     """A docstring, which is plain text with some Markdown, as reStructuredText.
 
-    Tables and indented code become literal blocks; stars and bars stand for themselves.
+    Indented code becomes a literal block; stars and bars stand for themselves.
     """
-    made, head, literal = [], "", False
+    made, head, literal, rows = [], "", False, []
     for n, line in enumerate(lines):
         new = n == 0 or not lines[n - 1].strip()
-        code = line.startswith("    ") and not SECTION.match(head)
+        if line.startswith("|") and (new or rows):
+            rows.append(line)
+            continue
+        made += _table(rows)
+        rows = []
         if new and line.strip():
-            literal = line.lstrip().startswith("|") or code
-            if literal:
-                made += ["::", ""]
+            literal = line.startswith("    ") and not SECTION.match(head)
+            made += ["::", ""] if literal else []
         if line[:1].strip():
             head = line
-        if literal and line.strip():
-            made.append("    " + line)
-        else:
-            parts = re.split(r"(``?[^`]*``?)", line)
-            parts[::2] = [re.sub(r"([*|]|_(?!\w))", r"\\\1", part) for part in parts[::2]]
-            made.append("".join(parts))
+        made.append("    " + line if literal and line.strip() else _literally(line))
+    return made + _table(rows)
+
+
+def _table(rows):
+    """The lines of a table in Markdown, its second one a rule, as reStructuredText."""
+    if not rows:
+        return []
+    made = [".. list-table::", "   :header-rows: 1", ""]
+    for row in rows[:1] + rows[2:]:
+        first, *more = (_literally(cell.strip()) for cell in row.strip().strip("|").split("|"))
+        made += [f"   * - {first}", *(f"     - {cell}" for cell in more)]
     return made
+
+
+def _literally(text):
+    """Text of which nothing is taken for markup but code between backticks."""
+    parts = re.split(r"(``?[^`]*``?)", text)
+    parts[::2] = [re.sub(r"([*|]|_(?!\w))", r"\\\1", part) for part in parts[::2]]
+    for n in range(2, len(parts), 2):
+        if parts[n][:1].isalnum():  # `Row`s: without a mark the code would go on
+            parts[n] = "\\ " + parts[n]
+    return "".join(parts)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import io
 import re
 import sys
 
-from rwkv_lessons.lab.pictures import ladder
+from rwkv_lessons.lab.pictures import decays, ladder
 from rwkv_lessons.operations import LADDERS
 from rwkv_lessons.operations.entries import ROOT
 from rwkv_lessons.report.tables import BLOCKS
@@ -60,19 +60,23 @@ def filled(text, folder=None):
 
 
 def figures(folder=None):
-    """Path in the repository → SVG, of each ladder that is recorded."""
+    """Path in the repository → SVG, of each ladder that is recorded, and of the times by decay."""
     recorded = [op for op in LADDERS if ladder.is_recorded(op, folder=folder)]
-    return {f"{FIGURES}/{op}-ladder.svg": _ladder_figure(op, folder) for op in recorded}
+    drawn = {
+        f"{op}-ladder": _svg(lambda op=op: ladder.figure(op, folder=folder)) for op in recorded
+    }
+    if decays.is_recorded(folder=folder):
+        drawn[decays.NAME] = _svg(lambda: decays.time_against_decay(folder=folder).figure)
+    return {f"{FIGURES}/{name}.svg": svg for name, svg in drawn.items()}
 
 
-def _ladder_figure(operation, folder):
+def _svg(draw):
     import matplotlib
 
     svg = io.StringIO()
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # whatever a notebook or another test has set
-        drawn = ladder.figure(operation, folder=folder)
-        drawn.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+        draw().savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
     return svg.getvalue()
 
 

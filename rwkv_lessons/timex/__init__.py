@@ -104,15 +104,15 @@ def timex(w, k, eps=0.0):
         TypeError, ValueError: an argument has the wrong dtype, shape or device.
 
     Limits:
-        Causality. o[t] does not depend on later tokens, by the methods cuda, toeplitz and
-        reference to the bit. By fft up to rounding: 1e-7 of the largest product in the row.
-        Numbers that are not finite. What depends on a NaN is NaN. By fft it reaches all of its row
-        (one of w: all rows of its channel), by the kernels also tokens and distances that share
-        its tile: up to 128 tokens from a multiple of 128, by toeplitz 512; what depends on an
-        infinity may be NaN.
-        The same bits. The kernels add in a fixed order, without atomics.
-        Precision. All of it is as outside of torch.autocast. Second gradients are those of the
-        methods in torch, reference and fft; of the kernels they raise a RuntimeError.
+        Causality: o[t] does not depend on later tokens, by the methods cuda, toeplitz and
+            reference to the bit. By fft up to rounding: 1e-7 of the largest product in the row.
+        Numbers that are not finite: what depends on a NaN is NaN. By fft it reaches all of its row
+            (one of w: all rows of its channel), by the kernels also tokens and distances that
+            share its tile: up to 128 tokens from a multiple of 128, by toeplitz 512; what depends
+            on an infinity may be NaN.
+        The same bits: the kernels add in a fixed order, without atomics.
+        Precision: all of it is as outside of torch.autocast. Second gradients are those of the
+            methods in torch, reference and fft; of the kernels they raise a RuntimeError.
 
     Source:
         Peng Bo, "RWKV-CUDA", depthwise_conv1d, 2022.

@@ -148,17 +148,17 @@ def wkv6(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False)
         TypeError, ValueError: an argument has the wrong dtype, shape or device.
 
     Limits:
-        Numbers that are not finite. What depends on a NaN is NaN; an inf may make NaN as well.
-        It stays in its head and its sequence, also where sequences are packed; one in u reaches
-        its head of every sequence. Of one at token t, o is NaN from t on, and gradients before t,
-        too. The chunked method multiplies what does not depend on it by 0: there it may reach all
-        tokens of its chunk, 64 tokens from a multiple of 64 in the sequence, on either side. The
-        cuda method's dw may be NaN from the multiple of 64 before t on.
-        The same bits. Kernels add in a fixed order, without atomics: the same call on the same
-        GPU, with the same versions, gives the same bits in o, s1 and every gradient; doubling as
-        far as torch's matrix products do. Another batch, T or method may round otherwise.
-        Precision. All of it is as outside of torch.autocast. Second gradients are those of the
-        methods in torch, reference and doubling; of the kernels they raise a RuntimeError.
+        Numbers that are not finite: what depends on a NaN is NaN; an inf may make NaN as well. It
+            stays in its head and its sequence, also where sequences are packed; one in u reaches
+            its head of every sequence. Of one at token t, o is NaN from t on, and gradients before
+            t, too. The chunked method multiplies what does not depend on it by 0: there it may
+            reach all tokens of its chunk, 64 tokens from a multiple of 64 in the sequence, on
+            either side. The cuda method's dw may be NaN from the multiple of 64 before t on.
+        The same bits: kernels add in a fixed order, without atomics. The same call on the same
+            GPU, with the same versions, gives the same bits in o, s1 and every gradient; doubling
+            as far as torch's matrix products do. Another batch, T or method may round otherwise.
+        Precision: all of it is as outside of torch.autocast. Second gradients are those of the
+            methods in torch, reference and doubling; of the kernels they raise a RuntimeError.
     """
     B, T, H, K, V = check_call(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
     packed = cu_seqlens is not None

@@ -153,11 +153,11 @@ def wkv7(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="log"):
 
     Limits:
         Numbers that are not finite: what depends on a NaN is NaN. It stays in its head and its
-        sequence; the chunked method takes it to all tokens of its chunk, up to 32 from a multiple
-        of 32 in the sequence.
+            sequence; the chunked method takes it to all tokens of its chunk, up to 32 from a
+            multiple of 32 in the sequence.
         The same bits: kernels add in a fixed order, without atomics.
         Precision: all of it is as outside of torch.autocast. Second gradients are those of the
-        methods in torch, reference and wy; of the kernels they raise a RuntimeError.
+            methods in torch, reference and wy; of the kernels they raise a RuntimeError.
     """
     B, T, H, K, V = check_call(r, w, k, v, a, b, s0, cu_seqlens, scale, decay)
     S = B if cu_seqlens is None else len(cu_seqlens) - 1

@@ -30,6 +30,11 @@ five_loops = wrong(
         "The state takes in the current token before the output reads it: it is counted twice.",
         move("s[i, j] = decay[h, i] * s[i, j] + kv", before="o[b, t, h, j] +="),
     ),
+    one_state_for_all=(
+        "One state, made before the loops: each head goes on where the one before it ended.",
+        edit("            s = np.zeros((N, N), np.float32)\n", ""),
+        edit("o = np.zeros_like(v)", "o = np.zeros_like(v)\ns = np.zeros((N, N), np.float32)"),
+    ),
     state_shared_by_batch=(
         "One state per head, for all batch rows: a row starts where the row before it ended.",
         edit("np.zeros_like(v)", "np.zeros_like(v)\nstates = np.zeros((H, N, N), np.float32)"),

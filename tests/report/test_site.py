@@ -151,6 +151,8 @@ def test_the_reference_has_what_is_public():
     adapters = {path.stem for path in (ROOT / "rwkv_lessons/interop").glob("*.py")}
     assert adapters - {"__init__", "arguments", "patch"} == set(site.INTEROP.split())
     assert ("function", "_cases") not in site.public("lab.course.check")
+    assert site.public("wkv6")[0] == ("function", "wkv6")
+    assert ("class", "DeadRank") in site.public("distributed")
 
 
 def test_a_docstring_as_plain_text_in_restructuredtext():
@@ -160,10 +162,10 @@ def test_a_docstring_as_plain_text_in_restructuredtext():
 
 | T | method |
 |---|--------|
-| 1 | any |
+| 1 | any * |
 
 Args:
-    x: [B, T], `y_`.
+    x: [B, T], `y_`s.
 
         more of *it
 """
@@ -175,14 +177,16 @@ Args:
 
         code * here
 
-::
+.. list-table::
+   :header-rows: 1
 
-    | T | method |
-    |---|--------|
-    | 1 | any |
+   * - T
+     - method
+   * - 1
+     - any \*
 
 Args:
-    x: [B, T], `y_`.
+    x: [B, T], `y_`\ s.
 
         more of \*it"""
     )

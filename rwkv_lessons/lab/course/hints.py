@@ -6,7 +6,7 @@ A hint that fits one exercise only belongs there, in the solution file.
 HINTS = {
     "by hand": "Compute two tokens on paper: o[0] = Σ r·u·k·v, then the state is k·v.",
     "state": "Is the state used first, then multiplied by the decay, and only then joined by k·v?",
-    "head": "Which of r, k, v, decay, u depend on h? All five do.",
+    "head": "r, k, v, decay and u all depend on h, and each head has a state of its own.",
     "batch": "Does every (b, h) start from zeros of its own, and read its own tokens?",
     "tail": "There may be more threads than outputs: the surplus ones must write nothing.",
     "bounds": "Which index belongs to which axis, and from where to where does it run?",
@@ -27,12 +27,14 @@ HINTS = {
     # In Triton.
     "mask": "The last block reaches past the end of a tensor: mask its surplus lanes, in loads and "
     "in stores.",
+    "origin": "None of its lanes is inside: which axes has this tensor, and where does this "
+    "program's part of it begin?",
     "programs": "Programs run in any order: what one writes, no other may read or write.",
     "blocks": "A program's own keys start at i_k · BK, its own values at i_v · BV.",
     "own blocks": "Right for small sizes, wrong for the lesson's own: is there a number where BK, "
     "BT or another size belongs?",
-    "never written": "Which program should store this element? Look at where each one's "
-    "indices start, and at the mask of tl.store.",
+    "never written": "Which program should store this element? Look for its tl.store, at where "
+    "each one's indices start, and at the mask.",
     "undefined": "tl.load(pointer, mask, 0): the third argument is what masked lanes hold.",
     "changed input": "Others read it after you: work on a copy, and mind operations that end in _.",
     "loop over tokens": "All tokens of a chunk at once: they are rows of a matrix.",

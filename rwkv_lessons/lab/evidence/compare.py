@@ -6,14 +6,16 @@ import numpy as np
 # largest output, while a single wrong term is 1e-2 or more.
 TOLERANCE = 1e-5
 FRESH = np.uint32(0x7FC5EED0)  # the bits of a NaN that no arithmetic makes
+COMPUTED = "a NaN that was computed"
 
 
 class Difference(AssertionError):
     """Two arrays that should agree and do not; says where first.
 
     Attributes:
-        symptom: "batch", "head" or "state" if only later batch rows, heads or tokens differ; "by
-            hand" if the first token does; None where the axes do not tell.
+        symptom: "unset" if a NaN was computed: a thread's own memory starts with them; "batch",
+            "head" or "state" if only later batch rows, heads or tokens differ; "by hand" if the
+            first token does; None where the axes do not tell.
     """
 
     symptom = None
@@ -52,7 +54,8 @@ def compare(got, want, letters="bthj", scale=None, tolerance=TOLERANCE, untouche
             f"first difference at [{place}]: {value}, want {want[first]:.6g}; "
             f"{off.sum()} of {off.size} differ"
         )
-        difference.symptom = _symptom(off, letters)
+        computed = value == COMPUTED
+        difference.symptom = "unset" if computed else _symptom(off, letters)
         raise difference
 
 
@@ -63,7 +66,7 @@ def _value(given, index, untouched):
         return "never written (NaN)"
     if given[index].view(np.uint32) == FRESH:
         return "never written (NaN in fresh memory)"
-    return "a NaN that was computed"
+    return COMPUTED
 
 
 def _symptom(off, letters):

@@ -20,6 +20,7 @@ class Budget:
         unit: "warp" or "thread".
         least: whether the limit is the least and not the most.
         ever: whether one in a whole launch counts, where none are allowed.
+        hint: said of what is too little.
     """
 
     text: str
@@ -29,6 +30,7 @@ class Budget:
     unit: str = "warp"
     least: bool = False
     ever: bool = False
+    hint: str = ""
 
     def per_token(self, few, many, tokens=(FEW, MANY)):
         """The count per token and unit, from launches of so many `tokens`."""
@@ -42,7 +44,8 @@ class Budget:
         if self.least:
             if found >= self.limit:
                 return None
-            return (f"{self.said(found)}, want at least {self.limit:g}",)
+            hint = (f"hint: {self.hint}",) if self.hint else ()
+            return (f"{self.said(found)}, want at least {self.limit:g}", *hint)
         some = self.ever and self.limit == 0 and self.count(many) > 0
         if found <= self.limit + SLACK and not some:
             return None
@@ -64,7 +67,7 @@ class Budget:
         return f"{number} {self.text.removesuffix('s') if number == '1' else self.text}"
 
 
-def _requests(text, limit, least=False, ever=False, **which):
+def _requests(text, limit, least=False, ever=False, hint="", **which):
     def fitting(trace):
         return {
             row: row.requests - trace.reloads.get(row, 0)
@@ -72,7 +75,8 @@ def _requests(text, limit, least=False, ever=False, **which):
             if all(getattr(row, name) == value for name, value in which.items())
         }
 
-    return Budget(text, lambda t: sum(fitting(t).values()), fitting, limit, least=least, ever=ever)
+    total = lambda t: sum(fitting(t).values())  # noqa: E731
+    return Budget(text, total, fitting, limit, least=least, ever=ever, hint=hint)
 
 
 def loads(per_token: float):
@@ -92,7 +96,8 @@ def atomics(per_token: float):
 
 def some_atomics():
     """At least one atomic per token."""
-    return _requests("atomics", 1, least=True, op="atomic")
+    hint = "This rung adds each product with cuda.atomic.add. Doing without is the next one."
+    return _requests("atomics", 1, least=True, op="atomic", hint=hint)
 
 
 def bank_conflicts(per_token: float = 0):

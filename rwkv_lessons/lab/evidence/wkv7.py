@@ -30,6 +30,7 @@ FORWARD = (
     ("more values than fit in a block", "blocks", Size((1, 3, 1, 4, 8))),
     ("every head has its own state", "head", Size((1, 3, 2, 8, 8), states=False)),
     ("every batch row has its own tokens and states", "batch", Size((2, 3, 2, 8, 8))),
+    ("five tokens", "span", Size((1, 5, 1, 4, 4))),
     ("10 keys, 7 values", "mask", Size((1, 5, 2, 10, 7))),
     ("strong decays", "decay", Size((1, 5, 1, 4, 4), decay="strong")),
     ("decay 0 forgets, decay 1 keeps", "decay", Size((1, 4, 1, 8, 8), decay="edge")),

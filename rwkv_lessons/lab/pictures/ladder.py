@@ -132,13 +132,14 @@ def draw(axes, climbed, here=None, floors=None, what="Forward"):
         floors: dtype → milliseconds that nothing is faster than.
         what: was timed.
     """
-    from rwkv_lessons.lab.pictures.style import INK
+    from rwkv_lessons.lab.pictures.style import INK, PAPER
 
     dtypes = list(climbed[0].rows)
+    no_line = {"bbox": {"fc": PAPER, "ec": "none", "pad": 0.5}}  # of the roofline, through it
     for y, step in enumerate(climbed):
         marked = here is not None and step.lesson == here
         weight = "bold" if marked else "normal"
-        place = {"textcoords": "offset points", "va": "center", "fontweight": weight}
+        place = {"textcoords": "offset points", "va": "center", "fontweight": weight} | no_line
         if step.hidden:
             axes.annotate("?", (0, y), (5, 0), **place)
             continue

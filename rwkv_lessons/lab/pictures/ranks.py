@@ -119,7 +119,7 @@ def costs(rates, reach, tokens=(2**15, 2**17, 2**20)):
         ax.minorticks_off()
         ax.set_title(title)
     panels[0].set_ylabel("times one GPU")
-    panels[0].legend()
+    panels[0].legend(fontsize=8)  # between the curves and the frame
     return Picture(figure, "\n".join(texts))
 
 

@@ -226,7 +226,8 @@ def _label(axes, ceiling, dots, low, high):
 
 def _says(dot, ceiling):
     share = dot.flops_per_s / _roof_at(ceiling, dot.intensity)
-    reached = f"{share:.0%} of the roof" if share <= 1 else f"{share:.1f}× the roof"
+    digits = 0 if share >= 0.01 else 1
+    reached = f"{share:.{digits}%} of the roof" if share <= 1 else f"{share:.1f}× the roof"
     return f"{dot.label}: {dot.ms:.3g} ms, {reached}"
 
 

@@ -37,7 +37,8 @@ def triangle(T=12, t=7, outputs=4):
     axes.imshow(shown, cmap="viridis_r", vmin=-2, vmax=T + 2, aspect="auto")
     for n in range(T):
         for u in range(n + 1):
-            axes.text(u, n, n - u, ha="center", va="center", size=7, color="white")
+            ink = style.INK if n - u < T / 2 else "white"  # on the bright half of the colours
+            axes.text(u, n, n - u, ha="center", va="center", size=7, color=ink)
     first = t // outputs * outputs
     axes.axhspan(first - 0.5, first + outputs - 0.5, fill=False, ec=style.INK, linewidth=2)
     axes.set(xlabel="token u", ylabel="output t", xticks=range(T), yticks=range(T))

@@ -38,7 +38,13 @@ class KernelFault(Exception):
 
 
 class OutOfBounds(KernelFault):
-    """An index is negative, or not below the size of its dimension."""
+    """An index is negative, or not below the size of its dimension.
+
+    Attributes:
+        symptom: "origin" if all lanes of a program are outside, which no mask would mend.
+    """
+
+    symptom = None
 
 
 class DivergentBarrier(KernelFault):

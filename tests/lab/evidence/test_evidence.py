@@ -1,5 +1,8 @@
 """The evidence itself: what a check says, and what it never lets pass."""
 
+import inspect
+import re
+
 import numpy as np
 import pytest
 from numba import cuda
@@ -62,6 +65,18 @@ def test_compare_names_the_first_difference():
     with pytest.raises(Difference, match="never written"):
         compare(np.full_like(want, np.nan), want)
     compare(want * (1 + 1e-7), want)
+    with pytest.raises(Difference, match="a NaN that was computed") as found:
+        compare(np.full(want.shape, np.nan, np.float32), want, untouched=True)
+    assert found.value.symptom == "unset"
+
+
+def test_a_kernel_without_atomics_is_told_what_this_rung_is():
+    source = inspect.getsource(exercises.load("03_atomic_baseline.kernel").reference.py_func)
+    plain = re.sub(r"cuda.atomic.add\(o, \((.*?)\), (.*)\)\n", r"o[\1] += \2\n", source)
+    namespace = dict(vars(exercises.solutions("03_atomic_baseline")))
+    exec(compile(plain, "plain", "exec"), namespace)
+    text = str(evaluate("03_atomic_baseline.kernel", namespace["kernel"]))
+    assert "0 atomics per warp and token" in text and "adds each product with cuda.atomic" in text
 
 
 def test_without_a_compiler_the_row_says_so(monkeypatch):

@@ -36,6 +36,15 @@ def unmasked(x, y, y_parts, B, N: tl.constexpr, BN: tl.constexpr):
 
 
 @triton.jit
+def a_row_too_far(x, y, y_parts, B, N: tl.constexpr, BN: tl.constexpr):
+    i_n, i_b = tl.program_id(0), tl.program_id(1)
+    o_n = i_n * BN + tl.arange(0, BN)
+    b_x = tl.load(x + (i_b + 1) * N + o_n, o_n < N, 0)
+    tl.store(y + i_b * N + o_n, tl.exp(b_x), o_n < N)
+    tl.store(y_parts + i_n * B + i_b, tl.sum(b_x))
+
+
+@triton.jit
 def into_its_neighbour(x, y, y_parts, B, N: tl.constexpr, BN: tl.constexpr):
     i_n, i_b = tl.program_id(0), tl.program_id(1)
     o_n = i_n * BN + tl.arange(0, BN)
@@ -110,6 +119,7 @@ def test_a_right_kernel_passes():
         ),
         (zeros, "whole tiles y: first difference [b=0, i=0]: 0, want my hint"),
         (unmasked, "a tail (B=2 N=6) program (1, 1, 0) reads element 12 of x hint: The last"),
+        (a_row_too_far, "whole tiles element 16 of x 4 of its 4 unmasked hint: None of its lanes"),
         (
             into_its_neighbour,
             "a tail element 6 of y: touched by program tl.store hint: Programs run in any",

@@ -126,6 +126,11 @@ def test_dots_lie_where_their_numbers_say():
     assert any("50% of the roof" in t.get_text() for t in figure.findobj(Text))
 
 
+def test_a_share_below_one_percent_is_not_called_none():
+    figure = plot_roofline(GPU, [Dot("yours", "yours", work(4e9, 8e9), 800.0)]).figure
+    assert any("0.2% of the roof" in t.get_text() for t in figure.findobj(Text))
+
+
 def test_kinds_differ_in_shape_and_not_only_in_colour():
     assert len({look["marker"] for look in KINDS.values()}) == len(KINDS)
 

@@ -135,6 +135,8 @@ def two_copies(x, y, WRONG: gl.constexpr):
         mbarrier.expect(ready, 8192)
     if WRONG == "another shape":
         tma.async_copy_global_to_shared(x, [0, 0], ready, s_small)
+    if WRONG == "the tile before the barrier":
+        tma.async_copy_global_to_shared(x, [0, 0], s_x.index(0), ready)
     if WRONG == "all tiles at once":
         tma.async_copy_global_to_shared(x, [0, 0], ready, s_x)
     tma.async_copy_global_to_shared(x, [0, 0], ready, s_x.index(0))
@@ -202,6 +204,7 @@ MISTAKES = {
     "no fence after init": "ready: no fence came after the barrier's init",
     "announced twice": "ready: a tile is announced twice",
     "another shape": "s_small is [32, 64] of torch.bfloat16, and the descriptor's tiles are [64,",
+    "the tile before the barrier": "descriptor, [row, column], barrier, tile, in this order",
     "all tiles at once": "s_x is 2 tiles or barriers",
     "two copies to a tile": "s_x[0]: a tile is overwritten while it is on its way",
     "the old phase": "it asked for phase 0 of ready, and the running one is 1",

@@ -200,10 +200,10 @@ class Trace:
 
     @functools.cached_property
     def reloads(self):
-        """{row: requests for what its threads have loaded before in the same turn of their loops}.
+        """Requests for what their threads have loaded before in the same turn of their loops.
 
-        They are in `rows` all the same, as written. A compiler loads such a number of global memory
-        once, if the thread stores nothing in that turn.
+        A dictionary by row. They are in `rows` all the same, as written. A compiler loads such a
+        number of global memory once, if the thread stores nothing in that turn.
         """
         e = self.events
         load, is_global, memory = self._of_sites()

@@ -249,6 +249,10 @@ class Machine(Arithmetic):
     def async_copy_global_to_shared(self, described, at, barrier, tile, pred=True):
         if not pred:
             return
+        swapped = isinstance(barrier, Tile) or isinstance(tile, Barrier)
+        refuse(
+            swapped, "a copy in takes descriptor, [row, column], barrier and tile, in this order"
+        )
         if barrier.dirty:
             what = f"{barrier.name}: no fence came after the barrier's init"
             why = f"line {barrier.dirty.line} wrote it, and the copy signals it on another way"

@@ -171,13 +171,15 @@ class Watched:
         verb = {"load": "reads", "store": "writes"}.get(op, "updates")
         count = f"{outside.sum()} of its {len(offsets)} unmasked lanes"
         shape = ", ".join(map(str, region.tensor.shape))
-        raise OutOfBounds(
+        fault = OutOfBounds(
             f"program {self.program} {verb} element {element} of {region.name}, which has "
             f"{region.elements} (shape [{shape}]); out of bounds: {count}",
             self.place(),
             array=region.name,
             index=element,
         )
+        fault.symptom = "origin" if outside.all() else None
+        raise fault
 
     def _note(self, region, offsets, width, op):
         if op != "load":
