@@ -1,4 +1,4 @@
-"""Gradients of RWKV-6: one sweep with the time, one against it, and a running difference."""
+"""Gradients of RWKV-6: a forward sweep, a reverse sweep, and a running difference."""
 
 import math
 
@@ -17,7 +17,7 @@ C = 64  # tokens from one checkpoint to the next
 
 @cuda.jit(launch_bounds=(N, 1))
 def forward_sweep(r, k, v, w, u, s0, do, dr, rdr, du, states):
-    """With the time: thread i owns row i of the state S. A block is a head of a batch row.
+    """Forward sweep: thread i owns row i of the state S. A block is a head of a batch row.
 
     r, k, v, w, do, dr, rdr are [B, T, H, N]; u is [H, N]; du is [B, H, N]; s0 is [B, H, N, N],
     keys × values. rdr gets r times the part of dr that comes through S. states, [B, chunks, H, N,
@@ -55,7 +55,7 @@ def forward_sweep(r, k, v, w, u, s0, do, dr, rdr, du, states):
 
 @cuda.jit
 def backward_sweep(r, k, v, w, u, ds1, do, states, dk, dv, kdk, ds0, a):
-    """Against the time: thread n owns row n and column n of G. A block is a head of a batch row.
+    """Reverse sweep: thread n owns row n and column n of G. A block is a head of a batch row.
 
     r, k, v, w, do, dk, dv, kdk are [B, T, H, N]; u is [H, N]; ds0, ds1 are [B, H, N, N], keys ×
     values. kdk gets k times the part of dk that comes through G; a, [B, chunks, H, N], the sums of

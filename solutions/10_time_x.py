@@ -354,7 +354,7 @@ EXERCISES = {
         evidence=(
             function_cases(
                 ("one row, one warp", (1, 1, 5), (1, 32)),
-                ("the seed's shape", (32, 768, 768), (24576, 768)),
+                ("the original's shape", (32, 768, 768), (24576, 768)),
                 ("four outputs a thread", (32, 768, 768, 4), (24576, 192)),
                 ("groups of 8 rows", (11, 3, 768, 4, 8), (6, 192)),
                 ("more than a tile", (2, 3, 5000, 8), (6, 128)),

@@ -1,4 +1,4 @@
-"""Gradients of RWKV-6 in Triton: a sweep with the time, one against it, and a sum per chunk."""
+"""Gradients of RWKV-6 in Triton: a forward sweep, a reverse sweep, and a sum per chunk."""
 
 import torch
 import triton
@@ -24,7 +24,7 @@ def forward_sweep(
     B, T, H: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """With the time: a program has a tile of S, BK keys × BV values; grid (NV, NK, B·H).
+    """Forward sweep: a program has a tile of S, BK keys × BV values; grid (NV, NK, B·H).
 
     k, w are [B, T, H, K]; v, do are [B, T, H, V]; s0 is [B, H, K, V]. dr_s_parts, [NV, B, T, H, K],
     gets each block of values' share of what comes to dr through S. kept, [B, chunks, H, K, V], gets
@@ -59,7 +59,7 @@ def backward_sweep(
     B, T, H: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """Against the time: a program has a tile of G, the gradient of S; grid (NV, NK, B·H).
+    """Reverse sweep: a program has a tile of G, the gradient of S; grid (NV, NK, B·H).
 
     r, k, w are [B, T, H, K]; v, do are [B, T, H, V]; ds0, ds1 are [B, H, K, V]. dk_s_parts is
     [NV, B, T, H, K], dv_s_parts [NK, B, T, H, V]: shares of what comes through G. kept, [B, chunks,

@@ -1,4 +1,4 @@
-"""Gradients of the chunked kernel: states kept at the chunks, then one sweep against the time."""
+"""Gradients of the chunked kernel: states kept at the chunks, then one reverse sweep."""
 
 from dataclasses import replace
 from functools import partial
@@ -49,7 +49,7 @@ def checkpoints(
     k, v, w, s0, before,
     T, H: tl.constexpr, N: tl.constexpr, BT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """With the time, one program per head of a batch row: keeps the state before every chunk.
+    """Forward sweep, one program per head of a batch row: keeps the state before every chunk.
 
     k, v, w are [B, T, H, N], w the log decay, N a power of 2; s0 is [B, H, N, N], keys × values;
     before is [B, chunks, H, N, N], for chunks of BT tokens; before[b, 0] is s0[b]. k, v, w may be
@@ -84,7 +84,7 @@ def backward_sweep(
     r, k, v, w, u, before, do, ds1, dr, dk, dv, dw, du, ds0,
     T, H: tl.constexpr, N: tl.constexpr, BT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Against the time, one program per head of a batch row: the state's gradient in registers.
+    """Reverse sweep, one program per head of a batch row: the state's gradient in registers.
 
     r, k, v, w, do, dr, dk, dv, dw are [B, T, H, N]; u is [H, N], du [B, H, N]; before is
     [B, chunks, H, N, N], ds0, ds1 are [B, H, N, N], keys × values. What has tokens may be bfloat16,

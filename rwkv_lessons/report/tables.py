@@ -210,7 +210,7 @@ def wind_block(folder):
 
 
 def race_block(name):
-    """Lesson 18's calls at both shapes, beside the seed's on an A800."""
+    """Lesson 18's calls at both shapes, beside the blog post's on an A800."""
 
     def block(folder):
         try:

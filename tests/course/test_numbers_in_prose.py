@@ -60,6 +60,7 @@ def ms(name, method, shape=None, dtype=None):
 LADDER, BOTH = "wkv6-triton-ladder", "wkv6-triton-backward-ladder"
 WALK, CHUNKS = "13_fused_recurrent", "16_the_chunked_kernel"
 MANY, ONE = (64, 4096, 40, 64, 256, 32, 64), (1, 16384, 40, 64, 256, 32, 64)
+HALF = 1e3 * 65536 * 64 * 64 * 2  # bytes of a tensor of half the tokens; 1e3: times are in ms
 SHORT, LONG = (64, 4096, 40, 256, 32, 64), (64, 16384, 40, 256, 32, 64)
 
 
@@ -93,15 +94,28 @@ def per_byte():
     return 453e6 / (long - short) / 1e9, 1e3 * (short - 151e6 / (453e6 / (long - short)))
 
 
-def generated(kind, B=1, T=512):
+def generated(kind, B=1, T=512, out=20):
     """Milliseconds a token of so many sequences written after prompts of T tokens."""
-    return row("mla-generate", kind, (B, T, 128)).host_ms / 128
+    return row("mla-generate", kind, (B, T, out)).host_ms / out
+
+
+def two_gpus(step, of=""):
+    """Milliseconds where nothing decays, 131,072 tokens and all of them are corrected."""
+    name = f"wkv6 corrected, nothing decays, {step}"
+    return ms("sequence-parallel", name, (2, 1, 131072, 64, 64))
+
+
+def share_of_products(shape=(64, 4096, 128, 512, 64, 128)):
+    """What MLA's decode reaches of the rate of bfloat16 products, for scores and sums."""
+    B, N, H, R, P, _ = shape
+    flops = 2 * B * N * H * (2 * R + P)
+    return flops / ms("mla-decode", "decode", shape) * 1e3 / ceiling("bfloat16").flops_per_s
 
 
 SENTENCES = (
     Said("10", r"its first kernel, one thread an output, takes # ms",
          lambda: (ms("rwkv-cuda-timex", "v0"),)),
-    Said("10", r"about # million million operations a second",
+    Said("10", r"about # trillion operations a second",
          lambda: (ceiling().flops_per_s / 1e12,)),
     Said("10", r"It gained an eighth, # to # ms", timex("grouped", "balanced")),
     Said("10", r"as fast as in C, to within # %",
@@ -153,7 +167,15 @@ SENTENCES = (
     Said("22", r"Lesson 13's kernel takes # ms on an H200, recorded", lambda: (f32(WALK),)),
     Said("22", r"faster than lesson 13's # ms, and the roof at # ms is far",
          lambda: (f32(WALK), roof("wkv7", (8, 4096, 64, 64)))),
-    Said("24", r"above lesson 13's # ms for the walk", lambda: (f32(WALK),)),
+    Said("23", r"If no cache helped, about # ms",
+         lambda: ((27 + 48) * 4e3 * 8 * 4096 * 64 * 64 / ceiling().bytes_per_s,), within=0.1),
+    Said("23", r"Recorded are # ms: bytes alone",
+         lambda: (ms("wkv7-backward-ladder", "23_stepping_back.gradients", dtype="float32"),)),
+    Said("24", r"the recorded # ms, with 8 warps, are twice their line, and more than lesson 22's "
+         r"# ms for the walk",
+         lambda: tuple(ms("wkv7-ladder", x) for x in ("24_chunked_rwkv7", "22_delta_rule"))),
+    Said("24", r"are twice their line",
+         lambda: (ms("wkv7-ladder", "24_chunked_rwkv7") / 2 / f32(CHUNKS),), (2,), 0.15),
     Said("26", r"`prefill absorbed` takes about two to four times as long as `prefill`",
          lambda: tuple(f(ms("mla-prefill", "prefill absorbed", x.shape) / x.median_ms
                          for x in record("mla-prefill").rows if x.method == "prefill")
@@ -167,8 +189,15 @@ SENTENCES = (
     Said("27", r"the difference of the two times, that is about # TB/s",
          lambda: per_byte()[:1], within=0.1),
     Said("27", r"over # µs for whatever comes once", lambda: per_byte()[1:], within=0.4),
-    Said("28", r"one short sequence takes over # ms a token",
-         lambda: (generated("latent graph"),), within=0.2),
+    Said("27", r"nearly two thirds of what the GPU could",
+         lambda: (share_of_products(),), (2 / 3,), 0.1),
+    Said("28", r"one short sequence takes # ms a token, prompt included",
+         lambda: (generated("latent graph"),), within=0.05),
+    Said("30", r"no gain at all, #× for 131,072 tokens: the correction takes # ms where its bytes "
+         r"need #, and the sums of decays # where theirs need #",
+         lambda: (two_gpus("one GPU") / two_gpus("two GPUs"), two_gpus("correction"),
+                  4 * HALF / ceiling().bytes_per_s, two_gpus("summary"),
+                  HALF / ceiling().bytes_per_s)),
 )  # fmt: skip
 
 

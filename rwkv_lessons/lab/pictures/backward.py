@@ -119,7 +119,7 @@ def checkpoints(T=4096, choices=(4, 16, 64, 256, 1024, 4096), N=64):
 
 
 def two_sweeps(tokens=4):
-    """The state goes with the time and its gradient against it; where they meet, a token's dw."""
+    """The state runs forward and its gradient backward; where they meet, a token's dw."""
     figure = style.figure(2.6)
     ax = figure.subplots()
     for t in range(tokens):
@@ -144,7 +144,7 @@ def two_sweeps(tokens=4):
     ax.text(2 * tokens + 0.3, 1, "sums of S·G", va="center", color=A_COLOUR)
     ax.set(xlim=(-1.1, 2 * tokens + 1.5), ylim=(-0.15, 2.1))
     ax.axis("off")
-    return Picture(figure, "S goes with the time, its gradient G against it")
+    return Picture(figure, "S runs forward through the tokens, its gradient G backward")
 
 
 def what_a_thread_holds(N=8, n=3):

@@ -12,7 +12,7 @@ from .style import Picture
 RECORD = "wkv6-race"
 COMMAND = "python -m rwkv_lessons.bench race --record"
 SHORT = (1, 54, 32, 64)
-# The seed's table, on an A800, float16, B=1 T=54 H=32 N=64: µs of a call, and of its longest
+# The blog post's table, on an A800, float16, B=1 T=54 H=32 N=64: µs of a call, and of its longest
 # kernel (of chunk_rwkv6, of both its kernels), https://github.com/BBuf/flash-rwkv, 2024.
 A800 = {
     "torch loop": (21_500, 432),

@@ -9,7 +9,7 @@ from ..simulator.cuda.trace import trace
 from . import style
 from .style import Picture
 
-SHAPE = (32, 768, 768)  # B, C, T of the seed's table
+SHAPE = (32, 768, 768)  # B, C, T of the original's table
 SMS, CLOCK = 132, 1.98e9  # of an H200; its highest clock
 # The CUDA C kernels of 2022 were timed on these: records "rwkv-cuda-timex".
 ORIGINAL_GPUS = ("NVIDIA H200", "NVIDIA GeForce GTX 1070")
