@@ -35,6 +35,7 @@ TAGS = {
     "drift": "depends-on-python-text",
     "dw_errors": "depends-on-python-text",
     "factor_exponents": "depends-on-python-text",
+    "reach": "depends-on-python-text",
     "reaching": "depends-on-python-text",
     "usable_chunk_lengths": "depends-on-python-text",
 }
