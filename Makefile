@@ -5,7 +5,7 @@ PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3; do \
 	$$name -c '$(NEW_ENOUGH)' 2>/dev/null && echo $$name && break; done)
 PYTEST := $(BIN)python -m pytest
 NBVAL := $(PYTEST) -n 2 --dist loadscope --no-loadscope-reorder \
-	--nbval --nbval-current-env --nbval-cell-timeout=120 notebooks
+	--nbval --nbval-current-env --nbval-cell-timeout=600 notebooks
 BENCH := $(BIN)python -m rwkv_lessons.bench
 # `make clean setup LOCK=` takes the newest releases that pyproject.toml allows.
 LOCK ?= --constraint requirements.lock

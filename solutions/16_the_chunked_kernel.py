@@ -112,7 +112,7 @@ WRITES = ("o", "s1")
 COUNTED = Size((1, 32, 2, 8, 8))  # two chunks of 16
 OWN_BLOCKS = Size((2, 70, 2, 64, 64))
 LOW = Size((1, 35, 2, 16, 16))
-FULL = Size((2, 75, 4, 64, 64))
+COMPILED_SIZE = Size((2, 75, 4, 64, 64))
 KERNELS = {"kernel": (kernel, WRITES)}
 
 
@@ -250,12 +250,12 @@ EXERCISES = {
                 exps(2 * 2 * (6 * 16 * 8 + 8)),  # for pairs it would be 16 tiles
             ),
             machine_code(
-                lambda: in_bfloat16(sized(FULL)),
+                lambda: in_bfloat16(sized(COMPILED_SIZE)),
                 at_least(1, "HMMA", "HGMMA", text="products on the tensor cores"),
                 no_spills(),
                 at_most(0, *ATOMICS, text="no atomics"),
             ),
-            gpu(partial(sized, FULL)),
+            gpu(partial(sized, COMPILED_SIZE)),
         ),
         symptoms={
             "by hand": "One token, empty state: o is Σ r·u·k·v; it leaves k·v behind, undecayed.",

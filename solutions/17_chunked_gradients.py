@@ -177,8 +177,8 @@ def gradients(r, k, v, w, u, s0, do, ds1):
 
 
 COUNTED = Size((1, 32, 2, 8, 8))  # two chunks of 16
-FULL = Size((2, 75, 4, 64, 64))
-LOW_FULL = replace(FULL, dtype=torch.bfloat16)
+COMPILED_SIZE = Size((2, 75, 4, 64, 64))
+COMPILED_IN_BFLOAT16 = replace(COMPILED_SIZE, dtype=torch.bfloat16)
 keeping, sweeping = (
     partial(f, launch) for f in (chunked_gradients.keeping, chunked_gradients.sweeping)
 )
@@ -284,9 +284,12 @@ EXERCISES = {
                 dot_flops(2 * 2 * 2 * 16 * 8 * 8),
             ),
             machine_code(
-                partial(keeping, LOW_FULL), PRODUCTS, NO_ATOMICS, otherwise=partial(keeping, FULL)
+                partial(keeping, COMPILED_IN_BFLOAT16),
+                PRODUCTS,
+                NO_ATOMICS,
+                otherwise=partial(keeping, COMPILED_SIZE),
             ),
-            gpu(partial(keeping, FULL)),
+            gpu(partial(keeping, COMPILED_SIZE)),
         ),
         symptoms={
             "by hand": "Before the first chunk there is s0: here, zeros.",
@@ -340,9 +343,12 @@ EXERCISES = {
                 dot_flops(2 * 2 * (4 * 2 * 16 * 8 * 8 + 5 * 16 * 16 * 8)),
             ),
             machine_code(
-                partial(sweeping, LOW_FULL), PRODUCTS, NO_ATOMICS, otherwise=partial(sweeping, FULL)
+                partial(sweeping, COMPILED_IN_BFLOAT16),
+                PRODUCTS,
+                NO_ATOMICS,
+                otherwise=partial(sweeping, COMPILED_SIZE),
             ),
-            gpu(partial(sweeping, FULL)),
+            gpu(partial(sweeping, COMPILED_SIZE)),
         ),
         symptoms={
             "by hand": "One token, no states: only the bonus is left, and that is given. All "

@@ -168,7 +168,7 @@ WRITES = ("o", "s1")
 COUNTED = Size((1, 32, 2, 8, 8))  # two chunks of 16
 OWN_BLOCKS = Size((1, 37, 2, 32, 32))
 SAME = Size((1, 33, 1, 8, 8), decay="slow")
-FULL = Size((2, 75, 4, 64, 64))
+COMPILED_SIZE = Size((2, 75, 4, 64, 64))
 
 
 def sized(size, **more):
@@ -386,12 +386,12 @@ EXERCISES = {
                 exps(2 * 2 * (7 * 16 * 8 + 8)),
             ),
             machine_code(
-                partial(sized, FULL),
+                partial(sized, COMPILED_SIZE),
                 at_least(1, "HMMA", "HGMMA", text="products on the tensor cores"),
                 no_spills(),
                 at_most(0, *ATOMICS, text="no atomics"),
             ),
-            gpu(partial(sized, FULL)),
+            gpu(partial(sized, COMPILED_SIZE)),
         ),
         symptoms={
             "by hand": "One token, no state: z is 0, o = r·k·v, undecayed, and the state is k·v.",

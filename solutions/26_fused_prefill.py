@@ -110,7 +110,7 @@ KERNELS = {"kernel": (kernel, ("o",))}
 SMALL = {"BM": 4, "BN": 4}  # blocks in the interpreter, so that tiny sizes have several
 COUNTED = Sizes(M=8, N=8, H=3, K=4, P=2, V=4, R=8)
 OWN = Sizes(B=2, M=70, N=140, H=3, K=64, P=32, V=64, R=128)
-FULL = Sizes(B=1, M=200, N=300, H=4, K=64, P=32, V=64, R=256)
+COMPILED_SIZE = Sizes(B=1, M=200, N=300, H=4, K=64, P=32, V=64, R=256)
 
 
 def make(sizes, dtype=torch.float16, scores="tame", small=False):
@@ -227,8 +227,8 @@ EXERCISES = {
                 call("an earlier part in the cache", Sizes(M=3, N=75, H=2), INPUTS),
                 call("batch rows and heads", Sizes(B=2, M=5, N=9, H=3, P=4, V=8, R=16), INPUTS),
             ),
-            launchable(KERNELS, call("whole", FULL, INPUTS)),
-            launches_gpu(KERNELS, call("whole", FULL, INPUTS)),
+            launchable(KERNELS, call("whole", COMPILED_SIZE, INPUTS)),
+            launches_gpu(KERNELS, call("whole", COMPILED_SIZE, INPUTS)),
         ),
         symptoms={
             "two queries": "The kernel's sizes are those of the tensors: R is the last axis of "
@@ -295,7 +295,7 @@ EXERCISES = {
             ),
             OWN,
             COUNTED,
-            FULL,
+            COMPILED_SIZE,
             at_least(1, "HGMMA", text="the wide tensor-core products (HGMMA)"),
             no_spills(),
             # A head's first block of queries sees half of the sequence, its second block all of it.

@@ -152,7 +152,7 @@ KERNELS = {"partial": (partial, ("parts", "part_lse")), "combine": (combine, ("o
 SMALL = {"split": 8, "BH": 4, "BN": 4}  # in the interpreter, so that tiny sizes have several
 COUNTED = Sizes(N=24, H=4, K=4, P=2, V=4, R=8)
 OWN = Sizes(B=18, N=1100, H=3, K=16, P=32, V=64, R=64)
-FULL = Sizes(B=4, N=3000, H=40, K=64, P=32, V=64, R=256)
+COMPILED_SIZE = Sizes(B=4, N=3000, H=40, K=64, P=32, V=64, R=256)
 CASES = (
     Case("one sequence, one split", "by hand", Sizes(N=4)),
     Case("five whole splits", "splits", Sizes(N=40)),
@@ -216,7 +216,7 @@ EXERCISES = {
             CASES,
             OWN,
             COUNTED,
-            FULL,
+            COMPILED_SIZE,
             at_least(1, "HGMMA", text="the wide tensor-core products (HGMMA)"),
             no_spills(),
             limits=(reads(1, "latent", "k_rope"), reads(3, "q_latent"), writes(1, "parts")),
@@ -268,7 +268,7 @@ EXERCISES = {
             CASES,
             OWN,
             COUNTED,
-            FULL,
+            COMPILED_SIZE,
             at_least(1, "HMMA", "HGMMA", text="products on the tensor cores"),
             no_spills(),
             # Twice: first for the largest, then for the weights.
@@ -329,8 +329,8 @@ EXERCISES = {
                 decode_call("more heads than a tile", Sizes(N=70, H=66), 64),
                 decode_call("batch rows", Sizes(B=18, N=70, H=2, P=4, V=8, R=16), 64),
             ),
-            launchable(KERNELS, decode_call("whole", FULL, 512)),
-            launches_gpu(KERNELS, decode_call("whole", FULL, 512)),
+            launchable(KERNELS, decode_call("whole", COMPILED_SIZE, 512)),
+            launches_gpu(KERNELS, decode_call("whole", COMPILED_SIZE, 512)),
         ),
         symptoms={
             "one split": "The sizes are those of the tensors: R is the last axis of q_latent, P "

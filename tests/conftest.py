@@ -5,7 +5,9 @@ import zlib
 
 import pytest
 import torch
+from hypothesis import settings
 
+settings.load_profile("ci")  # the same examples in every run, however long one takes
 if "PYTEST_XDIST_WORKER" in os.environ:  # the workers share the cores
     torch.set_num_threads(1)
 if not torch.cuda.is_available():

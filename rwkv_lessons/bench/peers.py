@@ -15,10 +15,10 @@ from rwkv_lessons.operations import OPERATIONS
 HOW = {"fla": "tuned with 20 ms a configuration"}  # module → how it is measured
 
 
-def _rwkv6(name, package="rwkv6"):
-    """flash-linear-attention's function. Its kernels try dozens of configurations each.
+def fla_function(name, package="rwkv6"):
+    """A function of a package of `fla.ops`, with a short search for its kernels' configurations.
 
-    Triton would time each of them for an eighth of a second, which makes minutes.
+    They try dozens each; Triton would time each of them for an eighth of a second: minutes.
     """
     if find_spec("triton"):
         from triton.runtime.autotuner import Autotuner
@@ -28,25 +28,33 @@ def _rwkv6(name, package="rwkv6"):
     return getattr(import_module(f"fla.ops.{package}"), name)
 
 
+def fla_wkv6(r, k, v, w, u, s0=None, *, raw_decay=False):
+    """flash-linear-attention's chunks, called as `wkv6` is: o and the final state."""
+    w = -w.float().exp() if raw_decay else w
+    options = {"scale": 1.0, "initial_state": s0, "output_final_state": True}
+    chunk_rwkv6 = fla_function("chunk_rwkv6")
+    return chunk_rwkv6(r, k, v, w.to(r.dtype), u.to(r.dtype), **options)
+
+
 def fla_chunk(r, k, v, w, u):
     """flash-linear-attention knows no RWKV-5: that is RWKV-6, the same decay at every token."""
-    chunk_rwkv6 = _rwkv6("chunk_rwkv6")
+    chunk_rwkv6 = fla_function("chunk_rwkv6")
     w = w.to(r.dtype).expand_as(r).contiguous()
     return lambda: chunk_rwkv6(r, k, v, w, u.to(r.dtype), scale=1.0)[0]
 
 
 def fla_recurrent(r, k, v, w, u):
-    fused_recurrent_rwkv6 = _rwkv6("fused_recurrent_rwkv6")
+    fused_recurrent_rwkv6 = fla_function("fused_recurrent_rwkv6")
     w = w.to(r.dtype).expand_as(r).contiguous()
     return lambda: fused_recurrent_rwkv6(r, k, v, w, u.to(r.dtype), scale=1.0)[0]
 
 
 def fla_chunk_gradients(r, k, v, w, u):
-    return _with_gradients(_rwkv6("chunk_rwkv6"), r, k, v, w, u)
+    return _with_gradients(fla_function("chunk_rwkv6"), r, k, v, w, u)
 
 
 def fla_recurrent_gradients(r, k, v, w, u):
-    return _with_gradients(_rwkv6("fused_recurrent_rwkv6"), r, k, v, w, u)
+    return _with_gradients(fla_function("fused_recurrent_rwkv6"), r, k, v, w, u)
 
 
 def _with_gradients(f, r, k, v, w, u):
@@ -56,7 +64,7 @@ def _with_gradients(f, r, k, v, w, u):
 
 def fla_step(r, k, v, w, u, s0):
     """FLA has no function of one token, and its state is not updated in place."""
-    fused_recurrent_rwkv6 = _rwkv6("fused_recurrent_rwkv6")
+    fused_recurrent_rwkv6 = fla_function("fused_recurrent_rwkv6")
     w, u = w.to(r.dtype), u.to(r.dtype)
     options = {"scale": 1.0, "initial_state": s0, "output_final_state": True}
     return lambda: fused_recurrent_rwkv6(r, k, v, w, u, **options)
@@ -67,12 +75,12 @@ FLA_RWKV7 = {"safe_gate": True, "lower_bound": -0.6065306597126334, "chunk_size"
 
 
 def fla_rwkv7_chunk(*inputs):
-    chunk_rwkv7 = _rwkv6("chunk_rwkv7", "rwkv7")
+    chunk_rwkv7 = fla_function("chunk_rwkv7", "rwkv7")
     return lambda: chunk_rwkv7(*inputs, scale=1.0, **FLA_RWKV7)[0]
 
 
 def fla_rwkv7_chunk_gradients(*inputs):
-    chunk_rwkv7 = _rwkv6("chunk_rwkv7", "rwkv7")
+    chunk_rwkv7 = fla_function("chunk_rwkv7", "rwkv7")
     return with_gradients(lambda *x: chunk_rwkv7(*x, scale=1.0, **FLA_RWKV7), inputs, like=3)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def two_processes(tokens=(150, 250), version=6, H=2, N=16, limit_s=60):
+def two_processes(tokens=(150, 250), version=6, H=2, N=16, limit_s=180):
     """Runs `sequence_parallel` on two processes; prints their errors against one process.
 
     Args:
@@ -24,10 +24,12 @@ def two_processes(tokens=(150, 250), version=6, H=2, N=16, limit_s=60):
 
     Raises:
         RuntimeError: a process failed; has what it said.
+        subprocess.TimeoutExpired: they were not done within `limit_s`.
     """
+    about = {"tokens": list(tokens), "version": version, "H": H, "N": N, "limit_s": limit_s}
+    module = [sys.executable, "-m", "rwkv_lessons.lab.two_processes"]
     with tempfile.TemporaryDirectory() as folder:
-        about = json.dumps({"tokens": list(tokens), "version": version, "H": H, "N": N})
-        command = [sys.executable, "-m", "rwkv_lessons.lab.two_processes", folder, about]
+        command = [*module, folder, json.dumps(about)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         started = [subprocess.Popen([*command, str(n)], cwd=ROOT, **pipes) for n in range(2)]
         try:
@@ -42,7 +44,7 @@ def two_processes(tokens=(150, 250), version=6, H=2, N=16, limit_s=60):
 
 
 def run(folder, about, rank):
-    """One of the two processes."""
+    """One of the two processes: prints what it found."""
     import torch
     import torch.distributed as dist
 
@@ -52,10 +54,9 @@ def run(folder, about, rank):
     from rwkv_lessons.wkv7 import wkv7
 
     torch.set_num_threads(1)
-    meeting = f"file://{Path(folder) / 'meeting'}"
-    dist.init_process_group(
-        "gloo", init_method=meeting, rank=rank, world_size=2, timeout=timedelta(seconds=30)
-    )
+    limit = timedelta(seconds=about["limit_s"])
+    store = dist.FileStore(str(Path(folder) / "meeting"), 2)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=limit)
     parts, six = about["tokens"], about["version"] == 6
     operation, maker = (wkv6, rwkv6_inputs) if six else (wkv7, rwkv7_inputs)
     whole = maker(1, sum(parts), about["H"], about["N"])
@@ -74,6 +75,8 @@ def run(folder, about, rank):
     right = all(error < 1e-5 for error in errors)
     print(f"rank {rank}: tokens {here.start} to {here.stop - 1}, ", end="")
     print("o and gradients as one process has them" if right else f"errors {errors}")
+    store.set(f"{rank} is done", "")  # who leaves first may cut off what the other still reads
+    store.wait([f"{n} is done" for n in range(2)], limit)
     dist.destroy_process_group()
 
 

@@ -183,7 +183,7 @@ WKV6_DECODE = Operation(
     reference=f"{WKV6_MODULE}:wkv6_reference",
     compared=2,  # the state as well
     tensor_cores=(),
-    prepared="rwkv_lessons.bench.commands.wkv6_decode:library",
+    prepared="rwkv_lessons.bench.commands.one_token:wkv6_methods",
     records=(
         Plan(
             "wkv6-decode",

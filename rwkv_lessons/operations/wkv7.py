@@ -37,6 +37,8 @@ STEPPING_BACK = Rung(
 CHUNKED_WKV7 = Rung(
     "24 chunked RWKV-7", "24_chunked_rwkv7", "kernel", TRITON, tensor_cores=True
 )  # fmt: skip
+MEASURED = {"finished": "chunked", "limit_s": 60, "dtypes": BOTH_DTYPES, "shape": TABLE_SHAPE}
+
 WKV7 = Operation(
     "wkv7",
     "time the methods of wkv7",
@@ -57,16 +59,7 @@ WKV7 = Operation(
         "wkv7": TRITON,
     },
     tensor_cores=("chunked", "wkv7", "fla chunk"),  # see WKV6
-    ladders=(
-        Ladder(
-            "wkv7",
-            (DELTA_RULE, CHUNKED_WKV7),
-            "chunked",
-            60,
-            dtypes=BOTH_DTYPES,
-            shape=TABLE_SHAPE,
-        ),
-    ),
+    ladders=(Ladder("wkv7", (DELTA_RULE, CHUNKED_WKV7), **MEASURED),),
     # Without the methods in torch: up to a second a call.
     records=(
         Plan("wkv7", f"wkv7 --methods wkv7 --dtype bfloat16 {OF_BATCHES}"),
@@ -87,16 +80,7 @@ WKV7_BACKWARD = replace(
     timed=BOTH,
     work=least.wkv7_with_gradients,
     methods={name: tool for name, tool in WKV7.methods.items() if name != "reference"},
-    ladders=(
-        Ladder(
-            "wkv7-backward",
-            (STEPPING_BACK,),
-            "chunked",
-            60,
-            dtypes=BOTH_DTYPES,
-            shape=TABLE_SHAPE,
-        ),
-    ),
+    ladders=(Ladder("wkv7-backward", (STEPPING_BACK,), **MEASURED),),
     records=(
         Plan("wkv7-backward", f"wkv7-backward --methods wkv7 --dtype bfloat16 {OF_BATCHES}"),
         Plan("wkv7-backward-long", f"wkv7-backward --methods wkv7 --dtype bfloat16 {OF_LONG}"),
@@ -120,7 +104,7 @@ WKV7_DECODE = Operation(
     reference="rwkv_lessons.wkv7:wkv7_reference",
     compared=2,  # the state as well
     tensor_cores=(),
-    prepared="rwkv_lessons.bench.commands.wkv7_decode:library",
+    prepared="rwkv_lessons.bench.commands.one_token:wkv7_methods",
     records=(own("wkv7-decode", "wkv7-decode"),),
     public=("wkv7_step",),
 )

@@ -33,8 +33,12 @@ EVENTS = (
 )
 
 
-def chrome(category, name, ts, dur, tid=1):
-    return {"ph": "X", "cat": category, "name": name, "ts": ts, "dur": dur, "tid": tid}
+def read(*events):
+    """What is read of a profiler's events, each of (category, name, start, µs, thread if not 1)."""
+    keys = ("cat", "name", "ts", "dur", "tid")
+    trace = [{"ph": "X", "tid": 1} | dict(zip(keys, x, strict=False)) for x in events]
+    trace.append({"ph": "i", "cat": "kernel", "name": "no duration", "ts": 130})
+    return read_events({"traceEvents": trace})
 
 
 def made(method="recurrent", wall_us=41, shape=pictures.SHORT, replayed=False, events=EVENTS):
@@ -42,17 +46,15 @@ def made(method="recurrent", wall_us=41, shape=pictures.SHORT, replayed=False, e
 
 
 def test_launches_and_kernels_of_the_call_are_read_and_nothing_else():
-    trace = [
-        chrome("user_annotation", "call", 100, 60),
-        chrome("cpu_op", "aten::mul", 105, 9),
-        chrome("cuda_driver", "cuLaunchKernelEx", 110, 4),
-        chrome("cuda_runtime", "cudaStreamSynchronize", 115, 40),
-        chrome("kernel", "scan", 120.5, 19),
-        chrome("gpu_memcpy", "Memcpy DtoD", 140, 1),
-        chrome("kernel", "before", 90, 1),
-        {"ph": "i", "cat": "kernel", "name": "no duration", "ts": 130},
-    ]
-    events = read_events({"traceEvents": trace})
+    events = read(
+        ("user_annotation", "call", 100, 60),
+        ("cpu_op", "aten::mul", 105, 9),
+        ("cuda_driver", "cuLaunchKernelEx", 110, 4),
+        ("cuda_runtime", "cudaStreamSynchronize", 115, 40),
+        ("kernel", "scan", 120.5, 19),
+        ("gpu_memcpy", "Memcpy DtoD", 140, 1),
+        ("kernel", "before", 90, 1),
+    )
     assert [(e.cat, e.name, e.ts) for e in events] == [
         ("call", "call", 0), ("launch", "cuLaunchKernelEx", 10),
         ("kernel", "scan", 20.5), ("kernel", "Memcpy DtoD", 40),
@@ -60,17 +62,16 @@ def test_launches_and_kernels_of_the_call_are_read_and_nothing_else():
 
 
 def test_without_a_gpu_the_operators_that_touch_elements_stand_for_kernels():
-    trace = [
-        chrome("user_annotation", "call", 0, 100),
-        chrome("cpu_op", "aten::matmul", 1, 30),
-        chrome("cpu_op", "aten::bmm", 2, 20),
-        chrome("cpu_op", "aten::as_strided", 3, 1),
-        chrome("cpu_op", "aten::sum", 40, 10),
-        chrome("cpu_op", "aten::fill_", 42, 2),
-        chrome("cpu_op", "aten::mul", 45, 2, tid=2),
-    ]
-    names = [e.name for e in read_events({"traceEvents": trace})]
-    assert names == ["call", "aten::bmm", "aten::fill_", "aten::mul"]
+    events = read(
+        ("user_annotation", "call", 0, 100),
+        ("cpu_op", "aten::matmul", 1, 30),
+        ("cpu_op", "aten::bmm", 2, 20),
+        ("cpu_op", "aten::as_strided", 3, 1),
+        ("cpu_op", "aten::sum", 40, 10),
+        ("cpu_op", "aten::fill_", 42, 2),
+        ("cpu_op", "aten::mul", 45, 2, 2),
+    )
+    assert [e.name for e in events] == ["call", "aten::bmm", "aten::fill_", "aten::mul"]
 
 
 def test_the_totals_are_of_all_events_also_where_the_first_are_kept():

@@ -33,10 +33,11 @@ TAGS = {
     "curves": "depends-on-python-text",
     "decay_of_a_text": "depends-on-python-text",
     "drift": "depends-on-python-text",
-    "factors": "depends-on-python-text",
-    "off": "depends-on-python-text",
+    "dw_errors": "depends-on-python-text",
+    "factor_exponents": "depends-on-python-text",
     "reach": "depends-on-python-text",
     "reaching": "depends-on-python-text",
+    "usable_chunk_lengths": "depends-on-python-text",
 }
 
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 import torch.distributed as dist
-from support.two_ranks import CASES, inputs_of, relative_errors
+from support.two_ranks import CASES, LIMIT_S, inputs_of, relative_errors
 from torch.distributed.device_mesh import init_device_mesh
 
 from rwkv_lessons.distributed import sequence_parallel, split_tokens
@@ -31,7 +31,7 @@ def two_ranks(tmp_path_factory):
         for n in range(2)
     ]
     try:
-        said = [process.communicate(timeout=120)[1] for process in started]
+        said = [process.communicate(timeout=LIMIT_S)[1] for process in started]
     finally:
         for process in started:
             process.kill()
@@ -55,8 +55,8 @@ def test_two_ranks_agree_with_one_process(results, name):
 def test_a_rank_that_is_late_or_gone_is_an_error_in_bounded_time(two_ranks):
     (late, waited), (gone, until_gone) = torch.load(two_ranks / "said.pt")
     assert "rank 0 of 2" in late and "not there within 1 s" in late
-    assert 0.9 < waited < 10  # its limit was 1 s; more is the machine's
-    assert "another rank of the group has ended" in gone and until_gone < 25
+    assert 0.9 < waited < 30  # its limit was 1 s; more is the machine's
+    assert "another rank of the group has ended" in gone and until_gone < 60
 
 
 @pytest.fixture

@@ -100,7 +100,7 @@ def gather(x, y, shift):
 def test_the_shell_runs_a_file_up_to_the_launch(write):
     file = write(FILE.format(barrier="cuda.syncthreads()"))
     command = [sys.executable, "-m", "rwkv_lessons.lab.trace", f"{file}:mirrored"]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "mirrored: 2 blocks of 8 threads" in ran.stdout
     assert "s[t] = x[cuda.grid(1)]" in ran.stdout and "nobody" not in ran.stdout

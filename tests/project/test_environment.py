@@ -177,6 +177,6 @@ assert set(verdicts) == {{"not available here"}}
 def test_lessons_run_without_numba_cuda_and_triton():
     """As on macOS, where neither can be installed."""
     code = MACOS.format(root=str(ROOT), packages=site.getsitepackages())
-    settings = {"capture_output": True, "text": True, "timeout": 120}
+    settings = {"capture_output": True, "text": True, "timeout": 300}
     run = subprocess.run([sys.executable, "-S", "-c", code], **settings)
     assert run.returncode == 0, run.stdout + run.stderr

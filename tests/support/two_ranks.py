@@ -20,6 +20,8 @@ from rwkv_lessons import wkv6 as six
 from rwkv_lessons import wkv7 as seven
 from rwkv_lessons.distributed import DeadRank, sequence_parallel
 
+LIMIT_S = 240  # for a rank to wait for the other, and for both: a loaded machine takes its time
+
 
 @dataclass(frozen=True)
 class Case:
@@ -111,7 +113,7 @@ def on_rank(case, rank):
     start, end = sum(case.parts[:rank]), sum(case.parts[: rank + 1])
     leaves = [parted(x, start, end).clone().requires_grad_() for x in given]
     leaves += [] if s0 is None else [s0.clone().requires_grad_()]
-    mix = sequence_parallel(operation_of(case), timeout=30)
+    mix = sequence_parallel(operation_of(case), timeout=LIMIT_S)
     more = {"s0": leaves[-1]} if s0 is not None else {}
     if case.cu_seqlens:
         more |= {"cu_seqlens": torch.tensor(case.cu_seqlens), "start": start}
@@ -170,7 +172,7 @@ def relative_errors(case, parts):
 def join(folder, rank, ranks):
     meeting = f"file://{Path(folder) / 'meeting'}"
     dist.init_process_group(
-        "gloo", init_method=meeting, rank=rank, world_size=ranks, timeout=timedelta(seconds=60)
+        "gloo", init_method=meeting, rank=rank, world_size=ranks, timeout=timedelta(seconds=LIMIT_S)
     )
 
 
@@ -184,27 +186,34 @@ def main(folder, rank, ranks):
 
 
 def fall_silent(folder, rank):
-    """Rank 1 is late for one call, and gone at the next: what the others are told, and when.
+    """Rank 1 is late for one call, and gone at the next: what the other is told, and when.
 
-    Both leave by `os._exit`: the threads of gloo still wait for the gather that was given up, and
-    where Python ends around them they may abort the process.
+    It is late until rank 0 has waited in vain, on a slow machine too. Both leave by `os._exit`: the
+    threads of gloo still wait for the gather that was given up, and where Python ends around them
+    they may abort the process.
     """
     inputs = inputs_of(CASES["wkv6 decay 1"])[0]
-    said = []
+    waited, gone, said = Path(folder) / "waited", Path(folder) / "gone", []
     if rank == 1:
-        time.sleep(3)  # rank 0 waits for 1 s of them
-        (Path(folder) / "gone").write_text("")
+        appears(waited)
+        gone.touch()
         os._exit(0)  # without a word to the group
-    for timeout in (1, 20):
+    for timeout in (1, 60):
         began = time.monotonic()
         try:
             sequence_parallel(six.wkv6, timeout=timeout)(*inputs)
         except DeadRank as problem:
             said.append((str(problem), time.monotonic() - began))
-        while not (Path(folder) / "gone").exists():
-            time.sleep(0.1)
+        waited.touch()
+        appears(gone)
     torch.save(said, Path(folder) / "said.pt")
     os._exit(0)
+
+
+def appears(file):
+    """Waits for a file; whoever started this process ends what waits in vain."""
+    while not file.exists():
+        time.sleep(0.05)
 
 
 if __name__ == "__main__":

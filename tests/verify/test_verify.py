@@ -206,12 +206,12 @@ def test_a_process_that_dies_or_hangs_costs_one_case_only(monkeypatch):
     monkeypatch.setattr(multiprocessing, "get_context", lambda _, f=multiprocessing.get_context:
                         f("fork"))  # fmt: skip
     asked = table(["mla / absorbed / float32 / tiny"])
-    found = {result.case.option: result for result in pool.examine(asked, 1, patience=2)}
+    found = {result.case.option: result for result in pool.examine(asked, 1, patience=5)}
     assert len(found) == len(asked) == 6
     wrong = {option: result.reason for option, result in found.items() if result.verdict == WRONG}
     assert wrong == {
         "plain": "its process ended, exit status 7",
-        "pages": "no answer after 2 s",
+        "pages": "no answer after 5 s",
     }
 
 

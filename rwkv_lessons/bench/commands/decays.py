@@ -10,8 +10,9 @@ from importlib.util import find_spec
 import torch
 
 from rwkv_lessons.bench import methods, timing
-from rwkv_lessons.bench.commands.run import asked_shapes, keep, recording
+from rwkv_lessons.bench.commands.run import asked_shapes, choose, device_of, keep, recording
 from rwkv_lessons.bench.measure import LIMITS, PEER_LIMIT, relative_error, said
+from rwkv_lessons.bench.peers import fla_wkv6
 from rwkv_lessons.bench.show import console, rows_table
 from rwkv_lessons.records.fingerprint import fingerprint
 from rwkv_lessons.records.schema import Measurement
@@ -51,33 +52,19 @@ CASES = (
 PEER_CASES = ("tame", "w = -5")  # it does the same work whatever w is
 
 
-def by_fla(r, k, v, w, u):
-    """FLA's kernel, called as `wkv6` is."""
-    from rwkv_lessons.bench.peers import _rwkv6
-
-    return _rwkv6("chunk_rwkv6")(r, k, v, w.to(r.dtype), u.to(r.dtype), scale=1.0)
-
-
-METHODS = {"wkv6": (wkv6, CASES), "fla chunk": (by_fla, PEER_CASES)}
+METHODS = {"wkv6": (wkv6, CASES), "fla chunk": (fla_wkv6, PEER_CASES)}
 
 
 def command(options):
     """`python -m rwkv_lessons.bench wkv6-decays`."""
     from rwkv_lessons.operations import OPERATIONS
 
-    cuda = torch.cuda.is_available()
-    if not cuda and not options.quick:
-        raise ValueError("no NVIDIA GPU here: add --quick for a small shape on the CPU")
-    if not cuda and options.record is not None:
-        raise ValueError("no NVIDIA GPU here: times of a CPU are not recorded")
+    device = device_of(options)
     here = recording(options, NAME, options.shape, options.methods, options.quick)
     names = options.methods or [name for name in METHODS if name == "wkv6" or find_spec("fla")]
-    if unknown := [name for name in names if name not in METHODS]:
-        raise ValueError(f"no method {unknown[0]}: there are {', '.join(METHODS)}")
-    rows, device = [], torch.device("cuda" if cuda else "cpu")
+    rows = []
     for shape in asked_shapes(options, OPERATIONS[NAME]):
-        for name in names:
-            f, cases = METHODS[name]
+        for name, (f, cases) in choose(METHODS, names).items():
             for case in cases:
                 for both in (False, True):
                     rows.append(measure(name, f, case, both, shape, device))

@@ -10,7 +10,7 @@ import sys
 import tempfile
 
 from rwkv_lessons.bench import methods
-from rwkv_lessons.bench.commands import wkv6_decode as decode
+from rwkv_lessons.bench.commands import one_token
 from rwkv_lessons.operations import OPERATIONS
 from rwkv_lessons.operations.entries import BOTH
 from rwkv_lessons.records.fingerprint import ROOT, fingerprint
@@ -85,7 +85,7 @@ def _row(method, dtype, out, said, code):
 
 def _sources(method):
     if method == "wkv6_step":
-        return decode.SOURCES
+        return one_token.sources("wkv6")
     if method in OPERATIONS:
         return methods.library(method)[OPERATIONS[method].package].sources
     return methods.library("wkv6")[method].sources

@@ -10,11 +10,11 @@ import torch
 from rwkv_lessons.bench import timing
 from rwkv_lessons.bench.commands.run import (
     QUICK_MS,
-    _choose,
-    _device,
-    _recorded_ceilings,
     asked_shapes,
+    choose,
+    device_of,
     keep,
+    recorded_ceilings,
     recording,
 )
 from rwkv_lessons.bench.measure import PEER_LIMIT, checked
@@ -33,15 +33,15 @@ LIMITS = {"float32": 1e-5, "float16": 3e-4, "bfloat16": 3e-3}
 
 def command(options):
     """Checks and times each method at each shape, prints the rows and records them."""
-    device = _device(options)
+    device = device_of(options)
     part = options.shape, options.methods, options.dtype, options.quick
     here = recording(options, MLA_DECODE.name, *part)
     shapes = asked_shapes(options, MLA_DECODE)
-    chosen = _choose({f.__name__: f for f in (decode, torch_absorbed)}, options.methods)
+    chosen = choose({f.__name__: f for f in (decode, torch_absorbed)}, options.methods)
     rows = []
     for shape in shapes:
         for dtype in options.dtype or MLA_DECODE.dtypes:
-            for f in chosen:
+            for f in chosen.values():
                 rows += _measure(f, shape, dtype, device, QUICK_MS if options.quick else None)
                 console().print(f"done: {rows[-1].method}, {shape}, {dtype}: {rows[-1].outcome}")
     console().print(rows_table(rows))
@@ -102,7 +102,7 @@ def _measure(f, shape, dtype, device, budget_ms):
         return [Measurement(name, **row, problem=problem)]
 
     budget_ms = budget_ms or timing.BUDGET_MS
-    least, limits = MLA_DECODE.least(shape, dtype), _recorded_ceilings(device)
+    least, limits = MLA_DECODE.least(shape, dtype), recorded_ceilings(device)
 
     def timed(name, times, **more):
         speed = rates(least, dtype, times.median_ms, limits)

@@ -17,7 +17,7 @@ import time
 
 import torch
 
-from rwkv_lessons.bench.commands.run import asked_shapes, keep, recording
+from rwkv_lessons.bench.commands.run import asked_shapes, choose, device_of, keep, recording
 from rwkv_lessons.bench.measure import said
 from rwkv_lessons.bench.show import console
 from rwkv_lessons.interop.transformers_mla import undo_latent_mla, use_latent_mla
@@ -39,18 +39,12 @@ SOURCES = (
 
 def command(options):
     """`python -m rwkv_lessons.bench mla-generate`."""
-    cuda = torch.cuda.is_available()
-    if not cuda and not options.quick:
-        raise ValueError("no NVIDIA GPU here: add --quick for a small model on the CPU")
-    if not cuda and options.record is not None:
-        raise ValueError("no NVIDIA GPU here: times of a CPU are not recorded")
+    device = device_of(options)
     here = recording(options, MLA_GENERATE.name, options.shape, options.methods, options.quick)
-    model = make_model("cuda" if cuda else "cpu", small=options.quick)
+    model = make_model(device, small=options.quick)
     rows = []
     for shape in asked_shapes(options, MLA_GENERATE):
-        for method in options.methods or METHODS:
-            if method not in METHODS:
-                raise ValueError(f"no method {method}: there are {', '.join(METHODS)}")
+        for method in choose(METHODS, options.methods):
             rows.append(measure(model, method, shape))
             console().print(line(rows[-1]))
     keep(options, MLA_GENERATE.name, here and dataclasses.replace(here, timing=TIMING), rows)

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 
 from rwkv_lessons.bench import timing
-from rwkv_lessons.bench.commands.run import QUICK_MS, _recorded_ceilings, time_latent
+from rwkv_lessons.bench.commands.run import QUICK_MS, choose, recorded_ceilings, time_latent
 from rwkv_lessons.bench.measure import LIMITS, checked
 from rwkv_lessons.mla import mla_decode
 from rwkv_lessons.operations import MLA_LADDER
@@ -45,11 +45,8 @@ def measure(shape, dtype, device, names=None, quick=False):
     given, scale = make_inputs(shape, dtype, device), (shape[3] + shape[5]) ** -0.5
     absorbed = _lesson("25_absorb_the_weights").absorbed
     expected = absorbed(*(x.double() for x in given), scale)
-    budget_ms, limits = QUICK_MS if quick else timing.BUDGET_MS, _recorded_ceilings(device)
-    for name in names or METHODS:
-        if name not in METHODS:
-            raise ValueError(f"no method {name}: there are {', '.join(METHODS)}")
-        run, sources = METHODS[name]
+    budget_ms, limits = QUICK_MS if quick else timing.BUDGET_MS, recorded_ceilings(device)
+    for name, (run, sources) in choose(METHODS, names).items():
         row = {"method": name, "shape": shape, "dtype": dtype}
         row |= {"sources": sources, "sha256": fingerprint(*sources)}
         if device.type != "cuda" and run in (fused, split):

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from rwkv_lessons.bench import timing
-from rwkv_lessons.bench.commands.run import QUICK_MS, _recorded_ceilings, time_latent
+from rwkv_lessons.bench.commands.run import QUICK_MS, choose, recorded_ceilings, time_latent
 from rwkv_lessons.bench.measure import LIMITS, checked
 from rwkv_lessons.mla import mla_prefill, mla_reference
 from rwkv_lessons.mla.prefill import prefill
@@ -50,14 +50,12 @@ def measure(shape, dtype, device, names=None, quick=False):
     given = make_inputs(shape, dtype, device)
     scale = (shape[3] + shape[5]) ** -0.5
     expected = mla_reference(*(x.double() for x in given), scale=scale)[0]
-    budget_ms, limits = QUICK_MS if quick else timing.BUDGET_MS, _recorded_ceilings(device)
-    for name in names or METHODS:
-        if name not in METHODS:
-            raise ValueError(f"no method {name}: there are {', '.join(METHODS)}")
+    budget_ms, limits = QUICK_MS if quick else timing.BUDGET_MS, recorded_ceilings(device)
+    for name, prepare in choose(METHODS, names).items():
         row = {"method": name, "shape": shape, "dtype": dtype}
         if "sdpa" not in name:
             row |= {"sources": SOURCES, "sha256": fingerprint(*SOURCES)}
-        found = checked(lambda f=METHODS[name]: f(*given, scale), expected, LIMITS[dtype])
+        found = checked(lambda f=prepare: f(*given, scale), expected, LIMITS[dtype])
         run, row["error"], problem = found
         if problem:
             yield Measurement(**row, problem=problem)

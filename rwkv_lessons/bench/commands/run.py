@@ -73,10 +73,10 @@ def _time(options, operation, found, dtypes, name, start=None):
     start = start or name
     check_name(options, start)
     refuse_a_part(options, options.shape, options.dtype, options.methods, options.quick)
-    device = _device(options)
+    device = device_of(options)
     here = recording(options, start)
     shapes = asked_shapes(options, operation)
-    chosen, rows = _choose(found, options.methods), []
+    chosen, rows = list(choose(found, options.methods).values()), []
     with progress() as bar:
         task = bar.add_task("", total=None)
         for shape in shapes:
@@ -99,7 +99,7 @@ def time_latent(options, operation, measure):
     Args:
         operation: an `Operation` of latent attention: its shapes, dtypes and the record's name.
     """
-    device = _device(options)
+    device = device_of(options)
     part = options.shape, options.methods, options.dtype, options.quick
     here = recording(options, operation.name, *part)
     rows = []
@@ -115,7 +115,7 @@ def _rows(options, operation, shape, dtype, able, device, bar, task):
     inputs = make_inputs(operation.name, shape, dtype, device)
     expected = in_float64(operation.name, inputs)
     budget_ms = options.budget_ms or (QUICK_MS if options.quick else timing.BUDGET_MS)
-    limits = _recorded_ceilings(device)
+    limits = recorded_ceilings(device)
     for method in able:
         bar.update(task, description=f"{method.name}, {dtype}")
         yield measure(operation.name, method, inputs, expected, budget_ms, limits)
@@ -132,26 +132,35 @@ def asked_shapes(options, operation):
     return options.shape or ([operation.quick] if options.quick else operation.shapes)
 
 
-def _choose(found, names):
+def choose(found, names):
+    """Those of `found` that are named, in that order; all of them without names.
+
+    Raises:
+        ValueError: a name is none of `found`.
+    """
     unknown = [name for name in names or () if name not in found]
     if unknown:
         raise ValueError(f"no method {', '.join(unknown)}: there are {', '.join(found)}")
-    return [found[name] for name in names or found]
+    return {name: found[name] for name in names or found}
 
 
-def _device(options):
-    """The GPU; a CPU for a quick try, which is never recorded."""
+def device_of(options):
+    """The GPU; a CPU for a quick try, which is never recorded.
+
+    Raises:
+        ValueError: without a GPU, this is no quick try, or is to be recorded.
+    """
     if torch.cuda.is_available():
         return torch.device("cuda")
     if not options.quick:
-        raise ValueError("no NVIDIA GPU here: add --quick to check and time a small shape on CPU")
+        raise ValueError("no NVIDIA GPU here: add --quick for a small shape on the CPU")
     if options.record is not None:
         raise ValueError("no NVIDIA GPU here: times of a CPU are not recorded")
-    console().print("no NVIDIA GPU here: a small shape on the CPU, wall clock, not for comparison")
+    console().print("no NVIDIA GPU here: on the CPU, wall clock, not for comparison")
     return torch.device("cpu")
 
 
-def _recorded_ceilings(device):
+def recorded_ceilings(device):
     """The ceilings of this GPU, or None if nobody measured them."""
     if device.type != "cuda":
         return None

@@ -19,8 +19,9 @@ from importlib.util import find_spec
 import torch
 
 from rwkv_lessons.bench import timing
-from rwkv_lessons.bench.commands.run import asked_shapes, keep, recording
+from rwkv_lessons.bench.commands.run import asked_shapes, choose, device_of, keep, recording
 from rwkv_lessons.bench.measure import said
+from rwkv_lessons.bench.peers import fla_wkv6
 from rwkv_lessons.bench.show import console, rows_table
 from rwkv_lessons.models.rwkv6 import Model, Plan, Sizes, train
 from rwkv_lessons.models.tasks import REVERSAL_VOCABULARY, alphabet, passages, reversal
@@ -35,48 +36,30 @@ SOURCES = ("rwkv_lessons/wkv6/__init__.py::wkv6",)
 TASKS = ("text", "synthetic")
 
 
-def by_fla(r, k, v, w, u, s0=None, *, raw_decay=False):
-    """FLA's kernel, called as `wkv6` is."""
-    from rwkv_lessons.bench.peers import _rwkv6
-
-    w = -w.float().exp() if raw_decay else w
-    given = {"scale": 1.0, "initial_state": s0, "output_final_state": True}
-    o, s1 = _rwkv6("chunk_rwkv6")(r, k, v, w.to(r.dtype), u.to(r.dtype), **given)
-    return o, s1
-
-
 METHODS = {"wkv6": wkv6, "plain torch": wkv6_doubling}
-PEERS = {"fla chunk": by_fla}
+PEERS = {"fla chunk": fla_wkv6}
 
 
 def command(options):
     """`python -m rwkv_lessons.bench train`."""
     from rwkv_lessons.operations import TRAIN
 
-    cuda = torch.cuda.is_available()
-    if not cuda and not options.quick:
-        raise ValueError("no NVIDIA GPU here: add --quick for a small model on the CPU")
-    if not cuda and options.record is not None:
-        raise ValueError("no NVIDIA GPU here: times of a CPU are not recorded")
+    device = device_of(options)
     here = recording(options, NAME, options.shape, options.methods, options.quick)
-    known = METHODS | PEERS
-    unknown = [name for name in options.methods or () if name not in known]
-    if unknown:
-        raise ValueError(f"no method {unknown[0]}: there are {', '.join(known)}")
-    rows, device = [], torch.device("cuda" if cuda else "cpu")
+    chosen, rows = choose(METHODS | PEERS, options.methods or list(METHODS)), []
     for shape in asked_shapes(options, TRAIN):
-        for method in options.methods or METHODS:
+        for method, mix in chosen.items():
             if method == "fla chunk" and not find_spec("fla"):
                 console().print("fla chunk: flash-linear-attention is not installed")
                 continue
             for task in TASKS if method == "wkv6" else TASKS[:1]:
-                rows += measure(method, task, shape, device)
+                rows += measure(method, mix, task, shape, device)
     console().print(rows_table(rows))
     keep(options, NAME, here and replace(here, timing=TIMING), rows)
 
 
-def measure(method, task, shape, device):
-    """The rows of a step and of its recurrence."""
+def measure(method, mix, task, shape, device):
+    """The rows of a step and of its recurrence, which `mix` computes."""
     B, T, layers, C = shape
     dtype = torch.bfloat16 if device.type == "cuda" else None
     ours = method == "wkv6"
@@ -84,7 +67,7 @@ def measure(method, task, shape, device):
     about |= {"sources": SOURCES, "sha256": fingerprint(*SOURCES)} if ours else {}
     name = method if task == "text" else f"{method}, {task}"
     try:
-        model = make_model(shape, task, device, (METHODS | PEERS)[method])
+        model = make_model(shape, task, device, mix)
         steps = STEPS if device.type == "cuda" else 3
         took, losses, peak = run_steps(model, partial(batch, task, B, T, device), steps, dtype)
         recurrence = time_recurrence(model, shape, device, dtype)

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-GREEN, RED, YELLOW, FAINT = "32", "31", "33", "2"
+GREEN, RED, FAINT = "32", "31", "2"
 PATIENCE = 2  # seconds without a sign of life
 
 

@@ -18,7 +18,7 @@ CASES = (
     ("decay 0 forgets, decay 1 keeps", "decay", Size((1, 1, 1, 8, 8), decay="edge")),
     ("the order of the programs does not matter", "programs", Size((2, 1, 2, 6, 9))),
 )
-OWN_BLOCKS, FULL = Size((2, 1, 3, 40, 70)), Size((2, 1, 4, 100, 100))
+OWN_BLOCKS, COMPILED_SIZE = Size((2, 1, 3, 40, 70)), Size((2, 1, 4, 100, 100))
 
 
 def one_token_kernel(launch, names, writes, *claims, limits=(), counted):
@@ -41,8 +41,8 @@ def one_token_kernel(launch, names, writes, *claims, limits=(), counted):
     return (
         answer(*few, whole),
         traffic(small(counted), *limits),
-        machine_code(later(FULL), *claims),
-        gpu(later(FULL)),
+        machine_code(later(COMPILED_SIZE), *claims),
+        gpu(later(COMPILED_SIZE)),
     )
 
 

@@ -67,10 +67,10 @@ BACKWARD = (
 SMALL = {"BK": 4, "BV": 4}  # blocks in the interpreter, so that tiny sizes have several
 COUNTED = Size((1, 8, 2, 10, 10))  # 3 blocks each way
 OWN_BLOCKS = Size((2, 70, 3, 40, 32))  # in the lesson's own blocks: two of keys, the last not full
-FULL = Size((2, 75, 4, 100, 100))  # more than a chunk of tokens, more than a block of keys
+COMPILED_SIZE = Size((2, 75, 4, 100, 100))  # more than a chunk of tokens, more than a block of keys
 
 
-def wkv6_launch(launch, names, writes, size=FULL, **blocks):
+def wkv6_launch(launch, names, writes, size=COMPILED_SIZE, **blocks):
     """A `Launch` of a lesson kernel of WKV-6.
 
     Args:
@@ -218,18 +218,18 @@ def much_in_the_state(launch):
     return dataclasses.replace(low, scales={"s1": added, "o": 256.0})
 
 
-def wkv6_triton_kernel(launch, names, writes, chosen, *claims, limits=(), full=FULL, blocks=SMALL):
+def wkv6_triton_kernel(launch, names, writes, chosen, *claims, limits=(), blocks=SMALL):
     """All the evidence for a lesson kernel of WKV-6 in Triton.
 
     Args:
         launch, names, writes: as for `wkv6_launch`.
         chosen: FORWARD or BACKWARD.
-        claims: about the machine code of a launch of size `full`.
+        claims: about the machine code of a launch of size COMPILED_SIZE.
         limits: of the traffic, counted at size COUNTED.
         blocks: of answers and traffic.
     """
     counted = _later(launch, names, writes, COUNTED, blocks)
-    whole = _later(launch, names, writes, full, {})
+    whole = _later(launch, names, writes, COMPILED_SIZE, {})
     return (
         answer(*cases(launch, names, writes, chosen, **blocks)),
         traffic(counted, *limits),

@@ -56,7 +56,7 @@ BACKWARD = (
 )
 COUNTED = Size((1, 8, 2, 10, 10))
 OWN_BLOCKS = Size((1, 37, 2, 40, 32))
-FULL = Size((2, 75, 4, 100, 100))
+COMPILED_SIZE = Size((2, 75, 4, 100, 100))
 
 
 def log_decays(kind, draw):
@@ -140,7 +140,7 @@ def _answers(given, C):
     return {name: x.detach() for name, x in found.items()}
 
 
-def wkv7_launch(launch, names, writes, size=FULL, alike=False, **blocks):
+def wkv7_launch(launch, names, writes, size=COMPILED_SIZE, alike=False, **blocks):
     """A `Launch` of a lesson kernel of WKV-7.
 
     Args:
@@ -187,7 +187,7 @@ def wkv7_triton_kernel(launch, names, writes, chosen, *claims, limits=(), blocks
     Args:
         launch, names, writes: as for `wkv7_launch`.
         chosen: FORWARD or BACKWARD.
-        claims: about the machine code of a launch of size FULL.
+        claims: about the machine code of a launch of size COMPILED_SIZE.
         limits: of the traffic, counted at size COUNTED.
         blocks: of answers and traffic, a function of K.
     """
@@ -201,8 +201,8 @@ def wkv7_triton_kernel(launch, names, writes, chosen, *claims, limits=(), blocks
     return (
         answer(*cases),
         traffic(later(COUNTED), *limits),
-        machine_code(later(FULL, False), *claims),
-        gpu(later(FULL, False)),
+        machine_code(later(COMPILED_SIZE, False), *claims),
+        gpu(later(COMPILED_SIZE, False)),
     )
 
 

@@ -58,7 +58,7 @@ def running_difference(found, C):
     return dw
 
 
-def off(T, C=None):
+def dw_errors(T, C=None):
     """How far a float32 dw is off, `[T, N]`, in units of its channel's root mean square.
 
     Args:
@@ -84,7 +84,7 @@ def drift(T=4096, C=64):
         (C, A_COLOUR, f"a checkpoint every {C} tokens"),
         (None, style.INK, "all states kept: nothing subtracted"),
     ):
-        wrong = off(T, chunk)
+        wrong = dw_errors(T, chunk)
         curve = rms(wrong.reshape(T // BIN, -1), 1)
         axes.semilogy((np.arange(T // BIN) + 0.5) * BIN, curve, color=colour, label=label)
         said.append(f"{label}: {rms(wrong):.0e}")
@@ -101,9 +101,9 @@ def checkpoints(T=4096, choices=(4, 16, 64, 256, 1024, 4096), N=64):
     """What a checkpoint every C tokens leaves of the error, and what the states take in memory."""
     figure = style.figure(3.2, 8)
     left, right = figure.subplots(1, 2)
-    wrong = [rms(off(T, C)) for C in choices]
+    wrong = [rms(dw_errors(T, C)) for C in choices]
     left.loglog(choices, wrong, "o-", color=A_COLOUR)
-    left.axhline(rms(off(T)), color=style.INK, linestyle="--", label="all states kept")
+    left.axhline(rms(dw_errors(T)), color=style.INK, linestyle="--", label="all states kept")
     left.set(ylabel=f"error of dw, {T:,} tokens")
     left.legend()
     right.loglog(choices, [N / C for C in choices], "s-", color=S_COLOUR)
@@ -118,7 +118,7 @@ def checkpoints(T=4096, choices=(4, 16, 64, 256, 1024, 4096), N=64):
     return Picture(figure, "\n".join(lines))
 
 
-def two_ways(tokens=4):
+def two_sweeps(tokens=4):
     """The state runs forward and its gradient backward; where they meet, a token's dw."""
     figure = style.figure(2.6)
     ax = figure.subplots()
@@ -147,7 +147,7 @@ def two_ways(tokens=4):
     return Picture(figure, "S runs forward through the tokens, its gradient G backward")
 
 
-def owners(N=8, n=3):
+def what_a_thread_holds(N=8, n=3):
     """What thread n holds of S and of G: rows for sums over values, columns for sums over keys."""
     figure = style.figure(2.9, 9)
     for ax, name, parts in zip(

@@ -53,7 +53,7 @@ def who_reads_whom(chunks=3, C=8, L=4):
     return Picture(figure, f"{T} tokens: pairs read {said}")
 
 
-def factors(w, L=16):
+def factor_exponents(w, L=16):
     """Base-2 exponents of both factors along a chunk, for three ways to choose where to count from.
 
     Args:
@@ -91,7 +91,7 @@ def factors(w, L=16):
     return Picture(figure, "\n".join(said))
 
 
-def reach(w, lengths=(4, 8, 16, 32, 64, 128)):
+def usable_chunk_lengths(w, lengths=(4, 8, 16, 32, 64, 128)):
     """Which chunk lengths each form can take at a decay, and where the text's channels are.
 
     A factor is the exp of a sum of log decays: over either half of the tokens where it is counted

@@ -8,7 +8,7 @@ from numba import cuda
 from rwkv_lessons.lab.course import exercises
 from rwkv_lessons.lab.course.check import evaluate
 from rwkv_lessons.lab.evidence import wkv6 as evidence
-from rwkv_lessons.lab.pictures.backward import off, rms, running_difference, sweeps
+from rwkv_lessons.lab.pictures.backward import dw_errors, rms, running_difference, sweeps
 from rwkv_lessons.lab.simulator.cuda import trace
 
 IDS = exercises.ids("08_decay_from_data") + exercises.ids("09_the_backward_pass")
@@ -99,7 +99,7 @@ def test_the_launcher_of_lesson_09(monkeypatch):
 def test_checkpoints_stop_the_drift():
     exact = sweeps(256, np.float64)
     np.testing.assert_allclose(running_difference(exact, 256), exact.dw, atol=1e-12)
-    assert rms(off(256)) < rms(off(256, 16)) < rms(off(256, 256)) < 1e-5
+    assert rms(dw_errors(256)) < rms(dw_errors(256, 16)) < rms(dw_errors(256, 256)) < 1e-5
 
 
 def test_a_kernel_called_as_an_attribute_is_not_followed_for_ever():
