@@ -153,7 +153,8 @@ EXERCISES = {
                 ("a gap, a long kernel, then short ones", ([1, 20, 1, 1, 1], 5), 28),
                 more=[
                     (list(range(a, b, 3)), n) for a in (1, 9) for b in (10, 40) for n in (0, 5, 15)
-                ],
+                ]
+                + [([0.5, 2.25, 0.75], n) for n in (0.25, 1.5)],
             ),
         ),
         symptoms={

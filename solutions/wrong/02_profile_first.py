@@ -30,6 +30,10 @@ finish = wrong(
         "Lets the host wait for each kernel: launches go on while a kernel runs.",
         instead("return (len(durations) - 1) * launch + sum(durations)"),
     ),
+    whole_microseconds=(
+        "Takes kernels for whole microseconds long.",
+        edit("+ us", "+ int(us)"),
+    ),
     without_a_loop=(
         "Takes the longer of all launches and all kernels: a gap early on is never caught up.",
         instead("return max((len(durations) - 1) * launch + durations[-1], sum(durations))"),
