@@ -233,6 +233,8 @@ EXERCISES = {
             "by hand": "One token, empty state: o is Σ r·u·k·v over keys, axis 0 of a tile; "
             "it leaves k·v behind, undecayed.",
             "decay": "Each row of the tile, a key, is multiplied by its own exp(w): [:, None].",
+            "head": "Element [b, t, h, i] is number ((b·T + t)·H + h)·K + i: take b and h out of "
+            "b·H + h first. u has no b.",
             "blocks": "A program's own keys start at i_k · BK, its own values at i_v · BV; its "
             "share of o goes to o_parts[i_k], B·T·H·V numbers after the one before.",
             "state in": "The tile starts from its own part of s0[b, h]: keys from o_k, values "

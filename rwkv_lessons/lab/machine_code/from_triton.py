@@ -12,6 +12,7 @@ from rwkv_lessons.lab.machine_code import cubin
 from rwkv_lessons.runtime.architectures import number_of
 
 KEPT = "ptxas_and_file.json"
+SAID = "registers"  # by ptxas, of every kernel; a check that takes long prints, too, meanwhile
 
 
 def missing():
@@ -131,9 +132,11 @@ def _compiled(source, target, options, file):
 
     kernel, log = compiled()
     kept = get_cache_manager(kernel.hash)
-    if not log and (known := kept.get_file(KEPT)):
-        return kernel, *json.loads(Path(known).read_text(encoding="utf-8"))
-    if not log:  # it was in the cache, from elsewhere
+    if SAID not in log and (known := kept.get_file(KEPT)):
+        there, its_file = json.loads(Path(known).read_text(encoding="utf-8"))
+        if SAID in there:
+            return kernel, there, its_file
+    if SAID not in log:  # it was in the cache, from elsewhere
         with triton.knobs.compilation.scope():
             triton.knobs.compilation.always_compile = True
             kernel, log = compiled()

@@ -1,6 +1,7 @@
 """Machine code of Triton kernels, also where the kernels were made for the interpreter."""
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -124,6 +125,26 @@ def test_a_twin_in_another_file_is_compiled_once_and_keeps_its_lines(tmp_path, m
         lines.append(assembly(module.plus_one, "*fp32", "*fp32", BLOCK=1024).by_line())
     assert len(set(compiled)) == 2 and lines[0] == lines[1] and 8 in lines[0]
     assert len(list((tmp_path / "cache").rglob("*.cubin"))) == 1
+
+
+@pytest.mark.parametrize("left", ["nothing", "a clock"])
+def test_what_a_check_prints_meanwhile_is_not_taken_for_the_assemblers_words(
+    left, tmp_path, monkeypatch
+):
+    """The kernel is in the cache, from elsewhere, and the clock of a long check is running."""
+    memory = sys.modules[assembly.__module__]
+    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
+    monkeypatch.setattr(memory, "_compiled", {})
+    registers = assembly(scale, "*fp32", "*fp32", "i32", BLOCK=512).registers
+    (kept,) = tmp_path.rglob(from_triton.KEPT)
+    if left == "nothing":
+        kept.unlink()
+    else:
+        kept.write_text(json.dumps(["\r… a check, 5 s", "file"]), encoding="utf-8")
+    compile = triton.compile
+    monkeypatch.setattr(triton, "compile", lambda *x, **y: print("\r… 5 s") or compile(*x, **y))
+    monkeypatch.setattr(memory, "_compiled", {})  # another process
+    assert assembly(scale, "*fp32", "*fp32", "i32", BLOCK=512).registers == registers > 0
 
 
 def test_errors():
