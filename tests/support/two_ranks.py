@@ -20,7 +20,7 @@ from rwkv_lessons import wkv6 as six
 from rwkv_lessons import wkv7 as seven
 from rwkv_lessons.distributed import DeadRank, sequence_parallel
 
-LIMIT_S = 240  # for a rank to wait for the other, and for both: a loaded machine takes its time
+LIMIT_S = 600  # for a rank to wait for the other, and for both: a loaded machine takes its time
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@
     absorbed   the latent is the keys and the values of all heads; a pair costs 2 (2R + P)
 
 Expanding costs 2 N R H (K + V) whatever the number of queries: see `stays_absorbed`. Query m of a
-sequence stands at position lengths - M + m and sees the keys up to its own. prefill_forward.py has
-the kernel of both forms, prefill_backward.py the gradients of the expanded one.
+sequence stands at position lengths - M + m and sees the keys up to its own. forward.py has the
+kernel of both forms, backward.py the gradients of the expanded one.
 """
 
 import contextlib
