@@ -39,6 +39,7 @@ class Assembly:
         spill_stores, spill_loads: registers moved to local memory for want of room.
         local_bytes: stack, spills included: arrays indexed by a variable live here.
         shared_bytes: declared in the kernel; a launch may add dynamic shared memory.
+        ttgir: of a Triton kernel, the program in which its tensors have layouts; see layouts.py.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Assembly:
     shared_bytes: int
     counts: Counter
     source: str | None = None
+    ttgir: str | None = None
     _places: object = field(default=None, repr=False)
 
     def count(self, prefix):
@@ -208,6 +210,7 @@ def _read(way, kernel, request):
         sass="\n".join(instructions),
         counts=Counter(map(_opcode, instructions)),
         source=source,
+        ttgir=cubin.ttgir,
         _places=places,
         **_resources(cubin),
     )

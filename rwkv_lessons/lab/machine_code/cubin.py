@@ -16,6 +16,7 @@ class Cubin:
     """Machine code, the PTX it came from, what ptxas -v said, and shared bytes it cannot know.
 
     Attributes:
+        ttgir: Triton's program with the layouts of its tensors; None from numba.
         file: the file that its line information names, if the code was compiled for another copy
             of the same source.
     """
@@ -25,6 +26,7 @@ class Cubin:
     log: str
     launch_shared: int = 0
     file: str | None = None
+    ttgir: str | None = None
 
 
 def refuse(function, why, line=None):

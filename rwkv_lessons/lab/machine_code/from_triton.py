@@ -114,6 +114,7 @@ def build(kernel, parameters, arch, constants, options):
         log=log,
         launch_shared=compiled.metadata.shared,
         file=file,
+        ttgir=compiled.asm.get("ttgir"),
     )
 
 

@@ -1,0 +1,75 @@
+"""Lesson 12's picture of layouts: which lane of which warp holds which numbers of a tile."""
+
+import numpy as np
+
+from rwkv_lessons.lab.simulator.cuda.memory_model import SECTOR
+
+from ..machine_code.layouts import FLOAT32
+from . import style
+from .style import Picture
+
+CELL = 0.26  # inches
+WARPS = "sky blue", "orange"  # in turn
+LIGHTEST, DARKEST = 0.25, 0.95  # share of a warp's colour: its first lane, its last
+LEGEND = (
+    "in a cell: the lane, and its register as a small number. A colour is a warp, darker from lane "
+    "to lane. Bold: what the first load of warp 0 brings; framed: the sectors it touches."
+)
+
+
+def dealt(shape, stride, **layouts):
+    """A tile of float32 in several layouts: lanes, registers, and the sectors of the first load.
+
+    Args:
+        shape: rows and columns of the tile.
+        stride: how many numbers apart its rows begin in memory; a multiple of 8, so that a row
+            begins with a sector.
+        layouts: a `Blocked` for each panel, by its title ("_" for a space).
+
+    Raises:
+        ValueError: a layout does not fit the tile.
+    """
+    rows, columns = shape
+    figure = style.figure(CELL * rows + 1.15)
+    axes = figure.subplots(1, len(layouts), squeeze=False)[0]
+    drawn = zip(axes, layouts.items(), strict=True)
+    texts = [
+        _panel(ax, shape, stride, name.replace("_", " "), layout) for ax, (name, layout) in drawn
+    ]
+    figure.supxlabel(LEGEND, size=8)
+    return Picture(figure, "\n".join(texts))
+
+
+def _panel(ax, shape, stride, name, layout):
+    elements = layout.elements(shape)
+    width, touched = layout.loads(shape, stride)
+    for warp, lane, register in np.ndindex(elements.shape[:3]):
+        row, column = elements[warp, lane, register]
+        _cell(ax, row, column, (warp, lane, register), elements.shape[1], width)
+    rows, columns = shape
+    wide = SECTOR // FLOAT32
+    first = {(row, column // wide) for row, column in elements[0, :, :width].reshape(-1, 2)}
+    for row, sector in first:
+        style.box(ax, sector * wide, row, wide, 1, "none", style.INK, line=1.6)
+    ax.set(xlim=(-0.1, columns + 0.1), ylim=(rows + 0.1, -0.1))
+    ax.axis("off")
+    loads, sectors = touched.shape[1], int(touched[0].sum())
+    times = "1 load" if loads == 1 else f"{loads} loads"
+    lines = (
+        f"{name}: a lane has {times} of {FLOAT32 * width} bytes",
+        f"sectors that warp 0 asks for: {touched[0, 0]} in its first load, {sectors} in all",
+    )
+    ax.set_title("\n".join(lines), loc="left", size=9)
+    return "; ".join(lines)
+
+
+def _cell(ax, row, column, who, lanes, width):
+    warp, lane, register = who
+    share = LIGHTEST + (DARKEST - LIGHTEST) * lane / (lanes - 1)
+    colour = style.OKABE_ITO[WARPS[warp % len(WARPS)]]
+    style.box(ax, column + 0.04, row + 0.05, 0.92, 0.9, colour, alpha=share)
+    first = warp == 0 and register < width
+    weight = "bold" if first else "normal"
+    place = {"va": "center", "color": style.INK, "weight": weight}
+    ax.text(column + 0.6, row + 0.52, lane, ha="right", size=7, **place)
+    ax.text(column + 0.66, row + 0.68, register, ha="left", size=5, **place)
