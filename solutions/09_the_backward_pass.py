@@ -203,7 +203,8 @@ EXERCISES = {
         ),
         symptoms={
             "by hand": "One token, empty state: dr is u·k·Σ v·do, and du is r·k·Σ v·do.",
-            "state": "dr looks at the state before its token: sum first, then move s on.",
+            "state": "dr looks at the state before its token: sum first, then move s on. du adds "
+            "up over all tokens.",
             "chunk": "states gets the state after a token: s has to be moved on by then.",
             "last": "dr looks at the state before its token: sum first, then move s on.",
         },
@@ -246,6 +247,8 @@ EXERCISES = {
         symptoms={
             "by hand": "One token, no states: G is 0, so dk is u·r·Σ v·do, dv is do·Σ r·u·k, and "
             "kdk is 0.",
+            "last": "G starts at ds1. dk and dv look at it first; then G[i, j] is exp(w[i]) times "
+            "itself plus r[i]·do[j], in the row and in the column.",
             "state": "dk[t], dv[t] look at the G after token t; and the last token comes first.",
         },
     ),

@@ -8,6 +8,7 @@ from rwkv_lessons.report.site import as_rest
 project = html_title = "RWKV Lessons"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 default_role = "literal"  # docstrings have code between single backticks
+smartquotes = False  # commands in the text keep their dashes and quotes
 
 nb_execution_mode = "off"
 nb_render_markdown_format = "myst"  # of outputs: figures, with their width

@@ -45,11 +45,11 @@ def sequence_parallel(operation, group=None, *, timeout=60.0):
         A function with the operation's arguments: r, k, v, w and so on `[B, this rank's T, H, …]`.
         Different are
 
-        s0: the state before the first token of all; ranks that do not hold it do not read s0.
-        cu_seqlens: of all ranks' tokens, the same on every rank, its numbers read by the host;
-            s0 is `[S, H, K, V]` of all sequences, and a rank reads those that begin on it.
-        start: with cu_seqlens, this rank's first token counted over all ranks; if None, ranks
-            hold equally many.
+        - s0: the state before the first token of all; ranks that do not hold it do not read s0.
+        - cu_seqlens: of all ranks' tokens, the same on every rank, its numbers read by the host;
+          s0 is `[S, H, K, V]` of all sequences, and a rank reads those that begin on it.
+        - start: with cu_seqlens, this rank's first token counted over all ranks; if None, ranks
+          hold equally many.
 
         It returns o `[B, T, H, V]` and s1, the state after this rank's last token (on the last
         rank, after all), float32. Packed, s1 is `[S, H, K, V]`: the state of each sequence after

@@ -122,7 +122,9 @@ def test_a_block_nobody_generates_is_an_error(records):
         readme.filled(PAGE.replace("wkv5-ladder", "wkv99"), records)
 
 
-def test_a_number_changed_by_hand_is_found_and_mended(tmp_path, capsys):
+def test_a_number_changed_by_hand_is_found_and_mended(tmp_path, capsys, monkeypatch):
+    drawn = readme.figures()  # all of them once
+    monkeypatch.setattr(readme, "figures", lambda folder=None: drawn)
     (tmp_path / "README.md").write_text(PAGE, encoding="utf-8")
     readme.command(root=tmp_path)
     readme.command(check=True, root=tmp_path)

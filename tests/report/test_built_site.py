@@ -3,6 +3,7 @@
 Links and figures without a browser; then every page in a headless Chromium, where there is one.
 """
 
+import html
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -71,6 +72,12 @@ def test_figures_are_there_and_have_an_alternative_text(pages):
             assert source.startswith("data:") or (file.parent / source).exists(), (file, source)
             assert image.get("alt", "").strip(), (file, source)
             assert not image["alt"].endswith((".png", ".svg")), (file, source)
+
+
+def test_commands_in_the_text_can_be_copied(site):
+    text = html.unescape((site / "docs" / "results.html").read_text(encoding="utf-8"))
+    assert "bench wkv6-backward --peers --dtype bfloat16 --methods 'wkv6" in text
+    assert "–methods" not in text
 
 
 LOADED = """

@@ -55,7 +55,7 @@ def time_against_decay(gpu=GPU, folder=None):
         if theirs:
             said.append(f"{kind}, FLA's chunked kernel: {_said(theirs)}")
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper right", ncols=4, fontsize=8)
+    figure.legend(handles, labels, loc="outside upper left", ncols=4, fontsize=8)
     return Picture(figure, "\n".join(said))
 
 

@@ -250,9 +250,7 @@ class Machine(Arithmetic):
         if not pred:
             return
         swapped = isinstance(barrier, Tile) or isinstance(tile, Barrier)
-        refuse(
-            swapped, "a copy in takes descriptor, [row, column], barrier and tile, in this order"
-        )
+        refuse(swapped, "a copy in takes descriptor, [row, column], barrier, tile, in this order")
         if barrier.dirty:
             what = f"{barrier.name}: no fence came after the barrier's init"
             why = f"line {barrier.dirty.line} wrote it, and the copy signals it on another way"
