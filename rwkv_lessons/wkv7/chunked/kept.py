@@ -113,7 +113,7 @@ def tiles_for(heads, chunks, K, V, dtype, gpu):
         of_maps, of_gradients, registers = (4, 168), (4, 255), 255
     else:
         of_maps = (1, 255) if K <= WIDE else (4, 168) if K <= 2 * WIDE else (2, 255)
-        of_gradients = (2, 255) if K <= WIDE else (4, 255)
+        of_gradients = (4, 128) if K <= WIDE else (4, 255)
         # 128: four programs an SM. Where one owns fewer values, heads are too few for four.
         registers = 128 if BK <= WIDE and BK * BV == WIDE**2 else 255
     return Tiles(*block, of_maps, of_gradients, BK, BV, warps, registers, stages, segments, span)
