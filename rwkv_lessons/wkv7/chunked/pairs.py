@@ -126,19 +126,6 @@ def from_middle(b_w, col, reach, C: tl.constexpr, DTYPE: tl.constexpr):
 
 
 @triton.jit
-def sums_of_halves(b_w, row, C: tl.constexpr, DTYPE: tl.constexpr):
-    """The log decays [C, keys] of the first and of the second half of a chunk, summed: [keys].
-
-    Of the numbers that `sums` adds, so that exp of such a sum undoes exp of one to the middle.
-    """
-    if b_w.dtype == tl.float32 and DTYPE != tl.float32:
-        b_high, b_low = in_two(b_w)
-        b_w = b_high.to(tl.float32) + b_low.to(tl.float32)
-    b_w = b_w.to(tl.float32)
-    return tl.sum(tl.where(row < C // 2, b_w, 0.0), 0), tl.sum(tl.where(row < C // 2, 0.0, b_w), 0)
-
-
-@triton.jit
 def run_weights(t, reach, token, run):
     """Of the decays from a run's start to `reach`, and from after token t to the run's end."""
     same = t // run == token // run
@@ -226,10 +213,17 @@ def beside(b_x, b_y):
 
 
 @triton.jit
-def upper_rows(b_x, C: tl.constexpr):
-    """The upper half of a tile [2C, keys]."""
-    b_x = tl.permute(tl.reshape(b_x, [2, C, b_x.shape[1]]), [1, 2, 0])
-    return tl.split(b_x)[0]
+def upper_lower(b_x, C: tl.constexpr):
+    """The upper and the lower half of a tile [2C, keys]."""
+    return tl.split(tl.permute(tl.reshape(b_x, [2, C, b_x.shape[1]]), [1, 2, 0]))
+
+
+@triton.jit
+def blocks_times(b_x, b_y):
+    """Each block of rows of b_x times b_y, which is one block of rows."""
+    R: tl.constexpr = b_x.shape[0] // b_y.shape[0]
+    b_z = tl.reshape(b_x, [R, b_y.shape[0], b_y.shape[1]]) * b_y[None, :, :]
+    return tl.reshape(b_z, b_x.shape)
 
 
 @triton.jit
