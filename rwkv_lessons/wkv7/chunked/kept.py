@@ -116,7 +116,7 @@ def tiles_for(heads, chunks, K, V, dtype, gpu):
     if dtype != torch.bfloat16:  # products in pieces take registers
         of_maps, of_gradients, registers = (4, 168), (4, 255), 255
     else:
-        of_maps, of_gradients = (4, 168), (4, 255)
+        of_maps, of_gradients = (4, 255), (4, 255)
         if K <= WIDE:  # 12 warps an SM of maps, and 16
             of_map, of_maps, of_gradients = min(of_keys, MAP_BLOCK), (1, 168), (4, 128)
         # 128: four programs an SM. Where one owns fewer values, heads are too few for four.
