@@ -19,7 +19,7 @@ import torch
 import triton
 
 from ...runtime import devices
-from ...runtime.compile_triton import compile_together
+from ...runtime.compile_triton import Launches
 from ...runtime.launch_triton import launch
 from ..autograd import define_backward, sequences_in
 from .checkpoints import CHECKPOINT, count_checkpoints
@@ -34,7 +34,7 @@ MIN_CHUNKS_PER_SEGMENT = 16  # so that cutting costs less than it gains
 # 32 and spills 10 to 18 KB.
 MAX_REGISTERS = 255
 REGISTERS_ON_HOPPER = 168  # three programs an SM, and some spills
-MIN_TOKENS_FOR_TMA = 2**20  # B·T·H: with fewer, descriptors take the host longer than the GPU
+MIN_TOKENS_FOR_TMA = 2**14  # B·T·H: with fewer, there is nothing to gain
 CHUNKS_PER_PROGRAM = 8  # of keys or values, in turn: the next one is loaded meanwhile
 
 
@@ -87,8 +87,9 @@ def plan(B, T, H, K, V, sequences, packed, is_float32, gpu):
 
 
 def gradients(
-    r, k, v, w, u, s0, cu_seqlens, checkpoints, do, ds1, scale=1.0, raw_decay=False, between=None
-):
+    r, k, v, w, u, s0, cu_seqlens, checkpoints, do, ds1, scale=1.0, raw_decay=False, between=None,
+    ahead=False,
+):  # fmt: skip
     """The gradients of r, k, v, w, u and s0 (as if zeros were given, where it is None).
 
     Args:
@@ -97,6 +98,7 @@ def gradients(
         do, ds1: gradients of o and s1; None counts as zeros.
         between: called with what each segment adds to the gradient of the state,
             `[S, H, segments, K, V]`, and log2 of its decay, before ds1 is read: it may write to it.
+        ahead: launches nothing, and returns what such a call launches, so that it can be compiled.
 
     Returns:
         Tensors of the shapes of r, k, v, w, u and s0, in their dtypes; ds0 in float32.
@@ -104,105 +106,90 @@ def gradients(
     if r.is_cuda and r.get_device() != torch.cuda.current_device():
         with torch.cuda.device(r.device):
             given = (r, k, v, w, u, s0, cu_seqlens, checkpoints, do, ds1, scale, raw_decay)
-            return gradients(*given, between)
-    B, T, H, K = r.shape
+            return gradients(*given, between, ahead)
+    (B, T, H, K), device = r.shape, r.device
     V, packed, is_float32 = v.shape[-1], cu_seqlens is not None, r.dtype == torch.float32
     sequences = sequences_in(r, cu_seqlens)
-    gpu = devices.gpu_of(r.device)
+    gpu = devices.gpu_of(device)
     slots, segments, segment, programs, sizes = plan(
         B, T, H, K, V, sequences, packed, is_float32, gpu
     )
     sweep, (key_block, all_v), (all_k, value_block), NV = sizes
     do = torch.zeros_like(v) if do is None else do.to(v.dtype)
-    r, k, v, w, u, do, checkpoints = (x.contiguous() for x in (r, k, v, w, u, do, checkpoints))
-
-    new = {"dtype": torch.float32, "device": r.device}
-    dr, dk, dv, dw = (torch.empty_like(x) for x in (r, k, v, w))
-    du = torch.zeros(slots, H, K, **new) if packed else torch.empty(slots, H, K, **new)
-    ds0 = torch.empty(sequences, H, K, V, **new)
-    d_checkpoints = torch.empty_like(checkpoints)
-    dw_across_chunk = torch.empty(slots, H, NV, K, **new)
-    decays = torch.empty(slots, H, 2, K, **new)
-    chunk_bounds = torch.zeros(slots, 2, dtype=torch.int64, device=r.device) if packed else None
+    r, k, v, w, u, do, checkpoints = [x.contiguous() for x in (r, k, v, w, u, do, checkpoints)]
     ds1 = None if ds1 is None else ds1.contiguous()
     cu_seqlens = cu_seqlens.contiguous() if packed else None
-
+    grid = (H, slots, 1) if packed else (H, slots // B, B)
+    on_hopper = (
+        K == 64 == V
+        and B * T * H >= MIN_TOKENS_FOR_TMA
+        and max(grid[1:]) < 2**16
+        and suits_hopper((r, k, v, w, do, checkpoints))
+    )
     twice = segments > 1 or between is not None
-    local = torch.empty(sequences, H, segments, K, V, **new) if twice else None
-    totals = torch.empty(sequences, H, segments, K, **new) if twice else None
-    sweeps = [
-        (
-            state_gradients, programs[0], 4,
+    kind = ("backward", device, r.dtype, w.dtype, u.dtype, checkpoints.dtype, K, V, raw_decay)
+    which = packed, ds1 is None, twice, between is None, on_hopper, scale != 1
+    run = Launches((*kind, *which), ahead)
+
+    new = {"dtype": torch.float32, "device": device}
+    ds0 = torch.empty((sequences, H, K, V), **new)
+    d_checkpoints = torch.empty_like(checkpoints)
+    dw_across_chunk = torch.empty((slots, H, NV, K), **new)
+    decays = torch.empty((slots, H, 2, K), **new)
+    chunk_bounds = torch.zeros(slots, 2, dtype=torch.int64, device=device) if packed else None
+    local = totals = None
+    if twice:
+        local = torch.empty((sequences, H, segments, K, V), **new)
+        totals = torch.empty((sequences, H, segments, K), **new)
+    for which in (OTHERS if between is None else EACH, ALL) if twice else (ALL,):
+        run(
+            launch, state_gradients, programs[0], 4,
             (r, w, checkpoints, do, ds1, local, totals, cu_seqlens, d_checkpoints,
              dw_across_chunk, decays, chunk_bounds, ds0),
             (T, H, scale, segment, segments),
             (K, V, *sweep, CHECKPOINT, raw_decay, which.value),
-            {"maxnreg": None if is_float32 else 128},
-        )
-        for which in ((OTHERS if between is None else EACH, ALL) if twice else (ALL,))
-    ]  # fmt: skip
-    pairs, warps = [], 4 if max(K, V) <= 64 else 8
-    of_keys = stages_of(sizes[1], is_float32, gpu, checkpoints.dtype == torch.float32)
-    of_values = stages_of(sizes[2], is_float32, gpu)
-    grid = (H, slots, 1) if packed else (H, slots // B, B)
-    on_hopper = (
-        (K, V) == (64, 64)
-        and B * T * H >= MIN_TOKENS_FOR_TMA
-        and max(grid[1:]) < 2**16
-        and suits_hopper((r, k, v, w, do, checkpoints, d_checkpoints))
-    )
-    min_log_decay = None if on_hopper else torch.empty(slots, H, **new)
+            maxnreg=None if is_float32 else 128,
+        )  # fmt: skip
+        if which is EACH:
+            run.then(between, local, totals)
+
+    dr, dk, dv, dw = rows = [torch.empty_like(x) for x in (r, k, v, w)]
+    du = torch.zeros(slots, H, K, **new) if packed else torch.empty((slots, H, K), **new)
     if on_hopper:
-        rows = (dr, dk, dv, dw)
-        *given, of_o = (tiles(x, H * K, CHECKPOINT) for x in (r, k, v, w, do))
-        results = (tiles(x, H * K, CHECKPOINT) for x in rows)
-        pairs.append((
-            pairs_hopper_kernel, grid, 4,
+        *given, of_o = [tiles(x, H * K, CHECKPOINT) for x in (r, k, v, w, do)]
+        results = [tiles(x, H * K, CHECKPOINT) for x in rows]
+        run(
+            launch_tiles, pairs_hopper_kernel, grid, 4,
             (*given, u, tiles(checkpoints, V), tiles(d_checkpoints, V), dw_across_chunk, decays,
-             chunk_bounds, weights_and_masks(r.device), of_o,
+             chunk_bounds, weights_and_masks(device), of_o,
              *results, *rows, du),
-            (T, H, scale), (raw_decay, scale != 1), {"maxnreg": REGISTERS_ON_HOPPER},
-        ))  # fmt: skip
-        programs = programs[:1]
-    for levels, (per_program, keys, values) in zip((False, True), programs[1:], strict=False):
-        unbounded = gpu.like_hopper and r.dtype == torch.bfloat16 and not levels
-        limit = {"maxnreg": None if unbounded else MAX_REGISTERS}
-        pairs.append((
-            keys_gradients, keys, warps,
-            (r, k, v, w, u, checkpoints, d_checkpoints, dw_across_chunk, decays, min_log_decay,
-             chunk_bounds, do, dr, dk, dw, du),
-            (T, H, scale, slots, per_program),
-            (K, V, key_block, all_v, CHECKPOINT, NV, raw_decay, levels, of_keys), limit,
-        ))  # fmt: skip
-        pairs.append((
-            values_gradients, values, warps,
-            (r, k, w, u, d_checkpoints, decays, min_log_decay, chunk_bounds, do, dv),
-            (T, H, scale, slots, per_program),
-            (K, V, all_k, value_block, CHECKPOINT, raw_decay, levels, of_values), limit,
-        ))  # fmt: skip
-    kind = (
-        "backward",
-        r.device,
-        r.dtype,
-        w.dtype,
-        u.dtype,
-        checkpoints.dtype,
-        K,
-        V,
-        raw_decay,
-        packed,
-    )
-    which = ds1 is None, len(sweeps), between is None, on_hopper, scale != 1
-    compile_together((*kind, *which), sweeps + pairs)
-    for n, (*arguments, options) in enumerate(sweeps):
-        launch(*arguments, **options)
-        if n == 0 and between is not None:
-            between(local, totals)
-    if not on_hopper:
-        torch.amin(decays, (2, 3), out=min_log_decay)
-    for kernel, *arguments, options in pairs:
-        launcher = launch_tiles if kernel is pairs_hopper_kernel else launch
-        launcher(kernel, *arguments, **options)
+            (T, H, scale), (raw_decay, scale != 1), maxnreg=REGISTERS_ON_HOPPER,
+        )  # fmt: skip
+    else:
+        warps = 4 if max(K, V) <= 64 else 8
+        of_keys = stages_of(sizes[1], is_float32, gpu, checkpoints.dtype == torch.float32)
+        of_values = stages_of(sizes[2], is_float32, gpu)
+        min_log_decay = torch.empty((slots, H), **new)
+        run.then(torch.amin, decays, (2, 3), out=min_log_decay)
+        for levels, (per_program, keys, values) in zip((False, True), programs[1:], strict=True):
+            unbounded = gpu.like_hopper and r.dtype == torch.bfloat16 and not levels
+            limit = None if unbounded else MAX_REGISTERS
+            run(
+                launch, keys_gradients, keys, warps,
+                (r, k, v, w, u, checkpoints, d_checkpoints, dw_across_chunk, decays, min_log_decay,
+                 chunk_bounds, do, dr, dk, dw, du),
+                (T, H, scale, slots, per_program),
+                (K, V, key_block, all_v, CHECKPOINT, NV, raw_decay, levels, of_keys), maxnreg=limit,
+            )  # fmt: skip
+            run(
+                launch, values_gradients, values, warps,
+                (r, k, w, u, d_checkpoints, decays, min_log_decay, chunk_bounds, do, dv),
+                (T, H, scale, slots, per_program),
+                (K, V, all_k, value_block, CHECKPOINT, raw_decay, levels, of_values), maxnreg=limit,
+            )  # fmt: skip
+    if ahead:
+        return run.kernels
+    run.finish()
     return dr, dk, dv, dw, du.sum(0).to(u.dtype), ds0
 
 
