@@ -178,17 +178,25 @@ class Launches:
     def __init__(self, kind, ahead=False):
         self.kind, self.ahead = kind, ahead
         self.kernels, self.waiting = [], [] if ahead or kind not in _compiled else None
+        self.ran, self.scratch = [], []  # for `Replay`
 
     def __call__(self, launch, *given, **options):
         """launch(kernel, …), with arguments as `launch_triton.launch` takes them."""
         if self.waiting is None:
-            launch(*given, **options)
+            self.ran.append((launch(*given, **options), *given))
         else:
             self.kernels.append((*given, options))
             self.waiting.append(partial(launch, *given, **options))
 
+    def empty(self, shape, device, dtype=torch.float32):
+        """A tensor for these launches alone, as `torch.empty` makes it."""
+        x = torch.empty(shape, dtype=dtype, device=device)
+        self.scratch.append(x)
+        return x
+
     def then(self, function, *given, **named):
         """Calls what is no launch in its turn."""
+        self.ran.append((None,))
         if self.waiting is None:
             function(*given, **named)
         else:

@@ -6,7 +6,7 @@ import pytest
 import torch
 import triton
 
-from rwkv_lessons.runtime import compile_triton
+from rwkv_lessons.runtime import compile_triton, launch_tiles
 from rwkv_lessons.runtime.compile_triton import Launches
 from rwkv_lessons.wkv6.chunked.hopper import tiles as hopper
 
@@ -97,9 +97,9 @@ class Triton:
         self.metadata = types.SimpleNamespace(tensordesc_meta=["of 64 rows", "of 32 rows"])
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
         monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0, raising=False)
-        monkeypatch.setattr(hopper, "make_tensordesc_arg", self.encode)
-        for name in ("_compiled", "_metadata", "_encoded", "_described"):
-            monkeypatch.setattr(hopper, name, {})
+        monkeypatch.setattr(launch_tiles, "make_tensordesc_arg", self.encode)
+        for name in ("_compiled", "_metadata", "encoded"):
+            monkeypatch.setattr(launch_tiles, name, {})
 
     def __getitem__(self, grid):
         return lambda *given, **options: self
@@ -114,7 +114,7 @@ def test_descriptions_are_encoded_once_an_address(monkeypatch):
 
     def launch(x):
         both = hopper.tiles(x, 64), hopper.tiles(x[:128], 64, 32)
-        hopper.launch_tiles(kernel, (1, 1, 1), 4, (*both, None, x), (5,), (True,))
+        launch_tiles.launch_tiles(kernel, (1, 1, 1), 4, (*both, None, x), (5,), (True,))
         return kernel.got[-1] if kernel.got else None
 
     launch(x)  # is compiled, and launched by Triton
@@ -132,12 +132,12 @@ def test_descriptions_are_encoded_once_an_address(monkeypatch):
 
 def test_only_so_many_descriptions_are_kept(monkeypatch):
     kernel = Triton(monkeypatch)
-    monkeypatch.setattr(hopper, "MAX_ENCODED", 3)
+    monkeypatch.setattr(launch_tiles, "MAX_ENCODED", 3)
     kept = [torch.zeros(64, 64, dtype=torch.bfloat16) for _ in range(9)]
     for x in kept:
         tiles = hopper.tiles(x, 64), hopper.tiles(x, 64, 32)
-        hopper.launch_tiles(kernel, (1, 1, 1), 4, tiles, (), ())
-    assert len(hopper._encoded) <= 3
+        launch_tiles.launch_tiles(kernel, (1, 1, 1), 4, tiles, (), ())
+    assert len(launch_tiles.encoded) <= 3
 
 
 def test_a_launcher_of_another_triton_gets_the_descriptions_themselves(monkeypatch):
@@ -145,6 +145,6 @@ def test_a_launcher_of_another_triton_gets_the_descriptions_themselves(monkeypat
     kernel.run.launch = lambda *given: kernel.got.append(given[9:])
     tiles = hopper.tiles(x, 64), hopper.tiles(x, 64, 32)
     for _ in range(3):
-        hopper.launch_tiles(kernel, (1, 1, 1), 4, tiles, (), ())
+        launch_tiles.launch_tiles(kernel, (1, 1, 1), 4, tiles, (), ())
     assert kernel.encoded == 0
     assert [list(got) for got in kernel.got] == [list(tiles)] * 2

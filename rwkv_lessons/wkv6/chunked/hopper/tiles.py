@@ -4,22 +4,19 @@ With inline PTX, a pair of bfloat16 at a time. What Triton makes of the same in 
 many instructions again, and rounds with the unit that exp2 needs.
 """
 
-import copy
-import inspect
-
 import torch
-from triton.backends.nvidia.driver import make_tensordesc_arg
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from ....runtime import devices
+from ....runtime.launch_tiles import launch_tiles, replace_base
 
+__all__ = ["launch_tiles"]  # from here, too
 C = gl.constexpr(64)  # rows and columns of a tile
 TILE = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2))  # in shared memory
-MAX_ENCODED = 4096  # addresses whose descriptions are kept, some 500 bytes each
-_described, _compiled, _metadata, _encoded = {}, {}, {}, {}
+_described = {}
 barrier = getattr(gl, "barrier", None) or gl.thread_barrier  # its name in Triton 3.7, and in 3.6
 
 
@@ -213,72 +210,6 @@ def tiles(x, columns, height=C.value):
         model.__dict__.update(key=key, kind=(height, x.dtype))
         _described[key] = model
     return replace_base(model, x)
-
-
-def replace_base(model, x):
-    new = object.__new__(TensorDescriptor)
-    new.__dict__.update(model.__dict__, base=x)
-    return new
-
-
-def launch_tiles(kernel, grid, num_warps, tensors, numbers, constants, **options):
-    """`launch_triton.launch` for a kernel of which some tensors are descriptions by `tiles`.
-
-    grid: three numbers. The key has all that chooses machine code: of a tensor, whether it is None,
-    the tiles it is described in, or else its dtype and alignment.
-    """
-    given, kinds = [], []
-    for x in tensors:
-        if x is None:
-            given.append(None)
-            kinds.append(None)
-        elif type(x) is TensorDescriptor:
-            address = x.base.data_ptr()
-            given += _encoded.get((address, x.key)) or encode(address, x)
-            kinds.append(x.kind)
-        else:
-            address = x.data_ptr()
-            given.append(address)
-            kinds.append((x.dtype, address % 16 == 0))
-    device = torch.cuda.current_device()
-    key = (id(kernel), device, num_warps, constants, *options.items(), *kinds)
-    found = _compiled.get(key)
-    if found is None:
-        made = kernel[grid](*tensors, *numbers, *constants, num_warps=num_warps, **options)
-        if made is not None:  # it is, where launches are only recorded
-            _compiled[key] = launcher(made, tensors), made.function, made.packed_metadata
-        return
-    run, function, metadata = found
-    stream = torch._C._cuda_getCurrentRawStream(device)
-    run(*grid, stream, function, metadata, None, None, None, *given, *numbers, *constants)
-
-
-def encode(address, described):
-    """A description as the kernel gets it.
-
-    Triton encodes all of them at each launch, for 4 µs each. But torch gives a call the memory of
-    the one before: the same tiles at the same address have the same encoding.
-    """
-    metadata = _metadata.get(described.kind)
-    if metadata is None:  # before the first launch, or always, where Triton has to do it
-        return (described,)
-    if len(_encoded) >= MAX_ENCODED:
-        _encoded.clear()
-    _encoded[address, described.key] = found = tuple(make_tensordesc_arg(described, metadata))
-    return found
-
-
-def launcher(made, tensors):
-    """What launches a compiled kernel, with encoded descriptions if this Triton lets it."""
-    try:
-        encoded = inspect.getclosurevars(made.run.launch).nonlocals["launcher"]
-    except (AttributeError, KeyError, TypeError):
-        return made.run
-    kinds = [x.kind for x in tensors if type(x) is TensorDescriptor]
-    _metadata.update(zip(kinds, made.metadata.tensordesc_meta, strict=True))
-    run = copy.copy(made.run)  # it launches through Triton's function inside, which encodes nothing
-    run.launch = encoded
-    return run
 
 
 def suits_hopper(tensors):
