@@ -209,9 +209,8 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
                     at, r_next, scale = row_k + (count - 1) * H * K + i, s_r[count, i], float32(1)
                     for step in range(count):
                         t = count - 1 - step
-                        scale_before = float32(1)
-                        if t > 0 and not strong:
-                            scale_before = s_decay[t - 1, i]
+                        scale_before = s_decay[max(t - 1, 0), i]
+                        scale_before = scale_before if t > 0 and not strong else float32(1)
                         r_t, k_t = s_r[t, i] * scale_before, s_k[t, i]
                         z_t, y_t = add_shares(s_z, t, i) * scale, s_y[t, i]
                         product, product_next = add_parts(s_now, t), add_parts(s_later, t)
