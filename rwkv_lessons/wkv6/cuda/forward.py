@@ -1,12 +1,12 @@
 """WKV-6 as numba kernels: the state stays in registers, each thread holding a tile of it.
 
-The forward kernel is WKV-5's with one more row per token, the decay: `exp` is taken once for each
-token and key, when the block puts the token into shared memory, and each thread then reads eight
-rates a token where WKV-5 kept eight for good. tiles.py has the layout, backward.py the
-gradients.
+The forward kernel is WKV-5's with one more row per token, the decay. When the block puts tokens
+into shared memory, it multiplies r by the decays since the first of them and divides k by those;
+the state then takes its decay once for eight tokens (tiles.py, which has the layout, too).
+backward.py has the gradients.
 
-What bounds it: arithmetic, 3 instructions per element of the state and token; device memory moves
-r, k, v, w and o once.
+What bounds it: arithmetic, 2 instructions per element of the state and token, and once more half of
+that around them; device memory moves r, k, v, w and o once.
 """
 
 import math
@@ -16,7 +16,7 @@ import torch
 from numba import cuda, float32, int32
 
 from ...runtime import devices
-from ...runtime.launch_numba import ceil_div, compiled, launch, types
+from ...runtime.launch_numba import ceil_div, compiled, launch, load4, types
 from ..options import LARGEST, takes_options
 from .backward import backward, keep_inputs
 from .tiles import IN_MEMORY, TILE, Tiles, threads_along, tile_for
@@ -42,7 +42,9 @@ def build(K, V, dtype, w_dtype, value_groups, **sizes):
     make_fetch, put, is_strong, _, _ = tiles.staging
     fetch, fetch_w = make_fetch(widen), make_fetch(widen_w)
     key_at, value_at, load_keys, load_values, _, store_value_shares = tiles.tile
-    add_shares, bonus_of_tokens, _, add_parts = tiles.sums
+    _, add_shares4, bonus_of_tokens, _, add_parts = tiles.sums
+    QUADS = VP // 4  # threads add up, and write, four values of a token at once
+    ROUNDS = ceil_div(TOKENS * QUADS, THREADS)
     BLOCKS = ceil_div(V, VP)
 
     @cuda.jit
@@ -143,12 +145,20 @@ def build(K, V, dtype, w_dtype, value_groups, **sizes):
             # one barrier for what is summed and what comes next
             strong_next = cuda.syncthreads_or(is_strong(next_w, next_count))
 
-            for c in range(VALUE_COLUMNS):
-                j = x + c * THREADS
-                if j < VP and j0 + j < V:
-                    for t in range(count):
-                        total = add_shares(s_o, t, j) + add_parts(s_bonus, t) * s_v[t, j]
-                        o[row_v + t * H * V + j] = narrow(total)
+            for n in range(ROUNDS):
+                task = x + n * THREADS
+                t, j = task // QUADS, task % QUADS * 4
+                if t < count:
+                    sums, bonus = add_shares4(s_o, t, j), add_parts(s_bonus, t)
+                    values, at = load4(s_v, (t, j)), row_v + t * H * V + j
+                    if j0 + j < V:
+                        o[at] = narrow(sums[0] + bonus * values[0])
+                    if j0 + j + 1 < V:
+                        o[at + 1] = narrow(sums[1] + bonus * values[1])
+                    if j0 + j + 2 < V:
+                        o[at + 2] = narrow(sums[2] + bonus * values[2])
+                    if j0 + j + 3 < V:
+                        o[at + 3] = narrow(sums[3] + bonus * values[3])
             row_v += TOKENS * H * V
             strong = strong_next
             count = next_count

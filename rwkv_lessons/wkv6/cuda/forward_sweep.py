@@ -5,7 +5,7 @@ from functools import cache
 
 from numba import cuda, float32, int32
 
-from ...runtime.launch_numba import ceil_div, types
+from ...runtime.launch_numba import ceil_div, load4, types
 from .tiles import CHECKPOINT, IN_MEMORY, TILE, Tiles
 
 
@@ -31,7 +31,9 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
     make_fetch, put, is_strong, clear, move_row = tiles.staging
     fetch, fetch_w = make_fetch(widen), make_fetch(widen_w)
     key_at, value_at, load_keys, load_values, store_key_shares, _ = tiles.tile
-    add_shares = tiles.sums[0]
+    add_shares4 = tiles.sums[1]
+    QUADS = KP // 4  # threads add up, and write, four keys of a token at once
+    ROUNDS = ceil_div(TOKENS * QUADS, THREADS)
     BLOCKS = ceil_div(K, KP)
 
     @cuda.jit
@@ -144,15 +146,23 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
             # one barrier for what is summed and what comes next
             strong_next = cuda.syncthreads_or(is_strong(next_w, next_count))
 
-            for c in range(KEY_COLUMNS):
-                i = x + c * THREADS
-                if i < KP and i0 + i < K:
-                    at, scale = row_k + i, float32(1)
-                    for t in range(count):
-                        y[at] = add_shares(s_y, t, i) * scale
-                        at += H * K
-                        if not strong:
-                            scale = s_decay[t, i]
+            for n in range(ROUNDS):
+                task = x + n * THREADS
+                t, i = task // QUADS, task % QUADS * 4
+                if t < count:
+                    sums, at = add_shares4(s_y, t, i), row_k + t * H * K + i
+                    decays = load4(s_decay, (max(t - 1, 0), i))
+                    if strong or t == 0:
+                        decays = float32(1), float32(1), float32(1), float32(1)
+                    if i0 + i < K:
+                        y[at] = sums[0] * decays[0]
+                    if i0 + i + 1 < K:
+                        y[at + 1] = sums[1] * decays[1]
+                    if i0 + i + 2 < K:
+                        y[at + 2] = sums[2] * decays[2]
+                    if i0 + i + 3 < K:
+                        y[at + 3] = sums[3] * decays[3]
+            cuda.syncthreads()
             row_k += TOKENS * H * K
             strong = strong_next
             count = next_count

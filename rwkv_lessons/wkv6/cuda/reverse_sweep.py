@@ -5,7 +5,7 @@ from functools import cache
 
 from numba import cuda, float32, int32
 
-from ...runtime.launch_numba import ceil_div, types
+from ...runtime.launch_numba import ceil_div, load4, types
 from .tiles import CHECKPOINT, IN_MEMORY, NEGLIGIBLE_DECAY, TILE, Tiles
 
 
@@ -28,7 +28,9 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
     make_fetch, put, is_strong, clear, move_row = tiles.staging
     fetch, fetch_w, fetch_state = make_fetch(widen), make_fetch(widen_w), make_fetch(float32)
     key_at, value_at, load_keys, load_values, store_key_shares, store_value_shares = tiles.tile
-    add_shares, bonus_of_tokens, products_of_tokens, add_parts = tiles.sums
+    add_shares, add_shares4, bonus_of_tokens, products_of_tokens, add_parts = tiles.sums
+    QUADS = VP // 4  # threads add up, and write, four values of a token at once
+    ROUNDS = ceil_div(TOKENS * QUADS, THREADS)
     BLOCKS = ceil_div(K, KP)
     narrow_dv = narrow if BLOCKS == 1 else float32
     narrow_dw = narrow_w if w_per_token else float32
@@ -232,12 +234,20 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
                         dr_next[c] = y_t + s_u[0, i] * k_t * product
                         r_next, scale = r_t, scale_before
                         at -= H * K
-            for c in range(VALUE_COLUMNS):
-                j = x + c * THREADS
-                if j < V:
-                    for t in range(count):
-                        total = add_shares(s_dv, t, j) + add_parts(s_bonus, t) * s_do[t, j]
-                        dv[dv_block + row_v + t * H * V + j] = narrow_dv(total)
+            for n in range(ROUNDS):
+                task = x + n * THREADS
+                t, j = task // QUADS, task % QUADS * 4
+                if t < count:
+                    sums, bonus = add_shares4(s_dv, t, j), add_parts(s_bonus, t)
+                    values, at = load4(s_do, (t, j)), dv_block + row_v + t * H * V + j
+                    if j < V:
+                        dv[at] = narrow_dv(sums[0] + bonus * values[0])
+                    if j + 1 < V:
+                        dv[at + 1] = narrow_dv(sums[1] + bonus * values[1])
+                    if j + 2 < V:
+                        dv[at + 2] = narrow_dv(sums[2] + bonus * values[2])
+                    if j + 3 < V:
+                        dv[at + 3] = narrow_dv(sums[3] + bonus * values[3])
             cuda.syncthreads()
             t0 -= TOKENS
             row_k -= TOKENS * H * K
