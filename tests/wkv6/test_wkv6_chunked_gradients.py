@@ -226,6 +226,15 @@ def test_tiles_on_the_gpu(B, T, H, decay, tiled):
 
 
 @needs_gpu
+@pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, TILED), (torch.float16, 3.2e-4)])
+@pytest.mark.parametrize("K, V", [(64, 64), (128, 64), (64, 128), (192, 128)])
+@pytest.mark.parametrize("decay", ["mixed", "strong", "any"])
+def test_blocks_of_both_dtypes_on_the_gpu(decay, K, V, dtype, tolerance, tiled):
+    inputs, do, ds1 = draw(2, 200, 2, K, V, decay, dtype)
+    compare(got(inputs, do, ds1), expected(inputs, do, ds1), tolerance)
+
+
+@needs_gpu
 @pytest.mark.parametrize("raw", [False, True])
 @pytest.mark.parametrize("without", [None, "do", "ds1"])
 def test_tiles_of_chunks_that_differ_on_the_gpu(raw, without, tiled):
