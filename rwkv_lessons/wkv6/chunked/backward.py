@@ -1,14 +1,14 @@
-"""The gradients of the chunked WKV-6 kernel, in two passes over memory.
+"""The gradients of the chunked WKV-6 kernel.
 
-states.py sweeps the chunks of each head in reverse and writes the gradient of the state between
-them; pairs.py then takes all chunks at once. For N = 64 and 16 bits, in tensors of the size of r:
-the sweep reads 5 (r, w, do, and the forward pass's states, as much as 2) and writes 2; keys read 9
-and write 3; values read 6 and write 1.
+On Hopper, hopper/sweep.py sweeps the chunks of each block of 64 keys and 64 values of a head in
+reverse and gives all gradients: for N = 64 and 16 bits it reads 7 tensors of the size of r (r, k,
+v, w, do, and the forward pass's states, as much as 2) and writes 4.
 
-Registers bound the two kernels of the second pass: 255 and 168 leave room for two and three
-programs an SM, too few to hide all of the latency of their barriers. For bfloat16 heads of 64 on
-Hopper, hopper/pairs.py does the work of both, and in levels, for any decay: it reads 9 and writes
-4. The designs that were tried before: docs/designs_wkv6.md.
+All else takes two passes over memory. states.py sweeps in reverse and writes the gradient of the
+state between chunks; pairs.py then takes all chunks at once. The sweep reads 5 (r, w, do, states)
+and writes 2; keys read 9 and write 3; values read 6 and write 1. Registers bound the two kernels of
+the second pass: 255 and 168 leave room for two and three programs an SM, too few to hide all of the
+latency of their barriers. The designs that were tried before: docs/designs_wkv6.md.
 
 Sums over programs are taken in a fixed order: the same inputs give the same bits.
 """
@@ -24,7 +24,7 @@ from ...runtime.launch_triton import launch
 from ...runtime.replay import looks, remember, replay
 from ..autograd import define_backward, sequences_in
 from .checkpoints import CHECKPOINT, count_checkpoints
-from .hopper.pairs import pairs_hopper_kernel, weights_and_masks
+from .hopper.sweep import sweep_hopper_kernel, weights_and_masks
 from .hopper.tiles import launch_tiles, suits_hopper, tiles
 from .pairs import CHUNKS_PER_SEARCH, keys_gradients, values_gradients
 from .states import ALL, EACH, OTHERS, state_gradients
@@ -34,7 +34,6 @@ MIN_CHUNKS_PER_SEGMENT = 16  # so that cutting costs less than it gains
 # Unless told, ptxas 12.8 gives kernels of float32, of large heads in float16, and those in levels,
 # 32 and spills 10 to 18 KB.
 MAX_REGISTERS = 255
-REGISTERS_ON_HOPPER = 168  # three programs an SM, and some spills
 MIN_TOKENS_FOR_TMA = 2**10  # B·T·H: a sequence of less is a chunk or two of few heads
 CHUNKS_PER_PROGRAM = 8  # of keys or values, in turn: the next one is loaded meanwhile
 
@@ -112,7 +111,7 @@ def gradients(
     if do is not None and cu_seqlens is between is None and not ahead:
         known = looks(given, "wkv6 backward", scale, raw_decay)
         if again := replay(known):
-            return with_sum_of_du(u, *again(given))
+            return in_sums(r, u, *again(given))
     (B, T, H, K), device = r.shape, r.device
     V, packed, is_float32 = v.shape[-1], cu_seqlens is not None, r.dtype == torch.float32
     sequences = sequences_in(r, cu_seqlens)
@@ -120,34 +119,36 @@ def gradients(
     slots, segments, segment, programs, sizes = plan(
         B, T, H, K, V, sequences, packed, is_float32, gpu
     )
-    sweep, (key_block, all_v), (all_k, value_block), NV = sizes
+    sweep, (key_block, all_v), (all_k, value_block), value_blocks = sizes
     do = torch.zeros_like(v) if do is None else do.to(v.dtype)
     r, k, v, w, u, do, checkpoints = [x.contiguous() for x in (r, k, v, w, u, do, checkpoints)]
     ds1 = None if ds1 is None else ds1.contiguous()
     cu_seqlens = cu_seqlens.contiguous() if packed else None
-    grid = (H, slots, 1) if packed else (H, slots // B, B)
+    NK, NV, half = K // 64, V // 64, r.dtype == torch.float16  # on Hopper
     on_hopper = (
-        K == 64 == V
-        and B * T * H >= MIN_TOKENS_FOR_TMA
-        and max(grid[1:]) < 2**16
-        and suits_hopper((r, k, v, w, do, checkpoints))
+        K % 64 == V % 64 == 0
+        and B * T * H * NK * NV >= MIN_TOKENS_FOR_TMA
+        and suits_hopper((r, k, v, w, do), torch.float16 if half else torch.bfloat16)
     )
     twice = segments > 1 or between is not None
     kind = ("backward", device, r.dtype, w.dtype, u.dtype, checkpoints.dtype, K, V, raw_decay)
     which = packed, ds1 is None, twice, between is None, on_hopper, scale != 1
     run = Launches((*kind, *which), ahead)
 
-    new = {"dtype": torch.float32, "device": device}
+    new, constants = {"dtype": torch.float32, "device": device}, []
     ds0 = torch.empty((sequences, H, K, V), **new)
-    d_checkpoints = run.empty(checkpoints.shape, device, checkpoints.dtype)
-    dw_across_chunk = run.empty((slots, H, NV, K), device)
-    decays = run.empty((slots, H, 2, K), device)
-    chunk_bounds = torch.zeros(slots, 2, dtype=torch.int64, device=device) if packed else None
-    local = totals = None
+    local = totals = d_checkpoints = dw_across_chunk = decays = chunk_bounds = None
     if twice:
         local = run.empty((sequences, H, segments, K, V), device)
         totals = run.empty((sequences, H, segments, K), device)
-    for which in (OTHERS if between is None else EACH, ALL) if twice else (ALL,):
+    if not on_hopper:
+        d_checkpoints = run.empty(checkpoints.shape, device, checkpoints.dtype)
+        dw_across_chunk = run.empty((slots, H, value_blocks, K), device)
+        decays = run.empty((slots, H, 2, K), device)
+        if packed:
+            chunk_bounds = torch.zeros(slots, 2, dtype=torch.int64, device=device)
+    sweeps = [OTHERS if between is None else EACH] * twice + [ALL] * (not on_hopper)
+    for n, which in enumerate(sweeps):
         run(
             launch, state_gradients, programs[0], 4,
             (r, w, checkpoints, do, ds1, local, totals, cu_seqlens, d_checkpoints,
@@ -156,23 +157,28 @@ def gradients(
             (K, V, *sweep, CHECKPOINT, raw_decay, which.value),
             maxnreg=None if is_float32 else 128,
         )  # fmt: skip
-        if which is EACH:
+        if n == 0 and between is not None:
             run.then(between, local, totals)
 
-    constants = []
-    dr, dk, dv, dw = rows = [torch.empty_like(x) for x in (r, k, v, w)]
-    du = torch.zeros(slots, H, K, **new) if packed else torch.empty((slots, H, K), **new)
     if on_hopper:
-        *inputs, of_o = [tiles(x, H * K, CHECKPOINT) for x in (r, k, v, w, do)]
-        results, weights = [tiles(x, H * K, CHECKPOINT) for x in rows], weights_and_masks(device)
+        part = r.dtype if NK * NV == 1 else torch.float32  # each block has a part
+        dr, dk, dw = [torch.empty((NV, *x.shape), dtype=part, device=device) for x in (r, k, w)]
+        dv = torch.empty((NK, *v.shape), dtype=part, device=device)
+        du = torch.empty((sequences, H, segments, NK, NV, 64), **new)
+        rows, weights = (dr, dk, dv, dw), weights_and_masks(device)
+        *keys, of_v, of_o = [tiles(x, H * x.shape[-1], CHECKPOINT) for x in (r, k, w, v, do)]
+        states = checkpoints if half else tiles(checkpoints, V)
+        results = [tiles(x, H * x.shape[-1], CHECKPOINT) for x in rows]
         constants.append(weights)
         run(
-            launch_tiles, pairs_hopper_kernel, grid, 4,
-            (*inputs, u, tiles(checkpoints, V), tiles(d_checkpoints, V), dw_across_chunk, decays,
-             chunk_bounds, weights, of_o, *results, *rows, du),
-            (T, H, scale), (raw_decay, scale != 1), maxnreg=REGISTERS_ON_HOPPER,
+            launch_tiles, sweep_hopper_kernel, (programs[0], 1, 1), 4,
+            (*keys[:2], of_v, keys[2], u, states, weights, of_o,
+             ds1, local, totals, cu_seqlens, *results, *rows, du, ds0),
+            (T, H, scale, segment, segments, B * T), (K, V, raw_decay, scale != 1, half),
         )  # fmt: skip
     else:
+        dr, dk, dv, dw = [torch.empty_like(x) for x in (r, k, v, w)]
+        du = torch.zeros(slots, H, K, **new) if packed else torch.empty((slots, H, K), **new)
         warps = 4 if max(K, V) <= 64 else 8
         of_keys = stages_of(sizes[1], is_float32, gpu, checkpoints.dtype == torch.float32)
         of_values = stages_of(sizes[2], is_float32, gpu)
@@ -186,7 +192,8 @@ def gradients(
                 (r, k, v, w, u, checkpoints, d_checkpoints, dw_across_chunk, decays, min_log_decay,
                  chunk_bounds, do, dr, dk, dw, du),
                 (T, H, scale, slots, per_program),
-                (K, V, key_block, all_v, CHECKPOINT, NV, raw_decay, levels, of_keys), maxnreg=limit,
+                (K, V, key_block, all_v, CHECKPOINT, value_blocks, raw_decay, levels, of_keys),
+                maxnreg=limit,
             )  # fmt: skip
             run(
                 launch, values_gradients, values, warps,
@@ -199,12 +206,22 @@ def gradients(
     run.finish()
     results = dr, dk, dv, dw, du, ds0
     remember(known, run, given, results, constants)
-    return with_sum_of_du(u, *results)
+    return in_sums(r, u, *results)
 
 
-def with_sum_of_du(u, dr, dk, dv, dw, du, ds0):
-    """The gradients, of which du is given for each chunk."""
-    return dr, dk, dv, dw, du.sum(0).to(u.dtype), ds0
+def in_sums(r, u, dr, dk, dv, dw, du, ds0):
+    """The gradients of parts of them: of blocks of keys or values, and of chunks or segments."""
+    if dr.ndim == r.ndim:
+        return dr, dk, dv, dw, du.sum(0).to(u.dtype), ds0
+    dr, dk, dv, dw = [in_sum(x, r.dtype) for x in (dr, dk, dv, dw)]
+    return dr, dk, dv, dw, du.sum((0, 2, 4)).view(u.shape).to(u.dtype), ds0
+
+
+def in_sum(parts, dtype):
+    """The sum of parts, along their first axis."""
+    if len(parts) == 2:  # one kernel, which rounds
+        return torch.add(*parts, out=torch.empty_like(parts[0], dtype=dtype))
+    return (parts[0] if len(parts) == 1 else parts.sum(0)).to(dtype)
 
 
 backward = define_backward("chunked", gradients)

@@ -205,16 +205,17 @@ def tiles(x, columns, height=C.value):
     model = _described.get(key)
     if model is None:
         shape, block = [key[0] // columns, columns], [height, C.value]
-        model = TensorDescriptor(x, shape, [columns, 1], block, TILE.value)
+        layout = gl.NVMMASharedLayout(128, 8 * x.itemsize, 2)
+        model = TensorDescriptor(x, shape, [columns, 1], block, layout)
         model = replace_base(model, None)
         model.__dict__.update(key=key, kind=(height, x.dtype))
         _described[key] = model
     return replace_base(model, x)
 
 
-def suits_hopper(tensors):
-    """Whether these are tensors of which this machine can move and multiply such tiles."""
+def suits_hopper(tensors, dtype=torch.bfloat16):
+    """Whether these are tensors of a dtype of which this machine can move and multiply tiles."""
     for x in tensors:
-        if x.dtype != torch.bfloat16 or x.data_ptr() % 16:
+        if x.dtype != dtype or x.data_ptr() % 16:
             return False
     return devices.gpu_of(tensors[0].device).is_hopper
