@@ -9,8 +9,8 @@ r, k, v, w and o move once. hopper/forward.py does the same on Hopper, for bfloa
 half of the time; this kernel is for all else. Registers bound it: 255 leave room for two programs
 an SM, too few to hide what its barriers cost (docs/designs_wkv6.md). r decayed to the end grows;
 where decays are too strong for that S is still right, and o is recomputed (strong.py). On Hopper a
-program leaves such a chunk, and all after it, to hopper/strong.py. Where there
-are few heads, several programs share one sequence (segments.py). Gradients: backward.py.
+program takes such chunks another way (hopper/strong.py). Where there are few heads, several
+programs share one sequence (segments.py). Gradients: backward.py.
 """
 
 import functools
@@ -30,7 +30,6 @@ from ..options import check_call, holds_float64, wants_gradients
 from .backward import backward, gradients
 from .checkpoints import CHECKPOINT, count_checkpoints, first_checkpoint, place, sequence_bounds
 from .hopper.forward import wkv6_hopper_kernel
-from .hopper.strong import wkv6_hopper_strong_kernel
 from .hopper.tiles import launch_tiles, suits_hopper, tiles
 from .segments import segments_for, state_before_segment, wkv6_segments_kernel
 from .strong import GROUP, GROUPS_PER_PROGRAM, wkv6_strong_kernel
@@ -203,17 +202,10 @@ def run_forward(
     others = u, start, cu_seqlens, segment_states, segment_decays
     if on_hopper:
         *inputs, written = [tiles(x, H * K) for x in (*inputs, o)]
-        handed = run.empty((all_programs, K, V), device)
-        done = run.empty((all_programs,), device, torch.int32)
         states = tiles(checkpoints, V) if keep else None
-        after, constants = (written, o, s1, states, handed, done), (CHECKPOINT, raw_decay, scaled)
         run(
             launch_tiles, wkv6_hopper_kernel, (all_programs, 1, 1), warps,
-            (*inputs, *others, *after), numbers, constants,
-        )  # fmt: skip
-        run(
-            launch_tiles, wkv6_hopper_strong_kernel, (all_programs, 1, 1), warps,
-            (*inputs, u, cu_seqlens, *after), numbers[1:], constants,
+            (*inputs, *others, written, o, s1, states), numbers, (CHECKPOINT, raw_decay, scaled),
         )  # fmt: skip
     else:
         group_states = None
