@@ -161,9 +161,11 @@ def gradients(
             run.then(between, local, totals)
 
     if on_hopper:
-        part = r.dtype if NK * NV == 1 else torch.float32  # each block has a part
-        dr, dk, dw = [torch.empty((NV, *x.shape), dtype=part, device=device) for x in (r, k, w)]
-        dv = torch.empty((NK, *v.shape), dtype=part, device=device)
+        if NK * NV == 1:
+            dr, dk, dv, dw = [torch.empty_like(x) for x in (r, k, v, w)]
+        else:  # each block has a part
+            dr, dk, dw = [torch.empty((NV, *x.shape), **new) for x in (r, k, w)]
+            dv = torch.empty((NK, *v.shape), **new)
         du = torch.empty((sequences, H, segments, NK, NV, 64), **new)
         rows, weights = (dr, dk, dv, dw), weights_and_masks(device)
         *keys, of_v, of_o = [tiles(x, H * x.shape[-1], CHECKPOINT) for x in (r, k, w, v, do)]
@@ -211,10 +213,10 @@ def gradients(
 
 def in_sums(r, u, dr, dk, dv, dw, du, ds0):
     """The gradients of parts of them: of blocks of keys or values, and of chunks or segments."""
-    if dr.ndim == r.ndim:
-        return dr, dk, dv, dw, du.sum(0).to(u.dtype), ds0
-    dr, dk, dv, dw = [in_sum(x, r.dtype) for x in (dr, dk, dv, dw)]
-    return dr, dk, dv, dw, du.sum((0, 2, 4)).view(u.shape).to(u.dtype), ds0
+    if dr.ndim > r.ndim:
+        dr, dk, dv, dw = [in_sum(x, r.dtype) for x in (dr, dk, dv, dw)]
+    du = du.sum(0) if du.ndim == 3 else du.sum((0, 2, 4)).view(u.shape)
+    return dr, dk, dv, dw, du.to(u.dtype), ds0
 
 
 def in_sum(parts, dtype):
