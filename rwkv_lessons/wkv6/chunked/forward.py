@@ -9,8 +9,8 @@ r, k, v, w and o move once. hopper/forward.py does the same on Hopper, for bfloa
 half of the time; this kernel is for all else. Registers bound it: 255 leave room for two programs
 an SM, too few to hide what its barriers cost (docs/designs_wkv6.md). r decayed to the end grows;
 where decays are too strong for that S is still right, and o is recomputed (strong.py). On Hopper a
-program leaves such a chunk, and all after it, to hopper/strong.py. Where there
-are few heads, several programs share one sequence (segments.py). Gradients: backward.py.
+program takes such chunks another way (hopper/strong.py). Where there are few heads, several
+programs share one sequence (segments.py). Gradients: backward.py.
 """
 
 import functools
@@ -21,15 +21,15 @@ import triton.language as tl
 
 from ...runtime import devices
 from ...runtime.assembler import distrusted
-from ...runtime.compile_triton import assembled, compile_together
+from ...runtime.compile_triton import Launches, assembled
 from ...runtime.launch_triton import launch, launches_directly
+from ...runtime.replay import looks, remember, replay
 from ..autograd import define_forward, empty_results, keep_inputs, sequences_in
 from ..doubling import wkv6_doubling
 from ..options import check_call, holds_float64, wants_gradients
-from .backward import backward
+from .backward import backward, gradients
 from .checkpoints import CHECKPOINT, count_checkpoints, first_checkpoint, place, sequence_bounds
 from .hopper.forward import wkv6_hopper_kernel
-from .hopper.strong import wkv6_hopper_strong_kernel
 from .hopper.tiles import launch_tiles, suits_hopper, tiles
 from .segments import segments_for, state_before_segment, wkv6_segments_kernel
 from .strong import GROUP, GROUPS_PER_PROGRAM, wkv6_strong_kernel
@@ -165,73 +165,68 @@ def run_forward(
         with torch.cuda.device(r.device):
             given = (r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
             return run_forward(*given, checkpoints, segment_maps)
+    known, given = None, (r, k, v, w, u, s0, checkpoints)
+    if cu_seqlens is None and segment_maps is None:
+        known = looks(given, "wkv6 forward", scale, raw_decay)
+        if again := replay(known):
+            return again(given)
     r, k, v, w, u = r.contiguous(), k.contiguous(), v.contiguous(), w.contiguous(), u.contiguous()
-    (_, T, H, K), V = r.shape, v.shape[3]
-    S = sequences_in(r, cu_seqlens)
-    new = {"dtype": torch.float32, "device": r.device}
-    o, s1 = torch.empty_like(v), torch.empty((S, H, K, V), **new)
-    start = s1 if s0 is None else s0.contiguous()
-    cu_seqlens = None if cu_seqlens is None else cu_seqlens.contiguous()
+    (B, T, H, K), V, device = r.shape, v.shape[3], r.device
+    S, packed = sequences_in(r, cu_seqlens), cu_seqlens is not None
+    cu_seqlens = cu_seqlens.contiguous() if packed else None
 
-    gpu = devices.gpu_of(r.device)
+    gpu = devices.gpu_of(device)
     programs, segments, span, warps, sizes = tile_for(S * H, T, K, V, r.dtype, gpu)
-    (K, V, BK, BV, _), all_programs, groups = sizes, programs * segments, triton.cdiv(span, GROUP)
-    segment_states = segment_decays = None
+    (_, _, BK, BV, _), all_programs, groups = sizes, programs * segments, -(-span // GROUP)
     # Unless told, ptxas gives the longest kernels of older architectures 40 registers, and spills.
-    options, launches = {"maxnreg": None if gpu.like_hopper else 255}, []
+    options = {"maxnreg": None if gpu.like_hopper else 255}
+    on_hopper = K == 64 == V and B * T * H >= MIN_TOKENS_FOR_TMA and suits_hopper((r, k, v, w))
+    keep, scaled = checkpoints is not None, scale != 1
+    kind = ("forward", device, r.dtype, w.dtype, u.dtype, sizes, segments > 1, raw_decay)
+    run = Launches((*kind, on_hopper, scaled, packed, keep))
+
+    segment_states = segment_decays = None
     if segments > 1 and segment_maps is not None:
         segment_states, segment_decays = (x[:, :-1].contiguous() for x in segment_maps)
     elif segments > 1:
-        segment_states = torch.empty((S, segments - 1, H, K, V), **new)
-        segment_decays = torch.empty((S, segments - 1, H, K), **new)
-        launches.append((
-            wkv6_segments_kernel, programs * (segments - 1), warps,
+        segment_states = run.empty((S, segments - 1, H, K, V), device)
+        segment_decays = run.empty((S, segments - 1, H, K), device)
+        run(
+            launch, wkv6_segments_kernel, programs * (segments - 1), warps,
             (k, v, w, cu_seqlens, segment_states, segment_decays), (T, H, segments, span),
-            (*sizes, raw_decay),
-            options,
-        ))  # fmt: skip
+            (*sizes, raw_decay), **options,
+        )  # fmt: skip
+    o, s1 = torch.empty_like(v), torch.empty((S, H, K, V), dtype=torch.float32, device=device)
+    start = s1 if s0 is None else s0.contiguous()
     inputs, numbers = (r, k, v, w), (int(s0 is not None), T, H, segments, span, scale)
     others = u, start, cu_seqlens, segment_states, segment_decays
-    on_hopper = (
-        sizes[:2] == (64, 64) and r.shape[0] * T * H >= MIN_TOKENS_FOR_TMA and suits_hopper(inputs)
-    )
     if on_hopper:
-        *inputs, written = (tiles(x, H * K) for x in (*inputs, o))
-        handed = torch.empty((all_programs, K, V), **new)
-        done = torch.empty(all_programs, dtype=torch.int32, device=r.device)
-        states = None if checkpoints is None else tiles(checkpoints, V)
-        after = written, o, s1, states, handed, done
-        launches.append((
-            wkv6_hopper_kernel, (all_programs, 1, 1), warps, (*inputs, *others, *after), numbers,
-            (CHECKPOINT, raw_decay, scale != 1), {},
-        ))  # fmt: skip
-        launches.append((
-            wkv6_hopper_strong_kernel, (all_programs, 1, 1), warps,
-            (*inputs, u, cu_seqlens, *after), numbers[1:], (CHECKPOINT, raw_decay, scale != 1), {},
-        ))  # fmt: skip
+        *inputs, written = [tiles(x, H * K) for x in (*inputs, o)]
+        states = tiles(checkpoints, V) if keep else None
+        run(
+            launch_tiles, wkv6_hopper_kernel, (all_programs, 1, 1), warps,
+            (*inputs, *others, written, o, s1, states), numbers, (CHECKPOINT, raw_decay, scaled),
+        )  # fmt: skip
     else:
         group_states = None
-        if checkpoints is None:
-            shape = all_programs, groups, BK, BV
-            group_states = torch.empty(shape, dtype=checkpoints_dtype(r), device=r.device)
-        strong = torch.empty((all_programs, groups, BK), dtype=torch.int8, device=r.device)
-        launches.append((
-            wkv6_chunked_fwd_kernel, all_programs, warps,
+        if not keep:
+            group_states = run.empty((all_programs, groups, BK, BV), device, checkpoints_dtype(r))
+        strong = run.empty((all_programs, groups, BK), device, torch.int8)
+        run(
+            launch, wkv6_chunked_fwd_kernel, all_programs, warps,
             (*inputs, *others, o, s1, checkpoints, group_states, strong),
-            (*numbers[:5], groups, scale), (*sizes, CHECKPOINT, GROUP, raw_decay), options,
-        ))  # fmt: skip
-        launches.append((
-            wkv6_strong_kernel, all_programs * triton.cdiv(groups, GROUPS_PER_PROGRAM), warps,
+            (*numbers[:5], groups, scale), (*sizes, CHECKPOINT, GROUP, raw_decay), **options,
+        )  # fmt: skip
+        run(
+            launch, wkv6_strong_kernel, all_programs * -(-groups // GROUPS_PER_PROGRAM), warps,
             (*inputs, u, cu_seqlens, group_states, strong, o, checkpoints),
             (T, H, segments, span, groups, scale),
-            (*sizes, CHECKPOINT, GROUP, GROUPS_PER_PROGRAM, raw_decay), options,
-        ))  # fmt: skip
-    which = segments > 1, raw_decay, on_hopper, scale != 1, cu_seqlens is None, checkpoints is None
-    kind = ("forward", r.device, r.dtype, w.dtype, u.dtype, sizes, *which)
-    compile_together(kind, launches)
-    for kernel, *arguments, options in launches:
-        launcher = launch_tiles if isinstance(arguments[0], tuple) else launch
-        launcher(kernel, *arguments, **options)
+            (*sizes, CHECKPOINT, GROUP, GROUPS_PER_PROGRAM, raw_decay), **options,
+        )  # fmt: skip
+    run.finish(lambda: keep and gradients(
+        r, k, v, w, u, s0, cu_seqlens, checkpoints, o, None, scale, raw_decay, ahead=True
+    ) or [])  # fmt: skip
+    remember(known, run, given, (o, s1))
     return o, s1
 
 
@@ -294,7 +289,10 @@ def chunked(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay):
     keep = torch.is_grad_enabled() and wants_gradients(r, k, v, w, u, s0)
     if not launches_directly(r):
         return torch.ops.rwkv_lessons.wkv6_chunked_forward(*given, keep)[:2]
-    return ChunkedFunction.apply(*given) if keep else run_forward(*given)
+    if not keep:
+        return run_forward(*given)
+    results = forward(*given, True)  # the GPU is at work before autograd is told
+    return ChunkedFunction.apply(*given, results)
 
 
 class ChunkedFunction(torch.autograd.Function):
@@ -302,10 +300,10 @@ class ChunkedFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, *given):
-        results = forward(*given, True)
-        keep_inputs(ctx, (*given, True), results)
+        *inputs, results = given
+        keep_inputs(ctx, (*inputs, True), results)
         return results[:2]
 
     @staticmethod
     def backward(ctx, do, ds1):  # with create_graph the operator's, which refuses a second one
-        return backward(ctx, do, ds1, None)[:-1]
+        return backward(ctx, do, ds1, None)
