@@ -12,6 +12,10 @@ from rwkv_lessons.lab.machine_code.assembly import assembly, available  # noqa: 
 from rwkv_lessons.lab.simulator.gluon import OnCPU  # noqa: E402
 from rwkv_lessons.mla import mla_absorbed, mla_decode  # noqa: E402
 from rwkv_lessons.mla.decode import forward as decode  # noqa: E402
+from rwkv_lessons.mla.decode.combine import (  # noqa: E402
+    combine_hopper_kernel,
+    pieces_in_flight,
+)
 from rwkv_lessons.mla.decode.hopper import decode_hopper_kernel  # noqa: E402
 from rwkv_lessons.mla.decode.splits import combine_columns, combine_tile, splits_for  # noqa: E402
 from rwkv_lessons.mla.decode.turns import decode_turns_kernel  # noqa: E402
@@ -201,7 +205,7 @@ def hopper(monkeypatch):
 
     def on_cpu(kernel, programs, warps, tensors, numbers, constants, **options):
         launched.append(kernel)
-        if kernel in (decode_hopper_kernel, decode_turns_kernel):
+        if kernel in (decode_hopper_kernel, decode_turns_kernel, combine_hopper_kernel):
             OnCPU(kernel, keeps=False).run((programs,), warps, (*tensors, *numbers, *constants))
         else:  # the interpreter starts nothing before something else is over
             launch(kernel, programs, warps, tensors, numbers, (*constants[:-1], False))
@@ -253,6 +257,20 @@ def test_groups_find_room_in_their_registers(page_size):
     # groups, ptxas waits after every one.
     assert code.count("WARPGROUP.DEPBAR") <= 15
     assert code.spill_stores <= (96 if page_size else 0)  # addresses of the warps that load
+    assert code.shared_bytes <= devices.H200.shared_bytes
+
+
+@pytest.mark.skipif(bool(available(combine_hopper_kernel)), reason="nothing to compile with here")
+@pytest.mark.parametrize("H, R, V", [(128, 512, 128), (40, 256, 64)])
+@pytest.mark.parametrize("splits", [1, 4, 64])
+def test_parts_and_weights_fit_beside_each_other(H, R, V, splits):
+    stages = pieces_in_flight(R, V, devices.H200)
+    sizes = {"w_h": V * R, "w_n": R, "H": H, "R": R, "V": V, "BM": 64 // splits, "BS": splits}
+    given = ("*fp32", "*fp32", "*bf16", "*bf16", "*fp32", "i32", "i32")
+    code = assembly(combine_hopper_kernel, *given, **sizes, STAGES=stages, PDL=True, num_warps=8)
+    assert stages > 1
+    assert code.count(f"HGMMA.64x{V // 2}x16") == 2 * R // 16
+    assert code.spill_stores + code.spill_loads == 0
     assert code.shared_bytes <= devices.H200.shared_bytes
 
 
