@@ -11,7 +11,7 @@ from rwkv_lessons.mla.arguments import Sizes, held
 from rwkv_lessons.mla.prefill import prefill
 from rwkv_lessons.mla.prefill.forward import attend_kernel
 from rwkv_lessons.mla.prefill.prefill import ATTEND, forward, learning, stays_absorbed, together
-from rwkv_lessons.mla.prefill.tiles import choose_tiles, descriptor
+from rwkv_lessons.mla.prefill.tiles import choose_tiles, descriptor, heads_in_a_group
 from rwkv_lessons.operations import work
 from rwkv_lessons.runtime.devices import H200
 
@@ -361,6 +361,13 @@ def test_machine_code(model, absorbed):
         assert spills <= 16  # 3.7 two, stored and loaded once a tile
     else:
         assert spills == 0
+
+
+def test_heads_whose_keys_fit_the_cache_are_one_group():
+    mb = 2**20
+    assert heads_in_a_group(40, mb) == 40
+    assert heads_in_a_group(640, mb // 4) == 16  # 160 MB: 4 at a time
+    assert heads_in_a_group(64, 8 * mb) == 1
 
 
 gpu = pytest.mark.gpu
