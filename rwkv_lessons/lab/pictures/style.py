@@ -1,6 +1,10 @@
 """How every figure of the lessons looks: one palette, one type size, at most ten inches wide."""
 
+from functools import cache
+from pathlib import Path
+
 import matplotlib as mpl
+from matplotlib import font_manager
 from matplotlib.figure import Figure
 
 # Okabe and Ito's eight colours, told apart with every common colour blindness (jfly.uni-koeln.de).
@@ -21,6 +25,7 @@ WIDTH = 10  # inches; a notebook's output cell at the usual zoom
 DPI = 100
 
 _PARAMETERS = {
+    "font.family": "DejaVu Sans",
     "font.size": 10,
     "axes.titlesize": 10,
     "axes.titlelocation": "left",
@@ -51,7 +56,17 @@ _PARAMETERS = {
 
 def use():
     """Sets matplotlib's defaults for the rest of the session."""
+    _take_bundled_fonts()
     mpl.rcParams.update(_PARAMETERS)
+
+
+@cache
+def _take_bundled_fonts():
+    """DejaVu as matplotlib brings it: a machine may have another version, of other glyphs."""
+    fonts = font_manager.fontManager
+    fonts.ttflist = [font for font in fonts.ttflist if not font.name.startswith("DejaVu")]
+    for file in sorted(Path(mpl.get_data_path(), "fonts", "ttf").glob("DejaVu*.ttf")):
+        fonts.addfont(file)
 
 
 def figure(height, width=WIDTH):
