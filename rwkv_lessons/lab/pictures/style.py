@@ -62,11 +62,16 @@ def use():
 
 @cache
 def _take_bundled_fonts():
-    """DejaVu as matplotlib brings it: a machine may have another version, of other glyphs."""
-    fonts = font_manager.fontManager
-    fonts.ttflist = [font for font in fonts.ttflist if not font.name.startswith("DejaVu")]
-    for file in sorted(Path(mpl.get_data_path(), "fonts", "ttf").glob("DejaVu*.ttf")):
+    """Fonts as matplotlib brings them: a machine's own may be others, of the same names.
+
+    Its list of fonts is kept for all of a user's environments, and may lack those of this one.
+    """
+    fonts, folder = font_manager.fontManager, Path(mpl.get_data_path(), "fonts", "ttf")
+    found, fonts.ttflist = fonts.ttflist, []
+    for file in sorted(folder.glob("*.ttf")):
         fonts.addfont(file)
+    names = {font.name for font in fonts.ttflist}
+    fonts.ttflist += [font for font in found if font.name not in names]
 
 
 def figure(height, width=WIDTH):
