@@ -338,7 +338,8 @@ def test_every_way_of_the_benchmark_writes_the_same():
 
 def test_benchmark_of_generation_on_a_cpu(capsys):
     bench.main(["mla-generate", "--quick", "--shape", "1,5,3", "--methods", "sdpa,latent"])
-    lines = capsys.readouterr().out.splitlines()
+    said, *lines = capsys.readouterr().out.splitlines()
+    assert "on the CPU" in said
     assert [text.split()[0] for text in lines] == ["sdpa", "latent"]
     assert all("batch   1,     5 in,    3 out" in text and "tokens/s" in text for text in lines)
     for wrong in (["--record"], ["--methods", "flash"]):

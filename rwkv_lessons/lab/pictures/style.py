@@ -1,6 +1,10 @@
 """How every figure of the lessons looks: one palette, one type size, at most ten inches wide."""
 
+from functools import cache
+from pathlib import Path
+
 import matplotlib as mpl
+from matplotlib import font_manager
 from matplotlib.figure import Figure
 
 # Okabe and Ito's eight colours, told apart with every common colour blindness (jfly.uni-koeln.de).
@@ -21,6 +25,7 @@ WIDTH = 10  # inches; a notebook's output cell at the usual zoom
 DPI = 100
 
 _PARAMETERS = {
+    "font.family": "DejaVu Sans",
     "font.size": 10,
     "axes.titlesize": 10,
     "axes.titlelocation": "left",
@@ -51,7 +56,22 @@ _PARAMETERS = {
 
 def use():
     """Sets matplotlib's defaults for the rest of the session."""
+    _take_bundled_fonts()
     mpl.rcParams.update(_PARAMETERS)
+
+
+@cache
+def _take_bundled_fonts():
+    """Fonts as matplotlib brings them: a machine's own may be others, of the same names.
+
+    Its list of fonts is kept for all of a user's environments, and may lack those of this one.
+    """
+    fonts, folder = font_manager.fontManager, Path(mpl.get_data_path(), "fonts", "ttf")
+    found, fonts.ttflist = fonts.ttflist, []
+    for file in sorted(folder.glob("*.ttf")):
+        fonts.addfont(file)
+    names = {font.name for font in fonts.ttflist}
+    fonts.ttflist += [font for font in found if font.name not in names]
 
 
 def figure(height, width=WIDTH):

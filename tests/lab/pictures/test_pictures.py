@@ -1,9 +1,14 @@
 """The pictures show what the trace counted: as many cells, lines and words as there should be."""
 
+import dataclasses
+from pathlib import Path
+
+import matplotlib
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib import font_manager
 from matplotlib.colors import to_hex
 from numba import cuda, float32
 
@@ -200,3 +205,20 @@ def test_no_title_leaves_the_picture(sizes):
     for ax in figure.axes:
         box = ax.title.get_window_extent(), ax._left_title.get_window_extent()
         assert all(b.x1 <= width and b.y1 <= height for b in box), ax.get_title(loc="left")
+
+
+def test_figures_are_drawn_with_the_fonts_that_matplotlib_brings(tmp_path, monkeypatch):
+    """A machine's own DejaVu, of another version, would change every glyph of every SVG."""
+    fonts = font_manager.fontManager
+    bundled = Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
+    own = next(x for x in fonts.ttflist if Path(x.fname).name == bundled.name)
+    another = dataclasses.replace(own, fname=str(tmp_path / bundled.name))
+    Path(another.fname).write_bytes(bundled.read_bytes())
+    monkeypatch.setattr(fonts, "ttflist", [another])
+    fonts._findfont_cached.cache_clear()
+    assert font_manager.findfont("DejaVu Sans") == another.fname
+    style._take_bundled_fonts.cache_clear()
+    style.use()
+    found = font_manager.findfont("DejaVu Sans")
+    style._take_bundled_fonts.cache_clear()  # the next figure looks again, at the real list
+    assert Path(found) == bundled
