@@ -192,12 +192,14 @@ def test_what_is_kept_has_a_place_each_and_the_tensor_is_full():
 def test_few_heads_split_their_values():
     def tiles(heads, chunks, N, dtype=torch.bfloat16):
         t = kept.tiles_for(heads, chunks, N, N, dtype, H200)
-        return t.block_keys, t.keys, t.values, t.warps, t.stages, t.segments
+        return t.block_keys, t.keys, t.values, t.warps, t.registers, t.stages, t.segments
 
-    assert tiles(512, 128, 64) == (64, 64, 64, 4, 3, 1)
-    assert tiles(8, 16, 64) == (64, 64, 16, 4, 3, 1)
-    assert tiles(512, 128, 256) == (64, 256, 128, 8, 2, 1)
-    assert tiles(512, 128, 256, torch.float32) == (64, 256, 64, 8, 1, 1)
+    # 128 registers, so that four share an SM, fit 64 keys of 64 values alone.
+    assert tiles(512, 128, 64) == (64, 64, 64, 4, 128, 3, 1)
+    assert tiles(8, 16, 64) == (64, 64, 16, 4, 255, 3, 1)
+    assert tiles(512, 128, 256) == (64, 256, 128, 8, 255, 2, 1)
+    assert tiles(16, 1024, 256) == (64, 256, 16, 4, 255, 2, 1)
+    assert tiles(512, 128, 256, torch.float32) == (64, 256, 64, 8, 255, 1, 1)
 
 
 @pytest.fixture

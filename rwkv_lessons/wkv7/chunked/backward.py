@@ -19,7 +19,7 @@ from .gradients import wkv7_chunk_gradients_kernel
 from .kept import Kept, chunk_count, chunk_of, tiles_for
 from .segments import sweep_launches, wkv7_segments_kernel
 
-OF_STRONG = (8, 255)  # warps and registers of programs for strong decays
+OF_STRONG = (4, 255)  # warps and registers of programs for strong decays
 MARKS = 64  # chunks that a program for strong decays looks at
 
 

@@ -14,21 +14,20 @@ from ...runtime.compile_triton import assembled
 from ..decays import OF_CLAMP, dw_of
 from ..spans import bounds_of_span
 from .pairs import (
-    FITS,
     LEAST_DECAY,
     any_marked,
+    beside,
     exp,
-    from_middle,
     gradients_in_levels,
+    left_right,
     load_both,
     log_decay,
-    nearest,
     store,
     store_both,
     stored,
     stored_product,
-    sums,
-    sums_of_halves,
+    sums_by_token,
+    weights_from_middle,
 )
 
 
@@ -79,35 +78,36 @@ def gradients_in_chunk(
     start, end = bounds_of_span(bounds, i_c, T, C)
     n = tl.minimum(end - start, C).to(tl.int32)
     o_t, o_d, o_k = tl.arange(0, C), tl.arange(0, 2 * C), i_k * BK + tl.arange(0, BK)
-    t, s, col = (o_d % C)[:, None], (o_d % C)[None, :], o_t[None, :]
-    is_first, m_k = (o_d < C)[:, None], o_k[None, :] < K
-    reach = tl.where(is_first, t, t + 1)
-    row, reach_s = o_t[:, None], tl.where(o_d[None, :] < C, s, s + 1)
+    t, s, row, col = (o_d % C)[None, :], (o_d % C)[:, None], o_t[:, None], o_t[None, :]
+    is_first, m_k = (o_d < C)[None, :], o_k[:, None] < K
+    reach, reach_s = tl.where(is_first, t, t + 1), tl.where(o_d[:, None] < C, s, s + 1)
 
-    at = (start * H + i_h) * K + o_k[None, :]
-    b_w = log_decay(w + at + row * (H * K), (row < n) & m_k, DECAY)
+    at = (start * H + i_h) * K + o_k[:, None]
+    b_w = log_decay(w + at + col * (H * K), (col < n) & m_k, DECAY)  # [BK, C]
     o_tk, m = at + t * (H * K), (t < n) & m_k
-    b_y = load_both(b + o_tk, k + o_tk, is_first, m, DTYPE)
+    b_y = load_both(b + o_tk, k + o_tk, is_first, m, DTYPE)  # [BK, 2C]
     b_x = load_both(a + o_tk, r + o_tk, is_first, m, DTYPE)
     ONE_BLOCK: tl.constexpr = V <= BV  # then states are loaded again where they are needed
-    b_dm, b_across = tl.zeros([2 * C, 2 * C], tl.float32), tl.zeros([BK], tl.float32)
-    b_dx, b_dy = tl.zeros([2 * C, BK], tl.float32), tl.zeros([2 * C, BK], tl.float32)
+    b_dm, b_across = tl.zeros([2 * C, 2 * C], tl.float32), tl.zeros([BK, BK], tl.float32)
+    b_none = tl.zeros([BK, 2 * C], tl.float32)
+    b_dx, b_dy = b_none, b_none
     at_r, at_v = i * (C * V) + t * V, (start * H + i_h) * V + t * (H * V)
-    at_s = i * (K * V) + o_k[None, :]
+    at_s = i * (K * V) + o_k[:, None]
     for i_v in tl.range(0, V, BV, num_stages=1):
         o_v = i_v + tl.arange(0, BV)
-        m_v = (t < n) & (o_v[None, :] < V)
-        o_r, o_tv = at_r + o_v[None, :], at_v + o_v[None, :]
-        b_g = load_both(d_reads + o_r, do + o_tv, is_first, m_v, KEPT)
+        m_v = (t < n) & (o_v[:, None] < V)
+        o_r, o_tv = at_r + o_v[:, None], at_v + o_v[:, None]
+        b_g = load_both(d_reads + o_r, do + o_tv, is_first, m_v, KEPT)  # [BV, 2C]
         b_h = load_both(reads + o_r, v + o_tv, is_first, m_v, KEPT)
-        b_dm = stored_product(b_g, tl.trans(b_h), b_dm, DTYPE)
-        o_s, m_s = at_s + o_v[:, None] * K, (o_v[:, None] < V) & m_k
+        b_dm = stored_product(tl.trans(b_h), b_g, b_dm, DTYPE)  # what is read in rows
+        o_s, m_s = at_s + o_v[None, :] * K, (o_v[None, :] < V) & m_k
         b_s, b_ds = tl.load(states + o_s, m_s, 0.0), tl.load(d_states + o_s, m_s, 0.0)
         if not ONE_BLOCK:
-            b_dx = stored_product(b_g, b_s, b_dx, DTYPE)
-            b_dy = stored_product(b_h, b_ds, b_dy, DTYPE)
-        b_across += tl.sum(b_s.to(tl.float32) * b_ds.to(tl.float32), 0)
+            b_dx = stored_product(b_s, b_g, b_dx, DTYPE)
+            b_dy = stored_product(b_ds, b_h, b_dy, DTYPE)
+        b_across = stored_product(b_s, tl.trans(b_ds), b_across, DTYPE)
     b_dm = tl.where(s < reach, b_dm, 0.0)
+    b_across = tl.sum(tl.where(o_k[:, None] == o_k[None, :], b_across, 0.0), 1)  # S · dS of a key
 
     # In an order in which little has to stay in registers.
     b_y = b_y.to(tl.float32)
@@ -116,53 +116,60 @@ def gradients_in_chunk(
     if STRONG:
         if ONE_BLOCK:
             b_dy = through_states(reads, v, d_states, *places, K, V, BV, DTYPE)
-        b_dy *= exp(sums(col > t, b_w, None, DTYPE))
-        b_dw = sums(s < row, b_y * b_dy, None, DTYPE)  # w decays what earlier tokens wrote
+        b_dy *= exp(sums_by_token(b_w, row > t, None, DTYPE))
+        b_dw = sums_by_token(b_y * b_dy, s < col, None, DTYPE)  # w decays what was written before
         if ONE_BLOCK:
             b_dx = through_states(d_reads, do, states, *places, K, V, BV, DTYPE)
-        b_dx *= exp(sums(col < reach, b_w, None, DTYPE))
+        b_dx *= exp(sums_by_token(b_w, row < reach, None, DTYPE))
         b_x = b_x.to(tl.float32) * factor
-        b_dw = sums(row < reach_s, b_x * b_dx, b_dw, DTYPE)  # and what later ones read of it
-        b_px, b_py, b_pw = gradients_in_levels(b_x, b_y, b_w, b_dm, t, reach, row, C, DTYPE)
+        b_dw = sums_by_token(b_x * b_dx, col < reach_s, b_dw, DTYPE)  # and what later ones read
+        b_px, b_py, b_pw = gradients_in_levels(
+            b_x, b_y, b_w, b_dm, t, reach, s, reach_s, row, C, DTYPE
+        )  # fmt: skip
         b_dx, b_dy, b_dw = b_dx + b_px, b_dy + b_py, b_dw + b_pw
         store_both(da + o_tk, dr + o_tk, b_dx * factor, is_first, m)
     else:
-        b_first, b_second = sums_of_halves(b_w, row, C, DTYPE)
-        if DECAY != OF_CLAMP:
-            b_most = tl.max(tl.maximum(-b_first, -b_second, tl.PropagateNan.ALL), 0)
-            b_least = tl.min(tl.min(b_w.to(tl.float32), 1), 0)
-            fits = (b_most <= FITS) & (b_least >= LEAST_DECAY)  # NaN does not
+        if DECAY != OF_CLAMP:  # so much in each token also fits in half a chunk
+            fits = tl.min(b_w.to(tl.float32)) >= LEAST_DECAY
             tl.store(strong + program, 1 - fits.to(tl.int32))
-        b_none, b_dm = tl.zeros([2 * C, BK], tl.float32), stored(b_dm, DTYPE)
-        b_y = nearest(b_y * exp(-from_middle(b_w, col, t + 1, C, DTYPE)), DTYPE)
-        b_p = stored_product(b_dm, b_y, b_none, DTYPE)
+        b_dm = stored(b_dm, DTYPE)
+        b_sum = sums_by_token(b_w, weights_from_middle(row, reach, C), None, DTYPE)
+        b_decay, b_back = (
+            exp(b_sum) * factor,
+            exp(-left_right(b_sum, C)[1]),
+        )  # of r's reach: b's, k's
+        b_ends = exp(sums_by_token(b_w, row // (C // 2) == o_d[None, :] // C, None, DTYPE))
+        b_first, b_second = left_right(b_ends, C)  # [BK, C]
+
+        b_back = beside(b_back, b_back)
+        b_y *= b_back
+        b_given = stored(b_y, DTYPE)
+        b_p = stored_product(b_given, b_dm, b_none, DTYPE)
         if ONE_BLOCK:
             b_dx = through_states(d_reads, do, states, *places, K, V, BV, DTYPE)
-        b_dx *= exp(b_first)[None, :]
-        b_decay = exp(from_middle(b_w, col, reach, C, DTYPE)) * factor
+        b_dx *= beside(b_first, b_first)
         b_x = b_x.to(tl.float32) * b_decay
         b_read = b_x * b_dx
         b_dx = (b_dx + b_p) * b_decay
-        b_x = nearest(b_x, DTYPE)
-        b_dw = sums(row < reach_s, b_read + b_x * b_p, None, DTYPE)
+        b_x = stored(b_x, DTYPE)
+        b_dw = sums_by_token(b_read + b_x.to(tl.float32) * b_p, col < reach_s, None, DTYPE)
         store_both(da + o_tk, dr + o_tk, b_dx, is_first, m)
 
-        b_p = stored_product(tl.trans(b_dm), b_x, b_none, DTYPE)
+        b_p = stored_product(b_x, tl.trans(b_dm), b_none, DTYPE)
         if ONE_BLOCK:
             b_dy = through_states(reads, v, d_states, *places, K, V, BV, DTYPE)
-        b_dy *= exp(b_second)[None, :]
-        b_decay = exp(-from_middle(b_w, col, t + 1, C, DTYPE))
-        b_y = load_both(b + o_tk, k + o_tk, is_first, m, DTYPE).to(tl.float32) * b_decay
-        b_dw = sums(s < row, b_y * b_dy, b_dw, DTYPE)
+        b_dy *= beside(b_second, b_second)
         # Of pairs, less those that are both later: with the factors that were multiplied, what has
         # to cancel does.
-        b_dw = sums(s >= row, -nearest(b_y, DTYPE) * b_p, b_dw, DTYPE)
-        b_dy = (b_dy + b_p) * b_decay
+        b_pairs = b_given.to(tl.float32) * b_p
+        b_of_b, b_of_k = left_right(b_y * b_dy + b_pairs, C)
+        b_dw = sums_by_token(b_of_b + b_of_k, row < col, b_dw, DTYPE) - tl.sum(b_pairs, 1)[:, None]
+        b_dy = (b_dy + b_p) * b_back
     store_both(db + o_tk, dk + o_tk, b_dy, is_first, m)
 
     b_across *= tl.load(across + i * K + o_k, o_k < K, 0.0)
-    b_dw = dw_of(b_dw + b_across[None, :], b_w.to(tl.float32), DECAY)
-    store(dw + at + row * (H * K), b_dw, (row < n) & m_k)
+    b_dw = dw_of(b_dw + b_across[:, None], b_w.to(tl.float32), DECAY)
+    store(dw + at + col * (H * K), b_dw, (col < n) & m_k)
 
 
 @triton.jit
@@ -170,9 +177,9 @@ def through_states(
     first, second, states, at_r, at_v, at_s, m_t, is_first, m_k,
     K: tl.constexpr, V: tl.constexpr, BV: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
-    """The rows of `first` over those of `second`, times states `[V, BK]`, of V ≤ BV."""
+    """States `[BK, V]`, of V ≤ BV, times the columns of `first` beside those of `second`."""
     o_v = tl.arange(0, BV)
-    o_r, o_tv, m_v = at_r + o_v[None, :], at_v + o_v[None, :], m_t & (o_v[None, :] < V)
+    o_r, o_tv, m_v = at_r + o_v[:, None], at_v + o_v[:, None], m_t & (o_v[:, None] < V)
     b_x = load_both(first + o_r, second + o_tv, is_first, m_v, first.dtype.element_ty)
-    b_s = tl.load(states + at_s + o_v[:, None] * K, (o_v[:, None] < V) & m_k, 0.0)
-    return stored_product(b_x, b_s, tl.zeros([m_t.shape[0], m_k.shape[1]], tl.float32), DTYPE)
+    b_s = tl.load(states + at_s + o_v[None, :] * K, (o_v[None, :] < V) & m_k, 0.0)
+    return stored_product(b_s, b_x, tl.zeros([m_k.shape[0], m_t.shape[1]], tl.float32), DTYPE)

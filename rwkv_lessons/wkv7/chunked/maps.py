@@ -21,6 +21,7 @@ from ..spans import bounds_of_span
 from .pairs import (
     FITS,
     any_marked,
+    blocks_times,
     exp,
     from_middle,
     inverse,
@@ -32,8 +33,7 @@ from .pairs import (
     stored,
     stored_product,
     sums,
-    sums_of_halves,
-    upper_rows,
+    upper_lower,
 )
 
 
@@ -81,10 +81,10 @@ def chunk_map(
     is_first = (o_d < C)[:, None]
     reach = tl.where(is_first, t, t + 1)  # r reads through its own token's decay, too
 
-    ONE_BLOCK: tl.constexpr = K <= BK
+    HALF: tl.constexpr = C // 2
     b_m, b_largest = tl.zeros([2 * C, 2 * C], tl.float32), 0.0
-    b_a = stored(tl.zeros([C, BK], tl.float32), DTYPE)  # Ã, where it is one block
-    for i_k in tl.range(0, K, BK, num_stages=1):
+    b_as = ()  # Ã, in blocks of keys
+    for i_k in tl.static_range(0, K, BK):
         o_k = i_k + tl.arange(0, BK)[None, :]
         m_k = o_k < K
         b_w = log_decay(w + at + o_t[:, None] * (H * K) + o_k, (o_t[:, None] < n) & m_k, DECAY)
@@ -92,26 +92,27 @@ def chunk_map(
         b_x = load_both(a + o_tk, r + o_tk, is_first, m, DTYPE)
         b_y = load_both(b + o_tk, k + o_tk, is_first, m, DTYPE).to(tl.float32)
         b_x = b_x.to(tl.float32) * tl.where(is_first, 1.0, scale)
-        b_first, b_second = sums_of_halves(b_w, o_t[:, None], C, DTYPE)  # [BK]
-        o_key = i_k + tl.arange(0, BK)
-        tl.store(across + i * K + o_key, exp(b_first + b_second), o_key < K)
-        b_most = tl.max(tl.maximum(-b_first, -b_second, tl.PropagateNan.ALL), 0)
-        b_largest = tl.maximum(b_largest, b_most, tl.PropagateNan.ALL)
+        b_ends = sums(o_t[:, None] // HALF == col // HALF, b_w, None, DTYPE)  # of each half
+        b_largest = tl.maximum(b_largest, tl.max(-b_ends), tl.PropagateNan.ALL)
+        b_first, b_second = upper_lower(exp(b_ends), HALF)  # [HALF, BK], in each row the same
+        o_half = tl.arange(0, HALF)[:, None]
+        tl.store(across + i * K + o_k + o_half, b_first * b_second, (o_half == 0) & m_k)
         if STRONG:
             b_readers = b_x * exp(sums(col < reach, b_w, None, DTYPE))
             b_written = b_y * exp(sums(col > t, b_w, None, DTYPE))
             b_m += level_products(b_x, b_y, b_w, t, reach, col, s, C, DTYPE)
         else:
-            b_x *= exp(from_middle(b_w, col, reach, C, DTYPE))
-            b_y *= exp(-from_middle(b_w, col, t + 1, C, DTYPE))
-            b_readers, b_written = b_x * exp(b_first)[None, :], b_y * exp(b_second)[None, :]
+            b_sum = from_middle(b_w, col, reach, C, DTYPE)
+            b_back = exp(-upper_lower(b_sum, C)[1])  # of r's reach: b's and k's
+            b_x *= exp(b_sum)
+            b_y = blocks_times(b_y, b_back)
+            b_readers = blocks_times(b_x, b_first)
+            b_written = blocks_times(b_y, b_second)
             b_m = product_tf32(b_x, tl.trans(b_y), b_m, DTYPE)
         to, m_to = i * (2 * C * K) + o_d[:, None] * K + o_k, (o_d[:, None] < 2 * C) & m_k
         store(written + to, b_written, m_to)
-        if ONE_BLOCK:
-            b_a = upper_rows(stored(b_readers, DTYPE), C)
-            m_to = m_to & (o_d >= C)[:, None]
-        store(readers + to, b_readers, m_to)
+        b_as = b_as + (upper_lower(stored(b_readers, DTYPE), C)[0],)
+        store(readers + to, b_readers, m_to & (o_d >= C)[:, None])
     if not STRONG and DECAY != OF_CLAMP:
         tl.store(strong + i, 1 - (b_largest <= FITS).to(tl.int32))  # NaN does not fit
     b_ab, b_ak, b_rb, b_rk = quarters(tl.where(s < reach, b_m, 0.0), C)
@@ -126,11 +127,7 @@ def chunk_map(
     if of_t is not None:
         store(of_t + o_tt, b_t, m_tt)
     b_none = tl.zeros([C, BK], tl.float32)
-    if not ONE_BLOCK:
-        tl.debug_barrier()  # what other threads stored of Ã is there
-    for i_k in tl.range(0, K, BK, num_stages=1):
-        o_k = i_k + tl.arange(0, BK)[None, :]
+    for j in tl.static_range(len(b_as)):
+        o_k = j * BK + tl.arange(0, BK)[None, :]
         at_w, m_w = readers + i * (2 * C * K) + row * K + o_k, (row < C) & (o_k < K)
-        if not ONE_BLOCK:
-            b_a = tl.load(at_w, m_w, 0.0)
-        store(at_w, stored_product(b_t, b_a, b_none, DTYPE), m_w)
+        store(at_w, stored_product(b_t, b_as[j], b_none, DTYPE), m_w)

@@ -75,12 +75,6 @@ def stored(b_x, DTYPE: tl.constexpr):
 
 
 @triton.jit
-def nearest(b_x, DTYPE: tl.constexpr):
-    """The float32 numbers that `stored` keeps."""
-    return stored(b_x, DTYPE).to(tl.float32)
-
-
-@triton.jit
 def stored_product(b_x, b_y, b_sum, DTYPE: tl.constexpr):
     """b_sum + b_x b_y of factors that are `stored`."""
     if DTYPE == tl.bfloat16:
@@ -106,31 +100,36 @@ def sums(weights, b_x, b_sum, DTYPE: tl.constexpr):
 
 
 @triton.jit
+def sums_by_token(b_x, weights, b_sum, DTYPE: tl.constexpr):
+    """As `sums`, of a tile with a column for each token: b_sum + b_x times weights."""
+    if DTYPE == tl.float32:
+        return tl.dot(b_x.to(tl.float32), weights.to(tl.float32), b_sum, input_precision="tf32x3")
+    elif b_x.dtype == tl.float32:
+        b_high, b_low = in_two(b_x)
+        m = weights.to(tl.bfloat16)
+        return tl.dot(b_low, m, tl.dot(b_high, m, b_sum))
+    else:
+        return tl.dot(b_x, weights.to(b_x.dtype), b_sum)
+
+
+@triton.jit
+def weights_from_middle(token, reach, C: tl.constexpr):
+    """Of the sums from the middle of the chunk to before `reach`; negated before it."""
+    after, before = (token >= C // 2) & (token < reach), (token < C // 2) & (token >= reach)
+    return after.to(tl.float32) - before.to(tl.float32)
+
+
+@triton.jit
 def from_middle(b_w, col, reach, C: tl.constexpr, DTYPE: tl.constexpr):
     """Sums of log decays from the middle of the chunk to before `reach`; negated before it."""
-    after, before = (col >= C // 2) & (col < reach), (col < C // 2) & (col >= reach)
-    return sums(after.to(tl.float32) - before.to(tl.float32), b_w, None, DTYPE)
+    return sums(weights_from_middle(col, reach, C), b_w, None, DTYPE)
 
 
 @triton.jit
-def sums_of_halves(b_w, row, C: tl.constexpr, DTYPE: tl.constexpr):
-    """The log decays [C, keys] of the first and of the second half of a chunk, summed: [keys].
-
-    Of the numbers that `sums` adds, so that exp of such a sum undoes exp of one to the middle.
-    """
-    if b_w.dtype == tl.float32 and DTYPE != tl.float32:
-        b_high, b_low = in_two(b_w)
-        b_w = b_high.to(tl.float32) + b_low.to(tl.float32)
-    b_w = b_w.to(tl.float32)
-    return tl.sum(tl.where(row < C // 2, b_w, 0.0), 0), tl.sum(tl.where(row < C // 2, 0.0, b_w), 0)
-
-
-@triton.jit
-def run_decays(b_w, t, reach, col, run, DTYPE: tl.constexpr):
-    """The decays from a run's start to a row's `reach`, and from after a token to the run's end."""
-    same = t // run == col // run
-    b_x = exp(sums(same & (col < reach), b_w, None, DTYPE))
-    return b_x, exp(sums(same & (col > t), b_w, None, DTYPE))
+def run_weights(t, reach, token, run):
+    """Of the decays from a run's start to `reach`, and from after token t to the run's end."""
+    same = t // run == token // run
+    return same & (token < reach), same & (token > t)
 
 
 @triton.jit
@@ -151,7 +150,8 @@ def level_products(b_x, b_y, b_w, t, reach, col, s, C: tl.constexpr, DTYPE: tl.c
     b_m = tl.where(own, product_tf32(b_x, tl.trans(b_y), b_none, DTYPE), 0.0)
     run = 1
     while run < C:
-        b_xd, b_yd = run_decays(b_w, t, reach, col, run, DTYPE)
+        of_x, of_y = run_weights(t, reach, col, run)
+        b_xd, b_yd = exp(sums(of_x, b_w, None, DTYPE)), exp(sums(of_y, b_w, None, DTYPE))
         b_level = product_tf32(b_x * b_xd, tl.trans(b_y * b_yd), b_none, DTYPE)
         b_m += tl.where(is_pair(t, s, run), b_level, 0.0)
         run *= 2
@@ -159,28 +159,32 @@ def level_products(b_x, b_y, b_w, t, reach, col, s, C: tl.constexpr, DTYPE: tl.c
 
 
 @triton.jit
-def gradients_in_levels(b_x, b_y, b_w, b_dm, t, reach, row, C: tl.constexpr, DTYPE: tl.constexpr):
-    """Of b_x and b_y, `[2C, keys]`, and of w, `[C, keys]`, from those of the matrices.
+def gradients_in_levels(
+    b_x, b_y, b_w, b_dm, t, reach, s, reach_s, row, C: tl.constexpr, DTYPE: tl.constexpr
+):
+    """Of b_x and b_y, `[keys, 2C]`, and of w, `[keys, C]`, from those of the matrices.
 
-    For any w ≤ 0: dw is a sum over the decays that it is part of. row: [C, 1].
+    For any w ≤ 0: dw is a sum over the decays that it is part of. b_dm: what is read in rows, of
+    tokens s, and what reads it in columns, of tokens t. row: [C, 1].
     """
-    col, s, reach_s = tl.trans(row), tl.trans(t), tl.trans(reach)
-    b_none = tl.zeros(b_x.shape, tl.float32)
+    col, b_none = tl.trans(row), tl.zeros(b_x.shape, tl.float32)
     b_own = tl.where((s == t) & (reach > t), b_dm, 0.0)
-    b_dx = product_tf32(b_own, b_y, b_none, DTYPE)
-    b_dy = product_tf32(tl.trans(b_own), b_x, b_none, DTYPE)
-    b_dw = tl.zeros([C, b_x.shape[1]], tl.float32)
+    b_dx = product_tf32(b_y, b_own, b_none, DTYPE)
+    b_dy = product_tf32(b_x, tl.trans(b_own), b_none, DTYPE)
+    b_dw = tl.zeros([b_x.shape[0], C], tl.float32)
     run = 1
     while run < C:
-        b_xd, b_yd = run_decays(b_w, t, reach, col, run, DTYPE)
+        of_x, of_y = run_weights(t, reach, row, run)
+        b_xd = exp(sums_by_token(b_w, of_x, None, DTYPE))
+        b_yd = exp(sums_by_token(b_w, of_y, None, DTYPE))
         b_level = tl.where(is_pair(t, s, run), b_dm, 0.0)
         b_xr, b_yr = b_x * b_xd, b_y * b_yd
-        b_dxr = product_tf32(b_level, b_yr, b_none, DTYPE)
-        b_dyr = product_tf32(tl.trans(b_level), b_xr, b_none, DTYPE)
+        b_dxr = product_tf32(b_yr, b_level, b_none, DTYPE)
+        b_dyr = product_tf32(b_xr, tl.trans(b_level), b_none, DTYPE)
         b_dx, b_dy = b_dx + b_dxr * b_xd, b_dy + b_dyr * b_yd
-        same = row // run == s // run
-        b_dw = sums(same & (row < reach_s), b_xr * b_dxr, b_dw, DTYPE)
-        b_dw = sums(same & (s < row), b_yr * b_dyr, b_dw, DTYPE)
+        of_x, of_y = run_weights(s, reach_s, col, run)
+        b_dw = sums_by_token(b_xr * b_dxr, of_x, b_dw, DTYPE)
+        b_dw = sums_by_token(b_yr * b_dyr, of_y, b_dw, DTYPE)
         run *= 2
     return b_dx, b_dy, b_dw
 
@@ -196,10 +200,30 @@ def quarters(b_m, C: tl.constexpr):
 
 
 @triton.jit
-def upper_rows(b_x, C: tl.constexpr):
-    """The upper half of a tile [2C, keys]."""
-    b_x = tl.permute(tl.reshape(b_x, [2, C, b_x.shape[1]]), [1, 2, 0])
-    return tl.split(b_x)[0]
+def left_right(b_x, C: tl.constexpr):
+    """The columns of each of the two inputs of a tile [keys, 2C]."""
+    return tl.split(tl.permute(tl.reshape(b_x, [b_x.shape[0], 2, C]), [0, 2, 1]))
+
+
+@triton.jit
+def beside(b_x, b_y):
+    """A tile [keys, 2C] of two of [keys, C]."""
+    b_x = tl.permute(tl.join(b_x, b_y), [0, 2, 1])
+    return tl.reshape(b_x, [b_x.shape[0], 2 * b_x.shape[2]])
+
+
+@triton.jit
+def upper_lower(b_x, C: tl.constexpr):
+    """The upper and the lower half of a tile [2C, keys]."""
+    return tl.split(tl.permute(tl.reshape(b_x, [2, C, b_x.shape[1]]), [1, 2, 0]))
+
+
+@triton.jit
+def blocks_times(b_x, b_y):
+    """Each block of rows of b_x times b_y, which is one block of rows."""
+    R: tl.constexpr = b_x.shape[0] // b_y.shape[0]
+    b_z = tl.reshape(b_x, [R, b_y.shape[0], b_y.shape[1]]) * b_y[None, :, :]
+    return tl.reshape(b_z, b_x.shape)
 
 
 @triton.jit
