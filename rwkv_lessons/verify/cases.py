@@ -85,11 +85,13 @@ WKV_SHAPES = {
     "odd": (1, 100, 2, 100, 36),
     "large": (1, 70, 2, 256, 80),  # the most keys that chunks take
     "huge": (1, 20, 2, 600, 24),  # beyond chunks
-    # On Hopper, bfloat16 heads of 64 with so many tokens · heads have kernels of their own:
+    # On Hopper, bfloat16 heads of 64 with so many tokens · heads have kernels of their own, and
+    # gradients of float16 and of several blocks of 64, too:
     "2^17 tokens": (4, 512, 64, 64, 64),  # forward
     "2^17, segments": (1, 4096, 32, 64, 64),
     "2^20 tokens": (8, 2048, 64, 64, 64),  # and backward
     "2^20, segments": (1, 32768, 32, 64, 64),
+    "2^20, blocks": (8, 512, 64, 128, 128),
 }
 WKV6_OPTIONS = {
     "plain": {},  # no state before, and none asked for: what a training step does
@@ -150,10 +152,9 @@ WKV6 = Operation(
         Product(("chunked",), TILED, ("short", "large"), ("all",)),
         Product(("chunked",), ("bfloat16",), ("2^17 tokens",), EVERY, needs=HOPPER),
         Product(("chunked",), ("bfloat16",), ("2^17, segments",), FEW, needs=HOPPER),
-        Product(("chunked",), ("bfloat16",), ("2^20 tokens",), LONE, needs=HOPPER),
-        Product(
-            ("chunked",), ("bfloat16",), ("2^20, segments",), ("all but packed",), needs=HOPPER
-        ),
+        Product(("chunked",), HALF, ("2^20 tokens",), (*LONE, "all"), needs=HOPPER),
+        Product(("chunked",), HALF, ("2^20, segments",), ("all but packed",), needs=HOPPER),
+        Product(("chunked",), HALF, ("2^20, blocks",), FEW, needs=HOPPER),
         Product(("wkv6",), DTYPES, ("small",), EVERY),
         Product(("wkv6",), DTYPES, ("many heads", "segments"), FEW),
         Product(("wkv6",), ("float32",), ("huge",), ("all",)),

@@ -75,7 +75,7 @@ def test_the_code_behind_a_method_is_all_that_it_calls_and_no_more():
     assert "wkv6/chunked/forward.py" not in recurrent
     assert recurrent | cuda < files_behind(library["wkv6"])
     backward = methods.library("wkv6-backward")["chunked"]
-    assert {f"wkv6/chunked/{x}.py" for x in ("hopper/pairs", "states", "strong")} < files_behind(
+    assert {f"wkv6/chunked/{x}.py" for x in ("hopper/sweep", "states", "strong")} < files_behind(
         backward
     )
 

@@ -6,6 +6,7 @@ import torch
 
 from rwkv_lessons.wkv6.chunked.backward import gradients
 from rwkv_lessons.wkv6.chunked.checkpoints import CHECKPOINT, count_checkpoints
+from rwkv_lessons.wkv6.chunked.forward import checkpoints_dtype
 from rwkv_lessons.wkv6.doubling import wkv6_doubling
 from rwkv_lessons.wkv6.reference import wkv6_reference
 
@@ -92,8 +93,7 @@ def got(inputs, do, ds1, lengths=None, scale=1.0, raw=False):
         cu = torch.tensor([0, *lengths]).cumsum(0).to(DEVICE)
     r, k, v, w, u, s0 = inputs
     plain = [r, k, v, -torch.exp(w.double()) if raw else w, u, s0]
-    state = torch.float32 if r.dtype == torch.float32 else torch.bfloat16
-    kept = kept_states(plain, lengths, state)
+    kept = kept_states(plain, lengths, checkpoints_dtype(r))
     return gradients(*inputs, cu, kept, do, ds1, scale, raw)
 
 

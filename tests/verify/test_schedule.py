@@ -64,7 +64,8 @@ def test_hoppers_batches_wait_for_the_kernels_that_they_share_with_others():
     """Their sizes have a forward kernel of their own; the others they would compile ten times."""
     first = [case for batch in batches(table()) for case in batch.cases]
     waiting = [case for head in batches(table()) for batch in head.then for case in batch.cases]
-    assert not [case for case in first if case.needs == HOPPER]
+    shared = [case for case in table() if case.needs == HOPPER and case.sizes[-1] == 64]
+    assert not {*first} & {*shared}  # no other case has heads of 128
     assert [case for case in waiting if case.needs == HOPPER]
     assert len(first) + len(waiting) == len(table()) == len({*first, *waiting})
 

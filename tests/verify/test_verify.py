@@ -80,9 +80,9 @@ def test_hoppers_shapes_reach_hoppers_kernels():
         B, T, H, K, V = case.sizes
         backward, cut = "2^20" in case.shape, "segments" in case.shape
         least = (chunked_backward if backward else chunked).MIN_TOKENS_FOR_TMA
-        assert B * T * H >= least and (K, V, case.dtype) == (64, 64, "bfloat16")
+        assert B * T * H * (K // 64) * (V // 64) >= least and K % 64 == V % 64 == 0
+        assert backward or (K, V, case.dtype) == (64, 64, "bfloat16")
         assert (segments.segments_for(B * H, T, H200.sms)[0] > 1) == cut
-        assert not (backward and "packed" in case.options)  # it has no kernel of its own there
 
 
 def test_strong_decays_are_strong_and_tame_ones_are_not():

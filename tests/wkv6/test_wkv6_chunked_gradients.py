@@ -19,7 +19,7 @@ from rwkv_lessons.wkv6.chunked import backward as chunked_backward
 from rwkv_lessons.wkv6.chunked import forward as chunked
 from rwkv_lessons.wkv6.chunked.checkpoints import CHECKPOINT
 from rwkv_lessons.wkv6.chunked.forward import wkv6_chunked
-from rwkv_lessons.wkv6.chunked.hopper.pairs import pairs_hopper_kernel
+from rwkv_lessons.wkv6.chunked.hopper.sweep import OF_PARTS, sweep_hopper_kernel
 from rwkv_lessons.wkv6.chunked.hopper.tiles import TILE
 from rwkv_lessons.wkv6.chunked.pairs import keys_gradients, values_gradients
 from rwkv_lessons.wkv6.chunked.states import ALL, state_gradients
@@ -226,6 +226,15 @@ def test_tiles_on_the_gpu(B, T, H, decay, tiled):
 
 
 @needs_gpu
+@pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, TILED), (torch.float16, 3.2e-4)])
+@pytest.mark.parametrize("K, V", [(64, 64), (128, 64), (64, 128), (192, 128)])
+@pytest.mark.parametrize("decay", ["mixed", "strong", "any"])
+def test_blocks_of_both_dtypes_on_the_gpu(decay, K, V, dtype, tolerance, tiled):
+    inputs, do, ds1 = draw(2, 200, 2, K, V, decay, dtype)
+    compare(got(inputs, do, ds1), expected(inputs, do, ds1), tolerance)
+
+
+@needs_gpu
 @pytest.mark.parametrize("raw", [False, True])
 @pytest.mark.parametrize("without", [None, "do", "ds1"])
 def test_tiles_of_chunks_that_differ_on_the_gpu(raw, without, tiled):
@@ -306,19 +315,24 @@ def test_machine_code_of_keys_and_values():
         assert any("TF32" in op for op in kinds) and any("BF16" in op for op in kinds)
 
 
-@pytest.mark.parametrize("bounds", [None, "*i64"])
-@pytest.mark.parametrize("raw, scaled", [(False, False), (True, True)])
-def test_machine_code_of_pairs_on_hopper(raw, scaled, bounds):
-    x, s = (f"tensordesc<bf16[{n}, 64],{TILE.value!r}>" for n in (CHECKPOINT, 64))
-    tensors = (x, x, x, x, F32, s, s, F32, F32, bounds, "*i16", *[x] * 5, *[B16] * 4, F32)
-    flags = {"RAW": raw, "SCALED": scaled, "num_warps": 4}
-    flags["maxnreg"] = chunked_backward.REGISTERS_ON_HOPPER
-    code = assembly(pairs_hopper_kernel, *tensors, INT, INT, "fp32", **flags)
-    assert code.shared_bytes <= 75 * 1024 and code.registers <= 168  # three an SM
+@pytest.mark.parametrize("packed", [None, "*i64"])
+@pytest.mark.parametrize("N, raw, scaled", [(64, False, False), (128, True, True)])
+@pytest.mark.parametrize("half", [False, True])
+def test_machine_code_of_the_sweep_on_hopper(half, N, raw, scaled, packed):
+    kind = "fp16" if half else "bf16"
+    x, s = (f"tensordesc<{kind}[{n}, 64],{TILE.value!r}>" for n in (CHECKPOINT, 64))
+    given = (x, x, x, x, F32, F32 if half else s, "*i16", x, F32, None, None, packed)
+    numbers = (INT, INT, "fp32", INT, INT, INT)
+    flags = {"K": N, "V": N, "RAW": raw, "SCALED": scaled, "HALF": half, "num_warps": 4}
+    parts = f"tensordesc<fp32[{CHECKPOINT}, 64],{OF_PARTS.value!r}>"
+    results = [*[x] * 4, *[f"*{kind}"] * 4] if N == 64 else [*[parts] * 4, *[F32] * 4]
+    results += [F32, F32]
+    code = assembly(sweep_hopper_kernel, *given, *results, *numbers, **flags)
+    assert code.shared_bytes <= 113 * 1024  # two an SM
     assert code.spill_stores <= 512 and code.atomics == 0
-    assert code.count("HGMMA") >= 86  # of 16 tokens, or keys
-    assert code.count("WARPGROUP.DEPBAR") <= 12  # and not a wait for each
-    assert code.count("UTMALDG") == 7 and code.count("UTMASTG") == 4
+    assert code.count("HGMMA") >= (160 if half else 86)  # of 16 tokens, or keys
+    assert code.count("WARPGROUP.DEPBAR") <= 14  # and not a wait for each
+    assert code.count("UTMALDG") == (10 if half else 12) and code.count("UTMASTG") == 4
 
 
 @pytest.mark.parametrize("N", [64, 256])

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from support.gluon_on_cpu import on_cpu
-from support.wkv6_gradients import compare, draw, expected, got
+from support.wkv6_gradients import NAMES, compare, draw, expected, got
 from support.wkv6_hopper import bfloat16  # noqa: F401
 from support.wkv6_options import interpreted
 
@@ -24,11 +24,11 @@ BOUND = FITS.value / LOG2E.value  # of the sum of w over half of a chunk
 @pytest.fixture(autouse=True)
 def fused(monkeypatch):
     """The kernel; it keeps what it was launched with."""
-    return on_cpu(monkeypatch, chunked_backward, "pairs_hopper_kernel")
+    return on_cpu(monkeypatch, chunked_backward, "sweep_hopper_kernel")
 
 
-def given(B, T, H, decay="mixed"):
-    return draw(B, T, H, 64, 64, decay, torch.bfloat16)
+def given(B, T, H, decay="mixed", K=64, V=64):
+    return draw(B, T, H, K, V, decay, torch.bfloat16)
 
 
 def check(inputs, do, ds1, limit=LIMIT, **options):
@@ -76,9 +76,71 @@ def test_packed_sequences_with_every_option(decay):
     check(inputs, do, ds1, lengths=lengths, scale=0.3, raw=True)
 
 
+@pytest.mark.parametrize("decay", ["mixed", "any"])
+@pytest.mark.parametrize("K, V", [(128, 64), (64, 128), (128, 128)])
+def test_heads_of_several_blocks(K, V, decay):
+    check(*given(1, 70, 2, decay, K, V))
+
+
+def test_packed_heads_of_several_blocks_in_segments_with_every_option(in_segments):
+    lengths = (33, 0, 5, 64)
+    inputs, do, ds1 = draw(1, sum(lengths), 2, 128, 128, "any", torch.bfloat16, len(lengths))
+    inputs[3] = torch.log(-inputs[3].float()).bfloat16()
+    check(inputs, do, ds1, lengths=lengths, scale=0.3, raw=True)
+
+
+@pytest.fixture
+def in_segments(monkeypatch):
+    """A chunk of tokens is enough for a segment."""
+    monkeypatch.setattr(chunked_backward, "MIN_CHUNKS_PER_SEGMENT", 1)
+    chunked_backward.plan.cache_clear()
+    yield
+    chunked_backward.plan.cache_clear()
+
+
+@pytest.mark.parametrize("decay", ["mixed", "any"])
+def test_segments(decay, in_segments, fused):
+    check(*given(2, 130, 1, decay))
+    assert fused.given["segments"] == 5
+
+
 def test_no_gradient_of_the_last_state():
     inputs, do, ds1 = given(1, 70, 1)
     check(inputs, do, torch.zeros_like(ds1))
+
+
+# float16: a result's rounding is 0.21e-3; factors are in two pieces, and leave less than that.
+OF_FLOAT16 = 2.8e-4
+
+
+@pytest.mark.parametrize("decay", [-0.0, -0.5, -3.4, -3.5, -5.0, "mixed", "strong", "any"])
+def test_float16(decay, fused):
+    check(*draw(1, 70, 1, 64, 64, decay, torch.float16), limit=OF_FLOAT16)
+    assert fused.given["HALF"]
+
+
+# Pairs side by side are 1 / exp(w) times dw, and cancel in it: to 2^-24 of them, several times.
+@pytest.mark.parametrize("decay, of_dw", [(-7.7, 6e-4), (-12.0, 1.5e-3), (-20.0, math.inf)])
+def test_float16_and_very_strong_decays(decay, of_dw):
+    """The last is too strong for dw in float16."""
+    limits = dict.fromkeys(NAMES, OF_FLOAT16) | {"dw": of_dw}
+    check(*draw(1, 70, 1, 64, 64, decay, torch.float16), limit=limits)
+
+
+@pytest.mark.parametrize("decay", ["mixed", "any"])
+def test_float16_with_every_option(decay, in_segments):
+    lengths = (33, 0, 5, 64)
+    inputs, do, ds1 = draw(1, sum(lengths), 2, 64, 128, decay, torch.float16, len(lengths))
+    inputs[3] = torch.log(-inputs[3].float()).half()
+    check(inputs, do, ds1, limit=OF_FLOAT16, lengths=lengths, scale=0.3, raw=True)
+
+
+def test_states_beyond_the_largest_float16():
+    """No factor is a float16: nothing overflows but results would."""
+    inputs, do, ds1 = draw(1, 70, 1, 64, 64, -0.01, torch.float16)
+    inputs[5] = inputs[5] * 1e6
+    do = do / 1e4
+    check(inputs, do, ds1 / 1e4, limit=OF_FLOAT16)
 
 
 @pytest.mark.parametrize("token", [3, 20])
@@ -127,19 +189,37 @@ def test_small_and_large_inputs():
 
 
 MISTAKES = {  # name → what stands in the kernel, and what would be wrong
-    "no fence before the first products": (
-        "    fence_async_shared()\n    barrier()\n    b_er = warpgroup_mma(",
-        "    b_er = warpgroup_mma(",
+    "no fence before the products of a chunk that fits": (
+        "    fence_async_shared()\n            barrier()\n            b_ky = first_times(",
+        "    b_ky = first_times(",
     ),
-    "G from the other side": ("    g_high = g_high.permute((1, 0))\n", ""),
+    "G from the other side": (
+        "        g_high, g_low = g_high.permute((1, 0)), g_low.permute((1, 0))\n",
+        "",
+    ),
     "S makes room too early": (
-        "    b_dr, b_dk = warpgroup_mma_wait(0, deps=(b_dr, b_dk))\n    s_rm_low",
-        "    s_rm_low",
+        "        b_st, b_dr = warpgroup_mma_wait(0, deps=(b_st, b_dr))\n",
+        "",
     ),
-    "the states of the chunk before": ("at_state = [(slot * H", "at_state = [((slot - 1) * H"),
-    "decays of the wrong half": ("b_ry = b_dr * gl.exp2(b_early)", "b_ry = b_dr * gl.exp2(b_late)"),
-    "dw of decays as they were weakened": ("- LEAST) * LOG2E, 0.0)", "- LEAST) * 0.0, 0.0)"),
-    "stores left at the end": ("    tma.store_wait(0)\n", ""),
+    "the states of the chunk at hand": ("+ t // T32 - 1) * H", "+ t // T32) * H"),
+    "decays of the wrong half": (
+        "b_ds *= gl.exp2(early_of_state)[:, None]",
+        "b_ds *= gl.exp2(late_of_state)[:, None]",
+    ),
+    "the gradient of the state before all decays of a strong chunk": (
+        "gl.exp2(early_of_state + late_of_state)[:, None]",
+        "gl.exp2(late_of_state)[:, None]",
+    ),
+    "what passes the chunk without its decays": (", KEYS) * gl.exp2(b_early)", ", KEYS)"),
+    "dw of decays as they were weakened": ("- WEAK) * LOG2E, 0.0)", "- WEAK) * 0.0, 0.0)"),
+    "the chunk before the last overwrites results": (
+        "        tma.store_wait(0)\n        tma",
+        "        tma",
+    ),
+    "stores left at the end": (
+        "b_ds, first_segment)\n    tma.store_wait(0)\n",
+        "b_ds, first_segment)\n",
+    ),
 }
 
 
@@ -148,4 +228,4 @@ def test_mistakes_in_the_kernel_are_seen(name, fused):
     fused.mistake(*MISTAKES[name])
     with pytest.raises((GluonFault, AssertionError)):
         for decay in ("mixed", -20.0):
-            check(*given(1, 70, 1, decay))
+            check(*given(1, 130, 1, decay))

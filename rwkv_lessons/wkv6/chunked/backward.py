@@ -1,14 +1,14 @@
-"""The gradients of the chunked WKV-6 kernel, in two passes over memory.
+"""The gradients of the chunked WKV-6 kernel.
 
-states.py sweeps the chunks of each head in reverse and writes the gradient of the state between
-them; pairs.py then takes all chunks at once. For N = 64 and 16 bits, in tensors of the size of r:
-the sweep reads 5 (r, w, do, and the forward pass's states, as much as 2) and writes 2; keys read 9
-and write 3; values read 6 and write 1.
+On Hopper, hopper/sweep.py sweeps the chunks of each block of 64 keys and 64 values of a head in
+reverse and gives all gradients: for N = 64 and 16 bits it reads 7 tensors of the size of r (r, k,
+v, w, do, and the forward pass's states, as much as 2) and writes 4.
 
-Registers bound the two kernels of the second pass: 255 and 168 leave room for two and three
-programs an SM, too few to hide all of the latency of their barriers. For bfloat16 heads of 64 on
-Hopper, hopper/pairs.py does the work of both, and in levels, for any decay: it reads 9 and writes
-4. The designs that were tried before: docs/designs_wkv6.md.
+All else takes two passes over memory. states.py sweeps in reverse and writes the gradient of the
+state between chunks; pairs.py then takes all chunks at once. The sweep reads 5 (r, w, do, states)
+and writes 2; keys read 9 and write 3; values read 6 and write 1. Registers bound the two kernels of
+the second pass: 255 and 168 leave room for two and three programs an SM, too few to hide all of the
+latency of their barriers. The designs that were tried before: docs/designs_wkv6.md.
 
 Sums over programs are taken in a fixed order: the same inputs give the same bits.
 """
@@ -23,7 +23,7 @@ from ...runtime.compile_triton import compile_together
 from ...runtime.launch_triton import launch
 from ..autograd import define_backward, sequences_in
 from .checkpoints import CHECKPOINT, count_checkpoints
-from .hopper.pairs import pairs_hopper_kernel, weights_and_masks
+from .hopper.sweep import sweep_hopper_kernel, weights_and_masks
 from .hopper.tiles import launch_tiles, suits_hopper, tiles
 from .pairs import CHUNKS_PER_SEARCH, keys_gradients, values_gradients
 from .states import ALL, EACH, OTHERS, state_gradients
@@ -33,7 +33,6 @@ MIN_CHUNKS_PER_SEGMENT = 16  # so that cutting costs less than it gains
 # Unless told, ptxas 12.8 gives kernels of float32, of large heads in float16, and those in levels,
 # 32 and spills 10 to 18 KB.
 MAX_REGISTERS = 255
-REGISTERS_ON_HOPPER = 168  # three programs an SM, and some spills
 MIN_TOKENS_FOR_TMA = 2**20  # B·T·H: with fewer, descriptors take the host longer than the GPU
 CHUNKS_PER_PROGRAM = 8  # of keys or values, in turn: the next one is loaded meanwhile
 
@@ -112,20 +111,35 @@ def gradients(
     slots, segments, segment, programs, sizes = plan(
         B, T, H, K, V, sequences, packed, is_float32, gpu
     )
-    sweep, (key_block, all_v), (all_k, value_block), NV = sizes
+    sweep, (key_block, all_v), (all_k, value_block), value_blocks = sizes
     do = torch.zeros_like(v) if do is None else do.to(v.dtype)
     r, k, v, w, u, do, checkpoints = (x.contiguous() for x in (r, k, v, w, u, do, checkpoints))
 
     new = {"dtype": torch.float32, "device": r.device}
-    dr, dk, dv, dw = (torch.empty_like(x) for x in (r, k, v, w))
-    du = torch.zeros(slots, H, K, **new) if packed else torch.empty(slots, H, K, **new)
     ds0 = torch.empty(sequences, H, K, V, **new)
-    d_checkpoints = torch.empty_like(checkpoints)
-    dw_across_chunk = torch.empty(slots, H, NV, K, **new)
-    decays = torch.empty(slots, H, 2, K, **new)
-    chunk_bounds = torch.zeros(slots, 2, dtype=torch.int64, device=r.device) if packed else None
     ds1 = None if ds1 is None else ds1.contiguous()
     cu_seqlens = cu_seqlens.contiguous() if packed else None
+    NK, NV, half = K // 64, V // 64, r.dtype == torch.float16  # on Hopper
+    on_hopper = (
+        K % 64 == V % 64 == 0
+        and B * T * H * NK * NV >= MIN_TOKENS_FOR_TMA
+        and suits_hopper((r, k, v, w, do), torch.float16 if half else torch.bfloat16)
+    )
+    d_checkpoints = dw_across_chunk = decays = chunk_bounds = min_log_decay = None
+    if on_hopper:
+        kind = r.dtype if NK * NV == 1 else torch.float32  # each block has a part
+        dr, dk, dw = (torch.empty(NV, *x.shape, dtype=kind, device=r.device) for x in (r, k, w))
+        dv = torch.empty(NK, *v.shape, dtype=kind, device=r.device)
+        du = torch.empty(sequences, H, segments, NK, NV, 64, **new)
+    else:
+        dr, dk, dv, dw = (torch.empty_like(x) for x in (r, k, v, w))
+        du = torch.zeros(slots, H, K, **new) if packed else torch.empty(slots, H, K, **new)
+        d_checkpoints = torch.empty_like(checkpoints)
+        dw_across_chunk = torch.empty(slots, H, value_blocks, K, **new)
+        decays = torch.empty(slots, H, 2, K, **new)
+        min_log_decay = torch.empty(slots, H, **new)
+        if packed:
+            chunk_bounds = torch.zeros(slots, 2, dtype=torch.int64, device=r.device)
 
     twice = segments > 1 or between is not None
     local = torch.empty(sequences, H, segments, K, V, **new) if twice else None
@@ -139,29 +153,22 @@ def gradients(
             (K, V, *sweep, CHECKPOINT, raw_decay, which.value),
             {"maxnreg": None if is_float32 else 128},
         )
-        for which in ((OTHERS if between is None else EACH, ALL) if twice else (ALL,))
+        for which in ((OTHERS if between is None else EACH,) if twice else ())
+        + (() if on_hopper else (ALL,))
     ]  # fmt: skip
     pairs, warps = [], 4 if max(K, V) <= 64 else 8
     of_keys = stages_of(sizes[1], is_float32, gpu, checkpoints.dtype == torch.float32)
     of_values = stages_of(sizes[2], is_float32, gpu)
-    grid = (H, slots, 1) if packed else (H, slots // B, B)
-    on_hopper = (
-        (K, V) == (64, 64)
-        and B * T * H >= MIN_TOKENS_FOR_TMA
-        and max(grid[1:]) < 2**16
-        and suits_hopper((r, k, v, w, do, checkpoints, d_checkpoints))
-    )
-    min_log_decay = None if on_hopper else torch.empty(slots, H, **new)
     if on_hopper:
         rows = (dr, dk, dv, dw)
-        *given, of_o = (tiles(x, H * K, CHECKPOINT) for x in (r, k, v, w, do))
-        results = (tiles(x, H * K, CHECKPOINT) for x in rows)
+        *keys, of_v, of_o = (tiles(x, H * x.shape[-1], CHECKPOINT) for x in (r, k, w, v, do))
+        states = checkpoints if half else tiles(checkpoints, V)
+        results = (tiles(x, H * x.shape[-1], CHECKPOINT) for x in rows)
         pairs.append((
-            pairs_hopper_kernel, grid, 4,
-            (*given, u, tiles(checkpoints, V), tiles(d_checkpoints, V), dw_across_chunk, decays,
-             chunk_bounds, weights_and_masks(r.device), of_o,
-             *results, *rows, du),
-            (T, H, scale), (raw_decay, scale != 1), {"maxnreg": REGISTERS_ON_HOPPER},
+            sweep_hopper_kernel, (programs[0], 1, 1), 4,
+            (*keys[:2], of_v, keys[2], u, states, weights_and_masks(r.device), of_o,
+             ds1, local, totals, cu_seqlens, *results, *rows, du, ds0),
+            (T, H, scale, segment, segments, B * T), (K, V, raw_decay, scale != 1, half), {},
         ))  # fmt: skip
         programs = programs[:1]
     for levels, (per_program, keys, values) in zip((False, True), programs[1:], strict=False):
@@ -172,7 +179,7 @@ def gradients(
             (r, k, v, w, u, checkpoints, d_checkpoints, dw_across_chunk, decays, min_log_decay,
              chunk_bounds, do, dr, dk, dw, du),
             (T, H, scale, slots, per_program),
-            (K, V, key_block, all_v, CHECKPOINT, NV, raw_decay, levels, of_keys), limit,
+            (K, V, key_block, all_v, CHECKPOINT, value_blocks, raw_decay, levels, of_keys), limit,
         ))  # fmt: skip
         pairs.append((
             values_gradients, values, warps,
@@ -201,9 +208,19 @@ def gradients(
     if not on_hopper:
         torch.amin(decays, (2, 3), out=min_log_decay)
     for kernel, *arguments, options in pairs:
-        launcher = launch_tiles if kernel is pairs_hopper_kernel else launch
+        launcher = launch_tiles if kernel is sweep_hopper_kernel else launch
         launcher(kernel, *arguments, **options)
-    return dr, dk, dv, dw, du.sum(0).to(u.dtype), ds0
+    if not on_hopper:
+        return dr, dk, dv, dw, du.sum(0).to(u.dtype), ds0
+    dr, dk, dv, dw = (in_sum(x, r.dtype) for x in (dr, dk, dv, dw))
+    return dr, dk, dv, dw, du.sum((0, 2, 4)).view(H, K).to(u.dtype), ds0
+
+
+def in_sum(parts, dtype):
+    """The sum of parts, along their first axis."""
+    if len(parts) == 2:  # one kernel, which rounds
+        return torch.add(*parts, out=torch.empty_like(parts[0], dtype=dtype))
+    return (parts[0] if len(parts) == 1 else parts.sum(0)).to(dtype)
 
 
 backward = define_backward("chunked", gradients)

@@ -199,12 +199,12 @@ def tiles(x, columns, height=C.value):
 
     Triton takes 7 µs to check a descriptor; those of the same shape are copies of the first.
     """
-    rows = x.numel() // columns
-    model = _described.get((rows, columns, height))
+    key = rows, columns, _, bits = x.numel() // columns, columns, height, 8 * x.itemsize
+    model = _described.get(key)
     if model is None:
-        block, layout = [height, C.value], TILE.value
+        block, layout = [height, C.value], gl.NVMMASharedLayout(128, bits, 2)
         model = TensorDescriptor(x, [rows, columns], [columns, 1], block, layout)
-        _described[rows, columns, height] = replace_base(model, None)
+        _described[key] = replace_base(model, None)
     return replace_base(model, x)
 
 
@@ -242,7 +242,7 @@ def launch_tiles(kernel, grid, num_warps, tensors, numbers, constants, **options
     )  # fmt: skip
 
 
-def suits_hopper(tensors):
-    """Whether these are tensors of which this machine can move and multiply such tiles."""
-    fit = all(x.dtype == torch.bfloat16 and x.data_ptr() % 16 == 0 for x in tensors)
+def suits_hopper(tensors, dtype=torch.bfloat16):
+    """Whether these are tensors of a dtype of which this machine can move and multiply tiles."""
+    fit = all(x.dtype == dtype and x.data_ptr() % 16 == 0 for x in tensors)
     return fit and devices.gpu_of(tensors[0].device).is_hopper
