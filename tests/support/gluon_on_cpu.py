@@ -1,22 +1,35 @@
 """A module of the library whose Gluon kernel runs on the CPU, with mistakes on demand."""
 
 import inspect
+import types
 
-from rwkv_lessons.lab.machine_code.cubin import plain
+from rwkv_lessons.lab.machine_code.cubin import named, plain
 from rwkv_lessons.lab.simulator.gluon import OnCPU
 
 
 class Mutable(OnCPU):
     """A kernel that can be given a mistake."""
 
-    def mistake(self, old, new):
-        """From now on `new` stands in the kernel's source where `old` stood."""
-        function = plain(self.kernel)
+    def mistake(self, old, new, inside=None):
+        """From now on `new` stands where `old` stood, in the kernel or what it calls `inside`."""
+        kernel = plain(self.kernel)
+        self.kernel = changed(kernel, inside or kernel.__name__, old, new)
+
+
+def changed(function, name, old, new):
+    """`function` with this edit: in itself, or in what it calls by that name; or None."""
+    known = dict(function.__globals__)
+    if function.__name__ == name:
         source = inspect.getsource(function)
         assert source.count(old) == 1
-        known = dict(function.__globals__)
         exec(source[source.index("def ") :].replace(old, new), known)
-        self.kernel = known[function.__name__]
+        return known[name]
+    for called, value in named(function).items():
+        edited = changed(plain(value), name, old, new) if hasattr(value, "fn") else None
+        if edited:
+            known[called] = types.SimpleNamespace(fn=edited)
+            return types.FunctionType(function.__code__, known, None, function.__defaults__)
+    return None
 
 
 def on_cpu(monkeypatch, module, name):

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import types
 
 import pytest
 import torch
@@ -30,11 +29,8 @@ PACKED = [0, 1, 1, 70, 262, 262, 391]  # a last chunk of each kind, and sequence
 
 @pytest.fixture(autouse=True)
 def launched(monkeypatch):
-    """The kernel of chunks whose factors fit, and that of the others, as launched last."""
-    names = {"fits": "wkv6_hopper_kernel", "strong": "wkv6_hopper_strong_kernel"}
-    return types.SimpleNamespace(
-        **{key: on_cpu(monkeypatch, chunked, name) for key, name in names.items()}
-    )
+    """The kernel, as launched last."""
+    return on_cpu(monkeypatch, chunked, "wkv6_hopper_kernel")
 
 
 def results(x, cu_seqlens=None, scale=1.0, raw_decay=False, keep=False):
@@ -48,31 +44,25 @@ def states(x, every):
     return torch.stack([s0, *(expected(y)[1] for y in parts)], 1)
 
 
-def tokens_done(w, span):
-    """[B, segments, H]: how many of a segment's tokens come before its first strong chunk."""
-    done = torch.empty(len(w), -(-w.shape[1] // span), w.shape[2], dtype=torch.int32)
-    for i, part in enumerate(w.double().split(span, 1)):
-        chunks = F.pad(part, (0, 0, 0, 0, 0, -part.shape[1] % 64)).unflatten(1, (-1, 64)).sum(2)
-        strong = ~(chunks >= -BOUND).all(-1)  # [B, chunks, H]
-        strong = torch.cat([strong, torch.ones_like(strong[:, :1])], 1)
-        done[:, i] = 64 * strong.int().argmax(1)
-    return done
-
-
-def check_done(launched, w):
-    want = tokens_done(w, launched.fits.given["span"])
-    assert torch.equal(launched.fits.given["done"].view(want.shape), want)
-    return want
+def taken_as_strong(w):
+    """[B, chunks, H]: from the first strong chunk to the end of a fourth one that is not."""
+    strong = F.pad(w.double(), (0, 0, 0, 0, 0, -w.shape[1] % 64)).unflatten(1, (-1, 64)).sum(2)
+    strong = ~(strong >= -BOUND).all(-1)
+    taken, now = strong.clone(), torch.zeros_like(strong[:, 0])
+    for i in range(strong.shape[1]):
+        now = taken[:, i] = now | strong[:, i]
+        if i % 4 == 3:
+            now = now & strong[:, i]
+    return taken
 
 
 @pytest.mark.parametrize("T", [1, 63, 64, 65, 200])
 @pytest.mark.parametrize("w", DECAYS)
-def test_chunks_are_the_reference(T, w, launched):
+def test_chunks_are_the_reference(T, w):
     x = make(2, T, 2, 64, 64, w, torch.bfloat16)
     few = {1: 1.15, 200: 1}.get(T, 1.05)  # three deviations of the error of so few roundings
     limits = {name: few * limit for name, limit in LIMITS.items()}
     near(results(x), expected(x), limits, NAMES)
-    check_done(launched, x[3])
     x[5] = None
     *got, kept = results(x, scale=0.3, keep=True)
     near(got, expected(x, scale=0.3), limits, NAMES)
@@ -80,24 +70,61 @@ def test_chunks_are_the_reference(T, w, launched):
 
 
 @pytest.mark.parametrize("share", [0.99, 1.01])
-def test_decays_at_the_bound_of_factors(share, launched):
+def test_decays_at_the_bound_of_factors(share):
     x = make(1, 200, 2, 64, 64, -share * BOUND / 64, torch.bfloat16)
     near(results(x), expected(x), LIMITS, NAMES)
-    assert (check_done(launched, x[3]) == 0).all() == (share > 1)
+    assert taken_as_strong(x[3])[:, 0].all() == (share > 1)
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_segments_stop_at_their_first_strong_chunk(keep, launched, monkeypatch):
-    in_segments(monkeypatch, 2)
-    x = make(2, 400, 2, 64, 64, -0.02, torch.bfloat16)
-    for first, n, w in ((70, 1, -math.inf), (75, 20, -8.0), (383, 17, -200.0)):
-        x[3][:, first : first + n, 1, ::2] = w
+@pytest.mark.parametrize("n", [1, 2])
+def test_tame_chunks_again_after_strong_ones(n, keep, monkeypatch):
+    in_segments(monkeypatch, n)
+    x = make(1, 620, 2, 64, 64, -0.02, torch.bfloat16)
+    for first, count, w in ((70, 1, -math.inf), (75, 20, -8.0), (400, 90, -3.0), (603, 17, -200.0)):
+        x[3][:, first : first + count, 1, ::2] = w
+    x[3][:, 330:, 0, 7] = -4.0  # one channel of a head
     o, s1, kept = results(x, keep=keep)
     near((o, s1), expected(x), LIMITS, NAMES)
-    done = check_done(launched, x[3])
-    assert len(done.unique()) > 2  # at once, later, and never
     if keep:
         near([kept], [states(x, CHECKPOINT).flatten(0, 1)], ROUNDED, ["checkpoints"])
+
+
+def test_which_chunks_are_taken_as_strong(launched):
+    """o of the others is lost with what forward.py stores of it."""
+    x = make(2, 1024, 2, 64, 64, -0.02, torch.bfloat16)
+    x[3][0, 200:240], x[3][0, 700, :, 3], x[3][1, :, 0] = -4.0, -math.inf, -2.0
+    x[3][1, 100:120, 1], x[3][1, 510:515, 1] = -8.0, -30.0
+    launched.mistake("s_r.index(i).store(rounded(b_o))", "s_r.index(i).store(rounded(b_o * 0.0))")
+    o, *_ = results(x)
+    there = (o.unflatten(1, (-1, 64)) != 0).any(-1).any(2)
+    want = taken_as_strong(x[3])
+    assert torch.equal(there, want) and 0.2 < want.double().mean() < 0.8
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        ("(strong != 0) & (t < n)", "t < n"),
+        ("gl.where(b_total >= -FITS_TO_END, 0, 1)", "gl.where(b_total >= 1, 1, 0)"),
+    ],
+)
+def test_a_way_back_too_early_or_never_is_seen(edit, launched):
+    launched.mistake(*edit, inside="strong_chunks")
+    with pytest.raises(AssertionError):
+        test_which_chunks_are_taken_as_strong(launched)
+
+
+def test_a_state_is_turned_exactly(launched):
+    """Without keys, and without decay but in one channel, nothing happens to the others."""
+    x = make(1, 450, 1, 64, 64, 0.0, torch.bfloat16)
+    x[1].zero_()
+    x[3][:, 10:20, :, 0], x[3][:, 300, :, 0] = -math.inf, -math.inf
+    _, s1, _ = results(x)
+    assert torch.equal(s1[:, :, 1:], x[5][:, :, 1:].float())
+    launched.mistake("turned += widened(s_third", "widened(s_third", inside="turned")
+    _, s1, _ = results(x)
+    assert not torch.equal(s1[:, :, 1:], x[5][:, :, 1:].float())
 
 
 @pytest.mark.parametrize("share", [0.99, 1.01, 4.0])
@@ -167,7 +194,7 @@ def test_raw_decays_are_held_to_sixteen_bits():
 
 @pytest.mark.parametrize("which", ["rkvw", "w"])
 @pytest.mark.parametrize("keep, raw_decay", [(False, False), (True, True)])
-def test_a_neighbour_of_nan_does_no_harm(which, keep, raw_decay, launched):
+def test_a_neighbour_of_nan_does_no_harm(which, keep, raw_decay):
     x, cu_seqlens = packed(torch.bfloat16, 64, 64, PACKED)
     x[5] = x[5].float()
     options = {"cu_seqlens": cu_seqlens, "scale": 1.0, "raw_decay": raw_decay}
@@ -177,35 +204,28 @@ def test_a_neighbour_of_nan_does_no_harm(which, keep, raw_decay, launched):
         x["rkvw".index(name)][:, start:end] = math.nan
     o, s1, _ = results(x, *options.values(), keep)
     assert o[:, end - 1].isnan().all() and s1[3].isnan().all()
-    assert "w" not in which or (launched.fits.given["done"].view(6, 2)[3] == 0).all()
     o[:, start:end], s1[3] = want[0][:, start:end], want[1][3]
     near((o, s1), want, LIMITS, NAMES)
 
 
 # What these tests are worth: mistakes in the kernel that they have to see.
 
-FENCE = "        fence_async_shared()\n"
-MORE, LESS = "            ", "        "
+FENCE = "fence_async_shared()\n"
+AT = "\n" + 12 * " "
 MISTAKES = {
-    "no fence after the decays": (FENCE + "        more =", "        more ="),
+    "no fence after the decays": (FENCE + AT[1:] + "more =", "more ="),
     "no fence after r and k": (
-        MORE + FENCE.lstrip() + MORE + "barrier()\n" + MORE + "expect_tile",
-        MORE + "expect_tile",
+        FENCE + AT[1:] + "    barrier()" + AT + "    expect_tile(r",
+        "expect_tile(r",
     ),
-    "no fence after o": (
-        MORE + FENCE.lstrip() + MORE + "barrier()\n" + MORE + "if whole",
-        MORE + "if whole",
-    ),
-    "no fence after init": ("    fence_async_shared()\n    barrier()\n    for", "    for"),
-    "no wait for w": (
-        "    while t < stop:",
-        "    mbarrier.wait = lambda *_: None\n    while t < stop:",
-    ),
+    "no fence after o": (FENCE + AT[1:] + "    barrier()" + AT + "    if whole", "if whole"),
+    "no fence after init": (FENCE + "    barrier()\n    for", "for"),
+    "no wait for w": (AT + "mbarrier.wait(w_ready.index(i), phase)", ""),
     "tiles of the other stage": ("b_k = s_k.index(i).load", "b_k = s_k.index(1 - i).load"),
     "one phase for ever": ("phase = t // C // 2 % 2", "phase = 0"),
-    "never announced": (MORE + "expect_tile(k_ready.index(i), t + 2 * C < n)\n", ""),
-    "stores overtaken": ("        tma.store_wait(0)\n        next_at", "        next_at"),
-    "stores left at the end": ("    tma.store_wait(0)\n    is_last", "    is_last"),
+    "never announced": ("expect_tile(k_ready.index(i), t + 2 * C < n)", "pass"),
+    "stores overtaken": ("tma.store_wait(0)" + AT + "next_at", "next_at"),
+    "stores left at the end": ("tma.store_wait(0)\n    is_last", "is_last"),
     "the scores too early": (
         "warpgroup_mma_wait(2, deps=(b_a,",
         "warpgroup_mma_wait(6, deps=(b_a,",
@@ -214,60 +234,89 @@ MISTAKES = {
     "w of others in the tail": ("b_w = gl.where(row < n - t, b_w, 0.0)", "b_w = b_w"),
     "k of others in the tail": ("b_k = gl.where(row < n - t, b_k, 0.0)", "b_k = b_k"),
     "o of others in the tail": (
-        "b_o.to(gl.bfloat16), row < n - t)",
-        "b_o.to(gl.bfloat16), row < n)",
+        "b_o.to(gl.bfloat16), row < n - t",
+        "b_o.to(gl.bfloat16), row < n",
     ),
     "never too strong": ("gl.where(b_total >= -FITS_TO_END, 0, 1)", "gl.where(b_total > 0, 0, 0)"),
-    "the wrong state handed over": ("* (C * C) + o_s, b_s)", "* (C * C) + o_s, 2 * b_s)"),
-    "one chunk too late": (
-        "    gl.store(done + gl.program_id(0), t)",
-        "    gl.store(done + gl.program_id(0), t + C)",
+    "weights of strong chunks": (
+        "s_after.store(",
+        "((row == C) & (t == 0)).to(gl.bfloat16)\n        if t == 0: s_after.store(",
     ),
-    "copies left at the stop": ("        if t + C < n:  # its", "        if t + C < 0:  # its"),
 }
 IN_STRONG = {
-    "no fence after the decays": (FENCE + "        barrier()\n        more", "        more"),
-    "no fence after keys": (FENCE + "        barrier()\n\n        b_s", "        b_s"),
-    "no fence after near factors": (FENCE + "        barrier()\n\n        b_a", "        b_a"),
-    "no fence after o": (FENCE + "        barrier()\n        if whole", "        if whole"),
+    "no fence after the decays": (FENCE + "        tma.store_wait(0)\n", "tma.store_wait(0)\n"),
+    "no fence after near keys": (
+        FENCE + "        if checkpoints is not None:\n            tma",
+        "if checkpoints is not None:\n            tma",
+    ),
+    "no fence after scores": (FENCE + "        barrier()\n\n        by_run", "by_run"),
+    "no fence after o": (
+        FENCE + "        barrier()\n        if checkpoints is not None:\n            if t",
+        "if checkpoints is not None:\n            if t",
+    ),
     "no wait for w": ("        mbarrier.wait(w_ready.index(i), phase)\n", ""),
-    "one phase for ever": ("phase = (t - first_t) // C // 2 % 2", "phase = 0"),
+    "one phase for ever": ("phase = t // C // 2 % 2", "phase = 0"),
     "never announced": ("        expect_tile(k_ready.index(i), t + 2 * C < n)\n", ""),
-    "from the first token": ("t = gl.load(done + gl.program_id(0))", "t = 0 * gl.load(done)"),
-    "near sums backwards": ("gl.where(backwards, MINUS_ONE, 0)", "gl.where(backwards, ONE, 0)"),
-    "near decays as they are": ("at_least(h_w, -NEAR_DECAY)", "at_least(h_w, -1e4)"),
-    "sums of halves among them": ("(row == 24), 0.0, LOG2E)", "(row == 24), LOG2E, LOG2E)"),
-    "other runs among a run": ("gl.where(row // 16 == col // 16, b_a, 0.0)", "b_a"),
-    "a run of the other half": ("gl.where(of_runs == 3, b_run_2, 0.0)", "b_run_2"),
-    "the state of the other half": ("b_o = gl.where(row < half, b_o, 0.0)", "b_o = b_o"),
+    "asked for twice": ("(t + C < n) & (t != there)", "t + C < n"),
+    "near decays as they are": ("s_more.store(at_least(h_w, -NEAR_DECAY))", "s_more.store(h_w)"),
+    "sums of runs among them": ("gl.where(row % 16 == 8, 0.0, LOG2E)", "LOG2E"),
     "w of others in the tail": ("h_w = gl.where(row < n - t, h_w, 0.0)", "h_w = h_w"),
     "k of others in the tail": ("h_k = gl.where(row < n - t, h_k, 0.0)", "h_k = h_k"),
-    "scores too early": ("warpgroup_mma_wait(6, deps=(b_a,", "warpgroup_mma_wait(7, deps=(b_a,"),
-    "stores left at the end": ("    tma.store_wait(0)\n    is_last", "    is_last"),
+    "o of others in the tail": ("s_o.load(TILES), row < n - t", "s_o.load(TILES), row < n"),
+    "near sums too early": ("12 if RAW else 6", "12 if RAW else 7"),
+    "sums too early": ("0, deps=(b_before", "1, deps=(b_before"),
+    "o too early": ("0, deps=(o_0", "1, deps=(o_0"),
+    "the runs in another order": ("(0, 3, 2, 1)", "(0, 2, 3, 1)"),
+}
+BELOW = {
+    "near sums backwards": ("weights_of_runs", "backwards, MINUS_ONE, 0", "backwards, ONE, 0"),
+    "the last token of a run before it": (
+        "weights_of_runs",
+        "same & (col < row)",
+        "same & (col <= row)",
+    ),
+    "decays of another run": (
+        "pass_run",
+        "s_decays.slice(8 * run, 1, 0)",
+        "s_decays.slice(8, 1, 0)",
+    ),
+    "a state too early": ("pass_run", "warpgroup_mma_wait(3,", "warpgroup_mma_wait(4,"),
+    "scores of others": ("pass_run", "slice(first, 16, 1)", "slice(0, 16, 1)"),
+    "one piece of k": ("pass_run", "s_k_low.slice", "s_k.slice"),
+    "stores overtaken": ("turned", "    tma.store_wait(0)\n", ""),
 }
 
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes_in_the_kernel_are_seen(name, launched):
-    launched.fits.mistake(*MISTAKES[name])
+    launched.mistake(*MISTAKES[name])
     with pytest.raises((GluonFault, AssertionError)):
-        stops_and_tails(launched)
+        ways_and_tails()
 
 
 @pytest.mark.parametrize("name", IN_STRONG)
-def test_mistakes_in_the_kernel_of_strong_decays_are_seen(name, launched):
-    launched.strong.mistake(*IN_STRONG[name])
+def test_mistakes_in_chunks_of_strong_decays_are_seen(name, launched):
+    launched.mistake(*IN_STRONG[name], inside="strong_chunks")
     with pytest.raises((GluonFault, AssertionError)):
-        stops_and_tails(launched)
+        ways_and_tails()
 
 
-def stops_and_tails(launched):
-    """One sequence never stops, one after a chunk, one at once; tails before k that is NaN."""
-    ends = [0, 200, 230, 428, 450, 514, 578]
+@pytest.mark.parametrize("name", BELOW)
+def test_mistakes_in_what_these_call_are_seen(name, launched):
+    inside, *edit = BELOW[name]
+    launched.mistake(*edit, inside=inside)
+    with pytest.raises((GluonFault, AssertionError)):
+        ways_and_tails()
+
+
+def ways_and_tails():
+    """Never strong, and at once, to the end, and with a way back; tails before k that is NaN."""
+    ends = [0, 200, 230, 428, 450, 514, 578, 900]
     (*x, u, s0), cu_seqlens = packed(torch.bfloat16, 64, 64, ends)
     x, u, s0 = [y[:, :, :1] for y in x], u[:1], s0[:, :1].float()
     x[3] = x[3].clamp(min=-0.5)
     x[3][:, 294:330], x[3][:, 422:428], x[3][:, 450:514] = -3.0, -40.0, -40.0
+    x[3][:, 600:620] = -7.0
     want = expected([*x, u, s0], cu_seqlens=cu_seqlens)
     for n in (1, 3):
         x[1][:, ends[n] : ends[n + 1]] = math.nan
@@ -275,8 +324,7 @@ def stops_and_tails(launched):
     for n in (1, 3):
         o[:, ends[n] : ends[n + 1]], s1[n] = want[0][:, ends[n] : ends[n + 1]], want[1][n]
     near((o, s1), want, LIMITS, NAMES)
-    assert launched.fits.given["done"].tolist() == [256, 64, 64, 64, 0, 64]
 
 
-def test_without_a_mistake_they_pass(launched):
-    stops_and_tails(launched)
+def test_without_a_mistake_they_pass():
+    ways_and_tails()

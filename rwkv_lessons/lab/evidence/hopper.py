@@ -96,10 +96,7 @@ def library(B, T, H, *more):
     sizes = {"has_s0": 1, "T": T, "H": H, "segments": 1, "span": T, "scale": 1.0}
     sizes |= {"CHECKPOINT": CHECKPOINT, "RAW": False, "SCALED": False}
     plain = in_two_pieces(_one_program_a_head, B, T, H, *more)
-    outputs = {"handed": (B * H, 64, 64), "done": (B * H,)}
-    changes = {"outputs": plain.outputs | outputs, "dtypes": plain.dtypes | {"done": torch.int32}}
-    changes |= {"constants": absent | sizes}
-    return LibraryLaunch(**vars(plain) | changes)
+    return LibraryLaunch(**vars(plain) | {"constants": absent | sizes})
 
 
 def _one_program_a_head(B, T, H):

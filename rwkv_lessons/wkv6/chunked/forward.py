@@ -9,8 +9,8 @@ r, k, v, w and o move once. hopper/forward.py does the same on Hopper, for bfloa
 half of the time; this kernel is for all else. Registers bound it: 255 leave room for two programs
 an SM, too few to hide what its barriers cost (docs/designs_wkv6.md). r decayed to the end grows;
 where decays are too strong for that S is still right, and o is recomputed (strong.py). On Hopper a
-program leaves such a chunk, and all after it, to hopper/strong.py. Where there
-are few heads, several programs share one sequence (segments.py). Gradients: backward.py.
+program takes such chunks another way (hopper/strong.py). Where there are few heads, several
+programs share one sequence (segments.py). Gradients: backward.py.
 """
 
 import functools
@@ -29,7 +29,6 @@ from ..options import check_call, holds_float64, wants_gradients
 from .backward import backward
 from .checkpoints import CHECKPOINT, count_checkpoints, first_checkpoint, place, sequence_bounds
 from .hopper.forward import wkv6_hopper_kernel
-from .hopper.strong import wkv6_hopper_strong_kernel
 from .hopper.tiles import launch_tiles, suits_hopper, tiles
 from .segments import segments_for, state_before_segment, wkv6_segments_kernel
 from .strong import GROUP, GROUPS_PER_PROGRAM, wkv6_strong_kernel
@@ -197,17 +196,11 @@ def run_forward(
     )
     if on_hopper:
         *inputs, written = (tiles(x, H * K) for x in (*inputs, o))
-        handed = torch.empty((all_programs, K, V), **new)
-        done = torch.empty(all_programs, dtype=torch.int32, device=r.device)
         states = None if checkpoints is None else tiles(checkpoints, V)
-        after = written, o, s1, states, handed, done
         launches.append((
-            wkv6_hopper_kernel, (all_programs, 1, 1), warps, (*inputs, *others, *after), numbers,
+            wkv6_hopper_kernel, (all_programs, 1, 1), warps,
+            (*inputs, *others, written, o, s1, states), numbers,
             (CHECKPOINT, raw_decay, scale != 1), {},
-        ))  # fmt: skip
-        launches.append((
-            wkv6_hopper_strong_kernel, (all_programs, 1, 1), warps,
-            (*inputs, u, cu_seqlens, *after), numbers[1:], (CHECKPOINT, raw_decay, scale != 1), {},
         ))  # fmt: skip
     else:
         group_states = None

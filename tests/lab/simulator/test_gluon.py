@@ -49,6 +49,15 @@ def all_write_the_first(x, y, n, BLOCK: gl.constexpr):
 
 
 @gluon.jit
+def one_after_the_other(x, y, BLOCK: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    o = gl.arange(0, BLOCK, layout)
+    pairs = gl.join(gl.load(x + o), gl.load(x + BLOCK + o))
+    halves = gl.reshape(gl.permute(pairs, (1, 0)), [2 * BLOCK])
+    gl.store(y + gl.arange(0, 2 * BLOCK, layout), gl.convert_layout(halves, layout))
+
+
+@gluon.jit
 def through_shared_memory(x, y, n, BLOCK: gl.constexpr, WAITS: gl.constexpr):
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     o = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout)
@@ -70,6 +79,12 @@ def test_a_kernel_and_the_function_it_calls(tensors):
     kernel = OnCPU(doubled)
     kernel[(3,)](x, y, 10, 4, num_warps=4)
     assert torch.equal(y, 2 * x) and kernel.given["BLOCK"] == 4
+
+
+def test_tiles_are_joined_turned_and_cut_anew():
+    x, y = torch.arange(256.0), torch.zeros(256)
+    OnCPU(one_after_the_other)[1, 1, 1](x, y, 128, num_warps=4)
+    assert torch.equal(x, y)
 
 
 def test_a_copy_has_arrived_once_it_was_waited_for(tensors):

@@ -11,8 +11,8 @@ A left factor stays in registers, if it can. What else a product reads goes thro
 into tiles whose tokens are in registers by then. The tensor memory accelerator brings the next
 chunk meanwhile, and stores o and the states; Triton adds barriers where threads share a tile.
 
-A program stops before the first chunk whose decays are too strong for this, and hands its state
-over: strong.py goes on from there.
+A chunk whose decays are too strong for this, and those after it, up to one that is not, are
+computed by strong.py, from the same tiles.
 """
 
 import triton.language as tl
@@ -29,6 +29,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from ....runtime.compile_triton import assembled
 from ..checkpoints import first_checkpoint, place, sequence_bounds
 from ..tiles import FITS_TO_END, LOG2E, MIN_LOG_DECAY
+from .strong import strong_chunks
 from .tiles import (
     TILE,
     C,
@@ -48,15 +49,12 @@ from .tiles import (
 @gluon.jit(do_not_specialize=["has_s0", "T", "H", "segments", "span", "scale"])
 def wkv6_hopper_kernel(
     r, k, v, w, u, s0, cu_seqlens, segment_states, segment_decays, o, o_rows, s1, checkpoints,
-    handed, done,
     has_s0, T, H, segments, span, scale,
     CHECKPOINT: gl.constexpr, RAW: gl.constexpr, SCALED: gl.constexpr,
 ):  # fmt: skip
     """r, k, v, w and o are descriptors of [tokens, H·64], checkpoints of [states·64, 64].
 
     o_rows is o again, for a last chunk that is not whole.
-    handed, done: of each program, get the state after its last chunk, `[64, 64]`, and how many
-    tokens that were; all of them, and no state, if no decay is too strong.
     The rest is as in ../forward.py.
     """
     TILES: gl.constexpr = product_of(64)
@@ -78,9 +76,9 @@ def wkv6_hopper_kernel(
     one_log = gl.allocate_shared_memory(gl.bfloat16, [1, C, C], TILE)
     one_low = gl.allocate_shared_memory(gl.bfloat16, [1, C, C], TILE)  # of k
     one_state = gl.allocate_shared_memory(gl.bfloat16, [1, C, C], TILE)
-    s_mask = gl.allocate_shared_memory(gl.int16, [C, C], TILE)
-    if checkpoints is not None:
-        s_middle = gl.allocate_shared_memory(gl.bfloat16, [C, C], TILE)
+    one_more = gl.allocate_shared_memory(gl.bfloat16, [1, C, C], TILE)  # the state in the middle
+    one_weights = gl.allocate_shared_memory(gl.int16, [1, C, C], TILE)
+    one_mask = gl.allocate_shared_memory(gl.int16, [1, C, C], TILE)
     BARS: gl.constexpr = mbarrier.MBarrierLayout()
     r_ready = gl.allocate_shared_memory(gl.int64, [2, 1], BARS)
     k_ready = gl.allocate_shared_memory(gl.int64, [2, 1], BARS)
@@ -105,16 +103,8 @@ def wkv6_hopper_kernel(
 
     row = gl.arange(0, C, ROWS)[:, None]
     col = gl.arange(0, C, gl.SliceLayout(0, TILES))[None, :]
-    s_after = gl.allocate_shared_memory(gl.bfloat16, [C, C], TILE)
-    # Weights of the sums of decays after a token. After the last is none: its row sums all.
-    s_after.store(((col > row) | (row == C - 1)).to(gl.bfloat16))
-    for_total = s_after.slice(C - 8, 8, 0).permute((1, 0))
-    for_second = s_after.slice(C // 2 - 8, 8, 0).permute((1, 0))
-    to_log2 = gl.where(gl.arange(0, C, ROWS) < C - 1, LOG2E, 0.0)[:, None]
-    s_mask.store(gl.where(row > col, -256, gl.where(row == col, 255, 0)).to(gl.int16))
-    is_sum = gl.arange(0, 8, gl.SliceLayout(0, SUMS))[None, :] == 7
     b_u = gl.load(u + i_h * C + col).to(gl.float32)
-    o_s = row * C + col
+    o_s = row * C + col  # of a state
     i_s = (i_n * H + i_h) * C * C
     b_s = gl.load(s0 + i_s + o_s, (row >= 0) & (has_s0 != 0), 0.0).to(gl.float32)
     if segment_states is not None:
@@ -125,162 +115,187 @@ def wkv6_hopper_kernel(
     no_sums = gl.full([C, 8], 0.0, gl.float32, SUMS)
     zeros = gl.full([C, C], 0.0, gl.float32, TILES)
 
-    barrier()
-    t, stop = 0, n
-    while t < stop:
-        # 0, which the compiler cannot know: it would keep all tiles' addresses in registers.
-        same_tile = t // 2**30
-        s_log, s_low = one_log.index(same_tile), one_low.index(same_tile)
-        s_state = one_state.index(same_tile)
-        i = t // C % 2
-        phase = t // C // 2 % 2
-        mbarrier.wait(w_ready.index(i), phase)
-        mbarrier.wait(r_ready.index(i), phase)
-        mbarrier.wait(k_ready.index(i), phase)
-        mbarrier.wait(v_ready.index(i), phase)
-        whole = t + C <= n
-        b_w = s_w.index(i).load(TILES)
-        b_r = s_r.index(i).load(TILES)
-        b_k = s_k.index(i).load(TILES)
-        if RAW:
-            b_w = -gl.exp2(b_w.to(gl.float32) * LOG2E)
-        if not whole:  # what follows are other tokens, or zeros
-            b_w = gl.where(row < n - t, b_w, 0.0)
-            b_v = s_v.index(i).load(TILES)
-            s_v.index(i).store(gl.where(row < n - t, b_v, 0.0))
-        if RAW:
-            b_w = gl.maximum(b_w, MIN_LOG_DECAY, propagate_nan=tl.PropagateNan.ALL)
-            high, low = in_two(b_w)
-            s_log.store(high)
-            s_low.store(low)
-        else:
-            b_w = at_least(b_w.to(gl.bfloat16), MIN_LOG_DECAY)
-            s_log.store(b_w)
-            b_w = widened(b_w)
-        fence_async_shared()
-        more = t + C < n
-        tma.store_wait(0)
-        next_at = [first + t + C, i_h * C]
-        tma.async_copy_global_to_shared(
-            w, next_at, w_ready.index(1 - i), s_w.index(1 - i), pred=more
-        )
-        tma.async_copy_global_to_shared(
-            r, next_at, r_ready.index(1 - i), s_r.index(1 - i), pred=more
-        )
-        tma.async_copy_global_to_shared(
-            k, next_at, k_ready.index(1 - i), s_k.index(1 - i), pred=more
-        )
-        tma.async_copy_global_to_shared(
-            v, next_at, v_ready.index(1 - i), s_v.index(1 - i), pred=more
-        )
-        w_by_key = s_log.permute((1, 0))
-        b_total = warpgroup_mma(w_by_key, for_total, no_sums, use_acc=False, is_async=True)
-        b_after = warpgroup_mma(s_after, s_log, zeros, use_acc=False, is_async=True)
-        if checkpoints is not None:
-            b_second = warpgroup_mma(w_by_key, for_second, no_sums, use_acc=False, is_async=True)
-        if RAW:
-            b_total = warpgroup_mma(s_low.permute((1, 0)), for_total, b_total, is_async=True)
-            b_after = warpgroup_mma(s_after, s_low, b_after, is_async=True)
-            if checkpoints is not None:
-                w_low = s_low.permute((1, 0))
-                b_second = warpgroup_mma(w_low, for_second, b_second, is_async=True)
-        b_r = widened(b_r)
-        b_k = widened(b_k)
-        if not whole:
-            b_k = gl.where(row < n - t, b_k, 0.0)
-        b_bonus = (gl.sum(b_r * b_k * b_u, 1) * scale)[:, None]
-        if checkpoints is None:
-            b_total, b_after = warpgroup_mma_wait(0, deps=(b_total, b_after))
-        else:
-            b_total, b_after, b_second = warpgroup_mma_wait(0, deps=(b_total, b_after, b_second))
-            b_second = gl.sum(gl.where(is_sum, b_second, 0.0), 1) * LOG2E
-            b_second = gl.convert_layout(b_second, ROWS)
-        b_total = gl.sum(gl.where(is_sum, b_total, 0.0), 1) * LOG2E
-        b_total = gl.convert_layout(b_total, ROWS)
-        if gl.max(gl.where(b_total >= -FITS_TO_END, 0, 1), 0) != 0:  # NaN is not
-            stop = t
-        else:
-            b_after *= to_log2
-            b_k *= gl.exp2(b_after)
-            b_r *= gl.exp2(-b_after - b_w * LOG2E)
-            if SCALED:
-                b_r *= scale
-            high, low = in_two(b_k)
-            k_high = s_k.index(i)
-            k_low, b_v = s_low, s_v.index(i)
-            k_high.store(high)
-            k_low.store(low)
-            r_high, r_low = in_two(b_r)
-            r_high, r_low = as_left_operand(r_high), as_left_operand(r_low)
-            if checkpoints is not None:
-                s_w.index(i).store(rounded(b_s))
-            b_s *= gl.exp2(b_total)[:, None]
-            s_state.store(rounded(b_s))
-            fence_async_shared()
-            barrier()
-            expect_tile(r_ready.index(i), t + 2 * C < n)
-            expect_tile(k_ready.index(i), t + 2 * C < n)
-            expect_tile(v_ready.index(i), t + 2 * C < n)
-            expect_tile(w_ready.index(i), t + 2 * C < n)
-            b_a = warpgroup_mma(r_high, k_high.permute((1, 0)), zeros, use_acc=False, is_async=True)
-            b_a = warpgroup_mma(r_low, k_high.permute((1, 0)), b_a, is_async=True)
-            b_a = warpgroup_mma(r_high, k_low.permute((1, 0)), b_a, is_async=True)
-            b_o = warpgroup_mma(r_high, s_state, zeros, use_acc=False, is_async=True)
-            b_o = warpgroup_mma(r_low, s_state, b_o, is_async=True)
-            if checkpoints is None:
-                b_s = warpgroup_mma(k_high.permute((1, 0)), b_v, b_s, is_async=True)
-                b_s = warpgroup_mma(k_low.permute((1, 0)), b_v, b_s, is_async=True)
-            else:  # one more checkpoint, in the middle of the chunk
-                at_checkpoint = ((slot + t // CHECKPOINT) * H + i_h) * C
-                tma.async_copy_shared_to_global(checkpoints, [at_checkpoint, 0], s_w.index(i))
-                half: gl.constexpr = C // 2
-                first_v = b_v.slice(0, half, 0)
-                b_s = warpgroup_mma(
-                    k_high.slice(0, half, 0).permute((1, 0)), first_v, b_s, is_async=True
-                )
-                b_s = warpgroup_mma(
-                    k_low.slice(0, half, 0).permute((1, 0)), first_v, b_s, is_async=True
-                )
-            b_a, r_high, r_low = warpgroup_mma_wait(2, deps=(b_a, r_high, r_low))
-            b_a = as_left_operand(
-                below_and_on_diagonal(b_a, b_bonus.to(gl.bfloat16), s_mask.load(TILES))
-            )
-            b_o = warpgroup_mma(b_a, b_v, b_o, is_async=True)
-            if checkpoints is not None:
-                b_s = warpgroup_mma_wait(1, deps=(b_s,))
-                s_middle.store(rounded(b_s * gl.exp2(-b_second)[:, None]))
-                last_v = b_v.slice(half, half, 0)
-                b_s = warpgroup_mma(
-                    k_high.slice(half, half, 0).permute((1, 0)), last_v, b_s, is_async=True
-                )
-                b_s = warpgroup_mma(
-                    k_low.slice(half, half, 0).permute((1, 0)), last_v, b_s, is_async=True
-                )
-            b_o, b_s, b_a = warpgroup_mma_wait(0, deps=(b_o, b_s, b_a))
-            s_r.index(i).store(rounded(b_o))
-            fence_async_shared()
-            barrier()
-            if whole:
-                tma.async_copy_shared_to_global(o, [first + t, i_h * C], s_r.index(i))
-            else:
-                at = (start + skipped + t) * H + i_h
-                gl.store(o_rows + at * C + row * (H * C) + col, b_o.to(gl.bfloat16), row < n - t)
-            if checkpoints is not None:
-                if t + C // 2 < n:
-                    middle_at = [at_checkpoint + H * C, 0]
-                    tma.async_copy_shared_to_global(checkpoints, middle_at, s_middle)
-            t += C
+    described, staged = (r, k, v, w, o, checkpoints), (s_r, s_k, s_v, s_w)
+    ready, ones = (
+        (r_ready, k_ready, v_ready, w_ready),
+        (one_log, one_low, one_state, one_more, one_weights, one_mask),
+    )
 
-    if t < n:
-        if t + C < n:  # its successor, too, is on its way
+    barrier()
+    t = 0
+    while t < n:
+        zero = t // 2**30  # which the compiler cannot know: it would keep all of this in registers
+        row = gl.arange(0, C, ROWS)[:, None] + zero
+        # Weights of the sums of decays after a token. After the last is none: its row sums all.
+        s_after = one_weights.index(zero)._reinterpret(gl.bfloat16, [C, C], TILE)
+        s_after.store(((col > row) | (row == C - 1)).to(gl.bfloat16))
+        to_log2 = gl.where(row < C - 1, LOG2E, 0.0)
+        mask = gl.where(row > col, -256, gl.where(row == col, 255, 0))
+        one_mask.index(zero).store(mask.to(gl.int16))
+        is_sum = gl.arange(0, 8, gl.SliceLayout(0, SUMS))[None, :] + zero == 7
+        stop = n
+        while t < stop:
+            # 0, which the compiler cannot know: it would keep all tiles' addresses in registers.
+            same_tile = t // 2**30
+            s_log, s_low = one_log.index(same_tile), one_low.index(same_tile)
+            s_state, s_middle = one_state.index(same_tile), one_more.index(same_tile)
+            s_mask = one_mask.index(same_tile)
+            s_after = one_weights.index(same_tile)._reinterpret(gl.bfloat16, [C, C], TILE)
+            for_total = s_after.slice(C - 8, 8, 0).permute((1, 0))
+            for_second = s_after.slice(C // 2 - 8, 8, 0).permute((1, 0))
             i = t // C % 2
-            phase = (t // C + 1) // 2 % 2
-            mbarrier.wait(w_ready.index(1 - i), phase)
-            mbarrier.wait(r_ready.index(1 - i), phase)
-            mbarrier.wait(k_ready.index(1 - i), phase)
-            mbarrier.wait(v_ready.index(1 - i), phase)
-        gl.store(handed + gl.program_id(0).to(gl.int64) * (C * C) + o_s, b_s)
-    gl.store(done + gl.program_id(0), t)
+            phase = t // C // 2 % 2
+            mbarrier.wait(w_ready.index(i), phase)
+            mbarrier.wait(r_ready.index(i), phase)
+            mbarrier.wait(k_ready.index(i), phase)
+            mbarrier.wait(v_ready.index(i), phase)
+            whole = t + C <= n
+            b_w = s_w.index(i).load(TILES)
+            b_r = s_r.index(i).load(TILES)
+            b_k = s_k.index(i).load(TILES)
+            if RAW:
+                b_w = -gl.exp2(b_w.to(gl.float32) * LOG2E)
+            if not whole:  # what follows are other tokens, or zeros
+                b_w = gl.where(row < n - t, b_w, 0.0)
+                b_v = s_v.index(i).load(TILES)
+                s_v.index(i).store(gl.where(row < n - t, b_v, 0.0))
+            if RAW:
+                b_w = gl.maximum(b_w, MIN_LOG_DECAY, propagate_nan=tl.PropagateNan.ALL)
+                high, low = in_two(b_w)
+                s_log.store(high)
+                s_low.store(low)
+            else:
+                b_w = at_least(b_w.to(gl.bfloat16), MIN_LOG_DECAY)
+                s_log.store(b_w)
+                b_w = widened(b_w)
+            fence_async_shared()
+            more = t + C < n
+            tma.store_wait(0)
+            next_at = [first + t + C, i_h * C]
+            tma.async_copy_global_to_shared(
+                w, next_at, w_ready.index(1 - i), s_w.index(1 - i), pred=more
+            )
+            tma.async_copy_global_to_shared(
+                r, next_at, r_ready.index(1 - i), s_r.index(1 - i), pred=more
+            )
+            tma.async_copy_global_to_shared(
+                k, next_at, k_ready.index(1 - i), s_k.index(1 - i), pred=more
+            )
+            tma.async_copy_global_to_shared(
+                v, next_at, v_ready.index(1 - i), s_v.index(1 - i), pred=more
+            )
+            w_by_key = s_log.permute((1, 0))
+            b_total = warpgroup_mma(w_by_key, for_total, no_sums, use_acc=False, is_async=True)
+            b_after = warpgroup_mma(s_after, s_log, zeros, use_acc=False, is_async=True)
+            if checkpoints is not None:
+                b_second = warpgroup_mma(
+                    w_by_key, for_second, no_sums, use_acc=False, is_async=True
+                )
+            if RAW:
+                b_total = warpgroup_mma(s_low.permute((1, 0)), for_total, b_total, is_async=True)
+                b_after = warpgroup_mma(s_after, s_low, b_after, is_async=True)
+                if checkpoints is not None:
+                    w_low = s_low.permute((1, 0))
+                    b_second = warpgroup_mma(w_low, for_second, b_second, is_async=True)
+            b_r = widened(b_r)
+            b_k = widened(b_k)
+            if not whole:
+                b_k = gl.where(row < n - t, b_k, 0.0)
+            b_bonus = (gl.sum(b_r * b_k * b_u, 1) * scale)[:, None]
+            if checkpoints is None:
+                b_total, b_after = warpgroup_mma_wait(0, deps=(b_total, b_after))
+            else:
+                b_total, b_after, b_second = warpgroup_mma_wait(
+                    0, deps=(b_total, b_after, b_second)
+                )
+                b_second = gl.sum(gl.where(is_sum, b_second, 0.0), 1) * LOG2E
+                b_second = gl.convert_layout(b_second, ROWS)
+            b_total = gl.sum(gl.where(is_sum, b_total, 0.0), 1) * LOG2E
+            b_total = gl.convert_layout(b_total, ROWS)
+            if gl.max(gl.where(b_total >= -FITS_TO_END, 0, 1), 0) != 0:  # NaN is not
+                stop = t
+            else:
+                b_after *= to_log2
+                b_k *= gl.exp2(b_after)
+                b_r *= gl.exp2(-b_after - b_w * LOG2E)
+                if SCALED:
+                    b_r *= scale
+                high, low = in_two(b_k)
+                k_high = s_k.index(i)
+                k_low, b_v = s_low, s_v.index(i)
+                k_high.store(high)
+                k_low.store(low)
+                r_high, r_low = in_two(b_r)
+                r_high, r_low = as_left_operand(r_high), as_left_operand(r_low)
+                if checkpoints is not None:
+                    s_w.index(i).store(rounded(b_s))
+                b_s *= gl.exp2(b_total)[:, None]
+                s_state.store(rounded(b_s))
+                fence_async_shared()
+                barrier()
+                expect_tile(r_ready.index(i), t + 2 * C < n)
+                expect_tile(k_ready.index(i), t + 2 * C < n)
+                expect_tile(v_ready.index(i), t + 2 * C < n)
+                expect_tile(w_ready.index(i), t + 2 * C < n)
+                b_a = warpgroup_mma(
+                    r_high, k_high.permute((1, 0)), zeros, use_acc=False, is_async=True
+                )
+                b_a = warpgroup_mma(r_low, k_high.permute((1, 0)), b_a, is_async=True)
+                b_a = warpgroup_mma(r_high, k_low.permute((1, 0)), b_a, is_async=True)
+                b_o = warpgroup_mma(r_high, s_state, zeros, use_acc=False, is_async=True)
+                b_o = warpgroup_mma(r_low, s_state, b_o, is_async=True)
+                if checkpoints is None:
+                    b_s = warpgroup_mma(k_high.permute((1, 0)), b_v, b_s, is_async=True)
+                    b_s = warpgroup_mma(k_low.permute((1, 0)), b_v, b_s, is_async=True)
+                else:  # one more checkpoint, in the middle of the chunk
+                    at_checkpoint = ((slot + t // CHECKPOINT) * H + i_h) * C
+                    tma.async_copy_shared_to_global(checkpoints, [at_checkpoint, 0], s_w.index(i))
+                    half: gl.constexpr = C // 2
+                    first_v = b_v.slice(0, half, 0)
+                    b_s = warpgroup_mma(
+                        k_high.slice(0, half, 0).permute((1, 0)), first_v, b_s, is_async=True
+                    )
+                    b_s = warpgroup_mma(
+                        k_low.slice(0, half, 0).permute((1, 0)), first_v, b_s, is_async=True
+                    )
+                b_a, r_high, r_low = warpgroup_mma_wait(2, deps=(b_a, r_high, r_low))
+                b_a = as_left_operand(
+                    below_and_on_diagonal(b_a, b_bonus.to(gl.bfloat16), s_mask.load(TILES))
+                )
+                b_o = warpgroup_mma(b_a, b_v, b_o, is_async=True)
+                if checkpoints is not None:
+                    b_s = warpgroup_mma_wait(1, deps=(b_s,))
+                    s_middle.store(rounded(b_s * gl.exp2(-b_second)[:, None]))
+                    last_v = b_v.slice(half, half, 0)
+                    b_s = warpgroup_mma(
+                        k_high.slice(half, half, 0).permute((1, 0)), last_v, b_s, is_async=True
+                    )
+                    b_s = warpgroup_mma(
+                        k_low.slice(half, half, 0).permute((1, 0)), last_v, b_s, is_async=True
+                    )
+                b_o, b_s, b_a = warpgroup_mma_wait(0, deps=(b_o, b_s, b_a))
+                s_r.index(i).store(rounded(b_o))
+                fence_async_shared()
+                barrier()
+                if whole:
+                    tma.async_copy_shared_to_global(o, [first + t, i_h * C], s_r.index(i))
+                else:
+                    at = (start + skipped + t) * H + i_h
+                    gl.store(
+                        o_rows + at * C + row * (H * C) + col, b_o.to(gl.bfloat16), row < n - t
+                    )
+                if checkpoints is not None:
+                    if t + C // 2 < n:
+                        middle_at = [at_checkpoint + H * C, 0]
+                        tma.async_copy_shared_to_global(checkpoints, middle_at, s_middle)
+                t += C
+        if t < n:
+            t, b_s = strong_chunks(
+                t, b_s, b_u, n, first, i_h, H, slot, scale,
+                described, o_rows, staged, ready, ones,
+                CHECKPOINT, RAW, SCALED,
+            )  # fmt: skip
+
     tma.store_wait(0)
     is_last = i_g == gl.maximum(gl.cdiv(end - start, span) - 1, 0)
-    gl.store(s1 + i_s + o_s, b_s, (row >= 0) & is_last & (t >= n))
+    gl.store(s1 + i_s + o_s, b_s, (row >= 0) & is_last)
