@@ -26,7 +26,8 @@ from ...runtime.compile_triton import assembled
 from ...runtime.launch_triton import launch, launches_directly
 from ..absorbed import absorb, absorbed
 from ..arguments import check_arguments
-from . import roles
+from . import turns
+from .combine import ROWS, WARPS, combine_hopper_kernel, pieces_in_flight
 from .hopper import RANKS, ROPE_SIZES, decode_hopper_kernel
 from .splits import LARGEST_RANK, NUMBERS, combine_columns, combine_tile, decode_tile, splits_for
 
@@ -196,9 +197,9 @@ def forward(q, q_rope, latent, k_rope, w_v, scale, lengths, left_padding, block_
     tensors = (q, q_rope, latent, k_rope, lengths, left_padding, block_table, parts, part_lse)
     if unit == 16 and gpu.capability == (9, 0) and for_hopper(tile, q, q_rope, latent, k_rope):
         kernel, warps = decode_hopper_kernel, tile.warps
-        if (R, P) == roles.SIZES:
-            kernel, warps, tensors = roles.decode_roles_kernel, 4, (*tensors, w_v)
-            constants = (*constants, roles.STAGES, w_v.stride(0), roles.chunks(w_v))
+        if (R, P) == turns.SIZES:
+            kernel, warps, tensors = turns.decode_turns_kernel, 4, (*tensors, w_v)
+            constants = (*constants, w_v.stride(0), turns.chunks(w_v))
     else:
         kernel, warps = decode_kernel, tile.warps
         constants = (*constants, BR, BP, tile.stages, precision)
@@ -208,14 +209,21 @@ def forward(q, q_rope, latent, k_rope, w_v, scale, lengths, left_padding, block_
          0 if block_table is None else block_table.stride(0), latent.shape[0], M, N, splits),
         constants,
     )  # fmt: skip
-    rows, splits_per_program = combine_tile(B * M, H, R, splits)
-    columns = combine_columns(rows * splits_per_program, BV, q.dtype, gpu)
-    launch(
-        combine_kernel, H * -(-B * M // rows), 4, (parts, part_lse, w_v, o, lse), (B * M, splits),
-        (*w_v.stride()[:2], H, R, V, rows, splits_per_program, min(BR, columns), BV, 3, precision,
-         overlap),
-        launch_pdl=overlap,
-    )  # fmt: skip
+    numbers, given = (B * M, splits), (parts, part_lse, w_v, o, lse)
+    stages = pieces_in_flight(R, V, gpu) if whole_rows(w_v) else 0
+    if stages and q.dtype != torch.float32:
+        splits_per_program = 1 << (splits - 1).bit_length()
+        rows = ROWS // splits_per_program
+        constants = (*w_v.stride()[:2], H, R, V, rows, splits_per_program, stages, overlap)
+        kernel, warps = combine_hopper_kernel, WARPS
+    else:
+        rows, splits_per_program = combine_tile(B * M, H, R, splits)
+        columns = combine_columns(rows * splits_per_program, BV, q.dtype, gpu)
+        constants = (*w_v.stride()[:2], H, R, V, rows, splits_per_program, min(BR, columns), BV, 3)
+        constants = (*constants, precision, overlap)
+        kernel, warps = combine_kernel, 4
+    programs = H * -(-B * M // rows)
+    launch(kernel, programs, warps, given, numbers, constants, launch_pdl=overlap)
     return o, lse
 
 
@@ -224,6 +232,11 @@ def for_hopper(tile, q, q_rope, latent, k_rope):
     fits = tile.rows == 64 and q.shape[-1] in RANKS and q_rope.shape[-1] in ROPE_SIZES
     rows = [x.data_ptr() for x in (q, q_rope, latent, k_rope)]
     return fits and math.gcd(*rows, 2 * latent.stride(1), 2 * k_rope.stride(1)) % 16 == 0
+
+
+def whole_rows(w_v):
+    """Whether rows of w_v begin at 16 bytes."""
+    return math.gcd(w_v.data_ptr(), 2 * w_v.stride(0), 2 * w_v.stride(1)) % 16 == 0
 
 
 def _contiguous_rows(x):

@@ -8,6 +8,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 LOG2E = 1.4426950408889634
 GROUP_BYTES = 4 * 2**20  # several groups run at a time, and an H200 has an L2 cache of 60 MB
+CACHED_BYTES = 48 * 2**20  # as much stays in it without groups
 
 
 class Tiles(NamedTuple):
@@ -41,9 +42,13 @@ def choose_tiles(dtype, K, V, absorbed, ragged, gpu):
 def heads_in_a_group(heads, bytes_of_a_head):
     """How many heads run at a time: their keys and values stay in the L2 cache until all read them.
 
+    All, if all fit: the tiles with the most keys then start first, and the shortest are the last.
+
     Args:
         heads: of all sequences. bytes_of_a_head: of its keys and values.
     """
+    if heads * bytes_of_a_head <= CACHED_BYTES:
+        return heads
     return max(1, min(heads, GROUP_BYTES // bytes_of_a_head))
 
 

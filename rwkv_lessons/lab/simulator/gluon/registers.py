@@ -51,8 +51,8 @@ class Value:
         self.x = x
         Value.made += isinstance(x, torch.Tensor) and x.dim() > 0
 
-    def to(self, dtype):
-        return Value(self.x.to(dtype))
+    def to(self, dtype, bitcast=False):
+        return Value(self.x.view(dtype) if bitcast else self.x.to(dtype))
 
     def __getitem__(self, at):
         return Value(self.x[at])
@@ -79,7 +79,8 @@ class Value:
     __truediv__, __rtruediv__ = operator(torch.div), operator(torch.div, True)
     # Integers are divided as in C: towards 0.
     __floordiv__ = operator(lambda a, b: torch.div(a, b, rounding_mode="trunc"))
-    __mod__ = operator(torch.fmod)
+    __rfloordiv__ = operator(lambda a, b: torch.div(a, b, rounding_mode="trunc"), True)
+    __mod__, __rmod__ = operator(torch.fmod), operator(torch.fmod, True)
     __lt__, __le__, __gt__ = operator(torch.lt), operator(torch.le), operator(torch.gt)
     __ge__, __eq__, __ne__ = operator(torch.ge), operator(torch.eq), operator(torch.ne)
 

@@ -38,7 +38,7 @@ class Machine(Arithmetic):
 
     MODULES = {id(gluon_language): "gl", id(tl): "tl"}  # under any name
     NAMES = "gl tl tma mbarrier async_copy barrier fence_async_shared warpgroup_mma"
-    NAMES = (*NAMES.split(), "warpgroup_mma_wait", "gdc_launch_dependents")
+    NAMES = (*NAMES.split(), "warpgroup_mma_wait", "gdc_launch_dependents", "gdc_wait")
 
     def __init__(self, keeps=True, traced=False):
         self.keeps, self.log = keeps, Log(traced)
@@ -141,6 +141,9 @@ class Machine(Arithmetic):
 
     def gdc_launch_dependents(self):
         pass
+
+    def gdc_wait(self):
+        """The kernel before is over already."""
 
     # Global memory.
 
