@@ -5,10 +5,11 @@ import functools
 import torch
 
 from ..runtime.arguments import DTYPES
+from ..runtime.packed import Packed
 from ..runtime.precision import outside_autocast, sum_dtype
-from . import packed
 from .arguments import check_arguments
 
+PACKED = Packed("wkv6_packed", "rkvw", "u")
 # exp(-exp(7)) is 0 even in float64. Above it the gradient is 0 too, not 0 · exp(x) = 0 · inf.
 MAX_RAW_DECAY = 7.0
 LARGEST = 1024  # keys or values of a head: what a block's threads can hold between them
@@ -96,7 +97,7 @@ def takes_options(dtypes=DTYPES):
 
     def method_of(compute):
         name = compute.__name__
-        packed.METHODS[name] = compute
+        PACKED.methods[name] = compute
 
         @outside_autocast
         def checked(r, k, v, w, u, s0=None, cu_seqlens=None, scale=1.0, raw_decay=False):
@@ -107,7 +108,7 @@ def takes_options(dtypes=DTYPES):
             if cu_seqlens is None:
                 o, s1 = compute(r, k, v, w, u, s0)
             else:
-                o, s1 = packed.packed(name, r, k, v, w, u, s0, cu_seqlens)
+                o, s1 = PACKED(name, r, k, v, w, u, s0, cu_seqlens)
             return o.to(dtype), s1
 
         @functools.wraps(compute)

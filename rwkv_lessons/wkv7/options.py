@@ -6,12 +6,13 @@ import math
 import torch
 
 from ..runtime.arguments import DTYPES
+from ..runtime.packed import Packed
 from ..runtime.precision import outside_autocast, sum_dtype
-from . import packed
 from .arguments import check_call
 
 # exp(-exp(7)) is 0 even in float64. Above it the gradient is 0 too, not 0 · exp(x) = 0 · inf.
 MAX_RAW_DECAY = 7.0
+PACKED = Packed("wkv7_packed", "rwkvab")
 CLAMP = math.exp(-0.5)  # RWKV-7's models never forget more than to exp(-CLAMP) = 0.545 at a token
 
 
@@ -37,7 +38,7 @@ def takes_options(compute):
     the method is the method without the check, its options by place.
     """
     name = compute.__name__
-    packed.METHODS[name] = compute
+    PACKED.methods[name] = compute
 
     @outside_autocast
     def checked(r, w, k, v, a, b, s0=None, cu_seqlens=None, scale=1.0, decay="log"):
@@ -49,7 +50,7 @@ def takes_options(compute):
         if cu_seqlens is None:
             o, s1 = compute(r, w, k, v, a, b, s0)
         else:
-            o, s1 = packed.packed(name, r, w, k, v, a, b, s0, cu_seqlens)
+            o, s1 = PACKED(name, r, w, k, v, a, b, s0, cu_seqlens)
         return o.to(dtype), s1
 
     @functools.wraps(compute)
