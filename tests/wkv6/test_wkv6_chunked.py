@@ -169,7 +169,7 @@ def code_for_hopper(keep, raw_decay):
     tile, f, n = f"tensordesc<bf16[64, 64],{TILE.value!r}>", "*fp32", "i32"
     results = tile, "*bf16", f, tile if keep else None
     tensors = (tile, tile, tile, tile, f, f, None, None, None, *results)
-    given = (*tensors, n, n, n, n, n, "fp32", CHECKPOINT, raw_decay, False)
+    given = (*tensors, n, n, n, n, n, "fp32", n, 64, 64, CHECKPOINT, raw_decay, False)
     return assembly.assembly(wkv6_hopper_kernel, *given, num_warps=4)
 
 

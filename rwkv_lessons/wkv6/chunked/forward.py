@@ -26,7 +26,7 @@ from ...runtime.launch_triton import launch, launches_directly
 from ..autograd import define_forward, empty_results, keep_inputs, sequences_in
 from ..doubling import wkv6_doubling
 from ..options import check_call, holds_float64, wants_gradients
-from .backward import backward
+from .backward import backward, in_sum
 from .checkpoints import CHECKPOINT, count_checkpoints, first_checkpoint, place, sequence_bounds
 from .hopper.forward import wkv6_hopper_kernel
 from .hopper.tiles import launch_tiles, suits_hopper, tiles
@@ -168,16 +168,27 @@ def run_forward(
     (_, T, H, K), V = r.shape, v.shape[3]
     S = sequences_in(r, cu_seqlens)
     new = {"dtype": torch.float32, "device": r.device}
-    o, s1 = torch.empty_like(v), torch.empty((S, H, K, V), **new)
+    s1 = torch.empty((S, H, K, V), **new)
     start = s1 if s0 is None else s0.contiguous()
     cu_seqlens = None if cu_seqlens is None else cu_seqlens.contiguous()
 
     gpu = devices.gpu_of(r.device)
     programs, segments, span, warps, sizes = tile_for(S * H, T, K, V, r.dtype, gpu)
-    (K, V, BK, BV, _), all_programs, groups = sizes, programs * segments, triton.cdiv(span, GROUP)
+    _, _, BK, BV, _ = sizes
     segment_states = segment_decays = None
     # Unless told, ptxas gives the longest kernels of older architectures 40 registers, and spills.
     options, launches = {"maxnreg": None if gpu.like_hopper else 255}, []
+    inputs, key_blocks = (r, k, v, w), K // 64  # on Hopper
+    on_hopper = (
+        K % 64 == V % 64 == 0
+        and r.shape[0] * T * H * key_blocks * (V // 64) >= MIN_TOKENS_FOR_TMA
+        and suits_hopper(inputs)
+    )
+    in_parts = on_hopper and key_blocks > 1
+    o = torch.empty((key_blocks, *v.shape), **new) if in_parts else torch.empty_like(v)
+    if in_parts and segment_maps is None:
+        segments, span = segments_for(programs * key_blocks, T, gpu.sms)
+    all_programs, groups = programs * segments, triton.cdiv(span, GROUP)
     if segments > 1 and segment_maps is not None:
         segment_states, segment_decays = (x[:, :-1].contiguous() for x in segment_maps)
     elif segments > 1:
@@ -189,18 +200,16 @@ def run_forward(
             (*sizes, raw_decay),
             options,
         ))  # fmt: skip
-    inputs, numbers = (r, k, v, w), (int(s0 is not None), T, H, segments, span, scale)
+    numbers = int(s0 is not None), T, H, segments, span, scale
     others = u, start, cu_seqlens, segment_states, segment_decays
-    on_hopper = (
-        sizes[:2] == (64, 64) and r.shape[0] * T * H >= MIN_TOKENS_FOR_TMA and suits_hopper(inputs)
-    )
     if on_hopper:
-        *inputs, written = (tiles(x, H * K) for x in (*inputs, o))
+        inputs = [tiles(x, H * x.shape[3]) for x in inputs]
+        written = None if in_parts else tiles(o, H * V)
         states = None if checkpoints is None else tiles(checkpoints, V)
         launches.append((
-            wkv6_hopper_kernel, (all_programs, 1, 1), warps,
-            (*inputs, *others, written, o, s1, states), numbers,
-            (CHECKPOINT, raw_decay, scale != 1), {},
+            wkv6_hopper_kernel, (all_programs * key_blocks, 1, 1), 4,
+            (*inputs, *others, written, o, s1, states), (*numbers, r.shape[0] * T),
+            (K, V, CHECKPOINT, raw_decay, scale != 1), {},
         ))  # fmt: skip
     else:
         group_states = None
@@ -225,7 +234,7 @@ def run_forward(
     for kernel, *arguments, options in launches:
         launcher = launch_tiles if isinstance(arguments[0], tuple) else launch
         launcher(kernel, *arguments, **options)
-    return o, s1
+    return in_sum(o, v.dtype) if in_parts else o, s1
 
 
 @functools.cache

@@ -46,21 +46,27 @@ from .tiles import (
 
 
 @assembled
-@gluon.jit(do_not_specialize=["has_s0", "T", "H", "segments", "span", "scale"])
+@gluon.jit(do_not_specialize=["has_s0", "T", "H", "segments", "span", "scale", "tokens"])
 def wkv6_hopper_kernel(
     r, k, v, w, u, s0, cu_seqlens, segment_states, segment_decays, o, o_rows, s1, checkpoints,
-    has_s0, T, H, segments, span, scale,
+    has_s0, T, H, segments, span, scale, tokens,
+    K: gl.constexpr, V: gl.constexpr,
     CHECKPOINT: gl.constexpr, RAW: gl.constexpr, SCALED: gl.constexpr,
 ):  # fmt: skip
-    """r, k, v, w and o are descriptors of [tokens, H·64], checkpoints of [states·64, 64].
+    """r, k, v, w, o are descriptors of [tokens, H·K] or [tokens, H·V], and checkpoints of
+    [states·K, V].
 
-    o_rows is o again, for a last chunk that is not whole.
-    The rest is as in ../forward.py.
+    o_rows is o again, for a last chunk that is not whole. Where a head has several blocks of 64
+    keys, o is None, and o_rows gets the part of each, in float32, `[K / 64, tokens, H·V]`.
+    tokens: of all sequences together. The rest is as in ../forward.py.
     """
     TILES: gl.constexpr = product_of(64)
     SUMS: gl.constexpr = product_of(8)
     ROWS: gl.constexpr = gl.SliceLayout(1, TILES)
-    i_n, i_g, i_h, _ = place(gl.program_id(0), segments, H, 64, 64)
+    NV: gl.constexpr = V // 64
+    i_n, i_g, i_h, i_block = place(gl.program_id(0), segments, H, K // 64 * V, 64)
+    i_k, i_v = i_block // NV, i_block % NV
+    key_column, value_column = i_h * K + i_k * C, i_h * V + i_v * C
     start, end = sequence_bounds(cu_seqlens, i_n, T)
     skipped = i_g.to(gl.int64) * span
     n = gl.minimum(end - start - skipped, span).to(gl.int32)
@@ -96,22 +102,24 @@ def wkv6_hopper_kernel(
         expect_tile(k_ready.index(stage), stage * C < n)
         expect_tile(v_ready.index(stage), stage * C < n)
         expect_tile(w_ready.index(stage), stage * C < n)
-    tma.async_copy_global_to_shared(w, [first, i_h * C], w_ready.index(0), s_w.index(0), pred=0 < n)
-    tma.async_copy_global_to_shared(r, [first, i_h * C], r_ready.index(0), s_r.index(0), pred=0 < n)
-    tma.async_copy_global_to_shared(k, [first, i_h * C], k_ready.index(0), s_k.index(0), pred=0 < n)
-    tma.async_copy_global_to_shared(v, [first, i_h * C], v_ready.index(0), s_v.index(0), pred=0 < n)
+    keys_at, values_at = [first, key_column], [first, value_column]
+    tma.async_copy_global_to_shared(w, keys_at, w_ready.index(0), s_w.index(0), pred=0 < n)
+    tma.async_copy_global_to_shared(r, keys_at, r_ready.index(0), s_r.index(0), pred=0 < n)
+    tma.async_copy_global_to_shared(k, keys_at, k_ready.index(0), s_k.index(0), pred=0 < n)
+    tma.async_copy_global_to_shared(v, values_at, v_ready.index(0), s_v.index(0), pred=0 < n)
 
     row = gl.arange(0, C, ROWS)[:, None]
     col = gl.arange(0, C, gl.SliceLayout(0, TILES))[None, :]
-    b_u = gl.load(u + i_h * C + col).to(gl.float32)
-    o_s = row * C + col  # of a state
-    i_s = (i_n * H + i_h) * C * C
+    b_u = gl.load(u + key_column + col).to(gl.float32)
+    o_s = (i_k * C + row) * V + i_v * C + col  # of a state
+    i_s = (i_n * H + i_h) * K * V
     b_s = gl.load(s0 + i_s + o_s, (row >= 0) & (has_s0 != 0), 0.0).to(gl.float32)
     if segment_states is not None:
         for g in range(0, i_g):
             part = (i_n * (segments - 1) + g) * H + i_h
-            b_decay = gl.exp2(gl.load(segment_decays + part * C + gl.arange(0, C, ROWS)))
-            b_s = b_s * b_decay[:, None] + gl.load(segment_states + part * C * C + o_s)
+            o_k = i_k * C + gl.arange(0, C, ROWS)
+            b_decay = gl.exp2(gl.load(segment_decays + part * K + o_k))
+            b_s = b_s * b_decay[:, None] + gl.load(segment_states + part * K * V + o_s)
     no_sums = gl.full([C, 8], 0.0, gl.float32, SUMS)
     zeros = gl.full([C, C], 0.0, gl.float32, TILES)
 
@@ -171,7 +179,7 @@ def wkv6_hopper_kernel(
             fence_async_shared()
             more = t + C < n
             tma.store_wait(0)
-            next_at = [first + t + C, i_h * C]
+            next_at, next_v = [first + t + C, key_column], [first + t + C, value_column]
             tma.async_copy_global_to_shared(
                 w, next_at, w_ready.index(1 - i), s_w.index(1 - i), pred=more
             )
@@ -182,7 +190,7 @@ def wkv6_hopper_kernel(
                 k, next_at, k_ready.index(1 - i), s_k.index(1 - i), pred=more
             )
             tma.async_copy_global_to_shared(
-                v, next_at, v_ready.index(1 - i), s_v.index(1 - i), pred=more
+                v, next_v, v_ready.index(1 - i), s_v.index(1 - i), pred=more
             )
             w_by_key = s_log.permute((1, 0))
             b_total = warpgroup_mma(w_by_key, for_total, no_sums, use_acc=False, is_async=True)
@@ -248,8 +256,9 @@ def wkv6_hopper_kernel(
                     b_s = warpgroup_mma(k_high.permute((1, 0)), b_v, b_s, is_async=True)
                     b_s = warpgroup_mma(k_low.permute((1, 0)), b_v, b_s, is_async=True)
                 else:  # one more checkpoint, in the middle of the chunk
-                    at_checkpoint = ((slot + t // CHECKPOINT) * H + i_h) * C
-                    tma.async_copy_shared_to_global(checkpoints, [at_checkpoint, 0], s_w.index(i))
+                    at_checkpoint = ((slot + t // CHECKPOINT) * H + i_h) * K + i_k * C
+                    state_at = [at_checkpoint, i_v * C]
+                    tma.async_copy_shared_to_global(checkpoints, state_at, s_w.index(i))
                     half: gl.constexpr = C // 2
                     first_v = b_v.slice(0, half, 0)
                     b_s = warpgroup_mma(
@@ -274,26 +283,28 @@ def wkv6_hopper_kernel(
                         k_low.slice(half, half, 0).permute((1, 0)), last_v, b_s, is_async=True
                     )
                 b_o, b_s, b_a = warpgroup_mma_wait(0, deps=(b_o, b_s, b_a))
-                s_r.index(i).store(rounded(b_o))
+                if o is not None:
+                    s_r.index(i).store(rounded(b_o))
                 fence_async_shared()
                 barrier()
-                if whole:
-                    tma.async_copy_shared_to_global(o, [first + t, i_h * C], s_r.index(i))
+                at = (start + skipped + t) * H * V + value_column
+                if o is None:
+                    at += i_k.to(gl.int64) * tokens * H * V
+                    gl.store(o_rows + at + row * (H * V) + col, b_o, row < n - t)
+                elif whole:
+                    tma.async_copy_shared_to_global(o, [first + t, value_column], s_r.index(i))
                 else:
-                    at = (start + skipped + t) * H + i_h
-                    gl.store(
-                        o_rows + at * C + row * (H * C) + col, b_o.to(gl.bfloat16), row < n - t
-                    )
+                    gl.store(o_rows + at + row * (H * V) + col, b_o.to(gl.bfloat16), row < n - t)
                 if checkpoints is not None:
                     if t + C // 2 < n:
-                        middle_at = [at_checkpoint + H * C, 0]
+                        middle_at = [at_checkpoint + H * K, i_v * C]
                         tma.async_copy_shared_to_global(checkpoints, middle_at, s_middle)
                 t += C
         if t < n:
             t, b_s = strong_chunks(
-                t, b_s, b_u, n, first, i_h, H, slot, scale,
+                t, b_s, b_u, n, first, i_h, i_k, i_v, H, slot, scale, tokens,
                 described, o_rows, staged, ready, ones,
-                CHECKPOINT, RAW, SCALED,
+                K, V, CHECKPOINT, RAW, SCALED,
             )  # fmt: skip
 
     tma.store_wait(0)

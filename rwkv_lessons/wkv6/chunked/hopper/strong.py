@@ -116,8 +116,9 @@ def pass_run(b_s, run: gl.constexpr, s_decays, s_r, s_r_low, s_k, s_k_low, s_v, 
 
 @gluon.jit
 def strong_chunks(
-    t, b_s, b_u, n, first, i_h, H, slot, scale,
+    t, b_s, b_u, n, first, i_h, i_k, i_v, H, slot, scale, tokens,
     described, o_rows, staged, ready, ones,
+    K: gl.constexpr, V: gl.constexpr,
     CHECKPOINT: gl.constexpr, RAW: gl.constexpr, SCALED: gl.constexpr,
 ):  # fmt: skip
     """From token t of n to the end of a chunk that forward.py can go on from, or to the last.
@@ -136,6 +137,7 @@ def strong_chunks(
     s_r, s_k, s_v, s_w = staged
     r_ready, k_ready, v_ready, w_ready = ready
     one_log, one_low, one_state, one_more, one_weights, one_mask = ones
+    key_column, value_column = i_h * K + i_k * C, i_h * V + i_v * C
     zero = t // 2**30
     row = gl.arange(0, C, ROWS)[:, None] + zero
     col = gl.arange(0, C, gl.SliceLayout(0, TILES))[None, :]
@@ -192,7 +194,7 @@ def strong_chunks(
         tma.store_wait(0)
         barrier()
         more = (t + C < n) & (t != there)
-        next_at = [first + t + C, i_h * C]
+        next_at, next_v = [first + t + C, key_column], [first + t + C, value_column]
         tma.async_copy_global_to_shared(
             w, next_at, w_ready.index(1 - i), s_w.index(1 - i), pred=more
         )
@@ -203,11 +205,11 @@ def strong_chunks(
             k, next_at, k_ready.index(1 - i), s_k.index(1 - i), pred=more
         )
         tma.async_copy_global_to_shared(
-            v, next_at, v_ready.index(1 - i), s_v.index(1 - i), pred=more
+            v, next_v, v_ready.index(1 - i), s_v.index(1 - i), pred=more
         )
         if checkpoints is not None:
-            at_checkpoint = ((slot + t // CHECKPOINT) * H + i_h) * C
-            tma.async_copy_shared_to_global(checkpoints, [at_checkpoint, 0], s_state)
+            at_checkpoint = ((slot + t // CHECKPOINT) * H + i_h) * K + i_k * C
+            tma.async_copy_shared_to_global(checkpoints, [at_checkpoint, i_v * C], s_state)
 
         later = s_earlier.permute((1, 0))
         b_near = warpgroup_mma(s_near, s_more, zeros, use_acc=False, is_async=True)
@@ -292,17 +294,22 @@ def strong_chunks(
             b_o *= scale
         if checkpoints is not None:
             barrier()  # the tile of r is free
-        s_o.permute((1, 0)).store(rounded(b_o))
+        if o is not None:
+            s_o.permute((1, 0)).store(rounded(b_o))
         fence_async_shared()
         barrier()
         if checkpoints is not None:
             if t + C // 2 < n:
-                tma.async_copy_shared_to_global(checkpoints, [at_checkpoint + H * C, 0], near_low)
-        if whole:
-            tma.async_copy_shared_to_global(o, [first + t, i_h * C], s_o)
+                middle_at = [at_checkpoint + H * K, i_v * C]
+                tma.async_copy_shared_to_global(checkpoints, middle_at, near_low)
+        at = (first + t).to(gl.int64) * H * V + value_column
+        if o is None:
+            at += i_k.to(gl.int64) * tokens * H * V
+            gl.store(o_rows + at + col * (H * V) + row, b_o, col < n - t)
+        elif whole:
+            tma.async_copy_shared_to_global(o, [first + t, value_column], s_o)
         else:
-            at = ((first + t).to(gl.int64) * H + i_h) * C
-            gl.store(o_rows + at + row * (H * C) + col, s_o.load(TILES), row < n - t)
+            gl.store(o_rows + at + row * (H * V) + col, s_o.load(TILES), row < n - t)
         t += C
     b_s = turned(b_s, one_log.index(zero), one_low.index(zero), one_state.index(zero))
     return t, b_s
