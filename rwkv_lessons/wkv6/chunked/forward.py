@@ -5,12 +5,12 @@ r, k and S decayed to the end of the chunk (tiles.py), a chunk is
 
     o = r S + tril(r kᵀ, bonus on the diagonal) v          S ← S + kᵀ v
 
-r, k, v, w and o move once. hopper/forward.py does the same on Hopper, for bfloat16 heads of 64, in
-half of the time; this kernel is for all else. Registers bound it: 255 leave room for two programs
-an SM, too few to hide what its barriers cost (docs/designs_wkv6.md). r decayed to the end grows;
-where decays are too strong for that S is still right, and o is recomputed (strong.py). On Hopper a
-program takes such chunks another way (hopper/strong.py). Where there are few heads, several
-programs share one sequence (segments.py). Gradients: backward.py.
+r, k, v, w and o move once. hopper/forward.py does the same on Hopper, in 16 bits and for heads of
+any multiples of 64, in half of the time; this kernel is for all else. Registers bound it: 255 leave
+room for two programs an SM, too few to hide what its barriers cost (docs/designs_wkv6.md). r
+decayed to the end grows; where decays are too strong for that S is still right, and o is recomputed
+(strong.py). On Hopper a program takes such chunks another way (hopper/strong.py). Where there are
+few heads, several programs share one sequence (segments.py). Gradients: backward.py.
 """
 
 import functools
@@ -178,11 +178,12 @@ def run_forward(
     segment_states = segment_decays = None
     # Unless told, ptxas gives the longest kernels of older architectures 40 registers, and spills.
     options, launches = {"maxnreg": None if gpu.like_hopper else 255}, []
-    inputs, key_blocks = (r, k, v, w), K // 64  # on Hopper
+    # On Hopper:
+    inputs, key_blocks, half = (r, k, v, w), K // 64, r.dtype == torch.float16
     on_hopper = (
         K % 64 == V % 64 == 0
         and r.shape[0] * T * H * key_blocks * (V // 64) >= MIN_TOKENS_FOR_TMA
-        and suits_hopper(inputs)
+        and suits_hopper(inputs, torch.float16 if half else torch.bfloat16)
     )
     in_parts = on_hopper and key_blocks > 1
     o = torch.empty((key_blocks, *v.shape), **new) if in_parts else torch.empty_like(v)
@@ -205,11 +206,11 @@ def run_forward(
     if on_hopper:
         inputs = [tiles(x, H * x.shape[3]) for x in inputs]
         written = None if in_parts else tiles(o, H * V)
-        states = None if checkpoints is None else tiles(checkpoints, V)
+        states = checkpoints if checkpoints is None or half else tiles(checkpoints, V)
         launches.append((
             wkv6_hopper_kernel, (all_programs * key_blocks, 1, 1), 4,
             (*inputs, *others, written, o, s1, states), (*numbers, r.shape[0] * T),
-            (K, V, CHECKPOINT, raw_decay, scale != 1), {},
+            (K, V, CHECKPOINT, raw_decay, scale != 1, half), {},
         ))  # fmt: skip
     else:
         group_states = None
