@@ -10,7 +10,7 @@ python -m rwkv_lessons.bench mla-decode   a query token against a latent cache
 python -m rwkv_lessons.bench mla-prefill  latent attention of a whole prompt
 python -m rwkv_lessons.bench mla-generate a whole MiniCPM3-4B that generates text
 python -m rwkv_lessons.bench mla-ladder   a step of it, rung by rung of the lessons
-python -m rwkv_lessons.bench ceilings     the most bytes and operations a second of this GPU
+python -m rwkv_lessons.bench ceilings     what this GPU can do at most, and how long it waits
 python -m rwkv_lessons.bench record-all   all of these, and keeps them; --list, --needed
 python -m rwkv_lessons.bench readme       the README's tables and figures, from the records
 python -m rwkv_lessons.bench matrix       what every kernel becomes on every architecture

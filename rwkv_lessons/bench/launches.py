@@ -13,7 +13,7 @@ from triton.backends.compiler import GPUTarget
 
 from rwkv_lessons.mla.decode import forward as decode
 from rwkv_lessons.mla.prefill import prefill
-from rwkv_lessons.runtime import compile_triton, devices, launch_triton
+from rwkv_lessons.runtime import compile_triton, devices, launch_tiles, launch_triton
 from rwkv_lessons.runtime.architectures import number_of
 from rwkv_lessons.timex.cuda import backward as timex_cuda_dw
 from rwkv_lessons.timex.cuda import forward as timex_cuda
@@ -22,7 +22,6 @@ from rwkv_lessons.timex.toeplitz import forward as toeplitz
 from rwkv_lessons.wkv5 import cuda as wkv5_cuda
 from rwkv_lessons.wkv6.chunked import backward as chunked_backward
 from rwkv_lessons.wkv6.chunked import forward as chunked
-from rwkv_lessons.wkv6.chunked.hopper import tiles as hopper_tiles
 from rwkv_lessons.wkv6.cuda import backward as cuda_backward
 from rwkv_lessons.wkv6.cuda import forward as cuda
 from rwkv_lessons.wkv6.recurrent import backward as recurrent_backward
@@ -92,7 +91,7 @@ def recorded(architecture):
         mock.patch.object(torch.cuda, "current_device", lambda: None),
         mock.patch.object(compile_triton, "_compiled", Nothing()),
         mock.patch.object(launch_triton, "_compiled", Nothing()),
-        mock.patch.object(hopper_tiles, "_compiled", Nothing()),
+        mock.patch.object(launch_tiles, "_compiled", Nothing()),
     ]
     for module in (wkv5_cuda, cuda, cuda_backward, timex_cuda, timex_cuda_dw):
         patches += [

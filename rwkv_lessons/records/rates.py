@@ -8,6 +8,7 @@ be right to float32 costs them three of TF32.
 from rwkv_lessons.operations.work import MULTIPLY_ADDS, TENSOR_CORES
 
 CEILING_NAMES = "copy_bytes_per_s", "fp32_flops_per_s", "bf16_flops_per_s", "tf32_flops_per_s"
+LATENCY_NAMES = "memory_latency_ns", "l2_latency_ns"  # in the same record, not in older ones
 TF32_FOR_FLOAT32 = 3  # products
 
 

@@ -92,7 +92,7 @@ class Record:
     name: str
     provenance: Provenance
     rows: tuple[Measurement, ...] = ()
-    ceilings: dict[str, float] = field(default_factory=dict)  # name → number per second
+    ceilings: dict[str, float] = field(default_factory=dict)  # name → number per second, or ns
 
     def row(self, method, shape=None, dtype=None):
         """The one row of `method`, at a shape (B, T, H, N) and a dtype where there are several.

@@ -2,9 +2,11 @@
 
 A kernel takes one to three seconds to compile, most of them outside of Python's lock. An operation
 of several kernels hands over all of its launches before it makes the first: the first call then
-waits for the longest compilation, not for their sum.
+waits for the longest compilation, not for their sum. A forward pass of which gradients are wanted
+hands over those of the backward pass, too.
 """
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -12,8 +14,10 @@ import subprocess
 import tempfile
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
+import torch
 import triton
 from triton import knobs
 from triton.backends import Backend, backends
@@ -28,6 +32,7 @@ from triton.runtime.errors import PTXASError
 
 from .assembler import assembler
 
+WORKERS = 16  # threads; some wait for compilers and assemblers outside of this process
 NAME = "rwkv_lessons"  # of the target that means: NVIDIA's, and the assembler of assembler.py
 _compiled = set()
 
@@ -89,13 +94,25 @@ def assembled(kernel):
         compile = kernel.compile
 
         def compile_for_own_target(src, target, **options):
-            return compile(src, target=own_target(target), **options)
+            compiled = compile(src, target=own_target(target), **options)
+            build_launcher(compiled)
+            return compiled
 
         kernel.compile = compile_for_own_target
         return made
 
     kernel.device_caches = defaultdict(create_binder)
     return kernel
+
+
+def build_launcher(compiled):
+    """Has Triton build what launches a kernel.
+
+    Triton 3.6 would do so at the first launch, one kernel after the other: it is a program in C, a
+    third of a second for the compiler. It stays in Triton's cache.
+    """
+    if launcher := getattr(triton.runtime.driver.active, "launcher_cls", None):
+        launcher(compiled.src, compiled.metadata)
 
 
 def assemble(ptx, options, capability, with_assembler):
@@ -143,7 +160,60 @@ def compile_together(kind, launches):
     if not isinstance(launches[0][0], triton.runtime.JITFunction):
         return  # in the interpreter nothing is compiled
     # What fails here fails again at its launch, which says so.
-    with ThreadPoolExecutor() as threads, triton.AsyncCompileMode(threads, ignore_errors=True):
-        for kernel, _, num_warps, tensors, numbers, constants, options in launches:
-            given = (*tensors, *numbers, *constants)
-            kernel.warmup(*given, grid=(1,), num_warps=num_warps, **options)
+    with ThreadPoolExecutor(WORKERS) as threads:
+        with triton.AsyncCompileMode(threads, ignore_errors=True):
+            for kernel, _, num_warps, tensors, numbers, constants, options in launches:
+                given = (*tensors, *numbers, *constants)
+                kernel.warmup(*given, grid=(1,), num_warps=num_warps, **options)
+
+
+class Launches:
+    """The launches of a call: each at once or, if their kind is new, when all are compiled.
+
+    Args:
+        kind: as of `compile_together`.
+        ahead: only to be compiled, now, for a later call.
+    """
+
+    def __init__(self, kind, ahead=False):
+        self.kind, self.ahead = kind, ahead
+        self.kernels, self.waiting = [], [] if ahead or kind not in _compiled else None
+        self.ran, self.scratch = [], []  # for `Replay`
+
+    def __call__(self, launch, *given, **options):
+        """launch(kernel, …), with arguments as `launch_triton.launch` takes them."""
+        if self.waiting is None:
+            self.ran.append((launch(*given, **options), *given))
+        else:
+            self.kernels.append((*given, options))
+            self.waiting.append(partial(launch, *given, **options))
+
+    def empty(self, shape, device, dtype=torch.float32):
+        """A tensor for these launches alone, as `torch.empty` makes it."""
+        x = torch.empty(shape, dtype=dtype, device=device)
+        self.scratch.append(x)
+        return x
+
+    def then(self, function, *given, **named):
+        """Calls what is no launch in its turn."""
+        self.ran.append((None,))
+        if self.waiting is None:
+            function(*given, **named)
+        else:
+            self.waiting.append(partial(function, *given, **named))
+
+    def finish(self, others=list):
+        """Compiles and launches what waits.
+
+        Args:
+            others: () → launches, as of `compile_together`, that are compiled with these.
+        """
+        if self.waiting is None or self.ahead:
+            return
+        kernels = self.kernels
+        if isinstance(kernels[0][0], triton.runtime.JITFunction):
+            with contextlib.suppress(torch.OutOfMemoryError):  # it compiles them at its turn, then
+                kernels = kernels + others()
+        compile_together(self.kind, kernels)
+        for start in self.waiting:
+            start()

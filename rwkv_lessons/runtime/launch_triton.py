@@ -19,6 +19,10 @@ def launch(kernel, programs, num_warps, tensors, numbers, constants, **options):
         numbers: the next ones, all of which are in its `do_not_specialize`.
         constants: the last ones, its `tl.constexpr`.
         options: more of Triton's, the same whenever the constants are.
+
+    Returns:
+        What it ran, for `Replay`: Triton's launcher, the machine code and its metadata. None where
+        it had to be compiled.
     """
     addresses, dtypes, bits = [], [], 0
     for x in tensors:
@@ -35,16 +39,18 @@ def launch(kernel, programs, num_warps, tensors, numbers, constants, **options):
     if bits % 16:  # Triton makes wider loads for addresses that are multiples of 16
         key = (*key, *[address is not None and address % 16 == 0 for address in addresses])
     found = _compiled.get(key)
-    if found is not None:  # what found[programs, 1, 1](…) does, without its hooks for profilers
+    if found is not None:  # what made[programs, 1, 1](…) does, without its hooks for profilers
+        run, function, metadata = found
         stream = torch._C._cuda_getCurrentRawStream(device)
-        found.run(
-            programs, 1, 1, stream, found.function, found.packed_metadata, None, None, None,
+        run(
+            programs, 1, 1, stream, function, metadata, None, None, None,
             *addresses, *numbers, *constants,
         )  # fmt: skip
-        return
+        return found
     made = kernel[(programs,)](*tensors, *numbers, *constants, num_warps=num_warps, **options)
-    if isinstance(kernel, triton.runtime.JITFunction):  # in the interpreter nothing is made
-        _compiled[key] = made
+    if isinstance(kernel, triton.runtime.JITFunction) and made is not None:
+        _compiled[key] = made.run, made.function, made.packed_metadata
+    return None
 
 
 def launches_directly(x):

@@ -16,7 +16,7 @@ from ..runtime import devices
 from ..runtime.assembler import distrusted
 from ..runtime.packages import NUMBA, TRITON
 from .doubling import wkv6_doubling
-from .options import LARGEST, check_call, holds_float64, wants_gradients
+from .options import LARGEST, check_call, holds_float64, looks, remember, wants_gradients
 from .reference import wkv6_reference
 from .step import wkv6_step
 
@@ -57,6 +57,7 @@ def _checked(name):
 
 
 _known_checked = functools.cache(_checked)  # an import statement costs the host 1 µs
+_methods = {}  # by `looks` of a call, and whether gradients are wanted: its method
 
 
 def __getattr__(name):
@@ -160,13 +161,21 @@ def wkv6(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False)
         Precision: all of it is as outside of torch.autocast. Second gradients are those of the
             methods in torch, reference and doubling; of the kernels they raise a RuntimeError.
     """
-    B, T, H, K, V = check_call(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
+    tensors = r, k, v, w, u, s0
+    known = looks(tensors, scale, raw_decay) if cu_seqlens is None else None
+    if known:
+        known = known, torch.is_grad_enabled() and wants_gradients(*tensors)
+        if method := _methods.get(known):
+            return method(*tensors, None, float(scale), raw_decay)
+    B, T, H, K, V = check_call(*tensors, cu_seqlens, scale, raw_decay)
+    gradients = torch.is_grad_enabled() and wants_gradients(*tensors)
     packed = cu_seqlens is not None
     S = len(cu_seqlens) - 1 if packed else B
-    gradients = torch.is_grad_enabled() and wants_gradients(r, k, v, w, u, s0)
     dtype = torch.float64 if holds_float64(r, w, u, s0) else r.dtype
-    tokens = -(-B * T // S)
     gpu = devices.gpu_of(r.device)
-    name = method_for(r.device.type, dtype, tokens, S * H, max(K, V), gradients, packed, gpu)
+    mean = -(-B * T // S)
+    name = method_for(r.device.type, dtype, mean, S * H, max(K, V), gradients, packed, gpu)
     method = (_checked if torch.compiler.is_compiling() else _known_checked)(name)
-    return method(r, k, v, w, u, s0, cu_seqlens, float(scale), raw_decay)
+    if known:
+        remember(_methods, known, method)
+    return method(*tensors, cu_seqlens, float(scale), raw_decay)

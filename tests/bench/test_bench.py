@@ -1,10 +1,13 @@
 """The whole path of the bench without a GPU: choose, make inputs, check, time, show, refuse."""
 
 import functools
+import itertools
+import re
 import sys
 import time
 from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -205,6 +208,66 @@ def test_the_float32_ceiling_is_one_of_multiply_adds():
     multiply_adds = code.count("FFMA")
     others = sum(code.counts.values()) - multiply_adds
     assert multiply_adds >= 4 * others and code.local_bytes == 0  # NOPs at the end included
+
+
+@pytest.mark.skipif(assembly.available() is not None, reason=str(assembly.available()))
+def test_a_chase_is_one_load_after_the_other():
+    from numba import int32, int64
+
+    code = assembly.assembly(ceilings.chase_kernel, int32[::1], int64, int32[::1])
+    assert code.count("STG") == 1 and code.local_bytes == 0
+    # From what a load brings to the address of the next: one instruction, of some 4 cycles.
+    lines = code.sass.splitlines()
+    loads = [n for n, line in enumerate(lines) if line.startswith("LDG")]
+    assert len(loads) > 1
+    for n, following in itertools.pairwise(loads):
+        brought = re.match(r"LDG\.E (R\d+),", lines[n])[1]
+        address = re.search(r"\[(R\d+)\.64\]", lines[following])[1]
+        between = "\n".join(lines[n + 1 : following])
+        assert re.search(rf"^IMAD\.WIDE\.U32 {address}, {brought}, 0x4,", between, re.MULTILINE)
+
+
+@pytest.mark.parametrize("lines", [2, 3, 64])
+def test_a_chase_meets_every_line_once_and_each_load_another_sector(lines):
+    following = ceilings.random_cycle(lines, CPU).numpy()
+    end = np.full(1, -1, np.int32)
+    chase = ceilings.chase_kernel
+    met = []
+    for steps in range(1, lines + 1):
+        trace.run(chase, 1, 1, following, steps, end)
+        met.append(int(end[0]))
+    assert sorted(met) == list(range(0, lines * ceilings.LINE, ceilings.LINE)) and met[-1] == 0
+    seen = trace.trace(chase, 1, 1, following, lines, end)
+    assert not seen.faults and seen.sectors("global", op="load") == lines
+
+
+def test_what_a_launch_takes_is_no_part_of_a_latency(monkeypatch):
+    launched = []
+
+    class Noted(OnCPU):
+        def __getitem__(self, sizes):
+            launch = super().__getitem__(sizes)
+            return lambda *arrays: (launched.append(arrays[1]), launch(*arrays))
+
+    def seconds(f, device):
+        f()
+        return 5e-6 + 600e-9 * launched[-1]
+
+    monkeypatch.setattr(ceilings, "chase_kernel", Noted(ceilings.chase_kernel))
+    monkeypatch.setattr(ceilings, "stream", lambda: None)
+    monkeypatch.setattr(ceilings, "_seconds", seconds)
+    assert ceilings.latency_ns(CPU, 16, steps=8) == pytest.approx(600)
+    assert launched == [8, 16]
+
+
+def test_a_chase_through_memory_is_longer_than_the_caches_and_shorter_than_its_array():
+    from rwkv_lessons.runtime.architectures import ARCHITECTURES
+
+    line = 4 * ceilings.LINE
+    assert ceilings.MEMORY_LINES * line >= timing.CLEAR_BYTES
+    assert 2 * ceilings.L2_LINES < ceilings.MEMORY_LINES  # no line is met twice
+    largest = max(x.shared_bytes for x in ARCHITECTURES.values())  # the L1 cache is the same memory
+    assert ceilings.L2_LINES * line > 4 * largest
 
 
 class OnCPU:

@@ -20,14 +20,19 @@ def counted(monkeypatch, module, name):
 @pytest.mark.parametrize("scale", [1.0, 0.5])
 @pytest.mark.parametrize("name", [*(x for x in wkv6.METHODS if x != "cuda"), "wkv6"])
 def test_once_in_wkv6(name, scale, T, monkeypatch):
-    calls = counted(monkeypatch, options, "_usual_sizes")
+    calls = counted(monkeypatch, options, "check_arguments")
+    monkeypatch.setattr(options, "_right", {})
+    monkeypatch.setattr(wkv6, "_methods", {})
     x = make(1, T, 2, 4, 4, dtype=torch.float32)
     (wkv6.METHODS | {"wkv6": wkv6.wkv6})[name](*x, scale=scale)
     assert len(calls) == 1
+    (wkv6.METHODS | {"wkv6": wkv6.wkv6})[name](*x, scale=scale)
+    assert len(calls) == 1  # of the same looks
 
 
 def test_once_in_a_step(monkeypatch):
-    calls = counted(monkeypatch, options, "_usual_sizes")
+    calls = counted(monkeypatch, options, "check_arguments")
+    monkeypatch.setattr(options, "_right", {})
     wkv6.wkv6_step(*make(1, 1, 2, 4, 4, dtype=torch.float32))
     assert len(calls) == 1
 

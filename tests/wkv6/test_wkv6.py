@@ -1,5 +1,7 @@
 """Every way of computing WKV-6, and every gradient, against the recurrence in float64."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -22,6 +24,7 @@ from support.wkv6_cases import (
 from rwkv_lessons.lab.simulator.cuda.trace import trace
 from rwkv_lessons.wkv5 import wkv5_reference
 from rwkv_lessons.wkv6 import METHODS, wkv6, wkv6_cuda, wkv6_doubling, wkv6_reference
+from rwkv_lessons.wkv6.cuda.tiles import TOKENS, WEAK
 
 SHAPES = [(1, 1, 1, 4, 4), (2, 2, 2, 4, 6), (1, 17, 3, 8, 5), (2, 54, 1, 5, 12), (1, 100, 2, 4, 4)]
 
@@ -120,6 +123,24 @@ def test_kernels_on_the_cpu(B, T, H, K, V, groups, sizes, w):
             x, *gradients_given(x), groups=groups, sizes=sizes, reverse=reverse
         )
         near([o, s1, *grads], want, limit)
+
+
+def test_kernels_on_the_cpu_with_groups_of_strong_decays_between_others():
+    """Which go over the tokens in another loop: a whole group if one key of one token is strong."""
+    x = make(1, 45, 1, 9, 8, -0.99 * WEAK / TOKENS, torch.float32)
+    x[3][:, TOKENS : 2 * TOKENS] *= 1.02  # just too strong
+    x[3][:, 3 * TOKENS + 2, :, 4] = -math.inf
+    x[3][:, -1, :, 8] = -20
+    o, s1, _ = simulated.forward(x)
+    grads, _ = simulated.backward(x, *gradients_given(x))
+    near([o, s1, *grads], in_float64(x), SINGLE)
+
+
+def test_kernels_on_the_cpu_keep_what_is_not_a_number_from_earlier_tokens():
+    x = make(1, 21, 1, 8, 8, -0.5, torch.float32)
+    x[3][:, 13, :, 2] = math.nan
+    o, s1, _ = simulated.forward(x)
+    assert o[:, :13].isfinite().all() and o[:, 14:].isnan().all() and s1.isnan().any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

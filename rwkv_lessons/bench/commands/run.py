@@ -13,6 +13,7 @@ from rwkv_lessons.bench.refuse import refused
 from rwkv_lessons.bench.show import console, progress, rows_table
 from rwkv_lessons.operations import LADDERS, OF_LADDER, OPERATIONS
 from rwkv_lessons.records.provenance import provenance
+from rwkv_lessons.records.rates import LATENCY_NAMES
 from rwkv_lessons.records.schema import Record, load, path, save
 from rwkv_lessons.verify.gate import NOT_RECORDED
 
@@ -42,13 +43,14 @@ def time_ladder(options):
 
 
 def measure_ceilings(options):
-    """The most bytes and operations a second of this GPU."""
+    """The most bytes and operations a second of this GPU, and how long a load takes."""
     if not torch.cuda.is_available():
         raise ValueError("no NVIDIA GPU here: there are no ceilings to measure")
     here = recording(options, "ceilings")
     found = ceilings(torch.device("cuda"))
     for name, value in found.items():
-        console().print(f"{name:20} {value / 1e12:.2f} T")
+        text = f"{value:.0f} ns" if name in LATENCY_NAMES else f"{value / 1e12:.2f} T"
+        console().print(f"{name:20} {text}")
     keep(options, "ceilings", here, (), found)
 
 

@@ -15,6 +15,8 @@ LEGEND = (
     "White: free. Grey: no registers left for it."
 )
 SIDE = 4  # a quarter's 16 places for warps are drawn 4 × 4
+ASSUMED_NS = 500  # that a load takes from memory, where nobody measured it
+REQUEST = 32 * 16  # bytes: the lanes of a warp, a float4 each
 BLOCK_COLOURS = style.LOAD, style.OKABE_ITO["sky blue"]  # neighbouring blocks are told apart
 
 
@@ -60,6 +62,27 @@ def sweep_gain(block, than, stem="06_block_size", operation="wkv5", gpu=GPU, fol
     except LookupError:
         return None
     return other / ours if ours and other else None
+
+
+def on_their_way(sms=132, gpu=GPU, folder=None):
+    """Little's law for the memory of a GPU, as text.
+
+    Args:
+        sms: that the GPU has.
+
+    Raises:
+        LookupError: nobody recorded that GPU's ceilings.
+    """
+    limits = record("ceilings", gpu, folder).ceilings
+    speed, ns = limits["copy_bytes_per_s"], limits.get("memory_latency_ns")
+    taken = f"{ns:.0f} ns, as recorded" if ns else f"{ASSUMED_NS} ns, say (not recorded yet)"
+    flying = speed * (ns or ASSUMED_NS) * 1e-9
+    return (
+        f"{gpu}: {speed / 1e12:.2f} TB/s, as recorded\n"
+        f"a request takes {taken}\n"
+        f"on their way: {flying / 1e6:.2f} MB, {flying / sms / 1e3:.0f} KB for each of {sms} SMs\n"
+        f"that is {flying / sms / REQUEST:.0f} requests of 32 lanes × 16 bytes on each SM"
+    )
 
 
 def _sm(ax, size, registers, threads, arch):

@@ -19,8 +19,9 @@ import torch
 import triton
 
 from ...runtime import devices
-from ...runtime.compile_triton import compile_together
+from ...runtime.compile_triton import Launches
 from ...runtime.launch_triton import launch
+from ...runtime.replay import looks, remember, replay
 from ..autograd import define_backward, sequences_in
 from .checkpoints import CHECKPOINT, count_checkpoints
 from .hopper.sweep import sweep_hopper_kernel, weights_and_masks
@@ -33,7 +34,7 @@ MIN_CHUNKS_PER_SEGMENT = 16  # so that cutting costs less than it gains
 # Unless told, ptxas 12.8 gives kernels of float32, of large heads in float16, and those in levels,
 # 32 and spills 10 to 18 KB.
 MAX_REGISTERS = 255
-MIN_TOKENS_FOR_TMA = 2**20  # B·T·H: with fewer, descriptors take the host longer than the GPU
+MIN_TOKENS_FOR_TMA = 2**10  # B·T·H: a sequence of less is a chunk or two of few heads
 CHUNKS_PER_PROGRAM = 8  # of keys or values, in turn: the next one is loaded meanwhile
 
 
@@ -86,8 +87,9 @@ def plan(B, T, H, K, V, sequences, packed, is_float32, gpu):
 
 
 def gradients(
-    r, k, v, w, u, s0, cu_seqlens, checkpoints, do, ds1, scale=1.0, raw_decay=False, between=None
-):
+    r, k, v, w, u, s0, cu_seqlens, checkpoints, do, ds1, scale=1.0, raw_decay=False, between=None,
+    ahead=False,
+):  # fmt: skip
     """The gradients of r, k, v, w, u and s0 (as if zeros were given, where it is None).
 
     Args:
@@ -96,6 +98,7 @@ def gradients(
         do, ds1: gradients of o and s1; None counts as zeros.
         between: called with what each segment adds to the gradient of the state,
             `[S, H, segments, K, V]`, and log2 of its decay, before ds1 is read: it may write to it.
+        ahead: launches nothing, and returns what such a call launches, so that it can be compiled.
 
     Returns:
         Tensors of the shapes of r, k, v, w, u and s0, in their dtypes; ds0 in float32.
@@ -103,20 +106,22 @@ def gradients(
     if r.is_cuda and r.get_device() != torch.cuda.current_device():
         with torch.cuda.device(r.device):
             given = (r, k, v, w, u, s0, cu_seqlens, checkpoints, do, ds1, scale, raw_decay)
-            return gradients(*given, between)
-    B, T, H, K = r.shape
+            return gradients(*given, between, ahead)
+    known, given = None, (r, k, v, w, u, checkpoints, do, ds1)
+    if do is not None and cu_seqlens is between is None and not ahead:
+        known = looks(given, "wkv6 backward", scale, raw_decay)
+        if again := replay(known):
+            return in_sums(r, u, *again(given))
+    (B, T, H, K), device = r.shape, r.device
     V, packed, is_float32 = v.shape[-1], cu_seqlens is not None, r.dtype == torch.float32
     sequences = sequences_in(r, cu_seqlens)
-    gpu = devices.gpu_of(r.device)
+    gpu = devices.gpu_of(device)
     slots, segments, segment, programs, sizes = plan(
         B, T, H, K, V, sequences, packed, is_float32, gpu
     )
     sweep, (key_block, all_v), (all_k, value_block), value_blocks = sizes
     do = torch.zeros_like(v) if do is None else do.to(v.dtype)
-    r, k, v, w, u, do, checkpoints = (x.contiguous() for x in (r, k, v, w, u, do, checkpoints))
-
-    new = {"dtype": torch.float32, "device": r.device}
-    ds0 = torch.empty(sequences, H, K, V, **new)
+    r, k, v, w, u, do, checkpoints = [x.contiguous() for x in (r, k, v, w, u, do, checkpoints)]
     ds1 = None if ds1 is None else ds1.contiguous()
     cu_seqlens = cu_seqlens.contiguous() if packed else None
     NK, NV, half = K // 64, V // 64, r.dtype == torch.float16  # on Hopper
@@ -125,95 +130,93 @@ def gradients(
         and B * T * H * NK * NV >= MIN_TOKENS_FOR_TMA
         and suits_hopper((r, k, v, w, do), torch.float16 if half else torch.bfloat16)
     )
-    d_checkpoints = dw_across_chunk = decays = chunk_bounds = min_log_decay = None
-    if on_hopper:
-        kind = r.dtype if NK * NV == 1 else torch.float32  # each block has a part
-        dr, dk, dw = (torch.empty(NV, *x.shape, dtype=kind, device=r.device) for x in (r, k, w))
-        dv = torch.empty(NK, *v.shape, dtype=kind, device=r.device)
-        du = torch.empty(sequences, H, segments, NK, NV, 64, **new)
-    else:
-        dr, dk, dv, dw = (torch.empty_like(x) for x in (r, k, v, w))
-        du = torch.zeros(slots, H, K, **new) if packed else torch.empty(slots, H, K, **new)
-        d_checkpoints = torch.empty_like(checkpoints)
-        dw_across_chunk = torch.empty(slots, H, value_blocks, K, **new)
-        decays = torch.empty(slots, H, 2, K, **new)
-        min_log_decay = torch.empty(slots, H, **new)
-        if packed:
-            chunk_bounds = torch.zeros(slots, 2, dtype=torch.int64, device=r.device)
-
     twice = segments > 1 or between is not None
-    local = torch.empty(sequences, H, segments, K, V, **new) if twice else None
-    totals = torch.empty(sequences, H, segments, K, **new) if twice else None
-    sweeps = [
-        (
-            state_gradients, programs[0], 4,
+    kind = ("backward", device, r.dtype, w.dtype, u.dtype, checkpoints.dtype, K, V, raw_decay)
+    which = packed, ds1 is None, twice, between is None, on_hopper, scale != 1
+    run = Launches((*kind, *which), ahead)
+
+    new, constants = {"dtype": torch.float32, "device": device}, []
+    ds0 = torch.empty((sequences, H, K, V), **new)
+    local = totals = d_checkpoints = dw_across_chunk = decays = chunk_bounds = None
+    if twice:
+        local = run.empty((sequences, H, segments, K, V), device)
+        totals = run.empty((sequences, H, segments, K), device)
+    if not on_hopper:
+        d_checkpoints = run.empty(checkpoints.shape, device, checkpoints.dtype)
+        dw_across_chunk = run.empty((slots, H, value_blocks, K), device)
+        decays = run.empty((slots, H, 2, K), device)
+        if packed:
+            chunk_bounds = torch.zeros(slots, 2, dtype=torch.int64, device=device)
+    sweeps = [OTHERS if between is None else EACH] * twice + [ALL] * (not on_hopper)
+    for n, which in enumerate(sweeps):
+        run(
+            launch, state_gradients, programs[0], 4,
             (r, w, checkpoints, do, ds1, local, totals, cu_seqlens, d_checkpoints,
              dw_across_chunk, decays, chunk_bounds, ds0),
             (T, H, scale, segment, segments),
             (K, V, *sweep, CHECKPOINT, raw_decay, which.value),
-            {"maxnreg": None if is_float32 else 128},
-        )
-        for which in ((OTHERS if between is None else EACH,) if twice else ())
-        + (() if on_hopper else (ALL,))
-    ]  # fmt: skip
-    pairs, warps = [], 4 if max(K, V) <= 64 else 8
-    of_keys = stages_of(sizes[1], is_float32, gpu, checkpoints.dtype == torch.float32)
-    of_values = stages_of(sizes[2], is_float32, gpu)
-    if on_hopper:
-        rows = (dr, dk, dv, dw)
-        *keys, of_v, of_o = (tiles(x, H * x.shape[-1], CHECKPOINT) for x in (r, k, w, v, do))
-        states = checkpoints if half else tiles(checkpoints, V)
-        results = (tiles(x, H * x.shape[-1], CHECKPOINT) for x in rows)
-        pairs.append((
-            sweep_hopper_kernel, (programs[0], 1, 1), 4,
-            (*keys[:2], of_v, keys[2], u, states, weights_and_masks(r.device), of_o,
-             ds1, local, totals, cu_seqlens, *results, *rows, du, ds0),
-            (T, H, scale, segment, segments, B * T), (K, V, raw_decay, scale != 1, half), {},
-        ))  # fmt: skip
-        programs = programs[:1]
-    for levels, (per_program, keys, values) in zip((False, True), programs[1:], strict=False):
-        unbounded = gpu.like_hopper and r.dtype == torch.bfloat16 and not levels
-        limit = {"maxnreg": None if unbounded else MAX_REGISTERS}
-        pairs.append((
-            keys_gradients, keys, warps,
-            (r, k, v, w, u, checkpoints, d_checkpoints, dw_across_chunk, decays, min_log_decay,
-             chunk_bounds, do, dr, dk, dw, du),
-            (T, H, scale, slots, per_program),
-            (K, V, key_block, all_v, CHECKPOINT, value_blocks, raw_decay, levels, of_keys), limit,
-        ))  # fmt: skip
-        pairs.append((
-            values_gradients, values, warps,
-            (r, k, w, u, d_checkpoints, decays, min_log_decay, chunk_bounds, do, dv),
-            (T, H, scale, slots, per_program),
-            (K, V, all_k, value_block, CHECKPOINT, raw_decay, levels, of_values), limit,
-        ))  # fmt: skip
-    kind = (
-        "backward",
-        r.device,
-        r.dtype,
-        w.dtype,
-        u.dtype,
-        checkpoints.dtype,
-        K,
-        V,
-        raw_decay,
-        packed,
-    )
-    which = ds1 is None, len(sweeps), between is None, on_hopper, scale != 1
-    compile_together((*kind, *which), sweeps + pairs)
-    for n, (*arguments, options) in enumerate(sweeps):
-        launch(*arguments, **options)
+            maxnreg=None if is_float32 else 128,
+        )  # fmt: skip
         if n == 0 and between is not None:
-            between(local, totals)
-    if not on_hopper:
-        torch.amin(decays, (2, 3), out=min_log_decay)
-    for kernel, *arguments, options in pairs:
-        launcher = launch_tiles if kernel is sweep_hopper_kernel else launch
-        launcher(kernel, *arguments, **options)
-    if not on_hopper:
-        return dr, dk, dv, dw, du.sum(0).to(u.dtype), ds0
-    dr, dk, dv, dw = (in_sum(x, r.dtype) for x in (dr, dk, dv, dw))
-    return dr, dk, dv, dw, du.sum((0, 2, 4)).view(H, K).to(u.dtype), ds0
+            run.then(between, local, totals)
+
+    if on_hopper:
+        if NK * NV == 1:
+            dr, dk, dv, dw = [torch.empty_like(x) for x in (r, k, v, w)]
+        else:  # each block has a part
+            dr, dk, dw = [torch.empty((NV, *x.shape), **new) for x in (r, k, w)]
+            dv = torch.empty((NK, *v.shape), **new)
+        du = torch.empty((sequences, H, segments, NK, NV, 64), **new)
+        rows, weights = (dr, dk, dv, dw), weights_and_masks(device)
+        *keys, of_v, of_o = [tiles(x, H * x.shape[-1], CHECKPOINT) for x in (r, k, w, v, do)]
+        states = checkpoints if half else tiles(checkpoints, V)
+        results = [tiles(x, H * x.shape[-1], CHECKPOINT) for x in rows]
+        constants.append(weights)
+        run(
+            launch_tiles, sweep_hopper_kernel, (programs[0], 1, 1), 4,
+            (*keys[:2], of_v, keys[2], u, states, weights, of_o,
+             ds1, local, totals, cu_seqlens, *results, *rows, du, ds0),
+            (T, H, scale, segment, segments, B * T), (K, V, raw_decay, scale != 1, half),
+        )  # fmt: skip
+    else:
+        dr, dk, dv, dw = [torch.empty_like(x) for x in (r, k, v, w)]
+        du = torch.zeros(slots, H, K, **new) if packed else torch.empty((slots, H, K), **new)
+        warps = 4 if max(K, V) <= 64 else 8
+        of_keys = stages_of(sizes[1], is_float32, gpu, checkpoints.dtype == torch.float32)
+        of_values = stages_of(sizes[2], is_float32, gpu)
+        min_log_decay = run.empty((slots, H), device)
+        run.then(torch.amin, decays, (2, 3), out=min_log_decay)
+        for levels, (per_program, keys, values) in zip((False, True), programs[1:], strict=True):
+            unbounded = gpu.like_hopper and r.dtype == torch.bfloat16 and not levels
+            limit = None if unbounded else MAX_REGISTERS
+            run(
+                launch, keys_gradients, keys, warps,
+                (r, k, v, w, u, checkpoints, d_checkpoints, dw_across_chunk, decays, min_log_decay,
+                 chunk_bounds, do, dr, dk, dw, du),
+                (T, H, scale, slots, per_program),
+                (K, V, key_block, all_v, CHECKPOINT, value_blocks, raw_decay, levels, of_keys),
+                maxnreg=limit,
+            )  # fmt: skip
+            run(
+                launch, values_gradients, values, warps,
+                (r, k, w, u, d_checkpoints, decays, min_log_decay, chunk_bounds, do, dv),
+                (T, H, scale, slots, per_program),
+                (K, V, all_k, value_block, CHECKPOINT, raw_decay, levels, of_values), maxnreg=limit,
+            )  # fmt: skip
+    if ahead:
+        return run.kernels
+    run.finish()
+    results = dr, dk, dv, dw, du, ds0
+    remember(known, run, given, results, constants)
+    return in_sums(r, u, *results)
+
+
+def in_sums(r, u, dr, dk, dv, dw, du, ds0):
+    """The gradients of parts of them: of blocks of keys or values, and of chunks or segments."""
+    if dr.ndim > r.ndim:
+        dr, dk, dv, dw = [in_sum(x, r.dtype) for x in (dr, dk, dv, dw)]
+    du = du.sum(0) if du.ndim == 3 else du.sum((0, 2, 4)).view(u.shape)
+    return dr, dk, dv, dw, du.to(u.dtype), ds0
 
 
 def in_sum(parts, dtype):

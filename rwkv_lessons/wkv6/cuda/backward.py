@@ -23,7 +23,8 @@ from Z, which the forward sweep saves there: Σ_j Z[t] dZ[t] = dw[t+1] - k[t] z[
 
 Each block has some of the keys and all values: sums over values (y, z, dw) then stay within a
 block. Where a head has several blocks, dv is a sum over them, taken at the end. What bounds it:
-arithmetic, 3 and 4 instructions per element of the state and token.
+arithmetic, 2 and 3 instructions per element of the state and token, and as
+many again for what surrounds them.
 """
 
 from functools import cache

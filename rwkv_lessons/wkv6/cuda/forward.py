@@ -1,21 +1,22 @@
 """WKV-6 as numba kernels: the state stays in registers, each thread holding a tile of it.
 
-The forward kernel is WKV-5's with one more row per token, the decay: `exp` is taken once for each
-token and key, when the block puts the token into shared memory, and each thread then reads eight
-rates a token where WKV-5 kept eight for good. tiles.py has the layout, backward.py the
-gradients.
+The forward kernel is WKV-5's with one more row per token, the decay. When the block puts tokens
+into shared memory, it multiplies r by the decays since the first of them and divides k by those;
+the state then takes its decay once for eight tokens (tiles.py, which has the layout, too).
+backward.py has the gradients.
 
-What bounds it: arithmetic, 3 instructions per element of the state and token; device memory moves
-r, k, v, w and o once.
+What bounds it: arithmetic, 2 instructions per element of the state and token, and once more half of
+that around them; device memory moves r, k, v, w and o once.
 """
 
+import math
 from functools import cache
 
 import torch
 from numba import cuda, float32, int32
 
 from ...runtime import devices
-from ...runtime.launch_numba import ceil_div, compiled, launch, types
+from ...runtime.launch_numba import ceil_div, compiled, launch, load4, types
 from ..options import LARGEST, takes_options
 from .backward import backward, keep_inputs
 from .tiles import IN_MEMORY, TILE, Tiles, threads_along, tile_for
@@ -38,10 +39,12 @@ def build(K, V, dtype, w_dtype, value_groups, **sizes):
     tiles = Tiles(KEY_GROUPS, value_groups, rows=(3, 1), shares=("values",), **sizes)
     THREADS, KP, VP, KROW, VROW, TOKENS = tiles.sizes
     KEY_COLUMNS, VALUE_COLUMNS = tiles.columns
-    make_fetch, put, put_exp, _, _ = tiles.staging
+    make_fetch, put, is_strong, _, _ = tiles.staging
     fetch, fetch_w = make_fetch(widen), make_fetch(widen_w)
     key_at, value_at, load_keys, load_values, _, store_value_shares = tiles.tile
-    add_shares, bonus_of_tokens, _, add_parts = tiles.sums
+    _, add_shares4, bonus_of_tokens, _, add_parts = tiles.sums
+    QUADS = VP // 4  # threads add up, and write, four values of a token at once
+    ROUNDS = ceil_div(TOKENS * QUADS, THREADS)
     BLOCKS = ceil_div(V, VP)
 
     @cuda.jit
@@ -57,6 +60,7 @@ def build(K, V, dtype, w_dtype, value_groups, **sizes):
         s_v = cuda.shared.array((TOKENS, VROW), float32, alignment=16)
         s_o = cuda.shared.array((TOKENS, KEY_GROUPS, VROW), float32, alignment=16)
         s_u = cuda.shared.array((1, KROW), float32, alignment=16)
+        s_total = cuda.shared.array((1, KROW), float32, alignment=16)  # decay of a group
         s_bonus = cuda.shared.array((TOKENS, 4), float32, alignment=16)
         next_r = cuda.local.array((TOKENS, KEY_COLUMNS), float32)
         next_k = cuda.local.array((TOKENS, KEY_COLUMNS), float32)
@@ -82,13 +86,24 @@ def build(K, V, dtype, w_dtype, value_groups, **sizes):
         fetch(next_k, k, row_k, H * K, T, K)
         fetch_w(next_w, w, row_k, H * K, T, K)
         fetch(next_v, v, row_v, H * V, T, V - j0)
+        count = int32(min(TOKENS, T))
+        strong = cuda.syncthreads_or(is_strong(next_w, count))
         for t0 in range(0, T, TOKENS):
-            put(s_r, 0, next_r, K, TOKENS)
-            put(s_k, 0, next_k, K, TOKENS)
-            put_exp(s_decay, next_w, K)
+            for c in range(KEY_COLUMNS):
+                i = x + c * THREADS
+                if i < KROW:
+                    e, over = float32(1), float32(1)
+                    for t in range(TOKENS):
+                        before, decay_t = e, math.exp(next_w[t, c])
+                        if not strong and t < count:
+                            e *= decay_t
+                            over *= math.exp(-next_w[t, c])
+                        s_r[t, i] = next_r[t, c] * before if i < K else float32(0)
+                        s_k[t, i] = next_k[t, c] * over if i < K else float32(0)
+                        s_decay[t, i] = decay_t if i < K else float32(0)
+                    s_total[0, i] = e
             put(s_v, 0, next_v, V - j0, TOKENS)
             cuda.syncthreads()
-            count = int32(min(TOKENS, T - t0))
             next_count = int32(min(TOKENS, T - t0 - count))
             if next_count > 0:
                 row_k += TOKENS * H * K
@@ -97,28 +112,56 @@ def build(K, V, dtype, w_dtype, value_groups, **sizes):
                 fetch_w(next_w, w, row_k, H * K, next_count, K)
                 fetch(next_v, v, row_v + TOKENS * H * V, H * V, next_count, V - j0)
 
-            bonus_of_tokens(s_bonus, s_r, s_k, s_u)
-            for t in range(count):
-                load_keys(r_i, s_r, t)
-                load_keys(k_i, s_k, t)
-                load_keys(decay, s_decay, t)
-                load_values(v_j, s_v, t)
-                for n in range(VALUES):
-                    o_j[n] = float32(0)
+            bonus_of_tokens(s_bonus, s_r, s_k, s_u, s_decay, -1 if strong else 0)
+            if strong:
+                for t in range(count):
+                    load_keys(r_i, s_r, t)
+                    load_keys(k_i, s_k, t)
+                    load_keys(decay, s_decay, t)
+                    load_values(v_j, s_v, t)
+                    for n in range(VALUES):
+                        o_j[n] = float32(0)
+                    for m in range(KEYS):
+                        for n in range(VALUES):
+                            o_j[n] += r_i[m] * s[m, n]
+                            s[m, n] = decay[m] * s[m, n] + k_i[m] * v_j[n]
+                    store_value_shares(s_o, t, o_j)
+            else:
+                for t in range(count):
+                    load_keys(r_i, s_r, t)
+                    load_keys(k_i, s_k, t)
+                    load_values(v_j, s_v, t)
+                    for n in range(VALUES):
+                        o_j[n] = float32(0)
+                    for m in range(KEYS):
+                        for n in range(VALUES):
+                            o_j[n] += r_i[m] * s[m, n]
+                            s[m, n] += k_i[m] * v_j[n]
+                    store_value_shares(s_o, t, o_j)
+                load_keys(decay, s_total, 0)
                 for m in range(KEYS):
                     for n in range(VALUES):
-                        o_j[n] += r_i[m] * s[m, n]
-                        s[m, n] = decay[m] * s[m, n] + k_i[m] * v_j[n]
-                store_value_shares(s_o, t, o_j)
-            cuda.syncthreads()
+                        s[m, n] *= decay[m]
+            # one barrier for what is summed and what comes next
+            strong_next = cuda.syncthreads_or(is_strong(next_w, next_count))
 
-            for c in range(VALUE_COLUMNS):
-                j = x + c * THREADS
-                if j < VP and j0 + j < V:
-                    for t in range(count):
-                        total = add_shares(s_o, t, j) + add_parts(s_bonus, t) * s_v[t, j]
-                        o[row_v + t * H * V + j] = narrow(total)
+            for n in range(ROUNDS):
+                task = x + n * THREADS
+                t, j = task // QUADS, task % QUADS * 4
+                if t < count:
+                    sums, bonus = add_shares4(s_o, t, j), add_parts(s_bonus, t)
+                    values, at = load4(s_v, (t, j)), row_v + t * H * V + j
+                    if j0 + j < V:
+                        o[at] = narrow(sums[0] + bonus * values[0])
+                    if j0 + j + 1 < V:
+                        o[at + 1] = narrow(sums[1] + bonus * values[1])
+                    if j0 + j + 2 < V:
+                        o[at + 2] = narrow(sums[2] + bonus * values[2])
+                    if j0 + j + 3 < V:
+                        o[at + 3] = narrow(sums[3] + bonus * values[3])
             row_v += TOKENS * H * V
+            strong = strong_next
+            count = next_count
             cuda.syncthreads()
 
         for m in range(KEYS):

@@ -1,10 +1,11 @@
 """The forward sweep of the backward pass: it carries the state, for y and the checkpoints."""
 
+import math
 from functools import cache
 
 from numba import cuda, float32, int32
 
-from ...runtime.launch_numba import ceil_div, types
+from ...runtime.launch_numba import ceil_div, load4, types
 from .tiles import CHECKPOINT, IN_MEMORY, TILE, Tiles
 
 
@@ -27,10 +28,12 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
     THREADS, KP, _, KROW, VROW, TOKENS = tiles.sizes
     TOKENS_AND_ONE = TOKENS + 1
     KEY_COLUMNS, VALUE_COLUMNS = tiles.columns
-    make_fetch, put, put_exp, clear, move_row = tiles.staging
+    make_fetch, put, is_strong, clear, move_row = tiles.staging
     fetch, fetch_w = make_fetch(widen), make_fetch(widen_w)
     key_at, value_at, load_keys, load_values, store_key_shares, _ = tiles.tile
-    add_shares = tiles.sums[0]
+    add_shares4 = tiles.sums[1]
+    QUADS = KP // 4  # threads add up, and write, four keys of a token at once
+    ROUNDS = ceil_div(TOKENS * QUADS, THREADS)
     BLOCKS = ceil_div(K, KP)
 
     @cuda.jit
@@ -45,6 +48,7 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
         row_saved = cuda.blockIdx.x * checkpoints * KEYS * VALUES * THREADS + x
 
         s_k = cuda.shared.array((TOKENS_AND_ONE, KROW), float32, alignment=16)
+        # decays; unless strong, their products from the group's start through a token
         s_decay = cuda.shared.array((TOKENS, KROW), float32, alignment=16)
         s_v = cuda.shared.array((TOKENS_AND_ONE, VROW), float32, alignment=16)
         s_do = cuda.shared.array((TOKENS, VROW), float32, alignment=16)
@@ -73,16 +77,29 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
         fetch_w(next_w, w, row_w, next_row_w, T, K - i0)
         fetch(next_v, v, row_v, H * V, T, V)
         fetch(next_do, do, row_v, H * V, T, V)
+        count = int32(min(TOKENS, T))
+        strong = cuda.syncthreads_or(is_strong(next_w, count))
         for t0 in range(0, T, TOKENS):
             # Token t is put into row t + 1: row t then has the token before.
             move_row(s_k, TOKENS, 0, KEY_COLUMNS)
             move_row(s_v, TOKENS, 0, VALUE_COLUMNS)
-            put(s_k, 1, next_k, K - i0, TOKENS)
+            for c in range(KEY_COLUMNS):
+                i = x + c * THREADS
+                if i < KROW:
+                    e, over = float32(1), float32(1)
+                    for t in range(TOKENS):
+                        decay_t = math.exp(next_w[t, c])
+                        if not strong:
+                            e *= decay_t
+                            over *= math.exp(-next_w[t, c])
+                            decay_t = e
+                        # the last one's is 1 for the next group, where products start anew
+                        scale = over if t < TOKENS - 1 else float32(1)
+                        s_k[t + 1, i] = next_k[t, c] * scale if i0 + i < K else float32(0)
+                        s_decay[t, i] = decay_t if i0 + i < K else float32(0)
             put(s_v, 1, next_v, V, TOKENS)
-            put_exp(s_decay, next_w, K - i0)
             put(s_do, 0, next_do, V, TOKENS)
             cuda.syncthreads()
-            count = int32(min(TOKENS, T - t0))
             next_count = int32(min(TOKENS, T - t0 - count))
             if next_count > 0:
                 row_v += TOKENS * H * V
@@ -92,31 +109,63 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
                 fetch(next_v, v, row_v, H * V, next_count, V)
                 fetch(next_do, do, row_v, H * V, next_count, V)
 
-            for t in range(count):
-                load_keys(k_i, s_k, t)
-                load_keys(decay, s_decay, t)
-                load_values(v_j, s_v, t)
-                load_values(do_j, s_do, t)
-                for m in range(KEYS):
-                    y_i[m] = float32(0)
+            if strong:
+                for t in range(count):
+                    load_keys(k_i, s_k, t)
+                    load_keys(decay, s_decay, t)
+                    load_values(v_j, s_v, t)
+                    load_values(do_j, s_do, t)
+                    for m in range(KEYS):
+                        y_i[m] = float32(0)
+                    for m in range(KEYS):
+                        for n in range(VALUES):
+                            y_i[m] += z[m, n] * do_j[n]
+                            z[m, n] = decay[m] * (z[m, n] + k_i[m] * v_j[n])
+                    store_key_shares(s_y, t, y_i)
+            else:
+                for t in range(count):
+                    load_keys(k_i, s_k, t)
+                    load_values(v_j, s_v, t)
+                    load_values(do_j, s_do, t)
+                    for m in range(KEYS):
+                        y_i[m] = float32(0)
+                    for m in range(KEYS):
+                        for n in range(VALUES):
+                            y_i[m] += z[m, n] * do_j[n]
+                            z[m, n] += k_i[m] * v_j[n]
+                    store_key_shares(s_y, t, y_i)
+                load_keys(decay, s_decay, count - 1)
                 for m in range(KEYS):
                     for n in range(VALUES):
-                        y_i[m] += z[m, n] * do_j[n]
-                        z[m, n] = decay[m] * (z[m, n] + k_i[m] * v_j[n])
-                store_key_shares(s_y, t, y_i)
+                        z[m, n] *= decay[m]
             if (t0 + count) % CHECKPOINT == 0 or t0 + count == T:
                 for m in range(KEYS):
                     for n in range(VALUES):
                         saved[row_saved] = z[m, n]
                         row_saved += THREADS
-            cuda.syncthreads()
+            # one barrier for what is summed and what comes next
+            strong_next = cuda.syncthreads_or(is_strong(next_w, next_count))
 
-            for c in range(KEY_COLUMNS):
-                i = x + c * THREADS
-                if i < KP and i0 + i < K:
-                    for t in range(count):
-                        y[row_k + t * H * K + i] = add_shares(s_y, t, i)
+            for n in range(ROUNDS):
+                task = x + n * THREADS
+                t, i = task // QUADS, task % QUADS * 4
+                if t < count:
+                    sums, at = add_shares4(s_y, t, i), row_k + t * H * K + i
+                    decays = load4(s_decay, (max(t - 1, 0), i))
+                    if strong or t == 0:
+                        decays = float32(1), float32(1), float32(1), float32(1)
+                    if i0 + i < K:
+                        y[at] = sums[0] * decays[0]
+                    if i0 + i + 1 < K:
+                        y[at + 1] = sums[1] * decays[1]
+                    if i0 + i + 2 < K:
+                        y[at + 2] = sums[2] * decays[2]
+                    if i0 + i + 3 < K:
+                        y[at + 3] = sums[3] * decays[3]
+            cuda.syncthreads()
             row_k += TOKENS * H * K
+            strong = strong_next
+            count = next_count
 
     given, state, number = types.CPointer(memory), types.CPointer(types.float32), types.int64
     signature = (given, given, types.CPointer(w_memory), given, state, number, state, state)

@@ -1,10 +1,11 @@
 """The reverse sweep of the backward pass: it carries the gradient of the state."""
 
+import math
 from functools import cache
 
 from numba import cuda, float32, int32
 
-from ...runtime.launch_numba import ceil_div, types
+from ...runtime.launch_numba import ceil_div, load4, types
 from .tiles import CHECKPOINT, IN_MEMORY, NEGLIGIBLE_DECAY, TILE, Tiles
 
 
@@ -24,10 +25,12 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
     THREADS, KP, VP, KROW, VROW, TOKENS = tiles.sizes
     TOKENS_AND_ONE = TOKENS + 1
     KEY_COLUMNS, VALUE_COLUMNS = tiles.columns
-    make_fetch, put, put_exp, clear, move_row = tiles.staging
+    make_fetch, put, is_strong, clear, move_row = tiles.staging
     fetch, fetch_w, fetch_state = make_fetch(widen), make_fetch(widen_w), make_fetch(float32)
     key_at, value_at, load_keys, load_values, store_key_shares, store_value_shares = tiles.tile
-    add_shares, bonus_of_tokens, products_of_tokens, add_parts = tiles.sums
+    add_shares, add_shares4, bonus_of_tokens, products_of_tokens, add_parts = tiles.sums
+    QUADS = VP // 4  # threads add up, and write, four values of a token at once
+    ROUNDS = ceil_div(TOKENS * QUADS, THREADS)
     BLOCKS = ceil_div(K, KP)
     narrow_dv = narrow if BLOCKS == 1 else float32
     narrow_dw = narrow_w if w_per_token else float32
@@ -47,6 +50,8 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
 
         s_r = cuda.shared.array((TOKENS_AND_ONE, KROW), float32, alignment=16)
         s_k = cuda.shared.array((TOKENS, KROW), float32, alignment=16)
+        # decays; unless strong, their products from after a token to the group's end, with the
+        # product of all in the row of the last token, where that would be 1
         s_decay = cuda.shared.array((TOKENS, KROW), float32, alignment=16)
         s_y = cuda.shared.array((TOKENS, KROW), float32, alignment=16)
         s_v = cuda.shared.array((TOKENS, VROW), float32, alignment=16)
@@ -99,13 +104,31 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
         fetch_state(next_y, y, row_k, H * K, count, K - i0)
         fetch(next_v, v, row_v, H * V, count, V)
         fetch(next_do, do, row_v, H * V, count, V)
+        strong = cuda.syncthreads_or(is_strong(next_w, count))
         while t0 >= 0:
             # The row after the last token has the next token; after the sequence's last, zeros.
             move_row(s_r, 0, TOKENS, KEY_COLUMNS)
             move_row(s_do, 0, TOKENS, VALUE_COLUMNS)
-            put(s_r, 0, next_r, K - i0, count)
             put(s_k, 0, next_k, K - i0, TOKENS)
-            put_exp(s_decay, next_w, K - i0)
+            for c in range(KEY_COLUMNS):
+                i = x + c * THREADS
+                if i < KROW:
+                    e, over = float32(1), float32(1)
+                    for back in range(TOKENS):
+                        t = TOKENS - 1 - back
+                        decay_t, r_t, scale = math.exp(next_w[t, c]), next_r[t, c], float32(1)
+                        is_there = t < count and i0 + i < K
+                        if not strong and t < count:
+                            after = e
+                            e *= decay_t
+                            over *= math.exp(-next_w[t, c])
+                            decay_t = after
+                            if t > 0:  # the first is read by the earlier group, without decays
+                                scale = over
+                        s_r[t, i] = r_t * scale if is_there else float32(0)
+                        s_decay[t, i] = decay_t if i0 + i < K else float32(0)
+                    if not strong:
+                        s_decay[count - 1, i] = e if i0 + i < K else float32(0)
             put(s_y, 0, next_y, K - i0, TOKENS)
             put(s_v, 0, next_v, V, TOKENS)
             put(s_do, 0, next_do, V, count)
@@ -131,45 +154,74 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
                 fetch(next_v, v, row_v - TOKENS * H * V, H * V, TOKENS, V)
                 fetch(next_do, do, row_v - TOKENS * H * V, H * V, TOKENS, V)
 
-            bonus_of_tokens(s_bonus, s_r, s_k, s_u)
-            products_of_tokens(s_now, s_v, s_do, 0)
-            products_of_tokens(s_later, s_v, s_do, 1)
-            for step in range(count):
-                t = count - 1 - step
-                load_keys(r_i, s_r, t + 1)
-                load_keys(k_i, s_k, t)
-                load_keys(decay, s_decay, t)
-                load_values(v_j, s_v, t)
-                load_values(do_j, s_do, t + 1)
+            bonus_of_tokens(s_bonus, s_r, s_k, s_u, s_decay, -1 if strong else 1)
+            products_of_tokens(s_now, s_later, s_v, s_do)
+            if strong:
+                for step in range(count):
+                    t = count - 1 - step
+                    load_keys(r_i, s_r, t + 1)
+                    load_keys(k_i, s_k, t)
+                    load_keys(decay, s_decay, t)
+                    load_values(v_j, s_v, t)
+                    load_values(do_j, s_do, t + 1)
+                    for m in range(KEYS):
+                        z_i[m] = float32(0)
+                    for n in range(VALUES):
+                        dv_j[n] = float32(0)
+                    for m in range(KEYS):
+                        for n in range(VALUES):
+                            z_i[m] += dz[m, n] * v_j[n]
+                            ds = dz[m, n] + r_i[m] * do_j[n]
+                            dv_j[n] += k_i[m] * ds
+                            dz[m, n] = decay[m] * ds
+                    store_key_shares(s_z, t, z_i)
+                    store_value_shares(s_dv, t, dv_j)
+            else:
                 for m in range(KEYS):
-                    z_i[m] = float32(0)
-                for n in range(VALUES):
-                    dv_j[n] = float32(0)
+                    decay[m] = float32(1)
+                for step in range(count):
+                    t = count - 1 - step
+                    load_keys(r_i, s_r, t + 1)
+                    load_keys(k_i, s_k, t)
+                    load_values(v_j, s_v, t)
+                    load_values(do_j, s_do, t + 1)
+                    for m in range(KEYS):
+                        k_i[m] *= decay[m]
+                        z_i[m] = float32(0)
+                    for n in range(VALUES):
+                        dv_j[n] = float32(0)
+                    for m in range(KEYS):
+                        for n in range(VALUES):
+                            z_i[m] += dz[m, n] * v_j[n]
+                            dz[m, n] += r_i[m] * do_j[n]
+                            dv_j[n] += k_i[m] * dz[m, n]
+                    store_key_shares(s_z, t, z_i)
+                    store_value_shares(s_dv, t, dv_j)
+                    load_keys(decay, s_decay, max(t - 1, 0))
+                load_keys(decay, s_decay, count - 1)
                 for m in range(KEYS):
                     for n in range(VALUES):
-                        z_i[m] += dz[m, n] * v_j[n]
-                        ds = dz[m, n] + r_i[m] * do_j[n]
-                        dv_j[n] += k_i[m] * ds
-                        dz[m, n] = decay[m] * ds
-                store_key_shares(s_z, t, z_i)
-                store_value_shares(s_dv, t, dv_j)
-            cuda.syncthreads()
+                        dz[m, n] *= decay[m]
+            # one barrier for what is summed and what comes next, a whole group
+            strong_next = cuda.syncthreads_or(is_strong(next_w, TOKENS))
 
             for c in range(KEY_COLUMNS):
                 i = x + c * THREADS
                 if i < KP and i0 + i < K:
+                    at, r_next, scale = row_k + (count - 1) * H * K + i, s_r[count, i], float32(1)
                     for step in range(count):
                         t = count - 1 - step
-                        at = row_k + t * H * K + i
-                        r_t, r_next, k_t = s_r[t, i], s_r[t + 1, i], s_k[t, i]
-                        z_t, y_t = add_shares(s_z, t, i), s_y[t, i]
+                        scale_before = s_decay[max(t - 1, 0), i]
+                        scale_before = scale_before if t > 0 and not strong else float32(1)
+                        r_t, k_t = s_r[t, i] * scale_before, s_k[t, i]
+                        z_t, y_t = add_shares(s_z, t, i) * scale, s_y[t, i]
                         product, product_next = add_parts(s_now, t), add_parts(s_later, t)
                         if t0 + t + 1 < T:
                             dr[at + H * K] = narrow(dr_next[c] + k_t * product_next)
                         dk[at] = narrow(z_t + r_next * product_next + s_u[0, i] * r_t * product)
                         du_sum[c] += r_t * k_t * product
                         change = dw_next[c] - k_t * z_t
-                        if s_decay[t, i] < NEGLIGIBLE_DECAY:
+                        if strong and s_decay[t, i] < NEGLIGIBLE_DECAY:
                             change = float32(0)
                         if saved_here and step == 0:
                             change = z_dz[c]
@@ -180,18 +232,29 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
                             dw_sum[c] += change
                         dw_next[c], y_next[c] = change, y_t
                         dr_next[c] = y_t + s_u[0, i] * k_t * product
-            for c in range(VALUE_COLUMNS):
-                j = x + c * THREADS
-                if j < V:
-                    for t in range(count):
-                        total = add_shares(s_dv, t, j) + add_parts(s_bonus, t) * s_do[t, j]
-                        dv[dv_block + row_v + t * H * V + j] = narrow_dv(total)
+                        r_next, scale = r_t, scale_before
+                        at -= H * K
+            for n in range(ROUNDS):
+                task = x + n * THREADS
+                t, j = task // QUADS, task % QUADS * 4
+                if t < count:
+                    sums, bonus = add_shares4(s_dv, t, j), add_parts(s_bonus, t)
+                    values, at = load4(s_do, (t, j)), dv_block + row_v + t * H * V + j
+                    if j < V:
+                        dv[at] = narrow_dv(sums[0] + bonus * values[0])
+                    if j + 1 < V:
+                        dv[at + 1] = narrow_dv(sums[1] + bonus * values[1])
+                    if j + 2 < V:
+                        dv[at + 2] = narrow_dv(sums[2] + bonus * values[2])
+                    if j + 3 < V:
+                        dv[at + 3] = narrow_dv(sums[3] + bonus * values[3])
             cuda.syncthreads()
             t0 -= TOKENS
             row_k -= TOKENS * H * K
             row_v -= TOKENS * H * V
             row_w -= TOKENS * next_row_w
             count = int32(TOKENS)
+            strong = strong_next
 
         load_keys(r_i, s_r, 0)
         load_values(do_j, s_do, 0)

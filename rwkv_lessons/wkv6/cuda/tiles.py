@@ -1,15 +1,18 @@
 """How the numba kernels cut a head: its state into tiles, one a thread; its tokens into groups.
 
 A thread holds KEYS × VALUES elements of the state in registers. For each token it reads KEYS
-numbers of r, k and the decay and VALUES of v from shared memory, where the block puts TOKENS
-tokens at once. Its share of a sum over keys, or over values, it stores there; after TOKENS
-tokens the shares are added up, always in the same order.
+numbers of r and k and VALUES of v from shared memory, where the block puts TOKENS tokens at once.
+Its share of a sum over keys, or over values, it stores there; after TOKENS tokens the shares are
+added up, always in the same order.
+
+Decays take no instruction in the loop over tokens: for TOKENS tokens the state is kept as S / E,
+with E the decays since their start, so that S ← decay S + kᵀ v is S / E ← S / E + (k / E)ᵀ v, and a
+token reads it by r E. E is at least exp(-WEAK). Groups of tokens that decay more than that, the
+strong ones, multiply their state at each token.
 """
 
-import math
-
 import torch
-from numba import cuda, float32
+from numba import cuda, float32, int32
 
 from ...runtime import devices
 from ...runtime.launch_numba import (
@@ -27,6 +30,7 @@ TOKENS = 8  # fetched together, while the 8 before them are computed
 THREADS_PER_SUM = 4  # threads that share a sum over all keys, or all values, of one token
 SHARED_BYTES = 48 * 1024  # what a block may have without asking for more
 CHECKPOINT = 64  # tokens between saved states: dw is then right to 7e-7; 16: 4e-7, 1024: 3e-6
+WEAK = 8.0  # of the sum of log decays of TOKENS tokens; with 16 dw is wrong by 1.5e-6, not 9e-7
 NEGLIGIBLE_DECAY = 2.0**-24  # what a smaller decay lets through is below the state's rounding
 
 IN_MEMORY = {  # dtype → numba's type of an element, to float32, from float32
@@ -111,13 +115,16 @@ def _staging(THREADS, TOKENS):
                     s_x[row + t, i] = registers[t, c] if i < size and t < filled else float32(0)
 
     @cuda.jit(device=True, inline="always")
-    def put_exp(s_x, registers, size):
-        for c in range(registers.shape[1]):
-            i = cuda.threadIdx.x + c * THREADS
-            if i < s_x.shape[1]:
-                for t in range(TOKENS):
-                    x = math.exp(registers[t, c])
-                    s_x[t, i] = x if i < size else float32(0)
+    def is_strong(log_decays, count):
+        """Whether a thread's columns of `count` tokens decay by more than WEAK; NaN does."""
+        found = int32(0)
+        for c in range(log_decays.shape[1]):
+            total = float32(0)
+            for t in range(TOKENS):
+                total += log_decays[t, c] if t < count else float32(0)
+            if not total >= float32(-WEAK):
+                found = int32(1)
+        return found
 
     @cuda.jit(device=True, inline="always")
     def clear(s_x, row, columns):
@@ -133,7 +140,7 @@ def _staging(THREADS, TOKENS):
                 i = cuda.threadIdx.x + c * THREADS
                 s_x[kept, i] = s_x[row, i]
 
-    return fetch, put, put_exp, clear, move_row
+    return fetch, put, is_strong, clear, move_row
 
 
 def _tile(KEYS, VALUES, VALUE_GROUPS):
@@ -186,31 +193,65 @@ def _sums(THREADS, TOKENS, KP, VP):
         return total
 
     @cuda.jit(device=True, inline="always")
-    def bonus_of_tokens(s_sum, s_r, s_k, s_u):
-        """Σ r u k over the keys of each token, in PARTS parts."""
-        for task in range(cuda.threadIdx.x, TOKENS * THREADS_PER_SUM, THREADS):
-            t, part = task % TOKENS, task // TOKENS
-            total = float32(0)
-            for i in range(4 * part, KP, 4 * THREADS_PER_SUM):
-                a, b, c = load4(s_r, (t, i)), load4(s_k, (t, i)), load4(s_u, (0, i))
-                total += a[0] * b[0] * c[0] + a[1] * b[1] * c[1]
-                total += a[2] * b[2] * c[2] + a[3] * b[3] * c[3]
-            s_sum[t, part] = total
+    def add_shares4(s_shares, t, i):
+        """The same of four columns from i on, a multiple of 4."""
+        a, b, c, d = load4(s_shares, (t, 0, i))
+        for share in range(1, s_shares.shape[1]):
+            e, f, g, h = load4(s_shares, (t, share, i))
+            a, b, c, d = a + e, b + f, c + g, d + h
+        return a, b, c, d
+
+    TASKS = TOKENS * THREADS_PER_SUM
+    ROUNDS = ceil_div(TASKS, THREADS)
+    STEP = 4 * THREADS_PER_SUM
+    KEY_STEPS, VALUE_STEPS = ceil_div(KP, STEP), ceil_div(VP, STEP)
+    LOG_TOKENS = TOKENS.bit_length() - 1
 
     @cuda.jit(device=True, inline="always")
-    def products_of_tokens(s_sum, s_v, s_do, later):
-        """Σ v[t] do[t + later] over the values of each token, in PARTS parts."""
-        for task in range(cuda.threadIdx.x, TOKENS * THREADS_PER_SUM, THREADS):
-            t, part = task % TOKENS, task // TOKENS
-            total = float32(0)
-            for j in range(4 * part, VP, 4 * THREADS_PER_SUM):
-                a, b = load4(s_v, (t, j)), load4(s_do, (t + later, j))
-                total += a[0] * b[0] + a[1] * b[1] + a[2] * b[2] + a[3] * b[3]
-            s_sum[t, part] = total
+    def bonus_of_tokens(s_sum, s_r, s_k, s_u, s_decay, missing):
+        """Σ r u k over the keys of each token, in parts.
+
+        missing: how many tokens earlier in s_decay the decay is that r k lacks; none if negative.
+        """
+        for n in range(ROUNDS):
+            task = cuda.threadIdx.x + n * THREADS
+            if task < TASKS:
+                t, part = task & (TOKENS - 1), task >> LOG_TOKENS
+                total = float32(0)
+                for step in range(KEY_STEPS):
+                    i = 4 * part + step * STEP
+                    if i < KP:
+                        a, b, c = load4(s_r, (t, i)), load4(s_k, (t, i)), load4(s_u, (0, i))
+                        p0, p1, p2, p3 = a[0] * b[0], a[1] * b[1], a[2] * b[2], a[3] * b[3]
+                        if t >= missing >= 0:
+                            d = load4(s_decay, (t - missing, i))
+                            p0, p1, p2, p3 = p0 * d[0], p1 * d[1], p2 * d[2], p3 * d[3]
+                        total += p0 * c[0] + p1 * c[1] + p2 * c[2] + p3 * c[3]
+                s_sum[t, part] = total
+
+    @cuda.jit(device=True, inline="always")
+    def products_of_tokens(s_now, s_later, s_v, s_do):
+        """Σ v[t] do[t] and Σ v[t] do[t + 1] over the values of each token, in parts.
+
+        By the last threads of a block, as `bonus_of_tokens` is by the first.
+        """
+        for n in range(ROUNDS):
+            task = THREADS - 1 - cuda.threadIdx.x + n * THREADS
+            if task < TASKS:
+                t, part = task & (TOKENS - 1), task >> LOG_TOKENS
+                now, later = float32(0), float32(0)
+                for step in range(VALUE_STEPS):
+                    j = 4 * part + step * STEP
+                    if j < VP:
+                        a, b, c = load4(s_v, (t, j)), load4(s_do, (t, j)), load4(s_do, (t + 1, j))
+                        now += a[0] * b[0] + a[1] * b[1] + a[2] * b[2] + a[3] * b[3]
+                        later += a[0] * c[0] + a[1] * c[1] + a[2] * c[2] + a[3] * c[3]
+                s_now[t, part] = now
+                s_later[t, part] = later
 
     @cuda.jit(device=True, inline="always")
     def add_parts(s_sum, t):
         a, b, c, d = load4(s_sum, (t, 0))
         return (a + b) + (c + d)
 
-    return add_shares, bonus_of_tokens, products_of_tokens, add_parts
+    return add_shares, add_shares4, bonus_of_tokens, products_of_tokens, add_parts

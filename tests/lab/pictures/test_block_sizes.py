@@ -4,7 +4,7 @@ import pytest
 
 from rwkv_lessons.lab.course.exercises import solutions
 from rwkv_lessons.lab.machine_code.occupancy import occupancy
-from rwkv_lessons.lab.pictures.block_sizes import places, sweep, sweep_gain
+from rwkv_lessons.lab.pictures.block_sizes import on_their_way, places, sweep, sweep_gain
 from rwkv_lessons.lab.pictures.tiles import tiles
 from rwkv_lessons.records.schema import Measurement, Provenance, Record, save
 
@@ -68,3 +68,18 @@ def test_tiles_counts_what_a_thread_reads():
         "a column: 64 elements, 129 numbers to read for a token\n"
         "a tile: 64 elements, 24 numbers to read for a token"
     )
+
+
+@pytest.mark.parametrize(
+    "latency, said, megabytes, requests",
+    [
+        ({}, "500 ns, say (not recorded yet)", "2.00 MB", 39),
+        ({"memory_latency_ns": 750.0}, "750 ns, as recorded", "3.00 MB", 59),
+    ],
+)
+def test_littles_law_with_the_recorded_latency(tmp_path, latency, said, megabytes, requests):
+    where = Provenance("Test GPU", "1.0", "0.0", "2000-01-01", "none", "made up", "none")
+    save(Record("ceilings", where, (), {"copy_bytes_per_s": 4e12} | latency), tmp_path)
+    text = on_their_way(sms=100, gpu="Test GPU", folder=tmp_path)
+    assert said in text and f"on their way: {megabytes}" in text
+    assert f"that is {requests} requests" in text  # bytes / 100 SMs / 512

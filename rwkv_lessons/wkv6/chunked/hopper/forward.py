@@ -134,12 +134,9 @@ def wkv6_hopper_kernel(
             b_s = b_s * b_decay[:, None] + gl.load(segment_states + part * K * V + o_s)
     no_sums = gl.full([C, 8], 0.0, gl.float32, SUMS)
     zeros = gl.full([C, C], 0.0, gl.float32, TILES)
-
     described, staged = (r, k, v, w, o, checkpoints), (s_r, s_k, s_v, s_w)
-    ready, ones = (
-        (r_ready, k_ready, v_ready, w_ready),
-        (one_log, one_low, one_state, one_more, one_weights, one_mask),
-    )
+    ready = r_ready, k_ready, v_ready, w_ready
+    ones = one_log, one_low, one_state, one_more, one_weights, one_mask
 
     barrier()
     t = 0

@@ -11,10 +11,12 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from ....runtime import devices
+from ....runtime.launch_tiles import launch_tiles, replace_base
 
+__all__ = ["launch_tiles"]  # from here, too
 C = gl.constexpr(64)  # rows and columns of a tile
 TILE = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2))  # in shared memory
-_described, _compiled = {}, {}
+_described = {}
 barrier = getattr(gl, "barrier", None) or gl.thread_barrier  # its name in Triton 3.7, and in 3.6
 
 
@@ -234,50 +236,21 @@ def tiles(x, columns, height=C.value):
 
     Triton takes 7 µs to check a descriptor; those of the same shape are copies of the first.
     """
-    key = rows, columns, _, bits = x.numel() // columns, columns, height, 8 * x.itemsize
+    key = x.numel(), columns, height, x.dtype
     model = _described.get(key)
     if model is None:
-        block, layout = [height, C.value], gl.NVMMASharedLayout(128, bits, 2)
-        model = TensorDescriptor(x, [rows, columns], [columns, 1], block, layout)
-        _described[key] = replace_base(model, None)
+        shape, block = [key[0] // columns, columns], [height, C.value]
+        layout = gl.NVMMASharedLayout(128, 8 * x.itemsize, 2)
+        model = TensorDescriptor(x, shape, [columns, 1], block, layout)
+        model = replace_base(model, None)
+        model.__dict__.update(key=key, kind=(height, x.dtype))
+        _described[key] = model
     return replace_base(model, x)
-
-
-def replace_base(model, x):
-    new = object.__new__(TensorDescriptor)
-    new.__dict__.update(model.__dict__, base=x)
-    return new
-
-
-def launch_tiles(kernel, grid, num_warps, tensors, numbers, constants, **options):
-    """`launch_triton.launch` for a kernel of which some tensors are descriptions by `tiles`.
-
-    grid: three numbers. The key has all that chooses machine code: of a tensor, whether it is None
-    or described, or else its dtype and alignment.
-    """
-    given, kinds = [], []
-    for x in tensors:
-        if isinstance(x, torch.Tensor):
-            given.append(x.data_ptr())
-            kinds.append((x.dtype, given[-1] % 16 == 0))
-        else:
-            given.append(x)
-            kinds.append(x is None)
-    device = torch.cuda.current_device()
-    key = (id(kernel), device, num_warps, constants, *options.items(), *kinds)
-    found = _compiled.get(key)
-    if found is None:
-        given = (*tensors, *numbers, *constants)
-        _compiled[key] = kernel[grid](*given, num_warps=num_warps, **options)
-        return
-    stream = torch._C._cuda_getCurrentRawStream(device)
-    found.run(
-        *grid, stream, found.function, found.packed_metadata, None, None, None,
-        *given, *numbers, *constants,
-    )  # fmt: skip
 
 
 def suits_hopper(tensors, dtype=torch.bfloat16):
     """Whether these are tensors of a dtype of which this machine can move and multiply tiles."""
-    fit = all(x.dtype == dtype and x.data_ptr() % 16 == 0 for x in tensors)
-    return fit and devices.gpu_of(tensors[0].device).is_hopper
+    for x in tensors:
+        if x.dtype != dtype or x.data_ptr() % 16:
+            return False
+    return devices.gpu_of(tensors[0].device).is_hopper

@@ -1,0 +1,82 @@
+"""Launching kernels that take tensors as descriptions of tiles, for less than Triton does."""
+
+import copy
+import inspect
+
+import torch
+from triton.backends.nvidia.driver import make_tensordesc_arg
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+MAX_ENCODED = 4096  # addresses whose descriptions are kept, some 500 bytes each
+_compiled, _metadata = {}, {}
+encoded = {}  # by address and key of a description: what `encode` returned
+
+
+def replace_base(model, x):
+    new = object.__new__(TensorDescriptor)
+    new.__dict__.update(model.__dict__, base=x)
+    return new
+
+
+def launch_tiles(kernel, grid, num_warps, tensors, numbers, constants, **options):
+    """`launch_triton.launch` for a kernel of which some tensors are descriptions by `tiles`.
+
+    grid: three numbers. The key has all that chooses machine code: of a tensor, whether it is None,
+    the tiles it is described in, or else its dtype and alignment.
+
+    Returns:
+        As `launch_triton.launch`.
+    """
+    given, kinds = [], []
+    for x in tensors:
+        if x is None:
+            given.append(None)
+            kinds.append(None)
+        elif type(x) is TensorDescriptor:
+            address = x.base.data_ptr()
+            given += encoded.get((address, x.key)) or encode(address, x)
+            kinds.append(x.kind)
+        else:
+            address = x.data_ptr()
+            given.append(address)
+            kinds.append((x.dtype, address % 16 == 0))
+    device = torch.cuda.current_device()
+    key = (id(kernel), device, num_warps, constants, *options.items(), *kinds)
+    found = _compiled.get(key)
+    if found is None:
+        made = kernel[grid](*tensors, *numbers, *constants, num_warps=num_warps, **options)
+        if made is not None:  # it is, where launches are only recorded
+            _compiled[key] = launcher(made, tensors), made.function, made.packed_metadata
+        return None
+    run, function, metadata = found
+    stream = torch._C._cuda_getCurrentRawStream(device)
+    run(*grid, stream, function, metadata, None, None, None, *given, *numbers, *constants)
+    return found
+
+
+def encode(address, described):
+    """A description as the kernel gets it.
+
+    Triton encodes all of them at each launch, for 4 µs each. But torch gives a call the memory of
+    the one before: the same tiles at the same address have the same encoding.
+    """
+    metadata = _metadata.get(described.kind)
+    if metadata is None:  # before the first launch, or always, where Triton has to do it
+        return (described,)
+    if len(encoded) >= MAX_ENCODED:
+        encoded.clear()
+    encoded[address, described.key] = found = tuple(make_tensordesc_arg(described, metadata))
+    return found
+
+
+def launcher(made, tensors):
+    """What launches a compiled kernel, with encoded descriptions if this Triton lets it."""
+    try:
+        inside = inspect.getclosurevars(made.run.launch).nonlocals["launcher"]
+    except (AttributeError, KeyError, TypeError):
+        return made.run
+    kinds = [x.kind for x in tensors if type(x) is TensorDescriptor]
+    _metadata.update(zip(kinds, made.metadata.tensordesc_meta, strict=True))
+    run = copy.copy(made.run)  # it launches through Triton's function inside, which encodes nothing
+    run.launch = inside
+    return run
