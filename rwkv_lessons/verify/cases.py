@@ -85,8 +85,8 @@ WKV_SHAPES = {
     "odd": (1, 100, 2, 100, 36),
     "large": (1, 70, 2, 256, 80),  # the most keys that chunks take
     "huge": (1, 20, 2, 600, 24),  # beyond chunks
-    # On Hopper, bfloat16 heads of 64 with so many tokens · heads have kernels of their own, and
-    # gradients of float16 and of several blocks of 64, too:
+    # On Hopper, 16 bits and heads of multiples of 64 with so many tokens · heads, counted for each
+    # block of 64 keys and values, have kernels of their own:
     "2^17 tokens": (4, 512, 64, 64, 64),  # forward
     "2^17, segments": (1, 4096, 32, 64, 64),
     "2^20 tokens": (8, 2048, 64, 64, 64),  # and backward

@@ -164,12 +164,15 @@ def code(dtype, keep=False, over=False, K=64):
     return assembly.assembly(kernel, *tensors, *numbers, *constants, num_warps=warps)
 
 
-def code_for_hopper(keep, raw_decay):
-    """The forward kernel of bfloat16 heads of 64, as launched."""
-    tile, f, n = f"tensordesc<bf16[64, 64],{TILE.value!r}>", "*fp32", "i32"
-    results = tile, "*bf16", f, tile if keep else None
-    tensors = (tile, tile, tile, tile, f, f, None, None, None, *results)
-    given = (*tensors, n, n, n, n, n, "fp32", CHECKPOINT, raw_decay, False)
+def code_for_hopper(keep, raw_decay=False, dtype="bf16", N=64):
+    """The forward kernel of heads of several times 64, as launched."""
+    tile, f, n = f"tensordesc<{dtype}[64, 64],{TILE.value!r}>", "*fp32", "i32"
+    half = dtype == "fp16"
+    written = (tile, f"*{dtype}") if N == 64 else (None, f)
+    kept = (f if half else tile) if keep else None
+    tensors = (tile, tile, tile, tile, f, f, None, None, None, *written, f, kept)
+    constants = N, N, CHECKPOINT, raw_decay, False, half
+    given = (*tensors, n, n, n, n, n, "fp32", n, *constants)
     return assembly.assembly(wkv6_hopper_kernel, *given, num_warps=4)
 
 
@@ -186,6 +189,19 @@ def test_on_hopper_products_of_a_chunk_start_together(keep, raw_decay):
     assert machine.shared_bytes <= 113 * 1024  # two programs an SM
     # Beside the 255 registers: u, read once a chunk; of raw decays, the second pieces as well.
     assert machine.local_bytes <= (576 if raw_decay else 320)
+
+
+@compiles
+@pytest.mark.parametrize("dtype, N", [("fp16", 64), ("bf16", 128), ("fp16", 128)])
+def test_so_do_those_of_float16_and_of_larger_heads(dtype, N):
+    machine = code_for_hopper(True, dtype=dtype, N=N)
+    of_o = 2 if N == 64 else 0  # else o is in parts
+    assert machine.count("UTMASTG") == of_o + (4 if dtype == "bf16" else 0)
+    # In float16: sums 12, scores 12, o 24, the state 12; strong 36, 12, and four runs of 17.
+    assert machine.count("HGMMA") >= (60 + 116 if dtype == "fp16" else 44 + 72)
+    assert machine.count("WARPGROUP.DEPBAR") <= 3 + 1 + 8
+    assert machine.shared_bytes <= 113 * 1024 and machine.atomics == 0
+    assert machine.local_bytes <= 512
 
 
 @compiles

@@ -95,7 +95,7 @@ def test_which_chunks_are_taken_as_strong(launched):
     x = make(2, 1024, 2, 64, 64, -0.02, torch.bfloat16)
     x[3][0, 200:240], x[3][0, 700, :, 3], x[3][1, :, 0] = -4.0, -math.inf, -2.0
     x[3][1, 100:120, 1], x[3][1, 510:515, 1] = -8.0, -30.0
-    launched.mistake("s_r.index(i).store(rounded(b_o))", "s_r.index(i).store(rounded(b_o * 0.0))")
+    launched.mistake("HALF else rounded(b_o)", "HALF else rounded(b_o * 0.0)")
     o, *_ = results(x)
     there = (o.unflatten(1, (-1, 64)) != 0).any(-1).any(2)
     want = taken_as_strong(x[3])
@@ -173,6 +173,28 @@ def test_packed_sequences(n, raw_decay, keep, monkeypatch):
                 near([kept[first : first + len(want)]], [want], ROUNDED, ["checkpoints"])
 
 
+@pytest.mark.parametrize("K, V", [(128, 64), (64, 128), (192, 128)])
+def test_heads_of_several_blocks(K, V, launched):
+    x = make(1, 200, 2, K, V, "mixed", torch.bfloat16)
+    x[3][:, 64:, 0] = x[3][:, 64:, 0].clamp(min=-0.5)
+    limits = LIMITS | {"": 1.05 * LIMITS[""]}
+    near(results(x), expected(x), limits, NAMES)
+    *got, kept = results(x, scale=0.3, keep=True)
+    near(got, expected(x, scale=0.3), limits, NAMES)
+    near([kept], [states(x, CHECKPOINT).flatten(0, 1)], ROUNDED, ["checkpoints"])
+    assert (launched.given["K"], launched.given["V"]) == (K, V)
+
+
+@pytest.mark.parametrize("raw_decay", [False, True])
+def test_packed_heads_of_several_blocks_in_segments(raw_decay, monkeypatch):
+    in_segments(monkeypatch, 2)
+    x, cu_seqlens = packed(torch.bfloat16, 128, 128, PACKED)
+    x = raw_of(x) if raw_decay else x
+    x[5] = x[5].float()
+    options = {"cu_seqlens": cu_seqlens, "scale": 0.7, "raw_decay": raw_decay}
+    near(results(x, *options.values())[:2], expected(x, **options), LIMITS, NAMES)
+
+
 def test_raw_decays_are_held_to_sixteen_bits():
     """Rounded to bfloat16, this one would leave states wrong by 4e-3."""
     raw = torch.linspace(-3.0, -2.7, 99).bfloat16()
@@ -208,6 +230,96 @@ def test_a_neighbour_of_nan_does_no_harm(which, keep, raw_decay):
     near((o, s1), want, LIMITS, NAMES)
 
 
+# float16: a result's rounding is 0.21e-3, and factors are in two pieces of bfloat16. The rest is
+# what the bound on decays leaves to other tokens of a run.
+OF_FLOAT16 = {"": 2.6e-4, "s1": 1e-5}
+
+
+@pytest.mark.parametrize("T", [1, 65, 200])
+@pytest.mark.parametrize("w", DECAYS)
+def test_float16(T, w, launched):
+    x = make(2, T, 2, 64, 64, w, torch.float16)
+    near(results(x), expected(x), OF_FLOAT16, NAMES)
+    x[5] = None
+    *got, kept = results(x, scale=0.3, keep=True)
+    near(got, expected(x, scale=0.3), OF_FLOAT16, NAMES)
+    near([kept], [states(x, CHECKPOINT).flatten(0, 1)], 1e-5, ["checkpoints"])
+    assert launched.given["HALF"] and kept.dtype == torch.float32
+
+
+@pytest.mark.parametrize("share", [0.99, 1.01, 4.0])
+def test_float16_at_the_bound_of_runs(share):
+    x = make(1, 150, 2, 64, 64, -share * NEAR_DECAY.value, torch.float16)
+    near(results(x), expected(x), OF_FLOAT16, NAMES)
+    x[3][:, 3::5], x[3][:, 9::7] = -0.01, -math.inf
+    near(results(x, keep=True)[:2], expected(x), OF_FLOAT16, NAMES)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("raw_decay", [False, True])
+@pytest.mark.parametrize("K", [64, 128])
+def test_packed_sequences_of_float16_in_segments(K, raw_decay, keep, monkeypatch):
+    in_segments(monkeypatch, 2)
+    x, cu_seqlens = packed(torch.float16, K, 128, PACKED)
+    x = raw_of(x) if raw_decay else x
+    x[5] = x[5].float()
+    options = {"cu_seqlens": cu_seqlens, "scale": 0.7, "raw_decay": raw_decay}
+    near(results(x, *options.values(), keep)[:2], expected(x, **options), OF_FLOAT16, NAMES)
+
+
+@pytest.mark.parametrize("w", [-0.01, -3.0])
+def test_states_and_scores_beyond_the_largest_float16(w):
+    """r or v is small, so that o is a float16."""
+    x = make(1, 150, 2, 64, 64, w, torch.float16)
+    x[5] = x[5] * 1e6
+    x[0] = x[0] * 2.0**-12
+    near(results(x), expected(x), OF_FLOAT16, NAMES)
+    x[0], x[1], x[2] = x[0] * 2.0**18, x[1] * 2.0**10, x[2] * 2.0**-14
+    x[5] = x[5] * 1e-6
+    assert (x[0][:, :-1] * x[1][:, :-1]).double().sum(3).abs().max() > 65_504
+    near(results(x), expected(x), OF_FLOAT16, NAMES)
+
+
+# Of each, what a product leaves out is 2^-9 of the result, or all is wrong.
+OF_PIECES = {
+    "second pieces of S": (
+        "b_o = warpgroup_mma(r_high, s_middle, b_o",
+        "warpgroup_mma(r_high, s_middle, b_o",
+    ),
+    "second pieces of the scores": ("b_o = warpgroup_mma(a_low", "warpgroup_mma(a_low"),
+    "second pieces of v": ("b_o = warpgroup_mma(b_a, v_low", "warpgroup_mma(b_a, v_low"),
+    "second pieces of v in S": (
+        "b_s = warpgroup_mma(k_high.permute((1, 0)), v_low",
+        "warpgroup_mma(k_high.permute((1, 0)), v_low",
+    ),
+    "the scores too early": ("3 if HALF else 2, deps=(b_a", "6 if HALF else 2, deps=(b_a"),
+    "second pieces of the bonus": (
+        "left_over(b_a), bonus_low,",
+        "left_over(b_a), b_bonus.to(gl.bfloat16),",
+    ),
+    "v of strong chunks": ("strong_chunks", "s_state.store(v_rest)", "pass"),
+    "scores of strong chunks": (
+        "strong_chunks",
+        "either_of(scores, of_the_next_run(low))",
+        "scores",
+    ),
+    "the runs' places": ("strong_chunks", "of_the_next_run(low)", "low"),
+    "S of strong chunks": ("pass_run", "b_o = warpgroup_mma(read_low", "warpgroup_mma(read_low"),
+    "scores of other runs": ("pass_run", "16 * (run ^ 1)", "16 * run"),
+    "S of strong chunks too early": ("pass_run", "3, deps=(b_s, read", "4, deps=(b_s, read"),
+}
+
+
+@pytest.mark.parametrize("name", OF_PIECES)
+def test_mistakes_in_pieces_of_float16_are_seen(name, launched):
+    *inside, old, new = OF_PIECES[name]
+    launched.mistake(old, new, *inside)
+    with pytest.raises((GluonFault, AssertionError)):
+        for w in (-0.01, -5.0):
+            x = make(1, 150, 1, 64, 64, w, torch.float16)
+            near(results(x), expected(x), OF_FLOAT16, NAMES)
+
+
 # What these tests are worth: mistakes in the kernel that they have to see.
 
 FENCE = "fence_async_shared()\n"
@@ -218,7 +330,7 @@ MISTAKES = {
         FENCE + AT[1:] + "    barrier()" + AT + "    expect_tile(r",
         "expect_tile(r",
     ),
-    "no fence after o": (FENCE + AT[1:] + "    barrier()" + AT + "    if whole", "if whole"),
+    "no fence after o": (FENCE + AT[1:] + "    barrier()" + AT + "    at =", "at ="),
     "no fence after init": (FENCE + "    barrier()\n    for", "for"),
     "no wait for w": (AT + "mbarrier.wait(w_ready.index(i), phase)", ""),
     "tiles of the other stage": ("b_k = s_k.index(i).load", "b_k = s_k.index(1 - i).load"),
@@ -226,16 +338,16 @@ MISTAKES = {
     "never announced": ("expect_tile(k_ready.index(i), t + 2 * C < n)", "pass"),
     "stores overtaken": ("tma.store_wait(0)" + AT + "next_at", "next_at"),
     "stores left at the end": ("tma.store_wait(0)\n    is_last", "is_last"),
-    "the scores too early": (
-        "warpgroup_mma_wait(2, deps=(b_a,",
-        "warpgroup_mma_wait(6, deps=(b_a,",
+    "the scores too early": ("HALF else 2, deps=(b_a,", "HALF else 6, deps=(b_a,"),
+    "o too early": (
+        "b_o, b_s, b_a = warpgroup_mma_wait(0",
+        "b_o, b_s, b_a = warpgroup_mma_wait(1",
     ),
-    "o too early": ("warpgroup_mma_wait(0, deps=(b_o,", "warpgroup_mma_wait(1, deps=(b_o,"),
     "w of others in the tail": ("b_w = gl.where(row < n - t, b_w, 0.0)", "b_w = b_w"),
     "k of others in the tail": ("b_k = gl.where(row < n - t, b_k, 0.0)", "b_k = b_k"),
     "o of others in the tail": (
-        "b_o.to(gl.bfloat16), row < n - t",
-        "b_o.to(gl.bfloat16), row < n",
+        "b_o.to(DTYPE), row < n - t",
+        "b_o.to(DTYPE), row < n",
     ),
     "never too strong": ("gl.where(b_total >= -FITS_TO_END, 0, 1)", "gl.where(b_total > 0, 0, 0)"),
     "weights of strong chunks": (
@@ -251,8 +363,9 @@ IN_STRONG = {
     ),
     "no fence after scores": (FENCE + "        barrier()\n\n        by_run", "by_run"),
     "no fence after o": (
-        FENCE + "        barrier()\n        if checkpoints is not None:\n            if t",
-        "if checkpoints is not None:\n            if t",
+        FENCE
+        + "        barrier()\n        if checkpoints is not None and not HALF:\n            if t",
+        "if checkpoints is not None and not HALF:\n            if t",
     ),
     "no wait for w": ("        mbarrier.wait(w_ready.index(i), phase)\n", ""),
     "one phase for ever": ("phase = t // C // 2 % 2", "phase = 0"),
@@ -263,9 +376,9 @@ IN_STRONG = {
     "w of others in the tail": ("h_w = gl.where(row < n - t, h_w, 0.0)", "h_w = h_w"),
     "k of others in the tail": ("h_k = gl.where(row < n - t, h_k, 0.0)", "h_k = h_k"),
     "o of others in the tail": ("s_o.load(TILES), row < n - t", "s_o.load(TILES), row < n"),
-    "near sums too early": ("12 if RAW else 6", "12 if RAW else 7"),
+    "near sums too early": ("RAW | HALF else 6", "RAW | HALF else 7"),
     "sums too early": ("0, deps=(b_before", "1, deps=(b_before"),
-    "o too early": ("0, deps=(o_0", "1, deps=(o_0"),
+    "o too early": ("0, deps=(o_0, o_1, o_2, o_3, read", "1, deps=(o_0, o_1, o_2, o_3, read"),
     "the runs in another order": ("(0, 3, 2, 1)", "(0, 2, 3, 1)"),
 }
 BELOW = {
@@ -280,7 +393,7 @@ BELOW = {
         "s_decays.slice(8 * run, 1, 0)",
         "s_decays.slice(8, 1, 0)",
     ),
-    "a state too early": ("pass_run", "warpgroup_mma_wait(3,", "warpgroup_mma_wait(4,"),
+    "a state too early": ("pass_run", "3, deps=(b_s,)", "4, deps=(b_s,)"),
     "scores of others": ("pass_run", "slice(first, 16, 1)", "slice(0, 16, 1)"),
     "one piece of k": ("pass_run", "s_k_low.slice", "s_k.slice"),
     "stores overtaken": ("turned", "    tma.store_wait(0)\n", ""),

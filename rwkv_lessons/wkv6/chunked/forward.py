@@ -5,12 +5,12 @@ r, k and S decayed to the end of the chunk (tiles.py), a chunk is
 
     o = r S + tril(r kᵀ, bonus on the diagonal) v          S ← S + kᵀ v
 
-r, k, v, w and o move once. hopper/forward.py does the same on Hopper, for bfloat16 heads of 64, in
-half of the time; this kernel is for all else. Registers bound it: 255 leave room for two programs
-an SM, too few to hide what its barriers cost (docs/designs_wkv6.md). r decayed to the end grows;
-where decays are too strong for that S is still right, and o is recomputed (strong.py). On Hopper a
-program takes such chunks another way (hopper/strong.py). Where there are few heads, several
-programs share one sequence (segments.py). Gradients: backward.py.
+r, k, v, w and o move once. hopper/forward.py does the same on Hopper, in 16 bits and for heads of
+any multiples of 64, in half of the time; this kernel is for all else. Registers bound it: 255 leave
+room for two programs an SM, too few to hide what its barriers cost (docs/designs_wkv6.md). r
+decayed to the end grows; where decays are too strong for that S is still right, and o is recomputed
+(strong.py). On Hopper a program takes such chunks another way (hopper/strong.py). Where there are
+few heads, several programs share one sequence (segments.py). Gradients: backward.py.
 """
 
 import functools
@@ -27,7 +27,7 @@ from ...runtime.replay import looks, remember, replay
 from ..autograd import define_forward, empty_results, keep_inputs, sequences_in
 from ..doubling import wkv6_doubling
 from ..options import check_call, holds_float64, wants_gradients
-from .backward import backward, gradients
+from .backward import backward, gradients, in_sum
 from .checkpoints import CHECKPOINT, count_checkpoints, first_checkpoint, place, sequence_bounds
 from .hopper.forward import wkv6_hopper_kernel
 from .hopper.tiles import launch_tiles, suits_hopper, tiles
@@ -169,7 +169,7 @@ def run_forward(
     if cu_seqlens is None and segment_maps is None:
         known = looks(given, "wkv6 forward", scale, raw_decay)
         if again := replay(known):
-            return again(given)
+            return in_sums(v, *again(given))
     r, k, v, w, u = r.contiguous(), k.contiguous(), v.contiguous(), w.contiguous(), u.contiguous()
     (B, T, H, K), V, device = r.shape, v.shape[3], r.device
     S, packed = sequences_in(r, cu_seqlens), cu_seqlens is not None
@@ -177,10 +177,19 @@ def run_forward(
 
     gpu = devices.gpu_of(device)
     programs, segments, span, warps, sizes = tile_for(S * H, T, K, V, r.dtype, gpu)
-    (_, _, BK, BV, _), all_programs, groups = sizes, programs * segments, -(-span // GROUP)
+    _, _, BK, BV, _ = sizes
     # Unless told, ptxas gives the longest kernels of older architectures 40 registers, and spills.
     options = {"maxnreg": None if gpu.like_hopper else 255}
-    on_hopper = K == 64 == V and B * T * H >= MIN_TOKENS_FOR_TMA and suits_hopper((r, k, v, w))
+    NK, NV, half = K // 64, V // 64, r.dtype == torch.float16  # on Hopper
+    on_hopper = (
+        K % 64 == V % 64 == 0
+        and B * T * H * NK * NV >= MIN_TOKENS_FOR_TMA
+        and suits_hopper((r, k, v, w), torch.float16 if half else torch.bfloat16)
+    )
+    in_parts = on_hopper and NK > 1  # of o, one for each block of keys
+    if in_parts and segment_maps is None:
+        segments, span = segments_for(programs * NK, T, gpu.sms)
+    all_programs, groups = programs * segments, -(-span // GROUP)
     keep, scaled = checkpoints is not None, scale != 1
     kind = ("forward", device, r.dtype, w.dtype, u.dtype, sizes, segments > 1, raw_decay)
     run = Launches((*kind, on_hopper, scaled, packed, keep))
@@ -196,16 +205,20 @@ def run_forward(
             (k, v, w, cu_seqlens, segment_states, segment_decays), (T, H, segments, span),
             (*sizes, raw_decay), **options,
         )  # fmt: skip
-    o, s1 = torch.empty_like(v), torch.empty((S, H, K, V), dtype=torch.float32, device=device)
+    new = {"dtype": torch.float32, "device": device}
+    o = torch.empty((NK, *v.shape), **new) if in_parts else torch.empty_like(v)
+    s1 = torch.empty((S, H, K, V), **new)
     start = s1 if s0 is None else s0.contiguous()
     inputs, numbers = (r, k, v, w), (int(s0 is not None), T, H, segments, span, scale)
     others = u, start, cu_seqlens, segment_states, segment_decays
     if on_hopper:
-        *inputs, written = [tiles(x, H * K) for x in (*inputs, o)]
-        states = tiles(checkpoints, V) if keep else None
+        inputs = [tiles(x, H * x.shape[3]) for x in inputs]
+        written = None if in_parts else tiles(o, H * V)
+        states = tiles(checkpoints, V) if keep and not half else checkpoints
         run(
-            launch_tiles, wkv6_hopper_kernel, (all_programs, 1, 1), warps,
-            (*inputs, *others, written, o, s1, states), numbers, (CHECKPOINT, raw_decay, scaled),
+            launch_tiles, wkv6_hopper_kernel, (all_programs * NK, 1, 1), 4,
+            (*inputs, *others, written, o, s1, states), (*numbers, B * T),
+            (K, V, CHECKPOINT, raw_decay, scaled, half),
         )  # fmt: skip
     else:
         group_states = None
@@ -224,10 +237,16 @@ def run_forward(
             (*sizes, CHECKPOINT, GROUP, GROUPS_PER_PROGRAM, raw_decay), **options,
         )  # fmt: skip
     run.finish(lambda: keep and gradients(
-        r, k, v, w, u, s0, cu_seqlens, checkpoints, o, None, scale, raw_decay, ahead=True
+        r, k, v, w, u, s0, cu_seqlens, checkpoints, v if in_parts else o, None, scale, raw_decay,
+        ahead=True,
     ) or [])  # fmt: skip
     remember(known, run, given, (o, s1))
-    return o, s1
+    return in_sums(v, o, s1)
+
+
+def in_sums(v, o, s1):
+    """o of its parts, if it has some, and s1."""
+    return in_sum(o, v.dtype) if o.ndim > v.ndim else o, s1
 
 
 @functools.cache

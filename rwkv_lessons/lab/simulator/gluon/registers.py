@@ -257,6 +257,9 @@ class Arithmetic:
     def join(self, x, y):
         return Value(torch.stack([raw(x), raw(y)], -1))
 
+    def split(self, x):
+        return tuple(map(Value, raw(x).unbind(-1)))
+
     def permute(self, x, order):
         return Value(raw(x).permute(order))
 

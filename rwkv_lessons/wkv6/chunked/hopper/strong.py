@@ -8,7 +8,7 @@ No factor here decays backwards, for any w ≤ 0, but within runs of 16 tokens:
 The latter grow by the decays of 8 tokens. There a decay counts as at least -NEAR_DECAY, so that
 they stay within float32: of what a stronger one should hide from the other tokens of its run,
 1.8e-4 is left. All else, and S, is right for any w ≤ 0. Factors are two bfloat16 pieces, as in
-forward.py, and the scores one.
+forward.py, and the scores one; with float16 all are two.
 
 Four runs read and change S one after the other, which is quick if S need not go through shared
 memory. So it is the left factor here, on its side, as is all that comes of it:
@@ -34,8 +34,11 @@ from .tiles import (
     as_left_operand,
     at_least,
     barrier,
+    either_of,
     expect_tile,
+    in_float32,
     in_two,
+    left_over,
     product_of,
     rounded,
     where_one,
@@ -97,28 +100,65 @@ def joined(x_0, x_1, x_2, x_3):
 
 
 @gluon.jit
-def pass_run(b_s, run: gl.constexpr, s_decays, s_r, s_r_low, s_k, s_k_low, s_v, s_scores, zeros):
-    """Sᵀ after a run, oᵀ of its tokens, on its way, and what that reads of Sᵀ."""
+def of_the_next_run(x):
+    """A tile of which each two runs of 16 columns have changed places."""
+    x = gl.permute(gl.reshape(x, [C, 2, 2, 16]), (0, 1, 3, 2))
+    first, second = gl.split(x)
+    swapped = gl.reshape(gl.permute(gl.join(second, first), (0, 1, 3, 2)), [C, C])
+    return gl.convert_layout(swapped, product_of(64), assert_trivial=True)
+
+
+@gluon.jit
+def pass_run(
+    b_s, run: gl.constexpr, HALF: gl.constexpr,
+    s_decays, s_r, s_r_low, s_k, s_k_low, s_v, s_v_low, s_scores, zeros,
+):  # fmt: skip
+    """Sᵀ after a run, oᵀ of its tokens, on its way, and what that reads of Sᵀ.
+
+    HALF: v, S and the scores have second pieces; those of the scores are beside the first ones,
+    where pairs of this run with another one would be.
+    """
     first: gl.constexpr = 16 * run
-    read = as_left_operand(rounded(b_s))
     v = s_v.slice(first, 16, 0).permute((1, 0))
-    scores = s_scores.slice(first, 16, 0).slice(first, 16, 1).permute((1, 0))
-    b_s *= s_decays.slice(8 * run, 1, 0).load(b_s.type.layout)
-    b_s = warpgroup_mma(v, s_k.slice(first, 16, 0), b_s, is_async=True)
-    b_s = warpgroup_mma(v, s_k_low.slice(first, 16, 0), b_s, is_async=True)
+    k, k_low = s_k.slice(first, 16, 0), s_k_low.slice(first, 16, 0)
     r, r_low = s_r.slice(first, 16, 0).permute((1, 0)), s_r_low.slice(first, 16, 0).permute((1, 0))
-    b_o = warpgroup_mma(read, r, zeros, use_acc=False, is_async=True)
-    b_o = warpgroup_mma(read, r_low, b_o, is_async=True)
-    b_o = warpgroup_mma(v, scores, b_o, is_async=True)
-    b_s = warpgroup_mma_wait(3, deps=(b_s,))
+    scores = s_scores.slice(first, 16, 0).slice(first, 16, 1).permute((1, 0))
+    decays = s_decays.slice(8 * run, 1, 0)
+    if not HALF:
+        read = as_left_operand(rounded(b_s))
+        b_s *= decays.load(b_s.type.layout)
+        b_s = warpgroup_mma(v, k, b_s, is_async=True)
+        b_s = warpgroup_mma(v, k_low, b_s, is_async=True)
+        b_o = warpgroup_mma(read, r, zeros, use_acc=False, is_async=True)
+        b_o = warpgroup_mma(read, r_low, b_o, is_async=True)
+        b_o = warpgroup_mma(v, scores, b_o, is_async=True)
+        b_s = warpgroup_mma_wait(3, deps=(b_s,))
+    else:
+        beside: gl.constexpr = 16 * (run ^ 1)
+        v_low = s_v_low.slice(first, 16, 0).permute((1, 0))
+        scores_low = s_scores.slice(first, 16, 0).slice(beside, 16, 1).permute((1, 0))
+        high, low = in_two(b_s)
+        read, read_low = as_left_operand(high), as_left_operand(low)
+        b_s *= decays.load(b_s.type.layout)
+        b_o = warpgroup_mma(read, r, zeros, use_acc=False, is_async=True)
+        b_o = warpgroup_mma(read, r_low, b_o, is_async=True)
+        b_o = warpgroup_mma(read_low, r, b_o, is_async=True)
+        b_s = warpgroup_mma(v, k, b_s, is_async=True)
+        b_s = warpgroup_mma(v, k_low, b_s, is_async=True)
+        b_s = warpgroup_mma(v_low, k, b_s, is_async=True)
+        b_o = warpgroup_mma(v, scores, b_o, is_async=True)
+        b_o = warpgroup_mma(v_low, scores, b_o, is_async=True)
+        b_o = warpgroup_mma(v, scores_low, b_o, is_async=True)
+        b_s, read, read_low = warpgroup_mma_wait(3, deps=(b_s, read, read_low))
     return b_s, b_o, read
 
 
 @gluon.jit
 def strong_chunks(
-    t, b_s, b_u, n, first, i_h, H, slot, scale,
+    t, b_s, b_u, n, first, i_h, i_k, i_v, H, slot, scale, tokens,
     described, o_rows, staged, ready, ones,
-    CHECKPOINT: gl.constexpr, RAW: gl.constexpr, SCALED: gl.constexpr,
+    K: gl.constexpr, V: gl.constexpr,
+    CHECKPOINT: gl.constexpr, RAW: gl.constexpr, SCALED: gl.constexpr, HALF: gl.constexpr,
 ):  # fmt: skip
     """From token t of n to the end of a chunk that forward.py can go on from, or to the last.
 
@@ -128,6 +168,7 @@ def strong_chunks(
     Returns:
         where it stopped, and the state there.
     """
+    DTYPE: gl.constexpr = gl.float16 if HALF else gl.bfloat16
     TILES: gl.constexpr = product_of(64)
     SUMS: gl.constexpr = product_of(8)
     RUNS: gl.constexpr = product_of(16)
@@ -136,6 +177,7 @@ def strong_chunks(
     s_r, s_k, s_v, s_w = staged
     r_ready, k_ready, v_ready, w_ready = ready
     one_log, one_low, one_state, one_more, one_weights, one_mask = ones
+    key_column, value_column = i_h * K + i_k * C, i_h * V + i_v * C
     zero = t // 2**30
     row = gl.arange(0, C, ROWS)[:, None] + zero
     col = gl.arange(0, C, gl.SliceLayout(0, TILES))[None, :]
@@ -168,12 +210,15 @@ def strong_chunks(
         h_r = s_r.index(i).load(TILES)
         h_k = s_k.index(i).load(TILES)
         h_w = s_w.index(i).load(TILES)
-        b_v, s_rest = s_v.index(i), s_w.index(i)
+        b_v, s_rest = s_v.index(i), s_w.index(i)._reinterpret(gl.bfloat16, [C, C], TILE)
         if not whole:  # what follows are other tokens, or zeros
-            h_k = gl.where(row < n - t, h_k, 0.0).to(gl.bfloat16)
-            b_v.store(gl.where(row < n - t, b_v.load(TILES), 0.0).to(gl.bfloat16))
-        if RAW:
-            b_w = gl.where(row < n - t, -gl.exp2(widened(h_w) * LOG2E), 0.0)
+            h_k = gl.where(row < n - t, h_k, 0.0).to(DTYPE)
+            b_v.store(gl.where(row < n - t, b_v.load(TILES), 0.0).to(DTYPE))
+        if RAW | HALF:
+            b_w = in_float32(h_w)
+            if RAW:
+                b_w = -gl.exp2(b_w * LOG2E)
+            b_w = gl.where(row < n - t, b_w, 0.0)
             b_w = gl.maximum(b_w, MIN_LOG_DECAY, propagate_nan=tl.PropagateNan.ALL)
             high, low = in_two(b_w)
             s_log.store(high)
@@ -187,12 +232,17 @@ def strong_chunks(
             s_log.store(at_least(h_w, MIN_LOG_DECAY))
             s_more.store(at_least(h_w, -NEAR_DECAY))
         if checkpoints is not None:
-            s_state.permute((1, 0)).store(rounded(b_s))
+            at_checkpoint = ((slot + t // CHECKPOINT) * H + i_h) * K + i_k * C
+            if HALF:
+                at = at_checkpoint.to(gl.int64) * V + i_v * C
+                gl.store(checkpoints + at + col * V + row, b_s)
+            else:
+                s_state.permute((1, 0)).store(rounded(b_s))
         fence_async_shared()
         tma.store_wait(0)
         barrier()
         more = (t + C < n) & (t != there)
-        next_at = [first + t + C, i_h * C]
+        next_at, next_v = [first + t + C, key_column], [first + t + C, value_column]
         tma.async_copy_global_to_shared(
             w, next_at, w_ready.index(1 - i), s_w.index(1 - i), pred=more
         )
@@ -203,15 +253,14 @@ def strong_chunks(
             k, next_at, k_ready.index(1 - i), s_k.index(1 - i), pred=more
         )
         tma.async_copy_global_to_shared(
-            v, next_at, v_ready.index(1 - i), s_v.index(1 - i), pred=more
+            v, next_v, v_ready.index(1 - i), s_v.index(1 - i), pred=more
         )
-        if checkpoints is not None:
-            at_checkpoint = ((slot + t // CHECKPOINT) * H + i_h) * C
-            tma.async_copy_shared_to_global(checkpoints, [at_checkpoint, 0], s_state)
+        if checkpoints is not None and not HALF:
+            tma.async_copy_shared_to_global(checkpoints, [at_checkpoint, i_v * C], s_state)
 
         later = s_earlier.permute((1, 0))
         b_near = warpgroup_mma(s_near, s_more, zeros, use_acc=False, is_async=True)
-        if RAW:
+        if RAW | HALF:
             b_near = warpgroup_mma(s_near, s_rest, b_near, is_async=True)
         b_0 = sum_of_run(s_log, s_near, 0, no_sums, use_acc=False)
         b_1 = sum_of_run(s_log, s_near, 1, no_sums, use_acc=False)
@@ -219,7 +268,7 @@ def strong_chunks(
         b_3 = sum_of_run(s_log, s_near, 3, no_sums, use_acc=False)
         b_before = warpgroup_mma(s_earlier, s_log, zeros, use_acc=False, is_async=True)
         b_after = warpgroup_mma(later, s_log, zeros, use_acc=False, is_async=True)
-        if RAW:
+        if RAW | HALF:
             b_0 = sum_of_run(s_low, s_near, 0, b_0, use_acc=True)
             b_1 = sum_of_run(s_low, s_near, 1, b_1, use_acc=True)
             b_2 = sum_of_run(s_low, s_near, 2, b_2, use_acc=True)
@@ -229,18 +278,20 @@ def strong_chunks(
             b_w = widened(high) + widened(low)
         else:
             b_w = widened(at_least(h_w, -NEAR_DECAY))
-        b_bonus = gl.sum(widened(h_r) * widened(h_k) * b_u, 1)[:, None]
-        b_near = warpgroup_mma_wait(12 if RAW else 6, deps=(b_near,))
+        b_bonus = gl.sum(in_float32(h_r) * in_float32(h_k) * b_u, 1)[:, None]
+        b_near = warpgroup_mma_wait(12 if RAW | HALF else 6, deps=(b_near,))
         b_near *= to_near_log2
-        near_high, near_rest = in_two(widened(h_r) * gl.exp2(b_near))
+        near_high, near_rest = in_two(in_float32(h_r) * gl.exp2(b_near))
         near_high, near_rest = as_left_operand(near_high), as_left_operand(near_rest)
-        high, low = in_two(widened(h_k) * gl.exp2(-b_near - b_w * LOG2E))
+        high, low = in_two(in_float32(h_k) * gl.exp2(-b_near - b_w * LOG2E))
         b_before, b_after, b_0, b_1, b_2, b_3 = warpgroup_mma_wait(
             0, deps=(b_before, b_after, b_0, b_1, b_2, b_3)
         )
-        if RAW:
+        if RAW | HALF:
             barrier()  # tiles of low pieces are free
-        if checkpoints is None:
+        if HALF:
+            near_low, s_scores, s_o = s_state, s_rest, s_r.index(i)
+        elif checkpoints is None:
             near_low, s_scores, s_o = s_state, s_rest, s_state
         else:
             near_low, s_scores, s_o = s_rest, s_state, s_r.index(i)
@@ -258,51 +309,76 @@ def strong_chunks(
         b_a = warpgroup_mma(near_high, s_low.permute((1, 0)), zeros, use_acc=False, is_async=True)
         b_a = warpgroup_mma(near_rest, s_low.permute((1, 0)), b_a, is_async=True)
         b_a = warpgroup_mma(near_high, near_low.permute((1, 0)), b_a, is_async=True)
-        r_high, r_low, k_high, k_low = s_r.index(i), s_log, s_k.index(i), s_more
-        high, low = in_two(widened(h_r) * gl.exp2(b_before * LOG2E))
+        r_high = s_r.index(i)._reinterpret(gl.bfloat16, [C, C], TILE)
+        k_high = s_k.index(i)._reinterpret(gl.bfloat16, [C, C], TILE)
+        r_low, k_low = s_log, s_more
+        high, low = in_two(in_float32(h_r) * gl.exp2(b_before * LOG2E))
         r_high.store(high)
         r_low.store(low)
-        high, low = in_two(widened(h_k) * gl.exp2(b_after * LOG2E))
+        high, low = in_two(in_float32(h_k) * gl.exp2(b_after * LOG2E))
         k_high.store(high)
         k_low.store(low)
         b_a, near_high, near_rest = warpgroup_mma_wait(0, deps=(b_a, near_high, near_rest))
-        s_scores.store(where_one(b_a, b_bonus.to(gl.bfloat16), s_mask.load(TILES)))
+        scores = where_one(b_a, b_bonus.to(gl.bfloat16), s_mask.load(TILES))
+        if HALF:
+            bonus_low = (b_bonus - b_bonus.to(gl.bfloat16).to(gl.float32)).to(gl.bfloat16)
+            low = where_one(left_over(b_a), bonus_low, s_mask.load(TILES))
+            scores = either_of(scores, of_the_next_run(low))
+            v_high, v_rest = in_two(in_float32(b_v.load(TILES)))
+            b_v = b_v._reinterpret(gl.bfloat16, [C, C], TILE)
+            barrier()  # near_low is free
+            b_v.store(v_high)
+            s_state.store(v_rest)
+        s_scores.store(scores)
         fence_async_shared()
         barrier()
 
         by_run = s_low._reinterpret(gl.float32, [2, 2, 8, C], RUNS_OF_KEYS).permute((3, 2, 1, 0))
         by_run.store(gl.exp2(joined(b_0, b_1, b_2, b_3) * LOG2E))
         s_decays = s_low._reinterpret(gl.float32, [4 * 8, C], ROWS_OF_KEYS)
-        of_runs = s_decays, r_high, r_low, k_high, k_low, b_v, s_scores, no_scores
-        b_s, o_0, read_0 = pass_run(b_s, 0, *of_runs)
-        b_s, o_1, read_1 = pass_run(b_s, 1, *of_runs)
+        of_runs = s_decays, r_high, r_low, k_high, k_low, b_v, s_state, s_scores, no_scores
+        b_s, o_0, read_0 = pass_run(b_s, 0, HALF, *of_runs)
+        b_s, o_1, read_1 = pass_run(b_s, 1, HALF, *of_runs)
         if checkpoints is not None:
-            near_low.permute((1, 0)).store(rounded(b_s))
-        b_s, o_2, read_2 = pass_run(b_s, 2, *of_runs)
-        b_s, o_3, read_3 = pass_run(b_s, 3, *of_runs)
+            if HALF:
+                kept = (row >= 0) & (t + C // 2 < n)
+                at += H.to(gl.int64) * K * V
+                gl.store(checkpoints + at + col * V + row, b_s, kept)
+            else:
+                near_low.permute((1, 0)).store(rounded(b_s))
+        b_s, o_2, read_2 = pass_run(b_s, 2, HALF, *of_runs)
+        b_s, o_3, read_3 = pass_run(b_s, 3, HALF, *of_runs)
         if t // C % 4 == 3:
             b_total = gl.sum(gl.where(is_sum, b_0 + b_1 + b_2 + b_3, 0.0), 1) * LOG2E
             strong = gl.max(gl.where(b_total >= -FITS_TO_END, 0, 1), 0)  # NaN is
-        o_0, o_1, o_2, o_3, read_0, read_1, read_2, read_3 = warpgroup_mma_wait(
-            0, deps=(o_0, o_1, o_2, o_3, read_0, read_1, read_2, read_3)
-        )
+        if HALF:  # what they read was read by then
+            o_0, o_1, o_2, o_3 = warpgroup_mma_wait(0, deps=(o_0, o_1, o_2, o_3))
+        else:
+            o_0, o_1, o_2, o_3, read_0, read_1, read_2, read_3 = warpgroup_mma_wait(
+                0, deps=(o_0, o_1, o_2, o_3, read_0, read_1, read_2, read_3)
+            )
         b_o = gl.reshape(gl.permute(joined(o_0, o_1, o_2, o_3), (0, 3, 2, 1)), [C, C])
         b_o = gl.convert_layout(b_o, TILES, assert_trivial=True)
         if SCALED:
             b_o *= scale
-        if checkpoints is not None:
+        if checkpoints is not None or HALF:
             barrier()  # the tile of r is free
-        s_o.permute((1, 0)).store(rounded(b_o))
+        if o is not None:
+            s_o.permute((1, 0)).store(b_o.to(gl.float16) if HALF else rounded(b_o))
         fence_async_shared()
         barrier()
-        if checkpoints is not None:
+        if checkpoints is not None and not HALF:
             if t + C // 2 < n:
-                tma.async_copy_shared_to_global(checkpoints, [at_checkpoint + H * C, 0], near_low)
-        if whole:
-            tma.async_copy_shared_to_global(o, [first + t, i_h * C], s_o)
+                middle_at = [at_checkpoint + H * K, i_v * C]
+                tma.async_copy_shared_to_global(checkpoints, middle_at, near_low)
+        at = (first + t).to(gl.int64) * H * V + value_column
+        if o is None:
+            at += i_k.to(gl.int64) * tokens * H * V
+            gl.store(o_rows + at + col * (H * V) + row, b_o, col < n - t)
+        elif whole:
+            tma.async_copy_shared_to_global(o, [first + t, value_column], s_o)
         else:
-            at = ((first + t).to(gl.int64) * H + i_h) * C
-            gl.store(o_rows + at + row * (H * C) + col, s_o.load(TILES), row < n - t)
+            gl.store(o_rows + at + row * (H * V) + col, s_o.load(TILES), row < n - t)
         t += C
     b_s = turned(b_s, one_log.index(zero), one_low.index(zero), one_state.index(zero))
     return t, b_s

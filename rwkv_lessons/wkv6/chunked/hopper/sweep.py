@@ -58,7 +58,9 @@ from .tiles import (
     barrier,
     below_in_two,
     cut,
+    in_float32,
     in_two,
+    now,
     product_of,
     rounded,
     widened,
@@ -107,15 +109,6 @@ def two_barriers():
 def expect_rows(ready, rows: gl.constexpr, pred):
     """Has a barrier expect the bytes of so many rows of 64, where `pred`."""
     mbarrier.expect(ready, rows * C * 2, pred=pred)
-
-
-@gluon.jit
-def in_float32(x):
-    """A tile of 16 bits in float32."""
-    if x.dtype == gl.bfloat16:
-        return widened(x)
-    else:
-        return x.to(gl.float32)
 
 
 @gluon.jit
@@ -196,18 +189,6 @@ def both_pieces(s_high, s_low, LAYOUT: gl.constexpr):
     """A tile's numbers, of tokens × keys in two pieces, as keys × tokens."""
     high, low = s_high.permute((1, 0)).load(LAYOUT), s_low.permute((1, 0)).load(LAYOUT)
     return widened(high) + widened(low)
-
-
-@gluon.jit
-def now(x):
-    """x, computed where this stands, and not just before its use.
-
-    LLVM would put it there: with all operands of a sum kept until then; or after the fence before a
-    product that adds to x, and ptxas then waits after every single product.
-    """
-    return gl.inline_asm_elementwise(
-        "mov.b32 $0, $2; mov.b32 $1, $3;", "=f,=f,f,f", [x], gl.float32, is_pure=False, pack=2
-    )
 
 
 @gluon.jit

@@ -48,6 +48,15 @@ def widened(x):
 
 
 @gluon.jit
+def in_float32(x):
+    """A tile of 16 bits in float32."""
+    if x.dtype == gl.bfloat16:
+        return widened(x)
+    else:
+        return x.to(gl.float32)
+
+
+@gluon.jit
 def at_least(x, least):
     """The larger of a bfloat16 tile and `least`, element by element; NaN stays."""
     least = gl.full(x.shape, least, gl.bfloat16, x.type.layout)
@@ -65,12 +74,30 @@ def in_two(x):
 
 
 @gluon.jit
+def left_over(x):
+    """What rounding a float32 tile to bfloat16 takes from it."""
+    return x - widened(rounded(x))
+
+
+@gluon.jit
 def cut(x):
     """The upper 16 bits of a float32 tile as they are, in bfloat16, and what is left of it."""
     high = gl.inline_asm_elementwise(
         "prmt.b32 $0, $1, $2, 0x7632;", "=r,r,r", [x], gl.bfloat16, is_pure=True, pack=2
     )
     return high, x - widened(high)
+
+
+@gluon.jit
+def now(x):
+    """x, computed where this stands, and not just before its use.
+
+    LLVM would put it there: with all operands of a sum kept until then; or after the fence before a
+    product that adds to x, and ptxas then waits after every single product.
+    """
+    return gl.inline_asm_elementwise(
+        "mov.b32 $0, $2; mov.b32 $1, $3;", "=f,=f,f,f", [x], gl.float32, is_pure=False, pack=2
+    )
 
 
 @gluon.jit
@@ -119,6 +146,14 @@ def where_one(x, on, weights):
     x, on = gl.broadcast(rounded(x), on)
     return gl.inline_asm_elementwise(
         either, "=r,r,r,r", [x, on, weights], gl.bfloat16, is_pure=True, pack=2
+    )
+
+
+@gluon.jit
+def either_of(x, y):
+    """The sum of two bfloat16 tiles, of which at least one is 0."""
+    return gl.inline_asm_elementwise(
+        "or.b32 $0, $1, $2;", "=r,r,r", [x, y], gl.bfloat16, is_pure=True, pack=2
     )
 
 
