@@ -6,17 +6,13 @@ import torch
 from rwkv_lessons.bench import __main__ as bench
 from rwkv_lessons.bench.commands import mla_prefill as bench_prefill
 from rwkv_lessons.lab.machine_code.assembly import assembly, available
-from rwkv_lessons.lab.simulator.gluon import OnCPU
 from rwkv_lessons.mla import METHODS, mla_prefill, mla_reference
 from rwkv_lessons.mla.arguments import Sizes, held
-from rwkv_lessons.mla.prefill import forward as attending
 from rwkv_lessons.mla.prefill import prefill
 from rwkv_lessons.mla.prefill.forward import attend_kernel
-from rwkv_lessons.mla.prefill.hopper import attend_hopper_kernel
 from rwkv_lessons.mla.prefill.prefill import ATTEND, forward, learning, stays_absorbed, together
 from rwkv_lessons.mla.prefill.tiles import choose_tiles, descriptor, heads_in_a_group
 from rwkv_lessons.operations import work
-from rwkv_lessons.runtime import devices
 from rwkv_lessons.runtime.devices import H200
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -367,72 +363,11 @@ def test_machine_code(model, absorbed):
         assert spills == 0
 
 
-@pytest.fixture
-def hopper(monkeypatch):
-    """On the CPU what an H200 would be given: the Gluon kernel, on as many SMs as it is set to."""
-    launched = []
-
-    class Simulated(OnCPU):
-        def run(self, *given):
-            launched.append(self)
-            super().run(*given)
-
-    monkeypatch.setattr(attending, "attend_hopper_kernel", Simulated(attend_hopper_kernel))
-    monkeypatch.setattr(devices, "gpu_of", lambda device: H200._replace(sms=4))
-    return launched
-
-
-@pytest.mark.skipif(DEVICE == "cuda", reason="there the kernels are compiled")
-@pytest.mark.parametrize(
-    "M, N, lengths, left_padding",
-    [
-        (1, 1, None, None),
-        (130, 130, None, None),
-        (300, 300, None, None),
-        (70, 300, [300, 0, 129], None),
-        (140, 200, [200, 170, 30], [0, 169, 3]),
-    ],
-)
-@pytest.mark.parametrize("sizes", [(64, 48, 32, 64), (128, 48, 64, 128)], ids=str)
-def test_hopper_waits_for_what_it_reads(M, N, lengths, left_padding, sizes, hopper):
-    given = inputs(3, M, N, 2, *sizes, torch.float16)
-    assert_right(given, ragged(3, N, lengths, left_padding), absorbed=False)
-    assert hopper
-
-
-@pytest.mark.skipif(DEVICE == "cuda", reason="there the kernels are compiled")
-def test_hopper_takes_heads_in_groups(hopper, monkeypatch):
-    """Groups of 4 of 6 heads, two tiles of queries each: 12 tiles for 4 programs."""
-    monkeypatch.setattr(attending, "heads_in_a_group", lambda *_: 4)
-    assert_right(inputs(3, 200, 200, 2, 64, 48, 16, 64, torch.float16), ragged(3, 200), False)
-    assert hopper
-
-
 def test_heads_whose_keys_fit_the_cache_are_one_group():
     mb = 2**20
     assert heads_in_a_group(40, mb) == 40
     assert heads_in_a_group(640, mb // 4) == 16  # 160 MB: 4 at a time
     assert heads_in_a_group(64, 8 * mb) == 1
-
-
-@pytest.mark.skipif(
-    available(attend_hopper_kernel) is not None, reason=str(available(attend_hopper_kernel))
-)
-@pytest.mark.parametrize("model", MODELS)
-def test_machine_code_of_the_groups(model):
-    K, _, P, V = MODELS[model]
-    steps = {"q_m": 40 * K, "r_m": 40 * P, "k_n": 40 * (K + V), "kr_n": P, "v_n": 40 * (K + V)}
-    tensors = *["*bf16"] * 5, None, None, "*bf16", "*fp32"
-    code = assembly(
-        attend_hopper_kernel, *tensors, "fp32", *["i32"] * 15, **steps,
-        K=K, P=P, V=V, num_warps=4,
-    )  # fmt: skip
-    # Scores of a first tile and in the loop, values in the loop and of the last, by two groups.
-    assert code.count("HGMMA.64x128x16") >= 2 * 2 * (K + P) // 16
-    assert code.count(f"HGMMA.64x{V}x16") >= 2 * 2 * 128 // 16
-    assert code.count("HMMA") == 0
-    assert code.spill_stores <= 128  # bytes, of addresses: a tile is 40 KB and more
-    assert code.shared_bytes <= H200.shared_bytes
 
 
 gpu = pytest.mark.gpu

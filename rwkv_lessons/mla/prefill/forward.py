@@ -9,15 +9,12 @@ A program owns BM query tokens of one head and loops over its keys in tiles of B
 The copy engine (TMA) brings the tiles, two or three on their way while one is multiplied.
 """
 
-import math
-
 import torch
 import triton
 import triton.language as tl
 
 from ...runtime import devices
 from ...runtime.compile_triton import assembled
-from .hopper import HEAD_SIZES, ROPE_SIZES, attend_hopper_kernel
 from .tiles import LOG2E, choose_tiles, descriptor, heads_in_a_group, power_of_2, registers
 
 LN2 = tl.constexpr(0.6931471805599453)
@@ -133,9 +130,6 @@ def attend(q, q_rope, k, k_rope, v, w_v, scale, lengths=None, left_padding=None,
         return o, lse
     absorbed = w_v is not None
     gpu = devices.gpu_of(q.device)
-    if tiles is None and not absorbed and for_hopper(q, q_rope, k, k_rope, v, gpu):
-        attend_on_hopper(q, q_rope, k, k_rope, v, lengths, left_padding, o, lse, scale, gpu)
-        return o, lse
     tiles = tiles or choose_tiles(q.dtype, K, V, absorbed, lengths is not None, gpu)
     BM, BN, BV = tiles.BM, tiles.BN, tiles.BV
     BK, BP = power_of_2(K), power_of_2(P)
@@ -164,30 +158,3 @@ def attend(q, q_rope, k, k_rope, v, w_v, scale, lengths=None, left_padding=None,
         maxnreg=registers(gpu),
     )  # fmt: skip
     return o, lse
-
-
-def for_hopper(q, q_rope, k, k_rope, v, gpu):
-    """Whether the Gluon kernel can take these: its sizes, and rows that begin at 16 bytes."""
-    tensors = (q, q_rope, k, k_rope, v)
-    steps = [n for x in tensors for n in (x.data_ptr() // 2, *x.stride()[:-1])]
-    sizes = (q.shape[-1], v.shape[-1]) in HEAD_SIZES and q_rope.shape[-1] in ROPE_SIZES
-    aligned = math.gcd(*steps) % 16 == 0 and all(x.stride(-1) == 1 for x in tensors)
-    return gpu.capability == (9, 0) and q.dtype != torch.float32 and sizes and aligned
-
-
-def attend_on_hopper(q, q_rope, k, k_rope, v, lengths, left_padding, o, lse, scale, gpu):
-    """Launches the Gluon kernel, for `attend`."""
-    (B, M, H, K), N, V = q.shape, k.shape[2], v.shape[-1]
-    group = heads_in_a_group(B * H, N * (K + V) * k.element_size())
-    if scale <= 0:  # the kernel takes the largest score before it scales
-        sign = -1 if scale else 0
-        q, q_rope, scale = q * sign, q_rope * sign, -scale or 1.0
-    (q_b, q_m, q_h, _), (r_b, r_m, r_h, _) = q.stride(), q_rope.stride()
-    (k_b, k_h, k_n, _), (kr_b, kr_n, _), (v_b, v_h, v_n, _) = (x.stride() for x in (k, k_rope, v))
-    items = triton.cdiv(M, 128) * B * H
-    attend_hopper_kernel[(min(items, gpu.sms),)](
-        q, q_rope, k, k_rope, v, lengths, left_padding, o, lse, scale * LOG2E,
-        *(n // 16 for n in (q_b, q_h, r_b, r_h, k_b, k_h, kr_b, v_b, v_h)),
-        items, M, N, H, B * H, group,
-        q_m, r_m, k_n, kr_n, v_n, K, q_rope.shape[-1], V, num_warps=4,
-    )  # fmt: skip
