@@ -26,7 +26,7 @@ from ...runtime.compile_triton import assembled
 from ...runtime.launch_triton import launch, launches_directly
 from ..absorbed import absorb, absorbed
 from ..arguments import check_arguments
-from . import turns
+from . import roles
 from .combine import ROWS, WARPS, combine_hopper_kernel, pieces_in_flight
 from .hopper import RANKS, ROPE_SIZES, decode_hopper_kernel
 from .splits import LARGEST_RANK, NUMBERS, combine_columns, combine_tile, decode_tile, splits_for
@@ -197,9 +197,9 @@ def forward(q, q_rope, latent, k_rope, w_v, scale, lengths, left_padding, block_
     tensors = (q, q_rope, latent, k_rope, lengths, left_padding, block_table, parts, part_lse)
     if unit == 16 and gpu.capability == (9, 0) and for_hopper(tile, q, q_rope, latent, k_rope):
         kernel, warps = decode_hopper_kernel, tile.warps
-        if (R, P) == turns.SIZES:
-            kernel, warps, tensors = turns.decode_turns_kernel, 4, (*tensors, w_v)
-            constants = (*constants, w_v.stride(0), turns.chunks(w_v))
+        if (R, P) == roles.SIZES:
+            kernel, warps, tensors = roles.decode_roles_kernel, 4, (*tensors, w_v)
+            constants = (*constants, roles.STAGES, w_v.stride(0), roles.chunks(w_v))
     else:
         kernel, warps = decode_kernel, tile.warps
         constants = (*constants, BR, BP, tile.stages, precision)

@@ -35,7 +35,7 @@ NUMBERS = [
 
 # Measured on an H200, in the time that a program takes for a tile of tokens:
 PROGRAM_OVERHEAD = 4  # its start and its end
-PART_OVERHEAD = 0.025  # writing and reading one more part
+PART_OVERHEAD = 0.02  # writing and reading one more part
 TIME_OF_A_PAIR = 0.83  # of two programs at once on an SM, relative to one after the other
 
 
