@@ -31,6 +31,9 @@ from .states import ALL, EACH, OTHERS, state_gradients
 
 TARGET_PROGRAMS = 512  # that fill an H200; a sweep of fewer is cut into segments
 MIN_CHUNKS_PER_SEGMENT = 16  # so that cutting costs less than it gains
+# hopper/sweep.py, of which two programs share an SM: its second round would leave SMs without work
+# where heads fill little more than one (B = 8, H = 40). What cutting costs: measured on an H200.
+MOST_CUTS, COST_OF_CUTTING = 4, 0.2
 # Unless told, ptxas 12.8 gives kernels of float32, of large heads in float16, and those in levels,
 # 32 and spills 10 to 18 KB.
 MAX_REGISTERS = 255
@@ -57,8 +60,18 @@ def stages_of(block, is_float32, gpu, whole_states=False):
     return 3 if gpu.like_hopper and not whole_states else 2
 
 
+def segments_for_rounds(sweeps, most, gpu):
+    """Into how many segments sequences are cut so that full rounds of programs are done soonest."""
+
+    def time(segments):  # in that of a round of whole sequences
+        rounds = -(-sweeps * segments // (2 * gpu.sms))
+        return rounds / segments * (1 + COST_OF_CUTTING * (segments > 1))
+
+    return min(range(1, max(1, min(most, MOST_CUTS)) + 1), key=time)
+
+
 @functools.cache
-def plan(B, T, H, K, V, sequences, packed, is_float32, gpu):
+def plan(B, T, H, K, V, sequences, packed, is_float32, on_hopper, gpu):
     """Checkpoints, segments, chunks of one, programs, and `blocks` with the sweep's blocks of V.
 
     Programs: of the sweep; then chunks of one, those of keys and of values, without levels and in
@@ -71,13 +84,10 @@ def plan(B, T, H, K, V, sequences, packed, is_float32, gpu):
     )
     NK, NV = triton.cdiv(K, sweep[0]), triton.cdiv(V, sweep[1])
     sweeps = sequences * H * NK * NV
-    segments = max(
-        1,
-        min(
-            TARGET_PROGRAMS * gpu.sms // devices.H200.sms // sweeps,
-            chunks // MIN_CHUNKS_PER_SEGMENT,
-        ),
-    )
+    most = chunks // MIN_CHUNKS_PER_SEGMENT
+    segments = max(1, min(TARGET_PROGRAMS * gpu.sms // devices.H200.sms // sweeps, most))
+    if on_hopper and segments == 1:
+        segments = segments_for_rounds(sweeps, most, gpu)
     programs = [sweeps * segments]
     for per_program in (CHUNKS_PER_PROGRAM, CHUNKS_PER_SEARCH.value):
         heads = triton.cdiv(slots, per_program) * H
@@ -116,10 +126,6 @@ def gradients(
     V, packed, is_float32 = v.shape[-1], cu_seqlens is not None, r.dtype == torch.float32
     sequences = sequences_in(r, cu_seqlens)
     gpu = devices.gpu_of(device)
-    slots, segments, segment, programs, sizes = plan(
-        B, T, H, K, V, sequences, packed, is_float32, gpu
-    )
-    sweep, (key_block, all_v), (all_k, value_block), value_blocks = sizes
     do = torch.zeros_like(v) if do is None else do.to(v.dtype)
     r, k, v, w, u, do, checkpoints = [x.contiguous() for x in (r, k, v, w, u, do, checkpoints)]
     ds1 = None if ds1 is None else ds1.contiguous()
@@ -130,6 +136,10 @@ def gradients(
         and B * T * H * NK * NV >= MIN_TOKENS_FOR_TMA
         and suits_hopper((r, k, v, w, do), torch.float16 if half else torch.bfloat16)
     )
+    slots, segments, segment, programs, sizes = plan(
+        B, T, H, K, V, sequences, packed, is_float32, on_hopper, gpu
+    )
+    sweep, (key_block, all_v), (all_k, value_block), value_blocks = sizes
     twice = segments > 1 or between is not None
     kind = ("backward", device, r.dtype, w.dtype, u.dtype, checkpoints.dtype, K, V, raw_decay)
     which = packed, ds1 is None, twice, between is None, on_hopper, scale != 1

@@ -52,7 +52,7 @@ def forward(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep, between=None):
     given = (r, w, k, a, b, bounds, of.readers, of.written, across, of.l, of.p, of.q, of.t, strong)
     launches = weak_and_strong(
         wkv7_maps_kernel, count, tiles.of_maps, given, (T, H, count, scale),
-        (K, tiles.map_keys, C), decay,
+        (K, tiles.block_keys, C), decay,
     )  # fmt: skip
     launches += sweep_launches(
         (v, cu_seqlens, of.readers, of.written, across, of.l, of.p, of.q, None), before,

@@ -13,7 +13,6 @@ from ..spans import count_spans
 # which is as large as 2 · keys tokens: that is for heads of more than 64 keys, in bfloat16.
 CHUNK, WIDE_CHUNK, WIDE = 16, 32, 64
 BLOCK = 64  # keys or values that a program works on at a time
-MAP_BLOCK = 32  # of a map that one warp makes
 MOST_VALUES = 128  # that a sweep's program owns
 MIN_BLOCK = 16  # the least that a tensor core multiplies
 WARP_STATE = 2048  # elements of the state a warp sweeps with: 64 registers a thread
@@ -74,13 +73,12 @@ def kept_dtype(r):
 class Tiles:
     """How a call is cut for the kernels.
 
-    map_keys, block_keys, block_values: at a time of a chunk's program, the first of its maps'.
+    block_keys, block_values: at a time of a chunk's program.
     of_maps, of_gradients: its warps and registers. keys, values: of a sweep's program, which has
     so many warps and registers and loads `stages` chunks at the same time. segments: of a
     sequence, of `span` chunks each.
     """
 
-    map_keys: int
     block_keys: int
     block_values: int
     of_maps: tuple[int, int]
@@ -103,7 +101,6 @@ def tiles_for(heads, chunks, K, V, dtype, gpu):
     what such a sweep returns is wrong.)
     """
     of_keys, of_values = (max(MIN_BLOCK, min(BLOCK, triton.next_power_of_2(x))) for x in (K, V))
-    of_map = of_keys
     BK, BV = (max(MIN_BLOCK, triton.next_power_of_2(x)) for x in (K, V))
     BV = min(BV, MOST_VALUES if gpu.like_hopper and dtype == torch.bfloat16 else BLOCK)
     segments, span = segments_for(heads, chunks, BK, gpu.sms)
@@ -117,11 +114,11 @@ def tiles_for(heads, chunks, K, V, dtype, gpu):
         of_maps, of_gradients, registers = (4, 168), (4, 255), 255
     else:
         of_maps, of_gradients = (4, 255), (4, 255)
-        if K <= WIDE:  # 12 warps an SM of maps, and 16
-            of_map, of_maps, of_gradients = min(of_keys, MAP_BLOCK), (1, 168), (4, 128)
+        if K <= WIDE:  # 8 warps an SM of maps, each of which makes one alone, and 16 of gradients
+            of_maps, of_gradients = (1, 255), (4, 128)
         # 128: four programs an SM. Where one owns fewer values, heads are too few for four.
         registers = 128 if BK <= WIDE and BK * BV == WIDE**2 else 255
-    chunk = of_map, of_keys, of_values, of_maps, of_gradients
+    chunk = of_keys, of_values, of_maps, of_gradients
     return Tiles(*chunk, BK, BV, warps, registers, stages, segments, span)
 
 
