@@ -8,7 +8,8 @@ space, and the log-sum-exp that says what the part weighs:
     part[i] = Σ softmax(s) c  over its own tokens        o = w_v Σ softmax(lse)[i] part[i]
 
 The second kernel takes a head and some rows, adds the parts up and multiplies by that head's w_v,
-which is then read once and not once a split. Parts are float32; log-sum-exps are in base 2.
+which is then read once and not once a split. Parts are float32; log-sum-exps are in base 2. On
+Hopper both are in Gluon where sizes suit: hopper.py, for DeepSeek's roles.py, and combine.py.
 
 What bounds it: the cache is read once, B·N·(R + P) elements, up to about 100 rows; beyond, it is
 the arithmetic, 2(2R + P) flops for each row and token, padded to a tile's rows.

@@ -19,7 +19,7 @@ inputs of 16 bits that ends at runs of which both halves fit; each is split at i
 Tokens side by side have no decay between them: in such short runs they may be a million times dw,
 more than float32 would cancel, so they stay out of its differences.
 
-What moves through memory, and what bounds it: backward.py.
+What moves through memory, what bounds it, and which inputs take hopper/sweep.py: backward.py.
 """
 
 import triton
