@@ -268,7 +268,7 @@ def mla_calls(kind, dtype):
             call = f"mla prefill R={R} {kind} absorbed{', ragged' * ragged}"
             yield call, lambda s=(R, P, V), r=ragged: absorbed(*s, dtype, r)
     for K, P in ((64, 32), (128, 64), (192, 64), (256, 64)):
-        training = K <= prefill.LARGEST_LEARNING
+        training = K <= prefill.LARGEST_HEAD_WITH_GRADIENTS
         call = f"mla prefill {K} {kind}{' training' * training}"
         yield call, lambda s=(K, P), t=training: expanded(*s, dtype, t)
 

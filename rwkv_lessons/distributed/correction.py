@@ -25,7 +25,7 @@ def chunk_for(K):
 
 
 @triton.jit
-def place(i, H, chunks, BV: tl.constexpr, V: tl.constexpr):
+def chunk_place(i, H, chunks, BV: tl.constexpr, V: tl.constexpr):
     """Batch, chunk, head and block of values of program i; heads change first."""
     blocks: tl.constexpr = (V + BV - 1) // BV
     i_v, i = i % blocks, i // blocks
@@ -63,7 +63,7 @@ def add_entry_kernel(
 ):  # fmt: skip
     """o of a chunk; a program for each batch, chunk, head and block of values."""
     DTYPE: tl.constexpr = o.dtype.element_ty
-    i_b, i_c, i_h, i_v = place(tl.program_id(0), H, chunks, BV, V)
+    i_b, i_c, i_h, i_v = chunk_place(tl.program_id(0), H, chunks, BV, V)
     o_k, o_v, row = tl.arange(0, BK), i_v * BV + tl.arange(0, BV), tl.arange(0, C)[:, None]
     m_k, m_v, m_t = o_k < K, o_v < V, row < n - i_c * C
     b_before = tl.zeros([BK], tl.float32)
@@ -92,7 +92,7 @@ def entry_gradient_kernel(
     """Σ xᵀ do of a group of chunks, `[K, V]`; and of each chunk x · dx of each key, summed."""
     DTYPE: tl.constexpr = do.dtype.element_ty
     blocks: tl.constexpr = (V + BV - 1) // BV
-    i_b, i_g, i_h, i_v = place(tl.program_id(0), H, groups, BV, V)
+    i_b, i_g, i_h, i_v = chunk_place(tl.program_id(0), H, groups, BV, V)
     o_k, o_v, row = tl.arange(0, BK), i_v * BV + tl.arange(0, BV), tl.arange(0, C)[:, None]
     m_k, m_v = o_k < K, o_v < V
     o_s, m_s = o_k[:, None] * V + o_v[None, :], m_k[:, None] & m_v[None, :]
@@ -133,7 +133,7 @@ def add_gradients_kernel(
 ):  # fmt: skip
     """Adds to dr and dw of a chunk; w[u] is part of the decays of the tokens after u."""
     DTYPE: tl.constexpr = do.dtype.element_ty
-    i_b, i_c, i_h, _ = place(tl.program_id(0), H, chunks, V, V)
+    i_b, i_c, i_h, _ = chunk_place(tl.program_id(0), H, chunks, V, V)
     o_k, row, col = tl.arange(0, BK), tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
     m_k, m_t = o_k < K, row < n - i_c * C
     at_chunk = ((i_b * chunks + i_c) * H + i_h) * K + o_k

@@ -32,7 +32,7 @@ def suits(call, inputs, s0):
 
 
 def _way(call):
-    return Six if call.family is rwkv6 else Seven
+    return StatesOfRwkv6 if call.family is rwkv6 else StatesOfRwkv7
 
 
 class StatesFirst(torch.autograd.Function):
@@ -86,7 +86,7 @@ class StatesFirst(torch.autograd.Function):
         return None, ds0, *gradients
 
 
-class Six:
+class StatesOfRwkv6:
     """RWKV-6: a segment's map is a decay of each key, and a state."""
 
     @staticmethod
@@ -134,7 +134,7 @@ class Six:
         return gradients(*given, start, None, *kept, do, after, scale, raw, between=between)
 
 
-class Seven:
+class StatesOfRwkv7:
     """RWKV-7: a segment's map are a matrix and a state."""
 
     @staticmethod

@@ -24,7 +24,7 @@ from .reference import mla_reference
 __all__ = ["METHODS", "break_even", "mla"]
 __all__ += ["mla_absorbed", "mla_decode", "mla_prefill", "mla_reference"]
 
-MANY = 96  # query tokens: decode, which packs the heads together, was the faster up to here
+PREFILL_FROM = 96  # query tokens: decode, which packs the heads together, was the faster up to here
 
 
 def _decode():
@@ -106,7 +106,7 @@ def mla(
     which = {"lengths": lengths, "left_padding": left_padding, "block_table": block_table}
     sizes = check_arguments(*given, scale=scale, **which)
     expand = w_k is not None and sizes.M > break_even(sizes.K, sizes.R, sizes.V)
-    if expand or sizes.M >= MANY:
+    if expand or sizes.M >= PREFILL_FROM:
         return prefill(*given, sizes, scale, **which)
     learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given)
     if learns or not q.is_cuda:

@@ -10,7 +10,7 @@ it is stored. It pays while the queries are few: see `break_even` in this packag
 import torch
 
 from ..runtime.precision import outside_autocast, sum_dtype
-from .arguments import check_arguments, gather_cache, held, visible
+from .arguments import check_arguments, filled_slots, gather_cache, visible
 from .reference import masked_softmax
 
 
@@ -46,7 +46,7 @@ def absorbed(
     B, M, H, N = sizes.B, sizes.M, sizes.H, sizes.N
     latent, k_rope = gather_cache(latent, k_rope, block_table)
     # A slot without a token may hold anything, and 0 · NaN is NaN.
-    empty = ~held(sizes, device=q.device, **which)[..., None]
+    empty = ~filled_slots(sizes, device=q.device, **which)[..., None]
     c, r = (x.to(real).masked_fill(empty, 0) for x in (latent, k_rope))
     q = absorb(q, w_k).to(real).reshape(B, M * H, sizes.R)
     q_rope = q_rope.to(real).reshape(B, M * H, sizes.P)

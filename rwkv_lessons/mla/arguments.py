@@ -90,7 +90,7 @@ def _check_values(sizes, pages, lengths, left_padding, block_table):
         if x is not None and bool(((x < 0) | (x > sizes.N)).any()):
             raise ValueError(f"{name} must be from 0 to N = {sizes.N}, got {x.tolist()}")
     if block_table is not None:
-        slots = held(sizes, lengths, left_padding, lengths.device)
+        slots = filled_slots(sizes, lengths, left_padding, lengths.device)
         needed = slots.unflatten(1, (-1, sizes.page_size)).any(2)
         missing = needed & ((block_table < 0) | (block_table >= pages))
         if missing.any():
@@ -130,7 +130,7 @@ def gather_cache(latent, k_rope, block_table):
     return tuple(x[pages].flatten(1, 2) for x in (latent, k_rope))
 
 
-def held(sizes, lengths, left_padding, device):
+def filled_slots(sizes, lengths, left_padding, device):
     """Which slots of the cache hold a token, bool `[B, N]`."""
     n = torch.arange(sizes.N, device=device)
     end = torch.full((sizes.B,), sizes.N, device=device) if lengths is None else lengths
@@ -144,4 +144,4 @@ def visible(sizes, lengths, left_padding, device):
     m = torch.arange(sizes.M, device=device)
     position = end[:, None] - sizes.M + m  # [B, M]
     reached = torch.arange(sizes.N, device=device) <= position[..., None]
-    return reached & held(sizes, lengths, left_padding, device)[:, None]
+    return reached & filled_slots(sizes, lengths, left_padding, device)[:, None]

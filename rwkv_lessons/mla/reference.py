@@ -6,7 +6,7 @@ Autograd gives the reference gradients.
 import torch
 
 from ..runtime.precision import outside_autocast, sum_dtype
-from .arguments import check_arguments, gather_cache, held, visible
+from .arguments import check_arguments, filled_slots, gather_cache, visible
 
 
 def mla_reference(
@@ -39,7 +39,7 @@ def reference(
     real = sum_dtype(q.dtype)
     latent, k_rope = gather_cache(latent, k_rope, block_table)
     seen = visible(sizes, lengths, left_padding, q.device)
-    empty = ~held(sizes, lengths, left_padding, q.device)[..., None]
+    empty = ~filled_slots(sizes, lengths, left_padding, q.device)[..., None]
     w_v = w_v.to(real)
 
     o, lse = [], []

@@ -178,7 +178,7 @@ def build(K, V, dtype, VALUES, KEYS=KEYS, TOKENS=TOKENS):
 
 
 @cache
-def ready(BH, K, V, dtype, device):
+def compiled_kernel(BH, K, V, dtype, device):
     """The compiled kernel for a shape, its grid and its block."""
     gpu = devices.gpu_of(device)
     # Few heads leave SMs idle; half a tile then gives each head twice the threads.
@@ -198,7 +198,7 @@ def forward(r, k, v, w, u, s0):
     o = torch.empty_like(v)
     s1 = torch.empty(B, H, K, V, dtype=torch.float32, device=r.device)
     s0 = s1 if s0 is None else s0.float().contiguous()
-    kernel, grid, block = ready(B * H, K, V, r.dtype, r.device)
+    kernel, grid, block = compiled_kernel(B * H, K, V, r.dtype, r.device)
     given, made = (r, k, v, w, u, s0), (o, s1)
     addresses = [x.data_ptr() for x in given], [x.data_ptr() for x in made]
     launch(kernel, grid, block, *addresses[0], int(s0 is not s1), *addresses[1], T, H)

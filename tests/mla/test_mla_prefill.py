@@ -7,10 +7,16 @@ from rwkv_lessons.bench import __main__ as bench
 from rwkv_lessons.bench.commands import mla_prefill as bench_prefill
 from rwkv_lessons.lab.machine_code.assembly import assembly, available
 from rwkv_lessons.mla import METHODS, mla_prefill, mla_reference
-from rwkv_lessons.mla.arguments import Sizes, held
+from rwkv_lessons.mla.arguments import Sizes, filled_slots
 from rwkv_lessons.mla.prefill import prefill
 from rwkv_lessons.mla.prefill.forward import attend_kernel
-from rwkv_lessons.mla.prefill.prefill import ATTEND, forward, learning, stays_absorbed, together
+from rwkv_lessons.mla.prefill.prefill import (
+    ATTEND,
+    attend_with_gradients,
+    forward,
+    key_value_weight,
+    stays_absorbed,
+)
 from rwkv_lessons.mla.prefill.tiles import choose_tiles, descriptor, heads_in_a_group
 from rwkv_lessons.operations import work
 from rwkv_lessons.runtime.devices import H200
@@ -219,7 +225,9 @@ def learned(given, which, scale=SCALE):
 
     given = [x.detach().requires_grad_() for x in poison(given, which)]
     place = Sizes(B, M, H, 0, 0, 0, V, given[2].shape[1], None)
-    o, lse = learning(*given, scale, *which.values(), ~held(place, device=DEVICE, **which))
+    o, lse = attend_with_gradients(
+        *given, scale, *which.values(), ~filled_slots(place, device=DEVICE, **which)
+    )
     lse = lse.where(sees[..., 0], 0)
     found = torch.autograd.grad((o * do).sum() + (lse * dlse[..., 0]).sum(), given)
     return zip(found, expected, strict=True)
@@ -275,9 +283,9 @@ def test_the_form_is_picked_by_its_cost():
 def test_weights_of_a_model_are_not_copied():
     weight = torch.randn(3, 5 + 4, 8)
     w_k, w_v = weight[:, :5], weight[:, 5:]
-    assert together(w_k, w_v).data_ptr() == weight.data_ptr()
+    assert key_value_weight(w_k, w_v).data_ptr() == weight.data_ptr()
     for pair in ((w_k.clone(), w_v), (w_k, w_v.clone()), (weight[:, :4], w_v)):
-        made = together(*pair)
+        made = key_value_weight(*pair)
         assert torch.equal(made, torch.cat(pair, 1)) and made.data_ptr() != weight.data_ptr()
 
 

@@ -239,7 +239,7 @@ def states_before(row, timer, call, mine):
         run = lambda: forward.run_forward(*mine, start, None, 1.0, False, None, found)  # noqa: E731
         row("main pass", timer(run)[0])
     else:
-        way = states_first.Seven
+        way = states_first.StatesOfRwkv7
         run = lambda: way.forward(mine, start, options, False, begins, sent.append)  # noqa: E731
         row("states and main pass", timer(run)[0])
     both = sent[-1]

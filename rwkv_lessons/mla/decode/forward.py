@@ -30,7 +30,14 @@ from ..arguments import check_arguments
 from . import roles
 from .combine import ROWS, WARPS, combine_hopper_kernel, pieces_in_flight
 from .hopper import RANKS, ROPE_SIZES, decode_hopper_kernel
-from .splits import LARGEST_RANK, NUMBERS, combine_columns, combine_tile, decode_tile, splits_for
+from .splits import (
+    LARGEST_RANK,
+    NOT_SPECIALIZED,
+    combine_columns,
+    combine_tile,
+    decode_tile,
+    splits_for,
+)
 
 LOG2E = 1.4426950408889634
 LN2 = tl.constexpr(0.6931471805599453)
@@ -38,7 +45,7 @@ MIN_SCORE = tl.constexpr(-1e30)  # below any score; -inf - -inf would be NaN
 
 
 @assembled
-@triton.jit(do_not_specialize=NUMBERS)
+@triton.jit(do_not_specialize=NOT_SPECIALIZED)
 def decode_kernel(
     q, q_rope, latent, k_rope, lengths, left_padding, table, parts, lse, scale, q_b, q_m, q_h, r_b,
     r_m, r_h, c_b, k_b, table_b, pages, M, N, S, UNIT: tl.constexpr, H: tl.constexpr,

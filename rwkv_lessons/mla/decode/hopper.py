@@ -21,7 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.language.extra.cuda import gdc_launch_dependents
 
 from ...runtime.compile_triton import assembled
-from .splits import NUMBERS
+from .splits import NOT_SPECIALIZED
 
 RANKS = (256, 512)
 ROPE_SIZES = (16, 32, 64, 128)
@@ -95,7 +95,7 @@ def add(b_part, b_p, s_p, s_c, GROUPS: gl.constexpr):
 
 
 @assembled
-@gluon.jit(do_not_specialize=NUMBERS)
+@gluon.jit(do_not_specialize=NOT_SPECIALIZED)
 def decode_hopper_kernel(
     q, q_rope, latent, k_rope, lengths, left_padding, table, parts, lse, scale, q_b, q_m, q_h, r_b,
     r_m, r_h, c_b, k_b, table_b, pages, M, N, S, UNIT: gl.constexpr, H: gl.constexpr,

@@ -27,7 +27,7 @@ from triton.language.extra.cuda import gdc_launch_dependents
 
 from ...runtime.compile_triton import assembled
 from .hopper import barrier, fetch, fetch_query, scores
-from .splits import NUMBERS
+from .splits import NOT_SPECIALIZED
 
 SIZES = (512, 64)  # rank and size of rope
 STAGES = 2  # tiles of tokens in shared memory, and the queries: 222 KB
@@ -176,7 +176,7 @@ def add_tiles(
 
 
 @assembled
-@gluon.jit(do_not_specialize=NUMBERS)
+@gluon.jit(do_not_specialize=NOT_SPECIALIZED)
 def decode_roles_kernel(
     q, q_rope, latent, k_rope, lengths, left_padding, table, parts, lse, w_v, scale, q_b, q_m, q_h,
     r_b, r_m, r_h, c_b, k_b, table_b, pages, M, N, S, UNIT: gl.constexpr, H: gl.constexpr,

@@ -16,7 +16,7 @@ MAX_SPLITS = 64  # as many as the second kernel's tile has rows
 MIN_TILES_PER_SPLIT = 2  # of tokens: fewer cost more to add up than they save
 # What a launch of the first kernel may change without another compilation. Its strides come in
 # units of UNIT elements, which tells the compiler what they can be divided by.
-NUMBERS = [
+NOT_SPECIALIZED = [
     "scale",
     "q_b",
     "q_m",

@@ -17,13 +17,13 @@ from ...runtime.operators import refuse_second_gradients
 from ...runtime.packages import TRITON
 from ...runtime.precision import outside_autocast
 from ..absorbed import absorb, absorbed
-from ..arguments import check_arguments, gather_cache, held
+from ..arguments import check_arguments, filled_slots, gather_cache
 from ..decode.splits import LARGEST_RANK
 from ..reference import reference
 
 LARGEST_HEAD = 256  # that fits on the chip; absorbed, float32 of rank 512 would spill 6 to 20 KB
 ROWS = 64  # query tokens of an absorbed tile
-LARGEST_LEARNING = 128  # K and V, with the gradients of a tile in registers
+LARGEST_HEAD_WITH_GRADIENTS = 128  # K and V, with the gradients of a tile in registers
 
 
 @outside_autocast
@@ -31,12 +31,12 @@ def expand(latent, w_k, w_v):
     """Keys and values of every head, `[B, H, N, K]` and `[B, H, N, V]`, by one matrix product."""
     (H, K, _), V = w_k.shape, w_v.shape[1]
     learns = torch.is_grad_enabled() and (w_k.requires_grad or w_v.requires_grad)
-    weight = torch.cat([w_k, w_v], 1) if learns else together(w_k, w_v)
+    weight = torch.cat([w_k, w_v], 1) if learns else key_value_weight(w_k, w_v)
     kv = torch.nn.functional.linear(latent, weight.flatten(0, 1))
     return kv.unflatten(-1, (H, K + V)).transpose(1, 2).split([K, V], -1)
 
 
-def together(w_k, w_v):
+def key_value_weight(w_k, w_v):
     """`[H, K + V, R]`: no copy where the two are parts of one weight, as models keep them."""
     (H, K, R), V = w_k.shape, w_v.shape[1]
     if (
@@ -102,7 +102,7 @@ def gradient_shapes(q, q_rope, k, k_rope, v, *_):
     return tuple(x.new_empty(x.shape) for x in (q, q_rope, k, k_rope, v))
 
 
-def keep(ctx, inputs, output):
+def keep_inputs(ctx, inputs, output):
     *tensors, ctx.scale, lengths, left_padding = inputs
     ctx.save_for_backward(*tensors, *output, lengths, left_padding)
 
@@ -113,7 +113,7 @@ def differentiate(ctx, do, dlse):
     return *torch.ops.rwkv_lessons.mla_attend_backward(*given), None, None, None
 
 
-def learning(q, q_rope, latent, k_rope, w_k, w_v, scale, lengths, left_padding, empty):
+def attend_with_gradients(q, q_rope, latent, k_rope, w_k, w_v, scale, lengths, left_padding, empty):
     """The expanded form with gradients; `empty` says which slots of the cache hold no token."""
     # Their keys and values get no gradient; that of the weights would be 0 · NaN.
     latent, k_rope = (x.masked_fill(empty[..., None], 0) for x in (latent, k_rope))
@@ -123,15 +123,15 @@ def learning(q, q_rope, latent, k_rope, w_k, w_v, scale, lengths, left_padding, 
 
 
 ATTEND = "rwkv_lessons::mla_attend"
-CACHE = "Tensor q, Tensor q_rope, Tensor k, Tensor k_rope, Tensor v, "
-WHICH = "float scale, Tensor? lengths, Tensor? left_padding"
-torch.library.define(ATTEND, f"({CACHE} {WHICH}) -> (Tensor, Tensor)")
+TENSORS_SCHEMA = "Tensor q, Tensor q_rope, Tensor k, Tensor k_rope, Tensor v, "
+OPTIONS_SCHEMA = "float scale, Tensor? lengths, Tensor? left_padding"
+torch.library.define(ATTEND, f"({TENSORS_SCHEMA} {OPTIONS_SCHEMA}) -> (Tensor, Tensor)")
 torch.library.impl(ATTEND, "CUDA", attend_expanded)
 torch.library.register_fake(ATTEND, attended_shapes)
-torch.library.register_autograd(ATTEND, differentiate, setup_context=keep)
+torch.library.register_autograd(ATTEND, differentiate, setup_context=keep_inputs)
 torch.library.define(
     f"{ATTEND}_backward",
-    f"({CACHE} Tensor o, Tensor lse, Tensor do, Tensor dlse, {WHICH}) "
+    f"({TENSORS_SCHEMA} Tensor o, Tensor lse, Tensor do, Tensor dlse, {OPTIONS_SCHEMA}) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 torch.library.impl(f"{ATTEND}_backward", "CUDA", gradients)
@@ -196,10 +196,10 @@ def prefill(q, q_rope, latent, k_rope, w_k, w_v, sizes, scale, lengths, left_pad
     if stays:
         size, largest = sizes.R, LARGEST_RANK.get(q.dtype, 0)
     if learns:
-        largest = 0 if stays else LARGEST_LEARNING
+        largest = 0 if stays else LARGEST_HEAD_WITH_GRADIENTS
     if not q.is_cuda or q.dtype == torch.float64 or size > largest:
         return (absorbed if stays else reference)(*given, sizes, scale, **which)
     if learns:
-        empty = ~held(sizes, device=q.device, **which)
-        return learning(*given, float(scale), lengths, left_padding, empty)
+        empty = ~filled_slots(sizes, device=q.device, **which)
+        return attend_with_gradients(*given, float(scale), lengths, left_padding, empty)
     return torch.ops.rwkv_lessons.mla_prefill(*given, float(scale), lengths, left_padding, stays)

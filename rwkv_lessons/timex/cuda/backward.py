@@ -135,7 +135,7 @@ def row_lanes_for(B):
 
 
 @cache
-def ready(dtype, row_lanes, device):
+def compiled_kernel(dtype, row_lanes, device):
     """The compiled kernel, and the distances of a block."""
     kernel, signature, tile = build(dtype, row_lanes)
     return compiled(kernel, signature, THREADS, devices.gpu_of(device).capability), tile
@@ -151,7 +151,7 @@ def correlate(do, k):
     B, C, T = k.shape
     do = do.to(k.dtype)
     dw = torch.empty(C, T, dtype=torch.float32, device=k.device)
-    kernel, tile = ready(k.dtype, row_lanes_for(B), k.device)
+    kernel, tile = compiled_kernel(k.dtype, row_lanes_for(B), k.device)
     addresses = (x.data_ptr() for x in (do, k, dw))
     launch(kernel, blocks_for(C, T, tile), THREADS, *addresses, B, C, T)
     return dw

@@ -30,7 +30,7 @@ from .backward import correlate
 from .in_memory import IN_MEMORY
 
 OUTPUTS = 8  # neighbouring t of a thread; with 4 rows, 32 registers for the sums
-MOST_ROWS = 4
+MAX_ROWS = 4
 LANES = 8  # threads of a warp along t: 64 t, so that few products in a last chunk are with zeros
 ROW_LANES = 4  # and along the batch
 WARPS = 2
@@ -44,7 +44,7 @@ def build(dtype, ROWS, REVERSED=False):
 
     Args:
         dtype: of k and o, a key of `IN_MEMORY`; w is float32.
-        ROWS: batch rows of a thread, 1 to MOST_ROWS; a block has ROW_LANES times as many.
+        ROWS: batch rows of a thread, 1 to MAX_ROWS; a block has ROW_LANES times as many.
         REVERSED: whether time runs backwards in k and o: the gradient of k is such a sum.
     """
     memory, widen, narrow = IN_MEMORY[dtype]
@@ -142,15 +142,15 @@ def build(dtype, ROWS, REVERSED=False):
 
 
 def rows_for(B):
-    """Batch rows of a thread: as few as hold B, and at most MOST_ROWS."""
+    """Batch rows of a thread: as few as hold B, and at most MAX_ROWS."""
     rows = 1
-    while rows < MOST_ROWS and rows * ROW_LANES < B:
+    while rows < MAX_ROWS and rows * ROW_LANES < B:
         rows *= 2
     return rows
 
 
 @cache
-def ready(dtype, rows, backwards, device):
+def compiled_kernel(dtype, rows, backwards, device):
     """The compiled kernel, and its block."""
     kernel, signature, threads = build(dtype, rows, backwards)
     return compiled(kernel, signature, threads, devices.gpu_of(device).capability), threads
@@ -166,7 +166,7 @@ def convolve(w, k, eps, backwards):
     w = w.float()
     B, C, T = k.shape
     o, rows = torch.empty_like(k), rows_for(B)
-    kernel, threads = ready(k.dtype, rows, backwards, k.device)
+    kernel, threads = compiled_kernel(k.dtype, rows, backwards, k.device)
     addresses = (x.data_ptr() for x in (w, k, o))
     launch(kernel, blocks_for(B, C, T, rows), threads, *addresses, eps, B, C, T)
     return o

@@ -21,7 +21,7 @@ from .product import is_short, product
 
 L = 64  # tokens along both sides of a tile
 WARPS, STAGES = 4, 3
-MOST_ROWS = 32  # batch rows of a product
+MAX_ROWS = 32  # batch rows of a product
 
 
 @assembled
@@ -63,7 +63,7 @@ def timex_toeplitz_dw_kernel(
 def correlate(do, k):
     """dw `[C, T]`, float32, of `timex`."""
     B, C, T = k.shape
-    BB = min(MOST_ROWS, max(16, triton.next_power_of_2(B)))
+    BB = min(MAX_ROWS, max(16, triton.next_power_of_2(B)))
     parts = torch.empty(2, C, T, dtype=torch.float32, device=k.device)
     short = is_short(timex_toeplitz_dw_kernel)
     constants, programs = (L, BB, T % 16 == 0, short, STAGES), C * triton.cdiv(T, L)

@@ -33,7 +33,7 @@ L = 64  # tokens t of a tile: 64 rows are what one instruction of Hopper's tenso
 TOKENS = {True: 32, False: 64}  # u at a time; True: float32, whose pieces have to fit in registers
 COLUMNS = {True: 64, False: 128}  # of a product: tiles times batch rows
 WARPS, STAGES = 4, 3
-MOST_ROWS, MOST_TILES = 64, 8
+MAX_ROWS, MAX_TILES = 64, 8
 
 
 @assembled
@@ -97,8 +97,8 @@ def convolve(w, k, eps, backwards):
 
 def columns_for(B, tiles, most):
     """Tiles and batch rows of a program, powers of 2, whose product is 16 at least."""
-    BB = min(MOST_ROWS, triton.next_power_of_2(B))
-    R = min(MOST_TILES, most // BB, triton.next_power_of_2(tiles))
+    BB = min(MAX_ROWS, triton.next_power_of_2(B))
+    R = min(MAX_TILES, most // BB, triton.next_power_of_2(tiles))
     return R, max(BB, 16 // R)
 
 

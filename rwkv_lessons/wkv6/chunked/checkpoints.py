@@ -33,7 +33,7 @@ def first_checkpoint(cu_seqlens, start, i_n, T, CHECKPOINT: tl.constexpr):
 
 
 @triton.jit
-def place(program, segments, H, V: tl.constexpr, BV: tl.constexpr):
+def program_place(program, segments, H, V: tl.constexpr, BV: tl.constexpr):
     """Sequence, segment, head and block of values of a program that sweeps over chunks."""
     NV: tl.constexpr = (V + BV - 1) // BV
     i_n = (program // NV // H // segments).to(tl.int64)

@@ -28,7 +28,13 @@ from ..autograd import define_forward, empty_results, keep_inputs, sequences_in
 from ..doubling import wkv6_doubling
 from ..options import check_call, holds_float64, wants_gradients
 from .backward import backward, gradients, in_sum
-from .checkpoints import CHECKPOINT, count_checkpoints, first_checkpoint, place, sequence_bounds
+from .checkpoints import (
+    CHECKPOINT,
+    count_checkpoints,
+    first_checkpoint,
+    program_place,
+    sequence_bounds,
+)
 from .hopper.forward import wkv6_hopper_kernel
 from .hopper.tiles import launch_tiles, suits_hopper, tiles
 from .segments import segments_for, state_before_segment, wkv6_segments_kernel
@@ -59,7 +65,7 @@ def wkv6_chunked_fwd_kernel(
     """
     DTYPE: tl.constexpr = v.dtype.element_ty
     IS_FLOAT32: tl.constexpr = DTYPE == tl.float32
-    i_n, i_g, i_h, i_v = place(tl.program_id(0), segments, H, V, BV)
+    i_n, i_g, i_h, i_v = program_place(tl.program_id(0), segments, H, V, BV)
     start, end = sequence_bounds(cu_seqlens, i_n, T)
     skipped = i_g.to(tl.int64) * span
     n = tl.minimum(end - start - skipped, span).to(tl.int32)

@@ -85,7 +85,7 @@ def inside_run(row, column, run):
 
 
 @triton.jit
-def meeting(b_r, b_k, b_w, run, C: tl.constexpr, DTYPE: tl.constexpr):
+def factors_of_runs(b_r, b_k, b_w, run, C: tl.constexpr, DTYPE: tl.constexpr):
     """What right and left runs meet with, the decays in it, and which tokens then do, [C, C]."""
     row, column = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
     b_e = tl.exp2(log2_decays(inside_run(row, column, run), b_w, DTYPE == tl.float32, 3))
@@ -94,10 +94,10 @@ def meeting(b_r, b_k, b_w, run, C: tl.constexpr, DTYPE: tl.constexpr):
 
 
 @triton.jit
-def meet(b_dr, b_dk, b_dw, b_r, b_k, b_w, b_g, run, C: tl.constexpr, DTYPE: tl.constexpr):
+def add_runs(b_dr, b_dk, b_dw, b_r, b_k, b_w, b_g, run, C: tl.constexpr, DTYPE: tl.constexpr):
     """dr, dk, dw, and what right and left runs add to them."""
     row, column = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
-    b_z, b_e, pairs = meeting(b_r, b_k, b_w, run, C, DTYPE)
+    b_z, b_e, pairs = factors_of_runs(b_r, b_k, b_w, run, C, DTYPE)
     b_y = product_tf32(tl.where(pairs, b_g, 0), b_z, tl.zeros_like(b_z), DTYPE)
     b_dw = add_sums(inside_run(column, row, run), b_y * b_z, b_dw, DTYPE)
     b_y *= b_e
@@ -117,7 +117,7 @@ def half_factors(b_w, half, C: tl.constexpr):
 
 
 @triton.jit
-def within(b_dr, b_dk, b_dw, b_r, b_k, b_w, b_g, half, C: tl.constexpr, DTYPE: tl.constexpr):
+def add_halves(b_dr, b_dk, b_dw, b_r, b_k, b_w, b_g, half, C: tl.constexpr, DTYPE: tl.constexpr):
     """dr, dk, dw, and what the tokens of one run of two halves add to them."""
     row, column = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
     zero, same = tl.zeros_like(b_r), row ^ column < 2 * half
@@ -216,18 +216,18 @@ def keys_of_chunk(
         b_dw = add_sums(column < row, b_k * b_dk, b_dw, DTYPE)
         half = 0 if IS_FLOAT32 else half_that_fits(b_w, C)
         if UNROLLED:
-            b_dr, b_dk, b_dw = meet(b_dr, b_dk, b_dw, b_r, b_k, b_w, b_g, C // 2, C, DTYPE)
+            b_dr, b_dk, b_dw = add_runs(b_dr, b_dk, b_dw, b_r, b_k, b_w, b_g, C // 2, C, DTYPE)
             for i in tl.static_range(1, 4):
                 run = half << i
                 if run < C // 2:
-                    b_dr, b_dk, b_dw = meet(b_dr, b_dk, b_dw, b_r, b_k, b_w, b_g, run, C, DTYPE)
+                    b_dr, b_dk, b_dw = add_runs(b_dr, b_dk, b_dw, b_r, b_k, b_w, b_g, run, C, DTYPE)
         else:
             run = C // 2
             while run > half:
-                b_dr, b_dk, b_dw = meet(b_dr, b_dk, b_dw, b_r, b_k, b_w, b_g, run, C, DTYPE)
+                b_dr, b_dk, b_dw = add_runs(b_dr, b_dk, b_dw, b_r, b_k, b_w, b_g, run, C, DTYPE)
                 run //= 2
         if not IS_FLOAT32:
-            b_dr, b_dk, b_dw = within(b_dr, b_dk, b_dw, b_r, b_k, b_w, b_g, half, C, DTYPE)
+            b_dr, b_dk, b_dw = add_halves(b_dr, b_dk, b_dw, b_r, b_k, b_w, b_g, half, C, DTYPE)
     else:
         b_er, b_ek = middle_factors(b_w, row, column, C, DTYPE)
         b_dr *= b_er * tl.exp2(b_early)[None, :]
@@ -293,7 +293,7 @@ def keys_gradients(
 def pairs_that_meet(b_r, b_k, b_w, run, C: tl.constexpr, DTYPE: tl.constexpr):
     """Σ r[t] k[s] · (the decays between) for s in a left and t in the right run, [s, t]; else 0."""
     row, column = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
-    b_z, _, pairs = meeting(b_r, b_k, b_w, run, C, DTYPE)
+    b_z, _, pairs = factors_of_runs(b_r, b_k, b_w, run, C, DTYPE)
     b_zz = product_tf32(b_z, tl.trans(b_z), tl.zeros([C, C], tl.float32), DTYPE)
     return tl.where(pairs & (row < column), b_zz, 0)
 

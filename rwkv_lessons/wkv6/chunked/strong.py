@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from ...runtime.compile_triton import assembled
-from .checkpoints import first_checkpoint, place, sequence_bounds
+from .checkpoints import first_checkpoint, program_place, sequence_bounds
 from .tiles import level_products, log2_decays, log_decay, of_halves, product
 
 GROUP = 128  # tokens; fewer would mean more states to write, more a longer recomputation
@@ -30,7 +30,7 @@ def wkv6_strong_kernel(
     IS_FLOAT32: tl.constexpr = DTYPE == tl.float32
     parts = tl.cdiv(groups, GROUPS_PER_PROGRAM)
     program, first = tl.program_id(0) // parts, tl.program_id(0) % parts * GROUPS_PER_PROGRAM
-    i_n, i_g, i_h, i_v = place(program, segments, H, V, BV)
+    i_n, i_g, i_h, i_v = program_place(program, segments, H, V, BV)
     start, end = sequence_bounds(cu_seqlens, i_n, T)
     skipped = i_g.to(tl.int64) * span
     n = tl.minimum(end - start - skipped, span).to(tl.int32)

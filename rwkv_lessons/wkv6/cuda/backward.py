@@ -39,7 +39,7 @@ from .tiles import CHECKPOINT, TILE, threads_along, tile_for
 
 
 @cache
-def ready(BH, K, V, dtype, w_dtype, w_per_token, device):
+def compiled_kernels(BH, K, V, dtype, w_dtype, w_per_token, device):
     """Both compiled kernels for a shape; their tile, blocks per head and threads of a block."""
     tile = tile_for(BH, device, few=(TILE[0] // 2, TILE[1]))
     key_groups = threads_along(ceil_div(K, tile[0]), ceil_div(V, tile[1]))
@@ -77,7 +77,7 @@ def gradients(r, k, v, w, u, s0, do, ds1):
     before = ds0 if s0 is None else s0.float().contiguous()
     after = ds0 if ds1 is None else ds1.float().contiguous()
 
-    forward_kernel, reverse_kernel, tile, blocks, threads = ready(
+    forward_kernel, reverse_kernel, tile, blocks, threads = compiled_kernels(
         B * H, K, V, r.dtype, w.dtype, w_per_token, r.device
     )
     grid = B * H * blocks

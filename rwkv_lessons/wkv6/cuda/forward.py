@@ -176,7 +176,7 @@ def build(K, V, dtype, w_dtype, value_groups, **sizes):
 
 
 @cache
-def ready(BH, K, V, dtype, w_dtype, device):
+def compiled_kernel(BH, K, V, dtype, w_dtype, device):
     """The compiled kernel for a shape, its grid and its block."""
     tile = tile_for(BH, device, few=(TILE[0], TILE[1] // 2))
     value_groups = threads_along(ceil_div(V, tile[1]), ceil_div(K, tile[0]))
@@ -196,7 +196,7 @@ def forward(r, k, v, w, u, s0):
     o = torch.empty_like(v)
     s1 = torch.empty(B, H, K, V, dtype=torch.float32, device=r.device)
     s0 = s1 if s0 is None else s0.float().contiguous()
-    kernel, grid, block = ready(B * H, K, V, r.dtype, w.dtype, r.device)
+    kernel, grid, block = compiled_kernel(B * H, K, V, r.dtype, w.dtype, r.device)
     given = [x.data_ptr() for x in (r, k, v, w, u, s0)]
     launch(kernel, grid, block, *given, int(s0 is not s1), o.data_ptr(), s1.data_ptr(), T, H)
     return o, s1

@@ -19,8 +19,8 @@ from .gradients import wkv7_chunk_gradients_kernel
 from .kept import Kept, chunk_count, chunk_of, tiles_for
 from .segments import sweep_launches, wkv7_segments_kernel
 
-OF_STRONG = (4, 255)  # warps and registers of programs for strong decays
-MARKS = 64  # chunks that a program for strong decays looks at
+STRONG_PROGRAM = (4, 255)  # warps and registers of programs for strong decays
+CHUNKS_PER_SEARCH = 64  # chunks that a program for strong decays looks at
 
 
 def gradients(r, w, k, v, a, b, s0, cu_seqlens, kept, across, do, ds1, scale, decay, between=None):
@@ -31,7 +31,7 @@ def gradients(r, w, k, v, a, b, s0, cu_seqlens, kept, across, do, ds1, scale, de
         kept: what the forward pass left, see `Kept`.
         across: the decay of each chunk, `[chunks, H, K]`, float32.
         do, ds1: gradients of o and s1; None counts as zeros.
-        between: see `run`; it may write to ds1.
+        between: see `run_launches`; it may write to ds1.
 
     Returns:
         Tensors of the shapes and dtypes of r, w, k, v, a and b; ds0 in float32.
@@ -69,7 +69,7 @@ def gradients(r, w, k, v, a, b, s0, cu_seqlens, kept, across, do, ds1, scale, de
         (K, V, tiles.block_keys, tiles.block_values, C), decay,
     )  # fmt: skip
     which = decay, bounds is None, tiles.segments > 1
-    run(("wkv7 backward", r.device, r.dtype, w.dtype, *which), launches, between)
+    run_launches(("wkv7 backward", r.device, r.dtype, w.dtype, *which), launches, between)
     return dr, dw, dk, dv, da, db, ds0
 
 
@@ -80,17 +80,17 @@ def weak_and_strong(kernel, count, of_weak, tensors, numbers, constants, decay):
     """
     ways = [(count, *of_weak, False)]
     if decay != "clamp":
-        ways.append((triton.cdiv(count, MARKS), *OF_STRONG, True))
+        ways.append((triton.cdiv(count, CHUNKS_PER_SEARCH), *STRONG_PROGRAM, True))
     return [
         (
             kernel, programs, warps, tensors, numbers,
-            (*constants, FORMS[decay], MARKS, is_strong), {"maxnreg": registers},
+            (*constants, FORMS[decay], CHUNKS_PER_SEARCH, is_strong), {"maxnreg": registers},
         )
         for programs, warps, registers, is_strong in ways
     ]  # fmt: skip
 
 
-def run(kind, launches, between=None):
+def run_launches(kind, launches, between=None):
     """Launches, in this order, what was compiled at the same time where it is new.
 
     Args:

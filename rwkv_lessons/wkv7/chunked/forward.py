@@ -17,7 +17,7 @@ from ..autograd import define, empty_results, sequences_in
 from ..options import holds_float64
 from ..spans import span_bounds
 from ..wy import wkv7_wy
-from .backward import gradients, run, weak_and_strong
+from .backward import gradients, run_launches, weak_and_strong
 from .kept import Kept, chunk_count, chunk_of, kept_dtype, tiles_for
 from .maps import wkv7_maps_kernel
 from .segments import sweep_launches
@@ -29,7 +29,7 @@ SMALL_LARGEST = 128  # on GPUs other than Hopper, where tiles of more do not fit
 def forward(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep, between=None):
     """o, s1 and, where `keep`, what the gradients start from: see `Kept`.
 
-    between: see `run` of backward.py; it may write to s0.
+    between: see `run_launches` of backward.py; it may write to s0.
     """
     if r.is_cuda and r.get_device() != torch.cuda.current_device():
         with torch.cuda.device(r.device):
@@ -60,7 +60,7 @@ def forward(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep, between=None):
         between is not None,
     )  # fmt: skip
     which = decay, keep, bounds is None, tiles.segments > 1
-    run(("wkv7 forward", r.device, r.dtype, w.dtype, *which), launches, between)
+    run_launches(("wkv7 forward", r.device, r.dtype, w.dtype, *which), launches, between)
     empty = r.new_empty(0)
     return (o, s1, kept, across) if keep else (o, s1, empty, empty)
 

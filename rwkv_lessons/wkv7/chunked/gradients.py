@@ -80,7 +80,7 @@ def gradients_in_chunk(
     o_t, o_d, o_k = tl.arange(0, C), tl.arange(0, 2 * C), i_k * BK + tl.arange(0, BK)
     t, s, row, col = (o_d % C)[None, :], (o_d % C)[:, None], o_t[:, None], o_t[None, :]
     is_first, m_k = (o_d < C)[None, :], o_k[:, None] < K
-    reach, reach_s = tl.where(is_first, t, t + 1), tl.where(o_d[:, None] < C, s, s + 1)
+    until, until_s = tl.where(is_first, t, t + 1), tl.where(o_d[:, None] < C, s, s + 1)
 
     at = (start * H + i_h) * K + o_k[:, None]
     b_w = log_decay(w + at + col * (H * K), (col < n) & m_k, DECAY)  # [BK, C]
@@ -106,7 +106,7 @@ def gradients_in_chunk(
             b_dx = stored_product(b_s, b_g, b_dx, DTYPE)
             b_dy = stored_product(b_ds, b_h, b_dy, DTYPE)
         b_across = stored_product(b_s, tl.trans(b_ds), b_across, DTYPE)
-    b_dm = tl.where(s < reach, b_dm, 0.0)
+    b_dm = tl.where(s < until, b_dm, 0.0)
     b_across = tl.sum(tl.where(o_k[:, None] == o_k[None, :], b_across, 0.0), 1)  # S · dS of a key
 
     # In an order in which little has to stay in registers.
@@ -120,11 +120,11 @@ def gradients_in_chunk(
         b_dw = sums_by_token(b_y * b_dy, s < col, None, DTYPE)  # w decays what was written before
         if ONE_BLOCK:
             b_dx = through_states(d_reads, do, states, *places, K, V, BV, DTYPE)
-        b_dx *= exp(sums_by_token(b_w, row < reach, None, DTYPE))
+        b_dx *= exp(sums_by_token(b_w, row < until, None, DTYPE))
         b_x = b_x.to(tl.float32) * factor
-        b_dw = sums_by_token(b_x * b_dx, col < reach_s, b_dw, DTYPE)  # and what later ones read
+        b_dw = sums_by_token(b_x * b_dx, col < until_s, b_dw, DTYPE)  # and what later ones read
         b_px, b_py, b_pw = gradients_in_levels(
-            b_x, b_y, b_w, b_dm, t, reach, s, reach_s, row, C, DTYPE
+            b_x, b_y, b_w, b_dm, t, until, s, until_s, row, C, DTYPE
         )  # fmt: skip
         b_dx, b_dy, b_dw = b_dx + b_px, b_dy + b_py, b_dw + b_pw
         store_both(da + o_tk, dr + o_tk, b_dx * factor, is_first, m)
@@ -133,11 +133,11 @@ def gradients_in_chunk(
             fits = tl.min(b_w.to(tl.float32)) >= LEAST_DECAY
             tl.store(strong + program, 1 - fits.to(tl.int32))
         b_dm = stored(b_dm, DTYPE)
-        b_sum = sums_by_token(b_w, weights_from_middle(row, reach, C), None, DTYPE)
+        b_sum = sums_by_token(b_w, weights_from_middle(row, until, C), None, DTYPE)
         b_decay, b_back = (
             exp(b_sum) * factor,
             exp(-left_right(b_sum, C)[1]),
-        )  # of r's reach: b's, k's
+        )  # of r's until: b's, k's
         b_ends = exp(sums_by_token(b_w, row // (C // 2) == o_d[None, :] // C, None, DTYPE))
         b_first, b_second = left_right(b_ends, C)  # [BK, C]
 
@@ -152,7 +152,7 @@ def gradients_in_chunk(
         b_read = b_x * b_dx
         b_dx = (b_dx + b_p) * b_decay
         b_x = stored(b_x, DTYPE)
-        b_dw = sums_by_token(b_read + b_x.to(tl.float32) * b_p, col < reach_s, None, DTYPE)
+        b_dw = sums_by_token(b_read + b_x.to(tl.float32) * b_p, col < until_s, None, DTYPE)
         store_both(da + o_tk, dr + o_tk, b_dx, is_first, m)
 
         b_p = stored_product(b_x, tl.trans(b_dm), b_none, DTYPE)

@@ -11,11 +11,11 @@ from ..spans import count_spans
 
 # Tokens of a chunk: of 16, one warp holds all of it. Of 32 there are half as many states, each of
 # which is as large as 2 · keys tokens: that is for heads of more than 64 keys, in bfloat16.
-CHUNK, WIDE_CHUNK, WIDE = 16, 32, 64
+CHUNK, WIDE_CHUNK, NARROW_HEAD = 16, 32, 64
 BLOCK = 64  # keys or values that a program works on at a time
-MOST_VALUES = 128  # that a sweep's program owns
+MAX_VALUES = 128  # that a sweep's program owns
 MIN_BLOCK = 16  # the least that a tensor core multiplies
-WARP_STATE = 2048  # elements of the state a warp sweeps with: 64 registers a thread
+STATE_PER_WARP = 2048  # elements of the state a warp sweeps with: 64 registers a thread
 PROGRAMS_PER_SM = 2  # of sweeps: fewer leave it waiting for memory
 MIN_CHUNKS, MIN_SEGMENTS, MAX_SEGMENTS = 8, 4, 16  # of a segment, and of a sequence
 
@@ -56,7 +56,7 @@ def shapes_of(K, V, C):
 
 def chunk_of(r):
     """The tokens of a chunk."""
-    return WIDE_CHUNK if r.dtype == torch.bfloat16 and r.shape[3] > WIDE else CHUNK
+    return WIDE_CHUNK if r.dtype == torch.bfloat16 and r.shape[3] > NARROW_HEAD else CHUNK
 
 
 def chunk_count(r, cu_seqlens):
@@ -102,22 +102,24 @@ def tiles_for(heads, chunks, K, V, dtype, gpu):
     """
     of_keys, of_values = (max(MIN_BLOCK, min(BLOCK, triton.next_power_of_2(x))) for x in (K, V))
     BK, BV = (max(MIN_BLOCK, triton.next_power_of_2(x)) for x in (K, V))
-    BV = min(BV, MOST_VALUES if gpu.like_hopper and dtype == torch.bfloat16 else BLOCK)
+    BV = min(BV, MAX_VALUES if gpu.like_hopper and dtype == torch.bfloat16 else BLOCK)
     segments, span = segments_for(heads, chunks, BK, gpu.sms)
     most = heads if segments == 1 else gpu.sms * PROGRAMS_PER_SM  # segments take values whole
     while BV > MIN_BLOCK and most * triton.cdiv(V, BV) < gpu.sms * PROGRAMS_PER_SM * 3 // 4:
         BV //= 2
     stages = 3 if BK < 256 else 1 if dtype == torch.float32 else 2
     stages = stages if gpu.like_hopper else 1
-    warps = max(4, min(8, BK * BV // WARP_STATE))
+    warps = max(4, min(8, BK * BV // STATE_PER_WARP))
     if dtype != torch.bfloat16:  # products in pieces take registers
         of_maps, of_gradients, registers = (4, 168), (4, 255), 255
     else:
         of_maps, of_gradients = (4, 255), (4, 255)
-        if K <= WIDE:  # 8 warps an SM of maps, each of which makes one alone, and 16 of gradients
+        if (
+            K <= NARROW_HEAD
+        ):  # 8 warps an SM of maps, each of which makes one alone, and 16 of gradients
             of_maps, of_gradients = (1, 255), (4, 128)
         # 128: four programs an SM. Where one owns fewer values, heads are too few for four.
-        registers = 128 if BK <= WIDE and BK * BV == WIDE**2 else 255
+        registers = 128 if BK <= NARROW_HEAD and BK * BV == NARROW_HEAD**2 else 255
     chunk = of_keys, of_values, of_maps, of_gradients
     return Tiles(*chunk, BK, BV, warps, registers, stages, segments, span)
 
@@ -128,8 +130,8 @@ def segments_for(heads, chunks, BK, sms):
     With fewer than MIN_SEGMENTS the two sweeps one after the other are as long as one was; with
     more than 128 keys they cost twice as much, and one program of two for a head fills an SM.
     """
-    programs, least = PROGRAMS_PER_SM * sms if BK <= WIDE else sms, MIN_SEGMENTS
-    if BK > MOST_VALUES:
+    programs, least = PROGRAMS_PER_SM * sms if BK <= NARROW_HEAD else sms, MIN_SEGMENTS
+    if BK > MAX_VALUES:
         programs, least = sms // 2, 2 * MIN_SEGMENTS
     wanted = min(programs // heads, chunks // MIN_CHUNKS, MAX_SEGMENTS)
     if wanted < least:

@@ -79,7 +79,7 @@ def chunk_map(
     o_t, o_d = tl.arange(0, C), tl.arange(0, 2 * C)
     t, s, col = (o_d % C)[:, None], (o_d % C)[None, :], o_t[None, :]
     is_first = (o_d < C)[:, None]
-    reach = tl.where(is_first, t, t + 1)  # r reads through its own token's decay, too
+    until = tl.where(is_first, t, t + 1)  # r reads through its own token's decay, too
 
     HALF: tl.constexpr = C // 2
     b_m, b_largest = tl.zeros([2 * C, 2 * C], tl.float32), 0.0
@@ -98,12 +98,12 @@ def chunk_map(
         o_half = tl.arange(0, HALF)[:, None]
         tl.store(across + i * K + o_k + o_half, b_first * b_second, (o_half == 0) & m_k)
         if STRONG:
-            b_readers = b_x * exp(sums(col < reach, b_w, None, DTYPE))
+            b_readers = b_x * exp(sums(col < until, b_w, None, DTYPE))
             b_written = b_y * exp(sums(col > t, b_w, None, DTYPE))
-            b_m += level_products(b_x, b_y, b_w, t, reach, col, s, C, DTYPE)
+            b_m += level_products(b_x, b_y, b_w, t, until, col, s, C, DTYPE)
         else:
-            b_sum = from_middle(b_w, col, reach, C, DTYPE)
-            b_back = exp(-upper_lower(b_sum, C)[1])  # of r's reach: b's and k's
+            b_sum = from_middle(b_w, col, until, C, DTYPE)
+            b_back = exp(-upper_lower(b_sum, C)[1])  # of r's until: b's and k's
             b_x *= exp(b_sum)
             b_y = blocks_times(b_y, b_back)
             b_readers = blocks_times(b_x, b_first)
@@ -115,7 +115,7 @@ def chunk_map(
         store(readers + to, b_readers, m_to & (o_d >= C)[:, None])
     if not STRONG and DECAY != OF_CLAMP:
         tl.store(strong + i, 1 - (b_largest <= FITS).to(tl.int32))  # NaN does not fit
-    b_ab, b_ak, b_rb, b_rk = quarters(tl.where(s < reach, b_m, 0.0), C)
+    b_ab, b_ak, b_rb, b_rk = quarters(tl.where(s < until, b_m, 0.0), C)
 
     row = o_t[:, None]
     o_tt = i * (C * C) + row * C + col

@@ -113,23 +113,23 @@ def sums_by_token(b_x, weights, b_sum, DTYPE: tl.constexpr):
 
 
 @triton.jit
-def weights_from_middle(token, reach, C: tl.constexpr):
-    """Of the sums from the middle of the chunk to before `reach`; negated before it."""
-    after, before = (token >= C // 2) & (token < reach), (token < C // 2) & (token >= reach)
+def weights_from_middle(token, until, C: tl.constexpr):
+    """Of the sums from the middle of the chunk to before `until`; negated before it."""
+    after, before = (token >= C // 2) & (token < until), (token < C // 2) & (token >= until)
     return after.to(tl.float32) - before.to(tl.float32)
 
 
 @triton.jit
-def from_middle(b_w, col, reach, C: tl.constexpr, DTYPE: tl.constexpr):
-    """Sums of log decays from the middle of the chunk to before `reach`; negated before it."""
-    return sums(weights_from_middle(col, reach, C), b_w, None, DTYPE)
+def from_middle(b_w, col, until, C: tl.constexpr, DTYPE: tl.constexpr):
+    """Sums of log decays from the middle of the chunk to before `until`; negated before it."""
+    return sums(weights_from_middle(col, until, C), b_w, None, DTYPE)
 
 
 @triton.jit
-def run_weights(t, reach, token, run):
-    """Of the decays from a run's start to `reach`, and from after token t to the run's end."""
+def run_weights(t, until, token, run):
+    """Of the decays from a run's start to `until`, and from after token t to the run's end."""
     same = t // run == token // run
-    return same & (token < reach), same & (token > t)
+    return same & (token < until), same & (token > t)
 
 
 @triton.jit
@@ -139,18 +139,18 @@ def is_pair(row, col, run):
 
 
 @triton.jit
-def level_products(b_x, b_y, b_w, t, reach, col, s, C: tl.constexpr, DTYPE: tl.constexpr):
+def level_products(b_x, b_y, b_w, t, until, col, s, C: tl.constexpr, DTYPE: tl.constexpr):
     """The four matrices of a chunk, `[2C, 2C]`, for any w ≤ 0; what is above the diagonals is 0.
 
-    b_x: a over r; b_y: b over k; b_w: `[C, keys]`. t, reach, s: of each row its token and the first
+    b_x: a over r; b_y: b over k; b_w: `[C, keys]`. t, until, s: of each row its token and the first
     one whose decay it does not read through, of each column its token. col: [1, C].
     """
     b_none = tl.zeros([2 * C, 2 * C], tl.float32)
-    own = (s == t) & (reach > t)  # r reads what its own token wrote
+    own = (s == t) & (until > t)  # r reads what its own token wrote
     b_m = tl.where(own, product_tf32(b_x, tl.trans(b_y), b_none, DTYPE), 0.0)
     run = 1
     while run < C:
-        of_x, of_y = run_weights(t, reach, col, run)
+        of_x, of_y = run_weights(t, until, col, run)
         b_xd, b_yd = exp(sums(of_x, b_w, None, DTYPE)), exp(sums(of_y, b_w, None, DTYPE))
         b_level = product_tf32(b_x * b_xd, tl.trans(b_y * b_yd), b_none, DTYPE)
         b_m += tl.where(is_pair(t, s, run), b_level, 0.0)
@@ -160,7 +160,7 @@ def level_products(b_x, b_y, b_w, t, reach, col, s, C: tl.constexpr, DTYPE: tl.c
 
 @triton.jit
 def gradients_in_levels(
-    b_x, b_y, b_w, b_dm, t, reach, s, reach_s, row, C: tl.constexpr, DTYPE: tl.constexpr
+    b_x, b_y, b_w, b_dm, t, until, s, until_s, row, C: tl.constexpr, DTYPE: tl.constexpr
 ):
     """Of b_x and b_y, `[keys, 2C]`, and of w, `[keys, C]`, from those of the matrices.
 
@@ -168,13 +168,13 @@ def gradients_in_levels(
     tokens s, and what reads it in columns, of tokens t. row: [C, 1].
     """
     col, b_none = tl.trans(row), tl.zeros(b_x.shape, tl.float32)
-    b_own = tl.where((s == t) & (reach > t), b_dm, 0.0)
+    b_own = tl.where((s == t) & (until > t), b_dm, 0.0)
     b_dx = product_tf32(b_y, b_own, b_none, DTYPE)
     b_dy = product_tf32(b_x, tl.trans(b_own), b_none, DTYPE)
     b_dw = tl.zeros([b_x.shape[0], C], tl.float32)
     run = 1
     while run < C:
-        of_x, of_y = run_weights(t, reach, row, run)
+        of_x, of_y = run_weights(t, until, row, run)
         b_xd = exp(sums_by_token(b_w, of_x, None, DTYPE))
         b_yd = exp(sums_by_token(b_w, of_y, None, DTYPE))
         b_level = tl.where(is_pair(t, s, run), b_dm, 0.0)
@@ -182,7 +182,7 @@ def gradients_in_levels(
         b_dxr = product_tf32(b_yr, b_level, b_none, DTYPE)
         b_dyr = product_tf32(b_xr, tl.trans(b_level), b_none, DTYPE)
         b_dx, b_dy = b_dx + b_dxr * b_xd, b_dy + b_dyr * b_yd
-        of_x, of_y = run_weights(s, reach_s, col, run)
+        of_x, of_y = run_weights(s, until_s, col, run)
         b_dw = sums_by_token(b_xr * b_dxr, of_x, b_dw, DTYPE)
         b_dw = sums_by_token(b_yr * b_dyr, of_y, b_dw, DTYPE)
         run *= 2

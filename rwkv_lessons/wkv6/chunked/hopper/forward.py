@@ -34,7 +34,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from ....runtime.compile_triton import assembled
-from ..checkpoints import first_checkpoint, place, sequence_bounds
+from ..checkpoints import first_checkpoint, program_place, sequence_bounds
 from ..tiles import FITS_TO_END, LOG2E, MIN_LOG_DECAY
 from .strong import strong_chunks
 from .tiles import (
@@ -74,7 +74,7 @@ def wkv6_hopper_kernel(
     SUMS: gl.constexpr = product_of(8)
     ROWS: gl.constexpr = gl.SliceLayout(1, TILES)
     NV: gl.constexpr = V // 64
-    i_n, i_g, i_h, i_block = place(gl.program_id(0), segments, H, K // 64 * V, 64)
+    i_n, i_g, i_h, i_block = program_place(gl.program_id(0), segments, H, K // 64 * V, 64)
     i_k, i_v = i_block // NV, i_block % NV
     key_column, value_column = i_h * K + i_k * C, i_h * V + i_v * C
     start, end = sequence_bounds(cu_seqlens, i_n, T)
