@@ -94,10 +94,11 @@ def recorded(architecture):
         mock.patch.object(launch_tiles, "_compiled", Nothing()),
     ]
     for module in (wkv5_cuda, cuda, cuda_backward, timex_cuda, timex_cuda_dw):
+        name = "compiled_kernels" if module is cuda_backward else "compiled_kernel"
         patches += [
             mock.patch.object(module, "compiled", in_numba),
             mock.patch.object(module, "launch", lambda *_: None),
-            mock.patch.object(module, "ready", module.ready.__wrapped__),
+            mock.patch.object(module, name, getattr(module, name).__wrapped__),
         ]
     try:
         with contextlib.ExitStack() as stack:

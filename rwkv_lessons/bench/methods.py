@@ -1,10 +1,12 @@
 """A library function, a rung or a peer as something that can be checked and timed."""
 
+import contextlib
 import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from unittest import mock
 
 import torch
 
@@ -266,17 +268,20 @@ def launched_by_triton(module, run):
     """The same of the first Triton kernel that `run` launches, however it does it; {} if none."""
     from triton.compiler import CompiledKernel
 
-    original, seen = CompiledKernel.run, []  # every launch asks for it
+    from rwkv_lessons.runtime import launch_tiles, launch_triton, replay
+
+    original, seen = CompiledKernel.run, []  # a launch that nobody remembers asks for it
 
     def spy(kernel):
         seen.append(kernel)
         return original.fget(kernel)
 
-    CompiledKernel.run = property(spy)
-    try:
+    remembered = launch_triton._compiled, launch_tiles._compiled, replay._known
+    with contextlib.ExitStack() as stack:
+        for launches in remembered:
+            stack.enter_context(mock.patch.dict(launches, clear=True))
+        stack.enter_context(mock.patch.object(CompiledKernel, "run", property(spy)))
         run()
-    finally:
-        CompiledKernel.run = original
     return _of_triton(seen[0]) if seen else {}
 
 

@@ -65,7 +65,12 @@ def encode(address, described):
         return (described,)
     if len(encoded) >= MAX_ENCODED:
         encoded.clear()
-    encoded[address, described.key] = found = tuple(make_tensordesc_arg(described, metadata))
+    try:
+        found = make_tensordesc_arg(described, metadata)
+    except RuntimeError:  # a thread of autograd has no CUDA context before its first kernel
+        torch.cuda.mem_get_info()  # now it has
+        found = make_tensordesc_arg(described, metadata)
+    encoded[address, described.key] = found = tuple(found)
     return found
 
 

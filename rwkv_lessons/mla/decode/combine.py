@@ -31,7 +31,8 @@ def pieces_in_flight(R, V, gpu):
     """How many pieces of parts fit beside w_v, up to all; 0 where this kernel cannot be used."""
     pieces = R // 128 if R % 128 == 0 and V in (64, 128) else 0
     room = gpu.shared_bytes - 1024 - 2 * R * V
-    return min(pieces, room // (4 * ROWS * 128)) if gpu.capability == (9, 0) else 0
+    fit = max(0, room // (4 * ROWS * 128))
+    return min(pieces, fit) if gpu.capability == (9, 0) else 0
 
 
 @gluon.jit
