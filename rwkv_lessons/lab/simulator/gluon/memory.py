@@ -169,9 +169,11 @@ class Barrier:
     def __init__(self, log, name):
         self.log, self.name, self.dirty, self.left = log, name, None, None
         self.phase, self.bytes, self.loads, self.announced = 0, 0, [], None
+        self.used, self.made = False, None
 
     def init(self, count):
-        self.dirty, self.count, self.left = self.log.here(), count, count
+        self.made = self.dirty = self.log.here()
+        self.count, self.left = count, count
 
     def refuse_unready(self):
         if self.left is None:
@@ -183,6 +185,7 @@ class Barrier:
     def arrive(self, bytes, together=False):
         """together: among roles, of which any may wait; with the last the phase is over."""
         self.refuse_unready()
+        self.used = True
         if self.left == 0:
             self.refuse_second_announcement()
         self.left, self.bytes, self.announced = self.left - 1, self.bytes + bytes, self.log.here()
@@ -206,6 +209,7 @@ class Barrier:
     def wait(self, phase):
         """Ends the phase, if it is this one; the wait for the one before returns at once."""
         self.refuse_unready()
+        self.used = True
         if self.phase % 2 != int(phase):
             said = f"the wait of line {self.log.here().line} returned at once: it asked for phase "
             said += f"{int(phase)} of {self.name}, and the running one is {self.phase % 2}"

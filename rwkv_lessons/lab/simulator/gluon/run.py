@@ -75,14 +75,28 @@ class Machine(Arithmetic):
         constants = inspect.get_annotations(plain(kernel), eval_str=True)
         args = {n: x if n in constants else as_argument(x) for n, x in args.items()}
         programs = list(enumerate(itertools.product(*map(range, grid))))
+        used, unused = set(), {}  # of the barriers that a program makes, by their order
         with one_thread():
             for self.program, self.at in reversed(programs) if reverse else programs:
                 self.products, self.stores, self.tiles, self.barriers = [], [], [], []
+                self.made_together = []
                 self.copies, self.groups, self.given_away, self.warps = [], [], [], warps
                 self.log.program = self.program
                 with self.placed():
                     self.rebuilt(plain(kernel))(**args)
                 self.refuse_left()
+                for i, barriers in enumerate(self.made_together):
+                    if any(x.used for x in barriers):
+                        used.add(i)
+                    elif barriers[0].made:
+                        unused[i] = barriers[0]
+        if used and (idle := [x for i, x in unused.items() if i not in used]):
+            raise LeftInFlight(
+                f"{idle[0].name}: a barrier that nothing arrives at, and nobody waits for",
+                idle[0].made,
+                "its memory is given to a tile, and to the hardware it stays a barrier",
+                "mbarrier.init for those alone that this version of the kernel uses",
+            )
 
     def refuse_left(self):
         """A program has ended: nothing of it may be on its way, and all factors were kept."""
@@ -173,6 +187,7 @@ class Machine(Arithmetic):
             names = [f"{name}[{i}]" for i in range(shape[0])] if len(shape) == 2 else [name]
             made = [Barrier(self.log, name) for name in names]
             self.barriers += made
+            self.made_together.append(made)
             return Several(made) if len(shape) == 2 else made[0]
         unknown = float("nan") if dtype.is_floating_point else -1
         parts = torch.full(shape, unknown, dtype=dtype).view(-1, *shape[-2:])

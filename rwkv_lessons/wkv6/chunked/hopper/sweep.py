@@ -274,7 +274,10 @@ def sweep_hopper_kernel(
     s_do_v = gl.allocate_shared_memory(DTYPE, [2, C, C], TILE)
     s_s = gl.allocate_shared_memory(gl.bfloat16, [1 if HALF else 2, C, C], TILE)
     w_ready, r_ready, k_ready = two_barriers(), two_barriers(), two_barriers()
-    do_ready, v_ready, s_ready = two_barriers(), two_barriers(), two_barriers()
+    do_ready, v_ready = two_barriers(), two_barriers()
+    # Its memory would be given to a tile where nobody waits for it, and a barrier stays a barrier.
+    if not HALF:
+        s_ready = two_barriers()
     fence_async_shared()
     barrier()
     t = (end - 1) * T32  # of the chunk at hand
