@@ -147,7 +147,8 @@ WKV6 = Operation(
         # float16 takes the branches of float32 where it is made into pieces, of bfloat16 elsewhere.
         Product(("chunked",), ("float32", "bfloat16"), ("small",), EVERY),
         Product(("chunked",), ("float16",), ("small",), ("plain", "state", "all")),
-        Product(("chunked", "wkv6"), HALF, ("small",), ("w float32",)),
+        Product(("chunked",), ("bfloat16",), ("small",), ("w float32",)),
+        Product(("wkv6",), HALF, ("small",), ("w float32",)),
         Product(("chunked",), DTYPES, ("token", "many heads"), FEW),
         Product(("chunked",), DTYPES, ("segments",), ("all",)),
         Product(("chunked",), ("float32", "bfloat16"), ("odd",), ("all",)),  # float16: as bfloat16
@@ -222,13 +223,14 @@ WKV7 = Operation(
         Product(
             ("chunked",),
             ("bfloat16",),
-            ("token", "short", "odd", "many heads", "128", "256"),
+            ("token", "many heads", "128", "256"),
             FEW,
         ),
+        Product(("chunked",), ("bfloat16",), ("short", "odd"), ("all",)),
         Product(("chunked",), ("bfloat16",), ("long",), ("all but packed", "all")),
         Product(("chunked",), ("float32", "float16"), ("small",), ("plain", "clamp", "all")),
         Product(("chunked",), ("float32", "float16"), ("token", "many heads"), FEW),
-        Product(("chunked",), ("float32", "float16"), ("short", "odd", "256", "long"), ("all",)),
+        Product(("chunked",), ("float32", "float16"), ("odd", "256", "long"), ("all",)),
         Product(("chunked",), DTYPES, tuple(f"{T} tokens" for T in TOKENS_7), ("state",)),
         Product(("wkv7",), DTYPES, ("small", "many heads"), FEW),
         Product(("wkv7",), ("float32",), ("huge",), ("all",)),
