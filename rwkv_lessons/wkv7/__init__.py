@@ -89,7 +89,7 @@ def method_for(device, dtype, T, heads, size, gradients, gpu=devices.H200):
     | GPU    | up to 4   |                | recurrent | one launch, and no chunk to fill |
     | GPU    | up to 16  | no gradients   | recurrent | half a chunk would be padding |
     | GPU    | up to 64  | … and few heads | recurrent | a chain of small steps, no maps to make |
-    | GPU    | more      | float32, no gradients, many heads | recurrent | 4.0 ms, chunks 6.4 |
+    | GPU    | more      | float32, no gradients, many heads | recurrent | 4.0 ms, chunks 5.4 |
     | GPU    | more      | float32, old assembler | recurrent | see `runtime/assembler.py` |
     | GPU    | more      | size above 128, no Hopper | recurrent | tiles do not fit |
     | GPU    | more      |                | chunked   | matrix products, T in parallel |
