@@ -7,6 +7,7 @@ import torch
 
 pytest.importorskip("triton")
 from support.mla_problem import in_float64, problem, relative_error  # noqa: E402
+from triton.experimental.gluon import language as gl  # noqa: E402
 
 from rwkv_lessons.lab.machine_code.assembly import assembly, available  # noqa: E402
 from rwkv_lessons.lab.simulator.gluon import OnCPU  # noqa: E402
@@ -19,6 +20,7 @@ from rwkv_lessons.mla.decode.combine import (  # noqa: E402
 from rwkv_lessons.mla.decode.hopper import decode_hopper_kernel  # noqa: E402
 from rwkv_lessons.mla.decode.roles import STAGES, decode_roles_kernel  # noqa: E402
 from rwkv_lessons.mla.decode.splits import combine_columns, combine_tile, splits_for  # noqa: E402
+from rwkv_lessons.mla.decode.turns import decode_turns_kernel  # noqa: E402
 from rwkv_lessons.runtime import devices  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -198,6 +200,14 @@ def test_tiles_of_the_second_kernel_fit_the_shared_memory():
     assert combine_columns(64, 128, torch.bfloat16, devices.H200) == 128
 
 
+IN_GLUON = (
+    decode_hopper_kernel,
+    decode_roles_kernel,
+    decode_turns_kernel,
+    combine_hopper_kernel,
+)
+
+
 @pytest.fixture
 def hopper(monkeypatch):
     """On the CPU what an H200 would be given: the Gluon kernel, as it is written."""
@@ -205,12 +215,14 @@ def hopper(monkeypatch):
 
     def on_cpu(kernel, programs, warps, tensors, numbers, constants, **options):
         launched.append(kernel)
-        if kernel in (decode_hopper_kernel, decode_roles_kernel, combine_hopper_kernel):
-            OnCPU(kernel, keeps=False).run((programs,), warps, (*tensors, *numbers, *constants))
+        if kernel in IN_GLUON:
+            grid = programs if kernel is decode_turns_kernel else (programs,)
+            OnCPU(kernel, keeps=False).run(grid, warps, (*tensors, *numbers, *constants))
         else:  # the interpreter starts nothing before something else is over
             launch(kernel, programs, warps, tensors, numbers, (*constants[:-1], False))
 
     monkeypatch.setattr(decode, "launch", on_cpu)
+    monkeypatch.setattr(decode, "launch_tiles", on_cpu)
     monkeypatch.setattr(devices, "gpu_of", lambda device: devices.H200)
     return launched
 
@@ -218,10 +230,11 @@ def hopper(monkeypatch):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels are compiled")
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("M, H, R, P", [(1, 20, 512, 64), (2, 40, 256, 32)])
-@pytest.mark.parametrize("page_size", [None, 16])
+@pytest.mark.parametrize("page_size", [None, 16, 64, 100])
 def test_hopper_waits_for_what_it_reads(M, H, R, P, page_size, splits, hopper, monkeypatch):
     monkeypatch.setattr(decode, "splits_for", lambda *_: splits)
-    kernel = decode_roles_kernel if R == 512 else decode_hopper_kernel
+    kernel = decode_roles_kernel if page_size == 16 else decode_turns_kernel
+    kernel = kernel if R == 512 else decode_hopper_kernel
     which = {"R": R, "P": P, "dtype": torch.float16, "absorbed": True}
     lengths = [321, 257, 65, 64, 2, 0]
     check(*problem(6, M, H, 321, lengths=lengths, page_size=page_size, **which))
@@ -251,6 +264,26 @@ def test_roles_find_room_in_their_registers(page_size):
     assert code.count("HGMMA.64x128x16") == 2 * 64 // 16
     assert code.count("HMMA") == 0
     assert code.spill_stores <= (16 if page_size else 0)  # addresses of the warps that load
+    assert code.shared_bytes <= devices.H200.shared_bytes
+
+
+@pytest.mark.skipif(bool(available(decode_turns_kernel)), reason="nothing to compile with here")
+@pytest.mark.parametrize("page_size", [0, 64])
+def test_two_groups_in_turn_find_room_in_their_registers(page_size):
+    layout = gl.NVMMASharedLayout(128, 16, 2)
+    tiles = (f"tensordesc<bf16[64, {columns}],{layout!r}>" for columns in (128, 64))
+    sizes = {"w_h": 128 * 512, "CHUNKS": 64}
+    given = ("*bf16", *tiles)
+    code = machine_code(decode_turns_kernel, 128, 512, 64, page_size, *given, **sizes, num_warps=4)
+    # Scores: of the first tile, and of a tile in each group's loop. Sums: of two halves each for
+    # the first tile, for two tiles in each loop, and for the last tile of either group.
+    assert code.count("HGMMA.64x64x16") == 3 * (512 + 64) // 16
+    assert code.count("HGMMA.64x128x16") == 7 * 2 * 64 // 16
+    assert code.count("HMMA") == 0
+    # Each product is waited for where the kernel says so, once: with too few registers for the
+    # groups, ptxas waits after every one.
+    assert code.count("WARPGROUP.DEPBAR") <= 15
+    assert code.spill_stores == 0
     assert code.shared_bytes <= devices.H200.shared_bytes
 
 
