@@ -11,7 +11,9 @@ from collections.abc import Callable
 
 import pytest
 
+from rwkv_lessons.distributed.cost import forward
 from rwkv_lessons.lab.course.exercises import NOTEBOOKS
+from rwkv_lessons.lab.pictures.ranks import assumed_rates
 from rwkv_lessons.lab.pictures.roofline import ceiling, roofline
 from rwkv_lessons.operations import work
 from rwkv_lessons.records.lookup import record
@@ -111,7 +113,13 @@ def share_of_products(shape=(64, 4096, 128, 512, 64, 128)):
     return flops / ms("mla-decode", "decode", shape) * 1e3 / ceiling("bfloat16").flops_per_s
 
 
+def ladder_is_older():
+    """Whether the gradients' ladder has times of kernels that were changed since."""
+    return (all(record(BOTH).row(x, dtype="bfloat16").stale for x in ("chunked", "cuda")),)
+
+
 SENTENCES = (
+    Said("06", r"L2 answers in # ns", lambda: (record("ceilings").ceilings["l2_latency_ns"],)),
     Said("10", r"its first kernel, one thread an output, takes # ms",
          lambda: (ms("rwkv-cuda-timex", "v0"),)),
     Said("10", r"about # trillion operations a second",
@@ -140,6 +148,8 @@ SENTENCES = (
     Said("13", r"worth #× with 16 heads, and still #× with 512",
          lambda: tuple(ms(x, "08_decay_from_data", dtype="float32") / ms(x, WALK, dtype="float32")
                        for x in ("wkv6-triton-few", LADDER))),
+    Said("14", r"recorded after they had become faster than on the ladder", ladder_is_older,
+         (True,)),
     Said("14", r"Torch's part takes a third of the time, at the least",
          lambda: (44 * 4 * 8 * 4096 * 64 * 64 / ceiling().bytes_per_s * 1e3
                   / (f32("14_recurrent_gradients.gradients", BOTH) - f32(WALK)),),
@@ -154,6 +164,8 @@ SENTENCES = (
     Said("17", r"In bfloat16 the chunks take a quarter of the walk's time",
          lambda: (ms("wkv6-backward", "chunked", dtype="bfloat16")
                   / ms("wkv6-backward", "cuda", dtype="bfloat16"),), (1 / 4,), 0.1),
+    Said("17", r"both were recorded after they had become faster than on the ladder",
+         ladder_is_older, (True,)),
     Said("18", r"saves one or two of the # to # µs",
          lambda: (race("recurrent")[0], race("chunked")[0]), within=0.1),
     Said("18", r"saves one or two of the",
@@ -163,6 +175,10 @@ SENTENCES = (
          (1 / 4,), 0.1),
     Said("20", r"a large product, # TFLOP/s for 132 SMs",
          lambda: (ceiling("bfloat16").flops_per_s / 1e12,)),
+    Said("21", r"A warp that only copies wins some three percent more",
+         lambda: (100 * ms("wkv6-hopper-ladder", "21_the_finished_kernel.masks")
+                  / ms("wkv6-hopper-ladder", "21_the_finished_kernel.producer") - 100,),
+         (3,), within=0.3),
     Said("22", r"Lesson 13's kernel takes # ms on an H200, recorded", lambda: (f32(WALK),)),
     Said("22", r"faster than lesson 13's # ms, and the roof at # ms is far",
          lambda: (f32(WALK), roof("wkv7", (8, 4096, 64, 64)))),
@@ -192,6 +208,8 @@ SENTENCES = (
          lambda: (share_of_products(),), (2 / 3,), 0.1),
     Said("28", r"one short sequence takes # ms a token, prompt included",
          lambda: (generated("latent graph"),), within=0.05),
+    Said("30", r"By their bytes that still leaves #× for two GPUs",
+         lambda: (forward(2**20, 2, assumed_rates(latency=5e-5, link=2e11)).speedup,)),
     Said("30", r"no gain at all, #× for 131,072 tokens: the correction takes # ms where its bytes "
          r"need #, and the sums of decays # where theirs need #",
          lambda: (two_gpus("one GPU") / two_gpus("two GPUs"), two_gpus("correction"),
