@@ -20,12 +20,13 @@ import triton
 
 from ...runtime import devices
 from ...runtime.compile_triton import Launches
+from ...runtime.launch_tiles import launch_tiles
 from ...runtime.launch_triton import launch
 from ...runtime.replay import looks, remember, replay
 from ..autograd import define_backward, sequences_in
 from .checkpoints import CHECKPOINT, count_checkpoints
 from .hopper.sweep import sweep_hopper_kernel, weights_and_masks
-from .hopper.tiles import launch_tiles, suits_hopper, tiles
+from .hopper.tiles import suits_hopper, tiles
 from .pairs import CHUNKS_PER_SEARCH, keys_gradients, values_gradients
 from .states import ALL, EACH, OTHERS, state_gradients
 

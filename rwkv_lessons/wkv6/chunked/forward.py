@@ -22,6 +22,7 @@ import triton.language as tl
 from ...runtime import devices
 from ...runtime.assembler import distrusted
 from ...runtime.compile_triton import Launches, assembled
+from ...runtime.launch_tiles import launch_tiles
 from ...runtime.launch_triton import launch, launches_directly
 from ...runtime.replay import looks, remember, replay
 from ..autograd import define_forward, empty_results, keep_inputs, sequences_in
@@ -36,7 +37,7 @@ from .checkpoints import (
     sequence_bounds,
 )
 from .hopper.forward import wkv6_hopper_kernel
-from .hopper.tiles import launch_tiles, suits_hopper, tiles
+from .hopper.tiles import suits_hopper, tiles
 from .segments import segments_for, state_before_segment, wkv6_segments_kernel
 from .strong import GROUP, GROUPS_PER_PROGRAM, wkv6_strong_kernel
 from .tiles import FITS_TO_END, LOG2E, log2_decays, log_decay, of_halves, product

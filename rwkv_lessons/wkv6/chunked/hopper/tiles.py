@@ -11,9 +11,8 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from ....runtime import devices
-from ....runtime.launch_tiles import launch_tiles, replace_base
+from ....runtime.launch_tiles import replace_base
 
-__all__ = ["launch_tiles"]  # from here, too
 C = gl.constexpr(64)  # rows and columns of a tile
 TILE = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2))  # in shared memory
 _described = {}
