@@ -109,6 +109,27 @@ def test_a_fault_is_told_with_its_line(kernel, constants, said, line, tensors):
 
 
 @gluon.jit
+def one_barrier_too_many(BOTH: gl.constexpr):
+    one = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    other = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    mbarrier.init(one.index(0), count=1)
+    mbarrier.init(one.index(1), count=1)  # of an array of which some are used
+    mbarrier.init(other, count=1)
+    if gl.program_id(0) == 1:  # one program is enough
+        mbarrier.arrive(one.index(0), count=1)
+        if BOTH:
+            mbarrier.arrive(other, count=1)
+
+
+def test_a_barrier_that_nobody_uses_is_refused():
+    """The compiler takes its memory for a tile, and to the hardware it stays a barrier."""
+    OnCPU(one_barrier_too_many)[(2,)](True, num_warps=4)
+    with pytest.raises(GluonFault, match=r"other: a barrier that nothing arrives at"):
+        OnCPU(one_barrier_too_many)[(2,)](False, num_warps=4)
+    OnCPU(one_barrier_too_many)[(1,)](False, num_warps=4)  # nothing of it was used: nothing to do
+
+
+@gluon.jit
 def two_tiles_as_one(x, y, PARTS: gl.constexpr):
     layout: gl.constexpr = gl.BlockedLayout([1, 1], [32, 1], [4, 1], [1, 0])
     row = gl.arange(0, 2, gl.SliceLayout(1, layout))[:, None]

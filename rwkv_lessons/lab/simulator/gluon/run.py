@@ -75,28 +75,18 @@ class Machine(Arithmetic):
         constants = inspect.get_annotations(plain(kernel), eval_str=True)
         args = {n: x if n in constants else as_argument(x) for n, x in args.items()}
         programs = list(enumerate(itertools.product(*map(range, grid))))
-        used, unused = set(), {}  # of the barriers that a program makes, by their order
+        arrays = []  # of barriers, of each program in the order in which it makes them
         with one_thread():
             for self.program, self.at in reversed(programs) if reverse else programs:
                 self.products, self.stores, self.tiles, self.barriers = [], [], [], []
-                self.made_together = []
+                self.barrier_arrays = []
                 self.copies, self.groups, self.given_away, self.warps = [], [], [], warps
                 self.log.program = self.program
                 with self.placed():
                     self.rebuilt(plain(kernel))(**args)
                 self.refuse_left()
-                for i, barriers in enumerate(self.made_together):
-                    if any(x.used for x in barriers):
-                        used.add(i)
-                    elif barriers[0].made:
-                        unused[i] = barriers[0]
-        if used and (idle := [x for i, x in unused.items() if i not in used]):
-            raise LeftInFlight(
-                f"{idle[0].name}: a barrier that nothing arrives at, and nobody waits for",
-                idle[0].made,
-                "its memory is given to a tile, and to the hardware it stays a barrier",
-                "mbarrier.init for those alone that this version of the kernel uses",
-            )
+                arrays.append(self.barrier_arrays)
+        self.refuse_idle(arrays)
 
     def refuse_left(self):
         """A program has ended: nothing of it may be on its way, and all factors were kept."""
@@ -117,6 +107,19 @@ class Machine(Arithmetic):
             if barrier.bytes:
                 what = f"{barrier.name}: a program ends, and a tile that it announced never came"
                 raise LeftInFlight(what, barrier.announced, None, "expect(…, pred=there is one)")
+
+    def refuse_idle(self, arrays):
+        """All programs have ended: where barriers were used, each array of them was, by one."""
+        of_all = [sum(same, []) for same in itertools.zip_longest(*arrays, fillvalue=[])]
+        used = [any(x.used for x in barriers) for barriers in of_all]
+        for is_used, barriers in zip(used, of_all, strict=True):
+            if any(used) and not is_used and barriers[0].made:
+                raise LeftInFlight(
+                    f"{barriers[0].name}: a barrier that nothing arrives at, and nobody waits for",
+                    barriers[0].made,
+                    "its memory is given to a tile, and to the hardware it stays a barrier",
+                    "mbarrier.init for those alone that this version of the kernel uses",
+                )
 
     @contextlib.contextmanager
     def placed(self):
@@ -187,7 +190,7 @@ class Machine(Arithmetic):
             names = [f"{name}[{i}]" for i in range(shape[0])] if len(shape) == 2 else [name]
             made = [Barrier(self.log, name) for name in names]
             self.barriers += made
-            self.made_together.append(made)
+            self.barrier_arrays.append(made)
             return Several(made) if len(shape) == 2 else made[0]
         unknown = float("nan") if dtype.is_floating_point else -1
         parts = torch.full(shape, unknown, dtype=dtype).view(-1, *shape[-2:])
