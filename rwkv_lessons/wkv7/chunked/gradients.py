@@ -134,10 +134,8 @@ def gradients_in_chunk(
             tl.store(strong + program, 1 - fits.to(tl.int32))
         b_dm = stored(b_dm, DTYPE)
         b_sum = sums_by_token(b_w, weights_from_middle(row, until, C), None, DTYPE)
-        b_decay, b_back = (
-            exp(b_sum) * factor,
-            exp(-left_right(b_sum, C)[1]),
-        )  # of r's until: b's, k's
+        # r's sums, which go through the token itself, are those of b and k as well.
+        b_decay, b_back = exp(b_sum) * factor, exp(-left_right(b_sum, C)[1])
         b_ends = exp(sums_by_token(b_w, row // (C // 2) == o_d[None, :] // C, None, DTYPE))
         b_first, b_second = left_right(b_ends, C)  # [BK, C]
 

@@ -103,7 +103,7 @@ def chunk_map(
             b_m += level_products(b_x, b_y, b_w, t, until, col, s, C, DTYPE)
         else:
             b_sum = from_middle(b_w, col, until, C, DTYPE)
-            b_back = exp(-upper_lower(b_sum, C)[1])  # of r's until: b's and k's
+            b_back = exp(-upper_lower(b_sum, C)[1])  # by r's sums: b's and k's
             b_x *= exp(b_sum)
             b_y = blocks_times(b_y, b_back)
             b_readers = blocks_times(b_x, b_first)
