@@ -171,6 +171,18 @@ def lowest_bit(bits):
 
 
 @triton.jit
+def chunk_to_do(
+    slot, first_slot, strong, chunk_bounds, T, i_h, H, C: tl.constexpr, LEVELS: tl.constexpr
+):
+    """Where a chunk starts and ends, its place among those of all heads, and which are left."""
+    if LEVELS:
+        slot = first_slot + lowest_bit(strong)
+        strong = strong & (strong - 1)
+    first, end = bounds_of_chunk(chunk_bounds, slot, T, C)
+    return first, end, slot * H + i_h.to(tl.int64), strong
+
+
+@triton.jit
 def keys_of_chunk(
     r, k, v, w, u, checkpoints, d_checkpoints, dw_across_chunk, decays, do, dr, dk, dw, du,
     first, end, at, i_h, o_k, H, scale,
@@ -274,15 +286,10 @@ def keys_gradients(
         min_log_decay, chunk_bounds, first_slot, per_program, slots, T, i_h, H,
         C, r.dtype.element_ty, LEVELS,
     )  # fmt: skip
-    if LEVELS:
-        if strong == 0:
-            return
     for slot in tl.range(first_slot, last, num_stages=STAGES):
-        if LEVELS:
-            slot = first_slot + lowest_bit(strong)
-            strong = strong & (strong - 1)
-        first, end = bounds_of_chunk(chunk_bounds, slot, T, C)
-        at = slot * H + i_h.to(tl.int64)
+        first, end, at, strong = chunk_to_do(
+            slot, first_slot, strong, chunk_bounds, T, i_h, H, C, LEVELS
+        )
         keys_of_chunk(
             r, k, v, w, u, checkpoints, d_checkpoints, dw_across_chunk, decays, do, dr, dk, dw, du,
             first, end, at, i_h, o_k, H, scale, K, V, BK, BV, C, NV, RAW, LEVELS,
@@ -373,15 +380,10 @@ def values_gradients(
         min_log_decay, chunk_bounds, first_slot, per_program, slots, T, i_h, H,
         C, r.dtype.element_ty, LEVELS,
     )  # fmt: skip
-    if LEVELS:
-        if strong == 0:
-            return
     for slot in tl.range(first_slot, last, num_stages=STAGES):
-        if LEVELS:
-            slot = first_slot + lowest_bit(strong)
-            strong = strong & (strong - 1)
-        first, end = bounds_of_chunk(chunk_bounds, slot, T, C)
-        at = slot * H + i_h.to(tl.int64)
+        first, end, at, strong = chunk_to_do(
+            slot, first_slot, strong, chunk_bounds, T, i_h, H, C, LEVELS
+        )
         values_of_chunk(
             r, k, w, u, d_checkpoints, decays, do, dv, first, end, at, i_h, o_v, H, scale,
             K, V, BK, BV, C, RAW, LEVELS,
