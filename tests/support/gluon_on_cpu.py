@@ -41,6 +41,5 @@ def on_cpu(monkeypatch, module, name):
     kernel = Mutable(getattr(module, name))
     monkeypatch.setattr(module, name, kernel)
     monkeypatch.setattr(module, "launch_tiles", launch)
-    monkeypatch.setattr(module, "suits_hopper", lambda *_: True)
-    monkeypatch.setattr(module, "MIN_TOKENS_FOR_TMA", 0)
+    monkeypatch.setattr(module, "takes_tiles", lambda *_: True)
     return kernel

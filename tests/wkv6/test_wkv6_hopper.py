@@ -325,18 +325,18 @@ def test_mistakes_in_pieces_of_float16_are_seen(name, launched):
 FENCE = "fence_async_shared()\n"
 AT = "\n" + 12 * " "
 MISTAKES = {
-    "no fence after the decays": (FENCE + AT[1:] + "more =", "more ="),
+    "no fence after the decays": (FENCE + AT[1:] + "tma.store", "tma.store"),
     "no fence after r and k": (
-        FENCE + AT[1:] + "    barrier()" + AT + "    expect_tile(r",
-        "expect_tile(r",
+        FENCE + AT[1:] + "    barrier()" + AT + "    expect_chunk(",
+        "expect_chunk(",
     ),
     "no fence after o": (FENCE + AT[1:] + "    barrier()" + AT + "    at =", "at ="),
-    "no fence after init": (FENCE + "    barrier()\n    for", "for"),
-    "no wait for w": (AT + "mbarrier.wait(w_ready.index(i), phase)", ""),
+    "no fence after init": (FENCE + "    barrier()\n    expect", "expect"),
+    "no wait": ("wait_for_chunk(ready, i, phase)", "pass"),
     "tiles of the other stage": ("b_k = s_k.index(i).load", "b_k = s_k.index(1 - i).load"),
     "one phase for ever": ("phase = t // C // 2 % 2", "phase = 0"),
-    "never announced": ("expect_tile(k_ready.index(i), t + 2 * C < n)", "pass"),
-    "stores overtaken": ("tma.store_wait(0)" + AT + "next_at", "next_at"),
+    "never announced": ("expect_chunk(ready, i, t + 2 * C < n)", "pass"),
+    "stores overtaken": ("tma.store_wait(0)" + AT + "copy_chunk(", "copy_chunk("),
     "stores left at the end": ("tma.store_wait(0)\n    is_last", "is_last"),
     "the scores too early": ("HALF else 2, deps=(b_a,", "HALF else 6, deps=(b_a,"),
     "o too early": (
@@ -367,9 +367,9 @@ IN_STRONG = {
         + "        barrier()\n        if checkpoints is not None and not HALF:\n            if t",
         "if checkpoints is not None and not HALF:\n            if t",
     ),
-    "no wait for w": ("        mbarrier.wait(w_ready.index(i), phase)\n", ""),
+    "no wait": ("        wait_for_chunk(ready, i, phase)\n", ""),
     "one phase for ever": ("phase = t // C // 2 % 2", "phase = 0"),
-    "never announced": ("        expect_tile(k_ready.index(i), t + 2 * C < n)\n", ""),
+    "never announced": ("        expect_chunk(ready, i, t + 2 * C < n)\n", ""),
     "asked for twice": ("(t + C < n) & (t != there)", "t + C < n"),
     "near decays as they are": ("s_more.store(at_least(h_w, -NEAR_DECAY))", "s_more.store(h_w)"),
     "sums of runs among them": ("gl.where(row % 16 == 8, 0.0, LOG2E)", "LOG2E"),
@@ -397,6 +397,8 @@ BELOW = {
     "scores of others": ("pass_run", "slice(first, 16, 1)", "slice(0, 16, 1)"),
     "one piece of k": ("pass_run", "s_k_low.slice", "s_k.slice"),
     "stores overtaken": ("turned", "    tma.store_wait(0)\n", ""),
+    "no wait for w": ("wait_for_chunk", "static_range(4)", "static_range(1, 4)"),
+    "v never announced": ("expect_chunk", "static_range(4)", "static_range(3)"),
 }
 
 

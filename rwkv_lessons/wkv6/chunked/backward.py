@@ -26,7 +26,7 @@ from ...runtime.replay import looks, remember, replay
 from ..autograd import define_backward, sequences_in
 from .checkpoints import CHECKPOINT, count_checkpoints
 from .hopper.sweep import sweep_hopper_kernel, weights_and_masks
-from .hopper.tiles import suits_hopper, tiles
+from .hopper.tiles import takes_tiles, tiles
 from .pairs import CHUNKS_PER_SEARCH, keys_gradients, values_gradients
 from .states import ALL, EACH, OTHERS, state_gradients
 
@@ -132,11 +132,7 @@ def gradients(
     ds1 = None if ds1 is None else ds1.contiguous()
     cu_seqlens = cu_seqlens.contiguous() if packed else None
     NK, NV, half = K // 64, V // 64, r.dtype == torch.float16  # on Hopper
-    on_hopper = (
-        K % 64 == V % 64 == 0
-        and B * T * H * NK * NV >= MIN_TOKENS_FOR_TMA
-        and suits_hopper((r, k, v, w, do), torch.float16 if half else torch.bfloat16)
-    )
+    on_hopper = takes_tiles((r, k, v, w, do), V, MIN_TOKENS_FOR_TMA)
     slots, segments, segment, programs, sizes = plan(
         B, T, H, K, V, sequences, packed, is_float32, on_hopper, gpu
     )

@@ -37,7 +37,7 @@ from .checkpoints import (
     sequence_bounds,
 )
 from .hopper.forward import wkv6_hopper_kernel
-from .hopper.tiles import suits_hopper, tiles
+from .hopper.tiles import takes_tiles, tiles
 from .segments import segments_for, state_before_segment, wkv6_segments_kernel
 from .strong import GROUP, GROUPS_PER_PROGRAM, wkv6_strong_kernel
 from .tiles import FITS_TO_END, LOG2E, log2_decays, log_decay, of_halves, product
@@ -187,12 +187,8 @@ def run_forward(
     _, _, BK, BV, _ = sizes
     # Unless told, ptxas gives the longest kernels of older architectures 40 registers, and spills.
     options = {"maxnreg": None if gpu.like_hopper else 255}
-    NK, NV, half = K // 64, V // 64, r.dtype == torch.float16  # on Hopper
-    on_hopper = (
-        K % 64 == V % 64 == 0
-        and B * T * H * NK * NV >= MIN_TOKENS_FOR_TMA
-        and suits_hopper((r, k, v, w), torch.float16 if half else torch.bfloat16)
-    )
+    NK, half = K // 64, r.dtype == torch.float16  # on Hopper
+    on_hopper = takes_tiles((r, k, v, w), V, MIN_TOKENS_FOR_TMA)
     in_parts = on_hopper and NK > 1  # of o, one for each block of keys
     if in_parts and segment_maps is None:
         segments, span = segments_for(programs * NK, T, gpu.sms)

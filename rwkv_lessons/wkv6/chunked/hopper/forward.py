@@ -27,7 +27,6 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
-    mbarrier,
     tma,
     warpgroup_mma,
     warpgroup_mma_wait,
@@ -44,13 +43,16 @@ from .tiles import (
     at_least,
     barrier,
     below_and_on_diagonal,
-    expect_tile,
+    copy_chunk,
+    expect_chunk,
     in_float32,
     in_two,
     left_over,
     now,
     product_of,
     rounded,
+    two_barriers,
+    wait_for_chunk,
     widened,
 )
 
@@ -97,28 +99,13 @@ def wkv6_hopper_kernel(
     one_more = gl.allocate_shared_memory(gl.bfloat16, [1, C, C], TILE)  # the state in the middle
     one_weights = gl.allocate_shared_memory(gl.int16, [1, C, C], TILE)
     one_mask = gl.allocate_shared_memory(gl.int16, [1, C, C], TILE)
-    BARS: gl.constexpr = mbarrier.MBarrierLayout()
-    r_ready = gl.allocate_shared_memory(gl.int64, [2, 1], BARS)
-    k_ready = gl.allocate_shared_memory(gl.int64, [2, 1], BARS)
-    v_ready = gl.allocate_shared_memory(gl.int64, [2, 1], BARS)
-    w_ready = gl.allocate_shared_memory(gl.int64, [2, 1], BARS)
-    for stage in gl.static_range(2):
-        mbarrier.init(r_ready.index(stage), count=1)
-        mbarrier.init(k_ready.index(stage), count=1)
-        mbarrier.init(v_ready.index(stage), count=1)
-        mbarrier.init(w_ready.index(stage), count=1)
+    given, staged = (w, r, k, v), (s_w, s_r, s_k, s_v)
+    ready = two_barriers(), two_barriers(), two_barriers(), two_barriers()
     fence_async_shared()
     barrier()
-    for stage in gl.static_range(2):
-        expect_tile(r_ready.index(stage), stage * C < n)
-        expect_tile(k_ready.index(stage), stage * C < n)
-        expect_tile(v_ready.index(stage), stage * C < n)
-        expect_tile(w_ready.index(stage), stage * C < n)
-    keys_at, values_at = [first, key_column], [first, value_column]
-    tma.async_copy_global_to_shared(w, keys_at, w_ready.index(0), s_w.index(0), pred=0 < n)
-    tma.async_copy_global_to_shared(r, keys_at, r_ready.index(0), s_r.index(0), pred=0 < n)
-    tma.async_copy_global_to_shared(k, keys_at, k_ready.index(0), s_k.index(0), pred=0 < n)
-    tma.async_copy_global_to_shared(v, values_at, v_ready.index(0), s_v.index(0), pred=0 < n)
+    expect_chunk(ready, 0, 0 < n)
+    expect_chunk(ready, 1, C < n)
+    copy_chunk(given, first, key_column, value_column, ready, staged, 0, 0 < n)
 
     row = gl.arange(0, C, ROWS)[:, None]
     col = gl.arange(0, C, gl.SliceLayout(0, TILES))[None, :]
@@ -134,8 +121,6 @@ def wkv6_hopper_kernel(
             b_s = b_s * b_decay[:, None] + gl.load(segment_states + part * K * V + o_s)
     no_sums = gl.full([C, 8], 0.0, gl.float32, SUMS)
     zeros = gl.full([C, C], 0.0, gl.float32, TILES)
-    described, staged = (r, k, v, w, o, checkpoints), (s_r, s_k, s_v, s_w)
-    ready = r_ready, k_ready, v_ready, w_ready
     ones = one_log, one_low, one_state, one_more, one_weights, one_mask
 
     barrier()
@@ -163,10 +148,7 @@ def wkv6_hopper_kernel(
             for_second = s_after.slice(C // 2 - 8, 8, 0).permute((1, 0))
             i = t // C % 2
             phase = t // C // 2 % 2
-            mbarrier.wait(w_ready.index(i), phase)
-            mbarrier.wait(r_ready.index(i), phase)
-            mbarrier.wait(k_ready.index(i), phase)
-            mbarrier.wait(v_ready.index(i), phase)
+            wait_for_chunk(ready, i, phase)
             whole = t + C <= n
             b_w = s_w.index(i).load(TILES)
             b_r = s_r.index(i).load(TILES)
@@ -191,20 +173,9 @@ def wkv6_hopper_kernel(
                 s_log.store(b_w)
                 b_w = widened(b_w)
             fence_async_shared()
-            more = t + C < n
             tma.store_wait(0)
-            next_at, next_v = [first + t + C, key_column], [first + t + C, value_column]
-            tma.async_copy_global_to_shared(
-                w, next_at, w_ready.index(1 - i), s_w.index(1 - i), pred=more
-            )
-            tma.async_copy_global_to_shared(
-                r, next_at, r_ready.index(1 - i), s_r.index(1 - i), pred=more
-            )
-            tma.async_copy_global_to_shared(
-                k, next_at, k_ready.index(1 - i), s_k.index(1 - i), pred=more
-            )
-            tma.async_copy_global_to_shared(
-                v, next_v, v_ready.index(1 - i), s_v.index(1 - i), pred=more
+            copy_chunk(
+                given, first + t + C, key_column, value_column, ready, staged, 1 - i, t + C < n
             )
             w_by_key = s_log.permute((1, 0))
             b_total = warpgroup_mma(w_by_key, for_total, no_sums, use_acc=False, is_async=True)
@@ -269,10 +240,7 @@ def wkv6_hopper_kernel(
                 s_state.store(rounded(b_s))
                 fence_async_shared()
                 barrier()
-                expect_tile(r_ready.index(i), t + 2 * C < n)
-                expect_tile(k_ready.index(i), t + 2 * C < n)
-                expect_tile(v_ready.index(i), t + 2 * C < n)
-                expect_tile(w_ready.index(i), t + 2 * C < n)
+                expect_chunk(ready, i, t + 2 * C < n)
                 b_a = warpgroup_mma(
                     r_high, k_high.permute((1, 0)), zeros, use_acc=False, is_async=True
                 )
@@ -360,7 +328,7 @@ def wkv6_hopper_kernel(
         if t < n:
             t, b_s = strong_chunks(
                 t, b_s, b_u, n, first, i_h, i_k, i_v, H, slot, scale, tokens,
-                described, o_rows, staged, ready, ones,
+                given, o, o_rows, checkpoints, staged, ready, ones,
                 K, V, CHECKPOINT, RAW, SCALED, HALF,
             )  # fmt: skip
 

@@ -21,7 +21,6 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
-    mbarrier,
     tma,
     warpgroup_mma,
     warpgroup_mma_wait,
@@ -34,13 +33,15 @@ from .tiles import (
     as_left_operand,
     at_least,
     barrier,
+    copy_chunk,
     either_of,
-    expect_tile,
+    expect_chunk,
     in_float32,
     in_two,
     left_over,
     product_of,
     rounded,
+    wait_for_chunk,
     where_one,
     widened,
 )
@@ -156,14 +157,14 @@ def pass_run(
 @gluon.jit
 def strong_chunks(
     t, b_s, b_u, n, first, i_h, i_k, i_v, H, slot, scale, tokens,
-    described, o_rows, staged, ready, ones,
+    given, o, o_rows, checkpoints, staged, ready, ones,
     K: gl.constexpr, V: gl.constexpr,
     CHECKPOINT: gl.constexpr, RAW: gl.constexpr, SCALED: gl.constexpr, HALF: gl.constexpr,
 ):  # fmt: skip
     """From token t of n to the end of a chunk that forward.py can go on from, or to the last.
 
-    first, slot: the first token and checkpoint of the program. described, staged, ready, ones: what
-    forward.py moves, the tiles of two stages and their barriers, and tiles of one.
+    first, slot: the first token and checkpoint of the program. given, staged, ready, ones: what
+    forward.py reads, the tiles of two stages and their barriers, and tiles of one.
 
     Returns:
         where it stopped, and the state there.
@@ -173,9 +174,7 @@ def strong_chunks(
     SUMS: gl.constexpr = product_of(8)
     RUNS: gl.constexpr = product_of(16)
     ROWS: gl.constexpr = gl.SliceLayout(1, TILES)
-    r, k, v, w, o, checkpoints = described
-    s_r, s_k, s_v, s_w = staged
-    r_ready, k_ready, v_ready, w_ready = ready
+    s_w, s_r, s_k, s_v = staged
     one_log, one_low, one_state, one_more, one_weights, one_mask = ones
     key_column, value_column = i_h * K + i_k * C, i_h * V + i_v * C
     zero = t // 2**30
@@ -202,10 +201,7 @@ def strong_chunks(
         s_near = one_weights.index(same_tile)._reinterpret(gl.bfloat16, [C, C], TILE)
         i = t // C % 2
         phase = t // C // 2 % 2
-        mbarrier.wait(w_ready.index(i), phase)
-        mbarrier.wait(r_ready.index(i), phase)
-        mbarrier.wait(k_ready.index(i), phase)
-        mbarrier.wait(v_ready.index(i), phase)
+        wait_for_chunk(ready, i, phase)
         whole = t + C <= n
         h_r = s_r.index(i).load(TILES)
         h_k = s_k.index(i).load(TILES)
@@ -242,19 +238,7 @@ def strong_chunks(
         tma.store_wait(0)
         barrier()
         more = (t + C < n) & (t != there)
-        next_at, next_v = [first + t + C, key_column], [first + t + C, value_column]
-        tma.async_copy_global_to_shared(
-            w, next_at, w_ready.index(1 - i), s_w.index(1 - i), pred=more
-        )
-        tma.async_copy_global_to_shared(
-            r, next_at, r_ready.index(1 - i), s_r.index(1 - i), pred=more
-        )
-        tma.async_copy_global_to_shared(
-            k, next_at, k_ready.index(1 - i), s_k.index(1 - i), pred=more
-        )
-        tma.async_copy_global_to_shared(
-            v, next_v, v_ready.index(1 - i), s_v.index(1 - i), pred=more
-        )
+        copy_chunk(given, first + t + C, key_column, value_column, ready, staged, 1 - i, more)
         if checkpoints is not None and not HALF:
             tma.async_copy_shared_to_global(checkpoints, [at_checkpoint, i_v * C], s_state)
 
@@ -301,10 +285,7 @@ def strong_chunks(
         if checkpoints is not None:
             tma.store_wait(0)
         barrier()  # tiles of decays are free
-        expect_tile(r_ready.index(i), t + 2 * C < n)
-        expect_tile(k_ready.index(i), t + 2 * C < n)
-        expect_tile(v_ready.index(i), t + 2 * C < n)
-        expect_tile(w_ready.index(i), t + 2 * C < n)
+        expect_chunk(ready, i, t + 2 * C < n)
 
         b_a = warpgroup_mma(near_high, s_low.permute((1, 0)), zeros, use_acc=False, is_async=True)
         b_a = warpgroup_mma(near_rest, s_low.permute((1, 0)), b_a, is_async=True)

@@ -63,6 +63,7 @@ from .tiles import (
     now,
     product_of,
     rounded,
+    two_barriers,
     widened,
 )
 
@@ -94,15 +95,6 @@ def weights_and_masks(device):
         found += [torch.stack(weights).bfloat16().view(torch.int16), between.short()]
         found.append(inside.short())
     return torch.cat([x.flatten() for x in found]).to(device)
-
-
-@gluon.jit
-def two_barriers():
-    """Barriers in shared memory for a tile of each stage."""
-    ready = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    mbarrier.init(ready.index(0), count=1)
-    mbarrier.init(ready.index(1), count=1)
-    return ready
 
 
 @gluon.jit

@@ -7,7 +7,7 @@ many instructions again, and rounds with the unit that exp2 needs.
 import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from ....runtime import devices
@@ -108,24 +108,35 @@ def as_left_operand(x):
     return gl.convert_layout(x, gl.DotOperandLayout(0, x.type.layout, 2))
 
 
+# Masks of int16 tiles, a pair at a time: prmt.b32 spreads bytes, or, with an 8 more, their signs.
+LOWER, UPPER = gl.constexpr("0x2200"), gl.constexpr("0x3311")
+SIGN_OF_LOWER, SIGN_OF_UPPER = gl.constexpr("0xaa88"), gl.constexpr("0xbb99")
+
+
+@gluon.jit
+def by_masks(x, on, masks, of_x: gl.constexpr, of_on: gl.constexpr):
+    """A float32 tile in bfloat16 under one mask, or `on` under another."""
+    either: gl.constexpr = (
+        "{ .reg .b32 one, other;"
+        "prmt.b32 one, $3, 0, " + of_x + ";"
+        "prmt.b32 other, $3, 0, " + of_on + ";"
+        "and.b32 one, one, $1;"
+        "and.b32 other, other, $2;"
+        "or.b32 $0, one, other; }"
+    )
+    x, on = gl.broadcast(rounded(x), on)
+    return gl.inline_asm_elementwise(
+        either, "=r,r,r,r", [x, on, masks], gl.bfloat16, is_pure=True, pack=2
+    )
+
+
 @gluon.jit
 def below_and_on_diagonal(x, on, mask):
     """A float32 tile in bfloat16, with `on` on the diagonal and 0 above.
 
     mask: an int16 tile whose upper bytes are full below the diagonal, and whose lower ones on it.
     """
-    either: gl.constexpr = """{
-        .reg .b32 below, there;
-        prmt.b32 below, $3, 0, 0x3311;
-        prmt.b32 there, $3, 0, 0x2200;
-        and.b32 below, below, $1;
-        and.b32 there, there, $2;
-        or.b32 $0, below, there;
-    }"""
-    x, on = gl.broadcast(rounded(x), on)
-    return gl.inline_asm_elementwise(
-        either, "=r,r,r,r", [x, on, mask], gl.bfloat16, is_pure=True, pack=2
-    )
+    return by_masks(x, on, mask, UPPER, LOWER)
 
 
 @gluon.jit
@@ -134,18 +145,7 @@ def where_one(x, on, weights):
 
     weights: bits of bfloat16. In the lower byte 1.0 has the sign bit, and -0 in the upper.
     """
-    either: gl.constexpr = """{
-        .reg .b32 one, there;
-        prmt.b32 one, $3, 0, 0xaa88;
-        prmt.b32 there, $3, 0, 0xbb99;
-        and.b32 one, one, $1;
-        and.b32 there, there, $2;
-        or.b32 $0, one, there;
-    }"""
-    x, on = gl.broadcast(rounded(x), on)
-    return gl.inline_asm_elementwise(
-        either, "=r,r,r,r", [x, on, weights], gl.bfloat16, is_pure=True, pack=2
-    )
+    return by_masks(x, on, weights, SIGN_OF_LOWER, SIGN_OF_UPPER)
 
 
 @gluon.jit
@@ -182,52 +182,71 @@ def kept(x, mask):
 
 
 @gluon.jit
-def above_in_two(x, mask):
-    """`in_two` where the lower byte of the mask has the sign bit, and 0 elsewhere.
-
-    mask: an int16 tile, such as that of ones above a diagonal.
-    """
-    pieces: gl.constexpr = """{
-        .reg .b32 high, low, first, second, above;
-        cvt.rn.bf16x2.f32 high, $3, $2;
-        shl.b32 first, high, 16;
-        and.b32 second, high, 0xffff0000;
-        sub.f32 first, $2, first;
-        sub.f32 second, $3, second;
-        cvt.rn.bf16x2.f32 low, second, first;
-        prmt.b32 above, $4, 0, 0xaa88;
-        and.b32 $0, high, above;
-        and.b32 $1, low, above;
-    }"""
-    return gl.inline_asm_elementwise(
-        pieces, "=&r,=&r,r,r,r", [x, mask], (gl.bfloat16, gl.bfloat16), is_pure=True, pack=2
+def under_in_two(x, masks, of_x: gl.constexpr):
+    """`in_two` under a mask, and 0 elsewhere."""
+    pieces: gl.constexpr = (
+        "{ .reg .b32 high, low, first, second, there;"
+        "cvt.rn.bf16x2.f32 high, $3, $2;"
+        "shl.b32 first, high, 16;"
+        "and.b32 second, high, 0xffff0000;"
+        "sub.f32 first, $2, first;"
+        "sub.f32 second, $3, second;"
+        "cvt.rn.bf16x2.f32 low, second, first;"
+        "prmt.b32 there, $4, 0, " + of_x + ";"
+        "and.b32 $0, high, there;"
+        "and.b32 $1, low, there; }"
     )
+    return gl.inline_asm_elementwise(
+        pieces, "=&r,=&r,r,r,r", [x, masks], (gl.bfloat16, gl.bfloat16), is_pure=True, pack=2
+    )
+
+
+@gluon.jit
+def above_in_two(x, mask):
+    """`in_two` where the lower byte of an int16 mask has the sign bit, as above a diagonal."""
+    return under_in_two(x, mask, SIGN_OF_LOWER)
 
 
 @gluon.jit
 def below_in_two(x, mask):
-    """`above_in_two` where the upper byte of the mask has the sign bit, and not the lower."""
-    pieces: gl.constexpr = """{
-        .reg .b32 high, low, first, second, there;
-        cvt.rn.bf16x2.f32 high, $3, $2;
-        shl.b32 first, high, 16;
-        and.b32 second, high, 0xffff0000;
-        sub.f32 first, $2, first;
-        sub.f32 second, $3, second;
-        cvt.rn.bf16x2.f32 low, second, first;
-        prmt.b32 there, $4, 0, 0xbb99;
-        and.b32 $0, high, there;
-        and.b32 $1, low, there;
-    }"""
-    return gl.inline_asm_elementwise(
-        pieces, "=&r,=&r,r,r,r", [x, mask], (gl.bfloat16, gl.bfloat16), is_pure=True, pack=2
-    )
+    """`in_two` where the upper byte of an int16 mask has the sign bit."""
+    return under_in_two(x, mask, SIGN_OF_UPPER)
 
 
 @gluon.jit
-def expect_tile(ready, pred):
-    """Has a barrier expect the bytes of a bfloat16 tile, where `pred`."""
-    mbarrier.expect(ready, C * C * 2, pred=pred)
+def two_barriers():
+    """Barriers in shared memory for a tile of each stage."""
+    ready = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    mbarrier.init(ready.index(0), count=1)
+    mbarrier.init(ready.index(1), count=1)
+    return ready
+
+
+# The tiles of a chunk, and their barriers, are tuples of two stages each, for w, r, k and v.
+
+
+@gluon.jit
+def wait_for_chunk(ready, stage, phase):
+    """Until the tiles of a chunk are there."""
+    for n in gl.static_range(4):
+        mbarrier.wait(ready[n].index(stage), phase)
+
+
+@gluon.jit
+def expect_chunk(ready, stage, pred):
+    """Has the barriers of a stage expect a tile each, where `pred`."""
+    for n in gl.static_range(4):
+        mbarrier.expect(ready[n].index(stage), C * C * 2, pred=pred)
+
+
+@gluon.jit
+def copy_chunk(given, row, key_column, value_column, ready, staged, stage, pred):
+    """Starts the copies of a chunk, C tokens from `row` on, where `pred`."""
+    for n in gl.static_range(4):
+        tma.async_copy_global_to_shared(
+            given[n], [row, value_column if n == 3 else key_column],
+            ready[n].index(stage), staged[n].index(stage), pred=pred,
+        )  # fmt: skip
 
 
 def tiles(x, columns, height=C.value):
@@ -247,8 +266,17 @@ def tiles(x, columns, height=C.value):
     return replace_base(model, x)
 
 
-def suits_hopper(tensors, dtype=torch.bfloat16):
-    """Whether these are tensors of a dtype of which this machine can move and multiply tiles."""
+def takes_tiles(tensors, V, least):
+    """Whether Gluon's kernels take these tensors, the first of them [B, T, H, K].
+
+    This machine can move and multiply tiles of 16 bits; heads are of whole ones, and tokens of all
+    heads' blocks at least so many that it pays.
+    """
+    (B, T, H, K), dtype = tensors[0].shape, tensors[0].dtype
+    if K % 64 or V % 64 or B * T * H * (K // 64) * (V // 64) < least:
+        return False
+    if dtype not in (torch.bfloat16, torch.float16):
+        return False
     for x in tensors:
         if x.dtype != dtype or x.data_ptr() % 16:
             return False
