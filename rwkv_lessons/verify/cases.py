@@ -85,13 +85,11 @@ WKV_SHAPES = {
     "odd": (1, 100, 2, 100, 36),
     "large": (1, 70, 2, 256, 80),  # the most keys that chunks take
     "huge": (1, 20, 2, 600, 24),  # beyond chunks
-    # On Hopper, 16 bits and heads of multiples of 64 with so many tokens · heads, counted for each
-    # block of 64 keys and values, have kernels of their own:
-    "2^17 tokens": (4, 512, 64, 64, 64),  # forward
-    "2^17, segments": (1, 4096, 32, 64, 64),
-    "2^20 tokens": (8, 2048, 64, 64, 64),  # and backward
-    "2^20, segments": (1, 32768, 32, 64, 64),
-    "2^20, blocks": (8, 512, 64, 128, 128),
+    # On Hopper, 16 bits and heads of multiples of 64 have kernels of their own: "small" has them.
+    # In these shapes programs fill all SMs; there was a fault that no smaller shape had shown.
+    "many chunks": (8, 2048, 64, 64, 64),
+    "many segments": (1, 32768, 32, 64, 64),
+    "many blocks": (8, 512, 64, 128, 128),  # of 64 keys and values, of which results are sums
 }
 WKV6_OPTIONS = {
     "plain": {},  # no state before, and none asked for: what a training step does
@@ -121,7 +119,6 @@ WKV5 = Operation(
         # One kernel per size of head and dtype, for any T; compiling it is what takes the time.
         Product(("wkv5",), DTYPES, ("token", "odd"), ("plain", "state"), needs=ANYWHERE),
         Product(("cuda",), DTYPES, ("odd",), ("plain", "state")),
-        Product(("cuda",), ("float32",), ("huge",), ("state",)),  # many heads: as WKV-6's
     ),
 )
 
@@ -135,34 +132,32 @@ WKV6 = Operation(
         Product(("reference",), DTYPES, ("short",), FEW, needs=ANYWHERE),
         Product(("doubling", "wkv6"), DTYPES, ("token",), FEW, needs=ANYWHERE),
         Product(("doubling",), DTYPES, ("short",), EVERY, needs=ANYWHERE),
-        Product(("wkv6",), TILED, ("short",), ("all",), needs=ANYWHERE),
         # numba compiles for long: dtypes only choose how it loads and stores, sizes its tiles. So
-        # of halves sizes that leave no tile whole stand for others, which take the same branches.
+        # of halves sizes that leave no tile whole stand for others, which take the same branches;
+        # scaled or of raw decays they are float32 to the kernels.
         Product(("cuda",), ("float32",), ("small",), EVERY),
-        Product(("cuda",), ("float32",), ("odd",), ("plain",)),
-        Product(("cuda",), HALF, ("odd",), ("plain", "packed", "all but packed", "all")),
+        Product(("cuda",), HALF, ("odd",), ("plain", "packed")),
+        Product(("cuda",), HALF, ("small",), ("all but packed", "all")),
         Product(("cuda",), ("float32",), ("many heads", "huge"), FEW),
         Product(("recurrent",), DTYPES, ("small",), EVERY),
         Product(("recurrent",), DTYPES, ("token", "odd", "short", "many heads", "huge"), FEW),
         # float16 takes the branches of float32 where it is made into pieces, of bfloat16 elsewhere.
-        Product(("chunked",), ("float32", "bfloat16"), ("small",), EVERY),
-        Product(("chunked",), ("float16",), ("small",), ("plain", "state", "all")),
+        Product(("chunked", "wkv6"), TILED, ("small",), EVERY),
+        Product(("chunked", "wkv6"), ("float16",), ("small",), ("plain", "state", "all")),
         Product(("chunked",), ("bfloat16",), ("small",), ("w float32",)),
         Product(("wkv6",), HALF, ("small",), ("w float32",)),
         Product(("chunked",), DTYPES, ("token", "many heads"), FEW),
         Product(("chunked",), DTYPES, ("segments",), ("all",)),
-        Product(("chunked",), ("float32", "bfloat16"), ("odd",), ("all",)),  # float16: as bfloat16
-        Product(("chunked",), TILED, ("short", "large"), ("all",)),
-        Product(("chunked",), ("bfloat16",), ("2^17 tokens",), EVERY, needs=HOPPER),
-        Product(("chunked",), ("bfloat16",), ("2^17, segments",), FEW, needs=HOPPER),
-        Product(("chunked",), ("bfloat16",), ("2^20 tokens",), (*LONE, "all"), needs=HOPPER),
-        Product(("chunked",), ("float16",), ("2^20 tokens",), FEW, needs=HOPPER),
-        Product(("chunked",), HALF, ("2^20, segments",), ("all but packed",), needs=HOPPER),
-        Product(("chunked",), HALF, ("2^20, blocks",), FEW, needs=HOPPER),
-        Product(("wkv6",), DTYPES, ("small",), EVERY),
+        Product(("chunked",), TILED, ("odd",), ("all",)),
+        Product(("chunked",), ("float32",), ("large",), ("all",)),
+        Product(("chunked",), ("bfloat16",), ("many chunks",), (*LONE, "all"), needs=HOPPER),
+        Product(("chunked",), ("float16",), ("many chunks",), FEW, needs=HOPPER),
+        Product(("chunked",), ("bfloat16",), ("many segments",), ("all but packed",), needs=HOPPER),
+        Product(("chunked",), ("float16",), ("many segments",), ("plain",), needs=HOPPER),
+        Product(("chunked",), HALF, ("many blocks",), ("all",), needs=HOPPER),
         Product(("wkv6",), DTYPES, ("many heads", "segments"), FEW),
         Product(("wkv6",), ("float32",), ("huge",), ("all",)),
-        Product(("wkv6",), ("bfloat16",), ("2^17 tokens",), FEW, needs=HOPPER),
+        Product(("wkv6",), ("bfloat16",), ("many chunks",), ("plain",), needs=HOPPER),
     ),
 )
 
@@ -220,17 +215,13 @@ WKV7 = Operation(
         # Its kernels take long to compile: every option in bfloat16, and what float32 and float16
         # do otherwise, products in pieces and other tiles, with all options at the same time.
         Product(("chunked",), ("bfloat16",), ("small",), OF_7),
-        Product(
-            ("chunked",),
-            ("bfloat16",),
-            ("token", "many heads", "128", "256"),
-            FEW,
-        ),
-        Product(("chunked",), ("bfloat16",), ("short", "odd"), ("all",)),
+        Product(("chunked",), ("bfloat16",), ("token", "many heads"), FEW),
+        Product(("chunked",), ("bfloat16",), ("short", "128", "256"), ("all",)),
+        Product(("chunked",), ("float32",), ("odd", "256"), ("all",)),
         Product(("chunked",), ("bfloat16",), ("long",), ("all but packed", "all")),
         Product(("chunked",), ("float32", "float16"), ("small",), ("plain", "clamp", "all")),
         Product(("chunked",), ("float32", "float16"), ("token", "many heads"), FEW),
-        Product(("chunked",), ("float32", "float16"), ("odd", "256", "long"), ("all",)),
+        Product(("chunked",), ("float32", "float16"), ("long",), ("all",)),
         Product(("chunked",), DTYPES, tuple(f"{T} tokens" for T in TOKENS_7), ("state",)),
         Product(("wkv7",), DTYPES, ("small", "many heads"), FEW),
         Product(("wkv7",), ("float32",), ("huge",), ("all",)),
@@ -295,10 +286,12 @@ MLA = Operation(
         Product(("decode",), DTYPES, DECODE, RAGGED, ("",), gradients=False),
         Product(("decode", "mla"), DTYPES, MORE, ("plain", "all"), ("",), gradients=False),
         Product(("prefill",), DTYPES, LATENT, ("plain", "both", "all"), ("",), gradients=False),
-        # What plain leaves out does not depend on the rank, and each takes 30 s to compile.
-        Product(("prefill",), DTYPES, EXPANDED, ("both", "all"), ("",)),
+        # What plain leaves out does not depend on the rank. The first takes 36 s in float32.
+        Product(("prefill",), HALF, EXPANDED, ("both", "all"), ("",)),
+        Product(("prefill",), ("float32",), EXPANDED[1:], ("both", "all"), ("",)),
         Product(("prefill",), DTYPES, EXPANDED[1:], ("plain",), ("",)),
-        Product(("mla",), DTYPES, EXPANDED, ("all",), ("",)),
+        Product(("mla",), HALF, EXPANDED, ("all",), ("",)),
+        Product(("mla",), ("float32",), EXPANDED[1:], ("all",), ("",)),
     ),
 )
 

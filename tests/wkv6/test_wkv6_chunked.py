@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.wkv6_cases import DECAYS, make, near
 from support.wkv6_chunks import NAMES, expected, fresh_tiles, in_segments  # noqa: F401
+from support.wkv6_kernels import kernels, tiled  # noqa: F401
 from support.wkv6_options import DECAY, ENDS, compiles, interpreted, packed, raw_of
 
 from rwkv_lessons.lab.machine_code import assembly
@@ -300,17 +301,12 @@ def test_packed_on_a_gpu(raw_decay, dtype, K, V, w):
     near(wkv6_chunked(*x, **options), expected(x, **options), {"s1": 2**-15, "": limit}, NAMES)
 
 
-@pytest.fixture
-def tiled(monkeypatch):
-    """Tiles by the tensor memory accelerator, however few tokens there are."""
-    monkeypatch.setattr(chunked, "MIN_TOKENS_FOR_TMA", 0)
-
-
+@tiled
 @pytest.mark.gpu
 @pytest.mark.parametrize("w", [*DECAYS, -1.05, -1.1])
 @pytest.mark.parametrize("shape", [(3, 1, 2), (2, 65, 2), (5, 1500, 4)])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_tiles_on_a_gpu(dtype, shape, w, tiled):
+def test_tiles_on_a_gpu(dtype, shape, w):
     x = make(*shape, 64, 64, w, dtype, device="cuda")
     # three deviations of the error of so few roundings; in a single chunk that of scores joins them
     few = {1: 1.15, 65: 1.05}.get(shape[1], 1)
@@ -325,17 +321,19 @@ def test_tiles_on_a_gpu(dtype, shape, w, tiled):
     near([kept], [want], 2**-8.5 if dtype == torch.bfloat16 else 2**-15, ["checkpoints"])
 
 
+@tiled
 @pytest.mark.gpu
 @pytest.mark.parametrize("raw_decay", [False, True])
-def test_tiles_of_packed_sequences_on_a_gpu(raw_decay, tiled):
+def test_tiles_of_packed_sequences_on_a_gpu(raw_decay):
     x, cu_seqlens = packed(torch.bfloat16, 64, 64, [0, 1, 1, 70, 1135, 4000], "cuda")
     x = [y.cuda() for y in (raw_of([y.cpu() for y in x]) if raw_decay else x)]
     options = {"cu_seqlens": cu_seqlens, "scale": 0.3, "raw_decay": raw_decay}
     near(wkv6_chunked(*x, **options), expected(x, **options), 2.4e-3, NAMES)
 
 
+@tiled
 @pytest.mark.gpu
-def test_tiles_at_odd_addresses_in_streams_and_graphs(tiled):
+def test_tiles_at_odd_addresses_in_streams_and_graphs():
     x = make(2, 1100, 4, 64, 64, dtype=torch.bfloat16, device="cuda")
     want = wkv6_chunked(*x)
     odd = [torch.cat([y.new_zeros(1), y.flatten()])[1:].view(y.shape) for y in x]

@@ -13,6 +13,7 @@ from support.wkv6_gradients import (
     expected,
     got,
 )
+from support.wkv6_kernels import kernels, tiled  # noqa: F401
 
 from rwkv_lessons.lab.machine_code.assembly import assembly
 from rwkv_lessons.wkv6.chunked import backward as chunked_backward
@@ -188,13 +189,18 @@ def test_packed_on_the_gpu(K, V, dtype, tolerance, decay, raw):
     compare(found, expected(inputs, do, ds1, lengths, **options), tolerance)
 
 
+@tiled
 @needs_gpu
-@pytest.mark.parametrize("tiled", [False, True])
 @pytest.mark.parametrize("T", [1, 500])
 @pytest.mark.parametrize("decay", ["mixed", "strong", "any"])
-def test_through_the_public_function(decay, T, tiled, monkeypatch):
-    for module in (chunked, chunked_backward):
-        monkeypatch.setattr(module, "MIN_TOKENS_FOR_TMA", 0 if tiled else 2**62)
+def test_tiles_through_the_public_function(decay, T):
+    test_through_the_public_function(decay, T)
+
+
+@needs_gpu
+@pytest.mark.parametrize("T", [1, 500])
+@pytest.mark.parametrize("decay", ["mixed", "strong", "any"])
+def test_through_the_public_function(decay, T):
     inputs, do, ds1 = draw(2, T, 3, 64, 64, decay, torch.bfloat16)
     leaves = [x.requires_grad_() for x in inputs]
     o, s1 = wkv6_chunked(*leaves)
@@ -203,41 +209,38 @@ def test_through_the_public_function(decay, T, tiled, monkeypatch):
     compare(results, expected([x.detach() for x in inputs], do, ds1), 3e-3 if T == 1 else 2.8e-3)
 
 
-@pytest.fixture
-def tiled(monkeypatch):
-    """Tiles by the tensor memory accelerator, however few tokens there are."""
-    monkeypatch.setattr(chunked_backward, "MIN_TOKENS_FOR_TMA", 0)
-
-
 # dw sums parts of either sign, in each of which a state or G is rounded: 2.34e-3 of the parts.
 TILED = 2.8e-3
 
 
 # 32 tokens fit to -3.46, eight to -7.6; a last chunk is whole, is not, or has no second half.
+@tiled
 @needs_gpu
 @pytest.mark.parametrize("decay", ["mixed", "strong", "any", -0.0, -1e-3, -0.5, -1.7, -3.5, -8.0,
                                    -20.0, -math.inf])  # fmt: skip
 @pytest.mark.parametrize("B, T, H", [(2, 200, 2), (3, 1, 2), (2, 97, 3), (1, 64, 1), (1, 4096, 8)])
-def test_tiles_on_the_gpu(B, T, H, decay, tiled):
+def test_tiles_on_the_gpu(B, T, H, decay):
     inputs, do, ds1 = draw(B, T, H, 64, 64, decay, torch.bfloat16)
     results = got(inputs, do, ds1)
     compare(results, expected(inputs, do, ds1), 3e-3 if T == 1 else TILED)
     assert (results[3][inputs[3] == -math.inf] == 0).all()
 
 
+@tiled
 @needs_gpu
 @pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, TILED), (torch.float16, 3.2e-4)])
 @pytest.mark.parametrize("K, V", [(64, 64), (128, 64), (64, 128), (192, 128)])
 @pytest.mark.parametrize("decay", ["mixed", "strong", "any"])
-def test_blocks_of_both_dtypes_on_the_gpu(decay, K, V, dtype, tolerance, tiled):
+def test_blocks_of_both_dtypes_on_the_gpu(decay, K, V, dtype, tolerance):
     inputs, do, ds1 = draw(2, 200, 2, K, V, decay, dtype)
     compare(got(inputs, do, ds1), expected(inputs, do, ds1), tolerance)
 
 
+@tiled
 @needs_gpu
 @pytest.mark.parametrize("raw", [False, True])
 @pytest.mark.parametrize("without", [None, "do", "ds1"])
-def test_tiles_of_chunks_that_differ_on_the_gpu(raw, without, tiled):
+def test_tiles_of_chunks_that_differ_on_the_gpu(raw, without):
     """Scaled; one key that is too strong has a chunk go in two runs."""
     inputs, do, ds1 = draw(2, 330, 3, 64, 64, "mixed", torch.bfloat16)
     inputs[3] = inputs[3].clamp(min=-1.5)
@@ -250,8 +253,9 @@ def test_tiles_of_chunks_that_differ_on_the_gpu(raw, without, tiled):
     compare(got(*given, **options), expected(*given, **options), TILED)
 
 
+@tiled
 @needs_gpu
-def test_the_same_bits_again_in_tiles(tiled):
+def test_the_same_bits_again_in_tiles():
     test_the_same_bits_again()
 
 

@@ -38,7 +38,6 @@ MOST_CUTS, COST_OF_CUTTING = 4, 0.2
 # Unless told, ptxas 12.8 gives kernels of float32, of large heads in float16, and those in levels,
 # 32 and spills 10 to 18 KB.
 MAX_REGISTERS = 255
-MIN_TOKENS_FOR_TMA = 2**10  # B·T·H: a sequence of less is a chunk or two of few heads
 CHUNKS_PER_PROGRAM = 8  # of keys or values, in turn: the next one is loaded meanwhile
 
 
@@ -132,7 +131,7 @@ def gradients(
     ds1 = None if ds1 is None else ds1.contiguous()
     cu_seqlens = cu_seqlens.contiguous() if packed else None
     NK, NV, half = K // 64, V // 64, r.dtype == torch.float16  # on Hopper
-    on_hopper = takes_tiles((r, k, v, w, do), V, MIN_TOKENS_FOR_TMA)
+    on_hopper = takes_tiles((r, k, v, w, do), V)
     slots, segments, segment, programs, sizes = plan(
         B, T, H, K, V, sequences, packed, is_float32, on_hopper, gpu
     )

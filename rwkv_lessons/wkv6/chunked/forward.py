@@ -45,7 +45,6 @@ from .tiles import FITS_TO_END, LOG2E, log2_decays, log_decay, of_halves, produc
 TILE = {2: 64 * 64, 4: 16 * 64}  # elements of r that registers hold, by the bytes of one
 # GPUs other than Hopper: as many of r, and of the state. They were chosen by spills and not timed.
 SMALL_TILE, SMALL_STATE = {2: 32 * 64, 4: 16 * 64}, 64 * 64
-MIN_TOKENS_FOR_TMA = 2**17  # B·T·H: with fewer, descriptors take the host longer than the GPU
 LARGEST = 256  # keys; the state of 512 would not fit the registers and shared memory of a program
 SMALL_LARGEST = {2: 128, 4: 64}  # on other GPUs, where factors of more fill a warp's registers
 
@@ -188,7 +187,7 @@ def run_forward(
     # Unless told, ptxas gives the longest kernels of older architectures 40 registers, and spills.
     options = {"maxnreg": None if gpu.like_hopper else 255}
     NK, half = K // 64, r.dtype == torch.float16  # on Hopper
-    on_hopper = takes_tiles((r, k, v, w), V, MIN_TOKENS_FOR_TMA)
+    on_hopper = takes_tiles((r, k, v, w), V)
     in_parts = on_hopper and NK > 1  # of o, one for each block of keys
     if in_parts and segment_maps is None:
         segments, span = segments_for(programs * NK, T, gpu.sms)

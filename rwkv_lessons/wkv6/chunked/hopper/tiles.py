@@ -266,16 +266,15 @@ def tiles(x, columns, height=C.value):
     return replace_base(model, x)
 
 
-def takes_tiles(tensors, V, least):
+def takes_tiles(tensors, V):
     """Whether Gluon's kernels take these tensors, the first of them [B, T, H, K].
 
-    This machine can move and multiply tiles of 16 bits; heads are of whole ones, and tokens of all
-    heads' blocks at least so many that it pays.
+    All are of the same 16 bits, at addresses from which this GPU can move tiles, and heads are of
+    whole tiles.
     """
-    (B, T, H, K), dtype = tensors[0].shape, tensors[0].dtype
-    if K % 64 or V % 64 or B * T * H * (K // 64) * (V // 64) < least:
-        return False
-    if dtype not in (torch.bfloat16, torch.float16):
+    first = tensors[0]
+    dtype, K = first.dtype, first.shape[3]
+    if K % 64 or V % 64 or dtype not in (torch.bfloat16, torch.float16) or not first.numel():
         return False
     for x in tensors:
         if x.dtype != dtype or x.data_ptr() % 16:
