@@ -16,10 +16,10 @@ import torch
 from numba import cuda, float32, int32
 
 from ...runtime import devices
-from ...runtime.launch_numba import ceil_div, compiled, launch, load4, types
+from ...runtime.launch_numba import ceil_div, compiled, launch, types
 from ..options import LARGEST, takes_options
 from .backward import backward, keep_inputs
-from .tiles import IN_MEMORY, TILE, Tiles, threads_along, tile_for
+from .tiles import IN_MEMORY, TILE, Tiles, make_store_columns, threads_along, tile_for
 
 
 @cache
@@ -42,7 +42,8 @@ def build(K, V, dtype, w_dtype, value_groups, **sizes):
     make_fetch, put, is_strong, _, _ = tiles.staging
     fetch, fetch_w = make_fetch(widen), make_fetch(widen_w)
     key_at, value_at, load_keys, load_values, _, store_value_shares = tiles.tile
-    _, add_shares4, bonus_of_tokens, _, add_parts = tiles.sums
+    _, _, add_bonus4, bonus_of_tokens, _, _ = tiles.sums
+    store_columns = make_store_columns(narrow)
     QUADS = VP // 4  # threads add up, and write, four values of a token at once
     ROUNDS = ceil_div(TOKENS * QUADS, THREADS)
     BLOCKS = ceil_div(V, VP)
@@ -149,16 +150,8 @@ def build(K, V, dtype, w_dtype, value_groups, **sizes):
                 task = x + n * THREADS
                 t, j = task // QUADS, task % QUADS * 4
                 if t < count:
-                    sums, bonus = add_shares4(s_o, t, j), add_parts(s_bonus, t)
-                    values, at = load4(s_v, (t, j)), row_v + t * H * V + j
-                    if j0 + j < V:
-                        o[at] = narrow(sums[0] + bonus * values[0])
-                    if j0 + j + 1 < V:
-                        o[at + 1] = narrow(sums[1] + bonus * values[1])
-                    if j0 + j + 2 < V:
-                        o[at + 2] = narrow(sums[2] + bonus * values[2])
-                    if j0 + j + 3 < V:
-                        o[at + 3] = narrow(sums[3] + bonus * values[3])
+                    o4 = add_bonus4(s_o, s_bonus, s_v, t, j)
+                    store_columns(o, row_v + t * H * V, j, V - j0, o4)
             row_v += TOKENS * H * V
             strong = strong_next
             count = next_count

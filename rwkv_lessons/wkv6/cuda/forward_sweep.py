@@ -6,7 +6,7 @@ from functools import cache
 from numba import cuda, float32, int32
 
 from ...runtime.launch_numba import ceil_div, load4, types
-from .tiles import CHECKPOINT, IN_MEMORY, TILE, Tiles
+from .tiles import CHECKPOINT, IN_MEMORY, TILE, Tiles, make_store_columns
 
 
 @cache
@@ -31,7 +31,7 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
     make_fetch, put, is_strong, clear, move_row = tiles.staging
     fetch, fetch_w = make_fetch(widen), make_fetch(widen_w)
     key_at, value_at, load_keys, load_values, store_key_shares, _ = tiles.tile
-    add_shares4 = tiles.sums[1]
+    add_shares4, store_columns = tiles.sums[1], make_store_columns(float32)
     QUADS = KP // 4  # threads add up, and write, four keys of a token at once
     ROUNDS = ceil_div(TOKENS * QUADS, THREADS)
     BLOCKS = ceil_div(K, KP)
@@ -150,18 +150,11 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
                 task = x + n * THREADS
                 t, i = task // QUADS, task % QUADS * 4
                 if t < count:
-                    sums, at = add_shares4(s_y, t, i), row_k + t * H * K + i
-                    decays = load4(s_decay, (max(t - 1, 0), i))
+                    y4, d4 = add_shares4(s_y, t, i), load4(s_decay, (max(t - 1, 0), i))
                     if strong or t == 0:
-                        decays = float32(1), float32(1), float32(1), float32(1)
-                    if i0 + i < K:
-                        y[at] = sums[0] * decays[0]
-                    if i0 + i + 1 < K:
-                        y[at + 1] = sums[1] * decays[1]
-                    if i0 + i + 2 < K:
-                        y[at + 2] = sums[2] * decays[2]
-                    if i0 + i + 3 < K:
-                        y[at + 3] = sums[3] * decays[3]
+                        d4 = float32(1), float32(1), float32(1), float32(1)
+                    y4 = y4[0] * d4[0], y4[1] * d4[1], y4[2] * d4[2], y4[3] * d4[3]
+                    store_columns(y, row_k + t * H * K, i, K - i0, y4)
             cuda.syncthreads()
             row_k += TOKENS * H * K
             strong = strong_next

@@ -5,8 +5,8 @@ from functools import cache
 
 from numba import cuda, float32, int32
 
-from ...runtime.launch_numba import ceil_div, load4, types
-from .tiles import CHECKPOINT, IN_MEMORY, NEGLIGIBLE_DECAY, TILE, Tiles
+from ...runtime.launch_numba import ceil_div, types
+from .tiles import CHECKPOINT, IN_MEMORY, NEGLIGIBLE_DECAY, TILE, Tiles, make_store_columns
 
 
 @cache
@@ -28,11 +28,11 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
     make_fetch, put, is_strong, clear, move_row = tiles.staging
     fetch, fetch_w, fetch_state = make_fetch(widen), make_fetch(widen_w), make_fetch(float32)
     key_at, value_at, load_keys, load_values, store_key_shares, store_value_shares = tiles.tile
-    add_shares, add_shares4, bonus_of_tokens, products_of_tokens, add_parts = tiles.sums
+    add_shares, _, add_bonus4, bonus_of_tokens, products_of_tokens, add_parts = tiles.sums
     QUADS = VP // 4  # threads add up, and write, four values of a token at once
     ROUNDS = ceil_div(TOKENS * QUADS, THREADS)
     BLOCKS = ceil_div(K, KP)
-    narrow_dv = narrow if BLOCKS == 1 else float32
+    store_columns = make_store_columns(narrow if BLOCKS == 1 else float32)
     narrow_dw = narrow_w if w_per_token else float32
 
     @cuda.jit
@@ -238,16 +238,8 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
                 task = x + n * THREADS
                 t, j = task // QUADS, task % QUADS * 4
                 if t < count:
-                    sums, bonus = add_shares4(s_dv, t, j), add_parts(s_bonus, t)
-                    values, at = load4(s_do, (t, j)), dv_block + row_v + t * H * V + j
-                    if j < V:
-                        dv[at] = narrow_dv(sums[0] + bonus * values[0])
-                    if j + 1 < V:
-                        dv[at + 1] = narrow_dv(sums[1] + bonus * values[1])
-                    if j + 2 < V:
-                        dv[at + 2] = narrow_dv(sums[2] + bonus * values[2])
-                    if j + 3 < V:
-                        dv[at + 3] = narrow_dv(sums[3] + bonus * values[3])
+                    dv4 = add_bonus4(s_dv, s_bonus, s_do, t, j)
+                    store_columns(dv, dv_block + row_v + t * H * V, j, V, dv4)
             cuda.syncthreads()
             t0 -= TOKENS
             row_k -= TOKENS * H * K
