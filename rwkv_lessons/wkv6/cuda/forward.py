@@ -48,6 +48,35 @@ def build(K, V, dtype, w_dtype, value_groups, **sizes):
     ROUNDS = ceil_div(TOKENS * QUADS, THREADS)
     BLOCKS = ceil_div(V, VP)
 
+    def make_sweep(STRONG):
+        """The device function that takes S through a group of tokens, and finds shares of o."""
+
+        @cuda.jit(device=True, inline="always")
+        def sweep(s, s_r, s_k, s_decay, s_v, s_o, count):
+            r_i = cuda.local.array(KEYS, float32)
+            k_i = cuda.local.array(KEYS, float32)
+            decay = cuda.local.array(KEYS, float32)
+            v_j = cuda.local.array(VALUES, float32)
+            o_j = cuda.local.array(VALUES, float32)
+            for t in range(count):
+                load_keys(r_i, s_r, t)
+                load_keys(k_i, s_k, t)
+                load_values(v_j, s_v, t)
+                if STRONG:
+                    load_keys(decay, s_decay, t)
+                for n in range(VALUES):
+                    o_j[n] = float32(0)
+                for m in range(KEYS):
+                    for n in range(VALUES):
+                        o_j[n] += r_i[m] * s[m, n]
+                        left = decay[m] * s[m, n] if STRONG else s[m, n]
+                        s[m, n] = left + k_i[m] * v_j[n]
+                store_value_shares(s_o, t, o_j)
+
+        return sweep
+
+    sweep_strong, sweep_weak = make_sweep(True), make_sweep(False)
+
     @cuda.jit
     def kernel(r, k, v, w, u, s0, has_s0, o, s1, T, H):
         head, j0 = cuda.blockIdx.x // BLOCKS, cuda.blockIdx.x % BLOCKS * VP
@@ -68,11 +97,7 @@ def build(K, V, dtype, w_dtype, value_groups, **sizes):
         next_w = cuda.local.array((TOKENS, KEY_COLUMNS), float32)
         next_v = cuda.local.array((TOKENS, VALUE_COLUMNS), float32)
         s = cuda.local.array((KEYS, VALUES), float32)
-        r_i = cuda.local.array(KEYS, float32)
-        k_i = cuda.local.array(KEYS, float32)
         decay = cuda.local.array(KEYS, float32)
-        v_j = cuda.local.array(VALUES, float32)
-        o_j = cuda.local.array(VALUES, float32)
 
         for m in range(KEYS):
             for n in range(VALUES):
@@ -115,30 +140,9 @@ def build(K, V, dtype, w_dtype, value_groups, **sizes):
 
             bonus_of_tokens(s_bonus, s_r, s_k, s_u, s_decay, -1 if strong else 0)
             if strong:
-                for t in range(count):
-                    load_keys(r_i, s_r, t)
-                    load_keys(k_i, s_k, t)
-                    load_keys(decay, s_decay, t)
-                    load_values(v_j, s_v, t)
-                    for n in range(VALUES):
-                        o_j[n] = float32(0)
-                    for m in range(KEYS):
-                        for n in range(VALUES):
-                            o_j[n] += r_i[m] * s[m, n]
-                            s[m, n] = decay[m] * s[m, n] + k_i[m] * v_j[n]
-                    store_value_shares(s_o, t, o_j)
+                sweep_strong(s, s_r, s_k, s_decay, s_v, s_o, count)
             else:
-                for t in range(count):
-                    load_keys(r_i, s_r, t)
-                    load_keys(k_i, s_k, t)
-                    load_values(v_j, s_v, t)
-                    for n in range(VALUES):
-                        o_j[n] = float32(0)
-                    for m in range(KEYS):
-                        for n in range(VALUES):
-                            o_j[n] += r_i[m] * s[m, n]
-                            s[m, n] += k_i[m] * v_j[n]
-                    store_value_shares(s_o, t, o_j)
+                sweep_weak(s, s_r, s_k, s_decay, s_v, s_o, count)
                 load_keys(decay, s_total, 0)
                 for m in range(KEYS):
                     for n in range(VALUES):

@@ -36,6 +36,35 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
     ROUNDS = ceil_div(TOKENS * QUADS, THREADS)
     BLOCKS = ceil_div(K, KP)
 
+    def make_sweep(STRONG):
+        """The device function that takes Z through a group of tokens, and finds shares of y."""
+
+        @cuda.jit(device=True, inline="always")
+        def sweep(z, s_k, s_decay, s_v, s_do, s_y, count):
+            k_i = cuda.local.array(KEYS, float32)
+            decay = cuda.local.array(KEYS, float32)
+            y_i = cuda.local.array(KEYS, float32)
+            v_j = cuda.local.array(VALUES, float32)
+            do_j = cuda.local.array(VALUES, float32)
+            for t in range(count):
+                load_keys(k_i, s_k, t)
+                load_values(v_j, s_v, t)
+                load_values(do_j, s_do, t)
+                if STRONG:
+                    load_keys(decay, s_decay, t)
+                for m in range(KEYS):
+                    y_i[m] = float32(0)
+                for m in range(KEYS):
+                    for n in range(VALUES):
+                        y_i[m] += z[m, n] * do_j[n]
+                        s = z[m, n] + k_i[m] * v_j[n]
+                        z[m, n] = decay[m] * s if STRONG else s
+                store_key_shares(s_y, t, y_i)
+
+        return sweep
+
+    sweep_strong, sweep_weak = make_sweep(True), make_sweep(False)
+
     @cuda.jit
     def kernel(k, v, w, do, s0, has_s0, y, saved, T, H):
         head, i0 = cuda.blockIdx.x // BLOCKS, cuda.blockIdx.x % BLOCKS * KP
@@ -58,11 +87,7 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
         next_v = cuda.local.array((TOKENS, VALUE_COLUMNS), float32)
         next_do = cuda.local.array((TOKENS, VALUE_COLUMNS), float32)
         z = cuda.local.array((KEYS, VALUES), float32)
-        k_i = cuda.local.array(KEYS, float32)
         decay = cuda.local.array(KEYS, float32)
-        y_i = cuda.local.array(KEYS, float32)
-        v_j = cuda.local.array(VALUES, float32)
-        do_j = cuda.local.array(VALUES, float32)
 
         for m in range(KEYS):
             for n in range(VALUES):
@@ -110,30 +135,9 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
                 fetch(next_do, do, row_v, H * V, next_count, V)
 
             if strong:
-                for t in range(count):
-                    load_keys(k_i, s_k, t)
-                    load_keys(decay, s_decay, t)
-                    load_values(v_j, s_v, t)
-                    load_values(do_j, s_do, t)
-                    for m in range(KEYS):
-                        y_i[m] = float32(0)
-                    for m in range(KEYS):
-                        for n in range(VALUES):
-                            y_i[m] += z[m, n] * do_j[n]
-                            z[m, n] = decay[m] * (z[m, n] + k_i[m] * v_j[n])
-                    store_key_shares(s_y, t, y_i)
+                sweep_strong(z, s_k, s_decay, s_v, s_do, s_y, count)
             else:
-                for t in range(count):
-                    load_keys(k_i, s_k, t)
-                    load_values(v_j, s_v, t)
-                    load_values(do_j, s_do, t)
-                    for m in range(KEYS):
-                        y_i[m] = float32(0)
-                    for m in range(KEYS):
-                        for n in range(VALUES):
-                            y_i[m] += z[m, n] * do_j[n]
-                            z[m, n] += k_i[m] * v_j[n]
-                    store_key_shares(s_y, t, y_i)
+                sweep_weak(z, s_k, s_decay, s_v, s_do, s_y, count)
                 load_keys(decay, s_decay, count - 1)
                 for m in range(KEYS):
                     for n in range(VALUES):
