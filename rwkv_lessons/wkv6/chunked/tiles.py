@@ -117,7 +117,7 @@ def log2_decays(
 
 @triton.jit
 def from_middle(row, col, C: tl.constexpr):
-    """Weights of the sums a: from the middle to just before token `row`."""
+    """Weights of the sums a: from the middle to just before token `row`; negated before it."""
     after = (col >= C // 2) & (col < row)
     before = (col < C // 2) & (col >= row)
     return after.to(tl.float32) - before.to(tl.float32)

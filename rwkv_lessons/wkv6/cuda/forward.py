@@ -16,10 +16,10 @@ import torch
 from numba import cuda, float32, int32
 
 from ...runtime import devices
-from ...runtime.launch_numba import ceil_div, compiled, launch, load4, types
+from ...runtime.launch_numba import ceil_div, compiled, launch, types
 from ..options import LARGEST, takes_options
 from .backward import backward, keep_inputs
-from .tiles import IN_MEMORY, TILE, Tiles, threads_along, tile_for
+from .tiles import IN_MEMORY, TILE, Tiles, make_store_columns, threads_along, tile_for
 
 
 @cache
@@ -42,10 +42,40 @@ def build(K, V, dtype, w_dtype, value_groups, **sizes):
     make_fetch, put, is_strong, _, _ = tiles.staging
     fetch, fetch_w = make_fetch(widen), make_fetch(widen_w)
     key_at, value_at, load_keys, load_values, _, store_value_shares = tiles.tile
-    _, add_shares4, bonus_of_tokens, _, add_parts = tiles.sums
+    _, _, add_bonus4, bonus_of_tokens, _, _ = tiles.sums
+    store_columns = make_store_columns(narrow)
     QUADS = VP // 4  # threads add up, and write, four values of a token at once
     ROUNDS = ceil_div(TOKENS * QUADS, THREADS)
     BLOCKS = ceil_div(V, VP)
+
+    def make_sweep(STRONG):
+        """The device function that takes S through a group of tokens, and finds shares of o."""
+
+        @cuda.jit(device=True, inline="always")
+        def sweep(s, s_r, s_k, s_decay, s_v, s_o, count):
+            r_i = cuda.local.array(KEYS, float32)
+            k_i = cuda.local.array(KEYS, float32)
+            decay = cuda.local.array(KEYS, float32)
+            v_j = cuda.local.array(VALUES, float32)
+            o_j = cuda.local.array(VALUES, float32)
+            for t in range(count):
+                load_keys(r_i, s_r, t)
+                load_keys(k_i, s_k, t)
+                load_values(v_j, s_v, t)
+                if STRONG:
+                    load_keys(decay, s_decay, t)
+                for n in range(VALUES):
+                    o_j[n] = float32(0)
+                for m in range(KEYS):
+                    for n in range(VALUES):
+                        o_j[n] += r_i[m] * s[m, n]
+                        left = decay[m] * s[m, n] if STRONG else s[m, n]
+                        s[m, n] = left + k_i[m] * v_j[n]
+                store_value_shares(s_o, t, o_j)
+
+        return sweep
+
+    sweep_strong, sweep_weak = make_sweep(True), make_sweep(False)
 
     @cuda.jit
     def kernel(r, k, v, w, u, s0, has_s0, o, s1, T, H):
@@ -67,11 +97,7 @@ def build(K, V, dtype, w_dtype, value_groups, **sizes):
         next_w = cuda.local.array((TOKENS, KEY_COLUMNS), float32)
         next_v = cuda.local.array((TOKENS, VALUE_COLUMNS), float32)
         s = cuda.local.array((KEYS, VALUES), float32)
-        r_i = cuda.local.array(KEYS, float32)
-        k_i = cuda.local.array(KEYS, float32)
         decay = cuda.local.array(KEYS, float32)
-        v_j = cuda.local.array(VALUES, float32)
-        o_j = cuda.local.array(VALUES, float32)
 
         for m in range(KEYS):
             for n in range(VALUES):
@@ -114,30 +140,9 @@ def build(K, V, dtype, w_dtype, value_groups, **sizes):
 
             bonus_of_tokens(s_bonus, s_r, s_k, s_u, s_decay, -1 if strong else 0)
             if strong:
-                for t in range(count):
-                    load_keys(r_i, s_r, t)
-                    load_keys(k_i, s_k, t)
-                    load_keys(decay, s_decay, t)
-                    load_values(v_j, s_v, t)
-                    for n in range(VALUES):
-                        o_j[n] = float32(0)
-                    for m in range(KEYS):
-                        for n in range(VALUES):
-                            o_j[n] += r_i[m] * s[m, n]
-                            s[m, n] = decay[m] * s[m, n] + k_i[m] * v_j[n]
-                    store_value_shares(s_o, t, o_j)
+                sweep_strong(s, s_r, s_k, s_decay, s_v, s_o, count)
             else:
-                for t in range(count):
-                    load_keys(r_i, s_r, t)
-                    load_keys(k_i, s_k, t)
-                    load_values(v_j, s_v, t)
-                    for n in range(VALUES):
-                        o_j[n] = float32(0)
-                    for m in range(KEYS):
-                        for n in range(VALUES):
-                            o_j[n] += r_i[m] * s[m, n]
-                            s[m, n] += k_i[m] * v_j[n]
-                    store_value_shares(s_o, t, o_j)
+                sweep_weak(s, s_r, s_k, s_decay, s_v, s_o, count)
                 load_keys(decay, s_total, 0)
                 for m in range(KEYS):
                     for n in range(VALUES):
@@ -149,16 +154,8 @@ def build(K, V, dtype, w_dtype, value_groups, **sizes):
                 task = x + n * THREADS
                 t, j = task // QUADS, task % QUADS * 4
                 if t < count:
-                    sums, bonus = add_shares4(s_o, t, j), add_parts(s_bonus, t)
-                    values, at = load4(s_v, (t, j)), row_v + t * H * V + j
-                    if j0 + j < V:
-                        o[at] = narrow(sums[0] + bonus * values[0])
-                    if j0 + j + 1 < V:
-                        o[at + 1] = narrow(sums[1] + bonus * values[1])
-                    if j0 + j + 2 < V:
-                        o[at + 2] = narrow(sums[2] + bonus * values[2])
-                    if j0 + j + 3 < V:
-                        o[at + 3] = narrow(sums[3] + bonus * values[3])
+                    o4 = add_bonus4(s_o, s_bonus, s_v, t, j)
+                    store_columns(o, row_v + t * H * V, j, V - j0, o4)
             row_v += TOKENS * H * V
             strong = strong_next
             count = next_count

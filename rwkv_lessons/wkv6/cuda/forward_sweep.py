@@ -6,7 +6,7 @@ from functools import cache
 from numba import cuda, float32, int32
 
 from ...runtime.launch_numba import ceil_div, load4, types
-from .tiles import CHECKPOINT, IN_MEMORY, TILE, Tiles
+from .tiles import CHECKPOINT, IN_MEMORY, TILE, Tiles, make_store_columns
 
 
 @cache
@@ -31,10 +31,39 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
     make_fetch, put, is_strong, clear, move_row = tiles.staging
     fetch, fetch_w = make_fetch(widen), make_fetch(widen_w)
     key_at, value_at, load_keys, load_values, store_key_shares, _ = tiles.tile
-    add_shares4 = tiles.sums[1]
+    add_shares4, store_columns = tiles.sums[1], make_store_columns(float32)
     QUADS = KP // 4  # threads add up, and write, four keys of a token at once
     ROUNDS = ceil_div(TOKENS * QUADS, THREADS)
     BLOCKS = ceil_div(K, KP)
+
+    def make_sweep(STRONG):
+        """The device function that takes Z through a group of tokens, and finds shares of y."""
+
+        @cuda.jit(device=True, inline="always")
+        def sweep(z, s_k, s_decay, s_v, s_do, s_y, count):
+            k_i = cuda.local.array(KEYS, float32)
+            decay = cuda.local.array(KEYS, float32)
+            y_i = cuda.local.array(KEYS, float32)
+            v_j = cuda.local.array(VALUES, float32)
+            do_j = cuda.local.array(VALUES, float32)
+            for t in range(count):
+                load_keys(k_i, s_k, t)
+                load_values(v_j, s_v, t)
+                load_values(do_j, s_do, t)
+                if STRONG:
+                    load_keys(decay, s_decay, t)
+                for m in range(KEYS):
+                    y_i[m] = float32(0)
+                for m in range(KEYS):
+                    for n in range(VALUES):
+                        y_i[m] += z[m, n] * do_j[n]
+                        s = z[m, n] + k_i[m] * v_j[n]
+                        z[m, n] = decay[m] * s if STRONG else s
+                store_key_shares(s_y, t, y_i)
+
+        return sweep
+
+    sweep_strong, sweep_weak = make_sweep(True), make_sweep(False)
 
     @cuda.jit
     def kernel(k, v, w, do, s0, has_s0, y, saved, T, H):
@@ -58,11 +87,7 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
         next_v = cuda.local.array((TOKENS, VALUE_COLUMNS), float32)
         next_do = cuda.local.array((TOKENS, VALUE_COLUMNS), float32)
         z = cuda.local.array((KEYS, VALUES), float32)
-        k_i = cuda.local.array(KEYS, float32)
         decay = cuda.local.array(KEYS, float32)
-        y_i = cuda.local.array(KEYS, float32)
-        v_j = cuda.local.array(VALUES, float32)
-        do_j = cuda.local.array(VALUES, float32)
 
         for m in range(KEYS):
             for n in range(VALUES):
@@ -110,30 +135,9 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
                 fetch(next_do, do, row_v, H * V, next_count, V)
 
             if strong:
-                for t in range(count):
-                    load_keys(k_i, s_k, t)
-                    load_keys(decay, s_decay, t)
-                    load_values(v_j, s_v, t)
-                    load_values(do_j, s_do, t)
-                    for m in range(KEYS):
-                        y_i[m] = float32(0)
-                    for m in range(KEYS):
-                        for n in range(VALUES):
-                            y_i[m] += z[m, n] * do_j[n]
-                            z[m, n] = decay[m] * (z[m, n] + k_i[m] * v_j[n])
-                    store_key_shares(s_y, t, y_i)
+                sweep_strong(z, s_k, s_decay, s_v, s_do, s_y, count)
             else:
-                for t in range(count):
-                    load_keys(k_i, s_k, t)
-                    load_values(v_j, s_v, t)
-                    load_values(do_j, s_do, t)
-                    for m in range(KEYS):
-                        y_i[m] = float32(0)
-                    for m in range(KEYS):
-                        for n in range(VALUES):
-                            y_i[m] += z[m, n] * do_j[n]
-                            z[m, n] += k_i[m] * v_j[n]
-                    store_key_shares(s_y, t, y_i)
+                sweep_weak(z, s_k, s_decay, s_v, s_do, s_y, count)
                 load_keys(decay, s_decay, count - 1)
                 for m in range(KEYS):
                     for n in range(VALUES):
@@ -150,18 +154,11 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
                 task = x + n * THREADS
                 t, i = task // QUADS, task % QUADS * 4
                 if t < count:
-                    sums, at = add_shares4(s_y, t, i), row_k + t * H * K + i
-                    decays = load4(s_decay, (max(t - 1, 0), i))
+                    y4, d4 = add_shares4(s_y, t, i), load4(s_decay, (max(t - 1, 0), i))
                     if strong or t == 0:
-                        decays = float32(1), float32(1), float32(1), float32(1)
-                    if i0 + i < K:
-                        y[at] = sums[0] * decays[0]
-                    if i0 + i + 1 < K:
-                        y[at + 1] = sums[1] * decays[1]
-                    if i0 + i + 2 < K:
-                        y[at + 2] = sums[2] * decays[2]
-                    if i0 + i + 3 < K:
-                        y[at + 3] = sums[3] * decays[3]
+                        d4 = float32(1), float32(1), float32(1), float32(1)
+                    y4 = y4[0] * d4[0], y4[1] * d4[1], y4[2] * d4[2], y4[3] * d4[3]
+                    store_columns(y, row_k + t * H * K, i, K - i0, y4)
             cuda.syncthreads()
             row_k += TOKENS * H * K
             strong = strong_next

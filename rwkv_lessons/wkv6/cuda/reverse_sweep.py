@@ -5,8 +5,8 @@ from functools import cache
 
 from numba import cuda, float32, int32
 
-from ...runtime.launch_numba import ceil_div, load4, types
-from .tiles import CHECKPOINT, IN_MEMORY, NEGLIGIBLE_DECAY, TILE, Tiles
+from ...runtime.launch_numba import ceil_div, types
+from .tiles import CHECKPOINT, IN_MEMORY, NEGLIGIBLE_DECAY, TILE, Tiles, make_store_columns
 
 
 @cache
@@ -28,12 +28,58 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
     make_fetch, put, is_strong, clear, move_row = tiles.staging
     fetch, fetch_w, fetch_state = make_fetch(widen), make_fetch(widen_w), make_fetch(float32)
     key_at, value_at, load_keys, load_values, store_key_shares, store_value_shares = tiles.tile
-    add_shares, add_shares4, bonus_of_tokens, products_of_tokens, add_parts = tiles.sums
+    add_shares, _, add_bonus4, bonus_of_tokens, products_of_tokens, add_parts = tiles.sums
     QUADS = VP // 4  # threads add up, and write, four values of a token at once
     ROUNDS = ceil_div(TOKENS * QUADS, THREADS)
     BLOCKS = ceil_div(K, KP)
-    narrow_dv = narrow if BLOCKS == 1 else float32
+    store_columns = make_store_columns(narrow if BLOCKS == 1 else float32)
     narrow_dw = narrow_w if w_per_token else float32
+
+    def make_sweep(STRONG):
+        """The device function that takes dZ back through a group of tokens.
+
+        It finds shares of z and dv. Unless STRONG, k takes the decays to the group's end.
+        """
+
+        @cuda.jit(device=True, inline="always")
+        def sweep(dz, s_r, s_k, s_decay, s_v, s_do, s_z, s_dv, count):
+            r_i = cuda.local.array(KEYS, float32)
+            k_i = cuda.local.array(KEYS, float32)
+            decay = cuda.local.array(KEYS, float32)
+            z_i = cuda.local.array(KEYS, float32)
+            v_j = cuda.local.array(VALUES, float32)
+            do_j = cuda.local.array(VALUES, float32)
+            dv_j = cuda.local.array(VALUES, float32)
+            for m in range(KEYS):
+                decay[m] = float32(1)
+            for step in range(count):
+                t = count - 1 - step
+                load_keys(r_i, s_r, t + 1)
+                load_keys(k_i, s_k, t)
+                load_values(v_j, s_v, t)
+                load_values(do_j, s_do, t + 1)
+                if STRONG:
+                    load_keys(decay, s_decay, t)
+                for m in range(KEYS):
+                    z_i[m] = float32(0)
+                    if not STRONG:
+                        k_i[m] *= decay[m]
+                for n in range(VALUES):
+                    dv_j[n] = float32(0)
+                for m in range(KEYS):
+                    for n in range(VALUES):
+                        z_i[m] += dz[m, n] * v_j[n]
+                        ds = dz[m, n] + r_i[m] * do_j[n]
+                        dv_j[n] += k_i[m] * ds
+                        dz[m, n] = decay[m] * ds if STRONG else ds
+                store_key_shares(s_z, t, z_i)
+                store_value_shares(s_dv, t, dv_j)
+                if not STRONG:
+                    load_keys(decay, s_decay, max(t - 1, 0))
+
+        return sweep
+
+    sweep_strong, sweep_weak = make_sweep(True), make_sweep(False)
 
     @cuda.jit
     def kernel(r, k, v, w, u, do, ds1, has_ds1, y, saved, dr, dk, dv, dw, du, ds0, B, T, H):
@@ -70,12 +116,9 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
         next_do = cuda.local.array((TOKENS, VALUE_COLUMNS), float32)
         dz = cuda.local.array((KEYS, VALUES), float32)
         r_i = cuda.local.array(KEYS, float32)
-        k_i = cuda.local.array(KEYS, float32)
         decay = cuda.local.array(KEYS, float32)
         z_i = cuda.local.array(KEYS, float32)
-        v_j = cuda.local.array(VALUES, float32)
         do_j = cuda.local.array(VALUES, float32)
-        dv_j = cuda.local.array(VALUES, float32)
         z_dz = cuda.local.array(KEY_COLUMNS, float32)
         dr_next = cuda.local.array(KEY_COLUMNS, float32)
         y_next = cuda.local.array(KEY_COLUMNS, float32)
@@ -157,47 +200,9 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
             bonus_of_tokens(s_bonus, s_r, s_k, s_u, s_decay, -1 if strong else 1)
             products_of_tokens(s_now, s_later, s_v, s_do)
             if strong:
-                for step in range(count):
-                    t = count - 1 - step
-                    load_keys(r_i, s_r, t + 1)
-                    load_keys(k_i, s_k, t)
-                    load_keys(decay, s_decay, t)
-                    load_values(v_j, s_v, t)
-                    load_values(do_j, s_do, t + 1)
-                    for m in range(KEYS):
-                        z_i[m] = float32(0)
-                    for n in range(VALUES):
-                        dv_j[n] = float32(0)
-                    for m in range(KEYS):
-                        for n in range(VALUES):
-                            z_i[m] += dz[m, n] * v_j[n]
-                            ds = dz[m, n] + r_i[m] * do_j[n]
-                            dv_j[n] += k_i[m] * ds
-                            dz[m, n] = decay[m] * ds
-                    store_key_shares(s_z, t, z_i)
-                    store_value_shares(s_dv, t, dv_j)
+                sweep_strong(dz, s_r, s_k, s_decay, s_v, s_do, s_z, s_dv, count)
             else:
-                for m in range(KEYS):
-                    decay[m] = float32(1)
-                for step in range(count):
-                    t = count - 1 - step
-                    load_keys(r_i, s_r, t + 1)
-                    load_keys(k_i, s_k, t)
-                    load_values(v_j, s_v, t)
-                    load_values(do_j, s_do, t + 1)
-                    for m in range(KEYS):
-                        k_i[m] *= decay[m]
-                        z_i[m] = float32(0)
-                    for n in range(VALUES):
-                        dv_j[n] = float32(0)
-                    for m in range(KEYS):
-                        for n in range(VALUES):
-                            z_i[m] += dz[m, n] * v_j[n]
-                            dz[m, n] += r_i[m] * do_j[n]
-                            dv_j[n] += k_i[m] * dz[m, n]
-                    store_key_shares(s_z, t, z_i)
-                    store_value_shares(s_dv, t, dv_j)
-                    load_keys(decay, s_decay, max(t - 1, 0))
+                sweep_weak(dz, s_r, s_k, s_decay, s_v, s_do, s_z, s_dv, count)
                 load_keys(decay, s_decay, count - 1)
                 for m in range(KEYS):
                     for n in range(VALUES):
@@ -238,16 +243,8 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
                 task = x + n * THREADS
                 t, j = task // QUADS, task % QUADS * 4
                 if t < count:
-                    sums, bonus = add_shares4(s_dv, t, j), add_parts(s_bonus, t)
-                    values, at = load4(s_do, (t, j)), dv_block + row_v + t * H * V + j
-                    if j < V:
-                        dv[at] = narrow_dv(sums[0] + bonus * values[0])
-                    if j + 1 < V:
-                        dv[at + 1] = narrow_dv(sums[1] + bonus * values[1])
-                    if j + 2 < V:
-                        dv[at + 2] = narrow_dv(sums[2] + bonus * values[2])
-                    if j + 3 < V:
-                        dv[at + 3] = narrow_dv(sums[3] + bonus * values[3])
+                    dv4 = add_bonus4(s_dv, s_bonus, s_do, t, j)
+                    store_columns(dv, dv_block + row_v + t * H * V, j, V, dv4)
             cuda.syncthreads()
             t0 -= TOKENS
             row_k -= TOKENS * H * K

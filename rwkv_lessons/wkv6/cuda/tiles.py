@@ -88,6 +88,24 @@ class Tiles:
         self.sums = _sums(THREADS, TOKENS, KP, VP)
 
 
+def make_store_columns(narrow):
+    """The device function that writes four columns of a token, in the dtype that `narrow` makes."""
+
+    @cuda.jit(device=True, inline="always")
+    def store_columns(target, row, i, size, x):
+        """Columns i to i + 3 of the token whose `size` columns begin at `row`."""
+        if i < size:
+            target[row + i] = narrow(x[0])
+        if i + 1 < size:
+            target[row + i + 1] = narrow(x[1])
+        if i + 2 < size:
+            target[row + i + 2] = narrow(x[2])
+        if i + 3 < size:
+            target[row + i + 3] = narrow(x[3])
+
+    return store_columns
+
+
 def _staging(THREADS, TOKENS):
     """From device memory to registers, and from there to shared memory: a thread has columns."""
 
@@ -254,4 +272,12 @@ def _sums(THREADS, TOKENS, KP, VP):
         a, b, c, d = load4(s_sum, (t, 0))
         return (a + b) + (c + d)
 
-    return add_shares, add_shares4, bonus_of_tokens, products_of_tokens, add_parts
+    @cuda.jit(device=True, inline="always")
+    def add_bonus4(s_shares, s_bonus, s_x, t, i):
+        """Sums of four columns, with the token's bonus times its x."""
+        a, b, c, d = add_shares4(s_shares, t, i)
+        bonus = add_parts(s_bonus, t)
+        e, f, g, h = load4(s_x, (t, i))
+        return a + bonus * e, b + bonus * f, c + bonus * g, d + bonus * h
+
+    return add_shares, add_shares4, add_bonus4, bonus_of_tokens, products_of_tokens, add_parts

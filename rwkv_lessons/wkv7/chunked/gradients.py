@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from ...runtime.compile_triton import assembled
+from ...wkv6.chunked.tiles import from_middle
 from ..decays import OF_CLAMP, dw_of
 from ..spans import bounds_of_span
 from .pairs import (
@@ -27,7 +28,6 @@ from .pairs import (
     stored,
     stored_product,
     sums_by_token,
-    weights_from_middle,
 )
 
 
@@ -133,7 +133,7 @@ def gradients_in_chunk(
             fits = tl.min(b_w.to(tl.float32)) >= LEAST_DECAY
             tl.store(strong + program, 1 - fits.to(tl.int32))
         b_dm = stored(b_dm, DTYPE)
-        b_sum = sums_by_token(b_w, weights_from_middle(row, until, C), None, DTYPE)
+        b_sum = sums_by_token(b_w, from_middle(until, row, C), None, DTYPE)
         # r's sums, which go through the token itself, are those of b and k as well.
         b_decay, b_back = exp(b_sum) * factor, exp(-left_right(b_sum, C)[1])
         b_ends = exp(sums_by_token(b_w, row // (C // 2) == o_d[None, :] // C, None, DTYPE))

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from ...runtime.compile_triton import assembled
-from ...wkv6.chunked.tiles import product_tf32
+from ...wkv6.chunked.tiles import from_middle, product_tf32
 from ..decays import OF_CLAMP
 from ..spans import bounds_of_span
 from .pairs import (
@@ -23,7 +23,6 @@ from .pairs import (
     any_marked,
     blocks_times,
     exp,
-    from_middle,
     inverse,
     level_products,
     load_both,
@@ -102,7 +101,7 @@ def chunk_map(
             b_written = b_y * exp(sums(col > t, b_w, None, DTYPE))
             b_m += level_products(b_x, b_y, b_w, t, until, col, s, C, DTYPE)
         else:
-            b_sum = from_middle(b_w, col, until, C, DTYPE)
+            b_sum = sums(from_middle(until, col, C), b_w, None, DTYPE)
             b_back = exp(-upper_lower(b_sum, C)[1])  # by r's sums: b's and k's
             b_x *= exp(b_sum)
             b_y = blocks_times(b_y, b_back)

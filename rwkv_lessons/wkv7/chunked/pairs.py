@@ -84,45 +84,34 @@ def stored_product(b_x, b_y, b_sum, DTYPE: tl.constexpr):
 
 
 @triton.jit
-def sums(weights, b_x, b_sum, DTYPE: tl.constexpr):
-    """b_sum + sums over tokens, with weights of -1, 0 and 1, as a matrix product.
-
-    Of float32 numbers, 16 of 24 bits for inputs of 16 bits.
-    """
+def parts(b_x, DTYPE: tl.constexpr):
+    """What `sums` add up of a tile: of float32 numbers, 16 of 24 bits if inputs have 16 bits."""
     if DTYPE == tl.float32:
-        return tl.dot(weights.to(tl.float32), b_x.to(tl.float32), b_sum, input_precision="tf32x3")
+        return (b_x.to(tl.float32),)
     elif b_x.dtype == tl.float32:
-        b_high, b_low = in_two(b_x)
-        m = weights.to(tl.bfloat16)
-        return tl.dot(m, b_low, tl.dot(m, b_high, b_sum))
+        return in_two(b_x)
     else:
-        return tl.dot(weights.to(b_x.dtype), b_x, b_sum)
+        return (b_x,)
+
+
+@triton.jit
+def sums(weights, b_x, b_sum, DTYPE: tl.constexpr):
+    """b_sum + sums over tokens, with weights of -1, 0 and 1, as a matrix product."""
+    b_parts = parts(b_x, DTYPE)
+    for i in tl.static_range(len(b_parts)):
+        m = weights.to(b_parts[i].dtype)
+        b_sum = tl.dot(m, b_parts[i], b_sum, input_precision="tf32x3")
+    return b_sum
 
 
 @triton.jit
 def sums_by_token(b_x, weights, b_sum, DTYPE: tl.constexpr):
     """As `sums`, of a tile with a column for each token: b_sum + b_x times weights."""
-    if DTYPE == tl.float32:
-        return tl.dot(b_x.to(tl.float32), weights.to(tl.float32), b_sum, input_precision="tf32x3")
-    elif b_x.dtype == tl.float32:
-        b_high, b_low = in_two(b_x)
-        m = weights.to(tl.bfloat16)
-        return tl.dot(b_low, m, tl.dot(b_high, m, b_sum))
-    else:
-        return tl.dot(b_x, weights.to(b_x.dtype), b_sum)
-
-
-@triton.jit
-def weights_from_middle(token, until, C: tl.constexpr):
-    """Of the sums from the middle of the chunk to before `until`; negated before it."""
-    after, before = (token >= C // 2) & (token < until), (token < C // 2) & (token >= until)
-    return after.to(tl.float32) - before.to(tl.float32)
-
-
-@triton.jit
-def from_middle(b_w, col, until, C: tl.constexpr, DTYPE: tl.constexpr):
-    """Sums of log decays from the middle of the chunk to before `until`; negated before it."""
-    return sums(weights_from_middle(col, until, C), b_w, None, DTYPE)
+    b_parts = parts(b_x, DTYPE)
+    for i in tl.static_range(len(b_parts)):
+        m = weights.to(b_parts[i].dtype)
+        b_sum = tl.dot(b_parts[i], m, b_sum, input_precision="tf32x3")
+    return b_sum
 
 
 @triton.jit
