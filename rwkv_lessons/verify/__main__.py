@@ -36,10 +36,12 @@ def verify(cases, options):
     from .gate import on_hopper
     from .judge import RIGHT, UNSEEN, WRONG, Result, look
     from .machine import machine, said
-    from .pool import examine
+    from .pool import context_of, examine
 
     out = sys.stderr if options.json == "-" else sys.stdout
-    started, here = time.monotonic(), machine(options.commit)
+    started = time.monotonic()
+    context_of(options.start)  # its server imports while this process asks what machine this is
+    here = machine(options.commit)
     print(said(here), file=out, flush=True)
     on_gpu = here["gpu"] is not None
     if on_gpu and not on_hopper():  # there these shapes take the kernels of the others

@@ -103,7 +103,8 @@ WKV6_OPTIONS = {
 }
 FEW = ("plain", "all")  # where another shape only makes another kernel of the same source
 EVERY = ("plain", "state", "scale", "raw", "packed", "all but packed", "all")
-LONE = ("plain", "scale", "raw", "all but packed")
+# The scale is a constant of the kernels for tiles, which are compiled for each: it comes with others.
+ALONE_TOO = ("plain", "state", "raw", "packed", "all but packed", "all")
 STEPS = ("plain", "scale", "raw", "all")
 
 WKV5 = Operation(
@@ -133,29 +134,30 @@ WKV6 = Operation(
         Product(("doubling", "wkv6"), DTYPES, ("token",), FEW, needs=ANYWHERE),
         Product(("doubling",), DTYPES, ("short",), EVERY, needs=ANYWHERE),
         # numba compiles for long: dtypes only choose how it loads and stores, sizes its tiles. So
-        # of halves sizes that leave no tile whole stand for others, which take the same branches;
-        # scaled or of raw decays they are float32 to the kernels.
+        # each size that has other tiles comes with another dtype. Halves that are scaled, or of raw
+        # decays, are float32 to the kernels.
         Product(("cuda",), ("float32",), ("small",), EVERY),
-        Product(("cuda",), HALF, ("odd",), ("plain", "packed")),
+        Product(("cuda",), ("bfloat16",), ("odd",), ("plain", "packed")),
+        Product(("cuda",), ("float16",), ("huge",), ("plain", "packed")),
         Product(("cuda",), HALF, ("small",), ("all but packed", "all")),
-        Product(("cuda",), ("float32",), ("many heads", "huge"), FEW),
+        Product(("cuda",), ("float32",), ("many heads",), FEW),
         Product(("recurrent",), DTYPES, ("small",), EVERY),
         Product(("recurrent",), DTYPES, ("token", "odd", "short", "many heads", "huge"), FEW),
         # float16 takes the branches of float32 where it is made into pieces, of bfloat16 elsewhere.
-        Product(("chunked", "wkv6"), TILED, ("small",), EVERY),
+        Product(("chunked", "wkv6"), ("float32",), ("small",), EVERY),
+        Product(("chunked", "wkv6"), ("bfloat16",), ("small",), ALONE_TOO),
         Product(("chunked", "wkv6"), ("float16",), ("small",), ("plain", "state", "all")),
-        Product(("chunked",), ("bfloat16",), ("small",), ("w float32",)),
-        Product(("wkv6",), HALF, ("small",), ("w float32",)),
+        Product(("chunked", "wkv6"), ("bfloat16",), ("small",), ("w float32",)),
         Product(("chunked",), DTYPES, ("token", "many heads"), FEW),
-        Product(("chunked",), DTYPES, ("segments",), ("all",)),
+        Product(("chunked",), TILED, ("segments",), ("all",)),
         Product(("chunked",), TILED, ("odd",), ("all",)),
         Product(("chunked",), ("float32",), ("large",), ("all",)),
-        Product(("chunked",), ("bfloat16",), ("many chunks",), (*LONE, "all"), needs=HOPPER),
+        Product(("chunked",), ("bfloat16",), ("many chunks",), ALONE_TOO, needs=HOPPER),
         Product(("chunked",), ("float16",), ("many chunks",), FEW, needs=HOPPER),
         Product(("chunked",), ("bfloat16",), ("many segments",), ("all but packed",), needs=HOPPER),
         Product(("chunked",), ("float16",), ("many segments",), ("plain",), needs=HOPPER),
-        Product(("chunked",), HALF, ("many blocks",), ("all",), needs=HOPPER),
-        Product(("wkv6",), DTYPES, ("many heads", "segments"), FEW),
+        Product(("chunked",), ("bfloat16",), ("many blocks",), ("all",), needs=HOPPER),
+        Product(("wkv6",), DTYPES, ("many heads",), FEW),
         Product(("wkv6",), ("float32",), ("huge",), ("all",)),
         Product(("wkv6",), ("bfloat16",), ("many chunks",), ("plain",), needs=HOPPER),
     ),
@@ -216,12 +218,12 @@ WKV7 = Operation(
         # do otherwise, products in pieces and other tiles, with all options at the same time.
         Product(("chunked",), ("bfloat16",), ("small",), OF_7),
         Product(("chunked",), ("bfloat16",), ("token", "many heads"), FEW),
-        Product(("chunked",), ("bfloat16",), ("short", "128", "256"), ("all",)),
-        Product(("chunked",), ("float32",), ("odd", "256"), ("all",)),
+        Product(("chunked",), ("bfloat16",), ("odd", "128", "256"), ("all",)),
+        Product(("chunked",), ("float32",), ("short", "256"), ("all",)),
         Product(("chunked",), ("bfloat16",), ("long",), ("all but packed", "all")),
         Product(("chunked",), ("float32", "float16"), ("small",), ("plain", "clamp", "all")),
-        Product(("chunked",), ("float32", "float16"), ("token", "many heads"), FEW),
-        Product(("chunked",), ("float32", "float16"), ("long",), ("all",)),
+        Product(("chunked",), ("float32", "float16"), ("token",), FEW),
+        Product(("chunked",), ("float32",), ("many heads",), FEW),
         Product(("chunked",), DTYPES, tuple(f"{T} tokens" for T in TOKENS_7), ("state",)),
         Product(("wkv7",), DTYPES, ("small", "many heads"), FEW),
         Product(("wkv7",), ("float32",), ("huge",), ("all",)),

@@ -29,12 +29,18 @@ def processes_for(cases):
     return max(1, min(cores, MAX_PROCESSES, len({kernels_of(case) for case in cases})))
 
 
+def context_of(start):
+    """How processes begin; those of a server, which imports once for all, and begins to now."""
+    context = multiprocessing.get_context(start if hasattr(os, "fork") else "spawn")
+    if context.get_start_method() == "forkserver":
+        context.set_forkserver_preload(IMPORTED)
+        multiprocessing.forkserver.ensure_running()
+    return context
+
+
 def examine(cases, processes=None, patience=PATIENCE_S, start="forkserver"):
     """Yields the `Result` of each case, as they come; those short of memory last, one by one."""
-    context = multiprocessing.get_context(start if hasattr(os, "fork") else "spawn")
-    if context.get_start_method() == "forkserver":  # they import once for all
-        context.set_forkserver_preload(IMPORTED)
-        multiprocessing.forkserver.ensure_running()  # it imports while the cases are put in order
+    context = context_of(start)
     batches, results = Schedule(cases), queue.SimpleQueue()
     processes = processes or processes_for(cases)
     large = threading.Semaphore(AT_ONCE)

@@ -7,7 +7,7 @@ first, as one that starts last is waited for by all.
 
 import heapq
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 
 from rwkv_lessons.runtime.devices import H200
@@ -122,7 +122,8 @@ def _seconds(cases):
         return NUMBA_SECONDS
     found = {}
     for case in cases:
-        seconds = (seconds for pattern, seconds in SECONDS if fnmatch(case.name, pattern))
+        name = replace(case, method=taken(case)).name
+        seconds = (seconds for pattern, seconds in SECONDS if fnmatch(name, pattern))
         found[case.shape] = max(found.get(case.shape, 0), next(seconds, TORCH_SECONDS))
     return sum(found.values())
 
