@@ -49,7 +49,10 @@ def build(K, V, dtype, w_dtype, value_groups, **sizes):
     BLOCKS = ceil_div(V, VP)
 
     def make_sweep(STRONG):
-        """The device function that takes S through a group of tokens, and finds shares of o."""
+        """The device function that takes S through a group of tokens, and finds shares of o.
+
+        STRONG: S decays at each token; otherwise afterwards, by the whole group's decays.
+        """
 
         @cuda.jit(device=True, inline="always")
         def sweep(s, s_r, s_k, s_decay, s_v, s_o, count):

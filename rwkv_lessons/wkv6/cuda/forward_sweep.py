@@ -37,7 +37,10 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
     BLOCKS = ceil_div(K, KP)
 
     def make_sweep(STRONG):
-        """The device function that takes Z through a group of tokens, and finds shares of y."""
+        """The device function that takes Z through a group of tokens, and finds shares of y.
+
+        STRONG: Z decays at each token; otherwise afterwards, by the whole group's decays.
+        """
 
         @cuda.jit(device=True, inline="always")
         def sweep(z, s_k, s_decay, s_v, s_do, s_y, count):

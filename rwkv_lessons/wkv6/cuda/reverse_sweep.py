@@ -36,9 +36,9 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
     narrow_dw = narrow_w if w_per_token else float32
 
     def make_sweep(STRONG):
-        """The device function that takes dZ back through a group of tokens.
+        """The device function that takes dZ back through a group of tokens: shares of z and dv.
 
-        It finds shares of z and dv. Unless STRONG, k takes the decays to the group's end.
+        STRONG: dZ decays at each token; otherwise afterwards, and k decays to the group's end.
         """
 
         @cuda.jit(device=True, inline="always")
