@@ -244,7 +244,7 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
                 t, j = task // QUADS, task % QUADS * 4
                 if t < count:
                     dv4 = add_bonus4(s_dv, s_bonus, s_do, t, j)
-                    store_columns(dv, dv_block + row_v + t * H * V, j, V, dv4)
+                    store_columns(dv, dv_block + row_v + t * H * V + j, j, V, dv4)
             cuda.syncthreads()
             t0 -= TOKENS
             row_k -= TOKENS * H * K
