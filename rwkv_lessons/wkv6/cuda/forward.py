@@ -49,7 +49,10 @@ def build(K, V, dtype, w_dtype, value_groups, **sizes):
     BLOCKS = ceil_div(V, VP)
 
     def make_sweep(STRONG):
-        """The device function that takes S through a group of tokens, and finds shares of o."""
+        """The device function that takes S through a group of tokens, and finds shares of o.
+
+        STRONG: S decays at each token; otherwise afterwards, by the whole group's decays.
+        """
 
         @cuda.jit(device=True, inline="always")
         def sweep(s, s_r, s_k, s_decay, s_v, s_o, count):
@@ -155,7 +158,7 @@ def build(K, V, dtype, w_dtype, value_groups, **sizes):
                 t, j = task // QUADS, task % QUADS * 4
                 if t < count:
                     o4 = add_bonus4(s_o, s_bonus, s_v, t, j)
-                    store_columns(o, row_v + t * H * V, j, V - j0, o4)
+                    store_columns(o, row_v + t * H * V + j, j0 + j, V, o4)
             row_v += TOKENS * H * V
             strong = strong_next
             count = next_count

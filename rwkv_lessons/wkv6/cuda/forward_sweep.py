@@ -37,7 +37,10 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
     BLOCKS = ceil_div(K, KP)
 
     def make_sweep(STRONG):
-        """The device function that takes Z through a group of tokens, and finds shares of y."""
+        """The device function that takes Z through a group of tokens, and finds shares of y.
+
+        STRONG: Z decays at each token; otherwise afterwards, by the whole group's decays.
+        """
 
         @cuda.jit(device=True, inline="always")
         def sweep(z, s_k, s_decay, s_v, s_do, s_y, count):
@@ -158,7 +161,7 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
                     if strong or t == 0:
                         d4 = float32(1), float32(1), float32(1), float32(1)
                     y4 = y4[0] * d4[0], y4[1] * d4[1], y4[2] * d4[2], y4[3] * d4[3]
-                    store_columns(y, row_k + t * H * K, i, K - i0, y4)
+                    store_columns(y, row_k + t * H * K + i, i0 + i, K, y4)
             cuda.syncthreads()
             row_k += TOKENS * H * K
             strong = strong_next

@@ -36,9 +36,9 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
     narrow_dw = narrow_w if w_per_token else float32
 
     def make_sweep(STRONG):
-        """The device function that takes dZ back through a group of tokens.
+        """The device function that takes dZ back through a group of tokens: shares of z and dv.
 
-        It finds shares of z and dv. Unless STRONG, k takes the decays to the group's end.
+        STRONG: dZ decays at each token; otherwise afterwards, and k decays to the group's end.
         """
 
         @cuda.jit(device=True, inline="always")
@@ -244,7 +244,7 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
                 t, j = task // QUADS, task % QUADS * 4
                 if t < count:
                     dv4 = add_bonus4(s_dv, s_bonus, s_do, t, j)
-                    store_columns(dv, dv_block + row_v + t * H * V, j, V, dv4)
+                    store_columns(dv, dv_block + row_v + t * H * V + j, j, V, dv4)
             cuda.syncthreads()
             t0 -= TOKENS
             row_k -= TOKENS * H * K

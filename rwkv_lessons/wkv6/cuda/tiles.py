@@ -92,16 +92,16 @@ def make_store_columns(narrow):
     """The device function that writes four columns of a token, in the dtype that `narrow` makes."""
 
     @cuda.jit(device=True, inline="always")
-    def store_columns(target, row, i, size, x):
-        """Columns i to i + 3 of the token whose `size` columns begin at `row`."""
+    def store_columns(target, at, i, size, x):
+        """Columns i to i + 3 of a token that has `size`; column i is at `at`."""
         if i < size:
-            target[row + i] = narrow(x[0])
+            target[at] = narrow(x[0])
         if i + 1 < size:
-            target[row + i + 1] = narrow(x[1])
+            target[at + 1] = narrow(x[1])
         if i + 2 < size:
-            target[row + i + 2] = narrow(x[2])
+            target[at + 2] = narrow(x[2])
         if i + 3 < size:
-            target[row + i + 3] = narrow(x[3])
+            target[at + 3] = narrow(x[3])
 
     return store_columns
 
