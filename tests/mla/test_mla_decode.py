@@ -7,6 +7,7 @@ import torch
 
 pytest.importorskip("triton")
 from support.mla_problem import in_float64, problem, relative_error  # noqa: E402
+from triton.experimental.gluon import language as gl  # noqa: E402
 
 from rwkv_lessons.lab.machine_code.assembly import assembly, available  # noqa: E402
 from rwkv_lessons.lab.simulator.gluon import OnCPU  # noqa: E402
@@ -19,6 +20,7 @@ from rwkv_lessons.mla.decode.combine import (  # noqa: E402
 from rwkv_lessons.mla.decode.hopper import decode_hopper_kernel  # noqa: E402
 from rwkv_lessons.mla.decode.roles import STAGES, decode_roles_kernel  # noqa: E402
 from rwkv_lessons.mla.decode.splits import combine_columns, combine_tile, splits_for  # noqa: E402
+from rwkv_lessons.mla.decode.turns import decode_turns_kernel, suits  # noqa: E402
 from rwkv_lessons.runtime import devices  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -198,6 +200,14 @@ def test_tiles_of_the_second_kernel_fit_the_shared_memory():
     assert combine_columns(64, 128, torch.bfloat16, devices.H200) == 128
 
 
+IN_GLUON = (
+    decode_hopper_kernel,
+    decode_roles_kernel,
+    decode_turns_kernel,
+    combine_hopper_kernel,
+)
+
+
 @pytest.fixture
 def hopper(monkeypatch):
     """On the CPU what an H200 would be given: the Gluon kernel, as it is written."""
@@ -205,12 +215,18 @@ def hopper(monkeypatch):
 
     def on_cpu(kernel, programs, warps, tensors, numbers, constants, **options):
         launched.append(kernel)
-        if kernel in (decode_hopper_kernel, decode_roles_kernel, combine_hopper_kernel):
-            OnCPU(kernel, keeps=False).run((programs,), warps, (*tensors, *numbers, *constants))
+        if kernel in IN_GLUON:
+            grid = programs if kernel is decode_turns_kernel else (programs,)
+            OnCPU(kernel, keeps=False).run(grid, warps, (*tensors, *numbers, *constants))
         else:  # the interpreter starts nothing before something else is over
             launch(kernel, programs, warps, tensors, numbers, (*constants[:-1], False))
 
+    def full_of_nan(*sizes, **options):
+        return torch.full(*sizes, math.nan, **options)
+
     monkeypatch.setattr(decode, "launch", on_cpu)
+    monkeypatch.setattr(decode, "launch_tiles", on_cpu)
+    monkeypatch.setattr(decode.torch, "empty", full_of_nan)
     monkeypatch.setattr(devices, "gpu_of", lambda device: devices.H200)
     return launched
 
@@ -228,6 +244,91 @@ def test_hopper_waits_for_what_it_reads(M, H, R, P, page_size, splits, hopper, m
     if page_size is None:
         check(*problem(3, M, H, 200, left_padding=[3, 64, 190], **which))
     assert kernel in hopper
+
+
+ON_CPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels are compiled")
+DEEPSEEK = {"R": 512, "P": 64, "V": 64, "absorbed": True}
+
+
+@ON_CPU
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("page_size", [64, 192])
+@pytest.mark.parametrize("M, H, dtype", [(1, 20, torch.float16), (3, 43, torch.bfloat16)])
+def test_tiles_of_pages(M, H, dtype, page_size, splits, hopper, monkeypatch):
+    monkeypatch.setattr(decode, "splits_for", lambda *_: splits)
+    lengths = [449, 257, 65, 64, 63, 2, 1, 0] if M == 1 else [130, 3, 192, 0]
+    which = {"lengths": lengths, "page_size": page_size, "dtype": dtype, **DEEPSEEK}
+    check(*problem(len(lengths), M, H, max(lengths), **which))
+    assert hopper[0] is decode_turns_kernel
+
+
+@ON_CPU
+def test_tiles_of_pages_that_sequences_share(hopper, monkeypatch):
+    monkeypatch.setattr(decode, "splits_for", lambda *_: 1)
+    which = {"lengths": [200, 150, 128], "page_size": 64, "shared_pages": 2, **DEEPSEEK}
+    tensors, keywords = problem(3, 1, 20, 200, dtype=torch.float16, **which)
+    check(tensors, keywords)
+    plain = kernels(tensors, keywords)
+    table = keywords["block_table"]
+    wide = torch.full((3, 7), -1, dtype=torch.int64)  # what engines keep: room for more pages
+    wide[:, : table.shape[1]] = table
+    wide[:, table.shape[1] :] = 2**40
+    for x in (wide[:, : table.shape[1]], wide.T.contiguous().T, wide):
+        found = kernels(tensors, keywords | {"block_table": x})
+        assert all(map(torch.equal, found, plain))
+    assert {*hopper} == {decode_turns_kernel, combine_hopper_kernel}
+
+
+@ON_CPU
+@pytest.mark.parametrize("loud", [0.0, 50.0])
+def test_tiles_of_pages_with_silent_and_loud_scores(loud, hopper, monkeypatch):
+    monkeypatch.setattr(decode, "splits_for", lambda *_: 1)
+    which = {"lengths": [300], "page_size": 64, "loud": loud, **DEEPSEEK}
+    check(*problem(1, 1, 20, 300, dtype=torch.float16, **which))
+    assert hopper[0] is decode_turns_kernel
+
+
+@ON_CPU
+def test_tiles_of_pages_apart_from_each_other(hopper, monkeypatch):
+    """Both parts in tensors of their own, and pages with room between them."""
+    monkeypatch.setattr(decode, "splits_for", lambda *_: 2)
+    which = {"lengths": [200, 70], "page_size": 64, **DEEPSEEK}
+    tensors, keywords = problem(2, 1, 20, 200, dtype=torch.float16, **which)
+    plain = kernels(tensors, keywords)
+    latent, k_rope = tensors[2:4]
+    room = torch.full((len(latent), 3 * 64, 512), math.nan, dtype=torch.float16)
+    room[:, :64] = latent
+    tensors[2:4] = room[:, :64], k_rope.contiguous()
+    assert all(map(torch.equal, kernels(tensors, keywords), plain))
+    assert {*hopper} == {decode_turns_kernel, combine_hopper_kernel}
+
+
+def test_tiles_are_taken_where_each_is_on_a_page():
+    cache = torch.empty(8, 128, 576, device="meta")
+
+    def both(x):
+        return x[..., :512], x[..., 512:]
+
+    assert suits(*both(cache), 128, None) and suits(*both(cache[:, ::2]), 64, None)
+    assert suits(*both(cache[:1]), 128, None) and suits(*both(cache[::2]), 128, None)
+    assert not suits(*both(cache), 0, None)  # no pages
+    assert not suits(*both(cache[:, :96]), 96, None) and not suits(*both(cache[:, :16]), 16, None)
+    assert not suits(*both(cache), 128, torch.empty(1, device="meta"))  # tiles begin anywhere
+    assert not suits(*both(cache[:0]), 128, None)
+    between = torch.empty(8 * 128 * 576 + 7 * 16, device="meta")  # pages between rows of others
+    pages = between.as_strided((8, 128, 576), (128 * 576 + 16, 576, 1))
+    assert not suits(*both(pages), 128, None)
+    assert not suits(*both(cache[:, :1].expand(8, 128, 576)), 128, None)  # one row for all
+    assert not suits(*both(torch.empty(2**25, 64, 576, device="meta")), 64, None)
+
+
+@ON_CPU
+@pytest.mark.parametrize("page_size, left_padding", [(16, None), (100, None), (64, [70, 3])])
+def test_other_pages_are_looked_up_token_by_token(page_size, left_padding, hopper, monkeypatch):
+    monkeypatch.setattr(decode, "splits_for", lambda *_: 1)
+    which = {"lengths": [150, 65], "page_size": page_size, "left_padding": left_padding, **DEEPSEEK}
+    check(*problem(2, 1, 20, 150, dtype=torch.float16, **which))
+    assert hopper[0] is decode_roles_kernel
 
 
 @pytest.mark.skipif(bool(available(decode_hopper_kernel)), reason="nothing to compile with here")
@@ -251,6 +352,26 @@ def test_roles_find_room_in_their_registers(page_size):
     assert code.count("HGMMA.64x128x16") == 2 * 64 // 16
     assert code.count("HMMA") == 0
     assert code.spill_stores <= (16 if page_size else 0)  # addresses of the warps that load
+    assert code.shared_bytes <= devices.H200.shared_bytes
+
+
+@pytest.mark.skipif(bool(available(decode_turns_kernel)), reason="nothing to compile with here")
+def test_two_groups_in_turn_find_room_in_their_registers():
+    layout = gl.NVMMASharedLayout(128, 16, 2)
+    tiles = (f"tensordesc<bf16[64, {columns}],{layout!r}>" for columns in (128, 64))
+    sizes = {"w_h": 128 * 512, "CHUNKS": 64}
+    code = machine_code(
+        decode_turns_kernel, 128, 512, 64, 64, "*bf16", *tiles, **sizes, num_warps=4
+    )
+    # Scores: of the first tile, and of a tile in each group's loop. Sums: of two halves each for
+    # the first tile, for two tiles in each loop, and for the last tile of either group.
+    assert code.count("HGMMA.64x64x16") == 3 * (512 + 64) // 16
+    assert code.count("HGMMA.64x128x16") == 7 * 2 * 64 // 16
+    assert code.count("HMMA") == 0
+    # Each product is waited for where the kernel says so, once: with too few registers for the
+    # groups, ptxas waits after every one.
+    assert code.count("WARPGROUP.DEPBAR") <= 15
+    assert code.spill_stores <= 32  # addresses of a last tile that ends early
     assert code.shared_bytes <= devices.H200.shared_bytes
 
 
