@@ -448,8 +448,28 @@ def test_pages_beyond_two_to_the_31(H):
 
 
 @pytest.mark.gpu
-def test_a_captured_graph_follows_the_lengths():
-    which = {"R": 256, "P": 32, "V": 64, "dtype": torch.float16, "absorbed": True}
+@pytest.mark.parametrize("splits", [1, 3, 64])
+@pytest.mark.parametrize("page_size", [64, 192])
+def test_tiles_of_pages_on_a_gpu(page_size, splits, monkeypatch):
+    monkeypatch.setattr(decode, "splits_for", lambda *_: splits)
+    which = {"page_size": page_size, "dtype": torch.bfloat16, "device": "cuda", **DEEPSEEK}
+    lengths = [4000, 0, 1, 64, 65, 1999, 3968, 63]
+    check(*problem(8, 2, 128, 4000, lengths=lengths, **which))
+    check(*problem(8, 1, 128, 4000, lengths=lengths, shared_pages=5, **which))
+    tensors, keywords = problem(8, 1, 128, 640, loud=50.0, lengths=[640] * 8, **which)
+    check(tensors, keywords)
+    table = keywords["block_table"]
+    wide = torch.full((8, 100), 2**40, device="cuda")
+    wide[:, : table.shape[1]] = table
+    tensors[3] = tensors[3].contiguous()  # as a cache of its own
+    result = kernels(tensors, keywords | {"block_table": wide[:, : table.shape[1]]})
+    check(tensors, keywords, result)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sizes", [{"R": 256, "P": 32}, {"R": 512, "P": 64, "page_size": 64}])
+def test_a_captured_graph_follows_the_lengths(sizes):
+    which = {"V": 64, "dtype": torch.float16, "absorbed": True, **sizes}
     tensors, keywords = problem(4, 1, 40, 2000, lengths=[2000] * 4, device="cuda", **which)
     kernels(tensors, keywords)
     graph = torch.cuda.CUDAGraph()
