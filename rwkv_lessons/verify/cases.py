@@ -296,7 +296,7 @@ MLA = Operation(
         Product(("reference", "absorbed", "mla"), DTYPES, ("tiny",), RAGGED, ("",), ANYWHERE),
         Product(("decode",), DTYPES, DECODE, RAGGED, ("",), gradients=False),
         Product(("decode", "mla"), DTYPES, MORE, ("plain", "all"), ("",), gradients=False),
-        # With more than 16 rows of queries, in pages of 64: tiles as wholes, on Hopper.
+        # With more than 16 rows of queries, in pages of 64: a page for each tile, on Hopper.
         Product(("decode",), ("float16", "bfloat16"), IN_PAGES, ("pages",), ("",), gradients=False),
         Product(("prefill",), DTYPES, LATENT, ("plain", "both", "all"), ("",), gradients=False),
         # What plain leaves out does not depend on the rank, and each takes 30 s to compile.

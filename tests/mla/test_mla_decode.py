@@ -7,7 +7,6 @@ import torch
 
 pytest.importorskip("triton")
 from support.mla_problem import in_float64, problem, relative_error  # noqa: E402
-from triton.experimental.gluon import language as gl  # noqa: E402
 
 from rwkv_lessons.lab.machine_code.assembly import assembly, available  # noqa: E402
 from rwkv_lessons.lab.simulator.gluon import OnCPU  # noqa: E402
@@ -20,7 +19,6 @@ from rwkv_lessons.mla.decode.combine import (  # noqa: E402
 from rwkv_lessons.mla.decode.hopper import decode_hopper_kernel  # noqa: E402
 from rwkv_lessons.mla.decode.roles import STAGES, decode_roles_kernel  # noqa: E402
 from rwkv_lessons.mla.decode.splits import combine_columns, combine_tile, splits_for  # noqa: E402
-from rwkv_lessons.mla.decode.turns import decode_turns_kernel, suits  # noqa: E402
 from rwkv_lessons.runtime import devices  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -200,14 +198,6 @@ def test_tiles_of_the_second_kernel_fit_the_shared_memory():
     assert combine_columns(64, 128, torch.bfloat16, devices.H200) == 128
 
 
-IN_GLUON = (
-    decode_hopper_kernel,
-    decode_roles_kernel,
-    decode_turns_kernel,
-    combine_hopper_kernel,
-)
-
-
 @pytest.fixture
 def hopper(monkeypatch):
     """On the CPU what an H200 would be given: the Gluon kernel, as it is written."""
@@ -215,9 +205,8 @@ def hopper(monkeypatch):
 
     def on_cpu(kernel, programs, warps, tensors, numbers, constants, **options):
         launched.append(kernel)
-        if kernel in IN_GLUON:
-            grid = programs if kernel is decode_turns_kernel else (programs,)
-            OnCPU(kernel, keeps=False).run(grid, warps, (*tensors, *numbers, *constants))
+        if kernel in (decode_hopper_kernel, decode_roles_kernel, combine_hopper_kernel):
+            OnCPU(kernel, keeps=False).run((programs,), warps, (*tensors, *numbers, *constants))
         else:  # the interpreter starts nothing before something else is over
             launch(kernel, programs, warps, tensors, numbers, (*constants[:-1], False))
 
@@ -225,7 +214,6 @@ def hopper(monkeypatch):
         return torch.full(*sizes, math.nan, **options)
 
     monkeypatch.setattr(decode, "launch", on_cpu)
-    monkeypatch.setattr(decode, "launch_tiles", on_cpu)
     monkeypatch.setattr(decode.torch, "empty", full_of_nan)
     monkeypatch.setattr(devices, "gpu_of", lambda device: devices.H200)
     return launched
@@ -259,7 +247,7 @@ def test_tiles_of_pages(M, H, dtype, page_size, splits, hopper, monkeypatch):
     lengths = [449, 257, 65, 64, 63, 2, 1, 0] if M == 1 else [130, 3, 192, 0]
     which = {"lengths": lengths, "page_size": page_size, "dtype": dtype, **DEEPSEEK}
     check(*problem(len(lengths), M, H, max(lengths), **which))
-    assert hopper[0] is decode_turns_kernel
+    assert hopper[0] is decode_roles_kernel
 
 
 @ON_CPU
@@ -276,7 +264,7 @@ def test_tiles_of_pages_that_sequences_share(hopper, monkeypatch):
     for x in (wide[:, : table.shape[1]], wide.T.contiguous().T, wide):
         found = kernels(tensors, keywords | {"block_table": x})
         assert all(map(torch.equal, found, plain))
-    assert {*hopper} == {decode_turns_kernel, combine_hopper_kernel}
+    assert {*hopper} == {decode_roles_kernel, combine_hopper_kernel}
 
 
 @ON_CPU
@@ -285,7 +273,7 @@ def test_tiles_of_pages_with_silent_and_loud_scores(loud, hopper, monkeypatch):
     monkeypatch.setattr(decode, "splits_for", lambda *_: 1)
     which = {"lengths": [300], "page_size": 64, "loud": loud, **DEEPSEEK}
     check(*problem(1, 1, 20, 300, dtype=torch.float16, **which))
-    assert hopper[0] is decode_turns_kernel
+    assert hopper[0] is decode_roles_kernel
 
 
 @ON_CPU
@@ -300,26 +288,7 @@ def test_tiles_of_pages_apart_from_each_other(hopper, monkeypatch):
     room[:, :64] = latent
     tensors[2:4] = room[:, :64], k_rope.contiguous()
     assert all(map(torch.equal, kernels(tensors, keywords), plain))
-    assert {*hopper} == {decode_turns_kernel, combine_hopper_kernel}
-
-
-def test_tiles_are_taken_where_each_is_on_a_page():
-    cache = torch.empty(8, 128, 576, device="meta")
-
-    def both(x):
-        return x[..., :512], x[..., 512:]
-
-    assert suits(*both(cache), 128, None) and suits(*both(cache[:, ::2]), 64, None)
-    assert suits(*both(cache[:1]), 128, None) and suits(*both(cache[::2]), 128, None)
-    assert not suits(*both(cache), 0, None)  # no pages
-    assert not suits(*both(cache[:, :96]), 96, None) and not suits(*both(cache[:, :16]), 16, None)
-    assert not suits(*both(cache), 128, torch.empty(1, device="meta"))  # tiles begin anywhere
-    assert not suits(*both(cache[:0]), 128, None)
-    between = torch.empty(8 * 128 * 576 + 7 * 16, device="meta")  # pages between rows of others
-    pages = between.as_strided((8, 128, 576), (128 * 576 + 16, 576, 1))
-    assert not suits(*both(pages), 128, None)
-    assert not suits(*both(cache[:, :1].expand(8, 128, 576)), 128, None)  # one row for all
-    assert not suits(*both(torch.empty(2**25, 64, 576, device="meta")), 64, None)
+    assert {*hopper} == {decode_roles_kernel, combine_hopper_kernel}
 
 
 @ON_CPU
@@ -343,7 +312,7 @@ def test_hopper_computes_every_score_once():
 
 
 @pytest.mark.skipif(bool(available(decode_roles_kernel)), reason="nothing to compile with here")
-@pytest.mark.parametrize("page_size", [0, 64])
+@pytest.mark.parametrize("page_size", [0, 16, 64])
 def test_roles_find_room_in_their_registers(page_size):
     sizes = {"STAGES": STAGES, "w_h": 128 * 512, "CHUNKS": 64}
     code = machine_code(decode_roles_kernel, 128, 512, 64, page_size, "*bf16", **sizes, num_warps=4)
@@ -351,27 +320,7 @@ def test_roles_find_room_in_their_registers(page_size):
     assert code.count("HGMMA.64x64x16") == (512 + 64) // 16
     assert code.count("HGMMA.64x128x16") == 2 * 64 // 16
     assert code.count("HMMA") == 0
-    assert code.spill_stores <= (16 if page_size else 0)  # addresses of the warps that load
-    assert code.shared_bytes <= devices.H200.shared_bytes
-
-
-@pytest.mark.skipif(bool(available(decode_turns_kernel)), reason="nothing to compile with here")
-def test_two_groups_in_turn_find_room_in_their_registers():
-    layout = gl.NVMMASharedLayout(128, 16, 2)
-    tiles = (f"tensordesc<bf16[64, {columns}],{layout!r}>" for columns in (128, 64))
-    sizes = {"w_h": 128 * 512, "CHUNKS": 64}
-    code = machine_code(
-        decode_turns_kernel, 128, 512, 64, 64, "*bf16", *tiles, **sizes, num_warps=4
-    )
-    # Scores: of the first tile, and of a tile in each group's loop. Sums: of two halves each for
-    # the first tile, for two tiles in each loop, and for the last tile of either group.
-    assert code.count("HGMMA.64x64x16") == 3 * (512 + 64) // 16
-    assert code.count("HGMMA.64x128x16") == 7 * 2 * 64 // 16
-    assert code.count("HMMA") == 0
-    # Each product is waited for where the kernel says so, once: with too few registers for the
-    # groups, ptxas waits after every one.
-    assert code.count("WARPGROUP.DEPBAR") <= 15
-    assert code.spill_stores <= 32  # addresses of a last tile that ends early
+    assert code.spill_stores <= (16 if page_size == 16 else 0)  # addresses of the warps that load
     assert code.shared_bytes <= devices.H200.shared_bytes
 
 

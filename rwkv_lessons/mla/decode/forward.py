@@ -9,8 +9,7 @@ space, and the log-sum-exp that says what the part weighs:
 
 The second kernel takes a head and some rows, adds the parts up and multiplies by that head's w_v,
 which is then read once and not once a split. Parts are float32; log-sum-exps are in base 2. On
-Hopper both are in Gluon where sizes suit: hopper.py, for DeepSeek's roles.py or, in pages,
-turns.py; and combine.py.
+Hopper both are in Gluon where sizes suit: hopper.py, for DeepSeek's roles.py, and combine.py.
 
 What bounds it: the cache is read once, B·N·(R + P) elements, up to about 100 rows; beyond, it is
 the arithmetic, 2(2R + P) flops for each row and token, padded to a tile's rows.
@@ -25,11 +24,10 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ...runtime import devices
 from ...runtime.compile_triton import assembled
-from ...runtime.launch_tiles import launch_tiles
 from ...runtime.launch_triton import launch, launches_directly
 from ..absorbed import absorb, absorbed
 from ..arguments import check_arguments
-from . import roles, turns
+from . import roles
 from .combine import ROWS, WARPS, combine_hopper_kernel, pieces_in_flight
 from .hopper import RANKS, ROPE_SIZES, decode_hopper_kernel
 from .splits import (
@@ -205,21 +203,16 @@ def forward(q, q_rope, latent, k_rope, w_v, scale, lengths, left_padding, block_
     overlap = gpu.capability >= (9, 0)  # the second kernel is launched while the first runs
     constants = (unit, H, R, P, latent.stride(1), k_rope.stride(1), page_size, *tile[:2], overlap)
     tensors = (q, q_rope, latent, k_rope, lengths, left_padding, block_table, parts, part_lse)
-    start, grid = launch, programs * splits
     if unit == 16 and gpu.capability == (9, 0) and for_hopper(tile, q, q_rope, latent, k_rope):
         kernel, warps = decode_hopper_kernel, tile.warps
-        if (R, P) == roles.SIZES and turns.suits(latent, k_rope, page_size, left_padding):
-            kernel, warps, start, grid = turns.decode_turns_kernel, 4, launch_tiles, (grid, 1, 1)
-            tensors = (*tensors, w_v, *turns.pieces_of(latent, k_rope))
-            constants = (*constants, w_v.stride(0), roles.chunks(w_v))
-        elif (R, P) == roles.SIZES:
+        if (R, P) == roles.SIZES:
             kernel, warps, tensors = roles.decode_roles_kernel, 4, (*tensors, w_v)
             constants = (*constants, roles.STAGES, w_v.stride(0), roles.chunks(w_v))
     else:
         kernel, warps = decode_kernel, tile.warps
         constants = (*constants, BR, BP, tile.stages, precision)
-    start(
-        kernel, grid, warps, tensors,
+    launch(
+        kernel, programs * splits, warps, tensors,
         (scale * LOG2E, *[stride // unit for stride in strides],
          0 if block_table is None else block_table.stride(0), latent.shape[0], M, N, splits),
         constants,

@@ -281,8 +281,7 @@ class Machine(Arithmetic):
         tile.refuse_written("a copy")
         inside, place = self.place(described, at)
         block = torch.zeros(described.block_shape, dtype=described.base.dtype)
-        end = 1 + sum((n - 1) * x for n, x in zip(described.shape, described.strides, strict=True))
-        block[inside] = described.base.as_strided((end,), (1,))[place[inside]]
+        block[inside] = described.base.view(-1)[place[inside]]
         flight = self.log.start("copy in", tile.name, bytes=block.nbytes)
         tile.starts(flight)
         tile.data.fill_(float("nan"))
