@@ -262,7 +262,9 @@ def mla_calls(kind, dtype):
         if R <= decode.LARGEST_RANK[dtype]:
             yield f"mla decode R={R} {kind}, 16 heads", lambda s=(R, P, V): step(16, *s, dtype)
             paged = f"mla decode R={R} {kind}, 40 heads, pages"
-            yield paged, lambda s=(R, P, V): step(40, *s, dtype, pages=True)
+            yield paged, lambda s=(R, P, V): step(40, *s, dtype, page=64)
+            if R == 512:  # a tile of tokens may be on several of these
+                yield f"{paged} of 16", lambda s=(R, P, V): step(40, *s, dtype, page=16)
         if R > prefill.LARGEST_RANK[dtype]:
             continue
         for ragged in (False, True):
@@ -274,10 +276,10 @@ def mla_calls(kind, dtype):
         yield call, lambda s=(K, P), t=training: expanded(*s, dtype, t)
 
 
-def step(H, R, P, V, dtype, pages=False):
-    B, N, page = 16, 4096, 64
-    cache = (B * N // page, page) if pages else (B, N)
-    table = new(B, N // page, dtype=torch.int32) if pages else None
+def step(H, R, P, V, dtype, page=None):
+    B, N = 16, 4096
+    cache = (B * N // page, page) if page else (B, N)
+    table = new(B, N // page, dtype=torch.int32) if page else None
     q, q_rope = new(B, 1, H, R, dtype=dtype), new(B, 1, H, P, dtype=dtype)
     latent, k_rope = new(*cache, R, dtype=dtype), new(*cache, P, dtype=dtype)
     lengths, w_v = new(B, dtype=torch.int32), new(H, V, R, dtype=dtype)

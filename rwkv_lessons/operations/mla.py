@@ -24,6 +24,7 @@ MLA_DECODE = Operation(
     letters="B, N, H, R, P, V",
     command="mla_decode:command",
     dtypes=("bfloat16",),
+    verified_as={"paged": "decode"},
     records=(own("mla-decode", "mla-decode", 90, "beside torch"),),
     headline=Headline(
         "MLA decode, DeepSeek-V3", "mla-decode", "decode", "torch absorbed", "torch", DEEPSEEK_SHAPE

@@ -139,20 +139,24 @@ def by_shape_block(name, cell, says=""):
 
 
 def beside_torch_block(name):
-    """Microseconds of `decode` and of torch, a line per shape, and the ratio in words."""
+    """Microseconds of `decode`, in pages, too, and of torch, by shape, and the ratio in words."""
     return _block(name)(lambda found: _beside_torch(name, found))
 
 
 def _beside_torch(name, found):
     methods = ("decode", "torch absorbed")
-    columns = [m + how for how in ("", ", graph replay") for m in methods]
+    replayed = ", graph replay"
+    columns = [m + how for how in ("", replayed) for m in methods]
+    in_pages = {row.shape: row.method for row in found.rows if row.method.startswith("paged")}
+    columns += ["paged", "paged" + replayed] if in_pages else []
     rows, faster, letters = [], [], operation_of(name).letters
     for shape in dict.fromkeys(row.shape for row in found.rows):
-        ours, *others = (found.row(m, shape) for m in columns)
+        known = columns if shape in in_pages else columns[:4]
+        ours, *others = (found.row(m, shape) for m in known)
         times = [row.median_ms for row in (ours, *others)]
         faster += [times[1] / times[0], times[3] / times[2]]
         rates = [_text(getattr(ours, f), form) for f, form in _fields("GB/s", "of roofline")]
-        micro = [f"{1e3 * ms:.1f}" for ms in times]
+        micro = [f"{1e3 * ms:.1f}" for ms in times] + ["–"] * (len(columns) - len(known))
         rows.append([_shape(ours), *micro, *rates, f"{ours.error:.1e}"])
     text = _markdown([letters, *columns, "GB/s", "of roofline", "error"], rows)
     said = f"{min(faster):.1f} to {max(faster):.1f} times as fast as torch. {found.provenance}."

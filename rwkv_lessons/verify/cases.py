@@ -254,6 +254,7 @@ MLA_SHAPES = {
     "rank 256, 2 queries": (3, 2, 40, 1500, 64, 256, 32, 64),
     "rank 512": (3, 1, 16, 1500, 128, 512, 64, 128),  # an eighth of DeepSeek-V3
     "rank 512, 128 heads": (3, 1, 128, 300, 128, 512, 64, 128),
+    "rank 512, 2 queries": (3, 2, 40, 1500, 128, 512, 64, 128),
     "rank 72": (3, 2, 5, 1500, 20, 72, 12, 40),
     "rank 256, 40 queries": (3, 40, 8, 600, 64, 256, 32, 64),  # prefill in the latent space
     "rank 512, 40 queries": (3, 40, 8, 600, 128, 512, 64, 128),
@@ -274,6 +275,7 @@ MLA_OPTIONS = {  # what no length reaches is NaN
 RAGGED = tuple(MLA_OPTIONS)
 DECODE = ("rank 256", "rank 512", "rank 72")
 MORE = ("rank 256, 2 queries", "rank 512, 128 heads")
+IN_PAGES = ("rank 512, 128 heads", "rank 512, 2 queries")
 LATENT = ("rank 256, 40 queries", "rank 512, 40 queries")
 EXPANDED = ("rank 512, 200 queries", "rank 256, 200 queries", "rank 72, 200 queries")
 
@@ -287,6 +289,8 @@ MLA = Operation(
         Product(("reference", "absorbed", "mla"), DTYPES, ("tiny",), RAGGED, ("",), ANYWHERE),
         Product(("decode",), DTYPES, DECODE, RAGGED, ("",), gradients=False),
         Product(("decode", "mla"), DTYPES, MORE, ("plain", "all"), ("",), gradients=False),
+        # With more than 16 rows of queries, in pages of 64: a page for each tile, on Hopper.
+        Product(("decode",), ("float16", "bfloat16"), IN_PAGES, ("pages",), ("",), gradients=False),
         Product(("prefill",), DTYPES, LATENT, ("plain", "both", "all"), ("",), gradients=False),
         # What plain leaves out does not depend on the rank. The first takes 36 s in float32.
         Product(("prefill",), HALF, EXPANDED, ("both", "all"), ("",)),

@@ -21,8 +21,8 @@ def test_the_cache_is_most_of_the_bytes():
         work("mla-decode", (8, 1, 1, 1), "bfloat16")
 
 
-@pytest.mark.parametrize("method", [mla.decode, mla.torch_absorbed])
-def test_both_methods_do_what_the_definition_says(method):
+@pytest.mark.parametrize("method", [mla.decode, mla.paged, mla.torch_absorbed])
+def test_all_methods_do_what_the_definition_says(method):
     inputs = mla.make_inputs((2, 70, 3, 32, 16, 16), "float32", torch.device("cpu"))
     o = method(*inputs)()
     expected = mla.in_float64(*inputs)

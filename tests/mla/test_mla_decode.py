@@ -210,7 +210,11 @@ def hopper(monkeypatch):
         else:  # the interpreter starts nothing before something else is over
             launch(kernel, programs, warps, tensors, numbers, (*constants[:-1], False))
 
+    def full_of_nan(*sizes, **options):
+        return torch.full(*sizes, math.nan, **options)
+
     monkeypatch.setattr(decode, "launch", on_cpu)
+    monkeypatch.setattr(decode.torch, "empty", full_of_nan)
     monkeypatch.setattr(devices, "gpu_of", lambda device: devices.H200)
     return launched
 
@@ -230,6 +234,72 @@ def test_hopper_waits_for_what_it_reads(M, H, R, P, page_size, splits, hopper, m
     assert kernel in hopper
 
 
+ON_CPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels are compiled")
+DEEPSEEK = {"R": 512, "P": 64, "V": 64, "absorbed": True}
+
+
+@ON_CPU
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("page_size", [64, 192])
+@pytest.mark.parametrize("M, H, dtype", [(1, 20, torch.float16), (3, 43, torch.bfloat16)])
+def test_tiles_of_pages(M, H, dtype, page_size, splits, hopper, monkeypatch):
+    monkeypatch.setattr(decode, "splits_for", lambda *_: splits)
+    lengths = [449, 257, 65, 64, 63, 2, 1, 0] if M == 1 else [130, 3, 192, 0]
+    which = {"lengths": lengths, "page_size": page_size, "dtype": dtype, **DEEPSEEK}
+    check(*problem(len(lengths), M, H, max(lengths), **which))
+    assert hopper[0] is decode_roles_kernel
+
+
+@ON_CPU
+def test_tiles_of_pages_that_sequences_share(hopper, monkeypatch):
+    monkeypatch.setattr(decode, "splits_for", lambda *_: 1)
+    which = {"lengths": [200, 150, 128], "page_size": 64, "shared_pages": 2, **DEEPSEEK}
+    tensors, keywords = problem(3, 1, 20, 200, dtype=torch.float16, **which)
+    check(tensors, keywords)
+    plain = kernels(tensors, keywords)
+    table = keywords["block_table"]
+    wide = torch.full((3, 7), -1, dtype=torch.int64)  # what engines keep: room for more pages
+    wide[:, : table.shape[1]] = table
+    wide[:, table.shape[1] :] = 2**40
+    for x in (wide[:, : table.shape[1]], wide.T.contiguous().T, wide):
+        found = kernels(tensors, keywords | {"block_table": x})
+        assert all(map(torch.equal, found, plain))
+    assert {*hopper} == {decode_roles_kernel, combine_hopper_kernel}
+
+
+@ON_CPU
+@pytest.mark.parametrize("loud", [0.0, 50.0])
+def test_tiles_of_pages_with_silent_and_loud_scores(loud, hopper, monkeypatch):
+    monkeypatch.setattr(decode, "splits_for", lambda *_: 1)
+    which = {"lengths": [300], "page_size": 64, "loud": loud, **DEEPSEEK}
+    check(*problem(1, 1, 20, 300, dtype=torch.float16, **which))
+    assert hopper[0] is decode_roles_kernel
+
+
+@ON_CPU
+def test_tiles_of_pages_apart_from_each_other(hopper, monkeypatch):
+    """Both parts in tensors of their own, and pages with room between them."""
+    monkeypatch.setattr(decode, "splits_for", lambda *_: 2)
+    which = {"lengths": [200, 70], "page_size": 64, **DEEPSEEK}
+    tensors, keywords = problem(2, 1, 20, 200, dtype=torch.float16, **which)
+    plain = kernels(tensors, keywords)
+    latent, k_rope = tensors[2:4]
+    room = torch.full((len(latent), 3 * 64, 512), math.nan, dtype=torch.float16)
+    room[:, :64] = latent
+    tensors[2:4] = room[:, :64], k_rope.contiguous()
+    assert all(map(torch.equal, kernels(tensors, keywords), plain))
+    assert {*hopper} == {decode_roles_kernel, combine_hopper_kernel}
+
+
+@ON_CPU
+@pytest.mark.parametrize("page_size, left_padding", [(16, None), (100, None), (64, [70, 3])])
+def test_other_pages_are_looked_up_token_by_token(page_size, left_padding, hopper, monkeypatch):
+    monkeypatch.setattr(decode, "splits_for", lambda *_: 1)
+    which = {"lengths": [150, 65], "page_size": page_size, "left_padding": left_padding, **DEEPSEEK}
+    check(*problem(2, 1, 20, 150, dtype=torch.float16, **which))
+    assert hopper[0] is decode_roles_kernel
+
+
 @pytest.mark.skipif(bool(available(decode_hopper_kernel)), reason="nothing to compile with here")
 def test_hopper_computes_every_score_once():
     code = machine_code(decode_hopper_kernel, 40, 256, 32, 0, num_warps=4)
@@ -242,7 +312,7 @@ def test_hopper_computes_every_score_once():
 
 
 @pytest.mark.skipif(bool(available(decode_roles_kernel)), reason="nothing to compile with here")
-@pytest.mark.parametrize("page_size", [0, 64])
+@pytest.mark.parametrize("page_size", [0, 16, 64])
 def test_roles_find_room_in_their_registers(page_size):
     sizes = {"STAGES": STAGES, "w_h": 128 * 512, "CHUNKS": 64}
     code = machine_code(decode_roles_kernel, 128, 512, 64, page_size, "*bf16", **sizes, num_warps=4)
@@ -250,7 +320,7 @@ def test_roles_find_room_in_their_registers(page_size):
     assert code.count("HGMMA.64x64x16") == (512 + 64) // 16
     assert code.count("HGMMA.64x128x16") == 2 * 64 // 16
     assert code.count("HMMA") == 0
-    assert code.spill_stores <= (16 if page_size else 0)  # addresses of the warps that load
+    assert code.spill_stores <= (16 if page_size == 16 else 0)  # addresses of the warps that load
     assert code.shared_bytes <= devices.H200.shared_bytes
 
 
@@ -327,8 +397,28 @@ def test_pages_beyond_two_to_the_31(H):
 
 
 @pytest.mark.gpu
-def test_a_captured_graph_follows_the_lengths():
-    which = {"R": 256, "P": 32, "V": 64, "dtype": torch.float16, "absorbed": True}
+@pytest.mark.parametrize("splits", [1, 3, 64])
+@pytest.mark.parametrize("page_size", [64, 192])
+def test_tiles_of_pages_on_a_gpu(page_size, splits, monkeypatch):
+    monkeypatch.setattr(decode, "splits_for", lambda *_: splits)
+    which = {"page_size": page_size, "dtype": torch.bfloat16, "device": "cuda", **DEEPSEEK}
+    lengths = [4000, 0, 1, 64, 65, 1999, 3968, 63]
+    check(*problem(8, 2, 128, 4000, lengths=lengths, **which))
+    check(*problem(8, 1, 128, 4000, lengths=lengths, shared_pages=5, **which))
+    tensors, keywords = problem(8, 1, 128, 640, loud=50.0, lengths=[640] * 8, **which)
+    check(tensors, keywords)
+    table = keywords["block_table"]
+    wide = torch.full((8, 100), 2**40, device="cuda")
+    wide[:, : table.shape[1]] = table
+    tensors[3] = tensors[3].contiguous()  # as a cache of its own
+    result = kernels(tensors, keywords | {"block_table": wide[:, : table.shape[1]]})
+    check(tensors, keywords, result)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sizes", [{"R": 256, "P": 32}, {"R": 512, "P": 64, "page_size": 64}])
+def test_a_captured_graph_follows_the_lengths(sizes):
+    which = {"V": 64, "dtype": torch.float16, "absorbed": True, **sizes}
     tensors, keywords = problem(4, 1, 40, 2000, lengths=[2000] * 4, device="cuda", **which)
     kernels(tensors, keywords)
     graph = torch.cuda.CUDAGraph()

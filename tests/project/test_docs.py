@@ -112,6 +112,14 @@ def test_latent_attention_beside_torch(tmp_path):
     text = blocks.BLOCKS["mla-decode"](tmp_path)
     assert "| 1, 9, 2, 16, 8, 8 | 10.0 | 30.0 | 5.0 | 20.0 | 7 | 1.0e-03 |" in text
     assert "3.0 to 4.0 times as fast" in text
+    rows += [replace(row, shape=(2, 9, 2, 16, 8, 8)) for row in rows]
+    for how, ms in (("", 0.011), (", graph replay", 0.006)):
+        rows.append(replace(rows[-1], method=f"paged{how}", median_ms=ms))
+    save(Record("mla-decode", here, tuple(rows)), tmp_path)
+    text = blocks.BLOCKS["mla-decode"](tmp_path)
+    assert "| paged | paged, graph replay | GB/s |" in text
+    assert "| 1, 9, 2, 16, 8, 8 | 10.0 | 30.0 | 5.0 | 20.0 | – | – | 7 |" in text
+    assert "| 2, 9, 2, 16, 8, 8 | 10.0 | 30.0 | 5.0 | 20.0 | 11.0 | 6.0 | 7 |" in text
     written = (Measurement("latent", (2, 100, 10), "bfloat16", 1, host_ms=500.0),)
     save(Record("mla-generate", here, written), tmp_path)
     assert "| 2, 100, 10 | bfloat16 | 40 |" in blocks.BLOCKS["mla-generate"](tmp_path)

@@ -320,6 +320,7 @@ def test_no_time_is_recorded_of_what_is_wrong(monkeypatch, fresh_gate):
         ("wkv6-first", "wkv6-backward", ("wkv6", "wkv6")),
         ("wkv6-decode", "wkv6_step, graph", ("wkv6_step", "wkv6_step")),
         ("mla-decode", "decode, graph replay", ("mla", "decode")),
+        ("mla-decode", "paged, graph replay", ("mla", "decode")),
         ("mla-prefill", "prefill absorbed", ("mla", "prefill")),
         ("mla-generate", "latent graph", ("mla", "mla")),
         ("wkv5", "cuda", ("wkv5", "cuda")),

@@ -2,8 +2,11 @@
 
 One layer, with w_v and without w_k, which every way of decoding multiplies by in the same way.
 Each method has two rows: one with the L2 cache cleared before every call, and one replayed from a
-CUDA graph, call after call, as an engine decodes: what the L2 cache keeps is then still there.
+CUDA graph, call after call, as an engine decodes: what the L2 cache keeps is then still there. With
+DeepSeek-V3's heads the cache is measured in pages, too.
 """
+
+import math
 
 import torch
 
@@ -21,12 +24,14 @@ from rwkv_lessons.bench.measure import PEER_LIMIT, checked
 from rwkv_lessons.bench.show import console, rows_table
 from rwkv_lessons.mla import mla_decode
 from rwkv_lessons.operations import MLA_DECODE
+from rwkv_lessons.operations.mla import DEEPSEEK_V3
 from rwkv_lessons.records.fingerprint import fingerprint
 from rwkv_lessons.records.rates import rates
 from rwkv_lessons.records.schema import Measurement
 
 SOURCES = ("rwkv_lessons/mla/decode/forward.py::mla_decode",)
 CALLS = 10  # of a graph
+PAGE_SIZE = 64  # tokens
 # ‖o − ref‖ / ‖ref‖: the weights of the tokens and o are rounded to 11 or 8 bits, 2.0e-4 and 1.7e-3.
 LIMITS = {"float32": 1e-5, "float16": 3e-4, "bfloat16": 3e-3}
 
@@ -37,11 +42,13 @@ def command(options):
     part = options.shape, options.methods, options.dtype, options.quick
     here = recording(options, MLA_DECODE.name, *part)
     shapes = asked_shapes(options, MLA_DECODE)
-    chosen = choose({f.__name__: f for f in (decode, torch_absorbed)}, options.methods)
+    chosen = choose({f.__name__: f for f in (decode, paged, torch_absorbed)}, options.methods)
     rows = []
     for shape in shapes:
         for dtype in options.dtype or MLA_DECODE.dtypes:
             for f in chosen.values():
+                if f is paged and not options.methods and tuple(shape[2:]) != DEEPSEEK_V3:
+                    continue
                 rows += _measure(f, shape, dtype, device, QUICK_MS if options.quick else None)
                 console().print(f"done: {rows[-1].method}, {shape}, {dtype}: {rows[-1].outcome}")
     console().print(rows_table(rows))
@@ -51,6 +58,23 @@ def command(options):
 def decode(q, q_rope, latent, k_rope, w_v, scale):
     """This library's kernels."""
     return lambda: mla_decode(q, q_rope, latent, k_rope, None, w_v, scale=scale)[0]
+
+
+def paged(q, q_rope, latent, k_rope, w_v, scale):
+    """The same of a cache in pages, in no order; what a last page has beyond its tokens is NaN."""
+    (B, N), per_sequence = latent.shape[:2], -(-latent.shape[1] // PAGE_SIZE)
+    cache = torch.cat([latent, k_rope], 2)
+    rows = cache.new_full((B, per_sequence * PAGE_SIZE, cache.shape[2]), math.nan)
+    rows[:, :N] = cache
+    g = torch.Generator(q.device).manual_seed(1)
+    order = torch.randperm(B * per_sequence, generator=g, device=q.device)
+    pages = rows.view(-1, PAGE_SIZE, cache.shape[2])[order.argsort()]
+    given = q, q_rope, *pages.split([latent.shape[2], k_rope.shape[2]], 2), None, w_v
+    which = {
+        "block_table": order.view(B, per_sequence).int(),
+        "lengths": torch.full((B,), N, dtype=torch.int32, device=q.device),
+    }
+    return lambda: mla_decode(*given, scale=scale, **which)[0]
 
 
 def torch_absorbed(q, q_rope, latent, k_rope, w_v, scale):
@@ -92,7 +116,7 @@ def in_float64(q, q_rope, latent, k_rope, w_v, scale):
 def _measure(f, shape, dtype, device, budget_ms):
     """The rows of one method: with a cold L2 cache and, on a GPU, replayed from a graph."""
     inputs = make_inputs(shape, dtype, device)
-    ours = f is decode
+    ours = f is not torch_absorbed
     row = {"shape": tuple(shape), "dtype": dtype}
     if ours:
         row |= {"sources": SOURCES, "sha256": fingerprint(*SOURCES)}

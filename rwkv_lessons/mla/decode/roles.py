@@ -11,6 +11,8 @@ Two tiles of tokens are in shared memory in turn: while one is added up, the nex
 half of a tile is loaded again as soon as it is added up. The weights take the place of the tile's
 keys with rope, which are not needed any more. The sums of a row are rescaled only when its largest
 score has grown by more than MARGIN.
+
+Where each tile is on one page, that page is looked up once, one tile ahead; else each token's is.
 """
 
 import triton.language as tl
@@ -71,7 +73,7 @@ def load_tiles(
     w_v, q, q_rope, latent, k_rope, table, s_q, s_qr, s_c, s_k, full, half_empty, empty, i_row,
     start, stop, count, M, q_m, q_h, r_m, r_h, c_b, k_b, pages, H: gl.constexpr, c_n: gl.constexpr,
     k_n: gl.constexpr, PAGE: gl.constexpr, STAGES: gl.constexpr, w_h: gl.constexpr,
-    CHUNKS: gl.constexpr,
+    CHUNKS: gl.constexpr, WHOLE: gl.constexpr,
 ):  # fmt: skip
     """The warps that load: queries once, then one tile of tokens after the other.
 
@@ -80,16 +82,27 @@ def load_tiles(
     BN: gl.constexpr = s_c.index(0).shape[0]
     fetch_query(s_q, q, i_row, M, H, q_m, q_h)
     fetch_query(s_qr, q_rope, i_row, M, H, r_m, r_h)
+    LOOKED_UP: gl.constexpr = 0 if WHOLE else PAGE
+    c_page = latent
+    k_page = k_rope
+    if WHOLE:
+        page = gl.load(table + start // PAGE, start < stop, 0)
     for j in range(count):
         i = j % STAGES
         n0 = start + j * BN
+        if WHOLE:  # where token 0 would be, if all were on this tile's page
+            page = gl.where((page >= 0) & (page < pages), page, 0).to(gl.int64)
+            before = n0 - n0 % PAGE
+            c_page = latent + (page * c_b - before.to(gl.int64) * c_n)
+            k_page = k_rope + (page * k_b - before.to(gl.int64) * k_n)
+            page = gl.load(table + (n0 + BN) // PAGE, n0 + BN < stop, 0)  # one tile ahead
         mbarrier.wait(half_empty.index(i), (j // STAGES + 1) % 2)
         s_0 = s_c.index(i).slice(0, BN // 2, dim=0)
         s_1 = s_c.index(i).slice(BN // 2, BN // 2, dim=0)
-        fetch(s_0, latent, n0, stop, c_b, c_n, PAGE, table, pages)
+        fetch(s_0, c_page, n0, stop, c_b, c_n, LOOKED_UP, table, pages)
         mbarrier.wait(empty.index(i), (j // STAGES + 1) % 2)
-        fetch(s_1, latent, n0 + BN // 2, stop, c_b, c_n, PAGE, table, pages)
-        fetch(s_k.index(i), k_rope, n0, stop, k_b, k_n, PAGE, table, pages)
+        fetch(s_1, c_page, n0 + BN // 2, stop, c_b, c_n, LOOKED_UP, table, pages)
+        fetch(s_k.index(i), k_page, n0, stop, k_b, k_n, LOOKED_UP, table, pages)
         async_copy.mbarrier_arrive(full.index(i), increment_count=False)
         if j == 0:
             weights_to_l2(w_v, w_h, H, CHUNKS)
@@ -230,6 +243,8 @@ def decode_roles_kernel(
     start += i_s * share
     stop = gl.minimum(start + share, end)
     count = gl.maximum(gl.cdiv(stop - start, BN), 1)
+    # Tiles begin at multiples of their size, and so do pages: each tile is on one.
+    WHOLE: gl.constexpr = PAGE > 0 and PAGE % BN == 0 and left_padding is None
     if PAGE:
         table += i_b * table_b
     else:
@@ -250,7 +265,7 @@ def decode_roles_kernel(
             (load_tiles, (
                 w_v, q, q_rope, latent, k_rope, table, s_q, s_qr, s_c, s_k, full, half_empty,
                 empty, i_row, start, stop, count, M, q_m, q_h, r_m, r_h, c_b, k_b, pages, H, c_n,
-                k_n, PAGE, STAGES, w_h, CHUNKS,
+                k_n, PAGE, STAGES, w_h, CHUNKS, WHOLE,
             )),
         ],
         [8, LOAD_WARPS],
