@@ -103,7 +103,7 @@ WKV6_OPTIONS = {
 }
 FEW = ("plain", "all")  # where another shape only makes another kernel of the same source
 EVERY = ("plain", "state", "scale", "raw", "packed", "all but packed", "all")
-# The scale is a constant of the kernels for tiles, which are compiled for each: it comes with others.
+# The scale is a constant of kernels for tiles, which are compiled for each: it comes with others.
 ALONE_TOO = ("plain", "state", "raw", "packed", "all but packed", "all")
 STEPS = ("plain", "scale", "raw", "all")
 

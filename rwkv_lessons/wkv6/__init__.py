@@ -82,7 +82,6 @@ def method_for(device, dtype, T, heads, size, gradients, packed=False, gpu=devic
     | GPU    | any       | float64               | doubling  | no kernel computes in it |
     | GPU    | up to 4   |                       | recurrent | least to launch |
     | GPU    | up to 16  | no gradients          | recurrent | least to launch |
-    | GPU    | up to 64  | … and few heads       | recurrent | a chain of small steps |
     | GPU    | more      | float32 of many heads | cuda      | 24 bits take 3 matrix products |
     | GPU    | more      | float32, old assembler | cuda     | see `runtime/assembler.py` |
     | GPU    | more      | size up to 256 *      | chunked   | matrix products, T in parallel |
@@ -110,7 +109,7 @@ def method_for(device, dtype, T, heads, size, gradients, packed=False, gpu=devic
         return "doubling"
     many = heads >= MANY_HEADS
     if TRITON:
-        if T <= (4 if gradients else 16 if many else 64):
+        if T <= (4 if gradients else 16):
             return "recurrent"
         from .chunked.forward import largest
 
