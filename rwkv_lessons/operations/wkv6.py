@@ -25,6 +25,8 @@ WKV6_MODULE = "rwkv_lessons.wkv6"
 SMALLER = (
     "--shape 1,4096,64,64 --shape 1,32768,64,64 --shape 1,54,32,64 --methods wkv6,cuda,chunked"
 )
+# Halves alike, and heads of several blocks.
+SIZES = "--shape 8,4096,64,64 --shape 4,4096,32,128 --methods wkv6 --dtype float16,bfloat16"
 BESIDE_PEERS = "--peers --dtype bfloat16 --methods 'wkv6,chunked,cuda,fla chunk,fla recurrent'"
 WALK = ("the walk, finished in CUDA", "cuda")  # token by token: what chunks have to beat
 DECAY_FROM_DATA = Rung("08 decay from data", "08_decay_from_data", "kernel")
@@ -75,6 +77,7 @@ WKV6 = Operation(
         # Without the reference: half a second a call.
         Plan("wkv6", "wkv6 --methods wkv6,chunked,recurrent,cuda,doubling", 90),
         Plan("wkv6-small", f"wkv6 {SMALLER} --dtype float32,bfloat16", 90),
+        Plan("wkv6-sizes", f"wkv6 {SIZES}"),
         Plan(
             "wkv6-short",
             "wkv6 --dtype float16 --shape 1,54,32,64 --methods wkv6,recurrent,chunked,cuda",
@@ -161,6 +164,7 @@ WKV6_BACKWARD = replace(
         # Without recurrent: its reverse sweep is for few tokens.
         Plan("wkv6-backward", "wkv6-backward --methods wkv6,chunked,cuda", 90),
         Plan("wkv6-backward-small", f"wkv6-backward {SMALLER} --dtype bfloat16", 90),
+        Plan("wkv6-backward-sizes", f"wkv6-backward {SIZES}"),
         Plan("wkv6-backward-peers", f"wkv6-backward {BESIDE_PEERS}", 360, needs="fla"),
     ),
     peers={

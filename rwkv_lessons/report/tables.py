@@ -23,8 +23,8 @@ QUANTITIES = {  # heading → field of a row, format
     "local bytes": ("local_bytes", "d"),
     "error": ("error", ".1e"),
 }
-FORWARD = ("wkv6", "wkv6-small")  # records of the table of all shapes
-BOTH = ("wkv6-backward", "wkv6-backward-small")
+FORWARD = ("wkv6", "wkv6-small", "wkv6-sizes")  # records of the table of all shapes
+BOTH = ("wkv6-backward", "wkv6-backward-small", "wkv6-backward-sizes")
 METHODS = ("wkv6", "chunked", "recurrent", "cuda")
 
 
