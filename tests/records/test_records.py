@@ -7,8 +7,7 @@ from rwkv_lessons.records import fingerprint as source
 from rwkv_lessons.records.fingerprint import fingerprint
 from rwkv_lessons.records.lookup import every_record, record, stale, stale_rows, times
 from rwkv_lessons.records.rates import rates
-from rwkv_lessons.records.schema import RECORDS, Measurement, Provenance, Record, load, path, save
-from rwkv_lessons.report import tables as blocks
+from rwkv_lessons.records.schema import Measurement, Provenance, Record, load, path, save
 
 NOWHERE = Provenance("Test GPU", "1.0", "0.0", "2000-01-01", "none", "made up", "none")
 SHAPE = (1, 2, 3, 4)
@@ -33,27 +32,9 @@ def written(tmp_path, text):
     return str(file)
 
 
-# Their tables say that rows are of older code, until a GPU has measured them again.
-WAITING = (
-    "mla-generate",
-    "timex-ladder",
-    "timex-backward-ladder",
-    "wkv5-ladder",
-    "wkv6-backward-ladder",
-    "wkv6-triton-backward-ladder",
-)
-WAITING_ROWS = tuple(f"nvidia-h200/{name}:" for name in WAITING)
-
-
-def test_nothing_recorded_is_stale_but_what_says_so():
-    found = [row for row in stale_rows() if not row.startswith(WAITING_ROWS)]
+def test_nothing_recorded_is_stale():
+    found = stale_rows()
     assert not found, "measure these again:\n" + "\n".join(found)
-
-
-@pytest.mark.parametrize("name", [name for name in WAITING if name in blocks.BLOCKS])
-def test_a_table_says_which_rows_are_of_older_code(name):
-    """Take a name out of WAITING once it is recorded: this test then fails."""
-    assert "**Measured with older code" in blocks.BLOCKS[name](RECORDS)
 
 
 def test_every_record_can_be_traced_and_adds_up():
