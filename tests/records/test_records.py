@@ -8,6 +8,7 @@ from rwkv_lessons.records.fingerprint import fingerprint
 from rwkv_lessons.records.lookup import every_record, record, stale, stale_rows, times
 from rwkv_lessons.records.rates import rates
 from rwkv_lessons.records.schema import Measurement, Provenance, Record, load, path, save
+from rwkv_lessons.report.tables import older
 
 NOWHERE = Provenance("Test GPU", "1.0", "0.0", "2000-01-01", "none", "made up", "none")
 SHAPE = (1, 2, 3, 4)
@@ -202,3 +203,13 @@ def test_stale_rows_come_with_their_command(tmp_path):
     row = Measurement("a", SHAPE, "float32", sources=(file,), sha256="something else")
     save(Record("try", NOWHERE, (row,)), tmp_path / "records")
     assert stale_rows(tmp_path / "records") == ["test-gpu/try: a float32 ← made up"]
+
+
+def test_a_table_says_which_rows_are_of_older_code(tmp_path):
+    file = written(tmp_path, KERNEL) + "::kernel"
+    sources = {"sources": (file,)}
+    of_now = Measurement("b", SHAPE, "float32", **sources, sha256=fingerprint(file))
+    of_old = Measurement("a", SHAPE, "float32", **sources, sha256="something else")
+    assert older(Record("try", NOWHERE, (of_now,))) == ""
+    said = older(Record("try", NOWHERE, (of_old, of_now)))
+    assert said == " **Measured with older code, and to be measured again: a.**"
