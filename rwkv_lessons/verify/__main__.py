@@ -108,7 +108,7 @@ def _parser():
         "--assembler", metavar="default|chosen|PATH",
         help="the ptxas: Triton's own, the one that this library picks, or another",
     )  # fmt: skip
-    parser.add_argument("--processes", type=int, help="at the same time; as many as cores, to 16")
+    parser.add_argument("--processes", type=int, help="at the same time; as many as cores, to 24")
     parser.add_argument("--patience", type=float, default=120, help="seconds for one case; 120")
     parser.add_argument(
         "--start", choices=("forkserver", "spawn"), default="forkserver",
