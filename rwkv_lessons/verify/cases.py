@@ -104,7 +104,7 @@ WKV6_OPTIONS = {
 FEW = ("plain", "all")  # where another shape only makes another kernel of the same source
 EVERY = ("plain", "state", "scale", "raw", "packed", "all but packed", "all")
 # The scale is a constant of kernels for tiles, which are compiled for each: it comes with others.
-ALONE_TOO = ("plain", "state", "raw", "packed", "all but packed", "all")
+BUT_SCALE = tuple(option for option in EVERY if option != "scale")
 STEPS = ("plain", "scale", "raw", "all")
 
 WKV5 = Operation(
@@ -145,14 +145,14 @@ WKV6 = Operation(
         Product(("recurrent",), DTYPES, ("token", "odd", "short", "many heads", "huge"), FEW),
         # float16 takes the branches of float32 where it is made into pieces, of bfloat16 elsewhere.
         Product(("chunked", "wkv6"), ("float32",), ("small",), EVERY),
-        Product(("chunked", "wkv6"), ("bfloat16",), ("small",), ALONE_TOO),
+        Product(("chunked", "wkv6"), ("bfloat16",), ("small",), BUT_SCALE),
         Product(("chunked", "wkv6"), ("float16",), ("small",), ("plain", "state", "all")),
         Product(("chunked", "wkv6"), ("bfloat16",), ("small",), ("w float32",)),
         Product(("chunked",), DTYPES, ("token", "many heads"), FEW),
         Product(("chunked",), TILED, ("segments",), ("all",)),
         Product(("chunked",), TILED, ("odd",), ("all",)),
         Product(("chunked",), ("float32",), ("large",), ("all",)),
-        Product(("chunked",), ("bfloat16",), ("many chunks",), ALONE_TOO, needs=HOPPER),
+        Product(("chunked",), ("bfloat16",), ("many chunks",), BUT_SCALE, needs=HOPPER),
         Product(("chunked",), ("float16",), ("many chunks",), FEW, needs=HOPPER),
         Product(("chunked",), ("bfloat16",), ("many segments",), ("all but packed",), needs=HOPPER),
         Product(("chunked",), ("float16",), ("many segments",), ("plain",), needs=HOPPER),
@@ -293,11 +293,10 @@ MLA = Operation(
         Product(("decode",), ("float16", "bfloat16"), IN_PAGES, ("pages",), ("",), gradients=False),
         Product(("prefill",), DTYPES, LATENT, ("plain", "both", "all"), ("",), gradients=False),
         # What plain leaves out does not depend on the rank. The first takes 36 s in float32.
-        Product(("prefill",), HALF, EXPANDED, ("both", "all"), ("",)),
-        Product(("prefill",), ("float32",), EXPANDED[1:], ("both", "all"), ("",)),
-        Product(("prefill",), DTYPES, EXPANDED[1:], ("plain",), ("",)),
-        Product(("mla",), HALF, EXPANDED, ("all",), ("",)),
-        Product(("mla",), ("float32",), EXPANDED[1:], ("all",), ("",)),
+        Product(("prefill",), HALF, EXPANDED[:1], ("both", "all"), ("",)),
+        Product(("prefill",), DTYPES, EXPANDED[1:], ("plain", "both", "all"), ("",)),
+        Product(("mla",), HALF, EXPANDED[:1], ("all",), ("",)),
+        Product(("mla",), DTYPES, EXPANDED[1:], ("all",), ("",)),
     ),
 )
 

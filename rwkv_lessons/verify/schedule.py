@@ -12,7 +12,7 @@ from fnmatch import fnmatch
 
 from rwkv_lessons.runtime.devices import H200
 
-from .cases import HOPPER, Case, weight
+from .cases import Case, weight
 
 # Seconds until what a case launches is compiled, and looked at for the first time: on an H200 with
 # 16 cores, 16 processes at a time (Triton 3.6, numba-cuda 0.30, November 2026). The first pattern
@@ -70,7 +70,7 @@ def batches(cases):
     heads = []
     for found in by_family.values():
         family = [Batch(of_kernels, _seconds(of_kernels)) for of_kernels in found.values()]
-        first = min(family, key=lambda batch: (batch.cases[0].needs == HOPPER, -batch.seconds))
+        first = max(family, key=lambda batch: batch.seconds)
         first.then = [batch for batch in family if batch is not first]
         heads.append(first)
     return sorted(heads, key=_urgency)
@@ -90,8 +90,8 @@ def kernels_of(case):
         tiles = case.shape  # in float32 keys are expanded for few queries, too: the same forward
     elif case.operation == "mla":
         makes.append(case.shape)
-    elif method == "chunked" and K % 64 == V % 64 == 0:  # those of tiles have it as a constant
-        tiles = o.get("scale")
+    elif case.operation == "wkv6" and method == "chunked" and case.dtype != "float32":
+        tiles = o.get("scale")  # a constant of the kernels for tiles
     return case.operation, method == "cuda", dtypes, K, V, tuple(makes), tiles
 
 

@@ -64,8 +64,9 @@ def test_what_the_library_picks_is_in_the_batch_of_the_method_picked():
 def test_what_shares_some_kernels_waits_until_they_are_compiled():
     first = [case for batch in batches(table()) for case in batch.cases]
     waiting = [case for head in batches(table()) for batch in head.then for case in batch.cases]
-    scaled = [case for case in waiting if case.option == "scale"]
-    assert {case.method for case in scaled} >= {"chunked", "wkv6"}
+    options = "raw", "all but packed"  # without a scale, and with one
+    of_raw = [case_of(f"wkv6 / chunked / bfloat16 / small / {x} / tame") for x in options]
+    assert len({*first} & {*of_raw}) == len({*waiting} & {*of_raw}) == 1
     assert len(first) + len(waiting) == len(table()) == len({*first, *waiting})
 
 
