@@ -424,6 +424,13 @@ def test_mistakes_in_what_these_call_are_seen(name, launched):
         ways_and_tails()
 
 
+def test_values_from_the_keys_columns_are_seen(launched):
+    """Where a head has as many of either, they are the same."""
+    launched.mistake("n == 3", "n == 4", inside="copy_chunk")
+    with pytest.raises((GluonFault, AssertionError)):
+        test_heads_of_several_blocks(64, 128, launched)
+
+
 def ways_and_tails():
     """Never strong, and at once, to the end, and with a way back; tails before k that is NaN."""
     ends = [0, 200, 230, 428, 450, 514, 578, 900]
