@@ -1,50 +1,80 @@
 """Functions of other people's modules, replaced by name, and restored."""
 
 import functools
+import importlib
 import sys
 from types import ModuleType
 
 
 class StandIn:
-    """Calls our function while its patch stands, and theirs afterwards, whoever holds it by then.
+    """Calls our function while a patch holds it, and theirs afterwards, whoever has it by then.
 
-    Modules that are imported meanwhile take it, and give it any name.
+    Modules that are imported meanwhile take it, and give it any name. It is pickled and copied as
+    functions are, by the name that it stands under: another process finds there what it has.
     """
 
     def __init__(self, ours, theirs):
         functools.update_wrapper(self, ours)
-        self.ours, self.theirs, self.stands = ours, theirs, True
+        self.ours, self.theirs = ours, theirs
+        self.places, self.patches = [], []  # (module, name) of each; patches that were not undone
+
+    @property
+    def stands(self):
+        return bool(self.patches)
 
     def __call__(self, *given, **named):
         return (self.ours if self.stands else self.theirs)(*given, **named)
 
+    def __reduce__(self):
+        module, name = self.places[0]
+        return _look_up, (module.__name__, name)
+
+    def take(self, patch, place):
+        """Stands at a place from now on, until its last patch is undone."""
+        if patch not in self.patches:
+            self.patches.append(patch)
+        if place not in self.places:
+            self.places.append(place)
+            setattr(*place, self)
+
+    def leave(self, patch):
+        """Puts the original back wherever this stands, if no other patch holds it."""
+        if patch in self.patches:
+            self.patches.remove(patch)
+            for module, name in self.places if not self.patches else []:
+                if getattr(module, name) is self:
+                    setattr(module, name, self.theirs)
+
 
 class Patch:
-    """Replaces functions when it is made; `undo()`, or the end of a `with` block, restores them."""
+    """Replaces functions when it is made; `undo()`, or the end of a `with` block, restores them.
+
+    Of several patches of one function each holds it: the last to be undone restores it.
+    """
 
     def __init__(self, replacements):
         """
         Args:
-            replacements: (module, name, function) of each; what is in place already is left alone.
+            replacements: (module, name, function) of each.
         """
         self.replaced, made = [], {}
         for module, name, ours in replacements:
             theirs = getattr(module, name)
-            if isinstance(theirs, StandIn):
-                if theirs.stands:
-                    continue
+            while isinstance(theirs, StandIn) and not theirs.stands:
                 theirs = theirs.theirs  # of a patch that was undone
-            if theirs is not ours:
+            if theirs is ours:
+                continue
+            if isinstance(theirs, StandIn) and theirs.ours is ours:
+                stand_in = theirs
+            else:
                 stand_in = made.setdefault((theirs, ours), StandIn(ours, theirs))
-                setattr(module, name, stand_in)
-                self.replaced.append((module, name, stand_in))
+            stand_in.take(self, (module, name))
+            self.replaced.append((module, name, stand_in))
 
     def undo(self):
-        """Puts the original functions back where ours still are; a second time does nothing."""
-        for module, name, stand_in in self.replaced:
-            stand_in.stands = False
-            if getattr(module, name) is stand_in:
-                setattr(module, name, stand_in.theirs)
+        """Restores what no other patch holds; a second time does nothing."""
+        for _, _, stand_in in self.replaced:
+            stand_in.leave(self)
         self.replaced = []
 
     def __enter__(self):
@@ -62,3 +92,7 @@ def modules_of(package):
     """The modules of a package that are imported by now, by name."""
     found = [m for name, m in sorted(sys.modules.items()) if name.split(".")[0] == package]
     return [m for m in found if isinstance(m, ModuleType)]
+
+
+def _look_up(module, name):
+    return getattr(importlib.import_module(module), name)

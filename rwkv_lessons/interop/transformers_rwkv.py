@@ -122,7 +122,7 @@ def patch_rwkv(model):
 
     Returns:
         A `Patch`: `patch.undo()` restores what was replaced, as does the end of a
-        `with patch_rwkv(model):` block. Patching a patched model replaces nothing.
+        `with patch_rwkv(model):` block. Of several patches each has to be undone.
 
     Raises:
         TypeError: model is not a `torch.nn.Module`.

@@ -1,6 +1,8 @@
 """The calls of flash-linear-attention, against the recurrence in float64 and against FLA itself."""
 
+import copy
 import inspect
+import pickle
 import sys
 from importlib.util import find_spec
 from types import ModuleType
@@ -157,12 +159,31 @@ def test_a_patch_and_the_way_back(modules):
     assert modules["fla.ops.rwkv6.chunk"].chunk_rwkv6 is layer.chunk_rwkv6
     assert not hasattr(modules["fla"], "chunk_rwkv6") and other.chunk_rwkv6() == "theirs"
     assert "fla.layers.rwkv6.chunk_rwkv6" in repr(patch)
-    assert repr(patch_fla()) == "<Patch of nothing>"
     patch.undo()
+    assert repr(patch) == "<Patch of nothing>"
     assert all(f() == "theirs" for m in modules.values() for f in vars(m).values() if callable(f))
     with patch_fla():
         assert layer.chunk_rwkv6.ours is chunk_rwkv6
     assert layer.chunk_rwkv6() == "theirs"
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_of_two_patches_the_last_to_be_undone_restores(modules, order):
+    patches = patch_fla(), patch_fla()
+    patches[order[0]].undo()
+    patches[order[0]].undo()  # a second time does nothing
+    assert modules["fla.layers.rwkv6"].chunk_rwkv6.stands
+    patches[order[1]].undo()
+    assert all(f() == "theirs" for m in modules.values() for f in vars(m).values() if callable(f))
+
+
+def test_a_patched_function_is_pickled_and_copied_by_its_name(modules):
+    layer = modules["fla.layers.rwkv6"]
+    with patch_fla():
+        stand_in = layer.chunk_rwkv6
+        sent = pickle.dumps([stand_in])
+        assert pickle.loads(sent) == [stand_in] and copy.deepcopy(stand_in) is stand_in
+    assert pickle.loads(sent)[0]() == "theirs"  # where no patch stands
 
 
 def test_undo_reaches_modules_imported_meanwhile(modules, monkeypatch):
