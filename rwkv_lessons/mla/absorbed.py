@@ -9,7 +9,7 @@ it is stored. It pays while the queries are few: see `break_even` in this packag
 
 import torch
 
-from ..runtime.precision import outside_autocast, sum_dtype
+from ..runtime.precision import outside_autocast, product, sum_dtype
 from .arguments import check_arguments, filled_slots, gather_cache, visible
 from .reference import masked_softmax
 
@@ -51,11 +51,11 @@ def absorbed(
     q = absorb(q, w_k).to(real).reshape(B, M * H, sizes.R)
     q_rope = q_rope.to(real).reshape(B, M * H, sizes.P)
 
-    s = (q @ c.transpose(1, 2) + q_rope @ r.transpose(1, 2)) * scale  # [B, M·H, N]
+    s = (product(q, c.mT) + product(q_rope, r.mT)) * scale  # [B, M·H, N]
     seen = visible(sizes, device=q.device, **which)[:, :, None]  # the same for every head
     p, lse = masked_softmax(s.view(B, M, H, N), seen)
-    o = (p.view(B, M * H, N) @ c).view(B, M, H, sizes.R)
-    return torch.einsum("bmhr,hvr->bmhv", o, w_v.to(real)).to(w_v.dtype), lse
+    o = product(p.view(B, M * H, N), c).view(B, M, H, sizes.R)
+    return head_by_head(o, w_v.to(real).mT).to(w_v.dtype).contiguous(), lse
 
 
 @outside_autocast
@@ -68,4 +68,9 @@ def absorb(q, w_k):
         return q
     if not q.is_cuda and q.dtype != torch.float64:
         q, w_k = q.float(), w_k.float()
-    return torch.einsum("bmhk,hkr->bmhr", q, w_k)
+    return head_by_head(q, w_k)
+
+
+def head_by_head(x, w):
+    """x `[B, M, H, K]` times w `[H, K, R]`, the matrix of each head: `[B, M, H, R]`."""
+    return product(x.flatten(0, 1).transpose(0, 1), w).transpose(0, 1).unflatten(0, x.shape[:2])

@@ -5,7 +5,7 @@ Autograd gives the reference gradients.
 
 import torch
 
-from ..runtime.precision import outside_autocast, sum_dtype
+from ..runtime.precision import outside_autocast, product, sum_dtype
 from .arguments import check_arguments, filled_slots, gather_cache, visible
 
 
@@ -49,16 +49,21 @@ def reference(
         if w_k is None:  # q is absorbed: the latent itself is the key of every head
             k = c.expand(sizes.H, -1, -1)
         else:
-            k = torch.einsum("nr,hkr->hnk", c, w_k.to(real))
-        v = torch.einsum("nr,hvr->hnv", c, w_v)
-        s = torch.einsum("mhk,hnk->mhn", q[b].to(real), k)
-        s = (s + torch.einsum("mhp,np->mhn", q_rope[b].to(real), r)) * scale
-        p, lse_b = masked_softmax(s, seen[b][:, None])
-        o.append(torch.einsum("mhn,hnv->mhv", p, v))
-        lse.append(lse_b)
+            k = of_each_head(c, w_k.to(real))
+        v = of_each_head(c, w_v)
+        of_q, of_rope = (x[b].to(real).transpose(0, 1) for x in (q, q_rope))  # [H, M, K or P]
+        s = (product(of_q, k.mT) + product(of_rope, r.mT)) * scale  # [H, M, N]
+        p, lse_b = masked_softmax(s, seen[b])
+        o.append(product(p, v).transpose(0, 1))
+        lse.append(lse_b.T)
     if not o:
         return q.new_empty(0, sizes.M, sizes.H, sizes.V), q.new_empty(q.shape[:3], dtype=real)
     return torch.stack(o).to(q.dtype), torch.stack(lse)
+
+
+def of_each_head(c, w):
+    """The keys or values `[H, N, K]` of latents c `[N, R]`, by w `[H, K, R]`."""
+    return product(c, w.flatten(0, 1).T).unflatten(1, w.shape[:2]).transpose(0, 1)
 
 
 def masked_softmax(s, seen):

@@ -28,5 +28,51 @@ def outside_autocast(operation):
     return outside
 
 
+class Product(torch.autograd.Function):
+    """x @ y, whose gradients are as outside of torch.autocast, too.
+
+    While gradients are computed autocast is on or off by itself, whatever it was in the forward
+    pass.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    @outside_autocast
+    def forward(x, y):
+        return x @ y
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    @outside_autocast
+    def backward(ctx, do):
+        x, y = ctx.saved_tensors
+        dx = product(do, y.mT).sum_to_size(x.shape) if ctx.needs_input_grad[0] else None
+        dy = product(x.mT, do).sum_to_size(y.shape) if ctx.needs_input_grad[1] else None
+        return dx, dy
+
+
+class ProductWithTangents(Product):
+    """Forward mode as well; torch.compile takes no Function that has it."""
+
+    @staticmethod
+    def jvp(ctx, dx, dy):
+        x, y = ctx.saved_tensors
+        terms = [] if dx is None else [product(dx, y)]
+        terms += [] if dy is None else [product(x, dy)]
+        return sum(terms)
+
+
+def product(x, y):
+    """x @ y of matrices outside of torch.autocast, forward and backward: see `Product`."""
+    if not (torch.is_grad_enabled() and (x.requires_grad or y.requires_grad)):
+        return Product.forward(x, y)
+    return (Product if torch.compiler.is_compiling() else ProductWithTangents).apply(x, y)
+
+
 def _casts(device):
     return device != "meta" and torch.is_autocast_enabled(device)  # it knows no "meta"

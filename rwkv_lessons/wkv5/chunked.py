@@ -10,7 +10,7 @@ any w ≤ 0 is exact; a factor exp(-w), which would divide by the decay, never a
 import torch
 from torch.nn import functional as F
 
-from ..runtime.precision import outside_autocast, sum_dtype
+from ..runtime.precision import outside_autocast, product, sum_dtype
 from .arguments import check_arguments
 
 CHUNK = 64  # tokens; the products within a chunk then cost as much as those with the state
@@ -35,20 +35,20 @@ def wkv5_chunked(r, k, v, w, u, s0=None):
     length[-1] = T - (n - 1) * C
     position = torch.arange(C, device=r.device)
     to_end = (length - 1 - position).clamp(min=0)  # [n, C]
-    left_behind = (k * _decay(w, to_end)).transpose(-1, -2) @ x  # [B, H, n, K, V]
+    left_behind = product((k * _decay(w, to_end)).mT, x)  # [B, H, n, K, V]
     across = _decay(w, length)  # [H, n, 1, K]: what a whole chunk multiplies the state by
     before = []
     for c in range(n):
         before.append(s)
         s = across[:, c].transpose(-1, -2) * s + left_behind[:, :, c]
 
-    o = (r * _decay(w, position[None])) @ torch.stack(before, 2)
+    o = product(r * _decay(w, position[None]), torch.stack(before, 2))
     o = o + (r * u[:, None, None] * k).sum(-1, keepdim=True) * x
     L = 1
     while L < C:
         o = o + _right_reads_left(r, k, x, w, L)
         L *= 2
-    return o.flatten(2, 3)[:, :, :T].transpose(1, 2).to(v.dtype), s
+    return o.flatten(2, 3)[:, :, :T].transpose(1, 2).to(v.dtype).contiguous(), s.contiguous()
 
 
 def _chunks(x, n, C):
@@ -69,5 +69,5 @@ def _right_reads_left(r, k, v, w, L):
     position = torch.arange(L, device=r.device)
     right = right * _decay(w, position)[:, None, None]
     left = left * _decay(w, L - 1 - position)[:, None, None]
-    read = (right @ left.transpose(-1, -2)) @ value
+    read = product(product(right, left.mT), value)
     return torch.stack([torch.zeros_like(read), read], 4).flatten(3, 5)

@@ -2,7 +2,7 @@
 
 import torch
 
-from ..runtime.precision import outside_autocast, sum_dtype
+from ..runtime.precision import outside_autocast, product, sum_dtype
 from .arguments import check_arguments
 
 
@@ -21,6 +21,6 @@ def wkv5_reference(r, k, v, w, u, s0=None):
     for t in range(T):
         r_t, k_t, v_t = (x[:, t].to(real) for x in (r, k, v))  # [B, H, K or V]
         kv = k_t[..., :, None] * v_t[..., None, :]  # [B, H, K, V]
-        o.append(torch.einsum("bhi,bhij->bhj", r_t, bonus * kv + s))
+        o.append(product(r_t[:, :, None], bonus * kv + s)[:, :, 0])
         s = decay * s + kv
-    return torch.stack(o, 1).to(v.dtype), s
+    return torch.stack(o, 1).to(v.dtype), s.contiguous()

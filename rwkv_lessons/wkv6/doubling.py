@@ -11,7 +11,7 @@ that strong decays bring down to zero.
 import torch
 from torch.nn import functional as F
 
-from ..runtime.precision import sum_dtype
+from ..runtime.precision import product, sum_dtype
 from .options import takes_options
 
 CHUNK = 64  # tokens; the products within a chunk then cost as much as those with the state
@@ -32,14 +32,14 @@ def wkv6_doubling(r, k, v, w, u, s0=None):
     u = u.to(real)[:, None, None]  # [H, 1, 1, K]
     s = r.new_zeros(B, H, K, V) if s0 is None else s0.to(real)
 
-    left_behind = (k * _to_end(w)).transpose(-1, -2) @ x  # [B, H, n, K, V]
+    left_behind = product((k * _to_end(w)).mT, x)  # [B, H, n, K, V]
     across = w.sum(-2).exp()  # [B, H, n, K]: what a whole chunk multiplies the state by
     before = []
     for c in range(n):
         before.append(s)
         s = across[:, :, c, :, None] * s + left_behind[:, :, c]
 
-    o = (r * _from_start(w)) @ torch.stack(before, 2)
+    o = product(r * _from_start(w), torch.stack(before, 2))
     o = o + (r * u * k).sum(-1, keepdim=True) * x
     L = 1
     while L < C:
@@ -69,5 +69,5 @@ def _right_reads_left(r, k, v, w, L):
     runs = [x.unflatten(3, (-1, 2, L)) for x in (r, k, v, w)]  # [B, H, n, pairs, 2, L, N]
     right = runs[0][..., 1, :, :] * _from_start(runs[3][..., 1, :, :])
     left = runs[1][..., 0, :, :] * _to_end(runs[3][..., 0, :, :])
-    read = (right @ left.transpose(-1, -2)) @ runs[2][..., 0, :, :]
+    read = product(product(right, left.mT), runs[2][..., 0, :, :])
     return torch.stack([torch.zeros_like(read), read], 4).flatten(3, 5)

@@ -2,7 +2,7 @@
 
 import torch
 
-from ..runtime.precision import sum_dtype
+from ..runtime.precision import product, sum_dtype
 from .options import takes_options
 
 
@@ -20,6 +20,6 @@ def wkv6_reference(r, k, v, w, u, s0=None):
     for t in range(T):
         r_t, k_t, v_t, w_t = (x[:, t].to(real) for x in (r, k, v, w))  # [B, H, K or V]
         kv = k_t[..., :, None] * v_t[..., None, :]  # [B, H, K, V]
-        o.append(torch.einsum("bhi,bhij->bhj", r_t, bonus * kv + s))
+        o.append(product(r_t[:, :, None], bonus * kv + s)[:, :, 0])
         s = w_t.exp()[..., None] * s + kv  # a rate for every token and key
     return torch.stack(o, 1).to(v.dtype), s

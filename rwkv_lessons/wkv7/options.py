@@ -51,7 +51,7 @@ def takes_options(compute):
             o, s1 = compute(r, w, k, v, a, b, s0)
         else:
             o, s1 = PACKED(name, r, w, k, v, a, b, s0, cu_seqlens)
-        return o.to(dtype), s1
+        return o.to(dtype).contiguous(), s1.contiguous()
 
     @functools.wraps(compute)
     def method(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="log"):

@@ -11,7 +11,7 @@ log decay, as this library does.
 
 import torch
 
-from ..runtime.precision import sum_dtype
+from ..runtime.precision import product, sum_dtype
 from .options import takes_options
 
 
@@ -27,8 +27,8 @@ def wkv7_reference(r, w, k, v, a, b, s0=None):
     o = []
     for t in range(T):
         r_t, w_t, k_t, v_t, a_t, b_t = (x[:, t].to(real) for x in (r, w, k, v, a, b))
-        z = torch.einsum("bhi,bhij->bhj", a_t, s)  # what the token reads before the decay
-        s = w_t.exp()[..., None] * s + b_t[..., None] * z[..., None, :]
+        z = product(a_t[:, :, None], s)  # [B, H, 1, V]: what the token reads before the decay
+        s = w_t.exp()[..., None] * s + b_t[..., None] * z
         s = s + k_t[..., None] * v_t[..., None, :]
-        o.append(torch.einsum("bhi,bhij->bhj", r_t, s))
+        o.append(product(r_t[:, :, None], s)[:, :, 0])
     return torch.stack(o, 1).to(v.dtype), s

@@ -25,7 +25,7 @@ difference of two sums, so strong decays lose nothing.
 import torch
 from torch.nn import functional as F
 
-from ..runtime.precision import sum_dtype
+from ..runtime.precision import outside_autocast, product, sum_dtype
 from .options import takes_options
 
 CHUNK = 64  # tokens; the products within a chunk then cost as much as those with the state
@@ -40,37 +40,62 @@ def wkv7_wy(r, w, k, v, a, b, s0=None):
     real = sum_dtype(r.dtype)
     if s0 is None:
         s0 = r.new_zeros(r.shape[0], *r.shape[2:], v.shape[3], dtype=real)
-    return WYFunction.apply(r, w, k, v, a, b, s0)
+    function = WYFunction if torch.compiler.is_compiling() else WYWithTangents
+    return function.apply(r, w, k, v, a, b, s0)
 
 
 class WYFunction(torch.autograd.Function):
     """Saves its inputs alone: what the backward pass computes from them can be derived again."""
 
-    @staticmethod
-    def forward(ctx, *given):
-        ctx.save_for_backward(*given)
-        o, s1, *_ = run_forward(*given)
-        return o, s1
+    generate_vmap_rule = True
 
     @staticmethod
+    def forward(*given):
+        o, s1, *_ = run_forward(*given)
+        return o, s1.contiguous()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    @outside_autocast
     def backward(ctx, do, ds1):
         return gradients(*ctx.saved_tensors, do, ds1)
+
+
+class WYWithTangents(WYFunction):
+    """Forward mode as well; torch.compile takes no Function that has it."""
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        """The transpose of `gradients`, which is linear in the gradients of o and s1."""
+        given = ctx.saved_tensors
+        v, s0 = given[3], given[6]
+        zeros = torch.zeros_like(v), torch.zeros_like(s0, dtype=sum_dtype(v.dtype))
+        pairs = zip(given, tangents, strict=True)
+        tangents = [torch.zeros_like(x) if dx is None else dx for x, dx in pairs]
+        _, transpose = torch.func.vjp(lambda *d: gradients(*given, *d), *zeros)
+        return tuple(x.contiguous() for x in transpose(tuple(tangents)))
 
 
 def run_forward(r, w, k, v, a, b, s0):
     """o, s1, and of each chunk: its matrices, the state before it, and z."""
     real, T = sum_dtype(r.dtype), r.shape[1]
     chunk = Chunks(*(in_chunks(x.to(real)) for x in (r, w, k, v, a, b)))
-    W, U = chunk.inverse @ chunk.from_start[0], chunk.inverse @ (chunk.pairs[0, 1] @ chunk.v)
-    kv = chunk.to_end[1].mT @ chunk.v
+    W = product(chunk.inverse, chunk.from_start[0])
+    U = product(chunk.inverse, product(chunk.pairs[0, 1], chunk.v))
+    kv = product(chunk.to_end[1].mT, chunk.v)
     s, states, reads = s0.to(real), [], []
     for c in range(U.shape[2]):
         states.append(s)
-        reads.append(W[:, :, c] @ s + U[:, :, c])
-        s = chunk.across[:, :, c, :, None] * s + chunk.to_end[0, :, :, c].mT @ reads[-1]
-        s = s + kv[:, :, c]
+        reads.append(product(W[:, :, c], s) + U[:, :, c])
+        s = chunk.across[:, :, c, :, None] * s
+        s = s + product(chunk.to_end[0, :, :, c].mT, reads[-1]) + kv[:, :, c]
     states, z = torch.stack(states, 2), torch.stack(reads, 2)
-    o = chunk.from_start[1] @ states + chunk.pairs[1, 0] @ z + chunk.pairs[1, 1] @ chunk.v
+    o = product(chunk.from_start[1], states) + product(chunk.pairs[1, 0], z)
+    o = o + product(chunk.pairs[1, 1], chunk.v)
     return in_sequence(o, T).to(v.dtype), s, chunk, states, z
 
 
@@ -79,18 +104,21 @@ def gradients(r, w, k, v, a, b, s0, do, ds1):
     real, T = sum_dtype(r.dtype), r.shape[1]
     _, _, chunk, states, z = run_forward(r, w, k, v, a, b, s0)
     do = in_chunks(do.to(real))
-    dz = chunk.pairs[1, 0].mT @ do
+    dz = product(chunk.pairs[1, 0].mT, do)
     ds, after, found = ds1.to(real), [], []
     for c in reversed(range(do.shape[2])):
         after.append(ds)
-        y = chunk.inverse[:, :, c].mT @ (dz[:, :, c] + chunk.to_end[0, :, :, c] @ ds)
+        y = dz[:, :, c] + product(chunk.to_end[0, :, :, c], ds)
+        y = product(chunk.inverse[:, :, c].mT, y)
         found.append(y)
-        ds = chunk.across[:, :, c, :, None] * ds + chunk.from_start[1, :, :, c].mT @ do[:, :, c]
-        ds = ds + chunk.from_start[0, :, :, c].mT @ y
+        ds = chunk.across[:, :, c, :, None] * ds
+        ds = ds + product(chunk.from_start[1, :, :, c].mT, do[:, :, c])
+        ds = ds + product(chunk.from_start[0, :, :, c].mT, y)
     after, y = torch.stack(after[::-1], 2), torch.stack(found[::-1], 2)
 
     readers, given = torch.stack([y, do]), torch.stack([z, chunk.v])
-    dv = chunk.pairs[1, 1].mT @ do + chunk.pairs[0, 1].mT @ y + chunk.to_end[1] @ after
+    dv = product(chunk.pairs[1, 1].mT, do) + product(chunk.pairs[0, 1].mT, y)
+    dv = dv + product(chunk.to_end[1], after)
     dx, dy, dw = chunk.gradients(readers, given, states, after)
     (da, dr), (db, dk) = dx, dy
     found = ((dr, r), (dw, w), (dk, k), (dv, v), (da, a), (db, b))
@@ -113,8 +141,9 @@ class Chunks:
         inverse, L = torch.ones_like(pairs[0, 0]), 1
         while L < w.shape[-2]:
             right, left = self.runs(L)
-            low = right[:, None] @ left[None].mT
-            of_inverse = inverse[..., 1::2, :, :] @ low[0, 0] @ inverse[..., ::2, :, :]
+            low = product(right[:, None], left[None].mT)
+            of_inverse = product(inverse[..., 1::2, :, :], low[0, 0])
+            of_inverse = product(of_inverse, inverse[..., ::2, :, :])
             pairs, inverse, L = blocks(pairs, low), blocks(inverse, of_inverse), 2 * L
         self.pairs, self.inverse = pairs.squeeze(-3), inverse.squeeze(-3)
 
@@ -131,12 +160,12 @@ class Chunks:
             given: z and v, what b and k carry.
             states, after: the state before each chunk, and the gradient of the one after it.
         """
-        from_start, to_the_end = readers @ states.mT, given @ after.mT
+        from_start, to_the_end = product(readers, states.mT), product(given, after.mT)
         dx, dy = from_start * reader_decays(self.w), to_the_end * to_end(self.w)
         dw = readers_dw(self.from_start * from_start) + to_end_dw(self.to_end * to_the_end)
         dw = dw + (self.across * (states * after).sum(-1))[..., None, :]
 
-        pairs = readers[:, None] @ given[None].mT  # gradients of the four matrices
+        pairs = product(readers[:, None], given[None].mT)  # gradients of the four matrices
         own = pairs[1].diagonal(dim1=-2, dim2=-1)[..., None]  # only r reads its own token
         dx = dx + torch.stack([torch.zeros_like(dx[0]), (own * self.y).sum(0)])
         dy = dy + own * self.x[1]
@@ -144,7 +173,8 @@ class Chunks:
         while L < self.w.shape[-2]:
             right, left = self.runs(L)
             low = below(pairs, L)
-            of_right, of_left = (low @ left[None]).sum(1), (low.mT @ right[:, None]).sum(0)
+            of_right = product(low, left[None]).sum(1)
+            of_left = product(low.mT, right[:, None]).sum(0)
             w_right, w_left = in_runs(self.w, L)
             dx = dx + side_by_side(None, of_right * reader_decays(w_right))
             dy = dy + side_by_side(of_left * to_end(w_left), None)
@@ -162,8 +192,8 @@ def in_chunks(x):
 
 
 def in_sequence(x, T):
-    """The reverse of `in_chunks`."""
-    return x.flatten(2, 3)[:, :, :T].transpose(1, 2)
+    """The reverse of `in_chunks`, in memory of its own: no view, which has no tangents."""
+    return x.flatten(2, 3)[:, :, :T].transpose(1, 2).clone(memory_format=torch.contiguous_format)
 
 
 def reader_decays(w):

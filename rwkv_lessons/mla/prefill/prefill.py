@@ -15,7 +15,7 @@ import torch
 
 from ...runtime.operators import refuse_second_gradients
 from ...runtime.packages import TRITON
-from ...runtime.precision import outside_autocast
+from ...runtime.precision import outside_autocast, product
 from ..absorbed import absorb, absorbed
 from ..arguments import check_arguments, filled_slots, gather_cache
 from ..decode.splits import LARGEST_RANK
@@ -32,8 +32,9 @@ def expand(latent, w_k, w_v):
     (H, K, _), V = w_k.shape, w_v.shape[1]
     learns = torch.is_grad_enabled() and (w_k.requires_grad or w_v.requires_grad)
     weight = torch.cat([w_k, w_v], 1) if learns else key_value_weight(w_k, w_v)
-    kv = torch.nn.functional.linear(latent, weight.flatten(0, 1))
-    return kv.unflatten(-1, (H, K + V)).transpose(1, 2).split([K, V], -1)
+    kv = product(latent.flatten(0, 1), weight.flatten(0, 1).T)  # [B·N, H·(K + V)]
+    kv = kv.view(*latent.shape[:2], H, K + V)
+    return kv.transpose(1, 2).split([K, V], -1)
 
 
 def key_value_weight(w_k, w_v):
