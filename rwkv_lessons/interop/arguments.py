@@ -3,6 +3,7 @@
 import torch
 
 from ..runtime.arguments import check_shape, check_tensor
+from ..wkv6.options import count_sequences
 
 HEAD_SIZE = 64  # of all released RWKV-5 and RWKV-6 models; a flat [C] cannot say another
 
@@ -31,6 +32,25 @@ def head_shape(name, x, C):
         f"{name} must be [H, N] with H·N = C = {C}, or [C] where C is a multiple of {HEAD_SIZE}, "
         f"got {list(x.shape)}"
     )
+
+
+def check_initial_state(initial_state, r, v, cu_seqlens):
+    """What FLA calls so, and what says how many there are: before one of them is turned around."""
+    if cu_seqlens is not None:
+        count_sequences(cu_seqlens, r)
+    if initial_state is None or r.ndim != 4:
+        return
+    check_tensor("initial_state", initial_state, r)
+    letter, n = ("B", r.shape[0]) if cu_seqlens is None else ("S", len(cu_seqlens) - 1)
+    wanted = (n, *r.shape[2:], v.shape[-1])
+    check_shape("initial_state", initial_state, f"{letter}, H, K, V", wanted)
+
+
+def turned(state):
+    """Values × keys where it was keys × values, and back; what is no such state as it is."""
+    if isinstance(state, torch.Tensor) and state.ndim == 4:
+        return state.mT.contiguous()
+    return state
 
 
 def raw_decay(raw, dtype=torch.float32):

@@ -18,9 +18,10 @@ import importlib
 
 import torch
 
-from ..runtime.arguments import DTYPES
+from ..runtime.arguments import check_tensor
 from ..wkv6 import wkv6
 from . import fla_rwkv7
+from .arguments import check_initial_state
 from .fla_rwkv7 import chunk_rwkv7, fused_mul_recurrent_rwkv7, fused_recurrent_rwkv7
 from .patch import Patch, modules_of
 
@@ -64,7 +65,9 @@ def fused_recurrent_rwkv6(
 
     Source: https://github.com/fla-org/flash-linear-attention (`fla/ops/rwkv6`).
     """
-    _check(r, k, v, w, initial_state, cu_seqlens)
+    for name, x in {"r": r, "k": k, "v": v, "w": w}.items():
+        check_tensor(name, x, r)
+    check_initial_state(initial_state, r, v, cu_seqlens)
     s0 = initial_state
     if reverse:  # packed sequences turn around as a whole, each of them with it
         r, k, v, w = (x.flip(1) for x in (r, k, v, w))
@@ -121,7 +124,7 @@ def chunk_rwkv6(
     if kwargs:
         raise TypeError(f"chunk_rwkv6 has no argument {', '.join(map(repr, kwargs))}")
     if size is not None and (not isinstance(size, int) or size < 1 or size & (size - 1)):
-        raise ValueError(f"chunk_size must be a power of 2, got {size}")
+        raise ValueError(f"chunk_size must be a power of 2, got {size!r}")
     return fused_recurrent_rwkv6(
         r, k, v, w, u, scale, initial_state, output_final_state, cu_seqlens=cu_seqlens
     )
@@ -141,7 +144,7 @@ def patch_fla():
     Returns:
         A `Patch`: `patch.undo()` restores what was replaced, as does the end of a
         `with patch_fla():` block. What other modules took from FLA meanwhile, by whatever name,
-        then calls FLA again. A second patch replaces nothing.
+        then calls FLA again. Of several patches each has to be undone.
 
     Raises:
         ModuleNotFoundError: flash-linear-attention is not installed.
@@ -164,22 +167,3 @@ def _if_there(name):
         return importlib.import_module(name)
     except ModuleNotFoundError:
         return None
-
-
-def _check(r, k, v, w, initial_state, cu_seqlens):
-    """What has another name here, or is used before `wkv6` can name it."""
-    for name, x in {"r": r, "k": k, "v": v, "w": w}.items():
-        if not isinstance(x, torch.Tensor):
-            raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
-    if initial_state is None or r.ndim != 4:
-        return
-    if not isinstance(initial_state, torch.Tensor) or initial_state.dtype not in DTYPES:
-        got = getattr(initial_state, "dtype", type(initial_state).__name__)
-        raise TypeError(f"initial_state must be a tensor of a floating dtype, got {got}")
-    letter, n = ("B", r.shape[0]) if cu_seqlens is None else ("S", len(cu_seqlens) - 1)
-    wanted = (n, *r.shape[2:], v.shape[-1])
-    if initial_state.shape != wanted:
-        raise ValueError(
-            f"initial_state must be [{letter}, H, K, V] = {list(wanted)}, "
-            f"got {list(initial_state.shape)}"
-        )

@@ -7,8 +7,9 @@ inputs give float32 answers.
 
 import torch
 
-from ..runtime.arguments import check_tensor
+from ..runtime.arguments import check_shape, check_tensor
 from ..wkv7 import wkv7
+from .arguments import check_initial_state
 
 
 def chunk_rwkv7(
@@ -59,15 +60,8 @@ def chunk_rwkv7(
         raise NotImplementedError("cp_context: one sequence over several GPUs is not supported")
     given = {"r": r, "w": w, "k": k, "v": v, "a": a, "b": b}
     for name, x in given.items():
-        check_tensor(name, x, r, (torch.float32, torch.float16, torch.bfloat16, torch.float64))
-    if initial_state is not None and r.ndim == 4 and isinstance(initial_state, torch.Tensor):
-        letter, n = ("B", r.shape[0]) if cu_seqlens is None else ("S", len(cu_seqlens) - 1)
-        wanted = (n, *r.shape[2:], v.shape[-1])
-        if initial_state.shape != wanted:
-            raise ValueError(
-                f"initial_state must be [{letter}, H, K, V] = {list(wanted)}, "
-                f"got {list(initial_state.shape)}"
-            )
+        check_tensor(name, x, r)
+    check_initial_state(initial_state, r, v, cu_seqlens)
     dtype = r.dtype
     for x in (k, v, a, b):
         dtype = torch.promote_types(dtype, x.dtype)
@@ -130,6 +124,12 @@ def fused_mul_recurrent_rwkv7(
     Returns:
         As `chunk_rwkv7`.
     """
+    given = {"r": r, "w": w, "k": k, "v": v, "kk": kk, "a": a}
+    for name, x in given.items():
+        check_tensor(name, x, r)
+        if name in ("kk", "a"):
+            check_shape(name, x, "B, T, H, K", r.shape)
+    check_initial_state(initial_state, r, v, cu_seqlens)
     tensors = [r, w, k, v, -kk, kk * a]
     if not reverse:
         return chunk_rwkv7(*tensors, scale, initial_state, output_final_state, cu_seqlens)

@@ -6,14 +6,15 @@ the block that compiles and defines it is all that changes; any T, head size and
 
 import torch
 
+from ..runtime.arguments import check_count
 from ..wkv7 import wkv7
-from .arguments import HEAD_SIZE
+from .arguments import HEAD_SIZE, turned
 
 __all__ = [
     "RUN_CUDA_RWKV7g",
     "RWKV7_CLAMPW_CUDA",
-    "RWKV7_STATEPASSING_CLAMPW_CUDA",
     "RWKV7_STATE_CLAMPW_CUDA",
+    "RWKV7_STATE_PASSING_CLAMPW_CUDA",
 ]
 
 
@@ -42,7 +43,7 @@ def RWKV7_STATE_CLAMPW_CUDA(s0, r, w, k, v, a, b, HEAD_SIZE=HEAD_SIZE):
     return _mix(r, w, k, v, a, b, s0, HEAD_SIZE, "clamp")[0]
 
 
-def RWKV7_STATEPASSING_CLAMPW_CUDA(s0, r, w, k, v, a, b, HEAD_SIZE=HEAD_SIZE):
+def RWKV7_STATE_PASSING_CLAMPW_CUDA(s0, r, w, k, v, a, b, HEAD_SIZE=HEAD_SIZE):
     """The same, and returns y and the state after the last token, float32 (values × keys)."""
     return _mix(r, w, k, v, a, b, s0, HEAD_SIZE, "clamp")
 
@@ -53,13 +54,15 @@ def RUN_CUDA_RWKV7g(q, w, k, v, a, b, HEAD_SIZE=HEAD_SIZE):
 
 
 def _mix(r, w, k, v, a, b, s0, size, decay):
+    check_count("HEAD_SIZE", size)
     for name, x in {"r": r, "w": w, "k": k, "v": v, "a": a, "b": b}.items():
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
         if x.ndim != 3 or x.shape[2] % size:
             raise ValueError(
-                f"{name} must be [B, T, C] with C a multiple of {size}, got {list(x.shape)}"
+                f"{name} must be [B, T, C] with C a multiple of HEAD_SIZE = {size}, "
+                f"got {list(x.shape)}"
             )
     heads = [x.unflatten(2, (-1, size)) for x in (r, w, k, v, a, b)]
-    y, s1 = wkv7(*heads, None if s0 is None else s0.mT, decay=decay)
-    return y.flatten(2), s1.mT
+    y, s1 = wkv7(*heads, turned(s0), decay=decay)
+    return y.flatten(2), turned(s1)

@@ -12,6 +12,8 @@ and 1 in the next. Spectra, which round everything by the largest number of a ro
 here, whatever T is.
 """
 
+import torch
+
 from ..runtime.packages import NUMBA, TRITON
 from ..timex import timex_reference
 
@@ -28,6 +30,8 @@ def time_x(w, k, B, C, T, eps):
         TypeError, ValueError: k is not of these sizes, or an argument has the wrong shape, dtype or
             device.
     """
+    if not isinstance(k, torch.Tensor):
+        raise TypeError(f"k must be a tensor, got {type(k).__name__}")
     if tuple(k.shape) != (B, C, T):
         raise ValueError(f"k must be [B, C, T] = {[B, C, T]}, got {list(k.shape)}")
     if k.is_cuda and TRITON:

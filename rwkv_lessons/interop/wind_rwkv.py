@@ -6,9 +6,9 @@ NaN below 0.0043, or wrong below 0.4), gradients of the final state, and a CPU w
 functions are one here: `wkv7` picks the method by the shape. `load_…` compile nothing.
 """
 
-import torch
-
+from ..runtime.arguments import check_tensor
 from ..wkv7 import wkv7
+from .arguments import turned
 
 __all__ = [
     "attn_backstepping_longhead",
@@ -16,6 +16,9 @@ __all__ = [
     "attn_chunked_cuda",
     "attn_chunked_cuda_varlen",
     "attn_triton_bighead",
+    "attn_triton_bighead_bf16",
+    "attn_triton_bighead_fp16",
+    "attn_triton_bighead_fp32",
     "load_backstepping_longhead",
     "load_backstepping_smallhead",
     "load_chunked_cuda",
@@ -54,26 +57,47 @@ def attn_backstepping_smallhead(r, w, k, v, a, b, s0=None):
     return _attend(r, w, k, v, a, b, s0)
 
 
-def attn_chunked_cuda_varlen(r, w, k, v, a, b, s0=None, cu_seqlens=None):
-    """The same for sequences packed along T: cu_seqlens `[S + 1]`, of any lengths; B must be 1.
+def attn_chunked_cuda_varlen(r, w, k, v, a, b, s0, cu_seqlens):
+    """The same for packed sequences, of any lengths.
 
-    s0 and the final states are `[S, H, C, C]`; see `attn_chunked_cuda`.
+    Args:
+        r, w, k, v, a, b: `[T, H, C]`, without a batch.
+        s0: `[S, H, C, C]`; zeros if None.
+        cu_seqlens: where sequences start and end along T, `[S + 1]`, int32 or int64.
+
+    Returns:
+        y `[T, H, C]` and the final states `[S, H, C, C]`; see `attn_chunked_cuda`.
     """
-    y, state = _attend(r, w, k, v, a, b, s0, cu_seqlens)
-    return y, state.to(r.dtype if s0 is None else s0.dtype)
+    given = {"r": r, "w": w, "k": k, "v": v, "a": a, "b": b}
+    for name, x in given.items():
+        check_tensor(name, x, r)
+        if x.ndim != 3:
+            raise ValueError(f"{name} must be [T, H, C], got {list(x.shape)}")
+    if cu_seqlens is None:
+        raise TypeError("cu_seqlens must be a tensor, got NoneType")
+    y, state = _attend(*(x[None] for x in given.values()), s0, cu_seqlens)
+    return y[0], state.to(r.dtype if s0 is None else s0.dtype)
+
+
+def attn_triton_bighead(r, w, k, v, a, b, s0=None, dot_prec="fp32"):
+    """The same; dot_prec, how theirs multiplies, is one of `PRECISIONS`, and not used here."""
+    if dot_prec not in PRECISIONS:
+        raise ValueError(f"dot_prec must be one of {', '.join(PRECISIONS)}, got {dot_prec!r}")
+    return attn_chunked_cuda(r, w, k, v, a, b, s0)
 
 
 def load_chunked_cuda(head_size=None, *_, **__):
     """Does nothing: kernels are compiled when they are first called, for any head size."""
 
 
-attn_backstepping_longhead = attn_triton_bighead = attn_chunked_cuda
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+attn_backstepping_longhead = attn_chunked_cuda
 attn_triton_bighead_bf16 = attn_triton_bighead_fp16 = attn_triton_bighead_fp32 = attn_chunked_cuda
 load_backstepping_smallhead = load_backstepping_longhead = load_chunked_cuda
 load_chunked_cuda_varlen = load_chunked_cuda
 
 
 def _attend(r, w, k, v, a, b, s0, cu_seqlens=None):
-    before = s0.mT if isinstance(s0, torch.Tensor) and s0.ndim == 4 else s0
+    before = turned(s0)
     y, s1 = wkv7(r, w, k, v, a, b, before, cu_seqlens=cu_seqlens, decay="raw")
-    return y, s1.mT
+    return y, turned(s1)

@@ -15,6 +15,7 @@ import functools
 
 import torch
 
+from ..runtime.arguments import check_count, checked
 from ..runtime.packages import TRITON
 from .absorbed import absorbed, mla_absorbed
 from .arguments import check_arguments
@@ -105,7 +106,7 @@ def mla(
     given = (q, q_rope, latent, k_rope, w_k, w_v)
     which = {"lengths": lengths, "left_padding": left_padding, "block_table": block_table}
     sizes = check_arguments(*given, scale=scale, **which)
-    expand = w_k is not None and sizes.M > break_even(sizes.K, sizes.R, sizes.V)
+    expand = w_k is not None and sizes.M > break_even.unchecked(sizes.K, sizes.R, sizes.V)
     if expand or sizes.M >= PREFILL_FROM:
         return prefill(*given, sizes, scale, **which)
     learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given)
@@ -115,6 +116,7 @@ def mla(
     return decode(*given, sizes, scale, **which)
 
 
+@checked(K=check_count, R=check_count, V=check_count)
 def break_even(K, R, V):
     """How many query rows per cached token make expanding keys and values the cheaper way.
 

@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 import torch
 
+from ..runtime.arguments import check_number
+
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 INTEGERS = (torch.int32, torch.int64)
 
@@ -42,8 +44,7 @@ def check_arguments(
     if w_k is not None:
         tensors["w_k"] = w_k
     _check_kinds(tensors, {k: x for k, x in integers.items() if x is not None}, dtypes)
-    if not isinstance(scale, int | float):
-        raise TypeError(f"scale must be a number, got {type(scale).__name__}")
+    check_number("scale", scale)
 
     for name, x, letters in (
         ("q", q, "B, M, H, K"),

@@ -12,11 +12,14 @@ rates, that RWKV-LM gives them; why is said beside each.
 import math
 import os
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from rwkv_lessons.models.arguments import check_callable, check_kind, check_tokens
+from rwkv_lessons.runtime.arguments import check_count, check_number, checked
 from rwkv_lessons.wkv6 import wkv6
 
 RANK_SHIFT, RANK_DECAY = 32, 64  # of what a token adds to the shares and to the decays
@@ -31,6 +34,12 @@ class Sizes:
     width: int
     layers: int
     head: int = 64
+
+    def __post_init__(self):
+        for name, size in vars(self).items():
+            check_count(name, size)
+        if self.width % self.head:
+            raise ValueError(f"width must be a multiple of head = {self.head}, got {self.width}")
 
 
 class TimeMix(nn.Module):
@@ -89,7 +98,7 @@ class ChannelMix(nn.Module):
 
     def __init__(self, sizes, layer):
         super().__init__()
-        C, wide = sizes.width, int(3.5 * sizes.width) // 32 * 32
+        C, wide = sizes.width, max(int(3.5 * sizes.width) // 32, 1) * 32
         share = 1 - (torch.arange(C) / C) ** (1 - layer / sizes.layers)
         self.share_k, self.share_r = nn.Parameter(share), nn.Parameter(share.clone())
         self.k, self.r, self.v = matrix(C, wide), matrix(C, C, 0), matrix(wide, C, 0)
@@ -109,6 +118,8 @@ class Model(nn.Module):
 
     def __init__(self, sizes, mix=wkv6):
         super().__init__()
+        check_kind("sizes", sizes, Sizes)
+        check_callable("mix", mix)
         self.sizes, self.mix, C, norm = sizes, mix, sizes.width, nn.LayerNorm
         # Near zero, with a norm after it: a first step already moves an embedding far.
         self.embedding = nn.Embedding(sizes.vocabulary, C)
@@ -123,6 +134,7 @@ class Model(nn.Module):
         self.head = matrix(C, sizes.vocabulary, 0.5)
 
     def forward(self, tokens, state=None, mix=None):
+        check_tokens("tokens", tokens, vocabulary=self.sizes.vocabulary)
         x, after = self.first_norm(self.embedding(tokens)), []
         for n, (norm_1, time_mix, norm_2, channel_mix) in enumerate(self.blocks):
             before, s0, before_channels = state[n] if state else (None, None, None)
@@ -178,6 +190,12 @@ class Plan:
     weight_decay: float = 0.01
     clip: float = 1.0  # the longest gradient
 
+    def __post_init__(self):
+        check_count("steps", self.steps, 0)
+        check_count("warm_up", self.warm_up, 0)
+        for name in ("rate", "weight_decay", "clip"):
+            check_number(name, getattr(self, name), 0)
+
     def rate_at(self, step):
         if step < self.warm_up:
             return self.rate * (step + 1) / self.warm_up
@@ -189,6 +207,10 @@ def optimizer_for(model, plan):
     return torch.optim.AdamW(groups(model, plan), lr=plan.rate, betas=(0.9, 0.99), eps=1e-18)
 
 
+@checked(
+    model=partial(check_kind, kind=nn.Module), batch=check_callable, every=check_count,
+    plan=partial(check_kind, kind=Plan), autocast=partial(check_kind, kind=torch.dtype | None),
+)  # fmt: skip
 def train(model, batch, plan, checkpoint=None, every=200, autocast=None):
     """Learns; gives (step, loss) after each step.
 
@@ -220,7 +242,8 @@ def train(model, batch, plan, checkpoint=None, every=200, autocast=None):
 
 
 def loss_of(model, tokens, counts=None, autocast=None):
-    """Mean cross-entropy of the next tokens, in nats."""
+    """Mean cross-entropy of the next tokens, in nats: of `[B, T + 1]` the last T."""
+    check_tokens("tokens", tokens, least=2)
     device = tokens.device.type
     with torch.autocast(device, autocast or torch.bfloat16, enabled=autocast is not None):
         logits, _ = model(tokens[:, :-1])
@@ -228,6 +251,10 @@ def loss_of(model, tokens, counts=None, autocast=None):
     return found.mean() if counts is None else (found * counts).sum() / counts.sum()
 
 
+@checked(
+    model=partial(check_kind, kind=nn.Module), count=check_count,
+    mix=partial(check_callable, optional=True), temperature=partial(check_number, least=0),
+)  # fmt: skip
 @torch.no_grad()
 def write(model, prompt, count, mix=None, temperature=0.0, generator=None):
     """`count` tokens after `prompt` `[B, T]`, one at a time, each from the state before it.
@@ -236,6 +263,7 @@ def write(model, prompt, count, mix=None, temperature=0.0, generator=None):
         mix: what computes one token, called as `wkv6`; the model's own if None.
         temperature: 0 takes the likeliest token; at 1 they are drawn with the model's odds.
     """
+    check_tokens("prompt", prompt, vocabulary=model.sizes.vocabulary)
     logits, state = model(prompt)
     written = []
     for _ in range(count):

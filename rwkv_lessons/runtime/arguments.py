@@ -1,8 +1,14 @@
-"""What tensors an operation may be given: dtypes, devices and shapes, and errors that name them."""
+"""What a function may be given: dtypes, devices, shapes, numbers, and errors that name them."""
+
+import functools
+import inspect
+import math
+import numbers
 
 import torch
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+NUMBERS = (int, float, numbers.Real)
 STATE = "B, H, K, V"
 
 
@@ -19,6 +25,74 @@ def check_tensor(name, x, r, dtypes=DTYPES, whose="r"):
         raise TypeError(f"{name} must be one of {wanted}, got {x.dtype}")
     if x.device != r.device:
         raise ValueError(f"{name} must be on {whose}'s device {r.device}, got {x.device}")
+
+
+def checked(**checks):
+    """Makes a function look at its arguments first: `checks` has a function (name, value) of each.
+
+    The attribute `unchecked` is the function itself, for calls that are right by their making.
+    """
+
+    def with_checks(function):
+        names = list(inspect.signature(function).parameters)
+
+        @functools.wraps(function)
+        def call(*given, **named):
+            for name, x in (*zip(names, given, strict=False), *named.items()):
+                if name in checks:
+                    checks[name](name, x)
+            return function(*given, **named)
+
+        call.unchecked = function
+        return call
+
+    return with_checks
+
+
+def check_number(name, x, least=-math.inf):
+    """Raises a TypeError or ValueError unless x is a finite number of at least `least`."""
+    if type(x) is not float and (isinstance(x, bool) or not isinstance(x, NUMBERS)):
+        raise TypeError(f"{name} must be a number, got {shown(x)}")
+    if not -math.inf < x < math.inf or x < least:
+        bound = "" if least == -math.inf else f", at least {least}"
+        raise ValueError(f"{name} must be a finite number{bound}, got {x}")
+
+
+def check_count(name, x, least=1):
+    """Raises a TypeError or ValueError unless x is an integer of at least `least`."""
+    if isinstance(x, bool) or not isinstance(x, int):
+        raise TypeError(f"{name} must be an integer, got {shown(x)}")
+    if x < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, got {x}")
+
+
+def check_flag(name, x):
+    """Raises a TypeError unless x is True or False."""
+    if not isinstance(x, bool):
+        raise TypeError(f"{name} must be True or False, got {shown(x)}")
+
+
+def check_device_type(name, x):
+    """Raises a ValueError unless x is the type of a device: "cuda", "cpu"."""
+    try:
+        right = torch.device(x).type == x
+    except (RuntimeError, TypeError):
+        right = False
+    if not right:
+        raise ValueError(f'{name} must be a torch.device.type, as "cuda" or "cpu", got {shown(x)}')
+
+
+def check_floating(name, x):
+    """Raises a TypeError unless x is one of `DTYPES`."""
+    if x not in DTYPES:
+        wanted = ", ".join(map(str, DTYPES))
+        raise TypeError(f"{name} must be one of {wanted}, got {shown(x)}")
+
+
+def shown(x):
+    """A value in a message: its type, and of what is short the value, too."""
+    kind, short = type(x).__name__, isinstance(x, str | int | float | torch.dtype)
+    return f"{kind} {x!r}" if short else kind
 
 
 def check_dtype(name, x, r):

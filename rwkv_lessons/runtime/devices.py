@@ -35,6 +35,12 @@ class Gpu(NamedTuple):
         return self.capability[0] == 9
 
 
+def check_gpu(name, x):
+    """Raises a TypeError unless x is a `Gpu`."""
+    if not isinstance(x, Gpu):
+        raise TypeError(f"{name} must be a Gpu, as devices.gpu_of returns, got {x!r}")
+
+
 # In numbers, and not by the table: a record is not stale when the table knows one GPU more.
 H200 = Gpu((9, 0), sms=132, shared_bytes=227 * KIB)
 

@@ -10,6 +10,7 @@ import functools
 
 import torch
 
+from ..runtime.arguments import check_count, check_device_type, check_floating, checked
 from ..runtime.packages import NUMBA, TRITON
 from .arguments import check_arguments
 from .fft import timex_fft
@@ -59,6 +60,7 @@ def _method(name):
 _known_method = functools.cache(_method)  # an import statement costs the host 1 µs
 
 
+@checked(device=check_device_type, dtype=check_floating, T=check_count)
 def method_for(device, dtype, T):
     """The name of the method that `timex` picks: a key of `METHODS`.
 
@@ -119,6 +121,6 @@ def timex(w, k, eps=0.0):
     """
     _, _, T = check_arguments(w, k, eps)
     dtype = torch.float64 if torch.float64 in (w.dtype, k.dtype) else k.dtype
-    name = method_for(k.device.type, dtype, T)
+    name = method_for.unchecked(k.device.type, dtype, T)
     method = (_method if torch.compiler.is_compiling() else _known_method)(name)
     return method(w, k, eps)

@@ -1,8 +1,8 @@
 """What a time-x call may be given; every way of computing it asks here."""
 
-import numbers
-
 import torch
+
+from ..runtime.arguments import check_number
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
@@ -15,8 +15,7 @@ def check_arguments(w, k, eps=0.0, dtypes=DTYPES):
         if x.dtype not in dtypes:
             known = ", ".join(str(d).removeprefix("torch.") for d in dtypes)
             raise TypeError(f"{name} must be one of {known}, got {x.dtype}")
-    if not isinstance(eps, numbers.Real) or isinstance(eps, bool):
-        raise TypeError(f"eps must be a number, got {type(eps).__name__}")
+    check_number("eps", eps)
     if w.device != k.device:
         raise ValueError(f"w must be on k's device {k.device}, got {w.device}")
     if k.ndim != 3 or 0 in k.shape:

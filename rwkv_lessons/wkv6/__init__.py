@@ -13,6 +13,7 @@ import functools
 import torch
 
 from ..runtime import devices
+from ..runtime.arguments import check_count, check_device_type, check_flag, check_floating, checked
 from ..runtime.assembler import distrusted
 from ..runtime.packages import NUMBA, TRITON
 from .doubling import wkv6_doubling
@@ -72,6 +73,10 @@ def __getattr__(name):
     return found
 
 
+@checked(
+    device=check_device_type, dtype=check_floating, T=check_count, heads=check_count,
+    size=check_count, gradients=check_flag, packed=check_flag, gpu=devices.check_gpu,
+)  # fmt: skip
 def method_for(device, dtype, T, heads, size, gradients, packed=False, gpu=devices.H200):
     """The method that `wkv6` takes, a key of `METHODS`, by what was measured on an H200.
 
@@ -96,6 +101,7 @@ def method_for(device, dtype, T, heads, size, gradients, packed=False, gpu=devic
 
     Args:
         device: "cuda" or another `torch.device.type`.
+        dtype: torch.float64 where any tensor is, else r's.
         T: tokens of a sequence; the mean, where several are packed.
         heads: B·H, or sequences·H where they are packed; 256 are many.
         size: the larger of K and V.
@@ -172,8 +178,8 @@ def wkv6(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False)
     S = len(cu_seqlens) - 1 if packed else B
     dtype = torch.float64 if holds_float64(r, w, u, s0) else r.dtype
     gpu = devices.gpu_of(r.device)
-    mean = -(-B * T // S)
-    name = method_for(r.device.type, dtype, mean, S * H, max(K, V), gradients, packed, gpu)
+    asked = r.device.type, dtype, -(-B * T // S), S * H, max(K, V), gradients, packed, gpu
+    name = method_for.unchecked(*asked)
     method = (_checked if torch.compiler.is_compiling() else _known_checked)(name)
     if known:
         remember(_methods, known, method)

@@ -1,10 +1,11 @@
 """The options of a WKV-6 call: packed sequences, a scale, a raw decay; see also arguments.py."""
 
 import functools
+import math
 
 import torch
 
-from ..runtime.arguments import DTYPES
+from ..runtime.arguments import DTYPES, check_flag, check_number
 from ..runtime.packed import Packed
 from ..runtime.precision import outside_autocast, sum_dtype
 from .arguments import check_arguments
@@ -23,10 +24,8 @@ def check_call(r, k, v, w, u, s0=None, cu_seqlens=None, scale=1.0, raw_decay=Fal
     if known and (sizes := _right.get((known, dtypes))):
         return sizes
     sizes = check_arguments(r, k, v, w, u, s0 if cu_seqlens is None else None, dtypes)
-    if type(scale) is not float and (isinstance(scale, bool) or not isinstance(scale, int | float)):
-        raise TypeError(f"scale must be a number, got {type(scale).__name__}")
-    if type(raw_decay) is not bool:
-        raise TypeError(f"raw_decay must be True or False, got {type(raw_decay).__name__}")
+    check_number("scale", scale)
+    check_flag("raw_decay", raw_decay)
     if cu_seqlens is not None:
         wanted = (count_sequences(cu_seqlens, r), *r.shape[2:], v.shape[-1])
         if isinstance(s0, torch.Tensor) and s0.shape != wanted:
@@ -44,7 +43,7 @@ def looks(tensors, scale, raw_decay):
 
     A call that looks like one that was right is right: found in half the time of checking it.
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or (type(scale) is float and not abs(scale) < math.inf):
         return None
     found = [type(scale), type(raw_decay)]
     for x in tensors:
@@ -118,7 +117,7 @@ def takes_options(dtypes=DTYPES):
                 o, s1 = compute(r, k, v, w, u, s0)
             else:
                 o, s1 = PACKED(name, r, k, v, w, u, s0, cu_seqlens)
-            return o.to(dtype), s1
+            return o.to(dtype).contiguous(), s1.contiguous()
 
         @functools.wraps(compute)
         def method(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False):

@@ -16,6 +16,7 @@ import functools
 import torch
 
 from ..runtime import devices
+from ..runtime.arguments import check_count, check_device_type, check_flag, check_floating, checked
 from ..runtime.assembler import distrusted
 from ..runtime.packages import TRITON
 from .arguments import check_call
@@ -77,6 +78,10 @@ def __getattr__(name):
     return found
 
 
+@checked(
+    device=check_device_type, dtype=check_floating, T=check_count, heads=check_count,
+    size=check_count, gradients=check_flag, gpu=devices.check_gpu,
+)  # fmt: skip
 def method_for(device, dtype, T, heads, size, gradients, gpu=devices.H200):
     """The method that `wkv7` takes, a key of `METHODS`.
 
@@ -164,7 +169,7 @@ def wkv7(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="log"):
     dtype = torch.float64 if holds_float64(r, w, s0) else r.dtype
     gradients = torch.is_grad_enabled() and wants_gradients(r, w, k, v, a, b, s0)
     gpu = devices.gpu_of(r.device)
-    name = method_for(r.device.type, dtype, -(-B * T // S), S * H, K, gradients, gpu)
+    name = method_for.unchecked(r.device.type, dtype, -(-B * T // S), S * H, K, gradients, gpu)
     given = (r, w, k, v, a, b, s0, cu_seqlens, float(scale), decay)
     method = (_checked if torch.compiler.is_compiling() else _known_checked)(name)
     return method(*given)

@@ -1,6 +1,13 @@
 """What a WKV-7 call may be given; every way of computing it asks here."""
 
-from ..runtime.arguments import DTYPES, check_dtype, check_shape, check_tensor, sizes_of
+from ..runtime.arguments import (
+    DTYPES,
+    check_dtype,
+    check_number,
+    check_shape,
+    check_tensor,
+    sizes_of,
+)
 from ..wkv6.options import count_sequences
 
 DECAYS = ("log", "raw", "clamp")  # what w may be, see options.py
@@ -19,8 +26,7 @@ def check_call(
     B, T, H, K, V = sizes_of(r, v)
     for name in LIKE_R:
         check_shape(name, given[name], "B, T, H, K", (B, T, H, K))
-    if type(scale) is not float and (isinstance(scale, bool) or not isinstance(scale, int | float)):
-        raise TypeError(f"scale must be a number, got {type(scale).__name__}")
+    check_number("scale", scale)
     if decay not in DECAYS:
         raise ValueError(f"decay must be one of {', '.join(DECAYS)}, got {decay!r}")
     packed = cu_seqlens is not None

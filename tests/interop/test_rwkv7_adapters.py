@@ -52,10 +52,33 @@ def test_wind_rwkvs_final_state_has_the_dtype_of_the_originals():
     assert wind_rwkv.attn_chunked_cuda(*x, s0)[1].dtype == torch.float32
     assert wind_rwkv.attn_backstepping_smallhead(*x)[1].dtype == torch.float32
     assert wind_rwkv.load_chunked_cuda(64) is None
-    ends = torch.tensor([0, 7, 20])
-    o, states = wind_rwkv.attn_chunked_cuda_varlen(*x, cu_seqlens=ends)
-    alone, last = wind_rwkv.attn_chunked_cuda(*(z[:, 7:] for z in x))
-    assert torch.equal(o[:, 7:], alone) and torch.equal(states[1:], last)
+
+
+def test_wind_rwkvs_packed_sequences_have_no_batch():
+    x, ends = with_raw(make(1, 20, 2, 8, 8, "mixed", torch.bfloat16), "raw")[:6], [0, 7, 20]
+    flat = [y[0] for y in x]
+    o, states = wind_rwkv.attn_chunked_cuda_varlen(*flat, None, torch.tensor(ends))
+    alone, last = wind_rwkv.attn_chunked_cuda(*(y[:, 7:] for y in x))
+    assert o.shape == flat[3].shape and torch.equal(o[7:], alone[0])
+    assert torch.equal(states[1:], last)
+    given = states.float()
+    _, after = wind_rwkv.attn_chunked_cuda_varlen(*flat, given, torch.tensor(ends))
+    assert after.dtype == torch.float32 and torch.equal(given, states.float())
+
+
+def test_wind_rwkvs_names_and_precisions_are_there():
+    """Its own tests import all names, and choose how the big heads multiply."""
+    names = {}
+    exec("from rwkv_lessons.interop.wind_rwkv import *", names)
+    *x, s0 = with_raw(make(1, 20, 2, 8, 8, "mixed", torch.bfloat16), "raw")
+    want = wind_rwkv.attn_chunked_cuda(*x, s0)
+    for precision in ("bf16", "fp16", "fp32"):
+        found = names[f"attn_triton_bighead_{precision}"](*x, s0)
+        assert all(map(torch.equal, found, want))
+        found = names["attn_triton_bighead"](*x, s0, dot_prec=precision)
+        assert all(map(torch.equal, found, want))
+    functions = [name for name in names if name.startswith(("attn_", "load_"))]
+    assert len(functions) == 12  # as many as its package has
 
 
 @pytest.mark.parametrize("T", [1, 20])
@@ -71,7 +94,7 @@ def test_rwkv_lm_has_a_clamped_decay_and_flat_sequences(T):
         return o.flatten(2), s1
 
     def ours(s, *flat):
-        return rwkv_lm.RWKV7_STATEPASSING_CLAMPW_CUDA(s, *flat, HEAD_SIZE=4)
+        return rwkv_lm.RWKV7_STATE_PASSING_CLAMPW_CUDA(s, *flat, HEAD_SIZE=4)
 
     both(ours, by_definition, [s0, *flat])
     want = by_definition(s0, *flat)[0]
@@ -86,7 +109,7 @@ def test_rwkv_lm_has_a_clamped_decay_and_flat_sequences(T):
 def test_rwkv_lm_names_a_wrong_argument():
     x = [torch.zeros(1, 3, 128) for _ in range(6)]
     assert rwkv_lm.RWKV7_CLAMPW_CUDA(*x).shape == (1, 3, 128)
-    with pytest.raises(ValueError, match="k must be .B, T, C. with C a multiple of 64"):
+    with pytest.raises(ValueError, match="k must be .B, T, C. with C a multiple of HEAD_SIZE = 64"):
         rwkv_lm.RWKV7_CLAMPW_CUDA(*x[:2], x[2][..., :100], *x[3:])
     with pytest.raises(TypeError, match="b must be a tensor"):
         rwkv_lm.RWKV7_CLAMPW_CUDA(*x[:5], None)

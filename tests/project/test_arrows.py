@@ -16,7 +16,7 @@ RULES = {
     "runtime": set(),
     **dict.fromkeys(KERNELS, KERNELS | {"runtime"}),
     "inputs": KERNELS,
-    "models": KERNELS,
+    "models": KERNELS | {"runtime"},
     "interop": KERNELS | {"runtime"},
     "operations": set(),
     "records": {"operations", "runtime"},
