@@ -13,7 +13,6 @@ No fork, no trust_remote_code; transformers 5.17 or later, imported when it is u
 """
 
 import copy
-import functools
 
 import torch
 
@@ -59,7 +58,7 @@ def use_latent_mla(model):
     setattr(model, BEFORE, model.config._attn_implementation)
     model.set_attn_implementation(NAME)
     for part in parts:
-        part.expand_kv = functools.partial(_expand_kv, part)
+        part.expand_kv = LatentAsItIs(part)
     return model
 
 
@@ -181,11 +180,20 @@ def _in_one_dtype(query, *others):
     return [x.to(dtype) for x in (query, *others)]
 
 
-def _expand_kv(module, latent, k_rope):
-    """What a changed model calls as `expand_kv`."""
-    if module.config._attn_implementation != NAME:  # somebody asked for another
-        return type(module).expand_kv(module, latent, k_rope)
-    return latent, k_rope
+class LatentAsItIs:
+    """What a changed model calls as `expand_kv`; loaded in another process it registers there."""
+
+    def __init__(self, module):
+        self.module = module
+
+    def __call__(self, latent, k_rope):
+        if self.module.config._attn_implementation != NAME:  # somebody asked for another
+            return type(self.module).expand_kv(self.module, latent, k_rope)
+        return latent, k_rope
+
+    def __setstate__(self, state):
+        vars(self).update(state)
+        _register()
 
 
 def _own_config(model):

@@ -1,5 +1,9 @@
 """MiniCPM3 and DeepSeek of the transformers package, with their attention and with ours."""
 
+import copy
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -218,6 +222,27 @@ def test_undo(model):
     assert not any("expand_kv" in vars(part) for part in model.modules())
     again, after = written(model, **given)
     assert torch.equal(again, tokens) and torch.equal(after, logits)
+
+
+LOADS = """
+import sys, torch
+model, tokens, expected = torch.load(sys.argv[1], weights_only=False)
+assert model.config._attn_implementation == "latent_mla"
+found = model(tokens).logits
+assert torch.equal(found, expected), (found - expected).abs().max()
+"""
+
+
+def test_a_changed_model_can_be_loaded_in_another_process(tmp_path):
+    torch.manual_seed(0)
+    model, tokens = use_latent_mla(minicpm3().eval()), texts(6)["input_ids"]
+    with torch.no_grad():
+        expected = model(tokens).logits
+        assert torch.equal(copy.deepcopy(model)(tokens).logits, expected)
+    torch.save((model, tokens, expected), tmp_path / "model.pt")
+    command = [sys.executable, "-c", LOADS, str(tmp_path / "model.pt")]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert not run.returncode, run.stderr
 
 
 def test_one_model_and_not_the_other():
