@@ -4,29 +4,46 @@ import pytest
 import torch
 from support.mla_problem import problem
 from support.wkv6_cases import make
+from support.wkv7_cases import make as make_7
 
 from rwkv_lessons.mla import mla, mla_absorbed, mla_prefill, mla_reference
+from rwkv_lessons.mla.prefill.prefill import expand
+from rwkv_lessons.runtime.precision import product
+from rwkv_lessons.timex import timex, timex_fft, timex_reference
 from rwkv_lessons.wkv5 import wkv5, wkv5_chunked, wkv5_reference
 from rwkv_lessons.wkv6 import wkv6, wkv6_doubling, wkv6_reference, wkv6_step
+from rwkv_lessons.wkv7 import wkv7, wkv7_reference, wkv7_wy
 
 WKV = [wkv5, wkv5_chunked, wkv5_reference, wkv6, wkv6_doubling, wkv6_reference]
+WKV += [wkv7, wkv7_wy, wkv7_reference]
+TIMEX = [timex, timex_fft, timex_reference]
 MLA = [mla, mla_absorbed, mla_prefill, mla_reference]
+
+
+def results_of(operation, leaves, options):
+    results = operation(*leaves, **options)
+    return [results] if isinstance(results, torch.Tensor) else results
 
 
 def with_gradients(operation, tensors, options):
     leaves = [x.detach().requires_grad_() for x in tensors]
-    results = operation(*leaves, **options)
+    results = results_of(operation, leaves, options)
     return *results, *torch.autograd.grad(sum(x.float().sum() for x in results), leaves)
 
 
 def time_mixing(operation, T=9):
+    if operation.__name__.startswith("wkv7"):
+        return make_7(1, T, 2, 8, 8, dtype=torch.float32)
     x = make(1, T, 2, 8, 8, dtype=torch.float32)
     return [*x[:3], x[3][0, 0], *x[4:]] if operation.__name__.startswith("wkv5") else x
 
 
-@pytest.mark.parametrize("operation", [*WKV, *MLA], ids=lambda f: f.__name__)
-def test_autocast_changes_nothing(operation):
-    if operation in WKV:
+@pytest.mark.parametrize("in_backward", [False, True])
+@pytest.mark.parametrize("operation", [*WKV, *MLA, *TIMEX], ids=lambda f: f.__name__)
+def test_autocast_changes_nothing(operation, in_backward):
+    if operation in TIMEX:
+        tensors, options = [torch.randn(3, 40), torch.randn(2, 3, 40)], {}
+    elif operation in WKV:
         tensors, options = time_mixing(operation), {}
     else:
         tensors, options = problem(2, 2, 3, 40, dtype=torch.float32, lengths=[40, 33])
@@ -35,10 +52,59 @@ def test_autocast_changes_nothing(operation):
     leaves = [x.detach().requires_grad_() for x in tensors]
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16  # it is on
-        results = operation(*leaves, **options)
-    found = *results, *torch.autograd.grad(sum(x.float().sum() for x in results), leaves)
+        results = results_of(operation, leaves, options)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=in_backward):
+        gradients = torch.autograd.grad(sum(x.float().sum() for x in results), leaves)
+    found = *results, *gradients
     for x, y in zip(found, expected, strict=True):
         assert x.dtype == y.dtype and torch.equal(x, y)
+
+
+def test_autocast_in_backward_does_not_round_keys_and_values():
+    """Those that the kernels of prefill attend to are made, and have their gradients, in torch."""
+    latent, w_k, w_v = torch.randn(2, 5, 8), torch.randn(3, 4, 8), torch.randn(3, 6, 8)
+    found = []
+    for enabled in (False, True):
+        leaves = [x.clone().requires_grad_() for x in (latent, w_k, w_v)]
+        k, v = expand(*leaves)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            found.append(torch.autograd.grad(k.square().sum() + v.sum(), leaves))
+    assert all(map(torch.equal, *found))
+
+
+def test_second_gradients_are_outside_of_autocast_too():
+    x, found = make_7(1, 5, 1, 4, 4, dtype=torch.float32), []
+    for enabled in (False, True):
+        leaves = [y.clone().requires_grad_() for y in x]
+        (dr,) = torch.autograd.grad(wkv7_wy(*leaves)[0].sum(), leaves[0], create_graph=True)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            found.append(torch.autograd.grad(dr.square().sum(), leaves[2:]))
+    assert all(map(torch.equal, *found))
+
+
+def test_a_product_broadcasts_and_has_gradients_of_every_kind():
+    x, y = torch.randn(2, 1, 3, 4).double(), torch.randn(5, 4, 2).double()
+    leaves = x.requires_grad_(), y.requires_grad_()
+    assert torch.autograd.gradcheck(product, leaves, check_forward_ad=True, check_batched_grad=True)
+    assert torch.autograd.gradgradcheck(product, leaves, check_fwd_over_rev=True)
+
+
+@pytest.mark.gpu
+def test_autocast_in_backward_changes_nothing_on_a_gpu():
+    """Through kernels; mla's prefill makes keys and values in torch."""
+    for operation, tensors, options in (
+        (wkv6, make(2, 200, 2, 64, 64, -0.1, torch.float32, device="cuda"), {}),
+        (wkv7, make_7(2, 200, 2, 64, 64, -0.1, torch.float32, device="cuda"), {}),
+        (mla, *problem(2, 200, 4, 300, dtype=torch.float32, device="cuda")),
+        (timex, [torch.randn(3, 40, device="cuda"), torch.randn(2, 3, 40, device="cuda")], {}),
+    ):
+        found = []
+        for enabled in (False, True):
+            leaves = [x.detach().requires_grad_() for x in tensors]
+            loss = sum(x.float().sum() for x in results_of(operation, leaves, options))
+            with torch.autocast("cuda", dtype=torch.bfloat16, enabled=enabled):
+                found.append(torch.autograd.grad(loss, leaves))
+        assert all(map(torch.equal, *found)), operation.__name__
 
 
 @pytest.mark.parametrize("operation", [wkv5_chunked, wkv6_doubling, mla_absorbed])
