@@ -158,8 +158,8 @@ def wkv7(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="log"):
 
     Limits:
         Numbers that are not finite: what depends on a NaN is NaN. It stays in its head and its
-            sequence; the chunked method takes it to all tokens of its chunk, up to 32 from a
-            multiple of 32 in the sequence.
+            sequence. The methods in chunks take it to all tokens of its chunk, on either side:
+            up to 32 from a multiple of 32 in the sequence by chunked, 64 of 64 by wy.
         The same bits: kernels add in a fixed order, without atomics.
         Precision: all of it is as outside of torch.autocast. Second gradients are those of the
             methods in torch, reference and wy; of the kernels they raise a RuntimeError.

@@ -206,3 +206,19 @@ def test_compiled_without_a_graph_break(backend):
     found = torch.compile(mla, fullgraph=True, backend=backend)(*tensors, **which)
     # The same products, in float32.
     torch.testing.assert_close(found, mla(*tensors, **which), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_nan_reaches_what_the_help_says(name):
+    reached = {}
+    for n, argument in enumerate(("q", "q_rope", "latent", "k_rope")):
+        tensors, options = problem(2, 8, 3, 8, dtype=torch.float32)
+        tensors[n][(0, 2, 1, 0) if n < 2 else (0, 5, 1)] = torch.nan
+        o, _ = METHODS[name](*tensors, **options)
+        reached[argument] = o.isnan().any(-1)  # [B, M, H]
+    for x in reached.values():
+        assert not x[1].any()  # the other sequence
+    for argument in ("q", "q_rope"):
+        assert reached[argument].nonzero().tolist() == [[0, 2, 1]]
+    assert reached["k_rope"][0, 5:].all() and not reached["k_rope"][0, :5].any()
+    assert reached["latent"][0, 5:].all()  # and may reach those before

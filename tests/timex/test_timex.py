@@ -7,6 +7,7 @@ import pytest
 import torch
 from support.timex_cases import make
 
+from rwkv_lessons.inputs import timex_inputs
 from rwkv_lessons.timex import METHODS, method_for, timex, timex_fft, timex_reference
 
 SHAPES = [(1, 1, 1), (2, 3, 2), (3, 2, 17), (1, 2, 64), (2, 1, 133)]
@@ -133,3 +134,13 @@ def test_the_rule_picks_spectra_for_long_rows_only(device, dtype):
     first = picked.index("fft")
     assert set(picked[first:]) == {"fft"}
     assert math.log2(2**first) == first and "fft" not in picked[:first]
+
+
+@pytest.mark.parametrize("T", [33, 512, 8192])
+@pytest.mark.parametrize("of_a_model", [False, True])
+def test_spectra_are_as_right_as_the_help_says(T, of_a_model):
+    drawn = (torch.randn(4, T), torch.randn(2, 4, T))
+    w, k = timex_inputs(2, 4, T) if of_a_model else drawn
+    error = (timex_fft(w, k) - timex_fft(w.double(), k.double())).abs().amax(-1)
+    assert (error <= 3e-7 * w.norm(dim=-1) * k.norm(dim=-1)).all()
+    assert "3e-7 of |w| |k|" in timex.__doc__

@@ -218,3 +218,14 @@ def test_the_rule_is_the_table_of_its_docstring():
     assert named == found < set(METHODS)
     assert method_for("cuda", torch.bfloat16, 4096, 512, 64, True) == "chunked"
     assert method_for("cuda", torch.bfloat16, 16, 512, 64, False) == "recurrent"
+
+
+@pytest.mark.parametrize("name, first", [("reference", 100), ("wy", 64)])
+@pytest.mark.parametrize("argument", range(1, 6))
+def test_a_nan_reaches_what_the_help_says(name, first, argument):
+    x = make(2, 200, 2, 4, 3, -0.1, torch.float32)
+    x[argument][0, 100, 1, 1] = torch.nan
+    o, s1 = METHODS[name](*x)
+    reached = o.isnan().any(-1)
+    assert reached[0, :, 1].nonzero().flatten().tolist() == list(range(first, 200))
+    assert not reached[1].any() and not reached[0, :, 0].any() and not s1[:, 0].isnan().any()
