@@ -95,7 +95,7 @@ def mla(
         that sees no token has zeros, and -inf. What is in empty slots never matters.
 
         A NaN in q or q_rope stays in its query and head. One in the latent may reach all queries of
-        its sequence, those before its token too, as 0 · NaN is NaN; one in k_rope those that see it.
+        its sequence, also those before its token (0 · NaN is NaN), one in k_rope those that see it.
 
         All of it is as outside of torch.autocast. Second gradients are those of the methods in
         torch; of the kernels they raise a RuntimeError.
