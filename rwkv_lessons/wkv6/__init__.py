@@ -14,9 +14,10 @@ import torch
 
 from ..runtime import devices
 from ..runtime.assembler import distrusted
+from ..runtime.bounded import Table
 from ..runtime.packages import NUMBA, TRITON
 from .doubling import wkv6_doubling
-from .options import LARGEST, check_call, holds_float64, looks, remember, wants_gradients
+from .options import LARGEST, check_call, holds_float64, looks, wants_gradients
 from .reference import wkv6_reference
 from .step import wkv6_step
 
@@ -57,7 +58,7 @@ def _checked(name):
 
 
 _known_checked = functools.cache(_checked)  # an import statement costs the host 1 µs
-_methods = {}  # by `looks` of a call, and whether gradients are wanted: its method
+_methods = Table()  # by `looks` of a call, and whether gradients are wanted: its method
 
 
 def __getattr__(name):
@@ -176,5 +177,5 @@ def wkv6(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False)
     name = method_for(r.device.type, dtype, mean, S * H, max(K, V), gradients, packed, gpu)
     method = (_checked if torch.compiler.is_compiling() else _known_checked)(name)
     if known:
-        remember(_methods, known, method)
+        _methods[known] = method
     return method(*tensors, cu_seqlens, float(scale), raw_decay)

@@ -5,16 +5,17 @@ import functools
 import torch
 
 from ..runtime.arguments import DTYPES
+from ..runtime.bounded import Table
 from ..runtime.packed import Packed
+from ..runtime.plain import PLAIN, no_transforms
 from ..runtime.precision import outside_autocast, sum_dtype
 from .arguments import check_arguments
 
 PACKED = Packed("wkv6_packed", "rkvw", "u")
 # exp(-exp(7)) is 0 even in float64. Above it the gradient is 0 too, not 0 · exp(x) = 0 · inf.
 MAX_RAW_DECAY = 7.0
-MAX_KNOWN = 1024  # calls of different looks that are remembered
 LARGEST = 1024  # keys or values of a head: what a block's threads can hold between them
-_right = {}  # by `looks` of a call: its B, T, H, K, V
+_right = Table()  # by `looks` of a call: its B, T, H, K, V
 
 
 def check_call(r, k, v, w, u, s0=None, cu_seqlens=None, scale=1.0, raw_decay=False, dtypes=DTYPES):
@@ -35,7 +36,7 @@ def check_call(r, k, v, w, u, s0=None, cu_seqlens=None, scale=1.0, raw_decay=Fal
         if s0 is not None:
             check_arguments(r, k, v, w, u, s0[:1] if isinstance(s0, torch.Tensor) else s0, dtypes)
     if known:
-        remember(_right, (known, dtypes), sizes)
+        _right[known, dtypes] = sizes
     return sizes
 
 
@@ -44,29 +45,17 @@ def looks(tensors, scale, raw_decay):
 
     A call that looks like one that was right is right: found in half the time of checking it.
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or not no_transforms():
         return None
     found = [type(scale), type(raw_decay)]
     for x in tensors:
         if x is None:
             found.append(None)
-        elif isinstance(x, torch.Tensor):
+        elif type(x) in PLAIN:
             found += (x.shape, x.dtype, x.device)
         else:
             return None
-    found = tuple(found)
-    try:
-        hash(found)
-    except TypeError:  # sizes that are being traced
-        return None
-    return found
-
-
-def remember(table, known, found):
-    """Keeps what was found of a call by its looks."""
-    if len(table) >= MAX_KNOWN:
-        table.clear()
-    table[known] = found
+    return tuple(found)
 
 
 def count_sequences(cu_seqlens, r):
