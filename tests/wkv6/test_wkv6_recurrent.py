@@ -356,6 +356,10 @@ def test_the_rule_is_the_table_of_its_docstring():
         ("cuda", torch.bfloat16, 4096, 512, 64, True): "chunked",
         ("cuda", torch.float32, 4096, 512, 64, False): "cuda",
         ("cuda", torch.float32, 4096, 64, 100, False): "chunked",
+        ("cuda", torch.float32, 54, 32, 64, False): "recurrent",
+        ("cuda", torch.float32, 65, 32, 64, False): "chunked",
+        ("cuda", torch.float32, 54, 32, 64, True): "chunked",
+        ("cuda", torch.float32, 54, 512, 64, False): "cuda",
     }.items():
         assert method_for(device, dtype, *shape) == method
     for size, method in ((64, "chunked"), (300, "recurrent")):

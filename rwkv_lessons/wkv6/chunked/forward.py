@@ -285,9 +285,10 @@ def has_kernel(r, k, v, w, u, s0):
     """Whether these kernels compute what is on this device and of these types and sizes."""
     if not r.is_cuda or holds_float64(r, w, u, s0):
         return False
-    if r.dtype == torch.float32 and distrusted():
+    gpu = devices.gpu_of(r.device)
+    if r.dtype == torch.float32 and distrusted(gpu.capability):
         return False
-    return r.shape[3] <= largest(r.dtype, devices.gpu_of(r.device))
+    return r.shape[3] <= largest(r.dtype, gpu)
 
 
 def wkv6_chunked(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False):
