@@ -23,6 +23,7 @@ import torch
 from numba import cuda, float32, int32
 
 from ...runtime import devices
+from ...runtime.bounded import remembered
 from ...runtime.launch_numba import ceil_div, compiled, launch, load4, types
 from ...runtime.operators import call
 from ..arguments import check_arguments
@@ -150,7 +151,7 @@ def rows_for(B):
     return rows
 
 
-@cache
+@remembered
 def compiled_kernel(dtype, rows, backwards, device):
     """The compiled kernel, and its block."""
     kernel, signature, threads = build(dtype, rows, backwards)
