@@ -62,6 +62,10 @@ def check_arguments(
             raise ValueError("lengths must be given with a block_table, got None")
         if block_table.ndim != 2:
             raise ValueError(f"block_table must be [B, pages], got {list(block_table.shape)}")
+        if rows == 0 or block_table.shape[1] == 0:
+            raise ValueError(
+                f"latent and block_table must have pages, got {rows} and {block_table.shape[1]}"
+            )
         page_size, N = N, N * block_table.shape[1]
 
     wanted = {

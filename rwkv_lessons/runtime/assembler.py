@@ -17,8 +17,9 @@ import ctypes
 import os
 import re
 import shutil
+import site
 import subprocess
-import sys
+import sysconfig
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from .operators import constant_when_compiled
 
 FIRST_RIGHT = 12, 9  # 12.8 is known to be wrong; 12.9 and 13.0 passed all GPU tests
 CHOICE = "RWKV_LESSONS_PTXAS"
+SECONDS_TO_ANSWER = 20  # for its version; a disk in a network may be slow
 
 
 @dataclass(frozen=True)
@@ -93,15 +95,10 @@ def assembler(capability: int = 90) -> Assembler:
 
 
 @constant_when_compiled
-def distrusted() -> bool:
-    """Whether kernels for torch's current device come from an assembler known to be wrong."""
-    return _distrusted(torch.cuda.current_device()) if torch.cuda.is_available() else False
-
-
-@cache
-def _distrusted(device):
-    major, minor = torch.cuda.get_device_capability(device)
-    return assembler(10 * major + minor).distrusted
+def distrusted(capability: tuple[int, int]) -> bool:
+    """Whether kernels for a GPU of this capability come from an assembler known to be wrong."""
+    major, minor = capability
+    return torch.cuda.is_available() and assembler(10 * major + minor).distrusted
 
 
 class WrongAssembler(UserWarning):
@@ -127,20 +124,30 @@ def candidates(capability: int = 90) -> Iterator[Assembler]:
     if on_path := shutil.which("ptxas"):
         places.append((on_path, "CUDA toolkit"))
     places.append(("/usr/local/cuda/bin/ptxas", "CUDA toolkit"))
-    for folder in map(Path, sys.path):
+    for folder in package_folders():
         wheels = sorted(folder.glob("nvidia/*/bin/ptxas"), reverse=True)
         places += [(file, "nvidia-cuda-nvcc") for file in wheels]
     for path, source in places:
-        if found := _look_at(str(path), source):
+        if Path(path).is_absolute() and (found := _look_at(str(path), source)):
             yield found
+
+
+def package_folders() -> list[Path]:
+    """Where packages are installed: not all of sys.path, on which a working directory may be."""
+    places = sysconfig.get_paths()
+    folders = [Path(torch.__file__).parents[1], places["purelib"], places["platlib"]]
+    if site.ENABLE_USER_SITE:
+        folders.append(site.getusersitepackages())
+    return list(dict.fromkeys(map(Path, folders)))
 
 
 @cache
 def _look_at(path, source):
     """The Assembler at `path`, or None."""
     try:
-        said = subprocess.run([path, "--version"], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
+        command, output = [path, "--version"], {"capture_output": True, "text": True}
+        said = subprocess.run(command, **output, check=True, timeout=SECONDS_TO_ANSWER)
+    except (OSError, subprocess.SubprocessError):
         return None
     version = re.search(r"ptxas.*, V([\d.]+)", said.stdout, re.DOTALL)
     return Assembler(path, version[1], source) if version else None

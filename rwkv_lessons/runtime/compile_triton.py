@@ -7,6 +7,8 @@ hands over those of the backward pass, too.
 """
 
 import contextlib
+import contextvars
+import copy
 import dataclasses
 import functools
 import os
@@ -87,17 +89,18 @@ def assembled(kernel):
     """
     if not isinstance(kernel, triton.runtime.JITFunction):
         return kernel
-    create = kernel.create_binder
 
     def create_binder():
-        made = create()
-        compile = kernel.compile
+        # Triton puts its own `compile` on the kernel first: on a copy, no other thread meets it.
+        model = copy.copy(kernel)
+        made = type(kernel).create_binder(model)
 
         def compile_for_own_target(src, target, **options):
-            compiled = compile(src, target=own_target(target), **options)
+            compiled = model.compile(src, target=own_target(target), **options)
             build_launcher(compiled)
             return compiled
 
+        kernel.CompiledKernel, kernel.ASTSource = model.CompiledKernel, model.ASTSource
         kernel.compile = compile_for_own_target
         return made
 
@@ -156,15 +159,35 @@ def compile_together(kind, launches):
     """
     if kind in _compiled:
         return
+    if isinstance(launches[0][0], triton.runtime.JITFunction):  # an interpreter compiles nothing
+        # In a context of its own: an interrupt would leave Triton's mode set for all that follows.
+        contextvars.Context().run(_compile, launches)
     _compiled.add(kind)
-    if not isinstance(launches[0][0], triton.runtime.JITFunction):
-        return  # in the interpreter nothing is compiled
-    # What fails here fails again at its launch, which says so.
-    with ThreadPoolExecutor(WORKERS) as threads:
-        with triton.AsyncCompileMode(threads, ignore_errors=True):
-            for kernel, _, num_warps, tensors, numbers, constants, options in launches:
-                given = (*tensors, *numbers, *constants)
-                kernel.warmup(*given, grid=(1,), num_warps=num_warps, **options)
+
+
+def _compile(launches):
+    try:
+        with ThreadPoolExecutor(WORKERS) as threads:
+            with triton.AsyncCompileMode(threads, ignore_errors=True):
+                for kernel, _, num_warps, tensors, numbers, constants, options in launches:
+                    given = (*tensors, *numbers, *constants)
+                    kernel.warmup(*given, grid=(1,), num_warps=num_warps, **options)
+    finally:
+        for kernel, *_ in launches:
+            forget_failures(kernel)
+
+
+def forget_failures(kernel):
+    """Has a kernel that did not compile be compiled again at its launch, which says why it cannot.
+
+    Triton 3.7 keeps the failure, and would raise it at every launch: also that of a ptxas which an
+    interrupt ended.
+    """
+    for compiled, *_ in kernel.device_caches.values():
+        for key, made in list(compiled.items()):
+            future = vars(made).get("future")
+            if future is not None and future.done() and future.exception() is not None:
+                compiled.pop(key, None)
 
 
 class Launches:

@@ -14,6 +14,7 @@ try:
 except ImportError:  # the numba.cuda inside numba itself, all there is on macOS
     from numba.core import cgutils, types
 
+from .bounded import remembered
 
 _thread = threading.local()
 
@@ -164,14 +165,14 @@ def linked(kernel, types, block, capability, verbose=False):
     return linker.link("cubin"), name, linker.get_info_log()
 
 
-@cache
+@remembered
 def _configuration(grid, block):
     from cuda.core import LaunchConfig
 
     return LaunchConfig(grid=grid, block=block)
 
 
-@cache
+@remembered
 def _stream(address, device):  # address 0, the default stream, is another one on each device
     from cuda.core import Stream
 

@@ -7,9 +7,11 @@ import torch
 from triton.backends.nvidia.driver import make_tensordesc_arg
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-MAX_ENCODED = 4096  # addresses whose descriptions are kept, some 500 bytes each
+from .bounded import Table
+from .remembered_launches import REMEMBERS, first_launches
+
 _compiled, _metadata = {}, {}
-encoded = {}  # by address and key of a description: what `encode` returned
+encoded = Table(4096)  # by address and key: what `encode` returned, some 500 bytes each
 
 
 def replace_base(model, x):
@@ -27,14 +29,14 @@ def launch_tiles(kernel, grid, num_warps, tensors, numbers, constants, **options
     Returns:
         As `launch_triton.launch`.
     """
-    given, kinds = [], []
+    given, kinds, described = [], [], []
     for x in tensors:
         if x is None:
             given.append(None)
             kinds.append(None)
         elif type(x) is TensorDescriptor:
-            address = x.base.data_ptr()
-            given += encoded.get((address, x.key)) or encode(address, x)
+            described.append((len(given), x.key, x))
+            given.append(x.base.data_ptr())
             kinds.append(x.kind)
         else:
             address = x.data_ptr()
@@ -44,13 +46,40 @@ def launch_tiles(kernel, grid, num_warps, tensors, numbers, constants, **options
     key = (id(kernel), device, num_warps, constants, *options.items(), *kinds)
     found = _compiled.get(key)
     if found is None:
-        made = kernel[grid](*tensors, *numbers, *constants, num_warps=num_warps, **options)
-        if made is not None:  # it is, where launches are only recorded
-            _compiled[key] = launcher(made, tensors), made.function, made.packed_metadata
+        with first_launches:
+            made = kernel[grid](*tensors, *numbers, *constants, num_warps=num_warps, **options)
+            if REMEMBERS and made is not None:  # it is None where launches are only recorded
+                _compiled[key] = launcher(made, tensors), made.function, made.packed_metadata
         return None
+    given = with_descriptions(given, described)  # not before: `_metadata` is known since `found` is
     run, function, metadata = found
     stream = torch._C._cuda_getCurrentRawStream(device)
     run(*grid, stream, function, metadata, None, None, None, *given, *numbers, *constants)
+    return found
+
+
+class Address:
+    """As much of a tensor as encoding a description of it takes."""
+
+    def __init__(self, address):
+        self.address = address
+
+    def data_ptr(self):
+        return self.address
+
+
+def with_descriptions(addresses, described):
+    """Addresses, of which some are replaced by what a kernel gets of a description.
+
+    described: place, key, and the description, whose base may be None.
+    """
+    found, after = [], 0
+    for place, key, model in described:
+        address = addresses[place]
+        found += addresses[after:place]
+        found += encoded.get((address, key)) or encode(address, model)
+        after = place + 1
+    found += addresses[after:]
     return found
 
 
@@ -61,10 +90,10 @@ def encode(address, described):
     the one before: the same tiles at the same address have the same encoding.
     """
     metadata = _metadata.get(described.kind)
-    if metadata is None:  # before the first launch, or always, where Triton has to do it
+    if described.base is None:
+        described = replace_base(described, Address(address))
+    if metadata is None:  # where Triton has to do it
         return (described,)
-    if len(encoded) >= MAX_ENCODED:
-        encoded.clear()
     try:
         found = make_tensordesc_arg(described, metadata)
     except RuntimeError:  # a thread of autograd has no CUDA context before its first kernel

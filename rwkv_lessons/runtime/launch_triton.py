@@ -8,6 +8,8 @@ in a key, and goes from there straight to the machine code.
 import torch
 import triton
 
+from .remembered_launches import REMEMBERS, first_launches
+
 _compiled = {}
 
 
@@ -15,14 +17,14 @@ def launch(kernel, programs, num_warps, tensors, numbers, constants, **options):
     """kernel[programs,](*tensors, *numbers, *constants), on torch's current device and stream.
 
     Args:
-        tensors: the kernel's first arguments, on that device, contiguous, or None.
+        tensors: the kernel's first arguments, on that device, contiguous, or None; not the first.
         numbers: the next ones, all of which are in its `do_not_specialize`.
         constants: the last ones, its `tl.constexpr`.
         options: more of Triton's, the same whenever the constants are.
 
     Returns:
         What it ran, for `Replay`: Triton's launcher, the machine code and its metadata. None where
-        it had to be compiled.
+        Triton launched it, as it does at first.
     """
     addresses, dtypes, bits = [], [], 0
     for x in tensors:
@@ -34,7 +36,7 @@ def launch(kernel, programs, num_warps, tensors, numbers, constants, **options):
             bits |= address
             addresses.append(address)
             dtypes.append(x.dtype)
-    device = torch.cuda.current_device() if tensors[0].is_cuda else None
+    device = tensors[0].get_device()
     key = (id(kernel), device, num_warps, constants, *dtypes)
     if bits % 16:  # Triton makes wider loads for addresses that are multiples of 16
         key = (*key, *[address is not None and address % 16 == 0 for address in addresses])
@@ -47,17 +49,8 @@ def launch(kernel, programs, num_warps, tensors, numbers, constants, **options):
             *addresses, *numbers, *constants,
         )  # fmt: skip
         return found
-    made = kernel[(programs,)](*tensors, *numbers, *constants, num_warps=num_warps, **options)
-    if isinstance(kernel, triton.runtime.JITFunction) and made is not None:
-        _compiled[key] = made.run, made.function, made.packed_metadata
+    with first_launches:
+        made = kernel[(programs,)](*tensors, *numbers, *constants, num_warps=num_warps, **options)
+        if REMEMBERS and made is not None and isinstance(kernel, triton.runtime.JITFunction):
+            _compiled[key] = made.run, made.function, made.packed_metadata
     return None
-
-
-def launches_directly(x):
-    """May a kernel be launched without torch's dispatcher? It costs as much as a short kernel."""
-    return (
-        type(x) is torch.Tensor
-        and not torch.compiler.is_compiling()
-        and torch._C._len_torch_dispatch_stack() == 0
-        and torch._C._functorch.peek_interpreter_stack() is None  # vmap and its like
-    )

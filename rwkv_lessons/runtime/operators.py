@@ -1,6 +1,7 @@
 """What torch has to be told about functions and operators of ours."""
 
 import torch
+from torch.autograd import forward_ad
 
 
 def constant_when_compiled(function):
@@ -26,3 +27,18 @@ def refuse_second_gradients(name):
         )
 
     torch.library.register_autograd(name, refuse)
+
+
+def call(operator, *given):
+    """operator(*given); forward-mode gradients are an error.
+
+    torch hides them from an operator that has gradients of its own: they would get lost.
+    """
+    if not torch.compiler.is_compiling() and getattr(forward_ad, "_current_level", 0) >= 0:
+        for x in given:
+            if isinstance(x, torch.Tensor) and forward_ad.unpack_dual(x).tangent is not None:
+                raise RuntimeError(
+                    f"{operator} has no forward-mode gradients: those are of the methods in torch"
+                    " alone, as wkv5_chunked, wkv6_doubling and mla_absorbed"
+                )
+    return operator(*given)

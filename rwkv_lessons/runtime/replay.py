@@ -10,11 +10,11 @@ import operator
 
 import torch
 
-from .launch_tiles import TensorDescriptor, encode, encoded, replace_base
+from .bounded import Table
+from .launch_tiles import TensorDescriptor, replace_base, with_descriptions
 
 ALIGNMENT = 256  # bytes, of scratch in its piece of memory: as torch aligns tensors
-MAX_KNOWN = 1024  # calls of different looks
-_known = {}
+_known = Table()  # by the looks of a call
 
 
 def looks(tensors, *options):
@@ -51,21 +51,9 @@ def remember(known, launches, given, results, constants=()):
     """
     if known is None or not launches.ran or any(ran[0] is None for ran in launches.ran):
         return
-    if len(_known) >= MAX_KNOWN:
-        _known.clear()
     made = Replay(launches, given, results, constants)
     if made.whole:
         _known[known] = made
-
-
-class Address:
-    """As much of a tensor as encoding a description of it takes."""
-
-    def __init__(self, address):
-        self.address = address
-
-    def data_ptr(self):
-        return self.address
 
 
 class Replay:
@@ -127,16 +115,3 @@ class Replay:
                 chosen = with_descriptions(chosen, described)
             run(*head, stream, function, metadata, None, None, None, *chosen, *tail)
         return results
-
-
-def with_descriptions(chosen, described):
-    """Addresses, of which some are replaced by what a kernel gets of a description."""
-    found, after = [], 0
-    for place, key, model in described:
-        address = chosen[place]
-        found += chosen[after:place]
-        known = encoded.get((address, key))
-        found += known or encode(address, replace_base(model, Address(address)))
-        after = place + 1
-    found += chosen[after:]
-    return found

@@ -2,7 +2,7 @@
 
 import torch
 
-from ..runtime.operators import refuse_second_gradients
+from ..runtime.operators import call, refuse_second_gradients
 
 
 def define(method, convolve, correlate):
@@ -31,7 +31,7 @@ def define(method, convolve, correlate):
 
     def backward(ctx, do):
         operator = getattr(torch.ops.rwkv_lessons, f"timex_{method}_backward")
-        return *operator(*ctx.saved_tensors, do), None
+        return *call(operator, *ctx.saved_tensors, do), None
 
     name = f"rwkv_lessons::timex_{method}_forward"
     torch.library.define(name, "(Tensor w, Tensor k, float eps) -> Tensor")

@@ -21,6 +21,7 @@ import torch
 from numba import cuda, float32
 
 from ..runtime import devices
+from ..runtime.bounded import remembered
 from ..runtime.launch_numba import (
     bfloat16_to_float32,
     ceil_div,
@@ -31,6 +32,7 @@ from ..runtime.launch_numba import (
     store4,
     types,
 )
+from ..runtime.operators import call
 from .arguments import LARGEST, check_arguments
 from .cuda_backward import backward, keep_inputs
 
@@ -177,7 +179,7 @@ def build(K, V, dtype, VALUES, KEYS=KEYS, TOKENS=TOKENS):
     return kernel, signature, THREADS, BLOCKS
 
 
-@cache
+@remembered
 def compiled_kernel(BH, K, V, dtype, device):
     """The compiled kernel for a shape, its grid and its block."""
     gpu = devices.gpu_of(device)
@@ -242,4 +244,4 @@ def wkv5_cuda(r, k, v, w, u, s0=None):
     for name, letter, size in (("r", "K", K), ("v", "V", V)):
         if size > LARGEST:
             raise ValueError(f"{name} must have {letter} ≤ {LARGEST}, got {letter} = {size}")
-    return torch.ops.rwkv_lessons.wkv5_forward(r, k, v, w, u, s0)
+    return call(torch.ops.rwkv_lessons.wkv5_forward, r, k, v, w, u, s0)

@@ -6,7 +6,7 @@ instead of writing a dw for each token, add them up.
 
 import torch
 
-from ..runtime.operators import refuse_second_gradients
+from ..runtime.operators import call, refuse_second_gradients
 from ..wkv6.cuda.backward import gradient_shapes, gradients
 
 
@@ -16,7 +16,7 @@ def keep_inputs(ctx, inputs, output):
 
 def backward(ctx, do, ds1):
     *inputs, s0 = ctx.saved_tensors
-    *given, ds0 = torch.ops.rwkv_lessons.wkv5_backward(*inputs, s0, do, ds1)
+    *given, ds0 = call(torch.ops.rwkv_lessons.wkv5_backward, *inputs, s0, do, ds1)
     return *given, None if s0 is None else ds0.to(s0.dtype)
 
 

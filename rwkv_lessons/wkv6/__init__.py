@@ -15,9 +15,10 @@ import torch
 from ..runtime import devices
 from ..runtime.arguments import check_count, check_device_type, check_flag, check_floating, checked
 from ..runtime.assembler import distrusted
+from ..runtime.bounded import Table
 from ..runtime.packages import NUMBA, TRITON
 from .doubling import wkv6_doubling
-from .options import LARGEST, check_call, holds_float64, looks, remember, wants_gradients
+from .options import LARGEST, check_call, holds_float64, looks, wants_gradients
 from .reference import wkv6_reference
 from .step import wkv6_step
 
@@ -58,7 +59,7 @@ def _checked(name):
 
 
 _known_checked = functools.cache(_checked)  # an import statement costs the host 1 µs
-_methods = {}  # by `looks` of a call, and whether gradients are wanted: its method
+_methods = Table()  # by `looks` of a call, and whether gradients are wanted: its method
 
 
 def __getattr__(name):
@@ -87,6 +88,7 @@ def method_for(device, dtype, T, heads, size, gradients, packed=False, gpu=devic
     | GPU    | any       | float64               | doubling  | no kernel computes in it |
     | GPU    | up to 4   |                       | recurrent | least to launch |
     | GPU    | up to 16  | no gradients          | recurrent | least to launch |
+    | GPU    | up to 64  | … of few heads in float32 | recurrent | 19.1 µs at T=54, chunks 29.7 |
     | GPU    | more      | float32 of many heads | cuda      | 24 bits take 3 matrix products |
     | GPU    | more      | float32, old assembler | cuda     | see `runtime/assembler.py` |
     | GPU    | more      | size up to 256 *      | chunked   | matrix products, T in parallel |
@@ -113,15 +115,14 @@ def method_for(device, dtype, T, heads, size, gradients, packed=False, gpu=devic
         return "reference" if T == 1 else "doubling"
     if dtype == torch.float64:
         return "doubling"
-    many = heads >= MANY_HEADS
+    many, whole = heads >= MANY_HEADS, dtype == torch.float32
     if TRITON:
-        if T <= (4 if gradients else 16):
+        if T <= (4 if gradients else 64 if whole and not many else 16):
             return "recurrent"
         from .chunked.forward import largest
 
-        whole = dtype == torch.float32
         if size <= largest(dtype, gpu) and (packed or not many or not whole or not NUMBA):
-            if not (whole and distrusted()):
+            if not (whole and distrusted(gpu.capability)):
                 return "chunked"
         if packed or (not NUMBA and size <= LARGEST):
             return "recurrent"
@@ -182,5 +183,5 @@ def wkv6(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False)
     name = method_for.unchecked(*asked)
     method = (_checked if torch.compiler.is_compiling() else _known_checked)(name)
     if known:
-        remember(_methods, known, method)
+        _methods[known] = method
     return method(*tensors, cu_seqlens, float(scale), raw_decay)

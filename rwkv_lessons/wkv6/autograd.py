@@ -2,8 +2,8 @@
 
 import torch
 
-from ..runtime.launch_triton import launches_directly
-from ..runtime.operators import refuse_second_gradients
+from ..runtime.operators import call, refuse_second_gradients
+from ..runtime.plain import launches_directly
 
 GIVEN = "Tensor r, Tensor k, Tensor v, Tensor w, Tensor u, Tensor? s0, Tensor? cu_seqlens"
 FORWARD = f"({GIVEN}, float scale, bool raw_decay, bool keep) -> (Tensor, Tensor, Tensor)"
@@ -49,8 +49,10 @@ def define_backward(method, gradients):
     def backward(ctx, do, ds1, _):
         *inputs, cu_seqlens, kept = ctx.saved_tensors
         given = (*inputs, cu_seqlens, kept, do, ds1, ctx.scale, ctx.raw_decay)
-        direct = launches_directly(kept) and not torch.is_grad_enabled()
-        *results, ds0 = (gradients if direct else getattr(torch.ops.rwkv_lessons, name))(*given)
+        if not torch.is_grad_enabled() and launches_directly(*given[:-2]):
+            *results, ds0 = gradients(*given)
+        else:
+            *results, ds0 = call(getattr(torch.ops.rwkv_lessons, name), *given)
         s0 = inputs[-1]
         return *results, None if s0 is None else ds0.to(s0.dtype), None, None, None, None
 

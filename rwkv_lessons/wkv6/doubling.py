@@ -11,7 +11,12 @@ that strong decays bring down to zero.
 import torch
 from torch.nn import functional as F
 
+<<<<<<< HEAD
 from ..runtime.precision import product, sum_dtype
+=======
+from ..runtime.precision import sum_dtype
+from ..runtime.running_sums import running_sums
+>>>>>>> host
 from .options import takes_options
 
 CHUNK = 64  # tokens; the products within a chunk then cost as much as those with the state
@@ -56,12 +61,12 @@ def _chunks(x, n, C):
 
 def _from_start(w):
     """The decay from a run's start to just before each of its tokens: exp(0), exp(w[0]), …"""
-    return F.pad(w[..., :-1, :], (0, 0, 1, 0)).cumsum(-2).exp()
+    return running_sums(F.pad(w[..., :-1, :], (0, 0, 1, 0))).exp()
 
 
 def _to_end(w):
     """The decay from just after each token to the end of its run: …, exp(w[-1]), exp(0)."""
-    return F.pad(w[..., 1:, :], (0, 0, 0, 1)).flip(-2).cumsum(-2).flip(-2).exp()
+    return running_sums(F.pad(w[..., 1:, :], (0, 0, 0, 1)).flip(-2)).flip(-2).exp()
 
 
 def _right_reads_left(r, k, v, w, L):

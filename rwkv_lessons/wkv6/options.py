@@ -1,21 +1,31 @@
 """The options of a WKV-6 call: packed sequences, a scale, a raw decay; see also arguments.py."""
 
 import functools
+<<<<<<< HEAD
 import math
 
 import torch
 
 from ..runtime.arguments import DTYPES, check_flag, check_number
+=======
+import os
+
+import torch
+
+from ..runtime.arguments import DTYPES
+from ..runtime.bounded import Table
+>>>>>>> host
 from ..runtime.packed import Packed
+from ..runtime.plain import PLAIN, no_transforms
 from ..runtime.precision import outside_autocast, sum_dtype
 from .arguments import check_arguments
 
 PACKED = Packed("wkv6_packed", "rkvw", "u")
 # exp(-exp(7)) is 0 even in float64. Above it the gradient is 0 too, not 0 · exp(x) = 0 · inf.
 MAX_RAW_DECAY = 7.0
-MAX_KNOWN = 1024  # calls of different looks that are remembered
+LOOKS_AT_CU_SEQLENS = os.environ.get("RWKV_LESSONS_CHECK_CU_SEQLENS") == "1"
 LARGEST = 1024  # keys or values of a head: what a block's threads can hold between them
-_right = {}  # by `looks` of a call: its B, T, H, K, V
+_right = Table()  # by `looks` of a call: its B, T, H, K, V
 
 
 def check_call(r, k, v, w, u, s0=None, cu_seqlens=None, scale=1.0, raw_decay=False, dtypes=DTYPES):
@@ -34,7 +44,7 @@ def check_call(r, k, v, w, u, s0=None, cu_seqlens=None, scale=1.0, raw_decay=Fal
         if s0 is not None:
             check_arguments(r, k, v, w, u, s0[:1] if isinstance(s0, torch.Tensor) else s0, dtypes)
     if known:
-        remember(_right, (known, dtypes), sizes)
+        _right[known, dtypes] = sizes
     return sizes
 
 
@@ -43,33 +53,29 @@ def looks(tensors, scale, raw_decay):
 
     A call that looks like one that was right is right: found in half the time of checking it.
     """
+<<<<<<< HEAD
     if torch.compiler.is_compiling() or (type(scale) is float and not abs(scale) < math.inf):
+=======
+    if torch.compiler.is_compiling() or not no_transforms():
+>>>>>>> host
         return None
     found = [type(scale), type(raw_decay)]
     for x in tensors:
         if x is None:
             found.append(None)
-        elif isinstance(x, torch.Tensor):
+        elif type(x) in PLAIN:
             found += (x.shape, x.dtype, x.device)
         else:
             return None
-    found = tuple(found)
-    try:
-        hash(found)
-    except TypeError:  # sizes that are being traced
-        return None
-    return found
-
-
-def remember(table, known, found):
-    """Keeps what was found of a call by its looks."""
-    if len(table) >= MAX_KNOWN:
-        table.clear()
-    table[known] = found
+    return tuple(found)
 
 
 def count_sequences(cu_seqlens, r):
-    """The number of sequences. What a GPU holds is not read: the host would have to wait for it."""
+    """The number of sequences.
+
+    What a GPU holds is not read, since the host would have to wait for it, unless
+    `RWKV_LESSONS_CHECK_CU_SEQLENS=1`.
+    """
     B, T = r.shape[:2]
     if not isinstance(cu_seqlens, torch.Tensor):
         raise TypeError(f"cu_seqlens must be a tensor, got {type(cu_seqlens).__name__}")
@@ -81,7 +87,8 @@ def count_sequences(cu_seqlens, r):
         raise ValueError(f"cu_seqlens must be [S + 1] with S ≥ 1, got {list(cu_seqlens.shape)}")
     if B != 1:
         raise ValueError(f"r must have B = 1 where cu_seqlens is given, got B = {B}")
-    if cu_seqlens.device.type == "cpu" and not torch.compiler.is_compiling():
+    looks_at_values = LOOKS_AT_CU_SEQLENS or cu_seqlens.device.type == "cpu"
+    if looks_at_values and not torch.compiler.is_compiling():
         ends = cu_seqlens.tolist()
         if ends[0] != 0 or ends[-1] != T or ends != sorted(ends):
             raise ValueError(f"cu_seqlens must rise from 0 to T = {T}, got {ends}")

@@ -4,29 +4,32 @@ import functools
 
 import torch
 
+from ..runtime.operators import call
 from ..runtime.packages import TRITON
+from ..runtime.plain import launches_directly
 from ..runtime.precision import sum_dtype
 from .options import check_call, holds_float64, wants_gradients
 from .reference import wkv6_reference
 
 
 @functools.cache
-def _kernel():
-    """The recurrent method's `run_forward`, and whether it may be called without the operator.
-
-    Triton is imported with them.
-    """
-    from ..runtime.launch_triton import launches_directly
+def _run_forward():
+    """The recurrent method's function, with which Triton is imported."""
     from .recurrent.forward import run_forward
 
-    return run_forward, launches_directly
+    return run_forward
 
 
 def step(r, k, v, w, u, state, scale, raw_decay):
     if holds_float64(r, w, u):
         return step_in_torch(r, k, v, w, u, state, scale, raw_decay)
-    run_forward, _ = _kernel()
-    return run_forward(r, k, v, w, u, state, None, scale, raw_decay, s1=state)[0]
+    return step_in_kernel(r, k, v, w, u, state, scale, raw_decay)
+
+
+def step_in_kernel(r, k, v, w, u, state, scale, raw_decay):
+    o, _ = _run_forward()(r, k, v, w, u, state, None, scale, raw_decay, s1=state)
+    torch.autograd.graph.increment_version(state)  # of what a kernel writes torch knows nothing
+    return o
 
 
 def step_in_torch(r, k, v, w, u, state, scale, raw_decay):
@@ -87,9 +90,8 @@ def wkv6_step(r, k, v, w, u, state, *, scale=1.0, raw_decay=False):
         raise ValueError(f"state must be on r's device {r.device}, got {state.device}")
     if torch.is_grad_enabled() and wants_gradients(r, k, v, w, u, state):
         raise ValueError("no argument may need a gradient: state is overwritten; see wkv6")
-    given = (r, k, v, w, u, state, float(scale), raw_decay)
-    if TRITON and r.is_cuda and not torch.compiler.is_compiling() and not holds_float64(r, w, u):
-        run_forward, launches_directly = _kernel()
-        if launches_directly(r):
-            return run_forward(r, k, v, w, u, state, None, float(scale), raw_decay, s1=state)[0]
-    return torch.ops.rwkv_lessons.wkv6_step(*given)
+    tensors = (r, k, v, w, u, state)
+    given = (*tensors, float(scale), raw_decay)
+    if TRITON and r.is_cuda and launches_directly(*tensors) and not holds_float64(r, w, u):
+        return step_in_kernel(*given)
+    return call(torch.ops.rwkv_lessons.wkv6_step, *given)

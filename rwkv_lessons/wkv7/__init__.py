@@ -121,7 +121,7 @@ def method_for(device, dtype, T, heads, size, gradients, gpu=devices.H200):
     from .chunked.forward import largest
 
     one_by_one = dtype == torch.float32 and (
-        distrusted() or (heads >= MANY_HEADS and not gradients)
+        distrusted(gpu.capability) or (heads >= MANY_HEADS and not gradients)
     )
     return "recurrent" if one_by_one or size > largest(gpu) else "chunked"
 

@@ -7,8 +7,9 @@ returns the gradients of r, w, k, v, a, b and s0. Of both there is one that make
 
 import torch
 
-from ..runtime.launch_triton import launches_directly
+from ..runtime import operators
 from ..runtime.operators import refuse_second_gradients
+from ..runtime.plain import launches_directly
 from .options import wants_gradients
 
 TENSORS = ", ".join(f"Tensor {name}" for name in "rwkvab")
@@ -68,9 +69,10 @@ def define(method, forward, shapes, gradients):
     def backward(ctx, do, ds1, *_):
         *inputs, cu_seqlens, states, reads = ctx.saved_tensors
         given = (*inputs, cu_seqlens, states, reads, do, ds1, ctx.scale, ctx.decay)
-        direct = launches_directly(reads) and not torch.is_grad_enabled()
-        function = gradients if direct else getattr(torch.ops.rwkv_lessons, back)
-        *results, ds0 = function(*given)
+        if not torch.is_grad_enabled() and launches_directly(*given[:-2]):
+            *results, ds0 = gradients(*given)
+        else:
+            *results, ds0 = operators.call(getattr(torch.ops.rwkv_lessons, back), *given)
         s0 = inputs[-1]
         return *results, None if s0 is None else ds0.to(s0.dtype), None, None, None, None
 
@@ -91,8 +93,8 @@ def define(method, forward, shapes, gradients):
 
     def call(*given):
         keep = torch.is_grad_enabled() and wants_gradients(*given[:7])
-        if not launches_directly(given[0]):
-            return getattr(torch.ops.rwkv_lessons, name)(*given, keep)[:2]
+        if not launches_directly(*given[:8]):
+            return operators.call(getattr(torch.ops.rwkv_lessons, name), *given, keep)[:2]
         return Direct.apply(*given) if keep else forward(*given, False)[:2]
 
     return call

@@ -4,7 +4,9 @@ import functools
 
 import torch
 
+from ..runtime.operators import call
 from ..runtime.packages import TRITON
+from ..runtime.plain import launches_directly
 from ..runtime.precision import sum_dtype
 from .arguments import check_call
 from .options import holds_float64, wants_gradients
@@ -12,22 +14,23 @@ from .reference import wkv7_reference
 
 
 @functools.cache
-def _kernel():
-    """The recurrent method's `run_forward`, and whether it may be called without the operator.
-
-    Triton is imported with them.
-    """
-    from ..runtime.launch_triton import launches_directly
+def _run_forward():
+    """The recurrent method's function, with which Triton is imported."""
     from .recurrent.forward import run_forward
 
-    return run_forward, launches_directly
+    return run_forward
 
 
 def step(r, w, k, v, a, b, state, scale, decay):
     if holds_float64(r, w):
         return step_in_torch(r, w, k, v, a, b, state, scale, decay)
-    run_forward, _ = _kernel()
-    return run_forward(r, w, k, v, a, b, state, None, scale, decay, s1=state)[0]
+    return step_in_kernel(r, w, k, v, a, b, state, scale, decay)
+
+
+def step_in_kernel(r, w, k, v, a, b, state, scale, decay):
+    o, _ = _run_forward()(r, w, k, v, a, b, state, None, scale, decay, s1=state)
+    torch.autograd.graph.increment_version(state)  # of what a kernel writes torch knows nothing
+    return o
 
 
 def step_in_torch(r, w, k, v, a, b, state, scale, decay):
@@ -85,9 +88,8 @@ def wkv7_step(r, w, k, v, a, b, state, *, scale=1.0, decay="log"):
         raise ValueError(f"state must be on r's device {r.device}, got {state.device}")
     if torch.is_grad_enabled() and wants_gradients(r, w, k, v, a, b, state):
         raise ValueError("no argument may need a gradient: state is overwritten; see wkv7")
-    given = (r, w, k, v, a, b, state, float(scale), decay)
-    if TRITON and r.is_cuda and not torch.compiler.is_compiling() and not holds_float64(r, w):
-        _, launches_directly = _kernel()
-        if launches_directly(r):
-            return step(*given)
-    return torch.ops.rwkv_lessons.wkv7_step(*given)
+    tensors = (r, w, k, v, a, b, state)
+    given = (*tensors, float(scale), decay)
+    if TRITON and r.is_cuda and launches_directly(*tensors) and not holds_float64(r, w):
+        return step_in_kernel(*given)
+    return call(torch.ops.rwkv_lessons.wkv7_step, *given)

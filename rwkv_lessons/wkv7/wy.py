@@ -25,7 +25,12 @@ difference of two sums, so strong decays lose nothing.
 import torch
 from torch.nn import functional as F
 
+<<<<<<< HEAD
 from ..runtime.precision import outside_autocast, product, sum_dtype
+=======
+from ..runtime.precision import sum_dtype
+from ..runtime.running_sums import running_sums
+>>>>>>> host
 from .options import takes_options
 
 CHUNK = 64  # tokens; the products within a chunk then cost as much as those with the state
@@ -198,24 +203,24 @@ def in_sequence(x, T):
 
 def reader_decays(w):
     """The decays from a run's start to each token: before it for a, with its own for r; stacked."""
-    total = w.cumsum(-2)
+    total = running_sums(w)
     return torch.stack([F.pad(total[..., :-1, :], (0, 0, 1, 0)), total]).exp()
 
 
 def to_end(w):
     """The decay from just after each token to the end of its run: …, exp(w[-1]), exp(0)."""
-    return F.pad(w[..., 1:, :], (0, 0, 0, 1)).flip(-2).cumsum(-2).flip(-2).exp()
+    return running_sums(F.pad(w[..., 1:, :], (0, 0, 0, 1)).flip(-2)).flip(-2).exp()
 
 
 def readers_dw(x_dx):
     """dw of `reader_decays`, from x · dx of both: w[u] is part of r's from u on, of a's after u."""
     of_a, of_r = x_dx
-    return (F.pad(of_a[..., 1:, :], (0, 0, 0, 1)) + of_r).flip(-2).cumsum(-2).flip(-2)
+    return running_sums((F.pad(of_a[..., 1:, :], (0, 0, 0, 1)) + of_r).flip(-2)).flip(-2)
 
 
 def to_end_dw(y_dy):
     """dw of `to_end`, from y · dy of both: w[u] is part of those of the tokens before u."""
-    return F.pad(y_dy.sum(0)[..., :-1, :], (0, 0, 1, 0)).cumsum(-2)
+    return running_sums(F.pad(y_dy.sum(0)[..., :-1, :], (0, 0, 1, 0)))
 
 
 def in_runs(x, L):

@@ -222,3 +222,12 @@ def test_a_nan_reaches_what_the_help_says(name):
         assert reached[argument].nonzero().tolist() == [[0, 2, 1]]
     assert reached["k_rope"][0, 5:].all() and not reached["k_rope"][0, :5].any()
     assert reached["latent"][0, 5:].all()  # and may reach those before
+
+
+def test_a_cache_without_pages_is_an_error_that_says_so():
+    tensors, which = problem(1, 1, 2, 20, dtype=torch.float32)
+    q, q_rope, latent, k_rope, w_k, w_v = tensors
+    none = latent.new_empty(0, 4, latent.shape[-1]), k_rope.new_empty(0, 4, k_rope.shape[-1])
+    table, lengths = torch.zeros(1, 3, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+    with pytest.raises(ValueError, match="latent and block_table must have pages, got 0 and 3"):
+        mla(q, q_rope, *none, w_k, w_v, scale=1.0, lengths=lengths, block_table=table)

@@ -92,6 +92,27 @@ def test_what_the_driver_cannot_load_is_passed_over(monkeypatch, tmp_path):
     assert assembler() is new
 
 
+def test_a_program_in_the_working_directory_is_never_run(monkeypatch, tmp_path):
+    """Not as a wheel on sys.path, and not by a relative path."""
+    folder = tmp_path / "nvidia" / "x" / "bin"
+    folder.mkdir(parents=True)
+    pretend(folder, "13.9.1")
+    monkeypatch.chdir(tmp_path)
+    for entry in ("", ".", str(tmp_path)):
+        monkeypatch.syspath_prepend(entry)
+    monkeypatch.setenv("CUDA_HOME", "nvidia/x")
+    monkeypatch.setenv("PATH", "nvidia/x/bin", prepend=":")
+    assert "13.9.1" not in [found.version for found in choosing.candidates()]
+
+
+def test_a_program_that_does_not_answer_is_no_ptxas(monkeypatch, tmp_path):
+    file = tmp_path / "ptxas"
+    file.write_text("#!/bin/sh\nexec sleep 30\n")
+    file.chmod(0o755)
+    monkeypatch.setattr(choosing, "SECONDS_TO_ANSWER", 0.1)
+    assert choosing._look_at(str(file), "a test") is None
+
+
 def test_float32_avoids_the_method_that_a_wrong_one_breaks(monkeypatch):
     import torch
 
@@ -100,7 +121,7 @@ def test_float32_avoids_the_method_that_a_wrong_one_breaks(monkeypatch):
     asked = {"T": 4096, "heads": 64, "size": 64, "gradients": True}
     assert wkv6.method_for("cuda", torch.bfloat16, **asked) == "chunked"
     for distrusted, method in ((False, "chunked"), (True, "cuda")):
-        monkeypatch.setattr(wkv6, "distrusted", lambda answer=distrusted: answer)
+        monkeypatch.setattr(wkv6, "distrusted", lambda capability, answer=distrusted: answer)
         assert wkv6.method_for("cuda", torch.float32, **asked) == method
 
 
@@ -141,7 +162,7 @@ def test_torch_compile_does_not_look_into_the_choice():
     import torch
 
     def f(x):
-        return x + 1 if choosing.distrusted() else x - 1
+        return x + 1 if choosing.distrusted((9, 0)) else x - 1
 
     assert torch.compile(f, backend="eager", fullgraph=True)(torch.zeros(1)).item() == -1
 

@@ -7,6 +7,7 @@ import torch
 import triton
 
 from rwkv_lessons.runtime import compile_triton, launch_tiles
+from rwkv_lessons.runtime.bounded import Table
 from rwkv_lessons.runtime.compile_triton import Launches
 from rwkv_lessons.wkv6.chunked.hopper import tiles as hopper
 
@@ -132,7 +133,7 @@ def test_descriptions_are_encoded_once_an_address(monkeypatch):
 
 def test_only_so_many_descriptions_are_kept(monkeypatch):
     kernel = Triton(monkeypatch)
-    monkeypatch.setattr(launch_tiles, "MAX_ENCODED", 3)
+    monkeypatch.setattr(launch_tiles, "encoded", Table(3))
     kept = [torch.zeros(64, 64, dtype=torch.bfloat16) for _ in range(9)]
     for x in kept:
         tiles = hopper.tiles(x, 64), hopper.tiles(x, 64, 32)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from rwkv_lessons.runtime import launch_tiles, replay
+from rwkv_lessons.runtime.bounded import Table
 from rwkv_lessons.runtime.compile_triton import Launches
 from rwkv_lessons.wkv6.chunked.hopper.tiles import tiles
 
@@ -19,7 +20,6 @@ def launched(monkeypatch):
     """What launches got lately; nothing is known yet."""
     monkeypatch.setattr(replay, "_known", {})
     monkeypatch.setattr(launch_tiles, "encoded", {})
-    monkeypatch.setattr(replay, "encoded", launch_tiles.encoded)
     monkeypatch.setattr(launch_tiles, "_metadata", {(64, torch.bfloat16): "of 64 rows"})
     monkeypatch.setattr(
         launch_tiles, "make_tensordesc_arg", lambda x, kind: [(kind, x.base.data_ptr()), *x.shape]
@@ -123,7 +123,7 @@ def test_looks_tell_what_chooses_launches():
 
 
 def test_only_so_many_calls_are_kept(monkeypatch):
-    monkeypatch.setattr(replay, "MAX_KNOWN", 2)
+    monkeypatch.setattr(replay, "_known", Table(2))
     for n in range(7):
         call(*some(), n)
     assert len(replay._known) <= 2 and replay.replay(6)

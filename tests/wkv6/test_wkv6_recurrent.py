@@ -25,7 +25,7 @@ from support.wkv6_options import DECAY, ENDS, compiles, interpreted, packed, raw
 
 from rwkv_lessons.lab.machine_code import assembly  # noqa: E402
 from rwkv_lessons.runtime.devices import H200  # noqa: E402
-from rwkv_lessons.runtime.launch_triton import launches_directly  # noqa: E402
+from rwkv_lessons.runtime.plain import launches_directly  # noqa: E402
 from rwkv_lessons.wkv6 import (
     METHODS,
     method_for,
@@ -356,6 +356,10 @@ def test_the_rule_is_the_table_of_its_docstring():
         ("cuda", torch.bfloat16, 4096, 512, 64, True): "chunked",
         ("cuda", torch.float32, 4096, 512, 64, False): "cuda",
         ("cuda", torch.float32, 4096, 64, 100, False): "chunked",
+        ("cuda", torch.float32, 54, 32, 64, False): "recurrent",
+        ("cuda", torch.float32, 65, 32, 64, False): "chunked",
+        ("cuda", torch.float32, 54, 32, 64, True): "chunked",
+        ("cuda", torch.float32, 54, 512, 64, False): "cuda",
     }.items():
         assert method_for(device, dtype, *shape) == method
     for size, method in ((64, "chunked"), (300, "recurrent")):
@@ -577,7 +581,8 @@ def test_recurrent_in_torch_compile_and_opcheck():
 @pytest.mark.gpu
 def test_the_package_launches_without_the_dispatcher_only_where_that_is_the_same():
     x = make(1, 3, 2, 64, 64, dtype=torch.float32, device="cuda")
-    assert launches_directly(x[0])
+    assert launches_directly(*x)
     with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
         assert not launches_directly(x[0])
-    assert not launches_directly(torch.nn.Parameter(x[0]))
+    assert launches_directly(*x, torch.nn.Parameter(x[0]), None)
+    assert not launches_directly(*x, torch._neg_view(x[0]))

@@ -24,7 +24,9 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ...runtime import devices
 from ...runtime.compile_triton import assembled
-from ...runtime.launch_triton import launch, launches_directly
+from ...runtime.launch_triton import launch
+from ...runtime.operators import call
+from ...runtime.plain import launches_directly
 from ..absorbed import absorb, absorbed
 from ..arguments import check_arguments
 from . import roles
@@ -298,6 +300,7 @@ def decode(q, q_rope, latent, k_rope, w_k, w_v, sizes, scale, lengths, left_padd
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given):
         raise ValueError("mla_decode has no gradients: use mla, or call it under torch.no_grad()")
     q = absorb(q, w_k)
-    given = (q, q_rope, latent, k_rope, w_v, scale, lengths, left_padding, block_table)
-    # torch's dispatcher costs as much as a short kernel.
-    return (forward if launches_directly(q) else torch.ops.rwkv_lessons.mla_decode)(*given)
+    given, integers = (q, q_rope, latent, k_rope, w_v), (lengths, left_padding, block_table)
+    if launches_directly(*given, *integers):
+        return forward(*given, scale, *integers)
+    return call(torch.ops.rwkv_lessons.mla_decode, *given, scale, *integers)

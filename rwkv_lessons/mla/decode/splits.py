@@ -4,10 +4,11 @@ Everything follows from shapes and the GPU, never from what a tensor holds, so t
 CUDA graph stays right when the lengths change.
 """
 
-from functools import cache
 from typing import NamedTuple
 
 import torch
+
+from ...runtime.bounded import remembered
 
 # The sums of 64 rows then fill half of the registers of an SM; products in float32 take
 # three times the operands.
@@ -89,7 +90,7 @@ def combine_columns(rows, BV, dtype, gpu):
     return 128 if fits and dtype != torch.float32 else 64
 
 
-@cache
+@remembered
 def splits_for(programs, tiles, sms, side_by_side):
     """Into how many splits each sequence is cut, so that all is done soonest.
 

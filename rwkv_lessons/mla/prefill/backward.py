@@ -125,7 +125,7 @@ def backward(q, q_rope, k, k_rope, v, o, lse, do, dlse, scale, lengths, left_pad
     gpu = devices.gpu_of(q.device)
     rows, keys = backward_tiles(BK, BV, q.dtype, gpu)
     if B * M == 0:
-        return tuple(x.zero_() for x in (dq, dq_rope, dk, dk_rope.sum(1), dv))
+        return tuple(x.zero_() for x in (dq, dq_rope, dk, torch.empty_like(k_rope), dv))
     BM, BN = rows.BM, rows.BN
     queries_kernel[(triton.cdiv(M, BM) * B * H,)](
         *(descriptor(x, 1, BM, 1, b) for x, b in ((q, BK), (q_rope, BP))),

@@ -13,7 +13,7 @@ import contextlib
 
 import torch
 
-from ...runtime.operators import refuse_second_gradients
+from ...runtime.operators import call, refuse_second_gradients
 from ...runtime.packages import TRITON
 from ...runtime.precision import outside_autocast, product
 from ..absorbed import absorb, absorbed
@@ -111,7 +111,7 @@ def keep_inputs(ctx, inputs, output):
 def differentiate(ctx, do, dlse):
     *tensors, lengths, left_padding = ctx.saved_tensors
     given = (*tensors, do, dlse, ctx.scale, lengths, left_padding)
-    return *torch.ops.rwkv_lessons.mla_attend_backward(*given), None, None, None
+    return *call(torch.ops.rwkv_lessons.mla_attend_backward, *given), None, None, None
 
 
 def attend_with_gradients(q, q_rope, latent, k_rope, w_k, w_v, scale, lengths, left_padding, empty):
@@ -120,7 +120,7 @@ def attend_with_gradients(q, q_rope, latent, k_rope, w_k, w_v, scale, lengths, l
     latent, k_rope = (x.masked_fill(empty[..., None], 0) for x in (latent, k_rope))
     k, v = expand(latent, w_k, w_v)
     tensors = (q, q_rope, k, k_rope, v)
-    return torch.ops.rwkv_lessons.mla_attend(*tensors, scale, lengths, left_padding)
+    return call(torch.ops.rwkv_lessons.mla_attend, *tensors, scale, lengths, left_padding)
 
 
 ATTEND = "rwkv_lessons::mla_attend"
@@ -203,4 +203,5 @@ def prefill(q, q_rope, latent, k_rope, w_k, w_v, sizes, scale, lengths, left_pad
     if learns:
         empty = ~filled_slots(sizes, device=q.device, **which)
         return attend_with_gradients(*given, float(scale), lengths, left_padding, empty)
-    return torch.ops.rwkv_lessons.mla_prefill(*given, float(scale), lengths, left_padding, stays)
+    given = (*given, float(scale), lengths, left_padding, stays)
+    return call(torch.ops.rwkv_lessons.mla_prefill, *given)

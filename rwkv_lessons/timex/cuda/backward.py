@@ -17,6 +17,7 @@ import torch
 from numba import cuda, float32, int32
 
 from ...runtime import devices
+from ...runtime.bounded import remembered
 from ...runtime.launch_numba import ceil_div, compiled, launch, load4, types
 from .in_memory import IN_MEMORY
 
@@ -134,7 +135,7 @@ def row_lanes_for(B):
     return min(4, 1 << (B - 1).bit_length())
 
 
-@cache
+@remembered
 def compiled_kernel(dtype, row_lanes, device):
     """The compiled kernel, and the distances of a block."""
     kernel, signature, tile = build(dtype, row_lanes)

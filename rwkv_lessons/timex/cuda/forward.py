@@ -23,7 +23,9 @@ import torch
 from numba import cuda, float32, int32
 
 from ...runtime import devices
+from ...runtime.bounded import remembered
 from ...runtime.launch_numba import ceil_div, compiled, launch, load4, types
+from ...runtime.operators import call
 from ..arguments import check_arguments
 from ..operators import define
 from .backward import correlate
@@ -149,7 +151,7 @@ def rows_for(B):
     return rows
 
 
-@cache
+@remembered
 def compiled_kernel(dtype, rows, backwards, device):
     """The compiled kernel, and its block."""
     kernel, signature, threads = build(dtype, rows, backwards)
@@ -192,4 +194,4 @@ def timex_cuda(w, k, eps=0.0):
     check_arguments(w, k, eps, dtypes=tuple(IN_MEMORY))
     if not k.is_cuda:
         raise ValueError(f"k must be on a CUDA device, got {k.device}; timex works on any device")
-    return OPERATOR(w, k, float(eps))
+    return call(OPERATOR, w, k, float(eps))

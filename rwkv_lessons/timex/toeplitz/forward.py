@@ -23,6 +23,7 @@ import triton.language as tl
 
 from ...runtime.compile_triton import assembled
 from ...runtime.launch_triton import launch
+from ...runtime.operators import call
 from ..arguments import check_arguments
 from ..fft import timex_fft
 from ..operators import define
@@ -114,4 +115,4 @@ def timex_toeplitz(w, k, eps=0.0):
     check_arguments(w, k, eps)
     if not k.is_cuda or torch.float64 in (w.dtype, k.dtype):
         return timex_fft(w, k, eps)
-    return OPERATOR(w, k, float(eps))
+    return call(OPERATOR, w, k, float(eps))

@@ -13,12 +13,11 @@ latency of their barriers. The designs that were tried before: docs/designs_wkv6
 Sums over programs are taken in a fixed order: the same inputs give the same bits.
 """
 
-import functools
-
 import torch
 import triton
 
 from ...runtime import devices
+from ...runtime.bounded import remembered
 from ...runtime.compile_triton import Launches
 from ...runtime.launch_tiles import launch_tiles
 from ...runtime.launch_triton import launch
@@ -70,7 +69,7 @@ def segments_for_rounds(sweeps, most, gpu):
     return min(range(1, max(1, min(most, MOST_CUTS)) + 1), key=time)
 
 
-@functools.cache
+@remembered
 def plan(B, T, H, K, V, sequences, packed, is_float32, on_hopper, gpu):
     """Checkpoints, segments, chunks of one, programs, and `blocks` with the sweep's blocks of V.
 

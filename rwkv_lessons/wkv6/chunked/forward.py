@@ -13,17 +13,18 @@ decayed to the end grows; where decays are too strong for that S is still right,
 few heads, several programs share one sequence (segments.py). Gradients: backward.py.
 """
 
-import functools
-
 import torch
 import triton
 import triton.language as tl
 
 from ...runtime import devices
 from ...runtime.assembler import distrusted
+from ...runtime.bounded import remembered
 from ...runtime.compile_triton import Launches, assembled
 from ...runtime.launch_tiles import launch_tiles
-from ...runtime.launch_triton import launch, launches_directly
+from ...runtime.launch_triton import launch
+from ...runtime.operators import call
+from ...runtime.plain import launches_directly
 from ...runtime.replay import looks, remember, replay
 from ..autograd import define_forward, empty_results, keep_inputs, sequences_in
 from ..doubling import wkv6_doubling
@@ -251,7 +252,7 @@ def in_sums(v, o, s1):
     return in_sum(o, v.dtype) if o.ndim > v.ndim else o, s1
 
 
-@functools.cache
+@remembered
 def tile_for(heads, T, K, V, dtype, gpu):
     """Programs of a segment, segments, tokens of one, warps, and the kernels' sizes."""
     least = 64 if dtype.itemsize == 2 else 16  # of 16 bits, all sizes take the same machine code
@@ -284,9 +285,10 @@ def has_kernel(r, k, v, w, u, s0):
     """Whether these kernels compute what is on this device and of these types and sizes."""
     if not r.is_cuda or holds_float64(r, w, u, s0):
         return False
-    if r.dtype == torch.float32 and distrusted():
+    gpu = devices.gpu_of(r.device)
+    if r.dtype == torch.float32 and distrusted(gpu.capability):
         return False
-    return r.shape[3] <= largest(r.dtype, devices.gpu_of(r.device))
+    return r.shape[3] <= largest(r.dtype, gpu)
 
 
 def wkv6_chunked(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False):
@@ -308,8 +310,8 @@ def chunked(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay):
     """`wkv6_chunked` of arguments that were checked, on a GPU."""
     given = (r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
     keep = torch.is_grad_enabled() and wants_gradients(r, k, v, w, u, s0)
-    if not launches_directly(r):
-        return torch.ops.rwkv_lessons.wkv6_chunked_forward(*given, keep)[:2]
+    if not launches_directly(*given[:7]):
+        return call(torch.ops.rwkv_lessons.wkv6_chunked_forward, *given, keep)[:2]
     if not keep:
         return run_forward(*given)
     results = forward(*given, True)  # the GPU is at work before autograd is told

@@ -27,18 +27,17 @@ arithmetic, 2 and 3 instructions per element of the state and token, and as
 many again for what surrounds them.
 """
 
-from functools import cache
-
 import torch
 
 from ...runtime import devices
+from ...runtime.bounded import remembered
 from ...runtime.launch_numba import ceil_div, compiled, launch
-from ...runtime.operators import refuse_second_gradients
+from ...runtime.operators import call, refuse_second_gradients
 from . import forward_sweep, reverse_sweep
 from .tiles import CHECKPOINT, TILE, threads_along, tile_for
 
 
-@cache
+@remembered
 def compiled_kernels(BH, K, V, dtype, w_dtype, w_per_token, device):
     """Both compiled kernels for a shape; their tile, blocks per head and threads of a block."""
     tile = tile_for(BH, device, few=(TILE[0] // 2, TILE[1]))
@@ -120,7 +119,7 @@ def keep_inputs(ctx, inputs, output):
 
 def backward(ctx, do, ds1):
     *inputs, s0 = ctx.saved_tensors
-    *given, ds0 = torch.ops.rwkv_lessons.wkv6_backward(*inputs, s0, do, ds1)
+    *given, ds0 = call(torch.ops.rwkv_lessons.wkv6_backward, *inputs, s0, do, ds1)
     return *given, None if s0 is None else ds0.to(s0.dtype)
 
 

@@ -16,7 +16,9 @@ import torch
 from numba import cuda, float32, int32
 
 from ...runtime import devices
+from ...runtime.bounded import remembered
 from ...runtime.launch_numba import ceil_div, compiled, launch, types
+from ...runtime.operators import call
 from ..options import LARGEST, takes_options
 from .backward import backward, keep_inputs
 from .tiles import IN_MEMORY, TILE, Tiles, make_store_columns, threads_along, tile_for
@@ -175,7 +177,7 @@ def build(K, V, dtype, w_dtype, value_groups, **sizes):
     return kernel, (*signature, given, state, number, number), THREADS, BLOCKS
 
 
-@cache
+@remembered
 def compiled_kernel(BH, K, V, dtype, w_dtype, device):
     """The compiled kernel for a shape, its grid and its block."""
     tile = tile_for(BH, device, few=(TILE[0], TILE[1] // 2))
@@ -242,4 +244,4 @@ def wkv6_cuda(r, k, v, w, u, s0=None):
     for name, letter, size in (("r", "K", r.shape[3]), ("v", "V", v.shape[3])):
         if size > LARGEST:
             raise ValueError(f"{name} must have {letter} ≤ {LARGEST}, got {letter} = {size}")
-    return torch.ops.rwkv_lessons.wkv6_forward(r, k, v, w, u, s0)
+    return call(torch.ops.rwkv_lessons.wkv6_forward, r, k, v, w, u, s0)

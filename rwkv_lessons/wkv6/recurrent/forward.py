@@ -9,15 +9,16 @@ steps after one another, so it is the method for few tokens. backward.py has the
 ../step.py one token in place.
 """
 
-import functools
-
 import torch
 import triton
 import triton.language as tl
 
 from ...runtime import devices
+from ...runtime.bounded import remembered
 from ...runtime.compile_triton import assembled
-from ...runtime.launch_triton import launch, launches_directly
+from ...runtime.launch_triton import launch
+from ...runtime.operators import call
+from ...runtime.plain import launches_directly
 from ..autograd import define_forward, empty_results, sequences_in
 from ..doubling import wkv6_doubling
 from ..options import check_call, holds_float64, wants_gradients
@@ -117,7 +118,7 @@ def run_forward(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, checkpoints=Non
     return o, s1
 
 
-@functools.cache
+@remembered
 def tile_for(heads, T, K, V, sms):
     """How many programs, their warps, and the kernel's constants."""
     BK, BV = triton.next_power_of_2(K), triton.next_power_of_2(V)
@@ -156,6 +157,6 @@ def recurrent(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay):
     """`wkv6_recurrent` of arguments that were checked, on a GPU."""
     given = (r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
     keep = torch.is_grad_enabled() and wants_gradients(r, k, v, w, u, s0)
-    if keep or not launches_directly(r):
-        return torch.ops.rwkv_lessons.wkv6_recurrent_forward(*given, keep)[:2]
+    if keep or not launches_directly(*given[:7]):
+        return call(torch.ops.rwkv_lessons.wkv6_recurrent_forward, *given, keep)[:2]
     return run_forward(*given)

@@ -61,8 +61,7 @@ def forward(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep, between=None):
     )  # fmt: skip
     which = decay, keep, bounds is None, tiles.segments > 1
     run_launches(("wkv7 forward", r.device, r.dtype, w.dtype, *which), launches, between)
-    empty = r.new_empty(0)
-    return (o, s1, kept, across) if keep else (o, s1, empty, empty)
+    return (o, s1, kept, across) if keep else (o, s1, kept.new_empty(0), across.new_empty(0))
 
 
 def forward_shapes(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep):
@@ -86,9 +85,10 @@ def has_kernel(r, w, s0):
     """Whether these kernels compute what is on this device and of these types and sizes."""
     if not r.is_cuda or holds_float64(r, w, s0):
         return False
-    if r.dtype == torch.float32 and distrusted():
+    gpu = devices.gpu_of(r.device)
+    if r.dtype == torch.float32 and distrusted(gpu.capability):
         return False
-    return r.shape[3] <= largest(devices.gpu_of(r.device))
+    return r.shape[3] <= largest(gpu)
 
 
 def wkv7_chunked(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="log"):

@@ -1,11 +1,11 @@
 """What one launch of the chunked WKV-7 leaves for another, and the tiles it is made in."""
 
 import dataclasses
-import functools
 
 import torch
 import triton
 
+from ...runtime.bounded import remembered
 from ..autograd import sequences_in
 from ..spans import count_spans
 
@@ -92,7 +92,7 @@ class Tiles:
     span: int
 
 
-@functools.cache
+@remembered
 def tiles_for(heads, chunks, K, V, dtype, gpu):
     """The tiles of a call of `heads` sequences and heads, of at most `chunks` chunks each.
 

@@ -8,13 +8,12 @@ once more for each further block of values. backward.py has the gradients, ../st
 place.
 """
 
-import functools
-
 import torch
 import triton
 import triton.language as tl
 
 from ...runtime import devices
+from ...runtime.bounded import remembered
 from ...runtime.compile_triton import assembled
 from ...runtime.launch_triton import launch
 from ..arguments import check_call
@@ -123,7 +122,7 @@ def run_forward(
     return o, s1
 
 
-@functools.cache
+@remembered
 def tile_for(heads, T, K, V, sms):
     """How many programs, their warps, K, V, BK and BV, and stages of the loop."""
     BK, BV = triton.next_power_of_2(K), triton.next_power_of_2(V)

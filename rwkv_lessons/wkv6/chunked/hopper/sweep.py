@@ -33,6 +33,7 @@ so that two programs still share an SM.
 """
 
 import functools
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 import triton.language as tl
@@ -76,6 +77,16 @@ PAIRS = gl.constexpr(gl.NVMMASharedLayout(64, 16, 2))  # rows of 32 numbers
 
 @functools.cache
 def weights_and_masks(device):
+    """`make_weights_and_masks`, once for a device, in memory of no CUDA graph.
+
+    What a thread takes while it prepares or captures a graph is the graph's, which writes to it at
+    every replay: so another thread takes this.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(make_weights_and_masks, device).result()
+
+
+def make_weights_and_masks(device):
     """What sums and masks take: int16, for chunks that fit and then for those in two runs.
 
     Each has three times 32 · 32 and once 64 · 32 on end. In bfloat16, weights [i, t] of token i in

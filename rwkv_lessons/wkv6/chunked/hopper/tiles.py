@@ -11,11 +11,12 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from ....runtime import devices
+from ....runtime.bounded import Table
 from ....runtime.launch_tiles import replace_base
 
 C = gl.constexpr(64)  # rows and columns of a tile
 TILE = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2))  # in shared memory
-_described = {}
+_described = Table()
 barrier = getattr(gl, "barrier", None) or gl.thread_barrier  # its name in Triton 3.7, and in 3.6
 
 

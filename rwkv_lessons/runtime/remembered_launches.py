@@ -1,0 +1,61 @@
+"""Whether launches are remembered, to be made again without Triton.
+
+A remembered launch goes straight to the machine code, past Triton's launch hooks: profilers that
+use them, such as Proton, do not see it. `RWKV_LESSONS_REMEMBER_LAUNCHES=0` has Triton make every
+launch. So it is with versions of Triton or torch whose private parts are not those that are known.
+"""
+
+import inspect
+import os
+import threading
+import warnings
+
+import torch
+from triton.backends.nvidia import driver
+from triton.compiler import CompiledKernel
+
+VARIABLE = "RWKV_LESSONS_REMEMBER_LAUNCHES"
+AT_FIRST = "self", "gridX", "gridY", "gridZ", "stream", "function"
+AFTER = "kernel_metadata", "launch_metadata", "launch_enter_hook", "launch_exit_hook"
+FORMAT_OF_3_6 = "iiiKKppOOOOOO"  # of what its launcher in C takes before a kernel's arguments
+
+# Triton loads a kernel at its first launch, and not safely if another thread makes that, too.
+first_launches = threading.RLock()
+
+
+class UnknownTriton(UserWarning):
+    """Kernels are launched by Triton alone, which takes the host longer."""
+
+
+def unknown():
+    """What is not there, or not as remembered launches need it."""
+    names = tuple(inspect.signature(driver.CudaLauncher.__call__).parameters)
+    as_in_3_7 = names == (*AT_FIRST, *AFTER, "args")
+    as_in_3_6 = names == (*AT_FIRST, "args")
+    if not as_in_3_7 and not (as_in_3_6 and driver._BASE_ARGS_FORMAT == FORMAT_OF_3_6):
+        yield f"triton's CudaLauncher.__call__({', '.join(names)})"
+    has = {*CompiledKernel.__init__.__code__.co_names, *vars(CompiledKernel)}
+    yield from sorted(f"CompiledKernel.{x}" for x in {"run", "function", "packed_metadata"} - has)
+    if torch.version.cuda and not hasattr(torch._C, "_cuda_getCurrentRawStream"):
+        yield "torch._C._cuda_getCurrentRawStream"
+
+
+def may_remember():
+    """Whether launches are to be remembered; warns if private parts are unknown."""
+    if os.environ.get(VARIABLE) == "0":
+        return False
+    try:
+        found = ", ".join(unknown())
+    except (AttributeError, TypeError, ValueError) as error:
+        found = str(error)
+    if found:
+        warnings.warn(
+            f"this version of Triton or torch is unknown: {found}. Triton makes every launch, which"
+            " takes longer.",
+            UnknownTriton,
+            stacklevel=2,
+        )
+    return not found
+
+
+REMEMBERS = may_remember()
