@@ -1,5 +1,7 @@
 """RWKV-6 in Triton, one token after another: tiles of the state, one program each."""
 
+from itertools import product
+
 import torch
 import triton
 import triton.language as tl
@@ -119,6 +121,7 @@ EXERCISES = {
                 ("100 keys and values", (4, 4, 100, 100, 32, 32), (4, 4, 16)),
                 ("less than one tile", (1, 1, 16, 16, 32, 32), (1, 1, 1)),
                 ("more keys than values", (1, 2, 100, 33, 32, 16), (3, 4, 2)),
+                more=list(product((1, 3), (1, 40), (7, 64, 300), (16, 130), (16, 64), (8, 32))),
                 whole=True,
             ),
         ),

@@ -139,6 +139,8 @@ CASES = tuple(
         ("every batch row has its own tokens and states", "batch", Size((2, 5, 2, 4, 4)), 4),
         ("17 tokens, the last chunk has one", "mask", Size((1, 17, 3, 4, 4)), 8),
         ("strong decays", "decay", Size((1, 17, 1, 8, 8), decay="strong"), 16),
+        ("300 tokens", "long", Size((1, 300, 1, 2, 2)), 4),
+        ("260 heads of batch rows", "many", Size((13, 2, 20, 2, 2)), 2),
         ("the order of the programs does not matter", "programs", Size((2, 6, 3, 4, 4)), 4),
     )
 ) + (

@@ -239,6 +239,8 @@ EXERCISES = {
                 ("the same for a token, dearer to call", ((30, 2), (20, 2)), math.inf),
                 ("equal", ((30, 2), (30, 2)), 1),
                 ("more digits", ((41.5, 0.31), (23.25, 0.65)), 54),
+                ("thousands of tokens", ((4000.5, 0.25), (20, 0.5)), 15922),
+                more=[((20 + n, 0.5), (17, 0.75 + n / 64)) for n in range(0, 400, 7)],
                 name="tokens",
             ),
         ),

@@ -247,6 +247,7 @@ EXERCISES = {
                 ("three stages", (4, 3), (1, 1)),
                 ("one stage", (3, 1), (0, 1)),
                 ("tile 63 of four stages", (63, 4), (3, 1)),
+                more=[(t, stages) for t in range(40) for stages in range(1, 8)],
                 whole=True,
             ),
         ),

@@ -266,6 +266,7 @@ EXERCISES = {
                 ("the next warp", (16, 0), (1, 0, 0)),
                 ("the last element", (63, 63), (3, 31, 31)),
                 ("somewhere", (42, 27), (2, 9, 15)),
+                more=[(i, j) for i in range(64) for j in range(i % 5, 64, 5)],
                 whole=True,
             ),
         ),

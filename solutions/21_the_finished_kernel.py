@@ -395,6 +395,12 @@ EXERCISES = {
                 ("one that is added to again later", (["a", "o", "a", "s"], ["a"]), 1),
                 ("two are needed", (["a", "a", "o", "o", "s", "s"], ["a", "o"]), 2),
                 ("none is needed", (["o", "s"], ["a"]), 2),
+                more=[
+                    ([names[n * n // 3 % 4] for n in range(count)], names[first:last])
+                    for names in (["a", "o", "s", "dk"], ["x", "a", "y", "z"])
+                    for count in (1, 4, 9, 30)
+                    for first, last in ((0, 1), (1, 3), (3, 4), (0, 4))
+                ],
                 whole=True,
             ),
         ),

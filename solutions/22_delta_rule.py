@@ -1,5 +1,7 @@
 """RWKV-7 token by token: a state that a token reads, corrects and decays."""
 
+from itertools import product
+
 import torch
 import triton
 import triton.language as tl
@@ -173,6 +175,7 @@ EXERCISES = {
                 ("more keys than elements", (2000, 8, 1024), (2048, 1)),
                 ("a tile of four warps", (64, 64, 4096), (64, 64)),
                 ("a small state", (5, 9, 4096), (8, 16)),
+                more=list(product((1, 17, 64, 65, 500), (1, 9, 64, 100, 300), (256, 1024, 8192))),
                 whole=True,
             ),
         ),

@@ -272,6 +272,8 @@ EXERCISES = {
                 ("a mild decay", (0.9, 1e-3), 92),
                 ("a strong decay", (0.1, 1e-3), 4),
                 ("more digits", (0.5452, 1e-5), 8),
+                ("a decay near 1", (0.999, 1e-2), 12024),
+                more=[(0.03 + n / 37, error) for n in range(35) for error in (3e-2, 7e-4, 2e-6)],
                 whole=True,
             ),
         ),

@@ -1,5 +1,7 @@
 """MLA's decoding step without keys and values: the weights go to the query and to the output."""
 
+from itertools import product
+
 import torch
 
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
@@ -71,6 +73,8 @@ SYMPTOMS = {
     "by hand": "With one token the softmax is 1, whatever the scores: o is w_v times the latent.",
     "softmax": "Both parts of the score, added and scaled, go into one softmax over N.",
     "overflow": "exp(95) is infinite in float32, exp(-150) is 0: subtract the largest score first.",
+    "own maximum": "Each head has scores of its own: subtract the largest of the same head.",
+    "long": "Right for short caches and few heads: is there a number where N or H belongs?",
     "head": "Every head has its own w_k and w_v, and they all share the latent.",
     "batch": "Every sequence has its own latent.",
     "largest": "Multiply the query by w_k, not the latent; and p by the latent, before w_v. "
@@ -113,6 +117,8 @@ EXERCISES = {
                 Case("scores around 95", "overflow", Sizes(N=5, H=2), scores="high"),
                 Case("scores around -150", "overflow", Sizes(N=5, H=2), scores="low"),
                 Case("odd sizes", "softmax", Sizes(B=3, N=37, H=5, K=6, P=3, V=7, R=16)),
+                Case("heads far apart", "own maximum", Sizes(N=5, H=3), scores="apart"),
+                Case("a long cache", "long", Sizes(N=3000, H=130, K=3, V=5)),
             ),
             nothing_larger(lambda: step(COUNTED, ARGUMENTS), 2 * 100 * 16, "as many as the latent"),
             no_loop_over_heads(lambda H: step(COUNTED._replace(H=H), ARGUMENTS)),
@@ -146,6 +152,7 @@ EXERCISES = {
                 ("one row, many tokens", (1, 1000, 4, 2), (16000 + 4000, 8000 + 16)),
                 ("many rows", (100, 3, 4, 2), (48 + 1200, 2400 + 1600)),
                 ("a block of 16 rows", (16, 128, 256, 64), (4456448, 1572864)),
+                more=list(product((1, 7, 300), (1, 50, 4096), (24, 512), (5, 24, 128))),
             ),
         ),
         symptoms={
@@ -179,6 +186,7 @@ EXERCISES = {
                 ("MiniCPM3", (256, 64), 256 / 3),
                 ("DeepSeek-V3", (512, 128), 512 / 3),
                 ("an odd size", (192, 128), 384),
+                more=[(R, V) for R in (31, 200, 1000) for V in (1, 7, 30)],
             ),
         ),
         symptoms={

@@ -122,12 +122,12 @@ def make(sizes, dtype=torch.float16, scores="tame", small=False):
     return mla_launch(launch, INPUTS, sizes, dtype=dtype, scores=scores, **blocks)
 
 
-def scores(rows, N, low=-3.0, high=3.0, falling=False, apart=0):
-    """Scores [rows, N] and a latent [N, 8] for `online`, each row `apart` above the last."""
+def scores(rows, N, low=-3.0, high=3.0, falling=False, apart=0, R=8):
+    """Scores [rows, N] and a latent [N, R] for `online`, each row `apart` above the last."""
     generator = torch.Generator().manual_seed(N)
     s = low + (high - low) * torch.rand(rows, N, generator=generator)
     s = s.sort(1, falling).values  # so that the largest score grows from block to block
-    return s + apart * torch.arange(rows)[:, None], torch.randn(N, 8, generator=generator)
+    return s + apart * torch.arange(rows)[:, None], torch.randn(N, R, generator=generator)
 
 
 def online_case(name, rows, N, BN, **options):
@@ -171,6 +171,7 @@ EXERCISES = {
                 online_case("scores around -150", 3, 21, 4, low=-170.0, high=-130.0),
                 online_case("the largest score comes first", 1, 21, 4, low=-100.0, falling=True),
                 online_case("rows of their own", 3, 21, 4, apart=100),
+                online_case("a long row", 2, 1500, 16, R=70),
             ),
             block_by_block(lambda: (*scores(4, 100), 8)),
             # Room for a block beside the sums, not for a row or for the latent.
@@ -183,6 +184,7 @@ EXERCISES = {
             "scores around 90": "exp(90) overflows in float32: subtract the largest score first.",
             "the largest score comes first": "m is the largest score of all blocks so far: a block "
             "with smaller ones leaves it as it is.",
+            "a long row": "Right for few blocks: is there a number where N or R belongs?",
             "rows of their own": "Each row has its own maximum: rows may be far apart.",
             "scores around -150": "m starts below every score, at -inf: exp(-150) is 0 in float32.",
             "block by block": "Use `block` only: later blocks' scores are not there yet, earlier "
@@ -290,6 +292,8 @@ EXERCISES = {
                 Case("later tokens far louder", "future", Sizes(M=9, N=11), scores="rising"),
                 Case("many quiet tokens", "sums", Sizes(M=2, N=200), torch.float16, "one loud"),
                 Case("many equal tokens", "large", Sizes(M=2, N=230), torch.float16, "even"),
+                Case("132 queries", "many", Sizes(M=132, N=132, K=1, P=2, V=2, R=2)),
+                Case("260 heads of batch rows", "many", Sizes(B=13, H=20, K=1, P=2, V=2, R=2)),
                 Case("float16", "half", Sizes(M=5, N=9, H=2, P=4, R=16), torch.float16),
                 Case("odd sizes", "batch", Sizes(B=2, M=7, N=13, H=3, K=8, P=4, V=8, R=16)),
             ),

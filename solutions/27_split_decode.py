@@ -1,5 +1,7 @@
 """One query against a long sequence: heads as rows of a tile, tokens in splits, W_V in the join."""
 
+from itertools import product
+
 import torch
 import triton
 import triton.language as tl
@@ -163,6 +165,9 @@ CASES = (
     Case("scores around -150", "underflow", Sizes(N=17, H=2), scores="low"),
     Case("later tokens far louder", "overflow", Sizes(N=21, H=2), scores="rising"),
     Case("many quiet tokens", "sums", Sizes(N=250), torch.float16, "one loud"),
+    Case("1,100 tokens: 138 splits", "many", Sizes(N=1100, K=1, P=2, V=2, R=2)),
+    Case("600 heads of a sequence", "many", Sizes(N=3, H=600, K=1, P=2, V=2, R=2)),
+    Case("300 sequences", "many", Sizes(B=300, N=3, K=1, P=2, V=2, R=2)),
     Case("float16", "half", Sizes(N=19, H=2, P=4, R=16), torch.float16),
     Case("odd sizes", "batch", Sizes(B=3, N=29, H=7, K=8, P=4, V=8, R=16)),
 )
@@ -380,6 +385,8 @@ EXERCISES = {
                 ("places left over", (100, 1, 4096, 64, 264), 2048),
                 ("more sequences than places", (300, 1, 512, 64, 264), 512),
                 ("a short sequence", (1, 1, 10, 64, 264), 64),
+                ("a token more than whole blocks", (1, 1, 257, 64, 4), 128),
+                more=list(product((1, 5, 90), (1, 3), (1, 100, 4097, 10**6), (16, 128), (7, 900))),
                 whole=True,
             ),
         ),
@@ -388,6 +395,8 @@ EXERCISES = {
             "whole blocks": "1000 / 4 is 250: rounded up to a multiple of BN.",
             "several sequences": "16 sequences share 264 places: 16 splits each, rounded down.",
             "two tiles of heads": "Every sequence has as many programs as splits times tiles.",
+            "a token more than whole blocks": "257 / 4 is more than 64: round up before you round "
+            "to blocks.",
             "places left over": "264 places for 100 sequences: two splits each. With three, 36 of "
             "the programs would wait for a second turn, and the GPU with them.",
             "more sequences than places": "At least one split; and then all N tokens, in whole "

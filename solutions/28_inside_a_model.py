@@ -1,6 +1,7 @@
 """Latent attention inside the models of the transformers package."""
 
 from functools import partial
+from itertools import product
 
 import torch
 
@@ -136,6 +137,8 @@ EXERCISES = {
                 ("layers and sequences", (10_000, 2, 5, 10, 1), 100),
                 ("whole tokens", (999, 1, 1, 10), 49),
                 ("float32", (1000, 1, 1, 10, 4), 25),
+                ("a whole GPU", (130 * 10**9, 3, 62, 576), 606_705),
+                more=list(product((10**9 + 7, 141 * 10**9), (1, 7), (1, 62), (288, 576), (1, 2))),
             ),
         ),
         symptoms={

@@ -17,6 +17,7 @@ from rwkv_lessons.lab.evidence.ranks import (
     log_decays,
     reading,
     two_maps,
+    uneven_decays,
     written,
 )
 from rwkv_lessons.lab.evidence.wkv7_functions import calls
@@ -95,6 +96,7 @@ def exit_gradients(A, dE):
 
 
 STATE = (("A", "i"), ("B", "ij"))
+REACHED = (1, 2), (3, 7), (16, 24), (64, 40)  # keys, and bits
 
 EXERCISES = {
     "summary": Exercise(
@@ -128,6 +130,7 @@ EXERCISES = {
                 ("40 tokens, more keys than values", "decays after", written(40, 9, 5)),
                 ("no decay at all", "no decay", written(6, 4, 4, "none")),
                 ("strong decays", "strong", written(20, 4, 6, "strong")),
+                ("300 tokens, 130 keys", "long", written(300, 130, 3, "weak")),
             ),
         ),
         symptoms={
@@ -135,6 +138,7 @@ EXERCISES = {
             "decays after": "What token s wrote decays with w[s + 1], …, and not with w[s].",
             "no decay": "A is 1, and B the plain sum of k[t]ᵀ v[t].",
             "strong": "No factor above 1: exp(-total) overflows where decays are strong.",
+            "long": "Right for few tokens and keys: is there a number where T or K belongs?",
         },
     ),
     "compose": Exercise(
@@ -198,6 +202,7 @@ EXERCISES = {
                 ("three ranks", "three ranks", gathered(3, 4, 4)),
                 ("one rank alone", "alone", gathered(1, 3, 3)),
                 ("eight ranks", "three ranks", gathered(8, 4, 3)),
+                ("20 ranks", "three ranks", gathered(20, 3, 4)),
             ),
         ),
         symptoms={
@@ -232,6 +237,9 @@ EXERCISES = {
                 ("nothing decays", (log_decays([[0.0, -5.0]] * 9), 3), 9),
                 ("all of it at once", (log_decays([[-40.0, -40.0]] * 9), 32), 1),
                 ("a pause", (log_decays([[-1.0], [0.0], [0.0], [-4.0], [0.0]]), 3), 4),
+                ("keys take turns", (log_decays([[-4.0, -1.0], [-1.0, -4.0]] * 4), 11), 6),
+                ("keys forget together", (log_decays([[-2.0] * 5] * 9), 5), 3),
+                more=[(uneven_decays(300, K, seed=K), bits) for K, bits in REACHED],
                 whole=True,
             ),
         ),
@@ -240,6 +248,8 @@ EXERCISES = {
             "the slowest key counts": "One key that remembers is enough: any, not all.",
             "nothing decays": "All tokens, and no more than there are.",
             "all of it at once": "Token 0 reads before its own decay.",
+            "keys take turns": "Add up each key's own w first; then take the slowest key.",
+            "keys forget together": "Each key is compared by itself, not the sum of all.",
         },
     ),
     "correct": Exercise(
@@ -271,9 +281,11 @@ EXERCISES = {
                 ("40 tokens, more values than keys", "decays before", reading(40, 5, 9)),
                 ("no decay at all", "one token", reading(6, 4, 4, "none")),
                 ("strong decays", "decays before", reading(20, 4, 6, "strong")),
+                ("300 tokens, 130 keys", "long", reading(300, 130, 3, "weak")),
             ),
         ),
         symptoms={
+            "long": "Right for few tokens and keys: is there a number where T or K belongs?",
             "one token": "The first token reads E as it is: o + r E.",
             "decays before": "Token t reads through w[0] … w[t - 1], without its own.",
         },
@@ -308,6 +320,7 @@ EXERCISES = {
                 ("three ranks", "three ranks", gathered_gradients(3, 4, 4)),
                 ("one rank alone", "alone", gathered_gradients(1, 3, 3)),
                 ("eight ranks", "three ranks", gathered_gradients(8, 4, 3)),
+                ("20 ranks", "three ranks", gathered_gradients(20, 3, 4)),
             ),
         ),
         symptoms={

@@ -55,6 +55,10 @@ forward = wrong(
 )
 
 kernel = wrong(
+    at_most_128_tokens=(
+        "Tokens after the first 128 are left out.",
+        edit("range(T)", "range(tl.minimum(T, 128))"),
+    ),
     always_the_first_block=(
         "Every program takes the first keys and the first values.",
         edit("i_v, i_k, i_bh = tl.program_id(0), ", "i_k, i_bh = "),

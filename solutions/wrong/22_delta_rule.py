@@ -62,6 +62,10 @@ tile = wrong(
 )
 
 kernel = wrong(
+    at_most_128_tokens=(
+        "Tokens after the first 128 are left out.",
+        edit("range(T)", "range(tl.minimum(T, 128))"),
+    ),
     right_for_the_first_token=(
         "The state decays before a reads it.",
         edit(

@@ -95,6 +95,10 @@ reach = wrong(
         "All tokens, whatever decays.",
         edit("int((before >= -bits * math.log(2)).any(1).sum())", "len(w)"),
     ),
+    slowest_of_each_token=(
+        "The slowest key of each token by itself, added up.",
+        edit("w.cumsum(0) - w", "(x := w.max(1, keepdim=True).values).cumsum(0) - x"),
+    ),
     keys_counted=(
         "Keys are counted, and not tokens.",
         edit(".any(1).sum()", ".sum()"),

@@ -24,6 +24,9 @@ HINTS = {
     "state out": "s1 is the state after the last token: written once, after the loop over t.",
     "last": "ds1 is the gradient of the state after the last token: G starts there, not at zero.",
     "chunk": "The last chunk may be shorter: it ends at token T − 1.",
+    # With more of something than a kernel may have been written for.
+    "long": "Right for few tokens: is there a number where T, or a number of chunks, belongs?",
+    "many": "Right for few programs: is there a number where B·H, K or V belongs?",
     # In Triton.
     "mask": "The last block reaches past the end of a tensor: mask its surplus lanes, in loads and "
     "in stores.",

@@ -55,6 +55,8 @@ SCORES = {
     "tame": None,
     "high": lambda n, N: 95.0 + 0 * n,
     "low": lambda n, N: -150.0 + 0 * n,
+    # Times the head's number: a maximum over all heads leaves nothing of the first one.
+    "apart": lambda n, N: 130.0 + 0 * n,
     # A later token counts far more: who lets a query see the future has nothing else left.
     "rising": lambda n, N: 60.0 * n,
     # The first token counts far more than all others, which still add up to a hundredth and more.
@@ -86,6 +88,8 @@ def problem(sizes, dtype=torch.float32, scores="tame"):
         largest = float(added.abs().max().clamp_min(1))
         given["q_rope"] = torch.full((B, M, H, P), largest / P / scale_of(sizes))
         given["k_rope"] = (added / largest)[None, :, None].repeat(B, 1, P)
+    if scores == "apart":
+        given["q_rope"] *= torch.arange(H)[:, None]
     if scores == "one loud":
         given["latent"], given["w_v"] = given["latent"].abs(), given["w_v"].abs()
     if scores == "even":

@@ -69,16 +69,21 @@ def traces(*cases, names):
     return gather
 
 
-def numbers(*cases, name):
-    """Calls a function on each case: (what it tests, arguments, a number, or infinity)."""
+def numbers(*cases, name, more=()):
+    """Calls a function on each case: (what it tests, arguments, a number, or infinity).
+
+    Args:
+        more: further arguments, for which the solution says what is expected.
+    """
 
     def gather(function, exercise):
-        for case, arguments, want in cases:
+        further = [("many numbers", x, exercise.reference(*x)) for x in more]
+        for case, arguments, want in (*cases, *further):
             try:
                 _agree(called(function, *arguments), want, (name,))
             except (Difference, KernelFault) as trouble:
                 return failed(case, trouble, exercise, case, shown(function, arguments))
-        return Row("answer", PASSED, f"{len(cases)} cases")
+        return Row("answer", PASSED, f"{len(cases) + len(further)} cases")
 
     gather.kind = "answer"
     return gather

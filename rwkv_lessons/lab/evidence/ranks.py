@@ -43,6 +43,12 @@ def reading(T, K, V, decay="text"):
     return make
 
 
+def uneven_decays(T, K, seed=0):
+    """Log decays that differ in every token and key: no key stays the slowest for long."""
+    g = torch.Generator().manual_seed(seed)
+    return -(2 * torch.randn(T, K, generator=g) - 2).exp()
+
+
 def log_decays(powers):
     """Log decays from powers of two, a row a token; exact enough to meet a line from above."""
     return torch.tensor(powers) * math.log(2) * (1 - 1e-6)
@@ -52,7 +58,8 @@ def _tensors(*shapes, decays, kind="text"):
     g = torch.Generator().manual_seed(sum(map(sum, shapes)))
     drawn = [torch.randn(*shape, generator=g) for shape in shapes]
     w = torch.randn(*decays, generator=g)
-    w = {"text": -(w - 1).exp(), "none": 0 * w, "strong": -8 * (w.abs() + 1)}[kind]
+    kinds = {"text": -(w - 1).exp(), "weak": -(w - 5).exp(), "strong": -8 * (w.abs() + 1)}
+    w = (kinds | {"none": 0 * w})[kind]
     return *drawn, w
 
 

@@ -5,7 +5,7 @@ import triton
 
 from ..simulator.triton.launches import Launch, results
 from .triton import Case, answer, gpu, machine_code, traffic
-from .wkv6_triton import Size, wkv6_launch
+from .wkv6_triton import MANY_HEADS, Size, wkv6_launch
 
 CASES = (
     ("one head, no state", "by hand", Size((1, 1, 1, 4, 4), states=False)),
@@ -16,6 +16,8 @@ CASES = (
     ("10 keys, 7 values", "mask", Size((2, 1, 2, 10, 7))),
     ("strong decays", "decay", Size((1, 1, 1, 4, 4), decay="strong")),
     ("decay 0 forgets, decay 1 keeps", "decay", Size((1, 1, 1, 8, 8), decay="edge")),
+    MANY_HEADS,
+    ("520 values", "many", Size((1, 1, 1, 3, 520))),
     ("the order of the programs does not matter", "programs", Size((2, 1, 2, 6, 9))),
 )
 OWN_BLOCKS, COMPILED_SIZE = Size((2, 1, 3, 40, 70)), Size((2, 1, 4, 100, 100))

@@ -35,6 +35,11 @@ class Size:
 
 ODD = (1, 5, 2, 10, 7)  # neither K nor V is a multiple of a block of 4
 IN_BFLOAT16 = ("bfloat16", "16 bits", Size((1, 5, 2, 10, 7), dtype=torch.bfloat16))
+# More programs, tokens, keys and values than any number that a kernel could have learned by heart.
+LONG = ("300 tokens", "long", Size((1, 300, 1, 2, 3)))
+MANY_HEADS = ("260 heads of batch rows", "many", Size((13, 1, 20, 2, 3)))
+MANY_VALUES = ("520 values", "many", Size((1, 2, 1, 3, 520)))
+MANY = (LONG, MANY_HEADS, MANY_VALUES, ("520 keys", "many", Size((1, 2, 1, 520, 3))))
 FORWARD = (
     ("one token", "by hand", Size((1, 1, 1, 4, 4), states=False)),
     ("the state decays by exp(w)", "decay", Size((1, 3, 1, 4, 4), states=False)),
@@ -46,6 +51,7 @@ FORWARD = (
     ("strong decays", "decay", Size((1, 5, 1, 4, 4), decay="strong")),
     ("decay 0 forgets, decay 1 keeps", "decay", Size((1, 4, 1, 8, 8), decay="edge")),
     ("17 tokens, odd sizes", "state", Size((3, 17, 1, 5, 3))),
+    *MANY,
     IN_BFLOAT16,
     ("the order of the programs does not matter", "programs", Size((2, 3, 2, 6, 9))),
 )
@@ -61,6 +67,7 @@ BACKWARD = (
     ("strong decays", "decay", Size((1, 9, 1, 4, 4), decay="strong")),
     ("decay 0 forgets, decay 1 keeps", "decay", Size((1, 6, 1, 8, 8), decay="edge")),
     ("17 tokens, odd sizes", "state", Size((2, 17, 1, 5, 3))),
+    *MANY,
     IN_BFLOAT16,
     ("the order of the programs does not matter", "programs", Size((2, 3, 2, 6, 9))),
 )

@@ -15,7 +15,7 @@ from ...wkv7.reference import wkv7_reference
 from ..simulator.triton.launches import Case, Launch, results
 from .cuda import TOLERANCE
 from .triton import answer, gpu, machine_code, traffic
-from .wkv6_triton import PARTS, Size
+from .wkv6_triton import MANY_HEADS, MANY_VALUES, PARTS, Size
 
 # Array → what its axes are called: i keys, j values, c spans of C tokens.
 LETTERS = dict.fromkeys([*"rwkab", *(f"d{x}" for x in "rwkab")], "bthi")
@@ -23,6 +23,8 @@ LETTERS |= dict.fromkeys(("v", "o", "z", "do", "dv"), "bthj")
 LETTERS |= dict.fromkeys(("s0", "s1", "ds0", "ds1"), "bhij") | {"kept": "bchij"}
 INPUTS = ("r", "w", "k", "v", "a", "b", "s0")
 
+LONG = ("300 tokens", "long", Size((1, 300, 1, 2, 3), decay="slow"))
+MANY = (LONG, MANY_HEADS, MANY_VALUES)
 FORWARD = (
     ("one token, no state", "by hand", Size((1, 1, 1, 4, 4), states=False)),
     ("one token and a state", "one token", Size((1, 1, 1, 4, 4))),
@@ -35,6 +37,7 @@ FORWARD = (
     ("strong decays", "decay", Size((1, 5, 1, 4, 4), decay="strong")),
     ("decay 0 forgets, decay 1 keeps", "decay", Size((1, 4, 1, 8, 8), decay="edge")),
     ("17 tokens, odd sizes", "state", Size((3, 17, 1, 5, 3))),
+    *MANY,
     ("the order of the programs does not matter", "programs", Size((2, 3, 2, 6, 9))),
 )
 # Spans of 4 tokens.
@@ -52,6 +55,7 @@ BACKWARD = (
     ("the strongest decay of RWKV-7, at every token", "decay", Size((1, 9, 1, 4, 4), decay="most")),
     ("40 tokens of that decay", "span", Size((1, 40, 1, 4, 4), decay="most")),
     ("17 tokens, odd sizes", "state", Size((2, 17, 1, 5, 3))),
+    *MANY,
     ("the order of the programs does not matter", "programs", Size((2, 3, 2, 6, 9))),
 )
 COUNTED = Size((1, 8, 2, 10, 10))
