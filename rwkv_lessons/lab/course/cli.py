@@ -154,7 +154,7 @@ def next_(options) -> None:
 def check_(options) -> int:
     """Checks exercises as they stand in your notebooks, without running the notebooks.
 
-    Of the cells above an exercise only imports, definitions and constants are run. Save your
+    Of the cells above an exercise's check, only what its function depends on is run. Save your
     notebook first. The exit code is 0 only if everything asked for is solved.
     """
     chosen = _chosen(options.which)

@@ -4,17 +4,21 @@ nbformat is imported where it is needed: it takes seconds, and `lessons next` do
 """
 
 import ast
+import contextlib
 import datetime
 import hashlib
+import io
 import json
 import linecache
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 
-from . import exercises, progress
+from . import exercises, progress, slicing
+from .check import check, evaluate
 
 BACKUPS, COPIED = "backups", ".copied.json"
 
@@ -195,66 +199,78 @@ def _say_what_is_shown(notebook):
 
 
 def function_of(id: str) -> Callable:
-    """The learner's function, from their notebook.
+    """The learner's function, as the exercise's check would be given it in the notebook.
 
-    What stands at the top level above the exercise's cell is run as far as it imports, defines or
-    names a constant; measurements, checks and plots are not. Then the cell itself is run.
+    Of the cells above the check, the exercise's own is run, and of the others those statements that
+    the function depends on: imports, constants, helpers, earlier answers. Measurements and plots
+    are not.
 
     Raises:
-        LookupError: the notebook has no such cell, or the cell does not define the function.
+        LookupError: the notebook has no such cell, or no cell defines the function.
         Exception: whatever the learner's code raises.
     """
-    import nbformat
-
     stem, _, name = id.partition(".")
     path = notebook_of(stem)
     if not path.exists():
         raise LookupError(f"there is no {relative(path)}")
-    code = [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
-    own = [n for n, cell in enumerate(code) if cell.metadata.get("exercise") == id]
-    if not own:
+    cells, own = _above_the_check(_code_cells(path), id)
+    if own is None:
         raise LookupError(f"{relative(path)} has no cell of {id} any more")
-    last = own[-1]  # a duplicated cell: the lower one wins, as in Jupyter
+    statements, files = [], [f"{path.name}, cell {n + 1}" for n in range(len(cells))]
+    for n, cell in enumerate(cells):
+        try:
+            tree = slicing.parsed(_source(cell), files[n])
+            statements += slicing.statements_of(tree, n)
+        except SyntaxError:  # a scratch cell, not ours to judge
+            if n == own:
+                raise
     namespace: dict = {"__name__": "lesson"}
-    for n, cell in enumerate(code[:last]):
-        _run(cell.source, f"{path.name}, cell {n + 1}", namespace, definitions_only=True)
-    _run(code[last].source, f"{path.name}, cell {last + 1}", namespace)
+    for statement in slicing.needed(statements, name, own):
+        n = statement.cell
+        out = sys.stdout if n == own else io.StringIO()  # what other cells print was read there
+        with contextlib.redirect_stdout(out):
+            _run(statement.node, _source(cells[n]), files[n], namespace)
     if name not in namespace:
         raise LookupError(f"the cell of {id} in {relative(path)} does not define {name}")
     return namespace[name]
 
 
 def text_above(id: str) -> str:
-    """The text of the exercise's cell and of those above it, that is what `function_of` runs.
+    """The text of the exercise's cell and of those above its check, where `function_of` looks.
 
     Empty where the notebook cannot be read, as while it is being written.
     """
     try:
-        cells = json.loads(notebook_of(id.partition(".")[0]).read_text(encoding="utf-8"))["cells"]
+        cells, own = _above_the_check(_code_cells(notebook_of(id.partition(".")[0])), id)
     except (ValueError, KeyError):
         return ""
-    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    return "" if own is None else "\n".join(map(_source, cells))
+
+
+def _code_cells(path):
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return [cell for cell in cells if cell["cell_type"] == "code"]
+
+
+def _source(cell):
+    return "".join(cell["source"])
+
+
+def _above_the_check(code, id):
+    """The cells that run before the check of an exercise, and the number of the exercise's own.
+
+    Of a cell that was duplicated the lower one counts, as in Jupyter.
+    """
     own = [n for n, cell in enumerate(code) if cell["metadata"].get("exercise") == id]
-    return "\n".join("".join(cell["source"]) for cell in code[: own[-1] + 1]) if own else ""
+    if not own:
+        return [], None
+    checks = [n for n, cell in enumerate(code) if cell["metadata"].get("check") == id]
+    return code[: max([own[-1] + 1, *checks])], own[-1]
 
 
-def _run(source, where, namespace, definitions_only=False):
-    """Runs a cell under a name that tracebacks and inspect can show the source of."""
-    try:
-        tree = ast.parse(source, where)
-    except SyntaxError:
-        if definitions_only:  # a magic, or a scratch cell: not ours to judge
-            return
-        raise
-    if definitions_only:
-        tree.body = [node for node in tree.body if _defines(node)]
-    linecache.cache[where] = (len(source), None, source.splitlines(keepends=True), where)
-    exec(compile(tree, where, "exec"), namespace)
-
-
-def _defines(node):
-    if isinstance(node, ast.Assign):
-        names = [n.id for target in node.targets for n in ast.walk(target) if hasattr(n, "id")]
-        return all(name.isupper() for name in names)
-    kinds = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
-    return isinstance(node, kinds)
+def _run(node, source, file, namespace):
+    """Runs a statement of a cell under a name that tracebacks and inspect can show it by."""
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    exec(compile(ast.Module([node], []), file, "exec"), namespace)
+    if namespace.get("check") is check:
+        namespace["check"] = evaluate  # of earlier exercises: the same result, and no word of it
