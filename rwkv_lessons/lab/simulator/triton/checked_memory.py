@@ -161,7 +161,11 @@ class Watched:
         found = np.empty_like(lanes)
         for n in np.unique(numbers):
             if not 0 <= n < len(self.regions):
-                raise OutOfBounds(f"program {self.program} uses no tensor's address", self.place())
+                raise OutOfBounds(
+                    f"program {self.program} uses no tensor's address; addresses that a kernel "
+                    "reads from memory are not simulated: give it the tensors",
+                    self.place(),
+                )
             region, mine = self.regions[n], numbers == n
             offsets = lanes[mine] - region.start
             self._guard(region, offsets, width, op)

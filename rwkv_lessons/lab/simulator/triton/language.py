@@ -167,6 +167,10 @@ def _more():
     for owner in (tl, tl.core):
         for name in ("reduce", "associative_scan"):
             yield owner, name, _widened(getattr(owner, name))
+    extra = sys.modules.get(CUDA.rpartition(".")[0])
+    for name in ("gdc_wait", "gdc_launch_dependents"):  # launches follow each other here anyway
+        if hasattr(extra, name):
+            yield extra, name, lambda: None
     if CUDA in sys.modules:
         functions = vars(sys.modules[CUDA]).items()
         functions = [(name, _with_semantic(f)) for name, f in functions if tl.core.is_builtin(f)]

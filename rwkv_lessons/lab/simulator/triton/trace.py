@@ -116,7 +116,7 @@ class TritonTrace:
         lines.append(head)
         for row in self.rows:
             numbers = (row.requests, row.lanes, row.bytes, row.sectors)
-            cells = "".join(f"{x:>10,}" for x in numbers)
+            cells = "".join(f" {x:>9,}" for x in numbers)
             lines.append(f"{row.line:4}  {row.array:8} {row.op:7}{cells}")
         for (M, N, K, kind), n in sorted(self.dots.items()):
             lines.append(f"dot {M}×{K} by {K}×{N}, {kind}: {many(n, 'time')}")
