@@ -1,13 +1,16 @@
 """Finds a launch to trace: the first one that somebody's file makes, or one given as text.
 
-The file runs as `python file.py` would, but where it launches a kernel, the launch is looked at.
-Without a GPU the launches before it run in the simulators, so that the file meets the numbers that
-it expects, and what numba copies to the GPU stays where it is.
+The file runs as `python file.py` would, up to its first launch of the kernel. Without a GPU "cuda"
+is the CPU, and launches before it run in the simulators, so that the file meets the numbers that it
+expects. Where a launch is given, the file is only asked for its names: it launches nothing.
 """
 
 import argparse
+import ast
+import codeop
 import contextlib
 import inspect
+import io
 import sys
 import types
 import warnings
@@ -20,19 +23,26 @@ import numpy as np
 from .kernels import machine_code, trace
 from .machine_code.assembly import available
 from .machine_code.cubin import CompileError, plain
+from .pretend_gpu import Compiled, pretend_gpu, real_devices
 from .simulator.cuda.run import run as run_cuda
 from .simulator.faults import KernelFault
+from .simulator.triton.configurations import choose
 from .simulator.triton.run import run as run_triton
 
 
 @dataclass
 class Launch:
-    """`kernel[grid](*args, **named)`; of numba, `args` begins with the block."""
+    """`kernel[grid](*args, **named)`; of numba, `args` begins with the block.
+
+    Attributes:
+        configuration: what was taken where `triton.autotune` would choose, in words, or None.
+    """
 
     kernel: object
     grid: object
     args: tuple
     named: dict
+    configuration: str | None = None
 
     def trace(self, **options):
         return trace(self.kernel, self.grid, *self.args, **self.named, **options)
@@ -50,6 +60,10 @@ class _Found(BaseException):
     """Ends the file that runs: its launch is known."""
 
 
+class _NotNeeded(BaseException):
+    """Ends a statement of the file that would launch a kernel."""
+
+
 def launch_of(file, name, text=None):
     """The launch of the kernel `name` in `file`.
 
@@ -64,22 +78,20 @@ def launch_of(file, name, text=None):
         LookupError: the file has no such kernel, or does not launch it.
     """
     if text is not None:
-        with _watched(lambda kernel, grid, args, named, go: go()):
-            known = vars(_executed(file, Path(file).stem))
-        return _as_text(_kernel(known, name, file), text, known)
-    found = []
+        return _as_text(file, name, text)
+    launches = []
 
-    def launched(kernel, grid, args, named, go):
+    def launched(kernel, grid, args, named, go, configuration=None):
         if plain(kernel).__name__ == name:
-            found.append(Launch(kernel, grid, args, named))
+            launches.append(Launch(kernel, grid, args, named, configuration))
             raise _Found
         return go()
 
     try:
         with _watched(launched):
-            module = _executed(file, "__main__")
+            module = _executed(file)
     except _Found:
-        return found[0]
+        return launches[0]
     except Exception as error:
         what = f"{file} stops before it launches {name}, {type(error).__name__}: {error}"
         raise LookupError(f"{what}\n{HOW}") from error
@@ -87,16 +99,48 @@ def launch_of(file, name, text=None):
     raise LookupError(f"{file} does not launch {name}\n{HOW}")
 
 
-def _executed(file, name):
-    """The file as a module, run; it finds its neighbours as a script does."""
+def _executed(file):
+    """The file as a module, run as a script; it finds its neighbours."""
+    with _module(file, "__main__") as (module, text):
+        exec(compile(text, module.__file__, "exec"), vars(module))
+    return module
+
+
+def _names(file):
+    """(The names that the file makes, what went wrong meanwhile), without a launch of its own.
+
+    A statement that launches, that fails, or that needs one of these, is left out.
+    """
+    errors = []
+
+    def launched(*launch, **more):
+        raise _NotNeeded
+
+    quiet = contextlib.redirect_stdout(io.StringIO())
+    with quiet, _watched(launched), _module(file, Path(file).stem) as (module, text):
+        compiled = codeop.Compile()  # it remembers imports from __future__
+        for statement in ast.parse(text, module.__file__).body:
+            code = compiled(ast.Module([statement], []), module.__file__, "exec")
+            try:
+                exec(code, vars(module))
+            except _NotNeeded:
+                continue
+            except SystemExit:
+                break
+            except Exception as error:
+                errors.append(f"line {statement.lineno}, {type(error).__name__}: {error}")
+    return vars(module), errors
+
+
+@contextlib.contextmanager
+def _module(file, name):
+    """(An empty module for the file, its text), while neighbours and arguments are a script's."""
     path = Path(file).resolve()
     module = types.ModuleType(name)
     module.__file__ = str(path)
-    code = compile(path.read_text(encoding="utf-8"), str(path), "exec")
     with patch.object(sys, "path", [str(path.parent), *sys.path]):
         with patch.object(sys, "argv", [str(path)]):
-            exec(code, vars(module))
-    return module
+            yield module, path.read_text(encoding="utf-8")
 
 
 def _kernel(known, name, file):
@@ -106,8 +150,15 @@ def _kernel(known, name, file):
     raise LookupError(f"{file} has no kernel {name!r}; it has {', '.join(kernels) or 'none'}")
 
 
-def _as_text(kernel, text, known):
+def _as_text(file, name, text):
+    """The launch in `text`, with the names of the file."""
     import torch
+
+    known, errors = _names(file)
+    try:
+        kernel = _kernel(known, name, file)
+    except LookupError as error:
+        raise LookupError("\n".join([str(error), *errors[:1]])) from None
 
     class Launcher:
         def __getitem__(self, sizes):
@@ -124,12 +175,16 @@ def _as_text(kernel, text, known):
 
     names = vars(torch) | {"np": np, "torch": torch} | known | {"kernel": Launcher()}
     try:
-        launch = eval(f"kernel{text}", names)
+        with contextlib.nullcontext() if _has_gpu() else pretend_gpu():
+            launch = eval(f"kernel{text}", names)
     except Exception as error:
         raise ValueError(f"the launch {text!r}: {type(error).__name__}: {error}") from error
     if not isinstance(launch, Launch):
         raise ValueError(f"the launch is {text!r}, needs to be like '[4, 256](rand(1024))'")
-    return launch
+    if hasattr(kernel, "py_func"):
+        return launch
+    chosen = choose(kernel, launch.args, launch.named)
+    return Launch(chosen.kernel, launch.grid, launch.args, chosen.named, chosen.configuration)
 
 
 @contextlib.contextmanager
@@ -138,19 +193,31 @@ def _watched(launched):
     with contextlib.ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", "Grid size .* will likely")  # numba: a small grid
-        _watch_numba(stack, launched)
-        _watch_triton(stack, launched)
+        on_gpu = _has_gpu()
+        stack.enter_context(contextlib.nullcontext() if on_gpu else pretend_gpu())
+        _watch_numba(stack, launched, on_gpu)
+        _watch_triton(stack, launched, on_gpu)
         yield
 
 
-def _watch_numba(stack, launched):
+def _has_gpu():
+    import torch
+
+    if torch.cuda.is_available():
+        return True
     try:
         from numba import cuda
+    except ImportError:
+        return False
+    return cuda.is_available()
+
+
+def _watch_numba(stack, launched, on_gpu):
+    try:
         from numba.cuda.dispatcher import _LaunchConfiguration
     except ImportError:
         return
     own = _LaunchConfiguration.__call__
-    on_gpu = cuda.is_available()
 
     def call(self, *args):
         kernel, named = self.dispatcher, {"sharedmem": self.sharedmem} if self.sharedmem else {}
@@ -158,70 +225,51 @@ def _watch_numba(stack, launched):
         def go():
             if on_gpu:
                 return own(self, *args)
-            return run_cuda(kernel, self.griddim, self.blockdim, *args, **named)
+            with real_devices():
+                return run_cuda(kernel, self.griddim, self.blockdim, *args, **named)
 
         return launched(kernel, self.griddim, (self.blockdim, *args), named, go)
 
     stack.enter_context(patch.object(_LaunchConfiguration, "__call__", call))
-    if not on_gpu:
-        for name, stands in IN_PLACE.items():
-            stack.enter_context(patch.object(cuda, name, stands))
 
 
-class _Here(np.ndarray):
-    """Stands for an array of numba on a GPU."""
-
-    def copy_to_host(self, array=None):
-        if array is None:
-            return np.array(self)
-        array[...] = self
-        return array
-
-    def copy_to_device(self, array):
-        self[...] = array
-
-
-def _to_device(array, stream=0, copy=True, to=None):
-    if to is None:
-        return np.array(array).view(_Here)
-    to[...] = array
-    return to
-
-
-def _device_array(shape, dtype=np.float64, strides=None, order="C", stream=0):
-    array = np.full(shape, 0, dtype, order)
-    array.view(np.uint8).fill(0xFF)  # NaN: a GPU's fresh memory holds anything
-    return array.view(_Here)
-
-
-IN_PLACE = {
-    "to_device": _to_device,
-    "device_array": _device_array,
-    "device_array_like": lambda array, stream=0: _device_array(array.shape, array.dtype),
-    "synchronize": lambda: None,
-}
-
-
-def _watch_triton(stack, launched):
+def _watch_triton(stack, launched, on_gpu):
     try:
+        from triton.runtime.autotuner import Autotuner
         from triton.runtime.interpreter import InterpretedFunction
         from triton.runtime.jit import JITFunction
     except ImportError:
         return
+    configurations = {}
+
+    def tuned(self, *args, grid, warmup=False, **named):
+        with contextlib.nullcontext() if on_gpu else real_devices():
+            chosen = choose(self, args, named)
+        configurations[chosen.kernel] = chosen.configuration
+        return chosen.kernel.run(*args, grid=grid, warmup=warmup, **chosen.named)
+
+    stack.enter_context(patch.object(Autotuner, "run", tuned))
     for kind in (JITFunction, InterpretedFunction):
-        stack.enter_context(patch.object(kind, "run", _triton_run(kind.run, launched)))
+        run = _triton_run(kind.run, launched, configurations, on_gpu)
+        stack.enter_context(patch.object(kind, "run", run))
 
 
-def _triton_run(own, launched):
+def _triton_run(own, launched, configurations, on_gpu):
     def run(self, *args, grid, warmup, **named):
-        def go():
-            if any(getattr(x, "is_cuda", False) for x in args):
-                return own(self, *args, grid=grid, warmup=warmup, **named)
-            if "gluon" in type(self).__module__:
-                return _run_gluon(self, grid, *args, **named)
-            return run_triton(self, grid, *args, **named)
+        if on_gpu and warmup:
+            return own(self, *args, grid=grid, warmup=warmup, **named)
 
-        return launched(self, grid, args, named, go)
+        def go():
+            if on_gpu:
+                return own(self, *args, grid=grid, warmup=warmup, **named)
+            with real_devices():
+                if "gluon" in type(self).__module__:
+                    _run_gluon(self, grid, *args, **named)
+                else:
+                    run_triton(self, grid, *args, **named)
+
+        seen = None if warmup else launched(self, grid, args, named, go, configurations.get(self))
+        return seen or Compiled(self, args, named)
 
     return run
 
@@ -253,6 +301,8 @@ def main(argv=None):
             raise ValueError(f"{options.where!r} is not like file.py:kernel")
         launch = launch_of(file, name, options.launch)
         seen = launch.trace(**({"blocks": options.blocks} if options.blocks else {}))
+        if launch.configuration:
+            print(launch.configuration)
         print(seen.table())
         if options.arch:
             print(f"\n{available(launch.kernel) or launch.machine_code(options.arch)}")

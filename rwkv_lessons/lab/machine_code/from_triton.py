@@ -58,7 +58,8 @@ def _parameter(param, value):
         return kind, None, alignment % 16 == 0
     if hasattr(value, "block_shape"):
         kind = pointer_type(value.base)[1:]
-        return f"tensordesc<{kind}{list(value.block_shape)},{value.layout!r}>", None, False
+        layout = f",{value.layout!r}" if hasattr(value, "layout") else ""  # of Gluon
+        return f"tensordesc<{kind}{list(value.block_shape)}{layout}>", None, False
     if hasattr(value, "data_ptr"):
         return pointer_type(value), None, value.data_ptr() % 16 == 0
     if isinstance(value, bool):

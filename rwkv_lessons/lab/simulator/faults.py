@@ -67,3 +67,7 @@ class WrongType(KernelFault):
 
 class EndlessLoop(KernelFault):
     """A loop that does not come to its end, in far more rounds or time than its input asks for."""
+
+
+class Unsupported(KernelFault):
+    """Not the kernel's fault: it uses what a GPU has and the simulator has not."""

@@ -6,9 +6,12 @@ What a kernel does in more or less than float32 is noted with its line: float64,
 float32 operands that a GPU would cut off to TF32.
 """
 
+import ctypes
 from collections import Counter
 
 import numpy as np
+
+from .. import libdevice
 
 
 class Arithmetic:
@@ -26,7 +29,8 @@ class Arithmetic:
     """
 
     HOOKS = ("create_dot", "create_exp", "create_exp2", "cast_impl", "create_fp_to_fp")
-    HOOKS = (*HOOKS, "binary_op", "unary_op")
+    HOOKS = (*HOOKS, "binary_op", "unary_op", "create_fma", "create_extern_elementwise")
+    HOOKS = (*HOOKS, "get_bf16")
 
     def __init__(self, place, cut=False):
         self.place, self.cut = place, cut
@@ -78,6 +82,24 @@ class Arithmetic:
     def unary_op(self, own, x, op):
         return _narrow(own(_wide(x), op)) if _is_bfloat16(x) else own(x, op)
 
+    def create_fma(self, own, x, y, z):
+        return _narrow(own(_wide(x), _wide(y), _wide(z))) if _is_bfloat16(z) else own(x, y, z)
+
+    def get_bf16(self, own, value):
+        import triton.language as tl
+        from triton.runtime.interpreter import TensorHandle
+
+        return _narrow(TensorHandle(np.array([value], np.float32), tl.float32))
+
+    def create_extern_elementwise(self, own, library, path, symbol, args, kind, pure):
+        from triton.runtime.interpreter import TensorHandle, _get_np_dtype
+
+        name = symbol.removeprefix("__nv_")
+        if name.removeprefix("fast_").startswith("exp"):
+            self.create_exp(lambda x: None, args[0])
+        data = libdevice.function(name)(*(x.data for x in args))
+        return TensorHandle(np.asarray(data).astype(_get_np_dtype(kind)), kind.scalar)
+
 
 COMPARISONS = (np.less, np.less_equal, np.greater, np.greater_equal, np.equal, np.not_equal)
 
@@ -113,3 +135,20 @@ def _narrow(x):
     rounded = (bits.astype(np.uint64) + 0x7FFF + (bits >> 16 & 1)) >> 16
     kept = np.where(np.isnan(x.data), bits >> 16 | 0x40, rounded)
     return type(x)(kept.astype(np.uint16), tl.bfloat16)
+
+
+def atomic_bfloat16(kind, addresses, value, mask):
+    """An atomic that adds or exchanges, on bfloat16 at real addresses: one lane after another."""
+    name, values = _name(kind), _wide(value)
+    if name not in ("FADD", "XCHG"):
+        raise libdevice.NotSimulated(f"tl.atomic_{name.lower()} of bfloat16 is not simulated")
+    shape = addresses.data.shape
+    active = np.broadcast_to(mask.data, shape)
+    before = np.zeros(shape, np.uint16)
+    for lane in zip(*np.nonzero(active), strict=True):
+        cell = ctypes.c_uint16.from_address(int(addresses.data[lane]))
+        before[lane] = cell.value
+        old = _wide(type(value)(before[lane], value.dtype))
+        new = values.data[lane] + (old.data if name == "FADD" else 0)
+        cell.value = int(_narrow(type(value)(np.asarray(new, np.float32), old.dtype)).data)
+    return type(value)(before, value.dtype)

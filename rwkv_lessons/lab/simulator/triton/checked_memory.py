@@ -12,7 +12,7 @@ import numpy as np
 
 from ...machine_code.from_triton import pointer_type
 from ..faults import OutOfBounds, Place
-from .arithmetic import Arithmetic
+from .arithmetic import Arithmetic, atomic_bfloat16
 
 SPACING = 40  # bits: a terabyte from one tensor's range to the next
 SECTOR = 32  # bytes
@@ -58,6 +58,7 @@ class Region:
         self.elements = last + 1 if tensor.numel() else 0
         self.start = ((number + 1) << SPACING) + (1 << SPACING - 1)
         self.writer, self.reader = np.full((2, self.elements), NOBODY)
+        self.lock = np.full(self.elements, NOBODY)  # the number of what all held who came so far
         self.written = np.zeros(self.elements, bool)
 
     def never_written(self):
@@ -92,7 +93,7 @@ class Watched:
     """
 
     def __init__(self, given, files, keep=False, tf32=False):
-        tensors = [(name, x) for name, x in given.items() if hasattr(x, "data_ptr")]
+        tensors = [(name, _tensor(x)) for name, x in given.items() if _tensor(x) is not None]
         for name, x in tensors:
             if x.device.type != "cpu":
                 raise TypeError(f"{name} is on {x.device}, needs a tensor on the CPU")
@@ -100,6 +101,7 @@ class Watched:
         self.stand_ins = {x.name: StandIn(pointer_type(x.tensor), x.start) for x in self.regions}
         self.files, self.keep, self.program = files, keep, (0, 0, 0)
         self.accesses, self.races, self.undefined = [], {}, None
+        self.locks, self.lock_sets = {}, {frozenset(): 0}
         self.arithmetic = Arithmetic(self.place, tf32)
 
     @contextlib.contextmanager
@@ -109,7 +111,7 @@ class Watched:
         hooks = {f"create_{name}": getattr(self, name) for name in memory}
         hooks |= {name: getattr(self.arithmetic, name) for name in Arithmetic.HOOKS}
         for name, hook in hooks.items():
-            setattr(builder, name, _bound(hook, getattr(builder, name)))
+            setattr(builder, name, _bound(hook, getattr(builder, name, None)))
         try:
             yield
         finally:
@@ -117,21 +119,35 @@ class Watched:
                 delattr(builder, name)
 
     # The builder's operations; `own` is its.
-    def masked_load(self, own, ptrs, mask, other, *others):
+    def masked_load(self, own, ptrs, mask, other, *others, **named):
         real = self.real(ptrs, mask.data, "load")
         if other is None and not np.all(mask.data):
             self.undefined = self.undefined or self.place()
             other = _anything(ptrs)
-        return own(real, mask, other, *others)
+        return own(real, mask, other, *others, **named)
 
-    def masked_store(self, own, ptrs, value, mask, *others):
-        return own(self.real(ptrs, mask.data, "store"), value, mask, *others)
+    def masked_store(self, own, ptrs, value, mask, *others, **named):
+        return own(self.real(ptrs, mask.data, "store"), value, mask, *others, **named)
 
     def atomic_rmw(self, own, kind, ptrs, value, mask, *others):
-        return own(kind, self.real(ptrs, mask.data, "atomic"), value, mask, *others)
+        real = self.real(ptrs, mask.data, "atomic")
+        for address in [a for a in self.locks if a in real.data]:
+            del self.locks[address]
+        if value.dtype.scalar.name == "bf16":
+            return atomic_bfloat16(kind, real, value, mask)
+        return own(kind, real, value, mask, *others)
 
-    def atomic_cas(self, own, ptrs, *others):
-        return own(self.real(ptrs, True, "atomic"), *others)
+    def atomic_cas(self, own, ptrs, compare, value, *others):
+        real = self.real(ptrs, True, "atomic")
+        before = own(real, compare, value, *others)
+        if real.data.size == 1 and before.data == compare.data != value.data:
+            self.locks[int(real.data.item())] = self.program
+        return before
+
+    def lock_set(self):
+        """The number of the set of locks that the program holds: what its atomic_cas has taken."""
+        held = frozenset(a for a, program in self.locks.items() if program == self.program)
+        return self.lock_sets.setdefault(held, len(self.lock_sets))
 
     # Addresses.
     def real(self, ptrs, mask, op):
@@ -145,7 +161,11 @@ class Watched:
         found = np.empty_like(lanes)
         for n in np.unique(numbers):
             if not 0 <= n < len(self.regions):
-                raise OutOfBounds(f"program {self.program} uses no tensor's address", self.place())
+                raise OutOfBounds(
+                    f"program {self.program} uses no tensor's address; addresses that a kernel "
+                    "reads from memory are not simulated: give it the tensors",
+                    self.place(),
+                )
             region, mine = self.regions[n], numbers == n
             offsets = lanes[mine] - region.start
             self._guard(region, offsets, width, op)
@@ -202,14 +222,23 @@ class Watched:
         else:
             readers = region.reader[elements]
             region.reader[elements] = np.where((readers == NOBODY) | (readers == me), me, MANY)
+        held, locks = self.lock_set(), region.lock[elements]
+        region.lock[elements] = np.where((locks == NOBODY) | (locks == held), held, 0)
+        meets &= region.lock[elements] == 0
         if meets.any() and region.name not in self.races:
             n = int(np.flatnonzero(meets)[0])
             pair = (self.program, _program(int(others[n])))
             self.races[region.name] = Race(region.name, int(elements[n]), pair, place)
 
 
+def _tensor(x):
+    """The tensor of an argument: its own, or a descriptor's; None where there is none."""
+    x = x.base if hasattr(x, "block_shape") else x
+    return x if hasattr(x, "data_ptr") else None
+
+
 def _bound(method, own):
-    return lambda *args: method(own, *args)
+    return lambda *args, **named: method(own, *args, **named)
 
 
 def _program(number):

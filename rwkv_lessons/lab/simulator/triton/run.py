@@ -12,19 +12,18 @@ that does not say what its masked lanes hold gets NaN there, as a GPU may leave 
 that goes round more often than the tensors have numbers is a `EndlessLoop`.
 """
 
-import ast
-import contextlib
-import functools
+import dataclasses
 import itertools
 import re
-import sys
 
 import numpy as np
 
 from ...machine_code import cubin
 from ...machine_code import from_triton as cubin_triton
-from ..faults import EndlessLoop, KernelFault, Place, WrongType
-from .checked_memory import StandIn, Watched
+from ..faults import EndlessLoop, KernelFault, Place, Unsupported, WrongType
+from .checked_memory import Watched
+from .configurations import choose
+from .language import called, language
 from .trace import TritonTrace
 
 __all__ = ["KernelFault", "TritonTrace", "available", "run", "trace"]
@@ -66,24 +65,40 @@ def trace(kernel, grid, *args, **named):
     Returns:
         A `TritonTrace`. A fault ends the run and is in its `faults`, with the counts up to there.
     """
-    args = [x.clone() if hasattr(x, "data_ptr") else x for x in args]
-    named = {name: x.clone() if hasattr(x, "data_ptr") else x for name, x in named.items()}
+    args = [_copy(x) for x in args]
+    named = {name: _copy(x) for name, x in named.items()}
     launch = Launch(kernel, grid, args, named, keep=True)
     faults = []
     try:
         launch.go()
+    except Unsupported:
+        raise
     except KernelFault as fault:
         faults.append(fault)
-    return TritonTrace(cubin.plain(kernel).__name__, launch.grid, launch.memory, faults)
+    name = cubin.plain(launch.kernel).__name__
+    return TritonTrace(name, launch.grid, launch.memory, faults, launch.configuration)
+
+
+def _copy(x):
+    """A tensor or a descriptor with memory of its own; anything else as it is."""
+    if hasattr(x, "block_shape"):
+        return dataclasses.replace(x, base=x.base.clone())
+    return x.clone() if hasattr(x, "data_ptr") else x
 
 
 class Launch:
-    """A kernel, its grid and its arguments; `memory` sees every access."""
+    """A kernel, its grid and its arguments; `memory` sees every access.
+
+    Attributes:
+        configuration: what `triton.autotune` was replaced by, in words, or None.
+    """
 
     def __init__(self, kernel, grid, args, named, keep=False, tf32=False):
         if missing := available():
             raise RuntimeError(missing)
-        given, constants = _bind(kernel, args, named)
+        chosen = choose(kernel, args, named)
+        kernel, self.configuration = chosen.kernel, chosen.configuration
+        given, constants = _bind(kernel, args, chosen.named)
         grid = grid(given) if callable(grid) else grid
         grid = (grid,) if isinstance(grid, int) else tuple(grid)
         if not 1 <= len(grid) <= 3 or any(n < 1 for n in grid):
@@ -98,13 +113,14 @@ class Launch:
         from triton.runtime import interpreter
 
         builder = interpreter.interpreter_builder
-        function = _called(cubin_triton._jit(self.kernel, {}).fn, self._tick)
+        function = called(cubin_triton._jit(self.kernel, {}).fn, self._tick)
         programs = list(itertools.product(*(range(n) for n in reversed(self.grid))))
-        with _language(), self.memory.between(builder), np.errstate(all="ignore"):
+        with language(), self.memory.between(builder), np.errstate(all="ignore"):
             builder.set_grid_dim(*self.grid)
+            addresses = self.memory.stand_ins
             arguments = {
-                name: x if name in self.constants else _as_tensor(x)
-                for name, x in (self.given | self.memory.stand_ins).items()
+                name: x if name in self.constants else _as_tensor(x, addresses.get(name))
+                for name, x in self.given.items()
             }
             for z, y, x in reversed(programs) if reverse else programs:
                 builder.set_grid_idx(x, y, z)
@@ -113,6 +129,12 @@ class Launch:
                     function(**arguments)
                 except KernelFault:
                     raise
+                except NotImplementedError as error:
+                    raise Unsupported(_unsupported(error), self._place(error)) from error
+                except AttributeError as error:
+                    if error.obj is builder:
+                        raise Unsupported(_unsupported(error), self._place(error)) from error
+                    raise self._explain(error) from error
                 except Exception as error:
                     raise self._explain(error) from error
 
@@ -125,17 +147,32 @@ class Launch:
                 self.memory.place(),
             )
 
-    def _explain(self, error):
-        """An exception of the kernel as a fault with its place."""
+    def _place(self, error):
+        """Where in the kernel an exception comes from."""
         place, step = None, error.__traceback__
         while step is not None:
             code = step.tb_frame.f_code
             if code.co_filename in self.memory.files:
                 place = Place(code, step.tb_lineno)
             step = step.tb_next
+        return place
+
+    def _explain(self, error):
+        """An exception of the kernel as a fault with its place."""
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         kind = WrongType if re.search(r"\bdtypes?\b", str(error)) else KernelFault
-        return kind(f"{what}, in program {self.memory.program}", place)
+        return kind(f"{what}, in program {self.memory.program}", self._place(error))
+
+
+def _unsupported(error):
+    """What a kernel uses and the interpreter has not, by the language's own name for it."""
+    if isinstance(error, AttributeError):
+        name = error.name.removeprefix("create_").removeprefix("get_")
+        return f"tl.{name} is not simulated; docs/own_kernels.md has what is not, and what to do"
+    text = str(error)
+    known = {"inline_asm": "tl.inline_asm_elementwise", "extern_elementwise": "tl.core.extern"}
+    name = next((known[key] for key in known if key in text), None)
+    return f"{name} is not simulated: write it with functions of tl" if name else text
 
 
 def _bind(kernel, args, named):
@@ -149,13 +186,24 @@ def _bind(kernel, args, named):
     return {name: given[name] for name in names}, constants
 
 
-def _as_tensor(x):
-    """A pointer or an integer as the interpreter's tensor of one; anything else as it is."""
-    import triton.language as tl
-    from triton.runtime.interpreter import TensorHandle
+def _as_tensor(x, stand_in=None):
+    """A pointer or an integer as the interpreter's tensor of one, a descriptor as its descriptor.
 
-    if isinstance(x, StandIn):
-        kind, value, bits = tl.str_to_ty(x.kind, None), x.address, np.uint64
+    Anything else as it is.
+    """
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle, interpreter_semantic
+
+    if hasattr(x, "block_shape"):
+        return interpreter_semantic.make_tensor_descriptor(
+            _as_tensor(x.base, stand_in),
+            [_as_tensor(int(n)) for n in x.shape],
+            [*(_as_tensor(int(n)) for n in x.strides[:-1]), tl.constexpr(1)],
+            [tl.constexpr(n) for n in x.block_shape],
+            getattr(x, "padding", "zero"),
+        )
+    if stand_in:
+        kind, value, bits = tl.str_to_ty(stand_in.kind, None), stand_in.address, np.uint64
     elif isinstance(x, int) and not isinstance(x, bool):
         small = -(2**31) <= x < 2**31
         kind, value, bits = (tl.int32, x, np.int32) if small else (tl.int64, x, np.int64)
@@ -174,100 +222,3 @@ def _files(kernel):
             values = cubin.named(function).values()
             waiting += [cubin.plain(x) for x in values if cubin.is_kernel_function(x)]
     return {function.__code__.co_filename for function in functions}
-
-
-class Called:
-    """A function of a kernel, rewritten for the interpreter when it is first called.
-
-    Triton's own class patches the language at every call and leaves it patched. `tick`, if there
-    is one, is called whenever a loop of the function goes round.
-    """
-
-    def __init__(self, fn, tick=None):
-        self.fn, self.__name__, self.tick = fn, fn.__name__, tick
-
-    @functools.cached_property
-    def rewritten(self):
-        from triton.runtime.interpreter import FunctionRewriter
-
-        if self.tick is None:
-            return FunctionRewriter(self.fn).rewrite_ast()
-        self.fn.__globals__[TICK] = self.tick
-        rewriter = FunctionRewriter(self.fn)
-        rewriter.ast_transformer = _ticking()
-        return rewriter.rewrite_ast()
-
-    def __call__(self, *args, **named):
-        return self.rewritten(*args, **named)
-
-
-TICK = "__a_loop_goes_round__"
-
-
-@functools.cache
-def _ticking():
-    """Triton's rewriter, that also has every loop call TICK before anything else."""
-    from triton.runtime.interpreter import ASTTransformer
-
-    class Ticking(ASTTransformer):
-        def visit_While(self, node):
-            self.generic_visit(node)
-            call = ast.Expr(ast.Call(ast.Name(TICK, ast.Load()), [], []))
-            for part in ast.walk(call):
-                ast.copy_location(part, node)
-            node.body.insert(0, call)
-            return node
-
-        visit_For = visit_While
-
-    return Ticking()
-
-
-def _called(function, tick):
-    """A user's kernel function, with those that it calls; closures become globals."""
-    copy = cubin.rebuild(function, {}, lambda value, copy: Called(_closed(copy), tick))
-    return Called(_closed(copy), tick)
-
-
-def _closed(function):
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    function.__globals__.update({name: cell.cell_contents for name, cell in cells})
-    return function
-
-
-_standard = functools.cache(Called)  # tl.sum and its like, once per session
-
-
-@contextlib.contextmanager
-def _language():
-    """triton.language as the interpreter needs it; afterwards as it was."""
-    import types
-
-    import triton.language as tl
-    from triton.runtime import interpreter
-    from triton.runtime.jit import JITFunction
-
-    scope = interpreter._LangPatchScope()
-    kinds = (JITFunction, interpreter.InterpretedFunction)
-    modules = [m for name, m in list(sys.modules.items()) if name.startswith("triton.language")]
-    try:
-        for module in modules:
-            for name, value in list(vars(module).items()):
-                if isinstance(value, kinds):
-                    scope.set_attr(module, name, _standard(value.fn))
-                    if module is tl and name in vars(tl.tensor):
-                        scope.set_attr(tl.tensor, name, _method(_standard(value.fn)))
-        everywhere = types.SimpleNamespace(__globals__={"tl": tl, "core": tl.core})
-        patched = interpreter._patch_lang(everywhere)
-        try:
-            # Triton 3.6 makes an int of an array of one, which numpy 2.4 refuses.
-            tl.tensor.__index__ = lambda self: int(self.handle.data.item())
-            yield
-        finally:
-            patched.restore()
-    finally:
-        scope.restore()
-
-
-def _method(called):
-    return lambda self, *args, **named: called(self, *args, **named)

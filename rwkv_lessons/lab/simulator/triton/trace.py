@@ -37,15 +37,16 @@ class TritonTrace:
         faults: the `KernelFault` that ended the run, if one did.
         accesses: every `Access`, in order.
         names: {an array's name elsewhere: its name in the kernel}, where they differ.
+        configuration: what was taken in place of `triton.autotune`'s choice, in words, or None.
 
     The methods that count take any of `op` ("load", "store", "atomic"), `array` (a parameter's
     name) and `line`, and count what fits all of them.
     """
 
-    def __init__(self, kernel, grid, memory, faults):
+    def __init__(self, kernel, grid, memory, faults, configuration=None):
         self.kernel, self.grid, self.programs = kernel, grid, int(np.prod(grid))
         self.accesses, self.faults = memory.accesses, faults
-        self.names = {}
+        self.names, self.configuration = {}, configuration
         self.races = list(memory.races.values())
         done = self.arithmetic = memory.arithmetic
         self.dots, self.exps, self.exp_lines = done.dots, done.exps, done.exp_lines
@@ -110,10 +111,12 @@ class TritonTrace:
     def table(self):
         """The counts as text: per line and tensor, then dots, exps, races and faults."""
         head = f"{'line':>4}  {'tensor':8} {'op':7}" + "".join(f"{x:>10}" for x in HEADS)
-        lines = [f"{self.kernel}: {many(self.programs, 'program')} {self.grid}", head]
+        lines = [f"{self.kernel}: {many(self.programs, 'program')} {self.grid}"]
+        lines += [self.configuration] if self.configuration else []
+        lines.append(head)
         for row in self.rows:
             numbers = (row.requests, row.lanes, row.bytes, row.sectors)
-            cells = "".join(f"{x:>10,}" for x in numbers)
+            cells = "".join(f" {x:>9,}" for x in numbers)
             lines.append(f"{row.line:4}  {row.array:8} {row.op:7}{cells}")
         for (M, N, K, kind), n in sorted(self.dots.items()):
             lines.append(f"dot {M}×{K} by {K}×{N}, {kind}: {many(n, 'time')}")
