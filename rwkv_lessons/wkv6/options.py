@@ -1,20 +1,13 @@
 """The options of a WKV-6 call: packed sequences, a scale, a raw decay; see also arguments.py."""
 
 import functools
-<<<<<<< HEAD
 import math
-
-import torch
-
-from ..runtime.arguments import DTYPES, check_flag, check_number
-=======
 import os
 
 import torch
 
-from ..runtime.arguments import DTYPES
+from ..runtime.arguments import DTYPES, check_flag, check_number
 from ..runtime.bounded import Table
->>>>>>> host
 from ..runtime.packed import Packed
 from ..runtime.plain import PLAIN, no_transforms
 from ..runtime.precision import outside_autocast, sum_dtype
@@ -53,11 +46,8 @@ def looks(tensors, scale, raw_decay):
 
     A call that looks like one that was right is right: found in half the time of checking it.
     """
-<<<<<<< HEAD
-    if torch.compiler.is_compiling() or (type(scale) is float and not abs(scale) < math.inf):
-=======
-    if torch.compiler.is_compiling() or not no_transforms():
->>>>>>> host
+    infinite = type(scale) is float and not abs(scale) < math.inf
+    if torch.compiler.is_compiling() or infinite or not no_transforms():
         return None
     found = [type(scale), type(raw_decay)]
     for x in tensors:

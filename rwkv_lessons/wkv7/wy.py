@@ -25,12 +25,8 @@ difference of two sums, so strong decays lose nothing.
 import torch
 from torch.nn import functional as F
 
-<<<<<<< HEAD
 from ..runtime.precision import outside_autocast, product, sum_dtype
-=======
-from ..runtime.precision import sum_dtype
 from ..runtime.running_sums import running_sums
->>>>>>> host
 from .options import takes_options
 
 CHUNK = 64  # tokens; the products within a chunk then cost as much as those with the state
