@@ -182,7 +182,7 @@ def test_a_step_with_any_float64_computes_in_it(wide, monkeypatch):
     from rwkv_lessons.wkv6 import step
 
     monkeypatch.setattr(step, "TRITON", True)
-    monkeypatch.setattr(step, "_kernel", lambda: pytest.fail("a kernel was asked for"))
+    monkeypatch.setattr(step, "_run_forward", lambda: pytest.fail("a kernel was asked for"))
     real = torch.float64 if wide == "r" else torch.float32
     x = dict(zip("rkvwu", make(1, 1, 2, 4, 4, dtype=real)[:5], strict=True))
     x[wide] = x[wide].double()
