@@ -213,6 +213,7 @@ def test_on_request_the_numbers_of_cu_seqlens_are_looked_at(ends, monkeypatch):
 
 
 THREADS = """
+import threading
 import torch
 from rwkv_lessons.wkv6 import wkv6
 x = [torch.randn(2, 256, 2, 64, dtype=torch.bfloat16) for _ in range(4)]
