@@ -48,7 +48,7 @@ def rows(folder=None):
         here, result = record.provenance, record.ceilings
         versions = [f"{name.replace('_', '-')} {version}" for name, version in here.versions()]
         versions += [f"ptxas {result['assembler']}"]
-        same = "this code" if result["sha256"] == now else "**older kernels**"
+        same = "this code" if result["sha256"] == now else "**older code**"
         numbers = [str(result[name]) for name in ("passed", "failed", "skipped", "seconds")]
         where = f"driver {here.driver}, {', '.join(versions)}, commit {here.commit}"
         found.append([here.gpu, *numbers, same, here.date, where])

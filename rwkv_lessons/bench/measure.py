@@ -7,9 +7,8 @@ import torch
 from rwkv_lessons.bench import methods, timing
 from rwkv_lessons.operations import OPERATIONS, work
 from rwkv_lessons.operations.entries import BOTH, loaded
-from rwkv_lessons.records.fingerprint import fingerprint
 from rwkv_lessons.records.rates import rates
-from rwkv_lessons.records.schema import Measurement
+from rwkv_lessons.records.schema import Measurement, code
 from rwkv_lessons.verify.judge import poisoned
 
 # The largest ‖o − ref‖ / ‖ref‖ that is timed. float32: the decay exp(w) is rounded by up to 6e-8,
@@ -60,7 +59,7 @@ def measure(operation, method, inputs, expected, budget_ms=timing.BUDGET_MS, cei
     dtype = str(r.dtype).removeprefix("torch.")
     row = {"method": method.name, "shape": tuple(r.shape), "dtype": dtype, "note": method.note}
     if method.sources:
-        row |= {"sources": method.sources, "sha256": fingerprint(*method.sources)}
+        row |= code(*method.sources)
     limit = LIMITS[dtype] if method.precise else PEER_LIMIT
     run, error, problem = checked(lambda: method.prepare(*inputs), expected, limit)
     row |= {"error": error} | (_facts(method, run) if run else {})

@@ -7,7 +7,7 @@ from rwkv_lessons.operations.entries import BOTH
 from rwkv_lessons.records.schema import Measurement
 from rwkv_lessons.verify import cases, gate
 
-KEPT = ("method", "shape", "dtype", "error", "note", "sources", "sha256")
+KEPT = ("method", "shape", "dtype", "error", "note", "sources", "sha256", "kernels")
 
 
 def refused(name, row):

@@ -1,5 +1,8 @@
 """A fingerprint of the code behind a measurement: a record is stale when it has changed.
 
+There are two: of all the code, and of the kernels alone. While the kernels are as they were, what
+a GPU runs is as it was measured, whatever has changed around them on the host.
+
 It is taken of a definition and of everything of this repository that it uses, also in other files,
 so it says whether a kernel's own code changed, or what it calls. Where that code stands, and what
 its functions, parameters and variables are called, is left out, as are docstrings, comments, layout
@@ -20,7 +23,8 @@ from rwkv_lessons.operations import OPERATIONS
 from rwkv_lessons.operations.entries import FORWARD, ROOT
 
 DEFINITIONS = ast.FunctionDef | ast.ClassDef
-_known = {}
+ON_GPU = {"jit", "constexpr_function", "intrinsic"}  # decorators of what a GPU runs
+_results = {}
 
 
 def fingerprint(*sources, statements=True):
@@ -29,21 +33,51 @@ def fingerprint(*sources, statements=True):
     Args:
         sources: "path/of/file.py::name" for a function, class or constant, "path/of/file.py" for a
             whole file; relative to the repository.
-        statements: what else the files do when they are imported counts, too. It registers
-            functions with torch: without it, a kernel does not reach the code that launches it.
+        statements: what else the files do when they are imported counts, too, and decorators of
+            this repository. These register functions with torch, or choose a compiler: without
+            them, a kernel does not reach the code that launches it.
 
     Raises:
         ValueError: the file defines no such name.
         OSError: there is no such file.
     """
-    known = _known.get((sources, statements))
-    if known and all(_changed(file) == when for file, when in known[0]):
-        return known[1]  # most records ask for the same
-    texts = _reached(sources, statements)
-    found = hashlib.sha256("\n".join(texts.values()).encode()).hexdigest()
-    files = {file for file, _ in texts}
-    _known[sources, statements] = [(file, _changed(file)) for file in files], found
+    return _known(_of_all, sources, statements)
+
+
+def fingerprint_of_kernels(*sources):
+    """sha256 of the kernels that some code may launch, and of all that they use; None without any.
+
+    Args:
+        sources: as of `fingerprint`.
+    """
+    return _known(_of_kernels, sources)
+
+
+def _known(take, *given):
+    """take(*given) → files, result; what it found before if these files are as they were."""
+    before = _results.get((take, given))
+    if before and all(_changed(file) == when for file, when in before[0]):
+        return before[1]  # most records ask for the same
+    files, found = take(*given)
+    _results[take, given] = [(file, _changed(file)) for file in files], found
     return found
+
+
+def _of_all(sources, statements):
+    texts = _reached(sources, statements)
+    return {file for file, _ in texts}, _digest(texts.values())
+
+
+def _of_kernels(sources):
+    reached = _reached(sources)
+    named = ((file, name) for file, name in reached if isinstance(name, str))
+    kernels = [key for key in named if _is_kernel(_module(key[0]).defined[key[1]])]
+    found = {_known(_of_all, (f"{file}::{name}",), False) for file, name in kernels}
+    return {file for file, _ in reached}, _digest(sorted(found)) if found else None
+
+
+def _digest(texts):
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
 def source_of(function):
@@ -80,6 +114,19 @@ def files_of(*sources):
     return sorted({file for file, _ in _reached(sources)})
 
 
+@cache
+def _is_kernel(definition):
+    """True for what is compiled for a GPU, and for a function in which that is made."""
+    defined = (n for n in ast.walk(definition) if isinstance(n, ast.FunctionDef))
+    return any(_last_name(x) in ON_GPU for n in defined for x in n.decorator_list)
+
+
+def _last_name(node):
+    """ "jit" of `triton.jit(…)`."""
+    node = node.func if isinstance(node, ast.Call) else node
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", None)
+
+
 def _changed(file):
     return (ROOT / file).stat().st_mtime_ns
 
@@ -105,7 +152,7 @@ def _reached(sources, statements=True):
 
     for key in queue:  # it grows meanwhile
         file, name = key
-        texts[key] = _Text(file, meet).of(_module(file).defined[name])
+        texts[key] = _Text(file, meet, statements).of(_module(file).defined[name])
         if statements and file not in modules:  # what registers with torch stands beside them
             modules.add(file)
             for n, statement in enumerate(_module(file).statements):
@@ -215,8 +262,8 @@ def _imported_module(file, name):
 class _Text:
     """A definition as text, in which its own names are numbers, and others' are their places."""
 
-    def __init__(self, file, meet):
-        self.file, self.meet, self.own = file, meet, {}
+    def __init__(self, file, meet, decorators=True):
+        self.file, self.meet, self.own, self.decorators = file, meet, {}, decorators
         self.bound, self.imported = frozenset(), {}
 
     def of(self, node):
@@ -264,10 +311,15 @@ class _Text:
             fields["name"] = self._name(node.name) if node.name in self.bound else ""
             if ast.get_docstring(node) is not None:
                 fields["body"] = node.body[1:]
+            if not self.decorators:
+                fields["decorator_list"] = [d for d in node.decorator_list if not self._is_ours(d)]
         if isinstance(node, ast.arg):
             fields["arg"] = ast.Name(node.arg)
         inside = ", ".join(f"{name}={self._text(value)}" for name, value in fields.items())
         return f"{type(node).__name__}({inside})"
+
+    def _is_ours(self, decorator):
+        return isinstance(decorator, ast.Name) and _definition(self.file, decorator.id) is not None
 
     def _module_named(self, name):
         return None if name in self.bound else _imported_module(self.file, name)

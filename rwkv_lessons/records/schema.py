@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
-from rwkv_lessons.records.fingerprint import fingerprint
+from rwkv_lessons.records.fingerprint import fingerprint, fingerprint_of_kernels
 
 RECORDS = Path(__file__).with_name("data")
 
@@ -68,6 +68,7 @@ class Measurement:
     problem: str | None = None  # why it was not timed
     sources: tuple[str, ...] = ()  # the code: "file.py::name", or "file.py" for all of it
     sha256: str | None = None  # of that code, see fingerprint.py
+    kernels: str | None = None  # sha256 of the kernels in it
 
     @property
     def outcome(self):
@@ -76,13 +77,33 @@ class Measurement:
 
     @property
     def stale(self):
-        """True if the code behind this row is no longer what was measured."""
-        if not self.sources:  # not ours
+        """True if the kernels behind this row are no longer those that were measured."""
+        try:
+            return bool(self.kernels) and fingerprint_of_kernels(*self.sources) != self.kernels
+        except (OSError, ValueError):  # the file or the function has gone
+            return True
+
+    @property
+    def host_changed(self):
+        """True if the kernels are those that were measured, and the code around them is not.
+
+        Of a method without kernels, which calls torch, all code is of this kind.
+        """
+        if not self.sources or self.stale:  # without sources: not ours
             return False
         try:
             return fingerprint(*self.sources) != self.sha256
-        except (OSError, ValueError):  # the file or the function has gone
+        except (OSError, ValueError):
             return True
+
+
+def code(*sources):
+    """The fields of a `Measurement` that say which code it is of."""
+    return {
+        "sources": sources,
+        "sha256": fingerprint(*sources),
+        "kernels": fingerprint_of_kernels(*sources),
+    }
 
 
 @dataclass(frozen=True)

@@ -111,11 +111,11 @@ def methods_block(name):
 
 
 def older(found):
-    """A sentence for a record of which rows are stale, to stand behind its provenance."""
-    methods = list(dict.fromkeys(row.method for row in found.rows if row.stale))
-    if not methods:
-        return ""
-    return f" **Measured with older code, and to be measured again: {', '.join(methods)}.**"
+    """Sentences for a record of what has changed since, to stand behind its provenance."""
+    stale = list(dict.fromkeys(row.method for row in found.rows if row.stale))
+    text = f" **Measured with older kernels, and to be measured again: {', '.join(stale)}.**"
+    host = " *Host code has changed since.*"
+    return text * bool(stale) + host * any(row.host_changed for row in found.rows)
 
 
 def _shape_if(wanted, row):

@@ -4,10 +4,10 @@ import pytest
 
 from rwkv_lessons.operations import work
 from rwkv_lessons.records import fingerprint as source
-from rwkv_lessons.records.fingerprint import fingerprint
+from rwkv_lessons.records.fingerprint import fingerprint, fingerprint_of_kernels
 from rwkv_lessons.records.lookup import every_record, record, stale, stale_rows, times
 from rwkv_lessons.records.rates import rates
-from rwkv_lessons.records.schema import Measurement, Provenance, Record, load, path, save
+from rwkv_lessons.records.schema import Measurement, Provenance, Record, code, load, path, save
 from rwkv_lessons.report.tables import older
 
 NOWHERE = Provenance("Test GPU", "1.0", "0.0", "2000-01-01", "none", "made up", "none")
@@ -33,7 +33,19 @@ def written(tmp_path, text):
     return str(file)
 
 
-def test_nothing_recorded_is_stale():
+JITTED = (
+    KERNEL.replace("def kernel", "@assembled\n@triton.jit(debug=BLOCK)\ndef kernel")
+    + """
+def assembled(kernel):
+    return launcher(kernel)
+
+def public(x):
+    return kernel[1](x) + OTHER
+"""
+)
+
+
+def test_no_kernel_has_changed_since_it_was_measured():
     found = stale_rows()
     assert not found, "measure these again:\n" + "\n".join(found)
 
@@ -141,19 +153,42 @@ def test_what_cannot_change_the_code_keeps_the_fingerprint(tmp_path, old, new):
         ("import load4", "import store4 as load4"),
     ],
 )
-def test_what_can_change_the_code_makes_a_row_stale(tmp_path, old, new):
-    assert old in KERNEL
-    file = written(tmp_path, KERNEL) + "::kernel"
-    row = Measurement("a", SHAPE, "float32", sources=(file,), sha256=fingerprint(file))
-    assert not stale(row)
-    written(tmp_path, KERNEL.replace(old, new))
-    assert stale(row)
+def test_what_can_change_a_kernel_makes_a_row_stale(tmp_path, old, new):
+    assert old in JITTED
+    row = Measurement("a", SHAPE, "float32", **code(written(tmp_path, JITTED) + "::public"))
+    assert not stale(row) and not row.host_changed
+    written(tmp_path, JITTED.replace(old, new))
+    assert stale(row) and not row.host_changed
+
+
+@pytest.mark.parametrize(
+    "old, new", [("return launcher(", "return other("), ("[1]", "[2]"), ("OTHER = 1", "OTHER = 2")]
+)
+def test_what_only_launches_a_kernel_makes_no_row_stale(tmp_path, old, new):
+    assert old in JITTED
+    row = Measurement("a", SHAPE, "float32", **code(written(tmp_path, JITTED) + "::public"))
+    written(tmp_path, JITTED.replace(old, new))
+    assert row.host_changed and not stale(row)
+
+
+def test_without_kernels_all_code_is_of_the_host(tmp_path):
+    plain = KERNEL.replace("load4", "max")
+    row = Measurement("a", SHAPE, "float32", **code(written(tmp_path, plain) + "::kernel"))
+    assert row.kernels is None and not row.host_changed
+    written(tmp_path, plain.replace("+ 1", "+ 2"))
+    assert row.host_changed and not stale(row)
+
+
+def test_every_row_of_ours_says_which_kernels_it_ran():
+    for found in every_record().values():
+        for row in found.rows:
+            if row.sources:
+                assert (row.kernels is None) == (fingerprint_of_kernels(*row.sources) is None)
 
 
 def test_a_row_whose_function_has_gone_is_stale(tmp_path):
-    file = written(tmp_path, KERNEL) + "::kernel"
-    row = Measurement("a", SHAPE, "float32", sources=(file,), sha256=fingerprint(file))
-    written(tmp_path, KERNEL.replace("def kernel", "def other"))
+    row = Measurement("a", SHAPE, "float32", **code(written(tmp_path, JITTED) + "::kernel"))
+    written(tmp_path, JITTED.replace("def kernel", "def other"))
     assert stale(row)
 
 
@@ -199,17 +234,19 @@ def test_the_fingerprint_is_the_same_in_every_python(tmp_path):
 
 
 def test_stale_rows_come_with_their_command(tmp_path):
-    file = written(tmp_path, KERNEL) + "::kernel"
-    row = Measurement("a", SHAPE, "float32", sources=(file,), sha256="something else")
+    file = written(tmp_path, JITTED) + "::kernel"
+    row = Measurement("a", SHAPE, "float32", sources=(file,), kernels="something else")
     save(Record("try", NOWHERE, (row,)), tmp_path / "records")
     assert stale_rows(tmp_path / "records") == ["test-gpu/try: a float32 ← made up"]
 
 
-def test_a_table_says_which_rows_are_of_older_code(tmp_path):
-    file = written(tmp_path, KERNEL) + "::kernel"
-    sources = {"sources": (file,)}
-    of_now = Measurement("b", SHAPE, "float32", **sources, sha256=fingerprint(file))
-    of_old = Measurement("a", SHAPE, "float32", **sources, sha256="something else")
+def test_a_table_says_what_has_changed_since(tmp_path):
+    now = code(written(tmp_path, JITTED) + "::kernel")
+    of_now = Measurement("b", SHAPE, "float32", **now)
     assert older(Record("try", NOWHERE, (of_now,))) == ""
+    of_old = Measurement("a", SHAPE, "float32", **now | {"kernels": "something else"})
     said = older(Record("try", NOWHERE, (of_old, of_now)))
-    assert said == " **Measured with older code, and to be measured again: a.**"
+    assert said == " **Measured with older kernels, and to be measured again: a.**"
+    around = Measurement("a", SHAPE, "float32", **now | {"sha256": "something else"})
+    said = older(Record("try", NOWHERE, (around, of_now)))
+    assert said == " *Host code has changed since.*"

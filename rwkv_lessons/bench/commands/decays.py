@@ -14,8 +14,7 @@ from rwkv_lessons.bench.commands.run import asked_shapes, choose, device_of, kee
 from rwkv_lessons.bench.measure import LIMITS, PEER_LIMIT, relative_error, said
 from rwkv_lessons.bench.peers import fla_wkv6
 from rwkv_lessons.bench.show import console, rows_table
-from rwkv_lessons.records.fingerprint import fingerprint
-from rwkv_lessons.records.schema import Measurement
+from rwkv_lessons.records.schema import Measurement, code
 from rwkv_lessons.wkv6 import wkv6, wkv6_doubling
 
 NAME = "wkv6-decays"
@@ -91,7 +90,7 @@ def measure(name, f, case, both, shape, device):
     row = {"method": f"{name}, {case}" + ", both passes" * both, "shape": tuple(shape)}
     row |= {"dtype": "bfloat16"}
     if name == "wkv6":
-        row |= {"sources": SOURCES, "sha256": fingerprint(*SOURCES)}
+        row |= code(*SOURCES)
     try:
         x = make_inputs(case, shape, device)
         if both:

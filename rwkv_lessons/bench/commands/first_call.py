@@ -13,8 +13,8 @@ from rwkv_lessons.bench import methods
 from rwkv_lessons.bench.commands import one_token
 from rwkv_lessons.operations import OPERATIONS
 from rwkv_lessons.operations.entries import BOTH
-from rwkv_lessons.records.fingerprint import ROOT, fingerprint
-from rwkv_lessons.records.schema import Measurement
+from rwkv_lessons.records.fingerprint import ROOT
+from rwkv_lessons.records.schema import Measurement, code
 
 SHAPE = (1, 4096, 64, 64)
 # Names in METHODS, a function of the package, and entries of the table: the package's own function.
@@ -70,16 +70,15 @@ def _start(case, cache):
     return subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **pipes)
 
 
-def _row(method, dtype, out, said, code):
+def _row(method, dtype, out, said, status):
     lines = [line.split() for line in out.splitlines() if line.startswith("seconds ")]
-    if code or not lines:
+    if status or not lines:
         last = (said.strip().splitlines() or ["nothing was said"])[-1]
         return Measurement(method, SHAPE, dtype, problem=last)
-    sources = _sources(method)
     return Measurement(
         method, SHAPE, dtype, host_ms=1e3 * float(lines[-1][1]),
         note="first call of a process, empty Triton cache",
-        sources=sources, sha256=fingerprint(*sources),
+        **code(*_sources(method)),
     )  # fmt: skip
 
 

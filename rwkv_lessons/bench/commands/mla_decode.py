@@ -25,9 +25,8 @@ from rwkv_lessons.bench.show import console, rows_table
 from rwkv_lessons.mla import mla_decode
 from rwkv_lessons.operations import MLA_DECODE
 from rwkv_lessons.operations.mla import DEEPSEEK_V3
-from rwkv_lessons.records.fingerprint import fingerprint
 from rwkv_lessons.records.rates import rates
-from rwkv_lessons.records.schema import Measurement
+from rwkv_lessons.records.schema import Measurement, code
 
 SOURCES = ("rwkv_lessons/mla/decode/forward.py::mla_decode",)
 CALLS = 10  # of a graph
@@ -119,7 +118,7 @@ def _measure(f, shape, dtype, device, budget_ms):
     ours = f is not torch_absorbed
     row = {"shape": tuple(shape), "dtype": dtype}
     if ours:
-        row |= {"sources": SOURCES, "sha256": fingerprint(*SOURCES)}
+        row |= code(*SOURCES)
     name, limit = f.__name__.replace("_", " "), LIMITS[dtype] if ours else PEER_LIMIT
     run, row["error"], problem = checked(lambda: f(*inputs), in_float64(*inputs), limit)
     if problem:

@@ -22,8 +22,7 @@ from rwkv_lessons.bench.measure import said
 from rwkv_lessons.bench.show import console
 from rwkv_lessons.interop.transformers_mla import undo_latent_mla, use_latent_mla
 from rwkv_lessons.operations import MLA_GENERATE
-from rwkv_lessons.records.fingerprint import fingerprint
-from rwkv_lessons.records.schema import Measurement
+from rwkv_lessons.records.schema import Measurement, code
 
 TIMING = "wall clock of one call, after one to warm up"
 SMALL = dict(  # a model for a machine without a GPU
@@ -71,7 +70,7 @@ def measure(model, method, shape):
     layers = model.config.num_hidden_layers
     row = {"method": method, "shape": tuple(shape), "dtype": str(weight.dtype).split(".")[-1]}
     if "latent" in method:
-        row |= {"sources": SOURCES, "sha256": fingerprint(*SOURCES)}
+        row |= code(*SOURCES)
         use_latent_mla(model)
     else:
         model.set_attn_implementation(method.split()[0])

@@ -13,9 +13,8 @@ from rwkv_lessons.bench.measure import LIMITS, checked
 from rwkv_lessons.mla import mla_decode
 from rwkv_lessons.operations import MLA_LADDER
 from rwkv_lessons.operations.entries import lesson
-from rwkv_lessons.records.fingerprint import fingerprint
 from rwkv_lessons.records.rates import rates
-from rwkv_lessons.records.schema import Measurement
+from rwkv_lessons.records.schema import Measurement, code
 
 PLACES = 264  # programs of lesson 27 that an H200 runs at a time
 LIBRARY = ("rwkv_lessons/mla/decode/forward.py::mla_decode",)
@@ -48,7 +47,7 @@ def measure(shape, dtype, device, names=None, quick=False):
     budget_ms, limits = QUICK_MS if quick else timing.BUDGET_MS, recorded_ceilings(device)
     for name, (run, sources) in choose(METHODS, names).items():
         row = {"method": name, "shape": shape, "dtype": dtype}
-        row |= {"sources": sources, "sha256": fingerprint(*sources)}
+        row |= code(*sources)
         if device.type != "cuda" and run in (fused, split):
             yield Measurement(**row, problem="needs a GPU")
             continue

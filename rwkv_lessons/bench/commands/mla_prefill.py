@@ -18,9 +18,8 @@ from rwkv_lessons.mla import mla_prefill, mla_reference
 from rwkv_lessons.mla.prefill import prefill
 from rwkv_lessons.mla.prefill.forward import attend
 from rwkv_lessons.operations import MLA_PREFILL
-from rwkv_lessons.records.fingerprint import fingerprint
 from rwkv_lessons.records.rates import rates
-from rwkv_lessons.records.schema import Measurement
+from rwkv_lessons.records.schema import Measurement, code
 
 SOURCES = ("rwkv_lessons/mla/prefill/prefill.py::mla_prefill",)
 
@@ -54,7 +53,7 @@ def measure(shape, dtype, device, names=None, quick=False):
     for name, prepare in choose(METHODS, names).items():
         row = {"method": name, "shape": shape, "dtype": dtype}
         if "sdpa" not in name:
-            row |= {"sources": SOURCES, "sha256": fingerprint(*SOURCES)}
+            row |= code(*SOURCES)
         found = checked(lambda f=prepare: f(*given, scale), expected, LIMITS[dtype])
         run, row["error"], problem = found
         if problem:

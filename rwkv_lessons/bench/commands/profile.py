@@ -13,7 +13,7 @@ from pathlib import Path
 from rwkv_lessons.operations import OPERATIONS
 from rwkv_lessons.operations.entries import lesson
 from rwkv_lessons.records.profiles import Kernel, Profile, brief, save_profiles
-from rwkv_lessons.records.schema import Measurement
+from rwkv_lessons.records.schema import Measurement, code
 
 SHAPE = (1, 54, 32, 64)  # B, T, H, N: one prompt of 54 tokens through a 1.6-billion model's layer
 DTYPES = ("float32", "float16")
@@ -74,7 +74,6 @@ def command(options):
     import torch
 
     from rwkv_lessons.bench.measure import LIMITS
-    from rwkv_lessons.records.fingerprint import fingerprint
     from rwkv_lessons.records.provenance import provenance
 
     if not torch.cuda.is_available():
@@ -88,7 +87,7 @@ def command(options):
             raise ValueError(f"the torch loop is off by {error:.1e} in {dtype}: nothing recorded")
         print(summary(found), end="\n\n")
         profiles.append(found)
-        how = {"sources": (source,), "sha256": fingerprint(source), "note": "torch, one by one"}
+        how = code(source) | {"note": "torch, one by one"}
         rows.append(
             Measurement("torch_loop", SHAPE, dtype, host_ms=found.wall_us / 1e3, error=error, **how)
         )

@@ -20,8 +20,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from rwkv_lessons.bench import timing
 from rwkv_lessons.bench.measure import LIMITS, relative_error, said
 from rwkv_lessons.operations.entries import lesson
-from rwkv_lessons.records.fingerprint import fingerprint, source_of
-from rwkv_lessons.records.schema import Measurement
+from rwkv_lessons.records.fingerprint import source_of
+from rwkv_lessons.records.schema import Measurement, code
 from rwkv_lessons.records.traces import CALL, read_events, save_traces, summed_up
 from rwkv_lessons.wkv6 import METHODS, wkv6, wkv6_reference
 
@@ -175,7 +175,7 @@ def race(device, shapes=None, budget_ms=BUDGET_MS, folder=None):
 def _runs(entrant, own, shape, want, budget_ms, folder):
     """One entrant at one shape: as it is called, and replayed."""
     device, dtype = want.device, str(own[0].dtype).removeprefix("torch.")
-    how = {"sources": (entrant.source,), "sha256": fingerprint(entrant.source)}
+    how = code(entrant.source)
     row = Measurement(entrant.method, tuple(shape), dtype, note=entrant.note, **how)
     eager = lambda: entrant.call(*own)  # noqa: E731
     row, run = _checked(entrant, row, lambda: eager, want)

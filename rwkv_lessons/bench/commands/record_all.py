@@ -1,7 +1,7 @@
 """python -m rwkv_lessons.bench record-all: every record, one after the other.
 
     record-all --list             what there is to record, and what is recorded already
-    record-all --needed           only what is missing, stale, or was recorded by another command
+    record-all --needed           only what is missing, of older code, or of another command
     record-all 'wkv6*'            only these names
     record-all --archive all.tar  copies of the files, for a machine that is rented by the minute
     record-all --part 1/2         one of two parts that take about as long, for a GPU each
@@ -125,13 +125,17 @@ def part_of(text):
 
 
 def state(plan, gpu, folder=None):
-    """ "missing", "stale", "incomplete", "recorded by another command" or "recorded"."""
+    """ "missing", "stale", "of older host code", "incomplete", "recorded by another command" or
+    "recorded".
+    """
     file = path(plan.name, gpu, folder)
     if not file.exists():
         return "missing"
     found = load(file)
     if any(row.stale for row in found.rows):
         return "stale"
+    if any(row.host_changed for row in found.rows):
+        return "of older host code"
     there = {*found.ceilings, *((row.method, row.dtype) for row in found.rows)}
     if not there.issuperset(plan.holds):
         return "incomplete"

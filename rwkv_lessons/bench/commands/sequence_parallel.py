@@ -37,9 +37,8 @@ from rwkv_lessons.distributed.parallel import Call
 from rwkv_lessons.distributed.pieces import pieces_of
 from rwkv_lessons.inputs import rwkv6_inputs, rwkv7_inputs
 from rwkv_lessons.operations.entries import ROOT
-from rwkv_lessons.records.fingerprint import fingerprint
 from rwkv_lessons.records.provenance import provenance
-from rwkv_lessons.records.schema import Measurement
+from rwkv_lessons.records.schema import Measurement, code
 
 NAME, RANKS = "sequence-parallel", 2
 TIMING = "CUDA events, ranks start together, the slower one; median"
@@ -126,7 +125,7 @@ def measure(case, shape, device, times):
 
     def row(what, ms, note=None, extra=None):
         about = {"shape": tuple(shape), "dtype": str(dtype).split(".")[-1], "n": times}
-        about |= {"sources": SOURCES, "sha256": fingerprint(*SOURCES)}
+        about |= code(*SOURCES)
         low, middle, high = ms
         rows.append(
             Measurement(

@@ -25,8 +25,7 @@ from rwkv_lessons.bench.peers import fla_wkv6
 from rwkv_lessons.bench.show import console, rows_table
 from rwkv_lessons.models.rwkv6 import Model, Plan, Sizes, train
 from rwkv_lessons.models.tasks import REVERSAL_VOCABULARY, alphabet, passages, reversal
-from rwkv_lessons.records.fingerprint import fingerprint
-from rwkv_lessons.records.schema import Measurement
+from rwkv_lessons.records.schema import Measurement, code
 from rwkv_lessons.wkv6 import wkv6, wkv6_doubling
 
 NAME = "train"
@@ -64,7 +63,7 @@ def measure(method, mix, task, shape, device):
     dtype = torch.bfloat16 if device.type == "cuda" else None
     ours = method == "wkv6"
     about = {"shape": tuple(shape), "dtype": "bfloat16" if dtype else "float32"}
-    about |= {"sources": SOURCES, "sha256": fingerprint(*SOURCES)} if ours else {}
+    about |= code(*SOURCES) if ours else {}
     name = method if task == "text" else f"{method}, {task}"
     try:
         model = make_model(shape, task, device, mix)

@@ -21,8 +21,8 @@ import torch
 
 from rwkv_lessons.operations import LADDERS
 from rwkv_lessons.operations.entries import NUMBA
-from rwkv_lessons.records.fingerprint import fingerprint, source_of
-from rwkv_lessons.records.schema import Measurement, Record, save
+from rwkv_lessons.records.fingerprint import source_of
+from rwkv_lessons.records.schema import Measurement, Record, code, save
 from rwkv_lessons.runtime.launch_numba import as_array, stream
 
 from ...records.lookup import record
@@ -242,11 +242,8 @@ def main():
     rows = []
     for rung, theirs in zip(rungs(ladder), hardware(ladder), strict=True):
         print(f"{rung.method}  (ours, hardware)\n{compare(ours(ladder, rung.method), theirs)}")
-        sources, shape = (source_of(rung.kernel),), SHAPES[ladder]
-        row = Measurement(
-            rung.method, shape, "float32", block=rung.block, counters=theirs, sources=sources
-        )
-        rows.append(dataclasses.replace(row, sha256=fingerprint(*sources)))
+        about = {"block": rung.block, "counters": theirs} | code(source_of(rung.kernel))
+        rows.append(Measurement(rung.method, SHAPES[ladder], "float32", **about))
     if options.record:
         from rwkv_lessons.records.provenance import provenance
 
