@@ -49,7 +49,7 @@ def RWKV7_STATE_PASSING_CLAMPW_CUDA(s0, r, w, k, v, a, b, HEAD_SIZE=HEAD_SIZE):
 
 
 def RUN_CUDA_RWKV7g(q, w, k, v, a, b, HEAD_SIZE=HEAD_SIZE):
-    """The same as the older name is called: w is raw, the decay exp(-exp(w))."""
+    """The same by its older name: w is raw, the decay exp(-exp(w)), and q is what is called r."""
     return _mix(q, w, k, v, a, b, None, HEAD_SIZE, "raw")[0]
 
 

@@ -1,6 +1,7 @@
 """Host code on a GPU: what is written, odd tensors, CUDA graphs, determinism, threads."""
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -210,6 +211,37 @@ def test_on_request_the_numbers_of_cu_seqlens_are_looked_at(ends, monkeypatch):
         x = make(1, 128, 2, 64, 64, dtype=torch.bfloat16, device="cuda")
         with pytest.raises(ValueError, match="cu_seqlens must rise from 0 to T = 128"):
             f(*x[:-1], cu_seqlens=ends)
+
+
+PACKED = """
+import sys
+import torch
+from rwkv_lessons.wkv6 import wkv6
+from rwkv_lessons.wkv7 import wkv7
+T, end = 128, int(sys.argv[1])
+x = [torch.randn(1, T, 2, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
+w, u = -torch.rand_like(x[0]), torch.randn(2, 64, device="cuda")
+a = torch.nn.functional.normalize(torch.randn_like(x[0]), dim=-1)
+ends = torch.tensor([0, 40, end], device="cuda")
+try:
+    wkv6(*x, w, u, cu_seqlens=ends)
+    wkv7(x[0], w, *x[1:], -a, a, cu_seqlens=ends)
+    torch.cuda.synchronize()
+    print("launched")
+except ValueError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(not shutil.which("compute-sanitizer"), reason="needs compute-sanitizer")
+@pytest.mark.parametrize("end, said", [(100, "launched"), (200, "must rise from 0 to T = 128")])
+def test_no_address_outside_is_touched_where_cu_seqlens_ends_below_T_or_is_refused(end, said):
+    tool = ["compute-sanitizer", "--error-exitcode", "9", "--target-processes", "all"]
+    command = [*tool, sys.executable, "-c", PACKED, str(end)]
+    checks = {"RWKV_LESSONS_CHECK_CU_SEQLENS": "1"} if end > 128 else {}
+    done = subprocess.run(command, env=os.environ | checks, capture_output=True, text=True)
+    # torch asks the driver what it may not know; only an access of a kernel counts
+    assert said in done.stdout and "Invalid __" not in done.stdout, done.stdout[-4000:]
 
 
 THREADS = """
