@@ -371,7 +371,7 @@ def test_how_the_tests_went_is_recorded_and_shown(tmp_path):
     block = blocks.BLOCKS["gpu-tests"](tmp_path)
     assert "| Test GPU | 2 | 2 | 0 | 61 | this code | 2000-01-01 | driver 1.0, python" in block
     gpu_tests.save(stats, 61.4, machine(sha256="another"), str(tmp_path))
-    assert "| **older kernels** |" in blocks.BLOCKS["gpu-tests"](tmp_path)
+    assert "| **older code** |" in blocks.BLOCKS["gpu-tests"](tmp_path)
 
 
 def test_without_a_record_the_block_names_the_command(tmp_path):
