@@ -39,10 +39,8 @@ checkpoints = wrong(
         edit("for i_c in range(tl.cdiv(T, BT)):", "for i_c in range(T // BT):"),
     ),
     decays_in_16_bits=(
-        "The decays of a chunk are summed in the type in which they come.",
-        edit("tl.load(w + o_x, m_t, 0).to(tl.float32)", "tl.load(w + o_x, m_t, 0)"),
-        edit("tl.cumsum(b_w, 0)", "tl.cumsum(b_w, 0).to(tl.float32)"),
-        edit("b_last = tl.sum(b_w, 0)", "b_last = tl.sum(b_w, 0).to(tl.float32)"),
+        "The sums of a chunk's decays are kept in the type in which the decays come.",
+        edit("tl.cumsum(b_w, 0)", "tl.cumsum(b_w, 0).to(b_v.dtype).to(tl.float32)"),
     ),
     keeps_the_first=(
         "Keeps the state before the first chunk for all of them.",
