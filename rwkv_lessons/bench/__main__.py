@@ -5,13 +5,20 @@ import sys
 
 from rwkv_lessons.operations import LADDERS, OPERATIONS
 from rwkv_lessons.operations.entries import DTYPES, loaded
+from rwkv_lessons.runtime.command_line import at_least
+from rwkv_lessons.runtime.packages import INSTALL, needed_by
 
 
 def main(argv=None):
     options = _parser().parse_args(argv)
     try:
-        options.command(options)
-    except ValueError as problem:
+        with needed_by("this command"):
+            options.command(options)
+    except ModuleNotFoundError as missing:
+        if missing.name not in INSTALL:
+            raise
+        sys.exit(f"bench: {missing}")
+    except (ValueError, OSError) as problem:  # also where a wheel has no records
         sys.exit(f"bench: {problem}")
 
 
@@ -86,7 +93,7 @@ def _add_what(parser, letters, dtypes=DTYPES):
     parser.add_argument("--methods", type=_names(), help="only these, separated by commas")
     parser.add_argument("--quick", action="store_true", help="a small shape, few repetitions")
     says = "of repetitions of a method, for either kind of time; at least 5 of them"
-    parser.add_argument("--budget-ms", type=float, metavar="MS", help=says)
+    parser.add_argument("--budget-ms", type=at_least(0, float), metavar="MS", help=says)
 
 
 def _add_record(parser):
@@ -98,9 +105,9 @@ def _add_record(parser):
 
 def _numbers(text):
     try:
-        return tuple(int(n) for n in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: needs numbers, as 1,2,3") from None
+        return tuple(at_least(1)(n) for n in text.split(","))
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"{text!r}: needs sizes, as 1,2,3") from None
 
 
 def _names(known=None):

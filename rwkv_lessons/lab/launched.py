@@ -20,6 +20,8 @@ from unittest.mock import patch
 
 import numpy as np
 
+from rwkv_lessons.runtime.command_line import at_least
+
 from .kernels import machine_code, trace
 from .machine_code.assembly import available
 from .machine_code.cubin import CompileError, plain
@@ -292,7 +294,9 @@ def main(argv=None):
     top.add_argument("where", metavar="FILE.py:KERNEL")
     text = "how to launch it, '[grid, block](args)'; without, FILE.py runs up to its first launch"
     top.add_argument("launch", nargs="?", metavar="LAUNCH", help=text)
-    top.add_argument("--blocks", type=int, metavar="N", help="of numba: trace only N blocks")
+    top.add_argument(
+        "--blocks", type=at_least(1), metavar="N", help="of numba: trace only N blocks"
+    )
     top.add_argument("--arch", metavar="sm_90", help="show the machine code for it, too")
     options = top.parse_args(argv)
     file, _, name = options.where.rpartition(":")

@@ -17,6 +17,7 @@ import torch
 
 from rwkv_lessons.models.rwkv6 import Model, Plan, Sizes, train
 from rwkv_lessons.models.tasks import REVERSAL_VOCABULARY, reversal, reversed_right
+from rwkv_lessons.runtime.command_line import at_least, writable
 
 LONGEST, BATCH = 6, 64  # digits that it is trained on, and lines of a step
 SIZES = Sizes(REVERSAL_VOCABULARY, width=64, layers=2, head=32)
@@ -45,10 +46,12 @@ def curve():
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=PLAN.steps)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=1, help="more do not help: small sums")
-    parser.add_argument("--checkpoint", help="a file to go on from, and to write")
+    parser.add_argument("--steps", type=at_least(1), default=PLAN.steps)
+    parser.add_argument("--seed", type=at_least(0), default=0)
+    parser.add_argument(
+        "--threads", type=at_least(1), default=1, help="more do not help: small sums"
+    )
+    parser.add_argument("--checkpoint", type=writable, help="a file to go on from, and to write")
     parser.add_argument("--record", action="store_true", help="keep the curve")
     asked = parser.parse_args(argv)
     if asked.record and asked.checkpoint:

@@ -63,13 +63,18 @@ def _known(take, *given):
     return found
 
 
-def _of_all(sources, statements):
+def _texts(sources, statements):
     texts = _reached(sources, statements)
+    return {file for file, _ in texts}, texts
+
+
+def _of_all(sources, statements):
+    texts = _known(_texts, sources, statements)
     return {file for file, _ in texts}, _digest(texts.values())
 
 
 def _of_kernels(sources):
-    reached = _reached(sources)
+    reached = _known(_texts, sources, True)
     named = ((file, name) for file, name in reached if isinstance(name, str))
     kernels = [key for key in named if _is_kernel(_module(key[0]).defined[key[1]])]
     found = {_known(_of_all, (f"{file}::{name}",), False) for file, name in kernels}
@@ -240,8 +245,10 @@ def _imported_from(file, node):
     """The file that `from … import` names, if it is of this repository, and not of the lab."""
     if node.level:
         folder = (ROOT / file).parents[node.level - 1].joinpath(*(node.module or "").split("."))
-    else:
+    elif node.module.split(".")[0] == "rwkv_lessons":
         folder = ROOT.joinpath(*node.module.split("."))
+    else:  # an installed library stands beside torch, in ROOT as well
+        return None
     for found in (folder.with_suffix(".py"), folder / "__init__.py"):
         ours = found.is_file() and found.is_relative_to(ROOT)
         if ours and not found.is_relative_to(ROOT / "rwkv_lessons" / "lab"):

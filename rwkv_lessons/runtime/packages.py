@@ -1,6 +1,31 @@
 """Which packages with a compiler for kernels are installed; to look does not import them."""
 
+from contextlib import contextmanager
 from importlib.util import find_spec
 
 TRITON = find_spec("triton") is not None  # there are no wheels for macOS and Windows
 NUMBA = find_spec("numba_cuda") is not None  # of the extra [cuda]
+FOR_NUMBA = "pip install 'numba>=0.68' 'numba-cuda[cu13]>=0.30.4' 'numpy<2.5'"  # as [cuda] has it
+INSTALL = {
+    **dict.fromkeys(("numba", "numba_cuda", "llvmlite"), FOR_NUMBA),
+    "triton": "pip install triton (there are wheels for Linux)",
+    **{name: f"pip install {name}" for name in ("matplotlib", "transformers", "greenlet", "rich")},
+    "fla": "pip install flash-linear-attention",
+}
+
+
+@contextmanager
+def needed_by(what):
+    """A block that imports: an error for a package that is not there says how to install it.
+
+    Raises:
+        ModuleNotFoundError: "`what` needs triton, which is not installed: pip install triton".
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in INSTALL or find_spec(package) is not None:  # there, but not as it should
+            raise
+        text = f"{what} needs {package}, which is not installed: {INSTALL[package]}"
+        raise ModuleNotFoundError(text, name=package) from None

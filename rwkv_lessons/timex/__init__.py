@@ -11,13 +11,13 @@ import functools
 import torch
 
 from ..runtime.arguments import check_count, check_device_type, check_floating, checked
-from ..runtime.packages import NUMBA, TRITON
+from ..runtime.packages import NUMBA, TRITON, needed_by
 from .arguments import check_arguments
 from .fft import timex_fft
 from .reference import timex_reference
 
-__all__ = ["METHODS", "method_for", "timex", "timex_cuda", "timex_fft", "timex_reference"]
-__all__ += ["timex_toeplitz"]
+__all__ = ["METHODS", "method_for", "timex", "timex_fft", "timex_reference"]
+__all__ += ["timex_cuda"] * NUMBA + ["timex_toeplitz"] * TRITON
 
 # From so many tokens on, spectra are faster, both passes taken together: measured on an H200 at
 # B = 32, C = 768 for T = 128 … 8192 (docs/designs_timex.md), and drawn between two lengths.
@@ -37,10 +37,9 @@ def _toeplitz():
 
 
 def __getattr__(name):
-    if name == "timex_cuda":
-        found = _cuda()
-    elif name == "timex_toeplitz":
-        found = _toeplitz()
+    if name in ("timex_cuda", "timex_toeplitz"):
+        with needed_by(name):
+            found = _method(name.removeprefix("timex_"))
     elif name == "METHODS":
         found = {"reference": timex_reference, "fft": timex_fft}
         found |= {"cuda": _cuda()} if NUMBA else {}

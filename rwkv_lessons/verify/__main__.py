@@ -12,18 +12,24 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from rwkv_lessons.runtime.command_line import at_least, writable
+
 ALL_RIGHT, SOMETHING_WRONG, NOT_ALL_SEEN = 0, 1, 3
 PTXAS = "RWKV_LESSONS_PTXAS"
 
 
 def main(argv=None):
-    options = _parser().parse_args(argv)
-    choose_assembler(options.assembler)  # before Triton is imported
+    parser = _parser()
+    options = parser.parse_args(argv)
+    try:
+        choose_assembler(options.assembler)  # before Triton is imported
+    except ValueError as error:
+        parser.error(f"--assembler: {error}")
     from .cases import table
 
     cases = table(options.only)
     if not cases:
-        sys.exit(f"verify: no case has {' or '.join(options.only)} in its name; see --list")
+        parser.error(f"--only: no case has {' or '.join(options.only)} in its name; see --list")
     if options.list:
         print(*(case.name for case in cases), sep="\n")
         return ALL_RIGHT
@@ -89,7 +95,7 @@ def choose_assembler(name):
         os.environ[PTXAS] = name
     elif name:
         if not os.access(name, os.X_OK):
-            sys.exit(f"verify: --assembler {name}: there is no such program")
+            raise ValueError(f"there is no program {name}")
         os.environ[PTXAS] = str(Path(name).resolve())
 
 
@@ -103,13 +109,19 @@ def _parser():
         help="only cases with this in their name, such as 'wkv6*bfloat16*raw'; may be repeated",
     )  # fmt: skip
     parser.add_argument("--list", action="store_true", help="print the names, look at nothing")
-    parser.add_argument("--json", metavar="FILE", help="write the results there; - prints them")
+    parser.add_argument(
+        "--json", metavar="FILE", type=writable, help="write the results there; - prints them"
+    )
     parser.add_argument(
         "--assembler", metavar="default|chosen|PATH",
         help="the ptxas: Triton's own, the one that this library picks, or another",
     )  # fmt: skip
-    parser.add_argument("--processes", type=int, help="at the same time; as many as cores, to 24")
-    parser.add_argument("--patience", type=float, default=120, help="seconds for one case; 120")
+    parser.add_argument(
+        "--processes", type=at_least(1), help="at the same time; as many as cores, to 24"
+    )
+    parser.add_argument(
+        "--patience", type=at_least(1, float), default=120, help="seconds for one case; 120"
+    )
     parser.add_argument(
         "--start", choices=("forkserver", "spawn"), default="forkserver",
         help="how processes begin; spawn imports torch in each, and is what Windows has",

@@ -10,12 +10,12 @@ import functools
 
 import torch
 
-from ..runtime.packages import NUMBA
+from ..runtime.packages import NUMBA, needed_by
 from .arguments import LARGEST
 from .chunked import wkv5_chunked
 from .reference import wkv5_reference
 
-__all__ = ["METHODS", "wkv5", "wkv5_chunked", "wkv5_cuda", "wkv5_reference"]
+__all__ = ["METHODS", "wkv5", "wkv5_chunked", "wkv5_reference", *["wkv5_cuda"] * NUMBA]
 
 
 def _cuda():
@@ -30,7 +30,8 @@ _known_cuda = functools.cache(_cuda)  # an import statement costs the host 1 µs
 
 def __getattr__(name):
     if name == "wkv5_cuda":
-        found = _cuda()
+        with needed_by(name):
+            found = _cuda()
     elif name == "METHODS":
         found = {"reference": wkv5_reference, "chunked": wkv5_chunked}
         found |= {"cuda": _cuda()} if NUMBA else {}

@@ -16,14 +16,14 @@ from ..runtime import devices
 from ..runtime.arguments import check_count, check_device_type, check_flag, check_floating, checked
 from ..runtime.assembler import distrusted
 from ..runtime.bounded import Table
-from ..runtime.packages import NUMBA, TRITON
+from ..runtime.packages import NUMBA, TRITON, needed_by
 from .doubling import wkv6_doubling
 from .options import LARGEST, check_call, holds_float64, looks, wants_gradients
 from .reference import wkv6_reference
 from .step import wkv6_step
 
-__all__ = ["METHODS", "method_for", "wkv6", "wkv6_cuda", "wkv6_doubling", "wkv6_reference"]
-__all__ += ["wkv6_chunked", "wkv6_recurrent", "wkv6_step"]
+__all__ = ["METHODS", "method_for", "wkv6", "wkv6_doubling", "wkv6_reference", "wkv6_step"]
+__all__ += ["wkv6_cuda"] * NUMBA + ["wkv6_chunked", "wkv6_recurrent"] * TRITON
 
 MANY_HEADS = 256  # with as many, tokens one after the other no longer find free SMs
 
@@ -34,11 +34,11 @@ def _method(name):
         from .cuda.forward import wkv6_cuda
 
         return wkv6_cuda
-    if name == "recurrent" and TRITON:
+    if name == "recurrent":
         from .recurrent.forward import wkv6_recurrent
 
         return wkv6_recurrent
-    if name == "chunked" and TRITON:
+    if name == "chunked":
         from .chunked.forward import wkv6_chunked
 
         return wkv6_chunked
@@ -67,7 +67,8 @@ def __getattr__(name):
         names = ["reference", "doubling", *["cuda"] * NUMBA, *["recurrent", "chunked"] * TRITON]
         found = {name: _method(name) for name in names}
     elif name in ("wkv6_cuda", "wkv6_recurrent", "wkv6_chunked"):
-        found = _method(name.removeprefix("wkv6_"))
+        with needed_by(name):
+            found = _method(name.removeprefix("wkv6_"))
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = found

@@ -18,7 +18,7 @@ import torch
 from ..runtime import devices
 from ..runtime.arguments import check_count, check_device_type, check_flag, check_floating, checked
 from ..runtime.assembler import distrusted
-from ..runtime.packages import TRITON
+from ..runtime.packages import TRITON, needed_by
 from .arguments import check_call
 from .options import holds_float64, wants_gradients
 from .reference import wkv7_reference
@@ -26,7 +26,7 @@ from .step import wkv7_step
 from .wy import wkv7_wy
 
 __all__ = ["METHODS", "method_for", "wkv7", "wkv7_reference", "wkv7_step", "wkv7_wy"]
-__all__ += ["wkv7_backstepping", "wkv7_chunked", "wkv7_recurrent"]
+__all__ += ["wkv7_backstepping", "wkv7_chunked", "wkv7_recurrent"] * TRITON
 
 IN_TRITON = ("recurrent", "backstepping", "chunked")
 LARGEST = 256  # keys of a head that the kernels hold
@@ -70,8 +70,9 @@ def __getattr__(name):
     if name == "METHODS":
         names = ("reference", "wy", *(IN_TRITON if TRITON else ()))
         found = {name: _method(name) for name in names}
-    elif TRITON and name in [f"wkv7_{method}" for method in IN_TRITON]:
-        found = _method(name.removeprefix("wkv7_"))
+    elif name in [f"wkv7_{method}" for method in IN_TRITON]:
+        with needed_by(name):
+            found = _method(name.removeprefix("wkv7_"))
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = found

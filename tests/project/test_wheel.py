@@ -1,11 +1,15 @@
 """What `pip install rwkv-lessons` gives: the library, with torch and numpy and nothing else."""
 
 import importlib.metadata
+import os
+import re
 import shutil
 import site
 import subprocess
 import sys
+import venv
 import zipfile
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -201,3 +205,111 @@ def test_a_method_is_imported_when_it_is_asked_for():
         assert all(hasattr(package, name) for name in package.__all__)
         with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
             _ = package.nothing
+
+
+@pytest.fixture(scope="module")
+def beside_torch(installed, tmp_path_factory):
+    """without → a Python whose site-packages has the wheel, and all that is here but `without`.
+
+    The library stands beside torch there, as where people install it, and not in a repository.
+    """
+
+    def make(*without):
+        folder = tmp_path_factory.mktemp("environment")
+        venv.create(folder, symlinks=True)
+        (packages,) = folder.glob("lib/python*/site-packages")
+        for found in [*installed.iterdir(), *map(Path, every_package())]:
+            there = packages / found.name
+            if not (there.exists() or found.name.startswith(("rwkv_lessons", *without))):
+                there.symlink_to(found)
+        shutil.copytree(installed / "rwkv_lessons", packages / "rwkv_lessons")
+        return folder / "bin" / "python"
+
+    return cache(make)
+
+
+def every_package():
+    """What stands in this environment's folders of packages, if it is not this project."""
+    for folder in map(Path, site.getsitepackages()):
+        yield from (x for x in folder.iterdir() if "rwkv" not in x.name and x.suffix != ".pth")
+
+
+WITHOUT = {
+    "all": (),
+    "without triton": ("triton",),
+    "without numba": ("numba", "_numba", "llvmlite"),
+    "bare": ("triton", "numba", "_numba", "llvmlite", "transformers", "rich", "greenlet"),
+}
+
+
+def said_by(python, *arguments):
+    outside = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [python, *arguments],
+        **{"capture_output": True, "text": True, "timeout": 300, "cwd": python.parent},
+        env=outside,
+    )
+    assert "Traceback" not in done.stderr, done.stderr[-3000:]
+    return done
+
+
+@pytest.mark.parametrize("packages", ["all", "bare"])
+def test_verify_runs_beside_torch(beside_torch, packages):
+    python = beside_torch(*WITHOUT[packages])
+    done = said_by(
+        python, "-m", "rwkv_lessons.verify", "--only", "mla / mla / float32 / tiny / plain"
+    )
+    assert done.returncode == 0 and "0 wrong" in done.stdout, done.stdout + done.stderr
+    assert said_by(python, "-m", "rwkv_lessons.verify", "--only", "nothing").returncode == 2
+
+
+@pytest.mark.parametrize("packages", ["all", "bare"])
+def test_every_example_of_the_docs_runs_beside_torch(beside_torch, packages):
+    snippets = re.findall(r"```python\n(.*?)```", (ROOT / "docs/library.md").read_text(), re.S)
+    foreign = "transformers", "patch_fla"  # they download a model, or need another package
+    ours = [x for x in snippets if not any(name in x for name in foreign)]
+    assert len(ours) == len(snippets) - 2 >= 7
+    code = "\n".join(ours)
+    done = said_by(beside_torch(*WITHOUT[packages]), "-W", "error::DeprecationWarning", "-c", code)
+    assert done.returncode == 0, done.stderr
+
+
+MISSING = {
+    "wkv5.wkv5_cuda": "numba",
+    "wkv6.wkv6_cuda": "numba",
+    "wkv6.wkv6_chunked": "triton",
+    "wkv6.wkv6_recurrent": "triton",
+    "wkv7.wkv7_backstepping": "triton",
+    "wkv7.wkv7_chunked": "triton",
+    "timex.timex_cuda": "numba",
+    "timex.timex_toeplitz": "triton",
+}
+IMPORTS = """
+import importlib
+for name in ("wkv5", "wkv6", "wkv7", "timex", "mla", "distributed", "models", "interop.fla"):
+    exec(f"from rwkv_lessons.{name} import *")
+for path in %s:
+    module, _, name = path.partition(".")
+    try:
+        getattr(importlib.import_module(f"rwkv_lessons.{module}"), name)
+    except ModuleNotFoundError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("package", ["triton", "numba"])
+def test_a_package_that_is_missing_is_named_with_what_installs_it(beside_torch, package):
+    python = beside_torch(*WITHOUT[f"without {package}"])
+    done = said_by(python, "-c", IMPORTS % list(MISSING))
+    assert done.returncode == 0, done.stderr
+    said = {line.split(" needs ")[0]: line for line in done.stdout.splitlines()}
+    wanted = {path.split(".")[1] for path, needs in MISSING.items() if needs == package}
+    assert set(said) == wanted
+    for line in said.values():
+        assert f"needs {package}, which is not installed: pip install " in line
+
+
+@pytest.mark.parametrize("command", ["wkv6 --quick", "mla-prefill --quick", "matrix"])
+def test_the_bench_names_the_package_that_it_needs(beside_torch, command):
+    done = said_by(beside_torch(*WITHOUT["bare"]), "-m", "rwkv_lessons.bench", *command.split())
+    assert done.returncode == 1 and "is not installed: pip install" in done.stderr, done.stderr

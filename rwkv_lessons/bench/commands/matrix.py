@@ -237,6 +237,9 @@ def command(options):
     architectures = (
         options.architectures.split(",") if options.architectures else list(ARCHITECTURES)
     )
+    if unknown := sorted({*architectures} - {*ARCHITECTURES}):
+        known = ", ".join(ARCHITECTURES)
+        raise ValueError(f"--architectures: {unknown[0]!r} is none of {known}")
     if options.check:
         return check()
     _rows.update(wanted(architectures))

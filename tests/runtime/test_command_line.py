@@ -1,0 +1,31 @@
+"""A wrong command line is told in a line that names the argument, with exit status 2."""
+
+import pytest
+
+from rwkv_lessons.bench.__main__ import main as bench
+from rwkv_lessons.lab.launched import main as trace
+from rwkv_lessons.models.reverse import main as reverse
+from rwkv_lessons.verify.__main__ import main as verify
+
+WRONG = [
+    (verify, "--processes 0", "--processes: '0': needs an integer of at least 1"),
+    (verify, "--patience nan", "--patience: 'nan': needs a number of at least 1"),
+    (verify, "--assembler /no/ptxas", "--assembler: there is no program /no/ptxas"),
+    (verify, "--json /no/such/file", "--json: '/no/such/file': /no/such is no folder"),
+    (verify, "--only nothing", "--only: no case has nothing in its name"),
+    (reverse, "--steps -5", "--steps: '-5': needs an integer of at least 1"),
+    (reverse, "--seed -1", "--seed: '-1': needs an integer of at least 0"),
+    (reverse, "--threads many", "--threads: 'many': needs an integer of at least 1"),
+    (reverse, "--checkpoint /no/such/file", "/no/such is no folder that can be written"),
+    (trace, "file.py:kernel --blocks 0", "--blocks: '0': needs an integer of at least 1"),
+    (bench, "wkv6 --shape 0,8,1,4", "--shape: '0,8,1,4': needs sizes, as 1,2,3"),
+    (bench, "wkv6 --budget-ms -4", "--budget-ms: '-4': needs a number of at least 0"),
+]
+
+
+@pytest.mark.parametrize("main, line, says", WRONG, ids=[f"{line}" for _, line, _ in WRONG])
+def test_a_wrong_value_is_told_with_its_argument(main, line, says, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(line.split())
+    assert stop.value.code == 2
+    assert says in capsys.readouterr().err.splitlines()[-1]
