@@ -2,9 +2,16 @@
 
 import pytest
 
+pytest.importorskip("triton")
+
+from rwkv_lessons.bench.commands import matrix
+from rwkv_lessons.bench.commands.matrix import Compiled, load
 from rwkv_lessons.bench.machine_code.barriers import allocated, shared_barriers
 from rwkv_lessons.bench.machine_code.faults import faults
 from rwkv_lessons.bench.machine_code.instructions import instructions
+from rwkv_lessons.bench.machine_code.look import known_to
+from rwkv_lessons.bench.machine_code.spills import allowed, too_many
+from rwkv_lessons.runtime.assembler import Assembler
 
 # ptxas 12.9.86 of the sweep that came out wrong (docs/designs_wkv7.md), without what is between.
 # R183 comes back as the upper half of R182's pair, is taken for another number, and the product
@@ -128,9 +135,46 @@ module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, "ttg.thr
 
 def test_a_tile_that_is_given_the_bytes_of_a_lasting_barrier_is_found():
     """Triton gives it them: nothing waits for the barrier, so that it seems to be dead."""
-    pytest.importorskip("triton")
     ptx = 87
     (fault,) = shared_barriers(allocated(TTGIR.replace("GIVEN_UP", ""), "sm_90", ptx))
     assert "memdesc<1xi64" in fault and "memdesc<64x64xf32" in fault
     given_up = "ttng.inval_barrier %barrier : !ttg.memdesc<1xi64, #line, #smem, mutable>"
     assert not shared_barriers(allocated(TTGIR.replace("GIVEN_UP", given_up), "sm_90", ptx))
+
+
+def row(kernel, *spills):
+    return [Compiled(kernel, "a call", "d", {"sm_90": [255, n, 0]}) for n in spills]
+
+
+def test_only_the_kernels_in_the_table_may_spill_and_no_more_than_it_says():
+    kernel = "mla.decode.hopper.decode_hopper_kernel"
+    assert allowed()[kernel, "sm_90"] == (2, 52)
+    assert not list(too_many(row(kernel, 0, 52, 40)))
+    (said,) = too_many(row(kernel, 56))
+    assert "up to 56 bytes" in said and "allows 2, and 52 bytes" in said
+    assert list(too_many(row(kernel, 4, 4, 4)))  # one launch more
+    assert list(too_many(row("timex.cuda.forward.some_kernel", 4)))
+    assert not list(too_many(row("timex.cuda.forward.some_kernel", 0)))
+
+
+def test_what_is_compiled_spills_no_more_than_the_table_says():
+    assert not list(too_many(load()[1]))
+
+
+def test_ptx_is_given_to_an_older_assembler_as_the_version_that_it_knows():
+    known = [Assembler("ptxas", v, "a test") for v in ("12.9.86", "13.1.80")]
+    written = "//\n.version 9.0\n.target sm_90a\n"
+    assert known_to(written, known[0]) == written.replace("9.0", "8.8")
+    assert known_to(written, known[1]) == written
+
+
+def test_a_launch_with_a_fault_is_refused_by_the_assembler_that_makes_it(monkeypatch):
+    """The commands, with machine code that is given."""
+    ones = {v: Assembler("ptxas", v, "a test") for v in ("12.9.86", "13.1.80")}
+    log = "ptxas info    : Used 255 registers, 8 bytes spill stores"
+    monkeypatch.setattr(matrix, "assemblers", lambda: ones)
+    monkeypatch.setattr(matrix, "assembler", lambda: ones["13.1.80"])
+    monkeypatch.setattr(matrix, "assembled", lambda ptx, architecture, one: (log, one.version))
+    monkeypatch.setattr(matrix, "wrong_code", lambda code: ["lost"] if code == "12.9.86" else [])
+    said, wrong = matrix.looked_at(".version 8.8\n", "sm_90")
+    assert said == log and wrong == ["sm_90, ptxas 12.9.86 (a test): lost"]
