@@ -4,8 +4,10 @@
     python -m rwkv_lessons.bench matrix --check    is that table whole, fresh and within bounds?
 
 No GPU is needed. Which kernels there are, with which tiles, is recorded from the library's own host
-code (launches.py), for each of `ARCHITECTURES`. `--check` also compiles the rows that come closest
-to their bounds once more.
+code (launches.py), for each of `ARCHITECTURES`. Every assembler that is here makes machine code of
+each, and that is looked through for what assemblers get wrong (bench/machine_code); a kernel with a
+fault does not get into the table, which names the assemblers. `--check` also compiles the rows that
+come closest to their bounds once more, and looks at them.
 """
 
 import contextlib
@@ -16,6 +18,13 @@ import multiprocessing
 import re
 from dataclasses import asdict, dataclass
 
+from rwkv_lessons.bench.machine_code.look import (
+    assemblers,
+    known_to,
+    wrong_barriers,
+    wrong_code,
+)
+from rwkv_lessons.bench.machine_code.spills import too_many
 from rwkv_lessons.records import fingerprint as source
 from rwkv_lessons.records.schema import RECORDS
 from rwkv_lessons.runtime.architectures import ARCHITECTURES, number_of
@@ -117,14 +126,37 @@ def is_numba(kernel):
 
 
 def compiled(launch, architectures):
-    """{architecture: [registers, spills, shared]} of a recorded launch."""
+    """{architecture: [registers, spills, shared]} of a recorded launch.
+
+    Raises:
+        RuntimeError: the machine code of an assembler that is here is not what the source says.
+    """
     if is_numba(launch[0]):
-        return {a: resources(*in_numba(launch, a)) for a in architectures}
-    log, shared, ptx = in_triton(launch, architectures[0])
-    found = {architectures[0]: resources(log, shared)}
-    for a in architectures[1:]:
-        found[a] = resources(assembled(ptx.replace(architectures[0], a), a), shared)
+        made = {a: in_numba(launch, a) for a in architectures}
+        faults = [f"{a}: {x}" for a, (_, code) in made.items() for x in wrong_code(code)]
+        found = {a: resources(log, 0) for a, (log, _) in made.items()}
+    else:
+        made = in_triton(launch, architectures[0])
+        faults = wrong_barriers(made, architectures[0])
+        found = {}
+        for architecture in architectures:
+            ptx = made.asm["ptx"].replace(architectures[0], architecture)
+            log, wrong = looked_at(ptx, architecture)
+            found[architecture] = resources(log, made.metadata.shared)
+            faults += wrong
+    if faults:
+        raise RuntimeError("\n".join(faults))
     return found
+
+
+def looked_at(ptx, architecture):
+    """What the library's assembler says of PTX, and what is wrong with any assembler's code."""
+    logs, faults = {}, []
+    for version, one in assemblers().items():
+        logs[version], code = assembled(known_to(ptx, one), architecture, one)
+        if "wgmma" in ptx or resources(logs[version], 0)[1]:  # else there is nothing to find
+            faults += [f"{architecture}, {one}: {fault}" for fault in wrong_code(code)]
+    return logs[assembler().version], faults
 
 
 def resources(log, shared):
@@ -159,30 +191,29 @@ def in_triton(launch, architecture):
     kernel, signature, constants, options, attributes = launch
     kind = GluonASTSource if isinstance(kernel, GluonJITFunction) else ASTSource
     target = GPUTarget("cuda", number_of(architecture), 32)
-    with log_of_ptxas() as printed:
+    with log_of_ptxas():
         made = kind(kernel, signature, constants, attributes)
-        made = triton.compile(made, target=own_target(target), options=options.__dict__)
-    return printed.getvalue(), made.metadata.shared, made.asm["ptx"]
+        return triton.compile(made, target=own_target(target), options=options.__dict__)
 
 
-def assembled(ptx, architecture):
-    """What the assembler says of PTX, with the options that it is given for every kernel."""
+def assembled(ptx, architecture, with_assembler):
+    """What an assembler says of PTX, given the options of every kernel, and its machine code."""
     from triton.backends.nvidia.compiler import CUDAOptions
 
     from rwkv_lessons.runtime.compile_triton import assemble
 
     capability = number_of(architecture)
     with log_of_ptxas() as printed:
-        assemble(ptx, CUDAOptions(), capability, assembler(capability))
-    return printed.getvalue()
+        code = assemble(ptx, CUDAOptions(), capability, with_assembler)
+    return printed.getvalue(), code
 
 
 def in_numba(launch, architecture):
     from rwkv_lessons.runtime.launch_numba import linked
 
     capability = divmod(number_of(architecture), 10)
-    *_, log = linked(*launch[:3], capability, verbose=True)
-    return log, 0
+    made, _, log = linked(*launch[:3], capability, verbose=True)
+    return log, bytes(made.code)
 
 
 _rows = {}  # what `wanted` said, for the processes that are forked
@@ -226,11 +257,16 @@ def load(file=TABLE):
     return table["versions"], [Compiled(**row) for row in table["rows"]]
 
 
-def store(rows, file=TABLE):
+def assemblers_of(file=TABLE):
+    """The versions of ptxas whose machine code of every row was looked at."""
+    return json.loads(file.read_text()).get("looked_at", [])
+
+
+def store(rows, looked_at, file=TABLE):
     rows = sorted(rows, key=lambda row: (row.kernel, row.call, row.digest))
     lines = ",\n".join(json.dumps(asdict(row), ensure_ascii=False) for row in rows)
-    head = json.dumps(versions())
-    file.write_text(f'{{"versions": {head}, "rows": [\n{lines}\n]}}\n', encoding="utf-8")
+    head = f'"versions": {json.dumps(versions())}, "looked_at": {json.dumps(sorted(looked_at))}'
+    file.write_text(f'{{{head}, "rows": [\n{lines}\n]}}\n', encoding="utf-8")
 
 
 def command(options):
@@ -250,17 +286,21 @@ def command(options):
             old = {row.digest: row for row in rows}
     kept = [old[k] for k, row in _rows.items() if k in old and {*row[3]} <= {*old[k].found}]
     keys = [key for key in _rows if key not in {row.digest for row in kept}]
+    looked_at = set(assemblers())
+    if kept:
+        looked_at &= set(assemblers_of())
 
     def report(done, row):
         print(f"{done} of {len(keys)}", row, getattr(row, "found", ""), flush=True)
         if isinstance(row, Compiled):
             kept.append(row)
         if done % 25 == 0:  # for --missing, should this be interrupted
-            store(kept)
+            store(kept, looked_at)
 
     _, failed = compile_all(keys, report)
-    store(kept)
+    store(kept, looked_at)
     problems = failed + [text for row in kept for text in row.problems()]
+    problems += too_many(kept)
     if problems:
         raise ValueError("\n".join(problems))
 
@@ -277,6 +317,10 @@ def check():
     problems = [f"{need[k][0]} of {need[k][1]}, {k[1]}: missing" for k in need.keys() - have]
     problems += [f"digest {k[0]}, {k[1]}: no longer launched" for k in have - need.keys()]
     problems += [text for row in rows for text in row.problems()]
+    problems += too_many(rows)
+    looked_at = assemblers_of()
+    if assembler().version not in looked_at:
+        problems.append(f"the machine code of {assembler()} was not looked at, of {looked_at} only")
     if not problems:
         tightest = sorted(rows, key=Compiled.tightness)[-AGAIN:]
         again, problems = compile_all([row.digest for row in tightest])
@@ -287,3 +331,4 @@ def check():
         problems.append("See python -m rwkv_lessons.bench matrix --help")
         raise ValueError("\n".join(problems))
     print(f"{len(rows)} kernels, {len(have)} with their architectures: within bounds.")
+    print(f"Machine code of ptxas {', '.join(looked_at)}: no fault found.")

@@ -192,13 +192,13 @@ def _way(kernel):
 
 def _read(way, kernel, request):
     cubin = way.build(kernel, *request)
-    instructions = _instructions(_disassemble(cubin.code))
+    instructions = _instructions(disassembled(cubin.code))
     source = plain(kernel).__code__.co_filename
 
     def places():
         # Triton writes line information always, numba when asked.
         lined = way.build(kernel, *request, lineinfo=True) if way is cubin_numba else cubin
-        listing = _disassemble(lined.code, "-gi")
+        listing = disassembled(lined.code, "-gi")
         if _instructions(listing) != instructions:
             warnings.warn("with line information the compiler wrote other code", stacklevel=4)
         return _places(listing, cubin.file or source)
@@ -231,7 +231,8 @@ def _tool(name):
     return shutil.which(name)
 
 
-def _disassemble(cubin, *flags):
+def disassembled(cubin, *flags):
+    """What nvdisasm prints of a cubin's bytes."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
