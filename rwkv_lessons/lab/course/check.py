@@ -6,7 +6,7 @@ import textwrap
 import traceback
 from collections.abc import Callable
 
-from . import definition, exercises, gaps
+from . import borrowed, definition, exercises, gaps
 from .terminal import FAINT, GREEN, RED, busy, paint
 
 PASSED, FAILED, ABSENT = "passed", "FAILED", "not available here"
@@ -221,10 +221,12 @@ def rows_of(exercise, function):
         if not explains and FAILED in [row.verdict for row in rows]:
             break
         try:
-            with busy(f"{exercise.id}: {kind}"):
+            with busy(f"{exercise.id}: {kind}"), borrowed.watched(function, exercise) as ran:
                 row = gather(function, exercise)
         except Exception as error:  # a lesson never stops on a learner's mistake
             row = Row(kind, FAILED, _first_line(error), _where(error))
+        if ran:
+            row = Row("definition", FAILED, ran[0][0], ran[0][1:])
         if row.verdict != FAILED or _fault(row) not in map(_fault, rows):  # a fault is told once
             rows.append(row)
             yield row

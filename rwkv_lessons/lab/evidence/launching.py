@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import torch
 
+from ..course.borrowed import unwatched
 from ..course.check import ABSENT, FAILED, PASSED, Row
 from ..machine_code.cubin import plain
 from ..simulator.faults import KernelFault
@@ -59,7 +60,7 @@ class Launcher:
         sizes = {name: x for name, x in given.items() if not isinstance(x, torch.Tensor)}
         grid = grid(sizes) if callable(grid) else grid
         try:
-            with unlimited():
+            with unlimited(), unwatched():
                 seen = interpreter.run(self.kernel, grid, **given)
         except KernelFault as fault:
             raise Flaw(_first_line(fault), "sizes") from None
