@@ -18,7 +18,7 @@ from ..machine_code.cubin import plain
 from ..simulator.faults import KernelFault
 from ..simulator.steps import unlimited
 from ..simulator.triton import run as interpreter
-from .cuda import TOLERANCE, Difference, compare
+from .compare import TOLERANCE, Difference, WrongResult, compare
 from .functions import called
 from .triton import LAUNCHABLE, Flaw, explained
 
@@ -192,6 +192,8 @@ def _compare(got, wants, call):
         try:
             found = None if x is None else x.cpu().double()
             compare(found, want, letters, tolerance=call.tolerance)
+        except WrongResult as wrong:
+            raise WrongResult(f"{name}: {wrong}") from None
         except Difference as difference:
             missing = isinstance(x, torch.Tensor) and x.isnan().any()
             raise Flaw(f"{name}: {difference}", "grid" if missing else None) from None

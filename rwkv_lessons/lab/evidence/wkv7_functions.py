@@ -9,7 +9,8 @@ from ..course.borrowed import solvers
 from ..course.check import FAILED, PASSED, Row
 from ..simulator.faults import KernelFault
 from .chunks import count
-from .cuda import TOLERANCE, Difference, compare, explained
+from .compare import TOLERANCE, Difference, about, compare
+from .cuda import explained
 from .functions import called, failed, several, shown
 from .wkv7 import inputs
 
@@ -59,10 +60,8 @@ def calls(exact: Callable, returns, *cases, tolerance=TOLERANCE):
 
 
 def _compare(name, got, want, letters, tolerance):
-    try:
+    with about(name):
         compare(got, want, letters[-want.dim() :], tolerance=tolerance)
-    except Difference as difference:
-        raise Difference(f"{name}: {difference}") from None
 
 
 def few_calls(make: Callable, most: int, text: str, side: int = 0, **known: Callable):
