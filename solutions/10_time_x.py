@@ -391,7 +391,13 @@ EXERCISES = {
             "from float32(0); t += cuda.blockDim.x.",
         ),
         evidence=timex_kernel(naive, launch, ("o",), most=(no_atomics(),), strided=True),
-        symptoms=SYMPTOMS,
+        symptoms=SYMPTOMS
+        | {
+            "tile": "A block has fewer threads than the row has outputs: each goes on with t + "
+            "cuda.blockDim.x until T.",
+            "group": "A block has one row: nothing here depends on how many there are.",
+            "order": "Outputs are nobody else's: every thread writes its own ones, once.",
+        },
         afterwards=Afterwards(
             why={
                 "t += cuda.blockDim.x": "Any T: the block goes on with the outputs that it has no "

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
-from rwkv_lessons.lab.evidence.cuda import ATOMICS, at_least, at_most
+from rwkv_lessons.lab.evidence.claims import ATOMICS, at_most, wide_reads
 from rwkv_lessons.lab.evidence.first_tiles import (
     FLOAT32_ONLY,
     adding,
@@ -122,7 +122,7 @@ def columns(x, *rest, **blocks):
 HIDDEN = numbers(2, 5)  # as a mask of scores leaves it
 HIDDEN[0, 1:3] = -torch.inf
 NO_ATOMICS = at_most(0, *ATOMICS, text="no atomics")
-WIDE = at_least(1, "LDG.E.128", text="four neighbours in one load (LDG.E.128)")
+WIDE = wide_reads()
 SMALL = {"BM": 2, "BN": 4}
 
 EXERCISES = {

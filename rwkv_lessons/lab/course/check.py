@@ -6,7 +6,7 @@ import textwrap
 import traceback
 from collections.abc import Callable
 
-from . import definition, exercises, gaps
+from . import borrowed, definition, exercises, gaps
 from .terminal import FAINT, GREEN, RED, busy, paint
 
 PASSED, FAILED, ABSENT = "passed", "FAILED", "not available here"
@@ -221,10 +221,16 @@ def rows_of(exercise, function):
         if not explains and FAILED in [row.verdict for row in rows]:
             break
         try:
-            with busy(f"{exercise.id}: {kind}"):
+            with busy(f"{exercise.id}: {kind}"), borrowed.watched(function, exercise) as ran:
                 row = gather(function, exercise)
         except Exception as error:  # a lesson never stops on a learner's mistake
-            row = Row(kind, FAILED, _first_line(error), _where(error))
+            notes = getattr(error, "__notes__", ())
+            row = Row(kind, FAILED, _first_line(error), (*_where(error), *notes))
+        if ran:
+            row = Row("definition", FAILED, ran[0][0], ran[0][1:])
+        if row.verdict == FAILED:
+            details = tuple(map(_plainer, row.details))
+            row = dataclasses.replace(row, text=_plainer(row.text), details=details)
         if row.verdict != FAILED or _fault(row) not in map(_fault, rows):  # a fault is told once
             rows.append(row)
             yield row
@@ -282,6 +288,20 @@ def _text_of(function):
         return exercises.source_of(function)
     except (OSError, TypeError):  # made by exec, or built in
         return repr(function)
+
+
+# What Python says of this project's own objects → what a learner can make of it.
+PLAINER = (
+    (r"\bMachine\.(\w+\(\))", r"\1"),
+    (r"'Machine' object has no attribute '(\w+)'", r"gl.\1 is not known to this simulator"),
+    (r"range\(\) arg 3 must not be zero", "the step of a range is 0"),
+)
+
+
+def _plainer(line):
+    for pattern, plain in PLAINER:
+        line = re.sub(pattern, plain, line)
+    return line
 
 
 def _first_line(error):

@@ -8,12 +8,10 @@ import textwrap
 from collections.abc import Callable
 
 from ...records.fingerprint import plain
-from ..machine_code.cubin import named
-from . import exercises
+from . import borrowed, exercises
 
 DECORATORS = {"py_func": "@cuda.jit", "fn": "@triton.jit"}
 ARRAY = re.compile(r"\b(local|shared)\.array$")
-OPERATIONS = re.compile(r"rwkv_lessons\.(wkv\d|timex|mla|distributed)\b")
 
 
 def trouble(function: Callable, exercise: exercises.Exercise) -> tuple[str, ...]:
@@ -21,12 +19,12 @@ def trouble(function: Callable, exercise: exercises.Exercise) -> tuple[str, ...]
 
     A forgotten decorator, another number of parameters than the launch passes, and a local or
     shared array whose size is not a constant: run on a CPU they would be a riddle, or no mistake.
-    And a call of the library's finished function, which answers nothing.
+    And a kernel that calls one of the library's, or the solution.
     """
-    for look in (_decorator, _parameters, _array_sizes, _borrowed):
+    for look in (_decorator, _parameters, _array_sizes):
         if found := look(function, exercise.reference):
             return found
-    return ()
+    return _borrowed(function, exercise)
 
 
 def _decorator(function, reference):
@@ -55,7 +53,7 @@ def _is_kernel(function):
 
 
 def _parameters(function, reference):
-    own, wanted = (inspect.signature(plain(f)).parameters for f in (function, reference))
+    own, wanted = (_signature(f).parameters for f in (function, reference))
     kinds = {parameter.kind for parameter in own.values()}
     if inspect.Parameter.VAR_POSITIONAL in kinds:
         return ()
@@ -69,13 +67,20 @@ def _parameters(function, reference):
     )
 
 
+def _signature(function):
+    try:
+        return inspect.signature(plain(function))
+    except TypeError:  # a functools.partial, or an object that can be called
+        return inspect.signature(function)
+
+
 def _array_sizes(function, reference):
     """numba has to know the size of such an array when it compiles."""
     try:
         tree = ast.parse(textwrap.dedent(exercises.source_of(function)))
     except (OSError, TypeError, SyntaxError):
         return ()
-    local = set(plain(function).__code__.co_varnames)
+    local = set(borrowed.code_of(function).co_varnames)
     for call in ast.walk(tree):
         if not isinstance(call, ast.Call) or not ARRAY.search(ast.unparse(call.func)):
             continue
@@ -91,34 +96,11 @@ def _array_sizes(function, reference):
     return ()
 
 
-def _borrowed(function, reference):
-    """Functions of the library's operations that it calls, and the solution does not."""
-    own, wanted = (_of_the_library(f) for f in (function, reference))
-    if borrowed := sorted(own - wanted):
-        return (
-            f"it calls {borrowed[0]}, which is this library's own answer",
-            "hint: what that function does is what this exercise asks you to write.",
-        )
+def _borrowed(function, exercise):
+    """A kernel calls what its names say; what a function runs is seen when it runs."""
+    if _is_kernel(function) and (found := borrowed.in_kernel(function, exercise)):
+        return borrowed.told(found[0])
     return ()
-
-
-def _of_the_library(function):
-    function = plain(function)
-    found = {
-        name
-        for name, value in named(function).items()
-        if inspect.isfunction(value) and OPERATIONS.match(value.__module__)
-    }
-    try:
-        tree = ast.parse(textwrap.dedent(exercises.source_of(function)))
-    except (OSError, TypeError, SyntaxError):
-        return found
-    for step in ast.walk(tree):
-        if isinstance(step, ast.ImportFrom) and OPERATIONS.match(step.module or ""):
-            found |= {alias.name for alias in step.names}
-        if isinstance(step, ast.Import):
-            found |= {x.name for x in step.names if OPERATIONS.match(x.name)}
-    return found
 
 
 def stale(function: Callable) -> tuple[str, ...]:

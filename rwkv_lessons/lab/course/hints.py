@@ -46,6 +46,8 @@ HINTS = {
     ".to(tl.float32), and decays, sums and states stay float32 tiles. Only operands of tl.dot "
     "have the type of v.",
     "integers": "// and ceil_div keep integers; / and np.ceil make floats.",
+    "filled": "Which thread writes this element of shared memory, and is there a barrier between "
+    "that and this line?",
     "endless": "Does what the loop waits for come nearer each time?",
     "float64": "Which operand is a float64? Sums and states of this lesson are float32.",
     "input_precision": 'input_precision="tf32x3", or "ieee", in each tl.dot keeps float32\'s bits.',

@@ -22,17 +22,23 @@ def stands_back(reference) -> None:
 
 
 def used(cell: str, names: dict) -> list[str]:
-    """The exercises whose reference answer a cell uses, by a name or as `result.kernel`."""
+    """The exercises whose reference answer a cell uses, by a name or as `result.kernel`.
+
+    A name that the cell itself binds is the learner's, as that of a function that calls itself is.
+    """
     try:
         nodes = list(ast.walk(ast.parse(cell)))
     except SyntaxError:
         return []
-    read = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    bound = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    bound |= {n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    bound |= {(n.asname or n.name) for n in nodes if isinstance(n, ast.alias)}
+    read = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)} - bound
     called = {n.func.id for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
     if "check" in called:  # it says so itself
         return []
     results = {n.value.id for n in nodes if isinstance(n, ast.Attribute) and n.attr == "kernel"
-               and isinstance(n.value, ast.Name)}  # fmt: skip
+               and isinstance(n.value, ast.Name)} - bound  # fmt: skip
     values = [names.get(name) for name in sorted(read)]
     values += [getattr(names.get(name), "kernel", None) for name in sorted(results)]
     found = (_references.get(_key(value)) for value in values if value is not None)

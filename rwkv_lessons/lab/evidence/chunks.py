@@ -11,7 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ...inputs import rwkv6_inputs
 from ..course.check import FAILED, PASSED, Row
 from ..simulator.faults import KernelFault
-from .cuda import Difference, compare, explained
+from .compare import Difference, about, compare
+from .cuda import explained
 from .functions import called, failed, several, shown
 
 DECAYS = {"text": 1, "fast": 10, "faster": 16}  # the text's log decay, times this
@@ -94,10 +95,8 @@ def chunk_answer(takes, *cases):
 def _compare(got, want, letters):
     want = want if isinstance(want, tuple) else (want,)
     for (name, axes), x, y in zip(letters, got, want, strict=True):
-        try:
+        with about(name):
             compare(x, y, axes)
-        except Difference as difference:
-            raise Difference(f"{name}: {difference}") from None
 
 
 class Count(TorchDispatchMode):

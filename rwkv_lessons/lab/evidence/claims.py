@@ -12,20 +12,30 @@ from ..course.check import ABSENT, FAILED, PASSED, Row
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """A statement about machine code: `holds(assembly)`, and what `found` in it, as text."""
+    """A statement about machine code: `holds(assembly)`, and what `found` in it, as text.
+
+    `warning(assembly)` is what to say of code for which it holds only just; "" says nothing.
+    """
 
     text: str
     holds: Callable
     found: Callable
+    warning: Callable = lambda asm: ""
 
 
 def at_most(limit: int, *opcodes: str, text: str | None = None):
     """At most `limit` instructions of these kinds, e.g. at_most(0, "RED", "ATOM", "ATOMG")."""
     return Claim(
         text or f"at most {limit} of {' or '.join(opcodes)}",
-        lambda asm: sum(asm.count(op) for op in opcodes) <= limit,
-        lambda asm: " ".join(f"{op} {asm.count(op)}" for op in opcodes),
+        lambda asm: sum(_own(asm, op) for op in opcodes) <= limit,
+        lambda asm: " ".join(f"{op} {_own(asm, op)}" for op in opcodes),
     )
+
+
+def _own(asm, opcode):
+    """Without the exchange (ATOMG) by which Triton publishes each descriptor made in a kernel."""
+    made = asm.count("UTMACCTL") if opcode == "ATOMG" else 0
+    return max(0, asm.count(opcode) - made)
 
 
 def at_least(limit: int, *opcodes: str, text: str | None = None):
@@ -44,6 +54,18 @@ FLOAT64 = ("DADD", "DFMA", "DMUL")
 def wide_loads():
     """Global memory is read 16 bytes at a time."""
     return at_least(1, "LDG.E.128", text="16-byte loads (LDG.E.128)")
+
+
+WIDE = "LDG.E.128", "LDGSTS.E.BYPASS.128", "UTMALDG"  # a copy ahead of a loop; the copy engine
+
+
+def wide_reads():
+    """Neighbours are read together: by threads, or by what copies into shared memory for them."""
+    return Claim(
+        "four neighbours in one load (LDG.E.128)",
+        lambda asm: any(asm.count(op) for op in WIDE),
+        lambda asm: " ".join(f"{op} {n}" for op in WIDE if (n := asm.count(op)) or op == WIDE[0]),
+    )
 
 
 def float32_only():
@@ -93,7 +115,8 @@ def compiled(read: Callable, claims, arch):
         found = [claim.found(asm) for claim in claims]
         if not any("registers" in text for text in found):
             found.append(f"{asm.registers} registers")
-        return Row("machine code", PASSED, f"{' · '.join(found)} ({arch})")
+        warnings = tuple(filter(None, (claim.warning(asm) for claim in claims)))
+        return Row("machine code", PASSED, f"{' · '.join(found)} ({arch})", warnings)
 
     gather.kind = "machine code"
     return gather

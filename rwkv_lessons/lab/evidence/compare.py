@@ -1,5 +1,7 @@
 """An answer against float64: where they differ first, and what that says."""
 
+import contextlib
+
 import numpy as np
 
 # Float32 against float64: N·T roundings of 6e-8 each, of either sign, stay below 1e-5 of the
@@ -21,6 +23,21 @@ class Difference(AssertionError):
     symptom = None
 
 
+class WrongResult(Difference):
+    """What was returned is of another shape or type, so that no number can be compared."""
+
+
+@contextlib.contextmanager
+def about(name):
+    """Puts a name before what is said of it."""
+    try:
+        yield
+    except Difference as difference:
+        named = type(difference)(f"{name}: {difference}")
+        named.symptom = difference.symptom
+        raise named from None
+
+
 def fresh(shape):
     """A float32 array to write to, full of a NaN that is told from one that was computed."""
     return np.full(shape, FRESH, np.uint32).view(np.float32)
@@ -35,12 +52,14 @@ def compare(got, want, letters="bthj", scale=None, tolerance=TOLERANCE, untouche
         untouched: whether `got` was `fresh`, so that a NaN in it tells where it comes from.
     """
     if got is None:
-        raise Difference("nothing was returned")
+        raise WrongResult("nothing was returned")
+    if str(getattr(got, "dtype", "")) == "torch.bfloat16":
+        raise WrongResult("got bfloat16, with 8 bits of each number; want float32")
     numbers = f"got {got}, want {want}" if isinstance(want, tuple) else None
     given = np.asarray(got)
     got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
     if got.shape != want.shape:
-        raise Difference(f"shape {list(got.shape)}, want {list(want.shape)}")
+        raise WrongResult(f"shape {list(got.shape)}, want {list(want.shape)}")
     limit = tolerance * max(np.abs(want).max(initial=0) if scale is None else scale, 1e-30)
     with np.errstate(invalid="ignore"):
         off = ~(np.abs(got - want) <= limit)  # a NaN is off too

@@ -17,7 +17,7 @@ from ..course.check import FAILED, PASSED, Row
 from ..course.hints import HINTS
 from ..simulator.faults import EndlessLoop, KernelFault
 from ..simulator.steps import limited
-from .compare import TOLERANCE, Difference, compare
+from .compare import TOLERANCE, Difference, WrongResult, compare
 
 SHOWN = 60  # characters of an input
 
@@ -39,7 +39,7 @@ class NoInteger(Difference):
 
 
 SYMPTOMS = {ChangedInput: "changed input", EndlessLoop: "endless", NoInteger: "integers"}
-SYMPTOMS |= {WrongCall: None, TooWide: "float64"}
+SYMPTOMS |= {WrongCall: None, TooWide: "float64", WrongResult: None}
 
 
 def function_cases(*cases, more=(), whole=False):

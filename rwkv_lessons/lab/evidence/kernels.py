@@ -14,10 +14,13 @@ import numpy as np
 from ..course.check import FAILED, PASSED, Row
 from ..course.hints import HINTS
 from ..simulator.cuda import trace
+from ..simulator.faults import UninitialisedRead
 from .compare import Difference
 from .traffic import FEW, MANY, SHARED_BYTES
 
 N = 64  # head size
+SYMPTOMS = {"EndlessLoop": "endless", "DivergentBarrier": "divergent"}
+SYMPTOMS |= {"MisalignedAccess": "alignment"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,19 +190,45 @@ def run(kernel, given, case, traced=False):
                 array[...] = now
         else:
             how = {"constants": given.constants, "reverse": case.reverse}
-            trace.run(kernel, grid, block, *arrays.values(), **how)
+            try:
+                trace.run(kernel, grid, block, *arrays.values(), **how)
+            except Exception as error:
+                _note_sizes(error, given.constants)
+                raise
         for name in arrays.keys() - set(given.writes):
             if not np.array_equal(arrays[name], before[name]):
                 raise Difference(f"the kernel changed its input {name}")
-    given.judge()
+    try:
+        given.judge()
+    except Difference as difference:
+        if difference.symptom == "unset" and not traced:
+            _raise_unset(kernel, given)
+        raise
     return traces
+
+
+def _note_sizes(error, constants):
+    """Says which sizes are not those of the lesson."""
+    if constants:
+        sizes = " and ".join(f"{name} is {value}" for name, value in constants.items())
+        error.add_note(f"In this case {sizes}, so that few tokens are several tiles.")
+
+
+def _raise_unset(kernel, given):
+    """Raises the fault that explains a NaN: an element is read that nobody has written."""
+    for grid, block, arrays in given.launches:
+        how = {"constants": given.constants, "local": False}
+        for fault in trace.trace(kernel, grid, block, *arrays.values(), **how).faults:
+            if isinstance(fault, UninitialisedRead):
+                raise fault
 
 
 def explained(trouble, exercise, case):
     """What is wrong, in lines, and the hint for its cause; a plain Python error has none."""
     symptom = _symptom(trouble, case)
     hint = exercise.symptoms.get(symptom) or HINTS.get(symptom)
-    return (*str(trouble).splitlines(), *([f"hint: {hint}"] if hint else []))
+    notes = getattr(trouble, "__notes__", ())
+    return (*str(trouble).splitlines(), *notes, *([f"hint: {hint}"] if hint else []))
 
 
 def _symptom(trouble, case):
@@ -207,11 +236,11 @@ def _symptom(trouble, case):
     if kind == "Race":
         return "order" if trouble.space == "shared" else "owner"
     if kind == "UninitialisedRead":
-        return "order" if trouble.space == "shared" else "unset"
+        return "filled" if trouble.space == "shared" else "unset"
     if kind == "OutOfBounds":
         return "tail" if case is not None and case.spare else "bounds"
     if isinstance(trouble, trace.KernelFault):
-        return {"DivergentBarrier": "divergent", "MisalignedAccess": "alignment"}.get(kind)
+        return SYMPTOMS.get(kind)
     if "changed its input" in str(trouble):
         return None
     general = ("by hand", "state", "head", "batch")

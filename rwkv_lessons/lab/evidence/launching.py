@@ -12,12 +12,13 @@ from collections.abc import Callable
 
 import torch
 
+from ..course.borrowed import unwatched
 from ..course.check import ABSENT, FAILED, PASSED, Row
 from ..machine_code.cubin import plain
 from ..simulator.faults import KernelFault
 from ..simulator.steps import unlimited
 from ..simulator.triton import run as interpreter
-from .cuda import TOLERANCE, Difference, compare
+from .compare import TOLERANCE, Difference, WrongResult, compare
 from .functions import called
 from .triton import LAUNCHABLE, Flaw, explained
 
@@ -59,7 +60,7 @@ class Launcher:
         sizes = {name: x for name, x in given.items() if not isinstance(x, torch.Tensor)}
         grid = grid(sizes) if callable(grid) else grid
         try:
-            with unlimited():
+            with unlimited(), unwatched():
                 seen = interpreter.run(self.kernel, grid, **given)
         except KernelFault as fault:
             raise Flaw(_first_line(fault), "sizes") from None
@@ -191,6 +192,8 @@ def _compare(got, wants, call):
         try:
             found = None if x is None else x.cpu().double()
             compare(found, want, letters, tolerance=call.tolerance)
+        except WrongResult as wrong:
+            raise WrongResult(f"{name}: {wrong}") from None
         except Difference as difference:
             missing = isinstance(x, torch.Tensor) and x.isnan().any()
             raise Flaw(f"{name}: {difference}", "grid" if missing else None) from None

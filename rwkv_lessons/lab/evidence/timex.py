@@ -19,7 +19,7 @@ from ..course.exercises import solutions
 from ..machine_code.cubin import is_kernel_function, named, plain
 from ..simulator.cuda import trace
 from .claims import Claim, float32_only, machine_code
-from .compare import Difference, compare, fresh
+from .compare import Difference, about, compare, fresh
 from .cuda import milliseconds, timed
 from .kernels import Problem, explained, run, unlaunchable
 from .traffic import SHARED_BYTES
@@ -196,10 +196,8 @@ def compare_all(writes, got, known, numbers="random", untouched=False):
         if numbers == "late":  # the largest of the others sets the scale
             others = slice(1, None) if name == "dk" else slice(0, -1)
             compare(mine[..., others], want[..., others], LETTERS[name], untouched=untouched)
-        try:
+        with about(name):
             compare(mine, want, LETTERS[name], untouched=untouched)
-        except Difference as difference:
-            raise Difference(f"{name}: {difference}") from None
 
 
 def timex_judged(launch: Callable, writes, *most: Most, strided=False, traced=TRACED):

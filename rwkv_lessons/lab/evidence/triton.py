@@ -219,6 +219,15 @@ def dot_flops(at_least: int):
     return Limit(lambda t: t.flops, lambda t: f"{t.flops:,} operations in tl.dot", low=at_least)
 
 
+def _more_than_needed(limits, found, seen):
+    """Lines on what is above a limit, but within its room."""
+    return tuple(
+        f"more than needed: {text}, where {limit.high:g} is enough"
+        for limit, text in zip(limits, found, strict=True)
+        if limit.count(seen) > limit.high + 1e-9
+    )
+
+
 def traffic(launch: Callable, *limits):
     """Counts what the kernel asks for, as written.
 
@@ -243,7 +252,8 @@ def traffic(launch: Callable, *limits):
                 where = (f"counted at {counted.size}",) if counted.size else ()
                 details = (*limit.where(seen), *where)
                 return Row("traffic", FAILED, f"{text}, want {limit.want()}", details)
-        return Row("traffic", PASSED, " · ".join([*found, f"{seen.programs} programs, no race"]))
+        text = " · ".join([*found, f"{seen.programs} programs, no race"])
+        return Row("traffic", PASSED, text, _more_than_needed(limits, found, seen))
 
     gather.kind = "traffic"
     gather.explains_wrong_answers = False  # `answer` has looked for races
@@ -253,12 +263,17 @@ def traffic(launch: Callable, *limits):
 # Machine code.
 
 
+# Of local memory a thread: a few indices, put aside once. A spilled tile takes hundreds.
+FEW_BYTES = 32
+
+
 def no_spills():
-    """All of a program's blocks find room in its registers."""
+    """All of a program's blocks find room in its registers; a few bytes are told and let pass."""
     return Claim(
-        "no spills",
-        lambda asm: asm.spill_stores == 0 and asm.spill_loads == 0,
+        f"no spills, or at most {FEW_BYTES} bytes",
+        lambda asm: max(asm.spill_stores, asm.spill_loads) <= FEW_BYTES,
         lambda asm: f"{asm.spill_stores} B spilled",
+        lambda asm: f"{asm.spill_stores} bytes are spilled; none is best" * bool(asm.spill_stores),
     )
 
 

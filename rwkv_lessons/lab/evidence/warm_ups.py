@@ -10,6 +10,7 @@ from ...runtime.launch_numba import as_array, stream
 from ..course.check import ABSENT, FAILED, PASSED, Row
 from ..course.hints import HINTS
 from ..simulator.cuda import trace
+from ..simulator.faults import EndlessLoop
 from .compare import Difference, compare
 from .kernels import unlaunchable
 
@@ -70,6 +71,8 @@ def explained(trouble, exercise, symptom):
     """What is wrong, in lines, and a hint: a fault has its own, a difference that of its case."""
     if isinstance(trouble, trace.OutOfBounds):
         symptom = "tail"
+    elif isinstance(trouble, EndlessLoop):
+        symptom = "endless"
     elif not isinstance(trouble, Difference):
         symptom = "order"
     hint = exercise.symptoms.get(symptom) or HINTS.get(symptom)

@@ -13,7 +13,7 @@ from ...wkv6.reference import wkv6_reference
 from ..course.check import PASSED, Row
 from ..simulator.faults import KernelFault
 from ..simulator.triton.launches import results
-from .cuda import TOLERANCE, Difference, compare
+from .compare import TOLERANCE, Difference, about, compare
 from .functions import called, failed, several, shown
 from .launching import Call
 from .triton import Case, Launch, answer, gpu, machine_code, traffic
@@ -272,10 +272,8 @@ def wkv6_function(takes, returns, chosen):
 
 
 def _compare(name, got, want):
-    try:
+    with about(name):
         compare(got, want, LETTERS[name])
-    except Difference as difference:
-        raise Difference(f"{name}: {difference}") from None
 
 
 def one_after_another(steps, size, **blocks):

@@ -25,9 +25,10 @@ INPUTS = ("r", "w", "k", "v", "a", "b", "s0")
 
 LONG = ("300 tokens", "long", Size((1, 300, 1, 2, 3), decay="slow"))
 MANY = (LONG, MANY_HEADS, MANY_VALUES)
+# More keys than values: what adds up along the wrong axis of the state does not even fit.
 FORWARD = (
-    ("one token, no state", "by hand", Size((1, 1, 1, 4, 4), states=False)),
-    ("one token and a state", "one token", Size((1, 1, 1, 4, 4))),
+    ("one token, no state", "by hand", Size((1, 1, 1, 8, 4), states=False)),
+    ("one token and a state", "one token", Size((1, 1, 1, 8, 4))),
     ("two tokens", "state", Size((1, 2, 1, 4, 4), states=False)),
     ("more values than fit in a block", "blocks", Size((1, 3, 1, 4, 8))),
     ("every head has its own state", "head", Size((1, 3, 2, 8, 8), states=False)),
@@ -42,8 +43,8 @@ FORWARD = (
 )
 # Spans of 4 tokens.
 BACKWARD = (
-    ("one token, no states", "by hand", Size((1, 1, 1, 4, 4), states=False)),
-    ("one token between two states", "one token", Size((1, 1, 1, 4, 4))),
+    ("one token, no states", "by hand", Size((1, 1, 1, 8, 4), states=False)),
+    ("one token between two states", "one token", Size((1, 1, 1, 8, 4))),
     ("two tokens", "state", Size((1, 2, 1, 4, 4), states=False)),
     ("two tokens between two states", "state", Size((1, 2, 1, 4, 4))),
     ("four tokens, a whole span", "state", Size((1, 4, 1, 4, 4))),

@@ -98,7 +98,9 @@ class GuardedArray:
         name = self.memory.describe(index)
         if self.shape != self.memory.shape:
             name = f"{name}, counted within a part of {self.memory.name},"
-        reason = "a GPU does not count from the end" if min(index) < 0 else f"shape {self.shape}"
+        reason = f"shape {self.shape}"
+        if min(index) < 0:
+            reason = "numba counts a negative index from the end"
         index = tuple(map(int, index))
         self.machine.fault(
             OutOfBounds, f"{name} is out of bounds ({reason})", array=self.memory.name, index=index

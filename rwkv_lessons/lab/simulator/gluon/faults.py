@@ -62,8 +62,11 @@ class LeftInFlight(GluonFault):
 
 
 def refuse(wrong, what, symptom=None):
-    """Raises a `GluonFault` that says `what`, if something is `wrong`; `symptom` is its hint's."""
+    """Raises a `GluonFault` that says `what`, if something is `wrong`, whatever is in flight.
+
+    `symptom` is its hint's; without one, what it says has to do.
+    """
     if wrong:
         fault = GluonFault(what)
-        fault.symptom = symptom or fault.symptom
+        fault.symptom = symptom or "misuse"
         raise fault

@@ -273,14 +273,26 @@ class Several:
         )
 
 
+def _shape(x):
+    return list(x.shape)
+
+
+def _dtype(x):
+    return str(x.dtype).removeprefix("torch.")
+
+
 class Product(Value):
     """A product on its way: its operands are read at the end of it. No number before."""
 
     def __init__(self, log, name, left, right, so_far):
         self.left, self.right, self.so_far, self.result = left, right, so_far, None
         self.log = log
-        refuse(left.shape[1] != right.shape[0], "the sizes of factors differ")
-        refuse(left.dtype != right.dtype, "the dtypes of factors differ")
+        shapes, types = ([str(get(x)) for x in (left, right)] for get in (_shape, _dtype))
+        refuse(left.shape[1] != right.shape[0], f"a product of {' and '.join(shapes)}")
+        refuse(
+            left.dtype != right.dtype,
+            f"a product of {' and '.join(types)}: its factors have one type",
+        )
         for tile in self.tiles():
             tile.refuse_using("a product")
         flops = 2 * left.shape[0] * left.shape[1] * right.shape[1]

@@ -2,7 +2,8 @@
 
 One role runs at a time, in a thread of its own; where its mbarrier is not over it hands on to the
 next, from the last to the first or the other way round, so that each is as early as it can be in
-one of the two orders. When none can go on, the one that waits says so.
+one of the two orders. From the first to the last, one that arrives lets those that wait for it go
+on at once, as a GPU does. When none can go on, the one that waits says so.
 """
 
 import threading
@@ -40,6 +41,7 @@ class Roles:
 
     def __init__(self, machine, functions_and_args, warps, backwards):
         self.machine, self.stopped, self.running, self.fault = machine, False, None, None
+        self.at_once = not backwards
         self.end = threading.Semaphore(0)
         machine.roles = self
         self.roles = [
@@ -81,6 +83,13 @@ class Roles:
         self.running = self.machine.log.role = role
         vars(self.machine).update(role.own)
         role.turn.release()
+
+    def arrived(self):
+        """Lets a role go on that waited for the one that runs."""
+        role = self.running
+        if self.at_once and not self.stopped:
+            self.hand_on()
+            role.turn.acquire()
 
     def wait(self, barrier, phase):
         """Hands on until the phase of the barrier is over."""

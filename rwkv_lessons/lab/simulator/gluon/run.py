@@ -223,6 +223,8 @@ class Machine(Arithmetic):
     def arrive(self, barrier, count=1, pred=True):
         for _ in range(count if pred else 0):
             barrier.arrive(0, together=self.roles is not None)
+        if self.roles:
+            self.roles.arrived()
 
     def wait_barrier(self, barrier, phase, pred=True, deps=()):
         if pred:

@@ -1,0 +1,107 @@
+"""What a check says of a wrong answer is its cause, in words of the lesson."""
+
+import textwrap
+import types
+
+import pytest
+
+from rwkv_lessons.lab.course import exercises, stand_in
+from rwkv_lessons.lab.course.check import FAILED, evaluate, rows_of
+from rwkv_lessons.lab.course.hints import HINTS
+from rwkv_lessons.lab.course.wrong_answers import edit, instead
+from rwkv_lessons.lab.evidence import kernels, warm_ups
+from rwkv_lessons.lab.simulator.faults import EndlessLoop
+
+SHARED, NAIVE = "10_time_x.shared", "10_time_x.naive"
+WITHIN = "20_products_in_flight.within"
+
+
+def said(id, *edits):
+    """The failed rows of the solution after these edits, as one text."""
+    text = exercises.solved(id) + "\n"
+    for change in edits:
+        text = change.apply(text)
+    return told(id, exercises.defined(id, text, f"<{id} {hash(text)}>"))
+
+
+def told(id, function):
+    return "\n".join(str(row) for row in evaluate(id, function).rows if row.verdict == FAILED)
+
+
+def test_an_endless_loop_gets_no_hint_on_races():
+    exercise = types.SimpleNamespace(symptoms={"order": "Two threads meet."})
+    trouble = EndlessLoop("still looping")
+    assert warm_ups.explained(trouble, exercise, "own")[-1] == f"hint: {HINTS['endless']}"
+    assert kernels.explained(trouble, exercise, None)[-1] == f"hint: {HINTS['endless']}"
+
+
+def test_sizes_that_a_case_changes_are_named():
+    text = said(SHARED, edit("w_t, u = s_w[TILE - x :], 0", "w_t, u = s_w[1024 - x :], 0"))
+    assert "In this case TILE is 32 and WINDOW is 64" in text
+    text = said(SHARED, edit("first = T", "for n in range(0, 4, TILE // 64):\n    pass\nfirst = T"))
+    assert "the step of a range is 0" in text and "TILE is 32" in text and "arg 3" not in text
+
+
+def test_a_negative_index_is_what_numba_makes_of_it():
+    text = said(NAIVE, edit("* k[b, c, u]", "* k[b, c, u - 1]"))
+    assert "k[0, 0, -1] is out of bounds (numba counts a negative index from the end)" in text
+
+
+def test_shared_memory_that_nobody_fills_is_named():
+    text = said(SHARED, edit("s_w[i] = w[c, first + i]", "i = i"))
+    assert "s_w[0] is read before anything was written to it" in text
+    assert "NaN" not in text and "products" not in text
+
+
+def test_factors_of_two_types_are_named_and_no_register_is_blamed():
+    text = said(WITHIN, edit("b_a.to(gl.bfloat16), LEFT", "b_a.to(gl.float16), LEFT"))
+    assert "a product of float16 and bfloat16: its factors have one type" in text
+    assert "hint" not in text
+
+
+def test_a_sum_along_the_wrong_axis_does_not_fit_and_no_decay_is_blamed():
+    text = said("22_delta_rule.kernel", edit("b_a[:, None] * b_s, 0", "b_a[:, None] * b_s, 1"))
+    assert "incompatible dimensions" in text and "decay" not in text
+
+
+@pytest.mark.parametrize(
+    "id, change, shape",
+    [
+        ("24_chunked_rwkv7.by_doubling", ("return inverse", "return inverse[0]"), "[1, 1]"),
+        ("24_chunked_rwkv7.chunk", ("return o, last", "return o.mT, last"), "o: shape [1, 3, 1]"),
+    ],
+)
+def test_a_wrong_shape_is_all_that_is_said(id, change, shape):
+    text = said(id, edit(*change))
+    assert "want" in text and shape in text and "hint" not in text
+
+
+def test_a_bfloat16_result_is_named():
+    text = said("30_many_gpus.compose", instead("return (A1 * A2).bfloat16(), B1"))
+    assert "A: got bfloat16, with 8 bits of each number; want float32" in text
+
+
+def test_naive_gets_no_hint_on_tiles():
+    text = said(NAIVE, edit("while t < T", "if t < T"), edit("t += cuda.blockDim.x"))
+    assert "cuda.blockDim.x until T" in text and "u0" not in text
+
+
+def test_objects_of_the_simulator_are_not_named():
+    def gather(function, exercise):
+        raise TypeError("Machine.warpgroup_mma() missing 1 required positional argument: 'acc'")
+
+    known = types.SimpleNamespace(id="01_five_loops.flops", reference=said, evidence=(gather,))
+    (row,) = rows_of(known, lambda id, *edits: 1)
+    assert row.text == "TypeError: warpgroup_mma() missing 1 required positional argument: 'acc'"
+
+
+def test_a_name_that_a_cell_binds_is_not_called_a_stand_in(monkeypatch):
+    monkeypatch.setattr(stand_in, "_references", {})
+    reference = exercises.load("12_first_tiles.softmax").reference
+    stand_in.stands_in("12_first_tiles.softmax", reference)
+    names = {"softmax": reference}
+    assert stand_in.used("print(softmax)", names)
+    assert not stand_in.used("softmax = torch.softmax(x, -1)\nprint(softmax)", names)
+    assert not stand_in.used("from torch import softmax\nprint(softmax)", names)
+    recursion = "def softmax(x):\n    return x if len(x) < 2 else softmax(x[1:])\n"
+    assert not stand_in.used(textwrap.dedent(recursion), names)
