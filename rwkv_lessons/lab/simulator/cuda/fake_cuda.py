@@ -4,6 +4,7 @@ import math
 from types import SimpleNamespace
 
 import numpy as np
+from numba import types
 
 from .checked_array import GuardedArray, poisoned
 
@@ -251,6 +252,8 @@ class PretendInteger:
 def dtype_of(dtype):
     """A numpy dtype from a numba type or anything numpy takes."""
     if isinstance(dtype, PretendInteger):
+        return dtype.dtype
+    if isinstance(dtype, types.Record):
         return dtype.dtype
     try:
         return np.dtype(dtype)

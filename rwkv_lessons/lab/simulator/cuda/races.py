@@ -79,9 +79,9 @@ def _near_a_write(events, sites):
 
 
 def _memory(sites):
-    """Per site, the number of its array."""
-    memories = list({id(site.memory): site.memory for site in sites}.values())
-    return np.array([next(i for i, m in enumerate(memories) if m is s.memory) for s in sites])
+    """Per site, the number of its array; views of one memory have one."""
+    numbers = {}
+    return np.array([numbers.setdefault(id(s.memory.storage), len(numbers)) for s in sites])
 
 
 def _describe(examples, sites, thread_name):
@@ -106,7 +106,10 @@ def _describe(examples, sites, thread_name):
 def _cells(events, sites):
     """Accesses cut into elements, and for each the number of its array's element."""
     number = _memory(sites)
-    itemsize = np.array([site.memory.itemsize for site in sites])[events.site]
+    smallest = {}  # of each array: structures and views have accesses of several sizes
+    for n, site in zip(number, sites, strict=True):
+        smallest[n] = min(smallest.get(n, site.width), site.width, site.memory.itemsize)
+    itemsize = np.array([smallest[n] for n in number])[events.site]
     pieces = np.array([site.width for site in sites])[events.site] // itemsize
     which = np.repeat(np.arange(len(events)), pieces)
     step = np.arange(len(which)) - np.repeat(np.cumsum(pieces) - pieces, pieces)

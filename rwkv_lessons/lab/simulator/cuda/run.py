@@ -16,7 +16,7 @@ import numpy as np
 
 from ..faults import DivergentBarrier, EndlessLoop, KernelFault, MisalignedAccess, Place
 from ..time_limit import StillRunning, time_limit
-from .checked_array import GuardedArray, Memory
+from .checked_array import GuardedArray, Memory, Written
 from .fake_cuda import FULL_WARP, PretendCuda, fresh
 from .instructions import assigned_name, instruction
 from .rebuild import Rebuilder
@@ -247,16 +247,29 @@ class Machine:
         key = instruction(frame)
         if key not in self.shared:
             data = fresh(shape, dtype)
-            if data.size == 0:  # all dynamic arrays are the same memory
-                data = self.dynamic_memory().view(data.dtype)
-                key = data.dtype
-            self.shared[key] = self.allocate(data, "shared", frame, key)
-            declared = sum(x.nbytes for x in self.shared.values() if hasattr(x, "memory"))
+            if data.size == 0:
+                self.shared[key] = self.dynamic_array(data.dtype, frame, key)
+            else:
+                self.shared[key] = self.allocate(data, "shared", frame, key)
+            arrays = [x for x in self.shared.values() if hasattr(x, "memory")]
+            static = [x.nbytes for x in arrays if x.memory.storage is x.memory]
+            declared = sum(static) + self.sharedmem
             self.shared_bytes = max(self.shared_bytes, declared)
         return self.shared[key]
 
-    def dynamic_memory(self):
-        return self.shared.setdefault("dynamic", np.full(self.sharedmem, 0xFF, np.uint8))
+    def dynamic_array(self, dtype, frame, key):
+        """A view of the block's dynamic memory, which is one for all its dynamic arrays."""
+        if "dynamic" not in self.shared:
+            flags = bytearray(self.sharedmem)
+            self.shared["dynamic"] = np.full(self.sharedmem, 0xFF, np.uint8), flags
+        data, flags = self.shared["dynamic"]
+        data = data[: self.sharedmem // dtype.itemsize * dtype.itemsize].view(dtype)
+        array = self.allocate(data, "shared", frame, key)
+        if "dynamic" not in self.memories:
+            self.memories["dynamic"] = Memory("dynamic", "shared", data)
+        array.memory.storage = self.memories["dynamic"]
+        array.written = Written(flags, dtype.itemsize)
+        return array
 
     def local_array(self, shape, dtype, alignment=None):
         frame = self.frame()
@@ -275,6 +288,8 @@ class Machine:
             name = assigned_name(frame) or f"{space} array of line {frame.f_lineno}"
             self.memories[key] = Memory(name, space, data)
         written = bytearray(data.size) if space != "const" else None
+        if data.dtype.names and written is not None:
+            written = Written(bytearray(data.nbytes), data.itemsize)
         return self.array_type(data, self.memories[key], self, 0, written)
 
     # Faults.
