@@ -13,6 +13,7 @@ from .instructions import instruction
 from .rebuild import Rebuilder
 from .run import Machine
 
+NO_LOCK = frozenset()
 MOST_ACCESSES = 10_000_000  # 240 MB of log
 
 
@@ -120,6 +121,7 @@ class Recorder(Machine):
         self.log, self.sites, self.segments = int_array("q"), [], []
         self.context, self.contexts, self.quiet = 0, {}, False
         self.interval, self.warp_intervals = 0, {}
+        self.locks, self.lock_sets = {}, {frozenset(): 0}  # by thread; the numbers of all sets
         self.barriers, self.unwritten, self.copies, self.block_number = {}, {}, {}, -1
         super().__init__(*args)
 
@@ -213,8 +215,26 @@ class Recorder(Machine):
         super().resume(t)
         self.context = 0  # a thread that comes back from a barrier restores its own
         warp_interval = self.warp_intervals.get(t // FULL_WARP, 0)
-        here = len(self.log) // 3, self.block_number, t, self.interval, warp_interval
+        held = self.locks.get((self.block_number, t), NO_LOCK)
+        held = self.lock_sets.setdefault(held, len(self.lock_sets))
+        here = len(self.log) // 3, self.block_number, t, self.interval, warp_interval, held
         self.segments.append(here)
+
+    def locked(self, array, index):
+        self._hold(frozenset.union, array, index)
+
+    def unlocked(self, array, index):
+        self._hold(frozenset.difference, array, index)
+
+    def _hold(self, change, array, index):
+        """The set of locks that the current thread holds is another one from here on."""
+        who, lock = (self.block_number, self.thread), (array.memory.storage, array.locate(index))
+        before = self.locks.get(who, NO_LOCK)
+        after = self.locks[who] = change(before, [lock])
+        if after != before:
+            context = self.context
+            self.resume(self.thread)
+            self.context = context
 
     def wait(self, *args):
         context = self.context

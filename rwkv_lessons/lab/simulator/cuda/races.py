@@ -35,8 +35,11 @@ class Race:
         )
 
 
-def races(events, sites, thread_name):
-    """The races in a traced launch; `thread_name(block, thread)` says who it was."""
+def races(events, sites, lock_sets, thread_name):
+    """The races in a traced launch; `thread_name(block, thread)` says who it was.
+
+    `lock_sets` has every set of locks that a thread has held, in the order of their numbers.
+    """
     space = np.array([site.memory.space for site in sites])
     op = np.array([site.op for site in sites])
     found = {}
@@ -55,7 +58,8 @@ def races(events, sites, thread_name):
         (cell, block, is_global),  # nothing orders blocks
     ]
     for group, actor, chosen in passes:
-        for a, b in _examples(group[chosen], actor[chosen], op[events.site[chosen]]):
+        held = events.locks[chosen], lock_sets
+        for a, b in _examples(group[chosen], actor[chosen], op[events.site[chosen]], *held):
             a, b = np.flatnonzero(chosen)[[a, b]]
             pair = events.site[a], events.site[b]
             places = tuple(str(sites[n].place) for n in pair)
@@ -118,24 +122,35 @@ def _cells(events, sites):
     return events, key(number[events.site], element)
 
 
-def _examples(group, actor, op):
-    """Per racing group a pair of positions: a write, and another actor's access."""
+def _examples(group, actor, op, locks, lock_sets):
+    """Per racing group a pair of positions: a write, and another actor's access.
+
+    Where all of a group hold one lock meanwhile, it orders them.
+    """
     if not len(group):
         return
     order = np.argsort(group, kind="stable")
     ordered = group[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
     ends = np.r_[starts[1:], len(ordered)]
-    actor, op = actor[order], op[order]
+    actor, op, locks = actor[order], op[order], locks[order]
     several = np.minimum.reduceat(actor, starts) != np.maximum.reduceat(actor, starts)
     stored, updated, loaded = (
         np.logical_or.reduceat(op == name, starts) for name in ("store", "atomic", "load")
     )
     racing = several & (stored | (updated & loaded))
-    for n in np.flatnonzero(racing)[:MOST_LOOKED_AT]:
+    most = None if locks.any() else MOST_LOOKED_AT  # with locks, most may be in order
+    for n in np.flatnonzero(racing)[:most]:
         members = slice(starts[n], ends[n])
+        if locks[members].any() and _common(locks[members], lock_sets):
+            continue
         a, b = _pair(actor[members], op[members])
         yield order[members][a], order[members][b]
+
+
+def _common(numbers, lock_sets):
+    """The locks that are in all of these sets."""
+    return frozenset.intersection(*(lock_sets[n] for n in np.unique(numbers)))
 
 
 def _pair(actor, op):

@@ -241,6 +241,13 @@ class Machine:
     def passed_warp_barrier(self, warp):
         """Called when lanes of a warp have met."""
 
+    # Locks: who changes a value by `atomic.cas` holds one, until another atomic of that thread.
+    def locked(self, array, index):
+        """Called when the current thread has taken a lock."""
+
+    def unlocked(self, array, index):
+        """Called when the current thread updates an element, which may be a lock it holds."""
+
     # Memory of a block and of a thread.
     def shared_array(self, shape, dtype, alignment=None):
         frame = self.frame()
