@@ -122,6 +122,7 @@ class Recorder(Machine):
         self.context, self.contexts, self.quiet = 0, {}, False
         self.interval, self.warp_intervals = 0, {}
         self.locks, self.lock_sets = {}, {frozenset(): 0}  # by thread; the numbers of all sets
+        self.grid_interval = self.blocks_begun = 0
         self.barriers, self.unwritten, self.copies, self.block_number = {}, {}, {}, -1
         super().__init__(*args)
 
@@ -202,7 +203,8 @@ class Recorder(Machine):
 
     # When, and by whom.
     def run_block(self, block, args, reverse):
-        self.block_number += 1
+        self.block_number = self.blocks_begun
+        self.blocks_begun += 1
         self.interval, self.warp_intervals = 0, {}
         super().run_block(block, args, reverse)
         if len(self.log) > 3 * MOST_ACCESSES:
@@ -217,7 +219,15 @@ class Recorder(Machine):
         warp_interval = self.warp_intervals.get(t // FULL_WARP, 0)
         held = self.locks.get((self.block_number, t), NO_LOCK)
         held = self.lock_sets.setdefault(held, len(self.lock_sets))
-        here = len(self.log) // 3, self.block_number, t, self.interval, warp_interval, held
+        here = (
+            len(self.log) // 3,
+            self.block_number,
+            t,
+            self.interval,
+            warp_interval,
+            held,
+            self.grid_interval,
+        )
         self.segments.append(here)
 
     def locked(self, array, index):
@@ -245,6 +255,14 @@ class Recorder(Machine):
     def passed_block_barrier(self, wait):
         self.barriers[self.block_number, self.interval] = wait.place
         self.interval += 1
+
+    def passed_grid_barrier(self):
+        self.grid_interval += 1
+
+    def state(self):
+        attributes, block = super().state()
+        names = "block_number", "interval", "warp_intervals"
+        return attributes | {name: vars(self)[name] for name in names}, block
 
     def passed_warp_barrier(self, warp):
         self.warp_intervals[warp] = self.warp_intervals.get(warp, 0) + 1

@@ -27,6 +27,7 @@ class PretendCuda:
         self.const = SimpleNamespace(array_like=machine.const_array)
         self.atomic = Atomic()
         self.libdevice = PretendMath(machine)
+        self.cg = SimpleNamespace(this_grid=lambda: Grid(machine))
         for scope in ("threadfence", "threadfence_block", "threadfence_system"):
             setattr(self, scope, lambda: None)
 
@@ -134,6 +135,16 @@ def _axes(ndim, values):
     if ndim not in (1, 2, 3):
         raise ValueError(f"ndim is {ndim!r}; it must be 1, 2 or 3")
     return values[0] if ndim == 1 else tuple(values[:ndim])
+
+
+class Grid:
+    """`cg.this_grid()`: the blocks of a cooperative launch."""
+
+    def __init__(self, machine):
+        self._machine = machine
+
+    def sync(self):
+        self._machine.wait("grid", lambda values: 0)
 
 
 class Atomic:

@@ -55,7 +55,11 @@ def races(events, sites, lock_sets, thread_name):
     passes = [
         (key(cell, block, when), warp, np.full(len(events), True)),
         (key(cell, warp, when, events.warp_interval), events.thread, np.full(len(events), True)),
-        (cell, block, is_global),  # nothing orders blocks
+        (
+            key(cell, events.grid_interval),
+            block,
+            is_global,
+        ),  # only the grid's barrier orders blocks
     ]
     for group, actor, chosen in passes:
         held = events.locks[chosen], lock_sets

@@ -10,6 +10,7 @@ import types
 
 import numba
 import numpy as np
+from numba.cuda.cg import this_grid
 from numba.cuda.random import xoroshiro128p_next
 
 from ....records.fingerprint import plain
@@ -67,6 +68,8 @@ class Rebuilder:
         if isinstance(value, types.ModuleType):
             if value.__name__ == "numba.cuda":
                 return self.cuda
+            if value.__name__ == "numba.cuda.cg":
+                return self.cuda.cg
             if value is math or value.__name__.endswith("libdevice"):
                 return self.cuda.libdevice
             return PretendModule(value, self)
@@ -74,6 +77,8 @@ class Rebuilder:
             return getattr(self.cuda.libdevice, value.__name__)
         if any(value is function for function in EXPONENTIALS):
             return getattr(self.cuda.libdevice, value.__name__)
+        if value is this_grid:
+            return self.cuda.cg.this_grid
         if integer := _integer_type(value):
             return PretendInteger(integer)
         twin = getattr(value, "in_python", None)

@@ -18,6 +18,7 @@ from ..faults import DivergentBarrier, EndlessLoop, KernelFault, MisalignedAcces
 from ..time_limit import StillRunning, time_limit
 from .checked_array import GuardedArray, Memory, Written
 from .fake_cuda import FULL_WARP, PretendCuda, fresh
+from .grid_barrier import run_blocks
 from .instructions import assigned_name, instruction
 from .rebuild import Rebuilder
 
@@ -139,15 +140,14 @@ class Machine:
         start = time.process_time()
         try:
             with np.errstate(all="ignore"), time_limit():
-                for block in reversed(blocks) if reverse else blocks:
-                    self.run_block(block, args, reverse)
+                run_blocks(self, blocks[::-1] if reverse else blocks, args, reverse)
         except StillRunning as error:
             seconds = time.process_time() - start
             raise self.explain(error, EndlessLoop, f"still looping after {seconds:.0f} s") from None
 
     def run_block(self, block, args, reverse):
         self.block_index.set(block)
-        self.shared.clear()
+        self.shared = {}
         threads = self.threads = [self.make_thread() for _ in range(self.threads_per_block)]
         waiting, finished = {}, []
         passed = dict.fromkeys(range(self.threads_per_block), args)
@@ -205,6 +205,8 @@ class Machine:
         first, wait = next(iter(waiting.items()))
         self.must_meet(first, wait, range(self.threads_per_block), waiting, finished)
         self.passed_block_barrier(wait)
+        if wait.scope == "grid":
+            greenlet.getcurrent().parent.switch(self.state())
         result = wait.answer([w.value for _, w in sorted(waiting.items())])
         return dict.fromkeys(waiting, result)
 
@@ -234,6 +236,18 @@ class Machine:
         here = len(members) - len(absent)
         what = f"{here} of {len(members)} threads wait at a barrier, but {reason}"
         raise DivergentBarrier(what, wait.place, self.block(), self.coordinates(t))
+
+    def state(self):
+        """What belongs to the block that runs, for `restore`."""
+        return {"shared": self.shared, "threads": self.threads}, self.block()
+
+    def restore(self, state):
+        attributes, block = state
+        vars(self).update(attributes)
+        self.block_index.set(block)
+
+    def passed_grid_barrier(self):
+        """Called when all blocks have met."""
 
     def passed_block_barrier(self, wait):
         """Called when all threads of the block have met."""
