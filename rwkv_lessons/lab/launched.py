@@ -285,6 +285,10 @@ def _run_gluon(kernel, grid, *args, num_warps=4, **named):
         raise seen.faults[0]
 
 
+REFUSED = (LookupError, OSError, TypeError, ValueError, NotImplementedError)
+REFUSED += (CompileError, KernelFault)
+
+
 def main(argv=None):
     """Traces a launch and prints it. Returns 0, 1 for a race or a fault, 2 for a wrong request."""
     top = argparse.ArgumentParser(
@@ -310,7 +314,7 @@ def main(argv=None):
         print(seen.table())
         if options.arch:
             print(f"\n{available(launch.kernel) or launch.machine_code(options.arch)}")
-    except (LookupError, OSError, TypeError, ValueError, CompileError, KernelFault) as error:
+    except REFUSED as error:
         print(f"trace: {error}", file=sys.stderr)
         return 2
     return int(bool(getattr(seen, "races", ()) or seen.faults))

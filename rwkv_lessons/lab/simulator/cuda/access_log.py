@@ -13,6 +13,7 @@ from .instructions import instruction
 from .rebuild import Rebuilder
 from .run import Machine
 
+NO_LOCK = frozenset()
 MOST_ACCESSES = 10_000_000  # 240 MB of log
 
 
@@ -120,6 +121,8 @@ class Recorder(Machine):
         self.log, self.sites, self.segments = int_array("q"), [], []
         self.context, self.contexts, self.quiet = 0, {}, False
         self.interval, self.warp_intervals = 0, {}
+        self.locks, self.lock_sets = {}, {frozenset(): 0}  # by thread; the numbers of all sets
+        self.grid_interval = self.blocks_begun = 0
         self.barriers, self.unwritten, self.copies, self.block_number = {}, {}, {}, -1
         super().__init__(*args)
 
@@ -200,7 +203,8 @@ class Recorder(Machine):
 
     # When, and by whom.
     def run_block(self, block, args, reverse):
-        self.block_number += 1
+        self.block_number = self.blocks_begun
+        self.blocks_begun += 1
         self.interval, self.warp_intervals = 0, {}
         super().run_block(block, args, reverse)
         if len(self.log) > 3 * MOST_ACCESSES:
@@ -213,8 +217,34 @@ class Recorder(Machine):
         super().resume(t)
         self.context = 0  # a thread that comes back from a barrier restores its own
         warp_interval = self.warp_intervals.get(t // FULL_WARP, 0)
-        here = len(self.log) // 3, self.block_number, t, self.interval, warp_interval
+        held = self.locks.get((self.block_number, t), NO_LOCK)
+        held = self.lock_sets.setdefault(held, len(self.lock_sets))
+        here = (
+            len(self.log) // 3,
+            self.block_number,
+            t,
+            self.interval,
+            warp_interval,
+            held,
+            self.grid_interval,
+        )
         self.segments.append(here)
+
+    def locked(self, array, index):
+        self._hold(frozenset.union, array, index)
+
+    def unlocked(self, array, index):
+        self._hold(frozenset.difference, array, index)
+
+    def _hold(self, change, array, index):
+        """The set of locks that the current thread holds is another one from here on."""
+        who, lock = (self.block_number, self.thread), (array.memory.storage, array.locate(index))
+        before = self.locks.get(who, NO_LOCK)
+        after = self.locks[who] = change(before, [lock])
+        if after != before:
+            context = self.context
+            self.resume(self.thread)
+            self.context = context
 
     def wait(self, *args):
         context = self.context
@@ -225,6 +255,14 @@ class Recorder(Machine):
     def passed_block_barrier(self, wait):
         self.barriers[self.block_number, self.interval] = wait.place
         self.interval += 1
+
+    def passed_grid_barrier(self):
+        self.grid_interval += 1
+
+    def state(self):
+        attributes, block = super().state()
+        names = "block_number", "interval", "warp_intervals"
+        return attributes | {name: vars(self)[name] for name in names}, block
 
     def passed_warp_barrier(self, warp):
         self.warp_intervals[warp] = self.warp_intervals.get(warp, 0) + 1

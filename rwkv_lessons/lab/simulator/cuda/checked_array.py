@@ -19,6 +19,7 @@ class Memory:
         self.shape, self.strides, self.itemsize = data.shape, data.strides, data.itemsize
         # The tracer's numbers of the instructions that use it, and short cuts to them.
         self.sites, self.loads, self.stores = {}, {}, {}
+        self.storage = self  # views of one memory name another one here
 
     def index_of(self, offset):
         """The index of the element `offset` bytes from the start."""
@@ -45,7 +46,8 @@ class GuardedArray:
         self.shape, self.strides, self.width = data.shape, data.strides, data.itemsize
         self.axes = tuple(zip(data.shape, data.strides, strict=True))
         # Of a row: most accesses are to one, and take a short cut.
-        self.length, self.step = self.axes[0] if len(self.axes) == 1 else (0, 0)
+        one_row = len(self.axes) == 1 and data.dtype.names is None
+        self.length, self.step = self.axes[0] if one_row else (0, 0)
         # numba computes with 64-bit integers, as Python does, whatever the array's integer type.
         self.as_int = data.dtype.kind in "iu"
 
@@ -75,7 +77,7 @@ class GuardedArray:
                 return self.offset + i * s_a + j * s_b + k * s_c + n * s_d
         if type(index) is not tuple:
             index = (index,)
-        if len(index) != len(axes):
+        if len(index) != len(axes) or self.data.dtype.names is not None:
             return None
         offset = self.offset
         try:
@@ -108,15 +110,32 @@ class GuardedArray:
 
     def part(self, index):
         """A row, a slice: the same memory, seen through a smaller wrapper."""
+        if isinstance(index, str):
+            return self.field(index)
         items = index if type(index) is tuple else (index,)
         for i, size in zip(items, self.shape, strict=False):
             if not isinstance(i, slice) and not 0 <= operator.index(i) < size:
                 self.out_of_bounds(items)
         data = self.data[index]
+        if isinstance(data, np.void):
+            data = self.data[(*items, None)]
+            return Record(self.like(data, self.offset + _address(data) - _address(self.data)))
         return self.like(data, self.offset + _address(data) - _address(self.data))
 
     def like(self, data, offset):
-        return type(self)(data, self.memory, self.machine, offset, self.written)
+        written = self.written
+        if isinstance(written, Written):
+            written = Written(written.flags, data.itemsize)
+        return type(self)(data, self.memory, self.machine, offset, written)
+
+    def field(self, name):
+        """One field of each element of a structured array."""
+        return self.like(self.data[name], self.offset + self.data.dtype.fields[name][1])
+
+    def __getattr__(self, name):
+        if name in (self.data.dtype.names or ()):
+            return self.field(name)
+        raise AttributeError(f"an array has no {name!r} in a kernel")
 
     def reshape(self, *shape):
         data = self.data.reshape(*shape)
@@ -160,6 +179,46 @@ class GuardedArray:
         before = self.get(index)
         self.put(index, change(before))
         return before
+
+
+class Record:
+    """An element of a structured array: `p[i].x` and `p[i]["x"]` are accesses to one field."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, array):
+        object.__setattr__(self, "array", array)  # of one element
+
+    def __getitem__(self, name):
+        return self.array.field(name)[0]
+
+    def __setitem__(self, name, value):
+        self.array.field(name)[0] = value
+
+    def __getattr__(self, name):
+        return getattr(self.array, name)[0]
+
+    __setattr__ = __setitem__
+
+    def fill(self, value):
+        """`p[i] = q[j]`, field by field."""
+        for name in self.array.dtype.names:
+            self[name] = value[name]
+
+
+class Written:
+    """Flags of elements, kept by byte: views of one memory may have elements of several sizes."""
+
+    __slots__ = ("flags", "width")
+
+    def __init__(self, flags, width):
+        self.flags, self.width = flags, width
+
+    def __getitem__(self, n):
+        return 0 not in self.flags[n * self.width : (n + 1) * self.width]
+
+    def __setitem__(self, n, flag):
+        self.flags[n * self.width : (n + 1) * self.width] = bytes([flag]) * self.width
 
 
 def _address(data):

@@ -18,6 +18,8 @@ class Events:
     thread: np.ndarray  # within the block
     interval: np.ndarray  # barriers of the block passed
     warp_interval: np.ndarray  # barriers of the warp passed
+    locks: np.ndarray  # the number of the set that the thread holds
+    grid_interval: np.ndarray  # barriers of the grid passed
     warp: np.ndarray  # over all traced blocks
     request: np.ndarray  # which warp instruction
     requests: int
@@ -35,9 +37,9 @@ class Events:
 
 def events_of(recorder):
     log = np.array(memoryview(recorder.log), dtype=np.int64).reshape(-1, 3)
-    segments = np.array(recorder.segments, dtype=np.int64).reshape(-1, 5)
+    segments = np.array(recorder.segments, dtype=np.int64).reshape(-1, 7)
     lengths = np.diff(segments[:, 0], append=len(log))
-    block, thread, interval, warp_interval = (
+    block, thread, interval, warp_interval, locks, grid_interval = (
         np.repeat(np.ascontiguousarray(column), lengths) for column in segments[:, 1:].T
     )
     site, offset, context = map(np.ascontiguousarray, log.T)
@@ -48,7 +50,18 @@ def events_of(recorder):
     _, request = np.unique(request, return_inverse=True)
     count = int(request.max()) + 1 if len(request) else 0
     return Events(
-        site, offset, context, block, thread, interval, warp_interval, warp, request, count
+        site,
+        offset,
+        context,
+        block,
+        thread,
+        interval,
+        warp_interval,
+        locks,
+        grid_interval,
+        warp,
+        request,
+        count,
     )
 
 

@@ -4,7 +4,10 @@ import math
 from types import SimpleNamespace
 
 import numpy as np
+from numba import types
+from numba.cuda import libdevicefuncs
 
+from .. import libdevice
 from .checked_array import GuardedArray, poisoned
 
 FULL_WARP = 32
@@ -24,6 +27,7 @@ class PretendCuda:
         self.const = SimpleNamespace(array_like=machine.const_array)
         self.atomic = Atomic()
         self.libdevice = PretendMath(machine)
+        self.cg = SimpleNamespace(this_grid=lambda: Grid(machine))
         for scope in ("threadfence", "threadfence_block", "threadfence_system"):
             setattr(self, scope, lambda: None)
 
@@ -133,6 +137,16 @@ def _axes(ndim, values):
     return values[0] if ndim == 1 else tuple(values[:ndim])
 
 
+class Grid:
+    """`cg.this_grid()`: the blocks of a cooperative launch."""
+
+    def __init__(self, machine):
+        self._machine = machine
+
+    def sync(self):
+        self._machine.wait("grid", lambda values: 0)
+
+
 class Atomic:
     """`cuda.atomic`: nothing else runs between the read and the write of one of these."""
 
@@ -140,6 +154,7 @@ class Atomic:
     def _update(array, index, change):
         if not isinstance(array, GuardedArray):
             raise TypeError("an atomic needs an array as its first argument")
+        array.machine.unlocked(array, index)
         return array.update(index, change)
 
     def add(self, array, index, value):
@@ -179,7 +194,10 @@ class Atomic:
         return self._update(array, index, lambda old: value if old == 0 or old > value else old - 1)
 
     def cas(self, array, index, old, value):
-        return self._update(array, index, lambda now: value if now == old else now)
+        before = self._update(array, index, lambda now: value if now == old else now)
+        if before == old != value:
+            array.machine.locked(array, index)
+        return before
 
     def compare_and_swap(self, array, old, value):
         return self.cas(array, 0, old, value)
@@ -200,6 +218,8 @@ class PretendMath:
         self._machine = machine
 
     def __getattr__(self, name):
+        if name not in vars(math) and name in OF_LIBDEVICE:
+            return self._of_libdevice(name)
         plain = name.removeprefix("fast_")
         if not hasattr(math, plain) and plain.endswith("f"):  # libdevice.expf, fast_expf
             plain = plain.removesuffix("f")
@@ -208,6 +228,26 @@ class PretendMath:
             function = self._counted(function)
         setattr(self, name, function)
         return function
+
+    def _of_libdevice(self, name):
+        """A function of libdevice, its arguments and its result of the types that it has."""
+        function, (result, parameters) = libdevice.function(name), OF_LIBDEVICE[name]
+        kinds = [np.dtype(str(p.ty)).type for p in parameters if not p.is_ptr]
+
+        def typed(*args):
+            with np.errstate(over="ignore"):
+                value = function(*(np.array(x).astype(k) for k, x in zip(kinds, args, strict=True)))
+            if isinstance(value, tuple):
+                return tuple(
+                    kinds[0](x) if np.asarray(x).dtype.kind == "f" else int(x) for x in value
+                )
+            value = np.asarray(value).astype(str(result))
+            return int(value) if value.dtype.kind in "iu" else value[()]
+
+        if "exp" in name and "frexp" not in name:
+            typed = self._counted(typed)
+        setattr(self, name, typed)
+        return typed
 
     def _counted(self, function):
         def counted(*args):
@@ -237,6 +277,9 @@ class PretendMath:
         return rounded
 
 
+OF_LIBDEVICE = {name.removeprefix("__nv_"): kind for name, kind in libdevicefuncs.functions.items()}
+
+
 class PretendInteger:
     """An integer type as kernels see it: a cast keeps its low bits, sums of it have 64 bits."""
 
@@ -251,6 +294,8 @@ class PretendInteger:
 def dtype_of(dtype):
     """A numpy dtype from a numba type or anything numpy takes."""
     if isinstance(dtype, PretendInteger):
+        return dtype.dtype
+    if isinstance(dtype, types.Record):
         return dtype.dtype
     try:
         return np.dtype(dtype)

@@ -35,8 +35,11 @@ class Race:
         )
 
 
-def races(events, sites, thread_name):
-    """The races in a traced launch; `thread_name(block, thread)` says who it was."""
+def races(events, sites, lock_sets, thread_name):
+    """The races in a traced launch; `thread_name(block, thread)` says who it was.
+
+    `lock_sets` has every set of locks that a thread has held, in the order of their numbers.
+    """
     space = np.array([site.memory.space for site in sites])
     op = np.array([site.op for site in sites])
     found = {}
@@ -52,10 +55,15 @@ def races(events, sites, thread_name):
     passes = [
         (key(cell, block, when), warp, np.full(len(events), True)),
         (key(cell, warp, when, events.warp_interval), events.thread, np.full(len(events), True)),
-        (cell, block, is_global),  # nothing orders blocks
+        (
+            key(cell, events.grid_interval),
+            block,
+            is_global,
+        ),  # only the grid's barrier orders blocks
     ]
     for group, actor, chosen in passes:
-        for a, b in _examples(group[chosen], actor[chosen], op[events.site[chosen]]):
+        held = events.locks[chosen], lock_sets
+        for a, b in _examples(group[chosen], actor[chosen], op[events.site[chosen]], *held):
             a, b = np.flatnonzero(chosen)[[a, b]]
             pair = events.site[a], events.site[b]
             places = tuple(str(sites[n].place) for n in pair)
@@ -79,9 +87,9 @@ def _near_a_write(events, sites):
 
 
 def _memory(sites):
-    """Per site, the number of its array."""
-    memories = list({id(site.memory): site.memory for site in sites}.values())
-    return np.array([next(i for i, m in enumerate(memories) if m is s.memory) for s in sites])
+    """Per site, the number of its array; views of one memory have one."""
+    numbers = {}
+    return np.array([numbers.setdefault(id(s.memory.storage), len(numbers)) for s in sites])
 
 
 def _describe(examples, sites, thread_name):
@@ -106,7 +114,10 @@ def _describe(examples, sites, thread_name):
 def _cells(events, sites):
     """Accesses cut into elements, and for each the number of its array's element."""
     number = _memory(sites)
-    itemsize = np.array([site.memory.itemsize for site in sites])[events.site]
+    smallest = {}  # of each array: structures and views have accesses of several sizes
+    for n, site in zip(number, sites, strict=True):
+        smallest[n] = min(smallest.get(n, site.width), site.width, site.memory.itemsize)
+    itemsize = np.array([smallest[n] for n in number])[events.site]
     pieces = np.array([site.width for site in sites])[events.site] // itemsize
     which = np.repeat(np.arange(len(events)), pieces)
     step = np.arange(len(which)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
@@ -115,24 +126,35 @@ def _cells(events, sites):
     return events, key(number[events.site], element)
 
 
-def _examples(group, actor, op):
-    """Per racing group a pair of positions: a write, and another actor's access."""
+def _examples(group, actor, op, locks, lock_sets):
+    """Per racing group a pair of positions: a write, and another actor's access.
+
+    Where all of a group hold one lock meanwhile, it orders them.
+    """
     if not len(group):
         return
     order = np.argsort(group, kind="stable")
     ordered = group[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
     ends = np.r_[starts[1:], len(ordered)]
-    actor, op = actor[order], op[order]
+    actor, op, locks = actor[order], op[order], locks[order]
     several = np.minimum.reduceat(actor, starts) != np.maximum.reduceat(actor, starts)
     stored, updated, loaded = (
         np.logical_or.reduceat(op == name, starts) for name in ("store", "atomic", "load")
     )
     racing = several & (stored | (updated & loaded))
-    for n in np.flatnonzero(racing)[:MOST_LOOKED_AT]:
+    most = None if locks.any() else MOST_LOOKED_AT  # with locks, most may be in order
+    for n in np.flatnonzero(racing)[:most]:
         members = slice(starts[n], ends[n])
+        if locks[members].any() and _common(locks[members], lock_sets):
+            continue
         a, b = _pair(actor[members], op[members])
         yield order[members][a], order[members][b]
+
+
+def _common(numbers, lock_sets):
+    """The locks that are in all of these sets."""
+    return frozenset.intersection(*(lock_sets[n] for n in np.unique(numbers)))
 
 
 def _pair(actor, op):

@@ -10,6 +10,8 @@ import types
 
 import numba
 import numpy as np
+from numba.cuda.cg import this_grid
+from numba.cuda.random import xoroshiro128p_next
 
 from ....records.fingerprint import plain
 from .fake_cuda import PretendInteger
@@ -66,6 +68,8 @@ class Rebuilder:
         if isinstance(value, types.ModuleType):
             if value.__name__ == "numba.cuda":
                 return self.cuda
+            if value.__name__ == "numba.cuda.cg":
+                return self.cuda.cg
             if value is math or value.__name__.endswith("libdevice"):
                 return self.cuda.libdevice
             return PretendModule(value, self)
@@ -73,6 +77,8 @@ class Rebuilder:
             return getattr(self.cuda.libdevice, value.__name__)
         if any(value is function for function in EXPONENTIALS):
             return getattr(self.cuda.libdevice, value.__name__)
+        if value is this_grid:
+            return self.cuda.cg.this_grid
         if integer := _integer_type(value):
             return PretendInteger(integer)
         twin = getattr(value, "in_python", None)
@@ -80,6 +86,8 @@ class Rebuilder:
             return self.wrap_twin(twin)
         if id(value) in self.aliases:
             return self.aliases[id(value)]
+        if getattr(value, "py_func", None) is xoroshiro128p_next.py_func:
+            return next_random
         if hasattr(value, "py_func") or isinstance(value, types.FunctionType):
             return self.function(plain(value))
         return value
@@ -96,6 +104,22 @@ class PretendModule:
         if self._module is np and isinstance(value, types.FunctionType):
             return value
         return self._rebuilder.named(name, value)
+
+
+LOW_64 = 2**64 - 1
+
+
+def next_random(states, index):
+    """numba's `xoroshiro128p_next` in Python's integers, which have no 64th bit to lose."""
+    s0, s1 = states[index]["s0"], states[index]["s1"]
+    mixed = s0 ^ s1
+    states[index]["s0"] = _rotated(s0, 55) ^ mixed ^ (mixed << 14 & LOW_64)
+    states[index]["s1"] = _rotated(mixed, 36)
+    return s0 + s1 & LOW_64
+
+
+def _rotated(x, bits):
+    return (x << bits | x >> 64 - bits) & LOW_64
 
 
 EXPONENTIALS = (np.exp, np.exp2, np.expm1)

@@ -16,8 +16,9 @@ import numpy as np
 
 from ..faults import DivergentBarrier, EndlessLoop, KernelFault, MisalignedAccess, Place
 from ..time_limit import StillRunning, time_limit
-from .checked_array import GuardedArray, Memory
+from .checked_array import GuardedArray, Memory, Written
 from .fake_cuda import FULL_WARP, PretendCuda, fresh
+from .grid_barrier import run_blocks
 from .instructions import assigned_name, instruction
 from .rebuild import Rebuilder
 
@@ -139,15 +140,14 @@ class Machine:
         start = time.process_time()
         try:
             with np.errstate(all="ignore"), time_limit():
-                for block in reversed(blocks) if reverse else blocks:
-                    self.run_block(block, args, reverse)
+                run_blocks(self, blocks[::-1] if reverse else blocks, args, reverse)
         except StillRunning as error:
             seconds = time.process_time() - start
             raise self.explain(error, EndlessLoop, f"still looping after {seconds:.0f} s") from None
 
     def run_block(self, block, args, reverse):
         self.block_index.set(block)
-        self.shared.clear()
+        self.shared = {}
         threads = self.threads = [self.make_thread() for _ in range(self.threads_per_block)]
         waiting, finished = {}, []
         passed = dict.fromkeys(range(self.threads_per_block), args)
@@ -205,6 +205,8 @@ class Machine:
         first, wait = next(iter(waiting.items()))
         self.must_meet(first, wait, range(self.threads_per_block), waiting, finished)
         self.passed_block_barrier(wait)
+        if wait.scope == "grid":
+            greenlet.getcurrent().parent.switch(self.state())
         result = wait.answer([w.value for _, w in sorted(waiting.items())])
         return dict.fromkeys(waiting, result)
 
@@ -235,11 +237,30 @@ class Machine:
         what = f"{here} of {len(members)} threads wait at a barrier, but {reason}"
         raise DivergentBarrier(what, wait.place, self.block(), self.coordinates(t))
 
+    def state(self):
+        """What belongs to the block that runs, for `restore`."""
+        return {"shared": self.shared, "threads": self.threads}, self.block()
+
+    def restore(self, state):
+        attributes, block = state
+        vars(self).update(attributes)
+        self.block_index.set(block)
+
+    def passed_grid_barrier(self):
+        """Called when all blocks have met."""
+
     def passed_block_barrier(self, wait):
         """Called when all threads of the block have met."""
 
     def passed_warp_barrier(self, warp):
         """Called when lanes of a warp have met."""
+
+    # Locks: who changes a value by `atomic.cas` holds one, until another atomic of that thread.
+    def locked(self, array, index):
+        """Called when the current thread has taken a lock."""
+
+    def unlocked(self, array, index):
+        """Called when the current thread updates an element, which may be a lock it holds."""
 
     # Memory of a block and of a thread.
     def shared_array(self, shape, dtype, alignment=None):
@@ -247,16 +268,29 @@ class Machine:
         key = instruction(frame)
         if key not in self.shared:
             data = fresh(shape, dtype)
-            if data.size == 0:  # all dynamic arrays are the same memory
-                data = self.dynamic_memory().view(data.dtype)
-                key = data.dtype
-            self.shared[key] = self.allocate(data, "shared", frame, key)
-            declared = sum(x.nbytes for x in self.shared.values() if hasattr(x, "memory"))
+            if data.size == 0:
+                self.shared[key] = self.dynamic_array(data.dtype, frame, key)
+            else:
+                self.shared[key] = self.allocate(data, "shared", frame, key)
+            arrays = [x for x in self.shared.values() if hasattr(x, "memory")]
+            static = [x.nbytes for x in arrays if x.memory.storage is x.memory]
+            declared = sum(static) + self.sharedmem
             self.shared_bytes = max(self.shared_bytes, declared)
         return self.shared[key]
 
-    def dynamic_memory(self):
-        return self.shared.setdefault("dynamic", np.full(self.sharedmem, 0xFF, np.uint8))
+    def dynamic_array(self, dtype, frame, key):
+        """A view of the block's dynamic memory, which is one for all its dynamic arrays."""
+        if "dynamic" not in self.shared:
+            flags = bytearray(self.sharedmem)
+            self.shared["dynamic"] = np.full(self.sharedmem, 0xFF, np.uint8), flags
+        data, flags = self.shared["dynamic"]
+        data = data[: self.sharedmem // dtype.itemsize * dtype.itemsize].view(dtype)
+        array = self.allocate(data, "shared", frame, key)
+        if "dynamic" not in self.memories:
+            self.memories["dynamic"] = Memory("dynamic", "shared", data)
+        array.memory.storage = self.memories["dynamic"]
+        array.written = Written(flags, dtype.itemsize)
+        return array
 
     def local_array(self, shape, dtype, alignment=None):
         frame = self.frame()
@@ -275,6 +309,8 @@ class Machine:
             name = assigned_name(frame) or f"{space} array of line {frame.f_lineno}"
             self.memories[key] = Memory(name, space, data)
         written = bytearray(data.size) if space != "const" else None
+        if data.dtype.names and written is not None:
+            written = Written(bytearray(data.nbytes), data.itemsize)
         return self.array_type(data, self.memories[key], self, 0, written)
 
     # Faults.

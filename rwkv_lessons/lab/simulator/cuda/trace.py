@@ -142,7 +142,7 @@ class Trace:
         self._coordinates = recorder.coordinates
         self._address = self._addresses()
         self.rows, self._row_of_site = self._make_rows()
-        self.races = races(self.events, self.sites, self._thread_name)
+        self.races = races(self.events, self.sites, list(recorder.lock_sets), self._thread_name)
 
     # Counting.
     @property
