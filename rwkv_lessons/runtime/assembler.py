@@ -3,7 +3,7 @@
 Triton 3.6 and 3.7 assemble for GPUs before Blackwell with the ptxas 12.8 that they bring, which
 makes some kernels wrong without a warning (docs/designs_wkv6.md tells how it was found). Beside it
 they bring a newer one, for Blackwell, that knows the older GPUs too. This library's kernels take
-the first of these that is at least `FIRST_RIGHT` and that the driver can load:
+the first of these that is at least `OLDEST` and that the driver can load:
 
 1. the one Triton is told to use (`TRITON_PTXAS_PATH`), or brings
 2. the one it brings for Blackwell
@@ -11,6 +11,11 @@ the first of these that is at least `FIRST_RIGHT` and that the driver can load:
 
 `RWKV_LESSONS_PTXAS` names another, which is then used whatever its version; "default" is Triton's.
 Other packages' kernels compile as they did.
+
+No version is safe. 12.9, 13.0 and 13.1 made an earlier kernel of this library wrong, which spilled
+registers and lost one (docs/designs_wkv7.md). So the choice is of a version that makes no kernel of
+today wrong as far as is known: `python -m rwkv_lessons.bench matrix` reads the machine code of
+every launch for such faults, and `python -m rwkv_lessons.verify` holds the kernels against float64.
 """
 
 import ctypes
@@ -30,7 +35,7 @@ import torch
 
 from .operators import constant_when_compiled
 
-FIRST_RIGHT = 12, 9  # 12.8 is known to be wrong; 12.9 and 13.0 passed all GPU tests
+OLDEST = 12, 9  # 12.8 makes kernels of today wrong; of 12.9 to 13.1 none is known
 CHOICE = "RWKV_LESSONS_PTXAS"
 SECONDS_TO_ANSWER = 20  # for its version; a disk in a network may be slow
 
@@ -45,8 +50,8 @@ class Assembler:
 
     @property
     def known_wrong(self) -> bool:
-        """Whether it makes some kernels wrong: older than any that passed all tests."""
-        return _numbers(self.version) < FIRST_RIGHT
+        """Whether it makes some kernels of today wrong. False is not a promise: no version is."""
+        return _numbers(self.version) < OLDEST
 
     @property
     def major(self) -> int:

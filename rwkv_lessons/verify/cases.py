@@ -254,6 +254,9 @@ MLA_SHAPES = {
     "rank 256, 2 queries": (3, 2, 40, 1500, 64, 256, 32, 64),
     "rank 512": (3, 1, 16, 1500, 128, 512, 64, 128),  # an eighth of DeepSeek-V3
     "rank 512, 128 heads": (3, 1, 128, 300, 128, 512, 64, 128),
+    # Two tiles of rows a sequence: 132 programs, one for each SM of an H200. None is cut up, and
+    # each takes all of 65 tiles of tokens, one after the other.
+    "rank 512, many tiles": (66, 1, 128, 4100, 128, 512, 64, 128),
     "rank 512, 2 queries": (3, 2, 40, 1500, 128, 512, 64, 128),
     "rank 72": (3, 2, 5, 1500, 20, 72, 12, 40),
     "rank 256, 40 queries": (3, 40, 8, 600, 64, 256, 32, 64),  # prefill in the latent space
@@ -290,7 +293,12 @@ MLA = Operation(
         Product(("decode",), DTYPES, DECODE, RAGGED, ("",), gradients=False),
         Product(("decode", "mla"), DTYPES, MORE, ("plain", "all"), ("",), gradients=False),
         # With more than 16 rows of queries, in pages of 64: a page for each tile, on Hopper.
-        Product(("decode",), ("float16", "bfloat16"), IN_PAGES, ("pages",), ("",), gradients=False),
+        Product(("decode",), HALF, IN_PAGES, ("pages",), ("",), gradients=False),
+        # One dtype: 6 GB a case, of which three may be looked at together.
+        Product(
+            ("decode",), ("bfloat16",), ("rank 512, many tiles",),
+            ("lengths", "left padding", "both", "pages", "all"), ("",), gradients=False,
+        ),
         Product(("prefill",), DTYPES, LATENT, ("plain", "both", "all"), ("",), gradients=False),
         # What plain leaves out does not depend on the rank. The first takes 36 s in float32.
         Product(("prefill",), HALF, EXPANDED[:1], ("both", "all"), ("",)),
@@ -298,7 +306,7 @@ MLA = Operation(
         Product(("mla",), HALF, EXPANDED[:1], ("all",), ("",)),
         Product(("mla",), DTYPES, EXPANDED[1:], ("all",), ("",)),
     ),
-)
+)  # fmt: skip
 
 # Sizes are B, C, T.
 TIMEX = Operation(

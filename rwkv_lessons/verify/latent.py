@@ -30,8 +30,9 @@ class Latent:
 
         q, q_rope, cache = normal(B, M, H, K), normal(B, M, H, P), normal(B, N, R + P)
         weight = normal(H, K + V, R, size=R**-0.5)  # both parts of one, as models keep them
-        end = torch.tensor([N, min(M + 1, N), N // 2], device=device)[:B]
-        start = torch.tensor([0, 3, max(N // 2 - M, 0)], device=device)[:B]
+        rows = torch.arange(B, device=device) % 3  # as many kinds of sequences
+        end = torch.tensor([N, min(M + 1, N), N // 2], device=device)[rows]
+        start = torch.tensor([0, 3, max(N // 2 - M, 0)], device=device)[rows]
         self.call = {"scale": (K + P) ** -0.5}
         n, empty = torch.arange(N, device=device), torch.zeros(B, N, dtype=bool, device=device)
         if "lengths" in options or "pages" in options:
@@ -63,8 +64,21 @@ class Latent:
         given = [x.double() for x in self.inputs]
         if self.case.gradients:
             yield 0, self._with_gradients(method, given)
-        else:
-            yield 0, dict(zip(("o", "lse"), method(*given, **self.call), strict=True))
+        else:  # one sequence at a time: all of their keys and values may not fit a GPU
+            parts = [
+                method(*self._sequence(b, given), **self._call(b)) for b in range(len(given[0]))
+            ]
+            yield 0, dict(zip(("o", "lse"), map(torch.cat, zip(*parts, strict=True)), strict=True))
+
+    def _sequence(self, b, given):
+        """`given` for one sequence alone, of pages all."""
+        q, q_rope, *cache, w_k, w_v = given
+        if "block_table" not in self.call:
+            cache = [x[b : b + 1] for x in cache]
+        return q[b : b + 1], q_rope[b : b + 1], *cache, w_k, w_v
+
+    def _call(self, b):
+        return {k: x if k == "scale" else x[b : b + 1] for k, x in self.call.items()}
 
     def _with_gradients(self, method, inputs):
         leaves = [x.detach().requires_grad_() for x in inputs]

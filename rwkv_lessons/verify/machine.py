@@ -1,6 +1,7 @@
 """Where and with what this process computes."""
 
 import datetime
+import os
 import platform
 
 import torch
@@ -26,11 +27,17 @@ def machine(commit=None):
         "triton": provenance.version_of("triton"),
         "numba": provenance.version_of("numba"),
         "numba_cuda": provenance.version_of("numba-cuda"),
-        "assembler": provenance.assemblers().get("ptxas", "unknown"),
+        "assembler": assembler(),
         "date": datetime.date.today().isoformat(),
         "commit": provenance.commit_of_files(commit),
         "sha256": fingerprint(*kernel_code()),
     }
+
+
+def assembler():
+    """Its version, and the options that Triton and this library give it beside their own."""
+    version = provenance.assemblers().get("ptxas", "unknown")
+    return f"{version} {os.environ.get('PTXAS_OPTIONS', '')}".strip()
 
 
 def said(here):

@@ -1,7 +1,9 @@
 """Which ptxas assembles the library's Triton kernels, and that nobody else's are touched."""
 
+import os
 import stat
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -207,6 +209,23 @@ def test_ptxas_says_what_it_did_not_like():
     options = triton.backends.nvidia.compiler.CUDAOptions()
     with pytest.raises(triton.runtime.errors.PTXASError, match="ptxas .*error"):
         assemble(".version 8.0\nnonsense", options, 90, assembler())
+
+
+def test_options_of_the_shell_reach_ptxas_and_are_part_of_the_cache_key():
+    """`PTXAS_OPTIONS=…`, which Triton reads when it is imported, in a process of its own."""
+    code = (
+        "from triton.backends.nvidia.compiler import CUDAOptions\n"
+        "from rwkv_lessons.runtime.assembler import assembler\n"
+        "from rwkv_lessons.runtime.compile_triton import assemble\n"
+        "from rwkv_lessons.verify.machine import assembler as said\n"
+        "print(said(), CUDAOptions().hash() != CUDAOptions(ptx_options=None).hash())\n"
+        "assemble('.version 8.0\\nnonsense', CUDAOptions(), 90, assembler())\n"
+    )
+    with_option = os.environ | {"PTXAS_OPTIONS": "--regAllocOptLevel=2"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=with_option, capture_output=True, text=True)
+    assert done.stdout.strip() == f"{assembler().version} --regAllocOptLevel=2 True"
+    assert " --regAllocOptLevel=2 --gpu-name=sm_90a" in done.stderr
 
 
 def test_the_lab_shows_the_machine_code_that_is_launched():

@@ -19,7 +19,7 @@ from rwkv_lessons.records.schema import Measurement, load
 from rwkv_lessons.report import tables as blocks
 from rwkv_lessons.runtime.devices import H200
 from rwkv_lessons.verify import __main__ as command
-from rwkv_lessons.verify import gate, judge, limits, pool, recurrence
+from rwkv_lessons.verify import gate, judge, latent, limits, pool, recurrence
 from rwkv_lessons.verify.cases import ANYWHERE, BOTH, DTYPES, HOPPER, OPERATIONS, table
 from rwkv_lessons.verify.judge import NOT_PROMISED, RIGHT, WRONG, look
 
@@ -80,6 +80,37 @@ def test_hoppers_shapes_fill_an_h200_with_hoppers_kernels():
         cut, _ = segments.segments_for(B * H, T, H200.sms)
         assert (cut > 1) == ("segments" in case.shape)
         assert B * H * cut * (K // 64) * (V // 64) > H200.sms
+
+
+def test_a_program_of_latent_attention_takes_many_tiles_of_tokens():
+    """On an H200, of the kernel with roles, in which two tiles at a time wait in shared memory."""
+    pytest.importorskip("triton")
+    from rwkv_lessons.mla.decode.roles import SIZES
+    from rwkv_lessons.mla.decode.splits import decode_tile, splits_for
+
+    most = {}
+    for case in table(["mla / decode / bfloat16"]):
+        B, M, H, N, _, R, P, _ = case.sizes
+        tile = decode_tile(M * H, R, P, torch.bfloat16, H200)
+        tiles, programs = -(-N // tile.tokens), B * -(-M * H // tile.rows)
+        splits = splits_for(programs, tiles, H200.sms, tile.side_by_side)
+        if (R, P) == SIZES and tile.rows == 64:
+            most[case.option] = max(most.get(case.option, 0), -(-tiles // splits))
+    wanted = {"lengths": 65, "left padding": 65, "both": 65, "pages": 65, "all": 65}
+    assert {name: most.get(name) for name in wanted} == wanted
+
+
+def test_the_definition_of_a_sequence_does_not_depend_on_the_others():
+    """So that it may be computed for one at a time, in pages or not."""
+    from rwkv_lessons import mla
+
+    for option in ("both", "pages", "all"):
+        asked = latent.Latent(case_of(f"mla / reference / float32 / tiny / {option}"), CPU)
+        asked.case = replace(asked.case, gradients=False)
+        ((_, found),) = asked.expected()
+        o, lse = mla.METHODS["reference"](*(x.double() for x in asked.inputs), **asked.call)
+        for got, want in ((found["o"], o), (found["lse"], lse)):  # float64, sums in another order
+            torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
 
 
 def test_strong_decays_are_strong_and_tame_ones_are_not():

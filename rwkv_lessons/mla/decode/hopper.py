@@ -175,6 +175,8 @@ def decode_hopper_kernel(
         fence_async_shared()
         barrier()  # the next tile is there: its scores wait behind the product above
         b_s = scores(s_q, s_qr, s_c.index(1 - i), s_k.index(1 - i), zeros)
+        # Of one warpgroup the product reads b_p in registers, which no wait here names: that they
+        # are left alone until it is done is read in the machine code (bench/machine_code).
         warpgroup_mma_wait(2, deps=(b_top,))
         barrier()  # the product is done: this tile is no longer needed
         fetch(s_c.index(i), latent, n0 + 2 * BN, stop, c_b, c_n, PAGE, table, pages)

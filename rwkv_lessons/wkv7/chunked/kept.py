@@ -97,8 +97,8 @@ def tiles_for(heads, chunks, K, V, dtype, gpu):
     """The tiles of a call of `heads` sequences and heads, of at most `chunks` chunks each.
 
     Only Hopper's shared memory holds more than one chunk of a sweep, and it does not hold two of
-    256 keys in float32. (Of 16 values it does, but with ptxas 12.9 and 13.0, unlike 12.8, half of
-    what such a sweep returns is wrong.)
+    256 keys in float32. (Of 16 values it does, but such a sweep spilled so much that ptxas 12.9,
+    13.0 and 13.1 lost a register of it: docs/designs_wkv7.md.)
     """
     of_keys, of_values = (max(MIN_BLOCK, min(BLOCK, triton.next_power_of_2(x))) for x in (K, V))
     BK, BV = (max(MIN_BLOCK, triton.next_power_of_2(x)) for x in (K, V))

@@ -272,7 +272,9 @@ def strong_chunks(
             0, deps=(b_before, b_after, b_0, b_1, b_2, b_3)
         )
         if RAW | HALF:
-            barrier()  # tiles of low pieces are free
+            # A wait ends a warp's own products, not the others': these may still read the tiles
+            # of low pieces, which are written over next. The same holds for the two below.
+            barrier()
         if HALF:
             near_low, s_scores, s_o = s_state, s_rest, s_r.index(i)
         elif checkpoints is None:
@@ -307,7 +309,7 @@ def strong_chunks(
             scores = either_of(scores, of_the_next_run(low))
             v_high, v_rest = in_two(in_float32(b_v.load(TILES)))
             b_v = b_v._reinterpret(gl.bfloat16, [C, C], TILE)
-            barrier()  # near_low is free
+            barrier()  # all warps' products have read near_low, which v_rest writes over
             b_v.store(v_high)
             s_state.store(v_rest)
         s_scores.store(scores)
@@ -343,7 +345,7 @@ def strong_chunks(
         if SCALED:
             b_o *= scale
         if checkpoints is not None or HALF:
-            barrier()  # the tile of r is free
+            barrier()  # all warps' products have read the tile of r, which o writes over
         if o is not None:
             s_o.permute((1, 0)).store(b_o.to(gl.float16) if HALF else rounded(b_o))
         fence_async_shared()

@@ -502,7 +502,9 @@ def sweep_hopper_kernel(
         b_pc = zeros
         if fits:
             if HALF:
-                barrier()  # all warps' products have read S, which now makes room
+                # A wait ends a warp's own products, not the others': without this barrier a warp
+                # ahead would write over S, in c_s, while another warp's product reads it.
+                barrier()
             # dS and S do are decayed to the middle, where all meet; b_ds then to the start.
             b_ds *= gl.exp2(late_of_state)[:, None]
             store_pieces(c_ds, c_ds_low, b_ds, HALF)
