@@ -48,6 +48,14 @@ def a_lock_for_each_block(lock, total, x):
     cuda.atomic.exch(lock, b, 0)
 
 
+@cuda.jit
+def lets_go_without_a_fence(lock, total, x):
+    while cuda.atomic.cas(lock, 0, 0, 1) != 0:
+        pass
+    total[0] += x[cuda.blockIdx.x]
+    cuda.atomic.exch(lock, 0, 0)
+
+
 def inputs():
     return np.zeros(4, "i4"), np.zeros(2), np.ones(4)
 
@@ -66,4 +74,9 @@ def test_a_race_beside_a_lock_is_found():
 
 def test_two_locks_do_not_order_each_other():
     (race,) = races(a_lock_for_each_block, 4, 1, *inputs())
+    assert race.array == "total" and race.index == (0,)
+
+
+def test_a_lock_orders_nothing_without_a_fence():
+    (race,) = races(lets_go_without_a_fence, 4, 1, *inputs())
     assert race.array == "total" and race.index == (0,)

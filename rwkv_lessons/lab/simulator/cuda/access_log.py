@@ -123,6 +123,7 @@ class Recorder(Machine):
         self.interval, self.warp_intervals = 0, {}
         self.locks, self.lock_sets = {}, {frozenset(): 0}  # by thread; the numbers of all sets
         self.grid_interval = self.blocks_begun = 0
+        self.unfenced = None  # the segment since which the current thread has had no fence
         self.barriers, self.unwritten, self.copies, self.block_number = {}, {}, {}, -1
         super().__init__(*args)
 
@@ -217,34 +218,40 @@ class Recorder(Machine):
         super().resume(t)
         self.context = 0  # a thread that comes back from a barrier restores its own
         warp_interval = self.warp_intervals.get(t // FULL_WARP, 0)
-        held = self.locks.get((self.block_number, t), NO_LOCK)
-        held = self.lock_sets.setdefault(held, len(self.lock_sets))
-        here = (
-            len(self.log) // 3,
-            self.block_number,
-            t,
-            self.interval,
-            warp_interval,
-            held,
-            self.grid_interval,
-        )
-        self.segments.append(here)
+        when = self.interval, warp_interval, self.grid_interval
+        self.segments.append([len(self.log) // 3, self.block_number, t, *when, self.lock_set()])
+
+    # Locks. What two threads do while both hold the same one is ordered, if each lets others see
+    # what it wrote, with a fence, before it lets go.
+    def lock_set(self):
+        """The number of the set of locks that the current thread holds."""
+        held = self.locks.get((self.block_number, self.thread), NO_LOCK)
+        return self.lock_sets.setdefault(held, len(self.lock_sets))
 
     def locked(self, array, index):
+        self.unfenced = len(self.segments)  # where its first segment will be
         self._hold(frozenset.union, array, index)
 
+    def fence(self):
+        self.unfenced = None
+
     def unlocked(self, array, index):
-        self._hold(frozenset.difference, array, index)
+        before = self._hold(frozenset.difference, array, index)
+        if self.unfenced is not None and before is not None:
+            for segment in self.segments[self.unfenced : -1]:
+                segment[-1] = self.lock_set()
 
     def _hold(self, change, array, index):
-        """The set of locks that the current thread holds is another one from here on."""
+        """Changes the set of locks that the current thread holds; returns the former, or None."""
         who, lock = (self.block_number, self.thread), (array.memory.storage, array.locate(index))
         before = self.locks.get(who, NO_LOCK)
         after = self.locks[who] = change(before, [lock])
-        if after != before:
-            context = self.context
-            self.resume(self.thread)
-            self.context = context
+        if after == before:
+            return None
+        context = self.context
+        self.resume(self.thread)
+        self.context = context
+        return before
 
     def wait(self, *args):
         context = self.context

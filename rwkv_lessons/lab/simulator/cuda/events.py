@@ -39,7 +39,7 @@ def events_of(recorder):
     log = np.array(memoryview(recorder.log), dtype=np.int64).reshape(-1, 3)
     segments = np.array(recorder.segments, dtype=np.int64).reshape(-1, 7)
     lengths = np.diff(segments[:, 0], append=len(log))
-    block, thread, interval, warp_interval, locks, grid_interval = (
+    block, thread, interval, warp_interval, grid_interval, locks = (
         np.repeat(np.ascontiguousarray(column), lengths) for column in segments[:, 1:].T
     )
     site, offset, context = map(np.ascontiguousarray, log.T)

@@ -29,7 +29,7 @@ class PretendCuda:
         self.libdevice = PretendMath(machine)
         self.cg = SimpleNamespace(this_grid=lambda: Grid(machine))
         for scope in ("threadfence", "threadfence_block", "threadfence_system"):
-            setattr(self, scope, lambda: None)
+            setattr(self, scope, machine.fence)
 
     @property
     def laneid(self):

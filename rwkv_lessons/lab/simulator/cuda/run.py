@@ -256,6 +256,9 @@ class Machine:
         """Called when lanes of a warp have met."""
 
     # Locks: who changes a value by `atomic.cas` holds one, until another atomic of that thread.
+    def fence(self):
+        """Called by a thread that waits until others can see what it wrote."""
+
     def locked(self, array, index):
         """Called when the current thread has taken a lock."""
 
