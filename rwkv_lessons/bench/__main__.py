@@ -5,7 +5,7 @@ import sys
 
 from rwkv_lessons.operations import LADDERS, OPERATIONS
 from rwkv_lessons.operations.entries import DTYPES, loaded
-from rwkv_lessons.runtime.command_line import at_least
+from rwkv_lessons.runtime.command_line import at_least, run
 from rwkv_lessons.runtime.packages import INSTALL, needed_by
 
 
@@ -137,4 +137,4 @@ def _readme(options):
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run(main, "bench"))

@@ -6,6 +6,7 @@ Only to be run: `from rwkv_lessons.lab import trace` is the function.
 import sys
 
 from rwkv_lessons.lab.launched import main
+from rwkv_lessons.runtime.command_line import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main, "trace"))

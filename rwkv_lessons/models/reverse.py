@@ -9,6 +9,7 @@ import datetime
 import json
 import platform
 import subprocess
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ import torch
 
 from rwkv_lessons.models.rwkv6 import Model, Plan, Sizes, train
 from rwkv_lessons.models.tasks import REVERSAL_VOCABULARY, reversal, reversed_right
-from rwkv_lessons.runtime.command_line import at_least, writable
+from rwkv_lessons.runtime.command_line import at_least, run, writable
 
 LONGEST, BATCH = 6, 64  # digits that it is trained on, and lines of a step
 SIZES = Sizes(REVERSAL_VOCABULARY, width=64, layers=2, head=32)
@@ -108,4 +109,4 @@ def processor():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run(main, "reverse"))

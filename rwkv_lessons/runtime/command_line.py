@@ -1,8 +1,10 @@
-"""Numbers on a command line: a wrong one is told in a line, with the argument's name."""
+"""What a command says of a wrong argument, an interrupt, a closed pipe: a line, no traceback."""
 
 import argparse
 import math
 import os
+import signal
+import sys
 from pathlib import Path
 
 
@@ -28,3 +30,21 @@ def writable(text):
     if text != "-" and not os.access(folder, os.W_OK):
         raise argparse.ArgumentTypeError(f"{text!r}: {folder} is no folder that can be written")
     return text
+
+
+def run(main, name):
+    """The exit status of `main()`; `name` stands before the line that tells of an interrupt.
+
+    Ctrl-C, and a reader that closes the pipe, as `| head -1` does, end a command with the status
+    that a shell gives a program that they end.
+    """
+    try:
+        status = main()
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else it is flushed again
+        return 128 + 13  # SIGPIPE, a name that Windows does not have

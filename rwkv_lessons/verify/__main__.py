@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from rwkv_lessons.runtime.command_line import at_least, writable
+from rwkv_lessons.runtime.command_line import at_least, run, writable
 
 ALL_RIGHT, SOMETHING_WRONG, NOT_ALL_SEEN = 0, 1, 3
 PTXAS = "RWKV_LESSONS_PTXAS"
@@ -131,4 +131,4 @@ def _parser():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main, "verify"))

@@ -1,10 +1,14 @@
 """A wrong command line is told in a line that names the argument, with exit status 2."""
 
+import subprocess
+import sys
+
 import pytest
 
 from rwkv_lessons.bench.__main__ import main as bench
 from rwkv_lessons.lab.launched import main as trace
 from rwkv_lessons.models.reverse import main as reverse
+from rwkv_lessons.runtime import command_line
 from rwkv_lessons.verify.__main__ import main as verify
 
 WRONG = [
@@ -29,3 +33,17 @@ def test_a_wrong_value_is_told_with_its_argument(main, line, says, capsys):
         main(line.split())
     assert stop.value.code == 2
     assert says in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_an_interrupted_command_ends_in_a_line(capsys):
+    def main():
+        raise KeyboardInterrupt
+
+    assert command_line.run(main, "bench") == 130
+    assert capsys.readouterr().err == "bench: interrupted\n"
+
+
+def test_a_reader_may_stop_reading():
+    command = f"{sys.executable} -m rwkv_lessons.verify --list | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.stderr == "" and len(done.stdout.splitlines()) == 1
