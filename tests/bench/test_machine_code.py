@@ -178,3 +178,16 @@ def test_a_launch_with_a_fault_is_refused_by_the_assembler_that_makes_it(monkeyp
     monkeypatch.setattr(matrix, "wrong_code", lambda code: ["lost"] if code == "12.9.86" else [])
     said, wrong = matrix.looked_at(".version 8.8\n", "sm_90")
     assert said == log and wrong == ["sm_90, ptxas 12.9.86 (a test): lost"]
+
+
+def test_a_table_without_the_librarys_assembler_is_refused(monkeypatch):
+    monkeypatch.setattr(matrix, "load", lambda: ("versions", []))
+    monkeypatch.setattr(matrix, "versions", lambda: "versions")
+    monkeypatch.setattr(matrix, "wanted", dict)
+    monkeypatch.setattr(matrix, "assembler", lambda: Assembler("ptxas", "13.1.80", "a test"))
+    monkeypatch.setattr(matrix, "compile_all", lambda keys: ([], []))
+    monkeypatch.setattr(matrix, "assemblers_of", lambda: ["12.9.86"])
+    with pytest.raises(ValueError, match=r"13\.1\.80 \(a test\) was not looked at"):
+        matrix.check()
+    monkeypatch.setattr(matrix, "assemblers_of", lambda: ["12.9.86", "13.1.80"])
+    matrix.check()
