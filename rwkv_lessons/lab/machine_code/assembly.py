@@ -8,18 +8,15 @@ ptxas's own log then tell the rest.
 import functools
 import linecache
 import re
-import shutil
-import subprocess
-import tempfile
 import warnings
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from rwkv_lessons.lab.machine_code import from_numba as cubin_numba
 from rwkv_lessons.lab.machine_code import from_triton as cubin_triton
 from rwkv_lessons.lab.machine_code.cubin import CompileError, fingerprint, plain
 from rwkv_lessons.runtime.architectures import ARCHITECTURES
+from rwkv_lessons.runtime.disassembler import disassembled, nvidia_tool
 
 __all__ = ["Assembly", "CompileError", "assembly", "available"]
 
@@ -146,7 +143,7 @@ def available(kernel=None):
     """
     ways = [cubin_numba, cubin_triton] if kernel is None else [_way(kernel)]
     reasons = [reason for way in ways if (reason := way.missing())]
-    if not reasons and _tool("nvdisasm") is None:
+    if not reasons and nvidia_tool("nvdisasm") is None:
         return "nvdisasm is missing: install triton (Linux only), whose wheel brings it"
     return reasons[0] if reasons else None
 
@@ -216,28 +213,7 @@ def _read(way, kernel, request):
     )
 
 
-# The disassembler and the log of ptxas.
-
-
-def _tool(name):
-    try:
-        import triton
-
-        path = Path(triton.__file__).parent / "backends/nvidia/bin" / name
-        if path.exists():
-            return str(path)
-    except ImportError:
-        pass
-    return shutil.which(name)
-
-
-def disassembled(cubin, *flags):
-    """What nvdisasm prints of a cubin's bytes."""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        command = [_tool("nvdisasm"), "-c", *flags, file.name]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+# The disassembler's listing and the log of ptxas.
 
 
 def _opcode(instruction):
