@@ -60,7 +60,8 @@ class Launcher:
         sizes = {name: x for name, x in given.items() if not isinstance(x, torch.Tensor)}
         grid = grid(sizes) if callable(grid) else grid
         try:
-            with unlimited(), unwatched():
+            # The kernel's own tensors are made in the interpreter, whatever is the default device.
+            with unlimited(), unwatched(), torch._C.DisableTorchFunction():
                 seen = interpreter.run(self.kernel, grid, **given)
         except KernelFault as fault:
             raise Flaw(_first_line(fault), "sizes") from None
@@ -89,6 +90,8 @@ class Launcher:
         given |= named
         if missing := [name for name in wanted if name not in given]:
             raise Flaw(f"{self.name} is launched without {', '.join(missing)}", "launch")
+        for name, x in given.items():
+            _refuse_elsewhere(f"{name} of {self.name}", x)
         for name in self.outputs:
             x = given[name]
             if not isinstance(x, torch.Tensor) or not x.is_contiguous():
@@ -97,6 +100,13 @@ class Launcher:
                 if other != name and isinstance(y, torch.Tensor) and _overlap(x, y):
                     raise Flaw(f"{name} is written over {other}", "launch")
         return given
+
+
+def _refuse_elsewhere(what, x):
+    """Raises `Flaw` for a tensor that was made with no device, on torch's default one."""
+    if isinstance(x, torch.Tensor) and x.device.type == "meta":
+        raise Flaw(f"{what} is made without a device: on the CPU, where the inputs are on a GPU",
+                   "device")  # fmt: skip
 
 
 def _first_line(trouble):
@@ -173,7 +183,8 @@ def _as_wide(watched, reference, given):
 def _judge(function, reference, kernels, call, exact):
     watched = {name: Launcher(name, *kernel, exact=exact) for name, kernel in kernels.items()}
     given, wants = call.problem()
-    got = called(with_kernels(function, watched), *given)
+    with torch.device("meta"):  # of what is made without one
+        got = called(with_kernels(function, watched), *given)
     for name, launcher in watched.items():
         if len(launcher.launches) != 1:
             text = f"launches of {name}: {len(launcher.launches)}, want 1"
@@ -187,6 +198,7 @@ def _compare(got, wants, call):
     if len(got) != len(wants):
         raise Difference(f"returns {len(got)} things, want {len(wants)}: {', '.join(wants)}")
     for (name, (want, letters)), x in zip(wants.items(), got, strict=True):
+        _refuse_elsewhere(name, x)
         if x is not None and not isinstance(x, torch.Tensor):
             raise Difference(f"{name} is a {type(x).__name__}, want a tensor")
         try:
