@@ -90,7 +90,7 @@ TWO = Chunk("two tokens", "two", 1, 2, 4)
 FEW = Chunk("five tokens", "few", 1, 5, 4)
 HEADS = Chunk("every head has its own tokens", "heads", 3, 8, 4)
 FAST = Chunk("fast decays, 64 tokens", "fast", 1, 64, 8, "fast")
-MORE = Chunk("a chunk of 130 tokens", "long", 1, 130, 3)
+MORE = Chunk("a chunk of 150 tokens", "long", 1, 150, 3)
 FASTER = Chunk("faster decays, 64 tokens", "fast", 1, 64, 8, "faster")
 
 
