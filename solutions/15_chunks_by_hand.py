@@ -90,6 +90,7 @@ TWO = Chunk("two tokens", "two", 1, 2, 4)
 FEW = Chunk("five tokens", "few", 1, 5, 4)
 HEADS = Chunk("every head has its own tokens", "heads", 3, 8, 4)
 FAST = Chunk("fast decays, 64 tokens", "fast", 1, 64, 8, "fast")
+MORE = Chunk("a chunk of 150 tokens", "long", 1, 150, 3)
 FASTER = Chunk("faster decays, 64 tokens", "fast", 1, 64, 8, "faster")
 
 
@@ -125,7 +126,7 @@ EXERCISES = {
             "s1 = last.exp().mT * s + (k * (last - after).exp()).mT @ v.",
         ),
         evidence=(
-            chunk_answer("rkvws", ONE, TWO, FEW, HEADS, FAST),
+            chunk_answer("rkvws", ONE, TWO, FEW, HEADS, FAST, MORE),
             chunk_work("rkvws", lambda H, C, N: H * (2 * C + 1) * N, HEADS),
         ),
         symptoms={
@@ -161,7 +162,7 @@ EXERCISES = {
             ".masked_fill(later, -torch.inf).exp(); multiply by r and k in the same way and sum "
             "over the last axis.",
         ),
-        evidence=(chunk_answer("rkw", ONE, TWO, FEW, HEADS, FAST),),
+        evidence=(chunk_answer("rkw", ONE, TWO, FEW, HEADS, FAST, MORE),),
         symptoms={
             "one": "There is no earlier token: the only score is 0. The bonus is not in here.",
             "two": "Token 1 reads token 0 undecayed: nothing lies between them.",
@@ -248,6 +249,7 @@ EXERCISES = {
                 Chunk("two blocks", "two", 1, 8, 4, more=(("L", 4),)),
                 Chunk("every head has its own tokens", "heads", 3, 12, 4, more=(("L", 4),)),
                 _with(FASTER, L=16),
+                _with(MORE, L=10),
             ),
             # An exp for each key that a block of queries looks at, and for each query, twice.
             chunk_work(

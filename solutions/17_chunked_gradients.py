@@ -393,6 +393,8 @@ EXERCISES = {
                 gradients_call("one head", 1, 3, 1, 16, 16),
                 gradients_call("a chunk and a bit", 1, 19, 1, 16, 16),
                 gradients_call("batch rows and heads", 2, 3, 2, 8, 8),
+                gradients_call("five chunks", 1, 70, 1, 8, 8),
+                gradients_call("40 heads of batch rows", 4, 2, 10, 4, 4),
                 gradients_call("bfloat16", 1, 18, 1, 16, 16, dtype=torch.bfloat16),
                 exact=True,
             ),

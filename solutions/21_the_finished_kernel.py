@@ -400,7 +400,8 @@ EXERCISES = {
                     for names in (["a", "o", "s", "dk"], ["x", "a", "y", "z"])
                     for count in (1, 4, 9, 30)
                     for first, last in ((0, 1), (1, 3), (3, 4), (0, 4))
-                ],
+                ]
+                + [(["a", *40 * ["o"]], ["a"])],
                 whole=True,
             ),
         ),

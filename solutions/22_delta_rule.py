@@ -136,6 +136,7 @@ EXERCISES = {
                 ("three tokens", "state", _head(3, 4, 4)),
                 ("decay 0 forgets, decay 1 keeps", "decay", _head(5, 8, 4, decay="edge")),
                 ("40 tokens, more keys than values", "state", _head(40, 9, 5)),
+                ("300 tokens", "long", _head(300, 2, 3, decay="slow")),
             ),
         ),
         symptoms={

@@ -203,6 +203,7 @@ EXERCISES = {
                 ("one rank alone", "alone", gathered(1, 3, 3)),
                 ("eight ranks", "three ranks", gathered(8, 4, 3)),
                 ("20 ranks", "three ranks", gathered(20, 3, 4)),
+                ("300 ranks", "long", gathered(300, 2, 3)),
             ),
         ),
         symptoms={
@@ -321,6 +322,7 @@ EXERCISES = {
                 ("one rank alone", "alone", gathered_gradients(1, 3, 3)),
                 ("eight ranks", "three ranks", gathered_gradients(8, 4, 3)),
                 ("20 ranks", "three ranks", gathered_gradients(20, 3, 4)),
+                ("300 ranks", "long", gathered_gradients(300, 2, 3)),
             ),
         ),
         symptoms={

@@ -46,6 +46,7 @@ HINTS = {
     ".to(tl.float32), and decays, sums and states stay float32 tiles. Only operands of tl.dot "
     "have the type of v.",
     "integers": "// and ceil_div keep integers; / and np.ceil make floats.",
+    "device": "torch.empty_like(x), x.new_empty(…) and device=x.device make tensors where x is.",
     "filled": "Which thread writes this element of shared memory, and is there a barrier between "
     "that and this line?",
     "endless": "Does what the loop waits for come nearer each time?",

@@ -79,7 +79,9 @@ def float32_only():
     )
 
 
-FEW_BYTES = 32  # of local memory: eight of the 64 numbers that a thread keeps of a state
+# Of local memory a thread: an index or two, or eight of the 64 numbers that it keeps of a state. A
+# spilled tile takes hundreds.
+FEW_BYTES = 32
 
 
 def in_registers():
@@ -88,6 +90,26 @@ def in_registers():
         f"the state in registers: at most {FEW_BYTES} bytes of local memory",
         lambda asm: max(asm.local_bytes, asm.spill_stores) <= FEW_BYTES,
         lambda asm: f"{asm.local_bytes} B local",
+    )
+
+
+def no_spills():
+    """All of a program's blocks find room in its registers; a few bytes are told and let pass."""
+    return Claim(
+        f"no spills, or at most {FEW_BYTES} bytes",
+        lambda asm: max(asm.spill_stores, asm.spill_loads) <= FEW_BYTES,
+        lambda asm: f"{asm.spill_stores} B spilled",
+        lambda asm: f"{asm.spill_stores} bytes are spilled; none is best" * bool(asm.spill_stores),
+    )
+
+
+def registers(limit: int):
+    """A thread has at most so many registers."""
+    count = "{} registers".format
+    return Claim(
+        f"at most {limit} registers",
+        lambda asm: asm.registers <= limit,
+        lambda asm: count(asm.registers),
     )
 
 

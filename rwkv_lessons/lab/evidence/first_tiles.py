@@ -10,7 +10,8 @@ from ..simulator.faults import KernelFault
 from ..simulator.steps import limited, unlimited
 from ..simulator.triton import run as interpreter
 from .cuda import Difference, at_most, compare
-from .triton import Launch, Limit, explained
+from .launching import Homeless
+from .triton import Flaw, Launch, Limit, explained
 
 LARGEST_BLOCK = 1 << 16  # for rows of hundreds it is no row's tile any more
 FLOAT32_ONLY = at_most(0, "DADD", "DMUL", "DFMA", text="arithmetic in float32")
@@ -108,7 +109,7 @@ class Launcher:
             self.judge(programs, given)
             self.launches.append(given)
             given["y"].fill_(torch.nan)  # a number that was there before is no answer
-            with unlimited():
+            with unlimited(), torch._C.DisableTorchFunction():
                 interpreter.run(self.kernel, programs, **given)
 
         return launched
@@ -149,7 +150,7 @@ def row_launches(kernel, *cases):
         for name, M, N, stride in cases:
             try:
                 roomy += _one_launch(function, kernel, rows_apart(numbers(M, N), stride)[:, :N])
-            except (Difference, KernelFault) as error:
+            except (Difference, KernelFault, Flaw) as error:
                 symptom = name if isinstance(error, Difference) else None
                 details = explained(error, exercise, symptom)
                 return Row("answer", FAILED, f"{name} ({_size(M=M, N=N, stride=stride)})", details)
@@ -163,8 +164,10 @@ def row_launches(kernel, *cases):
 def _one_launch(function, kernel, x):
     """Raises `Difference` unless the function's launch on x is right; what of it could be less."""
     launcher, before = Launcher(kernel, x), x.clone()
-    with limited(function):
+    homeless = Homeless()
+    with limited(function), homeless:
         y = function(launcher, x)
+    homeless.refuse("y", y)
     if len(launcher.launches) != 1:
         raise Difference(f"launches: {len(launcher.launches)}, want 1")
     if not torch.equal(before, x):

@@ -11,6 +11,7 @@ import types
 from collections.abc import Callable
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from ..course.borrowed import unwatched
 from ..course.check import ABSENT, FAILED, PASSED, Row
@@ -43,6 +44,7 @@ class Launcher:
         self.name, self.kernel, self.outputs, self.run = name, kernel, outputs, run
         self.exact = exact
         self.launches = []
+        self.homeless = Homeless()
 
     def __getitem__(self, grid):
         return lambda *args, **named: self._launch(grid, args, named)
@@ -60,7 +62,8 @@ class Launcher:
         sizes = {name: x for name, x in given.items() if not isinstance(x, torch.Tensor)}
         grid = grid(sizes) if callable(grid) else grid
         try:
-            with unlimited(), unwatched():
+            # What the interpreter makes and does is not the function's.
+            with unlimited(), unwatched(), torch._C.DisableTorchFunction():
                 seen = interpreter.run(self.kernel, grid, **given)
         except KernelFault as fault:
             raise Flaw(_first_line(fault), "sizes") from None
@@ -89,6 +92,8 @@ class Launcher:
         given |= named
         if missing := [name for name in wanted if name not in given]:
             raise Flaw(f"{self.name} is launched without {', '.join(missing)}", "launch")
+        for name, x in given.items():
+            self.homeless.refuse(f"{name} of {self.name}", x)
         for name in self.outputs:
             x = given[name]
             if not isinstance(x, torch.Tensor) or not x.is_contiguous():
@@ -97,6 +102,35 @@ class Launcher:
                 if other != name and isinstance(y, torch.Tensor) and _overlap(x, y):
                     raise Flaw(f"{name} is written over {other}", "launch")
         return given
+
+
+class Homeless(TorchFunctionMode):
+    """Keeps the tensors that are made without a device: on the CPU, wherever the inputs are."""
+
+    MAKERS = {"empty", "zeros", "ones", "full", "arange", "eye", "tensor", "rand", "randn"}
+
+    def __init__(self):
+        super().__init__()
+        self.made = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        name = getattr(function, "__name__", "")
+        if name in self.MAKERS and (kwargs or {}).get("device") is None:
+            self.made.append(out)
+        return out.clone() if name in ("to", "cuda") else out  # moved: another tensor
+
+    def refuse(self, what, x):
+        """Raises `Flaw` if x is one of them, or a part."""
+        if isinstance(x, torch.Tensor) and any(_memory(x) == _memory(y) for y in self.made):
+            raise Flaw(
+                f"{what} is made without a device: on the CPU, where the inputs are on a GPU",
+                "device",
+            )
+
+
+def _memory(x):
+    return x.untyped_storage().data_ptr()
 
 
 def _first_line(trouble):
@@ -173,7 +207,13 @@ def _as_wide(watched, reference, given):
 def _judge(function, reference, kernels, call, exact):
     watched = {name: Launcher(name, *kernel, exact=exact) for name, kernel in kernels.items()}
     given, wants = call.problem()
-    got = called(with_kernels(function, watched), *given)
+    homeless = Homeless()
+    for launcher in watched.values():
+        launcher.homeless = homeless
+    with homeless:
+        got = called(with_kernels(function, watched), *given)
+    for n, x in enumerate(got if isinstance(got, tuple | list) else [got]):
+        homeless.refuse(f"result {n}", x)
     for name, launcher in watched.items():
         if len(launcher.launches) != 1:
             text = f"launches of {name}: {len(launcher.launches)}, want 1"

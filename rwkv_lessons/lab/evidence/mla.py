@@ -265,8 +265,11 @@ class _Columns(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
+ROOM = 1.25  # of what is needed: the latent and the keys with rope may stand in one tensor
+
+
 def nothing_larger(arguments, limit, text):
-    """No tensor on the way may hold more than `limit` numbers; `text` says what that is.
+    """No tensor on the way may hold much more than `limit` numbers; `text` says what that is.
 
     Args:
         arguments: () → those of the function.
@@ -275,12 +278,13 @@ def nothing_larger(arguments, limit, text):
     def traffic(function, exercise):
         largest = max(made(function, *arguments()), key=lambda x: x.numbers)
         found = f"largest tensor made: {list(largest.shape)}, {largest.numbers:,} numbers"
-        if largest.numbers > limit:
+        if largest.numbers > ROOM * limit:
             hint = exercise.symptoms.get("largest")
             details = (f"by {largest.op}", *([f"hint: {hint}"] if hint else []))
             wanted = f"{found}; want at most {limit:,}, {text}"
             return Row("traffic", FAILED, wanted, details)
-        return Row("traffic", PASSED, found)
+        more = (f"more than needed: {limit:,} are enough, {text}",) * (largest.numbers > limit)
+        return Row("traffic", PASSED, found, more)
 
     traffic.kind = "traffic"
     traffic.explains_wrong_answers = False

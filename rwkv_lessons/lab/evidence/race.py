@@ -44,6 +44,8 @@ def made_up_calls(count=12):
             continue  # which takes most would be a matter of taste
         end = max(t + d for _, t, d in kernels) + int(random.integers(0, 20))
         events = call(start, end, *kernels)
+        for launch in (x for x in events if x["cat"] == "launch"):
+            launch["dur"] = int(random.integers(1, 60))  # longer than a kernel, some of them
         yield [events[int(i)] for i in random.permutation(len(events))]
 
 

@@ -34,7 +34,8 @@ from ..simulator.triton.launches import (
     start,
 )
 from . import functions
-from .cuda import Claim, Difference, at_least, at_most, compiled
+from .claims import Claim, at_least, at_most, compiled, no_spills, registers
+from .cuda import Difference
 from .signatures import WrongSignature, parameter_names
 
 __all__ = ["Case", "Launch", "Limit", "answer", "at_least", "at_most", "dots", "exps", "gpu"]
@@ -261,30 +262,6 @@ def traffic(launch: Callable, *limits):
 
 
 # Machine code.
-
-
-# Of local memory a thread: a few indices, put aside once. A spilled tile takes hundreds.
-FEW_BYTES = 32
-
-
-def no_spills():
-    """All of a program's blocks find room in its registers; a few bytes are told and let pass."""
-    return Claim(
-        f"no spills, or at most {FEW_BYTES} bytes",
-        lambda asm: max(asm.spill_stores, asm.spill_loads) <= FEW_BYTES,
-        lambda asm: f"{asm.spill_stores} B spilled",
-        lambda asm: f"{asm.spill_stores} bytes are spilled; none is best" * bool(asm.spill_stores),
-    )
-
-
-def registers(limit: int):
-    """A thread has at most so many registers."""
-    count = "{} registers".format
-    return Claim(
-        f"at most {limit} registers",
-        lambda asm: asm.registers <= limit,
-        lambda asm: count(asm.registers),
-    )
 
 
 SHARED_MEMORY = 227 * 1024  # bytes that a block of an H200 can have

@@ -105,3 +105,8 @@ def test_a_name_that_a_cell_binds_is_not_called_a_stand_in(monkeypatch):
     assert not stand_in.used("from torch import softmax\nprint(softmax)", names)
     recursion = "def softmax(x):\n    return x if len(x) < 2 else softmax(x[1:])\n"
     assert not stand_in.used(textwrap.dedent(recursion), names)
+
+
+def test_a_tensor_that_a_gpu_would_not_have_is_named():
+    text = said("26_fused_prefill.prefill", edit(", device=latent.device", ""))
+    assert "o of kernel is made without a device" in text and "x.new_empty" in text

@@ -5,8 +5,7 @@ import pytest
 from rwkv_lessons.lab.course import exercises
 from rwkv_lessons.lab.course.check import evaluate, rows_of
 from rwkv_lessons.lab.course.wrong_answers import edit, instead
-from rwkv_lessons.lab.evidence.claims import ATOMICS, at_most
-from rwkv_lessons.lab.evidence.triton import FEW_BYTES, no_spills
+from rwkv_lessons.lab.evidence.claims import ATOMICS, FEW_BYTES, at_most, no_spills
 
 ROWS, SUMS = "12_first_tiles.softmax_rows", "12_first_tiles.column_sums"
 
