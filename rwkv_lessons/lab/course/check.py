@@ -171,6 +171,8 @@ def evaluate(id: str, function: Callable, gap: int | None = None) -> Result:
         return Result(id, (), False, exercise.reference)
     result = Result(id, tuple(rows_of(exercise, mine)), True, function, open_, gap)
     answers = [row.verdict for row in result.rows if row.kind in ("answer", "definition")]
+    # A compiler that gave up in its own process would give up in this one, at a launch.
+    answers += [row.verdict for row in result.rows if row.text == "does not compile"]
     if FAILED in answers or not (result.right or PASSED in answers) or open_ or gap:
         result = dataclasses.replace(result, kernel=exercise.reference)
     return result

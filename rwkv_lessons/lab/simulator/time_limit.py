@@ -2,31 +2,50 @@
 
 import contextlib
 import ctypes
+import os
 import threading
 import time
+from pathlib import Path
 
-SECONDS = 20  # of processor time; the longest launch of a check takes about 5
+SECONDS = 8  # of processor time; the longest launch of a check takes about 3
 IDLE = 6  # a function that sleeps or waits uses none: so many times longer by the clock
+BYTES = 700 << 20  # more than there were before; the longest log of a check takes about 250 MB
 
 
 class StillRunning(BaseException):
     """Raised in code that has used up its time; no `except Exception` of its own stops it."""
 
 
+class TooLarge(StillRunning):
+    """Raised in code that has used up its memory."""
+
+
+def resident(process="self"):
+    """Bytes of memory that a process has; 0 where the system does not say."""
+    try:
+        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf(
+            "SC_PAGE_SIZE"
+        )
+    except (OSError, IndexError):
+        return 0
+
+
 @contextlib.contextmanager
-def time_limit(seconds: float = SECONDS):
+def time_limit(seconds: float = SECONDS, bytes: int = BYTES):
     """Raises `StillRunning` in the Python code under it after so many seconds of processor time.
 
-    Compiled code is not stopped before it returns.
+    And `TooLarge`, where the process has grown by so many bytes. Compiled code is not stopped
+    before it returns.
     """
     thread, over = threading.get_ident(), threading.Event()
-    start, clock = time.process_time(), time.monotonic()
+    start, clock, size = time.process_time(), time.monotonic(), resident()
 
     def watch():
-        while not over.wait(min(0.1, seconds)):
+        while not over.wait(min(0.05, seconds)):
             used, passed = time.process_time() - start, time.monotonic() - clock
-            if (used > seconds or passed > IDLE * seconds) and not over.is_set():
-                _raise_in(thread, StillRunning)
+            late, large = used > seconds or passed > IDLE * seconds, resident() - size > bytes
+            if (late or large) and not over.is_set():
+                _raise_in(thread, TooLarge if large else StillRunning)
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
