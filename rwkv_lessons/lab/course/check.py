@@ -6,6 +6,7 @@ import textwrap
 import traceback
 from collections.abc import Callable
 
+from ..simulator.faults import STILL
 from . import definition, exercises, gaps
 from .terminal import FAINT, GREEN, RED, busy, paint
 
@@ -230,6 +231,8 @@ def rows_of(exercise, function):
         if row.verdict != FAILED or _fault(row) not in map(_fault, rows):  # a fault is told once
             rows.append(row)
             yield row
+        if row.verdict == FAILED and any(STILL in line for line in row.details):
+            break  # it would not end in the next one either
 
 
 def _fault(row):

@@ -2,6 +2,8 @@
 
 import linecache
 
+STILL = "still looping"  # the words of an `EndlessLoop`
+
 
 class Place:
     """A line of a kernel; prints as ``line 12: y[i] = x[i]``, the same in every session."""

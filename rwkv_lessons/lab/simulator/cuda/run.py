@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import greenlet
 import numpy as np
 
-from ..faults import DivergentBarrier, EndlessLoop, KernelFault, MisalignedAccess, Place
-from ..time_limit import StillRunning, time_limit
+from ..faults import STILL, DivergentBarrier, EndlessLoop, KernelFault, MisalignedAccess, Place
+from ..time_limit import StillRunning, TooLarge, time_limit
 from .checked_array import GuardedArray, Memory
 from .fake_cuda import FULL_WARP, PretendCuda, fresh
 from .instructions import assigned_name, instruction
@@ -142,8 +142,9 @@ class Machine:
                 for block in reversed(blocks) if reverse else blocks:
                     self.run_block(block, args, reverse)
         except StillRunning as error:
-            seconds = time.process_time() - start
-            raise self.explain(error, EndlessLoop, f"still looping after {seconds:.0f} s") from None
+            after = f"after {time.process_time() - start:.0f} s"
+            after = "with more and more memory" if isinstance(error, TooLarge) else after
+            raise self.explain(error, EndlessLoop, f"{STILL} {after}") from None
 
     def run_block(self, block, args, reverse):
         self.block_index.set(block)

@@ -23,8 +23,8 @@ from triton import language as tl
 from triton.experimental.gluon import language as gluon_language
 
 from ...machine_code.cubin import named, plain
-from ..faults import EndlessLoop, Place
-from ..time_limit import StillRunning, time_limit
+from ..faults import STILL, EndlessLoop, Place
+from ..time_limit import SECONDS, StillRunning, time_limit
 from .faults import GluonFault, LeftInFlight, MissingFence, refuse
 from .flights import Log, name_in
 from .memory import FENCE, Barrier, Product, Several, Tile
@@ -127,9 +127,13 @@ class Machine(Arithmetic):
         try:
             yield
         except GluonFault as fault:
-            steps = traceback.walk_tb(fault.__traceback__)
-            own = [Place(f.f_code, line) for f, line in steps if f.f_code in self.log.codes]
-            raise fault.placed(own[-1] if own else None) from None
+            raise fault.placed(self.place_of(fault)) from None
+
+    def place_of(self, error):
+        """The innermost line of the kernel, or of what it calls, that an error went through."""
+        steps = traceback.walk_tb(error.__traceback__)
+        own = [Place(f.f_code, line) for f, line in steps if f.f_code in self.log.codes]
+        return own[-1] if own else None
 
     def rebuilt(self, function):
         """The function with this machine's names for Gluon's, as are those that it calls."""
@@ -398,8 +402,8 @@ def watch(kernel, grid, given, num_warps=4, keeps=True, reverse=False):
             machine.run(kernel, grid, num_warps, given, reverse)
     except GluonFault as fault:
         faults.append(fault)
-    except StillRunning:
-        faults.append(EndlessLoop("still running after 20 seconds"))
+    except StillRunning as error:
+        faults.append(EndlessLoop(f"{STILL} after {SECONDS} s", machine.place_of(error)))
     return GluonTrace(plain(kernel).__name__, grid, machine, faults)
 
 
