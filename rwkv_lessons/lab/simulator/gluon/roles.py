@@ -42,12 +42,12 @@ class Roles:
         before = {x: getattr(machine, x) for x in OWN}
         try:
             while role := self.next():
-                self.running = machine.log.role = role
+                self.running = machine.seen.role = role
                 vars(machine).update(role.own)
                 role.body.switch()
                 role.own = {x: getattr(machine, x) for x in OWN}
         finally:
-            machine.roles = machine.log.role = None
+            machine.roles = machine.seen.role = None
         for name in OWN[:-1]:
             before[name] = before[name] + [x for role in self.roles for x in role.own[name]]
         vars(machine).update(before)
