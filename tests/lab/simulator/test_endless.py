@@ -126,7 +126,7 @@ def test_an_endless_kernel_of_numba_is_stopped_with_its_line(loop, hasty):
     assert isinstance(fault, EndlessLoop) and fault.line in (3, 4, 5)
 
 
-def test_an_endless_kernel_of_lesson_00_is_not_traced_again_after_its_verdict():
+def test_an_endless_kernel_of_lesson_00_is_not_traced_again_after_its_verdict(hasty):
     id = "00_start_here.histogram"
     text = "@cuda.jit\ndef histogram(x, counts):\n    i = 0\n    while i >= 0:\n        i += 1\n"
     text += "        cuda.atomic.add(counts, 0, 1)\n"

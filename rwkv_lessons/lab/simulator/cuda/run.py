@@ -14,7 +14,15 @@ from dataclasses import dataclass
 import greenlet
 import numpy as np
 
-from ..faults import STILL, DivergentBarrier, EndlessLoop, KernelFault, MisalignedAccess, Place
+from ..faults import (
+    STILL,
+    DivergentBarrier,
+    EndlessLoop,
+    KernelFault,
+    MisalignedAccess,
+    Place,
+    in_words,
+)
 from ..time_limit import StillRunning, TooLarge, time_limit
 from .checked_array import GuardedArray, Memory
 from .fake_cuda import FULL_WARP, PretendCuda, fresh
@@ -118,8 +126,9 @@ class Machine:
         if hasattr(value, "detach"):
             try:
                 value = value.detach().numpy()
-            except TypeError as error:
-                raise TypeError(f"{name}: {error}; convert it to float32 first") from None
+            except TypeError:
+                what = f"{name} is a {value.dtype} tensor, a type that numba has not"
+                raise TypeError(f"{what}: convert it to float32 first") from None
         if not isinstance(value, np.ndarray):
             return value
         value = self.adopt(value)
@@ -298,7 +307,7 @@ class Machine:
             if step.tb_frame.f_code in self.rebuilder.codes:
                 place = Place(step.tb_frame.f_code, step.tb_lineno)
             step = step.tb_next
-        what = what or (f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+        what = what or in_words(error)
         return kind(
             what, place or self.waiting_place(), self.block(), self.coordinates(self.thread)
         )

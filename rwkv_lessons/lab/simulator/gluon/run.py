@@ -7,8 +7,9 @@ What a GPU does some time later is done here when the kernel waits for it, and n
 `GluonFault` names a result that was not waited for, a tile that threads use while it is on its way
 or still read, a tile that threads wrote without a fence after, a wait that never ends, work that
 is left at the end, an address outside of its tensor, and two programs that write the same element;
-each with its line, the line of its cause, and what to do. Not seen are what needs a barrier only,
-and layouts: Triton adds the one and checks the others.
+each with its line, the line of its cause, and what to do. Layouts of tiles in registers are known
+where an operation keeps them, and two that differ must not meet. Barriers between threads are not
+looked at, since Triton adds them. Functions take what Triton's own take; the rest is refused.
 """
 
 import contextlib
@@ -25,7 +26,7 @@ from triton.experimental.gluon import language as gluon_language
 from triton.experimental.gluon.language.nvidia import hopper
 
 from ...machine_code.cubin import named, plain
-from ..faults import STILL, EndlessLoop, Place, Unsupported
+from ..faults import STILL, EndlessLoop, Place, Unsupported, in_words
 from ..time_limit import SECONDS, StillRunning, time_limit
 from .faults import GluonFault, LeftInFlight, MissingFence, refuse
 from .flights import Log, name_in
@@ -152,8 +153,7 @@ class Machine(Arithmetic):
         except Unsupported as fault:
             raise Unsupported(fault.what, self.place_of(fault)) from None
         except Exception as error:
-            said = INTERNAL.sub(r"\1", str(error).splitlines()[0] if str(error) else "")
-            raise GluonFault(f"{type(error).__name__}: {said}", self.place_of(error)) from error
+            raise GluonFault(INTERNAL.sub(r"\1", in_words(error)), self.place_of(error)) from error
 
     def place_of(self, error):
         """The innermost line of the kernel, or of what it calls, that an error went through."""
