@@ -315,7 +315,10 @@ class Arithmetic:
 
     def reduced(self, f, x, axis, keep_dims):
         axes = tuple(range(len(x.shape))) if axis is None else axis
-        layout = x.layout if keep_dims else None if axis is None else sliced(x.layout, axis)
+        if keep_dims:
+            layout = x.layout
+        else:  # a number has none
+            layout = None if axis is None or len(x.shape) == 1 else sliced(x.layout, axis)
         return Value(f(raw(x), dim=axes, keepdim=keep_dims), layout)
 
     def expand_dims(self, input, axis):
