@@ -22,7 +22,7 @@ from .pictures import roofline as roofs
 from .pictures import traces as pictures
 from .simulator.cuda import trace as cuda_simulator
 from .simulator.cuda.trace import Trace
-from .simulator.faults import UninitialisedRead
+from .simulator.faults import UninitialisedRead, Unsupported
 from .simulator.triton import run as triton_interpreter
 
 __all__ = ["banks", "machine_code", "occupancy", "races", "roofline", "timeline", "trace"]
@@ -60,10 +60,8 @@ def trace(kernel, grid, *args, **named):
         inspect.signature(function).bind(*args[1:])
     try:
         return simulator.trace(kernel, grid, *args, **named)
-    except AttributeError as error:
-        if type(error.obj).__name__ != "Machine":
-            raise
-        raise TypeError(f"{error.name} of Gluon is not simulated") from None
+    except Unsupported as fault:
+        raise TypeError(str(fault)) from None
 
 
 def races(kernel, *launch, **named):

@@ -6,6 +6,7 @@ import textwrap
 import traceback
 from collections.abc import Callable
 
+from ..simulator.faults import STILL
 from . import borrowed, definition, exercises, gaps
 from .terminal import FAINT, GREEN, RED, busy, paint
 
@@ -171,6 +172,8 @@ def evaluate(id: str, function: Callable, gap: int | None = None) -> Result:
         return Result(id, (), False, exercise.reference)
     result = Result(id, tuple(rows_of(exercise, mine)), True, function, open_, gap)
     answers = [row.verdict for row in result.rows if row.kind in ("answer", "definition")]
+    # A compiler that gave up in its own process would give up in this one, at a launch.
+    answers += [row.verdict for row in result.rows if row.text == "does not compile"]
     if FAILED in answers or not (result.right or PASSED in answers) or open_ or gap:
         result = dataclasses.replace(result, kernel=exercise.reference)
     return result
@@ -234,6 +237,8 @@ def rows_of(exercise, function):
         if row.verdict != FAILED or _fault(row) not in map(_fault, rows):  # a fault is told once
             rows.append(row)
             yield row
+        if row.verdict == FAILED and any(STILL in line for line in row.details):
+            break  # it would not end in the next one either
 
 
 def _fault(row):

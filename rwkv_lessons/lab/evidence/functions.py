@@ -5,6 +5,7 @@ decorator that keeps them.
 """
 
 import copy
+import functools
 import inspect
 import operator
 
@@ -88,6 +89,7 @@ def called(function, *arguments, **named):
     """
     _takes(function, arguments, named)
     given, named_given = tree_map(_copy, (arguments, named))
+    _import_torch()
     with limited(function), _Widths() as widths:
         got = function(*given, **named_given)
     names = [*_names(function, arguments), *named]
@@ -99,6 +101,13 @@ def called(function, *arguments, **named):
     if widths.float64 and torch.float64 not in widths_given:
         raise TooWide(f"{widths.float64} computes in float64; the inputs have fewer bits")
     return tree_map(lambda x: x.detach() if isinstance(x, torch.Tensor) else x, got)
+
+
+@functools.cache
+def _import_torch():
+    """What torch imports at the first operation that is watched: a limit must not cut it off."""
+    with _Widths():
+        torch.ones(1)
 
 
 def _takes(function, arguments, named):

@@ -1,8 +1,8 @@
 """The machine code of a kernel, with no GPU, driver or CUDA toolkit: what it asks of the hardware.
 
 A numba kernel takes the way that a launch takes: NVVM writes link-time IR, nvJitLink turns it into
-a cubin for the very chip (`sm_90a`). A Triton kernel goes through `triton.compile`. nvdisasm and
-ptxas's own log then tell the rest.
+a cubin for the very chip (`sm_90a`). A Triton kernel goes through `triton.compile`, in a process of
+its own where it is not the library's. nvdisasm and ptxas's own log then tell the rest.
 """
 
 import functools
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from rwkv_lessons.lab.machine_code import from_numba as cubin_numba
 from rwkv_lessons.lab.machine_code import from_triton as cubin_triton
+from rwkv_lessons.lab.machine_code.apart import Crashed, apart
 from rwkv_lessons.lab.machine_code.cubin import CompileError, fingerprint, plain
 from rwkv_lessons.runtime.architectures import ARCHITECTURES
 from rwkv_lessons.runtime.disassembler import disassembled, nvidia_tool
@@ -187,8 +188,18 @@ def _way(kernel):
     return cubin_triton if type(kernel).__module__.startswith("triton.") else cubin_numba
 
 
+def _built(way, kernel, request):
+    """The Cubin. LLVM may abort on a kernel that is not the library's: it has its own process."""
+    if way is cubin_numba or plain(kernel).__module__.startswith("rwkv_lessons."):
+        return way.build(kernel, *request)
+    try:
+        return apart(way.build, kernel, *request)
+    except Crashed as crash:
+        raise way.crashed(crash, plain(kernel)) from None
+
+
 def _read(way, kernel, request):
-    cubin = way.build(kernel, *request)
+    cubin = _built(way, kernel, request)
     instructions = _instructions(disassembled(cubin.code))
     source = plain(kernel).__code__.co_filename
 

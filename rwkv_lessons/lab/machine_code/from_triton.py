@@ -237,6 +237,24 @@ def _explain(error, function):
     return cubin.refuse(function, why, line + error.node.lineno - 1 if error.node else None)
 
 
+LIKELY = {  # words of a compiler that gave up → what to look at
+    "layout": "two layouts that cannot meet: gl.convert_layout on the way from one to the other",
+    "encoding": "two layouts that cannot meet: gl.convert_layout on the way from one to the other",
+    "not done": "something that is unrolled without an end: static_range, a recursion",
+    "memory": "something that is unrolled without an end, or a tile that is far too large",
+}
+
+
+def crashed(crash, function):
+    """The CompileError of a compiler that ended without a word for the kernel's author."""
+    refused = cubin.refuse(function, crash.why, crash.line)
+    likely = next((LIKELY[word] for word in LIKELY if word in crash.why.lower()), None)
+    if likely is None:
+        gluon = "gl" in function.__code__.co_names
+        likely = LIKELY["layout"] if gluon else "a tile's shape or type that this hardware lacks"
+    return cubin.CompileError(f"{refused}\n    likely: {likely}")
+
+
 def _decorators(function):
     """How many lines stand above `def` in the source: Triton counts lines from there."""
     import inspect

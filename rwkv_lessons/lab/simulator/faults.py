@@ -2,6 +2,21 @@
 
 import linecache
 
+STILL = "still looping"  # the words of an `EndlessLoop`
+
+
+REWORDED = {
+    "range() arg 3 must not be zero": "the step of a loop is 0: a size that it is computed from, "
+    "by // say, is smaller here than it expects",
+}
+
+
+def in_words(error):
+    """What an exception of Python says of a kernel, in its first line."""
+    said = (str(error).strip().splitlines() or [""])[0]
+    said = REWORDED.get(said, said)
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
 
 class Place:
     """A line of a kernel; prints as ``line 12: y[i] = x[i]``, the same in every session."""

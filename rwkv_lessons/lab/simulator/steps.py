@@ -1,39 +1,73 @@
 """A limit to how long a learner's plain Python function may go on."""
 
 import contextlib
+import functools
 import inspect
 import sys
+import sysconfig
+from pathlib import Path
 
-from .faults import EndlessLoop, Place
+from .faults import STILL, EndlessLoop, Place
+from .time_limit import StillRunning, TooLarge, time_limit, uncounted
 
 MOST_LINES = 100_000  # executed in a call; the lessons' own functions take up to 40,000
+LIBRARIES = (
+    *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib")},
+    str(Path(__file__).parents[2]),
+    "<frozen ",
+    "<string>",
+)
+INSTALLED = {"site-packages", "dist-packages"}
+
+
+@functools.cache
+def is_own(file):
+    """Whether what a file's name says is a learner's: a cell's, say, and no library's."""
+    return not (file.startswith(LIBRARIES) or INSTALLED & set(Path(file).parts))
 
 
 @contextlib.contextmanager
 def unlimited():
-    """While it lasts, lines are not counted: what runs is long, and not the learner's."""
+    """While it lasts, nothing is counted: what runs is long, and not the learner's."""
     trace = sys.gettrace()
     sys.settrace(None)
     try:
-        yield
+        with uncounted():
+            yield
     finally:
         sys.settrace(trace)
 
 
 @contextlib.contextmanager
 def limited(function, lines=MOST_LINES):
-    """While it lasts, `function` and its neighbours in the same file may execute so many lines.
+    """While it lasts, `function` and all that is no library's may execute so many lines together.
 
-    Does nothing under a debugger, or what else uses Python's trace.
+    And nothing may go on for long, or take more and more memory. Under a debugger, or what else
+    uses Python's trace, lines are not counted.
 
     Raises:
         EndlessLoop: with the line that was about to be executed.
     """
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    if sys.gettrace() is not None or code is None:
+    try:
+        with time_limit(), _counted(function, lines):
+            yield
+    except TooLarge as error:
+        raise EndlessLoop(f"{STILL}, with more and more memory", place_of(error)) from None
+    except StillRunning as error:
+        raise EndlessLoop(f"{STILL} after many seconds", place_of(error)) from None
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+            what = "it asks for more memory than a check gives it"
+            raise EndlessLoop(f"{STILL}, or far too large: {what}", place_of(error)) from None
+        raise
+
+
+@contextlib.contextmanager
+def _counted(function, lines):
+    if sys.gettrace() is not None or getattr(inspect.unwrap(function), "__code__", None) is None:
         yield
         return
-    file, left = code.co_filename, lines
+    left = lines
 
     def line(frame, event, _):
         nonlocal left
@@ -42,11 +76,21 @@ def limited(function, lines=MOST_LINES):
             if left < 0:
                 sys.settrace(None)
                 place = Place(frame.f_code, frame.f_lineno)
-                raise EndlessLoop(f"still looping after {lines:,} lines", place)
+                raise EndlessLoop(f"{STILL} after {lines:,} lines", place)
         return line
 
-    sys.settrace(lambda frame, *_: line if frame.f_code.co_filename == file else None)
+    sys.settrace(lambda frame, *_: line if is_own(frame.f_code.co_filename) else None)
     try:
         yield
     finally:
         sys.settrace(None)
+
+
+def place_of(error):
+    """The innermost line of a learner that an exception went through."""
+    place, step = None, error.__traceback__
+    while step is not None:
+        if is_own(step.tb_frame.f_code.co_filename):
+            place = Place(step.tb_frame.f_code, step.tb_lineno)
+        step = step.tb_next
+    return place

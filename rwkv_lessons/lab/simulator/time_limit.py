@@ -2,37 +2,106 @@
 
 import contextlib
 import ctypes
+import os
+import re
+import resource
+import sys
 import threading
 import time
+from pathlib import Path
 
-SECONDS = 20  # of processor time; the longest launch of a check takes about 5
+SECONDS = 8  # of processor time; the longest launch of a check takes about 3
 IDLE = 6  # a function that sleeps or waits uses none: so many times longer by the clock
+STACK = 16 << 20  # of a thread that torch or numpy may start, with the memory that is its own
+BYTES = 700 << 20  # more than there were before; the longest log of a check takes about 250 MB
 
 
 class StillRunning(BaseException):
     """Raised in code that has used up its time; no `except Exception` of its own stops it."""
 
 
+class TooLarge(StillRunning):
+    """Raised in code that has used up its memory."""
+
+
+def resident(process="self"):
+    """Bytes of memory that a process has; 0 where the system does not say."""
+    try:
+        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf(
+            "SC_PAGE_SIZE"
+        )
+    except (OSError, IndexError):
+        return 0
+
+
+class Limit:
+    """What code may use from now on."""
+
+    running = []  # those that are counting, the innermost last
+
+    def __init__(self, seconds, bytes):
+        self.seconds, self.bytes, self.paused = seconds, bytes, False
+        self.start, self.clock, self.size = used()
+
+    def exceeded(self):
+        """What to raise, or None."""
+        if self.paused:
+            return None
+        now, clock, size = used()
+        if size - self.size > self.bytes * _on_a_gpu():
+            return TooLarge
+        late = now - self.start > self.seconds or clock - self.clock > IDLE * self.seconds
+        return StillRunning if late else None
+
+
+def used():
+    """Seconds of processor time, seconds of the clock, bytes of memory."""
+    return time.process_time(), time.monotonic(), resident()
+
+
+def _on_a_gpu():
+    """How many times larger a process may grow: CUDA's libraries are part of it."""
+    torch = sys.modules.get("torch")
+    return 4 if torch and torch.cuda.is_initialized() else 1
+
+
 @contextlib.contextmanager
-def time_limit(seconds: float = SECONDS):
-    """Raises `StillRunning` in the Python code under it after so many seconds of processor time.
-
-    Compiled code is not stopped before it returns.
-    """
-    thread, over = threading.get_ident(), threading.Event()
-    start, clock = time.process_time(), time.monotonic()
-
-    def watch():
-        while not over.wait(min(0.1, seconds)):
-            used, passed = time.process_time() - start, time.monotonic() - clock
-            if (used > seconds or passed > IDLE * seconds) and not over.is_set():
-                _raise_in(thread, StillRunning)
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
+def uncounted():
+    """While it lasts, no limit counts: what runs is long, and not the learner's."""
+    limits, before = [x for x in Limit.running if not x.paused], used()
+    for limit in limits:
+        limit.paused = True
     try:
         yield
     finally:
+        spent = [y - x for x, y in zip(before, used(), strict=True)]
+        for limit in limits:
+            limit.start, limit.clock = limit.start + spent[0], limit.clock + spent[1]
+            limit.size, limit.paused = limit.size + spent[2], False
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float = SECONDS, bytes: int = BYTES):
+    """Raises `StillRunning` in the Python code under it after so many seconds of processor time.
+
+    And `TooLarge`, where the process has grown by so many bytes. Compiled code is not stopped
+    before it returns, but gets no more memory than that, and a little for threads' stacks.
+    """
+    thread, over, limit = threading.get_ident(), threading.Event(), Limit(seconds, bytes)
+
+    def watch():
+        while not over.wait(min(0.05, seconds)):
+            if (kind := limit.exceeded()) and not over.is_set():
+                _raise_in(thread, kind)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    Limit.running.append(limit)
+    watcher.start()
+    try:
+        with _walled(bytes):
+            yield
+    finally:
+        Limit.running.remove(limit)
         while watcher.is_alive():
             with contextlib.suppress(StillRunning):
                 over.set()
@@ -42,6 +111,30 @@ def time_limit(seconds: float = SECONDS):
         with contextlib.suppress(StillRunning):
             for _ in range(100):
                 pass
+
+
+@contextlib.contextmanager
+def _walled(bytes):
+    """While it lasts, what asks for far more than `bytes` at once is refused: a MemoryError."""
+    now = _writable()
+    own, most = resource.getrlimit(resource.RLIMIT_DATA)
+    if not now or own != resource.RLIM_INFINITY:  # macOS, or a limit around this one
+        yield
+        return
+    wall = now + bytes * _on_a_gpu() + STACK * (os.cpu_count() or 1)
+    resource.setrlimit(resource.RLIMIT_DATA, (wall, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (own, most))
+
+
+def _writable():
+    """Bytes that this process has asked for, used or not; 0 where the system does not say."""
+    with contextlib.suppress(OSError):
+        found = re.search(r"VmData:\s+(\d+) kB", Path("/proc/self/status").read_text())
+        return int(found[1]) << 10 if found else 0
+    return 0
 
 
 def _raise_in(thread, kind):

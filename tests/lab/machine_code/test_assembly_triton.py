@@ -109,11 +109,18 @@ def {name}(x, y, BLOCK: tl.constexpr):
 """
 
 
+def in_this_process(monkeypatch):
+    """A compilation whose parts are exchanged, or looked at, has to run here."""
+    here = sys.modules[assembly.__module__]
+    monkeypatch.setattr(here, "apart", lambda build, *given: build(*given))
+
+
 def test_a_twin_in_another_file_is_compiled_once_and_keeps_its_lines(tmp_path, monkeypatch):
     """As where a repository is checked out twice, or a notebook is run again."""
     monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path / "cache"))
     compiled, assemble = [], from_triton._compiled
     monkeypatch.setattr(from_triton, "_compiled", lambda *x: compiled.append(x[3]) or assemble(*x))
+    in_this_process(monkeypatch)
     lines = []
     for folder in ("one", "other"):
         monkeypatch.setattr(sys.modules[assembly.__module__], "_compiled", {})  # another process
@@ -133,6 +140,7 @@ def test_what_a_check_prints_meanwhile_is_not_taken_for_the_assemblers_words(
 ):
     """The kernel is in the cache, from elsewhere, and the clock of a long check is running."""
     memory = sys.modules[assembly.__module__]
+    in_this_process(monkeypatch)
     monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
     monkeypatch.setattr(memory, "_compiled", {})
     registers = assembly(scale, "*fp32", "*fp32", "i32", BLOCK=512).registers

@@ -273,7 +273,7 @@ def test_torch_tensors_share_their_memory():
     y = torch.empty(64)
     run(quadruple, 1, 16, x, y)
     assert torch.equal(y, 4 * x)
-    with pytest.raises(TypeError, match="x: .*BFloat16"):
+    with pytest.raises(TypeError, match="x is a torch.bfloat16 tensor"):
         run(quadruple, 1, 16, x.bfloat16(), y)
 
 
@@ -303,3 +303,15 @@ def test_dynamic_shared_memory():
     assert list(y) == list(range(7, -1, -1))
     with pytest.raises(OutOfBounds):
         run(kernel, 1, 8, y)
+
+
+def test_a_step_of_zero_and_a_type_that_numba_has_not_are_told_in_words():
+    def strided(y):
+        for i in range(0, 4, y.shape[0] // 8):
+            y[i] = 0
+
+    with pytest.raises(KernelFault, match="the step of a loop is 0(.|\n)*for i in range"):
+        run(strided, 1, 1, np.zeros(4, np.float32))
+    torch = pytest.importorskip("torch")
+    with pytest.raises(TypeError, match="y is a torch.bfloat16 tensor.*float32 first"):
+        run(strided, 1, 1, torch.zeros(4, dtype=torch.bfloat16))

@@ -14,8 +14,16 @@ from dataclasses import dataclass
 import greenlet
 import numpy as np
 
-from ..faults import DivergentBarrier, EndlessLoop, KernelFault, MisalignedAccess, Place
-from ..time_limit import StillRunning, time_limit
+from ..faults import (
+    STILL,
+    DivergentBarrier,
+    EndlessLoop,
+    KernelFault,
+    MisalignedAccess,
+    Place,
+    in_words,
+)
+from ..time_limit import StillRunning, TooLarge, time_limit
 from .checked_array import GuardedArray, Memory, Written
 from .fake_cuda import FULL_WARP, PretendCuda, fresh
 from .grid_barrier import run_blocks
@@ -119,8 +127,9 @@ class Machine:
         if hasattr(value, "detach"):
             try:
                 value = value.detach().numpy()
-            except TypeError as error:
-                raise TypeError(f"{name}: {error}; convert it to float32 first") from None
+            except TypeError:
+                what = f"{name} is a {value.dtype} tensor, a type that numba has not"
+                raise TypeError(f"{what}: convert it to float32 first") from None
         if not isinstance(value, np.ndarray):
             return value
         value = self.adopt(value)
@@ -142,8 +151,9 @@ class Machine:
             with np.errstate(all="ignore"), time_limit():
                 run_blocks(self, blocks[::-1] if reverse else blocks, args, reverse)
         except StillRunning as error:
-            seconds = time.process_time() - start
-            raise self.explain(error, EndlessLoop, f"still looping after {seconds:.0f} s") from None
+            after = f"after {time.process_time() - start:.0f} s"
+            after = "with more and more memory" if isinstance(error, TooLarge) else after
+            raise self.explain(error, EndlessLoop, f"{STILL} {after}") from None
 
     def run_block(self, block, args, reverse):
         self.block_index.set(block)
@@ -336,7 +346,7 @@ class Machine:
             if step.tb_frame.f_code in self.rebuilder.codes:
                 place = Place(step.tb_frame.f_code, step.tb_lineno)
             step = step.tb_next
-        what = what or (f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+        what = what or in_words(error)
         return kind(
             what, place or self.waiting_place(), self.block(), self.coordinates(self.thread)
         )

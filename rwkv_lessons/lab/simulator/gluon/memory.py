@@ -2,6 +2,8 @@
 
 import types
 
+from triton.experimental.gluon.language import DotOperandLayout
+
 from ..wording import many
 from .faults import (
     GluonFault,
@@ -12,7 +14,7 @@ from .faults import (
     ReadBeforeWait,
     refuse,
 )
-from .registers import Value
+from .registers import Value, short
 
 FENCE = "fence_async_shared() between the two"
 WAIT_FOR = {
@@ -84,7 +86,7 @@ class Tile:
     def load(self, layout=None):
         self.refuse_on_its_way("read")
         self.log.step("read", self.name)
-        return Value(self.data.clone())
+        return Value(self.data.clone(), layout)
 
     def store(self, value):
         refuse(
@@ -281,12 +283,26 @@ def _dtype(x):
     return str(x.dtype).removeprefix("torch.")
 
 
+def refuse_layout(name, left):
+    """The threads that hold a left factor in registers have to be those that multiply it."""
+    if not isinstance(left, Value) or left.layout is None:
+        return
+    if not isinstance(left.layout, DotOperandLayout):
+        raise GluonFault(
+            f"{name}: the left factor is not laid out as a product takes it",
+            None,
+            f"it is {short(left.layout)}",
+            "gl.convert_layout(…, gl.DotOperandLayout(0, layout of the sums, 2)), or from a tile",
+        )
+
+
 class Product(Value):
     """A product on its way: its operands are read at the end of it. No number before."""
 
     def __init__(self, log, name, left, right, so_far):
         self.left, self.right, self.so_far, self.result = left, right, so_far, None
-        self.log = log
+        self.log, self.layout = log, None if so_far is None else so_far.layout
+        refuse_layout(name, left)
         shapes, types = ([str(get(x)) for x in (left, right)] for get in (_shape, _dtype))
         refuse(left.shape[1] != right.shape[0], f"a product of {' and '.join(shapes)}")
         refuse(
@@ -324,7 +340,7 @@ class Product(Value):
                 f"{lets}{self.flight} is among them",
                 "a smaller number, or fewer products after it before the wait",
             )
-        return Value(self.result)
+        return Value(self.result, self.layout)
 
     def not_kept(self, kept):
         """The fault if its left factor is in registers, and not among those that are kept."""

@@ -5,12 +5,14 @@ for what is computed with them. Of PTX only the instructions in `PTX` are known,
 library's kernels use on pairs of elements.
 """
 
+import re
 import types
 
 import torch
 from triton import language as tl
+from triton.experimental.gluon import language as gl
 
-from .faults import refuse
+from .faults import GluonFault, refuse
 
 
 def raw(x):
@@ -36,26 +38,51 @@ def operator(f, swapped=False):
         if isinstance(other, Pointer):
             return NotImplemented
         a, b = of_one_dtype(self, other)
-        return Value(f(b, a) if swapped else f(a, b))
+        return Value(f(b, a) if swapped else f(a, b), met(self, other))
 
     return apply
 
 
-class Value:
-    """A tile or a number in registers. `made` counts the tiles, all kernels together."""
+def met(*values):
+    """The one layout of tiles that meet in an operation; None where it is not known.
 
-    layout, type, made = None, property(lambda self: self), 0
+    Numbers have none. It follows what keeps layouts, not what makes new ones: reshape, join, split.
+    """
+    layouts = [x.layout for x in values if isinstance(x, Value) and x.layout is not None]
+    for other in layouts[1:]:
+        if other != layouts[0]:
+            raise GluonFault(
+                "two tiles meet whose layouts differ",
+                None,
+                f"one is {short(layouts[0])}, the other one {short(other)}",
+                "gl.convert_layout(…) of one of them",
+            )
+    return layouts[0] if layouts else None
+
+
+def short(layout):
+    """A layout as a kernel names it, without what is as always."""
+    return re.sub(r", cga_layout=\[\]", "", str(layout))
+
+
+class Value:
+    """A tile or a number in registers. `made` counts the tiles, all kernels together.
+
+    layout: of a tile, where it is known, else None.
+    """
+
+    type, made = property(lambda self: self), 0
     shape, dtype = property(lambda self: self.x.shape), property(lambda self: self.x.dtype)
 
-    def __init__(self, x):
-        self.x = x
+    def __init__(self, x, layout=None):
+        self.x, self.layout = x, layout
         Value.made += isinstance(x, torch.Tensor) and x.dim() > 0
 
     def to(self, dtype, bitcast=False):
-        return Value(self.x.view(dtype) if bitcast else self.x.to(dtype))
+        return Value(self.x.view(dtype) if bitcast else self.x.to(dtype), self.layout)
 
     def __getitem__(self, at):
-        return Value(self.x[at])
+        return Value(self.x[at], expanded(self.layout, at))
 
     def reshape(self, shape):
         return Value(self.x.reshape(shape))
@@ -67,11 +94,12 @@ class Value:
         return bool(self.x)
 
     def __neg__(self):
-        return Value(-self.x)
+        return Value(-self.x, self.layout)
 
     __hash__ = None
     __add__ = __radd__ = operator(torch.add)
     __mul__ = __rmul__ = operator(torch.mul)
+    __lshift__, __rshift__ = operator(torch.bitwise_left_shift), operator(torch.bitwise_right_shift)
     __and__ = __rand__ = operator(torch.bitwise_and)
     __xor__ = __rxor__ = operator(torch.bitwise_xor)
     __or__ = __ror__ = operator(torch.bitwise_or)
@@ -83,6 +111,27 @@ class Value:
     __mod__, __rmod__ = operator(torch.fmod), operator(torch.fmod, True)
     __lt__, __le__, __gt__ = operator(torch.lt), operator(torch.le), operator(torch.gt)
     __ge__, __eq__, __ne__ = operator(torch.ge), operator(torch.eq), operator(torch.ne)
+
+
+def expanded(layout, at):
+    """Of x[:, None], or None."""
+    at = at if isinstance(at, tuple) else (at,)
+    if layout is None or at.count(None) != 1:
+        return None
+    if not isinstance(layout, gl.SliceLayout) or layout.dim != at.index(None):
+        axis = at.index(None)
+        raise GluonFault(
+            f"a tile gets an axis {axis}, and its layout is no slice of another along it",
+            None,
+            f"it is {short(layout)}",
+            f"gl.arange(…, gl.SliceLayout({axis}, layout of the larger tile)), or convert_layout",
+        )
+    return layout.parent
+
+
+def sliced(layout, axis):
+    """Of a sum along an axis."""
+    return None if layout is None else gl.SliceLayout(axis, layout)
 
 
 class Pointer:
@@ -168,15 +217,15 @@ def registers_of(x):
     return [even, odd] if x.itemsize == 4 else [odd << 16 | even]
 
 
-def inline_asm_elementwise(text, constraints, args, dtype, is_pure, pack):
+def inline_asm_elementwise(asm, constraints, args, dtype, is_pure, pack):
     """The PTX, one instruction after another."""
-    if text.startswith("cp.async.bulk.prefetch"):
+    if asm.startswith("cp.async.bulk.prefetch"):
         return Value(torch.zeros_like(args[0].elements(True)[0]))
     refuse(pack != 2, "only pairs of elements are known here")
     args = torch.broadcast_tensors(*(raw(x) for x in args))
     first, given = constraints.count("="), [y for x in args for y in registers_of(x)]
     registers = {f"${first + n}": x for n, x in enumerate(given)}
-    for line in text.strip(" {}\n").split(";"):
+    for line in asm.strip(" {}\n").split(";"):
         name, *words = line.replace(",", " ").split() or [".reg"]
         if name != ".reg":
             values = [registers[x] if x in registers else int(x, 0) for x in words[1:]]
@@ -204,67 +253,105 @@ class Arithmetic:
     int8, int16, int32, int64 = torch.int8, torch.int16, torch.int32, torch.int64
     bfloat16, float16, float32 = torch.bfloat16, torch.float16, torch.float32
     PropagateNan = tl.PropagateNan
-    SliceLayout = DotOperandLayout = NVMMADistributedLayout = BlockedLayout = lambda *_, **__: None
-    SwizzledSharedLayout = BlockedLayout
-    NVMMASharedLayout = SharedLayout
+    SliceLayout, DotOperandLayout = gl.SliceLayout, gl.DotOperandLayout
+    NVMMADistributedLayout, BlockedLayout = gl.NVMMADistributedLayout, gl.BlockedLayout
+    SwizzledSharedLayout = NVMMASharedLayout = SharedLayout
     static_range, inline_asm_elementwise = range, staticmethod(inline_asm_elementwise)
 
     def arange(self, start, end, layout=None):
-        return Value(torch.arange(start, end, dtype=torch.int32))
+        return Value(torch.arange(start, end, dtype=torch.int32), layout)
 
     def full(self, shape, value, dtype, layout=None):
         value = value.x.item() if isinstance(value, Value) else value
-        return Value(torch.full(shape, value, dtype=dtype))
+        return Value(torch.full(shape, value, dtype=dtype), layout)
 
     def zeros(self, shape, dtype, layout=None):
-        return self.full(shape, 0, dtype)
+        return self.full(shape, 0, dtype, layout)
 
-    def where(self, which, x, y):
-        return Value(torch.where(raw(which), *of_one_dtype(x, y)))
+    def where(self, condition, x, y):
+        return Value(torch.where(raw(condition), *of_one_dtype(x, y)), met(condition, x, y))
 
     def maximum(self, x, y, propagate_nan=None):
         f = torch.maximum if propagate_nan == tl.PropagateNan.ALL else torch.fmax
-        return Value(f(*of_one_dtype(x, y)))
+        return Value(f(*of_one_dtype(x, y)), met(x, y))
 
     def minimum(self, x, y, propagate_nan=None):
         f = torch.minimum if propagate_nan == tl.PropagateNan.ALL else torch.fmin
-        return Value(f(*of_one_dtype(x, y)))
+        return Value(f(*of_one_dtype(x, y)), met(x, y))
 
-    def cdiv(self, x, y):
-        return (x + y - 1) // y
+    def cdiv(self, x, div):
+        return (x + div - 1) // div
 
-    def exp(self, x):
-        return Value(raw(x).exp())
+    def cast(self, input, dtype, fp_downcast_rounding=None, bitcast=False):
+        return input.to(dtype, bitcast=bitcast)
 
-    def exp2(self, x):
-        return Value(raw(x).exp2())
+    def fma(self, x, y, z):
+        return x * y + z
 
-    def log2(self, x):
-        return Value(raw(x).log2())
+    def static_assert(self, cond, msg=""):
+        refuse(not cond, f"static_assert: {msg or 'it is not so'}")
 
-    def max(self, x, axis):
-        return Value(raw(x).amax(axis))
+    def assume(self, cond):
+        refuse(not cond, "an assume that is not so", "programs")
 
-    def min(self, x, axis):
-        return Value(raw(x).amin(axis))
+    def multiple_of(self, input, values):
+        return input
 
-    def sum(self, x, axis):
-        return Value(raw(x).sum(axis, dtype=raw(x).dtype))
+    max_contiguous = max_constancy = multiple_of
 
-    def broadcast(self, x, y):
-        return tuple(Value(z) for z in torch.broadcast_tensors(raw(x), raw(y)))
+    def max(self, input, axis=None, return_indices=False, return_indices_tie_break_left=True,
+            keep_dims=False):  # fmt: skip
+        refuse(return_indices, "return_indices=True is not simulated")
+        return self.reduced(torch.amax, input, axis, keep_dims)
 
-    def join(self, x, y):
-        return Value(torch.stack([raw(x), raw(y)], -1))
+    def min(self, input, axis=None, return_indices=False, return_indices_tie_break_left=True,
+            keep_dims=False):  # fmt: skip
+        refuse(return_indices, "return_indices=True is not simulated")
+        return self.reduced(torch.amin, input, axis, keep_dims)
 
-    def split(self, x):
-        return tuple(map(Value, raw(x).unbind(-1)))
+    def sum(self, input, axis=None, keep_dims=False, dtype=None):
+        kind = dtype or input.dtype
+        return self.reduced(lambda *x, **y: torch.sum(*x, **y, dtype=kind), input, axis, keep_dims)
 
-    def permute(self, x, order):
-        return Value(raw(x).permute(order))
+    def reduced(self, f, x, axis, keep_dims):
+        axes = tuple(range(len(x.shape))) if axis is None else axis
+        if keep_dims:
+            layout = x.layout
+        else:  # a number has none
+            layout = None if axis is None or len(x.shape) == 1 else sliced(x.layout, axis)
+        return Value(f(raw(x), dim=axes, keepdim=keep_dims), layout)
 
-    def reshape(self, x, shape):
-        return Value(raw(x).reshape(shape))
+    def expand_dims(self, input, axis):
+        at = [slice(None)] * len(input.shape)
+        at.insert(axis if axis >= 0 else len(at) + 1 + axis, None)
+        return input[tuple(at)]
 
-    def convert_layout(self, x, layout, assert_trivial=False):
-        return Value(raw(x))
+    def broadcast(self, input, other):
+        layout = met(input, other)
+        return tuple(Value(z, layout) for z in torch.broadcast_tensors(raw(input), raw(other)))
+
+    def join(self, a, b):
+        return Value(torch.stack([raw(a), raw(b)], -1))
+
+    def split(self, a):
+        return tuple(map(Value, raw(a).unbind(-1)))
+
+    def permute(self, input, *dims):
+        return Value(raw(input).permute(*dims))
+
+    def reshape(self, input, *shape, can_reorder=False):
+        refuse(can_reorder, "can_reorder=True is nothing that Gluon takes")
+        return Value(raw(input).reshape(*shape))
+
+    def convert_layout(self, value, layout, assert_trivial=False):
+        return Value(raw(value), layout)
+
+
+def elementwise(f):
+    """A function of one tile, as a method."""
+    return lambda self, x: Value(f(raw(x)), met(x))
+
+
+for _name in ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "erf", "abs", "floor"):
+    setattr(Arithmetic, _name, elementwise(getattr(torch, _name)))
+Arithmetic.ceil = elementwise(torch.ceil)

@@ -7,51 +7,73 @@ What a GPU does some time later is done here when the kernel waits for it, and n
 `GluonFault` names a result that was not waited for, a tile that threads use while it is on its way
 or still read, a tile that threads wrote without a fence after, a wait that never ends, work that
 is left at the end, an address outside of its tensor, and two programs that write the same element;
-each with its line, the line of its cause, and what to do. Not seen are what needs a barrier only,
-and layouts: Triton adds the one and checks the others.
+each with its line, the line of its cause, and what to do. Layouts of tiles in registers are known
+where an operation keeps them, and two that differ must not meet. Barriers between threads are not
+looked at, since Triton adds them. Functions take what Triton's own take; the rest is refused.
 """
 
 import contextlib
 import dataclasses
 import inspect
 import itertools
+import re
 import traceback
 import types
 
 import torch
 from triton import language as tl
 from triton.experimental.gluon import language as gluon_language
+from triton.experimental.gluon.language.nvidia import hopper
 
 from ...machine_code.cubin import named, plain
-from ..faults import EndlessLoop, Place
-from ..time_limit import StillRunning, time_limit
+from ..faults import STILL, EndlessLoop, Place, Unsupported, in_words
+from ..time_limit import SECONDS, StillRunning, time_limit
 from .faults import GluonFault, LeftInFlight, MissingFence, refuse
 from .flights import Log, name_in
 from .memory import FENCE, Barrier, Product, Several, Tile
-from .registers import Arithmetic, Value, as_argument
+from .registers import Arithmetic, Value, as_argument, met, raw
 from .roles import Roles
 from .trace import GluonTrace
+
+INTERNAL = re.compile(r"\b(?:Machine|Arithmetic|Tile|Value|Several|Barrier)\.(\w+)")
+NOT_SIMULATED = "is not simulated; docs/own_kernels.md has what is not, and what to do"
+
+
+class Names(types.SimpleNamespace):
+    """A module of Gluon's."""
+
+    def __init__(self, module, **names):
+        self.module = module
+        super().__init__(**names)
+
+    def __getattr__(self, name):
+        raise Unsupported(f"{self.module}.{name} {NOT_SIMULATED}")
 
 
 class Machine(Arithmetic):
     """What the names of Gluon stand for in a kernel, and what is on its way in a program."""
 
-    MODULES = {id(gluon_language): "gl", id(tl): "tl"}  # under any name
+    # Under any name. Of a tile copy and a thread's, which have one name, the module decides.
+    MODULES = {id(gluon_language): "gl", id(tl): "tl", id(hopper): "hopper", id(hopper.tma): "tma"}
+    MODULES |= {id(hopper.mbarrier): "mbarrier", id(hopper.async_copy): "async_copy"}
     NAMES = "gl tl tma mbarrier async_copy barrier fence_async_shared warpgroup_mma"
     NAMES = (*NAMES.split(), "warpgroup_mma_wait", "gdc_launch_dependents", "gdc_wait")
 
     def __init__(self, keeps=True, traced=False):
-        self.keeps, self.log = keeps, Log(traced)
-        self.gl = self.tl = self.tma = self
-        self.mbarrier = types.SimpleNamespace(
-            MBarrierLayout=lambda: None,
+        self.keeps, self.seen = keeps, Log(traced)
+        self.gl = self.tl = self.tma = self.hopper = self
+        self.nvidia = types.SimpleNamespace(hopper=self)
+        self.mbarrier = Names(
+            "mbarrier",
+            MBarrierLayout=lambda cga_layout=None: None,
             init=self.init_barrier,
             expect=self.expect,
             arrive=self.arrive,
             wait=self.wait_barrier,
-            invalidate=lambda barrier: None,
+            invalidate=lambda mbarrier: None,
         )
-        self.async_copy = types.SimpleNamespace(
+        self.async_copy = Names(
+            "async_copy",
             async_copy_global_to_shared=self.copy_by_threads,
             commit_group=self.commit_group,
             wait_group=self.wait_group,
@@ -81,7 +103,7 @@ class Machine(Arithmetic):
                 self.products, self.stores, self.tiles, self.barriers = [], [], [], []
                 self.barrier_arrays = []
                 self.copies, self.groups, self.given_away, self.warps = [], [], [], warps
-                self.log.program = self.program
+                self.seen.program = self.program
                 with self.placed():
                     self.rebuilt(plain(kernel))(**args)
                 self.refuse_left()
@@ -127,9 +149,17 @@ class Machine(Arithmetic):
         try:
             yield
         except GluonFault as fault:
-            steps = traceback.walk_tb(fault.__traceback__)
-            own = [Place(f.f_code, line) for f, line in steps if f.f_code in self.log.codes]
-            raise fault.placed(own[-1] if own else None) from None
+            raise fault.placed(self.place_of(fault)) from None
+        except Unsupported as fault:
+            raise Unsupported(fault.what, self.place_of(fault)) from None
+        except Exception as error:
+            raise GluonFault(INTERNAL.sub(r"\1", in_words(error)), self.place_of(error)) from error
+
+    def place_of(self, error):
+        """The innermost line of the kernel, or of what it calls, that an error went through."""
+        steps = traceback.walk_tb(error.__traceback__)
+        own = [Place(f.f_code, line) for f, line in steps if f.f_code in self.seen.codes]
+        return own[-1] if own else None
 
     def rebuilt(self, function):
         """The function with this machine's names for Gluon's, as are those that it calls."""
@@ -137,7 +167,7 @@ class Machine(Arithmetic):
             known = dict(function.__globals__)
             made = types.FunctionType(function.__code__, known, None, function.__defaults__)
             self.functions[function] = made
-            self.log.codes.add(function.__code__)
+            self.seen.codes.add(function.__code__)
             for name, value in named(function).items():
                 if name in self.NAMES or id(value) in self.MODULES:
                     known[name] = getattr(self, self.MODULES.get(id(value), name))
@@ -146,6 +176,9 @@ class Machine(Arithmetic):
                 elif isinstance(value, tl.constexpr):
                     known[name] = value.value
         return self.functions[function]
+
+    def __getattr__(self, name):
+        raise Unsupported(f"gl.{name} {NOT_SIMULATED}")
 
     def program_id(self, axis):
         return as_argument(self.at[axis])
@@ -164,13 +197,21 @@ class Machine(Arithmetic):
 
     # Global memory.
 
-    def load(self, pointer, mask=True, other=float("nan")):
+    def load(self, pointer, mask=None, other=None, boundary_check=(), padding_option="",
+             cache_modifier="", eviction_policy="", volatile=False):  # fmt: skip
+        mask = True if mask is None else mask
+        other = float("nan") if other is None else other
+        layout = met(pointer.at, mask, other)
         memory = pointer.memory.view(-1)
         at, mask = pointer.elements(mask)
         found = memory[torch.where(mask, at, 0)]
-        return Value(found if mask.all() else torch.where(mask, found, other).to(memory.dtype))
+        found = found if mask.all() else torch.where(mask, found, raw(other)).to(memory.dtype)
+        return Value(found, layout)
 
-    def store(self, pointer, value, mask=True):
+    def store(self, pointer, value, mask=None, boundary_check=(), cache_modifier="",
+              eviction_policy=""):  # fmt: skip
+        mask = True if mask is None else mask
+        met(pointer.at, mask, value)
         at, mask, value = pointer.elements(mask, [value])
         self.write(pointer.memory, at[mask], value[mask])
 
@@ -184,62 +225,65 @@ class Machine(Arithmetic):
 
     # Shared memory and what reads and writes it by itself.
 
-    def allocate_shared_memory(self, dtype, shape, layout, value=None):
-        name = name_in(self.log.here(), "tile")
+    def allocate_shared_memory(self, element_ty, shape, layout, value=None):
+        dtype = element_ty
+        name = name_in(self.seen.here(), "tile")
         if dtype == torch.int64:
             names = [f"{name}[{i}]" for i in range(shape[0])] if len(shape) == 2 else [name]
-            made = [Barrier(self.log, name) for name in names]
+            made = [Barrier(self.seen, name) for name in names]
             self.barriers += made
             self.barrier_arrays.append(made)
             return Several(made) if len(shape) == 2 else made[0]
         unknown = float("nan") if dtype.is_floating_point else -1
         parts = torch.full(shape, unknown, dtype=dtype).view(-1, *shape[-2:])
         names = [f"{name}[{i}]" for i in range(len(parts))] if len(shape) == 3 else [name]
-        made = [Tile(self.log, *x) for x in zip(names, parts, strict=True)]
+        made = [Tile(self.seen, *x) for x in zip(names, parts, strict=True)]
         self.tiles += made
         if value is not None:
             made[0].store(value)
         return Several(made) if len(shape) == 3 else made[0]
 
-    def barrier(self):
-        self.log.step("barrier", "all threads")
+    def barrier(self, *, cluster=False):
+        self.seen.step("barrier", "all threads")
 
-    def fence_async_shared(self):
-        self.log.step("fence", "shared memory")
+    def fence_async_shared(self, cluster=False):
+        self.seen.step("fence", "shared memory")
         for x in self.tiles:
-            if x.state.writer is self.log.role:  # each role for itself
+            if x.state.writer is self.seen.role:  # each role for itself
                 x.state.written = None
         for x in self.barriers:
             x.dirty = None
 
-    def init_barrier(self, barrier, count):
-        barrier.init(count)
+    def init_barrier(self, mbarrier, count):
+        mbarrier.init(count)
 
-    def expect(self, barrier, bytes, pred=True):
+    def expect(self, mbarrier, bytes_per_cta=None, pred=True):
         if pred:
-            barrier.arrive(bytes)
-            self.log.step("announce", barrier.name)
+            mbarrier.arrive(bytes_per_cta)
+            self.seen.step("announce", mbarrier.name)
 
-    def arrive(self, barrier, count=1, pred=True):
+    def arrive(self, mbarrier, *, count=1, pred=True):
         for _ in range(count if pred else 0):
-            barrier.arrive(0, together=self.roles is not None)
+            mbarrier.arrive(0, together=self.roles is not None)
         if self.roles:
             self.roles.arrived()
 
-    def wait_barrier(self, barrier, phase, pred=True, deps=()):
+    def wait_barrier(self, mbarrier, phase, pred=True, deps=()):
         if pred:
             if self.roles:
-                self.roles.wait(barrier, int(phase))
-            barrier.wait(phase)
+                self.roles.wait(mbarrier, int(phase))
+            mbarrier.wait(phase)
 
-    def warp_specialize(self, functions_and_args, worker_num_warps, worker_num_regs):
+    def warp_specialize(self, functions_and_args, worker_num_warps, worker_num_regs=None):
         warps = [self.warps, *worker_num_warps]
         Roles(self, functions_and_args, warps, self.reverse).run()
 
-    def copy_by_threads(self, tile, pointers, mask=True):
+    def copy_by_threads(self, smem, pointer, mask=None, cache_modifier="", eviction_policy="",
+                        volatile=False):  # fmt: skip
+        tile = smem
         tile.refuse_overwriting()
-        block = self.load(pointers, mask, 0.0).x
-        flight = self.log.start("copy in", tile.name, bytes=block.nbytes)
+        block = self.load(pointer, mask, 0.0).x
+        flight = self.seen.start("copy in", tile.name, bytes=block.nbytes)
         flight.way = "cp.async"
         tile.starts(flight)
         tile.data.fill_(float("nan"))
@@ -249,29 +293,32 @@ class Machine(Arithmetic):
         self.groups.append(self.copies)
         self.copies = []
 
-    def wait_group(self, outstanding):
+    def wait_group(self, num_outstanding=0):
         done = []
-        while len(self.groups) > outstanding:
+        while len(self.groups) > num_outstanding:
             for flight, tile, block in self.groups.pop(0):
                 done.append(flight)
                 tile.arrives(flight)
                 tile.wrote()
                 tile.data.copy_(block)
-        self.log.wait("copies", done)
+        self.seen.wait("copies", done)
 
-    def arrive_with_copies(self, barrier, increment_count=True):
+    def arrive_with_copies(self, mbarrier, increment_count=True):
         """Each thread arrives when its copies so far are done: all that no group was made of."""
         refuse(increment_count, "increment_count=False is all that is known here")
         for _ in range(32 * self.warps):
-            barrier.arrive(0)
+            mbarrier.arrive(0)
         for flight, tile, block in self.copies:
-            barrier.bytes += block.nbytes
-            barrier.loads.append((flight, tile, block))
+            mbarrier.bytes += block.nbytes
+            mbarrier.loads.append((flight, tile, block))
         self.copies = []
 
-    def async_copy_global_to_shared(self, described, at, barrier, tile, pred=True):
+    def async_copy_global_to_shared(self, tensor_desc, coord, barrier, result, pred=True,
+                                    multicast=False):  # fmt: skip
+        refuse(multicast, "multicast=True is not simulated: a program has no cluster here")
         if not pred:
             return
+        described, at, tile = tensor_desc, coord, result
         swapped = isinstance(barrier, Tile) or isinstance(tile, Barrier)
         refuse(swapped, "a copy in takes descriptor, [row, column], barrier, tile, in this order")
         if barrier.dirty:
@@ -284,16 +331,17 @@ class Machine(Arithmetic):
         inside, place = self.place(described, at)
         block = torch.zeros(described.block_shape, dtype=described.base.dtype)
         block[inside] = described.base.view(-1)[place[inside]]
-        flight = self.log.start("copy in", tile.name, bytes=block.nbytes)
+        flight = self.seen.start("copy in", tile.name, bytes=block.nbytes)
         tile.starts(flight)
         tile.data.fill_(float("nan"))
         flight.note = f"phase {barrier.phase % 2}"
         barrier.loads.append((flight, tile, block))
 
-    def async_copy_shared_to_global(self, described, at, tile):
+    def async_copy_shared_to_global(self, tensor_desc, coord, src):
+        described, at, tile = tensor_desc, coord, src
         fit(tile, described)
         tile.refuse_using("a copy")
-        flight = self.log.start("copy out", tile.name, bytes=tile.data.nbytes)
+        flight = self.seen.start("copy out", tile.name, bytes=tile.data.nbytes)
         tile.is_read(flight)
         self.stores.append((flight, described, at, tile))
 
@@ -305,7 +353,7 @@ class Machine(Arithmetic):
             self.write(described.base, place[inside], tile.data[inside])
             tile.was_read(flight)
             done.append(flight)
-        self.log.wait("stores", done)
+        self.seen.wait("stores", done)
 
     def place(self, described, at):
         """Which elements of a tile are inside of the tensor, and their indices."""
@@ -318,13 +366,16 @@ class Machine(Arithmetic):
             place = place[..., None] + x * stride
         return inside, place
 
-    def warpgroup_mma(self, left, right, so_far, use_acc=True, is_async=False, **_):
-        name = name_in(self.log.here(), "product")
-        made = Product(self.log, name, left, right, so_far if use_acc else None)
+    def warpgroup_mma(self, a, b, acc, *, use_acc=True, precision=None, max_num_imprecise_acc=None,
+                      is_async=False):  # fmt: skip
+        name = name_in(self.seen.here(), "product")
+        made = Product(self.seen, name, a, b, acc if use_acc else None)
+        made.layout = acc.layout
         self.products.append(made)
-        return made if is_async else self.warpgroup_mma_wait(0, (made, left))[0]
+        return made if is_async else self.warpgroup_mma_wait(0, (made, a))[0]
 
-    def warpgroup_mma_wait(self, num_outstanding=0, deps=()):
+    def warpgroup_mma_wait(self, num_outstanding=0, deps=None):
+        refuse(not deps, "warpgroup_mma_wait without deps: nothing comes out of it")
         done = []
         while len(self.products) > num_outstanding:
             product = self.products.pop(0)
@@ -334,7 +385,7 @@ class Machine(Arithmetic):
                 self.given_away.append((product.left, fault))
         # A later wait that names a factor has kept it as well.
         self.given_away = [x for x in self.given_away if all(x[0] is not y for y in deps)]
-        self.log.wait("products", done)
+        self.seen.wait("products", done)
         deps = [x.get(num_outstanding) if isinstance(x, Product) else x for x in deps]
         return deps[0] if len(deps) == 1 else tuple(deps)
 
@@ -400,8 +451,8 @@ def watch(kernel, grid, given, num_warps=4, keeps=True, reverse=False):
             machine.run(kernel, grid, num_warps, given, reverse)
     except GluonFault as fault:
         faults.append(fault)
-    except StillRunning:
-        faults.append(EndlessLoop("still running after 20 seconds"))
+    except StillRunning as error:
+        faults.append(EndlessLoop(f"{STILL} after {SECONDS} s", machine.place_of(error)))
     return GluonTrace(plain(kernel).__name__, grid, machine, faults)
 
 

@@ -21,7 +21,7 @@ class GluonTrace:
 
     def __init__(self, kernel, grid, machine, faults):
         self.kernel, self.grid, self.programs = kernel, grid, grid[0] * grid[1] * grid[2]
-        self.steps, self.flights = machine.log.steps, machine.log.flights
+        self.steps, self.flights = machine.seen.steps, machine.seen.flights
         self.owners, self.faults = machine.owners, faults
 
     def of(self, kind, program=None):

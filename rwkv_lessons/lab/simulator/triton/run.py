@@ -20,7 +20,8 @@ import numpy as np
 
 from ...machine_code import cubin
 from ...machine_code import from_triton as cubin_triton
-from ..faults import EndlessLoop, KernelFault, Place, Unsupported, WrongType
+from ..faults import STILL, EndlessLoop, KernelFault, Place, Unsupported, WrongType
+from ..time_limit import StillRunning, time_limit
 from .checked_memory import Watched
 from .configurations import choose
 from .language import called, language
@@ -110,6 +111,15 @@ class Launch:
         self.rounds = min(max(numbers, FEWEST_ROUNDS), MOST_ROUNDS)
 
     def go(self, reverse=False):
+        """Runs all programs; see `run`."""
+        try:
+            with time_limit():
+                self._go(reverse)
+        except StillRunning as error:
+            what = f"program {self.memory.program}: {STILL} after many seconds"
+            raise EndlessLoop(what, self._place(error)) from None
+
+    def _go(self, reverse):
         from triton.runtime import interpreter
 
         builder = interpreter.interpreter_builder
@@ -143,7 +153,7 @@ class Launch:
         self.left -= 1
         if self.left < 0:
             raise EndlessLoop(
-                f"program {self.memory.program}: still looping after {self.rounds:,} rounds",
+                f"program {self.memory.program}: {STILL} after {self.rounds:,} rounds",
                 self.memory.place(),
             )
 
