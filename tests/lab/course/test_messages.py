@@ -39,7 +39,7 @@ def test_sizes_that_a_case_changes_are_named():
     text = said(SHARED, edit("w_t, u = s_w[TILE - x :], 0", "w_t, u = s_w[1024 - x :], 0"))
     assert "In this case TILE is 32 and WINDOW is 64" in text
     text = said(SHARED, edit("first = T", "for n in range(0, 4, TILE // 64):\n    pass\nfirst = T"))
-    assert "the step of a range is 0" in text and "TILE is 32" in text and "arg 3" not in text
+    assert "the step of a loop is 0" in text and "TILE is 32" in text and "arg 3" not in text
 
 
 def test_a_negative_index_is_what_numba_makes_of_it():
