@@ -2,14 +2,16 @@
 
 import contextlib
 import functools
-import inspect
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 
+from ..runtime.arguments import check_number
+from ..runtime.bounded import Table
 from ..runtime.precision import outside_autocast
 from . import rwkv6, rwkv7, states_first
+from .arguments import check_others, group_of, rank_of, takes, with_start
 from .maps import (
     DeadRank,
     apply,
@@ -21,6 +23,8 @@ from .maps import (
     unpack,
 )
 from .pieces import Pieces, pieces_of
+from .same_call import tokens_of_ranks
+from .saved import Saved, Step
 
 __all__ = ["DeadRank", "sequence_parallel"]
 
@@ -67,30 +71,38 @@ def sequence_parallel(operation, group=None, *, timeout=60.0):
         TypeError, ValueError: as the operation; or the operation is neither.
         DeadRank: another rank has ended, or did not answer in time. It is a RuntimeError.
     """
-    family = next((x for x in (rwkv6, rwkv7) if _takes(operation, x.INPUTS)), None)
+    family = next((x for x in (rwkv6, rwkv7) if takes(operation, (*x.INPUTS, "s0"))), None)
     if family is None:
         raise TypeError(f"operation must be wkv6, wkv7 or one of their methods, got {operation}")
-    if hasattr(group, "get_group"):
-        group = group.get_group()
+    check_number("timeout", timeout, least=1e-3)
+    group, agreed, signature = group_of(group), Table(), with_start(family.OPERATION)
 
     @outside_autocast
     @functools.wraps(operation)
-    def mix(*given, s0=None, cu_seqlens=None, start=None, **options):
-        count = len(family.INPUTS)
-        if len(given) not in (count, count + 1):
-            wanted = ", ".join(family.INPUTS)
-            raise TypeError(f"needs {wanted} and, if any, s0: got {len(given)} arguments")
-        inputs, s0 = given[:count], given[count] if len(given) > count else s0
-        return _run(operation, family, group, timeout, inputs, s0, cu_seqlens, start, options)
+    def mix(*given, **named):
+        bound = signature.bind(*given, **named)
+        inputs, s0 = bound.args[: len(family.INPUTS)], bound.arguments.get("s0")
+        options = bound.kwargs
+        cu_seqlens, start = options.pop("cu_seqlens", None), options.pop("start", None)
+        sizes = family.CHECK(*inputs, **options)
+        ends = check_others(inputs[0], inputs[family.V], s0, cu_seqlens, start)
+        tensors = [x for x in (s0, *inputs) if x is not None]
+        learns = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+        if not learns:  # a node would take what requires gradients elsewhere for what learns here
+            s0, *inputs = (x if x is None else x.detach() for x in (s0, *inputs))
 
+        rank = rank_of(group, inputs[0].device)
+        same = dict(zip(("B", "T", "H", "K", "V"), sizes, strict=True))
+        same |= {"operation": family.__name__, "dtype": inputs[0].dtype, "requires_grad": learns}
+        same |= {"options": sorted(options.items()), "cu_seqlens": ends}
+        tokens = tokens_of_ranks(group, timeout, agreed, same, start, inputs[0].device)
+        pieces = pieces_of(sizes[1], rank, ends, tokens)
+        call = Call(operation, family, group, timeout, pieces, options)
+        first = states_first.suits(call, inputs, s0)
+        return (states_first.StatesFirst if first else SequenceParallel).apply(call, s0, *inputs)
+
+    mix.__signature__ = signature
     return mix
-
-
-def _takes(operation, names):
-    try:
-        return tuple(inspect.signature(operation).parameters)[: len(names)] == names
-    except (TypeError, ValueError):  # not a function, or one of C's
-        return False
 
 
 @dataclass(frozen=True)
@@ -112,98 +124,77 @@ class Call:
         return gathering(x, self.group, self.timeout)()
 
 
-def _run(operation, family, group, timeout, inputs, s0, cu_seqlens, start, options):
-    r, v = inputs[0], inputs[family.V]
-    (B, T, H, K), V = r.shape, v.shape[-1]
-    rank = dist.get_rank(group)
-    if cu_seqlens is not None:
-        if B != 1:
-            raise ValueError(f"r must have B = 1 where cu_seqlens is given, got B = {B}")
-        start = rank * T if start is None else start
-        cu_seqlens = torch.as_tensor(cu_seqlens).tolist()
-    pieces = pieces_of(T, rank, cu_seqlens, start)
-    if s0 is not None:
-        S = B if pieces.sequences is None else pieces.sequences
-        if s0.shape != (S, H, K, V):
-            letters = "B" if pieces.sequences is None else "S"
-            wanted = f"[{letters}, H, K, V] = {[S, H, K, V]}"
-            raise ValueError(f"s0 must be {wanted}, got {list(s0.shape)}")
-    call = Call(operation, family, group, timeout, pieces, options)
-    way = SequenceParallel
-    if states_first.suits(call, inputs, s0):
-        way = states_first.StatesFirst
-    return way.apply(call, s0, *inputs)
-
-
 class SequenceParallel(torch.autograd.Function):
     """Main pass, gather, correction; backward the correction's gradients, gather, main pass.
 
     The main pass has a graph of its own within this node, so that what the correction adds to the
-    gradients of the first tokens is added in place.
+    gradients of the first tokens is added in place. Each pass gathers once, on every rank, and what
+    is saved is there, computed again or not, before the backward pass gathers.
     """
 
     @staticmethod
     def forward(ctx, call, s0, *inputs):
-        pieces, wanted = call.pieces, any(ctx.needs_input_grad)
-        with torch.set_grad_enabled(wanted):
-            leaves = [x.detach().requires_grad_(x.requires_grad) for x in inputs]
-            at_start = _starting_states(pieces, s0, leaves[0], leaves[call.family.V])
-            if at_start is not None:
-                at_start.requires_grad_(s0 is not None and s0.requires_grad)
-            carry, given = None, (call, leaves, pieces.lengths[0])
-            if pieces.enters and not call.family.BESIDE:
-                # Before the main pass: what it says about the reach is here when that is launched.
+        pieces, (_, of_s0, *wanted) = call.pieces, ctx.needs_input_grad
+        learns, saved = any(ctx.needs_input_grad), Saved()
+        at_start, carry = _starting_states(pieces, s0), None
+        given = (call, inputs, pieces.lengths[0], saved if learns else None)
+        if pieces.enters and not call.family.BESIDE:
+            # Before the main pass: what it says about the reach is here when that is launched.
+            carry = call.family.Carry(*given)
+        bounds, since = pieces.bounds(inputs[0].device), _now(inputs[0])
+        operation = functools.partial(call.operation, cu_seqlens=bounds, **call.options)
+        main = Step(saved)
+        o, states = main.results(
+            operation, (*inputs, at_start), (*wanted, of_s0 and at_start is not None)
+        )
+        if pieces.enters and call.family.BESIDE:
+            with _beside(inputs[0].device, since):
                 carry = call.family.Carry(*given)
-            bounds, since = pieces.bounds(inputs[0].device), _now(inputs[0])
-            o0, ends = call.operation(*leaves, at_start, cu_seqlens=bounds, **call.options)
-            if pieces.enters and call.family.BESIDE:
-                with _beside(inputs[0].device, since):
-                    carry = call.family.Carry(*given)
 
-        o, states = o0.detach(), ends.detach()
         B, V = _of_sequence(states, pieces, -1), states.shape[-1]
         A = carry.across() if carry else None
         sent = A if pieces.passes else B.new_zeros(*B.shape[:-1], call.family.columns(B))
         As, Bs = unpack(call.gathered(pack(sent, B)), V)
-        E = None
         if carry:
-            E = entry_state(As, Bs, call.rank)
-            o = carry.correct(o, E)
-            states = _added(states, pieces, 0, apply(A, E))
-        ctx.call, ctx.carry, ctx.across, ctx.entry, ctx.As = call, carry, A, E, As.clone()
-        ctx.graph = (leaves, at_start, o0, ends) if wanted else None
-        ctx.s0_dtype = None if s0 is None else s0.dtype
-        ctx.set_materialize_grads(False)
+            carry.entry = entry_state(As, Bs, call.rank)
+            o = carry.correct(o, carry.entry)
+            states = _added(states, pieces, 0, apply(A, carry.entry))
+        if learns:
+            ctx.carry, ctx.As = carry and saved.put_away(carry), saved.add(As.clone())
+            ctx.call, ctx.main, ctx.saved = call, main, saved
+            ctx.s0_dtype = None if s0 is None else s0.dtype
+            saved.leave(ctx)
         return o, _all_sequences(states, pieces, s0)
 
     @staticmethod
+    @outside_autocast
     @torch.autograd.function.once_differentiable
     def backward(ctx, do, ds1):
-        call, carry, pieces = ctx.call, ctx.carry, ctx.call.pieces
-        leaves, at_start, o0, ends = ctx.graph
-        do = torch.zeros_like(o0) if do is None else do.contiguous()
-        ds_all = ds1
-        ds = torch.zeros_like(ends) if ds1 is None else _of_this_rank(ds1, pieces)
-        dE = torch.zeros_like(_of_sequence(ends, pieces, 0))
+        with ctx.saved.of(ctx):
+            return SequenceParallel.gradients(ctx, do.contiguous(), ds1)
+
+    @staticmethod
+    def gradients(ctx, do, ds1):
+        call, pieces, saved = ctx.call, ctx.call.pieces, ctx.saved
+        carry, ds = ctx.carry and saved.taken_back(ctx.carry), _of_this_rank(ds1, pieces)
+        dE = torch.zeros_like(_of_sequence(ds, pieces, 0))
         if carry:
-            dE = carry.entry_gradient(do, ctx.entry)
-            dE = dE + apply_transposed(ctx.across, _of_sequence(ds, pieces, 0))
-        dB = exit_gradient(ctx.As, call.gathered(dE), call.rank)
+            dE = carry.entry_gradient(do, carry.entry)
+            dE = dE + apply_transposed(carry.across(), _of_sequence(ds, pieces, 0))
+        dB = exit_gradient(saved[ctx.As], call.gathered(dE), call.rank)
         ds = _added(ds, pieces, -1, dB)
 
         since = _now(do)
-        asked = [x for x in (*leaves, at_start) if x is not None and x.requires_grad]
-        found = dict(zip(map(id, asked), _gradients((o0, ends), asked, (do, ds)), strict=True))
-        gradients = [found.get(id(x)) for x in leaves]
+        *gradients, of_start = ctx.main.gradients(do, ds)
         if carry:
             after = _of_sequence(ds, pieces, 0)  # what the state after its first sequence gets
             if call.family.BESIDE:
                 with _beside(do.device, since):
-                    carry.find_gradients(do, ctx.entry, after)
-            carry.add_gradients(gradients, do, ctx.entry, after)
+                    carry.find_gradients(do, carry.entry, after)
+            carry.add_gradients(gradients, do, carry.entry, after)
         ds0 = None
-        if ctx.s0_dtype is not None and ctx.needs_input_grad[1]:
-            ds0 = _s0_gradient(found.get(id(at_start)), ds_all, ends, pieces, ctx.s0_dtype)
+        if ctx.needs_input_grad[1]:
+            ds0 = _s0_gradient(of_start, ds1, pieces).to(ctx.s0_dtype)
         return None, ds0, *gradients
 
 
@@ -233,13 +224,7 @@ def _side_stream(device):
     return torch.cuda.Stream(device, priority=-1)  # before the main pass, which waits for it
 
 
-def _gradients(outputs, inputs, given):
-    if not inputs:
-        return []
-    return torch.autograd.grad(outputs, inputs, given)
-
-
-def _starting_states(pieces, s0, r, v):
+def _starting_states(pieces, s0):
     """The states that this rank's sequences start from, zeros for one that began elsewhere."""
     if s0 is None:
         return None
@@ -280,13 +265,12 @@ def _of_this_rank(ds1, pieces):
     return ds1 if pieces.sequences is None else ds1[pieces.first : pieces.last + 1]
 
 
-def _s0_gradient(of_start, ds1, ends, pieces, dtype):
+def _s0_gradient(of_start, ds1, pieces):
     """ds0: of sequences without a token here s1 is s0."""
     if pieces.sequences is None:
-        out = torch.zeros_like(ends) if of_start is None else of_start
-        return out.to(dtype)
-    out = ends.new_zeros(pieces.sequences, *ends.shape[1:]) if ds1 is None else ds1.clone()
+        return torch.zeros_like(ds1) if of_start is None else of_start
+    out = ds1.clone()
     out[pieces.first : pieces.last + 1] = of_start
     if pieces.enters:
         out[pieces.first] = 0
-    return out.to(dtype)
+    return out

@@ -27,20 +27,20 @@ class Pieces(NamedTuple):
         return ends.to(device=device, dtype=torch.int32)
 
 
-def pieces_of(T, rank, cu_seqlens, start):
+def pieces_of(T, rank, cu_seqlens, tokens):
     """The `Pieces` of a rank with T tokens.
 
     Args:
         cu_seqlens: numbers of all ranks' sequences, or None: the tokens of all ranks are one.
-        start: this rank's first token, counted over all ranks.
+        tokens: of each rank; not read where cu_seqlens is None.
     """
     if cu_seqlens is None:
         return Pieces(0, 0, (T,), rank > 0, None)
-    end, lengths, first = start + T, [], None
-    if cu_seqlens[0] != 0 or cu_seqlens != sorted(cu_seqlens) or end > cu_seqlens[-1]:
+    start, lengths, first = sum(tokens[:rank]), [], None
+    end, total = start + T, sum(tokens)
+    if cu_seqlens[0] != 0 or cu_seqlens[-1] != total or cu_seqlens != sorted(cu_seqlens):
         raise ValueError(
-            f"cu_seqlens must rise from 0 to the number of all ranks' tokens, got {cu_seqlens}; "
-            f"this rank has tokens {start} to {end - 1}"
+            f"cu_seqlens must rise from 0 to {total}, the tokens of all ranks, got {cu_seqlens}"
         )
     for n, (a, b) in enumerate(zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True)):
         here = min(b, end) - max(a, start)

@@ -9,9 +9,11 @@ import torch
 
 from ..runtime.packages import TRITON
 from ..runtime.precision import sum_dtype
-from ..wkv6.options import log_decay
+from ..wkv6 import wkv6
+from ..wkv6.options import check_call, log_decay
 from .cost import FIRST_LOOK
 
+OPERATION, CHECK = wkv6, check_call
 INPUTS, V = ("r", "k", "v", "w", "u"), 2  # the arguments before s0, and which of them is v
 BESIDE = False  # sums of decays: a moment, before the main pass
 CHUNK = 64  # tokens of a sum
@@ -33,12 +35,12 @@ def cutoff(dtype):
 class Carry:
     """The decays since a rank's first token, as far as they let an entry state through."""
 
-    def __init__(self, call, inputs, tokens):
+    def __init__(self, call, inputs, tokens, saved=None):
         """Begins to look; `tokens` are those of the sequence that enters."""
         self.begin(call, inputs, tokens, suits_kernels(inputs[0]))
 
     def begin(self, call, inputs, tokens, in_triton):
-        self.r, _, self.v, self.w, _ = (x.detach() for x in inputs)
+        self.r, _, _, self.w, _ = (x.detach() for x in inputs)
         self.raw = call.options.get("raw_decay", False)
         self.scale = float(call.options.get("scale", 1.0))
         self.tokens, self.real = tokens, sum_dtype(self.r.dtype)
@@ -51,7 +53,6 @@ class Carry:
         self.sums = self._sums(0, min(tokens, FIRST_LOOK))
         # NaN is not below anything.
         self.seen = _to_host(~(self.sums.sum(1) < cutoff(self.r.dtype)).all())
-        self.ready = False
 
     def _sums(self, start, end):
         """Log decays summed over chunks, `[B, chunks, H, K]`."""
@@ -64,14 +65,15 @@ class Carry:
         return sums.clamp(min=LOWEST)
 
     def _look(self):
-        if self.ready:
+        if self.seen is None:
             return
-        self.ready, self.reach = True, min(self.tokens, FIRST_LOOK)
+        self.reach = min(self.tokens, FIRST_LOOK)
         if self.reach < self.tokens and self.seen():
             self.sums = torch.cat([self.sums, self._sums(self.reach, self.tokens)], 1)
             self.reach = self.tokens
         total = self.sums.cumsum(1)
         self.before, self.total = _after_one(total), total[:, -1]  # before each chunk; of all
+        self.sums = self.seen = None
 
     def across(self):
         """The decay of all its tokens, `[B, H, K, 1]`."""

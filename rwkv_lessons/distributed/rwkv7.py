@@ -8,8 +8,12 @@ state. Runs of tokens are taken until nothing is left of A.
 import torch
 
 from ..runtime.precision import sum_dtype
+from ..wkv7 import wkv7
+from ..wkv7.arguments import check_call
 from .rwkv6 import KEPT_BITS, suits_kernels
+from .saved import Step
 
+OPERATION, CHECK = wkv7, check_call
 INPUTS, V = ("r", "w", "k", "v", "a", "b"), 3  # the arguments before s0, and which of them is v
 BESIDE = True  # as long as a main pass of as many tokens: on a stream beside it
 FIRST_RUN = 4096  # tokens; each next run is as long as all before it
@@ -23,32 +27,40 @@ def columns(B):
 class Carry:
     """The matrices since a rank's first token, as far as anything is left of them."""
 
-    def __init__(self, call, inputs, tokens):
-        """Computes them; `tokens` are those of the sequence that enters."""
+    def __init__(self, call, inputs, tokens, saved=None):
+        """Computes them; `tokens` are those of the sequence that enters.
+
+        Args:
+            saved: what a backward pass will need goes there; None: there will be none.
+        """
         r = inputs[0]
         B, _, H, K = r.shape
         self.dtype, self.real, self.tokens = r.dtype, sum_dtype(r.dtype), tokens
-        self.found = []
         self.in_triton = suits_kernels(r)
         least = 2.0 ** -KEPT_BITS.get(r.dtype, 32)
         state = torch.eye(K, dtype=self.real, device=r.device).expand(B, H, K, K)
-        self.runs, self.reach, wanted = [], 0, min(tokens, FIRST_RUN)
+
+        def read(r, w, a, b, before):
+            k = torch.zeros_like(r)
+            return call.operation(r, w, k, k, a, b, before, **call.options)
+
+        learn = [saved is not None] * 5
+        self.runs, self.reach, wanted, rows = [], 0, min(tokens, FIRST_RUN), []
         while True:
-            given = [x.detach()[:, self.reach : wanted] for x in inputs]
-            leaves = [x.requires_grad_(torch.is_grad_enabled()) for x in given]
-            before = state.detach().contiguous().requires_grad_(torch.is_grad_enabled())
-            r, w, k, _, a, b = leaves
-            rows, state = call.operation(r, w, k, torch.zeros_like(k), a, b, before, **call.options)
-            self.runs.append((self.reach, wanted, leaves, before, rows, state))
+            r, w, _, _, a, b = (x[:, self.reach : wanted] for x in inputs)
+            step = Step(saved)
+            found, state = step.results(read, (r, w, a, b, state.contiguous()), learn)
+            rows.append(found)
+            self.runs.append((self.reach, wanted, step))
             self.reach, wanted = wanted, min(tokens, 2 * wanted)
-            if self.reach == tokens or bool((state.detach().abs() < least).all()):
+            if self.reach == tokens or bool((state.abs() < least).all()):
                 break
-        self.rows = torch.cat([run[4].detach() for run in self.runs], 1)
+        self.rows = torch.cat(rows, 1)
+        self.state = state if self.reach == tokens else torch.zeros_like(state)
 
     def across(self):
         """The matrix of all its tokens, `[B, H, K, K]`."""
-        state = self.runs[-1][5].detach()
-        return state if self.reach == self.tokens else torch.zeros_like(state)
+        return self.state
 
     def correct(self, o, E):
         """o with what its tokens read of the entry state; a kernel adds it in place."""
@@ -82,11 +94,10 @@ class Carry:
         E, dA = E.to(do.dtype), after.to(self.real) @ E.to(self.real).mT
         if self.reach < self.tokens:
             dA = torch.zeros_like(dA)
-        for start, end, leaves, before, rows, state in reversed(self.runs):
+        self.found = []
+        for start, end, step in reversed(self.runs):
             d_rows = (do[:, start:end].transpose(1, 2) @ E.mT).transpose(1, 2)
-            r, w, k, _, a, b = leaves
-            asked = (r, w, a, b, before)
-            *found, dA = torch.autograd.grad((rows, state), asked, (d_rows.to(rows.dtype), dA))
+            *found, dA = step.gradients(d_rows.to(self.dtype), dA)
             self.found.append((start, end, found))
 
     def add_gradients(self, gradients, do, E, after):

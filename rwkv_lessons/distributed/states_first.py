@@ -14,18 +14,14 @@ zero, and o is rounded once.
 import torch
 
 from ..runtime import devices
-from ..runtime.launch_triton import launch
 from ..runtime.packages import TRITON
+from ..runtime.precision import outside_autocast
 from . import rwkv6
 from .maps import entry_state, exit_gradient, gathering, pack, unpack
 
 
 def suits(call, inputs, s0):
-    """Whether this rank's call is one of the chunked kernels, and in segments.
-
-    Raises:
-        TypeError, ValueError: as the operation.
-    """
+    """Whether the chunked kernels take this rank's call, which is right, and in segments."""
     if not TRITON or not inputs[0].is_cuda or call.pieces.sequences is not None:
         return False
     return _way(call).suits(call, inputs, s0)
@@ -45,28 +41,30 @@ class StatesFirst(torch.autograd.Function):
         start = torch.zeros(r.shape[0], *r.shape[2:], v.shape[-1], device=r.device)
         if begins and s0 is not None:
             start.copy_(s0)
+        to_save = []
 
         def exchange(sent):
             """This rank's map, [A | B], for what the ranks before it make: into `start`."""
             # All wait: a main pass that is launched beside the gather leaves it no room on the GPU.
             found = gathering(sent, call.group, call.timeout)()
             As, Bs = unpack(found, v.shape[-1])
-            ctx.As = As.clone()
+            to_save.append(As.clone())
             if not begins:
                 start.copy_(entry_state(As, Bs, call.rank))
 
         ctx.call, ctx.s0_dtype = call, None if s0 is None else s0.dtype
         keep = any(ctx.needs_input_grad)
         o, s1, *kept = _way(call).forward(given, start, call.options, keep, begins, exchange)
-        ctx.save_for_backward(*given, start, *kept)
+        ctx.save_for_backward(*given, start, *to_save, *kept)
         ctx.set_materialize_grads(False)
         return o, s1
 
     @staticmethod
+    @outside_autocast
     @torch.autograd.function.once_differentiable
     def backward(ctx, do, ds1):
-        call, count = ctx.call, len(ctx.call.family.INPUTS)
-        given, (start, *kept) = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
+        call, count, saved = ctx.call, len(ctx.call.family.INPUTS), ctx.saved_tensors
+        given, (start, As, *kept) = saved[:count], saved[count:]
         after = torch.zeros_like(start)
         if ds1 is not None:
             after.copy_(ds1)
@@ -74,7 +72,7 @@ class StatesFirst(torch.autograd.Function):
         def exchange(dE):
             """The gradient of this rank's entry state, for what later ranks add to its last."""
             dEs = gathering(dE, call.group, call.timeout)()
-            more = exit_gradient(ctx.As, dEs, call.rank)
+            more = exit_gradient(As, dEs, call.rank)
             after.add_(more)
             return more
 
@@ -93,12 +91,11 @@ class StatesOfRwkv6:
     def suits(call, inputs, s0):
         from .. import wkv6 as package
         from ..wkv6.chunked.forward import has_kernel, tile_for
-        from ..wkv6.options import check_call
 
         if call.operation not in (package.wkv6, package.wkv6_chunked):
             return False
-        B, T, H, K, V = check_call(*inputs, None, None, **call.options)
         r, gpu = inputs[0], devices.gpu_of(inputs[0].device)
+        (B, T, H, K), V = r.shape, inputs[call.family.V].shape[-1]
         if not has_kernel(*inputs, s0):
             return False
         if call.operation is package.wkv6:
@@ -142,14 +139,13 @@ class StatesOfRwkv7:
         import triton
 
         from .. import wkv7 as package
-        from ..wkv7.arguments import check_call
         from ..wkv7.chunked.forward import has_kernel
         from ..wkv7.chunked.kept import chunk_of, tiles_for
 
         if call.operation not in (package.wkv7, package.wkv7_chunked):
             return False
-        B, T, H, K, V = check_call(*inputs, None, None, **call.options)
         r, gpu = inputs[0], devices.gpu_of(inputs[0].device)
+        (B, T, H, K), V = r.shape, inputs[call.family.V].shape[-1]
         if not has_kernel(r, inputs[1], s0):
             return False
         if call.operation is package.wkv7:
@@ -200,6 +196,7 @@ def segment_maps(k, v, w, raw_decay):
         The states `[B, segments, H, K, V]` that they make of zeros, and log2 of the decays across
         them, `[B, segments, H, K]`.
     """
+    from ..runtime.launch_triton import launch
     from ..wkv6.chunked.forward import tile_for
     from ..wkv6.chunked.segments import wkv6_segments_kernel
 

@@ -182,7 +182,7 @@ def test_only_what_the_chunked_kernels_cut_gets_its_state_first(monkeypatch):
         family = rwkv7 if "wkv7" in operation.__name__ else rwkv6
         sizes = [(B, T, H, N)] * (4 if family is rwkv6 else 6)
         inputs = [new(*size) for size in (*sizes, *([(H, N)] if family is rwkv6 else []))]
-        pieces = pieces_of(T, 0, packed, 0)
+        pieces = pieces_of(T, 0, packed, [T, T])
         return states_first.suits(Rank(operation, family, 2, 0, pieces, {}), inputs, None)
 
     assert suits(1, 2048, 4)

@@ -1,26 +1,12 @@
-"""Processes that share a sequence, each with its part, beside one that has all of it.
+"""Sequences and how ranks share them, what one process makes of them, and how far off ranks are."""
 
-    python -m tests.support.two_ranks FOLDER RANK RANKS
-
-runs every case of `CASES` on its rank, through a file in FOLDER where the ranks meet, and keeps the
-results there; `relative_errors` compares them with one process.
-"""
-
-import os
-import sys
-import time
-from dataclasses import dataclass, field
-from datetime import timedelta
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 
 import torch
-import torch.distributed as dist
+from torch.utils.checkpoint import checkpoint
 
 from rwkv_lessons import wkv6 as six
 from rwkv_lessons import wkv7 as seven
-from rwkv_lessons.distributed import DeadRank, sequence_parallel
-
-LIMIT_S = 600  # for a rank to wait for the other, and for both: a loaded machine takes its time
 
 
 @dataclass(frozen=True)
@@ -36,8 +22,13 @@ class Case:
     decay: float | str = "mixed"
     dtype: torch.dtype = torch.float32
     cu_seqlens: tuple[int, ...] | None = None
+    start: bool = True  # given with cu_seqlens
     s0: bool = True
     options: dict = field(default_factory=dict)
+    learns: str | None = None  # arguments that require gradients; None: all
+    blocks: int = 1  # each reads the o of the one before it as its v
+    reentrant: bool | None = None  # of the checkpoint around each block; None: there is none
+    autocast: bool = False  # to bfloat16, around both passes
 
 
 def _cases():
@@ -59,14 +50,53 @@ def _cases():
             "border between sequences": Case(name, (20, 20), cu_seqlens=(0, 7, 20, 33, 40)),
             "a sequence over both": Case(name, (25, 15), cu_seqlens=(0, 7, 7, 33, 40)),
             "one sequence, packed": Case(name, (25, 15), cu_seqlens=(0, 40)),
+            "uneven parts, no start": Case(name, (25, 15), cu_seqlens=(0, 7, 33, 40), start=False),
+            "three ranks": Case(name, (30, 9, 25), cu_seqlens=(0, 7, 50, 64)),
         }
         found |= {f"{name} {kind}": case for kind, case in kinds.items()}
+        found |= anywhere(name)
     found["wkv6 raw decay"] = Case("wkv6", (37, 20), options={"raw_decay": True})
     found["wkv7 clamp"] = Case("wkv7", (37, 20), options={"decay": "clamp"})
     return found
 
 
-CASES = _cases()
+def anywhere(name):
+    """What is to hold with either backend, by its name."""
+    found = {}
+    for parts in ((37, 20), (30, 9, 25)):
+        kinds = {
+            "both passes in autocast": Case(name, parts, autocast=True),
+            "two blocks, reentrant": Case(name, parts, blocks=2, reentrant=True),
+            "two blocks, not reentrant": Case(name, parts, blocks=2, reentrant=False),
+        }
+        found |= {f"{name} {kind}, {len(parts)} ranks": case for kind, case in kinds.items()}
+    for learns in ("r", "w", "u" if name == "wkv6" else "a", "s0"):
+        found[f"{name} learns {learns} alone"] = Case(name, (37, 20), learns=learns)
+    found[f"{name} learns w alone, of one token"] = Case(name, (1, 1), learns="w")
+    return found
+
+
+def _gpu_cases():
+    """Few heads and thousands of tokens: in the chunked kernels the entry state comes first."""
+    found = anywhere("wkv6") | anywhere("wkv7")
+    for name in ("wkv6", "wkv7"):
+        long = Case(name, (2100, 2060), H=4, K=64, V=64, dtype=torch.bfloat16)
+        kinds = {
+            "long": long,
+            "long, in autocast": replace(long, autocast=True),
+            "long, two blocks, reentrant": replace(long, blocks=2, reentrant=True),
+            "long, two blocks, not reentrant": replace(long, blocks=2, reentrant=False),
+        }
+        found |= {f"{name} {kind}": case for kind, case in kinds.items()}
+    return found
+
+
+CASES, GPU_CASES = _cases(), _gpu_cases()
+
+
+def cases_of(ranks, backend):
+    cases = GPU_CASES if backend == "nccl" else CASES
+    return {name: case for name, case in cases.items() if len(case.parts) == ranks}
 
 
 def inputs_of(case):
@@ -102,25 +132,31 @@ def parted(x, start, end):
     return x if x.ndim == 2 else x[:, start:end]
 
 
-def names(case):
+def arguments(case):
     inputs = ("r", "k", "v", "w", "u") if "wkv6" in case.operation else tuple("rwkvab")
-    return ("o", "s1", *("d" + x for x in inputs), *(["ds0"] if case.s0 else []))
+    return (*inputs, "s0") if case.s0 else inputs
 
 
-def on_rank(case, rank):
-    """o, s1 and the gradients of this rank's part."""
-    given, s0, do, ds1 = inputs_of(case)
-    start, end = sum(case.parts[:rank]), sum(case.parts[: rank + 1])
-    leaves = [parted(x, start, end).clone().requires_grad_() for x in given]
-    leaves += [] if s0 is None else [s0.clone().requires_grad_()]
-    mix = sequence_parallel(operation_of(case), timeout=LIMIT_S)
-    more = {"s0": leaves[-1]} if s0 is not None else {}
-    if case.cu_seqlens:
-        more |= {"cu_seqlens": torch.tensor(case.cu_seqlens), "start": start}
-    o, s1 = mix(*leaves[: len(given)], **more, **case.options)
-    wanted = [do[:, start:end], ds1 * last_rank_of(case, rank)]
-    found = torch.autograd.grad([o, s1], leaves, wanted)
-    return [o.detach(), s1.detach(), *found]
+def learned(case):
+    return [name for name in arguments(case) if case.learns in (None, name)]
+
+
+def names(case):
+    return ("o", "s1", *("d" + name for name in learned(case)))
+
+
+def in_blocks(case, operation, leaves, **more):
+    """o and s1 of the last block."""
+    of_all = dict(zip(arguments(case), leaves, strict=True))
+    given, s0 = [of_all[x] for x in arguments(case) if x != "s0"], of_all.get("s0")
+    for _ in range(case.blocks):
+        run = lambda *x: operation(*x, **more, **case.options)  # noqa: E731
+        if case.reentrant is None:
+            o, s1 = run(*given, s0)
+        else:
+            o, s1 = checkpoint(run, *given, s0, use_reentrant=case.reentrant)
+        given[list(of_all).index("v")] = o
+    return o, s1
 
 
 def last_rank_of(case, rank):
@@ -138,14 +174,16 @@ def last_rank_of(case, rank):
 def in_one_process(case):
     """The same of all tokens, in float64 on the numbers as they were rounded."""
     given, s0, do, ds1 = inputs_of(case)
-    leaves = [x.double().requires_grad_() for x in given]
-    leaves += [] if s0 is None else [s0.double().requires_grad_()]
-    cu = torch.tensor(case.cu_seqlens) if case.cu_seqlens else None
+    leaves = [x.double().requires_grad_() for x in (*given, *([] if s0 is None else [s0]))]
+    more = {"cu_seqlens": torch.tensor(case.cu_seqlens)} if case.cu_seqlens else {}
     package = six if case.operation.startswith("wkv6") else seven
-    operation = package.wkv6_reference if package is six else package.wkv7_reference
-    o, s1 = operation(*leaves, cu_seqlens=cu, **case.options)
-    found = torch.autograd.grad([o, s1], leaves, [do.double(), ds1.double()])
-    return [o.detach(), s1.detach(), *found]
+    plain = package.wkv6_reference if package is six else package.wkv7_reference
+    fast = package.wkv6_doubling if package is six else package.wkv7_wy
+    operation = plain if sum(case.parts) < 500 else fast
+    results = in_blocks(replace(case, reentrant=None), operation, leaves, **more)
+    learn = [x for x, name in zip(leaves, arguments(case), strict=True) if name in learned(case)]
+    found = torch.autograd.grad(results, learn, [do.double(), ds1.double()])
+    return [*(x.detach() for x in results), *found]
 
 
 def joined(case, parts):
@@ -167,54 +205,3 @@ def relative_errors(case, parts):
     pairs = zip(names(case), expected, got, strict=True)
     size = lambda x: float(x.double().norm())  # noqa: E731
     return {name: size(x - y.double()) / max(size(x), 1e-30) for name, x, y in pairs}
-
-
-def join(folder, rank, ranks):
-    meeting = f"file://{Path(folder) / 'meeting'}"
-    dist.init_process_group(
-        "gloo", init_method=meeting, rank=rank, world_size=ranks, timeout=timedelta(seconds=LIMIT_S)
-    )
-
-
-def main(folder, rank, ranks):
-    torch.set_num_threads(1)
-    join(folder, rank, ranks)
-    found = {name: on_rank(case, rank) for name, case in CASES.items()}
-    torch.save(found, Path(folder) / f"rank{rank}.pt")
-    dist.barrier()
-    fall_silent(folder, rank)
-
-
-def fall_silent(folder, rank):
-    """Rank 1 is late for one call, and gone at the next: what the other is told, and when.
-
-    It is late until rank 0 has waited in vain, on a slow machine too. Both leave by `os._exit`: the
-    threads of gloo still wait for the gather that was given up, and where Python ends around them
-    they may abort the process.
-    """
-    inputs = inputs_of(CASES["wkv6 decay 1"])[0]
-    waited, gone, said = Path(folder) / "waited", Path(folder) / "gone", []
-    if rank == 1:
-        appears(waited)
-        gone.touch()
-        os._exit(0)  # without a word to the group
-    for timeout in (1, 60):
-        began = time.monotonic()
-        try:
-            sequence_parallel(six.wkv6, timeout=timeout)(*inputs)
-        except DeadRank as problem:
-            said.append((str(problem), time.monotonic() - began))
-        waited.touch()
-        appears(gone)
-    torch.save(said, Path(folder) / "said.pt")
-    os._exit(0)
-
-
-def appears(file):
-    """Waits for a file; whoever started this process ends what waits in vain."""
-    while not file.exists():
-        time.sleep(0.05)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
