@@ -44,8 +44,8 @@ def fingerprint(*sources, statements=True):
     return _known(_of_all, sources, statements)
 
 
-def fingerprint_of_kernels(*sources):
-    """sha256 of the kernels that some code may launch, and of all that they use; None without any.
+def fingerprints_of_kernels(*sources):
+    """Of each kernel that some code may launch, a fingerprint of it and all that it uses, sorted.
 
     Args:
         sources: as of `fingerprint`.
@@ -78,7 +78,7 @@ def _of_kernels(sources):
     named = ((file, name) for file, name in reached if isinstance(name, str))
     kernels = [key for key in named if _is_kernel(_module(key[0]).defined[key[1]])]
     found = {_known(_of_all, (f"{file}::{name}",), False) for file, name in kernels}
-    return {file for file, _ in reached}, _digest(sorted(found)) if found else None
+    return {file for file, _ in reached}, tuple(sorted(x[:12] for x in found))
 
 
 def _digest(texts):

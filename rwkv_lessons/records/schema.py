@@ -1,10 +1,11 @@
 """What is written down about a measurement, and where. Lessons read it: no heavy imports."""
 
+import hashlib
 import json
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
-from rwkv_lessons.records.fingerprint import fingerprint, fingerprint_of_kernels
+from rwkv_lessons.records.fingerprint import fingerprint, fingerprints_of_kernels
 
 RECORDS = Path(__file__).with_name("data")
 
@@ -68,7 +69,7 @@ class Measurement:
     problem: str | None = None  # why it was not timed
     sources: tuple[str, ...] = ()  # the code: "file.py::name", or "file.py" for all of it
     sha256: str | None = None  # of that code, see fingerprint.py
-    kernels: str | None = None  # sha256 of the kernels in it
+    kernels: tuple[str, ...] = ()  # fingerprints of the kernels that it may launch
 
     @property
     def outcome(self):
@@ -77,9 +78,10 @@ class Measurement:
 
     @property
     def stale(self):
-        """True if the kernels behind this row are no longer those that were measured."""
+        """True if a kernel behind this row is no longer what was measured; others may be new."""
         try:
-            return bool(self.kernels) and fingerprint_of_kernels(*self.sources) != self.kernels
+            kernels = {*self.kernels}
+            return bool(kernels) and not kernels.issubset(fingerprints_of_kernels(*self.sources))
         except (OSError, ValueError):  # the file or the function has gone
             return True
 
@@ -102,7 +104,7 @@ def code(*sources):
     return {
         "sources": sources,
         "sha256": fingerprint(*sources),
-        "kernels": fingerprint_of_kernels(*sources),
+        "kernels": fingerprints_of_kernels(*sources),
     }
 
 
@@ -155,9 +157,11 @@ def save(record, folder=None):
     file.parent.mkdir(parents=True, exist_ok=True)
     ceilings = {key: float(f"{value:.5g}") for key, value in record.ceilings.items()}
     head = {"name": record.name, "provenance": _filled(record.provenance)} | ceilings
+    known = {_key(row.kernels): " ".join(row.kernels) for row in record.rows if row.kernels}
+    head |= {"kernels": known} if known else {}
     lines = json.dumps(head, indent=2, ensure_ascii=False, allow_nan=False)
     rows = ",\n".join(
-        "    " + json.dumps(_filled(row), ensure_ascii=False, allow_nan=False)
+        "    " + json.dumps(_written(row), ensure_ascii=False, allow_nan=False)
         for row in record.rows
     )
     if rows:  # one row, one line: a diff shows which one moved
@@ -169,7 +173,8 @@ def save(record, folder=None):
 def load(file):
     """The record in `file`."""
     data = json.loads(Path(file).read_text(encoding="utf-8"))
-    rows = tuple(_row(row) for row in data.pop("rows", ()))
+    known = {key: text.split() for key, text in data.pop("kernels", {}).items()}
+    rows = tuple(_row(row, known) for row in data.pop("rows", ()))
     return Record(data.pop("name"), Provenance(**data.pop("provenance")), rows, data)
 
 
@@ -179,6 +184,16 @@ def _filled(x):
     return {k: float(f"{v:.5g}") if isinstance(v, float) else v for k, v in filled.items()}
 
 
-def _row(data):
+def _key(kernels):
+    """By which rows name these kernels: many have the same."""
+    return hashlib.sha256(" ".join(kernels).encode()).hexdigest()[:8]
+
+
+def _written(row):
+    return _filled(row) | ({"kernels": _key(row.kernels)} if row.kernels else {})
+
+
+def _row(data, known):
+    data |= {"kernels": known[data["kernels"]]} if "kernels" in data else {}
     tuples = {f.name for f in fields(Measurement) if str(f.type).startswith("tuple")}
     return Measurement(**{key: tuple(v) if key in tuples else v for key, v in data.items()})

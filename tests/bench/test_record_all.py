@@ -83,7 +83,7 @@ def test_the_state_of_a_record(tmp_path):
     for command in ("--record try", "--record", "--record try --commit abc", "--commit a --record"):
         assert written(f"wkv6 --methods a,b c {command}") == "recorded"
     assert written("wkv6 --record") == "recorded by another command"
-    assert written("wkv6 --methods a,b c --record", sources=("gone.py",), kernels="0") == "stale"
+    assert written("wkv6 --methods a,b c --record", sources=("gone.py",), kernels=("0",)) == "stale"
     older = written("wkv6 --methods a,b c --record", sources=("gone.py",), sha256="0")
     assert older == "of older host code"
     plan = replace(plan, holds=(("a", "float32"), ("a", "bfloat16")))

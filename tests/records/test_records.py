@@ -4,7 +4,7 @@ import pytest
 
 from rwkv_lessons.operations import work
 from rwkv_lessons.records import fingerprint as source
-from rwkv_lessons.records.fingerprint import fingerprint, fingerprint_of_kernels
+from rwkv_lessons.records.fingerprint import fingerprint, fingerprints_of_kernels
 from rwkv_lessons.records.lookup import every_record, record, stale, stale_rows, times
 from rwkv_lessons.records.rates import rates
 from rwkv_lessons.records.schema import Measurement, Provenance, Record, code, load, path, save
@@ -171,10 +171,24 @@ def test_what_only_launches_a_kernel_makes_no_row_stale(tmp_path, old, new):
     assert row.host_changed and not stale(row)
 
 
+def test_a_kernel_more_makes_no_row_stale(tmp_path):
+    row = Measurement("a", SHAPE, "float32", **code(written(tmp_path, JITTED) + "::public"))
+    more = JITTED.replace("kernel[1](x) + OTHER", "kernel[1](x) + another[1](x)")
+    written(tmp_path, more + "\n@triton.jit\ndef another(x):\n    return x\n")
+    assert row.host_changed and not stale(row)
+
+
+def test_kernels_are_read_as_they_were_written(tmp_path):
+    known = {"sources": ("x.py::f",), "sha256": "0", "kernels": ("12ab", "34cd")}
+    rows = [Measurement(name, SHAPE, "float32", **known) for name in "ab"]
+    file = save(Record("try", NOWHERE, tuple(rows)), tmp_path)
+    assert load(file).rows == tuple(rows) and file.read_text().count("34cd") == 1
+
+
 def test_without_kernels_all_code_is_of_the_host(tmp_path):
     plain = KERNEL.replace("load4", "max")
     row = Measurement("a", SHAPE, "float32", **code(written(tmp_path, plain) + "::kernel"))
-    assert row.kernels is None and not row.host_changed
+    assert not row.kernels and not row.host_changed
     written(tmp_path, plain.replace("+ 1", "+ 2"))
     assert row.host_changed and not stale(row)
 
@@ -183,7 +197,7 @@ def test_every_row_of_ours_says_which_kernels_it_ran():
     for found in every_record().values():
         for row in found.rows:
             if row.sources:
-                assert (row.kernels is None) == (fingerprint_of_kernels(*row.sources) is None)
+                assert bool(row.kernels) == bool(fingerprints_of_kernels(*row.sources))
 
 
 def test_a_row_whose_function_has_gone_is_stale(tmp_path):
@@ -235,7 +249,7 @@ def test_the_fingerprint_is_the_same_in_every_python(tmp_path):
 
 def test_stale_rows_come_with_their_command(tmp_path):
     file = written(tmp_path, JITTED) + "::kernel"
-    row = Measurement("a", SHAPE, "float32", sources=(file,), kernels="something else")
+    row = Measurement("a", SHAPE, "float32", sources=(file,), kernels=("something else",))
     save(Record("try", NOWHERE, (row,)), tmp_path / "records")
     assert stale_rows(tmp_path / "records") == ["test-gpu/try: a float32 ← made up"]
 
@@ -244,7 +258,7 @@ def test_a_table_says_what_has_changed_since(tmp_path):
     now = code(written(tmp_path, JITTED) + "::kernel")
     of_now = Measurement("b", SHAPE, "float32", **now)
     assert older(Record("try", NOWHERE, (of_now,))) == ""
-    of_old = Measurement("a", SHAPE, "float32", **now | {"kernels": "something else"})
+    of_old = Measurement("a", SHAPE, "float32", **now | {"kernels": ("something else",)})
     said = older(Record("try", NOWHERE, (of_old, of_now)))
     assert said == " **Measured with older kernels, and to be measured again: a.**"
     around = Measurement("a", SHAPE, "float32", **now | {"sha256": "something else"})
