@@ -5,11 +5,13 @@ import re
 
 import pytest
 import torch
+import torch.distributed as dist
 from support.mla_problem import problem
 from support.wkv6_cases import make
 from support.wkv7_cases import make as make_7
 
 from rwkv_lessons import mla, timex, wkv5, wkv6, wkv7
+from rwkv_lessons.distributed import sequence_parallel
 from rwkv_lessons.interop import (
     fla,
     flash_rwkv,
@@ -118,6 +120,14 @@ def of_plan():
     return {"steps": 2}
 
 
+def on_one_rank(operation=wkv6.wkv6, group=None, timeout=60.0, **given):
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        sequence_parallel(operation, group, timeout=timeout)(**given)
+    finally:
+        dist.destroy_process_group()
+
+
 def learn(**options):
     return list(model.train(**options))
 
@@ -173,6 +183,13 @@ CALLS = [
     (wkv7.method_for, of_method_for, {"device": ["gpu", None, 0], "T": INTEGERS}),
     (timex.timex, of_timex, {"w": TENSORS[:5], "k": TENSORS[:5], "eps": [None, NAN, INF, "0"]}),
     (timex.method_for, of_timex_method_for, {"device": ["gpu"], "T": INTEGERS, "dtype": ["f"]}),
+    (on_one_rank, of_wkv6, {"operation": [None, "wkv6", torch.add, wkv6.wkv6_step]}),
+    (on_one_rank, of_wkv6, {"timeout": ["60", None, 0, -1.0, NAN, INF], "group": ["gloo", 0]}),
+    (on_one_rank, of_wkv6, {"r": TENSORS, "u": TENSORS, "s0": [0, FLAT, [1.0], "s"]}),
+    (on_one_rank, of_wkv6, {"cu_seqlens": SEQUENCES, "start": [0, 3], "scale": SCALES}),
+    (on_one_rank, lambda: of_wkv6() | {"s0": None}, {"cu_seqlens": [ENDS - 1, 2 * ENDS]}),
+    (on_one_rank, lambda: of_wkv6() | {"cu_seqlens": ENDS[::2]}, {"start": [-1, 1, 0.0, "0"]}),
+    (on_one_rank, lambda: of_wkv7() | {"operation": wkv7.wkv7}, {"a": TENSORS, "decay": ["exp"]}),
     (mla.mla, of_mla, {"q": TENSORS, "w_v": TENSORS[:5], "w_k": TENSORS[1:5], "scale": SCALES}),
     (mla.mla, of_mla, {"lengths": [[8, 5], 8, torch.tensor([9, 5]), torch.tensor([8.0, 5.0])]}),
     (mla.mla, of_mla, {"left_padding": [[0, 0], torch.tensor([-1, 0])], "k_rope": TENSORS}),

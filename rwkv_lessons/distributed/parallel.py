@@ -73,7 +73,7 @@ def sequence_parallel(operation, group=None, *, timeout=60.0):
     """
     family = next((x for x in (rwkv6, rwkv7) if takes(operation, (*x.INPUTS, "s0"))), None)
     if family is None:
-        raise TypeError(f"operation must be wkv6, wkv7 or one of their methods, got {operation}")
+        raise TypeError(f"operation must be wkv6, wkv7 or one of their methods, got {operation!r}")
     check_number("timeout", timeout, least=1e-3)
     group, agreed, signature = group_of(group), Table(), with_start(family.OPERATION)
 

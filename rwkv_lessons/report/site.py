@@ -268,13 +268,15 @@ def public(module: str, root: Path = ROOT) -> list[tuple[str, str]]:
     tree = ast.parse(file.read_text(encoding="utf-8"))
     kinds = {ast.FunctionDef: "function", ast.ClassDef: "class"}
     own = {x.name: kinds[type(x)] for x in tree.body if type(x) in kinds}
-    named = [
-        ast.literal_eval(node.value)
+    named = [  # also what is there only beside Triton or numba
+        part.value
         for node in tree.body
         if isinstance(node, ast.Assign | ast.AugAssign)
         and "__all__" in ast.unparse(node).partition("=")[0]
+        for part in ast.walk(node.value)
+        if isinstance(part, ast.Constant) and isinstance(part.value, str)
     ]
-    names = sum(named, []) if named and path.is_dir() else [n for n in own if n[0] != "_"]
+    names = named if named and path.is_dir() else [n for n in own if n[0] != "_"]
     names.sort(key=lambda name: name != path.name)  # what a package is for comes first
     of_others = {True: "class", False: "function"}  # their definition is in another file
     return [(own.get(n, of_others[n[0].isupper()]), n) for n in names if not n.isupper()]
