@@ -77,7 +77,13 @@ def test_zeros_and_nonsense_fail(id, function):
 
 def test_a_function_that_changes_its_inputs_fails():
     def vandal(r, k, v, decay, u):
-        o = exercises.load("01_five_loops.five_loops").reference(r, k, v, decay, u)
+        o = np.zeros_like(v)
+        for b, h, i, j in np.ndindex(*r.shape[::2], *r.shape[3:], *v.shape[3:]):
+            s = 0.0
+            for t in range(r.shape[1]):
+                kv = k[b, t, h, i] * v[b, t, h, j]
+                o[b, t, h, j] += r[b, t, h, i] * (s + u[h, i] * kv)
+                s = decay[h, i] * s + kv
         k[...] = 0
         return o
 

@@ -31,7 +31,7 @@ CASES = (
     ("300 tokens", "long", Size((1, 300, 1, 2, 2)), 4),
     ("260 heads of batch rows", "many", Size((13, 2, 20, 2, 2)), 2),
     ("bfloat16", "16 bits", LOW, 16),
-    ("strong decays in bfloat16", "16 bits", replace(LOW, decay="strong"), 16),
+    ("strong decays in bfloat16", "16 bits", replace(LOW, decay="strong"), 8),
     ("the order of the programs does not matter", "programs", Size((2, 6, 3, 4, 4)), 4),
 )
 

@@ -207,7 +207,7 @@ WRONG = {
     "a while loop that never ends": (
         ONLINE,
         [edit("for n in range(0, N, BN):", "n = 0\nwhile n < N:")],
-        "online(s=[2, 4], latent=[4, 8], BN=8) still looping after 100,000 lines line",
+        "online(s=[2, 4], latent=[4, 8], BN=8) still looping after line",
     ),
     "the mask after the maximum": (
         PREFILL,
