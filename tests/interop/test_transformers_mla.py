@@ -228,8 +228,8 @@ LOADS = """
 import sys, torch
 model, tokens, expected = torch.load(sys.argv[1], weights_only=False)
 assert model.config._attn_implementation == "latent_mla"
-found = model(tokens).logits
-assert torch.equal(found, expected), (found - expected).abs().max()
+# float32's own bounds: another process may have other threads, which add in another order
+torch.testing.assert_close(model(tokens).logits, expected)
 """
 
 
