@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Callable
 
 from ...records.fingerprint import plain
+from ..machine_code.cubin import named
 from . import borrowed, exercises
 
 DECORATORS = {"py_func": "@cuda.jit", "fn": "@triton.jit"}
@@ -19,9 +20,10 @@ def trouble(function: Callable, exercise: exercises.Exercise) -> tuple[str, ...]
 
     A forgotten decorator, another number of parameters than the launch passes, and a local or
     shared array whose size is not a constant: run on a CPU they would be a riddle, or no mistake.
-    And a kernel that calls one of the library's, or the solution.
+    A handler of every exception: what should end an endless loop would end there. And a kernel
+    that calls one of the library's, or the solution.
     """
-    for look in (_decorator, _parameters, _array_sizes):
+    for look in (_decorator, _parameters, _array_sizes, _handlers):
         if found := look(function, exercise.reference):
             return found
     return _borrowed(function, exercise)
@@ -74,14 +76,41 @@ def _signature(function):
         return inspect.signature(function)
 
 
+def _parsed(function):
+    """Its source; empty where there is none."""
+    try:
+        return ast.parse(textwrap.dedent(exercises.source_of(function)))
+    except (OSError, TypeError, SyntaxError):
+        return ast.Module([], [])
+
+
+def _handlers(function, reference):
+    """What catches everything also catches what stops a function that does not end."""
+    if not inspect.isfunction(function):
+        return ()  # a kernel has no handlers
+    helpers = [f for f in named(function).values() if inspect.isfunction(f)]
+    own = [f for f in helpers if f.__module__ == function.__module__]
+    for f in (function, *own):
+        for node in ast.walk(_parsed(f)):
+            if isinstance(node, ast.ExceptHandler) and _catches_all(node):
+                return (
+                    "it catches every exception, also the one that stops a loop without an end",
+                    f"line {node.lineno} of {f.__name__}: {ast.unparse(node).splitlines()[0]}",
+                    "hint: name the exception that you expect, as in `except ValueError:`.",
+                )
+    return ()
+
+
+def _catches_all(handler):
+    names = ast.unparse(handler.type) if handler.type else "BaseException"
+    again = any(isinstance(node, ast.Raise) for node in ast.walk(handler))
+    return "BaseException" in names and not again
+
+
 def _array_sizes(function, reference):
     """numba has to know the size of such an array when it compiles."""
-    try:
-        tree = ast.parse(textwrap.dedent(exercises.source_of(function)))
-    except (OSError, TypeError, SyntaxError):
-        return ()
-    local = set(borrowed.code_of(function).co_varnames)
-    for call in ast.walk(tree):
+    local = set(getattr(borrowed.code_of(function), "co_varnames", ()))
+    for call in ast.walk(_parsed(function)):
         if not isinstance(call, ast.Call) or not ARRAY.search(ast.unparse(call.func)):
             continue
         shape = next((k.value for k in call.keywords if k.arg == "shape"), None)

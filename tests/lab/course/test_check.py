@@ -215,6 +215,36 @@ def test_a_function_may_have_other_names_and_defaults():
     assert definition.trouble(cuda.jit(lambda B, H, N, block: 1), exercise)
 
 
+def patient(step):
+    while True:
+        try:
+            step()
+        except BaseException:
+            pass
+
+
+def through_a_helper(B, T, H, K, V):
+    patient(int)
+
+
+def test_a_function_that_nothing_could_stop_is_not_run():
+    (row,) = evaluate("01_five_loops.least_bytes", through_a_helper).rows
+    assert row.verdict == FAILED and row.text.startswith("it catches every exception")
+    assert "of patient: except BaseException:" in row.details[0]
+
+
+def test_a_handler_of_one_exception_or_that_raises_again_is_no_fault():
+    def careful(B, T, H, K, V):
+        try:
+            return B // T
+        except ZeroDivisionError:
+            return 0
+        except BaseException:
+            raise
+
+    assert not definition.trouble(careful, exercises.load("01_five_loops.least_bytes"))
+
+
 @pytest.fixture
 def shell(monkeypatch):
     """A notebook's memory of what was typed."""
