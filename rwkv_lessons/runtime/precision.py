@@ -75,4 +75,7 @@ def product(x, y):
 
 
 def _casts(device):
-    return device != "meta" and torch.is_autocast_enabled(device)  # it knows no "meta"
+    if device == "meta":  # autocast knows none
+        return False
+    # A backward pass is traced where autocast is as in the forward pass, and runs where it may not.
+    return torch.compiler.is_compiling() or torch.is_autocast_enabled(device)
