@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from ..runtime.arguments import check_number
 from ..runtime.bounded import Table
+from ..runtime.operators import refuse_tangents
 from ..runtime.precision import outside_autocast
 from . import rwkv6, rwkv7, states_first
 from .arguments import check_others, group_of, rank_of, takes, with_start
@@ -61,8 +62,8 @@ def sequence_parallel(operation, group=None, *, timeout=60.0):
 
     Gradients are those of the sum of all ranks' losses. A rank's gradient of u is its own part: add
     them up as for any parameter that ranks share. Every rank has to run the backward pass, also
-    where its part of the loss is zero; second gradients raise a RuntimeError. The host reads how
-    far decays reach, so that a call cannot be captured in a CUDA graph.
+    where its part of the loss is zero; second gradients and forward mode raise a RuntimeError. The
+    host reads how far decays reach, so that a call cannot be captured in a CUDA graph.
 
     Exact to the dtype: decays of at least 2^-32 (float32: 2^-64, float64: 2^-128) since a rank's
     first token are followed, smaller ones taken for zero. o is rounded twice where it is corrected.
@@ -87,6 +88,7 @@ def sequence_parallel(operation, group=None, *, timeout=60.0):
         sizes = family.CHECK(*inputs, **options)
         ends = check_others(inputs[0], inputs[family.V], s0, cu_seqlens, start)
         tensors = [x for x in (s0, *inputs) if x is not None]
+        refuse_tangents("sequence_parallel", tensors)
         learns = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
         if not learns:  # a node would take what requires gradients elsewhere for what learns here
             s0, *inputs = (x if x is None else x.detach() for x in (s0, *inputs))

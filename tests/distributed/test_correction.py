@@ -86,6 +86,7 @@ def deterministic(monkeypatch):
     if DEVICE == "cpu":
         monkeypatch.setattr(rwkv6, "running_sums", torch.Tensor.cumsum)
         monkeypatch.setattr(torch.Tensor, "cumsum", None)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(True, warn_only=True)  # as conftest.py has it

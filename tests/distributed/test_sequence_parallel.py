@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from support.rank_cases import CASES, GPU_CASES, inputs_of, relative_errors
 from support.ranks import LIMIT_S
+from torch.autograd import forward_ad
 from torch.distributed.device_mesh import init_device_mesh
 
 from rwkv_lessons.distributed import sequence_parallel, split_tokens
@@ -161,6 +162,16 @@ def test_second_gradients_are_refused(alone):
     (dr,) = torch.autograd.grad(o.square().sum(), leaves[:1], create_graph=True)
     with pytest.raises(RuntimeError):
         torch.autograd.grad(dr.sum(), leaves)
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_tangents_of_forward_mode_are_an_error_and_not_lost(alone, learns):
+    given, s0, _, _ = inputs_of(CASES["wkv6 decay 1"])
+    for n, x in enumerate((*given, s0)):
+        tensors = [y.clone().requires_grad_(learns) for y in (*given, s0)]
+        with forward_ad.dual_level(), pytest.raises(RuntimeError, match="no forward-mode"):
+            tensors[n] = forward_ad.make_dual(tensors[n], torch.ones_like(x))
+            sequence_parallel(wkv6)(*tensors)
 
 
 def test_another_operation_is_refused():
