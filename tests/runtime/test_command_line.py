@@ -30,6 +30,11 @@ WRONG = [
     (two_processes, "folder about 0", "argument about: invalid loads value: 'about'"),
     (lock.main, "anything", "unrecognized arguments: anything"),
     (bench, "wkv6 --shape 0,8,1,4", "--shape: '0,8,1,4': needs sizes, as 1,2,3"),
+    (bench, "wkv6 --quick --shape 1,2", "--shape: shape is (1, 2), needs 4 positive numbers"),
+    (bench, "wkv5 --quick --methods fastest", "--methods: no method fastest: there are reference"),
+    (bench, "wkv5 --quick --record ../try", "--record '../try': needs wkv5-something"),
+    (bench, "wkv5 --quick --record", "record it under a name of its own"),
+    (bench, "matrix --architectures sm_1", "--architectures: 'sm_1' is none of sm_80"),
     (bench, "wkv6 --budget-ms -4", "--budget-ms: '-4': needs a number of at least 0"),
 ]
 
