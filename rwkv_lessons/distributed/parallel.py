@@ -93,18 +93,26 @@ def sequence_parallel(operation, group=None, *, timeout=60.0):
         if not learns:  # a node would take what requires gradients elsewhere for what learns here
             s0, *inputs = (x if x is None else x.detach() for x in (s0, *inputs))
 
-        rank = rank_of(group, inputs[0].device)
+        device = inputs[0].device
+        rank = rank_of(group, device)
         same = dict(zip(("B", "T", "H", "K", "V"), sizes, strict=True))
         same |= {"operation": family.__name__, "dtype": inputs[0].dtype, "requires_grad": learns}
         same |= {"options": sorted(options.items()), "cu_seqlens": ends}
-        tokens = tokens_of_ranks(group, timeout, agreed, same, start, inputs[0].device)
-        pieces = pieces_of(sizes[1], rank, ends, tokens)
-        call = Call(operation, family, group, timeout, pieces, options)
-        first = states_first.suits(call, inputs, s0)
-        return (states_first.StatesFirst if first else SequenceParallel).apply(call, s0, *inputs)
+        with on(device):
+            tokens = tokens_of_ranks(group, timeout, agreed, same, start, device)
+            pieces = pieces_of(sizes[1], rank, ends, tokens)
+            call = Call(operation, family, group, timeout, pieces, options)
+            first = states_first.suits(call, inputs, s0)
+            function = states_first.StatesFirst if first else SequenceParallel
+            return function.apply(call, s0, *inputs)
 
     mix.__signature__ = signature
     return mix
+
+
+def on(device):
+    """Makes a GPU torch's current one: kernels are launched there, and events recorded."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """A sequence on many processes is what it is on one: o, states and gradients, with every option."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from support.ranks import LIMIT_S
 from torch.autograd import forward_ad
 from torch.distributed.device_mesh import init_device_mesh
 
-from rwkv_lessons.distributed import sequence_parallel, split_tokens
+from rwkv_lessons.distributed import parallel, sequence_parallel, split_tokens
 from rwkv_lessons.operations.entries import ROOT
 from rwkv_lessons.wkv6 import wkv6
 
@@ -153,6 +154,27 @@ def test_wrong_arguments_are_named(alone):
         mix(*given[:3])
     with pytest.raises(TypeError, match="k must have r's dtype"):  # the operation's own words
         mix(given[0], given[1].double(), *given[2:])
+
+
+def test_kernels_are_launched_on_the_device_of_the_tensors(alone, monkeypatch):
+    """It need not be torch's current one."""
+    now, seen, apply = [], [], parallel.SequenceParallel.apply
+
+    @contextlib.contextmanager
+    def on(device):
+        now.append(device)
+        yield
+        now.clear()
+
+    def look(*given):
+        seen.extend(now)
+        return apply(*given)
+
+    monkeypatch.setattr(parallel, "on", on, raising=False)
+    monkeypatch.setattr(parallel.SequenceParallel, "apply", look)
+    given, _, _, _ = inputs_of(CASES["wkv6 decay 1"])
+    sequence_parallel(wkv6)(*given)
+    assert seen == [given[0].device]
 
 
 def test_second_gradients_are_refused(alone):

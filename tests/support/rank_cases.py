@@ -29,6 +29,7 @@ class Case:
     blocks: int = 1  # each reads the o of the one before it as its v
     reentrant: bool | None = None  # of the checkpoint around each block; None: there is none
     autocast: bool = False  # to bfloat16, around both passes
+    elsewhere: bool = False  # torch's current device is another rank's
 
 
 def _cases():
@@ -83,6 +84,8 @@ def _gpu_cases():
         long = Case(name, (2100, 2060), H=4, K=64, V=64, dtype=torch.bfloat16)
         kinds = {
             "long": long,
+            "short, elsewhere": Case(name, (70, 31), elsewhere=True),
+            "long, elsewhere": replace(long, elsewhere=True),
             "long, in autocast": replace(long, autocast=True),
             "long, two blocks, reentrant": replace(long, blocks=2, reentrant=True),
             "long, two blocks, not reentrant": replace(long, blocks=2, reentrant=False),

@@ -53,7 +53,8 @@ def on_rank(case, rank, device):
     mix = sequence_parallel(operation_of(case), timeout=LIMIT_S)
     wanted = [do[:, start:end].to(device), (ds1 * last_rank_of(case, rank)).to(device)]
     cast = torch.autocast(device.type, torch.bfloat16) if case.autocast else None
-    with cast or contextlib.nullcontext():
+    other = torch.cuda.device((rank + 1) % len(case.parts)) if case.elsewhere else None
+    with cast or contextlib.nullcontext(), other or contextlib.nullcontext():
         results = in_blocks(case, mix, leaves, **more)
         pairs = [(x, dx) for x, dx in zip(results, wanted, strict=True) if x.requires_grad]
         found = []
