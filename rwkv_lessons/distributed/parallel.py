@@ -12,7 +12,7 @@ from ..runtime.bounded import Table
 from ..runtime.operators import refuse_tangents
 from ..runtime.precision import outside_autocast
 from . import rwkv6, rwkv7, states_first
-from .arguments import check_others, group_of, rank_of, takes, with_start
+from .arguments import check_others, group_of, rank_of, takes, with_start, without_options
 from .maps import (
     DeadRank,
     apply,
@@ -40,7 +40,8 @@ def sequence_parallel(operation, group=None, *, timeout=60.0):
         o, s1 = mix(r, k, v, w, u)
 
     Args:
-        operation: `wkv6`, `wkv7`, or one of their methods, as `wkv6_chunked`.
+        operation: `wkv6`, `wkv7`, or one of their methods, as `wkv6_chunked`; or a
+            `functools.partial` of one, with options.
         group: a process group of torch.distributed with gloo (CPU) or NCCL (GPU); a `DeviceMesh` of
             one dimension will do; None: all processes.
         timeout: seconds to wait for the other ranks. With NCCL the GPU waits, not this process:
@@ -77,15 +78,17 @@ def sequence_parallel(operation, group=None, *, timeout=60.0):
         raise TypeError(f"operation must be wkv6, wkv7 or one of their methods, got {operation!r}")
     check_number("timeout", timeout, least=1e-3)
     group, agreed, signature = group_of(group), Table(), with_start(family.OPERATION)
+    operation, preset = without_options(operation)
 
     @outside_autocast
     @functools.wraps(operation)
     def mix(*given, **named):
-        bound = signature.bind(*given, **named)
-        inputs, s0 = bound.args[: len(family.INPUTS)], bound.arguments.get("s0")
-        options = bound.kwargs
+        bound = signature.bind(*given, **preset | named)
+        bound.apply_defaults()
+        (*inputs, s0), options = bound.args, bound.kwargs
         cu_seqlens, start = options.pop("cu_seqlens", None), options.pop("start", None)
         sizes = family.CHECK(*inputs, **options)
+        options["scale"] = float(options["scale"])
         ends = check_others(inputs[0], inputs[family.V], s0, cu_seqlens, start)
         tensors = [x for x in (s0, *inputs) if x is not None]
         refuse_tangents("sequence_parallel", tensors)

@@ -156,6 +156,16 @@ def test_wrong_arguments_are_named(alone):
         mix(given[0], given[1].double(), *given[2:])
 
 
+def test_a_default_is_the_same_whether_it_is_given_or_not(alone, monkeypatch):
+    given, _, _, _ = inputs_of(CASES["wkv6 decay 1"])
+    seen = []
+    monkeypatch.setattr(parallel, "tokens_of_ranks", lambda *x: seen.append(x[3]["options"]))
+    mix = sequence_parallel(wkv6)
+    for options in ({}, {"scale": 1}, {"scale": 1.0, "raw_decay": False}):
+        mix(*given, **options)
+    assert seen == [seen[0]] * 3 and repr(seen[1]) == repr(seen[0])
+
+
 def test_kernels_are_launched_on_the_device_of_the_tensors(alone, monkeypatch):
     """It need not be torch's current one."""
     now, seen, apply = [], [], parallel.SequenceParallel.apply

@@ -1,6 +1,7 @@
 """Sequences and how ranks share them, what one process makes of them, and how far off ranks are."""
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -25,6 +26,7 @@ class Case:
     start: bool = True  # given with cu_seqlens
     s0: bool = True
     options: dict = field(default_factory=dict)
+    preset: bool = False  # options are given before the operation is shared among ranks
     learns: str | None = None  # arguments that require gradients; None: all
     blocks: int = 1  # each reads the o of the one before it as its v
     reentrant: bool | None = None  # of the checkpoint around each block; None: there is none
@@ -56,6 +58,12 @@ def _cases():
         }
         found |= {f"{name} {kind}": case for kind, case in kinds.items()}
         found |= anywhere(name)
+    for options in ({"scale": 0.25}, {"raw_decay": True}):
+        name = f"wkv6 with {', '.join(options)} already"
+        found[name] = Case("wkv6", (37, 20), options=options, preset=True)
+    found["wkv7 with clamp already"] = Case(
+        "wkv7", (37, 20), options={"decay": "clamp"}, preset=True
+    )
     found["wkv6 raw decay"] = Case("wkv6", (37, 20), options={"raw_decay": True})
     found["wkv7 clamp"] = Case("wkv7", (37, 20), options={"decay": "clamp"})
     return found
@@ -127,7 +135,8 @@ def inputs_of(case):
 
 def operation_of(case):
     package = six if case.operation.startswith("wkv6") else seven
-    return getattr(package, case.operation)
+    operation = getattr(package, case.operation)
+    return partial(operation, **case.options) if case.preset else operation
 
 
 def parted(x, start, end):

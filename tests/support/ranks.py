@@ -10,6 +10,7 @@ import contextlib
 import os
 import sys
 import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def on_rank(case, rank, device):
     cast = torch.autocast(device.type, torch.bfloat16) if case.autocast else None
     other = torch.cuda.device((rank + 1) % len(case.parts)) if case.elsewhere else None
     with cast or contextlib.nullcontext(), other or contextlib.nullcontext():
-        results = in_blocks(case, mix, leaves, **more)
+        results = in_blocks(replace(case, options={}) if case.preset else case, mix, leaves, **more)
         pairs = [(x, dx) for x, dx in zip(results, wanted, strict=True) if x.requires_grad]
         found = []
         for again in (True, False):
