@@ -78,6 +78,6 @@ def product(x, y):
 
 
 def _casts(device, may_cast):
-    return device != "meta" and (
-        may_cast or torch.is_autocast_enabled(device)
-    )  # it knows no "meta"
+    if device == "meta":  # autocast does not know it
+        return False
+    return may_cast or torch.is_autocast_enabled(device)
