@@ -3,6 +3,7 @@
 import math
 import re
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -272,6 +273,14 @@ def test_a_wrong_call_names_the_argument_its_value_and_what_is_needed(function, 
             if not named or not any(text in message for text in described(value)):
                 silent.append((argument, value, message))
     assert not silent
+
+
+def test_a_scale_of_numpy_is_looked_at_after_a_right_one_too():
+    x = make(1, 3, 2, 4, 4, dtype=torch.float32)
+    for kind in (np.float32, np.float64):
+        wkv6.wkv6(*x, scale=kind(1.0))
+        with pytest.raises(ValueError, match="scale must be a finite number, got nan"):
+            wkv6.wkv6(*x, scale=kind(NAN))
 
 
 def test_there_are_hundreds_of_them():

@@ -5,12 +5,13 @@ import sys
 
 from rwkv_lessons.operations import LADDERS, OPERATIONS
 from rwkv_lessons.operations.entries import DTYPES, loaded
-from rwkv_lessons.runtime.command_line import at_least, run
+from rwkv_lessons.runtime.command_line import WrongArgument, at_least, run
 from rwkv_lessons.runtime.packages import INSTALL, needed_by
 
 
 def main(argv=None):
-    options = _parser().parse_args(argv)
+    parser = _parser()
+    options = parser.parse_args(argv)
     try:
         with needed_by("this command"):
             options.command(options)
@@ -18,6 +19,8 @@ def main(argv=None):
         if missing.name not in INSTALL:
             raise
         sys.exit(f"bench: {missing}")
+    except WrongArgument as problem:
+        parser.error(str(problem))
     except (ValueError, OSError) as problem:  # also where a wheel has no records
         sys.exit(f"bench: {problem}")
 

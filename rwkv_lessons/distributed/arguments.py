@@ -1,5 +1,6 @@
 """What `sequence_parallel` and the functions that it makes may be given, on one rank alone."""
 
+import functools
 import inspect
 
 import torch
@@ -14,6 +15,13 @@ def takes(operation, names):
         return tuple(inspect.signature(operation).parameters)[: len(names)] == names
     except (TypeError, ValueError):  # not a function, or one of C's
         return False
+
+
+def without_options(operation):
+    """The operation, and by name what a `functools.partial` of it gives to it."""
+    if isinstance(operation, functools.partial):
+        return operation.func, operation.keywords
+    return operation, {}
 
 
 def with_start(operation):

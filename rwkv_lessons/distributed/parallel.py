@@ -9,9 +9,10 @@ import torch.distributed as dist
 
 from ..runtime.arguments import check_number
 from ..runtime.bounded import Table
+from ..runtime.operators import refuse_tangents
 from ..runtime.precision import outside_autocast
 from . import rwkv6, rwkv7, states_first
-from .arguments import check_others, group_of, rank_of, takes, with_start
+from .arguments import check_others, group_of, rank_of, takes, with_start, without_options
 from .maps import (
     DeadRank,
     apply,
@@ -39,7 +40,8 @@ def sequence_parallel(operation, group=None, *, timeout=60.0):
         o, s1 = mix(r, k, v, w, u)
 
     Args:
-        operation: `wkv6`, `wkv7`, or one of their methods, as `wkv6_chunked`.
+        operation: `wkv6`, `wkv7`, or one of their methods, as `wkv6_chunked`; or a
+            `functools.partial` of one, with options.
         group: a process group of torch.distributed with gloo (CPU) or NCCL (GPU); a `DeviceMesh` of
             one dimension will do; None: all processes.
         timeout: seconds to wait for the other ranks. With NCCL the GPU waits, not this process:
@@ -61,8 +63,8 @@ def sequence_parallel(operation, group=None, *, timeout=60.0):
 
     Gradients are those of the sum of all ranks' losses. A rank's gradient of u is its own part: add
     them up as for any parameter that ranks share. Every rank has to run the backward pass, also
-    where its part of the loss is zero; second gradients raise a RuntimeError. The host reads how
-    far decays reach, so that a call cannot be captured in a CUDA graph.
+    where its part of the loss is zero; second gradients and forward mode raise a RuntimeError. The
+    host reads how far decays reach, so that a call cannot be captured in a CUDA graph.
 
     Exact to the dtype: decays of at least 2^-32 (float32: 2^-64, float64: 2^-128) since a rank's
     first token are followed, smaller ones taken for zero. o is rounded twice where it is corrected.
@@ -76,33 +78,44 @@ def sequence_parallel(operation, group=None, *, timeout=60.0):
         raise TypeError(f"operation must be wkv6, wkv7 or one of their methods, got {operation!r}")
     check_number("timeout", timeout, least=1e-3)
     group, agreed, signature = group_of(group), Table(), with_start(family.OPERATION)
+    operation, preset = without_options(operation)
 
     @outside_autocast
     @functools.wraps(operation)
     def mix(*given, **named):
-        bound = signature.bind(*given, **named)
-        inputs, s0 = bound.args[: len(family.INPUTS)], bound.arguments.get("s0")
-        options = bound.kwargs
+        bound = signature.bind(*given, **preset | named)
+        bound.apply_defaults()
+        (*inputs, s0), options = bound.args, bound.kwargs
         cu_seqlens, start = options.pop("cu_seqlens", None), options.pop("start", None)
         sizes = family.CHECK(*inputs, **options)
+        options["scale"] = float(options["scale"])
         ends = check_others(inputs[0], inputs[family.V], s0, cu_seqlens, start)
         tensors = [x for x in (s0, *inputs) if x is not None]
+        refuse_tangents("sequence_parallel", tensors)
         learns = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
         if not learns:  # a node would take what requires gradients elsewhere for what learns here
             s0, *inputs = (x if x is None else x.detach() for x in (s0, *inputs))
 
-        rank = rank_of(group, inputs[0].device)
+        device = inputs[0].device
+        rank = rank_of(group, device)
         same = dict(zip(("B", "T", "H", "K", "V"), sizes, strict=True))
         same |= {"operation": family.__name__, "dtype": inputs[0].dtype, "requires_grad": learns}
         same |= {"options": sorted(options.items()), "cu_seqlens": ends}
-        tokens = tokens_of_ranks(group, timeout, agreed, same, start, inputs[0].device)
-        pieces = pieces_of(sizes[1], rank, ends, tokens)
-        call = Call(operation, family, group, timeout, pieces, options)
-        first = states_first.suits(call, inputs, s0)
-        return (states_first.StatesFirst if first else SequenceParallel).apply(call, s0, *inputs)
+        with on(device):
+            tokens = tokens_of_ranks(group, timeout, agreed, same, start, device)
+            pieces = pieces_of(sizes[1], rank, ends, tokens)
+            call = Call(operation, family, group, timeout, pieces, options)
+            first = states_first.suits(call, inputs, s0)
+            function = states_first.StatesFirst if first else SequenceParallel
+            return function.apply(call, s0, *inputs)
 
     mix.__signature__ = signature
     return mix
+
+
+def on(device):
+    """Makes a GPU torch's current one: kernels are launched there, and events recorded."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
 @dataclass(frozen=True)

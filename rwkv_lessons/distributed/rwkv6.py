@@ -9,6 +9,7 @@ import torch
 
 from ..runtime.packages import TRITON
 from ..runtime.precision import sum_dtype
+from ..runtime.running_sums import running_sums
 from ..wkv6 import wkv6
 from ..wkv6.options import check_call, log_decay
 from .cost import FIRST_LOOK
@@ -71,7 +72,7 @@ class Carry:
         if self.reach < self.tokens and self.seen():
             self.sums = torch.cat([self.sums, self._sums(self.reach, self.tokens)], 1)
             self.reach = self.tokens
-        total = self.sums.cumsum(1)
+        total = running_sums(self.sums, 1)
         self.before, self.total = _after_one(total), total[:, -1]  # before each chunk; of all
         self.sums = self.seen = None
 
@@ -108,7 +109,7 @@ class Carry:
     @staticmethod
     def _decays(w):
         """exp(w[0] + … + w[t-1])"""
-        return _after_one(w.cumsum(1)).exp()
+        return _after_one(running_sums(w, 1)).exp()
 
     def entry_gradient(self, do, E):
         """The gradient of the entry state through o."""
@@ -157,7 +158,7 @@ def _after_one(x):
 
 def _after(x):
     """Sums along dimension 1 over what follows: no difference, which would lose small ones."""
-    return _after_one(x.flip(1).cumsum(1)).flip(1)
+    return _after_one(running_sums(x.flip(1), 1)).flip(1)
 
 
 def suits_kernels(r):

@@ -3,6 +3,7 @@
 `two_processes(tokens=(3000, 5000))` starts them and prints what each found.
 """
 
+import argparse
 import json
 import subprocess
 import sys
@@ -80,5 +81,13 @@ def run(folder, about, rank):
     dist.destroy_process_group()
 
 
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", help="where the two meet")
+    parser.add_argument("about", type=json.loads, help="what they share, in JSON")
+    parser.add_argument("rank", type=int, choices=(0, 1))
+    run(**vars(parser.parse_args(argv)))
+
+
 if __name__ == "__main__":
-    run(sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3]))
+    main()

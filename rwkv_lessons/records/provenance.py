@@ -46,7 +46,9 @@ def provenance(commit=None):
 
 def commit_of_files(given=None):
     """The commit that is given, or the environment's, or git's, in short; None if nobody knows."""
-    found = given or os.environ.get(COMMIT) or output_of("git", "describe", "--always", "--dirty")
+    found = given or os.environ.get(COMMIT)
+    if not found and (ROOT / ".git").exists():  # else git would answer for what is around ROOT
+        found = output_of("git", "describe", "--always", "--dirty")
     return found[:7] if found and re.fullmatch("[0-9a-f]{40}", found) else found
 
 

@@ -10,6 +10,7 @@ repository, so that links between them stay as they are; what is added or change
 - a file that a page links to and that is no page itself is copied.
 """
 
+import argparse
 import ast
 import base64
 import html
@@ -24,6 +25,7 @@ from nbformat.v4 import new_markdown_cell
 from rwkv_lessons.lab.course import exercises, signposts
 from rwkv_lessons.lab.pictures.style import in_one_line
 from rwkv_lessons.operations.entries import ROOT
+from rwkv_lessons.runtime.command_line import run
 
 # Titles of the parts, and the number of each part's first lesson.
 PARTS = {
@@ -328,5 +330,12 @@ def _literally(text):
     return "".join(parts)
 
 
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", help="where the pages go")
+    folder = parser.parse_args(argv).folder
+    print(f"{len(write(Path(folder)))} pages in {folder}")
+
+
 if __name__ == "__main__":
-    print(f"{len(write(Path(sys.argv[1])))} pages in {sys.argv[1]}")
+    sys.exit(run(main, "site"))

@@ -8,6 +8,10 @@ import sys
 from pathlib import Path
 
 
+class WrongArgument(ValueError):
+    """A value on a command line of which the parser cannot say that it is wrong."""
+
+
 def at_least(least, kind=int):
     """A `type` for `argparse`: an int, or a finite float, that is `least` or more."""
     article = "an integer" if kind is int else "a number"

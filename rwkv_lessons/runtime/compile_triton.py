@@ -183,7 +183,7 @@ def forget_failures(kernel):
     Triton 3.7 keeps the failure, and would raise it at every launch: also that of a ptxas which an
     interrupt ended.
     """
-    for compiled, *_ in kernel.device_caches.values():
+    for compiled, *_ in list(kernel.device_caches.values()):  # a thread may add another device
         for key, made in list(compiled.items()):
             future = vars(made).get("future")
             if future is not None and future.done() and future.exception() is not None:

@@ -4,13 +4,15 @@ import copy
 import inspect
 
 import torch
-from triton.backends.nvidia.driver import make_tensordesc_arg
+from triton.backends.nvidia import driver
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from .bounded import Table
 from .remembered_launches import REMEMBERS, first_launches
 
 _compiled, _metadata = {}, {}
+# Private: without it no launch is remembered, and Triton makes this of each description.
+make_tensordesc_arg = getattr(driver, "make_tensordesc_arg", None)
 encoded = Table(4096)  # by address and key: what `encode` returned, some 500 bytes each
 
 

@@ -34,11 +34,17 @@ def call(operator, *given):
 
     torch hides them from an operator that has gradients of its own: they would get lost.
     """
-    if not torch.compiler.is_compiling() and getattr(forward_ad, "_current_level", 0) >= 0:
-        for x in given:
-            if isinstance(x, torch.Tensor) and forward_ad.unpack_dual(x).tangent is not None:
-                raise RuntimeError(
-                    f"{operator} has no forward-mode gradients: those are of the methods in torch"
-                    " alone, as wkv5_chunked, wkv6_doubling and mla_absorbed"
-                )
+    refuse_tangents(operator, given)
     return operator(*given)
+
+
+def refuse_tangents(function, given):
+    """Raises a RuntimeError if one of the `given` has a gradient of forward mode."""
+    if torch.compiler.is_compiling() or getattr(forward_ad, "_current_level", 0) < 0:
+        return
+    for x in given:
+        if isinstance(x, torch.Tensor) and forward_ad.unpack_dual(x).tangent is not None:
+            raise RuntimeError(
+                f"{function} has no forward-mode gradients: those are of the methods in torch"
+                " alone, as wkv5_chunked, wkv6_doubling and mla_absorbed"
+            )

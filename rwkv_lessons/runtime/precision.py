@@ -1,6 +1,7 @@
 """In which precision an operation computes: its own, whatever torch.autocast says."""
 
 import functools
+from functools import partial
 
 import torch
 
@@ -10,17 +11,19 @@ def sum_dtype(dtype):
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def outside_autocast(operation):
+def outside_autocast(operation, backward=False):
     """Makes an operation compute as outside of torch.autocast, on the device of its first tensor.
 
-    Autocast would make products of 16 bits out of those in float32.
+    Autocast would make products of 16 bits out of those in float32. A backward pass is compiled
+    with autocast as it is in the forward pass, and may run with another.
     """
 
     @functools.wraps(operation)
     def outside(*given, **named):
         tensors = (x for x in (*given, *named.values()) if isinstance(x, torch.Tensor))
         x = next(tensors, None)
-        if x is not None and _casts(x.device.type):
+        compiled = backward and torch.compiler.is_compiling()
+        if x is not None and _casts(x.device.type, compiled):
             with torch.autocast(x.device.type, enabled=False):
                 return operation(*given, **named)
         return operation(*given, **named)
@@ -48,7 +51,7 @@ class Product(torch.autograd.Function):
         ctx.save_for_forward(*inputs)
 
     @staticmethod
-    @outside_autocast
+    @partial(outside_autocast, backward=True)
     def backward(ctx, do):
         x, y = ctx.saved_tensors
         dx = product(do, y.mT).sum_to_size(x.shape) if ctx.needs_input_grad[0] else None
@@ -74,5 +77,7 @@ def product(x, y):
     return (Product if torch.compiler.is_compiling() else ProductWithTangents).apply(x, y)
 
 
-def _casts(device):
-    return device != "meta" and torch.is_autocast_enabled(device)  # it knows no "meta"
+def _casts(device, may_cast):
+    if device == "meta":  # autocast does not know it
+        return False
+    return may_cast or torch.is_autocast_enabled(device)

@@ -36,6 +36,8 @@ def unknown():
         yield f"triton's CudaLauncher.__call__({', '.join(names)})"
     has = {*CompiledKernel.__init__.__code__.co_names, *vars(CompiledKernel)}
     yield from sorted(f"CompiledKernel.{x}" for x in {"run", "function", "packed_metadata"} - has)
+    if not hasattr(driver, "make_tensordesc_arg"):
+        yield "triton's make_tensordesc_arg"
     if torch.version.cuda and not hasattr(torch._C, "_cuda_getCurrentRawStream"):
         yield "torch._C._cuda_getCurrentRawStream"
 

@@ -3,12 +3,13 @@
 import torch
 
 
-def running_sums(x):
-    """x.cumsum(-2)."""
+def running_sums(x, dim=-2):
+    """x.cumsum(dim)."""
     if not (x.is_cuda and torch.are_deterministic_algorithms_enabled()):
-        return x.cumsum(-2)
-    n = 1  # as many tokens as each sum has by now; torch refuses cumsum here
-    while n < x.shape[-2]:
-        x = torch.cat([x[..., :n, :], x[..., n:, :] + x[..., :-n, :]], -2)
+        return x.cumsum(dim)
+    n, tokens = 1, x.shape[dim]  # as many tokens as each sum has by now; torch refuses cumsum here
+    while n < tokens:
+        before = x.narrow(dim, 0, tokens - n)
+        x = torch.cat([x.narrow(dim, 0, n), x.narrow(dim, n, tokens - n) + before], dim)
         n *= 2
     return x

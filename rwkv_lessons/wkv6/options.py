@@ -46,8 +46,8 @@ def looks(tensors, scale, raw_decay):
 
     A call that looks like one that was right is right: found in half the time of checking it.
     """
-    infinite = type(scale) is float and not abs(scale) < math.inf
-    if torch.compiler.is_compiling() or infinite or not no_transforms():
+    ordinary = type(scale) in (int, float) and abs(scale) < math.inf
+    if torch.compiler.is_compiling() or not ordinary or not no_transforms():
         return None
     found = [type(scale), type(raw_decay)]
     for x in tensors:

@@ -22,6 +22,8 @@ sweep. A log decay's gradient is a sum over the products of decays that it is pa
 difference of two sums, so strong decays lose nothing.
 """
 
+from functools import partial
+
 import torch
 from torch.nn import functional as F
 
@@ -61,7 +63,7 @@ class WYFunction(torch.autograd.Function):
         ctx.save_for_forward(*inputs)
 
     @staticmethod
-    @outside_autocast
+    @partial(outside_autocast, backward=True)
     def backward(ctx, do, ds1):
         return gradients(*ctx.saved_tensors, do, ds1)
 

@@ -97,13 +97,14 @@ def test_a_ladder_is_recorded_in_each_type_that_its_kernels_take():
     assert {("chunked", x) for x in ("bfloat16", "float32")} < set(plan.holds)
 
 
-def test_only_some_records_can_be_asked_for():
+def test_only_some_records_can_be_asked_for(capsys):
     assert [plan.name for plan in chosen(["wkv5*", "mla-ladder"])] == [
         *("wkv5-ladder", "wkv5-profile", "wkv5", "wkv5-backward", "mla-ladder")
     ]
     assert chosen() == list(PLANS) == chosen(needed_on="a GPU that nobody has")
-    with pytest.raises(SystemExit, match="no record 'wkv9': there are ceilings"):
+    with pytest.raises(SystemExit, match="2"):
         main(["record-all", "wkv9", "--list"])
+    assert "no record 'wkv9': there are ceilings" in capsys.readouterr().err
 
 
 def test_parts_are_the_whole_and_take_about_as_long():
@@ -131,8 +132,9 @@ def test_parts_do_not_change_with_what_is_recorded(monkeypatch, capsys):
     assert chosen(needed_on=GPU, part=(2, 2)) == []
     main(["record-all", "mla-decode", "wkv5", "--list", "--part", "1/2"])
     assert capsys.readouterr().out.split()[0] == "wkv5"  # the one with the longer limit
-    with pytest.raises(SystemExit, match="part is '3/2', needs one as 1/2"):
-        main(["record-all", "--part", "3/2"])
+    with pytest.raises(SystemExit, match="2"):
+        main(["record-all", "--list", "--part", "3/2"])
+    assert "part is '3/2', needs one as 1/2" in capsys.readouterr().err
 
 
 def test_the_list_says_what_there_is(capsys):

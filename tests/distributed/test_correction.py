@@ -6,7 +6,7 @@ import torch
 pytest.importorskip("triton")
 from support.tensor_core import tensor_core  # noqa: E402, F401
 
-from rwkv_lessons.distributed import correction  # noqa: E402
+from rwkv_lessons.distributed import correction, rwkv6  # noqa: E402
 from rwkv_lessons.distributed.rwkv6 import Carry  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -78,3 +78,25 @@ def test_a_chunk_that_nothing_reaches_is_left_alone():
     carry.correct(marked, E)
     C = correction.chunk_for(8)
     assert not (marked[:, :C] == 7).all() and (marked[:, C:] == 7).all()  # exp(-2 · 64) < 2^-64
+
+
+@pytest.fixture
+def deterministic(monkeypatch):
+    """On a GPU torch refuses sums of its own then; on a CPU they are taken away."""
+    if DEVICE == "cpu":
+        monkeypatch.setattr(rwkv6, "running_sums", torch.Tensor.cumsum)
+        monkeypatch.setattr(torch.Tensor, "cumsum", None)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(True, warn_only=True)  # as conftest.py has it
+
+
+@pytest.mark.parametrize("kernels", [False, True])
+def test_nothing_of_it_is_refused_where_torch_is_deterministic(kernels, deterministic):
+    r, v, w, o, do, dr, dw, E, after = problem(70, 8, 8, torch.float32, None, False)
+    carry = Carry.__new__(Carry)
+    carry.begin(Call(), (r, r, v, w, r[0, 0]), 70, kernels)
+    carry.correct(o, E)
+    carry.entry_gradient(do, E)
+    carry.add_gradients([dr, None, None, dw, None], do, E, after)

@@ -1,5 +1,6 @@
 """A sequence on many processes is what it is on one: o, states and gradients, with every option."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -9,9 +10,10 @@ import torch
 import torch.distributed as dist
 from support.rank_cases import CASES, GPU_CASES, inputs_of, relative_errors
 from support.ranks import LIMIT_S
+from torch.autograd import forward_ad
 from torch.distributed.device_mesh import init_device_mesh
 
-from rwkv_lessons.distributed import sequence_parallel, split_tokens
+from rwkv_lessons.distributed import parallel, sequence_parallel, split_tokens
 from rwkv_lessons.operations.entries import ROOT
 from rwkv_lessons.wkv6 import wkv6
 
@@ -154,6 +156,37 @@ def test_wrong_arguments_are_named(alone):
         mix(given[0], given[1].double(), *given[2:])
 
 
+def test_a_default_is_the_same_whether_it_is_given_or_not(alone, monkeypatch):
+    given, _, _, _ = inputs_of(CASES["wkv6 decay 1"])
+    seen = []
+    monkeypatch.setattr(parallel, "tokens_of_ranks", lambda *x: seen.append(x[3]["options"]))
+    mix = sequence_parallel(wkv6)
+    for options in ({}, {"scale": 1}, {"scale": 1.0, "raw_decay": False}):
+        mix(*given, **options)
+    assert seen == [seen[0]] * 3 and repr(seen[1]) == repr(seen[0])
+
+
+def test_kernels_are_launched_on_the_device_of_the_tensors(alone, monkeypatch):
+    """It need not be torch's current one."""
+    now, seen, apply = [], [], parallel.SequenceParallel.apply
+
+    @contextlib.contextmanager
+    def on(device):
+        now.append(device)
+        yield
+        now.clear()
+
+    def look(*given):
+        seen.extend(now)
+        return apply(*given)
+
+    monkeypatch.setattr(parallel, "on", on, raising=False)
+    monkeypatch.setattr(parallel.SequenceParallel, "apply", look)
+    given, _, _, _ = inputs_of(CASES["wkv6 decay 1"])
+    sequence_parallel(wkv6)(*given)
+    assert seen == [given[0].device]
+
+
 def test_second_gradients_are_refused(alone):
     given, _, _, _ = inputs_of(CASES["wkv6 decay 1"])
     leaves = [x.requires_grad_() for x in given]
@@ -161,6 +194,16 @@ def test_second_gradients_are_refused(alone):
     (dr,) = torch.autograd.grad(o.square().sum(), leaves[:1], create_graph=True)
     with pytest.raises(RuntimeError):
         torch.autograd.grad(dr.sum(), leaves)
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_tangents_of_forward_mode_are_an_error_and_not_lost(alone, learns):
+    given, s0, _, _ = inputs_of(CASES["wkv6 decay 1"])
+    for n, x in enumerate((*given, s0)):
+        tensors = [y.clone().requires_grad_(learns) for y in (*given, s0)]
+        with forward_ad.dual_level(), pytest.raises(RuntimeError, match="no forward-mode"):
+            tensors[n] = forward_ad.make_dual(tensors[n], torch.ones_like(x))
+            sequence_parallel(wkv6)(*tensors)
 
 
 def test_another_operation_is_refused():

@@ -4,6 +4,7 @@ import pytest
 
 from rwkv_lessons.operations import work
 from rwkv_lessons.records import fingerprint as source
+from rwkv_lessons.records import provenance
 from rwkv_lessons.records.fingerprint import fingerprint, fingerprints_of_kernels
 from rwkv_lessons.records.lookup import every_record, record, stale, stale_rows, times
 from rwkv_lessons.records.rates import rates
@@ -264,3 +265,10 @@ def test_a_table_says_what_has_changed_since(tmp_path):
     around = Measurement("a", SHAPE, "float32", **now | {"sha256": "something else"})
     said = older(Record("try", NOWHERE, (around, of_now)))
     assert said == " *Host code has changed since.*"
+
+
+def test_the_commit_of_a_repository_around_an_installed_library_is_not_its_own(monkeypatch):
+    monkeypatch.delenv(provenance.COMMIT, raising=False)
+    monkeypatch.setattr(provenance, "ROOT", provenance.ROOT / "docs")  # git would answer here
+    assert provenance.commit_of_files() is None
+    assert provenance.commit_of_files("abc") == "abc"

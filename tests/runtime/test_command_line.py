@@ -6,8 +6,11 @@ import sys
 import pytest
 
 from rwkv_lessons.bench.__main__ import main as bench
+from rwkv_lessons.lab.course import lock
 from rwkv_lessons.lab.launched import main as trace
+from rwkv_lessons.lab.two_processes import main as two_processes
 from rwkv_lessons.models.reverse import main as reverse
+from rwkv_lessons.report.site import main as site
 from rwkv_lessons.runtime import command_line
 from rwkv_lessons.verify.__main__ import main as verify
 
@@ -22,17 +25,33 @@ WRONG = [
     (reverse, "--threads many", "--threads: 'many': needs an integer of at least 1"),
     (reverse, "--checkpoint /no/such/file", "/no/such is no folder that can be written"),
     (trace, "file.py:kernel --blocks 0", "--blocks: '0': needs an integer of at least 1"),
+    (site, "", "the following arguments are required: folder"),
+    (two_processes, "", "the following arguments are required: folder, about, rank"),
+    (two_processes, "folder about 0", "argument about: invalid loads value: 'about'"),
+    (lock.main, "anything", "unrecognized arguments: anything"),
     (bench, "wkv6 --shape 0,8,1,4", "--shape: '0,8,1,4': needs sizes, as 1,2,3"),
+    (bench, "wkv6 --quick --shape 1,2", "--shape: shape is (1, 2), needs 4 positive numbers"),
+    (bench, "wkv5 --quick --methods fastest", "--methods: no method fastest: there are reference"),
+    (bench, "wkv5 --quick --record ../try", "--record '../try': needs wkv5-something"),
+    (bench, "wkv5 --quick --record", "record it under a name of its own"),
+    (bench, "matrix --architectures sm_1", "--architectures: 'sm_1' is none of sm_80"),
     (bench, "wkv6 --budget-ms -4", "--budget-ms: '-4': needs a number of at least 0"),
 ]
 
 
-@pytest.mark.parametrize("main, line, says", WRONG, ids=[f"{line}" for _, line, _ in WRONG])
+@pytest.mark.parametrize("main, line, says", WRONG, ids=lambda x: isinstance(x, str) and x or None)
 def test_a_wrong_value_is_told_with_its_argument(main, line, says, capsys):
     with pytest.raises(SystemExit) as stop:
         main(line.split())
     assert stop.value.code == 2
     assert says in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_help_writes_nothing(monkeypatch, capsys):
+    monkeypatch.setattr(lock, "write", lambda: pytest.fail("it wrote"))
+    with pytest.raises(SystemExit) as stop:
+        lock.main(["--help"])
+    assert stop.value.code == 0 and "requirements.lock" in capsys.readouterr().out
 
 
 def test_an_interrupted_command_ends_in_a_line(capsys):

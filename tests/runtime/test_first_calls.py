@@ -87,6 +87,20 @@ def test_what_failed_once_is_compiled_again(compiler):
     assert len(compiler.targets) == 2
 
 
+def test_a_device_that_another_thread_adds_meanwhile_is_no_error(compiler):
+    """Two GPUs' first launches: one looks for what failed while the other begins."""
+    (launch,) = launches(1)
+    kernel = launch[0]
+
+    class Meanwhile(dict):
+        def items(self):
+            return kernel.device_caches[1][0].items()  # the other thread's first launch
+
+    kernel.device_caches[0] = Meanwhile(), *kernel.device_caches[0][1:]
+    compile_triton.forget_failures(kernel)
+    assert list(kernel.device_caches) == [0, 1]
+
+
 def test_no_thread_compiles_with_tritons_own_assembler_while_another_begins(compiler, monkeypatch):
     """A second GPU's first launch, step by step between those of the first one."""
     kernel, seen = assembled(triton.JITFunction(body)), []

@@ -1,5 +1,7 @@
 """Launches are remembered where Triton has the parts that are known, and nobody says no."""
 
+import subprocess
+import sys
 import types
 
 import pytest
@@ -82,3 +84,16 @@ def test_a_kernel_without_its_parts_is_unknown(monkeypatch):
         "CompiledKernel.function",
         "CompiledKernel.packed_metadata",
     ]
+
+
+def test_a_triton_that_does_not_encode_tiles_for_others_is_unknown_and_no_import_fails():
+    code = """
+import warnings
+from triton.backends.nvidia import driver
+del driver.make_tensordesc_arg
+with warnings.catch_warnings(record=True) as said:
+    from rwkv_lessons.runtime import remembered_launches, replay
+assert "make_tensordesc_arg" in str(said[-1].message) and not remembered_launches.REMEMBERS
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,6 +1,7 @@
 """Sequences and how ranks share them, what one process makes of them, and how far off ranks are."""
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -25,10 +26,12 @@ class Case:
     start: bool = True  # given with cu_seqlens
     s0: bool = True
     options: dict = field(default_factory=dict)
+    preset: bool = False  # options are given before the operation is shared among ranks
     learns: str | None = None  # arguments that require gradients; None: all
     blocks: int = 1  # each reads the o of the one before it as its v
     reentrant: bool | None = None  # of the checkpoint around each block; None: there is none
     autocast: bool = False  # to bfloat16, around both passes
+    elsewhere: bool = False  # torch's current device is another rank's
 
 
 def _cases():
@@ -55,6 +58,12 @@ def _cases():
         }
         found |= {f"{name} {kind}": case for kind, case in kinds.items()}
         found |= anywhere(name)
+    for options in ({"scale": 0.25}, {"raw_decay": True}):
+        name = f"wkv6 with {', '.join(options)} already"
+        found[name] = Case("wkv6", (37, 20), options=options, preset=True)
+    found["wkv7 with clamp already"] = Case(
+        "wkv7", (37, 20), options={"decay": "clamp"}, preset=True
+    )
     found["wkv6 raw decay"] = Case("wkv6", (37, 20), options={"raw_decay": True})
     found["wkv7 clamp"] = Case("wkv7", (37, 20), options={"decay": "clamp"})
     return found
@@ -83,6 +92,8 @@ def _gpu_cases():
         long = Case(name, (2100, 2060), H=4, K=64, V=64, dtype=torch.bfloat16)
         kinds = {
             "long": long,
+            "short, elsewhere": Case(name, (70, 31), elsewhere=True),
+            "long, elsewhere": replace(long, elsewhere=True),
             "long, in autocast": replace(long, autocast=True),
             "long, two blocks, reentrant": replace(long, blocks=2, reentrant=True),
             "long, two blocks, not reentrant": replace(long, blocks=2, reentrant=False),
@@ -124,7 +135,8 @@ def inputs_of(case):
 
 def operation_of(case):
     package = six if case.operation.startswith("wkv6") else seven
-    return getattr(package, case.operation)
+    operation = getattr(package, case.operation)
+    return partial(operation, **case.options) if case.preset else operation
 
 
 def parted(x, start, end):

@@ -10,6 +10,7 @@ import contextlib
 import os
 import sys
 import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -53,8 +54,9 @@ def on_rank(case, rank, device):
     mix = sequence_parallel(operation_of(case), timeout=LIMIT_S)
     wanted = [do[:, start:end].to(device), (ds1 * last_rank_of(case, rank)).to(device)]
     cast = torch.autocast(device.type, torch.bfloat16) if case.autocast else None
-    with cast or contextlib.nullcontext():
-        results = in_blocks(case, mix, leaves, **more)
+    other = torch.cuda.device((rank + 1) % len(case.parts)) if case.elsewhere else None
+    with cast or contextlib.nullcontext(), other or contextlib.nullcontext():
+        results = in_blocks(replace(case, options={}) if case.preset else case, mix, leaves, **more)
         pairs = [(x, dx) for x, dx in zip(results, wanted, strict=True) if x.requires_grad]
         found = []
         for again in (True, False):

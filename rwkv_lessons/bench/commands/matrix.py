@@ -29,6 +29,7 @@ from rwkv_lessons.records import fingerprint as source
 from rwkv_lessons.records.schema import RECORDS
 from rwkv_lessons.runtime.architectures import ARCHITECTURES, number_of
 from rwkv_lessons.runtime.assembler import assembler
+from rwkv_lessons.runtime.command_line import WrongArgument
 
 TABLE = RECORDS / "compiled.json"
 MOST_REGISTERS = 255
@@ -275,7 +276,7 @@ def command(options):
     )
     if unknown := sorted({*architectures} - {*ARCHITECTURES}):
         known = ", ".join(ARCHITECTURES)
-        raise ValueError(f"--architectures: {unknown[0]!r} is none of {known}")
+        raise WrongArgument(f"--architectures: {unknown[0]!r} is none of {known}")
     if options.check:
         return check()
     _rows.update(wanted(architectures))

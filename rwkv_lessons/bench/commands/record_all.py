@@ -33,6 +33,7 @@ from rwkv_lessons.operations import LADDERS, OPERATIONS
 from rwkv_lessons.operations.entries import BENCH, ROOT, own
 from rwkv_lessons.records.rates import CEILING_NAMES
 from rwkv_lessons.records.schema import RECORDS, load, path
+from rwkv_lessons.runtime.command_line import WrongArgument
 
 GPU = "NVIDIA H200"  # whose records --list and --needed look at where there is no GPU
 # First: the others are held against them.
@@ -97,7 +98,7 @@ def chosen(names=(), needed_on=None, part=(1, 1)):
     for name in names:
         if not fnmatch.filter([plan.name for plan in PLANS], name):
             known = ", ".join(plan.name for plan in PLANS)
-            raise ValueError(f"no record {name!r}: there are {known}")
+            raise WrongArgument(f"no record {name!r}: there are {known}")
     found = [p for p in PLANS if not names or any(fnmatch.fnmatch(p.name, x) for x in names)]
     found = shared_out(found, part[1])[part[0] - 1]
     return [p for p in found if needed_on is None or state(p, needed_on) != "recorded"]
@@ -115,12 +116,12 @@ def part_of(text):
     """(1, 2) of "1/2".
 
     Raises:
-        ValueError: it is no part of a whole.
+        WrongArgument: it is no part of a whole.
     """
     found = re.fullmatch(r"(\d+)/(\d+)", text)
     part, parts = map(int, found.groups()) if found else (0, 0)
     if not 1 <= part <= parts:
-        raise ValueError(f"part is {text!r}, needs one as 1/2 or 2/2")
+        raise WrongArgument(f"--part is {text!r}, needs one as 1/2 or 2/2")
     return part, parts
 
 

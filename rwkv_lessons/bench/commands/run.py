@@ -15,6 +15,7 @@ from rwkv_lessons.operations import LADDERS, OF_LADDER, OPERATIONS
 from rwkv_lessons.records.provenance import provenance
 from rwkv_lessons.records.rates import LATENCY_NAMES
 from rwkv_lessons.records.schema import Record, load, path, save
+from rwkv_lessons.runtime.command_line import WrongArgument
 from rwkv_lessons.verify.gate import NOT_RECORDED
 
 FIRST = "wkv6-first"
@@ -127,10 +128,13 @@ def asked_shapes(options, operation):
     """Those given with --shape, or the operation's own.
 
     Raises:
-        ValueError: a shape has not the operation's letters.
+        WrongArgument: a shape has not the operation's letters.
     """
     for shape in options.shape or ():
-        operation.check_shape(shape)
+        try:
+            operation.check_shape(shape)
+        except ValueError as problem:
+            raise WrongArgument(f"--shape: {problem}") from None
     return options.shape or ([operation.quick] if options.quick else operation.shapes)
 
 
@@ -138,11 +142,13 @@ def choose(found, names):
     """Those of `found` that are named, in that order; all of them without names.
 
     Raises:
-        ValueError: a name is none of `found`.
+        WrongArgument: a name is none of `found`.
     """
     unknown = [name for name in names or () if name not in found]
     if unknown:
-        raise ValueError(f"no method {', '.join(unknown)}: there are {', '.join(found)}")
+        raise WrongArgument(
+            f"--methods: no method {', '.join(unknown)}: there are {', '.join(found)}"
+        )
     return {name: found[name] for name in names or found}
 
 
@@ -185,13 +191,13 @@ def recording(options, name, *part):
 def refuse_a_part(options, *part):
     """The record of a command's own name holds everything that the command measures."""
     if options.record == "" and any(part):
-        raise ValueError("this run is a part: record it under a name of its own, --record NAME")
+        raise WrongArgument("this run is a part: record it under a name of its own, --record NAME")
 
 
 def check_name(options, name):
     """`operation_of` finds by a record's name what it is a record of."""
     if options.record and not re.fullmatch(rf"{name}(-\w+)*", options.record):
-        raise ValueError(f"--record {options.record!r}: needs {name}-something")
+        raise WrongArgument(f"--record {options.record!r}: needs {name}-something")
 
 
 def keep(options, name, here, rows=(), ceilings=None):

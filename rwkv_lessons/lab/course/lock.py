@@ -7,6 +7,7 @@ All of .venv is in it, except what must differ: NVIDIA's libraries, which each C
 asks for by version, and what needs a later Python than the project does.
 """
 
+import argparse
 import importlib.metadata
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -59,5 +60,10 @@ def write() -> None:
     FILE.write_text(HEAD + "".join(f"{line}\n" for line in sorted(set(lines()))))
 
 
-if __name__ == "__main__":
+def main(argv=None):
+    argparse.ArgumentParser(description=__doc__).parse_args(argv)
     write()
+
+
+if __name__ == "__main__":
+    main()

@@ -43,3 +43,13 @@ def test_more_threads_than_can_wait_are_refused(monkeypatch):
     monkeypatch.setattr(grid_barrier, "MOST_THREADS", 16)
     with pytest.raises(ValueError, match="32 threads wait for the grid.*give a smaller grid"):
         traced(4, 4)
+
+
+@cuda.jit
+def of_a_block(x):
+    cg.this_thread_block().sync()
+    x[0] = 1
+
+
+def test_another_group_than_the_grid_is_refused_by_name():
+    assert "cuda.cg.this_thread_block has no CPU form" in str(trace(of_a_block, 1, 1, np.zeros(1)))

@@ -27,7 +27,7 @@ class PretendCuda:
         self.const = SimpleNamespace(array_like=machine.const_array)
         self.atomic = Atomic()
         self.libdevice = PretendMath(machine)
-        self.cg = SimpleNamespace(this_grid=lambda: Grid(machine))
+        self.cg = Groups(machine)
         for scope in ("threadfence", "threadfence_block", "threadfence_system"):
             setattr(self, scope, machine.fence)
 
@@ -135,6 +135,16 @@ def _axes(ndim, values):
     if ndim not in (1, 2, 3):
         raise ValueError(f"ndim is {ndim!r}; it must be 1, 2 or 3")
     return values[0] if ndim == 1 else tuple(values[:ndim])
+
+
+class Groups:
+    """`cuda.cg`, of which the grid is simulated."""
+
+    def __init__(self, machine):
+        self.this_grid = lambda: Grid(machine)
+
+    def __getattr__(self, name):
+        raise NotImplementedError(f"cuda.cg.{name} has no CPU form here")
 
 
 class Grid:
