@@ -15,3 +15,7 @@ def main() -> int:
         print(f"lessons: {missing}: clone it, and run `make lab` there", file=sys.stderr)
         return 2
     return run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -283,5 +283,12 @@ def test_a_scale_of_numpy_is_looked_at_after_a_right_one_too():
             wkv6.wkv6(*x, scale=kind(NAN))
 
 
+@pytest.mark.parametrize("operation, inputs", [(wkv6.wkv6, make), (wkv7.wkv7, make_7)])
+def test_a_sparse_tensor_is_refused_by_its_name(operation, inputs):
+    r, *others = inputs(1, 3, 2, 4, 4, dtype=torch.float32)
+    with pytest.raises(TypeError, match="r must be a dense tensor, got one of layout torch.sparse"):
+        operation(r.to_sparse(), *others)
+
+
 def test_there_are_hundreds_of_them():
     assert sum(len(values) for *_, wrong in CALLS for values in wrong.values()) > 400

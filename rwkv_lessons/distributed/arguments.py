@@ -41,6 +41,8 @@ def group_of(group):
         if group.ndim != 1:
             raise ValueError(f"group must be a DeviceMesh of one dimension, got {group.ndim}")
         return group.get_group()
+    if not dist.is_initialized():
+        raise ValueError("sequence_parallel needs a process group: init_process_group comes first")
     outside = dist.GroupMember.NON_GROUP_MEMBER  # what new_group gives to processes outside
     if group not in (None, outside) and not isinstance(group, dist.ProcessGroup):
         kind = type(group).__name__

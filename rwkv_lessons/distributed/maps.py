@@ -5,6 +5,7 @@ A and B side by side, `[B, H, K, 1 or K, + V]`: at H = 64 and K = V = 64 1.06 MB
 """
 
 import datetime
+import re
 
 import torch
 import torch.distributed as dist
@@ -35,7 +36,7 @@ def gathering(x, group, timeout):
         return DeadRank(
             f"rank {dist.get_rank(group)} of {ranks}: another rank of the group has ended, or was "
             f"not there within {timeout} s. Every rank must make the same calls, backward too; "
-            f"start all of them again. {dist.get_backend(group)} says: {problem}"
+            f"start all of them again. {dist.get_backend(group)} says: {of_backend(problem)}"
         )
 
     try:
@@ -54,6 +55,11 @@ def gathering(x, group, timeout):
         return out
 
     return finish
+
+
+def of_backend(problem):
+    """What a backend says, without the places in its own sources."""
+    return re.sub(r"\[/[^\]]*\] ?", "", str(problem))
 
 
 def apply(A, S):

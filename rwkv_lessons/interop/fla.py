@@ -19,6 +19,7 @@ import importlib
 import torch
 
 from ..runtime.arguments import check_tensor
+from ..runtime.packages import needed_by
 from ..wkv6 import wkv6
 from . import fla_rwkv7
 from .arguments import check_initial_state
@@ -149,7 +150,8 @@ def patch_fla():
     Raises:
         ModuleNotFoundError: flash-linear-attention is not installed.
     """
-    importlib.import_module("fla.layers.rwkv6")
+    with needed_by("patch_fla"):
+        importlib.import_module("fla.layers.rwkv6")
     defined_in = [importlib.import_module(name) for name in FILES]
     defined_in += [x for x in map(_if_there, fla_rwkv7.MODULES) if x]
     found = [

@@ -79,6 +79,8 @@ def launch_of(file, name, text=None):
     Raises:
         LookupError: the file has no such kernel, or does not launch it.
     """
+    if not Path(file).is_file():
+        raise LookupError(f"there is no file {file}")
     if text is not None:
         return _as_text(file, name, text)
     launches = []
@@ -167,6 +169,8 @@ def _as_text(file, name, text):
             def launch(*args, **named):
                 grid, first = sizes, ()
                 if hasattr(kernel, "py_func"):
+                    if not isinstance(sizes, tuple) or len(sizes) < 2:
+                        raise ValueError(f"a kernel of numba needs [grid, block], got [{sizes}]")
                     grid, block, *rest = sizes
                     first = (block,)
                     if rest[1:]:  # grid, block, stream, sharedmem

@@ -20,6 +20,8 @@ def check_tensor(name, x, r, dtypes=DTYPES, whose="r"):
     """
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
+    if x.layout is not torch.strided:
+        raise TypeError(f"{name} must be a dense tensor, got one of layout {x.layout}")
     if x.dtype not in dtypes:
         wanted = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
         raise TypeError(f"{name} must be one of {wanted}, got {x.dtype}")

@@ -11,6 +11,7 @@ INSTALL = {
     "triton": "pip install triton (there are wheels for Linux)",
     **{name: f"pip install {name}" for name in ("matplotlib", "transformers", "greenlet", "rich")},
     "fla": "pip install flash-linear-attention",
+    "rwkv_lessons.lab": "it is in the repository only, so clone that",
 }
 
 
@@ -24,7 +25,7 @@ def needed_by(what):
     try:
         yield
     except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
+        package = error.name if error.name in INSTALL else (error.name or "").partition(".")[0]
         if package not in INSTALL or find_spec(package) is not None:  # there, but not as it should
             raise
         text = f"{what} needs {package}, which is not installed: {INSTALL[package]}"

@@ -13,7 +13,7 @@ from support.ranks import LIMIT_S
 from torch.autograd import forward_ad
 from torch.distributed.device_mesh import init_device_mesh
 
-from rwkv_lessons.distributed import parallel, sequence_parallel, split_tokens
+from rwkv_lessons.distributed import maps, parallel, sequence_parallel, split_tokens
 from rwkv_lessons.operations.entries import ROOT
 from rwkv_lessons.wkv6 import wkv6
 
@@ -204,6 +204,16 @@ def test_tangents_of_forward_mode_are_an_error_and_not_lost(alone, learns):
         with forward_ad.dual_level(), pytest.raises(RuntimeError, match="no forward-mode"):
             tensors[n] = forward_ad.make_dual(tensors[n], torch.ones_like(x))
             sequence_parallel(wkv6)(*tensors)
+
+
+def test_without_a_process_group_the_call_that_makes_one_is_named():
+    with pytest.raises(ValueError, match="sequence_parallel .* init_process_group comes first"):
+        sequence_parallel(wkv6)
+
+
+def test_what_a_backend_says_is_told_without_the_places_in_its_sources():
+    problem = RuntimeError("[/a/pair.cc:538] Connection closed by peer [127.0.0.1]:4071")
+    assert maps.of_backend(problem) == "Connection closed by peer [127.0.0.1]:4071"
 
 
 def test_another_operation_is_refused():

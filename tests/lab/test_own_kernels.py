@@ -138,9 +138,9 @@ def test_triton_from_the_shell(write, capsys, step, code):
         ("mirrored", None, "is not like file.py:kernel"),
         ("{}:nothing", None, "nobody comes here"),
         ("{}:nothing", "[1, 8](rand(8))", "no kernel 'nothing'; it has prepare, mirrored"),
-        ("{}:never_launched", "[1](rand(8))", "the launch '[1](rand(8))': TypeError"),
+        ("{}:never_launched", "[1](rand(8))", "a kernel of numba needs [grid, block], got [1]"),
         ("{}:never_launched", "[1, 8](rand(8), 3)", "too many positional arguments"),
-        ("nowhere.py:x", None, "No such file"),
+        ("nowhere.py:x", None, "there is no file nowhere.py"),
     ],
 )
 def test_a_wrong_request_says_what_is_needed(write, capsys, where, launch, said):

@@ -309,6 +309,13 @@ def test_a_package_that_is_missing_is_named_with_what_installs_it(beside_torch, 
         assert f"needs {package}, which is not installed: pip install " in line
 
 
+def test_what_a_wheel_has_not_is_said_to_be_in_the_repository(beside_torch):
+    python = beside_torch(*WITHOUT["all"])
+    for command, status in (("bench readme", 1), ("course", 2)):
+        done = said_by(python, "-m", *f"rwkv_lessons.{command}".split())
+        assert done.returncode == status and "in the repository" in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize("command", ["wkv6 --quick", "mla-prefill --quick", "matrix"])
 def test_the_bench_names_the_package_that_it_needs(beside_torch, command):
     done = said_by(beside_torch(*WITHOUT["bare"]), "-m", "rwkv_lessons.bench", *command.split())
