@@ -11,6 +11,7 @@ from rwkv_lessons.lab.evidence.functions import function_cases
 from rwkv_lessons.lab.evidence.timex import (
     PART_OF_A_TILE,
     SYMPTOMS,
+    TRACED_FOUR,
     conflicts,
     fits,
     global_reads,
@@ -467,7 +468,8 @@ EXERCISES = {
             at_least(1, "LDS.128", text="16-byte reads of shared memory (LDS.128)"),
             fits(),
             in_registers(),
-            most=(global_reads(0.2), shared_reads(0.4), conflicts(), no_atomics()),
+            most=(global_reads(0.1), shared_reads(0.4), conflicts(), no_atomics()),
+            traced=TRACED_FOUR,
         ),
         symptoms=SYMPTOMS
         | {
@@ -505,7 +507,8 @@ EXERCISES = {
             at_least(1, "LDS.128", text="16-byte reads of shared memory (LDS.128)"),
             fits(),
             in_registers(),
-            most=(global_reads(0.08), shared_reads(0.15), conflicts(), no_atomics()),
+            most=(global_reads(0.05), shared_reads(0.15), conflicts(), no_atomics()),
+            traced=TRACED_FOUR,
         ),
         symptoms=SYMPTOMS | {"causal": ZEROS},
         afterwards=Afterwards(
@@ -541,7 +544,7 @@ EXERCISES = {
             fits(),
             in_registers(),
             most=(
-                global_reads(0.08),
+                global_reads(0.05),
                 shared_reads(0.15),
                 imbalance(1.1),
                 conflicts(),

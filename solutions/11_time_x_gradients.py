@@ -6,6 +6,7 @@ from numba import cuda, float32
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.claims import at_least, in_registers
 from rwkv_lessons.lab.evidence.timex import (
+    PART_OF_A_TILE,
     conflicts,
     fits,
     global_reads,
@@ -359,12 +360,13 @@ EXERCISES = {
             fits(),
             in_registers(),
             most=(
-                global_reads(0.08),
+                global_reads(0.05),
                 shared_reads(0.15),
                 imbalance(1.1),
                 conflicts(),
                 no_atomics(),
             ),
+            traced=PART_OF_A_TILE,
         ),
         symptoms=DK,
         afterwards=Afterwards(
@@ -396,7 +398,8 @@ EXERCISES = {
             WIDE,
             fits(),
             in_registers(),
-            most=(global_reads(0.2), shared_reads(0.4), imbalance(1.1), conflicts(), no_atomics()),
+            most=(global_reads(0.1), shared_reads(0.4), imbalance(1.1), conflicts(), no_atomics()),
+            traced=PART_OF_A_TILE,
         ),
         symptoms=DW
         | {

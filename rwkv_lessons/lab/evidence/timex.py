@@ -1,7 +1,8 @@
 """The evidence for lesson kernels of time-x, forward and gradients.
 
-A lesson kernel takes any of the arrays in LETTERS, by these names. On the CPU its tiles are made
-small, by other values of the global names TILE and WINDOW, so that a few tokens are several tiles.
+A lesson kernel takes any of the arrays in LETTERS, by these names. On the CPU most of its tiles are
+made small, by other values of the global names TILE, WINDOW and ROWS, so that a few tokens are
+several tiles. Some are not, so that there are several warps, and the lesson's own numbers.
 """
 
 import dataclasses
@@ -25,8 +26,8 @@ from .kernels import Problem, explained, run, unlaunchable
 from .traffic import SHARED_BYTES
 
 LETTERS = {"w": "ci", "k": "bct", "o": "bct", "do": "bct", "dw": "ci", "dk": "bct"}
-SMALL = 32  # TILE in the cases; WINDOW is twice as many
-TRACED_SMALL = 64
+SMALL = 32  # TILE in most cases; WINDOW is twice as many
+OWN = None  # TILE as the lesson has it
 LARGE = 1024  # a tile of which every thread of a block has outputs
 
 
@@ -39,7 +40,8 @@ class CaseX:
     shape: tuple[int, int, int]  # B, C, T
     numbers: str = "random"  # "ones"; "late": the last token is huge, or the first of do
     reverse: bool = False  # run the threads of a block from the last to the first
-    tile: int = SMALL
+    tile: int | None = SMALL
+    rows: int | None = None  # ROWS, if fewer than the lesson's
     spare: bool = False
 
 
@@ -54,9 +56,15 @@ CASES = (
     CaseX("75 tokens in tiles of 32", "tile", (1, 2, 75)),
     CaseX("11 batch rows, no multiple of 8", "group", (11, 1, 6)),
     CaseX("the order of the threads does not matter", "order", (2, 1, 40), reverse=True),
+    CaseX("260 channels", "channel", (1, 260, 2), rows=1),
+    CaseX("300 tokens, the lesson's own tile", "tail", (1, 1, 300), tile=OWN, rows=1),
+    CaseX("600 tokens in tiles of 512", "tile", (1, 1, 600), tile=512, rows=1),
 )
-TRACED = CaseX("64 tokens of 8 batch rows", "tail", (8, 1, 64), tile=TRACED_SMALL)
-PART_OF_A_TILE = CaseX("40 tokens in a tile of 64", "tail", (8, 1, 40), tile=TRACED_SMALL)
+TILES = CASES[-1]  # traced, too: of two warps at least, which meet again after a tile
+# And counted: of two warps, whether a thread has one output, four or eight.
+TRACED = CaseX("64 tokens of 8 batch rows", "tail", (8, 1, 64), tile=64)
+TRACED_FOUR = CaseX("256 tokens of 8 batch rows", "tail", (8, 1, 256), tile=256)
+PART_OF_A_TILE = CaseX("300 tokens in a tile of 512", "tail", (8, 1, 300), tile=512)
 
 # What a case that fails may mean, in every rung of lesson 10.
 SYMPTOMS = {
@@ -93,13 +101,22 @@ class Most:
 
 
 def global_reads(limit):
-    """Elements that threads ask global memory for, per product of a w and a k."""
+    """Elements that threads ask global memory for, per product of a w and a k.
+
+    To fill shared memory they ask for 0.06 in `TRACED`, for less in the other launches. A limit is
+    below that plus what an operand costs that is read from global memory instead: 1 in `shared`,
+    1/4 where a thread has four outputs, 1/16 where it has them of eight rows.
+    """
     text = "global reads a product"
     return Most(text, lambda t, products: t.accesses("global", "load") / products, limit)
 
 
 def shared_reads(limit):
-    """Reads of shared memory by threads, of 4 or 16 bytes, per product."""
+    """Reads of shared memory by threads, of 4 or 16 bytes, per product.
+
+    A product of single numbers takes 2. Four outputs by four tokens: 3 reads for 16, of eight rows
+    10 for 128, and a quarter more for triangles. A limit is below twice as many.
+    """
     text = "shared reads a product"
     return Most(text, lambda t, products: t.accesses("shared", "load") / products, limit)
 
@@ -114,14 +131,32 @@ def no_atomics():
 
 
 def imbalance(limit):
-    """Reads of the busiest thread over those of the mean one that reads at all."""
+    """Reads of the busiest thread over those of the mean one that reads at all.
+
+    Of the array in shared memory where they are most even: what is read once for two products is
+    not what says how many products there are.
+    """
     text = "× the mean work for the busiest thread"
-    return Most(text, lambda t, products: spread(work_of_threads(t)), limit)
+
+    def count(counted, products):
+        shared = {site.memory.name for site in counted.sites if site.memory.space == "shared"}
+        works = [work_of_threads(counted, array=name) for name in shared]
+        return min((spread(work) for work in works if work.any()), default=0.0)
+
+    return Most(text, count, limit)
 
 
-def work_of_threads(counted, space="shared"):
-    """How often each thread of the first traced block reads shared (or global) memory."""
-    chosen = [s.number for s in counted.sites if s.memory.space == space and s.op == "load"]
+def work_of_threads(counted, space="shared", array=None):
+    """How often each thread of the first traced block reads shared (or global) memory.
+
+    Args:
+        array: count reads of the one of this name only.
+    """
+    chosen = [
+        s.number
+        for s in counted.sites
+        if s.memory.space == space and s.op == "load" and array in (None, s.memory.name)
+    ]
     e = counted.events
     mask = np.isin(e.site, chosen) & (e.block == 0)
     return np.bincount(e.thread[mask], minlength=counted.threads_per_block)
@@ -168,25 +203,35 @@ def _arrays(names, writes, known):
     return {name: fresh(x.shape) if name in writes else x for name, x in float32s.items()}
 
 
-def sizes(kernel, tile, seen=()):
-    """Small values of the names TILE and WINDOW, where the kernel or what it calls has them."""
+def sizes(kernel, tile, rows=None, seen=()):
+    """Other values of TILE, WINDOW and ROWS, where the kernel or what it calls has these names.
+
+    And of names of a learner's own for a part or a multiple of TILE, as GROUPS = TILE // 4.
+    """
     found, function = {}, plain(kernel)
+    own = function.__globals__.get("TILE")
     for name, value in named(function).items():
-        if name in ("TILE", "WINDOW"):
-            found[name] = tile if name == "TILE" else 2 * tile
+        if name == "ROWS" and rows:
+            found[name] = rows
+        elif tile and own and type(value) is int and name != "ROWS" and _of_tile(value, own):
+            found[name] = value * tile // own
         if is_kernel_function(value) and plain(value) not in (function, *seen):
-            found |= sizes(value, tile, (function, *seen))
+            found |= sizes(value, tile, rows, (function, *seen))
     return found
+
+
+def _of_tile(value, tile):
+    return value in [tile * 2**n // 8 for n in range(6)]  # from an eighth to four times as many
 
 
 def _launch(launch, kernel, case, strided):
     """Grid and block, and the sizes that the kernel is run with: threads for a small tile only."""
-    small = sizes(kernel, case.tile)
-    if "TILE" not in small and not strided:
-        return launch(*case.shape), small
+    other = sizes(kernel, case.tile, case.rows)
+    if case.tile is OWN or not ({*other} - {"ROWS"} or strided):
+        return launch(*case.shape), other
     grid, block = launch(*case.shape, tile=case.tile)
     outputs = LARGE // launch(1, 1, LARGE, tile=LARGE)[1]  # of a thread
-    return (grid, min(block, case.tile // outputs)), small
+    return (grid, min(block, case.tile // outputs)), other
 
 
 def compare_all(writes, got, known, numbers="random", untouched=False):
@@ -227,33 +272,35 @@ def timex_judged(launch: Callable, writes, *most: Most, strided=False, traced=TR
         if reasons := unlaunchable(kernel, exercise.reference, launch(*CASES[0].shape)[1]):
             seen["trouble"] = "launch"
             return Row("answer", FAILED, "it cannot be launched", reasons)
+        traces = []
         for case in (*CASES, traced):
             try:
-                traces = run(kernel, given(kernel, exercise, case), case, case is traced)
+                found = run(kernel, given(kernel, exercise, case), case, case in (TILES, traced))
             except (Difference, trace.KernelFault) as error:
                 seen["trouble"] = error
                 size = "B={} C={} T={}".format(*case.shape)
                 return Row(
                     "answer", FAILED, f"{case.name} ({size})", explained(error, exercise, case)
                 )
-        seen["trace"] = traces[0]
+            traces += found
+        seen["traces"] = traces
         return Row("answer", PASSED, f"{len(CASES) + 1} cases on the CPU, against float64")
 
     def traffic(kernel, exercise):
-        trouble, counted = seen.get("trouble"), seen.get("trace")
+        trouble, traces = seen.get("trouble"), seen.get("traces")
         if trouble == "launch" or isinstance(trouble, trace.KernelFault):
             return Row("traffic", FAILED, "not counted: the kernel stops, as said above")
-        if counted is None:  # a wrong answer: perhaps a race says why
+        if traces is None:  # a wrong answer: perhaps a race says why
             asked = given(kernel, exercise, traced)
             ((grid, block, values),) = asked.launches
             how = {"constants": asked.constants, "local": False}
-            counted = trace.trace(kernel, grid, block, *values.values(), **how)
-        for found in (*counted.faults, *counted.races):
+            traces = [trace.trace(kernel, grid, block, *values.values(), **how)]
+        for found in [x for counted in traces for x in (*counted.faults, *counted.races)]:
             return Row("traffic", FAILED, "", explained(found, exercise, None))
         if trouble is not None:
             return Row("traffic", PASSED, "no race")
         B, C, T = traced.shape
-        products = B * C * T * (T + 1) // 2
+        products, counted = B * C * T * (T + 1) // 2, traces[-1]
         for limit in most:
             if limit.count(counted, products) > limit.limit:
                 text = f"{limit.said(counted, products)}, want at most {limit.limit:g}"
