@@ -321,9 +321,14 @@ def test_benchmark_on_a_cpu(capsys):
     printed = capsys.readouterr().out
     assert all(f"\n{name} " in printed for name in bench_prefill.METHODS)
     assert "not timed" not in printed
-    for wrong in (["--quick", "--methods", "flash"], ["--methods", "sdpa"], ["--record"]):
-        with pytest.raises(SystemExit, match="bench: "):
+    for wrong, said in (
+        (["--quick", "--methods", "flash"], "no method flash"),
+        (["--methods", "sdpa"], "no NVIDIA GPU"),
+        (["--record"], "not recorded"),
+    ):
+        with pytest.raises(SystemExit) as ended:
             bench.main(["mla-prefill", *wrong])
+        assert said in f"{ended.value} {capsys.readouterr().err}"
 
 
 def test_work_by_hand():

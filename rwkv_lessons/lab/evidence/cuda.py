@@ -28,7 +28,7 @@ from .claims import (
     wide_loads,
 )
 from .compare import TOLERANCE, Difference, compare, fresh
-from .kernels import Case, Counted, N, Problem, judged
+from .kernels import FEWER, Case, Counted, N, Problem, judged
 from .traffic import FEW, MANY, atomics, bank_conflicts, kept_in_shared, loads, some_atomics, stores
 
 __all__ = ["ATOMICS", "TOLERANCE", "Claim", "Difference", "at_least", "at_most", "atomics"]
@@ -44,6 +44,11 @@ WKV5_CASES = (
     Case("negative numbers, zeros, decays from 0 to 1", "state", (1, 4, 1, N), numbers="wild"),
     Case("a token looks at none that come later", "state", (1, 5, 1, N), numbers="huge"),
     Case("the order of the threads does not matter", "order", (2, 3, 1, N), reverse=True),
+)
+MANY_SIZES = (
+    Case("small heads", "head", (1, 3, 2, FEWER)),
+    Case("1,030 tokens", "state", (1, 1030, 1, FEWER)),
+    Case("20 batch rows of 27 heads", "batch", (20, 1, 27, FEWER)),
 )
 SPARE = Case("with a block to spare, whose threads do nothing", "tail", (1, 2, 1, N), spare=True)
 WKV5_TRACED = (
@@ -92,11 +97,12 @@ def wkv5_judged(launch: Callable, *budgets, zeroed: bool = False, spare: bool = 
                 compare(o[:, :-1], want[:, :-1], untouched=True)
             compare(o, want, untouched=True)
 
-        return Problem([(*launch(*case.shape), arrays)], ("o",), judge)
+        fewer = {"N": case.shape[3]} if case.shape[3] != N else None
+        return Problem([(*launch(*case.shape), arrays)], ("o",), judge, fewer)
 
     cases = (*WKV5_CASES, SPARE) if spare else WKV5_CASES
     counted = Counted(WKV5_TRACED[1:], budgets=budgets)
-    return judged(launch, problem, cases, WKV5_TRACED[:1], (counted,))
+    return judged(launch, problem, cases, WKV5_TRACED[:1], (counted,), many=MANY_SIZES)
 
 
 def _numbers(case):

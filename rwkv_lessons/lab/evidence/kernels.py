@@ -1,7 +1,8 @@
 """How a CUDA kernel is judged on the CPU: launches that fit, answers, races, traffic.
 
-All cases have the lesson's own head size: a kernel may be written for it. The last of them are
-traced: two batch rows, and 70 tokens, more than two batches of 32 and more than one of 64.
+Cases have the lesson's own head size: a kernel may be written for it. The last of them are traced:
+two batch rows, and 70 tokens, more than two batches of 32 and more than one of 64. Then, of a
+kernel that takes smaller heads, too, many tokens and many of those.
 """
 
 import dataclasses
@@ -19,6 +20,7 @@ from .compare import Difference
 from .traffic import FEW, MANY, SHARED_BYTES
 
 N = 64  # head size
+FEWER = 8  # and a small one
 SYMPTOMS = {"EndlessLoop": "endless", "DivergentBarrier": "divergent"}
 SYMPTOMS |= {"MisalignedAccess": "alignment"}
 
@@ -67,7 +69,7 @@ class Counted:
     budgets: tuple = ()
 
 
-def judged(launch: Callable, problem: Callable, cases, traced, counted, quick=None):
+def judged(launch: Callable, problem: Callable, cases, traced, counted, quick=None, many=()):
     """The rows "answer" and "traffic" of a lesson's kernel.
 
     Args:
@@ -77,6 +79,7 @@ def judged(launch: Callable, problem: Callable, cases, traced, counted, quick=No
         counted: `Counted`s, of which the last one's last case is long.
         quick: `Counted`s in place of the last of `counted`. They can only accept: where one of them
             does not run clean, that is run after all, and decides.
+        many: cases of small heads. Of a kernel that is right for the first, the others decide.
     """
     seen = {}  # what the first row leaves for the second
 
@@ -96,6 +99,9 @@ def judged(launch: Callable, problem: Callable, cases, traced, counted, quick=No
                 run(kernel, problem(kernel, exercise, case), case)
             for case in traced:
                 trace_once(case)
+            if many and _right(kernel, problem(kernel, exercise, many[0]), many[0]):
+                for case in many[1:]:
+                    run(kernel, problem(kernel, exercise, case), case)
             seen["counted"] = counted
             if quick and _clean(kernel, exercise, problem, quick, traces):
                 seen["counted"] = (*counted[:-1], *quick)
@@ -134,6 +140,15 @@ def judged(launch: Callable, problem: Callable, cases, traced, counted, quick=No
 
     answer.kind, traffic.kind = "answer", "traffic"
     return answer, traffic
+
+
+def _right(kernel, given, case):
+    """Whether its answers are right; if not, it may have been written for other sizes."""
+    try:
+        run(kernel, given, case)
+    except Exception:
+        return False
+    return True
 
 
 def _clean(kernel, exercise, problem, quick, traces):
@@ -211,7 +226,7 @@ def _note_sizes(error, constants):
     """Says which sizes are not those of the lesson."""
     if constants:
         sizes = " and ".join(f"{name} is {value}" for name, value in constants.items())
-        error.add_note(f"In this case {sizes}, so that few tokens are several tiles.")
+        error.add_note(f"In this case {sizes}, so that a CPU has little to do.")
 
 
 def _raise_unset(kernel, given):

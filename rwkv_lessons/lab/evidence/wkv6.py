@@ -21,7 +21,7 @@ from ..simulator.cuda import trace
 from .claims import Claim, float32_only, machine_code
 from .compare import Difference, compare, fresh
 from .cuda import timed
-from .kernels import Case, Counted, N, Problem, judged
+from .kernels import FEWER, Case, Counted, N, Problem, judged
 from .traffic import FEW, MANY
 
 # Array → what its axes are called: i keys, j values, c chunks.
@@ -67,6 +67,11 @@ BACKWARD = (
     StateCase("strong decays", "decay", (1, 4, 1, N), decay="strong"),
     StateCase("decay 0 forgets, decay 1 keeps", "decay", (1, 4, 1, N), decay="edge"),
     StateCase("the order of the threads does not matter", "order", (2, 3, 1, N), reverse=True),
+)
+MANY_SIZES = (
+    StateCase("small heads", "head", (1, 3, 2, FEWER)),
+    StateCase("1,030 tokens", "state", (1, 1030, 1, FEWER)),
+    StateCase("20 batch rows of 27 heads", "batch", (20, 1, 27, FEWER)),
 )
 HEADS = StateCase("two batch rows of two heads", "batch", (2, 3, 2, N))
 TWO, SIX, LONG = (StateCase(f"{n} tokens", "state", (1, n, 1, N)) for n in (2, FEW, MANY))
@@ -236,11 +241,13 @@ def answer_and_traffic(launch: Callable, writes: tuple[str, ...], cases, budgets
         return Problem(launches, writes, judge, chunked | thin or None)
 
     if not callable(budgets):
-        return judged(launch, problem_of, cases, (HEADS,), (Counted((SIX, LONG), budgets=budgets),))
+        counted = (Counted((SIX, LONG), budgets=budgets),)
+        return judged(launch, problem_of, cases, (HEADS,), counted, many=MANY_SIZES)
     long = Counted((SIX, LONG), budgets=budgets(N))
     few = Counted((TWO, SIX), (2, FEW), budgets(N))
     thin = Counted((THIN_SIX, THIN_LONG), budgets=budgets(THIN))
-    return judged(launch, problem_of, (*cases, LONG), (HEADS,), (few, long), (thin,))
+    cases = (*cases, LONG)
+    return judged(launch, problem_of, cases, (HEADS,), (few, long), (thin,), MANY_SIZES)
 
 
 def _join(name, parts):
