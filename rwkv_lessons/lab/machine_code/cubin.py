@@ -1,5 +1,7 @@
 """What the two ways from a kernel to a cubin share: the result, the error, other constants."""
 
+import dis
+import functools
 import linecache
 import types
 from dataclasses import dataclass
@@ -46,12 +48,21 @@ def named(function):
 
 
 def _names(function):
+    """Of globals; an attribute such as `load` of `tl.load` may be called as some other global."""
     names, codes = set(), [function.__code__]
     while codes:
         code = codes.pop()
-        names.update(code.co_names)
+        names.update(_global_names(code))
         codes += [c for c in code.co_consts if isinstance(c, types.CodeType)]
     return sorted(names)
+
+
+@functools.lru_cache(1024)
+def _global_names(code):
+    return {i.argval for i in dis.get_instructions(code) if i.opname in LOADS}
+
+
+LOADS = "LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"
 
 
 def rebuild(function, constants, convert, done=None):

@@ -113,3 +113,10 @@ def test_a_kernel_that_calls_the_solutions_is_seen():
     kernel.fn.__globals__["theirs"] = triton.jit(exercises.load(id).reference.fn)
     (row,) = evaluate(id, kernel).rows
     assert "it calls add, which is this library's own answer" in row.text
+
+
+def test_an_attribute_that_shares_a_name_with_this_librarys_function_is_no_call():
+    id = "12_first_tiles.add"
+    kernel = typed(id, exercises.solved(id))
+    kernel.fn.__globals__["load"] = exercises.load  # as lesson 12 imports it; the kernel's: tl.load
+    assert evaluate(id, kernel).passed
