@@ -286,6 +286,7 @@ def test_a_scale_of_numpy_is_looked_at_after_a_right_one_too():
 @pytest.mark.parametrize("operation, inputs", [(wkv6.wkv6, make), (wkv7.wkv7, make_7)])
 def test_a_sparse_tensor_is_refused_by_its_name(operation, inputs):
     r, *others = inputs(1, 3, 2, 4, 4, dtype=torch.float32)
+    operation(r, *others)  # a right call of the same shapes before it changes nothing
     with pytest.raises(TypeError, match="r must be a dense tensor, got one of layout torch.sparse"):
         operation(r.to_sparse(), *others)
 

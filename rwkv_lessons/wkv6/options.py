@@ -54,7 +54,7 @@ def looks(tensors, scale, raw_decay):
         if x is None:
             found.append(None)
         elif type(x) in PLAIN:
-            found += (x.shape, x.dtype, x.device)
+            found += (x.shape, x.dtype, x.device, x.layout)
         else:
             return None
     return tuple(found)

@@ -101,7 +101,7 @@ WRONG = {
     "the state forgets at 64 tokens": (
         FOUR,
         edit("v_j = v[b, t, h, j]", "v_j = v[b, t, h, j]\nif t == 64:\n    s[0] = 0"),
-        "T=70",
+        "T=1030",
     ),
     "a barrier of a warp only after 32 tokens": (
         SHARED,
