@@ -12,13 +12,15 @@ from rwkv_lessons.lab.evidence.timex import (
     PART_OF_A_TILE,
     SYMPTOMS,
     TRACED_FOUR,
-    conflicts,
     fits,
+    timex_kernel,
+)
+from rwkv_lessons.lab.evidence.timex_budgets import (
+    conflicts,
     global_reads,
     imbalance,
     no_atomics,
     shared_reads,
-    timex_kernel,
 )
 from rwkv_lessons.lab.evidence.timex_triton import timex_launch
 from rwkv_lessons.lab.evidence.triton import (

@@ -5,15 +5,13 @@ from numba import cuda, float32
 
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.claims import at_least, in_registers
-from rwkv_lessons.lab.evidence.timex import (
-    PART_OF_A_TILE,
+from rwkv_lessons.lab.evidence.timex import PART_OF_A_TILE, fits, timex_kernel
+from rwkv_lessons.lab.evidence.timex_budgets import (
     conflicts,
-    fits,
     global_reads,
     imbalance,
     no_atomics,
     shared_reads,
-    timex_kernel,
 )
 from rwkv_lessons.runtime.launch_numba import as_array, ceil_div, load4, stream
 

@@ -1,0 +1,114 @@
+"""What a lesson kernel of time-x may ask of memory in its traced launches, each with the reason."""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+# A limit is well below what it has to refuse. A little above it is told, and passes: the launches
+# are small, and edges weigh more in them than in a long row.
+BAND = 1.2
+
+
+@dataclasses.dataclass(frozen=True)
+class Most:
+    """A limit on what a kernel does in a traced launch.
+
+    Args:
+        text: what is counted, "reads of shared memory a product".
+        count: (Trace, products) → number.
+        limit: the most that says nothing.
+        refused: what is above that does not pass; up to there it is told only.
+        ever: whether each traced launch counts; else the last one.
+    """
+
+    text: str
+    count: Callable
+    limit: float
+    refused: float
+    ever: bool = False
+
+    def of(self, traces, products):
+        """The count, and as text."""
+        found = max(self.count(t, products) for t in (traces if self.ever else traces[-1:]))
+        return found, f"{found:.2g} {self.text}"
+
+
+def global_reads(limit):
+    """Elements that threads ask global memory for, per product of a w and a k.
+
+    To fill shared memory they ask for 0.06 in `TRACED`, for less in the other launches. A limit is
+    below that plus what an operand costs that is read from global memory instead: 1 in `shared`,
+    1/4 where a thread has four outputs, 1/16 where it has them of eight rows.
+    """
+    text = "global reads a product"
+    count = lambda t, products: t.accesses("global", "load") / products  # noqa: E731
+    return Most(text, count, limit, BAND * limit)
+
+
+def shared_reads(limit):
+    """Reads of shared memory by threads, of 4 or 16 bytes, per product.
+
+    A product of single numbers takes 2. Four outputs by four tokens: 3 reads for 16, of eight rows
+    10 for 128, and a quarter more for triangles. A limit is below twice as many.
+    """
+    text = "shared reads a product"
+    count = lambda t, products: t.accesses("shared", "load") / products  # noqa: E731
+    return Most(text, count, limit, BAND * limit)
+
+
+def conflicts():
+    """Passes over shared memory beyond those that a conflict-free layout needs, over these.
+
+    In the loop over products, which makes nearly all passes, one conflict is at least a quarter
+    more of them. Where arrays are filled they cost little, less still with the lesson's own tile.
+    """
+
+    def count(counted, products):
+        passes = sum(row.wavefronts - row.conflicts for row in counted.rows)
+        return counted.bank_conflicts / max(1, passes)
+
+    return Most("bank conflicts a pass", count, 0, 0.1, ever=True)
+
+
+def no_atomics():
+    """Each sum belongs to one thread: an atomic one is another in every run, so that none pass."""
+    return Most("atomics", lambda t, products: t.atomics, 0, 0, ever=True)
+
+
+def imbalance(limit):
+    """Reads of the busiest thread over those of the mean one that reads at all.
+
+    Of the array in shared memory where they are most even: what is read once for two products is
+    not what says how many products there are. Where threads are not paired it is 2.
+    """
+    text = "× the mean work for the busiest thread"
+
+    def count(counted, products):
+        shared = {site.memory.name for site in counted.sites if site.memory.space == "shared"}
+        works = [work_of_threads(counted, array=name) for name in shared]
+        return min((spread(work) for work in works if work.any()), default=0.0)
+
+    return Most(text, count, limit, BAND * limit)
+
+
+def work_of_threads(counted, space="shared", array=None):
+    """How often each thread of the first traced block reads shared (or global) memory.
+
+    Args:
+        array: count reads of the one of this name only.
+    """
+    chosen = [
+        s.number
+        for s in counted.sites
+        if s.memory.space == space and s.op == "load" and array in (None, s.memory.name)
+    ]
+    e = counted.events
+    mask = np.isin(e.site, chosen) & (e.block == 0)
+    return np.bincount(e.thread[mask], minlength=counted.threads_per_block)
+
+
+def spread(work):
+    """The most of these numbers over the mean of those that are not 0."""
+    busy = work[work > 0]
+    return float(busy.max() / busy.mean()) if len(busy) else 0.0
