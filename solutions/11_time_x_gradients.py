@@ -261,6 +261,11 @@ DW = {
     "tail": "Which distances and tokens are there? Beyond T there is nothing to read or to write.",
     "tile": "A tile of distances meets all tokens, chunk by chunk, and the window moves along.",
 }
+GOES_ON = {  # of one thread an output
+    "tile": "A block has fewer threads than outputs: each goes on in steps of cuda.blockDim.x.",
+    "group": "A block has one row: nothing here depends on how many there are.",
+    "order": "Outputs are nobody else's: every thread writes its own ones, once.",
+}
 WIDE = at_least(1, "LDS.128", text="16-byte reads of shared memory (LDS.128)")
 
 EXERCISES = {
@@ -274,7 +279,7 @@ EXERCISES = {
             "w_d[d] * do_u[d]; d += 1.",
         ),
         evidence=timex_kernel(dk_naive, launch, ("dk",), most=(no_atomics(),), strided=True),
-        symptoms=DK,
+        symptoms=DK | GOES_ON,
         afterwards=Afterwards(
             why={
                 "while d < T - u:": "Forward, a token reaches later outputs; backward, it "
@@ -297,7 +302,7 @@ EXERCISES = {
             "dw_d += do[b, c, t] * k[b, c, t - d]; dw[c, T - 1 - d] = dw_d",
         ),
         evidence=timex_kernel(dw_naive, launch_dw, ("dw",), most=(no_atomics(),), strided=True),
-        symptoms=DW,
+        symptoms=DW | GOES_ON | {"group": DW["group"]},
         afterwards=Afterwards(
             why={
                 "for b in range(B):": "The sum over the batch stays in a register. The original "
@@ -324,7 +329,13 @@ EXERCISES = {
             launch_dw,
             ("dw",),
             fits(),
-            most=(global_reads(0.2), shared_reads(2.3), conflicts(), no_atomics()),
+            most=(
+                global_reads(0.2),
+                shared_reads(2.3),
+                conflicts(),
+                conflicts("store"),
+                no_atomics(),
+            ),
         ),
         symptoms=DW,
         afterwards=Afterwards(
@@ -362,6 +373,7 @@ EXERCISES = {
                 shared_reads(0.15),
                 imbalance(1.1),
                 conflicts(),
+                conflicts("store"),
                 no_atomics(),
             ),
             traced=PART_OF_A_TILE,
@@ -396,7 +408,14 @@ EXERCISES = {
             WIDE,
             fits(),
             in_registers(),
-            most=(global_reads(0.1), shared_reads(0.4), imbalance(1.1), conflicts(), no_atomics()),
+            most=(
+                global_reads(0.1),
+                shared_reads(0.4),
+                imbalance(1.1),
+                conflicts(),
+                conflicts("store"),
+                no_atomics(),
+            ),
             traced=PART_OF_A_TILE,
         ),
         symptoms=DW

@@ -73,7 +73,7 @@ def two_warps(outputs):
     return CaseX(f"{tokens} tokens in tiles of {tile}", "tile", (1, 1, tokens), tile=tile, rows=1)
 
 
-# What a case that fails may mean, in every rung of lesson 10.
+# What a case that fails may mean, in the rungs of lesson 10 with shared memory.
 SYMPTOMS = {
     "by hand": "With ones, o[t] is t + 1. How many products does your output have?",
     "distance": "k[u] meets the weight of its distance: w[c, T - 1 - (t - u)], the last for u = t.",
@@ -83,8 +83,7 @@ SYMPTOMS = {
     "tail": "Which outputs are there, which tokens? Beyond T there is nothing to read or to write.",
     "tile": "Later tiles add up all tokens before them: a loop over u0 for each t0, and sums that "
     "start from 0 once a tile.",
-    "group": "The last group may have fewer batch rows than ROWS: what do the others read and "
-    "write?",
+    "group": "A block has one row: nothing here depends on how many there are.",
     "order": "Who reads what another thread has written, and do both barriers stand between?",
 }
 
