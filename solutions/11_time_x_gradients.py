@@ -247,6 +247,8 @@ def _both(of_k, sizes_k, of_w, sizes_w, w, k, do):
 DK = {
     "by hand": "With ones, dk[u] is T - u: as many outputs have token u.",
     "distance": "Output t had token u with the weight of their distance, w[c, T - 1 - (t - u)].",
+    "channel": "w, do and dk have a row for each channel: which c has this block?",
+    "batch": "Which batch row has this block? w is the same for all of them.",
     "causal": "Token u reaches the outputs from u on, no earlier one.",
     "tail": "Which outputs and tokens are there? Beyond T there is nothing to read or to write.",
     "tile": "Each tile adds up all that count from its end on: a loop over u0 for each t0.",
@@ -255,6 +257,7 @@ DK = {
 DW = {
     "by hand": "With ones, dw[T-1-d] is B · (T - d): so many pairs of tokens are d apart.",
     "distance": "The last weight is of distance 0: dw[c, T - 1 - d].",
+    "channel": "Every channel has its own dw, k and do: which c has this block?",
     "batch": "dw has no b: every batch row adds to the same sum.",
     "group": "dw has no b: every batch row adds to the same sum.",
     "causal": "At distance d, t starts at d: before that there is no token t - d.",

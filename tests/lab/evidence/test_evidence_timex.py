@@ -126,3 +126,12 @@ def test_a_kernel_without_shared_memory_gets_no_hints_on_it(id):
     assert len(hints) > 5
     for word in ("ROWS", "barrier", "t0", "u0", "window", "s_w"):
         assert not any(word in hint for hint in hints), word
+
+
+@pytest.mark.parametrize("stem", ["10_time_x", "11_time_x_gradients"])
+def test_every_case_that_may_fail_has_a_hint(stem):
+    for id in exercises.ids():
+        if id.startswith(stem) and id.rpartition(".")[2] not in ("launch", "toeplitz"):
+            assert {case.symptom for case in timex.CASES} - {"order"} <= {
+                *exercises.load(id).symptoms
+            }
