@@ -135,7 +135,9 @@ def judged(launch: Callable, problem: Callable, cases, traced, counted, quick=No
         for pair in seen["counted"]:
             if lines := _excess(pair, traces):
                 return Row("traffic", FAILED, lines[0], lines[1:])
-        return Row("traffic", PASSED, " · ".join([*_said(seen["counted"][0], traces), "no race"]))
+        warnings = tuple(line for pair in seen["counted"] for line in _warnings(pair, traces))
+        text = " · ".join([*_said(seen["counted"][0], traces), "no race"])
+        return Row("traffic", PASSED, text, warnings)
 
     answer.kind, traffic.kind = "answer", "traffic"
     return answer, traffic
@@ -169,6 +171,11 @@ def _excess(pair, traces):
     few, many = (traces[case] for case in pair.cases)
     excess = (budget.excess(few, many, pair.tokens) for budget in pair.budgets)
     return next(filter(None, excess), None)
+
+
+def _warnings(pair, traces):
+    few, many = (traces[case] for case in pair.cases)
+    return filter(None, (budget.warning(few, many, pair.tokens) for budget in pair.budgets))
 
 
 def _said(pair, traces):
