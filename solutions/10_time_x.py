@@ -12,13 +12,15 @@ from rwkv_lessons.lab.evidence.timex import (
     PART_OF_A_TILE,
     SYMPTOMS,
     TRACED_FOUR,
-    conflicts,
     fits,
+    timex_kernel,
+)
+from rwkv_lessons.lab.evidence.timex_budgets import (
+    conflicts,
     global_reads,
     imbalance,
     no_atomics,
     shared_reads,
-    timex_kernel,
 )
 from rwkv_lessons.lab.evidence.timex_triton import timex_launch
 from rwkv_lessons.lab.evidence.triton import (
@@ -310,6 +312,10 @@ def launch_balanced(B, C, T, tile=TILE):
     return launch(B, C, T, outputs=8, rows=ROWS, tile=tile)
 
 
+GROUPS = {
+    "group": "The last group may have fewer batch rows than ROWS: what do the others read and "
+    "write?"
+}
 ZEROS = "s_w holds 0 where the weight would be of a token after t: the loop may run past t."
 
 
@@ -396,7 +402,6 @@ EXERCISES = {
         | {
             "tile": "A block has fewer threads than the row has outputs: each goes on with t + "
             "cuda.blockDim.x until T.",
-            "group": "A block has one row: nothing here depends on how many there are.",
             "order": "Outputs are nobody else's: every thread writes its own ones, once.",
         },
         afterwards=Afterwards(
@@ -433,7 +438,13 @@ EXERCISES = {
             launch,
             ("o",),
             fits(),
-            most=(global_reads(0.2), shared_reads(2.3), conflicts(), no_atomics()),
+            most=(
+                global_reads(0.2),
+                shared_reads(2.3),
+                conflicts(),
+                conflicts("store"),
+                no_atomics(),
+            ),
         ),
         symptoms=SYMPTOMS,
         afterwards=Afterwards(
@@ -468,7 +479,13 @@ EXERCISES = {
             at_least(1, "LDS.128", text="16-byte reads of shared memory (LDS.128)"),
             fits(),
             in_registers(),
-            most=(global_reads(0.1), shared_reads(0.4), conflicts(), no_atomics()),
+            most=(
+                global_reads(0.1),
+                shared_reads(0.4),
+                conflicts(),
+                conflicts("store"),
+                no_atomics(),
+            ),
             traced=TRACED_FOUR,
         ),
         symptoms=SYMPTOMS
@@ -507,10 +524,16 @@ EXERCISES = {
             at_least(1, "LDS.128", text="16-byte reads of shared memory (LDS.128)"),
             fits(),
             in_registers(),
-            most=(global_reads(0.05), shared_reads(0.15), conflicts(), no_atomics()),
+            most=(
+                global_reads(0.05),
+                shared_reads(0.15),
+                conflicts(),
+                conflicts("store"),
+                no_atomics(),
+            ),
             traced=TRACED_FOUR,
         ),
-        symptoms=SYMPTOMS | {"causal": ZEROS},
+        symptoms=SYMPTOMS | GROUPS | {"causal": ZEROS},
         afterwards=Afterwards(
             why={
                 "w8 = load4(s_w, (first,)) + load4(s_w, (first + 4,))": "Once for 8 rows: 10 "
@@ -548,11 +571,13 @@ EXERCISES = {
                 shared_reads(0.15),
                 imbalance(1.1),
                 conflicts(),
+                conflicts("store"),
                 no_atomics(),
             ),
             traced=PART_OF_A_TILE,
         ),
         symptoms=SYMPTOMS
+        | GROUPS
         | {
             "causal": ZEROS,
             "divergent": "Threads beyond the middle have no outputs, but they "

@@ -5,15 +5,13 @@ from numba import cuda, float32
 
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.claims import at_least, in_registers
-from rwkv_lessons.lab.evidence.timex import (
-    PART_OF_A_TILE,
+from rwkv_lessons.lab.evidence.timex import PART_OF_A_TILE, fits, timex_kernel
+from rwkv_lessons.lab.evidence.timex_budgets import (
     conflicts,
-    fits,
     global_reads,
     imbalance,
     no_atomics,
     shared_reads,
-    timex_kernel,
 )
 from rwkv_lessons.runtime.launch_numba import as_array, ceil_div, load4, stream
 
@@ -249,6 +247,8 @@ def _both(of_k, sizes_k, of_w, sizes_w, w, k, do):
 DK = {
     "by hand": "With ones, dk[u] is T - u: as many outputs have token u.",
     "distance": "Output t had token u with the weight of their distance, w[c, T - 1 - (t - u)].",
+    "channel": "w, do and dk have a row for each channel: which c has this block?",
+    "batch": "Which batch row has this block? w is the same for all of them.",
     "causal": "Token u reaches the outputs from u on, no earlier one.",
     "tail": "Which outputs and tokens are there? Beyond T there is nothing to read or to write.",
     "tile": "Each tile adds up all that count from its end on: a loop over u0 for each t0.",
@@ -257,11 +257,17 @@ DK = {
 DW = {
     "by hand": "With ones, dw[T-1-d] is B · (T - d): so many pairs of tokens are d apart.",
     "distance": "The last weight is of distance 0: dw[c, T - 1 - d].",
+    "channel": "Every channel has its own dw, k and do: which c has this block?",
     "batch": "dw has no b: every batch row adds to the same sum.",
     "group": "dw has no b: every batch row adds to the same sum.",
     "causal": "At distance d, t starts at d: before that there is no token t - d.",
     "tail": "Which distances and tokens are there? Beyond T there is nothing to read or to write.",
     "tile": "A tile of distances meets all tokens, chunk by chunk, and the window moves along.",
+}
+GOES_ON = {  # of one thread an output
+    "tile": "A block has fewer threads than outputs: each goes on in steps of cuda.blockDim.x.",
+    "group": "A block has one row: nothing here depends on how many there are.",
+    "order": "Outputs are nobody else's: every thread writes its own ones, once.",
 }
 WIDE = at_least(1, "LDS.128", text="16-byte reads of shared memory (LDS.128)")
 
@@ -276,7 +282,7 @@ EXERCISES = {
             "w_d[d] * do_u[d]; d += 1.",
         ),
         evidence=timex_kernel(dk_naive, launch, ("dk",), most=(no_atomics(),), strided=True),
-        symptoms=DK,
+        symptoms=DK | GOES_ON,
         afterwards=Afterwards(
             why={
                 "while d < T - u:": "Forward, a token reaches later outputs; backward, it "
@@ -299,7 +305,7 @@ EXERCISES = {
             "dw_d += do[b, c, t] * k[b, c, t - d]; dw[c, T - 1 - d] = dw_d",
         ),
         evidence=timex_kernel(dw_naive, launch_dw, ("dw",), most=(no_atomics(),), strided=True),
-        symptoms=DW,
+        symptoms=DW | GOES_ON | {"group": DW["group"]},
         afterwards=Afterwards(
             why={
                 "for b in range(B):": "The sum over the batch stays in a register. The original "
@@ -326,7 +332,13 @@ EXERCISES = {
             launch_dw,
             ("dw",),
             fits(),
-            most=(global_reads(0.2), shared_reads(2.3), conflicts(), no_atomics()),
+            most=(
+                global_reads(0.2),
+                shared_reads(2.3),
+                conflicts(),
+                conflicts("store"),
+                no_atomics(),
+            ),
         ),
         symptoms=DW,
         afterwards=Afterwards(
@@ -364,6 +376,7 @@ EXERCISES = {
                 shared_reads(0.15),
                 imbalance(1.1),
                 conflicts(),
+                conflicts("store"),
                 no_atomics(),
             ),
             traced=PART_OF_A_TILE,
@@ -398,7 +411,14 @@ EXERCISES = {
             WIDE,
             fits(),
             in_registers(),
-            most=(global_reads(0.1), shared_reads(0.4), imbalance(1.1), conflicts(), no_atomics()),
+            most=(
+                global_reads(0.1),
+                shared_reads(0.4),
+                imbalance(1.1),
+                conflicts(),
+                conflicts("store"),
+                no_atomics(),
+            ),
             traced=PART_OF_A_TILE,
         ),
         symptoms=DW

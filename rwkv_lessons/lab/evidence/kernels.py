@@ -123,8 +123,7 @@ def judged(launch: Callable, problem: Callable, cases, traced, counted, quick=No
         if "counted" not in seen:  # a wrong answer: perhaps a race says why
             given = problem(kernel, exercise, counted[0].cases[-1])
             ((grid, block, arrays), *_) = given.launches
-            sizes = {"constants": given.constants, "local": False}
-            traces = {None: trace.trace(kernel, grid, block, *arrays.values(), **sizes)}
+            traces = {None: traced_launch(kernel, grid, block, arrays, given.constants)}
         for t in traces.values():
             for found in (*t.faults, *t.races):
                 return Row("traffic", FAILED, "", explained(found, exercise, None))
@@ -136,7 +135,9 @@ def judged(launch: Callable, problem: Callable, cases, traced, counted, quick=No
         for pair in seen["counted"]:
             if lines := _excess(pair, traces):
                 return Row("traffic", FAILED, lines[0], lines[1:])
-        return Row("traffic", PASSED, " · ".join([*_said(seen["counted"][0], traces), "no race"]))
+        warnings = tuple(line for pair in seen["counted"] for line in _warnings(pair, traces))
+        text = " · ".join([*_said(seen["counted"][0], traces), "no race"])
+        return Row("traffic", PASSED, text, warnings)
 
     answer.kind, traffic.kind = "answer", "traffic"
     return answer, traffic
@@ -172,6 +173,11 @@ def _excess(pair, traces):
     return next(filter(None, excess), None)
 
 
+def _warnings(pair, traces):
+    few, many = (traces[case] for case in pair.cases)
+    return filter(None, (budget.warning(few, many, pair.tokens) for budget in pair.budgets))
+
+
 def _said(pair, traces):
     few, many = (traces[case] for case in pair.cases)
     for unit in ("warp", "thread"):
@@ -194,11 +200,7 @@ def run(kernel, given, case, traced=False):
         if case.spare:
             grid += 1
         if traced:
-            traces.append(
-                trace.trace(
-                    kernel, grid, block, *arrays.values(), constants=given.constants, local=False
-                )
-            )
+            traces.append(traced_launch(kernel, grid, block, arrays, given.constants))
             for fault in traces[-1].faults:
                 raise fault
             for array, now in zip(arrays.values(), traces[-1].arguments, strict=True):
@@ -222,6 +224,14 @@ def run(kernel, given, case, traced=False):
     return traces
 
 
+def traced_launch(kernel, grid, block, arrays, constants):
+    """The trace of one launch, whose faults say which sizes are not those of the lesson."""
+    traced = trace.trace(kernel, grid, block, *arrays.values(), constants=constants, local=False)
+    for fault in traced.faults:
+        _note_sizes(fault, constants)
+    return traced
+
+
 def _note_sizes(error, constants):
     """Says which sizes are not those of the lesson."""
     if constants:
@@ -232,8 +242,7 @@ def _note_sizes(error, constants):
 def _raise_unset(kernel, given):
     """Raises the fault that explains a NaN: an element is read that nobody has written."""
     for grid, block, arrays in given.launches:
-        how = {"constants": given.constants, "local": False}
-        for fault in trace.trace(kernel, grid, block, *arrays.values(), **how).faults:
+        for fault in traced_launch(kernel, grid, block, arrays, given.constants).faults:
             if isinstance(fault, UninitialisedRead):
                 raise fault
 

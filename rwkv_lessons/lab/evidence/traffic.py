@@ -6,6 +6,11 @@ from collections.abc import Callable
 FEW, MANY = 6, 70  # tokens of the two launches whose difference is counted: 64, whole batches of 32
 SHARED_BYTES = 48 * 1024  # of a block, for arrays whose size the kernel declares
 SLACK = 0.05  # requests a token: what a chunk of 64 tokens costs once
+# Above that, what is told and let pass: one request every four tokens, or one of twenty. A request
+# too many in each token is more. Of conflicts, what filling shared memory may have of them: a loop
+# over a state's 64 rows has 64 at least.
+TOLD, SHARE = 0.25, 0.05
+TOLD_CONFLICTS = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,6 +25,7 @@ class Budget:
         unit: "warp" or "thread".
         least: whether the limit is the least and not the most.
         ever: whether one in a whole launch counts, where none are allowed.
+        told: how far above the limit a count is told only.
         hint: said of what is too little.
     """
 
@@ -30,6 +36,7 @@ class Budget:
     unit: str = "warp"
     least: bool = False
     ever: bool = False
+    told: float = 0
     hint: str = ""
 
     def per_token(self, few, many, tokens=(FEW, MANY)):
@@ -47,7 +54,7 @@ class Budget:
             hint = (f"hint: {self.hint}",) if self.hint else ()
             return (f"{self.said(found)}, want at least {self.limit:g}", *hint)
         some = self.ever and self.limit == 0 and self.count(many) > 0
-        if found <= self.limit + SLACK and not some:
+        if found <= self.limit + max(SLACK, self.told) and not some:
             return None
         lines = [
             f"{self.said(found)}, want at most {self.limit:g}: {found - self.limit:.4g} too many"
@@ -57,6 +64,13 @@ class Budget:
             count /= tokens[1] * (many.warps if self.unit == "warp" else 1)
             lines.append(f"{row.array}: {count:.3g}, {row.place}")
         return tuple(lines)
+
+    def warning(self, few, many, tokens=(FEW, MANY)):
+        """What to say of a count that is only just not too much; or ""."""
+        found = self.per_token(few, many, tokens)
+        if self.least or found <= self.limit + SLACK:
+            return ""
+        return f"{self.said(found)}: at most {self.limit:g} are best"
 
     def said(self, found):
         return f"{self.counted(found)} per {self.unit} and token"
@@ -76,7 +90,8 @@ def _requests(text, limit, least=False, ever=False, hint="", **which):
         }
 
     total = lambda t: sum(fitting(t).values())  # noqa: E731
-    return Budget(text, total, fitting, limit, least=least, ever=ever, hint=hint)
+    told = 0 if ever else max(TOLD, SHARE * limit)
+    return Budget(text, total, fitting, limit, least=least, ever=ever, told=told, hint=hint)
 
 
 def loads(per_token: float):
@@ -106,12 +121,13 @@ def bank_conflicts(per_token: float = 0):
     def conflicts(trace):
         return {row: row.conflicts for row in trace.rows if row.conflicts}
 
-    return Budget("bank conflicts", lambda t: t.bank_conflicts, conflicts, per_token)
+    count = lambda t: t.bank_conflicts  # noqa: E731
+    return Budget("bank conflicts", count, conflicts, per_token, told=TOLD_CONFLICTS)
 
 
 def exponentials(per_token: float):
     """Calls of exp, exp2 and the like."""
-    return Budget("exps", lambda t: t.exponentials, lambda t: {}, per_token, "thread")
+    return Budget("exps", lambda t: t.exponentials, lambda t: {}, per_token, "thread", told=TOLD)
 
 
 def kept_in_shared(numbers: float):

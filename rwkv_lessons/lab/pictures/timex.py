@@ -5,6 +5,7 @@ import numpy as np
 from ...operations import LADDERS, work
 from ...records.lookup import record
 from ..evidence import timex as evidence
+from ..evidence.timex_budgets import work_of_threads
 from ..simulator.cuda.trace import trace
 from . import style
 from .style import Picture
@@ -59,7 +60,7 @@ def who_works(**kernels):
     rows = figure.subplots(len(kernels), 1, squeeze=False, sharey=True)[:, 0]
     said = []
     for axes, (name, (kernel, launch)) in zip(rows, kernels.items(), strict=True):
-        reads = evidence.work_of_threads(counted(kernel, launch, (8, 1, 128), 128, ("o",)))
+        reads = work_of_threads(counted(kernel, launch, (8, 1, 128), 128, ("o",)))
         reads = np.trim_zeros(reads, "b")
         axes.bar(range(len(reads)), reads, color=style.LOAD)
         share = reads.mean() / reads.max()

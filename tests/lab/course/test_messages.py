@@ -47,6 +47,11 @@ def test_a_negative_index_is_what_numba_makes_of_it():
     assert "k[0, 0, -1] is out of bounds (numba counts a negative index from the end)" in text
 
 
+def test_a_vector_in_front_of_its_array_is_not_said_to_come_from_the_end():
+    text = said("10_time_x.four", edit("load4(s_k, (u,))", "load4(s_k, (u - 4,))"))
+    assert "s_k[-4] is out of bounds (a vector starts where its index says)" in text
+
+
 def test_shared_memory_that_nobody_fills_is_named():
     text = said(SHARED, edit("s_w[i] = w[c, first + i]", "i = i"))
     assert "s_w[0] is read before anything was written to it" in text

@@ -1,7 +1,10 @@
 """The evidence itself: what a check says, and what it never lets pass."""
 
+import copy
+import dataclasses
 import inspect
 import re
+import types
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from numba import cuda
 from rwkv_lessons.lab.course import exercises
 from rwkv_lessons.lab.course.check import ABSENT, FAILED, check, evaluate
 from rwkv_lessons.lab.evidence import cuda as evidence
+from rwkv_lessons.lab.evidence import traffic
 from rwkv_lessons.lab.evidence.claims import machine_code
 from rwkv_lessons.lab.evidence.compare import Difference, compare
 from rwkv_lessons.lab.evidence.wkv6 import parameters
@@ -77,6 +81,29 @@ def test_a_kernel_without_atomics_is_told_what_this_rung_is():
     exec(compile(plain, "plain", "exec"), namespace)
     text = str(evaluate("03_atomic_baseline.kernel", namespace["kernel"]))
     assert "0 atomics per warp and token" in text and "adds each product with cuda.atomic" in text
+
+
+@pytest.mark.parametrize(
+    "budget, silent, told, refused",
+    [
+        (traffic.loads(3), 3.04, 3.2, 3.3),
+        (traffic.loads(257), 257, 269, 271),  # by one of twenty
+        (traffic.bank_conflicts(), 0.04, 4, 5),
+        (traffic.exponentials(1), 1, 1.2, 1.3),
+    ],
+    ids=lambda x: getattr(x, "text", x),
+)
+def test_a_budget_warns_before_it_refuses(budget, silent, told, refused):
+    def said(per_token):
+        launch = types.SimpleNamespace(warps=1, threads_per_block=1, blocks=[0])
+        counted = dataclasses.replace(budget, count=lambda t: t.made, shares=lambda t: {})
+        few, many = copy.copy(launch), copy.copy(launch)
+        few.made, many.made = 0, per_token * 64
+        return counted.excess(few, many, (6, 70)), counted.warning(few, many, (6, 70))
+
+    assert said(silent) == (None, "")
+    assert said(told)[0] is None and "are best" in said(told)[1]
+    assert "too many" in said(refused)[0][0]
 
 
 def test_without_a_compiler_the_row_says_so(monkeypatch):

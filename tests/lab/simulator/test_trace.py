@@ -10,6 +10,7 @@ from rwkv_lessons.lab.simulator.cuda.trace import (
     MisalignedAccess,
     OutOfBounds,
     UninitialisedRead,
+    run,
     trace,
 )
 from rwkv_lessons.runtime.launch_numba import load4, store4
@@ -184,6 +185,55 @@ def test_loops_of_different_length_and_loops_left_early():
     assert t.requests(op="load") == 20 + 2
     assert t.accesses(op="load") == sum(min(i, 20) + i % 3 for i in range(32))
     assert t.requests(op="store") == 20 + 2 + 1
+
+
+def test_lanes_in_different_turns_of_an_outer_while_do_not_share_a_request():
+    def kernel(x, y):
+        i, part = cuda.grid(1), 0
+        while part < 2:
+            n = 0
+            while n < (i if part else 31 - i):
+                y[i] = x[n]
+                n += 1
+            part += 1
+
+    t = trace(kernel, 1, 32, zeros(64), zeros(32))
+    assert t.accesses(op="load") == 32 * 31
+    assert t.requests(op="load") == 31 + 31
+
+
+def test_accesses_before_and_after_a_barrier_do_not_share_a_request():
+    text = """
+def kernel(x):
+    i, part = cuda.grid(1), 0
+    while part < 2:
+        if i % 2 == part:
+            x[i] = part
+        part += 1
+        cuda.syncthreads()
+"""
+    scope = {"cuda": cuda}
+    exec(text, scope)  # whose loops have no numbers: its text is nowhere
+    assert trace(scope["kernel"], 1, 32, zeros(32)).requests() == 2
+
+
+def test_a_while_loop_in_a_closure_does_what_python_does():
+    limit, step = 10, 3
+
+    def kernel(x):
+        i, n = cuda.grid(1), 0
+        while n < limit:
+            n += step
+            if n == i:
+                continue
+            if n > i + 6:
+                break
+            x[i] += n
+
+    changed, want = zeros(16), zeros(16)
+    trace_of = trace(kernel, 1, 16, changed)
+    run(kernel, 1, 16, want)
+    assert (trace_of.arguments[0] == want).all() and want.any()
 
 
 def test_two_calls_of_a_device_function_are_two_requests():

@@ -1,5 +1,6 @@
 """A CPU run that writes down every access: the instruction, the byte, the turn of the loops."""
 
+import itertools
 import sys
 from array import array as int_array
 from dataclasses import dataclass
@@ -12,9 +13,11 @@ from .fake_cuda import FULL_WARP, PretendCuda
 from .instructions import instruction
 from .rebuild import Rebuilder
 from .run import Machine
+from .while_loops import TURNS
 
 NO_LOCK = frozenset()
 MOST_ACCESSES = 10_000_000  # 240 MB of log
+MOST_TURNS = 1 << 16  # of a loop that get a number each, 10 MB; an endless one goes on
 
 
 @dataclass(frozen=True)
@@ -134,9 +137,8 @@ class Recorder(Machine):
         return WatchedArray(data, array.memory, self, 0, array.written)
 
     def make_rebuilder(self, constants):
-        return Rebuilder(
-            PretendCuda(self), constants, self.vector_access, {"range": self.traced_range}
-        )
+        loops = {"range": self.traced_range, TURNS: self.traced_turns}
+        return Rebuilder(PretendCuda(self), constants, self.vector_access, loops)
 
     def adopt(self, array):
         """A copy with the same layout, so that tracing changes nothing; one per argument."""
@@ -165,6 +167,9 @@ class Recorder(Machine):
     def traced_range(self, *args):
         return self.loop(instruction(sys._getframe(1)), range(*args))
 
+    def traced_turns(self):
+        return self.loop(instruction(sys._getframe(1)), itertools.count())
+
     def loop(self, site, values):
         """Iterates, and gives each turn of the loop, within the turns around it, a number.
 
@@ -174,7 +179,7 @@ class Recorder(Machine):
         outer, contexts = self.context, self.contexts
         try:
             for turn, value in enumerate(values):
-                key = outer, site, turn
+                key = outer, site, min(turn, MOST_TURNS)
                 self.context = contexts.setdefault(key, len(contexts) + 1)
                 yield value
         finally:

@@ -1,7 +1,8 @@
 """Arrays as a kernel on the CPU sees them: every index is checked before it is used.
 
-numpy reads `x[-1]` from the end; a GPU reads whatever lies in front of `x`. So each access goes
-through a wrapper that knows the shape, and faults where the hardware would read foreign memory.
+Beyond its last element a GPU reads whatever lies behind `x`, and numba takes `x[-1]` from the end,
+which a kernel rarely means. So each access goes through a wrapper that knows the shape, and both
+are faults.
 """
 
 import operator
@@ -96,13 +97,13 @@ class GuardedArray:
         first = index[-1] if type(index) is tuple else index
         return self.written is None and not self.as_int and first + 4 <= self.shape[-1]
 
-    def out_of_bounds(self, index):
+    def out_of_bounds(self, index, negative="numba counts a negative index from the end"):
         name = self.memory.describe(index)
         if self.shape != self.memory.shape:
             name = f"{name}, counted within a part of {self.memory.name},"
         reason = f"shape {self.shape}"
         if min(index) < 0:
-            reason = "numba counts a negative index from the end"
+            reason = negative
         index = tuple(map(int, index))
         self.machine.fault(
             OutOfBounds, f"{name} is out of bounds ({reason})", array=self.memory.name, index=index

@@ -45,8 +45,8 @@ def events_of(recorder):
     site, offset, context = map(np.ascontiguousarray, log.T)
     warps = -(-recorder.threads_per_block // FULL_WARP)
     warp = block * warps + thread // FULL_WARP
-    lane_turn = key(site, block, thread, context)
-    request = key(site, warp, context, occurrence(lane_turn))
+    lane_turn = key(site, block, thread, context, interval)
+    request = key(site, warp, context, interval, occurrence(lane_turn))
     _, request = np.unique(request, return_inverse=True)
     count = int(request.max()) + 1 if len(request) else 0
     return Events(

@@ -1,5 +1,7 @@
 """A kernel with its surroundings exchanged: the same bytecode, other globals.
 
+A traced run exchanges `while` loops, too.
+
 A name in a kernel means what its module says. The CPU run keeps the bytecode and gives it a copy of
 the globals in which `cuda` is the pretend one, constants are replaced, and device functions and
 intrinsics have become Python functions.
@@ -15,6 +17,7 @@ from numba.cuda.random import xoroshiro128p_next
 
 from ....records.fingerprint import plain
 from .fake_cuda import PretendInteger
+from .while_loops import TURNS, with_turns
 
 
 class Rebuilder:
@@ -37,6 +40,8 @@ class Rebuilder:
         if function in self.built:
             return self.built[function]
         code, scope = function.__code__, dict(function.__globals__)
+        if TURNS in self.extra_globals:
+            code = with_turns(function)
         free = zip(code.co_freevars, function.__closure__ or (), strict=True)
         cells = {name: types.CellType() for name in code.co_freevars}
         rebuilt = types.FunctionType(

@@ -20,6 +20,7 @@ from ..faults import (
     EndlessLoop,
     KernelFault,
     MisalignedAccess,
+    OutOfBounds,
     Place,
     in_words,
 )
@@ -110,7 +111,10 @@ class Machine:
             if not isinstance(array, GuardedArray):
                 return twin(array, *rest)
             index, *values = rest
-            offset, width = array.locate(index), 4 * array.itemsize
+            try:
+                offset, width = array.locate(index), 4 * array.itemsize
+            except OutOfBounds as fault:
+                array.out_of_bounds(fault.index, "a vector starts where its index says")
             if offset is not None and offset % width:
                 name = array.memory.describe(index)
                 what = f"{name} starts at byte {offset}, not a multiple of {width}"
