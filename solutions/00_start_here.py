@@ -131,7 +131,7 @@ EXERCISES = {
                 doubled("two blocks", 2 * BLOCK),
                 doubled("a last block with threads to spare", 2 * BLOCK + 6),
                 doubled("one element", 1),
-                doubled("1,100 elements", 1100),
+                doubled("70,000 elements", 70_000),
             ),
             traffic(doubled("three blocks", 96), requests("load", 6), requests("store", 3)),
             machine_code(
@@ -177,7 +177,7 @@ EXERCISES = {
                 product("more rows than columns", 12, 8),
                 product("threads to spare, right and below", 5, 11, "tail"),
                 product("one element", 1, 1, "tail"),
-                product("many blocks", 70, 140),
+                product("many blocks", 190, 350),
             ),
             traffic(product("six blocks", 8, 24), requests("load", 12), requests("store", 6)),
             machine_code(
@@ -231,7 +231,7 @@ EXERCISES = {
                 summed("three blocks", 3 * N),
                 summed("a last block with 6 elements", N + 6, "spare"),
                 summed("the threads in reverse", N, "order", reverse=True),
-                summed("1,100 elements", 1100),
+                summed("70,000 elements", 70_000),
             ),
             traffic(
                 summed("two blocks", 2 * N),
@@ -280,7 +280,7 @@ EXERCISES = {
                 counted("sixteen different ones", range(BINS)),
                 counted("several blocks, threads to spare", mixed(3 * BLOCK + 5)),
                 counted("one element", [15]),
-                counted("1,100 elements", mixed(1100)),
+                counted("70,000 elements", mixed(70_000)),
             ),
             traffic(
                 counted("three blocks", mixed(3 * BLOCK)),

@@ -111,6 +111,7 @@ def compiled(function, exercise):
 answer.kind, compiled.kind = "answer", "njit"
 
 
+WIDE = "The answer has more than 32 bits: count with Python's own integers."
 SIZES = [(B, T, H, N) for B in (1, 3) for T in (2, 9) for H in (1, 5) for N in (3, 64)]
 EXERCISES = {
     "five_loops": Exercise(
@@ -164,6 +165,7 @@ EXERCISES = {
                 ("one token, one number of state", (1, 1, 1, 1), 7),
                 ("a state of N × N", (1, 1, 1, 64), 7 * 64 * 64),
                 ("batch, tokens and heads", (2, 3, 5, 4), 7 * 2 * 3 * 5 * 4 * 4),
+                ("the size that is recorded", (8, 4096, 64, 64), 7 * 2 ** (3 + 12 + 6 + 6 + 6)),
                 more=SIZES,
             ),
         ),
@@ -171,6 +173,7 @@ EXERCISES = {
             "one token, one number of state": "kv: one. The output: u·kv, + s, r·, +=. The state: "
             "two.",
             "a state of N × N": "Both of the inner loops run over N.",
+            "the size that is recorded": WIDE,
         },
     ),
     "least_bytes": Exercise(
@@ -197,6 +200,7 @@ EXERCISES = {
                 ("one of everything, float32", (1, 1, 1, 1, 4), 4 * 4 + 2 * 4),
                 ("batch, tokens, heads, float32", (2, 3, 5, 4, 4), 4 * 120 * 4 + 2 * 20 * 4),
                 ("float16, but decay and u stay float32", (1, 7, 2, 4, 2), 4 * 56 * 2 + 2 * 8 * 4),
+                ("the size that is recorded", (8, 4096, 64, 64, 4), 4 * 2**29 + 2 * 2**14),
                 more=[(*sizes, itemsize) for sizes in SIZES for itemsize in (2, 4)],
             ),
         ),
@@ -205,6 +209,7 @@ EXERCISES = {
             "batch, tokens, heads, float32": "decay and u belong to a head: they are read once, "
             "not once per token.",
             "float16, but decay and u stay float32": "`itemsize` is for r, k, v and o.",
+            "the size that is recorded": WIDE,
         },
     ),
 }

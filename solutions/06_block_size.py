@@ -74,6 +74,7 @@ EXERCISES = {
                 ("a whole number of blocks", (8, 64, 64, 128), 256),
                 ("a last block with threads to spare", (1, 3, 100, 128), 3),
                 ("fewer threads than a block", (1, 1, 64, 128), 1),
+                ("more outputs than float32 can count", (262_145, 1, 65, 32), 532_483),
                 more=[
                     (B, H, N, 32 * n)
                     for B in (1, 3)
@@ -90,6 +91,8 @@ EXERCISES = {
             "threads too: round up.",
             "fewer threads than a block": "The outputs behind the last full block need threads "
             "too: round up.",
+            "more outputs than float32 can count": "Divide integers with //: 2^24 + 1 is not in "
+            "float32.",
         },
     ),
     "resident_warps": Exercise(

@@ -164,6 +164,7 @@ EXERCISES = {
                 Case("300 blocks", "many", two(1200, BLOCK=4)),
                 Case("the programs in reverse", "programs", two(23, BLOCK=8), reverse=True),
                 Case("blocks of full size", "blocks", two(2500)),
+                Case("70,000 elements", "many", two(70_000)),
             ),
             traffic(
                 two(100, BLOCK=32), reads(1, "x", "y"), writes(1, "out"), each_program_stores(32)
@@ -324,6 +325,7 @@ EXERCISES = {
                 Case("1,200 columns", "many", columns(numbers(2, 1200), **SMALL)),
                 Case("the programs in reverse", "programs", columns(numbers(3, 9), **SMALL), True),
                 Case("tiles of full size", "loop", columns(numbers(37, 200))),
+                Case("70,000 rows", "loop", columns(numbers(70_000, 2), BM=128, BN=2)),
             ),
             traffic(
                 columns(numbers(7, 10), **SMALL),

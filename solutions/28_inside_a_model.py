@@ -89,6 +89,7 @@ EXERCISES = {
                 AttentionCase("queries see the past only", "mask", Sizes(M=5, N=5, H=2)),
                 AttentionCase("3 queries at the end of 8 tokens", "mask", Sizes(M=3, N=8, H=2)),
                 AttentionCase("padding on the left", "mask", Sizes(M=2, N=7, H=2), padding=4),
+                AttentionCase("a mask that fades", "mask", Sizes(M=3, N=9, H=2), slope=0.5),
                 AttentionCase("scores around 95", "overflow", Sizes(M=2, N=6), scores="high"),
                 AttentionCase("scores around -150", "overflow", Sizes(M=2, N=6), scores="low"),
                 AttentionCase("odd sizes", "layout", ODD),

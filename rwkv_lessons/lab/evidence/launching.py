@@ -33,7 +33,7 @@ class Launcher:
         name: of the kernel, for messages.
         kernel: the reference, which is run.
         outputs: its parameters that it writes.
-        run: whether to run it; else the arguments are kept, and nothing is written.
+        run: whether to run it; else the arguments are kept, and NaN is all that is written.
         exact: whether it may not be told to round float32 operands to TF32.
 
     Attributes:
@@ -55,10 +55,10 @@ class Launcher:
     def _launch(self, grid, args, named):
         given = self._bound(args, named)
         self.launches.append(given | {name: x for name, x in named.items() if name in OPTIONS})
-        if not self.run:
-            return
         for name in self.outputs:
             given[name].fill_(torch.nan)  # a number that was there before is no answer
+        if not self.run:
+            return
         sizes = {name: x for name, x in given.items() if not isinstance(x, torch.Tensor)}
         grid = grid(sizes) if callable(grid) else grid
         try:
@@ -187,6 +187,9 @@ def launches(kernels, *calls: Call, exact=False):
                 size = f" ({call.size})" if call.size else ""
                 details = explained(error, exercise, call.name)
                 return Row("answer", FAILED, f"{call.name}{size}", details)
+        if unused := _unused(function, exercise.reference, kernels, calls[0]):
+            details = ("hint: return what the kernel wrote, or a sum of it.",)
+            return Row("answer", FAILED, f"{unused} does not come from the kernel", details)
         return Row("answer", PASSED, f"{len(calls)} shapes, no idle program")
 
     answer.kind = "answer"
@@ -220,6 +223,23 @@ def _judge(function, reference, kernels, call, exact):
             raise Flaw(text, "launch")
     _as_wide(watched, reference, given)
     _compare(got, wants, call)
+
+
+def _unused(function, reference, kernels, call):
+    """The name of a result that is a number although the kernels write NaN only, or None.
+
+    Left out are results that the reference, too, has from elsewhere.
+    """
+    given, wants = call.problem()
+    numbers = []
+    for each in (function, reference):
+        silent = {name: Launcher(name, *kernel, run=False) for name, kernel in kernels.items()}
+        got = called(with_kernels(each, silent), *given)
+        got = got if isinstance(got, tuple | list) else (got,)
+        numbers.append([not x.isnan().any() for x in got])
+    for name, mine, theirs in zip(wants, *numbers, strict=True):
+        if mine and not theirs:
+            return name
 
 
 def _compare(got, wants, call):

@@ -104,11 +104,14 @@ def scale_of(sizes):
     return (sizes.K + sizes.P) ** -0.5
 
 
-def answers(q_latent, q_rope, latent, k_rope, w_v, scale, **_):
-    """o, the output in the latent, and the log of the sum of the exponentials."""
+def answers(q_latent, q_rope, latent, k_rope, w_v, scale, bias=0, **_):
+    """o, the output in the latent, and the log of the sum of the exponentials.
+
+    `bias`, [M, 1, N], is added to the scaled scores.
+    """
     M, N = q_latent.shape[1], latent.shape[1]
     s = torch.einsum("bmhr,bnr->bmhn", q_latent, latent)
-    s = (s + torch.einsum("bmhp,bnp->bmhn", q_rope, k_rope)) * scale
+    s = (s + torch.einsum("bmhp,bnp->bmhn", q_rope, k_rope)) * scale + bias
     own = torch.arange(N - M, N, device=s.device)[:, None, None]  # each query's own token
     s = s.masked_fill(torch.arange(N, device=s.device) > own, -torch.inf)
     o_latent = torch.einsum("bmhn,bnr->bmhr", s.softmax(-1), latent)

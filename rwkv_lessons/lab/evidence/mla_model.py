@@ -22,6 +22,7 @@ class AttentionCase(NamedTuple):
     padding: int = 0  # tokens at the start that nobody may see
     scores: str = "tame"
     dtype: torch.dtype = torch.float32
+    slope: float = 0  # what the mask takes off a score for each token in between
 
 
 def layer(known, sizes, dtype=torch.float32):
@@ -32,26 +33,33 @@ def layer(known, sizes, dtype=torch.float32):
     return SimpleNamespace(qk_nope_head_dim=sizes.K, v_head_dim=sizes.V, kv_b_proj=made)
 
 
-def attention_call(sizes, padding=0, scores="tame", dtype=torch.float32):
+def distances(sizes):
+    """[M, N]: how many tokens lie between a query's own and each token before it."""
+    own = torch.arange(sizes.N - sizes.M, sizes.N)[:, None]
+    return (own - torch.arange(sizes.N)).clamp(min=0)
+
+
+def attention_call(sizes, padding=0, scores="tame", dtype=torch.float32, slope=0):
     """Arguments of an attention function as a model calls it, on a problem of `evidence.mla`."""
     known = problem(sizes, dtype, scores)
     query = torch.cat([known["q"], known["q_rope"]], -1).transpose(1, 2).to(dtype)
     latent, k_rope = (known[x][:, None].to(dtype) for x in ("latent", "k_rope"))
     token, own = torch.arange(sizes.N), torch.arange(sizes.N - sizes.M, sizes.N)[:, None]
     hidden = (token > own) | (token < padding)
-    mask = torch.zeros(sizes.M, sizes.N, dtype=dtype).masked_fill(hidden, torch.finfo(dtype).min)
+    mask = (-slope * distances(sizes)).to(dtype).masked_fill(hidden, torch.finfo(dtype).min)
     mask = mask.expand(sizes.B, 1, -1, -1)
     return layer(known, sizes, dtype), query, latent, k_rope, mask, scale_of(sizes)
 
 
-def wanted(sizes, padding=0, scores="tame", dtype=torch.float32):
+def wanted(sizes, padding=0, scores="tame", dtype=torch.float32, slope=0):
     """The answer to `attention_call`, [B, M, H, V] in float64."""
     known = problem(sizes, dtype, scores)
     # From q itself: in `problem`, q_latent is rounded as a kernel gets it.
     known = known | {"q_latent": torch.einsum("bmhk,hkr->bmhr", known["q"], known["w_k"])}
     names = ("q_latent", "q_rope", "latent", "k_rope", "w_v")
     seen = {x: known[x][:, padding:] if "n" in LETTERS[x] else known[x] for x in names}
-    return answers(**seen, scale=scale_of(sizes))["o"]
+    bias = -slope * distances(sizes)[:, None, padding:].double()
+    return answers(**seen, scale=scale_of(sizes), bias=bias)["o"]
 
 
 # bfloat16 has 8 bits. The latent query, the weights, their sum and the output are each rounded

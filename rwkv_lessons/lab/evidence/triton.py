@@ -107,6 +107,13 @@ def _judge(launch, given, seen, names):
     done = seen.arithmetic
     if done.float64:
         raise Flaw("computes in float64, 64 times slower than float32", "float64", done.float64)
+    if done.half_sums:
+        what = "a tl.dot adds up its products in float16: leave out out_dtype"
+        raise Flaw(what, "half sums", done.half_sums)
+    kinds = {kind for *_, kind in done.dots}
+    if launch.operands and (others := sorted(kinds - {launch.operands})):
+        what = f"a tl.dot multiplies {others[0]}, want {launch.operands}, the type of v"
+        raise Flaw(what, "operands")
     if launch.refuses_tf32 and done.tf32:
         what = "a tl.dot of float32 operands takes 11 bits of each (TF32)"
         raise Flaw(what, "input_precision", done.tf32)

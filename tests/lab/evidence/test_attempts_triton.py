@@ -259,6 +259,41 @@ WRONG = {
         [edit("o.transpose(1, 2), None", "o.transpose(1, 2).float(), None")],
         "bfloat16 the output is torch.float32 query.dtype",
     ),
+    "the mask is scaled with the scores": (
+        ATTENTION,
+        [edit("* scaling + attention_mask", "* scaling + scaling * attention_mask")],
+        "a mask that fades",
+    ),
+    "scores added up in float16": (
+        PREFILL,
+        [edit("tl.dot(b_q, tl.trans(b_latent))",
+              "tl.dot(b_q, tl.trans(b_latent), out_dtype=tl.float16)")],
+        "many quiet tokens a tl.dot adds up its products in float16",
+    ),
+    "one product of float32 operands": (
+        CHUNKED,
+        [edit("b_o += tl.dot(b_scores.to(b_v.dtype), b_v,",
+              "b_o += tl.dot(b_scores, b_v.to(tl.float32),")],
+        "bfloat16 a tl.dot multiplies fp32, want bf16, the type of v",
+    ),
+    "numbers of elements in 16 bits": (
+        "12_first_tiles.add",
+        [edit("o = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)",
+              "o = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)).to(tl.int16)")],
+        "70,000 elements",
+    ),
+    "a product of sizes in 32 bits": (
+        "01_five_loops.flops",
+        [edit("return 7 * B * T * H * N * N",
+              "return int(np.prod([7, B, T, H, N, N], dtype=np.int32))")],
+        "the size that is recorded",
+    ),
+    "a division in float32": (
+        "06_block_size.blocks",
+        [edit("return (B * H * N + block - 1) // block",
+              "import numpy as np\nreturn int(np.ceil(np.float32(B * H * N) / np.float32(block)))")],
+        "more outputs than float32 can count",
+    ),
     "scores scaled in place": (
         ATTENTION,
         [edit("q, q_rope = query.split", "q, q_rope = query.mul_(scaling).split"),

@@ -88,6 +88,18 @@ WRONG = {
     "o and s1 swapped": (
         FORWARD, [edit("o_parts.sum(0), s1", "s1, o_parts.sum(0)")], "o: shape",
     ),
+    "what the kernel wrote is not returned": (
+        FORWARD,
+        [edit("return o_parts.sum(0), s1",
+              "o, s = torch.zeros_like(v), s0.clone()\n"
+              "for t in range(T):\n"
+              "    x, y, z, d = (a[:, t].float() for a in (r, k, v, w))\n"
+              "    kv = y[..., None] * z[..., None, :]\n"
+              "    o[:, t] = (x[..., None] * (u[:, :, None] * kv + s)).sum(2)\n"
+              "    s = d.exp()[..., None] * s + kv\n"
+              "return o.to(v.dtype), s")],
+        "o does not come from the kernel",
+    ),
     "it waits for something that never comes": (
         FORWARD, [edit("V = v.shape[-1]", "V = v.shape[-1]\nwhile V:\n    V += 1")],
         "still looping after 100,000 lines",

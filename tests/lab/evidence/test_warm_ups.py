@@ -1,7 +1,7 @@
 """Lesson 00's warm-ups: right answers of another shape pass, and tricks do not."""
 
 import pytest
-from numba import cuda, float32, int32
+from numba import cuda, float32, int16, int32
 
 from rwkv_lessons.lab.course.check import evaluate
 
@@ -73,6 +73,19 @@ def atomics_for_a_sum(x, sums):
 
 
 @cuda.jit
+def few_numbers(x, sums):
+    n, i = cuda.threadIdx.x, int16(cuda.grid(1))
+    s_x = cuda.shared.array(64, float32)
+    s_x[n] = x[i] if 0 <= i < x.shape[0] else 0
+    cuda.syncthreads()
+    if n == 0:
+        total = float32(0)
+        for m in range(64):
+            total += s_x[m]
+        sums[cuda.blockIdx.x] = total
+
+
+@cuda.jit
 def clears_its_input(x, counts):
     i = cuda.grid(1)
     if i < x.shape[0]:
@@ -86,6 +99,7 @@ def clears_its_input(x, counts):
         ("histogram", one_thread_counts, "0 atomic requests, want at least 1"),
         ("histogram", clears_its_input, "changed an input"),
         ("block_sums", atomics_for_a_sum, "want no atomics"),
+        ("block_sums", few_numbers, "70,000 elements"),
     ],
 )
 def test_tricks_are_refused(name, answer, said):

@@ -2,8 +2,8 @@
 
 Triton's interpreter keeps bfloat16 as the integers that its bits are, and adds and multiplies
 those. Here such operands are widened to float32 first, and results rounded to the nearest bfloat16.
-What a kernel does in more or less than float32 is noted with its line: float64, and products of
-float32 operands that a GPU would cut off to TF32.
+What a kernel does in more or less than float32 is noted with its line: float64, products of
+float32 operands that a GPU would cut off to TF32, and products that are added up in float16.
 """
 
 import ctypes
@@ -26,6 +26,7 @@ class Arithmetic:
         exps: elements of which `tl.exp` or `tl.exp2` was taken; exp_lines: the same per line.
         tf32: the first `Place` whose `tl.dot` of float32 operands leaves them 11 bits, or None.
         float64: the first `Place` that makes a float64, or None.
+        half_sums: the first `Place` whose `tl.dot` adds up in float16, or None.
     """
 
     HOOKS = ("create_dot", "create_exp", "create_exp2", "cast_impl", "create_fp_to_fp")
@@ -35,7 +36,7 @@ class Arithmetic:
     def __init__(self, place, cut=False):
         self.place, self.cut = place, cut
         self.dots, self.exps, self.exp_lines = Counter(), 0, Counter()
-        self.tf32 = self.float64 = None
+        self.tf32 = self.float64 = self.half_sums = None
 
     def create_dot(self, own, a, b, d, precision, *others):
         *batch, M, K = a.data.shape
@@ -43,6 +44,8 @@ class Arithmetic:
         self.dots[M, b.data.shape[-1], K, kind] += int(np.prod(batch, dtype=int))
         if kind == "fp32" and self.tf32 is None and _name(precision) in ("TF32", "BF16", "BF16x3"):
             self.tf32 = self.place()
+        if d.dtype.scalar.name == "fp16" and self.half_sums is None:
+            self.half_sums = self.place()
         if self.cut and kind == "fp32" and _name(precision) == "TF32":
             a, b = _cut(a), _cut(b)
         return own(_wide(a), _wide(b), d, precision, *others)
