@@ -291,7 +291,7 @@ WRONG = {
     "a division in float32": (
         "06_block_size.blocks",
         [edit("return (B * H * N + block - 1) // block",
-              "import numpy as np\nreturn int(np.ceil(np.float32(B * H * N) / np.float32(block)))")],
+              "import numpy as np\nn = np.float32(B * H * N)\nreturn int(np.ceil(n / block))")],
         "more outputs than float32 can count",
     ),
     "scores scaled in place": (
