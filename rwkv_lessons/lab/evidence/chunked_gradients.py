@@ -44,7 +44,9 @@ def _before(size, BT):
 
 def _made(launch, names, writes, size, BT, more):
     made = wkv6_launch(launch, names, writes, replace(size, C=BT), BT=BT, **more)
-    return replace(made, tolerance=BFLOAT16_TOLERANCE) if size.dtype == torch.bfloat16 else made
+    if size.dtype != torch.bfloat16:
+        return made
+    return replace(made, tolerance=BFLOAT16_TOLERANCE, low_operands=size.dtype)
 
 
 def keeping(launch, size, BT=16, **more):

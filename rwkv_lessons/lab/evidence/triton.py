@@ -107,6 +107,12 @@ def _judge(launch, given, seen, names):
     done = seen.arithmetic
     if done.float64:
         raise Flaw("computes in float64, 64 times slower than float32", "float64", done.float64)
+    if done.float16:
+        what = "a tl.dot adds up in float16, 11 bits and at most 65,504: sums are float32"
+        raise Flaw(what, "out_dtype", done.float16)
+    if launch.low_operands and done.float32:
+        kind = str(launch.low_operands).removeprefix("torch.")
+        raise Flaw(f"a tl.dot has float32 operands where v is {kind}", "operands", done.float32)
     if launch.refuses_tf32 and done.tf32:
         what = "a tl.dot of float32 operands takes 11 bits of each (TF32)"
         raise Flaw(what, "input_precision", done.tf32)

@@ -36,6 +36,7 @@ class Launch:
         dtype: of the outputs.
         tolerance: the largest error allowed, over the scale.
         exact: whether the lesson promises float32 answers for float32 inputs.
+        low_operands: the 16-bit type that the lesson asks of operands of products, or None.
         size: of the problem, for messages: "B=1 T=3".
     """
 
@@ -50,6 +51,7 @@ class Launch:
     dtype: torch.dtype = torch.float32
     tolerance: float = TOLERANCE
     exact: bool = True
+    low_operands: torch.dtype | None = None
     size: str = ""
 
     @property
