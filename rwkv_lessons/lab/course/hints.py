@@ -51,7 +51,7 @@ HINTS = {
     "that and this line?",
     "endless": "Does what the loop waits for come nearer each time?",
     "float64": "Which operand is a float64? Sums and states of this lesson are float32.",
-    "operands": "Both operands of tl.dot are rounded to the type of v: x.to(b_v.dtype).",
+    "operands": "Both operands of tl.dot have one type, that of what is loaded: x.to(b_v.dtype).",
     "out_dtype": "tl.dot without out_dtype, or with tl.float32, and an acc of float32; round what "
     "comes out, if at all.",
     "input_precision": 'input_precision="tf32x3", or "ieee", in each tl.dot keeps float32\'s bits.',

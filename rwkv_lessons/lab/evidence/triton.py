@@ -21,7 +21,6 @@ import torch
 
 from ..course.check import ABSENT, FAILED, PASSED, Row
 from ..course.hints import HINTS
-from ..machine_code.cubin import CompileError
 from ..simulator.faults import EndlessLoop, KernelFault, OutOfBounds, WrongType
 from ..simulator.triton import run as interpreter
 from ..simulator.triton.launches import (
@@ -289,24 +288,18 @@ def _float64(asm):
     return sum(asm.count(op) for op in ("DADD", "DMUL", "DFMA", "DSETP", "DMMA"))
 
 
-def machine_code(launch: Callable, *claims: Claim, arch="sm_90", otherwise=None):
+def machine_code(launch: Callable, *claims: Claim, arch="sm_90"):
     """Compiles the kernel for an H200, without one, and holds its machine code against `claims`.
 
     Args:
         launch: () → Launch at full size: a launch is compiled for its sizes.
-        otherwise: the same for a kernel that refuses the types of that launch.
     """
 
     def gather(kernel, exercise):
         names = parameter_names(kernel, exercise.reference)
 
         def read(assembly, kernel):
-            try:
-                return assembly(kernel, arch=arch, **renamed(launch().arguments(), names))
-            except CompileError as error:
-                if otherwise is None or "dtype" not in str(error):
-                    raise
-                return assembly(kernel, arch=arch, **renamed(otherwise().arguments(), names))
+            return assembly(kernel, arch=arch, **renamed(launch().arguments(), names))
 
         return compiled(read, (*claims, *LAUNCHABLE), arch)(kernel, exercise)
 

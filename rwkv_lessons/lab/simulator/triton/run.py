@@ -172,7 +172,9 @@ class Launch:
         """An exception of the kernel as a fault with its place."""
         what = f"{type(error).__name__}: {str(error) or _asserted(error)}".removesuffix(": ")
         kind = WrongType if re.search(r"\bdtypes?\b", str(error)) else KernelFault
-        return kind(f"{what}, in program {self.memory.program}", self._place(error))
+        fault = kind(f"{what}, in program {self.memory.program}", self._place(error))
+        fault.symptom = "operands" if "Both operands must be same dtype" in what else None
+        return fault
 
 
 def _asserted(error):
