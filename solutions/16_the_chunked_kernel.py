@@ -1,6 +1,5 @@
 """WKV-6 in chunks, in one Triton kernel: the state stays in registers, four products a chunk."""
 
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -146,7 +145,7 @@ CASES = tuple(
     )
 ) + (
     Case("70 tokens, the lesson's own blocks", "own blocks", partial(sized, OWN_BLOCKS)),
-    Case("bfloat16", "16 bits", lambda: replace(in_bfloat16(sized(LOW, BT=16)), operands="bf16")),
+    Case("bfloat16", "16 bits", lambda: in_bfloat16(sized(LOW, BT=16))),
     Case("quick decays in bfloat16", "16 bits", lambda: quick_decays(sized(LOW, BT=16))),
     Case("a large state in bfloat16", "16 bits", lambda: much_in_the_state(sized(LOW, BT=4))),
 )

@@ -406,6 +406,9 @@ EXERCISES = {
             ),
         ),
         symptoms={
+            "lesson 20's first wait": "o and s were started after a, and may go on.",
+            "its last wait": "o is started twice, the second time last: nothing may go on.",
+            "two are needed": "Of all that are needed, the one that was started last.",
             "several that add to one": "All of those that add to it, so the last of them.",
             "one that is added to again later": "The last, not the first.",
             "none is needed": "Then nobody has to be done.",

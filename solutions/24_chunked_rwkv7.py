@@ -190,6 +190,7 @@ CASES = tuple(
         ("17 tokens, the last chunk has one", "mask", Size((1, 17, 3, 4, 4)), 8),
         ("the strongest decay of RWKV-7", "decay", Size((1, 17, 1, 8, 8), decay="most"), 16),
         ("300 tokens", "long", Size((1, 300, 1, 2, 2), decay="slow"), 4),
+        ("a chunk of 32 tokens", "steps", Size((1, 32, 1, 4, 4), decay="slow"), 32),
         ("260 heads of batch rows", "many", Size((13, 2, 20, 2, 2)), 2),
         ("the order of the programs does not matter", "programs", Size((2, 6, 3, 4, 4)), 4),
     )
@@ -404,6 +405,8 @@ EXERCISES = {
             "r by b_total.",
             "state": "The old state fades by b_last along the keys; b·z and k·v by b_last − "
             "b_total.",
+            "steps": "Right for short chunks: BT tokens take BT − 1 rows of the inverse, or "
+            "log2(BT) factors.",
             "alike": "Powers of b_ab lose digits here. Row by row, no number becomes large.",
             "decay": "Is every exponent counted from b_middle, b_before or b_last?",
         },

@@ -110,6 +110,7 @@ KERNELS = {"kernel": (kernel, ("o",))}
 SMALL = {"BM": 4, "BN": 4}  # blocks in the interpreter, so that tiny sizes have several
 COUNTED = Sizes(M=8, N=8, H=3, K=4, P=2, V=4, R=8)
 OWN = Sizes(B=2, M=70, N=140, H=3, K=64, P=32, V=64, R=128)
+CLOSE = Sizes(M=3, N=20)
 COMPILED_SIZE = Sizes(B=1, M=200, N=300, H=4, K=64, P=32, V=64, R=256)
 
 
@@ -291,6 +292,7 @@ EXERCISES = {
                 Case("scores around -150", "underflow", Sizes(M=6, N=9), scores="low"),
                 Case("later tokens far louder", "future", Sizes(M=9, N=11), scores="rising"),
                 Case("many quiet tokens", "sums", Sizes(M=2, N=200), torch.float16, "one loud"),
+                Case("large scores, close together", "scores", CLOSE, torch.float16, "close"),
                 Case("many equal tokens", "large", Sizes(M=2, N=230), torch.float16, "even"),
                 Case("132 queries", "many", Sizes(M=132, N=132, K=1, P=2, V=2, R=2)),
                 Case("260 heads of batch rows", "many", Sizes(B=13, H=20, K=1, P=2, V=2, R=2)),
@@ -323,6 +325,7 @@ EXERCISES = {
             "hidden belongs to it.",
             "future": "Mask first, then take the maximum: hidden tokens must not set it.",
             "sums": "Sums stay float32: a float16 sum of 1 does not notice another 0.0002.",
+            "scores": "Scores stay float32: a float16 of 1,000 is off by up to 0.25.",
             "large": "230 latents of 300 add up to more than a float16 holds, 65,504: divide the "
             "sum by b_sum before it becomes an operand.",
             "half": "tl.dot wants both operands of one type: b_p.to(b_latent.dtype).",

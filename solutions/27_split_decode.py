@@ -165,6 +165,7 @@ CASES = (
     Case("scores around -150", "underflow", Sizes(N=17, H=2), scores="low"),
     Case("later tokens far louder", "overflow", Sizes(N=21, H=2), scores="rising"),
     Case("many quiet tokens", "sums", Sizes(N=250), torch.float16, "one loud"),
+    Case("large scores, close together", "scores", Sizes(N=20), torch.float16, "close"),
     Case("1,100 tokens: 138 splits", "many", Sizes(N=1100, K=1, P=2, V=2, R=2)),
     Case("600 heads of a sequence", "many", Sizes(N=3, H=600, K=1, P=2, V=2, R=2)),
     Case("300 sequences", "many", Sizes(B=300, N=3, K=1, P=2, V=2, R=2)),
@@ -238,6 +239,7 @@ EXERCISES = {
             "underflow": "All scores may be −150: the maximum starts at −inf, and nothing that is "
             "hidden belongs to it.",
             "sums": "Sums stay float32: a float16 sum of 1 does not notice another 0.0002.",
+            "scores": "Scores stay float32: a float16 of 1,000 is off by up to 0.25.",
             "batch": "Tiles of heads: i_h counts tiles, not heads.",
         },
     ),

@@ -9,6 +9,7 @@ from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.functions import function_cases
 from rwkv_lessons.lab.evidence.mla import Sizes, no_loop_over_heads, nothing_larger
 from rwkv_lessons.lab.evidence.mla_model import (
+    FINITE,
     AttentionCase,
     attention_answer,
     attention_call,
@@ -89,7 +90,7 @@ EXERCISES = {
                 AttentionCase("queries see the past only", "mask", Sizes(M=5, N=5, H=2)),
                 AttentionCase("3 queries at the end of 8 tokens", "mask", Sizes(M=3, N=8, H=2)),
                 AttentionCase("padding on the left", "mask", Sizes(M=2, N=7, H=2), padding=4),
-                AttentionCase("a mask that fades", "mask", Sizes(M=3, N=9, H=2), slope=0.5),
+                AttentionCase("a mask of other numbers", "added", Sizes(B=2, M=3, N=7), FINITE),
                 AttentionCase("scores around 95", "overflow", Sizes(M=2, N=6), scores="high"),
                 AttentionCase("scores around -150", "overflow", Sizes(M=2, N=6), scores="low"),
                 AttentionCase("odd sizes", "layout", ODD),
@@ -105,6 +106,8 @@ EXERCISES = {
             "heads": "The weight's rows come head by head: K rows of w_k, V rows of w_v, and the "
             "next head. The output is [B, M, H, V].",
             "mask": "attention_mask is added to the scores before the softmax.",
+            "added": "Whatever numbers the mask has are added, to scores that were scaled before; "
+            "every batch row has its own.",
             "overflow": "exp(95) is infinite in float32: use softmax, which subtracts the largest.",
             "half": "The output has the model's type, `query.dtype`; take the softmax in float32.",
             "largest": "No keys or values for heads and tokens: w_k goes to the query, w_v to the "

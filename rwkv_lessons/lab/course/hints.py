@@ -51,5 +51,10 @@ HINTS = {
     "that and this line?",
     "endless": "Does what the loop waits for come nearer each time?",
     "float64": "Which operand is a float64? Sums and states of this lesson are float32.",
+    "type of an output": "The kernel's docstring has the types of what it writes: x.new_empty(…) "
+    "and torch.empty_like(x) take the type of x, dtype=torch.float32 sets another.",
+    "operands": "Both operands of tl.dot have one type, that of what is loaded: x.to(b_v.dtype).",
+    "out_dtype": "tl.dot without out_dtype, or with tl.float32, and an acc of float32; round what "
+    "comes out, if at all.",
     "input_precision": 'input_precision="tf32x3", or "ieee", in each tl.dot keeps float32\'s bits.',
 }

@@ -110,15 +110,9 @@ def cases(made, much):
         much: the same, of large states that hardly change.
     """
     small = tuple(
-        Case(
-            name,
-            symptom,
-            partial(made, size, BT=BT),
-            reverse=symptom == "programs",
-            may_refuse=size.dtype != torch.float32,
-        )
+        Case(name, symptom, partial(made, size, BT=BT), reverse=symptom == "programs")
         for name, symptom, size, BT in CASES
     )
     whole = Case("70 tokens, the lesson's own blocks", "own blocks", partial(made, OWN_BLOCKS))
-    large = Case("a large state in bfloat16", "16 bits", partial(much, LOW), may_refuse=True)
+    large = Case("a large state in bfloat16", "16 bits", partial(much, LOW))
     return (*small, large, whole)

@@ -22,7 +22,7 @@ from ..simulator.faults import KernelFault
 from ..simulator.triton.launches import Case, Launch, NeverWritten, NotANumber
 from .claims import Claim, at_least, at_most, compiled
 from .cuda import Difference
-from .functions import called, failed, several, shown
+from .functions import WrongCall, called, failed, several, shown
 from .signatures import WrongSignature, parameter_names
 from .triton import LAUNCHABLE, Limit, milliseconds, no_spills
 
@@ -304,7 +304,8 @@ def two_pieces(*cases):
                 got = several(called(function, x), 2)
                 for piece in got:
                     if getattr(piece, "dtype", None) != torch.bfloat16:
-                        raise Difference(f"a piece is {getattr(piece, 'dtype', type(piece))}")
+                        kind = getattr(piece, "dtype", type(piece).__name__)
+                        raise WrongCall(f"a piece is {kind}, want torch.bfloat16")
                 left = (x.double() - got[0].double() - got[1].double()).abs()
                 if not bool((left <= PIECES * x.double().abs()).all()):
                     n = int((left - PIECES * x.double().abs()).argmax())

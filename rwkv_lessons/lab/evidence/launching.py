@@ -204,7 +204,7 @@ def _as_wide(watched, reference, given):
         for output in launcher.outputs:
             found, want = (x.launches[0][output].dtype for x in (launcher, dry[name]))
             if found.itemsize < want.itemsize:
-                raise Flaw(f"{output} of {name} is {found}, want {want}", "16 bits")
+                raise Flaw(f"{output} of {name} is {found}, want {want}", "type of an output")
 
 
 def _judge(function, reference, kernels, call, exact):

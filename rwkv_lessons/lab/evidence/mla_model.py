@@ -10,7 +10,7 @@ from ..pictures.latent_model import attending, sequences, small_model, written
 from ..simulator.faults import KernelFault
 from .cuda import TOLERANCE, Difference, compare
 from .functions import called, failed, shown
-from .mla import LETTERS, Sizes, answers, problem, scale_of
+from .mla import Sizes, problem, scale_of
 
 
 class AttentionCase(NamedTuple):
@@ -19,10 +19,9 @@ class AttentionCase(NamedTuple):
     name: str
     symptom: str
     sizes: Sizes
-    padding: int = 0  # tokens at the start that nobody may see
+    padding: int = 0  # tokens at the start that nobody may see; FINITE: see `mask_of`
     scores: str = "tame"
     dtype: torch.dtype = torch.float32
-    slope: float = 0  # what the mask takes off a score for each token in between
 
 
 def layer(known, sizes, dtype=torch.float32):
@@ -33,33 +32,43 @@ def layer(known, sizes, dtype=torch.float32):
     return SimpleNamespace(qk_nope_head_dim=sizes.K, v_head_dim=sizes.V, kv_b_proj=made)
 
 
-def distances(sizes):
-    """[M, N]: how many tokens lie between a query's own and each token before it."""
-    own = torch.arange(sizes.N - sizes.M, sizes.N)[:, None]
-    return (own - torch.arange(sizes.N)).clamp(min=0)
+FINITE = -1
 
 
-def attention_call(sizes, padding=0, scores="tame", dtype=torch.float32, slope=0):
+def mask_of(sizes, padding=0, dtype=torch.float32):
+    """What is added to the scaled scores, [B, 1, M, N]: 0, or the least there is where hidden.
+
+    With a padding of FINITE nothing is hidden: every pair, in every batch row, has a number of its
+    own between −4 and 0, as a bias for the distance would be.
+    """
+    B, M, N = sizes.B, sizes.M, sizes.N
+    if padding == FINITE:
+        drawn = torch.rand(B, 1, M, N, generator=torch.Generator().manual_seed(N))
+        return (-4 * drawn).to(dtype)
+    token, own = torch.arange(N), torch.arange(N - M, N)[:, None]
+    hidden = (token > own) | (token < padding)
+    mask = torch.zeros(M, N, dtype=dtype).masked_fill(hidden, torch.finfo(dtype).min)
+    return mask.expand(B, 1, -1, -1)
+
+
+def attention_call(sizes, padding=0, scores="tame", dtype=torch.float32):
     """Arguments of an attention function as a model calls it, on a problem of `evidence.mla`."""
     known = problem(sizes, dtype, scores)
     query = torch.cat([known["q"], known["q_rope"]], -1).transpose(1, 2).to(dtype)
     latent, k_rope = (known[x][:, None].to(dtype) for x in ("latent", "k_rope"))
-    token, own = torch.arange(sizes.N), torch.arange(sizes.N - sizes.M, sizes.N)[:, None]
-    hidden = (token > own) | (token < padding)
-    mask = (-slope * distances(sizes)).to(dtype).masked_fill(hidden, torch.finfo(dtype).min)
-    mask = mask.expand(sizes.B, 1, -1, -1)
+    mask = mask_of(sizes, padding, dtype)
     return layer(known, sizes, dtype), query, latent, k_rope, mask, scale_of(sizes)
 
 
-def wanted(sizes, padding=0, scores="tame", dtype=torch.float32, slope=0):
+def wanted(sizes, padding=0, scores="tame", dtype=torch.float32):
     """The answer to `attention_call`, [B, M, H, V] in float64."""
     known = problem(sizes, dtype, scores)
     # From q itself: in `problem`, q_latent is rounded as a kernel gets it.
-    known = known | {"q_latent": torch.einsum("bmhk,hkr->bmhr", known["q"], known["w_k"])}
-    names = ("q_latent", "q_rope", "latent", "k_rope", "w_v")
-    seen = {x: known[x][:, padding:] if "n" in LETTERS[x] else known[x] for x in names}
-    bias = -slope * distances(sizes)[:, None, padding:].double()
-    return answers(**seen, scale=scale_of(sizes), bias=bias)["o"]
+    q_latent = torch.einsum("bmhk,hkr->bmhr", known["q"], known["w_k"])
+    s = torch.einsum("bmhr,bnr->bhmn", q_latent, known["latent"])
+    s = s + torch.einsum("bmhp,bnp->bhmn", known["q_rope"], known["k_rope"])
+    p = (s * scale_of(sizes) + mask_of(sizes, padding, dtype).double()).softmax(-1)
+    return torch.einsum("bhmn,bnr,hvr->bmhv", p, known["latent"], known["w_v"])
 
 
 # bfloat16 has 8 bits. The latent query, the weights, their sum and the output are each rounded

@@ -21,7 +21,6 @@ import torch
 
 from ..course.check import ABSENT, FAILED, PASSED, Row
 from ..course.hints import HINTS
-from ..machine_code.cubin import CompileError
 from ..simulator.faults import EndlessLoop, KernelFault, OutOfBounds, WrongType
 from ..simulator.triton import run as interpreter
 from ..simulator.triton.launches import (
@@ -107,13 +106,13 @@ def _judge(launch, given, seen, names):
     done = seen.arithmetic
     if done.float64:
         raise Flaw("computes in float64, 64 times slower than float32", "float64", done.float64)
-    if done.half_sums:
-        what = "a tl.dot adds up its products in float16: leave out out_dtype"
-        raise Flaw(what, "half sums", done.half_sums)
+    if done.float16:
+        what = "a tl.dot adds up in float16, 11 bits and at most 65,504: sums are float32"
+        raise Flaw(what, "out_dtype", done.float16)
     kinds = {kind for *_, kind in done.dots}
     if launch.operands and (others := sorted(kinds - {launch.operands})):
         what = f"a tl.dot multiplies {others[0]}, want {launch.operands}, the type of v"
-        raise Flaw(what, "operands")
+        raise Flaw(what, "operands", done.float32)
     if launch.refuses_tf32 and done.tf32:
         what = "a tl.dot of float32 operands takes 11 bits of each (TF32)"
         raise Flaw(what, "input_precision", done.tf32)
@@ -290,24 +289,18 @@ def _float64(asm):
     return sum(asm.count(op) for op in ("DADD", "DMUL", "DFMA", "DSETP", "DMMA"))
 
 
-def machine_code(launch: Callable, *claims: Claim, arch="sm_90", otherwise=None):
+def machine_code(launch: Callable, *claims: Claim, arch="sm_90"):
     """Compiles the kernel for an H200, without one, and holds its machine code against `claims`.
 
     Args:
         launch: () → Launch at full size: a launch is compiled for its sizes.
-        otherwise: the same for a kernel that refuses the types of that launch.
     """
 
     def gather(kernel, exercise):
         names = parameter_names(kernel, exercise.reference)
 
         def read(assembly, kernel):
-            try:
-                return assembly(kernel, arch=arch, **renamed(launch().arguments(), names))
-            except CompileError as error:
-                if otherwise is None or "dtype" not in str(error):
-                    raise
-                return assembly(kernel, arch=arch, **renamed(otherwise().arguments(), names))
+            return assembly(kernel, arch=arch, **renamed(launch().arguments(), names))
 
         return compiled(read, (*claims, *LAUNCHABLE), arch)(kernel, exercise)
 

@@ -194,7 +194,12 @@ def in_bfloat16(launch):
     wants = dict(zip(("o", "s1"), wkv6_reference(*given), strict=True))
     size = f"{launch.size.removesuffix(' bfloat16')} bfloat16"
     return dataclasses.replace(
-        launch, inputs=inputs, wants=wants, tolerance=BFLOAT16_TOLERANCE, size=size
+        launch,
+        inputs=inputs,
+        wants=wants,
+        tolerance=BFLOAT16_TOLERANCE,
+        operands="bf16",
+        size=size,
     )
 
 

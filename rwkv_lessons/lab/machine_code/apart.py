@@ -22,7 +22,8 @@ from ..simulator.time_limit import resident
 SECONDS = 20  # of processor time; the longest compilation of a lesson takes about 5
 IDLE = 10  # so many times longer by the clock, where other processes have the processor
 BYTES = 2 << 30  # more than the process it is forked from
-AT = re.compile(r'"([^"]*)":(\d+):\d+\)*: error: (.*)')  # how MLIR names a line of Python
+AT = re.compile(r'"?:(\d+):\d+\)*: error: (.*)')  # after a file's name: how MLIR names a line of it
+UNSAID = ("Failures have been detected", "A signal was caught")  # by errors that say no more
 
 
 class Crashed(Exception):
@@ -39,6 +40,8 @@ class Crashed(Exception):
 
 def apart(function, *args, seconds=SECONDS, bytes=BYTES):
     """What `function` returns, or raises, in a process of its own; both have to be picklable.
+
+    What it raises has, as `said`, all that was printed there.
 
     Args:
         seconds: of processor time that it may take. bytes: of memory, more than this process has.
@@ -59,8 +62,10 @@ def apart(function, *args, seconds=SECONDS, bytes=BYTES):
         if status != 0:
             raise _crash(status, said.read().decode(errors="replace"), seconds, bytes)
         returned, value = pickle.load(result)
+        printed = said.read().decode(errors="replace")
     if returned:
         return value
+    value.said = printed
     raise value
 
 
@@ -123,11 +128,16 @@ def _crash(status, said, seconds, bytes):
         return Crashed(f"the compiler took more than {bytes / 2**30:.0f} GB of memory")
     if status == "time" or os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
         return Crashed(f"the compiler was not done after {seconds} s")
-    found = AT.findall(said)
-    lines = [line for line in said.splitlines() if line.strip()]
     how = os.waitstatus_to_exitcode(status)
     how = signal.Signals(-how).name if how < 0 else f"status {how}"
-    why = found[-1][2] if found else lines[0].strip()[:200] if lines else "it said nothing"
-    return Crashed(
-        f"the compiler itself crashed ({how}): {why}", int(found[-1][1]) if found else None
-    )
+    why, line = last_words(said)
+    return Crashed(f"the compiler itself crashed ({how}): {why}", line)
+
+
+def last_words(said):
+    """Why a compiler gave up, of all that it printed, and the line that it named, or None."""
+    if unreachable := re.search(r"(\S.*)\nUNREACHABLE executed at", said):
+        return unreachable[1], None
+    found = [(why, int(line)) for line, why in AT.findall(said) if not why.startswith(UNSAID)]
+    lines = [line.strip()[:200] for line in said.splitlines() if line.strip()]
+    return found[-1] if found else (lines[0] if lines else "it said nothing", None)

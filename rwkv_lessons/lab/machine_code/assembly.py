@@ -196,6 +196,8 @@ def _built(way, kernel, request):
         return apart(way.build, kernel, *request)
     except Crashed as crash:
         raise way.crashed(crash, plain(kernel)) from None
+    except CompileError as error:
+        raise way.told(error, plain(kernel)) from None
 
 
 def _read(way, kernel, request):

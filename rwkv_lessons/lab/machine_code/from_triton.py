@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from rwkv_lessons.lab.machine_code import cubin
+from rwkv_lessons.lab.machine_code.apart import last_words
 from rwkv_lessons.runtime.architectures import number_of
 
 KEPT = "ptxas_and_file.json"
@@ -235,6 +236,13 @@ def _explain(error, function):
     why = str(why).strip().splitlines()[0]
     line = function.__code__.co_firstlineno + _decorators(function)
     return cubin.refuse(function, why, line + error.node.lineno - 1 if error.node else None)
+
+
+def told(error, function):
+    """A CompileError with what the compiler printed, where it says itself only that it failed."""
+    if "PassManager::run failed" not in str(error) or not getattr(error, "said", ""):
+        return error
+    return cubin.refuse(function, *last_words(error.said))
 
 
 LIKELY = {  # words of a compiler that gave up → what to look at

@@ -228,6 +228,8 @@ def test_two_pieces_may_be_cut_or_rounded():
         return high.bfloat16(), (x - high).bfloat16()
 
     assert evaluate(f"{FINISHED}.pieces", cut).passed
+    said = str(evaluate(f"{FINISHED}.pieces", lambda x: (x.half(), x.half())))
+    assert "a piece is torch.float16, want torch.bfloat16" in said and "hint:" not in said
 
 
 def test_the_ladder_is_that_of_the_designs_page():

@@ -6,6 +6,7 @@ import torch
 from rwkv_lessons.lab.course.check import evaluate
 from rwkv_lessons.lab.course.exercises import defined, load, solutions
 from rwkv_lessons.lab.evidence import wkv7
+from rwkv_lessons.lab.evidence.triton import answer as answers
 from rwkv_lessons.lab.evidence.wkv7_functions import (
     exact_loop,
     heads,
@@ -96,6 +97,13 @@ def test_a_kernel_that_norms_its_keys_is_wrong():
     normed = edited("22_delta_rule.kernel", (line, f"{line[:35]} / tl.sum(b_a * b_a)"))
     answer = evaluate("22_delta_rule.kernel", normed).rows[0]
     assert answer.verdict == "FAILED" and "o: first difference" in str(answer)
+
+
+def test_an_inverse_that_is_right_for_short_chunks_alone_is_told_so():
+    short = edited("24_chunked_rwkv7.kernel", ("for i in range(1, BT):", "for i in range(1, 16):"))
+    case = next(x for x in solutions("24_chunked_rwkv7").CASES if x.symptom == "steps")
+    row = answers(case)(short, load("24_chunked_rwkv7.kernel"))
+    assert "BT tokens take BT − 1 rows" in str(row)
 
 
 def rows(A):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rwkv_lessons.lab.course.exercises import defined, load
+from rwkv_lessons.lab.machine_code import from_triton
 from rwkv_lessons.lab.machine_code.apart import Crashed, apart
 from rwkv_lessons.lab.machine_code.assembly import CompileError
 from rwkv_lessons.lab.simulator.time_limit import resident
@@ -26,8 +27,9 @@ def test_what_it_returns_or_raises_comes_back_and_what_it_changes_does_not():
 
     there, process = apart(append, 2)
     assert there == [1, 2] and here == [1] and process != os.getpid()
-    with pytest.raises(ZeroDivisionError, match="division by zero"):
-        apart(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError, match="division by zero") as error:
+        apart(lambda: os.write(2, b"before it") / 0)
+    assert error.value.said == "before it"
 
 
 def test_a_process_that_aborts_is_a_crash_with_the_last_words_and_the_line():
@@ -40,6 +42,33 @@ def test_a_process_that_aborts_is_a_crash_with_the_last_words_and_the_line():
     with pytest.raises(Crashed, match="SIGABRT.*no such layout") as crash:
         apart(die)
     assert crash.value.line == 9
+
+
+def some_kernel():
+    pass
+
+
+NO_MORE = """k.py:2:0: error: A signal was caught while processing the module
+k.py:2:0: error: Failures have been detected while processing an MLIR pass pipeline
+"""
+
+
+@pytest.mark.parametrize(
+    "said, want",
+    [
+        (
+            "only loops are supported\nUNREACHABLE executed at /a.cpp:5!\n",
+            "only loops are supported",
+        ),
+        ("/tmp/k.py:9:8: error: no such layout\n", "no such layout\n    line 9: "),
+    ],
+    ids=["a line before it gave up", "an error with its line"],
+)
+def test_a_compiler_that_says_only_that_it_failed_is_told_by_what_it_printed(said, want):
+    error = CompileError("k does not compile: PassManager::run failed")
+    error.said = said + NO_MORE
+    told = str(from_triton.told(error, some_kernel))
+    assert told == f"some_kernel does not compile: {want}"
 
 
 def test_a_process_that_never_ends_is_stopped_in_its_time():

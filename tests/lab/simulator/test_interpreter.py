@@ -318,3 +318,22 @@ def test_a_mask_of_a_tile_and_a_number_is_counted_lane_by_lane():
     for m, written in ((5, [True, True, False, False]), (1, [False] * 4)):
         seen = run(under_two_conditions, 1, torch.ones(4), filled(4), 2, m)
         assert seen.regions[1].written.tolist() == written
+
+
+@triton.jit
+def summed_in(x, y, z, K: tl.constexpr, KIND: tl.constexpr):
+    o, o_k = tl.arange(0, 16), tl.arange(0, K)
+    b_x, b_y = tl.load(x + o[:, None] * K + o_k), tl.load(y + o_k[:, None] * 16 + o)
+    tl.store(z + o[:, None] * 16 + o, tl.dot(b_x, b_y, out_dtype=KIND).to(tl.float32))
+
+
+def test_a_product_in_float16_is_rounded_on_its_way_and_noted():
+    x = torch.ones(16, 64, dtype=torch.float16)
+    y = torch.zeros(64, 16, dtype=torch.float16)
+    y[0], y[16:] = 2048, 0.0625  # then three times 1, half of the last digit
+    found, want = filled(16, 16), x.float() @ y.float()
+    seen = run(summed_in, 1, x, y, found, K=64, KIND=tl.float32)
+    assert torch.equal(found, want) and seen.arithmetic.float16 is None
+    seen = run(summed_in, 1, x, y, found, K=64, KIND=tl.float16)
+    assert found.unique().tolist() == [2048] and want[0, 0] == 2051
+    assert "tl.dot" in seen.arithmetic.float16.text

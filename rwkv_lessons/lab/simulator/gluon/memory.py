@@ -2,6 +2,7 @@
 
 import types
 
+import torch
 from triton.experimental.gluon.language import DotOperandLayout
 
 from ..wording import many
@@ -283,6 +284,13 @@ def _dtype(x):
     return str(x.dtype).removeprefix("torch.")
 
 
+def _multiplied(x):
+    """What tensor cores take of a tile: of float32 11 bits, TF32; the other 13 are cut off."""
+    if x.dtype != torch.float32:
+        return x.float()
+    return (x.contiguous().view(torch.int32) & -(2**13)).view(torch.float32)
+
+
 def refuse_layout(name, left):
     """The threads that hold a left factor in registers have to be those that multiply it."""
     if not isinstance(left, Value) or left.layout is None:
@@ -357,7 +365,7 @@ class Product(Value):
     def finish(self):
         in_registers = isinstance(self.left, Value)
         left = self.left.x if in_registers else self.left.data
-        self.result = left.float() @ self.right.data.float()
+        self.result = _multiplied(left) @ _multiplied(self.right.data)
         if self.so_far is not None:
             done = isinstance(self.so_far, Product)
             self.result = self.result + (self.so_far.result if done else self.so_far.x)

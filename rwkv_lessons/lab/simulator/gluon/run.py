@@ -369,6 +369,8 @@ class Machine(Arithmetic):
     def warpgroup_mma(self, a, b, acc, *, use_acc=True, precision=None, max_num_imprecise_acc=None,
                       is_async=False):  # fmt: skip
         name = name_in(self.seen.here(), "product")
+        sums = torch.float32 if isinstance(acc, Product) else acc.dtype
+        refuse(sums != torch.float32, f"{name}: a product whose sums are {sums}: float32 has room")
         made = Product(self.seen, name, a, b, acc if use_acc else None)
         made.layout = acc.layout
         self.products.append(made)

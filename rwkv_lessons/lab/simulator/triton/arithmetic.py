@@ -2,8 +2,9 @@
 
 Triton's interpreter keeps bfloat16 as the integers that its bits are, and adds and multiplies
 those. Here such operands are widened to float32 first, and results rounded to the nearest bfloat16.
-What a kernel does in more or less than float32 is noted with its line: float64, products of
-float32 operands that a GPU would cut off to TF32, and products that are added up in float16.
+A product whose sums are float16 is added up in steps, and rounded after each, as tensor cores do.
+What a kernel does in more or less than float32 is noted with its line: float64, products of float32
+operands, which a GPU may cut off to TF32, and products whose sums are float16.
 """
 
 import ctypes
@@ -25,8 +26,9 @@ class Arithmetic:
         dots: {(M, N, K, type of the operands): how often}.
         exps: elements of which `tl.exp` or `tl.exp2` was taken; exp_lines: the same per line.
         tf32: the first `Place` whose `tl.dot` of float32 operands leaves them 11 bits, or None.
+        float32: the first `Place` whose `tl.dot` has float32 operands, or None.
+        float16: the first `Place` whose `tl.dot` adds up in float16, or None.
         float64: the first `Place` that makes a float64, or None.
-        half_sums: the first `Place` whose `tl.dot` adds up in float16, or None.
     """
 
     HOOKS = ("create_dot", "create_exp", "create_exp2", "cast_impl", "create_fp_to_fp")
@@ -36,18 +38,21 @@ class Arithmetic:
     def __init__(self, place, cut=False):
         self.place, self.cut = place, cut
         self.dots, self.exps, self.exp_lines = Counter(), 0, Counter()
-        self.tf32 = self.float64 = self.half_sums = None
+        self.tf32 = self.float32 = self.float16 = self.float64 = None
 
     def create_dot(self, own, a, b, d, precision, *others):
         *batch, M, K = a.data.shape
         kind = str(a.dtype.scalar)
         self.dots[M, b.data.shape[-1], K, kind] += int(np.prod(batch, dtype=int))
+        if kind == "fp32":
+            self.float32 = self.float32 or self.place()
         if kind == "fp32" and self.tf32 is None and _name(precision) in ("TF32", "BF16", "BF16x3"):
             self.tf32 = self.place()
-        if d.dtype.scalar.name == "fp16" and self.half_sums is None:
-            self.half_sums = self.place()
         if self.cut and kind == "fp32" and _name(precision) == "TF32":
             a, b = _cut(a), _cut(b)
+        if kind == str(d.dtype.scalar) == "fp16":
+            self.float16 = self.float16 or self.place()
+            return _summed_in_float16(a, b, d)
         return own(_wide(a), _wide(b), d, precision, *others)
 
     def create_exp(self, own, x):
@@ -128,6 +133,18 @@ def _cut(x):
     """A float32 tile as tensor cores read it: 10 bits after the point, the other 13 left out."""
     bits = np.ascontiguousarray(x.data, np.float32).view(np.uint32).reshape(x.data.shape)
     return type(x)((bits & np.uint32(0xFFFFE000)).view(np.float32), x.dtype)
+
+
+AT_ONCE = 16  # numbers that an instruction of the tensor cores adds up before it rounds
+
+
+def _summed_in_float16(a, b, d):
+    """a @ b + d of float16 tiles, rounded to float16 after every `AT_ONCE` of the sum."""
+    left, right, total = a.data.astype(np.float32), b.data.astype(np.float32), d.data
+    for k in range(0, left.shape[-1], AT_ONCE):
+        some = left[..., k : k + AT_ONCE] @ right[..., k : k + AT_ONCE, :]
+        total = (total.astype(np.float32) + some).astype(np.float16)
+    return type(d)(total, d.dtype.scalar)
 
 
 def _narrow(x):

@@ -15,6 +15,7 @@ that goes round more often than the tensors have numbers is a `EndlessLoop`.
 import dataclasses
 import itertools
 import re
+import traceback
 
 import numpy as np
 
@@ -169,9 +170,17 @@ class Launch:
 
     def _explain(self, error):
         """An exception of the kernel as a fault with its place."""
-        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        what = f"{type(error).__name__}: {str(error) or _asserted(error)}".removesuffix(": ")
         kind = WrongType if re.search(r"\bdtypes?\b", str(error)) else KernelFault
-        return kind(f"{what}, in program {self.memory.program}", self._place(error))
+        fault = kind(f"{what}, in program {self.memory.program}", self._place(error))
+        fault.symptom = "operands" if "Both operands must be same dtype" in what else None
+        return fault
+
+
+def _asserted(error):
+    """What Triton's source asserts where an AssertionError has no text; "" for any other error."""
+    last = traceback.extract_tb(error.__traceback__)[-1].line or ""
+    return last.removeprefix("assert ") if isinstance(error, AssertionError) else ""
 
 
 def _unsupported(error):
