@@ -132,6 +132,7 @@ EXERCISES = {
                 doubled("a last block with threads to spare", 2 * BLOCK + 6),
                 doubled("one element", 1),
                 doubled("1,100 elements", 1100),
+                doubled("66,000 elements", 66_000, "many elements"),
             ),
             traffic(doubled("three blocks", 96), requests("load", 6), requests("store", 3)),
             machine_code(
@@ -178,6 +179,7 @@ EXERCISES = {
                 product("threads to spare, right and below", 5, 11, "tail"),
                 product("one element", 1, 1, "tail"),
                 product("many blocks", 70, 140),
+                product("66,049 elements", 257, 257, "many elements"),
             ),
             traffic(product("six blocks", 8, 24), requests("load", 12), requests("store", 6)),
             machine_code(
@@ -232,6 +234,7 @@ EXERCISES = {
                 summed("a last block with 6 elements", N + 6, "spare"),
                 summed("the threads in reverse", N, "order", reverse=True),
                 summed("1,100 elements", 1100),
+                summed("33,000 elements", 33_000, "many elements"),
             ),
             traffic(
                 summed("two blocks", 2 * N),
@@ -281,6 +284,7 @@ EXERCISES = {
                 counted("several blocks, threads to spare", mixed(3 * BLOCK + 5)),
                 counted("one element", [15]),
                 counted("1,100 elements", mixed(1100)),
+                counted("66,000 elements", mixed(66_000), "many elements"),
             ),
             traffic(
                 counted("three blocks", mixed(3 * BLOCK)),

@@ -164,6 +164,7 @@ EXERCISES = {
                 Case("300 blocks", "many", two(1200, BLOCK=4)),
                 Case("the programs in reverse", "programs", two(23, BLOCK=8), reverse=True),
                 Case("blocks of full size", "blocks", two(2500)),
+                Case("70,000 elements", "many elements", two(70_000)),
             ),
             traffic(
                 two(100, BLOCK=32), reads(1, "x", "y"), writes(1, "out"), each_program_stores(32)
@@ -217,6 +218,7 @@ EXERCISES = {
                 Case("300 rows", "many", rows(numbers(300, 3), BLOCK=4)),
                 Case("the programs in reverse", "programs", rows(numbers(5, 6), BLOCK=8), True),
                 Case("rows of 1,000", "padding", rows(numbers(3, 1000))),
+                Case("70,000 elements", "many elements", rows(numbers(70, 1000))),
             ),
             traffic(
                 rows(numbers(4, 100), BLOCK=128),
@@ -324,6 +326,7 @@ EXERCISES = {
                 Case("1,200 columns", "many", columns(numbers(2, 1200), **SMALL)),
                 Case("the programs in reverse", "programs", columns(numbers(3, 9), **SMALL), True),
                 Case("tiles of full size", "loop", columns(numbers(37, 200))),
+                Case("20,000 rows", "many elements", columns(numbers(20_000, 4), BM=16, BN=4)),
             ),
             traffic(
                 columns(numbers(7, 10), **SMALL),
