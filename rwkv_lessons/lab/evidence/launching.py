@@ -33,7 +33,7 @@ class Launcher:
         name: of the kernel, for messages.
         kernel: the reference, which is run.
         outputs: its parameters that it writes.
-        run: whether to run it; else the arguments are kept, and nothing is written.
+        run: whether to run it; else the arguments are kept, and only NaN is written.
         exact: whether it may not be told to round float32 operands to TF32.
 
     Attributes:
@@ -55,10 +55,10 @@ class Launcher:
     def _launch(self, grid, args, named):
         given = self._bound(args, named)
         self.launches.append(given | {name: x for name, x in named.items() if name in OPTIONS})
-        if not self.run:
-            return
         for name in self.outputs:
             given[name].fill_(torch.nan)  # a number that was there before is no answer
+        if not self.run:
+            return
         sizes = {name: x for name, x in given.items() if not isinstance(x, torch.Tensor)}
         grid = grid(sizes) if callable(grid) else grid
         try:
@@ -193,10 +193,24 @@ def launches(kernels, *calls: Call, exact=False):
     return answer
 
 
-def _as_wide(watched, reference, given):
+def _idle(function, kernels, given):
+    """What a function returns where its kernels write NaN, and these."""
+    dry = {x: Launcher(x, *kernel, run=False) for x, kernel in kernels.items()}
+    got = called(with_kernels(function, dry), *given)
+    return got if isinstance(got, tuple | list) else (got,), dry
+
+
+def _from_kernels(got, idle, wants):
+    """Raises `Flaw` if a result has numbers where the reference has what its kernels wrote."""
+    for name, x, y in zip(wants, got, idle, strict=True):
+        if isinstance(y, torch.Tensor) and bool((y.isnan() & ~x.isnan()).any()):
+            raise Flaw(
+                f"{name} is computed without the launch: it has numbers where that writes NaN", None
+            )
+
+
+def _as_wide(watched, dry):
     """Raises `Flaw` if a kernel is to write numbers of fewer bits than the reference has there."""
-    dry = {x: Launcher(x, y.kernel, y.outputs, run=False) for x, y in watched.items()}
-    with_kernels(reference, dry)(*given)
     for name, launcher in watched.items():
         for output in launcher.outputs:
             found, want = (x.launches[0][output].dtype for x in (launcher, dry[name]))
@@ -218,8 +232,10 @@ def _judge(function, reference, kernels, call, exact):
         if len(launcher.launches) != 1:
             text = f"launches of {name}: {len(launcher.launches)}, want 1"
             raise Flaw(text, "launch")
-    _as_wide(watched, reference, given)
+    idle, dry = _idle(reference, kernels, given)
+    _as_wide(watched, dry)
     _compare(got, wants, call)
+    _from_kernels(_idle(function, kernels, given)[0], idle, wants)
 
 
 def _compare(got, wants, call):

@@ -67,6 +67,16 @@ WRONG = {
         FORWARD, [edit("kernel[programs](r, k, v, w, u, s0, o_parts, s1, **constants)")],
         "launches of kernel: 0, want 1",
     ),
+    "what the kernel wrote is not looked at": (
+        FORWARD, [edit("return o_parts.sum(0), s1", """
+s, o = s0.clone(), torch.empty_like(v)
+for t in range(T):
+    kv = k[:, t, :, :, None].float() * v[:, t, :, None, :].float()
+    o[:, t] = (r[:, t, :, :, None].float() * (u[:, :, None] * kv + s)).sum(2)
+    s = w[:, t, :, :, None].float().exp() * s + kv
+return o, s""")],
+        "o is computed without the launch",
+    ),
     "no grid": (FORWARD, [edit("kernel[programs](", "kernel(")], "a launch needs a grid: kernel["),
     "a size is left out": (
         FORWARD, [edit("**constants", "**{x: n for x, n in constants.items() if x != 'T'}")],
