@@ -131,7 +131,8 @@ EXERCISES = {
                 doubled("two blocks", 2 * BLOCK),
                 doubled("a last block with threads to spare", 2 * BLOCK + 6),
                 doubled("one element", 1),
-                doubled("70,000 elements", 70_000),
+                doubled("1,100 elements", 1100),
+                doubled("66,000 elements", 66_000, "many elements"),
             ),
             traffic(doubled("three blocks", 96), requests("load", 6), requests("store", 3)),
             machine_code(
@@ -177,7 +178,8 @@ EXERCISES = {
                 product("more rows than columns", 12, 8),
                 product("threads to spare, right and below", 5, 11, "tail"),
                 product("one element", 1, 1, "tail"),
-                product("many blocks", 190, 350),
+                product("many blocks", 70, 140),
+                product("66,049 elements", 257, 257, "many elements"),
             ),
             traffic(product("six blocks", 8, 24), requests("load", 12), requests("store", 6)),
             machine_code(
@@ -231,7 +233,8 @@ EXERCISES = {
                 summed("three blocks", 3 * N),
                 summed("a last block with 6 elements", N + 6, "spare"),
                 summed("the threads in reverse", N, "order", reverse=True),
-                summed("70,000 elements", 70_000),
+                summed("1,100 elements", 1100),
+                summed("33,000 elements", 33_000, "many elements"),
             ),
             traffic(
                 summed("two blocks", 2 * N),
@@ -280,7 +283,8 @@ EXERCISES = {
                 counted("sixteen different ones", range(BINS)),
                 counted("several blocks, threads to spare", mixed(3 * BLOCK + 5)),
                 counted("one element", [15]),
-                counted("70,000 elements", mixed(70_000)),
+                counted("1,100 elements", mixed(1100)),
+                counted("66,000 elements", mixed(66_000), "many elements"),
             ),
             traffic(
                 counted("three blocks", mixed(3 * BLOCK)),

@@ -1,5 +1,7 @@
 """The recurrence in torch, then as five loops; and the least it has to compute and to move."""
 
+import math
+
 import numpy as np
 import torch
 from numba import njit
@@ -11,7 +13,8 @@ from rwkv_lessons.lab.course.hints import HINTS
 from rwkv_lessons.lab.evidence.compare import Difference, compare
 from rwkv_lessons.lab.evidence.cuda import wkv5_case
 from rwkv_lessons.lab.evidence.functions import called, function_cases
-from rwkv_lessons.lab.simulator.faults import KernelFault
+from rwkv_lessons.lab.simulator.faults import EndlessLoop, KernelFault
+from rwkv_lessons.lab.simulator.steps import limited
 
 
 def torch_loop(r, k, v, w, u):
@@ -65,6 +68,7 @@ def least_bytes(B, T, H, N, itemsize):
     ### END SOLUTION
 
 
+LOOPS = "hint: use plain loops over b, h, t, j and i, and one number at a time."
 CASES = (  # the property, its hint, B T H N
     ("one token", "by hand", (1, 1, 1, 4)),
     ("the state carries from token to token", "state", (1, 3, 1, 4)),
@@ -89,7 +93,25 @@ def answer(function, exercise):
             return Row(
                 "answer", FAILED, f"{name} ({size})", (str(error), f"hint: {HINTS[symptom]}")
             )
+    if told := _too_few_lines(loops):
+        return Row("answer", FAILED, "numpy loops in place of the five", told)
     return Row("answer", PASSED, f"{len(CASES)} cases, against float64")
+
+
+def _too_few_lines(loops):
+    """What is said of a function whose loops are not all its own; nothing if they are.
+
+    Five loops execute their innermost lines B·T·H·N·N times, whatever these are.
+    """
+    *_, (_, _, shape) = CASES
+    times = math.prod(shape) * shape[-1]
+    inputs, _ = wkv5_case(shape)
+    try:
+        with limited(loops, lines=times - 1) as counted:
+            loops(*(x.numpy() for x in inputs))
+    except EndlessLoop:
+        return ()
+    return (f"fewer than B·T·H·N·N = {times:,} lines are executed", LOOPS) if counted else ()
 
 
 def compiled(function, exercise):
@@ -101,8 +123,7 @@ def compiled(function, exercise):
         compare(ready(*(x.numpy() for x in inputs)), want)
     except (NumbaError, ImportError) as error:  # for @ it wants scipy
         first = str(error).splitlines()[0]
-        hint = "hint: use plain loops over b, h, t, j and i, and one number at a time."
-        return Row("njit", FAILED, "numba cannot compile it", (first, hint))
+        return Row("njit", FAILED, "numba cannot compile it", (first, LOOPS))
     except Difference as error:
         return Row("njit", FAILED, f"B, T, H, N = {shape}", (str(error),))
     return Row("njit", PASSED, f"numba compiles it; B, T, H, N = {shape} agrees too")
@@ -113,6 +134,7 @@ answer.kind, compiled.kind = "answer", "njit"
 
 WIDE = "The answer has more than 32 bits: count with Python's own integers."
 SIZES = [(B, T, H, N) for B in (1, 3) for T in (2, 9) for H in (1, 5) for N in (3, 64)]
+SIZES += [(8, 4096, 64, 64), (9, 4099, 65, 67)]  # too large for 32 bits, too odd for a float32
 EXERCISES = {
     "five_loops": Exercise(
         minutes=10,

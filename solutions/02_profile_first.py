@@ -80,11 +80,14 @@ def answer(function, exercise):
 
 
 def _profiles():
-    """Made-up profiles of up to 20 kernels, some of them one after the other without a gap."""
+    """Made-up profiles of up to 20 kernels, some of them one after the other without a gap.
+
+    And one of 1,100, late: its microseconds are more than a float32 can tell apart.
+    """
     random = np.random.default_rng(0)
-    for count in range(1, 21):
+    for count, first in (*((n, 10) for n in range(1, 21)), (1100, 100_000_010)):
         us, gaps = random.integers(1, 30, count), random.integers(0, 3, count) * 4
-        starts = np.cumsum(us + gaps) - us + 10
+        starts = np.cumsum(us + gaps) - us + first
         names = random.choice([MUL, ADD, GEMV], count)
         kernels = [
             Kernel(str(n), int(s), int(d)) for n, s, d in zip(names, starts, us, strict=True)
@@ -154,7 +157,8 @@ EXERCISES = {
                 more=[
                     (list(range(a, b, 3)), n) for a in (1, 9) for b in (10, 40) for n in (0, 5, 15)
                 ]
-                + [([0.5, 2.25, 0.75], n) for n in (0.25, 1.5)],
+                + [([0.5, 2.25, 0.75], n) for n in (0.25, 1.5)]
+                + [([1 << 20] * 1100, 3_000_001)],  # an hour: more than 32 bits count
             ),
         ),
         symptoms={

@@ -81,7 +81,8 @@ EXERCISES = {
                     for H in (1, 7)
                     for N in (64, 100)
                     for n in range(1, 33, 3)
-                ],
+                ]
+                + [(262_145, 1, 65, 32), (65_537, 65, 513, 32)],  # past a float32, past an int32
                 whole=True,
             ),
         ),

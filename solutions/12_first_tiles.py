@@ -218,6 +218,7 @@ EXERCISES = {
                 Case("300 rows", "many", rows(numbers(300, 3), BLOCK=4)),
                 Case("the programs in reverse", "programs", rows(numbers(5, 6), BLOCK=8), True),
                 Case("rows of 1,000", "padding", rows(numbers(3, 1000))),
+                Case("70,000 elements", "many elements", rows(numbers(70, 1000))),
             ),
             traffic(
                 rows(numbers(4, 100), BLOCK=128),
@@ -325,7 +326,7 @@ EXERCISES = {
                 Case("1,200 columns", "many", columns(numbers(2, 1200), **SMALL)),
                 Case("the programs in reverse", "programs", columns(numbers(3, 9), **SMALL), True),
                 Case("tiles of full size", "loop", columns(numbers(37, 200))),
-                Case("70,000 rows", "loop", columns(numbers(70_000, 2), BM=128, BN=2)),
+                Case("70,000 rows", "many elements", columns(numbers(70_000, 2), BM=64, BN=2)),
             ),
             traffic(
                 columns(numbers(7, 10), **SMALL),

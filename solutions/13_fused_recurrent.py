@@ -121,7 +121,8 @@ EXERCISES = {
                 ("100 keys and values", (4, 4, 100, 100, 32, 32), (4, 4, 16)),
                 ("less than one tile", (1, 1, 16, 16, 32, 32), (1, 1, 1)),
                 ("more keys than values", (1, 2, 100, 33, 32, 16), (3, 4, 2)),
-                more=list(product((1, 3), (1, 40), (7, 64, 300), (16, 130), (16, 64), (8, 32))),
+                more=list(product((1, 3), (1, 40), (7, 64, 300), (16, 130), (16, 64), (8, 32)))
+                + [(257, 129, 64, 64, 32, 32)],  # more heads than 16 bits count
                 whole=True,
             ),
         ),

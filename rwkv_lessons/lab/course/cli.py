@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from . import exercises, predict, progress, review
 from . import notebooks as workbook
+from .attended import attended
 from .check import check, hint
 from .modes import setup
 from .outline import outline
@@ -160,11 +161,15 @@ def check_(options) -> int:
     chosen = _chosen(options.which)
     if options.gap and len(chosen) > 1:
         raise ValueError(f"--gap is for one exercise; which of these? {', '.join(chosen)}")
-    setup()
-    results = [_check(id, options.gap) for id in chosen]
+
+    def rest(done):
+        setup()  # in the process that checks: two cannot share a GPU's state
+        yield from chosen[len(done) :]
+
+    results = [found for _, found in attended(rest, lambda id: _check(id, options.gap))]
     if options.gap:
-        return int(not (results[0] and results[0].right))
-    solved = sum(result is not None and result.passed for result in results)
+        return int("right" not in (results[0] or ()))
+    solved = sum("passed" in (found or ()) for found in results)
     say(f"{solved} of {len(results)} solved")
     return int(solved < len(results))
 
@@ -176,17 +181,25 @@ def watch_(options) -> None:
     """
     stem, _, name = options.which.partition(".")
     chosen = _chosen(options.which if name else _stem(stem))
-    setup()
+
+    def rest(done):
+        setup()
+        for id in changes(chosen, seen=dict(done)):
+            yield id, workbook.text_above(id)
+
     try:
-        for id in changes(chosen):
-            _check(id)
+        for _ in attended(rest, lambda item: _check(item[0])):
+            pass
     except KeyboardInterrupt:
         say()
 
 
-def changes(ids: list[str], seconds: float = 0.5) -> Iterator[str]:
-    """Each id at once, and again whenever its cells in the notebook are saved with other text."""
-    path, saved, seen = workbook.notebook_of(ids[0].partition(".")[0]), None, {}
+def changes(ids: list[str], seconds: float = 0.5, seen: dict | None = None) -> Iterator[str]:
+    """Each id at once, and again whenever its cells in the notebook are saved with other text.
+
+    But for those whose text is that in `seen`, {id: text}.
+    """
+    path, saved, seen = workbook.notebook_of(ids[0].partition(".")[0]), None, seen or {}
     while True:
         now = path.stat().st_mtime_ns if path.exists() else None
         if now not in (saved, None):
@@ -199,19 +212,20 @@ def changes(ids: list[str], seconds: float = 0.5) -> Iterator[str]:
 
 
 def _check(id, gap=None):
-    """The check's result, or None where the learner's cell does not even run."""
+    """What the check found, "right" and "passed"; not where the learner's cell does not run."""
     where = workbook.relative(workbook.notebook_of(id.partition(".")[0]))
     try:
         function = workbook.function_of(id)
     except LookupError as error:
         print(f"{id}: {error}")
-        return None
+        return ()
     except Exception as error:
         print(f"{id}: the cell in {where} does not run")
         own = [f for f in traceback.extract_tb(error.__traceback__) if ".ipynb" in f.filename]
         print("".join(traceback.format_list(own) + traceback.format_exception_only(error)), end="")
-        return None
-    return check(id, function, gap)
+        return ()
+    result = check(id, function, gap)
+    return [name for name in ("right", "passed") if getattr(result, name)]
 
 
 def hint_(options) -> None:

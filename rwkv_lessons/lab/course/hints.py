@@ -27,6 +27,8 @@ HINTS = {
     # With more of something than a kernel may have been written for.
     "long": "Right for few tokens: is there a number where T, or a number of chunks, belongs?",
     "many": "Right for few programs: is there a number where B·H, K or V belongs?",
+    "many elements": "Right for few elements: is a number of them kept in 8 or 16 bits, or written "
+    "where a size belongs?",
     # In Triton.
     "mask": "The last block reaches past the end of a tensor: mask its surplus lanes, in loads and "
     "in stores.",

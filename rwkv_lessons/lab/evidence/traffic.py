@@ -60,7 +60,7 @@ class Budget:
             f"{self.said(found)}, want at most {self.limit:g}: {found - self.limit:.4g} too many"
         ]
         shares = sorted(self.shares(many).items(), key=lambda share: -share[1])
-        for row, count in shares[:4]:
+        for row, count in shares[:6]:
             count /= tokens[1] * (many.warps if self.unit == "warp" else 1)
             lines.append(f"{row.array}: {count:.3g}, {row.place}")
         return tuple(lines)

@@ -36,7 +36,7 @@ class Size:
 ODD = (1, 5, 2, 10, 7)  # neither K nor V is a multiple of a block of 4
 IN_BFLOAT16 = ("bfloat16", "16 bits", Size((1, 5, 2, 10, 7), dtype=torch.bfloat16))
 # More programs, tokens, keys and values than any number that a kernel could have learned by heart.
-LONG = ("300 tokens", "long", Size((1, 300, 1, 2, 3)))
+LONG = ("1,030 tokens", "long", Size((1, 1030, 1, 2, 3)))
 MANY_HEADS = ("260 heads of batch rows", "many", Size((13, 1, 20, 2, 3)))
 MANY_VALUES = ("520 values", "many", Size((1, 2, 1, 3, 520)))
 MANY = (LONG, MANY_HEADS, MANY_VALUES, ("520 keys", "many", Size((1, 2, 1, 520, 3))))
@@ -72,6 +72,7 @@ BACKWARD = (
     ("the order of the programs does not matter", "programs", Size((2, 3, 2, 6, 9))),
 )
 SMALL = {"BK": 4, "BV": 4}  # blocks in the interpreter, so that tiny sizes have several
+OWN_HEADS = Size((5, 1, 12, 40, 32))  # of states, more elements than 16 bits count
 COUNTED = Size((1, 8, 2, 10, 10))  # 3 blocks each way
 OWN_BLOCKS = Size((2, 70, 3, 40, 32))  # in the lesson's own blocks: two of keys, the last not full
 COMPILED_SIZE = Size((2, 75, 4, 100, 100))  # more than a chunk of tokens, more than a block of keys
@@ -158,7 +159,7 @@ def _scales(wants, known):
 
 
 def cases(launch, names, writes, chosen, **blocks):
-    """`Case`s of FORWARD or BACKWARD, and one in the lesson's own blocks.
+    """`Case`s of FORWARD or BACKWARD, and two in the lesson's own blocks.
 
     What tells the order of programs runs them in reverse.
     """
@@ -173,8 +174,12 @@ def cases(launch, names, writes, chosen, **blocks):
         )
         for name, symptom, size in chosen
     )
-    whole = _later(launch, names, writes, OWN_BLOCKS, {})
-    return (*small, Case("70 tokens, the lesson's own blocks", "own blocks", whole))
+    whole, heads = (_later(launch, names, writes, size, {}) for size in (OWN_BLOCKS, OWN_HEADS))
+    return (
+        *small,
+        Case("70 tokens, the lesson's own blocks", "own blocks", whole),
+        Case("60 heads, the lesson's own blocks", "many elements", heads),
+    )
 
 
 def _later(launch, names, writes, size, blocks):

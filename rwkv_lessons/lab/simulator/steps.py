@@ -43,14 +43,14 @@ def limited(function, lines=MOST_LINES):
     """While it lasts, `function` and all that is no library's may execute so many lines together.
 
     And nothing may go on for long, or take more and more memory. Under a debugger, or what else
-    uses Python's trace, lines are not counted.
+    uses Python's trace, lines are not counted; what is yielded says whether they are.
 
     Raises:
         EndlessLoop: with the line that was about to be executed.
     """
     try:
-        with time_limit(), _counted(function, lines):
-            yield
+        with time_limit(), _counted(function, lines) as counted:
+            yield counted
     except TooLarge as error:
         raise EndlessLoop(f"{STILL}, with more and more memory", place_of(error)) from None
     except StillRunning as error:
@@ -65,7 +65,7 @@ def limited(function, lines=MOST_LINES):
 @contextlib.contextmanager
 def _counted(function, lines):
     if sys.gettrace() is not None or getattr(inspect.unwrap(function), "__code__", None) is None:
-        yield
+        yield False
         return
     left = lines
 
@@ -81,7 +81,7 @@ def _counted(function, lines):
 
     sys.settrace(lambda frame, *_: line if is_own(frame.f_code.co_filename) else None)
     try:
-        yield
+        yield True
     finally:
         sys.settrace(None)
 

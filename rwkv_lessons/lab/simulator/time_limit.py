@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import math
 import os
 import re
 import resource
@@ -12,6 +13,7 @@ from pathlib import Path
 
 SECONDS = 8  # of processor time; the longest launch of a check takes about 3
 IDLE = 6  # a function that sleeps or waits uses none: so many times longer by the clock
+GRACE = 4  # more seconds, until the system ends a process whose Python does not stop
 STACK = 16 << 20  # of a thread that torch or numpy may start, with the memory that is its own
 BYTES = 700 << 20  # more than there were before; the longest log of a check takes about 250 MB
 
@@ -38,6 +40,7 @@ class Limit:
     """What code may use from now on."""
 
     running = []  # those that are counting, the innermost last
+    deadly = False  # whether the process is to end where what is limited cannot be stopped
 
     def __init__(self, seconds, bytes):
         self.seconds, self.bytes, self.paused = seconds, bytes, False
@@ -59,6 +62,14 @@ def used():
     return time.process_time(), time.monotonic(), resident()
 
 
+def _end_at_last():
+    """Has the system end this process, if it may, `GRACE` after the limit that runs out last."""
+    if Limit.deadly:
+        left = [x.start + x.seconds for x in Limit.running if not x.paused]
+        end = math.ceil(max(left) + GRACE) if left else resource.RLIM_INFINITY
+        resource.setrlimit(resource.RLIMIT_CPU, (end, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+
+
 def _on_a_gpu():
     """How many times larger a process may grow: CUDA's libraries are part of it."""
     torch = sys.modules.get("torch")
@@ -71,6 +82,7 @@ def uncounted():
     limits, before = [x for x in Limit.running if not x.paused], used()
     for limit in limits:
         limit.paused = True
+    _end_at_last()
     try:
         yield
     finally:
@@ -78,6 +90,7 @@ def uncounted():
         for limit in limits:
             limit.start, limit.clock = limit.start + spent[0], limit.clock + spent[1]
             limit.size, limit.paused = limit.size + spent[2], False
+        _end_at_last()
 
 
 @contextlib.contextmanager
@@ -85,7 +98,8 @@ def time_limit(seconds: float = SECONDS, bytes: int = BYTES):
     """Raises `StillRunning` in the Python code under it after so many seconds of processor time.
 
     And `TooLarge`, where the process has grown by so many bytes. Compiled code is not stopped
-    before it returns, but gets no more memory than that, and a little for threads' stacks.
+    before it returns, but gets no more memory than that, and a little for threads' stacks. In the
+    shell, where checks have a process of their own, the system ends that (`Limit.deadly`).
     """
     thread, over, limit = threading.get_ident(), threading.Event(), Limit(seconds, bytes)
 
@@ -96,12 +110,14 @@ def time_limit(seconds: float = SECONDS, bytes: int = BYTES):
 
     watcher = threading.Thread(target=watch, daemon=True)
     Limit.running.append(limit)
+    _end_at_last()
     watcher.start()
     try:
         with _walled(bytes):
             yield
     finally:
         Limit.running.remove(limit)
+        _end_at_last()
         while watcher.is_alive():
             with contextlib.suppress(StillRunning):
                 over.set()

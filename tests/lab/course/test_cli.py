@@ -11,6 +11,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from rwkv_lessons.lab.course import cli, exercises, progress, signposts
+from rwkv_lessons.lab.simulator import time_limit
 
 SOLUTION = '''
 """A lesson."""
@@ -37,6 +38,13 @@ EXERCISES = {
     "again": Exercise(10, 2, ("a", "b", "c"), (answer,)),
 }
 '''
+LIMITED = """FACTOR = 2
+from rwkv_lessons.lab.simulator.time_limit import time_limit
+
+def limited_to(function):
+    with time_limit(0.1):
+        return function(3) == 6
+"""
 REPOSITORY = Path(__file__).parents[3]
 DOUBLE, AGAIN = "01_twice.double", "01_twice.again"
 
@@ -66,10 +74,10 @@ def course(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def run(course, capsys):
+def run(course, capfd):
     def run(*words):
         code = cli.main(list(words))
-        said = capsys.readouterr()
+        said = capfd.readouterr()  # of child processes, too
         return code, said.out + said.err
 
     return run
@@ -125,6 +133,21 @@ def test_check_runs_the_learners_cells(mine, run):
     code, said = run("check", DOUBLE)
     assert code == 1 and "✗ answer" in said
     assert progress.load()["exercises"]["twice.double"]["attempts"] == 2
+
+
+def test_a_loop_in_c_is_ended_and_the_next_exercise_checked(mine, run, monkeypatch):
+    """It never comes back to Python, where every other loop is stopped."""
+    monkeypatch.setattr(time_limit, "GRACE", 0)
+    (mine.parents[1] / "solutions" / "01_twice.py").write_text(
+        SOLUTION.replace("if function(3) == 6", "if limited_to(function)").replace(
+            "FACTOR = 2\n", LIMITED, 1
+        )
+    )
+    write(mine, DOUBLE, "def double(x):\n    return sum(iter(int, 1))")
+    write(mine, AGAIN, "def again(x):\n    return 6")
+    code, said = run("check", "01")
+    assert code == 1 and "1 of 2 solved" in said
+    assert "line 2 of 01_twice.ipynb, cell 2 does not come back" in said
 
 
 def test_check_of_a_lesson_counts(mine, run):
@@ -260,7 +283,8 @@ def test_run_keeps_what_a_notebook_shows_and_nothing_else(course, run):
     cells = [new_markdown_cell("Read."), new_code_cell(code), new_code_cell("1 / 0")]
     notebook = new_notebook(cells=cells[:2], metadata={"language_info": {"name": "python"}})
     nbformat.write(notebook, lesson)
-    assert run("run", "01") == (0, "notebooks/01_twice.ipynb: shows something else now\n")
+    code, said = run("run", "01")
+    assert code == 0 and said.startswith("notebooks/01_twice.ipynb: shows something else now\n")
     after = nbformat.read(lesson, 4)
     printed, value = after.cells[1].outputs
     assert printed.text == "1\n2\n" and value.data["text/plain"] == "42"

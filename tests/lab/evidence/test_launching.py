@@ -67,6 +67,16 @@ WRONG = {
         FORWARD, [edit("kernel[programs](r, k, v, w, u, s0, o_parts, s1, **constants)")],
         "launches of kernel: 0, want 1",
     ),
+    "what the kernel wrote is not looked at": (
+        FORWARD, [edit("return o_parts.sum(0), s1", """
+s, o = s0.clone(), torch.empty_like(v)
+for t in range(T):
+    kv = k[:, t, :, :, None].float() * v[:, t, :, None, :].float()
+    o[:, t] = (r[:, t, :, :, None].float() * (u[:, :, None] * kv + s)).sum(2)
+    s = w[:, t, :, :, None].float().exp() * s + kv
+return o, s""")],
+        "o is computed without the launch",
+    ),
     "no grid": (FORWARD, [edit("kernel[programs](", "kernel(")], "a launch needs a grid: kernel["),
     "a size is left out": (
         FORWARD, [edit("**constants", "**{x: n for x, n in constants.items() if x != 'T'}")],
@@ -87,18 +97,6 @@ WRONG = {
     ),
     "o and s1 swapped": (
         FORWARD, [edit("o_parts.sum(0), s1", "s1, o_parts.sum(0)")], "o: shape",
-    ),
-    "what the kernel wrote is not returned": (
-        FORWARD,
-        [edit("return o_parts.sum(0), s1",
-              "o, s = torch.zeros_like(v), s0.clone()\n"
-              "for t in range(T):\n"
-              "    x, y, z, d = (a[:, t].float() for a in (r, k, v, w))\n"
-              "    kv = y[..., None] * z[..., None, :]\n"
-              "    o[:, t] = (x[..., None] * (u[:, :, None] * kv + s)).sum(2)\n"
-              "    s = d.exp()[..., None] * s + kv\n"
-              "return o.to(v.dtype), s")],
-        "o does not come from the kernel",
     ),
     "it waits for something that never comes": (
         FORWARD, [edit("V = v.shape[-1]", "V = v.shape[-1]\nwhile V:\n    V += 1")],
