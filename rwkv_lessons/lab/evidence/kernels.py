@@ -110,9 +110,13 @@ def judged(launch: Callable, problem: Callable, cases, traced, counted, quick=No
                     trace_once(case)
         except (Difference, trace.KernelFault) as error:
             seen["trouble"] = error
-            size = "B={} T={} H={} N={}".format(*case.shape)
-            details = explained(error, exercise, case)
-            return Row("answer", FAILED, f"{case.name} ({size})", details)
+            said = "{} (B={} T={} H={} N={})".format(case.name, *case.shape)
+            few = problem(kernel, exercise, counted[0].cases[0])
+            how = *few.launches[0], few.constants
+            if isinstance(error, Difference) and (cause := cause_in(kernel, *how)):
+                said, error = f"{said}: {error}", cause  # not what came of it
+                seen["trouble"] = "cause"
+            return Row("answer", FAILED, said, explained(error, exercise, case))
         count = len({*cases, *traces})
         return Row("answer", PASSED, f"{count} cases on the CPU, against float64")
 
@@ -120,6 +124,8 @@ def judged(launch: Callable, problem: Callable, cases, traced, counted, quick=No
         trouble, traces = seen.get("trouble"), seen.get("traces", {})
         if trouble == "launch" or isinstance(trouble, trace.KernelFault):
             return Row("traffic", FAILED, "not counted: the kernel stops, as said above")
+        if trouble == "cause":
+            return Row("traffic", FAILED, "not counted, for what is said above")
         if "counted" not in seen:  # a wrong answer: perhaps a race says why
             given = problem(kernel, exercise, counted[0].cases[-1])
             ((grid, block, arrays), *_) = given.launches
@@ -141,6 +147,12 @@ def judged(launch: Callable, problem: Callable, cases, traced, counted, quick=No
 
     answer.kind, traffic.kind = "answer", "traffic"
     return answer, traffic
+
+
+def cause_in(kernel, grid, block, arrays, constants=None):
+    """Why a launch may be wrong whatever it computes: a fault or a race; or None."""
+    traced = trace.trace(kernel, grid, block, *arrays.values(), constants=constants, local=False)
+    return next(iter((*traced.faults, *traced.races)), None)
 
 
 def _right(kernel, given, case):

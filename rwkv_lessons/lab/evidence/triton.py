@@ -112,7 +112,7 @@ def _judge(launch, given, seen, names):
     kinds = {kind for *_, kind in done.dots}
     if launch.operands and (others := sorted(kinds - {launch.operands})):
         what = f"a tl.dot multiplies {others[0]}, want {launch.operands}, the type of v"
-        raise Flaw(what, "operands", done.float32)
+        raise Flaw(what, "operands", done.float32 if others[0] == "fp32" else None)
     if launch.refuses_tf32 and done.tf32:
         what = "a tl.dot of float32 operands takes 11 bits of each (TF32)"
         raise Flaw(what, "input_precision", done.tf32)

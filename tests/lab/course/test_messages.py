@@ -35,6 +35,20 @@ def test_an_endless_loop_gets_no_hint_on_races():
     assert kernels.explained(trouble, exercise, None)[-1] == f"hint: {HINTS['endless']}"
 
 
+@pytest.mark.parametrize(
+    "id, right, wrong",
+    [
+        ("00_start_here.double", "y[i] =", "y[i // 2] ="),
+        ("04_drop_the_atomics.kernel", "thread % N\n", "thread % 32\n"),
+    ],
+)
+def test_a_race_is_told_once_with_the_wrong_number(id, right, wrong):
+    text = said(id, edit(right, wrong))
+    assert text.count("nothing orders") == 1 and text.count("hint") == 1
+    assert text.index("first difference") < text.index("nothing orders") < text.index("hint")
+    assert "overwrite each other" in text or "Two threads meet" in text
+
+
 def test_sizes_that_a_case_changes_are_named():
     text = said(SHARED, edit("w_t, u = s_w[TILE - x :], 0", "w_t, u = s_w[1024 - x :], 0"))
     assert "In this case TILE is 32 and WINDOW is 64" in text

@@ -262,13 +262,13 @@ WRONG = {
     "the mask is scaled with the scores": (
         ATTENTION,
         [edit("* scaling + attention_mask", "* scaling + scaling * attention_mask")],
-        "a mask that fades",
+        "a mask of other numbers",
     ),
     "scores added up in float16": (
         PREFILL,
         [edit("tl.dot(b_q, tl.trans(b_latent))",
               "tl.dot(b_q, tl.trans(b_latent), out_dtype=tl.float16)")],
-        "many quiet tokens a tl.dot adds up its products in float16",
+        "a tl.dot adds up in float16",
     ),
     "one product of float32 operands": (
         CHUNKED,

@@ -57,7 +57,7 @@ def test_what_has_too_few_bits_or_another_mask_is_rejected_for_its_reason(name):
 
 CHUNKED, KEPT = "16_the_chunked_kernel", "17_chunked_gradients"
 LOW = Size((1, 3, 1, 4, 4))
-WIDE, MIXED = "has float32 operands where v is bfloat16", "operands must be same dtype"
+WIDE, MIXED = "a tl.dot multiplies fp32, want bf16", "operands must be same dtype"
 
 
 def chunked():
