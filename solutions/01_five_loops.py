@@ -13,8 +13,8 @@ from rwkv_lessons.lab.course.hints import HINTS
 from rwkv_lessons.lab.evidence.compare import Difference, compare
 from rwkv_lessons.lab.evidence.cuda import wkv5_case
 from rwkv_lessons.lab.evidence.functions import called, function_cases
-from rwkv_lessons.lab.simulator.faults import EndlessLoop, KernelFault
-from rwkv_lessons.lab.simulator.steps import limited
+from warplens.faults import EndlessLoop, KernelFault
+from warplens.steps import limited
 
 
 def torch_loop(r, k, v, w, u):

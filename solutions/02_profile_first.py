@@ -6,8 +6,8 @@ from rwkv_lessons.lab.course.check import FAILED, PASSED, Row
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.compare import Difference
 from rwkv_lessons.lab.evidence.functions import called, function_cases, shown
-from rwkv_lessons.lab.simulator.faults import KernelFault
 from rwkv_lessons.records.profiles import Kernel
+from warplens.faults import KernelFault
 
 
 def read_profile(kernels, tokens):

@@ -13,6 +13,6 @@ __all__ = ["break_it", "check", "hint", "outcome", "predict", "setup", *OWN]
 def __getattr__(name):
     if name not in OWN:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import kernels
+    from warplens import kernels
 
     return getattr(kernels, name)

@@ -5,8 +5,8 @@ Only to be run: `from rwkv_lessons.lab import trace` is the function.
 
 import sys
 
-from rwkv_lessons.lab.launched import main
 from rwkv_lessons.runtime.command_line import run
+from warplens.launched import main
 
 if __name__ == "__main__":
     sys.exit(run(main, "trace"))

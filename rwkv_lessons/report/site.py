@@ -23,9 +23,9 @@ import nbformat
 from nbformat.v4 import new_markdown_cell
 
 from rwkv_lessons.lab.course import exercises, signposts
-from rwkv_lessons.lab.pictures.style import in_one_line
 from rwkv_lessons.operations.entries import ROOT
 from rwkv_lessons.runtime.command_line import run
+from warplens.pictures.style import in_one_line
 
 # Titles of the parts, and the number of each part's first lesson.
 PARTS = {
@@ -215,7 +215,7 @@ STEP_THROUGH = """# Step through a kernel
 
 The first warp of a launch, request by request, as the simulator runs it: which bytes its 32 lanes
 ask for. The same inputs for all: 2 tokens, 1 head of 64. Buttons and arrow keys step. In notebooks,
-`stepper(trace(kernel, …))` of `rwkv_lessons.lab.pictures.steps` shows a kernel of yours like this.
+`stepper(trace(kernel, …))` of `warplens.pictures.steps` shows a kernel of yours like this.
 """
 STEPPED = {
     "04_drop_the_atomics.kernel": "One number in each request, and the same one for all lanes.",
@@ -227,8 +227,8 @@ STEPPED = {
 def step_through() -> str:
     """A page on which three kernels of the ladder can be stepped through."""
     from rwkv_lessons.lab.evidence.cuda import wkv5_arrays
-    from rwkv_lessons.lab.kernels import trace
-    from rwkv_lessons.lab.pictures.steps import stepper
+    from warplens.kernels import trace
+    from warplens.pictures.steps import stepper
 
     text, sizes = STEP_THROUGH, (1, 2, 1, 64)
     for id, said in STEPPED.items():

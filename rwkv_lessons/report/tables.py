@@ -238,7 +238,7 @@ def _rows(name, folder):
 
 def counters_block(ladder):
     def block(folder):
-        from rwkv_lessons.lab.machine_code import counters  # imports torch
+        from rwkv_lessons.lab.evidence import counters
 
         try:
             head, rows, where = counters.table(ladder, folder)

@@ -16,13 +16,13 @@ from rwkv_lessons.bench.__main__ import main
 from rwkv_lessons.bench.commands import ceilings
 from rwkv_lessons.bench.measure import in_float64, make_inputs, measure
 from rwkv_lessons.bench.methods import Method
-from rwkv_lessons.lab.machine_code import assembly
-from rwkv_lessons.lab.simulator.cuda import trace
-from rwkv_lessons.lab.simulator.triton import run as interpreter
 from rwkv_lessons.operations import LADDERS, OF_LADDER, OPERATIONS, operation_of, work
 from rwkv_lessons.operations.entries import BLOCKS, NUMBA, TRITON
 from rwkv_lessons.records.fingerprint import fingerprint
 from rwkv_lessons.records.rates import floor_seconds, flops_per_second
+from warplens.compiled import assembly
+from warplens.cuda import trace
+from warplens.triton import run as interpreter
 
 CPU = torch.device("cpu")
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")

@@ -8,8 +8,6 @@ import torch
 pytest.importorskip("triton")
 from support.mla_problem import in_float64, problem, relative_error  # noqa: E402
 
-from rwkv_lessons.lab.machine_code.assembly import assembly, available  # noqa: E402
-from rwkv_lessons.lab.simulator.gluon import OnCPU  # noqa: E402
 from rwkv_lessons.mla import mla_absorbed, mla_decode  # noqa: E402
 from rwkv_lessons.mla.decode import forward as decode  # noqa: E402
 from rwkv_lessons.mla.decode.combine import (  # noqa: E402
@@ -20,6 +18,8 @@ from rwkv_lessons.mla.decode.hopper import decode_hopper_kernel  # noqa: E402
 from rwkv_lessons.mla.decode.roles import STAGES, decode_roles_kernel  # noqa: E402
 from rwkv_lessons.mla.decode.splits import combine_columns, combine_tile, splits_for  # noqa: E402
 from rwkv_lessons.runtime import devices  # noqa: E402
+from warplens.compiled.assembly import assembly, available
+from warplens.gluon import OnCPU
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -5,7 +5,6 @@ import torch
 
 from rwkv_lessons.bench import __main__ as bench
 from rwkv_lessons.bench.commands import mla_prefill as bench_prefill
-from rwkv_lessons.lab.machine_code.assembly import assembly, available
 from rwkv_lessons.mla import METHODS, mla_prefill, mla_reference
 from rwkv_lessons.mla.arguments import Sizes, filled_slots
 from rwkv_lessons.mla.prefill import prefill
@@ -20,6 +19,7 @@ from rwkv_lessons.mla.prefill.prefill import (
 from rwkv_lessons.mla.prefill.tiles import choose_tiles, descriptor, heads_in_a_group
 from rwkv_lessons.operations import work
 from rwkv_lessons.runtime.devices import H200
+from warplens.compiled.assembly import assembly, available
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SCALE = 0.2

@@ -145,7 +145,7 @@ def test_the_reference_has_what_is_public():
         assert any(
             f".. autofunction:: rwkv_lessons.{function}\n" in text for text in pages.values()
         )
-    assert ".. autoclass:: rwkv_lessons.lab.simulator.cuda.trace.Trace\n" in pages["lab"]
+    assert ".. autoclass:: warplens.cuda.trace.Trace\n" in pages["lab"]
     operations = {path.parent.name for path in ROOT.glob("rwkv_lessons/*/reference.py")}
     assert operations <= pages.keys()
     adapters = {path.stem for path in (ROOT / "rwkv_lessons/interop").glob("*.py")}

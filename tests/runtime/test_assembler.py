@@ -16,12 +16,12 @@ import triton.language as tl  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from rwkv_lessons.lab.machine_code import from_triton as cubin_triton  # noqa: E402
-from rwkv_lessons.lab.machine_code.cubin import plain  # noqa: E402
 from rwkv_lessons.operations import OPERATIONS  # noqa: E402
 from rwkv_lessons.runtime import assembler as choosing  # noqa: E402
 from rwkv_lessons.runtime.assembler import Assembler, WrongAssembler, assembler  # noqa: E402
 from rwkv_lessons.runtime.compile_triton import assemble, assembled, own_target  # noqa: E402
+from warplens.compiled import from_triton as cubin_triton
+from warplens.compiled.cubin import plain
 
 SM_90 = GPUTarget("cuda", 90, 32)
 

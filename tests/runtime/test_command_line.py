@@ -7,12 +7,12 @@ import pytest
 
 from rwkv_lessons.bench.__main__ import main as bench
 from rwkv_lessons.lab.course import lock
-from rwkv_lessons.lab.launched import main as trace
 from rwkv_lessons.lab.two_processes import main as two_processes
 from rwkv_lessons.models.reverse import main as reverse
 from rwkv_lessons.report.site import main as site
 from rwkv_lessons.runtime import command_line
 from rwkv_lessons.verify.__main__ import main as verify
+from warplens.launched import main as trace
 
 WRONG = [
     (verify, "--processes 0", "--processes: '0': needs an integer of at least 1"),

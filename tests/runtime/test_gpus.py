@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from rwkv_lessons.lab.machine_code.occupancy import occupancy
 from rwkv_lessons.operations import OPERATIONS
 from rwkv_lessons.records import fingerprint as source
 from rwkv_lessons.runtime.architectures import ARCHITECTURES, KIB
+from warplens.compiled.occupancy import occupancy
 
 pytest.importorskip("triton")
 import torch  # noqa: E402

@@ -3,8 +3,8 @@
 import inspect
 import types
 
-from rwkv_lessons.lab.machine_code.cubin import named, plain
-from rwkv_lessons.lab.simulator.gluon import OnCPU
+from warplens.compiled.cubin import named, plain
+from warplens.gluon import OnCPU
 
 
 class Mutable(OnCPU):

@@ -4,12 +4,12 @@ import math
 
 import torch
 
-from rwkv_lessons.lab.simulator.cuda.trace import run
 from rwkv_lessons.runtime.launch_numba import ceil_div
 from rwkv_lessons.wkv6.cuda import forward as cuda
 from rwkv_lessons.wkv6.cuda import forward_sweep as cuda_with_time
 from rwkv_lessons.wkv6.cuda import reverse_sweep as cuda_against_time
 from rwkv_lessons.wkv6.cuda.tiles import CHECKPOINT, TILE
+from warplens.cuda.trace import run
 
 
 def forward(x, groups=1, go=run, sizes=None, **options):

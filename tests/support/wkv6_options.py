@@ -9,7 +9,7 @@ from support.wkv6_cases import (
 )
 
 pytest.importorskip("triton")
-from rwkv_lessons.lab.machine_code import assembly  # noqa: E402
+from warplens.compiled import assembly
 
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels are compiled")
 

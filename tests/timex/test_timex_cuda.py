@@ -6,11 +6,11 @@ import pytest
 import torch
 from support.timex_cases import GPU_SHAPES, HALF, expected, make, near, results
 
-from rwkv_lessons.lab.simulator.cuda.trace import run, trace
 from rwkv_lessons.runtime.launch_numba import bfloat16_to_float32, float32_to_bfloat16
 from rwkv_lessons.timex import timex, timex_cuda
 from rwkv_lessons.timex.cuda import backward, forward
 from rwkv_lessons.timex.cuda.in_memory import IN_MEMORY
+from warplens.cuda.trace import run, trace
 
 SIZES = [(1, 1, 1), (5, 2, 9), (2, 1, 133), (1, 1, 260)]
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from rwkv_lessons.lab.simulator.cuda.trace import run
 from rwkv_lessons.runtime.launch_numba import bfloat16_to_float32, float32_to_bfloat16
 from rwkv_lessons.wkv5 import METHODS, wkv5, wkv5_chunked, wkv5_cuda, wkv5_reference
 from rwkv_lessons.wkv5 import cuda as finished
+from warplens.cuda.trace import run
 
 NAMES = "o s1 dr dk dv dw du ds0".split()
 SHAPES = [(1, 1, 1, 4, 4), (2, 2, 2, 4, 6), (1, 17, 3, 8, 5), (2, 54, 1, 5, 12), (1, 100, 2, 4, 4)]

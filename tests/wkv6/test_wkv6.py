@@ -21,10 +21,10 @@ from support.wkv6_cases import (
     results,
 )
 
-from rwkv_lessons.lab.simulator.cuda.trace import trace
 from rwkv_lessons.wkv5 import wkv5_reference
 from rwkv_lessons.wkv6 import METHODS, wkv6, wkv6_cuda, wkv6_doubling, wkv6_reference
 from rwkv_lessons.wkv6.cuda.tiles import TOKENS, WEAK
+from warplens.cuda.trace import trace
 
 SHAPES = [(1, 1, 1, 4, 4), (2, 2, 2, 4, 6), (1, 17, 3, 8, 5), (2, 54, 1, 5, 12), (1, 100, 2, 4, 4)]
 

@@ -11,7 +11,6 @@ from support.wkv6_chunks import NAMES, expected, fresh_tiles, in_segments  # noq
 from support.wkv6_kernels import kernels, tiled  # noqa: F401
 from support.wkv6_options import DECAY, ENDS, compiles, interpreted, packed, raw_of
 
-from rwkv_lessons.lab.machine_code import assembly
 from rwkv_lessons.runtime import devices
 from rwkv_lessons.runtime.devices import H200
 from rwkv_lessons.wkv6 import wkv6_chunked, wkv6_doubling
@@ -21,6 +20,7 @@ from rwkv_lessons.wkv6.chunked.checkpoints import CHECKPOINT
 from rwkv_lessons.wkv6.chunked.hopper.forward import wkv6_hopper_kernel
 from rwkv_lessons.wkv6.chunked.hopper.tiles import TILE
 from rwkv_lessons.wkv6.chunked.tiles import FITS, FITS_TO_END, LOG2E
+from warplens.compiled import assembly
 
 # Sums of decays are right to 2⁻²² of themselves; 2^FITS is then right to FITS · 2⁻²² ln 2.
 FACTORS = 2e-6 + FITS.value * 2**-22 / LOG2E.value

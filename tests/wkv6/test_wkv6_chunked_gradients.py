@@ -15,7 +15,6 @@ from support.wkv6_gradients import (
 )
 from support.wkv6_kernels import kernels, tiled  # noqa: F401
 
-from rwkv_lessons.lab.machine_code.assembly import assembly
 from rwkv_lessons.wkv6.chunked import backward as chunked_backward
 from rwkv_lessons.wkv6.chunked import forward as chunked
 from rwkv_lessons.wkv6.chunked.checkpoints import CHECKPOINT
@@ -24,6 +23,7 @@ from rwkv_lessons.wkv6.chunked.hopper.sweep import OF_PARTS, sweep_hopper_kernel
 from rwkv_lessons.wkv6.chunked.hopper.tiles import TILE
 from rwkv_lessons.wkv6.chunked.pairs import keys_gradients, values_gradients
 from rwkv_lessons.wkv6.chunked.states import ALL, state_gradients
+from warplens.compiled.assembly import assembly
 
 needs_gpu = pytest.mark.gpu
 

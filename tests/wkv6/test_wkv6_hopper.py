@@ -12,11 +12,11 @@ from support.wkv6_hopper import bfloat16  # noqa: F401
 from support.wkv6_options import interpreted, packed, raw_of
 from torch.nn import functional as F
 
-from rwkv_lessons.lab.simulator.gluon import GluonFault
 from rwkv_lessons.wkv6.chunked import forward as chunked
 from rwkv_lessons.wkv6.chunked.checkpoints import CHECKPOINT
 from rwkv_lessons.wkv6.chunked.hopper.strong import NEAR_DECAY
 from rwkv_lessons.wkv6.chunked.tiles import FITS_TO_END, LOG2E
+from warplens.gluon import GluonFault
 
 pytestmark = interpreted
 # o is rounded to bfloat16, and so are the scores and S, of which it is a sum: 1.66e-3 each time,

@@ -9,9 +9,9 @@ from support.wkv6_gradients import NAMES, compare, draw, expected, got
 from support.wkv6_hopper import bfloat16  # noqa: F401
 from support.wkv6_options import interpreted
 
-from rwkv_lessons.lab.simulator.gluon import GluonFault
 from rwkv_lessons.wkv6.chunked import backward as chunked_backward
 from rwkv_lessons.wkv6.chunked.tiles import FITS, LOG2E
+from warplens.gluon import GluonFault
 
 pytestmark = interpreted
 # A result is rounded to bfloat16, 1.66e-3; each part of it has a factor that is rounded, a state or

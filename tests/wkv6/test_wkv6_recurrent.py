@@ -23,7 +23,6 @@ from support.wkv6_cases import (
 pytest.importorskip("triton")
 from support.wkv6_options import DECAY, ENDS, compiles, interpreted, packed, raw_of
 
-from rwkv_lessons.lab.machine_code import assembly  # noqa: E402
 from rwkv_lessons.runtime.devices import H200  # noqa: E402
 from rwkv_lessons.runtime.plain import launches_directly  # noqa: E402
 from rwkv_lessons.wkv6 import (
@@ -38,6 +37,7 @@ from rwkv_lessons.wkv6 import (
 from rwkv_lessons.wkv6.options import log_decay  # noqa: E402
 from rwkv_lessons.wkv6.recurrent import backward as recurrent_backward
 from rwkv_lessons.wkv6.recurrent import forward as recurrent
+from warplens.compiled import assembly
 
 
 def in_kernels(x, cu_seqlens=None, scale=1.0, raw_decay=False, do=None, ds1=None):

@@ -6,7 +6,7 @@ import re
 from rwkv_lessons.bench.machine_code.barriers import allocated, shared_barriers
 from rwkv_lessons.bench.machine_code.faults import faults
 from rwkv_lessons.runtime.assembler import assembler, candidates
-from rwkv_lessons.runtime.disassembler import disassembled
+from warplens.compiled.disassembler import disassembled
 
 VERSION = re.compile(r"^\.version (\d+)\.(\d+)$", re.MULTILINE)  # of PTX
 

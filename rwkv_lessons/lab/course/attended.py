@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 
-from ..simulator import time_limit
+from warplens import time_limit
 
 AT = re.compile(r'File "(.* cell \d+)", line (\d+)')  # as faulthandler writes a learner's line
 

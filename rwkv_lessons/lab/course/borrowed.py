@@ -8,10 +8,11 @@ import sys
 import threading
 from pathlib import Path
 
+from warplens.compiled.cubin import named
+from warplens.faults import Place
+
 from ...operations import OPERATIONS
 from ...records.fingerprint import plain
-from ..machine_code.cubin import named
-from ..simulator.faults import Place
 from . import exercises
 
 PACKAGE = str(Path(__file__).resolve().parents[2])

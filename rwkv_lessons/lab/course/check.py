@@ -6,7 +6,8 @@ import textwrap
 import traceback
 from collections.abc import Callable
 
-from ..simulator.faults import STILL
+from warplens.faults import STILL
+
 from . import borrowed, definition, exercises, gaps
 from .terminal import FAINT, GREEN, RED, busy, paint
 

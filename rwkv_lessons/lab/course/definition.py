@@ -7,8 +7,9 @@ import sys
 import textwrap
 from collections.abc import Callable
 
+from warplens.compiled.cubin import named
+
 from ...records.fingerprint import plain
-from ..machine_code.cubin import named
 from . import borrowed, exercises
 
 DECORATORS = {"py_func": "@cuda.jit", "fn": "@triton.jit"}

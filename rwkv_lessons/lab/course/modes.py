@@ -26,7 +26,7 @@ def gpu_name() -> str | None:
 
 def describe(gpu: str | None) -> str:
     """One honest line: what runs where."""
-    from ..machine_code.assembly import available
+    from warplens.compiled.assembly import available
 
     missing = available()
     code = "machine code for sm_90" if not missing else f"no machine code ({missing})"

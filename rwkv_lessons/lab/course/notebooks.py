@@ -187,7 +187,7 @@ def _derive(notebook):
 
 def _say_what_is_shown(notebook):
     """Gives every picture of the outputs its alternative text; counts those that had another."""
-    from ..pictures.style import in_one_line
+    from warplens.pictures.style import in_one_line
 
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     shown = [output for output in outputs if "image/png" in output.get("data", {})]

@@ -4,8 +4,9 @@ import dataclasses
 
 import torch
 
+from warplens.faults import KernelFault
+
 from ..course.check import PASSED, Row
-from ..simulator.faults import KernelFault
 from .cuda import Difference, compare
 from .functions import called, failed, shown
 

@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 
-from ..simulator.triton.launches import results
+from .launches import results
 from .triton import Case
 from .wkv6 import problem
 from .wkv6_triton import BFLOAT16_TOLERANCE, Size, wkv6_launch

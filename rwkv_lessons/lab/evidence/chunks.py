@@ -8,9 +8,10 @@ import dataclasses
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from warplens.faults import KernelFault
+
 from ...inputs import rwkv6_inputs
 from ..course.check import FAILED, PASSED, Row
-from ..simulator.faults import KernelFault
 from .compare import Difference, about, compare
 from .cuda import explained
 from .functions import called, failed, several, shown

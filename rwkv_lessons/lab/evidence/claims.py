@@ -122,7 +122,7 @@ def compiled(read: Callable, claims, arch):
     """`machine_code` of any kernel: `read(assembly, kernel)` calls `assembly` as it has to be."""
 
     def gather(kernel, exercise):
-        from ..machine_code.assembly import CompileError, assembly, available
+        from warplens.compiled.assembly import CompileError, assembly, available
 
         if missing := available(kernel):
             return Row("machine code", ABSENT, missing)

@@ -5,10 +5,11 @@ Inputs are exact in float32. What lies between two rows is NaN: who reads it wil
 
 import torch
 
+from warplens.faults import KernelFault
+from warplens.steps import limited, unlimited
+from warplens.triton import run as interpreter
+
 from ..course.check import ABSENT, FAILED, PASSED, Row
-from ..simulator.faults import KernelFault
-from ..simulator.steps import limited, unlimited
-from ..simulator.triton import run as interpreter
 from .cuda import Difference, at_most, compare
 from .launching import Homeless
 from .triton import Flaw, Launch, Limit, explained

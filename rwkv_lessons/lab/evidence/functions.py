@@ -14,10 +14,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from warplens.faults import EndlessLoop, KernelFault
+from warplens.steps import limited
+
 from ..course.check import FAILED, PASSED, Row
 from ..course.hints import HINTS
-from ..simulator.faults import EndlessLoop, KernelFault
-from ..simulator.steps import limited
 from .compare import TOLERANCE, Difference, WrongResult, compare
 
 SHOWN = 60  # characters of an input

@@ -16,13 +16,14 @@ from collections.abc import Callable
 
 import torch
 
+from warplens.faults import KernelFault
+
 from ..course.check import ABSENT, FAILED, PASSED, Row
 from ..course.hints import HINTS
-from ..simulator.faults import KernelFault
-from ..simulator.triton.launches import Case, Launch, NeverWritten, NotANumber
 from .claims import Claim, at_least, at_most, compiled
 from .cuda import Difference
 from .functions import WrongCall, called, failed, several, shown
+from .launches import Case, Launch, NeverWritten, NotANumber
 from .signatures import WrongSignature, parameter_names
 from .triton import LAUNCHABLE, Limit, milliseconds, no_spills
 
@@ -88,7 +89,7 @@ class Written:
 
 def watched(kernel, launch, tensors, names=None, reverse=False):
     """A `GluonTrace` of a launch on these tensors."""
-    from ..simulator.gluon import watch
+    from warplens.gluon import watch
 
     names = names or {}
     given = {names.get(name, name): x for name, x in launch.given(tensors).items()}

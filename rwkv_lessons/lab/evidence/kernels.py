@@ -12,10 +12,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from warplens.cuda import trace
+from warplens.faults import UninitialisedRead
+
 from ..course.check import FAILED, PASSED, Row
 from ..course.hints import HINTS
-from ..simulator.cuda import trace
-from ..simulator.faults import UninitialisedRead
 from .compare import Difference
 from .traffic import FEW, MANY, SHARED_BYTES
 

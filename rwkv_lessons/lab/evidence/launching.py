@@ -13,12 +13,13 @@ from collections.abc import Callable
 import torch
 from torch.overrides import TorchFunctionMode
 
+from warplens.compiled.cubin import plain
+from warplens.faults import KernelFault
+from warplens.steps import unlimited
+from warplens.triton import run as interpreter
+
 from ..course.borrowed import unwatched
 from ..course.check import ABSENT, FAILED, PASSED, Row
-from ..machine_code.cubin import plain
-from ..simulator.faults import KernelFault
-from ..simulator.steps import unlimited
-from ..simulator.triton import run as interpreter
 from .compare import TOLERANCE, Difference, WrongResult, compare
 from .functions import called
 from .triton import LAUNCHABLE, Flaw, explained
@@ -272,7 +273,7 @@ def launchable(kernels, call: Call, arch="sm_90"):
     """Compiles the kernels for an H200, without one, with what the function gives them."""
 
     def machine_code(function, exercise):
-        from ..machine_code.assembly import CompileError, assembly, available
+        from warplens.compiled.assembly import CompileError, assembly, available
 
         watched = {name: Launcher(name, *kernel, run=False) for name, kernel in kernels.items()}
         with_kernels(function, watched)(*call.problem()[0])

@@ -12,10 +12,11 @@ from typing import NamedTuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from warplens.compiled.cubin import plain
+from warplens.faults import KernelFault
+
 from ..course.check import FAILED, PASSED, Row
 from ..course.hints import HINTS
-from ..machine_code.cubin import plain
-from ..simulator.faults import KernelFault
 from .cuda import Difference, compare
 from .functions import called, failed, shown
 

@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 import torch
 
+from warplens.faults import KernelFault
+
 from ..course.check import FAILED, PASSED, Row
 from ..pictures.latent_model import attending, sequences, small_model, written
-from ..simulator.faults import KernelFault
 from .cuda import TOLERANCE, Difference, compare
 from .functions import called, failed, shown
 from .mla import Sizes, problem, scale_of

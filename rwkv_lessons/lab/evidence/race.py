@@ -6,10 +6,11 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from warplens.faults import KernelFault
+from warplens.graphs import CaptureFault, Graphs, address
+from warplens.steps import limited
+
 from ..course.check import ABSENT, FAILED, PASSED, Row
-from ..simulator.faults import KernelFault
-from ..simulator.graphs import CaptureFault, Graphs, address
-from ..simulator.steps import limited
 from .compare import Difference, compare
 from .functions import called, failed, shown
 

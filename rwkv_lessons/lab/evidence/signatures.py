@@ -2,7 +2,7 @@
 
 import inspect
 
-from ..machine_code.cubin import plain
+from warplens.compiled.cubin import plain
 
 
 class WrongSignature(Exception):

@@ -13,12 +13,13 @@ import numpy as np
 import torch
 from numba import float32
 
+from warplens.compiled.cubin import is_kernel_function, named, plain
+from warplens.cuda import trace
+
 from ...runtime.launch_numba import as_array, stream
 from ...timex.reference import timex_reference
 from ..course.check import ABSENT, FAILED, PASSED, Row
 from ..course.exercises import solutions
-from ..machine_code.cubin import is_kernel_function, named, plain
-from ..simulator.cuda import trace
 from .claims import Claim, float32_only, machine_code
 from .compare import Difference, about, compare, fresh
 from .cuda import milliseconds, timed

@@ -19,11 +19,15 @@ from collections.abc import Callable
 
 import torch
 
+from warplens.faults import EndlessLoop, KernelFault, OutOfBounds, WrongType
+from warplens.triton import run as interpreter
+
 from ..course.check import ABSENT, FAILED, PASSED, Row
 from ..course.hints import HINTS
-from ..simulator.faults import EndlessLoop, KernelFault, OutOfBounds, WrongType
-from ..simulator.triton import run as interpreter
-from ..simulator.triton.launches import (
+from . import functions
+from .claims import Claim, at_least, at_most, compiled, no_spills, registers
+from .cuda import Difference
+from .launches import (
     Case,
     Launch,
     NeverWritten,
@@ -32,9 +36,6 @@ from ..simulator.triton.launches import (
     results,
     start,
 )
-from . import functions
-from .claims import Claim, at_least, at_most, compiled, no_spills, registers
-from .cuda import Difference
 from .signatures import WrongSignature, parameter_names
 
 __all__ = ["Case", "Launch", "Limit", "answer", "at_least", "at_most", "dots", "exps", "gpu"]

@@ -6,11 +6,12 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from warplens.cuda import trace
+from warplens.faults import EndlessLoop
+
 from ...runtime.launch_numba import as_array, stream
 from ..course.check import ABSENT, FAILED, PASSED, Row
 from ..course.hints import HINTS
-from ..simulator.cuda import trace
-from ..simulator.faults import EndlessLoop
 from .compare import Difference, compare
 from .kernels import cause_in, unlaunchable
 

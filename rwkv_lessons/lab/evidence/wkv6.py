@@ -12,12 +12,13 @@ import numpy as np
 import torch
 from numba import float32
 
+from warplens.compiled.cubin import is_kernel_function, named, plain
+from warplens.cuda import trace
+
 from ...inputs import rwkv6_inputs
 from ...runtime.launch_numba import as_array, stream
 from ...wkv6.reference import wkv6_reference
 from ..course.check import ABSENT, FAILED, Row
-from ..machine_code.cubin import is_kernel_function, named, plain
-from ..simulator.cuda import trace
 from .claims import Claim, float32_only, machine_code
 from .compare import Difference, compare, fresh
 from .cuda import timed

@@ -3,7 +3,7 @@
 import torch
 import triton
 
-from ..simulator.triton.launches import Launch, results
+from .launches import Launch, results
 from .triton import Case, answer, gpu, machine_code, traffic
 from .wkv6_triton import MANY_HEADS, Size, wkv6_launch
 

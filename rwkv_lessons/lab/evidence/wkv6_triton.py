@@ -9,12 +9,13 @@ import dataclasses
 
 import torch
 
+from warplens.faults import KernelFault
+
 from ...wkv6.reference import wkv6_reference
 from ..course.check import PASSED, Row
-from ..simulator.faults import KernelFault
-from ..simulator.triton.launches import results
 from .compare import TOLERANCE, Difference, about, compare
 from .functions import called, failed, several, shown
+from .launches import results
 from .launching import Call
 from .triton import Case, Launch, answer, gpu, machine_code, traffic
 from .wkv6 import LETTERS, TOKENS, problem

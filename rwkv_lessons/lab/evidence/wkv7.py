@@ -12,8 +12,8 @@ import torch
 
 from ...wkv7.options import CLAMP
 from ...wkv7.reference import wkv7_reference
-from ..simulator.triton.launches import Case, Launch, results
 from .cuda import TOLERANCE
+from .launches import Case, Launch, results
 from .triton import answer, gpu, machine_code, traffic
 from .wkv6_triton import MANY_HEADS, MANY_VALUES, PARTS, Size
 

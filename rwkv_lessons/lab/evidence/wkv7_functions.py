@@ -5,9 +5,10 @@ from collections.abc import Callable
 
 import torch
 
+from warplens.faults import KernelFault
+
 from ..course.borrowed import solvers
 from ..course.check import FAILED, PASSED, Row
-from ..simulator.faults import KernelFault
 from .chunks import count
 from .compare import TOLERANCE, Difference, about, compare
 from .cuda import explained

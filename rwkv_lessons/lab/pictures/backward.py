@@ -6,9 +6,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from warplens.pictures import style
+from warplens.pictures.style import Picture
+
 from ...inputs import rwkv6_inputs
-from . import style
-from .style import Picture
 
 S_COLOUR, G_COLOUR, A_COLOUR = style.LOAD, style.STORE, style.OKABE_ITO["green"]
 BIN = 64  # tokens that share a point of the drift's curve

@@ -4,11 +4,11 @@ from rwkv_lessons.operations import LADDERS
 from rwkv_lessons.operations.entries import BLOCKS
 from rwkv_lessons.runtime.architectures import ARCHITECTURES
 from rwkv_lessons.runtime.launch_numba import ceil_div
+from warplens.compiled.occupancy import QUARTERS, WARP, occupancy
+from warplens.pictures import style
+from warplens.pictures.style import Picture
 
 from ...records.lookup import GPU, record
-from ..machine_code.occupancy import QUARTERS, WARP, occupancy
-from . import style
-from .style import Picture
 
 LEGEND = (
     "a square: a place for a warp. With a number: taken, by that block. "

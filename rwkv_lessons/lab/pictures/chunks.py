@@ -5,12 +5,13 @@ import math
 import numpy as np
 import torch
 
+from warplens.pictures import style
+from warplens.pictures.style import Picture
+
 from ...inputs import rwkv6_inputs
 from ...records.lookup import record
 from ...wkv6.reference import wkv6_reference
 from ..evidence.chunks import count
-from . import style
-from .style import Picture
 
 LIMIT = 127  # float32 and bfloat16 hold 2^-126 … 2^127
 HALF_LIMIT = 15  # float16: 2^-14 … 2^15

@@ -2,11 +2,12 @@
 
 import math
 
+from warplens.pictures import style
+from warplens.pictures.style import Picture
+
 from ...operations import operation_of, work
 from ...records.lookup import GPU, record
 from ...records.rates import floor_seconds
-from . import style
-from .style import Picture
 
 NAME = "wkv6-decays"
 # Case of the record → -w of its tokens and channels, the median where they differ.

@@ -2,8 +2,8 @@
 
 import torch
 
-from . import style
-from .style import Picture
+from warplens.pictures import style
+from warplens.pictures.style import Picture
 
 OLD, OUT, NEW = style.LOAD, style.OKABE_ITO["purple"], style.STORE
 

@@ -3,9 +3,10 @@
 import re
 import textwrap
 
+from warplens.pictures import style
+from warplens.pictures.style import Picture
+
 from ..course.exercises import ROOT
-from . import style
-from .style import Picture
 
 PAGE = ROOT / "docs" / "designs_wkv6.md"
 NUMBER = re.compile(r"\d+\.\d+")

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from . import style
-from .style import Picture
+from warplens.pictures import style
+from warplens.pictures.style import Picture
 
 SHADES = ("blue", "sky blue")
 

@@ -3,9 +3,10 @@
 import torch
 from matplotlib.ticker import LogFormatter
 
+from warplens.pictures import style
+from warplens.pictures.style import Picture
+
 from ...inputs import words
-from . import style
-from .style import Picture
 
 SHOWN = 26  # tokens along the text
 

@@ -3,9 +3,8 @@
 from collections import Counter
 
 from rwkv_lessons.runtime.architectures import ARCHITECTURES
-
-from . import style
-from .style import Picture
+from warplens.pictures import style
+from warplens.pictures.style import Picture
 
 COLUMNS = 33  # squares in a row: 132 are four rows of 33
 SHADES = 4  # warps on an SM from which on a square is as dark as it gets

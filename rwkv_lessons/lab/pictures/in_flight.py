@@ -4,13 +4,14 @@ import re
 
 import numpy as np
 
+from warplens.compiled.assembly import assembly, available
+from warplens.pictures import style
+from warplens.pictures.style import Picture
+from warplens.wording import many
+
 from ...records.lookup import record
 from ..evidence.gluon import trace
-from ..machine_code.assembly import assembly, available
-from ..simulator.wording import many
-from . import style
 from .chunks import MADE, OUT, READ, STATE
-from .style import Picture
 
 COLOURS = {
     "copy in": style.OKABE_ITO["sky blue"],

@@ -132,7 +132,7 @@ def draw(axes, climbed, here=None, floors=None, what="Forward"):
         floors: dtype → milliseconds that nothing is faster than.
         what: was timed.
     """
-    from rwkv_lessons.lab.pictures.style import INK, PAPER
+    from warplens.pictures.style import INK, PAPER
 
     dtypes = list(climbed[0].rows)
     no_line = {"bbox": {"fc": PAPER, "ec": "none", "pad": 0.5}}  # of the roofline, through it
@@ -173,7 +173,7 @@ def draw(axes, climbed, here=None, floors=None, what="Forward"):
 
 def _look(n, marked):
     """Of a bar: `marked`, of the lesson that shows it; the second dtype is pale."""
-    from rwkv_lessons.lab.pictures.style import OKABE_ITO
+    from warplens.pictures.style import OKABE_ITO
 
     colour = OKABE_ITO["vermillion" if marked else "sky blue"]
     return {"color": colour, "alpha": 0.4 if n else 1}
@@ -197,7 +197,7 @@ def floor_ms(operation="wkv5", gpu=GPU, folder=None, dtype="float32"):
 
 def figure(operation="wkv5", here=None, gpu=GPU, folder=None, measured=True):
     """The picture of `draw` as a Figure in the house style; without `here`, all of it."""
-    from rwkv_lessons.lab.pictures import style
+    from warplens.pictures import style
 
     climbed = steps(operation, gpu, folder)
     climbed = reached(climbed, here, measured) if here else climbed
@@ -238,7 +238,7 @@ def ladder(here, operation="wkv5", measured=False):
         ValueError: `here` is no lesson, or there is no such ladder.
     """
     from rwkv_lessons.lab.course.exercises import stems
-    from rwkv_lessons.lab.pictures.style import Picture
+    from warplens.pictures.style import Picture
 
     if here not in stems():
         raise ValueError(f"here is {here!r}, needs one of {', '.join(stems())}")
@@ -261,8 +261,9 @@ def against_c(original, kernel, *before, operation="wkv5"):
         kernel: ours.
         before: instructions: the loads that are started ahead of the first of these are counted.
     """
+    from warplens.compiled.assembly import assembly, available
+
     from ..evidence.cuda import WKV5_SIGNATURE
-    from ..machine_code.assembly import assembly, available
 
     if missing := available():
         print(f"No machine code here: {missing}")

@@ -2,9 +2,10 @@
 
 from typing import NamedTuple
 
+from warplens.pictures import style
+from warplens.pictures.style import Picture
+
 from ...records.lookup import GPU, record
-from . import style
-from .style import Picture
 
 COLOURS = {
     "k": style.LOAD,

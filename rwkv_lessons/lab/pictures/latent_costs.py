@@ -1,9 +1,10 @@
 """What an order of operations costs in latent attention: early or late, expanded or absorbed."""
 
+from warplens.pictures import style
+from warplens.pictures.style import Picture
+
 from ...records.lookup import GPU, record
-from . import style
 from .latent import COLOURS, DEEPSEEK_V3, MINICPM3, RUNGS, SHAPE
-from .style import Picture
 
 
 def value_curves(value_flops, models=(MINICPM3, DEEPSEEK_V3), rows=16, tile=128):

@@ -8,11 +8,12 @@ import warnings
 
 import torch
 
+from warplens.pictures import style
+from warplens.pictures.style import Picture
+
 from ...records.lookup import GPU, record
 from ..evidence.mla import made
-from . import style
 from .latent import COLOURS
-from .style import Picture
 
 SIZES = dict(
     vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=2,

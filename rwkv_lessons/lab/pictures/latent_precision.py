@@ -2,9 +2,10 @@
 
 import torch
 
+from warplens.triton import run as interpreter
+
 from ..course.exercises import solutions
 from ..evidence.mla import Sizes, decoding, problem, scale_of
-from ..simulator.triton import run as interpreter
 
 # What may differ after rounding, as the README of triton-mla gives it; None: no claim there.
 CLAIMED = {"float16": 1e-3, "bfloat16": 5e-3, "float32": None}

@@ -2,11 +2,10 @@
 
 import numpy as np
 
-from rwkv_lessons.lab.simulator.cuda.memory_model import SECTOR
-
-from ..machine_code.layouts import FLOAT32
-from . import style
-from .style import Picture
+from warplens.compiled.layouts import FLOAT32
+from warplens.cuda.memory_model import SECTOR
+from warplens.pictures import style
+from warplens.pictures.style import Picture
 
 CELL = 0.26  # inches
 WARPS = "sky blue", "orange"  # in turn

@@ -3,9 +3,8 @@
 import numpy as np
 
 from rwkv_lessons.models import reverse
-
-from . import style
-from .style import Picture
+from warplens.pictures import style
+from warplens.pictures.style import Picture
 
 
 def memories(rates, C=256, depths=(0.0, 0.5, 1.0)):

@@ -2,12 +2,13 @@
 
 import math
 
+from warplens.pictures import style
+from warplens.pictures.style import Picture
+
 from ...operations import work
 from ...records.lookup import GPU
 from ..course import progress
-from . import style
 from .roofline import Dot, ceiling, plot_roofline, roofline
-from .style import Picture
 
 
 def memory(shape, h=0, tokens=3, itemsize=4):

@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from warplens.pictures import style
+from warplens.pictures.style import Picture
+
 from ...records.lookup import GPU
 from ...records.profiles import FREE, Profile, brief, load_profiles
-from . import style
-from .style import Picture
 
 NAME = 32  # characters of a kernel's name in a legend
 ELEMENTWISE, OTHER = style.OKABE_ITO["orange"], style.OKABE_ITO["blue"]

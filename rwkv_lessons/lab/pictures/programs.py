@@ -2,10 +2,11 @@
 
 import numpy as np
 
+from warplens.pictures import style
+from warplens.pictures.style import Picture
+
 from ..evidence.wkv6 import LETTERS
 from ..evidence.wkv6_triton import PARTS
-from . import style
-from .style import Picture
 
 NAMES = {"t": "token", "i": "key", "j": "value"}
 HEIGHT, GAP = 2.6, 0.35  # inches

@@ -3,11 +3,12 @@
 import json
 from pathlib import Path
 
+from warplens.pictures import style
+from warplens.pictures.style import Picture
+
 from ...records.lookup import GPU
 from ...records.profiles import brief
 from ...records.traces import COPIES, Trace, load_traces, read_events, write_chrome
-from . import style
-from .style import Picture
 
 RECORD = "wkv6-race"
 COMMAND = "python -m rwkv_lessons.bench race --record"

@@ -6,9 +6,8 @@ import torch
 
 from rwkv_lessons.distributed.cost import Rates, forward, map_bytes, states_first
 from rwkv_lessons.records.lookup import GPU, record
-
-from . import style
-from .style import Picture
+from warplens.pictures import style
+from warplens.pictures.style import Picture
 
 MAIN, FIX, WIRE = style.LOAD, style.STORE, style.OKABE_ITO["purple"]
 RANKS = (1, 2, 4, 8, 16, 32, 64)

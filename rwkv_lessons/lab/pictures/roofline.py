@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from math import atan2, degrees, log
 
 from rwkv_lessons.lab.course import progress
-from rwkv_lessons.lab.pictures import style
 from rwkv_lessons.operations import operation_of, work
 from rwkv_lessons.operations.entries import DTYPES
 from rwkv_lessons.operations.work import TENSOR_CORES, Work
 from rwkv_lessons.records import lookup as records
 from rwkv_lessons.records.rates import both_seconds, flops_per_second, unit_of
+from warplens.pictures import style
 
 # Markers tell the kinds apart for eyes that see no colour; the small ones lie on top.
 KINDS = {

@@ -5,9 +5,10 @@ import math
 import torch
 from torch.nn.functional import normalize
 
+from warplens.pictures import style
+from warplens.pictures.style import Picture
+
 from ...wkv7.options import CLAMP
-from . import style
-from .style import Picture
 
 N = 32  # keys and values of the heads that are drawn
 DECAYS = (0.95, 0.8, 0.545, 0.4, 0.3, 0.2)

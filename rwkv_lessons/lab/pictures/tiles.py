@@ -1,7 +1,7 @@
 """Lesson 07's picture: the part of the state a thread keeps, and what it has to read for it."""
 
-from . import style
-from .style import Picture
+from warplens.pictures import style
+from warplens.pictures.style import Picture
 
 
 def tiles(N=64, keys=8, values=8):

@@ -2,13 +2,14 @@
 
 import numpy as np
 
+from warplens.cuda.trace import trace
+from warplens.pictures import style
+from warplens.pictures.style import Picture
+
 from ...operations import LADDERS, work
 from ...records.lookup import record
 from ..evidence import timex as evidence
 from ..evidence.timex_budgets import work_of_threads
-from ..simulator.cuda.trace import trace
-from . import style
-from .style import Picture
 
 SHAPE = (32, 768, 768)  # B, C, T of the original's table
 SMS, CLOCK = 132, 1.98e9  # of an H200; its highest clock

@@ -2,14 +2,15 @@
 
 import math
 
+from warplens.pictures import style
+from warplens.pictures.style import Picture
+
 from ...operations import work
 from ...records.lookup import record
 from ...wkv7.options import CLAMP
 from ..evidence.chunks import count
 from ..evidence.wkv7_functions import heads, readings, unit_triangular_inverse
-from . import style
 from .chunks import MADE, OUT, READ, STATE
-from .style import Picture
 
 FORWARD_PRODUCTS = (  # as in chunks.py: who reads whom, then z, o and the state
     (("a", "T", "N", READ), ("bᵀ", "N", "T", READ), ("A ab", "T", "T", MADE)),

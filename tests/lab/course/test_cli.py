@@ -11,7 +11,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from rwkv_lessons.lab.course import cli, exercises, progress, signposts
-from rwkv_lessons.lab.simulator import time_limit
+from warplens import time_limit
 
 SOLUTION = '''
 """A lesson."""
@@ -39,7 +39,7 @@ EXERCISES = {
 }
 '''
 LIMITED = """FACTOR = 2
-from rwkv_lessons.lab.simulator.time_limit import time_limit
+from warplens.time_limit import time_limit
 
 def limited_to(function):
     with time_limit(0.1):

@@ -10,7 +10,7 @@ from rwkv_lessons.lab.course.check import FAILED, evaluate, rows_of
 from rwkv_lessons.lab.course.hints import HINTS
 from rwkv_lessons.lab.course.wrong_answers import edit, instead
 from rwkv_lessons.lab.evidence import kernels, warm_ups
-from rwkv_lessons.lab.simulator.faults import EndlessLoop
+from warplens.faults import EndlessLoop
 
 SHARED, NAIVE = "10_time_x.shared", "10_time_x.naive"
 WITHIN = "20_products_in_flight.within"

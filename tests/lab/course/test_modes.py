@@ -3,7 +3,7 @@
 import os
 
 from rwkv_lessons.lab.course import modes
-from rwkv_lessons.lab.machine_code import assembly
+from warplens.compiled import assembly
 
 
 def test_a_gpu_is_named(monkeypatch):

@@ -9,7 +9,7 @@ from rwkv_lessons.lab.course import exercises
 from rwkv_lessons.lab.course.check import evaluate
 from rwkv_lessons.lab.course.wrong_answers import edit, move
 from rwkv_lessons.lab.evidence.functions import function_cases
-from rwkv_lessons.lab.simulator import time_limit
+from warplens import time_limit
 
 FOUR, FIVE, SHARED = "04_drop_the_atomics.kernel", "05_float4.kernel", "07_shared_memory.shared"
 STATE, SIX, SWEEP = (

@@ -107,7 +107,7 @@ def test_a_budget_warns_before_it_refuses(budget, silent, told, refused):
 
 
 def test_without_a_compiler_the_row_says_so(monkeypatch):
-    from rwkv_lessons.lab.machine_code import assembly
+    from warplens.compiled import assembly
 
     monkeypatch.setattr(assembly, "available", lambda kernel: "numba-cuda is not installed")
     exercise = exercises.load("04_drop_the_atomics.kernel")

@@ -9,8 +9,8 @@ from numba import cuda
 from rwkv_lessons.lab.course import exercises
 from rwkv_lessons.lab.course.check import FAILED, PASSED, evaluate
 from rwkv_lessons.lab.evidence import kernels, timex, timex_budgets
-from rwkv_lessons.lab.simulator.faults import OutOfBounds
 from rwkv_lessons.timex.cuda import backward, forward
+from warplens.faults import OutOfBounds
 
 NAIVE, SHARED, DW = "10_time_x.naive", "10_time_x.shared", "11_time_x_gradients.dw_naive"
 BUDGETS = (  # as of `grouped`; but many of their products are with zeros in so short a row

@@ -10,8 +10,8 @@ import torch
 from rwkv_lessons.lab.course.exercises import Exercise, ids, load, solutions
 from rwkv_lessons.lab.evidence import triton as evidence
 from rwkv_lessons.lab.evidence import wkv6_triton as wkv6
-from rwkv_lessons.lab.machine_code.assembly import available
 from rwkv_lessons.wkv6.reference import wkv6_reference
+from warplens.compiled.assembly import available
 
 triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402

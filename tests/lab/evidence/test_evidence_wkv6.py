@@ -9,7 +9,7 @@ from rwkv_lessons.lab.course import exercises
 from rwkv_lessons.lab.course.check import evaluate
 from rwkv_lessons.lab.evidence import wkv6 as evidence
 from rwkv_lessons.lab.pictures.backward import dw_errors, rms, running_difference, sweeps
-from rwkv_lessons.lab.simulator.cuda import trace
+from warplens.cuda import trace
 
 IDS = exercises.ids("08_decay_from_data") + exercises.ids("09_the_backward_pass")
 SHAPE = (2, 9, 2, 4)

@@ -3,10 +3,10 @@
 import pytest
 
 from rwkv_lessons.lab.course.exercises import solutions
-from rwkv_lessons.lab.machine_code.occupancy import occupancy
 from rwkv_lessons.lab.pictures.block_sizes import on_their_way, places, sweep, sweep_gain
 from rwkv_lessons.lab.pictures.tiles import tiles
 from rwkv_lessons.records.schema import Measurement, Provenance, Record, save
+from warplens.compiled.occupancy import occupancy
 
 SHAPE = (8, 4096, 64, 64)
 

@@ -73,7 +73,7 @@ def test_both_kernels_of_lesson_16_give_autograds_gradients():
 
 def test_lesson_15_goes_on_from_the_state_that_it_left():
     pytest.importorskip("triton")
-    from rwkv_lessons.lab.simulator.triton import run as interpreter
+    from warplens.triton import run as interpreter
 
     module = exercises.solutions("16_the_chunked_kernel")
     whole = module.sized(module.Size((1, 13, 2, 8, 8)), BT=4)

@@ -4,9 +4,9 @@ from collections import Counter
 
 from matplotlib.colors import to_hex
 
-from rwkv_lessons.lab.machine_code.layouts import Blocked
-from rwkv_lessons.lab.pictures import style
 from rwkv_lessons.lab.pictures.layouts import dealt
+from warplens.compiled.layouts import Blocked
+from warplens.pictures import style
 
 ALONG = Blocked((1, 4), (8, 4), (2, 1), (1, 0))
 DOWN = Blocked((1, 1), (16, 2), (1, 2), (0, 1))

@@ -12,11 +12,11 @@ from matplotlib import font_manager
 from matplotlib.colors import to_hex
 from numba import cuda, float32
 
-from rwkv_lessons.lab.pictures import style
-from rwkv_lessons.lab.pictures import traces as pictures
-from rwkv_lessons.lab.simulator.cuda import banks
-from rwkv_lessons.lab.simulator.cuda.trace import trace
 from rwkv_lessons.runtime.launch_numba import load4
+from warplens.cuda import banks
+from warplens.cuda.trace import trace
+from warplens.pictures import style
+from warplens.pictures import traces as pictures
 
 COLUMNS = 32
 
@@ -167,7 +167,7 @@ def test_a_program_of_triton_and_its_share():
     from rwkv_lessons.lab.course.exercises import load, solutions
     from rwkv_lessons.lab.evidence.wkv6_triton import Size, wkv6_launch
     from rwkv_lessons.lab.pictures.programs import who_reads_what
-    from rwkv_lessons.lab.simulator.triton.run import trace as triton_trace
+    from warplens.triton.run import trace as triton_trace
 
     lesson, kernel = solutions("13_fused_recurrent"), load("13_fused_recurrent.kernel").reference
     size = Size((1, 6, 2, 10, 7))

@@ -7,7 +7,6 @@ import pytest
 from matplotlib.text import Text
 
 from rwkv_lessons.lab import predict
-from rwkv_lessons.lab.machine_code.occupancy import occupancy, plot_occupancy
 from rwkv_lessons.lab.pictures.roofline import (
     KINDS,
     Ceiling,
@@ -19,6 +18,7 @@ from rwkv_lessons.lab.pictures.roofline import (
 )
 from rwkv_lessons.records import lookup as records
 from rwkv_lessons.records.schema import Measurement, Provenance, Record, save
+from warplens.compiled.occupancy import occupancy, plot_occupancy
 
 GPU = Ceiling("a GPU", bytes_per_s=2e12, flops_per_s=40e12)  # ridge: 20 operations a byte
 

@@ -1,1 +1,0 @@
-"""Kernels on a CPU: one room each for numba.cuda, Triton and Gluon."""

@@ -1,0 +1,160 @@
+"""A kernel with its surroundings exchanged: the same bytecode, other globals.
+
+A traced run exchanges `while` loops, too.
+
+A name in a kernel means what its module says. The CPU run keeps the bytecode and gives it a copy of
+the globals in which `cuda` is the pretend one, constants are replaced, and device functions and
+intrinsics have become Python functions.
+"""
+
+import math
+import types
+
+import numba
+import numpy as np
+from numba.cuda.cg import this_grid
+from numba.cuda.random import xoroshiro128p_next
+
+from rwkv_lessons.records.fingerprint import plain
+
+from .fake_cuda import PretendInteger
+from .while_loops import TURNS, with_turns
+
+
+class Rebuilder:
+    """Makes CPU forms of functions; each function once, so that recursion and sharing work."""
+
+    def __init__(self, cuda, constants=None, wrap_twin=lambda twin: twin, extra_globals=()):
+        self.cuda, self.constants = cuda, dict(constants or {})
+        self.wrap_twin, self.extra_globals = wrap_twin, dict(extra_globals)
+        self.built, self.codes, self.replaced = {}, set(), set()
+        self.aliases = _aliases(cuda)
+
+    def kernel(self, kernel):
+        """The CPU form of `kernel`; ValueError when a constant's name occurs nowhere in it."""
+        function = self.function(plain(kernel))
+        for name in self.constants.keys() - self.replaced:
+            raise ValueError(f"constants has {name!r}, which {function.__name__} does not use")
+        return function
+
+    def function(self, function):
+        if function in self.built:
+            return self.built[function]
+        code, scope = function.__code__, dict(function.__globals__)
+        if TURNS in self.extra_globals:
+            code = with_turns(function)
+        free = zip(code.co_freevars, function.__closure__ or (), strict=True)
+        cells = {name: types.CellType() for name in code.co_freevars}
+        rebuilt = types.FunctionType(
+            code, scope, function.__name__, function.__defaults__, tuple(cells.values())
+        )
+        rebuilt.__kwdefaults__ = function.__kwdefaults__
+        self.built[function] = rebuilt
+        self.codes.update(_codes(code))
+        for name, cell in free:
+            try:
+                cells[name].cell_contents = self.named(name, cell.cell_contents)
+            except ValueError:  # an empty cell stays empty
+                continue
+        names = {name for part in _codes(code) for name in part.co_names}
+        for name in names & scope.keys():
+            scope[name] = self.named(name, scope[name])
+        for name in names & self.extra_globals.keys() - scope.keys():
+            scope[name] = self.extra_globals[name]
+        return rebuilt
+
+    def named(self, name, value):
+        if name in self.constants:
+            self.replaced.add(name)
+            return self.constants[name]
+        return self.value(value)
+
+    def value(self, value):
+        """What replaces one global."""
+        if isinstance(value, types.ModuleType):
+            if value.__name__ == "numba.cuda":
+                return self.cuda
+            if value.__name__ == "numba.cuda.cg":
+                return self.cuda.cg
+            if value is math or value.__name__.endswith("libdevice"):
+                return self.cuda.libdevice
+            return PretendModule(value, self)
+        if getattr(value, "__module__", None) == "math" or _of_libdevice(value):
+            return getattr(self.cuda.libdevice, value.__name__)
+        if any(value is function for function in EXPONENTIALS):
+            return getattr(self.cuda.libdevice, value.__name__)
+        if value is this_grid:
+            return self.cuda.cg.this_grid
+        if integer := _integer_type(value):
+            return PretendInteger(integer)
+        twin = getattr(value, "in_python", None)
+        if twin is not None:
+            return self.wrap_twin(twin)
+        if id(value) in self.aliases:
+            return self.aliases[id(value)]
+        if getattr(value, "py_func", None) is xoroshiro128p_next.py_func:
+            return next_random
+        if hasattr(value, "py_func") or isinstance(value, types.FunctionType):
+            return self.function(plain(value))
+        return value
+
+
+class PretendModule:
+    """A module of which a kernel gets the CPU forms: `numba.cuda.grid`, `launch.load4`."""
+
+    def __init__(self, module, rebuilder):
+        self._module, self._rebuilder = module, rebuilder
+
+    def __getattr__(self, name):
+        value = getattr(self._module, name)
+        if self._module is np and isinstance(value, types.FunctionType):
+            return value
+        return self._rebuilder.named(name, value)
+
+
+LOW_64 = 2**64 - 1
+
+
+def next_random(states, index):
+    """numba's `xoroshiro128p_next` in Python's integers, which have no 64th bit to lose."""
+    s0, s1 = states[index]["s0"], states[index]["s1"]
+    mixed = s0 ^ s1
+    states[index]["s0"] = _rotated(s0, 55) ^ mixed ^ (mixed << 14 & LOW_64)
+    states[index]["s1"] = _rotated(mixed, 36)
+    return s0 + s1 & LOW_64
+
+
+def _rotated(x, bits):
+    return (x << bits | x >> 64 - bits) & LOW_64
+
+
+EXPONENTIALS = (np.exp, np.exp2, np.expm1)
+
+
+def _of_libdevice(value):
+    return str(getattr(value, "__module__", "")).endswith("libdevice") and callable(value)
+
+
+def _integer_type(value):
+    """The numpy name of `numba.int32`, `np.uint8` and the like; None of anything else."""
+    if isinstance(value, type) and issubclass(value, np.integer):
+        return value.__name__
+    if isinstance(value, numba.types.Integer):
+        return value.name
+    return None
+
+
+def _codes(code):
+    """A function's code and that of the functions and comprehensions inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
+
+
+def _aliases(pretend):
+    """What `from numba.cuda import threadIdx` bound, by identity: it bypasses `cuda`."""
+    from numba import cuda
+
+    names = [name for name in [*vars(pretend), *dir(type(pretend))] if not name.startswith("_")]
+    return {id(getattr(cuda, n)): getattr(pretend, n) for n in names if hasattr(cuda, n)}

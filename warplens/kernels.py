@@ -1,0 +1,227 @@
+"""The lab for kernels of one's own: any kernel of numba.cuda, Triton or Gluon, and no GPU.
+
+    from rwkv_lessons.lab import banks, machine_code, occupancy, races, roofline, timeline, trace
+
+`trace` runs a launch on the CPU and counts what it asks of memory; `races` and `banks` look closer
+at the same run, and `timeline` at what a kernel in Gluon has in flight; `machine_code` compiles for
+a GPU that need not be there; `roofline` says what the least time is. docs/own_kernels.md has ten
+lines on each.
+"""
+
+import dataclasses
+import inspect
+
+from rwkv_lessons.lab.pictures import in_flight
+from rwkv_lessons.lab.pictures import roofline as roofs
+from rwkv_lessons.operations.work import Work
+from rwkv_lessons.records import lookup
+
+from .compiled.assembly import assembly as machine_code
+from .compiled.cubin import plain
+from .compiled.occupancy import occupancy
+from .cuda import trace as cuda_simulator
+from .cuda.trace import Trace
+from .faults import UninitialisedRead, Unsupported
+from .pictures import traces as pictures
+from .triton import run as triton_interpreter
+
+__all__ = ["banks", "machine_code", "occupancy", "races", "roofline", "timeline", "trace"]
+
+
+def trace(kernel, grid, *args, **named):
+    """Runs one launch on the CPU, on copies of its arguments, and counts its accesses.
+
+    Args:
+        kernel: what `cuda.jit`, `triton.jit` or `gluon.jit` made, of numba also the plain function.
+        grid: blocks or programs, an integer or a tuple of up to three.
+        args, named: as the launch has them. `kernel[grid, block](*args)` of numba is
+            `trace(kernel, grid, block, *args)`; `kernel[grid](*args, **constants)` of Triton is
+            `trace(kernel, grid, *args, **constants)`. Arrays of numpy, torch or a GPU, which are
+            copied from there. For numba, `named` are the options of
+            `warplens.cuda.trace.trace`: `blocks=4` traces only four blocks,
+            `constants={"TILE": 8}` exchanges globals, `sharedmem=` is the launch's.
+
+    Returns:
+        A `Trace` (numba), `TritonTrace` or `GluonTrace`. Print it for the counts by source line, in
+        requests and 32-byte sectors, or for the steps of a kernel in Gluon and what is in flight;
+        its `races` and `faults` say what is wrong with the kernel.
+
+    Raises:
+        TypeError: no kernel that is simulated here, or the arguments do not fit it.
+    """
+    args = [_on_cpu(x) for x in args]
+    named = {name: _on_cpu(x) for name, x in named.items()}
+    simulator = _simulator(kernel)
+    grid = (grid,) if isinstance(grid, int) else grid
+    if simulator is cuda_simulator:
+        function = plain(kernel)
+        if not args:
+            raise TypeError(f"block is missing: a launch of {function.__name__} has a grid and one")
+        inspect.signature(function).bind(*args[1:])
+    try:
+        return simulator.trace(kernel, grid, *args, **named)
+    except Unsupported as fault:
+        raise TypeError(str(fault)) from None
+
+
+def races(kernel, *launch, **named):
+    """What no barrier orders: two threads at one address, and at least one of them writes.
+
+    Of a Triton kernel, the elements that one program writes and another one reads or writes. A
+    kernel of Gluon ends at the first: it is a fault.
+
+    Args:
+        kernel: a kernel, and then `launch` and `named` as for `trace`; or what `trace` returned.
+
+    Returns:
+        A list of races, empty where there is none; print it to read them, with lines and threads.
+
+    Raises:
+        KernelFault: no race was seen, but the run ended at this fault, so that nobody knows.
+        TypeError: a kernel of Gluon, whose compiler adds barriers; the rest is in `faults`.
+    """
+    seen = _seen(kernel, launch, named)
+    if _of_gluon(seen):
+        what = f"{seen.kernel} is a kernel of Gluon, whose compiler adds barriers: "
+        raise TypeError(what + "what it has to see to itself is in trace(…).faults")
+    ends = [fault for fault in seen.faults if not isinstance(fault, UninitialisedRead)]
+    found = getattr(seen, "races", [])
+    if ends and not found:
+        raise ends[0]
+    return Races(found)
+
+
+class Races(list):
+    """The races of a launch."""
+
+    def __repr__(self):
+        return "\n".join(map(str, self)) or "no race"
+
+    __str__ = __repr__
+
+
+def banks(kernel, *launch, line=None, array=None, op=None, nth=0, **named):
+    """Draws one warp's access to shared memory: the 32 banks, and a row for each pass it takes.
+
+    Args:
+        kernel: a kernel of numba, and then `launch` and `named` as for `trace`; or its `Trace`.
+        line, array, op: which access: a source line, a name, "load", "store" or "atomic". Without
+            any, the line with the most conflicts.
+        nth: which of its requests, in the order of execution, from 0.
+
+    Returns:
+        A `Picture`; its text has the lanes, the passes and the conflicts.
+
+    Raises:
+        TypeError: a kernel of Triton, whose compiler lays shared memory out by itself, or Gluon.
+        ValueError: the kernel has no such access to shared memory.
+    """
+    seen = _seen(kernel, launch, named)
+    if not isinstance(seen, Trace):
+        what = f"{seen.kernel} is not of numba, and a compiler lays out its shared memory: "
+        raise TypeError(what + "see LDS, STS and LDSM of machine_code(…)")
+    if line is array is op is None:
+        shared = [row for row in seen.rows if row.space == "shared"]
+        if not shared:
+            raise ValueError(f"{seen.kernel} does not access shared memory")
+        worst = max(shared, key=lambda row: row.conflicts)
+        line, array, op = worst.line, worst.array, worst.op
+    return pictures.banks(seen, line, array=array, op=op, nth=nth)
+
+
+def timeline(kernel, *launch, program=0, steps=None, **named):
+    """Draws what a kernel in Gluon has in flight: copies and products against a program's steps.
+
+    Args:
+        kernel: a kernel of Gluon, and then `launch` and `named` as for `trace`; or its trace.
+        program: which one, from 0.
+        steps: (first, last) of those to show; all by default.
+
+    Returns:
+        A `Picture`; its text counts flights, those with work meanwhile, and waits.
+
+    Raises:
+        TypeError: a kernel of numba or Triton.
+    """
+    seen = _seen(kernel, launch, named)
+    if not _of_gluon(seen):
+        raise TypeError(
+            f"{seen.kernel} is no kernel of Gluon: only there it says what is in flight"
+        )
+    return in_flight.timeline(seen, program, steps)
+
+
+def roofline(seen=None, *, flops, bytes=None, dtype="float32", gpu=lookup.GPU):
+    """The least time that a launch can take on a GPU, and whether memory or arithmetic sets it.
+
+    Args:
+        seen: what `trace` returned. Its bytes are those of the distinct elements (numba: 32-byte
+            sectors): every one read once, written once, and both where atomics update it.
+        flops: floating-point operations of the whole launch; an addition is one. Count them from
+            the definition: of products of matrices, 2·M·N·K.
+        bytes: in place of those that were traced, for a launch larger than one can trace.
+        dtype: of the arithmetic: "float32" on ordinary units, "float16", "bfloat16" on tensor
+            cores.
+        gpu: whose recorded ceilings to take, by the driver's name.
+
+    Returns:
+        A `Roof`: `floor_ms`, `bound`, `share(ms)` of a time that you measured; it prints.
+
+    Raises:
+        LookupError: nobody recorded that GPU's ceilings.
+        ValueError: neither a whole trace nor bytes.
+    """
+    if bytes is None:
+        if _of_gluon(seen):
+            raise ValueError("copies of tiles are no distinct elements: bytes= is needed")
+        if seen is None or getattr(seen, "scale", 1) != 1:
+            raise ValueError("only some blocks were traced, so that bytes= of the launch is needed")
+        moved = {op: seen.least_bytes(op=op) for op in ("load", "store", "atomic")}
+        bytes = moved["load"] + moved["store"] + 2 * moved["atomic"]
+    ceiling = roofs.ceiling(dtype, gpu)
+    return dataclasses.replace(roofs.roofline(Work(bytes, flops), ceiling), of=ceiling.source)
+
+
+def _simulator(kernel):
+    """The module with the `trace` for a kernel of this kind. A new kind gets its line here."""
+    where = type(kernel).__module__
+    if where.startswith("triton.experimental.gluon"):
+        from .gluon import run as gluon_simulator
+
+        return gluon_simulator
+    if where.startswith("triton."):
+        return triton_interpreter
+    if callable(getattr(kernel, "py_func", kernel)):
+        return cuda_simulator
+    raise TypeError(
+        f"kernel is a {type(kernel).__name__}, needs what cuda.jit, triton.jit or gluon.jit made"
+    )
+
+
+def _of_gluon(seen):
+    """Whether it is a `GluonTrace`."""
+    return type(seen).__module__.endswith("simulator.gluon.trace")
+
+
+def _seen(kernel, launch, named):
+    """The trace itself, or that of a launch."""
+    if isinstance(kernel, Trace) or hasattr(kernel, "faults"):
+        if launch or named:
+            raise TypeError("a trace is given, so that there is nothing to launch")
+        return kernel
+    if not launch:
+        raise TypeError("grid is missing: a launch is (kernel, grid, block, *args)")
+    return trace(kernel, *launch, **named)
+
+
+def _on_cpu(value):
+    """An argument where the simulators can read it."""
+    if hasattr(value, "copy_to_host"):  # of numba
+        return value.copy_to_host()
+    if hasattr(value, "block_shape"):  # a descriptor
+        return dataclasses.replace(value, base=_on_cpu(value.base))
+    if hasattr(value, "data_ptr") and value.device.type != "cpu":
+        return value.cpu()
+    if type(value).__module__.startswith("cupy"):
+        return value.get()
+    return value

@@ -1,0 +1,112 @@
+"""A warp's requests one by one, to be stepped through with buttons or arrow keys.
+
+stepper(trace(kernel, grid, block, *args))    the last line of a notebook's cell
+"""
+
+import html
+import json
+from pathlib import Path
+
+import numpy as np
+
+from ..cuda.banks import BANKS, WORD, schedule
+from ..cuda.memory_model import SECTOR
+from ..wording import many
+from .style import FAINT, INK, OF_OP, OKABE_ITO
+
+SCRIPT = Path(__file__).with_name("steps.js")
+LONGEST = 72  # characters of a source line
+
+
+class Stepper:
+    """Requests of one warp; a notebook shows it, and `print` says all of it.
+
+    Attributes:
+        kernel: its name; steps: a dictionary for each request.
+    """
+
+    def __init__(self, kernel, steps):
+        self.kernel, self.steps = kernel, steps
+
+    def __str__(self):
+        return "\n".join(f"{n}. {step['said']}" for n, step in enumerate(self.steps, 1))
+
+    def __repr__(self):
+        return f"{self.kernel}: {many(len(self.steps), 'request')} of a warp"
+
+    def _repr_html_(self):
+        data = {"steps": self.steps, "colours": OF_OP | {"faint": FAINT, "ink": INK}}
+        data["colours"]["extra"] = OKABE_ITO["orange"]
+        safe = json.dumps(data, ensure_ascii=False).replace("</", "<\\/")
+        script = SCRIPT.read_text(encoding="utf-8")
+        label = html.escape(f"requests of a warp of {self.kernel}, step by step", quote=True)
+        return (
+            f'<div class="stepper" role="group" tabindex="0" aria-label="{label}">'
+            f'<script type="application/json">{safe}</script>'
+            f"<noscript><pre>{html.escape(str(self))}</pre></noscript></div>"
+            f"<script>{script}</script>"
+        )
+
+
+def stepper(trace, block=0, warp=0, most=100):
+    """The first requests of a warp, in the order of execution.
+
+    Args:
+        trace: of a kernel of numba.
+        block: which of the traced blocks; warp: of the block; both counted from 0.
+        most: so many requests at most.
+
+    Returns:
+        A `Stepper`.
+
+    Raises:
+        ValueError: the block has no such warp, or it asks for nothing.
+        TypeError: the trace is not of numba.
+    """
+    if not hasattr(trace, "request"):
+        raise TypeError(f"{trace.kernel} is no kernel of numba: it has no warps to step through")
+    steps = []
+    n = len(np.unique(trace.events.request[trace.events.block < block]))
+    while len(steps) < most:
+        try:
+            request = trace.request(nth=n)
+        except ValueError:
+            break
+        n += 1
+        if request.block != trace.blocks[block] or request.warp > warp:
+            break
+        if request.warp == warp and request.row.space in ("global", "shared"):
+            steps.append(_step(request))
+    if not steps:
+        raise ValueError(f"warp {warp} of block {block} asks for nothing")
+    return Stepper(trace.kernel, steps)
+
+
+def _step(request):
+    row = request.row
+    active = [(lane, a) for lane, a in enumerate(request.addresses) if a is not None]
+    verb = {"load": "read", "store": "write", "atomic": "update"}[row.op]
+    said = f"line {row.line}, {row.array} ({row.space}): {many(len(active), 'lane')} {verb} "
+    said += f"{many(row.width, 'byte')} each, "
+    source = row.place.text
+    step = {
+        "op": row.op,
+        "space": row.space,
+        "source": source if len(source) <= LONGEST else source[: LONGEST - 1] + "…",
+        "width": row.width,
+        "lanes": active,
+    }
+    if row.space == "shared":
+        passes = schedule(*zip(*active, strict=True), row.width, row.op)
+        extra = sum(more for _, more in passes)
+        said += f"{many(len(passes), 'pass', 'passes')}, {many(extra, 'conflict')}"
+        served = [{bank: lanes[0] for bank, lanes in one.items()} for one, _ in passes]
+        step["passes"] = [[one, more] for one, (_, more) in zip(served, passes, strict=True)]
+        step["banks"] = BANKS
+    else:
+        touched = {b // SECTOR for _, a in active for b in (a, a + row.width - 1)}
+        bytes_asked = len({a + i for _, a in active for i in range(row.width)})
+        said += f"{many(len(touched), 'sector')}, {bytes_asked} of {SECTOR * len(touched)} bytes"
+        step["sectors"] = sorted(touched)
+        step["sector"], step["word"] = SECTOR, WORD
+    return step | {"said": said}

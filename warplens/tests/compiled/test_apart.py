@@ -1,0 +1,119 @@
+"""A compiler in a process of its own: what it returns, and what becomes of one that crashes."""
+
+import os
+import resource
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from rwkv_lessons.lab.course.exercises import defined, load
+from warplens.compiled import from_triton
+from warplens.compiled.apart import Crashed, apart
+from warplens.compiled.assembly import CompileError
+from warplens.time_limit import resident
+
+WITHIN = "20_products_in_flight.within"
+
+
+def test_what_it_returns_or_raises_comes_back_and_what_it_changes_does_not():
+    here = [1]
+
+    def append(x):
+        here.append(x)
+        return here, os.getpid()
+
+    there, process = apart(append, 2)
+    assert there == [1, 2] and here == [1] and process != os.getpid()
+    with pytest.raises(ZeroDivisionError, match="division by zero") as error:
+        apart(lambda: os.write(2, b"before it") / 0)
+    assert error.value.said == "before it"
+
+
+def test_a_process_that_aborts_is_a_crash_with_the_last_words_and_the_line():
+    def die():
+        os.write(
+            2, b'loc(callsite("a.py":4:2 at "k.py":9:8)): error: no such layout\nPLEASE submit'
+        )
+        os.abort()
+
+    with pytest.raises(Crashed, match="SIGABRT.*no such layout") as crash:
+        apart(die)
+    assert crash.value.line == 9
+
+
+def some_kernel():
+    pass
+
+
+NO_MORE = """k.py:2:0: error: A signal was caught while processing the module
+k.py:2:0: error: Failures have been detected while processing an MLIR pass pipeline
+"""
+
+
+@pytest.mark.parametrize(
+    "said, want",
+    [
+        (
+            "only loops are supported\nUNREACHABLE executed at /a.cpp:5!\n",
+            "only loops are supported",
+        ),
+        ("/tmp/k.py:9:8: error: no such layout\n", "no such layout\n    line 9: "),
+    ],
+    ids=["a line before it gave up", "an error with its line"],
+)
+def test_a_compiler_that_says_only_that_it_failed_is_told_by_what_it_printed(said, want):
+    error = CompileError("k does not compile: PassManager::run failed")
+    error.said = said + NO_MORE
+    told = str(from_triton.told(error, some_kernel))
+    assert told == f"some_kernel does not compile: {want}"
+
+
+def test_a_process_that_never_ends_is_stopped_in_its_time():
+    start = time.monotonic()
+    with pytest.raises(Crashed, match="not done after 1 s"):
+        apart(lambda: [None for _ in iter(int, 1)], seconds=1)
+    assert time.monotonic() - start < 5
+
+
+def test_a_process_that_takes_all_memory_is_stopped_where_it_was_told():
+    def take():
+        taken = []
+        while True:
+            taken.append(bytearray(1 << 20))
+
+    before = resident()
+    with pytest.raises(Crashed, match="GB of memory"):
+        apart(take, bytes=1 << 28)
+    most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10
+    assert most < max(before, 1 << 29) + (1 << 30)  # a process may be faster than its watcher
+
+
+def test_an_interrupt_reaches_it():
+    # Half a second is enough for the process to be there, and less than it would take.
+    before = children()
+    threading.Timer(0.5, signal.raise_signal, [signal.SIGINT]).start()
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        apart(time.sleep, 30)
+    assert time.monotonic() - start < 5
+    assert children() <= before  # none is left, not even as a zombie
+
+
+def children():
+    return set(Path("/proc/thread-self/children").read_text().split())
+
+
+def test_a_kernel_that_aborts_the_compiler_is_refused_with_its_line_and_the_likely_cause():
+    pytest.importorskip("triton")
+    exercise = load(WITHIN)
+    left = "gl.convert_layout(b_a.to(gl.bfloat16), LEFT)"
+    kernel = defined(WITHIN, exercise.solution.replace(left, "b_a.to(gl.bfloat16)"), "<left out>")
+    (machine_code,) = (x for x in exercise.evidence if getattr(x, "kind", "") == "machine code")
+    row = machine_code(kernel, exercise)
+    said = "\n".join(row.details)
+    assert row.verdict == "FAILED" and "crashed (SIGABRT)" in said, row
+    assert "b_o = warpgroup_mma(b_a" in said and "gl.convert_layout" in said
+    assert "not available" not in said and CompileError.__name__ not in said

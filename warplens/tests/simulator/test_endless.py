@@ -1,0 +1,192 @@
+"""What never ends is stopped: in each backend, in a helper of another cell, soon, and small."""
+
+import itertools
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+
+triton = pytest.importorskip("triton")
+import triton.language as tl  # noqa: E402
+from triton.experimental import gluon  # noqa: E402
+from triton.experimental.gluon import language as gl  # noqa: E402
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier  # noqa: E402
+
+from rwkv_lessons.lab.course.check import evaluate  # noqa: E402
+from rwkv_lessons.lab.course.exercises import defined  # noqa: E402
+from rwkv_lessons.lab.evidence.functions import called  # noqa: E402
+from warplens import time_limit
+from warplens.cuda import trace as cuda_simulator
+from warplens.faults import EndlessLoop
+from warplens.gluon import run as gluon_simulator
+from warplens.time_limit import resident, uncounted
+from warplens.triton import run as triton_simulator
+
+# Of the processor, as the tests share it: a limit, the verdict after it, and the imports before.
+SECONDS, BYTES = time_limit.SECONDS + 4, 1 << 30
+
+
+@pytest.fixture(autouse=True)
+def soon_and_small():
+    """A test here takes at most `SECONDS`, and the process grows by at most `BYTES` meanwhile."""
+    over, before, largest = threading.Event(), resident(), [0]
+
+    def watch():
+        while not over.wait(0.02):
+            largest[0] = max(largest[0], resident() - before)
+
+    watcher, start = threading.Thread(target=watch, daemon=True), time.process_time()
+    watcher.start()
+    yield
+    over.set()
+    watcher.join()
+    assert time.process_time() - start < SECONDS and largest[0] < BYTES, largest
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    """A limit of a second, where the time is not what is tested."""
+    monkeypatch.setattr(time_limit.time_limit.__wrapped__, "__defaults__", (1, time_limit.BYTES))
+
+
+def in_another_cell(text, **known):
+    """What a cell defines, which has a file of its own."""
+    exec(compile(text, f"<cell {len(text)}>", "exec"), known)
+    return known
+
+
+def test_a_loop_in_a_helper_of_another_cell_is_told_with_its_line():
+    cell = in_another_cell("def helper(n):\n    while n:\n        n += 1\n")
+
+    def stuck(n):
+        return cell["helper"](n)
+
+    with pytest.raises(EndlessLoop, match="still looping after 100,000 lines") as caught:
+        called(stuck, 1)
+    assert caught.value.place.function == "helper"
+
+
+def test_a_function_that_takes_more_and_more_memory_is_stopped():
+    def hog(n):
+        kept = []
+        while n:
+            kept.append(torch.ones(1 << 18))
+
+    with pytest.raises(EndlessLoop, match="memory") as caught:
+        called(hog, 1)
+    assert caught.value.place.function == "hog"
+
+
+def test_a_list_of_all_numbers_is_stopped_though_no_line_of_it_ends():
+    def hog(n):
+        return list(itertools.count(n))
+
+    with pytest.raises(EndlessLoop, match="memory"):
+        called(hog, 1)
+
+
+def test_a_function_that_catches_everything_that_is_an_error_is_stopped(hasty):
+    def stubborn(n):
+        while n:
+            try:
+                n += 1
+            except Exception:
+                pass
+
+    with pytest.raises(EndlessLoop):
+        called(stubborn, 1)
+
+
+def test_what_a_check_does_by_itself_is_not_counted():
+    def launches(n):
+        with uncounted():
+            end = time.process_time() + 0.3
+            while time.process_time() < end:
+                pass
+        return n
+
+    with time_limit.time_limit(0.2):
+        assert launches(1) == 1
+
+
+KERNELS = {
+    "count": "while i >= 0:\n        i += 1",
+    "write": "while i >= 0:\n        y[i % 4] = i\n        i += 1",
+    "a for loop": "for j in range(1 << 60):\n        y[0] = y[0] + j",
+}
+
+
+@pytest.mark.parametrize("loop", KERNELS)
+def test_an_endless_kernel_of_numba_is_stopped_with_its_line(loop, hasty):
+    text = f"def kernel(y):\n    i = 0\n    {KERNELS[loop]}\n"
+    kernel = in_another_cell(text)["kernel"]
+    (fault,) = cuda_simulator.trace(kernel, 1, 1, np.zeros(4, np.float32)).faults
+    assert isinstance(fault, EndlessLoop) and fault.line in (3, 4, 5)
+
+
+def test_an_endless_kernel_of_lesson_00_is_not_traced_again_after_its_verdict(hasty):
+    id = "00_start_here.histogram"
+    text = "@cuda.jit\ndef histogram(x, counts):\n    i = 0\n    while i >= 0:\n        i += 1\n"
+    text += "        cuda.atomic.add(counts, 0, 1)\n"
+    result = evaluate(id, defined(id, text, "<endless>"))
+    assert [row.kind for row in result.rows] == ["answer"] and "still looping" in str(result)
+
+
+@triton.jit
+def forever(x):
+    while tl.load(x) == 0:
+        tl.store(x, 0.0)
+
+
+@triton.jit
+def waits(x):
+    tl.store(x + 1, 1.0)
+    forever(x)
+
+
+@triton.jit
+def a_wide_tile(x, BLOCK: tl.constexpr):
+    o = tl.arange(0, BLOCK)
+    while tl.load(x) == 0:
+        tl.store(x, tl.sum(tl.exp(tl.load(x + o, o < 8, 0.0))) * 0)
+
+
+@triton.jit
+def unrolled(x, N: tl.constexpr):
+    for i in tl.static_range(N):
+        tl.store(x, i)
+
+
+@pytest.mark.parametrize(
+    "kernel, sizes",
+    [(waits, {}), (a_wide_tile, {"BLOCK": 1 << 18}), (unrolled, {"N": 1 << 60})],
+)
+def test_an_endless_kernel_of_triton_is_stopped(kernel, sizes, hasty):
+    (fault,) = triton_simulator.trace(kernel, 1, torch.zeros(8), **sizes).faults
+    assert isinstance(fault, EndlessLoop) and fault.line
+
+
+@gluon.jit
+def consume(tile, full):
+    mbarrier.wait(full, 0)
+
+
+@gluon.jit
+def produce(tile, full):
+    while True:
+        gl.full([16], 0.0, gl.float32)
+
+
+@gluon.jit
+def an_endless_producer(x):
+    tile = gl.allocate_shared_memory(gl.float32, [16, 16], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
+    full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    mbarrier.init(full, count=1)
+    gl.warp_specialize([(consume, (tile, full)), (produce, (tile, full))], [4], [64])
+
+
+def test_an_endless_producer_is_stopped_with_its_line(hasty):
+    (fault,) = gluon_simulator.trace(an_endless_producer, 1, torch.zeros(16)).faults
+    assert isinstance(fault, EndlessLoop) and fault.place.function == "produce"

@@ -1,0 +1,293 @@
+"""The lab for kernels that nobody here wrote: in Python, and from the shell on a file."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from numba import cuda, float32
+
+from rwkv_lessons.lab import banks, occupancy, races, roofline, timeline, trace
+from rwkv_lessons.lab.course.exercises import solutions
+from rwkv_lessons.lab.evidence.gluon import described
+from rwkv_lessons.records.lookup import record
+from warplens import compiled as machine_code
+from warplens.faults import DivergentBarrier, OutOfBounds
+from warplens.launched import launch_of, main
+
+needs_triton = pytest.mark.skipif(
+    sys.platform != "linux", reason="Triton has wheels for Linux only"
+)
+
+FILE = """
+import numpy as np
+from numba import cuda, float32
+
+SIDE = 8
+
+
+@cuda.jit
+def prepare(x):
+    x[cuda.grid(1)] *= 2
+
+
+@cuda.jit
+def mirrored(x, y):
+    s = cuda.shared.array(SIDE, float32)
+    t = cuda.threadIdx.x
+    s[t] = x[cuda.grid(1)]
+    {barrier}
+    y[cuda.grid(1)] = s[SIDE - 1 - t]
+
+
+@cuda.jit
+def never_launched(x):
+    x[0] = 1
+
+
+if __name__ == "__main__":
+    x = cuda.to_device(np.arange(16, dtype=np.float32))
+    y = cuda.device_array_like(x)
+    prepare[2, SIDE](x)
+    cuda.synchronize()
+    assert x.copy_to_host()[15] == 30, "the launches before it are run"
+    mirrored[2, SIDE](x, y)
+    raise SystemExit("nobody comes here")
+"""
+
+TRITON = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def scaled(x, y, n, by, BLOCK: tl.constexpr):
+    o = tl.program_id(0) * {step} + tl.arange(0, BLOCK)
+    tl.store(y + o, by * tl.load(x + o, o < n), o < n)
+
+
+def main():
+    x = torch.ones(100)
+    y = torch.empty_like(x)
+    scaled[(triton.cdiv(100, 32),)](x, y, 100, 2.0, BLOCK=32)
+
+
+main()
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def written(text):
+        file = tmp_path / "theirs.py"
+        file.write_text(text, encoding="utf-8")
+        return str(file)
+
+    return written
+
+
+@cuda.jit
+def gather(x, y, shift):
+    s = cuda.shared.array((32, 32), float32)
+    t = cuda.threadIdx.x
+    for n in range(32):
+        s[n, t] = x[n, t]
+    cuda.syncthreads()
+    y[t] = s[t, 0] + s[0, t + shift]
+
+
+def test_the_shell_runs_a_file_up_to_the_launch(write):
+    file = write(FILE.format(barrier="cuda.syncthreads()"))
+    command = [sys.executable, "-m", "rwkv_lessons.lab.trace", f"{file}:mirrored"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "mirrored: 2 blocks of 8 threads" in ran.stdout
+    assert "s[t] = x[cuda.grid(1)]" in ran.stdout and "nobody" not in ran.stdout
+
+
+def test_a_race_is_told_and_fails_the_command(write, capsys):
+    assert main([write(FILE.format(barrier="pass")) + ":mirrored"]) == 1
+    assert "RACE on s[" in capsys.readouterr().out
+
+
+def test_a_launch_in_words(write, capsys):
+    file = write(FILE.format(barrier="cuda.syncthreads()"))
+    launch = "[3, SIDE](rand(3 * SIDE), np.zeros(24, 'f4'))"
+    assert main([f"{file}:mirrored", launch, "--blocks", "2", "--arch", "sm_90"]) == 0
+    said = capsys.readouterr().out
+    assert "These are 2 of 3 blocks" in said
+    assert "mirrored, sm_90" in said or "missing" in said
+    found = launch_of(file, "mirrored", launch)
+    assert found.grid == 3 and found.args[0] == 8 and found.args[1].dtype == torch.float32
+
+
+@needs_triton
+@pytest.mark.parametrize("step, code", [("BLOCK", 0), ("(BLOCK - 1)", 1)])
+def test_triton_from_the_shell(write, capsys, step, code):
+    file = write(TRITON.format(step=step))
+    assert main([f"{file}:scaled", "--arch", "sm_90"]) == code
+    said = capsys.readouterr().out
+    assert "4 programs" in said and "LDG" in said and ("race: element 31 of y" in said) == code
+    assert main([f"{file}:scaled", "[(2,)](rand(64), zeros(64), 64, 3.0, BLOCK=32)"]) == code
+
+
+@pytest.mark.parametrize(
+    "where, launch, said",
+    [
+        ("mirrored", None, "is not like file.py:kernel"),
+        ("{}:nothing", None, "nobody comes here"),
+        ("{}:nothing", "[1, 8](rand(8))", "no kernel 'nothing'; it has prepare, mirrored"),
+        ("{}:never_launched", "[1](rand(8))", "a kernel of numba needs [grid, block], got [1]"),
+        ("{}:never_launched", "[1, 8](rand(8), 3)", "too many positional arguments"),
+        ("nowhere.py:x", None, "there is no file nowhere.py"),
+    ],
+)
+def test_a_wrong_request_says_what_is_needed(write, capsys, where, launch, said):
+    file = write(FILE.format(barrier="cuda.syncthreads()"))
+    given = [where.format(file), *([launch] if launch else [])]
+    try:
+        assert main(given) == 2
+    except SystemExit as error:  # the file's own
+        assert said in str(error)
+    else:
+        assert said in capsys.readouterr().err
+
+
+def test_a_file_that_launches_nothing_or_breaks(write, capsys):
+    file = write(FILE.format(barrier="pass").replace('raise SystemExit("nobody comes here")', ""))
+    assert main([f"{file}:never_launched"]) == 2
+    assert "does not launch never_launched\ngive a launch" in capsys.readouterr().err
+    file = write(FILE.format(barrier="pass").replace("== 30", "== 31"))
+    assert main([f"{file}:mirrored"]) == 2
+    assert "stops before it launches mirrored, AssertionError" in capsys.readouterr().err
+    assert cuda.to_device.__module__ != "warplens.launched"  # all is as before
+
+
+def test_a_trace_is_taken_where_a_launch_is():
+    launch = gather, 1, 32, np.ones((32, 32), "f4"), np.zeros(32, "f4"), 0
+    seen = trace(*launch)
+    assert seen.bank_conflicts == 31 and races(seen) == races(*launch) == []
+    assert str(races(seen)) == "no race"
+    assert "31 conflicts" in str(banks(seen)) == str(banks(*launch))
+    line = next(row.line for row in seen.rows if row.array == "s" and row.op == "store")
+    assert "no conflict" in str(banks(seen, line=line, op="store", nth=3))
+    with pytest.raises(TypeError, match="nothing to launch"):
+        races(seen, 1, 32)
+    with pytest.raises(TypeError, match="grid is missing"):
+        races(gather)
+
+
+def test_a_run_that_ended_early_does_not_pass_for_one_without_races():
+    with pytest.raises(OutOfBounds):
+        races(gather, 1, 32, np.ones((32, 32), "f4"), np.zeros(32, "f4"), 1)
+
+    @cuda.jit
+    def half_wait(x):
+        if cuda.threadIdx.x < 16:
+            cuda.syncthreads()
+        x[cuda.threadIdx.x] = 1
+
+    with pytest.raises(DivergentBarrier):
+        races(half_wait, 1, 32, np.zeros(32, "f4"))
+
+
+def test_arrays_that_are_on_a_gpu_are_copied_from_there():
+    class OnGpu:
+        def copy_to_host(self):
+            return np.ones((32, 32), "f4")
+
+    y = np.zeros(32, "f4")
+    seen = trace(gather, 1, 32, OnGpu(), y, 0)
+    assert seen.arguments[1][5] == 2 and not y.any()
+
+
+def test_what_is_no_kernel():
+    with pytest.raises(TypeError, match="needs what cuda.jit, triton.jit or gluon.jit made"):
+        trace(3, 1, 32)
+    with pytest.raises(TypeError, match="block is missing"):
+        trace(gather, 1)
+    with pytest.raises(ValueError, match="does not access shared memory"):
+        banks(lambda x: None, 1, 32, np.zeros(32))
+
+
+@needs_triton
+def test_a_kernel_of_triton(write):
+    launch = launch_of(write(TRITON.format(step="BLOCK")), "scaled")
+    with pytest.raises(TypeError, match="a compiler lays out its shared memory"):
+        banks(launch.kernel, launch.grid, *launch.args, **launch.named)
+    seen = launch.trace()
+    assert seen.times("x") == 1
+    assert roofline(seen, flops=100).intensity == pytest.approx(100 / 800)
+    with pytest.raises(TypeError, match="no kernel of Gluon"):
+        timeline(seen)
+
+
+GLUON = """
+import torch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+
+@gluon.jit
+def doubled(x, y, TILE: gl.constexpr):
+    s_x = gl.allocate_shared_memory(gl.float32, [64], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    o = gl.arange(0, 64, gl.BlockedLayout([1], [32], [2], [0]))
+    gl.store(y + o, 2 * s_x.load(gl.BlockedLayout([1], [32], [2], [0])))
+
+
+doubled[(1,)](torch.ones(64), torch.empty(64), TILE=64, num_warps=2)
+"""
+
+
+@needs_triton
+def test_a_file_that_launches_a_kernel_of_gluon(write, capsys):
+    file = write(GLUON)
+    assert main([f"{file}:doubled"]) == 1
+    assert "s_x: a tile is read that has nothing in it" in capsys.readouterr().out
+
+
+@needs_triton
+def test_a_kernel_of_gluon():
+    lesson = solutions("19_copies_in_flight")
+    raw, w = torch.randn(128, 64).bfloat16(), torch.zeros(128, 64).bfloat16()
+    launch = lesson.kernel, 1, described(raw, 64), described(w, 64), 128, 1
+    seen = trace(*launch, num_warps=4, num_stages=1)
+    assert not seen.faults and not w.any()  # it was a copy
+    assert seen.bytes("copy in") == 2 * 8192
+    assert str(timeline(seen)) == str(timeline(*launch)) != ""
+    for look, said in ((races, "barriers"), (banks, "shared memory")):
+        with pytest.raises(TypeError, match=said):
+            look(seen)
+    with pytest.raises(ValueError, match="bytes="):
+        roofline(seen, flops=1)
+    with pytest.raises(TypeError, match="missing"):
+        trace(*launch[:-1])
+    code = machine_code(*launch[:1], *launch[2:], num_warps=4)
+    assert code.count("UTMALDG") == 2 and "tile copies" in str(code)
+
+
+def test_the_code_and_what_fits_of_it():
+    from warplens.compiled.assembly import assembly, available
+
+    if reason := available(gather):
+        pytest.skip(reason)
+    given = float32[:, ::1], float32[::1], 0
+    code = machine_code(gather, *given, arch="sm_80")
+    assert code is assembly(gather, *given, arch="sm_80")
+    assert code.shared_bytes == 4096 and code.count("BAR")
+    assert occupancy(code, 32).blocks_per_sm > 1
+
+
+def test_the_roof_over_a_trace():
+    launch = gather, 1, 32, np.ones((32, 32), "f4"), np.zeros(32, "f4"), 0
+    roof = roofline(trace(*launch), flops=32)
+    assert roof.intensity == 32 / (4096 + 128) and roof.bound == "memory"
+    assert f"on NVIDIA H200, {record('ceilings').provenance.date}" in str(roof)
+    assert roofline(bytes=4096 + 128, flops=32) == roof
+    seen = trace(gather, 2, 32, *launch[3:], blocks=1)
+    with pytest.raises(ValueError, match="bytes="):
+        roofline(seen, flops=32)
+    with pytest.raises(ValueError, match="bytes="):
+        roofline(flops=32)
