@@ -35,7 +35,7 @@ verify: .venv/ready  ## hold every kernel against float64 on this GPU; ARGS="--o
 	$(BIN)python -m rwkv_lessons.verify $(ARGS)
 
 record: .venv/ready  ## measure on this machine's GPU, keep the numbers, redraw the README's; ARGS=--needed
-	$(BENCH) record-all $(ARGS); failed=$$?; $(BENCH) readme && exit $$failed
+	$(BENCH) record-all $(ARGS); failed=$$?; $(BIN)python -m rwkv_lessons.report && exit $$failed
 
 matrix: .venv/ready  ## compile every kernel for every architecture, keep registers and spills
 	$(BENCH) matrix $(ARGS)
@@ -58,7 +58,7 @@ clean:  ## remove .venv and caches; your work/ and progress stay
 	rm -rf .venv build .pytest_cache .ruff_cache .hypothesis *.egg-info
 
 # Written last, so that an interrupted set-up starts again and pip keeps what it has.
-.venv/ready: pyproject.toml requirements.lock
+.venv/ready: pyproject.toml warplens/pyproject.toml requirements.lock
 	@$(or $(PYTHON),false) -c '$(NEW_ENOUGH)' || { echo "Python 3.11 or newer is needed." \
 		"Install it ('sudo apt install python3 python3-venv', 'brew install python@3.12')," \
 		"or name yours: make lab PYTHON=/path/to/python3"; exit 1; }
@@ -67,7 +67,7 @@ clean:  ## remove .venv and caches; your work/ and progress stay
 	@$(BIN)python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv || { \
 		rm -rf .venv; echo "$(PYTHON) cannot create an environment." \
 		"On Debian and Ubuntu: sudo apt install python3-venv"; exit 1; }
-	@$(BIN)python -m pip install $(LOCK) --editable '.[cuda,lessons,dev]'
+	@$(BIN)python -m pip install $(LOCK) --editable './warplens[numba,triton,pictures]' --editable '.[cuda,lessons,dev]'
 	@touch $@
 
 .venv/site: .venv/ready

@@ -1,6 +1,6 @@
 """The lab for kernels of one's own: any kernel of numba.cuda, Triton or Gluon, and no GPU.
 
-    from rwkv_lessons.lab import banks, machine_code, occupancy, races, roofline, timeline, trace
+    from warplens import banks, machine_code, occupancy, races, roofline, timeline, trace
 
 `trace` runs a launch on the CPU and counts what it asks of memory; `races` and `banks` look closer
 at the same run, and `timeline` at what a kernel in Gluon has in flight; `machine_code` compiles for
@@ -11,17 +11,14 @@ lines on each.
 import dataclasses
 import inspect
 
-from rwkv_lessons.lab.pictures import in_flight
-from rwkv_lessons.lab.pictures import roofline as roofs
-from rwkv_lessons.operations.work import Work
-from rwkv_lessons.records import lookup
-
 from .compiled.assembly import assembly as machine_code
 from .compiled.cubin import plain
 from .compiled.occupancy import occupancy
 from .cuda import trace as cuda_simulator
 from .cuda.trace import Trace
 from .faults import UninitialisedRead, Unsupported
+from .least_time import Work, data_sheet, roof_over
+from .pictures import in_flight
 from .pictures import traces as pictures
 from .triton import run as triton_interpreter
 
@@ -151,7 +148,7 @@ def timeline(kernel, *launch, program=0, steps=None, **named):
     return in_flight.timeline(seen, program, steps)
 
 
-def roofline(seen=None, *, flops, bytes=None, dtype="float32", gpu=lookup.GPU):
+def roofline(seen=None, *, flops, bytes=None, dtype="float32", gpu="H200", ceiling=None):
     """The least time that a launch can take on a GPU, and whether memory or arithmetic sets it.
 
     Args:
@@ -162,13 +159,14 @@ def roofline(seen=None, *, flops, bytes=None, dtype="float32", gpu=lookup.GPU):
         bytes: in place of those that were traced, for a launch larger than one can trace.
         dtype: of the arithmetic: "float32" on ordinary units, "float16", "bfloat16" on tensor
             cores.
-        gpu: whose recorded ceilings to take, by the driver's name.
+        gpu: whose data sheet to take, as `roofline.DATA_SHEETS` has it.
+        ceiling: in its place, a `Ceiling` that you measured.
 
     Returns:
         A `Roof`: `floor_ms`, `bound`, `share(ms)` of a time that you measured; it prints.
 
     Raises:
-        LookupError: nobody recorded that GPU's ceilings.
+        LookupError: no such GPU in the table.
         ValueError: neither a whole trace nor bytes.
     """
     if bytes is None:
@@ -178,8 +176,8 @@ def roofline(seen=None, *, flops, bytes=None, dtype="float32", gpu=lookup.GPU):
             raise ValueError("only some blocks were traced, so that bytes= of the launch is needed")
         moved = {op: seen.least_bytes(op=op) for op in ("load", "store", "atomic")}
         bytes = moved["load"] + moved["store"] + 2 * moved["atomic"]
-    ceiling = roofs.ceiling(dtype, gpu)
-    return dataclasses.replace(roofs.roofline(Work(bytes, flops), ceiling), of=ceiling.source)
+    ceiling = ceiling or data_sheet(gpu, dtype)
+    return dataclasses.replace(roof_over(Work(bytes, flops), ceiling), of=ceiling.source)
 
 
 def _simulator(kernel):
@@ -200,7 +198,7 @@ def _simulator(kernel):
 
 def _of_gluon(seen):
     """Whether it is a `GluonTrace`."""
-    return type(seen).__module__.endswith("simulator.gluon.trace")
+    return type(seen).__module__.endswith("warplens.gluon.trace")
 
 
 def _seen(kernel, launch, named):

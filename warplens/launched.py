@@ -20,8 +20,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from rwkv_lessons.runtime.command_line import at_least
-
+from .command_line import at_least
 from .compiled.assembly import available
 from .compiled.cubin import CompileError, plain
 from .cuda.run import run as run_cuda
@@ -296,7 +295,7 @@ REFUSED += (CompileError, KernelFault)
 def main(argv=None):
     """Traces a launch and prints it. Returns 0, 1 for a race or a fault, 2 for a wrong request."""
     top = argparse.ArgumentParser(
-        prog="python -m rwkv_lessons.lab.trace",
+        prog="warplens trace",
         description="Count what a kernel asks of memory, and find its races, without a GPU.",
     )
     top.add_argument("where", metavar="FILE.py:KERNEL")

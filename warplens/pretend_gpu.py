@@ -12,9 +12,8 @@ from unittest.mock import patch
 
 import numpy as np
 
-from rwkv_lessons.runtime.architectures import ARCHITECTURES
-
-from .kernels import machine_code
+from .architectures import ARCHITECTURES
+from .compiled.assembly import assembly
 
 ARCH, NAME, GIB = "sm_90", "an H200 that is not there", 1024**3
 H200 = ARCHITECTURES[ARCH]
@@ -252,7 +251,7 @@ class Compiled:
     @functools.cached_property
     def code(self):
         with real_devices():
-            return machine_code(self.kernel, *self.args, arch=ARCH, **self.named)
+            return assembly(self.kernel, *self.args, arch=ARCH, **self.named)
 
     n_regs = property(lambda self: self.code.registers)
     n_spills = property(lambda self: self.code.spill_stores // 4)

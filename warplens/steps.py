@@ -11,19 +11,20 @@ from .faults import STILL, EndlessLoop, Place
 from .time_limit import StillRunning, TooLarge, time_limit, uncounted
 
 MOST_LINES = 100_000  # executed in a call; the lessons' own functions take up to 40,000
-LIBRARIES = (
+# Where code lies that no learner wrote; a course adds its own folder.
+LIBRARIES = [
     *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib")},
-    str(Path(__file__).parents[2]),
+    str(Path(__file__).parent),
     "<frozen ",
     "<string>",
-)
+]
 INSTALLED = {"site-packages", "dist-packages"}
 
 
 @functools.cache
 def is_own(file):
     """Whether what a file's name says is a learner's: a cell's, say, and no library's."""
-    return not (file.startswith(LIBRARIES) or INSTALLED & set(Path(file).parts))
+    return not (file.startswith(tuple(LIBRARIES)) or INSTALLED & set(Path(file).parts))
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ python -m rwkv_lessons.bench mla-generate a whole MiniCPM3-4B that generates tex
 python -m rwkv_lessons.bench mla-ladder   a step of it, rung by rung of the lessons
 python -m rwkv_lessons.bench ceilings     what this GPU can do at most, and how long it waits
 python -m rwkv_lessons.bench record-all   all of these, and keeps them; --list, --needed
-python -m rwkv_lessons.bench readme       the README's tables and figures, from the records
+python -m rwkv_lessons.report             the README's tables and figures, from the records
 python -m rwkv_lessons.bench matrix       what every kernel becomes on every architecture
 
     methods.py    a library function, a rung or a peer as something that can be checked and timed

@@ -74,10 +74,6 @@ def _parser():
     every.add_argument("--commit", help="of the code that is measured, where git is not there")
     every.set_defaults(command=_on("record_all:command"))
 
-    readme = commands.add_parser("readme", help="write README's tables and figures from records")
-    readme.add_argument("--check", action="store_true", help="write nothing, fail on a difference")
-    readme.set_defaults(command=_readme)
-
     matrix = commands.add_parser("matrix", help="compile every kernel for every architecture")
     matrix.add_argument("--check", action="store_true", help="compare the table, write nothing")
     matrix.add_argument("--missing", action="store_true", help="keep the rows that are still fresh")
@@ -131,12 +127,6 @@ def _on(function):
         loaded(f"rwkv_lessons.bench.commands.{function}")(options)
 
     return command
-
-
-def _readme(options):
-    from rwkv_lessons.report import write as readme
-
-    readme.command(check=options.check)
 
 
 if __name__ == "__main__":

@@ -48,10 +48,11 @@ DOCS = {
 }
 # The reference: (page, title, modules). Of each module: what `__all__` names, else all that is
 # public in its file.
+LENS = "warplens."
 LAB = (
-    "lab.course.check lab.course.predict lab.kernels lab.simulator.cuda.trace "
-    "lab.simulator.triton.trace lab.machine_code.assembly lab.machine_code.occupancy "
-    "lab.pictures.traces lab.pictures.steps lab.pictures.roofline"
+    "lab.course.check lab.course.predict warplens.kernels warplens.cuda.trace "
+    "warplens.triton.trace warplens.compiled.assembly warplens.compiled.occupancy "
+    "warplens.pictures.traces warplens.pictures.steps lab.pictures.roofline"
 )
 INTEROP = "fla fla_rwkv7 flash_rwkv rwkv_lm rwkv_v3 transformers_mla transformers_rwkv wind_rwkv"
 API = (
@@ -255,9 +256,10 @@ def _reference(title, modules, root):
     for module in modules:
         if len(modules) > 1:
             parts.append(f"## {module}")
-        text = f".. automodule:: rwkv_lessons.{module}\n   :no-members:\n"
+        full = module if module.startswith(LENS) else f"rwkv_lessons.{module}"
+        text = f".. automodule:: {full}\n   :no-members:\n"
         for kind, name in public(module, root):
-            text += f"\n.. auto{kind}:: rwkv_lessons.{module}.{name}\n"
+            text += f"\n.. auto{kind}:: {full}.{name}\n"
             text += "   :members:\n" if kind == "class" else ""
         parts.append(f"```{{eval-rst}}\n{text}```")
     return "\n\n".join(parts) + "\n"
@@ -265,7 +267,8 @@ def _reference(title, modules, root):
 
 def public(module: str, root: Path = ROOT) -> list[tuple[str, str]]:
     """("function" or "class", name) of what a module offers; read from its text, not imported."""
-    path = root / "rwkv_lessons" / module.replace(".", "/")
+    top = root if module.startswith(LENS) else root / "rwkv_lessons"
+    path = top / module.replace(".", "/")
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     tree = ast.parse(file.read_text(encoding="utf-8"))
     kinds = {ast.FunctionDef: "function", ast.ClassDef: "class"}

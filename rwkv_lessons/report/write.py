@@ -30,7 +30,7 @@ def command(check=False, root=ROOT):
     changed = outdated(root)
     if check and changed:
         files = ", ".join(str(file.relative_to(root)) for file in changed)
-        sys.exit(f"out of date: {files}; python -m rwkv_lessons.bench readme writes them")
+        sys.exit(f"out of date: {files}; python -m rwkv_lessons.report writes them")
     for file, text in changed.items():
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")

@@ -6,12 +6,13 @@ from importlib.util import find_spec
 TRITON = find_spec("triton") is not None  # there are no wheels for macOS and Windows
 NUMBA = find_spec("numba_cuda") is not None  # of the extra [cuda]
 FOR_NUMBA = "pip install 'numba>=0.68' 'numba-cuda[cu13]>=0.30.4' 'numpy<2.5'"  # as [cuda] has it
+IN_CLONE = "it is in the repository only, so clone that"
 INSTALL = {
     **dict.fromkeys(("numba", "numba_cuda", "llvmlite"), FOR_NUMBA),
     "triton": "pip install triton (there are wheels for Linux)",
     **{name: f"pip install {name}" for name in ("matplotlib", "transformers", "greenlet", "rich")},
     "fla": "pip install flash-linear-attention",
-    "rwkv_lessons.lab": "it is in the repository only, so clone that",
+    **dict.fromkeys(("rwkv_lessons.lab", "warplens"), IN_CLONE),
 }
 
 

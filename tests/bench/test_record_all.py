@@ -66,7 +66,7 @@ def test_what_fails_or_takes_too_long_does_not_stop_the_others(capfd):
 
 
 def test_the_bench_is_ready_for_a_command_and_says_what_is_wrong(capfd):
-    ((_, how),) = record_all.record_all([Plan("try", "readme --check --nonsense", 120)])
+    ((_, how),) = record_all.record_all([Plan("try", "ceilings --nonsense", 120)])
     assert how.startswith("failed: exit status 2")
     assert "unrecognized arguments: --nonsense" in capfd.readouterr().err
 

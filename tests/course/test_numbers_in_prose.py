@@ -14,9 +14,10 @@ import pytest
 from rwkv_lessons.distributed.cost import forward
 from rwkv_lessons.lab.course.exercises import NOTEBOOKS
 from rwkv_lessons.lab.pictures.ranks import assumed_rates
-from rwkv_lessons.lab.pictures.roofline import ceiling, roofline
+from rwkv_lessons.lab.pictures.roofline import ceiling
 from rwkv_lessons.operations import work
 from rwkv_lessons.records.lookup import record
+from warplens.least_time import roof_over
 
 # Two recordings of one kernel on one GPU differ by this much, and no sentence should hang on it.
 JITTER = 0.02
@@ -87,7 +88,7 @@ def race(method):
 
 
 def roof(operation, shape):
-    return roofline(work(operation, shape, "float32"), ceiling()).floor_ms
+    return roof_over(work(operation, shape, "float32"), ceiling()).floor_ms
 
 
 def per_byte():

@@ -39,7 +39,7 @@ def records(tmp_path):
 
 def test_the_readme_is_up_to_date():
     files = [str(file.relative_to(ROOT)) for file in readme.outdated()]
-    assert not files, f"python -m rwkv_lessons.bench readme writes {', '.join(files)}"
+    assert not files, f"python -m rwkv_lessons.report writes {', '.join(files)}"
     assert "<!-- BEGIN headline -->" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 

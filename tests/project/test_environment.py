@@ -158,7 +158,8 @@ def test_notes_alone_do_not_fail(monkeypatch, capsys):
 
 MACOS = """
 import sys
-sys.path[:0] = [{root!r}, *{packages!r}]  # without site no .pth: numba finds its own numba.cuda
+# Without site no .pth: numba finds its own numba.cuda.
+sys.path[:0] = [{root!r}, *{packages!r}]
 sys.modules.update(dict.fromkeys(["triton", "cuda", "numba_cuda"]))  # importing these fails
 from numba import cuda
 assert cuda.implementation == "Built-in"

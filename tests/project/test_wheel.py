@@ -311,7 +311,7 @@ def test_a_package_that_is_missing_is_named_with_what_installs_it(beside_torch, 
 
 def test_what_a_wheel_has_not_is_said_to_be_in_the_repository(beside_torch):
     python = beside_torch(*WITHOUT["all"])
-    for command, status in (("bench readme", 1), ("course", 2)):
+    for command, status in (("report", 1), ("course", 2)):
         done = said_by(python, "-m", *f"rwkv_lessons.{command}".split())
         assert done.returncode == status and "in the repository" in done.stderr, done.stderr
 

@@ -2,7 +2,10 @@
 
 from rwkv_lessons.lab.course.exercises import ROOT
 
-INSTALL = "--constraint requirements.lock --editable .[cuda,lessons,dev]"
+INSTALL = (
+    "--constraint requirements.lock --editable ./warplens[numba,triton,pictures] "
+    "--editable .[cuda,lessons,dev]"
+)
 
 
 MAKEFILE = (ROOT / "Makefile").read_text()

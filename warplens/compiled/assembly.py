@@ -2,7 +2,7 @@
 
 A numba kernel takes the way that a launch takes: NVVM writes link-time IR, nvJitLink turns it into
 a cubin for the very chip (`sm_90a`). A Triton kernel goes through `triton.compile`, in a process of
-its own where it is not the library's. nvdisasm and ptxas's own log then tell the rest.
+its own, unless its package is trusted (`targets`). nvdisasm and ptxas's own log tell the rest.
 """
 
 import functools
@@ -12,13 +12,13 @@ import warnings
 from collections import Counter
 from dataclasses import dataclass, field
 
-from rwkv_lessons.runtime.architectures import ARCHITECTURES
-
+from ..architectures import ARCHITECTURES
 from . import from_numba as cubin_numba
 from . import from_triton as cubin_triton
 from .apart import Crashed, apart
 from .cubin import CompileError, fingerprint, plain
 from .disassembler import disassembled, nvidia_tool
+from .targets import own_target
 
 __all__ = ["Assembly", "CompileError", "assembly", "available"]
 
@@ -191,7 +191,7 @@ def _way(kernel):
 
 def _built(way, kernel, request):
     """The Cubin. LLVM may abort on a kernel that is not the library's: it has its own process."""
-    if way is cubin_numba or plain(kernel).__module__.startswith("rwkv_lessons."):
+    if way is cubin_numba or own_target(plain(kernel)):
         return way.build(kernel, *request)
     try:
         return apart(way.build, kernel, *request)

@@ -2,11 +2,22 @@
 
 import dis
 import functools
+import inspect
 import linecache
 import types
 from dataclasses import dataclass
 
-from rwkv_lessons.records.fingerprint import plain
+
+def plain(kernel):
+    """The Python function under the decorators of numba or Triton."""
+    function = kernel
+    while not inspect.isfunction(function):
+        function = getattr(function, "py_func", None) or getattr(function, "fn", None)
+        if function is None:
+            raise TypeError(
+                f"kernel is a {type(kernel).__name__}, needs a kernel or a plain function"
+            )
+    return function
 
 
 class CompileError(Exception):

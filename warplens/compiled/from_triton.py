@@ -8,10 +8,10 @@ import re
 import sys
 from pathlib import Path
 
-from rwkv_lessons.runtime.architectures import number_of
-
+from ..architectures import number_of
 from . import cubin
 from .apart import last_words
+from .targets import own_target
 
 KEPT = "ptxas_and_file.json"
 SAID = "registers"  # by ptxas, of every kernel; a check that takes long prints, too, meanwhile
@@ -149,15 +149,11 @@ def _compiled(source, target, options, file):
 
 
 def _target(arch, function):
-    """An architecture ("sm_90") as Triton names it; the library's kernels have their assembler."""
+    """An architecture ("sm_90") as Triton names it, or as the kernel's package does."""
     from triton.backends.compiler import GPUTarget
 
-    target = GPUTarget("cuda", number_of(arch), 32)
-    if not function.__module__.startswith("rwkv_lessons."):
-        return target
-    from rwkv_lessons.runtime.compile_triton import own_target
-
-    return own_target(target)
+    target, own = GPUTarget("cuda", number_of(arch), 32), own_target(function)
+    return own(target) if own else target
 
 
 def _source(jit):

@@ -8,7 +8,8 @@ one quarter of the SM (NVIDIA's cuda_occupancy.h).
 
 from dataclasses import dataclass
 
-from rwkv_lessons.runtime.architectures import ARCHITECTURES, KIB
+from ..architectures import ARCHITECTURES, KIB
+from ..wording import many
 
 WARP = 32
 QUARTERS = 4  # an SM has four warp schedulers, each with its own registers
@@ -42,7 +43,7 @@ class Occupancy:
 
     @property
     def warps_per_sm(self):
-        return self.blocks_per_sm * _ceil_div(self.threads, WARP)
+        return self.blocks_per_sm * ceil_div(self.threads, WARP)
 
     @property
     def share(self):
@@ -64,11 +65,11 @@ class Occupancy:
     def busiest_blocks(self):
         """Blocks at a time on the SM that has most, when the grid is dealt out evenly."""
         self._needs_grid()
-        return min(self.blocks_per_sm, _ceil_div(self.blocks, self.sms))
+        return min(self.blocks_per_sm, ceil_div(self.blocks, self.sms))
 
     @property
     def busiest_warps(self):
-        return self.busiest_blocks * _ceil_div(self.threads, WARP)
+        return self.busiest_blocks * ceil_div(self.threads, WARP)
 
     @property
     def tail(self):
@@ -91,14 +92,14 @@ class Occupancy:
         if not self.blocks_per_sm:
             return f"{need}: does not start, a block needs more {self.limited_by[0]} than there is"
         lines = [
-            f"{need}: {_count(self.blocks_per_sm, 'block')} = {_count(self.warps_per_sm, 'warp')} "
+            f"{need}: {many(self.blocks_per_sm, 'block')} = {many(self.warps_per_sm, 'warp')} "
             f"an SM ({self.share:.0%}); {' and '.join(self.limited_by)} set the limit"
         ]
         if self.blocks is not None:
             lines.append(
-                f"{_count(self.blocks, 'block')} on {self.sms} SMs: "
+                f"{many(self.blocks, 'block')} on {self.sms} SMs: "
                 f"{self.blocks / self.sms:.2f} an SM, the busiest has {self.busiest_blocks} at a "
-                f"time = {_count(self.busiest_warps, 'warp')}; {self.waves:.2f} waves, "
+                f"time = {many(self.busiest_warps, 'warp')}; {self.waves:.2f} waves, "
                 f"the last one {self.tail:.0%} full"
             )
         return "\n".join(lines)
@@ -136,7 +137,7 @@ def occupancy(kernel, threads, shared_bytes=0, arch=None, blocks=None, sms=None)
     sms = limits.sms if sms is None else sms
     _in_range("sms", sms, 1)
     by = {
-        "threads": limits.warps // _ceil_div(threads, WARP),
+        "threads": limits.warps // ceil_div(threads, WARP),
         "blocks": limits.blocks,
         "registers": _blocks_by_registers(kernel, threads, limits),
         "shared memory": _blocks_by_shared(shared_bytes, limits),
@@ -147,7 +148,7 @@ def occupancy(kernel, threads, shared_bytes=0, arch=None, blocks=None, sms=None)
 def _blocks_by_registers(registers, threads, limits):
     a_warp = _round_up(registers * WARP, REGISTER_UNIT)
     warps = QUARTERS * (limits.registers // QUARTERS // a_warp)
-    return warps // _ceil_div(threads, WARP)
+    return warps // ceil_div(threads, WARP)
 
 
 def _blocks_by_shared(shared_bytes, limits):
@@ -156,63 +157,15 @@ def _blocks_by_shared(shared_bytes, limits):
     return limits.shared_bytes // _round_up(shared_bytes + SHARED_RESERVED, SHARED_UNIT)
 
 
-def _ceil_div(a, b):
+def ceil_div(a, b):
     return -(-a // b)
 
 
 def _round_up(a, unit):
-    return _ceil_div(a, unit) * unit
-
-
-def _count(n, noun):
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+    return ceil_div(a, unit) * unit
 
 
 def _in_range(name, value, low, high=None):
     if not isinstance(value, int) or value < low or (high is not None and value > high):
         needs = f"{low} to {high}" if high else f"an integer of at least {low}"
         raise ValueError(f"{name} is {value!r}, needs {needs}")
-
-
-def plot_occupancy(kernel, mark=None, total_threads=None, arch=None, sms=None):
-    """Draws warps an SM against threads a block: what fits, and what the grid has to offer.
-
-    Args:
-        kernel, arch, sms: as for `occupancy`; shared memory stays the same at every size.
-        mark: threads of a block to mark.
-        total_threads: of the whole grid, to draw how many warps the busiest SM gets of it.
-
-    Returns:
-        a `Picture`; its text is the occupancy at `mark`, or at the best size.
-    """
-    from ..pictures import style
-
-    sizes = range(WARP, MOST_THREADS + 1, WARP)
-    fits = {n: occupancy(kernel, n, arch=arch, sms=sms) for n in sizes}
-    most = ARCHITECTURES[fits[WARP].arch].warps
-    figure = style.figure(3.8, 8)
-    axes = figure.subplots()
-    warps = [found.warps_per_sm for found in fits.values()]
-    axes.step(sizes, warps, where="mid", color=style.LOAD, label="fit on an SM")
-    axes.fill_between(sizes, warps, step="mid", color=style.LOAD, alpha=0.12)
-    if total_threads:
-        given = {n: occupancy(kernel, n, 0, arch, _ceil_div(total_threads, n), sms) for n in sizes}
-        given = {n: found.busiest_warps for n, found in given.items() if found.blocks_per_sm}
-        label = f"on the busiest SM, of a grid of {total_threads:,} threads"
-        look = {"color": style.STORE, "linestyle": "--", "label": label}
-        axes.step(list(given), list(given.values()), where="mid", **look)
-    if mark is not None:
-        found = occupancy(kernel, mark, arch=arch, sms=sms)
-        label = f"{mark} threads: {_count(found.warps_per_sm, 'warp')}, set by "
-        label += " and ".join(found.limited_by)
-        axes.plot(mark, found.warps_per_sm, "o", color=style.LOAD, label=label, clip_on=False)
-    if 0 in warps:
-        axes.text(sizes[warps.index(0)], 1, "does not start", va="bottom")
-    axes.set_xticks(range(0, MOST_THREADS + 1, 128))
-    axes.set(xlim=(0, MOST_THREADS + WARP), ylim=(0, most + 1), yticks=range(0, most + 1, 8))
-    axes.set(xlabel="threads in a block", ylabel="warps on an SM")
-    title = f"{fits[WARP].registers} registers a thread, {fits[WARP].arch}"
-    figure.legend(loc="outside upper left", title=title, alignment="left")
-    best = max(fits, key=lambda n: fits[n].warps_per_sm) if mark is None else mark
-    blocks = total_threads and _ceil_div(total_threads, best)
-    return style.Picture(figure, str(occupancy(kernel, best, 0, arch, blocks, sms)))

@@ -15,8 +15,7 @@ import numpy as np
 from numba.cuda.cg import this_grid
 from numba.cuda.random import xoroshiro128p_next
 
-from rwkv_lessons.records.fingerprint import plain
-
+from ..compiled.cubin import plain
 from .fake_cuda import PretendInteger
 from .while_loops import TURNS, with_turns
 

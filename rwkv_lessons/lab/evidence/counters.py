@@ -1,4 +1,4 @@
-"""Our counts against the hardware's: every rung, counted by Nsight Compute and by `lab.trace`.
+"""Our counts against the hardware's: every rung, counted by Nsight Compute and by `warplens.trace`.
 
     python -m rwkv_lessons.lab.evidence.counters [wkv5|timex]   where a GPU and ncu are
     … --record                                                and keep what the hardware counted
@@ -107,13 +107,13 @@ def arrays_of(ladder, kernel):
 
 @functools.cache
 def ours(ladder, method):
-    """What `lab.trace` counts for a rung, under the names of METRICS."""
+    """What `warplens.trace` counts for a rung, under the names of METRICS."""
     (rung,) = (rung for rung in rungs(ladder) if rung.method == method)
     return counts(rung.kernel, rung.grid, rung.block, rung.arrays)
 
 
 def counts(kernel, grid, block, arrays):
-    """What `lab.trace` counts for a launch of a kernel, under the names of METRICS."""
+    """What `warplens.trace` counts for a launch of a kernel, under the names of METRICS."""
     counted = trace(kernel, grid, block, *(x.copy() for x in arrays))
 
     def shared(what, op):

@@ -8,10 +8,10 @@ import torch
 from warplens.faults import KernelFault
 
 from ..course.check import FAILED, PASSED, Row
-from ..pictures.latent_model import attending, sequences, small_model, written
 from .cuda import TOLERANCE, Difference, compare
 from .functions import called, failed, shown
 from .mla import Sizes, problem, scale_of
+from .small_models import attending, sequences, small_model, written
 
 
 class AttentionCase(NamedTuple):

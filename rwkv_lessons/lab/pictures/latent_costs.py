@@ -140,11 +140,12 @@ def _microseconds(B, N, splits, bandwidth, model, sms):
 
 def roof(shape=SHAPE, dtype="bfloat16", gpu=GPU, folder=None):
     """The roofline over one decoding step, with the least time and the rungs that are recorded."""
-    from rwkv_lessons.lab.pictures.roofline import Dot, ceiling, plot_roofline, roofline
+    from rwkv_lessons.lab.pictures.roofline import Dot, ceiling, plot_roofline
     from rwkv_lessons.operations import work
+    from warplens.least_time import roof_over
 
     limit, todo = ceiling(dtype, gpu, folder), work("mla-ladder", shape, dtype)
-    floor_ms = roofline(todo, limit).floor_ms * (1 + 1e-9)  # rounding must not lift it above
+    floor_ms = roof_over(todo, limit).floor_ms * (1 + 1e-9)  # rounding must not lift it above
     dots = [Dot("predicted", "the least", todo, floor_ms)]
     try:
         rows = record("mla-ladder", gpu, folder).rows

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from warplens.compiled.layouts import FLOAT32
 from warplens.cuda.memory_model import SECTOR
 from warplens.pictures import style
 from warplens.pictures.style import Picture
+from warplens.triton.layouts import FLOAT32
 
 CELL = 0.26  # inches
 WARPS = "sky blue", "orange"  # in turn

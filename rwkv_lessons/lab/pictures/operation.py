@@ -2,13 +2,14 @@
 
 import math
 
+from warplens.least_time import roof_over
 from warplens.pictures import style
 from warplens.pictures.style import Picture
 
 from ...operations import work
 from ...records.lookup import GPU
 from ..course import progress
-from .roofline import Dot, ceiling, plot_roofline, roofline
+from .roofline import Dot, ceiling, plot_roofline
 
 
 def memory(shape, h=0, tokens=3, itemsize=4):
@@ -92,7 +93,7 @@ def roof(operation, shape, dtype="float32", gpu=GPU, folder=None, predicted=None
         return None
     print(f"{limit.name}: memory is the limit up to {limit.ridge:.1f} operations a byte")
     todo = work(operation, shape, dtype)
-    floor_ms = roofline(todo, limit).floor_ms * (1 + 1e-9)  # rounding must not lift it above
+    floor_ms = roof_over(todo, limit).floor_ms * (1 + 1e-9)  # rounding must not lift it above
     guess = progress.prediction(predicted) if predicted else None
     times = {"the least": floor_ms, "your prediction": guess}
     dots = [Dot("predicted", label, todo, ms) for label, ms in times.items() if ms]

@@ -14,7 +14,8 @@ from rwkv_lessons.operations import operation_of, work
 from rwkv_lessons.operations.entries import DTYPES
 from rwkv_lessons.operations.work import TENSOR_CORES, Work
 from rwkv_lessons.records import lookup as records
-from rwkv_lessons.records.rates import both_seconds, flops_per_second, unit_of
+from rwkv_lessons.records.rates import flops_per_second, unit_of
+from warplens.least_time import Ceiling, positive, roof_over
 from warplens.pictures import style
 
 # Markers tell the kinds apart for eyes that see no colour; the small ones lie on top.
@@ -24,46 +25,6 @@ KINDS = {
     "predicted": {"color": style.OKABE_ITO["purple"], "marker": "D", "markersize": 8},
 }
 LABEL_HEIGHT = 0.07  # of the picture: a line of text and some air
-
-
-@dataclass(frozen=True)
-class Ceiling:
-    """What a GPU does at most, as measured: bytes and operations a second."""
-
-    name: str
-    bytes_per_s: float
-    flops_per_s: float
-    source: str = ""
-
-    def __post_init__(self):
-        for field in ("bytes_per_s", "flops_per_s"):
-            _positive(field, getattr(self, field))
-
-    @property
-    def ridge(self):
-        """Operations per byte from which on arithmetic is the limit."""
-        return self.flops_per_s / self.bytes_per_s
-
-
-@dataclass(frozen=True)
-class Roof:
-    """Where the roof is over one operation."""
-
-    floor_ms: float  # no version is faster
-    bound: str  # "memory" or "arithmetic"
-    intensity: float  # operations per byte
-    flops_per_s: float  # the roof at this intensity
-    of: str = ""  # whose roof it is
-
-    def share(self, ms):
-        """How much of the possible a time of `ms` reaches; 1 is all."""
-        return self.floor_ms / _positive("ms", ms)
-
-    def __str__(self):
-        return (
-            f"at least {self.floor_ms:.3g} ms{self.of and f' on {self.of}'}: "
-            f"{self.bound} is the limit, {self.intensity:.3g} operations a byte"
-        )
 
 
 @dataclass(frozen=True)
@@ -78,7 +39,7 @@ class Dot:
     def __post_init__(self):
         if self.kind not in KINDS:
             raise ValueError(f"kind is {self.kind!r}, needs one of {', '.join(KINDS)}")
-        _positive("ms", self.ms)
+        positive("ms", self.ms)
 
     @property
     def intensity(self):
@@ -112,25 +73,6 @@ def ceiling(dtype="float32", gpu=records.GPU, folder=None, unit=None):
         how = " on tensor cores, three products of TF32 for one"
     source = f"{where.gpu}, {where.date}{how and f', {dtype}{how}'}"
     return Ceiling(f"{where.gpu}, {dtype}{how}", bytes_per_s, flops_per_s, source)
-
-
-def roofline(least, ceiling):
-    """The floor under the time of the work `least`, and what sets it.
-
-    Args:
-        least: `Work`: bytes (every input read once, every output written once) and flops.
-        ceiling: of the GPU.
-    """
-    _positive("least.bytes", least.bytes)
-    _positive("least.flops", least.flops)
-    moving, computing = both_seconds(least, ceiling.bytes_per_s, ceiling.flops_per_s)
-    seconds = max(moving, computing)
-    return Roof(
-        floor_ms=1e3 * seconds,
-        bound="memory" if moving >= computing else "arithmetic",
-        intensity=least.flops / least.bytes,
-        flops_per_s=least.flops / seconds,
-    )
 
 
 def under_the_roof(
@@ -191,7 +133,7 @@ def plot_roofline(ceiling, dots):
         axes.plot(dot.intensity, dot.flops_per_s, **edge, **KINDS[dot.kind])
     _label(axes, ceiling, dots, low, high)
     _name_the_roofs(figure, axes, ceiling, left, right)
-    floors = dict.fromkeys(str(roofline(dot.work, ceiling)) for dot in dots)
+    floors = dict.fromkeys(str(roof_over(dot.work, ceiling)) for dot in dots)
     said = [ceiling.source or ceiling.name, *floors, *(_says(dot, ceiling) for dot in dots)]
     return style.Picture(figure, "\n".join(said))
 
@@ -254,9 +196,3 @@ def _name_the_roofs(figure, axes, ceiling, left, right):
     turned = {"rotation": degrees(atan2(y1 - y0, x1 - x0)), "rotation_mode": "anchor"}
     text = f"{ceiling.bytes_per_s / 1e12:.3g} TB a second"
     axes.annotate(text, middle, (-3, 5), ha="center", **turned, **offset)
-
-
-def _positive(name, value):
-    if not value > 0:
-        raise ValueError(f"{name} is {value!r}, needs a number above 0")
-    return value

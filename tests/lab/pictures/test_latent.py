@@ -8,6 +8,7 @@ from rwkv_lessons.bench.commands import mla_ladder
 from rwkv_lessons.bench.measure import relative_error
 from rwkv_lessons.lab.course import exercises
 from rwkv_lessons.lab.course.check import evaluate
+from rwkv_lessons.lab.evidence import small_models
 from rwkv_lessons.lab.evidence.mla import SCORES, Sizes, decoding, made, problem, scale_of
 from rwkv_lessons.lab.evidence.mla_triton import combine_launch, joined
 from rwkv_lessons.lab.pictures import latent, latent_costs, latent_model
@@ -138,11 +139,11 @@ def test_the_ladder_runs_on_a_cpu(capsys):
 
 
 def test_a_model_is_left_as_it_was():
-    model = latent_model.small_model("MiniCPM3")
+    model = small_models.small_model("MiniCPM3")
     attention = exercises.solutions("28_inside_a_model").attention
-    with latent_model.attending(model, attention):
-        assert model.config._attn_implementation == latent_model.LESSON
+    with small_models.attending(model, attention):
+        assert model.config._attn_implementation == small_models.LESSON
     assert model.config._attn_implementation == "eager"
     assert all("expand_kv" not in vars(part) for part in model.modules())
-    held, expanded = latent_model.cached(model, 10)
+    held, expanded = small_models.cached(model, 10)
     assert (held, expanded) == (2 * 10 * 40 * 4, 2 * 10 * 4 * 36 * 4)

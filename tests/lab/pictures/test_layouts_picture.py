@@ -5,8 +5,8 @@ from collections import Counter
 from matplotlib.colors import to_hex
 
 from rwkv_lessons.lab.pictures.layouts import dealt
-from warplens.compiled.layouts import Blocked
 from warplens.pictures import style
+from warplens.triton.layouts import Blocked
 
 ALONG = Blocked((1, 4), (8, 4), (2, 1), (1, 0))
 DOWN = Blocked((1, 1), (16, 2), (1, 2), (0, 1))

@@ -9,16 +9,16 @@ from matplotlib.text import Text
 from rwkv_lessons.lab import predict
 from rwkv_lessons.lab.pictures.roofline import (
     KINDS,
-    Ceiling,
     Dot,
     ceiling,
     plot_roofline,
-    roofline,
     under_the_roof,
 )
 from rwkv_lessons.records import lookup as records
 from rwkv_lessons.records.schema import Measurement, Provenance, Record, save
-from warplens.compiled.occupancy import occupancy, plot_occupancy
+from warplens.compiled.occupancy import occupancy
+from warplens.least_time import Ceiling, roof_over
+from warplens.pictures.occupancy import plot_occupancy
 
 GPU = Ceiling("a GPU", bytes_per_s=2e12, flops_per_s=40e12)  # ridge: 20 operations a byte
 
@@ -28,7 +28,7 @@ def work(bytes, flops):
 
 
 def test_memory_is_the_limit_left_of_the_ridge():
-    roof = roofline(work(4e9, 8e9), GPU)
+    roof = roof_over(work(4e9, 8e9), GPU)
     assert GPU.ridge == 20
     assert (roof.bound, roof.intensity) == ("memory", 2)
     assert roof.floor_ms == pytest.approx(2)  # 4 GB at 2 TB/s
@@ -37,7 +37,7 @@ def test_memory_is_the_limit_left_of_the_ridge():
 
 
 def test_arithmetic_is_the_limit_right_of_it():
-    roof = roofline(work(1e9, 80e9), GPU)
+    roof = roof_over(work(1e9, 80e9), GPU)
     assert (roof.bound, roof.intensity) == ("arithmetic", 80)
     assert roof.floor_ms == pytest.approx(2)  # 80 G operations at 40 T/s
     assert roof.flops_per_s == pytest.approx(40e12)
@@ -84,7 +84,7 @@ def test_bad_input():
     with pytest.raises(ValueError, match="bytes_per_s is 0"):
         Ceiling("", 0, 1)
     with pytest.raises(ValueError, match="least.bytes is 0"):
-        roofline(work(0, 1), GPU)
+        roof_over(work(0, 1), GPU)
     with pytest.raises(ValueError, match="kind is 'mine', needs one of"):
         Dot("mine", "", work(1, 1), 1)
     with pytest.raises(ValueError, match="ms is -1"):

@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from rwkv_lessons.runtime.architectures import ARCHITECTURES
+from warplens.architectures import ARCHITECTURES
 from warplens.compiled.assembly import CompileError, assembly, available
 
 if available():
     pytest.skip(available(), allow_module_level=True)
 
+from helpers.vectors import load4, store4
 from numba import cuda, float32, int64
-
-from rwkv_lessons.runtime.launch_numba import load4, store4
 
 X1, X2 = float32[::1], float32[:, ::1]
 N = 64

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from rwkv_lessons.runtime.architectures import ARCHITECTURES
+from warplens.architectures import ARCHITECTURES
 from warplens.compiled import from_triton
 from warplens.compiled.assembly import CompileError, assembly, available
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rwkv_lessons.runtime.architectures import ARCHITECTURES
+from warplens.architectures import ARCHITECTURES
 from warplens.compiled.occupancy import occupancy
 
 

@@ -14,15 +14,13 @@ from triton.experimental import gluon  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier  # noqa: E402
 
-from rwkv_lessons.lab.course.check import evaluate  # noqa: E402
-from rwkv_lessons.lab.course.exercises import defined  # noqa: E402
-from rwkv_lessons.lab.evidence.functions import called  # noqa: E402
-from warplens import time_limit
-from warplens.cuda import trace as cuda_simulator
-from warplens.faults import EndlessLoop
-from warplens.gluon import run as gluon_simulator
-from warplens.time_limit import resident, uncounted
-from warplens.triton import run as triton_simulator
+from warplens import time_limit  # noqa: E402
+from warplens.cuda import trace as cuda_simulator  # noqa: E402
+from warplens.faults import EndlessLoop  # noqa: E402
+from warplens.gluon import run as gluon_simulator  # noqa: E402
+from warplens.steps import limited  # noqa: E402
+from warplens.time_limit import resident, uncounted  # noqa: E402
+from warplens.triton import run as triton_simulator  # noqa: E402
 
 # Of the processor, as the tests share it: a limit, the verdict after it, and the imports before.
 SECONDS, BYTES = time_limit.SECONDS + 4, 1 << 30
@@ -49,6 +47,11 @@ def soon_and_small():
 def hasty(monkeypatch):
     """A limit of a second, where the time is not what is tested."""
     monkeypatch.setattr(time_limit.time_limit.__wrapped__, "__defaults__", (1, time_limit.BYTES))
+
+
+def called(function, *arguments):
+    with limited(function):
+        return function(*arguments)
 
 
 def in_another_cell(text, **known):
@@ -124,14 +127,6 @@ def test_an_endless_kernel_of_numba_is_stopped_with_its_line(loop, hasty):
     kernel = in_another_cell(text)["kernel"]
     (fault,) = cuda_simulator.trace(kernel, 1, 1, np.zeros(4, np.float32)).faults
     assert isinstance(fault, EndlessLoop) and fault.line in (3, 4, 5)
-
-
-def test_an_endless_kernel_of_lesson_00_is_not_traced_again_after_its_verdict(hasty):
-    id = "00_start_here.histogram"
-    text = "@cuda.jit\ndef histogram(x, counts):\n    i = 0\n    while i >= 0:\n        i += 1\n"
-    text += "        cuda.atomic.add(counts, 0, 1)\n"
-    result = evaluate(id, defined(id, text, "<endless>"))
-    assert [row.kind for row in result.rows] == ["answer"] and "still looping" in str(result)
 
 
 @triton.jit

@@ -6,6 +6,7 @@ import torch
 from warplens.faults import KernelFault
 
 pytest.importorskip("triton")
+from helpers.tiles import described  # noqa: E402
 from triton.experimental import gluon  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
 from triton.experimental.gluon.language.nvidia.ampere import async_copy  # noqa: E402
@@ -17,9 +18,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (  # noqa: E402
     warpgroup_mma_wait,
 )
 
-from rwkv_lessons.lab.evidence.gluon import described  # noqa: E402
-from warplens.faults import EndlessLoop
-from warplens.gluon import GluonFault, OnCPU, run, trace
+from warplens.faults import EndlessLoop  # noqa: E402
+from warplens.gluon import GluonFault, OnCPU, run, trace  # noqa: E402
 
 
 @gluon.jit

@@ -14,9 +14,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (  # noqa: E402
     warpgroup_mma_wait,
 )
 
-from warplens.faults import Unsupported
-from warplens.gluon import OnCPU, trace
-from warplens.gluon.run import Machine
+from warplens.faults import Unsupported  # noqa: E402
+from warplens.gluon import OnCPU, trace  # noqa: E402
+from warplens.gluon.run import Machine  # noqa: E402
 
 COMPILERS = {"_semantic", "_generator", "self"}  # parameters that the compiler fills in
 

@@ -5,7 +5,7 @@ import pytest
 from numba import cuda, float32
 from numba.cuda import cg
 
-from rwkv_lessons.lab import trace
+from warplens import trace
 
 
 @cuda.jit

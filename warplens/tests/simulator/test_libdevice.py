@@ -7,7 +7,7 @@ import pytest
 from numba import cuda
 from numba.cuda import random
 
-from rwkv_lessons.lab import trace
+from warplens import trace
 
 
 def values(function, *inputs):

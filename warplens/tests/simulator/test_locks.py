@@ -3,7 +3,7 @@
 import numpy as np
 from numba import cuda
 
-from rwkv_lessons.lab import races, trace
+from warplens import races, trace
 
 
 @cuda.jit

@@ -6,10 +6,10 @@ import numba
 import numpy as np
 import pytest
 import torch
+from helpers.vectors import load4, store4
 from numba import cuda, float32, int32
 from numba.cuda import threadIdx
 
-from rwkv_lessons.runtime.launch_numba import load4, store4
 from warplens.cuda.trace import DivergentBarrier, KernelFault, OutOfBounds, run
 
 N = 64

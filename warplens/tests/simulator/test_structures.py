@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numba import cuda, float32, float64, from_dtype, int32
 
-from rwkv_lessons.lab import races, trace
+from warplens import races, trace
 
 PARTICLE = np.dtype([("x", "f4"), ("mass", "f8"), ("n", "i4")], align=True)
 MINE = from_dtype(PARTICLE)

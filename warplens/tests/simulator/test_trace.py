@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from helpers.vectors import load4, store4
 from numba import cuda, float32
 
-from rwkv_lessons.runtime.launch_numba import load4, store4
 from warplens.cuda.trace import (
     DivergentBarrier,
     KernelFault,

@@ -5,10 +5,12 @@ import itertools
 import numpy as np
 import pytest
 
-from warplens.compiled.assembly import assembly, available
-from warplens.compiled.layouts import Blocked, layout_of_load
+triton = pytest.importorskip("triton")
+import triton.language as tl  # noqa: E402
 
-pytest.importorskip("triton")
+from warplens.compiled.assembly import assembly, available  # noqa: E402
+from warplens.triton.layouts import Blocked, layout_of_load  # noqa: E402
+
 NEEDS_COMPILER = pytest.mark.skipif(available() is not None, reason=str(available()))
 ALONG = Blocked((1, 4), (8, 4), (2, 1), (1, 0))
 DOWN = Blocked((1, 1), (16, 2), (1, 2), (0, 1))
@@ -68,15 +70,28 @@ def test_a_tile_that_the_warps_do_not_fill_is_refused():
         ALONG.elements((8, 16))
 
 
+@triton.jit
+def column_sums(x, y, M, N, BM: tl.constexpr, BN: tl.constexpr):
+    column = tl.program_id(0) * BN + tl.arange(0, BN)
+    total = tl.zeros([BM, BN], tl.float32)
+    for start in range(0, M, BM):
+        row = start + tl.arange(0, BM)
+        inside = (row[:, None] < M) & (column < N)
+        total += tl.load(x + row[:, None] * N + column, inside, 0.0)
+    tl.store(y + column, tl.sum(total, 0), column < N)
+
+
+@triton.jit
+def doubled(x, y, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, 2 * tl.load(x + at))
+
+
 @NEEDS_COMPILER
 @pytest.mark.parametrize("n, wide", [(64, True), (67, False)])
 def test_the_layout_is_the_compilers_and_the_machine_code_loads_as_wide(n, wide):
-    from rwkv_lessons.lab.course.exercises import load, solutions
-    from rwkv_lessons.lab.evidence.first_tiles import numbers
-
-    launch = solutions("12_first_tiles").columns(numbers(n, n), BM=16, BN=16)()
-    kernel = load("12_first_tiles.column_sums").reference
-    code = assembly(kernel, **launch.arguments() | {"num_warps": 2})
+    sizes = {"M": n, "N": n, "BM": 16, "BN": 16, "num_warps": 2}
+    code = assembly(column_sums, x="*fp32", y="*fp32", **sizes)
     shape, layout = layout_of_load(code)
     assert shape == (16, 16) and (layout == ALONG) is wide
     width, touched = layout.loads(shape, stride=n)
@@ -87,9 +102,5 @@ def test_the_layout_is_the_compilers_and_the_machine_code_loads_as_wide(n, wide)
 
 @NEEDS_COMPILER
 def test_a_kernel_without_a_tile_has_no_layout_of_one():
-    from rwkv_lessons.lab.course.exercises import load, solutions
-
-    launch = solutions("12_first_tiles").two(1024)()
-    code = assembly(load("12_first_tiles.add").reference, **launch.arguments())
-    with pytest.raises(LookupError, match="add loads no tile"):
-        layout_of_load(code)
+    with pytest.raises(LookupError, match="doubled loads no tile"):
+        layout_of_load(assembly(doubled, x="*fp32", y="*fp32", BLOCK=1024))

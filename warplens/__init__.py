@@ -1,0 +1,17 @@
+"""Look into GPU kernels on any computer: traffic, races, machine code and limits, without a GPU.
+
+    from warplens import banks, machine_code, occupancy, races, roofline, timeline, trace
+
+For kernels of numba.cuda, Triton and Gluon. To import it imports no compiler.
+"""
+
+__version__ = "0.1.0"
+__all__ = ["banks", "machine_code", "occupancy", "races", "roofline", "timeline", "trace"]
+
+
+def __getattr__(name):
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import kernels
+
+    return getattr(kernels, name)
