@@ -32,8 +32,10 @@ class Method:
 def library(name):
     """The library's methods of an operation, by name, as far as they can be imported here."""
     operation = OPERATIONS[name]
-    if operation.prepared:
-        return loaded(operation.prepared)()
+    if operation.one_token:
+        from rwkv_lessons.bench.commands import one_token  # which makes a `Method` as well
+
+        return one_token.methods(operation.package)
     found = {method: function(operation, method) for method in operation.methods}
     return {method: _library_method(operation, method, f) for method, f in found.items() if f}
 

@@ -154,7 +154,7 @@ class Operation:
     methods: dict[str, str] = field(default_factory=dict)
     # Methods and peers whose arithmetic is matrix products on tensor cores; None: all of them.
     tensor_cores: tuple[str, ...] | None = None
-    prepared: str | None = None  # () → the methods, where they are not just called with the inputs
+    one_token: bool = False  # what is measured is a token, the state in place, and a graph of it
     dtypes: tuple[str, ...] = ("float32", "bfloat16")  # of a run that asks for none
     command: str = "run:time_methods"  # of bench/commands/
     ladders: tuple[Ladder, ...] = ()

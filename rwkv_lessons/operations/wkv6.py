@@ -187,7 +187,7 @@ WKV6_DECODE = Operation(
     reference=f"{WKV6_MODULE}:wkv6_reference",
     compared=2,  # the state as well
     tensor_cores=(),
-    prepared="rwkv_lessons.bench.commands.one_token:wkv6_methods",
+    one_token=True,
     records=(
         Plan(
             "wkv6-decode",

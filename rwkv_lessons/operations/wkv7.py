@@ -104,7 +104,7 @@ WKV7_DECODE = Operation(
     reference="rwkv_lessons.wkv7:wkv7_reference",
     compared=2,  # the state as well
     tensor_cores=(),
-    prepared="rwkv_lessons.bench.commands.one_token:wkv7_methods",
+    one_token=True,
     records=(own("wkv7-decode", "wkv7-decode"),),
     public=("wkv7_step",),
 )

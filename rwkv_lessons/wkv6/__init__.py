@@ -16,7 +16,9 @@ from ..runtime import devices
 from ..runtime.arguments import check_count, check_device_type, check_flag, check_floating, checked
 from ..runtime.assembler import distrusted
 from ..runtime.bounded import Table
+from ..runtime.methods import method_table
 from ..runtime.packages import NUMBA, TRITON, needed_by
+from .chunked.sizes import largest
 from .doubling import wkv6_doubling
 from .options import LARGEST, check_call, holds_float64, looks, wants_gradients
 from .reference import wkv6_reference
@@ -28,6 +30,7 @@ __all__ += ["wkv6_cuda"] * NUMBA + ["wkv6_chunked", "wkv6_recurrent"] * TRITON
 MANY_HEADS = 256  # with as many, tokens one after the other no longer find free SMs
 
 
+@method_table
 def _method(name):
     """A method by its name; numba and Triton are imported when one of theirs is first wanted."""
     if name == "cuda":
@@ -45,6 +48,7 @@ def _method(name):
     return wkv6_reference if name == "reference" else wkv6_doubling
 
 
+@method_table
 def _checked(name):
     """The method without the check of its arguments, its options by place."""
     if name == "recurrent":
@@ -120,8 +124,6 @@ def method_for(device, dtype, T, heads, size, gradients, packed=False, gpu=devic
     if TRITON:
         if T <= (4 if gradients else 64 if whole and not many else 16):
             return "recurrent"
-        from .chunked.forward import largest
-
         if size <= largest(dtype, gpu) and (packed or not many or not whole or not NUMBA):
             if not (whole and distrusted(gpu.capability)):
                 return "chunked"

@@ -44,7 +44,7 @@ def test_names_are_given_once():
 @pytest.mark.parametrize("operation", TABLE, ids=name)
 def test_what_an_entry_names_is_there(operation):
     assert callable(loaded(f"rwkv_lessons.bench.commands.{operation.command}"))
-    for function in (operation.inputs, operation.reference, operation.prepared):
+    for function in (operation.inputs, operation.reference):
         assert function is None or callable(loaded(function))
     assert all(callable(getattr(peers, peer.adapter)) for peer in operation.peers.values())
     package = import_module(f"rwkv_lessons.{operation.package}")

@@ -1,11 +1,13 @@
 """Records say where they come from, keep what they are given, and notice when the code changes."""
 
+import shutil
+
 import pytest
 
 from rwkv_lessons.operations import work
 from rwkv_lessons.records import fingerprint as source
 from rwkv_lessons.records import provenance
-from rwkv_lessons.records.fingerprint import fingerprint, fingerprints_of_kernels
+from rwkv_lessons.records.fingerprint import fingerprint, fingerprints_of_kernels, kernel_code
 from rwkv_lessons.records.lookup import every_record, record, stale, stale_rows, times
 from rwkv_lessons.records.rates import rates
 from rwkv_lessons.records.schema import Measurement, Provenance, Record, code, load, path, save
@@ -199,6 +201,57 @@ def test_every_row_of_ours_says_which_kernels_it_ran():
         for row in found.rows:
             if row.sources:
                 assert bool(row.kernels) == bool(fingerprints_of_kernels(*row.sources))
+
+
+METHOD_FILE = "rwkv_lessons/wkv6/tripling.py"  # a method that nobody picks
+
+
+@pytest.fixture
+def copied(tmp_path, monkeypatch):
+    """A copy of the package and the lessons, which fingerprints are taken of."""
+    for folder in ("rwkv_lessons", "solutions"):
+        unread = shutil.ignore_patterns("data", "lab", "report", "verify", "__pycache__")
+        shutil.copytree(source.ROOT / folder, tmp_path / folder, ignore=unread)
+    monkeypatch.setattr(source, "ROOT", tmp_path)
+    return tmp_path
+
+
+def edited(file, old, new):
+    text = file.read_text(encoding="utf-8")
+    assert old in text
+    file.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def fingerprints():
+    """Of all code that records name."""
+    rows = [row for found in every_record().values() for row in found.rows]
+    asked = {row.sources for row in rows if row.sources}
+    return {
+        sources: (fingerprint(*sources), fingerprints_of_kernels(*sources)) for sources in asked
+    }
+
+
+def test_a_new_method_makes_no_row_stale_that_did_not_take_it(copied):
+    before, everything = fingerprints(), fingerprint(*kernel_code())
+    text = "def wkv6_tripling(r, k, v, w, u, s0=None):\n    return v, s0\n"
+    (copied / METHOD_FILE).write_text(text, encoding="utf-8")
+    package = copied / "rwkv_lessons/wkv6/__init__.py"
+    line = '    return wkv6_reference if name == "reference" else wkv6_doubling'
+    new = '    if name == "tripling":\n        from .tripling import wkv6_tripling\n\n'
+    edited(package, line, f"{new}        return wkv6_tripling\n{line}")
+    edited(package, '"doubling", *["cuda"]', '"doubling", "tripling", *["cuda"]')
+    assert fingerprint(*kernel_code()) != everything
+    assert fingerprints() == before
+
+
+def test_a_row_depends_on_the_method_that_its_call_took(copied):
+    before = fingerprints()
+    file = copied / "rwkv_lessons/wkv6/recurrent/forward.py"
+    edited(file, "    return o, s1\n", "    return o + 0, s1\n")
+    changed = {sources for sources, now in fingerprints().items() if now != before[sources]}
+    dispatcher = "rwkv_lessons/wkv6/__init__.py::wkv6"
+    taken = {sources[1:] for sources in changed if sources[0] == dispatcher}
+    assert taken == {("rwkv_lessons/wkv6/recurrent/forward.py::wkv6_recurrent",)}
 
 
 def test_a_row_whose_function_has_gone_is_stale(tmp_path):
