@@ -11,9 +11,10 @@ from unittest import mock
 import torch
 
 from rwkv_lessons.operations import LADDERS, OF_LADDER, OPERATIONS
-from rwkv_lessons.operations.entries import BLOCKS, BOTH, GLUON, NUMBA, TORCH, TRITON, loaded
+from rwkv_lessons.operations.entries import BLOCKS, BOTH, GLUON, NUMBA, TRITON, loaded
 from rwkv_lessons.records.fingerprint import source_of
 from rwkv_lessons.runtime.launch_numba import as_array, stream
+from rwkv_lessons.runtime.packages import TRITON as TRITON_IS_THERE
 
 
 @dataclass(frozen=True)
@@ -36,16 +37,10 @@ def library(name):
         from rwkv_lessons.bench.commands import one_token  # which makes a `Method` as well
 
         return one_token.methods(operation.package)
-    found = {method: function(operation, method) for method in operation.methods}
-    return {method: _library_method(operation, method, f) for method, f in found.items() if f}
-
-
-def function(operation, method):
-    """What an entry calls `method`: one of METHODS, None without its tool, or the package's own."""
     package = import_module(f"rwkv_lessons.{operation.package}")
-    if method == operation.package:
-        return getattr(package, method)
-    return package.METHODS.get(method)
+    functions = package.METHODS | {operation.package: getattr(package, operation.package)}
+    names = [method for method in functions if method not in operation.skipped]
+    return {method: _library_method(operation, method, functions[method]) for method in names}
 
 
 def ladder(name):
@@ -67,8 +62,12 @@ def _library_method(operation, name, f):
         return lambda: f(*inputs)
 
     original = inspect.unwrap(f)
-    read = RESOURCES[operation.methods[name]]
-    facts = lambda run: read(inspect.getmodule(original), run)  # noqa: E731
+    module = inspect.getmodule(original)
+    facts = lambda run: {}  # noqa: E731
+    if TRITON_IS_THERE and (name == operation.package or hasattr(module, "triton")):
+        facts = lambda run: launched_by_triton(module, run)  # noqa: E731
+    elif hasattr(module, "launch"):  # of numba's kernels
+        facts = lambda run: launched(module, run)  # noqa: E731
     return Method(name, prepare, sources=(source_of(original),), facts=facts)
 
 
@@ -294,7 +293,3 @@ def _of_triton(kernel):
         "shared_bytes": kernel.metadata.shared,
         "block": 32 * kernel.metadata.num_warps,
     }
-
-
-# Tool of a library's method → (module of its function, run) → the same.
-RESOURCES = {TORCH: lambda module, run: {}, NUMBA: launched, TRITON: launched_by_triton}

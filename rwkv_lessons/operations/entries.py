@@ -6,14 +6,15 @@ from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
+from rwkv_lessons.operations.checks import Checks
 from rwkv_lessons.operations.work import MULTIPLY_ADDS, TENSOR_CORES, Work
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCH = "python -m rwkv_lessons.bench"
 DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes of an element
 FORWARD, BOTH = "Forward", "Forward and backward"  # what one timed run is
-# What makes the kernels of a method or a rung, and so what tells which resources they take.
-TORCH, NUMBA, TRITON, GLUON = "torch", "numba", "Triton", "Gluon"
+# What makes the kernels of a rung, and so what tells which resources they take.
+NUMBA, TRITON, GLUON = "numba", "Triton", "Gluon"
 BLOCKS = (32, 64, 128, 256, 512)  # threads per block of a sweep
 
 # What several operations share.
@@ -64,10 +65,10 @@ class Ladder:
 
     name: str  # `ladder <name>` measures it
     rungs: tuple[Rung, ...]
-    finished: str  # a key of the operation's `methods`
+    finished: str  # a key of the package's METHODS
     limit_s: int = 90
     dtypes: tuple[str, ...] = ("float32",)  # what it is shown in first comes first
-    beside: tuple[str, str] | None = None  # (label, key of `methods`), shown after the first rung
+    beside: tuple[str, str] | None = None  # (label, key of METHODS), shown after the first rung
     shape: tuple[int, ...] = ()  # that it is measured at; those of the operation if empty
 
     @property
@@ -150,8 +151,8 @@ class Operation:
     compared: int = 1  # how many of the reference's results are held against a method's
     # (*inputs) → (what a rung reads, zero states last; what it writes: o, and as many states)
     rung_arguments: str | None = None
-    # Name in METHODS, or of the package's own function → its tool.
-    methods: dict[str, str] = field(default_factory=dict)
+    # Timed are the package's METHODS and, last, its own function, but for these.
+    skipped: tuple[str, ...] = ()
     # Methods and peers whose arithmetic is matrix products on tensor cores; None: all of them.
     tensor_cores: tuple[str, ...] | None = None
     one_token: bool = False  # what is measured is a token, the state in place, and a graph of it
@@ -163,6 +164,9 @@ class Operation:
     headline: Headline | None = None
     torch_loop: tuple[str, str] | None = None  # lesson and function, for `profile`
     public: tuple[str, ...] = ()  # names of the package from which all of its code is reached
+    checks: Checks | None = None  # what verify looks at
+    # (GPU) → (name, function) of each call whose kernels are compiled for every architecture.
+    calls: str | None = None
     verified_as: dict[str, str] = field(default_factory=dict)  # method → verify's name for it
 
     def least(self, shape, dtype):
