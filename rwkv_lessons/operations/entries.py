@@ -31,32 +31,45 @@ class Rung:
 
     label: str
     stem: str  # of the lesson and of the file in solutions/
-    # Its name in that file; of gradients, the function that launches the kernels; in Gluon, a key
-    # of what `rungs()` of that file returns, functions of what a rung reads.
-    kernel: str
+    kernel: str | None = None  # its name in that file; of gradients, that whose registers are told
     tool: str = NUMBA
     original: str | None = None  # the CUDA C kernel of RWKV-CUDA that takes the same step
     zeroed: bool = False  # adds to its output, which has to be zero before every launch
     swept: bool = False  # launch(*shape, block) takes a size: measured with several
     launch: str = "launch"  # the function of that file that says how many blocks and threads
+    # Or the one that launches all of it, of what a rung reads, and of gradients do and those of the
+    # states: of that file, or made by its `rungs()`.
+    function: str | None = None
+    made_of: tuple[str, ...] = ()  # other code that it runs, as `fingerprint` asks
     dtypes: tuple[str, ...] = ("float32",)  # that its kernel takes
     tensor_cores: bool = False  # its arithmetic is matrix products
     after: "Rung | None" = None  # of gradients: the rung whose forward pass is timed with them
     both_passes: bool = False  # of gradients: runs the forward pass itself, and returns o first
-    sweep: str = "backward_sweep"  # of gradients: the kernel whose registers are told
 
     @property
     def method(self):
         """Its name in a record."""
-        return self.stem if self.kernel == "kernel" else f"{self.stem}.{self.kernel}"
+        name = self.kernel if self.function in (None, "forward") else self.function
+        return self.stem if name == "kernel" else f"{self.stem}.{name}"
 
     @property
     def file(self):
         return f"solutions/{self.stem}.py"
 
+    @property
+    def source(self):
+        """The function that launches it, as `fingerprint` asks."""
+        there = self.tool != GLUON  # else `rungs` makes it
+        return f"{self.file}::{self.function if there else 'rungs'}"
+
     def load(self):
         """The module, executed anew."""
         return lesson(self.stem)
+
+    def load_function(self):
+        """What `function` names."""
+        module = self.load()
+        return getattr(module, self.function, None) or module.rungs()[self.function]
 
 
 @dataclass(frozen=True)

@@ -26,15 +26,22 @@ TIME_X_RUNGS = (
     Rung("10 four outputs", "10_time_x", "four", NUMBA, "v2", launch="launch_four"),
     Rung("10 batch groups", "10_time_x", "grouped", NUMBA, "v3", launch="launch_grouped"),
     Rung("10 balanced", "10_time_x", "balanced", NUMBA, launch="launch_balanced"),
-    Rung("10 Toeplitz products", "10_time_x", "toeplitz", TRITON, tensor_cores=True),
+    Rung(
+        "10 Toeplitz products",
+        "10_time_x",
+        "toeplitz",
+        TRITON,
+        function="forward",
+        tensor_cores=True,
+    ),
 )
 TIME_X_BACKWARD_RUNGS = (
-    Rung("11 one thread each", "11_time_x_gradients", "one_thread", original="v0",
-         after=TIME_X_RUNGS[0], sweep="dw_naive"),
-    Rung("11 shared memory", "11_time_x_gradients", "from_shared", original="v1",
-         after=TIME_X_RUNGS[3], sweep="dw_shared"),
-    Rung("11 balanced", "11_time_x_gradients", "balanced", original="v3",
-         after=TIME_X_RUNGS[4], sweep="dw_balanced"),
+    Rung("11 one thread each", "11_time_x_gradients", "dw_naive", original="v0",
+         function="one_thread", after=TIME_X_RUNGS[0]),
+    Rung("11 shared memory", "11_time_x_gradients", "dw_shared", original="v1",
+         function="from_shared", after=TIME_X_RUNGS[3]),
+    Rung("11 balanced", "11_time_x_gradients", "dw_balanced", original="v3",
+         function="balanced", after=TIME_X_RUNGS[4]),
 )  # fmt: skip
 CONV1D = Peer("torch", "torch", "timex_conv1d", "depthwise, T taps")
 LENGTHS = " ".join(f"--shape 32,768,{2**n}" for n in range(7, 14))

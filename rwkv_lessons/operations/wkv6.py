@@ -41,23 +41,32 @@ BESIDE_PEERS = "--peers --dtype bfloat16 --methods 'wkv6,chunked,cuda,fla chunk,
 WALK = ("the walk, finished in CUDA", "cuda")  # token by token: what chunks have to beat
 DECAY_FROM_DATA = Rung("08 decay from data", "08_decay_from_data", "kernel")
 FUSED_RECURRENT = Rung(
-    "13 fused recurrent", "13_fused_recurrent", "kernel", TRITON, dtypes=BOTH_DTYPES
+    "13 fused recurrent",
+    "13_fused_recurrent",
+    "kernel",
+    TRITON,
+    function="forward",
+    dtypes=BOTH_DTYPES,
 )
 CHUNKED_KERNEL = Rung(
     "16 the chunked kernel", "16_the_chunked_kernel", "kernel", TRITON,
-    dtypes=BOTH_DTYPES, tensor_cores=True,
+    function="forward", dtypes=BOTH_DTYPES, tensor_cores=True,
 )  # fmt: skip
 BACKWARD_PASS = Rung(
-    "09 the backward pass", "09_the_backward_pass", "gradients", after=DECAY_FROM_DATA
+    "09 the backward pass",
+    "09_the_backward_pass",
+    "backward_sweep",
+    function="gradients",
+    after=DECAY_FROM_DATA,
 )
 # Each ladder in Triton starts from the last rung in CUDA.
 TRITON_RUNGS = (DECAY_FROM_DATA, FUSED_RECURRENT, CHUNKED_KERNEL)
 TRITON_BACKWARD_RUNGS = (
     BACKWARD_PASS,
-    Rung("14 recurrent gradients", "14_recurrent_gradients", "gradients", TRITON,
-         dtypes=BOTH_DTYPES, after=FUSED_RECURRENT),
-    Rung("17 chunked gradients", "17_chunked_gradients", "gradients", TRITON,
-         dtypes=BOTH_DTYPES, after=CHUNKED_KERNEL, tensor_cores=True),
+    Rung("14 recurrent gradients", "14_recurrent_gradients", "backward_sweep", TRITON,
+         function="gradients", dtypes=BOTH_DTYPES, after=FUSED_RECURRENT),
+    Rung("17 chunked gradients", "17_chunked_gradients", "backward_sweep", TRITON,
+         function="gradients", dtypes=BOTH_DTYPES, after=CHUNKED_KERNEL, tensor_cores=True),
 )  # fmt: skip
 
 # What verify looks at.
@@ -212,16 +221,22 @@ WKV6 = Operation(
 )
 
 IN_GLUON = {"tool": GLUON, "dtypes": ("bfloat16",), "tensor_cores": True}
+PRODUCTS = "solutions/20_products_in_flight.py"
+AS_IN_20 = f"{PRODUCTS}::forward"  # launches all of them
+OF_19 = IN_GLUON | {"made_of": (AS_IN_20, f"{PRODUCTS}::kernel", f"{PRODUCTS}::A_WAIT_BEHIND_EACH")}
+OF_20 = IN_GLUON | {"made_of": (AS_IN_20,)}
+OF_21 = IN_GLUON | {"made_of": (AS_IN_20, "solutions/21_the_finished_kernel.py::kernel")}
 HOPPER_RUNGS = (
     CHUNKED_KERNEL,
-    Rung("19 tiles by TMA, fetched and waited for", "19_copies_in_flight", "one_stage", **IN_GLUON),
-    Rung("19 copies in flight", "19_copies_in_flight", "two_stages", **IN_GLUON),
-    Rung("20 products in flight", "20_products_in_flight", "together", **IN_GLUON),
-    Rung("21 r and k in two pieces", "21_the_finished_kernel", "two_pieces", **IN_GLUON),
-    Rung("21 conversions of pairs", "21_the_finished_kernel", "pairs", **IN_GLUON),
-    Rung("21 masks in shared memory", "21_the_finished_kernel", "masks", **IN_GLUON),
-    Rung("21 a warp that copies", "21_the_finished_kernel", "producer", **IN_GLUON),
-)
+    Rung("19 tiles by TMA, fetched and waited for", "19_copies_in_flight", function="one_stage",
+         **OF_19),
+    Rung("19 copies in flight", "19_copies_in_flight", function="two_stages", **OF_19),
+    Rung("20 products in flight", "20_products_in_flight", function="together", **OF_20),
+    Rung("21 r and k in two pieces", "21_the_finished_kernel", function="two_pieces", **OF_21),
+    Rung("21 conversions of pairs", "21_the_finished_kernel", function="pairs", **OF_21),
+    Rung("21 masks in shared memory", "21_the_finished_kernel", function="masks", **OF_21),
+    Rung("21 a warp that copies", "21_the_finished_kernel", function="producer", **OF_21),
+)  # fmt: skip
 # The lessons' kernels believe that decays are tame.
 WKV6_HOPPER = replace(
     WKV6,

@@ -38,12 +38,14 @@ BESIDE_FLA_7 = (
     "--peers --dtype bfloat16 --shape 8,4096,64,64 "
     "--methods 'wkv7,chunked,backstepping,recurrent,fla chunk'"
 )
-DELTA_RULE = Rung("22 the delta rule", "22_delta_rule", "kernel", TRITON)
+DELTA_RULE = Rung("22 the delta rule", "22_delta_rule", "kernel", TRITON, function="forward")
 STEPPING_BACK = Rung(
-    "23 stepping back", "23_stepping_back", "gradients", TRITON, both_passes=True
+    "23 stepping back", "23_stepping_back", "backward_sweep", TRITON,
+    function="gradients", both_passes=True
 )  # fmt: skip
 CHUNKED_WKV7 = Rung(
-    "24 chunked RWKV-7", "24_chunked_rwkv7", "kernel", TRITON, tensor_cores=True
+    "24 chunked RWKV-7", "24_chunked_rwkv7", "kernel", TRITON,
+    function="forward", tensor_cores=True
 )  # fmt: skip
 MEASURED = {"finished": "chunked", "limit_s": 60, "dtypes": BOTH_DTYPES, "shape": TABLE_SHAPE}
 

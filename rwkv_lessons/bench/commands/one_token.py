@@ -47,10 +47,13 @@ def methods(name):
         (f"{name}_step, graph", one_token, replayed_step, "in place, replay of a CUDA graph"),
         (name, whole, another_state, "another state"),
     )
-    facts = lambda run: launched_by_triton(None, run)  # noqa: E731
     return {
         method: Method(
-            method, prepare, sources=(source_of(inspect.unwrap(function)),), note=note, facts=facts
+            method,
+            prepare,
+            sources=(source_of(inspect.unwrap(function)),),
+            note=note,
+            facts=launched_by_triton,
         )
         for method, function, prepare, note in ways
     }
