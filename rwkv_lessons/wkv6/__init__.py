@@ -20,7 +20,7 @@ from ..runtime.methods import method_table
 from ..runtime.packages import NUMBA, TRITON, needed_by
 from .chunked.sizes import largest
 from .doubling import wkv6_doubling
-from .options import LARGEST, check_call, holds_float64, looks, wants_gradients
+from .options import LARGEST, check_call, holds_float64, key_of, wants_gradients
 from .reference import wkv6_reference
 from .step import wkv6_step
 
@@ -63,7 +63,7 @@ def _checked(name):
 
 
 _known_checked = functools.cache(_checked)  # an import statement costs the host 1 µs
-_methods = Table()  # by `looks` of a call, and whether gradients are wanted: its method
+_methods = Table()  # by `key_of` a call, and whether gradients are wanted: its method
 
 
 def __getattr__(name):
@@ -171,8 +171,8 @@ def wkv6(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False)
             methods in torch, reference and doubling; of the kernels they raise a RuntimeError.
     """
     tensors = r, k, v, w, u, s0
-    known = looks(tensors, scale, raw_decay) if cu_seqlens is None else None
-    if known:
+    known = key_of(tensors, scale, raw_decay) if cu_seqlens is None else None
+    if known:  # to check and to choose again takes half as long again
         known = known, torch.is_grad_enabled() and wants_gradients(*tensors)
         if method := _methods.get(known):
             return method(*tensors, None, float(scale), raw_decay)
