@@ -2,13 +2,19 @@
 
 import contextlib
 import inspect
+from importlib import import_module
 from unittest import mock
 
-from rwkv_lessons import timex, wkv6, wkv7
+from rwkv_lessons.operations import OPERATIONS
 from rwkv_lessons.records.fingerprint import source_of
 from rwkv_lessons.records.schema import code
 
-PICK = (timex, wkv6, wkv7)  # packages with a `method_for`
+
+def that_pick():
+    """The packages with a `method_for`."""
+    names = dict.fromkeys(operation.package for operation in OPERATIONS.values())
+    packages = [import_module(f"rwkv_lessons.{name}") for name in names]
+    return [package for package in packages if hasattr(package, "method_for")]
 
 
 @contextlib.contextmanager
@@ -16,8 +22,9 @@ def methods_taken():
     """A dict that fills with the methods which calls take meanwhile, as `fingerprint` asks."""
     taken = {}
     with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.dict(wkv6._methods, clear=True))  # else it does not ask
-        for package in PICK:
+        for package in that_pick():
+            if hasattr(package, "_methods"):  # else a call like one before does not ask
+                stack.enter_context(mock.patch.dict(package._methods, clear=True))
             noting = _noting(package, taken)
             stack.enter_context(mock.patch.object(package, "method_for", noting))
         yield taken
