@@ -203,7 +203,17 @@ def test_every_row_of_ours_says_which_kernels_it_ran():
                 assert bool(row.kernels) == bool(fingerprints_of_kernels(*row.sources))
 
 
-METHOD_FILE = "rwkv_lessons/wkv6/tripling.py"  # a method that nobody picks
+NEW = """    if name == "tripling":
+        from .tripling import tripling
+
+        return tripling
+"""
+# Where a package names its methods: the first line of a table's end, and a piece of METHODS.
+NAMED = {
+    "wkv6": ('    return wkv6_reference if name == "reference"', '["reference", "doubling", '),
+    "wkv7": ('    return wkv7_reference if name == "reference"', '("reference", "wy", '),
+    "timex": ('    made = {"cuda": _cuda', '{"reference": timex_reference, '),
+}
 
 
 @pytest.fixture
@@ -232,14 +242,15 @@ def fingerprints():
 
 
 def test_a_new_method_makes_no_row_stale_that_did_not_take_it(copied):
+    """Its file, and its name in the package, which nobody picks: all other code is as it was."""
     before, everything = fingerprints(), fingerprint(*kernel_code())
-    text = "def wkv6_tripling(r, k, v, w, u, s0=None):\n    return v, s0\n"
-    (copied / METHOD_FILE).write_text(text, encoding="utf-8")
-    package = copied / "rwkv_lessons/wkv6/__init__.py"
-    line = '    return wkv6_reference if name == "reference" else wkv6_doubling'
-    new = '    if name == "tripling":\n        from .tripling import wkv6_tripling\n\n'
-    edited(package, line, f"{new}        return wkv6_tripling\n{line}")
-    edited(package, '"doubling", *["cuda"]', '"doubling", "tripling", *["cuda"]')
+    for name, (line, methods) in NAMED.items():
+        folder = copied / "rwkv_lessons" / name
+        text = "def tripling(*inputs):\n    return inputs\n"
+        (folder / "tripling.py").write_text(text, encoding="utf-8")
+        edited(folder / "__init__.py", line, NEW + line)
+        added = '"tripling": None, ' if methods[0] == "{" else '"tripling", '
+        edited(folder / "__init__.py", methods, methods + added)
     assert fingerprint(*kernel_code()) != everything
     assert fingerprints() == before
 
