@@ -95,7 +95,7 @@ def test_which_chunks_are_taken_as_strong(launched):
     x = make(2, 1024, 2, 64, 64, -0.02, torch.bfloat16)
     x[3][0, 200:240], x[3][0, 700, :, 3], x[3][1, :, 0] = -4.0, -math.inf, -2.0
     x[3][1, 100:120, 1], x[3][1, 510:515, 1] = -8.0, -30.0
-    launched.mistake("HALF else rounded(b_o)", "HALF else rounded(b_o * 0.0)")
+    launched.mistake("rounded(b_o) if", "rounded(b_o * 0.0) if", inside="store_chunk")
     o, *_ = results(x)
     there = (o.unflatten(1, (-1, 64)) != 0).any(-1).any(2)
     want = taken_as_strong(x[3])
@@ -282,20 +282,25 @@ def test_states_and_scores_beyond_the_largest_float16(w):
 
 # Of each, what a product leaves out is 2^-9 of the result, or all is wrong.
 OF_PIECES = {
-    "second pieces of S": (
-        "b_o = warpgroup_mma(r_high, s_middle, b_o",
-        "warpgroup_mma(r_high, s_middle, b_o",
+    "second pieces of S": ("product(r_left, state,", "product(r_left, Rounded(state.high),"),
+    "second pieces of the scores": (
+        "plus_product(b_o, scores, v_factor",
+        "plus_product(b_o, Rounded(scores.high), v_factor",
     ),
-    "second pieces of the scores": ("b_o = warpgroup_mma(a_low", "warpgroup_mma(a_low"),
-    "second pieces of v": ("b_o = warpgroup_mma(b_a, v_low", "warpgroup_mma(b_a, v_low"),
+    "second pieces of v": (
+        "plus_product(b_o, scores, v_factor",
+        "plus_product(b_o, scores, Rounded(v_factor.high)",
+    ),
     "second pieces of v in S": (
-        "b_s = warpgroup_mma(k_high.permute((1, 0)), v_low",
-        "warpgroup_mma(k_high.permute((1, 0)), v_low",
+        "update_state",
+        "return plus_product(b_s, k, v,",
+        "plus_product(b_s, k, v)\n    return plus_product(b_s, k, Rounded(v.high),",
     ),
-    "the scores too early": ("3 if HALF else 2, deps=(b_a", "6 if HALF else 2, deps=(b_a"),
+    "the scores too early": ("(products(k_split, v_factor)", "(products(k_split, v_factor) + 4"),
     "second pieces of the bonus": (
+        "masked",
         "left_over(b_a), bonus_low,",
-        "left_over(b_a), b_bonus.to(gl.bfloat16),",
+        "left_over(b_a), bonus,",
     ),
     "v of strong chunks": ("strong_chunks", "s_state.store(v_rest)", "pass"),
     "scores of strong chunks": (
@@ -327,33 +332,39 @@ AT = "\n" + 12 * " "
 MISTAKES = {
     "no fence after the decays": (FENCE + AT[1:] + "tma.store", "tma.store"),
     "no fence after r and k": (
-        FENCE + AT[1:] + "    barrier()" + AT + "    expect_chunk(",
+        FENCE
+        + AT[1:]
+        + "    barrier()  # all warps' parts of the factors are stored"
+        + AT
+        + "    expect_chunk(",
         "expect_chunk(",
     ),
-    "no fence after o": (FENCE + AT[1:] + "    barrier()" + AT + "    at =", "at ="),
-    "no fence after init": (FENCE + "    barrier()\n    expect", "expect"),
+    "no fence after o": (
+        "    " + FENCE + "    barrier()  # o, and the state in the middle, are stored\n",
+        "",
+        "store_chunk",
+    ),
+    "no fence after init": (
+        FENCE + "    barrier()  # the barriers are there\n    expect",
+        "expect",
+    ),
     "no wait": ("wait_for_chunk(ready, i, phase)", "pass"),
     "tiles of the other stage": ("b_k = s_k.index(i).load", "b_k = s_k.index(1 - i).load"),
     "one phase for ever": ("phase = t // C // 2 % 2", "phase = 0"),
     "never announced": ("expect_chunk(ready, i, t + 2 * C < n)", "pass"),
     "stores overtaken": ("tma.store_wait(0)" + AT + "copy_chunk(", "copy_chunk("),
     "stores left at the end": ("tma.store_wait(0)\n    is_last", "is_last"),
-    "the scores too early": ("HALF else 2, deps=(b_a,", "HALF else 6, deps=(b_a,"),
-    "o too early": (
-        "b_o, b_s, b_a = warpgroup_mma_wait(0",
-        "b_o, b_s, b_a = warpgroup_mma_wait(1",
-    ),
+    "the scores too early": ("(products(k_split, v_factor)", "(products(k_split, v_factor) + 4"),
+    "o too early": ("b_o, b_s = warpgroup_mma_wait(0", "b_o, b_s = warpgroup_mma_wait(1"),
     "w of others in the tail": ("b_w = gl.where(row < n - t, b_w, 0.0)", "b_w = b_w"),
     "k of others in the tail": ("b_k = gl.where(row < n - t, b_k, 0.0)", "b_k = b_k"),
     "o of others in the tail": (
-        "b_o.to(DTYPE), row < n - t",
-        "b_o.to(DTYPE), row < n",
+        "b_o.to(s_o.dtype), row < left",
+        "b_o.to(s_o.dtype), row < left + C",
+        "store_chunk",
     ),
     "never too strong": ("gl.where(b_total >= -FITS_TO_END, 0, 1)", "gl.where(b_total > 0, 0, 0)"),
-    "weights of strong chunks": (
-        "s_after.store(",
-        "((row == C) & (t == 0)).to(gl.bfloat16)\n        if t == 0: s_after.store(",
-    ),
+    "weights of strong chunks": ("store_weights(", "if t == 0: store_weights("),
 }
 IN_STRONG = {
     "no fence after the decays": (FENCE + "        tma.store_wait(0)\n", "tma.store_wait(0)\n"),

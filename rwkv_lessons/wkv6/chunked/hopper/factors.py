@@ -11,6 +11,7 @@ Triton 3.6 lets no function return one.
 from typing import NamedTuple
 
 from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma
 
 from .tiles import as_left_operand, in_two, rounded, widened
@@ -92,13 +93,17 @@ def product(x, y, zeros):
 
 
 @gluon.jit
-def plus_product(b_sum, x, y):
-    """Starts b_sum + x y, small products first."""
+def plus_product(b_sum, x, y, SMALL_FIRST: gl.constexpr = True):
+    """Starts b_sum + x y, small products first, or the large one."""
+    if not SMALL_FIRST:
+        b_sum = warpgroup_mma(x.high, y.high, b_sum, is_async=True)
     if len(x) == 2:
         b_sum = warpgroup_mma(x.low, y.high, b_sum, is_async=True)
     if len(y) == 2:
         b_sum = warpgroup_mma(x.high, y.low, b_sum, is_async=True)
-    return warpgroup_mma(x.high, y.high, b_sum, is_async=True)
+    if SMALL_FIRST:
+        b_sum = warpgroup_mma(x.high, y.high, b_sum, is_async=True)
+    return b_sum
 
 
 @gluon.jit
