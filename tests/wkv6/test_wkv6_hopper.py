@@ -302,16 +302,28 @@ OF_PIECES = {
         "left_over(b_a), bonus_low,",
         "left_over(b_a), bonus,",
     ),
-    "v of strong chunks": ("strong_chunks", "s_state.store(v_rest)", "pass"),
+    "v of strong chunks": (
+        "strong_chunks",
+        "store(v_runs, v_pieces)",
+        "store(Rounded(v_runs.high), Rounded(v_pieces.high))",
+    ),
     "scores of strong chunks": (
         "strong_chunks",
         "either_of(scores, of_the_next_run(low))",
         "scores",
     ),
     "the runs' places": ("strong_chunks", "of_the_next_run(low)", "low"),
-    "S of strong chunks": ("pass_run", "b_o = warpgroup_mma(read_low", "warpgroup_mma(read_low"),
+    "S of strong chunks": (
+        "pass_run",
+        "read = as_left(split(b_s))",
+        "read = Split(as_left(split(b_s)).high, as_left(split(b_s * 0.0)).low)",
+    ),
     "scores of other runs": ("pass_run", "16 * (run ^ 1)", "16 * run"),
-    "S of strong chunks too early": ("pass_run", "3, deps=(b_s, read", "4, deps=(b_s, read"),
+    "S of strong chunks too early": (
+        "pass_run",
+        "products(v, scores), deps=(b_s,) + read",
+        "products(v, scores) + 1, deps=(b_s,) + read",
+    ),
 }
 
 
@@ -382,13 +394,10 @@ IN_STRONG = {
     "one phase for ever": ("phase = t // C // 2 % 2", "phase = 0"),
     "never announced": ("        expect_chunk(ready, i, t + 2 * C < n)\n", ""),
     "asked for twice": ("(t + C < n) & (t != there)", "t + C < n"),
-    "near decays as they are": ("s_more.store(at_least(h_w, -NEAR_DECAY))", "s_more.store(h_w)"),
     "sums of runs among them": ("gl.where(row % 16 == 8, 0.0, LOG2E)", "LOG2E"),
-    "w of others in the tail": ("h_w = gl.where(row < n - t, h_w, 0.0)", "h_w = h_w"),
     "k of others in the tail": ("h_k = gl.where(row < n - t, h_k, 0.0)", "h_k = h_k"),
-    "o of others in the tail": ("s_o.load(TILES), row < n - t", "s_o.load(TILES), row < n"),
-    "near sums too early": ("RAW | HALF else 6", "RAW | HALF else 7"),
-    "sums too early": ("0, deps=(b_before", "1, deps=(b_before"),
+    "near sums too early": ("6 * len(w),", "6 * len(w) + 1,"),
+    "sums too early": ("0, deps=sums", "1, deps=sums"),
     "o too early": ("0, deps=(o_0, o_1, o_2, o_3, read", "1, deps=(o_0, o_1, o_2, o_3, read"),
     "the runs in another order": ("(0, 3, 2, 1)", "(0, 2, 3, 1)"),
 }
@@ -404,9 +413,28 @@ BELOW = {
         "s_decays.slice(8 * run, 1, 0)",
         "s_decays.slice(8, 1, 0)",
     ),
-    "a state too early": ("pass_run", "3, deps=(b_s,)", "4, deps=(b_s,)"),
+    "a state too early": (
+        "pass_run",
+        "products(v, scores), deps=(b_s,))",
+        "products(v, scores) + 1, deps=(b_s,))",
+    ),
     "scores of others": ("pass_run", "slice(first, 16, 1)", "slice(0, 16, 1)"),
-    "one piece of k": ("pass_run", "s_k_low.slice", "s_k.slice"),
+    "one piece of k": (
+        "pass_run",
+        "rows_of(k_runs,",
+        "rows_of(Split(k_runs.high, k_runs.high),",
+    ),
+    "near decays as they are": (
+        "store_decays",
+        "Rounded(at_least(h_w, -NEAR_DECAY))",
+        "Rounded(h_w)",
+    ),
+    "w of others in the tail": (
+        "store_decays",
+        "h_w = gl.where(row < left, h_w, 0.0)",
+        "h_w = h_w",
+    ),
+    "o of others in the tail": ("store_turned", "(64)), row < left", "(64)), row < left + C"),
     "stores overtaken": ("turned", "    tma.store_wait(0)\n", ""),
     "no wait for w": ("wait_for_chunk", "static_range(4)", "static_range(1, 4)"),
     "v never announced": ("expect_chunk", "static_range(4)", "static_range(3)"),

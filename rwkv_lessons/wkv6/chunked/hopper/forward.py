@@ -419,7 +419,7 @@ def wkv6_hopper_kernel(
         if t < n:
             t, b_s = strong_chunks(
                 t, b_s, b_u, n, first, i_h, i_k, i_v, H, slot, scale, tokens,
-                given, o, o_rows, checkpoints, staged, ready, ones,
+                given, (o, o_rows, checkpoints), staged, ready, ones,
                 K, V, CHECKPOINT, RAW, SCALED, HALF,
             )  # fmt: skip
 
