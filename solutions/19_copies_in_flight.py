@@ -9,7 +9,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from rwkv_lessons.lab.course import exercises
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
-from rwkv_lessons.lab.course.wrong_answers import edit, wrong_answer
+from rwkv_lessons.lab.course.wrong_answers import edit
 from rwkv_lessons.lab.evidence.functions import function_cases
 from rwkv_lessons.lab.evidence.gluon import (
     Case,
@@ -24,6 +24,7 @@ from rwkv_lessons.lab.evidence.gluon import (
     machine_code,
     no_spills,
 )
+from rwkv_lessons.lab.evidence.hopper import variants
 
 C = gl.constexpr(64)  # rows and columns of a tile
 BYTES = gl.constexpr(64 * 64 * 2)  # of a tile in bfloat16
@@ -127,15 +128,10 @@ def rungs():
     The kernel is that of lesson 20, with a wait behind each product: chunk by chunk its four tiles
     are fetched and waited for, or fetched while the chunk before is worked on.
     """
-    one_by_one = wrong_answer("20_products_in_flight.kernel", "five_waits")
-    of_20, text = exercises.solutions("20_products_in_flight"), one_by_one.source
-    for change in ONE_STAGE:
-        text = change.apply(text)
-    alone = exercises.defined(one_by_one.id, text, "<one stage>")
-    return {
-        "one_stage": partial(of_20.forward, kernel=alone),
-        "two_stages": partial(of_20.forward, kernel=one_by_one.function),
-    }
+    of_20 = exercises.solutions("20_products_in_flight")
+    steps = {"two_stages": [of_20.A_WAIT_BEHIND_EACH], "one_stage": ONE_STAGE}
+    kernels = variants("20_products_in_flight.kernel", **steps)
+    return {name: partial(of_20.forward, kernel=kernel) for name, kernel in kernels.items()}
 
 
 ONE_STAGE = (

@@ -195,6 +195,25 @@ def forward(r, k, v, w, u, s0, kernel=kernel, **options):
     return o, s1
 
 
+# In `kernel`: right, and slower. Lesson 19's rungs wait so.
+A_WAIT_BEHIND_EACH = edit(
+    """
+    b_a = warpgroup_mma(b_r, k_by_channel, zeros, use_acc=False, is_async=True)
+    b_o = warpgroup_mma(b_r, s_state, zeros, use_acc=False, is_async=True)
+    b_s = warpgroup_mma(k_by_channel, s_v.index(i), b_s, is_async=True)
+    b_a, b_r = warpgroup_mma_wait(2, deps=(b_a, b_r))
+    """,
+    """
+    b_a = warpgroup_mma(b_r, k_by_channel, zeros, use_acc=False, is_async=True)
+    b_a, b_r = warpgroup_mma_wait(0, deps=(b_a, b_r))
+    b_o = warpgroup_mma(b_r, s_state, zeros, use_acc=False, is_async=True)
+    b_o, b_r = warpgroup_mma_wait(0, deps=(b_o, b_r))
+    b_s = warpgroup_mma(k_by_channel, s_v.index(i), b_s, is_async=True)
+    b_s = warpgroup_mma_wait(0, deps=(b_s,))
+    """,
+)
+
+
 def rungs():
     """{rung of the ladder: a function like `forward`}."""
     return {"together": partial(forward, kernel=kernel)}

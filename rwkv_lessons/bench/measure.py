@@ -5,6 +5,7 @@ import math
 import torch
 
 from rwkv_lessons.bench import methods, timing
+from rwkv_lessons.bench.taken import methods_taken
 from rwkv_lessons.operations import OPERATIONS, work
 from rwkv_lessons.operations.entries import BOTH, loaded
 from rwkv_lessons.records.rates import rates
@@ -58,10 +59,11 @@ def measure(operation, method, inputs, expected, budget_ms=timing.BUDGET_MS, cei
     r = inputs[OPERATIONS[operation].like]
     dtype = str(r.dtype).removeprefix("torch.")
     row = {"method": method.name, "shape": tuple(r.shape), "dtype": dtype, "note": method.note}
-    if method.sources:
-        row |= code(*method.sources)
     limit = LIMITS[dtype] if method.precise else PEER_LIMIT
-    run, error, problem = checked(lambda: method.prepare(*inputs), expected, limit)
+    with methods_taken() as taken:
+        run, error, problem = checked(lambda: method.prepare(*inputs), expected, limit)
+    if method.sources:
+        row |= code(*dict.fromkeys((*method.sources, *sorted(taken))))
     row |= {"error": error} | (_facts(method, run) if run else {})
     if problem:
         return Measurement(**row, problem=problem)

@@ -5,15 +5,17 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from unittest import mock
 
 import torch
 
 from rwkv_lessons.operations import LADDERS, OF_LADDER, OPERATIONS
-from rwkv_lessons.operations.entries import BLOCKS, BOTH, GLUON, NUMBA, TORCH, TRITON, loaded
+from rwkv_lessons.operations.entries import BLOCKS, BOTH, NUMBA, TRITON, loaded
 from rwkv_lessons.records.fingerprint import source_of
 from rwkv_lessons.runtime.launch_numba import as_array, stream
+from rwkv_lessons.runtime.packages import TRITON as TRITON_IS_THERE
 
 
 @dataclass(frozen=True)
@@ -32,18 +34,14 @@ class Method:
 def library(name):
     """The library's methods of an operation, by name, as far as they can be imported here."""
     operation = OPERATIONS[name]
-    if operation.prepared:
-        return loaded(operation.prepared)()
-    found = {method: function(operation, method) for method in operation.methods}
-    return {method: _library_method(operation, method, f) for method, f in found.items() if f}
+    if operation.one_token:
+        from rwkv_lessons.bench.commands import one_token  # which makes a `Method` as well
 
-
-def function(operation, method):
-    """What an entry calls `method`: one of METHODS, None without its tool, or the package's own."""
+        return one_token.methods(operation.package)
     package = import_module(f"rwkv_lessons.{operation.package}")
-    if method == operation.package:
-        return getattr(package, method)
-    return package.METHODS.get(method)
+    functions = package.METHODS | {operation.package: getattr(package, operation.package)}
+    names = [method for method in functions if method not in operation.skipped]
+    return {method: _library_method(operation, method, functions[method]) for method in names}
 
 
 def ladder(name):
@@ -65,8 +63,12 @@ def _library_method(operation, name, f):
         return lambda: f(*inputs)
 
     original = inspect.unwrap(f)
-    read = RESOURCES[operation.methods[name]]
-    facts = lambda run: read(inspect.getmodule(original), run)  # noqa: E731
+    module = inspect.getmodule(original)
+    facts = lambda run: {}  # noqa: E731
+    if TRITON_IS_THERE and (name == operation.package or hasattr(module, "triton")):
+        facts = launched_by_triton
+    elif hasattr(module, "launch"):  # of numba's kernels
+        facts = partial(launched, module)
     return Method(name, prepare, sources=(source_of(original),), facts=facts)
 
 
@@ -98,9 +100,7 @@ def rung_method(operation, rung):
     """`rung` on torch tensors: its kernel, or the gradients and the forward pass before them."""
     if rung.after or rung.both_passes:
         return _gradient_rung(operation, rung)
-    return {NUMBA: _numba_rung, TRITON: _triton_rung, GLUON: _gluon_rung}[rung.tool](
-        operation, rung
-    )
+    return (_function_rung if rung.function else _numba_rung)(operation, rung)
 
 
 def _numba_rung(operation, rung, *block):
@@ -134,50 +134,21 @@ def _numba_rung(operation, rung, *block):
     )
 
 
-def _triton_rung(operation, rung):
-    """`forward` of the lesson, of what its kernel reads: it allocates what the kernel writes."""
-    module = rung.load()
+def _function_rung(operation, rung):
+    """A function of the lesson, of what its kernel reads: it allocates what the kernel writes."""
 
     def prepare(*inputs):
+        forward = rung.load_function()
         given, _ = loaded(operation.rung_arguments)(*inputs)
-        return lambda: first(module.forward(*given))
+        return lambda: first(forward(*given))
 
     return Method(
         rung.method,
         prepare,
         dtypes=rung.dtypes,
-        sources=(f"{rung.file}::forward",),
-        facts=lambda run: compiled(getattr(module, rung.kernel)),
+        sources=(rung.source, *rung.made_of),
+        facts=launched_by_triton,
     )
-
-
-def _gluon_rung(operation, rung):
-    """A step of the lessons on Hopper: an edit of a solution's kernel, made when it is wanted."""
-
-    def made():
-        return rung.load().rungs()[rung.kernel]
-
-    def prepare(*inputs):
-        forward = made()
-        given, _ = loaded(operation.rung_arguments)(*inputs)
-        run = lambda: first(forward(*given))  # noqa: E731
-        run.kernel = forward.keywords["kernel"]
-        return run
-
-    return Method(
-        rung.method,
-        prepare,
-        dtypes=rung.dtypes,
-        sources=(f"{rung.file}::rungs", f"{rung.file}::kernel", *OF_PRODUCTS),
-        facts=lambda run: compiled(run.kernel),
-    )
-
-
-# Where the kernel and the launch stand that the rungs in Gluon are edits of.
-OF_PRODUCTS = (
-    "solutions/20_products_in_flight.py::forward",
-    "solutions/wrong/20_products_in_flight.py::kernel",
-)
 
 
 def _gradient_rung(operation, rung):
@@ -198,7 +169,7 @@ def _gradient_rung(operation, rung):
 
         def run():
             o = [run_forward()] if forward else []
-            found = getattr(module, rung.kernel)(*given, do, *zeros)
+            found = getattr(module, rung.function)(*given, do, *zeros)
             return *o, *found[: len(found) - states]
 
         return run
@@ -207,9 +178,9 @@ def _gradient_rung(operation, rung):
         rung.method,
         prepare,
         dtypes=rung.dtypes,
-        sources=(*(forward.sources if forward else ()), f"{rung.file}::{rung.kernel}"),
+        sources=(*(forward.sources if forward else ()), rung.source),
         note="registers of the backward sweep",
-        facts=lambda run: facts(getattr(module, rung.sweep)),
+        facts=lambda run: facts(getattr(module, rung.kernel)),
     )
 
 
@@ -264,7 +235,7 @@ def launched(module, run):
     return found
 
 
-def launched_by_triton(module, run):
+def launched_by_triton(run):
     """The same of the first Triton kernel that `run` launches, however it does it; {} if none."""
     from triton.compiler import CompiledKernel
 
@@ -292,7 +263,3 @@ def _of_triton(kernel):
         "shared_bytes": kernel.metadata.shared,
         "block": 32 * kernel.metadata.num_warps,
     }
-
-
-# Tool of a library's method → (module of its function, run) → the same.
-RESOURCES = {TORCH: lambda module, run: {}, NUMBA: launched, TRITON: launched_by_triton}

@@ -29,7 +29,7 @@ def _verified_as(name, method):
     if method in OPERATIONS:  # first calls: the package's own function, with gradients or without
         operation = OPERATIONS[method]
         method = operation.package
-    if method in cases.OPERATIONS:  # a function of its own, as wkv6_step
+    if method in cases.CHECKED:  # a function of its own, as wkv6_step
         return method, method
     return operation.package, operation.verified_as.get(method, method)
 

@@ -5,18 +5,16 @@ Adding an operation
        returns o, or a tuple that starts with o; <name>, its own function, picks one of them.
     2. inputs.py: (*shape, dtype=, device=) → the inputs, that of `like` of the shape that `letters`
        names, all with gradients if both passes are timed; with lessons, what their rungs take.
-    3. work.py: the fewest bytes and the flops of its definition.
-    4. <name>.py beside this: an `Operation`, and with `replace` one that times both passes. Both
+    3. <name>.py beside this: an `Operation`, and with `replace` one that times both passes. Both
        stand in `TABLE`. Of them are made: `python -m rwkv_lessons.bench <name>`, `ladder`,
        `profile`, `record-all`, each record's table and figure, its line in the README's first
-       table, the kernels' fingerprint.
+       table, the kernels' fingerprint; with `checks`, what verify looks at; with `calls`, a
+       function of the package, what `matrix` compiles for every architecture.
        tests/operations/test_operations.py says what an entry lacks.
-    5. docs/results.md: `<!-- BEGIN <record> -->` and `<!-- END <record> -->` for each table.
-    6. verify/cases.py: its methods with their options; until then its times are recorded unasked.
-    7. bench/launches.py: its calls, so that `matrix` compiles its kernels for every architecture.
+    4. docs/results.md: `<!-- BEGIN <record> -->` and `<!-- END <record> -->` for each table.
     An adapter is a file of interop/; a package to compare with, a function of bench/peers.py.
-    Adding a method: a key of `METHODS`, its tool in `methods` of <name>.py, its name in verify's
-    rows.
+    Adding a method: its file, and a key of `METHODS`. It is timed beside the others, and looked at
+    as `others` of the checks says, until it has rows of its own there.
 
 What an entry is made of stands in entries.py. Functions are named "module:function" and imported
 when they are called: this module needs neither torch nor Triton nor numba.

@@ -6,14 +6,15 @@ from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
+from rwkv_lessons.operations.checks import Checks
 from rwkv_lessons.operations.work import MULTIPLY_ADDS, TENSOR_CORES, Work
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCH = "python -m rwkv_lessons.bench"
 DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes of an element
 FORWARD, BOTH = "Forward", "Forward and backward"  # what one timed run is
-# What makes the kernels of a method or a rung, and so what tells which resources they take.
-TORCH, NUMBA, TRITON, GLUON = "torch", "numba", "Triton", "Gluon"
+# What makes the kernels of a rung, and so what tells which resources they take.
+NUMBA, TRITON, GLUON = "numba", "Triton", "Gluon"
 BLOCKS = (32, 64, 128, 256, 512)  # threads per block of a sweep
 
 # What several operations share.
@@ -30,32 +31,45 @@ class Rung:
 
     label: str
     stem: str  # of the lesson and of the file in solutions/
-    # Its name in that file; of gradients, the function that launches the kernels; in Gluon, a key
-    # of what `rungs()` of that file returns, functions of what a rung reads.
-    kernel: str
+    kernel: str | None = None  # its name in that file; of gradients, that whose registers are told
     tool: str = NUMBA
     original: str | None = None  # the CUDA C kernel of RWKV-CUDA that takes the same step
     zeroed: bool = False  # adds to its output, which has to be zero before every launch
     swept: bool = False  # launch(*shape, block) takes a size: measured with several
     launch: str = "launch"  # the function of that file that says how many blocks and threads
+    # Or the one that launches all of it, of what a rung reads, and of gradients do and those of the
+    # states: of that file, or made by its `rungs()`.
+    function: str | None = None
+    made_of: tuple[str, ...] = ()  # other code that it runs, as `fingerprint` asks
     dtypes: tuple[str, ...] = ("float32",)  # that its kernel takes
     tensor_cores: bool = False  # its arithmetic is matrix products
     after: "Rung | None" = None  # of gradients: the rung whose forward pass is timed with them
     both_passes: bool = False  # of gradients: runs the forward pass itself, and returns o first
-    sweep: str = "backward_sweep"  # of gradients: the kernel whose registers are told
 
     @property
     def method(self):
         """Its name in a record."""
-        return self.stem if self.kernel == "kernel" else f"{self.stem}.{self.kernel}"
+        name = self.kernel if self.function in (None, "forward") else self.function
+        return self.stem if name == "kernel" else f"{self.stem}.{name}"
 
     @property
     def file(self):
         return f"solutions/{self.stem}.py"
 
+    @property
+    def source(self):
+        """The function that launches it, as `fingerprint` asks."""
+        there = self.tool != GLUON  # else `rungs` makes it
+        return f"{self.file}::{self.function if there else 'rungs'}"
+
     def load(self):
         """The module, executed anew."""
         return lesson(self.stem)
+
+    def load_function(self):
+        """What `function` names."""
+        module = self.load()
+        return getattr(module, self.function, None) or module.rungs()[self.function]
 
 
 @dataclass(frozen=True)
@@ -64,10 +78,10 @@ class Ladder:
 
     name: str  # `ladder <name>` measures it
     rungs: tuple[Rung, ...]
-    finished: str  # a key of the operation's `methods`
+    finished: str  # a key of the package's METHODS
     limit_s: int = 90
     dtypes: tuple[str, ...] = ("float32",)  # what it is shown in first comes first
-    beside: tuple[str, str] | None = None  # (label, key of `methods`), shown after the first rung
+    beside: tuple[str, str] | None = None  # (label, key of METHODS), shown after the first rung
     shape: tuple[int, ...] = ()  # that it is measured at; those of the operation if empty
 
     @property
@@ -150,11 +164,11 @@ class Operation:
     compared: int = 1  # how many of the reference's results are held against a method's
     # (*inputs) → (what a rung reads, zero states last; what it writes: o, and as many states)
     rung_arguments: str | None = None
-    # Name in METHODS, or of the package's own function → its tool.
-    methods: dict[str, str] = field(default_factory=dict)
+    # Timed are the package's METHODS and, last, its own function, but for these.
+    skipped: tuple[str, ...] = ()
     # Methods and peers whose arithmetic is matrix products on tensor cores; None: all of them.
     tensor_cores: tuple[str, ...] | None = None
-    prepared: str | None = None  # () → the methods, where they are not just called with the inputs
+    one_token: bool = False  # what is measured is a token, the state in place, and a graph of it
     dtypes: tuple[str, ...] = ("float32", "bfloat16")  # of a run that asks for none
     command: str = "run:time_methods"  # of bench/commands/
     ladders: tuple[Ladder, ...] = ()
@@ -163,6 +177,9 @@ class Operation:
     headline: Headline | None = None
     torch_loop: tuple[str, str] | None = None  # lesson and function, for `profile`
     public: tuple[str, ...] = ()  # names of the package from which all of its code is reached
+    checks: Checks | None = None  # what verify looks at
+    # (GPU) → (name, function) of each call whose kernels are compiled for every architecture.
+    calls: str | None = None
     verified_as: dict[str, str] = field(default_factory=dict)  # method → verify's name for it
 
     def least(self, shape, dtype):

@@ -2,12 +2,118 @@
 
 from dataclasses import replace
 
-from rwkv_lessons.operations import work as least
+from rwkv_lessons.operations.checks import (
+    ALL_DTYPES,
+    ANYWHERE,
+    HALF,
+    Checks,
+    Product,
+)
 from rwkv_lessons.operations.entries import Headline, Operation, own
+from rwkv_lessons.operations.work import Work
 
 DEEPSEEK_SHAPE = (64, 4096, 128, 512, 64, 128)
 # (H, R, P, V): heads, rank, sizes of rope and value.
 MINICPM3, DEEPSEEK_V3, ITS_8TH_PART = (40, 256, 32, 64), (128, 512, 64, 128), (16, 512, 64, 128)
+
+# Sizes are B, M, H, N, K, R, P, V. M query tokens decide which kernel and which form is taken.
+MLA_SHAPES = {
+    "tiny": (3, 4, 2, 70, 20, 36, 12, 20),
+    "rank 256": (3, 1, 40, 1500, 64, 256, 32, 64),  # MiniCPM3
+    "rank 256, 2 queries": (3, 2, 40, 1500, 64, 256, 32, 64),
+    "rank 512": (3, 1, 16, 1500, 128, 512, 64, 128),  # an eighth of DeepSeek-V3
+    "rank 512, 128 heads": (3, 1, 128, 300, 128, 512, 64, 128),
+    # Two tiles of rows a sequence: 132 programs, one for each SM of an H200. None is cut up, and
+    # each takes all of 65 tiles of tokens, one after the other.
+    "rank 512, many tiles": (66, 1, 128, 4100, 128, 512, 64, 128),
+    "rank 512, 2 queries": (3, 2, 40, 1500, 128, 512, 64, 128),
+    "rank 72": (3, 2, 5, 1500, 20, 72, 12, 40),
+    "rank 256, 40 queries": (3, 40, 8, 600, 64, 256, 32, 64),  # prefill in the latent space
+    "rank 512, 40 queries": (3, 40, 8, 600, 128, 512, 64, 128),
+    # Expanded, as in multi-head. N that are multiples of 16, as they always are in pages of 16:
+    # both take the same machine code then. Of rank 72, and of few queries, they are none.
+    "rank 256, 200 queries": (3, 200, 8, 208, 64, 256, 32, 64),
+    "rank 512, 200 queries": (3, 200, 8, 336, 128, 512, 64, 128),
+    "rank 72, 200 queries": (3, 200, 3, 260, 20, 72, 12, 40),
+}
+MLA_OPTIONS = {  # what no length reaches is NaN
+    "plain": {},
+    "lengths": {"lengths": True},
+    "left padding": {"left_padding": True},
+    "both": {"lengths": True, "left_padding": True},
+    "pages": {"pages": 64},
+    "all": {"pages": 16, "left_padding": True},
+}
+RAGGED = tuple(MLA_OPTIONS)
+DECODE = ("rank 256", "rank 512", "rank 72")
+MORE = ("rank 256, 2 queries", "rank 512, 128 heads")
+IN_PAGES = ("rank 512, 128 heads", "rank 512, 2 queries")
+LATENT = ("rank 256, 40 queries", "rank 512, 40 queries")
+EXPANDED = ("rank 512, 200 queries", "rank 256, 200 queries", "rank 72, 200 queries")
+CHECKS = Checks(
+    "mla",
+    problem="latent",
+    shapes=MLA_SHAPES,
+    options=MLA_OPTIONS,
+    rows=(
+        Product(("absorbed",), ("float64",), ("tiny",), RAGGED, ("",), ANYWHERE),
+        Product(("reference", "absorbed", "mla"), ALL_DTYPES, ("tiny",), RAGGED, ("",), ANYWHERE),
+        Product(("decode",), ALL_DTYPES, DECODE, RAGGED, ("",), gradients=False),
+        Product(("decode", "mla"), ALL_DTYPES, MORE, ("plain", "all"), ("",), gradients=False),
+        # With more than 16 rows of queries, in pages of 64: a page for each tile, on Hopper.
+        Product(("decode",), HALF, IN_PAGES, ("pages",), ("",), gradients=False),
+        # One dtype: 6 GB a case, of which three may be looked at together.
+        Product(
+            ("decode",), ("bfloat16",), ("rank 512, many tiles",),
+            ("lengths", "left padding", "both", "pages", "all"), ("",), gradients=False,
+        ),
+        Product(("prefill",), ALL_DTYPES, LATENT, ("plain", "both", "all"), ("",), gradients=False),
+        # What plain leaves out does not depend on the rank. The first takes 36 s in float32.
+        Product(("prefill",), HALF, EXPANDED[:1], ("both", "all"), ("",)),
+        Product(("prefill",), ALL_DTYPES, EXPANDED[1:], ("plain", "both", "all"), ("",)),
+        Product(("mla",), HALF, EXPANDED[:1], ("all",), ("",)),
+        Product(("mla",), ALL_DTYPES, EXPANDED[1:], ("all",), ("",)),
+    ),
+    others=Product((), ALL_DTYPES, ("tiny",), RAGGED, ("",)),
+    repeatable=("decode",),
+    few=("rank 256", "rank 256, 200 queries"),
+    numbers=lambda B, M, H, N, K, *_: B * H * (M * K + M * N),
+    seconds=(
+        ("prefill / float32 / *", 8),
+        ("prefill / *", 4),
+        ("decode / *", 6),
+        ("* / tiny / *", 6),
+        ("*", 3),
+    ),
+)  # fmt: skip
+
+
+def least_mla_decode(B, N, H, R, P, V, itemsize):
+    """One query token a sequence, absorbed, and w_v.
+
+    bytes: the cache, B·N·(R + P); queries, H·(R + P), and o, H·V, of B sequences; w_v, H·V·R; the
+    log-sum-exps, B·H float32.
+    flops: R + P multiply-adds for a score and R for its part of the sum, B·H·N of each; B·H·R·V.
+    """
+    elements = B * N * (R + P) + B * H * (R + P + V) + H * V * R
+    return Work(elements * itemsize + 4 * B * H, 2 * B * H * (N * (2 * R + P) + R * V))
+
+
+def least_mla_ladder(B, N, H, K, R, P, V, itemsize):
+    """The same with w_k, which absorbs a query of K numbers, and without log-sum-exps."""
+    elements = B * N * (R + P) + B * H * (K + P + V) + H * (K + V) * R
+    return Work(elements * itemsize, 2 * B * H * (N * (2 * R + P) + R * (K + V)))
+
+
+def least_mla_prefill(B, T, H, K, R, P, V, itemsize):
+    """Every token a query, in the expanded form.
+
+    flops: keys and values of B·T tokens, and the pairs of a query and a token that it sees.
+    """
+    elements = B * T * (H * (K + P + V) + R + P) + H * (K + V) * R
+    pairs = B * H * T * (T + 1) // 2
+    return Work(elements * itemsize, 2 * pairs * (K + P + V) + 2 * B * T * R * H * (K + V))
+
 
 MLA_DECODE = Operation(
     "mla-decode",
@@ -20,7 +126,7 @@ MLA_DECODE = Operation(
         (64, 4096, *ITS_8TH_PART),
     ),
     quick=(2, 70, 3, 32, 16, 16),
-    work=least.mla_decode,
+    work=least_mla_decode,
     letters="B, N, H, R, P, V",
     command="mla_decode:command",
     dtypes=("bfloat16",),
@@ -30,6 +136,8 @@ MLA_DECODE = Operation(
         "MLA decode, DeepSeek-V3", "mla-decode", "decode", "torch absorbed", "torch", DEEPSEEK_SHAPE
     ),
     public=("mla", "__getattr__"),
+    checks=CHECKS,
+    calls="rwkv_lessons.mla.calls:calls",
 )
 
 MLA_LADDER = Operation(
@@ -38,7 +146,7 @@ MLA_LADDER = Operation(
     "mla",
     shapes=((64, 4096, 40, 64, 256, 32, 64), (1, 16384, 40, 64, 256, 32, 64)),
     quick=(2, 20, 3, 16, 32, 16, 16),
-    work=least.mla_ladder,
+    work=least_mla_ladder,
     letters="B, N, H, K, R, P, V",
     command="mla_ladder:command",
     dtypes=("bfloat16",),
@@ -58,7 +166,7 @@ MLA_PREFILL = Operation(
         (1, 2048, 128, 128, 512, 64, 128),
     ),
     quick=(1, 20, 2, 16, 32, 16, 16),
-    work=least.mla_prefill,
+    work=least_mla_prefill,
     letters="B, T, H, K, R, P, V",
     command="mla_prefill:command",
     dtypes=("bfloat16",),

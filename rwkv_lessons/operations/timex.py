@@ -2,11 +2,15 @@
 
 from dataclasses import replace
 
-from rwkv_lessons.operations import work as least
+from rwkv_lessons.operations.checks import (
+    ALL_DTYPES,
+    ANYWHERE,
+    Checks,
+    Product,
+)
 from rwkv_lessons.operations.entries import (
     BOTH,
     NUMBA,
-    TORCH,
     TRITON,
     Ladder,
     Operation,
@@ -14,6 +18,7 @@ from rwkv_lessons.operations.entries import (
     Plan,
     Rung,
 )
+from rwkv_lessons.operations.work import Work
 
 TIME_X_RUNGS = (
     Rung("10 one thread an output", "10_time_x", "naive", NUMBA, "v0"),
@@ -21,38 +26,79 @@ TIME_X_RUNGS = (
     Rung("10 four outputs", "10_time_x", "four", NUMBA, "v2", launch="launch_four"),
     Rung("10 batch groups", "10_time_x", "grouped", NUMBA, "v3", launch="launch_grouped"),
     Rung("10 balanced", "10_time_x", "balanced", NUMBA, launch="launch_balanced"),
-    Rung("10 Toeplitz products", "10_time_x", "toeplitz", TRITON, tensor_cores=True),
+    Rung(
+        "10 Toeplitz products",
+        "10_time_x",
+        "toeplitz",
+        TRITON,
+        function="forward",
+        tensor_cores=True,
+    ),
 )
 TIME_X_BACKWARD_RUNGS = (
-    Rung("11 one thread each", "11_time_x_gradients", "one_thread", original="v0",
-         after=TIME_X_RUNGS[0], sweep="dw_naive"),
-    Rung("11 shared memory", "11_time_x_gradients", "from_shared", original="v1",
-         after=TIME_X_RUNGS[3], sweep="dw_shared"),
-    Rung("11 balanced", "11_time_x_gradients", "balanced", original="v3",
-         after=TIME_X_RUNGS[4], sweep="dw_balanced"),
+    Rung("11 one thread each", "11_time_x_gradients", "dw_naive", original="v0",
+         function="one_thread", after=TIME_X_RUNGS[0]),
+    Rung("11 shared memory", "11_time_x_gradients", "dw_shared", original="v1",
+         function="from_shared", after=TIME_X_RUNGS[3]),
+    Rung("11 balanced", "11_time_x_gradients", "dw_balanced", original="v3",
+         function="balanced", after=TIME_X_RUNGS[4]),
 )  # fmt: skip
 CONV1D = Peer("torch", "torch", "timex_conv1d", "depthwise, T taps")
 LENGTHS = " ".join(f"--shape 32,768,{2**n}" for n in range(7, 14))
 OVER_LENGTHS = f"--peers {LENGTHS} --methods 'timex,toeplitz,cuda,fft,conv1d' --budget-ms 50"
+# Sizes are B, C, T.
+CHECKS = Checks(
+    "timex",
+    problem="convolution",
+    shapes={
+        "short": (2, 3, 17),
+        "odd": (5, 3, 333),  # several tiles of every kernel, none of them whole
+        "aligned": (33, 4, 512),  # wider loads, and a group of batch rows more
+    },
+    options={"plain": {}, "eps": {"eps": 0.3}, "all": {"eps": 0.3, "w_dtype": "float32"}},
+    rows=(
+        Product(("fft",), ("float64",), ("short",), ("all",), ("",), ANYWHERE),
+        Product(
+            ("reference", "fft", "timex"), ALL_DTYPES, ("short",), ("plain", "all"), ("",), ANYWHERE
+        ),
+        Product(("cuda", "toeplitz"), ALL_DTYPES, ("odd",), ("plain", "eps", "all"), ("",)),
+        Product(("cuda", "toeplitz", "timex"), ALL_DTYPES, ("aligned",), ("plain", "all"), ("",)),
+        Product(("fft",), ALL_DTYPES, ("odd",), ("plain",), ("",), ANYWHERE),
+    ),
+    others=Product((), ALL_DTYPES, ("short",), ("plain", "all"), ("",)),
+    repeatable=("cuda", "toeplitz"),
+    few=("odd", "aligned"),
+    numbers=lambda B, C, T: B * C * T,
+)
+
+
+def least_timex(B, C, T, itemsize):
+    """The sum as defined.
+
+    bytes: k read and o written, 2·B·C·T elements, and w, C·T.
+    flops: token t adds t + 1 products, B·C·T·(T + 1) / 2 of 2 each.
+    """
+    return Work((2 * B + 1) * C * T * itemsize, B * C * T * (T + 1))
+
+
+def least_timex_with_gradients(B, C, T, itemsize):
+    """The backward pass reads k, do and w and writes dk and dw; both are sums as long as o's."""
+    forward = least_timex(B, C, T, itemsize)
+    return Work(forward.bytes + (3 * B + 2) * C * T * itemsize, 3 * forward.flops)
+
+
 TIMEX = Operation(
     "timex",
     "time the methods of timex",
     "timex",
     shapes=((32, 768, 768),),
     quick=(2, 3, 40),
-    work=least.timex,
+    work=least_timex,
     letters="B, C, T",
     inputs="rwkv_lessons.inputs:timex_inputs",
     like=1,
     reference="rwkv_lessons.timex:timex_fft",
     rung_arguments="rwkv_lessons.inputs:timex_rung_arguments",
-    methods={
-        "reference": TORCH,
-        "fft": TORCH,
-        "cuda": NUMBA,
-        "toeplitz": TRITON,
-        "timex": TRITON,
-    },
     tensor_cores=("toeplitz", "timex"),
     ladders=(Ladder("timex", TIME_X_RUNGS, "toeplitz"),),
     records=(
@@ -61,6 +107,8 @@ TIMEX = Operation(
     ),
     peers={"conv1d": CONV1D},
     public=("timex", "__getattr__"),
+    checks=CHECKS,
+    calls="rwkv_lessons.timex.calls:calls",
 )
 
 TIMEX_BACKWARD = replace(
@@ -68,7 +116,7 @@ TIMEX_BACKWARD = replace(
     name="timex-backward",
     says="time both passes of timex",
     timed=BOTH,
-    work=least.timex_with_gradients,
+    work=least_timex_with_gradients,
     ladders=(Ladder("timex-backward", TIME_X_BACKWARD_RUNGS, "toeplitz"),),
     records=(
         Plan("timex-backward-peers", "timex-backward --peers --budget-ms 100", 120),

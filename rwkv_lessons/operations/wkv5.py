@@ -2,13 +2,18 @@
 
 from dataclasses import replace
 
-from rwkv_lessons.operations import work as least
+from rwkv_lessons.operations.checks import (
+    ALL_DTYPES,
+    ANYWHERE,
+    WKV_SHAPES,
+    Checks,
+    Product,
+)
 from rwkv_lessons.operations.entries import (
     BOTH,
     FLA,
     NUMBA,
     TABLE_SHAPE,
-    TORCH,
     Headline,
     Ladder,
     Operation,
@@ -16,8 +21,53 @@ from rwkv_lessons.operations.entries import (
     Rung,
     own,
 )
+from rwkv_lessons.operations.work import Work
 
 SAME_DECAY = "w expanded to [B, T, H, N]"
+
+CHECKS = Checks(
+    "wkv5",
+    problem="recurrence",
+    shapes=WKV_SHAPES | {"token": (2, 1, 3, 100, 36)},  # heads as "odd" has them: its kernels
+    options={"plain": {}, "state": {"state": True}},
+    rows=(
+        Product(("chunked",), ("float64",), ("short",), ("state",), needs=ANYWHERE),
+        Product(("reference",), ALL_DTYPES, ("short",), ("plain", "state"), needs=ANYWHERE),
+        Product(("chunked",), ALL_DTYPES, ("token",), ("plain", "state"), needs=ANYWHERE),
+        Product(("chunked",), ALL_DTYPES, ("short",), ("plain", "state"), needs=ANYWHERE),
+        # One kernel per size of head and dtype, for any T; compiling it is what takes the time.
+        Product(("wkv5",), ALL_DTYPES, ("token", "odd"), ("plain", "state"), needs=ANYWHERE),
+        Product(("cuda",), ALL_DTYPES, ("odd",), ("plain", "state")),
+    ),
+    others=Product((), ALL_DTYPES, ("short",), ("plain", "state")),
+    repeatable=("cuda",),
+    few=("odd",),
+)
+
+
+def least_wkv5(B, T, H, N, itemsize):
+    """Forward from a zero state, without the state afterwards.
+
+    bytes: r, k, v read and o written, 4·B·T·H·N elements; w and u, 2·H·N float32.
+    flops: per token, head and element of the N × N state, k·v, u·kv + s, o + r·(…) and
+    decay·s + kv: 1 + 2 + 2 + 2 = 7.
+    """
+    return Work(4 * B * T * H * N * itemsize + 2 * H * N * 4, 7 * B * T * H * N * N)
+
+
+def least_wkv5_with_gradients(B, T, H, N, itemsize):
+    """Forward and backward pass, from and to zero states.
+
+    bytes: the backward pass reads the inputs and do again, and writes a gradient of each input:
+    7·B·T·H·N elements and twice the parameters more.
+    flops: per token, head and element of the state, 7 forward; S again, 3; dr, dk, dv and dw, 2
+    each; r·do and decay·dS + r·do, 3: 21.
+    """
+    least = (
+        least_wkv5(B, T, H, N, itemsize).bytes + 7 * B * T * H * N * itemsize + 2 * 2 * H * N * 4
+    )
+    return Work(least, 21 * B * T * H * N * N)
+
 
 WKV5 = Operation(
     "wkv5",
@@ -25,11 +75,11 @@ WKV5 = Operation(
     "wkv5",
     shapes=(TABLE_SHAPE,),
     quick=(2, 16, 2, 64),
-    work=least.wkv5,
+    work=least_wkv5,
     inputs="rwkv_lessons.inputs:rwkv5_inputs",
     reference="rwkv_lessons.wkv5:wkv5_reference",
     rung_arguments="rwkv_lessons.inputs:wkv5_rung_arguments",
-    methods={"reference": TORCH, "chunked": TORCH, "cuda": NUMBA},
+    skipped=("wkv5",),
     tensor_cores=("fla chunk",),
     ladders=(
         Ladder(
@@ -58,6 +108,8 @@ WKV5 = Operation(
     ),
     torch_loop=("01_five_loops", "torch_loop"),
     public=("wkv5", "__getattr__"),
+    checks=CHECKS,
+    calls="rwkv_lessons.wkv5.calls:calls",
 )  # fmt: skip
 
 WKV5_BACKWARD = replace(
@@ -65,9 +117,9 @@ WKV5_BACKWARD = replace(
     name="wkv5-backward",
     says="time both passes of wkv5",
     timed=BOTH,
-    work=least.wkv5_with_gradients,
+    work=least_wkv5_with_gradients,
     reference="rwkv_lessons.wkv5:wkv5_chunked",  # wkv5_reference would keep every state
-    methods={"chunked": TORCH, "cuda": NUMBA},
+    skipped=("wkv5", "reference"),
     ladders=(),
     records=(own("wkv5-backward", "wkv5-backward", table=None),),
     peers={},

@@ -2,15 +2,24 @@
 
 from dataclasses import replace
 
-from rwkv_lessons.operations import work as least
+from rwkv_lessons.operations.checks import (
+    ALL_DTYPES,
+    ANYWHERE,
+    FEW,
+    HALF,
+    HOPPER,
+    STEP_SHAPES,
+    TILED,
+    WKV_SHAPES,
+    Checks,
+    Product,
+)
 from rwkv_lessons.operations.entries import (
     BOTH,
     BOTH_DTYPES,
     FLA,
     GLUON,
-    NUMBA,
     TABLE_SHAPE,
-    TORCH,
     TRITON,
     Headline,
     Ladder,
@@ -20,6 +29,7 @@ from rwkv_lessons.operations.entries import (
     Rung,
     own,
 )
+from rwkv_lessons.operations.work import Work
 
 WKV6_MODULE = "rwkv_lessons.wkv6"
 SMALLER = (
@@ -31,24 +41,138 @@ BESIDE_PEERS = "--peers --dtype bfloat16 --methods 'wkv6,chunked,cuda,fla chunk,
 WALK = ("the walk, finished in CUDA", "cuda")  # token by token: what chunks have to beat
 DECAY_FROM_DATA = Rung("08 decay from data", "08_decay_from_data", "kernel")
 FUSED_RECURRENT = Rung(
-    "13 fused recurrent", "13_fused_recurrent", "kernel", TRITON, dtypes=BOTH_DTYPES
+    "13 fused recurrent",
+    "13_fused_recurrent",
+    "kernel",
+    TRITON,
+    function="forward",
+    dtypes=BOTH_DTYPES,
 )
 CHUNKED_KERNEL = Rung(
     "16 the chunked kernel", "16_the_chunked_kernel", "kernel", TRITON,
-    dtypes=BOTH_DTYPES, tensor_cores=True,
+    function="forward", dtypes=BOTH_DTYPES, tensor_cores=True,
 )  # fmt: skip
 BACKWARD_PASS = Rung(
-    "09 the backward pass", "09_the_backward_pass", "gradients", after=DECAY_FROM_DATA
+    "09 the backward pass",
+    "09_the_backward_pass",
+    "backward_sweep",
+    function="gradients",
+    after=DECAY_FROM_DATA,
 )
 # Each ladder in Triton starts from the last rung in CUDA.
 TRITON_RUNGS = (DECAY_FROM_DATA, FUSED_RECURRENT, CHUNKED_KERNEL)
 TRITON_BACKWARD_RUNGS = (
     BACKWARD_PASS,
-    Rung("14 recurrent gradients", "14_recurrent_gradients", "gradients", TRITON,
-         dtypes=BOTH_DTYPES, after=FUSED_RECURRENT),
-    Rung("17 chunked gradients", "17_chunked_gradients", "gradients", TRITON,
-         dtypes=BOTH_DTYPES, after=CHUNKED_KERNEL, tensor_cores=True),
+    Rung("14 recurrent gradients", "14_recurrent_gradients", "backward_sweep", TRITON,
+         function="gradients", dtypes=BOTH_DTYPES, after=FUSED_RECURRENT),
+    Rung("17 chunked gradients", "17_chunked_gradients", "backward_sweep", TRITON,
+         function="gradients", dtypes=BOTH_DTYPES, after=CHUNKED_KERNEL, tensor_cores=True),
 )  # fmt: skip
+
+# What verify looks at.
+WKV6_OPTIONS = {
+    "plain": {},  # no state before, and none asked for: what a training step does
+    "state": {"state": True},  # s0 given, and gradients through s1
+    "scale": {"scale": 0.3},
+    "raw": {"raw_decay": True},
+    "packed": {"packed": True},  # cu_seqlens; sequences of 0 and of 1 token among them
+    "w float32": {"w_dtype": "float32"},
+    "all but packed": {"state": True, "scale": 0.3, "raw_decay": True},
+    "all": {"state": True, "scale": 0.3, "raw_decay": True, "packed": True},
+}
+EVERY = ("plain", "state", "scale", "raw", "packed", "all but packed", "all")
+# The scale is a constant of kernels for tiles, which are compiled for each: it comes with others.
+BUT_SCALE = tuple(option for option in EVERY if option != "scale")
+STEPS = ("plain", "scale", "raw", "all")
+CHECKS = Checks(
+    "wkv6",
+    problem="recurrence",
+    shapes=WKV_SHAPES,
+    options=WKV6_OPTIONS,
+    rows=(
+        Product(("doubling",), ("float64",), ("short",), EVERY, needs=ANYWHERE),
+        Product(("reference",), ALL_DTYPES, ("short",), FEW, needs=ANYWHERE),
+        Product(("doubling", "wkv6"), ALL_DTYPES, ("token",), FEW, needs=ANYWHERE),
+        Product(("doubling",), ALL_DTYPES, ("short",), EVERY, needs=ANYWHERE),
+        # numba compiles for long: dtypes only choose how it loads and stores, sizes its tiles. So
+        # each size that has other tiles comes with another dtype. Halves that are scaled, or of raw
+        # decays, are float32 to the kernels.
+        Product(("cuda",), ("float32",), ("small",), EVERY),
+        Product(("cuda",), ("bfloat16",), ("odd",), ("plain", "packed")),
+        Product(("cuda",), ("float16",), ("huge",), ("plain", "packed")),
+        Product(("cuda",), HALF, ("small",), ("all but packed", "all")),
+        Product(("cuda",), ("float32",), ("many heads",), FEW),
+        Product(("recurrent",), ALL_DTYPES, ("small",), EVERY),
+        Product(("recurrent",), ALL_DTYPES, ("token", "odd", "short", "many heads", "huge"), FEW),
+        # float16 takes the branches of float32 where it is made into pieces, of bfloat16 elsewhere.
+        Product(("chunked", "wkv6"), ("float32",), ("small",), EVERY),
+        Product(("chunked", "wkv6"), ("bfloat16",), ("small",), BUT_SCALE),
+        Product(("chunked", "wkv6"), ("float16",), ("small",), ("plain", "state", "all")),
+        Product(("chunked", "wkv6"), ("bfloat16",), ("small",), ("w float32",)),
+        Product(("chunked",), ALL_DTYPES, ("token", "many heads"), FEW),
+        Product(("chunked",), TILED, ("segments",), ("all",)),
+        Product(("chunked",), TILED, ("odd",), ("all",)),
+        Product(("chunked",), ("float32",), ("large",), ("all",)),
+        Product(("chunked",), ("bfloat16",), ("many chunks",), BUT_SCALE, needs=HOPPER),
+        Product(("chunked",), ("float16",), ("many chunks",), FEW, needs=HOPPER),
+        Product(("chunked",), ("bfloat16",), ("many segments",), ("all but packed",), needs=HOPPER),
+        Product(("chunked",), ("float16",), ("many segments",), ("plain",), needs=HOPPER),
+        Product(("chunked",), ("bfloat16",), ("many blocks",), ("all",), needs=HOPPER),
+        Product(("wkv6",), ALL_DTYPES, ("many heads",), FEW),
+        Product(("wkv6",), ("float32",), ("huge",), ("all",)),
+        Product(("wkv6",), ("bfloat16",), ("many chunks",), ("plain",), needs=HOPPER),
+    ),
+    others=Product((), ALL_DTYPES, ("short",), FEW),
+    repeatable=("cuda", "recurrent", "chunked"),
+    few=("many heads", "many chunks"),
+    seconds=(
+        ("chunked / * / large / *", 25),
+        ("chunked / * / many blocks / *", 11),
+        ("chunked / * / many segments / *", 6),
+        ("chunked / * / many chunks / *", 2),
+        ("* / segments / *", 6),
+        ("* / token / *", 4),
+        ("* / many heads / *", 1),
+        ("chunked / float16 / *", 16),
+        ("chunked / *", 13),
+        ("recurrent / *", 2),
+    ),
+)
+STEP = Checks(
+    "wkv6_step",
+    problem="recurrence",
+    shapes=STEP_SHAPES,
+    options={
+        "plain": {"state": True},
+        "scale": {"state": True, "scale": 0.3},
+        "raw": {"state": True, "raw_decay": True},
+        "all": {"state": True, "scale": 0.3, "raw_decay": True},
+    },
+    rows=(
+        Product(("wkv6_step",), ALL_DTYPES, ("odd",), STEPS, needs=ANYWHERE, gradients=False),
+        Product(("wkv6_step",), ALL_DTYPES, ("few heads", "many heads"), STEPS, gradients=False),
+    ),
+    repeatable=("wkv6_step",),
+    few=("many heads",),
+)
+
+
+def least_wkv6(B, T, H, N, itemsize):
+    """As WKV-5, and w has as many elements as r: 5·B·T·H·N; u is the parameter left."""
+    return Work(5 * B * T * H * N * itemsize + H * N * 4, 7 * B * T * H * N * N)
+
+
+def least_wkv6_with_gradients(B, T, H, N, itemsize):
+    """As of WKV-5, with 9·B·T·H·N elements more than the forward pass, and u alone twice."""
+    least = least_wkv6(B, T, H, N, itemsize).bytes + 9 * B * T * H * N * itemsize + 2 * H * N * 4
+    return Work(least, 21 * B * T * H * N * N)
+
+
+def least_wkv6_decode(B, T, H, N, itemsize):
+    """As WKV-6, with a float32 state of N × N per head read and written."""
+    forward = least_wkv6(B, T, H, N, itemsize)
+    return Work(forward.bytes + 2 * B * H * N * N * 4, forward.flops)
+
 
 WKV6 = Operation(
     "wkv6",
@@ -56,18 +180,10 @@ WKV6 = Operation(
     "wkv6",
     shapes=(TABLE_SHAPE,),
     quick=(2, 16, 2, 64),
-    work=least.wkv6,
+    work=least_wkv6,
     inputs="rwkv_lessons.inputs:rwkv6_inputs",
     reference=f"{WKV6_MODULE}:wkv6_reference",
     rung_arguments="rwkv_lessons.inputs:wkv6_rung_arguments",
-    methods={
-        "reference": TORCH,
-        "doubling": TORCH,
-        "cuda": NUMBA,
-        "recurrent": TRITON,
-        "chunked": TRITON,
-        "wkv6": TRITON,  # or any of them: of another, no resources are read
-    },
     tensor_cores=("chunked", "wkv6", "fla chunk"),  # wkv6 may choose: the lower roof is its own
     ladders=(
         Ladder("wkv6", (DECAY_FROM_DATA,), "cuda"),
@@ -100,19 +216,27 @@ WKV6 = Operation(
         "RWKV-6 forward", "wkv6-peers", "wkv6", "fla chunk", "FLA, chunks", TABLE_SHAPE
     ),
     public=("wkv6", "__getattr__"),
+    checks=CHECKS,
+    calls="rwkv_lessons.wkv6.calls:calls",
 )
 
 IN_GLUON = {"tool": GLUON, "dtypes": ("bfloat16",), "tensor_cores": True}
+PRODUCTS = "solutions/20_products_in_flight.py"
+AS_IN_20 = f"{PRODUCTS}::forward"  # launches all of them
+OF_19 = IN_GLUON | {"made_of": (AS_IN_20, f"{PRODUCTS}::kernel", f"{PRODUCTS}::A_WAIT_BEHIND_EACH")}
+OF_20 = IN_GLUON | {"made_of": (AS_IN_20,)}
+OF_21 = IN_GLUON | {"made_of": (AS_IN_20, "solutions/21_the_finished_kernel.py::kernel")}
 HOPPER_RUNGS = (
     CHUNKED_KERNEL,
-    Rung("19 tiles by TMA, fetched and waited for", "19_copies_in_flight", "one_stage", **IN_GLUON),
-    Rung("19 copies in flight", "19_copies_in_flight", "two_stages", **IN_GLUON),
-    Rung("20 products in flight", "20_products_in_flight", "together", **IN_GLUON),
-    Rung("21 r and k in two pieces", "21_the_finished_kernel", "two_pieces", **IN_GLUON),
-    Rung("21 conversions of pairs", "21_the_finished_kernel", "pairs", **IN_GLUON),
-    Rung("21 masks in shared memory", "21_the_finished_kernel", "masks", **IN_GLUON),
-    Rung("21 a warp that copies", "21_the_finished_kernel", "producer", **IN_GLUON),
-)
+    Rung("19 tiles by TMA, fetched and waited for", "19_copies_in_flight", function="one_stage",
+         **OF_19),
+    Rung("19 copies in flight", "19_copies_in_flight", function="two_stages", **OF_19),
+    Rung("20 products in flight", "20_products_in_flight", function="together", **OF_20),
+    Rung("21 r and k in two pieces", "21_the_finished_kernel", function="two_pieces", **OF_21),
+    Rung("21 conversions of pairs", "21_the_finished_kernel", function="pairs", **OF_21),
+    Rung("21 masks in shared memory", "21_the_finished_kernel", function="masks", **OF_21),
+    Rung("21 a warp that copies", "21_the_finished_kernel", function="producer", **OF_21),
+)  # fmt: skip
 # The lessons' kernels believe that decays are tame.
 WKV6_HOPPER = replace(
     WKV6,
@@ -147,9 +271,9 @@ WKV6_BACKWARD = replace(
     name="wkv6-backward",
     says="time both passes of wkv6",
     timed=BOTH,
-    work=least.wkv6_with_gradients,
+    work=least_wkv6_with_gradients,
     reference=f"{WKV6_MODULE}:wkv6_doubling",  # wkv6_reference would keep every state
-    methods={name: tool for name, tool in WKV6.methods.items() if name != "reference"},
+    skipped=("reference",),
     ladders=(
         Ladder("wkv6-backward", (BACKWARD_PASS,), "cuda"),
         Ladder(
@@ -182,12 +306,12 @@ WKV6_DECODE = Operation(
     "wkv6",
     shapes=((8, 1, 64, 64), (256, 1, 64, 64)),
     quick=(2, 1, 2, 64),
-    work=least.wkv6_decode,
+    work=least_wkv6_decode,
     inputs="rwkv_lessons.inputs:wkv6_decode_inputs",
     reference=f"{WKV6_MODULE}:wkv6_reference",
     compared=2,  # the state as well
     tensor_cores=(),
-    prepared="rwkv_lessons.bench.commands.one_token:wkv6_methods",
+    one_token=True,
     records=(
         Plan(
             "wkv6-decode",
@@ -200,4 +324,5 @@ WKV6_DECODE = Operation(
         "RWKV-6, one token", "wkv6-decode", "wkv6_step", "fla recurrent", "FLA", (256, 1, 64, 64)
     ),
     public=("wkv6_step",),
+    checks=STEP,
 )

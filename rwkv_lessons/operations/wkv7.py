@@ -2,13 +2,20 @@
 
 from dataclasses import replace
 
-from rwkv_lessons.operations import work as least
+from rwkv_lessons.operations.checks import (
+    ALL_DTYPES,
+    ANYWHERE,
+    FEW,
+    STEP_SHAPES,
+    WKV_SHAPES,
+    Checks,
+    Product,
+)
 from rwkv_lessons.operations.entries import (
     BOTH,
     BOTH_DTYPES,
     FLA,
     TABLE_SHAPE,
-    TORCH,
     TRITON,
     Headline,
     Ladder,
@@ -18,6 +25,7 @@ from rwkv_lessons.operations.entries import (
     Rung,
     own,
 )
+from rwkv_lessons.operations.work import Work
 
 # The shapes of wind_rwkv's table, width 4096, and heads of 64 at its last one.
 WKV7_SHAPES = (TABLE_SHAPE, (8, 4096, 32, 128), (8, 4096, 16, 256))
@@ -30,14 +38,120 @@ BESIDE_FLA_7 = (
     "--peers --dtype bfloat16 --shape 8,4096,64,64 "
     "--methods 'wkv7,chunked,backstepping,recurrent,fla chunk'"
 )
-DELTA_RULE = Rung("22 the delta rule", "22_delta_rule", "kernel", TRITON)
+DELTA_RULE = Rung("22 the delta rule", "22_delta_rule", "kernel", TRITON, function="forward")
 STEPPING_BACK = Rung(
-    "23 stepping back", "23_stepping_back", "gradients", TRITON, both_passes=True
+    "23 stepping back", "23_stepping_back", "backward_sweep", TRITON,
+    function="gradients", both_passes=True
 )  # fmt: skip
 CHUNKED_WKV7 = Rung(
-    "24 chunked RWKV-7", "24_chunked_rwkv7", "kernel", TRITON, tensor_cores=True
+    "24 chunked RWKV-7", "24_chunked_rwkv7", "kernel", TRITON,
+    function="forward", tensor_cores=True
 )  # fmt: skip
 MEASURED = {"finished": "chunked", "limit_s": 60, "dtypes": BOTH_DTYPES, "shape": TABLE_SHAPE}
+
+# What verify looks at.
+OPTIONS = {
+    "plain": {},
+    "state": {"state": True},
+    "scale": {"scale": 0.3},
+    "raw": {"decay": "raw"},
+    "clamp": {"decay": "clamp"},
+    "packed": {"packed": True},
+    "w float32": {"w_dtype": "float32"},
+    "all but packed": {"state": True, "scale": 0.3, "decay": "raw"},
+    "all": {"state": True, "scale": 0.3, "decay": "raw", "packed": True},
+}
+OF_7 = tuple(OPTIONS)
+TOKENS_7 = (15, 16, 17, 1000)  # about a chunk, and many; 1 and 100 have shapes of other names
+CHECKS = Checks(
+    "wkv7",
+    problem="delta_rule",
+    shapes={name: WKV_SHAPES[name] for name in ("token", "short", "small", "odd", "huge")}
+    | {
+        "many heads": (4, 70, 70, 64, 64),  # values in one program
+        "long": (1, 2100, 2, 64, 64),  # several programs along one sequence
+        **{f"{T} tokens": (2, T, 3, 64, 64) for T in TOKENS_7},
+        "128": (1, 100, 2, 128, 128),
+        "256": (1, 70, 2, 256, 80),  # the most keys that kernels take
+    },
+    options=OPTIONS,
+    rows=(
+        Product(("wy",), ("float64",), ("short",), ("plain", "clamp", "all"), needs=ANYWHERE),
+        Product(("reference", "wy"), ALL_DTYPES, ("short",), FEW, needs=ANYWHERE),
+        Product(("wkv7",), ALL_DTYPES, ("token",), FEW, needs=ANYWHERE),
+        Product(("recurrent", "backstepping"), ALL_DTYPES, ("small",), OF_7),
+        Product(("recurrent", "backstepping"), ALL_DTYPES, ("token", "odd", "256"), FEW),
+        # Its kernels take long to compile: every option in bfloat16, and what float32 and float16
+        # do otherwise, products in pieces and other tiles, with all options at the same time.
+        Product(("chunked",), ("bfloat16",), ("small",), OF_7),
+        Product(("chunked",), ("bfloat16",), ("token", "many heads"), FEW),
+        Product(("chunked",), ("bfloat16",), ("odd", "128", "256"), ("all",)),
+        Product(("chunked",), ("float32",), ("short", "256"), ("all",)),
+        Product(("chunked",), ("bfloat16",), ("long",), ("all but packed", "all")),
+        Product(("chunked",), ("float32", "float16"), ("small",), ("plain", "clamp", "all")),
+        Product(("chunked",), ("float32", "float16"), ("token",), FEW),
+        Product(("chunked",), ("float32",), ("many heads",), FEW),
+        Product(("chunked",), ALL_DTYPES, tuple(f"{T} tokens" for T in TOKENS_7), ("state",)),
+        Product(("wkv7",), ALL_DTYPES, ("small", "many heads"), FEW),
+        Product(("wkv7",), ("float32",), ("huge",), ("all",)),
+    ),
+    others=Product((), ALL_DTYPES, ("short",), FEW),
+    repeatable=("recurrent", "backstepping", "chunked"),
+    seconds=(
+        ("chunked / * / 256 / *", 23),
+        ("* / token / *", 6),
+        ("* / * tokens / *", 2),
+        ("* / long / *", 5),
+        ("chunked / * / many heads / *", 5),
+        ("chunked / *", 15),
+        ("recurrent / *", 2),
+        ("backstepping / *", 2),
+    ),
+)
+STEP = Checks(
+    "wkv7_step",
+    problem="delta_rule",
+    shapes=STEP_SHAPES,
+    options={name: {"state": True} | OPTIONS[name] for name in ("plain", "scale", "clamp")}
+    | {"all": OPTIONS["all but packed"]},
+    rows=(
+        Product(
+            ("wkv7_step",), ALL_DTYPES, ("odd",), ("plain", "all"), needs=ANYWHERE, gradients=False
+        ),
+        Product(
+            ("wkv7_step",), ALL_DTYPES, ("few heads", "many heads"),
+            ("plain", "scale", "clamp", "all"), gradients=False,
+        ),
+    ),
+    repeatable=("wkv7_step",),
+)  # fmt: skip
+
+
+def least_wkv7(B, T, H, N, itemsize):
+    """Forward from a zero state, without the state afterwards.
+
+    bytes: r, w, k, v, a, b read and o written, 7·B·T·H·N elements.
+    flops: per token, head and element of the state, a·S 2, decay·S 1, + bᵀz 2, + kᵀv 2, r·S 2: 9.
+    """
+    return Work(7 * B * T * H * N * itemsize, 9 * B * T * H * N * N)
+
+
+def least_wkv7_with_gradients(B, T, H, N, itemsize):
+    """Forward and backward pass, from and to zero states.
+
+    bytes: the backward pass reads the inputs and do again, and writes a gradient of each input:
+    13·B·T·H·N elements more.
+    flops: 9 forward; S again, 7; dr, dk, dv, da, db, dw and dz, 2 each; dS + rᵀdo 2, decay·dS 1,
+    + aᵀdz 2: 35.
+    """
+    return Work(20 * B * T * H * N * itemsize, 35 * B * T * H * N * N)
+
+
+def least_wkv7_decode(B, T, H, N, itemsize):
+    """As WKV-7, with a float32 state of N × N per head read and written."""
+    forward = least_wkv7(B, T, H, N, itemsize)
+    return Work(forward.bytes + 2 * B * H * N * N * 4, forward.flops)
+
 
 WKV7 = Operation(
     "wkv7",
@@ -45,19 +159,11 @@ WKV7 = Operation(
     "wkv7",
     shapes=WKV7_SHAPES + WKV7_LONG,
     quick=(2, 16, 2, 64),
-    work=least.wkv7,
+    work=least_wkv7,
     inputs="rwkv_lessons.inputs:rwkv7_inputs",
     like=3,
     reference="rwkv_lessons.wkv7:wkv7_wy",  # 32,768 steps in Python would take minutes
     rung_arguments="rwkv_lessons.inputs:wkv7_rung_arguments",
-    methods={
-        "reference": TORCH,
-        "wy": TORCH,
-        "recurrent": TRITON,
-        "backstepping": TRITON,
-        "chunked": TRITON,
-        "wkv7": TRITON,
-    },
     tensor_cores=("chunked", "wkv7", "fla chunk"),  # see WKV6
     ladders=(Ladder("wkv7", (DELTA_RULE, CHUNKED_WKV7), **MEASURED),),
     # Without the methods in torch: up to a second a call.
@@ -71,6 +177,8 @@ WKV7 = Operation(
         "RWKV-7 forward", "wkv7-peers", "wkv7", "fla chunk", "FLA, chunks", TABLE_SHAPE
     ),
     public=("wkv7", "__getattr__"),
+    checks=CHECKS,
+    calls="rwkv_lessons.wkv7.calls:calls",
 )
 
 WKV7_BACKWARD = replace(
@@ -78,8 +186,8 @@ WKV7_BACKWARD = replace(
     name="wkv7-backward",
     says="time both passes of wkv7",
     timed=BOTH,
-    work=least.wkv7_with_gradients,
-    methods={name: tool for name, tool in WKV7.methods.items() if name != "reference"},
+    work=least_wkv7_with_gradients,
+    skipped=("reference",),
     ladders=(Ladder("wkv7-backward", (STEPPING_BACK,), **MEASURED),),
     records=(
         Plan("wkv7-backward", f"wkv7-backward --methods wkv7 --dtype bfloat16 {OF_BATCHES}"),
@@ -98,13 +206,14 @@ WKV7_DECODE = Operation(
     "wkv7",
     shapes=((1, 1, 64, 64), (8, 1, 64, 64), (256, 1, 64, 64)),
     quick=(2, 1, 2, 64),
-    work=least.wkv7_decode,
+    work=least_wkv7_decode,
     inputs="rwkv_lessons.inputs:wkv7_decode_inputs",
     like=3,
     reference="rwkv_lessons.wkv7:wkv7_reference",
     compared=2,  # the state as well
     tensor_cores=(),
-    prepared="rwkv_lessons.bench.commands.one_token:wkv7_methods",
+    one_token=True,
     records=(own("wkv7-decode", "wkv7-decode"),),
     public=("wkv7_step",),
+    checks=STEP,
 )

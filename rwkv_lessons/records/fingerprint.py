@@ -9,6 +9,10 @@ its functions, parameters and variables are called, is left out, as are docstrin
 and the words of errors: files can be moved, and names improved, without measuring again. So is the
 lab, by which lessons load each other's solutions.
 
+An operation's own function picks one of its methods from a table (runtime/methods.py). The table
+is left out as well: a row names the methods that its call took beside the function, so that it
+depends on these, and a new method changes no row that did not take it.
+
 Python's own `ast.dump` differs between versions; the text made here leaves out empty fields and
 does not.
 """
@@ -23,6 +27,7 @@ from rwkv_lessons.operations import OPERATIONS
 from rwkv_lessons.operations.entries import FORWARD, ROOT
 
 DEFINITIONS = ast.FunctionDef | ast.ClassDef
+METHOD_TABLE = "method_table"  # the decorator of runtime/methods.py
 ON_GPU = {"jit", "constexpr_function", "intrinsic"}  # decorators of what a GPU runs
 _results = {}
 
@@ -41,7 +46,7 @@ def fingerprint(*sources, statements=True):
         ValueError: the file defines no such name.
         OSError: there is no such file.
     """
-    return _known(_of_all, sources, statements)
+    return _cached(_of_all, sources, statements)
 
 
 def fingerprints_of_kernels(*sources):
@@ -50,17 +55,17 @@ def fingerprints_of_kernels(*sources):
     Args:
         sources: as of `fingerprint`.
     """
-    return _known(_of_kernels, sources)
+    return _cached(_of_kernels, sources)
 
 
-def _known(take, *given):
-    """take(*given) → files, result; what it found before if these files are as they were."""
-    before = _results.get((take, given))
-    if before and all(_changed(file) == when for file, when in before[0]):
+def _cached(take, *arguments):
+    """take(*arguments) → files, result; the result of before if these files are as they were."""
+    before = _results.get((take, arguments))
+    if before and all((ROOT / file).is_file() and _changed(file) == x for file, x in before[0]):
         return before[1]  # most records ask for the same
-    files, found = take(*given)
-    _results[take, given] = [(file, _changed(file)) for file in files], found
-    return found
+    files, result = take(*arguments)
+    _results[take, arguments] = [(file, _changed(file)) for file in files], result
+    return result
 
 
 def _texts(sources, statements):
@@ -69,16 +74,16 @@ def _texts(sources, statements):
 
 
 def _of_all(sources, statements):
-    texts = _known(_texts, sources, statements)
+    texts = _cached(_texts, sources, statements)
     return {file for file, _ in texts}, _digest(texts.values())
 
 
 def _of_kernels(sources):
-    reached = _known(_texts, sources, True)
+    reached = _cached(_texts, sources, True)
     named = ((file, name) for file, name in reached if isinstance(name, str))
     kernels = [key for key in named if _is_kernel(_module(key[0]).defined[key[1]])]
-    found = {_known(_of_all, (f"{file}::{name}",), False) for file, name in kernels}
-    return {file for file, _ in reached}, tuple(sorted(x[:12] for x in found))
+    digests = {_cached(_of_all, (f"{file}::{name}",), False) for file, name in kernels}
+    return {file for file, _ in reached}, tuple(sorted(x[:12] for x in digests))
 
 
 def _digest(texts):
@@ -106,12 +111,13 @@ def plain(kernel):
 
 def kernel_code():
     """The code of all operations, and of what compiles and launches it, as `fingerprint` asks."""
-    return tuple(
-        f"rwkv_lessons/{operation.package}/__init__.py::{name}"
-        for operation in OPERATIONS.values()
-        if operation.timed == FORWARD  # with gradients it is the same code
-        for name in operation.public
-    )
+    sources = {}
+    for operation in OPERATIONS.values():
+        if operation.public and operation.timed == FORWARD:  # with gradients it is the same code
+            file = f"rwkv_lessons/{operation.package}/__init__.py"
+            tables = [name for name in _module(file).defined if _is_table(file, name)]
+            sources |= dict.fromkeys(f"{file}::{name}" for name in (*operation.public, *tables))
+    return tuple(sources)
 
 
 def files_of(*sources):
@@ -124,6 +130,12 @@ def _is_kernel(definition):
     """True for what is compiled for a GPU, and for a function in which that is made."""
     defined = (n for n in ast.walk(definition) if isinstance(n, ast.FunctionDef))
     return any(_last_name(x) in ON_GPU for n in defined for x in n.decorator_list)
+
+
+def _is_table(file, name):
+    """True for a table of methods."""
+    decorators = getattr(_module(file).defined[name], "decorator_list", ())
+    return any(_last_name(x) == METHOD_TABLE for x in decorators)
 
 
 def _last_name(node):
@@ -145,6 +157,7 @@ def _reached(sources, statements=True):
             raise ValueError(f"{file} defines no {name}")
         queue += [(file, name)] if name else [(file, x) for x in _module(file).defined]
     queue = list(dict.fromkeys(filter(None, (_definition(*key) for key in queue))))
+    asked = frozenset(queue)
     number = {key: n for n, key in enumerate(queue)}
     modules = set()
 
@@ -157,6 +170,8 @@ def _reached(sources, statements=True):
 
     for key in queue:  # it grows meanwhile
         file, name = key
+        if key not in asked and _is_table(file, name):
+            continue
         texts[key] = _Text(file, meet, statements).of(_module(file).defined[name])
         if statements and file not in modules:  # what registers with torch stands beside them
             modules.add(file)
@@ -223,8 +238,8 @@ def _definition(file, name):
     if not isinstance(module.imported.get(name), tuple):
         return None
     node, original = module.imported[name]
-    found = _imported_from(file, node)
-    return _definition(found, original) if found else None
+    there = _imported_from(file, node)
+    return _definition(there, original) if there else None
 
 
 def _origin(file, name):
@@ -233,9 +248,9 @@ def _origin(file, name):
     if not isinstance(imported, tuple):
         return imported or name
     node, original = imported
-    found = _imported_from(file, node)
-    if found:
-        return _origin(found, original)
+    there = _imported_from(file, node)
+    if there:
+        return _origin(there, original)
     return (
         original if (node.module or "").startswith("rwkv_lessons") else f"{node.module}.{original}"
     )
@@ -249,10 +264,10 @@ def _imported_from(file, node):
         folder = ROOT.joinpath(*node.module.split("."))
     else:  # an installed library stands beside torch, in ROOT as well
         return None
-    for found in (folder.with_suffix(".py"), folder / "__init__.py"):
-        ours = found.is_file() and found.is_relative_to(ROOT)
-        if ours and not found.is_relative_to(ROOT / "rwkv_lessons" / "lab"):
-            return found.relative_to(ROOT).as_posix()
+    for module in (folder.with_suffix(".py"), folder / "__init__.py"):
+        ours = module.is_file() and module.is_relative_to(ROOT)
+        if ours and not module.is_relative_to(ROOT / "rwkv_lessons" / "lab"):
+            return module.relative_to(ROOT).as_posix()
     return None
 
 
@@ -294,8 +309,8 @@ class _Text:
     def _follow(self, node):
         """Notes what a function imports for itself, if it is of this repository."""
         for x in node.names:
-            found = _imported_from(self.file, node)
-            if key := found and _definition(found, x.name):
+            there = _imported_from(self.file, node)
+            if key := there and _definition(there, x.name):
                 self.imported[x.asname or x.name] = key
 
     def _text(self, node):

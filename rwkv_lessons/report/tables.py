@@ -4,14 +4,11 @@ Each block is a function of the folder of records (None: this project's own). A 
 is not there is one line, with the command that makes it.
 """
 
-from dataclasses import replace
-
 from rwkv_lessons.bench import gpu_tests
 from rwkv_lessons.bench.commands.record_all import planned
 from rwkv_lessons.lab.pictures import ladder, race
 from rwkv_lessons.operations import LADDERS, OPERATIONS, operation_of
 from rwkv_lessons.records.lookup import GPU, record
-from rwkv_lessons.records.rates import floor_seconds
 from rwkv_lessons.records.traces import load_traces
 from rwkv_lessons.report import published
 
@@ -59,7 +56,7 @@ def ladder_block(operation):
             cells[-1] += f" ({row.p20_ms:.2f} … {row.p80_ms:.2f})"
         cells.append(_text(ladder.faster_than_first(climbed, step, dtype), ".1f"))
         cells.append(_text(step.original_ms, ".2f"))
-        return cells + _quantities(row, operation, folder)
+        return cells + _quantities(row)
 
     def block(folder):
         climbed = ladder.steps(operation, folder=folder)
@@ -94,7 +91,7 @@ def methods_block(name):
         rows = [
             [row.method, *_shape_if(len(shapes) > 1, row), row.dtype]
             + [_text(row.median_ms, ".3f"), _text(row.host_ms, ".3f")]
-            + _quantities(row, name, folder)
+            + _quantities(row)
             + [row.problem or row.note or ""]
             for row in found.rows
         ]
@@ -323,23 +320,10 @@ def _shape(row):
     return ", ".join(map(str, row.shape))
 
 
-def _quantities(row, name, folder):
-    """The cells of QUANTITIES. The share is of the roof of the unit that computes the method.
-
-    Args:
-        name: of the record, or of a ladder.
-    """
+def _quantities(row):
+    """The cells of QUANTITIES, as they were recorded."""
     if row is None:
         return ["–"] * len(QUANTITIES)
-    entry, share = operation_of(name), row.roofline_share
-    try:
-        limits = record("ceilings", GPU, folder).ceilings
-    except LookupError:
-        limits = None
-    if limits and entry.work and row.median_ms:
-        least, unit = entry.least(row.shape, row.dtype), entry.unit_of(row.method)
-        share = 1e3 * floor_seconds(least, row.dtype, limits, unit) / row.median_ms
-    row = replace(row, roofline_share=share)
     return [_text(getattr(row, field), form) for field, form in _fields()]
 
 

@@ -10,6 +10,7 @@ import torch
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 NUMBERS = (int, float, numbers.Real)
 STATE = "B, H, K, V"
+Tensor, STRIDED = torch.Tensor, torch.strided
 
 
 def check_tensor(name, x, r, dtypes=DTYPES, whose="r"):
@@ -120,13 +121,52 @@ def sizes_of(r, v):
     return B, T, H, K, V
 
 
-def check_time_mixing(r, k, v, w, u, s0, dtypes, letters_of_w):
+def sizes_if_right(r, v, alike, others, dtypes):
+    """B, T, H, K, V where nothing is wrong with tensors, but maybe the shapes of `others`.
+
+    None where something is: the checks that name it take three times as long, at every call.
+
+    Args:
+        r, v: `[B, T, H, K]` and `[B, T, H, V]`.
+        alike: those of r's shape and dtype.
+        others: the rest, of `dtypes`.
+    """
+    if not (isinstance(r, Tensor) and isinstance(v, Tensor)):
+        return None
+    dtype, device, shape, shape_of_v = r.dtype, r.device, r.shape, v.shape
+    if not (dtype in dtypes and v.dtype is dtype and v.device == device):
+        return None
+    if not (r.layout is STRIDED and v.layout is STRIDED and len(shape) == 4):
+        return None
+    for x in alike:
+        if not (isinstance(x, Tensor) and x.dtype is dtype and x.shape == shape):
+            return None
+        if not (x.device == device and x.layout is STRIDED):
+            return None
+    for x in others:
+        if not (isinstance(x, Tensor) and x.dtype in dtypes):
+            return None
+        if not (x.device == device and x.layout is STRIDED):
+            return None
+    V = shape_of_v[-1]
+    if 0 in shape or V == 0 or (shape_of_v != shape and shape_of_v != (*shape[:3], V)):
+        return None
+    return *shape, V
+
+
+def check_time_mixing(r, k, v, w, u, s0, dtypes, w_per_token):
     """Returns B, T, H, K, V of a call with a bonus u, or raises an error that names the argument.
 
     Args:
         r, k, v, w, u, s0: as RWKV-5 and RWKV-6 take them; s0 may be None.
-        letters_of_w: "H, K", or "B, T, H, K" for a decay of each token.
+        w_per_token: whether w is a decay of each token, `[B, T, H, K]`, and not `[H, K]`.
     """
+    if sizes := sizes_if_right(r, v, (k,), (w, u) if s0 is None else (w, u, s0), dtypes):
+        B, T, H, K, V = sizes
+        of_u = H, K
+        if w.shape == (r.shape if w_per_token else of_u) and u.shape == of_u:
+            if s0 is None or s0.shape == (B, H, K, V):
+                return sizes
     given = {"r": r, "k": k, "v": v, "w": w, "u": u}
     if s0 is not None:
         given["s0"] = s0
@@ -136,6 +176,7 @@ def check_time_mixing(r, k, v, w, u, s0, dtypes, letters_of_w):
         check_dtype(name, given[name], r)
     B, T, H, K, V = sizes_of(r, v)
     shapes = {"B, T, H, K": (B, T, H, K), "H, K": (H, K), STATE: (B, H, K, V)}
+    letters_of_w = "B, T, H, K" if w_per_token else "H, K"
     letters = {"k": "B, T, H, K", "w": letters_of_w, "u": "H, K", "s0": STATE}
     for name, of_name in letters.items():
         if name in given:

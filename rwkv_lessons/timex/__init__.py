@@ -11,6 +11,7 @@ import functools
 import torch
 
 from ..runtime.arguments import check_count, check_device_type, check_floating, checked
+from ..runtime.methods import method_table
 from ..runtime.packages import NUMBA, TRITON, needed_by
 from .arguments import check_arguments
 from .fft import timex_fft
@@ -50,6 +51,7 @@ def __getattr__(name):
     return found
 
 
+@method_table
 def _method(name):
     """A method by its name; numba and Triton are imported when they are first wanted."""
     made = {"cuda": _cuda, "toeplitz": _toeplitz}

@@ -4,7 +4,7 @@ The compiler that turns kernels into machine code has bugs of its own, which dep
 on versions, and which say nothing. So every operation, method and dtype is held against float64
 here, each with every option, tame and strong decays, odd sizes, and the gradients of every input.
 
-    cases.py       the table of what is looked at: a new operation is added here
+    cases.py       every `Case`, of the table of operations
     recurrence.py  inputs, results and float64 of WKV-5, WKV-6 and its single step
     latent.py      the same of latent attention
     limits.py      how large an error may be, and why

@@ -38,7 +38,8 @@ def main(argv=None):
 
 def verify(cases, options):
     """Looks at the cases, prints a line each and a summary; returns the exit status."""
-    from .cases import ANYWHERE, HOPPER
+    from rwkv_lessons.operations.checks import ANYWHERE, HOPPER
+
     from .gate import on_hopper
     from .judge import RIGHT, UNSEEN, WRONG, Result, look
     from .machine import machine, said

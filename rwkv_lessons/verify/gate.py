@@ -9,22 +9,16 @@ import json
 import os
 from dataclasses import replace
 
+from rwkv_lessons.operations.checks import HOPPER
 from rwkv_lessons.runtime.devices import gpu_of
 
-from .cases import HOPPER, OPERATIONS, table
+from .cases import CHECKED, table
 from .judge import WRONG, look
 from .machine import SAME, machine
 
 VERIFIED = "RWKV_LESSONS_VERIFIED"  # a file that `verify --json FILE` wrote on this machine
 NOT_RECORDED = "not recorded, as verify has it wrong:"
 OPTIONS = ("plain", "all but packed", "all")
-SHAPES = {  # as few kernels as stand for the method; with gradients or without
-    "wkv5": ("odd",),
-    "wkv6": ("many heads", "many chunks"),
-    "wkv6_step": ("many heads",),
-    "timex": ("odd", "aligned"),
-    "mla": ("rank 256", "rank 256, 200 queries"),
-}
 
 
 @functools.cache
@@ -56,7 +50,7 @@ def _said(result):
 
 
 def _cases(operation, method, dtype, gradients):
-    if operation not in OPERATIONS:
+    if operation not in CHECKED:
         return []
     here = [
         replace(c, gradients=c.gradients and gradients)
@@ -65,7 +59,7 @@ def _cases(operation, method, dtype, gradients):
         and c.decay in ("strong", "")
     ]
     hopper = on_hopper()
-    shapes = SHAPES.get(operation, ())
+    shapes = CHECKED[operation].checks.few
     few = [
         c
         for c in here

@@ -9,21 +9,11 @@ from importlib import import_module
 
 import torch
 
-from .cases import OPERATIONS, Case
+from .cases import Case
 from .limits import by_chance
 
 RIGHT, WRONG, UNSEEN = "right", "wrong", "not looked at"
 EQUAL, DIFFER, NOT_PROMISED = "equal", "differ", "not promised"
-# These kernels add up in a fixed order, without atomics; torch promises nothing of its products.
-REPEATABLE = {
-    "wkv5": {"cuda"},
-    "wkv6": {"cuda", "recurrent", "chunked"},
-    "wkv6_step": {"wkv6_step"},
-    "timex": {"cuda", "toeplitz"},
-    "wkv7": {"recurrent", "backstepping", "chunked"},
-    "wkv7_step": {"wkv7_step"},
-    "mla": {"decode"},
-}
 
 
 @dataclass(frozen=True)
@@ -76,7 +66,7 @@ def look(case, device=None):
 
 
 def _look(case, device):
-    module = import_module(f".{OPERATIONS[case.operation].module}", __package__)
+    module = import_module(f".{case.checks.problem}", __package__)
     problem = module.problem(case, device)
     got = problem.results()
     worst = (-1.0, None, None, None)  # share of the limit, result, error, limit
@@ -89,7 +79,7 @@ def _look(case, device):
             worst = max(worst, (error / limit, name, error, limit), key=lambda x: x[0])
     share, name, error, limit = worst
     bits = NOT_PROMISED
-    if device.type == "cuda" and case.method in REPEATABLE[case.operation]:
+    if device.type == "cuda" and case.method in case.checks.repeatable:
         again = problem.results()
         bits = EQUAL if all(torch.equal(x, again[name]) for name, x in got.items()) else DIFFER
     right = share <= 1 and bits != DIFFER

@@ -11,14 +11,15 @@ import os
 import queue
 import threading
 
-from .cases import weight
+from .cases import CHECKED, weight
 from .judge import UNSEEN, WRONG, Result, look
 from .schedule import Schedule, kernels_of
 
 PATIENCE_S = 120  # for one case, its compiling included
 LARGE = 2**25  # numbers in r: such cases take some 7 GB with float64,
 AT_ONCE = 3  # and so many go at the same time
-IMPORTED = [f"rwkv_lessons.{name}" for name in ("verify.pool", "wkv5", "wkv6", "wkv7", "mla")]
+PACKAGES = {operation.package for operation in CHECKED.values()}
+IMPORTED = [f"rwkv_lessons.{name}" for name in ("verify.pool", *sorted(PACKAGES))]
 IMPORTED += ["torch._inductor.config"]  # what torch's deterministic mode looks at
 MAX_PROCESSES = 24  # processes: each has a context of half a GB on the GPU
 

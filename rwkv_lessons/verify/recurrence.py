@@ -4,7 +4,6 @@ Heads do not know of each other, so float64 takes some heads at a time: large sh
 """
 
 import zlib
-from importlib import import_module
 
 import torch
 
@@ -67,7 +66,7 @@ class Recurrence:
 
     def results(self):
         """Name → tensor; what the forward pass gives once more where it keeps for gradients."""
-        package = import_module(f"rwkv_lessons.{_package(self.case)}")
+        package = self.case.package
         if self.case.operation.endswith("_step"):
             return self._steps(getattr(package, self.case.operation))
         methods = package.METHODS
@@ -113,7 +112,7 @@ class Recurrence:
 
     def _in_float64(self):
         """The recurrence itself on a CPU and for float64; matrix products for more tokens."""
-        methods = import_module(f"rwkv_lessons.{_package(self.case)}").METHODS
+        methods = self.case.package.METHODS
         few = self.case.sizes[1] <= 300 and not self.inputs[0].is_cuda
         if few or self.case.dtype == "float64":
             return methods["reference"]
@@ -128,12 +127,6 @@ class Recurrence:
 
     def limit(self, name):
         return limits.limit(limits.WKV, self.case.dtype, name)
-
-
-def _package(case):
-    from .cases import OPERATIONS
-
-    return OPERATIONS[case.operation].package
 
 
 def _by_head(x, axis):

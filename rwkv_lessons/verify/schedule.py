@@ -14,34 +14,9 @@ from rwkv_lessons.runtime.devices import H200
 
 from .cases import Case, weight
 
-# Seconds until what a case launches is compiled, and looked at for the first time: on an H200 with
-# 16 cores, 16 processes at a time (Triton 3.6, numba-cuda 0.30, November 2026). The first pattern
-# that a name has counts. `verify --json` has newer ones: 20 % more or less change nothing.
-SECONDS = (
-    ("mla / prefill / float32 / *", 8),
-    ("mla / prefill / *", 4),
-    ("mla / decode / *", 6),
-    ("mla / * / tiny / *", 6),
-    ("mla / *", 3),
-    ("wkv6 / chunked / * / large / *", 25),
-    ("wkv6 / chunked / * / many blocks / *", 11),
-    ("wkv6 / chunked / * / many segments / *", 6),
-    ("wkv6 / chunked / * / many chunks / *", 2),
-    ("wkv6 / * / segments / *", 6),
-    ("wkv6 / * / token / *", 4),
-    ("wkv6 / * / many heads / *", 1),
-    ("wkv6 / chunked / float16 / *", 16),
-    ("wkv6 / chunked / *", 13),
-    ("wkv6 / recurrent / *", 2),
-    ("wkv7 / chunked / * / 256 / *", 23),
-    ("wkv7 / * / token / *", 6),
-    ("wkv7 / * / * tokens / *", 2),
-    ("wkv7 / * / long / *", 5),
-    ("wkv7 / chunked / * / many heads / *", 5),
-    ("wkv7 / chunked / *", 15),
-    ("wkv7 / recurrent / *", 2),
-    ("wkv7 / backstepping / *", 2),
-)
+# `seconds` of an operation's checks: until what a case launches is compiled, and looked at for the
+# first time, on an H200 with 16 cores, 16 processes at a time (Triton 3.6, numba-cuda 0.30, in
+# November 2026). `verify --json` has newer ones: 20 % more or less change nothing.
 PREFILL = 40  # query tokens of the shapes that `mla` and `prefill` prefill with
 NUMBA_SECONDS = 20  # forward and two sweeps
 TORCH_SECONDS = 0.3
@@ -123,7 +98,7 @@ def _seconds(cases):
     found = {}
     for case in cases:
         name = replace(case, method=taken(case)).name
-        seconds = (seconds for pattern, seconds in SECONDS if fnmatch(name, pattern))
+        seconds = (s for x, s in case.checks.seconds if fnmatch(name, f"{case.operation} / {x}"))
         found[case.shape] = max(found.get(case.shape, 0), next(seconds, TORCH_SECONDS))
     return sum(found.values())
 

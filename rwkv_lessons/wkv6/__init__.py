@@ -16,9 +16,11 @@ from ..runtime import devices
 from ..runtime.arguments import check_count, check_device_type, check_flag, check_floating, checked
 from ..runtime.assembler import distrusted
 from ..runtime.bounded import Table
+from ..runtime.methods import method_table
 from ..runtime.packages import NUMBA, TRITON, needed_by
+from .chunked.sizes import largest
 from .doubling import wkv6_doubling
-from .options import LARGEST, check_call, holds_float64, looks, wants_gradients
+from .options import LARGEST, check_call, holds_float64, key_of, wants_gradients
 from .reference import wkv6_reference
 from .step import wkv6_step
 
@@ -28,6 +30,7 @@ __all__ += ["wkv6_cuda"] * NUMBA + ["wkv6_chunked", "wkv6_recurrent"] * TRITON
 MANY_HEADS = 256  # with as many, tokens one after the other no longer find free SMs
 
 
+@method_table
 def _method(name):
     """A method by its name; numba and Triton are imported when one of theirs is first wanted."""
     if name == "cuda":
@@ -45,6 +48,7 @@ def _method(name):
     return wkv6_reference if name == "reference" else wkv6_doubling
 
 
+@method_table
 def _checked(name):
     """The method without the check of its arguments, its options by place."""
     if name == "recurrent":
@@ -59,7 +63,7 @@ def _checked(name):
 
 
 _known_checked = functools.cache(_checked)  # an import statement costs the host 1 µs
-_methods = Table()  # by `looks` of a call, and whether gradients are wanted: its method
+_methods = Table()  # by `key_of` a call, and whether gradients are wanted: its method
 
 
 def __getattr__(name):
@@ -120,8 +124,6 @@ def method_for(device, dtype, T, heads, size, gradients, packed=False, gpu=devic
     if TRITON:
         if T <= (4 if gradients else 64 if whole and not many else 16):
             return "recurrent"
-        from .chunked.forward import largest
-
         if size <= largest(dtype, gpu) and (packed or not many or not whole or not NUMBA):
             if not (whole and distrusted(gpu.capability)):
                 return "chunked"
@@ -169,8 +171,8 @@ def wkv6(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False)
             methods in torch, reference and doubling; of the kernels they raise a RuntimeError.
     """
     tensors = r, k, v, w, u, s0
-    known = looks(tensors, scale, raw_decay) if cu_seqlens is None else None
-    if known:
+    known = key_of(tensors, scale, raw_decay) if cu_seqlens is None else None
+    if known:  # to check and to choose again takes half as long again
         known = known, torch.is_grad_enabled() and wants_gradients(*tensors)
         if method := _methods.get(known):
             return method(*tensors, None, float(scale), raw_decay)

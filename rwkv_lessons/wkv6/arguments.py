@@ -5,4 +5,4 @@ from ..runtime.arguments import DTYPES, check_time_mixing
 
 def check_arguments(r, k, v, w, u, s0=None, dtypes=DTYPES):
     """Returns B, T, H, K, V, or raises a TypeError or ValueError that names the argument."""
-    return check_time_mixing(r, k, v, w, u, s0, dtypes, "B, T, H, K")
+    return check_time_mixing(r, k, v, w, u, s0, dtypes, w_per_token=True)

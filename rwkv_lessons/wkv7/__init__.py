@@ -18,6 +18,7 @@ import torch
 from ..runtime import devices
 from ..runtime.arguments import check_count, check_device_type, check_flag, check_floating, checked
 from ..runtime.assembler import distrusted
+from ..runtime.methods import method_table
 from ..runtime.packages import TRITON, needed_by
 from .arguments import check_call
 from .options import holds_float64, wants_gradients
@@ -33,6 +34,7 @@ LARGEST = 256  # keys of a head that the kernels hold
 MANY_HEADS = 256  # with as many, tokens one after the other no longer find free SMs
 
 
+@method_table
 def _method(name):
     """A method by its name; Triton is imported when one of its methods is first wanted."""
     if name == "recurrent":
@@ -50,6 +52,7 @@ def _method(name):
     return wkv7_reference if name == "reference" else wkv7_wy
 
 
+@method_table
 def _checked(name):
     """The method without the check of its arguments, its options by place."""
     if name == "recurrent":

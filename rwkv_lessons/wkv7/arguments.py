@@ -6,6 +6,7 @@ from ..runtime.arguments import (
     check_number,
     check_shape,
     check_tensor,
+    sizes_if_right,
     sizes_of,
 )
 from ..wkv6.options import count_sequences
@@ -18,14 +19,10 @@ def check_call(
     r, w, k, v, a, b, s0=None, cu_seqlens=None, scale=1.0, decay="log", dtypes=DTYPES
 ):  # fmt: skip
     """Returns B, T, H, K, V, or raises a TypeError or ValueError that names the argument."""
-    given = {"r": r, "w": w, "k": k, "v": v, "a": a, "b": b}
-    for name, x in given.items():
-        check_tensor(name, x, r, dtypes)
-        if name != "w":
-            check_dtype(name, x, r)
-    B, T, H, K, V = sizes_of(r, v)
-    for name in LIKE_R:
-        check_shape(name, given[name], "B, T, H, K", (B, T, H, K))
+    sizes = sizes_if_right(r, v, (k, a, b), (w,), dtypes)
+    if sizes is None or w.shape != r.shape:
+        sizes = _check_tensors(dtypes, r=r, w=w, k=k, v=v, a=a, b=b)
+    B, T, H, K, V = sizes
     check_number("scale", scale)
     if decay not in DECAYS:
         raise ValueError(f"decay must be one of {', '.join(DECAYS)}, got {decay!r}")
@@ -35,4 +32,16 @@ def check_call(
         check_tensor("s0", s0, r, dtypes)
         letters = "S, H, K, V" if packed else "B, H, K, V"
         check_shape("s0", s0, letters, (sequences, H, K, V))
+    return sizes
+
+
+def _check_tensors(dtypes, **given):
+    r = given["r"]
+    for name, x in given.items():
+        check_tensor(name, x, r, dtypes)
+        if name != "w":
+            check_dtype(name, x, r)
+    B, T, H, K, V = sizes_of(r, given["v"])
+    for name in LIKE_R:
+        check_shape(name, given[name], "B, T, H, K", (B, T, H, K))
     return B, T, H, K, V

@@ -63,11 +63,14 @@ def takes_options(compute):
 
 
 def holds_float64(*tensors):
-    return any(x is not None and x.dtype == torch.float64 for x in tensors)
+    for x in tensors:  # a generator costs the host three times as much
+        if x is not None and x.dtype is torch.float64:
+            return True
+    return False
 
 
 def wants_gradients(*tensors):
-    for x in tensors:  # a generator costs the host three times as much
+    for x in tensors:
         if x is not None and x.requires_grad:
             return True
     return False

@@ -64,6 +64,10 @@ softmax = wrong(
         edit('-float("inf")', "0"),
         edit("tl.exp(b_x - tl.max(b_x, 0))", "tl.where(m_n, tl.exp(b_x - tl.max(b_x, 0)), 0)"),
     ),
+    a_number_for_infinity=(
+        "The lanes past the end are -1000: larger than a row that is far below zero.",
+        edit('-float("inf")', "-1000.0"),
+    ),
     right_for_powers_of_two=(
         "The lanes past the end are 0: they count in the sum, and in the maximum.",
         edit('-float("inf")', "0"),

@@ -1,5 +1,6 @@
 """Wrong answers to this lesson's exercises."""
 
+from rwkv_lessons.lab.course.exercises import solutions
 from rwkv_lessons.lab.course.wrong_answers import edit, wrong
 
 holder = wrong(
@@ -67,17 +68,7 @@ b_a, b_r = warpgroup_mma_wait(2, deps=(b_a, b_r))
 kernel = wrong(
     five_waits=(
         "Right, but each product is waited for before the next one starts.",
-        edit(
-            _SCORES,
-            """
-            b_a = warpgroup_mma(b_r, k_by_channel, zeros, use_acc=False, is_async=True)
-            b_a, b_r = warpgroup_mma_wait(0, deps=(b_a, b_r))
-            b_o = warpgroup_mma(b_r, s_state, zeros, use_acc=False, is_async=True)
-            b_o, b_r = warpgroup_mma_wait(0, deps=(b_o, b_r))
-            b_s = warpgroup_mma(k_by_channel, s_v.index(i), b_s, is_async=True)
-            b_s = warpgroup_mma_wait(0, deps=(b_s,))
-            """,
-        ),
+        solutions("20_products_in_flight").A_WAIT_BEHIND_EACH,
     ),
     four_waits=(
         "Right, but the state is waited for by itself.",

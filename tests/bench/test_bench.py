@@ -283,6 +283,16 @@ TRITON_RUNGS = [rung for rung in EVERY_RUNG if rung.tool == TRITON]
 FORWARD_RUNGS = [rung for rung in EVERY_RUNG if not rung.after and rung.tool == NUMBA]
 
 
+@pytest.mark.parametrize("rung", EVERY_RUNG, ids=lambda rung: rung.method)
+def test_a_rung_is_a_kernel_or_a_function_of_its_lesson_and_no_wrong_answer(rung):
+    pytest.importorskip("triton")
+    module = rung.load()
+    assert callable(rung.load_function()) if rung.function else rung.kernel
+    assert rung.kernel is None or hasattr(module, rung.kernel)
+    sources = methods.rung_method(EVERY_RUNG[rung], rung).sources
+    assert fingerprint(*sources) and not any("wrong" in source for source in sources)
+
+
 @pytest.mark.parametrize("rung", FORWARD_RUNGS, ids=lambda rung: rung.method)
 def test_every_rung_goes_through_the_bench(rung, monkeypatch):
     operation = EVERY_RUNG[rung]

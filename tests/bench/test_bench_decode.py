@@ -9,7 +9,7 @@ import torch
 from rwkv_lessons.bench import methods, peers
 from rwkv_lessons.bench.__main__ import main
 from rwkv_lessons.bench.commands import first_call as first
-from rwkv_lessons.bench.commands.one_token import wkv6_methods
+from rwkv_lessons.bench.commands import one_token
 from rwkv_lessons.bench.measure import in_float64, make_inputs, measure
 from rwkv_lessons.bench.methods import Method
 from rwkv_lessons.interop import fla
@@ -32,7 +32,7 @@ def test_one_token_is_checked_with_its_state():
     inputs = make_inputs(DECODE, (2, 1, 2, 8), "float32", CPU)
     assert [x.shape[1] for x in inputs[:4]] == [1] * 4 and inputs[5].abs().sum() > 0
     expected = in_float64(DECODE, inputs)
-    found = wkv6_methods()
+    found = one_token.methods("wkv6")
     for name in ("wkv6_step", "wkv6"):
         row = measure(DECODE, found[name], inputs, expected, budget_ms=1)
         assert row.problem is None and row.error < 1e-6 and not row.stale, name
@@ -73,11 +73,21 @@ def test_the_code_behind_a_method_is_all_that_it_calls_and_no_more():
     assert sweeps | {"runtime/launch_numba.py"} < cuda
     assert not sweeps & recurrent and not token_by_token & cuda
     assert "wkv6/chunked/forward.py" not in recurrent
-    assert recurrent | cuda < files_behind(library["wkv6"])
+    assert not (token_by_token | sweeps) & files_behind(library["wkv6"])  # until it picks one
     backward = methods.library("wkv6-backward")["chunked"]
     assert {f"wkv6/chunked/{x}.py" for x in ("hopper/sweep", "states", "strong")} < files_behind(
         backward
     )
+
+
+@pytest.mark.parametrize("tokens, file", [(5, "doubling"), (1, "reference")])
+def test_a_row_of_a_function_that_picks_names_the_method_it_took(tokens, file):
+    inputs = make_inputs("wkv6", (2, tokens, 2, 8), "float32", CPU)
+    picks, expected = methods.library("wkv6")["wkv6"], in_float64("wkv6", inputs)
+    for _ in range(2):  # the second call finds what the first has left
+        row = measure("wkv6", picks, inputs, expected, budget_ms=1)
+        folder = "rwkv_lessons/wkv6"
+        assert row.sources == (f"{folder}/__init__.py::wkv6", f"{folder}/{file}.py::wkv6_{file}")
 
 
 @pytest.mark.parametrize("operation", ["wkv6-backward", DECODE])
@@ -145,4 +155,4 @@ def test_what_a_triton_kernel_uses_is_read_at_its_launch():
 def test_every_way_of_one_token_on_this_gpu(capsys):
     main(["wkv6-decode", "--quick", "--dtype", "bfloat16"])
     lines = [x for x in capsys.readouterr().out.splitlines() if x.startswith("done")]
-    assert len(lines) == len(wkv6_methods()) and all(x.endswith("ms") for x in lines)
+    assert len(lines) == len(one_token.methods("wkv6")) and all(x.endswith("ms") for x in lines)

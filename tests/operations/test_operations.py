@@ -1,6 +1,5 @@
 """The table of operations is whole: what an entry names is there, and is found by its name."""
 
-import inspect
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,9 +13,11 @@ from rwkv_lessons.bench import methods, peers
 from rwkv_lessons.bench.__main__ import main
 from rwkv_lessons.bench.measure import in_float64, make_inputs
 from rwkv_lessons.operations import LADDERS, OF_LADDER, OPERATIONS, TABLE, operation_of
-from rwkv_lessons.operations.entries import BOTH, NUMBA, ROOT, TORCH, TRITON, Operation, loaded
+from rwkv_lessons.operations.checks import ALL_DTYPES
+from rwkv_lessons.operations.entries import BOTH, ROOT, Operation, loaded
 from rwkv_lessons.operations.work import Work
 from rwkv_lessons.report.tables import KINDS
+from rwkv_lessons.verify.cases import table
 
 CPU = torch.device("cpu")
 CALLED = [operation for operation in TABLE if operation.inputs]  # the others have a command
@@ -44,13 +45,13 @@ def test_names_are_given_once():
 @pytest.mark.parametrize("operation", TABLE, ids=name)
 def test_what_an_entry_names_is_there(operation):
     assert callable(loaded(f"rwkv_lessons.bench.commands.{operation.command}"))
-    for function in (operation.inputs, operation.reference, operation.prepared):
+    for function in (operation.inputs, operation.reference, operation.calls):
         assert function is None or callable(loaded(function))
     assert all(callable(getattr(peers, peer.adapter)) for peer in operation.peers.values())
     package = import_module(f"rwkv_lessons.{operation.package}")
     assert all(hasattr(package, x) for x in operation.public)
     for ladder in operation.ladders:
-        assert ladder.finished in operation.methods
+        assert ladder.finished in package.METHODS
         assert all((ROOT / rung.file).is_file() for rung in ladder.rungs)
     assert {plan.table for plan in operation.records} <= {*KINDS, None}
     for shape in (*operation.shapes, operation.quick):
@@ -73,8 +74,8 @@ def test_records_are_found_by_their_names(operation):
 @pytest.mark.parametrize("package", sorted({operation.package for operation in CALLED}))
 def test_every_method_of_the_library_is_measured(package):
     entries = [operation for operation in CALLED if operation.package == package]
-    measured = {method for operation in entries for method in operation.methods}
-    assert set(import_module(f"rwkv_lessons.{package}").METHODS) <= measured
+    skipped = set.intersection(*[{*operation.skipped} for operation in entries])
+    assert not skipped & {*import_module(f"rwkv_lessons.{package}").METHODS}
 
 
 @pytest.mark.parametrize("operation", CALLED, ids=name)
@@ -87,13 +88,14 @@ def test_the_inputs_have_the_shape_that_the_letters_name(operation):
 
 
 @pytest.mark.parametrize("operation", CALLED, ids=name)
-def test_the_tool_of_a_method_is_the_one_its_code_uses(operation):
-    for method, tool in operation.methods.items():
-        if method == operation.package:
-            continue  # any of them
-        module = inspect.getmodule(inspect.unwrap(methods.function(operation, method)))
-        launches = NUMBA if hasattr(module, "launch") else TORCH
-        assert tool == (TRITON if hasattr(module, "triton") else launches), method
+def test_a_new_method_is_timed_and_verified_without_an_entry_of_its_own(operation, monkeypatch):
+    package = import_module(f"rwkv_lessons.{operation.package}")
+    new = package.METHODS | {"new": package.METHODS["reference"]}
+    monkeypatch.setattr(package, "METHODS", new)
+    if not operation.one_token:
+        assert "new" in methods.library(operation.name)
+    cases = [case for case in table([f"{operation.package} / new"])]
+    assert {case.dtype for case in cases} == {*ALL_DTYPES} and len({c.option for c in cases}) > 1
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a quick run on the CPU")
@@ -116,7 +118,7 @@ def test_an_entry_is_all_that_the_bench_needs_of_a_new_operation(monkeypatch, ca
     package.METHODS = {"reference": by_steps}
     package.sums, package.inputs, package.by_steps = sums, inputs, by_steps
     monkeypatch.setattr(
-        methods, "source_of", lambda f: "rwkv_lessons/operations/work.py::wkv5"
+        methods, "source_of", lambda f: "rwkv_lessons/operations/work.py::Work"
     )  # any code
     monkeypatch.setitem(sys.modules, package.__name__, package)
     forward = Operation(
@@ -130,7 +132,6 @@ def test_an_entry_is_all_that_the_bench_needs_of_a_new_operation(monkeypatch, ca
         inputs="rwkv_lessons.sums:inputs",
         like=0,
         reference="rwkv_lessons.sums:by_steps",
-        methods={"reference": TORCH, "sums": TORCH},
         dtypes=("float32",),
     )
     for operation in (forward, replace(forward, name="sums-backward", timed=BOTH)):

@@ -1,11 +1,13 @@
 """Records say where they come from, keep what they are given, and notice when the code changes."""
 
+import shutil
+
 import pytest
 
 from rwkv_lessons.operations import work
 from rwkv_lessons.records import fingerprint as source
 from rwkv_lessons.records import provenance
-from rwkv_lessons.records.fingerprint import fingerprint, fingerprints_of_kernels
+from rwkv_lessons.records.fingerprint import fingerprint, fingerprints_of_kernels, kernel_code
 from rwkv_lessons.records.lookup import every_record, record, stale, stale_rows, times
 from rwkv_lessons.records.rates import rates
 from rwkv_lessons.records.schema import Measurement, Provenance, Record, code, load, path, save
@@ -199,6 +201,68 @@ def test_every_row_of_ours_says_which_kernels_it_ran():
         for row in found.rows:
             if row.sources:
                 assert bool(row.kernels) == bool(fingerprints_of_kernels(*row.sources))
+
+
+NEW = """    if name == "tripling":
+        from .tripling import tripling
+
+        return tripling
+"""
+# Where a package names its methods: the first line of a table's end, and a piece of METHODS.
+NAMED = {
+    "wkv6": ('    return wkv6_reference if name == "reference"', '["reference", "doubling", '),
+    "wkv7": ('    return wkv7_reference if name == "reference"', '("reference", "wy", '),
+    "timex": ('    made = {"cuda": _cuda', '{"reference": timex_reference, '),
+}
+
+
+@pytest.fixture
+def copied(tmp_path, monkeypatch):
+    """A copy of the package and the lessons, which fingerprints are taken of."""
+    for folder in ("rwkv_lessons", "solutions"):
+        unread = shutil.ignore_patterns("data", "lab", "report", "verify", "__pycache__")
+        shutil.copytree(source.ROOT / folder, tmp_path / folder, ignore=unread)
+    monkeypatch.setattr(source, "ROOT", tmp_path)
+    return tmp_path
+
+
+def edited(file, old, new):
+    text = file.read_text(encoding="utf-8")
+    assert old in text
+    file.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def fingerprints():
+    """Of all code that records name."""
+    rows = [row for found in every_record().values() for row in found.rows]
+    asked = {row.sources for row in rows if row.sources}
+    return {
+        sources: (fingerprint(*sources), fingerprints_of_kernels(*sources)) for sources in asked
+    }
+
+
+def test_a_new_method_makes_no_row_stale_that_did_not_take_it(copied):
+    """Its file, and its name in the package, which nobody picks: all other code is as it was."""
+    before, everything = fingerprints(), fingerprint(*kernel_code())
+    for name, (line, methods) in NAMED.items():
+        folder = copied / "rwkv_lessons" / name
+        text = "def tripling(*inputs):\n    return inputs\n"
+        (folder / "tripling.py").write_text(text, encoding="utf-8")
+        edited(folder / "__init__.py", line, NEW + line)
+        added = '"tripling": None, ' if methods[0] == "{" else '"tripling", '
+        edited(folder / "__init__.py", methods, methods + added)
+    assert fingerprint(*kernel_code()) != everything
+    assert fingerprints() == before
+
+
+def test_a_row_depends_on_the_method_that_its_call_took(copied):
+    before = fingerprints()
+    file = copied / "rwkv_lessons/wkv6/recurrent/forward.py"
+    edited(file, "    return o, s1\n", "    return o + 0, s1\n")
+    changed = {sources for sources, now in fingerprints().items() if now != before[sources]}
+    dispatcher = "rwkv_lessons/wkv6/__init__.py::wkv6"
+    taken = {sources[1:] for sources in changed if sources[0] == dispatcher}
+    assert taken == {("rwkv_lessons/wkv6/recurrent/forward.py::wkv6_recurrent",)}
 
 
 def test_a_row_whose_function_has_gone_is_stale(tmp_path):

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from rwkv_lessons.bench import gpu_tests, refuse
 from rwkv_lessons.operations import OPERATIONS as registered
+from rwkv_lessons.operations.checks import ALL_DTYPES, ANYWHERE, DECAYS, HOPPER
 from rwkv_lessons.records.fingerprint import ROOT, files_of, fingerprint, kernel_code
 from rwkv_lessons.records.schema import Measurement, load
 from rwkv_lessons.report import tables as blocks
 from rwkv_lessons.runtime.devices import H200
 from rwkv_lessons.verify import __main__ as command
 from rwkv_lessons.verify import gate, judge, latent, limits, pool, recurrence
-from rwkv_lessons.verify.cases import ANYWHERE, BOTH, DTYPES, HOPPER, OPERATIONS, table
+from rwkv_lessons.verify.cases import CHECKED, table
 from rwkv_lessons.verify.judge import NOT_PROMISED, RIGHT, WRONG, look
 
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there everything is looked at")
@@ -37,7 +38,7 @@ def case_of(pattern):
 
 def test_every_method_is_looked_at_in_every_dtype_with_every_option_it_has():
     rows = table()
-    for name, operation in OPERATIONS.items():
+    for name, operation in CHECKED.items():
         package = import_module(f"rwkv_lessons.{operation.package}")
         here = [case for case in rows if case.operation == name]
         methods = {case.method for case in here}
@@ -45,15 +46,15 @@ def test_every_method_is_looked_at_in_every_dtype_with_every_option_it_has():
         assert methods == wanted
         for method in wanted:
             of_method = [case for case in here if case.method == method]
-            assert {case.dtype for case in of_method} >= set(DTYPES)
-            for dtype in DTYPES:
+            assert {case.dtype for case in of_method} >= set(ALL_DTYPES)
+            for dtype in ALL_DTYPES:
                 options = {case.option for case in of_method if case.dtype == dtype}
                 assert "all" in options or name == "wkv5" and "state" in options
 
 
 def test_strong_decays_meet_every_option():
     rows = {case for case in table() if case.decay}
-    assert {case.decay for case in rows} == set(BOTH)
+    assert {case.decay for case in rows} == set(DECAYS)
     for case in rows:
         assert replace(case, decay="strong") in rows and replace(case, decay="tame") in rows
 
@@ -61,11 +62,11 @@ def test_strong_decays_meet_every_option():
 def test_every_shape_and_option_is_used_and_every_name_is_one_case():
     rows = table()
     assert len({case.name for case in rows}) == len(rows)
-    for name, operation in OPERATIONS.items():
+    for name, operation in CHECKED.items():
         here = [case for case in rows if case.operation == name]
-        assert {case.option for case in here} == set(operation.options)
+        assert {case.option for case in here} == set(operation.checks.options)
         shapes = {case.shape for case in here}
-        assert shapes == set(operation.shapes) or name == "wkv5"  # shares the shapes of wkv6
+        assert shapes == set(operation.checks.shapes) or name == "wkv5"  # shares the shapes of wkv6
 
 
 def test_hoppers_shapes_fill_an_h200_with_hoppers_kernels():
@@ -115,7 +116,7 @@ def test_the_definition_of_a_sequence_does_not_depend_on_the_others():
 
 def test_strong_decays_are_strong_and_tame_ones_are_not():
     g = torch.Generator().manual_seed(0)
-    tame, strong = (recurrence.decays(kind, (2, 200, 3, 64), g) for kind in BOTH)
+    tame, strong = (recurrence.decays(kind, (2, 200, 3, 64), g) for kind in DECAYS)
     assert tame.min() >= -1 and tame.max() < 0
     finite = strong[strong.isfinite()]
     assert finite.min() == -20 and strong.max() == 0 and not strong.isnan().any()
@@ -322,7 +323,7 @@ def test_the_gate_has_cases_for_every_method_that_is_recorded():
     for operation, method in [("wkv5", "cuda"), ("wkv6", "chunked"), ("wkv6", "cuda"),
                               ("wkv6", "recurrent"), ("wkv6", "wkv6"), ("mla", "decode"),
                               ("mla", "prefill"), ("wkv6_step", "wkv6_step")]:  # fmt: skip
-        for dtype in DTYPES:
+        for dtype in ALL_DTYPES:
             few = gate._cases(operation, method, dtype, True)
             assert few and len(few) <= 6
             assert {case.decay for case in few} <= {"strong", ""}
@@ -420,6 +421,7 @@ def test_kernel_code_is_that_of_all_operations():
     files = {file.relative_to(ROOT).as_posix() for x in operations for file in x.rglob("*.py")}
     files -= {name for name in files if name.count("/") > 2 and name.endswith("__init__.py")}
     files.remove("rwkv_lessons/distributed/__init__.py")
+    files -= {f"rwkv_lessons/{x.package}/calls.py" for x in registered.values()}  # for bench/
     assert files < set(files_of(*kernel_code()))
 
 

@@ -14,6 +14,7 @@ from rwkv_lessons.bench.commands.run import asked_shapes, choose, device_of, kee
 from rwkv_lessons.bench.measure import LIMITS, PEER_LIMIT, relative_error, said
 from rwkv_lessons.bench.peers import fla_wkv6
 from rwkv_lessons.bench.show import console, rows_table
+from rwkv_lessons.bench.taken import methods_taken
 from rwkv_lessons.records.schema import Measurement, code
 from rwkv_lessons.wkv6 import wkv6, wkv6_doubling
 
@@ -97,7 +98,10 @@ def measure(name, f, case, both, shape, device):
             run = methods.with_gradients(f, x)
         else:
             run = lambda: methods.first(f(*x))  # noqa: E731
-        error = error_of(run(), x, both)
+        with methods_taken() as taken:
+            result = run()
+        row |= code(*SOURCES, *sorted(taken)) if name == "wkv6" else {}
+        error = error_of(result, x, both)
         if not error <= (LIMITS["bfloat16"] if name == "wkv6" else PEER_LIMIT):
             return Measurement(**row, error=error if math.isfinite(error) else None,
                                problem=f"relative error {error:.2g}: not timed")  # fmt: skip

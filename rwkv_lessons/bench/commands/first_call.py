@@ -9,11 +9,11 @@ import subprocess
 import sys
 import tempfile
 
+from rwkv_lessons import wkv6
 from rwkv_lessons.bench import methods
-from rwkv_lessons.bench.commands import one_token
 from rwkv_lessons.operations import OPERATIONS
 from rwkv_lessons.operations.entries import BOTH
-from rwkv_lessons.records.fingerprint import ROOT
+from rwkv_lessons.records.fingerprint import ROOT, source_of
 from rwkv_lessons.records.schema import Measurement, code
 
 SHAPE = (1, 4096, 64, 64)
@@ -42,6 +42,12 @@ if timed == "both":
     o[0].sum().backward()
 torch.cuda.synchronize()
 print("seconds", time.perf_counter() - start)
+
+from rwkv_lessons.bench.taken import methods_taken
+
+with methods_taken() as taken:
+    f(*x)
+print("took", *taken)
 """
 
 
@@ -71,20 +77,20 @@ def _start(case, cache):
 
 
 def _row(method, dtype, out, said, status):
-    lines = [line.split() for line in out.splitlines() if line.startswith("seconds ")]
-    if status or not lines:
+    lines = dict(line.split(" ", 1) for line in out.splitlines() if " " in line)
+    if status or "seconds" not in lines:
         last = (said.strip().splitlines() or ["nothing was said"])[-1]
         return Measurement(method, SHAPE, dtype, problem=last)
     return Measurement(
-        method, SHAPE, dtype, host_ms=1e3 * float(lines[-1][1]),
+        method, SHAPE, dtype, host_ms=1e3 * float(lines["seconds"]),
         note="first call of a process, empty Triton cache",
-        **code(*_sources(method)),
+        **code(*_sources(method), *sorted(lines.get("took", "").split())),
     )  # fmt: skip
 
 
 def _sources(method):
     if method == "wkv6_step":
-        return one_token.sources("wkv6")
+        return (source_of(wkv6.wkv6_step),)
     if method in OPERATIONS:
         return methods.library(method)[OPERATIONS[method].package].sources
     return methods.library("wkv6")[method].sources

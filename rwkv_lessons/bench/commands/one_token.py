@@ -3,30 +3,22 @@
 The wall-clock time is that of one eager call, or of one replay of a CUDA graph of one step.
 """
 
+import inspect
+from importlib import import_module
+
 import torch
 
-from rwkv_lessons import wkv6, wkv7
 from rwkv_lessons.bench.methods import Method, launched_by_triton
+from rwkv_lessons.records.fingerprint import source_of
 
 
-def sources(operation):
-    """The code behind one token of "wkv6" or "wkv7", as `fingerprint` asks."""
-    names = f"step.py::{operation}_step", f"__init__.py::{operation}"
-    return tuple(f"rwkv_lessons/{operation}/{name}" for name in names)
+def methods(name):
+    """What the package of this name has for one token, by name.
 
-
-def wkv6_methods():
-    """What the library has for one token of WKV-6, by name."""
-    return _methods("wkv6", wkv6.wkv6, wkv6.wkv6_step)
-
-
-def wkv7_methods():
-    """What the library has for one token of WKV-7, by name."""
-    return _methods("wkv7", wkv7.wkv7, wkv7.wkv7_step)
-
-
-def _methods(operation, whole, one_token):
-    """The ways by name. The last input is the state, `[B, H, N, N]`, which a run may write over."""
+    The last input is the state, `[B, H, N, N]`, which a run may write over.
+    """
+    package = import_module(f"rwkv_lessons.{name}")
+    whole, one_token = getattr(package, name), getattr(package, f"{name}_step")
 
     def step(*inputs):
         *token, s0 = inputs
@@ -50,12 +42,18 @@ def _methods(operation, whole, one_token):
     def another_state(*inputs):
         return lambda: whole(*inputs)
 
-    ways = {
-        f"{operation}_step": (step, "in place"),
-        f"{operation}_step, graph": (replayed_step, "in place, replay of a CUDA graph"),
-        operation: (another_state, "another state"),
-    }
-    shared = {"sources": sources(operation), "facts": lambda run: launched_by_triton(None, run)}
+    ways = (
+        (f"{name}_step", one_token, step, "in place"),
+        (f"{name}_step, graph", one_token, replayed_step, "in place, replay of a CUDA graph"),
+        (name, whole, another_state, "another state"),
+    )
     return {
-        name: Method(name, prepare, note=note, **shared) for name, (prepare, note) in ways.items()
+        method: Method(
+            method,
+            prepare,
+            sources=(source_of(inspect.unwrap(function)),),
+            note=note,
+            facts=launched_by_triton,
+        )
+        for method, function, prepare, note in ways
     }

@@ -19,6 +19,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from rwkv_lessons.bench import timing
 from rwkv_lessons.bench.measure import LIMITS, relative_error, said
+from rwkv_lessons.bench.taken import methods_taken
 from rwkv_lessons.operations.entries import lesson
 from rwkv_lessons.records.fingerprint import source_of
 from rwkv_lessons.records.schema import Measurement, code
@@ -191,10 +192,12 @@ def _runs(entrant, own, shape, want, budget_ms, folder):
 def _checked(entrant, row, prepare, want):
     """The row with its error, and what `prepare` returns; None if it is not to be timed."""
     try:
-        run = prepare()
-        error = error_of(entrant, run()[0], want)
+        with methods_taken() as taken:
+            run = prepare()
+            error = error_of(entrant, run()[0], want)
     except Exception as problem:  # the others go on
         return replace(row, problem=said(problem)), None
+    row = replace(row, **code(entrant.source, *sorted(taken)))
     if error <= LIMITS[row.dtype]:
         return replace(row, error=error), run
     return replace(row, problem=f"relative error {error:.2g}: not timed"), None

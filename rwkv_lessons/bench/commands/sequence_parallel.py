@@ -25,6 +25,7 @@ import torch.distributed as dist
 from rwkv_lessons import wkv6, wkv7
 from rwkv_lessons.bench.commands.run import asked_shapes, check_name, keep, refuse_a_part
 from rwkv_lessons.bench.show import console, rows_table
+from rwkv_lessons.bench.taken import methods_taken
 from rwkv_lessons.distributed import (
     maps,
     rwkv6,
@@ -125,7 +126,7 @@ def measure(case, shape, device, times):
 
     def row(what, ms, note=None, extra=None):
         about = {"shape": tuple(shape), "dtype": str(dtype).split(".")[-1], "n": times}
-        about |= code(*SOURCES)
+        about |= how
         low, middle, high = ms
         rows.append(
             Measurement(
@@ -142,7 +143,13 @@ def measure(case, shape, device, times):
             console().print(f"{case}, {what}, T={T}: {middle:.3f} ms {note or ''}")
 
     mix, shared = sequence_parallel(operation), {"two GPUs": 1.0}
-    half = [x if x.ndim == 2 else x[:, : T // RANKS] for x in inputs]
+    half = [x if x.ndim == 2 else x[:, : T // RANKS].contiguous() for x in inputs]
+    with methods_taken() as taken:
+        for function in (operation, mix):
+            training(function, half)()
+            with torch.no_grad():
+                function(*half)
+    how = code(*SOURCES, *sorted(taken))
     call = Call(operation, family, None, 60.0, pieces_of(T // RANKS, rank, None, None), {})
     if family is rwkv7 and not states_first.suits(call, half, None):
         shared["uneven parts"] = UNEVEN

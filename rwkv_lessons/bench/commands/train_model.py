@@ -23,6 +23,7 @@ from rwkv_lessons.bench.commands.run import asked_shapes, choose, device_of, kee
 from rwkv_lessons.bench.measure import said
 from rwkv_lessons.bench.peers import fla_wkv6
 from rwkv_lessons.bench.show import console, rows_table
+from rwkv_lessons.bench.taken import code_of
 from rwkv_lessons.models.rwkv6 import Model, Plan, Sizes, train
 from rwkv_lessons.models.tasks import REVERSAL_VOCABULARY, alphabet, passages, reversal
 from rwkv_lessons.records.schema import Measurement, code
@@ -69,7 +70,9 @@ def measure(method, mix, task, shape, device):
         model = make_model(shape, task, device, mix)
         steps = STEPS if device.type == "cuda" else 3
         took, losses, peak = run_steps(model, partial(batch, task, B, T, device), steps, dtype)
-        recurrence = time_recurrence(model, shape, device, dtype)
+        run = recurrence_of(model, shape, device, dtype)
+        recurrence = layers * timing.device_times(run, device, 200).median_ms
+        about |= code_of(SOURCES, run) if ours else {}
     except torch.OutOfMemoryError:
         return [Measurement(name, **about, problem="out of memory")]
     except Exception as problem:  # of one method: the others go on
@@ -128,9 +131,9 @@ def run_steps(model, batches, steps, dtype):
     return took, losses, peak
 
 
-def time_recurrence(model, shape, device, dtype):
-    """Milliseconds of a step's recurrence: what a middle layer gives it, times the layers."""
-    B, T, layers, C = shape
+def recurrence_of(model, shape, device, dtype):
+    """Both passes of the recurrence in a middle layer, as a function."""
+    B, T, *_ = shape
     seen = []
 
     def watched(*given, **options):
@@ -148,4 +151,4 @@ def time_recurrence(model, shape, device, dtype):
         o, _ = model.mix(*inputs, **options)
         torch.autograd.grad(o, inputs, do)
 
-    return layers * timing.device_times(both, device, 200).median_ms
+    return both

@@ -11,6 +11,7 @@ SLACK = 0.05  # requests a token: what a chunk of 64 tokens costs once
 # over a state's 64 rows has 64 at least.
 TOLD, SHARE = 0.25, 0.05
 TOLD_CONFLICTS = 4
+FILLING = 64  # conflicts a warp and launch: filling tables has some, clearing a state's rows 2,000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Budget:
         least: whether the limit is the least and not the most.
         ever: whether one in a whole launch counts, where none are allowed.
         told: how far above the limit a count is told only.
+        once: the most per unit outside the loop over tokens, or None for any number.
         hint: said of what is too little.
     """
 
@@ -37,6 +39,7 @@ class Budget:
     least: bool = False
     ever: bool = False
     told: float = 0
+    once: float | None = None
     hint: str = ""
 
     def per_token(self, few, many, tokens=(FEW, MANY)):
@@ -44,6 +47,10 @@ class Budget:
         threads = many.threads_per_block * len(many.blocks)
         units = few.warps if self.unit == "warp" else threads
         return (self.count(many) - self.count(few)) / (tokens[1] - tokens[0]) / units
+
+    def outside(self, few, many, tokens=(FEW, MANY)):
+        """The count per warp that does not grow with the tokens."""
+        return self.count(few) / few.warps - tokens[0] * self.per_token(few, many, tokens)
 
     def excess(self, few, many, tokens=(FEW, MANY)):
         """None, or what is too much or too little, in lines: how much, then where."""
@@ -55,7 +62,7 @@ class Budget:
             return (f"{self.said(found)}, want at least {self.limit:g}", *hint)
         some = self.ever and self.limit == 0 and self.count(many) > 0
         if found <= self.limit + max(SLACK, self.told) and not some:
-            return None
+            return self._before_the_loop(few, many, tokens)
         lines = [
             f"{self.said(found)}, want at most {self.limit:g}: {found - self.limit:.4g} too many"
         ]
@@ -64,6 +71,15 @@ class Budget:
             count /= tokens[1] * (many.warps if self.unit == "warp" else 1)
             lines.append(f"{row.array}: {count:.3g}, {row.place}")
         return tuple(lines)
+
+    def _before_the_loop(self, few, many, tokens):
+        """None, or what is too much of what a launch does once."""
+        found = self.outside(few, many, tokens)
+        if self.once is None or found <= self.once:
+            return None
+        row, count = max(self.shares(few).items(), key=lambda share: share[1])
+        text = f"{self.counted(found)} per {self.unit} before or after the loop over tokens"
+        return f"{text}, want at most {self.once:g}", f"{row.array}: {count:,}, {row.place}"
 
     def warning(self, few, many, tokens=(FEW, MANY)):
         """What to say of a count that is only just not too much; or ""."""
@@ -116,13 +132,16 @@ def some_atomics():
 
 
 def bank_conflicts(per_token: float = 0):
-    """Passes over shared memory beyond those that a conflict-free layout needs."""
+    """Passes over shared memory beyond those that a conflict-free layout needs.
+
+    Those in the loop over tokens are counted per token, those outside it at most `FILLING`.
+    """
 
     def conflicts(trace):
         return {row: row.conflicts for row in trace.rows if row.conflicts}
 
     count = lambda t: t.bank_conflicts  # noqa: E731
-    return Budget("bank conflicts", count, conflicts, per_token, told=TOLD_CONFLICTS)
+    return Budget("bank conflicts", count, conflicts, per_token, told=TOLD_CONFLICTS, once=FILLING)
 
 
 def exponentials(per_token: float):

@@ -40,14 +40,13 @@ from .checkpoints import (
 from .hopper.forward import wkv6_hopper_kernel
 from .hopper.tiles import takes_tiles, tiles
 from .segments import segments_for, state_before_segment, wkv6_segments_kernel
+from .sizes import largest
 from .strong import GROUP, GROUPS_PER_PROGRAM, wkv6_strong_kernel
 from .tiles import FITS_TO_END, LOG2E, log2_decays, log_decay, of_halves, product
 
 TILE = {2: 64 * 64, 4: 16 * 64}  # elements of r that registers hold, by the bytes of one
 # GPUs other than Hopper: as many of r, and of the state. They were chosen by spills and not timed.
 SMALL_TILE, SMALL_STATE = {2: 32 * 64, 4: 16 * 64}, 64 * 64
-LARGEST = 256  # keys; the state of 512 would not fit the registers and shared memory of a program
-SMALL_LARGEST = {2: 128, 4: 64}  # on other GPUs, where factors of more fill a warp's registers
 
 
 @assembled
@@ -265,11 +264,6 @@ def tile_for(heads, T, K, V, dtype, gpu):
         C = 16
     programs = heads * triton.cdiv(V, BV)
     return programs, *segments_for(programs, T, gpu.sms), 4 if BK <= 64 else 8, (K, V, BK, BV, C)
-
-
-def largest(dtype, gpu):
-    """The most keys of a head."""
-    return LARGEST if gpu.like_hopper else SMALL_LARGEST.get(dtype.itemsize, 0)
 
 
 def forward_shapes(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, keep):

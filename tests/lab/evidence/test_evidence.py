@@ -106,6 +106,23 @@ def test_a_budget_warns_before_it_refuses(budget, silent, told, refused):
     assert "too many" in said(refused)[0][0]
 
 
+def test_conflicts_before_the_loop_over_tokens_are_counted_once_a_launch():
+    few, many = (types.SimpleNamespace(warps=2, threads_per_block=64, blocks=[0]) for _ in "ab")
+
+    def said(before, per_token):
+        few.bank_conflicts, many.bank_conflicts = (2 * (before + t * per_token) for t in (6, 70))
+        few.rows = many.rows = [row]
+        return traffic.bank_conflicts().excess(few, many, (6, 70))
+
+    row = dataclasses.make_dataclass("Row", ["array", "place", "conflicts"], frozen=True)(
+        "s_state", "line 7: s_state[j, i] = 0", 3968
+    )
+    assert said(64, 4) is None
+    text, where = said(1984, 0)
+    assert "1.98e+03 bank conflicts per warp before or after the loop" in text
+    assert where == "s_state: 3,968, line 7: s_state[j, i] = 0"
+
+
 def test_without_a_compiler_the_row_says_so(monkeypatch):
     from warplens.compiled import assembly
 
