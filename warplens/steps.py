@@ -91,7 +91,10 @@ def place_of(error):
     """The innermost line of a learner that an exception went through."""
     place, step = None, error.__traceback__
     while step is not None:
-        if is_own(step.tb_frame.f_code.co_filename):
-            place = Place(step.tb_frame.f_code, step.tb_lineno)
+        frame, line = step.tb_frame, step.tb_lineno
+        if step.tb_next is None and not is_own(frame.f_code.co_filename) and frame.f_back:
+            frame, line = frame.f_back, frame.f_back.f_lineno  # it came while a line was counted
+        if is_own(frame.f_code.co_filename):
+            place = Place(frame.f_code, line)
         step = step.tb_next
     return place

@@ -13,9 +13,10 @@ from rwkv_lessons.lab.course.exercises import defined, load, solutions  # noqa: 
 from rwkv_lessons.lab.course.wrong_answers import wrong_answer  # noqa: E402
 from rwkv_lessons.lab.evidence import hopper  # noqa: E402
 from rwkv_lessons.lab.evidence.gluon import start, trace, watched  # noqa: E402
-from rwkv_lessons.lab.pictures import designs, in_flight  # noqa: E402
+from rwkv_lessons.lab.pictures import designs  # noqa: E402
 from rwkv_lessons.wkv6.chunked.hopper.forward import wkv6_hopper_kernel  # noqa: E402
 from warplens.compiled.assembly import assembly
+from warplens.pictures import in_flight  # noqa: E402
 
 COPIES, PRODUCTS = "19_copies_in_flight", "20_products_in_flight"
 FINISHED = "21_the_finished_kernel"

@@ -1,7 +1,7 @@
-"""What never ends is stopped: in each backend, in a helper of another cell, soon, and small."""
+"""What never ends is stopped: in each backend, in a helper of another cell, and soon."""
 
 import itertools
-import threading
+import sys
 import time
 
 import numpy as np
@@ -18,29 +18,20 @@ from warplens import time_limit  # noqa: E402
 from warplens.cuda import trace as cuda_simulator  # noqa: E402
 from warplens.faults import EndlessLoop  # noqa: E402
 from warplens.gluon import run as gluon_simulator  # noqa: E402
-from warplens.steps import limited  # noqa: E402
-from warplens.time_limit import resident, uncounted  # noqa: E402
+from warplens.steps import limited, place_of  # noqa: E402
+from warplens.time_limit import TooLarge, uncounted  # noqa: E402
 from warplens.triton import run as triton_simulator  # noqa: E402
 
 # Of the processor, as the tests share it: a limit, the verdict after it, and the imports before.
-SECONDS, BYTES = time_limit.SECONDS + 4, 1 << 30
+SECONDS = time_limit.SECONDS + 4
 
 
 @pytest.fixture(autouse=True)
-def soon_and_small():
-    """A test here takes at most `SECONDS`, and the process grows by at most `BYTES` meanwhile."""
-    over, before, largest = threading.Event(), resident(), [0]
-
-    def watch():
-        while not over.wait(0.02):
-            largest[0] = max(largest[0], resident() - before)
-
-    watcher, start = threading.Thread(target=watch, daemon=True), time.process_time()
-    watcher.start()
+def soon():
+    """A test here takes at most `SECONDS`."""
+    start = time.process_time()
     yield
-    over.set()
-    watcher.join()
-    assert time.process_time() - start < SECONDS and largest[0] < BYTES, largest
+    assert time.process_time() - start < SECONDS
 
 
 @pytest.fixture
@@ -72,19 +63,34 @@ def test_a_loop_in_a_helper_of_another_cell_is_told_with_its_line():
 
 
 def test_a_function_that_takes_more_and_more_memory_is_stopped():
-    def hog(n):
-        kept = []
-        while n:
-            kept.append(torch.ones(1 << 18))
-
+    # It takes 4 GB in 5 s and then ends: its watcher may have to wait for a processor.
+    text = "def hog(n):\n    kept = []\n    while len(kept) < n:\n"
+    text += "        kept.append(ones(1 << 20))\n        sleep(0.005)\n"
+    hog = in_another_cell(text, ones=torch.ones, sleep=time.sleep)["hog"]
     with pytest.raises(EndlessLoop, match="memory") as caught:
-        called(hog, 1)
+        called(hog, 1000)
     assert caught.value.place.function == "hog"
 
 
-def test_a_list_of_all_numbers_is_stopped_though_no_line_of_it_ends():
+def test_what_comes_while_a_line_is_counted_is_told_with_that_line():
+    def count(*_):
+        raise TooLarge
+
+    step = in_another_cell("def step(n):\n    n += 1\n    return n\n")["step"]
+    before = sys.gettrace()
+    sys.settrace(lambda frame, *_: count if frame.f_code is step.__code__ else None)
+    try:
+        step(1)
+    except TooLarge as error:
+        place = place_of(error)
+    finally:
+        sys.settrace(before)
+    assert (place.function, place.line) == ("step", 2)
+
+
+def test_a_list_of_very_many_numbers_is_stopped_though_no_line_of_it_ends():
     def hog(n):
-        return list(itertools.count(n))
+        return list(itertools.islice(itertools.count(n), 1 << 27))  # 5 GB
 
     with pytest.raises(EndlessLoop, match="memory"):
         called(hog, 1)

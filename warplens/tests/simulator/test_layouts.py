@@ -96,8 +96,9 @@ def test_the_layout_is_the_compilers_and_the_machine_code_loads_as_wide(n, wide)
     assert shape == (16, 16) and (layout == ALONG) is wide
     width, touched = layout.loads(shape, stride=n)
     assert (width == 4) is wide
-    assert code.count("LDG") == touched.shape[1]  # in the text of the loop
-    assert code.count("LDG.E.128") == (touched.shape[1] if wide else 0)
+    loads = code.count("LDG")  # an assembler may unroll the loop
+    assert loads and loads % touched.shape[1] == 0
+    assert code.count("LDG.E.128") == (loads if wide else 0)
 
 
 @NEEDS_COMPILER
