@@ -1,4 +1,4 @@
-"""The one table of NVIDIA's architectures: what an SM and a block of threads have.
+"""NVIDIA's architectures: what an SM and a block of threads have.
 
 Limits: CUDA C++ Programming Guide, "Compute Capabilities", table of technical specifications per
 compute capability. SMs: of the GPU that is named first.

@@ -1,10 +1,7 @@
-"""The one table of NVIDIA's architectures: what an SM and a block have, and what is compiled.
+"""Of each of NVIDIA's architectures: what tiles are chosen by, and what is compiled.
 
-To add a GPU, add its architecture here; docs/gpus.md says what follows from it. It imports no
-library, so that lessons can count with it on any machine.
-
-Limits: CUDA C++ Programming Guide, "Compute Capabilities", table of technical specifications per
-compute capability. SMs: of the GPU that is named first.
+To add a GPU, add its architecture here and to `warplens/architectures.py`, which has all limits of
+an SM; docs/gpus.md says what follows from it. The library needs these two of them and no warplens.
 """
 
 from dataclasses import dataclass
@@ -14,13 +11,11 @@ KIB = 1024
 
 @dataclass(frozen=True)
 class Architecture:
-    """What one SM has, and one block of it.
+    """What a launch on it can have, and how much its machine code may spill.
 
     Attributes:
-        gpus: some that have it.
-        sms: SMs of the first of these.
-        registers, warps, blocks: of an SM.
-        shared_bytes, shared_bytes_block: shared memory of an SM, and what a block can have of it.
+        sms: SMs of its first GPU.
+        shared_bytes_block: shared memory that a block can have.
         ptx_of: the architecture whose PTX Triton would write for this one, too, but for the line
             `.target`, where kernels take the same tiles; its own where "".
         spills: bytes a thread may spill in the kernels compiled for it (bench/commands/matrix.py).
@@ -28,26 +23,21 @@ class Architecture:
             Past that a program waits for its own local memory, which no longer fits L1.
     """
 
-    gpus: str
     sms: int
-    registers: int
-    shared_bytes: int
     shared_bytes_block: int
-    warps: int
-    blocks: int
     ptx_of: str = ""
     spills: int = 5 * KIB
 
 
 ARCHITECTURES = {
-    "sm_80": Architecture("A100", 108, 65536, 164 * KIB, 163 * KIB, 64, 32),
-    "sm_86": Architecture("RTX 3090", 82, 65536, 100 * KIB, 99 * KIB, 48, 16, ptx_of="sm_80"),
-    "sm_89": Architecture("RTX 4090", 128, 65536, 100 * KIB, 99 * KIB, 48, 24, ptx_of="sm_80"),
+    "sm_80": Architecture(108, 163 * KIB),
+    "sm_86": Architecture(82, 99 * KIB, ptx_of="sm_80"),
+    "sm_89": Architecture(128, 99 * KIB, ptx_of="sm_80"),
     # Tiles were chosen by time, and heads of 256 keys spill more; but not for want of being
     # allowed registers, which is where 20 KB begin.
-    "sm_90": Architecture("H100, H200", 132, 65536, 228 * KIB, 227 * KIB, 64, 32, spills=16 * KIB),
-    "sm_100": Architecture("B200", 148, 65536, 228 * KIB, 227 * KIB, 64, 32),
-    "sm_120": Architecture("RTX 5090", 170, 65536, 100 * KIB, 99 * KIB, 48, 24),
+    "sm_90": Architecture(132, 227 * KIB, spills=16 * KIB),
+    "sm_100": Architecture(148, 227 * KIB),
+    "sm_120": Architecture(170, 99 * KIB),
 }
 
 

@@ -258,7 +258,7 @@ def test_what_a_launch_takes_is_no_part_of_a_latency(monkeypatch):
 
 
 def test_a_chase_through_memory_is_longer_than_the_caches_and_shorter_than_its_array():
-    from rwkv_lessons.runtime.architectures import ARCHITECTURES
+    from warplens.architectures import ARCHITECTURES
 
     line = 4 * ceilings.LINE
     assert ceilings.MEMORY_LINES * line >= timing.CLEAR_BYTES

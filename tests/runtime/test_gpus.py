@@ -9,6 +9,7 @@ import pytest
 from rwkv_lessons.operations import OPERATIONS
 from rwkv_lessons.records import fingerprint as source
 from rwkv_lessons.runtime.architectures import ARCHITECTURES, KIB
+from warplens import architectures as limits_of_an_sm
 from warplens.compiled.occupancy import occupancy
 
 pytest.importorskip("triton")
@@ -105,12 +106,21 @@ def test_a_smaller_sm_holds_fewer_warps():
 
 
 def test_the_h200_that_kernels_are_tuned_on_stands_in_the_table():
-    assert gpu_like("sm_90") == H200 and "H200" in ARCHITECTURES["sm_90"].gpus
+    assert gpu_like("sm_90") == H200
+    assert "H200" in limits_of_an_sm.ARCHITECTURES["sm_90"].gpus
+
+
+def test_warplens_knows_the_same_architectures():
+    two = [
+        {name: (x.sms, x.shared_bytes_block) for name, x in table.items()}
+        for table in (ARCHITECTURES, limits_of_an_sm.ARCHITECTURES)
+    ]
+    assert two[0] == two[1]
 
 
 def test_lessons_count_with_the_table_where_no_library_is():
     """A laptop without torch's or numba's compilers still has the limits."""
-    code = "import sys, rwkv_lessons.runtime.architectures; print('torch' in sys.modules)"
+    code = "import sys, warplens.architectures; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=source.ROOT, capture_output=True)
     assert done.stdout.strip() == b"False"
 

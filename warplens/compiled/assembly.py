@@ -160,7 +160,7 @@ def assembly(kernel, *args, arch="sm_90", constants=None, **options):
             tensors, scalars or types as text ("*fp32", "i32"), by position or by name; constexprs
             by value. A pointer given as text counts as 16-byte aligned unless it says less
             ("*fp32:4"), an integer as a multiple of 16 only if it says so ("i32:16").
-        arch: "sm_80", "sm_90" or another of runtime/architectures.py.
+        arch: "sm_80", "sm_90" or another of `architectures.py`.
         constants: {global name: value}, in place of the kernel's and its device functions' own.
         options: numba: those of `cuda.jit` (fastmath, max_registers, launch_bounds, opt, lto);
             Triton: num_warps, num_stages and the like.

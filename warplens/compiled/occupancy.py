@@ -1,6 +1,6 @@
 """How many warps an SM can hold of a kernel, which resource says so, and how a grid fills the GPU.
 
-Limits of an architecture: runtime/architectures.py. That a block costs 1 KiB of shared memory more,
+Limits of an architecture: architectures.py. That a block costs 1 KiB of shared memory more,
 and the largest share of an SM's memory that can be shared: the Ampere, Hopper and Blackwell tuning
 guides, "Occupancy" and "Shared Memory". Registers are given to a warp in units of 256 and come from
 one quarter of the SM (NVIDIA's cuda_occupancy.h).

@@ -2,8 +2,8 @@
 
 from rwkv_lessons.operations import LADDERS
 from rwkv_lessons.operations.entries import BLOCKS
-from rwkv_lessons.runtime.architectures import ARCHITECTURES
 from rwkv_lessons.runtime.launch_numba import ceil_div
+from warplens.architectures import ARCHITECTURES
 from warplens.compiled.occupancy import QUARTERS, WARP, occupancy
 from warplens.pictures import style
 from warplens.pictures.style import Picture

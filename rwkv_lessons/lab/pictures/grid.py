@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from rwkv_lessons.runtime.architectures import ARCHITECTURES
+from warplens.architectures import ARCHITECTURES
 from warplens.pictures import style
 from warplens.pictures.style import Picture
 
@@ -15,7 +15,7 @@ def on_the_gpu(*launches, arch="sm_90"):
 
     Args:
         launches: (name, blocks, warps of a block) each; blocks are dealt out evenly.
-        arch: "sm_80", "sm_90" or another of runtime/architectures.py.
+        arch: "sm_80", "sm_90" or another of `warplens.architectures`.
     """
     sms = ARCHITECTURES[arch].sms
     rows = -(-sms // COLUMNS)
