@@ -6,6 +6,7 @@ import site
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 import yaml
@@ -16,16 +17,19 @@ from rwkv_lessons.lab.course import cli, doctor, lock
 from rwkv_lessons.lab.course.exercises import ROOT
 
 EXTRAS = ("cuda", "lessons", "dev", "site")
+OF_WARPLENS = ("numba", "triton", "pictures")
 
 
 def misfits(locked):
-    """The requirements of pyproject.toml that no release in requirements.lock satisfies."""
-    asked = lock.requirements(EXTRAS)
+    """The requirements that no release in requirements.lock satisfies."""
+    asked = lock.requirements(EXTRAS, OF_WARPLENS)
     return {r.name for r in asked if not (found := locked.get(r.name)) or found not in r.specifier}
 
 
 def test_the_lock_has_every_requirement_in_its_range():
     assert set(lock.project()["optional-dependencies"]) == set(EXTRAS)
+    of_warplens = lock.project(ROOT / "warplens")["optional-dependencies"]
+    assert set(of_warplens) == set(OF_WARPLENS)
     assert misfits(lock.locked()) == set()
 
 
@@ -37,7 +41,7 @@ def test_a_release_out_of_range_or_missing_is_seen(name, release):
 
 
 def test_every_requirement_has_a_lower_bound():
-    asked = lock.requirements(EXTRAS)
+    asked = lock.requirements(EXTRAS, OF_WARPLENS)
     bound = {r.name for r in asked if any(part.operator == ">=" for part in r.specifier)}
     assert {r.name for r in asked} == bound
 
@@ -83,6 +87,27 @@ def test_missing_and_other_packages(monkeypatch):
     (note,) = found(doctor.packages, doctor.NOTE)
     assert problem.text == "greenlet is not installed" and "make setup" in problem.fix
     assert note.fix == f'pip install "rich=={lock.locked()["rich"]}"'  # torch's CPU build is fine
+
+
+def test_warplens_is_installed_from_this_repository(monkeypatch):
+    def at(place):
+        return lambda name: types.SimpleNamespace(origin=str(place / name / "__init__.py"))
+
+    monkeypatch.setattr(doctor, "installed", {"warplens": "0.1.0"}.get)
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", at(ROOT))
+    assert "0.1.0" in found(doctor.warplens, doctor.OK)[0].text
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", at(Path("/elsewhere")))
+    assert "/elsewhere/warplens" in found(doctor.warplens, doctor.PROBLEM)[0].text
+    monkeypatch.setattr(doctor, "installed", lambda name: None)
+    (problem,) = found(doctor.warplens, doctor.PROBLEM)
+    assert problem.text == "warplens is not installed" and doctor.LENS in problem.fix
+
+
+def test_what_the_doctor_says_to_install_is_what_make_installs():
+    install = doctor.INSTALL.removeprefix("pip install ").replace("'", "")
+    assert install == INSTALL.replace(",dev]", "]")
+    colab = next(x for x in (ROOT / "README.md").read_text().splitlines() if "!git clone" in x)
+    assert colab.replace("'", "").split(" -e ")[1:] == install.split(" --editable ")[1:]
 
 
 @pytest.mark.parametrize("numpy, problems", [("2.5.0", 1), ("3.0.0rc1", 1), ("2.4.6", 0)])

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import importlib
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import shutil
@@ -19,7 +20,10 @@ from .exercises import ROOT
 from .lock import locked, requirements
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
-INSTALL = "pip install --constraint requirements.lock --editable '.[cuda,lessons]'"
+LENS = "./warplens[numba,triton,pictures]"
+INSTALL = (
+    f"pip install --constraint requirements.lock --editable '{LENS}' --editable '.[cuda,lessons]'"
+)
 REINSTALL = f"make setup  (or, in your own environment: {INSTALL})"
 FREE = 1e9  # bytes; below that pip and Jupyter begin to fail
 
@@ -59,7 +63,7 @@ def python(version: tuple = sys.version_info) -> Iterator[Finding]:
 
 def packages() -> Iterator[Finding]:
     """What the lessons ask for on this system, at the release of requirements.lock."""
-    wanted = requirements(["cuda", "lessons"])
+    wanted = requirements(["cuda", "lessons"], ["numba", "triton", "pictures"])
     names = {r.name for r in wanted if r.marker is None or r.marker.evaluate()}
     tested, exact = locked(), 0
     for name in sorted(names):
@@ -72,6 +76,18 @@ def packages() -> Iterator[Finding]:
         else:
             exact += 1
     yield Finding(OK, f"{exact} of {len(names)} packages are at the tested version")
+
+
+def warplens() -> Iterator[Finding]:
+    """What looks into kernels is a package of its own, installed from this repository."""
+    version = installed("warplens")
+    spec = importlib.util.find_spec("warplens")
+    if version is None or spec is None:
+        yield Finding(PROBLEM, "warplens is not installed", REINSTALL)
+    elif (place := Path(spec.origin).parent) != ROOT / "warplens":
+        yield Finding(PROBLEM, f"warplens is another one's: {place}", REINSTALL)
+    else:
+        yield Finding(OK, f"warplens {version} is the one of this repository")
 
 
 def _install(name):
@@ -233,6 +249,7 @@ def _numbers(version):
 LOOKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     python,
     packages,
+    warplens,
     numpy_for_numba,
     switches,
     numba,

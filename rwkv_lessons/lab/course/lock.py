@@ -11,6 +11,7 @@ import argparse
 import importlib.metadata
 import tomllib
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -26,16 +27,20 @@ HEAD = """\
 """
 
 
-def project() -> dict:
-    """The table [project] of pyproject.toml."""
-    with open(ROOT / "pyproject.toml", "rb") as file:
+OURS = "rwkv-lessons", "warplens"
+
+
+def project(folder: Path = ROOT) -> dict:
+    """The table [project] of a folder's pyproject.toml."""
+    with open(folder / "pyproject.toml", "rb") as file:
         return tomllib.load(file)["project"]
 
 
-def requirements(extras: Iterable[str]) -> list[Requirement]:
-    """What pyproject.toml asks for with these extras, on any system."""
-    table = project()
-    groups = [table["dependencies"], *(table["optional-dependencies"][name] for name in extras)]
+def requirements(extras: Iterable[str], of_warplens: Iterable[str] = ()) -> list[Requirement]:
+    """What both pyproject.toml ask for with these extras, on any system."""
+    groups = []
+    for table, names in ((project(), extras), (project(ROOT / "warplens"), of_warplens)):
+        groups += [table["dependencies"], *(table["optional-dependencies"][x] for x in names)]
     return [Requirement(text) for group in groups for text in group]
 
 
@@ -52,7 +57,7 @@ def lines() -> Iterator[str]:
         name = canonicalize_name(found.metadata["Name"])
         python = SpecifierSet(found.metadata["Requires-Python"] or "")
         nvidia = name.startswith("nvidia-") or name == "cuda-toolkit"
-        if name not in ("pip", "rwkv-lessons") and not nvidia and least in python:
+        if name not in ("pip", *OURS) and not nvidia and least in python:
             yield f"{name}=={Version(found.version).public}"
 
 
