@@ -69,7 +69,8 @@ class Rung:
     def load_function(self):
         """What `function` names."""
         module = self.load()
-        return getattr(module, self.function, None) or module.rungs()[self.function]
+        made = getattr(module, "rungs", dict)()  # before what the module only imports
+        return made.get(self.function) or getattr(module, self.function)
 
 
 @dataclass(frozen=True)

@@ -280,14 +280,15 @@ WKV6_BACKWARD = replace(
             "wkv6-triton-backward",
             TRITON_BACKWARD_RUNGS,
             "chunked",
+            180,
             dtypes=BOTH_DTYPES,
             beside=WALK,
         ),
     ),
     records=(
         # Without recurrent: its reverse sweep is for few tokens.
-        Plan("wkv6-backward", "wkv6-backward --methods wkv6,chunked,cuda", 90),
-        Plan("wkv6-backward-small", f"wkv6-backward {SMALLER} --dtype bfloat16", 90),
+        Plan("wkv6-backward", "wkv6-backward --methods wkv6,chunked,cuda", 180),
+        Plan("wkv6-backward-small", f"wkv6-backward {SMALLER} --dtype bfloat16", 180),
         Plan("wkv6-backward-sizes", f"wkv6-backward {SIZES}"),
         Plan("wkv6-backward-peers", f"wkv6-backward {BESIDE_PEERS}", 360, needs="fla"),
     ),

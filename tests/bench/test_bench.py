@@ -1,6 +1,7 @@
 """The whole path of the bench without a GPU: choose, make inputs, check, time, show, refuse."""
 
 import functools
+import inspect
 import itertools
 import re
 import sys
@@ -287,8 +288,12 @@ FORWARD_RUNGS = [rung for rung in EVERY_RUNG if not rung.after and rung.tool == 
 def test_a_rung_is_a_kernel_or_a_function_of_its_lesson_and_no_wrong_answer(rung):
     pytest.importorskip("triton")
     module = rung.load()
-    assert callable(rung.load_function()) if rung.function else rung.kernel
-    assert rung.kernel is None or hasattr(module, rung.kernel)
+    if rung.function:
+        function = rung.load_function()
+        assert inspect.getsourcefile(getattr(function, "func", function)).endswith(
+            f"{rung.stem}.py"
+        )
+    assert hasattr(module, rung.kernel) if rung.kernel else rung.function
     sources = methods.rung_method(EVERY_RUNG[rung], rung).sources
     assert fingerprint(*sources) and not any("wrong" in source for source in sources)
 
