@@ -35,9 +35,7 @@ def library(name):
     """The library's methods of an operation, by name, as far as they can be imported here."""
     operation = OPERATIONS[name]
     if operation.one_token:
-        from rwkv_lessons.bench.commands import one_token  # which makes a `Method` as well
-
-        return one_token.methods(operation.package)
+        return one_token(operation.package)
     package = import_module(f"rwkv_lessons.{operation.package}")
     functions = package.METHODS | {operation.package: getattr(package, operation.package)}
     names = [method for method in functions if method not in operation.skipped]
@@ -54,6 +52,54 @@ def ladder(name):
     made, ladder = library(operation.name), LADDERS[name]
     ends = [ladder.finished, *([ladder.beside[1]] if ladder.beside else [])]
     return {m.name: m for m in found} | {name: made[name] for name in ends if name in made}
+
+
+def one_token(name):
+    """What the package of this name has for one token of each of B sequences, by name.
+
+    The last input is the state, `[B, H, N, N]`, which a run may write over. Timed by the clock is
+    one eager call, or one replay of a CUDA graph of one step.
+    """
+    package = import_module(f"rwkv_lessons.{name}")
+    whole, in_place = getattr(package, name), getattr(package, f"{name}_step")
+
+    def step(*inputs):
+        *token, s0 = inputs
+        state = s0.clone()
+        return lambda: (in_place(*token, state), state)
+
+    def replayed_step(*inputs):
+        *token, s0 = inputs
+        state, graph = s0.clone(), torch.cuda.CUDAGraph()
+        in_place(*token, state)  # compiles
+        with torch.cuda.graph(graph):
+            o = in_place(*token, state)
+        state.copy_(s0)
+
+        def run():
+            graph.replay()
+            return o, state
+
+        return run
+
+    def another_state(*inputs):
+        return lambda: whole(*inputs)
+
+    ways = (
+        (f"{name}_step", in_place, step, "in place"),
+        (f"{name}_step, graph", in_place, replayed_step, "in place, replay of a CUDA graph"),
+        (name, whole, another_state, "another state"),
+    )
+    return {
+        method: Method(
+            method,
+            prepare,
+            sources=(source_of(inspect.unwrap(function)),),
+            note=note,
+            facts=launched_by_triton,
+        )
+        for method, function, prepare, note in ways
+    }
 
 
 def _library_method(operation, name, f):

@@ -9,7 +9,6 @@ import torch
 from rwkv_lessons.bench import methods, peers
 from rwkv_lessons.bench.__main__ import main
 from rwkv_lessons.bench.commands import first_call as first
-from rwkv_lessons.bench.commands import one_token
 from rwkv_lessons.bench.measure import in_float64, make_inputs, measure
 from rwkv_lessons.bench.methods import Method
 from rwkv_lessons.interop import fla
@@ -32,7 +31,7 @@ def test_one_token_is_checked_with_its_state():
     inputs = make_inputs(DECODE, (2, 1, 2, 8), "float32", CPU)
     assert [x.shape[1] for x in inputs[:4]] == [1] * 4 and inputs[5].abs().sum() > 0
     expected = in_float64(DECODE, inputs)
-    found = one_token.methods("wkv6")
+    found = methods.one_token("wkv6")
     for name in ("wkv6_step", "wkv6"):
         row = measure(DECODE, found[name], inputs, expected, budget_ms=1)
         assert row.problem is None and row.error < 1e-6 and not row.stale, name
@@ -155,4 +154,4 @@ def test_what_a_triton_kernel_uses_is_read_at_its_launch():
 def test_every_way_of_one_token_on_this_gpu(capsys):
     main(["wkv6-decode", "--quick", "--dtype", "bfloat16"])
     lines = [x for x in capsys.readouterr().out.splitlines() if x.startswith("done")]
-    assert len(lines) == len(one_token.methods("wkv6")) and all(x.endswith("ms") for x in lines)
+    assert len(lines) == len(methods.one_token("wkv6")) and all(x.endswith("ms") for x in lines)
