@@ -7,7 +7,7 @@ from numba import cuda, float32, int32
 
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.claims import ATOMICS, at_least, at_most, float32_only, machine_code
-from rwkv_lessons.lab.evidence.warm_ups import Small, answer, requests, this_gpu, traffic
+from rwkv_lessons.lab.lessons.lesson_00.evidence import Small, answer, requests, this_gpu, traffic
 from rwkv_lessons.runtime.launch_numba import ceil_div
 
 BLOCK = 32  # threads per block of `double`, `histogram`

@@ -8,21 +8,6 @@ from numba import cuda, float32
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.claims import at_least, in_registers
 from rwkv_lessons.lab.evidence.functions import function_cases
-from rwkv_lessons.lab.evidence.timex import (
-    PART_OF_A_TILE,
-    SYMPTOMS,
-    TRACED_FOUR,
-    fits,
-    timex_kernel,
-)
-from rwkv_lessons.lab.evidence.timex_budgets import (
-    conflicts,
-    global_reads,
-    imbalance,
-    no_atomics,
-    shared_reads,
-)
-from rwkv_lessons.lab.evidence.timex_triton import timex_launch
 from rwkv_lessons.lab.evidence.triton import (
     Case,
     answer,
@@ -34,13 +19,28 @@ from rwkv_lessons.lab.evidence.triton import (
     traffic,
     writes,
 )
+from rwkv_lessons.lab.lessons.lessons_10_11.budgets import (
+    conflicts,
+    global_reads,
+    imbalance,
+    no_atomics,
+    shared_reads,
+)
+from rwkv_lessons.lab.lessons.lessons_10_11.evidence import (
+    PART_OF_A_TILE,
+    SYMPTOMS,
+    TRACED_FOUR,
+    fits,
+    timex_kernel,
+)
+from rwkv_lessons.lab.lessons.lessons_10_11.evidence_triton import timex_launch
 from rwkv_lessons.runtime.launch_numba import ceil_div, load4
 
 try:
     import triton
     import triton.language as tl
 except ImportError:  # on macOS: the kernels in numba run all the same
-    from rwkv_lessons.lab.evidence.timex_triton import tl, triton
+    from rwkv_lessons.lab.lessons.lessons_10_11.evidence_triton import tl, triton
 
 TILE = 1024  # outputs t that a block takes at a time, and tokens u that it keeps in shared memory
 WINDOW = 2 * TILE  # weights between the first u and the last t of these

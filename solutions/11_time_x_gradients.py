@@ -5,14 +5,14 @@ from numba import cuda, float32
 
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.claims import at_least, in_registers
-from rwkv_lessons.lab.evidence.timex import PART_OF_A_TILE, fits, timex_kernel
-from rwkv_lessons.lab.evidence.timex_budgets import (
+from rwkv_lessons.lab.lessons.lessons_10_11.budgets import (
     conflicts,
     global_reads,
     imbalance,
     no_atomics,
     shared_reads,
 )
+from rwkv_lessons.lab.lessons.lessons_10_11.evidence import PART_OF_A_TILE, fits, timex_kernel
 from rwkv_lessons.runtime.launch_numba import as_array, ceil_div, load4, stream
 
 TILE = 1024  # outputs of a block at a time, and tokens that it keeps in shared memory

@@ -8,16 +8,6 @@ import triton.language as tl
 
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.claims import ATOMICS, at_most, wide_reads
-from rwkv_lessons.lab.evidence.first_tiles import (
-    FLOAT32_ONLY,
-    adding,
-    each_program_stores,
-    numbers,
-    row_launches,
-    row_launches_gpu,
-    softmax_of,
-    sums_of,
-)
 from rwkv_lessons.lab.evidence.triton import (
     Case,
     answer,
@@ -28,6 +18,16 @@ from rwkv_lessons.lab.evidence.triton import (
     reads,
     traffic,
     writes,
+)
+from rwkv_lessons.lab.lessons.lesson_12.evidence import (
+    FLOAT32_ONLY,
+    adding,
+    each_program_stores,
+    numbers,
+    row_launches,
+    row_launches_gpu,
+    softmax_of,
+    sums_of,
 )
 from rwkv_lessons.runtime.launch_numba import ceil_div
 

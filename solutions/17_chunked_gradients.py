@@ -8,9 +8,6 @@ import triton
 import triton.language as tl
 
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
-from rwkv_lessons.lab.evidence import chunked_gradients
-from rwkv_lessons.lab.evidence.chunked_decay import Chunk, chunk_answer
-from rwkv_lessons.lab.evidence.chunked_gradients import GRADIENTS
 from rwkv_lessons.lab.evidence.cuda import ATOMICS, at_least, at_most
 from rwkv_lessons.lab.evidence.launching import launchable, launches, launches_gpu
 from rwkv_lessons.lab.evidence.triton import (
@@ -23,6 +20,9 @@ from rwkv_lessons.lab.evidence.triton import (
     writes,
 )
 from rwkv_lessons.lab.evidence.wkv6_triton import Size, wkv6_call
+from rwkv_lessons.lab.lessons.lesson_17 import evidence as chunked_gradients
+from rwkv_lessons.lab.lessons.lesson_17.evidence import GRADIENTS
+from rwkv_lessons.lab.lessons.lesson_17.evidence_decay import Chunk, chunk_answer
 from rwkv_lessons.runtime.launch_numba import ceil_div
 
 

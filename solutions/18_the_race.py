@@ -6,7 +6,13 @@ from collections import Counter
 import torch
 
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
-from rwkv_lessons.lab.evidence.race import call, captures, captures_here, numbers, traces
+from rwkv_lessons.lab.lessons.lesson_18.evidence import (
+    call,
+    captures,
+    captures_here,
+    numbers,
+    traces,
+)
 
 
 def torch_loop(r, k, v, w, u, s):

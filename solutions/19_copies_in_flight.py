@@ -11,7 +11,7 @@ from rwkv_lessons.lab.course import exercises
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.course.wrong_answers import edit
 from rwkv_lessons.lab.evidence.functions import function_cases
-from rwkv_lessons.lab.evidence.gluon import (
+from rwkv_lessons.lab.lessons.lessons_19_21.evidence import (
     Case,
     GluonLaunch,
     answer,
@@ -24,7 +24,7 @@ from rwkv_lessons.lab.evidence.gluon import (
     machine_code,
     no_spills,
 )
-from rwkv_lessons.lab.evidence.hopper import variants
+from rwkv_lessons.lab.lessons.lessons_19_21.hopper import variants
 
 C = gl.constexpr(64)  # rows and columns of a tile
 BYTES = gl.constexpr(64 * 64 * 2)  # of a tile in bfloat16

@@ -15,9 +15,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.course.wrong_answers import edit
-from rwkv_lessons.lab.evidence import hopper
 from rwkv_lessons.lab.evidence.functions import function_cases
-from rwkv_lessons.lab.evidence.gluon import (
+from rwkv_lessons.lab.lessons.lessons_19_21 import hopper
+from rwkv_lessons.lab.lessons.lessons_19_21.evidence import (
     Case,
     answer,
     at_least,
@@ -30,7 +30,7 @@ from rwkv_lessons.lab.evidence.gluon import (
     no_spills,
     waits,
 )
-from rwkv_lessons.lab.evidence.hopper import alone, variants
+from rwkv_lessons.lab.lessons.lessons_19_21.hopper import alone, variants
 
 C = gl.constexpr(64)  # tokens of a chunk, channels of a head
 BYTES = gl.constexpr(64 * 64 * 2)  # of a tile in bfloat16

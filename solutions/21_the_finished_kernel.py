@@ -16,9 +16,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from rwkv_lessons.lab.course import exercises
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.course.wrong_answers import edit
-from rwkv_lessons.lab.evidence import hopper
 from rwkv_lessons.lab.evidence.functions import function_cases
-from rwkv_lessons.lab.evidence.gluon import (
+from rwkv_lessons.lab.lessons.lessons_19_21 import hopper
+from rwkv_lessons.lab.lessons.lessons_19_21.evidence import (
     Case,
     answer,
     at_least,
@@ -30,7 +30,7 @@ from rwkv_lessons.lab.evidence.gluon import (
     two_pieces,
     waits,
 )
-from rwkv_lessons.lab.evidence.hopper import variants
+from rwkv_lessons.lab.lessons.lessons_19_21.hopper import variants
 from rwkv_lessons.wkv6.chunked.hopper.tiles import (  # noqa: F401  for the steps
     below_and_on_diagonal,
     rounded,

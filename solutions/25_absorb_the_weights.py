@@ -6,7 +6,7 @@ import torch
 
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.functions import function_cases
-from rwkv_lessons.lab.evidence.mla import (
+from rwkv_lessons.lab.lessons.lessons_25_28.evidence import (
     Case,
     Sizes,
     no_loop_over_heads,

@@ -10,14 +10,14 @@ from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.cuda import at_least
 from rwkv_lessons.lab.evidence.functions import function_cases
 from rwkv_lessons.lab.evidence.launching import launchable, launches, launches_gpu
-from rwkv_lessons.lab.evidence.mla import Case, Sizes
-from rwkv_lessons.lab.evidence.mla_triton import (
+from rwkv_lessons.lab.evidence.triton import no_spills, reads, writes
+from rwkv_lessons.lab.lessons.lessons_25_28.evidence import Case, Sizes
+from rwkv_lessons.lab.lessons.lessons_26_27.evidence import (
     call,
     combine_launch,
     partial_launch,
     triton_kernel,
 )
-from rwkv_lessons.lab.evidence.triton import no_spills, reads, writes
 from rwkv_lessons.runtime.launch_numba import ceil_div
 
 

@@ -7,13 +7,17 @@ import torch
 
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.functions import function_cases
-from rwkv_lessons.lab.evidence.mla import Sizes, no_loop_over_heads, nothing_larger
-from rwkv_lessons.lab.evidence.mla_model import (
+from rwkv_lessons.lab.lessons.lesson_28.evidence import (
     FINITE,
     AttentionCase,
     attention_answer,
     attention_call,
     same_text,
+)
+from rwkv_lessons.lab.lessons.lessons_25_28.evidence import (
+    Sizes,
+    no_loop_over_heads,
+    nothing_larger,
 )
 
 

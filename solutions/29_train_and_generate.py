@@ -9,9 +9,9 @@ from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.cuda import ATOMICS, at_most
 from rwkv_lessons.lab.evidence.functions import function_cases
 from rwkv_lessons.lab.evidence.triton import exps, no_spills, reads, writes
-from rwkv_lessons.lab.evidence.wkv6_token import one_token_kernel
 from rwkv_lessons.lab.evidence.wkv6_triton import Size
 from rwkv_lessons.lab.evidence.wkv7_functions import calls
+from rwkv_lessons.lab.lessons.lesson_29.evidence import one_token_kernel
 from rwkv_lessons.runtime.launch_numba import ceil_div
 
 

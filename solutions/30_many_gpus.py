@@ -6,7 +6,8 @@ import torch
 
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.functions import function_cases
-from rwkv_lessons.lab.evidence.ranks import (
+from rwkv_lessons.lab.evidence.wkv7_functions import calls
+from rwkv_lessons.lab.lessons.lesson_30.evidence import (
     exact_compose,
     exact_correct,
     exact_entries,
@@ -20,7 +21,6 @@ from rwkv_lessons.lab.evidence.ranks import (
     uneven_decays,
     written,
 )
-from rwkv_lessons.lab.evidence.wkv7_functions import calls
 
 
 def summary(k, v, w):

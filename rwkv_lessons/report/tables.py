@@ -6,7 +6,8 @@ is not there is one line, with the command that makes it.
 
 from rwkv_lessons.bench import gpu_tests
 from rwkv_lessons.bench.commands.record_all import planned
-from rwkv_lessons.lab.pictures import ladder, race
+from rwkv_lessons.lab.lessons.lesson_18 import pictures as race
+from rwkv_lessons.lab.pictures import ladder
 from rwkv_lessons.operations import LADDERS, OPERATIONS, operation_of
 from rwkv_lessons.records.lookup import GPU, record
 from rwkv_lessons.records.traces import load_traces
@@ -235,7 +236,7 @@ def _rows(name, folder):
 
 def counters_block(ladder):
     def block(folder):
-        from rwkv_lessons.lab.evidence import counters
+        from rwkv_lessons.lab import counters
 
         try:
             head, rows, where = counters.table(ladder, folder)
@@ -251,7 +252,7 @@ def counters_block(ladder):
 
 def time_x_seed_block(folder):
     """The article's table, forward, with our kernels on our GPU beside it."""
-    from rwkv_lessons.lab.pictures import timex  # imports torch
+    from rwkv_lessons.lab.lessons.lessons_10_11 import pictures as timex
 
     climbed = ladder.steps("timex", folder=folder)
     if not any(step.row for step in climbed):

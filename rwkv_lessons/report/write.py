@@ -8,7 +8,8 @@ import io
 import re
 import sys
 
-from rwkv_lessons.lab.pictures import decays, ladder
+from rwkv_lessons.lab.lessons.lesson_21 import decays
+from rwkv_lessons.lab.pictures import ladder
 from rwkv_lessons.operations import LADDERS
 from rwkv_lessons.operations.entries import ROOT
 from rwkv_lessons.report.tables import BLOCKS

@@ -8,8 +8,8 @@ import torch
 from rwkv_lessons.bench.commands.profile import command, profile_loop, read_kernels, summary
 from rwkv_lessons.inputs import rwkv5_inputs
 from rwkv_lessons.lab.course import exercises
+from rwkv_lessons.lab.lessons.lesson_02.pictures import operators, queue, recorded, timeline
 from rwkv_lessons.lab.pictures.operation import memory, roof
-from rwkv_lessons.lab.pictures.profiles import operators, queue, recorded, timeline
 from rwkv_lessons.records.lookup import GPU
 from rwkv_lessons.records.profiles import Kernel, Profile, brief, load_profiles, save_profiles
 from rwkv_lessons.records.schema import Measurement, Provenance, Record, save

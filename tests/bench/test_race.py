@@ -9,7 +9,7 @@ import torch
 from rwkv_lessons.bench.commands import race
 from rwkv_lessons.bench.measure import LIMITS
 from rwkv_lessons.bench.timing import BUDGET_MS
-from rwkv_lessons.lab.pictures import race as pictures
+from rwkv_lessons.lab.lessons.lesson_18 import pictures
 from rwkv_lessons.operations.entries import lesson
 from rwkv_lessons.records.schema import Measurement, Provenance
 from rwkv_lessons.records.traces import (

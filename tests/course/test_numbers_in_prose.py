@@ -13,7 +13,7 @@ import pytest
 
 from rwkv_lessons.distributed.cost import forward
 from rwkv_lessons.lab.course.exercises import NOTEBOOKS
-from rwkv_lessons.lab.pictures.ranks import assumed_rates
+from rwkv_lessons.lab.lessons.lesson_30.pictures import assumed_rates
 from rwkv_lessons.lab.pictures.roofline import ceiling
 from rwkv_lessons.operations import work
 from rwkv_lessons.records.lookup import record

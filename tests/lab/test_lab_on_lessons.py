@@ -5,7 +5,7 @@ import torch
 
 from rwkv_lessons.lab import banks, machine_code, races, roofline, timeline, trace
 from rwkv_lessons.lab.course.exercises import solutions
-from rwkv_lessons.lab.evidence.gluon import described
+from rwkv_lessons.lab.lessons.lessons_19_21.evidence import described
 from rwkv_lessons.records.lookup import record
 
 

@@ -124,6 +124,31 @@ def test_no_circle_of_imports_inside_of_a_package(package):
     assert not circle(tuple(package.split(".")), sources())
 
 
+@pytest.mark.parametrize("room", ["evidence", "pictures"])
+def test_a_room_that_lessons_share_has_16_files_at_most(room):
+    assert 4 < len(list((ROOT / "rwkv_lessons/lab" / room).glob("*.py"))) <= 16
+
+
+def lessons_of(name):
+    """{17} of 17_chunked_gradients.py and lesson_17, {10, 11} of lessons_10_11; else nothing."""
+    numbers = [int(n) for n in re.findall(r"(?:^|_)(\d\d)(?=_|$)", name)]
+    return set(range(numbers[0], numbers[-1] + 1)) if numbers else set()
+
+
+def test_a_lessons_own_folder_serves_that_lesson_alone():
+    places = "notebooks/*.ipynb", "solutions/*.py", "solutions/wrong/*.py"
+    used = [(file.stem, file) for place in places for file in ROOT.glob(place)]
+    own = (ROOT / "rwkv_lessons/lab/lessons").glob("lesson*/*.py")
+    used += [(file.parent.name, file) for file in own]
+    found = {
+        f"{file.relative_to(ROOT)} needs {folder}"
+        for name, file in used
+        for folder in re.findall(r"\.(lessons?(?:_\d\d)+)\b", file.read_text(encoding="utf-8"))
+        if not lessons_of(name) <= lessons_of(folder)
+    }
+    assert len(used) > 100 and not found, "\n".join(sorted(found))
+
+
 def test_a_circle_is_found_also_if_a_function_closes_it():
     modules = {
         ("p",): ("", True),

@@ -9,7 +9,7 @@ from rwkv_lessons.lab.course import exercises
 from rwkv_lessons.lab.course.check import FAILED, evaluate
 
 COMPOSE, DOUBLING = "30_many_gpus.compose", "24_chunked_rwkv7.by_doubling"
-MODULE = "rwkv_lessons.lab.evidence.ranks"
+MODULE = "rwkv_lessons.lab.lessons.lesson_30.evidence"
 
 
 def typed(id, text):

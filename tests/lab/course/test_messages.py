@@ -9,7 +9,8 @@ from rwkv_lessons.lab.course import exercises, stand_in
 from rwkv_lessons.lab.course.check import FAILED, evaluate, rows_of
 from rwkv_lessons.lab.course.hints import HINTS
 from rwkv_lessons.lab.course.wrong_answers import edit, instead
-from rwkv_lessons.lab.evidence import kernels, warm_ups
+from rwkv_lessons.lab.evidence import kernels
+from rwkv_lessons.lab.lessons.lesson_00 import evidence as warm_ups
 from warplens.faults import EndlessLoop
 
 SHARED, NAIVE = "10_time_x.shared", "10_time_x.naive"

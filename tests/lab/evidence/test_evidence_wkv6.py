@@ -8,7 +8,7 @@ from numba import cuda
 from rwkv_lessons.lab.course import exercises
 from rwkv_lessons.lab.course.check import evaluate
 from rwkv_lessons.lab.evidence import wkv6 as evidence
-from rwkv_lessons.lab.pictures.backward import dw_errors, rms, running_difference, sweeps
+from rwkv_lessons.lab.lessons.lesson_09.pictures import dw_errors, rms, running_difference, sweeps
 from warplens.cuda import trace
 
 IDS = exercises.ids("08_decay_from_data") + exercises.ids("09_the_backward_pass")

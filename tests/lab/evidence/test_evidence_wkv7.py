@@ -13,7 +13,8 @@ from rwkv_lessons.lab.evidence.wkv7_functions import (
     readings,
     unit_triangular_inverse,
 )
-from rwkv_lessons.lab.pictures import stepping_back, wy
+from rwkv_lessons.lab.lessons.lesson_23 import pictures as stepping_back
+from rwkv_lessons.lab.lessons.lesson_24 import pictures as wy
 from rwkv_lessons.wkv7 import wkv7_wy
 
 pytest.importorskip("triton")

@@ -8,9 +8,9 @@ import torch
 from rwkv_lessons.lab.course import exercises
 from rwkv_lessons.lab.course.check import evaluate
 from rwkv_lessons.lab.course.wrong_answers import _edited, edit
-from rwkv_lessons.lab.evidence import chunked_gradients
 from rwkv_lessons.lab.evidence.triton import Case, answer
 from rwkv_lessons.lab.evidence.wkv6_triton import Size, in_bfloat16
+from rwkv_lessons.lab.lessons.lesson_17 import evidence as chunked_gradients
 
 pytest.importorskip("triton")
 

@@ -185,7 +185,7 @@ def test_a_program_of_triton_and_its_share():
 
 
 def test_blocks_are_dealt_out_over_the_gpu():
-    from rwkv_lessons.lab.pictures.grid import on_the_gpu
+    from rwkv_lessons.lab.lessons.lesson_13.pictures import on_the_gpu
 
     picture = on_the_gpu(("few", 16, 4), ("many", 256, 1))
     few, many = picture.text.splitlines()
@@ -197,7 +197,7 @@ def test_blocks_are_dealt_out_over_the_gpu():
 
 @pytest.mark.parametrize("sizes", [(32, 128, 256, 512), (32,)])
 def test_no_title_leaves_the_picture(sizes):
-    from rwkv_lessons.lab.pictures.block_sizes import places
+    from rwkv_lessons.lab.lessons.lesson_06.pictures import places
 
     figure = places(131, sizes, threads=32768).figure
     figure.draw_without_rendering()

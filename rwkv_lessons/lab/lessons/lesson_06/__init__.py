@@ -1,0 +1,1 @@
+"""What lesson 06 alone needs."""

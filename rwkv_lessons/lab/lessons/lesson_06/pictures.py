@@ -1,0 +1,143 @@
+"""Lesson 06's pictures: the places of an SM for warps, and the recorded sweep of block sizes."""
+
+from rwkv_lessons.operations import LADDERS
+from rwkv_lessons.operations.entries import BLOCKS
+from rwkv_lessons.runtime.launch_numba import ceil_div
+from warplens.architectures import ARCHITECTURES
+from warplens.compiled.occupancy import QUARTERS, WARP, occupancy
+from warplens.pictures import style
+from warplens.pictures.style import Picture
+
+from ....records.lookup import GPU, record
+
+LEGEND = (
+    "a square: a place for a warp. With a number: taken, by that block. "
+    "White: free. Grey: no registers left for it."
+)
+SIDE = 4  # a quarter's 16 places for warps are drawn 4 × 4
+ASSUMED_NS = 500  # that a load takes from memory, where nobody measured it
+REQUEST = 32 * 16  # bytes: the lanes of a warp, a float4 each
+BLOCK_COLOURS = style.LOAD, style.OKABE_ITO["sky blue"]  # neighbouring blocks are told apart
+
+
+def places(registers, sizes, threads=None, arch="sm_90"):
+    """One SM per block size: its 64 places for warps, those that registers leave, those taken.
+
+    Args:
+        registers: per thread.
+        sizes: threads per block, one picture each.
+        threads: of the whole grid: draws the busiest SM. Without it, an SM with all that fits.
+
+    Returns:
+        A `Picture`.
+    """
+    figure = style.figure(3.2)
+    axes = figure.subplots(1, max(len(sizes), 4), squeeze=False)[0]  # squares of one size
+    for ax in axes[len(sizes) :]:
+        ax.axis("off")
+    texts = [_sm(*pair, registers, threads, arch) for pair in zip(axes, sizes, strict=False)]
+    figure.supxlabel(LEGEND, size=9)
+    return Picture(figure, "\n".join(texts))
+
+
+def sweep(stem="06_block_size", operation="wkv5", gpu=GPU, folder=None):
+    """Prints the recorded time of a rung at each block size; returns a `Picture` of it, or None."""
+    try:
+        found = record(f"{operation}-ladder", gpu, folder)
+    except LookupError:
+        print(f"The sweep is not recorded on an {gpu} yet.")
+        return None
+    swept = next(rung for rung in LADDERS[operation].rungs if rung.stem == stem)
+    rows = [(n, row) for n in BLOCKS for row in found.rows if row.method == f"{swept.method}[{n}]"]
+    print(_table(rows))
+    print(f"\n{found.provenance.gpu}, {found.provenance.date}, commit {found.provenance.commit}")
+    return _bars([(n, row) for n, row in rows if row.median_ms])
+
+
+def sweep_gain(block, than, stem="06_block_size", operation="wkv5", gpu=GPU, folder=None):
+    """How many times faster the rung is in blocks of `block` than of `than`; None if unknown."""
+    try:
+        found = record(f"{operation}-ladder", gpu, folder)
+        ours, other = (found.milliseconds(f"{stem}[{n}]") for n in (block, than))
+    except LookupError:
+        return None
+    return other / ours if ours and other else None
+
+
+def on_their_way(sms=132, gpu=GPU, folder=None):
+    """Little's law for the memory of a GPU, as text.
+
+    Args:
+        sms: that the GPU has.
+
+    Raises:
+        LookupError: nobody recorded that GPU's ceilings.
+    """
+    limits = record("ceilings", gpu, folder).ceilings
+    speed, ns = limits["copy_bytes_per_s"], limits.get("memory_latency_ns")
+    taken = f"{ns:.0f} ns, as recorded" if ns else f"{ASSUMED_NS} ns, say (not recorded yet)"
+    flying = speed * (ns or ASSUMED_NS) * 1e-9
+    return (
+        f"{gpu}: {speed / 1e12:.2f} TB/s, as recorded\n"
+        f"a request takes {taken}\n"
+        f"on their way: {flying / 1e6:.2f} MB, {flying / sms / 1e3:.0f} KB for each of {sms} SMs\n"
+        f"that is {flying / sms / REQUEST:.0f} requests of 32 lanes × 16 bytes on each SM"
+    )
+
+
+def _sm(ax, size, registers, threads, arch):
+    """Warps are dealt out to the quarters in turn, as the hardware does."""
+    from matplotlib.patches import Rectangle
+
+    blocks = ceil_div(threads, size) if threads else None
+    found = occupancy(registers, size, arch=arch, blocks=blocks)
+    a_block = ceil_div(size, WARP)
+    fit = found.warps_per_sm
+    taken = found.busiest_warps if blocks and fit else fit
+    room = occupancy(registers, WARP, arch=arch).by["registers"]
+    for warp in range(ARCHITECTURES[arch].warps):
+        quarter, n = warp % QUARTERS, warp // QUARTERS
+        x = quarter % 2 * (SIDE + 0.5) + n % SIDE
+        y = quarter // 2 * (SIDE + 0.5) + n // SIDE
+        block = warp // a_block
+        colour = BLOCK_COLOURS[block % 2] if warp < taken else "none"
+        colour = colour if warp < room else style.FAINT
+        box = {"fc": colour, "ec": style.INK if warp < room else "white", "linewidth": 0.7}
+        ax.add_patch(Rectangle((x + 0.06, y + 0.06), 0.88, 0.88, **box))
+        if warp < taken:
+            ink = "white" if block % 2 == 0 else style.INK
+            ax.text(x + 0.5, y + 0.53, block, ha="center", va="center", size=7, color=ink)
+    ax.set(xlim=(-0.1, 2 * SIDE + 2), ylim=(2 * SIDE + 0.6, -0.1), aspect="equal")
+    ax.axis("off")
+    text = f"{taken} of the {fit} warps that fit" if blocks else f"{fit} warps fit"
+    text = text if fit else f"{a_block} places a block: none fits"
+    ax.set_title(f"blocks of {size}\n{text}", loc="left")
+    return f"blocks of {size} threads: {text}"
+
+
+def _table(rows):
+    lines = [f"{'threads':>8}{'registers':>11}{'ms':>9}{'p20 … p80':>18}"]
+    for threads, row in rows:
+        if row.median_ms is None:
+            lines.append(f"{threads:>8}   not timed: {row.problem}")
+            continue
+        spread = f"{row.p20_ms:.2f} … {row.p80_ms:.2f}"
+        lines.append(f"{threads:>8}{row.registers:>11}{row.median_ms:>9.2f}{spread:>18}")
+    return "\n".join(lines)
+
+
+def _bars(timed):
+    if not timed:
+        return None
+    figure = style.figure(0.8 + 0.35 * len(timed))
+    ax = figure.subplots()
+    for y, (_, row) in enumerate(timed):
+        ax.barh(y, row.median_ms, height=0.62, color=style.LOAD)
+        ax.text(row.median_ms, y, f"  {row.median_ms:.2f} ms", va="center")
+    ax.set_yticks(range(len(timed)), [f"{threads} threads" for threads, _ in timed])
+    ax.set_ylim(len(timed) - 0.4, -0.6)
+    ax.set_xlim(0, 1.15 * max(row.median_ms for _, row in timed))
+    ax.set_xlabel("forward pass, ms on the device")
+    fastest, slowest = (f(row.median_ms for _, row in timed) for f in (min, max))
+    ax.set_title(f"slowest / fastest: {slowest / fastest:.2f}")
+    return Picture(figure, f"slowest / fastest: {slowest / fastest:.2f}")

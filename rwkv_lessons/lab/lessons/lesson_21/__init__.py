@@ -1,0 +1,1 @@
+"""What lesson 21 alone needs."""

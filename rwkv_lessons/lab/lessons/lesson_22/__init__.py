@@ -1,0 +1,1 @@
+"""What lesson 22 alone needs."""

@@ -1,0 +1,1 @@
+"""What lesson 23 alone needs."""

@@ -1,0 +1,1 @@
+"""What lesson 24 alone needs."""

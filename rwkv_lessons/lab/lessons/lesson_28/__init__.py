@@ -1,0 +1,1 @@
+"""What lesson 28 alone needs."""

@@ -1,0 +1,1 @@
+"""What lesson 29 alone needs."""

@@ -1,0 +1,1 @@
+"""What lesson 30 alone needs."""

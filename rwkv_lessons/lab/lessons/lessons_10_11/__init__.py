@@ -1,0 +1,1 @@
+"""What lessons 10 to 11 alone need."""

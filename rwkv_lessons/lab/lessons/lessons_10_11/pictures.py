@@ -1,0 +1,127 @@
+"""Lessons 10 and 11: which products there are, who has how many, and what reading them costs."""
+
+import numpy as np
+
+from warplens.cuda.trace import trace
+from warplens.pictures import style
+from warplens.pictures.style import Picture
+
+from ....operations import LADDERS, work
+from ....records.lookup import record
+from . import evidence
+from .budgets import work_of_threads
+
+SHAPE = (32, 768, 768)  # B, C, T of the original's table
+SMS, CLOCK = 132, 1.98e9  # of an H200; its highest clock
+# The CUDA C kernels of 2022 were timed on these: records "rwkv-cuda-timex".
+ORIGINAL_GPUS = ("NVIDIA H200", "NVIDIA GeForce GTX 1070")
+
+
+def original_ms(kernel, gpu):
+    """Forward milliseconds of the CUDA C original of a rung's kernel; None if it has none.
+
+    Args:
+        kernel: its name in solutions/, or "conv1d": torch's, there and then.
+        gpu: one of ORIGINAL_GPUS.
+    """
+    of_rungs = {rung.kernel: rung.original for rung in LADDERS["timex"].rungs}
+    method = of_rungs.get(kernel, kernel)
+    found = record("rwkv-cuda-timex", gpu)
+    return found.milliseconds(method) if method in {row.method for row in found.rows} else None
+
+
+def triangle(T=12, t=7, outputs=4):
+    """Every product of a row as a square, coloured by its distance t - u; some outputs framed."""
+    figure = style.figure(3.2)
+    axes = figure.subplots()
+    distance = np.arange(T)[:, None] - np.arange(T)
+    shown = np.ma.masked_where(distance < 0, distance)
+    axes.imshow(shown, cmap="viridis_r", vmin=-2, vmax=T + 2, aspect="auto")
+    for n in range(T):
+        for u in range(n + 1):
+            ink = style.INK if n - u < T / 2 else "white"  # on the bright half of the colours
+            axes.text(u, n, n - u, ha="center", va="center", size=7, color=ink)
+    first = t // outputs * outputs
+    axes.axhspan(first - 0.5, first + outputs - 0.5, fill=False, ec=style.INK, linewidth=2)
+    axes.set(xlabel="token u", ylabel="output t", xticks=range(T), yticks=range(T))
+    products = sum(range(first + 1, first + outputs + 1))
+    text = f"{T * (T + 1) // 2} products, {T} distances; "
+    text += f"outputs {first} to {first + outputs - 1} have {products} products"
+    axes.set_title(text + ". In a square: t - u, the distance whose weight it has")
+    return Picture(figure, text)
+
+
+def who_works(**kernels):
+    """Reads of shared memory by each thread of a block, a row of bars per kernel.
+
+    Args:
+        kernels: name=(kernel, its launch).
+    """
+    figure = style.figure(0.6 + 1.1 * len(kernels))
+    rows = figure.subplots(len(kernels), 1, squeeze=False, sharey=True)[:, 0]
+    said = []
+    for axes, (name, (kernel, launch)) in zip(rows, kernels.items(), strict=True):
+        reads = work_of_threads(counted(kernel, launch, (8, 1, 128), 128, ("o",)))
+        reads = np.trim_zeros(reads, "b")
+        axes.bar(range(len(reads)), reads, color=style.LOAD)
+        share = reads.mean() / reads.max()
+        said.append(f"{name}: {len(reads)} threads, {share:.0%} busy on average")
+        axes.set_title(said[-1])
+    rows[-1].set_xlabel("thread of the block; reads of shared memory")
+    return Picture(figure, "\n".join(said))
+
+
+def counted(kernel, launch, shape, tile, writes):
+    """The trace of one launch of a lesson's kernel, with tiles of `tile`."""
+    small = evidence.sizes(kernel, tile)
+    grid, block = launch(*shape, tile=tile)
+    values = evidence.arrays(kernel, writes, shape)
+    return trace(kernel, grid, block, *values.values(), constants=small, local=False)
+
+
+def passes(seen, products):
+    """Passes over L1 or shared memory for 32 products: what a warp has at a time.
+
+    A request to global memory counts as one pass, which is the least it takes.
+    """
+    return 32 * (seen.requests("global", "load") + seen.shared_wavefronts) / products
+
+
+def passes_ms(of_32, shape=SHAPE):
+    """Milliseconds on an H200 if nothing but such passes took time, one a cycle on each SM."""
+    B, C, T = shape
+    return 1e3 * of_32 * B * C * T * (T + 1) / 2 / 32 / SMS / CLOCK
+
+
+def arithmetic_ms(shape=SHAPE, operation="timex"):
+    """Milliseconds of the multiply-adds alone, at the rate recorded on an H200."""
+    limits = record("ceilings").ceilings
+    return 1e3 * work(operation, shape, "float32").flops / limits["fp32_flops_per_s"]
+
+
+def memory_ms(shape=SHAPE, operation="timex"):
+    """Milliseconds of reading every input and writing every output once, at the recorded rate."""
+    limits = record("ceilings").ceilings
+    return 1e3 * work(operation, shape, "float32").bytes / limits["copy_bytes_per_s"]
+
+
+def rungs(**kernels):
+    """Prints for each kernel what reading costs, counted here, beside its CUDA C original's times.
+
+    Args:
+        kernels: name=(kernel, its launch); the name is the kernel's in solutions/.
+    """
+    head = ("passes for 32", "ms of passes", "C on an H200", "C on a GTX 1070")
+    print(f"{'':10}" + "".join(f"{x:>17}" for x in head))
+    for name, (kernel, launch) in kernels.items():
+        B, T = (8 if name in ("grouped", "balanced") else 1), 256  # whole warps, whole groups
+        of_32 = passes(counted(kernel, launch, (B, 1, T), T, ("o",)), B * T * (T + 1) / 2)
+        cited = (_ms(original_ms(name, gpu)) for gpu in ORIGINAL_GPUS)
+        cells = (f"{of_32:.2f}", f"{passes_ms(of_32):.2f}", *cited)
+        print(f"{name:10}" + "".join(f"{x:>17}" for x in cells))
+    B, C, T = SHAPE
+    print(f"B={B} C={C} T={T}: multiply-adds {arithmetic_ms():.2f} ms, memory {memory_ms():.3f} ms")
+
+
+def _ms(value):
+    return "–" if value is None else f"{value:g} ms"

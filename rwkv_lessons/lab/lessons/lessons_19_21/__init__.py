@@ -1,0 +1,1 @@
+"""What lessons 19 to 21 alone need."""

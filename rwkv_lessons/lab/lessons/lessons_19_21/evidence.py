@@ -1,0 +1,320 @@
+"""The evidence for Gluon kernels: answers, what is in flight, machine code, a run on this GPU.
+
+    evidence=(
+        answer(Case("one tile", "tile", small), …),
+        in_flight(counted, hidden("copy in"), waits("product", 3)),
+        machine_code(full, at_least(1, "UTMALDG"), no_spills()),
+        gpu(full),
+    )
+
+`small`, `counted` and `full` are functions without arguments that return a `GluonLaunch`. A kernel
+for Hopper runs on a GPU of compute capability 9.0 only; here it runs in `simulator.gluon`.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import torch
+
+from warplens.faults import KernelFault
+
+from ...course.check import ABSENT, FAILED, PASSED, Row
+from ...course.hints import HINTS
+from ...evidence.claims import Claim, at_least, at_most, compiled
+from ...evidence.cuda import Difference
+from ...evidence.functions import WrongCall, called, failed, several, shown
+from ...evidence.launches import Case, Launch, NeverWritten, NotANumber
+from ...evidence.signatures import WrongSignature, parameter_names
+from ...evidence.triton import LAUNCHABLE, Limit, milliseconds, no_spills
+
+__all__ = ["Case", "Claim", "GluonLaunch", "answer", "at_least", "at_most", "described", "gpu"]
+__all__ += ["hidden", "in_flight", "machine_code", "most", "no_spills"]
+__all__ += ["two_pieces", "waits"]
+
+EXPLAINED = "in flight", "wait", "overwritten", "fence", "hang", "left"  # symptoms of faults
+
+
+def described(x, columns, tile=(64, 64)):
+    """A contiguous 16-bit tensor as rows of so many columns, of which tiles are copied."""
+    from triton.experimental.gluon.language import NVMMASharedLayout
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+    layout = NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
+    return TensorDescriptor(x, [x.numel() // columns, columns], [columns, 1], list(tile), layout)
+
+
+@dataclasses.dataclass(frozen=True)
+class GluonLaunch(Launch):
+    """A `Launch` of a Gluon kernel.
+
+    Args:
+        described: {parameter: columns of a row}: the tensors that are given as descriptors.
+        dtypes: {output: its type}, where it is not `dtype`.
+        warps: of a program.
+        keeps: as for `OnCPU`.
+    """
+
+    described: dict = dataclasses.field(default_factory=dict)
+    dtypes: dict = dataclasses.field(default_factory=dict)
+    warps: int = 4
+    keeps: bool = True
+
+    def arguments(self, device="cpu"):
+        given = super().arguments(device)
+        return given | {name: given[name].to(dtype) for name, dtype in self.dtypes.items()}
+
+    def given(self, tensors):
+        """`arguments`, with descriptors of those that have one."""
+        ours = {name: described(tensors[name], n) for name, n in self.described.items()}
+        return tensors | ours
+
+    def options(self, device="cpu"):
+        """What a compiler is given: as for a launch, descriptors and all."""
+        return self.given(self.arguments(device)) | {"num_warps": self.warps}
+
+
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """Which elements of an output a launch has written."""
+
+    name: str
+    tensor: torch.Tensor
+    owners: torch.Tensor | None
+
+    def never_written(self):
+        if self.owners is None:
+            return torch.ones_like(self.tensor, dtype=torch.bool)
+        return (self.owners[: self.tensor.numel()] < 0).view(self.tensor.shape)
+
+
+def watched(kernel, launch, tensors, names=None, reverse=False):
+    """A `GluonTrace` of a launch on these tensors."""
+    from warplens.gluon import watch
+
+    names = names or {}
+    given = {names.get(name, name): x for name, x in launch.given(tensors).items()}
+    return watch(kernel, launch.grid, given, launch.warps, launch.keeps, reverse)
+
+
+def trace(kernel, launch):
+    """A `GluonTrace` of a launch on tensors of its own."""
+    return watched(kernel, launch, launch.arguments(), parameter_names(kernel, None))
+
+
+def answer(*cases: Case):
+    """Runs the kernel on the CPU over `cases`, watched, and holds it against float64."""
+
+    def gather(kernel, exercise):
+        try:
+            names = parameter_names(kernel, exercise.reference)
+        except WrongSignature as error:
+            return Row("answer", FAILED, "the signature", tuple(str(error).splitlines()))
+        for case in cases:
+            launch = case.launch()
+            tensors = launch.arguments()
+            seen = watched(kernel, launch, tensors, names, case.reverse)
+            trouble = seen.faults[0] if seen.faults else _wrong(launch, tensors, seen, names)
+            if trouble:
+                size = f" ({launch.size})" if launch.size else ""
+                details = explained(trouble, exercise, case.symptom)
+                return Row("answer", FAILED, f"{case.name}{size}", details)
+        text = f"{len(cases)} cases on the CPU, every flight watched, against float64"
+        return Row("answer", PASSED, text)
+
+    gather.kind = "answer"
+    return gather
+
+
+def _wrong(launch, tensors, seen, names):
+    """What is wrong with the answers of a launch, or None."""
+    owners = {name: seen.owners.get(tensors[name].data_ptr()) for name in launch.outputs}
+    regions = [Written(names.get(n, n), tensors[n], found) for n, found in owners.items()]
+    try:
+        launch.judge(tensors, dataclasses.make_dataclass("Seen", ["regions"])(regions), names)
+    except Difference as error:
+        return error
+    return None
+
+
+def explained(trouble, exercise, symptom):
+    """What is wrong, in lines, and the hint for its cause."""
+    symptom = getattr(trouble, "symptom", None) or symptom
+    if isinstance(trouble, NeverWritten):
+        symptom = "never written"
+    elif isinstance(trouble, NotANumber):
+        symptom = "not a number" if "not a number" in exercise.symptoms else symptom
+    hint = exercise.symptoms.get(symptom)
+    if hint is None and symptom not in EXPLAINED:  # faults say by themselves what to do
+        hint = HINTS.get(symptom)
+    return (*str(trouble).splitlines(), *([f"hint: {hint}"] if hint else []))
+
+
+# What is in flight.
+
+
+def hidden(kind, share=0.5, *by, text="with work done meanwhile"):
+    """So large a share of the copies or products of a kind have work done while they fly."""
+
+    def count(seen):
+        return seen.hidden(kind, *by) / max(len(seen.of(kind)), 1)
+
+    def where(seen):
+        idle = [x for x in seen.of(kind) if not seen.meanwhile(x, "read", "write", "compute")]
+        lines = dict.fromkeys((x.place, x.until) for x in idle)
+        said = "started in {}\nwaited for in {}, with nothing done between".format
+        return tuple(line for x in list(lines)[:2] for line in said(*x).splitlines())
+
+    def told(seen):
+        plural = {"copy in": "copies in", "copy out": "copies out", "product": "products"}[kind]
+        return f"{seen.hidden(kind, *by)} of {len(seen.of(kind))} {plural} {text}"
+
+    return Share(count, told, low=share, where=where)
+
+
+class Share(Limit):
+    """A `Limit` of a share."""
+
+    def want(self):
+        return f"at least {100 * self.low:.0f}% of them"
+
+
+def waits(kind, at_most, per=1, what="chunk"):
+    """At most so many waits for something of a kind, per chunk of which a launch has `per`."""
+
+    def where(seen):
+        lines = [x.place for x in seen.steps if any(y.kind == kind for y in x.ended)]
+        counts = {str(place): sum(str(x) == str(place) for x in lines) for place in lines}
+        return tuple(f"{n}× {place}" for place, n in counts.items())
+
+    def count(seen):
+        return seen.waits(kind) / per
+
+    name = {"product": "products"}.get(kind, "copies")
+    return Limit(
+        count, lambda seen: f"{count(seen):.3g} waits for {name} a {what}", at_most,
+        where=where, room=1,
+    )  # fmt: skip
+
+
+def most(kind, at_least):
+    """At least so many of a kind are on their way at once."""
+    name = {"product": "products"}.get(kind, "copies")
+    told = f"up to {{}} {name} on their way at once".format
+    return Limit(lambda x: x.most(kind), lambda x: told(x.most(kind)), low=at_least)
+
+
+def in_flight(launch: Callable, *limits):
+    """Counts what is on its way, as written.
+
+    Args:
+        launch: () → GluonLaunch.
+        limits: `Limit`s of a `GluonTrace`.
+    """
+
+    def gather(kernel, exercise):
+        counted = launch()
+        names = parameter_names(kernel, exercise.reference)
+        seen = watched(kernel, counted, counted.arguments(), names)
+        if seen.faults:
+            return Row("in flight", FAILED, "", explained(seen.faults[0], exercise, None))
+        found = [limit.text(seen) for limit in limits]
+        for limit, text in zip(limits, found, strict=True):
+            if not limit.holds(seen):
+                hint = exercise.symptoms.get("idle")
+                details = (*limit.where(seen), *([f"hint: {hint}"] if hint else []))
+                return Row("in flight", FAILED, f"{text}, want {limit.want()}", details)
+        return Row("in flight", PASSED, " · ".join(found))
+
+    gather.kind = "in flight"
+    gather.explains_wrong_answers = False
+    return gather
+
+
+# Machine code.
+
+
+def machine_code(launch: Callable, *claims: Claim, arch="sm_90"):
+    """Compiles the kernel for an H200, without one, and holds its machine code against `claims`.
+
+    Args:
+        launch: () → GluonLaunch at full size.
+    """
+
+    def gather(kernel, exercise):
+        names = parameter_names(kernel, exercise.reference)
+        given = {names.get(name, name): x for name, x in launch().options().items()}
+        read = compiled(
+            lambda assembly, kernel: assembly(kernel, arch=arch, **given),
+            (*claims, *LAUNCHABLE),
+            arch,
+        )
+        return read(kernel, exercise)
+
+    gather.kind = "machine code"
+    return gather
+
+
+# This GPU.
+
+
+def gpu(launch: Callable):
+    """Runs the kernel on this machine's Hopper GPU at full size: its answer, and its time."""
+
+    def gather(kernel, exercise):
+        if not torch.cuda.is_available():
+            return Row("this GPU", ABSENT)
+        if torch.cuda.get_device_capability() != (9, 0):
+            return Row("this GPU", ABSENT, "not available here: it is for Hopper")
+        full, names = launch(), parameter_names(kernel, exercise.reference)
+        tensors = full.arguments("cuda")
+        start(kernel, full, tensors, names)
+        try:
+            full.judge(tensors, names=names)
+        except Difference as error:
+            return Row("this GPU", FAILED, full.size, (str(error),))
+        ms = milliseconds(lambda: start(kernel, full, tensors, names))
+        return Row(
+            "this GPU", PASSED, f"{ms:.3f} ms at {full.size} on {torch.cuda.get_device_name()}"
+        )
+
+    gather.kind = "this GPU"
+    return gather
+
+
+def start(kernel, launch, tensors, names=None):
+    """Launches on the GPU where the tensors are."""
+    names = names or {}
+    given = {names.get(name, name): x for name, x in launch.given(tensors).items()}
+    kernel[launch.grid](**given, num_warps=launch.warps)
+
+
+# Two pieces.
+
+PIECES = 2.0**-16  # of a float32's size: what two pieces of bfloat16 leave of it, at most
+
+
+def two_pieces(*cases):
+    """Calls a function on each case, (what it tests, a float32 tensor): it returns two of bfloat16.
+
+    Any two whose sum is near enough will do.
+    """
+
+    def gather(function, exercise):
+        for name, x in cases:
+            try:
+                got = several(called(function, x), 2)
+                for piece in got:
+                    if getattr(piece, "dtype", None) != torch.bfloat16:
+                        kind = getattr(piece, "dtype", type(piece).__name__)
+                        raise WrongCall(f"a piece is {kind}, want torch.bfloat16")
+                left = (x.double() - got[0].double() - got[1].double()).abs()
+                if not bool((left <= PIECES * x.double().abs()).all()):
+                    n = int((left - PIECES * x.double().abs()).argmax())
+                    said = " + ".join(f"{float(y.flatten()[n]):.9g}" for y in got)
+                    raise Difference(f"{float(x.flatten()[n]):.9g} is not {said}, to 16 bits")
+            except (Difference, KernelFault) as trouble:
+                return failed(name, trouble, exercise, name, shown(function, (x,)))
+        return Row("answer", PASSED, f"{len(cases)} cases")
+
+    gather.kind = "answer"
+    return gather

@@ -1,0 +1,1 @@
+"""What lessons 25 to 28 alone need."""

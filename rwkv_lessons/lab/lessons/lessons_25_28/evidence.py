@@ -1,0 +1,295 @@
+"""The evidence for lesson functions of MLA: torch functions against float64, and what they make.
+
+One problem has every tensor of LETTERS; a function's own parameters say which it is given, as in
+`evidence_wkv6`. Letters: B batch, M query tokens, N tokens in the cache, H heads, K and V key and
+value size of a head, P rope size, R rank of the latent.
+"""
+
+import functools
+import inspect
+from typing import NamedTuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from warplens.compiled.cubin import plain
+from warplens.faults import KernelFault
+
+from ...course.check import FAILED, PASSED, Row
+from ...course.hints import HINTS
+from ...evidence.cuda import Difference, compare
+from ...evidence.functions import called, failed, shown
+
+# Tensor → what its axes are called. Lesson 25 decodes: one query per sequence, and no m.
+LETTERS = {"q": "bmhk", "q_rope": "bmhp", "q_latent": "bmhr", "o": "bmhv", "o_latent": "bmhr"}
+LETTERS |= {"latent": "bnr", "k_rope": "bnp", "w_k": "hkr", "w_v": "hvr", "lse": "bmh"}
+
+
+class Sizes(NamedTuple):
+    """How large a problem is."""
+
+    B: int = 1
+    M: int = 1
+    N: int = 1
+    H: int = 1
+    K: int = 4
+    P: int = 2
+    V: int = 4
+    R: int = 8
+
+    def __str__(self):
+        return " ".join(f"{letter}={n}" for letter, n in self._asdict().items())
+
+
+class Case(NamedTuple):
+    """Inputs small enough to run on a CPU, named by the property that fails if they do."""
+
+    name: str
+    symptom: str
+    sizes: Sizes
+    dtype: torch.dtype = torch.float32
+    scores: str = "tame"  # or a key of SCORES
+
+
+# What the part with rope adds to the scores. float32's exp overflows from 89, and is 0 below -104.
+SCORES = {
+    "tame": None,
+    "high": lambda n, N: 95.0 + 0 * n,
+    "low": lambda n, N: -150.0 + 0 * n,
+    # Times the head's number: a maximum over all heads leaves nothing of the first one.
+    "apart": lambda n, N: 130.0 + 0 * n,
+    # A later token counts far more: who lets a query see the future has nothing else left.
+    "rising": lambda n, N: 60.0 * n,
+    # The first token counts far more than all others, which still add up to a hundredth and more.
+    # Their latents are positive, so that they do add up.
+    "one loud": lambda n, N: 10.0 * (n == 0),
+    # Large and close together: before it is scaled, as a float16, a score is off by up to 0.25, and
+    # so is a weight by a tenth.
+    "close": lambda n, N: 400.0 + 0 * n,
+    # All tokens have one latent, of 300 and -300, and so the same score: from 219 tokens on the sum
+    # over their latents, before it is divided, is more than a float16 holds.
+    "even": lambda n, N: 0.0 * n,
+}
+
+
+@functools.lru_cache(maxsize=64)
+def problem(sizes, dtype=torch.float32, scores="tame"):
+    """Every tensor of LETTERS in float64: inputs as numbers of `dtype`, and the answers.
+
+    Query m is token N − M + m of its sequence, and sees the tokens up to its own.
+    """
+    B, M, N, H, K, P, V, R = sizes
+    generator = torch.Generator().manual_seed(N)
+
+    def random(*shape):
+        return torch.randn(*shape, generator=generator).double()
+
+    given = {"q": random(B, M, H, K), "q_rope": random(B, M, H, P)}
+    given |= {"latent": random(B, N, R), "k_rope": random(B, N, P)}
+    given |= {"w_k": random(H, K, R) / R**0.5, "w_v": random(H, V, R) / R**0.5}
+    if SCORES[scores]:
+        added = SCORES[scores](torch.arange(N), N).float()
+        largest = float(added.abs().max().clamp_min(1))
+        given["q_rope"] = torch.full((B, M, H, P), largest / P / scale_of(sizes))
+        given["k_rope"] = (added / largest)[None, :, None].repeat(B, 1, P)
+    if scores == "apart":
+        given["q_rope"] *= torch.arange(H)[:, None]
+    if scores == "one loud":
+        given["latent"], given["w_v"] = given["latent"].abs(), given["w_v"].abs()
+    if scores == "even":
+        given["latent"] = 300 * given["latent"][:, :1].sign().repeat(1, N, 1)
+    given["q_latent"] = torch.einsum("bmhk,hkr->bmhr", given["q"], given["w_k"])
+    given = {name: x.to(dtype).double() for name, x in given.items()}
+    return given | answers(**given, scale=scale_of(sizes))
+
+
+def scale_of(sizes):
+    """What multiplies the scores: 1 over the root of a key's size."""
+    return (sizes.K + sizes.P) ** -0.5
+
+
+def answers(q_latent, q_rope, latent, k_rope, w_v, scale, **_):
+    """o, the output in the latent, and the log of the sum of the exponentials."""
+    M, N = q_latent.shape[1], latent.shape[1]
+    s = torch.einsum("bmhr,bnr->bmhn", q_latent, latent)
+    s = (s + torch.einsum("bmhp,bnp->bmhn", q_rope, k_rope)) * scale
+    own = torch.arange(N - M, N, device=s.device)[:, None, None]  # each query's own token
+    s = s.masked_fill(torch.arange(N, device=s.device) > own, -torch.inf)
+    o_latent = torch.einsum("bmhn,bnr->bmhr", s.softmax(-1), latent)
+    o = torch.einsum("bmhr,hvr->bmhv", o_latent, w_v)
+    return {"o": o, "o_latent": o_latent, "lse": s.logsumexp(-1)}
+
+
+def decoding(known):
+    """The tensors of a problem with one query, without the axis m."""
+    return {x: y[:, 0] if "m" in LETTERS[x] else y for x, y in known.items()}
+
+
+def torch_answer(*cases):
+    """Calls a decoding function, whose parameters are names of LETTERS, against float64."""
+
+    def answer(function, exercise):
+        names = list(inspect.signature(plain(exercise.reference)).parameters)
+        for case in cases:
+            want = decoding(problem(case.sizes, scores=case.scores))["o"]
+            given = step(case.sizes, names, case.scores)
+            try:
+                compare(called(function, *given), want, "bhv")
+            except (Difference, KernelFault) as trouble:
+                call = shown(function, given)
+                return failed(f"{case.name} ({case.sizes})", trouble, exercise, case.symptom, call)
+        return Row("answer", PASSED, f"{len(cases)} cases, against float64")
+
+    answer.kind = "answer"
+    return answer
+
+
+def step(sizes, names, scores="tame"):
+    """Arguments of a decoding function in torch, float32, by their names."""
+    known = decoding(problem(sizes, scores=scores)) | {"scale": scale_of(sizes)}
+    return [known[x].float() if x in LETTERS else known[x] for x in names]
+
+
+class Made(NamedTuple):
+    """A tensor that torch made on the way: by which operation, how large, and what that moved."""
+
+    op: str
+    shape: tuple[int, ...]
+    numbers: int
+    bytes: int  # of all that the operation read and wrote
+
+
+class _Watch(TorchDispatchMode):
+    """Notes every operation that writes new memory; views make none."""
+
+    def __init__(self):
+        super().__init__()
+        self.made = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        read = [x for x in torch.utils._pytree.tree_leaves((args, kwargs)) if _is_tensor(x)]
+        places = {x.untyped_storage().data_ptr() for x in read}
+        for x in torch.utils._pytree.tree_leaves(out):
+            if _is_tensor(x) and x.untyped_storage().data_ptr() not in places:
+                name = function._schema.name.removeprefix("aten::")
+                moved = sum(map(_bytes, (*read, x)))
+                self.made.append(Made(name, tuple(x.shape), x.numel(), moved))
+        return out
+
+
+def _is_tensor(x):
+    return isinstance(x, torch.Tensor)
+
+
+def _bytes(x):
+    """Of the memory behind a tensor: an axis that was only expanded is not there twice."""
+    return min(x.numel(), x.untyped_storage().nbytes() // x.itemsize) * x.itemsize
+
+
+def made(function, *args):
+    """Every tensor that `function` makes in new memory, in order, as a list of `Made`."""
+    with _Watch() as watch:
+        function(*args)
+    return watch.made
+
+
+FEW_AND_MANY = 2, 6  # heads
+
+
+def no_loop_over_heads(arguments):
+    """Torch is called as often for many heads as for few.
+
+    Args:
+        arguments: (heads) → those of the function.
+    """
+
+    def work(function, exercise):
+        few, many = (len(made(function, *arguments(heads))) for heads in FEW_AND_MANY)
+        one, other = FEW_AND_MANY
+        text = f"{few} tensors made for {one} heads, {many} for {other}"
+        # A loop calls torch at least once more for each; sizes may decide on a call or two.
+        if many - few >= other - one:
+            hint = exercise.symptoms.get("loop") or HINTS["loop over heads"]
+            return Row("work", FAILED, "a loop over heads", (text, f"hint: {hint}"))
+        return Row("work", PASSED, text)
+
+    work.kind = "work"
+    return work
+
+
+def block_by_block(arguments):
+    """Reads the columns of its first argument once, in order, at most its last argument at a time.
+
+    Args:
+        arguments: () → those of the function: scores [rows, N], …, the width of a block.
+    """
+
+    def traffic(function, exercise):
+        given = arguments()
+        scores, width = given[0], given[-1]
+        with _Columns(scores) as seen:
+            function(*given)
+        start = 0
+        for op, low, high in seen.read:
+            if high - low >= width:
+                what = f"{op} reads columns {low} to {high} at once; a block has {width}"
+            elif low < start:
+                what = f"{op} reads column {low} again, after column {start}"
+            else:
+                start = max(start, low // width * width)
+                continue
+            hint = exercise.symptoms.get("block by block")
+            lines = (what, *([f"hint: {hint}"] if hint else []))
+            return Row("traffic", FAILED, "the scores are not read block by block", lines)
+        return Row("traffic", PASSED, f"every score is read once, {width} columns at a time")
+
+    traffic.kind = "traffic"
+    traffic.explains_wrong_answers = False
+    return traffic
+
+
+class _Columns(TorchDispatchMode):
+    """Notes which columns of a contiguous matrix each operation reads."""
+
+    def __init__(self, matrix):
+        super().__init__()
+        self.matrix, self.read = matrix, []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if not function.is_view:
+            place = self.matrix.untyped_storage().data_ptr()
+            for x in torch.utils._pytree.tree_leaves((args, kwargs)):
+                if _is_tensor(x) and x.numel() and x.untyped_storage().data_ptr() == place:
+                    every = torch.arange(self.matrix.numel())
+                    at = every.as_strided(x.shape, x.stride(), x.storage_offset())
+                    at = at % self.matrix.shape[1]
+                    name = function._schema.name.removeprefix("aten::")
+                    self.read.append((name, int(at.min()), int(at.max())))
+        return function(*args, **(kwargs or {}))
+
+
+ROOM = 1.25  # of what is needed: the latent and the keys with rope may stand in one tensor
+
+
+def nothing_larger(arguments, limit, text):
+    """No tensor on the way may hold much more than `limit` numbers; `text` says what that is.
+
+    Args:
+        arguments: () → those of the function.
+    """
+
+    def traffic(function, exercise):
+        largest = max(made(function, *arguments()), key=lambda x: x.numbers)
+        found = f"largest tensor made: {list(largest.shape)}, {largest.numbers:,} numbers"
+        if largest.numbers > ROOM * limit:
+            hint = exercise.symptoms.get("largest")
+            details = (f"by {largest.op}", *([f"hint: {hint}"] if hint else []))
+            wanted = f"{found}; want at most {limit:,}, {text}"
+            return Row("traffic", FAILED, wanted, details)
+        more = (f"more than needed: {limit:,} are enough, {text}",) * (largest.numbers > limit)
+        return Row("traffic", PASSED, found, more)
+
+    traffic.kind = "traffic"
+    traffic.explains_wrong_answers = False
+    return traffic

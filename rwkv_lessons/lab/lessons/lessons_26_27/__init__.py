@@ -1,0 +1,1 @@
+"""What lessons 26 to 27 alone need."""
