@@ -54,7 +54,18 @@ def pytest_sessionstart(session):
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    """Writes the record of a run on a GPU; with xdist only the process that has all results."""
+    """Says which derived files are old, and keeps how tests on a GPU went.
+
+    With xdist only the process that has all results is asked.
+    """
+    from tests.support.derived import renewals
+
+    for line in renewals(terminalreporter.stats.get("failed", ())):
+        terminalreporter.line(line)
+    _record_gpu_tests(terminalreporter, config)
+
+
+def _record_gpu_tests(terminalreporter, config):
     folder = config.getoption("--gpu-record")
     if folder is None:
         return
@@ -80,7 +91,10 @@ def pytest_collectstart(collector):
 
 
 def pytest_collection_modifyitems(config, items):
+    from tests.support import derived
+
     for item in items:
+        derived.noted(item)
         cell = getattr(item, "cell", None)
         if cell is None:
             continue

@@ -75,6 +75,7 @@ def test_markers_are_whole_comments(path):
             assert not re.search(r"NBVAL", line), "use a tag: a marker with other text is ignored"
 
 
+@pytest.mark.derived("exercises in notebooks/", "lessons sync")
 @every_notebook
 def test_stubs_are_derived(path):
     for cell in cells(path):
@@ -120,6 +121,7 @@ def test_starts_with_setup_and_python3(path):
     assert len({cell.id for cell in notebook.cells}) == len(notebook.cells)
 
 
+@pytest.mark.derived("signposts in notebooks/", "lessons sync")
 @every_notebook
 def test_the_signposts_are_up(path):
     """The title's number, minutes above each exercise, links to both neighbours at the end."""

@@ -37,6 +37,7 @@ def records(tmp_path):
     return folder
 
 
+@pytest.mark.derived("tables and figures of README.md and docs/", "python -m rwkv_lessons.report")
 def test_the_readme_is_up_to_date():
     files = [str(file.relative_to(ROOT)) for file in readme.outdated()]
     assert not files, f"python -m rwkv_lessons.report writes {', '.join(files)}"

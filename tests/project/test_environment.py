@@ -26,6 +26,7 @@ def misfits(locked):
     return {r.name for r in asked if not (found := locked.get(r.name)) or found not in r.specifier}
 
 
+@pytest.mark.derived("requirements.lock", "make lock")
 def test_the_lock_has_every_requirement_in_its_range():
     assert set(lock.project()["optional-dependencies"]) == set(EXTRAS)
     of_warplens = lock.project(ROOT / "warplens")["optional-dependencies"]

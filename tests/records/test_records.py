@@ -48,6 +48,7 @@ def public(x):
 )
 
 
+@pytest.mark.derived("records", "make record ARGS=--needed, on their GPU")
 def test_no_kernel_has_changed_since_it_was_measured():
     found = stale_rows()
     assert not found, "measure these again:\n" + "\n".join(found)

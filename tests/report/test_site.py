@@ -67,6 +67,7 @@ def test_every_page_stands_in_the_side_bar_once(written):
     assert "docs/own_kernels" in parts["The library"]
 
 
+@pytest.mark.derived("texts of pictures in notebooks/", "lessons sync")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_figure_has_an_alternative_text(path):
     """In the notebook, for nbviewer and the like, and on the site: it says what the figure says."""

@@ -24,6 +24,7 @@ from rwkv_lessons.wkv6.chunked import forward as chunked  # noqa: E402
 SMALL = [name for name, limits in ARCHITECTURES.items() if limits.shared_bytes_block == 99 * KIB]
 
 
+@pytest.mark.derived("records/data/compiled.json", "make matrix ARGS=--missing")
 def test_the_table_is_fresh_whole_and_within_bounds():
     """In a process of its own: here Triton interprets. A few kernels are compiled once more."""
     command = [sys.executable, "-m", "rwkv_lessons.bench", "matrix", "--check"]
