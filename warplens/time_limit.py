@@ -27,13 +27,15 @@ class TooLarge(StillRunning):
 
 
 def resident(process="self"):
-    """Bytes of memory that a process has; 0 where the system does not say."""
+    """Bytes of memory that a process has allocated and touched; 0 where the system does not say.
+
+    Pages of files are not among them: a process that was forked has not got its parent's.
+    """
     try:
-        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf(
-            "SC_PAGE_SIZE"
-        )
-    except (OSError, IndexError):
+        _, resident, of_files, *_ = map(int, Path(f"/proc/{process}/statm").read_text().split())
+    except (OSError, ValueError):
         return 0
+    return (resident - of_files) * os.sysconf("SC_PAGE_SIZE")
 
 
 class Limit:
