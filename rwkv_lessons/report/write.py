@@ -1,4 +1,4 @@
-"""Writes the tables and figures of README.md and docs/results.md from the records.
+"""Writes the tables and figures of README.md and docs/ from the records.
 
 A block of a page stands between `<!-- BEGIN name -->` and `<!-- END name -->`; what is between
 them is generated, by the function that tables.py has for that name. Figures go to docs/figures/.
@@ -16,7 +16,7 @@ from rwkv_lessons.report.tables import BLOCKS
 
 MARKERS = re.compile(r"(<!-- BEGIN (\S+) -->\n)(.*?)(<!-- END \2 -->)", re.DOTALL)
 FIGURES = "docs/figures"
-PAGES = ("README.md", "docs/results.md")
+PAGES = ("README.md", "docs/results.md", "docs/warplens_model.md")
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?")
 IDENTIFIER = re.compile(r"\b[a-z][0-9a-f]{10}\b")  # matplotlib's: a hash of such numbers
 SHIFT = 0.05  # points: what another processor's last digit may move, and nobody can see
