@@ -44,3 +44,5 @@ sizes; other capitals are compile-time flags. A *sweep* goes through the tokens 
 sweep* from the last to the first; a *chunk* is some tokens that become matrix products, a *segment*
 the tokens of a sequence that one program has, a *checkpoint* a state saved for the gradients.
 """
+
+__version__ = "0.1.0"

@@ -44,7 +44,7 @@ DOCS = {
     "How it came to be": tuple(
         f"designs_{name}" for name in ("wkv6", "wkv7", "mla", "timex", "distributed")
     ),
-    "Taking part": ("architecture", "writing_a_lesson"),
+    "Taking part": ("teach", "architecture", "writing_a_lesson"),
 }
 # The reference: (page, title, modules). Of each module: what `__all__` names, else all that is
 # public in its file.

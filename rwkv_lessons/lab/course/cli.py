@@ -5,12 +5,13 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 
 from rich.console import Console
 from rich.markdown import Markdown
 from rich.markup import escape
 
-from . import exercises, predict, progress, review
+from . import exercises, hand_in, predict, progress, review
 from . import notebooks as workbook
 from .attended import attended
 from .check import check, hint
@@ -58,6 +59,16 @@ def parser() -> argparse.ArgumentParser:
     command(review_, "make predictions again that were wrong, two lessons later")
     command(questions, "a lesson's questions once more, and their answers", (["which"], which))
     command(reset, "start a lesson's exercises afresh", (["which"], which))
+    student = {"metavar": "NAME", "help": "yours, as the report is to have it"}
+    to = {"metavar": "FILE", "type": Path, "help": "default: report-NAME.md"}
+    command(
+        report,
+        "write what you solved and your code into one file",
+        (["name"], student),
+        (["--to"], to),
+    )
+    files = {"metavar": "FILE", "type": Path, "nargs": "+", "help": "what `lessons report` wrote"}
+    command(collect, "a class's reports as one table, in CSV", (["files"], files))
     name = {"metavar": "NN_idea", "help": "the number and name of the lesson"}
     command(new, "begin a lesson: write its notebook, solution and wrong answers", (["stem"], name))
     command(sync, "derive the notebooks' exercises from solutions/", (["--check"], only))
@@ -301,6 +312,24 @@ def reset(options) -> None:
         say(f"before: {workbook.relative(backup)}. If the notebook is open, reload it from disk")
     else:
         say(f"{where}: nothing to reset")
+
+
+def report(options) -> None:
+    """Writes one Markdown file to hand in: what is solved since when, attempts, hints, your code.
+
+    Save your notebooks first. Nothing is checked again, and nothing is sent anywhere.
+    """
+    path = options.to or Path(hand_in.file_name(options.name))
+    hand_in.hand_in(options.name, path)
+    say(f"written: {escape(str(path))}")
+
+
+def collect(options) -> None:
+    """Prints a line for each report, and for each exercise the day it was solved or the attempts.
+
+    `lessons collect reports/*.md > class.csv` opens in any spreadsheet.
+    """
+    print(hand_in.collected(options.files), end="")
 
 
 def new(options) -> None:

@@ -235,6 +235,15 @@ def function_of(id: str) -> Callable:
     return namespace[name]
 
 
+def text_of(id: str) -> str:
+    """The text of the exercise's own cell; empty where the notebook or the cell is missing."""
+    try:
+        cells, own = _above_the_check(_code_cells(notebook_of(id.partition(".")[0])), id)
+    except (OSError, ValueError, KeyError):
+        return ""
+    return "" if own is None else _source(cells[own])
+
+
 def text_above(id: str) -> str:
     """The text of the exercise's cell and of those above its check, where `function_of` looks.
 
