@@ -46,6 +46,7 @@ DOCS = {
     ),
     "Taking part": ("teach", "architecture", "writing_a_lesson"),
 }
+ROOT_PAGES = ("CONTRIBUTING", "CODE_OF_CONDUCT", "SECURITY", "CHANGELOG")
 # The reference: (page, title, modules). Of each module: what `__all__` names, else all that is
 # public in its file.
 LENS = "warplens."
@@ -75,7 +76,7 @@ def write(folder: Path, root: Path = ROOT) -> list[Path]:
     """Writes all pages to `folder`, instead of what was there; returns them."""
     shutil.rmtree(folder, ignore_errors=True)
     pages = {Path("index.md"): front_page(root)}
-    for name in ("CHANGELOG.md", "CONTRIBUTING.md", *(f"docs/{x}.md" for x in _docs(root))):
+    for name in (*(f"{x}.md" for x in ROOT_PAGES), *(f"docs/{x}.md" for x in _docs(root))):
         pages[Path(name)] = page(root / name)
     pages[Path("step_through.md")] = step_through()
     pages |= {Path(f"api/{name}.md"): text for name, text in reference(root).items()}
@@ -131,7 +132,7 @@ def front_page(root: Path = ROOT) -> str:
     for part, names in DOCS.items():
         trees[part] = [f"docs/{name}" for name in names if name in left]
         left = [name for name in left if name not in names]
-    trees["Taking part"] += [*(f"docs/{name}" for name in left), "CONTRIBUTING", "CHANGELOG"]
+    trees["Taking part"] += [*(f"docs/{name}" for name in left), *ROOT_PAGES]
     trees["Reference"] = [f"api/{name}" for name, *_ in API]
     for part, names in trees.items():
         if names:
