@@ -2,6 +2,8 @@
 
 from docutils import nodes
 
+from rwkv_lessons.operations.entries import ROOT
+from rwkv_lessons.report.address import address
 from rwkv_lessons.report.formulas import mathml
 from rwkv_lessons.report.site import as_rest
 
@@ -22,6 +24,8 @@ napoleon_use_rtype = False
 napoleon_custom_sections = [("Limits", "params_style"), "Source"]
 
 html_theme = "furo"
+if address(ROOT):  # a link to each page's source
+    html_theme_options = {"source_repository": address(ROOT), "source_branch": "main"}
 pygments_dark_style = "github-dark"
 html_static_path = ["static"]
 html_css_files = ["style.css"]

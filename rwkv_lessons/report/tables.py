@@ -9,9 +9,11 @@ from rwkv_lessons.bench.commands.record_all import planned
 from rwkv_lessons.lab.lessons.lesson_18 import pictures as race
 from rwkv_lessons.lab.pictures import ladder
 from rwkv_lessons.operations import LADDERS, OPERATIONS, operation_of
+from rwkv_lessons.operations.entries import ROOT
 from rwkv_lessons.records.lookup import GPU, record
 from rwkv_lessons.records.traces import load_traces
 from rwkv_lessons.report import published
+from rwkv_lessons.report.address import PLACEHOLDER, address
 
 QUANTITIES = {  # heading → field of a row, format
     "GB/s": ("gb_per_s", ".0f"),
@@ -283,6 +285,17 @@ def gpu_tests_block(folder):
     return _markdown(gpu_tests.HEAD, rows)
 
 
+COLAB = (
+    "!git clone --depth 1 {} rwkv-lessons && cd rwkv-lessons && pip install -q "
+    "-c requirements.lock -e './warplens[numba,triton,pictures]' -e '.[cuda,lessons]'"
+)
+
+
+def colab_block(folder):
+    """What a lesson needs on Colab, with the repository's address once it is known."""
+    return f"```\n{COLAB.format(address(ROOT) or PLACEHOLDER)}\n```"
+
+
 def _tokens_per_s(row):
     return f"{row.shape[0] * row.shape[2] / row.host_ms * 1e3:,.0f}"
 
@@ -308,6 +321,7 @@ BLOCKS |= {
 }
 BLOCKS |= {
     "headline": headline_block,
+    "colab": colab_block,
     "gpu-tests": gpu_tests_block,
     "wkv5-counters": counters_block("wkv5"),
     "timex-counters": counters_block("timex"),

@@ -8,8 +8,10 @@ in a key, and goes from there straight to the machine code.
 import torch
 import triton
 
+from .packages import warn_of_untried_triton
 from .remembered_launches import REMEMBERS, first_launches
 
+warn_of_untried_triton(triton.__version__)
 _compiled = {}
 
 

@@ -1,10 +1,13 @@
 """Which packages with a compiler for kernels are installed; to look does not import them."""
 
+import re
+import warnings
 from contextlib import contextmanager
 from importlib.util import find_spec
 
 TRITON = find_spec("triton") is not None  # there are no wheels for macOS and Windows
 NUMBA = find_spec("numba_cuda") is not None  # of the extra [cuda]
+NEWEST_TRITON = 3, 7  # that the tests and `verify` ran with
 FOR_NUMBA = "pip install 'numba>=0.68' 'numba-cuda[cu13]>=0.30.4' 'numpy<2.5'"  # as [cuda] has it
 IN_CLONE = "it is in the repository only, so clone that"
 INSTALL = {
@@ -31,3 +34,14 @@ def needed_by(what):
             raise
         text = f"{what} needs {package}, which is not installed: {INSTALL[package]}"
         raise ModuleNotFoundError(text, name=package) from None
+
+
+def warn_of_untried_triton(version):
+    """Says once that this Triton is newer than those the kernels were tested with."""
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) > NEWEST_TRITON:
+        tried = ".".join(map(str, NEWEST_TRITON))
+        warnings.warn(
+            f"Triton is {version}, and these kernels were tested up to {tried}; before you rely on "
+            "them, compare them with float64 on your GPU: python -m rwkv_lessons.verify",
+            stacklevel=2,
+        )

@@ -58,7 +58,10 @@ def test_without_a_record_the_block_says_so(tmp_path):
     assert "Not recorded yet; `python -m rwkv_lessons.bench ladder wkv5 --record`\n<!-- END" in page
 
 
-@pytest.mark.parametrize("name", sorted({x for x in blocks.BLOCKS if not x.endswith("-counters")}))
+NOT_MEASURED = {"colab", "timex-counters", "wkv5-counters"}  # or with a command of their own
+
+
+@pytest.mark.parametrize("name", sorted(set(blocks.BLOCKS) - NOT_MEASURED))
 def test_every_block_names_a_command_that_there_is(name, tmp_path):
     for line in blocks.BLOCKS[name](tmp_path).splitlines():
         command = line.removeprefix("Not recorded yet; `").removesuffix("`")

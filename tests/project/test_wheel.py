@@ -1,5 +1,6 @@
 """What `pip install rwkv-lessons` gives: the library, with torch and numpy and nothing else."""
 
+import email
 import importlib.metadata
 import os
 import re
@@ -7,6 +8,7 @@ import shutil
 import site
 import subprocess
 import sys
+import tarfile
 import venv
 import zipfile
 from functools import cache
@@ -16,6 +18,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import rwkv_lessons
 from rwkv_lessons.lab.course.exercises import ROOT
 
 
@@ -29,7 +32,7 @@ def pip(*arguments):
 def wheel(tmp_path_factory):
     """Built of a copy: setuptools leaves files beside what it builds."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in "pyproject.toml setup.py MANIFEST.in address.txt README.md LICENSE".split():
         shutil.copy(ROOT / name, source)
     leave = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "rwkv_lessons", source / "rwkv_lessons", ignore=leave)
@@ -87,9 +90,41 @@ def test_the_wheel_has_the_library_and_neither_course_nor_records(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {"rwkv_lessons/__init__.py", "rwkv_lessons/wkv6/chunked/forward.py"} <= set(names)
     kinds = {Path(name).suffix for name in names if not name.split("/")[0].endswith(".dist-info")}
-    assert kinds == {".py"}
+    assert kinds == {".py", ".pyi", ".typed"}
     assert not [name for name in names if name.startswith("rwkv_lessons/lab/")]
     assert [name for name in names if name.endswith("/LICENSE")]
+
+
+def test_what_a_package_index_shows_is_complete(wheel):
+    (name,) = (x for x in zipfile.ZipFile(wheel).namelist() if x.endswith(".dist-info/METADATA"))
+    about = email.message_from_bytes(zipfile.ZipFile(wheel).read(name))
+    assert about["Description-Content-Type"] == "text/markdown"
+    assert about.get_payload().startswith("# RWKV Lessons")
+    assert about["Version"] == rwkv_lessons.__version__
+    assert about["Author"] and about["Keywords"] and len(about["Summary"]) <= 160
+    assert "Typing :: Typed" in about.get_all("Classifier")
+
+
+def test_the_source_distribution_can_be_tested_and_read(tmp_path):
+    if not (ROOT / ".git").exists():
+        pytest.skip("needs the list of files that git has")
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    files = [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+    assert len(files) > 500
+    for name in files:
+        (tmp_path / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+        os.symlink(ROOT / name, tmp_path / "source" / name)
+    build = "from setuptools.build_meta import build_sdist; import sys; build_sdist(sys.argv[1])"
+    done = subprocess.run(
+        [sys.executable, "-c", build, str(tmp_path)],
+        **{"cwd": tmp_path / "source", "capture_output": True, "text": True},
+    )
+    assert done.returncode == 0, done.stderr
+    (made,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(made) as archive:
+        there = {name.partition("/")[2] for name in archive.getnames()}
+    missing = {name for name in files if not name.startswith(".")} - there
+    assert missing == set()
 
 
 def test_the_wheel_asks_for_torch_and_numpy_alone(installed):

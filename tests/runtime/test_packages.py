@@ -1,0 +1,34 @@
+"""A Triton that is newer than those tested is named; an older one is not."""
+
+import re
+import warnings
+
+import pytest
+
+from rwkv_lessons.runtime import packages
+from rwkv_lessons.runtime.packages import NEWEST_TRITON, warn_of_untried_triton
+
+
+@pytest.mark.parametrize("version", ["3.8.0", "4.0.0+git1234", "3.10.1"])
+def test_a_triton_that_nobody_tried_is_warned_of(version):
+    with pytest.warns(UserWarning, match=re.escape(version) + ".*rwkv_lessons.verify"):
+        warn_of_untried_triton(version)
+
+
+@pytest.mark.parametrize("version", ["3.6.0", "3.7.1", "3.7.2+rocm"])
+def test_a_triton_that_was_tried_is_not(version):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_untried_triton(version)
+
+
+def test_the_lock_has_a_triton_that_was_tried():
+    triton = pytest.importorskip("triton")
+    assert tuple(map(int, triton.__version__.split(".")[:2])) == NEWEST_TRITON
+
+
+def test_a_package_that_is_missing_names_its_install(monkeypatch):
+    monkeypatch.setitem(packages.INSTALL, "not_there_at_all", "pip install it")
+    with pytest.raises(ModuleNotFoundError, match="x needs not_there_at_all.*pip install it"):
+        with packages.needed_by("x"):
+            __import__("not_there_at_all")
