@@ -4,7 +4,6 @@ import importlib
 from pathlib import Path
 
 from ..compiled.assembly import Assembly
-from ..pictures.colours import OF_OP, OKABE_ITO
 from ..pictures.steps import DRAWING, as_data
 from ..wording import many
 from . import pictures
@@ -249,9 +248,10 @@ def _data(parts, made, in_order, totals):
         steps.append(step)
     totals = {parts.source.key(*where): n for where, n in totals.items()}
     in_order = [n for n in in_order if n < len(steps)]
-    names = {"faint": "var(--faint)", "ink": "var(--ink)", "paper": "var(--paper)"}
+    names = {op: f"var(--{op})" for op in ("load", "store", "atomic", "extra")}
+    names |= {"faint": "var(--faint)", "ink": "var(--ink)", "paper": "var(--paper)"}
     data = {"steps": steps, "inOrder": in_order, "totals": totals, "unit": parts.way.UNIT}
-    data["colours"] = OF_OP | names | {"extra": OKABE_ITO["orange"]}
+    data["colours"] = names
     return data, len(made) - len(steps)
 
 
