@@ -10,7 +10,7 @@ UNIT = "request"
 COUNTED = (
     "Every tl.load, tl.store and atomic of every program, as the source has it. A request is one "
     "of these by one program. Lanes are its elements that no mask switches off, and sectors the "
-    "distinct pieces of 32 bytes that hold them."
+    "distinct pieces of 32 bytes that hold them; exps are elements of which exp was taken."
 )
 NOT_MODELLED = (
     "Caches, scheduling and time; shared memory and registers, which the compiler lays out; "

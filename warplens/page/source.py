@@ -12,11 +12,11 @@ class Source:
 
     Attributes:
         lines: [(key, number, text)], in the order of the files; None stands between functions.
-        keys: those of all lines.
+        left: how many more there are than `most`. keys: of the lines.
     """
 
-    def __init__(self, seen, counted):
-        """`counted`: (file, line)s that something was counted at."""
+    def __init__(self, seen, counted, most):
+        """`counted`: (file, line)s that something was counted at. most: lines to show."""
         places = [x for trouble in [*seen.faults, *seen.races] for x in places_of(trouble)]
         counted = [*counted, *((place.file, place.line) for place in places)]
         self.files = list(dict.fromkeys(file for file, _ in counted))
@@ -28,6 +28,8 @@ class Source:
                 for n in range(first, last + 1):
                     text = linecache.getline(file, n).rstrip("\n")
                     self.lines.append((self.key(file, n), n, text))
+        self.left = max(0, len(self.lines) - most)
+        self.lines = self.lines[:most]
         self.keys = {line[0] for line in self.lines if line}
 
     def key(self, file, line):

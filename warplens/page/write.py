@@ -34,7 +34,7 @@ class Parts:
         )
         self.way = importlib.import_module(f".of_{kind}", __package__)
         self.lines = self.way.lines(seen)
-        self.source = Source(seen, self.lines)
+        self.source = Source(seen, self.lines, MOST_LINES)
 
     def key_of(self, place):
         return self.source.key_of(place)
@@ -69,13 +69,13 @@ class Parts:
         hottest = max((self.way.heat(n) for n in numbers.values()), default=0)
         heads = ["line", "share", "source", *(self.way.HEADS[i] for i in used)]
         rows, keys = [], []
-        for line in self.source.lines[:MOST_LINES]:
+        for line in self.source.lines:
             keys.append(line and line[0])
             rows.append(["", "", element("code", "⋮"), *[""] * len(used)] if line is None else
                         self._line(*line, numbers.get(line[0]), used, hottest))  # fmt: skip
         says = f"What each line asks for; the bars compare the {self.way.HEAT} of the lines."
-        if len(self.source.lines) > MOST_LINES:
-            says += f" The first {MOST_LINES:,} lines are shown."
+        if self.source.left:
+            says += f" {many(self.source.left, 'more line')} would make this page too large."
 
         def row(n):
             return {"id": keys[n], "data_line": keys[n]} if self.links and keys[n] else {}

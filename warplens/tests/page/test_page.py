@@ -280,9 +280,13 @@ def test_a_large_page_is_bounded_and_says_what_it_lacks(tmp_path, capsys, monkey
     monkeypatch.setattr(write, "MOST_STEPS", 20_000)
     monkeypatch.setattr(write, "MOST_ROWS", 10)
     monkeypatch.setattr(write, "MOST_MAPS", 0)
+    monkeypatch.setattr(write, "MOST_LINES", 20)
     assert main(command) == 1
     text = out.read_text()
     assert len(data_of(text)["steps"]) < 40 and "which would make it too large" in text
+    assert "75 more lines would make this page too large" in text
+    ids = {attributes.get("id") for _, attributes in Page(text).tags}
+    assert {link["href"][1:] for link in Page(text).of("a")} <= ids, "no link leads nowhere"
     assert "more rows: print the trace" in text and "more maps would make this page" in text
 
 
