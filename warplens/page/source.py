@@ -6,6 +6,8 @@ from pathlib import Path
 
 from ..faults import Place
 
+LONGEST = 200  # characters of a line
+
 
 class Source:
     """The files of a trace, and a key for each line: "L14", in a second file "F1L14".
@@ -26,7 +28,7 @@ class Source:
                 if self.lines:
                     self.lines.append(None)
                 for n in range(first, last + 1):
-                    text = linecache.getline(file, n).rstrip("\n")
+                    text = _short(linecache.getline(file, n).rstrip("\n"))
                     self.lines.append((self.key(file, n), n, text))
         self.left = max(0, len(self.lines) - most)
         self.lines = self.lines[:most]
@@ -52,6 +54,10 @@ class Source:
 def places_of(trouble):
     """Every `Place` that a race or a fault has."""
     return [x for x in vars(trouble).values() if isinstance(x, Place)]
+
+
+def _short(text):
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
 def _functions(file, lines):

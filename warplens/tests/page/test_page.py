@@ -249,7 +249,8 @@ def test_machine_code_stands_beside_its_source(numba):
     assert "No machine code was given" in numba.html()
 
 
-MANY = "\n".join(
+LONG = "x" * 5000
+MANY = f"    # {LONG}\n" + "\n".join(
     f"    y[(t * {n + 3}) % 4096] = x[(t * t * {n + 7}) % 4096]; s[t] += x[t]" for n in range(90)
 )
 LARGE = f"""
@@ -277,6 +278,7 @@ def test_a_large_page_is_bounded_and_says_what_it_lacks(tmp_path, capsys, monkey
     assert f"written: {out}" in capsys.readouterr().out
     whole = out.read_text()
     assert 200_000 < len(whole.encode()) < 1_500_000
+    assert LONG[:150] in whole and LONG[:300] not in whole
     monkeypatch.setattr(write, "MOST_STEPS", 20_000)
     monkeypatch.setattr(write, "MOST_ROWS", 10)
     monkeypatch.setattr(write, "MOST_MAPS", 0)
@@ -284,7 +286,7 @@ def test_a_large_page_is_bounded_and_says_what_it_lacks(tmp_path, capsys, monkey
     assert main(command) == 1
     text = out.read_text()
     assert len(data_of(text)["steps"]) < 40 and "which would make it too large" in text
-    assert "75 more lines would make this page too large" in text
+    assert "76 more lines would make this page too large" in text
     ids = {attributes.get("id") for _, attributes in Page(text).tags}
     assert {link["href"][1:] for link in Page(text).of("a")} <= ids, "no link leads nowhere"
     assert "more rows: print the trace" in text and "more maps would make this page" in text
