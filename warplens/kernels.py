@@ -41,7 +41,8 @@ def trace(kernel, grid, *args, **named):
     Returns:
         A `Trace` (numba), `TritonTrace` or `GluonTrace`. Print it for the counts by source line, in
         requests and 32-byte sectors, or for the steps of a kernel in Gluon and what is in flight;
-        its `races` and `faults` say what is wrong with the kernel.
+        its `races` and `faults` say what is wrong with the kernel. `write_html(path)` writes all of
+        it as a page, and a notebook shows a short form of that.
 
     Raises:
         TypeError: no kernel that is simulated here, or the arguments do not fit it.

@@ -288,6 +288,17 @@ def _run_gluon(kernel, grid, *args, num_warps=4, **named):
         raise seen.faults[0]
 
 
+ARCH = "sm_90"  # of the machine code on a page
+
+
+def _code(launch, arch):
+    """The machine code of a launch, or why there is none."""
+    try:
+        return available(launch.kernel) or launch.machine_code(arch or ARCH)
+    except (CompileError, TypeError, ValueError) as error:
+        return f"The kernel does not compile: {error}"
+
+
 REFUSED = (LookupError, OSError, TypeError, ValueError, NotImplementedError)
 REFUSED += (CompileError, KernelFault)
 
@@ -305,6 +316,7 @@ def main(argv=None):
         "--blocks", type=at_least(1), metavar="N", help="of numba: trace only N blocks"
     )
     top.add_argument("--arch", metavar="sm_90", help="show the machine code for it, too")
+    top.add_argument("--html", metavar="OUT.html", help="write all of it as a page, too")
     options = top.parse_args(argv)
     file, _, name = options.where.rpartition(":")
     try:
@@ -315,6 +327,8 @@ def main(argv=None):
         if launch.configuration:
             print(launch.configuration)
         print(seen.table())
+        if options.html:
+            print(f"\nwritten: {seen.write_html(options.html, _code(launch, options.arch))}")
         if options.arch:
             print(f"\n{available(launch.kernel) or launch.machine_code(options.arch)}")
     except REFUSED as error:

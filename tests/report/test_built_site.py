@@ -151,7 +151,7 @@ def test_a_kernel_can_be_stepped_through(site, browser):
     browser.run(f"{last}.{press.replace('KEY', 'ArrowLeft')}")
     assert browser.run(said) == first
     browser.run(f"{last}.{press.replace('KEY', 'End')}")
-    assert "(shared)" in browser.run(said) and "pass" in browser.run(said)
+    assert "(shared)" in browser.run(said) and "wavefront" in browser.run(said)
     assert browser.run(f'{last}.querySelectorAll("svg rect").length') >= 64
     assert browser.run(f"{last}.textContent").count("request 80 of 80") == 1
     assert browser.complaints() == []

@@ -83,9 +83,14 @@ class Assembly:
     @functools.cached_property
     def _lines(self):
         lines = {}
-        for line, text in self._places():
-            lines.setdefault(line, []).append(text)
+        for line, text in self.listing():
+            if line:
+                lines.setdefault(line, []).append(text)
         return dict(sorted(lines.items()))
+
+    def listing(self):
+        """[(line number in the kernel's own file, or None, instruction)], in the code's order."""
+        return list(self._places())
 
     def by_line(self):
         """{line number in the kernel's own file: its instructions}; code of no line is left out."""
@@ -241,7 +246,7 @@ def _instructions(listing):
 
 
 def _places(listing, source):
-    """(line in `source`, instruction) for each instruction that belongs to a line there."""
+    """(line in `source` or None, instruction) for each instruction."""
     line = None
     chain = False
     for text in listing.splitlines():
@@ -254,7 +259,7 @@ def _places(listing, source):
         elif match := INSTRUCTION.search(text):
             chain = False
             instruction = " ".join(match[1].split())
-            if line and _opcode(instruction) != "NOP":
+            if _opcode(instruction) != "NOP":
                 yield line, instruction
 
 

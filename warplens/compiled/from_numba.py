@@ -33,7 +33,7 @@ def missing():
         nvvm.NVVM()
     except Exception:
         return "NVVM is missing: install numba-cuda[cu13], whose extra brings it"
-    if not driver._have_nvjitlink():
+    if not getattr(driver, "_have_nvjitlink", bool)():  # numba's own driver has no such function
         return "nvJitLink is missing: install numba-cuda[cu13], whose extra brings it"
     return None
 

@@ -18,6 +18,7 @@ from ..faults import (
     Place,
     UninitialisedRead,
 )
+from ..shown import Shown
 from . import banks
 from . import memory_model as traffic
 from .access_log import Recorder
@@ -114,7 +115,7 @@ class Request:
     wavefronts: int
 
 
-class Trace:
+class Trace(Shown):
     """What a launch asked of memory. Counts are exact, and the same in every run.
 
     Attributes:

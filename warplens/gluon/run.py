@@ -33,6 +33,7 @@ from .flights import Log, name_in
 from .memory import FENCE, Barrier, Product, Several, Tile
 from .registers import Arithmetic, Value, as_argument, met, raw
 from .roles import Roles
+from .touched import Touched
 from .trace import GluonTrace
 
 INTERNAL = re.compile(r"\b(?:Machine|Arithmetic|Tile|Value|Several|Barrier)\.(\w+)")
@@ -81,6 +82,7 @@ class Machine(Arithmetic):
         )
         self.thread_barrier = self.barrier
         self.functions, self.owners, self.roles = {}, {}, None
+        self.touched = Touched() if traced else None
 
     def run(self, kernel, grid, warps, args, reverse=False):
         """Runs all programs of a launch.
@@ -204,6 +206,7 @@ class Machine(Arithmetic):
         layout = met(pointer.at, mask, other)
         memory = pointer.memory.view(-1)
         at, mask = pointer.elements(mask)
+        self.note(memory, "load", at[mask])
         found = memory[torch.where(mask, at, 0)]
         found = found if mask.all() else torch.where(mask, found, raw(other)).to(memory.dtype)
         return Value(found, layout)
@@ -221,7 +224,12 @@ class Machine(Arithmetic):
         others = (owner[at] != -1) & (owner[at] != self.program)
         refuse(others.any(), "two programs write the same element", "programs")
         owner[at] = self.program
+        self.note(memory, "store", at)
         memory.view(-1)[at] = values.to(memory.dtype)
+
+    def note(self, memory, op, at):
+        if self.touched:
+            self.touched.note(memory, op, at)
 
     # Shared memory and what reads and writes it by itself.
 
@@ -331,6 +339,7 @@ class Machine(Arithmetic):
         inside, place = self.place(described, at)
         block = torch.zeros(described.block_shape, dtype=described.base.dtype)
         block[inside] = described.base.view(-1)[place[inside]]
+        self.note(described.base, "load", place[inside])
         flight = self.seen.start("copy in", tile.name, bytes=block.nbytes)
         tile.starts(flight)
         tile.data.fill_(float("nan"))
@@ -455,7 +464,7 @@ def watch(kernel, grid, given, num_warps=4, keeps=True, reverse=False):
         faults.append(fault)
     except StillRunning as error:
         faults.append(EndlessLoop(f"{STILL} after {SECONDS} s", machine.place_of(error)))
-    return GluonTrace(plain(kernel).__name__, grid, machine, faults)
+    return GluonTrace(plain(kernel).__name__, grid, machine, faults, given)
 
 
 def trace(kernel, grid, *args, num_warps=4, **named):

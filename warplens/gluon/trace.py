@@ -1,9 +1,10 @@
 """What was in flight while a Gluon kernel ran, in numbers and as a list of steps."""
 
+from ..shown import Shown
 from ..wording import many
 
 
-class GluonTrace:
+class GluonTrace(Shown):
     """Counts of a launch, exact and the same in every run.
 
     Attributes:
@@ -12,6 +13,7 @@ class GluonTrace:
         flights: every `Flight`.
         faults: the `KernelFault` that ended the run, if one did.
         races: none: Triton adds barriers, and programs that write the same element are a fault.
+        touched: [(argument, shape, strides, "load" or "store", counts by element of its memory)].
         owners: {address of a tensor's memory: which program wrote each element, or -1}.
 
     The methods that count take the `kind` of a flight: "copy in", "copy out", "product".
@@ -19,10 +21,11 @@ class GluonTrace:
 
     races = ()
 
-    def __init__(self, kernel, grid, machine, faults):
+    def __init__(self, kernel, grid, machine, faults, given):
         self.kernel, self.grid, self.programs = kernel, grid, grid[0] * grid[1] * grid[2]
         self.steps, self.flights = machine.seen.steps, machine.seen.flights
         self.owners, self.faults = machine.owners, faults
+        self.touched = machine.touched.named(given)
 
     def of(self, kind, program=None):
         """The flights of a kind."""

@@ -12,8 +12,9 @@ import numpy as np
 from ..cuda.banks import BANKS, WORD, schedule
 from ..cuda.memory_model import SECTOR
 from ..wording import many
-from .style import FAINT, INK, OF_OP, OKABE_ITO
+from .colours import FAINT, INK, OF_OP, OKABE_ITO, PAPER
 
+DRAWING = Path(__file__).with_name("draw_request.js")
 SCRIPT = Path(__file__).with_name("steps.js")
 LONGEST = 72  # characters of a source line
 
@@ -35,16 +36,16 @@ class Stepper:
         return f"{self.kernel}: {many(len(self.steps), 'request')} of a warp"
 
     def _repr_html_(self):
-        data = {"steps": self.steps, "colours": OF_OP | {"faint": FAINT, "ink": INK}}
-        data["colours"]["extra"] = OKABE_ITO["orange"]
-        safe = json.dumps(data, ensure_ascii=False).replace("</", "<\\/")
-        script = SCRIPT.read_text(encoding="utf-8")
+        colours = {"faint": FAINT, "ink": INK, "paper": PAPER, "extra": OKABE_ITO["orange"]}
+        safe = as_data({"steps": self.steps, "colours": OF_OP | colours})
+        script = "".join(file.read_text(encoding="utf-8") for file in (DRAWING, SCRIPT))
         label = html.escape(f"requests of a warp of {self.kernel}, step by step", quote=True)
         return (
             f'<div class="stepper" role="group" tabindex="0" aria-label="{label}">'
             f'<script type="application/json">{safe}</script>'
+            '<svg width="0" height="0" aria-hidden="true"></svg>'
             f"<noscript><pre>{html.escape(str(self))}</pre></noscript></div>"
-            f"<script>{script}</script>"
+            f"<script>{{{script}}}</script>"
         )
 
 
@@ -76,20 +77,30 @@ def stepper(trace, block=0, warp=0, most=100):
         if request.block != trace.blocks[block] or request.warp > warp:
             break
         if request.warp == warp and request.row.space in ("global", "shared"):
-            steps.append(_step(request))
+            steps.append(step(request.row, request.addresses))
     if not steps:
         raise ValueError(f"warp {warp} of block {block} asks for nothing")
     return Stepper(trace.kernel, steps)
 
 
-def _step(request):
-    row = request.row
-    active = [(lane, a) for lane, a in enumerate(request.addresses) if a is not None]
+def as_data(data):
+    """JSON that may stand in a <script>."""
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def step(row, addresses):
+    """One request as `drawRequest` takes it, and in words.
+
+    Args:
+        row: its `CudaCount`, of global or shared memory.
+        addresses: of each lane, in bytes from the start of the array; None where it is off.
+    """
+    active = [(lane, a) for lane, a in enumerate(addresses) if a is not None]
     verb = {"load": "read", "store": "write", "atomic": "update"}[row.op]
     said = f"line {row.line}, {row.array} ({row.space}): {many(len(active), 'lane')} {verb} "
     said += f"{many(row.width, 'byte')} each, "
     source = row.place.text
-    step = {
+    made = {
         "op": row.op,
         "space": row.space,
         "source": source if len(source) <= LONGEST else source[: LONGEST - 1] + "…",
@@ -99,14 +110,14 @@ def _step(request):
     if row.space == "shared":
         passes = schedule(*zip(*active, strict=True), row.width, row.op)
         extra = sum(more for _, more in passes)
-        said += f"{many(len(passes), 'pass', 'passes')}, {many(extra, 'conflict')}"
+        said += f"{many(len(passes), 'wavefront')}, {many(extra, 'conflict')}"
         served = [{bank: lanes[0] for bank, lanes in one.items()} for one, _ in passes]
-        step["passes"] = [[one, more] for one, (_, more) in zip(served, passes, strict=True)]
-        step["banks"] = BANKS
+        made["passes"] = [[one, more] for one, (_, more) in zip(served, passes, strict=True)]
+        made["banks"] = BANKS
     else:
         touched = {b // SECTOR for _, a in active for b in (a, a + row.width - 1)}
         bytes_asked = len({a + i for _, a in active for i in range(row.width)})
         said += f"{many(len(touched), 'sector')}, {bytes_asked} of {SECTOR * len(touched)} bytes"
-        step["sectors"] = sorted(touched)
-        step["sector"], step["word"] = SECTOR, WORD
-    return step | {"said": said}
+        made["sectors"] = sorted(touched)
+        made["sector"], made["word"] = SECTOR, WORD
+    return made | {"said": said}

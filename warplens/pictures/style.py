@@ -7,20 +7,13 @@ import matplotlib as mpl
 from matplotlib import font_manager
 from matplotlib.figure import Figure
 
-# Okabe and Ito's eight colours, told apart with every common colour blindness (jfly.uni-koeln.de).
-OKABE_ITO = {
-    "black": "#000000",
-    "orange": "#E69F00",
-    "sky blue": "#56B4E9",
-    "green": "#009E73",
-    "yellow": "#F0E442",
-    "blue": "#0072B2",
-    "vermillion": "#D55E00",
-    "purple": "#CC79A7",
-}
-INK, FAINT, PAPER = "#222222", "#E4E4E4", "#FFFFFF"
-LOAD, STORE, ATOMIC = OKABE_ITO["blue"], OKABE_ITO["vermillion"], OKABE_ITO["purple"]
-OF_OP = {"load": LOAD, "store": STORE, "atomic": ATOMIC}
+from .colours import ATOMIC as ATOMIC
+from .colours import FAINT as FAINT
+from .colours import INK, OKABE_ITO, PAPER
+from .colours import LOAD as LOAD
+from .colours import OF_OP as OF_OP
+from .colours import STORE as STORE
+
 WIDTH = 10  # inches; a notebook's output cell at the usual zoom
 DPI = 100
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..faults import Place
+from ..shown import Shown
 from ..wording import many
 from .checked_memory import SECTOR
 
@@ -25,7 +26,7 @@ class TritonCount:
     line = property(lambda self: self.place.line if self.place else 0)
 
 
-class TritonTrace:
+class TritonTrace(Shown):
     """Counts of a launch, exact and the same in every run.
 
     Attributes:

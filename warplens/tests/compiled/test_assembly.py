@@ -146,6 +146,7 @@ def line_of(text):
 def test_by_line_and_views():
     found = assembly(reverse_block, X2, X1)
     lines = found.by_line()
+    assert [text for _, text in found.listing()] == found.sass.splitlines()
     load = lines[line_of("store4(s_x")]
     assert any(i.startswith("LDG.E.128") for i in load) and any("STS.128" in i for i in load)
     assert any("BAR" in i for i in lines[line_of("cuda.syncthreads()")])

@@ -96,6 +96,7 @@ def test_by_line():
         at = next(n for n, line in enumerate(file, 1) if "tl.store(y + o, scaled" in line)
     ops = [i.split()[0] for i in found.by_line()[at]]
     assert "STG.E.128" in " ".join(found.by_line()[at]) and ops
+    assert [text for _, text in found.listing()] == found.sass.splitlines()
 
 
 TWIN = """import triton

@@ -32,10 +32,10 @@ def test_requests_come_in_the_order_of_execution(seen):
     said = [step["said"].partition(": ")[2] for step in shown.steps]
     assert said == [
         "32 lanes read 4 bytes each, 4 sectors, 128 of 128 bytes",
-        "32 lanes write 4 bytes each, 1 pass, 0 conflicts",
+        "32 lanes write 4 bytes each, 1 wavefront, 0 conflicts",
         "32 lanes read 4 bytes each, 4 sectors, 128 of 128 bytes",
-        "32 lanes write 4 bytes each, 1 pass, 0 conflicts",
-        "32 lanes write 4 bytes each, 32 passes, 31 conflicts",
+        "32 lanes write 4 bytes each, 1 wavefront, 0 conflicts",
+        "32 lanes write 4 bytes each, 32 wavefronts, 31 conflicts",
         "32 lanes read 4 bytes each, 32 sectors, 128 of 1024 bytes",
         "32 lanes write 4 bytes each, 4 sectors, 128 of 128 bytes",
     ]

@@ -1,0 +1,53 @@
+"""Races and faults, with a link to every line that they name."""
+
+import re
+
+from ..wording import many
+from .markup import Markup, element, escaped, joined
+from .source import places_of
+
+LINE = re.compile(r"\bline (\d+)")
+MOST = 50
+
+
+def troubles(seen, source, links=True):
+    """A <section>: what is wrong with the kernel, or that nothing is."""
+    found = [*seen.faults, *seen.races]
+    if not found:
+        return element("p", "No race and no fault was found.", class_="fine")
+    head = many(len(seen.faults), "fault") if seen.faults else ""
+    head += (" and " if head and seen.races else "") + (
+        many(len(seen.races), "race") if seen.races else ""
+    )
+    items = [element("li", _said(trouble, source, links)) for trouble in found[:MOST]]
+    if len(found) > MOST:
+        items.append(element("li", f"and {len(found) - MOST} more: print the trace"))
+    ends = [x for x in seen.faults if type(x).__name__ != "UninitialisedRead"]
+    stop = "The run stopped at the fault: the counts are of what came before." if ends else None
+    return element(
+        "section",
+        element("h2", head, id="troubles" if links else None),
+        element("ul", *items),
+        element("p", stop) if stop else None,
+        class_="troubles",
+    )
+
+
+def _said(trouble, source, links):
+    kind = type(trouble).__name__
+    places = {str(place): place for place in places_of(trouble)}
+    lines = [_linked(line, places, source) if links else line for line in str(trouble).split("\n")]
+    name = element("b", kind, ": ") if kind != "Race" else None
+    return joined(name, element("span", joined(*lines, between="\n"), class_="pre"))
+
+
+def _linked(text, places, source):
+    """A line of text, with "line 12" as a link to it."""
+    place = next((place for said, place in places.items() if said in text), None)
+    file = place.file if place else next(iter(source.files), None)
+
+    def link(match):
+        key = source.key(file, int(match[1]))
+        return element("a", match[0], href=f"#{key}") if key in source.keys else match[0]
+
+    return Markup(LINE.sub(link, escaped(text))) if file else text
