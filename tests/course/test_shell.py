@@ -10,6 +10,7 @@ import pytest
 
 from rwkv_lessons.lab.course import cli, exercises, notebooks
 from rwkv_lessons.lab.course.check import evaluate
+from rwkv_lessons.lab.course.outline import outline
 from rwkv_lessons.records.fingerprint import plain
 
 IDS = exercises.ids()
@@ -47,6 +48,15 @@ def test_a_solved_copy_gives_the_function_that_passes(id, copies, monkeypatch):
     lesson = exercises.ids(stem)
     below = {later.partition(".")[2] for later in lesson[lesson.index(id) + 1 :]}
     _same(function, reference, below)
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_what_is_read_from_the_text_is_what_the_module_has(id):
+    (read,) = (exercise for exercise in outline(id.partition(".")[0]) if exercise.id == id)
+    loaded = exercises.load(id)
+    assert exercises.stub(id) == loaded.stub
+    assert read.hints == loaded.hints and read.more == (loaded.guided is not None)
+    assert (read.minutes, read.difficulty) == (loaded.minutes, loaded.difficulty)
 
 
 def _same(value, wanted, below, seen=()):

@@ -278,14 +278,21 @@ def check(id: str, function: Callable, gap: int | None = None) -> Result:
 
 
 def hint(id: str) -> None:
-    """Prints the next of three hints."""
-    from . import progress
+    """Prints the next of three hints.
 
-    tier = progress.note_hint(id)
-    exercise = exercises.load(id)
-    hints = exercise.hints
+    Raises:
+        ValueError: there is no such exercise.
+    """
+    from . import progress
+    from .outline import outline
+
+    known = {exercise.id: exercise for exercise in outline(id.partition(".")[0])}
+    if id not in known:
+        exercises.load(id)  # says what there is
+    hints, tier = known[id].hints, progress.note_hint(id)
     print(f"Hint {min(tier, len(hints))} of {len(hints)}: {hints[min(tier, len(hints)) - 1]}")
-    if tier >= len(hints) and (guided := exercise.guided):
+    if tier >= len(hints) and known[id].more:
+        guided = exercises.load(id).guided
         print(f"\nWith gaps, to go on from; check looks at each by itself, too:\n\n{guided.stub}")
 
 

@@ -15,7 +15,9 @@ from . import exercises, hand_in, predict, progress, review
 from . import notebooks as workbook
 from .attended import attended
 from .check import check, hint
+from .companion import accompany, first_unsolved
 from .modes import setup
+from .named import closest, ids_named, stem_named
 from .outline import outline
 from .terminal import without_latex
 
@@ -27,7 +29,12 @@ def main(argv: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without ✓ shows ?
-    options = parser().parse_args(argv)
+    argv = sys.argv[1:] if argv is None else argv
+    commands = parser()
+    if argv and not argv[0].startswith("-") and (near := _meant(argv[0], commands)):
+        print(f"lessons: no command {argv[0]!r}; did you mean {near}?", file=sys.stderr)
+        return 2
+    options = commands.parse_args(argv)
     try:
         return options.run(options) or 0
     except (FileNotFoundError, LookupError, ValueError) as error:
@@ -37,7 +44,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="lessons", description="Find your way through the lessons.")
-    commands = top.add_subparsers(metavar="COMMAND", required=True)
+    top.set_defaults(run=here)
+    commands = top.add_subparsers(metavar="COMMAND", dest="command")
 
     def command(run, help, *arguments):
         sub = commands.add_parser(run.__name__.strip("_"), help=help, description=run.__doc__)
@@ -76,6 +84,12 @@ def parser() -> argparse.ArgumentParser:
     command(run, "run the notebooks in notebooks/ and keep what they show", (["which"], lessons))
     command(doctor_, "look for what is wrong with this machine, and how to mend it")
     return top
+
+
+def _meant(word, commands):
+    """A command that is spelled like `word`, which is none; None where nothing is."""
+    (names,) = (a.choices for a in commands._actions if a.dest == "command")
+    return None if word in names else closest(word, names)
 
 
 def say(text: str = "") -> None:
@@ -147,20 +161,42 @@ def _count(number, noun):
     return [f"{number} {noun}{'s' if number > 1 else ''}"] if number else []
 
 
+def here(options) -> None:
+    """Where you are and what is next; on a terminal, that exercise is watched."""
+    noted = _noted()
+    solved = sum(bool(note.get("passed")) for note in noted.values())
+    say(f"{solved} of {len(noted)} exercises solved. `lessons --help` lists the commands.")
+    next_(options)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return
+
+    def checked(id):
+        say(f"[dim]checking {id}[/]")
+        results = attended(lambda done: [id] if not done else [], _check)
+        return any("passed" in (found or ()) for _, found in results)
+
+    commands = {
+        "h": hint,
+        "l": lambda id: list_(options),
+        "r": lambda id: _reset(id.partition(".")[0]),
+    }
+    accompany(say, lambda: first_unsolved(_noted()), commands, checked)
+
+
 def next_(options) -> None:
     """The first exercise, in the lessons' order, that you have not solved."""
     noted = _noted()
     if waiting := review.due():
         (many,) = _count(len(waiting), "prediction")
         say(f"{many} to make again: lessons review")
-    for exercise in outline():
-        if not noted.get(exercise.id, {}).get("passed"):
-            where = workbook.relative(workbook.notebook_of(exercise.id.partition(".")[0]))
-            (lines,) = _count(exercise.lines, "line")
-            say(f"{exercise.id}: {lines}, about {exercise.minutes} minutes, in {where}")
-            say(f"Stuck? lessons hint {exercise.id}")
-            return
-    say("Every exercise is solved.")
+    if (id := first_unsolved(noted)) is None:
+        say("Every exercise is solved.")
+        return
+    exercise = next(exercise for exercise in outline() if exercise.id == id)
+    where = workbook.relative(workbook.notebook_of(id.partition(".")[0]))
+    (lines,) = _count(exercise.lines, "line")
+    say(f"{id}: {lines}, about {exercise.minutes} minutes, in {where}")
+    say(f"Stuck? lessons hint {id}")
 
 
 def check_(options) -> int:
@@ -169,7 +205,9 @@ def check_(options) -> int:
     Of the cells above an exercise's check, only what its function depends on is run. Save your
     notebook first. The exit code is 0 only if everything asked for is solved.
     """
-    chosen = _chosen(options.which)
+    chosen = ids_named(options.which) if options.which else None
+    say(f"[dim]checking {', '.join(chosen or ['every exercise'])}[/]")  # imports take seconds
+    chosen = chosen or exercises.ids()
     if options.gap and len(chosen) > 1:
         raise ValueError(f"--gap is for one exercise; which of these? {', '.join(chosen)}")
 
@@ -190,8 +228,7 @@ def watch_(options) -> None:
 
     Ends with Ctrl-C.
     """
-    stem, _, name = options.which.partition(".")
-    chosen = _chosen(options.which if name else _stem(stem))
+    chosen = ids_named(options.which)
 
     def rest(done):
         setup()
@@ -240,11 +277,13 @@ def _check(id, gap=None):
 
 
 def hint_(options) -> None:
-    """The next of an exercise's three hints."""
-    ids = _chosen(options.which)
+    """The next of an exercise's three hints; of a lesson, for the first that is not solved."""
+    ids, noted = ids_named(options.which), _noted()
+    waiting = [id for id in ids if not noted[id].get("passed")]
+    id = (waiting or ids)[0]
     if len(ids) > 1:
-        raise ValueError(f"which of these? {', '.join(ids)}")
-    hint(ids[0])
+        say(f"[dim]{id}[/]")
+    hint(id)
 
 
 def review_(options) -> None:
@@ -292,7 +331,7 @@ def _typed(prompt):
 
 def questions(options) -> None:
     """A lesson's questions, one by one; Enter shows the answer."""
-    stem = _stem(options.which)
+    stem = stem_named(options.which)
     found = review.questions(stem)
     for n, (question, answer) in enumerate(found, 1):
         show(f"**{n}.** {question}")
@@ -304,7 +343,11 @@ def questions(options) -> None:
 
 def reset(options) -> None:
     """Puts the stubs of a lesson's exercises back; your notebook from before is kept."""
-    stem = _stem(options.which)
+    _reset(stem_named(options.which))
+
+
+def _reset(stem):
+    say(f"[dim]resetting {stem}[/]")  # to import nbformat takes a second
     changed, backup = workbook.reset(stem)
     where = workbook.relative(workbook.notebook_of(stem))
     if changed:
@@ -351,7 +394,7 @@ def sync(options) -> int:
 
 def run(options) -> None:
     """Runs notebooks in place, as shipped. For those who write lessons."""
-    for stem in [_stem(which) for which in options.which] or exercises.stems():
+    for stem in [stem_named(which) for which in options.which] or exercises.stems():
         lesson = exercises.NOTEBOOKS / f"{stem}.ipynb"
         changed = workbook.execute(lesson)
         say(f"notebooks/{lesson.name}: {'shows something else now' if changed else 'the same'}")
@@ -369,25 +412,6 @@ def doctor_(options) -> int:
     problems = sum(finding.level == doctor.PROBLEM for finding in found)
     say(f"{problems} to mend" if problems else "The lessons run here.")
     return int(problems > 0)
-
-
-def _chosen(which):
-    """Exercise ids of 'NN_idea.name', of 'NN', 'NN_idea', or of everything."""
-    if which is None:
-        return exercises.ids()
-    if "." in which:
-        return [exercises.load(which).id]
-    ids = [exercise.id for exercise in outline(_stem(which))]
-    if not ids:
-        raise ValueError(f"lesson {which} has no exercises")
-    return ids
-
-
-def _stem(which):
-    found = [stem for stem in exercises.stems() if stem == which or stem.split("_")[0] == which]
-    if not found:
-        raise ValueError(f"no lesson {which!r}; there are {', '.join(exercises.stems())}")
-    return found[0]
 
 
 def _title(stem):

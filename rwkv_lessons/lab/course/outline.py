@@ -8,12 +8,17 @@ from . import exercises
 
 @dataclasses.dataclass(frozen=True)
 class Outline:
-    """One exercise, as far as its text says it. `lines` is how many the answer takes."""
+    """One exercise, as far as its text says it.
+
+    `lines` is how many the answer takes, `more` whether a version with gaps follows the last hint.
+    """
 
     id: str
     minutes: int
     difficulty: int
     lines: int
+    hints: tuple[str, ...]
+    more: bool
 
 
 def outline(stem: str | None = None) -> list[Outline]:
@@ -25,18 +30,15 @@ def outline(stem: str | None = None) -> list[Outline]:
 
 def _exercises(file):
     text = file.read_text(encoding="utf-8")
-    tree = ast.parse(text)
-    ends = [node.lineno - 1 for node in tree.body[1:]] + [None]  # a marker may stand last
-    sources = {
-        getattr(node, "name", ""): "\n".join(text.splitlines()[node.lineno - 1 : end])
-        for node, end in zip(tree.body, ends, strict=True)
-    }
-    for name, call in _entries(tree):
-        numbers = [a.value for a in call.args[:2] if isinstance(a, ast.Constant)]
-        named = {k.arg: k.value.value for k in call.keywords if isinstance(k.value, ast.Constant)}
-        given = dict(zip(("minutes", "difficulty"), numbers, strict=False)) | named
-        lines = exercises.lines_of_answer(sources[name])
-        yield Outline(f"{file.stem}.{name}", given["minutes"], given["difficulty"], lines)
+    for name, call in _entries(ast.parse(text)):
+        said = dict(zip(("minutes", "difficulty", "hints"), call.args, strict=False))
+        said |= {keyword.arg: keyword.value for keyword in call.keywords}
+        minutes, difficulty, hints = (
+            ast.literal_eval(said[x]) for x in ("minutes", "difficulty", "hints")
+        )
+        source = exercises.source_in(text, name)
+        lines, more = exercises.lines_of_answer(source), bool(exercises.GAP.search(source))
+        yield Outline(f"{file.stem}.{name}", minutes, difficulty, lines, tuple(hints), more)
 
 
 def _entries(tree):

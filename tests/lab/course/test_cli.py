@@ -1,16 +1,20 @@
 """The `lessons` command, on a made-up course of one lesson."""
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import types
+from functools import partial
 from pathlib import Path
 
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from rwkv_lessons.lab.course import cli, exercises, progress, signposts
+from rwkv_lessons.lab.course import cli, companion, exercises, progress, signposts
+from rwkv_lessons.lab.course.keys import keys
 from warplens import time_limit
 
 SOLUTION = '''
@@ -302,15 +306,96 @@ def test_run_keeps_what_a_notebook_shows_and_nothing_else(course, run):
 @pytest.mark.parametrize(
     "words, said",
     [
-        (["check", "99"], "no lesson '99'"),
-        (["hint", "01"], f"which of these? {DOUBLE}, {AGAIN}"),
+        (["check", "99"], "no lesson or exercise '99'; there are 01_twice"),
+        (["hint", "twise"], "did you mean 01_twice?"),
         (["hint", "01_twice.none"], "no exercise"),
+        (["check", "1.duoble"], f"did you mean {DOUBLE}?"),
         (["reset", "99_none"], "there are 01_twice"),
+        (["chekc", "01"], "no command 'chekc'; did you mean check?"),
     ],
 )
 def test_a_wrong_request_is_said_in_a_line(mine, run, words, said):
     code, out = run(*words)
     assert code == 2 and said in out and out.count("\n") == 1
+
+
+@pytest.mark.parametrize("which", ["1", "01", "twice", "01_twice"])
+def test_a_lesson_has_a_number_and_a_name(mine, run, which):
+    assert run("check", which)[1].splitlines()[-1] == "0 of 2 solved"
+
+
+@pytest.mark.parametrize("which", ["again", "1.again", "twice.again", AGAIN])
+def test_an_exercise_is_found_by_its_name(mine, run, which):
+    assert run("hint", which) == (0, "Hint 1 of 3: a\n")
+
+
+def test_a_lessons_hint_is_of_its_first_exercise_that_is_not_solved(mine, run):
+    assert run("hint", "1")[1] == f"{DOUBLE}\nHint 1 of 3: look\n"
+    write(mine, DOUBLE, "def double(x):\n    return x + x")
+    run("check", DOUBLE)
+    assert run("hint", "1")[1] == f"{AGAIN}\nHint 1 of 3: a\n"
+
+
+def test_a_name_of_several_exercises_is_asked_back(mine, course, run):
+    (course / "solutions" / "02_more.py").write_text(SOLUTION)
+    assert run("hint", "again") == (2, f"lessons: which of these? {AGAIN}, 02_more.again\n")
+
+
+def test_alone_it_says_where_you_are(mine, run):
+    code, out = run()
+    assert code == 0 and out.startswith("0 of 2 exercises solved.")
+    assert f"{DOUBLE}: 1 line, about 5 minutes, in work/01_twice.ipynb" in out
+
+
+def pressing(monkeypatch, *steps):
+    """Keys in this order; a function among them is called when its turn comes, as no key."""
+    waiting = iter(steps)
+
+    def pressed(seconds):
+        step = next(waiting)
+        return (step() or "") if callable(step) else step
+
+    monkeypatch.setattr(companion, "keys", lambda: contextlib.nullcontext(pressed))
+    monkeypatch.setattr("sys.stdin", types.SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(cli.sys.stdout, "isatty", lambda: True, raising=False)
+
+
+def test_keys_give_hints_and_checks_until_all_is_solved(mine, run, monkeypatch):
+    solve = partial(write, mine, DOUBLE, "def double(x):\n    return x + x")
+    again = partial(write, mine, AGAIN, "def again(x):\n    return 2 * x")
+    pressing(monkeypatch, "h", "c", "", solve, again)
+    code, out = run()
+    places = [out.index(x) for x in ("Hint 1 of 3: look", "not attempted", f"Watching {AGAIN}")]
+    assert code == 0 and places == sorted(places)
+    assert progress.load()["exercises"]["twice.again"]["passed"]
+    assert out.count("Watching") == 2  # and ends by itself
+
+
+def test_a_key_resets_only_after_a_yes(mine, run, monkeypatch):
+    write(mine, DOUBLE, "def double(x):\n    return 7")
+    pressing(monkeypatch, "r", "n", "q")
+    run()
+    assert "7" in source(mine, DOUBLE)
+    pressing(monkeypatch, "r", "y", "l", "q")
+    assert "of its exercises start afresh" in run()[1]
+    assert "NotImplementedError" in source(mine, DOUBLE)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals")
+def test_a_terminals_key_needs_no_enter_and_the_terminal_is_as_before(monkeypatch):
+    import pty
+    import termios
+
+    keyboard, terminal = pty.openpty()
+    with os.fdopen(terminal) as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        before = termios.tcgetattr(terminal)
+        with keys() as pressed:
+            assert pressed(0) == ""
+            os.write(keyboard, b"h")
+            assert pressed(5) == "h"
+        assert termios.tcgetattr(terminal) == before
+    os.close(keyboard)
 
 
 def test_no_lessons_without_the_repository(course, run, monkeypatch):
