@@ -1,7 +1,8 @@
 # What there is to do here. `make help` lists it; every target sets up .venv first if need be.
 BIN := .venv/bin/
-NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
-PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3; do \
+# 3.15 has no wheels of torch, Triton and numba-cuda yet.
+NEW_ENOUGH := import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))
+PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3.14 python3; do \
 	$$name -c '$(NEW_ENOUGH)' 2>/dev/null && echo $$name && break; done)
 PYTEST := $(BIN)python -m pytest
 NBVAL := $(PYTEST) -n 2 --dist loadscope --no-loadscope-reorder \
@@ -59,7 +60,7 @@ clean:  ## remove .venv and caches; your work/ and progress stay
 
 # Written last, so that an interrupted set-up starts again and pip keeps what it has.
 .venv/ready: pyproject.toml warplens/pyproject.toml requirements.lock
-	@$(or $(PYTHON),false) -c '$(NEW_ENOUGH)' || { echo "Python 3.11 or newer is needed." \
+	@$(or $(PYTHON),false) -c '$(NEW_ENOUGH)' || { echo "Python 3.11 to 3.14 is needed." \
 		"Install it ('sudo apt install python3 python3-venv', 'brew install python@3.12')," \
 		"or name yours: make lab PYTHON=/path/to/python3"; exit 1; }
 	@echo "Setting up .venv, a few minutes the first time: 2.8 GB on disk," \

@@ -70,13 +70,27 @@ def test_codespaces_call_a_target_that_exists():
     assert re.search(rf"^{target}:", MAKEFILE, re.M)
 
 
+WORKFLOW = ROOT / ".github" / "workflows" / "test.yml"
+TRIED = [
+    int(x) for x in re.findall(r'"3\.(\d+)"', re.search(r"python: \[.*\]", WORKFLOW.read_text())[0])
+]
+
+
 def found(look, level, **settings):
     return [f for f in doctor._safely(lambda: look(**settings)) if f.level == level]
 
 
-def test_old_python():
-    (finding,) = found(doctor.python, doctor.PROBLEM, version=(3, 10, 4))
-    assert "3.10.4" in finding.text and "PYTHON=" in finding.fix
+@pytest.mark.parametrize("version", [(3, 10, 4), (3, 15, 0)])
+def test_a_python_that_is_too_old_or_has_no_wheels(version):
+    (finding,) = found(doctor.python, doctor.PROBLEM, version=version)
+    assert ".".join(map(str, version)) in finding.text and "PYTHON=" in finding.fix
+    assert version[:2] not in [(3, x) for x in TRIED]
+
+
+def test_every_python_that_is_tried_is_accepted():
+    assert TRIED == [11, 12, 13, 14]
+    for minor in TRIED:
+        assert not found(doctor.python, doctor.PROBLEM, version=(3, minor, 0))
 
 
 def test_missing_and_other_packages(monkeypatch):

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from packaging.metadata import Metadata
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -97,7 +98,9 @@ def test_the_wheel_has_the_library_and_neither_course_nor_records(wheel):
 
 def test_what_a_package_index_shows_is_complete(wheel):
     (name,) = (x for x in zipfile.ZipFile(wheel).namelist() if x.endswith(".dist-info/METADATA"))
-    about = email.message_from_bytes(zipfile.ZipFile(wheel).read(name))
+    metadata = zipfile.ZipFile(wheel).read(name)
+    Metadata.from_email(metadata, validate=True)  # as `twine check --strict`, which a release runs
+    about = email.message_from_bytes(metadata)
     assert about["Description-Content-Type"] == "text/markdown"
     assert about.get_payload().startswith("# RWKV Lessons")
     assert about["Version"] == rwkv_lessons.__version__

@@ -53,10 +53,9 @@ def _safely(look):
 
 def python(version: tuple = sys.version_info) -> Iterator[Finding]:
     found = ".".join(map(str, version[:3]))
-    if version < (3, 11):
-        yield Finding(
-            PROBLEM, f"Python {found}; 3.11 or newer is needed", "make lab PYTHON=python3.11"
-        )
+    if not (3, 11) <= tuple(version[:2]) < (3, 15):
+        needed = f"Python {found}; 3.11 to 3.14 is needed (torch has no wheels for 3.15 yet)"
+        yield Finding(PROBLEM, needed, "make lab PYTHON=python3.11")
     else:
         yield Finding(OK, f"Python {found}, {platform.platform(terse=True)}")
 
