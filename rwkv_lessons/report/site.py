@@ -45,6 +45,7 @@ DOCS = {
         f"designs_{name}" for name in ("wkv6", "wkv7", "mla", "timex", "distributed")
     ),
     "Taking part": ("teach", "architecture", "writing_a_lesson"),
+    "Logs of every trial": tuple(f"appendix/{x}_log" for x in ("wkv6", "wkv7", "mla", "timex")),
 }
 ROOT_PAGES = ("CONTRIBUTING", "CODE_OF_CONDUCT", "SECURITY", "CHANGELOG")
 # The reference: (page, title, modules). Of each module: what `__all__` names, else all that is
@@ -98,9 +99,11 @@ def _put(file, content):
 
 
 def _docs(root):
-    """The pages of docs/, those that DOCS does not name at the end."""
+    """The pages of docs/ and of its appendix, those that DOCS does not name at the end."""
     named = [name for names in DOCS.values() for name in names]
-    there = sorted(path.stem for path in (root / "docs").glob("*.md"))
+    folders = (root / "docs", root / "docs" / "appendix")
+    files = [path for folder in folders for path in sorted(folder.glob("*.md"))]
+    there = [str(path.relative_to(root / "docs").with_suffix("")) for path in files]
     return [name for name in named if name in there] + [n for n in there if n not in named]
 
 

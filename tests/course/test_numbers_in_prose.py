@@ -1,4 +1,4 @@
-"""Measured numbers that lessons say in words are those of the records.
+"""Measured numbers that lessons and designs say in words are those of the records.
 
 What a cell prints or draws comes from a record by itself. A sentence does not: it stands here, with
 the rows that it speaks of, so that a new recording fails this test where it makes a sentence false.
@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from rwkv_lessons.distributed.cost import forward
-from rwkv_lessons.lab.course.exercises import NOTEBOOKS
+from rwkv_lessons.lab.course.exercises import NOTEBOOKS, ROOT
 from rwkv_lessons.lab.lessons.lesson_30.pictures import assumed_rates
 from rwkv_lessons.lab.pictures.roofline import ceiling
 from rwkv_lessons.operations import work
@@ -29,7 +29,7 @@ class Said:
     """A sentence with measured numbers.
 
     Args:
-        lesson: two digits.
+        lesson: two digits, or the name of a page of docs/.
         text: a regular expression that finds it once, with # for each number.
         measured: () → what the records have for them.
         words: the numbers, where the sentence has words for them.
@@ -62,6 +62,7 @@ def ms(name, method, shape=None, dtype=None):
 
 LADDER, BOTH = "wkv6-triton-ladder", "wkv6-triton-backward-ladder"
 WALK, CHUNKS = "13_fused_recurrent", "16_the_chunked_kernel"
+MAIN = (8, 4096, 64, 64)
 MANY, ONE = (64, 4096, 40, 64, 256, 32, 64), (1, 16384, 40, 64, 256, 32, 64)
 HALF = 1e3 * 65536 * 64 * 64 * 2  # bytes of a tensor of half the tokens; 1e3: times are in ms
 SHORT, LONG = (64, 4096, 40, 256, 32, 64), (64, 16384, 40, 256, 32, 64)
@@ -206,10 +207,40 @@ SENTENCES = (
          lambda: (two_gpus("one GPU") / two_gpus("two GPUs"), two_gpus("correction"),
                   4 * HALF / ceiling().bytes_per_s, two_gpus("summary"),
                   HALF / ceiling().bytes_per_s)),
+    Said("designs_wkv6", r"\| the main shape \| 0.42; 2.0 \| #; # \|",
+         lambda: tuple(ms(x, "wkv6", MAIN, "bfloat16") for x in ("wkv6", "wkv6-backward"))),
+    Said("designs_wkv6", r"\| any decay \| 0.80; 3.6 \| #; # \|",
+         lambda: tuple(ms("wkv6-decays", f"wkv6, one channel in 64 at -5{x}")
+                       for x in ("", ", both passes"))),
+    Said("designs_wkv6", r"\| float16 \| 0.49; 2.2 \| #;",
+         lambda: (ms("wkv6-sizes", "wkv6", MAIN, "float16"),)),
+    Said("designs_wkv6", r"\| B=4 H=32 N=128 \| 0.31; 1.35 \| #; # \|",
+         lambda: tuple(ms(x, "wkv6", (4, 4096, 32, 128), "bfloat16")
+                       for x in ("wkv6-sizes", "wkv6-backward-sizes"))),
+    Said("designs_wkv6", r"\| float32 \| 1.9; 5 \| #; # \|",
+         lambda: tuple(ms(x, "wkv6", MAIN, "float32") for x in ("wkv6", "wkv6-backward"))),
+    Said("designs_wkv6", r"\| B=1 T=32768 \| 0.55; 2.2 \| #; # \|",
+         lambda: tuple(ms(x, "wkv6", (1, 32768, 64, 64), "bfloat16")
+                       for x in ("wkv6-small", "wkv6-backward-small"))),
+    Said("designs_wkv6", r"\| one token, B=256 \| 0.135 \| # \|",
+         lambda: (ms("wkv6-decode", "wkv6_step", (256, 1, 64, 64), "bfloat16"),)),
+    Said("designs_wkv6", r"eight times as fast as flash-linear-attention's .* and seven times",
+         lambda: tuple(ms(x, "fla chunk") / ms(x, "wkv6")
+                       for x in ("wkv6-peers", "wkv6-backward-peers")), (8, 7), 0.06),
+    *(Said("designs_wkv7", rf"\| {B}, {N}, {T} \| # \| \S+ \| # \|",
+           lambda shape=(B, T, 4096 // N, N), long="-long" * (B == 1): tuple(
+               ms(f"{x}{long}", "wkv7", shape, "bfloat16") for x in ("wkv7", "wkv7-backward")))
+      for B, N, T in ((8, 64, 4096), (8, 128, 4096), (8, 256, 4096), (1, 64, 32768),
+                      (1, 256, 32768))),
+    Said("designs_mla", r"\| 64 × 4,096 \| 101.9 \| # \(#\) \|",
+         lambda: tuple(1e3 * ms("mla-decode", f"decode{x}", (64, 4096, 128, 512, 64, 128))
+                       for x in ("", ", graph replay"))),
 )  # fmt: skip
 
 
 def prose(lesson):
+    if not lesson.isdigit():
+        return (ROOT / "docs" / f"{lesson}.md").read_text(encoding="utf-8")
     (file,) = NOTEBOOKS.glob(f"{lesson}_*.ipynb")
     cells = json.loads(file.read_text())["cells"]
     return "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")

@@ -80,8 +80,21 @@ def test_the_readme_is_a_front_door():
     assert len(lines) <= 160 and lines.index("## The library") <= 90
 
 
+def words(page):
+    """How many words of prose: no tables, no code, nothing that is generated."""
+    text = readme.MARKERS.sub("", page.read_text(encoding="utf-8"))
+    text = re.sub(r"```.*?```|^\|.*$", "", text, flags=re.S | re.M)
+    return len(text.split())
+
+
+def test_the_docs_are_short_enough_to_be_read():
+    pages = {page.name: words(page) for page in (ROOT / "docs").glob("*.md")}
+    assert sum(pages.values()) <= 25_000
+    assert {name: n for name, n in pages.items() if name.startswith("designs_") and n > 2500} == {}
+
+
 def test_links_lead_somewhere():
-    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")):
         text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.S)
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", text):
             assert (page.parent / target).exists(), f"{page.name}: {target}"

@@ -1,4 +1,4 @@
-"""The ladder of designs, drawn from the page that tells of them: docs/designs_wkv6.md."""
+"""The ladder of designs, drawn from the page that tells of them: docs/appendix/wkv6_log.md."""
 
 import re
 import textwrap
@@ -8,7 +8,7 @@ from warplens.pictures.style import Picture
 
 from ...course.exercises import ROOT
 
-PAGE = ROOT / "docs" / "designs_wkv6.md"
+PAGE = ROOT / "docs" / "appendix" / "wkv6_log.md"
 NUMBER = re.compile(r"\d+\.\d+")
 
 
