@@ -290,8 +290,9 @@ def test_a_rung_is_a_kernel_or_a_function_of_its_lesson_and_no_wrong_answer(rung
     module = rung.load()
     if rung.function:
         function = rung.load_function()
-        file = inspect.getsourcefile(getattr(function, "func", function))
-        assert "/solutions/" in file and "/wrong/" not in file
+        assert inspect.getsourcefile(getattr(function, "func", function)).endswith(
+            f"{rung.stem}.py"
+        )
     assert hasattr(module, rung.kernel) if rung.kernel else rung.function
     sources = methods.rung_method(EVERY_RUNG[rung], rung).sources
     assert fingerprint(*sources) and not any("wrong" in source for source in sources)

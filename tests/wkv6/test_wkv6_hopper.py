@@ -95,7 +95,7 @@ def test_which_chunks_are_taken_as_strong(launched):
     x = make(2, 1024, 2, 64, 64, -0.02, torch.bfloat16)
     x[3][0, 200:240], x[3][0, 700, :, 3], x[3][1, :, 0] = -4.0, -math.inf, -2.0
     x[3][1, 100:120, 1], x[3][1, 510:515, 1] = -8.0, -30.0
-    launched.mistake("HALF else rounded(b_o)", "HALF else rounded(b_o * 0.0)")
+    launched.mistake("rounded(b_o) if", "rounded(b_o * 0.0) if", inside="store_chunk")
     o, *_ = results(x)
     there = (o.unflatten(1, (-1, 64)) != 0).any(-1).any(2)
     want = taken_as_strong(x[3])
@@ -282,31 +282,48 @@ def test_states_and_scores_beyond_the_largest_float16(w):
 
 # Of each, what a product leaves out is 2^-9 of the result, or all is wrong.
 OF_PIECES = {
-    "second pieces of S": (
-        "b_o = warpgroup_mma(r_high, s_middle, b_o",
-        "warpgroup_mma(r_high, s_middle, b_o",
+    "second pieces of S": ("product(r_left, state,", "product(r_left, Rounded(state.high),"),
+    "second pieces of the scores": (
+        "plus_product(b_o, scores, v_factor",
+        "plus_product(b_o, Rounded(scores.high), v_factor",
     ),
-    "second pieces of the scores": ("b_o = warpgroup_mma(a_low", "warpgroup_mma(a_low"),
-    "second pieces of v": ("b_o = warpgroup_mma(b_a, v_low", "warpgroup_mma(b_a, v_low"),
+    "second pieces of v": (
+        "plus_product(b_o, scores, v_factor",
+        "plus_product(b_o, scores, Rounded(v_factor.high)",
+    ),
     "second pieces of v in S": (
-        "b_s = warpgroup_mma(k_high.permute((1, 0)), v_low",
-        "warpgroup_mma(k_high.permute((1, 0)), v_low",
+        "update_state",
+        "return plus_product(b_s, k, v,",
+        "plus_product(b_s, k, v)\n    return plus_product(b_s, k, Rounded(v.high),",
     ),
-    "the scores too early": ("3 if HALF else 2, deps=(b_a", "6 if HALF else 2, deps=(b_a"),
+    "the scores too early": ("(products(k_split, v_factor)", "(products(k_split, v_factor) + 4"),
     "second pieces of the bonus": (
+        "masked",
         "left_over(b_a), bonus_low,",
-        "left_over(b_a), b_bonus.to(gl.bfloat16),",
+        "left_over(b_a), bonus,",
     ),
-    "v of strong chunks": ("strong_chunks", "s_state.store(v_rest)", "pass"),
+    "v of strong chunks": (
+        "strong_chunks",
+        "store(v_runs, v_pieces)",
+        "store(Rounded(v_runs.high), Rounded(v_pieces.high))",
+    ),
     "scores of strong chunks": (
         "strong_chunks",
         "either_of(scores, of_the_next_run(low))",
         "scores",
     ),
     "the runs' places": ("strong_chunks", "of_the_next_run(low)", "low"),
-    "S of strong chunks": ("pass_run", "b_o = warpgroup_mma(read_low", "warpgroup_mma(read_low"),
+    "S of strong chunks": (
+        "pass_run",
+        "read = as_left(split(b_s))",
+        "read = Split(as_left(split(b_s)).high, as_left(split(b_s * 0.0)).low)",
+    ),
     "scores of other runs": ("pass_run", "16 * (run ^ 1)", "16 * run"),
-    "S of strong chunks too early": ("pass_run", "3, deps=(b_s, read", "4, deps=(b_s, read"),
+    "S of strong chunks too early": (
+        "pass_run",
+        "products(v, scores), deps=(b_s,) + read",
+        "products(v, scores) + 1, deps=(b_s,) + read",
+    ),
 }
 
 
@@ -327,33 +344,39 @@ AT = "\n" + 12 * " "
 MISTAKES = {
     "no fence after the decays": (FENCE + AT[1:] + "tma.store", "tma.store"),
     "no fence after r and k": (
-        FENCE + AT[1:] + "    barrier()" + AT + "    expect_chunk(",
+        FENCE
+        + AT[1:]
+        + "    barrier()  # all warps' parts of the factors are stored"
+        + AT
+        + "    expect_chunk(",
         "expect_chunk(",
     ),
-    "no fence after o": (FENCE + AT[1:] + "    barrier()" + AT + "    at =", "at ="),
-    "no fence after init": (FENCE + "    barrier()\n    expect", "expect"),
+    "no fence after o": (
+        "    " + FENCE + "    barrier()  # o, and the state in the middle, are stored\n",
+        "",
+        "store_chunk",
+    ),
+    "no fence after init": (
+        FENCE + "    barrier()  # the barriers are there\n    expect",
+        "expect",
+    ),
     "no wait": ("wait_for_chunk(ready, i, phase)", "pass"),
     "tiles of the other stage": ("b_k = s_k.index(i).load", "b_k = s_k.index(1 - i).load"),
     "one phase for ever": ("phase = t // C // 2 % 2", "phase = 0"),
     "never announced": ("expect_chunk(ready, i, t + 2 * C < n)", "pass"),
     "stores overtaken": ("tma.store_wait(0)" + AT + "copy_chunk(", "copy_chunk("),
     "stores left at the end": ("tma.store_wait(0)\n    is_last", "is_last"),
-    "the scores too early": ("HALF else 2, deps=(b_a,", "HALF else 6, deps=(b_a,"),
-    "o too early": (
-        "b_o, b_s, b_a = warpgroup_mma_wait(0",
-        "b_o, b_s, b_a = warpgroup_mma_wait(1",
-    ),
+    "the scores too early": ("(products(k_split, v_factor)", "(products(k_split, v_factor) + 4"),
+    "o too early": ("b_o, b_s = warpgroup_mma_wait(0", "b_o, b_s = warpgroup_mma_wait(1"),
     "w of others in the tail": ("b_w = gl.where(row < n - t, b_w, 0.0)", "b_w = b_w"),
     "k of others in the tail": ("b_k = gl.where(row < n - t, b_k, 0.0)", "b_k = b_k"),
     "o of others in the tail": (
-        "b_o.to(DTYPE), row < n - t",
-        "b_o.to(DTYPE), row < n",
+        "b_o.to(s_o.dtype), row < left",
+        "b_o.to(s_o.dtype), row < left + C",
+        "store_chunk",
     ),
     "never too strong": ("gl.where(b_total >= -FITS_TO_END, 0, 1)", "gl.where(b_total > 0, 0, 0)"),
-    "weights of strong chunks": (
-        "s_after.store(",
-        "((row == C) & (t == 0)).to(gl.bfloat16)\n        if t == 0: s_after.store(",
-    ),
+    "weights of strong chunks": ("store_weights(", "if t == 0: store_weights("),
 }
 IN_STRONG = {
     "no fence after the decays": (FENCE + "        tma.store_wait(0)\n", "tma.store_wait(0)\n"),
@@ -371,13 +394,10 @@ IN_STRONG = {
     "one phase for ever": ("phase = t // C // 2 % 2", "phase = 0"),
     "never announced": ("        expect_chunk(ready, i, t + 2 * C < n)\n", ""),
     "asked for twice": ("(t + C < n) & (t != there)", "t + C < n"),
-    "near decays as they are": ("s_more.store(at_least(h_w, -NEAR_DECAY))", "s_more.store(h_w)"),
     "sums of runs among them": ("gl.where(row % 16 == 8, 0.0, LOG2E)", "LOG2E"),
-    "w of others in the tail": ("h_w = gl.where(row < n - t, h_w, 0.0)", "h_w = h_w"),
     "k of others in the tail": ("h_k = gl.where(row < n - t, h_k, 0.0)", "h_k = h_k"),
-    "o of others in the tail": ("s_o.load(TILES), row < n - t", "s_o.load(TILES), row < n"),
-    "near sums too early": ("RAW | HALF else 6", "RAW | HALF else 7"),
-    "sums too early": ("0, deps=(b_before", "1, deps=(b_before"),
+    "near sums too early": ("6 * len(w),", "6 * len(w) + 1,"),
+    "sums too early": ("0, deps=sums", "1, deps=sums"),
     "o too early": ("0, deps=(o_0, o_1, o_2, o_3, read", "1, deps=(o_0, o_1, o_2, o_3, read"),
     "the runs in another order": ("(0, 3, 2, 1)", "(0, 2, 3, 1)"),
 }
@@ -393,9 +413,28 @@ BELOW = {
         "s_decays.slice(8 * run, 1, 0)",
         "s_decays.slice(8, 1, 0)",
     ),
-    "a state too early": ("pass_run", "3, deps=(b_s,)", "4, deps=(b_s,)"),
+    "a state too early": (
+        "pass_run",
+        "products(v, scores), deps=(b_s,))",
+        "products(v, scores) + 1, deps=(b_s,))",
+    ),
     "scores of others": ("pass_run", "slice(first, 16, 1)", "slice(0, 16, 1)"),
-    "one piece of k": ("pass_run", "s_k_low.slice", "s_k.slice"),
+    "one piece of k": (
+        "pass_run",
+        "rows_of(k_runs,",
+        "rows_of(Split(k_runs.high, k_runs.high),",
+    ),
+    "near decays as they are": (
+        "store_decays",
+        "Rounded(at_least(h_w, -NEAR_DECAY))",
+        "Rounded(h_w)",
+    ),
+    "w of others in the tail": (
+        "store_decays",
+        "h_w = gl.where(row < left, h_w, 0.0)",
+        "h_w = h_w",
+    ),
+    "o of others in the tail": ("store_turned", "(64)), row < left", "(64)), row < left + C"),
     "stores overtaken": ("turned", "    tma.store_wait(0)\n", ""),
     "no wait for w": ("wait_for_chunk", "static_range(4)", "static_range(1, 4)"),
     "v never announced": ("expect_chunk", "static_range(4)", "static_range(3)"),

@@ -188,14 +188,21 @@ def test_small_and_large_inputs():
         check(inputs, do, ds1)
 
 
-MISTAKES = {  # name → what stands in the kernel, and what would be wrong
+MISTAKES = {  # name → what stands in the kernel, or in what it calls, and what would be wrong
     "no fence before the products of a chunk that fits": (
-        "    fence_async_shared()\n            barrier()\n            b_ky = first_times(",
-        "    b_ky = first_times(",
+        "    fence_async_shared()\n    barrier()  # all warps' parts of the factors are stored\n",
+        "",
+        "one_run",
+    ),
+    "no fence before the products of two runs": (
+        "    fence_async_shared()\n    barrier()  # all warps' parts of the factors are stored\n",
+        "",
+        "two_runs",
     ),
     "G from the other side": (
-        "        g_high, g_low = g_high.permute((1, 0)), g_low.permute((1, 0))\n",
-        "",
+        "plus_product(b_dk_inside, rm, transposed(g))",
+        "plus_product(b_dk_inside, rm, g)",
+        "inside_of_runs",
     ),
     "S makes room too early": (
         "        b_st, b_dr = warpgroup_mma_wait(0, deps=(b_st, b_dr))\n",
@@ -203,18 +210,21 @@ MISTAKES = {  # name → what stands in the kernel, and what would be wrong
     ),
     "the states of the chunk at hand": ("+ t // T32 - 1) * H", "+ t // T32) * H"),
     "decays of the wrong half": (
-        "b_ds *= gl.exp2(early_of_state)[:, None]",
-        "b_ds *= gl.exp2(late_of_state)[:, None]",
+        "b_ds *= gl.exp2(d.early_of_state)[:, None]",
+        "b_ds *= gl.exp2(d.late_of_state)[:, None]",
+        "one_run",
     ),
     "the gradient of the state before all decays of a strong chunk": (
-        "gl.exp2(early_of_state + late_of_state)[:, None]",
-        "gl.exp2(late_of_state)[:, None]",
+        "gl.exp2(d.early_of_state + d.late_of_state)[:, None]",
+        "gl.exp2(d.late_of_state)[:, None]",
+        "two_runs",
     ),
-    "what passes the chunk without its decays": (", KEYS) * gl.exp2(b_early)", ", KEYS)"),
+    "what passes the chunk without its decays": (", KEYS) * d.early", ", KEYS)", "one_run"),
     "dw of decays as they were weakened": ("- WEAK) * LOG2E, 0.0)", "- WEAK) * 0.0, 0.0)"),
     "the chunk before the last overwrites results": (
-        "        tma.store_wait(0)\n        tma",
-        "        tma",
+        "    if not FIRST:\n        tma.store_wait(0)\n",
+        "",
+        "load_chunk",
     ),
     "stores left at the end": (
         "b_ds, first_segment)\n    tma.store_wait(0)\n",
@@ -234,7 +244,9 @@ def test_mistakes_in_the_kernel_are_seen(name, fused):
 def test_no_barrier_is_made_that_nobody_waits_for(fused):
     """In float16 states come without one; a tile with the memory of a barrier was NaN at times."""
     fused.mistake(
-        "    if not HALF:\n        s_ready = two_barriers()", "    s_ready = two_barriers()"
+        "    s_ready = ()\n    if not HALF:\n        s_ready = (two_barriers(),)\n",
+        "    s_ready = (two_barriers(),)\n    if HALF:\n        s_ready = ()\n",
+        "barriers",
     )
     check(*given(1, 70, 1))  # in bfloat16 it is used
     inputs, do, ds1 = draw(1, 70, 1, 64, 64, "mixed", torch.float16)

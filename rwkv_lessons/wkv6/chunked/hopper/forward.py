@@ -14,13 +14,27 @@ chunk meanwhile, and stores o and the states; Triton adds barriers where threads
 A program takes a block of 64 keys and 64 values of a head. o of a head with several blocks of keys
 is a sum over those, of parts in float32.
 
-float16 (HALF) is not multiplied as such: r decayed reaches 2^100, and states and scores may exceed
-65,504. v, S and the scores are two pieces of bfloat16 then, too, which hold all that is given. Log
-decays are: they are at least -1e4, and their weights 0 and 1. States are stored as float32.
+The formulas, and how the code calls what they name; s_ is in shared memory, b_ in registers, and a
+product's factor, of one piece or two (factors.py), has neither:
+
+    after, total       b_after, b_total  Σ log decays after a token, [token, key]; of all, [key]
+    r                  b_r, r_left       decayed from the chunk's end: r 2^(-after-w)
+    k                  b_k, k_split      decayed to it: k 2^after
+    v                  v_factor          as it comes
+    S                  b_s, state        decayed to it: S 2^total
+    scores             b_a, scores       r kᵀ of earlier tokens, the bonus on the diagonal
+    o = r S + scores v b_o
+    S ← S + kᵀ v       b_s               half by half of the chunk, if checkpoints are kept
+
+float16 is not multiplied as such: r decayed reaches 2^100, and states and scores may exceed 65,504.
+v, S and the scores are two pieces of bfloat16 then, too, which hold all that is given. Log decays
+are: they are at least -1e4, and their weights 0 and 1. States are stored as float32.
 
 A chunk whose decays are too strong for this, and those after it, up to one that is not, are
 computed by strong.py, from the same tiles.
 """
+
+from typing import NamedTuple
 
 import triton.language as tl
 from triton.experimental import gluon
@@ -35,6 +49,18 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from ....runtime.compile_triton import assembled
 from ..checkpoints import first_checkpoint, program_place, sequence_bounds
 from ..tiles import FITS_TO_END, LOG2E, MIN_LOG_DECAY
+from .factors import (
+    Rounded,
+    Split,
+    as_left,
+    plus_product,
+    product,
+    products,
+    rows_of,
+    split,
+    store,
+    transposed,
+)
 from .strong import strong_chunks
 from .tiles import (
     TILE,
@@ -46,7 +72,6 @@ from .tiles import (
     copy_chunk,
     expect_chunk,
     in_float32,
-    in_two,
     left_over,
     now,
     product_of,
@@ -55,6 +80,181 @@ from .tiles import (
     wait_for_chunk,
     widened,
 )
+
+TILES = gl.constexpr(product_of(64))
+SUMS = gl.constexpr(product_of(8))
+ROWS = gl.constexpr(gl.SliceLayout(1, product_of(64)))
+FIRST_HALF = gl.constexpr(C.value // 2)  # tokens
+
+
+class Once(NamedTuple):
+    """Tiles of which there is one, not one for each of two chunks."""
+
+    log: object  # decays, and their low pieces, which then make room for those of k
+    low: object
+    state: object
+    more: object  # the state in the middle of a chunk, or float16's low pieces of the state
+    mask: object
+    after: object  # weights of sums of decays after a token; after the last of all of them
+
+
+@gluon.jit
+def tiles_of(ones, i, dtype: gl.constexpr):
+    """`Once` of tiles of one, of which decays are in this dtype.
+
+    i: 0, which the compiler cannot know: it would keep all tiles' addresses in registers.
+    """
+    one_log, one_low, one_state, one_more, one_weights, one_mask = ones
+    log = one_log.index(i)._reinterpret(dtype, [C, C], TILE)
+    low, state, more, mask = (
+        one_low.index(i),
+        one_state.index(i),
+        one_more.index(i),
+        one_mask.index(i),
+    )
+    return Once(log, low, state, more, mask, one_weights.index(i)._reinterpret(dtype, [C, C], TILE))
+
+
+@gluon.jit
+def store_weights(s, row, col):
+    """Weights of the sums of decays after a token, and the mask of scores."""
+    s.after.store(((col > row) | (row == C - 1)).to(s.after.dtype))
+    mask = gl.where(row > col, -256, gl.where(row == col, 255, 0))
+    s.mask.store(mask.to(gl.int16))
+
+
+@gluon.jit
+def decays(b_w, s, RAW: gl.constexpr):
+    """Stores w in as many pieces as it takes.
+
+    Returns:
+        w in float32, and its tiles as a factor.
+    """
+    if RAW:
+        b_w = gl.maximum(b_w, MIN_LOG_DECAY, propagate_nan=tl.PropagateNan.ALL)
+        store(Split(s.log, s.low), split(b_w))
+        return b_w, Split(s.log, s.low)
+    elif s.log.dtype == gl.float16:
+        b_w = b_w.to(gl.float32)
+        b_w = gl.maximum(b_w, MIN_LOG_DECAY, propagate_nan=tl.PropagateNan.ALL)
+        s.log.store(b_w.to(gl.float16))
+        return b_w, Rounded(s.log)
+    else:
+        b_w = at_least(b_w.to(gl.bfloat16), MIN_LOG_DECAY)
+        s.log.store(b_w)
+        return widened(b_w), Rounded(s.log)
+
+
+@gluon.jit
+def sums_of_decays(w, s_after, zeros, no_sums, KEEP: gl.constexpr):
+    """Starts total, after and, if states are kept, the total of the first half."""
+    w_by_key = transposed(w)
+    for_total = s_after.slice(C - 8, 8, 0).permute((1, 0))
+    for_second = s_after.slice(C // 2 - 8, 8, 0).permute((1, 0))
+    b_total = warpgroup_mma(w_by_key.high, for_total, no_sums, use_acc=False, is_async=True)
+    b_after = warpgroup_mma(s_after, w.high, zeros, use_acc=False, is_async=True)
+    b_second = b_total
+    if KEEP:
+        b_second = warpgroup_mma(w_by_key.high, for_second, no_sums, use_acc=False, is_async=True)
+    if len(w) == 2:
+        b_total = warpgroup_mma(w_by_key.low, for_total, b_total, is_async=True)
+        b_after = warpgroup_mma(s_after, w.low, b_after, is_async=True)
+        if KEEP:
+            b_second = warpgroup_mma(w_by_key.low, for_second, b_second, is_async=True)
+    if KEEP:
+        return b_total, b_after, b_second
+    else:
+        return b_total, b_after
+
+
+@gluon.jit
+def by_key(b_sums, is_sum):
+    """Of eight columns of sums the one that is meant, as log2, in the layout of a state's rows."""
+    return gl.convert_layout(gl.sum(gl.where(is_sum, b_sums, 0.0), 1) * LOG2E, ROWS)
+
+
+@gluon.jit
+def values(staged, i):
+    """v as a factor; of float16, stored in two pieces, there and where w was."""
+    s_w, _, _, s_v = staged
+    v = s_v.index(i)
+    if v.dtype == gl.bfloat16:
+        return Rounded(v)
+    else:
+        pieces = split(in_float32(v.load(TILES)))
+        v = Split(
+            v._reinterpret(gl.bfloat16, [C, C], TILE),
+            s_w.index(i)._reinterpret(gl.bfloat16, [C, C], TILE),
+        )
+        store(v, pieces)
+        return v
+
+
+@gluon.jit
+def store_state(s, b_s, HALF: gl.constexpr):
+    """The state as a factor; of float16, in two pieces."""
+    if HALF:
+        s.more.store(rounded(left_over(b_s)))
+    s.state.store(rounded(b_s))
+    if HALF:
+        return Split(s.state, s.more)
+    else:
+        return Rounded(s.state)
+
+
+@gluon.jit
+def masked(b_a, b_bonus, s_mask, v):
+    """Scores before a token and its bonus, as a left factor, in as many pieces as v."""
+    bonus = b_bonus.to(gl.bfloat16)
+    if len(v) == 1:
+        return Rounded(as_left_operand(below_and_on_diagonal(b_a, bonus, s_mask.load(TILES))))
+    else:
+        bonus_low = (b_bonus - bonus.to(gl.float32)).to(gl.bfloat16)
+        low = below_and_on_diagonal(left_over(b_a), bonus_low, s_mask.load(TILES))
+        low = as_left_operand(low)
+        high = as_left_operand(below_and_on_diagonal(b_a, bonus, s_mask.load(TILES)))
+        return Split(high, low)
+
+
+@gluon.jit
+def update_state(b_s, k, v, first: gl.constexpr, count: gl.constexpr):
+    """Starts S + kᵀ v of some tokens."""
+    k, v = transposed(rows_of(k, first, count)), rows_of(v, first, count)
+    return plus_product(b_s, k, v, SMALL_FIRST=False)
+
+
+@gluon.jit
+def first_state(
+    s0, has_s0, segment_states, segment_decays, i_s, o_s, i_n, i_g, i_h, i_k, H, segments, row,
+    K: gl.constexpr, V: gl.constexpr,
+):  # fmt: skip
+    """S before a segment: s0, and what the segments before make of it."""
+    b_s = gl.load(s0 + i_s + o_s, (row >= 0) & (has_s0 != 0), 0.0).to(gl.float32)
+    if segment_states is not None:
+        for g in range(0, i_g):
+            part = (i_n * (segments - 1) + g) * H + i_h
+            o_k = i_k * C + gl.arange(0, C, ROWS)
+            b_decay = gl.exp2(gl.load(segment_decays + part * K + o_k))
+            b_s = b_s * b_decay[:, None] + gl.load(segment_states + part * K * V + o_s)
+    return b_s
+
+
+@gluon.jit
+def store_chunk(o, o_rows, s_o, b_o, whole, left, at, row, col, part, place, H, V: gl.constexpr):
+    """Stores o of a chunk, of which `left` tokens are there: starts its copy, if it is whole.
+
+    at: the address of its first token in o_rows; part: between blocks of keys; place: in o.
+    """
+    if o is not None:
+        s_o.store(rounded(b_o) if s_o.dtype == gl.bfloat16 else b_o.to(gl.float16))
+    fence_async_shared()
+    barrier()  # o, and the state in the middle, are stored
+    if o is None:
+        gl.store(o_rows + (at + part) + row * (H * V) + col, b_o, row < left)
+    elif whole:
+        tma.async_copy_shared_to_global(o, place, s_o)
+    else:
+        gl.store(o_rows + at + row * (H * V) + col, b_o.to(s_o.dtype), row < left)
 
 
 @assembled
@@ -72,9 +272,6 @@ def wkv6_hopper_kernel(
     keys, o is None, and o_rows gets the part of each, in float32, `[K / 64, tokens, H·V]`.
     tokens: of all sequences together. The rest is as in ../forward.py.
     """
-    TILES: gl.constexpr = product_of(64)
-    SUMS: gl.constexpr = product_of(8)
-    ROWS: gl.constexpr = gl.SliceLayout(1, TILES)
     NV: gl.constexpr = V // 64
     i_n, i_g, i_h, i_block = program_place(gl.program_id(0), segments, H, K // 64 * V, 64)
     i_k, i_v = i_block // NV, i_block % NV
@@ -83,26 +280,26 @@ def wkv6_hopper_kernel(
     skipped = i_g.to(gl.int64) * span
     n = gl.minimum(end - start - skipped, span).to(gl.int32)
     first = (start + skipped).to(gl.int32)
-    slot = (first_checkpoint(cu_seqlens, start, i_n, T, CHECKPOINT) + skipped // CHECKPOINT).to(
-        gl.int32
-    )
+    slot = first_checkpoint(cu_seqlens, start, i_n, T, CHECKPOINT) + skipped // CHECKPOINT
+    slot = slot.to(gl.int32)
 
     DTYPE: gl.constexpr = gl.float16 if HALF else gl.bfloat16
     SUMMED: gl.constexpr = gl.bfloat16 if RAW else DTYPE  # decays
+    KEEP: gl.constexpr = checkpoints is not None
     s_r = gl.allocate_shared_memory(DTYPE, [2, C, C], TILE)
     s_k = gl.allocate_shared_memory(DTYPE, [2, C, C], TILE)
     s_v = gl.allocate_shared_memory(DTYPE, [2, C, C], TILE)
     s_w = gl.allocate_shared_memory(DTYPE, [2, C, C], TILE)
     one_log = gl.allocate_shared_memory(gl.bfloat16, [1, C, C], TILE)
-    one_low = gl.allocate_shared_memory(gl.bfloat16, [1, C, C], TILE)  # of k
+    one_low = gl.allocate_shared_memory(gl.bfloat16, [1, C, C], TILE)
     one_state = gl.allocate_shared_memory(gl.bfloat16, [1, C, C], TILE)
-    one_more = gl.allocate_shared_memory(gl.bfloat16, [1, C, C], TILE)  # the state in the middle
+    one_more = gl.allocate_shared_memory(gl.bfloat16, [1, C, C], TILE)
     one_weights = gl.allocate_shared_memory(gl.int16, [1, C, C], TILE)
     one_mask = gl.allocate_shared_memory(gl.int16, [1, C, C], TILE)
     given, staged = (w, r, k, v), (s_w, s_r, s_k, s_v)
     ready = two_barriers(), two_barriers(), two_barriers(), two_barriers()
     fence_async_shared()
-    barrier()
+    barrier()  # the barriers are there
     expect_chunk(ready, 0, 0 < n)
     expect_chunk(ready, 1, C < n)
     copy_chunk(given, first, key_column, value_column, ready, staged, 0, 0 < n)
@@ -112,13 +309,10 @@ def wkv6_hopper_kernel(
     b_u = gl.load(u + key_column + col).to(gl.float32)
     o_s = (i_k * C + row) * V + i_v * C + col  # of a state
     i_s = (i_n * H + i_h) * K * V
-    b_s = gl.load(s0 + i_s + o_s, (row >= 0) & (has_s0 != 0), 0.0).to(gl.float32)
-    if segment_states is not None:
-        for g in range(0, i_g):
-            part = (i_n * (segments - 1) + g) * H + i_h
-            o_k = i_k * C + gl.arange(0, C, ROWS)
-            b_decay = gl.exp2(gl.load(segment_decays + part * K + o_k))
-            b_s = b_s * b_decay[:, None] + gl.load(segment_states + part * K * V + o_s)
+    b_s = first_state(
+        s0, has_s0, segment_states, segment_decays, i_s, o_s, i_n, i_g, i_h, i_k, H, segments, row,
+        K, V,
+    )  # fmt: skip
     no_sums = gl.full([C, 8], 0.0, gl.float32, SUMS)
     zeros = gl.full([C, C], 0.0, gl.float32, TILES)
     ones = one_log, one_low, one_state, one_more, one_weights, one_mask
@@ -128,24 +322,12 @@ def wkv6_hopper_kernel(
     while t < n:
         zero = t // 2**30  # which the compiler cannot know: it would keep all of this in registers
         row = gl.arange(0, C, ROWS)[:, None] + zero
-        # Weights of the sums of decays after a token. After the last is none: its row sums all.
-        s_after = one_weights.index(zero)._reinterpret(SUMMED, [C, C], TILE)
-        s_after.store(((col > row) | (row == C - 1)).to(SUMMED))
         to_log2 = gl.where(row < C - 1, LOG2E, 0.0)
-        mask = gl.where(row > col, -256, gl.where(row == col, 255, 0))
-        one_mask.index(zero).store(mask.to(gl.int16))
+        store_weights(tiles_of(ones, zero, SUMMED), row, col)
         is_sum = gl.arange(0, 8, gl.SliceLayout(0, SUMS))[None, :] + zero == 7
         stop = n
         while t < stop:
-            # 0, which the compiler cannot know: it would keep all tiles' addresses in registers.
-            same_tile = t // 2**30
-            s_log = one_log.index(same_tile)._reinterpret(SUMMED, [C, C], TILE)
-            s_low = one_low.index(same_tile)
-            s_state, s_middle = one_state.index(same_tile), one_more.index(same_tile)
-            s_mask = one_mask.index(same_tile)
-            s_after = one_weights.index(same_tile)._reinterpret(SUMMED, [C, C], TILE)
-            for_total = s_after.slice(C - 8, 8, 0).permute((1, 0))
-            for_second = s_after.slice(C // 2 - 8, 8, 0).permute((1, 0))
+            s = tiles_of(ones, t // 2**30, SUMMED)
             i = t // C % 2
             phase = t // C // 2 % 2
             wait_for_chunk(ready, i, phase)
@@ -159,52 +341,21 @@ def wkv6_hopper_kernel(
                 b_w = gl.where(row < n - t, b_w, 0.0)
                 b_v = s_v.index(i).load(TILES)
                 s_v.index(i).store(gl.where(row < n - t, b_v, 0.0).to(DTYPE))
-            if RAW:
-                b_w = gl.maximum(b_w, MIN_LOG_DECAY, propagate_nan=tl.PropagateNan.ALL)
-                high, low = in_two(b_w)
-                s_log.store(high)
-                s_low.store(low)
-            elif HALF:
-                b_w = b_w.to(gl.float32)
-                b_w = gl.maximum(b_w, MIN_LOG_DECAY, propagate_nan=tl.PropagateNan.ALL)
-                s_log.store(b_w.to(gl.float16))
-            else:
-                b_w = at_least(b_w.to(gl.bfloat16), MIN_LOG_DECAY)
-                s_log.store(b_w)
-                b_w = widened(b_w)
+            b_w, w_pieces = decays(b_w, s, RAW)
             fence_async_shared()
             tma.store_wait(0)
             copy_chunk(
                 given, first + t + C, key_column, value_column, ready, staged, 1 - i, t + C < n
             )
-            w_by_key = s_log.permute((1, 0))
-            b_total = warpgroup_mma(w_by_key, for_total, no_sums, use_acc=False, is_async=True)
-            b_after = warpgroup_mma(s_after, s_log, zeros, use_acc=False, is_async=True)
-            if checkpoints is not None:
-                b_second = warpgroup_mma(
-                    w_by_key, for_second, no_sums, use_acc=False, is_async=True
-                )
-            if RAW:
-                b_total = warpgroup_mma(s_low.permute((1, 0)), for_total, b_total, is_async=True)
-                b_after = warpgroup_mma(s_after, s_low, b_after, is_async=True)
-                if checkpoints is not None:
-                    w_low = s_low.permute((1, 0))
-                    b_second = warpgroup_mma(w_low, for_second, b_second, is_async=True)
-            b_r = in_float32(b_r)
-            b_k = in_float32(b_k)
+            sums = sums_of_decays(w_pieces, s.after, zeros, no_sums, KEEP)
+            b_r, b_k = in_float32(b_r), in_float32(b_k)
             if not whole:
                 b_k = gl.where(row < n - t, b_k, 0.0)
             b_bonus = (gl.sum(b_r * b_k * b_u, 1) * scale)[:, None]
-            if checkpoints is None:
-                b_total, b_after = warpgroup_mma_wait(0, deps=(b_total, b_after))
-            else:
-                b_total, b_after, b_second = warpgroup_mma_wait(
-                    0, deps=(b_total, b_after, b_second)
-                )
-                b_second = gl.sum(gl.where(is_sum, b_second, 0.0), 1) * LOG2E
-                b_second = gl.convert_layout(b_second, ROWS)
-            b_total = gl.sum(gl.where(is_sum, b_total, 0.0), 1) * LOG2E
-            b_total = gl.convert_layout(b_total, ROWS)
+            sums = warpgroup_mma_wait(0, deps=sums)
+            if KEEP:
+                b_second = by_key(sums[2], is_sum)
+            b_total, b_after = by_key(sums[0], is_sum), sums[1]
             if gl.max(gl.where(b_total >= -FITS_TO_END, 0, 1), 0) != 0:  # NaN is not
                 stop = t
             else:
@@ -213,20 +364,12 @@ def wkv6_hopper_kernel(
                 b_r *= gl.exp2(-b_after - b_w * LOG2E)
                 if SCALED:
                     b_r *= scale
-                high, low = in_two(b_k)
-                k_high, k_low, b_v = s_k.index(i), s_low, s_v.index(i)
-                if HALF:  # the same tiles for pieces of bfloat16
-                    k_high = k_high._reinterpret(gl.bfloat16, [C, C], TILE)
-                    v_high, v_rest = in_two(in_float32(b_v.load(TILES)))
-                    b_v = b_v._reinterpret(gl.bfloat16, [C, C], TILE)
-                    v_low = s_w.index(i)._reinterpret(gl.bfloat16, [C, C], TILE)
-                    b_v.store(v_high)
-                    v_low.store(v_rest)
-                k_high.store(high)
-                k_low.store(low)
-                r_high, r_low = in_two(b_r)
-                r_high, r_low = as_left_operand(r_high), as_left_operand(r_low)
-                if checkpoints is not None:
+                k_pieces = split(b_k)
+                k_split = Split(s_k.index(i)._reinterpret(gl.bfloat16, [C, C], TILE), s.low)
+                v_factor = values(staged, i)
+                store(k_split, k_pieces)
+                r_left = as_left(split(b_r))
+                if KEEP:
                     at_checkpoint = ((slot + t // CHECKPOINT) * H + i_h) * K + i_k * C
                     if HALF:
                         at = at_checkpoint.to(gl.int64) * V + i_v * C
@@ -236,99 +379,47 @@ def wkv6_hopper_kernel(
                 b_s *= gl.exp2(b_total)[:, None]
                 if HALF:
                     b_s = now(b_s)
-                    s_middle.store(rounded(left_over(b_s)))
-                s_state.store(rounded(b_s))
+                state = store_state(s, b_s, HALF)
                 fence_async_shared()
-                barrier()
+                barrier()  # all warps' parts of the factors are stored
                 expect_chunk(ready, i, t + 2 * C < n)
-                b_a = warpgroup_mma(
-                    r_high, k_high.permute((1, 0)), zeros, use_acc=False, is_async=True
-                )
-                b_a = warpgroup_mma(r_low, k_high.permute((1, 0)), b_a, is_async=True)
-                b_a = warpgroup_mma(r_high, k_low.permute((1, 0)), b_a, is_async=True)
-                b_o = warpgroup_mma(r_high, s_state, zeros, use_acc=False, is_async=True)
-                b_o = warpgroup_mma(r_low, s_state, b_o, is_async=True)
-                if HALF:
-                    b_o = warpgroup_mma(r_high, s_middle, b_o, is_async=True)
-                if checkpoints is None:
-                    b_s = warpgroup_mma(k_high.permute((1, 0)), b_v, b_s, is_async=True)
-                    b_s = warpgroup_mma(k_low.permute((1, 0)), b_v, b_s, is_async=True)
-                    if HALF:
-                        b_s = warpgroup_mma(k_high.permute((1, 0)), v_low, b_s, is_async=True)
+                b_a = product(r_left, transposed(k_split), zeros)
+                b_o = product(r_left, state, zeros)
+                if not KEEP:
+                    b_s = update_state(b_s, k_split, v_factor, 0, C)
                 else:  # one more checkpoint, in the middle of the chunk
                     if not HALF:
                         state_at = [at_checkpoint, i_v * C]
                         tma.async_copy_shared_to_global(checkpoints, state_at, s_w.index(i))
-                    half: gl.constexpr = C // 2
-                    first_v = b_v.slice(0, half, 0)
-                    b_s = warpgroup_mma(
-                        k_high.slice(0, half, 0).permute((1, 0)), first_v, b_s, is_async=True
-                    )
-                    b_s = warpgroup_mma(
-                        k_low.slice(0, half, 0).permute((1, 0)), first_v, b_s, is_async=True
-                    )
-                    if HALF:
-                        first_k = k_high.slice(0, half, 0).permute((1, 0))
-                        first_v = v_low.slice(0, half, 0)
-                        b_s = warpgroup_mma(first_k, first_v, b_s, is_async=True)
-                b_a, r_high, r_low = warpgroup_mma_wait(3 if HALF else 2, deps=(b_a, r_high, r_low))
-                if HALF:
-                    bonus_low = (b_bonus - b_bonus.to(gl.bfloat16).to(gl.float32)).to(gl.bfloat16)
-                    a_low = as_left_operand(
-                        below_and_on_diagonal(left_over(b_a), bonus_low, s_mask.load(TILES))
-                    )
-                b_a = as_left_operand(
-                    below_and_on_diagonal(b_a, b_bonus.to(gl.bfloat16), s_mask.load(TILES))
-                )
-                b_o = warpgroup_mma(b_a, b_v, b_o, is_async=True)
-                if HALF:
-                    b_o = warpgroup_mma(a_low, b_v, b_o, is_async=True)
-                    b_o = warpgroup_mma(b_a, v_low, b_o, is_async=True)
-                if checkpoints is not None:
-                    b_s = warpgroup_mma_wait(3 if HALF else 1, deps=(b_s,))
+                    b_s = update_state(b_s, k_split, v_factor, 0, FIRST_HALF)
+                b_a = warpgroup_mma_wait(products(k_split, v_factor), deps=(b_a,) + r_left)[0]
+                scores = masked(b_a, b_bonus, s.mask, v_factor)
+                b_o = plus_product(b_o, scores, v_factor, SMALL_FIRST=False)
+                if KEEP:
+                    b_s = warpgroup_mma_wait(products(scores, v_factor), deps=(b_s,))
+                    b_middle = b_s * gl.exp2(-b_second)[:, None]
                     if HALF:
                         at += H.to(gl.int64) * K * V
-                        kept = (row >= 0) & (t + C // 2 < n)
-                        b_middle = b_s * gl.exp2(-b_second)[:, None]
-                        gl.store(checkpoints + at + row * V + col, b_middle, kept)
+                        there = (row >= 0) & (t + C // 2 < n)
+                        gl.store(checkpoints + at + row * V + col, b_middle, there)
                     else:
-                        s_middle.store(rounded(b_s * gl.exp2(-b_second)[:, None]))
-                    last_v = b_v.slice(half, half, 0)
-                    b_s = warpgroup_mma(
-                        k_high.slice(half, half, 0).permute((1, 0)), last_v, b_s, is_async=True
-                    )
-                    b_s = warpgroup_mma(
-                        k_low.slice(half, half, 0).permute((1, 0)), last_v, b_s, is_async=True
-                    )
-                    if HALF:
-                        last_k = k_high.slice(half, half, 0).permute((1, 0))
-                        last_v = v_low.slice(half, half, 0)
-                        b_s = warpgroup_mma(last_k, last_v, b_s, is_async=True)
-                if HALF:
-                    b_o, b_s, b_a, a_low = warpgroup_mma_wait(0, deps=(b_o, b_s, b_a, a_low))
-                else:
-                    b_o, b_s, b_a = warpgroup_mma_wait(0, deps=(b_o, b_s, b_a))
-                if o is not None:
-                    s_r.index(i).store(b_o.to(gl.float16) if HALF else rounded(b_o))
-                fence_async_shared()
-                barrier()
-                at = (start + skipped + t) * H * V + value_column
-                if o is None:
-                    at += i_k.to(gl.int64) * tokens * H * V
-                    gl.store(o_rows + at + row * (H * V) + col, b_o, row < n - t)
-                elif whole:
-                    tma.async_copy_shared_to_global(o, [first + t, value_column], s_r.index(i))
-                else:
-                    gl.store(o_rows + at + row * (H * V) + col, b_o.to(DTYPE), row < n - t)
-                if checkpoints is not None and not HALF:
+                        s.more.store(rounded(b_middle))
+                    b_s = update_state(b_s, k_split, v_factor, FIRST_HALF, FIRST_HALF)
+                b_o, b_s = warpgroup_mma_wait(0, deps=(b_o, b_s) + scores)[:2]
+                store_chunk(
+                    o, o_rows, s_r.index(i), b_o, whole, n - t,
+                    (start + skipped + t) * H * V + value_column, row, col,
+                    i_k.to(gl.int64) * tokens * H * V, [first + t, value_column], H, V,
+                )  # fmt: skip
+                if KEEP and not HALF:
                     if t + C // 2 < n:
                         middle_at = [at_checkpoint + H * K, i_v * C]
-                        tma.async_copy_shared_to_global(checkpoints, middle_at, s_middle)
+                        tma.async_copy_shared_to_global(checkpoints, middle_at, s.more)
                 t += C
         if t < n:
             t, b_s = strong_chunks(
                 t, b_s, b_u, n, first, i_h, i_k, i_v, H, slot, scale, tokens,
-                given, o, o_rows, checkpoints, staged, ready, ones,
+                given, (o, o_rows, checkpoints), staged, ready, ones,
                 K, V, CHECKPOINT, RAW, SCALED, HALF,
             )  # fmt: skip
 

@@ -14,6 +14,20 @@ Four runs read and change S one after the other, which is quick if S need not go
 memory. So it is the left factor here, on its side, as is all that comes of it:
 
     oᵀ = Sᵀ rᵀ + vᵀ scoresᵀ          Sᵀ ← Sᵀ decayed + vᵀ k
+
+How the code calls what these name; h_ is in registers as it came, b_ in float32, s_ in shared
+memory, and a product's factor, of one piece or two (factors.py), has neither:
+
+    w; at least -NEAR_DECAY    w, near_w; b_w, near_pieces  log decays
+    their sums in a run        b_near                       from its middle to a token
+                               b_before, b_after            before a token, and after it
+                               b_0, …, b_3                  of all of a run, by key
+    r, k from the middle       near_r, near_k               for the scores
+    r from the start           r_runs
+    k to the end               k_runs
+    scores, the bonus          b_a, b_bonus; scores         within runs
+    Sᵀ, as a run reads it      b_s, read                    [value, key]
+    oᵀ                         o_0, …, o_3; b_o             [value, token]
 """
 
 import triton.language as tl
@@ -27,10 +41,22 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from ..tiles import FITS_TO_END, LOG2E, MIN_LOG_DECAY
+from .factors import (
+    Rounded,
+    Split,
+    as_left,
+    plus_product,
+    product,
+    products,
+    rows_of,
+    split,
+    store,
+    transposed,
+)
+from .factors import in_float32 as factor_in_float32
 from .tiles import (
     TILE,
     C,
-    as_left_operand,
     at_least,
     barrier,
     copy_chunk,
@@ -110,61 +136,102 @@ def of_the_next_run(x):
 
 
 @gluon.jit
-def pass_run(
-    b_s, run: gl.constexpr, HALF: gl.constexpr,
-    s_decays, s_r, s_r_low, s_k, s_k_low, s_v, s_v_low, s_scores, zeros,
-):  # fmt: skip
+def store_decays(h_w, w, near, whole, left, row, RAW: gl.constexpr):
+    """Stores w, 0 where no token is left, and w where it is at least -NEAR_DECAY; the latter."""
+    if len(w) == 2:
+        b_w = in_float32(h_w)
+        if RAW:
+            b_w = -gl.exp2(b_w * LOG2E)
+        b_w = gl.where(row < left, b_w, 0.0)
+        b_w = gl.maximum(b_w, MIN_LOG_DECAY, propagate_nan=tl.PropagateNan.ALL)
+        store(w, split(b_w))
+        near_pieces = split(gl.maximum(b_w, -NEAR_DECAY, propagate_nan=tl.PropagateNan.ALL))
+        store(near, near_pieces)
+        return near_pieces
+    else:
+        if not whole:
+            h_w = gl.where(row < left, h_w, 0.0).to(gl.bfloat16)
+        store(w, Rounded(at_least(h_w, MIN_LOG_DECAY)))
+        near_pieces = Rounded(at_least(h_w, -NEAR_DECAY))
+        store(near, near_pieces)
+        return near_pieces
+
+
+@gluon.jit
+def sums_of_runs(w, s_near, s_earlier, zeros, no_sums):
+    """Starts b_before, b_after, b_0, b_1, b_2 and b_3."""
+    later = s_earlier.permute((1, 0))
+    b_0 = sum_of_run(w.high, s_near, 0, no_sums, use_acc=False)
+    b_1 = sum_of_run(w.high, s_near, 1, no_sums, use_acc=False)
+    b_2 = sum_of_run(w.high, s_near, 2, no_sums, use_acc=False)
+    b_3 = sum_of_run(w.high, s_near, 3, no_sums, use_acc=False)
+    b_before = warpgroup_mma(s_earlier, w.high, zeros, use_acc=False, is_async=True)
+    b_after = warpgroup_mma(later, w.high, zeros, use_acc=False, is_async=True)
+    if len(w) == 2:
+        b_0 = sum_of_run(w.low, s_near, 0, b_0, use_acc=True)
+        b_1 = sum_of_run(w.low, s_near, 1, b_1, use_acc=True)
+        b_2 = sum_of_run(w.low, s_near, 2, b_2, use_acc=True)
+        b_3 = sum_of_run(w.low, s_near, 3, b_3, use_acc=True)
+        b_before = warpgroup_mma(s_earlier, w.low, b_before, is_async=True)
+        b_after = warpgroup_mma(later, w.low, b_after, is_async=True)
+    return b_before, b_after, b_0, b_1, b_2, b_3
+
+
+@gluon.jit
+def pass_run(b_s, run: gl.constexpr, s_decays, r_runs, k_runs, v_runs, s_scores, zeros):
     """Sᵀ after a run, oᵀ of its tokens, on its way, and what that reads of Sᵀ.
 
-    HALF: v, S and the scores have second pieces; those of the scores are beside the first ones,
-    where pairs of this run with another one would be.
+    Second pieces of the scores, if v has some, are beside the first ones, where pairs of this run
+    with another one would be.
     """
     first: gl.constexpr = 16 * run
-    v = s_v.slice(first, 16, 0).permute((1, 0))
-    k, k_low = s_k.slice(first, 16, 0), s_k_low.slice(first, 16, 0)
-    r, r_low = s_r.slice(first, 16, 0).permute((1, 0)), s_r_low.slice(first, 16, 0).permute((1, 0))
-    scores = s_scores.slice(first, 16, 0).slice(first, 16, 1).permute((1, 0))
+    r, k = transposed(rows_of(r_runs, first, 16)), rows_of(k_runs, first, 16)
+    v = transposed(rows_of(v_runs, first, 16))
+    scores = Rounded(s_scores.slice(first, 16, 0).slice(first, 16, 1).permute((1, 0)))
     decays = s_decays.slice(8 * run, 1, 0)
-    if not HALF:
-        read = as_left_operand(rounded(b_s))
+    if len(v) == 1:
+        read = as_left(Rounded(rounded(b_s)))
         b_s *= decays.load(b_s.type.layout)
-        b_s = warpgroup_mma(v, k, b_s, is_async=True)
-        b_s = warpgroup_mma(v, k_low, b_s, is_async=True)
-        b_o = warpgroup_mma(read, r, zeros, use_acc=False, is_async=True)
-        b_o = warpgroup_mma(read, r_low, b_o, is_async=True)
-        b_o = warpgroup_mma(v, scores, b_o, is_async=True)
-        b_s = warpgroup_mma_wait(3, deps=(b_s,))
+        b_s = plus_product(b_s, v, k, SMALL_FIRST=False)
+        b_o = product(read, r, zeros)
+        b_o = plus_product(b_o, v, scores, SMALL_FIRST=False)
+        b_s = warpgroup_mma_wait(products(read, r) + products(v, scores), deps=(b_s,))
     else:
         beside: gl.constexpr = 16 * (run ^ 1)
-        v_low = s_v_low.slice(first, 16, 0).permute((1, 0))
-        scores_low = s_scores.slice(first, 16, 0).slice(beside, 16, 1).permute((1, 0))
-        high, low = in_two(b_s)
-        read, read_low = as_left_operand(high), as_left_operand(low)
+        low = s_scores.slice(first, 16, 0).slice(beside, 16, 1).permute((1, 0))
+        scores = Split(scores.high, low)
+        read = as_left(split(b_s))
         b_s *= decays.load(b_s.type.layout)
-        b_o = warpgroup_mma(read, r, zeros, use_acc=False, is_async=True)
-        b_o = warpgroup_mma(read, r_low, b_o, is_async=True)
-        b_o = warpgroup_mma(read_low, r, b_o, is_async=True)
-        b_s = warpgroup_mma(v, k, b_s, is_async=True)
-        b_s = warpgroup_mma(v, k_low, b_s, is_async=True)
-        b_s = warpgroup_mma(v_low, k, b_s, is_async=True)
-        b_o = warpgroup_mma(v, scores, b_o, is_async=True)
-        b_o = warpgroup_mma(v_low, scores, b_o, is_async=True)
-        b_o = warpgroup_mma(v, scores_low, b_o, is_async=True)
-        b_s, read, read_low = warpgroup_mma_wait(3, deps=(b_s, read, read_low))
-    return b_s, b_o, read
+        b_o = product(read, r, zeros)
+        b_s = plus_product(b_s, v, k, SMALL_FIRST=False)
+        b_o = plus_product(b_o, v, scores, SMALL_FIRST=False)
+        b_s = warpgroup_mma_wait(products(v, scores), deps=(b_s,) + read)[0]
+    return b_s, b_o, read.high
+
+
+@gluon.jit
+def store_turned(o, o_rows, s_o, b_o, whole, left, at, part, place, row, col, H, V: gl.constexpr):
+    """Stores o of a chunk, on its side in b_o; else as `store_chunk` in forward.py."""
+    if o is None:
+        gl.store(o_rows + (at + part) + col * (H * V) + row, b_o, col < left)
+    elif whole:
+        tma.async_copy_shared_to_global(o, place, s_o)
+    else:
+        gl.store(o_rows + at + row * (H * V) + col, s_o.load(product_of(64)), row < left)
 
 
 @gluon.jit
 def strong_chunks(
     t, b_s, b_u, n, first, i_h, i_k, i_v, H, slot, scale, tokens,
-    given, o, o_rows, checkpoints, staged, ready, ones,
+    given, results, staged, ready, ones,
     K: gl.constexpr, V: gl.constexpr,
     CHECKPOINT: gl.constexpr, RAW: gl.constexpr, SCALED: gl.constexpr, HALF: gl.constexpr,
 ):  # fmt: skip
     """From token t of n to the end of a chunk that forward.py can go on from, or to the last.
 
-    first, slot: the first token and checkpoint of the program. given, staged, ready, ones: what
-    forward.py reads, the tiles of two stages and their barriers, and tiles of one.
+    first, slot: the first token and checkpoint of the program. given, results: what forward.py
+    reads, and o, o_rows and checkpoints; staged, ready, ones: the tiles of two stages and their
+    barriers, and tiles of one.
 
     Returns:
         where it stopped, and the state there.
@@ -175,6 +242,7 @@ def strong_chunks(
     RUNS: gl.constexpr = product_of(16)
     ROWS: gl.constexpr = gl.SliceLayout(1, TILES)
     s_w, s_r, s_k, s_v = staged
+    o, o_rows, checkpoints = results
     one_log, one_low, one_state, one_more, one_weights, one_mask = ones
     key_column, value_column = i_h * K + i_k * C, i_h * V + i_v * C
     zero = t // 2**30
@@ -210,23 +278,10 @@ def strong_chunks(
         if not whole:  # what follows are other tokens, or zeros
             h_k = gl.where(row < n - t, h_k, 0.0).to(DTYPE)
             b_v.store(gl.where(row < n - t, b_v.load(TILES), 0.0).to(DTYPE))
+        w, near_w = Rounded(s_log), Rounded(s_more)
         if RAW | HALF:
-            b_w = in_float32(h_w)
-            if RAW:
-                b_w = -gl.exp2(b_w * LOG2E)
-            b_w = gl.where(row < n - t, b_w, 0.0)
-            b_w = gl.maximum(b_w, MIN_LOG_DECAY, propagate_nan=tl.PropagateNan.ALL)
-            high, low = in_two(b_w)
-            s_log.store(high)
-            s_low.store(low)
-            high, low = in_two(gl.maximum(b_w, -NEAR_DECAY, propagate_nan=tl.PropagateNan.ALL))
-            s_more.store(high)
-            s_rest.store(low)
-        else:
-            if not whole:
-                h_w = gl.where(row < n - t, h_w, 0.0).to(gl.bfloat16)
-            s_log.store(at_least(h_w, MIN_LOG_DECAY))
-            s_more.store(at_least(h_w, -NEAR_DECAY))
+            w, near_w = Split(s_log, s_low), Split(s_more, s_rest)
+        near_pieces = store_decays(h_w, w, near_w, whole, n - t, row, RAW)
         if checkpoints is not None:
             at_checkpoint = ((slot + t // CHECKPOINT) * H + i_h) * K + i_k * C
             if HALF:
@@ -242,35 +297,15 @@ def strong_chunks(
         if checkpoints is not None and not HALF:
             tma.async_copy_shared_to_global(checkpoints, [at_checkpoint, i_v * C], s_state)
 
-        later = s_earlier.permute((1, 0))
-        b_near = warpgroup_mma(s_near, s_more, zeros, use_acc=False, is_async=True)
-        if RAW | HALF:
-            b_near = warpgroup_mma(s_near, s_rest, b_near, is_async=True)
-        b_0 = sum_of_run(s_log, s_near, 0, no_sums, use_acc=False)
-        b_1 = sum_of_run(s_log, s_near, 1, no_sums, use_acc=False)
-        b_2 = sum_of_run(s_log, s_near, 2, no_sums, use_acc=False)
-        b_3 = sum_of_run(s_log, s_near, 3, no_sums, use_acc=False)
-        b_before = warpgroup_mma(s_earlier, s_log, zeros, use_acc=False, is_async=True)
-        b_after = warpgroup_mma(later, s_log, zeros, use_acc=False, is_async=True)
-        if RAW | HALF:
-            b_0 = sum_of_run(s_low, s_near, 0, b_0, use_acc=True)
-            b_1 = sum_of_run(s_low, s_near, 1, b_1, use_acc=True)
-            b_2 = sum_of_run(s_low, s_near, 2, b_2, use_acc=True)
-            b_3 = sum_of_run(s_low, s_near, 3, b_3, use_acc=True)
-            b_before = warpgroup_mma(s_earlier, s_low, b_before, is_async=True)
-            b_after = warpgroup_mma(later, s_low, b_after, is_async=True)
-            b_w = widened(high) + widened(low)
-        else:
-            b_w = widened(at_least(h_w, -NEAR_DECAY))
+        b_near = product(Rounded(s_near), near_w, zeros)
+        sums = sums_of_runs(w, s_near, s_earlier, zeros, no_sums)
+        b_w = factor_in_float32(near_pieces)
         b_bonus = gl.sum(in_float32(h_r) * in_float32(h_k) * b_u, 1)[:, None]
-        b_near = warpgroup_mma_wait(12 if RAW | HALF else 6, deps=(b_near,))
+        b_near = warpgroup_mma_wait(6 * len(w), deps=(b_near,))  # but the other sums
         b_near *= to_near_log2
-        near_high, near_rest = in_two(in_float32(h_r) * gl.exp2(b_near))
-        near_high, near_rest = as_left_operand(near_high), as_left_operand(near_rest)
-        high, low = in_two(in_float32(h_k) * gl.exp2(-b_near - b_w * LOG2E))
-        b_before, b_after, b_0, b_1, b_2, b_3 = warpgroup_mma_wait(
-            0, deps=(b_before, b_after, b_0, b_1, b_2, b_3)
-        )
+        near_r = as_left(split(in_float32(h_r) * gl.exp2(b_near)))
+        k_pieces = split(in_float32(h_k) * gl.exp2(-b_near - b_w * LOG2E))
+        b_before, b_after, b_0, b_1, b_2, b_3 = warpgroup_mma_wait(0, deps=sums)
         if RAW | HALF:
             # A wait ends a warp's own products, not the others': these may still read the tiles
             # of low pieces, which are written over next. The same holds for the two below.
@@ -281,37 +316,31 @@ def strong_chunks(
             near_low, s_scores, s_o = s_state, s_rest, s_state
         else:
             near_low, s_scores, s_o = s_rest, s_state, s_r.index(i)
-        s_low.store(high)
-        near_low.store(low)
+        near_k = Split(s_low, near_low)
+        store(near_k, k_pieces)
         fence_async_shared()
         if checkpoints is not None:
             tma.store_wait(0)
         barrier()  # tiles of decays are free
         expect_chunk(ready, i, t + 2 * C < n)
 
-        b_a = warpgroup_mma(near_high, s_low.permute((1, 0)), zeros, use_acc=False, is_async=True)
-        b_a = warpgroup_mma(near_rest, s_low.permute((1, 0)), b_a, is_async=True)
-        b_a = warpgroup_mma(near_high, near_low.permute((1, 0)), b_a, is_async=True)
-        r_high = s_r.index(i)._reinterpret(gl.bfloat16, [C, C], TILE)
-        k_high = s_k.index(i)._reinterpret(gl.bfloat16, [C, C], TILE)
-        r_low, k_low = s_log, s_more
-        high, low = in_two(in_float32(h_r) * gl.exp2(b_before * LOG2E))
-        r_high.store(high)
-        r_low.store(low)
-        high, low = in_two(in_float32(h_k) * gl.exp2(b_after * LOG2E))
-        k_high.store(high)
-        k_low.store(low)
-        b_a, near_high, near_rest = warpgroup_mma_wait(0, deps=(b_a, near_high, near_rest))
+        b_a = product(near_r, transposed(near_k), zeros)
+        r_runs = Split(s_r.index(i)._reinterpret(gl.bfloat16, [C, C], TILE), s_log)
+        k_runs = Split(s_k.index(i)._reinterpret(gl.bfloat16, [C, C], TILE), s_more)
+        store(r_runs, split(in_float32(h_r) * gl.exp2(b_before * LOG2E)))
+        store(k_runs, split(in_float32(h_k) * gl.exp2(b_after * LOG2E)))
+        b_a = warpgroup_mma_wait(0, deps=(b_a,) + near_r)[0]
         scores = where_one(b_a, b_bonus.to(gl.bfloat16), s_mask.load(TILES))
         if HALF:
             bonus_low = (b_bonus - b_bonus.to(gl.bfloat16).to(gl.float32)).to(gl.bfloat16)
             low = where_one(left_over(b_a), bonus_low, s_mask.load(TILES))
             scores = either_of(scores, of_the_next_run(low))
-            v_high, v_rest = in_two(in_float32(b_v.load(TILES)))
-            b_v = b_v._reinterpret(gl.bfloat16, [C, C], TILE)
-            barrier()  # all warps' products have read near_low, which v_rest writes over
-            b_v.store(v_high)
-            s_state.store(v_rest)
+            v_pieces = split(in_float32(b_v.load(TILES)))
+            v_runs = Split(b_v._reinterpret(gl.bfloat16, [C, C], TILE), s_state)
+            barrier()  # all warps' products have read near_low, which v_runs.low writes over
+            store(v_runs, v_pieces)
+        else:
+            v_runs = Rounded(b_v)
         s_scores.store(scores)
         fence_async_shared()
         barrier()
@@ -319,9 +348,9 @@ def strong_chunks(
         by_run = s_low._reinterpret(gl.float32, [2, 2, 8, C], RUNS_OF_KEYS).permute((3, 2, 1, 0))
         by_run.store(gl.exp2(joined(b_0, b_1, b_2, b_3) * LOG2E))
         s_decays = s_low._reinterpret(gl.float32, [4 * 8, C], ROWS_OF_KEYS)
-        of_runs = s_decays, r_high, r_low, k_high, k_low, b_v, s_state, s_scores, no_scores
-        b_s, o_0, read_0 = pass_run(b_s, 0, HALF, *of_runs)
-        b_s, o_1, read_1 = pass_run(b_s, 1, HALF, *of_runs)
+        of_runs = s_decays, r_runs, k_runs, v_runs, s_scores, no_scores
+        b_s, o_0, read_0 = pass_run(b_s, 0, *of_runs)
+        b_s, o_1, read_1 = pass_run(b_s, 1, *of_runs)
         if checkpoints is not None:
             if HALF:
                 kept = (row >= 0) & (t + C // 2 < n)
@@ -329,8 +358,8 @@ def strong_chunks(
                 gl.store(checkpoints + at + col * V + row, b_s, kept)
             else:
                 near_low.permute((1, 0)).store(rounded(b_s))
-        b_s, o_2, read_2 = pass_run(b_s, 2, HALF, *of_runs)
-        b_s, o_3, read_3 = pass_run(b_s, 3, HALF, *of_runs)
+        b_s, o_2, read_2 = pass_run(b_s, 2, *of_runs)
+        b_s, o_3, read_3 = pass_run(b_s, 3, *of_runs)
         if t // C % 4 == 3:
             b_total = gl.sum(gl.where(is_sum, b_0 + b_1 + b_2 + b_3, 0.0), 1) * LOG2E
             strong = gl.max(gl.where(b_total >= -FITS_TO_END, 0, 1), 0)  # NaN is
@@ -354,14 +383,10 @@ def strong_chunks(
             if t + C // 2 < n:
                 middle_at = [at_checkpoint + H * K, i_v * C]
                 tma.async_copy_shared_to_global(checkpoints, middle_at, near_low)
-        at = (first + t).to(gl.int64) * H * V + value_column
-        if o is None:
-            at += i_k.to(gl.int64) * tokens * H * V
-            gl.store(o_rows + at + col * (H * V) + row, b_o, col < n - t)
-        elif whole:
-            tma.async_copy_shared_to_global(o, [first + t, value_column], s_o)
-        else:
-            gl.store(o_rows + at + row * (H * V) + col, s_o.load(TILES), row < n - t)
+        store_turned(
+            o, o_rows, s_o, b_o, whole, n - t, (first + t).to(gl.int64) * H * V + value_column,
+            i_k.to(gl.int64) * tokens * H * V, [first + t, value_column], row, col, H, V,
+        )  # fmt: skip
         t += C
     b_s = turned(b_s, one_log.index(zero), one_low.index(zero), one_state.index(zero))
     return t, b_s
