@@ -21,7 +21,7 @@ from unittest.mock import patch
 import numpy as np
 
 from .command_line import at_least
-from .compiled.assembly import available
+from .compiled.assembly import what_is_missing
 from .compiled.cubin import CompileError, plain
 from .cuda.run import run as run_cuda
 from .faults import KernelFault
@@ -294,7 +294,7 @@ ARCH = "sm_90"  # of the machine code on a page
 def _code(launch, arch):
     """The machine code of a launch, or why there is none."""
     try:
-        return available(launch.kernel) or launch.machine_code(arch or ARCH)
+        return what_is_missing(launch.kernel) or launch.machine_code(arch or ARCH)
     except (CompileError, TypeError, ValueError) as error:
         return f"The kernel does not compile: {error}"
 
@@ -330,7 +330,7 @@ def main(argv=None):
         if options.html:
             print(f"\nwritten: {seen.write_html(options.html, _code(launch, options.arch))}")
         if options.arch:
-            print(f"\n{available(launch.kernel) or launch.machine_code(options.arch)}")
+            print(f"\n{what_is_missing(launch.kernel) or launch.machine_code(options.arch)}")
     except REFUSED as error:
         print(f"trace: {error}", file=sys.stderr)
         return 2

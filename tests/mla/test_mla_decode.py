@@ -18,7 +18,7 @@ from rwkv_lessons.mla.decode.hopper import decode_hopper_kernel  # noqa: E402
 from rwkv_lessons.mla.decode.roles import STAGES, decode_roles_kernel  # noqa: E402
 from rwkv_lessons.mla.decode.splits import combine_columns, combine_tile, splits_for  # noqa: E402
 from rwkv_lessons.runtime import devices  # noqa: E402
-from warplens.compiled.assembly import assembly, available
+from warplens.compiled.assembly import assembly, can_compile
 from warplens.gluon import OnCPU
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -300,7 +300,7 @@ def test_other_pages_are_looked_up_token_by_token(page_size, left_padding, hoppe
     assert hopper[0] is decode_roles_kernel
 
 
-@pytest.mark.skipif(bool(available(decode_hopper_kernel)), reason="nothing to compile with here")
+@pytest.mark.skipif(not can_compile(decode_hopper_kernel), reason="nothing to compile with here")
 def test_hopper_computes_every_score_once():
     code = machine_code(decode_hopper_kernel, 40, 256, 32, 0, num_warps=4)
     # The scores of 64 tokens, twice: the first tile has code of its own.
@@ -311,7 +311,7 @@ def test_hopper_computes_every_score_once():
     assert code.spill_stores <= 64
 
 
-@pytest.mark.skipif(bool(available(decode_roles_kernel)), reason="nothing to compile with here")
+@pytest.mark.skipif(not can_compile(decode_roles_kernel), reason="nothing to compile with here")
 @pytest.mark.parametrize("page_size", [0, 16, 64])
 def test_roles_find_room_in_their_registers(page_size):
     sizes = {"STAGES": STAGES, "w_h": 128 * 512, "CHUNKS": 64}
@@ -324,7 +324,7 @@ def test_roles_find_room_in_their_registers(page_size):
     assert code.shared_bytes <= devices.H200.shared_bytes
 
 
-@pytest.mark.skipif(bool(available(combine_hopper_kernel)), reason="nothing to compile with here")
+@pytest.mark.skipif(not can_compile(combine_hopper_kernel), reason="nothing to compile with here")
 @pytest.mark.parametrize("H, R, V", [(128, 512, 128), (40, 256, 64)])
 @pytest.mark.parametrize("splits", [1, 4, 64])
 def test_parts_and_weights_fit_beside_each_other(H, R, V, splits):

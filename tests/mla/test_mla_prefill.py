@@ -19,7 +19,7 @@ from rwkv_lessons.mla.prefill.prefill import (
 from rwkv_lessons.mla.prefill.tiles import choose_tiles, descriptor, heads_in_a_group
 from rwkv_lessons.operations import work
 from rwkv_lessons.runtime.devices import H200
-from warplens.compiled.assembly import assembly, available
+from warplens.compiled.assembly import assembly, can_compile, what_is_missing
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SCALE = 0.2
@@ -361,7 +361,7 @@ def machine_code(dtype, K, R, P, V, absorbed, ragged):
 MODELS = {"MiniCPM3": (64, 256, 32, 64), "DeepSeek-V3": (128, 512, 64, 128)}  # K, R, P, V
 
 
-@pytest.mark.skipif(available(attend_kernel) is not None, reason=str(available(attend_kernel)))
+@pytest.mark.skipif(not can_compile(attend_kernel), reason=str(what_is_missing(attend_kernel)))
 @pytest.mark.parametrize("model", MODELS)
 @forms
 def test_machine_code(model, absorbed):

@@ -14,7 +14,7 @@ from warplens.compiled import assembly
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="there the kernels are compiled")
 
 
-compiles = pytest.mark.skipif(assembly.available() is not None, reason=str(assembly.available()))
+compiles = pytest.mark.skipif(not assembly.can_compile(), reason=str(assembly.what_is_missing()))
 
 
 ENDS = [0, 3, 3, 15, 22]  # of packed sequences, an empty one among them

@@ -20,7 +20,7 @@ from .cubin import CompileError, fingerprint, plain
 from .disassembler import disassembled, nvidia_tool
 from .targets import own_target
 
-__all__ = ["Assembly", "CompileError", "assembly", "available"]
+__all__ = ["Assembly", "CompileError", "assembly", "can_compile", "what_is_missing"]
 
 # A line of nvdisasm: offset, perhaps a predicate, then the opcode with its modifiers.
 INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+((?:@!?U?P\w+\s+)?([A-Z][\w.]*)[^;]*);")
@@ -142,7 +142,12 @@ KINDS = {
 }
 
 
-def available(kernel=None):
+def can_compile(kernel=None):
+    """Whether `assembly` works here; `what_is_missing` says why not."""
+    return what_is_missing(kernel) is None
+
+
+def what_is_missing(kernel=None):
     """None where `assembly` works here, else one sentence that says what is missing.
 
     Args:
@@ -172,12 +177,12 @@ def assembly(kernel, *args, arch="sm_90", constants=None, **options):
 
     Raises:
         CompileError: the kernel does not compile, in one or two lines.
-        RuntimeError: something is missing here; `available` says what.
+        RuntimeError: something is missing here; `what_is_missing` says what.
     """
     if arch not in ARCHITECTURES:
         raise ValueError(f"arch is {arch!r}, needs one of {', '.join(ARCHITECTURES)}")
     function = plain(kernel)
-    if missing := available(kernel):
+    if missing := what_is_missing(kernel):
         raise RuntimeError(missing)
     way = _way(kernel)
     signature, constants, options = way.prepare(kernel, args, constants or {}, options)

@@ -246,9 +246,9 @@ def test_a_file_that_launches_a_kernel_of_gluon(write, capsys):
 
 
 def test_the_code_and_what_fits_of_it():
-    from warplens.compiled.assembly import assembly, available
+    from warplens.compiled.assembly import assembly, what_is_missing
 
-    if reason := available(gather):
+    if reason := what_is_missing(gather):
         pytest.skip(reason)
     given = float32[:, ::1], float32[::1], 0
     code = machine_code(gather, *given, arch="sm_80")

@@ -35,13 +35,13 @@ from .configurations import choose
 from .language import called, language
 from .trace import TritonTrace
 
-__all__ = ["KernelFault", "TritonTrace", "available", "run", "trace"]
+__all__ = ["KernelFault", "TritonTrace", "run", "trace", "what_is_missing"]
 
 # A program has no reason to go round more often than there are numbers in all its tensors. The
 # bounds keep tiny launches from being called endless, and endless ones from taking minutes.
 FEWEST_ROUNDS, MOST_ROUNDS = 1000, 20_000
 
-available = cubin_triton.missing  # None, or what is missing here, in one sentence
+what_is_missing = cubin_triton.missing  # None, or what is missing here, in one sentence
 
 
 def run(kernel, grid, *args, reverse=False, tf32=False, **named):
@@ -103,7 +103,7 @@ class Launch:
     """
 
     def __init__(self, kernel, grid, args, named, keep=False, tf32=False):
-        if missing := available():
+        if missing := what_is_missing():
             raise RuntimeError(missing)
         chosen = choose(kernel, args, named)
         kernel, self.configuration = chosen.kernel, chosen.configuration

@@ -127,7 +127,7 @@ def numba() -> Iterator[Finding]:
 
 def machine_code() -> Iterator[Finding]:
     """PTX and SASS need no GPU, but they do need the compiler's parts."""
-    missing = importlib.import_module("warplens.compiled.assembly").available()
+    missing = importlib.import_module("warplens.compiled.assembly").what_is_missing()
     if not missing:
         yield Finding(OK, "kernels compile to an H200's machine code")
         return

@@ -26,9 +26,9 @@ def gpu_name() -> str | None:
 
 def describe(gpu: str | None) -> str:
     """One honest line: what runs where."""
-    from warplens.compiled.assembly import available
+    from warplens.compiled.assembly import what_is_missing
 
-    missing = available()
+    missing = what_is_missing()
     code = "machine code for sm_90" if not missing else f"no machine code ({missing})"
     if gpu:
         return f"{gpu}: kernels run on it, and on the CPU to be looked at · {code}"

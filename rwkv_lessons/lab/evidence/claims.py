@@ -122,9 +122,9 @@ def compiled(read: Callable, claims, arch):
     """`machine_code` of any kernel: `read(assembly, kernel)` calls `assembly` as it has to be."""
 
     def gather(kernel, exercise):
-        from warplens.compiled.assembly import CompileError, assembly, available
+        from warplens.compiled.assembly import CompileError, assembly, what_is_missing
 
-        if missing := available(kernel):
+        if missing := what_is_missing(kernel):
             return Row("machine code", ABSENT, missing)
         try:
             asm = read(assembly, kernel)

@@ -179,7 +179,7 @@ def launches(kernels, *calls: Call, exact=False):
     """
 
     def answer(function, exercise):
-        if missing := interpreter.available():
+        if missing := interpreter.what_is_missing():
             return Row("answer", ABSENT, missing)
         for call in calls:
             try:
@@ -273,13 +273,13 @@ def launchable(kernels, call: Call, arch="sm_90"):
     """Compiles the kernels for an H200, without one, with what the function gives them."""
 
     def machine_code(function, exercise):
-        from warplens.compiled.assembly import CompileError, assembly, available
+        from warplens.compiled.assembly import CompileError, assembly, what_is_missing
 
         watched = {name: Launcher(name, *kernel, run=False) for name, kernel in kernels.items()}
         with_kernels(function, watched)(*call.problem()[0])
         found = []
         for name, launcher in watched.items():
-            if missing := available(launcher.kernel):
+            if missing := what_is_missing(launcher.kernel):
                 return Row("machine code", ABSENT, missing)
             try:
                 asm = assembly(launcher.kernel, arch=arch, **launcher.launches[0])

@@ -49,7 +49,7 @@ def answer(*cases: Case):
     """
 
     def gather(kernel, exercise):
-        if missing := interpreter.available():
+        if missing := interpreter.what_is_missing():
             return Row("answer", ABSENT, missing)
         try:
             names = parameter_names(kernel, exercise.reference)
@@ -245,7 +245,7 @@ def traffic(launch: Callable, *limits):
     """
 
     def gather(kernel, exercise):
-        if missing := interpreter.available():
+        if missing := interpreter.what_is_missing():
             return Row("traffic", ABSENT, missing)
         counted = launch()
         names = parameter_names(kernel, exercise.reference)

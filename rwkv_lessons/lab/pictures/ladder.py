@@ -261,11 +261,11 @@ def against_c(original, kernel, *before, operation="wkv5"):
         kernel: ours.
         before: instructions: the loads that are started ahead of the first of these are counted.
     """
-    from warplens.compiled.assembly import assembly, available
+    from warplens.compiled.assembly import assembly, what_is_missing
 
     from ..evidence.cuda import WKV5_SIGNATURE
 
-    if missing := available():
+    if missing := what_is_missing():
         print(f"No machine code here: {missing}")
         return
     theirs = record(f"rwkv-cuda-{operation}").row(original, dtype="float32")

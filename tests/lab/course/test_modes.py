@@ -7,13 +7,13 @@ from warplens.compiled import assembly
 
 
 def test_a_gpu_is_named(monkeypatch):
-    monkeypatch.setattr(assembly, "available", lambda: None)
+    monkeypatch.setattr(assembly, "what_is_missing", lambda: None)
     said = modes.describe("NVIDIA H200")
     assert said.startswith("NVIDIA H200: kernels run on it") and "sm_90" in said
 
 
 def test_without_a_gpu_and_without_tools_it_says_both(monkeypatch):
-    monkeypatch.setattr(assembly, "available", lambda: "numba-cuda is not installed")
+    monkeypatch.setattr(assembly, "what_is_missing", lambda: "numba-cuda is not installed")
     monkeypatch.setattr(modes, "has_triton", lambda: False)
     said = modes.describe(None)
     assert said.startswith("No GPU") and "no machine code (numba-cuda is not installed)" in said

@@ -126,7 +126,7 @@ def test_conflicts_before_the_loop_over_tokens_are_counted_once_a_launch():
 def test_without_a_compiler_the_row_says_so(monkeypatch):
     from warplens.compiled import assembly
 
-    monkeypatch.setattr(assembly, "available", lambda kernel: "numba-cuda is not installed")
+    monkeypatch.setattr(assembly, "what_is_missing", lambda kernel: "numba-cuda is not installed")
     exercise = exercises.load("04_drop_the_atomics.kernel")
     row = machine_code(signature=evidence.WKV5_SIGNATURE)(exercise.reference, exercise)
     assert row.verdict == ABSENT and "numba-cuda" in row.text

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from warplens.architectures import ARCHITECTURES
-from warplens.compiled.assembly import CompileError, assembly, available
+from warplens.compiled.assembly import CompileError, assembly, what_is_missing
 
-if available():
-    pytest.skip(available(), allow_module_level=True)
+if what_is_missing():
+    pytest.skip(what_is_missing(), allow_module_level=True)
 
 from helpers.vectors import load4, store4
 from numba import cuda, float32, int64

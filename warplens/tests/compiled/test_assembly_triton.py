@@ -11,7 +11,7 @@ import torch
 
 from warplens.architectures import ARCHITECTURES
 from warplens.compiled import from_triton
-from warplens.compiled.assembly import CompileError, assembly, available
+from warplens.compiled.assembly import CompileError, assembly, can_compile, what_is_missing
 
 triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402
@@ -48,7 +48,7 @@ def wrong(x, y, BLOCK: tl.constexpr):
     tl.store(y + o, tl.load(x + o) + tl.arange(0, 3))
 
 
-pytestmark = pytest.mark.skipif(bool(available(scale)), reason=str(available(scale)))
+pytestmark = pytest.mark.skipif(not can_compile(scale), reason=str(what_is_missing(scale)))
 
 
 def test_a_multiple_of_16_makes_wide_loads():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from warplens.compiled.assembly import assembly, available
+from warplens.compiled.assembly import assembly, can_compile, what_is_missing
 from warplens.faults import EndlessLoop, KernelFault, OutOfBounds
 from warplens.triton.run import run, trace
 
@@ -222,7 +222,7 @@ def test_order_shows_what_depends_on_it():
     assert y.item() == 0
 
 
-@pytest.mark.skipif(bool(available(scale)), reason=str(available(scale)))
+@pytest.mark.skipif(not can_compile(scale), reason=str(what_is_missing(scale)))
 def test_it_compiles_before_and_after():
     before = assembly(scale, "*fp32", "*fp32", "i32", BLOCK=512).sass
     run(standard, 1, torch.randn(8), filled(8), 4, BLOCK=8)

@@ -8,10 +8,10 @@ import pytest
 triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402
 
-from warplens.compiled.assembly import assembly, available  # noqa: E402
+from warplens.compiled.assembly import assembly, can_compile, what_is_missing  # noqa: E402
 from warplens.triton.layouts import Blocked, layout_of_load  # noqa: E402
 
-NEEDS_COMPILER = pytest.mark.skipif(available() is not None, reason=str(available()))
+NEEDS_COMPILER = pytest.mark.skipif(not can_compile(), reason=str(what_is_missing()))
 ALONG = Blocked((1, 4), (8, 4), (2, 1), (1, 0))
 DOWN = Blocked((1, 1), (16, 2), (1, 2), (0, 1))
 LAYOUTS = (

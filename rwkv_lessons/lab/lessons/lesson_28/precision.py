@@ -68,7 +68,7 @@ def fused(q, q_rope, latent, k_rope, w_k, w_v, scale, split=128):
 
     Products of float32 operands are those of tensor cores, in TF32. None without Triton.
     """
-    if interpreter.available():
+    if interpreter.what_is_missing():
         return None
     q_latent = torch.einsum("bhk,hkr->bhr", q, w_k)
     if q.dtype == torch.float64:

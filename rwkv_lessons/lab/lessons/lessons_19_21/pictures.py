@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from warplens.compiled.assembly import assembly, available
+from warplens.compiled.assembly import assembly, can_compile
 from warplens.pictures import style
 from warplens.pictures.style import Picture
 from warplens.wording import many
@@ -106,7 +106,7 @@ def waits_and_code(kernels, launch, chunks):
     for name, kernel in kernels.items():
         seen = trace(kernel, launch)
         cells = [seen.waits("product") // chunks, seen.most("product")]
-        if not available(kernel):
+        if can_compile(kernel):
             asm = assembly(kernel, **launch.options())
             counts = asm.count("HGMMA"), asm.count("WARPGROUP.DEPBAR")
             cells += [*counts, sum(asm.counts.values()), asm.registers, asm.spill_stores]
