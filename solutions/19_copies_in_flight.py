@@ -1,4 +1,4 @@
-"""Copies in flight: tiles that the tensor memory accelerator moves while threads compute."""
+"""Copies in flight: the tensor memory accelerator moves tiles while threads compute."""
 
 from functools import partial
 
@@ -34,9 +34,9 @@ BAR = gl.constexpr(mbarrier.MBarrierLayout())
 
 
 def stage_and_phase(t, stages):
-    """Of tile number t: which of so many stages it goes through, and which phase to wait for.
+    """The stage that tile number t uses, out of `stages`, and the phase to wait for.
 
-    Tiles take the stages in turn. The first wait on a barrier is for phase 0, the next for phase 1,
+    Tiles use the stages in turn. The first wait on a barrier is for phase 0, the next for phase 1,
     then 0 again.
     """
     ### BEGIN SOLUTION
@@ -46,9 +46,9 @@ def stage_and_phase(t, stages):
 
 @gluon.jit
 def one_tile(raw, w):
-    """w = -exp(raw), a tile of 64 tokens × 64 channels a program; grid (tokens / 64, heads).
+    """w = -exp(raw): one tile of 64 tokens × 64 channels per program, grid (tokens / 64, heads).
 
-    raw and w are descriptors of [tokens, heads·64] in bfloat16, their tiles 64 × 64.
+    raw and w are descriptors of [tokens, heads·64] in bfloat16, with tiles of 64 × 64.
     """
     at = [gl.program_id(0) * C, gl.program_id(1) * C]  # the first row and column of the tile
     s_x = gl.allocate_shared_memory(gl.bfloat16, [C, C], TILE)
@@ -72,10 +72,10 @@ def one_tile(raw, w):
 
 @gluon.jit
 def kernel(raw, w, T, H: gl.constexpr):
-    """The same for all T tokens of a head: one program per head of a batch row, grid (B·H,).
+    """w = -exp(raw) for all T tokens of a head: one program per head of a batch row, grid (B·H,).
 
-    raw and w are descriptors of [B·T, H·64] in bfloat16, their tiles 64 × 64; T is a multiple of
-    64. While a tile is worked on, the next one is on its way.
+    raw and w are descriptors of [B·T, H·64] in bfloat16, with tiles of 64 × 64; T is a multiple of
+    64. While a tile is worked on, the copy of the next one is in flight.
     """
     row, column = gl.program_id(0) // H * T, gl.program_id(0) % H * C  # of the first tile
     s_x = gl.allocate_shared_memory(gl.bfloat16, [2, C, C], TILE)
@@ -109,7 +109,7 @@ def kernel(raw, w, T, H: gl.constexpr):
 
 
 def launch(B, T, H):
-    """The grid and the sizes of `kernel`."""
+    """The grid and the size arguments of `kernel`."""
     return (B * H,), {"T": T, "H": H}
 
 
@@ -123,10 +123,10 @@ def forward(raw):
 
 
 def rungs():
-    """{rung of the ladder: a function (r, k, v, w, u, s0) → o, s1}: copies of a kernel of RWKV-6.
+    """{rung of the ladder: a function (r, k, v, w, u, s0) → o, s1}, both RWKV-6 kernels.
 
-    The kernel is that of lesson 20, with a wait behind each product: chunk by chunk its four tiles
-    are fetched and waited for, or fetched while the chunk before is worked on.
+    They are lesson 20's kernel with a wait after each product. One fetches the four tiles of a
+    chunk and waits for them; the other fetches them while it works on the chunk before.
     """
     of_20 = exercises.solutions("20_products_in_flight")
     steps = {"two_stages": [of_20.A_WAIT_BEHIND_EACH], "one_stage": ONE_STAGE}
@@ -194,21 +194,23 @@ def decays(B, T, H, whole=False):
 
 
 TILES = partial(decays, whole=True)
-COPIED = at_least(1, "UTMALDG", text="tiles by the tensor memory accelerator (UTMALDG)")
-STORED = at_least(1, "UTMASTG", text="tiles stored by it (UTMASTG)")
-NOTHING_ELSE = at_most(0, "LDG", "STG", text="no load or store by threads")
+COPIED = at_least(1, "UTMALDG", text="tiles loaded by the tensor memory accelerator (UTMALDG)")
+STORED = at_least(1, "UTMASTG", text="tiles stored by the tensor memory accelerator (UTMASTG)")
+NOTHING_ELSE = at_most(0, "LDG", "STG", text="no loads or stores by threads (LDG, STG)")
 FLIGHTS = {
-    "hang": "Announce each tile once, with its bytes, before you wait for it.",
-    "wait": "Between the start of a copy and the first look at its tile stands the wait on its "
-    "barrier, with the phase that its turn has.",
-    "fence": "Threads write, then the fence, then the copy that reads what they wrote.",
-    "overwritten": "Who still reads this tile? store_wait(0) lets the copies out finish.",
-    "left": "Nothing may be on its way at the end: neither a store, nor a tile that nobody wants.",
-    "tile": "One tile, at [row, column]: what comes out is -exp of what went in.",
-    "head": "Head h has columns 64·h to 64·h + 63 of a row.",
-    "batch": "Batch row b starts at row b·T, and ends before the next.",
-    "tiles": "Tile t is at row + t. Which stage is it in, and which tile is asked for next?",
-    "programs": "Programs run in any order.",
+    "hang": "Announce each tile exactly once, with its bytes, before you wait for it.",
+    "wait": "Between starting a copy and reading its tile, wait on the tile's barrier, with the "
+    "phase that belongs to this use of the stage.",
+    "fence": "The order is: threads write, then the fence, then the copy that reads what they "
+    "wrote.",
+    "overwritten": "A copy out may still be reading this tile. store_wait(0) waits for the "
+    "copies out.",
+    "left": "At the end nothing may be in flight: no store, and no tile that is never used.",
+    "tile": "Copy one tile, at [row, column]: the output is -exp of the input.",
+    "head": "Head h is in columns 64·h to 64·h + 63 of a row.",
+    "batch": "Batch row b starts at row b·T and ends before the next batch row.",
+    "tiles": "Tile t starts at row + t. Which stage is it in, and which tile do you fetch next?",
+    "programs": "Programs run in any order and must not depend on each other.",
     "idle": "Start the copy of the next tile before the work on this one, not after it.",
 }
 
@@ -218,20 +220,20 @@ EXERCISES = {
         difficulty=1,
         afterwards=Afterwards(
             why={
-                "return t % stages, t // stages % 2": "How often a stage was used before, and only "
-                "whether that is even: a barrier has one bit.",
+                "return t % stages, t // stages % 2": "How often the stage was used before, "
+                "reduced to even or odd, because a barrier keeps one bit.",
             },
             instead={
-                "A counter that flips": "phase ^= 1 whenever the stage is 0 again: one operation, "
-                "and a variable that lives through the loop.",
+                "A counter that flips": "phase ^= 1 whenever the stage is 0 again. It costs one "
+                "operation and a variable that lives through the loop.",
             },
             stretch="With one bit, phase 2 looks like phase 0. What must never happen, so that "
-            "nobody takes the one for the other?",
+            "the two are not confused?",
         ),
         hints=(
             "Write down t, stage and phase for six tiles and two stages.",
-            "A stage comes back every `stages` tiles. The phase is how often it came back, odd or "
-            "even.",
+            "A stage comes back every `stages` tiles. The phase is the number of times it has "
+            "come back, modulo 2.",
             "return t % stages, t // stages % 2",
         ),
         evidence=(
@@ -248,11 +250,11 @@ EXERCISES = {
             ),
         ),
         symptoms={
-            "the second tile": "Stages in turn: 0, 1, 0, 1, …",
-            "a stage for the second time": "The second time a barrier is in phase 1.",
-            "a stage for the third time": "Then in phase 0 again.",
-            "three stages": "Tiles 0, 1, 2 take three stages for the first time, 3, 4, 5 for the "
-            "second.",
+            "the second tile": "Use the stages in turn: 0, 1, 0, 1, …",
+            "a stage for the second time": "On its second use a barrier is in phase 1.",
+            "a stage for the third time": "On its third use a barrier is in phase 0 again.",
+            "three stages": "Tiles 0, 1, 2 use the three stages for the first time, tiles 3, 4, "
+            "5 for the second.",
         },
     ),
     "one_tile": Exercise(
@@ -260,19 +262,19 @@ EXERCISES = {
         difficulty=1,
         afterwards=Afterwards(
             why={
-                "mbarrier.expect(ready, BYTES)": "The phase ends when this announcement *and* so "
-                "many bytes have come. Without the number it might end with half a tile.",
-                "fence_async_shared()": "The copy reads shared memory on another way than threads "
-                "write it: the fence lets it see what they wrote.",
-                "tma.store_wait(0)": "Shared memory is given to the next program when this one "
-                "ends: the copy has to have read it.",
+                "mbarrier.expect(ready, BYTES)": "The phase ends when this announcement *and* "
+                "that many bytes have arrived. Without the number it could end with half a tile.",
+                "fence_async_shared()": "The copy reads shared memory through a different path "
+                "than the threads write it. The fence makes their writes visible to it.",
+                "tma.store_wait(0)": "When this program ends, its shared memory goes to the next "
+                "one. The copy must have read it by then.",
             },
             instead={
-                "gl.load and gl.store": "no barrier and no fence; every thread computes addresses, "
-                "and the tile in flight takes up registers.",
+                "gl.load and gl.store": "needs no barrier and no fence, but every thread "
+                "computes addresses, and the tile in flight occupies registers.",
             },
-            stretch="All of the copy is one instruction of one thread. What do the other 127 do "
-            "until the wait?",
+            stretch="The whole copy is one instruction of one thread. What do the other 127 "
+            "threads do until the wait?",
         ),
         hints=(
             "In: announce, start, wait, read. Out: write, fence, start, wait.",
@@ -301,27 +303,28 @@ EXERCISES = {
         difficulty=2,
         afterwards=Afterwards(
             why={
-                "mbarrier.expect(ready.index(1 - i), BYTES, pred=more)": "The next tile goes to "
-                "the other stage, which threads have left one round ago. There is none after the "
-                "last: nothing may be announced, or the program would end with a debt.",
-                "tma.store_wait(0)": "The copy out of the round before had all this time: the wait "
-                "is short.",
+                "mbarrier.expect(ready.index(1 - i), BYTES, pred=more)": "The next tile goes "
+                "into the other stage, which the threads finished with one iteration ago. After "
+                "the last tile there is none, and announcing it would leave the barrier waiting "
+                "for bytes that never come.",
+                "tma.store_wait(0)": "The previous iteration's copy out has had all this time, "
+                "so the wait is short.",
             },
             instead={
-                "w in place, in the stage it came in": "8 KB less, but no tile may come into this "
-                "stage until the copy out has read it: the store's wait moves before the start of "
-                "the next copy.",
-                "Three stages": "two tiles on their way, for 8 KB more.",
+                "Write w into the stage that raw arrived in": "saves 8 KB. But no tile may "
+                "arrive in this stage until the copy out has read it, so the store's wait moves to "
+                "before the next copy in.",
+                "Three stages": "keep two tiles in flight, for 8 KB more.",
             },
-            stretch="Who waits for whom, if a warp of its own starts all copies and the others "
-            "only compute? Which barriers would the two need?",
+            stretch="Suppose one warp starts all copies and the other warps only compute. Who "
+            "waits for whom then, and which barriers do the two sides need?",
         ),
         hints=(
-            "Before the loop the first tile is started, as in one_tile. In the loop: start the "
-            "next one, then wait for this one. What has to be true of its stage by then?",
-            "Next: expect and copy with ready.index(1 - i), s_x.index(1 - i), pred=t + C < T. "
-            "This: wait(ready.index(i), phase), load. Out: store_wait(0) before s_w is written "
-            "again.",
+            "Before the loop, start the first tile as in one_tile. In the loop, start the next "
+            "tile, then wait for this one. What must be true of the next tile's stage by then?",
+            "Next tile: expect and copy with ready.index(1 - i), s_x.index(1 - i), pred=t + C < "
+            "T. This tile: wait(ready.index(i), phase), load. Out: store_wait(0) before s_w is "
+            "written again.",
             "mbarrier.expect(ready.index(1 - i), BYTES, pred=more); tma.async_copy_global_to_shared"
             "(raw, [row + t + C, column], ready.index(1 - i), s_x.index(1 - i), pred=more); "
             "mbarrier.wait(ready.index(i), phase); … tma.store_wait(0); s_w.store(…); "
