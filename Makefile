@@ -53,7 +53,7 @@ format: .venv/ready  ## put the code in order
 	$(BIN)ruff check --fix . && $(BIN)ruff format .
 
 lock: .venv/site  ## write down the releases that are in .venv, after a `make test` with them
-	$(BIN)python -m rwkv_lessons.lab.course.lock
+	$(BIN)python -m rwkv_lessons.lab.commands.lock
 
 clean:  ## remove .venv and caches; your work/ and progress stay
 	rm -rf .venv build .pytest_cache .ruff_cache .hypothesis *.egg-info

@@ -4,9 +4,9 @@ import sys
 
 
 def main() -> int:
-    """Runs `rwkv_lessons.lab.course.cli`, or says what is missing for it."""
+    """Runs `rwkv_lessons.lab.commands.cli`, or says what is missing for it."""
     try:
-        from .lab.course.cli import main as run
+        from .lab.commands.cli import main as run
     except ModuleNotFoundError as error:
         if error.name.startswith("rwkv_lessons"):
             missing = "only the library is installed here; the course is in the repository"

@@ -1,6 +1,6 @@
 """Our counts against the hardware's: every rung, counted by Nsight Compute and by `warplens.trace`.
 
-    python -m rwkv_lessons.lab.counters [wkv5|timex]   where a GPU and ncu are
+    python -m rwkv_lessons.bench.counters [wkv5|timex]   where a GPU and ncu are
     … --record                                                and keep what the hardware counted
 
 The compiler may merge accesses that the source writes one by one: four neighbouring reads of shared
@@ -12,24 +12,24 @@ import argparse
 import csv
 import dataclasses
 import functools
+import inspect
 import io
 import shutil
 import subprocess
 import sys
 
+import numpy as np
 import torch
 
+from rwkv_lessons.inputs import rwkv5_inputs
 from rwkv_lessons.operations import LADDERS
-from rwkv_lessons.operations.entries import NUMBA
+from rwkv_lessons.operations.entries import NUMBA, lesson
 from rwkv_lessons.records.fingerprint import source_of
+from rwkv_lessons.records.lookup import record
 from rwkv_lessons.records.schema import Measurement, Record, code, save
 from rwkv_lessons.runtime.launch_numba import as_array, stream
+from warplens.compiled.cubin import plain
 from warplens.cuda.trace import trace
-
-from ..records.lookup import record
-from .course.exercises import solutions
-from .evidence.cuda import wkv5_arrays
-from .lessons.lessons_10_11 import evidence as timex
 
 SHAPES = {"wkv5": (2, 4, 3, 64), "timex": (8, 2, 64)}  # small enough to trace every thread
 GRADIENTS = ("dk_naive", "dw_naive", "dw_shared", "dk_balanced", "dw_balanced")  # of lesson 11
@@ -79,13 +79,13 @@ SHOWN = ("load requests", "load sectors", "shared reads", "wavefronts, load")
 @functools.cache
 def rungs(ladder):
     """A `Counted` for every rung in numba; of time-x, lesson 11's kernels after lesson 10's."""
-    shape, found = SHAPES[ladder], []
+    shape, launched = SHAPES[ladder], []
     for rung in (rung for rung in LADDERS[ladder].rungs if rung.tool == NUMBA):
         module = rung.load()
         kernel, sizes = getattr(module, rung.kernel), getattr(module, rung.launch)(*shape)
-        found.append(Counted(rung.method, rung.label, kernel, *sizes, arrays_of(ladder, kernel)))
+        launched.append(Counted(rung.method, rung.label, kernel, *sizes, arrays_of(ladder, kernel)))
     if ladder == "timex":
-        module = solutions("11_time_x_gradients")
+        module = lesson("11_time_x_gradients")
         launches = {"dk_balanced": "launch_dk", "dw_balanced": "launch_dw_balanced"}
         launches |= {"dw_naive": "launch_dw", "dw_shared": "launch_dw"}
         for name in GRADIENTS:
@@ -93,16 +93,19 @@ def rungs(ladder):
             sizes = getattr(module, launches.get(name, "launch"))(*shape)
             label = "11 " + name.replace("_", ", ")
             method = f"11_time_x_gradients.{name}"
-            found.append(Counted(method, label, kernel, *sizes, arrays_of(ladder, kernel)))
-    return tuple(found)
+            launched.append(Counted(method, label, kernel, *sizes, arrays_of(ladder, kernel)))
+    return tuple(launched)
 
 
 def arrays_of(ladder, kernel):
-    """The arguments of a launch, in the kernel's order."""
+    """The arguments of a launch, in the kernel's order; the counts depend on sizes alone."""
     if ladder == "wkv5":
-        return tuple(wkv5_arrays(*SHAPES[ladder]))
-    written = timex.parameters(kernel)[-1:]
-    return tuple(timex.arrays(kernel, written, SHAPES[ladder]).values())
+        r, k, v, w, u = rwkv5_inputs(*SHAPES[ladder], dtype=torch.float32)
+        return tuple(x.numpy() for x in (r, k, v, w.exp(), u, torch.zeros_like(v)))
+    B, C, T = SHAPES[ladder]
+    names = inspect.signature(plain(kernel)).parameters
+    shapes = [(C, T) if name in ("w", "dw") else (B, C, T) for name in names]
+    return tuple(np.ones(shape, np.float32) for shape in shapes)
 
 
 @functools.cache
@@ -142,14 +145,14 @@ def name_of(ladder):
 
 def table(ladder, folder=None):
     """The record as rows of text: our count, and the hardware's where it is another."""
-    found = record(name_of(ladder), folder=folder)
+    counted = record(name_of(ladder), folder=folder)
     rows = []
     for rung in rungs(ladder):
-        mine, theirs = ours(ladder, rung.method), found.row(rung.method).counters
+        mine, theirs = ours(ladder, rung.method), counted.row(rung.method).counters
         theirs = dict.fromkeys(METRICS, 0) | theirs
         pairs = [(mine[name], theirs[name]) for name in COLUMNS.values()]
         rows.append([rung.label, *(f"{a:,}" if a == b else f"{a:,} ({b:,})" for a, b in pairs)])
-    return ["step", *COLUMNS], rows, found.provenance
+    return ["step", *COLUMNS], rows, counted.provenance
 
 
 def beside_hardware(lesson, ladder):
@@ -210,13 +213,13 @@ def hardware(ladder):
 def parse(text):
     """ncu's CSV, a line per launch and metric, as one dict per launch."""
     start = text.index('"ID"')
-    found = {}
+    launches = {}
     for line in csv.DictReader(io.StringIO(text[start:])):
         names = [name for name, metric in METRICS.items() if metric == line["Metric Name"]]
         if names:
             value = line["Metric Value"].replace(",", "")
-            found.setdefault(int(line["ID"]), {})[names[0]] = int(float(value))
-    return [found[id] for id in sorted(found)]
+            launches.setdefault(int(line["ID"]), {})[names[0]] = int(float(value))
+    return [launches[id] for id in sorted(launches)]
 
 
 def compare(mine, theirs):

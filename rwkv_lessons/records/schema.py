@@ -62,7 +62,7 @@ class Measurement:
     registers: int | None = None  # per thread
     local_bytes: int | None = None  # per thread
     shared_bytes: int | None = None  # per block
-    counters: dict[str, int] | None = None  # of the hardware, by lab/counters.py
+    counters: dict[str, int] | None = None  # of the hardware, by bench/counters.py
     note: str | None = None
     problem: str | None = None  # why it was not timed
     sources: tuple[str, ...] = ()  # the code: "file.py::name", or "file.py" for all of it

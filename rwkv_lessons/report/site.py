@@ -22,7 +22,8 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_markdown_cell
 
-from rwkv_lessons.lab.course import exercises, signposts
+from rwkv_lessons.lab.commands import signposts
+from rwkv_lessons.lab.course import exercises
 from rwkv_lessons.operations.entries import ROOT
 from rwkv_lessons.runtime.command_line import run
 from warplens.pictures.style import in_one_line

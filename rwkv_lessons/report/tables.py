@@ -238,7 +238,7 @@ def _rows(name, folder):
 
 def counters_block(ladder):
     def block(folder):
-        from rwkv_lessons.lab import counters
+        from rwkv_lessons.bench import counters
 
         try:
             head, rows, where = counters.table(ladder, folder)

@@ -6,7 +6,7 @@ import re
 import pytest
 from numba import cuda
 
-from rwkv_lessons.lab import counters
+from rwkv_lessons.bench import counters
 from rwkv_lessons.records.lookup import record
 
 CSV = """==PROF== Connected to process 1

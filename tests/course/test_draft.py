@@ -6,7 +6,8 @@ import test_notebooks
 from test_solutions import test_the_exercise_is_complete as complete
 from test_solutions import test_wrong_answers_are_rejected as rejected
 
-from rwkv_lessons.lab.course import draft, exercises, outline
+from rwkv_lessons.lab.commands import draft
+from rwkv_lessons.lab.course import exercises, outline
 from rwkv_lessons.lab.course.check import evaluate
 
 STEM, ID = "31_another_sum", "31_another_sum.running_sums"

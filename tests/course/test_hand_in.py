@@ -5,7 +5,8 @@ import io
 
 import pytest
 
-from rwkv_lessons.lab.course import cli, hand_in, notebooks, progress
+from rwkv_lessons.lab.commands import cli, hand_in, notebooks
+from rwkv_lessons.lab.course import progress
 from rwkv_lessons.lab.course.outline import outline
 
 ID, OTHER = "05_float4.kernel", "00_start_here.outer"

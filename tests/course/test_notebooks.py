@@ -6,7 +6,8 @@ import re
 import nbformat
 import pytest
 
-from rwkv_lessons.lab.course import exercises, signposts
+from rwkv_lessons.lab.commands import signposts
+from rwkv_lessons.lab.course import exercises
 from rwkv_lessons.operations import LADDERS
 
 NOTEBOOKS = sorted(exercises.NOTEBOOKS.glob("*.ipynb"))

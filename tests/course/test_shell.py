@@ -8,7 +8,8 @@ import symtable
 
 import pytest
 
-from rwkv_lessons.lab.course import cli, exercises, notebooks
+from rwkv_lessons.lab.commands import cli, notebooks
+from rwkv_lessons.lab.course import exercises
 from rwkv_lessons.lab.course.check import evaluate
 from rwkv_lessons.lab.course.outline import outline
 from rwkv_lessons.records.fingerprint import plain

@@ -13,7 +13,7 @@ import yaml
 from packaging.version import Version
 from support.makefile import INSTALL, MAKEFILE
 
-from rwkv_lessons.lab.course import cli, doctor, lock
+from rwkv_lessons.lab.commands import cli, doctor, lock
 from rwkv_lessons.lab.course.exercises import ROOT
 
 EXTRAS = ("cuda", "lessons", "dev", "site")

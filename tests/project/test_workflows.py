@@ -10,7 +10,7 @@ from support import release
 from support.makefile import INSTALL, MAKEFILE
 
 import rwkv_lessons
-from rwkv_lessons.lab.course import lock
+from rwkv_lessons.lab.commands import lock
 from rwkv_lessons.lab.course.exercises import ROOT
 
 PUBLISHES = "pypa/gh-action-pypi-publish@release/v1"  # as the index's own guide has it

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from rwkv_lessons.bench.__main__ import main as bench
-from rwkv_lessons.lab.course import lock
+from rwkv_lessons.lab.commands import lock
 from rwkv_lessons.lab.lessons.lesson_30.two_processes import main as two_processes
 from rwkv_lessons.models.reverse import main as reverse
 from rwkv_lessons.report.site import main as site

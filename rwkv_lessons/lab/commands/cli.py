@@ -11,15 +11,16 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.markup import escape
 
-from . import exercises, hand_in, predict, progress, review
+from ..course import exercises, predict, progress
+from ..course.check import check, hint
+from ..course.modes import setup
+from ..course.outline import outline
+from ..course.terminal import without_latex
+from . import hand_in, review
 from . import notebooks as workbook
 from .attended import attended
-from .check import check, hint
 from .companion import accompany, first_unsolved
-from .modes import setup
 from .named import closest, ids_named, stem_named
-from .outline import outline
-from .terminal import without_latex
 
 MARKS = {"ok": "[green]✓[/]", "note": "[yellow]·[/]", "problem": "[red]✗[/]"}
 

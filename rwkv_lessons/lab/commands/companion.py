@@ -3,10 +3,10 @@
 import contextlib
 from collections.abc import Callable
 
-from . import exercises
+from ..course import exercises
+from ..course.outline import outline
 from . import notebooks as workbook
 from .keys import keys
-from .outline import outline
 
 KEYS = "[bold]h[/] hint  [bold]c[/] check  [bold]l[/] list  [bold]r[/] reset  [bold]q[/] quit"
 QUIT = {"q", "Q", "\x03", "\x04", None}  # also Ctrl-C, Ctrl-D and the end of the input

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from . import progress
-from .exercises import ROOT
+from ..course import progress
+from ..course.exercises import ROOT
 from .lock import locked, requirements
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"

@@ -6,7 +6,8 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from . import exercises, signposts
+from ..course import exercises
+from . import signposts
 
 SOLUTION = '''"""What this lesson is about, in one line."""
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import rwkv_lessons
 
-from . import notebooks, progress
-from .outline import outline
+from ..course import progress
+from ..course.outline import outline
+from . import notebooks
 
 TITLE = "# Report of "
 HEAD = "| exercise | solved | attempts | hints |\n|---|---|---:|---:|"

@@ -18,7 +18,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from .exercises import ROOT
+from ..course.exercises import ROOT
 
 FILE = ROOT / "requirements.lock"
 HEAD = """\

@@ -5,8 +5,8 @@ Nothing is imported to find out, so that a command answers at once.
 
 import difflib
 
-from . import exercises
-from .outline import outline
+from ..course import exercises
+from ..course.outline import outline
 
 
 def stem_named(which: str) -> str:

@@ -17,8 +17,9 @@ from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 
-from . import exercises, progress, slicing
-from .check import check, evaluate
+from ..course import exercises, progress
+from ..course.check import check, evaluate
+from . import slicing
 
 BACKUPS, COPIED = "backups", ".copied.json"
 

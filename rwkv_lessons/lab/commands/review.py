@@ -9,8 +9,8 @@ import dataclasses
 import json
 import re
 
-from . import exercises, progress
-from .predict import close
+from ..course import exercises, progress
+from ..course.predict import close
 
 LESSONS_LATER = 2
 QUESTION = re.compile(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import nbformat
 
-from . import exercises, outline
+from ..course import exercises, outline
 
 TITLE = re.compile(r"^# (\d+) · (.+)$", re.M)
 NEXT = re.compile(r"^Next: \[[^]]+\]\([^)]+\)(?: · Before: \[[^]]+\]\([^)]+\))?$")

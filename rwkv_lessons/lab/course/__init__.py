@@ -1,1 +1,1 @@
-"""The learner's words: check, predict, exercises, progress, the `lessons` command."""
+"""What a learner calls in a notebook: check, hint, predict; exercises, and what is kept of them."""

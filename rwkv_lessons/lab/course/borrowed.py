@@ -16,7 +16,7 @@ from ...records.fingerprint import plain
 from . import exercises
 
 PACKAGE = str(Path(__file__).resolve().parents[2])
-LAB = tuple(f"{PACKAGE}/lab/{room}/" for room in ("evidence", "course", "lessons"))
+LAB = tuple(f"{PACKAGE}/lab/{room}/" for room in ("evidence", "course", "commands", "lessons"))
 ROOMS = {operation.package for operation in OPERATIONS.values()} | {"models", "interop"}
 ANSWERS = tuple(f"{PACKAGE}/{room}/" for room in ROOMS)
 SOLVER = re.compile(r"inv(?!ert)|solve|lstsq")

@@ -13,8 +13,9 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from rwkv_lessons.lab.course import cli, companion, exercises, progress, signposts
-from rwkv_lessons.lab.course.keys import keys
+from rwkv_lessons.lab.commands import cli, companion, signposts
+from rwkv_lessons.lab.commands.keys import keys
+from rwkv_lessons.lab.course import exercises, progress
 from warplens import time_limit
 
 SOLUTION = '''
@@ -224,7 +225,7 @@ def test_saving_a_notebook_checks_what_changed(mine, run):
 def test_the_way_is_found_without_torch(course):
     """`lessons next` answers in a second: nothing that it imports takes longer."""
     code = (
-        "import sys; from rwkv_lessons.lab.course.cli import main; main(['next'])\n"
+        "import sys; from rwkv_lessons.lab.commands.cli import main; main(['next'])\n"
         "assert not {'torch', 'numba', 'nbformat', 'triton', 'matplotlib'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=REPOSITORY)

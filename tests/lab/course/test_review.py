@@ -8,7 +8,8 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from rwkv_lessons.lab import outcome, predict
-from rwkv_lessons.lab.course import cli, exercises, progress, review
+from rwkv_lessons.lab.commands import cli, review
+from rwkv_lessons.lab.course import exercises, progress
 from rwkv_lessons.lab.course.terminal import without_latex
 
 LESSONS = ("01_loads", "02_banks", "03_warps", "04_tiles", "05_copies")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rwkv_lessons.lab.course import slicing
+from rwkv_lessons.lab.commands import slicing
 
 F = "def f(): return {}"
 
