@@ -102,7 +102,9 @@ def mixed(n):
     return (np.arange(n) ** 2 + 15) % BINS
 
 
-ONE_EACH = "Two threads meet at one element: each needs its own number, among all blocks."
+ONE_EACH = (
+    "Two threads write the same element. Each thread needs its own index, unique across all blocks."
+)
 
 EXERCISES = {
     "double": Exercise(
@@ -110,26 +112,26 @@ EXERCISES = {
         difficulty=1,
         afterwards=Afterwards(
             why={
-                "if i < x.shape[0]:": "96 threads start for 70 elements: the guard stops the "
+                "if i < x.shape[0]:": "96 threads start for 70 elements; the guard stops the "
                 "other 26.",
             },
             instead={
                 "A stride loop, for i in range(cuda.grid(1), n, cuda.gridsize(1))": "any grid "
-                "will do, for one more index sum a round.",
+                "works, for one extra index addition per iteration.",
             },
-            stretch="Write it with the stride loop, and launch one block: it must still be right "
-            "for any n.",
+            stretch="Write it with the stride loop and launch a single block. It must still be "
+            "right for any n.",
         ),
         hints=(
-            "There may be more threads than elements. What should the surplus ones do?",
-            "Nothing: put the work behind `if i < …`, with the number of elements of x.",
-            "if i < x.shape[0]: and, inside, y[i] = 2 * x[i].",
+            "There may be more threads than elements. What should the extra ones do?",
+            "Nothing. Put the work inside `if i < …`, with the number of elements of x.",
+            "if i < x.shape[0]: and, inside it, y[i] = 2 * x[i].",
         ),
         evidence=(
             answer(
                 doubled("one block, all of it needed", BLOCK),
                 doubled("two blocks", 2 * BLOCK),
-                doubled("a last block with threads to spare", 2 * BLOCK + 6),
+                doubled("a last block with idle threads", 2 * BLOCK + 6),
                 doubled("one element", 1),
                 doubled("1,100 elements", 1100),
                 doubled("66,000 elements", 66_000, "many elements"),
@@ -144,7 +146,7 @@ EXERCISES = {
             this_gpu(partial(doubled, "large", 1_000_003)),
         ),
         symptoms={
-            "own": "Every thread with an element writes y[i], whichever block it is in.",
+            "own": "Every thread that has an element writes y[i], whichever block it is in.",
             "order": ONE_EACH,
         },
     ),
@@ -153,22 +155,21 @@ EXERCISES = {
         difficulty=1,
         afterwards=Afterwards(
             why={
-                "j, i = cuda.grid(2)": "x runs fastest among the threads of a warp, and j along a "
-                "row: neighbouring threads write neighbouring numbers.",
-                "if i < kv.shape[0] and j < kv.shape[1]:": "Blocks reach past the end both to the "
-                "right and below.",
+                "j, i = cuda.grid(2)": "x varies fastest within a warp, and j runs along a row: "
+                "neighbouring threads write neighbouring elements.",
+                "if i < kv.shape[0] and j < kv.shape[1]:": "The blocks extend past the end on "
+                "the right and at the bottom.",
             },
             instead={
-                "A flat grid, i = n // V and j = n % V": "no threads to spare at the end of a row, "
-                "for a division by a number that the compiler does not know.",
+                "A flat grid, i = n // V and j = n % V": "no idle threads at the end of a row, "
+                "at the cost of a division by a number that the compiler does not know.",
             },
-            stretch="Swap i and j, so that neighbours write down a column, and count the sectors "
+            stretch="Swap i and j so that neighbours write down a column, and count the sectors "
             "of the stores with lesson 03's `trace`.",
         ),
         hints=(
-            "cuda.grid(2) gives two numbers, of x and of y. Which of them is j?",
-            "j, i = cuda.grid(2): x comes first, and runs along a row. Then the guard, in both "
-            "directions.",
+            "cuda.grid(2) returns two indices, along x and y. Which of them is j?",
+            "j, i = cuda.grid(2): x comes first and runs along a row. Then guard both directions.",
             "j, i = cuda.grid(2)\nif i < kv.shape[…] and j < kv.shape[…]:\n    kv[i, j] = …",
         ),
         evidence=(
@@ -176,7 +177,7 @@ EXERCISES = {
                 product("one block", 4, 8),
                 product("more columns than rows", 4, 24),
                 product("more rows than columns", 12, 8),
-                product("threads to spare, right and below", 5, 11, "tail"),
+                product("idle threads on the right and at the bottom", 5, 11, "tail"),
                 product("one element", 1, 1, "tail"),
                 product("many blocks", 70, 140),
                 product("66,049 elements", 257, 257, "many elements"),
@@ -189,8 +190,8 @@ EXERCISES = {
             this_gpu(partial(product, "large", 1003, 2005)),
         ),
         symptoms={
-            "own": "x counts columns, j; y counts rows, i. cuda.grid(2) gives x first.",
-            "tail": "The blocks reach past the end on both sides: guard i and j.",
+            "own": "x counts columns (j) and y counts rows (i). cuda.grid(2) returns x first.",
+            "tail": "The blocks extend past the end on both sides: guard i and j.",
             "order": ONE_EACH,
         },
     ),
@@ -199,25 +200,26 @@ EXERCISES = {
         difficulty=2,
         afterwards=Afterwards(
             why={
-                "s_x[n] = x[i] if i < x.shape[0] else float32(0)": "Every thread fills its place, "
-                "with a 0 where there is no element.",
-                "cuda.syncthreads()": "All 64 come here, also those without an element. Before it, "
-                "places are empty.",
+                "s_x[n] = x[i] if i < x.shape[0] else float32(0)": "Every thread fills its "
+                "element of the shared array, with 0 if there is no element of x for it.",
+                "cuda.syncthreads()": "All 64 threads reach this line, including those without "
+                "an element. Before it, parts of the array are still unset.",
             },
             instead={
                 "A tree: 32 threads add the other half, then 16, 8 …": "6 steps with a barrier "
-                "each, instead of 64 additions that wait for one another.",
-                "cuda.atomic.add(sums, b, x[i])": "no shared memory, but 64 threads queue at one "
-                "address, and the last digits depend on their order.",
+                "each, instead of 64 additions that each wait for the one before.",
+                "cuda.atomic.add(sums, b, x[i])": "no shared memory, but 64 atomics queue up on "
+                "one address, and the last digits depend on their order.",
             },
-            stretch="Write the tree. Which barriers does it need, and may a thread leave before "
-            "the last of them?",
+            stretch="Write the tree. Which barriers does it need, and can a thread return before "
+            "the last one?",
         ),
         hints=(
-            "Every thread fetches one element for all. Who adds them up, and when may it begin?",
-            "s_x = cuda.shared.array(64, float32), an element from each thread, cuda.syncthreads(),"
-            " then thread 0 adds up. A thread without an element brings 0, and waits with the "
-            "others.",
+            "Every thread loads one element for the whole block. Which thread adds them up, and "
+            "when can it start?",
+            "s_x = cuda.shared.array(64, float32), one element from each thread, "
+            "cuda.syncthreads(), then thread 0 adds them up. A thread without an element stores "
+            "0 and waits with the others.",
             "s_x = cuda.shared.array(64, float32)\n"
             "i, n = cuda.grid(1), cuda.threadIdx.x\n"
             "s_x[n] = x[i] if i < … else float32(0)\n"
@@ -232,7 +234,7 @@ EXERCISES = {
                 summed("one block", N),
                 summed("three blocks", 3 * N),
                 summed("a last block with 6 elements", N + 6, "spare"),
-                summed("the threads in reverse", N, "order", reverse=True),
+                summed("threads run in reverse order", N, "order", reverse=True),
                 summed("1,100 elements", 1100),
                 summed("33,000 elements", 33_000, "many elements"),
             ),
@@ -249,11 +251,11 @@ EXERCISES = {
             this_gpu(partial(summed, "large", 1_000_003)),
         ),
         symptoms={
-            "own": "Block b adds up elements 64·b to 64·b + 63, and writes sums[b].",
-            "spare": "A thread without an element still has a place in shared memory: what is in "
-            "it?",
-            "order": "Reading before all have written: where do the threads wait for each other? "
-            "All 64 have to come to that line.",
+            "own": "Block b adds up elements 64·b to 64·b + 63 and writes sums[b].",
+            "spare": "A thread without an element still owns an element of the shared array. "
+            "What value does it hold?",
+            "order": "Some thread reads before all have written. Where do the threads wait for "
+            "each other? All 64 must reach that line.",
         },
     ),
     "histogram": Exercise(
@@ -261,27 +263,27 @@ EXERCISES = {
         difficulty=1,
         afterwards=Afterwards(
             why={
-                "cuda.atomic.add(counts, x[i], 1)": "Reads, adds and writes in one piece: whoever "
-                "else adds to that counter waits.",
+                "cuda.atomic.add(counts, x[i], 1)": "It reads, adds and writes in one step; any "
+                "other thread adding to that counter waits.",
             },
             instead={
                 "Sixteen counters in shared memory for each block, added up at its end": "16 "
-                "atomics on global memory for a block instead of 32, and atomics in shared memory "
-                "are nearer.",
+                "atomics on global memory per block instead of 32; atomics on shared memory are "
+                "cheaper.",
             },
             stretch="Give each block its own counters in shared memory. Where does it need "
             "barriers?",
         ),
         hints=(
             "Many threads add to one counter. counts[c] += 1 is a read, an addition and a write.",
-            "cuda.atomic.add(array, index, value) does the three in one piece.",
+            "cuda.atomic.add(array, index, value) does all three in one step.",
             "i = cuda.grid(1), the guard, and cuda.atomic.add(counts, x[…], 1).",
         ),
         evidence=(
             answer(
-                counted("all the same", [3] * BLOCK),
-                counted("sixteen different ones", range(BINS)),
-                counted("several blocks, threads to spare", mixed(3 * BLOCK + 5)),
+                counted("all values the same", [3] * BLOCK),
+                counted("sixteen different values", range(BINS)),
+                counted("several blocks, with idle threads", mixed(3 * BLOCK + 5)),
                 counted("one element", [15]),
                 counted("1,100 elements", mixed(1100)),
                 counted("66,000 elements", mixed(66_000), "many elements"),
@@ -296,9 +298,9 @@ EXERCISES = {
             this_gpu(partial(counted, "large", mixed(1_000_003))),
         ),
         symptoms={
-            "own": "An element x[i] is the number of its counter.",
-            "order": "Two threads read the same count, both add 1, both write: one is lost. "
-            "An atomic is not interrupted.",
+            "own": "The value x[i] says which counter to increment.",
+            "order": "Two threads read the same count, both add 1 and both write it back, so one "
+            "increment is lost. An atomic cannot be interrupted.",
         },
     ),
 }

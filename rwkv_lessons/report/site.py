@@ -41,6 +41,7 @@ PARTS = {
     "Out into the world": 29,
 }
 DOCS = {
+    "The terms": ("glossary",),
     "The library": ("library", "own_kernels", "warplens_model", "gpus", "results"),
     "How it came to be": tuple(
         f"designs_{name}" for name in ("wkv6", "wkv7", "mla", "timex", "distributed")
