@@ -44,11 +44,11 @@ LOG2E = gl.constexpr(1.4426950408889634)
 
 
 def holder(i, j):
-    """Which warp, lane and register has element [i, j] of a product of 64 rows.
+    """The warp, lane and register that hold element [i, j] of a product of 64 rows.
 
-    A warp has 16 rows. Of 16 rows × 8 columns a lane has four elements: two neighbours in row
-    lane // 4, columns 2·(lane % 4) and the next, and the two 8 rows below. Its registers count
-    along these four, the upper two first, and then on with the next 8 columns.
+    A warp has 16 rows. In 16 rows × 8 columns a lane has four elements: two neighbours in row
+    lane // 4, at columns 2·(lane % 4) and the next, and the two elements 8 rows below. Registers
+    0 to 3 are these four, the upper two first; registers 4 to 7 are those of the next 8 columns.
     """
     ### BEGIN SOLUTION
     warp, lane = i // 16, i % 8 * 4 + j % 8 // 2
@@ -58,10 +58,10 @@ def holder(i, j):
 
 @gluon.jit
 def within(r, k, v, o):
-    """o = (r kᵀ, of this token and earlier ones) v: a chunk of a head a program, no state.
+    """o = (r kᵀ, for this token and earlier ones) v: one chunk of a head per program, no state.
 
-    All are descriptors of [tokens, heads·64] in bfloat16, their tiles 64 × 64; grid (tokens / 64,
-    heads).
+    All four are descriptors of [tokens, heads·64] in bfloat16, with tiles of 64 × 64; the grid is
+    (tokens / 64, heads).
     """
     at = [gl.program_id(0) * C, gl.program_id(1) * C]
     s_r = gl.allocate_shared_memory(gl.bfloat16, [C, C], TILE)
@@ -94,17 +94,17 @@ def within(r, k, v, o):
 
 @gluon.jit
 def fetch(x, tile, ready, row, column, there):
-    """Starts copying a tile, if it is there."""
+    """Starts to copy a tile, if `there`."""
     tma.async_copy_global_to_shared(x, [row, column], ready, tile, pred=there)
 
 
 @gluon.jit
 def kernel(r, k, v, w, u, s0, o, s1, T, H: gl.constexpr):
-    """RWKV-6, a head of a batch row a program, grid (B·H,); it walks through chunks of 64 tokens.
+    """RWKV-6: one head of a batch row per program, grid (B·H,), in chunks of 64 tokens.
 
-    r, k, v, w, o are descriptors of [B·T, H·64] in bfloat16, their tiles 64 × 64, w the log decay;
-    u is [H, 64], s0 and s1 are [B, H, 64, 64], keys × values, in float32. T is a multiple of 64,
-    and w of a channel sums up to no less than -69 in a chunk.
+    r, k, v, w, o are descriptors of [B·T, H·64] in bfloat16, with tiles of 64 × 64; w is the log
+    decay. u is [H, 64], s0 and s1 are [B, H, 64, 64], keys × values, in float32. T is a multiple of
+    64, and within a chunk w of a channel sums to no less than -69.
     """
     i_h = gl.program_id(0) % H
     first, column = gl.program_id(0) // H * T, i_h * C
@@ -236,17 +236,17 @@ chunks = partial(hopper.chunks, launch)
 COUNTED = partial(chunks, 1, 256, 1)  # four chunks
 TENSOR_CORES = at_least(8, "HGMMA", text="products of four warps (HGMMA)")
 ASKED = {
-    "wait": "What comes out of warpgroup_mma is a promise. Its numbers come out of "
-    "warpgroup_mma_wait, if it names the product among deps.",
-    "in flight": "A left factor in registers has to stay until its product is done: name it in "
-    "deps of that wait.",
-    "overwritten": "A product reads its tiles until somebody has waited for it.",
-    "left": "The last wait is for all: warpgroup_mma_wait(0, …).",
-    "programs": "Programs run in any order.",
-    "head": "Everything of a head comes from its own tiles: the solution's tiles do that.",
-    "not a number": "Which tile or which sum has nobody written?",
-    "idle": "Start all products whose factors are there; wait only before a line that reads a "
-    "result.",
+    "wait": "The registers that warpgroup_mma returns are not valid yet. Use the values that "
+    "warpgroup_mma_wait returns, and name the product among its deps.",
+    "in flight": "A left factor in registers must not change until its product is done: name it "
+    "in deps of that wait.",
+    "overwritten": "A product reads its tiles until a wait has covered it.",
+    "left": "The last wait must cover all products: warpgroup_mma_wait(0, …).",
+    "programs": "Programs run in any order and must not depend on each other.",
+    "head": "A program must read only the tiles of its own head.",
+    "not a number": "A tile or a sum is used that was never written. Which one?",
+    "idle": "Start all products whose factors are ready, and wait only before a line that reads "
+    "a result.",
 }
 
 EXERCISES = {
@@ -256,22 +256,22 @@ EXERCISES = {
         afterwards=Afterwards(
             why={
                 "warp, lane = i // 16, i % 8 * 4 + j % 8 // 2": "Four lanes share a row of 8 "
-                "columns, two neighbours each: 4 bytes, once they are bfloat16.",
-                "return warp, lane, j // 8 * 4 + i % 16 // 8 * 2 + j % 2": "64 columns are 8 times "
-                "four registers: 32.",
+                "columns, two neighbouring elements each, which are 4 bytes in bfloat16.",
+                "return warp, lane, j // 8 * 4 + i % 16 // 8 * 2 + j % 2": "64 columns are 8 "
+                "groups of four registers: 32.",
             },
             instead={
-                "Through shared memory": "any layout becomes any other, for a store, a barrier and "
-                "a load.",
+                "Through shared memory": "any layout can become any other, for a store, a "
+                "barrier and a load.",
             },
-            stretch="Sums over a row: which lanes have to exchange numbers, and in how many "
-            "rounds? And over a column?",
+            stretch="For a sum over a row, which lanes have to exchange values, and in how many "
+            "steps? And for a sum over a column?",
         ),
         hints=(
-            "Four questions: which 16 rows, which of 8 rows in there and which pair of columns, "
-            "upper or lower half, left or right of the pair.",
-            "warp = i // 16. lane = 4 · (i % 8) + the number of the pair, j % 8 // 2. Of the four "
-            "registers, 2 for the lower half and 1 for the right one.",
+            "Answer four questions: which group of 16 rows, which of its 8 rows and which pair "
+            "of columns, upper or lower half, left or right of the pair.",
+            "warp = i // 16. lane = 4 · (i % 8) + the number of the pair, j % 8 // 2. Among the "
+            "four registers, add 2 for the lower half and 1 for the right element.",
             "return i // 16, i % 8 * 4 + j % 8 // 2, j // 8 * 4 + i % 16 // 8 * 2 + j % 2",
         ),
         evidence=(
@@ -290,10 +290,11 @@ EXERCISES = {
             ),
         ),
         symptoms={
-            "its neighbour": "Two neighbours belong to one lane.",
-            "the next lane": "Four lanes to a row of 8 columns.",
-            "8 rows below": "The same lane, two registers later.",
-            "8 columns to the right": "The same lane, four registers later.",
+            "its neighbour": "Two neighbouring elements belong to the same lane.",
+            "the next lane": "Four lanes share a row of 8 columns.",
+            "8 rows below": "8 rows below is the same lane, two registers later.",
+            "8 columns to the right": "8 columns to the right is the same lane, four registers "
+            "later.",
         },
     ),
     "within": Exercise(
@@ -301,21 +302,21 @@ EXERCISES = {
         difficulty=2,
         afterwards=Afterwards(
             why={
-                "b_a = gl.convert_layout(b_a.to(gl.bfloat16), LEFT)": "A thread already has what "
-                "it needs as a left factor: no number moves.",
+                "b_a = gl.convert_layout(b_a.to(gl.bfloat16), LEFT)": "Each thread already has "
+                "the elements it needs as a left factor, so no data moves.",
                 "b_o, b_a = warpgroup_mma_wait(0, deps=(b_o, b_a))": "The product reads the "
-                "registers of b_a while it runs: they may not be given to anybody else before.",
+                "registers of b_a while it runs, so they must not be reused before.",
             },
             instead={
-                "Scores through shared memory": "8 KB, a store, a fence and a barrier, between two "
-                "products that wait for each other.",
+                "Scores through shared memory": "costs 8 KB, a store, a fence and a barrier, "
+                "between two products of which the second needs the first.",
             },
-            stretch="The second half of the tokens reads all 64, the first half only 32: which "
-            "products of 64 × 32 would do, and what would they save?",
+            stretch="The second half of the tokens reads all 64 tokens, the first half only 32. "
+            "Which products of 64 × 32 would be enough, and what would they save?",
         ),
         hints=(
-            "Product, wait, mask, round, product, wait. Which factor is a tile, and which is in "
-            "registers?",
+            "The order is product, wait, mask, round, product, wait. Which factor is a tile, and "
+            "which is in registers?",
             "s_k.permute((1, 0)) is kᵀ, without moving a byte. After the wait b_a is a tile in "
             "registers: gl.where, .to(gl.bfloat16), gl.convert_layout(…, LEFT).",
             "b_a = warpgroup_mma(s_r, s_k.permute((1, 0)), zeros, use_acc=False, is_async=True); "
@@ -334,34 +335,35 @@ EXERCISES = {
             gpu(partial(alone, 2, 512, 64)),
         ),
         symptoms=ASKED
-        | {"chunk": "Row t of the scores: r[t]·k[s] for s ≤ t, else 0. Then times v."},
+        | {"chunk": "Row t of the scores is r[t]·k[s] for s ≤ t, else 0. Multiply it by v."},
     ),
     "kernel": Exercise(
         minutes=25,
         difficulty=3,
         afterwards=Afterwards(
             why={
-                "b_s = warpgroup_mma(k_by_channel, s_v.index(i), b_s, is_async=True)": "It adds to "
-                "the state where it is, in registers. Nobody needs it before the next chunk.",
-                "b_a, b_r = warpgroup_mma_wait(2, deps=(b_a, b_r))": "Products end in their order: "
-                "this lets the last two go on while the scores are masked and rounded.",
-                "b_o, b_s, b_a, b_r = warpgroup_mma_wait(0, deps=(b_o, b_s, b_a, b_r))": "b_r as "
-                "well: r S, started second, has read it until now.",
+                "b_s = warpgroup_mma(k_by_channel, s_v.index(i), b_s, is_async=True)": "Adds to "
+                "the state where it is, in registers. Nothing needs the result before the next "
+                "chunk.",
+                "b_a, b_r = warpgroup_mma_wait(2, deps=(b_a, b_r))": "Products finish in order: "
+                "this lets the last two run while the scores are masked and rounded.",
+                "b_o, b_s, b_a, b_r = warpgroup_mma_wait(0, deps=(b_o, b_s, b_a, b_r))": "Names "
+                "b_r as well, because r S, which was started second, may still be reading it.",
             },
             instead={
-                "A wait after each product": "what tl.dot does: five waits a chunk, and nothing "
-                "beside them.",
-                "r in two pieces of bfloat16": "16 bits of r instead of 8: three products more, "
-                "and most of o's error is gone. The library does it.",
+                "A wait after each product": "is what tl.dot does: five waits per chunk, and no "
+                "work beside the products.",
+                "Split r into two bfloat16 parts": "keeps 16 bits of r instead of 8. It costs "
+                "three more products and removes most of o's error. The library does it.",
             },
             stretch="The next chunk's scores need no state. Could they be started before this "
-            "chunk's last wait? What would that take in registers?",
+            "chunk's last wait? How many registers would that take?",
         ),
         hints=(
             "Three of the four products have all their factors before the first of them starts. "
-            "Which result is needed first, and by whom?",
+            "Which result is needed first, and for what?",
             "Start r kᵀ, r S and S + kᵀ v, in this order, all with is_async=True. Wait so that "
-            "two may go on. Mask. Start scores v on top of r S. Wait for all.",
+            "two may keep running. Mask. Start scores · v, added to r S. Wait for all.",
             "b_a = warpgroup_mma(b_r, k_by_channel, zeros, use_acc=False, is_async=True); b_o = "
             "warpgroup_mma(b_r, s_state, zeros, use_acc=False, is_async=True); b_s = warpgroup_mma"
             "(k_by_channel, s_v.index(i), b_s, is_async=True); b_a, b_r = warpgroup_mma_wait(2, "
@@ -389,10 +391,10 @@ EXERCISES = {
         ),
         symptoms=ASKED
         | {
-            "chunk": "o is r S, and scores times v on top of it; s1 is S and kᵀ v on top.",
-            "state in": "o reads s_state, the state as it was before the chunk.",
-            "state": "b_s goes from chunk to chunk: the product adds to it.",
-            "decay": "All factors are decayed already: nothing is left to multiply.",
+            "chunk": "o is r S plus scores · v; s1 is S′ plus kᵀ v.",
+            "state in": "o reads s_state, the state before this chunk.",
+            "state": "b_s carries over from chunk to chunk: the product adds to it.",
+            "decay": "All factors are already decayed; do not multiply by a decay again.",
         },
     ),
 }

@@ -244,7 +244,14 @@ WKV6_HOPPER = replace(
     says="time the methods of wkv6 where no decay is strong",
     inputs="rwkv_lessons.inputs:rwkv6_tame_inputs",
     ladders=(Ladder("wkv6-hopper", HOPPER_RUNGS, "chunked", 60, ("bfloat16",), shape=TABLE_SHAPE),),
-    records=(),
+    records=(
+        Plan(  # 128 programs, each with an SM of its own: nothing else hides a wait
+            "wkv6-hopper-alone",
+            "ladder wkv6-hopper --shape 2,4096,64,64"
+            " --methods 19_copies_in_flight.two_stages,20_products_in_flight.together",
+            table=None,
+        ),
+    ),
     peers={},
     headline=None,
 )

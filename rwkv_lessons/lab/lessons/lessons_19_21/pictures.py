@@ -113,3 +113,25 @@ def waits_and_code(kernels, launch, chunks):
         pairs = zip(cells, head[1:], strict=False)
         lines.append(f"{name:26}" + "".join(f"{x:>{len(title) + 2}}" for x, title in pairs))
     return "\n".join(lines)
+
+
+def exposed_products(kernels, launch, chunks, ns, tokens=4096):
+    """Products that run while their program only waits, as text: what one program on an SM pays.
+
+    Args:
+        kernels: {name: kernel}. launch: a `GluonLaunch` of so many chunks.
+        ns: the time of one product at full rate, in nanoseconds.
+        tokens: of the sequence that the last column is for, in chunks of 64.
+    """
+    lines = [
+        f"{'per chunk':26}{'products':>10}{'exposed':>9}{'ns':>6}{f'µs for {tokens:,} tokens':>23}"
+    ]
+    for name, kernel in kernels.items():
+        seen = trace(kernel, launch)
+        products = len(seen.of("product")) // chunks
+        exposed = products - seen.hidden("product") // chunks
+        waited = exposed * ns
+        lines.append(
+            f"{name:26}{products:10}{exposed:9}{waited:6.0f}{waited * tokens / 64e3:23.1f}"
+        )
+    return "\n".join([*lines, "computed from the traces, not measured"])
