@@ -1,4 +1,4 @@
-"""The race: what a call costs beside its kernels, and CUDA graphs, which take most of it away."""
+"""The race: what a call costs besides its kernels, and CUDA graphs, which remove most of it."""
 
 import math
 from collections import Counter
@@ -18,7 +18,7 @@ from rwkv_lessons.lab.lessons.lesson_18.evidence import (
 def torch_loop(r, k, v, w, u, s):
     """A model's fallback in plain torch, in the layouts that a model has.
 
-    r, k, v are [B, T, C]; w, the raw decay, x of exp(-exp(x)), too; u is [H, N], s [B, H, N, N].
+    r, k, v, w are [B, T, C]; w is the raw decay, x in exp(-exp(x)); u is [H, N], s [B, H, N, N].
     Returns o, [B, T, C], and the last state.
     """
     (B, T, C), (H, N), dtype = r.shape, u.shape, r.dtype
@@ -32,11 +32,11 @@ def torch_loop(r, k, v, w, u, s):
 
 
 def longest_kernel(events):
-    """The kernel that takes most of the device's time, all its runs together, and that time in µs.
+    """The kernel whose runs together take the most device time, and that time in µs.
 
     Args:
-        events: of a trace: dicts with "cat", "name", "ts" (start) and "dur", in µs and any order.
-            What ran on the device has the cat "kernel", what the host did for it "launch".
+        events: dicts with "cat", "name", "ts" (start) and "dur", in µs, in any order. The cat of
+            what ran on the device is "kernel"; the host's work to start it is a "launch".
     """
     ### BEGIN SOLUTION
     totals = Counter()
@@ -51,7 +51,7 @@ def idle_share(events):
     """The share of a call in which no kernel runs: 0 to 1.
 
     Args:
-        events: as above. The event of cat "call" is the whole call. Kernels may overlap.
+        events: as above. The event with the cat "call" is the whole call. Kernels may overlap.
     """
     ### BEGIN SOLUTION
     whole = next(event for event in events if event["cat"] == "call")
@@ -65,12 +65,12 @@ def idle_share(events):
 
 
 def break_even(one, other):
-    """From how many tokens on calls of `one` take no longer than calls of `other`.
+    """The number of tokens from which on calls of `one` take no longer than calls of `other`.
 
-    At least 1; math.inf if that never comes.
+    At least 1; math.inf if there is no such number.
 
     Args:
-        one, other: (µs of a call however short it is, µs that each token adds).
+        one, other: (fixed cost of a call in µs, µs that each token adds).
     """
     ### BEGIN SOLUTION
     (fixed, each), (other_fixed, other_each) = one, other
@@ -83,12 +83,12 @@ def break_even(one, other):
 def capture(f, inputs, cuda=torch.cuda):
     """Captures a call of f as a CUDA graph; returns `replay`, a function of new inputs.
 
-    replay(*new) replays the graph for these, and returns what f returns; without any it takes those
-    of the last time. f's kernels are launched by the graph alone: no replay calls f.
+    replay(*new) replays the graph for these inputs and returns what f returns. replay() uses the
+    inputs of the last time. Only the graph launches f's kernels: no replay calls f.
 
     Args:
-        f: its first call compiles. It returns a tensor, or several.
-        inputs: tensors. They stay the caller's: no replay writes into them.
+        f: returns a tensor or several. Its first call compiles.
+        inputs: tensors that belong to the caller: no replay writes to them.
         cuda: what to capture with: cuda.CUDAGraph(), cuda.graph(…).
     """
     ### BEGIN SOLUTION
@@ -134,20 +134,21 @@ EXERCISES = {
         difficulty=1,
         afterwards=Afterwards(
             why={
-                'if event["cat"] == "kernel":': "The host's launches and the call are events, "
-                "too, and the call is the longest of all.",
-                'totals[event["name"]] += event["dur"]': "A kernel of 1 µs that runs 200 times is "
-                "worth more attention than one of 50 µs.",
+                'if event["cat"] == "kernel":': "The host's launches and the call itself are "
+                "events too, and the call is the longest event.",
+                'totals[event["name"]] += event["dur"]': "A kernel of 1 µs that runs 200 times "
+                "costs more than one of 50 µs that runs once.",
             },
             instead={
-                "The longest single run": "answers another question: what a replay cannot be "
-                "faster than.",
+                "The longest single run": "tells you something else: a lower bound for a replay.",
             },
-            stretch="Which kernel's total would a CUDA graph change, and which not?",
+            stretch="Which kernels' totals does a CUDA graph change?",
         ),
         hints=(
-            "Which events ran on the device? And is one run meant, or all runs of a name?",
-            "A dictionary from name to µs, filled by the kernels only; then the largest entry.",
+            "Which events ran on the device? Do you need a single run, or all runs of the same "
+            "kernel?",
+            "Build a dictionary from kernel name to µs, adding only kernel events. Return its "
+            "largest entry.",
             'totals = Counter(); totals[event["name"]] += event["dur"] for each event whose cat '
             'is "kernel"; return totals.most_common(1)[0].',
         ),
@@ -162,7 +163,7 @@ EXERCISES = {
         symptoms={
             "one kernel": 'Only events of cat "kernel" ran on the device.',
             "many": "Three runs of exp are 12 µs together, more than one of scan.",
-            "time": "The sum of `dur` over all runs of that kernel, and of no other.",
+            "time": "Add up `dur` over all runs of that kernel, and only of that kernel.",
         },
     ),
     "idle_share": Exercise(
@@ -170,23 +171,24 @@ EXERCISES = {
         difficulty=2,
         afterwards=Afterwards(
             why={
-                'begin, end = max(end, event["ts"]), max(end, event["ts"] + event["dur"])': "Of "
-                "each kernel counts what lies behind the end of all before it: no µs counts twice.",
-                'return 1 - busy / whole["dur"]': "Of the whole call: what lies before the first "
-                "kernel and behind the last one is waiting, too.",
+                'begin, end = max(end, event["ts"]), max(end, event["ts"] + event["dur"])': "Each "
+                "kernel adds only the part after the end of all earlier ones, so no µs is "
+                "counted twice.",
+                'return 1 - busy / whole["dur"]': "The share is of the whole call: the device "
+                "also waits before the first and after the last kernel.",
             },
             instead={
-                "1 - sum of durations / span": "right as long as kernels run one at a time, and "
-                "blind to the time before the first launch arrives.",
+                "1 - sum of durations / span": "is right while kernels run one at a time, but "
+                "ignores the time before the first kernel.",
             },
-            stretch="Tell the share before the first kernel from the share between kernels. Which "
-            "of the two does a graph shorten?",
+            stretch="Separate the idle time before the first kernel from that between kernels. "
+            "Which of the two does a graph shorten?",
         ),
         hints=(
-            "What is the time to compare with: from the first kernel, or of the whole call? And "
-            "two kernels side by side, do they make the device twice as busy?",
-            "Go through the kernels by start. Remember the latest end so far; each kernel adds "
-            "what lies behind it.",
+            "Which span do you compare with: the one from the first kernel on, or the whole "
+            "call? And is the device twice as busy when two kernels overlap?",
+            "Go through the kernels in order of their start. Remember the latest end so far; "
+            "each kernel adds only the part after it.",
             'begin = max(end, event["ts"]); end = max(end, event["ts"] + event["dur"]); busy += '
             'max(0, end - begin); 1 - busy / the dur of the event whose cat is "call".',
         ),
@@ -201,13 +203,13 @@ EXERCISES = {
             ),
         ),
         symptoms={
-            "one kernel": "The call takes 20 µs, the kernel 5 of them: three quarters are idle. "
-            "Before the first kernel and behind the last one the device waits, too.",
+            "one kernel": "The call takes 20 µs and the kernel 5, so three quarters are idle. "
+            "Before the first kernel and after the last one the device waits too.",
             "gaps": "Only kernels keep the device busy; launches do not.",
-            "order": "A file may have its events in any order: sort them by start.",
-            "late": "Events start when they start: what counts is how long they take.",
-            "side by side": "Where two kernels run at once the device is busy once.",
-            "idle share": "Sort by start, and count what lies behind the latest end so far.",
+            "order": "Events can be in any order in a file: sort them by start.",
+            "late": "The call need not start at 0: use its duration, not its end.",
+            "side by side": "While two kernels overlap, the device is busy once.",
+            "idle share": "Sort by start, and count only what comes after the latest end so far.",
         },
     ),
     "break_even": Exercise(
@@ -215,24 +217,26 @@ EXERCISES = {
         difficulty=2,
         afterwards=Afterwards(
             why={
-                "if each >= other_each:": "Who needs more for a token never catches up, however "
-                "much less the call costs.",
-                "return max(1, math.ceil((fixed - other_fixed) / (other_each - each)))": "What the "
-                "call costs more, over what each token saves; there is no call of 0 tokens.",
+                "if each >= other_each:": "A method that takes longer for each token never "
+                "catches up, however cheap its call is.",
+                "return max(1, math.ceil((fixed - other_fixed) / (other_each - each)))": "The "
+                "extra fixed cost, divided by what each token saves; a call has at least one "
+                "token.",
             },
             instead={
-                "Trying T = 1, 2, 3, …": "the same number, and no end where there is none.",
+                "Trying T = 1, 2, 3, …": "gives the same number, but never ends where there is "
+                "no break-even.",
             },
-            stretch="Below 50 µs the host is the slower one, and the call takes as long as the "
-            "host. Which shape has the time over T now?",
+            stretch="Up to 50 µs of kernels, the host is slower than the device, and the call "
+            "takes as long as the host. What does the time look like as a function of T now?",
         ),
         hints=(
-            "Two straight lines. What is the difference of their starts, and how fast does it "
+            "Two straight lines. How far apart do they start, and how fast does the distance "
             "shrink?",
-            "fixed + T · each ≤ other_fixed + T · other_each. Solve for T, round up, at least 1; "
-            "and see what happens if `each` is not the smaller one.",
-            "max(1, math.ceil((fixed - other_fixed) / (other_each - each))) if each < other_each; "
-            "with equal ones it is 1 or math.inf.",
+            "fixed + T · each ≤ other_fixed + T · other_each. Solve for T, round up, and return "
+            "at least 1. What happens if `each` is not the smaller one?",
+            "max(1, math.ceil((fixed - other_fixed) / (other_each - each))) if each < "
+            "other_each. If they are equal, the answer is 1 or math.inf.",
         ),
         evidence=(
             numbers(
@@ -251,14 +255,14 @@ EXERCISES = {
             ),
         ),
         symptoms={
-            "dearer to call, cheaper a token": "20 µs more for the call, 1 µs less for a token: "
-            "after 20 tokens they are even.",
+            "dearer to call, cheaper a token": "The call costs 20 µs more and each token 1 µs "
+            "less: after 20 tokens they are even.",
             "not a whole number": "7.5 tokens: with 7 it is still slower. Round up.",
-            "better in both": "From the first token on: 1, not 0 or less.",
-            "cheaper to call, dearer a token": "It leads for a while, and then no more: from no "
-            "number of tokens on.",
-            "the same for a token, cheaper to call": "No token changes the distance.",
-            "the same for a token, dearer to call": "No token changes the distance.",
+            "better in both": "It is better from the first token on: return 1, not 0 or less.",
+            "cheaper to call, dearer a token": "It leads for a while and is then overtaken for "
+            "good, so the answer is math.inf.",
+            "the same for a token, cheaper to call": "The difference is the same for every T.",
+            "the same for a token, dearer to call": "The difference is the same for every T.",
         },
     ),
     "capture": Exercise(
@@ -266,27 +270,28 @@ EXERCISES = {
         difficulty=3,
         afterwards=Afterwards(
             why={
-                "static = [x.clone() for x in inputs]": "A graph knows addresses, not values: the "
-                "inputs of every replay have to come to these.",
-                "x.copy_(y)": "Into the memory that the graph reads. `x = y` would only rename.",
-                "f(*static)": "Before the capture: what compiles or allocates for good does it "
-                "here, and not where it is forbidden.",
+                "static = [x.clone() for x in inputs]": "A graph stores addresses, not values: "
+                "the inputs of every replay have to be copied there.",
+                "x.copy_(y)": "This writes into the memory that the graph reads. `x = y` would "
+                "only rebind the name.",
+                "f(*static)": "A call before the capture compiles the kernels and makes lasting "
+                "allocations, which a capture forbids.",
             },
             instead={
-                "Writing new inputs into the static tensors yourself": "saves the copies: an "
-                "engine lets the kernel before write there.",
-                "return a clone of the results": "a launch more; else the next replay writes over "
-                "what the caller still holds.",
+                "Writing new inputs into the static tensors yourself": "saves the copies: in an "
+                "engine, the previous kernel can write there directly.",
+                "return a clone of the results": "costs another launch, but the next replay no "
+                "longer overwrites what the caller holds.",
             },
-            stretch="A replay for every T needs a graph for every T. How would you serve prompts "
-            "of 1 to 4,096 tokens with twelve graphs?",
+            stretch="Each length T needs a graph of its own. How would you serve prompts of 1 to "
+            "4,096 tokens with twelve graphs?",
         ),
         hints=(
-            "A graph repeats launches with the same addresses. Which memory does it read, when "
-            "the inputs of the next call lie elsewhere?",
-            "Four steps: tensors of your own for the inputs; a call that compiles; the capture, in "
-            "`with cuda.graph(graph):`; and in replay, copies into your tensors, then "
-            "graph.replay().",
+            "A graph repeats launches with the same addresses. Which memory does it read if the "
+            "next inputs are elsewhere?",
+            "Four steps: make your own tensors for the inputs; call f once so that it compiles; "
+            "capture a call in `with cuda.graph(graph):`; and in replay, copy the inputs into "
+            "your tensors, then call graph.replay().",
             "static = [x.clone() for x in inputs]; f(*static); graph = cuda.CUDAGraph(); with "
             "cuda.graph(graph): results = f(*static) | for x, y in zip(static, new): x.copy_(y); "
             "graph.replay(); return results.",
@@ -296,23 +301,25 @@ EXERCISES = {
             captures_here(torch_loop, lambda seed: inputs(*SMALL, seed=seed)),
         ),
         symptoms={
-            "cuda": "Capture with what is given as `cuda`: on a GPU it is torch.cuda.",
-            "first call": "Call f once before the capture: compiling and loading are no launches.",
-            "nothing captured": "The call of f to be repeated stands inside `with "
+            "cuda": "Capture with the argument `cuda`; on a GPU it is torch.cuda.",
+            "first call": "Call f once before the capture: compiling and loading a kernel are "
+            "not launches and cannot be recorded.",
+            "nothing captured": "The call of f that is to be recorded belongs inside `with "
             "cuda.graph(graph):`.",
-            "once": "What stands in the capture is repeated by every replay.",
-            "the same inputs": "While it is captured nothing runs: results are there after a "
-            "replay only, in the tensors that f returned in the capture.",
-            "other inputs": "The graph reads the memory that it was captured with: new inputs have "
-            "to be copied there.",
-            "one behind": "Inputs first, then graph.replay().",
-            "elsewhere": "What the graph writes is what f returned in the capture, and nothing "
-            "that was there before.",
-            "and others": "Every replay copies its inputs.",
-            "no new inputs": "Without new inputs the old ones are still in their memory.",
-            "called again": "Only graph.replay() launches.",
-            "the caller's": "Capture with clones: replays write their inputs there.",
-            "waits": "Nothing runs in a capture, so nothing can be read or waited for.",
+            "once": "Every replay repeats everything in the capture.",
+            "the same inputs": "During the capture nothing runs. Results appear after a replay, "
+            "in the tensors that f returned during the capture.",
+            "other inputs": "The graph reads the memory it was captured with: new inputs have to "
+            "be copied there.",
+            "one behind": "Copy the inputs first, then call graph.replay().",
+            "elsewhere": "A graph writes to the tensors that f returned during the capture, not "
+            "to earlier ones.",
+            "and others": "Every replay has to copy its inputs.",
+            "no new inputs": "Without new inputs, use those of the last time: they are still in "
+            "their memory.",
+            "called again": "Only graph.replay() may launch; do not call f.",
+            "the caller's": "Capture with clones: replays write the inputs there.",
+            "waits": "During a capture nothing runs, so nothing can be read or waited for.",
         },
     ),
 }

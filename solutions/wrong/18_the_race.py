@@ -4,7 +4,7 @@ from rwkv_lessons.lab.course.wrong_answers import edit, instead, move, wrong
 
 longest_kernel = wrong(
     longest_run=(
-        "The longest single run: three short ones of a kernel may be more together.",
+        "Takes the longest single run; three short runs of another kernel may be longer together.",
         instead(
             'kernels = [event for event in events if event["cat"] == "kernel"]\n'
             'longest = max(kernels, key=lambda event: event["dur"])\n'
@@ -12,11 +12,11 @@ longest_kernel = wrong(
         ),
     ),
     call_counts=(
-        "Every event counts: the call itself is the longest.",
+        "Counts every event, so the call itself is the longest.",
         edit('if event["cat"] == "kernel":', "if event:"),
     ),
     launches_count=(
-        "Adds up what the host did.",
+        "Adds up the host's launches.",
         edit('event["cat"] == "kernel"', 'event["cat"] == "launch"'),
     ),
     most_often=(
@@ -24,7 +24,7 @@ longest_kernel = wrong(
         edit('+= event["dur"]', "+= 1"),
     ),
     time_of_all=(
-        "The name is right; the time is that of all kernels.",
+        "The name is right, but the time is that of all kernels.",
         edit(
             "return totals.most_common(1)[0]",
             "return totals.most_common(1)[0][0], sum(totals.values())",
@@ -34,22 +34,22 @@ longest_kernel = wrong(
 
 idle_share = wrong(
     overlap_twice=(
-        "Adds up durations: where two kernels run at once that is too much.",
+        "Adds up durations, which is too much where two kernels overlap.",
         edit("busy += max(0, end - begin)", 'busy += event["dur"]'),
     ),
     from_first_kernel=(
-        "The span begins with the first kernel: what the host needs before it is left out.",
+        "The span begins with the first kernel and leaves out the host's time before it.",
         edit(
             'return 1 - busy / whole["dur"]',
             'first = min(event["ts"] for event in kernels)\nreturn 1 - busy / (end - first)',
         ),
     ),
     busy_share=(
-        "The share in which kernels run.",
+        "Returns the share in which kernels run.",
         edit('1 - busy / whole["dur"]', 'busy / whole["dur"]'),
     ),
     unsorted=(
-        "Takes kernels as they stand in the file: what an earlier one covers is lost.",
+        "Takes kernels in the order of the file and loses time that a longer, earlier one covers.",
         edit('sorted(kernels, key=lambda event: event["ts"])', "kernels"),
     ),
     launches_are_busy=(
@@ -57,7 +57,7 @@ idle_share = wrong(
         edit('if event["cat"] == "kernel"', 'if event["cat"] != "call"'),
     ),
     right_if_it_starts_at_zero=(
-        "The call is taken to end at its length: right if it starts at 0.",
+        "Takes the call to end at its duration, which is right only if it starts at 0.",
         edit('1 - busy / whole["dur"]', '1 - busy / (whole["ts"] + whole["dur"])'),
     ),
 )
@@ -68,35 +68,35 @@ break_even = wrong(
         edit("math.ceil(", "math.floor("),
     ),
     none_or_less=(
-        "Better in both is better from the first token on, not from a negative number.",
+        "Better in both means from the first token on, not from a negative number.",
         edit("max(1, math.ceil((fixed - other_fixed) / (other_each - each)))",
              "math.ceil((fixed - other_fixed) / (other_each - each))"),
     ),
     while_it_leads=(
-        "Who leads at the start is passed later: from then on it is not the faster one.",
+        "The method that leads at the start is overtaken later and is slower from then on.",
         edit(
             "if each >= other_each:",
             "if fixed <= other_fixed:\n    return 1\nif each >= other_each:",
         ),
     ),
     equal_slopes=(
-        "With the same time for a token the cheaper call stays ahead for ever.",
+        "With the same cost for each token, the cheaper call stays ahead for ever.",
         edit("return 1 if each == other_each and fixed <= other_fixed else math.inf",
              "return math.inf"),
     ),
     by_token_alone=(
-        "Looks at the time of a token only.",
+        "Compares only the cost of a token.",
         instead("return 1 if one[1] <= other[1] else math.inf"),
     ),
 )  # fmt: skip
 
 capture = wrong(
     renamed=(
-        "The name is bound to the new tensor: the graph goes on to read the old memory.",
+        "Binds the name to the new tensor; the graph still reads the old memory.",
         edit("x.copy_(y)", "x = y"),
     ),
     right_for_the_first_prompt=(
-        "New inputs are never copied: every replay computes the first ones.",
+        "Never copies new inputs, so every replay computes the first ones.",
         edit(
             """
             for x, y in zip(static, new, strict=False):
@@ -110,7 +110,7 @@ capture = wrong(
         edit("[x.clone() for x in inputs]", "list(inputs)"),
     ),
     cold=(
-        "The first call of f is the captured one: it would compile there.",
+        "Captures the first call of f, which would have to compile during the capture.",
         edit(
             """
             f(*static)
@@ -120,7 +120,7 @@ capture = wrong(
         ),
     ),
     results_of_the_warm_up=(
-        "Returns what the call before the capture made: no replay writes there.",
+        "Returns the results of the call before the capture, where no replay writes.",
         edit(
             """
             f(*static)
@@ -137,23 +137,23 @@ capture = wrong(
         ),
     ),
     calls_again=(
-        "Replays, and then calls f all the same.",
+        "Replays the graph and then calls f as well.",
         edit("return results", "return f(*static)"),
     ),
     never_replayed=(
-        "Copies and returns: nothing was launched.",
+        "Copies the inputs and returns without launching anything.",
         edit("graph.replay()"),
     ),
     replay_first=(
-        "Replays before the new inputs are there: each answer is the one before.",
+        "Replays before copying the new inputs, so each answer belongs to the previous ones.",
         move("graph.replay()", before="for x, y"),
     ),
     waits_inside=(
-        "Waits for the device in the capture, where nothing runs.",
+        "Waits for the device during the capture, where nothing runs.",
         edit("results = f(*static)", "results = f(*static)\ncuda.synchronize()"),
     ),
     twice=(
-        "Two calls in the capture: every replay does the work twice.",
+        "Captures two calls, so every replay does the work twice.",
         edit("results = f(*static)", "f(*static)\nresults = f(*static)"),
     ),
 )

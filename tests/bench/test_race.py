@@ -158,8 +158,11 @@ def test_pictures_and_tables_say_what_they_show(tmp_path, capsys):
     assert pictures.fastest(traces) == ("chunked", "recurrent")
     lines = pictures.table(traces).splitlines()
     assert lines[1].split() == "recurrent 41 26 19.0 20.0 2 5% 51% 5,260 64".split()
-    assert str(pictures.timelines(traces)).startswith("recurrent: 2 kernels, 20 of 60 µs")
-    assert str(pictures.timelines(traces, replayed=True)).startswith("recurrent, graph: 2")
+    assert str(pictures.timelines(traces)).startswith("recurrent: 41 µs, 20 of them in 2 kernels")
+    assert str(pictures.timelines(traces, replayed=True)).startswith("recurrent, graph: 26 µs")
+    whole, *rest = pictures.unprofiled(traces[0])
+    assert whole["dur"] == traces[0].wall_us and rest[-1]["ts"] + rest[-1]["dur"] == whole["dur"]
+    assert {e["cat"] for e in rest} == {"kernel"} and len(rest) == traces[0].launches
     assert "19.0 µs     1 × scan" in pictures.kernels(traces[0])
     pictures.save_traces(traces, tmp_path / "traces")
     assert len(list((tmp_path / "traces").glob("*.pt.trace.json"))) == 3

@@ -10,13 +10,17 @@ import re
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from rwkv_lessons.distributed.cost import forward
 from rwkv_lessons.lab.course.exercises import NOTEBOOKS, ROOT
+from rwkv_lessons.lab.lessons.lesson_18.pictures import A800, find
 from rwkv_lessons.lab.lessons.lesson_30.pictures import assumed_rates
 from rwkv_lessons.lab.pictures.roofline import ceiling
 from rwkv_lessons.operations import work
-from rwkv_lessons.records.lookup import record
+from rwkv_lessons.records.lookup import GPU, record
+from rwkv_lessons.records.traces import load_traces
+from rwkv_lessons.wkv6 import method_for
 from warplens.least_time import roof_over
 
 # Two recordings of one kernel on one GPU differ by this much, and no sentence should hang on it.
@@ -82,10 +86,36 @@ def timex(*rungs, name="timex-ladder", lesson="10_time_x"):
     return lambda: tuple(ms(name, f"{lesson}.{rung}") for rung in rungs)
 
 
-def race(method):
-    """Microseconds of a call beside its kernels, and of these, for 54 tokens."""
-    found = row("wkv6-race", method, (1, 54, 32, 64))
-    return 1e3 * (found.host_ms - found.median_ms), 1e3 * found.median_ms
+def race(method, T=54, replayed=False):
+    """A `Trace` of lesson 18: a call, or a replay of its graph."""
+    return find(load_traces("wkv6-race", GPU)[1], method, (1, T, 32, 64), replayed)
+
+
+def idle(call):
+    """The share of a call in which none of its kernels runs."""
+    return 1 - call.device_us / call.wall_us
+
+
+def per_token_us(method, replayed=False):
+    """What a token adds to a call, and the call without any: a line through two lengths."""
+    short, long = (race(method, T, replayed).wall_us for T in (54, 4096))
+    each = (long - short) / (4096 - 54)
+    return each, short - 54 * each
+
+
+def first_in(table):
+    """The kernels and the call that are the fastest, of {method: (call, kernels)}."""
+    return tuple(min(table, key=lambda x: table[x][part]) for part in (1, 0))
+
+
+WAYS = "cuda", "recurrent", "chunked"
+
+
+def short_calls():
+    """The two tables of lesson 18 for 54 tokens on one GPU, as `first_in` takes them."""
+    times = [row("wkv6-short", x, (1, 54, 32, 64)) for x in WAYS]
+    here = {x.method: (x.host_ms, x.median_ms) for x in times}
+    return here, {x: (race(x).wall_us, race(x).device_us) for x in WAYS}
 
 
 def roof(operation, shape):
@@ -158,10 +188,33 @@ SENTENCES = (
     Said("17", r"In bfloat16 the chunks take a quarter of the walk's time",
          lambda: (ms("wkv6-backward", "chunked", dtype="bfloat16")
                   / ms("wkv6-backward", "cuda", dtype="bfloat16"),), (1 / 4,), 0.1),
-    Said("18", r"saves one or two of the # to # µs",
-         lambda: (race("chunked")[0], race("recurrent")[0]), within=0.1),
-    Said("18", r"saves one or two of the",
-         lambda: (race("recurrent")[1] - race("chunked")[1],), (1.5,), 0.5),
+    Said("18", r"at least three quarters of each call pass without a kernel",
+         lambda: (min(idle(race(x)) for x in (*WAYS, "recurrent, heads first")) >= 0.75,),
+         (True,)),
+    Said("18", r"`chunked` has the fastest kernels in both tables of this lesson\. Its call is the "
+         r"fastest in one and not in the other",
+         lambda: ({first_in(x)[0] for x in short_calls()} == {"chunked"},
+                  len({first_in(x)[1] for x in short_calls()})), (True, 2)),
+    Said("18", r"On the A800, `chunked` has the fastest kernels and the slowest call of the three",
+         lambda: (min(WAYS, key=lambda x: A800[x][1]) == max(WAYS, key=lambda x: A800[x][0])
+                  == "chunked",), (True,)),
+    Said("18", r"five copies make its call about # µs longer",
+         lambda: (race("recurrent, heads first").wall_us - race("recurrent").wall_us,),
+         within=0.2),
+    *(Said("18", r"`recurrent` and `cuda` spend # % of a call in kernels",
+           lambda x=x: (100 * (1 - idle(race(x, 4096))),)) for x in ("recurrent", "cuda")),
+    Said("18", r"about half of its call is still fixed cost",
+         lambda: (idle(race("chunked", 4096)),), (0.5,), 0.15),
+    Said("18", r"`chunked` has both the lower fixed cost and the lower cost for each token",
+         lambda: tuple(x < y for x, y in zip(per_token_us("chunked"), per_token_us("recurrent"),
+                                             strict=True)), (True, True)),
+    Said("18", r"each µs shifts the break-even by # tokens",
+         lambda: (1 / (per_token_us("recurrent", True)[0] - per_token_us("chunked", True)[0]),)),
+    Said("18", r"`recurrent` up to # tokens, `chunked` from # on, in 16 bits",
+         lambda: tuple(n for n in (16, 17) if method_for("cuda", torch.bfloat16, n, 32, 64, False)
+                       == ("recurrent" if n == 16 else "chunked"))),
+    Said("18", r"whose calls take # to # times their longest kernel",
+         lambda: tuple(f(call / kernel for call, kernel in A800.values()) for f in (min, max))),
     Said("19", r"library's kernel takes a quarter of its time",
          lambda: (ms("wkv6-hopper-ladder", "chunked") / ms("wkv6-hopper-ladder", CHUNKS),),
          (1 / 4,), 0.1),

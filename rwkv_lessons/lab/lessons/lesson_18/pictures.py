@@ -8,7 +8,7 @@ from warplens.pictures.style import Picture
 
 from ....records.lookup import GPU
 from ....records.profiles import brief
-from ....records.traces import COPIES, Trace, load_traces, read_events, write_chrome
+from ....records.traces import Trace, load_traces, read_events, write_chrome
 
 RECORD = "wkv6-race"
 COMMAND = "python -m rwkv_lessons.bench race --record"
@@ -23,9 +23,12 @@ A800 = {
 }
 HEAD = ("way", "call", "graph", "longest kernel", "all kernels", "launches", "copies", "idle")
 HEAD_A800 = ("A800 call", "its longest kernel")
-COLOURS = {"launch": style.OKABE_ITO["orange"], "kernel": style.OKABE_ITO["blue"]}
+PARTS = {
+    "no kernel runs": style.FAINT,
+    "kernels that compute": style.OKABE_ITO["blue"],
+    "kernels that copy": style.OKABE_ITO["vermillion"],
+}
 PAPER = {"bbox": {"fc": style.PAPER, "ec": "none", "pad": 1.5}}
-COPY = style.OKABE_ITO["vermillion"]
 
 
 def recorded(gpu=GPU, folder=None) -> list[Trace]:
@@ -134,59 +137,66 @@ def layouts(T=5, H=3):
     return Picture(figure, text)
 
 
+def unprofiled(trace):
+    """The events of a call at its own length, as dicts: the profiler stretches what the host does.
+
+    The call takes its wall clock without a profiler. Its kernels, whose durations the profiler does
+    not change, stand one after another at its end; when each of them starts was not recorded.
+    """
+    found = [event for event in trace.events if event.cat == "kernel"]
+    start = max(0, trace.wall_us - sum(event.dur for event in found))
+    events = [trace.events[0]._replace(dur=trace.wall_us)]
+    for event in found:
+        events.append(event._replace(ts=start))
+        start += event.dur
+    return [event._asdict() for event in events]
+
+
 def timelines(traces, shape=SHORT, replayed=False, until=None):
-    """Calls along time, under the profiler: above the host's launches, below what the device runs.
+    """Calls as bars, at the lengths they have without a profiler: fixed costs, then kernels.
 
     Args:
         replayed: draws replays of graphs.
-        until: µs to draw; a call that goes on longer is cut there. None: the longest but the loop.
+        until: µs to draw; a call that takes longer is cut there. None: the longest but the loop.
     """
     shown = [x for x in traces if x.shape == tuple(shape) and x.replayed == replayed]
     shown = [x for x in shown if "CPU" not in x.method]
     if not shown:
         return None
-    ends = [x.events[0].dur for x in shown if x.launches < 50]
-    until = until or max(ends, default=shown[0].events[0].dur)
-    figure = style.figure(0.8 + 0.5 * len(shown))
+    until = until or 1.15 * max(x.wall_us for x in shown if x.launches < 50)
+    figure = style.figure(0.8 + 0.42 * len(shown))
     ax = figure.subplots()
     for y, trace in enumerate(shown):
-        _line(ax, -y, trace, until)
+        _bar(ax, -y, trace, until)
     labels = [f"{x.method}{', graph' if x.replayed else ''}" for x in shown]
     ax.set_yticks([0.4 - y for y in range(len(shown))], labels)
-    ax.set(xlim=(0, until), ylim=(0.9 - len(shown), 1), xlabel="µs from the start of the call")
+    ax.set(xlim=(0, until), ylim=(0.9 - len(shown), 1), xlabel="µs, no profiler attached")
     ax.tick_params(axis="y", length=0)
-    for label, colour in (("host launches", COLOURS["launch"]), ("kernel", COLOURS["kernel"])):
+    for label, colour in PARTS.items():
         ax.bar(0, 0, color=colour, label=label)
-    ax.bar(0, 0, color=COPY, label="kernel that copies")
     figure.legend(loc="outside upper right", ncols=3)
-    said = [
-        f"{label}: {x.launches:,} kernels, {x.device_us:,.0f} of {x.events[0].dur:,.0f} µs"
+    lines = [
+        f"{label}: {x.wall_us:,.0f} µs, {x.device_us:,.0f} of them in {_count(x.launches)}"
         for label, x in zip(labels, shown, strict=True)
     ]
-    return Picture(figure, "\n".join(said))
+    return Picture(figure, "\n".join(lines))
 
 
-def _line(ax, y, trace, until):
-    """A call: its launches in the upper half, its kernels in the lower."""
-    end = min(trace.events[0].dur, until)
-    style.box(ax, 0, y, end, 0.8, style.FAINT)
-    for event in trace.events[1:]:
-        width = min(event.dur, until - event.ts)
-        if width <= 0:
-            continue
-        at = y + 0.42 if event.cat == "launch" else y + 0.04
-        copies = event.cat == "kernel" and any(word in event.name for word in COPIES)
-        style.box(ax, event.ts, at, width, 0.34, COPY if copies else COLOURS[event.cat])
-    if trace.events[0].dur > until:
-        ax.text(
-            until,
-            y + 0.4,
-            f"… {trace.events[0].dur:,.0f} ",
-            ha="right",
-            va="center",
-            size=8,
-            **PAPER,
-        )
+def _count(kernels):
+    return f"{kernels:,} kernel{'s' * (kernels != 1)}"
+
+
+def _bar(ax, y, trace, until):
+    """A call: what is no kernel, then kernels that compute, then kernels that copy."""
+    lengths = trace.wall_us - trace.device_us, trace.device_us - trace.copy_us, trace.copy_us
+    start = 0
+    for length, colour in zip(lengths, PARTS.values(), strict=True):
+        width = min(max(0, length), max(0, until - start))
+        style.box(ax, start, y, width, 0.8, colour)
+        start += max(0, length)
+    if trace.wall_us > until:
+        text = f"… {trace.wall_us:,.0f} µs "
+        ax.text(until, y + 0.4, text, ha="right", va="center", size=8, **PAPER)
 
 
 def kernels(trace, most=6):

@@ -102,7 +102,7 @@ NAMED = {
     "capture.cold": "Call f once before",
     "capture.results_of_the_warm_up": "memory that the graph does not write",
     "capture.never_replayed": "NaN",
-    "capture.replay_first": "Inputs first",
+    "capture.replay_first": "Copy the inputs first",
     "capture.waits_inside": "nothing runs",
     "capture.callers_memory": "with clones",
 }
