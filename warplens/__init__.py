@@ -5,13 +5,18 @@
 For kernels of numba.cuda, Triton and Gluon. To import it imports no compiler.
 """
 
+from typing import TYPE_CHECKING
+
 __version__ = "0.1.0"
 __all__ = ["banks", "machine_code", "occupancy", "races", "roofline", "timeline", "trace"]
 
+if TYPE_CHECKING:
+    from .kernels import banks, machine_code, occupancy, races, roofline, timeline, trace
+else:
 
-def __getattr__(name):
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import kernels
+    def __getattr__(name):
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from . import kernels
 
-    return getattr(kernels, name)
+        return getattr(kernels, name)

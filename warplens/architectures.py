@@ -7,6 +7,7 @@ compute capability. SMs: of the GPU that is named first.
 from dataclasses import dataclass
 
 KIB = 1024
+FULL_WARP = 32  # threads
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,16 @@ def in_words(error):
 class Place:
     """A line of a kernel; prints as ``line 12: y[i] = x[i]``, the same in every session."""
 
+    file: str
+    function: str
+    line: int
+    text: str
+
     def __init__(self, code, line):
         self.file, self.function, self.line = code.co_filename, code.co_name, line
         self.text = linecache.getline(self.file, line).strip()
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"line {self.line}: {self.text}" if self.text else f"line {self.line}"
 
 
@@ -39,6 +44,9 @@ class KernelFault(Exception):
         array, index: the array's name and the index, where the fault is about one.
     """
 
+    what: str
+    place: Place | None
+
     def __init__(self, what, place=None, block=None, thread=None, array=None, index=None):
         self.what, self.place, self.block, self.thread = what, place, block, thread
         self.array, self.index = array, index
@@ -48,7 +56,7 @@ class KernelFault(Exception):
         super().__init__("\n  ".join([what, *where]))
 
     @property
-    def line(self):
+    def line(self) -> int | None:
         return self.place.line if self.place else None
 
 

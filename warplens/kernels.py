@@ -9,23 +9,31 @@ lines on each.
 """
 
 import dataclasses
+import importlib
 import inspect
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from .compiled.assembly import assembly as machine_code
 from .compiled.cubin import plain
 from .compiled.occupancy import occupancy
-from .cuda import trace as cuda_simulator
-from .cuda.trace import Trace
 from .faults import UninitialisedRead, Unsupported
-from .least_time import Work, data_sheet, roof_over
-from .pictures import in_flight
-from .pictures import traces as pictures
-from .triton import run as triton_interpreter
+from .least_time import Ceiling, Roof, Work, data_sheet, roof_over
+
+if TYPE_CHECKING:  # a simulator is imported with the first kernel of its language
+    from .cuda.trace import Trace
+    from .gluon.trace import GluonTrace
+    from .pictures.style import Picture
+    from .triton.trace import TritonTrace
+
+    AnyTrace: TypeAlias = Trace | TritonTrace | GluonTrace
 
 __all__ = ["banks", "machine_code", "occupancy", "races", "roofline", "timeline", "trace"]
 
+Size: TypeAlias = int | tuple[int, ...]
+Op: TypeAlias = Literal["load", "store", "atomic"]
 
-def trace(kernel, grid, *args, **named):
+
+def trace(kernel: object, grid: Size, *args: Any, **named: Any) -> "AnyTrace":
     """Runs one launch on the CPU, on copies of its arguments, and counts its accesses.
 
     Args:
@@ -51,7 +59,7 @@ def trace(kernel, grid, *args, **named):
     named = {name: _on_cpu(x) for name, x in named.items()}
     simulator = _simulator(kernel)
     grid = (grid,) if isinstance(grid, int) else grid
-    if simulator is cuda_simulator:
+    if simulator.__name__ == CUDA:
         function = plain(kernel)
         if not args:
             raise TypeError(f"block is missing: a launch of {function.__name__} has a grid and one")
@@ -62,7 +70,7 @@ def trace(kernel, grid, *args, **named):
         raise TypeError(str(fault)) from None
 
 
-def races(kernel, *launch, **named):
+def races(kernel: object, *launch: Any, **named: Any) -> "Races":
     """What no barrier orders: two threads at one address, and at least one of them writes.
 
     Of a Triton kernel, the elements that one program writes and another one reads or writes. A
@@ -89,16 +97,24 @@ def races(kernel, *launch, **named):
     return Races(found)
 
 
-class Races(list):
+class Races(list[Any]):
     """The races of a launch."""
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return "\n".join(map(str, self)) or "no race"
 
     __str__ = __repr__
 
 
-def banks(kernel, *launch, line=None, array=None, op=None, nth=0, **named):
+def banks(
+    kernel: object,
+    *launch: Any,
+    line: int | None = None,
+    array: str | None = None,
+    op: Op | None = None,
+    nth: int = 0,
+    **named: Any,
+) -> "Picture":
     """Draws one warp's access to shared memory: the 32 banks, and a row for each pass it takes.
 
     Args:
@@ -115,7 +131,7 @@ def banks(kernel, *launch, line=None, array=None, op=None, nth=0, **named):
         ValueError: the kernel has no such access to shared memory.
     """
     seen = _seen(kernel, launch, named)
-    if not isinstance(seen, Trace):
+    if not _is(seen, CUDA):
         what = f"{seen.kernel} is not of numba, and a compiler lays out its shared memory: "
         raise TypeError(what + "see LDS, STS and LDSM of machine_code(…)")
     if line is array is op is None:
@@ -124,10 +140,17 @@ def banks(kernel, *launch, line=None, array=None, op=None, nth=0, **named):
             raise ValueError(f"{seen.kernel} does not access shared memory")
         worst = max(shared, key=lambda row: row.conflicts)
         line, array, op = worst.line, worst.array, worst.op
+    pictures = _pictures("traces")
     return pictures.banks(seen, line, array=array, op=op, nth=nth)
 
 
-def timeline(kernel, *launch, program=0, steps=None, **named):
+def timeline(
+    kernel: object,
+    *launch: Any,
+    program: int = 0,
+    steps: tuple[int, int] | None = None,
+    **named: Any,
+) -> "Picture":
     """Draws what a kernel in Gluon has in flight: copies and products against a program's steps.
 
     Args:
@@ -146,10 +169,18 @@ def timeline(kernel, *launch, program=0, steps=None, **named):
         raise TypeError(
             f"{seen.kernel} is no kernel of Gluon: only there it says what is in flight"
         )
-    return in_flight.timeline(seen, program, steps)
+    return _pictures("in_flight").timeline(seen, program, steps)
 
 
-def roofline(seen=None, *, flops, bytes=None, dtype="float32", gpu="H200", ceiling=None):
+def roofline(
+    seen: "AnyTrace | None" = None,
+    *,
+    flops: float,
+    bytes: float | None = None,
+    dtype: Literal["float32", "float16", "bfloat16"] = "float32",
+    gpu: str = "H200",
+    ceiling: Ceiling | None = None,
+) -> Roof:
     """The least time that a launch can take on a GPU, and whether memory or arithmetic sets it.
 
     Args:
@@ -181,30 +212,51 @@ def roofline(seen=None, *, flops, bytes=None, dtype="float32", gpu="H200", ceili
     return dataclasses.replace(roof_over(Work(bytes, flops), ceiling), of=ceiling.source)
 
 
+CUDA, GLUON = f"{__package__}.cuda.trace", f"{__package__}.gluon.trace"
+
+
 def _simulator(kernel):
     """The module with the `trace` for a kernel of this kind. A new kind gets its line here."""
     where = type(kernel).__module__
     if where.startswith("triton.experimental.gluon"):
-        from .gluon import run as gluon_simulator
-
-        return gluon_simulator
+        return _imported(".gluon.run", "triton")
     if where.startswith("triton."):
-        return triton_interpreter
+        return _imported(".triton.run", "triton")
     if callable(getattr(kernel, "py_func", kernel)):
-        return cuda_simulator
+        return _imported(".cuda.trace", "numba")
     raise TypeError(
         f"kernel is a {type(kernel).__name__}, needs what cuda.jit, triton.jit or gluon.jit made"
     )
 
 
+def _pictures(name):
+    return _imported(f".pictures.{name}", "pictures")
+
+
+def _imported(name, extra):
+    """A module of this package, which needs the packages of one of its extras."""
+    try:
+        return importlib.import_module(name, __package__)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith(__package__):
+            raise
+        what = f"{error.name} is not installed: pip install 'warplens[{extra}]'"
+        raise ModuleNotFoundError(what, name=error.name) from None
+
+
+def _is(seen, module):
+    """Whether `seen` is a trace of the class that `module` has."""
+    return type(seen).__module__ == module
+
+
 def _of_gluon(seen):
     """Whether it is a `GluonTrace`."""
-    return type(seen).__module__.endswith("warplens.gluon.trace")
+    return _is(seen, GLUON)
 
 
 def _seen(kernel, launch, named):
     """The trace itself, or that of a launch."""
-    if isinstance(kernel, Trace) or hasattr(kernel, "faults"):
+    if hasattr(kernel, "faults"):
         if launch or named:
             raise TypeError("a trace is given, so that there is nothing to launch")
         return kernel

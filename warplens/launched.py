@@ -9,12 +9,14 @@ import argparse
 import ast
 import codeop
 import contextlib
+import functools
 import inspect
 import io
 import sys
 import types
 import warnings
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from unittest.mock import patch
 
@@ -23,12 +25,9 @@ import numpy as np
 from .command_line import at_least
 from .compiled.assembly import what_is_missing
 from .compiled.cubin import CompileError, plain
-from .cuda.run import run as run_cuda
 from .faults import KernelFault
 from .kernels import machine_code, trace
 from .pretend_gpu import Compiled, pretend_gpu, real_devices
-from .triton.configurations import choose
-from .triton.run import run as run_triton
 
 
 @dataclass
@@ -155,8 +154,6 @@ def _kernel(known, name, file):
 
 def _as_text(file, name, text):
     """The launch in `text`, with the names of the file."""
-    import torch
-
     known, errors = _names(file)
     try:
         kernel = _kernel(known, name, file)
@@ -178,7 +175,7 @@ def _as_text(file, name, text):
 
             return launch
 
-    names = vars(torch) | {"np": np, "torch": torch} | known | {"kernel": Launcher()}
+    names = _makers() | {"np": np} | known | {"kernel": Launcher()}
     try:
         with contextlib.nullcontext() if _has_gpu() else pretend_gpu():
             launch = eval(f"kernel{text}", names)
@@ -188,6 +185,8 @@ def _as_text(file, name, text):
         raise ValueError(f"the launch is {text!r}, needs to be like '[4, 256](rand(1024))'")
     if hasattr(kernel, "py_func"):
         return launch
+    from .triton.configurations import choose
+
     chosen = choose(kernel, launch.args, launch.named)
     return Launch(chosen.kernel, launch.grid, launch.args, chosen.named, chosen.configuration)
 
@@ -205,11 +204,23 @@ def _watched(launched):
         yield
 
 
-def _has_gpu():
-    import torch
+def _makers():
+    """What a launch in words calls to make an array: torch's own names, or numpy's of the same."""
+    try:
+        import torch
+    except ImportError:
+        return {"rand": lambda *shape: np.random.rand(*shape).astype("f4")} | {
+            name: functools.partial(getattr(np, name), dtype="f4") for name in ("zeros", "ones")
+        }
+    return vars(torch) | {"torch": torch}
 
-    if torch.cuda.is_available():
-        return True
+
+def _has_gpu():
+    if "torch" in sys.modules or find_spec("torch"):
+        import torch
+
+        if torch.cuda.is_available():
+            return True
     try:
         from numba import cuda
     except ImportError:
@@ -222,6 +233,8 @@ def _watch_numba(stack, launched, on_gpu):
         from numba.cuda.dispatcher import _LaunchConfiguration
     except ImportError:
         return
+    from .cuda.run import run as run_cuda
+
     own = _LaunchConfiguration.__call__
 
     def call(self, *args):
@@ -245,6 +258,8 @@ def _watch_triton(stack, launched, on_gpu):
         from triton.runtime.jit import JITFunction
     except ImportError:
         return
+    from .triton.configurations import choose
+
     configurations = {}
 
     def tuned(self, *args, grid, warmup=False, **named):
@@ -260,6 +275,8 @@ def _watch_triton(stack, launched, on_gpu):
 
 
 def _triton_run(own, launched, configurations, on_gpu):
+    from .triton.run import run as run_triton
+
     def run(self, *args, grid, warmup, **named):
         if on_gpu and warmup:
             return own(self, *args, grid=grid, warmup=warmup, **named)

@@ -32,7 +32,7 @@ class Ceiling:
             positive(field, getattr(self, field))
 
     @property
-    def ridge(self):
+    def ridge(self) -> float:
         """Operations per byte from which on arithmetic is the limit."""
         return self.flops_per_s / self.bytes_per_s
 
@@ -47,11 +47,11 @@ class Roof:
     flops_per_s: float  # the roof at this intensity
     of: str = ""  # whose roof it is
 
-    def share(self, ms):
+    def share(self, ms: float) -> float:
         """How much of the possible a time of `ms` reaches; 1 is all."""
         return self.floor_ms / positive("ms", ms)
 
-    def __str__(self):
+    def __str__(self) -> str:
         return (
             f"at least {self.floor_ms:.3g} ms{self.of and f' on {self.of}'}: "
             f"{self.bound} is the limit, {self.intensity:.3g} operations a byte"
@@ -83,7 +83,7 @@ def positive(name, value):
     return value
 
 
-def data_sheet(gpu, dtype="float32"):
+def data_sheet(gpu: str, dtype: str = "float32") -> Ceiling:
     """The `Ceiling` of a GPU as NVIDIA's data sheet has it, without sparsity.
 
     Args:

@@ -6,6 +6,7 @@ questions about the GPU as an H200 would; streams and events do nothing, since a
 
 import contextlib
 import functools
+import sys
 import time
 import types
 from unittest.mock import patch
@@ -26,7 +27,8 @@ def pretend_gpu():
     `launched` and `run` of launched.py stand where kernels are launched; here is all the rest.
     """
     with contextlib.ExitStack() as stack:
-        _pretend_torch(stack)
+        with contextlib.suppress(ImportError):
+            _pretend_torch(stack)
         with contextlib.suppress(ImportError):
             _pretend_triton(stack)
         with contextlib.suppress(ImportError):
@@ -36,9 +38,9 @@ def pretend_gpu():
 
 def real_devices():
     """A context in which tensors say where they are."""
-    import torch
-
-    return torch._C.DisableTorchFunction()
+    if "torch" not in sys.modules:
+        return contextlib.nullcontext()
+    return sys.modules["torch"]._C.DisableTorchFunction()
 
 
 # Of all three.

@@ -5,11 +5,15 @@ import ctypes
 import math
 import os
 import re
-import resource
 import sys
 import threading
 import time
 from pathlib import Path
+
+try:
+    import resource
+except ImportError:  # Windows, which has no limits of this kind
+    resource = None
 
 SECONDS = 8  # of processor time; the longest launch of a check takes about 3
 IDLE = 6  # a function that sleeps or waits uses none: so many times longer by the clock
@@ -66,7 +70,7 @@ def used():
 
 def _end_at_last():
     """Has the system end this process, if it may, `GRACE` after the limit that runs out last."""
-    if Limit.deadly:
+    if Limit.deadly and resource:
         left = [x.start + x.seconds for x in Limit.running if not x.paused]
         end = math.ceil(max(left) + GRACE) if left else resource.RLIM_INFINITY
         resource.setrlimit(resource.RLIMIT_CPU, (end, resource.getrlimit(resource.RLIMIT_CPU)[1]))
@@ -135,8 +139,8 @@ def time_limit(seconds: float = SECONDS, bytes: int = BYTES):
 def _walled(bytes):
     """While it lasts, what asks for far more than `bytes` at once is refused: a MemoryError."""
     now = _writable()
-    own, most = resource.getrlimit(resource.RLIMIT_DATA)
-    if not now or own != resource.RLIM_INFINITY:  # macOS, or a limit around this one
+    own, most = resource.getrlimit(resource.RLIMIT_DATA) if now else (None, None)
+    if not now or own != resource.RLIM_INFINITY:  # macOS, Windows, or a limit around this one
         yield
         return
     wall = now + bytes * _on_a_gpu() + STACK * (os.cpu_count() or 1)

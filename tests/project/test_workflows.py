@@ -35,7 +35,11 @@ def missing(text):
             found += {target[1]} - TARGETS
         if module := re.search(r"-m ([\w.]+)", run):
             found += [] if module[1] in installed or find_spec(module[1]) else [module[1]]
-        found += [name for name in re.findall(r"tests/\S+", run) if not (ROOT / name).exists()]
+        found += [
+            name
+            for name in re.findall(r"(?:warplens/)?tests/\S+", run)
+            if not (ROOT / name).exists()
+        ]
     return found
 
 

@@ -10,14 +10,13 @@ import gc
 import os
 import pickle
 import re
-import resource
 import signal
 import sys
 import tempfile
 import time
 import warnings
 
-from ..time_limit import resident
+from ..time_limit import resident, resource
 
 SECONDS = 20  # of processor time; the longest compilation of a lesson takes about 5
 IDLE = 10  # so many times longer by the clock, where other processes have the processor

@@ -11,6 +11,7 @@ import re
 import warnings
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..architectures import ARCHITECTURES
 from . import from_numba as cubin_numba
@@ -50,18 +51,18 @@ class Assembly:
     spill_loads: int
     local_bytes: int
     shared_bytes: int
-    counts: Counter
+    counts: Counter[str]
     source: str | None = None
     ttgir: str | None = None
-    _places: object = field(default=None, repr=False)
+    _places: Any = field(default=None, repr=False)
 
-    def count(self, prefix):
+    def count(self, prefix: str) -> int:
         """How many instructions are `prefix`, with any modifiers: "LDG" counts "LDG.E.128"."""
         return sum(
             n for op, n in self.counts.items() if op == prefix or op.startswith(prefix + ".")
         )
 
-    def started(self, opcode, *before):
+    def started(self, opcode: str, *before: str) -> int:
         """How many `opcode` instructions stand in front of the first of any of `before`.
 
         Loads that are started before a first result is needed are on their way together.
@@ -76,7 +77,7 @@ class Assembly:
         return found
 
     @property
-    def atomics(self):
+    def atomics(self) -> int:
         """How many instructions are atomics, by whatever name this architecture has for them."""
         return sum(n for op, n in self.counts.items() if op.split(".")[0] in KINDS["atomics"])
 
@@ -88,15 +89,15 @@ class Assembly:
                 lines.setdefault(line, []).append(text)
         return dict(sorted(lines.items()))
 
-    def listing(self):
+    def listing(self) -> list[tuple[int | None, str]]:
         """[(line number in the kernel's own file, or None, instruction)], in the code's order."""
         return list(self._places())
 
-    def by_line(self):
+    def by_line(self) -> dict[int, list[str]]:
         """{line number in the kernel's own file: its instructions}; code of no line is left out."""
         return {line: list(texts) for line, texts in self._lines.items()}
 
-    def annotated(self, full=False):
+    def annotated(self, full: bool = False) -> str:
         """The source with what each line became: opcodes counted, or `full`: the instructions."""
         text = []
         for line, instructions in self._lines.items():
@@ -109,7 +110,7 @@ class Assembly:
             text += [f"{line:4}  {source}", " " * 10 + ops]
         return "\n".join(text)
 
-    def summary(self):
+    def summary(self) -> str:
         """Registers, memory, and the instructions that move data or do arithmetic, as text."""
         rows = [
             ("registers", self.registers),
@@ -124,7 +125,8 @@ class Assembly:
         rows.append(("instructions", sum(self.counts.values())))
         return "\n".join([f"{self.name}, {self.arch}"] + [f"  {k:<15}{v}" for k, v in rows])
 
-    __str__ = summary
+    def __str__(self) -> str:
+        return self.summary()
 
 
 KINDS = {
@@ -142,12 +144,12 @@ KINDS = {
 }
 
 
-def can_compile(kernel=None):
+def can_compile(kernel: object = None) -> bool:
     """Whether `assembly` works here; `what_is_missing` says why not."""
     return what_is_missing(kernel) is None
 
 
-def what_is_missing(kernel=None):
+def what_is_missing(kernel: object = None) -> str | None:
     """None where `assembly` works here, else one sentence that says what is missing.
 
     Args:
@@ -156,11 +158,17 @@ def what_is_missing(kernel=None):
     ways = [cubin_numba, cubin_triton] if kernel is None else [_way(kernel)]
     reasons = [reason for way in ways if (reason := way.missing())]
     if not reasons and nvidia_tool("nvdisasm") is None:
-        return "nvdisasm is missing: install triton (Linux only), whose wheel brings it"
+        return "nvdisasm is missing: pip install 'warplens[machine-code]' brings it"
     return reasons[0] if reasons else None
 
 
-def assembly(kernel, *args, arch="sm_90", constants=None, **options):
+def assembly(
+    kernel: object,
+    *args: Any,
+    arch: str = "sm_90",
+    constants: dict[str, Any] | None = None,
+    **options: Any,
+) -> Assembly:
     """Compiles `kernel` for `arch` and reads its machine code.
 
     Args:

@@ -3,19 +3,20 @@
 import shutil
 import subprocess
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 
 def nvidia_tool(name):
-    """The path of one of NVIDIA's programs for machine code, or None: Triton's wheel brings it."""
-    try:
-        import triton
+    """The path of one of NVIDIA's programs for machine code, or None.
 
-        path = Path(triton.__file__).parent / "backends/nvidia/bin" / name
-        if path.exists():
-            return str(path)
-    except ImportError:
-        pass
+    Triton's wheel brings them; nvidia-cuda-nvdisasm brings one; else it is a CUDA toolkit's.
+    """
+    for package, folder in (("triton", "backends/nvidia/bin"), ("nvidia", "cu13/bin")):
+        spec = find_spec(package)
+        for place in spec.submodule_search_locations or () if spec else ():
+            if path := shutil.which(name, path=str(Path(place, folder))):
+                return path
     return shutil.which(name)
 
 

@@ -7,9 +7,13 @@ one quarter of the SM (NVIDIA's cuda_occupancy.h).
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..architectures import ARCHITECTURES, KIB
 from ..wording import many
+
+if TYPE_CHECKING:
+    from .assembly import Assembly
 
 WARP = 32
 QUARTERS = 4  # an SM has four warp schedulers, each with its own registers
@@ -32,47 +36,47 @@ class Occupancy:
     registers: int
     threads: int
     shared_bytes: int
-    by: dict
+    by: dict[str, int]
     blocks: int | None
     sms: int
 
     @property
-    def blocks_per_sm(self):
+    def blocks_per_sm(self) -> int:
         """Blocks that fit on one SM at a time; 0 if the kernel cannot start."""
         return min(self.by.values())
 
     @property
-    def warps_per_sm(self):
+    def warps_per_sm(self) -> int:
         return self.blocks_per_sm * ceil_div(self.threads, WARP)
 
     @property
-    def share(self):
+    def share(self) -> float:
         """Warps that fit, of those that an SM can hold."""
         return self.warps_per_sm / ARCHITECTURES[self.arch].warps
 
     @property
-    def limited_by(self):
+    def limited_by(self) -> list[str]:
         """The resources that run out first."""
         return [name for name, blocks in self.by.items() if blocks == self.blocks_per_sm]
 
     @property
-    def waves(self):
+    def waves(self) -> float:
         """How often the grid fills all SMs; below 1 it does not fill them once."""
         self._needs_grid()
         return self.blocks / (self.sms * self.blocks_per_sm)
 
     @property
-    def busiest_blocks(self):
+    def busiest_blocks(self) -> int:
         """Blocks at a time on the SM that has most, when the grid is dealt out evenly."""
         self._needs_grid()
         return min(self.blocks_per_sm, ceil_div(self.blocks, self.sms))
 
     @property
-    def busiest_warps(self):
+    def busiest_warps(self) -> int:
         return self.busiest_blocks * ceil_div(self.threads, WARP)
 
     @property
-    def tail(self):
+    def tail(self) -> float:
         """The share of places that the last wave fills; the others wait for it."""
         self._needs_grid()
         places = self.sms * self.blocks_per_sm
@@ -84,7 +88,7 @@ class Occupancy:
         if not self.blocks_per_sm:
             raise ValueError(f"no block fits on an SM: {', '.join(self.limited_by)}")
 
-    def __str__(self):
+    def __str__(self) -> str:
         need = (
             f"{self.threads} threads × {self.registers} registers, {self.shared_bytes} B shared, "
             f"{self.arch}"
@@ -105,7 +109,14 @@ class Occupancy:
         return "\n".join(lines)
 
 
-def occupancy(kernel, threads, shared_bytes=0, arch=None, blocks=None, sms=None):
+def occupancy(
+    kernel: "int | Assembly",
+    threads: int,
+    shared_bytes: int = 0,
+    arch: str | None = None,
+    blocks: int | None = None,
+    sms: int | None = None,
+) -> Occupancy:
     """How many blocks and warps of a kernel fit on one SM, by calculation.
 
     The most that can fit: a launch with few blocks leaves places empty, and the driver has to give

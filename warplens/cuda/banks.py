@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from ..architectures import FULL_WARP
 from .events import key, occurrence
-from .fake_cuda import FULL_WARP
 
 BANKS, WORD = 32, 4  # 32 banks, each 4 bytes wide
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .fake_cuda import FULL_WARP
+from ..architectures import FULL_WARP
 
 
 @dataclass

@@ -8,9 +8,8 @@ from numba import types
 from numba.cuda import libdevicefuncs
 
 from .. import libdevice
+from ..architectures import FULL_WARP
 from .checked_array import GuardedArray, poisoned
-
-FULL_WARP = 32
 
 
 class PretendCuda:

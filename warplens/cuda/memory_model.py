@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from ..architectures import FULL_WARP
 from .banks import WORD
 from .events import key
-from .fake_cuda import FULL_WARP
 
 SECTOR = 32  # bytes: the smallest piece that moves between the caches and DRAM
 

@@ -15,7 +15,7 @@ class Race:
     """One pair of source lines that race, with an example."""
 
     array: str
-    index: tuple
+    index: tuple[int, ...]
     op: str  # of the write: "store" or "atomic"
     place: Place
     thread: str
@@ -25,7 +25,7 @@ class Race:
     space: str  # "global" or "shared"
     addresses: int  # on how many addresses a race begins with these two lines
 
-    def __str__(self):
+    def __str__(self) -> str:
         index = ", ".join(str(i) for i in self.index)
         words = {"load": "reads", "store": "writes", "atomic": "updates"}
         return (

@@ -7,6 +7,7 @@ where it does, the hardware counts less. `lab.assembly` shows what it did.
 
 import functools
 from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from . import memory_model as traffic
 from .access_log import Recorder
 from .events import events_of, key, occurrence
 from .fake_cuda import FULL_WARP
-from .races import races
+from .races import Race, races
 from .run import run
 from .trace_text import table
 
@@ -40,7 +41,16 @@ __all__ = [
 ]
 
 
-def trace(kernel, grid, block, *args, constants=None, blocks=None, sharedmem=0, local=True):
+def trace(
+    kernel: object,
+    grid: int | tuple[int, ...],
+    block: int | tuple[int, ...],
+    *args: Any,
+    constants: dict[str, Any] | None = None,
+    blocks: int | list[int] | None = None,
+    sharedmem: int = 0,
+    local: bool = True,
+) -> "Trace":
     """Runs `kernel[grid, block](*args)` on copies of its arguments and counts its accesses.
 
     Args:
@@ -100,7 +110,9 @@ class CudaCount:
     most_on_one: int  # accesses that one address gets
     together: int  # lanes of one request that meet at one address
 
-    line = property(lambda self: self.place.line)
+    @property
+    def line(self) -> int:
+        return self.place.line
 
 
 @dataclass(frozen=True)
@@ -108,11 +120,17 @@ class Request:
     """One warp executing one instruction once: the address of each lane, None where it is off."""
 
     row: CudaCount
-    block: tuple
+    block: tuple[int, ...]
     warp: int
-    addresses: tuple  # 32 byte offsets from the start of the array
+    addresses: tuple[int | None, ...]  # 32 byte offsets from the start of the array
     sectors: int
     wavefronts: int
+
+
+Space: TypeAlias = Literal["global", "shared", "local", "const"] | None
+Op: TypeAlias = Literal["load", "store", "atomic"] | None
+Name: TypeAlias = str | None
+Line: TypeAlias = int | None
 
 
 class Trace(Shown):
@@ -131,6 +149,17 @@ class Trace(Shown):
     "store", "atomic"), `array` (a name) and `line` (a number), and count what fits all of them.
     """
 
+    kernel: str
+    rows: list[CudaCount]
+    races: list[Race]
+    faults: list[KernelFault]
+    blocks: list[tuple[int, ...]]
+    all_blocks: int
+    threads_per_block: int
+    arguments: list[Any]
+    exponentials: int
+    shared_bytes: int
+
     def __init__(self, recorder, blocks, all_blocks, faults, arguments):
         self.arguments, self.exponentials = arguments, recorder.exponentials
         self.shared_bytes = recorder.shared_bytes
@@ -147,47 +176,57 @@ class Trace(Shown):
 
     # Counting.
     @property
-    def scale(self):
+    def scale(self) -> float:
         """How many times more blocks the launch has than were traced."""
         return self.all_blocks / len(self.blocks)
 
     @property
-    def warps(self):
+    def warps(self) -> int:
         return len(self.blocks) * -(-self.threads_per_block // FULL_WARP)
 
-    def requests(self, space=None, op=None, array=None, line=None):
+    def requests(
+        self, space: Space = None, op: Op = None, array: Name = None, line: Line = None
+    ) -> int:
         """Warp instructions."""
         return sum(row.requests for row in self._fitting(space, op, array, line))
 
-    def accesses(self, space=None, op=None, array=None, line=None):
+    def accesses(
+        self, space: Space = None, op: Op = None, array: Name = None, line: Line = None
+    ) -> int:
         """Accesses of single lanes."""
         return sum(row.accesses for row in self._fitting(space, op, array, line))
 
-    def sectors(self, space="global", op=None, array=None, line=None):
+    def sectors(
+        self, space: Space = "global", op: Op = None, array: Name = None, line: Line = None
+    ) -> int:
         """32-byte sectors, summed over the requests."""
         return sum(row.sectors for row in self._fitting(space, op, array, line))
 
-    def bytes(self, space=None, op=None, array=None, line=None):
+    def bytes(
+        self, space: Space = None, op: Op = None, array: Name = None, line: Line = None
+    ) -> int:
         """Bytes the lanes ask for."""
         return sum(row.bytes for row in self._fitting(space, op, array, line))
 
-    def least_bytes(self, space="global", op=None, array=None, line=None):
+    def least_bytes(
+        self, space: Space = "global", op: Op = None, array: Name = None, line: Line = None
+    ) -> int:
         """Bytes of the distinct sectors: what moves if each is fetched once per launch."""
         chosen = [self.rows.index(row) for row in self._fitting(space, op, array, line)]
         mask = np.isin(self._row_of_site[self.events.site], chosen)
         return traffic.SECTOR * self._distinct_sectors(mask)
 
     @property
-    def atomics(self):
+    def atomics(self) -> int:
         """Atomic operations of single lanes, on global and shared memory."""
         return self.accesses(op="atomic")
 
     @property
-    def shared_wavefronts(self):
+    def shared_wavefronts(self) -> int:
         return sum(row.wavefronts for row in self.rows)
 
     @property
-    def bank_conflicts(self):
+    def bank_conflicts(self) -> int:
         """Passes over shared memory that a conflict-free layout would not need."""
         return sum(row.conflicts for row in self.rows)
 
@@ -200,7 +239,7 @@ class Trace(Shown):
         return [r for r in self.rows if all(getattr(r, n) == v for n, v in given.items())]
 
     @functools.cached_property
-    def reloads(self):
+    def reloads(self) -> dict[CudaCount, int]:
         """Requests for what their threads have loaded before in the same turn of their loops.
 
         A dictionary by row. They are in `rows` all the same, as written. A compiler loads such a
@@ -229,7 +268,14 @@ class Trace(Shown):
         return load, is_global, np.array([arrays.index(id(x.memory)) for x in self.sites], np.int64)
 
     # Looking closer.
-    def request(self, line=None, array=None, op=None, space=None, nth=0):
+    def request(
+        self,
+        line: Line = None,
+        array: Name = None,
+        op: Op = None,
+        space: Space = None,
+        nth: int = 0,
+    ) -> Request:
         """The addresses of one warp request, in the order of execution; `nth` picks one.
 
         Raises:
@@ -261,7 +307,7 @@ class Trace(Shown):
             int(passes) if row.space == "shared" else 0,
         )
 
-    def intervals(self, block=0):
+    def intervals(self, block: int = 0) -> list[tuple[dict[CudaCount, int], Place | None]]:
         """Between barriers: a list of ({row: requests}, barrier's Place or None), in order.
 
         Args:
@@ -279,11 +325,11 @@ class Trace(Shown):
             result.append((made, self.barriers.get((block, n))))
         return result
 
-    def table(self):
+    def table(self) -> str:
         """The counts as text: per line and array, then races and faults."""
         return table(self)
 
-    def __str__(self):
+    def __str__(self) -> str:
         return self.table()
 
     def _thread_name(self, block, thread):

@@ -1,7 +1,12 @@
 """What was in flight while a Gluon kernel ran, in numbers and as a list of steps."""
 
+from typing import Any, Literal, TypeAlias
+
+from ..faults import KernelFault
 from ..shown import Shown
 from ..wording import many
+
+Kind: TypeAlias = Literal["copy in", "copy out", "product"]
 
 
 class GluonTrace(Shown):
@@ -19,7 +24,14 @@ class GluonTrace(Shown):
     The methods that count take the `kind` of a flight: "copy in", "copy out", "product".
     """
 
-    races = ()
+    kernel: str
+    grid: tuple[int, ...]
+    programs: int
+    steps: list[Any]
+    flights: list[Any]
+    faults: list[KernelFault]
+    touched: list[Any]
+    races: tuple[Any, ...] = ()
 
     def __init__(self, kernel, grid, machine, faults, given):
         self.kernel, self.grid, self.programs = kernel, grid, grid[0] * grid[1] * grid[2]
@@ -27,24 +39,24 @@ class GluonTrace(Shown):
         self.owners, self.faults = machine.owners, faults
         self.touched = machine.touched.named(given)
 
-    def of(self, kind, program=None):
+    def of(self, kind: Kind, program: int | None = None) -> list[Any]:
         """The flights of a kind."""
         return [x for x in self.flights if x.kind == kind and program in (None, x.program)]
 
-    def bytes(self, kind):
+    def bytes(self, kind: Kind) -> int:
         """Moved by copies of a kind."""
         return sum(x.bytes for x in self.of(kind))
 
     @property
-    def flops(self):
+    def flops(self) -> int:
         """Of the products: 2·M·N·K each."""
         return sum(x.flops for x in self.of("product"))
 
-    def waits(self, kind):
+    def waits(self, kind: Kind) -> int:
         """How many waits had something of a kind to wait for."""
         return sum(any(x.kind == kind for x in step.ended) for step in self.steps)
 
-    def most(self, kind):
+    def most(self, kind: Kind) -> int:
         """How many of a kind are on their way at once in a program, at most."""
         most = 0
         for flight in self.of(kind):
@@ -52,13 +64,13 @@ class GluonTrace(Shown):
             most = max(most, sum(x.start <= flight.start < (x.end or 1e9) for x in others))
         return most
 
-    def meanwhile(self, flight, *kinds):
+    def meanwhile(self, flight: Any, *kinds: str) -> list[Any]:
         """The steps of these kinds that a program takes while a flight is on its way."""
         last = flight.end or len(self.steps) + 1
         between = self.steps[flight.start : last - 1]  # steps are numbered from 1
         return [x for x in between if x.kind in kinds]
 
-    def hidden(self, kind, *by):
+    def hidden(self, kind: Kind, *by: str) -> int:
         """How many flights of a kind have work meanwhile: tiles read, written or computed.
 
         `by` are other kinds of steps that count, instead of these.
@@ -66,7 +78,7 @@ class GluonTrace(Shown):
         by = by or ("read", "write", "compute")
         return sum(bool(self.meanwhile(flight, *by)) for flight in self.of(kind))
 
-    def table(self, program=0):
+    def table(self, program: int = 0) -> str:
         """The steps of a program as text: its line, what it does, and what is in flight then."""
         lines = [f"{self.kernel}: {many(self.programs, 'program')}, program {program}"]
         lines.append(f"{'step':>4} {'line':>5}  {'what':34}in flight")
@@ -80,4 +92,5 @@ class GluonTrace(Shown):
                 lines.append(f"{step.n:4} {line:>5}  {what:34}{' '.join(flying)}".rstrip())
         return "\n".join([*lines, *(f"fault: {fault}" for fault in self.faults)])
 
-    __str__ = table
+    def __str__(self) -> str:
+        return self.table()

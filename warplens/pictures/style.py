@@ -81,10 +81,12 @@ class Picture:
         text: what the figure shows, in one line (one per part).
     """
 
+    text: str
+
     def __init__(self, figure, text):
         self.figure, self.text = figure, text
 
-    def save(self, path):
+    def save(self, path: "str | Path") -> None:
         """Writes the figure; the suffix of `path` says in which format."""
         self.figure.savefig(path)
 
@@ -104,7 +106,7 @@ class Picture:
         shown = {"width": width // 2, "height": height // 2, "alt": in_one_line(self.text)}
         return file.getvalue(), shown
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return self.text
 
 

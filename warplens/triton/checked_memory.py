@@ -7,6 +7,7 @@ tensor cannot end in another one, and whatever is accessed, its range says whose
 import contextlib
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -26,8 +27,8 @@ class Access:
     array: str
     op: str
     place: Place | None
-    program: tuple
-    offsets: np.ndarray  # bytes from the start of the tensor, one per lane
+    program: tuple[int, ...]
+    offsets: np.ndarray[Any, Any]  # bytes from the start of the tensor, one per lane
     width: int  # bytes of an element
 
 
@@ -37,10 +38,10 @@ class Race:
 
     array: str
     element: int
-    programs: tuple  # (the later one, the other or None if there are several)
+    programs: tuple[Any, Any]  # (the later one, the other or None if there are several)
     place: Place | None
 
-    def __str__(self):
+    def __str__(self) -> str:
         one, other = self.programs
         other = "by several others" if other is None else f"by program {other}"
         what = f"element {self.element} of {self.array}: touched by program {one} and {other}, "

@@ -2,13 +2,16 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from ..faults import Place
+from ..faults import KernelFault, Place
 from ..shown import Shown
 from ..wording import many
-from .checked_memory import SECTOR
+from .checked_memory import SECTOR, Access, Race
+
+Op: TypeAlias = Literal["load", "store", "atomic"] | None
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,9 @@ class TritonCount:
     bytes: int
     sectors: int  # 32 bytes each, distinct within a request
 
-    line = property(lambda self: self.place.line if self.place else 0)
+    @property
+    def line(self) -> int:
+        return self.place.line if self.place else 0
 
 
 class TritonTrace(Shown):
@@ -44,6 +49,19 @@ class TritonTrace(Shown):
     name) and `line`, and count what fits all of them.
     """
 
+    kernel: str
+    grid: tuple[int, ...]
+    programs: int
+    rows: list[TritonCount]
+    races: list[Race]
+    faults: list[KernelFault]
+    accesses: list[Access]
+    dots: dict[tuple[int, int, int, str], int]
+    exps: int
+    exp_lines: dict[int, int]
+    names: dict[str, str]
+    configuration: str | None
+
     def __init__(self, kernel, grid, memory, faults, configuration=None):
         self.kernel, self.grid, self.programs = kernel, grid, int(np.prod(grid))
         self.accesses, self.faults = memory.accesses, faults
@@ -58,27 +76,27 @@ class TritonTrace(Shown):
             groups.setdefault((line, access.array, access.op), []).append(access)
         self.rows = [_row(groups[key]) for key in sorted(groups)]
 
-    def name_of(self, array):
+    def name_of(self, array: str) -> str:
         """The kernel's own name of `array`."""
         return (self.names or {}).get(array, array)
 
-    def requests(self, op=None, array=None, line=None):
+    def requests(self, op: Op = None, array: str | None = None, line: int | None = None) -> int:
         """Executions of loads, stores or atomics by a program."""
         return sum(row.requests for row in self._fitting(op, array, line))
 
-    def lanes(self, op=None, array=None, line=None):
+    def lanes(self, op: Op = None, array: str | None = None, line: int | None = None) -> int:
         """Elements asked for, masked ones left out."""
         return sum(row.lanes for row in self._fitting(op, array, line))
 
-    def bytes(self, op=None, array=None, line=None):
+    def bytes(self, op: Op = None, array: str | None = None, line: int | None = None) -> int:
         """Bytes asked for."""
         return sum(row.bytes for row in self._fitting(op, array, line))
 
-    def sectors(self, op=None, array=None, line=None):
+    def sectors(self, op: Op = None, array: str | None = None, line: int | None = None) -> int:
         """32-byte sectors, distinct within a request, summed over the requests."""
         return sum(row.sectors for row in self._fitting(op, array, line))
 
-    def least_bytes(self, op=None, array=None):
+    def least_bytes(self, op: Op = None, array: str | None = None) -> int:
         """Bytes of the distinct elements: what moves if each is asked for once in the launch."""
         return sum(
             np.unique(np.concatenate([a.offsets for a in found])).size * found[0].width
@@ -87,16 +105,16 @@ class TritonTrace(Shown):
             and (found := [a for a in self.accesses if a.array == name and op in (None, a.op)])
         )
 
-    def times(self, array, op="load"):
+    def times(self, array: str, op: Op = "load") -> float:
         """How often an element of `array` is asked for, on average over the tensor: 2.0."""
         return self.lanes(op, array) / self.tensors[self.name_of(array)].numel()
 
     @property
-    def flops(self):
+    def flops(self) -> int:
         """Of the dots: 2·M·N·K each."""
         return sum(2 * M * N * K * n for (M, N, K, _), n in self.dots.items())
 
-    def by_program(self, array, op=None):
+    def by_program(self, array: str, op: Op = None) -> dict[tuple[int, ...], Any]:
         """{program: how often it asks for each element}, counts in the shape of the tensor.
 
         The tensor has to be contiguous.
@@ -109,7 +127,7 @@ class TritonTrace(Shown):
                 np.add.at(counts, a.offsets // a.width, 1)
         return {program: counts.reshape(tensor.shape) for program, counts in found.items()}
 
-    def table(self):
+    def table(self) -> str:
         """The counts as text: per line and tensor, then dots, exps, races and faults."""
         head = f"{'line':>4}  {'tensor':8} {'op':7}" + "".join(f"{x:>10}" for x in HEADS)
         lines = [f"{self.kernel}: {many(self.programs, 'program')} {self.grid}"]
@@ -127,7 +145,8 @@ class TritonTrace(Shown):
         lines += [f"fault: {fault}" for fault in self.faults]
         return "\n".join(lines)
 
-    __str__ = table
+    def __str__(self) -> str:
+        return self.table()
 
     def _fitting(self, op, array, line):
         array = self.name_of(array)
