@@ -56,7 +56,8 @@ LENS = "warplens."
 LAB = (
     "lab.course.check lab.course.predict warplens.kernels warplens.cuda.trace "
     "warplens.triton.trace warplens.compiled.assembly warplens.compiled.occupancy "
-    "warplens.pictures.traces warplens.pictures.steps lab.pictures.roofline"
+    "warplens.pictures.traces warplens.pictures.steps warplens.pictures.movable "
+    "lab.pictures.roofline"
 )
 INTEROP = "fla fla_rwkv7 flash_rwkv rwkv_lm rwkv_v3 transformers_mla transformers_rwkv wind_rwkv"
 API = (
