@@ -10,8 +10,9 @@ import torch
 from ..runtime.packages import TRITON
 from ..runtime.precision import sum_dtype
 from ..runtime.running_sums import running_sums
+from ..sequences.decays import log_decay
 from ..wkv6 import wkv6
-from ..wkv6.options import check_call, log_decay
+from ..wkv6.options import check_call
 from .cost import FIRST_LOOK
 
 OPERATION, CHECK = wkv6, check_call

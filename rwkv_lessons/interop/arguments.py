@@ -3,7 +3,7 @@
 import torch
 
 from ..runtime.arguments import check_shape, check_tensor
-from ..wkv6.options import count_sequences
+from ..sequences.arguments import count_sequences
 
 HEAD_SIZE = 64  # of all released RWKV-5 and RWKV-6 models; a flat [C] cannot say another
 

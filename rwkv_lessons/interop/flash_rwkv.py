@@ -10,9 +10,9 @@ from functools import partial
 
 from ..runtime.arguments import check_shape
 from ..runtime.precision import sum_dtype
+from ..sequences.decays import log_decay
 from ..wkv5 import wkv5
 from ..wkv6 import wkv6
-from ..wkv6.options import log_decay
 from .arguments import check_sequences, head_shape, raw_decay
 
 __all__ = [

@@ -15,9 +15,9 @@ from functools import partial
 import torch
 
 from ..runtime.arguments import check_shape
+from ..sequences.decays import log_decay
 from ..wkv5 import wkv5
 from ..wkv6 import wkv6
-from ..wkv6.options import log_decay
 from .arguments import check_sequences, raw_decay
 from .patch import Patch
 from .transformers_mla import undo_latent_mla, use_latent_mla

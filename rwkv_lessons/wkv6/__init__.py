@@ -18,9 +18,10 @@ from ..runtime.assembler import distrusted
 from ..runtime.bounded import Table
 from ..runtime.methods import method_table
 from ..runtime.packages import NUMBA, TRITON, needed_by
+from ..sequences.arguments import holds_float64, wants_gradients
 from .chunked.sizes import largest
 from .doubling import wkv6_doubling
-from .options import LARGEST, check_call, holds_float64, key_of, wants_gradients
+from .options import LARGEST, check_call, key_of
 from .reference import wkv6_reference
 from .step import wkv6_step
 

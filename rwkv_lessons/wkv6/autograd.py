@@ -4,6 +4,7 @@ import torch
 
 from ..runtime.operators import call, refuse_second_gradients
 from ..runtime.plain import launches_directly
+from ..sequences.arguments import sequences_in
 
 GIVEN = "Tensor r, Tensor k, Tensor v, Tensor w, Tensor u, Tensor? s0, Tensor? cu_seqlens"
 FORWARD = f"({GIVEN}, float scale, bool raw_decay, bool keep) -> (Tensor, Tensor, Tensor)"
@@ -11,18 +12,6 @@ BACKWARD = (
     f"({GIVEN}, Tensor kept, Tensor? do, Tensor? ds1, float scale, bool raw_decay)"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
-
-
-def sequences_in(r, cu_seqlens):
-    """How many sequences, each with a state of its own."""
-    return r.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
-
-
-def empty_results(r, v, cu_seqlens):
-    """o and s1 without values."""
-    o = torch.empty_like(v, memory_format=torch.contiguous_format)
-    S = sequences_in(r, cu_seqlens)
-    return o, r.new_empty(S, *r.shape[2:], v.shape[3], dtype=torch.float32)
 
 
 def gradient_shapes(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale, raw_decay):

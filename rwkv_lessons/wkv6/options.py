@@ -2,7 +2,6 @@
 
 import functools
 import math
-import os
 
 import torch
 
@@ -10,27 +9,24 @@ from ..runtime.arguments import DTYPES, check_flag, check_number
 from ..runtime.packed import Packed
 from ..runtime.plain import PLAIN, no_transforms
 from ..runtime.precision import outside_autocast, sum_dtype
+from ..sequences.arguments import check_state, count_sequences
+from ..sequences.decays import log_decay
 from .arguments import check_arguments
 
 PACKED = Packed("wkv6_packed", "rkvw", "u")
-# exp(-exp(7)) is 0 even in float64. Above it the gradient is 0 too, not 0 · exp(x) = 0 · inf.
-MAX_RAW_DECAY = 7.0
-LOOKS_AT_CU_SEQLENS = os.environ.get("RWKV_LESSONS_CHECK_CU_SEQLENS") == "1"
 LARGEST = 1024  # keys or values of a head: what a block's threads can hold between them
 
 
 def check_call(r, k, v, w, u, s0=None, cu_seqlens=None, scale=1.0, raw_decay=False, dtypes=DTYPES):
     """Returns B, T, H, K, V, or raises a TypeError or ValueError that names the argument."""
-    sizes = check_arguments(r, k, v, w, u, s0 if cu_seqlens is None else None, dtypes)
+    packed = cu_seqlens is not None
+    sizes = check_arguments(r, k, v, w, u, None if packed else s0, dtypes)
     check_number("scale", scale)
     check_flag("raw_decay", raw_decay)
-    if cu_seqlens is not None:
-        wanted = (count_sequences(cu_seqlens, r), *r.shape[2:], v.shape[-1])
-        if isinstance(s0, torch.Tensor) and s0.shape != wanted:
-            letters = "[S, H, K, V]"
-            raise ValueError(f"s0 must be {letters} = {list(wanted)}, got {list(s0.shape)}")
+    if packed:
+        sequences = count_sequences(cu_seqlens, r)
         if s0 is not None:
-            check_arguments(r, k, v, w, u, s0[:1] if isinstance(s0, torch.Tensor) else s0, dtypes)
+            check_state("s0", s0, r, v, sequences, "S", dtypes)
     return sizes
 
 
@@ -51,39 +47,6 @@ def key_of(tensors, scale, raw_decay):
         else:
             return None
     return tuple(found)
-
-
-def count_sequences(cu_seqlens, r):
-    """The number of sequences.
-
-    What a GPU holds is not read, since the host would have to wait for it, unless
-    `RWKV_LESSONS_CHECK_CU_SEQLENS=1`.
-    """
-    B, T = r.shape[:2]
-    if not isinstance(cu_seqlens, torch.Tensor):
-        raise TypeError(f"cu_seqlens must be a tensor, got {type(cu_seqlens).__name__}")
-    if cu_seqlens.dtype not in (torch.int32, torch.int64):
-        raise TypeError(f"cu_seqlens must be one of int32, int64, got {cu_seqlens.dtype}")
-    if cu_seqlens.device != r.device:
-        raise ValueError(f"cu_seqlens must be on r's device {r.device}, got {cu_seqlens.device}")
-    if cu_seqlens.ndim != 1 or len(cu_seqlens) < 2:
-        raise ValueError(f"cu_seqlens must be [S + 1] with S ≥ 1, got {list(cu_seqlens.shape)}")
-    if B != 1:
-        raise ValueError(f"r must have B = 1 where cu_seqlens is given, got B = {B}")
-    looks_at_values = LOOKS_AT_CU_SEQLENS or cu_seqlens.device.type == "cpu"
-    if looks_at_values and not torch.compiler.is_compiling():
-        ends = cu_seqlens.tolist()
-        if ends[0] != 0 or ends[-1] != T or ends != sorted(ends):
-            raise ValueError(f"cu_seqlens must rise from 0 to T = {T}, got {ends}")
-    return len(cu_seqlens) - 1
-
-
-def log_decay(raw, dtype=None):
-    """w = -exp(raw): the state is multiplied by exp(w) = exp(-exp(raw)).
-
-    In `dtype`; else in raw's, and in float32 at least.
-    """
-    return -raw.to(dtype or sum_dtype(raw.dtype)).clamp(max=MAX_RAW_DECAY).exp()
 
 
 def takes_options(dtypes=DTYPES):
@@ -118,17 +81,3 @@ def takes_options(dtypes=DTYPES):
         return method
 
     return method_of
-
-
-def holds_float64(*tensors):
-    for x in tensors:  # a generator costs the host three times as much
-        if x is not None and x.dtype is torch.float64:
-            return True
-    return False
-
-
-def wants_gradients(*tensors):
-    for x in tensors:
-        if x is not None and x.requires_grad:
-            return True
-    return False

@@ -20,8 +20,8 @@ from ..runtime.arguments import check_count, check_device_type, check_flag, chec
 from ..runtime.assembler import distrusted
 from ..runtime.methods import method_table
 from ..runtime.packages import TRITON, needed_by
+from ..sequences.arguments import holds_float64, wants_gradients
 from .arguments import check_call
-from .options import holds_float64, wants_gradients
 from .reference import wkv7_reference
 from .step import wkv7_step
 from .wy import wkv7_wy

@@ -9,7 +9,7 @@ from ..runtime.arguments import (
     sizes_if_right,
     sizes_of,
 )
-from ..wkv6.options import count_sequences
+from ..sequences.arguments import check_state, count_sequences
 
 DECAYS = ("log", "raw", "clamp")  # what w may be, see options.py
 LIKE_R = "wkab"  # arguments of r's shape
@@ -22,16 +22,13 @@ def check_call(
     sizes = sizes_if_right(r, v, (k, a, b), (w,), dtypes)
     if sizes is None or w.shape != r.shape:
         sizes = _check_tensors(dtypes, r=r, w=w, k=k, v=v, a=a, b=b)
-    B, T, H, K, V = sizes
     check_number("scale", scale)
     if decay not in DECAYS:
         raise ValueError(f"decay must be one of {', '.join(DECAYS)}, got {decay!r}")
     packed = cu_seqlens is not None
-    sequences = count_sequences(cu_seqlens, r) if packed else B
+    sequences = count_sequences(cu_seqlens, r) if packed else r.shape[0]
     if s0 is not None:
-        check_tensor("s0", s0, r, dtypes)
-        letters = "S, H, K, V" if packed else "B, H, K, V"
-        check_shape("s0", s0, letters, (sequences, H, K, V))
+        check_state("s0", s0, r, v, sequences, "S" if packed else "B", dtypes)
     return sizes
 
 

@@ -10,7 +10,7 @@ import torch
 from ..runtime import operators
 from ..runtime.operators import refuse_second_gradients
 from ..runtime.plain import launches_directly
-from .options import wants_gradients
+from ..sequences.arguments import empty_results, wants_gradients
 
 TENSORS = ", ".join(f"Tensor {name}" for name in "rwkvab")
 GIVEN = f"{TENSORS}, Tensor? s0, Tensor? cu_seqlens"
@@ -19,18 +19,6 @@ BACKWARD = (
     f"({GIVEN}, Tensor states, Tensor reads, Tensor? do, Tensor? ds1, float scale, str decay)"
     f" -> ({', '.join(['Tensor'] * 7)})"
 )
-
-
-def sequences_in(r, cu_seqlens):
-    """How many sequences, each with a state of its own."""
-    return r.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
-
-
-def empty_results(r, v, cu_seqlens):
-    """o and s1 without values."""
-    o = torch.empty_like(v, memory_format=torch.contiguous_format)
-    S = sequences_in(r, cu_seqlens)
-    return o, r.new_empty(S, *r.shape[2:], v.shape[3], dtype=torch.float32)
 
 
 def gradient_shapes(r, w, k, v, a, b, s0, cu_seqlens, *_):

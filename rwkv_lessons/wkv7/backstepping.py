@@ -21,13 +21,14 @@ import triton.language as tl
 from ..runtime import devices
 from ..runtime.compile_triton import assembled
 from ..runtime.launch_triton import launch
+from ..sequences.arguments import empty_results, holds_float64, sequences_in, wants_gradients
+from ..sequences.spans import first_span, sequence_bounds
 from .arguments import check_call
-from .autograd import define, empty_results, sequences_in
+from .autograd import define
 from .decays import FORMS, dw_of, log_of
-from .options import CLAMP, holds_float64, log_decay, wants_gradients
+from .options import CLAMP, log_decay
 from .recurrent.backward import results_in_parts, summed, tile_for
 from .recurrent.forward import LARGEST, run_forward, states_shape
-from .spans import first_span, sequence_bounds
 from .wy import wkv7_wy
 
 SPAN = 16  # tokens between kept states

@@ -3,10 +3,10 @@
 import triton
 import triton.language as tl
 
+from ..sequences.tiles import LOG2E, raw_decay
 from .options import CLAMP as _CLAMP
 
 CLAMP = tl.constexpr(_CLAMP)
-LOG2E = tl.constexpr(1.4426950408889634)
 FORMS = {"log": 0, "raw": 1, "clamp": 2}  # what DECAY of a kernel is
 RAW, OF_CLAMP = tl.constexpr(FORMS["raw"]), tl.constexpr(FORMS["clamp"])
 
@@ -15,7 +15,7 @@ RAW, OF_CLAMP = tl.constexpr(FORMS["raw"]), tl.constexpr(FORMS["clamp"])
 def log_of(b_w, m_w, DECAY: tl.constexpr):
     """The log decay, in float32 if it is made of a parameter, and 0 outside the mask."""
     if DECAY == RAW:
-        return tl.where(m_w, -tl.exp2(b_w.to(tl.float32) * LOG2E), 0.0)
+        return tl.where(m_w, raw_decay(b_w), 0.0)
     elif DECAY == OF_CLAMP:
         return tl.where(m_w, -CLAMP / (1 + tl.exp2(-b_w.to(tl.float32) * LOG2E)), 0.0)
     else:

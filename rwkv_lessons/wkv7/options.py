@@ -3,15 +3,12 @@
 import functools
 import math
 
-import torch
-
 from ..runtime.arguments import DTYPES
 from ..runtime.packed import Packed
 from ..runtime.precision import outside_autocast, sum_dtype
+from ..sequences import decays
 from .arguments import check_call
 
-# exp(-exp(7)) is 0 even in float64. Above it the gradient is 0 too, not 0 · exp(x) = 0 · inf.
-MAX_RAW_DECAY = 7.0
 PACKED = Packed("wkv7_packed", "rwkvab")
 CLAMP = math.exp(-0.5)  # RWKV-7's models never forget more than to exp(-CLAMP) = 0.545 at a token
 
@@ -25,10 +22,9 @@ def log_decay(w, decay):
     """
     if decay == "log":
         return w
-    w = w.to(sum_dtype(w.dtype))
     if decay == "raw":
-        return -w.clamp(max=MAX_RAW_DECAY).exp()
-    return -CLAMP * w.sigmoid()
+        return decays.log_decay(w)
+    return -CLAMP * w.to(sum_dtype(w.dtype)).sigmoid()
 
 
 def takes_options(compute):
@@ -60,17 +56,3 @@ def takes_options(compute):
 
     method.checked = checked
     return method
-
-
-def holds_float64(*tensors):
-    for x in tensors:  # a generator costs the host three times as much
-        if x is not None and x.dtype is torch.float64:
-            return True
-    return False
-
-
-def wants_gradients(*tensors):
-    for x in tensors:
-        if x is not None and x.requires_grad:
-            return True
-    return False

@@ -13,7 +13,7 @@ from rwkv_lessons.interop.flash_rwkv import (
     rwkv5_cuda_linear_attention,
     rwkv6_cuda_linear_attention,
 )
-from rwkv_lessons.wkv6.options import log_decay
+from rwkv_lessons.sequences.decays import log_decay
 
 CALLS = {5: rwkv5_cuda_linear_attention, 6: rwkv6_cuda_linear_attention}
 NAMES = ["receptance", "key", "value", "time_decay", "time_first", "state"]

@@ -12,14 +12,17 @@ from rwkv_lessons.operations import OPERATIONS
 from rwkv_lessons.operations.entries import ROOT
 
 KERNELS = {operation.package for operation in OPERATIONS.values()}
-BELOW = KERNELS | {"models", "operations", "runtime", "inputs", "interop", "records"}
+ALONE = {"wkv6", "wkv7", "timex", "mla"}  # operations that import no other one
+BELOW = KERNELS | {"sequences", "models", "operations", "runtime", "inputs", "interop", "records"}
 # Room → the rooms that it may import. A room may always import itself.
 RULES = {
     "runtime": set(),
-    **dict.fromkeys(KERNELS, KERNELS | {"runtime"}),
+    "sequences": {"runtime"},
+    **dict.fromkeys(KERNELS - ALONE, KERNELS | {"runtime", "sequences"}),
+    **dict.fromkeys(ALONE, {"runtime", "sequences"}),
     "inputs": KERNELS,
     "models": KERNELS | {"runtime"},
-    "interop": KERNELS | {"runtime"},
+    "interop": KERNELS | {"runtime", "sequences"},
     "operations": set(),
     "records": {"operations", "runtime"},
     "verify": BELOW,

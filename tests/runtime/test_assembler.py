@@ -198,8 +198,8 @@ def test_every_kernel_that_the_library_launches_is_decorated():
     for file in sorted(file for name in packages for file in root.glob(f"{name}/**/*.py")):
         lines = file.read_text().splitlines()
         for n, line in enumerate(lines):
-            kernel = line.startswith("def ") and "_kernel(" in line or "_gradients(" in line
-            if kernel and lines[n - 1].startswith(("@triton.jit", "@gluon.jit")):
+            launched = lines[n - 1].startswith(("@triton.jit(", "@gluon.jit("))  # with options
+            if launched or (lines[n - 1].endswith(".jit") and "_kernel(" in line):
                 assert lines[n - 2] == "@assembled", f"{file.name}: {line}"
                 found += 1
     assert found >= 20

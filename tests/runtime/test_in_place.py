@@ -21,7 +21,7 @@ def write_to(monkeypatch, module):
         s1.detach().numpy().fill(7)
         return given[2].clone(), s1
 
-    monkeypatch.setattr(module, "_run_forward", lambda: run_forward)
+    monkeypatch.setattr(module.STEP, "run_forward", lambda: run_forward)
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -31,7 +31,7 @@ def test_a_gradient_through_a_state_that_a_step_overwrote_is_an_error(name, monk
     *x, state = make()
     weight = torch.ones(1, requires_grad=True)
     loss = (weight * state).sum()  # autograd keeps the state for the gradient of weight
-    module.step(*x, state, *options)
+    module.STEP.on_gpu(*x, state, *options)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
 
@@ -42,6 +42,6 @@ def test_a_step_writes_to_a_state_of_inference_mode_too(name, monkeypatch):
     write_to(monkeypatch, module)
     with torch.inference_mode():
         *x, state = make()
-        module.step(*x, state, *options)
-    module.step(*x, state, *options)
+        module.STEP.on_gpu(*x, state, *options)
+    module.STEP.on_gpu(*x, state, *options)
     assert state.eq(7).all()

@@ -201,13 +201,12 @@ def test_a_step_with_any_float64_computes_in_it(wide, monkeypatch):
     """The operator on a GPU, where a kernel would compute in float32."""
     from rwkv_lessons.wkv6 import step
 
-    monkeypatch.setattr(step, "TRITON", True)
-    monkeypatch.setattr(step, "_run_forward", lambda: pytest.fail("a kernel was asked for"))
+    monkeypatch.setattr(step.STEP, "run_forward", lambda: pytest.fail("a kernel was asked for"))
     real = torch.float64 if wide == "r" else torch.float32
     x = dict(zip("rkvwu", make(1, 1, 2, 4, 4, dtype=real)[:5], strict=True))
     x[wide] = x[wide].double()
     state = torch.randn(1, 2, 4, 4, dtype=real)
     want, s1 = wkv6_reference(*x.values(), state)
-    assert torch.equal(step.step(*x.values(), state, 1.0, False), want)
+    assert torch.equal(step.STEP.on_gpu(*x.values(), state, 1.0, False), want)
     assert torch.equal(state, s1)
     assert wkv6_step(*x.values(), state).dtype == real

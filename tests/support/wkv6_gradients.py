@@ -4,9 +4,10 @@ import math
 
 import torch
 
+from rwkv_lessons.sequences.spans import count_spans
 from rwkv_lessons.wkv6.chunked.backward import gradients
-from rwkv_lessons.wkv6.chunked.checkpoints import CHECKPOINT, count_checkpoints
 from rwkv_lessons.wkv6.chunked.forward import checkpoints_dtype
+from rwkv_lessons.wkv6.chunked.sizes import CHECKPOINT
 from rwkv_lessons.wkv6.doubling import wkv6_doubling
 from rwkv_lessons.wkv6.reference import wkv6_reference
 
@@ -55,7 +56,7 @@ def kept_states(inputs, lengths, dtype):
     """What the forward pass keeps; NaN where no sequence has a state."""
     r, k, v, w, u, s0 = (x.double() for x in inputs)
     H, K, V = r.shape[2], r.shape[3], v.shape[3]
-    n = count_checkpoints(r.shape[0], r.shape[1], None if lengths is None else len(lengths))
+    n = count_spans(*r.shape[:2], None if lengths is None else len(lengths), CHECKPOINT)
     kept = torch.full((n, H, K, V), math.nan, dtype=dtype, device=r.device)
     start = 0
     for i, length in enumerate(lengths or [r.shape[1]] * r.shape[0]):

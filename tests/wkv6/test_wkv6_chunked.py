@@ -16,9 +16,9 @@ from rwkv_lessons.runtime.devices import H200
 from rwkv_lessons.wkv6 import wkv6_chunked, wkv6_doubling
 from rwkv_lessons.wkv6.chunked import forward as chunked
 from rwkv_lessons.wkv6.chunked import segments, strong
-from rwkv_lessons.wkv6.chunked.checkpoints import CHECKPOINT
 from rwkv_lessons.wkv6.chunked.hopper.forward import wkv6_hopper_kernel
 from rwkv_lessons.wkv6.chunked.hopper.tiles import TILE
+from rwkv_lessons.wkv6.chunked.sizes import CHECKPOINT
 from rwkv_lessons.wkv6.chunked.tiles import FITS, FITS_TO_END, LOG2E
 from warplens.compiled import assembly
 

@@ -17,11 +17,11 @@ from support.wkv6_kernels import kernels, tiled  # noqa: F401
 
 from rwkv_lessons.wkv6.chunked import backward as chunked_backward
 from rwkv_lessons.wkv6.chunked import forward as chunked
-from rwkv_lessons.wkv6.chunked.checkpoints import CHECKPOINT
 from rwkv_lessons.wkv6.chunked.forward import wkv6_chunked
 from rwkv_lessons.wkv6.chunked.hopper.sweep import OF_PARTS, sweep_hopper_kernel
 from rwkv_lessons.wkv6.chunked.hopper.tiles import TILE
 from rwkv_lessons.wkv6.chunked.pairs import keys_gradients, values_gradients
+from rwkv_lessons.wkv6.chunked.sizes import CHECKPOINT
 from rwkv_lessons.wkv6.chunked.states import ALL, state_gradients
 from warplens.compiled.assembly import assembly
 

@@ -13,8 +13,8 @@ from support.wkv6_options import interpreted, packed, raw_of
 from torch.nn import functional as F
 
 from rwkv_lessons.wkv6.chunked import forward as chunked
-from rwkv_lessons.wkv6.chunked.checkpoints import CHECKPOINT
 from rwkv_lessons.wkv6.chunked.hopper.strong import NEAR_DECAY
+from rwkv_lessons.wkv6.chunked.sizes import CHECKPOINT
 from rwkv_lessons.wkv6.chunked.tiles import FITS_TO_END, LOG2E
 from warplens.gluon import GluonFault
 

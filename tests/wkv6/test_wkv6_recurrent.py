@@ -25,6 +25,7 @@ from support.wkv6_options import DECAY, ENDS, compiles, interpreted, packed, raw
 
 from rwkv_lessons.runtime.devices import H200  # noqa: E402
 from rwkv_lessons.runtime.plain import launches_directly  # noqa: E402
+from rwkv_lessons.sequences.decays import log_decay  # noqa: E402
 from rwkv_lessons.wkv6 import (
     METHODS,
     method_for,
@@ -34,7 +35,6 @@ from rwkv_lessons.wkv6 import (
     wkv6_reference,
     wkv6_step,
 )
-from rwkv_lessons.wkv6.options import log_decay  # noqa: E402
 from rwkv_lessons.wkv6.recurrent import backward as recurrent_backward
 from rwkv_lessons.wkv6.recurrent import forward as recurrent
 from warplens.compiled import assembly

@@ -21,9 +21,9 @@ pytest.importorskip("triton")
 from support.tensor_core import tensor_core  # noqa: E402
 
 from rwkv_lessons.runtime.devices import H200  # noqa: E402
+from rwkv_lessons.sequences.spans import count_spans, span_bounds  # noqa: E402
 from rwkv_lessons.wkv7 import (  # noqa: E402
     METHODS,
-    spans,
     wkv7_chunked,
     wkv7_reference,
     wkv7_step,
@@ -173,8 +173,8 @@ def test_a_nan_stays_in_its_head_and_does_not_reach_earlier_chunks():
 
 def test_bounds_of_packed_chunks_are_those_of_the_sequences():
     ends = torch.tensor([0, 3, 3, 70, 102])
-    found = spans.span_bounds(ends, 102, 32)
-    assert len(found) == spans.count_spans(1, 102, 4, 32)
+    found = span_bounds(ends, 102, 32)
+    assert len(found) == count_spans(1, 102, 4, 32)
     used = [tuple(x) for x in found.tolist() if x[0] < x[1]]
     assert used == [(0, 3), (3, 70), (35, 70), (67, 70), (70, 102)]
 

@@ -22,11 +22,13 @@ from ...runtime.compile_triton import Launches
 from ...runtime.launch_tiles import launch_tiles
 from ...runtime.launch_triton import launch
 from ...runtime.replay import looks, remember, replay
-from ..autograd import define_backward, sequences_in
-from .checkpoints import CHECKPOINT, count_checkpoints
+from ...sequences.arguments import sequences_in
+from ...sequences.spans import count_spans
+from ..autograd import define_backward
 from .hopper.sweep import sweep_hopper_kernel, weights_and_masks
 from .hopper.tiles import takes_tiles, tiles
 from .pairs import CHUNKS_PER_SEARCH, keys_gradients, values_gradients
+from .sizes import CHECKPOINT
 from .states import ALL, EACH, OTHERS, state_gradients
 
 TARGET_PROGRAMS = 512  # that fill an H200; a sweep of fewer is cut into segments
@@ -77,10 +79,8 @@ def plan(B, T, H, K, V, sequences, packed, is_float32, on_hopper, gpu):
     levels.
     """
     sweep, keys, values = blocks(K, V, is_float32)
-    slots, chunks = (
-        count_checkpoints(B, T, sequences if packed else None),
-        triton.cdiv(T, CHECKPOINT),
-    )
+    slots = count_spans(B, T, sequences if packed else None, CHECKPOINT)
+    chunks = triton.cdiv(T, CHECKPOINT)
     NK, NV = triton.cdiv(K, sweep[0]), triton.cdiv(V, sweep[1])
     sweeps = sequences * H * NK * NV
     most = chunks // MIN_CHUNKS_PER_SEGMENT
@@ -103,7 +103,7 @@ def gradients(
 
     Args:
         r, k, v, w, u, s0, cu_seqlens, scale, raw_decay: as `wkv6_chunked` takes them.
-        checkpoints: states that the forward pass saved, `[count_checkpoints(…), H, K, V]`.
+        checkpoints: states that the forward pass saved, `[count_spans(…), H, K, V]`.
         do, ds1: gradients of o and s1; None counts as zeros.
         between: called with what each segment adds to the gradient of the state,
             `[S, H, segments, K, V]`, and log2 of its decay, before ds1 is read: it may write to it.

@@ -26,21 +26,16 @@ from ...runtime.launch_triton import launch
 from ...runtime.operators import call
 from ...runtime.plain import launches_directly
 from ...runtime.replay import looks, remember, replay
-from ..autograd import define_forward, empty_results, keep_inputs, sequences_in
+from ...sequences.arguments import empty_results, holds_float64, sequences_in, wants_gradients
+from ...sequences.spans import count_spans, first_span, program_place, sequence_bounds
+from ..autograd import define_forward, keep_inputs
 from ..doubling import wkv6_doubling
-from ..options import check_call, holds_float64, wants_gradients
+from ..options import check_call
 from .backward import backward, gradients, in_sum
-from .checkpoints import (
-    CHECKPOINT,
-    count_checkpoints,
-    first_checkpoint,
-    program_place,
-    sequence_bounds,
-)
 from .hopper.forward import wkv6_hopper_kernel
 from .hopper.tiles import takes_tiles, tiles
 from .segments import segments_for, state_before_segment, wkv6_segments_kernel
-from .sizes import largest
+from .sizes import CHECKPOINT, largest
 from .strong import GROUP, GROUPS_PER_PROGRAM, wkv6_strong_kernel
 from .tiles import FITS_TO_END, LOG2E, log2_decays, log_decay, of_halves, product
 
@@ -69,7 +64,7 @@ def wkv6_chunked_fwd_kernel(
     start, end = sequence_bounds(cu_seqlens, i_n, T)
     skipped = i_g.to(tl.int64) * span
     n = tl.minimum(end - start - skipped, span).to(tl.int32)
-    i_checkpoint = first_checkpoint(cu_seqlens, start, i_n, T, CHECKPOINT) + skipped // CHECKPOINT
+    i_checkpoint = first_span(cu_seqlens, start, i_n, T, CHECKPOINT) + skipped // CHECKPOINT
 
     o_t, o_k, o_v = tl.arange(0, C), tl.arange(0, BK), i_v * BV + tl.arange(0, BV)
     row, col = o_t[:, None], o_t[None, :]
@@ -153,7 +148,8 @@ def forward(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, keep):
 def checkpoints_shape(r, v, cu_seqlens, keep):
     """[count, H, K, V], without reading cu_seqlens; nothing if not `keep`."""
     sequences = None if cu_seqlens is None else sequences_in(r, cu_seqlens)
-    return (count_checkpoints(*r.shape[:2], sequences) if keep else 0, *r.shape[2:], v.shape[3])
+    count = count_spans(*r.shape[:2], sequences, CHECKPOINT) if keep else 0
+    return (count, *r.shape[2:], v.shape[3])
 
 
 def checkpoints_dtype(r):

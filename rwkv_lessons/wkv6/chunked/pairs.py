@@ -26,7 +26,7 @@ import triton
 import triton.language as tl
 
 from ...runtime.compile_triton import assembled
-from .checkpoints import bounds_of_chunk
+from ...sequences.spans import bounds_of_span
 from .tiles import (
     FITS,
     LOG2E,
@@ -154,7 +154,7 @@ def chunks_to_do(
         o_bit = tl.arange(0, CHUNKS_PER_SEARCH)
         o_slot = tl.minimum(first_slot + o_bit, slots - 1)
         # packed sequences leave slots unused
-        first, end = bounds_of_chunk(chunk_bounds, o_slot, T, C)
+        first, end = bounds_of_span(chunk_bounds, o_slot, T, C)
         limit = -FITS_FLOAT32 if DTYPE == tl.float32 else -FITS
         b_strong = tl.load(min_log_decay + o_slot * H + i_h) < limit
         b_strong = b_strong & (first < end) & (first_slot + o_bit < slots)
@@ -178,7 +178,7 @@ def chunk_to_do(
     if LEVELS:
         slot = first_slot + lowest_bit(strong)
         strong = strong & (strong - 1)
-    first, end = bounds_of_chunk(chunk_bounds, slot, T, C)
+    first, end = bounds_of_span(chunk_bounds, slot, T, C)
     return first, end, slot * H + i_h.to(tl.int64), strong
 
 

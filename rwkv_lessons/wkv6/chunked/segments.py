@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from ...runtime.compile_triton import assembled
-from .checkpoints import sequence_bounds
+from ...sequences.spans import sequence_bounds
 from .tiles import log2_decays, log_decay, product
 
 MIN_TOKENS_PER_SEGMENT = 512  # a shorter segment does not pay for the second launch

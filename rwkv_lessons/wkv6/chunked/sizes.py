@@ -1,4 +1,9 @@
-"""How large a head may be for the kernels in chunks: read by `method_for` before it takes them."""
+"""Sizes of the kernels in chunks, of which `method_for` reads how large a head may be."""
+
+# Tokens from one state that the forward pass saves to the next: a chunk of the backward kernels. 64
+# would save the forward kernel a seventh of its traffic, but no backward kernel in Triton with
+# chunks of 64 tokens had the registers for them: 6.4 ms against 3.0 with 32 (docs/designs_wkv6.md).
+CHECKPOINT = 32
 
 LARGEST = 256  # keys; the state of 512 would not fit the registers and shared memory of a program
 SMALL_LARGEST = {2: 128, 4: 64}  # on other GPUs, where factors of more fill a warp's registers

@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 
 from ...runtime.compile_triton import assembled
-from .checkpoints import first_checkpoint, sequence_bounds
+from ...sequences.spans import first_span, sequence_bounds
 from .tiles import log2_decays, log_decay, of_halves, product_tf32
 
 ALL, EACH, OTHERS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # what a launch computes
@@ -51,7 +51,7 @@ def state_gradients(
     i_n = i // (NV * NK * segments) // H
     start, after = sequence_bounds(cu_seqlens, i_n, T)
     length = (after - start).to(tl.int32)
-    slot = first_checkpoint(cu_seqlens, start, i_n, T, C).to(tl.int32)
+    slot = first_span(cu_seqlens, start, i_n, T, C).to(tl.int32)
     chunks = tl.cdiv(length, C)
     first = i_segment * segment
     end = tl.minimum(first + segment, chunks)

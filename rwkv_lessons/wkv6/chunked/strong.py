@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from ...runtime.compile_triton import assembled
-from .checkpoints import first_checkpoint, program_place, sequence_bounds
+from ...sequences.spans import first_span, program_place, sequence_bounds
 from .tiles import level_products, log2_decays, log_decay, of_halves, product
 
 GROUP = 128  # tokens; fewer would mean more states to write, more a longer recomputation
@@ -34,7 +34,7 @@ def wkv6_strong_kernel(
     start, end = sequence_bounds(cu_seqlens, i_n, T)
     skipped = i_g.to(tl.int64) * span
     n = tl.minimum(end - start - skipped, span).to(tl.int32)
-    i_checkpoint = first_checkpoint(cu_seqlens, start, i_n, T, CHECKPOINT) + skipped // CHECKPOINT
+    i_checkpoint = first_span(cu_seqlens, start, i_n, T, CHECKPOINT) + skipped // CHECKPOINT
     i_group, o_group = program.to(tl.int64) * groups, first + tl.arange(0, GROUPS_PER_PROGRAM)
     o_strong = (i_group + o_group)[:, None] * BK + tl.arange(0, BK)[None, :]
     b_strong = tl.load(strong + o_strong, (o_group * GROUP < n)[:, None], 0).to(tl.int32)

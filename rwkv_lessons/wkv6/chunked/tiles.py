@@ -23,10 +23,20 @@ no shuffles, and they come out in the layout in which the factors are used.
 import triton
 import triton.language as tl
 
+from ...sequences.tiles import (
+    LOG2E,
+    MIN_LOG_DECAY,
+    cut,
+    from_middle,
+    in_two,
+    nearest_two,
+    product,
+    product_tf32,
+    raw_decay,
+)
+
 FITS = tl.constexpr(80.0)  # log2: inputs between 2^-46 and 2^46 times 2^±FITS are float32
 FITS_TO_END = tl.constexpr(100.0)  # the same for 2^-26 to 2^26, where only r grows
-MIN_LOG_DECAY = tl.constexpr(-1e4)  # instead of -inf in the sums, where 0 · inf would be NaN
-LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -41,34 +51,13 @@ def log_decay(at, m_w, RAW: tl.constexpr):
 @triton.jit
 def log_of(b_w, m_w, RAW: tl.constexpr):
     if RAW:
-        b_w = tl.where(m_w, -tl.exp2(b_w.to(tl.float32) * LOG2E), 0.0)
+        b_w = tl.where(m_w, raw_decay(b_w), 0.0)
     return b_w
 
 
 @triton.jit
 def finite(b_w):
     return tl.maximum(b_w, MIN_LOG_DECAY, tl.PropagateNan.ALL).to(b_w.dtype)
-
-
-@triton.jit
-def cut(b_x):
-    """The upper 16 bits of a float32 tile as they are, in bfloat16, and what is left of it."""
-    b_high = (b_x.to(tl.uint32, bitcast=True) & 0xFFFF0000).to(tl.float32, bitcast=True)
-    return b_high.to(tl.bfloat16), b_x - b_high
-
-
-@triton.jit
-def in_two(b_x):
-    """A float32 tile as two of bfloat16, which hold 16 of its 24 bits."""
-    b_high, b_rest = cut(b_x)
-    return b_high, b_rest.to(tl.bfloat16)
-
-
-@triton.jit
-def nearest_two(b_x):
-    """The same with the first one rounded: a quarter of the error, for some more instructions."""
-    b_high = b_x.to(tl.bfloat16)
-    return b_high, (b_x - b_high.to(tl.float32)).to(tl.bfloat16)
 
 
 @triton.jit
@@ -116,61 +105,9 @@ def log2_decays(
 
 
 @triton.jit
-def from_middle(row, col, C: tl.constexpr):
-    """Weights of the sums a: from the middle to just before token `row`; negated before it."""
-    after = (col >= C // 2) & (col < row)
-    before = (col < C // 2) & (col >= row)
-    return after.to(tl.float32) - before.to(tl.float32)
-
-
-@triton.jit
 def of_halves(row, C: tl.constexpr):
     """Weights [C, 16] of the sums over the halves of a chunk, eight columns for each."""
     return (row // (C // 2) == tl.arange(0, 16)[None, :] // 8).to(tl.float32)
-
-
-# Ways to multiply float32 tiles made of 16-bit inputs. The forward kernel cuts them in two pieces
-# of bfloat16: 0.72 ms, where TF32, at half the rate and without rounding, took 0.82
-# (docs/designs_wkv6.md). The backward kernels take TF32 for bfloat16: they have no registers left
-# for a second tile a factor. float16 deserves more than numbers cut off to 11 bits, a bias of 1e-3
-# in the end: it gets pieces again, or where one factor is given, TF32 with the other one rounded.
-
-
-@triton.jit
-def product(b_x, b_y, b_sum, DTYPE: tl.constexpr):
-    """b_sum + b_x b_y, to the precision that inputs of a DTYPE deserve.
-
-    Rounding a factor to bfloat16 costs as much as rounding the result to it, so for 16-bit inputs
-    float32 tiles are multiplied in two pieces; given bfloat16 fits in one. Two pieces hold a given
-    float16 too. (TF32 would drop 13 bits instead of rounding them, a bias of 1e-3 in the end.)
-    """
-    if DTYPE == tl.float32:
-        return tl.dot(b_x, b_y, b_sum, input_precision="tf32x3")
-    elif b_y.dtype == tl.bfloat16:
-        b_high, b_low = in_two(b_x)
-        return tl.dot(b_low, b_y, tl.dot(b_high, b_y, b_sum))
-    else:
-        b_high, b_low = in_two(b_x)
-        if b_y.dtype == tl.float16:
-            b_up, b_down = nearest_two(b_y.to(tl.float32))
-        else:
-            b_up, b_down = in_two(b_y)
-        b_sum = tl.dot(b_high, b_down, tl.dot(b_high, b_up, b_sum))
-        return tl.dot(b_low, b_up, b_sum)
-
-
-@triton.jit
-def product_tf32(b_x, b_y, b_sum, DTYPE: tl.constexpr):
-    """b_sum + b_x b_y as inputs of a DTYPE deserve: 11 bits, of TF32, suffice for bfloat16.
-
-    Numbers of 16 bits lose nothing in TF32; where both factors have them, their own unit is faster.
-    """
-    if b_x.dtype == b_y.dtype and b_x.dtype != tl.float32:
-        return tl.dot(b_x, b_y, b_sum)
-    elif DTYPE == tl.bfloat16:
-        return tl.dot(b_x.to(tl.float32), b_y.to(tl.float32), b_sum, input_precision="tf32")
-    else:
-        return product(b_x.to(tl.float32), b_y.to(tl.float32), b_sum, DTYPE)
 
 
 @triton.jit

@@ -20,7 +20,8 @@ import triton.language as tl
 from ...runtime import devices
 from ...runtime.compile_triton import assembled
 from ...runtime.launch_triton import launch
-from ..autograd import define_backward, sequences_in
+from ...sequences.arguments import sequences_in
+from ..autograd import define_backward
 
 CHECKPOINT = 32  # tokens between saved states: each takes the memory of r, k, v, w of 32 in bf16
 TILE = 1024  # elements a program, a warp, holds of each of two states: 64 registers a thread

@@ -19,9 +19,10 @@ from ...runtime.compile_triton import assembled
 from ...runtime.launch_triton import launch
 from ...runtime.operators import call
 from ...runtime.plain import launches_directly
-from ..autograd import define_forward, empty_results, sequences_in
+from ...sequences.arguments import empty_results, holds_float64, sequences_in, wants_gradients
+from ..autograd import define_forward
 from ..doubling import wkv6_doubling
-from ..options import check_call, holds_float64, wants_gradients
+from ..options import check_call
 from .backward import CHECKPOINT, backward
 
 TILE = 1024  # elements of the state a warp holds: 32 registers a thread

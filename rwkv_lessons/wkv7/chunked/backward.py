@@ -12,9 +12,9 @@ import triton
 from ...runtime import devices
 from ...runtime.compile_triton import compile_together
 from ...runtime.launch_triton import launch
-from ..autograd import sequences_in
+from ...sequences.arguments import sequences_in
+from ...sequences.spans import span_bounds
 from ..decays import FORMS
-from ..spans import span_bounds
 from .gradients import wkv7_chunk_gradients_kernel
 from .kept import Kept, chunk_count, chunk_of, tiles_for
 from .segments import sweep_launches, wkv7_segments_kernel

@@ -12,10 +12,10 @@ import triton
 
 from ...runtime import devices
 from ...runtime.assembler import distrusted
+from ...sequences.arguments import empty_results, holds_float64, sequences_in
+from ...sequences.spans import span_bounds
 from ..arguments import check_call
-from ..autograd import define, empty_results, sequences_in
-from ..options import holds_float64
-from ..spans import span_bounds
+from ..autograd import define
 from ..wy import wkv7_wy
 from .backward import gradients, run_launches, weak_and_strong
 from .kept import Kept, chunk_count, chunk_of, kept_dtype, tiles_for

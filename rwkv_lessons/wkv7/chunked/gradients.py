@@ -11,9 +11,9 @@ import triton
 import triton.language as tl
 
 from ...runtime.compile_triton import assembled
-from ...wkv6.chunked.tiles import from_middle
+from ...sequences.spans import bounds_of_span
+from ...sequences.tiles import from_middle
 from ..decays import OF_CLAMP, dw_of
-from ..spans import bounds_of_span
 from .pairs import (
     LEAST_DECAY,
     any_marked,

@@ -6,8 +6,8 @@ import torch
 import triton
 
 from ...runtime.bounded import remembered
-from ..autograd import sequences_in
-from ..spans import count_spans
+from ...sequences.arguments import sequences_in
+from ...sequences.spans import count_spans
 
 # Tokens of a chunk: of 16, one warp holds all of it. Of 32 there are half as many states, each of
 # which is as large as 2 · keys tokens: that is for heads of more than 64 keys, in bfloat16.

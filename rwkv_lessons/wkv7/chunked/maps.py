@@ -15,9 +15,9 @@ import triton
 import triton.language as tl
 
 from ...runtime.compile_triton import assembled
-from ...wkv6.chunked.tiles import from_middle, product_tf32
+from ...sequences.spans import bounds_of_span
+from ...sequences.tiles import from_middle, product_tf32
 from ..decays import OF_CLAMP
-from ..spans import bounds_of_span
 from .pairs import (
     FITS,
     any_marked,

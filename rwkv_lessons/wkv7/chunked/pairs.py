@@ -20,8 +20,8 @@ is "clamp" no decay is that strong, and there is none.
 import triton
 import triton.language as tl
 
-from ...wkv6.chunked.tiles import MIN_LOG_DECAY, in_two, product, product_tf32
-from ..decays import LOG2E, log_of
+from ...sequences.tiles import LOG2E, MIN_LOG_DECAY, in_two, product, product_tf32
+from ..decays import log_of
 
 FITS = tl.constexpr(55.0)  # inputs between 2^-46 and 2^46 times exp(±FITS) are float32
 LEAST_DECAY = tl.constexpr(-1.4)  # of stronger ones too little is left in dw's sums

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from ...runtime.compile_triton import assembled
-from ..spans import first_span, sequence_bounds
+from ...sequences.spans import first_span, sequence_bounds
 from .pairs import stored_product
 from .sweep import turned, wkv7_sweep_kernel
 
@@ -80,7 +80,7 @@ def wkv7_segments_kernel(
     BLOCKS: tl.constexpr = NV + (K + BV - 1) // BV
     i_x, i_h = tl.program_id(0) % BLOCKS, tl.program_id(0) // BLOCKS % H
     i_g = tl.program_id(0) // BLOCKS // H % (segments - 1)
-    i_n = tl.program_id(0) // BLOCKS // H // (segments - 1)
+    i_n = (tl.program_id(0) // BLOCKS // H // (segments - 1)).to(tl.int64)
     if i_x < NV:
         segment(
             v, s0, cu_seqlens, readers, written, across, of_l, ends, has_s0, T, H, segments, span,
@@ -114,7 +114,7 @@ def segment(
     if v is None:
         b_s = (o_v[:, None] == o_k[None, :]).to(tl.float32)  # [BV, BK]
     else:
-        i_s = (i_n.to(tl.int64) * H + i_h) * K * V
+        i_s = (i_n * H + i_h) * K * V
         from_s0 = (has_s0 != 0) & (i_g == 0)
         b_s = tl.load(s0 + i_s + o_s, m_s & from_s0, 0.0).to(tl.float32)
 
@@ -137,7 +137,7 @@ def segment(
         if v is not None:
             b_s = stored_product(b_v, b_k, b_s, DTYPE)
 
-    i_after = ((i_n.to(tl.int64) * (segments - 1) + i_g) * H + i_h) * K * V
+    i_after = ((i_n * (segments - 1) + i_g) * H + i_h) * K * V
     tl.store(after + i_after + o_s, b_s, m_s)
 
 

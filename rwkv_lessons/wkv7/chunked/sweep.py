@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from ...runtime.compile_triton import assembled
-from ..spans import first_span, sequence_bounds
+from ...sequences.spans import first_span, program_place, sequence_bounds
 from .pairs import stored_product
 
 
@@ -38,9 +38,7 @@ def wkv7_sweep_kernel(
     and of_p. Forward of_t is None, and states and reads may be.
     """
     DTYPE: tl.constexpr = v.dtype.element_ty
-    NV: tl.constexpr = (V + BV - 1) // BV
-    i_v, i_h = tl.program_id(0) % NV, tl.program_id(0) // NV % H
-    i_g, i_n = tl.program_id(0) // NV // H % segments, tl.program_id(0) // NV // H // segments
+    i_n, i_g, i_h, i_v = program_place(tl.program_id(0), segments, H, V, BV)
     start, end = sequence_bounds(cu_seqlens, i_n, T)
     n = (end - start).to(tl.int32)
     chunks = tl.cdiv(n, C)
@@ -50,11 +48,11 @@ def wkv7_sweep_kernel(
     o_tk, o_tt = o_t[:, None] * K + o_k[None, :], o_t[:, None] * C + o_t[None, :]
     m_tk = m_k[None, :] & (o_t < C)[:, None]
     o_s, m_s = o_v[:, None] + o_k[None, :] * V, m_v[:, None] & m_k[None, :]
-    i_s = (i_n.to(tl.int64) * H + i_h) * K * V
+    i_s = (i_n * H + i_h) * K * V
     from_s0 = (has_s0 != 0) & (i_g == 0)
     b_s = tl.load(s0 + i_s + o_s, m_s & from_s0, 0.0).to(tl.float32)  # [BV, BK]
     if ends is not None:
-        i_end = ((i_n.to(tl.int64) * count + i_g - 1) * H + i_h) * K * V
+        i_end = ((i_n * count + i_g - 1) * H + i_h) * K * V
         b_s += tl.load(ends + i_end + o_s, m_s & (i_g > 0), 0.0)
 
     for step in tl.range(i_g * span, tl.minimum(i_g * span + span, chunks), num_stages=STAGES):

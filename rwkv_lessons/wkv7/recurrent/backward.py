@@ -21,9 +21,9 @@ import triton.language as tl
 from ...runtime import devices
 from ...runtime.compile_triton import assembled
 from ...runtime.launch_triton import launch
-from ..autograd import sequences_in
+from ...sequences.arguments import sequences_in
+from ...sequences.spans import first_span, sequence_bounds
 from ..decays import FORMS, dw_of, log_of
-from ..spans import first_span, sequence_bounds
 
 SPAN = 32  # tokens between saved states: each takes the memory of r, w, k, v, a, b of 20 in bf16
 TILE = 1024  # elements a warp holds of each of three states: 96 registers a thread

@@ -16,11 +16,11 @@ from ...runtime import devices
 from ...runtime.bounded import remembered
 from ...runtime.compile_triton import assembled
 from ...runtime.launch_triton import launch
+from ...sequences.arguments import empty_results, holds_float64, sequences_in
+from ...sequences.spans import count_spans, first_span, sequence_bounds
 from ..arguments import check_call
-from ..autograd import define, empty_results, sequences_in
+from ..autograd import define
 from ..decays import FORMS, log_of
-from ..options import holds_float64
-from ..spans import count_spans, first_span, sequence_bounds
 from ..wy import wkv7_wy
 from .backward import SPAN, gradients
 

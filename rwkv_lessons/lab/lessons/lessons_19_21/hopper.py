@@ -4,7 +4,7 @@ from functools import cache
 
 import torch
 
-from ....wkv6.chunked.checkpoints import CHECKPOINT
+from ....wkv6.chunked.sizes import CHECKPOINT
 from ....wkv6.reference import wkv6_reference
 from ...course import exercises
 from ...evidence.compare import Difference

@@ -47,7 +47,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from ....runtime.compile_triton import assembled
-from ..checkpoints import first_checkpoint, program_place, sequence_bounds
+from ....sequences.spans import first_span, program_place, sequence_bounds
 from ..tiles import FITS_TO_END, LOG2E, MIN_LOG_DECAY
 from .factors import (
     Rounded,
@@ -280,7 +280,7 @@ def wkv6_hopper_kernel(
     skipped = i_g.to(gl.int64) * span
     n = gl.minimum(end - start - skipped, span).to(gl.int32)
     first = (start + skipped).to(gl.int32)
-    slot = first_checkpoint(cu_seqlens, start, i_n, T, CHECKPOINT) + skipped // CHECKPOINT
+    slot = first_span(cu_seqlens, start, i_n, T, CHECKPOINT) + skipped // CHECKPOINT
     slot = slot.to(gl.int32)
 
     DTYPE: gl.constexpr = gl.float16 if HALF else gl.bfloat16

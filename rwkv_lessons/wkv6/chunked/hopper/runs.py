@@ -15,7 +15,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from ..checkpoints import CHECKPOINT
+from ..sizes import CHECKPOINT
 from ..tiles import LOG2E, MIN_LOG_DECAY
 from .factors import (
     Rounded,

@@ -65,7 +65,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from ....runtime.compile_triton import assembled
-from ..checkpoints import first_checkpoint, sequence_bounds
+from ....sequences.spans import first_span, sequence_bounds
 from ..tiles import FITS, LOG2E
 from .factors import (
     Rounded,
@@ -505,7 +505,7 @@ def sweep_hopper_kernel(
     key_column, value_column = i_h * K + i_k * C, i_h * V + i_v * C
     start, after_last = sequence_bounds(cu_seqlens, i_n, T)
     length = (after_last - start).to(gl.int32)
-    slot = first_checkpoint(cu_seqlens, start, i_n, T, T32).to(gl.int32)
+    slot = first_span(cu_seqlens, start, i_n, T, T32).to(gl.int32)
     chunks = gl.cdiv(length, T32)
     end = gl.minimum(i_segment * segment + segment, chunks)
     count = gl.maximum(end - i_segment * segment, 0)

@@ -1,9 +1,9 @@
 """Where sequences are, and the states that a forward pass saves, in Triton.
 
 A sequence is cut into spans of C tokens, the last one may be shorter; a chunk is a span whose
-tokens become matrix products. Span c of sequence n has index n · ⌈T / C⌉ + c, or, where sequences
-are packed along T, ⌊first token / C⌋ + n + c, which does not depend on the lengths and leaves at
-most one index a sequence unused.
+tokens become matrix products. The state before span c of sequence n has index n · ⌈T / C⌉ + c, or,
+where sequences are packed along T, ⌊first token / C⌋ + n + c, which does not depend on the lengths
+and leaves at most one index a sequence unused.
 """
 
 import torch
@@ -37,6 +37,14 @@ def span_bounds(cu_seqlens, T, C):
 
 
 @triton.jit
+def program_place(program, segments, H, V: tl.constexpr, BV: tl.constexpr):
+    """Sequence, segment, head and block of values of a program that sweeps over chunks."""
+    NV: tl.constexpr = (V + BV - 1) // BV
+    i_n = (program // NV // H // segments).to(tl.int64)
+    return i_n, program // NV // H % segments, program // NV % H, program % NV
+
+
+@triton.jit
 def sequence_bounds(cu_seqlens, i_n, T):
     """First token of a sequence and the token after its last, in the packed order; int64."""
     if cu_seqlens is None:
@@ -47,9 +55,9 @@ def sequence_bounds(cu_seqlens, i_n, T):
 
 @triton.jit
 def first_span(cu_seqlens, start, i_n, T, C: tl.constexpr):
-    """The index of the first span of sequence i_n, whose first token is `start`; int64."""
+    """The index of the first span of sequence i_n, an int64, whose first token is `start`."""
     if cu_seqlens is None:
-        return i_n.to(tl.int64) * tl.cdiv(T, C)
+        return i_n * tl.cdiv(T, C)
     else:
         return start // C + i_n
 
@@ -60,5 +68,5 @@ def bounds_of_span(bounds, i, T, C: tl.constexpr):
     if bounds is not None:
         return tl.load(bounds + i * 2), tl.load(bounds + i * 2 + 1)
     else:
-        i_b, c = (i // tl.cdiv(T, C)).to(tl.int64), i % tl.cdiv(T, C)
-        return i_b * T + c * C, (i_b + 1) * T
+        i_b, c = i // tl.cdiv(T, C), i % tl.cdiv(T, C)
+        return i_b.to(tl.int64) * T + c * C, (i_b + 1).to(tl.int64) * T
