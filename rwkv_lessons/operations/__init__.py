@@ -11,7 +11,7 @@ Adding an operation
        table, the kernels' fingerprint; with `checks`, what verify looks at; with `calls`, a
        function of the package, what `matrix` compiles for every architecture.
        tests/operations/test_operations.py says what an entry lacks.
-    4. docs/results.md: `<!-- BEGIN <record> -->` and `<!-- END <record> -->` for each table.
+    4. docs/results/: `<!-- BEGIN <record> -->` and `<!-- END <record> -->` for each table.
     An adapter is a file of interop/; a package to compare with, a function of bench/peers.py.
     Adding a method: its file, and a key of `METHODS`. It is timed beside the others, and looked at
     as `others` of the checks says, until it has rows of its own there.

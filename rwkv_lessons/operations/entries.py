@@ -143,6 +143,7 @@ class Headline:
     theirs: str
     whose: str
     shape: tuple[int, ...]
+    dtype: str | None = None  # where the record has several
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from rwkv_lessons.operations.entries import (
     BOTH,
     NUMBA,
     TRITON,
+    Headline,
     Ladder,
     Operation,
     Peer,
@@ -87,11 +88,13 @@ def least_timex_with_gradients(B, C, T, itemsize):
     return Work(forward.bytes + (3 * B + 2) * C * T * itemsize, 3 * forward.flops)
 
 
+SHAPE = (32, 768, 768)
+
 TIMEX = Operation(
     "timex",
     "time the methods of timex",
     "timex",
-    shapes=((32, 768, 768),),
+    shapes=(SHAPE,),
     quick=(2, 3, 40),
     work=least_timex,
     letters="B, C, T",
@@ -103,9 +106,12 @@ TIMEX = Operation(
     ladders=(Ladder("timex", TIME_X_RUNGS, "toeplitz"),),
     records=(
         Plan("timex-peers", "timex --peers", 120),
-        Plan("timex-lengths", f"timex {OVER_LENGTHS}", 120),
+        Plan("timex-lengths", f"timex {OVER_LENGTHS}", 120, "milliseconds by shape"),
     ),
     peers={"conv1d": CONV1D},
+    headline=Headline(
+        "time-x forward, float32", "timex-peers", "timex", "conv1d", "torch", SHAPE, "float32"
+    ),
     public=("timex", "__getattr__"),
     checks=CHECKS,
     calls="rwkv_lessons.timex.calls:calls",
@@ -120,7 +126,13 @@ TIMEX_BACKWARD = replace(
     ladders=(Ladder("timex-backward", TIME_X_BACKWARD_RUNGS, "toeplitz"),),
     records=(
         Plan("timex-backward-peers", "timex-backward --peers --budget-ms 100", 120),
-        Plan("timex-backward-lengths", f"timex-backward {OVER_LENGTHS}", 180),
+        Plan(
+            "timex-backward-lengths",
+            f"timex-backward {OVER_LENGTHS}",
+            180,
+            "milliseconds by shape",
+        ),
     ),
     peers={"conv1d": replace(CONV1D, adapter="timex_conv1d_gradients")},
+    headline=None,
 )

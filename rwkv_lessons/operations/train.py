@@ -1,20 +1,26 @@
 """A language model that learns: what is measured and recorded; see the package's docstring."""
 
-from rwkv_lessons.operations.entries import Operation, Plan, own
+from rwkv_lessons.operations.entries import Headline, Operation, Plan, own
+
+RESULTS = "methods, with results"
+SHAPE = (8, 2048, 12, 1024)
 
 TRAIN = Operation(
     "train",
     "time the steps in which a language model of RWKV-6 learns",
     "wkv6",
-    shapes=((8, 2048, 12, 1024),),
+    shapes=(SHAPE,),
     quick=(2, 32, 2, 32),
     work=None,
     letters="B, T, layers, width",
     command="train_model:command",
     dtypes=(),
     records=(
-        own("train", "train", 90),
-        Plan("train-peers", "train --methods 'wkv6,fla chunk'", 300, needs="fla"),
+        own("train", "train", 90, RESULTS),
+        Plan("train-peers", "train --methods 'wkv6,fla chunk'", 300, RESULTS, needs="fla"),
+    ),
+    headline=Headline(
+        "RWKV-6 model, a training step", "train-peers", "wkv6", "fla chunk", "FLA, chunks", SHAPE
     ),
     verified_as={"wkv6": "wkv6"},
 )

@@ -268,8 +268,14 @@ WKV6_DECAYS = Operation(
     command="decays:command",
     dtypes=(),
     records=(
-        Plan("wkv6-decays", "wkv6-decays --methods wkv6", 60),
-        Plan("wkv6-decays-peers", "wkv6-decays --methods 'wkv6,fla chunk'", 240, needs="fla"),
+        Plan("wkv6-decays", "wkv6-decays --methods wkv6", 60, "decays"),
+        Plan(
+            "wkv6-decays-peers",
+            "wkv6-decays --methods 'wkv6,fla chunk'",
+            240,
+            "decays",
+            needs="fla",
+        ),
     ),
 )
 

@@ -8,42 +8,39 @@ from rwkv_lessons.operations.entries import DTYPES
 from rwkv_lessons.records.lookup import GPU, record
 
 WIND_SHAPES = ((8, 64, 4096), (8, 128, 4096), (8, 256, 4096), (1, 256, 32768))
-WIND_GPU = "H100, published"
 WIND = (  # kernel, milliseconds by shape, peak memory in GB, typical error
-    ("wind_rwkv, chunked bf16", (8, 11, 54, 224), "5–8", "5e-3"),
-    ("wind_rwkv, backstepping fp32, long head", (23, 46, 80, 124), "8–14", "9e-5"),
-    ("wind_rwkv, backstepping fp32, small head", (17, 101, 862, 1802), "7–13", "9e-5"),
-    ("wind_rwkv, Triton bighead fp32", (66, 87, 168, 1175), "6–12", "5e-5"),
-    ("wind_rwkv, Triton bighead bf16", (29, 59, None, 358), "6–12", "5e-3"),
-    ("FLA, chunk_rwkv7", (64, 62, 89, 93), "12–13", "4e-3"),
+    ("wind_rwkv: chunked bf16", (8, 11, 54, 224), "5–8", "5e-3"),
+    ("wind_rwkv: backstepping fp32, long head", (23, 46, 80, 124), "8–14", "9e-5"),
+    ("wind_rwkv: backstepping fp32, small head", (17, 101, 862, 1802), "7–13", "9e-5"),
+    ("wind_rwkv: Triton bighead fp32", (66, 87, 168, 1175), "6–12", "5e-5"),
+    ("wind_rwkv: Triton bighead bf16", (29, 59, None, 358), "6–12", "5e-3"),
+    ("FLA: chunk_rwkv7", (64, 62, 89, 93), "12–13", "4e-3"),
 )
 OURS = (  # label, records, method, tensors of r's size that are inputs and results
-    ("wkv7, forward and backward", ("wkv7-backward", "wkv7-backward-long"), "wkv7", 14),
-    ("wkv7, forward alone", ("wkv7", "wkv7-long"), "wkv7", 7),
-    ("in one run: wkv7, forward and backward", ("wkv7-backward-peers",), "wkv7", 14),
-    ("in one run: FLA, chunk_rwkv7", ("wkv7-backward-peers",), "fla chunk", 14),
+    ("**wkv7**", ("wkv7-backward", "wkv7-backward-long"), "wkv7", 14),
+    ("**wkv7**, forward alone", ("wkv7", "wkv7-long"), "wkv7", 7),
+    ("**wkv7**, in one run with FLA", ("wkv7-backward-peers",), "wkv7", 14),
+    ("FLA: chunk_rwkv7, in that run", ("wkv7-backward-peers",), "fla chunk", 14),
 )
 EXTRA_SHAPE = (1, 64, 32768)  # not in the published table
-HEAD = ("kernel", "on", *(", ".join(map(str, x)) for x in (*WIND_SHAPES, EXTRA_SHAPE)))
-HEAD += ("peak memory, GB", "error")
+HEAD = ("kernel", *(", ".join(map(str, x)) for x in (*WIND_SHAPES, EXTRA_SHAPE)))
+HEAD += ("memory, GB", "error")
 
 
 def wind_table(folder=None):
-    """(head, rows, provenances) of RWKV-7's table; ours are there as far as they are recorded."""
+    """(head, rows) of RWKV-7's table; ours are there as far as they are recorded."""
     rows = [_published(*line) for line in WIND]
-    sources = []
     for label, names, method, tensors in OURS:
         found = [x for x in (_recorded(name, folder) for name in names) if x]
         lines = [row for x in found for row in x.rows if row.method == method]
         if lines:
             rows.append(_ours(label, lines, tensors))
-            sources += [x.provenance for x in found]
-    return HEAD, rows, list(dict.fromkeys(map(str, sources)))
+    return HEAD, rows
 
 
 def _published(name, times, memory, error):
     cells = ["–" if ms is None else f"{ms}" for ms in times]
-    return [name, WIND_GPU, *cells, "–", memory, error]
+    return [name, *cells, "–", memory, error]
 
 
 def _ours(label, lines, tensors):
@@ -52,7 +49,7 @@ def _ours(label, lines, tensors):
     cells = ["–" if not row else row.problem or f"{row.median_ms:.2f}" for row in shown]
     peaks = [_peak_gb(row, tensors) for row in lines if row.extra_bytes is not None]
     errors = [row.error for row in lines if row.error is not None]
-    return [label, GPU.removeprefix("NVIDIA "), *cells, _range(peaks, ".1f"), _range(errors, ".0e")]
+    return [label, *cells, _range(peaks, ".1f"), _range(errors, ".0e")]
 
 
 def _peak_gb(row, tensors):

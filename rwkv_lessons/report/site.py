@@ -25,6 +25,7 @@ from nbformat.v4 import new_markdown_cell
 from rwkv_lessons.lab.commands import signposts
 from rwkv_lessons.lab.course import exercises
 from rwkv_lessons.operations.entries import ROOT
+from rwkv_lessons.report.tables import RECORDS_OF
 from rwkv_lessons.runtime.command_line import run
 from warplens.pictures.style import in_one_line
 
@@ -42,7 +43,8 @@ PARTS = {
 }
 DOCS = {
     "The terms": ("glossary",),
-    "The library": ("library", "own_kernels", "warplens_model", "gpus", "results"),
+    "The library": ("library", "own_kernels", "warplens_model", "gpus"),
+    "Results": ("results", *(f"results/{page}" for page in RECORDS_OF)),
     "How it came to be": tuple(
         f"designs_{name}" for name in ("wkv6", "wkv7", "mla", "timex", "distributed")
     ),
@@ -104,7 +106,7 @@ def _put(file, content):
 def _docs(root):
     """The pages of docs/ and of its appendix, those that DOCS does not name at the end."""
     named = [name for names in DOCS.values() for name in names]
-    folders = (root / "docs", root / "docs" / "appendix")
+    folders = (root / "docs" / x for x in ("", "results", "appendix"))
     files = [path for folder in folders for path in sorted(folder.glob("*.md"))]
     there = [str(path.relative_to(root / "docs").with_suffix("")) for path in files]
     return [name for name in named if name in there] + [n for n in there if n not in named]

@@ -1,11 +1,13 @@
-"""What stands on a page between `<!-- BEGIN name -->` and `<!-- END name -->`, by name.
+"""The generated tables of README.md and docs/, by the name in `<!-- BEGIN name -->`.
 
 Each block is a function of the folder of records (None: this project's own). A block whose record
-is not there is one line, with the command that makes it.
+is missing is one line with the command that makes it. A table is at most as wide as a laptop's
+page: a column that holds one value throughout moves into the caption, notes go below the table,
+and where a page's numbers come from is said once, in its `provenance` block.
 """
 
 from rwkv_lessons.bench import gpu_tests
-from rwkv_lessons.bench.commands.record_all import planned
+from rwkv_lessons.bench.commands.record_all import PLANS, planned
 from rwkv_lessons.lab.lessons.lesson_18 import pictures as race
 from rwkv_lessons.lab.pictures import ladder
 from rwkv_lessons.operations import LADDERS, OPERATIONS, operation_of
@@ -17,11 +19,19 @@ from rwkv_lessons.report.address import PLACEHOLDER, address
 
 QUANTITIES = {  # heading → field of a row, format
     "GB/s": ("gb_per_s", ".0f"),
-    "TFLOP/s": ("tflop_per_s", ".1f"),
     "of roofline": ("roofline_share", ".0%"),
     "registers": ("registers", "d"),
-    "local bytes": ("local_bytes", "d"),
     "error": ("error", ".1e"),
+}
+# A page of docs/results/ → how the names of its records begin.
+RECORDS_OF = {
+    "rwkv5": "wkv5",
+    "rwkv6": "wkv6",
+    "rwkv7": "wkv7",
+    "timex": "timex",
+    "mla": "mla",
+    "training": "train",
+    "many_gpus": "sequence-parallel",
 }
 FORWARD = ("wkv6", "wkv6-small", "wkv6-sizes")  # records of the table of all shapes
 BOTH = ("wkv6-backward", "wkv6-backward-small", "wkv6-backward-sizes")
@@ -49,93 +59,213 @@ def unrecorded(name):
 
 
 def ladder_block(operation):
-    """The rungs of a ladder, each with its time and how much faster it made the first."""
+    """The rungs of a ladder: the time of each, and how much faster it is than the first."""
     dtypes = LADDERS[operation].dtypes
 
-    def line(climbed, step, dtype, folder):
-        row, ms = step.rows[dtype], step.ms_in(dtype)
-        cells = [step.label, *([dtype] if len(dtypes) > 1 else []), _text(ms, ".2f")]
-        if ms:
-            cells[-1] += f" ({row.p20_ms:.2f} … {row.p80_ms:.2f})"
+    def line(climbed, step, dtype):
+        cells = [step.label, dtype, _text(step.ms_in(dtype), ".2f")]
         cells.append(_text(ladder.faster_than_first(climbed, step, dtype), ".1f"))
-        cells.append(_text(step.original_ms, ".2f"))
-        return cells + _quantities(row)
+        return [*cells, _text(step.original_ms, ".2f"), *_quantities(step.rows[dtype])]
 
     def block(folder):
         climbed = ladder.steps(operation, folder=folder)
         if not any(step.row for step in climbed):
             return unrecorded(f"{operation}-ladder")
         rows = [
-            line(climbed, step, dtype, folder)
+            line(climbed, step, dtype)
             for step in climbed
             for dtype in dtypes
             if len(dtypes) == 1 or step.ms_in(dtype)
         ]
-        head = ["step", *(["dtype"] if len(dtypes) > 1 else []), "ms (20 … 80 %)"]
-        head += ["faster ×", "CUDA C ms", *QUANTITIES]
+        head = ["step", "dtype", "ms", "× faster", "CUDA C, ms", *QUANTITIES]
+        if len(dtypes) == 1:
+            head, rows = _without("dtype", head, rows)
         where = ladder.source(operation, folder=folder).replace("\n", ".\n")
-        found = older(record(f"{operation}-ladder", GPU, folder))
-        return f"{_markdown(head, rows)}\n\n{where}.{found}"
+        measured = record(f"{operation}-ladder", GPU, folder)
+        return f"{_markdown(head, rows)}\n\n{where}.{older(measured)}"
 
     return block
 
 
-def methods_block(name):
-    """Every row of a record, at one shape or several."""
-
-    def block(folder):
-        try:
-            return write(record(name, GPU, folder), folder)
-        except LookupError:
-            return unrecorded(name)
-
-    def write(found, folder):
-        shapes = {row.shape for row in found.rows}
-        rows = [
-            [row.method, *_shape_if(len(shapes) > 1, row), row.dtype]
-            + [_text(row.median_ms, ".3f"), _text(row.host_ms, ".3f")]
-            + _quantities(row)
-            + [row.problem or row.note or ""]
-            for row in found.rows
-        ]
-        operation = operation_of(name)
-        letters = operation.letters
-        of_several = [letters] if len(shapes) > 1 else []
-        head = ["method", *of_several, "dtype", "ms", "wall-clock ms per call", *QUANTITIES, ""]
-        said = [operation.timed] if any(row.median_ms for row in found.rows) else []
-        said += [] if of_several else [operation.sizes(found.rows[0].shape)]
-        what = ", ".join(said) + ". " if said else ""
-        return f"{_markdown(head, rows)}\n\n{what}{found.provenance}.{older(found)}"
-
-    return block
-
-
-def older(found):
-    """Sentences for a record of what has changed since, to stand behind its provenance."""
-    stale = list(dict.fromkeys(row.method for row in found.rows if row.stale))
-    text = f" **Measured with older kernels, and to be measured again: {', '.join(stale)}.**"
-    host = " *Host code has changed since.*"
-    return text * bool(stale) + host * any(row.host_changed for row in found.rows)
-
-
-def _shape_if(wanted, row):
-    return [_shape(row)] if wanted else []
-
-
-def by_shape_block(name, cell, says=""):
-    """A line per shape, a column per method: where the methods of a record are to be compared."""
+def methods_block(name, noted=False):
+    """Every row of a record, at one shape or several; `noted`: with each row's note beside it."""
 
     @_block(name)
-    def block(found):
-        methods = list(dict.fromkeys(row.method for row in found.rows))
-        lines = {}
-        for row in found.rows:
-            lines.setdefault((_shape(row), row.dtype), {})[row.method] = row.problem or cell(row)
-        table = [[*key, *(cells.get(m, "–") for m in methods)] for key, cells in lines.items()]
-        text = _markdown([operation_of(name).letters, "dtype", *methods], table)
-        return f"{text}\n\n{says}{found.provenance}.{older(found)}"
+    def block(measured):
+        operation = operation_of(name)
+        rows = [
+            [row.method, _shape(row), row.dtype]
+            + [_text(row.median_ms, ".3f"), _text(row.host_ms, ".3f")]
+            + _quantities(row)
+            + [row.note or "" if noted else ""]
+            for row in measured.rows
+        ]
+        head = ["method", operation.letters, "dtype", "ms", "call, ms", *QUANTITIES, "result"]
+        caption = [operation.timed] if any(row.median_ms for row in measured.rows) else []
+        if len({row.shape for row in measured.rows}) == 1:
+            head, rows = _without(operation.letters, head, rows)
+            caption.append(operation.sizes(measured.rows[0].shape))
+        if len({row.dtype for row in measured.rows}) == 1:
+            head, rows = _without("dtype", head, rows)
+            caption.append(measured.rows[0].dtype)
+        text = _markdown(*_without("registers", head, rows))
+        return _below(text, ", ".join(caption), measured, () if noted else _notes(measured))
 
     return block
+
+
+def older(measured):
+    """A sentence that names the methods whose kernels have changed since the record; or ""."""
+    stale = list(dict.fromkeys(row.method.split(",")[0] for row in measured.rows if row.stale))
+    text = f" **Measured with older kernels, and to be measured again: {', '.join(stale)}.**"
+    return text * bool(stale)
+
+
+def _below(table, caption, measured, notes=()):
+    """A table with its caption, what has changed since, and its notes, a line each."""
+    lines = [f"{caption}.{older(measured)}" if caption else older(measured).strip()]
+    return "\n\n".join([table, "\\\n".join(filter(None, [*lines, *notes]))]).rstrip()
+
+
+def _notes(measured):
+    """Each note and each problem of a record once, behind the methods that it is about."""
+    about = {}
+    for row in measured.rows:
+        text = row.problem or row.note
+        if text:
+            at = f" ({_shape(row)}, {row.dtype})" if row.problem else ""
+            about.setdefault(text, {})[f"{row.method}{at}"] = None
+    return [f"{', '.join(methods)}: {text}." for text, methods in about.items()]
+
+
+def by_shape_block(name, cell, unit):
+    """A line per shape, a column per method, to compare the methods of a record."""
+
+    @_block(name)
+    def block(measured):
+        methods = list(dict.fromkeys(row.method for row in measured.rows))
+        lines = {}
+        for row in measured.rows:
+            text = "not timed" if row.problem else cell(row)
+            lines.setdefault((_shape(row), row.dtype), {})[row.method] = text
+        rows = [[*key, *(cells.get(m, "–") for m in methods)] for key, cells in lines.items()]
+        head, caption = [operation_of(name).letters, "dtype", *methods], unit
+        if len({row.dtype for row in measured.rows}) == 1:
+            head, rows = _without("dtype", head, rows)
+            caption += f", {measured.rows[0].dtype}"
+        return _below(_markdown(head, rows), caption, measured, _notes(measured))
+
+    return block
+
+
+def decays_block(name):
+    """A line per case of decays; of each method a column for each pass."""
+
+    @_block(name)
+    def block(measured):
+        lines, columns = {}, {}
+        for row in measured.rows:
+            method, _, case = row.method.partition(", ")
+            case, both, _ = case.partition(", both passes")
+            column = f"{method}, {'both' if both else 'forward'}"
+            columns[column] = None
+            lines.setdefault(case, {})[column] = _text(row.median_ms, ".3f")
+        rows = [[case, *(cells.get(c, "–") for c in columns)] for case, cells in lines.items()]
+        sizes = operation_of(name).sizes(measured.rows[0].shape)
+        errors = [row.error for row in measured.rows if row.error is not None]
+        caption = (
+            f"Milliseconds, {sizes}, {measured.rows[0].dtype}, error at most {max(errors):.1e}"
+        )
+        return _below(_markdown(["decays", *columns], rows), caption, measured)
+
+    return block
+
+
+def two_gpus_block(name):
+    """Whole calls on one GPU and on two; below them, folded, the parts of a call on two."""
+
+    @_block(name)
+    def block(measured):
+        calls, parts = {}, {}
+        for row in measured.rows:
+            line, step = _line_and_step(row)
+            if step[0] in ("one GPU", "two GPUs"):
+                calls.setdefault(line, {})[step] = row.median_ms
+            else:
+                parts.setdefault(line, {})[step[0]] = _text(row.median_ms, ".3f")
+        keys = ["tokens", "method", "decays"]
+        head, passes = list(keys), ("forward", "both")
+        head += [f"{what}, {on}" for what in passes for on in ("one", "two", "×")]
+        rows = []
+        for line, times in calls.items():
+            pairs = [[times.get((on, what)) for on in ("one GPU", "two GPUs")] for what in passes]
+            cells = [
+                [*(_text(ms, ".3f") for ms in pair), _text(_ratio(*pair), ".2f")] for pair in pairs
+            ]
+            rows.append([*line, *cells[0], *cells[1]])
+        whole = _below(
+            _markdown(head, rows), f"Milliseconds, {measured.rows[0].dtype}, 64 heads", measured
+        )
+        steps = list(dict.fromkeys(step for line in parts.values() for step in line))
+        rows = [[*line, *(cells.get(x, "–") for x in steps)] for line, cells in parts.items()]
+        table = _markdown([*keys, *steps], rows)
+        return (
+            f"{whole}\n\n<details><summary>The parts of a forward call on two GPUs, ms</summary>"
+            f"\n\n{table}\n\n</details>"
+        )
+
+    return block
+
+
+def _line_and_step(row):
+    """((tokens, method, decays), (step, pass)) of a row of `sequence-parallel`."""
+    method, *names = row.method.split(", ")
+    what = "both" if "both passes" in names else "forward"
+    decays = "none" if "nothing decays" in names else "mild"
+    (step,) = (name for name in names if name not in ("both passes", "nothing decays"))
+    return (f"{row.shape[2]:,}", method, decays), (step, what)
+
+
+def _ratio(one, two):
+    return one / two if one and two else None
+
+
+def provenance_block(page):
+    """Where the numbers of a page of docs/results/ come from: GPU, versions, commands, folded."""
+
+    def block(folder):
+        sources = {}
+        for name in _names_of(page):
+            try:
+                measured = record(name, GPU, folder)
+            except LookupError:
+                continue
+            where = measured.provenance
+            versions = ", ".join(f"{package} {version}" for package, version in where.versions())
+            machine = f"{where.gpu}, driver {where.driver} (CUDA {where.cuda}), {versions}"
+            mark = " \\*" if any(row.host_changed for row in measured.rows) else ""
+            line = (
+                f"- {where.date}, commit {where.commit}{mark}: `{where.command}` ({where.timing})"
+            )
+            sources.setdefault(machine, []).append(line)
+        if not sources:
+            return unrecorded(_names_of(page)[0])
+        parts = [f"{machine}:\n\n" + "\n".join(lines) for machine, lines in sources.items()]
+        text = "\n\n".join(parts)
+        if "\\*" in text:
+            text += (
+                "\n\n\\* The kernels are those that were measured. The Python code around them,"
+                " which checks arguments and launches, has changed since."
+            )
+        return f"<details><summary>Where these numbers come from</summary>\n\n{text}\n\n</details>"
+
+    return block
+
+
+def _names_of(page):
+    """The records of a page of docs/results/."""
+    begins = RECORDS_OF[page]
+    return [plan.name for plan in PLANS if plan.name.split("-")[0] == begins or plan.name == begins]
 
 
 def beside_torch_block(name):
@@ -143,56 +273,65 @@ def beside_torch_block(name):
     return _block(name)(lambda found: _beside_torch(name, found))
 
 
-def _beside_torch(name, found):
+def _beside_torch(name, measured):
     methods = ("decode", "torch absorbed")
     replayed = ", graph replay"
     columns = [m + how for how in ("", replayed) for m in methods]
-    in_pages = {row.shape: row.method for row in found.rows if row.method.startswith("paged")}
+    in_pages = {row.shape: row.method for row in measured.rows if row.method.startswith("paged")}
     columns += ["paged", "paged" + replayed] if in_pages else []
     rows, faster, letters = [], [], operation_of(name).letters
-    for shape in dict.fromkeys(row.shape for row in found.rows):
-        known = columns if shape in in_pages else columns[:4]
-        ours, *others = (found.row(m, shape) for m in known)
+    for shape in dict.fromkeys(row.shape for row in measured.rows):
+        there = columns if shape in in_pages else columns[:4]
+        ours, *others = (measured.row(m, shape) for m in there)
         times = [row.median_ms for row in (ours, *others)]
         faster += [times[1] / times[0], times[3] / times[2]]
-        rates = [_text(getattr(ours, f), form) for f, form in _fields("GB/s", "of roofline")]
-        micro = [f"{1e3 * ms:.1f}" for ms in times] + ["–"] * (len(columns) - len(known))
-        rows.append([_shape(ours), *micro, *rates, f"{ours.error:.1e}"])
-    text = _markdown([letters, *columns, "GB/s", "of roofline", "error"], rows)
-    said = f"{min(faster):.1f} to {max(faster):.1f} times as fast as torch. {found.provenance}."
-    dtype = found.rows[0].dtype
-    return f"{text}\n\nMicroseconds, {dtype}, W_V included: {said}{older(found)}"
+        micro = [f"{1e3 * ms:.1f}" for ms in times] + ["–"] * (len(columns) - len(there))
+        rows.append([_shape(ours), *micro, _text(ours.roofline_share, ".0%"), f"{ours.error:.1e}"])
+    head = [column.replace(" absorbed", "").replace(" replay", "") for column in columns]
+    text = _markdown([letters, *head, "of roofline", "error"], rows)
+    caption = (
+        f"Microseconds, {measured.rows[0].dtype}, W_V included; graph: replay of a CUDA graph."
+    )
+    caption += f" {min(faster):.1f} to {max(faster):.1f} times as fast as torch"
+    return _below(text, caption, measured)
 
 
 def headline_block(folder):
-    """One line an operation: this library, the other way in the same run, and the ratio."""
+    """A line an operation: this library, the alternative in the same run, and the ratio."""
     rows, sources = [], {}
     lines = [operation.headline for operation in OPERATIONS.values() if operation.headline]
     for line in lines:
         try:
-            found = record(line.record, GPU, folder)
+            measured = record(line.record, GPU, folder)
         except LookupError:
             continue  # the others are shown
-        ours, theirs = (found.row(x, line.shape).median_ms for x in (line.ours, line.theirs))
-        cells = (f"{ours:.3f}", f"{theirs:.3f}", line.whose, f"{theirs / ours:.1f}")
+        both = (measured.row(x, line.shape, line.dtype) for x in (line.ours, line.theirs))
+        ours, theirs = (row.median_ms for row in both)
+        cells = (f"{ours:.3f}", f"{theirs:.3f}", line.whose, f"{theirs / ours:.1f}×")
         rows.append([line.says, ", ".join(map(str, line.shape)), *cells])
-        where = found.provenance
-        sources[f"{where.gpu}, {where.date}, commit {where.commit}"] = None
+        where = measured.provenance
+        sources.setdefault(where.gpu, set()).add(where.date)
     if not rows:
         return unrecorded(lines[0].record)
-    text = _markdown(["", "shape", "ms here", "ms beside it", "by", "times faster"], rows)
-    said = "bfloat16 unless said; B, T, H, N, and for MLA B, N, H, R, P, V. Both in one run"
-    return f"{text}\n\n{said}: {'; '.join(sources)}."
+    head = ["operation", "shape", "this library, ms", "alternative, ms", "alternative", "speed-up"]
+    caption = (
+        "bfloat16 unless said. Shapes are B, T, H, N; for latent attention B, N, H, R, P, V; for"
+        " time-x B, C, T; for the model B, T, layers, width. Each line is one run"
+    )
+    where = "; ".join(f"{gpu}, {', '.join(sorted(dates))}" for gpu, dates in sources.items())
+    return f"{_markdown(head, rows)}\n\n{caption}: {where}."
 
 
 def shapes_block(folder):
     """WKV-6 at every shape that was measured, forward, and forward and backward; ms."""
-    cells = {}
+    cells, problems = {}, {}
     for what, names in (("forward", FORWARD), ("both", BOTH)):
         for row in (row for name in names for row in _rows(name, folder)):
             if row.method in METHODS:
-                text = row.problem or f"{row.median_ms:.3f}"
+                text = "not timed" if row.problem else f"{row.median_ms:.3f}"
                 cells.setdefault((row.shape, row.dtype), {})[what, row.method] = text
+            if row.problem:
+                problems[f"{row.dtype}, {what}: {row.problem}"] = None
     if not cells:
         return "\n".join(unrecorded(name) for name in FORWARD + BOTH)
     columns = [(what, m) for what in ("forward", "both") for m in METHODS]
@@ -202,15 +341,16 @@ def shapes_block(folder):
         for (shape, dtype), line in sorted(cells.items(), key=lambda x: (x[0][1], x[0][0]))
     ]
     head = ["B, T, H, N", "dtype", *(f"{m}, {what}" for what, m in columns)]
-    return _markdown(head, table) + "\n\nMilliseconds; both: forward and backward."
+    notes = "".join(f"\\\n{problem}." for problem in problems)
+    return f"{_markdown(head, table)}\n\nMilliseconds; both: forward and backward.{notes}"
 
 
 def wind_block(folder):
     """wind_rwkv's table of RWKV-7 kernels with our rows in it."""
-    head, rows, sources = published.wind_table(folder)
-    if not sources:
+    head, rows = published.wind_table(folder)
+    if len(rows) == len(published.WIND):
         return unrecorded("wkv7-backward")
-    return f"{_markdown(head, rows)}\n\nOurs: {'; '.join(sources)}."
+    return f"{_markdown(head, rows)}\n\nMilliseconds; columns: batch, head size, tokens."
 
 
 def race_block(name):
@@ -218,13 +358,13 @@ def race_block(name):
 
     def block(folder):
         try:
-            where, traces = load_traces(name, GPU, folder)
+            _, traces = load_traces(name, GPU, folder)
         except LookupError:
             return unrecorded(name)
         shapes = dict.fromkeys(trace.shape for trace in traces)
         parts = [(shape, _markdown(*race.rows(traces, shape))) for shape in shapes]
         text = "\n\n".join(f"{operation_of(name).sizes(x)}, µs:\n\n{part}" for x, part in parts)
-        return f"{text}\n\n{where}.{older(record(name, GPU, folder))}"
+        return text + older(record(name, GPU, folder))
 
     return block
 
@@ -270,11 +410,12 @@ def time_x_seed_block(folder):
         [label, *(_text(timex.original_ms(kernel, gpu), "g") for gpu in gpus), ms]
         for label, kernel, ms in lines
     ]
-    head = ["forward, float32, ms", *(f"CUDA C, {gpu}" for gpu in gpus), f"here, {GPU}"]
+    shorter = [gpu.removeprefix("NVIDIA ") for gpu in (*gpus, GPU)]
+    head = ["step", *(f"CUDA C, {gpu}" for gpu in shorter[:-1]), f"here, {shorter[-1]}"]
     cited = (record("rwkv-cuda-timex", gpu).provenance for gpu in gpus)
-    said = "; ".join(f"{x.gpu}, {x.date}, {x.timing}" for x in cited)
-    ours = ladder.source("timex", folder=folder).splitlines()[0]
-    return f"{_markdown(head, rows)}\n\nCUDA C and its conv1d: RWKV-CUDA, {said}. Here: {ours}."
+    sources = "; ".join(f"{x.gpu}, {x.date}, {x.timing}" for x in cited)
+    text = _markdown(head, rows)
+    return f"{text}\n\nForward, float32, ms. CUDA C and its conv1d: RWKV-CUDA, {sources}."
 
 
 def gpu_tests_block(folder):
@@ -282,7 +423,8 @@ def gpu_tests_block(folder):
     rows = gpu_tests.rows(folder)
     if not rows:
         return f"Not recorded yet; `{gpu_tests.COMMAND}`"
-    return _markdown(gpu_tests.HEAD, rows)
+    machines = "\\\n".join(f"{row[0]}: {row[-1]}." for row in rows)
+    return f"{_markdown(gpu_tests.HEAD[:-1], [row[:-1] for row in rows])}\n\n{machines}"
 
 
 COLAB = (
@@ -303,13 +445,16 @@ def _tokens_per_s(row):
 # A plan's `table` → the function that makes the block of a record's name.
 KINDS = {
     "methods": methods_block,
+    "methods, with results": lambda name: methods_block(name, noted=True),
+    "decays": decays_block,
+    "two GPUs": two_gpus_block,
     "beside torch": beside_torch_block,
     "race": race_block,
     "milliseconds by shape": lambda name: by_shape_block(
-        name, lambda row: f"{row.median_ms:.3f}", "Milliseconds. "
+        name, lambda row: _text(row.median_ms, ".3f"), "Milliseconds"
     ),
     "tokens per second by shape": lambda name: by_shape_block(
-        name, _tokens_per_s, "Tokens out per second. "
+        name, _tokens_per_s, "Tokens out per second"
     ),
 }
 BLOCKS = {ladder.plan.name: ladder_block(name) for name, ladder in LADDERS.items()}
@@ -329,6 +474,7 @@ BLOCKS |= {
     "wkv7-published": wind_block,
     "wkv6-shapes": shapes_block,
 }
+BLOCKS |= {f"provenance-{page}": provenance_block(page) for page in RECORDS_OF}
 
 
 def _shape(row):
@@ -339,11 +485,13 @@ def _quantities(row):
     """The cells of QUANTITIES, as they were recorded."""
     if row is None:
         return ["–"] * len(QUANTITIES)
-    return [_text(getattr(row, field), form) for field, form in _fields()]
+    return [_text(getattr(row, field), form) for field, form in QUANTITIES.values()]
 
 
-def _fields(*headings):
-    return [QUANTITIES[heading] for heading in headings or QUANTITIES]
+def _without(heading, head, rows):
+    """A table without one of its columns."""
+    n = head.index(heading)
+    return [*head[:n], *head[n + 1 :]], [[*row[:n], *row[n + 1 :]] for row in rows]
 
 
 def _markdown(head, rows):

@@ -12,11 +12,17 @@ from rwkv_lessons.lab.lessons.lesson_21 import decays
 from rwkv_lessons.lab.pictures import ladder
 from rwkv_lessons.operations import LADDERS
 from rwkv_lessons.operations.entries import ROOT
-from rwkv_lessons.report.tables import BLOCKS
+from rwkv_lessons.report import bars
+from rwkv_lessons.report.tables import BLOCKS, RECORDS_OF
 
 MARKERS = re.compile(r"(<!-- BEGIN (\S+) -->\n)(.*?)(<!-- END \2 -->)", re.DOTALL)
 FIGURES = "docs/figures"
-PAGES = ("README.md", "docs/results.md", "docs/warplens_model.md")
+PAGES = (
+    "README.md",
+    "docs/results.md",
+    *(f"docs/results/{name}.md" for name in RECORDS_OF),
+    "docs/warplens_model.md",
+)
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?")
 IDENTIFIER = re.compile(r"\b[a-z][0-9a-f]{10}\b")  # matplotlib's: a hash of such numbers
 SHIFT = 0.05  # points: what another processor's last digit may move, and nobody can see
@@ -61,13 +67,16 @@ def filled(text, folder=None):
 
 
 def figures(folder=None):
-    """Path in the repository → SVG, of each ladder that is recorded, and of the times by decay."""
+    """Path in the repository → SVG: ladders, times by decay and bars, as far as recorded."""
     recorded = [op for op in LADDERS if ladder.is_recorded(op, folder=folder)]
     drawn = {
         f"{op}-ladder": _svg(lambda op=op: ladder.figure(op, folder=folder)) for op in recorded
     }
     if decays.is_recorded(folder=folder):
         drawn[decays.NAME] = _svg(lambda: decays.time_against_decay(folder=folder).figure)
+    for page, charts in bars.CHARTS.items():
+        if bars.is_recorded(charts, folder):
+            drawn[f"results-{page}"] = _svg(lambda charts=charts: bars.figure(charts, folder))
     return {f"{FIGURES}/{name}.svg": svg for name, svg in drawn.items()}
 
 

@@ -1,0 +1,109 @@
+"""One picture a page of docs/results/: this library's time beside the alternatives', as bars."""
+
+from dataclasses import dataclass
+
+from rwkv_lessons.operations.entries import TABLE_SHAPE
+from rwkv_lessons.operations.mla import DEEPSEEK_SHAPE
+from rwkv_lessons.records.lookup import GPU, record
+from warplens.pictures import style
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Some methods of a record at one shape; `bars` has the label of each method."""
+
+    title: str
+    record: str
+    shape: tuple[int, ...]
+    bars: dict[str, str]  # method → label; this library's own come first
+    ours: int = 1  # how many
+    dtype: str = "bfloat16"
+
+    def rows(self, folder):
+        """(label, ms) of the methods that have a time; none where nobody recorded it."""
+        try:
+            measured = record(self.record, GPU, folder)
+        except LookupError:
+            return []
+        times = {
+            row.method: row.median_ms
+            for row in measured.rows
+            if row.shape == self.shape and row.dtype == self.dtype and row.median_ms
+        }
+        return [(label, times[method]) for method, label in self.bars.items() if method in times]
+
+
+FLA = {"fla chunk": "FLA, chunks", "fla recurrent": "FLA, recurrent"}
+WKV6 = {"wkv6": "this library", "cuda": "this library, CUDA, one token at a time"} | FLA
+WKV7 = {"wkv7": "this library", "recurrent": "this library, one token at a time"} | FLA
+TIMEX = {"timex": "this library", "cuda": "this library, CUDA", "fft": "FFT, torch"}
+TIMEX |= {"conv1d": "conv1d, torch"}
+MLA = {"decode": "this library", "torch absorbed": "torch"}
+BOTH = "forward and backward"
+ONE_TWO = {"wkv6, one GPU": "one GPU", "wkv6, two GPUs": "two GPUs"}
+LONG = (2, 1, 32768, 64, 64)  # GPUs, B, T, H, N
+MODEL = (8, 2048, 12, 1024)
+CHARTS = {
+    "rwkv6": (
+        Chart("forward", "wkv6-peers", TABLE_SHAPE, WKV6, 2),
+        Chart(BOTH, "wkv6-backward-peers", TABLE_SHAPE, WKV6, 2),
+    ),
+    "rwkv7": (
+        Chart("forward", "wkv7-peers", TABLE_SHAPE, WKV7, 2),
+        Chart(BOTH, "wkv7-backward-peers", TABLE_SHAPE, WKV7, 2),
+    ),
+    "timex": (
+        Chart("forward, float32", "timex-peers", (32, 768, 768), TIMEX, 2, "float32"),
+        Chart("forward, bfloat16", "timex-peers", (32, 768, 768), TIMEX, 2),
+    ),
+    "mla": (
+        Chart("MiniCPM3, 64 × 4,096", "mla-decode", (64, 4096, 40, 256, 32, 64), MLA),
+        Chart("DeepSeek-V3, 64 × 4,096", "mla-decode", DEEPSEEK_SHAPE, MLA),
+    ),
+    "training": (
+        Chart("a training step", "train-peers", MODEL, {"wkv6": "this library"} | FLA),
+        Chart(
+            "the recurrence in it",
+            "train-peers",
+            MODEL,
+            {
+                f"{method}, the recurrence": label
+                for method, label in [("wkv6", "this library"), *FLA.items()]
+            },
+        ),
+    ),
+    "many_gpus": (
+        Chart("forward", "sequence-parallel", LONG, ONE_TWO, 2),
+        Chart(
+            BOTH,
+            "sequence-parallel",
+            LONG,
+            {f"{method}, both passes": label for method, label in ONE_TWO.items()},
+            2,
+        ),
+    ),
+}
+
+
+def is_recorded(charts, folder=None):
+    """Whether every chart has something to show."""
+    return all(chart.rows(folder) for chart in charts)
+
+
+def figure(charts, folder=None):
+    """The charts side by side: a bar a method, its milliseconds at its end."""
+    bars = max(len(chart.rows(folder)) for chart in charts)
+    drawing = style.figure(0.7 + 0.33 * bars, 9)
+    for ax, chart in zip(drawing.subplots(1, len(charts)), charts, strict=True):
+        labels, times = zip(*chart.rows(folder), strict=True)
+        ours = [list(chart.bars.values()).index(label) < chart.ours for label in labels]
+        colours = [style.LOAD if own else style.STORE for own in ours]
+        ax.barh(labels, times, color=colours, height=0.62)
+        for n, ms in enumerate(times):
+            ax.annotate(f"{ms:.3g}", (ms, n), (4, 0), textcoords="offset points", va="center")
+        ax.set(title=f"{chart.title}, ms", xlim=(0, 1.18 * max(times)))
+        ax.invert_yaxis()
+        ax.xaxis.set_visible(False)
+        ax.spines["bottom"].set_visible(False)
+        ax.tick_params(axis="y", length=0)
+    return drawing
