@@ -1,0 +1,99 @@
+"""What a pool of states and its indices may be, and rounding to its dtype in torch."""
+
+import torch
+
+from ..arguments import check_shape, check_tensor
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)  # of r and the other tokens
+POOL_DTYPES = (torch.float32, torch.float16)
+# Of stochastic rounding: see rounding.py.
+KEYS, VALUES, STEP = 0x3C6EF372, 0x1B873593, 0x9E3779B1  # odd bit patterns, far from each other
+DROPPED = 13  # bits of a float32 that a float16 does not hold
+WORD = 2**32 - 1
+
+
+def check_pool(state_pool, r, H, K, V):
+    """Raises a TypeError or ValueError unless it is a pool of states for r's heads."""
+    check_tensor("state_pool", state_pool, r, POOL_DTYPES)
+    shape = state_pool.shape
+    if len(shape) != 4 or shape[0] < 1 or shape[1:] != (H, K, V):
+        wanted = f"[slots, H, K, V] = [slots ≥ 1, {H}, {K}, {V}]"
+        raise ValueError(f"state_pool must be {wanted}, got {list(shape)}")
+    if not state_pool.is_contiguous():
+        raise ValueError(
+            f"state_pool must be contiguous, since it is written in place, got strides"
+            f" {state_pool.stride()}"
+        )
+
+
+def check_indices(state_indices, state_pool, S):
+    """Raises an error unless there is a slot for each of S sequences.
+
+    Values are looked at on a CPU only: the host does not wait for a GPU.
+    """
+    check_integers("state_indices", state_indices, state_pool, (torch.int32,), S)
+    if state_indices.device.type == "cpu" and not torch.compiler.is_compiling():
+        slots, used = len(state_pool), [i for i in state_indices.tolist() if i != -1]
+        if used and not (0 <= min(used) and max(used) < slots):
+            raise ValueError(
+                f"state_indices must be -1 or from 0 to {slots - 1}, got {sorted(set(used))}"
+            )
+        if len(set(used)) < len(used):
+            twice = sorted({i for i in used if used.count(i) > 1})
+            raise ValueError(f"state_indices must name a slot once, got {twice} several times")
+
+
+def check_integers(name, x, r, dtypes, S):
+    """Raises an error unless x is `[S]`, contiguous, of one of the dtypes on r's device."""
+    check_tensor(name, x, r, dtypes, whose="state_pool")
+    check_shape(name, x, "S", (S,))
+    if not x.is_contiguous():
+        raise ValueError(f"{name} must be contiguous, got strides {x.stride()}")
+
+
+def check_ends(cu_seqlens, r):
+    """The number of sequences that are packed along r `[1, total, H, K]`."""
+    if not isinstance(cu_seqlens, torch.Tensor):
+        raise TypeError(f"cu_seqlens must be a tensor, got {type(cu_seqlens).__name__}")
+    check_tensor("cu_seqlens", cu_seqlens, r, (torch.int32, torch.int64))
+    if cu_seqlens.ndim != 1 or len(cu_seqlens) < 2 or not cu_seqlens.is_contiguous():
+        raise ValueError(
+            f"cu_seqlens must be [S + 1], contiguous, with S ≥ 1, got {list(cu_seqlens.shape)}"
+        )
+    B, total = r.shape[:2]
+    if B != 1:
+        raise ValueError(f"r must be [1, total, H, K], sequences packed along total, got B = {B}")
+    if cu_seqlens.device.type == "cpu" and not torch.compiler.is_compiling():
+        ends = cu_seqlens.tolist()
+        if ends[0] != 0 or ends[-1] > total or ends != sorted(ends):
+            raise ValueError(f"cu_seqlens must rise from 0 to at most {total}, got {ends}")
+    return len(cu_seqlens) - 1
+
+
+def rounded(s, dtype, seeds=None):
+    """States `[S, H, K, V]`, float32, in the pool's dtype; by a seed each, `[S]`, stochastically.
+
+    The same bits as `rounding.rounded`.
+    """
+    if seeds is None or dtype != torch.float16:
+        return s.to(dtype)
+    S, H, K, V = s.shape
+    words = seeds.to(torch.int64)[:, None] * STEP
+
+    def mixed(count, salt):
+        x = (words + (torch.arange(count, device=s.device) ^ salt)) & WORD
+        x = ((x ^ (x >> 16)) * 0x85EBCA6B) & WORD
+        x = ((x ^ (x >> 13)) * 0xC2B2AE35) & WORD
+        return (x ^ (x >> 16)).view(S, H, -1)
+
+    of_k, of_v = mixed(H * K, KEYS), mixed(H * V, VALUES) | 1
+    low, high = of_v & 0xFFFF, of_v >> 16  # products of 48 bits: int64 holds them
+    product = of_k[..., None] * low[..., None, :]
+    product = product + ((of_k[..., None] * high[..., None, :]) << 16)
+    random = (product & WORD) >> (32 - DROPPED)
+    size = s.abs()
+    lift = torch.where(size < 2.0**-14, 2.0**-14, 0.0)
+    bits = (size + lift).view(torch.int32) + random.to(torch.int32)
+    cut = (bits >> DROPPED << DROPPED).view(torch.float32) - lift
+    cut = torch.where(s < 0, -cut, cut)
+    return torch.where(size <= 65504.0, cut, s).to(dtype)

@@ -1,0 +1,174 @@
+"""Prompts and single tokens of many sequences in one call, on states of a pool."""
+
+import functools
+
+import torch
+
+from ...runtime.arguments import DTYPES as ANY_FLOAT
+from ...runtime.arguments import check_count, check_shape, check_tensor
+from ...runtime.operators import call
+from ...runtime.packages import TRITON
+from ...runtime.plain import launches_directly
+from ...runtime.states.pool import (
+    DTYPES,
+    check_ends,
+    check_indices,
+    check_integers,
+    check_pool,
+)
+from ..arguments import check_call
+from ..options import wants_gradients
+from .in_torch import serving_in_torch
+
+
+@functools.cache
+def _kernels():
+    """The modules of the kernels, with which Triton is imported."""
+    from . import prompts, tokens
+
+    return tokens, prompts
+
+
+def serving(
+    r, w, k, v, a, b, w0, state_pool, indices, cu_seqlens, seeds, workspace, scale, decay, longest
+):  # fmt: skip
+    """On a GPU; heads of more keys than a program holds in torch, which waits for the GPU."""
+    given = (r, w, k, v, a, b, w0, state_pool, indices, cu_seqlens, seeds)
+    if not TRITON or r.shape[3] > 256:
+        return serving_in_torch(*given, scale, decay)
+    if r.is_cuda and r.get_device() != torch.cuda.current_device():
+        with torch.cuda.device(r.device):
+            return serving(*given, workspace, scale, decay, longest)
+    tokens, prompts = _kernels()
+    tensors = [x.contiguous() for x in (r, w, k, v, a, b)]
+    w0 = None if w0 is None else w0.contiguous()
+    o = torch.empty_like(tensors[3])
+    in_chunks = longest > prompts.LONGEST and prompts.goes_in_chunks(r)
+    tokens.run_tokens(
+        tensors, w0, state_pool, indices, cu_seqlens, seeds, None, o, 0, scale, decay,
+        longest=prompts.LONGEST if in_chunks else 0, one=longest == 1,
+    )  # fmt: skip
+    if in_chunks:
+        needed = prompts.workspace_of(r, v.shape[3], len(indices))[1]
+        if workspace is None:
+            workspace = torch.empty(needed, dtype=torch.uint8, device=r.device)
+        prompts.run_prompts(
+            tensors, w0, state_pool, indices, cu_seqlens, seeds, o, workspace, scale, decay, longest
+        )
+    torch.autograd.graph.increment_version(state_pool)
+    return o
+
+
+def on_any_device(*given):
+    """`serving` in torch: of its arguments all but the workspace and the bound."""
+    *others, _, scale, decay, _ = given
+    return serving_in_torch(*others, scale, decay)
+
+
+def serving_shapes(r, w, k, v, *_):
+    """What `serving` returns, without values."""
+    return torch.empty_like(v, memory_format=torch.contiguous_format)
+
+
+NAME = "rwkv_lessons::wkv7_serving"
+torch.library.define(
+    NAME,
+    f"({', '.join(f'Tensor {x}' for x in 'rwkvab')}, Tensor? w0, Tensor(a!) state_pool,"
+    " Tensor indices, Tensor cu_seqlens, Tensor? seeds, Tensor(b!)? workspace, float scale,"
+    " str decay, int longest) -> Tensor",
+)
+torch.library.impl(NAME, "CUDA", serving)
+torch.library.impl(NAME, "CPU", on_any_device)
+torch.library.register_fake(NAME, serving_shapes)
+
+
+def check_serving(r, w, k, v, a, b, w0, state_pool, indices, S, seeds, scale, decay):
+    """Raises a TypeError or ValueError that names the argument; for drafts, too."""
+    H, K, V = check_call(r, w, k, v, a, b, None, None, scale, decay, DTYPES)[2:]
+    check_pool(state_pool, r, H, K, V)
+    check_indices(indices, state_pool, S)
+    if w0 is not None:
+        check_tensor("w0", w0, r, ANY_FLOAT)
+        check_shape("w0", w0, "H, K", (H, K))
+    if seeds is not None:
+        check_integers("seeds", seeds, state_pool, (torch.int32, torch.int64), S)
+        if state_pool.dtype != torch.float16:
+            raise ValueError(
+                f"seeds are for rounding to a float16 state_pool, which is {state_pool.dtype}:"
+                " leave them out"
+            )
+    if torch.is_grad_enabled() and wants_gradients(r, w, k, v, a, b, w0, state_pool):
+        raise ValueError("no argument may need a gradient: state_pool is overwritten; see wkv7")
+
+
+def check_workspace(workspace, needed, r):
+    if workspace is None:
+        return
+    check_tensor("workspace", workspace, r, (torch.uint8,))
+    if workspace.ndim != 1 or len(workspace) < needed or workspace.data_ptr() % 256:
+        raise ValueError(
+            f"workspace must be [bytes ≥ {needed}], as wkv7_workspace makes it, got"
+            f" {list(workspace.shape)} at {workspace.data_ptr():#x}"
+        )
+
+
+def wkv7_workspace(total, sequences, H, K, V, dtype, device="cuda"):
+    """Scratch memory for `wkv7_serving` of up to `total` tokens and so many sequences.
+
+    One is enough for all layers and calls of a stream, which use it one after the other.
+    """
+    r = torch.empty(1, total, H, K, dtype=dtype, device="meta")
+    needed = _kernels()[1].workspace_of(r, V, sequences)[1] if TRITON else 0
+    return torch.empty(needed, dtype=torch.uint8, device=device)
+
+
+def wkv7_serving(
+    r, w, k, v, a, b, state_pool, state_indices, cu_seqlens, *, decay="clamp", w0=None, scale=1.0,
+    seeds=None, longest=None, workspace=None,
+):  # fmt: skip
+    """Mixes tokens of many sequences into their states, which are overwritten in the pool.
+
+    Prompts of any length and single tokens stand one after the other in one batch. Sequences of up
+    to 16 tokens are stepped through, longer ones go in chunks. The host reads no length and no
+    index: a CUDA graph of a call can be replayed with others, as long as `longest` holds.
+
+    Args:
+        r, w, k, a, b: `[1, total, H, K]`; v: `[1, total, H, V]`; float32, float16 or bfloat16, see
+            `wkv7`. total may be more than there are tokens.
+        state_pool: `[slots, H, K, V]` (keys × values), contiguous, float32 or float16.
+        state_indices: the slot of each sequence, `[S]`, int32, no slot twice; -1 for padding, of
+            which nothing is read. A new sequence starts from what its slot holds: zero it.
+        cu_seqlens: where sequences start and end, `[S + 1]`, int32 or int64, rising from 0 to at
+            most total. A sequence may be empty; its state is not touched.
+        decay: what w, or w0 + w, is: "clamp", "raw" or "log", see `wkv7`.
+        w0: added to w, in float32, `[H, K]`.
+        scale: r is multiplied by it.
+        seeds: for a float16 pool, `[S]`, int32 or int64: states are rounded stochastically, after
+            the token t of the call (from 0 on) with seeds + t. Give the number of tokens that a
+            sequence has had, plus any salt. None: they are rounded to nearest.
+        longest: no sequence of this call, or of a replay of its graph, has more tokens; total if
+            None. It chooses the kernels, 1 the least of them, and is trusted.
+        workspace: of `wkv7_workspace`; allocated if None. Only a call with a `longest` above 16
+            uses it.
+
+    Returns:
+        o `[1, total, H, V]` in r's dtype; zeros in rows of no sequence and of padding.
+
+    Raises:
+        TypeError, ValueError: an argument has the wrong dtype, shape, layout or device, or needs a
+            gradient. On a CPU lengths and indices are looked at; on a GPU they are trusted.
+    """
+    S = check_ends(cu_seqlens, r) if isinstance(r, torch.Tensor) and r.ndim == 4 else 0
+    check_serving(r, w, k, v, a, b, w0, state_pool, state_indices, S, seeds, scale, decay)
+    total = r.shape[1]
+    if longest is not None:
+        check_count("longest", longest)
+    longest = min(longest or total, total)
+    if workspace is not None and TRITON:
+        needed = _kernels()[1].workspace_of(r, v.shape[3], S)[1] if longest > 16 else 0
+        check_workspace(workspace, needed, r)
+    tensors = (r, w, k, v, a, b, w0, state_pool, state_indices, cu_seqlens, seeds, workspace)
+    given = (*tensors, float(scale), decay, longest)
+    if TRITON and r.is_cuda and launches_directly(*tensors):
+        return serving(*given)
+    return call(torch.ops.rwkv_lessons.wkv7_serving, *given)

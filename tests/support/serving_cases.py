@@ -1,0 +1,58 @@
+"""Inputs of the serving calls, and what they are held against, one sequence after the other."""
+
+import math
+
+import torch
+
+from rwkv_lessons.wkv7 import wkv7_reference
+
+# Rows of no sequence at the end; sequences of one token and of none, of a chunk and of several,
+# with a part of one left; one without a slot among the short ones, and one among the long.
+ENDS = [0, 1, 1, 17, 34, 36, 75, 95, 98]
+SLOTS = [3, 5, 0, -1, 2, 6, -1, 1]
+TOTAL, SLOT_COUNT = 101, 8
+UNUSED = [4, 5, 7]  # slots of no sequence, and of one without tokens
+
+
+def make(H, K, V, dtype=torch.float32, pool_dtype=torch.float32, total=TOTAL, decay="clamp"):
+    """r, w, k, v, a, b, w0 and a pool. Some decays are as strong and as weak as there is."""
+    g = torch.Generator().manual_seed(total + K)
+
+    def normal(*sizes):
+        return torch.randn(*sizes, generator=g)
+
+    r, w, k, kappa = (normal(1, total, H, K) for _ in range(4))
+    kappa = torch.nn.functional.normalize(kappa, dim=-1)
+    rate, w0 = torch.rand(1, total, H, K, generator=g), normal(H, K) - 1
+    if decay == "log":
+        w, w0 = -(w - 1).exp(), -(w0 - 2).exp()
+    strong = {"log": [-math.inf, -20.0, 0.0], "raw": [9.0, 3.0, -30.0], "clamp": [80.0, 9.0, -80.0]}
+    w[0, ::5, 0, :3] = torch.tensor(strong[decay])
+    tokens = (r, w, k / K**0.5, normal(1, total, H, V), -kappa, kappa * rate)
+    pool = normal(SLOT_COUNT, H, K, V).to(pool_dtype)
+    return [x.to(dtype) for x in tokens], w0, pool
+
+
+def places(ends=ENDS, slots=SLOTS):
+    return torch.tensor(slots, dtype=torch.int32), torch.tensor(ends, dtype=torch.int32)
+
+
+def in_float64(tokens, w0, pool, indices, ends, scale=1.0, decay="clamp"):
+    """o and the pool afterwards, in float64 and not rounded."""
+    r, w, *others = (x.double() for x in tokens)
+    w = w if w0 is None else w + w0.double()
+    o, after = torch.zeros_like(tokens[3], dtype=torch.float64), pool.double()
+    bounds = ends.tolist()
+    for slot, start, end in zip(indices.tolist(), bounds, bounds[1:], strict=False):
+        if slot >= 0 and end > start:
+            x = [y[:, start:end] for y in (r, w, *others)]
+            o[:, start:end], s1 = wkv7_reference(
+                *x, after[slot : slot + 1].clone(), scale=scale, decay=decay
+            )
+            after[slot] = s1[0]
+    return o, after
+
+
+def error(got, want):
+    """‖error‖ / ‖reference‖."""
+    return ((got.double() - want).norm() / want.norm()).item()
