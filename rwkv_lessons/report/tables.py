@@ -97,7 +97,7 @@ def methods_block(name, noted=False):
             [row.method, _shape(row), row.dtype]
             + [_text(row.median_ms, ".3f"), _text(row.host_ms, ".3f")]
             + _quantities(row)
-            + [row.note or "" if noted else ""]
+            + [(row.note or "").replace(" of it the recurrence", " recurrence") if noted else ""]
             for row in measured.rows
         ]
         head = ["method", operation.letters, "dtype", "ms", "call, ms", *QUANTITIES, "result"]
