@@ -13,7 +13,7 @@ import torch
 from ...runtime.operators import call
 from ...runtime.packages import TRITON
 from ...runtime.plain import launches_directly
-from ...runtime.states.pool import check_integers
+from ...sequences.states.pool import check_integers
 from .in_torch import drafts_in_torch
 from .packed import check_serving
 

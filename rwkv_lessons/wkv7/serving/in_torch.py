@@ -7,7 +7,7 @@ of the batch nor the way in which a token came, alone or as a draft, changes its
 import torch
 
 from ...runtime.precision import product
-from ...runtime.states.pool import rounded
+from ...sequences.states.pool import rounded
 from ..options import log_decay
 from ..wy import wkv7_wy
 

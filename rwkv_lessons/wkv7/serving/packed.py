@@ -4,20 +4,19 @@ import functools
 
 import torch
 
-from ...runtime.arguments import DTYPES as ANY_FLOAT
-from ...runtime.arguments import check_count, check_shape, check_tensor
+from ...runtime.arguments import check_count, check_tensor
 from ...runtime.operators import call
 from ...runtime.packages import TRITON
 from ...runtime.plain import launches_directly
-from ...runtime.states.pool import (
+from ...sequences.arguments import wants_gradients
+from ...sequences.states.pool import (
     DTYPES,
     check_ends,
     check_indices,
-    check_integers,
+    check_options,
     check_pool,
 )
 from ..arguments import check_call
-from ..options import wants_gradients
 from .in_torch import serving_in_torch
 
 
@@ -87,16 +86,7 @@ def check_serving(r, w, k, v, a, b, w0, state_pool, indices, S, seeds, scale, de
     H, K, V = check_call(r, w, k, v, a, b, None, None, scale, decay, DTYPES)[2:]
     check_pool(state_pool, r, H, K, V)
     check_indices(indices, state_pool, S)
-    if w0 is not None:
-        check_tensor("w0", w0, r, ANY_FLOAT)
-        check_shape("w0", w0, "H, K", (H, K))
-    if seeds is not None:
-        check_integers("seeds", seeds, state_pool, (torch.int32, torch.int64), S)
-        if state_pool.dtype != torch.float16:
-            raise ValueError(
-                f"seeds are for rounding to a float16 state_pool, which is {state_pool.dtype}:"
-                " leave them out"
-            )
+    check_options(w0, seeds, r, state_pool, S)
     if torch.is_grad_enabled() and wants_gradients(r, w, k, v, a, b, w0, state_pool):
         raise ValueError("no argument may need a gradient: state_pool is overwritten; see wkv7")
 

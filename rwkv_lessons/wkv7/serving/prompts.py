@@ -1,7 +1,7 @@
 """Long prompts of a call in chunks, as two Triton kernels on states of a pool.
 
 The mathematics is that of ../chunked: a map of each chunk, all at once, then a sweep over the
-chunks of each sequence. Here w0 is added to w, the chunks are those of ../../runtime/states, and
+chunks of each sequence. Here w0 is added to w, the chunks are those of ../../sequences/states, and
 the sweep starts from a slot of the pool and ends there. A w that is not "clamp" may be as strong as
 there is: its chunks go in levels.
 """
@@ -14,9 +14,9 @@ from ...runtime import devices
 from ...runtime.assembler import distrusted
 from ...runtime.compile_triton import assembled
 from ...runtime.launch_triton import launch
-from ...runtime.states.chunks import carved, count_chunks, run_chunks
-from ...runtime.states.rounding import rounded
-from ...wkv6.chunked.tiles import MIN_LOG_DECAY, from_middle, product_tf32
+from ...sequences.states.chunks import carved, count_chunks, run_chunks
+from ...sequences.states.rounding import rounded
+from ...sequences.tiles import MIN_LOG_DECAY, from_middle, product_tf32
 from ..chunked.forward import largest
 from ..chunked.kept import chunk_of, kept_dtype, tiles_for
 from ..chunked.pairs import (

@@ -12,13 +12,13 @@ import triton.language as tl
 from ...runtime.bounded import remembered
 from ...runtime.compile_triton import assembled
 from ...runtime.launch_triton import launch
-from ...runtime.states.rounding import rounded
+from ...sequences.states.padding import zeros
+from ...sequences.states.rounding import rounded
 from ..decays import FORMS, log_of
 
 TILE = 1024  # elements of the state a warp holds: 32 registers a thread
 WARPS = 4
 STAGES = 4  # of the loop over tokens: loads in flight
-ROWS = tl.constexpr(16)  # of padding that are written at a time
 
 
 @triton.jit
@@ -28,17 +28,6 @@ def parameter(at, w0, o_w0, m_k, DECAY: tl.constexpr):
     if w0 is not None:
         b_w = b_w.to(tl.float32) + tl.load(w0 + o_w0, m_k, 0.0).to(tl.float32)
     return log_of(b_w, m_k, DECAY).to(tl.float32)
-
-
-@triton.jit
-def zeros(o, start, end, i_h, o_v, m_v, H, V: tl.constexpr):
-    """Rows of padding are zeros."""
-    o_t = tl.arange(0, ROWS)
-    n = (end - start).to(tl.int32)
-    for t in range(0, n, ROWS):
-        at = ((start + t + o_t)[:, None] * H + i_h) * V + o_v[None, :]
-        b_o = tl.zeros([ROWS, o_v.shape[0]], o.dtype.element_ty)
-        tl.store(o + at, b_o, (t + o_t < n)[:, None] & m_v[None, :])
 
 
 @assembled

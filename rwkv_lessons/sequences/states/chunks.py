@@ -8,8 +8,8 @@ sequences are beside them.
 import triton
 import triton.language as tl
 
-from ..compile_triton import assembled
-from ..launch_triton import launch
+from ...runtime.compile_triton import assembled
+from ...runtime.launch_triton import launch
 
 BLOCK = 128  # sequences, or chunks, at a time
 

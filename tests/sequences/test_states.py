@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from rwkv_lessons.runtime.packages import TRITON
-from rwkv_lessons.runtime.states.pool import rounded
+from rwkv_lessons.sequences.states.pool import rounded
 
 if TRITON:
     import triton
     import triton.language as tl
 
-    from rwkv_lessons.runtime.states.rounding import rounded as in_triton
+    from rwkv_lessons.sequences.states.rounding import rounded as in_triton
 
     @triton.jit
     def rounding_kernel(x, y, seeds, H, K: tl.constexpr, V: tl.constexpr):

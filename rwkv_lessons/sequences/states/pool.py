@@ -2,7 +2,8 @@
 
 import torch
 
-from ..arguments import check_shape, check_tensor
+from ...runtime.arguments import DTYPES as ANY_FLOAT
+from ...runtime.arguments import check_shape, check_tensor
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)  # of r and the other tokens
 POOL_DTYPES = (torch.float32, torch.float16)
@@ -49,6 +50,21 @@ def check_integers(name, x, r, dtypes, S):
     check_shape(name, x, "S", (S,))
     if not x.is_contiguous():
         raise ValueError(f"{name} must be contiguous, got strides {x.stride()}")
+
+
+def check_options(w0, seeds, r, state_pool, S):
+    """Raises an error unless w0 is `[H, K]` and seeds `[S]`, for float16; both may be None."""
+    H, K = r.shape[2:]
+    if w0 is not None:
+        check_tensor("w0", w0, r, ANY_FLOAT)
+        check_shape("w0", w0, "H, K", (H, K))
+    if seeds is not None:
+        check_integers("seeds", seeds, state_pool, (torch.int32, torch.int64), S)
+        if state_pool.dtype != torch.float16:
+            raise ValueError(
+                f"seeds are for rounding to a float16 state_pool, which is {state_pool.dtype}:"
+                " leave them out"
+            )
 
 
 def check_ends(cu_seqlens, r):
