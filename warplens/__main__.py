@@ -4,7 +4,10 @@ import sys
 
 from .command_line import run
 
-COMMANDS = {"trace": "count what a kernel asks of memory, and find its races, without a GPU"}
+COMMANDS = {
+    "trace": "count what a kernel asks of memory, and find its races, without a GPU",
+    "run": "run a program of numba-cuda or numba-cuda-mlir on the CPU, and find what is wrong",
+}
 HELP = "usage: warplens COMMAND …\n\n" + "\n".join(
     f"  {name}   {what}" for name, what in COMMANDS.items()
 )
@@ -20,6 +23,10 @@ def main(argv=None):
         known = ", ".join(COMMANDS)
         print(f"warplens: {argv[0]!r} is no command, there is {known}", file=sys.stderr)
         return 2
+    if argv[0] == "run":
+        from .programs import command
+
+        return run(lambda: command.main(argv[1:]), "run")
     from . import launched  # it imports the simulators
 
     return run(lambda: launched.main(argv[1:]), "trace")

@@ -121,6 +121,10 @@ class Recorder(Machine):
     def __init__(self, *args, local=True):
         """`local`: whether accesses to local arrays are kept in the log."""
         self.local = local
+        super().__init__(*args)
+
+    def prepare(self, *sizes):
+        super().prepare(*sizes)
         self.log, self.sites, self.segments = int_array("q"), [], []
         self.context, self.contexts, self.quiet = 0, {}, False
         self.interval, self.warp_intervals = 0, {}
@@ -128,7 +132,6 @@ class Recorder(Machine):
         self.grid_interval = self.blocks_begun = 0
         self.unfenced = None  # the segment since which the current thread has had no fence
         self.barriers, self.unwritten, self.copies, self.block_number = {}, {}, {}, -1
-        super().__init__(*args)
 
     def allocate(self, data, space, frame, key):
         array = super().allocate(data, space, frame, key)
@@ -213,6 +216,10 @@ class Recorder(Machine):
         self.blocks_begun += 1
         self.interval, self.warp_intervals = 0, {}
         super().run_block(block, args, reverse)
+        self.passed_block()
+
+    def passed_block(self):
+        """Called when a block has come to its end."""
         if len(self.log) > 3 * MOST_ACCESSES:
             raise ValueError(
                 f"the launch makes more than {MOST_ACCESSES:,} accesses; trace some of its blocks "

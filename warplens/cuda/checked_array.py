@@ -86,7 +86,9 @@ class GuardedArray:
                 if type(i) is not int:
                     i = operator.index(i)  # a small integer type would overflow
                 if not 0 <= i < size:
-                    self.out_of_bounds(index)
+                    if not (self.machine.from_the_end and -size <= i < 0):
+                        self.out_of_bounds(index)
+                    i += size
                 offset += i * stride
         except TypeError:
             return None
@@ -102,7 +104,7 @@ class GuardedArray:
         if self.shape != self.memory.shape:
             name = f"{name}, counted within a part of {self.memory.name},"
         reason = f"shape {self.shape}"
-        if min(index) < 0:
+        if min(index) < 0 and not self.machine.from_the_end:
             reason = negative
         index = tuple(map(int, index))
         self.machine.fault(
@@ -115,7 +117,9 @@ class GuardedArray:
             return self.field(index)
         items = index if type(index) is tuple else (index,)
         for i, size in zip(items, self.shape, strict=False):
-            if not isinstance(i, slice) and not 0 <= operator.index(i) < size:
+            if isinstance(i, slice) or 0 <= operator.index(i) < size:
+                continue
+            if not (self.machine.from_the_end and -size <= operator.index(i) < 0):
                 self.out_of_bounds(items)
         data = self.data[index]
         if isinstance(data, np.void):

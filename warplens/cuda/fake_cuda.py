@@ -4,12 +4,14 @@ import math
 from types import SimpleNamespace
 
 import numpy as np
-from numba import types
-from numba.cuda import libdevicefuncs
 
 from .. import libdevice
 from ..architectures import FULL_WARP
+from ..faults import Unsupported
+from . import dialects
 from .checked_array import GuardedArray, poisoned
+from .half import HalfPrecision
+from .vectors import vector_class
 
 
 class PretendCuda:
@@ -27,6 +29,7 @@ class PretendCuda:
         self.atomic = Atomic()
         self.libdevice = PretendMath(machine)
         self.cg = Groups(machine)
+        self.fp16 = HalfPrecision()
         for scope in ("threadfence", "threadfence_block", "threadfence_system"):
             setattr(self, scope, machine.fence)
 
@@ -121,13 +124,63 @@ class PretendCuda:
     def cbrt(x):
         return np.cbrt(x)
 
-    def __getattr__(self, name):
-        from numba import cuda
+    # Bits.
+    @staticmethod
+    def brev(x):
+        bits = 64 if getattr(x, "itemsize", 4) == 8 or int(x) >> 32 not in (0, -1) else 32
+        return int(f"{int(x) & ((1 << bits) - 1):0{bits}b}"[::-1], 2)
 
-        value = getattr(cuda, name)
-        if "Stub" in {base.__name__ for base in getattr(value, "__mro__", ())}:
-            raise NotImplementedError(f"cuda.{name} has no CPU form here")
+    @staticmethod
+    def clz(x):
+        bits = 64 if getattr(x, "itemsize", 4) == 8 or int(x) >> 32 not in (0, -1) else 32
+        return bits - (int(x) & ((1 << bits) - 1)).bit_length()
+
+    @staticmethod
+    def ffs(x):
+        return (int(x) & -int(x)).bit_length()
+
+    # Warps.
+    def activemask(self):
+        """Of lanes that have not returned: the simulator cannot say which others are here."""
+        return self._machine.living_lanes()
+
+    def lanemask_lt(self):
+        return (1 << self._machine.lane) - 1
+
+    def match_all_sync(self, mask, value):
+        def answer(lane, values):
+            equal = len(set(values.values())) == 1
+            return (mask if equal else 0), equal
+
+        return self._meet(mask, value, answer)
+
+    def nanosleep(self, ns):
+        """Time does not pass here."""
+
+    # Hints to the caches, which are not simulated.
+    @staticmethod
+    def ldca(array, i):
+        return array[i]
+
+    ldcg = ldcs = ldlu = ldcv = ldca
+
+    @staticmethod
+    def stcg(array, i, value):
+        array[i] = value
+
+    stcs = stwb = stwt = stcg
+
+    def __getattr__(self, name):
+        value = getattr(dialects.cuda(), name)
+        if vector := dialects.vector_type(value):
+            return vector_class(*vector)
+        kinds = {base.__name__ for base in getattr(value, "__mro__", ())}
+        if "Stub" in kinds or name in NOT_HERE:
+            raise Unsupported(f"cuda.{name} is not simulated")
         return value
+
+
+NOT_HERE = ("inline_ptx", "carray", "farray", "tensor_map")
 
 
 def _axes(ndim, values):
@@ -143,7 +196,7 @@ class Groups:
         self.this_grid = lambda: Grid(machine)
 
     def __getattr__(self, name):
-        raise NotImplementedError(f"cuda.cg.{name} has no CPU form here")
+        raise Unsupported(f"cuda.cg.{name} is not simulated: of cooperative groups, the grid is")
 
 
 class Grid:
@@ -227,7 +280,7 @@ class PretendMath:
         self._machine = machine
 
     def __getattr__(self, name):
-        if name not in vars(math) and name in OF_LIBDEVICE:
+        if name not in vars(math) and name in dialects.libdevice_functions():
             return self._of_libdevice(name)
         plain = name.removeprefix("fast_")
         if not hasattr(math, plain) and plain.endswith("f"):  # libdevice.expf, fast_expf
@@ -240,7 +293,8 @@ class PretendMath:
 
     def _of_libdevice(self, name):
         """A function of libdevice, its arguments and its result of the types that it has."""
-        function, (result, parameters) = libdevice.function(name), OF_LIBDEVICE[name]
+        function = libdevice.function(name)
+        result, parameters = dialects.libdevice_functions()[name]
         kinds = [np.dtype(str(p.ty)).type for p in parameters if not p.is_ptr]
 
         def typed(*args):
@@ -286,9 +340,6 @@ class PretendMath:
         return rounded
 
 
-OF_LIBDEVICE = {name.removeprefix("__nv_"): kind for name, kind in libdevicefuncs.functions.items()}
-
-
 class PretendInteger:
     """An integer type as kernels see it: a cast keeps its low bits, sums of it have 64 bits."""
 
@@ -304,7 +355,7 @@ def dtype_of(dtype):
     """A numpy dtype from a numba type or anything numpy takes."""
     if isinstance(dtype, PretendInteger):
         return dtype.dtype
-    if isinstance(dtype, types.Record):
+    if type(dtype).__name__ == "Record":  # of numba
         return dtype.dtype
     try:
         return np.dtype(dtype)

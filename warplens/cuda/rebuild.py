@@ -10,13 +10,12 @@ intrinsics have become Python functions.
 import math
 import types
 
-import numba
 import numpy as np
-from numba.cuda.cg import this_grid
-from numba.cuda.random import xoroshiro128p_next
 
 from ..compiled.cubin import plain
+from . import dialects
 from .fake_cuda import PretendInteger
+from .vectors import vector_class
 from .while_loops import TURNS, with_turns
 
 
@@ -35,6 +34,10 @@ class Rebuilder:
         for name in self.constants.keys() - self.replaced:
             raise ValueError(f"constants has {name!r}, which {function.__name__} does not use")
         return function
+
+    def names(self):
+        """Every name that the kernel and its device functions use."""
+        return frozenset(name for code in self.codes for name in code.co_names)
 
     def function(self, function):
         if function in self.built:
@@ -71,10 +74,11 @@ class Rebuilder:
     def value(self, value):
         """What replaces one global."""
         if isinstance(value, types.ModuleType):
-            if value.__name__ == "numba.cuda":
+            if dialects.is_cuda(value):
                 return self.cuda
-            if value.__name__ == "numba.cuda.cg":
-                return self.cuda.cg
+            part = value.__name__.rpartition("cuda.")[2]
+            if part in PARTS and value.__name__.startswith(("numba.", "numba_cuda_mlir.")):
+                return getattr(self.cuda, part)
             if value is math or value.__name__.endswith("libdevice"):
                 return self.cuda.libdevice
             return PretendModule(value, self)
@@ -82,8 +86,11 @@ class Rebuilder:
             return getattr(self.cuda.libdevice, value.__name__)
         if any(value is function for function in EXPONENTIALS):
             return getattr(self.cuda.libdevice, value.__name__)
-        if value is this_grid:
-            return self.cuda.cg.this_grid
+        for part in PARTS:
+            if dialects.is_part(value, part) and hasattr(value, "__name__"):
+                return getattr(getattr(self.cuda, part), value.__name__)
+        if vector := dialects.vector_type(value):
+            return vector_class(*vector)
         if integer := _integer_type(value):
             return PretendInteger(integer)
         twin = getattr(value, "in_python", None)
@@ -91,10 +98,11 @@ class Rebuilder:
             return self.wrap_twin(twin)
         if id(value) in self.aliases:
             return self.aliases[id(value)]
-        if getattr(value, "py_func", None) is xoroshiro128p_next.py_func:
-            return next_random
         if hasattr(value, "py_func") or isinstance(value, types.FunctionType):
-            return self.function(plain(value))
+            function = plain(value)
+            if function.__name__ == "xoroshiro128p_next" and dialects.is_part(function, "random"):
+                return next_random
+            return self.function(function)
         return value
 
 
@@ -111,6 +119,7 @@ class PretendModule:
         return self._rebuilder.named(name, value)
 
 
+PARTS = ("atomic", "cg", "const", "fp16", "local", "shared")  # modules whose names a kernel uses
 LOW_64 = 2**64 - 1
 
 
@@ -138,7 +147,7 @@ def _integer_type(value):
     """The numpy name of `numba.int32`, `np.uint8` and the like; None of anything else."""
     if isinstance(value, type) and issubclass(value, np.integer):
         return value.__name__
-    if isinstance(value, numba.types.Integer):
+    if type(value).__name__ == "Integer" and type(value).__module__.endswith("types.scalars"):
         return value.name
     return None
 
@@ -153,7 +162,7 @@ def _codes(code):
 
 def _aliases(pretend):
     """What `from numba.cuda import threadIdx` bound, by identity: it bypasses `cuda`."""
-    from numba import cuda
-
     names = [name for name in [*vars(pretend), *dir(type(pretend))] if not name.startswith("_")]
-    return {id(getattr(cuda, n)): getattr(pretend, n) for n in names if hasattr(cuda, n)}
+    real = [(module, n) for module in dialects.imported() for n in names if n != "laneid"]
+    found = {id(getattr(module, n, None)): getattr(pretend, n) for module, n in real}
+    return {key: value for key, value in found.items() if key != id(None)}

@@ -25,13 +25,22 @@ from ..faults import (
     in_words,
 )
 from ..time_limit import StillRunning, TooLarge, time_limit
-from .checked_array import GuardedArray, Memory, Written
+from .checked_array import GuardedArray, Memory, Record, Written
 from .fake_cuda import FULL_WARP, PretendCuda, fresh
 from .grid_barrier import run_blocks
 from .instructions import assigned_name, instruction
 from .rebuild import Rebuilder
 
 MOST_THREADS = 1024  # in one block
+
+# A kernel that names none of these has threads that run from their start to their end.
+BARRIERS = frozenset(
+    [
+        *"syncthreads syncthreads_count syncthreads_and syncthreads_or syncwarp sync".split(),
+        *"shfl_sync shfl_up_sync shfl_down_sync shfl_xor_sync all_sync any_sync eq_sync".split(),
+        *"ballot_sync match_any_sync match_all_sync activemask".split(),
+    ]
+)
 
 
 @dataclass
@@ -83,20 +92,28 @@ class Machine:
     """One launch: which thread runs now, its arrays, its barriers."""
 
     array_type = GuardedArray
+    from_the_end = False  # whether x[-1] is the last element, as in numba, and no fault
 
     def __init__(self, kernel, grid, block, constants=None, sharedmem=0):
-        self.grid_dim, self.block_dim = Axes(*_sizes("grid", grid)), Axes(*_sizes("block", block))
+        self.grid_dim, self.block_dim = Axes(), Axes()
+        self.thread_index, self.block_index = Axes(), Axes()
+        self.prepare(grid, block, sharedmem)
+        self.rebuilder = self.make_rebuilder(constants)
+        self.kernel = self.rebuilder.kernel(kernel)
+        self.meets = self.rebuilder.names() & BARRIERS  # names of what its threads meet at
+
+    def prepare(self, grid, block, sharedmem=0):
+        """Makes ready for a launch of these sizes, the first one or another."""
+        self.grid_dim.set(_sizes("grid", grid))
+        self.block_dim.set(_sizes("block", block))
         self.threads_per_block = math.prod(_sizes("block", block))
         if self.threads_per_block > MOST_THREADS:
             raise ValueError(f"block is {block}: a block has at most {MOST_THREADS} threads")
-        self.thread_index, self.block_index = Axes(), Axes()
         self.lane = self.thread = 0
         self.threads = []  # of the block that runs
         self.exponentials = 0  # calls of exp and the like, by all threads
         self.shared_bytes = 0  # of a block, the most that one has declared
         self.shared, self.sharedmem, self.memories = {}, sharedmem, {}
-        self.rebuilder = self.make_rebuilder(constants)
-        self.kernel = self.rebuilder.kernel(kernel)
 
     def make_rebuilder(self, constants):
         return Rebuilder(PretendCuda(self), constants, self.vector_access)
@@ -128,6 +145,14 @@ class Machine:
         """An argument as the kernel sees it: arrays wrapped, everything else as it is."""
         names = self.kernel.__code__.co_varnames[: self.kernel.__code__.co_argcount]
         name = names[position] if position < len(names) else f"argument {position}"
+        return self.wrapped(name, value)
+
+    def wrapped(self, name, value):
+        if isinstance(value, tuple):
+            parts = [self.wrapped(f"{name}[{n}]", part) for n, part in enumerate(value)]
+            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        if isinstance(value, np.void):
+            return Record(self.wrapped(name, np.asarray(value)[None]))
         if hasattr(value, "detach"):
             try:
                 value = value.detach().numpy()
@@ -152,16 +177,26 @@ class Machine:
     def launch(self, args, blocks, reverse=False):
         start = time.process_time()
         try:
-            with np.errstate(all="ignore"), time_limit():
-                run_blocks(self, blocks[::-1] if reverse else blocks, args, reverse)
+            with time_limit():
+                self.run_all(blocks[::-1] if reverse else blocks, args, reverse)
         except StillRunning as error:
             after = f"after {time.process_time() - start:.0f} s"
             after = "with more and more memory" if isinstance(error, TooLarge) else after
             raise self.explain(error, EndlessLoop, f"{STILL} {after}") from None
 
+    def run_all(self, blocks, args, reverse=False):
+        with np.errstate(all="ignore"):
+            if self.meets:
+                run_blocks(self, blocks, args, reverse)
+            else:
+                for block in blocks:
+                    self.run_block(block, args, reverse)
+
     def run_block(self, block, args, reverse):
         self.block_index.set(block)
         self.shared = {}
+        if not self.meets:
+            return self.run_straight(args, reverse)
         threads = self.threads = [self.make_thread() for _ in range(self.threads_per_block)]
         waiting, finished = {}, []
         passed = dict.fromkeys(range(self.threads_per_block), args)
@@ -178,6 +213,13 @@ class Machine:
             for t in passed:
                 del waiting[t]
 
+    def run_straight(self, args, reverse):
+        """A block whose threads meet nowhere: each runs from its start to its end."""
+        everyone = range(self.threads_per_block)
+        for t in reversed(everyone) if reverse else everyone:
+            self.resume(t)
+            self.call(self.kernel, args)
+
     def make_thread(self):
         thread = greenlet.greenlet(self.kernel)
         thread.gr_context = contextvars.copy_context()  # numpy's errstate lives in the context
@@ -185,10 +227,15 @@ class Machine:
 
     def switch(self, thread, values):
         """Lets one thread run to its next barrier, which it returns, or to its end."""
+        return self.call(thread.switch, values)
+
+    def call(self, function, values):
         try:
-            return thread.switch(*values)
-        except KernelFault:
-            raise
+            return function(*values)
+        except KernelFault as fault:
+            if fault.thread is not None:
+                raise
+            raise self.explain(fault, type(fault), fault.what) from None
         except Exception as error:
             raise self.explain(error) from error
 
@@ -357,10 +404,18 @@ class Machine:
 
     def waiting_place(self):
         """Where the current thread waits at a barrier, or None."""
+        if not self.threads:
+            return None
         frame = self.threads[self.thread].gr_frame
         while frame is not None and frame.f_code not in self.rebuilder.codes:
             frame = frame.f_back
         return frame and Place(frame.f_code, frame.f_lineno)
+
+    def living_lanes(self):
+        """A bit for each lane of the current warp that has not returned."""
+        start = self.thread - self.lane
+        lanes = self.threads[start : start + FULL_WARP]
+        return sum(1 << n for n, lane in enumerate(lanes) if not lane.dead)
 
     def block(self):
         return self.block_index.x, self.block_index.y, self.block_index.z

@@ -52,4 +52,4 @@ def of_a_block(x):
 
 
 def test_another_group_than_the_grid_is_refused_by_name():
-    assert "cuda.cg.this_thread_block has no CPU form" in str(trace(of_a_block, 1, 1, np.zeros(1)))
+    assert "cuda.cg.this_thread_block is not simulated" in str(trace(of_a_block, 1, 1, np.zeros(1)))

@@ -1,0 +1,64 @@
+"""The packages that a kernel's `cuda` comes from: numba-cuda, or its successor numba-cuda-mlir.
+
+They share their names, and neither needs the other. What belongs to a kernel is told by its name
+and its module's, so that nothing is imported that the program has not got.
+"""
+
+import functools
+import importlib
+import re
+import sys
+
+MODULES = ("numba.cuda", "numba_cuda_mlir.cuda", "numba_cuda_mlir.numba_cuda")
+PARTS = ("", ".stubs", ".simulator")  # where the names of a `cuda` module are defined
+
+
+def imported():
+    """The `cuda` modules that the program has imported."""
+    return [sys.modules[name] for name in MODULES if name in sys.modules]
+
+
+def cuda():
+    """The `cuda` module that the program uses."""
+    for name in MODULES:
+        if name in sys.modules:
+            return sys.modules[name]
+    for name in MODULES:
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            continue
+    raise ImportError("neither numba-cuda nor numba-cuda-mlir is installed")
+
+
+def submodule(name):
+    """A module beside the program's `cuda`, say its `libdevicefuncs`."""
+    return importlib.import_module(f"{cuda().__name__}.{name}")
+
+
+def is_cuda(module):
+    return module.__name__ in MODULES
+
+
+def is_part(value, part):
+    """Whether `value` was defined in the module `part` of a `cuda`, say in its `cg`."""
+    where = str(getattr(value, "__module__", ""))
+    return where.endswith(f"cuda.{part}") and where.startswith(("numba.", "numba_cuda_mlir."))
+
+
+@functools.cache
+def libdevice_functions():
+    """Result and parameters of every function of libdevice."""
+    functions = submodule("libdevicefuncs").functions
+    return {name.removeprefix("__nv_"): kind for name, kind in functions.items()}
+
+
+VECTOR = re.compile(r"(u?int|float)(8|16|32|64)x([1-4])")
+
+
+def vector_type(value):
+    """("float32", 4) of `cuda.float32x4`; None of anything else."""
+    if not is_part(value, "stubs") and not is_part(type(value), "vector_types"):
+        return None
+    found = VECTOR.fullmatch(getattr(value, "__name__", None) or str(value))
+    return (found[1] + found[2], int(found[3])) if found else None

@@ -1,0 +1,78 @@
+"""`pytest --warplens`: tests written for a GPU run without one, and fail where a kernel is wrong."""
+
+import json
+
+import pytest
+
+from . import hook
+from .command import add_options
+
+
+def pytest_addoption(parser):
+    group = parser.getgroup("warplens", "kernels of numba-cuda and numba-cuda-mlir without a GPU")
+    group.addoption(
+        "--warplens", action="store_true",
+        help="run kernels on the CPU; a test fails where one has a race or a fault",
+    )  # fmt: skip
+    add_options(group, prefix="warplens-")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config, parser, args):
+    """Before a conftest imports numba."""
+    _start(early_config.known_args_namespace)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config):
+    _start(config.option)
+
+
+def _start(options):
+    if options.warplens:
+        hook.start(options.warplens_races, options.warplens_seconds)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    if not item.config.option.warplens:
+        return (yield)
+    from .findings import FOUND
+
+    before, FOUND.test = len(FOUND), item.nodeid
+    result = yield
+    FOUND.test = None
+    new = list(FOUND)[before:]
+    if new:
+        pytest.fail("warplens found:\n" + "\n".join(map(str, new)), pytrace=False)
+    return result
+
+
+def pytest_sessionfinish(session):
+    """With xdist, a worker hands what it found to the process that reports."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None and session.config.option.warplens:
+        from .findings import FOUND
+
+        output["warplens"] = FOUND.as_json()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node, error):
+    from .findings import FOUND
+
+    FOUND.merge(json.loads(getattr(node, "workeroutput", {}).get("warplens", "null")))
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if not config.option.warplens or hasattr(config, "workerinput"):
+        return
+    from .findings import FOUND, annotation, write
+
+    kind = config.option.warplens_report
+    terminalreporter.write_line(FOUND.summary())
+    if kind == "github":
+        for finding in FOUND:
+            terminalreporter.write_line(annotation(finding))
+    elif kind != "text":
+        terminalreporter.write_line(f"written: {write(FOUND, kind)}")

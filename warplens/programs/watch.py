@@ -1,0 +1,48 @@
+"""Ends a launch that takes too long; one thread watches all launches of the process."""
+
+import contextlib
+import os
+import threading
+import time
+
+from ..time_limit import StillRunning, _raise_in
+
+EVERY = 0.25  # seconds between two looks
+
+
+class Watch:
+    def __init__(self):
+        self.lock, self.launch, self.process = threading.Lock(), None, None
+
+    def begin(self, seconds):
+        if self.process != os.getpid():  # the first launch, or that of a process that was forked
+            self.__init__()
+            self.process = os.getpid()
+            threading.Thread(target=self.look, daemon=True, name="warplens").start()
+        with self.lock:
+            self.launch = threading.get_ident(), time.process_time() + seconds
+
+    def end(self):
+        with self.lock:
+            self.launch = None
+
+    def look(self):
+        while True:
+            time.sleep(EVERY)
+            with self.lock:
+                if self.launch and time.process_time() > self.launch[1]:
+                    _raise_in(self.launch[0], StillRunning)
+                    self.launch = None
+
+
+WATCH = Watch()
+
+
+@contextlib.contextmanager
+def watched(seconds):
+    """Raises `StillRunning` in the code under it after so many seconds of processor time."""
+    WATCH.begin(seconds)
+    try:
+        yield
+    finally:
+        WATCH.end()
