@@ -28,7 +28,8 @@ def cuda():
             return importlib.import_module(name)
         except ImportError:
             continue
-    raise ImportError("neither numba-cuda nor numba-cuda-mlir is installed")
+    what = "numba is not installed: pip install 'warplens[numba]'"
+    raise ModuleNotFoundError(what, name="numba")
 
 
 def submodule(name):

@@ -1,4 +1,4 @@
-"""Arrays on a GPU that is not there: memory of the CPU that the host reaches as it would a GPU's."""
+"""Arrays on a GPU that is not there: the CPU's memory, reached by the host as a GPU's would be."""
 
 import contextlib
 

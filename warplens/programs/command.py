@@ -15,7 +15,7 @@ def main(argv=None):
     top = argparse.ArgumentParser(
         prog="warplens run",
         description="Run a program of numba-cuda or numba-cuda-mlir without a GPU.",
-        epilog="WARPLENS=1 python script.py does the same where warplens is installed from a wheel.",
+        epilog="Where warplens is installed from a wheel: WARPLENS=1 python script.py",
     )
     add_options(top)
     top.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module's name")
@@ -36,12 +36,14 @@ def main(argv=None):
 def add_options(parser, prefix=""):
     """The options of the command; with a prefix, those of pytest."""
     add = getattr(parser, "addoption", None) or parser.add_argument
-    add(f"--{prefix}report", choices=KINDS, default="text", dest=_name(prefix, "report"),
-        help="also write what was found: html or json to a file, github as annotations")  # fmt: skip
-    add(f"--{prefix}no-races", action="store_false", default=True, dest=_name(prefix, "races"),
-        help="keep no accesses: races are not found, and launches are about twice as fast")  # fmt: skip
-    add(f"--{prefix}seconds", type=float, default=None, dest=_name(prefix, "seconds"),
-        help="processor time after which a launch is an endless loop (60)")  # fmt: skip
+    text = "also write what was found: html or json to a file, github as annotations"
+    name = _name(prefix, "report")
+    add(f"--{prefix}report", choices=KINDS, default="text", dest=name, help=text)
+    text = "keep no accesses: no race is found, and launches take about half the time"
+    name = _name(prefix, "races")
+    add(f"--{prefix}no-races", action="store_false", default=True, dest=name, help=text)
+    text = "processor time after which a launch is an endless loop (60)"
+    add(f"--{prefix}seconds", type=float, default=None, dest=_name(prefix, "seconds"), help=text)
 
 
 def _name(prefix, name):

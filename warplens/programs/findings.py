@@ -63,13 +63,14 @@ class Findings:
         text = f"warplens: {what} in {many(self.launches, 'launch', 'launches')}"
         if self.cut:
             names = ", ".join(sorted(self.cut))
-            text += f"; launches too long to be kept whole, so that some races may be missed: {names}"
+            text += (
+                f"; launches too long to be kept whole, so that some races may be missed: {names}"
+            )
         return text
 
     def as_json(self):
         found = [vars(x) for x in self]
         return json.dumps({"launches": self.launches, "findings": found}, indent=1) + "\n"
-
 
     def merge(self, other):
         """Adds what another process found, as `as_json` says it."""
@@ -127,8 +128,8 @@ def _value(text):
 
 def as_html(found):
     """One page: every finding with the lines of its source."""
-    from ..page.markup import Markup, element, joined
     from ..page import write
+    from ..page.markup import Markup, element, joined
 
     items = [
         element(

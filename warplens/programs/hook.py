@@ -1,8 +1,8 @@
 """Puts the GPU that is not there into a program's `cuda`, as soon as the program imports it.
 
-`start` imports neither numba nor numpy. It is called for `WARPLENS=1 python script.py` by a line of
-warplens.pth, which the wheel lays beside the installed packages; by `python -m warplens run`; and by
-`pytest --warplens`.
+`start` imports neither numba nor numpy. It is called for `WARPLENS=1 python script.py` by a line
+of warplens.pth, which the wheel lays beside the installed packages; by `python -m warplens run`;
+and by `pytest --warplens`.
 """
 
 import importlib.abc

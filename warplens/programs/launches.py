@@ -234,7 +234,7 @@ class Kernel:
 
     def __getattr__(self, name):
         if name.startswith("inspect_") or name.startswith("get_"):
-            what = f"{name} of a kernel is not simulated: warplens.machine_code(kernel, ...) compiles"
+            what = f"{name} is not simulated: warplens.machine_code(kernel, ...) compiles"
             raise Unsupported(what)
         raise AttributeError(f"a kernel has no {name!r}")
 

@@ -1,4 +1,4 @@
-"""`pytest --warplens`: tests written for a GPU run without one, and fail where a kernel is wrong."""
+"""`pytest --warplens`: tests of kernels run without a GPU, and fail where a kernel is wrong."""
 
 import json
 

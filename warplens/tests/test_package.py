@@ -60,10 +60,13 @@ def test_help_is_there_at_once():
 
 MISSING = """
 import sys
-sys.modules.update({"matplotlib": None, "numba": None})  # importing these fails
+sys.modules.update({"matplotlib": None, "numba": None, "numba_cuda_mlir": None})  # as if not there
+import numpy as np
 import warplens
-def kernel(x): pass
-for what in (lambda: warplens.trace(kernel, 1, 32, 0), lambda: warplens.kernels._pictures("style")):
+from warplens.cuda import dialects
+def kernel(x): x[0] = 1
+assert not warplens.trace(kernel, 1, 1, np.zeros(1)).faults
+for what in (dialects.cuda, lambda: warplens.kernels._pictures("style")):
     try:
         what()
     except ModuleNotFoundError as error:
@@ -97,7 +100,8 @@ def test_the_wheel_has_every_file_that_the_package_needs(wheel):
         if file.suffix in (".py", ".js", ".css", ".typed")
         and not {"tests", "build"} & set(file.relative_to(HOME).parts)
     }
-    assert built == there and "warplens/py.typed" in built
+    there -= {"warplens/setup.py"}
+    assert built == there | {"warplens.pth"} and "warplens/py.typed" in built
 
 
 def test_the_wheel_asks_for_little(wheel):

@@ -1,0 +1,168 @@
+"""Programs written for a GPU run unchanged without one; what is wrong is said, with its line."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import warplens
+
+HOME = os.path.dirname(os.path.dirname(warplens.__file__))
+MLIR = os.environ.get("WARPLENS_MLIR_PYTHON")  # a Python that has numba-cuda-mlir, and not numba
+
+RIGHT = """
+import sys
+import numpy as np
+from numba import cuda, float32
+
+@cuda.jit("(float32[:], float32[:])")
+def doubled(x, y):
+    s = cuda.shared.array(64, float32)
+    t = cuda.threadIdx.x
+    s[63 - t] = x[t]
+    cuda.syncthreads()
+    y[t] = 2 * s[t]
+
+stream, start, end = cuda.stream(), cuda.event(), cuda.event()
+x = cuda.to_device(np.arange(64, dtype=np.float32), stream=stream)
+y = cuda.device_array_like(x)
+start.record(stream)
+doubled[1, 64, stream](x, y)
+end.record(stream)
+end.synchronize()
+cuda.synchronize()
+assert cuda.event_elapsed_time(start, end) > 0 and cuda.is_available()
+assert y.copy_to_host()[0] == 126
+print("arguments", sys.argv[1:])
+sys.exit(int(sys.argv[1]))
+"""
+
+RACE = RIGHT.replace("    cuda.syncthreads()\n", "")
+
+FAULTS = {
+    "OutOfBounds": "x[t + 1] = 1",
+    "DivergentBarrier": "if t < 3: cuda.syncthreads()",
+    "UninitialisedRead": "s = cuda.local.array(4, float32); x[t] = s[1]",
+    "EndlessLoop": "while x[t] == 0: s = 1",
+    "ZeroDivisionError": "x[t] = 1 // t",
+}
+
+FAULT = """
+import numpy as np
+from numba import cuda, float32
+
+@cuda.jit
+def wrong(x):
+    t = cuda.threadIdx.x
+    {}
+
+wrong[1, 8](np.zeros(8, np.float32))
+"""
+
+
+def ran(tmp_path, text, *arguments, python=sys.executable, options=(), **environment):
+    (tmp_path / "program.py").write_text(text)
+    command = [python, "-m", "warplens", "run", *options, "program.py", *arguments]
+    environment = os.environ | {"PYTHONPATH": HOME} | environment
+    return subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_a_program_that_is_right_keeps_its_exit_status(tmp_path):
+    for status in ("0", "7"):
+        done = ran(tmp_path, RIGHT, status)
+        assert done.returncode == int(status), done.stderr
+        assert f"arguments ['{status}']" in done.stdout
+        assert "no race and no fault in 1 launch" in done.stderr
+
+
+def test_a_race_is_reported_with_both_lines_in_each_form(tmp_path):
+    done = ran(tmp_path, RACE, "0", options=["--report", "github"])
+    assert done.returncode == 1
+    race, unwritten = [line for line in done.stdout.splitlines() if line.startswith("::error")]
+    assert race.startswith("::error file=program.py,line=10,title=Race in doubled::race on s[")
+    assert "line 11" in race and "title=UninitialisedRead" in unwritten
+    assert ran(tmp_path, RACE, "0", options=["--report", "json"]).returncode == 1
+    found = json.loads((tmp_path / "warplens-report.json").read_text())
+    assert found["launches"] == 1 and [x["line"] for x in found["findings"]] == [10, 11]
+    assert ran(tmp_path, RACE, "0", options=["--report", "html"]).returncode == 1
+    page = (tmp_path / "warplens-report.html").read_text()
+    assert "<mark>   10     s[63 - t] = x[t]" in page and "src=" not in page
+    done = ran(tmp_path, RACE, "0", options=["--no-races"])
+    assert done.returncode == 1 and "race on" not in done.stderr, "the unwritten read is still seen"
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_each_kind_of_fault_ends_with_status_1(tmp_path, kind):
+    done = ran(tmp_path, FAULT.format(FAULTS[kind]), options=["--seconds", "0.5"])
+    assert done.returncode == 1
+    assert kind in done.stderr and ("line 8" in done.stderr or "tid=[0, 0, 0]" in done.stderr)
+
+
+def test_the_hook_that_the_wheel_lays_beside_the_packages(tmp_path):
+    (tmp_path / "program.py").write_text(RACE)
+    hook = open(os.path.join(HOME, "warplens", "warplens.pth"), encoding="utf-8").read()
+    (tmp_path / "sitecustomize.py").write_text(hook)
+    path = f"{tmp_path}{os.pathsep}{HOME}"
+    for wanted, status in (("1", 1), ("no-races", 1)):
+        environment = os.environ | {"PYTHONPATH": path, "WARPLENS": wanted}
+        done = subprocess.run(
+            [sys.executable, "program.py", "0"],
+            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert done.returncode == status and "UninitialisedRead" in done.stderr, done.stderr
+        assert ("race on s[" in done.stderr) == (wanted == "1")
+
+
+TESTS = textwrap.dedent("""
+    import numpy as np
+    from numba import cuda
+
+    @cuda.jit
+    def shifted(x):
+        t = cuda.threadIdx.x
+        if t < 7:
+            x[t + 1] = x[t]
+
+    @cuda.jit
+    def right(x):
+        x[cuda.threadIdx.x] += 1
+
+    def test_right():
+        x = np.zeros(8)
+        right[1, 8](x)
+        assert x.all()
+
+    def test_race():
+        shifted[1, 8](np.zeros(8))
+""")
+
+
+@pytest.mark.parametrize("workers", [[], ["-n", "1"]])
+def test_pytest_fails_the_test_that_launches_a_race(tmp_path, workers):
+    (tmp_path / "test_it.py").write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    command = [sys.executable, "-m", "pytest", "-p", "warplens.programs.pytest_plugin", *workers]
+    command += ["--warplens", "--warplens-report=json", "-q"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": HOME},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
+    assert "race on x[" in done.stdout and "test_it.py:9: shifted" in done.stdout
+    (found,) = json.loads((tmp_path / "warplens-report.json").read_text())["findings"]
+    assert found["test"] == "test_it.py::test_race" and found["kind"] == "Race"
+
+
+@pytest.mark.skipif(not MLIR, reason="WARPLENS_MLIR_PYTHON names no Python with numba-cuda-mlir")
+def test_a_program_of_numba_cuda_mlir(tmp_path):
+    new = "from numba_cuda_mlir import cuda\nfrom numba_cuda_mlir.types import float32"
+    text = RACE.replace("from numba import cuda, float32", new)
+    done = ran(tmp_path, text, "0", python=MLIR)
+    assert done.returncode == 1 and "race on s[" in done.stderr, done.stderr
+    done = ran(tmp_path, RIGHT.replace("from numba import cuda, float32", new), "0", python=MLIR)
+    assert done.returncode == 0, done.stderr
