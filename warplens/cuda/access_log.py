@@ -17,6 +17,7 @@ from .while_loops import TURNS
 
 NO_LOCK = frozenset()
 MOST_ACCESSES = 10_000_000  # 240 MB of log
+MOST_OF_ENDLESS = 100_000  # accesses that are kept of a launch that does not end
 MOST_TURNS = 1 << 16  # of a loop that get a number each, 10 MB; an endless one goes on
 
 
@@ -130,6 +131,7 @@ class Recorder(Machine):
         self.interval, self.warp_intervals = 0, {}
         self.locks, self.lock_sets = {}, {frozenset(): 0}  # by thread; the numbers of all sets
         self.grid_interval = self.blocks_begun = 0
+        self.fences = []  # (accesses before it, block, thread, interval)
         self.unfenced = None  # the segment since which the current thread has had no fence
         self.barriers, self.unwritten, self.copies, self.block_number = {}, {}, {}, -1
 
@@ -246,6 +248,12 @@ class Recorder(Machine):
 
     def fence(self):
         self.unfenced = None
+        self.fences.append((len(self.log) // 3, self.block_number, self.thread, self.interval))
+
+    def shorten(self):
+        """Forgets all but the first accesses of an endless loop: each turn is like another."""
+        del self.log[3 * MOST_OF_ENDLESS :]
+        self.segments = [x for x in self.segments if x[0] <= MOST_OF_ENDLESS]
 
     def unlocked(self, array, index):
         before = self._hold(frozenset.difference, array, index)

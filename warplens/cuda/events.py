@@ -23,6 +23,7 @@ class Events:
     warp: np.ndarray  # over all traced blocks
     request: np.ndarray  # which warp instruction
     requests: int
+    order: np.ndarray  # in the log
 
     def __len__(self):
         return len(self.site)
@@ -62,6 +63,7 @@ def events_of(recorder):
         warp,
         request,
         count,
+        np.arange(len(log)),
     )
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from ..faults import Place
 from .events import key
+from .releases import Releases, representatives
 
 MOST_LOOKED_AT = 2000  # racing addresses from which the examples are taken
 
@@ -35,16 +36,18 @@ class Race:
         )
 
 
-def races(events, sites, lock_sets, thread_name):
-    """The races in a traced launch; `thread_name(block, thread)` says who it was.
+def races(events, sites, lock_sets, fences, thread_name):
+    """(The races in a traced launch, whether atomics ordered what would have been more).
 
-    `lock_sets` has every set of locks that a thread has held, in the order of their numbers.
+    `lock_sets` has every set of locks that a thread has held, in the order of their numbers;
+    `fences` are as for `Releases`; `thread_name(block, thread)` says who it was.
     """
     space = np.array([site.memory.space for site in sites])
     op = np.array([site.op for site in sites])
     found = {}
     if not len(events):
-        return []
+        return [], False
+    releases = _releases(events, sites, fences)
     events = events.select(np.isin(space, ("global", "shared"))[events.site])
     events, cell = _cells(_near_a_write(events, sites), sites)
     written = np.unique(cell[(op != "load")[events.site]])
@@ -63,13 +66,51 @@ def races(events, sites, lock_sets, thread_name):
     ]
     for group, actor, chosen in passes:
         held = events.locks[chosen], lock_sets
-        for a, b in _examples(group[chosen], actor[chosen], op[events.site[chosen]], *held):
+        order = _order(events, np.flatnonzero(chosen), releases) if actor is block else None
+        for a, b in _examples(group[chosen], actor[chosen], op[events.site[chosen]], *held, order):
             a, b = np.flatnonzero(chosen)[[a, b]]
             pair = events.site[a], events.site[b]
             places = tuple(str(sites[n].place) for n in pair)
             name = sites[pair[0]].memory.name
             found.setdefault((name, places), []).append((events, a, b))
-    return [_describe(examples, sites, thread_name) for examples in found.values()]
+    found = [_describe(examples, sites, thread_name) for examples in found.values()]
+    return found, releases.used
+
+
+def _releases(events, sites, fences):
+    """What atomics on global memory order, where there are fences."""
+    updates = np.array([s.op == "atomic" and s.memory.space == "global" for s in sites])
+    updates = updates[events.site] & bool(fences)
+    return Releases(events, updates, key(_memory(sites)[events.site], events.offset), fences)
+
+
+def _order(events, chosen, releases):
+    """None, or a function: of positions in `chosen`, the first pair that nothing orders, or None.
+
+    Of the pair, the first writes.
+    """
+    if not releases:
+        return None
+
+    def pair(members, op):
+        whole = dict(zip(chosen[members].tolist(), range(len(members)), strict=True))
+        members = representatives(events, chosen[members])
+        for a in members:
+            if op[whole[a]] != "load":
+                for b in members:
+                    if events.block[a] == events.block[b]:
+                        continue
+                    atomics = op[whole[a]] == op[whole[b]] == "atomic"
+                    if not atomics and not releases.order(_who(events, a), _who(events, b)):
+                        return whole[a], whole[b]
+        return None
+
+    return pair
+
+
+def _who(events, n):
+    columns = events.order, events.block, events.thread, events.interval
+    return tuple(int(column[n]) for column in columns)
 
 
 def _near_a_write(events, sites):
@@ -126,10 +167,11 @@ def _cells(events, sites):
     return events, key(number[events.site], element)
 
 
-def _examples(group, actor, op, locks, lock_sets):
+def _examples(group, actor, op, locks, lock_sets, unordered=None):
     """Per racing group a pair of positions: a write, and another actor's access.
 
-    Where all of a group hold one lock meanwhile, it orders them.
+    Where all of a group hold one lock meanwhile, it orders them. `unordered` finds a pair that
+    atomics do not order, where some are ordered.
     """
     if not len(group):
         return
@@ -143,12 +185,18 @@ def _examples(group, actor, op, locks, lock_sets):
         np.logical_or.reduceat(op == name, starts) for name in ("store", "atomic", "load")
     )
     racing = several & (stored | (updated & loaded))
-    most = None if locks.any() else MOST_LOOKED_AT  # with locks, most may be in order
+    most = None if unordered or locks.any() else MOST_LOOKED_AT  # most may be in order
     for n in np.flatnonzero(racing)[:most]:
         members = slice(starts[n], ends[n])
         if locks[members].any() and _common(locks[members], lock_sets):
             continue
-        a, b = _pair(actor[members], op[members])
+        if unordered:
+            pair = unordered(order[members], op[members])
+        else:
+            pair = _pair(actor[members], op[members])
+        if pair is None:
+            continue
+        a, b = pair
         yield order[members][a], order[members][b]
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..faults import (
     DivergentBarrier,
+    EndlessLoop,
     KernelFault,
     MisalignedAccess,
     OutOfBounds,
@@ -65,14 +66,33 @@ def trace(
         Reads of uninitialised shared or local memory are there too, one per line.
     """
     recorder = Recorder(kernel, grid, block, constants, sharedmem, local=local)
+    seen = _traced(recorder, args, blocks)
+    if seen.ordered_by_atomics and not seen.faults:
+        # In another order of blocks, whoever reads what a counter guards may come too early.
+        recorder = Recorder(kernel, grid, block, constants, sharedmem, local=local)
+        backwards = _traced(recorder, args, blocks, reverse=True)
+        if not any(isinstance(fault, EndlessLoop) for fault in backwards.faults):
+            known = {(race.array, race.place.line, race.other_place.line) for race in seen.races}
+            seen.races += [
+                race
+                for race in backwards.races
+                if (race.array, race.place.line, race.other_place.line) not in known
+            ]
+    return seen
+
+
+def _traced(recorder, args, blocks, reverse=False):
     wrapped = [recorder.argument(i, arg) for i, arg in enumerate(args)]
     everything = recorder.all_blocks()
     chosen = [everything[n] for n in _choose(blocks, len(everything))]
     faults = []
     try:
-        recorder.launch(wrapped, chosen)
+        recorder.launch(wrapped, chosen, reverse)
     except KernelFault as fault:
         faults.append(fault)
+        if isinstance(fault, EndlessLoop):
+            recorder.shorten()
+    chosen = chosen[::-1] if reverse else chosen
     arguments = [getattr(arg, "data", arg) for arg in wrapped]
     return Trace(recorder, chosen, len(everything), faults, arguments)
 
@@ -172,7 +192,9 @@ class Trace(Shown):
         self._coordinates = recorder.coordinates
         self._address = self._addresses()
         self.rows, self._row_of_site = self._make_rows()
-        self.races = races(self.events, self.sites, list(recorder.lock_sets), self._thread_name)
+        order = list(recorder.lock_sets), recorder.fences
+        found = races(self.events, self.sites, *order, self._thread_name)
+        self.races, self.ordered_by_atomics = found
 
     # Counting.
     @property

@@ -46,7 +46,8 @@ class Tile:
         return Tile(self.log, self.name, data, self.state, rows or self.rows)
 
     def index(self, i):
-        return self.view(self.data[int(i)])
+        whole = self.shape[0] == len(self.rows)
+        return self.view(self.data[int(i)], self.rows[int(i) : int(i) + 1] if whole else self.rows)
 
     def slice(self, start, length, dim=0):
         """Rows or columns; some rows of a tile may be read while others are overwritten."""
