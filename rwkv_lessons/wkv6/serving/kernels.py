@@ -159,6 +159,13 @@ def tile_for(K, V):
     return BK, BV, max(1, min(8, BK * BV // TILE))
 
 
+@remembered
+def prompts_tile_for(K, V):
+    """Keys and values of a program of prompts, tokens of a chunk, and its warps."""
+    BK, BV = (max(MIN_BLOCK, triton.next_power_of_2(x)) for x in (K, V))
+    return BK, min(BV, max(MIN_BLOCK, 2 * TILE // BK)), CHUNK, 4
+
+
 def run(r, k, v, w, u, w0, state_pool, indices, cu_seqlens, seeds, o, scale, raw_decay, longest):
     """Launches one kernel or, where a sequence may be long, both."""
     (_, total, H, K), V, S = r.shape, v.shape[3], len(indices)
@@ -170,9 +177,8 @@ def run(r, k, v, w, u, w0, state_pool, indices, cu_seqlens, seeds, o, scale, raw
         (K, V, BK, BV, 1 if longest == 1 else STAGES, raw_decay, LONGEST if in_chunks else 0),
     )  # fmt: skip
     if in_chunks:
-        BK = max(MIN_BLOCK, BK)
-        BV = min(max(MIN_BLOCK, triton.next_power_of_2(V)), max(MIN_BLOCK, 4 * TILE // BK))
+        BK, BV, C, warps = prompts_tile_for(K, V)
         launch(
-            wkv6_prompts_kernel, S * H * -(-V // BV), 4, tensors, (H, scale),
-            (K, V, BK, BV, CHUNK, raw_decay, LONGEST),
+            wkv6_prompts_kernel, S * H * -(-V // BV), warps, tensors, (H, scale),
+            (K, V, BK, BV, C, raw_decay, LONGEST),
         )  # fmt: skip
