@@ -68,7 +68,7 @@ def least_bytes(B, T, H, N, itemsize):
     ### END SOLUTION
 
 
-LOOPS = "hint: use plain loops over b, h, t, j and i, and one number at a time."
+LOOPS = "hint: write plain loops over b, h, t, j and i, and handle one number at a time."
 CASES = (  # the property, its hint, B T H N
     ("one token", "by hand", (1, 1, 1, 4)),
     ("the state carries from token to token", "state", (1, 3, 1, 4)),
@@ -94,7 +94,7 @@ def answer(function, exercise):
                 "answer", FAILED, f"{name} ({size})", (str(error), f"hint: {HINTS[symptom]}")
             )
     if told := _too_few_lines(loops):
-        return Row("answer", FAILED, "numpy loops in place of the five", told)
+        return Row("answer", FAILED, "NumPy runs some of the five loops", told)
     return Row("answer", PASSED, f"{len(CASES)} cases, against float64")
 
 
@@ -132,7 +132,7 @@ def compiled(function, exercise):
 answer.kind, compiled.kind = "answer", "njit"
 
 
-WIDE = "The answer has more than 32 bits: count with Python's own integers."
+WIDE = "The answer needs more than 32 bits: use Python's own integers."
 SIZES = [(B, T, H, N) for B in (1, 3) for T in (2, 9) for H in (1, 5) for N in (3, 64)]
 SIZES += [(8, 4096, 64, 64), (9, 4099, 65, 67)]  # too large for 32 bits, too odd for a float32
 EXERCISES = {
@@ -141,20 +141,19 @@ EXERCISES = {
         difficulty=1,
         afterwards=Afterwards(
             why={
-                "s = np.zeros((N, N), np.float32)": "Every batch row and head has a state of its "
-                "own.",
-                "s[i, j] = decay[h, i] * s[i, j] + kv": "Last: the output reads the state before "
-                "this token joins it.",
+                "s = np.zeros((N, N), np.float32)": "Every batch row and head has its own state.",
+                "s[i, j] = decay[h, i] * s[i, j] + kv": "This line comes last: the output reads "
+                "the state before this token is added.",
             },
             instead={
-                "i outside, j inside": "the same sums, and s[i, j] is then read along memory; but "
-                "no output is finished in one piece.",
+                "i outside, j inside": "the same sums, and s[i, j] is then read along memory, "
+                "but no output is finished before the last i.",
             },
-            stretch="Take the bonus out: Σ r·u·k·v is v_j times one number per token. How many "
-            "operations are left?",
+            stretch="Move the bonus out of the loop: Σ r·u·k·v is v_j times one number per "
+            "token. How many operations are left?",
         ),
         hints=(
-            "Order the loops b, h, t, j, i. What has to be made anew for every (b, h)?",
+            "Order the loops b, h, t, j, i. What must start fresh for every (b, h)?",
             "s = np.zeros((N, N)) for every (b, h). Inside: kv, then add to o[b, t, h, j], and "
             "only then update s[i, j].",
             "kv = k[b,t,h,i] * v[b,t,h,j]; o[b,t,h,j] += r[b,t,h,i] * (u[h,i]*kv + s[i,j]); "
@@ -167,19 +166,20 @@ EXERCISES = {
         difficulty=1,
         afterwards=Afterwards(
             why={
-                "return 7 * B * T * H * N * N": "The innermost three lines run B·T·H·N·N times, "
-                "with 1 + 4 + 2 operations.",
+                "return 7 * B * T * H * N * N": "The three innermost lines run B·T·H·N·N times "
+                "and do 1 + 4 + 2 operations.",
             },
             instead={
-                "Counting multiply-adds": "a GPU does a·b + c in one instruction: 4 instructions, "
-                "for 7 operations.",
+                "Counting multiply-adds": "a GPU computes a·b + c in one instruction, so the 7 "
+                "operations are 4 instructions.",
             },
-            stretch="Count again with the bonus taken out of the inner loop, and with the state "
-            "kept as exp(w)·S.",
+            stretch="Count again with the bonus moved out of the inner loop and with the state "
+            "stored as exp(w)·S.",
         ),
         hints=(
             "Only the innermost lines do arithmetic. How often do they run?",
-            "B·T·H·N·N times. Now count every + and every * of the three lines, the += included.",
+            "B·T·H·N·N times. Now count every + and every * in the three lines, including the "
+            "one in +=.",
             "kv takes 1, the output 4 (u·kv, + s, r·, +=), the state 2.",
         ),
         evidence=(
@@ -187,15 +187,15 @@ EXERCISES = {
                 ("one token, one number of state", (1, 1, 1, 1), 7),
                 ("a state of N × N", (1, 1, 1, 64), 7 * 64 * 64),
                 ("batch, tokens and heads", (2, 3, 5, 4), 7 * 2 * 3 * 5 * 4 * 4),
-                ("the size that is recorded", (8, 4096, 64, 64), 7 * 2 ** (3 + 12 + 6 + 6 + 6)),
+                ("the recorded shape", (8, 4096, 64, 64), 7 * 2 ** (3 + 12 + 6 + 6 + 6)),
                 more=SIZES,
             ),
         ),
         symptoms={
-            "one token, one number of state": "kv: one. The output: u·kv, + s, r·, +=. The state: "
-            "two.",
+            "one token, one number of state": "kv takes one. The output takes four: u·kv, + s, "
+            "r·, +=. The state takes two.",
             "a state of N × N": "Both of the inner loops run over N.",
-            "the size that is recorded": WIDE,
+            "the recorded shape": WIDE,
         },
     ),
     "least_bytes": Exercise(
@@ -203,17 +203,17 @@ EXERCISES = {
         difficulty=1,
         afterwards=Afterwards(
             why={
-                "return 4 * B * T * H * N * itemsize + 2 * H * N * 4": "Four tensors cross memory "
+                "return 4 * B * T * H * N * itemsize + 2 * H * N * 4": "Four tensors are moved "
                 "once. decay and u do not grow with T.",
             },
             instead={
-                "Counting the state, too": "8·N·N bytes per token and head: right only for a "
-                "kernel that cannot keep it on the chip.",
+                "Counting the state as well": "8·N·N more bytes per token and head; right only for "
+                "a kernel that cannot keep the state on the chip.",
             },
-            stretch="From which N on does float16 make arithmetic the limit on your own GPU?",
+            stretch="From which N on is arithmetic the limit for float16 on your own GPU?",
         ),
         hints=(
-            "Which arrays come in, which go out, and how many elements has each?",
+            "Which arrays are read, which are written, and how many elements does each have?",
             "r, k, v and o have B·T·H·N elements of `itemsize` bytes. decay and u have H·N.",
             "4·B·T·H·N·itemsize, and 2·H·N numbers of 4 bytes.",
         ),
@@ -222,7 +222,7 @@ EXERCISES = {
                 ("one of everything, float32", (1, 1, 1, 1, 4), 4 * 4 + 2 * 4),
                 ("batch, tokens, heads, float32", (2, 3, 5, 4, 4), 4 * 120 * 4 + 2 * 20 * 4),
                 ("float16, but decay and u stay float32", (1, 7, 2, 4, 2), 4 * 56 * 2 + 2 * 8 * 4),
-                ("the size that is recorded", (8, 4096, 64, 64, 4), 4 * 2**29 + 2 * 2**14),
+                ("the recorded shape", (8, 4096, 64, 64, 4), 4 * 2**29 + 2 * 2**14),
                 more=[(*sizes, itemsize) for sizes in SIZES for itemsize in (2, 4)],
             ),
         ),
@@ -230,8 +230,8 @@ EXERCISES = {
             "one of everything, float32": "Read: r, k, v, decay, u. Written: o.",
             "batch, tokens, heads, float32": "decay and u belong to a head: they are read once, "
             "not once per token.",
-            "float16, but decay and u stay float32": "`itemsize` is for r, k, v and o.",
-            "the size that is recorded": WIDE,
+            "float16, but decay and u stay float32": "`itemsize` applies to r, k, v and o only.",
+            "the recorded shape": WIDE,
         },
     ),
 }

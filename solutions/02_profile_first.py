@@ -104,27 +104,27 @@ EXERCISES = {
         afterwards=Afterwards(
             why={
                 "return len(kernels) / tokens, elementwise / busy, 1 - busy / span": "Launches, "
-                "time and gaps are three questions; each has a cure of its own.",
+                "time and gaps are three separate questions, each with its own remedy.",
             },
             instead={
-                "Shares of launches": "easier to count, and wrong where a few kernels take most "
-                "of the time.",
+                "Shares of launches": "easier to count, but wrong if a few kernels take most of "
+                "the time.",
             },
-            stretch="Let kernels overlap, as on several streams: busy is then the union of their "
-            "intervals.",
+            stretch="Let kernels overlap, as on several streams. `busy` is then the union of "
+            "their intervals.",
         ),
         hints=(
-            "Three sums are enough: all microseconds, the elementwise ones, and the span.",
-            "Share of time, not of launches. The span runs from the first start to the end (start "
-            "+ us) of the last kernel.",
+            "You need three sums: all microseconds, the elementwise microseconds, and the span.",
+            "The share is of time, not of launches. The span runs from the first start to the "
+            "end (start + us) of the last kernel.",
             "1 - busy / span, with span = kernels[-1].start + kernels[-1].us - kernels[0].start.",
         ),
         evidence=(answer,),
         symptoms={
-            "kernels per token": "All kernels, over all tokens.",
+            "kernels per token": "Divide the number of all kernels by the number of tokens.",
             "elementwise share": "Add up microseconds, not launches.",
-            "idle share": "The part of the span that no kernel fills. The span begins with the "
-            "first kernel, not at 0.",
+            "idle share": "The idle share is the part of the span in which no kernel runs. The "
+            "span begins with the first kernel, not at 0.",
         },
     ),
     "finish": Exercise(
@@ -132,19 +132,21 @@ EXERCISES = {
         difficulty=2,
         afterwards=Afterwards(
             why={
-                "end = max(end, n * launch) + us": "A kernel waits for the one before it and for "
-                "its launch, whichever comes later.",
+                "end = max(end, n * launch) + us": "A kernel waits for the previous kernel and "
+                "for its own launch, whichever comes later.",
             },
             instead={
-                "max(sum(durations), launch * (n - 1) + last)": "one line, and a bound from "
-                "below: it misses gaps that come before a long kernel.",
+                "max(sum(durations), launch * (n - 1) + last)": "one line, and only a lower "
+                "bound: it misses gaps before a long kernel.",
             },
-            stretch="Give the host a queue of at most q launches that have not started. When does "
-            "it have to wait?",
+            stretch="Allow at most q launches that have not started. When does the host have to "
+            "wait?",
         ),
         hints=(
-            "Go through the kernels one by one and keep one number: when the device is free again.",
-            "A kernel starts at the later of two times: its launch, and the end of the one before.",
+            "Go through the kernels in order and keep one number: the time at which the device "
+            "is free again.",
+            "A kernel starts at the later of two times: its launch, and the end of the previous "
+            "kernel.",
             "end = max(end, n * launch) + us, for n, us in enumerate(durations).",
         ),
         evidence=(
@@ -163,12 +165,12 @@ EXERCISES = {
         ),
         symptoms={
             "one kernel": "The first kernel is launched at time 0.",
-            "the host is faster: kernels queue up": "A kernel that is launched while another runs "
+            "the host is faster: kernels queue up": "A kernel launched while another one runs "
             "starts when that one ends.",
             "the device is faster: it waits for launches": "Kernel n cannot start before n·launch.",
-            "a long kernel, then short ones": "The launches go on while the long kernel runs: the "
-            "short ones wait in the queue, with no gap between them.",
-            "a gap, a long kernel, then short ones": "No sum tells: follow each kernel.",
+            "a long kernel, then short ones": "Launches continue while the long kernel runs, so "
+            "the short ones wait in the queue and follow without gaps.",
+            "a gap, a long kernel, then short ones": "No total gives this: follow each kernel.",
         },
     ),
 }

@@ -44,24 +44,26 @@ EXERCISES = {
         difficulty=2,
         afterwards=Afterwards(
             why={
-                "b, h, j = thread // (H * N), thread // N % H, thread % N": "j runs fastest, so "
-                "the 32 lanes of a warp have neighbouring columns: v is read coalesced.",
-                "if b < B:": "The last block may have threads to spare.",
+                "b, h, j = thread // (H * N), thread // N % H, thread % N": "j varies fastest, "
+                "so the 32 lanes of a warp own neighbouring columns and the loads of v are "
+                "coalesced.",
+                "if b < B:": "The last block may have extra threads.",
                 "cuda.atomic.add(o, (b, t, h, j), r[b, t, h, i] * (u[h, i] * kv + s[i]))": "N "
-                "atomics per output and token. Nobody else adds there: next lesson.",
+                "atomics per output and token, although no other thread adds there: see the next "
+                "lesson.",
             },
             instead={
                 "A thread per row i": "the sum over i then runs across threads, and the atomics "
-                "are really needed.",
+                "become necessary.",
             },
-            stretch="Let several threads share a column, 16 rows each: now the atomics are "
-            "needed. What does it cost?",
+            stretch="Let several threads share a column, 16 rows each. Now the atomics are "
+            "necessary. What does it cost?",
         ),
         hints=(
-            "Three loops are gone: their indices come from `thread`. Which two stay?",
-            "`j` runs fastest: j = thread % N. The state of a thread is one column: N floats that "
-            "start at 0. Guard the surplus threads with `if b < B:`.",
-            "In the loops over t and i: kv = k·v_j, then cuda.atomic.add(o, (b, t, h, j), "
+            "Three loops are gone: their indices come from `thread`. Which two loops stay?",
+            "`j` varies fastest: j = thread % N. A thread's state is one column: N floats that "
+            "start at 0. Guard against the extra threads with `if b < B:`.",
+            "In the loops over t and i: first kv = k·v_j, then cuda.atomic.add(o, (b, t, h, j), "
             "r·(u·kv + s[i])), then s[i] = decay·s[i] + kv.",
         ),
         evidence=wkv5_kernel(launch, budgets=(atomics(N), some_atomics()), zeroed=True),

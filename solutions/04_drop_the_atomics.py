@@ -46,21 +46,20 @@ EXERCISES = {
         difficulty=1,
         afterwards=Afterwards(
             why={
-                "o_j = float32(0)": "The sum has one owner, so it can stay in a register. A bare "
-                "0 would make it float64.",
-                "o[b, t, h, j] = o_j": "One store per token and thread, where there were N "
-                "atomics.",
+                "o_j = float32(0)": "Only this thread adds to the sum, so it can stay in a "
+                "register. A bare 0 would make it float64.",
+                "o[b, t, h, j] = o_j": "One store per token and thread instead of N atomics.",
             },
             instead={
-                "Two sums, of even and of odd i": "additions that do not wait for each other, for "
-                "one more register and one addition.",
+                "Two sums, one over even i and one over odd i": "two independent chains of "
+                "additions, for one more register and one more addition.",
             },
-            stretch="Take the bonus out of the loop: v_j · Σ r·u·k. Does the machine code get "
+            stretch="Move the bonus out of the loop: v_j · Σ r·u·k. Does the machine code get "
             "shorter?",
         ),
         hints=(
-            "Who else adds to o[b, t, h, j]? Nobody: so why does the sum live in memory?",
-            "Keep the sum of a token in a variable, and write it once, after the loop over i.",
+            "Which other threads add to o[b, t, h, j]? None. So why is the sum kept in memory?",
+            "Keep a token's sum in a variable, and store it once, after the loop over i.",
             "o_j = float32(0) before the loop over i, o_j += r·(u·kv + s[i]) in it, "
             "o[b, t, h, j] = o_j after it.",
         ),
@@ -70,9 +69,9 @@ EXERCISES = {
             budgets=(atomics(0), stores(1), loads(1 + 4 * N)),
         ),
         symptoms={
-            "by hand": "Is t=0 right and t=1 too large? Then the sum of a token goes on into the "
-            "next. Is t=0 wrong? Use s, then update it.",
-            "state": "Does every token's sum start from 0? Is s used before its update?",
+            "by hand": "If t=0 is right and t=1 is too large, the sum of one token continues "
+            "into the next. If t=0 is wrong, check that s is used before it is updated.",
+            "state": "Does every token's sum start from 0? Is s used before it is updated?",
         },
     )
 }

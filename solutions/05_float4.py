@@ -58,22 +58,24 @@ EXERCISES = {
             why={
                 "r4, k4 = load4(r, (b, t, h, i)), load4(k, (b, t, h, i))": "One request brings 16 "
                 "bytes: a quarter of the requests.",
-                "for n in range(4):": "A constant range is unrolled: the four numbers stay in "
-                "registers.",
+                "for n in range(4):": "A loop over a constant range is unrolled, so the four "
+                "values stay in registers.",
             },
             instead={
-                "Four loads of a number each": "the same bytes in four requests; numba does not "
-                "join them by itself.",
+                "Four loads of one value each": "the same bytes in four requests; numba does not "
+                "merge them by itself.",
             },
-            stretch="Fetch the next group of four before you use this one. Does the compiler do "
-            "that already?",
+            stretch="Load the next group of four before you use this one. Does the compiler "
+            "already do that?",
         ),
         hints=(
-            "`load4(array, index)` returns four floats. How often does the loop over i run then?",
-            "range(0, N, 4); load r, k, decay and u with load4 at i; an inner loop over n in "
-            "range(4) does the arithmetic of lane n, with the state at s[i + n].",
-            "r4, k4 = load4(r, (b, t, h, i)), load4(k, (b, t, h, i)), the same for decay and u at "
-            "(h, i); then kv = k4[n] * v_j and the two lines of lesson 04 with lane n of each.",
+            "`load4(array, index)` returns four floats. How many iterations does the loop over i "
+            "then have?",
+            "Use range(0, N, 4), and load r, k, decay and u with load4 at i. An inner loop over "
+            "n in range(4) does the arithmetic for element n, with the state at s[i + n].",
+            "r4, k4 = load4(r, (b, t, h, i)), load4(k, (b, t, h, i)), and the same for decay and "
+            "u at (h, i). Then kv = k4[n] * v_j and the two lines of lesson 04, with element n "
+            "of each tuple.",
         ),
         evidence=wkv5_kernel(
             launch,
@@ -82,8 +84,9 @@ EXERCISES = {
             budgets=(atomics(0), loads(1 + N), stores(1)),  # v, and four arrays in N / 4 loads each
         ),
         symptoms={
-            "by hand": "Four lanes, four states: s[i + n]. Do all N keys take part?",
-            "alignment": "load4 starts at a multiple of 4: range(0, N, 4) counts 0, 4, 8, …",
+            "by hand": "Four loaded values need four elements of the state: s[i + n]. Are all N "
+            "keys included?",
+            "alignment": "load4 must start at a multiple of 4: range(0, N, 4) counts 0, 4, 8, …",
         },
     )
 }

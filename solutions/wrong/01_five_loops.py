@@ -8,11 +8,12 @@ five_loops = wrong(
         edit("(u[h, i] * kv + s[i, j])", "u[h, i] * (kv + s[i, j])"),
     ),
     one_letter=(
-        "The columns decay, not the rows: decay is indexed by the value j.",
+        "The columns decay instead of the rows: decay is indexed by the value j.",
         edit("decay[h, i] * s[i, j]", "decay[h, j] * s[i, j]"),
     ),
     einsum=(
-        "Right, but not loops: the two inner ones are in array operations that njit cannot read.",
+        "The result is right, but the two inner loops are array operations, which njit cannot "
+        "compile.",
         instead(
             """
             B, T, H, N = r.shape
@@ -27,16 +28,18 @@ five_loops = wrong(
         ),
     ),
     state_before_output=(
-        "The state takes in the current token before the output reads it: it is counted twice.",
+        "The state is updated before the output reads it, so the current token counts twice.",
         move("s[i, j] = decay[h, i] * s[i, j] + kv", before="o[b, t, h, j] +="),
     ),
     one_state_for_all=(
-        "One state, made before the loops: each head goes on where the one before it ended.",
+        "There is one state for all: each head continues from the state that the previous head "
+        "left.",
         edit("            s = np.zeros((N, N), np.float32)\n", ""),
         edit("o = np.zeros_like(v)", "o = np.zeros_like(v)\ns = np.zeros((N, N), np.float32)"),
     ),
     state_shared_by_batch=(
-        "One state per head, for all batch rows: a row starts where the row before it ended.",
+        "There is one state per head for all batch rows: a row starts where the previous row "
+        "ended.",
         edit("np.zeros_like(v)", "np.zeros_like(v)\nstates = np.zeros((H, N, N), np.float32)"),
         edit("s = np.zeros((N, N), np.float32)", "s = states[h]"),
     ),
@@ -44,27 +47,28 @@ five_loops = wrong(
 
 flops = wrong(
     multiply_adds=(
-        "Counts a multiplication and its addition as one: those are instructions, not operations.",
+        "Counts a multiplication and the addition after it as one: that counts instructions, not "
+        "operations.",
         edit("7 * B", "4 * B"),
     ),
     vector_state=(
-        "Takes the state for a vector of N numbers: it is a matrix.",
+        "Treats the state as a vector of N elements, but it is a matrix.",
         edit("N * N", "N"),
     ),
 )
 
 least_bytes = wrong(
     half_parameters=(
-        "Takes decay and u to be as narrow as r, k and v.",
+        "Assumes that decay and u have the same itemsize as r, k and v.",
         edit("4 * B * T * H * N * itemsize", "(4 * B * T * H * N"),
         edit("+ 2 * H * N * 4", "+ 2 * H * N) * itemsize"),
     ),
     output_forgotten=(
-        "Counts what is read and forgets what is written.",
+        "Counts what is read but not what is written.",
         edit("4 * B", "3 * B"),
     ),
     state_every_token=(
-        "Reads and writes the state at every token, as torch does; it can stay on the chip.",
+        "Reads and writes the state at every token, as torch does, but it can stay on the chip.",
         edit("2 * H * N * 4", "2 * H * N * 4 + 2 * B * T * H * N * N * 4"),
     ),
 )

@@ -4,18 +4,18 @@ from rwkv_lessons.lab.course.wrong_answers import edit, instead, wrong
 
 kernel = wrong(
     decay_too_late=(
-        "The new product is decayed together with the old state.",
+        "The decay is applied to the new product as well as to the old state.",
         edit("decay[h, i] * s[i] + kv", "decay[h, i] * (s[i] + kv)"),
     ),
     overwrites=(
-        "A plain store keeps only the last product of the sum.",
+        "A plain store keeps only the last product instead of the sum.",
         edit(
             "cuda.atomic.add(o, (b, t, h, j), r[b, t, h, i] * (u[h, i] * kv + s[i]))",
             "o[b, t, h, j] = r[b, t, h, i] * (u[h, i] * kv + s[i])",
         ),
     ),
     right_for_64_channels=(
-        "The surplus threads of the last block compute and add too.",
+        "The extra threads of the last block compute and add as well.",
         instead(  # what the guard held moves to the left
             """
             B, T, H, _ = r.shape

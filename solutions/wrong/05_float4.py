@@ -4,7 +4,7 @@ from rwkv_lessons.lab.course.wrong_answers import edit, wrong
 
 kernel = wrong(
     four_scalars=(
-        "Four neighbouring elements in a tuple look like one load and compile to four.",
+        "A tuple of four neighbouring elements looks like one load but compiles to four.",
         edit(
             """
             r4, k4 = load4(r, (b, t, h, i)), load4(k, (b, t, h, i))
@@ -23,7 +23,8 @@ kernel = wrong(
         edit("range(0, N, 4)", "range(0, N - 4, 4)"),
     ),
     misaligned=(
-        "The groups of four are counted, but the count is not multiplied: group 1 starts at 1.",
+        "Uses the number of the group as the index, without multiplying by 4: group 1 starts at "
+        "element 1.",
         edit("for i in range(0, N, 4):", "for g in range(N // 4):"),
         edit(
             "load4(r, (b, t, h, i)), load4(k, (b, t, h, i))",
@@ -34,12 +35,12 @@ kernel = wrong(
         edit("s[i + n] = decay4[n] * s[i + n]", "s[4 * g + n] = decay4[n] * s[4 * g + n]"),
     ),
     one_load_missed=(
-        "r, k and u come four at a time; decay is still read one float at a time.",
+        "r, k and u are loaded four at a time, but decay is still loaded one float at a time.",
         edit("decay4, u4 = load4(decay, (h, i)), load4(u, (h, i))", "u4 = load4(u, (h, i))"),
         edit("decay4[n]", "decay[h, i + n]"),
     ),
     state_of_the_first_lane=(
-        "All four lanes read and write the state of the first.",
+        "All four values read and write the state element of the first.",
         edit("(u4[n] * kv + s[i + n])", "(u4[n] * kv + s[i])"),
         edit("s[i + n] = decay4[n] * s[i + n]", "s[i] = decay4[n] * s[i]"),
     ),

@@ -286,7 +286,7 @@ WRONG = {
         "01_five_loops.flops",
         [edit("return 7 * B * T * H * N * N",
               "return int(np.prod([7, B, T, H, N, N], dtype=np.int32))")],
-        "the size that is recorded",
+        "the recorded shape",
     ),
     "a division in float32": (
         "06_block_size.blocks",
