@@ -1,4 +1,4 @@
-"""Reading a profile: how many launches, what kind, how idle; and what a faster kernel would buy."""
+"""Reading a profile: how many launches of which kind, how much idle time, and how to gain time."""
 
 import numpy as np
 

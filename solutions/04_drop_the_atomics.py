@@ -1,4 +1,4 @@
-"""The thread that owns column j is alone in writing o[…, j]: the sum can stay in a register."""
+"""Only the thread that owns column j writes o[…, j], so the sum can stay in a register."""
 
 from numba import cuda, float32
 

@@ -1,4 +1,4 @@
-"""The kernel of lesson 05 in blocks of any size: what fits on an SM, and what is there for it."""
+"""The kernel of lesson 05 in blocks of any size: how many warps fit on an SM, and how many come."""
 
 from numba import cuda
 
@@ -22,9 +22,8 @@ def blocks(B, H, N, block):
 def resident_warps(registers, block):
     """How many warps of a kernel fit on an SM of an H200 at once.
 
-    An SM has four quarters. Each has 16,384 registers, handed to a warp 256 at a time, and 16
-    places for warps. The SM as a whole has 32 places for blocks, and takes a block with all its
-    warps or not at all.
+    An SM has four quarters. Each has 16,384 registers, given to a warp 256 at a time, and 16 warp
+    slots. The SM as a whole has 32 block slots, and takes a block with all its warps or not at all.
 
     Args:
         registers: per thread.
@@ -43,10 +42,15 @@ def launch(B, T, H, N, block=BLOCK):
     return blocks(B, H, N, block), block
 
 
-ROUNDING = "Registers of a warp are 32 times those of a thread, rounded up to a multiple of 256."
-QUARTERS = "A warp's registers come from one quarter: what is left over there is of no use to it."
-PLACES = "Registers are not all: a quarter has 16 places for warps, the SM 32 for blocks."
-WHOLE = "A block moves in whole: how many blocks of block // 32 warps fit, and so how many warps?"
+ROUNDING = "A warp's registers are 32 times those of a thread, rounded up to a multiple of 256."
+QUARTERS = (
+    "A warp takes its registers from one quarter; what is left over there is useless to the others."
+)
+PLACES = "Registers are not the only limit: a quarter has 16 warp slots, the SM 32 block slots."
+WHOLE = (
+    "An SM takes whole blocks only. How many blocks of block // 32 warps fit, and how many warps "
+    "is that?"
+)
 
 EXERCISES = {
     "blocks": Exercise(
@@ -54,25 +58,25 @@ EXERCISES = {
         difficulty=1,
         afterwards=Afterwards(
             why={
-                "return (B * H * N + block - 1) // block": "Division rounded up: the last block "
-                "may be partly idle, and the guard stops it.",
+                "return (B * H * N + block - 1) // block": "This division rounds up: the last "
+                "block may be partly idle, and the guard stops its extra threads.",
             },
             instead={
-                "-(-n // block)": "the same; n // block + 1 is one block too many where it "
-                "divides.",
+                "-(-n // block)": "the same value; n // block + 1 is one block too many when n "
+                "is a multiple of block.",
             },
-            stretch="Launch no more blocks than fit at a time, and let each loop over its share. "
-            "When does it pay?",
+            stretch="Launch only as many blocks as fit at once, and let each loop over its "
+            "share. When does that pay off?",
         ),
         hints=(
-            "What becomes of the outputs that do not fill a last block?",
-            "Divide and round up: the last block may have threads to spare, the guard stops them.",
+            "What happens to the outputs that do not fill a last block?",
+            "Divide and round up: the last block may have extra threads, and the guard stops them.",
             "(n + block - 1) // block rounds n / block up, with n = B·H·N.",
         ),
         evidence=(
             function_cases(
                 ("a whole number of blocks", (8, 64, 64, 128), 256),
-                ("a last block with threads to spare", (1, 3, 100, 128), 3),
+                ("a last block with idle threads", (1, 3, 100, 128), 3),
                 ("fewer threads than a block", (1, 1, 64, 128), 1),
                 ("more outputs than float32 can count", (262_145, 1, 65, 32), 532_483),
                 more=[
@@ -87,13 +91,14 @@ EXERCISES = {
             ),
         ),
         symptoms={
-            "a whole number of blocks": "B·H·N outputs, `block` of them to a block.",
-            "a last block with threads to spare": "The outputs behind the last full block need "
+            "a whole number of blocks": "There are B·H·N outputs, and a block handles `block` of "
+            "them.",
+            "a last block with idle threads": "The outputs past the last full block need "
             "threads too: round up.",
-            "fewer threads than a block": "The outputs behind the last full block need threads "
+            "fewer threads than a block": "The outputs past the last full block need threads "
             "too: round up.",
-            "more outputs than float32 can count": "Divide integers with //: 2^24 + 1 is not in "
-            "float32.",
+            "more outputs than float32 can count": "Divide integers with //: float32 cannot "
+            "represent 2^24 + 1.",
         },
     ),
     "resident_warps": Exercise(
@@ -101,44 +106,45 @@ EXERCISES = {
         difficulty=2,
         afterwards=Afterwards(
             why={
-                "per_warp = (registers * 32 + 255) // 256 * 256": "Registers are handed out 256 "
+                "per_warp = (registers * 32 + 255) // 256 * 256": "Registers are given out 256 "
                 "at a time.",
-                "return min(fitting // warps, 32) * warps": "Blocks move in whole, and there are "
-                "32 places for them.",
+                "return min(fitting // warps, 32) * warps": "Only whole blocks fit, and there "
+                "are 32 block slots.",
             },
             instead={
-                "16384 // per_warp without quarters": "65,536 // per_warp: too many, since what a "
-                "quarter has left is of no use to the others.",
+                "16384 // per_warp without quarters": "65,536 // per_warp is too many, because "
+                "what is left over in one quarter cannot be used by another.",
             },
-            stretch="Add shared memory: a block takes some of 227 KB. Which of the limits binds "
-            "in lesson 07?",
+            stretch="Add shared memory: each block takes some of the SM's 227 KB. Which limit "
+            "applies in lesson 07?",
         ),
         hints=(
-            "Three things run out: registers, places for warps, places for blocks.",
-            "A warp needs registers · 32, rounded up to 256. A quarter fits 16,384 over that, at "
-            "most 16 warps; the SM four times as many. Then whole blocks of them, at most 32.",
+            "Three resources can run out: registers, warp slots and block slots.",
+            "A warp needs registers · 32, rounded up to 256. A quarter fits 16,384 divided by "
+            "that, at most 16 warps; the SM fits four times as many. Then count whole blocks, at "
+            "most 32.",
             "fitting = 4 * min(16384 // per_warp, 16), then min(fitting // warps, 32) * warps, "
             "with warps = block // 32.",
         ),
         evidence=(
             function_cases(
-                ("the 32 places for blocks run out", (32, 32), 32),
-                ("the 64 places for warps run out", (24, 256), 64),
+                ("the 32 block slots run out", (32, 32), 32),
+                ("the 64 warp slots run out", (24, 256), 64),
                 ("the registers run out", (128, 128), 16),
-                ("every quarter has registers of its own", (131, 32), 12),
-                ("registers are handed out 256 at a time", (41, 64), 40),
+                ("every quarter has its own registers", (131, 32), 12),
+                ("registers are given out 256 at a time", (41, 64), 40),
                 ("only whole blocks count", (168, 256), 8),
                 ("a block too large to fit", (255, 1024), 0),
                 more=[(n, 32 * warps) for n in range(16, 256, 3) for warps in range(1, 33, 2)],
             ),
         ),
         symptoms={
-            "the 32 places for blocks run out": PLACES,
-            "the 64 places for warps run out": PLACES,
-            "the registers run out": "What does one warp of 32 threads take, and how often does a "
-            "quarter have that?",
-            "every quarter has registers of its own": QUARTERS,
-            "registers are handed out 256 at a time": ROUNDING,
+            "the 32 block slots run out": PLACES,
+            "the 64 warp slots run out": PLACES,
+            "the registers run out": "How many registers does one warp of 32 threads need, and "
+            "how often does that fit into a quarter?",
+            "every quarter has its own registers": QUARTERS,
+            "registers are given out 256 at a time": ROUNDING,
             "only whole blocks count": WHOLE,
             "a block too large to fit": WHOLE,
         },

@@ -1,4 +1,4 @@
-"""The threads of a head read the same r, k, decay and u: one of them fetches, all of them read."""
+"""The threads of a head need the same r, k, decay and u: each loads one element for all."""
 
 from numba import cuda, float32
 
@@ -93,25 +93,28 @@ EXERCISES = {
         difficulty=3,
         afterwards=Afterwards(
             why={
-                "s_r[j], s_k[j] = r[b, t, h, j], k[b, t, h, j]": "N threads fetch N elements: "
+                "s_r[j], s_k[j] = r[b, t, h, j], k[b, t, h, j]": "N threads load N elements: "
                 "each comes once per head, coalesced.",
-                "cuda.syncthreads()  # every element is there before anyone reads": "The other "
-                "warp's half of the row may not be there yet.",
+                "cuda.syncthreads()  # every element is there before anyone reads": "Without it, "
+                "the other warp's half of the row may not be there yet.",
                 "cuda.syncthreads()  # everyone has read before the next token overwrites": "Else "
-                "a fast warp overwrites what a slow one still reads.",
+                "a fast warp overwrites what a slow one is still reading.",
             },
             instead={
-                "Two buffers, for even and odd tokens": "one barrier a token instead of two, for "
-                "another 512 bytes of shared memory.",
+                "Two buffers, for even and odd tokens": "one barrier per token instead of two, "
+                "for another 512 bytes of shared memory.",
             },
-            stretch="Do that: one barrier a token. The check searches it for races.",
+            stretch="Write that version, with one barrier per token. The check searches it for "
+            "races.",
         ),
         hints=(
-            "N threads, N elements in a row: thread j fetches element j, and then all read all.",
-            "Two barriers a token: one after filling s_r and s_k, one before the next token "
-            "overwrites them. Every thread must reach both.",
-            "s_r[j], s_k[j] = r[b, t, h, j], k[b, t, h, j]; cuda.syncthreads(); the loop of lesson "
-            "04 reading s_r, s_k, s_decay, s_u; o[b, t, h, j] = o_j; cuda.syncthreads().",
+            "There are N threads and N elements in a row: thread j loads element j, and then all "
+            "threads read all elements.",
+            "Use two barriers per token: one after filling s_r and s_k, one before the next "
+            "token overwrites them. Every thread must reach both.",
+            "s_r[j], s_k[j] = r[b, t, h, j], k[b, t, h, j]; cuda.syncthreads(); the loop of "
+            "lesson 04, reading s_r, s_k, s_decay and s_u; o[b, t, h, j] = o_j; "
+            "cuda.syncthreads().",
         ),
         evidence=wkv5_kernel(
             launch,
@@ -120,11 +123,12 @@ EXERCISES = {
             spare=False,
         ),
         symptoms={
-            "by hand": "A NaN: some element of a shared array is read before its thread has filled "
-            "it. Who fills it, and does everyone wait? No NaN: two tokens on paper will show it.",
-            "state": "The first token is right. Does somebody fill in the next r and k while "
-            "another thread still reads the old ones?",
-            "order": "Every thread needs all of a row: where must they wait for each other?",
+            "by hand": "If there is a NaN, an element of a shared array is read before it is "
+            "filled: which thread fills it, and do all threads wait? If there is no NaN, compute "
+            "two tokens on paper.",
+            "state": "The first token is right. Does one thread store the next r and k while "
+            "another still reads the old ones?",
+            "order": "Every thread needs a whole row: where must the threads wait for each other?",
         },
     ),
     "state_in_shared": Exercise(
@@ -132,23 +136,25 @@ EXERCISES = {
         difficulty=2,
         afterwards=Afterwards(
             why={
-                "s_state[i, j] = s_decay[i] * s_state[i, j] + kv": "Lanes differ in j, so they "
-                "touch 32 banks: no conflict.",
+                "s_state[i, j] = s_decay[i] * s_state[i, j] + kv": "The lanes differ in j, so "
+                "they use 32 different banks: no conflict.",
             },
             instead={
                 "s_state[j, i]": "the lanes of a warp are then N floats apart, all in one bank: "
-                "32 wavefronts where one is enough.",
-                "s_state[j, i] with rows of N + 1": "no conflict either, for N floats of padding.",
+                "32 wavefronts instead of one.",
+                "s_state[j, i] with rows of N + 1": "no conflict either, for N more floats of "
+                "shared memory.",
             },
-            stretch="Keep half of the column in registers and half in shared memory. Where is the "
-            "best place to cut?",
+            stretch="Keep half of the column in registers and half in shared memory. Where is "
+            "the best place to split it?",
         ),
         hints=(
-            "Shared memory is 32 banks wide, a float each. Which of the two indices should run "
-            "with the lanes of a warp?",
-            "Lane j touches column j at every step. Lay the columns side by side: [i, j].",
-            "s_state[i, j] instead of s[i]: element [i, j] is in bank (i·N + j) % 32, so the "
-            "32 lanes are in 32 banks.",
+            "Shared memory has 32 banks, each one float wide. Which of the two indices should "
+            "differ between the lanes of a warp?",
+            "Lane j accesses column j at every step. Put neighbouring columns next to each other "
+            "in memory: [i, j].",
+            "Use s_state[i, j] instead of s[i]: element [i, j] is in bank (i·N + j) % 32, so the "
+            "32 lanes use 32 banks.",
         ),
         evidence=wkv5_kernel(
             launch,
@@ -156,9 +162,10 @@ EXERCISES = {
             spare=False,
         ),
         symptoms={
-            "by hand": "Does every thread clear its own column of s_state before the first token?",
-            "state": "Every thread has N floats of the state to itself: a column each.",
-            "order": "Every thread has N floats of the state to itself: a column each.",
+            "by hand": "Does every thread set its own column of s_state to zero before the first "
+            "token?",
+            "state": "Every thread owns N floats of the state: one column.",
+            "order": "Every thread owns N floats of the state: one column.",
         },
     ),
 }

@@ -1,4 +1,4 @@
-"""RWKV-6: every token brings a decay of its own, and the state comes in and goes out."""
+"""RWKV-6: every token has its own decay, and the state is an input and an output."""
 
 import math
 
@@ -59,24 +59,26 @@ EXERCISES = {
         difficulty=2,
         afterwards=Afterwards(
             why={
-                "s_decay[j] = math.exp(w[b, t, h, j])": "Thread j takes one exp, and all the "
-                "others read it: N times fewer than one each.",
-                "s[i] = s0[b, h, i, j]": "Column j: neighbouring threads read neighbouring floats.",
+                "s_decay[j] = math.exp(w[b, t, h, j])": "Thread j computes one exp and all the "
+                "others read it: N times fewer than if each computed its own.",
+                "s[i] = s0[b, h, i, j]": "This is column j: neighbouring threads read "
+                "neighbouring floats.",
             },
             instead={
-                "exp in the inner loop": "N exps per token and thread, on units with an eighth of "
-                "the rate of multiply-adds.",
+                "exp in the inner loop": "N exps per token and thread, on units with an eighth "
+                "of the rate of multiply-adds.",
             },
-            stretch="Fetch the next token's r, k, w and v before you compute this one. Which "
+            stretch="Load the next token's r, k, w and v before you compute this one. Which "
             "barrier can go?",
         ),
         hints=(
             "It is lesson 07's kernel with three changes: where the decay comes from, where the "
-            "state comes from, and where it goes.",
-            "Each token has a row of w, as it has a row of r. Thread j fetches element j of it and "
-            "takes its exp before the others read it. Column j of s0 and s1 is the thread's own.",
+            "state comes from, and where the state goes.",
+            "Each token has a row of w, as it has a row of r. Thread j loads element j of it and "
+            "computes its exp before the others read it. Column j of s0 and of s1 belongs to "
+            "thread j.",
             "s[i] = s0[b, h, i, j] before the loop over t; s_decay[j] = math.exp(w[b, t, h, j]) "
-            "next to s_r and s_k, in front of the barrier; s1[b, h, i, j] = s[i] after the loop.",
+            "next to s_r and s_k, before the barrier; s1[b, h, i, j] = s[i] after the loop.",
         ),
         evidence=wkv6_kernel(
             kernel,
@@ -87,8 +89,9 @@ EXERCISES = {
             budgets=(atomics(0), loads(4), stores(1), exponentials(1), bank_conflicts()),
         ),
         symptoms={
-            "by hand": "One token, empty state: o is Σ r·u·k·v; it leaves k·v behind, undecayed.",
-            "batch": "Each batch row has its own s0 and s1, too: is b in every index?",
+            "by hand": "With one token and an empty state, o is Σ r·u·k·v, and the new state is "
+            "k·v without any decay.",
+            "batch": "Each batch row also has its own s0 and s1: is b in every index?",
         },
     ),
 }

@@ -173,25 +173,26 @@ EXERCISES = {
         difficulty=2,
         afterwards=Afterwards(
             why={
-                "through_s += s[j] * s_do[j]": "The row of S that this thread owns: a sum over j "
-                "stays in the thread.",
-                "s[j] = decay_i * s[j] + k_i * s_v[j]": "Last: dr looks at the state before its "
-                "token.",
+                "through_s += s[j] * s_do[j]": "This is the row of S that the thread owns, so "
+                "the sum over j stays inside the thread.",
+                "s[j] = decay_i * s[j] + k_i * s_v[j]": "This comes last: dr uses the state "
+                "before its token.",
             },
             instead={
-                "A thread per column, as in the forward pass": "dr would be a sum across threads: "
-                "shuffles or atomics for every token.",
+                "A thread per column, as in the forward pass": "dr would be a sum across "
+                "threads, with shuffles or atomics at every token.",
             },
-            stretch="Both sums of the loop read s_do. Load four of its floats at a time: how many "
-            "LDS are left?",
+            stretch="Both sums in the loop read s_do. Load four of its floats at a time. How "
+            "many LDS are left?",
         ),
         hints=(
             "Both sums over j run along your row: s[j] is S[i, j]. Which part of dr needs S, and "
             "which does not?",
-            "Sum s[j]·do[j] and v[j]·do[j] in one loop over j, and move s[j] on to the next token "
-            "at its end. The second sum times u·k joins dr; times r·k it joins du.",
-            "dr = through_s + u_i·k_i·v_do, rdr = r_i·through_s, du_i += r_i·k_i·v_do, and in the "
-            "loop, last: s[j] = decay_i·s[j] + k_i·s_v[j].",
+            "Compute Σ s[j]·do[j] and Σ v[j]·do[j] in one loop over j, and update s[j] at the "
+            "end of its body. The second sum times u·k is added to dr; times r·k it is added to "
+            "du.",
+            "dr = through_s + u_i·k_i·v_do, rdr = r_i·through_s, du_i += r_i·k_i·v_do. Last in "
+            "the loop: s[j] = decay_i·s[j] + k_i·s_v[j].",
         ),
         evidence=wkv6_kernel(
             forward_sweep,
@@ -202,11 +203,11 @@ EXERCISES = {
             budgets=forward_budgets,
         ),
         symptoms={
-            "by hand": "One token, empty state: dr is u·k·Σ v·do, and du is r·k·Σ v·do.",
-            "state": "dr looks at the state before its token: sum first, then move s on. du adds "
-            "up over all tokens.",
-            "chunk": "states gets the state after a token: s has to be moved on by then.",
-            "last": "dr looks at the state before its token: sum first, then move s on.",
+            "by hand": "With one token and an empty state, dr is u·k·Σ v·do, and du is r·k·Σ v·do.",
+            "state": "dr uses the state before its token: compute the sum first, then update s. "
+            "du is summed over all tokens.",
+            "chunk": "states receives the state after the token, so s must be updated by then.",
+            "last": "dr uses the state before its token: compute the sum first, then update s.",
         },
     ),
     "backward_sweep": Exercise(
@@ -214,24 +215,27 @@ EXERCISES = {
         difficulty=3,
         afterwards=Afterwards(
             why={
-                "t = T - 1 - step": "G⁺ comes from the tokens after, so the last comes first.",
-                "row[j] = s_decay[n] * row[j] + s_r[n] * s_do[j]": "dk sums along rows of G, so a "
-                "thread keeps a row …",
-                "column[i] = s_decay[i] * column[i] + s_r[i] * s_do[n]": "… and dv along columns: "
-                "it keeps a column too, and G is computed twice.",
+                "t = T - 1 - step": "G⁺ comes from the later tokens, so the last token is "
+                "processed first.",
+                "row[j] = s_decay[n] * row[j] + s_r[n] * s_do[j]": "dk is a sum along a row of "
+                "G, so a thread keeps a row …",
+                "column[i] = s_decay[i] * column[i] + s_r[i] * s_do[n]": "… and dv is a sum "
+                "along a column, so it keeps a column too, and G is computed twice.",
             },
             instead={
-                "Only the row, and dv by sums across threads": "half the registers for G, and "
-                "half its updates, for a reduction over N threads at every token.",
+                "Only the row, and dv by sums across threads": "half the registers for G and "
+                "half of its updates, for a reduction over N threads at every token.",
             },
-            stretch="Use square tiles of 8 × 8 per thread, as at the end of lesson 07: which sums "
-            "cross threads?",
+            stretch="Give each thread a square tile of 8 × 8, as at the end of lesson 07. Which "
+            "sums then run across threads?",
         ),
         hints=(
-            "Three things: where G starts, which token comes first, and what a token does with G. "
-            "At a token, G is still the gradient of the state after it.",
-            "row sums along j give dk, column sums along i give dv. Use G first, then take it one "
-            "token back: multiply by the decay, add r·do. A loop for the row, one for the column.",
+            "Decide three things: what G starts with, which token comes first, and what a token "
+            "does with G. When a token is processed, G is still the gradient of the state after "
+            "it.",
+            "Sums along the row (over j) give dk, sums along the column (over i) give dv. Use G "
+            "first, then update it: multiply by the decay and add r·do. Use one loop for the row "
+            "and one for the column.",
             "row[m] = ds1[b, h, n, m], column[m] = ds1[b, h, m, n]; t = T − 1 − step; "
             "row[j] = s_decay[n]·row[j] + s_r[n]·s_do[j]; column[i] = s_decay[i]·column[i] + "
             "s_r[i]·s_do[n]; dv = Σ column[i]·k[i] + do[n]·Σ r[i]·u[i]·k[i].",
@@ -245,11 +249,12 @@ EXERCISES = {
             budgets=backward_budgets,
         ),
         symptoms={
-            "by hand": "One token, no states: G is 0, so dk is u·r·Σ v·do, dv is do·Σ r·u·k, and "
-            "kdk is 0.",
-            "last": "G starts at ds1. dk and dv look at it first; then G[i, j] is exp(w[i]) times "
-            "itself plus r[i]·do[j], in the row and in the column.",
-            "state": "dk[t], dv[t] look at the G after token t; and the last token comes first.",
+            "by hand": "With one token and no states G is 0, so dk is u·r·Σ v·do, dv is do·Σ "
+            "r·u·k, and kdk is 0.",
+            "last": "G starts as ds1. dk and dv use it first; then G[i, j] becomes "
+            "exp(w[i])·G[i, j] + r[i]·do[j], in the row and in the column.",
+            "state": "dk[t] and dv[t] use the G after token t, and the last token is processed "
+            "first.",
         },
     ),
     "decay_gradient": Exercise(
@@ -257,22 +262,23 @@ EXERCISES = {
         difficulty=2,
         afterwards=Afterwards(
             why={
-                "dw_i = a_i - kdk[b, t, h, i]": "What token t put in did not pass through its own "
-                "decay.",
-                "a_i = dw_i + rdr[b, t, h, i]": "What it read did: the sum before the token has "
-                "it.",
+                "dw_i = a_i - kdk[b, t, h, i]": "What token t adds to the state does not pass "
+                "through its own decay.",
+                "a_i = dw_i + rdr[b, t, h, i]": "What it reads from the state does, so it "
+                "belongs to the sum before the token.",
             },
             instead={
-                "One running difference from the last token on": "no checkpoints to keep, and "
+                "One running difference from the last token on": "no checkpoints to store, but "
                 "rounding errors that grow with T.",
             },
-            stretch="Halve the length of a chunk. What happens to the error, and to the bytes of "
-            "the checkpoints?",
+            stretch="Halve the chunk length. What happens to the error, and to the bytes of the "
+            "checkpoints?",
         ),
         hints=(
-            "Start from a at the chunk's end, and take one token after another, the last first.",
-            "Subtract what the token put in (kdk): that is dw. Add what it read (rdr): that is the "
-            "sum before the token.",
+            "Start with a at the end of the chunk, and process its tokens from the last to the "
+            "first.",
+            "Subtract what the token added (kdk): that is dw. Then add what it read (rdr): that "
+            "is the sum before the token.",
             "for t in range(end - 1, first - 1, -1): dw_i = a_i − kdk[b, t, h, i]; store it; "
             "a_i = dw_i + rdr[b, t, h, i].",
         ),
@@ -285,10 +291,10 @@ EXERCISES = {
             budgets=(atomics(0), loads(2), stores(1)),
         ),
         symptoms={
-            "by hand": "One token that finds no state: its decay multiplies zeros, so dw is 0.",
-            "last": "dw is what is left of a when the token's own part, kdk, is taken off.",
-            "state": "From one token to the one before: a = dw + rdr.",
-            "chunk": "Every chunk starts from its own a, at its own end.",
+            "by hand": "With one token and an empty state, its decay multiplies zeros, so dw is 0.",
+            "last": "dw is a minus the token's own part, kdk.",
+            "state": "The sum for the token before is a = dw + rdr.",
+            "chunk": "Every chunk starts with its own a, at its own end.",
         },
     ),
 }

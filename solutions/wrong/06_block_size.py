@@ -8,27 +8,28 @@ blocks = wrong(
         edit("(B * H * N + block - 1) // block", "B * H * N // block + 1"),
     ),
     rounds_down=(
-        "Rounds down: the outputs behind the last whole block get no thread.",
+        "Rounds down: the outputs past the last full block get no thread.",
         edit("(B * H * N + block - 1) // block", "B * H * N // block"),
     ),
 )
 
 resident_warps = wrong(
     exact_registers=(
-        "Gives a warp exactly the registers it asks for; they are handed out 256 at a time.",
+        "Gives a warp exactly the registers it needs, but they are given out 256 at a time.",
         edit("(registers * 32 + 255) // 256 * 256", "registers * 32"),
     ),
     forgets_the_places=(
-        "Counts registers only: an SM has no more than 64 places for warps and 32 for blocks.",
+        "Counts registers only, but an SM has just 64 warp slots and 32 block slots.",
         edit("4 * min(16384 // per_warp, 16)", "4 * (16384 // per_warp)"),
         edit("min(fitting // warps, 32) * warps", "fitting // warps * warps"),
     ),
     one_pool=(
-        "Takes the SM's registers for one pool: they are four, and a warp lives in one of them.",
+        "Treats the SM's registers as one pool, but there are four, and a warp uses only one of "
+        "them.",
         edit("4 * min(16384 // per_warp, 16)", "min(65536 // per_warp, 64)"),
     ),
     right_for_small_blocks=(
-        "Lets a part of a block move in: a block is on an SM whole or not at all.",
+        "Lets an SM take part of a block, but it takes a whole block or none.",
         instead(
             """
             per_warp = (registers * 32 + 255) // 256 * 256

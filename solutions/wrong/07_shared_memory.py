@@ -4,7 +4,7 @@ from rwkv_lessons.lab.course.wrong_answers import edit, wrong
 
 shared = wrong(
     one_warp_fetches=(
-        "Only the first half of the threads fetches: half of each row is never filled.",
+        "Only the first half of the threads load, so half of each row is never filled.",
         edit(
             "s_r[j], s_k[j] = r[b, t, h, j], k[b, t, h, j]",
             """
@@ -14,23 +14,23 @@ shared = wrong(
         ),
     ),
     one_barrier=(
-        "No barrier between reading a token and overwriting it with the next.",
+        "There is no barrier between reading a token and overwriting it with the next.",
         edit("cuda.syncthreads()  # everyone has read before the next token overwrites"),
     ),
     reads_global_anyway=(
-        "Fills shared memory, and then reads r and k from global memory all the same.",
+        "Fills shared memory, but then reads r and k from global memory anyway.",
         edit("kv = s_k[i]", "kv = k[b, t, h, i]"),
         edit("o_j += s_r[i]", "o_j += r[b, t, h, i]"),
     ),
     reads_too_early=(
-        "No barrier between filling shared memory and reading it.",
+        "There is no barrier between filling shared memory and reading it.",
         edit("cuda.syncthreads()  # every element is there before anyone reads"),
     ),
 )
 
 state_in_shared = wrong(
     every_lane_in_one_bank=(
-        "The answer is right, but rows and columns are swapped: all 32 lanes meet in one bank.",
+        "The answer is right, but rows and columns are swapped: all 32 lanes use the same bank.",
         edit("s_state[i, j] = 0", "s_state[j, i] = 0"),
         edit("(s_u[i] * kv + s_state[i, j])", "(s_u[i] * kv + s_state[j, i])"),
         edit(
@@ -39,7 +39,7 @@ state_in_shared = wrong(
         ),
     ),
     not_cleared=(
-        "The state starts from whatever the last block left in shared memory.",
+        "The state starts with whatever the previous block left in shared memory.",
         edit(
             """
             for i in range(N):

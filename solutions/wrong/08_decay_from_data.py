@@ -4,27 +4,27 @@ from rwkv_lessons.lab.course.wrong_answers import edit, move, wrong
 
 kernel = wrong(
     as_published=(
-        "Every batch row takes up, and leaves, the state of the first.",
+        "Every batch row reads and writes the state of row 0.",
         edit("s0[b, h, i, j]", "s0[0, h, i, j]"),
         edit("s1[b, h, i, j]", "s1[0, h, i, j]"),
     ),
     decay_fetched_late=(
-        "The decay is fetched behind the barrier: some threads read the one before.",
+        "The decay is loaded after the barrier, so some threads read the previous token's.",
         move(
             "cuda.syncthreads()  # every element is there before anyone reads",
             before="s_decay[j] = math.exp(w[b, t, h, j])",
         ),
     ),
     decay_of_the_token_before=(
-        "The decay is that of the token before.",
+        "Uses the decay of the previous token.",
         edit("w[b, t, h, j]", "w[b, max(t - 1, 0), h, j]"),
     ),
     decays_the_token_too=(
-        "The decay falls on the token that has just come, too.",
+        "The decay is applied to the current token's product as well.",
         edit("s_decay[i] * s[i] + kv", "s_decay[i] * (s[i] + kv)"),
     ),
     everyone_takes_the_exp=(
-        "The answer is right, but every thread takes the exp of every element.",
+        "The answer is right, but every thread computes the exp of every element.",
         edit("math.exp(w[b, t, h, j])", "w[b, t, h, j]"),
         edit("s_decay[i] * s[i] + kv", "math.exp(s_decay[i]) * s[i] + kv"),
     ),
@@ -33,7 +33,7 @@ kernel = wrong(
         edit("math.exp(w[b, t, h, j])", "w[b, t, h, j]"),
     ),
     last_token_missing=(
-        "The state goes out before the last token has come in.",
+        "The final state is written before the last token is added.",
         edit(
             """
             for i in range(N):
@@ -51,7 +51,7 @@ kernel = wrong(
         ),
     ),
     starts_from_zero=(
-        "The state that comes in is never looked at.",
+        "Ignores the initial state.",
         edit("s[i] = s0[b, h, i, j]", "s[i] = 0"),
     ),
 )

@@ -30,7 +30,7 @@ NUMBER = r"(\d[\d.]*\d|\d)"  # stands for # in what follows
 
 @dataclasses.dataclass(frozen=True)
 class Said:
-    """A sentence with measured numbers.
+    """A sentence with numbers that were measured, or counted by a cell.
 
     Args:
         lesson: two digits, or the name of a page of docs/.
@@ -70,6 +70,21 @@ MAIN = (8, 4096, 64, 64)
 MANY, ONE = (64, 4096, 40, 64, 256, 32, 64), (1, 16384, 40, 64, 256, 32, 64)
 HALF = 1e3 * 65536 * 64 * 64 * 2  # bytes of a tensor of half the tokens; 1e3: times are in ms
 SHORT, LONG = (64, 4096, 40, 256, 32, 64), (64, 16384, 40, 256, 32, 64)
+
+
+def shown(lesson, cell, pattern):
+    """The numbers that a cell prints, as it is stored: the groups of a pattern."""
+    (file,) = NOTEBOOKS.glob(f"{lesson}_*.ipynb")
+    (outputs,) = (c["outputs"] for c in json.loads(file.read_text())["cells"] if c["id"] == cell)
+    text = "\n".join("".join(o.get("text", o.get("data", {}).get("text/plain", "")))
+                     for o in outputs)  # fmt: skip
+    return tuple(float(x.replace(",", "")) for x in re.search(pattern, text, re.S).groups())
+
+
+def ratio(numbers):
+    """What a second number is in units of the first."""
+    first, second = numbers
+    return second / first
 
 
 def f32(method, name=LADDER):
@@ -146,6 +161,43 @@ def share_of_products(shape=(64, 4096, 128, 512, 64, 128)):
 
 
 SENTENCES = (
+    Said("00", r"# threads start for 70 elements",
+         lambda: shown("00", "c17", r"counted: (\d+) threads")),
+    Said("02", r"all 54 tokens repeat the same seven kernels",
+         lambda: shown("02", "c14", r"counted: (\d+) kernels"), (7,), 0),
+    Said("03", r"issues `1 \+ 4N = #` load requests and `N = #` atomics, for only # "
+         r"multiplications and multiply-adds",
+         lambda: (*(n / 16 for n in shown("03", "c18",
+                                          r"all    load +([\d,]+).*?atomic +([\d,]+)")),
+                  sum(shown("03", "c20", r"FFMA ×(\d+)  FMUL ×(\d+)"))), within=0),
+    Said("03", r"about # times as many bytes as the minimum",
+         lambda: (1 / ratio(shown("03", "c18", r"all    load +\S+ +\S+ +\S+ +(\S+) +(\S+)")),),
+         within=0.06),
+    Said("04", r"Time fell by more than the number of requests",
+         lambda: (ratio(shown("04", "factors", r"requests (\S+)× fewer, (\S+)× faster")) > 1.05,),
+         (True,)),
+    Said("05", r"Requests and sectors fell to about a quarter, but the time hardly changed",
+         lambda: (*map(ratio, (shown("05", "traffic", rf"04 +{skip}(\S+) .*05 +{skip}(\S+) ")
+                               for skip in ("", r"\S+ +"))),
+                  ms("wkv5-ladder", "05_float4") / ms("wkv5-ladder", "04_drop_the_atomics")),
+         (1 / 4, 1 / 4, 1), 0.08),
+    Said("06", r"the busiest SM never gets more than # warps",
+         lambda: shown("06", "dealt", r"counted: (\d+) warps")),
+    Said("06", r"With 256 threads there are # blocks for # SMs, so four SMs sit idle",
+         lambda: (*shown("06", "dealt", r"blocks of 256: +(\d+)"), 132)),
+    Said("06", r"start more than four times as many loads before it needs",
+         lambda: (ratio(shown("06", "generous", r"(\d+) loads.* (\d+) loads")),), (4.4,), 0.05),
+    Said("07", r"Its wavefronts explain less than half of its time",
+         lambda: (ratio(shown("07", "model", r"shared +(\S+) ms of \S+ recorded (\S+) ms")) > 2,),
+         (True,)),
+    Said("08", r"the recorded time rose by only # %: # ms for lesson 07, # ms here",
+         lambda: (100 * ms("wkv6-ladder", "08_decay_from_data")
+                  / ms("wkv5-ladder", "07_shared_memory.shared") - 100,
+                  ms("wkv5-ladder", "07_shared_memory.shared"),
+                  ms("wkv6-ladder", "08_decay_from_data")), within=0.005),
+    Said("09", r"a text four times as long has about twice the error",
+         lambda: (ratio(shown("09", "lengths", r"64: one sum (\S+),.*4,096: one sum (\S+),"))
+                  ** (1 / 3),), (2,), 0.15),
     Said("06", r"L2 answers in # ns", lambda: (record("ceilings").ceilings["l2_latency_ns"],)),
     Said("10", r"its first kernel, one thread an output, takes # ms",
          lambda: (ms("rwkv-cuda-timex", "v0"),)),

@@ -157,6 +157,20 @@ def test_a_kernel_can_be_stepped_through(site, browser):
     assert browser.complaints() == []
 
 
+def test_a_picture_can_be_moved_with_the_keyboard(site, browser):
+    browser.width(1280)
+    browser.open((site / "notebooks" / "07_shared_memory.html").as_uri())
+    said = 'document.querySelector(".movable [aria-live]").textContent'
+    assert "rows of 64 + 0 floats: 32 wavefronts" in browser.run(said)
+    browser.run('document.querySelectorAll(".movable input")[1].focus()')
+    for kind in ("keyDown", "keyUp"):
+        key = {"key": "ArrowRight", "code": "ArrowRight", "windowsVirtualKeyCode": 39}
+        browser.ask("Input.dispatchKeyEvent", type=kind, **key)
+    assert "rows of 64 + 1 floats: 1 wavefront, no conflict" in browser.run(said)
+    assert browser.run('document.querySelector(".movable img").alt') == browser.run(said)
+    assert browser.complaints() == []
+
+
 def test_a_broken_page_is_seen(tmp_path, browser):
     page = tmp_path / "broken.html"
     page.write_text(

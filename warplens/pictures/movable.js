@@ -2,9 +2,8 @@
 {
   for (const root of document.querySelectorAll(".movable:not([data-ready])")) {
     root.dataset.ready = "yes";
-    const { knobs, frames } = JSON.parse(root.querySelector("script").textContent);
+    const { knobs, frames, at } = JSON.parse(root.querySelector("script").textContent);
     const picture = root.querySelector("img"), said = root.querySelector("p");
-    const at = knobs.map(() => 0);
     const show = () => {
       const n = knobs.reduce((n, knob, k) => n * knob.values.length + at[k], 0);
       picture.src = frames[n].src;
@@ -13,7 +12,7 @@
     knobs.forEach(({ name, values }, k) => {
       const label = document.createElement("label"), slider = document.createElement("input");
       const value = document.createElement("output");
-      Object.assign(slider, { type: "range", min: 0, max: values.length - 1, value: 0 });
+      Object.assign(slider, { type: "range", min: 0, max: values.length - 1, value: at[k] });
       const move = () => {
         at[k] = Number(slider.value);
         value.textContent = ` ${values[at[k]]}`;

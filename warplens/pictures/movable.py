@@ -12,9 +12,9 @@ name, and returns a `Drawing` (or a `Picture` of `style`, which is larger) and a
 what is to be seen. Positions are few, at most `MOST`: the page holds all of them.
 
 The sliders move with the mouse, a finger or the arrow keys, Home and End; the sentence below
-follows, for screen readers too. It works offline. Where scripts are off, the first position stands
-there as a still picture. A notebook's stored text is the sentence of the first position, and
-`print(shown)` says them all.
+follows, for screen readers too. It works offline. Where scripts are off, the position to
+start at stands there as a still picture. A notebook's stored text is its sentence, and
+`print(shown)` says all of them.
 """
 
 import base64
@@ -86,13 +86,17 @@ class Movable:
 
     Attributes:
         knobs: {name: values}; said: a sentence for each position, the last slider fastest.
+        at: which value of each knob comes first; first: the number of that position.
     """
 
-    def __init__(self, knobs, sources, said):
-        self.knobs, self.sources, self.said = knobs, sources, said
+    def __init__(self, knobs, sources, said, at):
+        self.knobs, self.sources, self.said, self.at = knobs, sources, said, at
+        self.first = 0
+        for values, n in zip(knobs.values(), at, strict=True):
+            self.first = self.first * len(values) + n
 
     def __repr__(self):
-        return f"{self.said[0]} (movable: {', '.join(self.knobs)})"
+        return f"{self.said[self.first]} (movable: {', '.join(self.knobs)})"
 
     def __str__(self):
         return "\n".join(self.said)
@@ -102,12 +106,12 @@ class Movable:
             {"name": k, "values": [str(v) for v in values]} for k, values in self.knobs.items()
         ]
         frames = [{"src": a, "said": b} for a, b in zip(self.sources, self.said, strict=True)]
-        data = as_data({"knobs": knobs, "frames": frames})
-        said = html.escape(self.said[0], quote=True)
+        data = as_data({"knobs": knobs, "frames": frames, "at": self.at})
+        still, said = self.sources[self.first], html.escape(self.said[self.first], quote=True)
         return (  # JupyterLab leaves keys alone where it is told to suppress its shortcuts
             '<div class="movable" role="group" data-lm-suppress-shortcuts="true" '
             f'aria-label="picture with sliders: {html.escape(", ".join(self.knobs), quote=True)}">'
-            f'<img src="{self.sources[0]}" alt="{said}" style="max-width: 100%; background: white">'
+            f'<img src="{still}" alt="{said}" style="max-width: 100%; background: white">'
             f'<p aria-live="polite">{said}</p>'
             f'<script type="application/json">{data}</script>'
             f"<noscript><pre>{html.escape(str(self))}</pre></noscript></div>"
@@ -115,20 +119,21 @@ class Movable:
         )
 
 
-def movable(knobs, draw):
+def movable(knobs, draw, start=None):
     """Draws every position of the sliders.
 
     Args:
-        knobs: {name: values}, a slider each; it starts at the first value, and shows values as
-            they print.
+        knobs: {name: values}, a slider each, which shows values as they print.
         draw: (a value of each knob, by name) → (`Drawing` or `Picture`, sentence). A name with
             spaces comes with underscores.
+        start: {name: value} of the first position, the still picture; else a knob's first value.
 
     Returns:
         A `Movable`.
 
     Raises:
-        ValueError: a knob has no values, or there are more than `MOST` positions.
+        ValueError: a knob has no values, or not the one to start at, or there are more than `MOST`
+            positions.
     """
     knobs = {name: tuple(values) for name, values in knobs.items()}
     positions = math.prod(map(len, knobs.values()))
@@ -140,7 +145,11 @@ def movable(knobs, draw):
         draw(**dict(zip(names, values, strict=True)))
         for values in itertools.product(*knobs.values())
     ]
-    return Movable(knobs, [_source(picture) for picture, _ in drawn], [said for _, said in drawn])
+    start = start or {}
+    at = [values.index(start.get(name, values[0])) for name, values in knobs.items()]
+    return Movable(
+        knobs, [_source(picture) for picture, _ in drawn], [said for _, said in drawn], at
+    )
 
 
 def _source(picture):

@@ -53,6 +53,16 @@ def test_without_a_script_the_first_position_is_a_still_picture(shown):
     assert page.count("</script>") == 2  # a value cannot end the data
 
 
+def test_it_may_start_elsewhere():
+    values = {"length": (1, 2, 3), "of what": "ab"}
+    shown = movable(values, bar, start={"length": 2})
+    page, all_of_them = frames(shown)
+    assert repr(shown).startswith("2 of a") and f'<img src="{all_of_them[2]["src"]}"' in page
+    assert '"at":[1,0]' in page
+    with pytest.raises(ValueError):
+        movable(values, bar, start={"length": 4})
+
+
 def test_a_figure_may_be_a_position():
     shown = movable({"n": (1,)}, lambda n: (style.Picture(style.figure(1), "empty"), "empty"))
     assert frames(shown)[1][0]["src"].startswith("data:image/png;base64,iVBOR")

@@ -1,4 +1,4 @@
-"""Lesson 06's pictures: the places of an SM for warps, and the recorded sweep of block sizes."""
+"""Lesson 06's pictures: the warp slots of an SM, and the recorded sweep of block sizes."""
 
 from rwkv_lessons.operations import LADDERS
 from rwkv_lessons.operations.entries import BLOCKS
@@ -6,22 +6,23 @@ from rwkv_lessons.runtime.launch_numba import ceil_div
 from warplens.architectures import ARCHITECTURES
 from warplens.compiled.occupancy import QUARTERS, WARP, occupancy
 from warplens.pictures import style
+from warplens.pictures.movable import Drawing, movable
 from warplens.pictures.style import Picture
 
 from ....records.lookup import GPU, record
 
 LEGEND = (
-    "a square: a place for a warp. With a number: taken, by that block. "
+    "A square is a warp slot. A number: in use, by that block. "
     "White: free. Grey: no registers left for it."
 )
-SIDE = 4  # a quarter's 16 places for warps are drawn 4 × 4
+SIDE = 4  # a quarter's 16 warp slots are drawn 4 × 4
 ASSUMED_NS = 500  # that a load takes from memory, where nobody measured it
 REQUEST = 32 * 16  # bytes: the lanes of a warp, a float4 each
 BLOCK_COLOURS = style.LOAD, style.OKABE_ITO["sky blue"]  # neighbouring blocks are told apart
 
 
 def places(registers, sizes, threads=None, arch="sm_90"):
-    """One SM per block size: its 64 places for warps, those that registers leave, those taken.
+    """One SM per block size: its 64 warp slots, those that registers allow, those in use.
 
     Args:
         registers: per thread.
@@ -85,32 +86,72 @@ def on_their_way(sms=132, gpu=GPU, folder=None):
     )
 
 
-def _sm(ax, size, registers, threads, arch):
-    """Warps are dealt out to the quarters in turn, as the hardware does."""
-    from matplotlib.patches import Rectangle
+def sizes_to_try(
+    blocks=(32, 64, 128, 256, 512),
+    registers=(32, 64, 96, 131, 168, 254),
+    batches=(8, 128),
+    H=64,
+    N=64,
+):
+    """One SM, with sliders for the block size, the registers per thread and the batch size.
 
+    Returns:
+        A `Movable`: the busiest SM of a launch with a thread for each of B·H·N outputs.
+    """
+
+    def draw(block, registers, B):
+        drawing = Drawing(300, 250)
+        slots, text = _slots(block, registers, B * H * N)
+        for x, y, owner, usable in slots:
+            place = 24 * x + 4, 24 * y + 4, 21, 21
+            if owner is None:
+                drawing.box(*place, "none" if usable else style.FAINT, edge=style.INK)
+            else:
+                even = owner % 2 == 0
+                drawing.box(*place, BLOCK_COLOURS[owner % 2], owner, "white" if even else style.INK)
+        for n, line in enumerate(LEGEND.split(". ", 1)):
+            drawing.write(4, 226 + 14 * n, line)
+        return drawing, f"blocks of {block}, {registers} registers per thread, B={B}: {text}"
+
+    knobs = {"block": blocks, "registers": registers, "B": batches}
+    return movable(knobs, draw, start={"registers": registers[3]})
+
+
+def _slots(size, registers, threads, arch="sm_90"):
+    """(x, y, number of the block in it or None, do registers allow it) of each slot; and in words.
+
+    Warps are given to the quarters in turn, as the hardware does.
+    """
     blocks = ceil_div(threads, size) if threads else None
     found = occupancy(registers, size, arch=arch, blocks=blocks)
     a_block = ceil_div(size, WARP)
     fit = found.warps_per_sm
     taken = found.busiest_warps if blocks and fit else fit
     room = occupancy(registers, WARP, arch=arch).by["registers"]
+    slots = []
     for warp in range(ARCHITECTURES[arch].warps):
         quarter, n = warp % QUARTERS, warp // QUARTERS
         x = quarter % 2 * (SIDE + 0.5) + n % SIDE
         y = quarter // 2 * (SIDE + 0.5) + n // SIDE
-        block = warp // a_block
-        colour = BLOCK_COLOURS[block % 2] if warp < taken else "none"
-        colour = colour if warp < room else style.FAINT
-        box = {"fc": colour, "ec": style.INK if warp < room else "white", "linewidth": 0.7}
+        slots.append((x, y, warp // a_block if warp < taken else None, warp < room))
+    text = f"{taken} of the {fit} warps that fit" if blocks else f"{fit} warps fit"
+    return slots, text if fit else f"a block needs {a_block} warps: none fits"
+
+
+def _sm(ax, size, registers, threads, arch):
+    from matplotlib.patches import Rectangle
+
+    slots, text = _slots(size, registers, threads, arch)
+    for x, y, block, usable in slots:
+        colour = "none" if block is None else BLOCK_COLOURS[block % 2]
+        colour = colour if usable else style.FAINT
+        box = {"fc": colour, "ec": style.INK if usable else "white", "linewidth": 0.7}
         ax.add_patch(Rectangle((x + 0.06, y + 0.06), 0.88, 0.88, **box))
-        if warp < taken:
+        if block is not None:
             ink = "white" if block % 2 == 0 else style.INK
             ax.text(x + 0.5, y + 0.53, block, ha="center", va="center", size=7, color=ink)
     ax.set(xlim=(-0.1, 2 * SIDE + 2), ylim=(2 * SIDE + 0.6, -0.1), aspect="equal")
     ax.axis("off")
-    text = f"{taken} of the {fit} warps that fit" if blocks else f"{fit} warps fit"
-    text = text if fit else f"{a_block} places a block: none fits"
     ax.set_title(f"blocks of {size}\n{text}", loc="left")
     return f"blocks of {size} threads: {text}"
 

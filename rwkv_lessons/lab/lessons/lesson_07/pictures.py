@@ -1,7 +1,18 @@
-"""Lesson 07's picture: the part of the state a thread keeps, and what it has to read for it."""
+"""Lesson 07's pictures: the part of the state that a thread keeps, and padding to try."""
 
+import numpy as np
+from numba import cuda, float32
+
+from warplens.cuda.banks import BANKS, schedule
+from warplens.cuda.trace import trace
 from warplens.pictures import style
+from warplens.pictures.movable import Drawing, movable
 from warplens.pictures.style import Picture
+from warplens.wording import many
+
+N = 64  # head size
+ROW = N  # floats from one row of the shared state to the next
+CELL = 19  # pixels across a bank
 
 
 def tiles(N=64, keys=8, values=8):
@@ -43,3 +54,58 @@ def _share(ax, N, name, keys, values):
     text = f"{name}: {height * width} elements, {read} numbers to read for a token"
     ax.set_title(text, loc="center")
     return text
+
+
+@cuda.jit
+def keys_first(x, y):
+    """Lane j stores and reads element [0, j] of a state laid out as keys × values."""
+    s_state = cuda.shared.array((N, ROW), float32)
+    j = cuda.threadIdx.x
+    s_state[0, j] = x[j]
+    y[j] = s_state[0, j]
+
+
+@cuda.jit
+def values_first(x, y):
+    """Lane j stores and reads element [j, 0] of a state laid out as values × keys."""
+    s_state = cuda.shared.array((N, ROW), float32)
+    j = cuda.threadIdx.x
+    s_state[j, 0] = x[j]
+    y[j] = s_state[j, 0]
+
+
+LAYOUTS = {"s_state[j, i]": values_first, "s_state[i, j]": keys_first}
+
+
+def padding_to_try(paddings=(0, 1, 2, 3, 4, 8, 16, 32)):
+    """One load of a warp from the shared state, with sliders for the layout and for the padding.
+
+    Args:
+        paddings: floats that are added to each row of N.
+
+    Returns:
+        A `Movable`: in which wavefront each bank serves which lane, from a trace.
+    """
+
+    def draw(layout, padding):
+        x = np.ones(BANKS, np.float32)
+        seen = trace(LAYOUTS[layout], 1, BANKS, x, x.copy(), constants={"ROW": N + padding})
+        request = seen.request(array="s_state", op="load")
+        lanes = range(BANKS)
+        wavefronts = schedule(lanes, request.addresses, request.row.width, request.row.op)
+        drawing = Drawing(40 + BANKS * CELL, 30 + BANKS * 11)
+        for bank in range(BANKS):
+            x = 36 + bank * CELL
+            drawing.box(x, 4, CELL, 14, style.FAINT, bank)
+            for n, (served, extra) in enumerate(wavefronts):
+                if bank in served:
+                    colour = style.OKABE_ITO["orange"] if extra else style.LOAD
+                    ink = style.INK if extra else "white"
+                    drawing.box(x, 20 + 11 * n, CELL, 11, colour, served[bank][0], ink)
+        drawing.write(0, 14, "bank")
+        drawing.write(0, 29, "lane")
+        extra = len(wavefronts) - 1
+        text = f"{layout}, rows of {N} + {padding} floats: {many(len(wavefronts), 'wavefront')}, "
+        return drawing, text + (many(extra, "conflict") if extra else "no conflict")
+
+    return movable({"layout": LAYOUTS, "padding": paddings}, draw)

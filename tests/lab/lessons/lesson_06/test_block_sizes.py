@@ -1,9 +1,17 @@
 """Lesson 06's arithmetic against the course's calculator, and its pictures."""
 
+import re
+
 import pytest
 
 from rwkv_lessons.lab.course.exercises import solutions
-from rwkv_lessons.lab.lessons.lesson_06.pictures import on_their_way, places, sweep, sweep_gain
+from rwkv_lessons.lab.lessons.lesson_06.pictures import (
+    on_their_way,
+    places,
+    sizes_to_try,
+    sweep,
+    sweep_gain,
+)
 from rwkv_lessons.lab.lessons.lesson_07.pictures import tiles
 from rwkv_lessons.records.schema import Measurement, Provenance, Record, save
 from warplens.compiled.occupancy import occupancy
@@ -26,15 +34,25 @@ def test_places_says_what_fits_and_what_is_taken():
     # 1,024 warps on 132 SMs: the busiest has 8, in blocks of any size that fits.
     assert str(places(131, (128, 512), threads=32768)) == (
         "blocks of 128 threads: 8 of the 12 warps that fit\n"
-        "blocks of 512 threads: 16 places a block: none fits"
+        "blocks of 512 threads: a block needs 16 warps: none fits"
     )
 
 
-def test_places_draws_one_square_per_place():
+def test_places_draws_one_square_per_slot():
     picture = places(131, (64,), threads=32768)
     squares = picture.figure.axes[0].patches
     taken = [s for s in squares if s.get_facecolor()[3] and s.get_edgecolor()[:3] != (1, 1, 1)]
     assert (len(squares), len(taken)) == (64, 8)
+
+
+def test_sizes_can_be_tried_and_agree_with_the_calculator():
+    shown = sizes_to_try()
+    assert repr(shown).startswith("blocks of 32, 131 registers per thread, B=8: 8 of the 12 warps")
+    pattern = r"blocks of (\d+), (\d+) .* B=\d+: (?:\d+ of the (\d+)|a block needs \d+ warps: none)"
+    for said in str(shown).splitlines():
+        block, registers, fit = re.match(pattern, said).groups()
+        assert occupancy(int(registers), int(block)).warps_per_sm == int(fit or 0)
+    assert len(shown._repr_html_()) < 300_000
 
 
 def _record(folder, *rows):
