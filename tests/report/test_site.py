@@ -64,7 +64,7 @@ def test_every_page_stands_in_the_side_bar_once(written):
     assert sorted(named) == sorted(name.rsplit(".", 1)[0] for name in pages if name != "index.md")
     parts = dict(trees)
     assert parts["CUDA, in numba"].split()[0] == "notebooks/03_atomic_baseline"
-    assert "docs/own_kernels" in parts["The library"]
+    assert "docs/own_kernels" in parts["warplens"]
 
 
 @pytest.mark.derived("texts of pictures in notebooks/", "lessons sync")

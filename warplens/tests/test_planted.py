@@ -1,9 +1,13 @@
 """Every kernel with and without a planted fault is decided rightly."""
 
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import planted
 import pytest
+from planted import page
 
 from warplens.cuda import run
 
@@ -30,3 +34,23 @@ def test_there_are_thirty_kernels_with_a_fault_and_thirty_without():
     assert len({case.name for case in CASES}) == len(CASES)
     for planted_there in (True, False):
         assert sum(bool(case.planted) == planted_there for case in CASES) >= 30
+
+
+@pytest.mark.skipif(not LINUX, reason="Triton has wheels for Linux only")
+def test_the_page_has_every_kernel():
+    """`python -m planted.page`, in warplens/tests, writes it."""
+    assert page.tables(CASES) in page.PAGE.read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(not LINUX, reason="every kernel is run in a fork")
+def test_the_page_says_what_cudasim_says():
+    """The kernel that hangs is given two seconds of it."""
+    outside = os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}
+    command = [sys.executable, "-m", "planted.under_cudasim"]
+    done = subprocess.run(
+        command, cwd=Path(__file__).parent, env=outside, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    said = dict(line.split() for line in done.stdout.splitlines())
+    assert {name: x for name, x in said.items() if x != "nothing"} == page.CUDASIM
+    assert len(said) == sum(case.topic not in ("triton", "gluon") for case in CASES)

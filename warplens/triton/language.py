@@ -14,6 +14,7 @@ import sys
 import numpy as np
 
 from ..compiled import cubin
+from .data_flow import mark
 
 
 class Called:
@@ -120,7 +121,9 @@ def loop(arg1, arg2=None, step=None, **options):
     wide = any(isinstance(n, tl.tensor) and n.dtype.primitive_bitwidth > 32 for n in bounds)
     kind, bits = (tl.int64, np.int64) if wide else (tl.int32, np.int32)
     for n in range(*map(operator.index, bounds)):
-        yield tl.tensor(TensorHandle(np.array([n], bits), kind), kind)
+        handle = TensorHandle(np.array([n], bits), kind)
+        mark(handle)  # bounds that were read from memory are a branch that depends on them
+        yield tl.tensor(handle, kind)
 
 
 _standard = functools.cache(Called)  # tl.sum and its like, once per session

@@ -12,6 +12,7 @@ that does not say what its masked lanes hold gets NaN there, as a GPU may leave 
 that goes round more often than the tensors have numbers is a `EndlessLoop`.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import re
@@ -32,6 +33,7 @@ from ..faults import (
 from ..time_limit import StillRunning, time_limit
 from .checked_memory import Watched
 from .configurations import choose
+from .data_flow import DataFlow, mark
 from .language import called, language
 from .trace import TritonTrace
 
@@ -77,15 +79,16 @@ def trace(kernel, grid, *args, **named):
     args = [_copy(x) for x in args]
     named = {name: _copy(x) for name, x in named.items()}
     launch = Launch(kernel, grid, args, named, keep=True)
-    faults = []
+    faults, flow = [], DataFlow(launch.memory.place)
     try:
-        launch.go()
+        launch.go(flow=flow)
     except Unsupported:
         raise
     except KernelFault as fault:
         faults.append(fault)
     name = cubin.plain(launch.kernel).__name__
-    return TritonTrace(name, launch.grid, launch.memory, faults, launch.configuration)
+    told = launch.configuration, flow.depends
+    return TritonTrace(name, launch.grid, launch.memory, faults, *told)
 
 
 def _copy(x):
@@ -118,22 +121,23 @@ class Launch:
         numbers = sum(region.elements for region in self.memory.regions)
         self.rounds = min(max(numbers, FEWEST_ROUNDS), MOST_ROUNDS)
 
-    def go(self, reverse=False):
-        """Runs all programs; see `run`."""
+    def go(self, reverse=False, flow=None):
+        """Runs all programs; see `run`. `flow`: a `DataFlow` that follows its numbers."""
         try:
             with time_limit():
-                self._go(reverse)
+                self._go(reverse, flow)
         except StillRunning as error:
             what = f"program {self.memory.program}: {STILL} after many seconds"
             raise EndlessLoop(what, self._place(error)) from None
 
-    def _go(self, reverse):
+    def _go(self, reverse, flow):
         from triton.runtime import interpreter
 
         builder = interpreter.interpreter_builder
         function = called(cubin_triton._jit(self.kernel, {}).fn, self._tick)
         programs = list(itertools.product(*(range(n) for n in reversed(self.grid))))
-        with language(), self.memory.between(builder), np.errstate(all="ignore"):
+        follow = flow.followed(builder) if flow else contextlib.nullcontext()
+        with language(), self.memory.between(builder), follow, np.errstate(all="ignore"):
             builder.set_grid_dim(*self.grid)
             addresses = self.memory.stand_ins
             arguments = {
@@ -235,7 +239,9 @@ def _as_tensor(x, stand_in=None):
         kind, value, bits = (tl.int32, x, np.int32) if small else (tl.int64, x, np.int64)
     else:
         return x
-    return tl.tensor(TensorHandle(np.array([value], bits), kind), kind)
+    handle = TensorHandle(np.array([value], bits), kind)
+    mark(handle)
+    return tl.tensor(handle, kind)
 
 
 def _files(kernel):

@@ -43,6 +43,9 @@ class TritonTrace(Shown):
         faults: the `KernelFault` that ended the run, if one did.
         accesses: every `Access`, in order.
         names: {an array's name elsewhere: its name in the kernel}, where they differ.
+        depends: the first `Place` at which an address, a mask or a branch depends on values that
+            were read from memory. If it is None, races and faults are those of every input of the
+            same shape, as `for_all_inputs` says; otherwise they are those of this launch.
         configuration: what was taken in place of `triton.autotune`'s choice, in words, or None.
 
     The methods that count take any of `op` ("load", "store", "atomic"), `array` (a parameter's
@@ -61,11 +64,12 @@ class TritonTrace(Shown):
     exp_lines: dict[int, int]
     names: dict[str, str]
     configuration: str | None
+    depends: Place | None
 
-    def __init__(self, kernel, grid, memory, faults, configuration=None):
+    def __init__(self, kernel, grid, memory, faults, configuration=None, depends=None):
         self.kernel, self.grid, self.programs = kernel, grid, int(np.prod(grid))
         self.accesses, self.faults = memory.accesses, faults
-        self.names, self.configuration = {}, configuration
+        self.names, self.configuration, self.depends = {}, configuration, depends
         self.races = list(memory.races.values())
         done = self.arithmetic = memory.arithmetic
         self.dots, self.exps, self.exp_lines = done.dots, done.exps, done.exp_lines
@@ -75,6 +79,20 @@ class TritonTrace(Shown):
             line = access.place.line if access.place else 0
             groups.setdefault((line, access.array, access.op), []).append(access)
         self.rows = [_row(groups[key]) for key in sorted(groups)]
+
+    @property
+    def for_all_inputs(self) -> bool:
+        """Whether what was found is so for every input of this shape."""
+        return self.depends is None
+
+    def reach(self) -> str:
+        """The same in a sentence."""
+        if self.depends is None:
+            return (
+                "no address, mask or branch depends on the data: so for every input of this shape"
+            )
+        what = "an address, mask or branch depends on the data, so this is of one launch"
+        return f"{what}: {self.depends}"
 
     def name_of(self, array: str) -> str:
         """The kernel's own name of `array`."""
@@ -143,6 +161,7 @@ class TritonTrace(Shown):
             lines.append(f"exp of {many(self.exps, 'element')}")
         lines += [f"race: {race}" for race in self.races]
         lines += [f"fault: {fault}" for fault in self.faults]
+        lines.append(self.reach())
         return "\n".join(lines)
 
     def __str__(self) -> str:
