@@ -60,7 +60,7 @@ class KernelFault(Exception):
         return self.place.line if self.place else None
 
 
-class OutOfBounds(KernelFault):
+class OutOfBounds(KernelFault, IndexError):
     """An index is negative, or not below the size of its dimension.
 
     Attributes:
@@ -92,5 +92,5 @@ class EndlessLoop(KernelFault):
     """A loop that does not come to its end, in far more rounds or time than its input asks for."""
 
 
-class Unsupported(KernelFault):
+class Unsupported(KernelFault, NotImplementedError):
     """Not the kernel's fault: it uses what a GPU has and the simulator has not."""

@@ -9,7 +9,7 @@ import operator
 
 import numpy as np
 
-from ..faults import OutOfBounds
+from ..faults import OutOfBounds, Unsupported
 
 
 class Memory:
@@ -144,9 +144,31 @@ class GuardedArray:
 
     def reshape(self, *shape):
         data = self.data.reshape(*shape)
-        if not np.shares_memory(data, self.data):
+        if data.size and not np.shares_memory(data, self.data):
             raise TypeError(f"reshape of {self.memory.name}: the array is not contiguous")
         return self.like(data, self.offset)
+
+    def view(self, dtype):
+        kind = getattr(dtype, "dtype", None) or np.dtype(getattr(dtype, "name", None) or dtype)
+        return self.like(self.data.view(kind), self.offset)
+
+    @property
+    def real(self):
+        return self.like(self.data.real, self.offset)
+
+    @property
+    def imag(self):
+        return self.like(self.data.imag, self.offset + self.data.itemsize // 2)
+
+    def __array_ufunc__(self, ufunc, method, *inputs, out=(), **options):
+        """`np.sin(x, r)` of whole arrays, as numba compiles it: element by element."""
+        if method != "__call__" or options:
+            raise Unsupported(f"np.{ufunc.__name__} of arrays in a kernel, with {method} {options}")
+        values = [_all_of(x) if isinstance(x, GuardedArray) else x for x in inputs]
+        result = ufunc(*values)
+        for target, value in zip(out, [result] if ufunc.nout == 1 else result, strict=False):
+            target.fill(np.broadcast_to(value, target.shape))
+        return out[0] if out else result
 
     def get(self, index):
         return int(self.data[index]) if self.as_int else self.data[index]
@@ -195,10 +217,14 @@ class Record:
         object.__setattr__(self, "array", array)  # of one element
 
     def __getitem__(self, name):
-        return self.array.field(name)[0]
+        return self.array.field(self._name(name))[0]
 
     def __setitem__(self, name, value):
-        self.array.field(name)[0] = value
+        self.array.field(self._name(name))[0] = value
+
+    def _name(self, name):
+        """A field may be given by its number, too."""
+        return name if isinstance(name, str) else self.array.dtype.names[name]
 
     def __getattr__(self, name):
         return getattr(self.array, name)[0]
@@ -224,6 +250,13 @@ class Written:
 
     def __setitem__(self, n, flag):
         self.flags[n * self.width : (n + 1) * self.width] = bytes([flag]) * self.width
+
+
+def _all_of(array):
+    made = np.empty(array.shape, array.dtype)
+    for index in np.ndindex(array.shape):
+        made[index] = array[index]
+    return made
 
 
 def _address(data):

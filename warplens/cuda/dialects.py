@@ -34,7 +34,13 @@ def cuda():
 
 def submodule(name):
     """A module beside the program's `cuda`, say its `libdevicefuncs`."""
-    return importlib.import_module(f"{cuda().__name__}.{name}")
+    where = cuda().__name__
+    for parent in dict.fromkeys([where, *(module.__name__ for module in imported())]):
+        try:
+            return importlib.import_module(f"{parent}.{name}")
+        except ModuleNotFoundError:
+            continue
+    raise ModuleNotFoundError(f"{where} has no {name}", name=f"{where}.{name}")
 
 
 def is_cuda(module):
@@ -59,7 +65,7 @@ VECTOR = re.compile(r"(u?int|float)(8|16|32|64)x([1-4])")
 
 def vector_type(value):
     """("float32", 4) of `cuda.float32x4`; None of anything else."""
-    if not is_part(value, "stubs") and not is_part(type(value), "vector_types"):
+    if not is_part(value, "stubs") and type(value).__name__ != "VectorType":
         return None
     found = VECTOR.fullmatch(getattr(value, "__name__", None) or str(value))
     return (found[1] + found[2], int(found[3])) if found else None

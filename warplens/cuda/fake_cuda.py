@@ -10,8 +10,7 @@ from ..architectures import FULL_WARP
 from ..faults import Unsupported
 from . import dialects
 from .checked_array import GuardedArray, poisoned
-from .half import HalfPrecision
-from .vectors import vector_class
+from .half import BrainFloat, HalfPrecision, bfloat16
 
 
 class PretendCuda:
@@ -29,7 +28,7 @@ class PretendCuda:
         self.atomic = Atomic()
         self.libdevice = PretendMath(machine)
         self.cg = Groups(machine)
-        self.fp16 = HalfPrecision()
+        self.fp16, self.bf16 = HalfPrecision(), BrainFloat()
         for scope in ("threadfence", "threadfence_block", "threadfence_system"):
             setattr(self, scope, machine.fence)
 
@@ -172,12 +171,10 @@ class PretendCuda:
 
     def __getattr__(self, name):
         value = getattr(dialects.cuda(), name)
-        if vector := dialects.vector_type(value):
-            return vector_class(*vector)
         kinds = {base.__name__ for base in getattr(value, "__mro__", ())}
-        if "Stub" in kinds or name in NOT_HERE:
+        if ("Stub" in kinds and not dialects.vector_type(value)) or name in NOT_HERE:
             raise Unsupported(f"cuda.{name} is not simulated")
-        return value
+        return self._machine.rebuilder.value(value)
 
 
 NOT_HERE = ("inline_ptx", "carray", "farray", "tensor_map")
@@ -355,6 +352,8 @@ def dtype_of(dtype):
     """A numpy dtype from a numba type or anything numpy takes."""
     if isinstance(dtype, PretendInteger):
         return dtype.dtype
+    if str(dtype) in ("bfloat16", "__nv_bfloat16"):
+        return np.dtype(bfloat16())
     if type(dtype).__name__ == "Record":  # of numba
         return dtype.dtype
     try:

@@ -63,6 +63,8 @@ class Rebuilder:
             scope[name] = self.named(name, scope[name])
         for name in names & self.extra_globals.keys() - scope.keys():
             scope[name] = self.extra_globals[name]
+        if "round" in names - scope.keys():
+            scope["round"] = rounded
         return rebuilt
 
     def named(self, name, value):
@@ -89,6 +91,10 @@ class Rebuilder:
         for part in PARTS:
             if dialects.is_part(value, part) and hasattr(value, "__name__"):
                 return getattr(getattr(self.cuda, part), value.__name__)
+        if type(value).__name__ == "Bfloat16" and hasattr(value, "bitwidth"):
+            return self.cuda.bf16.bfloat16
+        if dialects.is_part(value, "_internal.cuda_bf16"):
+            return getattr(self.cuda.bf16, value.__name__)
         if vector := dialects.vector_type(value):
             return vector_class(*vector)
         if integer := _integer_type(value):
@@ -119,7 +125,23 @@ class PretendModule:
         return self._rebuilder.named(name, value)
 
 
-PARTS = ("atomic", "cg", "const", "fp16", "local", "shared")  # modules whose names a kernel uses
+def rounded(x, digits=None):
+    """Python's `round`: numpy's own rounds a float32 twice."""
+    if not isinstance(x, np.floating):
+        return round(x, digits) if digits is not None else round(x)
+    value = round(float(x), digits) if digits is not None else round(float(x))
+    return value if digits is None else type(x)(value)
+
+
+PARTS = (
+    "atomic",
+    "bf16",
+    "cg",
+    "const",
+    "fp16",
+    "local",
+    "shared",
+)  # modules whose names a kernel uses
 LOW_64 = 2**64 - 1
 
 
@@ -145,7 +167,7 @@ def _of_libdevice(value):
 
 def _integer_type(value):
     """The numpy name of `numba.int32`, `np.uint8` and the like; None of anything else."""
-    if isinstance(value, type) and issubclass(value, np.integer):
+    if isinstance(value, type) and issubclass(value, np.integer) and value is not np.timedelta64:
         return value.__name__
     if type(value).__name__ == "Integer" and type(value).__module__.endswith("types.scalars"):
         return value.name

@@ -92,6 +92,7 @@ class Machine:
     """One launch: which thread runs now, its arrays, its barriers."""
 
     array_type = GuardedArray
+    errors = {"all": "ignore"}  # of numpy's arithmetic, as `np.errstate` takes them
     from_the_end = False  # whether x[-1] is the last element, as in numba, and no fault
 
     def __init__(self, kernel, grid, block, constants=None, sharedmem=0):
@@ -185,7 +186,7 @@ class Machine:
             raise self.explain(error, EndlessLoop, f"{STILL} {after}") from None
 
     def run_all(self, blocks, args, reverse=False):
-        with np.errstate(all="ignore"):
+        with np.errstate(**self.errors):
             if self.meets:
                 run_blocks(self, blocks, args, reverse)
             else:
@@ -201,6 +202,7 @@ class Machine:
         waiting, finished = {}, []
         passed = dict.fromkeys(range(self.threads_per_block), args)
         while passed:
+            self.returned = frozenset(finished)
             for t in sorted(passed, reverse=reverse):
                 self.resume(t)
                 wait = self.switch(threads[t], passed[t])
@@ -412,10 +414,10 @@ class Machine:
         return frame and Place(frame.f_code, frame.f_lineno)
 
     def living_lanes(self):
-        """A bit for each lane of the current warp that has not returned."""
+        """A bit for each lane of the current warp that had not returned when the block went on."""
         start = self.thread - self.lane
-        lanes = self.threads[start : start + FULL_WARP]
-        return sum(1 << n for n, lane in enumerate(lanes) if not lane.dead)
+        lanes = range(start, min(start + FULL_WARP, self.threads_per_block))
+        return sum(1 << n - start for n in lanes if n not in self.returned)
 
     def block(self):
         return self.block_index.x, self.block_index.y, self.block_index.z

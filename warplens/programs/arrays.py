@@ -61,13 +61,19 @@ class DeviceArray:
         return ary
 
     def copy_to_device(self, ary, stream=0):
-        source = ary.data if isinstance(ary, DeviceArray) else np.asarray(ary)
-        if source.size == 0 and self.size == 0:
-            return
-        _contiguous(source)
-        _check_alike(self.data, source)
-        np.copyto(self.data, source.reshape(self.shape))
+        mine, source = _core(self.data), _core(ary.data if isinstance(ary, DeviceArray) else ary)
+        if isinstance(ary, DeviceArray):
+            _contiguous(ary.data)
+        else:  # of the host, it is first laid out as this one
+            order = "C" if mine.flags.c_contiguous else "F"
+            source = np.array(source, order=order, ndmin=mine.ndim)
+        _contiguous(mine)
+        _check_alike(mine, source)
+        np.copyto(mine, source.reshape(mine.shape))
         self.written = None
+
+    def fill(self, value):
+        self._view(self.data).data.fill(value)
 
     def bind(self, stream=0):
         return DeviceArray(self.data, self.written, stream)
@@ -133,8 +139,16 @@ def flags_of(array):
     return None if written is None else Written(written, array.itemsize)
 
 
+def _core(array):
+    """The array without its repeated axes, which have stride 0."""
+    array = np.asarray(array)
+    if not array.size:
+        return array
+    return array[tuple(slice(None) if stride else 0 for stride in array.strides)]
+
+
 def _contiguous(array):
-    core = array[tuple(slice(None) if stride else 0 for stride in array.strides)]
+    core = _core(array)
     if not (core.flags.c_contiguous or core.flags.f_contiguous):
         raise ValueError(NOT_CONTIGUOUS)
 
@@ -164,7 +178,9 @@ def to_device(obj, stream=0, copy=True, to=None):
     order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
     if 0 in array.strides and array.size:  # broadcast: the copy keeps its strides
         core = array[tuple(slice(None) if s else slice(0, 1) for s in array.strides)]
-        return DeviceArray(np.broadcast_to(np.array(core, order=order), array.shape))
+        core = np.array(core, order=order)
+        strides = [s if t else 0 for s, t in zip(core.strides, array.strides, strict=True)]
+        return DeviceArray(np.lib.stride_tricks.as_strided(core, array.shape, strides))
     return DeviceArray(np.array(array, order=order))
 
 
@@ -185,11 +201,21 @@ def device_array(shape, dtype=np.float64, strides=None, order="C", stream=0):
 
 
 def device_array_like(ary, stream=0):
-    return device_array(ary.shape, ary.dtype, None, _order(ary), stream)
+    return device_array(ary.shape, ary.dtype, _strides_like(ary), _order(ary), stream)
 
 
 def _order(ary):
     return "F" if ary.flags["F_CONTIGUOUS"] and not ary.flags["C_CONTIGUOUS"] else "C"
+
+
+def _strides_like(ary):
+    """Those of fresh memory in the order of the axes of one that is not contiguous; else None."""
+    if ary.ndim <= 1 or ary.flags["C_CONTIGUOUS"] or ary.flags["F_CONTIGUOUS"]:
+        return None
+    strides, step = [0] * ary.ndim, ary.dtype.itemsize
+    for axis in sorted(range(ary.ndim), key=lambda n: ary.strides[n]):
+        strides[axis], step = step, step * ary.shape[axis]
+    return tuple(strides)
 
 
 class HostArray(np.ndarray):
@@ -215,7 +241,7 @@ def host_array(
 
 
 def host_array_like(ary, stream=0, portable=False, wc=False):
-    return host_array(ary.shape, ary.dtype, None, _order(ary))
+    return host_array(ary.shape, ary.dtype, _strides_like(ary), _order(ary))
 
 
 @contextlib.contextmanager

@@ -65,9 +65,9 @@ class CudaUfunc:
 def vectorize(own, default="cpu"):
     """numba's `vectorize`, of which target="cuda" is simulated."""
 
-    def vectorize(ftylist_or_function=(), target=default, **options):
-        if target != "cuda":
-            return own(ftylist_or_function, target=target, **options)
+    def vectorize(ftylist_or_function=(), **options):
+        if options.get("target", default) != "cuda":
+            return own(ftylist_or_function, **options)
         if callable(ftylist_or_function):
             return CudaUfunc(ftylist_or_function, [])
         signatures = ftylist_or_function

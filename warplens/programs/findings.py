@@ -21,6 +21,7 @@ class Finding:
     text: str
     lines: list  # of all places, (file, line)
     launches: int = 1  # in how many launches it was met
+    raised: bool = False  # whether the launch ended with it, as an exception
     test: str | None = None  # the test that ran
 
     def __str__(self):
@@ -38,7 +39,7 @@ class Findings:
     cut: set = field(default_factory=set)  # kernels of which a launch was too long to keep whole
     test: str | None = None
 
-    def add(self, trouble, function):
+    def add(self, trouble, function, raised=False):
         places = [getattr(trouble, name, None) for name in ("place", "other_place")]
         lines = [(place.file, place.line) for place in places if place]
         code = function.__code__
@@ -48,7 +49,7 @@ class Findings:
         if key in self.found:
             self.found[key].launches += 1
             return
-        said = [file, line, str(trouble), lines]
+        said = [file, line, str(trouble), lines, 1, raised]
         self.found[key] = Finding(kind, function.__name__, *said, test=self.test)
 
     def __iter__(self):

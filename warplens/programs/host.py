@@ -5,7 +5,10 @@ import contextlib
 import time
 import types
 
+import numpy as np
+
 from ..architectures import ARCHITECTURES
+from ..cuda import half
 from ..faults import Unsupported
 
 CAPABILITY, GIB = (9, 0), 1024**3
@@ -122,6 +125,12 @@ class Context:
     push = reset = synchronize = close = nothing
     pop = nothing
 
+    def memalloc(self, size):
+        return np.zeros(size, np.uint8)
+
+    def memhostalloc(self, size, mapped=False, portable=False, wc=False):
+        return self.memalloc(size)
+
     @contextlib.contextmanager
     def defer_cleanup(self):
         yield
@@ -191,25 +200,29 @@ def detect():
     return True
 
 
-def refused(name, why):
+class Refused:
     """Stands for a function of `cuda` that is not simulated, and says so when it is called."""
 
-    def refuse(*args, **options):
-        raise Unsupported(f"cuda.{name} is not simulated: {why}")
+    def __init__(self, name, why):
+        self.__name__, self.why = name, why
 
-    refuse.__name__ = name
-    return refuse
+    def __call__(self, *args, **options):
+        raise Unsupported(f"cuda.{self.__name__} is not simulated: {self.why}")
 
 
 def nothing(*args, **options):
     """A call that has nothing to do without a GPU."""
 
 
+def declare_device(name, *signature, **options):
+    """A function that is machine code: a kernel may name it, and may not call it."""
+    return Refused(f"declare_device({name!r})", "its function is machine code, not Python")
+
+
 REFUSED = {
     "external_stream": "a stream of a driver needs one",
     "open_ipc_array": "it opens memory of another process on a GPU",
     "set_memory_manager": "memory is the CPU's",
-    "declare_device": "it names a function of machine code, which a CPU cannot run",
     "guvectorize": "write a kernel, or use target='parallel'",
 }
 
@@ -217,10 +230,11 @@ NAMES = {
     "is_available": lambda: True,
     "is_supported_version": lambda: True,
     "is_float16_supported": lambda: True,
-    "is_bfloat16_supported": lambda: True,
+    "is_bfloat16_supported": half.has_bfloat16,
     "is_fp8_supported": lambda: False,
     "cuda_error": lambda: None,
     "detect": detect,
+    "declare_device": declare_device,
     "gpus": GPUS,
     "list_devices": lambda: GPUS,
     "current_context": lambda device=0: GPUS[0],
@@ -238,5 +252,5 @@ NAMES = {
     "defer_cleanup": contextlib.nullcontext,
     "profiling": contextlib.nullcontext,
     **{name: nothing for name in "synchronize close reset profile_start profile_stop".split()},
-    **{name: refused(name, why) for name, why in REFUSED.items()},
+    **{name: Refused(name, why) for name, why in REFUSED.items()},
 }

@@ -26,6 +26,7 @@ NOT_CONFIGURED = (
     "kernel_function[blockspergrid, threadsperblock](arg0, arg1, ..., argn)"
 )
 MOST_LOGGED = 3_000_000  # accesses that are kept at once for the search for races: 72 MB
+PLAIN, DEBUG = {"all": "ignore"}, {"all": "ignore", "divide": "raise"}  # of numpy's arithmetic
 RUNNING = threading.RLock()  # launches of several host threads run one after the other
 
 
@@ -51,8 +52,6 @@ class InPlace:
             if value.written is not None:
                 inside.written = arrays.flags_of(value)
             return inside
-        if isinstance(value, np.ndarray) and value.dtype.kind in "mM":
-            raise Unsupported(f"{name} has dates of numpy: view them as int64")
         return super().wrapped(name, value)
 
     def call(self, function, values):
@@ -189,6 +188,7 @@ class Kernel:
             machine = self.machines[kind] = kind(self.py_func, grid, block, None, sharedmem)
         else:
             machine.prepare(grid, block, sharedmem)
+        machine.errors = DEBUG if self.options.get("debug") else PLAIN
         wrapped = [machine.argument(n, arg) for n, arg in enumerate(args)]
         FOUND.launches += 1
         try:
@@ -210,8 +210,8 @@ class Kernel:
             FOUND.add(race, self.py_func)
         for fault in machine.unwritten.values():
             FOUND.add(fault, self.py_func)
-        if isinstance(error, KernelFault):
-            FOUND.add(error, self.py_func)
+        if isinstance(error, KernelFault) and not isinstance(error, Unsupported):
+            FOUND.add(error, self.py_func, raised=True)
         if getattr(machine, "cut", False):
             FOUND.cut.add(self.__name__)
 

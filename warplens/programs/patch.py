@@ -55,6 +55,8 @@ def cuda(module):
     """`numba.cuda`, or that of numba-cuda-mlir."""
     _settings()
     vars(module).update(CUDA)
+    if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") != "0":
+        module.is_bfloat16_supported = lambda: False  # its `bf16` is empty
     if hasattr(module, "DeviceNDArray"):
         module.DeviceNDArray = arrays.DeviceArray
     own = getattr(module, "vectorize", None)
