@@ -1,4 +1,4 @@
-"""Time-x: a convolution as long as the sequence, from one thread an output to balanced work."""
+"""Time-x: a convolution as long as the sequence, from one thread per output to balanced work."""
 
 from functools import partial
 
@@ -50,9 +50,9 @@ ROWS = 8  # batch rows of a block, from the fourth rung on
 def launch(B, C, T, outputs=1, rows=1, tile=TILE):
     """How many blocks, of how many threads.
 
-    A block has one channel of `rows` batch rows, and takes its tokens `tile` at a time. A thread
-    has `outputs` of them; blocks are whole warps of 32, and no more of them than a tile, or T if
-    it is shorter, needs.
+    A block computes one channel of `rows` batch rows, `tile` outputs at a time. A thread computes
+    `outputs` of these. Threads come in whole warps of 32, and there are no more warps than the
+    outputs of a tile need, or than T outputs need if T is smaller.
     """
     ### BEGIN SOLUTION
     warps = ceil_div(min(T, tile), 32 * outputs)
@@ -64,8 +64,8 @@ def launch(B, C, T, outputs=1, rows=1, tile=TILE):
 def naive(w, k, o):
     """o[b, c, t] = Σ_{u ≤ t} w[c, T-1-(t-u)] k[b, c, u], one thread per output.
 
-    w is [C, T]; k, o are [B, C, T]; all float32. Block n has row n of the B·C rows; its thread x
-    the outputs x, x + cuda.blockDim.x, … of it.
+    w is [C, T]; k, o are [B, C, T]; all float32. Block n computes row n of the B·C rows; its
+    thread x computes the outputs x, x + cuda.blockDim.x, ….
     """
     ### BEGIN SOLUTION
     _, C, T = k.shape
@@ -85,8 +85,8 @@ def naive(w, k, o):
 def shared(w, k, o):
     """`naive`, from shared memory: TILE outputs at a time, TILE tokens u at a time.
 
-    w is [C, T]; k, o are [B, C, T]; all float32. Block n has row n; its thread x output x of each
-    tile.
+    w is [C, T]; k, o are [B, C, T]; all float32. Block n computes row n; its thread x computes
+    output x of each tile.
     """
     ### BEGIN SOLUTION
     _, C, T = k.shape
@@ -102,17 +102,21 @@ def shared(w, k, o):
             while i < min(TILE, T - u0):
                 s_k[i] = k[b, c, u0 + i]
                 i += threads
+            ### BEGIN GAP
             first = T - 1 - (t0 - u0) - TILE  # s_w[TILE] is the weight of t0 - u0
             i = max(0, -first) + x
             while i < min(WINDOW, T - first):
                 s_w[i] = w[c, first + i]
                 i += threads
+            ### END GAP
             cuda.syncthreads()  # everything is there
+            ### BEGIN GAP
             w_t, u = s_w[TILE - x :], 0
             end = min(TILE, t0 - u0 + x + 1) if t0 + x < T else 0
             while u < end:
                 o_t += w_t[u] * s_k[u]
                 u += 1
+            ### END GAP
         if t0 + x < T:
             o[b, c, t0 + x] = o_t
     ### END SOLUTION
@@ -120,10 +124,10 @@ def shared(w, k, o):
 
 @cuda.jit(launch_bounds=(TILE // 4, 1))
 def four(w, k, o):
-    """`shared`, with four neighbouring outputs a thread, and 16-byte reads of shared memory.
+    """`shared`, with four neighbouring outputs per thread and 16-byte reads of shared memory.
 
-    w is [C, T]; k, o are [B, C, T]; all float32. Block n has row n; its thread x the outputs 4x …
-    4x + 3 of each tile.
+    w is [C, T]; k, o are [B, C, T]; all float32. Block n computes row n; its thread x computes the
+    outputs 4x … 4x + 3 of each tile.
     """
     ### BEGIN SOLUTION
     _, C, T = k.shape
@@ -140,16 +144,20 @@ def four(w, k, o):
             for i in range(x, TILE, threads):
                 s_k[i] = k[b, c, u0 + i] if u0 + i < T else float32(0)
             for i in range(x, WINDOW, threads):
+                ### BEGIN GAP
                 at = T - 1 - (t0 - u0) + i - TILE
                 s_w[i] = w[c, at] if 0 <= at and at < T else float32(0)  # 0 for u after t
+                ### END GAP
             cuda.syncthreads()
             for u in range(0, min(TILE, t0 - u0 + 4 * x + 4), 4):
+                ### BEGIN GAP
                 k4 = load4(s_k, (u,))
                 first = TILE - 4 * x + u - 4
                 w8 = load4(s_w, (first,)) + load4(s_w, (first + 4,))
                 for m in range(4):
                     for n in range(4):
                         o_t[n] += w8[4 + m - n] * k4[m]
+                ### END GAP
         for n in range(4):
             if t0 + 4 * x + n < T:
                 o[b, c, t0 + 4 * x + n] = o_t[n]
@@ -158,10 +166,10 @@ def four(w, k, o):
 
 @cuda.jit(launch_bounds=(TILE // 4, 1))
 def grouped(w, k, o):
-    """`four`, with ROWS batch rows a block and thread, for the same weights.
+    """`four`, with ROWS batch rows per block and thread, which share the weights.
 
-    w is [C, T]; k, o are [B, C, T]; all float32. Block n has channel n % C of the batch rows from
-    n // C · ROWS on; its thread x their outputs 4x … 4x + 3 of each tile.
+    w is [C, T]; k, o are [B, C, T]; all float32. Block n computes channel n % C of ROWS batch rows,
+    from n // C · ROWS on; its thread x computes their outputs 4x … 4x + 3 of each tile.
     """
     ### BEGIN SOLUTION
     B, C, T = k.shape
@@ -178,14 +186,17 @@ def grouped(w, k, o):
             cuda.syncthreads()
             for i in range(x, min(TILE, T - u0 + 3), threads):
                 for r in range(ROWS):
+                    ### BEGIN GAP
                     there = b0 + r < B and u0 + i < T
                     s_k[r, i] = k[b0 + r, c, u0 + i] if there else float32(0)
+                    ### END GAP
             near, far = min(WINDOW, TILE + 4 + t0 - u0), max(0, TILE - T - 3)
             for i in range(far + x, near, threads):  # weights that a group meets
                 at = T - 1 - (t0 - u0) + i - TILE
                 s_w[i] = w[c, at] if 0 <= at and at < T else float32(0)
             cuda.syncthreads()
             for u in range(0, min(TILE, t0 - u0 + 4 * x + 4), 4):
+                ### BEGIN GAP
                 first = TILE - 4 * x + u - 4
                 w8 = load4(s_w, (first,)) + load4(s_w, (first + 4,))
                 for r in range(ROWS):
@@ -193,6 +204,7 @@ def grouped(w, k, o):
                     for m in range(4):
                         for n in range(4):
                             o_t[r, n] += w8[4 + m - n] * k4[m]
+                ### END GAP
         for r in range(ROWS):
             for n in range(4):
                 if b0 + r < B and t0 + 4 * x + n < T:
@@ -202,11 +214,11 @@ def grouped(w, k, o):
 
 @cuda.jit(launch_bounds=(TILE // 8, 1))
 def balanced(w, k, o):
-    """`grouped`, with as much work for every thread: two groups of four outputs, short and long.
+    """`grouped`, with equal work for every thread: a short and a long group of four outputs.
 
-    w is [C, T]; k, o are [B, C, T]; all float32. Block n has channel n % C of the batch rows from
-    n // C · ROWS on; its thread x the x-th group of four from the start of each tile, and the x-th
-    from the end of what the tile has of T.
+    w is [C, T]; k, o are [B, C, T]; all float32. Block n computes channel n % C of ROWS batch rows,
+    from n // C · ROWS on. Its thread x computes the x-th group of four from the start of each tile
+    and the x-th from the end, where a tile ends at T if T comes first.
     """
     ### BEGIN SOLUTION
     B, C, T = k.shape
@@ -229,12 +241,16 @@ def balanced(w, k, o):
                 s_w[i] = w[c, at] if 0 <= at and at < T else float32(0)
             cuda.syncthreads()
             for part in range(2):
+                ### BEGIN GAP
                 t = 4 * (last - x) if part == 0 else 4 * x
                 end = min(TILE, t0 - u0 + t + 4) if 2 * x + part <= last else 0
+                ### END GAP
                 for r in range(ROWS):
                     for n in range(4):
+                        ### BEGIN GAP
                         there = end > 0 and u0 > 0 and b0 + r < B and t0 + t + n < T
                         o_t[r, n] = o[b0 + r, c, t0 + t + n] if there else float32(0)
+                        ### END GAP
                 for u in range(0, end, 4):
                     first = TILE - t + u - 4
                     w8 = load4(s_w, (first,)) + load4(s_w, (first + 4,))
@@ -254,11 +270,11 @@ def balanced(w, k, o):
 def toeplitz(
     w, k, o, B, C, T, L: tl.constexpr, BB: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The same sum as products of matrices: L × L weights times L tokens of BB batch rows.
+    """The same sum as matrix products: L × L weights times L tokens of BB batch rows.
 
     w is [C, T]; k, o are [B, C, T]; all of one type, float32 or bfloat16. The grid is
-    (C · ⌈T / L⌉, ⌈B / BB⌉): of its first axis, program n has channel n // ⌈T / L⌉ and the L outputs
-    from n % ⌈T / L⌉ · L on. Sums are float32; PRECISION is the input_precision of every tl.dot.
+    (C · ⌈T / L⌉, ⌈B / BB⌉). Program n of the first axis computes channel n // ⌈T / L⌉, and the L
+    outputs from n % ⌈T / L⌉ · L on. Sums are float32; PRECISION is the input_precision of tl.dot.
     """
     ### BEGIN SOLUTION
     tiles, o_l = tl.cdiv(T, L), tl.arange(0, L)
@@ -312,11 +328,23 @@ def launch_balanced(B, C, T, tile=TILE):
     return launch(B, C, T, outputs=8, rows=ROWS, tile=tile)
 
 
-GROUPS = {
-    "group": "The last group may have fewer batch rows than ROWS: what do the others read and "
-    "write?"
+NAIVE = {
+    "by hand": "With ones, o[t] is t + 1: u runs from 0 to t, and both count.",
+    "distance": "Token u has the weight w[c, T - 1 - (t - u)]; token t itself has the last one.",
+    "channel": "Block n has channel n % C, in w as in k.",
+    "batch": "Block n has batch row n // C; w has no batch axis.",
+    "causal": "The loop over u ends at t: no later token counts.",
+    "tail": "Every output below T is written, and no other.",
+    "tile": "A block may have fewer threads than the row has outputs: each continues with t + "
+    "cuda.blockDim.x until T.",
+    "group": "A block has one row, however many there are: is there a number where B or C belongs?",
+    "order": "Each output belongs to one thread, which writes it once.",
 }
-ZEROS = "s_w holds 0 where the weight would be of a token after t: the loop may run past t."
+GROUPS = {
+    "group": "The last group may have fewer batch rows than ROWS: what do the missing rows read "
+    "and write?"
+}
+ZEROS = "s_w holds 0 where the weight of a later token would be, so the loop may run past t."
 
 
 def tiled(shape, *rest, L=16, BB=16, **more):
@@ -353,9 +381,9 @@ EXERCISES = {
         minutes=5,
         difficulty=1,
         hints=(
-            "Two numbers: how many (group of rows, channel) pairs are there, and how many warps "
-            "does min(T, tile) need?",
-            "A warp has 32 threads, each with `outputs` outputs. Round up, both times.",
+            "Two counts: how many pairs of a group of rows and a channel are there, and how many "
+            "warps cover min(T, tile) outputs?",
+            "A warp has 32 threads with `outputs` outputs each. Round up in both counts.",
             "return ceil_div(B, rows) * C, 32 * ceil_div(min(T, tile), 32 * outputs)",
         ),
         evidence=(
@@ -369,69 +397,67 @@ EXERCISES = {
             ),
         ),
         symptoms={
-            "one row, one warp": "(blocks, threads): threads are whole warps, 32, 64, …",
-            "groups of 8 rows": "11 rows are two groups of 8, the second with 3.",
-            "more than a tile": "A block never has more threads than a tile has outputs for.",
+            "one row, one warp": "Return (blocks, threads). Threads come in whole warps: 32, 64, …",
+            "groups of 8 rows": "11 rows make two groups of 8; the second has 3 rows.",
+            "more than a tile": "A block has no more threads than the outputs of one tile need.",
         },
         afterwards=Afterwards(
             why={
-                "warps = ceil_div(min(T, tile), 32 * outputs)": "No idle warps in a short row: "
-                "they would hold registers.",
+                "warps = ceil_div(min(T, tile), 32 * outputs)": "A short row gets no idle warps, "
+                "which would hold registers.",
             },
             instead={
-                "T threads, one grid axis for C and one for B": "a block has at most 1,024 "
-                "threads, the second axis of a grid at most 65,535 blocks.",
+                "T threads, one grid axis for C and one for B": "fails for long rows: a block "
+                "has at most 1,024 threads, and the second axis of a grid at most 65,535 blocks.",
             },
             stretch="For T = 1,100 the second tile has 76 outputs for 1,024 threads. Which tile "
-            "would fit better?",
+            "size would fit better?",
         ),
     ),
     "naive": Exercise(
         minutes=10,
         difficulty=1,
         hints=(
-            "Row and channel come from cuda.blockIdx.x, the first t from cuda.threadIdx.x. What "
-            "is the next one?",
-            "Outputs t, t + cuda.blockDim.x, … while t < T; each of them a sum over u up to t.",
+            "cuda.blockIdx.x gives the row and the channel, cuda.threadIdx.x the first t. Which "
+            "output comes next?",
+            "The thread computes outputs t, t + cuda.blockDim.x, … while t < T. Each output is a "
+            "sum over u up to t.",
             "b, c, t = cuda.blockIdx.x // C, cuda.blockIdx.x % C, cuda.threadIdx.x; while t < T: "
             "w_t = w[c, T - 1 - t :]; while u <= t: o_t += w_t[u] * k[b, c, u]; u += 1. Start o_t "
             "from float32(0); t += cuda.blockDim.x.",
         ),
         evidence=timex_kernel(naive, launch, ("o",), most=(no_atomics(),), strided=True),
-        symptoms=SYMPTOMS
-        | {
-            "tile": "A block has fewer threads than the row has outputs: each goes on with t + "
-            "cuda.blockDim.x until T.",
-            "order": "Outputs are nobody else's: every thread writes its own ones, once.",
-        },
+        symptoms=NAIVE,
         afterwards=Afterwards(
             why={
-                "t += cuda.blockDim.x": "Any T: the block goes on with the outputs that it has no "
-                "threads for.",
-                "o_t += w_t[u] * k[b, c, u]": "Lanes differ in t: one k for all of them, "
-                "neighbouring w. Indices that start from 0 need no test for a negative one.",
-                "while u <= t:": "`for u in range(t + 1)` is the same sum, and four times as many "
-                "instructions: numba counts a range of unknown length beside its index, in more "
-                "registers, and leaves room for fewer blocks.",
+                "t += cuda.blockDim.x": "Works for any T: when outputs outnumber threads, each "
+                "thread takes several.",
+                "o_t += w_t[u] * k[b, c, u]": "The lanes of a warp differ in t, so they read the "
+                "same k and neighbouring weights. A slice that starts at the first weight needs "
+                "no check for negative indices.",
+                "while u <= t:": "`for u in range(t + 1)` gives the same sum with four times as "
+                "many instructions: numba keeps a separate counter for the range, which takes "
+                "more registers and leaves room for fewer blocks.",
             },
             instead={
-                "A thread per product and an atomic sum": "T/2 times as many threads, all of "
-                "which wait for one address.",
+                "A thread per product and an atomic sum": "takes T/2 times as many threads, "
+                "which all wait for the same address.",
             },
-            stretch="Give thread x the output T - 1 - x. Who waits for whom now?",
+            stretch="Give thread x the output T - 1 - x. Which threads wait for which now?",
         ),
     ),
     "shared": Exercise(
         minutes=25,
         difficulty=3,
         hints=(
-            "A tile of outputs t0 …, a chunk of tokens u0 …: which TILE tokens and which weights "
-            "do they need? How many different T - 1 - (t - u) are there?",
-            "2·TILE weights: s_w[TILE + (u - u0) - (t - t0)]. Fill both arrays with a loop from x "
-            "in steps of blockDim, as far as there is something; a barrier before and after.",
-            "s_w[i] = w[c, first + i] with first = T - 1 - (t0 - u0) - TILE, where 0 <= first + i "
-            "< T; after the barrier, u runs to min(TILE, t0 - u0 + x + 1) and adds s_w[TILE - x + "
-            "u] * s_k[u], if there is an output t0 + x.",
+            "For the outputs from t0 on and the tokens from u0 on: which TILE tokens and which "
+            "weights do you need? How many different values does T - 1 - (t - u) take?",
+            "2·TILE weights, with the weight of (t, u) at s_w[TILE + (u - u0) - (t - t0)]. Fill "
+            "both arrays in a loop that starts at x and steps by blockDim, stop where the row "
+            "ends, and put a barrier before and after.",
+            "s_w[i] = w[c, first + i] with first = T - 1 - (t0 - u0) - TILE, where 0 <= first + "
+            "i < T. After the barrier, let u run to min(TILE, t0 - u0 + x + 1) and add s_w[TILE "
+            "- x + u] * s_k[u], if there is an output t0 + x.",
         ),
         evidence=timex_kernel(
             shared,
@@ -450,15 +476,16 @@ EXERCISES = {
         afterwards=Afterwards(
             why={
                 "first = T - 1 - (t0 - u0) - TILE  # s_w[TILE] is the weight of t0 - u0": "The "
-                "window of weights moves with t0 - u0.",
-                "while u < end:": "Lanes read one s_k[u], and "
-                "neighbours of s_w: no bank serves twice.",
+                "window of weights shifts with t0 - u0.",
+                "while u < end:": "All lanes read the same s_k[u] and neighbouring elements of "
+                "s_w, so there are no bank conflicts.",
             },
             instead={
-                "All of a row in shared memory": "no loop over u0, and no T beyond the array: the "
-                "originals assert T ≤ 1024.",
+                "The whole row in shared memory": "needs no loop over u0, but limits T to the "
+                "size of the array: the originals assert T ≤ 1024.",
             },
-            stretch="Keep the window from one chunk to the next: half of it is there already.",
+            stretch="Keep half of the window from one chunk to the next: those weights are "
+            "already there.",
         ),
     ),
     "four": Exercise(
@@ -466,9 +493,10 @@ EXERCISES = {
         difficulty=3,
         hints=(
             "Outputs 4x … 4x + 3 and tokens u … u + 3 make 16 products. How many different "
-            "weights do they have?",
-            "Seven, in two load4 of s_w: from TILE - 4x + u - 4 and the next four. T need not be "
-            "a multiple of 4: fill shared memory one float at a time, as before.",
+            "weights do these have?",
+            "Seven, which two load4 of s_w cover: from TILE - 4x + u - 4 and the next four. T "
+            "need not be a multiple of 4, so fill shared memory one float at a time, as in "
+            "`shared`.",
             "w8 = load4(s_w, (first,)) + load4(s_w, (first + 4,)); o_t[n] += w8[4 + m - n] * "
             "k4[m] for m, n in range(4); u in steps of 4 up to min(TILE, t0 - u0 + 4 * x + 4).",
         ),
@@ -491,28 +519,29 @@ EXERCISES = {
         symptoms=SYMPTOMS
         | {
             "causal": ZEROS,
-            "alignment": "load4 starts at multiples of 4: is TILE - 4x + u - 4 one? Is u?",
+            "alignment": "load4 needs indices that are multiples of 4. Are TILE - 4x + u - 4 and "
+            "u?",
         },
         afterwards=Afterwards(
             why={
                 "w8 = load4(s_w, (first,)) + load4(s_w, (first + 4,))": "Eight weights for 16 "
-                "products; one token further on, seven of them are the same.",
-                "for u in range(0, min(TILE, t0 - u0 + 4 * x + 4), 4):": "Past t there are zeros "
-                "in s_w: no triangle to be added by hand.",
+                "products. For the next token, seven of them can be reused.",
+                "for u in range(0, min(TILE, t0 - u0 + 4 * x + 4), 4):": "Past t, s_w holds "
+                "zeros, so the triangle at the end of a row needs no code of its own.",
             },
             instead={
-                "float4 reads of global memory as well": "T has to be a multiple of 4 then: rows "
-                "of 767 floats are not aligned.",
+                "float4 reads of global memory as well": "need T to be a multiple of 4: rows of "
+                "767 floats are not aligned.",
             },
-            stretch="Eight outputs a thread: how many reads for how many products?",
+            stretch="With eight outputs a thread, how many reads are needed for how many products?",
         ),
     ),
     "grouped": Exercise(
         minutes=15,
         difficulty=2,
         hints=(
-            "The weights do not depend on b. What has to be there ROWS times, what once?",
-            "s_k and the sums get a first axis of ROWS; w8 is read once, in front of the loop "
+            "The weights do not depend on b. What do you need ROWS times, and what once?",
+            "s_k and the sums get a first axis of size ROWS; w8 is read once, before the loop "
             "over rows.",
             "b0 = cuda.blockIdx.x // C * ROWS; s_k[r, i] = k[b0 + r, c, u0 + i] if b0 + r < B and "
             "u0 + i < T else float32(0); k4 = load4(s_k, (r, u)).",
@@ -536,28 +565,29 @@ EXERCISES = {
         symptoms=SYMPTOMS | GROUPS | {"causal": ZEROS},
         afterwards=Afterwards(
             why={
-                "w8 = load4(s_w, (first,)) + load4(s_w, (first + 4,))": "Once for 8 rows: 10 "
-                "reads for 128 products.",
-                "there = b0 + r < B and u0 + i < T": "The last group may be short: zeros in, and "
-                "nothing out.",
+                "w8 = load4(s_w, (first,)) + load4(s_w, (first + 4,))": "Read once for 8 rows: "
+                "10 reads for 128 products.",
+                "there = b0 + r < B and u0 + i < T": "The last group may have fewer rows: read "
+                "zeros for the missing ones and write nothing.",
             },
             instead={
-                "Rows on different warps": "the block stages w once, but every warp reads it.",
+                "Rows in different warps": "stages w once, but every warp then reads it.",
             },
-            stretch="The 32 sums take registers. How many batch rows still fit beside another "
-            "block? Ask the machine code.",
+            stretch="The 32 sums take registers. With how many batch rows does a second block "
+            "still fit on the SM? The machine code tells.",
         ),
     ),
     "balanced": Exercise(
         minutes=25,
         difficulty=3,
         hints=(
-            "Group x of four outputs adds up 4x + 4 tokens. Which group makes a sum with it that "
-            "is the same for all x?",
-            "The x-th from the end of what the tile has of T: last - x, and x itself. One after "
-            "the other, between the same two barriers: nobody waits for the longest of either.",
-            "for part in range(2): t = 4 * (last - x) if part == 0 else 4 * x; the loop over u "
-            "ends at 0 unless 2 * x + part <= last. The sums go on from o where u0 > 0.",
+            "Group x of four outputs reads 4x + 4 tokens. Which second group makes the total the "
+            "same for every x?",
+            "Pair group x with group last - x, the x-th from the end of the tile. Compute both "
+            "between the same two barriers, one after the other, so that no thread waits for a "
+            "longer one.",
+            "for part in range(2): t = 4 * (last - x) if part == 0 else 4 * x. The loop over u "
+            "runs to 0 unless 2 * x + part <= last. Where u0 > 0, the sums continue from o.",
         ),
         evidence=timex_kernel(
             balanced,
@@ -580,33 +610,35 @@ EXERCISES = {
         | GROUPS
         | {
             "causal": ZEROS,
-            "divergent": "Threads beyond the middle have no outputs, but they "
-            "fill shared memory, and stop at every barrier.",
+            "divergent": "Threads past the middle have no outputs, but they still fill shared "
+            "memory and reach every barrier.",
         },
         afterwards=Afterwards(
             why={
-                "t = 4 * (last - x) if part == 0 else 4 * x": "The x-th group from the "
-                "end and the x-th from the start: T + 4 tokens for every x.",
-                "end = min(TILE, t0 - u0 + t + 4) if 2 * x + part <= last else 0": "The thread in "
-                "the middle has one group, not the same one twice; those beyond it none.",
+                "t = 4 * (last - x) if part == 0 else 4 * x": "The x-th group from the end and "
+                "the x-th from the start together read T + 4 tokens, for every x.",
+                "end = min(TILE, t0 - u0 + t + 4) if 2 * x + part <= last else 0": "With an odd "
+                "number of groups, the thread in the middle has one group, not the same one "
+                "twice. Threads past it have none.",
             },
             instead={
-                "Short blocks and long blocks": "the library pairs tiles: its blocks are even, "
-                "and their threads differ by one tile only.",
+                "Pairing tiles, as the library does": "makes all blocks equally long; the threads "
+                "of a block then differ by at most one tile.",
             },
-            stretch="Take both groups in one loop over u: each k4 is read once. Compare registers.",
+            stretch="Process both groups in one loop over u, so that each k4 is read once. "
+            "Compare the registers.",
         ),
     ),
     "toeplitz": Exercise(
         minutes=20,
         difficulty=3,
         hints=(
-            "A tile of outputs times all tiles of tokens up to its own: which numbers of w are in "
-            "the tile of weights, and which of them are there at all?",
-            "For L outputs o_t and L tokens o_u the distances are o_t[:, None] - o_u[None, :], "
-            "[L, L]. A tile of weights is one tl.load with such offsets, where 0 ≤ distance < T; "
-            "tokens are the rows of k's tile, [L, BB], and batch rows its columns. b_o += "
-            "tl.dot(…) over i_u in range(i_t + 1).",
+            "A tile of outputs multiplies all tiles of tokens up to its own. Which elements of w "
+            "are in one tile of weights, and which of them exist?",
+            "For L outputs o_t and L tokens o_u, the distances are o_t[:, None] - o_u[None, :], "
+            "[L, L]. Load the tile of weights with one tl.load at these offsets, where 0 ≤ "
+            "distance < T. Tokens are the rows of k's tile, [L, BB], and batch rows its columns. "
+            "Then b_o += tl.dot(…) for i_u in range(i_t + 1).",
             "rows = (o_b[None, :] * C + i_c) * T; b_w = tl.load(w + i_c * T + T - 1 - distance, "
             "(distance >= 0) & (distance < T), 0); b_k = tl.load(k + rows + o_u[:, None], …, 0); "
             "b_o += tl.dot(b_w, b_k, input_precision=PRECISION); one store at o + rows + "
@@ -629,31 +661,33 @@ EXERCISES = {
         ),
         symptoms=SYMPTOMS
         | {
-            "batch": "The columns of k's tile are batch rows: row b of channel c starts at "
-            "(b · C + c) · T. w is the same for all of them.",
-            "causal": "Where the distance is below 0 the weight is 0: a token that comes later.",
-            "tile": "Tile i_t of outputs adds up the products with tiles 0 … i_t of tokens.",
-            "group": "The last group may have fewer than BB batch rows: masks, in loads and in "
-            "the store.",
-            "mask": "Three masks: weights of distances from 0 to T - 1, tokens and outputs below "
-            "T, batch rows below B.",
-            "16 bits": "Operands of tl.dot in the type they were loaded in, sums in float32.",
-            "input_precision": "Float32 operands are cut off to TF32 unless tl.dot gets "
+            "batch": "The columns of k's tile are batch rows: row b of channel c starts at (b · "
+            "C + c) · T. All of them use the same w.",
+            "causal": "A negative distance is a later token: its weight is 0.",
+            "tile": "Tile i_t of outputs needs the products with tiles 0 … i_t of tokens.",
+            "group": "The last group may have fewer than BB batch rows: mask the loads and the "
+            "store.",
+            "mask": "Three masks: distances from 0 to T - 1, tokens and outputs below T, batch "
+            "rows below B.",
+            "16 bits": "Give tl.dot its operands in the type they were loaded in, and keep sums "
+            "in float32.",
+            "input_precision": "tl.dot truncates float32 operands to TF32 unless it gets "
             "input_precision=PRECISION.",
         },
         afterwards=Afterwards(
             why={
                 "distance = o_t[:, None] - o_u[None, :]  # [t, u]": "A column minus a row is a "
-                "tile. Of its L · L numbers 2L - 1 are different: the diagonals.",
-                "b_w = tl.load(w + i_c * T + T - 1 - distance, m_w, 0)": "The matrix W is never in "
-                "memory. Zeros above its diagonal come from the mask.",
+                "tile. Its L · L elements have only 2L - 1 different values, one for each "
+                "diagonal.",
+                "b_w = tl.load(w + i_c * T + T - 1 - distance, m_w, 0)": "The matrix W is never "
+                "stored in memory. The mask makes the zeros above its diagonal.",
             },
             instead={
-                "Several tiles of outputs a program": "those as far from their tokens share a tile "
-                "of weights, which is then made once: the library.",
+                "Several tiles of outputs in one program": "build each tile of weights once for "
+                "all pairs of tiles at the same distance, as the library does.",
             },
-            stretch="A tile of weights depends on i_t - i_u only. Let a program have two tiles of "
-            "outputs, and load each tile of weights once for both.",
+            stretch="A tile of weights depends only on i_t - i_u. Let a program compute two "
+            "tiles of outputs and load each tile of weights once for both.",
         ),
     ),
 }

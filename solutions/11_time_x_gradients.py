@@ -24,8 +24,8 @@ ROWS = 8  # batch rows of a block, for dk
 def dk_naive(w, do, dk):
     """dk[b, c, u] = Σ_{t ≥ u} w[c, T-1-(t-u)] do[b, c, t], one thread per output.
 
-    w is [C, T]; do, dk are [B, C, T]; all float32. Block n has row n of the B·C rows; its thread x
-    the outputs x, x + cuda.blockDim.x, … of it.
+    w is [C, T]; do, dk are [B, C, T]; all float32. Block n computes row n of the B·C rows; its
+    thread x computes the outputs x, x + cuda.blockDim.x, ….
     """
     ### BEGIN SOLUTION
     _, C, T = do.shape
@@ -45,8 +45,8 @@ def dk_naive(w, do, dk):
 def dw_naive(k, do, dw):
     """dw[c, T-1-d] = Σ_b Σ_{t ≥ d} do[b, c, t] k[b, c, t-d], one thread per distance d.
 
-    k, do are [B, C, T]; dw is [C, T]; all float32. Block n has channel n; its thread x the
-    distances x, x + cuda.blockDim.x, …, each of them for all batch rows.
+    k, do are [B, C, T]; dw is [C, T]; all float32. Block n computes channel n; its thread x
+    computes the distances x, x + cuda.blockDim.x, …, each for all batch rows.
     """
     ### BEGIN SOLUTION
     B, _, T = k.shape
@@ -67,8 +67,8 @@ def dw_naive(k, do, dw):
 def dw_shared(k, do, dw):
     """`dw_naive`, from shared memory: TILE distances at a time, TILE tokens u at a time.
 
-    k, do are [B, C, T]; dw is [C, T]; all float32. Block n has channel n; its thread x distance x
-    of each tile.
+    k, do are [B, C, T]; dw is [C, T]; all float32. Block n computes channel n; its thread x
+    computes distance x of each tile.
     """
     ### BEGIN SOLUTION
     B, _, T = k.shape
@@ -100,7 +100,7 @@ def dw_shared(k, do, dw):
 
 @cuda.jit(launch_bounds=(TILE // 8, 1))
 def dk_balanced(w, do, dk):
-    """Lesson 10's last kernel with time running backwards: groups of batch rows, even threads.
+    """Lesson 10's `balanced` with time running backwards: groups of batch rows, equal work.
 
     w is [C, T]; do, dk are [B, C, T]; all float32. Blocks and threads as in lesson 10's `balanced`.
     """
@@ -149,11 +149,11 @@ def dk_balanced(w, do, dk):
 
 @cuda.jit(launch_bounds=(TILE // 8, 1))
 def dw_balanced(k, do, dw):
-    """`dw_shared`, with two groups of four distances a thread, of few pairs of tokens and of many.
+    """`dw_shared`, with equal work: a thread has a short and a long group of four distances.
 
-    k, do are [B, C, T]; dw is [C, T]; all float32. Block n has channel n; its thread x the x-th
-    group of four from the start of each tile of distances, and the x-th from the end of what the
-    tile has of T.
+    k, do are [B, C, T]; dw is [C, T]; all float32. Block n computes channel n. Its thread x
+    computes the x-th group of four from the start of each tile of distances and the x-th from the
+    end, where a tile ends at T if T comes first.
     """
     ### BEGIN SOLUTION
     B, _, T = k.shape
@@ -245,29 +245,30 @@ def _both(of_k, sizes_k, of_w, sizes_w, w, k, do):
 
 # What a case that fails may mean.
 DK = {
-    "by hand": "With ones, dk[u] is T - u: as many outputs have token u.",
-    "distance": "Output t had token u with the weight of their distance, w[c, T - 1 - (t - u)].",
-    "channel": "w, do and dk have a row for each channel: which c has this block?",
-    "batch": "Which batch row has this block? w is the same for all of them.",
-    "causal": "Token u reaches the outputs from u on, no earlier one.",
-    "tail": "Which outputs and tokens are there? Beyond T there is nothing to read or to write.",
-    "tile": "Each tile adds up all that count from its end on: a loop over u0 for each t0.",
+    "by hand": "With ones, dk[u] is T - u: that many outputs read token u.",
+    "distance": "Output t read token u with the weight of their distance, w[c, T - 1 - (t - u)].",
+    "channel": "w, do and dk have a row for each channel. Which channel does this block compute?",
+    "batch": "Which batch row does this block compute? All of them use the same w.",
+    "causal": "Token u affects the outputs from u on, and no earlier one.",
+    "tail": "Which outputs and which tokens exist? Read and write nothing at T or beyond.",
+    "tile": "Each tile also adds everything up to the end of the row: loop over u0 for each t0.",
     "group": "The last group may have fewer batch rows than ROWS.",
 }
 DW = {
-    "by hand": "With ones, dw[T-1-d] is B · (T - d): so many pairs of tokens are d apart.",
-    "distance": "The last weight is of distance 0: dw[c, T - 1 - d].",
-    "channel": "Every channel has its own dw, k and do: which c has this block?",
-    "batch": "dw has no b: every batch row adds to the same sum.",
-    "group": "dw has no b: every batch row adds to the same sum.",
-    "causal": "At distance d, t starts at d: before that there is no token t - d.",
-    "tail": "Which distances and tokens are there? Beyond T there is nothing to read or to write.",
-    "tile": "A tile of distances meets all tokens, chunk by chunk, and the window moves along.",
+    "by hand": "With ones, dw[T-1-d] is B · (T - d): that many pairs of tokens are d apart.",
+    "distance": "The last weight belongs to distance 0: dw[c, T - 1 - d].",
+    "channel": "Every channel has its own dw, k and do. Which channel does this block compute?",
+    "batch": "dw has no batch axis: every batch row adds to the same sum.",
+    "group": "dw has no batch axis: every batch row adds to the same sum.",
+    "causal": "At distance d, t starts at d: earlier there is no token t - d.",
+    "tail": "Which distances and which tokens exist? Read and write nothing at T or beyond.",
+    "tile": "A tile of distances meets all tokens, chunk by chunk, and the window moves with them.",
 }
 GOES_ON = {  # of one thread an output
-    "tile": "A block has fewer threads than outputs: each goes on in steps of cuda.blockDim.x.",
-    "group": "A block has one row: nothing here depends on how many there are.",
-    "order": "Outputs are nobody else's: every thread writes its own ones, once.",
+    "tile": "A block may have fewer threads than outputs: each continues in steps of "
+    "cuda.blockDim.x.",
+    "group": "A block has one row, however many there are: is there a number where B or C belongs?",
+    "order": "Each output belongs to one thread, which writes it once.",
 }
 WIDE = at_least(1, "LDS.128", text="16-byte reads of shared memory (LDS.128)")
 
@@ -276,7 +277,7 @@ EXERCISES = {
         minutes=5,
         difficulty=1,
         hints=(
-            "In lesson 10 output t had the tokens u ≤ t. Which outputs have token u?",
+            "In lesson 10 output t reads the tokens u ≤ t. Which outputs read token u?",
             "t from u to T - 1, with the same weight that k[u] had in o[t].",
             "By distance: do_u, w_d, d = do[b, c, u:], w[c, ::-1], 0; while d < T - u: dk_u += "
             "w_d[d] * do_u[d]; d += 1.",
@@ -285,23 +286,23 @@ EXERCISES = {
         symptoms=DK | GOES_ON,
         afterwards=Afterwards(
             why={
-                "while d < T - u:": "Forward, a token reaches later outputs; backward, it "
-                "hears from them."
+                "while d < T - u:": "Forward, a token affects later outputs; backward, it "
+                "collects their gradients."
             },
             instead={
-                "Reverse do, call the forward kernel, reverse dk": "the same sums; two "
-                "copies, or an index that counts from the end."
+                "Reverse do, call the forward kernel, reverse dk": "computes the same sums, but "
+                "makes two copies, unless an index counts from the end."
             },
-            stretch="Which thread of a block works longest now?",
+            stretch="Which thread of a block takes longest now?",
         ),
     ),
     "dw_naive": Exercise(
         minutes=10,
         difficulty=2,
         hints=(
-            "Which pairs (t, u) have distance d? And which batch rows does one weight serve?",
-            "Two loops: over b, and over t from d on. One thread owns the sum: no atomics, and "
-            "nothing is left to be added in Python.",
+            "Which pairs (t, u) have distance d? And which batch rows share a weight?",
+            "Two loops: over b, and over t from d on. One thread owns the sum, so there are no "
+            "atomics and nothing is left to add in Python.",
             "dw_d += do[b, c, t] * k[b, c, t - d]; dw[c, T - 1 - d] = dw_d",
         ),
         evidence=timex_kernel(dw_naive, launch_dw, ("dw",), most=(no_atomics(),), strided=True),
@@ -309,21 +310,22 @@ EXERCISES = {
         afterwards=Afterwards(
             why={
                 "for b in range(B):": "The sum over the batch stays in a register. The original "
-                "writes a dw for every batch row, and adds them in Python."
+                "writes a dw for every batch row and adds them in Python."
             },
             instead={
-                "A block per row and atomic sums": "32 times as many blocks, and another "
+                "A block per row, and atomic sums": "gives 32 times as many blocks, but another "
                 "order of the additions in every run."
             },
-            stretch="768 channels are 768 blocks. Is that enough for 132 SMs?",
+            stretch="768 channels give 768 blocks. Is that enough for 132 SMs?",
         ),
     ),
     "dw_shared": Exercise(
         minutes=20,
         difficulty=3,
         hints=(
-            "TILE distances from d0 on, TILE tokens u from u0 on: which tokens t = u + d are that?",
-            "2·TILE of them, from u0 + d0 on, as far as there are: s_do[(u - u0) + (d - d0)].",
+            "For TILE distances from d0 on and TILE tokens from u0 on: which tokens t = u + d do "
+            "you need?",
+            "2·TILE of them, from u0 + d0 on, as far as they exist: s_do[(u - u0) + (d - d0)].",
             "do[b, c, u0 + d0 + i] fills s_do[i]; dw_d += s_do[x + u] * s_k[u] for u from 0 to "
             "min(TILE, T - d0 - x - u0).",
         ),
@@ -343,26 +345,27 @@ EXERCISES = {
         symptoms=DW,
         afterwards=Afterwards(
             why={
-                "i, first = x, u0 + d0  # s_do[i] is d0 + i tokens after u0": "A tile of distances "
-                "and a chunk of tokens u meet a window of do that moves with both.",
-                "do_d, end, u = s_do[x:], min(TILE, T - d0 - x - u0), 0": "All lanes read the same "
-                "s_k[u], and neighbours of s_do: no bank serves twice.",
+                "i, first = x, u0 + d0  # s_do[i] is d0 + i tokens after u0": "A tile of "
+                "distances and a chunk of tokens u need a window of do that moves with both.",
+                "do_d, end, u = s_do[x:], min(TILE, T - d0 - x - u0), 0": "All lanes read the "
+                "same s_k[u] and neighbouring elements of s_do, so there are no bank conflicts.",
             },
             instead={
-                "A thread per token, sums along d through shared memory": "T sums for every "
-                "thread to add to, all of them shared."
+                "A thread per token, and sums along d in shared memory": "makes every thread "
+                "add to T sums, all of them shared."
             },
-            stretch="Stage two batch rows at a time: half of the barriers.",
+            stretch="Stage two batch rows at a time: that halves the barriers.",
         ),
     ),
     "dk_balanced": Exercise(
         minutes=10,
         difficulty=2,
         hints=(
-            "Take your last kernel of lesson 10. Where does it read k, where does it write o?",
+            "Take your last float32 kernel of lesson 10. Where does it read k, and where does it "
+            "write o?",
             "Let t and u count from the end: only the addresses of do and dk change.",
-            "do[b0 + r, c, T - 1 - (u0 + i)] fills shared memory, dk[b0 + r, c, T - 1 - (t0 + t + "
-            "n)] gets the sums; the weights stay as they are.",
+            "Fill shared memory from do[b0 + r, c, T - 1 - (u0 + i)] and write the sums to dk[b0 "
+            "+ r, c, T - 1 - (t0 + t + n)]; the weights stay as they are.",
         ),
         evidence=timex_kernel(
             dk_balanced,
@@ -388,19 +391,19 @@ EXERCISES = {
                 "backwards costs nothing: a warp still reads 32 neighbours."
             },
             instead={
-                "A second kernel with the loops turned around": "more to write and to test, "
-                "for the same products."
+                "A second kernel with the loops reversed": "is more code to write and to "
+                "test, for the same products."
             },
-            stretch="One kernel for o and dk, with a constant that says which way time runs.",
+            stretch="Write one kernel for o and dk, with a constant for the direction of time.",
         ),
     ),
     "dw_balanced": Exercise(
         minutes=25,
         difficulty=3,
         hints=(
-            "Distance d has T - d pairs of tokens. Which group of four goes with the x-th?",
-            "The x-th from the end, with sums of its own; both loops between the same barriers. "
-            "Four tokens and four distances need eight of k: two load4.",
+            "Distance d has T - d pairs of tokens. Which group of four balances the x-th?",
+            "The x-th from the end, with its own sums; run both loops between the same barriers. "
+            "Four tokens and four distances need eight elements of k: two load4.",
             "do4, first = load4(s_do, (i,)), TILE + i - d_near - 4; near[n] += do4[m] * k8[4 + m "
             "- n]; the same for d_far = 4 * (last - x), if d_near < d_far.",
         ),
@@ -423,17 +426,17 @@ EXERCISES = {
         ),
         symptoms=DW
         | {
-            "divergent": "Threads beyond the middle have no distances, but they fill shared "
-            "memory, and stop at every barrier."
+            "divergent": "Threads past the middle have no distances, but they still fill shared "
+            "memory and reach every barrier."
         },
         afterwards=Afterwards(
             why={
-                "d_near, d_far = 4 * x, 4 * (last - x)  # from d0 on": "T - 4x pairs of tokens, "
-                "and about 4x: the same sum for every x."
+                "d_near, d_far = 4 * x, 4 * (last - x)  # from d0 on": "About T - 4x pairs of "
+                "tokens in one group and 4x in the other: the same sum for every x."
             },
             instead={
-                "16 distances and 16 tokens at a time": "12 reads for 256 products: what the "
-                "library does, with batch rows on different lanes."
+                "16 distances and 16 tokens at a time": "takes 12 reads for 256 products, as in "
+                "the library, with batch rows on different lanes."
             },
             stretch="Do that. How many registers does it take?",
         ),

@@ -133,21 +133,22 @@ EXERCISES = {
             why={
                 "o = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)": "All element numbers of a "
                 "program at once.",
-                "tl.store(out + o, b_x + b_y, m)": "The mask belongs in the store above all: what "
-                "lies past the end is another tensor's.",
+                "tl.store(out + o, b_x + b_y, m)": "The store needs the mask most: memory past "
+                "the end belongs to another tensor.",
             },
             instead={
-                "A loop over several blocks in a program": "fewer programs to start, and the next "
-                "loads can begin before this store.",
+                "A loop over several blocks in one program": "starts fewer programs, and the next "
+                "loads can be issued before this store.",
             },
-            stretch="Add a plain number `c`, an argument: which type has it in the kernel, and how "
-            "often is it loaded?",
+            stretch="Add a plain number `c`, passed as an argument: what is its type in the "
+            "kernel, and how often is it loaded?",
         ),
         hints=(
-            "Which elements are mine, which of them exist, load, load, store: a line each.",
-            "Program p has the elements p · BLOCK … p · BLOCK + BLOCK - 1, all at once: "
-            "tl.arange(0, BLOCK) counts them. The mask is a comparison with n, and belongs in "
-            "both loads and in the store.",
+            "Which elements belong to this program, which of them exist, load, load, store: one "
+            "line each.",
+            "Program p owns the elements p · BLOCK … p · BLOCK + BLOCK - 1, all at once: "
+            "tl.arange(0, BLOCK) numbers them. The mask is a comparison with n, for both loads "
+            "and the store.",
             "o = tl.program_id(0) * … + tl.arange(0, …)\n"
             "m = o < …\n"
             "b_x = tl.load(x + o, m, 0)\n"
@@ -182,23 +183,23 @@ EXERCISES = {
         difficulty=2,
         afterwards=Afterwards(
             why={
-                'b_x = tl.load(x + i_m * stride + o_n, m_n, -float("inf"))': "What is not there is "
-                "−∞: it cannot be the largest, and its exp is 0.",
-                "b_e = tl.exp(b_x - tl.max(b_x, 0))": "The largest exponent is 0: nothing "
+                'b_x = tl.load(x + i_m * stride + o_n, m_n, -float("inf"))': "Elements that do "
+                "not exist are −∞: they cannot be the largest, and their exp is 0.",
+                "b_e = tl.exp(b_x - tl.max(b_x, 0))": "The largest exponent is 0, so nothing "
                 "overflows.",
             },
             instead={
-                "Several rows to a program, a tile [BM, BLOCK]": "better for short rows, which "
-                "leave most lanes of a program idle.",
-                "The row in blocks, with sums that shrink": "rows of any length; lesson 26 does "
-                "it.",
+                "Several rows per program, as a tile [BM, BLOCK],": "suit short rows, which leave "
+                "most lanes of a program idle.",
+                "The row in blocks, with sums that are rescaled,": "allows rows of any length; lesson "
+                "26 does it.",
             },
             stretch="Write log softmax. Which of exp and log can you save?",
         ),
         hints=(
-            "Load a row once. Everything else happens in registers: the maximum, exp, the sum.",
-            "The lanes past the end must not count: neither in the maximum nor in the sum. Which "
-            "number for `other` does both? Its exp has to be 0.",
+            "Load a row once. Everything else happens in registers: maximum, exp, sum.",
+            "The lanes past the end must count neither in the maximum nor in the sum. Which "
+            "`other` achieves both? Its exp has to be 0.",
             "i_m, o_n = tl.program_id(0), tl.arange(0, BLOCK)\n"
             "m_n = o_n < …\n"
             'b_x = tl.load(x + i_m * … + o_n, m_n, -float("inf"))\n'
@@ -236,9 +237,9 @@ EXERCISES = {
         ),
         symptoms={
             "by hand": "y = exp(x - max) / Σ exp(x - max), along the row.",
-            "padding": "What do the lanes past the end add to the sum? And what do they do to the "
-            "maximum of a row that is all negative?",
-            "large": "exp(89) is more than a float32 holds: subtract the row's maximum first.",
+            "padding": "What do the lanes past the end add to the sum? And what is the maximum "
+            "of a row whose elements are all negative?",
+            "large": "exp(89) does not fit into a float32: subtract the row's maximum first.",
             "stride": "Row m of x starts at m · stride, row m of y at m · N.",
         },
     ),
@@ -247,19 +248,19 @@ EXERCISES = {
         difficulty=1,
         afterwards=Afterwards(
             why={
-                "kernel[(M,)](x, y, x.stride(0), N, BLOCK=triton.next_power_of_2(N))": "A program "
-                "per row, whatever its stride; tl.arange takes powers of two only.",
+                "kernel[(M,)](x, y, x.stride(0), N, BLOCK=triton.next_power_of_2(N))": "One "
+                "program per row, whatever its stride; tl.arange accepts only powers of two.",
             },
             instead={
-                "x.contiguous() first": "a kernel without a stride, and a copy of x.",
+                "x.contiguous() first": "saves the stride, but copies x.",
             },
-            stretch="Each new BLOCK is compiled anew. How many kernels do rows of 1 to 4,096 "
-            "elements make?",
+            stretch="Each new BLOCK is compiled separately. How many kernels do rows of 1 to "
+            "4,096 elements need?",
         ),
         hints=(
-            "How many programs, with which arguments, and who makes the tensor y?",
-            "A program per row: the grid is (M,), a tuple. BLOCK is a power of two, at least N: "
-            "triton.next_power_of_2. The stride is x.stride(0).",
+            "How many programs, with which arguments, and where is the tensor y allocated?",
+            "One program per row: the grid is (M,), a tuple. BLOCK is a power of two, at least "
+            "N: triton.next_power_of_2. The stride is x.stride(0).",
             "M, N = x.shape\n"
             "y = torch.empty(M, N, device=x.device)\n"
             "kernel[(…,)](x, y, …, N, BLOCK=triton.next_power_of_2(…))\n"
@@ -280,7 +281,7 @@ EXERCISES = {
             "rows of 100": "BLOCK is a power of two that covers a row: 128 for 100.",
             "one element": "triton.next_power_of_2(1) is 1.",
             "rows of 1,500": "BLOCK has to cover the whole row.",
-            "a slice: rows apart": "The rows of a slice lie further apart than they are long: "
+            "a slice: rows apart": "Rows of a slice start further apart than they are long: "
             "x.stride(0).",
         },
     ),
@@ -290,23 +291,23 @@ EXERCISES = {
         afterwards=Afterwards(
             why={
                 "o_x = o_m[:, None] * stride + o_n[None, :]  # [BM, BN]": "Offsets of a tile: a "
-                "column of row starts and a row of column numbers.",
-                "b_sums += tl.sum(b_x, 0)": "Axis 0 are the rows. What is left has one number per "
-                "column, and stays in registers.",
+                "column with the starts of the rows, plus a row of column numbers.",
+                "b_sums += tl.sum(b_x, 0)": "Axis 0 is the rows. The result has one element per "
+                "column and stays in registers.",
             },
             instead={
-                "A tile [BM, BN] of sums, added up once after the loop": "no sum across threads in "
-                "the loop, for BM times the registers.",
-                "Rows cut among programs, too": "more programs where columns are few; their sums "
-                "have to be added up in a second launch.",
+                "A tile [BM, BN] of sums, added once after the loop,": "needs no sum across "
+                "threads in the loop, but BM times the registers.",
+                "Cutting the rows into programs, too,": "gives more programs when columns are few, but a "
+                "second launch has to add their sums.",
             },
-            stretch="Sum along the rows instead, with the same tile. Which axis, which mask, and "
-            "what is read in one go?",
+            stretch="Sum along the rows instead, with the same tile. Which axis and which mask "
+            "change, and what does one load read?",
         ),
         hints=(
-            "A tile is rows times columns, [BM, BN]. Which of its offsets move with the loop?",
-            "o_m[:, None] * stride + o_n[None, :] are the offsets of a tile, by broadcasting. Its "
-            "mask is made the same way, with &. tl.sum(b_x, 0) adds up its rows.",
+            "A tile is rows times columns, [BM, BN]. Which of its offsets change in the loop?",
+            "o_m[:, None] * stride + o_n[None, :] are the offsets of a tile, by broadcasting. "
+            "Build its mask the same way, with &. tl.sum(b_x, 0) adds its rows.",
             "o_n = tl.program_id(0) * BN + tl.arange(0, BN)\n"
             "b_sums = tl.zeros([BN], tl.float32)\n"
             "for first in range(0, M, BM):\n"
@@ -342,10 +343,10 @@ EXERCISES = {
             gpu(columns(numbers(4099, 4000), 4032)),
         ),
         symptoms={
-            "by hand": "The sum runs down a column: over the rows of the tile, axis 0.",
-            "loop": "Each round takes the next BM rows and adds to what was there.",
+            "by hand": "The sum goes down a column: over the rows of the tile, axis 0.",
+            "loop": "Each iteration takes the next BM rows and adds to the sum so far.",
             "blocks": "Program p starts at column p · BN.",
-            "stride": "One row further down is stride elements further on.",
+            "stride": "The next row starts stride elements later.",
         },
     ),
 }

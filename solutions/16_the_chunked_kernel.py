@@ -36,11 +36,11 @@ def kernel(
     r, k, v, w, u, s0, o, s1,
     T, H: tl.constexpr, N: tl.constexpr, BT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One program per head of a batch row, grid (B·H,); it walks through chunks of BT tokens.
+    """One program per head of a batch row, grid (B·H,); it goes through chunks of BT tokens.
 
     r, k, v, w, o are [B, T, H, N], w the log decay, N a power of 2; u is [H, N]; s0, s1 are
     [B, H, N, N], float32, keys × values; r, k, v, w may be bfloat16. Operands of products have the
-    type of v, sums and the state are float32; PRECISION is the input_precision of every tl.dot.
+    type of v; sums and the state are float32; PRECISION is the input_precision of every tl.dot.
     """
     ### BEGIN SOLUTION
     i_b, i_h = tl.program_id(0) // H, tl.program_id(0) % H
@@ -93,7 +93,7 @@ def launch(B, T, H, K, V, BT=16, PRECISION="tf32x3", num_warps=4):
 
 
 def forward(r, k, v, w, u, s0):
-    """o [B, T, H, N] and s1 [B, H, N, N], by one launch of `kernel`, on one device.
+    """Returns o [B, T, H, N] and s1 [B, H, N, N], from one launch of `kernel`, on one device.
 
     r, k, v, w are [B, T, H, N], float32 or bfloat16, and o has their type; u is [H, N]; s0 is
     [B, H, N, N]; u, s0 and s1 are float32. Float32 products keep all their bits.
@@ -156,21 +156,24 @@ EXERCISES = {
         difficulty=1,
         afterwards=Afterwards(
             why={
-                "o, s1 = torch.empty_like(v), torch.empty_like(s0)": "Not filled, and of the types "
-                "of what they are like: o has v's, s1 is float32. No shares this time.",
-                "kernel[(B * H,)](r, k, v, w, u, s0, o, s1, **sizes, num_warps=4)": "A program for "
-                "each head of each batch row; four warps have 64 × 64 numbers of the state.",
+                "o, s1 = torch.empty_like(v), torch.empty_like(s0)": "empty_like does not fill "
+                "the memory, and copies the type: o has v's type, s1 is float32. There are no "
+                "partial sums.",
+                "kernel[(B * H,)](r, k, v, w, u, s0, o, s1, **sizes, num_warps=4)": "One program "
+                "for each head of each batch row. Four warps hold the 64 × 64 elements of the "
+                "state.",
             },
             instead={
-                "BT = 32": "half the steps, with twice the scores of a token; the machine code "
-                "below says what the registers make of it.",
+                "BT = 32": "halve the steps and double the scores of a token; the machine code "
+                "below shows the effect on registers.",
             },
-            stretch="Choose num_warps by N. What would you look at, without a GPU?",
+            stretch="Choose num_warps from N. What would you look at, without a GPU?",
         ),
         hints=(
-            "Which axes has one program to itself? All that is left is a program of its own.",
-            "The grid is (B · H,), a tuple. The kernel takes its tensors in the order of its "
-            "signature, then the sizes by name; `tl.dot` sums over at least 16 numbers.",
+            "Over which axes are programs independent? Each combination of their indices gets a "
+            "program.",
+            "The grid is (B · H,), a tuple. Pass the tensors in the order of the kernel's "
+            "signature, then the sizes by name. `tl.dot` needs at least 16 elements to sum over.",
             "B, T, H, N = r.shape\n"
             "o, s1 = torch.empty_like(…), torch.empty_like(…)\n"
             "sizes = {'T': T, 'H': H, 'N': N, 'BT': …, 'PRECISION': 'tf32x3'}\n"
@@ -190,19 +193,21 @@ EXERCISES = {
             launches_gpu(KERNELS, forward_call("batch rows and heads", 2, 75, 4, 64, 64)),
         ),
         symptoms={
-            "one head": "o and s1 are what the kernel wrote: return both, o first.",
+            "one head": "Return both tensors that the kernel wrote, o first.",
             "a chunk and a bit": "T is the number of tokens, not of chunks: the kernel divides.",
-            "batch rows and heads": "Program p has row p // H and head p % H: B·H programs.",
+            "batch rows and heads": "Program p computes batch row p // H and head p % H, so "
+            "there are B·H programs.",
             "bfloat16": "o has v's type; the states are float32.",
-            "grid": "Which programs are missing, or which tokens? There are B·H programs, and T "
-            "tokens for each.",
-            "launch": "kernel[(B * H,)](…): the tensors in the order of the signature, then its "
-            "sizes by name. Its outputs are new memory, o of v's type.",
-            "sizes": "Are the sizes those of the tensors, N the last axis of r, and are there B·H "
+            "grid": "Which programs or which tokens are missing? There are B·H programs, and "
+            "each processes T tokens.",
+            "launch": "kernel[(B * H,)](…): pass the tensors in the order of the signature, then "
+            "the sizes by name. Outputs are new memory; o has v's type.",
+            "sizes": "Do the sizes match the tensors, is N the last axis of r, and are there B·H "
             "programs?",
-            "programs": "Two programs wrote one element: a head of a batch row has one program.",
-            "idle": "More programs than heads of batch rows: the grid is (B·H,).",
-            "input_precision": "Float32 operands are cut off to TF32 unless PRECISION is "
+            "programs": "Two programs wrote the same element: a head of a batch row needs "
+            "exactly one program.",
+            "idle": "There are more programs than heads of batch rows: the grid is (B·H,).",
+            "input_precision": "tl.dot truncates float32 operands to TF32 unless PRECISION is "
             '"tf32x3" or "ieee".',
         },
     ),
@@ -211,26 +216,27 @@ EXERCISES = {
         difficulty=3,
         afterwards=Afterwards(
             why={
-                "b_reads = (b_r * tl.exp(b_before)).to(b_v.dtype)": "Operands in the type of v; "
-                "the sums and the state stay float32.",
+                "b_reads = (b_r * tl.exp(b_before)).to(b_v.dtype)": "Operands have the type of "
+                "v; sums and the state stay float32.",
                 "b_scores = tl.where(o_c[:, None] > o_c[None, :], b_scores, 0)": "A token reads "
-                "the earlier ones only; the bonus goes on the diagonal.",
-                "b_s += tl.dot(tl.trans(b_adds), b_v, input_precision=PRECISION)": "The state "
-                "moves once a chunk, not once a token.",
+                "only earlier ones; the bonus goes on the diagonal.",
+                "b_s += tl.dot(tl.trans(b_adds), b_v, input_precision=PRECISION)": "The state is "
+                "updated once a chunk, not once a token.",
             },
             instead={
-                "Two kernels, states first and then all chunks at once": "far more programs with "
-                "few heads, for states that go to memory and back.",
-                "Longer chunks": "fewer steps, more arithmetic in the scores, more registers, and "
-                "factors that overflow sooner.",
+                "Two kernels, states first and then all chunks at once": "gives far more "
+                "programs when heads are few, but states go to memory and back.",
+                "Longer chunks": "takes fewer steps, but more arithmetic for the scores and more "
+                "registers, and the factors overflow sooner.",
             },
-            stretch="Keep the factors safe for any decay with lesson 15's `blocks`. What does it "
-            "cost?",
+            stretch="Use lesson 15's `blocks` so that the factors are safe for any decay. What "
+            "does it cost?",
         ),
         hints=(
-            "Lesson 13's kernel around lesson 15's functions: indices, the tile of s0, a loop over "
-            "chunks with four loads of tiles, sums of b_w; then `with_state`'s first line, "
-            "`product` with the bonus, `with_state`'s second line; a store; s1 in the end.",
+            "Put lesson 15's functions into lesson 13's kernel: indices, the tile of s0, a loop "
+            "over chunks with four loads of tiles, sums of b_w. Then the first line of "
+            "`with_state`, `product` with the bonus, the second line of `with_state`, and a "
+            "store. Store s1 after the loop.",
             "A tile's offsets are ((i_b·T + o_t)·H + i_h)[:, None] * N + o_n[None, :], its mask "
             "(o_t < T)[:, None]. b_after = tl.cumsum(b_w, 0), b_before = b_after - b_w, b_last = "
             "tl.sum(b_w, 0); the middle is the sum of the first BT // 2 rows. Every factor is a "
@@ -260,18 +266,19 @@ EXERCISES = {
             gpu(partial(sized, COMPILED_SIZE)),
         ),
         symptoms={
-            "by hand": "One token, empty state: o is Σ r·u·k·v; it leaves k·v behind, undecayed.",
+            "by hand": "With one token and an empty state, o is Σ r·u·k·v, and the new state is "
+            "k·v, undecayed.",
             "chunk": "A token reads the earlier ones, column s < row t, and itself with the bonus.",
-            "state in": "The state is read as it was before the chunk, faded by exp(b_before). "
-            "What is left of it fades along the keys: exp(b_last)[:, None].",
-            "state": "After a chunk the old state has faded by exp(b_last), token s's k·v by "
+            "state in": "The tokens read the state as it was before the chunk, faded by "
+            "exp(b_before). The state itself fades along the keys: exp(b_last)[:, None].",
+            "state": "After a chunk the old state has faded by exp(b_last), and token s's k·v by "
             "exp(b_last - b_after).",
-            "decay": "Is every exponent of the scores counted from the chunk's middle?",
-            "mask": "The last chunk may have fewer than BT tokens: the mask of a tile is "
-            "(o_t < T)[:, None], in loads and in stores. A masked w has to be 0.",
+            "decay": "Is every exponent of the scores counted from the middle of the chunk?",
+            "mask": "The last chunk may have fewer than BT tokens: mask loads and stores of a "
+            "tile with (o_t < T)[:, None]. A masked w has to be 0.",
             "batch": "Token t of row i_b and head i_h is row (i_b·T + t)·H + i_h; program p has "
             "row p // H and head p % H.",
-            "never written": "o is stored once for each chunk, within the loop; s1 once, after it.",
+            "never written": "Store o once in each chunk, inside the loop, and s1 once, after it.",
         },
     ),
 }

@@ -38,7 +38,7 @@ SMALLER = (
 # Halves alike, and heads of several blocks.
 SIZES = "--shape 8,4096,64,64 --shape 4,4096,32,128 --methods wkv6 --dtype float16,bfloat16"
 BESIDE_PEERS = "--peers --dtype bfloat16 --methods 'wkv6,chunked,cuda,fla chunk,fla recurrent'"
-WALK = ("the walk, finished in CUDA", "cuda")  # token by token: what chunks have to beat
+RECURRENCE = ("recurrence, finished in CUDA", "cuda")  # token by token: chunks have to beat it
 DECAY_FROM_DATA = Rung("08 decay from data", "08_decay_from_data", "kernel")
 FUSED_RECURRENT = Rung(
     "13 fused recurrent",
@@ -187,7 +187,7 @@ WKV6 = Operation(
     tensor_cores=("chunked", "wkv6", "fla chunk"),  # wkv6 may choose: the lower roof is its own
     ladders=(
         Ladder("wkv6", (DECAY_FROM_DATA,), "cuda"),
-        Ladder("wkv6-triton", TRITON_RUNGS, "chunked", dtypes=BOTH_DTYPES, beside=WALK),
+        Ladder("wkv6-triton", TRITON_RUNGS, "chunked", dtypes=BOTH_DTYPES, beside=RECURRENCE),
     ),
     records=(
         # Without the reference: half a second a call.
@@ -295,7 +295,7 @@ WKV6_BACKWARD = replace(
             "chunked",
             180,
             dtypes=BOTH_DTYPES,
-            beside=WALK,
+            beside=RECURRENCE,
         ),
     ),
     records=(

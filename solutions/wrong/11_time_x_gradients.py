@@ -4,51 +4,51 @@ from rwkv_lessons.lab.course.wrong_answers import edit, wrong
 
 dk_naive = wrong(
     forward_again=(
-        "Adds up the outputs before the token, as the forward pass adds up tokens.",
+        "Adds the outputs before the token, as the forward pass adds the tokens before an output.",
         edit("while d < T - u:", "while d <= u:"),
         edit("* do_u[d]", "* do[b, c, u - d]"),
     ),
     itself_left_out=(
-        "The output at the token itself is left out.",
+        "Leaves out the output at the token itself.",
         edit("dk_u, d = float32(0), 0", "dk_u, d = float32(0), 1"),
     ),
     weights_in_order=(
-        "The weights are taken in the wrong order.",
+        "Reads the weights in the wrong order.",
         edit("w[c, ::-1]", "w[c]"),
     ),
     channel_zero=(
-        "All channels take the weights of the first.",
+        "All channels use the weights of the first.",
         edit("w[c, ::-1]", "w[0, ::-1]"),
     ),
     one_output_a_thread=(
-        "Of rows that are longer than the block, the rest is never written.",
+        "If a row is longer than the block, the rest is never written.",
         edit("u += cuda.blockDim.x", "u += T"),
     ),
 )
 
 dw_naive = wrong(
     one_batch_row=(
-        "Only the first batch row is added.",
+        "Adds only the first batch row.",
         edit("range(B)", "range(1)"),
     ),
     last_batch_row=(
-        "Every batch row starts the sum again.",
+        "The sum starts again with every batch row.",
         edit(
             "do_d, u = do[b, c, d:], 0",
             "dw_d = float32(0)\ndo_d, u = do[b, c, d:], 0",
         ),
     ),
     from_the_first_token=(
-        "Pairs before the start of the row are taken from its end.",
+        "Pairs before the start of the row wrap around to its end.",
         edit("while u < T - d:", "while u < T:"),
         edit("do_d[u] *", "do[b, c, (u + d) % T] *"),
     ),
     distance_as_index=(
-        "Distance d is written to place d.",
+        "Writes distance d to element d.",
         edit("dw[c, T - 1 - d]", "dw[c, d]"),
     ),
     one_pair_short=(
-        "The last token is left out.",
+        "Leaves out the last token.",
         edit("while u < T - d:", "while u < T - d - 1:"),
     ),
 )
@@ -63,22 +63,22 @@ dw_shared = wrong(
         edit("cuda.syncthreads()  # everyone has read what is overwritten now"),
     ),
     window_stands_still=(
-        "The window of do stays where the tile of distances starts.",
+        "The window of do does not move with the chunk of tokens.",
         edit("i, first = x, u0 + d0", "i, first = x, d0"),
     ),
     a_mean_of_its_own=(
-        "Each batch row starts the sum again.",
+        "The sum starts again with every batch row.",
         edit(
             "for u0 in range(0, T - d0, TILE):",
             "dw_d = float32(0)\nfor u0 in range(0, T - d0, TILE):",
         ),
     ),
     right_up_to_1024=(
-        "Only one chunk of tokens is met with each tile of distances.",
+        "Each tile of distances meets only one chunk of tokens.",
         edit("for u0 in range(0, T - d0, TILE):", "for u0 in range(0, 1, TILE):"),
     ),
     global_all_the_same=(
-        "Fills shared memory, and then reads k from global memory.",
+        "Fills shared memory, then reads k from global memory.",
         edit("* s_k[u]", "* k[b, c, u0 + u]"),
     ),
 )
@@ -90,32 +90,32 @@ dk_balanced = wrong(
         edit("dk[b0 + r, c, T - 1 - (t0 + t + n)] = sums", "dk[b0 + r, c, t0 + t + n] = sums"),
     ),
     nothing_reversed=(
-        "The forward sum of do.",
+        "Computes the forward sum of do.",
         edit("T - 1 - (u0 + i)]", "u0 + i]"),
         edit("so_far = dk[b0 + r, c, T - 1 - (t0 + t + n)]", "so_far = dk[b0 + r, c, t0 + t + n]"),
         edit("dk[b0 + r, c, T - 1 - (t0 + t + n)] = sums", "dk[b0 + r, c, t0 + t + n] = sums"),
     ),
     weights_reversed_too=(
-        "The weights are reversed as well.",
+        "Reverses the weights as well.",
         edit("w[c, at] if", "w[c, T - 1 - at] if"),
     ),
     not_paired=(
-        "Two neighbouring groups a thread: right, and uneven.",
+        "Gives a thread two neighbouring groups: right, but uneven.",
         edit("t = 4 * (last - x) if part == 0 else 4 * x", "t = 8 * x + 4 * part"),
     ),
     starts_again=(
-        "The sums start from 0 with every chunk: only the last one counts.",
+        "The sums start from 0 with every chunk, so only the last one counts.",
         edit("end > 0 and u0 > 0 and b0", "end < 0 and b0"),
     ),
 )
 
 dw_balanced = wrong(
     not_paired=(
-        "Two neighbouring groups a thread: right, and uneven.",
+        "Gives a thread two neighbouring groups: right, but uneven.",
         edit("d_near, d_far = 4 * x, 4 * (last - x)", "d_near, d_far = 8 * x, 8 * x + 4"),
     ),
     middle_left_out=(
-        "Where the number of groups is odd, nobody has the one in the middle.",
+        "With an odd number of groups, no thread has the middle one.",
         edit("if d_near <= d_far:", "if d_near < d_far:  # the near one"),
         edit("if d_near <= d_far and d0", "if d_near < d_far and d0"),
     ),
@@ -124,21 +124,21 @@ dw_balanced = wrong(
         edit("near[n] += do4[m] * k8[4 + m - n]", "near[n] += do4[m] * k8[3 + m - n]"),
     ),
     far_from_the_start=(
-        "The far group is met with the window of the near one.",
+        "The far group uses the window of the near one.",
         edit(
             "first = load4(s_do, (i,)), TILE + i - d_far - 4",
             "first = load4(s_do, (i,)), TILE + i - d_near - 4",
         ),
     ),
     sums_of_the_last_row=(
-        "Each batch row starts the sums again.",
+        "The sums start again with every batch row.",
         edit(
             "for t0 in range(d0, T, TILE):",
             "for n in range(4):\n    near[n], far[n] = 0, 0\nfor t0 in range(d0, T, TILE):",
         ),
     ),
     returns_before_the_barrier=(
-        "Threads without distances return, and never come to the barriers.",
+        "Threads without distances return and never reach the barriers.",
         edit("# from d0 on", "# from d0 on\nif d_near > d_far:\n    return"),
     ),
 )

@@ -4,11 +4,11 @@ from rwkv_lessons.lab.course.wrong_answers import edit, wrong
 
 add = wrong(
     always_the_first_block=(
-        "Every program takes the first elements.",
+        "Every program processes the first elements.",
         edit("tl.program_id(0) * BLOCK + tl.arange", "tl.arange"),
     ),
     everything_in_one_program=(
-        "Program 0 does all the work, the others nothing.",
+        "Program 0 does all the work, the others do nothing.",
         edit(
             """
             o = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -29,15 +29,15 @@ add = wrong(
         ),
     ),
     one_too_far=(
-        "The mask lets one element too many through.",
+        "The mask admits one element too many.",
         edit("o < n", "o <= n"),
     ),
     programs_overlap=(
-        "A program starts one element after the one before it, not a block.",
+        "A program starts one element after the previous one, not one block.",
         edit("tl.program_id(0) * BLOCK", "tl.program_id(0)"),
     ),
     right_for_whole_blocks=(
-        "The store is not masked: it writes past the end of out.",
+        "The store has no mask and writes past the end of out.",
         edit("b_x + b_y, m)", "b_x + b_y)"),
     ),
     stores_a_product=(
@@ -60,31 +60,31 @@ softmax = wrong(
         ),
     ),
     padded_sum_only=(
-        "The padding is cut out of the sum, but a row below zero has 0 for its maximum.",
+        "The padding is left out of the sum, but a row of negative values gets 0 as its maximum.",
         edit('-float("inf")', "0"),
         edit("tl.exp(b_x - tl.max(b_x, 0))", "tl.where(m_n, tl.exp(b_x - tl.max(b_x, 0)), 0)"),
     ),
     a_number_for_infinity=(
-        "The lanes past the end are -1000: larger than a row that is far below zero.",
+        "The lanes past the end are -1000, which is larger than a row far below zero.",
         edit('-float("inf")', "-1000.0"),
     ),
     right_for_powers_of_two=(
-        "The lanes past the end are 0: they count in the sum, and in the maximum.",
+        "The lanes past the end are 0, which counts in the sum and in the maximum.",
         edit('-float("inf")', "0"),
     ),
     rows_without_a_gap=(
-        "Takes the rows of x to follow one another.",
+        "Assumes that the rows of x follow one another.",
         edit("i_m * stride", "i_m * N"),
     ),
     store_unmasked=(
-        "The store is not masked: it writes into the next row.",
+        "The store has no mask and writes into the next row.",
         edit("tl.sum(b_e, 0), m_n)", "tl.sum(b_e, 0))"),
     ),
 )
 
 softmax_rows = wrong(
     block_of_any_length=(
-        "BLOCK is no power of two.",
+        "BLOCK is not a power of two.",
         edit("triton.next_power_of_2(N)", "N"),
     ),
     block_of_1024=(
@@ -96,15 +96,15 @@ softmax_rows = wrong(
         edit("kernel[(M,)]", "kernel[(max(M - 1, 1),)]"),
     ),
     program_per_element=(
-        "A program for each element of a row, not for each row.",
+        "Launches a program for each element of a row, not for each row.",
         edit("kernel[(M,)]", "kernel[(N,)]"),
     ),
     rows_without_a_gap=(
-        "Takes the rows of x to follow one another.",
+        "Assumes that the rows of x follow one another.",
         edit("x.stride(0), N", "N, N"),
     ),
     torch_does_it=(
-        "There is no launch: torch computes the answer.",
+        "Launches nothing: torch computes the answer.",
         edit(
             """
             y = torch.empty(M, N, device=x.device)
@@ -121,7 +121,7 @@ column_sums = wrong(
         edit(" & m_n[None, :]"),
     ),
     keeps_the_last_tile=(
-        "Forgets the tiles before the last one.",
+        "Forgets all tiles before the last one.",
         edit("b_sums += tl.sum(b_x, 0)", "b_sums = tl.sum(b_x, 0)"),
     ),
     rows_unmasked=(
@@ -129,11 +129,11 @@ column_sums = wrong(
         edit("(o_m < M)[:, None] & m_n[None, :]", "m_n[None, :]"),
     ),
     rows_without_a_gap=(
-        "Takes the rows of x to follow one another.",
+        "Assumes that the rows of x follow one another.",
         edit("o_m[:, None] * stride", "o_m[:, None] * N"),
     ),
     same_rows_again=(
-        "Every round takes the first rows.",
+        "Every iteration reads the first rows.",
         edit("o_m = first + tl.arange(0, BM)", "o_m = tl.arange(0, BM)"),
     ),
     sums_along_the_row=(

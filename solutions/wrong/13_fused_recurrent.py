@@ -4,11 +4,11 @@ from rwkv_lessons.lab.course.wrong_answers import edit, move, wrong
 
 grid = wrong(
     batch_forgotten=(
-        "The batch rows are forgotten.",
+        "Forgets the batch rows.",
         edit("B * H", "H"),
     ),
     keys_first=(
-        "Keys and values have changed places.",
+        "Exchanges keys and values.",
         edit("ceil_div(V, BV), ceil_div(K, BK)", "ceil_div(K, BK), ceil_div(V, BV)"),
     ),
     rounds_down=(
@@ -19,27 +19,27 @@ grid = wrong(
 
 forward = wrong(
     first_share_only=(
-        "The shares of the other blocks of keys are not added.",
+        "The partial sums of the other blocks of keys are not added.",
         edit("o_parts.sum(0)", "o_parts[0]"),
     ),
     keys_for_values=(
-        "Takes a head to have as many values as keys.",
+        "Assumes that a head has as many values as keys.",
         edit("V = v.shape[-1]", "V = K"),
     ),
     one_head_only=(
-        "The third axis of the grid is left out.",
+        "Leaves out the third axis of the grid.",
         edit("kernel[programs](", "kernel[programs[:2]]("),
     ),
     over_the_state=(
-        "The new state is written over the one that was given.",
+        "Writes the new state over the initial one.",
         edit("s1 = torch.empty_like(s0)", "s1 = s0"),
     ),
     places_for_one_block=(
-        "There is room for one share of o, and as many programs as ever write theirs.",
+        "Allocates one partial sum of o, although every block of keys writes one.",
         edit("programs[1], B, T, H, V", "1, B, T, H, V"),
     ),
     token_by_token=(
-        "A launch for every token: as many as there are tokens, and the state goes to memory.",
+        "Launches once for every token, and the state goes through memory each time.",
         edit(
             "kernel[programs](r, k, v, w, u, s0, o_parts, s1, **constants)",
             """
@@ -56,11 +56,11 @@ forward = wrong(
 
 kernel = wrong(
     at_most_128_tokens=(
-        "Tokens after the first 128 are left out.",
+        "Leaves out the tokens after the first 128.",
         edit("range(T)", "range(tl.minimum(T, 128))"),
     ),
     always_the_first_block=(
-        "Every program takes the first keys and the first values.",
+        "Every program uses the first keys and the first values.",
         edit("i_v, i_k, i_bh = tl.program_id(0), ", "i_k, i_bh = "),
         edit("i_k * BK + tl.arange(0, BK)", "tl.arange(0, BK)"),
         edit("i_v * BV + tl.arange(0, BV)", "tl.arange(0, BV)"),
@@ -71,7 +71,7 @@ kernel = wrong(
         edit("v + i_t * V + o_v, m_v, 0).to(tl.float32)", "v + i_t * V + o_v, m_v, 0)"),
     ),
     right_for_32_keys=(
-        "The blocks of keys write their shares to one place.",
+        "All blocks of keys write their partial sums to the same place.",
         edit("(i_k * B * T * H + i_t)", "i_t"),
     ),
     decay_of_the_values=(
@@ -83,11 +83,11 @@ kernel = wrong(
         edit("tl.exp(b_w)", "b_w"),
     ),
     bonus_of_the_first_head=(
-        "Every head takes the bonus of head 0.",
+        "Every head uses the bonus of head 0.",
         edit("u + i_h * K + o_k", "u + o_k"),
     ),
     heads_before_tokens=(
-        "Takes the tokens of a head to follow one another in memory.",
+        "Assumes that the tokens of a head follow one another in memory.",
         edit("(i_b * T + t) * H + i_h", "i_bh * T + t"),
     ),
     last_token_left_out=(
@@ -95,15 +95,15 @@ kernel = wrong(
         edit("for t in range(T):", "for t in range(T - 1):"),
     ),
     values_in_steps_of_keys=(
-        "A token's values start where they would if there were as many as keys.",
+        "A token's values start where they would if there were as many values as keys.",
         edit("v + i_t * V + o_v", "v + i_t * K + o_v"),
     ),
     starts_from_zero=(
-        "The state before the first token is not looked at.",
+        "Ignores the initial state.",
         edit("b_s = tl.load(s0 + o_s, m_s, 0)", "b_s = tl.zeros([BK, BV], tl.float32)"),
     ),
     state_first=(
-        "The state takes the token in before the output is computed.",
+        "The state absorbs the token before the output is computed.",
         move("b_s = tl.exp(b_w)[:, None] * b_s + b_kv", before="b_o = tl.sum("),
     ),
     sums_over_values=(

@@ -4,11 +4,11 @@ from rwkv_lessons.lab.course.wrong_answers import edit, move, wrong
 
 forward_sweep = wrong(
     one_decay_too_many=(
-        "The token decays as soon as it comes.",
+        "A token's own contribution decays at once.",
         edit("b_s + b_k[:, None] * b_v[None, :]", "(b_s + b_k[:, None] * b_v[None, :])"),
     ),
     state_moves_first=(
-        "The state moves on before it is read.",
+        "The state is updated before it is read.",
         move(
             "b_s = tl.exp(b_w)[:, None] * b_s + b_k[:, None] * b_v[None, :]",
             before="b_dr = tl.sum(",
@@ -22,7 +22,7 @@ forward_sweep = wrong(
 
 backward_sweep = wrong(
     chunks_of_one_row=(
-        "Every batch row looks up the kept states of the first.",
+        "Every batch row reads the kept states of the first.",
         edit("(i_b * tl.cdiv(T, C) + t // C) * H + i_h", "(t // C) * H + i_h"),
     ),
     first_token_first=(
@@ -37,7 +37,7 @@ backward_sweep = wrong(
         ),
     ),
     full_chunks_only=(
-        "The end of a last chunk that is shorter is not noticed.",
+        "Ignores the end of a last chunk that is not full.",
         edit("((t + 1) % C == 0) | (step == 0)", "(t + 1) % C == 0"),
     ),
     products_in_16_bits=(
@@ -46,7 +46,7 @@ backward_sweep = wrong(
         edit("do + i_t * V + o_v, m_v, 0).to(tl.float32)", "do + i_t * V + o_v, m_v, 0)"),
     ),
     last_state_forgotten=(
-        "The gradient of the final state is ignored.",
+        "Ignores the gradient of the final state.",
         edit("tl.load(ds1 + i_bh * K * V + o_s, m_s, 0)", "tl.zeros([BK, BV], tl.float32)"),
     ),
     masks_swapped=(
@@ -54,11 +54,11 @@ backward_sweep = wrong(
         edit("b_dv, m_v)", "b_dv, m_k)"),
     ),
     one_share_for_all=(
-        "The blocks of values write their shares of dk to one place.",
+        "All blocks of values write their partial sums of dk to the same place.",
         edit("(i_v * B * T * H + i_t)", "i_t"),
     ),
     sums_after_it_moved=(
-        "The sums of S·G are taken with the G of one token earlier.",
+        "Computes the sums of S·G from the G of one token earlier.",
         move(
             "b_g = tl.exp(b_w)[:, None] * b_g + b_r[:, None] * b_do[None, :]",
             before="if ((t + 1) % C == 0)",
@@ -83,42 +83,42 @@ decay_gradient = wrong(
         edit(", reverse=True"),
     ),
     one_term_missing=(
-        "The token's own r·dr stays in its dw.",
+        "The token's own r·dr is not removed from its dw.",
         edit(" - b_rdr"),
     ),
     own_key_out=(
-        "The token's own k·dk stays out of its dw, too.",
+        "The token's own k·dk is removed from its dw as well.",
         edit(" - b_rdr", " - b_rdr + b_kdk"),
     ),
     starts_from_zero=(
-        "What later chunks pass on is left out.",
+        "Leaves out what later chunks contribute.",
         edit("b_a[None, :] + "),
     ),
 )
 
 through_states = wrong(
     chunks_rounded_down=(
-        "There is no room for the state after a last chunk that is shorter.",
+        "Allocates no memory for the state after a last chunk that is not full.",
         edit("s0.new_empty(B, chunks, H, K, V)", "s0.new_empty(B, max(1, T // 64), H, K, V)"),
     ),
     first_share_only=(
-        "The shares of the other blocks are not added.",
+        "The partial sums of the other blocks are not added.",
         edit("(x.sum(0) for x in", "(x[0] for x in"),
     ),
     keys_and_values_swapped=(
-        "There are as many shares of dv as there are blocks of values.",
+        "Allocates as many partial sums of dv as there are blocks of values.",
         edit("s0.new_empty(NK, *v.shape)", "s0.new_empty(NV, *v.shape)"),
     ),
     over_the_final_gradient=(
-        "The gradient of the first state is written over that of the last.",
+        "Writes the gradient of the initial state over that of the final one.",
         edit("torch.empty_like(s0)", "ds1"),
     ),
     shares_in_16_bits=(
-        "Shares have the type of r.",
+        "The partial sums have the type of r.",
         edit("s0.new_empty(2, NV, *r.shape)", "r.new_empty(2, NV, *r.shape)"),
     ),
     state_before_the_tokens=(
-        "The backward sweep starts from the state before the tokens.",
+        "The backward sweep starts from the initial state.",
         edit("backward_sweep[grid](r, k, v, w, ds1,", "backward_sweep[grid](r, k, v, w, s0,"),
     ),
 )

@@ -4,22 +4,22 @@ from rwkv_lessons.lab.course.wrong_answers import edit, instead, wrong
 
 with_state = wrong(
     every_token_fades_itself=(
-        "A token reads a state that already faded by its own decay.",
+        "A token reads a state that has already faded by the token's own decay.",
         edit("r * before.exp()", "r * after.exp()"),
     ),
     new_tokens_do_not_fade=(
-        "The old state fades over the chunk, what the chunk adds does not.",
+        "The old state fades over the chunk, but the chunk's contribution does not.",
         edit("(k * (last - after).exp()).mT", "k.mT"),
     ),
     values_fade=(
-        "The columns of the state fade, not its rows: a decay belongs to a key.",
+        "The columns of the state fade instead of its rows: a decay belongs to a key.",
         edit("last.exp().mT", "last.exp()"),
     ),
 )
 
 pairs = wrong(
     fades_at_once=(
-        "A token's key fades by the token's own decay before anyone has read it.",
+        "A token's key fades by the token's own decay before any token has read it.",
         edit("- after[..., None, :, :]", "- before[..., None, :, :]"),
     ),
     nan_at_fast_decays=(
@@ -30,36 +30,39 @@ pairs = wrong(
 
 product = wrong(
     always_from_the_first=(
-        "Counts from the chunk's first token, wherever it is told to start.",
+        "Always counts from the chunk's first token, whatever m is.",
         edit("before[..., m : m + 1, :]", "before[..., :1, :]"),
     ),
     pair_by_pair=(
-        "The right scores, with an exp for every pair of tokens and channel.",
+        "The right scores, but with an exp for every pair of tokens and channel.",
         instead("return pairs(r, k, w)"),
     ),
     start_on_one_side=(
-        "Only the queries count from the middle, so that the start does not cancel.",
+        "Only the queries count from the middle, so the start does not cancel.",
         edit("k * (start - after).exp()", "k * (-after).exp()"),
     ),
 )
 
 blocks = wrong(
     from_the_blocks_end=(
-        "Queries count from their block's start, keys from its end: its own decay is lost.",
+        "Queries count from the start of their block, keys from its end, so the block's own "
+        "decay is lost.",
         edit(
             "(start - after[..., :i, :])", "(after[..., i + L - 1 : i + L, :] - after[..., :i, :])"
         ),
     ),
     from_the_chunks_start=(
-        "Left of the diagonal it counts from the chunk's first token: the keys' factor overflows.",
+        "Left of the diagonal it counts from the chunk's first token, so the keys' factor "
+        "overflows.",
         edit("before[..., i : i + 1, :]", "before[..., :1, :]"),
     ),
     never_from_the_middle=(
-        "Counts every block from its first token, the diagonal too: the keys' factor overflows.",
+        "Counts every block from its first token, on the diagonal too, so the keys' factor "
+        "overflows.",
         edit("m=L // 2", "m=0"),
     ),
     only_the_diagonal=(
-        "The blocks on the diagonal are right; nobody reads an earlier block.",
+        "The blocks on the diagonal are right, but no token reads an earlier block.",
         edit(
             """
             start = before[..., i : i + 1, :]

@@ -4,51 +4,51 @@ from rwkv_lessons.lab.course.wrong_answers import edit, move, wrong
 
 forward = wrong(
     a_program_per_chunk=(
-        "As many programs as there are chunks, all of which walk all chunks of the first heads.",
+        "As many programs as there are chunks, and each processes all chunks of the first heads.",
         edit("kernel[(B * H,)]", "kernel[(T // 16 + 1,)]"),
     ),
     batch_forgotten=(
-        "The batch rows are forgotten.",
+        "Forgets the batch rows.",
         edit("(B * H,)", "(H,)"),
     ),
     chunks_for_tokens=(
-        "Takes T for the number of chunks.",
+        "Uses T as the number of chunks.",
         edit('"T": T', '"T": T // 16'),
     ),
     o_in_float32=(
-        "o is float32, whatever v is.",
+        "o is always float32, whatever the type of v.",
         edit("torch.empty_like(v)", "torch.empty_like(v, dtype=torch.float32)"),
     ),
     over_the_state=(
-        "The new state is written over the one that was given.",
+        "Writes the new state over the initial one.",
         edit(
             "o, s1 = torch.empty_like(v), torch.empty_like(s0)", "o, s1 = torch.empty_like(v), s0"
         ),
     ),
     rounded_to_tf32=(
-        "Float32 operands are cut off to TF32.",
+        "Truncates float32 operands to TF32.",
         edit('"tf32x3"', '"tf32"'),
     ),
 )
 
 kernel = wrong(
     bonus_on_earlier_tokens=(
-        "The bonus is for the token at hand; here every score gets it.",
+        "The bonus belongs to the current token; here every score gets it.",
         edit(
             "b_scores = tl.where(o_c[:, None] == o_c[None, :], b_itself, b_scores)",
             "b_scores += tl.where(o_c[:, None] >= o_c[None, :], b_itself, 0)",
         ),
     ),
     bonus_of_the_first_head=(
-        "Every head takes the bonus of head 0.",
+        "Every head uses the bonus of head 0.",
         edit("u + i_h * N + o_n", "u + o_n"),
     ),
     fades_before_it_is_read=(
-        "Reads the state after its own decay: with b_after, where b_before belongs.",
+        "Reads the state after the token's own decay: b_after instead of b_before.",
         edit("tl.exp(b_before)", "tl.exp(b_after)"),
     ),
     full_chunks_only=(
-        "The last chunk is left out if it is not full.",
+        "Leaves out the last chunk if it is not full.",
         edit("range(tl.cdiv(T, BT))", "range(T // BT)"),
     ),
     masked_decay_of_one=(
@@ -56,22 +56,22 @@ kernel = wrong(
         edit("tl.load(w + o_x, m_t, 0)", "tl.load(w + o_x, m_t, -1)"),
     ),
     no_product_with_the_state=(
-        "The right answer, but what is read of the state is summed without the tensor cores.",
+        "The right answer, but the part read from the state is summed without the tensor cores.",
         edit(
             "tl.dot(b_reads, b_s.to(b_v.dtype), input_precision=PRECISION)",
             "tl.sum(b_reads[:, :, None] * b_s[None, :, :], 1)",
         ),
     ),
     old_state_fades_too_little=(
-        "The old state fades by the decays before the last token, not by all of them.",
+        "The old state fades by all decays but the last token's.",
         edit("tl.exp(b_last)", "tl.exp(tl.max(b_last[None, :] - b_w, 0))"),
     ),
     reads_the_future=(
-        "Scores above the diagonal stay: tokens read those that come after them.",
+        "Scores above the diagonal stay, so tokens read later ones.",
         edit("b_scores = tl.where(o_c[:, None] > o_c[None, :], b_scores, 0)"),
     ),
     lines_moved=(
-        "The state takes the chunk in before the chunk's tokens have read it.",
+        "The state absorbs the chunk before the chunk's tokens have read it.",
         move(
             """
             # The state after the chunk.
@@ -83,11 +83,11 @@ kernel = wrong(
         ),
     ),
     tf32_by_default=(
-        "The state's update does not say with which precision: float32 becomes TF32.",
+        "The state's update does not set its precision, so float32 becomes TF32.",
         edit("tl.trans(b_adds), b_v, input_precision=PRECISION", "tl.trans(b_adds), b_v"),
     ),
     the_chunks_start=(
-        "Counts the scores' decays from the chunk's first token: too strong ones overflow.",
+        "Counts the scores' decays from the chunk's first token, so strong decays overflow.",
         edit("b_middle = tl.sum(tl.where((o_c < BT // 2)[:, None], b_w, 0), 0)[None, :]"),
         edit("b_before - b_middle", "b_before"),
         edit("b_middle - b_after", "-b_after"),

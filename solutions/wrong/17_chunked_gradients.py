@@ -4,53 +4,53 @@ from rwkv_lessons.lab.course.wrong_answers import edit, move, wrong
 
 decay_gradient = wrong(
     counts_its_own_key=(
-        "A token's decay is crossed by what the token itself puts in.",
+        "Counts the token's own contribution as if it crossed the token's decay.",
         edit("(k * dk_s).cumsum(0) - k * dk_s", "(k * dk_s).cumsum(0)"),
     ),
     counts_its_own_read=(
-        "What token t reads is counted, although it is read before the decay.",
+        "Counts what token t reads, although it is read before the decay.",
         edit(" - r * dr_s - r * dr_c"),
     ),
     nothing_across=(
-        "What goes from the state before the chunk to the one after it is left out.",
+        "Leaves out what goes from the state before the chunk to the state after it.",
         edit("across + put_in", "put_in"),
     ),
     pairs_after_t=(
-        "Pairs that are put in and taken out after t are counted.",
+        "Counts pairs that are both put in and taken out after t.",
         edit(" - from_here_on(k * dk_c)"),
     ),
     sums_the_wrong_way=(
-        "What is taken out is summed over the tokens before t.",
+        "Sums what is taken out over the tokens before t.",
         edit("return x.flip(0).cumsum(0).flip(0)", "return x.cumsum(0)"),
     ),
 )
 
 checkpoints = wrong(
     adds_without_fading=(
-        "What the chunk adds does not fade over the rest of it.",
+        "The chunk's contribution does not fade over the rest of the chunk.",
         edit("(b_k * tl.exp(b_last[None, :] - tl.cumsum(b_w, 0)))", "b_k"),
     ),
     chunks_of_one_row=(
-        "Every batch row writes to the places of the first.",
+        "Every batch row writes to the memory of the first.",
         edit("(i_b * tl.cdiv(T, BT) + i_c) * H + i_h", "i_c * H + i_h"),
     ),
     full_chunks_only=(
-        "There is no state before a last chunk that is not full.",
+        "Stores no state before a last chunk that is not full.",
         edit("for i_c in range(tl.cdiv(T, BT)):", "for i_c in range(T // BT):"),
     ),
     decays_in_16_bits=(
-        "The sums of a chunk's decays are kept in the type in which the decays come.",
+        "Keeps the sums of a chunk's decays in the type of the decays.",
         edit("tl.cumsum(b_w, 0)", "tl.cumsum(b_w, 0).to(b_v.dtype).to(tl.float32)"),
     ),
     keeps_the_first=(
-        "Keeps the state before the first chunk for all of them.",
+        "Stores the state before the first chunk for all chunks.",
         edit(
             "tl.store(before + i_s * N * N + o_s, b_s)",
             "tl.store(before + i_s * N * N + o_s, tl.load(s0 + tl.program_id(0) * N * N + o_s))",
         ),
     ),
     keeps_the_state_after=(
-        "Keeps the state after every chunk, where the one before it is wanted.",
+        "Stores the state after every chunk instead of the one before it.",
         move(
             """
             b_last = tl.sum(b_w, 0)
@@ -62,14 +62,14 @@ checkpoints = wrong(
         ),
     ),
     starts_from_zero=(
-        "The state before the first token is not looked at.",
+        "Ignores the initial state.",
         edit(
             "b_s = tl.load(s0 + tl.program_id(0) * N * N + o_s)",
             "b_s = tl.zeros([N, N], tl.float32)",
         ),
     ),
     tf32_by_default=(
-        "The product does not say with which precision: float32 becomes TF32.",
+        "The product does not set its precision, so float32 becomes TF32.",
         edit(", input_precision=PRECISION"),
     ),
 )
@@ -80,15 +80,16 @@ backward_sweep = wrong(
         edit("b_sg[None, :] + "),
     ),
     ends_in_zero=(
-        "The gradient of the final state is not looked at: the sweep starts from zeros.",
+        "Ignores the gradient of the final state: the sweep starts from zeros.",
         edit("b_g = tl.load(ds1", "b_g = 0 * tl.load(ds1"),
     ),
     every_score_wanted=(
-        "The scores' gradient is not masked: the outputs want tokens that they never read.",
+        "Does not mask the scores' gradient, so outputs pass gradients to tokens that they never "
+        "read.",
         edit("tl.where(earlier, b_dscores, 0)", "b_dscores"),
     ),
     moves_on_first=(
-        "Moves on to the chunk before, and then has dk and dv from that.",
+        "Goes one chunk back first, and computes dk and dv from that.",
         move(
             """
             b_g *= tl.exp(b_last)[:, None]
@@ -99,7 +100,7 @@ backward_sweep = wrong(
         ),
     ),
     right_without_a_state=(
-        "A token's decay is crossed by what it puts in itself.",
+        "Counts the token's own contribution as if it crossed the token's decay.",
         edit("tl.cumsum(b_k * b_dk_s, 0) - b_k * b_dk_s", "tl.cumsum(b_k * b_dk_s, 0)"),
     ),
     scores_not_turned=(
@@ -114,11 +115,11 @@ gradients = wrong(
         edit("du.sum(0), ds0", "du, ds0"),
     ),
     du_of_one_row=(
-        "There is room for du of one batch row.",
+        "Allocates du for one batch row.",
         edit("s0.new_empty(B, H, N)", "s0.new_empty(1, H, N)"),
     ),
     full_chunks_only=(
-        "There is no room for the state before a last chunk that is shorter.",
+        "Allocates no memory for the state before a last chunk that is not full.",
         edit('ceil_div(T, constants["BT"])', 'max(1, T // constants["BT"])'),
     ),
     no_states_kept=(
@@ -126,11 +127,11 @@ gradients = wrong(
         edit("checkpoints[grid](k, v, w, s0, before, **constants)"),
     ),
     over_the_final_gradient=(
-        "The gradient of the first state is written over that of the last.",
+        "Writes the gradient of the initial state over that of the final one.",
         edit("torch.empty_like(s0)", "ds1"),
     ),
     states_of_the_keys=(
-        "The kernel that keeps states gets r for k.",
+        "Passes r instead of k to the kernel that keeps states.",
         edit("checkpoints[grid](k, v, w,", "checkpoints[grid](r, v, w,"),
     ),
 )

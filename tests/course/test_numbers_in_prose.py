@@ -16,6 +16,8 @@ from rwkv_lessons.distributed.cost import forward
 from rwkv_lessons.lab.course.exercises import NOTEBOOKS, ROOT
 from rwkv_lessons.lab.lessons.lesson_18.pictures import A800, find
 from rwkv_lessons.lab.lessons.lesson_30.pictures import assumed_rates
+from rwkv_lessons.lab.lessons.lessons_10_11.pictures import arithmetic_ms
+from rwkv_lessons.lab.pictures.ladder import floor
 from rwkv_lessons.lab.pictures.roofline import ceiling
 from rwkv_lessons.operations import work
 from rwkv_lessons.records.lookup import GPU, record
@@ -199,30 +201,38 @@ SENTENCES = (
          lambda: (ratio(shown("09", "lengths", r"64: one sum (\S+),.*4,096: one sum (\S+),"))
                   ** (1 / 3),), (2,), 0.15),
     Said("06", r"L2 answers in # ns", lambda: (record("ceilings").ceilings["l2_latency_ns"],)),
-    Said("10", r"its first kernel, one thread an output, takes # ms",
+    Said("10", r"its first kernel, with one thread per output, takes # ms",
          lambda: (ms("rwkv-cuda-timex", "v0"),)),
     Said("10", r"about # trillion operations a second",
          lambda: (ceiling().flops_per_s / 1e12,)),
-    Said("10", r"It gained an eighth, # to # ms", timex("grouped", "balanced")),
+    Said("10", r"It saves an eighth, from # to # ms", timex("grouped", "balanced")),
+    Said("10", r"C takes more than twice as long as either",
+         lambda: (ms("rwkv-cuda-timex", "v3") / 2 > arithmetic_ms(),), (True,)),
+    Said("10", r"The float32 units need at least # ms", lambda: (arithmetic_ms(),)),
+    Said("10", r"dotted line of the ladder is at # ms", lambda: floor("timex")[:1]),
     Said("10", r"as fast as in C, to within # %",
          lambda: (100 * max(ms("timex-ladder", f"10_time_x.{rung}") / ms("rwkv-cuda-timex", C) - 1
                             for rung, C in (("naive", "v0"), ("shared", "v1"))),), within=0.5),
-    Said("10", r"the ladder's last rung but one: # ms in float32, hardly less than `balanced`",
+    Said("10", r"the last rung below the finished kernel: # ms in float32, hardly less than",
          lambda: (ms("timex-ladder", "10_time_x.toeplitz"),)),
     Said("10", r"`rwkv_lessons/timex/toeplitz/forward.py`, takes # ms, and # in bfloat16",
          lambda: (ms("timex-ladder", "toeplitz"),
                   ms("timex-peers", "toeplitz", (32, 768, 768), "bfloat16"))),
-    Said("11", r"from # ms to #, where forward went from # to #",
+    Said("11", r"from # ms to #, while forward went from # to #",
          lambda: (*(ms("rwkv-cuda-timex-backward", x) - ms("rwkv-cuda-timex", x)
                     for x in ("v0", "v3")),
                   *(ms("rwkv-cuda-timex", x) for x in ("v0", "v3")))),
-    Said("11", r"the finished kernel of the ladder above: # ms for both passes, where the "
-         r"last rung takes #",
+    Said("11", r"The float32 units of your kernels need at least # ms for the three sums",
+         lambda: (arithmetic_ms(operation="timex-backward"),)),
+    Said("11", r"the finished kernel of the ladder above: # ms for both passes, compared with # "
+         r"for the last rung",
          lambda: (ms("timex-backward-ladder", "toeplitz", dtype="float32"),
                   ms("timex-backward-ladder", "11_time_x_gradients.balanced"))),
     Said("13", r"a token takes about # % longer",
          lambda: (100 * per_token(LADDER, "08_decay_from_data")
                   / per_token("wkv6-triton-few", "08_decay_from_data") - 100,), within=0.15),
+    Said("13", r"whose tensor cores are so fast that memory is the limit",
+         lambda: (floor("wkv6-triton", dtype="float32")[1] == "memory",), (True,)),
     Said("13", r"worth #× with 16 heads, and still #× with 512",
          lambda: tuple(ms(x, "08_decay_from_data", dtype="float32") / ms(x, WALK, dtype="float32")
                        for x in ("wkv6-triton-few", LADDER))),
@@ -230,11 +240,15 @@ SENTENCES = (
          lambda: (44 * 4 * 8 * 4096 * 64 * 64 / ceiling().bytes_per_s * 1e3
                   / (f32("14_recurrent_gradients.gradients", BOTH) - f32(WALK)),),
          (1 / 3,), 0.15),
-    Said("16", r"Sixteen tokens in the time of six, and all of it twice, as only half of the "
-         r"programs find room: #×", lambda: (f32(WALK) / f32(CHUNKS),)),
-    Said("16", r"Sixteen tokens in the time of six",
+    Said("16", r"Together that makes the kernel #× as fast", lambda: (f32(WALK) / f32(CHUNKS),)),
+    Said("16", r"In lesson 13 the float32 units set the roof, # ms", lambda: floor("wkv6")[:1]),
+    Said("16", r"so memory sets the roof, # ms",
+         lambda: floor("wkv6-triton", dtype="float32")[:1]),
+    Said("16", r"so memory sets the roof",
+         lambda: (floor("wkv6-triton", dtype="float32")[1] == "memory",), (True,)),
+    Said("16", r"A step of sixteen tokens takes as long as six single-token steps",
          lambda: (f32(CHUNKS) / 2 / 256 / (f32(WALK) / 4096),), (6,), 0.08),
-    Said("16", r"In bfloat16 the chunks take a bit more than a fifth of the walk's time",
+    Said("16", r"the chunked kernel takes a bit more than a fifth of the recurrent one's time",
          lambda: (ms("wkv6", "chunked", dtype="bfloat16") / ms("wkv6", "cuda", dtype="bfloat16"),),
          (1 / 5,), 0.12),
     Said("17", r"In bfloat16 the chunks take a quarter of the walk's time",

@@ -8,6 +8,7 @@ steps("wkv5")                        all of it, as data
 from dataclasses import dataclass, replace
 
 from rwkv_lessons.operations import LADDERS, operation_of
+from rwkv_lessons.operations.work import MULTIPLY_ADDS
 from rwkv_lessons.records.lookup import GPU, record
 from rwkv_lessons.records.schema import Measurement
 
@@ -129,7 +130,7 @@ def draw(axes, climbed, here=None, floors=None, what="Forward"):
     """Bars of device time, the shorter the better; a black mark where the CUDA C original is.
 
     Args:
-        floors: dtype → milliseconds that nothing is faster than.
+        floors: dtype → milliseconds that nothing is faster than, and what sets them.
         what: was timed.
     """
     from warplens.pictures.style import INK, PAPER
@@ -157,9 +158,9 @@ def draw(axes, climbed, here=None, floors=None, what="Forward"):
     if len(dtypes) > 1:
         for n, dtype in enumerate(dtypes):
             axes.plot([], [], "s", **_look(n, False), label=dtype)
-    for n, (dtype, ms) in enumerate((floors or {}).items()):
-        kind = f", {dtype}" if len(dtypes) > 1 else ""
-        label = f"roofline of this GPU{kind}: {ms:.2f} ms"
+    for n, (dtype, (ms, limit)) in enumerate((floors or {}).items()):
+        kind = f"{dtype}, " if len(dtypes) > 1 else ""
+        label = f"least time, {kind}{limit}: {ms:.2f} ms"
         axes.axvline(ms, color=INK, linewidth=1, linestyle=(":", "--")[n], label=label)
     axes.set_yticks(range(len(climbed)), [step.label for step in climbed])
     for tick, step in zip(axes.get_yticklabels(), climbed, strict=True):
@@ -179,20 +180,31 @@ def _look(n, marked):
     return {"color": colour, "alpha": 0.4 if n else 1}
 
 
-def floor_ms(operation="wkv5", gpu=GPU, folder=None, dtype="float32"):
-    """Fewest bytes or flops at the GPU's measured ceilings; None without these records.
+def floor(operation="wkv5", gpu=GPU, folder=None, dtype="float32"):
+    """The least milliseconds at the GPU's measured ceilings, and what sets them; None: no record.
 
     Arithmetic counts at the rate of the unit that the ladder's finished kernel computes with.
     """
     from rwkv_lessons.operations import work
-    from rwkv_lessons.records.rates import floor_seconds
+    from rwkv_lessons.records.rates import both_seconds, flops_per_second
 
     ours, limits = (_recorded(x, gpu, folder) for x in (f"{operation}-ladder", "ceilings"))
     if ours is None or limits is None:
         return None
     unit = operation_of(operation).unit_of(LADDERS[operation].finished)
-    least = work(operation, ours.rows[0].shape, dtype)
-    return 1e3 * floor_seconds(least, dtype, limits.ceilings, unit)
+    least, limits = work(operation, ours.rows[0].shape, dtype), limits.ceilings
+    flops_per_s = flops_per_second(limits, dtype, unit)
+    memory, arithmetic = both_seconds(least, limits["copy_bytes_per_s"], flops_per_s)
+    return 1e3 * max(memory, arithmetic), "memory" if memory > arithmetic else unit_text(
+        dtype, unit
+    )
+
+
+def unit_text(dtype, unit):
+    """What does the arithmetic, in the words of a picture."""
+    if unit == MULTIPLY_ADDS:
+        return "float32 units"
+    return "tensor cores, 3 × TF32" if dtype == "float32" else "tensor cores"
 
 
 def figure(operation="wkv5", here=None, gpu=GPU, folder=None, measured=True):
@@ -201,8 +213,8 @@ def figure(operation="wkv5", here=None, gpu=GPU, folder=None, measured=True):
 
     climbed = steps(operation, gpu, folder)
     climbed = reached(climbed, here, measured) if here else climbed
-    floors = {x: floor_ms(operation, gpu, folder, x) for x in LADDERS[operation].dtypes}
-    floors = {dtype: ms for dtype, ms in floors.items() if ms}
+    floors = {x: floor(operation, gpu, folder, x) for x in LADDERS[operation].dtypes}
+    floors = {dtype: least for dtype, least in floors.items() if least}
     drawn = style.figure(HEIGHT, WIDTH)
     draw(drawn.subplots(), climbed, here, floors, operation_of(operation).timed)
     return drawn

@@ -72,6 +72,7 @@ def ceiling(dtype="float32", gpu=records.GPU, folder=None, unit=None):
     if unit == TENSOR_CORES and unit_of(dtype) != TENSOR_CORES:
         how = " on tensor cores, three products of TF32 for one"
     source = f"{where.gpu}, {where.date}{how and f', {dtype}{how}'}"
+    how = how or " on tensor cores" * (unit_of(dtype) == TENSOR_CORES) or " units"
     return Ceiling(f"{where.gpu}, {dtype}{how}", bytes_per_s, flops_per_s, source)
 
 

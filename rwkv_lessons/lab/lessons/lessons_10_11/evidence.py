@@ -74,18 +74,18 @@ def two_warps(outputs):
     return CaseX(f"{tokens} tokens in tiles of {tile}", "tile", (1, 1, tokens), tile=tile, rows=1)
 
 
-# What a case that fails may mean, in the rungs of lesson 10 with shared memory.
+# What a failing case may mean, in the kernels of lesson 10 that use shared memory.
 SYMPTOMS = {
-    "by hand": "With ones, o[t] is t + 1. How many products does your output have?",
-    "distance": "k[u] meets the weight of its distance: w[c, T - 1 - (t - u)], the last for u = t.",
-    "channel": "w has a row for each channel, and so has k: which c has this block?",
-    "batch": "Which batch row has this block? w is the same for all of them.",
-    "causal": "Output t has the tokens up to t and no later one: where does the loop over u end?",
-    "tail": "Which outputs are there, which tokens? Beyond T there is nothing to read or to write.",
-    "tile": "Later tiles add up all tokens before them: a loop over u0 for each t0, and sums that "
-    "start from 0 once a tile.",
-    "group": "A block has one row: nothing here depends on how many there are.",
-    "order": "Who reads what another thread has written, and do both barriers stand between?",
+    "by hand": "With ones, o[t] is t + 1. How many products does your output add up?",
+    "distance": "Token u has the weight w[c, T - 1 - (t - u)]; token t itself has the last one.",
+    "channel": "Both w and k have a row for each channel. Which channel does this block compute?",
+    "batch": "Which batch row does this block compute? All of them use the same w.",
+    "causal": "Output t reads no token after t: where does the loop over u end?",
+    "tail": "Which outputs and which tokens exist? Read and write nothing at T or beyond.",
+    "tile": "A later tile also adds the tokens of all earlier tiles: loop over u0 for each t0, and "
+    "set the sums to 0 once a tile.",
+    "group": "A block computes one row, so nothing here depends on how many there are.",
+    "order": "A thread reads what another has written: are both barriers in place?",
 }
 
 

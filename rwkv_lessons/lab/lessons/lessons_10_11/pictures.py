@@ -1,4 +1,4 @@
-"""Lessons 10 and 11: which products there are, who has how many, and what reading them costs."""
+"""Lessons 10 and 11: the products of a row, how threads share them, and what reading costs."""
 
 import numpy as np
 
@@ -71,6 +71,36 @@ def who_works(**kernels):
     return Picture(figure, "\n".join(said))
 
 
+def pairs(T=32, threads=(0, 2)):
+    """How many tokens each group of four outputs reads, and which two groups a thread has.
+
+    Args:
+        T: outputs of the row, a multiple of 8.
+        threads: which threads of the block to colour, at most three.
+    """
+    groups = T // 4
+    figure = style.figure(0.7 + 0.26 * groups)
+    axes = figure.subplots()
+    owner = {g: x for x in threads for g in (x, groups - 1 - x)}
+    colours = [style.OKABE_ITO[x] for x in ("blue", "vermillion", "green")]
+    for g in range(groups):
+        thread = owner.get(g)
+        colour = style.FAINT if thread is None else colours[threads.index(thread)]
+        axes.barh(g, 4 * g + 4, color=colour, height=0.7)
+        label = f"{4 * g + 4} tokens" + ("" if thread is None else f", thread {thread}")
+        axes.annotate(label, (4 * g + 4, g), (4, 0), textcoords="offset points", va="center")
+    ticks = [f"group {g}: outputs {4 * g} to {4 * g + 3}" for g in range(groups)]
+    axes.set_yticks(range(groups), ticks)
+    axes.set(xlim=(0, 1.2 * T), ylim=(groups - 0.4, -0.6), xlabel="tokens u that a group reads")
+    lines = []
+    for x in threads:
+        short, long = 4 * x + 4, T - 4 * x
+        text = f"thread {x}: groups {x} and {groups - 1 - x}"
+        lines.append(f"{text}, {short} + {long} = {short + long} tokens")
+    axes.set_title("; ".join(lines))
+    return Picture(figure, "\n".join(lines))
+
+
 def counted(kernel, launch, shape, tile, writes):
     """The trace of one launch of a lesson's kernel, with tiles of `tile`."""
     small = evidence.sizes(kernel, tile)
@@ -79,16 +109,16 @@ def counted(kernel, launch, shape, tile, writes):
     return trace(kernel, grid, block, *values.values(), constants=small, local=False)
 
 
-def passes(seen, products):
-    """Passes over L1 or shared memory for 32 products: what a warp has at a time.
+def wavefronts(seen, products):
+    """Wavefronts of L1 or shared memory for 32 products: one for each lane of a warp.
 
-    A request to global memory counts as one pass, which is the least it takes.
+    A request to global memory counts as one wavefront, the fewest it can need.
     """
     return 32 * (seen.requests("global", "load") + seen.shared_wavefronts) / products
 
 
-def passes_ms(of_32, shape=SHAPE):
-    """Milliseconds on an H200 if nothing but such passes took time, one a cycle on each SM."""
+def wavefronts_ms(of_32, shape=SHAPE):
+    """The least milliseconds of such wavefronts on an H200, one a cycle on each SM."""
     B, C, T = shape
     return 1e3 * of_32 * B * C * T * (T + 1) / 2 / 32 / SMS / CLOCK
 
@@ -111,14 +141,14 @@ def rungs(**kernels):
     Args:
         kernels: name=(kernel, its launch); the name is the kernel's in solutions/.
     """
-    head = ("passes for 32", "ms of passes", "C on an H200", "C on a GTX 1070")
-    print(f"{'':10}" + "".join(f"{x:>17}" for x in head))
+    head = ("wavefronts for 32", "their ms", "C on an H200", "C on a GTX 1070")
+    print(f"{'':10}" + "".join(f"{x:>19}" for x in head))
     for name, (kernel, launch) in kernels.items():
         B, T = (8 if name in ("grouped", "balanced") else 1), 256  # whole warps, whole groups
-        of_32 = passes(counted(kernel, launch, (B, 1, T), T, ("o",)), B * T * (T + 1) / 2)
+        of_32 = wavefronts(counted(kernel, launch, (B, 1, T), T, ("o",)), B * T * (T + 1) / 2)
         cited = (_ms(original_ms(name, gpu)) for gpu in ORIGINAL_GPUS)
-        cells = (f"{of_32:.2f}", f"{passes_ms(of_32):.2f}", *cited)
-        print(f"{name:10}" + "".join(f"{x:>17}" for x in cells))
+        cells = (f"{of_32:.2f}", f"{wavefronts_ms(of_32):.2f}", *cited)
+        print(f"{name:10}" + "".join(f"{x:>19}" for x in cells))
     B, C, T = SHAPE
     print(f"B={B} C={C} T={T}: multiply-adds {arithmetic_ms():.2f} ms, memory {memory_ms():.3f} ms")
 
