@@ -191,8 +191,8 @@ EXERCISES = {
             instead={
                 "Several rows per program, as a tile [BM, BLOCK],": "suit short rows, which leave "
                 "most lanes of a program idle.",
-                "The row in blocks, with sums that are rescaled,": "allows rows of any length; lesson "
-                "26 does it.",
+                "The row in blocks, with sums that are rescaled,": "allows rows of any length: "
+                "lesson 26.",
             },
             stretch="Write log softmax. Which of exp and log can you save?",
         ),
@@ -298,8 +298,8 @@ EXERCISES = {
             instead={
                 "A tile [BM, BN] of sums, added once after the loop,": "needs no sum across "
                 "threads in the loop, but BM times the registers.",
-                "Cutting the rows into programs, too,": "gives more programs when columns are few, but a "
-                "second launch has to add their sums.",
+                "Cutting the rows into programs, too,": "gives more programs when columns are few, "
+                "but a second launch has to add their sums.",
             },
             stretch="Sum along the rows instead, with the same tile. Which axis and which mask "
             "change, and what does one load read?",

@@ -100,19 +100,21 @@ EXERCISES = {
         difficulty=1,
         afterwards=Afterwards(
             why={
-                "return ceil_div(V, BV), ceil_div(K, BK), B * H": "A program per tile. The values "
-                "run fastest: neighbours in time share r, k and w in the cache.",
+                "return ceil_div(V, BV), ceil_div(K, BK), B * H": "One program per tile. The "
+                "values are the first axis: programs that run at the same time share r, k and w "
+                "in the cache.",
             },
             instead={
-                "All keys in a tile": "no partial sums, and fewer programs with more registers "
-                "each.",
+                "All keys in a tile": "needs no partial sums, but gives fewer programs, with "
+                "more registers each.",
             },
-            stretch="B·H may pass 65,535, the limit of the second and third axis of a grid. What "
-            "would you change?",
+            stretch="B·H may exceed 65,535, the limit of the second and third axis of a grid. "
+            "What would you change?",
         ),
         hints=(
-            "How many tiles does it take to cover the state of one head?",
-            "Along the keys: K in steps of BK, rounded up. Along the values the same with V, BV.",
+            "How many tiles cover the state of one head?",
+            "Along the keys: K in steps of BK, rounded up. The same along the values, with V and "
+            "BV.",
             "ceil_div(V, BV), ceil_div(K, BK), B * H",
         ),
         evidence=(
@@ -127,8 +129,8 @@ EXERCISES = {
             ),
         ),
         symptoms={
-            "tiles that fit": "Every batch row has heads of its own.",
-            "100 keys and values": "The last tile reaches past the end: round up.",
+            "tiles that fit": "Every batch row has its own heads.",
+            "100 keys and values": "The last tile extends past the end: round up.",
             "more keys than values": "The values come first: (NV, NK, B·H).",
         },
     ),
@@ -137,24 +139,24 @@ EXERCISES = {
         difficulty=1,
         afterwards=Afterwards(
             why={
-                "o_parts = v.new_empty(programs[1], B, T, H, V)": "A share of o for each block of "
-                "keys: as many as the grid's second number. On v's device, and not filled: the "
-                "kernel writes all of it.",
-                "return o_parts.sum(0), s1": "A second kernel, torch's: it reads all shares once "
-                "more.",
+                "o_parts = v.new_empty(programs[1], B, T, H, V)": "One partial sum of o for each "
+                "block of keys, the grid's second number. It is on v's device and not filled, "
+                "because the kernel writes all of it.",
+                "return o_parts.sum(0), s1": "A second kernel, torch's, reads all partial sums "
+                "once more.",
             },
             instead={
-                "torch.zeros": "the same answer, and a kernel more that writes every byte for "
+                "torch.zeros": "gives the same answer, but one more kernel writes every byte for "
                 "nothing.",
             },
-            stretch="BK = 16, BV = 64 has as many programs for 64 keys and values. Which tensors "
-            "are read more often, which less?",
+            stretch="BK = 16, BV = 64 gives as many programs for 64 keys and values. Which "
+            "tensors are read more often, which less?",
         ),
         hints=(
-            "Three tensors come back from the kernel or its sum: which of them has an axis more "
-            "than what is returned?",
+            "You need two results, but the kernel sums only over its own keys. Which output "
+            "needs one more axis than the result?",
             "grid(B, H, K, V, BK, BV) is (NV, NK, B·H): o_parts is [NK, B, T, H, V]. s1 is like "
-            "s0. The kernel takes its tensors in the order of its signature, then the sizes.",
+            "s0. Pass the tensors in the order of the kernel's signature, then the sizes.",
             "B, T, H, K = r.shape\n"
             "V = v.shape[-1]\n"
             "programs, constants = launch(B, T, H, K, V)\n"
@@ -176,21 +178,20 @@ EXERCISES = {
             launches_gpu(KERNELS, forward_call("batch rows and heads", 2, 75, 4, 100, 100)),
         ),
         symptoms={
-            "one tile": "o is the sum of o_parts over its first axis, s1 is what the kernel wrote.",
-            "more keys than a tile": "o_parts has an entry for each block of keys, NK: the "
+            "one tile": "o is the sum of o_parts over its first axis; s1 is what the kernel wrote.",
+            "more keys than a tile": "o_parts has an entry for each block of keys: NK, the "
             "grid's second number.",
             "more values than keys": "K is the last axis of r, V that of v.",
             "batch rows and heads": "The third number of the grid is B·H.",
-            "bfloat16": "o has v's type, and so may its shares; states are float32.",
+            "bfloat16": "o has v's type, and its partial sums may have it too; states are float32.",
             "grid": "Which programs are missing? The grid is (NV, NK, B·H).",
-            "launch": "kernel[programs](…): the tensors in the order of the signature, then its "
-            "sizes by name. Its outputs are new memory.",
-            "sizes": "The kernel masks what is past the end. So it was told of a larger tensor "
-            "than it got: are the sizes those of the tensors, and do o_parts and the grid go "
-            "together?",
-            "programs": "Two programs wrote one element: o_parts needs B·T·H·V numbers for each "
-            "block of keys.",
-            "idle": "More programs than tiles: the grid is (NV, NK, B·H).",
+            "launch": "kernel[programs](…): pass the tensors in the order of the signature, then "
+            "the sizes by name. Outputs are new memory.",
+            "sizes": "The kernel masks what is past the end, so it was passed sizes larger than "
+            "the tensor. Do the sizes match the tensors, and does o_parts match the grid?",
+            "programs": "Two programs wrote the same element: o_parts needs B·T·H·V elements for "
+            "each block of keys.",
+            "idle": "There are more programs than tiles: the grid is (NV, NK, B·H).",
         },
     ),
     "kernel": Exercise(
@@ -198,25 +199,27 @@ EXERCISES = {
         difficulty=2,
         afterwards=Afterwards(
             why={
-                "m_k, m_v = o_k < K, o_v < V": "A block has a power of two of lanes; the mask "
+                "m_k, m_v = o_k < K, o_v < V": "The number of lanes is a power of two; the mask "
                 "stops those past the end.",
-                "b_o = tl.sum(b_r[:, None] * (b_u[:, None] * b_kv + b_s), 0)": "Axis 0 are the "
-                "keys. The state is read before it moves on.",
-                "b_s = tl.exp(b_w)[:, None] * b_s + b_kv": "One decay per key: a row of the tile.",
+                "b_o = tl.sum(b_r[:, None] * (b_u[:, None] * b_kv + b_s), 0)": "Axis 0 is the "
+                "keys. The state is read before it is updated.",
+                "b_s = tl.exp(b_w)[:, None] * b_s + b_kv": "One decay per key, which is a row of "
+                "the tile.",
             },
             instead={
-                "The bonus as b_v · Σ r·u·k": "a sum over BK numbers and BV products instead of "
-                "BK·BV multiply-adds.",
-                "tl.atomic_add into one o": "no partial sums to add up, but o has to be zeroed, "
-                "and the last digits change from run to run.",
+                "The bonus as b_v · Σ r·u·k": "takes a sum over BK elements and BV products "
+                "instead of BK·BV multiply-adds.",
+                "tl.atomic_add into one o": "needs no partial sums, but o has to be zeroed, and "
+                "the last digits change from run to run.",
             },
-            stretch="Load the next token's r, k, w and v at the end of the loop. Mind the last "
-            "token.",
+            stretch="Load the next token's r, k, w and v at the end of the loop. What about the "
+            "last token?",
         ),
         hints=(
             "In this order: who am I (three indices), which keys and values are mine (offsets, "
-            "masks), the tile of s0; then a loop over t with four loads, three lines of arithmetic "
-            "and a store; after it, s1. The arithmetic is lesson 08's without the loops over i, j.",
+            "masks), the tile of s0; then a loop over t with four loads, three lines of "
+            "arithmetic and a store; after it, s1. The arithmetic is lesson 08's without the "
+            "loops over i and j.",
             "i_b = i_bh // H, i_h = i_bh % H; keys o_k = i_k * BK + tl.arange(0, BK). Token t of "
             "head i_h is row (i_b·T + t)·H + i_h: times K for r, k, w, times V for v. The tile's "
             "offsets are o_k[:, None] * V + o_v[None, :], from i_bh·K·V on; b_k[:, None] * "
@@ -234,15 +237,15 @@ EXERCISES = {
             limits=(reads(3, *"rkvw"), reads(1, "s0"), writes(1, *WRITES), exps(2 * 8 * 9 * 4)),
         ),
         symptoms={
-            "by hand": "One token, empty state: o is Σ r·u·k·v over keys, axis 0 of a tile; "
-            "it leaves k·v behind, undecayed.",
+            "by hand": "With one token and an empty state, o is Σ r·u·k·v over keys, axis 0 of "
+            "the tile, and the new state is k·v, undecayed.",
             "decay": "Each row of the tile, a key, is multiplied by its own exp(w): [:, None].",
-            "head": "Element [b, t, h, i] is number ((b·T + t)·H + h)·K + i: take b and h out of "
-            "b·H + h first. u has no b.",
-            "blocks": "A program's own keys start at i_k · BK, its own values at i_v · BV; its "
-            "share of o goes to o_parts[i_k], B·T·H·V numbers after the one before.",
+            "head": "Element [b, t, h, i] has the index ((b·T + t)·H + h)·K + i: compute b and h "
+            "from b·H + h first. u has no batch axis.",
+            "blocks": "A program's keys start at i_k · BK, its values at i_v · BV. Its partial "
+            "sum of o goes to o_parts[i_k], which starts i_k · B·T·H·V elements into o_parts.",
             "state in": "The tile starts from its own part of s0[b, h]: keys from o_k, values "
-            "from o_v, a key every V numbers.",
+            "from o_v; the next key is V elements later.",
         },
     ),
 }

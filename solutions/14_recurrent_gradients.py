@@ -210,20 +210,20 @@ EXERCISES = {
         difficulty=1,
         afterwards=Afterwards(
             why={
-                "b_dr = tl.sum(b_s * b_do[None, :], 1)": "Over values, axis 1, and of the state "
-                "before the token.",
-                "b_s = tl.exp(b_w)[:, None] * b_s + b_k[:, None] * b_v[None, :]": "Then the state "
-                "moves on, as in lesson 13.",
+                "b_dr = tl.sum(b_s * b_do[None, :], 1)": "A sum over values, axis 1, of the "
+                "state before the token.",
+                "b_s = tl.exp(b_w)[:, None] * b_s + b_k[:, None] * b_v[None, :]": "Then the "
+                "state is updated, as in lesson 13.",
             },
             instead={
-                "All values in a tile": "no shares of dr to add up, but fewer programs.",
+                "All values in a tile": "needs no partial sums of dr, but gives fewer programs.",
             },
-            stretch="Keep the states in bfloat16. How far does dw move?",
+            stretch="Keep the states in bfloat16. How much does dw change?",
         ),
         hints=(
-            "Two lines: what the tile has for dr, and the tile of the next token.",
-            "dr looks at the state before its token, so sum first. The sum runs over the values: "
-            "they are axis 1 of the tile.",
+            "Two lines: the tile's contribution to dr, and the tile after the token.",
+            "dr uses the state before its token, so sum first. The sum runs over the values: "
+            "axis 1 of the tile.",
             "b_dr = tl.sum(b_s * b_do[None, :], 1); b_s = tl.exp(b_w)[:, None] * b_s + "
             "b_k[:, None] * b_v[None, :].",
         ),
@@ -238,9 +238,10 @@ EXERCISES = {
             blocks=BLOCKS,
         ),
         symptoms={
-            "by hand": "One token, empty state: nothing comes to dr through S; kept is k·v.",
-            "last": "dr looks at the state before its token, and sums over values: axis 1.",
-            "state": "dr looks at the state before its token: sum first, then move S on.",
+            "by hand": "With one token and an empty state, dr gets nothing through S, and kept "
+            "is k·v.",
+            "last": "dr uses the state before its token, and sums over values: axis 1.",
+            "state": "dr uses the state before its token: sum first, then update S.",
         },
     ),
     "backward_sweep": Exercise(
@@ -249,22 +250,23 @@ EXERCISES = {
         afterwards=Afterwards(
             why={
                 "t = T - 1 - step": "The last token first.",
-                "b_g = tl.exp(b_w)[:, None] * b_g + b_r[:, None] * b_do[None, :]": "Used first, "
-                "then taken one token back.",
+                "b_g = tl.exp(b_w)[:, None] * b_g + b_r[:, None] * b_do[None, :]": "G is used "
+                "first, then taken one token back.",
             },
             instead={
-                "One kernel for both sweeps": "r, k, v and w would still be read twice: each "
-                "sweep begins at its own end.",
+                "One kernel for both sweeps": "would still read r, k, v and w twice, because the "
+                "sweeps begin at opposite ends.",
             },
-            stretch="Sweep chunks in parallel: what does a chunk need from those after it?",
+            stretch="Sweep the chunks in parallel: what does a chunk need from later ones?",
         ),
         hints=(
-            "The forward sweep above is nearly it: the same indices, masks and offsets. Which tile "
-            "is loaded in the beginning, which token comes first, what is stored where?",
-            "The tile is b_g, from ds1; t = T - 1 - step. At a token b_g is still the gradient of "
-            "the state after it: at a chunk's end, (t + 1) % C == 0 or t == T - 1, store the sum "
-            "of kept·b_g over values; then dk, a sum over values (axis 1), and dv, one over keys "
-            "(axis 0); then G decays and gets r·do. After the loop it is ds0.",
+            "The forward sweep above is nearly the same: same indices, masks and offsets. Which "
+            "tile is loaded first, which token comes first, and what is stored where?",
+            "The tile is b_g, from ds1; t = T - 1 - step. At a token, b_g is still the gradient "
+            "of the state after it. At the end of a chunk, (t + 1) % C == 0 or t == T - 1, store "
+            "the sum of kept·b_g over values. Then compute dk, a sum over values (axis 1), and "
+            "dv, one over keys (axis 0). Then G decays and r·do is added. After the loop it is "
+            "ds0.",
             "what a token does is b_dk = tl.sum(b_g * b_v[None, :], 1), b_dv = tl.sum(b_g * "
             "b_k[:, None], 0), then b_g = tl.exp(b_w)[:, None] * b_g + b_r[:, None] * "
             "b_do[None, :].",
@@ -280,17 +282,17 @@ EXERCISES = {
             blocks=BLOCKS,
         ),
         symptoms={
-            "by hand": "One token, no states: G is 0 after it, so dk and dv get nothing through "
-            "it. ds0 is r·do.",
-            "last": "dk sums G over values, axis 1; dv over keys, axis 0. Then G decays, along the "
-            "keys, and gets r·do.",
-            "state": "dk[t], dv[t] look at the G after token t; and the last token comes first.",
-            "mask": "The tokens are T-1, T-2, … 0; and the last block reaches past the end of a "
-            "tensor: mask its surplus lanes, in loads and in stores.",
-            "blocks": "Shares: dk_s_parts[i_v] and a_parts[i_v] for a block of values, "
+            "by hand": "With one token and no states, G after it is 0, so dk and dv get nothing "
+            "through it, and ds0 is r·do.",
+            "last": "dk sums G over values, axis 1; dv sums it over keys, axis 0. Then G decays "
+            "along the keys, and r·do is added.",
+            "state": "dk[t] and dv[t] use the G after token t; and the last token comes first.",
+            "mask": "The tokens are T-1, T-2, … 0. If the fault is at the end of a tensor: the "
+            "last block extends past it, so mask its surplus lanes, in loads and in stores.",
+            "blocks": "Partial sums: dk_s_parts[i_v] and a_parts[i_v] for a block of values, "
             "dv_s_parts[i_k] for one of keys.",
-            "never written": "Every token has its dk and dv, every chunk its sum of S·G, the last "
-            "one too, which may be shorter; and ds0 comes after the loop.",
+            "never written": "Every token has its dk and dv. Every chunk has its sum of S·G, "
+            "also the last one, which may be shorter. ds0 is stored after the loop.",
             "batch": "Token t of row i_b and head i_h is row (i_b·T + t)·H + i_h; its chunk "
             "(i_b·chunks + t // C)·H + i_h, with tl.cdiv(T, C) chunks.",
         },
@@ -300,28 +302,30 @@ EXERCISES = {
         difficulty=1,
         afterwards=Afterwards(
             why={
-                "dr, dk, du = u * k * v_do, u * r * v_do, (r * k * v_do).sum(1)": "No state in "
-                "it: all tokens at once.",
+                "dr, dk, du = u * k * v_do, u * r * v_do, (r * k * v_do).sum(1)": "It contains "
+                "no state, so all tokens are computed at once.",
                 "dv = (r * u * k).sum(-1, keepdim=True) * do": "One number per token and head, "
                 "times do.",
             },
             instead={
-                "Inside the sweeps": "no extra pass over the tensors, and two sums more on the "
-                "way from token to token.",
+                "Inside the sweeps": "needs no extra pass over the tensors, but two more sums at "
+                "every token.",
             },
-            stretch="torch runs this as several kernels. Fuse them in one of Triton: how many "
-            "bytes does it save?",
+            stretch="torch runs this as several kernels. Fuse them into one Triton kernel: how "
+            "many bytes does it save?",
         ),
         hints=(
-            "o gets Σ_i r_i·u_i·k_i · v_j from the bonus. Take the derivative by each of the four.",
+            "The bonus adds Σ_i r_i·u_i·k_i · v_j to o. Take the derivative by each of the four.",
             "v_do is Σ_j v_j·do_j: dr, dk and du are products with it. du is a sum over tokens.",
             "dr = u * k * v_do, dk = u * r * v_do, du = (r * k * v_do).sum(1), "
             "dv = (r * u * k).sum(-1, keepdim=True) * do.",
         ),
         evidence=(wkv6_function(("r", "k", "v", "u", "do"), ("dr", "dk", "dv", "du"), BACKWARD),),
         symptoms={
-            "by hand": "One token, empty state: all of dr, dk, dv and du is bonus.",
-            "state": "Σ_i is a sum over the last axis; keepdim=True keeps it, to multiply do.",
+            "by hand": "With one token and an empty state, dr, dk, dv and du come from the bonus "
+            "alone.",
+            "state": "Σ_i is a sum over the last axis; keepdim=True keeps that axis, so that it "
+            "can multiply do.",
         },
     ),
     "decay_gradient": Exercise(
@@ -330,20 +334,19 @@ EXERCISES = {
         afterwards=Afterwards(
             why={
                 "b_dw = b_a[None, :] + tl.cumsum(b_rdr - b_kdk, 0, reverse=True)": "Lesson 09's "
-                "loop as one scan: what is read from t on, less what was put in; then token t's "
-                "own reading comes off.",
+                "loop as one scan: what is read from t on, minus what was put in; then token t's "
+                "own reading is removed.",
             },
             instead={
-                "A loop over the chunk": "C steps that wait for one another, instead of a scan in "
-                "log2(C).",
+                "A loop over the chunk": "takes C dependent steps instead of a scan in log2(C).",
             },
             stretch="Where rdr and kdk nearly cancel, their difference is noise. Which order of "
             "sums loses least?",
         ),
         hints=(
-            "dw[t] = A after t − k·dk. And from one token to the one before it, A changes by "
-            "r·dr − k·dk. Where is the sum over all later tokens of the chunk?",
-            "tl.cumsum(x, 0, reverse=True) has at t the sum over t and all later tokens of the "
+            "dw[t] = A after t − k·dk. From one token to the one before it, A changes by r·dr − "
+            "k·dk. Where is the sum over all later tokens of the chunk?",
+            "tl.cumsum(x, 0, reverse=True) gives at t the sum over t and all later tokens of the "
             "chunk. Of token t itself, k·dk belongs to dw and r·dr does not.",
             "b_a[None, :] + tl.cumsum(b_rdr - b_kdk, 0, reverse=True) - b_rdr",
         ),
@@ -358,9 +361,9 @@ EXERCISES = {
             blocks=BLOCKS,
         ),
         symptoms={
-            "by hand": "One token that finds no state: its decay multiplies zeros, so dw is 0.",
-            "last": "The only token of a chunk: dw = a − k·dk. Its own r·dr stays out.",
-            "state": "The sum over later tokens takes each one's r·dr − k·dk along.",
+            "by hand": "This token finds no state, so its decay multiplies zeros and dw is 0.",
+            "last": "With one token in the chunk, dw = a − k·dk: its own r·dr does not count.",
+            "state": "The sum over later tokens includes r·dr − k·dk of each.",
             "mask": "Tokens past the end count as zeros in the sum: what do masked lanes hold?",
         },
     ),
@@ -369,23 +372,23 @@ EXERCISES = {
         difficulty=2,
         afterwards=Afterwards(
             why={
-                "dr_parts, dk_parts = s0.new_empty(2, NV, *r.shape)": "A share for each block of "
-                "values, where the sum runs over values. Like s0, and so float32.",
-                "(x.sum(0) for x in (dr_parts, dk_parts, dv_parts, a_parts))": "Four more kernels, "
-                "which only move bytes.",
+                "dr_parts, dk_parts = s0.new_empty(2, NV, *r.shape)": "One partial sum for each "
+                "block of values, because the sum runs over values. In float32, like s0.",
+                "(x.sum(0) for x in (dr_parts, dk_parts, dv_parts, a_parts))": "Four more "
+                "kernels that only move bytes.",
             },
             instead={
-                "Shares in the type of r": "half of their bytes in bfloat16; but dw is the "
-                "difference of what they add up to, and keeps few of its digits.",
+                "Partial sums in the type of r": "take half the bytes in bfloat16, but dw is a "
+                "difference of them and keeps few digits.",
             },
-            stretch="Add up dr's shares before the second sweep, and use their memory for dk's. "
-            "What does it save?",
+            stretch="Add dr's partial sums before the second sweep, and reuse their memory for "
+            "dk's. What does it save?",
         ),
         hints=(
-            "Seven tensors are written by the sweeps. For each: which axis is in front, how long?",
+            "The sweeps write seven tensors. What is the first axis of each, and how long is it?",
             "dr_s_parts, dk_s_parts: [NV, B, T, H, K]; dv_s_parts: [NK, B, T, H, V]; kept: [B, "
-            "chunks, H, K, V]; a_parts: [NV, B, chunks, H, K]; ds0 like s0. All float32: "
-            "s0.new_empty(…). Tensors in the order of the signatures, then **constants.",
+            "chunks, H, K, V]; a_parts: [NV, B, chunks, H, K]; ds0 like s0. All are float32: "
+            "s0.new_empty(…). Pass tensors in the order of the signatures, then **constants.",
             "dr_parts, dk_parts = s0.new_empty(2, NV, *r.shape)\n"
             "dv_parts, ds0 = s0.new_empty(…, *v.shape), torch.empty_like(s0)\n"
             "kept, a_parts = s0.new_empty(B, chunks, H, K, V), s0.new_empty(…, B, chunks, H, K)\n"
@@ -407,16 +410,19 @@ EXERCISES = {
             launches_gpu(KERNELS, states_call("batch rows and heads", 2, 75, 4, 100, 100)),
         ),
         symptoms={
-            "one tile": "The second sweep starts from ds1; each result is the sum of its shares.",
-            "more keys than a tile": "A block of keys has its share of dv: NK of them.",
-            "more values than a tile": "A block of values has its share of dr, dk and a: NV.",
-            "two chunks": "kept has a state for every chunk, the last one too: `chunks`.",
-            "bfloat16": "Shares, states and their gradients are float32 whatever r is.",
-            "grid": "Which programs are missing? Both sweeps take `grid`.",
-            "launch": "Tensors in the order of the signature, then **constants; outputs are new "
-            "memory, shares and states float32.",
+            "one tile": "The second sweep starts from ds1; each result is the sum of its partial "
+            "sums.",
+            "more keys than a tile": "Each block of keys has a partial sum of dv: NK of them.",
+            "more values than a tile": "Each block of values has a partial sum of dr, dk and a: "
+            "NV of them.",
+            "two chunks": "kept has a state for every chunk, also for the last one: `chunks`.",
+            "bfloat16": "Partial sums, states and their gradients are float32, whatever r is.",
+            "grid": "Which programs are missing? Both sweeps use `grid`.",
+            "launch": "Pass tensors in the order of the signature, then **constants. Outputs are "
+            "new memory; partial sums and states are float32.",
             "sizes": "An output is too small: count the blocks, NV or NK, and the chunks.",
-            "programs": "Two programs wrote one element: is there a share for each block?",
+            "programs": "Two programs wrote the same element: does each block have its own "
+            "partial sum?",
         },
     ),
 }

@@ -108,20 +108,20 @@ EXERCISES = {
                 "o = (r * before.exp()) @ s": "All tokens of a chunk read the state in one "
                 "product.",
                 "s1 = last.exp().mT * s + (k * (last - after).exp()).mT @ v": "All exponents are "
-                "≤ 0: nothing can overflow.",
+                "≤ 0, so nothing can overflow.",
             },
             instead={
-                "k·exp(−after), and last taken out of the sum": "one exp fewer, and exp(−after) "
-                "overflows with fast decays.",
+                "k·exp(−after), and last taken out of the sum": "saves one exp, but exp(−after) "
+                "overflows with strong decays.",
             },
-            stretch="Give s a list of chunks at once: which part is a loop over chunks, and which "
+            stretch="Pass a list of chunks at once: which part is a loop over chunks, and which "
             "is one batched product?",
         ),
         hints=(
-            "Two products with the state's own axes: one sums over keys (r with s), one over the "
-            "tokens (k with v). Each token's row is multiplied by a decay first.",
-            "A token reads a state that has faded by everything before it in the chunk. A token's "
-            "k·v fades by what comes after it: last - after. The old state fades by last.",
+            "Two products contain the state's axes: one sums over keys (r with s), one over "
+            "tokens (k with v). Multiply each token's row by a decay first.",
+            "A token reads a state that has faded by every earlier decay in the chunk. A token's "
+            "k·v fades by the later ones: last - after. The old state fades by last.",
             "o = (r * before.exp()) @ s; "
             "s1 = last.exp().mT * s + (k * (last - after).exp()).mT @ v.",
         ),
@@ -130,9 +130,10 @@ EXERCISES = {
             chunk_work("rkvws", lambda H, C, N: H * (2 * C + 1) * N, HEADS),
         ),
         symptoms={
-            "one": "One token: it reads r @ s, undecayed, and leaves exp(w)·s + k·v behind.",
+            "one": "With one token: it reads r @ s, undecayed, and the new state is exp(w)·s + "
+            "k·v.",
             "two": "Token 1 reads a state that faded by w[0]; token 0's k·v fades by w[1].",
-            "exps": "Take the exp of log decays [..., C, N], not of anything larger.",
+            "exps": "Take the exp of log decays, [..., C, N], and of nothing larger.",
             "products": "Sums over keys and over tokens are matrix products: @.",
         },
     ),
@@ -144,29 +145,31 @@ EXERCISES = {
                 "decay = before[..., :, None, :] - after[..., None, :, :]": "The sum of the "
                 "decays between s and t.",
                 "decay = decay.masked_fill(later, -torch.inf).exp()": "Mask first: a positive "
-                "exponent could overflow, and inf · 0 is NaN.",
+                "exponent can overflow, and inf · 0 is NaN.",
             },
             instead={
-                "A product of two factors": "C·N exps instead of C·C·N, and tensor cores; but the "
-                "factors can overflow: the next exercise.",
+                "A product of two factors": "needs C·N exps instead of C·C·N, and can use tensor "
+                "cores, but the factors can overflow: the next exercise.",
             },
-            stretch="The exact scores need no reference point. For which decays is that worth C "
-            "times the exps?",
+            stretch="These scores need no reference point. For which decays is that worth C "
+            "times as many exps?",
         ),
         hints=(
-            "Between token s and a later token t the decays w[s+1] … w[t-1] lie. Which difference "
-            "of `before` and `after` is their sum?",
-            "before[t] - after[s], for all pairs at once: give one of them an axis of length 1 "
-            "where the other has its tokens. Where s ≥ t it is positive: mask it before the exp.",
+            "The decays w[s+1] … w[t-1] lie between token s and a later token t. Which "
+            "difference of `before` and `after` is their sum?",
+            "Compute before[t] - after[s] for all pairs at once: give each an axis of length 1 "
+            "where the other has its tokens. Where s ≥ t the difference may be positive, so mask "
+            "it before the exp.",
             "decay = before[..., :, None, :] - after[..., None, :, :]; then "
             ".masked_fill(later, -torch.inf).exp(); multiply by r and k in the same way and sum "
             "over the last axis.",
         ),
         evidence=(chunk_answer("rkw", ONE, TWO, FEW, HEADS, FAST, MORE),),
         symptoms={
-            "one": "There is no earlier token: the only score is 0. The bonus is not in here.",
-            "two": "Token 1 reads token 0 undecayed: nothing lies between them.",
-            "few": "Between s and t lie the decays of s+1 … t-1, neither of s nor of t.",
+            "one": "There is no earlier token, so the only score is 0. The bonus is not part of "
+            "the scores.",
+            "two": "Token 1 reads token 0 undecayed, because no decay lies between them.",
+            "few": "The decays of s+1 … t-1 lie between s and t: neither that of s nor that of t.",
             "fast": "exp of a large positive number is inf, and inf · 0 is NaN: mask first.",
         },
     ),
@@ -175,24 +178,24 @@ EXERCISES = {
         difficulty=2,
         afterwards=Afterwards(
             why={
-                "left = r * (before - start).exp()": "Counted from token m, in the middle: either "
+                "left = r * (before - start).exp()": "Counted from token m in the middle, each "
                 "side spans half a chunk.",
                 "return (left @ right.mT).tril(-1)": "exp(a − m)·exp(m − b) = exp(a − b): one "
                 "product for all pairs.",
             },
             instead={
-                "m = 0": "the factors span the whole chunk: they overflow with decays half as "
-                "strong.",
-                "pairs": "safe with any decay, and no matrix product.",
+                "m = 0": "makes the factors span the whole chunk: they overflow with decays half "
+                "as strong.",
+                "pairs": "is safe for any decay, but no matrix product.",
             },
-            stretch="Choose m by the decays, where half of their sum is reached. What does it "
-            "buy, and what not?",
+            stretch="Choose m from the decays, where half of their sum is reached. What does "
+            "that gain, and what not?",
         ),
         hints=(
-            "exp(before[t] - after[s]) is a product of two numbers, one that knows only t and one "
-            "that knows only s. Put any number in the middle.",
-            "Measure both from start = before[m]: r gets exp(before - start), k gets "
-            "exp(start - after). Then one matrix product sums over the channels.",
+            "exp(before[t] - after[s]) is a product of two factors, one that depends only on t "
+            "and one that depends only on s. Insert any number between them.",
+            "Count both from start = before[m]: r gets exp(before - start), k gets exp(start - "
+            "after). Then one matrix product sums over the channels.",
             "start = before[..., m : m + 1, :]; ((r * (before - start).exp()) @ "
             "(k * (start - after).exp()).mT).tril(-1).",
         ),
@@ -208,11 +211,12 @@ EXERCISES = {
             chunk_work("rkw", lambda H, C, N: 2 * H * C * N, _with(HEADS, m=4)),
         ),
         symptoms={
-            "one": "There is no earlier token: the only score is 0. The bonus is not in here.",
-            "two": "Token 1 reads token 0 undecayed: nothing lies between them.",
-            "few": "start has to cancel: it is added on one side and subtracted on the other.",
-            "fast": "Both sides count from token m: then neither exponent is large.",
-            "exps": "A factor for every token, not one for every pair: 2·C·N exps.",
+            "one": "There is no earlier token, so the only score is 0. The bonus is not part of "
+            "the scores.",
+            "two": "Token 1 reads token 0 undecayed, because no decay lies between them.",
+            "few": "start has to cancel: add it on one side and subtract it on the other.",
+            "fast": "Count both sides from token m, so that neither exponent is large.",
+            "exps": "Use a factor for every token, not for every pair: 2·C·N exps.",
             "products": "Sum over the channels with @.",
         },
     ),
@@ -222,22 +226,22 @@ EXERCISES = {
         afterwards=Afterwards(
             why={
                 "start = before[..., i : i + 1, :]": "For earlier blocks both exponents are ≤ 0: "
-                "safe with any decay.",
+                "safe for any decay.",
                 "scores[..., here, here] = product(*own, m=L // 2)": "Only the L × L squares on "
                 "the diagonal have factors above 1.",
             },
             instead={
-                "L = C": "one product, and factors over the whole chunk.",
-                "pairs on the diagonal": "safe with any decay, for L·L·N exps a block.",
+                "L = C": "is one product, but its factors span the whole chunk.",
+                "Pairs on the diagonal": "are safe for any decay, but need L·L·N exps per block.",
             },
             stretch="Halve the squares again and again instead of fixing L: how many products, "
-            "how many exps?",
+            "and how many exps?",
         ),
         hints=(
-            "Two parts of the row of blocks: the square on the diagonal, which `product` can do "
-            "with its start in the middle, and everything left of it.",
-            "Left of it, every s comes before token i, and every t after: count from before[i]. "
-            "Then both exponents are at most 0, whatever the decay.",
+            "The row of blocks has two parts: the square on the diagonal, which `product` can "
+            "compute from its middle, and everything left of it.",
+            "Left of the diagonal, every s comes before token i and every t does not: count from "
+            "before[i]. Then both exponents are at most 0, whatever the decay.",
             "scores[..., here, here] = product(r[here], k[here], w[here], L // 2); start = "
             "before[..., i : i + 1, :]; left = r[here]·exp(before[here] - start), right = "
             "k[:i]·exp(start - after[:i]); scores[..., here, :i] = left @ right.mT.",
@@ -258,11 +262,11 @@ EXERCISES = {
         ),
         symptoms={
             "one": "With one block, it is product(r, k, w, L // 2).",
-            "two": "The second block's tokens read the first block's: the square left of the "
+            "two": "The second block's tokens read those of the first: the square left of the "
             "diagonal.",
-            "fast": "Is any exponent large? Count from the block's middle on the diagonal, from "
-            "before[i] left of it.",
-            "exps": "Factors for tokens, not for pairs.",
+            "fast": "Is any exponent large? Count from the middle of the block on the diagonal, "
+            "and from before[i] left of it.",
+            "exps": "Use factors for tokens, not for pairs.",
             "products": "Sum over the channels with @.",
         },
     ),

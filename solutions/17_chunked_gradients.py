@@ -203,23 +203,23 @@ EXERCISES = {
         difficulty=2,
         afterwards=Afterwards(
             why={
-                "put_in = (k * dk_s).cumsum(0) - k * dk_s": "What is put in before t: token t's "
-                "own k comes after its decay, and is taken off again.",
-                "return across + put_in + taken_out - from_here_on(k * dk_c)": "Of the pairs that "
-                "are read after t, those that were put in at t or later never met its decay.",
+                "put_in = (k * dk_s).cumsum(0) - k * dk_s": "What is put in before t. Token t's "
+                "own k is added after its decay, so it is subtracted again.",
+                "return across + put_in + taken_out - from_here_on(k * dk_c)": "Of the pairs "
+                "that are read after t, those that were put in at t or later never met its decay.",
             },
             instead={
-                "Lesson 09's running difference": "one sum instead of four, over all tokens: its "
-                "roundings grow with the length of the sequence.",
+                "Lesson 09's running difference": "takes one sum instead of four, over all "
+                "tokens, but its rounding errors grow with the length of the sequence.",
             },
             stretch="Write it with two cumulative sums instead of three: which terms can share "
             "one?",
         ),
         hints=(
-            "A line for each row of the table. Which sums run from the chunk's first token, and "
-            "which to its last?",
-            "x.cumsum(0) counts token t itself: Σ over s < t is x.cumsum(0) - x. A sum to the end "
-            "is x.flip(0).cumsum(0).flip(0), which counts t as well.",
+            "One line for each row of the table. Which sums start at the chunk's first token, "
+            "and which end at its last?",
+            "x.cumsum(0) includes token t itself: Σ over s < t is x.cumsum(0) - x. A sum to the "
+            "end is x.flip(0).cumsum(0).flip(0), which includes t as well.",
             "def from_here_on(x): return x.flip(0).cumsum(0).flip(0)\n"
             "put_in = (k * dk_s).cumsum(0) - …\n"
             "taken_out = from_here_on(r * dr_s + r * dr_c) - …\n"
@@ -236,14 +236,14 @@ EXERCISES = {
             ),
         ),
         symptoms={
-            "one token": "Its decay is crossed by what goes from state to state, and nothing else: "
-            "its own k is put in after the decay, its own r is taken out before.",
-            "two tokens, no states": "Token 0 puts in, token 1 takes out, and neither decay is "
-            "between them.",
-            "five tokens, no states": "All that is read after t, less what was also put in at t or "
-            "later.",
+            "one token": "Only what goes from state to state crosses its decay: its own k is put "
+            "in after the decay, its own r is taken out before.",
+            "two tokens, no states": "Token 0 puts in, token 1 takes out, and neither of their "
+            "decays lies in between.",
+            "five tokens, no states": "All that is read after t, minus what was also put in at t "
+            "or later.",
             "two tokens between states": "Before t: Σ over s < t, without t itself. After t: "
-            "without t itself.",
+            "also without t itself.",
         },
     ),
     "checkpoints": Exercise(
@@ -251,26 +251,26 @@ EXERCISES = {
         difficulty=1,
         afterwards=Afterwards(
             why={
-                "tl.store(before + i_s * N * N + o_s, b_s)": "The state before the chunk: the "
-                "backward sweep needs it when it gets there.",
-                "b_s += tl.dot(tl.trans(b_adds), b_v, input_precision=PRECISION)": "What is put in "
-                "has faded by what follows: all exponents of b_adds are ≤ 0.",
+                "tl.store(before + i_s * N * N + o_s, b_s)": "The state before the chunk, which "
+                "the backward sweep needs for that chunk.",
+                "b_s += tl.dot(tl.trans(b_adds), b_v, input_precision=PRECISION)": "Each token's "
+                "contribution fades by the later decays: all exponents of b_adds are ≤ 0.",
             },
             instead={
-                "Keeping them in the forward pass": "saves this kernel, for memory that is held "
+                "Keeping them in the forward pass": "saves this kernel, but holds the memory "
                 "until the backward pass.",
-                "A state every few chunks": "fewer bytes; the chunks between are walked again.",
+                "A state every few chunks": "takes fewer bytes, but the chunks in between are "
+                "computed again.",
             },
-            stretch="Keep every fourth state only. Where do the other three come from in the "
-            "sweep?",
+            stretch="Keep only every fourth state. Where does the sweep get the other three?",
         ),
         hints=(
-            "Lesson 16's kernel without what it does for o: the same indices and tiles, the state, "
-            "and a store in front of the state's update. Where does the state before chunk i_c of "
-            "head i_h of row i_b belong?",
+            "Lesson 16's kernel without the lines for o: the same indices and tiles, the state, "
+            "and a store before the state's update. Where is the state before chunk i_c of head "
+            "i_h of row i_b stored?",
             "before is [B, chunks, H, N, N]: matrix number (i_b · chunks + i_c) · H + i_h, with "
-            "tl.cdiv(T, BT) chunks. Store first, then move the state on: the old one fades by "
-            "exp of all log decays of the chunk, token s's k·v by those after s.",
+            "tl.cdiv(T, BT) chunks. Store first, then update the state: the old one fades by exp "
+            "of all log decays of the chunk, token s's k·v by those after s.",
             "tl.store(before + i_s * N * N + o_s, b_s); b_s = exp(b_last)[:, None]·b_s + "
             "tl.dot(tl.trans(b_k·exp(b_last - tl.cumsum(b_w, 0))), b_v), the operand "
             ".to(b_v.dtype).",
@@ -291,14 +291,14 @@ EXERCISES = {
             gpu(partial(keeping, COMPILED_SIZE)),
         ),
         symptoms={
-            "by hand": "Before the first chunk there is s0: here, zeros.",
-            "last": "Before the first chunk there is s0: store, then move on.",
-            "pairs": "One chunk: there is only s0 to keep.",
-            "state": "Over a chunk the old state fades by exp(b_last), token s's k·v by what "
-            "follows it: b_last - its sum.",
-            "head": "The matrices of one chunk lie head after head, those of a row chunk after "
-            "chunk.",
-            "batch": "Row i_b starts i_b · chunks · H matrices further on.",
+            "by hand": "The state before the first chunk is s0: here, zeros.",
+            "last": "The state before the first chunk is s0: store first, then update.",
+            "pairs": "With one chunk, s0 is the only state to keep.",
+            "state": "Over a chunk the old state fades by exp(b_last), and token s's k·v by the "
+            "later decays: b_last - its sum.",
+            "head": "The matrices of one chunk are stored head after head, those of a row chunk "
+            "after chunk.",
+            "batch": "Row i_b starts i_b · chunks · H matrices into `before`.",
         },
     ),
     "backward_sweep": Exercise(
@@ -307,25 +307,25 @@ EXERCISES = {
         afterwards=Afterwards(
             why={
                 "b_dk_s = b_end * tl.dot(b_v, tl.trans(b_low_g), input_precision=PRECISION)": "G "
-                "still belongs to the state after the chunk: used first, then moved on.",
-                "b_dr_c = b_to * tl.dot(b_dscores, b_right, input_precision=PRECISION)": "What a "
-                "factor multiplied, multiplies its gradient.",
-                "b_sg = tl.exp(b_last) * tl.sum(b_s * b_g, 1)": "What dw needs of what crosses the "
-                "whole chunk; the rest of it are sums of r·dr and k·dk.",
+                "still belongs to the state after the chunk: use it first, then update it.",
+                "b_dr_c = b_to * tl.dot(b_dscores, b_right, input_precision=PRECISION)": "A "
+                "decay that multiplied a factor also multiplies its gradient.",
+                "b_sg = tl.exp(b_last) * tl.sum(b_s * b_g, 1)": "The part of dw that crosses the "
+                "whole chunk; the rest are sums of r·dr and k·dk.",
             },
             instead={
-                "A program per chunk, with the G after each chunk kept": "parallel over chunks; G "
-                "is kept in memory as the states are.",
+                "A program per chunk, with the G after each chunk kept": "runs in parallel over "
+                "chunks, but G is kept in memory like the states.",
             },
-            stretch="Split the kernel in two: states' gradients first, then all chunks at once. "
-            "Count the bytes.",
+            stretch="Split the kernel in two: first the gradients of the states, then all chunks "
+            "at once. Count the bytes.",
         ),
         hints=(
-            "Each product of the forward pass, x @ y, leaves two: dx = d @ y.mT and dy = x.mT @ d. "
-            "A decay that multiplied a factor multiplies its gradient.",
+            "Each product x @ y of the forward pass leads to two: dx = d @ y.mT and dy = x.mT @ "
+            "d. A decay that multiplied a factor multiplies its gradient.",
             "Through the states: o = (r·b_start) @ S gives dr and a part of b_g; S⁺ = "
-            "(k·b_end).mT @ v gives dk and dv from b_g as it was. In the chunk: the scores' "
-            "gradient meets b_right, b_left; the scores meet do.",
+            "(k·b_end).mT @ v gives dk and dv from b_g before its update. Within the chunk: "
+            "multiply the scores' gradient with b_right and b_left, and the scores with do.",
             "b_dr_s = b_start·dot(b_do, b_sᵀ); b_dk_s = b_end·dot(b_v, b_gᵀ); b_dv = "
             "dot(b_k·b_end, b_g); b_sg = exp(b_last)·Σ b_s·b_g; then b_g = exp(b_last)·b_g + "
             "dot((b_r·b_start)ᵀ, b_do). b_dr_c = b_to·dot(b_dscores, b_right), b_dk_c = "
@@ -349,13 +349,14 @@ EXERCISES = {
             gpu(partial(sweeping, COMPILED_SIZE)),
         ),
         symptoms={
-            "by hand": "One token, no states: only the bonus is left, and that is given. All "
-            "else is 0.",
-            "last": "dr wants the state before the chunk; dk and dv want b_g, before it moves on. "
-            "One token's dw is exp(w)·Σ S·G, over values, and no more.",
-            "pairs": "Row t, column s: the scores' rows belong to r and do, their columns to k "
-            "and v. In dw no token counts its own r·dr.",
-            "state": "From chunk to chunk, b_g fades by exp(b_last), and gets (r·b_start).mT @ do.",
+            "by hand": "With one token and no states, only the bonus is left, which is given. "
+            "All else is 0.",
+            "last": "dr needs the state before the chunk; dk and dv need b_g before its update. "
+            "With one token, dw is exp(w)·Σ S·G over values, and nothing else.",
+            "pairs": "Row t, column s: the rows of the scores belong to r and do, their columns "
+            "to k and v. In dw no token counts its own r·dr.",
+            "state": "From chunk to chunk, b_g fades by exp(b_last), and (r·b_start).mT @ do is "
+            "added.",
         },
     ),
     "gradients": Exercise(
@@ -363,19 +364,21 @@ EXERCISES = {
         difficulty=1,
         afterwards=Afterwards(
             why={
-                'before = s0.new_empty(B, ceil_div(T, constants["BT"]), H, N, N)': "A state for "
-                "every chunk, the last one too; float32, like s0.",
-                "return dr, dk, dv, dw, du.sum(0), ds0": "A program has du of its batch row.",
+                'before = s0.new_empty(B, ceil_div(T, constants["BT"]), H, N, N)': "One state "
+                "for every chunk, also for the last one; float32, like s0.",
+                "return dr, dk, dv, dw, du.sum(0), ds0": "Each program writes du for its own "
+                "batch row.",
             },
             instead={
-                "before in bfloat16": "half its bytes, and states that are rounded once.",
+                "before in bfloat16": "takes half the bytes, but every state is rounded once.",
             },
-            stretch="How many bytes has `before` at the ladder's shape, beside r?",
+            stretch="How many bytes does `before` take at the ladder's shape, compared with r?",
         ),
         hints=(
-            "Seven tensors are new. One of them is not returned: which, and how large is it?",
+            "Seven tensors are new, and one of them is not returned: which, and how large is it?",
             "before is [B, chunks, H, N, N] with chunks = ceil_div(T, BT), du is [B, H, N]: both "
-            "float32, s0.new_empty(…). The others are like what they are the gradients of.",
+            "float32, s0.new_empty(…). Each of the others is like the tensor whose gradient it "
+            "is.",
             "B, T, H, N = r.shape\n"
             "grid, constants = launch(B, T, H, N, N)\n"
             "before = s0.new_empty(B, ceil_div(…, constants['BT']), H, N, N)\n"
@@ -401,13 +404,13 @@ EXERCISES = {
         ),
         symptoms={
             "one head": "du is summed over the batch rows: [H, N].",
-            "a chunk and a bit": "checkpoints(k, v, w, s0, before): are they in this order?",
-            "grid": "Which programs are missing? Both kernels take one for each head of each row.",
-            "launch": "Tensors in the order of the signatures, then **constants; outputs are new "
-            "memory. What has tokens has the type of r, all else is float32.",
-            "sizes": "An output is too small: before has a state for every chunk, the last one "
-            "too, du a row for each head of each batch row.",
-            "programs": "Two programs wrote one element: du has a row for each batch row.",
+            "a chunk and a bit": "checkpoints(k, v, w, s0, before): is that your order?",
+            "grid": "Which programs are missing? Both kernels need one for each head of each row.",
+            "launch": "Pass tensors in the order of the signatures, then **constants. Outputs "
+            "are new memory; those with a token axis have the type of r, the others are float32.",
+            "sizes": "An output is too small: before has a state for every chunk, also for the "
+            "last one, and du a row for each head of each batch row.",
+            "programs": "Two programs wrote the same element: du has a row for each batch row.",
             "input_precision": 'PRECISION is "tf32x3" or "ieee" for float32.',
         },
     ),

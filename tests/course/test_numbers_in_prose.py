@@ -99,6 +99,11 @@ def per_token(name, method):
     return 1e3 * found.median_ms / found.shape[1]
 
 
+def torch_part():
+    """The least milliseconds of lesson 14's operations in torch: 44 tensors."""
+    return 44 * 4 * 8 * 4096 * 64 * 64 / ceiling().bytes_per_s * 1e3
+
+
 def timex(*rungs, name="timex-ladder", lesson="10_time_x"):
     return lambda: tuple(ms(name, f"{lesson}.{rung}") for rung in rungs)
 
@@ -233,13 +238,21 @@ SENTENCES = (
                   / per_token("wkv6-triton-few", "08_decay_from_data") - 100,), within=0.15),
     Said("13", r"whose tensor cores are so fast that memory is the limit",
          lambda: (floor("wkv6-triton", dtype="float32")[1] == "memory",), (True,)),
+    Said("13", r"Half the bytes take twice the time",
+         lambda: (ms(LADDER, WALK, dtype="bfloat16") / f32(WALK),), (2,), 0.1),
     Said("13", r"worth #× with 16 heads, and still #× with 512",
          lambda: tuple(ms(x, "08_decay_from_data", dtype="float32") / ms(x, WALK, dtype="float32")
                        for x in ("wkv6-triton-few", LADDER))),
-    Said("14", r"Torch's part takes a third of the time, at the least",
-         lambda: (44 * 4 * 8 * 4096 * 64 * 64 / ceiling().bytes_per_s * 1e3
-                  / (f32("14_recurrent_gradients.gradients", BOTH) - f32(WALK)),),
+    Said("14", r"Torch's part takes at least a third of the time",
+         lambda: (torch_part() / (f32("14_recurrent_gradients.gradients", BOTH) - f32(WALK)),),
          (1 / 3,), 0.15),
+    Said("14", r"The rest, our three kernels, takes less than lesson 09's three",
+         lambda: (f32("14_recurrent_gradients.gradients", BOTH) - f32(WALK) - torch_part()
+                  < f32("09_the_backward_pass.gradients", BOTH) - f32("08_decay_from_data"),),
+         (True,)),
+    Said("16", r"and with 64 heads a ninth",
+         lambda: (ms("wkv6-small", "chunked", (1, 4096, 64, 64), "bfloat16")
+                  / ms("wkv6-small", "cuda", (1, 4096, 64, 64), "bfloat16"),), (1 / 9,), 0.1),
     Said("16", r"Together that makes the kernel #× as fast", lambda: (f32(WALK) / f32(CHUNKS),)),
     Said("16", r"In lesson 13 the float32 units set the roof, # ms", lambda: floor("wkv6")[:1]),
     Said("16", r"so memory sets the roof, # ms",
@@ -251,7 +264,7 @@ SENTENCES = (
     Said("16", r"the chunked kernel takes a bit more than a fifth of the recurrent one's time",
          lambda: (ms("wkv6", "chunked", dtype="bfloat16") / ms("wkv6", "cuda", dtype="bfloat16"),),
          (1 / 5,), 0.12),
-    Said("17", r"In bfloat16 the chunks take a quarter of the walk's time",
+    Said("17", r"In bfloat16 the chunked kernels take a quarter of the recurrent ones' time",
          lambda: (ms("wkv6-backward", "chunked", dtype="bfloat16")
                   / ms("wkv6-backward", "cuda", dtype="bfloat16"),), (1 / 4,), 0.1),
     Said("18", r"at least three quarters of each call pass without a kernel",

@@ -4,6 +4,7 @@ from collections import Counter
 
 from matplotlib.colors import to_hex
 
+from rwkv_lessons.lab.lessons.lesson_12 import layouts
 from rwkv_lessons.lab.lessons.lesson_12.layouts import dealt
 from warplens.pictures import style
 from warplens.triton.layouts import Blocked
@@ -24,11 +25,11 @@ def test_two_layouts_of_one_tile():
     along, down = picture.text.splitlines()
     assert along == (
         "as compiled: a lane has 1 load of 16 bytes; "
-        "sectors that warp 0 asks for: 16 in its first load, 16 in all"
+        "sectors that warp 0 reads: 16 in its first load, 16 in all"
     )
     assert down == (
         "down the columns: a lane has 4 loads of 4 bytes; "
-        "sectors that warp 0 asks for: 16 in its first load, 64 in all"
+        "sectors that warp 0 reads: 16 in its first load, 64 in all"
     )
     left, right = picture.figure.axes
     for ax in (left, right):
@@ -49,3 +50,10 @@ def test_no_title_leaves_its_panel():
     assert left._left_title.get_window_extent().x1 < right._left_title.get_window_extent().x0
     assert right._left_title.get_window_extent().x1 <= figure.bbox.width
     assert figure._supxlabel.get_window_extent().x1 <= figure.bbox.width
+
+
+def test_a_reader_swaps_layouts_and_sees_which_sectors_are_used():
+    lines = str(layouts.swap_layouts()).splitlines()
+    assert [line.partition(":")[0] for line in lines] == list(layouts.CHOICES)
+    assert [line.split()[-2] for line in lines] == ["16", "16", "16", "64", "16"]
+    assert "uses 25% of them" in lines[3] and "uses 100% of them" in lines[4]
