@@ -125,6 +125,12 @@ def per_token_us(method, replayed=False):
     return each, short - 54 * each
 
 
+def crossing(one, other):
+    """The tokens from which on replays of `other` take no longer than those of `one`."""
+    (each, fixed), (other_each, other_fixed) = (per_token_us(x, True) for x in (one, other))
+    return (other_fixed - fixed) / (each - other_each)
+
+
 def first_in(table):
     """The kernels and the call that are the fastest, of {method: (call, kernels)}."""
     return tuple(min(table, key=lambda x: table[x][part]) for part in (1, 0))
@@ -267,10 +273,10 @@ SENTENCES = (
     Said("17", r"In bfloat16 the chunked kernels take a quarter of the recurrent ones' time",
          lambda: (ms("wkv6-backward", "chunked", dtype="bfloat16")
                   / ms("wkv6-backward", "cuda", dtype="bfloat16"),), (1 / 4,), 0.1),
-    Said("18", r"at least three quarters of each call pass without a kernel",
+    Said("18", r"no kernel runs for at least three quarters of each call on the GPU",
          lambda: (min(idle(race(x)) for x in (*WAYS, "recurrent, heads first")) >= 0.75,),
          (True,)),
-    Said("18", r"`chunked` has the fastest kernels in both tables of this lesson\. Its call is the "
+    Said("18", r"`chunked` has the fastest kernels in both H200 tables\. Its call is the "
          r"fastest in one and not in the other",
          lambda: ({first_in(x)[0] for x in short_calls()} == {"chunked"},
                   len({first_in(x)[1] for x in short_calls()})), (True, 2)),
@@ -287,11 +293,13 @@ SENTENCES = (
     Said("18", r"`chunked` has both the lower fixed cost and the lower cost for each token",
          lambda: tuple(x < y for x, y in zip(per_token_us("chunked"), per_token_us("recurrent"),
                                              strict=True)), (True, True)),
-    Said("18", r"each µs shifts the break-even by # tokens",
+    Said("18", r"each further µs shifts the break-even by # tokens",
          lambda: (1 / (per_token_us("recurrent", True)[0] - per_token_us("chunked", True)[0]),)),
     Said("18", r"`recurrent` up to # tokens, `chunked` from # on, in 16 bits",
          lambda: tuple(n for n in (16, 17) if method_for("cuda", torch.bfloat16, n, 32, 64, False)
                        == ("recurrent" if n == 16 else "chunked"))),
+    Said("18", r"close to the break-even of graphs",
+         lambda: (crossing("recurrent", "chunked"),), (17,), 0.5),
     Said("18", r"whose calls take # to # times their longest kernel",
          lambda: tuple(f(call / kernel for call, kernel in A800.values()) for f in (min, max))),
     Said("19", r"library's kernel takes a quarter of its time",

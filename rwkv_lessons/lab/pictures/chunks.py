@@ -182,12 +182,12 @@ def relative_error(chunked, r, k, v, w, u, **more):
     want, _ = wkv6_reference(*given, u[:, 0].double())
     error = float((o.transpose(0, 1)[None] - want).norm() / want.norm())
     if not math.isfinite(error):
-        return "no number"
+        return "not finite"
     return "< 1e-06" if error < 1e-6 else f"{error:.0e}"
 
 
 def tf32(x):
-    """float32 numbers as a tensor core reads them: 10 bits after the point, the others cut off."""
+    """float32 values as a tensor core reads them: 10 bits after the point, the others truncated."""
     return (x.view(torch.int32) & ~0x1FFF).view(torch.float32)
 
 
