@@ -173,6 +173,16 @@ def share_of_products(shape=(64, 4096, 128, 512, 64, 128)):
     return flops / ms("mla-decode", "decode", shape) * 1e3 / ceiling("bfloat16").flops_per_s
 
 
+def printed(lesson, text):
+    """The numbers in what a lesson's cells print, or draw and say; # for each number."""
+    (file,) = NOTEBOOKS.glob(f"{lesson}_*.ipynb")
+    cells = json.loads(file.read_text(encoding="utf-8"))["cells"]
+    outputs = [x for cell in cells for x in cell.get("outputs", ())]
+    texts = ["".join(x.get("text") or x["data"].get("text/plain", ())) for x in outputs]
+    (found,) = re.finditer(text.replace("#", NUMBER), "\n".join(texts))
+    return tuple(map(float, found.groups()))
+
+
 SENTENCES = (
     Said("00", r"# threads start for 70 elements",
          lambda: shown("00", "c17", r"counted: (\d+) threads")),
@@ -239,6 +249,24 @@ SENTENCES = (
          r"for the last rung",
          lambda: (ms("timex-backward-ladder", "toeplitz", dtype="float32"),
                   ms("timex-backward-ladder", "11_time_x_gradients.balanced"))),
+    Said("12", r"16 elements, or # loads of four",
+         lambda: printed("12", r"n = 65,536: # loads, # of them 16 bytes wide")[:1]),
+    Said("12", r"In both layouts a load of a warp touches # sectors",
+         lambda: printed("12", r"as compiled: .* sectors that warp 0 reads: # in its first load")),
+    Said("12", r"In both layouts a load of a warp touches # sectors",
+         lambda: printed("12", r"down the columns: .* that warp 0 reads: # in its first load")),
+    Said("13", r"computes it for all of its keys: # times instead of once",
+         lambda: printed("13", r"torch\.bfloat16 +MUFU\.EX2 +#")),
+    Said("13", r"times instead of once",
+         lambda: printed("13", r"torch\.float32 +MUFU\.EX2 +#"), (1,)),
+    Said("14", r"For heads of 100 there are twelve tensors to be added to three",
+         lambda: (sum(printed("14", r"dr_s_parts #  dk_s_parts #  dv_s_parts #")),), (12,)),
+    Said("14", r"for every 64 tokens, it takes one and a half",
+         lambda: printed("14", r"counted: (1\.\d+) tensors"), (1.5,), 0.05),
+    Said("17", r"With # registers for each of 256 threads, one program fills an SM",
+         lambda: printed("17", r"BT = 16, tf32x3: .* # registers, \d+ B spilled, fit on an SM: 1")),
+    Said("17", r"at one of the # barriers in the code",
+         lambda: printed("17", r"BT = 16, tf32x3: .*BAR #")),
     Said("13", r"a token takes about # % longer",
          lambda: (100 * per_token(LADDER, "08_decay_from_data")
                   / per_token("wkv6-triton-few", "08_decay_from_data") - 100,), within=0.15),
