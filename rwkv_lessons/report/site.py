@@ -151,8 +151,8 @@ def front_page(root: Path = ROOT) -> str:
 
 
 AS_SHIPPED = (
-    "*Here the lesson stands as it is shipped: nothing is predicted and nothing written yet. To do "
-    "both, and have it checked: [begin](../index.md#begin).*"
+    "*This is the lesson as shipped, without predictions or answers. To make your own and have "
+    "them checked, [begin here](../index.md#begin).*"
 )
 
 
@@ -224,14 +224,15 @@ def _in_html(text):
 
 STEP_THROUGH = """# Step through a kernel
 
-The first warp of a launch, request by request, as the simulator runs it: which bytes its 32 lanes
-ask for. The same inputs for all: 2 tokens, 1 head of 64. Buttons and arrow keys step. In notebooks,
-`stepper(trace(kernel, …))` of `warplens.pictures.steps` shows a kernel of yours like this.
+This page shows the first warp of a launch, request by request, as the simulator runs it: which
+bytes its 32 lanes access. All kernels have the same inputs: 2 tokens, 1 head of 64. Step with the
+buttons or the arrow keys. In a notebook, `stepper(trace(kernel, …))` of `warplens.pictures.steps`
+shows your own kernel in the same way.
 """
 STEPPED = {
-    "04_drop_the_atomics.kernel": "One number in each request, and the same one for all lanes.",
-    "05_float4.kernel": "Four numbers in each request.",
-    "07_shared_memory.shared": "Each lane fetches one number, and all read it from shared memory.",
+    "04_drop_the_atomics.kernel": "Each request loads one value, the same one for all lanes.",
+    "05_float4.kernel": "Each request loads four values.",
+    "07_shared_memory.shared": "Each lane loads one value, and all read it from shared memory.",
 }
 
 

@@ -40,13 +40,13 @@ def memory(shape, h=0, tokens=3, itemsize=4):
     if tokens > 1:
         arrow = {"arrowstyle": "<->", "color": style.STORE}
         ax.annotate("", (left, -0.25), (right, -0.25), arrowprops=arrow)
-        step = f"one token on: H·N = {H * N:,} numbers, {H * N * itemsize:,} bytes"
+        step = f"one token on: H·N = {H * N:,} elements, {H * N * itemsize:,} bytes"
         ax.text((left + right) / 2, -0.42, step, ha="center", va="top", size=9)
     ax.text(tokens * H + 0.15, 0.5, "…", va="center", size=14)
     ax.set(xlim=(-0.1, tokens * H + 0.6), ylim=(-0.8, 1.5))
     ax.axis("off")
     text = (
-        f"head {h}: {N} numbers side by side, then {(H - 1) * N:,} of other heads, token by token"
+        f"head {h}: {N} elements side by side, then {(H - 1) * N:,} of other heads, token by token"
     )
     ax.set_title(text)
     return Picture(figure, text)

@@ -81,7 +81,7 @@ def on_their_way(sms=132, gpu=GPU, folder=None):
     return (
         f"{gpu}: {speed / 1e12:.2f} TB/s, as recorded\n"
         f"a request takes {taken}\n"
-        f"on their way: {flying / 1e6:.2f} MB, {flying / sms / 1e3:.0f} KB for each of {sms} SMs\n"
+        f"in flight: {flying / 1e6:.2f} MB, {flying / sms / 1e3:.0f} KB for each of {sms} SMs\n"
         f"that is {flying / sms / REQUEST:.0f} requests of 32 lanes × 16 bytes on each SM"
     )
 

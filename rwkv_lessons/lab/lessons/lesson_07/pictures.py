@@ -51,7 +51,7 @@ def _share(ax, N, name, keys, values):
     ax.set(xlim=(-7 * band, N + 7 * band), ylim=(N + 2 * band, -4.5 * band), aspect="equal")
     ax.axis("off")
     read = 2 * height + width
-    text = f"{name}: {height * width} elements, {read} numbers to read for a token"
+    text = f"{name}: {height * width} elements, {read} values to load per token"
     ax.set_title(text, loc="center")
     return text
 

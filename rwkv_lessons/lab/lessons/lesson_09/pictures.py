@@ -109,13 +109,13 @@ def checkpoints(T=4096, choices=(4, 16, 64, 256, 1024, 4096), N=64):
     left.legend()
     right.loglog(choices, [N / C for C in choices], "s-", color=S_COLOUR)
     right.axhline(1, color=style.INK, linestyle="--", label="one of r, k, v, w")
-    right.set(ylabel="numbers kept a token and channel")
+    right.set(ylabel="values stored per token and channel")
     right.legend()
     for axes in (left, right):
         axes.set_xticks(choices, [f"{C:,}" for C in choices])
         axes.minorticks_off()
         axes.set_xlabel("tokens from checkpoint to checkpoint, C")
-    lines = [f"C = {C:5,}: {x:.0e}, {N / C:g} numbers" for C, x in zip(choices, wrong, strict=True)]
+    lines = [f"C = {C:5,}: {x:.0e}, {N / C:g} values" for C, x in zip(choices, wrong, strict=True)]
     return Picture(figure, "\n".join(lines))
 
 

@@ -83,8 +83,8 @@ def test_sweep_without_a_record_says_so(tmp_path, capsys):
 
 def test_tiles_counts_what_a_thread_reads():
     assert str(tiles(64, 8, 8)) == (
-        "a column: 64 elements, 129 numbers to read for a token\n"
-        "a tile: 64 elements, 24 numbers to read for a token"
+        "a column: 64 elements, 129 values to load per token\n"
+        "a tile: 64 elements, 24 values to load per token"
     )
 
 
@@ -99,5 +99,5 @@ def test_littles_law_with_the_recorded_latency(tmp_path, latency, said, megabyte
     where = Provenance("Test GPU", "1.0", "0.0", "2000-01-01", "none", "made up", "none")
     save(Record("ceilings", where, (), {"copy_bytes_per_s": 4e12} | latency), tmp_path)
     text = on_their_way(sms=100, gpu="Test GPU", folder=tmp_path)
-    assert said in text and f"on their way: {megabytes}" in text
+    assert said in text and f"in flight: {megabytes}" in text
     assert f"that is {requests} requests" in text  # bytes / 100 SMs / 512
