@@ -1,9 +1,12 @@
 """How Sphinx makes the site: `make site`. Its pages come from `rwkv_lessons.report.site`."""
 
+import html
+import re
+
 from docutils import nodes
 
 from rwkv_lessons.operations.entries import ROOT
-from rwkv_lessons.report.address import address
+from rwkv_lessons.report.address import address, site_address
 from rwkv_lessons.report.formulas import mathml
 from rwkv_lessons.report.site import as_rest
 
@@ -23,12 +26,17 @@ autodoc_preserve_defaults = True
 napoleon_use_rtype = False
 napoleon_custom_sections = [("Limits", "params_style"), "Source"]
 
+exclude_patterns = ["_static"]  # notebooks to download
+
 html_theme = "furo"
+html_favicon = "static/icon.svg"
+html_baseurl = site_address(ROOT)
 if address(ROOT):  # a link to each page's source
     html_theme_options = {"source_repository": address(ROOT), "source_branch": "main"}
 pygments_dark_style = "github-dark"
 html_static_path = ["static"]
 html_css_files = ["style.css"]
+html_js_files = ["motion.js"]
 html_math_renderer = "mathml"
 html_copy_source = html_show_copyright = html_show_sphinx = False
 
@@ -49,6 +57,46 @@ def rewrite(app, what, name, object, options, lines):
     lines[:] = as_rest(lines)
 
 
+def with_static_files(app, config):
+    """The pages bring the card along."""
+    config.html_static_path.append(f"{app.srcdir}/_static")
+
+
+def described(app, pagename, templatename, context, doctree):
+    """What search engines and shared links show, and tables and code that scroll by keyboard."""
+    title = html.escape(re.sub("<.*?>", "", context.get("title") or html_title))
+    text = html.escape(description(doctree))
+    tags = [f'<meta property="og:title" content="{title}">']
+    tags += [f'<meta property="og:site_name" content="{project}">']
+    tags += ['<meta property="og:type" content="website">']
+    if text:
+        tags += [f'<meta name="description" content="{text}">']
+        tags += [f'<meta property="og:description" content="{text}">']
+    if html_baseurl:  # a card needs a whole address
+        tags += [f'<meta property="og:image" content="{html_baseurl}_static/card.png">']
+        tags += [f'<meta property="og:url" content="{html_baseurl}{pagename}.html">']
+        tags += ['<meta name="twitter:card" content="summary_large_image">']
+    context["metatags"] = context.get("metatags", "") + "".join(f"\n    {tag}" for tag in tags)
+    if body := context.get("body"):
+        body = re.sub(r"<pre>", '<pre tabindex="0">', body)
+        context["body"] = body.replace(
+            'class="table-wrapper',
+            'tabindex="0" role="region" aria-label="Table" class="table-wrapper',
+        )
+
+
+def description(doctree, most=155):
+    """The first sentences of a page."""
+    for node in doctree.findall(nodes.paragraph) if doctree else ():
+        text = re.sub(r"\s+", " ", node.astext()).strip()
+        if len(text) > 40 and not text.startswith("Here the lesson stands"):
+            short = text[:most].rsplit(". ", 1)[0] if len(text) > most else text
+            return short if 20 <= len(short) <= most else short[:most].rsplit(" ", 1)[0] + " …"
+    return ""
+
+
 def setup(app):
+    app.connect("config-inited", with_static_files)
+    app.connect("html-page-context", described)
     app.add_html_math_renderer("mathml", (inline_formula, None), (formula, None))
     app.connect("autodoc-process-docstring", rewrite, priority=400)  # before napoleon's

@@ -24,6 +24,12 @@ def address(root: Path) -> str:
     return lines[0].rstrip("/") if lines else ""
 
 
+def site_address(root: Path) -> str:
+    """Where GitHub shows the site of the repository, with a slash at its end; else empty."""
+    owner, _, name = address(root).removeprefix("https://github.com/").partition("/")
+    return f"https://{owner.lower()}.github.io/{name}/" if name and "/" not in name else ""
+
+
 def links(root: Path) -> dict[str, str]:
     """The addresses that a package index shows beside a package; empty without an address."""
     home = address(root)

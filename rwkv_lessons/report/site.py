@@ -3,7 +3,9 @@
 Nothing is executed: lessons come with their stored outputs. Pages keep their places in the
 repository, so that links between them stay as they are; what is added or changed:
 
-- README.md is the front page, with the tree of all pages behind it;
+- README.md is the front page, behind a first screen (landing.py), with the tree of all pages;
+- a lesson's page says where it can be opened, and brings its notebook along;
+- a flowchart is drawn;
 - a figure becomes a file, with the sentence that says the same as its alternative text;
 - an exercise gets its hints and a solution, folded;
 - `api/` has a page for each part of the library, whose docstrings Sphinx fills in;
@@ -25,6 +27,7 @@ from nbformat.v4 import new_markdown_cell
 from rwkv_lessons.lab.commands import signposts
 from rwkv_lessons.lab.course import exercises
 from rwkv_lessons.operations.entries import ROOT
+from rwkv_lessons.report import flowchart, landing
 from rwkv_lessons.report.tables import RECORDS_OF
 from rwkv_lessons.runtime.command_line import run
 from warplens.pictures.style import in_one_line
@@ -77,6 +80,8 @@ API = (
 )
 LINK = re.compile(r"\]\((?!\w+:)([^)\s#]+)")
 CODE = re.compile(r"```.*?```|`[^`\n]*`", re.S)
+# A flowchart and, in a comment before it, what a screen reader says instead.
+FLOWCHART = re.compile(r"<!-- (.+?) -->\n```mermaid\n(.+?)```", re.S)
 
 
 def write(folder: Path, root: Path = ROOT) -> list[Path]:
@@ -92,6 +97,10 @@ def write(folder: Path, root: Path = ROOT) -> list[Path]:
         pages[Path("notebooks") / path.name] = nbformat.writes(notebook)
         for name, png in figures.items():
             _put(folder / "notebooks" / name, png)
+        _put(folder / "_static" / "notebooks" / path.name, path.read_bytes())
+    _put(folder / "_static" / "card.png", landing.card())
+    ladder = root / "docs" / "figures" / "wkv5-ladder.svg"
+    _put(folder / "_static" / "ladder.svg", ladder.read_bytes())
     for name, text in pages.items():
         _put(folder / name, text.encode())
         for target in _links(root / name, text, root):
@@ -124,13 +133,21 @@ def _links(page, text, root):
 def page(path: Path) -> str:
     """A page of Markdown as Sphinx takes it."""
     text = path.read_text(encoding="utf-8")
-    text = text.replace("```mermaid", "```text")
+    text = FLOWCHART.sub(_drawn, text)
     return re.sub(r"\]\((?:\.\./)?README\.md", lambda m: m[0].replace("README", "index"), text)
 
 
+def _drawn(match):
+    drawing = flowchart.svg(match[2], match[1])
+    return f'```{{raw}} html\n<div class="scrolls" tabindex="0">{drawing}</div>\n```'
+
+
 def front_page(root: Path = ROOT) -> str:
-    """README.md, and the tree of all pages, which the side bar shows."""
-    text = page(root / "README.md")
+    """The first screen, README.md, and the tree of all pages, which the side bar shows."""
+    title, _, text = page(root / "README.md").partition("\n")
+    picture = re.search(r"^!\[.*wkv5-ladder.svg\)\n", text, re.M)
+    text = text.replace(picture[0], "") if picture else text  # the first screen has it
+    text = f"{title}\n\n```{{raw}} html\n{landing.hero(root)}```\n{text}"
     stems = sorted(path.stem for path in (root / "notebooks").glob("[0-9]*.ipynb"))
     trees = {}
     firsts = [*PARTS.values(), 100]
@@ -169,7 +186,8 @@ def lesson(path: Path):
         cells.append(cell)
         if id := cell.metadata.get("exercise"):
             cells.append(new_markdown_cell(folded_help(id), id=f"help-{len(cells)}"))
-    notebook.cells = [cells[0], new_markdown_cell(AS_SHIPPED, id="as-shipped"), *cells[1:]]
+    signs = f"{AS_SHIPPED}\n\n{landing.try_it(path.stem)}"
+    notebook.cells = [cells[0], new_markdown_cell(signs, id="as-shipped"), *cells[1:]]
     return notebook, figures
 
 
