@@ -44,7 +44,7 @@ matrix: .venv/ready  ## compile every kernel for every architecture, keep regist
 notebooks: .venv/ready  ## derive the exercises from solutions/ and run every notebook in place
 	$(BIN)lessons sync && $(BIN)lessons run
 
-site: .venv/site  ## build the website in build/site, from stored outputs, and look at every page
+site: .venv/ready  ## build the website in build/site, from stored outputs, and look at every page
 	$(BIN)python -m rwkv_lessons.report.site build/pages
 	$(BIN)python -m sphinx --fail-on-warning --keep-going -q -c docs/site build/pages build/site
 	$(PYTEST) tests/report/test_built_site.py --site build/site -q
@@ -52,7 +52,7 @@ site: .venv/site  ## build the website in build/site, from stored outputs, and l
 format: .venv/ready  ## put the code in order
 	$(BIN)ruff check --fix . && $(BIN)ruff format .
 
-lock: .venv/site  ## write down the releases that are in .venv, after a `make test` with them
+lock: .venv/ready  ## write down the releases that are in .venv, after a `make test` with them
 	$(BIN)python -m rwkv_lessons.lab.commands.lock
 
 clean:  ## remove .venv and caches; your work/ and progress stay
@@ -68,9 +68,5 @@ clean:  ## remove .venv and caches; your work/ and progress stay
 	@$(BIN)python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv || { \
 		rm -rf .venv; echo "$(PYTHON) cannot create an environment." \
 		"On Debian and Ubuntu: sudo apt install python3-venv"; exit 1; }
-	@$(BIN)python -m pip install $(LOCK) --editable './warplens[numba,triton,pictures]' --editable '.[cuda,lessons,dev]'
-	@touch $@
-
-.venv/site: .venv/ready
-	@$(BIN)python -m pip install $(LOCK) --editable '.[site]'
+	@$(BIN)python -m pip install $(LOCK) --editable './warplens[numba,triton,pictures]' --editable '.[cuda,lessons,jupyter,dev]'
 	@touch $@

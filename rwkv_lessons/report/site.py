@@ -133,7 +133,7 @@ def _links(page, text, root):
 def page(path: Path) -> str:
     """A page of Markdown as Sphinx takes it."""
     text = path.read_text(encoding="utf-8")
-    text = FLOWCHART.sub(_drawn, text)
+    text = FLOWCHART.sub(_drawn, text).replace("```mermaid", "```text")
     return re.sub(r"\]\((?:\.\./)?README\.md", lambda m: m[0].replace("README", "index"), text)
 
 

@@ -427,9 +427,10 @@ def gpu_tests_block(folder):
     return f"{_markdown(gpu_tests.HEAD[:-1], [row[:-1] for row in rows])}\n\n{machines}"
 
 
+# Keeps Colab's torch, Triton and kernel; its driver takes what CUDA 12 compiles.
 COLAB = (
     "!git clone --depth 1 {} rwkv-lessons && cd rwkv-lessons && pip install -q "
-    "-c requirements.lock -e './warplens[numba,triton,pictures]' -e '.[cuda,lessons]'"
+    "-e './warplens[numba,triton,pictures]' -e '.[lessons]' 'numba-cuda[cu12]'"
 )
 
 

@@ -16,7 +16,7 @@ from support.makefile import INSTALL, MAKEFILE
 from rwkv_lessons.lab.commands import cli, doctor, lock
 from rwkv_lessons.lab.course.exercises import ROOT
 
-EXTRAS = ("cuda", "lessons", "dev", "site")
+EXTRAS = ("cuda", "lessons", "jupyter", "dev")
 OF_WARPLENS = ("numba", "triton", "pictures")
 
 
@@ -122,7 +122,19 @@ def test_what_the_doctor_says_to_install_is_what_make_installs():
     install = doctor.INSTALL.removeprefix("pip install ").replace("'", "")
     assert install == INSTALL.replace(",dev]", "]")
     colab = next(x for x in (ROOT / "README.md").read_text().splitlines() if "!git clone" in x)
-    assert colab.replace("'", "").split(" -e ")[1:] == install.split(" --editable ")[1:]
+    ours = [x.replace(",jupyter]", "]") for x in install.split(" --editable ")[1:]]
+    cells = colab.replace("'", "").replace(" numba-cuda[cu12]", "").split(" -e ")[1:]
+    assert cells == [x.replace("[cuda,", "[") for x in ours]
+
+
+def test_colab_keeps_what_it_runs_with():
+    """What its pip list of 2026-08-19 has (googlecolab/backend-info): the cell replaces none."""
+    kept = {"torch": "2.11.0", "triton": "3.6.0", "numpy": "2.1.3", "nbformat": "5.11.1"}
+    wanted = lock.requirements(["lessons"], ["numba", "triton", "pictures"])
+    for name, version in kept.items():
+        assert all(r.specifier.contains(version) for r in wanted if r.name == name), name
+    assert not {"ipykernel", "jupyter-client", "jupyterlab", "nbclient"} & {r.name for r in wanted}
+    assert lock.project()["requires-python"] == ">=3.11"  # Colab has 3.13
 
 
 @pytest.mark.parametrize("numpy, problems", [("2.5.0", 1), ("3.0.0rc1", 1), ("2.4.6", 0)])

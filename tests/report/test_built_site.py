@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from support import chromium
+from support.page_audit import audit
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +75,22 @@ def test_figures_are_there_and_have_an_alternative_text(pages):
             assert not image["alt"].endswith((".png", ".svg")), (file, source)
 
 
+def test_every_page_has_what_search_engines_and_keyboards_need(site, pages):
+    made_by_sphinx = {"genindex.html", "py-modindex.html", "search.html"}
+    found = {file.name: audit(file.read_text(encoding="utf-8")) for file in pages}
+    assert {name: x for name, x in found.items() if x and name not in made_by_sphinx} == {}
+
+
+def test_pages_are_light_and_search_knows_install(site, pages):
+    for file, page in pages.items():
+        images = {x["src"] for x in page.images if not x["src"].startswith("data:")}
+        weight = file.stat().st_size + sum((file.parent / x).stat().st_size for x in images)
+        assert weight < 1_500_000, f"{file.name}: {weight:,} bytes"
+    assert '"instal"' in (site / "searchindex.js").read_text(encoding="utf-8")  # its stem
+
+
 def test_commands_in_the_text_can_be_copied(site):
-    text = html.unescape((site / "docs" / "results.html").read_text(encoding="utf-8"))
+    text = html.unescape((site / "docs" / "results" / "rwkv6.html").read_text(encoding="utf-8"))
     assert "bench wkv6-backward --peers --dtype bfloat16 --methods 'wkv6" in text
     assert "–methods" not in text
 

@@ -1,9 +1,13 @@
 """The pages of the website before Sphinx has them: links, figures, formulas, folded help."""
 
 import re
+import shutil
+import subprocess
+import sys
 
 import nbformat
 import pytest
+from support.page_audit import audit
 
 from rwkv_lessons.lab.course import exercises
 from rwkv_lessons.operations.entries import ROOT
@@ -198,3 +202,36 @@ def test_a_page_for_sphinx(tmp_path):
     file = tmp_path / "page.md"
     file.write_text("[home](../README.md#begin) ```mermaid\ngraph```", encoding="utf-8")
     assert site.page(file) == "[home](../index.md#begin) ```text\ngraph```"
+
+
+def test_built_pages_have_what_search_engines_and_keyboards_need(written, tmp_path):
+    """One page of each kind, made by Sphinx as `make site` makes all."""
+    folder, kinds = tmp_path / "pages", ("index.md", "docs/results/rwkv7.md", "api/wkv7.md")
+    for name in (*kinds, "notebooks/04_drop_the_atomics.ipynb"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(written[0] / name, folder / name)
+    shutil.copytree(written[0] / "_static", folder / "_static")
+    shutil.copytree(written[0] / "docs" / "figures", folder / "docs" / "figures")
+    shutil.copytree(written[0] / "notebooks" / "images", folder / "notebooks" / "images")
+    command = [sys.executable, "-m", "sphinx", "-Q", "-c", "docs/site", folder, tmp_path / "site"]
+    subprocess.run(command, cwd=ROOT, check=True)
+    for name in (*kinds, "notebooks/04_drop_the_atomics.ipynb"):
+        page = (tmp_path / "site" / name).with_suffix(".html").read_text(encoding="utf-8")
+        assert audit(page) == [], name
+    front = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    assert "_static/motion.js" in front and "✓ Solved" in front
+    assert '"instal"' in (tmp_path / "site" / "searchindex.js").read_text(encoding="utf-8")
+    lesson = (tmp_path / "site" / "notebooks" / "04_drop_the_atomics.html").read_text("utf-8")
+    assert (tmp_path / "site/_static/notebooks/04_drop_the_atomics.ipynb").exists()
+    assert "../_static/notebooks/04_drop_the_atomics.ipynb" in lesson
+
+
+def test_an_audit_sees_what_is_wrong():
+    page = """<html><head><title>Title</title><meta name="viewport" content="x"><link rel="x">
+    </head><body><h1>A</h1><h3 id="a">B</h3><img src="https://a/b.png" id="a"><a href="#"></a>
+    <pre>code</pre><div class="table-wrapper"></div></body></html>"""
+    wrong = " | ".join(audit(page))
+    for text in ("no language", "description of 0", "no og:title", "no icon", "level 3 after",
+                 "two of the id a", "no alt", "a without a name", "code that", "a table that",
+                 "from the network: https://a/b.png"):  # fmt: skip
+        assert text in wrong, text

@@ -4,7 +4,7 @@ from rwkv_lessons.lab.course.exercises import ROOT
 
 INSTALL = (
     "--constraint requirements.lock --editable ./warplens[numba,triton,pictures] "
-    "--editable .[cuda,lessons,dev]"
+    "--editable .[cuda,lessons,jupyter,dev]"
 )
 
 

@@ -77,7 +77,9 @@ def _names(of, read):
 
 
 def _keyboard(of):
-    yield from ("code that a keyboard cannot scroll" for x, _ in of.get("pre", ()) if "tabindex" not in x)
+    yield from (
+        "code that a keyboard cannot scroll" for x, _ in of.get("pre", ()) if "tabindex" not in x
+    )
     tables = [x for x, _ in of.get("div", ()) if "table-wrapper" in x.get("class", "")]
     yield from ("a table that a keyboard cannot scroll" for x in tables if "tabindex" not in x)
 

@@ -22,7 +22,8 @@ from .lock import locked, requirements
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 LENS = "./warplens[numba,triton,pictures]"
 INSTALL = (
-    f"pip install --constraint requirements.lock --editable '{LENS}' --editable '.[cuda,lessons]'"
+    f"pip install --constraint requirements.lock --editable '{LENS}'"
+    " --editable '.[cuda,lessons,jupyter]'"
 )
 REINSTALL = f"make setup  (or, in your own environment: {INSTALL})"
 FREE = 1e9  # bytes; below that pip and Jupyter begin to fail
@@ -62,7 +63,7 @@ def python(version: tuple = sys.version_info) -> Iterator[Finding]:
 
 def packages() -> Iterator[Finding]:
     """What the lessons ask for on this system, at the release of requirements.lock."""
-    wanted = requirements(["cuda", "lessons"], ["numba", "triton", "pictures"])
+    wanted = requirements(["cuda", "lessons", "jupyter"], ["numba", "triton", "pictures"])
     names = {r.name for r in wanted if r.marker is None or r.marker.evaluate()}
     tested, exact = locked(), 0
     for name in sorted(names):
