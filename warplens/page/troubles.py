@@ -13,8 +13,9 @@ MOST = 50
 def troubles(seen, source, links=True):
     """A <section>: what is wrong with the kernel, or that nothing is."""
     found = [*seen.faults, *seen.races]
+    reach = f" {seen.reach()}." if hasattr(seen, "reach") else ""
     if not found:
-        return element("p", "No race and no fault was found.", class_="fine")
+        return element("p", "No race and no fault was found.", reach, class_="fine")
     head = many(len(seen.faults), "fault") if seen.faults else ""
     head += (" and " if head and seen.races else "") + (
         many(len(seen.races), "race") if seen.races else ""
@@ -29,6 +30,7 @@ def troubles(seen, source, links=True):
         element("h2", head, id="troubles" if links else None),
         element("ul", *items),
         element("p", stop) if stop else None,
+        element("p", reach.strip()) if reach else None,
         class_="troubles",
     )
 
