@@ -27,6 +27,7 @@ NOT_CONFIGURED = (
 )
 MOST_LOGGED = 3_000_000  # accesses that are kept at once for the search for races: 72 MB
 PLAIN, DEBUG = {"all": "ignore"}, {"all": "ignore", "divide": "raise"}  # of numpy's arithmetic
+TOO_MANY = 20_000_000  # that a block may make without an end
 RUNNING = threading.RLock()  # launches of several host threads run one after the other
 
 
@@ -87,6 +88,9 @@ class Checked(InPlace, Machine):
     def races(self):
         return []
 
+    def crowded(self):
+        return False
+
 
 class Logged(InPlace, Recorder):
     """A launch that keeps its accesses, and finds the races among them."""
@@ -105,6 +109,7 @@ class Logged(InPlace, Recorder):
             self.found += self._races()
             del self.log[:]
             self.segments.clear()
+            self.fences.clear()
             self.cut = True
 
     def races(self):
@@ -116,7 +121,12 @@ class Logged(InPlace, Recorder):
         name = lambda block, thread: (  # noqa: E731
             f"block {self.block_of(block)}, thread {self.coordinates(thread)}"
         )
-        return races(events_of(self), self.sites, list(self.lock_sets), name)
+        order = list(self.lock_sets), self.fences
+        found, _ = races(events_of(self), self.sites, *order, name)
+        return found
+
+    def crowded(self):
+        return len(self.log) > 3 * TOO_MANY
 
     def block_of(self, number):
         across, rows = self.grid_dim.x, self.grid_dim.y
@@ -192,11 +202,14 @@ class Kernel:
         wrapped = [machine.argument(n, arg) for n, arg in enumerate(args)]
         FOUND.launches += 1
         try:
-            with watched(SETTINGS.seconds):
+            with watched(SETTINGS.seconds, machine.crowded):
                 machine.run_all(machine.all_blocks(), wrapped)
         except StillRunning as error:
             after = f"{STILL} after {SETTINGS.seconds:g} s of processor time"
             hint = "; WARPLENS_SECONDS=600 in the environment lets a launch take 600"
+            if machine.crowded():
+                after, hint = f"{STILL} after {TOO_MANY:,} accesses", "; --no-races keeps none"
+                machine.shorten()
             fault = machine.explain(error, EndlessLoop, after + hint)
             self._keep(machine, fault)
             raise fault from None

@@ -14,13 +14,13 @@ class Watch:
     def __init__(self):
         self.lock, self.launch, self.process = threading.Lock(), None, None
 
-    def begin(self, seconds):
+    def begin(self, seconds, crowded):
         if self.process != os.getpid():  # the first launch, or that of a process that was forked
             self.__init__()
             self.process = os.getpid()
             threading.Thread(target=self.look, daemon=True, name="warplens").start()
         with self.lock:
-            self.launch = threading.get_ident(), time.process_time() + seconds
+            self.launch = threading.get_ident(), time.process_time() + seconds, crowded
 
     def end(self):
         with self.lock:
@@ -30,8 +30,11 @@ class Watch:
         while True:
             time.sleep(EVERY)
             with self.lock:
-                if self.launch and time.process_time() > self.launch[1]:
-                    _raise_in(self.launch[0], StillRunning)
+                if not self.launch:
+                    continue
+                thread, end, crowded = self.launch
+                if time.process_time() > end or crowded():
+                    _raise_in(thread, StillRunning)
                     self.launch = None
 
 
@@ -39,9 +42,12 @@ WATCH = Watch()
 
 
 @contextlib.contextmanager
-def watched(seconds):
-    """Raises `StillRunning` in the code under it after so many seconds of processor time."""
-    WATCH.begin(seconds)
+def watched(seconds, crowded):
+    """Raises `StillRunning` in the code under it after so many seconds of processor time.
+
+    Or as soon as `crowded()`, which is asked all the while.
+    """
+    WATCH.begin(seconds, crowded)
     try:
         yield
     finally:
