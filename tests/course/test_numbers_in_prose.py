@@ -185,7 +185,7 @@ def printed(lesson, text):
 
 SENTENCES = (
     Said("00", r"# threads start for 70 elements",
-         lambda: shown("00", "c17", r"counted: (\d+) threads")),
+         lambda: shown("00", "c17", r"counted: (\d+) threads"), within=0),
     Said("02", r"all 54 tokens repeat the same seven kernels",
          lambda: shown("02", "c14", r"counted: (\d+) kernels"), (7,), 0),
     Said("03", r"issues `1 \+ 4N = #` load requests and `N = #` atomics, for only # "
@@ -205,9 +205,9 @@ SENTENCES = (
                   ms("wkv5-ladder", "05_float4") / ms("wkv5-ladder", "04_drop_the_atomics")),
          (1 / 4, 1 / 4, 1), 0.08),
     Said("06", r"the busiest SM never gets more than # warps",
-         lambda: shown("06", "dealt", r"counted: (\d+) warps")),
+         lambda: shown("06", "dealt", r"counted: (\d+) warps"), within=0),
     Said("06", r"With 256 threads there are # blocks for # SMs, so four SMs sit idle",
-         lambda: (*shown("06", "dealt", r"blocks of 256: +(\d+)"), 132)),
+         lambda: (*shown("06", "dealt", r"blocks of 256: +(\d+)"), 132), within=0),
     Said("06", r"start more than four times as many loads before it needs",
          lambda: (ratio(shown("06", "generous", r"(\d+) loads.* (\d+) loads")),), (4.4,), 0.05),
     Said("07", r"Its wavefronts explain less than half of its time",
