@@ -50,10 +50,32 @@ def stale(row):
 
 
 def stale_rows(folder=None):
-    """A line for each row that has to be measured again, with the command that did it last."""
+    """A line for each row that has to be measured again, with the command that did it last.
+
+    One GPU is enough: a row is left out if another GPU's record of that name has it with today's
+    kernels. The tables show both.
+    """
+    every = every_record(folder)
+    lines = [(file, each, row) for file, each in every.items() for row in each.rows]
+    fresh = {_line(file, row) for file, _, row in lines if not row.stale}
     return [
-        f"{file.parent.name}/{file.stem}: {row.method} {row.dtype} ← {found.provenance.command}"
-        for file, found in every_record(folder).items()
-        for row in found.rows
-        if row.stale
+        f"{file.parent.name}/{file.stem}: {row.method} {row.dtype} ← {each.provenance.command}"
+        for file, each, row in lines
+        if row.stale and _line(file, row) not in fresh
     ]
+
+
+def _line(file, row):
+    return file.stem, row.method, row.shape, row.dtype
+
+
+def renewed(name, gpu=GPU, folder=None):
+    """If `gpu`'s record has older kernels, another GPU's with today's; None if there is none."""
+    measured = record(name, gpu, folder)
+    if not any(row.stale for row in measured.rows):
+        return None
+    for file, other in every_record(folder).items():
+        if file.stem == name and other.provenance.gpu != gpu and other.rows:
+            if not any(row.stale for row in other.rows):
+                return other
+    return None

@@ -12,7 +12,7 @@ from rwkv_lessons.lab.lessons.lesson_18 import pictures as race
 from rwkv_lessons.lab.pictures import ladder
 from rwkv_lessons.operations import LADDERS, OPERATIONS, operation_of
 from rwkv_lessons.operations.entries import ROOT
-from rwkv_lessons.records.lookup import GPU, record
+from rwkv_lessons.records.lookup import GPU, record, renewed
 from rwkv_lessons.records.traces import load_traces
 from rwkv_lessons.report import published
 from rwkv_lessons.report.address import PLACEHOLDER, address
@@ -44,14 +44,21 @@ def _block(name):
     def of(write):
         def block(folder):
             try:
-                found = record(name, GPU, folder)
+                measured = record(name, GPU, folder)
             except LookupError:
                 return unrecorded(name)
-            return write(found)
+            text, other = write(measured), renewed(name, GPU, folder)
+            if other:
+                text += f"\n\n{_today(other)}\n\n{write(other)}"
+            return text
 
         return block
 
     return of
+
+
+def _today(measured):
+    return f"With today's kernels, on an {measured.provenance.gpu}:"
 
 
 def unrecorded(name):
@@ -68,9 +75,15 @@ def ladder_block(operation):
         return [*cells, _text(step.original_ms, ".2f"), *_quantities(step.rows[dtype])]
 
     def block(folder):
-        climbed = ladder.steps(operation, folder=folder)
-        if not any(step.row for step in climbed):
+        if not any(step.row for step in ladder.steps(operation, folder=folder)):
             return unrecorded(f"{operation}-ladder")
+        text, other = write(GPU, folder), renewed(f"{operation}-ladder", GPU, folder)
+        if other:
+            text += f"\n\n{_today(other)}\n\n{write(other.provenance.gpu, folder)}"
+        return text
+
+    def write(gpu, folder):
+        climbed = ladder.steps(operation, gpu, folder)
         rows = [
             line(climbed, step, dtype)
             for step in climbed
@@ -80,8 +93,8 @@ def ladder_block(operation):
         head = ["step", "dtype", "ms", "× faster", "CUDA C, ms", *QUANTITIES]
         if len(dtypes) == 1:
             head, rows = _without("dtype", head, rows)
-        where = ladder.source(operation, folder=folder).replace("\n", ".\n")
-        measured = record(f"{operation}-ladder", GPU, folder)
+        where = ladder.source(operation, gpu, folder).replace("\n", ".\n")
+        measured = record(f"{operation}-ladder", gpu, folder)
         return f"{_markdown(head, rows)}\n\n{where}.{older(measured)}"
 
     return block
@@ -237,17 +250,12 @@ def provenance_block(page):
         sources = {}
         for name in _names_of(page):
             try:
-                measured = record(name, GPU, folder)
+                both = record(name, GPU, folder), renewed(name, GPU, folder)
             except LookupError:
                 continue
-            where = measured.provenance
-            versions = ", ".join(f"{package} {version}" for package, version in where.versions())
-            machine = f"{where.gpu}, driver {where.driver} (CUDA {where.cuda}), {versions}"
-            mark = " \\*" if any(row.host_changed for row in measured.rows) else ""
-            line = (
-                f"- {where.date}, commit {where.commit}{mark}: `{where.command}` ({where.timing})"
-            )
-            sources.setdefault(machine, []).append(line)
+            for measured in filter(None, both):
+                machine, line = _source(measured)
+                sources.setdefault(machine, []).append(line)
         if not sources:
             return unrecorded(_names_of(page)[0])
         parts = [f"{machine}:\n\n" + "\n".join(lines) for machine, lines in sources.items()]
@@ -260,6 +268,15 @@ def provenance_block(page):
         return f"<details><summary>Where these numbers come from</summary>\n\n{text}\n\n</details>"
 
     return block
+
+
+def _source(measured):
+    """(the machine and its versions, a line about the record)."""
+    where = measured.provenance
+    versions = ", ".join(f"{package} {release}" for package, release in where.versions())
+    mark = " \\*" if any(row.host_changed for row in measured.rows) else ""
+    line = f"- {where.date}, commit {where.commit}{mark}: `{where.command}` ({where.timing})"
+    return f"{where.gpu}, driver {where.driver} (CUDA {where.cuda}), {versions}", line
 
 
 def _names_of(page):
@@ -302,14 +319,15 @@ def headline_block(folder):
     lines = [operation.headline for operation in OPERATIONS.values() if operation.headline]
     for line in lines:
         try:
-            measured = record(line.record, GPU, folder)
+            measured = renewed(line.record, GPU, folder) or record(line.record, GPU, folder)
         except LookupError:
             continue  # the others are shown
         both = (measured.row(x, line.shape, line.dtype) for x in (line.ours, line.theirs))
         ours, theirs = (row.median_ms for row in both)
         cells = (f"{ours:.3f}", f"{theirs:.3f}", line.whose, f"{theirs / ours:.1f}×")
-        rows.append([line.says, ", ".join(map(str, line.shape)), *cells])
         where = measured.provenance
+        on = "" if where.gpu == GPU else f" ({where.gpu.split()[1]})"
+        rows.append([f"{line.says}{on}", ", ".join(map(str, line.shape)), *cells])
         sources.setdefault(where.gpu, set()).add(where.date)
     if not rows:
         return unrecorded(lines[0].record)

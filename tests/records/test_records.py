@@ -1,6 +1,7 @@
 """Records say where they come from, keep what they are given, and notice when the code changes."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +9,7 @@ from rwkv_lessons.operations import work
 from rwkv_lessons.records import fingerprint as source
 from rwkv_lessons.records import provenance
 from rwkv_lessons.records.fingerprint import fingerprint, fingerprints_of_kernels, kernel_code
-from rwkv_lessons.records.lookup import every_record, record, stale, stale_rows, times
+from rwkv_lessons.records.lookup import every_record, record, renewed, stale, stale_rows, times
 from rwkv_lessons.records.rates import rates
 from rwkv_lessons.records.schema import Measurement, Provenance, Record, code, load, path, save
 from rwkv_lessons.report.tables import older
@@ -318,6 +319,13 @@ def test_stale_rows_come_with_their_command(tmp_path):
     row = Measurement("a", SHAPE, "float32", sources=(file,), kernels=("something else",))
     save(Record("try", NOWHERE, (row,)), tmp_path / "records")
     assert stale_rows(tmp_path / "records") == ["test-gpu/try: a float32 ← made up"]
+    assert renewed("try", NOWHERE.gpu, tmp_path / "records") is None
+    today = replace(row, **code(file))
+    there = Record("try", replace(NOWHERE, gpu="Other GPU"), (today,))
+    save(there, tmp_path / "records")
+    assert stale_rows(tmp_path / "records") == []  # one GPU is enough
+    assert renewed("try", NOWHERE.gpu, tmp_path / "records") == there
+    assert renewed("try", "Other GPU", tmp_path / "records") is None
 
 
 def test_a_table_says_what_has_changed_since(tmp_path):
