@@ -147,7 +147,7 @@ EXERCISES = {
         ),
         symptoms={
             "own": "Every thread that has an element writes y[i], whichever block it is in.",
-            "order": ONE_EACH,
+            "owner": ONE_EACH,
         },
     ),
     "outer": Exercise(
@@ -192,7 +192,7 @@ EXERCISES = {
         symptoms={
             "own": "x counts columns (j) and y counts rows (i). cuda.grid(2) returns x first.",
             "tail": "The blocks extend past the end on both sides: guard i and j.",
-            "order": ONE_EACH,
+            "owner": ONE_EACH,
         },
     ),
     "block_sums": Exercise(
@@ -299,7 +299,7 @@ EXERCISES = {
         ),
         symptoms={
             "own": "The value x[i] says which counter to increment.",
-            "order": "Two threads read the same count, both add 1 and both write it back, so one "
+            "owner": "Two threads read the same count, both add 1 and both write it back, so one "
             "increment is lost. An atomic cannot be interrupted.",
         },
     ),

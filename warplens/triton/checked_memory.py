@@ -33,7 +33,7 @@ class Access:
 
 
 @dataclass(frozen=True)
-class Race:
+class ProgramRace:
     """Two programs, one element, and no order between them."""
 
     array: str
@@ -229,7 +229,7 @@ class Watched:
         if meets.any() and region.name not in self.races:
             n = int(np.flatnonzero(meets)[0])
             pair = (self.program, _program(int(others[n])))
-            self.races[region.name] = Race(region.name, int(elements[n]), pair, place)
+            self.races[region.name] = ProgramRace(region.name, int(elements[n]), pair, place)
 
 
 def _tensor(x):

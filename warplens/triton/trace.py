@@ -39,7 +39,8 @@ class TritonTrace(Shown):
         rows: a `TritonCount` per source line, tensor and kind of access.
         dots: {(M, N, K, type of the operands): how often}, over all programs.
         exps: elements of which `tl.exp` or `tl.exp2` was taken; exp_lines: {line: how many}.
-        races: elements that one program writes and another reads or writes, one `Race` per tensor.
+        races: elements that one program writes and another reads or writes, one
+            `ProgramRace` per tensor.
         faults: the `KernelFault` that ended the run, if one did.
         accesses: every `Access`, in order.
         names: {an array's name elsewhere: its name in the kernel}, where they differ.

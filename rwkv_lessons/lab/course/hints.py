@@ -40,10 +40,16 @@ HINTS = {
     "blocks": "A program instance's own keys start at i_k · BK, its own values at i_v · BV.",
     "own blocks": "Right for small sizes, wrong for the lesson's own: is there a number where BK, "
     "BT or another size belongs?",
-    "never written": "Which program should store this element? Look for its tl.store, at where "
-    "each one's indices start, and at the mask.",
+    "never written": "Who should store this element? Look for the store, at where each one's "
+    "indices start, and at the mask or guard around it.",
     "undefined": "tl.load(pointer, mask, 0): the third argument is what masked lanes hold.",
-    "changed input": "Others read it after you: work on a copy, and mind operations that end in _.",
+    "changed input": "Others read it after you: write to an output or a copy; in torch, mind "
+    "operations that end in _.",
+    # Of an answer, in whatever case it shows.
+    "axes": "Two axes are the other way round: which index belongs to which axis?",
+    "leading axes": "The axes in front are missing: each batch row or head has a result of its "
+    "own. A matrix that is the same for all of them, such as an identity, is expanded first.",
+    "shape": "How many axes has the result, and how long is each? The docstring says.",
     "loop over tokens": "All tokens of a chunk at once: they are rows of a matrix.",
     "loop over heads": "Process all heads at once: as leading axes of a product, or as an axis "
     "of an einsum.",

@@ -12,9 +12,9 @@ from warplens.faults import KernelFault
 
 from ...inputs import rwkv6_inputs
 from ..course.check import FAILED, PASSED, Row
-from .compare import Difference, about, compare
-from .cuda import explained
-from .functions import called, failed, several, shown
+from .compare import Difference, compare_each
+from .functions import called, several, shown
+from .verdicts import explained, failed
 
 DECAYS = {"text": 1, "fast": 10, "faster": 16}  # the text's log decay, times this
 
@@ -81,7 +81,10 @@ def chunk_answer(takes, *cases):
             tensors, more = [named[x] for x in takes], dict(case.more)
             try:
                 got = several(called(function, *tensors, *more.values()), len(LETTERS[takes]))
-                _compare(got, EXACT[takes](*tensors), LETTERS[takes])
+                want = EXACT[takes](*tensors)
+                want = want if isinstance(want, tuple) else (want,)
+                names, letters = zip(*LETTERS[takes], strict=True)
+                compare_each(zip(names, got, want, letters, strict=True))
             except (Difference, KernelFault) as trouble:
                 size = f"H={case.heads} C={case.C} N={case.N}"
                 size += "".join(f" {x}={n}" for x, n in case.more)
@@ -91,13 +94,6 @@ def chunk_answer(takes, *cases):
 
     answer.kind = "answer"
     return answer
-
-
-def _compare(got, want, letters):
-    want = want if isinstance(want, tuple) else (want,)
-    for (name, axes), x, y in zip(letters, got, want, strict=True):
-        with about(name):
-            compare(x, y, axes)
 
 
 class Count(TorchDispatchMode):

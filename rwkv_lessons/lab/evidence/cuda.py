@@ -15,7 +15,6 @@ from ...runtime.launch_numba import as_array, stream
 from ...wkv5.reference import wkv5_reference
 from ..course.check import ABSENT, FAILED, PASSED, Row
 from ..course.exercises import solutions
-from ..course.hints import HINTS
 from .claims import (
     ATOMICS,
     Claim,
@@ -56,12 +55,6 @@ WKV5_TRACED = (
     Case(f"{FEW} tokens", "state", (1, FEW, 1, N)),
     Case(f"{MANY} tokens", "state", (1, MANY, 1, N)),
 )
-
-
-def explained(trouble, exercise, symptom):
-    """What is wrong, in lines, and the hint that fits; a plain Python error speaks for itself."""
-    hint = exercise.symptoms.get(symptom) or HINTS.get(symptom)
-    return (*str(trouble).splitlines(), *([f"hint: {hint}"] if hint else []))
 
 
 def wkv5_arrays(B, T, H, N=64):

@@ -14,34 +14,30 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from warplens.faults import EndlessLoop, KernelFault
+from warplens.faults import KernelFault
 from warplens.steps import limited
 
-from ..course.check import FAILED, PASSED, Row
-from ..course.hints import HINTS
-from .compare import TOLERANCE, Difference, WrongResult, compare
+from ..course.check import PASSED, Row
+from .compare import TOLERANCE, ChangedInput, ClearMistake, Difference, compare
+from .verdicts import failed
 
 SHOWN = 60  # characters of an input
 
 
-class ChangedInput(Difference):
-    """A function wrote into what it was given."""
-
-
-class WrongCall(Difference):
+class WrongCall(ClearMistake):
     """A function takes or returns so many things, and not what it is asked for."""
 
 
-class TooWide(Difference):
+class TooWide(ClearMistake):
     """A function computes in float64."""
 
+    symptom = "float64"
 
-class NoInteger(Difference):
+
+class NoInteger(ClearMistake):
     """A function returned a float where only an integer will do."""
 
-
-SYMPTOMS = {ChangedInput: "changed input", EndlessLoop: "endless", NoInteger: "integers"}
-SYMPTOMS |= {WrongCall: None, TooWide: "float64", WrongResult: None}
+    symptom = "integers"
 
 
 def function_cases(*cases, more=(), whole=False):
@@ -183,16 +179,6 @@ def _text(x):
         return str(list(x.shape))
     text = str(x) if x is None or isinstance(x, (int, float, str, tuple, list, dict)) else "…"
     return text if len(text) <= SHOWN else text[:SHOWN] + "…"
-
-
-def failed(name, trouble, exercise, symptom, call=""):
-    """The row of a function that is wrong in the case `name`: the call, the reason, and a hint."""
-    if isinstance(trouble, KernelFault) or type(trouble) in SYMPTOMS:
-        symptom = SYMPTOMS.get(type(trouble))
-    hint = exercise.symptoms.get(symptom) or HINTS.get(symptom)
-    reason = str(trouble).replace("never written (NaN)", "NaN").splitlines()
-    lines = [*([call] if call else []), *reason, *([f"hint: {hint}"] if hint else [])]
-    return Row("answer", FAILED, name, tuple(lines))
 
 
 def several(got, count):

@@ -16,14 +16,12 @@ from warplens.cuda import trace
 from warplens.faults import UninitialisedRead
 
 from ..course.check import FAILED, PASSED, Row
-from ..course.hints import HINTS
-from .compare import Difference
+from .compare import ChangedInput, Difference
 from .traffic import FEW, MANY, SHARED_BYTES
+from .verdicts import explained
 
 N = 64  # head size
 FEWER = 8  # and a small one
-SYMPTOMS = {"EndlessLoop": "endless", "DivergentBarrier": "divergent"}
-SYMPTOMS |= {"MisalignedAccess": "alignment"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +115,7 @@ def judged(launch: Callable, problem: Callable, cases, traced, counted, quick=No
             if isinstance(error, Difference) and (cause := cause_in(kernel, *how)):
                 said, error = f"{said}: {error}", cause  # not what came of it
                 seen["trouble"] = "cause"
-            return Row("answer", FAILED, said, explained(error, exercise, case))
+            return Row("answer", FAILED, said, why(error, exercise, case))
         count = len({*cases, *traces})
         return Row("answer", PASSED, f"{count} cases on the CPU, against float64")
 
@@ -133,7 +131,7 @@ def judged(launch: Callable, problem: Callable, cases, traced, counted, quick=No
             traces = {None: traced_launch(kernel, grid, block, arrays, given.constants)}
         for t in traces.values():
             for found in (*t.faults, *t.races):
-                return Row("traffic", FAILED, "", explained(found, exercise, None))
+                return Row("traffic", FAILED, "", why(found, exercise))
         if (most := max(t.shared_bytes for t in traces.values())) > SHARED_BYTES:
             text = f"{most:,} bytes of shared memory, a block may declare {SHARED_BYTES:,}"
             return Row("traffic", FAILED, text)
@@ -227,7 +225,7 @@ def run(kernel, given, case, traced=False):
                 raise
         for name in arrays.keys() - set(given.writes):
             if not np.array_equal(arrays[name], before[name]):
-                raise Difference(f"the kernel changed its input {name}")
+                raise ChangedInput(f"the kernel changed its input {name}")
     try:
         given.judge()
     except Difference as difference:
@@ -260,28 +258,11 @@ def _raise_unset(kernel, given):
                 raise fault
 
 
-def explained(trouble, exercise, case):
-    """What is wrong, in lines, and the hint for its cause; a plain Python error has none."""
-    symptom = _symptom(trouble, case)
-    hint = exercise.symptoms.get(symptom) or HINTS.get(symptom)
-    notes = getattr(trouble, "__notes__", ())
-    return (*str(trouble).splitlines(), *notes, *([f"hint: {hint}"] if hint else []))
-
-
-def _symptom(trouble, case):
-    kind = type(trouble).__name__
-    if kind == "Race":
-        return "order" if trouble.space == "shared" else "owner"
-    if kind == "UninitialisedRead":
-        return "filled" if trouble.space == "shared" else "unset"
-    if kind == "OutOfBounds":
-        return "tail" if case is not None and case.spare else "bounds"
-    if isinstance(trouble, trace.KernelFault):
-        return SYMPTOMS.get(kind)
-    if "changed its input" in str(trouble):
-        return None
-    general = ("by hand", "state", "head", "batch")
-    return trouble.symptom if trouble.symptom and case.symptom in general else case.symptom
+def why(trouble, exercise, case=None):
+    """`explained` of a CUDA kernel: what is wrong in a case, or in a traced launch."""
+    outside = "tail" if case is not None and case.spare else "bounds"
+    symptom = None if case is None else case.symptom
+    return explained(trouble, exercise, symptom, outside, by_axes=True)
 
 
 def unlaunchable(kernel, reference, block):

@@ -1,22 +1,15 @@
 """One launch of a Triton kernel that can be judged: the grid, what goes in, what must come out."""
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 
-import numpy as np
 import torch
 
+from warplens.compiled.cubin import plain
 from warplens.triton import run as interpreter
 
-from .cuda import TOLERANCE, Difference
-
-
-class NeverWritten(Difference):
-    """An output has elements that no program has stored."""
-
-
-class NotANumber(Difference):
-    """An answer is NaN, and was stored."""
+from .compare import TOLERANCE, ChangedInput, NeverWritten, about, compare, place
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,18 +71,16 @@ class Launch:
         names, regions = names or {}, {x.name: x for x in seen.regions} if seen else {}
         for name, x in self.inputs.items():
             if not torch.equal(given[name].cpu().nan_to_num(), x.cpu().nan_to_num()):
-                raise Difference(f"the kernel changed its input {names.get(name, name)}")
+                raise ChangedInput(f"the kernel changed its input {names.get(name, name)}")
         for name in self.outputs:
             if region := regions.get(names.get(name, name)):
                 self._all_written(name, region)
-        found = self.finish({name: given[name] for name in self.outputs})
+        results = self.finish({name: given[name] for name in self.outputs})
         for name, want in self.wants.items():
             letters, scale = self.letters.get(name, "abcde"), self.scales.get(name)
-            got = found[name].detach().double().cpu().numpy()
-            try:
-                _compare(got, want.cpu().numpy(), letters, scale, self.tolerance)
-            except Difference as difference:
-                raise type(difference)(f"{name}: {difference}") from None
+            got = results[name].detach().double().cpu().numpy()
+            with about(name):
+                compare(got, want.cpu().numpy(), letters, scale, self.tolerance, by_how_much=True)
 
     def _all_written(self, name, region):
         missing = region.never_written()
@@ -99,41 +90,11 @@ class Launch:
         letters = self.letters.get(name) or self.letters.get(whole, "abcdef").rjust(
             missing.dim(), "n"
         )
-        first = _place(letters, missing.nonzero()[0].tolist())
+        first = place(letters, missing.nonzero()[0].tolist())
         raise NeverWritten(
             f"{region.name}: [{first}] is never written (NaN in fresh memory), as are "
             f"{int(missing.sum())} of its {missing.numel()} elements"
         )
-
-
-def _place(letters, index):
-    return ", ".join(f"{a}={n}" for a, n in zip(letters, index, strict=False))
-
-
-def _compare(got, want, letters, scale, tolerance):
-    """`evidence.cuda.compare`, that tells by how much, and NaN from a wrong number."""
-    if got.shape != want.shape:
-        raise Difference(f"shape {list(got.shape)}, want {list(want.shape)}")
-    scale = np.abs(want).max(initial=0) if scale is None else scale
-    limit = tolerance * max(scale, 1e-30)
-    off = ~(np.abs(got - want) <= limit)
-    if not off.any():
-        return
-    first = tuple(int(n) for n in np.argwhere(off)[0])
-    rest = f"{off.sum()} of {off.size} differ"
-    if np.isnan(got[first]):
-        raise NotANumber(
-            f"first difference at [{_place(letters, first)}]: NaN was computed, "
-            f"want {want[first]:.6g}; {rest}"
-        )
-    # By powers of ten: a last digit differs from one machine to the next.
-    error = np.abs(got - want)[off & np.isfinite(got)].max(initial=0) / limit
-    times = f"{10 ** int(np.log10(error)):,} times" if error >= 10 else "a few times"
-    times = f", by up to {times} what rounding explains" if error else ""
-    raise Difference(
-        f"first difference at [{_place(letters, first)}]: {got[first]:.6g}, "
-        f"want {want[first]:.6g}; {rest}{times}"
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,3 +144,19 @@ def start(kernel, launch, given, device="cpu", reverse=False, names=None):
 def renamed(given, names):
     """Arguments by the names that the kernel has for them."""
     return {(names or {}).get(name, name): x for name, x in given.items()}
+
+
+def parameter_names(kernel, reference):
+    """{a parameter of the solution: the learner's name for it}, where they differ.
+
+    Parameters that have the solution's names may stand in any order; the others are taken in order.
+
+    Args:
+        reference: the solution, or None: then the names are the kernel's own.
+    """
+    if reference is None:
+        return {}
+    want = list(inspect.signature(plain(reference)).parameters)
+    own = list(inspect.signature(plain(kernel)).parameters)
+    ours, theirs = [x for x in want if x not in own], [x for x in own if x not in want]
+    return dict(zip(ours, theirs, strict=False))

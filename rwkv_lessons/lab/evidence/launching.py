@@ -20,9 +20,10 @@ from warplens.triton import run as interpreter
 
 from ..course.borrowed import unwatched
 from ..course.check import ABSENT, FAILED, PASSED, Row
-from .compare import TOLERANCE, Difference, WrongResult, compare
+from .compare import TOLERANCE, ClearMistake, Difference, about, compare
 from .functions import called
-from .triton import LAUNCHABLE, Flaw, explained
+from .triton import LAUNCHABLE, Flaw
+from .verdicts import failed
 
 OPTIONS = {"num_warps", "num_stages", "num_ctas", "maxnreg"}
 
@@ -186,8 +187,7 @@ def launches(kernels, *calls: Call, exact=False):
                 _judge(function, exercise.reference, kernels, call, exact)
             except (Difference, KernelFault, Flaw) as error:
                 size = f" ({call.size})" if call.size else ""
-                details = explained(error, exercise, call.name)
-                return Row("answer", FAILED, f"{call.name}{size}", details)
+                return failed(f"{call.name}{size}", error, exercise, call.name)
         return Row("answer", PASSED, f"{len(calls)} shapes, no idle program")
 
     answer.kind = "answer"
@@ -235,11 +235,11 @@ def _judge(function, reference, kernels, call, exact):
             raise Flaw(text, "launch")
     idle, dry = _idle(reference, kernels, given)
     _as_wide(watched, dry)
-    _compare(got, wants, call)
+    _judge_results(got, wants, call)
     _from_kernels(_idle(function, kernels, given)[0], idle, wants)
 
 
-def _compare(got, wants, call):
+def _judge_results(got, wants, call):
     got = got if isinstance(got, (tuple, list)) else (got,)
     if len(got) != len(wants):
         raise Difference(f"returns {len(got)} things, want {len(wants)}: {', '.join(wants)}")
@@ -247,13 +247,14 @@ def _compare(got, wants, call):
         if x is not None and not isinstance(x, torch.Tensor):
             raise Difference(f"{name} is a {type(x).__name__}, want a tensor")
         try:
-            found = None if x is None else x.cpu().double()
-            compare(found, want, letters, tolerance=call.tolerance)
-        except WrongResult as wrong:
-            raise WrongResult(f"{name}: {wrong}") from None
+            with about(name):
+                got = None if x is None else x.cpu().double()
+                compare(got, want, letters, tolerance=call.tolerance)
+        except ClearMistake:
+            raise
         except Difference as difference:
             missing = isinstance(x, torch.Tensor) and x.isnan().any()
-            raise Flaw(f"{name}: {difference}", "grid" if missing else None) from None
+            raise Flaw(str(difference), "grid" if missing else None) from None
         dtype = call.dtypes.get(name, call.dtype)
         if x.dtype != dtype:
             raise Flaw(f"{name} is {x.dtype}, want {dtype}", None)  # the case has a hint
@@ -306,7 +307,7 @@ def launches_gpu(kernels, call: Call):
         given, wants = call.problem()
         given = [x.cuda() if isinstance(x, torch.Tensor) else x for x in given]
         real = with_kernels(function, {name: kernel for name, (kernel, _) in kernels.items()})
-        _compare(real(*given), wants, call)
+        _judge_results(real(*given), wants, call)
         return Row("this GPU", PASSED, f"{call.size} on {torch.cuda.get_device_name()}")
 
     this_gpu.kind = "this GPU"

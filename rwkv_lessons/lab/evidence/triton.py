@@ -19,24 +19,21 @@ from collections.abc import Callable
 
 import torch
 
-from warplens.faults import EndlessLoop, KernelFault, OutOfBounds, WrongType
+from warplens.faults import KernelFault, WrongType
 from warplens.triton import run as interpreter
 
 from ..course.check import ABSENT, FAILED, PASSED, Row
-from ..course.hints import HINTS
-from . import functions
 from .claims import Claim, at_least, at_most, compiled, no_spills, registers
-from .cuda import Difference
+from .compare import Difference, NotANumber
 from .launches import (
     Case,
     Launch,
-    NeverWritten,
-    NotANumber,
+    parameter_names,
     renamed,
     results,
     start,
 )
-from .signatures import WrongSignature, parameter_names
+from .verdicts import explained, failed
 
 __all__ = ["Case", "Launch", "Limit", "answer", "at_least", "at_most", "dots", "exps", "gpu"]
 __all__ += ["machine_code", "no_spills", "reads", "registers", "results", "traffic", "writes"]
@@ -51,10 +48,7 @@ def answer(*cases: Case):
     def gather(kernel, exercise):
         if missing := interpreter.what_is_missing():
             return Row("answer", ABSENT, missing)
-        try:
-            names = parameter_names(kernel, exercise.reference)
-        except WrongSignature as error:
-            return Row("answer", FAILED, "the signature", tuple(str(error).splitlines()))
+        names = parameter_names(kernel, exercise.reference)
         tf32 = refused = None
         for case in cases:
             launch = case.launch()
@@ -67,8 +61,7 @@ def answer(*cases: Case):
                     refused = case, error
                     continue
                 size = f" ({launch.size})" if launch.size else ""
-                details = explained(error, exercise, case.symptom)
-                return Row("answer", FAILED, f"{case.name}{size}", details)
+                return failed(f"{case.name}{size}", error, exercise, case.symptom)
             tf32 = tf32 or seen.arithmetic.tf32
         text = f"{len(cases) - bool(refused)} cases in the interpreter, against float64"
         return Row("answer", PASSED, text, (*_rounded(tf32), *_refused(refused)))
@@ -124,24 +117,6 @@ def _judge(launch, given, seen, names):
             raise
         what = "a load with a mask does not say what masked lanes hold: on a GPU anything, here NaN"
         raise Flaw(f"{error}\n{what}", "undefined", seen.undefined) from None
-
-
-SYMPTOMS = {OutOfBounds: "mask", EndlessLoop: "endless", NeverWritten: "never written"}
-SYMPTOMS |= functions.SYMPTOMS
-
-
-def explained(trouble, exercise, symptom):
-    """What is wrong, in lines, and the hint that fits its cause.
-
-    A plain Python error speaks for itself; `symptom` is the hint of a wrong number.
-    """
-    found = isinstance(trouble, KernelFault) or type(trouble) in SYMPTOMS
-    if found and not (symptom == "own blocks" and isinstance(trouble, NeverWritten)):
-        symptom = SYMPTOMS.get(type(trouble))
-    if type(trouble) is not Difference:  # whose own goes by axes; here the case says more
-        symptom = getattr(trouble, "symptom", None) or symptom
-    hint = exercise.symptoms.get(symptom) or HINTS.get(symptom)
-    return (*str(trouble).splitlines(), *([f"hint: {hint}"] if hint else []))
 
 
 # Traffic.
@@ -252,8 +227,7 @@ def traffic(launch: Callable, *limits):
         seen = interpreter.trace(kernel, counted.grid, **renamed(counted.arguments(), names))
         seen.names = names
         for trouble in (*seen.faults, *seen.races):
-            symptom = "programs" if trouble in seen.races else None
-            return Row("traffic", FAILED, "", explained(trouble, exercise, symptom))
+            return Row("traffic", FAILED, "", explained(trouble, exercise))
         found = [limit.text(seen) for limit in limits]
         for limit, text in zip(limits, found, strict=True):
             if not limit.holds(seen):

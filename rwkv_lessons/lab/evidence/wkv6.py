@@ -20,7 +20,7 @@ from ...runtime.launch_numba import as_array, stream
 from ...wkv6.reference import wkv6_reference
 from ..course.check import ABSENT, FAILED, Row
 from .claims import Claim, float32_only, machine_code
-from .compare import Difference, compare, fresh
+from .compare import Difference, about, compare, fresh
 from .cuda import timed
 from .kernels import FEWER, Case, Counted, N, Problem, judged
 from .traffic import FEW, MANY
@@ -186,20 +186,16 @@ def wkv6_signature(kernel):
     return tuple(layouts[len(LETTERS[name])] for name in parameters(kernel))
 
 
-def _compare(writes, got, known, untouched=False):
+def compare_written(writes, got, known, untouched=False):
     """Raises `Difference` for the first of the arrays that is wrong."""
     for name in writes:
         # dw is what is left of a difference: as exact as the numbers that are subtracted.
         of = ("a", "rdr", "kdk") if name == "dw" else (name,)
         scale = max(float(known[x].abs().max()) for x in of)
         want, letters = known[name].cpu().numpy(), LETTERS[name]
-        try:
+        # Gradients of a token come from those before and after it: an axis tells nothing of them.
+        with about(name, by_axes=name == "o"):
             compare(got[name], want, letters, scale, untouched=untouched)
-        except Difference as difference:
-            named = Difference(f"{name}: {difference}")
-            # Gradients of a token come from those before and after it.
-            named.symptom = difference.symptom if name == "o" else None
-            raise named from None
 
 
 def _launches(case, given):
@@ -234,9 +230,9 @@ def answer_and_traffic(launch: Callable, writes: tuple[str, ...], cases, budgets
         def judge():
             if case.numbers == "huge":  # the largest of the others sets the scale
                 earlier = {"o": known["o"][:, :-1]}
-                _compare(("o",), {"o": parts[0][1]["o"][:, :-1]}, earlier, untouched=True)
+                compare_written(("o",), {"o": parts[0][1]["o"][:, :-1]}, earlier, untouched=True)
             whole = {x: _join(x, [given[x] for _, given in parts]) for x in writes}
-            _compare(writes, whole, known, untouched=True)
+            compare_written(writes, whole, known, untouched=True)
 
         launches = [(*launch(*size, **chunked), given) for size, given in parts]
         return Problem(launches, writes, judge, chunked | thin or None)
@@ -269,7 +265,7 @@ def gpu(launch: Callable, writes: tuple[str, ...], shape=(2, 139, 8, 64)):
         grid, block = launch(*shape)
         kernel[grid, block, stream()](*map(as_array, given.values()))
         try:
-            _compare(writes, {x: given[x].cpu().numpy() for x in writes}, known)
+            compare_written(writes, {x: given[x].cpu().numpy() for x in writes}, known)
         except Difference as error:
             return Row("this GPU", FAILED, f"B, T, H, N = {shape}", (str(error),))
         return timed(kernel, grid, block, given.values(), shape)

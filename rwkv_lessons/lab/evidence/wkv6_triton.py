@@ -13,11 +13,12 @@ from warplens.faults import KernelFault
 
 from ...wkv6.reference import wkv6_reference
 from ..course.check import PASSED, Row
-from .compare import TOLERANCE, Difference, about, compare
-from .functions import called, failed, several, shown
+from .compare import TOLERANCE, Difference, compare_each
+from .functions import called, several, shown
 from .launches import results
 from .launching import Call
 from .triton import Case, Launch, answer, gpu, machine_code, traffic
+from .verdicts import failed
 from .wkv6 import LETTERS, TOKENS, problem
 
 PARTS = "_parts"
@@ -270,9 +271,11 @@ def wkv6_function(takes, returns, chosen):
             given = [known[x].float() for x in takes]
             try:
                 got = several(called(function, *given), len(returns))
-                for x, y in zip(returns, got, strict=True):
-                    want = known[x] - known[f"{x}_s"] if f"{x}_s" in known else known[x]
-                    _compare(x, y, want)
+                wants = [
+                    known[x] - known[f"{x}_s"] if f"{x}_s" in known else known[x] for x in returns
+                ]
+                letters = [LETTERS[x] for x in returns]
+                compare_each(zip(returns, got, wants, letters, strict=True))
             except (Difference, KernelFault) as trouble:
                 call = shown(function, given)
                 return failed(f"{name} ({_text(size)})", trouble, exercise, symptom, call)
@@ -280,11 +283,6 @@ def wkv6_function(takes, returns, chosen):
 
     gather.kind = "answer"
     return gather
-
-
-def _compare(name, got, want):
-    with about(name):
-        compare(got, want, LETTERS[name])
 
 
 def one_after_another(steps, size, **blocks):

@@ -10,9 +10,9 @@ from warplens.faults import KernelFault
 from ..course.borrowed import solvers
 from ..course.check import FAILED, PASSED, Row
 from .chunks import count
-from .compare import TOLERANCE, Difference, about, compare
-from .cuda import explained
-from .functions import called, failed, several, shown
+from .compare import TOLERANCE, Difference, compare_each
+from .functions import called, several, shown
+from .verdicts import explained, failed
 from .wkv7 import inputs
 
 
@@ -50,19 +50,15 @@ def calls(exact: Callable, returns, *cases, tolerance=TOLERANCE):
             want = several(exact(*(x.double() for x in given)), len(returns))
             try:
                 got = several(called(function, *given), len(returns))
-                for (result, letters), x, y in zip(returns, got, want, strict=True):
-                    _compare(result, x, y, letters, tolerance)
+                named = zip(returns, got, want, strict=True)
+                results = [(name, x, y, axes[-y.dim() :]) for (name, axes), x, y in named]
+                compare_each(results, tolerance)
             except (Difference, KernelFault) as trouble:
                 return failed(name, trouble, exercise, symptom, shown(function, given))
         return Row("answer", PASSED, f"{len(cases)} cases, against float64")
 
     gather.kind = "answer"
     return gather
-
-
-def _compare(name, got, want, letters, tolerance):
-    with about(name):
-        compare(got, want, letters[-want.dim() :], tolerance=tolerance)
 
 
 def few_calls(make: Callable, most: int, text: str, side: int = 0, **known: Callable):

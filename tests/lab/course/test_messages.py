@@ -10,7 +10,7 @@ from rwkv_lessons.lab.course.check import FAILED, evaluate, rows_of
 from rwkv_lessons.lab.course.hints import HINTS
 from rwkv_lessons.lab.course.wrong_answers import edit, instead
 from rwkv_lessons.lab.evidence import kernels
-from rwkv_lessons.lab.lessons.lesson_00 import evidence as warm_ups
+from rwkv_lessons.lab.evidence.verdicts import explained
 from warplens.faults import EndlessLoop
 
 SHARED, NAIVE = "10_time_x.shared", "10_time_x.naive"
@@ -32,8 +32,8 @@ def told(id, function):
 def test_an_endless_loop_gets_no_hint_on_races():
     exercise = types.SimpleNamespace(symptoms={"order": "Two threads meet."})
     trouble = EndlessLoop("still looping")
-    assert warm_ups.explained(trouble, exercise, "own")[-1] == f"hint: {HINTS['endless']}"
-    assert kernels.explained(trouble, exercise, None)[-1] == f"hint: {HINTS['endless']}"
+    assert explained(trouble, exercise, "own")[-1] == f"hint: {HINTS['endless']}"
+    assert kernels.why(trouble, exercise)[-1] == f"hint: {HINTS['endless']}"
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,12 @@ import numpy as np
 import torch
 
 from warplens.cuda import trace
-from warplens.faults import EndlessLoop
 
 from ....runtime.launch_numba import as_array, stream
 from ...course.check import ABSENT, FAILED, PASSED, Row
-from ...course.hints import HINTS
-from ...evidence.compare import Difference, compare
+from ...evidence.compare import ChangedInput, Difference, compare
 from ...evidence.kernels import cause_in, unlaunchable
+from ...evidence.verdicts import explained, failed
 
 LARGE = 10_000  # elements: more are not traced
 
@@ -59,14 +58,14 @@ def answer(*cases: Small):
                 trace.run(kernel, case.grid, case.block, *given, reverse=case.reverse)
                 compare(given[-1], case.want, case.letters)
                 if not all(map(np.array_equal, given, case.inputs)):
-                    raise Difference("the kernel changed an input")
+                    raise ChangedInput("the kernel changed an input")
             except (Difference, trace.KernelFault) as error:
                 sizes = ", ".join("×".join(map(str, x.shape)) for x in case.inputs)
                 said = f"{case.name} (n={sizes})"
                 small = case.want.size < LARGE and len(case.inputs[0]) < LARGE
                 if isinstance(error, Difference) and small and (cause := _cause(kernel, case)):
                     said, error = f"{said}: {error}", cause  # not what came of it
-                return Row("answer", FAILED, said, explained(error, exercise, case.symptom))
+                return failed(said, error, exercise, case.symptom, outside="tail")
         return Row("answer", PASSED, f"{len(cases)} cases on the CPU")
 
     gather.kind = "answer"
@@ -76,18 +75,6 @@ def answer(*cases: Small):
 def _cause(kernel, case):
     arrays = dict(enumerate(case.arguments()))
     return cause_in(kernel, case.grid, case.block, arrays)
-
-
-def explained(trouble, exercise, symptom):
-    """What is wrong, in lines, and a hint: a fault has its own, a difference that of its case."""
-    if isinstance(trouble, trace.OutOfBounds):
-        symptom = "tail"
-    elif isinstance(trouble, EndlessLoop):
-        symptom = "endless"
-    elif not isinstance(trouble, Difference):
-        symptom = "order"
-    hint = exercise.symptoms.get(symptom) or HINTS.get(symptom)
-    return (*str(trouble).splitlines(), *([f"hint: {hint}"] if hint else []))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +104,7 @@ def traffic(case: Small, *limits: Requests):
     def gather(kernel, exercise):
         counted = trace.trace(kernel, case.grid, case.block, *case.arguments())
         for trouble in (*counted.faults, *counted.races):
-            return Row("traffic", FAILED, "", explained(trouble, exercise, "order"))
+            return Row("traffic", FAILED, "", explained(trouble, exercise, outside="tail"))
         found = [f"{limit.count(counted)} {limit.op} requests" for limit in limits]
         for limit, text in zip(limits, found, strict=True):
             if not limit.least <= limit.count(counted) <= limit.most:

@@ -9,10 +9,12 @@ from warplens.faults import KernelFault
 from warplens.steps import limited, unlimited
 from warplens.triton import run as interpreter
 
-from ...course.check import ABSENT, FAILED, PASSED, Row
-from ...evidence.cuda import Difference, at_most, compare
+from ...course.check import ABSENT, PASSED, Row
+from ...evidence.claims import at_most
+from ...evidence.compare import Difference, compare
 from ...evidence.launching import Homeless
-from ...evidence.triton import Flaw, Launch, Limit, explained
+from ...evidence.triton import Flaw, Launch, Limit
+from ...evidence.verdicts import failed
 
 LARGEST_BLOCK = 1 << 16  # for rows of hundreds it is no row's tile any more
 FLOAT32_ONLY = at_most(0, "DADD", "DMUL", "DFMA", text="arithmetic in float32")
@@ -153,8 +155,8 @@ def row_launches(kernel, *cases):
                 roomy += _one_launch(function, kernel, rows_apart(numbers(M, N), stride)[:, :N])
             except (Difference, KernelFault, Flaw) as error:
                 symptom = name if isinstance(error, Difference) else None
-                details = explained(error, exercise, symptom)
-                return Row("answer", FAILED, f"{name} ({_size(M=M, N=N, stride=stride)})", details)
+                size = _size(M=M, N=N, stride=stride)
+                return failed(f"{name} ({size})", error, exercise, symptom)
         text = f"{len(cases)} shapes: one launch, a program for each row"
         return Row("answer", PASSED, text, tuple(roomy[:1]))
 

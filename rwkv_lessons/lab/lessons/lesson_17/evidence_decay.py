@@ -7,8 +7,9 @@ import torch
 from warplens.faults import KernelFault
 
 from ...course.check import PASSED, Row
-from ...evidence.cuda import Difference, compare
-from ...evidence.functions import called, failed, shown
+from ...evidence.compare import Difference, compare
+from ...evidence.functions import called, shown
+from ...evidence.verdicts import failed
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,8 @@ from warplens.steps import limited
 
 from ...course.check import ABSENT, FAILED, PASSED, Row
 from ...evidence.compare import Difference, compare
-from ...evidence.functions import called, failed, shown
+from ...evidence.functions import called, shown
+from ...evidence.verdicts import failed
 
 
 def event(cat, name, ts, dur):

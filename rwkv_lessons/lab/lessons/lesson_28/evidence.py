@@ -8,8 +8,9 @@ import torch
 from warplens.faults import KernelFault
 
 from ...course.check import FAILED, PASSED, Row
-from ...evidence.cuda import TOLERANCE, Difference, compare
-from ...evidence.functions import called, failed, shown
+from ...evidence.compare import TOLERANCE, Difference, compare
+from ...evidence.functions import called, shown
+from ...evidence.verdicts import failed
 from ..lessons_25_28.evidence import Sizes, problem, scale_of
 from .small_models import attending, sequences, small_model, written
 

@@ -23,7 +23,7 @@ from ...course.exercises import solutions
 from ...evidence.claims import Claim, float32_only, machine_code
 from ...evidence.compare import Difference, about, compare, fresh
 from ...evidence.cuda import milliseconds, timed
-from ...evidence.kernels import Problem, explained, run, traced_launch, unlaunchable
+from ...evidence.kernels import Problem, run, traced_launch, unlaunchable, why
 from ...evidence.traffic import SHARED_BYTES
 
 LETTERS = {"w": "ci", "k": "bct", "o": "bct", "do": "bct", "dw": "ci", "dk": "bct"}
@@ -205,9 +205,7 @@ def timex_judged(launch: Callable, writes, *most, strided=False, traced=TRACED):
             except (Difference, trace.KernelFault) as error:
                 seen["trouble"] = error
                 size = "B={} C={} T={}".format(*case.shape)
-                return Row(
-                    "answer", FAILED, f"{case.name} ({size})", explained(error, exercise, case)
-                )
+                return Row("answer", FAILED, f"{case.name} ({size})", why(error, exercise, case))
             traces += found
         seen["traces"] = traces
         return Row("answer", PASSED, f"{len(cases) + 1} cases on the CPU, against float64")
@@ -221,7 +219,7 @@ def timex_judged(launch: Callable, writes, *most, strided=False, traced=TRACED):
             ((grid, block, values),) = asked.launches
             traces = [traced_launch(kernel, grid, block, values, asked.constants)]
         for found in [x for counted in traces for x in (*counted.faults, *counted.races)]:
-            return Row("traffic", FAILED, "", explained(found, exercise, None))
+            return Row("traffic", FAILED, "", why(found, exercise))
         if trouble is not None:
             return Row("traffic", PASSED, "no race")
         B, C, T = traced.shape

@@ -19,19 +19,16 @@ import torch
 from warplens.faults import KernelFault
 
 from ...course.check import ABSENT, FAILED, PASSED, Row
-from ...course.hints import HINTS
 from ...evidence.claims import Claim, at_least, at_most, compiled
-from ...evidence.cuda import Difference
-from ...evidence.functions import WrongCall, called, failed, several, shown
-from ...evidence.launches import Case, Launch, NeverWritten, NotANumber
-from ...evidence.signatures import WrongSignature, parameter_names
+from ...evidence.compare import Difference
+from ...evidence.functions import WrongCall, called, several, shown
+from ...evidence.launches import Case, Launch, parameter_names
 from ...evidence.triton import LAUNCHABLE, Limit, milliseconds, no_spills
+from ...evidence.verdicts import explained, failed
 
 __all__ = ["Case", "Claim", "GluonLaunch", "answer", "at_least", "at_most", "described", "gpu"]
 __all__ += ["hidden", "in_flight", "machine_code", "most", "no_spills"]
 __all__ += ["two_pieces", "waits"]
-
-EXPLAINED = "in flight", "wait", "overwritten", "fence", "hang", "left"  # symptoms of faults
 
 
 def described(x, columns, tile=(64, 64)):
@@ -105,10 +102,7 @@ def answer(*cases: Case):
     """Runs the kernel on the CPU over `cases`, watched, and holds it against float64."""
 
     def gather(kernel, exercise):
-        try:
-            names = parameter_names(kernel, exercise.reference)
-        except WrongSignature as error:
-            return Row("answer", FAILED, "the signature", tuple(str(error).splitlines()))
+        names = parameter_names(kernel, exercise.reference)
         for case in cases:
             launch = case.launch()
             tensors = launch.arguments()
@@ -116,8 +110,8 @@ def answer(*cases: Case):
             trouble = seen.faults[0] if seen.faults else _wrong(launch, tensors, seen, names)
             if trouble:
                 size = f" ({launch.size})" if launch.size else ""
-                details = explained(trouble, exercise, case.symptom)
-                return Row("answer", FAILED, f"{case.name}{size}", details)
+                name, symptom = f"{case.name}{size}", case.symptom
+                return failed(name, trouble, exercise, symptom, outside=symptom)
         text = f"{len(cases)} cases on the CPU, every flight watched, against float64"
         return Row("answer", PASSED, text)
 
@@ -134,19 +128,6 @@ def _wrong(launch, tensors, seen, names):
     except Difference as error:
         return error
     return None
-
-
-def explained(trouble, exercise, symptom):
-    """What is wrong, in lines, and the hint for its cause."""
-    symptom = getattr(trouble, "symptom", None) or symptom
-    if isinstance(trouble, NeverWritten):
-        symptom = "never written"
-    elif isinstance(trouble, NotANumber):
-        symptom = "not a number" if "not a number" in exercise.symptoms else symptom
-    hint = exercise.symptoms.get(symptom)
-    if hint is None and symptom not in EXPLAINED:  # faults say by themselves what to do
-        hint = HINTS.get(symptom)
-    return (*str(trouble).splitlines(), *([f"hint: {hint}"] if hint else []))
 
 
 # What is in flight.
@@ -216,12 +197,11 @@ def in_flight(launch: Callable, *limits):
         names = parameter_names(kernel, exercise.reference)
         seen = watched(kernel, counted, counted.arguments(), names)
         if seen.faults:
-            return Row("in flight", FAILED, "", explained(seen.faults[0], exercise, None))
+            return Row("in flight", FAILED, "", explained(seen.faults[0], exercise))
         found = [limit.text(seen) for limit in limits]
         for limit, text in zip(limits, found, strict=True):
             if not limit.holds(seen):
-                hint = exercise.symptoms.get("idle")
-                details = (*limit.where(seen), *([f"hint: {hint}"] if hint else []))
+                details = explained("\n".join(limit.where(seen)), exercise, "idle")
                 return Row("in flight", FAILED, f"{text}, want {limit.want()}", details)
         return Row("in flight", PASSED, " · ".join(found))
 

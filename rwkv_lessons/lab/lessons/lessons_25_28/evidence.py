@@ -16,9 +16,9 @@ from warplens.compiled.cubin import plain
 from warplens.faults import KernelFault
 
 from ...course.check import FAILED, PASSED, Row
-from ...course.hints import HINTS
-from ...evidence.cuda import Difference, compare
-from ...evidence.functions import called, failed, shown
+from ...evidence.compare import Difference, compare
+from ...evidence.functions import called, shown
+from ...evidence.verdicts import explained, failed
 
 # Tensor → what its axes are called. Lesson 25 decodes: one query per sequence, and no m.
 LETTERS = {"q": "bmhk", "q_rope": "bmhp", "q_latent": "bmhr", "o": "bmhv", "o_latent": "bmhr"}
@@ -210,8 +210,9 @@ def no_loop_over_heads(arguments):
         text = f"{few} tensors made for {one} heads, {many} for {other}"
         # A loop calls torch at least once more for each; sizes may decide on a call or two.
         if many - few >= other - one:
-            hint = exercise.symptoms.get("loop") or HINTS["loop over heads"]
-            return Row("work", FAILED, "a loop over heads", (text, f"hint: {hint}"))
+            return Row(
+                "work", FAILED, "a loop over heads", explained(text, exercise, "loop over heads")
+            )
         return Row("work", PASSED, text)
 
     work.kind = "work"
@@ -239,8 +240,7 @@ def block_by_block(arguments):
             else:
                 start = max(start, low // width * width)
                 continue
-            hint = exercise.symptoms.get("block by block")
-            lines = (what, *([f"hint: {hint}"] if hint else []))
+            lines = explained(what, exercise, "block by block")
             return Row("traffic", FAILED, "the scores are not read block by block", lines)
         return Row("traffic", PASSED, f"every score is read once, {width} columns at a time")
 
@@ -283,8 +283,7 @@ def nothing_larger(arguments, limit, text):
         largest = max(made(function, *arguments()), key=lambda x: x.numbers)
         found = f"largest tensor made: {list(largest.shape)}, {largest.numbers:,} numbers"
         if largest.numbers > ROOM * limit:
-            hint = exercise.symptoms.get("largest")
-            details = (f"by {largest.op}", *([f"hint: {hint}"] if hint else []))
+            details = explained(f"by {largest.op}", exercise, "largest")
             wanted = f"{found}; want at most {limit:,}, {text}"
             return Row("traffic", FAILED, wanted, details)
         more = (f"more than needed: {limit:,} are enough, {text}",) * (largest.numbers > limit)
