@@ -22,7 +22,7 @@ from rwkv_lessons.lab.evidence.triton import (
 from rwkv_lessons.lab.evidence.wkv6_triton import Size, wkv6_call
 from rwkv_lessons.lab.lessons.lesson_17 import evidence as chunked_gradients
 from rwkv_lessons.lab.lessons.lesson_17.evidence import GRADIENTS
-from rwkv_lessons.lab.lessons.lesson_17.evidence_decay import Chunk, chunk_answer
+from rwkv_lessons.lab.lessons.lesson_17.evidence_decay import DecayChunk, chunk_answer
 from rwkv_lessons.runtime.launch_numba import ceil_div
 
 
@@ -227,12 +227,12 @@ EXERCISES = {
         ),
         evidence=(
             chunk_answer(
-                Chunk("one token", 1),
-                Chunk("two tokens, no states", 2, states=False),
-                Chunk("five tokens, no states", 5, states=False),
-                Chunk("two tokens between states", 2),
-                Chunk("seven tokens between states", 7, 4),
-                Chunk("strong decays", 6, 4, decay=12.0),
+                DecayChunk("one token", 1),
+                DecayChunk("two tokens, no states", 2, states=False),
+                DecayChunk("five tokens, no states", 5, states=False),
+                DecayChunk("two tokens between states", 2),
+                DecayChunk("seven tokens between states", 7, 4),
+                DecayChunk("strong decays", 6, 4, decay=12.0),
             ),
         ),
         symptoms={

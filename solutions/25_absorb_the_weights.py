@@ -7,8 +7,8 @@ import torch
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.functions import function_cases
 from rwkv_lessons.lab.lessons.lessons_25_28.evidence import (
-    Case,
-    Sizes,
+    LatentCase,
+    LatentSizes,
     no_loop_over_heads,
     nothing_larger,
     step,
@@ -68,7 +68,7 @@ def break_even(R, V):
 
 
 ARGUMENTS = ("q", "q_rope", "latent", "k_rope", "w_k", "w_v", "scale")
-COUNTED = Sizes(B=2, N=100, H=4, K=8, P=4, V=8, R=16)
+COUNTED = LatentSizes(B=2, N=100, H=4, K=8, P=4, V=8, R=16)
 SYMPTOMS = {
     "by hand": "With one token the softmax is 1, whatever the scores: o is w_v times the latent.",
     "softmax": "Both parts of the score, added and scaled, go into one softmax over N.",
@@ -110,15 +110,17 @@ EXERCISES = {
         ),
         evidence=(
             torch_answer(
-                Case("one token, one head", "by hand", Sizes()),
-                Case("a softmax over the tokens", "softmax", Sizes(N=5)),
-                Case("heads have their own weights", "head", Sizes(N=3, H=3)),
-                Case("sequences have their own latent", "batch", Sizes(B=2, N=4, H=2)),
-                Case("scores around 95", "overflow", Sizes(N=5, H=2), scores="high"),
-                Case("scores around -150", "overflow", Sizes(N=5, H=2), scores="low"),
-                Case("odd sizes", "softmax", Sizes(B=3, N=37, H=5, K=6, P=3, V=7, R=16)),
-                Case("heads far apart", "own maximum", Sizes(N=5, H=3), scores="apart"),
-                Case("a long cache", "long", Sizes(N=3000, H=130, K=3, V=5)),
+                LatentCase("one token, one head", "by hand", LatentSizes()),
+                LatentCase("a softmax over the tokens", "softmax", LatentSizes(N=5)),
+                LatentCase("heads have their own weights", "head", LatentSizes(N=3, H=3)),
+                LatentCase("sequences have their own latent", "batch", LatentSizes(B=2, N=4, H=2)),
+                LatentCase("scores around 95", "overflow", LatentSizes(N=5, H=2), scores="high"),
+                LatentCase("scores around -150", "overflow", LatentSizes(N=5, H=2), scores="low"),
+                LatentCase(
+                    "odd sizes", "softmax", LatentSizes(B=3, N=37, H=5, K=6, P=3, V=7, R=16)
+                ),
+                LatentCase("heads far apart", "own maximum", LatentSizes(N=5, H=3), scores="apart"),
+                LatentCase("a long cache", "long", LatentSizes(N=3000, H=130, K=3, V=5)),
             ),
             nothing_larger(lambda: step(COUNTED, ARGUMENTS), 2 * 100 * 16, "as many as the latent"),
             no_loop_over_heads(lambda H: step(COUNTED._replace(H=H), ARGUMENTS)),

@@ -10,8 +10,8 @@ from rwkv_lessons.lab.evidence.functions import function_cases
 from rwkv_lessons.lab.evidence.launching import launchable, launches, launches_gpu
 from rwkv_lessons.lab.evidence.triton import no_spills, reads, writes
 from rwkv_lessons.lab.lessons.lessons_25_28.evidence import (
-    Case,
-    Sizes,
+    LatentCase,
+    LatentSizes,
     block_by_block,
     nothing_larger,
 )
@@ -113,10 +113,10 @@ def launch(sizes, scale, BM=64, BN=64):
 INPUTS = ("q_latent", "q_rope", "latent", "k_rope", "w_v")
 KERNELS = {"kernel": (kernel, ("o",))}
 SMALL = {"BM": 4, "BN": 4}  # blocks in the interpreter, so that tiny sizes have several
-COUNTED = Sizes(M=8, N=8, H=3, K=4, P=2, V=4, R=8)
-OWN = Sizes(B=2, M=70, N=140, H=3, K=64, P=32, V=64, R=128)
-CLOSE = Sizes(M=3, N=20)
-COMPILED_SIZE = Sizes(B=1, M=200, N=300, H=4, K=64, P=32, V=64, R=256)
+COUNTED = LatentSizes(M=8, N=8, H=3, K=4, P=2, V=4, R=8)
+OWN = LatentSizes(B=2, M=70, N=140, H=3, K=64, P=32, V=64, R=128)
+CLOSE = LatentSizes(M=3, N=20)
+COMPILED_SIZE = LatentSizes(B=1, M=200, N=300, H=4, K=64, P=32, V=64, R=256)
 
 
 def make(sizes, dtype=torch.float16, scores="tame", small=False):
@@ -230,10 +230,12 @@ EXERCISES = {
         evidence=(
             launches(
                 KERNELS,
-                call("two queries", Sizes(M=2, N=4), INPUTS),
-                call("many queries", Sizes(M=150, N=150), INPUTS),
-                call("an earlier part in the cache", Sizes(M=3, N=75, H=2), INPUTS),
-                call("batch rows and heads", Sizes(B=2, M=5, N=9, H=3, P=4, V=8, R=16), INPUTS),
+                call("two queries", LatentSizes(M=2, N=4), INPUTS),
+                call("many queries", LatentSizes(M=150, N=150), INPUTS),
+                call("an earlier part in the cache", LatentSizes(M=3, N=75, H=2), INPUTS),
+                call(
+                    "batch rows and heads", LatentSizes(B=2, M=5, N=9, H=3, P=4, V=8, R=16), INPUTS
+                ),
             ),
             launchable(KERNELS, call("whole", COMPILED_SIZE, INPUTS)),
             launches_gpu(KERNELS, call("whole", COMPILED_SIZE, INPUTS)),
@@ -287,22 +289,32 @@ EXERCISES = {
         evidence=triton_kernel(
             make,
             (
-                Case("one query, 4 tokens: one block", "by hand", Sizes(N=4)),
-                Case("one query, 20 tokens: five blocks", "blocks", Sizes(N=20)),
-                Case("one query, 5 tokens in blocks of 4", "tail", Sizes(N=5)),
-                Case("queries see the past only", "causal", Sizes(M=8, N=8)),
-                Case("3 queries at the end of 11 tokens", "position", Sizes(M=3, N=11)),
-                Case("heads share a latent", "head", Sizes(M=5, N=5, H=3)),
-                Case("scores around 95", "overflow", Sizes(M=6, N=6), scores="high"),
-                Case("scores around -150", "underflow", Sizes(M=6, N=9), scores="low"),
-                Case("later tokens far louder", "future", Sizes(M=9, N=11), scores="rising"),
-                Case("many quiet tokens", "sums", Sizes(M=2, N=200), torch.float16, "one loud"),
-                Case("large scores, close together", "scores", CLOSE, torch.float16, "close"),
-                Case("many equal tokens", "large", Sizes(M=2, N=230), torch.float16, "even"),
-                Case("132 queries", "many", Sizes(M=132, N=132, K=1, P=2, V=2, R=2)),
-                Case("260 heads of batch rows", "many", Sizes(B=13, H=20, K=1, P=2, V=2, R=2)),
-                Case("float16", "half", Sizes(M=5, N=9, H=2, P=4, R=16), torch.float16),
-                Case("odd sizes", "batch", Sizes(B=2, M=7, N=13, H=3, K=8, P=4, V=8, R=16)),
+                LatentCase("one query, 4 tokens: one block", "by hand", LatentSizes(N=4)),
+                LatentCase("one query, 20 tokens: five blocks", "blocks", LatentSizes(N=20)),
+                LatentCase("one query, 5 tokens in blocks of 4", "tail", LatentSizes(N=5)),
+                LatentCase("queries see the past only", "causal", LatentSizes(M=8, N=8)),
+                LatentCase("3 queries at the end of 11 tokens", "position", LatentSizes(M=3, N=11)),
+                LatentCase("heads share a latent", "head", LatentSizes(M=5, N=5, H=3)),
+                LatentCase("scores around 95", "overflow", LatentSizes(M=6, N=6), scores="high"),
+                LatentCase("scores around -150", "underflow", LatentSizes(M=6, N=9), scores="low"),
+                LatentCase(
+                    "later tokens far louder", "future", LatentSizes(M=9, N=11), scores="rising"
+                ),
+                LatentCase(
+                    "many quiet tokens", "sums", LatentSizes(M=2, N=200), torch.float16, "one loud"
+                ),
+                LatentCase("large scores, close together", "scores", CLOSE, torch.float16, "close"),
+                LatentCase(
+                    "many equal tokens", "large", LatentSizes(M=2, N=230), torch.float16, "even"
+                ),
+                LatentCase("132 queries", "many", LatentSizes(M=132, N=132, K=1, P=2, V=2, R=2)),
+                LatentCase(
+                    "260 heads of batch rows", "many", LatentSizes(B=13, H=20, K=1, P=2, V=2, R=2)
+                ),
+                LatentCase("float16", "half", LatentSizes(M=5, N=9, H=2, P=4, R=16), torch.float16),
+                LatentCase(
+                    "odd sizes", "batch", LatentSizes(B=2, M=7, N=13, H=3, K=8, P=4, V=8, R=16)
+                ),
             ),
             OWN,
             COUNTED,

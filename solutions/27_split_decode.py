@@ -11,7 +11,7 @@ from rwkv_lessons.lab.evidence.cuda import at_least
 from rwkv_lessons.lab.evidence.functions import function_cases
 from rwkv_lessons.lab.evidence.launching import launchable, launches, launches_gpu
 from rwkv_lessons.lab.evidence.triton import no_spills, reads, writes
-from rwkv_lessons.lab.lessons.lessons_25_28.evidence import Case, Sizes
+from rwkv_lessons.lab.lessons.lessons_25_28.evidence import LatentCase, LatentSizes
 from rwkv_lessons.lab.lessons.lessons_26_27.evidence import (
     call,
     combine_launch,
@@ -152,25 +152,25 @@ def launch_combine(sizes, split=512, BB=16):
 INPUTS = ("q_latent", "q_rope", "latent", "k_rope")
 KERNELS = {"partial": (partial, ("parts", "part_lse")), "combine": (combine, ("o",))}
 SMALL = {"split": 8, "BH": 4, "BN": 4}  # in the interpreter, so that tiny sizes have several
-COUNTED = Sizes(N=24, H=4, K=4, P=2, V=4, R=8)
-OWN = Sizes(B=18, N=1100, H=3, K=16, P=32, V=64, R=64)
-COMPILED_SIZE = Sizes(B=4, N=3000, H=40, K=64, P=32, V=64, R=256)
+COUNTED = LatentSizes(N=24, H=4, K=4, P=2, V=4, R=8)
+OWN = LatentSizes(B=18, N=1100, H=3, K=16, P=32, V=64, R=64)
+COMPILED_SIZE = LatentSizes(B=4, N=3000, H=40, K=64, P=32, V=64, R=256)
 CASES = (
-    Case("one sequence, one split", "by hand", Sizes(N=4)),
-    Case("five whole splits", "splits", Sizes(N=40)),
-    Case("the last split is shorter", "tail", Sizes(N=21)),
-    Case("heads share a tile", "heads", Sizes(N=8, H=4)),
-    Case("three heads in a tile of four", "mask", Sizes(N=9, H=3)),
-    Case("scores around 95", "overflow", Sizes(N=17, H=2), scores="high"),
-    Case("scores around -150", "underflow", Sizes(N=17, H=2), scores="low"),
-    Case("later tokens far louder", "overflow", Sizes(N=21, H=2), scores="rising"),
-    Case("many quiet tokens", "sums", Sizes(N=250), torch.float16, "one loud"),
-    Case("large scores, close together", "scores", Sizes(N=20), torch.float16, "close"),
-    Case("1,100 tokens: 138 splits", "many", Sizes(N=1100, K=1, P=2, V=2, R=2)),
-    Case("600 heads of a sequence", "many", Sizes(N=3, H=600, K=1, P=2, V=2, R=2)),
-    Case("300 sequences", "many", Sizes(B=300, N=3, K=1, P=2, V=2, R=2)),
-    Case("float16", "half", Sizes(N=19, H=2, P=4, R=16), torch.float16),
-    Case("odd sizes", "batch", Sizes(B=3, N=29, H=7, K=8, P=4, V=8, R=16)),
+    LatentCase("one sequence, one split", "by hand", LatentSizes(N=4)),
+    LatentCase("five whole splits", "splits", LatentSizes(N=40)),
+    LatentCase("the last split is shorter", "tail", LatentSizes(N=21)),
+    LatentCase("heads share a tile", "heads", LatentSizes(N=8, H=4)),
+    LatentCase("three heads in a tile of four", "mask", LatentSizes(N=9, H=3)),
+    LatentCase("scores around 95", "overflow", LatentSizes(N=17, H=2), scores="high"),
+    LatentCase("scores around -150", "underflow", LatentSizes(N=17, H=2), scores="low"),
+    LatentCase("later tokens far louder", "overflow", LatentSizes(N=21, H=2), scores="rising"),
+    LatentCase("many quiet tokens", "sums", LatentSizes(N=250), torch.float16, "one loud"),
+    LatentCase("large scores, close together", "scores", LatentSizes(N=20), torch.float16, "close"),
+    LatentCase("1,100 tokens: 138 splits", "many", LatentSizes(N=1100, K=1, P=2, V=2, R=2)),
+    LatentCase("600 heads of a sequence", "many", LatentSizes(N=3, H=600, K=1, P=2, V=2, R=2)),
+    LatentCase("300 sequences", "many", LatentSizes(B=300, N=3, K=1, P=2, V=2, R=2)),
+    LatentCase("float16", "half", LatentSizes(N=19, H=2, P=4, R=16), torch.float16),
+    LatentCase("odd sizes", "batch", LatentSizes(B=3, N=29, H=7, K=8, P=4, V=8, R=16)),
 )
 
 
@@ -330,11 +330,11 @@ EXERCISES = {
         evidence=(
             launches(
                 KERNELS,
-                decode_call("one split", Sizes(N=5), 64),
-                decode_call("three splits", Sizes(N=150, H=2), 64),
-                decode_call("loud scores", Sizes(N=200, H=3), 64, "high"),
-                decode_call("more heads than a tile", Sizes(N=70, H=66), 64),
-                decode_call("batch rows", Sizes(B=18, N=70, H=2, P=4, V=8, R=16), 64),
+                decode_call("one split", LatentSizes(N=5), 64),
+                decode_call("three splits", LatentSizes(N=150, H=2), 64),
+                decode_call("loud scores", LatentSizes(N=200, H=3), 64, "high"),
+                decode_call("more heads than a tile", LatentSizes(N=70, H=66), 64),
+                decode_call("batch rows", LatentSizes(B=18, N=70, H=2, P=4, V=8, R=16), 64),
             ),
             launchable(KERNELS, decode_call("whole", COMPILED_SIZE, 512)),
             launches_gpu(KERNELS, decode_call("whole", COMPILED_SIZE, 512)),

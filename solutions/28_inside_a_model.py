@@ -15,7 +15,7 @@ from rwkv_lessons.lab.lessons.lesson_28.evidence import (
     same_text,
 )
 from rwkv_lessons.lab.lessons.lessons_25_28.evidence import (
-    Sizes,
+    LatentSizes,
     no_loop_over_heads,
     nothing_larger,
 )
@@ -54,8 +54,8 @@ def tokens_that_fit(bytes, B, layers, numbers, itemsize=2):
     ### END SOLUTION
 
 
-ODD = Sizes(B=2, M=3, N=11, H=5, K=6, P=4, V=7, R=12)
-COUNTED = Sizes(N=200, H=8, K=8, P=4, V=8, R=16)
+ODD = LatentSizes(B=2, M=3, N=11, H=5, K=6, P=4, V=7, R=12)
+COUNTED = LatentSizes(N=200, H=8, K=8, P=4, V=8, R=16)
 EXERCISES = {
     "attention": Exercise(
         minutes=15,
@@ -88,15 +88,21 @@ EXERCISES = {
         ),
         evidence=(
             attention_answer(
-                AttentionCase("one query, one token", "by hand", Sizes()),
-                AttentionCase("one query, 6 tokens", "softmax", Sizes(N=6, R=16)),
-                AttentionCase("heads have their own weights", "heads", Sizes(N=5, H=3, V=6)),
-                AttentionCase("queries see the past only", "mask", Sizes(M=5, N=5, H=2)),
-                AttentionCase("3 queries at the end of 8 tokens", "mask", Sizes(M=3, N=8, H=2)),
-                AttentionCase("padding on the left", "mask", Sizes(M=2, N=7, H=2), padding=4),
-                AttentionCase("a mask of other numbers", "added", Sizes(B=2, M=3, N=7), FINITE),
-                AttentionCase("scores around 95", "overflow", Sizes(M=2, N=6), scores="high"),
-                AttentionCase("scores around -150", "overflow", Sizes(M=2, N=6), scores="low"),
+                AttentionCase("one query, one token", "by hand", LatentSizes()),
+                AttentionCase("one query, 6 tokens", "softmax", LatentSizes(N=6, R=16)),
+                AttentionCase("heads have their own weights", "heads", LatentSizes(N=5, H=3, V=6)),
+                AttentionCase("queries see the past only", "mask", LatentSizes(M=5, N=5, H=2)),
+                AttentionCase(
+                    "3 queries at the end of 8 tokens", "mask", LatentSizes(M=3, N=8, H=2)
+                ),
+                AttentionCase("padding on the left", "mask", LatentSizes(M=2, N=7, H=2), padding=4),
+                AttentionCase(
+                    "a mask of other numbers", "added", LatentSizes(B=2, M=3, N=7), FINITE
+                ),
+                AttentionCase("scores around 95", "overflow", LatentSizes(M=2, N=6), scores="high"),
+                AttentionCase(
+                    "scores around -150", "overflow", LatentSizes(M=2, N=6), scores="low"
+                ),
                 AttentionCase("odd sizes", "layout", ODD),
                 AttentionCase("bfloat16", "half", ODD, dtype=torch.bfloat16),
             ),

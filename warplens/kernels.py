@@ -17,7 +17,7 @@ from .compiled.assembly import assembly as machine_code
 from .compiled.cubin import plain
 from .compiled.occupancy import occupancy
 from .faults import UninitialisedRead, Unsupported
-from .least_time import Ceiling, Roof, Work, data_sheet, roof_over
+from .least_time import Ceiling, LeastWork, Roof, data_sheet, roof_over
 
 if TYPE_CHECKING:  # a simulator is imported with the first kernel of its language
     from .cuda.trace import Trace
@@ -209,7 +209,7 @@ def roofline(
         moved = {op: seen.least_bytes(op=op) for op in ("load", "store", "atomic")}
         bytes = moved["load"] + moved["store"] + 2 * moved["atomic"]
     ceiling = ceiling or data_sheet(gpu, dtype)
-    return dataclasses.replace(roof_over(Work(bytes, flops), ceiling), of=ceiling.source)
+    return dataclasses.replace(roof_over(LeastWork(bytes, flops), ceiling), of=ceiling.source)
 
 
 CUDA, GLUON = f"{__package__}.cuda.trace", f"{__package__}.gluon.trace"

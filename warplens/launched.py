@@ -31,7 +31,7 @@ from .pretend_gpu import Compiled, pretend_gpu, real_devices
 
 
 @dataclass
-class Launch:
+class SeenLaunch:
     """`kernel[grid](*args, **named)`; of numba, `args` begins with the block.
 
     Attributes:
@@ -85,7 +85,7 @@ def launch_of(file, name, text=None):
 
     def launched(kernel, grid, args, named, go, configuration=None):
         if plain(kernel).__name__ == name:
-            launches.append(Launch(kernel, grid, args, named, configuration))
+            launches.append(SeenLaunch(kernel, grid, args, named, configuration))
             raise _Found
         return go()
 
@@ -160,7 +160,7 @@ def _as_text(file, name, text):
     except LookupError as error:
         raise LookupError("\n".join([str(error), *errors[:1]])) from None
 
-    class Launcher:
+    class LaunchCatcher:
         def __getitem__(self, sizes):
             def launch(*args, **named):
                 grid, first = sizes, ()
@@ -171,24 +171,24 @@ def _as_text(file, name, text):
                     first = (block,)
                     if rest[1:]:  # grid, block, stream, sharedmem
                         named["sharedmem"] = rest[1]
-                return Launch(kernel, grid, (*first, *args), named)
+                return SeenLaunch(kernel, grid, (*first, *args), named)
 
             return launch
 
-    names = _makers() | {"np": np} | known | {"kernel": Launcher()}
+    names = _makers() | {"np": np} | known | {"kernel": LaunchCatcher()}
     try:
         with contextlib.nullcontext() if _has_gpu() else pretend_gpu():
             launch = eval(f"kernel{text}", names)
     except Exception as error:
         raise ValueError(f"the launch {text!r}: {type(error).__name__}: {error}") from error
-    if not isinstance(launch, Launch):
+    if not isinstance(launch, SeenLaunch):
         raise ValueError(f"the launch is {text!r}, needs to be like '[4, 256](rand(1024))'")
     if hasattr(kernel, "py_func"):
         return launch
     from .triton.configurations import choose
 
     chosen = choose(kernel, launch.args, launch.named)
-    return Launch(chosen.kernel, launch.grid, launch.args, chosen.named, chosen.configuration)
+    return SeenLaunch(chosen.kernel, launch.grid, launch.args, chosen.named, chosen.configuration)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from typing import NamedTuple
 DTYPES = "float32", "float16", "bfloat16"
 
 
-class Work(NamedTuple):
+class LeastWork(NamedTuple):
     """The least an operation has to do."""
 
     bytes: int  # every input read once, every output written once
@@ -62,7 +62,7 @@ def roof_over(least, ceiling):
     """The floor under the time of the work `least`, and what sets it.
 
     Args:
-        least: `Work`: bytes (every input read once, every output written once) and flops.
+        least: `LeastWork`: bytes (every input read once, every output written once) and flops.
         ceiling: of the GPU.
     """
     positive("least.bytes", least.bytes)

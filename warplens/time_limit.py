@@ -42,7 +42,7 @@ def resident(process="self"):
     return (resident - of_files) * os.sysconf("SC_PAGE_SIZE")
 
 
-class Limit:
+class TimeLimit:
     """What code may use from now on."""
 
     running = []  # those that are counting, the innermost last
@@ -70,8 +70,8 @@ def used():
 
 def _end_at_last():
     """Has the system end this process, if it may, `GRACE` after the limit that runs out last."""
-    if Limit.deadly and resource:
-        left = [x.start + x.seconds for x in Limit.running if not x.paused]
+    if TimeLimit.deadly and resource:
+        left = [x.start + x.seconds for x in TimeLimit.running if not x.paused]
         end = math.ceil(max(left) + GRACE) if left else resource.RLIM_INFINITY
         resource.setrlimit(resource.RLIMIT_CPU, (end, resource.getrlimit(resource.RLIMIT_CPU)[1]))
 
@@ -85,7 +85,7 @@ def _on_a_gpu():
 @contextlib.contextmanager
 def uncounted():
     """While it lasts, no limit counts: what runs is long, and not the learner's."""
-    limits, before = [x for x in Limit.running if not x.paused], used()
+    limits, before = [x for x in TimeLimit.running if not x.paused], used()
     for limit in limits:
         limit.paused = True
     _end_at_last()
@@ -107,7 +107,7 @@ def time_limit(seconds: float = SECONDS, bytes: int = BYTES):
     before it returns, but gets no more memory than that, and a little for threads' stacks. In the
     shell, where checks have a process of their own, the system ends that (`Limit.deadly`).
     """
-    thread, over, limit = threading.get_ident(), threading.Event(), Limit(seconds, bytes)
+    thread, over, limit = threading.get_ident(), threading.Event(), TimeLimit(seconds, bytes)
 
     def watch():
         while not over.wait(min(0.05, seconds)):
@@ -115,14 +115,14 @@ def time_limit(seconds: float = SECONDS, bytes: int = BYTES):
                 _raise_in(thread, kind)
 
     watcher = threading.Thread(target=watch, daemon=True)
-    Limit.running.append(limit)
+    TimeLimit.running.append(limit)
     _end_at_last()
     watcher.start()
     try:
         with _walled(bytes):
             yield
     finally:
-        Limit.running.remove(limit)
+        TimeLimit.running.remove(limit)
         _end_at_last()
         while watcher.is_alive():
             with contextlib.suppress(StillRunning):

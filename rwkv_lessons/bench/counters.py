@@ -36,7 +36,7 @@ GRADIENTS = ("dk_naive", "dw_naive", "dw_shared", "dk_balanced", "dw_balanced") 
 
 
 @dataclasses.dataclass(frozen=True)
-class Counted:
+class CountedLaunch:
     """A kernel of a ladder, and one launch of it."""
 
     method: str  # of its row in the record
@@ -78,12 +78,14 @@ SHOWN = ("load requests", "load sectors", "shared reads", "wavefronts, load")
 
 @functools.cache
 def rungs(ladder):
-    """A `Counted` for every rung in numba; of time-x, lesson 11's kernels after lesson 10's."""
+    """A `CountedLaunch` for every rung in numba; lesson 11's kernels of time-x come last."""
     shape, launched = SHAPES[ladder], []
     for rung in (rung for rung in LADDERS[ladder].rungs if rung.tool == NUMBA):
         module = rung.load()
         kernel, sizes = getattr(module, rung.kernel), getattr(module, rung.launch)(*shape)
-        launched.append(Counted(rung.method, rung.label, kernel, *sizes, arrays_of(ladder, kernel)))
+        launched.append(
+            CountedLaunch(rung.method, rung.label, kernel, *sizes, arrays_of(ladder, kernel))
+        )
     if ladder == "timex":
         module = lesson("11_time_x_gradients")
         launches = {"dk_balanced": "launch_dk", "dw_balanced": "launch_dw_balanced"}
@@ -93,7 +95,7 @@ def rungs(ladder):
             sizes = getattr(module, launches.get(name, "launch"))(*shape)
             label = "11 " + name.replace("_", ", ")
             method = f"11_time_x_gradients.{name}"
-            launched.append(Counted(method, label, kernel, *sizes, arrays_of(ladder, kernel)))
+            launched.append(CountedLaunch(method, label, kernel, *sizes, arrays_of(ladder, kernel)))
     return tuple(launched)
 
 
@@ -222,7 +224,7 @@ def parse(text):
     return [launches[id] for id in sorted(launches)]
 
 
-def compare(mine, theirs):
+def side_by_side(mine, theirs):
     """A line per count: ours, the hardware's, and whether they agree."""
     lines = []
     for name, theirs_n in theirs.items():
@@ -244,7 +246,7 @@ def main():
         return launch_all(ladder)
     rows = []
     for rung, theirs in zip(rungs(ladder), hardware(ladder), strict=True):
-        print(f"{rung.method}  (ours, hardware)\n{compare(ours(ladder, rung.method), theirs)}")
+        print(f"{rung.method}  (ours, hardware)\n{side_by_side(ours(ladder, rung.method), theirs)}")
         about = {"block": rung.block, "counters": theirs} | code(source_of(rung.kernel))
         rows.append(Measurement(rung.method, SHAPES[ladder], "float32", **about))
     if options.record:

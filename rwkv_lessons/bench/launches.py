@@ -32,7 +32,7 @@ class Nothing(dict):
         pass
 
 
-class Driver:
+class CompilingDriver:
     """As much of Triton's driver as choosing the machine code takes."""
 
     def __init__(self, architecture):
@@ -51,7 +51,7 @@ class Driver:
 @contextlib.contextmanager
 def recorded(architecture):
     """A list that fills with what is launched meanwhile, as if on a GPU of this architecture."""
-    found, driver = [], Driver(architecture)
+    found, driver = [], CompilingDriver(architecture)
 
     def in_triton(kernel, key, signature, device, constants, options, attributes, warmup):
         found.append((kernel, signature, constants, options, attributes))

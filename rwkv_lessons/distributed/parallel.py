@@ -25,7 +25,7 @@ from .maps import (
 )
 from .pieces import Pieces, pieces_of
 from .same_call import tokens_of_ranks
-from .saved import Saved, Step
+from .saved import Saved, SavedStep
 
 __all__ = ["DeadRank", "sequence_parallel"]
 
@@ -104,7 +104,7 @@ def sequence_parallel(operation, group=None, *, timeout=60.0):
         with on(device):
             tokens = tokens_of_ranks(group, timeout, agreed, same, start, device)
             pieces = pieces_of(sizes[1], rank, ends, tokens)
-            call = Call(operation, family, group, timeout, pieces, options)
+            call = ParallelCall(operation, family, group, timeout, pieces, options)
             first = states_first.suits(call, inputs, s0)
             function = states_first.StatesFirst if first else SequenceParallel
             return function.apply(call, s0, *inputs)
@@ -119,7 +119,7 @@ def on(device):
 
 
 @dataclass(frozen=True)
-class Call:
+class ParallelCall:
     """What a call is made of besides tensors."""
 
     operation: object
@@ -156,7 +156,7 @@ class SequenceParallel(torch.autograd.Function):
             carry = call.family.Carry(*given)
         bounds, since = pieces.bounds(inputs[0].device), _now(inputs[0])
         operation = functools.partial(call.operation, cu_seqlens=bounds, **call.options)
-        main = Step(saved)
+        main = SavedStep(saved)
         o, states = main.results(
             operation, (*inputs, at_start), (*wanted, of_s0 and at_start is not None)
         )

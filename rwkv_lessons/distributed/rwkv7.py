@@ -11,7 +11,7 @@ from ..runtime.precision import sum_dtype
 from ..wkv7 import wkv7
 from ..wkv7.arguments import check_call
 from .rwkv6 import KEPT_BITS, suits_kernels
-from .saved import Step
+from .saved import SavedStep
 
 OPERATION, CHECK = wkv7, check_call
 INPUTS, V = ("r", "w", "k", "v", "a", "b"), 3  # the arguments before s0, and which of them is v
@@ -48,7 +48,7 @@ class Carry:
         self.runs, self.reach, wanted, rows = [], 0, min(tokens, FIRST_RUN), []
         while True:
             r, w, _, _, a, b = (x[:, self.reach : wanted] for x in inputs)
-            step = Step(saved)
+            step = SavedStep(saved)
             found, state = step.results(read, (r, w, a, b, state.contiguous()), learn)
             rows.append(found)
             self.runs.append((self.reach, wanted, step))

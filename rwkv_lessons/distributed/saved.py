@@ -57,7 +57,7 @@ class Saved:
         return thing
 
 
-class Step:
+class SavedStep:
     """A function whose results are computed in the forward pass, and gradients in the backward."""
 
     def __init__(self, saved):

@@ -10,7 +10,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 INTEGERS = (torch.int32, torch.int64)
 
 
-class Sizes(NamedTuple):
+class CallSizes(NamedTuple):
     """The sizes of a call, by their letters; N is what the cache of one sequence can hold."""
 
     B: int
@@ -38,7 +38,7 @@ def check_arguments(
     block_table=None,
     dtypes=DTYPES,
 ):
-    """Returns `Sizes`, or raises a TypeError or ValueError that names the argument."""
+    """Returns `CallSizes`, or raises a TypeError or ValueError that names the argument."""
     tensors = {"q": q, "q_rope": q_rope, "latent": latent, "k_rope": k_rope, "w_v": w_v}
     integers = {"lengths": lengths, "left_padding": left_padding, "block_table": block_table}
     if w_k is not None:
@@ -83,7 +83,7 @@ def check_arguments(
             raise ValueError(f"{name} must be [{letters}] = {list(shape)}, got {list(x.shape)}")
     if w_k is None and K != R:
         raise ValueError(f"q must be absorbed, [B, M, H, R = {R}], where w_k is None; got K = {K}")
-    sizes = Sizes(B, M, H, K, R, P, V, N, page_size)
+    sizes = CallSizes(B, M, H, K, R, P, V, N, page_size)
     if q.device.type == "cpu" and not torch.compiler.is_compiling():
         _check_values(sizes, rows, lengths, left_padding, block_table)
     return sizes

@@ -11,7 +11,7 @@ ANYWHERE, GPU, HOPPER = "anywhere", "a GPU", "a Hopper GPU"
 
 
 @dataclass(frozen=True)
-class Product:
+class Combinations:
     """Every combination of these: a block of the table."""
 
     methods: tuple[str, ...]
@@ -31,8 +31,8 @@ class Checks:
     problem: str  # a file of verify/: inputs, results and float64 of a case
     shapes: dict  # name → sizes
     options: dict  # name → what the problem makes of a call
-    rows: tuple[Product, ...]
-    others: Product | None = None  # of the methods that stand in no row
+    rows: tuple[Combinations, ...]
+    others: Combinations | None = None  # of the methods that stand in no row
     repeatable: tuple[str, ...] = ()  # kernels that add in a fixed order: twice the same bits
     # As few shapes as stand for a method: looked at before a time is recorded.
     few: tuple[str, ...] = ()

@@ -100,7 +100,7 @@ class Ladder:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RecordPlan:
     """One record: `python -m rwkv_lessons.bench` and `arguments` write it."""
 
     name: str
@@ -120,7 +120,7 @@ class Plan:
 
 def own(name, arguments, limit_s=60, table="methods", needs=None):
     """A record under its command's own name, which holds everything that the command measures."""
-    return Plan(name, arguments, limit_s, table, needs, named=False)
+    return RecordPlan(name, arguments, limit_s, table, needs, named=False)
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class Operation:
     dtypes: tuple[str, ...] = ("float32", "bfloat16")  # of a run that asks for none
     command: str = "run:time_methods"  # of bench/commands/
     ladders: tuple[Ladder, ...] = ()
-    records: tuple[Plan, ...] = ()
+    records: tuple[RecordPlan, ...] = ()
     peers: dict[str, Peer] = field(default_factory=dict)
     headline: Headline | None = None
     torch_loop: tuple[str, str] | None = None  # lesson and function, for `profile`

@@ -7,7 +7,7 @@ from rwkv_lessons.operations.checks import (
     ANYWHERE,
     HALF,
     Checks,
-    Product,
+    Combinations,
 )
 from rwkv_lessons.operations.entries import Headline, Operation, own
 from rwkv_lessons.operations.work import Work
@@ -56,25 +56,29 @@ CHECKS = Checks(
     shapes=MLA_SHAPES,
     options=MLA_OPTIONS,
     rows=(
-        Product(("absorbed",), ("float64",), ("tiny",), RAGGED, ("",), ANYWHERE),
-        Product(("reference", "absorbed", "mla"), ALL_DTYPES, ("tiny",), RAGGED, ("",), ANYWHERE),
-        Product(("decode",), ALL_DTYPES, DECODE, RAGGED, ("",), gradients=False),
-        Product(("decode", "mla"), ALL_DTYPES, MORE, ("plain", "all"), ("",), gradients=False),
+        Combinations(("absorbed",), ("float64",), ("tiny",), RAGGED, ("",), ANYWHERE),
+        Combinations(
+            ("reference", "absorbed", "mla"), ALL_DTYPES, ("tiny",), RAGGED, ("",), ANYWHERE
+        ),
+        Combinations(("decode",), ALL_DTYPES, DECODE, RAGGED, ("",), gradients=False),
+        Combinations(("decode", "mla"), ALL_DTYPES, MORE, ("plain", "all"), ("",), gradients=False),
         # With more than 16 rows of queries, in pages of 64: a page for each tile, on Hopper.
-        Product(("decode",), HALF, IN_PAGES, ("pages",), ("",), gradients=False),
+        Combinations(("decode",), HALF, IN_PAGES, ("pages",), ("",), gradients=False),
         # One dtype: 6 GB a case, of which three may be looked at together.
-        Product(
+        Combinations(
             ("decode",), ("bfloat16",), ("rank 512, many tiles",),
             ("lengths", "left padding", "both", "pages", "all"), ("",), gradients=False,
         ),
-        Product(("prefill",), ALL_DTYPES, LATENT, ("plain", "both", "all"), ("",), gradients=False),
+        Combinations(
+            ("prefill",), ALL_DTYPES, LATENT, ("plain", "both", "all"), ("",), gradients=False
+        ),
         # What plain leaves out does not depend on the rank. The first takes 36 s in float32.
-        Product(("prefill",), HALF, EXPANDED[:1], ("both", "all"), ("",)),
-        Product(("prefill",), ALL_DTYPES, EXPANDED[1:], ("plain", "both", "all"), ("",)),
-        Product(("mla",), HALF, EXPANDED[:1], ("all",), ("",)),
-        Product(("mla",), ALL_DTYPES, EXPANDED[1:], ("all",), ("",)),
+        Combinations(("prefill",), HALF, EXPANDED[:1], ("both", "all"), ("",)),
+        Combinations(("prefill",), ALL_DTYPES, EXPANDED[1:], ("plain", "both", "all"), ("",)),
+        Combinations(("mla",), HALF, EXPANDED[:1], ("all",), ("",)),
+        Combinations(("mla",), ALL_DTYPES, EXPANDED[1:], ("all",), ("",)),
     ),
-    others=Product((), ALL_DTYPES, ("tiny",), RAGGED, ("",)),
+    others=Combinations((), ALL_DTYPES, ("tiny",), RAGGED, ("",)),
     repeatable=("decode",),
     few=("rank 256", "rank 256, 200 queries"),
     numbers=lambda B, M, H, N, K, *_: B * H * (M * K + M * N),

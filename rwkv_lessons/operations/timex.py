@@ -6,7 +6,7 @@ from rwkv_lessons.operations.checks import (
     ALL_DTYPES,
     ANYWHERE,
     Checks,
-    Product,
+    Combinations,
 )
 from rwkv_lessons.operations.entries import (
     BOTH,
@@ -16,7 +16,7 @@ from rwkv_lessons.operations.entries import (
     Ladder,
     Operation,
     Peer,
-    Plan,
+    RecordPlan,
     Rung,
 )
 from rwkv_lessons.operations.work import Work
@@ -58,15 +58,17 @@ CHECKS = Checks(
     },
     options={"plain": {}, "eps": {"eps": 0.3}, "all": {"eps": 0.3, "w_dtype": "float32"}},
     rows=(
-        Product(("fft",), ("float64",), ("short",), ("all",), ("",), ANYWHERE),
-        Product(
+        Combinations(("fft",), ("float64",), ("short",), ("all",), ("",), ANYWHERE),
+        Combinations(
             ("reference", "fft", "timex"), ALL_DTYPES, ("short",), ("plain", "all"), ("",), ANYWHERE
         ),
-        Product(("cuda", "toeplitz"), ALL_DTYPES, ("odd",), ("plain", "eps", "all"), ("",)),
-        Product(("cuda", "toeplitz", "timex"), ALL_DTYPES, ("aligned",), ("plain", "all"), ("",)),
-        Product(("fft",), ALL_DTYPES, ("odd",), ("plain",), ("",), ANYWHERE),
+        Combinations(("cuda", "toeplitz"), ALL_DTYPES, ("odd",), ("plain", "eps", "all"), ("",)),
+        Combinations(
+            ("cuda", "toeplitz", "timex"), ALL_DTYPES, ("aligned",), ("plain", "all"), ("",)
+        ),
+        Combinations(("fft",), ALL_DTYPES, ("odd",), ("plain",), ("",), ANYWHERE),
     ),
-    others=Product((), ALL_DTYPES, ("short",), ("plain", "all"), ("",)),
+    others=Combinations((), ALL_DTYPES, ("short",), ("plain", "all"), ("",)),
     repeatable=("cuda", "toeplitz"),
     few=("odd", "aligned"),
     numbers=lambda B, C, T: B * C * T,
@@ -105,8 +107,8 @@ TIMEX = Operation(
     tensor_cores=("toeplitz", "timex"),
     ladders=(Ladder("timex", TIME_X_RUNGS, "toeplitz"),),
     records=(
-        Plan("timex-peers", "timex --peers", 120),
-        Plan("timex-lengths", f"timex {OVER_LENGTHS}", 120, "milliseconds by shape"),
+        RecordPlan("timex-peers", "timex --peers", 120),
+        RecordPlan("timex-lengths", f"timex {OVER_LENGTHS}", 120, "milliseconds by shape"),
     ),
     peers={"conv1d": CONV1D},
     headline=Headline(
@@ -125,8 +127,8 @@ TIMEX_BACKWARD = replace(
     work=least_timex_with_gradients,
     ladders=(Ladder("timex-backward", TIME_X_BACKWARD_RUNGS, "toeplitz"),),
     records=(
-        Plan("timex-backward-peers", "timex-backward --peers --budget-ms 100", 120),
-        Plan(
+        RecordPlan("timex-backward-peers", "timex-backward --peers --budget-ms 100", 120),
+        RecordPlan(
             "timex-backward-lengths",
             f"timex-backward {OVER_LENGTHS}",
             180,

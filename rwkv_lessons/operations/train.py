@@ -1,6 +1,6 @@
 """A language model that learns: what is measured and recorded; see the package's docstring."""
 
-from rwkv_lessons.operations.entries import Headline, Operation, Plan, own
+from rwkv_lessons.operations.entries import Headline, Operation, RecordPlan, own
 
 RESULTS = "methods, with results"
 SHAPE = (8, 2048, 12, 1024)
@@ -17,7 +17,7 @@ TRAIN = Operation(
     dtypes=(),
     records=(
         own("train", "train", 90, RESULTS),
-        Plan("train-peers", "train --methods 'wkv6,fla chunk'", 300, RESULTS, needs="fla"),
+        RecordPlan("train-peers", "train --methods 'wkv6,fla chunk'", 300, RESULTS, needs="fla"),
     ),
     headline=Headline(
         "RWKV-6 model, a training step", "train-peers", "wkv6", "fla chunk", "FLA, chunks", SHAPE

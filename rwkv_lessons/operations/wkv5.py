@@ -7,7 +7,7 @@ from rwkv_lessons.operations.checks import (
     ANYWHERE,
     WKV_SHAPES,
     Checks,
-    Product,
+    Combinations,
 )
 from rwkv_lessons.operations.entries import (
     BOTH,
@@ -31,15 +31,15 @@ CHECKS = Checks(
     shapes=WKV_SHAPES | {"token": (2, 1, 3, 100, 36)},  # heads as "odd" has them: its kernels
     options={"plain": {}, "state": {"state": True}},
     rows=(
-        Product(("chunked",), ("float64",), ("short",), ("state",), needs=ANYWHERE),
-        Product(("reference",), ALL_DTYPES, ("short",), ("plain", "state"), needs=ANYWHERE),
-        Product(("chunked",), ALL_DTYPES, ("token",), ("plain", "state"), needs=ANYWHERE),
-        Product(("chunked",), ALL_DTYPES, ("short",), ("plain", "state"), needs=ANYWHERE),
+        Combinations(("chunked",), ("float64",), ("short",), ("state",), needs=ANYWHERE),
+        Combinations(("reference",), ALL_DTYPES, ("short",), ("plain", "state"), needs=ANYWHERE),
+        Combinations(("chunked",), ALL_DTYPES, ("token",), ("plain", "state"), needs=ANYWHERE),
+        Combinations(("chunked",), ALL_DTYPES, ("short",), ("plain", "state"), needs=ANYWHERE),
         # One kernel per size of head and dtype, for any T; compiling it is what takes the time.
-        Product(("wkv5",), ALL_DTYPES, ("token", "odd"), ("plain", "state"), needs=ANYWHERE),
-        Product(("cuda",), ALL_DTYPES, ("odd",), ("plain", "state")),
+        Combinations(("wkv5",), ALL_DTYPES, ("token", "odd"), ("plain", "state"), needs=ANYWHERE),
+        Combinations(("cuda",), ALL_DTYPES, ("odd",), ("plain", "state")),
     ),
-    others=Product((), ALL_DTYPES, ("short",), ("plain", "state")),
+    others=Combinations((), ALL_DTYPES, ("short",), ("plain", "state")),
     repeatable=("cuda",),
     few=("odd",),
 )

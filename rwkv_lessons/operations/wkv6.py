@@ -12,7 +12,7 @@ from rwkv_lessons.operations.checks import (
     TILED,
     WKV_SHAPES,
     Checks,
-    Product,
+    Combinations,
 )
 from rwkv_lessons.operations.entries import (
     BOTH,
@@ -25,7 +25,7 @@ from rwkv_lessons.operations.entries import (
     Ladder,
     Operation,
     Peer,
-    Plan,
+    RecordPlan,
     Rung,
     own,
 )
@@ -90,39 +90,43 @@ CHECKS = Checks(
     shapes=WKV_SHAPES,
     options=WKV6_OPTIONS,
     rows=(
-        Product(("doubling",), ("float64",), ("short",), EVERY, needs=ANYWHERE),
-        Product(("reference",), ALL_DTYPES, ("short",), FEW, needs=ANYWHERE),
-        Product(("doubling", "wkv6"), ALL_DTYPES, ("token",), FEW, needs=ANYWHERE),
-        Product(("doubling",), ALL_DTYPES, ("short",), EVERY, needs=ANYWHERE),
+        Combinations(("doubling",), ("float64",), ("short",), EVERY, needs=ANYWHERE),
+        Combinations(("reference",), ALL_DTYPES, ("short",), FEW, needs=ANYWHERE),
+        Combinations(("doubling", "wkv6"), ALL_DTYPES, ("token",), FEW, needs=ANYWHERE),
+        Combinations(("doubling",), ALL_DTYPES, ("short",), EVERY, needs=ANYWHERE),
         # numba compiles for long: dtypes only choose how it loads and stores, sizes its tiles. So
         # each size that has other tiles comes with another dtype. Halves that are scaled, or of raw
         # decays, are float32 to the kernels.
-        Product(("cuda",), ("float32",), ("small",), EVERY),
-        Product(("cuda",), ("bfloat16",), ("odd",), ("plain", "packed")),
-        Product(("cuda",), ("float16",), ("huge",), ("plain", "packed")),
-        Product(("cuda",), HALF, ("small",), ("all but packed", "all")),
-        Product(("cuda",), ("float32",), ("many heads",), FEW),
-        Product(("recurrent",), ALL_DTYPES, ("small",), EVERY),
-        Product(("recurrent",), ALL_DTYPES, ("token", "odd", "short", "many heads", "huge"), FEW),
+        Combinations(("cuda",), ("float32",), ("small",), EVERY),
+        Combinations(("cuda",), ("bfloat16",), ("odd",), ("plain", "packed")),
+        Combinations(("cuda",), ("float16",), ("huge",), ("plain", "packed")),
+        Combinations(("cuda",), HALF, ("small",), ("all but packed", "all")),
+        Combinations(("cuda",), ("float32",), ("many heads",), FEW),
+        Combinations(("recurrent",), ALL_DTYPES, ("small",), EVERY),
+        Combinations(
+            ("recurrent",), ALL_DTYPES, ("token", "odd", "short", "many heads", "huge"), FEW
+        ),
         # float16 takes the branches of float32 where it is made into pieces, of bfloat16 elsewhere.
-        Product(("chunked", "wkv6"), ("float32",), ("small",), EVERY),
-        Product(("chunked", "wkv6"), ("bfloat16",), ("small",), BUT_SCALE),
-        Product(("chunked", "wkv6"), ("float16",), ("small",), ("plain", "state", "all")),
-        Product(("chunked", "wkv6"), ("bfloat16",), ("small",), ("w float32",)),
-        Product(("chunked",), ALL_DTYPES, ("token", "many heads"), FEW),
-        Product(("chunked",), TILED, ("segments",), ("all",)),
-        Product(("chunked",), TILED, ("odd",), ("all",)),
-        Product(("chunked",), ("float32",), ("large",), ("all",)),
-        Product(("chunked",), ("bfloat16",), ("many chunks",), BUT_SCALE, needs=HOPPER),
-        Product(("chunked",), ("float16",), ("many chunks",), FEW, needs=HOPPER),
-        Product(("chunked",), ("bfloat16",), ("many segments",), ("all but packed",), needs=HOPPER),
-        Product(("chunked",), ("float16",), ("many segments",), ("plain",), needs=HOPPER),
-        Product(("chunked",), ("bfloat16",), ("many blocks",), ("all",), needs=HOPPER),
-        Product(("wkv6",), ALL_DTYPES, ("many heads",), FEW),
-        Product(("wkv6",), ("float32",), ("huge",), ("all",)),
-        Product(("wkv6",), ("bfloat16",), ("many chunks",), ("plain",), needs=HOPPER),
+        Combinations(("chunked", "wkv6"), ("float32",), ("small",), EVERY),
+        Combinations(("chunked", "wkv6"), ("bfloat16",), ("small",), BUT_SCALE),
+        Combinations(("chunked", "wkv6"), ("float16",), ("small",), ("plain", "state", "all")),
+        Combinations(("chunked", "wkv6"), ("bfloat16",), ("small",), ("w float32",)),
+        Combinations(("chunked",), ALL_DTYPES, ("token", "many heads"), FEW),
+        Combinations(("chunked",), TILED, ("segments",), ("all",)),
+        Combinations(("chunked",), TILED, ("odd",), ("all",)),
+        Combinations(("chunked",), ("float32",), ("large",), ("all",)),
+        Combinations(("chunked",), ("bfloat16",), ("many chunks",), BUT_SCALE, needs=HOPPER),
+        Combinations(("chunked",), ("float16",), ("many chunks",), FEW, needs=HOPPER),
+        Combinations(
+            ("chunked",), ("bfloat16",), ("many segments",), ("all but packed",), needs=HOPPER
+        ),
+        Combinations(("chunked",), ("float16",), ("many segments",), ("plain",), needs=HOPPER),
+        Combinations(("chunked",), ("bfloat16",), ("many blocks",), ("all",), needs=HOPPER),
+        Combinations(("wkv6",), ALL_DTYPES, ("many heads",), FEW),
+        Combinations(("wkv6",), ("float32",), ("huge",), ("all",)),
+        Combinations(("wkv6",), ("bfloat16",), ("many chunks",), ("plain",), needs=HOPPER),
     ),
-    others=Product((), ALL_DTYPES, ("short",), FEW),
+    others=Combinations((), ALL_DTYPES, ("short",), FEW),
     repeatable=("cuda", "recurrent", "chunked"),
     few=("many heads", "many chunks"),
     seconds=(
@@ -149,8 +153,10 @@ STEP = Checks(
         "all": {"state": True, "scale": 0.3, "raw_decay": True},
     },
     rows=(
-        Product(("wkv6_step",), ALL_DTYPES, ("odd",), STEPS, needs=ANYWHERE, gradients=False),
-        Product(("wkv6_step",), ALL_DTYPES, ("few heads", "many heads"), STEPS, gradients=False),
+        Combinations(("wkv6_step",), ALL_DTYPES, ("odd",), STEPS, needs=ANYWHERE, gradients=False),
+        Combinations(
+            ("wkv6_step",), ALL_DTYPES, ("few heads", "many heads"), STEPS, gradients=False
+        ),
     ),
     repeatable=("wkv6_step",),
     few=("many heads",),
@@ -191,14 +197,14 @@ WKV6 = Operation(
     ),
     records=(
         # Without the reference: half a second a call.
-        Plan("wkv6", "wkv6 --methods wkv6,chunked,recurrent,cuda,doubling", 90),
-        Plan("wkv6-small", f"wkv6 {SMALLER} --dtype float32,bfloat16", 90),
-        Plan("wkv6-sizes", f"wkv6 {SIZES}"),
-        Plan(
+        RecordPlan("wkv6", "wkv6 --methods wkv6,chunked,recurrent,cuda,doubling", 90),
+        RecordPlan("wkv6-small", f"wkv6 {SMALLER} --dtype float32,bfloat16", 90),
+        RecordPlan("wkv6-sizes", f"wkv6 {SIZES}"),
+        RecordPlan(
             "wkv6-short",
             "wkv6 --dtype float16 --shape 1,54,32,64 --methods wkv6,recurrent,chunked,cuda",
         ),
-        Plan(
+        RecordPlan(
             "wkv6-triton-few",
             "ladder wkv6-triton --shape 4,1024,4,64"
             " --methods 08_decay_from_data,13_fused_recurrent",
@@ -206,7 +212,7 @@ WKV6 = Operation(
         ),
         own("wkv6-first", "first", 150),
         own("wkv6-race", "race", 120, "race"),
-        Plan("wkv6-peers", f"wkv6 {BESIDE_PEERS}", 240, needs="fla"),
+        RecordPlan("wkv6-peers", f"wkv6 {BESIDE_PEERS}", 240, needs="fla"),
     ),
     peers={
         "fla chunk": Peer("fla", FLA, "fla_chunk"),
@@ -245,7 +251,7 @@ WKV6_HOPPER = replace(
     inputs="rwkv_lessons.inputs:rwkv6_tame_inputs",
     ladders=(Ladder("wkv6-hopper", HOPPER_RUNGS, "chunked", 60, ("bfloat16",), shape=TABLE_SHAPE),),
     records=(
-        Plan(  # 128 programs, each with an SM of its own: nothing else hides a wait
+        RecordPlan(  # 128 programs, each with an SM of its own: nothing else hides a wait
             "wkv6-hopper-alone",
             "ladder wkv6-hopper --shape 2,4096,64,64"
             " --methods 19_copies_in_flight.two_stages,20_products_in_flight.together",
@@ -268,8 +274,8 @@ WKV6_DECAYS = Operation(
     command="decays:command",
     dtypes=(),
     records=(
-        Plan("wkv6-decays", "wkv6-decays --methods wkv6", 60, "decays"),
-        Plan(
+        RecordPlan("wkv6-decays", "wkv6-decays --methods wkv6", 60, "decays"),
+        RecordPlan(
             "wkv6-decays-peers",
             "wkv6-decays --methods 'wkv6,fla chunk'",
             240,
@@ -300,10 +306,10 @@ WKV6_BACKWARD = replace(
     ),
     records=(
         # Without recurrent: its reverse sweep is for few tokens.
-        Plan("wkv6-backward", "wkv6-backward --methods wkv6,chunked,cuda", 180),
-        Plan("wkv6-backward-small", f"wkv6-backward {SMALLER} --dtype bfloat16", 180),
-        Plan("wkv6-backward-sizes", f"wkv6-backward {SIZES}"),
-        Plan("wkv6-backward-peers", f"wkv6-backward {BESIDE_PEERS}", 360, needs="fla"),
+        RecordPlan("wkv6-backward", "wkv6-backward --methods wkv6,chunked,cuda", 180),
+        RecordPlan("wkv6-backward-small", f"wkv6-backward {SMALLER} --dtype bfloat16", 180),
+        RecordPlan("wkv6-backward-sizes", f"wkv6-backward {SIZES}"),
+        RecordPlan("wkv6-backward-peers", f"wkv6-backward {BESIDE_PEERS}", 360, needs="fla"),
     ),
     peers={
         "fla chunk": Peer("fla", FLA, "fla_chunk_gradients"),
@@ -327,7 +333,7 @@ WKV6_DECODE = Operation(
     tensor_cores=(),
     one_token=True,
     records=(
-        Plan(
+        RecordPlan(
             "wkv6-decode",
             "wkv6-decode --peers --dtype bfloat16 --shape 8,1,64,64 --shape 256,1,64,64",
             90,

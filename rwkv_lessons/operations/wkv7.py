@@ -9,7 +9,7 @@ from rwkv_lessons.operations.checks import (
     STEP_SHAPES,
     WKV_SHAPES,
     Checks,
-    Product,
+    Combinations,
 )
 from rwkv_lessons.operations.entries import (
     BOTH,
@@ -21,7 +21,7 @@ from rwkv_lessons.operations.entries import (
     Ladder,
     Operation,
     Peer,
-    Plan,
+    RecordPlan,
     Rung,
     own,
 )
@@ -76,26 +76,26 @@ CHECKS = Checks(
     },
     options=OPTIONS,
     rows=(
-        Product(("wy",), ("float64",), ("short",), ("plain", "clamp", "all"), needs=ANYWHERE),
-        Product(("reference", "wy"), ALL_DTYPES, ("short",), FEW, needs=ANYWHERE),
-        Product(("wkv7",), ALL_DTYPES, ("token",), FEW, needs=ANYWHERE),
-        Product(("recurrent", "backstepping"), ALL_DTYPES, ("small",), OF_7),
-        Product(("recurrent", "backstepping"), ALL_DTYPES, ("token", "odd", "256"), FEW),
+        Combinations(("wy",), ("float64",), ("short",), ("plain", "clamp", "all"), needs=ANYWHERE),
+        Combinations(("reference", "wy"), ALL_DTYPES, ("short",), FEW, needs=ANYWHERE),
+        Combinations(("wkv7",), ALL_DTYPES, ("token",), FEW, needs=ANYWHERE),
+        Combinations(("recurrent", "backstepping"), ALL_DTYPES, ("small",), OF_7),
+        Combinations(("recurrent", "backstepping"), ALL_DTYPES, ("token", "odd", "256"), FEW),
         # Its kernels take long to compile: every option in bfloat16, and what float32 and float16
         # do otherwise, products in pieces and other tiles, with all options at the same time.
-        Product(("chunked",), ("bfloat16",), ("small",), OF_7),
-        Product(("chunked",), ("bfloat16",), ("token", "many heads"), FEW),
-        Product(("chunked",), ("bfloat16",), ("odd", "128", "256"), ("all",)),
-        Product(("chunked",), ("float32",), ("short", "256"), ("all",)),
-        Product(("chunked",), ("bfloat16",), ("long",), ("all but packed", "all")),
-        Product(("chunked",), ("float32", "float16"), ("small",), ("plain", "clamp", "all")),
-        Product(("chunked",), ("float32", "float16"), ("token",), FEW),
-        Product(("chunked",), ("float32",), ("many heads",), FEW),
-        Product(("chunked",), ALL_DTYPES, tuple(f"{T} tokens" for T in TOKENS_7), ("state",)),
-        Product(("wkv7",), ALL_DTYPES, ("small", "many heads"), FEW),
-        Product(("wkv7",), ("float32",), ("huge",), ("all",)),
+        Combinations(("chunked",), ("bfloat16",), ("small",), OF_7),
+        Combinations(("chunked",), ("bfloat16",), ("token", "many heads"), FEW),
+        Combinations(("chunked",), ("bfloat16",), ("odd", "128", "256"), ("all",)),
+        Combinations(("chunked",), ("float32",), ("short", "256"), ("all",)),
+        Combinations(("chunked",), ("bfloat16",), ("long",), ("all but packed", "all")),
+        Combinations(("chunked",), ("float32", "float16"), ("small",), ("plain", "clamp", "all")),
+        Combinations(("chunked",), ("float32", "float16"), ("token",), FEW),
+        Combinations(("chunked",), ("float32",), ("many heads",), FEW),
+        Combinations(("chunked",), ALL_DTYPES, tuple(f"{T} tokens" for T in TOKENS_7), ("state",)),
+        Combinations(("wkv7",), ALL_DTYPES, ("small", "many heads"), FEW),
+        Combinations(("wkv7",), ("float32",), ("huge",), ("all",)),
     ),
-    others=Product((), ALL_DTYPES, ("short",), FEW),
+    others=Combinations((), ALL_DTYPES, ("short",), FEW),
     repeatable=("recurrent", "backstepping", "chunked"),
     seconds=(
         ("chunked / * / 256 / *", 23),
@@ -115,10 +115,10 @@ STEP = Checks(
     options={name: {"state": True} | OPTIONS[name] for name in ("plain", "scale", "clamp")}
     | {"all": OPTIONS["all but packed"]},
     rows=(
-        Product(
+        Combinations(
             ("wkv7_step",), ALL_DTYPES, ("odd",), ("plain", "all"), needs=ANYWHERE, gradients=False
         ),
-        Product(
+        Combinations(
             ("wkv7_step",), ALL_DTYPES, ("few heads", "many heads"),
             ("plain", "scale", "clamp", "all"), gradients=False,
         ),
@@ -168,9 +168,9 @@ WKV7 = Operation(
     ladders=(Ladder("wkv7", (DELTA_RULE, CHUNKED_WKV7), **MEASURED),),
     # Without the methods in torch: up to a second a call.
     records=(
-        Plan("wkv7", f"wkv7 --methods wkv7 --dtype bfloat16 {OF_BATCHES}"),
-        Plan("wkv7-long", f"wkv7 --methods wkv7 --dtype bfloat16 {OF_LONG}"),
-        Plan("wkv7-peers", f"wkv7 {BESIDE_FLA_7}", 240, needs="fla"),
+        RecordPlan("wkv7", f"wkv7 --methods wkv7 --dtype bfloat16 {OF_BATCHES}"),
+        RecordPlan("wkv7-long", f"wkv7 --methods wkv7 --dtype bfloat16 {OF_LONG}"),
+        RecordPlan("wkv7-peers", f"wkv7 {BESIDE_FLA_7}", 240, needs="fla"),
     ),
     peers={"fla chunk": Peer("fla", FLA, "fla_rwkv7_chunk", "as its layer calls it")},
     headline=Headline(
@@ -190,9 +190,11 @@ WKV7_BACKWARD = replace(
     skipped=("reference",),
     ladders=(Ladder("wkv7-backward", (STEPPING_BACK,), **MEASURED),),
     records=(
-        Plan("wkv7-backward", f"wkv7-backward --methods wkv7 --dtype bfloat16 {OF_BATCHES}"),
-        Plan("wkv7-backward-long", f"wkv7-backward --methods wkv7 --dtype bfloat16 {OF_LONG}"),
-        Plan("wkv7-backward-peers", f"wkv7-backward {BESIDE_FLA_7}", 360, needs="fla"),
+        RecordPlan("wkv7-backward", f"wkv7-backward --methods wkv7 --dtype bfloat16 {OF_BATCHES}"),
+        RecordPlan(
+            "wkv7-backward-long", f"wkv7-backward --methods wkv7 --dtype bfloat16 {OF_LONG}"
+        ),
+        RecordPlan("wkv7-backward-peers", f"wkv7-backward {BESIDE_FLA_7}", 360, needs="fla"),
     ),
     peers={"fla chunk": Peer("fla", FLA, "fla_rwkv7_chunk_gradients", "as its layer calls it")},
     headline=replace(

@@ -26,7 +26,7 @@ CALL = "call"  # the annotation around a call
 KEPT = 800  # events of a call; of more, the first are kept, and totals are of all
 
 
-class Event(NamedTuple):
+class TraceEvent(NamedTuple):
     """Microseconds; ts from the start of the call. Its category is "call", "launch" or "kernel"."""
 
     cat: str
@@ -36,7 +36,7 @@ class Event(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Trace:
+class CallTrace:
     """One call. `wall_us` is its wall clock with no profiler attached, which slows launches down.
 
     Attributes:
@@ -50,7 +50,7 @@ class Trace:
     shape: tuple[int, int, int, int]
     dtype: str
     wall_us: float
-    events: tuple[Event, ...]
+    events: tuple[TraceEvent, ...]
     launches: int
     device_us: float
     longest: tuple[str, float]
@@ -69,16 +69,18 @@ class Trace:
 
 
 def read_events(trace):
-    """The `Event`s of a Chrome trace of torch.profiler, as loaded from JSON, in order.
+    """The `TraceEvent`s of a Chrome trace of torch.profiler, as loaded from JSON, in order.
 
     Without a GPU the host runs each operator itself: the innermost ones stand for kernels. Where
     no annotation is named "call", the call is from the first event to the end of the last.
     """
     known = [e for e in trace["traceEvents"] if e.get("ph") == "X" and "dur" in e]
-    found = [Event("kernel", e["name"], e["ts"], e["dur"]) for e in known if e["cat"] in ON_DEVICE]
+    found = [
+        TraceEvent("kernel", e["name"], e["ts"], e["dur"]) for e in known if e["cat"] in ON_DEVICE
+    ]
     if found:
         launches = [e for e in known if e["cat"] in BY_HOST and _launches(e["name"])]
-        found += [Event("launch", e["name"], e["ts"], e["dur"]) for e in launches]
+        found += [TraceEvent("launch", e["name"], e["ts"], e["dur"]) for e in launches]
     else:
         found = _innermost([e for e in known if e["cat"] == "cpu_op"])
     calls = [e for e in known if e["name"] == CALL and e["cat"] == "user_annotation"]
@@ -87,7 +89,7 @@ def read_events(trace):
         calls[0]["ts"] + calls[0]["dur"] if calls else max((e.ts + e.dur for e in found), default=0)
     )
     inside = [e for e in found if start <= e.ts <= end]
-    events = [Event(CALL, CALL, start, end - start), *sorted(inside, key=lambda e: e.ts)]
+    events = [TraceEvent(CALL, CALL, start, end - start), *sorted(inside, key=lambda e: e.ts)]
     return tuple(e._replace(ts=round(e.ts - start, 3), dur=round(e.dur, 3)) for e in events)
 
 
@@ -101,14 +103,14 @@ def _innermost(operators):
     operators = [e for e in operators if e["name"].removeprefix("aten::") not in FREE]
     following = [*operators[1:], None]  # may be one longer
     return [
-        Event("kernel", e["name"], e["ts"], e["dur"])
+        TraceEvent("kernel", e["name"], e["ts"], e["dur"])
         for e, after in zip(operators, following, strict=False)
         if after is None or after["ts"] >= e["ts"] + e["dur"] or after["tid"] != e["tid"]
     ]
 
 
 def summed_up(method, shape, dtype, wall_us, events, replayed=False, kept=KEPT):
-    """A `Trace` of all events of a call, of which the first are kept.
+    """A `CallTrace` of all events of a call, of which the first are kept.
 
     Raises:
         ValueError: there is no kernel among them.
@@ -121,7 +123,7 @@ def summed_up(method, shape, dtype, wall_us, events, replayed=False, kept=KEPT):
     name, us = by_name.most_common(1)[0]
     copied = sum(us for name, us in by_name.items() if any(word in name for word in COPIES))
     device_us, first = sum(by_name.values()), sorted(events, key=lambda e: e.ts)[:kept]
-    return Trace(
+    return CallTrace(
         method, tuple(shape), dtype, wall_us, tuple(first),
         len(kernels), device_us, (name, us), copied, replayed,
     )  # fmt: skip
@@ -137,7 +139,7 @@ def save_traces(name, provenance, rows, traces, folder=None):
 
 
 def load_traces(name, gpu, folder=None):
-    """(provenance, list of `Trace`) of a record; LookupError if there is none."""
+    """(provenance, list of `CallTrace`) of a record; LookupError if there is none."""
     file = path(name, gpu, folder)
     if not file.exists():
         raise LookupError(f"no record {name!r} of an {gpu} yet")
@@ -153,7 +155,7 @@ AS_WRITTEN = {  # category → that of torch.profiler, and who: 0 is the device,
 
 
 def write_chrome(trace, file, gpu="GPU"):
-    """Writes a `Trace` as torch.profiler would: a file for Perfetto and TensorBoard's plugin."""
+    """Writes a `CallTrace` as torch.profiler would, for Perfetto and TensorBoard's plugin."""
     names = {0: gpu, 1: f"host: {trace.method}"}
     events = [
         {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "ts": 0, "args": {"name": name}}
@@ -194,6 +196,8 @@ def _pack(trace):
 
 def _unpack(packed):
     categories, names = ("call", "launch", "kernel"), packed.pop("names")
-    events = tuple(Event(categories[c], names[n], ts, dur) for c, n, ts, dur in packed["events"])
+    events = tuple(
+        TraceEvent(categories[c], names[n], ts, dur) for c, n, ts, dur in packed["events"]
+    )
     shape, longest = tuple(packed["shape"]), tuple(packed["longest"])
-    return Trace(**packed | {"events": events, "shape": shape, "longest": longest})
+    return CallTrace(**packed | {"events": events, "shape": shape, "longest": longest})

@@ -10,7 +10,7 @@ KIB = 1024
 
 
 @dataclass(frozen=True)
-class Architecture:
+class BlockLimits:
     """What a launch on it can have, and how much its machine code may spill.
 
     Attributes:
@@ -30,14 +30,14 @@ class Architecture:
 
 
 ARCHITECTURES = {
-    "sm_80": Architecture(108, 163 * KIB),
-    "sm_86": Architecture(82, 99 * KIB, ptx_of="sm_80"),
-    "sm_89": Architecture(128, 99 * KIB, ptx_of="sm_80"),
+    "sm_80": BlockLimits(108, 163 * KIB),
+    "sm_86": BlockLimits(82, 99 * KIB, ptx_of="sm_80"),
+    "sm_89": BlockLimits(128, 99 * KIB, ptx_of="sm_80"),
     # Tiles were chosen by time, and heads of 256 keys spill more; but not for want of being
     # allowed registers, which is where 20 KB begin.
-    "sm_90": Architecture(132, 227 * KIB, spills=16 * KIB),
-    "sm_100": Architecture(148, 227 * KIB),
-    "sm_120": Architecture(170, 99 * KIB),
+    "sm_90": BlockLimits(132, 227 * KIB, spills=16 * KIB),
+    "sm_100": BlockLimits(148, 227 * KIB),
+    "sm_120": BlockLimits(170, 99 * KIB),
 }
 
 

@@ -41,7 +41,7 @@ def verify(cases, options):
     from rwkv_lessons.operations.checks import ANYWHERE, HOPPER
 
     from .gate import on_hopper
-    from .judge import RIGHT, UNSEEN, WRONG, Result, look
+    from .judge import RIGHT, UNSEEN, WRONG, Judgement, look
     from .machine import machine, said
     from .pool import context_of, examine
 
@@ -63,7 +63,7 @@ def verify(cases, options):
     unseen = [case for case in cases if case not in set(able)]
     for (operation, method), n in Counter((c.operation, c.method) for c in unseen).items():
         print(f"-----  {operation} / {method}: {n} cases not looked at: {reason}", file=out)
-    results += [Result(case, UNSEEN, reason=reason) for case in unseen]
+    results += [Judgement(case, UNSEEN, reason=reason) for case in unseen]
 
     seconds = time.monotonic() - started
     counts = Counter(result.verdict for result in results)

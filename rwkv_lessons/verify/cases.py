@@ -18,7 +18,7 @@ CHECKED = {operation.checks.name: operation for operation in TABLE if operation.
 
 
 @dataclass(frozen=True)
-class Case:
+class CheckedCase:
     """One call of one method, forward and, where it has any, with all gradients."""
 
     operation: str
@@ -54,7 +54,7 @@ class Case:
 
 
 def table(only=()):
-    """Every `Case` whose name has one of the patterns in it ("wkv6*raw"), all where none is given.
+    """Every `CheckedCase` whose name has one of the patterns in it ("wkv6*raw"); all without one.
 
     A combination that stands in two rows is one case.
     """
@@ -63,7 +63,7 @@ def table(only=()):
         for row in rows_of(entry):
             parts = (row.methods, row.dtypes, row.shapes, row.options, row.decays)
             for combination in product(*parts):
-                case = Case(operation, *combination, row.needs, row.gradients)
+                case = CheckedCase(operation, *combination, row.needs, row.gradients)
                 if not only or any(fnmatch(case.name, f"*{pattern}*") for pattern in only):
                     found.setdefault(case.name, case)
     return list(found.values())

@@ -9,7 +9,7 @@ from importlib import import_module
 
 import torch
 
-from .cases import Case
+from .cases import CheckedCase
 from .limits import by_chance
 
 RIGHT, WRONG, UNSEEN = "right", "wrong", "not looked at"
@@ -17,10 +17,10 @@ EQUAL, DIFFER, NOT_PROMISED = "equal", "differ", "not promised"
 
 
 @dataclass(frozen=True)
-class Result:
+class Judgement:
     """What came of a case."""
 
-    case: Case
+    case: CheckedCase
     verdict: str
     worst: str | None = None  # the result that was nearest to its limit, or beyond
     error: float | None = None
@@ -50,7 +50,7 @@ class Result:
 
 
 def look(case, device=None):
-    """The `Result` of a case, in this process, on the GPU where there is one."""
+    """The `Judgement` of a case, in this process, on the GPU where there is one."""
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     started = time.monotonic()
     try:
@@ -62,7 +62,7 @@ def look(case, device=None):
         first = next(iter(str(error).splitlines()), "")
         found = {"verdict": WRONG, "reason": f"{type(error).__name__}: {first}"}
     crashed = _crashed(device)
-    return Result(case, seconds=round(time.monotonic() - started, 3), crashed=crashed, **found)
+    return Judgement(case, seconds=round(time.monotonic() - started, 3), crashed=crashed, **found)
 
 
 def _look(case, device):

@@ -12,7 +12,7 @@ import queue
 import threading
 
 from .cases import CHECKED, weight
-from .judge import UNSEEN, WRONG, Result, look
+from .judge import UNSEEN, WRONG, Judgement, look
 from .schedule import Schedule, kernels_of
 
 PATIENCE_S = 120  # for one case, its compiling included
@@ -40,7 +40,7 @@ def context_of(start):
 
 
 def examine(cases, processes=None, patience=PATIENCE_S, start="forkserver"):
-    """Yields the `Result` of each case, as they come; those short of memory last, one by one."""
+    """Yields the `Judgement` of each case, as they come; those short of memory last, one by one."""
     context = context_of(start)
     batches, results = Schedule(cases), queue.SimpleQueue()
     processes = processes or processes_for(cases)
@@ -101,7 +101,7 @@ class Worker:
         except (EOFError, OSError):
             self.process.join(5)
             reason = f"its process ended, exit status {self.process.exitcode}"
-        return Result(case, WRONG, reason=reason, crashed=True)
+        return Judgement(case, WRONG, reason=reason, crashed=True)
 
     def end(self):
         self.process.kill()

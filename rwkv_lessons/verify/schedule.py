@@ -12,7 +12,7 @@ from fnmatch import fnmatch
 
 from rwkv_lessons.runtime.devices import H200
 
-from .cases import Case, weight
+from .cases import CheckedCase, weight
 
 # `seconds` of an operation's checks: until what a case launches is compiled, and looked at for the
 # first time, on an H200 with 16 cores, 16 processes at a time (Triton 3.6, numba-cuda 0.30, in
@@ -26,7 +26,7 @@ TORCH_SECONDS = 0.3
 class Batch:
     """Cases for one process, and the batches that wait for what they compile."""
 
-    cases: list[Case]
+    cases: list[CheckedCase]
     seconds: float  # estimated
     then: list["Batch"] = field(default_factory=list)
 

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("triton")
 
 from rwkv_lessons.bench.commands import matrix
-from rwkv_lessons.bench.commands.matrix import Compiled, load
+from rwkv_lessons.bench.commands.matrix import CompiledCall, load
 from rwkv_lessons.bench.machine_code.barriers import allocated, shared_barriers
 from rwkv_lessons.bench.machine_code.faults import faults
 from rwkv_lessons.bench.machine_code.instructions import instructions
@@ -143,7 +143,7 @@ def test_a_tile_that_is_given_the_bytes_of_a_lasting_barrier_is_found():
 
 
 def row(kernel, *spills):
-    return [Compiled(kernel, "a call", "d", {"sm_90": [255, n, 0]}) for n in spills]
+    return [CompiledCall(kernel, "a call", "d", {"sm_90": [255, n, 0]}) for n in spills]
 
 
 def test_only_the_kernels_in_the_table_may_spill_and_no_more_than_it_says():

@@ -13,7 +13,7 @@ from rwkv_lessons.lab.lessons.lesson_18 import pictures
 from rwkv_lessons.operations.entries import lesson
 from rwkv_lessons.records.schema import Measurement, Provenance
 from rwkv_lessons.records.traces import (
-    Event,
+    TraceEvent,
     load_traces,
     read_events,
     save_traces,
@@ -25,11 +25,11 @@ from rwkv_lessons.report.tables import BLOCKS
 CPU = torch.device("cpu")
 WHERE = Provenance("NVIDIA H200", "1", "0", "2000-01-01", "c", "x", "y", torch="0")
 EVENTS = (
-    Event("call", "call", 0, 60),
-    Event("launch", "cudaLaunchKernel", 10, 4),
-    Event("kernel", "scan", 20, 19),
-    Event("launch", "cudaMemcpyAsync", 15, 3),
-    Event("kernel", "Memcpy DtoD", 40, 1),
+    TraceEvent("call", "call", 0, 60),
+    TraceEvent("launch", "cudaLaunchKernel", 10, 4),
+    TraceEvent("kernel", "scan", 20, 19),
+    TraceEvent("launch", "cudaMemcpyAsync", 15, 3),
+    TraceEvent("kernel", "Memcpy DtoD", 40, 1),
 )
 
 
@@ -76,7 +76,7 @@ def test_without_a_gpu_the_operators_that_touch_elements_stand_for_kernels():
 
 def test_the_totals_are_of_all_events_also_where_the_first_are_kept():
     many = [EVENTS[0]._replace(dur=9000)]
-    many += [Event("kernel", "ab"[n % 2], 10 + n, 1 + n % 2) for n in range(1000)]
+    many += [TraceEvent("kernel", "ab"[n % 2], 10 + n, 1 + n % 2) for n in range(1000)]
     trace = summed_up("x", pictures.SHORT, "float16", 9000.0, many, kept=100)
     assert trace.launches == 1000 and trace.device_us == 1500 and trace.longest == ("b", 1000)
     assert len(trace.events) == 100 and not trace.whole and made().whole
@@ -153,7 +153,7 @@ def test_times_of_a_cpu_are_not_recorded():
 def test_pictures_and_tables_say_what_they_show(tmp_path, capsys):
     assert pictures.recorded(folder=tmp_path) == [] and "not recorded" in capsys.readouterr().out
     assert pictures.timelines([]) is None and pictures.fastest([]) is None
-    slow = made("chunked", 66, events=(*EVENTS[:2], Event("kernel", "c", 50, 16)))
+    slow = made("chunked", 66, events=(*EVENTS[:2], TraceEvent("kernel", "c", 50, 16)))
     traces = [made(), slow, made("recurrent", 26, replayed=True)]
     assert pictures.fastest(traces) == ("chunked", "recurrent")
     lines = pictures.table(traces).splitlines()

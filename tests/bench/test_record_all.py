@@ -12,7 +12,7 @@ from rwkv_lessons.bench.commands import record_all
 from rwkv_lessons.bench.commands.record_all import BENCH, PLANS, chosen, pack, part_of, state
 from rwkv_lessons.bench.commands.run import check_name
 from rwkv_lessons.operations import LADDERS, OF_LADDER, OPERATIONS, operation_of
-from rwkv_lessons.operations.entries import Plan
+from rwkv_lessons.operations.entries import RecordPlan
 from rwkv_lessons.records.schema import Measurement, Provenance, Record, save
 
 GPU = "Test GPU"
@@ -50,8 +50,13 @@ def test_plans_have_names_of_their_own_and_those_that_wait_for_others_come_last(
 
 
 def test_what_fails_or_takes_too_long_does_not_stop_the_others(capfd):
-    plans = [Plan("a", "good"), Plan("b", "broken"), Plan("c", "stuck", limit_s=2), Plan("d", "")]
-    plans.append(Plan("e", "", needs="no_such_module"))
+    plans = [
+        RecordPlan("a", "good"),
+        RecordPlan("b", "broken"),
+        RecordPlan("c", "stuck", limit_s=2),
+        RecordPlan("d", ""),
+    ]
+    plans.append(RecordPlan("e", "", needs="no_such_module"))
     results = [how for _, how in record_all.record_all(plans, ready=ACTS)]
     assert re.fullmatch(r"recorded in \d+ s", results[0])
     assert results[1].startswith("failed: exit status 3")
@@ -66,13 +71,13 @@ def test_what_fails_or_takes_too_long_does_not_stop_the_others(capfd):
 
 
 def test_the_bench_is_ready_for_a_command_and_says_what_is_wrong(capfd):
-    ((_, how),) = record_all.record_all([Plan("try", "ceilings --nonsense", 120)])
+    ((_, how),) = record_all.record_all([RecordPlan("try", "ceilings --nonsense", 120)])
     assert how.startswith("failed: exit status 2")
     assert "unrecognized arguments: --nonsense" in capfd.readouterr().err
 
 
 def test_the_state_of_a_record(tmp_path):
-    plan = Plan("try", "wkv6 --methods 'a,b c'")
+    plan = RecordPlan("try", "wkv6 --methods 'a,b c'")
 
     def written(command, **row):
         here = Provenance(GPU, "1", "0", "2000-01-01", "c", f"{BENCH} {command}", "y")
@@ -149,7 +154,7 @@ def test_the_archive_holds_what_this_run_wrote(tmp_path, monkeypatch):
     file = save(
         Record("try", here, (Measurement("a", (1, 2, 3, 4), "float32"),)), tmp_path / "records"
     )
-    archive, plans = tmp_path / "all.tar", [Plan("try", ""), Plan("absent", "")]
+    archive, plans = tmp_path / "all.tar", [RecordPlan("try", ""), RecordPlan("absent", "")]
     for since, inside in ((file.stat().st_mtime + 1, []), (0, ["test-gpu/try.json"])):
         pack(archive, plans, since)
         assert tarfile.open(archive).getnames() == inside

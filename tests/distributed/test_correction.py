@@ -18,7 +18,7 @@ LIMITS = {
 }
 
 
-class Call:
+class ParallelCall:
     """What Carry asks of a call."""
 
     def __init__(self, **options):
@@ -58,7 +58,7 @@ def test_kernels_make_the_same_sums_as_torch(T, K, V, dtype, decay, raw, scale):
     for kernels in (False, True):
         inputs = [x if kernels else x.double() for x in (r, r, v, w, r[0, 0])]
         carry = Carry.__new__(Carry)
-        carry.begin(Call(scale=scale, raw_decay=raw), inputs, T - 3, kernels)
+        carry.begin(ParallelCall(scale=scale, raw_decay=raw), inputs, T - 3, kernels)
         given = [x.clone() if kernels else x.double() for x in (o, do, dr, dw, E, after)]
         o1, do1, dr1, dw1, E1, after1 = given
         o1 = carry.correct(o1, E1)
@@ -73,7 +73,7 @@ def test_kernels_make_the_same_sums_as_torch(T, K, V, dtype, decay, raw, scale):
 def test_a_chunk_that_nothing_reaches_is_left_alone():
     r, v, w, o, do, dr, dw, E, after = problem(200, 8, 8, torch.float32, -2.0, False)
     carry = Carry.__new__(Carry)
-    carry.begin(Call(), (r, r, v, w, r[0, 0]), 200, True)
+    carry.begin(ParallelCall(), (r, r, v, w, r[0, 0]), 200, True)
     marked = torch.full_like(o, 7.0)
     carry.correct(marked, E)
     C = correction.chunk_for(8)
@@ -96,7 +96,7 @@ def deterministic(monkeypatch):
 def test_nothing_of_it_is_refused_where_torch_is_deterministic(kernels, deterministic):
     r, v, w, o, do, dr, dw, E, after = problem(70, 8, 8, torch.float32, None, False)
     carry = Carry.__new__(Carry)
-    carry.begin(Call(), (r, r, v, w, r[0, 0]), 70, kernels)
+    carry.begin(ParallelCall(), (r, r, v, w, r[0, 0]), 70, kernels)
     carry.correct(o, E)
     carry.entry_gradient(do, E)
     carry.add_gradients([dr, None, None, dw, None], do, E, after)

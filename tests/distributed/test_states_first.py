@@ -13,7 +13,7 @@ from support.wkv6_chunks import fresh_tiles, in_segments  # noqa: E402, F401
 
 from rwkv_lessons.distributed import rwkv6, rwkv7, states_first  # noqa: E402
 from rwkv_lessons.distributed.fold import folded  # noqa: E402
-from rwkv_lessons.distributed.parallel import Call  # noqa: E402
+from rwkv_lessons.distributed.parallel import ParallelCall  # noqa: E402
 from rwkv_lessons.distributed.pieces import pieces_of  # noqa: E402
 from rwkv_lessons.wkv6 import wkv6, wkv6_chunked, wkv6_doubling, wkv6_recurrent  # noqa: E402
 from rwkv_lessons.wkv6.chunked import backward  # noqa: E402
@@ -25,7 +25,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 LIMITS = {torch.float32: 5e-6 if DEVICE == "cpu" else 2e-5, torch.bfloat16: 6e-3}
 
 
-class Rank(Call):
+class Rank(ParallelCall):
     """A rank of `group` ranks, whose number is `timeout`."""
 
     @property

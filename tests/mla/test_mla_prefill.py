@@ -6,7 +6,7 @@ import torch
 from rwkv_lessons.bench import __main__ as bench
 from rwkv_lessons.bench.commands import mla_prefill as bench_prefill
 from rwkv_lessons.mla import METHODS, mla_prefill, mla_reference
-from rwkv_lessons.mla.arguments import Sizes, filled_slots
+from rwkv_lessons.mla.arguments import CallSizes, filled_slots
 from rwkv_lessons.mla.prefill import prefill
 from rwkv_lessons.mla.prefill.forward import attend_kernel
 from rwkv_lessons.mla.prefill.prefill import (
@@ -224,7 +224,7 @@ def learned(given, which, scale=SCALE):
     expected = torch.autograd.grad((o * do).sum() + (lse * dlse[..., 0]).sum(), exact)
 
     given = [x.detach().requires_grad_() for x in poison(given, which)]
-    place = Sizes(B, M, H, 0, 0, 0, V, given[2].shape[1], None)
+    place = CallSizes(B, M, H, 0, 0, 0, V, given[2].shape[1], None)
     o, lse = attend_with_gradients(
         *given, scale, *which.values(), ~filled_slots(place, device=DEVICE, **which)
     )
@@ -263,7 +263,7 @@ def test_operators():
 
 
 def sizes(M, N, K, R, P, V):
-    return Sizes(1, M, 1, K, R, P, V, N, None)
+    return CallSizes(1, M, 1, K, R, P, V, N, None)
 
 
 def test_the_form_is_picked_by_its_cost():

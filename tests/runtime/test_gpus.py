@@ -74,9 +74,11 @@ def test_only_hopper_runs_kernels_written_for_it(architecture):
 
 def test_rows_out_of_bounds_are_found():
     fine = {"sm_89": [255, 5120, 99 * KIB]}
-    assert not list(matrix.Compiled("k", "c", "d", fine).problems())
+    assert not list(matrix.CompiledCall("k", "c", "d", fine).problems())
     for worse in ([256, 0, 0], [255, 5121, 0], [255, 0, 99 * KIB + 1]):
-        assert len(list(matrix.Compiled("k", "c", "d", fine | {"sm_86": worse}).problems())) == 1
+        assert (
+            len(list(matrix.CompiledCall("k", "c", "d", fine | {"sm_86": worse}).problems())) == 1
+        )
 
 
 def test_on_an_h200_nothing_became_smaller():

@@ -224,7 +224,7 @@ def _look_badly(case, device=None):
         os._exit(7)
     if "pages" in case.name:
         time.sleep(60)
-    return judge.Result(case, RIGHT)
+    return judge.Judgement(case, RIGHT)
 
 
 def test_a_process_that_dies_or_hangs_costs_one_case_only(monkeypatch):
@@ -333,7 +333,7 @@ def test_the_gate_has_cases_for_every_method_that_is_recorded():
 
 def test_no_time_is_recorded_of_what_is_wrong(monkeypatch, fresh_gate):
     def wrong(case):
-        return judge.Result(case, WRONG, worst="dw", error=0.2, limit=1e-5)
+        return judge.Judgement(case, WRONG, worst="dw", error=0.2, limit=1e-5)
 
     monkeypatch.setattr(gate, "look", wrong)
     row = Measurement("chunked", (1, 2, 3, 4), "float32", 5, 1.5, error=1e-6, gb_per_s=3.0)
@@ -367,7 +367,7 @@ def test_a_row_is_asked_about_by_verifys_names(name, method, wanted):
 def test_what_verify_wrote_is_believed_for_this_code_only(monkeypatch, tmp_path, fresh_gate):
     monkeypatch.setattr(gate, "look", lambda case: pytest.fail("it is known already"))
     case = case_of("wkv6 / chunked / float32 / small / raw / strong")
-    wrong = judge.Result(case, WRONG, worst="dw", error=0.2, limit=1e-5)
+    wrong = judge.Judgement(case, WRONG, worst="dw", error=0.2, limit=1e-5)
     data = {"machine": gate.machine(), "only": [], "cases": [wrong.as_dict()]}
     file = tmp_path / "verified.json"
     monkeypatch.setenv(gate.VERIFIED, str(file))

@@ -17,7 +17,7 @@ from ..architectures import ARCHITECTURES
 from . import from_numba as cubin_numba
 from . import from_triton as cubin_triton
 from .apart import Crashed, apart
-from .cubin import CompileError, fingerprint, plain
+from .cubin import CompileError, dependencies, plain
 from .disassembler import disassembled, nvidia_tool
 from .targets import own_target
 
@@ -194,7 +194,7 @@ def assembly(
         raise RuntimeError(missing)
     way = _way(kernel)
     signature, constants, options = way.prepare(kernel, args, constants or {}, options)
-    key = (fingerprint(function), repr((signature, constants, options)), arch, way)
+    key = (dependencies(function), repr((signature, constants, options)), arch, way)
     if key not in _compiled:
         _compiled[key] = _read(way, kernel, (signature, arch, constants, options))
     return _compiled[key]

@@ -12,7 +12,7 @@ from .checked_array import GuardedArray, Memory
 from .fake_cuda import FULL_WARP, PretendCuda
 from .instructions import instruction
 from .rebuild import Rebuilder
-from .run import Machine
+from .run import CudaMachine
 from .while_loops import TURNS
 
 NO_LOCK = frozenset()
@@ -114,7 +114,7 @@ class TracedArray(GuardedArray):
             machine.log.extend((site, offset, machine.context))
 
 
-class Recorder(Machine):
+class Recorder(CudaMachine):
     """A launch that keeps a log of three integers per access: site, byte offset, loop context."""
 
     array_type = TracedArray

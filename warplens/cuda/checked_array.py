@@ -124,7 +124,7 @@ class GuardedArray:
         data = self.data[index]
         if isinstance(data, np.void):
             data = self.data[(*items, None)]
-            return Record(self.like(data, self.offset + _address(data) - _address(self.data)))
+            return RecordView(self.like(data, self.offset + _address(data) - _address(self.data)))
         return self.like(data, self.offset + _address(data) - _address(self.data))
 
     def like(self, data, offset):
@@ -208,7 +208,7 @@ class GuardedArray:
         return before
 
 
-class Record:
+class RecordView:
     """An element of a structured array: `p[i].x` and `p[i]["x"]` are accesses to one field."""
 
     __slots__ = ("array",)

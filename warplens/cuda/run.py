@@ -25,7 +25,7 @@ from ..faults import (
     in_words,
 )
 from ..time_limit import StillRunning, TooLarge, time_limit
-from .checked_array import GuardedArray, Memory, Record, Written
+from .checked_array import GuardedArray, Memory, RecordView, Written
 from .fake_cuda import FULL_WARP, PretendCuda, fresh
 from .grid_barrier import run_blocks
 from .instructions import assigned_name, instruction
@@ -83,12 +83,12 @@ def run(kernel, grid, block, *args, constants=None, reverse=False, sharedmem=0):
         KernelFault: with the source line and the thread: `OutOfBounds` (negative indices too),
             `DivergentBarrier`, `MisalignedAccess`, `EndlessLoop`, or any exception of the kernel.
     """
-    machine = Machine(kernel, grid, block, constants, sharedmem)
+    machine = CudaMachine(kernel, grid, block, constants, sharedmem)
     wrapped = [machine.argument(i, arg) for i, arg in enumerate(args)]
     machine.launch(wrapped, machine.all_blocks(), reverse)
 
 
-class Machine:
+class CudaMachine:
     """One launch: which thread runs now, its arrays, its barriers."""
 
     array_type = GuardedArray
@@ -153,7 +153,7 @@ class Machine:
             parts = [self.wrapped(f"{name}[{n}]", part) for n, part in enumerate(value)]
             return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
         if isinstance(value, np.void):
-            return Record(self.wrapped(name, np.asarray(value)[None]))
+            return RecordView(self.wrapped(name, np.asarray(value)[None]))
         if hasattr(value, "detach"):
             try:
                 value = value.detach().numpy()

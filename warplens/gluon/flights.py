@@ -42,7 +42,7 @@ class Flight:
 
 
 @dataclass(frozen=True)
-class Step:
+class FlightStep:
     """What the threads of a program do at once.
 
     Attributes:
@@ -89,7 +89,7 @@ class Log:
     def _add(self, *about):
         self.n += 1
         kind, what, place, *ended = about
-        self.steps.append(Step(self.n, kind, what, self.program, place, *ended))
+        self.steps.append(FlightStep(self.n, kind, what, self.program, place, *ended))
 
     def start(self, kind, name, **sizes):
         """A new `Flight`, started by the line that is running."""

@@ -26,7 +26,7 @@ WAIT_FOR = {
 }
 
 
-class Tile:
+class SharedTile:
     """A tile of shared memory, or a view of one; all its views share what is done to it, `state`.
 
     state: `filled`: whether anything was written to it; `written`: the place where threads wrote
@@ -43,7 +43,7 @@ class Tile:
         )
 
     def view(self, data, rows=None):
-        return Tile(self.log, self.name, data, self.state, rows or self.rows)
+        return SharedTile(self.log, self.name, data, self.state, rows or self.rows)
 
     def index(self, i):
         whole = self.shape[0] == len(self.rows)
@@ -266,7 +266,7 @@ class Several:
         flat = first.data.as_strided((sum(x.data.numel() for x in self.parts),), (1,))
         state = JoinedState([x.state for x in self.parts])
         all_rows = range(max(flat.numel(), 1))  # of each part
-        return Tile(first.log, name_of(first), flat.view(dtype).view(shape), state, all_rows)
+        return SharedTile(first.log, name_of(first), flat.view(dtype).view(shape), state, all_rows)
 
     def __getattr__(self, name):
         raise GluonFault(
@@ -305,7 +305,7 @@ def refuse_layout(name, left):
         )
 
 
-class Product(Value):
+class FlyingProduct(Value):
     """A product on its way: its operands are read at the end of it. No number before."""
 
     def __init__(self, log, name, left, right, so_far):
@@ -338,7 +338,7 @@ class Product(Value):
         raise ReadBeforeWait(what, None, why, do)
 
     def tiles(self):
-        return [x for x in (self.left, self.right) if isinstance(x, Tile)]
+        return [x for x in (self.left, self.right) if isinstance(x, SharedTile)]
 
     def get(self, outstanding=0):
         if self.result is None:
@@ -368,7 +368,7 @@ class Product(Value):
         left = self.left.x if in_registers else self.left.data
         self.result = _multiplied(left) @ _multiplied(self.right.data)
         if self.so_far is not None:
-            done = isinstance(self.so_far, Product)
+            done = isinstance(self.so_far, FlyingProduct)
             self.result = self.result + (self.so_far.result if done else self.so_far.x)
         for tile in self.tiles():
             tile.was_read(self.flight)

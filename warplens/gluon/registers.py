@@ -1,8 +1,8 @@
 """What Gluon kernels do in registers, on the CPU, with torch: arithmetic, addresses, PTX.
 
-A tile or a number in registers is a `Value`, an address a `Pointer`. `Arithmetic` has Gluon's names
-for what is computed with them. Of PTX only the instructions in `PTX` are known, those that the
-library's kernels use on pairs of elements.
+A tile or a number in registers is a `Value`, an address a `Pointer`. `RegisterArithmetic` has
+Gluon's names for what is computed with them. Of PTX only the instructions in `PTX` are known, those
+that the library's kernels use on pairs of elements.
 """
 
 import re
@@ -247,7 +247,7 @@ class SharedLayout:
     get_default_for = staticmethod(lambda *_, **__: None)
 
 
-class Arithmetic:
+class RegisterArithmetic:
     """Gluon's names for types, and for what is computed in registers."""
 
     int8, int16, int32, int64 = torch.int8, torch.int16, torch.int32, torch.int64
@@ -353,5 +353,5 @@ def elementwise(f):
 
 
 for _name in ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "erf", "abs", "floor"):
-    setattr(Arithmetic, _name, elementwise(getattr(torch, _name)))
-Arithmetic.ceil = elementwise(torch.ceil)
+    setattr(RegisterArithmetic, _name, elementwise(getattr(torch, _name)))
+RegisterArithmetic.ceil = elementwise(torch.ceil)

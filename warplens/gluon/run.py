@@ -30,8 +30,8 @@ from ..faults import STILL, EndlessLoop, Place, Unsupported, in_words
 from ..time_limit import SECONDS, StillRunning, time_limit
 from .faults import GluonFault, LeftInFlight, MissingFence, refuse
 from .flights import Log, name_in
-from .memory import FENCE, Barrier, Product, Several, Tile
-from .registers import Arithmetic, Value, as_argument, met, raw
+from .memory import FENCE, Barrier, FlyingProduct, Several, SharedTile
+from .registers import RegisterArithmetic, Value, as_argument, met, raw
 from .roles import Roles
 from .touched import Touched
 from .trace import GluonTrace
@@ -51,7 +51,7 @@ class Names(types.SimpleNamespace):
         raise Unsupported(f"{self.module}.{name} {NOT_SIMULATED}")
 
 
-class Machine(Arithmetic):
+class Machine(RegisterArithmetic):
     """What the names of Gluon stand for in a kernel, and what is on its way in a program."""
 
     # Under any name. Of a tile copy and a thread's, which have one name, the module decides.
@@ -245,7 +245,7 @@ class Machine(Arithmetic):
         unknown = float("nan") if dtype.is_floating_point else -1
         parts = torch.full(shape, unknown, dtype=dtype).view(-1, *shape[-2:])
         names = [f"{name}[{i}]" for i in range(len(parts))] if len(shape) == 3 else [name]
-        made = [Tile(self.seen, *x) for x in zip(names, parts, strict=True)]
+        made = [SharedTile(self.seen, *x) for x in zip(names, parts, strict=True)]
         self.tiles += made
         if value is not None:
             made[0].store(value)
@@ -327,7 +327,7 @@ class Machine(Arithmetic):
         if not pred:
             return
         described, at, tile = tensor_desc, coord, result
-        swapped = isinstance(barrier, Tile) or isinstance(tile, Barrier)
+        swapped = isinstance(barrier, SharedTile) or isinstance(tile, Barrier)
         refuse(swapped, "a copy in takes descriptor, [row, column], barrier, tile, in this order")
         if barrier.dirty:
             what = f"{barrier.name}: no fence came after the barrier's init"
@@ -378,9 +378,9 @@ class Machine(Arithmetic):
     def warpgroup_mma(self, a, b, acc, *, use_acc=True, precision=None, max_num_imprecise_acc=None,
                       is_async=False):  # fmt: skip
         name = name_in(self.seen.here(), "product")
-        sums = torch.float32 if isinstance(acc, Product) else acc.dtype
+        sums = torch.float32 if isinstance(acc, FlyingProduct) else acc.dtype
         refuse(sums != torch.float32, f"{name}: a product whose sums are {sums}: float32 has room")
-        made = Product(self.seen, name, a, b, acc if use_acc else None)
+        made = FlyingProduct(self.seen, name, a, b, acc if use_acc else None)
         made.layout = acc.layout
         self.products.append(made)
         return made if is_async else self.warpgroup_mma_wait(0, (made, a))[0]
@@ -397,7 +397,7 @@ class Machine(Arithmetic):
         # A later wait that names a factor has kept it as well.
         self.given_away = [x for x in self.given_away if all(x[0] is not y for y in deps)]
         self.seen.wait("products", done)
-        deps = [x.get(num_outstanding) if isinstance(x, Product) else x for x in deps]
+        deps = [x.get(num_outstanding) if isinstance(x, FlyingProduct) else x for x in deps]
         return deps[0] if len(deps) == 1 else tuple(deps)
 
 

@@ -14,7 +14,7 @@ class GluonTrace(Shown):
 
     Attributes:
         grid, programs: as launched, and how many that are.
-        steps: every `Step` of every program, in order.
+        steps: every `FlightStep` of every program, in order.
         flights: every `Flight`.
         faults: the `KernelFault` that ended the run, if one did.
         races: none: Triton adds barriers, and programs that write the same element are a fault.

@@ -70,7 +70,7 @@ class Region:
 
 
 @dataclass(frozen=True)
-class StandIn:
+class PretendPointer:
     """What the kernel gets for a tensor: Triton's type of it ("*fp32") and a made-up address."""
 
     kind: str
@@ -99,7 +99,9 @@ class Watched:
             if x.device.type != "cpu":
                 raise TypeError(f"{name} is on {x.device}, needs a tensor on the CPU")
         self.regions = [Region(n, name, x) for n, (name, x) in enumerate(tensors)]
-        self.stand_ins = {x.name: StandIn(pointer_type(x.tensor), x.start) for x in self.regions}
+        self.stand_ins = {
+            x.name: PretendPointer(pointer_type(x.tensor), x.start) for x in self.regions
+        }
         self.files, self.keep, self.program = files, keep, (0, 0, 0)
         self.accesses, self.races, self.undefined = [], {}, None
         self.locks, self.lock_sets = {}, {frozenset(): 0}

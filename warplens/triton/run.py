@@ -65,7 +65,7 @@ def run(kernel, grid, *args, reverse=False, tf32=False, **named):
         KernelFault: with the source line and the program: `OutOfBounds`, or any exception.
         TypeError: the arguments do not fit.
     """
-    launch = Launch(kernel, grid, args, named, keep=True, tf32=tf32)
+    launch = InterpretedLaunch(kernel, grid, args, named, keep=True, tf32=tf32)
     launch.go(reverse)
     return launch.memory
 
@@ -78,7 +78,7 @@ def trace(kernel, grid, *args, **named):
     """
     args = [_copy(x) for x in args]
     named = {name: _copy(x) for name, x in named.items()}
-    launch = Launch(kernel, grid, args, named, keep=True)
+    launch = InterpretedLaunch(kernel, grid, args, named, keep=True)
     faults, flow = [], DataFlow(launch.memory.place)
     try:
         launch.go(flow=flow)
@@ -98,7 +98,7 @@ def _copy(x):
     return x.clone() if hasattr(x, "data_ptr") else x
 
 
-class Launch:
+class InterpretedLaunch:
     """A kernel, its grid and its arguments; `memory` sees every access.
 
     Attributes:

@@ -9,7 +9,7 @@ import numpy as np
 from ..faults import KernelFault, Place
 from ..shown import Shown
 from ..wording import many
-from .checked_memory import SECTOR, Access, Race
+from .checked_memory import SECTOR, Access, ProgramRace
 
 Op: TypeAlias = Literal["load", "store", "atomic"] | None
 
@@ -57,7 +57,7 @@ class TritonTrace(Shown):
     grid: tuple[int, ...]
     programs: int
     rows: list[TritonCount]
-    races: list[Race]
+    races: list[ProgramRace]
     faults: list[KernelFault]
     accesses: list[Access]
     dots: dict[tuple[int, int, int, str], int]

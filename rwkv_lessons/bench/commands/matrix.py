@@ -25,7 +25,7 @@ from rwkv_lessons.bench.machine_code.look import (
     wrong_code,
 )
 from rwkv_lessons.bench.machine_code.spills import too_many
-from rwkv_lessons.records import fingerprint as source
+from rwkv_lessons.records.fingerprint import fingerprint, source_of
 from rwkv_lessons.records.schema import RECORDS
 from rwkv_lessons.runtime.architectures import ARCHITECTURES, number_of
 from rwkv_lessons.runtime.assembler import assembler
@@ -37,7 +37,7 @@ AGAIN = 3  # rows that --check compiles again: about 20 s
 
 
 @dataclass
-class Compiled:
+class CompiledCall:
     """Machine code of one kernel: `found` has [registers, spills, shared] by architecture."""
 
     kernel: str
@@ -90,7 +90,9 @@ def wanted(architectures=ARCHITECTURES):
 def digest(launch, architecture):
     """What identifies machine code: the kernel's code, its arguments by position, its options."""
     kernel, *how = launch
-    parts = [fingerprint(kernel), ARCHITECTURES[architecture].ptx_of or architecture]
+    # Not of what launches it: a launch is part of the digest as it was recorded.
+    code = fingerprint(source_of(kernel), statements=False)
+    parts = [code, ARCHITECTURES[architecture].ptx_of or architecture]
     if is_numba(kernel):
         signature, threads, _ = how
         function = kernel.py_func
@@ -105,16 +107,8 @@ def digest(launch, architecture):
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
-def fingerprint(kernel):
-    """Of its code and of all that this calls; numba's are made by a function around them.
-
-    Not of what launches it: a launch is part of the digest as it was recorded.
-    """
-    return source.fingerprint(source.source_of(kernel), statements=False)
-
-
 def name_of(kernel):
-    file, _, name = source.source_of(kernel).partition("::")
+    file, _, name = source_of(kernel).partition("::")
     file = file.removeprefix("rwkv_lessons/").removesuffix(".py")
     return f"{file.replace('/', '.')}.{name}".removesuffix(".build")
 
@@ -223,13 +217,13 @@ _rows = {}  # what `wanted` said, for the processes that are forked
 def compile_row(key):
     name, call, launch, architectures = _rows[key]
     try:
-        return Compiled(name, call, key, compiled(launch, architectures))
+        return CompiledCall(name, call, key, compiled(launch, architectures))
     except Exception as error:
         raise RuntimeError(f"{name} of {call}, {architectures}: {str(error)[-2000:]}") from None
 
 
 def compile_all(keys, report=lambda done, row: None):
-    """The `Compiled` of these digests, two at a time, and what went wrong."""
+    """The `CompiledCall` of these digests, two at a time, and what went wrong."""
     rows, failed = [], []
     with multiprocessing.get_context("fork").Pool(2, maxtasksperchild=40) as pool:
         tasks = [(key, pool.apply_async(compile_row, (key,))) for key in keys]
@@ -255,7 +249,7 @@ def versions():
 def load(file=TABLE):
     """The table's versions, and its rows."""
     table = json.loads(file.read_text())
-    return table["versions"], [Compiled(**row) for row in table["rows"]]
+    return table["versions"], [CompiledCall(**row) for row in table["rows"]]
 
 
 def assemblers_of(file=TABLE):
@@ -293,7 +287,7 @@ def command(options):
 
     def report(done, row):
         print(f"{done} of {len(keys)}", row, getattr(row, "found", ""), flush=True)
-        if isinstance(row, Compiled):
+        if isinstance(row, CompiledCall):
             kept.append(row)
         if done % 25 == 0:  # for --missing, should this be interrupted
             store(kept, looked_at)
@@ -323,7 +317,7 @@ def check():
     if assembler().version not in looked_at:
         problems.append(f"the machine code of {assembler()} was not looked at, of {looked_at} only")
     if not problems:
-        tightest = sorted(rows, key=Compiled.tightness)[-AGAIN:]
+        tightest = sorted(rows, key=CompiledCall.tightness)[-AGAIN:]
         again, problems = compile_all([row.digest for row in tightest])
         for row, new in zip(tightest, again, strict=False):
             if row.found != new.found:

@@ -133,7 +133,7 @@ def error_of(entrant, o, want):
 
 
 def traced(run, device, file=None, host=True):
-    """The `Event`s of one call of `run`, which has been called before.
+    """The `TraceEvent`s of one call of `run`, which has been called before.
 
     Args:
         file: gets all that the profiler saw.
@@ -160,7 +160,7 @@ def race(device, shapes=None, budget_ms=BUDGET_MS, folder=None):
         folder: gets a trace of each call, as the profiler writes it.
 
     Yields:
-        (`Measurement`, `Trace`), or (`Measurement` with a problem, None).
+        (`Measurement`, `CallTrace`), or (`Measurement` with a problem, None).
     """
     traced(lambda: torch.zeros(1, device=device), device)  # the profiler's first start is slow
     for shape in shapes or SHAPES:

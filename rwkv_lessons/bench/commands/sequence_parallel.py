@@ -34,7 +34,7 @@ from rwkv_lessons.distributed import (
     split_tokens,
     states_first,
 )
-from rwkv_lessons.distributed.parallel import Call
+from rwkv_lessons.distributed.parallel import ParallelCall
 from rwkv_lessons.distributed.pieces import pieces_of
 from rwkv_lessons.inputs import rwkv6_inputs, rwkv7_inputs
 from rwkv_lessons.operations.entries import ROOT
@@ -150,7 +150,7 @@ def measure(case, shape, device, times):
             with torch.no_grad():
                 function(*half)
     how = code(*SOURCES, *sorted(taken))
-    call = Call(operation, family, None, 60.0, pieces_of(T // RANKS, rank, None, None), {})
+    call = ParallelCall(operation, family, None, 60.0, pieces_of(T // RANKS, rank, None, None), {})
     if family is rwkv7 and not states_first.suits(call, half, None):
         shared["uneven parts"] = UNEVEN
     parts = {what: split_tokens(T, RANKS, ratio) for what, ratio in shared.items()}
@@ -200,7 +200,7 @@ def measure(case, shape, device, times):
 def steps(row, timer, family, operation, mine, device):
     """Each step of the forward pass by itself, without gradients."""
     rank, tokens = dist.get_rank(), mine[0].shape[1]
-    call = Call(operation, family, None, 60.0, pieces_of(tokens, rank, None, None), {})
+    call = ParallelCall(operation, family, None, 60.0, pieces_of(tokens, rank, None, None), {})
     with torch.no_grad():
         if states_first.suits(call, mine, None):
             return states_before(row, timer, call, mine)

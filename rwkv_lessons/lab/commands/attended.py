@@ -99,7 +99,7 @@ def _end_when_spent(said):
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.register(signal.SIGXCPU, said, chain=True)
-    time_limit.Limit.deadly = True
+    time_limit.TimeLimit.deadly = True
 
 
 def _ended(said):

@@ -27,7 +27,7 @@ from .claims import (
     wide_loads,
 )
 from .compare import TOLERANCE, Difference, compare, fresh
-from .kernels import FEWER, Case, Counted, N, Problem, judged
+from .kernels import FEWER, Counted, CudaCase, N, Problem, judged
 from .traffic import FEW, MANY, atomics, bank_conflicts, kept_in_shared, loads, some_atomics, stores
 
 __all__ = ["ATOMICS", "TOLERANCE", "Claim", "Difference", "at_least", "at_most", "atomics"]
@@ -35,25 +35,27 @@ __all__ += ["bank_conflicts", "compare", "compiled", "float32_only"]
 __all__ += ["in_registers", "kept_in_shared", "loads", "some_atomics", "stores", "wide_loads"]
 
 WKV5_CASES = (
-    Case("three tokens of ones, computed by hand", "by hand", (1, 3, 1, N), numbers="ones"),
-    Case("one token", "by hand", (1, 1, 1, N)),
-    Case("the state carries from token to token", "state", (1, 3, 1, N)),
-    Case("every head has its own state, decay and bonus", "head", (1, 2, 2, N)),
-    Case("every batch row starts from an empty state", "batch", (3, 2, 1, N)),
-    Case("negative numbers, zeros, decays from 0 to 1", "state", (1, 4, 1, N), numbers="wild"),
-    Case("a token looks at none that come later", "state", (1, 5, 1, N), numbers="huge"),
-    Case("the order of the threads does not matter", "order", (2, 3, 1, N), reverse=True),
+    CudaCase("three tokens of ones, computed by hand", "by hand", (1, 3, 1, N), numbers="ones"),
+    CudaCase("one token", "by hand", (1, 1, 1, N)),
+    CudaCase("the state carries from token to token", "state", (1, 3, 1, N)),
+    CudaCase("every head has its own state, decay and bonus", "head", (1, 2, 2, N)),
+    CudaCase("every batch row starts from an empty state", "batch", (3, 2, 1, N)),
+    CudaCase("negative numbers, zeros, decays from 0 to 1", "state", (1, 4, 1, N), numbers="wild"),
+    CudaCase("a token looks at none that come later", "state", (1, 5, 1, N), numbers="huge"),
+    CudaCase("the order of the threads does not matter", "order", (2, 3, 1, N), reverse=True),
 )
 MANY_SIZES = (
-    Case("small heads", "head", (1, 3, 2, FEWER)),
-    Case("1,030 tokens", "state", (1, 1030, 1, FEWER)),
-    Case("20 batch rows of 27 heads", "batch", (20, 1, 27, FEWER)),
+    CudaCase("small heads", "head", (1, 3, 2, FEWER)),
+    CudaCase("1,030 tokens", "state", (1, 1030, 1, FEWER)),
+    CudaCase("20 batch rows of 27 heads", "batch", (20, 1, 27, FEWER)),
 )
-SPARE = Case("with a block to spare, whose threads do nothing", "tail", (1, 2, 1, N), spare=True)
+SPARE = CudaCase(
+    "with a block to spare, whose threads do nothing", "tail", (1, 2, 1, N), spare=True
+)
 WKV5_TRACED = (
-    Case("two batch rows of two heads", "batch", (2, 3, 2, N)),
-    Case(f"{FEW} tokens", "state", (1, FEW, 1, N)),
-    Case(f"{MANY} tokens", "state", (1, MANY, 1, N)),
+    CudaCase("two batch rows of two heads", "batch", (2, 3, 2, N)),
+    CudaCase(f"{FEW} tokens", "state", (1, FEW, 1, N)),
+    CudaCase(f"{MANY} tokens", "state", (1, MANY, 1, N)),
 )
 
 

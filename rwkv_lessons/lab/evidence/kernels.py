@@ -25,7 +25,7 @@ FEWER = 8  # and a small one
 
 
 @dataclasses.dataclass(frozen=True)
-class Case:
+class CudaCase:
     """Inputs small enough to run on a CPU, named by the property that fails if they do."""
 
     name: str

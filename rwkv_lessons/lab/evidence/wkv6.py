@@ -22,7 +22,7 @@ from ..course.check import ABSENT, FAILED, Row
 from .claims import Claim, float32_only, machine_code
 from .compare import Difference, about, compare, fresh
 from .cuda import timed
-from .kernels import FEWER, Case, Counted, N, Problem, judged
+from .kernels import FEWER, Counted, CudaCase, N, Problem, judged
 from .traffic import FEW, MANY
 
 # Array → what its axes are called: i keys, j values, c chunks.
@@ -36,7 +36,7 @@ LETTERS |= {"dr_s": "bthi", "dk_s": "bthi", "dv_s": "bthj"}
 
 
 @dataclasses.dataclass(frozen=True)
-class StateCase(Case):
+class StateCase(CudaCase):
     """A case with a state before the tokens, gradients after them, and a choice of decays."""
 
     states: bool = True  # s0 and ds1 are not zero

@@ -26,7 +26,7 @@ PARTS = "_parts"
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """A problem: B, T, H, K, V, and how it is filled; see `evidence_wkv6.StateCase`."""
+    """A problem: B, T, H, K, V, and how it is filled; see `wkv6.StateCase`."""
 
     shape: tuple[int, int, int, int, int]
     states: bool = True

@@ -17,7 +17,7 @@ FINISHED_LABEL = "finished kernel"
 
 
 @dataclass(frozen=True)
-class Step:
+class LadderStep:
     """One rung: our rows and the original's, None where there is no record."""
 
     label: str
@@ -67,13 +67,15 @@ def steps(operation="wkv5", gpu=GPU, folder=None):
         }
 
     found = [
-        Step(rung.label, rung.stem, rows(rung.method, ours), _original(original, rung.original))
+        LadderStep(
+            rung.label, rung.stem, rows(rung.method, ours), _original(original, rung.original)
+        )
         for rung in ladder.rungs
     ]
     if ladder.beside:
         label, method = ladder.beside
-        found.insert(1, Step(label, None, rows(method, ours, library), known=True))
-    return [*found, Step(FINISHED_LABEL, None, rows(ladder.finished, ours, library))]
+        found.insert(1, LadderStep(label, None, rows(method, ours, library), known=True))
+    return [*found, LadderStep(FINISHED_LABEL, None, rows(ladder.finished, ours, library))]
 
 
 def table(climbed, here=None):

@@ -11,7 +11,7 @@ GROUP_BYTES = 4 * 2**20  # several groups run at a time, and an H200 has an L2 c
 CACHED_BYTES = 48 * 2**20  # as much stays in it without groups
 
 
-class Tiles(NamedTuple):
+class PrefillTiles(NamedTuple):
     BM: int  # query tokens
     BN: int  # keys
     BV: int  # columns of the value; in the absorbed form, that W_V makes at a time
@@ -28,15 +28,19 @@ def choose_tiles(dtype, K, V, absorbed, ragged, gpu):
     if not gpu.like_hopper:
         return small_tiles(dtype, K, BV, absorbed)
     if dtype == torch.float32:  # three TF32 products instead of one take registers
-        return Tiles(16, 16, 16, 8, 1) if absorbed else Tiles(64, 32, BV, 4, 2)
+        return PrefillTiles(16, 16, 16, 8, 1) if absorbed else PrefillTiles(64, 32, BV, 4, 2)
     if absorbed and K > 256:  # two warpgroups share the sum, [64, 512] float32
-        return Tiles(64, 32, min(BV, 64), 8, 3) if ragged else Tiles(64, 64, min(BV, 64), 8, 2)
+        return (
+            PrefillTiles(64, 32, min(BV, 64), 8, 3)
+            if ragged
+            else PrefillTiles(64, 64, min(BV, 64), 8, 2)
+        )
     if absorbed:
-        return Tiles(64, 64, min(BV, 32 if ragged else 64), 4, 2)
+        return PrefillTiles(64, 64, min(BV, 32 if ragged else 64), 4, 2)
     if K + V > 384:
-        return Tiles(64, 64, BV, 8, 2)
+        return PrefillTiles(64, 64, BV, 8, 2)
     # Three or four programs on one SM: one multiplies while another takes exponentials.
-    return Tiles(64, 64 if K + V <= 128 else 32, BV, 4, 3)
+    return PrefillTiles(64, 64 if K + V <= 128 else 32, BV, 4, 3)
 
 
 def heads_in_a_group(heads, bytes_of_a_head):
@@ -56,11 +60,15 @@ def small_tiles(dtype, K, BV, absorbed):
     """What fits the 99 KB of shared memory that most GPUs have, with few spills; not timed."""
     if dtype == torch.float32:
         if absorbed:
-            return Tiles(16, 16, 16, 8, 1)
-        return Tiles(32, 32, BV, 4, 1) if max(K, BV) <= 64 else Tiles(16, 16, BV, 4, 1)
+            return PrefillTiles(16, 16, 16, 8, 1)
+        return (
+            PrefillTiles(32, 32, BV, 4, 1) if max(K, BV) <= 64 else PrefillTiles(16, 16, BV, 4, 1)
+        )
     if absorbed:
-        return Tiles(32, 32, min(BV, 32), 4, 2) if K <= 256 else Tiles(16, 32, 16, 8, 1)
-    return Tiles(64, 32, BV, 4, 2) if max(K, BV) <= 128 else Tiles(32, 32, BV, 4, 1)
+        return (
+            PrefillTiles(32, 32, min(BV, 32), 4, 2) if K <= 256 else PrefillTiles(16, 32, 16, 8, 1)
+        )
+    return PrefillTiles(64, 32, BV, 4, 2) if max(K, BV) <= 128 else PrefillTiles(32, 32, BV, 4, 1)
 
 
 def registers(gpu):
@@ -96,7 +104,7 @@ def backward_tiles(BK, BV, dtype, gpu):
     """
     if not gpu.like_hopper:
         n = 16 if dtype == torch.float32 and BK + BV > 128 else 32
-        return Tiles(n, n, BV, 4, 1), Tiles(n, n, BV, 4, 1)
+        return PrefillTiles(n, n, BV, 4, 1), PrefillTiles(n, n, BV, 4, 1)
     if BK + BV <= 128:
-        return Tiles(64, 64, BV, 4, 2), Tiles(64, 64, BV, 4, 2)
-    return Tiles(64, 32, BV, 4, 2), Tiles(32, 64, BV, 4, 2)
+        return PrefillTiles(64, 64, BV, 4, 2), PrefillTiles(64, 64, BV, 4, 2)
+    return PrefillTiles(64, 32, BV, 4, 2), PrefillTiles(32, 64, BV, 4, 2)

@@ -70,7 +70,7 @@ def kept_dtype(r):
 
 
 @dataclasses.dataclass(frozen=True)
-class Tiles:
+class ChunkTiles:
     """How a call is cut for the kernels.
 
     block_keys, block_values: at a time of a chunk's program.
@@ -121,7 +121,7 @@ def tiles_for(heads, chunks, K, V, dtype, gpu):
         # 128: four programs an SM. Where one owns fewer values, heads are too few for four.
         registers = 128 if BK <= NARROW_HEAD and BK * BV == NARROW_HEAD**2 else 255
     chunk = of_keys, of_values, of_maps, of_gradients
-    return Tiles(*chunk, BK, BV, warps, registers, stages, segments, span)
+    return ChunkTiles(*chunk, BK, BV, warps, registers, stages, segments, span)
 
 
 def segments_for(heads, chunks, BK, sms):

@@ -99,7 +99,7 @@ def each_program_stores(most):
 # A function that launches.
 
 
-class Launcher:
+class RowLauncher:
     """Stands for a kernel in `kernel[grid](…)` on x: judges the launch, then interprets it."""
 
     def __init__(self, kernel, x):
@@ -142,7 +142,7 @@ def row_launches(kernel, *cases):
     """Calls a function (kernel, x) that has to launch the softmax `kernel`, in the interpreter.
 
     Args:
-        kernel: the reference, which the function gets in a `Launcher`.
+        kernel: the reference, which the function gets in a `RowLauncher`.
         cases: (name, M, N, stride) each, of x.
     """
 
@@ -166,7 +166,7 @@ def row_launches(kernel, *cases):
 
 def _one_launch(function, kernel, x):
     """Raises `Difference` unless the function's launch on x is right; what of it could be less."""
-    launcher, before = Launcher(kernel, x), x.clone()
+    launcher, before = RowLauncher(kernel, x), x.clone()
     homeless = Homeless()
     with limited(function), homeless:
         y = function(launcher, x)

@@ -13,7 +13,7 @@ from ...evidence.verdicts import failed
 
 
 @dataclasses.dataclass(frozen=True)
-class Chunk:
+class DecayChunk:
     """One chunk of C tokens of a head of N keys and values.
 
     Args:
@@ -64,7 +64,7 @@ def _scale(r, k, dr_s, dk_s, dr_c, dk_c, across):
     return float(max(x.abs().max() for x in terms))
 
 
-def chunk_answer(*chunks: Chunk):
+def chunk_answer(*chunks: DecayChunk):
     """Calls the function over `chunks` and holds it against autograd through the recurrence."""
 
     def answer(function, exercise):

@@ -121,7 +121,7 @@ def _said(events):
     return ", ".join(shown_) + (", …" if len(ran) > 7 else "")
 
 
-class Compiled:
+class CompiledFunction:
     """A function whose first call compiles, which no capture allows; its calls are counted."""
 
     def __init__(self, function, cuda):
@@ -170,7 +170,7 @@ class Trouble(Difference):
 
 def _captured(capture, function, make):
     cuda, first = Graphs(), make(0)
-    f, before = Compiled(function, cuda), [x.clone() for x in first]
+    f, before = CompiledFunction(function, cuda), [x.clone() for x in first]
     try:
         replay = capture(f, first, cuda)
     except (AssertionError, RuntimeError) as error:

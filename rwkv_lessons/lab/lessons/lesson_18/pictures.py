@@ -8,7 +8,7 @@ from warplens.pictures.style import Picture
 
 from ....records.lookup import GPU
 from ....records.profiles import brief
-from ....records.traces import Trace, load_traces, read_events, write_chrome
+from ....records.traces import CallTrace, load_traces, read_events, write_chrome
 
 RECORD = "wkv6-race"
 COMMAND = "python -m rwkv_lessons.bench race --record"
@@ -31,7 +31,7 @@ PARTS = {
 PAPER = {"bbox": {"fc": style.PAPER, "ec": "none", "pad": 1.5}}
 
 
-def recorded(gpu=GPU, folder=None) -> list[Trace]:
+def recorded(gpu=GPU, folder=None) -> list[CallTrace]:
     """The recorded calls of the race; prints where they come from, or that nobody recorded them."""
     try:
         where, found = load_traces(RECORD, gpu, folder)

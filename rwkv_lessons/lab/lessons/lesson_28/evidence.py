@@ -11,7 +11,7 @@ from ...course.check import FAILED, PASSED, Row
 from ...evidence.compare import TOLERANCE, Difference, compare
 from ...evidence.functions import called, shown
 from ...evidence.verdicts import failed
-from ..lessons_25_28.evidence import Sizes, problem, scale_of
+from ..lessons_25_28.evidence import LatentSizes, problem, scale_of
 from .small_models import attending, sequences, small_model, written
 
 
@@ -20,7 +20,7 @@ class AttentionCase(NamedTuple):
 
     name: str
     symptom: str
-    sizes: Sizes
+    sizes: LatentSizes
     padding: int = 0  # tokens at the start that nobody may see; FINITE: see `mask_of`
     scores: str = "tame"
     dtype: torch.dtype = torch.float32

@@ -5,7 +5,7 @@ import torch
 from warplens.triton import run as interpreter
 
 from ...course.exercises import solutions
-from ..lessons_25_28.evidence import Sizes, decoding, problem, scale_of
+from ..lessons_25_28.evidence import LatentSizes, decoding, problem, scale_of
 
 # What may differ after rounding, as the README of triton-mla gives it; None: no claim there.
 CLAIMED = {"float16": 1e-3, "bfloat16": 5e-3, "float32": None}
@@ -16,7 +16,7 @@ def layer_inputs(dtype, H=8, N=512, rank_q=96):
 
     MiniCPM3's K, P, V and R; every number is one of `dtype`.
     """
-    sizes = Sizes(N=N, H=H, K=64, P=32, V=64, R=256)
+    sizes = LatentSizes(N=N, H=H, K=64, P=32, V=64, R=256)
     known = decoding(problem(sizes, dtype))
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(1, rank_q, generator=generator)
@@ -78,7 +78,7 @@ def fused(q, q_rope, latent, k_rope, w_k, w_v, scale, split=128):
     lesson = solutions("27_split_decode")
     B, N, R = latent.shape
     H, V, P = q.shape[1], w_v.shape[1], q_rope.shape[2]
-    sizes = Sizes(B, 1, N, H, q.shape[2], P, V, R)
+    sizes = LatentSizes(B, 1, N, H, q.shape[2], P, V, R)
     grid, constants = lesson.launch_partial(sizes, scale, split)
     parts, part_lse = torch.empty(B, grid[0], H, R), torch.empty(B, grid[0], H)
     tensors = (q_latent, q_rope, latent, k_rope, parts, part_lse)

@@ -71,7 +71,7 @@ class GluonLaunch(Launch):
 
 
 @dataclasses.dataclass(frozen=True)
-class Written:
+class WrittenOutput:
     """Which elements of an output a launch has written."""
 
     name: str
@@ -122,7 +122,7 @@ def answer(*cases: Case):
 def _wrong(launch, tensors, seen, names):
     """What is wrong with the answers of a launch, or None."""
     owners = {name: seen.owners.get(tensors[name].data_ptr()) for name in launch.outputs}
-    regions = [Written(names.get(n, n), tensors[n], found) for n, found in owners.items()]
+    regions = [WrittenOutput(names.get(n, n), tensors[n], found) for n, found in owners.items()]
     try:
         launch.judge(tensors, dataclasses.make_dataclass("Seen", ["regions"])(regions), names)
     except Difference as error:

@@ -25,7 +25,7 @@ LETTERS = {"q": "bmhk", "q_rope": "bmhp", "q_latent": "bmhr", "o": "bmhv", "o_la
 LETTERS |= {"latent": "bnr", "k_rope": "bnp", "w_k": "hkr", "w_v": "hvr", "lse": "bmh"}
 
 
-class Sizes(NamedTuple):
+class LatentSizes(NamedTuple):
     """How large a problem is."""
 
     B: int = 1
@@ -41,12 +41,12 @@ class Sizes(NamedTuple):
         return " ".join(f"{letter}={n}" for letter, n in self._asdict().items())
 
 
-class Case(NamedTuple):
+class LatentCase(NamedTuple):
     """Inputs small enough to run on a CPU, named by the property that fails if they do."""
 
     name: str
     symptom: str
-    sizes: Sizes
+    sizes: LatentSizes
     dtype: torch.dtype = torch.float32
     scores: str = "tame"  # or a key of SCORES
 

@@ -15,7 +15,7 @@ COLOURS = {
 }
 
 
-class Model(NamedTuple):
+class ModelSizes(NamedTuple):
     """The sizes of one layer's attention, from the models' published configurations."""
 
     name: str
@@ -38,8 +38,8 @@ class Model(NamedTuple):
         return self.R + self.P
 
 
-MINICPM3 = Model("MiniCPM3-4B", 40, 64, 32, 64, 256, 768, 2560)
-DEEPSEEK_V3 = Model("DeepSeek-V3", 128, 128, 64, 128, 512, 1536, 7168)
+MINICPM3 = ModelSizes("MiniCPM3-4B", 40, 64, 32, 64, 256, 768, 2560)
+DEEPSEEK_V3 = ModelSizes("DeepSeek-V3", 128, 128, 64, 128, 512, 1536, 7168)
 
 RUNGS = (  # lesson, what is new, method in the record
     (None, "keys and values for every head", "expanded"),

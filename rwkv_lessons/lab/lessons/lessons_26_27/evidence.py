@@ -24,7 +24,7 @@ def mla_launch(launch, inputs, sizes, outputs=("o",), dtype=torch.float32, score
     Args:
         inputs, outputs: names of LETTERS.
         dtype: of inputs and outputs.
-        scores: as in `evidence_mla.Case`.
+        scores: as in `LatentCase`.
         blocks: block sizes in place of the lesson's own.
     """
     known = problem(sizes, dtype, scores)
@@ -46,7 +46,7 @@ def mla_launch(launch, inputs, sizes, outputs=("o",), dtype=torch.float32, score
 def call(name, sizes, arguments, dtype=torch.float16, scores="tame", more=()):
     """A `launching.Call` of a function that returns o, with tensors of LETTERS, scale, and `more`.
 
-    Without an axis of queries if there is one query; see `evidence_mla.Case` for the scores.
+    Without an axis of queries if there is one query; see `LatentCase` for the scores.
     """
 
     def made():
@@ -121,11 +121,11 @@ def triton_kernel(make, chosen, own, counted, full, *claims, limits=()):
 
     Args:
         make: (sizes, dtype, scores, small=False) → Launch; `small` blocks are for the interpreter.
-        chosen: `evidence_mla.Case`s. Each is run with the programs from first to last, and the
+        chosen: `LatentCase`s. Each is run with the programs from first to last, and the
             last of them also in reverse.
-        own: Sizes of a case in the lesson's own blocks, in float16.
-        counted: Sizes whose traffic is held against `limits`.
-        full: Sizes of a launch for the compiler and for this machine's GPU, in float16.
+        own: `LatentSizes` of a case in the lesson's own blocks, in float16.
+        counted: `LatentSizes` whose traffic is held against `limits`.
+        full: `LatentSizes` of a launch for the compiler and for this machine's GPU, in float16.
         claims: about its machine code.
     """
 

@@ -14,7 +14,7 @@ from rwkv_lessons.lab.lessons.lessons_25_28 import costs as latent_costs
 from rwkv_lessons.lab.lessons.lessons_25_28 import pictures as latent
 from rwkv_lessons.lab.lessons.lessons_25_28.evidence import (
     SCORES,
-    Sizes,
+    LatentSizes,
     decoding,
     made,
     problem,
@@ -24,7 +24,7 @@ from rwkv_lessons.lab.lessons.lessons_26_27.evidence import combine_launch, join
 from rwkv_lessons.mla import mla_reference
 from rwkv_lessons.records.schema import Measurement, Provenance, Record, save
 
-SIZES = Sizes(B=2, M=3, N=11, H=5, K=6, P=4, V=7, R=12)
+SIZES = LatentSizes(B=2, M=3, N=11, H=5, K=6, P=4, V=7, R=12)
 INPUTS = ("q", "q_rope", "latent", "k_rope", "w_k", "w_v")
 
 
@@ -41,7 +41,7 @@ def test_problems_have_the_librarys_answers(scores):
 
 @pytest.mark.parametrize("split", [1, 4, 8, 29])
 def test_any_number_of_splits_makes_the_same(split):
-    sizes, lesson = Sizes(B=2, N=29, H=3, R=16), exercises.solutions("27_split_decode")
+    sizes, lesson = LatentSizes(B=2, N=29, H=3, R=16), exercises.solutions("27_split_decode")
     parts = combine_launch(lesson.launch_combine, sizes, split).inputs
     assert parts["parts"].shape == (2, -(-29 // split), 3, 16)
     found, known = joined(parts["parts"], parts["part_lse"]), decoding(problem(sizes))
