@@ -1,6 +1,7 @@
 """A kernel's `while` loops as `for` loops over their turns, so that the tracer can number these."""
 
 import ast
+import functools
 import inspect
 import textwrap
 
@@ -12,9 +13,14 @@ def with_turns(function):
 
     Or as it is, where its text is not there, or is no longer the text that was compiled.
     """
-    code = function.__code__
+    return _with_turns(function.__code__, function.__code__.co_filename)
+
+
+@functools.lru_cache(256)
+def _with_turns(code, file):
+    """Of a code object, which equals those of other files."""
     try:
-        lines, first = inspect.getsourcelines(function)
+        lines, first = inspect.getsourcelines(code)
         tree = ast.parse(textwrap.dedent("".join(lines)))
     except (OSError, TypeError, SyntaxError):
         return code

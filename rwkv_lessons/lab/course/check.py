@@ -14,6 +14,7 @@ from .terminal import FAINT, GREEN, RED, busy, paint
 PASSED, FAILED, ABSENT = "passed", "FAILED", "not available here"
 MARKS = {PASSED: ("✓", GREEN), FAILED: ("✗", RED), ABSENT: ("·", FAINT)}
 INDENT = " " * 19  # of a row's text
+WIDTH = 100  # columns, of an output in a notebook
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,8 +28,9 @@ class Row:
 
     def __str__(self):
         mark, colour = MARKS[self.verdict]
-        told = [self.text or (ABSENT if self.verdict == ABSENT else ""), *self.details]
-        first, *more = told if told[0] else told[1:] or [""]
+        text = self.text or (ABSENT if self.verdict == ABSENT else "")
+        lines = [*textwrap.wrap(text, WIDTH - len(INDENT), break_long_words=False), *self.details]
+        first, *more = lines or [""]
         first = f"  {paint(mark, colour)} {self.kind:<14} {first}".rstrip()
         return "\n".join([first, *(INDENT + line for line in more)])
 
@@ -226,20 +228,21 @@ def rows_of(exercise, function):
             break
         try:
             with busy(f"{exercise.id}: {kind}"), borrowed.watched(function, exercise) as ran:
-                row = gather(function, exercise)
+                gathered = gather(function, exercise)
         except Exception as error:  # a lesson never stops on a learner's mistake
             notes = getattr(error, "__notes__", ())
-            row = Row(kind, FAILED, _first_line(error), (*_where(error), *notes))
+            gathered = Row(kind, FAILED, _first_line(error), (*_where(error), *notes))
         if ran:
-            row = Row("definition", FAILED, ran[0][0], ran[0][1:])
-        if row.verdict == FAILED:
-            details = tuple(map(_plainer, row.details))
-            row = dataclasses.replace(row, text=_plainer(row.text), details=details)
-        if row.verdict != FAILED or _fault(row) not in map(_fault, rows):  # a fault is told once
-            rows.append(row)
-            yield row
-        if row.verdict == FAILED and any(STILL in line for line in row.details):
-            break  # it would not end in the next one either
+            gathered = Row("definition", FAILED, ran[0][0], ran[0][1:])
+        for row in [gathered] if isinstance(gathered, Row) else gathered:
+            if row.verdict == FAILED:
+                details = tuple(map(_plainer, row.details))
+                row = dataclasses.replace(row, text=_plainer(row.text), details=details)
+            if row.verdict != FAILED or _fault(row) not in map(_fault, rows):  # told once
+                rows.append(row)
+                yield row
+            if row.verdict == FAILED and any(STILL in line for line in row.details):
+                return  # it would not end in the next one either
 
 
 def _fault(row):

@@ -4,7 +4,6 @@ import ast
 import inspect
 import re
 import sys
-import textwrap
 from collections.abc import Callable
 
 from warplens.compiled.cubin import named
@@ -32,7 +31,8 @@ def trouble(function: Callable, exercise: exercises.Exercise) -> tuple[str, ...]
 
 def _decorator(function, reference):
     for attribute, decorator in DECORATORS.items():
-        wanted, there = hasattr(reference, attribute), hasattr(function, attribute)
+        wanted = hasattr(reference, attribute)
+        there = hasattr(function, attribute) and _is_kernel(function)
         if wanted and _is_gluon(reference):
             if _is_gluon(function):
                 continue
@@ -41,7 +41,7 @@ def _decorator(function, reference):
             if _is_kernel(function):
                 return (f"it is a kernel of another kind: {decorator} goes above its `def`",)
             return (f"it is a plain Python function: {decorator} is missing above its `def`",)
-        if there and not wanted and _is_kernel(function):
+        if there and not wanted:
             return (f"it is to be a plain Python function: take {decorator} away",)
     return ()
 
@@ -80,7 +80,7 @@ def _signature(function):
 def _parsed(function):
     """Its source; empty where there is none."""
     try:
-        return ast.parse(textwrap.dedent(exercises.source_of(function)))
+        return exercises.parsed(exercises.source_of(function))
     except (OSError, TypeError, SyntaxError):
         return ast.Module([], [])
 

@@ -8,6 +8,7 @@ import inspect
 import linecache
 import re
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,7 +46,7 @@ class Exercise:
         afterwards: shown once the check has passed.
         hints: three tiers: where to look, what to do, nearly the line. Where the solution has
             gaps marked in it, the `guided` version follows the third.
-        evidence: functions of (the learner's function, this exercise) that return a `Row` each.
+        evidence: functions of (the learner's function, this exercise) that return a `Row`, or some.
         symptoms: name of a failing case → the hint that fits it; goes before `hints.HINTS`.
     """
 
@@ -134,11 +135,15 @@ def attempted(function) -> bool:
 
     Read from the text: run on a GPU, a kernel that raises compiles to an empty one.
     """
-    import textwrap
-
-    tree = ast.parse(textwrap.dedent(source_of(function)))
+    tree = parsed(source_of(function))
     raised = (node.exc for node in ast.walk(tree) if isinstance(node, ast.Raise))
     return not any("NotImplementedError" in ast.unparse(exc) for exc in raised if exc)
+
+
+@functools.lru_cache(64)
+def parsed(text: str) -> ast.Module:
+    """The syntax tree of a function's text: read by all that look at it, changed by nobody."""
+    return ast.parse(textwrap.dedent(text))
 
 
 def stems() -> list[str]:

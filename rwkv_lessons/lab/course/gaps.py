@@ -1,6 +1,5 @@
 """The gaps of an exercise in a learner's text: which are open, and how to judge one by itself."""
 
-import ast
 import linecache
 from collections.abc import Callable
 
@@ -74,7 +73,7 @@ def _is_open(text):
 def completed(exercise, function: Callable, gaps) -> Callable:
     """The learner's function with the solution in these `gaps`, counted from 1."""
     text = Parted(exercise, exercises.source_of(function)).with_solution_in(gaps)
-    tree = ast.parse(text)
+    tree = exercises.parsed(text)
     file = f"<{exercise.id}, the solution in {', '.join(map(str, gaps))}>"
     linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
     stem = exercise.id.partition(".")[0]

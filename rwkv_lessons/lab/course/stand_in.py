@@ -32,6 +32,7 @@ def used(cell: str, names: dict) -> list[str]:
         return []
     bound = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     bound |= {n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    bound |= {n.arg for n in nodes if isinstance(n, ast.arg)}
     bound |= {(n.asname or n.name) for n in nodes if isinstance(n, ast.alias)}
     read = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)} - bound
     called = {n.func.id for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}

@@ -15,12 +15,14 @@ class Claim:
     """A statement about machine code: `holds(assembly)`, and what `found` in it, as text.
 
     `warning(assembly)` is what to say of code for which it holds only just; "" says nothing.
+    `absence`: that something is not there. Where that holds, a row has nothing to say of it.
     """
 
     text: str
     holds: Callable
     found: Callable
     warning: Callable = lambda asm: ""
+    absence: bool = False
 
 
 def at_most(limit: int, *opcodes: str, text: str | None = None):
@@ -28,8 +30,14 @@ def at_most(limit: int, *opcodes: str, text: str | None = None):
     return Claim(
         text or f"at most {limit} of {' or '.join(opcodes)}",
         lambda asm: sum(_own(asm, op) for op in opcodes) <= limit,
-        lambda asm: " ".join(f"{op} {_own(asm, op)}" for op in opcodes),
+        lambda asm: _counts({op: _own(asm, op) for op in opcodes}),
+        absence=limit == 0,
     )
+
+
+def _counts(counts):
+    """ "LDG 4 STG 1", without those that are not there."""
+    return " ".join(f"{op} {n}" for op, n in counts.items() if n) or f"no {' or '.join(counts)}"
 
 
 def _own(asm, opcode):
@@ -43,7 +51,7 @@ def at_least(limit: int, *opcodes: str, text: str | None = None):
     return Claim(
         text or f"at least {limit} of {' or '.join(opcodes)}",
         lambda asm: sum(asm.count(op) for op in opcodes) >= limit,
-        lambda asm: " ".join(f"{op} {asm.count(op)}" for op in opcodes),
+        lambda asm: _counts({op: asm.count(op) for op in opcodes}),
     )
 
 
@@ -64,7 +72,7 @@ def wide_reads():
     return Claim(
         "four neighbours in one load (LDG.E.128)",
         lambda asm: any(asm.count(op) for op in WIDE),
-        lambda asm: " ".join(f"{op} {n}" for op in WIDE if (n := asm.count(op)) or op == WIDE[0]),
+        lambda asm: _counts({op: asm.count(op) for op in WIDE}),
     )
 
 
@@ -73,9 +81,8 @@ def float32_only():
     return Claim(
         "float32 arithmetic only: float32(0) to start a sum from, not 0; float32(0.5), not 0.5",
         lambda asm: not any(asm.count(op) for op in FLOAT64),
-        lambda asm: (
-            " ".join(f"{op} {asm.count(op)}" for op in FLOAT64 if asm.count(op)) or "no float64"
-        ),
+        lambda asm: _counts({op: asm.count(op) for op in FLOAT64}),
+        absence=True,
     )
 
 
@@ -90,6 +97,7 @@ def in_registers():
         f"the state in registers: at most {FEW_BYTES} bytes of local memory",
         lambda asm: max(asm.local_bytes, asm.spill_stores) <= FEW_BYTES,
         lambda asm: f"{asm.local_bytes} B local",
+        absence=True,
     )
 
 
@@ -100,6 +108,7 @@ def no_spills():
         lambda asm: max(asm.spill_stores, asm.spill_loads) <= FEW_BYTES,
         lambda asm: f"{asm.spill_stores} B spilled",
         lambda asm: f"{asm.spill_stores} bytes are spilled; none is best" * bool(asm.spill_stores),
+        absence=True,
     )
 
 
@@ -132,13 +141,16 @@ def compiled(read: Callable, claims, arch):
             return Row("machine code", FAILED, "does not compile", tuple(str(error).splitlines()))
         for claim in claims:
             if not claim.holds(asm):
-                found = f"found {claim.found(asm)}"
-                return Row("machine code", FAILED, f"want {claim.text}", (found,))
-        found = [claim.found(asm) for claim in claims]
-        if not any("registers" in text for text in found):
-            found.append(f"{asm.registers} registers")
+                return Row(
+                    "machine code", FAILED, f"want {claim.text}", (f"found {claim.found(asm)}",)
+                )
+        counts = [claim.found(asm) for claim in claims if not claim.absence]
+        if not any("registers" in text for text in counts):
+            counts.append(f"{asm.registers} registers")
+        if asm.shared_bytes:
+            counts.append(f"{-(-asm.shared_bytes // 1024)} KB shared")
         warnings = tuple(filter(None, (claim.warning(asm) for claim in claims)))
-        return Row("machine code", PASSED, f"{' · '.join(found)} ({arch})", warnings)
+        return Row("machine code", PASSED, f"{' · '.join(counts)} ({arch})", warnings)
 
     gather.kind = "machine code"
     return gather

@@ -1,7 +1,7 @@
 """The evidence for lesson kernels of WKV-5, and what their lessons measure.
 
 Solution modules put what is here together in `Exercise.evidence`: functions of (the learner's
-function, the exercise) that return a `Row`.
+function, the exercise) that return a `Row`, or several.
 """
 
 from collections.abc import Callable

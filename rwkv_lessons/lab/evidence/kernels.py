@@ -6,8 +6,6 @@ kernel that takes smaller heads, too, many tokens and many of those.
 """
 
 import dataclasses
-import inspect
-import types
 from collections.abc import Callable
 
 import numpy as np
@@ -68,8 +66,11 @@ class Counted:
     budgets: tuple = ()
 
 
+STOPPED = Row("traffic", FAILED, "not counted: the kernel stops, as said above")
+
+
 def judged(launch: Callable, problem: Callable, cases, traced, counted, quick=None, many=()):
-    """The rows "answer" and "traffic" of a lesson's kernel.
+    """The evidence of a lesson's kernel: the rows "answer" and "traffic", of the same runs.
 
     Args:
         launch: (B, T, H, N) → (grid, block).
@@ -80,14 +81,11 @@ def judged(launch: Callable, problem: Callable, cases, traced, counted, quick=No
             does not run clean, that is run after all, and decides.
         many: cases of small heads. Of a kernel that is right for the first, the others decide.
     """
-    seen = {}  # what the first row leaves for the second
 
-    def answer(kernel, exercise):
-        seen.clear()
-        if reasons := unlaunchable(kernel, exercise.reference, launch(*cases[0].shape)[1]):
-            seen["trouble"] = "launch"
-            return Row("answer", FAILED, "it cannot be launched", reasons)
-        seen["traces"] = traces = {}
+    def gather(kernel, exercise):
+        if reasons := unlaunchable(kernel, launch(*cases[0].shape)[1]):
+            return Row("answer", FAILED, "it cannot be launched", reasons), STOPPED
+        traces, pairs = {}, counted
 
         def trace_once(case):
             if case not in traces:
@@ -101,51 +99,52 @@ def judged(launch: Callable, problem: Callable, cases, traced, counted, quick=No
             if many and _right(kernel, problem(kernel, exercise, many[0]), many[0]):
                 for case in many[1:]:
                     run(kernel, problem(kernel, exercise, case), case)
-            seen["counted"] = counted
             if quick and _clean(kernel, exercise, problem, quick, traces):
-                seen["counted"] = (*counted[:-1], *quick)
-            for pair in seen["counted"]:
+                pairs = (*counted[:-1], *quick)
+            for pair in pairs:
                 for case in pair.cases:
                     trace_once(case)
         except (Difference, trace.KernelFault) as error:
-            seen["trouble"] = error
-            said = "{} (B={} T={} H={} N={})".format(case.name, *case.shape)
-            few = problem(kernel, exercise, counted[0].cases[0])
-            how = *few.launches[0], few.constants
-            if isinstance(error, Difference) and (cause := cause_in(kernel, *how)):
-                said, error = f"{said}: {error}", cause  # not what came of it
-                seen["trouble"] = "cause"
-            return Row("answer", FAILED, said, why(error, exercise, case))
-        count = len({*cases, *traces})
-        return Row("answer", PASSED, f"{count} cases on the CPU, against float64")
+            return wrong(kernel, exercise, case, error)
+        text = f"{len({*cases, *traces})} cases on the CPU, against float64"
+        return Row("answer", PASSED, text), traffic(exercise, traces, pairs)
 
-    def traffic(kernel, exercise):
-        trouble, traces = seen.get("trouble"), seen.get("traces", {})
-        if trouble == "launch" or isinstance(trouble, trace.KernelFault):
-            return Row("traffic", FAILED, "not counted: the kernel stops, as said above")
-        if trouble == "cause":
-            return Row("traffic", FAILED, "not counted, for what is said above")
-        if "counted" not in seen:  # a wrong answer: perhaps a race says why
-            given = problem(kernel, exercise, counted[0].cases[-1])
-            ((grid, block, arrays), *_) = given.launches
-            traces = {None: traced_launch(kernel, grid, block, arrays, given.constants)}
-        for t in traces.values():
-            for found in (*t.faults, *t.races):
-                return Row("traffic", FAILED, "", why(found, exercise))
-        if (most := max(t.shared_bytes for t in traces.values())) > SHARED_BYTES:
-            text = f"{most:,} bytes of shared memory, a block may declare {SHARED_BYTES:,}"
-            return Row("traffic", FAILED, text)
-        if trouble is not None:
-            return Row("traffic", PASSED, "no race")
-        for pair in seen["counted"]:
+    def wrong(kernel, exercise, case, error):
+        name = "{} (B={} T={} H={} N={})".format(case.name, *case.shape)
+        few = problem(kernel, exercise, counted[0].cases[0])
+        if isinstance(error, trace.KernelFault):
+            return Row("answer", FAILED, name, why(error, exercise, case)), STOPPED
+        if cause := cause_in(kernel, *few.launches[0], few.constants):  # not what came of it
+            answer = Row("answer", FAILED, f"{name}: {error}", why(cause, exercise, case))
+            return answer, Row("traffic", FAILED, "not counted, for what is said above")
+        longer = problem(kernel, exercise, counted[0].cases[-1])
+        ((grid, block, arrays), *_) = longer.launches
+        race = mishap([traced_launch(kernel, grid, block, arrays, longer.constants)], exercise)
+        answer = Row("answer", FAILED, name, why(error, exercise, case))
+        return answer, race or Row("traffic", PASSED, "no race")
+
+    def traffic(exercise, traces, pairs):
+        if row := mishap(traces.values(), exercise):
+            return row
+        for pair in pairs:
             if lines := _excess(pair, traces):
                 return Row("traffic", FAILED, lines[0], lines[1:])
-        warnings = tuple(line for pair in seen["counted"] for line in _warnings(pair, traces))
-        text = " · ".join([*_said(seen["counted"][0], traces), "no race"])
+        warnings = tuple(line for pair in pairs for line in _warnings(pair, traces))
+        text = " · ".join([*_counts(pairs[0], traces), "no race"])
         return Row("traffic", PASSED, text, warnings)
 
-    answer.kind, traffic.kind = "answer", "traffic"
-    return answer, traffic
+    gather.kind = "answer"
+    return (gather,)
+
+
+def mishap(traces, exercise):
+    """The failed row of the first fault or race, or of too much shared memory; or None."""
+    for traced in traces:
+        for trouble in (*traced.faults, *traced.races):
+            return Row("traffic", FAILED, "", why(trouble, exercise))
+    if (most := max(traced.shared_bytes for traced in traces)) > SHARED_BYTES:
+        text = f"{most:,} bytes of shared memory, a block may declare {SHARED_BYTES:,}"
+        return Row("traffic", FAILED, text)
 
 
 def cause_in(kernel, grid, block, arrays, constants=None):
@@ -165,16 +164,16 @@ def _right(kernel, given, case):
 
 def _clean(kernel, exercise, problem, quick, traces):
     """Whether the kernel runs without a fault in these launches too, which join `traces`."""
-    found = {}
+    runs = {}
     try:
         for case in (case for pair in quick for case in pair.cases):
-            (found[case],) = run(kernel, problem(kernel, exercise, case), case, True)
+            (runs[case],) = run(kernel, problem(kernel, exercise, case), case, True)
     except (Difference, trace.KernelFault, ValueError):
         return False
-    dirty = any(t.faults or t.races for t in found.values())
-    if dirty or any(_excess(pair, found) for pair in quick):
+    dirty = any(t.faults or t.races for t in runs.values())
+    if dirty or any(_excess(pair, runs) for pair in quick):
         return False
-    traces |= found
+    traces |= runs
     return True
 
 
@@ -189,7 +188,7 @@ def _warnings(pair, traces):
     return filter(None, (budget.warning(few, many, pair.tokens) for budget in pair.budgets))
 
 
-def _said(pair, traces):
+def _counts(pair, traces):
     few, many = (traces[case] for case in pair.cases)
     for unit in ("warp", "thread"):
         some = [b for b in pair.budgets if b.unit == unit and not b.least]
@@ -265,13 +264,12 @@ def why(trouble, exercise, case=None):
     return explained(trouble, exercise, symptom, outside, by_axes=True)
 
 
-def unlaunchable(kernel, reference, block):
-    """Why `kernel[grid, block](…)` would fail whatever it computes, in lines; or None."""
+def unlaunchable(kernel, block):
+    """Why `kernel[grid, block](…)` would fail whatever it computes, in lines; or None.
+
+    That it is a kernel, and takes what the launch gives it, was looked at before.
+    """
     name = getattr(kernel, "__name__", "it")
-    if isinstance(kernel, types.FunctionType):
-        return (f"{name} is a plain function: @cuda.jit is missing on the line above its def",)
-    if not hasattr(type(kernel), "__getitem__"):
-        return (f"{name} is a {type(kernel).__name__}, not a kernel: decorate it with @cuda.jit",)
     options = getattr(kernel, "targetoptions", {})
     if options.get("device"):
         return (f"{name} has device=True: a function for kernels to call, not one to launch",)
@@ -279,12 +277,4 @@ def unlaunchable(kernel, reference, block):
     most = bounds[0] if isinstance(bounds, (tuple, list)) else bounds
     if most is not None and block > most:
         return (f"launch_bounds lets a block have {most} threads, and the launch gives it {block}",)
-    wanted = list(inspect.signature(reference.py_func).parameters)
-    try:
-        inspect.signature(kernel.py_func).bind(*wanted)
-    except TypeError:
-        has = len(inspect.signature(kernel.py_func).parameters)
-        return (
-            f"{name} has {has} parameters, the launch gives {len(wanted)}: {', '.join(wanted)}",
-        )
     return None

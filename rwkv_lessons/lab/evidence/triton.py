@@ -251,11 +251,13 @@ LAUNCHABLE = (
         f"at most {SHARED_MEMORY // 1024} KB of shared memory",
         lambda asm: asm.shared_bytes <= SHARED_MEMORY,
         lambda asm: f"{asm.shared_bytes // 1024} KB shared",
+        absence=True,
     ),
     Claim(
         "no arithmetic in float64",
         lambda asm: not _float64(asm),
         lambda asm: f"{_float64(asm)} float64",
+        absence=True,
     ),
 )
 

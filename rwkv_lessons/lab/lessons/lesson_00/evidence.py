@@ -50,7 +50,7 @@ def answer(*cases: Small):
 
     def gather(kernel, exercise):
         threads = int(np.prod(cases[0].block))
-        if reasons := unlaunchable(kernel, exercise.reference, threads):
+        if reasons := unlaunchable(kernel, threads):
             return Row("answer", FAILED, "it cannot be launched", reasons)
         for case in cases:
             given = case.arguments()

@@ -23,7 +23,7 @@ from ...course.exercises import solutions
 from ...evidence.claims import Claim, float32_only, machine_code
 from ...evidence.compare import Difference, about, compare, fresh
 from ...evidence.cuda import milliseconds, timed
-from ...evidence.kernels import Problem, run, traced_launch, unlaunchable, why
+from ...evidence.kernels import STOPPED, Problem, mishap, run, traced_launch, unlaunchable, why
 from ...evidence.traffic import SHARED_BYTES
 
 LETTERS = {"w": "ci", "k": "bct", "o": "bct", "do": "bct", "dw": "ci", "dk": "bct"}
@@ -171,7 +171,7 @@ def compare_all(writes, got, known, numbers="random", untouched=False):
 
 
 def timex_judged(launch: Callable, writes, *most, strided=False, traced=TRACED):
-    """The rows "answer" and "traffic" of a lesson's kernel.
+    """The evidence of a lesson's kernel: the rows "answer" and "traffic", of the same runs.
 
     Args:
         launch: (B, C, T), and tile where the kernel has one → (grid, block).
@@ -180,7 +180,7 @@ def timex_judged(launch: Callable, writes, *most, strided=False, traced=TRACED):
         strided: whether its threads go on in steps of the block, so that it fits any block.
         traced: the case whose accesses are counted.
     """
-    seen, cases = {}, (*CASES, two_warps(outputs_of(launch)))
+    cases = (*CASES, two_warps(outputs_of(launch)))
 
     def given(kernel, exercise, case):
         known = problem(case.shape, case.numbers)
@@ -192,36 +192,32 @@ def timex_judged(launch: Callable, writes, *most, strided=False, traced=TRACED):
 
         return Problem([(grid, block, values)], writes, judge, small or None)
 
-    def answer(kernel, exercise):
-        seen.clear()
-        if reasons := unlaunchable(kernel, exercise.reference, launch(*CASES[0].shape)[1]):
-            seen["trouble"] = "launch"
-            return Row("answer", FAILED, "it cannot be launched", reasons)
+    def gather(kernel, exercise):
+        if reasons := unlaunchable(kernel, launch(*CASES[0].shape)[1]):
+            return Row("answer", FAILED, "it cannot be launched", reasons), STOPPED
         traces = []
         for case in (*cases, traced):
             try:
                 watched = case in (cases[-1], traced)
-                found = run(kernel, given(kernel, exercise, case), case, watched)
+                traces += run(kernel, given(kernel, exercise, case), case, watched)
             except (Difference, trace.KernelFault) as error:
-                seen["trouble"] = error
-                size = "B={} C={} T={}".format(*case.shape)
-                return Row("answer", FAILED, f"{case.name} ({size})", why(error, exercise, case))
-            traces += found
-        seen["traces"] = traces
-        return Row("answer", PASSED, f"{len(cases) + 1} cases on the CPU, against float64")
+                return wrong(kernel, exercise, case, error)
+        text = f"{len(cases) + 1} cases on the CPU, against float64"
+        return Row("answer", PASSED, text), traffic(exercise, traces)
 
-    def traffic(kernel, exercise):
-        trouble, traces = seen.get("trouble"), seen.get("traces")
-        if trouble == "launch" or isinstance(trouble, trace.KernelFault):
-            return Row("traffic", FAILED, "not counted: the kernel stops, as said above")
-        if traces is None:  # a wrong answer: perhaps a race says why
-            asked = given(kernel, exercise, traced)
-            ((grid, block, values),) = asked.launches
-            traces = [traced_launch(kernel, grid, block, values, asked.constants)]
-        for found in [x for counted in traces for x in (*counted.faults, *counted.races)]:
-            return Row("traffic", FAILED, "", why(found, exercise))
-        if trouble is not None:
-            return Row("traffic", PASSED, "no race")
+    def wrong(kernel, exercise, case, error):
+        size = "B={} C={} T={}".format(*case.shape)
+        answer = Row("answer", FAILED, f"{case.name} ({size})", why(error, exercise, case))
+        if isinstance(error, trace.KernelFault):
+            return answer, STOPPED
+        asked = given(kernel, exercise, traced)  # perhaps a race says why
+        ((grid, block, values),) = asked.launches
+        race = mishap([traced_launch(kernel, grid, block, values, asked.constants)], exercise)
+        return answer, race or Row("traffic", PASSED, "no race")
+
+    def traffic(exercise, traces):
+        if row := mishap(traces, exercise):
+            return row
         B, C, T = traced.shape
         products, warnings = B * C * T * (T + 1) // 2, []
         for limit in most:
@@ -230,11 +226,11 @@ def timex_judged(launch: Callable, writes, *most, strided=False, traced=TRACED):
                 return Row("traffic", FAILED, f"{text}, want at most {limit.limit:g}")
             if count > limit.limit:
                 warnings.append(f"{text}: at most {limit.limit:g} are best")
-        said = [limit.of(traces, products)[1] for limit in most if limit.limit]
-        return Row("traffic", PASSED, " · ".join([*said, "no race"]), tuple(warnings))
+        counts = [limit.of(traces, products)[1] for limit in most if limit.limit]
+        return Row("traffic", PASSED, " · ".join([*counts, "no race"]), tuple(warnings))
 
-    answer.kind, traffic.kind = "answer", "traffic"
-    return answer, traffic
+    gather.kind = "answer"
+    return (gather,)
 
 
 def signature(kernel):
@@ -249,6 +245,7 @@ def fits():
         f"at most {SHARED_BYTES:,} bytes of shared memory a block",
         lambda asm: asm.shared_bytes <= SHARED_BYTES,
         lambda asm: f"{asm.shared_bytes:,} B shared",
+        absence=True,
     )
 
 
