@@ -3,6 +3,7 @@
 import textwrap
 import types
 
+import numpy as np
 import pytest
 
 from rwkv_lessons.lab.course import exercises, stand_in
@@ -10,6 +11,7 @@ from rwkv_lessons.lab.course.check import FAILED, evaluate, rows_of
 from rwkv_lessons.lab.course.hints import HINTS
 from rwkv_lessons.lab.course.wrong_answers import edit, instead
 from rwkv_lessons.lab.evidence import kernels
+from rwkv_lessons.lab.evidence.compare import Difference, SwappedAxes, compare
 from rwkv_lessons.lab.evidence.verdicts import explained
 from warplens.faults import EndlessLoop
 
@@ -47,7 +49,7 @@ def test_a_race_is_told_once_with_the_wrong_number(id, right, wrong):
     text = said(id, edit(right, wrong))
     assert text.count("nothing orders") == 1 and text.count("hint") == 1
     assert text.index("first difference") < text.index("nothing orders") < text.index("hint")
-    assert "overwrite each other" in text or "Two threads meet" in text
+    assert "overwrite each other" in text or "Two threads write" in text
 
 
 def test_sizes_that_a_case_changes_are_named():
@@ -85,15 +87,40 @@ def test_a_sum_along_the_wrong_axis_does_not_fit_and_no_decay_is_blamed():
 
 
 @pytest.mark.parametrize(
-    "id, change, shape",
+    "id, change, shape, symptom",
     [
-        ("24_chunked_rwkv7.by_doubling", ("return inverse", "return inverse[0]"), "[1, 1]"),
-        ("24_chunked_rwkv7.chunk", ("return o, last", "return o.mT, last"), "o: shape [1, 3, 1]"),
+        ("24_chunked_rwkv7.by_doubling", ("return inverse", "return inverse[0]"), "[1, 1]",
+         "leading axes"),
+        ("24_chunked_rwkv7.chunk", ("return o, last", "return o.mT, last"), "o: shape [1, 3, 1]",
+         "axes"),
+        ("24_chunked_rwkv7.chunk", ("return o, last", "return o[:, :0], last"),
+         "o: shape [1, 0, 3]", "shape"),
     ],
-)
-def test_a_wrong_shape_is_all_that_is_said(id, change, shape):
+)  # fmt: skip
+def test_a_wrong_shape_goes_before_the_hint_of_its_case(id, change, shape, symptom):
     text = said(id, edit(*change))
-    assert "want" in text and shape in text and "hint" not in text
+    assert "want" in text and shape in text
+    assert text.count("hint") == 1 and f"hint: {HINTS[symptom]}" in text
+
+
+def test_swapped_axes_are_named_whatever_the_case_is_about():
+    want = np.arange(24.0).reshape(1, 2, 3, 4)
+    swapped = np.ascontiguousarray(want.swapaxes(2, 3)).reshape(want.shape)
+    with pytest.raises(
+        SwappedAxes, match=r"differ\nWith its axes i and j swapped it is right"
+    ) as e:
+        compare(swapped, want, "bhij")
+    exercise = types.SimpleNamespace(symptoms={"decay": "The decay."})
+    assert explained(e.value, exercise, "decay")[-1] == f"hint: {HINTS['axes']}"
+    with pytest.raises(Difference) as e:
+        compare(swapped + 1, want, "bhij")
+    assert explained(e.value, exercise, "decay")[-1] == "hint: The decay."
+
+
+def test_an_output_that_nobody_writes_is_named():
+    text = said("04_drop_the_atomics.kernel", edit("o[b, t, h, j] = o_j", "o_j += 0"))
+    assert "none of its 192 elements is ever written" in text
+    assert f"hint: {HINTS['never written']}" in text
 
 
 def test_a_bfloat16_result_is_named():
