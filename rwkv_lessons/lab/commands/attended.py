@@ -28,8 +28,8 @@ def attended(rest: Callable, check: Callable) -> Iterator:
     """
     done = []
     while True:
-        with tempfile.TemporaryFile() as said:
-            child, told = _start(lambda: rest(done), check, said)
+        with tempfile.TemporaryFile() as log:
+            child, told = _start(lambda: rest(done), check, log)
             current = None
             try:
                 for item, result in _read(told):
@@ -44,13 +44,13 @@ def attended(rest: Callable, check: Callable) -> Iterator:
                 os.waitpid(child, 0)
             if current is None:
                 return
-            said.seek(0)
-            print(_ended(said.read().decode(errors="replace")), flush=True)
+            log.seek(0)
+            print(_ended(log.read().decode(errors="replace")), flush=True)
         done.append(current)
         yield current, None
 
 
-def _start(items, check, said):
+def _start(items, check, log):
     """A child that checks, and where it tells what it begins and what came of it."""
     sys.stdout.flush()
     read, write = os.pipe()
@@ -60,7 +60,7 @@ def _start(items, check, said):
         return child, os.fdopen(read, "rb")
     try:
         os.close(read)
-        _end_when_spent(said)
+        _end_when_spent(log)
         with os.fdopen(write, "wb") as tell:
             _work(items, check, tell)
     except KeyboardInterrupt:
@@ -92,17 +92,17 @@ def _read(told):
         return
 
 
-def _end_when_spent(said):
-    """What is under a limit and goes on long after it ends this process; its line goes to `said`.
+def _end_when_spent(log):
+    """What is under a limit and goes on long after it ends this process; its line goes to `log`.
 
     The system counts the time, and the signal needs no Python to be heard.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    faulthandler.register(signal.SIGXCPU, said, chain=True)
+    faulthandler.register(signal.SIGXCPU, log, chain=True)
     time_limit.TimeLimit.deadly = True
 
 
-def _ended(said):
-    found = AT.search(said)
-    where = f"line {found[2]} of {found[1]}" if found else "it"
+def _ended(log):
+    match = AT.search(log)
+    where = f"line {match[2]} of {match[1]}" if match else "it"
     return f"✗ {where} does not come back: the check was ended. It may loop in one built-in call."

@@ -174,7 +174,7 @@ def here(options) -> None:
     def checked(id):
         say(f"[dim]checking {id}[/]")
         results = attended(lambda done: [id] if not done else [], _check)
-        return any("passed" in (found or ()) for _, found in results)
+        return any("passed" in (rows or ()) for _, rows in results)
 
     commands = {
         "h": hint,
@@ -216,10 +216,10 @@ def check_(options) -> int:
         setup()  # in the process that checks: two cannot share a GPU's state
         yield from chosen[len(done) :]
 
-    results = [found for _, found in attended(rest, lambda id: _check(id, options.gap))]
+    results = [rows for _, rows in attended(rest, lambda id: _check(id, options.gap))]
     if options.gap:
         return int("right" not in (results[0] or ()))
-    solved = sum("passed" in (found or ()) for found in results)
+    solved = sum("passed" in (rows or ()) for rows in results)
     say(f"{solved} of {len(results)} solved")
     return int(solved < len(results))
 
@@ -299,10 +299,10 @@ def review_(options) -> None:
         say(f"You said {predict.show(prediction.guess)} {prediction.unit}".rstrip() + ".")
         if (value := _number(f"Now, in {prediction.unit or 'numbers'}? ")) is None:
             continue
-        known = review.answered(prediction, value)
+        right = review.answered(prediction, value)
         came = f"{predict.show(prediction.outcome)} {prediction.unit}".rstrip()
         say(f"{came}: {predict.factor(value, prediction.outcome)}")
-        if not known:
+        if not right:
             where = workbook.relative(workbook.notebook_of(prediction.stem))
             say(f"Look again at {where}; in two lessons you are asked once more.")
     if not waiting:
@@ -333,12 +333,12 @@ def _typed(prompt):
 def questions(options) -> None:
     """A lesson's questions, one by one; Enter shows the answer."""
     stem = stem_named(options.which)
-    found = review.questions(stem)
-    for n, (question, answer) in enumerate(found, 1):
+    prompts = review.questions(stem)
+    for n, (question, answer) in enumerate(prompts, 1):
         show(f"**{n}.** {question}")
         _typed("Enter shows the answer. ")
         show(answer)
-    if not found:
+    if not prompts:
         say(f"lesson {stem} has no questions")
 
 
@@ -405,12 +405,12 @@ def doctor_(options) -> int:
     """Looks at this machine. ✗ keeps a lesson from running, · does not; → is what to do."""
     from . import doctor
 
-    found = doctor.examine()
-    for finding in found:
+    findings = doctor.examine()
+    for finding in findings:
         say(f"{MARKS[finding.level]} {escape(finding.text)}")
         if finding.fix:
             say(f"  → {escape(finding.fix)}")
-    problems = sum(finding.level == doctor.PROBLEM for finding in found)
+    problems = sum(finding.level == doctor.PROBLEM for finding in findings)
     say(f"{problems} to mend" if problems else "The lessons run here.")
     return int(problems > 0)
 

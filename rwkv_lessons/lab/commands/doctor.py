@@ -53,12 +53,12 @@ def _safely(look):
 
 
 def python(version: tuple = sys.version_info) -> Iterator[Finding]:
-    found = ".".join(map(str, version[:3]))
+    running = ".".join(map(str, version[:3]))
     if not (3, 11) <= tuple(version[:2]) < (3, 15):
-        needed = f"Python {found}; 3.11 to 3.14 is needed (torch has no wheels for 3.15 yet)"
+        needed = f"Python {running}; 3.11 to 3.14 is needed (torch has no wheels for 3.15 yet)"
         yield Finding(PROBLEM, needed, "make lab PYTHON=python3.11")
     else:
-        yield Finding(OK, f"Python {found}, {platform.platform(terse=True)}")
+        yield Finding(OK, f"Python {running}, {platform.platform(terse=True)}")
 
 
 def packages() -> Iterator[Finding]:
@@ -153,12 +153,12 @@ def assembler() -> Iterator[Finding]:
     """Which ptxas makes the library's Triton kernels; an old one makes some of them wrong."""
     if not installed("triton"):
         return
-    found = importlib.import_module("rwkv_lessons.runtime.assembler").assembler()
-    if found.known_wrong:
-        text = f"{found} makes some Triton kernels wrong; float32 takes slower methods"
+    tool = importlib.import_module("rwkv_lessons.runtime.assembler").assembler()
+    if tool.known_wrong:
+        text = f"{tool} makes some Triton kernels wrong; float32 takes slower methods"
         yield Finding(NOTE, text, "pip install nvidia-cuda-nvcc-cu12==12.9.86")
     else:
-        yield Finding(OK, f"the library's Triton kernels are assembled by {found}")
+        yield Finding(OK, f"the library's Triton kernels are assembled by {tool}")
 
 
 def gpu() -> Iterator[Finding]:

@@ -53,12 +53,12 @@ def locked() -> dict[str, Version]:
 def lines() -> Iterator[str]:
     """What the installed releases make of requirements.lock."""
     least = project()["requires-python"].removeprefix(">=") + ".0"
-    for found in importlib.metadata.distributions():
-        name = canonicalize_name(found.metadata["Name"])
-        python = SpecifierSet(found.metadata["Requires-Python"] or "")
+    for distribution in importlib.metadata.distributions():
+        name = canonicalize_name(distribution.metadata["Name"])
+        python = SpecifierSet(distribution.metadata["Requires-Python"] or "")
         nvidia = name.startswith("nvidia-") or name == "cuda-toolkit"
         if name not in ("pip", *OURS) and not nvidia and least in python:
-            yield f"{name}=={Version(found.version).public}"
+            yield f"{name}=={Version(distribution.version).public}"
 
 
 def write() -> None:

@@ -16,11 +16,11 @@ def stem_named(which: str) -> str:
         ValueError: there is none; the message names those that are spelled alike.
     """
     stems = exercises.stems()
-    found = [stem for stem in stems if which in _names_of(stem)]
-    if not found:
+    matches = [stem for stem in stems if which in _names_of(stem)]
+    if not matches:
         names = {name: stem for stem in stems for name in _names_of(stem) if len(name) > 2}
         raise ValueError(f"no lesson {which!r}; {_alike(which, names, stems)}")
-    return found[0]
+    return matches[0]
 
 
 def ids_named(which: str) -> list[str]:
@@ -32,26 +32,26 @@ def ids_named(which: str) -> list[str]:
     lesson, dot, name = which.partition(".")
     if dot:
         ids = [exercise.id for exercise in outline(stem_named(lesson))]
-        found = [id for id in ids if id.partition(".")[2] == name]
-        if not found:
+        matches = [id for id in ids if id.partition(".")[2] == name]
+        if not matches:
             names = {id.partition(".")[2]: id for id in ids}
             raise ValueError(f"no exercise {which!r}; {_alike(name, names, ids)}")
-        return found
+        return matches
     if any(which in _names_of(stem) for stem in exercises.stems()):
         ids = [exercise.id for exercise in outline(stem_named(which))]
         if not ids:
             raise ValueError(f"lesson {which} has no exercises")
         return ids
     everything = [exercise.id for exercise in outline()]
-    found = [id for id in everything if id.partition(".")[2] == which]
-    if len(found) > 1:
-        raise ValueError(f"which of these? {', '.join(found)}")
-    if not found:
+    matches = [id for id in everything if id.partition(".")[2] == which]
+    if len(matches) > 1:
+        raise ValueError(f"which of these? {', '.join(matches)}")
+    if not matches:
         names = {id.partition(".")[2]: id for id in everything}
         stems = exercises.stems()
         names |= {name: stem for stem in stems for name in _names_of(stem) if len(name) > 2}
         raise ValueError(f"no lesson or exercise {which!r}; {_alike(which, names, stems)}")
-    return found
+    return matches
 
 
 def closest(word: str, words) -> str | None:

@@ -33,7 +33,7 @@ class Review:
 def due() -> list[Review]:
     """The wrong predictions that are to be made again now, the oldest lesson first."""
     stems = {progress.name_of(stem): n for n, stem in enumerate(exercises.stems())}
-    at, found = _furthest(stems), []
+    at, questions = _furthest(stems), []
     for name, note in progress.load()["predictions"].items():
         lesson = name.partition(".")[0]
         last = stems.get(note.get("asked_in", lesson))
@@ -44,16 +44,16 @@ def due() -> list[Review]:
             continue
         stem = exercises.stems()[stems[lesson]]
         if question := question_of(stem, name.partition(".")[2]):
-            found.append(Review(name, stem, question, note["value"], outcome, note["unit"]))
-    return sorted(found, key=lambda review: (stems[progress.name_of(review.stem)], review.name))
+            questions.append(Review(name, stem, question, note["value"], outcome, note["unit"]))
+    return sorted(questions, key=lambda review: (stems[progress.name_of(review.stem)], review.name))
 
 
 def answered(review: Review, value: float) -> bool:
     """Notes how it went; whether the number is right now."""
-    known = close(value, review.outcome)
+    right = close(value, review.outcome)
     stems = {progress.name_of(stem): n for n, stem in enumerate(exercises.stems())}
-    progress.note_review(review.name, known, exercises.stems()[_furthest(stems)])
-    return known
+    progress.note_review(review.name, right, exercises.stems()[_furthest(stems)])
+    return right
 
 
 def _furthest(stems):

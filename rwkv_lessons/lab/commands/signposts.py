@@ -19,8 +19,8 @@ LAST = "Next: [what came of it, on one page](../README.md)"
 
 def title(path: Path) -> str:
     """'05 · float4': the number of the file and the words of its heading."""
-    found = TITLE.search(nbformat.read(path, 4).cells[0].source)
-    return f"{path.stem[:2]} · {found[2] if found else path.stem[3:].replace('_', ' ')}"
+    match = TITLE.search(nbformat.read(path, 4).cells[0].source)
+    return f"{path.stem[:2]} · {match[2] if match else path.stem[3:].replace('_', ' ')}"
 
 
 def derive(notebook, path: Path) -> int:
@@ -35,8 +35,8 @@ def derive(notebook, path: Path) -> int:
     efforts = {e.id: exercises.effort(e.minutes, e.difficulty) for e in outline.outline(path.stem)}
     for cell, id in above_exercises(cells):
         wanted = f"*{efforts[id]}*"
-        text, found = EFFORT.subn(wanted, cell.source)
-        cell.source = text if found else f"{cell.source}\n\n{wanted}"
+        text, count = EFFORT.subn(wanted, cell.source)
+        cell.source = text if count else f"{cell.source}\n\n{wanted}"
     return sum(cell.source != old for cell, old in zip(cells, before, strict=True))
 
 
@@ -51,9 +51,9 @@ def next_line(path: Path) -> str:
 
 def above_exercises(cells) -> list:
     """(the last text above it, its id) for each exercise."""
-    found, text = [], None
+    texts, text = [], None
     for cell in cells:
         text = cell if cell.cell_type == "markdown" else text
         if id := cell.metadata.get("exercise"):
-            found.append((text, id))
-    return found
+            texts.append((text, id))
+    return texts

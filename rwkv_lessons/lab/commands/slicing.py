@@ -124,21 +124,21 @@ def _scopes(table):
 
 def _written_into(node):
     """Names whose values may change: `x[0] = 1`, `x.y = 1`, `x.append(1)`, `x += 1`."""
-    found = set()
+    names = set()
     queue = [node]
     while queue:
         part = queue.pop()
         if isinstance(part, DEFERRED):
             continue
         if isinstance(part, ast.Attribute | ast.Subscript) and not isinstance(part.ctx, ast.Load):
-            found.add(_root(part))
+            names.add(_root(part))
         elif isinstance(part, ast.AugAssign):
-            found.add(_root(part.target))
+            names.add(_root(part.target))
         elif isinstance(part, ast.Expr) and isinstance(part.value, ast.Call):
             if isinstance(part.value.func, ast.Attribute):
-                found.add(_root(part.value.func))
+                names.add(_root(part.value.func))
         queue.extend(ast.iter_child_nodes(part))
-    return found - {None}
+    return names - {None}
 
 
 def _root(node):

@@ -31,10 +31,10 @@ def watched(function, exercise):
     function is behind it on the stack. What the solution names is anybody's. Kernels are not
     watched, but looked at by `in_kernel`.
     """
-    found = []
+    calls = []
     own = code_of(function)
     if own is None or not inspect.isfunction(exercise.reference):
-        yield found
+        yield calls
         return
     free = set(_codes(exercise.reference))
     if not own.co_filename.startswith(PACKAGE):  # the solution itself may be judged
@@ -45,10 +45,10 @@ def watched(function, exercise):
         if event != "call" or id(code) in free or code.co_name == "<module>":
             return
         if _is_ours(code, exercise) and (code is own or (line := _line_of(own, frame))):
-            found.append(told(code.co_name, *([] if code is own else [line])))
+            calls.append(told(code.co_name, *([] if code is own else [line])))
 
     with _profiled(enters):
-        yield found
+        yield calls
 
 
 @contextlib.contextmanager
@@ -57,19 +57,19 @@ def solvers():
 
     Those that this package's own functions call are left out.
     """
-    found = []
+    names = []
 
     def enters(frame, event, builtin):
         code = frame.f_code
         if event == "c_call" and not code.co_filename.startswith(PACKAGE):
             name = getattr(builtin, "__name__", "")
             if SOLVER.search(name):
-                found.append(name)
+                names.append(name)
         elif event == "call" and NUMERIC.search(code.co_filename) and SOLVER.search(code.co_name):
-            found.append(code.co_name)
+            names.append(code.co_name)
 
     with _profiled(enters):
-        yield found
+        yield names
 
 
 @contextlib.contextmanager

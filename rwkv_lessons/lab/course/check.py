@@ -85,11 +85,11 @@ def _verdict(result):
     failed = [row.kind for row in result.rows if row.verdict == FAILED]
     wrong = f"Not yet: {', '.join(failed)}." if failed else ""
     if result.judged or result.open:
-        given = result.open or [n + 1 for n in range(exercise.gaps) if n + 1 != result.judged]
-        rest = sorted(set(range(1, exercise.gaps + 1)) - set(given))
+        filled = result.open or [n + 1 for n in range(exercise.gaps) if n + 1 != result.judged]
+        rest = sorted(set(range(1, exercise.gaps + 1)) - set(filled))
         what = f"gap{'s' if len(rest) > 1 else ''} {_list(rest)}"
         lines = [_coloured(failed, wrong or f"So far so good: {what}, with the solution's lines "
-                           f"in {_list(given)}.")]  # fmt: skip
+                           f"in {_list(filled)}.")]  # fmt: skip
         if result.open:
             are = "are" if len(result.open) > 1 else "is"
             lines.append(f"  {len(result.open)} of {exercise.gaps} gaps {are} still open: "
@@ -203,10 +203,10 @@ def _completed(exercise, function, gap):
     if gap is None and exercises.attempted(function):
         return (), function
     open_ = gaps.Parted(exercise, text).open
-    given = open_ if gap is None else [n for n in range(1, exercise.gaps + 1) if n != gap]
+    filled = open_ if gap is None else [n for n in range(1, exercise.gaps + 1) if n != gap]
     if len(open_) == exercise.gaps:
         return open_, function
-    return open_, gaps.completed(exercise, function, given)
+    return open_, gaps.completed(exercise, function, filled)
 
 
 def rows_of(exercise, function):
@@ -247,8 +247,8 @@ def rows_of(exercise, function):
 
 def _fault(row):
     """What went wrong, whatever the sizes and threads were."""
-    said = [line for line in row.details if not line.startswith(("hint", "block", "  block"))]
-    return row.verdict, re.sub(r"\d+", "#", "\n".join(said) or row.text)
+    lines = [line for line in row.details if not line.startswith(("hint", "block", "  block"))]
+    return row.verdict, re.sub(r"\d+", "#", "\n".join(lines) or row.text)
 
 
 def check(id: str, function: Callable, gap: int | None = None) -> Result:
@@ -289,12 +289,12 @@ def hint(id: str) -> None:
     from . import progress
     from .outline import outline
 
-    known = {exercise.id: exercise for exercise in outline(id.partition(".")[0])}
-    if id not in known:
+    lesson = {exercise.id: exercise for exercise in outline(id.partition(".")[0])}
+    if id not in lesson:
         exercises.load(id)  # says what there is
-    hints, tier = known[id].hints, progress.note_hint(id)
+    hints, tier = lesson[id].hints, progress.note_hint(id)
     print(f"Hint {min(tier, len(hints))} of {len(hints)}: {hints[min(tier, len(hints)) - 1]}")
-    if tier >= len(hints) and known[id].more:
+    if tier >= len(hints) and lesson[id].more:
         guided = exercises.load(id).guided
         print(f"\nWith gaps, to go on from; check looks at each by itself, too:\n\n{guided.stub}")
 

@@ -24,8 +24,8 @@ def trouble(function: Callable, exercise: exercises.Exercise) -> tuple[str, ...]
     that calls one of the library's, or the solution.
     """
     for look in (_decorator, _parameters, _array_sizes, _handlers):
-        if found := look(function, exercise.reference):
-            return found
+        if lines := look(function, exercise.reference):
+            return lines
     return _borrowed(function, exercise)
 
 
@@ -128,8 +128,8 @@ def _array_sizes(function, reference):
 
 def _borrowed(function, exercise):
     """A kernel calls what its names say; what a function runs is seen when it runs."""
-    if _is_kernel(function) and (found := borrowed.in_kernel(function, exercise)):
-        return borrowed.told(found[0])
+    if _is_kernel(function) and (names := borrowed.in_kernel(function, exercise)):
+        return borrowed.told(names[0])
     return ()
 
 

@@ -183,25 +183,25 @@ def ids(stem: str | None = None) -> list[str]:
     Without a stem, lessons in Triton are left out where there is no Triton.
     """
     chosen = [stem] if stem else [s for s in stems() if (SOLUTIONS / f"{s}.py").exists()]
-    found = []
+    names = []
     for s in chosen:
         try:
-            found += [f"{s}.{name}" for name in getattr(solutions(s), "EXERCISES", {})]
+            names += [f"{s}.{name}" for name in getattr(solutions(s), "EXERCISES", {})]
         except ModuleNotFoundError as error:
             if stem or error.name != "triton":
                 raise
-    return found
+    return names
 
 
 def load(id: str) -> Exercise:
     """The exercise 'NN_idea.name'."""
     stem, _, name = id.partition(".")
-    found = getattr(solutions(stem), "EXERCISES", {})
-    if name not in found:
-        known = ", ".join(ids(stem)) or "none"
-        raise ValueError(f"no exercise {id!r}; this lesson has {known}")
+    entries = getattr(solutions(stem), "EXERCISES", {})
+    if name not in entries:
+        names = ", ".join(ids(stem)) or "none"
+        raise ValueError(f"no exercise {id!r}; this lesson has {names}")
     answer = getattr(solutions(stem), name)
-    exercise = dataclasses.replace(found[name], id=id, source=source_of(answer))
+    exercise = dataclasses.replace(entries[name], id=id, source=source_of(answer))
     return dataclasses.replace(exercise, reference=defined(id, exercise.solution, f"<{id}>"))
 
 

@@ -20,10 +20,10 @@ class Parted:
 
     def __init__(self, exercise: exercises.Exercise, text: str):
         pieces = exercises.REGION.split(exercise.source + "\n")
-        given, self.answers = pieces[::3], pieces[2::3]
+        fixed, self.answers = pieces[::3], pieces[2::3]
         self.lines = text.splitlines()
         self.spans, at = [], 0
-        for n, piece in enumerate(given):
+        for n, piece in enumerate(fixed):
             wanted = _code(piece)
             first = self._find(wanted[0], at) if wanted else len(self.lines)
             if n:

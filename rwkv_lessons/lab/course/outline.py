@@ -25,16 +25,16 @@ def outline(stem: str | None = None) -> list[Outline]:
     """Every exercise in the order of the lessons, or those of one lesson."""
     stems = [stem] if stem else exercises.stems()
     files = [exercises.SOLUTIONS / f"{s}.py" for s in stems]
-    return [found for file in files if file.exists() for found in _exercises(file)]
+    return [exercise for file in files if file.exists() for exercise in _exercises(file)]
 
 
 def _exercises(file):
     text = file.read_text(encoding="utf-8")
     for name, call in _entries(ast.parse(text)):
-        said = dict(zip(("minutes", "difficulty", "hints"), call.args, strict=False))
-        said |= {keyword.arg: keyword.value for keyword in call.keywords}
+        values = dict(zip(("minutes", "difficulty", "hints"), call.args, strict=False))
+        values |= {keyword.arg: keyword.value for keyword in call.keywords}
         minutes, difficulty, hints = (
-            ast.literal_eval(said[x]) for x in ("minutes", "difficulty", "hints")
+            ast.literal_eval(values[x]) for x in ("minutes", "difficulty", "hints")
         )
         source = exercises.source_in(text, name)
         lines, more = exercises.lines_of_answer(source), bool(exercises.GAP.search(source))

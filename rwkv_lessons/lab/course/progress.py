@@ -92,8 +92,8 @@ def prediction(id: str) -> float | None:
 def note_outcome(id: str, value: float, unit: str = "") -> None:
     """Keeps what came out beside the number predicted for `id`, if there is one."""
     note = {"outcome": value, "unit": unit}
-    known = load()["predictions"].get(name_of(id))
-    if known is not None and not note.items() <= known.items():
+    earlier = load()["predictions"].get(name_of(id))
+    if earlier is not None and not note.items() <= earlier.items():
         _change(lambda data: data["predictions"].get(name_of(id), {}).update(note))
 
 

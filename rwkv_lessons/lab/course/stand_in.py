@@ -42,8 +42,8 @@ def used(cell: str, names: dict) -> list[str]:
                and isinstance(n.value, ast.Name)} - bound  # fmt: skip
     values = [names.get(name) for name in sorted(read)]
     values += [getattr(names.get(name), "kernel", None) for name in sorted(results)]
-    found = (_references.get(_key(value)) for value in values if value is not None)
-    return list(dict.fromkeys(id for id in found if id))
+    ids = (_references.get(_key(value)) for value in values if value is not None)
+    return list(dict.fromkeys(id for id in ids if id))
 
 
 def _key(reference):

@@ -126,11 +126,11 @@ def wrong_answer(id: str, name: str) -> WrongAnswer:
     Raises:
         ValueError: there is none; the message says which there are.
     """
-    found = wrong_answers(id)
-    if name not in found:
-        known = ", ".join(found) or "none"
-        raise ValueError(f"{id} has no wrong answer {name!r}; it has {known}")
-    return found[name]
+    answers = wrong_answers(id)
+    if name not in answers:
+        names = ", ".join(answers) or "none"
+        raise ValueError(f"{id} has no wrong answer {name!r}; it has {names}")
+    return answers[name]
 
 
 def _edited(exercise, answer, edits):
@@ -157,16 +157,16 @@ class _NoPlace(Exception):
 
 def _place(text, old):
     """Where `old` starts and ends in `text`, and how far the line is indented."""
-    found = [
+    matches = [
         (*match.span(), line[1])
         for line in LINE.finditer(text)
         for match in re.finditer(re.escape(old.replace("\n", "\n" + line[1])), text)
         if line.start() <= match.start() < line.end()
     ]
-    if len(found) != 1:
-        times = "does not stand" if not found else f"stands {len(found)} times, not once,"
+    if len(matches) != 1:
+        times = "does not stand" if not matches else f"stands {len(matches)} times, not once,"
         raise _NoPlace(f"this {times} in the solution:\n{old}")
-    return found[0]
+    return matches[0]
 
 
 def _block(text):

@@ -172,8 +172,8 @@ def chunk_work(takes, exps, case):
         op, shape, numbers = counted.largest
         limit = ROOM * H * max(C * C, C * N, N * N)
         if numbers > limit or not counted.products:
-            made = f"{op} makes {list(shape)}, {numbers:,} numbers; want at most {limit:,}"
-            details = explained(f"{where}; {made}", exercise, "products")
+            excess = f"{op} makes {list(shape)}, {numbers:,} numbers; want at most {limit:,}"
+            details = explained(f"{where}; {excess}", exercise, "products")
             return Row("work", FAILED, "sums without @", details)
         longer = {"heads": {"heads": 3 * H}, "tokens": {"C": 3 * C}}
         if "L" in dict(case.more):  # a loop over blocks of L tokens is what is asked for
@@ -182,8 +182,8 @@ def chunk_work(takes, exps, case):
             more = counted_for(function, dataclasses.replace(case, **change))
             once = H if what == "heads" else C  # a loop calls torch twice as often as that again
             if more.calls > counted.calls + once:
-                found = f"{counted.calls} calls of torch, {more.calls} for three times the {what}"
-                details = explained(f"{where}: {found}", exercise, f"loop over {what}")
+                calls = f"{counted.calls} calls of torch, {more.calls} for three times the {what}"
+                details = explained(f"{where}: {calls}", exercise, f"loop over {what}")
                 return Row("work", FAILED, f"a loop over {what}", details)
         return Row("work", PASSED, f"{text}, {counted.flops:,} operations in matrix products")
 

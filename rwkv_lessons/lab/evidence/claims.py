@@ -42,8 +42,8 @@ def _counts(counts):
 
 def _own(asm, opcode):
     """Without the exchange (ATOMG) by which Triton publishes each descriptor made in a kernel."""
-    made = asm.count("UTMACCTL") if opcode == "ATOMG" else 0
-    return max(0, asm.count(opcode) - made)
+    descriptors = asm.count("UTMACCTL") if opcode == "ATOMG" else 0
+    return max(0, asm.count(opcode) - descriptors)
 
 
 def at_least(limit: int, *opcodes: str, text: str | None = None):

@@ -112,11 +112,11 @@ def compare(
     if untouched and (stored.view(np.uint32) == FRESH).all():
         raise NeverWritten(f"none of its {off.size} elements is ever written")
     times = _times(got, want, off, limit) if by_how_much else ""
-    said = f"{where}: {value}, want {want[first]:.6g}; {rest}{times}"
+    message = f"{where}: {value}, want {want[first]:.6g}; {rest}{times}"
     if swapped := _swapped(got, want, limit):
         axes = " and ".join(letters[n] if n < len(letters) else str(n) for n in swapped)
-        raise SwappedAxes(f"{said}\nWith its axes {axes} swapped it is right.")
-    difference = Difference(said)
+        raise SwappedAxes(f"{message}\nWith its axes {axes} swapped it is right.")
+    difference = Difference(message)
     difference.symptom = "unset" if value == COMPUTED else _symptom(off, letters)
     raise difference
 

@@ -85,12 +85,12 @@ def called(function, *arguments, **named):
         EndlessLoop: it goes on and on.
     """
     _takes(function, arguments, named)
-    given, named_given = tree_map(_copy, (arguments, named))
+    copies, named_copies = tree_map(_copy, (arguments, named))
     _import_torch()
     with limited(function), _Widths() as widths:
-        got = function(*given, **named_given)
+        got = function(*copies, **named_copies)
     names = [*_names(function, arguments), *named]
-    pairs = zip((*arguments, *named.values()), (*given, *named_given.values()), strict=True)
+    pairs = zip((*arguments, *named.values()), (*copies, *named_copies.values()), strict=True)
     for name, (before, after) in zip(names, pairs, strict=False):
         if not _same(before, after):
             raise ChangedInput(f"the function changed its input {name}")
@@ -169,8 +169,8 @@ class _Widths(TorchDispatchMode):
 
 def shown(function, arguments, named=None):
     """A call as text, flops(B=1, T=1): numbers as they are, tensors by their shapes."""
-    given = zip(_names(function, arguments), arguments, strict=True)
-    inside = ", ".join(f"{n}={_text(x)}" for n, x in (*given, *(named or {}).items()))
+    named_inputs = zip(_names(function, arguments), arguments, strict=True)
+    inside = ", ".join(f"{n}={_text(x)}" for n, x in (*named_inputs, *(named or {}).items()))
     return f"{getattr(function, '__name__', 'the function')}({inside})"
 
 

@@ -153,10 +153,10 @@ def cause_in(kernel, grid, block, arrays, constants=None):
     return next(iter((*traced.faults, *traced.races)), None)
 
 
-def _right(kernel, given, case):
+def _right(kernel, problem, case):
     """Whether its answers are right; if not, it may have been written for other sizes."""
     try:
-        run(kernel, given, case)
+        run(kernel, problem, case)
     except Exception:
         return False
     return True
@@ -197,7 +197,7 @@ def _counts(pair, traces):
             yield f"{counts} per {unit} and token"
 
 
-def run(kernel, given, case, traced=False):
+def run(kernel, problem, case, traced=False):
     """The launches of a problem, and what is wrong with their answers; the traces if `traced`.
 
     Raises:
@@ -205,31 +205,31 @@ def run(kernel, given, case, traced=False):
         KernelFault: the kernel stopped.
     """
     traces = []
-    for grid, block, arrays in given.launches:
+    for grid, block, arrays in problem.launches:
         before = {name: array.copy() for name, array in arrays.items()}
         if case.spare:
             grid += 1
         if traced:
-            traces.append(traced_launch(kernel, grid, block, arrays, given.constants))
+            traces.append(traced_launch(kernel, grid, block, arrays, problem.constants))
             for fault in traces[-1].faults:
                 raise fault
             for array, now in zip(arrays.values(), traces[-1].arguments, strict=True):
                 array[...] = now
         else:
-            how = {"constants": given.constants, "reverse": case.reverse}
+            how = {"constants": problem.constants, "reverse": case.reverse}
             try:
                 trace.run(kernel, grid, block, *arrays.values(), **how)
             except Exception as error:
-                _note_sizes(error, given.constants)
+                _note_sizes(error, problem.constants)
                 raise
-        for name in arrays.keys() - set(given.writes):
+        for name in arrays.keys() - set(problem.writes):
             if not np.array_equal(arrays[name], before[name]):
                 raise ChangedInput(f"the kernel changed its input {name}")
     try:
-        given.judge()
+        problem.judge()
     except Difference as difference:
         if difference.symptom == "unset" and not traced:
-            _raise_unset(kernel, given)
+            _raise_unset(kernel, problem)
         raise
     return traces
 
@@ -249,10 +249,10 @@ def _note_sizes(error, constants):
         error.add_note(f"In this case {sizes}, so that a CPU has little to do.")
 
 
-def _raise_unset(kernel, given):
+def _raise_unset(kernel, problem):
     """Raises the fault that explains a NaN: an element is read that nobody has written."""
-    for grid, block, arrays in given.launches:
-        for fault in traced_launch(kernel, grid, block, arrays, given.constants).faults:
+    for grid, block, arrays in problem.launches:
+        for fault in traced_launch(kernel, grid, block, arrays, problem.constants).faults:
             if isinstance(fault, UninitialisedRead):
                 raise fault
 

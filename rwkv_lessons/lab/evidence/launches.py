@@ -60,22 +60,22 @@ class Launch:
             tensors[name] = torch.full(shape, torch.nan, dtype=self.dtype, device=device)
         return tensors | self.constants
 
-    def judge(self, given, seen=None, names=None):
+    def judge(self, arguments, seen=None, names=None):
         """Raises `Difference` for the first of the answers that is wrong, or a changed input.
 
         Args:
-            given: the arguments, after the launch.
+            arguments: those of the launch, after it.
             seen: the `Watched` of an interpreted launch: which elements were written, and where.
             names: {a parameter's name here: its name in the kernel}, where they differ.
         """
         names, regions = names or {}, {x.name: x for x in seen.regions} if seen else {}
         for name, x in self.inputs.items():
-            if not torch.equal(given[name].cpu().nan_to_num(), x.cpu().nan_to_num()):
+            if not torch.equal(arguments[name].cpu().nan_to_num(), x.cpu().nan_to_num()):
                 raise ChangedInput(f"the kernel changed its input {names.get(name, name)}")
         for name in self.outputs:
             if region := regions.get(names.get(name, name)):
                 self._all_written(name, region)
-        results = self.finish({name: given[name] for name in self.outputs})
+        results = self.finish({name: arguments[name] for name in self.outputs})
         for name, want in self.wants.items():
             letters, scale = self.letters.get(name, "abcde"), self.scales.get(name)
             got = results[name].detach().double().cpu().numpy()
@@ -121,13 +121,13 @@ def results(kernel, launch, device="cpu"):
 
     On the CPU through the interpreter, else on the device.
     """
-    given = launch.arguments(device)
-    start(kernel, launch, given, device)
-    return launch.finish({name: given[name] for name in launch.outputs})
+    arguments = launch.arguments(device)
+    start(kernel, launch, arguments, device)
+    return launch.finish({name: arguments[name] for name in launch.outputs})
 
 
-def start(kernel, launch, given, device="cpu", reverse=False, names=None):
-    """Launches with the arguments `given`: in the interpreter on the CPU, else on the device.
+def start(kernel, launch, arguments, device="cpu", reverse=False, names=None):
+    """Launches on these arguments: in the interpreter on the CPU, else on the device.
 
     Args:
         names: as for `Launch.judge`.
@@ -135,15 +135,15 @@ def start(kernel, launch, given, device="cpu", reverse=False, names=None):
     Returns:
         The interpreter's `Watched`, or None.
     """
-    given = renamed(given, names)
+    arguments = renamed(arguments, names)
     if device == "cpu":
-        return interpreter.run(kernel, launch.grid, reverse=reverse, **given)
-    kernel[launch.grid](**given)
+        return interpreter.run(kernel, launch.grid, reverse=reverse, **arguments)
+    kernel[launch.grid](**arguments)
 
 
-def renamed(given, names):
+def renamed(arguments, names):
     """Arguments by the names that the kernel has for them."""
-    return {(names or {}).get(name, name): x for name, x in given.items()}
+    return {(names or {}).get(name, name): x for name, x in arguments.items()}
 
 
 def parameter_names(kernel, reference):

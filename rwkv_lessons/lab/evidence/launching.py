@@ -55,18 +55,18 @@ class Launcher:
         raise Flaw(f"a launch needs a grid: {self.name}[grid](…)", "launch")
 
     def _launch(self, grid, args, named):
-        given = self._bound(args, named)
-        self.launches.append(given | {name: x for name, x in named.items() if name in OPTIONS})
+        bound = self._bound(args, named)
+        self.launches.append(bound | {name: x for name, x in named.items() if name in OPTIONS})
         for name in self.outputs:
-            given[name].fill_(torch.nan)  # a number that was there before is no answer
+            bound[name].fill_(torch.nan)  # a number that was there before is no answer
         if not self.run:
             return
-        sizes = {name: x for name, x in given.items() if not isinstance(x, torch.Tensor)}
+        sizes = {name: x for name, x in bound.items() if not isinstance(x, torch.Tensor)}
         grid = grid(sizes) if callable(grid) else grid
         try:
             # What the interpreter makes and does is not the function's.
             with unlimited(), unwatched(), torch._C.DisableTorchFunction():
-                seen = interpreter.run(self.kernel, grid, **given)
+                seen = interpreter.run(self.kernel, grid, **bound)
         except KernelFault as fault:
             raise Flaw(_first_line(fault), "sizes") from None
         for race in seen.races.values():
@@ -88,22 +88,22 @@ class Launcher:
             raise Flaw(f"{self.name} has no parameter {strange[0]}", "launch")
         if len(args) > len(wanted):
             raise Flaw(f"{self.name} takes {len(wanted)} arguments, and gets {len(args)}", "launch")
-        given = dict(zip(wanted, args, strict=False))
-        if twice := sorted(given.keys() & named.keys()):
+        bound = dict(zip(wanted, args, strict=False))
+        if twice := sorted(bound.keys() & named.keys()):
             raise Flaw(f"{self.name} gets {twice[0]} twice", "launch")
-        given |= named
-        if missing := [name for name in wanted if name not in given]:
+        bound |= named
+        if missing := [name for name in wanted if name not in bound]:
             raise Flaw(f"{self.name} is launched without {', '.join(missing)}", "launch")
-        for name, x in given.items():
+        for name, x in bound.items():
             self.homeless.refuse(f"{name} of {self.name}", x)
         for name in self.outputs:
-            x = given[name]
+            x = bound[name]
             if not isinstance(x, torch.Tensor) or not x.is_contiguous():
                 raise Flaw(f"{name} of {self.name} is no contiguous tensor", "launch")
-            for other, y in given.items():
+            for other, y in bound.items():
                 if other != name and isinstance(y, torch.Tensor) and _overlap(x, y):
                     raise Flaw(f"{name} is written over {other}", "launch")
-        return given
+        return bound
 
 
 class Homeless(TorchFunctionMode):
@@ -194,10 +194,10 @@ def launches(kernels, *calls: Call, exact=False):
     return answer
 
 
-def _idle(function, kernels, given):
+def _idle(function, kernels, inputs):
     """What a function returns where its kernels write NaN, and these."""
     dry = {x: Launcher(x, *kernel, run=False) for x, kernel in kernels.items()}
-    got = called(with_kernels(function, dry), *given)
+    got = called(with_kernels(function, dry), *inputs)
     return got if isinstance(got, tuple | list) else (got,), dry
 
 
@@ -214,29 +214,29 @@ def _as_wide(watched, dry):
     """Raises `Flaw` if a kernel is to write numbers of fewer bits than the reference has there."""
     for name, launcher in watched.items():
         for output in launcher.outputs:
-            found, want = (x.launches[0][output].dtype for x in (launcher, dry[name]))
-            if found.itemsize < want.itemsize:
-                raise Flaw(f"{output} of {name} is {found}, want {want}", "type of an output")
+            dtype, want = (x.launches[0][output].dtype for x in (launcher, dry[name]))
+            if dtype.itemsize < want.itemsize:
+                raise Flaw(f"{output} of {name} is {dtype}, want {want}", "type of an output")
 
 
 def _judge(function, reference, kernels, call, exact):
     watched = {name: Launcher(name, *kernel, exact=exact) for name, kernel in kernels.items()}
-    given, wants = call.problem()
+    inputs, wants = call.problem()
     homeless = Homeless()
     for launcher in watched.values():
         launcher.homeless = homeless
     with homeless:
-        got = called(with_kernels(function, watched), *given)
+        got = called(with_kernels(function, watched), *inputs)
     for n, x in enumerate(got if isinstance(got, tuple | list) else [got]):
         homeless.refuse(f"result {n}", x)
     for name, launcher in watched.items():
         if len(launcher.launches) != 1:
             text = f"launches of {name}: {len(launcher.launches)}, want 1"
             raise Flaw(text, "launch")
-    idle, dry = _idle(reference, kernels, given)
+    idle, dry = _idle(reference, kernels, inputs)
     _as_wide(watched, dry)
     _judge_results(got, wants, call)
-    _from_kernels(_idle(function, kernels, given)[0], idle, wants)
+    _from_kernels(_idle(function, kernels, inputs)[0], idle, wants)
 
 
 def _judge_results(got, wants, call):
@@ -262,9 +262,9 @@ def _judge_results(got, wants, call):
 
 def with_kernels(function, kernels):
     """The function, with these in place of the kernels that it names."""
-    known = function.__globals__ | kernels
+    names = function.__globals__ | kernels
     copy = types.FunctionType(
-        function.__code__, known, function.__name__, function.__defaults__, function.__closure__
+        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
     )
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy
@@ -278,7 +278,7 @@ def launchable(kernels, call: Call, arch="sm_90"):
 
         watched = {name: Launcher(name, *kernel, run=False) for name, kernel in kernels.items()}
         with_kernels(function, watched)(*call.problem()[0])
-        found = []
+        resources = []
         for name, launcher in watched.items():
             if missing := what_is_missing(launcher.kernel):
                 return Row("machine code", ABSENT, missing)
@@ -291,8 +291,8 @@ def launchable(kernels, call: Call, arch="sm_90"):
             for wrong in (claim for claim in LAUNCHABLE if not claim.holds(asm)):
                 details = (f"want {wrong.text}, found {wrong.found(asm)}",)
                 return Row("machine code", FAILED, used, details)
-            found.append(used)
-        return Row("machine code", PASSED, f"{' · '.join(found)} ({arch})")
+            resources.append(used)
+        return Row("machine code", PASSED, f"{' · '.join(resources)} ({arch})")
 
     machine_code.kind = "machine code"
     return machine_code
@@ -304,10 +304,10 @@ def launches_gpu(kernels, call: Call):
     def this_gpu(function, exercise):
         if not torch.cuda.is_available():
             return Row("this GPU", ABSENT)
-        given, wants = call.problem()
-        given = [x.cuda() if isinstance(x, torch.Tensor) else x for x in given]
+        inputs, wants = call.problem()
+        inputs = [x.cuda() if isinstance(x, torch.Tensor) else x for x in inputs]
         real = with_kernels(function, {name: kernel for name, (kernel, _) in kernels.items()})
-        _judge_results(real(*given), wants, call)
+        _judge_results(real(*inputs), wants, call)
         return Row("this GPU", PASSED, f"{call.size} on {torch.cuda.get_device_name()}")
 
     this_gpu.kind = "this GPU"

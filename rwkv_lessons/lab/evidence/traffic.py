@@ -54,17 +54,18 @@ class Budget:
 
     def excess(self, few, many, tokens=(FEW, MANY)):
         """None, or what is too much or too little, in lines: how much, then where."""
-        found = self.per_token(few, many, tokens)
+        per_token = self.per_token(few, many, tokens)
         if self.least:
-            if found >= self.limit:
+            if per_token >= self.limit:
                 return None
             hint = (f"hint: {self.hint}",) if self.hint else ()
-            return (f"{self.said(found)}, want at least {self.limit:g}", *hint)
+            return (f"{self.said(per_token)}, want at least {self.limit:g}", *hint)
         some = self.ever and self.limit == 0 and self.count(many) > 0
-        if found <= self.limit + max(SLACK, self.told) and not some:
+        if per_token <= self.limit + max(SLACK, self.told) and not some:
             return self._before_the_loop(few, many, tokens)
         lines = [
-            f"{self.said(found)}, want at most {self.limit:g}: {found - self.limit:.4g} too many"
+            f"{self.said(per_token)}, want at most {self.limit:g}: "
+            f"{per_token - self.limit:.4g} too many"
         ]
         shares = sorted(self.shares(many).items(), key=lambda share: -share[1])
         for row, count in shares[:6]:
@@ -74,26 +75,26 @@ class Budget:
 
     def _before_the_loop(self, few, many, tokens):
         """None, or what is too much of what a launch does once."""
-        found = self.outside(few, many, tokens)
-        if self.once is None or found <= self.once:
+        outside = self.outside(few, many, tokens)
+        if self.once is None or outside <= self.once:
             return None
         row, count = max(self.shares(few).items(), key=lambda share: share[1])
-        text = f"{self.counted(found)} per {self.unit} before or after the loop over tokens"
+        text = f"{self.counted(outside)} per {self.unit} before or after the loop over tokens"
         return f"{text}, want at most {self.once:g}", f"{row.array}: {count:,}, {row.place}"
 
     def warning(self, few, many, tokens=(FEW, MANY)):
         """What to say of a count that is only just not too much; or ""."""
-        found = self.per_token(few, many, tokens)
-        if self.least or found <= self.limit + SLACK:
+        per_token = self.per_token(few, many, tokens)
+        if self.least or per_token <= self.limit + SLACK:
             return ""
-        return f"{self.said(found)}: at most {self.limit:g} are best"
+        return f"{self.said(per_token)}: at most {self.limit:g} are best"
 
-    def said(self, found):
-        return f"{self.counted(found)} per {self.unit} and token"
+    def said(self, amount):
+        return f"{self.counted(amount)} per {self.unit} and token"
 
-    def counted(self, found):
+    def counted(self, amount):
         """ "1 load", "3 loads"."""
-        number = f"{found:.3g}"
+        number = f"{amount:.3g}"
         return f"{number} {self.text.removesuffix('s') if number == '1' else self.text}"
 
 

@@ -52,10 +52,10 @@ def answer(*cases: Case):
         tf32 = refused = None
         for case in cases:
             launch = case.launch()
-            given = launch.arguments()
+            arguments = launch.arguments()
             try:
-                seen = start(kernel, launch, given, reverse=case.reverse, names=names)
-                _judge(launch, given, seen, names)
+                seen = start(kernel, launch, arguments, reverse=case.reverse, names=names)
+                _judge(launch, arguments, seen, names)
             except (Difference, KernelFault, Flaw) as error:
                 if case.may_refuse and isinstance(error, WrongType):
                     refused = case, error
@@ -72,17 +72,17 @@ def answer(*cases: Case):
 
 def _rounded(place):
     """What a passed row says of products whose float32 operands lose bits; `place` is the first."""
-    said = "float32 operands would be cut off to TF32 on a GPU: no input_precision in line"
-    return (f"{said} {place.line}",) if place else ()
+    message = "float32 operands would be cut off to TF32 on a GPU: no input_precision in line"
+    return (f"{message} {place.line}",) if place else ()
 
 
-def _refused(found):
+def _refused(refusal):
     """What it says where a kernel is right, but does not compile for the types of a case."""
-    if not found:
+    if not refusal:
         return ()
-    case, error = found
-    said = f"It does not compile for {case.name}: tl.load(…).to(tl.float32) takes both types."
-    return (said, *str(error).splitlines())
+    case, error = refusal
+    message = f"It does not compile for {case.name}: tl.load(…).to(tl.float32) takes both types."
+    return (message, *str(error).splitlines())
 
 
 class Flaw(Exception):
@@ -93,7 +93,7 @@ class Flaw(Exception):
         super().__init__(f"{what}\n{place}" if place else what)
 
 
-def _judge(launch, given, seen, names):
+def _judge(launch, arguments, seen, names):
     """Raises what is wrong with an interpreted launch; the cause goes before its effects."""
     for race in seen.races.values():
         raise Flaw(str(race), "programs")
@@ -111,7 +111,7 @@ def _judge(launch, given, seen, names):
         what = "a tl.dot of float32 operands takes 11 bits of each (TF32)"
         raise Flaw(what, "input_precision", done.tf32)
     try:
-        launch.judge(given, seen, names)
+        launch.judge(arguments, seen, names)
     except NotANumber as error:
         if not seen.undefined:
             raise
@@ -158,10 +158,10 @@ def writes(times: float, *arrays: str):
 
 def _times(verb, op, times, arrays):
     def text(trace):
-        found = {array: f"{trace.times(array, op):.3g}×" for array in arrays}
-        if len(set(found.values())) == 1:
-            return f"{' '.join(found)} {verb} {found[arrays[0]]}"
-        return f"{verb} " + " ".join(f"{array} {n}" for array, n in found.items())
+        counts = {array: f"{trace.times(array, op):.3g}×" for array in arrays}
+        if len(set(counts.values())) == 1:
+            return f"{' '.join(counts)} {verb} {counts[arrays[0]]}"
+        return f"{verb} " + " ".join(f"{array} {n}" for array, n in counts.items())
 
     def most(trace):
         return max(arrays, key=lambda array: trace.times(array, op))
@@ -202,11 +202,11 @@ def dot_flops(at_least: int):
     return Limit(lambda t: t.flops, lambda t: f"{t.flops:,} operations in tl.dot", low=at_least)
 
 
-def _more_than_needed(limits, found, seen):
+def _more_than_needed(limits, texts, seen):
     """Lines on what is above a limit, but within its room."""
     return tuple(
         f"more than needed: {text}, where {limit.high:g} is enough"
-        for limit, text in zip(limits, found, strict=True)
+        for limit, text in zip(limits, texts, strict=True)
         if limit.count(seen) > limit.high + 1e-9
     )
 
@@ -228,14 +228,14 @@ def traffic(launch: Callable, *limits):
         seen.names = names
         for trouble in (*seen.faults, *seen.races):
             return Row("traffic", FAILED, "", explained(trouble, exercise))
-        found = [limit.text(seen) for limit in limits]
-        for limit, text in zip(limits, found, strict=True):
+        texts = [limit.text(seen) for limit in limits]
+        for limit, text in zip(limits, texts, strict=True):
             if not limit.holds(seen):
                 where = (f"counted at {counted.size}",) if counted.size else ()
                 details = (*limit.where(seen), *where)
                 return Row("traffic", FAILED, f"{text}, want {limit.want()}", details)
-        text = " · ".join([*found, f"{seen.programs} programs, no race"])
-        return Row("traffic", PASSED, text, _more_than_needed(limits, found, seen))
+        text = " · ".join([*texts, f"{seen.programs} programs, no race"])
+        return Row("traffic", PASSED, text, _more_than_needed(limits, texts, seen))
 
     gather.kind = "traffic"
     gather.explains_wrong_answers = False  # `answer` has looked for races
@@ -295,13 +295,13 @@ def gpu(launch: Callable):
         if not torch.cuda.is_available():
             return Row("this GPU", ABSENT)
         full, names = launch(), parameter_names(kernel, exercise.reference)
-        given = full.arguments("cuda")
-        start(kernel, full, given, "cuda", names=names)
+        arguments = full.arguments("cuda")
+        start(kernel, full, arguments, "cuda", names=names)
         try:
-            full.judge(given, names=names)
+            full.judge(arguments, names=names)
         except Difference as error:
             return Row("this GPU", FAILED, full.size, (str(error),))
-        ms = milliseconds(lambda: start(kernel, full, given, "cuda", names=names))
+        ms = milliseconds(lambda: start(kernel, full, arguments, "cuda", names=names))
         return Row(
             "this GPU", PASSED, f"{ms:.3f} ms at {full.size} on {torch.cuda.get_device_name()}"
         )

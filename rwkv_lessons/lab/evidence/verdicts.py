@@ -24,14 +24,14 @@ FAULTS = {EndlessLoop: "endless", DivergentBarrier: "divergent", MisalignedAcces
 GENERAL = ("by hand", "state", "head", "batch")
 
 
-def failed(name, trouble, exercise, symptom=None, call="", **known):
+def failed(name, trouble, exercise, symptom=None, call="", **cause):
     """The row "answer" of what is wrong in the case `name`.
 
     Args:
-        trouble, exercise, symptom, known: as for `explained`.
+        trouble, exercise, symptom, cause: as for `explained`.
         call: how it was called, as text.
     """
-    details = explained(trouble, exercise, symptom, **known)
+    details = explained(trouble, exercise, symptom, **cause)
     return Row("answer", FAILED, name, (call, *details) if call else details)
 
 

@@ -102,36 +102,36 @@ def problem(
         return torch.randn(*shape, generator=generator).to(device).double()
 
     tokens = rwkv6_inputs(B, T, H, max(K, V), device=device)
-    given = {x: y[..., : V if x == "v" else K].double() for x, y in tokens._asdict().items()}
+    inputs = {x: y[..., : V if x == "v" else K].double() for x, y in tokens._asdict().items()}
     s0, ds1, do = random(B, H, K, V), random(B, H, K, V), random(B, T, H, V)
-    given |= {"s0": s0 * states, "ds1": ds1 * states, "do": do}
+    inputs |= {"s0": s0 * states, "ds1": ds1 * states, "do": do}
     if decay == "strong":
-        given["w"] = -4.6 - 9.2 * torch.sigmoid(random(B, T, H, K)).float().double()
+        inputs["w"] = -4.6 - 9.2 * torch.sigmoid(random(B, T, H, K)).float().double()
     if decay == "edge":
-        given["w"] = torch.where(random(B, T, H, K) < 0, -torch.inf, 0.0).double()
+        inputs["w"] = torch.where(random(B, T, H, K) < 0, -torch.inf, 0.0).double()
     if numbers == "huge":
-        given["k"][:, -1] *= 1e6
-    given |= {x: given[x].to(dtype).double() for x in TOKENS}
+        inputs["k"][:, -1] *= 1e6
+    inputs |= {x: inputs[x].to(dtype).double() for x in TOKENS}
     rows = [
-        _one_row({x: y if x == "u" else y[b : b + 1] for x, y in given.items()}, C)
+        _one_row({x: y if x == "u" else y[b : b + 1] for x, y in inputs.items()}, C)
         for b in range(B)
     ]
-    return given | {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
+    return inputs | {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
 
 
-def _one_row(given, C):
+def _one_row(inputs, C):
     """The answers for one batch row."""
-    found = _gradients(given, C)
+    answers = _gradients(inputs, C)
     # Without a bonus, all of dr and dk comes through the state.
-    no_bonus = _gradients(given | {"u": torch.zeros_like(given["u"])}, C)
-    found |= {f"d{x}_s": no_bonus[f"d{x}"] for x in "rkv"}
-    found |= {"rdr": given["r"] * no_bonus["dr"], "kdk": given["k"] * no_bonus["dk"]}
-    return found | {"du": found["du"][None]}  # [1, H, N]: the sum over the batch is the caller's
+    no_bonus = _gradients(inputs | {"u": torch.zeros_like(inputs["u"])}, C)
+    answers |= {f"d{x}_s": no_bonus[f"d{x}"] for x in "rkv"}
+    answers |= {"rdr": inputs["r"] * no_bonus["dr"], "kdk": inputs["k"] * no_bonus["dk"]}
+    return answers | {"du": answers["du"][None]}  # [1, H, N]: callers add up the batch
 
 
-def _gradients(given, C):
+def _gradients(inputs, C):
     """o, s1 and all gradients for one batch row, and S and S·G at the ends of its chunks."""
-    leaves = {x: given[x].clone().requires_grad_() for x in ("r", "k", "v", "w", "u", "s0")}
+    leaves = {x: inputs[x].clone().requires_grad_() for x in ("r", "k", "v", "w", "u", "s0")}
     r, k, v, w, u, s = leaves.values()
     o, ends = [], []
     for t in range(0, r.shape[1], C):
@@ -139,11 +139,11 @@ def _gradients(given, C):
         s.retain_grad()
         o, ends = [*o, o_chunk], [*ends, s]
     o = torch.cat(o, 1)
-    ((o * given["do"]).sum() + (s * given["ds1"]).sum()).backward()
-    found = {"o": o, "s1": s} | {f"d{x}": leaf.grad for x, leaf in leaves.items()}
+    ((o * inputs["do"]).sum() + (s * inputs["ds1"]).sum()).backward()
+    answers = {"o": o, "s1": s} | {f"d{x}": leaf.grad for x, leaf in leaves.items()}
     S, G = torch.stack(ends, 1), torch.stack([end.grad for end in ends], 1)
-    found |= {"states": S.transpose(-1, -2), "kept": S, "a": (S * G).sum(-1)}
-    return {name: x.detach() for name, x in found.items()}
+    answers |= {"states": S.transpose(-1, -2), "kept": S, "a": (S * G).sum(-1)}
+    return {name: x.detach() for name, x in answers.items()}
 
 
 def parameters(kernel):
@@ -157,8 +157,8 @@ def arrays(kernel, writes, shape, C=64, **choice):
     return _arrays(parameters(kernel), writes, problem(tuple(shape), C, **choice))
 
 
-def _arrays(names, writes, known):
-    float32s = {name: known[name].float().numpy().copy() for name in names}  # C-contiguous
+def _arrays(names, writes, exact):
+    float32s = {name: exact[name].float().numpy().copy() for name in names}  # C-contiguous
     return {name: fresh(x.shape) if name in writes else x for name, x in float32s.items()}
 
 
@@ -186,24 +186,24 @@ def wkv6_signature(kernel):
     return tuple(layouts[len(LETTERS[name])] for name in parameters(kernel))
 
 
-def compare_written(writes, got, known, untouched=False):
+def compare_written(writes, got, exact, untouched=False):
     """Raises `Difference` for the first of the arrays that is wrong."""
     for name in writes:
         # dw is what is left of a difference: as exact as the numbers that are subtracted.
         of = ("a", "rdr", "kdk") if name == "dw" else (name,)
-        scale = max(float(known[x].abs().max()) for x in of)
-        want, letters = known[name].cpu().numpy(), LETTERS[name]
+        scale = max(float(exact[x].abs().max()) for x in of)
+        want, letters = exact[name].cpu().numpy(), LETTERS[name]
         # Gradients of a token come from those before and after it: an axis tells nothing of them.
         with about(name, by_axes=name == "o"):
             compare(got[name], want, letters, scale, untouched=untouched)
 
 
-def _launches(case, given):
+def _launches(case, arguments):
     """(shape, arguments) of a launch, or of two: the second goes on from the first one's state."""
     if not case.split:
-        return [(case.shape, given)]
+        return [(case.shape, arguments)]
     first, rest = (
-        {x: y[:, tokens].copy() if "t" in LETTERS[x] else y for x, y in given.items()}
+        {x: y[:, tokens].copy() if "t" in LETTERS[x] else y for x, y in arguments.items()}
         for tokens in (slice(0, case.split), slice(case.split, None))
     )
     rest |= {"s0": first["s1"], "s1": fresh(first["s1"].shape)}
@@ -222,19 +222,19 @@ def answer_and_traffic(launch: Callable, writes: tuple[str, ...], cases, budgets
     def problem_of(kernel, exercise, case):
         names = parameters(exercise.reference)
         C = SMALL_CHUNK if case not in WITH_CHUNKS and _names(plain(kernel), "C", CHUNK) else CHUNK
-        known = problem(case.shape, C, case.states, case.decay, numbers=case.numbers)
-        parts = _launches(case, _arrays(names, writes, known))
+        exact = problem(case.shape, C, case.states, case.decay, numbers=case.numbers)
+        parts = _launches(case, _arrays(names, writes, exact))
         chunked = {"C": C} if C != CHUNK else {}
         thin = {"N": case.shape[3]} if case.shape[3] != N else {}
 
         def judge():
             if case.numbers == "huge":  # the largest of the others sets the scale
-                earlier = {"o": known["o"][:, :-1]}
+                earlier = {"o": exact["o"][:, :-1]}
                 compare_written(("o",), {"o": parts[0][1]["o"][:, :-1]}, earlier, untouched=True)
-            whole = {x: _join(x, [given[x] for _, given in parts]) for x in writes}
-            compare_written(writes, whole, known, untouched=True)
+            whole = {x: _join(x, [arguments[x] for _, arguments in parts]) for x in writes}
+            compare_written(writes, whole, exact, untouched=True)
 
-        launches = [(*launch(*size, **chunked), given) for size, given in parts]
+        launches = [(*launch(*size, **chunked), arguments) for size, arguments in parts]
         return Problem(launches, writes, judge, chunked | thin or None)
 
     if not callable(budgets):
@@ -258,17 +258,17 @@ def gpu(launch: Callable, writes: tuple[str, ...], shape=(2, 139, 8, 64)):
     def gather(kernel, exercise):
         if not torch.cuda.is_available():
             return Row("this GPU", ABSENT)
-        known = problem(shape, device="cuda")
-        given = {x: known[x].float().contiguous() for x in parameters(exercise.reference)}
+        exact = problem(shape, device="cuda")
+        tensors = {x: exact[x].float().contiguous() for x in parameters(exercise.reference)}
         for name in writes:
-            given[name].fill_(torch.nan)
+            tensors[name].fill_(torch.nan)
         grid, block = launch(*shape)
-        kernel[grid, block, stream()](*map(as_array, given.values()))
+        kernel[grid, block, stream()](*map(as_array, tensors.values()))
         try:
-            compare_written(writes, {x: given[x].cpu().numpy() for x in writes}, known)
+            compare_written(writes, {x: tensors[x].cpu().numpy() for x in writes}, exact)
         except Difference as error:
             return Row("this GPU", FAILED, f"B, T, H, N = {shape}", (str(error),))
-        return timed(kernel, grid, block, given.values(), shape)
+        return timed(kernel, grid, block, tensors.values(), shape)
 
     gather.kind = "this GPU"
     return gather
@@ -300,14 +300,14 @@ def one_after_another(launches, shape, C):
     Returns:
         array → its largest error, in units of its largest element.
     """
-    known, written = problem(shape, C), {}
+    exact, written = problem(shape, C), {}
     for kernel, writes, launch in launches:
-        given = _arrays(parameters(kernel), writes, known)
-        given |= {name: written[name] for name in given if name in written}
+        arguments = _arrays(parameters(kernel), writes, exact)
+        arguments |= {name: written[name] for name in arguments if name in written}
         grid, block = launch(*shape, C)
         constants = {"C": C} if _names(plain(kernel), "C", CHUNK) else {}
         constants |= {"N": shape[3]} if "N" in named(plain(kernel)) else {}
-        trace.run(kernel, grid, block, *given.values(), constants=constants)
-        written |= {name: given[name] for name in writes}
-    want = {name: known[name].numpy() for name in written}
+        trace.run(kernel, grid, block, *arguments.values(), constants=constants)
+        written |= {name: arguments[name] for name in writes}
+    want = {name: exact[name].numpy() for name in written}
     return {x: np.abs(written[x] - want[x]).max() / np.abs(want[x]).max() for x in written}

@@ -91,25 +91,25 @@ def wkv6_launch(launch, names, writes, size=COMPILED_SIZE, **blocks):
     """
     B, T, H, K, V = size.shape
     C = blocks.get("C", size.C)
-    known = problem(size.shape, C, size.states, size.decay, dtype=size.dtype)
+    exact = problem(size.shape, C, size.states, size.decay, dtype=size.dtype)
     grid, constants = launch(B, T, H, K, V, **blocks)
-    inputs = {name: _given(name, known, size) for name in names if name not in writes}
-    wants = {name.removesuffix(PARTS): known[name.removesuffix(PARTS)] for name in writes}
+    inputs = {name: _given(name, exact, size) for name in names if name not in writes}
+    wants = {name.removesuffix(PARTS): exact[name.removesuffix(PARTS)] for name in writes}
     return Launch(
         grid,
         inputs,
-        {name: _shape(name, known, constants) for name in writes},
+        {name: _shape(name, exact, constants) for name in writes},
         wants,
         constants,
         _totals,
         LETTERS,
-        _scales(wants, known),
+        _scales(wants, exact),
         size=_text(size),
     )
 
 
-def _given(name, known, size):
-    return known[name].to(size.dtype if name in TOKENS else torch.float32).contiguous()
+def _given(name, exact, size):
+    return exact[name].to(size.dtype if name in TOKENS else torch.float32).contiguous()
 
 
 def wkv6_call(name, takes, returns, size):
@@ -122,11 +122,11 @@ def wkv6_call(name, takes, returns, size):
     """
 
     def made():
-        known = problem(size.shape, size.C, size.states, size.decay, dtype=size.dtype)
-        wants = {x: (known[x], LETTERS[x]) for x in returns}
+        exact = problem(size.shape, size.C, size.states, size.decay, dtype=size.dtype)
+        wants = {x: (exact[x], LETTERS[x]) for x in returns}
         if "du" in wants:
-            wants["du"] = known["du"].sum(0), LETTERS["u"]
-        return [_given(x, known, size) for x in takes], wants
+            wants["du"] = exact["du"].sum(0), LETTERS["u"]
+        return [_given(x, exact, size) for x in takes], wants
 
     low = size.dtype != torch.float32
     tolerance = BFLOAT16_TOLERANCE if low else TOLERANCE
@@ -139,25 +139,25 @@ def _text(size):
     return "B={} T={} H={} K={} V={}".format(*size.shape) + low
 
 
-def _shape(name, known, constants):
+def _shape(name, exact, constants):
     """The shape of an output; of partial sums, with the number of blocks in front."""
     one = name.removesuffix(PARTS)
-    shape = tuple(known[one].shape)
+    shape = tuple(exact[one].shape)
     if one == name:
         return shape
     # An array with a key axis is a sum over values, and the other way round.
     block, axis = ("BV", "v") if "i" in LETTERS[one] else ("BK", "k")
-    return (-(-known[axis].shape[-1] // constants[block]), *shape)
+    return (-(-exact[axis].shape[-1] // constants[block]), *shape)
 
 
 def _totals(written):
     return {x.removesuffix(PARTS): y.sum(0) if x.endswith(PARTS) else y for x, y in written.items()}
 
 
-def _scales(wants, known):
+def _scales(wants, exact):
     """dw is what is left of a difference: as exact as the numbers that are subtracted."""
     of = ("a", "rdr", "kdk")
-    return {"dw": max(float(known[x].abs().max()) for x in of)} if "dw" in wants else {}
+    return {"dw": max(float(exact[x].abs().max()) for x in of)} if "dw" in wants else {}
 
 
 def cases(launch, names, writes, chosen, **blocks):
@@ -197,8 +197,8 @@ def in_bfloat16(launch):
     """The `Launch` of a forward kernel with r, k, v and w rounded to bfloat16, and its answers."""
     tokens = {x: launch.inputs[x].bfloat16() for x in "rkvw"}
     inputs = launch.inputs | tokens
-    given = [inputs[x].double() for x in ("r", "k", "v", "w", "u", "s0")]
-    wants = dict(zip(("o", "s1"), wkv6_reference(*given), strict=True))
+    doubles = [inputs[x].double() for x in ("r", "k", "v", "w", "u", "s0")]
+    wants = dict(zip(("o", "s1"), wkv6_reference(*doubles), strict=True))
     size = f"{launch.size.removesuffix(' bfloat16')} bfloat16"
     return dataclasses.replace(
         launch,
@@ -267,17 +267,17 @@ def wkv6_function(takes, returns, chosen):
 
     def gather(function, exercise):
         for name, symptom, size in chosen:
-            known = problem(size.shape, size.C, size.states, size.decay, dtype=size.dtype)
-            given = [known[x].float() for x in takes]
+            exact = problem(size.shape, size.C, size.states, size.decay, dtype=size.dtype)
+            arguments = [exact[x].float() for x in takes]
             try:
-                got = several(called(function, *given), len(returns))
+                got = several(called(function, *arguments), len(returns))
                 wants = [
-                    known[x] - known[f"{x}_s"] if f"{x}_s" in known else known[x] for x in returns
+                    exact[x] - exact[f"{x}_s"] if f"{x}_s" in exact else exact[x] for x in returns
                 ]
                 letters = [LETTERS[x] for x in returns]
                 compare_each(zip(returns, got, wants, letters, strict=True))
             except (Difference, KernelFault) as trouble:
-                call = shown(function, given)
+                call = shown(function, arguments)
                 return failed(f"{name} ({_text(size)})", trouble, exercise, symptom, call)
         return Row("answer", PASSED, f"{len(chosen)} cases, against float64")
 
@@ -295,10 +295,10 @@ def one_after_another(steps, size, **blocks):
     Returns:
         {array: its largest error, in units of its largest element}.
     """
-    found, wants = {}, {}
+    written, wants = {}, {}
     for kernel, launch, names, writes in steps:
-        given = wkv6_launch(launch, names, writes, size, **blocks)
-        inputs = {name: found.get(name, x) for name, x in given.inputs.items()}
-        found |= results(kernel, dataclasses.replace(given, inputs=inputs))
-        wants |= given.wants
-    return {x: float((found[x] - wants[x]).abs().max() / wants[x].abs().max()) for x in found}
+        launched = wkv6_launch(launch, names, writes, size, **blocks)
+        inputs = {name: written.get(name, x) for name, x in launched.inputs.items()}
+        written |= results(kernel, dataclasses.replace(launched, inputs=inputs))
+        wants |= launched.wants
+    return {x: float((written[x] - wants[x]).abs().max() / wants[x].abs().max()) for x in written}

@@ -127,22 +127,22 @@ def problem(shape, C=64, states=True, decay="text", alike=False):
     return x | _answers(x, C)
 
 
-def _answers(given, C):
-    *tokens, s = (given[name].clone().requires_grad_() for name in INPUTS)
+def _answers(inputs, C):
+    *tokens, s = (inputs[name].clone().requires_grad_() for name in INPUTS)
     leaves = (*tokens, s)
-    o, z, kept, T = [], [], [], given["r"].shape[1]
+    o, z, states, T = [], [], [], inputs["r"].shape[1]
     for t in range(T):
         token = [x[:, t : t + 1] for x in tokens]
         z.append(torch.einsum("bhi,bhij->bhj", token[4][:, 0], s))
         o_t, s = wkv7_reference(*token, s)
         o.append(o_t)
         if (t + 1) % C == 0 or t == T - 1:
-            kept.append(s)
+            states.append(s)
     o = torch.cat(o, 1)
-    ((o * given["do"]).sum() + (s * given["ds1"]).sum()).backward()
-    found = {"o": o, "s1": s, "z": torch.stack(z, 1), "kept": torch.stack(kept, 1)}
-    found |= {f"d{name}": leaf.grad for name, leaf in zip(INPUTS, leaves, strict=True)}
-    return {name: x.detach() for name, x in found.items()}
+    ((o * inputs["do"]).sum() + (s * inputs["ds1"]).sum()).backward()
+    answers = {"o": o, "s1": s, "z": torch.stack(z, 1), "kept": torch.stack(states, 1)}
+    answers |= {f"d{name}": leaf.grad for name, leaf in zip(INPUTS, leaves, strict=True)}
+    return {name: x.detach() for name, x in answers.items()}
 
 
 def wkv7_launch(launch, names, writes, size=COMPILED_SIZE, alike=False, **blocks):
@@ -157,14 +157,14 @@ def wkv7_launch(launch, names, writes, size=COMPILED_SIZE, alike=False, **blocks
     """
     grid, constants = launch(*size.shape, **blocks)
     C = constants.get("C", size.C)
-    known = problem(size.shape, C, size.states, size.decay, alike)
-    wants = {name.removesuffix(PARTS): known[name.removesuffix(PARTS)] for name in writes}
-    outputs = {name: tuple(known[name.removesuffix(PARTS)].shape) for name in writes}
+    exact = problem(size.shape, C, size.states, size.decay, alike)
+    wants = {name.removesuffix(PARTS): exact[name.removesuffix(PARTS)] for name in writes}
+    outputs = {name: tuple(exact[name.removesuffix(PARTS)].shape) for name in writes}
     count = -(-size.shape[4] // constants.get("BV", size.shape[4]))
     outputs |= {x: (count, *shape) for x, shape in outputs.items() if x.endswith(PARTS)}
     return Launch(
         grid,
-        {name: known[name].float().contiguous() for name in names if name not in writes},
+        {name: exact[name].float().contiguous() for name in names if name not in writes},
         outputs,
         wants,
         constants,
@@ -172,7 +172,7 @@ def wkv7_launch(launch, names, writes, size=COMPILED_SIZE, alike=False, **blocks
             x.removesuffix(PARTS): y.sum(0) if x.endswith(PARTS) else y for x, y in written.items()
         },
         LETTERS,
-        tolerance=TOLERANCE if "kept" not in names or "kept" in writes else _after(known["w"], C),
+        tolerance=TOLERANCE if "kept" not in names or "kept" in writes else _after(exact["w"], C),
         size="B={} T={} H={} K={} V={}".format(*size.shape),
     )
 
@@ -221,10 +221,10 @@ def one_after_another(steps, size, **blocks):
     Returns:
         {array: its largest error, in units of its largest element}.
     """
-    found, wants = {}, {}
+    written, wants = {}, {}
     for kernel, launch, names, writes in steps:
-        given = wkv7_launch(launch, names, writes, size, **blocks)
-        inputs = {name: found.get(name, x) for name, x in given.inputs.items()}
-        found |= results(kernel, dataclasses.replace(given, inputs=inputs))
-        wants |= given.wants
-    return {x: float((found[x] - wants[x]).abs().max() / wants[x].abs().max()) for x in found}
+        launched = wkv7_launch(launch, names, writes, size, **blocks)
+        inputs = {name: written.get(name, x) for name, x in launched.inputs.items()}
+        written |= results(kernel, dataclasses.replace(launched, inputs=inputs))
+        wants |= launched.wants
+    return {x: float((written[x] - wants[x]).abs().max() / wants[x].abs().max()) for x in written}

@@ -46,22 +46,22 @@ def calls(exact: Callable, returns, *cases, tolerance=TOLERANCE):
 
     def gather(function, exercise):
         for name, symptom, make in cases:
-            given = make()
-            want = several(exact(*(x.double() for x in given)), len(returns))
+            arguments = make()
+            want = several(exact(*(x.double() for x in arguments)), len(returns))
             try:
-                got = several(called(function, *given), len(returns))
+                got = several(called(function, *arguments), len(returns))
                 named = zip(returns, got, want, strict=True)
                 results = [(name, x, y, axes[-y.dim() :]) for (name, axes), x, y in named]
                 compare_each(results, tolerance)
             except (Difference, KernelFault) as trouble:
-                return failed(name, trouble, exercise, symptom, shown(function, given))
+                return failed(name, trouble, exercise, symptom, shown(function, arguments))
         return Row("answer", PASSED, f"{len(cases)} cases, against float64")
 
     gather.kind = "answer"
     return gather
 
 
-def few_calls(make: Callable, most: int, text: str, side: int = 0, **known: Callable):
+def few_calls(make: Callable, most: int, text: str, side: int = 0, **stand_ins: Callable):
     """Counts the operations of torch in one call: a loop over tokens has too many.
 
     Args:
@@ -69,34 +69,34 @@ def few_calls(make: Callable, most: int, text: str, side: int = 0, **known: Call
         most: operations allowed.
         text: what `make` gives.
         side: rows and columns that one of its matrix products has to have at least.
-        known: functions by the names that the learner's calls them by: their own may be slow.
+        stand_ins: functions by the names that the learner's calls them by: their own may be slow.
     """
 
     def gather(function, exercise):
         with solvers() as used:
-            found = count(_with(function, known) if known else function, *make())
-        said = f"{found.calls} operations of torch for {text}"
-        if found.calls > most:
+            counted = count(_with(function, stand_ins) if stand_ins else function, *make())
+        message = f"{counted.calls} operations of torch for {text}"
+        if counted.calls > most:
             details = explained(f"at most {most} are needed", exercise, "loop over tokens")
-            return Row("work", FAILED, said, details)
+            return Row("work", FAILED, message, details)
         if used:
-            said = f"{used[0]} does what this exercise asks you to write"
-            return Row("work", FAILED, said, explained("", exercise, "products"))
-        if not found.products:
+            message = f"{used[0]} does what this exercise asks you to write"
+            return Row("work", FAILED, message, explained("", exercise, "products"))
+        if not counted.products:
             details = explained("no matrix product is among them", exercise, "products")
-            return Row("work", FAILED, said, details)
-        if found.side < side:
-            small = f"the largest product is of blocks of {found.side}, want {side}"
-            return Row("work", FAILED, small, explained(said, exercise, "products"))
-        return Row("work", PASSED, f"{said}, {found.products} matrix products")
+            return Row("work", FAILED, message, details)
+        if counted.side < side:
+            small = f"the largest product is of blocks of {counted.side}, want {side}"
+            return Row("work", FAILED, small, explained(message, exercise, "products"))
+        return Row("work", PASSED, f"{message}, {counted.products} matrix products")
 
     gather.kind = "work"
     return gather
 
 
-def _with(function, known):
+def _with(function, stand_ins):
     """The function, with others under the global names that it uses."""
-    names = {**function.__globals__, **known}
+    names = {**function.__globals__, **stand_ins}
     return types.FunctionType(
         function.__code__, names, function.__name__, function.__defaults__, function.__closure__
     )
@@ -108,9 +108,9 @@ def heads(H, C, K, V, **choice):
     Args:
         choice: of `inputs`.
     """
-    known = inputs((1, C, H, K, V), **choice)
-    tokens = [known[x][0].transpose(0, 1).float().contiguous() for x in "rwkvab"]
-    return *tokens, known["s0"][0].float()
+    arrays = inputs((1, C, H, K, V), **choice)
+    tokens = [arrays[x][0].transpose(0, 1).float().contiguous() for x in "rwkvab"]
+    return *tokens, arrays["s0"][0].float()
 
 
 def readings(C, N=32, alike=False):
@@ -120,8 +120,8 @@ def readings(C, N=32, alike=False):
         alike: all tokens have nearly the same key, and replace what it answers: all of A is near
             −1, and the numbers of Pascal's triangle are in its powers.
     """
-    known = inputs((1, C, 2, N, N), alike=alike)
-    a, b = (known[x][0].transpose(0, 1) for x in "ab")
+    arrays = inputs((1, C, 2, N, N), alike=alike)
+    a, b = (arrays[x][0].transpose(0, 1) for x in "ab")
     return ((a @ b.mT).tril(-1).float(),)
 
 
