@@ -202,7 +202,7 @@ def test_a_look_that_breaks_is_a_finding(monkeypatch, capsys):
 
 
 def test_notes_alone_do_not_fail(monkeypatch, capsys):
-    note = doctor.Finding(doctor.NOTE, "no [cu13] Triton", "a Codespace")
+    note = doctor.Diagnosis(doctor.NOTE, "no [cu13] Triton", "a Codespace")
     monkeypatch.setattr(doctor, "LOOKS", (lambda: [note],))
     assert cli.main(["doctor"]) == 0
     assert capsys.readouterr().out == "· no [cu13] Triton\n  → a Codespace\nThe lessons run here.\n"

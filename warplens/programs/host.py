@@ -16,7 +16,7 @@ H200 = ARCHITECTURES["sm_90"]
 MemoryInfo = collections.namedtuple("MemoryInfo", "free total")
 
 
-class Stream:
+class HostStream:
     """Everything on it is done."""
 
     handle = types.SimpleNamespace(value=0)
@@ -49,7 +49,7 @@ class Stream:
         return False
 
 
-class Event:
+class HostEvent:
     """A moment of the CPU's clock."""
 
     when = None
@@ -136,10 +136,10 @@ class Context:
         yield
 
     def create_stream(self):
-        return Stream()
+        return HostStream()
 
     def create_event(self, timing=True):
-        return Event(timing)
+        return HostEvent(timing)
 
     def get_max_potential_block_size(self, func, b2d_func, memsize, blocksizelimit, flags=None):
         return H200.sms, 256
@@ -242,12 +242,12 @@ NAMES = {
     "select_device": select_device,
     "require_context": lambda function: function,
     "runtime": Runtime(),
-    "stream": Stream,
-    "default_stream": Stream,
-    "legacy_default_stream": Stream,
-    "per_thread_default_stream": Stream,
-    "event": Event,
-    "Event": Event,
+    "stream": HostStream,
+    "default_stream": HostStream,
+    "legacy_default_stream": HostStream,
+    "per_thread_default_stream": HostStream,
+    "event": HostEvent,
+    "Event": HostEvent,
     "event_elapsed_time": lambda start, end: start.elapsed_time(end),
     "defer_cleanup": contextlib.nullcontext,
     "profiling": contextlib.nullcontext,

@@ -14,7 +14,7 @@ from ..cuda.events import events_of
 from ..cuda.fake_cuda import PretendInteger
 from ..cuda.grid_barrier import MOST_THREADS
 from ..cuda.races import races
-from ..cuda.run import Machine
+from ..cuda.run import CudaMachine
 from ..faults import STILL, EndlessLoop, KernelFault, Unsupported
 from ..time_limit import StillRunning
 from . import arrays
@@ -76,7 +76,7 @@ def _again(error, text):
         return KernelFault(f"{type(error).__name__}: {text}")
 
 
-class Checked(InPlace, Machine):
+class Checked(InPlace, CudaMachine):
     """A launch that checks every access and keeps none."""
 
     def prepare(self, *sizes):
@@ -133,7 +133,7 @@ class Logged(InPlace, Recorder):
         return number % across, number // across % rows, number // (across * rows)
 
 
-class Kernel:
+class ProgramKernel:
     """What `cuda.jit` makes of a function."""
 
     def __init__(self, function, device=False, signature=None, **options):
@@ -148,7 +148,7 @@ class Kernel:
     def __getitem__(self, sizes):
         if not isinstance(sizes, tuple) or not 2 <= len(sizes) <= 5:
             raise ValueError(f"launch configuration is [{sizes}], needs [blocks, threads]")
-        return Launch(self, *sizes)
+        return GridLaunch(self, *sizes)
 
     configure = lambda self, *sizes: self[sizes]  # noqa: E731
 
@@ -268,7 +268,7 @@ class Overloads(dict):
         return [self.kernel]
 
 
-class Launch:
+class GridLaunch:
     """`kernel[blocks, threads]`."""
 
     def __init__(self, kernel, grid, block, stream=0, sharedmem=0, cluster=None):
@@ -314,14 +314,14 @@ def jit(func_or_sig=None, device=False, link=None, boundscheck=None, **options):
     if boundscheck:
         raise NotImplementedError("bounds checking is not supported for CUDA")
     if inspect.isfunction(func_or_sig):
-        return Kernel(func_or_sig, device, **options)
-    if isinstance(func_or_sig, Kernel):
+        return ProgramKernel(func_or_sig, device, **options)
+    if isinstance(func_or_sig, ProgramKernel):
         raise TypeError("A jit decorator was called on an already jitted function")
     if callable(getattr(func_or_sig, "py_func", None)):
-        return Kernel(func_or_sig.py_func, device, **options)
+        return ProgramKernel(func_or_sig.py_func, device, **options)
 
     def decorated(function):
-        return Kernel(function, device, func_or_sig, **options)
+        return ProgramKernel(function, device, func_or_sig, **options)
 
     return decorated
 
