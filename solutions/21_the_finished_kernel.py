@@ -49,7 +49,7 @@ LOG2E = gl.constexpr(1.4426950408889634)
 
 
 def pieces(x):
-    """A float32 tensor as two of bfloat16, whose sum has 16 of its 24 bits: high, low."""
+    """high, low: two bfloat16 tensors whose sum has 16 of the 24 bits of a float32 tensor."""
     ### BEGIN SOLUTION
     high = x.bfloat16()
     return high, (x - high.float()).bfloat16()
@@ -57,10 +57,10 @@ def pieces(x):
 
 
 def let_go(started, needed):
-    """How many products a wait may let go on, at most, so that what is needed is done.
+    """How many products may keep running, at most, when a wait returns.
 
-    started: what each product adds to, in the order in which they were started: ["a", "a", "o"].
-    needed: the results that are read behind the wait: ["a"].
+    started: the result that each product adds to, in starting order, such as ["a", "a", "o"].
+    needed: the results that are read after the wait, such as ["a"].
     """
     ### BEGIN SOLUTION
     last = max((n for n, name in enumerate(started, 1) if name in needed), default=0)
@@ -339,16 +339,17 @@ EXERCISES = {
                 "upper 8 bits cancel, 16 are left, and 8 of those fit.",
             },
             instead={
-                "Cut the lower 16 bits off": "one instruction, and no rounding: high is off by up "
-                "to a whole last place, and low has to hold one bit more.",
-                "TF32": "11 bits in one piece, and half the rate of products of bfloat16.",
+                "Cut off the lower 16 bits": "is one instruction and rounds nothing. But high "
+                "can then be off by a whole unit in the last place, and low has to hold one bit "
+                "more.",
+                "TF32": "has 11 bits in one piece, at half the rate of bfloat16 products.",
             },
-            stretch="A third piece would hold the last 8 bits. How many products are then worth "
-            "it?",
+            stretch="A third piece would hold the last 8 bits. How many products would then be "
+            "worth computing?",
         ),
         hints=(
-            "What does rounding to bfloat16 leave out, as a number?",
-            "high is x rounded. What is left is x - high, in float32; round that as well.",
+            "What does rounding to bfloat16 remove, as a number?",
+            "high is x rounded. The rest is x - high, in float32; round that as well.",
             "high = x.bfloat16(); return high, (x - high.float()).bfloat16()",
         ),
         evidence=(
@@ -361,8 +362,8 @@ EXERCISES = {
         ),
         symptoms={
             "numbers that fit": "Then low is 0.",
-            "a few bits more": "low is what rounding has left out: x - high.",
-            "large and small": "Both pieces have the exponents of float32.",
+            "a few bits more": "low is the part that rounding removed: x - high.",
+            "large and small": "Both pieces have the exponent range of float32.",
         },
     ),
     "let_go": Exercise(
@@ -370,19 +371,19 @@ EXERCISES = {
         difficulty=1,
         afterwards=Afterwards(
             why={
-                "return len(started) - last": "Products end in order: behind the last one that is "
-                "needed, all may go on.",
+                "return len(started) - last": "Products finish in order: all those after the "
+                "last one that is needed may keep running.",
             },
             instead={
-                "0, always": "right, and what `tl.dot` does after each product.",
+                "0, always": "is correct, and it is what `tl.dot` does after each product.",
             },
-            stretch="The library lets 2 of 7 go on where the scores alone would allow 4. Who else "
-            "has to be done by then?",
+            stretch="The library lets 2 of 7 keep running, although the scores alone would allow "
+            "4. Which other products have to be done by then?",
         ),
         hints=(
-            "Number the products. Which is the last that has to be done?",
-            "The last place in `started` whose name is needed; what comes after it may go on. If "
-            "none is needed, all may.",
+            "Number the products. Which is the last that must be done?",
+            "Find the last place in `started` whose name is needed. The products after it may "
+            "keep running. If none is needed, all may.",
             "last = max((n for n, name in enumerate(started, 1) if name in needed), default=0); "
             "return len(started) - last",
         ),
@@ -406,12 +407,14 @@ EXERCISES = {
             ),
         ),
         symptoms={
-            "lesson 20's first wait": "o and s were started after a, and may go on.",
-            "its last wait": "o is started twice, the second time last: nothing may go on.",
-            "two are needed": "Of all that are needed, the one that was started last.",
-            "several that add to one": "All of those that add to it, so the last of them.",
-            "one that is added to again later": "The last, not the first.",
-            "none is needed": "Then nobody has to be done.",
+            "lesson 20's first wait": "o and s were started after a, so they may keep running.",
+            "its last wait": "o is started twice, the second time last, so nothing may keep "
+            "running.",
+            "two are needed": "Of all that are needed, the one that was started last counts.",
+            "several that add to one": "All products that add to it must be done, so the last of "
+            "them counts.",
+            "one that is added to again later": "The last one counts, not the first.",
+            "none is needed": "Nothing is needed, so all may keep running.",
         },
     ),
     "kernel": Exercise(
@@ -419,25 +422,26 @@ EXERCISES = {
         difficulty=2,
         afterwards=Afterwards(
             why={
-                "b_a = warpgroup_mma(r_low, high, b_a, is_async=True)": "It adds to the product "
-                "before it, in the same registers; the tensor cores keep that order by themselves.",
+                "b_a = warpgroup_mma(r_low, high, b_a, is_async=True)": "Adds to the product "
+                "before it, in the same registers; the tensor cores keep that order by "
+                "themselves.",
                 "b_a, r_high, r_low = warpgroup_mma_wait(2, deps=(b_a, r_high, r_low))": "r is "
-                "done with r S: its 32 registers are free before the scores are rounded.",
+                "done when r S is done: its 32 registers are free before the scores are rounded.",
             },
             instead={
-                "r_low · low as well": "a tenth product, for 2⁻¹⁶ of a score that is rounded to "
-                "2⁻⁹ right after.",
-                "TF32": "11 bits in one piece, at half the rate, and cut off where bfloat16 is "
-                "rounded.",
+                "r_low · low as well": "is a tenth product, for 2⁻¹⁶ of a score that is rounded "
+                "to 2⁻⁹ right after.",
+                "TF32": "has 11 bits in one piece, at half the rate, and truncates where "
+                "bfloat16 rounds.",
             },
-            stretch="o is rounded to 8 bits anyway. Which of the roundings that are left would you "
-            "get rid of next, and what would it cost?",
+            stretch="o is rounded to 8 bits anyway. Which of the remaining roundings would you "
+            "remove next, and what would it cost?",
         ),
         hints=(
-            "(r_high + r_low)(k_high + k_low) is four products; the last is too small to matter. "
-            "What else reads r, and what else reads k?",
+            "(r_high + r_low)(k_high + k_low) is four products, and the last is too small to "
+            "matter. Which other products read r, and which read k?",
             "Scores: r_high·high, r_low·high, r_high·low. Output: r_high·S, r_low·S. State: "
-            "high·v, low·v. Then the wait of let_go, for the scores and for r.",
+            "high·v, low·v. Then wait as let_go says, for the scores and for r.",
             "k_high, k_low = in_two(b_k), into s_k.index(i) and s_low; S as before; the fence; "
             "r_high, r_low = in_two(b_r), both converted to LEFT; … "
             "b_a, r_high, r_low = warpgroup_mma_wait(2, deps=(b_a, r_high, r_low)); "
@@ -460,17 +464,17 @@ EXERCISES = {
             gpu(partial(chunks, 2, 512, 64)),
         ),
         symptoms={
-            "wait": "What comes out of warpgroup_mma is a promise; its numbers come out of the "
-            "wait that names it.",
-            "in flight": "Name r_high and r_low in deps of a wait that ends r S.",
+            "wait": "The registers that warpgroup_mma returns are not valid yet. Use the values "
+            "that the wait returns, and name the product among its deps.",
+            "in flight": "Name r_high and r_low in deps of the wait that ends r S.",
             "fence": "Two tiles and S are written: the fence comes after the last of them.",
-            "left": "The last wait is for all: warpgroup_mma_wait(0, …).",
-            "chunk": "Every product that reads r needs both pieces of it, and every one that reads "
-            "k both of k.",
-            "pieces": "Somewhere r or k goes in with 8 bits only.",
-            "state in": "S as well is read by both pieces of r.",
-            "programs": "Programs run in any order.",
-            "idle": "Seven products have all they need at once: start them all, then wait.",
+            "left": "The last wait must cover all products: warpgroup_mma_wait(0, …).",
+            "chunk": "Every product that reads r needs both pieces of r, and every product that "
+            "reads k needs both pieces of k.",
+            "pieces": "Somewhere r or k goes in with only 8 bits.",
+            "state in": "S must be read by both pieces of r, too.",
+            "programs": "Programs run in any order and must not depend on each other.",
+            "idle": "Seven products have all their factors at once: start them all, then wait.",
         },
     ),
 }

@@ -16,10 +16,10 @@ from rwkv_lessons.runtime.launch_numba import ceil_div
 
 
 def loop(r, w, k, v, a, b, s):
-    """What the tokens of one head read, and the state that they leave.
+    """The outputs of one head's tokens, and the state after them.
 
-    r, w, k, a, b are [T, K], w the log decay; v is [T, V]; s is [K, V], keys × values. Returns o,
-    [T, V], and the last state.
+    r, w, k, a, b are [T, K], with w the log decay; v is [T, V]; s is [K, V], keys × values. Returns
+    o, [T, V], and the last state.
     """
     o = torch.empty_like(v)
     ### BEGIN SOLUTION
@@ -32,9 +32,9 @@ def loop(r, w, k, v, a, b, s):
 
 
 def tile(K, V, elements=1024):
-    """BK, BV: powers of two, the tile of the state that a program of one warp holds.
+    """BK, BV: the tile of the state that a program of one warp holds, both powers of two.
 
-    BK covers all keys. BV is as large as `elements` allow, at least 1, and no larger than it takes
+    BK covers all keys. BV is as large as `elements` allow, at least 1, and no larger than needed
     to cover V values.
     """
     ### BEGIN SOLUTION
@@ -48,9 +48,9 @@ def kernel(
     r, w, k, v, a, b, s0, o, s1,
     T, H: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
-    """One program per head of a batch row and BV of its values, all keys; grid (NV, B·H).
+    """One program for BV values and all keys of one head of a batch row; grid (NV, B·H).
 
-    r, w, k, a, b are [B, T, H, K], w the log decay; v, o are [B, T, H, V]; s0, s1 are
+    r, w, k, a, b are [B, T, H, K], with w the log decay; v, o are [B, T, H, V]; s0, s1 are
     [B, H, K, V]; all float32. BK ≥ K.
     """
     ### BEGIN SOLUTION
@@ -110,19 +110,21 @@ EXERCISES = {
         difficulty=1,
         afterwards=Afterwards(
             why={
-                "z = a[t] @ s": "The state before the token answers, before it decays.",
-                "o[t] = r[t] @ s": "The state after the token: it has no bonus, and needs none.",
+                "z = a[t] @ s": "Reads the state as the token finds it, before it decays.",
+                "o[t] = r[t] @ s": "Reads the state after the token. There is no bonus, and none "
+                "is needed.",
             },
             instead={
-                "(diag(exp(w)) + outer(b, a)) @ s": "the same as one K × K matrix: K²·V "
-                "multiply-adds a token instead of 2·K·V.",
+                "(diag(exp(w)) + outer(b, a)) @ s": "is the same as one K × K matrix. It costs "
+                "K²·V multiply-adds per token instead of 2·K·V.",
             },
-            stretch="Two heads share a state. What would each token overwrite of the other's?",
+            stretch="Suppose two heads shared a state. What would a token of one head overwrite "
+            "for the other?",
         ),
         hints=(
-            "For each token three lines: what a reads, the next state with its three terms, what r "
+            "Three lines per token: what a reads, the next state with its three terms, what r "
             "reads.",
-            "a[t] @ s is a row of V numbers. b[t] times it, and k[t] times v[t], are outer "
+            "a[t] @ s is a row of V values. b[t] times this row, and k[t] times v[t], are outer "
             "products, K × V. The decay multiplies rows: [:, None].",
             "z = a[t] @ s; s = w[t].exp()[:, None] * s + torch.outer(b[t], z) + "
             "torch.outer(k[t], v[t]); o[t] = r[t] @ s.",
@@ -140,9 +142,11 @@ EXERCISES = {
             ),
         ),
         symptoms={
-            "by hand": "From an empty state: z is 0, the state is k·v, and o is r·k·v.",
-            "one token": "a reads the state before it decays; r reads the state after the token.",
-            "state": "Each token starts from the state that the one before it left.",
+            "by hand": "With an empty state z is 0, the new state is the outer product of k and "
+            "v, and o is r times that.",
+            "one token": "With a state, check three things: z = a @ s uses the state before it "
+            "decays; exp(w) and b go along the rows (keys); r reads the state after the token.",
+            "state": "Each token starts from the state that the token before it left.",
         },
     ),
     "tile": Exercise(
@@ -150,20 +154,20 @@ EXERCISES = {
         difficulty=1,
         afterwards=Afterwards(
             why={
-                "BK = triton.next_power_of_2(K)": "All keys: z has to be whole before any key can "
-                "go on.",
+                "BK = triton.next_power_of_2(K)": "Takes all keys: z has to be complete before "
+                "any key can continue.",
             },
             instead={
-                "More warps for a larger tile": "r, w, k, a and b are read less often, and each "
-                "sum over keys goes through shared memory.",
+                "More warps for a larger tile": "loads r, w, k, a and b less often, but each sum "
+                "over keys goes through shared memory.",
             },
-            stretch="Your GPU has 132 SMs and 8 heads to compute. Which BV fills it, and what do "
-            "the reads cost?",
+            stretch="Your GPU has 132 SMs and 8 heads to compute. Which BV fills it, and how "
+            "many more reads does that cost?",
         ),
         hints=(
-            "Which of the two sizes is not free to choose?",
-            "BK is the power of two that covers K. What is left of the elements is for BV: divide "
-            "them by BK. V may need fewer, and one is the least.",
+            "Which of the two sizes is not yours to choose?",
+            "BK is the power of two that covers K. Divide the elements by BK to get BV. V may "
+            "need fewer, and 1 is the least.",
             "BK = triton.next_power_of_2(K); "
             "return BK, max(1, min(triton.next_power_of_2(V), elements // BK))",
         ),
@@ -182,10 +186,10 @@ EXERCISES = {
         ),
         symptoms={
             "100 keys, 100 values": "Both are powers of two: 128 keys leave room for 8 values.",
-            "few values": "No more values than it takes: 4 cover 3.",
-            "more keys than elements": "The keys stay whole, whatever it costs: one value is the "
-            "least.",
-            "a small state": "Next power of two above V, even where more would fit.",
+            "few values": "No more values than needed: 4 cover 3.",
+            "more keys than elements": "All keys stay in the tile, whatever it costs; BV is at "
+            "least 1.",
+            "a small state": "BV is the next power of two above V, even if more would fit.",
         },
     ),
     "kernel": Exercise(
@@ -193,27 +197,28 @@ EXERCISES = {
         difficulty=3,
         afterwards=Afterwards(
             why={
-                "b_z = tl.sum(b_a[:, None] * b_s, 0)  # [BV]": "Over all keys, inside the program: "
-                "nobody else is asked.",
-                "b_s = tl.exp(b_w)[:, None] * b_s + b_b[:, None] * b_z[None, :]": "The sum has to "
-                "be finished first: a second wait in every token.",
+                "b_z = tl.sum(b_a[:, None] * b_s, 0)  # [BV]": "Sums over all keys inside the "
+                "program, so it needs no other program.",
+                "b_s = tl.exp(b_w)[:, None] * b_s + b_b[:, None] * b_z[None, :]": "The sum has "
+                "to be finished first. This is the wait in every token.",
                 "i_t = (i_bh // H * T + t) * H + i_bh % H": "The row of token t in [B, T, H, …].",
             },
             instead={
-                "r·S from parts": "r·S⁺ = (r·exp(w))·S + (r·b)·z + (r·k)·v: both long sums read "
-                "the same state and can go at once, for three short ones more.",
-                "One program for all values": "each row is read once; at 64 × 64 a warp would "
-                "need 128 registers a thread for the state alone.",
+                "r·S from parts": "r·S⁺ = (r·exp(w))·S + (r·b)·z + (r·k)·v. Both long sums read "
+                "the same state and can run side by side, at the price of three short ones.",
+                "One program for all values": "reads each row once. But at 64 × 64 one warp "
+                "needs 128 registers per thread for the state alone.",
             },
-            stretch="Write the first of these two. How many rounds of SHFL does a token wait "
-            "for now?",
+            stretch="Write the first of these two. How many rounds of SHFL does a token wait for "
+            "now?",
         ),
         hints=(
-            "It is lesson 13's kernel with these differences: no blocks of keys, so no shares of "
-            "o; no bonus; two rows more, a and b; and o reads the state after the token.",
-            "In order: i_v, i_bh; o_k, o_v and masks; the tile of s0. In the loop: six loads; z, a "
-            "sum over axis 0; the new tile, three terms; o, another sum over axis 0. After it, the "
-            "store of s1.",
+            "Start from lesson 13's kernel and change four things: no blocks of keys, so no "
+            "shares of o; no bonus; two more rows, a and b; and o reads the state after the "
+            "token.",
+            "In order: i_v, i_bh; o_k, o_v and masks; the tile of s0. In the loop: six loads; z, "
+            "a sum over axis 0; the new tile, three terms; o, another sum over axis 0. After the "
+            "loop: the store of s1.",
             "o_k = tl.arange(0, BK); o_v = i_v * BV + tl.arange(0, BV); o_s = i_bh * K * V + "
             "o_k[:, None] * V + o_v[None, :]; i_t = (i_bh // H * T + t) * H + i_bh % H; b_z = "
             "tl.sum(b_a[:, None] * b_s, 0); b_s = tl.exp(b_w)[:, None] * b_s + b_b[:, None] * "
@@ -235,9 +240,12 @@ EXERCISES = {
             blocks=small,
         ),
         symptoms={
-            "by hand": "From an empty state: s1 is k·v, and o is r·k·v: the state after the token.",
-            "one token": "z reads the tile as the token finds it, before the decay.",
-            "state": "Each token starts from the tile that the one before it left.",
+            "by hand": "With an empty state s1 is the outer product of k and v, and o reads the "
+            "state after the token: r times s1.",
+            "one token": "With a state, check three things: z sums over axis 0 (keys) of the "
+            "tile before it decays; b and exp(w) multiply rows, [:, None]; z and v are columns, "
+            "[None, :].",
+            "state": "Each token starts from the tile that the token before it left.",
             "decay": "Each row of the tile, a key, is multiplied by its own exp(w): [:, None].",
         },
     ),

@@ -44,7 +44,7 @@ def by_doubling(A):
 
 
 def by_blocks(A):
-    """The same from halves: [[left, 0], [right @ low @ left, right]]; C is a power of two."""
+    """(I − A)⁻¹ from halves: [[left, 0], [right @ low @ left, right]]; C is a power of two."""
     ### BEGIN SOLUTION
     h = A.shape[-1] // 2
     if h == 0:
@@ -57,10 +57,11 @@ def by_blocks(A):
 
 
 def chunk(r, w, k, v, a, b, s):
-    """What the tokens of a chunk read, and the state after it: matrix products, no loop.
+    """The outputs of a chunk's tokens, and the state after it, by matrix products, without a loop.
 
-    r, w, k, a, b are [..., C, K], w the log decay, C a power of two up to 64 and w ≥ -0.6065; v is
-    [..., C, V]; s is [..., K, V], the state before the chunk. Returns o, [..., C, V], and a state.
+    r, w, k, a, b are [..., C, K], with w the log decay, C a power of two up to 64 and w ≥ -0.6065.
+    v is [..., C, V]; s is [..., K, V], the state before the chunk. Returns o, [..., C, V], and the
+    state after it.
     """
     total = w.cumsum(-2)  # log decay from the chunk's start, with the token's own
     before, last = total - w, total[..., -1:, :]
@@ -89,10 +90,10 @@ def kernel(
     r, w, k, v, a, b, s0, o, s1,
     T, H: tl.constexpr, N: tl.constexpr, BT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One program per head of a batch row, grid (B·H,); it walks through chunks of BT tokens.
+    """One program per head of a batch row, grid (B·H,), in chunks of BT tokens.
 
-    r, w, k, v, a, b, o are [B, T, H, N], w the log decay, N a power of 2; s0, s1 are [B, H, N, N];
-    all float32. PRECISION is that of products.
+    r, w, k, v, a, b, o are [B, T, H, N], with w the log decay, N a power of 2; s0, s1 are
+    [B, H, N, N]; all float32. PRECISION is that of the products.
     """
     i_b, i_h = tl.program_id(0) // H, tl.program_id(0) % H
     o_n, o_c = tl.arange(0, N), tl.arange(0, BT)
@@ -206,21 +207,21 @@ EXERCISES = {
         afterwards=Afterwards(
             why={
                 "inverse = inverse @ (eye + power)": "(I + A)(I + A²) = I + A + A² + A³: each "
-                "factor doubles the length of the sum.",
-                "while L < A.shape[-1]:": "A to the power C is 0: the sum ends by itself, nothing "
-                "is left out.",
+                "factor doubles the number of terms.",
+                "while L < A.shape[-1]:": "A to the power C is 0, so the sum ends by itself and "
+                "nothing is left out.",
             },
             instead={
-                "Row by row": "C − 1 steps that wait for each other; half of the arithmetic of "
-                "one product.",
+                "Row by row": "takes C − 1 steps that wait for each other, and half of the "
+                "arithmetic of one product.",
             },
-            stretch="Count the multiply-adds of both ways for C = 16 and 64. Which would you take "
-            "on tensor cores?",
+            stretch="Count the multiply-adds of both ways for C = 16 and 64. Which would you "
+            "choose on tensor cores?",
         ),
         hints=(
-            "1/(1 − x) = 1 + x + x² + … holds for matrices, and here the sum ends. How many "
-            "factors (1 + x)(1 + x²)(1 + x⁴) … make all powers below C?",
-            "Keep two matrices: the product so far, and the latest power, which is squared each "
+            "1/(1 − x) = 1 + x + x² + … also holds for matrices, and here the sum ends. How many "
+            "factors (1 + x)(1 + x²)(1 + x⁴) … give all powers below C?",
+            "Keep two matrices: the product so far, and the latest power, which you square each "
             "time. Stop when the powers reach C.",
             "inverse = eye + A; power = A; L = 2; while L < C: power = power @ power; inverse = "
             "inverse @ (eye + power); L = 2 * L.",
@@ -238,11 +239,12 @@ EXERCISES = {
             few_calls(partial(readings, 64), 100, "64 tokens"),
         ),
         symptoms={
-            "one": "Nothing is read: A is 0, and its inverse is I.",
-            "two": "I + A: its square is 0 already.",
-            "few": "All powers below C have to be in the sum, each once.",
+            "one": "One token reads nothing, so A is 0 and the result is [[1]] for every matrix "
+            "in the batch. Check the shape first: it must be that of A.",
+            "two": "With two tokens the result is I + A, because A² is 0.",
+            "few": "All powers below C must be in the sum, each once.",
             "loop over tokens": "Double the number of powers with each product.",
-            "products": "Powers of a matrix are made with @.",
+            "products": "Compute powers of a matrix with @.",
         },
     ),
     "by_blocks": Exercise(
@@ -250,25 +252,26 @@ EXERCISES = {
         difficulty=2,
         afterwards=Afterwards(
             why={
-                "left, right = by_blocks(torch.stack([A[..., :h, :h], A[..., h:, h:]]))": "Both "
-                "halves at once, as an axis in front: log2(C) steps.",
-                "low = right @ A[..., h:, :h] @ left": "A path from the first half to the second "
-                "crosses the border once.",
+                "left, right = by_blocks(torch.stack([A[..., :h, :h], A[..., h:, h:]]))": "Inverts "
+                "both halves at once, stacked along a new first axis: log2(C) steps.",
+                "low = right @ A[..., h:, :h] @ left": "Reads from the first half to the second: "
+                "within the first, across, within the second.",
             },
             instead={
-                "torch.linalg.solve_triangular": "the same digits; a kernel has no such function.",
-                "by_doubling": "products of C × C with as many steps, and powers whose entries may "
-                "grow to 10¹⁷.",
+                "torch.linalg.solve_triangular": "gives the same digits, but a kernel has no "
+                "such function.",
+                "by_doubling": "takes as many steps, with products of C × C, and powers whose "
+                "entries may grow to 10¹⁷.",
             },
-            stretch="In a kernel a block has at least 16 rows. Which of the three ways is right "
-            "for the blocks on the diagonal?",
+            stretch="In a kernel a tile for tl.dot has at least 16 rows. Which of the three ways "
+            "suits the blocks on the diagonal?",
         ),
         hints=(
-            "The first half of the tokens reads nothing of the second. So three blocks are left, "
-            "and two of them are inverses of their own.",
+            "The first half of the tokens reads nothing of the second, so one block is 0. Two of "
+            "the other three are inverses of the halves.",
             "(I − A) times [[left, 0], [x, right]] is I. Write out the lower left block: "
             "−low·left + (I − A of the second half)·x = 0.",
-            "x = right @ A[..., h:, :h] @ left; with C = 1 return ones; torch.cat puts the four "
+            "x = right @ A[..., h:, :h] @ left. For C = 1 return ones. torch.cat puts the four "
             "blocks together.",
         ),
         evidence=(
@@ -284,11 +287,12 @@ EXERCISES = {
             few_calls(partial(readings, 64), 1000, "64 tokens", side=32),
         ),
         symptoms={
-            "one": "One token: I is all there is, [[1]].",
-            "two": "[[1, 0], [A[1, 0], 1]].",
-            "few": "From the right: first within the first half, then across, then within the "
-            "second.",
-            "alike": "No power of A, please: only blocks and inverses of blocks.",
+            "one": "One token: the result is [[1]] for every matrix in the batch. Check the "
+            "shape first: it must be that of A.",
+            "two": "With two tokens the result is [[1, 0], [A[1, 0], 1]].",
+            "few": "Read right @ low @ left from the right: first within the first half, then "
+            "across, then within the second half.",
+            "alike": "Use no power of A: only blocks, and inverses of blocks.",
             "products": "The lower left block is two matrix products.",
         },
     ),
@@ -297,25 +301,25 @@ EXERCISES = {
         difficulty=3,
         afterwards=Afterwards(
             why={
-                "z = inverse @ (a_start @ s + (a_start @ k_start.mT).tril(-1) @ v)": "All that the "
-                "tokens take out, at once, from the state *before* the chunk.",
-                "b_start, k_start = b * (-total).exp(), k * (-total).exp()": "At most e^39 with "
-                "RWKV-7's clamp and 64 tokens: 2⁵⁶ fits a float32.",
+                "z = inverse @ (a_start @ s + (a_start @ k_start.mT).tril(-1) @ v)": "Computes z "
+                "of all tokens at once, from the state *before* the chunk.",
+                "b_start, k_start = b * (-total).exp(), k * (-total).exp()": "Is at most e^39 "
+                "with RWKV-7's bound and 64 tokens, and 2⁵⁶ fits a float32.",
             },
             instead={
-                "Counted from the middle": "exponents half as large: chunks of 64 in float32 with "
-                "decays twice as strong.",
-                "Runs of 1, 2, 4, … tokens": "all exponents ≤ 0, right for any decay; the "
-                "library's `wkv7_wy`.",
+                "Measure from the middle": "halves the exponents: chunks of 64 in float32 even "
+                "with decays twice as strong.",
+                "Runs of 1, 2, 4, … tokens": "keep all exponents ≤ 0, which is right for any "
+                "decay; the library's `wkv7_wy` does it.",
             },
-            stretch="o = R s + … is linear in s. Which matrix takes a state through a whole chunk? "
-            "With it, chunks could be joined like a sum.",
+            stretch="o = R s + … is linear in s. Which matrix takes a state through a whole "
+            "chunk? With it you could combine chunks as in a parallel sum.",
         ),
         hints=(
-            "Four factors from the chunk's start: a with `before`, r with `total`, b and k with "
-            "-total. Four products of them say who reads whom.",
-            "a reads strictly earlier tokens: .tril(-1); r its own as well: .tril(). Then z from "
-            "the inverse, o from s, z and v, and the state as in lesson 15, with z and b as well.",
+            "Compute four factors from the chunk's start: a with `before`, r with `total`, b and "
+            "k with -total. Four products of them are the scores.",
+            "a reads strictly earlier tokens: .tril(-1). r reads its own as well: .tril(). Then "
+            "z from the inverse, o from s, z and v, and the state as in lesson 15, plus b with z.",
             "z = by_blocks(ab) @ (a_start @ s + ak @ v); o = r_start @ s + rb @ z + rk @ v; "
             "last.exp().mT * s + (b·exp(last - total)).mT @ z + (k·exp(last - total)).mT @ v.",
         ),
@@ -325,25 +329,27 @@ EXERCISES = {
                 (("o", "htj"), ("s", "hij")),
                 ("one token, no state", "by hand", partial(heads, 1, 1, 4, 3, states=False)),
                 ("one token and a state", "state in", partial(heads, 1, 1, 4, 3)),
-                ("two tokens", "two", partial(heads, 1, 2, 4, 4, states=False)),
-                ("four tokens and a state", "few", partial(heads, 1, 4, 4, 4)),
+                ("two tokens", "two", partial(heads, 1, 2, 4, 3, states=False)),
+                ("four tokens and a state", "few", partial(heads, 1, 4, 4, 5)),
                 ("every head has its own tokens", "head", partial(heads, 3, 8, 8, 5)),
                 (
                     "64 tokens of the strongest decay",
                     "decay",
-                    partial(heads, 2, 64, 8, 8, decay="most"),
+                    partial(heads, 2, 64, 8, 5, decay="most"),
                 ),
             ),
             few_calls(partial(heads, 2, 64, 8, 8), 250, "64 tokens", by_blocks=by_blocks),
         ),
         symptoms={
-            "by hand": "One token, no state: z is 0, o = r·k·v, and the state is k·v.",
-            "state in": "a reads the state before the token decays, r after it; b·z is part of "
-            "what r reads.",
-            "two": "a of token 1 reads token 0 undecayed; r of token 1 reads it with one decay.",
-            "few": "z of a token is part of what later tokens read: that is what the inverse is "
-            "for.",
-            "decay": "Differences of sums first, exp last; the state's rows are keys: .mT.",
+            "by hand": "One token, no state: z is 0, o = (r·k) v, and the state is the outer "
+            "product of k and v.",
+            "state in": "With a state, check three things: a reads the state before the token's "
+            "decay and r after it; decays go along the keys, the state's rows; and r also reads "
+            "b·z.",
+            "two": "a of token 1 reads token 0 undecayed; r of token 1 reads token 0 with one "
+            "decay.",
+            "few": "z of a token is part of what later tokens read. The inverse is there for that.",
+            "decay": "Take differences of sums first and exp last. The state's rows are keys: .mT.",
             "products": "Sums over channels and over tokens are matrix products.",
         },
     ),
@@ -352,26 +358,26 @@ EXERCISES = {
         difficulty=3,
         afterwards=Afterwards(
             why={
-                "b_row = tl.sum(tl.where(o_c[:, None] == i, b_ab, 0), 0)  # [BT]": "A row of a "
-                "tile can only be had by a mask and a sum.",
-                "b_z = tl.dot(b_inverse, b_z, input_precision=PRECISION)": "The whole chunk's z: "
-                "the one product that RWKV-6 had not.",
+                "b_row = tl.sum(tl.where(o_c[:, None] == i, b_ab, 0), 0)  # [BT]": "Selects a "
+                "row of a tile with a mask and a sum; a tile cannot be indexed.",
+                "b_z = tl.dot(b_inverse, b_z, input_precision=PRECISION)": "Computes z of the "
+                "whole chunk. RWKV-6 has no such product.",
             },
             instead={
-                "by_doubling on 16 × 16": "six small products in place of 15 pairs of sums; with "
-                "tokens all alike it loses three digits.",
-                "Chunks of 64 from blocks of 16": "a quarter of the steps; the inverse is put "
-                "together as in by_blocks.",
+                "by_doubling on 16 × 16": "takes six small products instead of 15 pairs of sums. "
+                "With tokens that are all alike it loses three digits.",
+                "Chunks of 64 from blocks of 16": "take a quarter of the steps; the inverse is "
+                "put together as in by_blocks.",
             },
-            stretch="Which products need no state? Start those of the next chunk while this one's "
-            "state is in work.",
+            stretch="Which products need no state? Start the next chunk's while this chunk's "
+            "state is being updated.",
         ),
         hints=(
-            "Three gaps: the four products of who reads whom, the rows of the inverse, and chunk's "
-            "last four lines. tl.dot is the @, tl.trans the .mT, tl.where the .tril.",
-            "Rows: pick row i of b_ab with a mask and a sum over axis 0; times the rows of "
-            "b_inverse and summed, it is what row i gets added. Then z, o and the state; use b_s "
-            "before you move it on.",
+            "Three gaps: the four products for the scores, the rows of the inverse, and chunk's "
+            "last four lines. tl.dot is @, tl.trans is .mT, tl.where is .tril.",
+            "Rows: select row i of b_ab with a mask and a sum over axis 0. Multiply it with the "
+            "rows of b_inverse and sum: that is what you add to row i. Then z, o and the state. "
+            "Use b_s before you update it.",
             "b_ab = where(earlier, dot(b_left_a, trans(b_b * b_right)), 0), b_rb with earlier | "
             "own | for i in range(1, BT): b_row = sum(where(o_c[:, None] == i, b_ab, 0), 0); "
             "b_inverse += where(o_c[:, None] == i, sum(b_row[:, None] * b_inverse, 0)[None, :], 0) "
@@ -397,18 +403,21 @@ EXERCISES = {
             gpu(partial(sized, COMPILED_SIZE)),
         ),
         symptoms={
-            "by hand": "One token, no state: z is 0, o = r·k·v, undecayed, and the state is k·v.",
+            "by hand": "One token, no state: z is 0, o = (r·k) v without decay, and the state is "
+            "the outer product of k and v.",
             "two": "Row 1 of the inverse is [b_ab[1, 0], 1].",
-            "chunk": "a reads earlier tokens only, r its own, too; the inverse multiplies all that "
-            "a reads.",
-            "state in": "The state is read as it was before the chunk: by a faded by b_before, by "
-            "r by b_total.",
-            "state": "The old state fades by b_last along the keys; b·z and k·v by b_last − "
-            "b_total.",
-            "steps": "Right for short chunks: BT tokens take BT − 1 rows of the inverse, or "
-            "log2(BT) factors.",
-            "alike": "Powers of b_ab lose digits here. Row by row, no number becomes large.",
-            "decay": "Is every exponent counted from b_middle, b_before or b_last?",
+            "chunk": "a reads only earlier tokens, r also its own. The inverse multiplies "
+            "everything that a reads.",
+            "state in": "With a state, check three things: the state is read before it is "
+            "updated; a reads it with exp2(b_before) and r with exp2(b_total); the state's rows "
+            "are keys.",
+            "state": "The old state decays by b_last along its rows, the keys. b·z and k·v decay "
+            "by b_last − b_total.",
+            "steps": "It is right for short chunks. BT tokens need BT − 1 rows of the inverse, "
+            "or log2(BT) factors.",
+            "alike": "Powers of b_ab lose digits here. Row by row, no value becomes large.",
+            "decay": "Each exponent is measured from b_middle, b_before or b_last. Do both "
+            "factors of a product use the same one?",
         },
     ),
 }

@@ -4,7 +4,7 @@ from rwkv_lessons.lab.course.wrong_answers import edit, wrong
 
 pieces = wrong(
     low_is_left_in_float32=(
-        "The second piece is not rounded.",
+        "The second piece is not rounded to bfloat16.",
         edit("(x - high.float()).bfloat16()", "x - high.float()"),
     ),
     high_twice=(
@@ -12,35 +12,35 @@ pieces = wrong(
         edit("(x - high.float()).bfloat16()", "x.bfloat16()"),
     ),
     halves=(
-        "Half of x in each piece: 8 bits, twice the same.",
+        "Each piece is half of x: the same 8 bits twice.",
         edit("high = x.bfloat16()", "high = (x / 2).bfloat16()"),
         edit("(x - high.float()).bfloat16()", "high"),
     ),
     other_sign=(
-        "high - x in place of x - high.",
+        "Returns high - x instead of x - high.",
         edit("x - high.float()", "high.float() - x"),
     ),
     float16=(
-        "Through float16, which ends at 65,504.",
+        "Goes through float16, which ends at 65,504.",
         edit("high = x.bfloat16()", "high = x.half().bfloat16()"),
     ),
 )
 
 let_go = wrong(
     first_one=(
-        "All after the first one that is needed may go on.",
+        "Lets all products after the first needed one keep running.",
         edit("max((n for", "min((n for"),
     ),
     one_too_many=(
-        "The last one that is needed may go on as well.",
+        "Lets the last needed product keep running as well.",
         edit("return len(started) - last", "return len(started) - last + 1"),
     ),
     counts_the_others=(
-        "As many as are not needed, wherever they stand.",
+        "Counts the products that are not needed, wherever they stand.",
         edit("return len(started) - last", "return sum(name not in needed for name in started)"),
     ),
     waits_for_all=(
-        "Nobody may go on.",
+        "Lets no product keep running.",
         edit("return len(started) - last", "return 0"),
     ),
 )
@@ -60,11 +60,11 @@ kernel = wrong(
         edit("warpgroup_mma_wait(2, deps=(b_a, r", "warpgroup_mma_wait(1, deps=(b_a, r"),
     ),
     right_to_eight_bits=(
-        "What tokens read of the state is read with 8 bits of r.",
+        "The state is read with 8 bits of r.",
         edit("b_o = warpgroup_mma(r_low, s_state, b_o, is_async=True)\n"),
     ),
     low_over_high=(
-        "Both pieces of k go to one tile.",
+        "Both pieces of k go to the same tile.",
         edit("s_low.store(k_low)", "s_k.index(i).store(k_low)"),
     ),
     fence_too_early=(
@@ -81,14 +81,14 @@ kernel = wrong(
         ),
     ),
     starts_over=(
-        "The second product of the scores replaces the first.",
+        "The scores' second product replaces the first instead of adding to it.",
         edit(
             "warpgroup_mma(r_low, high, b_a, is_async=True)",
             "warpgroup_mma(r_low, high, zeros, use_acc=False, is_async=True)",
         ),
     ),
     scores_too_early=(
-        "The wait lets five products go on.",
+        "The wait lets five products keep running.",
         edit("warpgroup_mma_wait(2, deps=(b_a, r", "warpgroup_mma_wait(5, deps=(b_a, r"),
     ),
     r_given_away=(
@@ -99,7 +99,7 @@ kernel = wrong(
         ),
     ),
     waits_in_between=(
-        "Right, but the scores are waited for before the others start.",
+        "Correct, but waits for the scores before it starts the other products.",
         edit(
             "b_o = warpgroup_mma(r_high, s_state",
             "b_a = warpgroup_mma_wait(0, deps=(b_a,))\nb_o = warpgroup_mma(r_high, s_state",

@@ -17,53 +17,53 @@ loop = wrong(
         ),
     ),
     output_first=(
-        "o reads the state before the token.",
+        "o reads the state from before the token.",
         move("o[t] = r[t] @ s", before="z = a[t] @ s"),
     ),
     a_and_b_exchanged=(
-        "b reads, a writes.",
+        "a and b are swapped: b reads, a writes.",
         edit("a[t] @ s", "b[t] @ s"),
         edit("torch.outer(b[t], z)", "torch.outer(a[t], z)"),
     ),
     nothing_removed=(
-        "Nothing is taken out: RWKV-6 without its bonus.",
+        "Nothing is taken out: this is RWKV-6 without its bonus.",
         edit(" + torch.outer(b[t], z)"),
     ),
     decay_of_the_values=(
-        "The decay multiplies columns, not rows.",
+        "The decay multiplies columns instead of rows.",
         edit("w[t].exp()[:, None] * s", "(w[t].exp()[:, None] * s.mT[: len(w[t])]).mT"),
     ),
 )
 
 tile = wrong(
     square=(
-        "A square tile, as in lesson 13.",
+        "Uses a square tile, as in lesson 13.",
         edit("BK = triton.next_power_of_2(K)", "BK = 32"),
     ),
     no_power_of_two=(
-        "As many keys as there are.",
+        "BK is the number of keys, not a power of two.",
         edit("BK = triton.next_power_of_2(K)", "BK = K"),
     ),
     more_values_than_there_are=(
-        "All elements are given out, needed or not.",
+        "Uses all elements, even if V needs fewer.",
         edit("min(triton.next_power_of_2(V), elements // BK)", "elements // BK"),
     ),
     no_value_left=(
-        "With many keys no value is left.",
+        "With many keys, BV becomes 0.",
         edit(
             "max(1, min(triton.next_power_of_2(V), elements // BK))",
             "min(triton.next_power_of_2(V), elements // BK)",
         ),
     ),
     values_covered_by_half=(
-        "The values are rounded down.",
+        "BV is rounded down and does not cover V.",
         edit("min(triton.next_power_of_2(V), ", "min(1 << (V.bit_length() - 1), "),
     ),
 )
 
 kernel = wrong(
     at_most_128_tokens=(
-        "Tokens after the first 128 are left out.",
+        "Leaves out all tokens after the first 128.",
         edit("range(T)", "range(tl.minimum(T, 128))"),
     ),
     right_for_the_first_token=(
@@ -81,22 +81,22 @@ kernel = wrong(
         ),
     ),
     output_before_the_token=(
-        "o reads the state before k·v has come in.",
+        "o reads the state before k·v is added.",
         move(
             "tl.store(o + i_t * V + o_v, tl.sum(b_r[:, None] * b_s, 0), m_v)",
             before="b_s += b_k[:, None] * b_v[None, :]",
         ),
     ),
     reads_what_it_wrote=(
-        "z reads the state with k·v in it.",
+        "z reads the state with k·v already in it.",
         move("b_s += b_k[:, None] * b_v[None, :]", before="b_z = tl.sum("),
     ),
     sums_over_values=(
-        "z sums over the values: right shape, if there are as many.",
+        "z sums over the values: the shape is right if K = V.",
         edit("b_z = tl.sum(b_a[:, None] * b_s, 0)", "b_z = tl.sum(b_s, 0) * tl.sum(b_a, 0)"),
     ),
     always_the_first_block=(
-        "Every program takes the first values.",
+        "Every program takes the first block of values.",
         edit("i_v * BV + tl.arange(0, BV)", "tl.arange(0, BV)"),
     ),
     batch_forgotten=(
@@ -108,7 +108,7 @@ kernel = wrong(
         edit("o_k < K, o_v < V", "o_k >= 0, o_v >= 0"),
     ),
     first_state_forgotten=(
-        "Every head starts from nothing.",
+        "Every head starts from a zero state.",
         edit("b_s = tl.load(s0 + o_s, m_s, 0)", "b_s = tl.zeros([BK, BV], tl.float32)"),
     ),
 )

@@ -4,23 +4,23 @@ from rwkv_lessons.lab.course.wrong_answers import edit, instead, move, wrong
 
 by_doubling = wrong(
     sum_too_short=(
-        "The last power is left out.",
+        "Leaves out the last power.",
         edit("while L < A.shape[-1]:", "while 2 * L < A.shape[-1]:"),
     ),
     first_power_forgotten=(
-        "The first factor is I, not I + A.",
+        "The first factor is I instead of I + A.",
         edit("eye + A, A, 2", "eye, A, 2"),
     ),
     not_squared=(
-        "Powers grow by one, not twofold.",
+        "The power grows by one each time instead of doubling.",
         edit("power @ power", "power @ A"),
     ),
     of_the_sum=(
-        "(I + A)⁻¹ in place of (I − A)⁻¹.",
+        "Computes (I + A)⁻¹ instead of (I − A)⁻¹.",
         edit("eye + A, A, 2", "eye - A, A, 2"),
     ),
     power_by_power=(
-        "The right sum, one product for each power.",
+        "The right sum, but with one product for each power.",
         instead(
             """
             inverse = power = torch.eye(A.shape[-1]).expand_as(A)
@@ -48,19 +48,19 @@ by_blocks = wrong(
         ),
     ),
     halves_exchanged=(
-        "The second half's inverse comes first.",
+        "Multiplies the two halves' inverses in the wrong order.",
         edit("right @ A[..., h:, :h] @ left", "left @ A[..., h:, :h] @ right"),
     ),
     across_once=(
-        "Across the border without the ways within the halves.",
+        "Reads across the border only, without what is read within the halves.",
         edit("right @ A[..., h:, :h] @ left", "A[..., h:, :h]"),
     ),
     sign=(
-        "(I + A)⁻¹ in place of (I − A)⁻¹.",
+        "Computes (I + A)⁻¹ instead of (I − A)⁻¹.",
         edit("right @ A[..., h:, :h] @ left", "-right @ A[..., h:, :h] @ left"),
     ),
     halves_of_its_own=(
-        "Each half is used as it is.",
+        "Uses each half as it is instead of its inverse.",
         edit(
             "by_blocks(torch.stack([A[..., :h, :h], A[..., h:, h:]]))",
             "torch.eye(h) + A[..., :h, :h], torch.eye(h) + A[..., h:, h:]",
@@ -70,11 +70,11 @@ by_blocks = wrong(
 
 chunk = wrong(
     no_inverse=(
-        "Tokens do not read what earlier ones took out.",
+        "Leaves out the inverse: tokens do not read what earlier ones removed.",
         edit("inverse @ (a_start", "(a_start"),
     ),
     inverse_of_the_state_only=(
-        "The inverse is forgotten for what is read of v.",
+        "Applies the inverse to the state's part only, not to v's.",
         edit(
             "inverse @ (a_start @ s + (a_start @ k_start.mT).tril(-1) @ v)",
             "inverse @ (a_start @ s) + (a_start @ k_start.mT).tril(-1) @ v",
@@ -89,15 +89,15 @@ chunk = wrong(
         edit("(r_start @ k_start.mT).tril()", "(r_start @ k_start.mT).tril(-1)"),
     ),
     decayed_once_too_often=(
-        "a reads the state after the decay of its token.",
+        "a reads the state after its token's decay.",
         edit("a * before.exp()", "a * total.exp()"),
     ),
     state_without_z=(
-        "What the tokens took out stays in the state.",
+        "Leaves b·z out of the state.",
         edit(" + b_end.mT @ z"),
     ),
     token_by_token=(
-        "The right answer, one token after another.",
+        "The right answer, but one token after another.",
         instead(
             """
             o = []
@@ -122,7 +122,7 @@ kernel = wrong(
         edit("b_rk = tl.where(earlier | own, b_rk, 0)", "b_rk = tl.where(earlier, b_rk, 0)"),
     ),
     one_row_of_the_inverse=(
-        "Rows of the inverse read b_ab, not the rows above.",
+        "Rows of the inverse read b_ab instead of the rows above.",
         edit("tl.sum(b_row[:, None] * b_inverse, 0)", "b_row"),
     ),
     state_moved_first=(
@@ -130,18 +130,18 @@ kernel = wrong(
         move("b_s *= tl.exp2(b_last)[:, None]", before="b_o = tl.dot(b_r * tl.exp2"),
     ),
     z_of_the_first_chunk=(
-        "What a reads of the state is forgotten.",
+        "Leaves out what a reads of the state.",
         edit(
             "b_z = tl.dot(b_a * tl.exp2(b_before), b_s, input_precision=PRECISION)",
             "b_z = tl.zeros([BT, N], tl.float32)",
         ),
     ),
     decayed_once_too_often=(
-        "a reads the state after the decay of its token.",
+        "a reads the state after its token's decay.",
         edit("tl.exp2(b_before), b_s", "tl.exp2(b_total), b_s"),
     ),
     by_doubling=(
-        "The inverse from powers: few digits where tokens are alike.",
+        "Computes the inverse from powers: few digits are right if tokens are alike.",
         edit(
             """
             b_row = tl.sum(tl.where(o_c[:, None] == i, b_ab, 0), 0)  # [BT]

@@ -156,6 +156,10 @@ def per_byte():
     return 453e6 / (long - short) / 1e9, 1e3 * (short - 151e6 / (453e6 / (long - short)))
 
 
+def hopper(rung):
+    return ms("wkv6-hopper-ladder", rung)
+
+
 def generated(kind, B=1, T=512, out=20):
     """Milliseconds a token of so many sequences written after prompts of T tokens."""
     return row("mla-generate", kind, (B, T, out)).host_ms / out
@@ -335,21 +339,48 @@ SENTENCES = (
          (1 / 4,), 0.1),
     Said("20", r"a large product, # TFLOP/s for 132 SMs",
          lambda: (ceiling("bfloat16").flops_per_s / 1e12,)),
-    Said("21", r"A warp that only copies wins some two percent more",
-         lambda: (100 * ms("wkv6-hopper-ladder", "21_the_finished_kernel.masks")
-                  / ms("wkv6-hopper-ladder", "21_the_finished_kernel.producer") - 100,),
-         (2,), within=0.3),
+    Said("20", r"Copies that run ahead save a fifth of the time",
+         lambda: (1 - hopper("19_copies_in_flight.two_stages")
+                  / hopper("19_copies_in_flight.one_stage"),), (1 / 5,), 0.15),
+    Said("20", r"Starting the products together saves almost nothing",
+         lambda: (hopper("20_products_in_flight.together")
+                  / hopper("19_copies_in_flight.two_stages"),), (1,)),
+    Said("20", r"Your kernel is faster than the library's",
+         lambda: (hopper("20_products_in_flight.together") < hopper("chunked"),), (True,)),
+    Said("21", r"A warp that only copies gains another # %",
+         lambda: (100 * hopper("21_the_finished_kernel.masks")
+                  / hopper("21_the_finished_kernel.producer") - 100,), within=0.3),
+    Said("21", r"costs more time than all the later steps save",
+         lambda: (hopper("21_the_finished_kernel.producer")
+                  > hopper("20_products_in_flight.together"),), (True,)),
+    Said("21", r"one channel in 64 at -5, in each head, a call takes as long as with -5 everywhere",
+         lambda: tuple(ms("wkv6-decays", f"wkv6, one channel in 64 at -5{x}")
+                       / ms("wkv6-decays", f"wkv6, w = -5{x}") for x in ("", ", both passes")),
+         (1, 1)),
+    Said("21", r"beyond -5 a stronger decay costs no more",
+         lambda: tuple(ms("wkv6-decays", f"wkv6, w = -20{x}")
+                       / ms("wkv6-decays", f"wkv6, w = -5{x}") for x in ("", ", both passes")),
+         (1, 1)),
     Said("22", r"Lesson 13's kernel takes # ms on an H200, recorded", lambda: (f32(WALK),)),
-    Said("22", r"faster than lesson 13's # ms, and the roof at # ms is far",
-         lambda: (f32(WALK), roof("wkv7", (8, 4096, 64, 64)))),
-    Said("23", r"If no cache helped, about # ms",
+    Said("22", r"the time of a token grew only #×",
+         lambda: (ms("wkv7-ladder", "22_delta_rule") / f32(WALK),)),
+    Said("22", r"about as much as the operations",
+         lambda: (ms("wkv7-ladder", "22_delta_rule") / f32(WALK),), (9 / 7,), 0.05),
+    Said("23", r"If no cache helped, the bytes would take about # ms",
          lambda: ((27 + 48) * 4e3 * 8 * 4096 * 64 * 64 / ceiling().bytes_per_s,), within=0.1),
-    Said("23", r"Recorded are # ms: bytes alone",
+    Said("23", r"The recorded time is # ms, so bytes alone",
          lambda: (ms("wkv7-backward-ladder", "23_stepping_back.gradients", dtype="float32"),)),
-    Said("24", r"the recorded # ms, with 8 warps, are twice their line, and more than lesson 22's "
-         r"# ms for the walk",
+    Said("24", r"The recorded # ms, with 8 warps, are twice the line for 8 warps. They are also "
+         r"more than the # ms of lesson 22's scan",
          lambda: tuple(ms("wkv7-ladder", x) for x in ("24_chunked_rwkv7", "22_delta_rule"))),
-    Said("24", r"are twice their line",
+    Said("24", r"this rung ends at #× of lesson 22, in float32",
+         lambda: (ms("wkv7-ladder", "22_delta_rule") / ms("wkv7-ladder", "24_chunked_rwkv7"),)),
+    Said("24", r"lesson 22's roof of # ms, which was for multiply-adds",
+         lambda: (roof("wkv7", (8, 4096, 64, 64)),)),
+    Said("24", r"In bfloat16 the bytes are the limit, # ms",
+         lambda: (roof_over(work("wkv7", (8, 4096, 64, 64), "bfloat16"),
+                            ceiling("bfloat16")).floor_ms,)),
+    Said("24", r"are twice the line for 8 warps",
          lambda: (ms("wkv7-ladder", "24_chunked_rwkv7") / 2 / f32(CHUNKS),), (2,), 0.15),
     Said("26", r"`prefill absorbed` takes about two to four times as long as `prefill`",
          lambda: tuple(f(ms("mla-prefill", "prefill absorbed", x.shape) / x.median_ms
@@ -368,13 +399,25 @@ SENTENCES = (
          lambda: (share_of_products(),), (2 / 3,), 0.1),
     Said("28", r"one short sequence takes # ms a token, prompt included",
          lambda: (generated("latent graph"),), within=0.05),
-    Said("30", r"By their bytes that still leaves #× for two GPUs",
+    Said("30", r"By their bytes that would still leave #× for two GPUs",
          lambda: (forward(2**20, 2, assumed_rates(latency=5e-5, link=2e11)).speedup,)),
-    Said("30", r"no gain at all, #× for 131,072 tokens: the correction takes # ms where its bytes "
-         r"need #, and the sums of decays # where theirs need #",
-         lambda: (two_gpus("one GPU") / two_gpus("two GPUs"), two_gpus("correction"),
-                  4 * HALF / ceiling().bytes_per_s, two_gpus("summary"),
+    Said("30", r"The model above says #× there",
+         lambda: (forward(2**17, 2, assumed_rates(latency=5e-5, link=2e11)).speedup,)),
+    Said("30", r"The record says #× for 131,072 tokens",
+         lambda: (two_gpus("one GPU") / two_gpus("two GPUs"),)),
+    Said("30", r"The correction takes # ms where its bytes need #, and the sums of decays take # "
+         r"where theirs need #",
+         lambda: (two_gpus("correction"), 4 * HALF / ceiling().bytes_per_s, two_gpus("summary"),
                   HALF / ceiling().bytes_per_s)),
+    Said("30", r"two GPUs reach #× for 131,072 tokens",
+         lambda: (two_gpus("one GPU", "") / two_gpus("two GPUs", ""),)),
+    Said("30", r"takes # ms, and the sums, the gather and the correction add # ms",
+         lambda: (two_gpus("main pass", ""),
+                  sum(two_gpus(x, "") for x in ("summary", "gather", "correction")))),
+    Said("30", r"without \*corrected\*: #× for 131,072 tokens and #× for a million",
+         lambda: tuple(ms("sequence-parallel", "wkv6, one GPU", (2, 1, T, 64, 64))
+                       / ms("sequence-parallel", "wkv6, two GPUs", (2, 1, T, 64, 64))
+                       for T in (2**17, 2**20))),
     Said("designs_wkv6", r"\| the main shape \| 0.42; 2.0 \| #; # \|",
          lambda: tuple(ms(x, "wkv6", MAIN, "bfloat16") for x in ("wkv6", "wkv6-backward"))),
     Said("designs_wkv6", r"\| any decay \| 0.80; 3.6 \| #; # \|",

@@ -78,16 +78,17 @@ def half_lives(**log_decays):
     return Picture(figure, "half-life of a row\n" + "\n".join(texts))
 
 
-def roof(operation, shape, dtype="float32", gpu=GPU, folder=None, predicted=None):
+def roof(operation, shape, dtype="float32", gpu=GPU, folder=None, predicted=None, unit=None):
     """The roofline of a GPU over one operation, and the least time that it leaves.
 
     Args:
         predicted: id of a prediction in milliseconds, drawn beside it if there is one.
+        unit: what does the arithmetic, as for `ceiling`.
 
     Returns None, and prints a line that says so, where the GPU's ceilings are not recorded yet.
     """
     try:
-        limit = ceiling(dtype, gpu, folder)
+        limit = ceiling(dtype, gpu, folder, unit)
     except LookupError as missing:
         print(f"No roofline: {missing}")
         return None

@@ -9,7 +9,7 @@ OLD, OUT, NEW = style.LOAD, style.OKABE_ITO["purple"], style.STORE
 
 
 def replaced(s, key, value):
-    """One token with a = -κ, b = κ, no decay: the state before and after it, and its answers.
+    """One token with a = -κ, b = κ, no decay: the state before and after it, and lookups.
 
     Args:
         s: state `[2, 2]`, keys × values.
@@ -22,8 +22,8 @@ def replaced(s, key, value):
     panels = figure.subplots(1, 5, width_ratios=(1, 1, 1, 1, 1.9))
     parts = (
         ("S, before", s, OLD),
-        ("bᵀ(aS): taken out", removed, OUT),
-        ("kᵀv: put in", added, NEW),
+        ("bᵀ(aS): removed", removed, OUT),
+        ("kᵀv: added", added, NEW),
         ("S, after", after, style.OKABE_ITO["green"]),
     )
     for ax, (title, matrix, colour), sign in zip(panels, parts, ("+", "+", "=", ""), strict=False):
@@ -32,9 +32,10 @@ def replaced(s, key, value):
         ax.text(2.14, 1, sign, va="center", size=12)
     _answers(panels[4], s, after, key, value)
     across = torch.stack([key[1], -key[0]])
-    texts = [f"the answer to κ: {_pair(answer)} before, {_pair(key @ after)} after"]
-    texts.append(f"to a key across it: {_pair(across @ s)} before, {_pair(across @ after)} after")
-    texts.append(f"if nothing were taken out, to κ: {_pair(key @ (s + added))}")
+    texts = [f"κ looks up: {_pair(answer)} before, {_pair(key @ after)} after"]
+    other = f"{_pair(across @ s)} before, {_pair(across @ after)} after"
+    texts.append(f"a key at a right angle looks up: {other}")
+    texts.append(f"if nothing were removed, κ would look up: {_pair(key @ (s + added))}")
     return Picture(figure, "\n".join(texts))
 
 
@@ -52,14 +53,14 @@ def _numbers(ax, matrix, colour):
 
 
 def _answers(ax, s, after, key, value):
-    """The answers to κ and to the key across it as arrows, before and after."""
+    """What κ and a key at a right angle to it look up, before and after, as arrows."""
     across, sum_only = torch.stack([key[1], -key[0]]), key @ s + value
     arrow = {"arrowstyle": "-|>", "shrinkA": 0, "shrinkB": 0, "mutation_scale": 12}
     for end, colour, look, text, place in (
         (key @ s, OLD, "-", "κS before", (4, 5)),
         (key @ after, NEW, "-", "κS after = v", (-30, 6)),
         (across @ s, style.OKABE_ITO["green"], "-", "other key: as before", (-62, -12)),
-        (sum_only, style.INK, ":", "κS of a sum", (4, 2)),
+        (sum_only, style.INK, ":", "κS if only added", (4, 2)),
     ):
         x, y = (float(n) for n in end)
         given = arrow | {"color": colour, "linestyle": look, "linewidth": 1.6}
@@ -71,17 +72,17 @@ def _answers(ax, s, after, key, value):
     ax.axhline(0, color=style.FAINT, zorder=0)
     ax.axvline(0, color=style.FAINT, zorder=0)
     ax.set(xlabel="first value", ylabel="second value")
-    ax.set_title("what it answers")
+    ax.set_title("what a key looks up")
 
 
 def cuts(K=8, V=8, programs=4):
-    """A state cut along its keys and along its values: who needs whom for z."""
+    """A state cut along its keys and along its values: which programs compute z."""
     figure = style.figure(3.3)
     panels = figure.subplots(1, 2)
     colours = [style.OKABE_ITO[n] for n in ("blue", "orange", "green", "purple")]
     for ax, title, rows in (
-        (panels[0], "keys cut: z is a sum over programs, before every token", True),
-        (panels[1], "values cut: z of a column is the program's own", False),
+        (panels[0], "keys cut: every z is a sum over programs", True),
+        (panels[1], "values cut: each z is computed within a program", False),
     ):
         for i in range(K):
             for j in range(V):

@@ -12,7 +12,7 @@ from ...evidence.chunks import count
 from ...evidence.wkv7_functions import heads, readings, unit_triangular_inverse
 from ...pictures.chunks import MADE, OUT, READ, STATE
 
-FORWARD_PRODUCTS = (  # as in chunks.py: who reads whom, then z, o and the state
+FORWARD_PRODUCTS = (  # as in chunks.py: scores, then z, o and the state
     (("a", "T", "N", READ), ("bᵀ", "N", "T", READ), ("A ab", "T", "T", MADE)),
     (("a", "T", "N", READ), ("kᵀ", "N", "T", READ), ("A ak", "T", "T", MADE)),
     (("r", "T", "N", READ), ("bᵀ", "N", "T", READ), ("A rb", "T", "T", MADE)),
@@ -29,7 +29,7 @@ FORWARD_PRODUCTS = (  # as in chunks.py: who reads whom, then z, o and the state
 
 
 def levels(C=16):
-    """Which step makes which element of the inverse: row by row, and by blocks."""
+    """The step that computes each element of the inverse: row by row, and by blocks."""
     figure = style.figure(3.4, 9)
     panels = figure.subplots(1, 2)
     names = ("sky blue", "blue", "green", "orange", "vermillion", "purple")
@@ -38,7 +38,7 @@ def levels(C=16):
         for s in range(t + 1):
             shade = 0.25 + 0.7 * t / (C - 1)
             _box(panels[0], s, t, style.LOAD if s < t else style.FAINT, shade)
-            level = (t ^ s).bit_length() - 1  # the largest run that parts the two tokens
+            level = (t ^ s).bit_length() - 1  # the largest run that separates the two tokens
             _box(panels[1], s, t, colours[level] if s < t else style.FAINT, 0.8)
     steps = int(math.log2(C))
     for ax in panels:
@@ -114,7 +114,7 @@ def predictions(chunk, shape=(8, 4096, 64, 64), lengths=(16, 32, 64)):
         line = f"{C:6}{flops / N**2:13.1f} · N²{computing:12.2f}{moving:10.2f}{T // C:8}"
         lines.append(line)
     gpu = record("ceilings").provenance.gpu
-    return "\n".join([*lines, f"ms, at the recorded ceilings of an {gpu}"])
+    return "\n".join([*lines, f"ms, bfloat16, at the recorded ceilings of an {gpu}"])
 
 
 def _box(ax, x, y, colour, alpha):
