@@ -7,6 +7,7 @@ import torch
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.functions import function_cases
 from rwkv_lessons.lab.evidence.wkv7_functions import calls
+from rwkv_lessons.lab.lessons.lesson_30.collectives import ring
 from rwkv_lessons.lab.lessons.lesson_30.evidence import (
     exact_compose,
     exact_correct,
@@ -44,6 +45,23 @@ def compose(A1, B1, A2, B2):
     ### BEGIN SOLUTION
     return A2 * A1, A2[:, None] * B1 + B2
     ### END SOLUTION
+
+
+def gather(mine, rank, ranks, send, receive):
+    """All ranks' tensors, in the order of the ranks: an all-gather, around a ring.
+
+    Every rank calls it with its own tensor and its number. send(x, to) sends a tensor to rank `to`
+    and returns at once; receive(source) waits for the next tensor from rank `source`. A rank sends
+    only to the rank after it (the last one to rank 0), and at most ranks - 1 tensors.
+    """
+    found = [None] * ranks
+    found[rank] = mine
+    ### BEGIN SOLUTION
+    for step in range(ranks - 1):
+        send(found[(rank - step) % ranks], (rank + 1) % ranks)
+        found[(rank - step - 1) % ranks] = receive((rank - 1) % ranks)
+    ### END SOLUTION
+    return found
 
 
 def entries(A, B):
@@ -106,19 +124,19 @@ EXERCISES = {
             why={
                 "A = total[-1].exp()": "The product of all decays, as a sum of logs: one exp.",
                 "B = (k * (total[-1] - total).exp()).T @ v": "Each k decays from just after its "
-                "token to the end; then one product of matrices adds up all tokens.",
+                "token to the end; then one matrix product adds up all tokens.",
             },
             instead={
-                "The main pass": "B is the state that it leaves when it starts from zero: no rank "
-                "has to compute it apart.",
+                "The main pass": "already leaves B as its state when it starts from zero, so no "
+                "rank has to compute B separately.",
             },
-            stretch="A token with w = -inf: which difference is NaN, and what would you sum "
-            "instead?",
+            stretch="Suppose a token has w = -inf. Which difference is NaN, and what would you "
+            "sum instead?",
         ),
         hints=(
-            "What is left of a state S after T tokens? And of k[s]ᵀ v[s], written at token s?",
-            "A is exp of the sum of all w. What token s wrote decays by the tokens after s: exp of "
-            "the sum of those w. A running sum has both.",
+            "After T tokens, what is left of a state S? And of k[s]ᵀ v[s], written at token s?",
+            "A is exp of the sum of all w. What token s wrote decays by the tokens after s: exp "
+            "of the sum of their w. A running sum gives both.",
             "total = w.cumsum(0); A = total[-1].exp(); B = (k * (total[-1] - total).exp()).T @ v",
         ),
         evidence=(
@@ -134,11 +152,11 @@ EXERCISES = {
             ),
         ),
         symptoms={
-            "by hand": "One token: A is exp(w), and B is kᵀ v, which has not decayed yet.",
-            "decays after": "What token s wrote decays with w[s + 1], …, and not with w[s].",
-            "no decay": "A is 1, and B the plain sum of k[t]ᵀ v[t].",
-            "strong": "No factor above 1: exp(-total) overflows where decays are strong.",
-            "long": "Right for few tokens and keys: is there a number where T or K belongs?",
+            "by hand": "With one token A is exp(w), and B is kᵀ v, which has not decayed yet.",
+            "decays after": "What token s wrote decays with w[s + 1], …, but not with w[s].",
+            "no decay": "Without decay A is 1, and B is the sum of all k[t]ᵀ v[t].",
+            "strong": "Keep every factor at most 1: exp(-total) overflows if decays are strong.",
+            "long": "It is right for few tokens and keys. Is there a number where T or K belongs?",
         },
     ),
     "compose": Exercise(
@@ -146,18 +164,18 @@ EXERCISES = {
         difficulty=1,
         afterwards=Afterwards(
             why={
-                "return A2 * A1, A2[:, None] * B1 + B2": "What the first left behind goes through "
-                "the second's decays; what the second left behind is later.",
+                "return A2 * A1, A2[:, None] * B1 + B2": "What the first map left goes through "
+                "the second's decays; what the second left does not.",
             },
             instead={
-                "A tree": "composing is associative: log2(ranks) rounds of pairs, where a loop "
-                "takes one round for each rank.",
+                "A tree": "takes log2(ranks) steps, because composing is associative; a loop "
+                "takes one step per rank.",
             },
-            stretch="RWKV-7's A is a matrix. Which of the products must not change its order?",
+            stretch="RWKV-7's A is a matrix. Which products must keep their order?",
         ),
         hints=(
             "Put S ↦ A1 S + B1 into S ↦ A2 S + B2.",
-            "A2 (A1 S + B1) + B2: what multiplies S, and what does not?",
+            "A2 (A1 S + B1) + B2: which part multiplies S, and which does not?",
             "return A2 * A1, A2[:, None] * B1 + B2",
         ),
         evidence=(
@@ -171,8 +189,50 @@ EXERCISES = {
         ),
         symptoms={
             "by hand": "A2 (A1 S + B1) + B2.",
-            "order": "The second one's decays are those that the first one's B goes through.",
+            "order": "The first map's B goes through the decays of the second map.",
             "rows": "A decay belongs to a key, a row of the state: A2[:, None].",
+        },
+    ),
+    "gather": Exercise(
+        minutes=8,
+        difficulty=2,
+        afterwards=Afterwards(
+            why={
+                "send(found[(rank - step) % ranks], (rank + 1) % ranks)": "Passes on the tensor "
+                "that arrived last; in the first step that is the rank's own.",
+                "found[(rank - step - 1) % ranks] = receive((rank - 1) % ranks)": "The tensor that "
+                "arrives in step n has come n + 1 ranks far.",
+            },
+            instead={
+                "Everybody sends to everybody": "takes one step instead of ranks - 1, but a rank "
+                "needs a connection to each of the others. On a ring all links are busy all the "
+                "time, and each carries every tensor once.",
+            },
+            stretch="A reduce-scatter leaves on each rank the sum of one part over all ranks. "
+            "Which line changes?",
+        ),
+        hints=(
+            "Three ranks: rank 1 gets rank 0's tensor directly from rank 0. How does it get rank "
+            "2's?",
+            "In each of ranks - 1 steps, send on what arrived in the step before (first your own), "
+            "and receive from the rank before you. Whose tensor is it?",
+            "for step in range(ranks - 1): send(found[(rank - step) % ranks], (rank + 1) % ranks); "
+            "found[(rank - step - 1) % ranks] = receive((rank - 1) % ranks)",
+        ),
+        evidence=(
+            ring(
+                ("two ranks", "two ranks", 2),
+                ("three ranks", "three ranks", 3),
+                ("one rank alone", "alone", 1),
+                ("eight ranks", "three ranks", 8),
+            ),
+        ),
+        symptoms={
+            "two ranks": "Each rank sends its own tensor, then receives the other's. If both "
+            "receive first, both wait for ever.",
+            "three ranks": "In step n a rank sends on what it received in step n - 1. What it "
+            "receives comes from the rank before it, and belongs to rank - n - 1, modulo ranks.",
+            "alone": "One rank sends nothing and receives nothing.",
         },
     ),
     "entries": Exercise(
@@ -180,18 +240,19 @@ EXERCISES = {
         difficulty=1,
         afterwards=Afterwards(
             why={
-                "E[p] = A[p - 1][:, None] * E[p - 1] + B[p - 1]": "The rank before: its entry "
-                "state, through its map.",
+                "E[p] = A[p - 1][:, None] * E[p - 1] + B[p - 1]": "The entry state of the rank "
+                "before, taken through that rank's map.",
             },
             instead={
-                "Send E from rank to rank": "one message less to store, and each rank waits for "
-                "all those before it, one after the other.",
+                "Send E from rank to rank": "stores one message less, but each rank waits for "
+                "all those before it.",
             },
-            stretch="Each rank needs E of itself alone. Which of the maps does rank p not need?",
+            stretch="Each rank needs only its own E. Which maps does rank p not need?",
         ),
         hints=(
-            "Rank 0 starts from zero. From what does rank 1 start?",
-            "From what rank 0 leaves: its map of its own entry state. And so on, in order.",
+            "Rank 0 starts from zero. What does rank 1 start from?",
+            "From the state that rank 0 leaves: its map, applied to its own entry state. And so "
+            "on, in order.",
             "E[p] = A[p - 1][:, None] * E[p - 1] + B[p - 1]",
         ),
         evidence=(
@@ -207,8 +268,9 @@ EXERCISES = {
             ),
         ),
         symptoms={
-            "two ranks": "Rank 1 starts from B of rank 0; rank 0's own A meets zeros.",
-            "three ranks": "Rank 2 starts from A[1] E[1] + B[1]: the maps of ranks 0 and 1.",
+            "two ranks": "Rank 1 starts from B of rank 0; rank 0's A multiplies zeros.",
+            "three ranks": "Rank 2 starts from A[1] E[1] + B[1], which uses the maps of ranks 0 "
+            "and 1.",
             "alone": "Rank 0 starts from zeros, however many ranks there are.",
         },
     ),
@@ -217,17 +279,18 @@ EXERCISES = {
         difficulty=1,
         afterwards=Afterwards(
             why={
-                "before = w.cumsum(0) - w": "Without the token's own w: it reads before it decays.",
+                "before = w.cumsum(0) - w": "Leaves out the token's own w, because it reads "
+                "before it decays.",
             },
             instead={
-                "Sums of chunks": "64 tokens at a time: a decay once below the line stays below, "
-                "so that the first chunk that is says enough.",
+                "Sums of chunks": "compare 64 tokens at a time. A decay that is below the line "
+                "stays below, so the first such chunk is enough to know.",
             },
-            stretch="Find a w for which cumsum(0) - w is wrong by far more than rounding.",
+            stretch="Find a w for which cumsum(0) - w is wrong by much more than rounding.",
         ),
         hints=(
             "A decay is exp of a sum of w. Which sum does token t read through?",
-            "That of the tokens before t. It falls from token to token, so count the tokens where "
+            "The sum of the w before t. It falls from token to token, so count the tokens where "
             "it is at least -bits · log(2), in any key.",
             "before = w.cumsum(0) - w; return int((before >= -bits * math.log(2)).any(1).sum())",
         ),
@@ -245,12 +308,12 @@ EXERCISES = {
             ),
         ),
         symptoms={
-            "half at each token": "Tokens 0 to 3 read through 1, 1/2, 1/4, 1/8: 2^-3 still counts.",
+            "half at each token": "Tokens 0 to 3 read through 1, 1/2, 1/4, 1/8; 2^-3 still counts.",
             "the slowest key counts": "One key that remembers is enough: any, not all.",
-            "nothing decays": "All tokens, and no more than there are.",
+            "nothing decays": "All tokens count, and no more than there are.",
             "all of it at once": "Token 0 reads before its own decay.",
-            "keys take turns": "Add up each key's own w first; then take the slowest key.",
-            "keys forget together": "Each key is compared by itself, not the sum of all.",
+            "keys take turns": "Add up each key's own w first, then take the slowest key.",
+            "keys forget together": "Compare each key by itself, not the sum over keys.",
         },
     ),
     "correct": Exercise(
@@ -258,15 +321,15 @@ EXERCISES = {
         difficulty=2,
         afterwards=Afterwards(
             why={
-                "return o + (r * before.exp()) @ E": "E alone: what the tokens wrote themselves is "
-                "in o already, as the recurrence is linear in the state.",
+                "return o + (r * before.exp()) @ E": "Only E is missing: what the tokens wrote "
+                "themselves is in o already, because the recurrence is linear in the state.",
             },
             instead={
-                "Only the first reach(w, bits) tokens": "the same to the last bit that o has, for "
-                "a few thousand tokens in place of all.",
+                "Only the first reach(w, bits) tokens": "gives the same to the last bit of o, "
+                "for a few thousand tokens instead of all.",
             },
-            stretch="The library's kernel skips chunks with nothing left. Why does it not need to "
-            "tell the host how many?",
+            stretch="The library's kernel skips chunks with nothing left. Why does the host not "
+            "need to know how many?",
         ),
         hints=(
             "o[t] lacks what token t reads of E. What has happened to E by then?",
@@ -286,7 +349,7 @@ EXERCISES = {
             ),
         ),
         symptoms={
-            "long": "Right for few tokens and keys: is there a number where T or K belongs?",
+            "long": "It is right for few tokens and keys. Is there a number where T or K belongs?",
             "one token": "The first token reads E as it is: o + r E.",
             "decays before": "Token t reads through w[0] … w[t - 1], without its own.",
         },
@@ -297,19 +360,19 @@ EXERCISES = {
         afterwards=Afterwards(
             why={
                 "dS[p] = A[p + 1][:, None] * dS[p + 1] + dE[p + 1]": "The state after rank p is "
-                "the entry state of rank p + 1: what that rank's outputs say about it, and what "
-                "came back through its map.",
+                "the entry state of rank p + 1. Its gradient is what that rank's outputs "
+                "contribute, plus what came back through that rank's map.",
             },
             instead={
-                "Autograd through the gather": "the same loop, made by torch: the backward of an "
-                "all-gather is a sum over ranks.",
+                "Autograd through the gather": "runs the same loop inside torch: the backward of "
+                "an all-gather is a sum over ranks.",
             },
-            stretch="For RWKV-7, A is a matrix. What stands in its place here?",
+            stretch="For RWKV-7 A is a matrix. What takes its place here?",
         ),
         hints=(
-            "`entries` runs forward over the ranks. Which way does a gradient run?",
-            "From the last rank to the first. Rank p's state is read by rank p + 1's outputs, and "
-            "goes on through its map.",
+            "`entries` runs forward over the ranks. In which direction does a gradient run?",
+            "From the last rank to the first. Rank p's state is read by rank p + 1's outputs, "
+            "and continues through that rank's map.",
             "for p in reversed(range(len(A) - 1)): "
             "dS[p] = A[p + 1][:, None] * dS[p + 1] + dE[p + 1]",
         ),
@@ -326,8 +389,9 @@ EXERCISES = {
             ),
         ),
         symptoms={
-            "two ranks": "Nobody reads the last state. Rank 0's is read by rank 1: dE[1].",
-            "three ranks": "dS[0] = A[1] dS[1] + dE[1]: A of the rank that it passes.",
+            "two ranks": "Nobody reads the last state. Rank 0's state is read by rank 1: dE[1].",
+            "three ranks": "dS[0] = A[1] dS[1] + dE[1]: use A of the rank that the gradient "
+            "passes.",
             "alone": "Nobody reads the state after the last rank: zeros.",
         },
     ),

@@ -4,15 +4,15 @@ from rwkv_lessons.lab.course.wrong_answers import edit, wrong
 
 summary = wrong(
     decays_itself=(
-        "What a token writes decays with its own w, too.",
+        "What a token writes decays by its own w, too.",
         edit("(total[-1] - total)", "(total[-1] - total + w)"),
     ),
     decays_before=(
-        "The decays before a token in place of those after it.",
+        "Uses the decays before a token instead of those after it.",
         edit("(total[-1] - total)", "(total - w)"),
     ),
     divided=(
-        "Decays from the start, divided: right until exp(-total) overflows.",
+        "Divides decays from the start: right until exp(-total) overflows.",
         edit(
             "(k * (total[-1] - total).exp()).T @ v",
             "A[:, None] * ((k * (-total).exp()).T @ v)",
@@ -23,26 +23,26 @@ summary = wrong(
         edit("(k * (total[-1] - total).exp()).T @ v", "k.T @ v"),
     ),
     log_of_the_product=(
-        "A is the sum of the logs, and not exp of it.",
+        "A is the sum of the logs instead of its exp.",
         edit("A = total[-1].exp()", "A = total[-1]"),
     ),
 )
 
 compose = wrong(
     order_turned=(
-        "The first one's decays for what the second one wrote.",
+        "Applies the first map's decays to what the second wrote.",
         edit("A2[:, None] * B1 + B2", "A1[:, None] * B2 + B1"),
     ),
     undecayed=(
-        "What the first one left does not pass the second one.",
+        "What the first map left does not go through the second.",
         edit("A2[:, None] * B1 + B2", "B1 + B2"),
     ),
     both_decay=(
-        "What the second one left decays, too.",
+        "What the second map left decays, too.",
         edit("A2[:, None] * B1 + B2", "A2[:, None] * (B1 + B2)"),
     ),
     added=(
-        "Decays are added, as their logs are.",
+        "Adds the decays instead of multiplying them.",
         edit("A2 * A1", "A2 + A1"),
     ),
     columns=(
@@ -51,17 +51,48 @@ compose = wrong(
     ),
 )
 
+gather = wrong(
+    receives_first=(
+        "Every rank receives before it sends: a hang.",
+        edit("send(found[(rank - step) % ranks], (rank + 1) % ranks)", "left = (rank - 1) % ranks"),
+        edit(
+            "found[(rank - step - 1) % ranks] = receive((rank - 1) % ranks)",
+            """
+            found[(rank - step - 1) % ranks] = receive(left)
+            send(found[(rank - step) % ranks], (rank + 1) % ranks)
+            """,
+        ),
+    ),
+    own_again=(
+        "Sends its own tensor in every step.",
+        edit("send(found[(rank - step) % ranks]", "send(found[rank]"),
+    ),
+    wrong_place=(
+        "Stores what arrives as if it had come from the other direction.",
+        edit("found[(rank - step - 1) % ranks]", "found[(rank + step + 1) % ranks]"),
+        edit("send(found[(rank - step) % ranks]", "send(found[(rank + step) % ranks]"),
+    ),
+    one_step_short=(
+        "Stops one step too early.",
+        edit("range(ranks - 1)", "range(ranks - 2)"),
+    ),
+    one_step_long=(
+        "Goes around once more, to its own tensor.",
+        edit("range(ranks - 1)", "range(ranks)"),
+    ),
+)
+
 entries = wrong(
     right_for_two_ranks=(
-        "What the rank before left, and nothing of those before it.",
+        "Uses only what the rank before left from zero, and nothing of earlier ranks.",
         edit("A[p - 1][:, None] * E[p - 1] + B[p - 1]", "B[p - 1]"),
     ),
     own_decay=(
-        "A rank's own decays in place of the one's before it.",
+        "Uses a rank's own decays instead of those of the rank before.",
         edit("A[p - 1][:, None]", "A[p][:, None]"),
     ),
     state_after=(
-        "The state after each rank in place of the one before it.",
+        "Returns the state after each rank instead of the one before it.",
         edit("for p in range(1, len(A)):", "for p in range(len(A)):"),
         edit(
             "A[p - 1][:, None] * E[p - 1] + B[p - 1]",
@@ -69,11 +100,11 @@ entries = wrong(
         ),
     ),
     sum_of_all=(
-        "What all ranks before left, added without decays.",
+        "Adds up what all earlier ranks left, without decays.",
         edit("A[p - 1][:, None] * E[p - 1] + B[p - 1]", "E[p - 1] + B[p - 1]"),
     ),
     two_ranks_only=(
-        "The third rank is forgotten.",
+        "Leaves out the third rank.",
         edit("range(1, len(A))", "range(1, min(2, len(A)))"),
     ),
 )
@@ -84,23 +115,23 @@ reach = wrong(
         edit("w.cumsum(0) - w", "w.cumsum(0)"),
     ),
     every_key=(
-        "It ends where the first key has forgotten.",
+        "Stops when the first key has forgotten.",
         edit(".any(1)", ".all(1)"),
     ),
     natural=(
-        "Bits are taken for natural logarithms.",
+        "Treats bits as natural logarithms.",
         edit("-bits * math.log(2)", "-bits"),
     ),
     always_all=(
-        "All tokens, whatever decays.",
+        "Counts all tokens, whatever the decays.",
         edit("int((before >= -bits * math.log(2)).any(1).sum())", "len(w)"),
     ),
     slowest_of_each_token=(
-        "The slowest key of each token by itself, added up.",
+        "Adds up the slowest key of each token.",
         edit("w.cumsum(0) - w", "(x := w.max(1, keepdim=True).values).cumsum(0) - x"),
     ),
     keys_counted=(
-        "Keys are counted, and not tokens.",
+        "Counts keys instead of tokens.",
         edit(".any(1).sum()", ".sum()"),
     ),
 )
@@ -115,37 +146,37 @@ correct = wrong(
         edit("(r * before.exp()) @ E", "r @ E"),
     ),
     only_the_first=(
-        "The first token alone.",
+        "Corrects only the first token.",
         edit(
             "return o + (r * before.exp()) @ E",
             "o = o.clone(); o[0] += r[0] @ E; return o",
         ),
     ),
     replaced=(
-        "o is replaced, and what the tokens wrote themselves is lost.",
+        "Replaces o, so what the tokens wrote themselves is lost.",
         edit("return o + ", "return "),
     ),
     last_decay=(
-        "Each token reads through the decay of the one before it alone.",
+        "Each token reads through only one decay, that of the token before it.",
         edit("w.cumsum(0) - w", "w.roll(1, 0) * (torch.arange(len(w)) > 0)[:, None]"),
     ),
 )
 
 exit_gradients = wrong(
     forward_again=(
-        "It runs forward over the ranks.",
+        "Runs forward over the ranks.",
         edit("reversed(range(len(A) - 1))", "range(len(A) - 1)"),
     ),
     own_decay=(
-        "A rank's own decays in place of the next one's.",
+        "Uses a rank's own decays instead of the next rank's.",
         edit("A[p + 1][:, None]", "A[p][:, None]"),
     ),
     neighbour_alone=(
-        "What the next rank reads, and nothing of those after it.",
+        "Uses only what the next rank reads, and nothing of later ranks.",
         edit("A[p + 1][:, None] * dS[p + 1] + dE[p + 1]", "dE[p + 1]"),
     ),
     own_outputs=(
-        "A rank's own outputs read the state before it, not the one after it.",
+        "Adds a rank's own outputs, which read the state before it, not after it.",
         edit("+ dE[p + 1]", "+ dE[p]"),
     ),
     undecayed=(

@@ -1,4 +1,4 @@
-"""Pictures of one sequence on many ranks: who waits, how far a state reaches, what it costs."""
+"""Pictures of one sequence on many ranks: waiting, the reach of a state, costs."""
 
 import re
 
@@ -35,8 +35,8 @@ def schedule(ranks=4, main=6.0, gather=0.5, correction=1.0):
         if p:
             style.box(panels[1], main + gather, p - 0.35, correction, 0.7, FIX, alpha=0.8)
     whole = main + gather + correction
-    panels[0].set_title("each waits for the state before its tokens")
-    panels[1].set_title("all start from zero, and correct")
+    panels[0].set_title("each rank waits for the state before its tokens")
+    panels[1].set_title("all ranks start from zero, then correct")
     for ax in panels:
         ax.set(xlim=(-0.2, chain + 0.2), ylim=(ranks - 0.4, -0.6), xlabel="time")
         ax.set_yticks(range(ranks), [f"rank {p}" for p in range(ranks)])
@@ -97,7 +97,7 @@ def assumed_rates(latency, link, folder=None):
 
 
 def costs(rates, reach, tokens=(2**15, 2**17, 2**20)):
-    """How many times as fast as one GPU so many are, by the model of costs."""
+    """How many times as fast as one GPU so many are, by the cost model."""
     ways = {
         f"a model's decays: {reach:,} tokens": lambda T, ranks: forward(T, ranks, rates, reach),
         "nothing decays": lambda T, ranks: forward(T, ranks, rates),
@@ -148,12 +148,24 @@ def measured(folder=None):
     return "\n".join(lines)
 
 
+def recorded_speedup(case, tokens, folder=None):
+    """How many times as fast as one GPU two were, forward, for so many tokens.
+
+    Raises:
+        LookupError: nobody recorded it.
+    """
+    found = record("sequence-parallel", GPU, folder)
+    shape = (2, 1, tokens, H, N)
+    one, two = (found.row(f"{case}, {which}", shape) for which in ("one GPU", "two GPUs"))
+    return one.median_ms / two.median_ms
+
+
 def checked(folder=None):
-    """The model of costs beside the record: steps at one length say what it is at the others."""
+    """The cost model beside the record: the steps at one length predict the other lengths."""
     try:
         found = record("sequence-parallel", GPU, folder)
     except LookupError:
-        return f"nothing to hold it against: not recorded on two {GPU}s yet"
+        return f"nothing to compare with: not recorded on two {GPU}s yet"
     lines = [f"rates from {FROM[2]:,} tokens; two GPUs, ms"]
     decays = "", ", nothing decays"
     for case in [f"{way}{more}" for way in ("wkv6", "wkv6 corrected") for more in decays]:

@@ -28,11 +28,15 @@ def two_processes(tokens=(150, 250), version=6, H=2, N=16, limit_s=180):
         subprocess.TimeoutExpired: they were not done within `limit_s`.
     """
     about = {"tokens": list(tokens), "version": version, "H": H, "N": N, "limit_s": limit_s}
-    module = [sys.executable, "-m", "rwkv_lessons.lab.lessons.lesson_30.two_processes"]
+    start("rwkv_lessons.lab.lessons.lesson_30.two_processes", about, 2, limit_s)
+
+
+def start(module, about, ranks, limit_s):
+    """Runs a module on so many processes, with a folder, `about` in JSON and a rank; prints."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [*module, folder, json.dumps(about)]
+        command = [sys.executable, "-m", module, folder, json.dumps(about)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        started = [subprocess.Popen([*command, str(n)], cwd=ROOT, **pipes) for n in range(2)]
+        started = [subprocess.Popen([*command, str(n)], cwd=ROOT, **pipes) for n in range(ranks)]
         try:
             said = [process.communicate(timeout=limit_s) for process in started]
         finally:
