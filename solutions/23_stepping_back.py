@@ -18,8 +18,8 @@ from rwkv_lessons.runtime.launch_numba import ceil_div
 def step_back(s, w, k, v, a, b):
     """The state before a token of one head, and z, what the token read of it.
 
-    s is [K, V], the state after the token; w, k, a, b are [K], w the log decay; v is [V]. Returns
-    a state, [K, V], and z, [V].
+    s is [K, V], the state after the token; w, k, a, b are [K], with w the log decay; v is [V].
+    Returns the state before the token, [K, V], and z, [V].
     """
     ### BEGIN SOLUTION
     rest = (s - torch.outer(k, v)) * torch.exp(-w)[:, None]  # the state before + outer(faded, z)
@@ -30,7 +30,7 @@ def step_back(s, w, k, v, a, b):
 
 
 def longest_span(decay, error):
-    """How many tokens may be stepped back, at a decay below 1, until 2⁻²⁴ has grown to `error`."""
+    """How many steps back are possible, at a decay below 1, until 2⁻²⁴ has grown to `error`."""
     ### BEGIN SOLUTION
     return int(math.log(2**24 * error) / -math.log(decay))
     ### END SOLUTION
@@ -42,10 +42,10 @@ def forward_sweep(
     T, H: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """Lesson 22's kernel, which keeps what the gradients start from; grid (NV, B·H).
+    """Lesson 22's kernel, which also keeps what the gradients need; grid (NV, B·H).
 
     z is [B, T, H, V]: what each token read. kept is [B, spans, H, K, V]: the state after the last
-    token of every span of C, and after the last token of all.
+    token of every span of C tokens; the last span may be shorter.
     """
     i_v, i_b, i_h = tl.program_id(0), tl.program_id(1) // H, tl.program_id(1) % H
     o_k, o_v = tl.arange(0, BK), i_v * BV + tl.arange(0, BV)
@@ -83,8 +83,8 @@ def backward_sweep(
 ):  # fmt: skip
     """From the last token to the first: S and its gradient G, a tile of each; grid (NV, B·H).
 
-    Tensors as in `forward_sweep`; do, dv are [B, T, H, V], ds0, ds1 [B, H, K, V]. Of dr, dw, dk,
-    da, db, which are sums over values, each block of values leaves its share: [NV, B, T, H, K].
+    Tensors are as in `forward_sweep`; do, dv are [B, T, H, V], ds0, ds1 [B, H, K, V]. dr, dw, dk,
+    da, db are sums over values, so each block of values leaves its share: [NV, B, T, H, K].
     """
     i_v, i_b, i_h = tl.program_id(0), tl.program_id(1) // H, tl.program_id(1) % H
     o_k, o_v = tl.arange(0, BK), i_v * BV + tl.arange(0, BV)
@@ -207,24 +207,24 @@ EXERCISES = {
         difficulty=2,
         afterwards=Afterwards(
             why={
-                "z = a @ rest / (1 + a @ faded)": "Sherman and Morrison: the inverse of a diagonal "
-                "matrix plus a rank of one costs a division.",
-                "return rest - torch.outer(faded, z), z": "Of what `rest` has too much, z is all "
-                "that was missing.",
+                "z = a @ rest / (1 + a @ faded)": "Sherman and Morrison: the inverse of a "
+                "diagonal matrix plus a rank-one matrix costs a division.",
+                "return rest - torch.outer(faded, z), z": "Subtracts the rest of the token's "
+                "contribution; for that only z was missing.",
             },
             instead={
-                "torch.linalg.solve": "any matrix, in K³ operations and many steps; this one takes "
-                "4·K·V.",
-                "z from memory": "V numbers a token to store and to load, and no division by what "
-                "may be near zero.",
+                "torch.linalg.solve": "work for any matrix, but take K³ operations in many "
+                "steps; this way takes 4·K·V.",
+                "z from memory": "stores and loads V values per token, and avoids a division by "
+                "a number that can be close to zero.",
             },
-            stretch="Step back over two tokens at once. Which 2 × 2 matrix has to be inverted?",
+            stretch="Step back over two tokens at once. Which 2 × 2 matrix do you have to invert?",
         ),
         hints=(
-            "Take k·v out first; that needs nothing else. Then divide each row by its decay. What "
-            "is still too much?",
-            "rest = the state before + outer(b / decay, z). Multiply it by a from the left: a @ "
-            "state is z by definition, so one equation for z is left.",
+            "Subtract k·v first, which needs nothing else. Then divide each row by its decay. "
+            "What still has to be subtracted?",
+            "rest = the state before + outer(b / decay, z). Multiply it by a from the left. "
+            "Since a @ state is z by definition, this leaves one equation for z.",
             "a @ rest = z + (a @ faded)·z with faded = b·exp(-w), so z = a @ rest / (1 + a @ "
             "faded); then rest - torch.outer(faded, z).",
         ),
@@ -242,8 +242,8 @@ EXERCISES = {
         ),
         symptoms={
             "one token": "Which rows does a step multiply by the decay, and what does it add "
-            "afterwards? Undo it in reverse. And is z right? The state follows from it.",
-            "decay": "Both what remains and b are divided by the decay.",
+            "afterwards? Undo that in reverse order. Is z right? The state follows from it.",
+            "decay": "Divide both the remaining state and b by the decay.",
         },
     ),
     "longest_span": Exercise(
@@ -251,18 +251,18 @@ EXERCISES = {
         difficulty=1,
         afterwards=Afterwards(
             why={
-                "return int(math.log(2**24 * error) / -math.log(decay))": "Every step back divides "
-                "the error by the decay: it grows like a debt with interest.",
+                "return int(math.log(2**24 * error) / -math.log(decay))": "Each step back "
+                "divides the error by the decay, so it grows like a debt with interest.",
             },
             instead={
-                "A loop that divides until it is too much": "the same number, and it shows where "
-                "it comes from.",
+                "A loop that divides until the error is too large": "gives the same number, and "
+                "shows where it comes from.",
             },
-            stretch="In bfloat16 states rounding starts at 2⁻⁹. What is left of the span?",
+            stretch="With bfloat16 states rounding starts at 2⁻⁹. How long can a span be then?",
         ),
         hints=(
-            "Rounding leaves 2⁻²⁴. What has become of it after n divisions by the decay?",
-            "2⁻²⁴ / decayⁿ ≤ error. Take logs on both sides, and mind which is negative.",
+            "Rounding leaves 2⁻²⁴. How large is it after n divisions by the decay?",
+            "2⁻²⁴ / decayⁿ ≤ error. Take logs on both sides, and watch which is negative.",
             "n ≤ log(2²⁴ · error) / -log(decay), rounded down: int(…).",
         ),
         evidence=(
@@ -278,9 +278,9 @@ EXERCISES = {
             ),
         ),
         symptoms={
-            "RWKV-7's strongest decay": "2⁻²⁴ is 6e-8; from there to the error it is a factor of "
-            "2²⁴ · error. Whole steps: round down.",
-            "half": "Round down: one more token would be too much.",
+            "RWKV-7's strongest decay": "2⁻²⁴ is 6e-8, so the error may grow by a factor of 2²⁴ "
+            "· error. Count whole steps: round down.",
+            "half": "Round down: one more token would exceed the error.",
         },
     ),
     "forward_sweep": Exercise(
@@ -288,22 +288,21 @@ EXERCISES = {
         difficulty=1,
         afterwards=Afterwards(
             why={
-                "tl.store(z + i_t * V + o_v, b_z, m_v)": "One row a token: it saves the division "
-                "by 1 + a·b / decay.",
+                "tl.store(z + i_t * V + o_v, b_z, m_v)": "One row per token. It saves the "
+                "division by 1 + a·b / decay.",
                 "if ((t + 1) % C == 0) | (t == T - 1):": "After each whole span, and after the "
-                "last token, where the sweep back begins.",
+                "last token, where the reverse sweep begins.",
             },
             instead={
-                "The states before each span": "the sweep would have to run each span forward "
-                "first; that is what the library's `recurrent` does, and it is right for any "
-                "decay.",
+                "Keep the states before each span": "means that the sweep runs each span forward "
+                "first. The library's `recurrent` does that, and it is right for any decay.",
             },
-            stretch="Keep the states in bfloat16. Which error does a span of 16 begin with?",
+            stretch="Keep the states in bfloat16. With which error does a span of 16 begin?",
         ),
         hints=(
-            "z goes out with every token; kept only with some.",
-            "A span is full when (t + 1) % C == 0; the last one may be shorter. Span number "
-            "t // C of ceil(T / C), as a state of head i_h in row i_b.",
+            "z is stored for every token, kept only for some.",
+            "A span is full when (t + 1) % C == 0; the last one may be shorter. Store to span t "
+            "// C of ceil(T / C), the state of head i_h in row i_b.",
             "tl.store(z + i_t * V + o_v, b_z, m_v); if ((t + 1) % C == 0) | (t == T - 1): i_c = "
             "(i_b * tl.cdiv(T, C) + t // C) * H + i_h; tl.store(kept + i_c * K * V + o_s, b_s, "
             "m_s).",
@@ -319,9 +318,9 @@ EXERCISES = {
             blocks=small,
         ),
         symptoms={
-            "by hand": "One token is a span of its own, and its state is kept.",
+            "by hand": "One token is a span by itself, and its state is kept.",
             "one token": "z is what the token read, before it changed the state.",
-            "span": "A span ends where (t + 1) % C is 0, and the last one with the last token.",
+            "span": "A span ends where (t + 1) % C is 0; the last one ends with the last token.",
             "never written": "Every token has a z. The last span is kept even if it is short.",
         },
     ),
@@ -330,28 +329,29 @@ EXERCISES = {
         difficulty=3,
         afterwards=Afterwards(
             why={
-                "b_s *= tl.exp(-b_w)[:, None]": "The one division, and the only place where "
+                "b_s *= tl.exp(-b_w)[:, None]": "The only division, and the only place where "
                 "digits are lost.",
-                "b_da = tl.sum(b_s * b_dz[None, :], 1)": "The reader a met the state before the "
-                "token, r the one after it.",
-                "b_g = tl.exp(b_w)[:, None] * b_g + b_a[:, None] * b_dz[None, :]": "S went into "
+                "b_da = tl.sum(b_s * b_dz[None, :], 1)": "a read the state before the token; r "
+                "read the one after it.",
+                "b_g = tl.exp(b_w)[:, None] * b_g + b_a[:, None] * b_dz[None, :]": "S entered "
                 "the next state twice: decayed, and through z.",
             },
             instead={
-                "tl.atomic_add of the five sums": "no parts and no sum over them, zeroed tensors, "
-                "and other last digits every time; wind_rwkv's long heads do it.",
-                "The states of a span, run forward and kept": "no division, right for any decay, "
-                "and C tiles of memory for each program.",
+                "tl.atomic_add of the five sums": "needs no shares and no sum over them, but "
+                "zeroed tensors, and the last digits differ every time. wind_rwkv's long heads "
+                "do it.",
+                "Run each span forward and keep its states": "needs no division and is right "
+                "for any decay, but each program needs memory for C tiles.",
             },
             stretch="dw, dk, db, da and dr are five sums along the values. Which two need not "
             "wait for the step back?",
         ),
         hints=(
-            "Three gaps: what o tells (two lines), the step back with z (two lines), and seven "
-            "lines of the table in the lesson.",
-            "Axis 0 are the keys, axis 1 the values. dr sums S over values before it is stepped "
-            "back; dk and db sum G over values, dv and dz over keys; da and dw use the S before "
-            "the token. G is used first, then moved on.",
+            "Three gaps: what follows from o (two lines), the step back with z (two lines), and "
+            "seven lines of the table in the lesson.",
+            "Axis 0 is keys, axis 1 is values. dr sums S over values before the step back; dk "
+            "and db sum G over values, dv and dz over keys; da and dw use the S before the "
+            "token. Use G first, then update it.",
             "b_dr = tl.sum(b_s * b_do[None, :], 1); b_g += b_r[:, None] * b_do[None, :] | b_s = "
             "(b_s - b·z - k·v) * tl.exp(-b_w)[:, None] | b_dz = tl.sum(b_g * b_b[:, None], 0); "
             "b_da = tl.sum(b_s * b_dz[None, :], 1); b_dw = tl.exp(b_w) * tl.sum(b_s * b_g, 1); "
@@ -373,12 +373,12 @@ EXERCISES = {
             blocks=small,
         ),
         symptoms={
-            "by hand": "One token from an empty state: S before it is 0, so da and dw are 0; "
-            "dr is k·v against do. ds0 is all of G that the step leaves, a·dz with it.",
-            "one token": "dr looks at the state after the token, da and dw at the one before it.",
-            "state": "G is used first; then it decays along the keys, and gets a·dz.",
-            "decay": "A step back divides each row, a key, by its decay: exp(-w).",
-            "span": "At the end of a span the kept state takes the place of what was stepped back.",
+            "by hand": "With one token and an empty state, S before it is 0, so da and dw are 0. "
+            "dr is k times (v·do). ds0 is G after the step, including a·dz.",
+            "one token": "dr uses the state after the token; da and dw use the one before it.",
+            "state": "Use G first. Then it decays along the keys and gets a·dz.",
+            "decay": "A step back divides each row, a key, by its decay: multiply by exp(-w).",
+            "span": "At the end of a span, replace the stepped-back state by the kept one.",
         },
     ),
 }

@@ -30,7 +30,7 @@ def expanded(q, q_rope, latent, k_rope, w_k, w_v, scale):
 
 
 def absorbed(q, q_rope, latent, k_rope, w_k, w_v, scale):
-    """The same from the latent itself: no tensor has both an axis N and an axis K or V.
+    """The same, computed from the latent: no tensor has both an axis N and an axis K or V.
 
     q [B, H, K] and q_rope [B, H, P] with a cache of latent [B, N, R] and k_rope [B, N, P];
     weights w_k [H, K, R] and w_v [H, V, R]. Returns o, [B, H, V].
@@ -44,7 +44,7 @@ def absorbed(q, q_rope, latent, k_rope, w_k, w_v, scale):
 
 
 def value_flops(rows, N, R, V):
-    """Additions and multiplications from the weights `p` to the output, of one head.
+    """Additions and multiplications from the weights `p` to the output of one head.
 
     rows queries share N tokens; p [rows, N], latent [N, R] and w_v [V, R] are given. A product of
     an a × b and a b × c matrix takes 2·a·b·c.
@@ -61,7 +61,7 @@ def value_flops(rows, N, R, V):
 
 
 def break_even(R, V):
-    """How many rows, not rounded, make early cost as much as late, if N is very large."""
+    """The number of rows, not rounded, at which early costs as much as late if N is very large."""
     ### BEGIN SOLUTION
     return V / (1 - V / R)
     ### END SOLUTION
@@ -70,16 +70,18 @@ def break_even(R, V):
 ARGUMENTS = ("q", "q_rope", "latent", "k_rope", "w_k", "w_v", "scale")
 COUNTED = LatentSizes(B=2, N=100, H=4, K=8, P=4, V=8, R=16)
 SYMPTOMS = {
-    "by hand": "With one token the softmax is 1, whatever the scores: o is w_v times the latent.",
-    "softmax": "Both parts of the score, added and scaled, go into one softmax over N.",
-    "overflow": "exp(95) is infinite in float32, exp(-150) is 0: subtract the largest score first.",
-    "own maximum": "Each head has scores of its own: subtract the largest of the same head.",
-    "long": "Right for short caches and few heads: is there a number where N or H belongs?",
-    "head": "Every head has its own w_k and w_v, and they all share the latent.",
+    "by hand": "With one token the softmax is 1 whatever the scores are, so o is w_v times the "
+    "latent.",
+    "softmax": "Add both parts of the score, scale the sum, then take one softmax over N.",
+    "overflow": "exp(95) is infinite in float32 and exp(-150) is 0: subtract the largest score "
+    "first.",
+    "own maximum": "Each head has its own scores: subtract the largest of the same head.",
+    "long": "It is right for short caches and few heads. Is there a number where N or H belongs?",
+    "head": "Every head has its own w_k and w_v; all heads share the latent.",
     "batch": "Every sequence has its own latent.",
-    "largest": "Multiply the query by w_k, not the latent; and p by the latent, before w_v. "
-    "Heads are rows of one matrix [H, R] per sequence: nothing has to be repeated, and the cache "
-    "need not be copied.",
+    "largest": "Multiply the query by w_k, not the latent; multiply p by the latent before w_v. "
+    "Heads are rows of one matrix [H, R] per sequence, so nothing is repeated and the cache is "
+    "not copied.",
 }
 
 EXERCISES = {
@@ -88,23 +90,23 @@ EXERCISES = {
         difficulty=2,
         afterwards=Afterwards(
             why={
-                'q_latent = torch.einsum("bhk,hkr->bhr", q, w_k)': "The weight goes to the one "
-                "query, not to N tokens.",
+                'q_latent = torch.einsum("bhk,hkr->bhr", q, w_k)': "The weight is applied to one "
+                "query instead of N tokens.",
                 "s = q_latent @ latent.mT + q_rope @ k_rope.mT": "All heads are rows of one "
                 "product with the latent.",
             },
             instead={
-                "Keys and values made for every head": "N·H·(K + V) numbers to write and read "
-                "again; it pays where many queries share them.",
+                "Compute keys and values for every head": "writes N·H·(K + V) numbers and reads "
+                "them again. It pays if many queries share them.",
             },
-            stretch="Multiply w_k into the query's own projection ahead of time. When is that "
-            "larger than both?",
+            stretch="Multiply w_k into the query's own projection ahead of time. When is the "
+            "product larger than both?",
         ),
         hints=(
-            "Put brackets differently: q·(w_k·latent) is (q·w_k)·latent, and Σ p·(w_v·latent) is "
-            "w_v·(Σ p·latent).",
-            "q times w_k gives [B, H, R]. Per sequence that is a matrix [H, R]: one product with "
-            "latent transposed makes the scores of all heads.",
+            "Move the brackets: q·(w_k·latent) is (q·w_k)·latent, and Σ p·(w_v·latent) is w_v·(Σ "
+            "p·latent).",
+            "q times w_k gives [B, H, R]. Per sequence this is a matrix [H, R]: one product with "
+            "the transposed latent gives the scores of all heads.",
             'einsum("bhk,hkr->bhr", q, w_k) @ latent.mT + q_rope @ k_rope.mT are the scores; at '
             "the end, p @ latent goes through w_v.",
         ),
@@ -132,19 +134,20 @@ EXERCISES = {
         difficulty=1,
         afterwards=Afterwards(
             why={
-                "early = 2 * N * R * V + 2 * rows * N * V": "Every token through w_v once, "
-                "whatever the rows.",
-                "late = 2 * rows * N * R + 2 * rows * R * V": "The rows pay for R instead of V, "
-                "at every token.",
+                "early = 2 * N * R * V + 2 * rows * N * V": "Takes every token through w_v once, "
+                "whatever the number of rows.",
+                "late = 2 * rows * N * R + 2 * rows * R * V": "Each row works on R numbers per "
+                "token instead of V.",
             },
             instead={
-                "Bytes instead of operations": "in decoding they decide: late reads the latent "
-                "and nothing else.",
+                "Count bytes instead of operations": "decides in decoding: late reads only the "
+                "latent.",
             },
-            stretch="Do the same for the scores: q·(w_k·c) or (q·w_k)·c, with the part for rope.",
+            stretch="Do the same for the scores: q·(w_k·c) or (q·w_k)·c, including the part for "
+            "RoPE.",
         ),
         hints=(
-            "Two products each way. Write down the sizes of all four.",
+            "There are two products each way. Write down the sizes of all four.",
             "early: [N, R] × [R, V], then [rows, N] × [N, V]. late: [rows, N] × [N, R], then …",
             "early = 2·N·R·V + 2·rows·N·V; late = 2·rows·N·R + 2·rows·R·V.",
         ),
@@ -158,9 +161,11 @@ EXERCISES = {
             ),
         ),
         symptoms={
-            "one of everything": "Two products each way, of 2·a·b·c operations.",
-            "one row, many tokens": "early multiplies every token by w_v; late only the one row.",
-            "many rows": "late multiplies every row by w_v; early every token, once for all rows.",
+            "one of everything": "There are two products each way, of 2·a·b·c operations.",
+            "one row, many tokens": "early multiplies every token by w_v; late multiplies only "
+            "the one row.",
+            "many rows": "late multiplies every row by w_v; early multiplies every token, once "
+            "for all rows.",
         },
     ),
     "break_even": Exercise(
@@ -168,18 +173,18 @@ EXERCISES = {
         difficulty=2,
         afterwards=Afterwards(
             why={
-                "return V / (1 - V / R)": "R·V + rows·V = rows·R, what is left of both where N is "
+                "return V / (1 - V / R)": "R·V + rows·V = rows·R is what remains of both if N is "
                 "large.",
             },
             instead={
-                "Keeping N": "late also has 2·rows·R·V once: with short sequences it pays a little "
-                "later.",
+                "Keeping N": "late also has 2·rows·R·V once, so with short sequences it pays off "
+                "a little later.",
             },
-            stretch="Where do they meet in bytes, if the values are made once and kept?",
+            stretch="Where do they meet in bytes, if the values are computed once and kept?",
         ),
         hints=(
-            "Divide both by 2·N and let N grow: which term disappears?",
-            "What is left is R·V + rows·V on one side, and rows·R on the other.",
+            "Divide both by 2·N and let N grow. Which term disappears?",
+            "R·V + rows·V remains on one side, rows·R on the other.",
             "rows · (R − V) = R · V: rows = R·V / (R − V), or V / (1 − V/R).",
         ),
         evidence=(

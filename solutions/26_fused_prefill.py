@@ -147,23 +147,23 @@ EXERCISES = {
         difficulty=2,
         afterwards=Afterwards(
             why={
-                "p, shrink = torch.exp(block - larger[:, None]), torch.exp(m - larger)": "Old "
-                "sums were divided by exp(m): they shrink to the new maximum.",
-                "acc = shrink[:, None] * acc + p @ latent[n : n + BN]": "Both sums shrink alike; "
-                "the division comes once, at the end.",
+                "p, shrink = torch.exp(block - larger[:, None]), torch.exp(m - larger)": "The "
+                "old sums were divided by exp(m), so they are rescaled to the new maximum.",
+                "acc = shrink[:, None] * acc + p @ latent[n : n + BN]": "Both sums are rescaled "
+                "alike; the division comes once, at the end.",
             },
             instead={
-                "Two passes, the maximum first": "no shrinking, and every score is computed or "
-                "read twice.",
+                "Two passes, the maximum first": "need no rescaling, but every score is computed "
+                "or read twice.",
             },
-            stretch="Skip the shrinking while m does not grow by much, and mend it at the end. "
+            stretch="Skip the rescaling while m grows only a little, and correct it at the end. "
             "When is that safe?",
         ),
         hints=(
-            "Everything so far was divided by exp(m). If the largest score grows, what do total "
-            "and acc have to be multiplied by?",
-            "larger = the larger of m and the block's maximum, per row. Old sums shrink by "
-            "exp(m − larger); new terms are exp(block − larger).",
+            "Everything so far was divided by exp(m). If the largest score grows, by which "
+            "factor do you multiply total and acc?",
+            "larger is the maximum of m and the block's maximum, per row. Old sums are "
+            "multiplied by exp(m − larger); new terms are exp(block − larger).",
             "shrink = torch.exp(m - larger); total = shrink * total + p.sum(1); acc = "
             "shrink[:, None] * acc + p @ latent[n : n + BN]; m = larger.",
         ),
@@ -184,18 +184,19 @@ EXERCISES = {
             nothing_larger(lambda: (*scores(4, 100), 8), 3 * 4 * 8, "three times rows × BN"),
         ),
         symptoms={
-            "one block": "p is exp(score − largest); total its sum; acc is p @ latent.",
-            "two blocks": "The second block may have a larger maximum: what was summed before, "
-            "total and acc, has to shrink by exp(m − larger).",
+            "one block": "p is exp(score − largest), total is its sum, and acc is p @ latent.",
+            "two blocks": "The second block may have a larger maximum. Then multiply the old "
+            "sums, total and acc, by exp(m − larger).",
             "scores around 90": "exp(90) overflows in float32: subtract the largest score first.",
-            "the largest score comes first": "m is the largest score of all blocks so far: a block "
-            "with smaller ones leaves it as it is.",
-            "a long row": "Right for few blocks: is there a number where N or R belongs?",
-            "rows of their own": "Each row has its own maximum: rows may be far apart.",
-            "scores around -150": "m starts below every score, at -inf: exp(-150) is 0 in float32.",
-            "block by block": "Use `block` only: later blocks' scores are not there yet, earlier "
-            "ones' no more.",
-            "largest": "Use `block` only: nothing may be as wide as the sequence.",
+            "the largest score comes first": "m is the largest score of all blocks so far. A "
+            "block with only smaller scores leaves it unchanged.",
+            "a long row": "It is right for few blocks. Is there a number where N or R belongs?",
+            "rows of their own": "Each row has its own maximum; rows can be far apart.",
+            "scores around -150": "m starts below every score, at -inf, because exp(-150) is 0 "
+            "in float32.",
+            "block by block": "Use only `block`: later scores are not available yet, and earlier "
+            "ones no longer.",
+            "largest": "Use only `block`: nothing may be as wide as the sequence.",
         },
     ),
     "prefill": Exercise(
@@ -203,23 +204,24 @@ EXERCISES = {
         difficulty=1,
         afterwards=Afterwards(
             why={
-                "grid = ceil_div(M, 64), B * H": "Blocks of queries first: neighbours in time "
-                "belong to one head and read the same latents.",
+                "grid = ceil_div(M, 64), B * H": "Blocks of queries first: programs that run at "
+                "the same time belong to one head and read the same latents.",
                 "o = torch.empty(B, M, H, V, dtype=w_v.dtype, device=latent.device)": "Not "
-                "filled: the kernel writes all of it.",
+                "initialized: the kernel writes every element.",
             },
             instead={
-                "Four warps": "each thread holds twice as many of the 64 × R sums: with R = 512 "
-                "more than it has registers.",
-                "Blocks of 128 queries": "half the reads of the latent, and half the programs.",
+                "Four warps": "make each thread hold twice as many of the 64 × R sums. With R = "
+                "512 that is more than its registers.",
+                "Blocks of 128 queries": "halve the reads of the latent, and the number of "
+                "programs.",
             },
-            stretch="A prompt's last block of queries reads the most. Start it first: what "
+            stretch="A prompt's last block of queries reads the most. To start it first, what "
             "changes in the kernel?",
         ),
         hints=(
-            "One output, a grid of two axes, and who is who among M, N, H, P, V, R.",
-            "A program has BM queries of one head: the grid is (M/BM rounded up, B·H). Blocks of "
-            "64 rows are what the widest product takes, and 8 warps share their sums.",
+            "One output, a grid with two axes, and the right tensors for M, N, H, P, V, R.",
+            "A program has BM queries of one head, so the grid is (M/BM rounded up, B·H). The "
+            "widest product takes blocks of 64 rows, and 8 warps share their sums.",
             "o = torch.empty(B, M, H, V, dtype=…, device=…)\n"
             "kernel[(ceil_div(…, 64), …)](\n"
             "    q_latent, q_rope, latent, k_rope, w_v, o, M, N, scale,\n"
@@ -243,15 +245,15 @@ EXERCISES = {
         symptoms={
             "two queries": "The kernel's sizes are those of the tensors: R is the last axis of "
             "q_latent, P that of q_rope, V the second of w_v.",
-            "many queries": "As many blocks of queries as it takes to cover all M.",
-            "an earlier part in the cache": "M queries, N tokens: two numbers.",
-            "batch rows and heads": "A program for each head of each batch row: B·H.",
-            "grid": "Which programs are missing? The grid is (M/BM rounded up, B·H).",
-            "idle": "More programs than blocks: the grid is (M/BM rounded up, B·H).",
-            "launch": "kernel[grid](…): the tensors in the order of the signature, then M, N, "
-            "scale, then the sizes by name. o is new memory, in the type of w_v.",
-            "sizes": "The kernel masks what is past the end. So it was told of a larger tensor "
-            "than it got: are the sizes those of the tensors?",
+            "many queries": "Take as many blocks of queries as needed to cover all M.",
+            "an earlier part in the cache": "There are M queries but N tokens.",
+            "batch rows and heads": "There is a program for each head of each batch row: B·H.",
+            "grid": "Programs are missing. The grid is (M/BM rounded up, B·H).",
+            "idle": "There are more programs than blocks. The grid is (M/BM rounded up, B·H).",
+            "launch": "kernel[grid](…) takes the tensors in the order of the signature, then M, "
+            "N, scale, then the sizes by name. o is newly allocated, in the type of w_v.",
+            "sizes": "The kernel masks everything past the end, so it got sizes larger than the "
+            "tensors. Are the sizes those of the tensors?",
         },
     ),
     "kernel": Exercise(
@@ -261,28 +263,28 @@ EXERCISES = {
             why={
                 'b_s = tl.where(o_n[None, :] <= own[:, None], b_s * scale, -float("inf"))': "A "
                 "query sees the tokens up to its own.",
-                "tl.dot(b_p.to(b_latent.dtype), b_latent)": "The tile of latents is key and "
-                "value: read once, used twice.",
+                "tl.dot(b_p.to(b_latent.dtype), b_latent)": "The tile of latents is keys and "
+                "values at once: read once, used twice.",
                 "b_o = tl.dot((b_acc / b_sum[:, None]).to(b_w.dtype), b_w)": "w_v comes last, "
                 "once per program.",
             },
             instead={
-                "Values made early, per tile": "fewer operations where more than V / (1 − V/R) "
-                "rows share them: lesson 25's count.",
-                "exp2, with log2(e) in the scale": "one multiplication fewer for each exp.",
+                "Compute the values early, per tile": "takes fewer operations if more than V / "
+                "(1 − V/R) rows share them: lesson 25's count.",
+                "exp2, with log2(e) in the scale": "saves one multiplication per exp.",
             },
-            stretch="Blocks that lie wholly below the diagonal need no mask: split the loop in "
+            stretch="Blocks that are entirely below the diagonal need no mask: split the loop in "
             "two.",
         ),
         hints=(
-            "Before the loop the queries, two tiles; inside it two tiles of tokens and your "
-            "`online`, with a score of two parts and a mask; behind it one product with w_v, and "
+            "Before the loop: the queries, two tiles. Inside it: two tiles of tokens, and your "
+            "`online` with a score of two parts and a mask. After it: one product with w_v, and "
             "a store.",
-            "Query m of row b and head h is row (b·M + m)·H + h of q_latent, q_rope and o; token n "
-            "is row b·N + n of latent and k_rope. tl.dot(b_q, tl.trans(b_latent)) is [BM, BN]; "
-            "tl.where puts −inf where a query must not look: beyond its own token, N − M + m. The "
-            "tile of latents is used again as the values. The loop may end where the block's last "
-            "query does.",
+            "Query m of row b and head h is row (b·M + m)·H + h of q_latent, q_rope and o; token "
+            "n is row b·N + n of latent and k_rope. tl.dot(b_q, tl.trans(b_latent)) is [BM, BN]; "
+            "tl.where puts −inf where a query must not look: beyond its own token, N − M + m. "
+            "The tile of latents is used again as the values. The loop may end where the block's "
+            "last query does.",
             "b_acc = shrink[:, None] * b_acc + tl.dot(b_p.to(b_latent.dtype), b_latent); at the "
             "end b_o = tl.dot((b_acc / b_sum[:, None]).to(b_w.dtype), b_w).",
         ),
@@ -325,28 +327,29 @@ EXERCISES = {
             limits=(reads(3 * 1.5, "latent", "k_rope"), reads(1, "q_latent"), writes(1, "o")),
         ),
         symptoms={
-            "by hand": "A score has both parts, times scale. The query is token own = 3 and sees "
-            "all four. Divide by b_sum before w_v.",
-            "blocks": "When the maximum grows, both sums shrink by exp(b_max − larger).",
-            "tail": "The last block reaches past the end of the sequence: those columns hold "
-            "zeros, score 0, and exp(0 − m) joins the sum.",
-            "mask": "Queries past M, tokens past N: mask them in loads, and queries in the store. "
-            "w_v of a head is [V, R], and needs none.",
-            "never written": "o is stored once, after the loop: [BM, V], query m of head h in row "
+            "by hand": "A score has two parts; their sum is multiplied by scale. The query is "
+            "token own = 3 and sees all four. Divide by b_sum before w_v.",
+            "blocks": "When the maximum grows, multiply both sums by exp(b_max − larger).",
+            "tail": "The last block extends past the end of the sequence. Those columns hold "
+            "zeros, so their score is 0, and exp(0 − m) is added to the sum.",
+            "mask": "Mask queries past M and tokens past N in loads, and queries in the store. "
+            "w_v of a head is [V, R] and needs no mask.",
+            "never written": "Store o once, after the loop: [BM, V], query m of head h in row "
             "(b·M + m)·H + h.",
-            "causal": "Query m must not see a token after its own: −inf before the maximum.",
+            "causal": "Query m must not see a token after its own: use −inf before you take the "
+            "maximum.",
             "position": "Query m is token N − M + m, not m.",
-            "head": "w_v belongs to head i_h; the latent to all.",
+            "head": "w_v belongs to head i_h; the latent belongs to all heads.",
             "overflow": "Subtract the row's maximum before the exp.",
-            "underflow": "All scores may be −150: the maximum starts at −inf, and nothing that is "
-            "hidden belongs to it.",
-            "future": "Mask first, then take the maximum: hidden tokens must not set it.",
-            "sums": "Sums stay float32: a float16 sum of 1 does not notice another 0.0002.",
-            "scores": "Scores stay float32: a float16 of 1,000 is off by up to 0.25.",
-            "large": "230 latents of 300 add up to more than a float16 holds, 65,504: divide the "
-            "sum by b_sum before it becomes an operand.",
-            "half": "tl.dot wants both operands of one type: b_p.to(b_latent.dtype).",
-            "batch": "Maximum and sum run along a row, over tokens: axis 1. And row b has its own "
+            "underflow": "All scores may be −150: start the maximum at −inf, and keep hidden "
+            "tokens out of it.",
+            "future": "Mask first, then take the maximum: hidden tokens must not affect it.",
+            "sums": "Keep sums in float32: adding 0.0002 to 1 changes nothing in float16.",
+            "scores": "Keep scores in float32: in float16 a score of 1,000 is off by up to 0.25.",
+            "large": "230 of 300 latents add up to more than float16's 65,504: divide the sum by "
+            "b_sum before you convert it to an operand.",
+            "half": "tl.dot needs both operands in one type: b_p.to(b_latent.dtype).",
+            "batch": "Maximum and sum run along a row, over tokens: axis 1. Row b has its own "
             "queries and tokens.",
         },
     ),

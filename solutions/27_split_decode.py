@@ -30,8 +30,8 @@ def partial(
     """One program per SPLIT tokens of a sequence, for BH heads; grid (splits, H/BH rounded up, B).
 
     q_latent [B, H, R], q_rope [B, H, P]; latent [B, N, R], k_rope [B, N, P]. Writes, in float32,
-    parts [B, splits, H, R]: the attention over the split's own tokens, before W_V;
-    part_lse [B, splits, H]: the log of its Σ exp(score). SPLIT is a multiple of BN.
+    parts [B, splits, H, R], the attention over the split's own tokens, before W_V, and
+    part_lse [B, splits, H], the log of its Σ exp(score). SPLIT is a multiple of BN.
     """
     i_s, i_h, i_b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     ### BEGIN SOLUTION
@@ -74,9 +74,9 @@ def combine(
 ):  # fmt: skip
     """One program per head, for BB sequences; grid (H, B/BB rounded up).
 
-    Joins S splits: parts [B, S, H, R] and part_lse [B, S, H], float32; w_v [H, V, R]; o [B, H, V],
-    in the type of w_v. A part weighs exp(part_lse); w_v comes after the join. V, R and BB are
-    powers of two, BB at least 16 on a GPU.
+    Combines S splits: parts [B, S, H, R] and part_lse [B, S, H], float32; w_v [H, V, R];
+    o [B, H, V], in the type of w_v. A part has weight exp(part_lse); w_v comes last. V, R and BB
+    are powers of two, BB at least 16 on a GPU.
     """
     ### BEGIN SOLUTION
     i_h, i_b = tl.program_id(0), tl.program_id(1)
@@ -124,10 +124,11 @@ def decode(q_latent, q_rope, latent, k_rope, w_v, scale, split):
 
 
 def tokens_per_split(B, tiles, N, BN, places):
-    """The fewest tokens per split for which the programs of `partial` find a place all at once.
+    """The fewest tokens per split with which all programs of `partial` run at the same time.
 
-    B sequences of N tokens, tiles of heads per sequence; places: how many programs the GPU runs at
-    a time. A multiple of BN. If there are too many sequences for that already, none is split.
+    There are B sequences of N tokens and `tiles` tiles of heads per sequence; `places` is how many
+    programs the GPU runs at a time. The result is a multiple of BN. If the sequences alone already
+    exceed `places`, none is split.
     """
     ### BEGIN SOLUTION
     splits = max(1, places // (B * tiles))
@@ -197,21 +198,22 @@ EXERCISES = {
         difficulty=2,
         afterwards=Afterwards(
             why={
-                "start, end = i_s * SPLIT, tl.minimum(N, (i_s + 1) * SPLIT)": "Its own tokens: a "
-                "sequence without splits would keep one program busy and the GPU idle.",
-                "b_lse = b_max + tl.log(b_sum)": "Maximum and sum in one number: what a part "
-                "weighs.",
+                "start, end = i_s * SPLIT, tl.minimum(N, (i_s + 1) * SPLIT)": "Its own tokens. "
+                "Without splits a sequence would keep one program busy, and the rest of the GPU "
+                "idle.",
+                "b_lse = b_max + tl.log(b_sum)": "Maximum and sum in one number: the weight of "
+                "the part.",
             },
             instead={
-                "Leaving maximum and sum, without the division": "no log and no division here; "
-                "two numbers to write, and the same work in the join.",
+                "Write maximum and sum, without the division": "needs no log and no division "
+                "here, but writes two numbers, and the combination does the same work.",
             },
-            stretch="Let queries of several tokens share the tile, as in speculative decoding. "
-            "What is the mask?",
+            stretch="Let the queries of several tokens share the tile, as in speculative "
+            "decoding. What is the mask?",
         ),
         hints=(
-            "Rows of the tile are heads: this program's are the i_h-th BH of them. Columns are "
-            "tokens: the i_s-th SPLIT of them.",
+            "The rows of the tile are heads: this program has the i_h-th group of BH. The "
+            "columns are tokens: the i_s-th group of SPLIT.",
             "The last tile may have rows for heads that do not exist, and the last split ends at "
             "N. Log-sum-exp: Σ exp(score) is exp(b_max) · b_sum.",
             "o_h = i_h * BH + tl.arange(0, BH); start = i_s * SPLIT, end = tl.minimum(N, start + "
@@ -228,19 +230,19 @@ EXERCISES = {
             limits=(reads(1, "latent", "k_rope"), reads(3, "q_latent"), writes(1, "parts")),
         ),
         symptoms={
-            "by hand": "One split holds everything: parts is b_acc over b_sum, part_lse the "
-            "natural log of Σ exp(score); b_sum is Σ exp(score − b_max).",
+            "by hand": "With one split, parts is b_acc over b_sum, and part_lse is the natural "
+            "log of Σ exp(score). b_sum is Σ exp(score − b_max).",
             "splits": "Split i_s begins at token i_s · SPLIT and ends SPLIT tokens later.",
             "tail": "The last split ends at token N − 1.",
             "heads": "Row x of the tile is head i_h · BH + x.",
-            "mask": "What does not exist must be left out: heads from H on, by m_h, and tokens "
-            "from N on, by end.",
+            "mask": "Leave out what does not exist: heads from H on, by m_h, and tokens from N "
+            "on, by end.",
             "overflow": "The log of Σ exp(score) is the maximum plus the log of b_sum.",
-            "underflow": "All scores may be −150: the maximum starts at −inf, and nothing that is "
-            "hidden belongs to it.",
-            "sums": "Sums stay float32: a float16 sum of 1 does not notice another 0.0002.",
-            "scores": "Scores stay float32: a float16 of 1,000 is off by up to 0.25.",
-            "batch": "Tiles of heads: i_h counts tiles, not heads.",
+            "underflow": "All scores may be −150: start the maximum at −inf, and keep hidden "
+            "tokens out of it.",
+            "sums": "Keep sums in float32: adding 0.0002 to 1 changes nothing in float16.",
+            "scores": "Keep scores in float32: in float16 a score of 1,000 is off by up to 0.25.",
+            "batch": "i_h counts tiles of heads, not heads.",
         },
     ),
     "combine": Exercise(
@@ -248,25 +250,25 @@ EXERCISES = {
         difficulty=2,
         afterwards=Afterwards(
             why={
-                "larger = tl.maximum(b_max, b_lse)": "Parts are joined as blocks of an online "
-                "softmax are.",
-                "b_o = tl.dot((b_acc / b_sum[:, None]).to(b_w.dtype), b_w)": "w_v is linear: it "
-                "can wait until the parts are one.",
+                "larger = tl.maximum(b_max, b_lse)": "Parts are combined like blocks of an "
+                "online softmax.",
+                "b_o = tl.dot((b_acc / b_sum[:, None]).to(b_w.dtype), b_w)": "w_v is linear, so "
+                "it can wait until the parts are combined.",
             },
             instead={
-                "w_v in every split": "parts of V instead of R numbers, for H weights read by "
-                "every split.",
+                "Apply w_v in every split": "writes parts of V instead of R numbers, but every "
+                "split reads the weights of H heads.",
             },
-            stretch="Let the last program of a sequence that finishes do the join: one launch "
-            "instead of two.",
+            stretch="Let the last program of a sequence that finishes combine its parts: one "
+            "launch instead of two.",
         ),
         hints=(
-            "It is the online softmax once more, with a split instead of a block: its score "
-            "is part_lse, its latent is parts. Rows are batch rows; the loop runs over splits.",
-            "Split s of row b and head h is part number (b·S + s)·H + h: one number of part_lse, R "
-            "of parts. larger = tl.maximum(b_max, b_lse); the new part counts exp(b_lse − larger), "
-            "what was summed shrinks by exp(b_max − larger). After the loop divide, load w_v of "
-            "the head as [R, V], one tl.dot, one store.",
+            "It is the online softmax once more, with splits instead of blocks: the score is "
+            "part_lse, the latent is parts. Rows are batch rows; the loop runs over splits.",
+            "Split s of row b and head h is part number (b·S + s)·H + h: one element of "
+            "part_lse, R of parts. larger = tl.maximum(b_max, b_lse); the new part counts "
+            "exp(b_lse − larger), and the old sums are multiplied by exp(b_max − larger). After "
+            "the loop divide, load w_v of the head as [R, V], one tl.dot, one store.",
             "b_acc = shrink[:, None] * b_acc + weight[:, None] * b_part; at the end "
             "b_o = tl.dot((b_acc / b_sum[:, None]).to(b_w.dtype), b_w).",
         ),
@@ -282,20 +284,20 @@ EXERCISES = {
             limits=(reads(1, "parts", "w_v"), reads(2, "part_lse"), writes(1, "o")),
         ),
         symptoms={
-            "by hand": "A single part has weight 1: o is w_v times it.",
-            "splits": "A part counts exp(part_lse), over the largest so far; the sums shrink when "
-            "that grows; divide by b_sum at the end.",
-            "tail": "Parts do not count alike: a shorter split has a smaller Σ exp(score).",
+            "by hand": "A single part has weight 1, so o is w_v times it.",
+            "splits": "A part counts exp(part_lse − the largest so far). Rescale the sums when "
+            "the largest grows, and divide by b_sum at the end.",
+            "tail": "Parts do not count the same: a shorter split has a smaller Σ exp(score).",
             "overflow": "Subtract the largest part_lse before the exp.",
-            "underflow": "The maximum starts below any part_lse, at −inf: one may be −150.",
-            "sums": "Sums stay float32: a float16 sum of 1 does not notice another 0.0002.",
-            "half": "tl.dot wants both operands of one type.",
-            "heads": "A program has one head, in parts, in w_v and in o.",
+            "underflow": "Start the maximum below any part_lse, at −inf: one may be −150.",
+            "sums": "Keep sums in float32: adding 0.0002 to 1 changes nothing in float16.",
+            "half": "tl.dot needs both operands in one type.",
+            "heads": "A program has one head: in parts, in w_v and in o.",
             "mask": "Split s of row b and head h is part (b·S + s)·H + h. The last program may "
-            "have rows past B: mask them, in loads and in the store.",
+            "have rows past B: mask them in loads and in the store.",
             "batch": "Row b of the tile is batch row i_b · BB + b: its parts start at b·S·H.",
-            "never written": "o is stored once, after the loop: [BB, V], row b of head h at "
-            "(b·H + h)·V.",
+            "never written": "Store o once, after the loop: [BB, V], row b of head h at (b·H + "
+            "h)·V.",
         },
     ),
     "decode": Exercise(
@@ -303,24 +305,25 @@ EXERCISES = {
         difficulty=2,
         afterwards=Afterwards(
             why={
-                "splits = ceil_div(N, split)": "The number that both kernels have in common: the "
-                "first one's programs, the second one's rounds.",
+                "splits = ceil_div(N, split)": "Both kernels need this number: the first for its "
+                "programs, the second for its iterations.",
                 "part_lse = torch.empty(B, splits, H, device=latent.device)": "float32, whatever "
-                "the inputs are: a float16 of 95 is off by up to 0.03, and its exp by 3 %.",
+                "the inputs are: in float16 a value of 95 is off by up to 0.03, and its exp by 3 "
+                "%.",
             },
             instead={
-                "One launch": "the last program of a sequence to end would join its parts: a "
-                "counter in memory, and an atomic.",
+                "One launch": "combines the parts in the sequence's last program to finish. It "
+                "needs a counter in memory, and an atomic.",
             },
             stretch="A server's sequences have different lengths. What would `partial` need to "
-            "be told, and what would idle programs do?",
+            "know, and what would idle programs do?",
         ),
         hints=(
-            "Three tensors of one's own: two between the kernels, one to return. How many splits "
-            "are there?",
-            "ceil_div(N, split) splits. parts [B, splits, H, R] and part_lse [B, splits, H] are "
-            "float32. The grids stand in the kernels' docstrings: (splits, H/BH rounded up, B) and "
-            "(H, B/BB rounded up).",
+            "Allocate three tensors: two between the kernels, one to return. How many splits are "
+            "there?",
+            "There are ceil_div(N, split) splits. parts [B, splits, H, R] and part_lse [B, "
+            "splits, H] are float32. The grids are in the kernels' docstrings: (splits, H/BH "
+            "rounded up, B) and (H, B/BB rounded up).",
             "partial[splits, ceil_div(H, 64), B](\n"
             "    q_latent, q_rope, latent, k_rope, parts, part_lse, N, split, scale,\n"
             "    H=H, P=P, R=R, BH=64, BN=64, num_warps=4,\n"
@@ -342,18 +345,19 @@ EXERCISES = {
         symptoms={
             "one split": "The sizes are those of the tensors: R is the last axis of q_latent, P "
             "that of q_rope, V the second of w_v.",
-            "three splits": "SPLIT is how many tokens a split has, S how many splits there are.",
-            "loud scores": "part_lse in 16 bits? What lies between the kernels is float32.",
-            "more heads than a tile": "Tiles of heads: H/BH, rounded up.",
-            "batch rows": "`combine` has BB batch rows to a program: B/BB of them, rounded up.",
-            "grid": "Which programs are missing? (splits, H/BH rounded up, B), and (H, B/BB "
-            "rounded up).",
-            "idle": "More programs than there is work: (splits, H/BH rounded up, B), and (H, B/BB "
-            "rounded up).",
-            "launch": "The tensors in the order of the signature, then the sizes by name. What a "
-            "kernel writes is new memory.",
-            "sizes": "The kernels mask what is past the end. So one was told of a larger tensor "
-            "than it got: are the sizes those of the tensors?",
+            "three splits": "SPLIT is the number of tokens per split; S is the number of splits.",
+            "loud scores": "part_lse seems to have 16 bits. The tensors between the kernels are "
+            "float32.",
+            "more heads than a tile": "The tiles of heads are H/BH, rounded up.",
+            "batch rows": "`combine` has BB batch rows per program: B/BB of them, rounded up.",
+            "grid": "Programs are missing: the grids are (splits, H/BH rounded up, B) and (H, "
+            "B/BB rounded up).",
+            "idle": "There are more programs than work: the grids are (splits, H/BH rounded up, "
+            "B) and (H, B/BB rounded up).",
+            "launch": "Pass the tensors in the order of the signature, then the sizes by name. "
+            "Allocate what a kernel writes.",
+            "sizes": "The kernels mask everything past the end, so one got sizes larger than the "
+            "tensors. Are the sizes those of the tensors?",
         },
     ),
     "tokens_per_split": Exercise(
@@ -361,21 +365,21 @@ EXERCISES = {
         difficulty=2,
         afterwards=Afterwards(
             why={
-                "splits = max(1, places // (B * tiles))": "Rounded down: one program more than "
-                "places would run nearly alone.",
+                "splits = max(1, places // (B * tiles))": "Round down: one program more than "
+                "fits would run almost alone.",
                 "return ceil_div(ceil_div(N, splits), BN) * BN": "Whole blocks of tokens.",
             },
             instead={
-                "More splits than places": "evens out sequences of different lengths, for more "
-                "parts to write and a second wave.",
+                "More splits than fit at once": "even out sequences of different lengths, but "
+                "write more parts and need a second wave.",
             },
-            stretch="Texts of different lengths: choose the splits of each so that all programs "
-            "end together.",
+            stretch="For sequences of different lengths, choose the splits of each so that all "
+            "programs end together.",
         ),
         hints=(
-            "B · tiles programs there are without splits. How many times does that fit?",
-            "places // (B · tiles) splits, at least one. N tokens over those, rounded up to whole "
-            "blocks.",
+            "Without splits there are B · tiles programs. How many times does that fit?",
+            "places // (B · tiles) splits, at least one. Divide N tokens by that, and round up "
+            "to whole blocks.",
             "splits = max(1, places // (B * tiles)); return ceil_div(ceil_div(N, splits), BN) * BN",
         ),
         evidence=(
@@ -394,15 +398,15 @@ EXERCISES = {
         ),
         symptoms={
             "one sequence, four places": "Four splits of a quarter each.",
-            "whole blocks": "1000 / 4 is 250: rounded up to a multiple of BN.",
+            "whole blocks": "1000 / 4 is 250, rounded up to a multiple of BN.",
             "several sequences": "16 sequences share 264 places: 16 splits each, rounded down.",
-            "two tiles of heads": "Every sequence has as many programs as splits times tiles.",
-            "a token more than whole blocks": "257 / 4 is more than 64: round up before you round "
-            "to blocks.",
-            "places left over": "264 places for 100 sequences: two splits each. With three, 36 of "
-            "the programs would wait for a second turn, and the GPU with them.",
-            "more sequences than places": "At least one split; and then all N tokens, in whole "
-            "blocks.",
+            "two tiles of heads": "Every sequence has splits · tiles programs.",
+            "a token more than whole blocks": "257 / 4 is more than 64: round up before you "
+            "round to blocks.",
+            "places left over": "With 264 places, 100 sequences get two splits each. With three, "
+            "36 programs would wait for a second wave, and the GPU with them.",
+            "more sequences than places": "Use at least one split, which then has all N tokens, "
+            "in whole blocks.",
         },
     ),
 }

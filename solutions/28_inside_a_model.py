@@ -22,12 +22,12 @@ from rwkv_lessons.lab.lessons.lessons_25_28.evidence import (
 
 
 def attention(module, query, key, value, attention_mask, scaling, **_):
-    """What a model calls, with the latent instead of keys and values.
+    """The attention that a model calls, with the latent instead of keys and values.
 
-    query [B, H, M, K + P], rope applied to the last P; key is the latent [B, 1, N, R], value the
-    keys with rope [B, 1, N, P]; attention_mask [B, 1, M, N] is added to the scaled scores.
+    query is [B, H, M, K + P], with RoPE on the last P; key is the latent [B, 1, N, R], value the
+    keys with RoPE [B, 1, N, P]; attention_mask [B, 1, M, N] is added to the scaled scores.
     module.kv_b_proj.weight is [H·(K + V), R]: for each head K rows of w_k, then V rows of w_v.
-    Returns [B, M, H, V], and None for the weights that nobody asked for.
+    Returns [B, M, H, V], and None in place of the attention weights.
     """
     K, V = module.qk_nope_head_dim, module.v_head_dim
     H, M, P = query.shape[1], query.shape[2], query.shape[3] - K
@@ -45,7 +45,7 @@ def attention(module, query, key, value, attention_mask, scaling, **_):
 
 
 def tokens_that_fit(bytes, B, layers, numbers, itemsize=2):
-    """How long B sequences can get, all of one length, before their cache is larger than `bytes`.
+    """How many tokens each of B sequences can have with a cache of at most `bytes` bytes.
 
     numbers: per token, sequence and layer; itemsize: bytes of each.
     """
@@ -62,19 +62,19 @@ EXERCISES = {
         difficulty=2,
         afterwards=Afterwards(
             why={
-                "module.kv_b_proj.weight.unflatten(0, (H, K + V))": "Views: the weight is not "
-                "copied.",
+                "module.kv_b_proj.weight.unflatten(0, (H, K + V))": "These are views: the weight "
+                "is not copied.",
                 "q_latent = (q @ w_k).flatten(1, 2)  # [B, H·M, R]": "Heads and queries are rows "
-                "of one product: the latent is not repeated.",
-                "p = s.softmax(-1, dtype=torch.float32).to(query.dtype)": "The sum in float32, as "
-                "the model does it.",
+                "of one product, so the latent is not repeated.",
+                "p = s.softmax(-1, dtype=torch.float32).to(query.dtype)": "The softmax sums in "
+                "float32, as the model does.",
             },
             instead={
-                "q @ w_k times latent[:, None]": "torch repeats the latent H times: as many bytes "
-                "as keys for every head.",
+                "q @ w_k times latent[:, None]": "makes torch repeat the latent H times: as many "
+                "bytes as keys for every head.",
             },
-            stretch="Call the library's `mla` from here. Which of its arguments is the "
-            "attention_mask?",
+            stretch="Call the library's `mla` from here. Which of its arguments takes the place "
+            "of attention_mask?",
         ),
         hints=(
             "It is lesson 25's `absorbed`, for M queries. First cut the weight into w_k and w_v, "
@@ -111,18 +111,18 @@ EXERCISES = {
             same_text("MiniCPM3", "DeepseekV3"),
         ),
         symptoms={
-            "by hand": "With one token p is 1, and o is w_v times the latent.",
-            "softmax": "Both parts of the score, times `scaling`, go into one softmax.",
-            "heads": "The weight's rows come head by head: K rows of w_k, V rows of w_v, and the "
-            "next head. The output is [B, M, H, V].",
-            "mask": "attention_mask is added to the scores before the softmax.",
-            "added": "Whatever numbers the mask has are added, to scores that were scaled before; "
-            "every batch row has its own.",
-            "overflow": "exp(95) is infinite in float32: use softmax, which subtracts the largest.",
+            "by hand": "With one token p is 1, so o is w_v times the latent.",
+            "softmax": "Add both parts of the score, multiply by `scaling`, then take one softmax.",
+            "heads": "The weight's rows come head by head: K rows of w_k, V rows of w_v, then "
+            "the next head. The output is [B, M, H, V].",
+            "mask": "Add attention_mask to the scores before the softmax.",
+            "added": "Add the mask, whatever its numbers, to the scaled scores. Every batch row "
+            "has its own mask.",
+            "overflow": "exp(95) is infinite in float32: use softmax, which subtracts the maximum.",
             "half": "The output has the model's type, `query.dtype`; take the softmax in float32.",
-            "largest": "No keys or values for heads and tokens: w_k goes to the query, w_v to the "
-            "sum over the latent.",
-            "layout": "The model wants [B, M, H, V]: transpose at the end.",
+            "largest": "Do not compute keys or values for heads and tokens: apply w_k to the "
+            "query, and w_v to the sum over the latent.",
+            "layout": "The model expects [B, M, H, V]: transpose at the end.",
         },
     ),
     "tokens_that_fit": Exercise(
@@ -130,19 +130,19 @@ EXERCISES = {
         difficulty=1,
         afterwards=Afterwards(
             why={
-                "return int(bytes // (B * layers * numbers * itemsize))": "Every layer keeps its "
-                "own numbers for every token of every sequence.",
+                "return int(bytes // (B * layers * numbers * itemsize))": "Every layer caches "
+                "its own numbers for every token of every sequence.",
             },
             instead={
-                "A cache in pages": "no room is kept for tokens that never come; a page "
-                "per sequence is half empty on average.",
+                "A cache in pages": "reserves no room for tokens that never come; on average one "
+                "page per sequence is half empty.",
             },
             stretch="With 130 GB, 62 layers and 576 numbers: how many users with 8,000 tokens "
             "each?",
         ),
         hints=(
             "How many bytes does one more token cost, in all sequences and layers?",
-            "B · layers · numbers · itemsize bytes a token; and only whole tokens count.",
+            "A token takes B · layers · numbers · itemsize bytes, and only whole tokens count.",
             "return int(bytes // (B * layers * numbers * itemsize))",
         ),
         evidence=(
@@ -156,8 +156,8 @@ EXERCISES = {
             ),
         ),
         symptoms={
-            "one sequence, one layer": "10 numbers of 2 bytes a token.",
-            "layers and sequences": "Every layer has a cache, and every sequence.",
+            "one sequence, one layer": "10 numbers of 2 bytes per token.",
+            "layers and sequences": "Every layer and every sequence has its own cache.",
             "whole tokens": "Round down.",
         },
     ),

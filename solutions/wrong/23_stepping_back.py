@@ -4,23 +4,23 @@ from rwkv_lessons.lab.course.wrong_answers import edit, move, wrong
 
 step_back = wrong(
     z_of_the_state_after=(
-        "z is read from the state after the token.",
+        "Reads z from the state after the token.",
         edit("a @ rest / (1 + a @ faded)", "a @ s"),
     ),
     not_divided=(
-        "What z itself adds to `rest` is forgotten.",
+        "Leaves out what z itself adds to `rest`.",
         edit("a @ rest / (1 + a @ faded)", "a @ rest"),
     ),
     sign_of_the_inverse=(
-        "1 − a·b in place of 1 + a·b.",
+        "Uses 1 − a·b instead of 1 + a·b.",
         edit("(1 + a @ faded)", "(1 - a @ faded)"),
     ),
     decayed_again=(
-        "The state is multiplied by the decay, not divided.",
+        "Multiplies the state by the decay instead of dividing.",
         edit("torch.outer(k, v)) * torch.exp(-w)", "torch.outer(k, v)) * torch.exp(w)"),
     ),
     b_not_divided=(
-        "b is taken out undivided, of what was divided.",
+        "Subtracts b undivided from the divided state.",
         edit("b * torch.exp(-w)", "b"),
     ),
 )
@@ -34,11 +34,11 @@ longest_span = wrong(
         ),
     ),
     float64_digits=(
-        "The digits of a float64.",
+        "Uses the digits of a float64.",
         edit("2**24", "2**53"),
     ),
     error_forgotten=(
-        "Until everything is wrong, not until the error.",
+        "Counts until everything is wrong instead of until the error.",
         edit("2**24 * error", "2**24"),
     ),
     not_an_integer=(
@@ -52,15 +52,15 @@ longest_span = wrong(
 
 forward_sweep = wrong(
     last_span_forgotten=(
-        "A span that is not full is not kept.",
+        "Does not keep a span that is not full.",
         edit("((t + 1) % C == 0) | (t == T - 1)", "(t + 1) % C == 0"),
     ),
     kept_a_token_too_early=(
-        "The first token of a span is kept, not the last.",
+        "Keeps the state after the first token of a span instead of the last.",
         edit("((t + 1) % C == 0) | (t == T - 1)", "(t % C == 0) | (t == T - 1)"),
     ),
     z_of_the_state_after=(
-        "z is read again, from the state after the token.",
+        "Reads z again, from the state after the token.",
         edit(
             "tl.store(z + i_t * V + o_v, b_z, m_v)",
             "tl.store(z + i_t * V + o_v, tl.sum(b_a[:, None] * b_s, 0), m_v)",
@@ -71,7 +71,7 @@ forward_sweep = wrong(
         edit("(i_b * tl.cdiv(T, C) + t // C) * H + i_h", "t // C * H + i_h"),
     ),
     heads_in_front=(
-        "Heads and spans have changed places.",
+        "Heads and spans are swapped.",
         edit(
             "(i_b * tl.cdiv(T, C) + t // C) * H + i_h", "(i_b * H + i_h) * tl.cdiv(T, C) + t // C"
         ),
@@ -80,7 +80,7 @@ forward_sweep = wrong(
 
 backward_sweep = wrong(
     right_for_a_few_tokens=(
-        "Only the last of the kept states is used.",
+        "Uses only the last of the kept states.",
         edit("((t + 1) % C == 0) | (step == 0)", "step == 0"),
     ),
     multiplied_by_the_decay=(
@@ -110,11 +110,11 @@ backward_sweep = wrong(
         ),
     ),
     output_forgotten=(
-        "G gets r·do after it was used.",
+        "Adds r·do to G after G was used.",
         move("b_g += b_r[:, None] * b_do[None, :]", before="o_x = (i_v * B"),
     ),
     nothing_through_z=(
-        "What goes through z does not reach the states before.",
+        "The gradient through z does not reach earlier states.",
         edit(" + b_a[:, None] * b_dz[None, :]"),
     ),
     decay_forgotten_in_dw=(

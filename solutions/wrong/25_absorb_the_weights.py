@@ -17,16 +17,16 @@ absorbed = wrong(
         ),
     ),
     rope_unscaled=(
-        "Only the part without rope is scaled.",
+        "Scales only the part without RoPE.",
         edit("q_latent @ latent.mT", "q_latent @ latent.mT * scale"),
         edit("(s * scale)", "s"),
     ),
     softmax_over_heads=(
-        "The softmax runs over the heads.",
+        "Takes the softmax over the heads.",
         edit("softmax(-1)", "softmax(1)"),
     ),
     values_first=(
-        "The right answer, but every head's values are made for every token.",
+        "The right answer, but computes every head's values for every token.",
         edit(
             'return torch.einsum("bhr,hvr->bhv", p @ latent, w_v)',
             """
@@ -39,22 +39,22 @@ absorbed = wrong(
 
 value_flops = wrong(
     early_for_every_row=(
-        "The values are made anew for every row.",
+        "Computes the values again for every row.",
         edit("early = 2 * N * R * V", "early = 2 * rows * N * R * V"),
     ),
     late_weights_every_token=(
-        "w_v is applied to every token in both ways.",
+        "Applies w_v to every token in both ways.",
         edit("2 * rows * R * V", "2 * N * R * V"),
     ),
 )
 
 break_even = wrong(
     early_for_every_row=(
-        "The values are made anew for every row.",
+        "Computes the values again for every row.",
         edit("V / (1 - V / R)", "R / V"),
     ),
     rank_over_both=(
-        "The products are added where they should be subtracted.",
+        "Adds the products instead of subtracting them.",
         edit("1 - V / R", "1 + V / R"),
     ),
 )

@@ -8,39 +8,39 @@ online = wrong(
         edit("torch.exp(m - larger)", "torch.exp(larger - m)"),
     ),
     largest_of_all_rows=(
-        "One maximum for all rows: quiet rows vanish.",
+        "Uses one maximum for all rows, so quiet rows vanish.",
         edit("block.max(1).values", "block.max()"),
     ),
     largest_of_the_block=(
-        "The largest score of the block replaces that of all before.",
+        "The block's maximum replaces the maximum so far.",
         edit("torch.maximum(m, block.max(1).values)", "block.max(1).values"),
     ),
     no_largest=(
-        "The largest score is not subtracted.",
+        "Does not subtract the largest score.",
         edit("torch.exp(block - larger[:, None])", "torch.exp(block)"),
         edit("torch.exp(m - larger)", "torch.ones_like(m)"),
     ),
     sums_never_shrink=(
-        "Sums over earlier blocks are not shrunk when the maximum grows.",
+        "Does not rescale the sums over earlier blocks when the maximum grows.",
         edit("shrink[:, None] * acc", "acc"),
     ),
     two_passes=(
-        "The right answer, from all scores at once.",
+        "The right answer, but from all scores at once.",
         instead("return s.softmax(1) @ latent"),
     ),
 )
 
 prefill = wrong(
     as_many_tokens_as_queries=(
-        "Takes the prompt for all there is.",
+        "Assumes that the prompt is the whole sequence.",
         edit("M, N, scale", "M, M, scale"),
     ),
     heads_first=(
-        "The axes of the grid have changed places.",
+        "The axes of the grid are swapped.",
         edit("ceil_div(M, 64), B * H", "B * H, ceil_div(M, 64)"),
     ),
     in_float32=(
-        "The output has another type than the inputs.",
+        "The output has a different type than the inputs.",
         edit("dtype=w_v.dtype, "),
     ),
     one_block_of_queries=(
@@ -48,14 +48,14 @@ prefill = wrong(
         edit("ceil_div(M, 64)", "1"),
     ),
     program_per_query=(
-        "A program for each query: all but the first few have nothing to do.",
+        "Starts a program for each query: all but the first few have nothing to do.",
         edit("ceil_div(M, 64)", "M"),
     ),
 )
 
 kernel = wrong(
     as_published=(
-        "One query sees everything, so it needs no mask.",
+        "Assumes that one query sees everything, so uses no mask.",
         edit(
             'b_s = tl.where(o_n[None, :] <= own[:, None], b_s * scale, -float("inf"))',
             """
@@ -66,7 +66,7 @@ kernel = wrong(
         ),
     ),
     divided_too_early=(
-        "Each block is divided by its own sum.",
+        "Divides each block by its own sum.",
         edit("shrink * b_sum + tl.sum(b_p, 1)", "tl.sum(b_p, 1)"),
     ),
     first_values_only=(
@@ -85,18 +85,18 @@ kernel = wrong(
         edit("i_b * N + o_n[:, None]", "o_n[:, None]"),
     ),
     maximum_of_columns=(
-        "The maximum runs over queries, not over tokens.",
+        "The maximum runs over queries instead of tokens.",
         edit("tl.max(b_s, 1)", "tl.max(b_s, 0)"),
     ),
     no_maximum=(
-        "The maximum is left out: exp overflows.",
+        "Does not subtract the maximum: exp overflows.",
         edit('b_max = tl.full([BM], -float("inf"), tl.float32)'),
         edit("tl.maximum(b_max, tl.max(b_s, 1))", "tl.zeros([BM], tl.float32)"),
         edit("tl.exp(b_max - larger)", "tl.full([BM], 1.0, tl.float32)"),
         edit("b_max = larger"),
     ),
     old_sums_stay=(
-        "Sums over earlier blocks are not shrunk when the maximum grows.",
+        "Does not rescale the sums over earlier blocks when the maximum grows.",
         edit("shrink[:, None] * b_acc", "b_acc"),
     ),
     own_token_hidden=(
@@ -104,7 +104,7 @@ kernel = wrong(
         edit("<= own", "< own"),
     ),
     queries_at_the_start=(
-        "Queries are taken for the first tokens of the sequence.",
+        "Treats the queries as the first tokens of the sequence.",
         edit("own = N - M + o_m", "own = o_m"),
         edit("N - M + (i_m + 1) * BM", "(i_m + 1) * BM"),
     ),

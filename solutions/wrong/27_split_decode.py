@@ -8,26 +8,26 @@ partial = wrong(
         edit("tl.minimum(N, (i_s + 1) * SPLIT)", "(i_s + 1) * SPLIT"),
     ),
     not_divided=(
-        "The parts are sums, not averages.",
+        "The parts are sums instead of averages.",
         edit("b_part = b_acc / b_sum[:, None]", "b_part = b_acc"),
     ),
     rows_without_heads=(
-        "Rows for heads that do not exist are loaded and stored.",
+        "Loads and stores rows for heads that do not exist.",
         edit("m_h = o_h < H", "m_h = o_h >= 0"),
     ),
     sum_without_its_maximum=(
-        "The log-sum-exp lacks the maximum that was subtracted.",
+        "The log-sum-exp lacks the subtracted maximum.",
         edit("b_max + tl.log(b_sum)", "tl.log(b_sum)"),
     ),
     tiles_for_heads=(
-        "The number of the tile is taken for that of its first head.",
+        "Treats the number of the tile as that of its first head.",
         edit("o_h = i_h * BH +", "o_h = i_h +"),
     ),
 )
 
 combine = wrong(
     earlier_splits_stay=(
-        "What earlier splits left is not shrunk when the largest grows.",
+        "Does not rescale the sums of earlier splits when the largest grows.",
         edit("shrink[:, None] * b_acc", "b_acc"),
     ),
     first_values_only=(
@@ -35,20 +35,20 @@ combine = wrong(
         edit("(i_h * V + o_v[None, :]) * R", "o_v[None, :] * R"),
     ),
     heads_before_splits=(
-        "Takes the splits of a head to follow one another in memory.",
+        "Assumes that the splits of a head are adjacent in memory.",
         edit("(o_b * S + s) * H + i_h", "(o_b * H + i_h) * S + s"),
     ),
     last_split_left_out=(
-        "The loop ends one split too early, if there are several.",
+        "With several splits, the loop ends one split too early.",
         edit("range(S)", "range(tl.maximum(S - 1, 1))"),
     ),
     overflow_again=(
-        "The log-sum-exps are taken back to sums: exp overflows.",
+        "Converts the log-sum-exps back to sums: exp overflows.",
         edit("tl.exp(b_lse - larger)", "tl.exp(b_lse)"),
         edit("tl.exp(b_max - larger)", "tl.exp(b_lse - b_lse)"),
     ),
     right_for_one_split=(
-        "All splits count the same, however much was in them.",
+        "All splits count the same, whatever their weight.",
         edit("tl.exp(b_lse - larger)", "tl.exp(b_lse - b_lse)"),
         edit("tl.exp(b_max - larger)", "tl.exp(b_lse - b_lse)"),
     ),
@@ -56,7 +56,7 @@ combine = wrong(
 
 decode = wrong(
     between_in_float16=(
-        "What lies between the kernels is in the type of the inputs.",
+        "The tensors between the kernels have the type of the inputs.",
         edit(
             "part_lse = torch.empty(B, splits, H, device",
             "part_lse = torch.empty(B, splits, H, dtype=w_v.dtype, device",
@@ -71,30 +71,30 @@ decode = wrong(
         edit("ceil_div(H, 64), B]", "1, B]"),
     ),
     program_per_row=(
-        "A program of the join for each batch row, where one has 16 of them.",
+        "Starts a program of `combine` for each batch row; one handles 16.",
         edit("combine[H, ceil_div(B, 16)]", "combine[H, B]"),
     ),
     tokens_for_splits=(
-        "The join is told how many tokens a split has, not how many splits there are.",
+        "Passes the tokens per split to `combine` instead of the number of splits.",
         edit("o, B, splits, H=H", "o, B, split, H=H"),
     ),
 )
 
 tokens_per_split = wrong(
     a_few_too_many=(
-        "Rounded up: some programs have to wait for a second turn.",
+        "Rounds up: some programs wait for a second wave.",
         edit("max(1, places // (B * tiles))", "ceil_div(places, B * tiles)"),
     ),
     batch_forgotten=(
-        "The programs of other batch rows are forgotten: far too many splits.",
+        "Ignores the other batch rows: far too many splits.",
         edit("max(1, places // (B * tiles))", "places"),
     ),
     broken_blocks=(
-        "A split is cut in the middle of a block.",
+        "Cuts a split in the middle of a block.",
         edit("ceil_div(ceil_div(N, splits), BN) * BN", "ceil_div(N, splits)"),
     ),
     tiles_take_no_place=(
-        "Tiles of heads are programs too, and are forgotten.",
+        "Ignores that tiles of heads are programs, too.",
         edit("(B * tiles)", "B"),
     ),
 )

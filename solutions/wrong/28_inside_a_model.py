@@ -4,7 +4,7 @@ from rwkv_lessons.lab.course.wrong_answers import edit, wrong
 
 attention = wrong(
     right_for_one_head=(
-        "The weight is cut as if all heads' keys came first.",
+        "Cuts the weight as if all heads' keys came first.",
         edit(
             "w_k, w_v = module.kv_b_proj.weight.unflatten(0, (H, K + V)).split([K, V], 1)",
             """
@@ -18,15 +18,15 @@ attention = wrong(
         edit("o.transpose(1, 2), None", "o, None"),
     ),
     mask_forgotten=(
-        "The mask is not used.",
+        "Ignores the mask.",
         edit(" + attention_mask"),
     ),
     mask_too_weak=(
-        "The mask is too weak: what it hides is seen a little.",
+        "The mask is too weak: hidden tokens still count a little.",
         edit("+ attention_mask", "+ attention_mask.clamp_min(-1) * scaling"),
     ),
     rope_unscaled=(
-        "Only the part without rope is scaled.",
+        "Scales only the part without RoPE.",
         edit("q_latent @ latent.mT", "q_latent @ latent.mT * scaling"),
         edit("(H, M)) * scaling", "(H, M))"),
     ),
@@ -34,11 +34,11 @@ attention = wrong(
 
 tokens_that_fit = wrong(
     one_layer=(
-        "Every layer has a cache of its own.",
+        "Ignores that every layer has its own cache.",
         edit("B * layers * numbers", "B * numbers"),
     ),
     one_too_many=(
-        "Rounded up: the last token does not fit.",
+        "Rounds up: the last token does not fit.",
         edit("int(bytes //", "-int(-bytes //"),
     ),
 )
