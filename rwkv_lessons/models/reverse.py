@@ -1,7 +1,7 @@
 """A small model learns to reverse digits, on a CPU: python -m rwkv_lessons.models.reverse
 
-Shows how far it is, goes on from its checkpoint, and with --record keeps the curve that lesson 29
-draws, in records/data/reversal.json.
+Shows its progress and continues from its checkpoint. With --record it keeps the curve and the
+weights that lesson 29 uses, in records/data/reversal.json and reversal.pt.
 """
 
 import argparse
@@ -16,8 +16,9 @@ from pathlib import Path
 
 import torch
 
-from rwkv_lessons.models.rwkv6 import Model, Plan, Sizes, train
-from rwkv_lessons.models.tasks import REVERSAL_VOCABULARY, reversal, reversed_right
+from rwkv_lessons.models import trained
+from rwkv_lessons.models.rwkv6 import Model, Plan, Sizes, stream, train
+from rwkv_lessons.models.tasks import ASK, END, REVERSAL_VOCABULARY, reversal, reversed_right
 from rwkv_lessons.runtime.command_line import at_least, run, writable
 
 LONGEST, BATCH = 6, 64  # digits that it is trained on, and lines of a step
@@ -45,6 +46,27 @@ def curve():
     return json.loads(CURVE.read_text(encoding="utf-8"))
 
 
+def learned():
+    """The model that `--record` kept."""
+    return trained.load("reversal", lambda _: SIZES)[0]
+
+
+def answer(model, digits, mix=None):
+    """Gives the characters that the model writes after a line of digits: "314" → "4", "1", "3".
+
+    Args:
+        digits: a text of at least one digit.
+        mix: what computes one token, as for `write`.
+    """
+    if not isinstance(digits, str) or not (digits.isascii() and digits.isdigit()):
+        raise ValueError(f"digits must be a text such as '314', got {digits!r}")
+    prompt = torch.tensor([[int(x) for x in digits] + [ASK]])
+    for token in stream(model, prompt, len(digits) + 1, mix):
+        if int(token) == END:
+            return
+        yield "?" if int(token) == ASK else str(int(token))
+
+
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=at_least(1), default=PLAN.steps)
@@ -68,6 +90,9 @@ def main(argv=None):
         if (step + 1) % 200 == 0:
             print(f"step {step + 1}: loss {losses[-1]:.4f}", flush=True)
     seconds = time.perf_counter() - began, time.process_time() - processor_began
+    if asked.record:
+        trained.keep(model, "reversal")
+        model = learned()  # what is tested is what a lesson loads
     right = {n: reversed_right(model, n, TESTED) for n in range(1, 2 * LONGEST + 1)}
     print(f"{seconds[0]:.0f} s ({seconds[1]:.0f} of the processor)")
     print(f"digits → share of {TESTED} new lines that are right:")

@@ -64,8 +64,8 @@ class TimeMix(nn.Module):
         self.decay_up = nn.Parameter(torch.empty(RANK_DECAY, C).uniform_(-0.01, 0.01))
         # x of exp(-exp(x)): memories from 400 tokens (x = -6) to 3 (x = -1), more long ones in deep
         # layers. All rates are there from the start, as a gradient finds a far one but slowly.
+        self.decay = nn.Parameter(rates(C, depth))
         n = torch.arange(C) / max(C - 1, 1)
-        self.decay = nn.Parameter(-6 + 5 * n ** (0.7 + 1.3 * depth))
         # The current token's bonus differs between neighbours: they are not to learn alike.
         zigzag = ((torch.arange(C) + 1) % 3 - 1) * 0.1
         self.bonus = nn.Parameter((depth * (1 - n) + zigzag).view(-1, sizes.head))
@@ -155,28 +155,37 @@ def matrix(rows, columns, gain=1.0):
     return made
 
 
+def rates(C, depth):
+    """x of the decay exp(-exp(x)) of each channel at the start, in a layer at this depth, 0 … 1."""
+    n = torch.arange(C) / max(C - 1, 1)
+    return -6 + 5 * n ** (0.7 + 1.3 * depth)
+
+
 def shifted(x, before):
     """The token before each: `before` `[B, C]`, or zeros, before the first."""
     first = torch.zeros_like(x[:, :1]) if before is None else before[:, None]
     return torch.cat([first, x[:, :-1]], 1)
 
 
-def groups(model, plan):
-    """Parameters by how they learn, for torch's AdamW.
+def learns(name, ndim, weight_decay):
+    """How a parameter learns: its multiple of the learning rate, and its weight decay.
 
-    Decays learn twice as fast: in x of exp(-exp(x)) a doubled memory is a step of 0.7, far for a
-    learning rate made for matrices. Weights of matrices decay, as of many alike few are needed;
-    rates, shares and norms mean something by themselves, and stay.
+    Decays learn twice as fast: in x of exp(-exp(x)), doubling a memory is a step of 0.7, which is
+    far at a learning rate chosen for matrices. Only matrices have a weight decay, because they have
+    parameters to spare; a rate, a share or a norm means something by itself.
     """
-    found = {"decays": [], "matrices": [], "others": []}
+    matrix = ndim == 2 and name.endswith("weight")
+    return 2.0 if name.endswith(".decay") else 1.0, weight_decay if matrix else 0.0
+
+
+def groups(model, plan):
+    """Parameters grouped by how they learn, for torch's AdamW."""
+    found = {}
     for name, x in model.named_parameters():
-        is_matrix = x.ndim == 2 and name.endswith("weight")
-        kind = "decays" if name.endswith(".decay") else "matrices" if is_matrix else "others"
-        found[kind].append(x)
-    rates = {"decays": (2.0, 0.0), "matrices": (1.0, plan.weight_decay), "others": (1.0, 0.0)}
+        found.setdefault(learns(name, x.ndim, plan.weight_decay), []).append(x)
     return [
-        {"params": found[kind], "times": times, "weight_decay": decay}
-        for kind, (times, decay) in rates.items()
+        {"params": parameters, "times": times, "weight_decay": decay}
+        for (times, decay), parameters in found.items()
     ]
 
 
@@ -264,8 +273,13 @@ def write(model, prompt, count, mix=None, temperature=0.0, generator=None):
         temperature: 0 takes the likeliest token; at 1 they are drawn with the model's odds.
     """
     check_tokens("prompt", prompt, vocabulary=model.sizes.vocabulary)
+    return torch.cat(list(stream(model, prompt, count, mix, temperature, generator)), 1)
+
+
+@torch.no_grad()
+def stream(model, prompt, count, mix=None, temperature=0.0, generator=None):
+    """The same tokens as `write`, each `[B, 1]`, as soon as it is chosen."""
     logits, state = model(prompt)
-    written = []
     for _ in range(count):
         last = logits[:, -1].float()
         if temperature:
@@ -273,6 +287,5 @@ def write(model, prompt, count, mix=None, temperature=0.0, generator=None):
             token = torch.multinomial(odds, 1, generator=generator)
         else:
             token = last.argmax(-1, keepdim=True)
-        written.append(token)
+        yield token
         logits, state = model(token, state, mix)
-    return torch.cat(written, 1)

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from rwkv_lessons.models import reverse
-from rwkv_lessons.models.rwkv6 import Model, Plan, Sizes, groups, loss_of, train, write
+from rwkv_lessons.models import text as writer
+from rwkv_lessons.models.rwkv6 import Model, Plan, Sizes, groups, loss_of, stream, train, write
 from rwkv_lessons.models.tasks import (
     ASK,
     END,
@@ -95,11 +96,10 @@ def test_an_interrupted_run_ends_as_a_whole_one(tmp_path):
 
 def test_only_matrices_decay_and_decays_learn_twice_as_fast():
     made = model()
-    decays, matrices, others = groups(made, Plan(steps=1))
-    assert [group["times"] for group in (decays, matrices, others)] == [2, 1, 1]
-    assert [x.shape for x in decays["params"]] == [(32,)] * 2
-    assert all(x.ndim == 2 for x in matrices["params"])
-    assert matrices["weight_decay"] > 0 == decays["weight_decay"] == others["weight_decay"]
+    found = {(g["times"], g["weight_decay"] > 0): g["params"] for g in groups(made, Plan(steps=1))}
+    assert found.keys() == {(2, False), (1, True), (1, False)}
+    assert [x.shape for x in found[2, False]] == [(32,)] * 2
+    assert all(x.ndim == 2 for x in found[1, True])
     assert sum(map(len, (g["params"] for g in groups(made, Plan(1))))) == len([*made.parameters()])
 
 
@@ -151,3 +151,32 @@ def test_the_recorded_run_was_right_on_all_lengths_it_was_trained_on():
     assert min(trained) == 1.0
     assert kept["processor_seconds"] < 300  # of one core; the machine had other work, too
     assert len(kept["losses"]) == reverse.PLAN.steps and kept["losses"][-1] < 0.01
+
+
+def test_the_model_that_comes_along_reverses_digits():
+    model = reverse.learned()
+    assert ["".join(reverse.answer(model, x)) for x in ("7", "314", "271828")] == [
+        "7",
+        "413",
+        "828172",
+    ]
+    with pytest.raises(ValueError, match="digits must be a text such as '314', got '3a'"):
+        next(reverse.answer(model, "3a"))
+
+
+def test_the_model_that_comes_along_writes_words_of_its_text():
+    model, letters = writer.learned()
+    written = "".join(writer.story(model, letters, "The value of ", 40, temperature=0.0))
+    words = written.split()[:-1]  # the last one may be cut
+    assert len(words) > 3 and all(word in text() for word in words)
+    with pytest.raises(ValueError, match="begin must be at least one character"):
+        next(writer.story(model, letters, "", 1))
+    with pytest.raises(ValueError, match="letters, got 'ж'"):
+        next(writer.story(model, letters, "ж", 1))
+
+
+def test_a_stream_gives_what_write_returns():
+    made = moved(model())
+    prompt = torch.randint(12, (2, 4), generator=torch.Generator().manual_seed(5))
+    tokens = list(stream(made, prompt, 3, mix=wkv6_reference))
+    assert torch.equal(torch.cat(tokens, 1), write(made, prompt, 3, mix=wkv6_reference))

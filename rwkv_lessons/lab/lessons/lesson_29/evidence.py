@@ -1,7 +1,12 @@
-"""The evidence for a Triton kernel that mixes one token of WKV-6 into a state: lesson 29."""
+"""The evidence for a Triton kernel that mixes one token of WKV-6 into a state, and its use."""
+
+from contextlib import contextmanager
+from unittest import mock
 
 import torch
 import triton
+
+from rwkv_lessons.models import rwkv6
 
 from ...evidence.launches import Launch, results
 from ...evidence.triton import Case, answer, gpu, machine_code, traffic
@@ -73,3 +78,15 @@ def mixes(kernel, launch):
         return found["o"].float(), found["s1"].float()
 
     return mix
+
+
+@contextmanager
+def in_the_model(shifted, rates, learns):
+    """Within it, `rwkv_lessons.models.rwkv6` uses these functions instead of its own."""
+
+    def shifted_from(x, before):
+        return shifted(x, torch.zeros_like(x[:, 0]) if before is None else before)
+
+    given = {"shifted": shifted_from, "rates": rates, "learns": learns}
+    with mock.patch.multiple(rwkv6, **given):
+        yield
