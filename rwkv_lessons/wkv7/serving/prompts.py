@@ -35,6 +35,7 @@ from ..chunked.pairs import (
 from ..decays import FORMS, OF_CLAMP, log_of
 
 LONGEST = 16  # tokens that are stepped through, one chunk
+USUAL = 1024  # tokens of a prompt, where nothing is known
 
 
 def goes_in_chunks(r):
@@ -199,7 +200,7 @@ def run_prompts(
     first, bounds, across, readers, written, of_l, of_p, of_q = workspace_of(r, V, S, workspace)[0]
     run_chunks(cu_seqlens, indices, first, bounds, C, LONGEST)
     # As many sequences as fill the call if each is as long as it may be: a guess, for the tile.
-    heads = max(1, total // longest) * H
+    heads = max(1, min(S, total // min(longest, USUAL))) * H
     tiles = tiles_for(heads, 1, K, V, r.dtype, devices.gpu_of(r.device))
     warps, registers = tiles.of_maps
     launch(

@@ -16,8 +16,7 @@ from ...sequences.states.padding import zeros
 from ...sequences.states.rounding import rounded
 from ..decays import FORMS, log_of
 
-TILE = 1024  # elements of the state a warp holds: 32 registers a thread
-WARPS = 4
+TILE = 2048  # elements of the state of a program: 64 registers a thread
 STAGES = 4  # of the loop over tokens: loads in flight
 
 
@@ -132,7 +131,9 @@ def run_tokens(
 
 @remembered
 def tile_for(K, V):
-    """Keys and values of a program, and its warps."""
+    """Keys and values of a program, and its warps: one, as sums over keys then stay inside of it.
+
+    What is made of the vectors of a token, a decay above all, is made once a program.
+    """
     BK, BV = triton.next_power_of_2(K), triton.next_power_of_2(V)
-    BV = min(BV, max(4, WARPS * TILE // BK))
-    return BK, BV, max(1, min(8, BK * BV // TILE))
+    return BK, min(BV, max(4, TILE // BK)), 1
