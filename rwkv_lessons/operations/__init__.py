@@ -31,8 +31,9 @@ from rwkv_lessons.operations.wkv6 import (
     WKV6_DECAYS,
     WKV6_DECODE,
     WKV6_HOPPER,
+    WKV6_SERVING,
 )
-from rwkv_lessons.operations.wkv7 import WKV7, WKV7_BACKWARD, WKV7_DECODE
+from rwkv_lessons.operations.wkv7 import WKV7, WKV7_BACKWARD, WKV7_DECODE, WKV7_SERVING
 
 
 def operation_of(record):
@@ -68,7 +69,7 @@ def work(operation, shape, dtype):
 
 TABLE = (WKV5, WKV5_BACKWARD, WKV6, WKV6_BACKWARD, WKV6_DECAYS, WKV6_DECODE, WKV6_HOPPER)
 TABLE += (TIMEX, TIMEX_BACKWARD)
-TABLE += (WKV7, WKV7_BACKWARD, WKV7_DECODE)
+TABLE += (WKV7, WKV7_BACKWARD, WKV7_DECODE, WKV6_SERVING, WKV7_SERVING)
 TABLE += (MLA_DECODE, MLA_LADDER, MLA_PREFILL, MLA_GENERATE)
 TABLE += (SEQUENCE_PARALLEL, TRAIN)
 OPERATIONS = {operation.name: operation for operation in TABLE}

@@ -29,7 +29,7 @@ from rwkv_lessons.operations.entries import (
     Rung,
     own,
 )
-from rwkv_lessons.operations.work import Work
+from rwkv_lessons.operations.work import Work, served_lengths
 
 WKV6_MODULE = "rwkv_lessons.wkv6"
 SMALLER = (
@@ -162,6 +162,23 @@ STEP = Checks(
     few=("many heads",),
 )
 
+PACKED = {"state": True, "packed": True, "raw_decay": True}
+SERVING = Checks(
+    "wkv6_serving",
+    problem="serving",
+    shapes={"small": (2, 200, 3, 64, 64), "odd": (1, 100, 2, 100, 36)},
+    options={
+        "plain": PACKED,
+        "all": PACKED | {"pool": "float16", "stochastic": True, "w0": True, "scale": 0.3},
+    },
+    rows=(
+        Combinations(("wkv6_serving",), ALL_DTYPES, ("odd",), FEW, needs=ANYWHERE, gradients=False),
+        Combinations(("wkv6_serving",), ALL_DTYPES, ("small",), FEW, gradients=False),
+    ),
+    repeatable=("wkv6_serving",),
+    seconds=(("*", 12),),
+)
+
 
 def least_wkv6(B, T, H, N, itemsize):
     """As WKV-5, and w has as many elements as r: 5·B·T·H·N; u is the parameter left."""
@@ -178,6 +195,12 @@ def least_wkv6_decode(B, T, H, N, itemsize):
     """As WKV-6, with a float32 state of N × N per head read and written."""
     forward = least_wkv6(B, T, H, N, itemsize)
     return Work(forward.bytes + 2 * B * H * N * N * 4, forward.flops)
+
+
+def least_wkv6_serving(S, T, H, N, itemsize):
+    """float16 states read and written; of a large T 16 prompts beside single tokens, see WKV-7."""
+    forward = least_wkv6(1, sum(served_lengths(S, T)), H, N, itemsize)
+    return Work(forward.bytes + 2 * S * H * N * N * 2, forward.flops)
 
 
 WKV6 = Operation(
@@ -345,4 +368,19 @@ WKV6_DECODE = Operation(
     ),
     public=("wkv6_step",),
     checks=STEP,
+)
+
+WKV6_SERVING = Operation(
+    "wkv6-serving",
+    "time serving calls of wkv6: single tokens, prompts beside single tokens",
+    "wkv6",
+    shapes=((8, 1, 64, 64), (256, 1, 64, 64), (216, 4096, 64, 64)),
+    quick=(3, 1, 2, 64),
+    work=least_wkv6_serving,
+    letters="S, T, H, N",
+    command="serving:command",
+    dtypes=("bfloat16",),
+    records=(own("wkv6-serving", "wkv6-serving", 90, table=None),),
+    checks=SERVING,
+    calls="rwkv_lessons.wkv6.serving.calls:calls",
 )

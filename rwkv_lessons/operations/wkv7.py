@@ -25,7 +25,7 @@ from rwkv_lessons.operations.entries import (
     Rung,
     own,
 )
-from rwkv_lessons.operations.work import Work
+from rwkv_lessons.operations.work import MOST_DRAFTS, Work, served_lengths
 
 # The shapes of wind_rwkv's table, width 4096, and heads of 64 at its last one.
 WKV7_SHAPES = (TABLE_SHAPE, (8, 4096, 32, 128), (8, 4096, 16, 256))
@@ -126,6 +126,44 @@ STEP = Checks(
     repeatable=("wkv7_step",),
 )  # fmt: skip
 
+PACKED = {"state": True, "packed": True, "decay": "clamp"}
+HALF_STATE = {"pool": "float16", "stochastic": True}
+SERVING = Checks(
+    "wkv7_serving",
+    problem="serving",
+    shapes={
+        "drafts": (8, 5, 3, 64, 64),
+        "small": (2, 200, 3, 64, 64),
+        "odd": (1, 100, 2, 100, 36),
+        "128": (1, 100, 2, 128, 128),
+    },
+    options={
+        "plain": PACKED,
+        "nearest": PACKED | {"pool": "float16"},
+        "raw": PACKED | {"decay": "raw"},
+        "all": PACKED | HALF_STATE | {"w0": True, "scale": 0.3, "decay": "log"},
+        "drafts": {"state": True, "drafts": True, "decay": "clamp"},
+        "drafts, all": {"state": True, "drafts": True, "w0": True, "scale": 0.3, "decay": "raw"},
+    },
+    rows=(
+        Combinations(
+            ("wkv7_serving",), ALL_DTYPES, ("odd",), ("plain", "all"), needs=ANYWHERE,
+            gradients=False,
+        ),
+        Combinations(
+            ("wkv7_serving",), ALL_DTYPES, ("drafts",), ("drafts", "drafts, all"), needs=ANYWHERE,
+            gradients=False,
+        ),
+        Combinations(
+            ("wkv7_serving",), ALL_DTYPES, ("small",), ("plain", "nearest", "raw", "all"),
+            gradients=False,
+        ),
+        Combinations(("wkv7_serving",), ("bfloat16",), ("128",), FEW, gradients=False),
+    ),
+    repeatable=("wkv7_serving",),
+    seconds=(("*", 12),),
+)  # fmt: skip
+
 
 def least_wkv7(B, T, H, N, itemsize):
     """Forward from a zero state, without the state afterwards.
@@ -151,6 +189,14 @@ def least_wkv7_decode(B, T, H, N, itemsize):
     """As WKV-7, with a float32 state of N × N per head read and written."""
     forward = least_wkv7(B, T, H, N, itemsize)
     return Work(forward.bytes + 2 * B * H * N * N * 4, forward.flops)
+
+
+def least_wkv7_serving(S, T, H, N, itemsize):
+    """Of drafts the states are read alone; of others, float16, they are written as well."""
+    tokens, drafts = sum(served_lengths(S, T)), 1 < T <= MOST_DRAFTS
+    states = S * H * N * N * 2 * (1 if drafts else 2)
+    forward = least_wkv7(1, tokens, H, N, itemsize)
+    return Work(forward.bytes + states, forward.flops)
 
 
 WKV7 = Operation(
@@ -218,4 +264,23 @@ WKV7_DECODE = Operation(
     records=(own("wkv7-decode", "wkv7-decode"),),
     public=("wkv7_step",),
     checks=STEP,
+)
+
+WKV7_SERVING = Operation(
+    "wkv7-serving",
+    "time serving calls of wkv7: single tokens, drafts, prompts beside single tokens",
+    "wkv7",
+    shapes=(
+        *((S, 1, 64, 64) for S in (1, 8, 32, 256, 960)),
+        *((S, T, 64, 64) for S in (8, 256) for T in (4, 8)),
+        (216, 4096, 64, 64),  # prompts of 512 to 4,096 tokens
+    ),
+    quick=(3, 1, 2, 64),
+    work=least_wkv7_serving,
+    letters="S, T, H, N",
+    command="serving:command",
+    dtypes=("bfloat16",),
+    records=(own("wkv7-serving", "wkv7-serving", 120, table=None),),
+    checks=SERVING,
+    calls="rwkv_lessons.wkv7.serving.calls:calls",
 )
