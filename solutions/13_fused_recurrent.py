@@ -23,8 +23,8 @@ def kernel(
     """One program per tile of BK keys × BV values of a head's state; grid (NV, NK, B·H).
 
     r, k, w are [B, T, H, K], w the log decay; v is [B, T, H, V]; u is [H, K]; s0, s1 are
-    [B, H, K, V]. o_parts, [NK, B, T, H, V], gets each block of keys' share of o. r, k, v, w and
-    o_parts may be bfloat16; all else is float32, and so is all that is computed.
+    [B, H, K, V]. o_parts, [NK, B, T, H, V], gets the partial sum of o of each block of keys. r, k,
+    v, w and o_parts may be bfloat16; the others are float32, and so is all arithmetic.
     Token t reads Σ_i r_i (u_i k_i v_j + S_ij); then S_ij becomes exp(w_i) S_ij + k_i v_j.
     """
     ### BEGIN SOLUTION
@@ -55,7 +55,7 @@ def kernel(
 
 
 def grid(B, H, K, V, BK, BV):
-    """How many programs, along the values, along the keys, and over batch rows and heads."""
+    """The number of programs along the values, along the keys, and over heads of batch rows."""
     ### BEGIN SOLUTION
     return ceil_div(V, BV), ceil_div(K, BK), B * H
     ### END SOLUTION
@@ -68,7 +68,7 @@ def launch(B, T, H, K, V, BK=32, BV=32):
 
 
 def forward(r, k, v, w, u, s0):
-    """o [B, T, H, V] and s1 [B, H, K, V], by one launch of `kernel`, on one device.
+    """Returns o [B, T, H, V] and s1 [B, H, K, V], from one launch of `kernel`, on one device.
 
     r, k, w are [B, T, H, K], v is [B, T, H, V], u is [H, K], s0 is [B, H, K, V]. u, s0 and s1 are
     float32; r, k, v, w may be bfloat16, and o has their type.

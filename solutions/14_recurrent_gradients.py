@@ -27,8 +27,8 @@ def forward_sweep(
     """Forward sweep: a program has a tile of S, BK keys × BV values; grid (NV, NK, B·H).
 
     k, w are [B, T, H, K]; v, do are [B, T, H, V]; s0 is [B, H, K, V]. dr_s_parts, [NV, B, T, H, K],
-    gets each block of values' share of what comes to dr through S. kept, [B, chunks, H, K, V], gets
-    S after the last token of every chunk of C. k, v, w, do may be bfloat16, all else is float32.
+    gets each block of values' partial sum of dr through S. kept, [B, chunks, H, K, V], gets S after
+    the last token of every chunk of C. k, v, w, do may be bfloat16; the others are float32.
     """
     i_v, i_k, i_bh = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     i_b, i_h = i_bh // H, i_bh % H
@@ -62,10 +62,10 @@ def backward_sweep(
     """Reverse sweep: a program has a tile of G, the gradient of S; grid (NV, NK, B·H).
 
     r, k, w are [B, T, H, K]; v, do are [B, T, H, V]; ds0, ds1 are [B, H, K, V]. dk_s_parts is
-    [NV, B, T, H, K], dv_s_parts [NK, B, T, H, V]: shares of what comes through G. kept, [B, chunks,
-    H, K, V], has S after the last token of every chunk of C; a_parts, [NV, B, chunks, H, K], gets
-    this block of values' share of Σ_j S_ij G_ij there, G being the gradient of that S. r, k, v, w,
-    do may be bfloat16; all else is float32, and so is all that is computed.
+    [NV, B, T, H, K], dv_s_parts [NK, B, T, H, V]: partial sums of the gradients through G. kept,
+    [B, chunks, H, K, V], has S after the last token of every chunk of C. a_parts, [NV, B, chunks,
+    H, K], gets this block of values' partial sum of Σ_j S_ij G_ij there, where G is the gradient of
+    that S. r, k, v, w, do may be bfloat16; the others are float32, and so is all arithmetic.
     """
     ### BEGIN SOLUTION
     i_v, i_k, i_bh = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -108,7 +108,7 @@ def decay_gradient(
 ):  # fmt: skip
     """All tokens of a chunk at once: a program has BK keys; grid (NK, chunks, B·H).
 
-    r, k, dr_s, dk_s, dw are [B, T, H, K]; a, [B, chunks, H, K], the sums of S·G at chunks' ends.
+    r, k, dr_s, dk_s, dw are [B, T, H, K]; a, [B, chunks, H, K], has S·G at the end of each chunk.
     r, k, dw may be bfloat16.
     """
     i_k, i_c, i_bh = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -127,7 +127,7 @@ def decay_gradient(
 
 
 def bonus_gradients(r, k, v, u, do):
-    """What comes to dr, dk, dv through the bonus, and du [B, H, K], for all tokens at once.
+    """The parts of dr, dk, dv from the bonus, and du [B, H, K], for all tokens at once.
 
     r, k are [B, T, H, K]; v, do are [B, T, H, V]; u is [H, K].
     """
@@ -152,10 +152,10 @@ def launch_chunks(B, T, H, K, V, BK=32, BV=32, C=64):
 
 
 def through_states(r, k, v, w, s0, do, ds1):
-    """dr_s, dk_s, dv_s, float32, then dw and ds0, by one launch of each of the three kernels.
+    """Returns dr_s, dk_s, dv_s in float32, dw and ds0, from one launch of each of three kernels.
 
     r, k, w are [B, T, H, K], v, do [B, T, H, V], all of these float32 or bfloat16, and dw has the
-    type of w; s0, ds1 are [B, H, K, V], float32. Shares are float32: dw is a difference of sums.
+    type of w; s0, ds1 are [B, H, K, V], float32. Partial sums are float32 for the sake of dw.
     """
     B, T, H, K = r.shape
     V = v.shape[-1]

@@ -13,7 +13,7 @@ def sums(w):
 
 
 def with_state(r, k, v, w, s):
-    """What the tokens of a chunk read of the state before it, and the state after it.
+    """What the tokens of a chunk read from the state before it, and the state after it.
 
     r, k, v, w are [..., C, N]; s is [..., N, N], keys × values. Returns the same shapes.
     """
@@ -27,7 +27,7 @@ def with_state(r, k, v, w, s):
 
 
 def pairs(r, k, w):
-    """How much each token t reads of each earlier token s, with a decay for every pair.
+    """The score of each token t with each earlier token s, with a decay for every pair.
 
     r, k, w are [..., C, N]. Returns scores, [..., C, C], 0 where s is not earlier than t.
     """
@@ -56,7 +56,7 @@ def product(r, k, w, m):
 
 
 def blocks(r, k, w, L):
-    """The same scores, L tokens at a time: what these read of earlier ones, and of each other.
+    """The same scores, L tokens at a time: with earlier tokens, and with each other.
 
     r, k, w are [..., C, N], L divides C. Returns scores, [..., C, C], 0 where s is not earlier.
     """

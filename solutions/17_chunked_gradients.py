@@ -27,7 +27,7 @@ from rwkv_lessons.runtime.launch_numba import ceil_div
 
 
 def decay_gradient(r, k, dr_s, dk_s, dr_c, dk_c, across):
-    """dw, the gradient of the log decay, of the tokens of one chunk: [C, N], in torch.
+    """Returns dw, the gradient of the log decay, for the tokens of one chunk: [C, N], in torch.
 
     r, k are [C, N], and so are the parts of their gradients: dr_s, dk_s, which come through the
     states, and dr_c, dk_c, which come within the chunk. across is [N]: exp(b_last)·Σ S·G, what goes
@@ -87,8 +87,8 @@ def backward_sweep(
     """Reverse sweep, one program per head of a batch row: the state's gradient in registers.
 
     r, k, v, w, do, dr, dk, dv, dw are [B, T, H, N]; u is [H, N], du [B, H, N]; before is
-    [B, chunks, H, N, N], ds0, ds1 are [B, H, N, N], keys × values. What has tokens may be bfloat16,
-    all else is float32. Operands of tl.dot have the type of v.
+    [B, chunks, H, N, N], ds0, ds1 are [B, H, N, N], keys × values. Tensors with a token axis may be
+    bfloat16, the others are float32. Operands of tl.dot have the type of v.
     """
     i_b, i_h = tl.program_id(0) // H, tl.program_id(0) % H
     o_n, o_c = tl.arange(0, N), tl.arange(0, BT)
@@ -124,7 +124,7 @@ def backward_sweep(
         b_adds = (b_r * b_start).to(b_v.dtype)
         b_g += tl.dot(tl.trans(b_adds), b_do, input_precision=PRECISION)
         ### END SOLUTION
-        # Within the chunk: the scores, and what the outputs want of them.
+        # Within the chunk: the scores and their gradient.
         b_to, b_from = tl.exp(b_before - b_middle), tl.exp(b_middle - b_after)
         b_left, b_right = (b_r * b_to).to(b_v.dtype), (b_k * b_from).to(b_v.dtype)
         b_scores = tl.dot(b_left, tl.trans(b_right), input_precision=PRECISION)
@@ -159,7 +159,7 @@ def launch(B, T, H, K, V, BT=16, PRECISION="tf32x3", num_warps=8):
 
 
 def gradients(r, k, v, w, u, s0, do, ds1):
-    """dr, dk, dv, dw, du, ds0, by one launch of each kernel, on one device.
+    """Returns dr, dk, dv, dw, du, ds0, from one launch of each kernel, on one device.
 
     r, k, v, w, do are [B, T, H, N], float32 or bfloat16, and their gradients have their type; u is
     [H, N]; s0, ds1 are [B, H, N, N]; these, du, ds0 and what is kept are float32.

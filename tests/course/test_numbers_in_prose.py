@@ -247,6 +247,8 @@ SENTENCES = (
          lambda: (*(ms("rwkv-cuda-timex-backward", x) - ms("rwkv-cuda-timex", x)
                     for x in ("v0", "v3")),
                   *(ms("rwkv-cuda-timex", x) for x in ("v0", "v3")))),
+    Said("11", r"your last float32 kernel takes about twice as long as its multiply-adds",
+         lambda: (ms("timex-ladder", "10_time_x.balanced") / arithmetic_ms(),), (2,), 0.1),
     Said("11", r"The float32 units of your kernels need at least # ms for the three sums",
          lambda: (arithmetic_ms(operation="timex-backward"),)),
     Said("11", r"the finished kernel of the ladder above: # ms for both passes, compared with # "

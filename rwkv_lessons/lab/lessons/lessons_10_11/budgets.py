@@ -1,4 +1,4 @@
-"""What a lesson kernel of time-x may ask of memory in its traced launches, each with the reason."""
+"""Limits on the traffic of a time-x kernel in its traced launches, each with its reason."""
 
 import dataclasses
 import math
@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-# A limit is well below what it has to refuse. A little above it is told, and passes: the launches
-# are small, and edges weigh more in them than in a long row.
+# A limit is well below what it has to refuse. A little above it, the check warns and passes: the
+# launches are small, and edges weigh more in them than in a long row.
 BAND = 1.2
 
 
@@ -18,8 +18,8 @@ class Most:
     Args:
         text: what is counted, "reads of shared memory a product".
         count: (Traces of all launches, products of the last of them) → number.
-        limit: the most that says nothing.
-        refused: what is above that does not pass; up to there it is told only.
+        limit: the most without a warning.
+        refused: more than this fails; up to it there is a warning.
     """
 
     text: str
@@ -34,9 +34,9 @@ class Most:
 
 
 def global_reads(limit):
-    """Elements that threads ask global memory for, per product of a w and a k.
+    """Elements that threads read from global memory, per product of a w and a k.
 
-    To fill shared memory they ask for 0.06 in `TRACED`, for less in the other launches. A limit is
+    To fill shared memory they read 0.06 in `TRACED`, less in the other launches. A limit is
     below that plus what an operand costs that is read from global memory instead: 1 in `shared`,
     1/4 where a thread has four outputs, 1/16 where it has them of eight rows.
     """
@@ -57,31 +57,31 @@ def shared_reads(limit):
 
 
 def conflicts(op="load"):
-    """The share of passes over shared memory that a conflict-free layout would not need.
+    """The share of wavefronts of shared memory that a conflict-free layout would not need.
 
-    Reads are what the loop over products makes: a conflict in one is a fifth of the passes or more,
-    and a tenth comes from an edge. Writes fill the arrays, or hand over sums. In `TRACED` they are
-    one pass in twenty, in a tile of the lesson's one in a thousand: theirs are only told.
+    The loop over products reads: a conflict there costs a fifth of the wavefronts or more, and an
+    edge a tenth. Writes fill the arrays, or hand over sums. In `TRACED` they are one wavefront in
+    twenty, in a tile of the lesson's own size one in a thousand: their conflicts only warn.
     """
 
     def count(traces, products):
         rows = [row for t in traces for row in t.rows if (row.space, row.op) == ("shared", op)]
         return sum(row.conflicts for row in rows) / max(1, sum(row.wavefronts for row in rows))
 
-    text = f"of the passes over shared memory, by {'reads' if op == 'load' else 'writes'}, "
+    text = f"of the wavefronts of shared memory, by {'reads' if op == 'load' else 'writes'}, "
     return Most(f"{text}are bank conflicts", count, 0, 0.1 if op == "load" else math.inf)
 
 
 def no_atomics():
-    """Each sum belongs to one thread: an atomic one is another in every run, so that none pass."""
+    """Each sum belongs to one thread; atomic sums differ from run to run, so none may occur."""
     return Most("atomics", lambda traces, products: sum(t.atomics for t in traces), 0, 0)
 
 
 def imbalance(limit):
-    """Reads of the busiest thread over those of the mean one that reads at all.
+    """Reads of the busiest thread, divided by the mean over the threads that read at all.
 
-    Of the array in shared memory where they are most even: what is read once for two products is
-    not what says how many products there are. Where threads are not paired it is 2.
+    Counted for the array in shared memory whose reads are most even, because an element that is
+    read once for two products does not tell how many products there are. Without pairs it is 2.
     """
     text = "× the mean work for the busiest thread"
 
