@@ -36,7 +36,7 @@ OF_BATCHES, OF_LONG = (
 )
 BESIDE_FLA_7 = (
     "--peers --dtype bfloat16 --shape 8,4096,64,64 "
-    "--methods 'wkv7,chunked,backstepping,recurrent,fla chunk'"
+    "--methods 'wkv7,chunked,recurrent,fla chunk'"
 )
 DELTA_RULE = Rung("22 the delta rule", "22_delta_rule", "kernel", TRITON, function="forward")
 STEPPING_BACK = Rung(
@@ -79,8 +79,8 @@ CHECKS = Checks(
         Combinations(("wy",), ("float64",), ("short",), ("plain", "clamp", "all"), needs=ANYWHERE),
         Combinations(("reference", "wy"), ALL_DTYPES, ("short",), FEW, needs=ANYWHERE),
         Combinations(("wkv7",), ALL_DTYPES, ("token",), FEW, needs=ANYWHERE),
-        Combinations(("recurrent", "backstepping"), ALL_DTYPES, ("small",), OF_7),
-        Combinations(("recurrent", "backstepping"), ALL_DTYPES, ("token", "odd", "256"), FEW),
+        Combinations(("recurrent",), ALL_DTYPES, ("small",), OF_7),
+        Combinations(("recurrent",), ALL_DTYPES, ("token", "odd", "256"), FEW),
         # Its kernels take long to compile: every option in bfloat16, and what float32 and float16
         # do otherwise, products in pieces and other tiles, with all options at the same time.
         Combinations(("chunked",), ("bfloat16",), ("small",), OF_7),
@@ -96,7 +96,7 @@ CHECKS = Checks(
         Combinations(("wkv7",), ("float32",), ("huge",), ("all",)),
     ),
     others=Combinations((), ALL_DTYPES, ("short",), FEW),
-    repeatable=("recurrent", "backstepping", "chunked"),
+    repeatable=("recurrent", "chunked"),
     seconds=(
         ("chunked / * / 256 / *", 23),
         ("* / token / *", 6),
@@ -105,7 +105,6 @@ CHECKS = Checks(
         ("chunked / * / many heads / *", 5),
         ("chunked / *", 15),
         ("recurrent / *", 2),
-        ("backstepping / *", 2),
     ),
 )
 STEP = Checks(

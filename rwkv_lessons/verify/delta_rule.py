@@ -31,8 +31,6 @@ class DeltaRule(Recurrence):
 
         r, k, kappa, v, do = (normal(B, T, H, n) for n in (K, K, K, V, V))
         w = decays(case.decay, (B, T, H, K), g)
-        if case.method == "backstepping":  # as strong as it takes them
-            w = w.clamp(min=-CLAMP)
         w = self._as_given(w).to(getattr(torch, self.options.get("w_dtype", case.dtype)))
         kappa = F.normalize(kappa, dim=-1)
         rate = torch.rand(B, T, H, K, generator=g, device=device)
@@ -60,7 +58,4 @@ class DeltaRule(Recurrence):
         return methods["reference" if few or self.case.dtype == "float64" else "wy"]
 
     def limit(self, name):
-        limit = limits.limit(limits.WKV7, self.case.dtype, name)
-        if self.case.method == "backstepping" and name.startswith("d"):
-            return max(limit, limits.BACKSTEPPING)
-        return limit
+        return limits.limit(limits.WKV7, self.case.dtype, name)

@@ -32,7 +32,6 @@ WKV7 = {  # dtype → limit of o, of states, of gradients
     "float16": (4e-4, 5e-5, 5e-4),
     "bfloat16": (4e-3, 3e-3, 5.5e-3),
 }
-BACKSTEPPING = 2e-3  # of gradients, where decays are as strong as it takes them
 MLA = {  # dtype → limit of o, of its log-sum-exps, of gradients
     "float64": (1e-12, 1e-12, 1e-12),
     "float32": (1e-5, 1e-5, 2e-5),

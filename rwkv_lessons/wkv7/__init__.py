@@ -27,9 +27,9 @@ from .step import wkv7_step
 from .wy import wkv7_wy
 
 __all__ = ["METHODS", "method_for", "wkv7", "wkv7_reference", "wkv7_step", "wkv7_wy"]
-__all__ += ["wkv7_backstepping", "wkv7_chunked", "wkv7_recurrent"] * TRITON
+__all__ += ["wkv7_chunked", "wkv7_recurrent"] * TRITON
 
-IN_TRITON = ("recurrent", "backstepping", "chunked")
+IN_TRITON = ("recurrent", "chunked")
 LARGEST = 256  # keys of a head that the kernels hold
 MANY_HEADS = 256  # with as many, tokens one after the other no longer find free SMs
 
@@ -41,10 +41,6 @@ def _method(name):
         from .recurrent.forward import wkv7_recurrent
 
         return wkv7_recurrent
-    if name == "backstepping":
-        from .backstepping import wkv7_backstepping
-
-        return wkv7_backstepping
     if name == "chunked":
         from .chunked.forward import wkv7_chunked
 
@@ -72,14 +68,14 @@ _known_checked = functools.cache(_checked)  # an import statement costs the host
 def __getattr__(name):
     if name == "METHODS":
         names = ("reference", "wy", *(IN_TRITON if TRITON else ()))
-        found = {name: _method(name) for name in names}
+        value = {name: _method(name) for name in names}
     elif name in [f"wkv7_{method}" for method in IN_TRITON]:
         with needed_by(name):
-            found = _method(name.removeprefix("wkv7_"))
+            value = _method(name.removeprefix("wkv7_"))
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = found
-    return found
+    globals()[name] = value
+    return value
 
 
 @checked(
@@ -103,9 +99,8 @@ def method_for(device, dtype, T, heads, size, gradients, gpu=devices.H200):
     | GPU    | more      | size above 128, no Hopper | recurrent | tiles do not fit |
     | GPU    | more      |                | chunked   | matrix products, T in parallel |
 
-    Without Triton it is as on a machine without a GPU. backstepping is taken by none: it does not
-    hold for every decay. Times are an H200's at B=8 T=4096 H=64 N=64, forward; other lines are
-    reasons and counts.
+    Without Triton it is as on a machine without a GPU. Times are an H200's at B=8 T=4096 H=64 N=64,
+    forward; other lines are reasons and counts.
 
     Args:
         device: "cuda" or another `torch.device.type`.

@@ -24,19 +24,6 @@ def wkv7(
     scale: float = 1.0,
     decay: Literal["log", "raw", "clamp"] = "log",
 ) -> tuple[Tensor, Tensor]: ...
-def wkv7_backstepping(
-    r: Tensor,
-    w: Tensor,
-    k: Tensor,
-    v: Tensor,
-    a: Tensor,
-    b: Tensor,
-    s0: Tensor | None = None,
-    *,
-    cu_seqlens: Tensor | None = None,
-    scale: float = 1.0,
-    decay: Literal["log", "raw", "clamp"] = "log",
-) -> tuple[Tensor, Tensor]: ...
 def wkv7_chunked(
     r: Tensor,
     w: Tensor,

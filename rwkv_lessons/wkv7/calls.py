@@ -4,7 +4,6 @@ from functools import partial
 
 import torch
 
-from . import backstepping
 from .chunked import backward as chunked_backward
 from .chunked import forward as chunked
 from .recurrent import backward as recurrent_backward
@@ -50,13 +49,6 @@ def token_calls(name, N, dtype):
         recurrent_backward.gradients(*x, None, None, *kept, o, s1, 1.0, "raw")
 
     yield f"wkv7 recurrent {name} training", few_tokens
-
-    def stepping_back():
-        x = delta_rule(*FEW, N, dtype)
-        o, s1, *kept = backstepping.forward(*x, None, None, 1.0, "clamp", True)
-        backstepping.gradients(*x, None, None, *kept, o, s1, 1.0, "clamp")
-
-    yield f"wkv7 backstepping {name} training", stepping_back
 
     def step():
         x, s = delta_rule(MANY[0], 1, MANY[2], N, dtype), new(MANY[0], MANY[2], N, N)

@@ -94,12 +94,11 @@ def test_outputs_of_doors_are_contiguous(T):
     assert checked > 30
 
 
-# backstepping reads its decays on the host, which no transform can.
 EXACT = {"rtol": 1e-9, "atol": 1e-11}  # float64 on both sides
 
 
 @pytest.mark.parametrize("T", [1, 5])
-@pytest.mark.parametrize("package, name", [x for x in METHODS if x[1] != "backstepping"])
+@pytest.mark.parametrize("package, name", METHODS)
 def test_torch_func_goes_through(package, name, T):
     method, tensors, options = call(package, name, T)
 

@@ -317,7 +317,6 @@ MISSING = {
     "wkv6.wkv6_cuda": "numba",
     "wkv6.wkv6_chunked": "triton",
     "wkv6.wkv6_recurrent": "triton",
-    "wkv7.wkv7_backstepping": "triton",
     "wkv7.wkv7_chunked": "triton",
     "timex.timex_cuda": "numba",
     "timex.timex_toeplitz": "triton",

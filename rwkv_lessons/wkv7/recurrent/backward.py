@@ -6,12 +6,12 @@ With S[t] the state after token t and dS[t] its gradient, dS[T] = ds1, first dS[
     dz[t] = b[t] dS[t]       da[t] = S[t-1] dz[t]ᵀ    dw[t] = exp(w[t]) Σ_j S[t-1] dS[t]
     dS[t-1] = diag(exp(w[t])) dS[t] + a[t]ᵀ dz[t]
 
-All of them need the states. Dividing the decay out of S again (../backstepping) loses everything
-where it is strong. So the forward pass keeps a state every SPAN tokens; from there the kernel
-recomputes the states of that span, into memory that stays in the L2 cache, and then goes through
-them in reverse. A program owns some values (columns of the state), as in the forward pass: dz and
-dv are sums over its keys, and what is a sum over values it writes as a part, which are added up in
-a fixed order afterwards. No atomics.
+All of them need the states. Dividing the decay out of S again (lesson 23) loses everything where it
+is strong. So the forward pass keeps a state every SPAN tokens; from there the kernel recomputes the
+states of that span, into memory that stays in the L2 cache, and then goes through them in reverse.
+A program owns some values (columns of the state), as in the forward pass: dz and dv are sums over
+its keys, and what is a sum over values it writes as a part, which are added up in a fixed order
+afterwards. No atomics.
 """
 
 import torch
@@ -146,16 +146,16 @@ def gradients(r, w, k, v, a, b, s0, cu_seqlens, states, reads, do, ds1, scale, d
     NV, span = triton.cdiv(V, BV), min(SPAN, T)
 
     new = {"dtype": torch.float32, "device": r.device}
-    found = results_in_parts(tensors, NV)
+    parts = results_in_parts(tensors, NV)
     ds0, scratch = torch.empty(S, H, K, V, **new), torch.empty(S, H, span, K, V, **new)
     before, after = (ds0 if x is None else x.contiguous() for x in (s0, ds1))
     launch(
         wkv7_recurrent_bwd_kernel, S * H * NV, num_warps,
-        (*tensors, before, cu_seqlens, states, do, after, scratch, *found, ds0),
+        (*tensors, before, cu_seqlens, states, do, after, scratch, *parts, ds0),
         (int(s0 is not None), int(ds1 is not None), B, T, H, span, scale),
         (K, V, BK, BV, SPAN, STAGES, FORMS[decay]),
     )  # fmt: skip
-    return *summed(found, tensors), ds0
+    return *summed(parts, tensors), ds0
 
 
 def results_in_parts(tensors, NV):
@@ -168,9 +168,9 @@ def results_in_parts(tensors, NV):
     ]
 
 
-def summed(found, tensors):
+def summed(parts, tensors):
     """The parts of each gradient added up, in the dtype of its tensor."""
-    pairs = zip(found, tensors, strict=True)
+    pairs = zip(parts, tensors, strict=True)
     return [x if x.ndim == y.ndim else x.sum(0).to(y.dtype) for x, y in pairs]
 
 

@@ -89,21 +89,21 @@ def forward(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep):
     return o, s1, states, r.new_empty(0)
 
 
-def states_shape(r, v, cu_seqlens, keep, span=SPAN):
+def states_shape(r, v, cu_seqlens, keep):
     """[count, H, K, V], without reading cu_seqlens; count is 0 unless `keep`."""
     sequences = None if cu_seqlens is None else sequences_in(r, cu_seqlens)
-    count = count_spans(*r.shape[:2], sequences, span) if keep else 0
+    count = count_spans(*r.shape[:2], sequences, SPAN) if keep else 0
     return count, *r.shape[2:], v.shape[3]
 
 
 def run_forward(
-    r, w, k, v, a, b, s0, cu_seqlens, scale, decay, states=None, reads=None, s1=None, span=SPAN
+    r, w, k, v, a, b, s0, cu_seqlens, scale, decay, states=None, s1=None
 ):  # fmt: skip
     """Allocates o, and s1 unless it is given (and may be s0), and launches the kernel."""
     if r.is_cuda and r.get_device() != torch.cuda.current_device():
         with torch.cuda.device(r.device):
             given = (r, w, k, v, a, b, s0, cu_seqlens, scale, decay)
-            return run_forward(*given, states, reads, s1, span)
+            return run_forward(*given, states, s1)
     tensors = [x.contiguous() for x in (r, w, k, v, a, b)]
     (_, T, H, K), V = r.shape, v.shape[3]
     S = sequences_in(r, cu_seqlens)
@@ -116,8 +116,8 @@ def run_forward(
     programs, num_warps, sizes, stages = tile_for(S * H, T, K, V, devices.gpu_of(r.device).sms)
     launch(
         wkv7_recurrent_fwd_kernel, programs, num_warps,
-        (*tensors, before, cu_seqlens, o, s1, states, reads),
-        (int(s0 is not None), T, H, scale), (*sizes, span, stages, FORMS[decay]),
+        (*tensors, before, cu_seqlens, o, s1, states, None),
+        (int(s0 is not None), T, H, scale), (*sizes, SPAN, stages, FORMS[decay]),
     )  # fmt: skip
     return o, s1
 
