@@ -35,8 +35,7 @@ OF_BATCHES, OF_LONG = (
     for shapes in (WKV7_SHAPES, WKV7_LONG)
 )
 BESIDE_FLA_7 = (
-    "--peers --dtype bfloat16 --shape 8,4096,64,64 "
-    "--methods 'wkv7,chunked,recurrent,fla chunk'"
+    "--peers --dtype bfloat16 --shape 8,4096,64,64 --methods 'wkv7,chunked,recurrent,fla chunk'"
 )
 DELTA_RULE = Rung("22 the delta rule", "22_delta_rule", "kernel", TRITON, function="forward")
 STEPPING_BACK = Rung(

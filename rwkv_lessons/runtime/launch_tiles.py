@@ -31,33 +31,35 @@ def launch_tiles(kernel, grid, num_warps, tensors, numbers, constants, **options
     Returns:
         As `launch_triton.launch`.
     """
-    given, kinds, described = [], [], []
+    addresses, kinds, described = [], [], []
     for x in tensors:
         if x is None:
-            given.append(None)
+            addresses.append(None)
             kinds.append(None)
         elif type(x) is TensorDescriptor:
-            described.append((len(given), x.key, x))
-            given.append(x.base.data_ptr())
+            described.append((len(addresses), x.key, x))
+            addresses.append(x.base.data_ptr())
             kinds.append(x.kind)
         else:
             address = x.data_ptr()
-            given.append(address)
+            addresses.append(address)
             kinds.append((x.dtype, address % 16 == 0))
     device = torch.cuda.current_device()
     key = (id(kernel), device, num_warps, constants, *options.items(), *kinds)
-    found = _compiled.get(key)
-    if found is None:
+    cached = _compiled.get(key)
+    if cached is None:
         with first_launches:
-            made = kernel[grid](*tensors, *numbers, *constants, num_warps=num_warps, **options)
-            if REMEMBERS and made is not None:  # it is None where launches are only recorded
-                _compiled[key] = launcher(made, tensors), made.function, made.packed_metadata
+            compiled = kernel[grid](*tensors, *numbers, *constants, num_warps=num_warps, **options)
+            if REMEMBERS and compiled is not None:  # it is None where launches are only recorded
+                run = launcher(compiled, tensors)
+                _compiled[key] = run, compiled.function, compiled.packed_metadata
         return None
-    given = with_descriptions(given, described)  # not before: `_metadata` is known since `found` is
-    run, function, metadata = found
+    # Not before: `_metadata` is known since `cached` is.
+    addresses = with_descriptions(addresses, described)
+    run, function, metadata = cached
     stream = torch._C._cuda_getCurrentRawStream(device)
-    run(*grid, stream, function, metadata, None, None, None, *given, *numbers, *constants)
-    return found
+    run(*grid, stream, function, metadata, None, None, None, *addresses, *numbers, *constants)
+    return cached
 
 
 class Address:
@@ -75,14 +77,14 @@ def with_descriptions(addresses, described):
 
     described: place, key, and the description, whose base may be None.
     """
-    found, after = [], 0
+    arguments, after = [], 0
     for place, key, model in described:
         address = addresses[place]
-        found += addresses[after:place]
-        found += encoded.get((address, key)) or encode(address, model)
+        arguments += addresses[after:place]
+        arguments += encoded.get((address, key)) or encode(address, model)
         after = place + 1
-    found += addresses[after:]
-    return found
+    arguments += addresses[after:]
+    return arguments
 
 
 def encode(address, described):
@@ -97,22 +99,22 @@ def encode(address, described):
     if metadata is None:  # where Triton has to do it
         return (described,)
     try:
-        found = make_tensordesc_arg(described, metadata)
+        encoding = make_tensordesc_arg(described, metadata)
     except RuntimeError:  # a thread of autograd has no CUDA context before its first kernel
         torch.cuda.mem_get_info()  # now it has
-        found = make_tensordesc_arg(described, metadata)
-    encoded[address, described.key] = found = tuple(found)
-    return found
+        encoding = make_tensordesc_arg(described, metadata)
+    encoded[address, described.key] = encoding = tuple(encoding)
+    return encoding
 
 
-def launcher(made, tensors):
+def launcher(compiled, tensors):
     """What launches a compiled kernel, with encoded descriptions if this Triton lets it."""
     try:
-        inside = inspect.getclosurevars(made.run.launch).nonlocals["launcher"]
+        inside = inspect.getclosurevars(compiled.run.launch).nonlocals["launcher"]
     except (AttributeError, KeyError, TypeError):
-        return made.run
+        return compiled.run
     kinds = [x.kind for x in tensors if type(x) is TensorDescriptor]
-    _metadata.update(zip(kinds, made.metadata.tensordesc_meta, strict=True))
-    run = copy.copy(made.run)  # it launches through Triton's function inside, which encodes nothing
-    run.launch = inside
+    _metadata.update(zip(kinds, compiled.metadata.tensordesc_meta, strict=True))
+    run = copy.copy(compiled.run)
+    run.launch = inside  # Triton's function, which encodes nothing
     return run

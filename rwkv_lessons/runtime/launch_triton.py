@@ -42,17 +42,18 @@ def launch(kernel, programs, num_warps, tensors, numbers, constants, **options):
     key = (id(kernel), device, num_warps, constants, *dtypes)
     if bits % 16:  # Triton makes wider loads for addresses that are multiples of 16
         key = (*key, *[address is not None and address % 16 == 0 for address in addresses])
-    found = _compiled.get(key)
-    if found is not None:  # what made[programs, 1, 1](…) does, without its hooks for profilers
-        run, function, metadata = found
+    cached = _compiled.get(key)
+    if cached is not None:  # what compiled[programs, 1, 1](…) does, without its hooks for profilers
+        run, function, metadata = cached
         stream = torch._C._cuda_getCurrentRawStream(device)
         run(
             programs, 1, 1, stream, function, metadata, None, None, None,
             *addresses, *numbers, *constants,
         )  # fmt: skip
-        return found
+        return cached
     with first_launches:
-        made = kernel[(programs,)](*tensors, *numbers, *constants, num_warps=num_warps, **options)
-        if REMEMBERS and made is not None and isinstance(kernel, triton.runtime.JITFunction):
-            _compiled[key] = made.run, made.function, made.packed_metadata
+        given = (*tensors, *numbers, *constants)
+        compiled = kernel[(programs,)](*given, num_warps=num_warps, **options)
+        if REMEMBERS and compiled is not None and isinstance(kernel, triton.runtime.JITFunction):
+            _compiled[key] = compiled.run, compiled.function, compiled.packed_metadata
     return None

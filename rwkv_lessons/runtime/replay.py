@@ -23,37 +23,37 @@ def looks(tensors, *options):
     Returns:
         None of tensors that are not contiguous, or whose addresses are not multiples of 16.
     """
-    found, bits = [*options, tensors[0].device], 0
+    signature, bits = [*options, tensors[0].device], 0
     for x in tensors:
         if x is None:
-            found.append(None)
+            signature.append(None)
         elif x.is_contiguous():
             bits |= x.data_ptr()
-            found += (x.shape, x.dtype)
+            signature += (x.shape, x.dtype)
         else:
             return None
-    return None if bits % 16 else tuple(found)
+    return None if bits % 16 else tuple(signature)
 
 
-def replay(known):
+def replay(signature):
     """The `Replay` of calls of these looks, or None."""
-    return _known.get(known) if known else None
+    return _known.get(signature) if signature else None
 
 
-def remember(known, launches, given, results, constants=()):
+def remember(signature, launches, given, results, constants=()):
     """Keeps what a call launched, if all of it can be launched again.
 
     Args:
-        known: its `looks`, or None.
+        signature: its `looks`, or None.
         launches: `Launches` that ran.
         given, results, constants: all tensors that they took, beside their scratch. Constants are
             kept as they are.
     """
-    if known is None or not launches.ran or any(ran[0] is None for ran in launches.ran):
+    if signature is None or not launches.ran or any(ran[0] is None for ran in launches.ran):
         return
-    made = Replay(launches, given, results, constants)
-    if made.whole:
-        _known[known] = made
+    new = Replay(launches, given, results, constants)
+    if new.whole:
+        _known[signature] = new
 
 
 class Replay:

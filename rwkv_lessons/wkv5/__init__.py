@@ -31,14 +31,14 @@ _known_cuda = functools.cache(_cuda)  # an import statement costs the host 1 µs
 def __getattr__(name):
     if name == "wkv5_cuda":
         with needed_by(name):
-            found = _cuda()
+            value = _cuda()
     elif name == "METHODS":
-        found = {"reference": wkv5_reference, "chunked": wkv5_chunked}
-        found |= {"cuda": _cuda()} if NUMBA else {}
+        value = {"reference": wkv5_reference, "chunked": wkv5_chunked}
+        value |= {"cuda": _cuda()} if NUMBA else {}
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = found
-    return found
+    globals()[name] = value
+    return value
 
 
 def wkv5(r, k, v, w, u, s0=None):

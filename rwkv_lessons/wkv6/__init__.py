@@ -70,14 +70,14 @@ _methods = Table()  # by `key_of` a call, and whether gradients are wanted: its 
 def __getattr__(name):
     if name == "METHODS":
         names = ["reference", "doubling", *["cuda"] * NUMBA, *["recurrent", "chunked"] * TRITON]
-        found = {name: _method(name) for name in names}
+        value = {name: _method(name) for name in names}
     elif name in ("wkv6_cuda", "wkv6_recurrent", "wkv6_chunked"):
         with needed_by(name):
-            found = _method(name.removeprefix("wkv6_"))
+            value = _method(name.removeprefix("wkv6_"))
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = found
-    return found
+    globals()[name] = value
+    return value
 
 
 @checked(
@@ -172,10 +172,10 @@ def wkv6(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False)
             methods in torch, reference and doubling; of the kernels they raise a RuntimeError.
     """
     tensors = r, k, v, w, u, s0
-    known = key_of(tensors, scale, raw_decay) if cu_seqlens is None else None
-    if known:  # to check and to choose again takes half as long again
-        known = known, torch.is_grad_enabled() and wants_gradients(*tensors)
-        if method := _methods.get(known):
+    signature = key_of(tensors, scale, raw_decay) if cu_seqlens is None else None
+    if signature:  # to check and to choose again takes half as long again
+        signature = signature, torch.is_grad_enabled() and wants_gradients(*tensors)
+        if method := _methods.get(signature):
             return method(*tensors, None, float(scale), raw_decay)
     B, T, H, K, V = check_call(*tensors, cu_seqlens, scale, raw_decay)
     gradients = torch.is_grad_enabled() and wants_gradients(*tensors)
@@ -183,9 +183,9 @@ def wkv6(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False)
     S = len(cu_seqlens) - 1 if packed else B
     dtype = torch.float64 if holds_float64(r, w, u, s0) else r.dtype
     gpu = devices.gpu_of(r.device)
-    asked = r.device.type, dtype, -(-B * T // S), S * H, max(K, V), gradients, packed, gpu
-    name = method_for.unchecked(*asked)
+    sizes = r.device.type, dtype, -(-B * T // S), S * H, max(K, V), gradients, packed, gpu
+    name = method_for.unchecked(*sizes)
     method = (_checked if torch.compiler.is_compiling() else _known_checked)(name)
-    if known:
-        _methods[known] = method
+    if signature:
+        _methods[signature] = method
     return method(*tensors, cu_seqlens, float(scale), raw_decay)

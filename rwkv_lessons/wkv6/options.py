@@ -38,15 +38,15 @@ def key_of(tensors, scale, raw_decay):
     ordinary = type(scale) in (int, float) and abs(scale) < math.inf
     if torch.compiler.is_compiling() or not ordinary or not no_transforms():
         return None
-    found = [type(scale), type(raw_decay)]
+    signature = [type(scale), type(raw_decay)]
     for x in tensors:
         if x is None:
-            found.append(None)
+            signature.append(None)
         elif type(x) in PLAIN:
-            found += (x.shape, x.dtype, x.device, x.layout)
+            signature += (x.shape, x.dtype, x.device, x.layout)
         else:
             return None
-    return tuple(found)
+    return tuple(signature)
 
 
 def takes_options(dtypes=DTYPES):

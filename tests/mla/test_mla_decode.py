@@ -15,6 +15,7 @@ from rwkv_lessons.mla.decode.combine import (  # noqa: E402
     pieces_in_flight,
 )
 from rwkv_lessons.mla.decode.hopper import decode_hopper_kernel  # noqa: E402
+from rwkv_lessons.mla.decode.programs import DecodeSizes  # noqa: E402
 from rwkv_lessons.mla.decode.roles import STAGES, decode_roles_kernel  # noqa: E402
 from rwkv_lessons.mla.decode.splits import combine_columns, combine_tile, splits_for  # noqa: E402
 from rwkv_lessons.runtime import devices  # noqa: E402
@@ -264,7 +265,7 @@ def test_tiles_of_pages_that_sequences_share(hopper, monkeypatch):
     for x in (wide[:, : table.shape[1]], wide.T.contiguous().T, wide):
         found = kernels(tensors, keywords | {"block_table": x})
         assert all(map(torch.equal, found, plain))
-    assert {*hopper} == {decode_roles_kernel, combine_hopper_kernel}
+    assert {x.__name__ for x in hopper} == {"decode_roles_kernel", "combine_hopper_kernel"}
 
 
 @ON_CPU
@@ -288,7 +289,7 @@ def test_tiles_of_pages_apart_from_each_other(hopper, monkeypatch):
     room[:, :64] = latent
     tensors[2:4] = room[:, :64], k_rope.contiguous()
     assert all(map(torch.equal, kernels(tensors, keywords), plain))
-    assert {*hopper} == {decode_roles_kernel, combine_hopper_kernel}
+    assert {x.__name__ for x in hopper} == {"decode_roles_kernel", "combine_hopper_kernel"}
 
 
 @ON_CPU
@@ -315,7 +316,9 @@ def test_hopper_computes_every_score_once():
 @pytest.mark.parametrize("page_size", [0, 16, 64])
 def test_roles_find_room_in_their_registers(page_size):
     sizes = {"STAGES": STAGES, "w_h": 128 * 512, "CHUNKS": 64}
-    code = machine_code(decode_roles_kernel, 128, 512, 64, page_size, "*bf16", **sizes, num_warps=4)
+    code = machine_code(
+        decode_roles_kernel, 128, 512, 64, page_size, "*bf16", more_sizes=sizes, num_warps=4
+    )
     # The scores of 64 tokens by one warpgroup; half of the columns of the sum by each of two.
     assert code.count("HGMMA.64x64x16") == (512 + 64) // 16
     assert code.count("HGMMA.64x128x16") == 2 * 64 // 16
@@ -338,12 +341,12 @@ def test_parts_and_weights_fit_beside_each_other(H, R, V, splits):
     assert code.shared_bytes <= devices.H200.shared_bytes
 
 
-def machine_code(kernel, H, R, P, page_size, *more, **options):
+def machine_code(kernel, H, R, P, page_size, *more, more_sizes=(), **options):
     """A decode kernel as `forward` would launch it, compiled for an H100 or H200."""
     table = "*i32" if page_size else None
-    sizes = {"UNIT": 16, "H": H, "R": R, "P": P, "c_n": R + P, "k_n": R + P, "PAGE": page_size}
+    sizes = DecodeSizes(16, H, R, P, R + P, R + P, page_size, 64, 64, True, **dict(more_sizes))
     given = (*["*bf16"] * 4, "*i32", None, table, "*fp32", "*fp32", *more, "fp32", *["i32"] * 13)
-    return assembly(kernel, *given, **sizes, BM=64, BN=64, PDL=True, **options)
+    return assembly(kernel, *given, sizes, **options)
 
 
 SIZES = {  # H, R, P, V

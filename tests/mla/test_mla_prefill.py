@@ -16,7 +16,7 @@ from rwkv_lessons.mla.prefill.prefill import (
     key_value_weight,
     stays_absorbed,
 )
-from rwkv_lessons.mla.prefill.tiles import choose_tiles, descriptor, heads_in_a_group
+from rwkv_lessons.mla.prefill.tiles import AttendSizes, choose_tiles, descriptor, heads_in_a_group
 from rwkv_lessons.operations import work
 from rwkv_lessons.runtime.devices import H200
 from warplens.compiled.assembly import assembly, can_compile, what_is_missing
@@ -353,7 +353,7 @@ def machine_code(dtype, K, R, P, V, absorbed, ragged):
         tile(1, BN, BK) if absorbed else tile(1, 1, BN, BK), tile(1, BN, P),
         None if absorbed else tile(1, 1, BN, BV), tile(1, BV, BK) if absorbed else None,
         bounds, bounds, "*bf16", "*fp32", "fp32", *["i32"] * 5,
-        V, BM, BN, BK, P, BV, absorbed, absorbed and not ragged, "tf32x3",
+        AttendSizes(V, BM, BN, BK, P, BV, absorbed, absorbed and not ragged),
         num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
 

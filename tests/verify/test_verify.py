@@ -86,7 +86,7 @@ def test_hoppers_shapes_fill_an_h200_with_hoppers_kernels():
 def test_a_program_of_latent_attention_takes_many_tiles_of_tokens():
     """On an H200, of the kernel with roles, in which two tiles at a time wait in shared memory."""
     pytest.importorskip("triton")
-    from rwkv_lessons.mla.decode.roles import SIZES
+    from rwkv_lessons.mla.decode.roles import RANK_AND_ROPE as SIZES
     from rwkv_lessons.mla.decode.splits import decode_tile, splits_for
 
     most = {}

@@ -151,16 +151,16 @@ def code(dtype, keep=False, over=False, K=64):
     """The forward kernel in Triton, or that of strong decays, as launched for heads of K × K."""
     x, f, n = f"*{dtype}", "*fp32", "i32"
     torch_dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[dtype]
-    *_, warps, (K, V, BK, BV, C) = chunked.tile_for(512, 4096, K, K, torch_dtype, H200)
+    *_, warps, sizes = chunked.tile_for(512, 4096, K, K, torch_dtype, H200)
     state = x if dtype == "bf16" else f
     states = (state, None) if keep else (None, state)
-    kept, sizes = states[0], (K, V, BK, BV, C, CHECKPOINT, strong.GROUP)
+    kept, sizes = states[0], (sizes, CHECKPOINT, strong.GROUP)
     if over:
         kernel, tensors = strong.wkv6_strong_kernel, (x, x, x, x, f, None, f, "*i8", x, kept)
         numbers, constants = (n, n, n, n, n, "fp32"), (*sizes, strong.GROUPS_PER_PROGRAM, False)
     else:
         numbers = (n, n, n, n, n, n, "fp32")
-        kernel, constants = chunked.wkv6_chunked_fwd_kernel, (*sizes, False)
+        kernel, constants = chunked.wkv6_chunked_fwd_kernel, (sizes[0], strong.GROUP, False)
         tensors = (x, x, x, x, f, f, None, None, None, x, f, *states, "*i8")
     return assembly.assembly(kernel, *tensors, *numbers, *constants, num_warps=warps)
 

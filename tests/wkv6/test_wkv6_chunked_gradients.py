@@ -20,8 +20,8 @@ from rwkv_lessons.wkv6.chunked import forward as chunked
 from rwkv_lessons.wkv6.chunked.forward import wkv6_chunked
 from rwkv_lessons.wkv6.chunked.hopper.sweep import OF_PARTS, sweep_hopper_kernel
 from rwkv_lessons.wkv6.chunked.hopper.tiles import TILE
-from rwkv_lessons.wkv6.chunked.pairs import keys_gradients, values_gradients
-from rwkv_lessons.wkv6.chunked.sizes import CHECKPOINT
+from rwkv_lessons.wkv6.chunked.pairs import PairSizes, keys_gradients, values_gradients
+from rwkv_lessons.wkv6.chunked.sizes import CHECKPOINT, ChunkSizes
 from rwkv_lessons.wkv6.chunked.states import ALL, state_gradients
 from warplens.compiled.assembly import assembly
 
@@ -267,16 +267,20 @@ def test_the_same_bits_again():
 
 
 B16, F32, INT = "*bf16", "*fp32", "i32"
-SIZES = {"K": 64, "V": 64, "BK": 64, "BV": 64, "C": CHECKPOINT}
-FLAGS = {"RAW": False, "num_warps": 4}
+SIZES = ChunkSizes(64, 64, 64, 64, CHECKPOINT)
+FLAGS = {"num_warps": 4}
+
+
+def pair_sizes(N, blocks, levels):
+    return PairSizes(N, N, *blocks, CHECKPOINT, RAW=False, LEVELS=levels)
 
 
 @pytest.mark.parametrize("segments", [False, True])
 def test_machine_code_of_the_reverse_sweep(segments):
     local = F32 if segments else None
     args = (B16, B16, B16, B16, F32, local, local, None, B16, F32, F32, None, F32)
-    flags = {"WHAT": ALL.value, "maxnreg": 128} | FLAGS
-    code = assembly(state_gradients, *args, INT, INT, "fp32", INT, INT, **SIZES, **flags)
+    flags = {"RAW": False, "WHAT": ALL.value, "maxnreg": 128} | FLAGS
+    code = assembly(state_gradients, *args, INT, INT, "fp32", INT, INT, SIZES, **flags)
     assert code.spill_stores <= 8 and code.count("HGMMA") > 0  # 128 registers: four an SM
     assert code.count("LDGSTS") > 0 and code.atomics == 0  # the next chunk comes in meanwhile
 
@@ -284,33 +288,25 @@ def test_machine_code_of_the_reverse_sweep(segments):
 @pytest.mark.parametrize("N", [64, 128])
 def test_machine_code_of_float32_uses_the_registers(N):
     """Without a limit in words ptxas takes 32 of them, and 10 to 17 KB of local memory."""
-    (key_block, all_v), (all_k, value_block) = chunked_backward.blocks(N, N, True)[1:]
+    of_keys, of_values = (pair_sizes(N, x, False) for x in chunked_backward.blocks(N, N, True)[1:])
     rest = (INT, INT, "fp32", INT, INT)
-    flags = FLAGS | {
-        "num_warps": 4 if N <= 64 else 8,
-        "LEVELS": False,
-        "STAGES": 1,
-    }
-    flags |= {"K": N, "V": N, "C": CHECKPOINT, "maxnreg": chunked_backward.MAX_REGISTERS}
-    keys = assembly(
-        keys_gradients, *[F32] * 10, None, *[F32] * 5, *rest, NV=1, BK=key_block, BV=all_v, **flags
-    )
-    values = assembly(
-        values_gradients, *[F32] * 7, None, *[F32] * 2, *rest, BK=all_k, BV=value_block, **flags
-    )
+    flags = {"num_warps": 4 if N <= 64 else 8, "STAGES": 1}
+    flags |= {"maxnreg": chunked_backward.MAX_REGISTERS}
+    keys = assembly(keys_gradients, *[F32] * 10, None, *[F32] * 5, *rest, of_keys, NV=1, **flags)
+    values = assembly(values_gradients, *[F32] * 7, None, *[F32] * 2, *rest, of_values, **flags)
     for code in (keys, values):
         assert code.registers > 200 and code.local_bytes <= 5000
 
 
 def test_machine_code_of_keys_and_values():
-    tokens, rest = [B16] * 4, (INT, INT, "fp32", INT, INT)
+    tokens, rest = [B16] * 4, (INT, INT, "fp32", INT, INT, pair_sizes(64, (64, 64), False))
     keys = assembly(
         keys_gradients, *tokens, F32, B16, B16, F32, F32, F32, None, *[B16] * 4, F32, *rest,
-        NV=1, LEVELS=False, STAGES=3, **SIZES, **FLAGS,
+        NV=1, STAGES=3, **FLAGS,
     )  # fmt: skip
     values = assembly(
         values_gradients, *tokens[:3], F32, B16, F32, F32, None, B16, B16, *rest,
-        LEVELS=False, STAGES=3, **SIZES, **FLAGS,
+        STAGES=3, **FLAGS,
     )  # fmt: skip
     for code in (keys, values):
         assert code.spill_stores <= 48  # bytes, beside 255 registers and once in a chunk
@@ -341,18 +337,17 @@ def test_machine_code_of_the_sweep_on_hopper(half, N, raw, scaled, packed):
 
 @pytest.mark.parametrize("N", [64, 256])
 def test_machine_code_of_levels(N):
-    (key_block, all_v), (all_k, value_block) = chunked_backward.blocks(N, N, False)[1:]
+    of_keys, of_values = (pair_sizes(N, x, True) for x in chunked_backward.blocks(N, N, False)[1:])
     tokens, rest = [B16] * 4, (INT, INT, "fp32", INT, INT)
     of_size = {"num_warps": 4, "STAGES": 3} if N <= 64 else {"num_warps": 8, "STAGES": 1}
-    flags = FLAGS | {"LEVELS": True} | of_size
-    flags |= {"K": N, "V": N, "C": CHECKPOINT, "maxnreg": chunked_backward.MAX_REGISTERS}
+    flags = of_size | {"maxnreg": chunked_backward.MAX_REGISTERS}
     keys = assembly(
         keys_gradients, *tokens, F32, B16, B16, F32, F32, F32, None, *[B16] * 4, F32, *rest,
-        NV=1, BK=key_block, BV=all_v, **flags,
+        of_keys, NV=1, **flags,
     )  # fmt: skip
     values = assembly(
         values_gradients, *tokens[:3], F32, B16, F32, F32, None, B16, B16, *rest,
-        BK=all_k, BV=value_block, **flags,
+        of_values, **flags,
     )  # fmt: skip
     for code in (keys, values):
         assert code.registers > 200 and code.atomics == 0

@@ -32,9 +32,16 @@ from ..arguments import check_arguments
 from . import roles
 from .combine import ROWS, WARPS, combine_hopper_kernel, pieces_in_flight
 from .hopper import RANKS, ROPE_SIZES, decode_hopper_kernel
+from .programs import (
+    NOT_SPECIALIZED,
+    DecodeSizes,
+    program_place,
+    strides_of_cache,
+    strides_of_query,
+    tokens_of_split,
+)
 from .splits import (
     LARGEST_RANK,
-    NOT_SPECIALIZED,
     combine_columns,
     combine_tile,
     decode_tile,
@@ -50,19 +57,26 @@ MIN_SCORE = tl.constexpr(-1e30)  # below any score; -inf - -inf would be NaN
 @triton.jit(do_not_specialize=NOT_SPECIALIZED)
 def decode_kernel(
     q, q_rope, latent, k_rope, lengths, left_padding, table, parts, lse, scale, q_b, q_m, q_h, r_b,
-    r_m, r_h, c_b, k_b, table_b, pages, M, N, S, UNIT: tl.constexpr, H: tl.constexpr,
-    R: tl.constexpr, P: tl.constexpr, c_n: tl.constexpr, k_n: tl.constexpr, PAGE: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, PDL: tl.constexpr, BR: tl.constexpr, BP: tl.constexpr,
-    STAGES: tl.constexpr, PRECISION: tl.constexpr,
+    r_m, r_h, c_b, k_b, table_b, pages, M, N, S, SIZES: tl.constexpr,
 ):  # fmt: skip
-    if PDL:
+    H: tl.constexpr = SIZES.H
+    R: tl.constexpr = SIZES.R
+    P: tl.constexpr = SIZES.P
+    c_n: tl.constexpr = SIZES.c_n
+    k_n: tl.constexpr = SIZES.k_n
+    PAGE: tl.constexpr = SIZES.PAGE
+    BM: tl.constexpr = SIZES.BM
+    BN: tl.constexpr = SIZES.BN
+    BR: tl.constexpr = SIZES.BR
+    BP: tl.constexpr = SIZES.BP
+    STAGES: tl.constexpr = SIZES.STAGES
+    PRECISION: tl.constexpr = SIZES.PRECISION
+    if SIZES.PDL:
         gdc_launch_dependents()
-    q_b, r_b = q_b.to(tl.int64) * UNIT, r_b.to(tl.int64) * UNIT
-    c_b, k_b = c_b.to(tl.int64) * UNIT, k_b.to(tl.int64) * UNIT
-    q_m, q_h, r_m, r_h = q_m * UNIT, q_h * UNIT, r_m * UNIT, r_h * UNIT
-    tiles = tl.cdiv(M * H, BM)
-    i_row, i_s = tl.program_id(0) % tiles, tl.program_id(0) // tiles % S
-    i_b = (tl.program_id(0) // tiles // S).to(tl.int64)
+    q_b, q_m, q_h = strides_of_query(q_b, q_m, q_h, SIZES.UNIT)
+    r_b, r_m, r_h = strides_of_query(r_b, r_m, r_h, SIZES.UNIT)
+    c_b, k_b = strides_of_cache(c_b, k_b, SIZES.UNIT)
+    i_row, i_s, i_b, rows = program_place(M, S, H, BM)
     o_row = i_row * BM + tl.arange(0, BM)
     i_m, i_h = o_row // H, o_row % H
     o_n, o_r, o_p = tl.arange(0, BN), tl.arange(0, BR), tl.arange(0, BP)
@@ -73,14 +87,7 @@ def decode_kernel(
     at = i_b * r_b + i_m.to(tl.int64) * r_m + i_h * r_h
     b_qr = tl.load(q_rope + at[:, None] + o_p[None, :], m_row & m_p, 0.0)  # [BM, BP]
 
-    start, end = tl.zeros([], tl.int32), N
-    if lengths is not None:
-        end = tl.maximum(tl.minimum(tl.load(lengths + i_b), N), 0).to(tl.int32)
-    if left_padding is not None:
-        start = tl.minimum(tl.maximum(tl.load(left_padding + i_b), 0), N).to(tl.int32)
-    share = tl.cdiv(tl.cdiv(tl.maximum(end - start, 0), S), BN) * BN
-    start += i_s * share
-    stop = tl.minimum(start + share, end)
+    start, stop, end = tokens_of_split(lengths, left_padding, i_b, i_s, N, S, BN)
     last = end - M + i_m  # the last token that a row sees
 
     if PAGE:
@@ -118,7 +125,6 @@ def decode_kernel(
         b_part = tl.dot(b_p.to(b_c.dtype), b_c, b_part, input_precision=PRECISION)
         b_top = top
 
-    rows = tl.num_programs(0) // tiles // S * M  # of all sequences, for one head
     at = (i_h.to(tl.int64) * rows + i_b * M + i_m) * S + i_s
     b_part = b_part / tl.where(b_sum > 0, b_sum, 1)[:, None]
     tl.store(parts + at[:, None] * R + o_r[None, :], b_part, m_row & m_r)
@@ -203,21 +209,22 @@ def forward(q, q_rope, latent, k_rope, w_v, scale, lengths, left_padding, block_
     BR, BP, BV = (max(16, triton.next_power_of_2(x)) for x in (R, P, V))
     precision = "tf32x3" if q.dtype == torch.float32 else None
     overlap = gpu.capability >= (9, 0)  # the second kernel is launched while the first runs
-    constants = (unit, H, R, P, latent.stride(1), k_rope.stride(1), page_size, *tile[:2], overlap)
+    sizes = (unit, H, R, P, latent.stride(1), k_rope.stride(1), page_size, *tile[:2], overlap)
     tensors = (q, q_rope, latent, k_rope, lengths, left_padding, block_table, parts, part_lse)
     if unit == 16 and gpu.capability == (9, 0) and for_hopper(tile, q, q_rope, latent, k_rope):
         kernel, warps = decode_hopper_kernel, tile.warps
-        if (R, P) == roles.SIZES:
+        if (R, P) == roles.RANK_AND_ROPE:
             kernel, warps, tensors = roles.decode_roles_kernel, 4, (*tensors, w_v)
-            constants = (*constants, roles.STAGES, w_v.stride(0), roles.chunks(w_v))
+            weights = w_v.stride(0), roles.chunks(w_v)
+            sizes = (*sizes, BR, BP, roles.STAGES, precision, *weights)
     else:
         kernel, warps = decode_kernel, tile.warps
-        constants = (*constants, BR, BP, tile.stages, precision)
+        sizes = (*sizes, BR, BP, tile.stages, precision)
     launch(
         kernel, programs * splits, warps, tensors,
         (scale * LOG2E, *[stride // unit for stride in strides],
          0 if block_table is None else block_table.stride(0), latent.shape[0], M, N, splits),
-        constants,
+        (DecodeSizes(*sizes),),
     )  # fmt: skip
     numbers, given = (B * M, splits), (parts, part_lse, w_v, o, lse)
     stages = pieces_in_flight(R, V, gpu) if whole_rows(w_v) else 0

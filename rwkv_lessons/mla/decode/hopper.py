@@ -21,7 +21,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.language.extra.cuda import gdc_launch_dependents
 
 from ...runtime.compile_triton import assembled
-from .splits import NOT_SPECIALIZED
+from .programs import (
+    NOT_SPECIALIZED,
+    program_place,
+    strides_of_cache,
+    strides_of_query,
+    tokens_of_split,
+)
 
 RANKS = (256, 512)
 ROPE_SIZES = (16, 32, 64, 128)
@@ -98,16 +104,22 @@ def add(b_part, b_p, s_p, s_c, GROUPS: gl.constexpr):
 @gluon.jit(do_not_specialize=NOT_SPECIALIZED)
 def decode_hopper_kernel(
     q, q_rope, latent, k_rope, lengths, left_padding, table, parts, lse, scale, q_b, q_m, q_h, r_b,
-    r_m, r_h, c_b, k_b, table_b, pages, M, N, S, UNIT: gl.constexpr, H: gl.constexpr,
-    R: gl.constexpr, P: gl.constexpr, c_n: gl.constexpr, k_n: gl.constexpr, PAGE: gl.constexpr,
-    BM: gl.constexpr, BN: gl.constexpr, PDL: gl.constexpr,
+    r_m, r_h, c_b, k_b, table_b, pages, M, N, S, SIZES: gl.constexpr,
 ):  # fmt: skip
     """Same arguments and results as `decode_kernel`."""
-    if PDL:
+    H: gl.constexpr = SIZES.H
+    R: gl.constexpr = SIZES.R
+    P: gl.constexpr = SIZES.P
+    c_n: gl.constexpr = SIZES.c_n
+    k_n: gl.constexpr = SIZES.k_n
+    PAGE: gl.constexpr = SIZES.PAGE
+    BM: gl.constexpr = SIZES.BM
+    BN: gl.constexpr = SIZES.BN
+    if SIZES.PDL:
         gdc_launch_dependents()
-    q_b, r_b = q_b.to(gl.int64) * UNIT, r_b.to(gl.int64) * UNIT
-    c_b, k_b = c_b.to(gl.int64) * UNIT, k_b.to(gl.int64) * UNIT
-    q_m, q_h, r_m, r_h = q_m * UNIT, q_h * UNIT, r_m * UNIT, r_h * UNIT
+    q_b, q_m, q_h = strides_of_query(q_b, q_m, q_h, SIZES.UNIT)
+    r_b, r_m, r_h = strides_of_query(r_b, r_m, r_h, SIZES.UNIT)
+    c_b, k_b = strides_of_cache(c_b, k_b, SIZES.UNIT)
     DTYPE: gl.constexpr = q.dtype.element_ty
     GROUPS: gl.constexpr = gl.num_warps() // 4
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, GROUPS], [16, BN // GROUPS, 16])
@@ -123,19 +135,8 @@ def decode_hopper_kernel(
     if GROUPS > 1:
         s_p = gl.allocate_shared_memory(DTYPE, [BM, BN], WEIGHTS)
 
-    tiles = gl.cdiv(M * H, BM)
-    i_row = gl.program_id(0) % tiles
-    i_s = gl.program_id(0) // tiles % S
-    i_b = (gl.program_id(0) // tiles // S).to(gl.int64)
-    start = 0
-    end = N
-    if lengths is not None:
-        end = gl.maximum(gl.minimum(gl.load(lengths + i_b), N), 0).to(gl.int32)
-    if left_padding is not None:
-        start = gl.minimum(gl.maximum(gl.load(left_padding + i_b), 0), N).to(gl.int32)
-    share = gl.cdiv(gl.cdiv(gl.maximum(end - start, 0), S), BN) * BN
-    start += i_s * share
-    stop = gl.minimum(start + share, end)
+    i_row, i_s, i_b, rows = program_place(M, S, H, BM)
+    start, stop, end = tokens_of_split(lengths, left_padding, i_b, i_s, N, S, BN)
     if PAGE:
         table += i_b * table_b
     else:
@@ -193,7 +194,6 @@ def decode_hopper_kernel(
     b_part = warpgroup_mma_wait(0, deps=(b_part,))
 
     b_sum = gl.sum(b_sums, 1)
-    rows = gl.num_programs(0) // tiles // S * M
     at = ((o_row % H).to(gl.int64) * rows + i_b * M + o_row // H) * S + i_s
     gl.store(lse + at, b_top + gl.log2(b_sum), o_row < M * H)
     b_sum = gl.convert_layout(b_sum, gl.SliceLayout(1, PART))

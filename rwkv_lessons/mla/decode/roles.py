@@ -29,9 +29,15 @@ from triton.language.extra.cuda import gdc_launch_dependents
 
 from ...runtime.compile_triton import assembled
 from .hopper import barrier, fetch, fetch_query, scores
-from .splits import NOT_SPECIALIZED
+from .programs import (
+    NOT_SPECIALIZED,
+    program_place,
+    strides_of_cache,
+    strides_of_query,
+    tokens_of_split,
+)
 
-SIZES = (512, 64)  # rank and size of rope
+RANK_AND_ROPE = (512, 64)
 STAGES = 2  # tiles of tokens in shared memory, and the queries: 222 KB
 MIN_SCORE = tl.constexpr(-1e30)
 MARGIN = tl.constexpr(8.0)  # weights are at most 2**8: as long as that holds, no sum is rescaled
@@ -70,15 +76,21 @@ def weights_to_l2(x, stride, H: gl.constexpr, CHUNKS: gl.constexpr):
 
 @gluon.jit
 def load_tiles(
-    w_v, q, q_rope, latent, k_rope, table, s_q, s_qr, s_c, s_k, full, half_empty, empty, i_row,
-    start, stop, count, M, q_m, q_h, r_m, r_h, c_b, k_b, pages, H: gl.constexpr, c_n: gl.constexpr,
-    k_n: gl.constexpr, PAGE: gl.constexpr, STAGES: gl.constexpr, w_h: gl.constexpr,
-    CHUNKS: gl.constexpr, WHOLE: gl.constexpr,
+    w_v, q, q_rope, latent, k_rope, table, tiles, barriers, i_row, start, stop, count, M, strides,
+    pages, SIZES: gl.constexpr, WHOLE: gl.constexpr,
 ):  # fmt: skip
     """The warps that load: queries once, then one tile of tokens after the other.
 
     The second kernel's w_v comes to the L2 cache meanwhile.
     """
+    s_q, s_qr, s_c, s_k = tiles
+    full, half_empty, empty = barriers
+    q_m, q_h, r_m, r_h, c_b, k_b = strides
+    H: gl.constexpr = SIZES.H
+    c_n: gl.constexpr = SIZES.c_n
+    k_n: gl.constexpr = SIZES.k_n
+    PAGE: gl.constexpr = SIZES.PAGE
+    STAGES: gl.constexpr = SIZES.STAGES
     BN: gl.constexpr = s_c.index(0).shape[0]
     fetch_query(s_q, q, i_row, M, H, q_m, q_h)
     fetch_query(s_qr, q_rope, i_row, M, H, r_m, r_h)
@@ -105,7 +117,7 @@ def load_tiles(
         fetch(s_k.index(i), k_page, n0, stop, k_b, k_n, LOOKED_UP, table, pages)
         async_copy.mbarrier_arrive(full.index(i), increment_count=False)
         if j == 0:
-            weights_to_l2(w_v, w_h, H, CHUNKS)
+            weights_to_l2(w_v, SIZES.w_h, H, SIZES.CHUNKS)
     async_copy.wait_group(0)
 
 
@@ -192,17 +204,21 @@ def add_tiles(
 @gluon.jit(do_not_specialize=NOT_SPECIALIZED)
 def decode_roles_kernel(
     q, q_rope, latent, k_rope, lengths, left_padding, table, parts, lse, w_v, scale, q_b, q_m, q_h,
-    r_b, r_m, r_h, c_b, k_b, table_b, pages, M, N, S, UNIT: gl.constexpr, H: gl.constexpr,
-    R: gl.constexpr, P: gl.constexpr, c_n: gl.constexpr, k_n: gl.constexpr, PAGE: gl.constexpr,
-    BM: gl.constexpr, BN: gl.constexpr, PDL: gl.constexpr, STAGES: gl.constexpr,
-    w_h: gl.constexpr, CHUNKS: gl.constexpr,
+    r_b, r_m, r_h, c_b, k_b, table_b, pages, M, N, S, SIZES: gl.constexpr,
 ):  # fmt: skip
     """Same arguments and results as `decode_kernel`, and w_v: CHUNKS · 2 KB for each head."""
-    if PDL:
+    H: gl.constexpr = SIZES.H
+    R: gl.constexpr = SIZES.R
+    P: gl.constexpr = SIZES.P
+    PAGE: gl.constexpr = SIZES.PAGE
+    BM: gl.constexpr = SIZES.BM
+    BN: gl.constexpr = SIZES.BN
+    STAGES: gl.constexpr = SIZES.STAGES
+    if SIZES.PDL:
         gdc_launch_dependents()
-    q_b, r_b = q_b.to(gl.int64) * UNIT, r_b.to(gl.int64) * UNIT
-    c_b, k_b = c_b.to(gl.int64) * UNIT, k_b.to(gl.int64) * UNIT
-    q_m, q_h, r_m, r_h = q_m * UNIT, q_h * UNIT, r_m * UNIT, r_h * UNIT
+    q_b, q_m, q_h = strides_of_query(q_b, q_m, q_h, SIZES.UNIT)
+    r_b, r_m, r_h = strides_of_query(r_b, r_m, r_h, SIZES.UNIT)
+    c_b, k_b = strides_of_cache(c_b, k_b, SIZES.UNIT)
     DTYPE: gl.constexpr = q.dtype.element_ty
     WIDE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BN, R], DTYPE)
     ROPE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BN, P], DTYPE)
@@ -211,10 +227,7 @@ def decode_roles_kernel(
     s_qr = gl.allocate_shared_memory(DTYPE, [BM, P], ROPE)
     s_c = gl.allocate_shared_memory(DTYPE, [STAGES, BN, R], WIDE)
     s_k = gl.allocate_shared_memory(DTYPE, [STAGES, BN, P], ROPE)
-    s_p = s_k  # the weights take the place of the keys with rope
-    if P != BM:
-        WEIGHTS: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BM, BN], DTYPE)
-        s_p = gl.allocate_shared_memory(DTYPE, [STAGES, BM, BN], WEIGHTS)
+    s_p = s_k  # the weights take the place of the keys with rope, which are as many: P = BM
     s_f = gl.allocate_shared_memory(gl.float32, [STAGES + 1, BM], FLAT)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     half_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -228,20 +241,8 @@ def decode_roles_kernel(
     mbarrier.init(ready.index(STAGES), count=1)
     fence_async_shared()
 
-    tiles = gl.cdiv(M * H, BM)
-    i_row = gl.program_id(0) % tiles
-    i_s = gl.program_id(0) // tiles % S
-    i_b = (gl.program_id(0) // tiles // S).to(gl.int64)
-    rows = gl.num_programs(0) // tiles // S * M
-    start = 0
-    end = N
-    if lengths is not None:
-        end = gl.maximum(gl.minimum(gl.load(lengths + i_b), N), 0).to(gl.int32)
-    if left_padding is not None:
-        start = gl.minimum(gl.maximum(gl.load(left_padding + i_b), 0), N).to(gl.int32)
-    share = gl.cdiv(gl.cdiv(gl.maximum(end - start, 0), S), BN) * BN
-    start += i_s * share
-    stop = gl.minimum(start + share, end)
+    i_row, i_s, i_b, rows = program_place(M, S, H, BM)
+    start, stop, end = tokens_of_split(lengths, left_padding, i_b, i_s, N, S, BN)
     count = gl.maximum(gl.cdiv(stop - start, BN), 1)
     # Tiles begin at multiples of their size, and so do pages: each tile is on one.
     WHOLE: gl.constexpr = PAGE > 0 and PAGE % BN == 0 and left_padding is None
@@ -263,9 +264,9 @@ def decode_roles_kernel(
                 H, STAGES,
             )),
             (load_tiles, (
-                w_v, q, q_rope, latent, k_rope, table, s_q, s_qr, s_c, s_k, full, half_empty,
-                empty, i_row, start, stop, count, M, q_m, q_h, r_m, r_h, c_b, k_b, pages, H, c_n,
-                k_n, PAGE, STAGES, w_h, CHUNKS, WHOLE,
+                w_v, q, q_rope, latent, k_rope, table, (s_q, s_qr, s_c, s_k),
+                (full, half_empty, empty), i_row, start, stop, count, M,
+                (q_m, q_h, r_m, r_h, c_b, k_b), pages, SIZES, WHOLE,
             )),
         ],
         [8, LOAD_WARPS],

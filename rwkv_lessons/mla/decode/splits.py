@@ -15,24 +15,6 @@ from ...runtime.bounded import remembered
 LARGEST_RANK = {torch.float16: 512, torch.bfloat16: 512, torch.float32: 256}
 MAX_SPLITS = 64  # as many as the second kernel's tile has rows
 MIN_TILES_PER_SPLIT = 2  # of tokens: fewer cost more to add up than they save
-# What a launch of the first kernel may change without another compilation. Its strides come in
-# units of UNIT elements, which tells the compiler what they can be divided by.
-NOT_SPECIALIZED = [
-    "scale",
-    "q_b",
-    "q_m",
-    "q_h",
-    "r_b",
-    "r_m",
-    "r_h",
-    "c_b",
-    "k_b",
-    "table_b",
-    "pages",
-    "M",
-    "N",
-    "S",
-]
 
 # Measured on an H200, in the time that a program takes for a tile of tokens:
 PROGRAM_OVERHEAD = 4  # its start and its end

@@ -16,7 +16,7 @@ from ...runtime import devices
 from ...runtime.compile_triton import assembled
 from . import tiles as prefill_tiles
 from .forward import bounds
-from .tiles import backward_tiles, descriptor, power_of_2, registers
+from .tiles import AttentionGradientSizes, backward_tiles, descriptor, power_of_2, registers
 
 LOG2E = tl.constexpr(prefill_tiles.LOG2E)
 
@@ -25,9 +25,16 @@ LOG2E = tl.constexpr(prefill_tiles.LOG2E)
 @triton.jit
 def queries_kernel(
     q, q_rope, k, k_rope, v, do, lse, delta, lengths, left_padding, dq, dq_rope, scale, M, N, H, BH,
-    K: tl.constexpr, P: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    BP: tl.constexpr, BV: tl.constexpr, PRECISION: tl.constexpr,
+    SIZES: tl.constexpr,
 ):  # fmt: skip
+    K: tl.constexpr = SIZES.K
+    P: tl.constexpr = SIZES.P
+    BM: tl.constexpr = SIZES.BM
+    BN: tl.constexpr = SIZES.BN
+    BK: tl.constexpr = SIZES.BK
+    BP: tl.constexpr = SIZES.BP
+    BV: tl.constexpr = SIZES.BV
+    PRECISION: tl.constexpr = SIZES.PRECISION
     program = tl.num_programs(0) - 1 - tl.program_id(0)
     i_m, i_b, i_h = program // BH * BM, program % BH // H, program % H
     o_m, o_n = i_m + tl.arange(0, BM), tl.arange(0, BN)
@@ -67,11 +74,18 @@ def queries_kernel(
 @triton.jit
 def keys_kernel(
     q, q_rope, k, k_rope, v, do, lse, delta, lengths, left_padding, dk, dk_rope, dv,
-    scale, M, N, H, BH, K: tl.constexpr, P: tl.constexpr, V: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BP: tl.constexpr, BV: tl.constexpr,
-    PRECISION: tl.constexpr,
+    scale, M, N, H, BH, SIZES: tl.constexpr,
 ):  # fmt: skip
     """All tiles are [keys, queries]: transposed, so that p and ds are multiplied as they lie."""
+    K: tl.constexpr = SIZES.K
+    P: tl.constexpr = SIZES.P
+    V: tl.constexpr = SIZES.V
+    BM: tl.constexpr = SIZES.BM
+    BN: tl.constexpr = SIZES.BN
+    BK: tl.constexpr = SIZES.BK
+    BP: tl.constexpr = SIZES.BP
+    BV: tl.constexpr = SIZES.BV
+    PRECISION: tl.constexpr = SIZES.PRECISION
     # The first keys are seen by the most queries: they start first.
     i_n, i_b = tl.program_id(0) // BH * BN, tl.program_id(0) % BH // H
     i_h = tl.program_id(0) % H
@@ -120,7 +134,6 @@ def backward(q, q_rope, k, k_rope, v, o, lse, do, dlse, scale, lengths, left_pad
     dq, dq_rope, dk, dv = (x.new_empty(x.shape) for x in (q, q_rope, k, v))
     dk_rope = q.new_empty(B, H, N, P, dtype=torch.float32)
     BK, BP, BV = power_of_2(K), power_of_2(P), power_of_2(V)
-    constants = {"BK": BK, "BP": BP, "BV": BV, "PRECISION": "tf32x3"}
 
     gpu = devices.gpu_of(q.device)
     rows, keys = backward_tiles(BK, BV, q.dtype, gpu)
@@ -131,7 +144,7 @@ def backward(q, q_rope, k, k_rope, v, o, lse, do, dlse, scale, lengths, left_pad
         *(descriptor(x, 1, BM, 1, b) for x, b in ((q, BK), (q_rope, BP))),
         descriptor(k, 1, 1, BN, BK), descriptor(k_rope, 1, BN, BP), descriptor(v, 1, 1, BN, BV),
         descriptor(do, 1, BM, 1, BV), lse, delta, lengths, left_padding, dq, dq_rope,
-        scale, M, N, H, B * H, K, P, BM, BN, **constants,
+        scale, M, N, H, B * H, AttentionGradientSizes(K, P, V, BM, BN, BK, BP, BV),
         num_warps=rows.warps, num_stages=rows.stages, maxnreg=registers(gpu),
     )  # fmt: skip
     BM, BN = keys.BM, keys.BN
@@ -140,7 +153,7 @@ def backward(q, q_rope, k, k_rope, v, o, lse, do, dlse, scale, lengths, left_pad
         *(descriptor(x, 1, 1, BM, b) for x, b in zip(by_head[:2], (BK, BP), strict=True)),
         descriptor(k, 1, 1, BN, BK), descriptor(k_rope, 1, BN, BP), descriptor(v, 1, 1, BN, BV),
         descriptor(by_head[2], 1, 1, BM, BV), lse, delta, lengths, left_padding, dk, dk_rope, dv,
-        scale, M, N, H, B * H, K, P, V, BM, BN, **constants,
+        scale, M, N, H, B * H, AttentionGradientSizes(K, P, V, BM, BN, BK, BP, BV),
         num_warps=keys.warps, num_stages=keys.stages, maxnreg=registers(gpu),
     )  # fmt: skip
     return dq, dq_rope, dk, dk_rope.sum(1).to(k_rope.dtype), dv

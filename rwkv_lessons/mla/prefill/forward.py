@@ -15,7 +15,15 @@ import triton.language as tl
 
 from ...runtime import devices
 from ...runtime.compile_triton import assembled
-from .tiles import LOG2E, choose_tiles, descriptor, heads_in_a_group, power_of_2, registers
+from .tiles import (
+    LOG2E,
+    AttendSizes,
+    choose_tiles,
+    descriptor,
+    heads_in_a_group,
+    power_of_2,
+    registers,
+)
 
 LN2 = tl.constexpr(0.6931471805599453)
 MIN_SCORE = tl.constexpr(-1e30)  # below any score; -inf - -inf would be NaN
@@ -36,10 +44,18 @@ def bounds(lengths, left_padding, i_b, N):
 @triton.jit(do_not_specialize=["GROUP"])
 def attend_kernel(
     q, q_rope, k, k_rope, v, w_v, lengths, left_padding, o, lse, scale, M, N, H, BH, GROUP,
-    V: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BP: tl.constexpr,
-    BV: tl.constexpr, ABSORBED: tl.constexpr, ONE_LOOP: tl.constexpr, PRECISION: tl.constexpr,
+    SIZES: tl.constexpr,
 ):  # fmt: skip
     """q … w_v are descriptors: the copy engine fills a tile, with zeros outside of the tensor."""
+    V: tl.constexpr = SIZES.V
+    BM: tl.constexpr = SIZES.BM
+    BN: tl.constexpr = SIZES.BN
+    BK: tl.constexpr = SIZES.BK
+    BP: tl.constexpr = SIZES.BP
+    BV: tl.constexpr = SIZES.BV
+    ABSORBED: tl.constexpr = SIZES.ABSORBED
+    ONE_LOOP: tl.constexpr = SIZES.ONE_LOOP
+    PRECISION: tl.constexpr = SIZES.PRECISION
     # One group of heads after the other; of each, the last query tokens, which have the most keys,
     # start first.
     tiles = tl.cdiv(M, BM)
@@ -149,10 +165,7 @@ def attend(q, q_rope, k, k_rope, v, w_v, scale, lengths=None, left_padding=None,
         None if v is None else descriptor(v, 1, 1, BN, BV),
         None if w_v is None else descriptor(w_v, 1, BV, BK),
         lengths, left_padding, o, lse, scale * LOG2E, M, N, H, B * H, group,
-        V, BM, BN, BK, BP, BV,
-        ABSORBED=absorbed,
-        ONE_LOOP=absorbed and lengths is None,
-        PRECISION="tf32x3",  # of float32 inputs; the others are multiplied as they are
+        AttendSizes(V, BM, BN, BK, BP, BV, absorbed, absorbed and lengths is None),
         num_warps=tiles.warps,
         num_stages=tiles.stages,
         maxnreg=registers(gpu),

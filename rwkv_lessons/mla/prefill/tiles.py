@@ -19,6 +19,34 @@ class PrefillTiles(NamedTuple):
     stages: int  # tiles of keys in flight
 
 
+class AttendSizes(NamedTuple):
+    """What the kernel of the forward pass is compiled for."""
+
+    V: int
+    BM: int
+    BN: int
+    BK: int
+    BP: int
+    BV: int
+    ABSORBED: bool
+    ONE_LOOP: bool
+    PRECISION: str = "tf32x3"  # of float32 inputs; the others are multiplied as they are
+
+
+class AttentionGradientSizes(NamedTuple):
+    """What the kernels of the gradients are compiled for."""
+
+    K: int
+    P: int
+    V: int
+    BM: int
+    BN: int
+    BK: int
+    BP: int
+    BV: int
+    PRECISION: str = "tf32x3"
+
+
 def choose_tiles(dtype, K, V, absorbed, ragged, gpu):
     """What compiles for sm_90 without spills and was fastest on an H200, for half precision.
 

@@ -27,8 +27,8 @@ from ...sequences.spans import count_spans
 from ..autograd import define_backward
 from .hopper.sweep import sweep_hopper_kernel, weights_and_masks
 from .hopper.tiles import takes_tiles, tiles
-from .pairs import CHUNKS_PER_SEARCH, keys_gradients, values_gradients
-from .sizes import CHECKPOINT
+from .pairs import CHUNKS_PER_SEARCH, PairSizes, keys_gradients, values_gradients
+from .sizes import CHECKPOINT, ChunkSizes
 from .states import ALL, EACH, OTHERS, state_gradients
 
 TARGET_PROGRAMS = 512  # that fill an H200; a sweep of fewer is cut into segments
@@ -72,11 +72,12 @@ def segments_for_rounds(sweeps, most, gpu):
 
 
 @remembered
-def plan(B, T, H, K, V, sequences, packed, is_float32, on_hopper, gpu):
-    """Checkpoints, segments, chunks of one, programs, and `blocks` with the sweep's blocks of V.
+def plan(B, T, H, K, V, sequences, packed, is_float32, raw_decay, on_hopper, gpu):
+    """Checkpoints, segments, chunks of one, programs, and the kernels' sizes.
 
     Programs: of the sweep; then chunks of one, those of keys and of values, without levels and in
-    levels.
+    levels. Sizes: of the sweep; of keys and of values, both without levels and in levels; and how
+    many blocks of values the sweep has.
     """
     sweep, keys, values = blocks(K, V, is_float32)
     slots = count_spans(B, T, sequences if packed else None, CHECKPOINT)
@@ -92,7 +93,12 @@ def plan(B, T, H, K, V, sequences, packed, is_float32, on_hopper, gpu):
         heads = triton.cdiv(slots, per_program) * H
         of_keys, of_values = heads * triton.cdiv(K, keys[0]), heads * triton.cdiv(V, values[1])
         programs.append((per_program, of_keys, of_values))
-    return slots, segments, triton.cdiv(chunks, segments), programs, (sweep, keys, values, NV)
+    of_pairs = [
+        [PairSizes(K, V, *block, CHECKPOINT, raw_decay, levels) for levels in (False, True)]
+        for block in (keys, values)
+    ]
+    sizes = (ChunkSizes(K, V, *sweep, CHECKPOINT), *of_pairs, NV)
+    return slots, segments, triton.cdiv(chunks, segments), programs, sizes
 
 
 def gradients(
@@ -116,10 +122,10 @@ def gradients(
         with torch.cuda.device(r.device):
             given = (r, k, v, w, u, s0, cu_seqlens, checkpoints, do, ds1, scale, raw_decay)
             return gradients(*given, between, ahead)
-    known, given = None, (r, k, v, w, u, checkpoints, do, ds1)
+    signature, given = None, (r, k, v, w, u, checkpoints, do, ds1)
     if do is not None and cu_seqlens is between is None and not ahead:
-        known = looks(given, "wkv6 backward", scale, raw_decay)
-        if again := replay(known):
+        signature = looks(given, "wkv6 backward", scale, raw_decay)
+        if again := replay(signature):
             return in_sums(r, u, *again(given))
     (B, T, H, K), device = r.shape, r.device
     V, packed, is_float32 = v.shape[-1], cu_seqlens is not None, r.dtype == torch.float32
@@ -131,10 +137,10 @@ def gradients(
     cu_seqlens = cu_seqlens.contiguous() if packed else None
     NK, NV, half = K // 64, V // 64, r.dtype == torch.float16  # on Hopper
     on_hopper = takes_tiles((r, k, v, w, do), V)
-    slots, segments, segment, programs, sizes = plan(
-        B, T, H, K, V, sequences, packed, is_float32, on_hopper, gpu
+    slots, segments, segment, programs, all_sizes = plan(
+        B, T, H, K, V, sequences, packed, is_float32, raw_decay, on_hopper, gpu
     )
-    sweep, (key_block, all_v), (all_k, value_block), value_blocks = sizes
+    sizes, key_sizes, value_sizes, value_blocks = all_sizes
     twice = segments > 1 or between is not None
     kind = ("backward", device, r.dtype, w.dtype, u.dtype, checkpoints.dtype, K, V, raw_decay)
     which = packed, ds1 is None, twice, between is None, on_hopper, scale != 1
@@ -159,7 +165,7 @@ def gradients(
             (r, w, checkpoints, do, ds1, local, totals, cu_seqlens, d_checkpoints,
              dw_across_chunk, decays, chunk_bounds, ds0),
             (T, H, scale, segment, segments),
-            (K, V, *sweep, CHECKPOINT, raw_decay, which.value),
+            (sizes, raw_decay, which.value),
             maxnreg=None if is_float32 else 128,
         )  # fmt: skip
         if n == 0 and between is not None:
@@ -187,8 +193,8 @@ def gradients(
         dr, dk, dv, dw = [torch.empty_like(x) for x in (r, k, v, w)]
         du = torch.zeros(slots, H, K, **new) if packed else torch.empty((slots, H, K), **new)
         warps = 4 if max(K, V) <= 64 else 8
-        of_keys = stages_of(sizes[1], is_float32, gpu, checkpoints.dtype == torch.float32)
-        of_values = stages_of(sizes[2], is_float32, gpu)
+        of_keys = stages_of(key_sizes[0][2:4], is_float32, gpu, checkpoints.dtype == torch.float32)
+        of_values = stages_of(value_sizes[0][2:4], is_float32, gpu)
         min_log_decay = run.empty((slots, H), device)
         run.then(torch.amin, decays, (2, 3), out=min_log_decay)
         for levels, (per_program, keys, values) in zip((False, True), programs[1:], strict=True):
@@ -199,20 +205,20 @@ def gradients(
                 (r, k, v, w, u, checkpoints, d_checkpoints, dw_across_chunk, decays, min_log_decay,
                  chunk_bounds, do, dr, dk, dw, du),
                 (T, H, scale, slots, per_program),
-                (K, V, key_block, all_v, CHECKPOINT, value_blocks, raw_decay, levels, of_keys),
+                (key_sizes[levels], value_blocks, of_keys),
                 maxnreg=limit,
             )  # fmt: skip
             run(
                 launch, values_gradients, values, warps,
                 (r, k, w, u, d_checkpoints, decays, min_log_decay, chunk_bounds, do, dv),
                 (T, H, scale, slots, per_program),
-                (K, V, all_k, value_block, CHECKPOINT, raw_decay, levels, of_values), maxnreg=limit,
+                (value_sizes[levels], of_values), maxnreg=limit,
             )  # fmt: skip
     if ahead:
         return run.kernels
     run.finish()
     results = dr, dk, dv, dw, du, ds0
-    remember(known, run, given, results, constants)
+    remember(signature, run, given, results, constants)
     return in_sums(r, u, *results)
 
 

@@ -35,10 +35,11 @@ from .backward import backward, gradients, in_sum
 from .hopper.forward import wkv6_hopper_kernel
 from .hopper.tiles import takes_tiles, tiles
 from .segments import segments_for, state_before_segment, wkv6_segments_kernel
-from .sizes import CHECKPOINT, largest
+from .sizes import CHECKPOINT, ChunkSizes, largest
 from .strong import GROUP, GROUPS_PER_PROGRAM, wkv6_strong_kernel
 from .tiles import FITS_TO_END, LOG2E, log2_decays, log_decay, of_halves, product
 
+TOKENS_A_STATE = tl.constexpr(CHECKPOINT)
 TILE = {2: 64 * 64, 4: 16 * 64}  # elements of r that registers hold, by the bytes of one
 # GPUs other than Hopper: as many of r, and of the state. They were chosen by spills and not timed.
 SMALL_TILE, SMALL_STATE = {2: 32 * 64, 4: 16 * 64}, 64 * 64
@@ -50,21 +51,25 @@ def wkv6_chunked_fwd_kernel(
     r, k, v, w, u, s0, cu_seqlens, segment_states, segment_decays, o, s1, checkpoints,
     group_states, strong,
     has_s0, T, H, segments, span, groups, scale,
-    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
-    CHECKPOINT: tl.constexpr, GROUP: tl.constexpr, RAW: tl.constexpr,
+    SIZES: tl.constexpr, GROUP: tl.constexpr, RAW: tl.constexpr,
 ):  # fmt: skip
     """checkpoints: gets the states before tokens 0, CHECKPOINT, …, or is None.
 
     group_states: the state before each GROUP of tokens; None where checkpoints has it.
     strong: int8 flags, [programs, groups, BK]: the keys for which o of a group is recomputed.
     """
+    K: tl.constexpr = SIZES.K
+    V: tl.constexpr = SIZES.V
+    BK: tl.constexpr = SIZES.BK
+    BV: tl.constexpr = SIZES.BV
+    C: tl.constexpr = SIZES.C
     DTYPE: tl.constexpr = v.dtype.element_ty
     IS_FLOAT32: tl.constexpr = DTYPE == tl.float32
     i_n, i_g, i_h, i_v = program_place(tl.program_id(0), segments, H, V, BV)
     start, end = sequence_bounds(cu_seqlens, i_n, T)
     skipped = i_g.to(tl.int64) * span
     n = tl.minimum(end - start - skipped, span).to(tl.int32)
-    i_checkpoint = first_span(cu_seqlens, start, i_n, T, CHECKPOINT) + skipped // CHECKPOINT
+    i_checkpoint = first_span(cu_seqlens, start, i_n, T, TOKENS_A_STATE) + skipped // TOKENS_A_STATE
 
     o_t, o_k, o_v = tl.arange(0, C), tl.arange(0, BK), i_v * BV + tl.arange(0, BV)
     row, col = o_t[:, None], o_t[None, :]
@@ -90,9 +95,9 @@ def wkv6_chunked_fwd_kernel(
         b_halves = log2_decays(halves, b_w, IS_FLOAT32, BY_KEY=True)  # eight columns for each half
         b_total = tl.sum(b_halves, 1) / 8  # [BK]
         b_bonus = tl.sum(b_r * b_k * b_u[None, :], 1)[:, None]  # [C, 1]
-        slot = i_checkpoint + t // CHECKPOINT
+        slot = i_checkpoint + t // TOKENS_A_STATE
         if checkpoints is not None:
-            if C >= CHECKPOINT or t % CHECKPOINT == 0:
+            if C >= TOKENS_A_STATE or t % TOKENS_A_STATE == 0:
                 save_state(checkpoints, slot, H, i_h, o_s, m_s, b_s, K, V)
         i_group = tl.program_id(0).to(tl.int64) * groups + t // GROUP
         if group_states is not None:
@@ -113,7 +118,7 @@ def wkv6_chunked_fwd_kernel(
         b_read = b_s.to(DTYPE) if DTYPE == tl.bfloat16 else b_s
         b_o = product(b_r, b_read, tl.zeros([C, BV], tl.float32), DTYPE)
         b_o = product(b_a, b_v, b_o, DTYPE)
-        if checkpoints is not None and C > CHECKPOINT:  # one more, in the middle of the chunk
+        if checkpoints is not None and C > TOKENS_A_STATE:  # one more, in the middle of the chunk
             b_second = tl.sum(tl.where(tl.arange(0, 16)[None, :] < 8, 0.0, b_halves), 1) / 8
             b_before = tl.where(row < C // 2, b_k, 0.0)
             b_middle = product(tl.trans(b_before), b_v, b_s, DTYPE) * tl.exp2(-b_second)[:, None]
@@ -167,10 +172,10 @@ def run_forward(
         with torch.cuda.device(r.device):
             given = (r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
             return run_forward(*given, checkpoints, segment_maps)
-    known, given = None, (r, k, v, w, u, s0, checkpoints)
+    signature, given = None, (r, k, v, w, u, s0, checkpoints)
     if cu_seqlens is None and segment_maps is None:
-        known = looks(given, "wkv6 forward", scale, raw_decay)
-        if again := replay(known):
+        signature = looks(given, "wkv6 forward", scale, raw_decay)
+        if again := replay(signature):
             return in_sums(v, *again(given))
     r, k, v, w, u = r.contiguous(), k.contiguous(), v.contiguous(), w.contiguous(), u.contiguous()
     (B, T, H, K), V, device = r.shape, v.shape[3], r.device
@@ -226,19 +231,19 @@ def run_forward(
         run(
             launch, wkv6_chunked_fwd_kernel, all_programs, warps,
             (*inputs, *others, o, s1, checkpoints, group_states, strong),
-            (*numbers[:5], groups, scale), (*sizes, CHECKPOINT, GROUP, raw_decay), **options,
+            (*numbers[:5], groups, scale), (sizes, GROUP, raw_decay), **options,
         )  # fmt: skip
         run(
             launch, wkv6_strong_kernel, all_programs * -(-groups // GROUPS_PER_PROGRAM), warps,
             (*inputs, u, cu_seqlens, group_states, strong, o, checkpoints),
             (T, H, segments, span, groups, scale),
-            (*sizes, CHECKPOINT, GROUP, GROUPS_PER_PROGRAM, raw_decay), **options,
+            (sizes, CHECKPOINT, GROUP, GROUPS_PER_PROGRAM, raw_decay), **options,
         )  # fmt: skip
     run.finish(lambda: keep and gradients(
         r, k, v, w, u, s0, cu_seqlens, checkpoints, v if in_parts else o, None, scale, raw_decay,
         ahead=True,
     ) or [])  # fmt: skip
-    remember(known, run, given, (o, s1))
+    remember(signature, run, given, (o, s1))
     return in_sums(v, o, s1)
 
 
@@ -259,7 +264,8 @@ def tile_for(heads, T, K, V, dtype, gpu):
     if gpu.capability[0] == 10:  # Triton 3.7 cannot compile strong.py's products between runs of 16
         C = 16
     programs = heads * triton.cdiv(V, BV)
-    return programs, *segments_for(programs, T, gpu.sms), 4 if BK <= 64 else 8, (K, V, BK, BV, C)
+    sizes = ChunkSizes(K, V, BK, BV, C)
+    return programs, *segments_for(programs, T, gpu.sms), 4 if BK <= 64 else 8, sizes
 
 
 def forward_shapes(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, keep):

@@ -22,6 +22,8 @@ more than float32 would cancel, so they stay out of its differences.
 What moves through memory, what bounds it, and which inputs take hopper/sweep.py: backward.py.
 """
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
@@ -42,6 +44,18 @@ from .tiles import (
 
 CHUNKS_PER_SEARCH = tl.constexpr(64)  # a program checks so many for strong decays: bits of int64
 FITS_FLOAT32 = tl.constexpr(30.0)  # where float32 inputs want five digits of dw
+
+
+class PairSizes(NamedTuple):
+    """What a kernel is compiled for: keys and values, blocks of them, tokens of a chunk, decays."""
+
+    K: int
+    V: int
+    BK: int
+    BV: int
+    C: int
+    RAW: bool
+    LEVELS: bool
 
 
 @triton.jit
@@ -186,9 +200,15 @@ def chunk_to_do(
 def keys_of_chunk(
     r, k, v, w, u, checkpoints, d_checkpoints, dw_across_chunk, decays, do, dr, dk, dw, du,
     first, end, at, i_h, o_k, H, scale,
-    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
-    NV: tl.constexpr, RAW: tl.constexpr, LEVELS: tl.constexpr,
+    SIZES: tl.constexpr, NV: tl.constexpr,
 ):  # fmt: skip
+    K: tl.constexpr = SIZES.K
+    V: tl.constexpr = SIZES.V
+    BK: tl.constexpr = SIZES.BK
+    BV: tl.constexpr = SIZES.BV
+    C: tl.constexpr = SIZES.C
+    RAW: tl.constexpr = SIZES.RAW
+    LEVELS: tl.constexpr = SIZES.LEVELS
     DTYPE: tl.constexpr = r.dtype.element_ty
     IS_FLOAT32: tl.constexpr = DTYPE == tl.float32
     # a loop keeps Triton from loading ahead
@@ -274,10 +294,13 @@ def keys_gradients(
     r, k, v, w, u, checkpoints, d_checkpoints, dw_across_chunk, decays, min_log_decay,
     chunk_bounds, do, dr, dk, dw, du,
     T, H, scale, slots, per_program,
-    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
-    NV: tl.constexpr, RAW: tl.constexpr, LEVELS: tl.constexpr, STAGES: tl.constexpr,
+    SIZES: tl.constexpr, NV: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """dr, dk, dw and a part of du, for a block of keys of one head and `per_program` chunks."""
+    K: tl.constexpr = SIZES.K
+    BK: tl.constexpr = SIZES.BK
+    C: tl.constexpr = SIZES.C
+    LEVELS: tl.constexpr = SIZES.LEVELS
     NK: tl.constexpr = (K + BK - 1) // BK
     i = tl.program_id(0)
     i_k, i_h, first_slot = i % NK, i // NK % H, i // (NK * H) * per_program
@@ -292,7 +315,7 @@ def keys_gradients(
         )
         keys_of_chunk(
             r, k, v, w, u, checkpoints, d_checkpoints, dw_across_chunk, decays, do, dr, dk, dw, du,
-            first, end, at, i_h, o_k, H, scale, K, V, BK, BV, C, NV, RAW, LEVELS,
+            first, end, at, i_h, o_k, H, scale, SIZES, NV,
         )  # fmt: skip
 
 
@@ -308,9 +331,15 @@ def pairs_that_meet(b_r, b_k, b_w, run, C: tl.constexpr, DTYPE: tl.constexpr):
 @triton.jit
 def values_of_chunk(
     r, k, w, u, d_checkpoints, decays, do, dv, first, end, at, i_h, o_v, H, scale,
-    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
-    RAW: tl.constexpr, LEVELS: tl.constexpr,
+    SIZES: tl.constexpr,
 ):  # fmt: skip
+    K: tl.constexpr = SIZES.K
+    V: tl.constexpr = SIZES.V
+    BK: tl.constexpr = SIZES.BK
+    BV: tl.constexpr = SIZES.BV
+    C: tl.constexpr = SIZES.C
+    RAW: tl.constexpr = SIZES.RAW
+    LEVELS: tl.constexpr = SIZES.LEVELS
     DTYPE: tl.constexpr = r.dtype.element_ty
     IS_FLOAT32: tl.constexpr = DTYPE == tl.float32
     # a loop keeps Triton from loading ahead
@@ -368,10 +397,13 @@ def values_of_chunk(
 def values_gradients(
     r, k, w, u, d_checkpoints, decays, min_log_decay, chunk_bounds, do, dv,
     T, H, scale, slots, per_program,
-    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
-    RAW: tl.constexpr, LEVELS: tl.constexpr, STAGES: tl.constexpr,
+    SIZES: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """dv, for a block of values of one head and `per_program` chunks."""
+    V: tl.constexpr = SIZES.V
+    BV: tl.constexpr = SIZES.BV
+    C: tl.constexpr = SIZES.C
+    LEVELS: tl.constexpr = SIZES.LEVELS
     NV: tl.constexpr = (V + BV - 1) // BV
     i = tl.program_id(0)
     i_v, i_h, first_slot = i % NV, i // NV % H, i // (NV * H) * per_program
@@ -385,6 +417,5 @@ def values_gradients(
             slot, first_slot, strong, chunk_bounds, T, i_h, H, C, LEVELS
         )
         values_of_chunk(
-            r, k, w, u, d_checkpoints, decays, do, dv, first, end, at, i_h, o_v, H, scale,
-            K, V, BK, BV, C, RAW, LEVELS,
+            r, k, w, u, d_checkpoints, decays, do, dv, first, end, at, i_h, o_v, H, scale, SIZES,
         )  # fmt: skip

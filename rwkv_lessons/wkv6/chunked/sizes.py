@@ -1,4 +1,6 @@
-"""Sizes of the kernels in chunks, of which `method_for` reads how large a head may be."""
+"""ChunkSizes of the kernels in chunks, of which `method_for` reads how large a head may be."""
+
+from typing import NamedTuple
 
 # Tokens from one state that the forward pass saves to the next: a chunk of the backward kernels. 64
 # would save the forward kernel a seventh of its traffic, but no backward kernel in Triton with
@@ -12,3 +14,13 @@ SMALL_LARGEST = {2: 128, 4: 64}  # on other GPUs, where factors of more fill a w
 def largest(dtype, gpu):
     """The most keys of a head."""
     return LARGEST if gpu.like_hopper else SMALL_LARGEST.get(dtype.itemsize, 0)
+
+
+class ChunkSizes(NamedTuple):
+    """What a kernel is compiled for: keys and values, blocks of them, tokens of a chunk."""
+
+    K: int
+    V: int
+    BK: int
+    BV: int
+    C: int

@@ -31,7 +31,7 @@ def state_gradients(
     r, w, checkpoints, do, ds1, local_ds, local_decay, cu_seqlens,
     d_checkpoints, dw_across_chunk, decays, chunk_bounds, ds0,
     T, H, scale, segment, segments,
-    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
+    SIZES: tl.constexpr,
     RAW: tl.constexpr, WHAT: tl.constexpr,
 ):  # fmt: skip
     """dS of one head, a block of keys and one of values, over a segment of chunks.
@@ -41,6 +41,11 @@ def state_gradients(
     d_checkpoints, dw_across_chunk, decays: for each checkpoint c, of the chunk after it: dS at its
     end, Σ_j S dS, and the log2 decays of its halves. chunk_bounds: first token and end, if packed.
     """
+    K: tl.constexpr = SIZES.K
+    V: tl.constexpr = SIZES.V
+    BK: tl.constexpr = SIZES.BK
+    BV: tl.constexpr = SIZES.BV
+    C: tl.constexpr = SIZES.C
     LOCAL: tl.constexpr = WHAT != ALL
     IS_FLOAT32: tl.constexpr = r.dtype.element_ty == tl.float32
     NK: tl.constexpr = (K + BK - 1) // BK

@@ -21,11 +21,16 @@ GROUPS_PER_PROGRAM = 2  # that a program checks for marks
 def wkv6_strong_kernel(
     r, k, v, w, u, cu_seqlens, group_states, strong, o, checkpoints,
     T, H, segments, span, groups, scale,
-    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
+    SIZES: tl.constexpr,
     CHECKPOINT: tl.constexpr, GROUP: tl.constexpr, GROUPS_PER_PROGRAM: tl.constexpr,
     RAW: tl.constexpr,
 ):  # fmt: skip
     """o of the groups that `strong` marks, and the checkpoints in the middle of their chunks."""
+    K: tl.constexpr = SIZES.K
+    V: tl.constexpr = SIZES.V
+    BK: tl.constexpr = SIZES.BK
+    BV: tl.constexpr = SIZES.BV
+    C: tl.constexpr = SIZES.C
     DTYPE: tl.constexpr = r.dtype.element_ty
     IS_FLOAT32: tl.constexpr = DTYPE == tl.float32
     parts = tl.cdiv(groups, GROUPS_PER_PROGRAM)

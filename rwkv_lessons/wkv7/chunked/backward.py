@@ -14,13 +14,11 @@ from ...runtime.compile_triton import compile_together
 from ...runtime.launch_triton import launch
 from ...sequences.arguments import sequences_in
 from ...sequences.spans import span_bounds
-from ..decays import FORMS
 from .gradients import wkv7_chunk_gradients_kernel
-from .kept import Kept, chunk_count, chunk_of, tiles_for
+from .kept import CHUNKS_PER_SEARCH, Kept, chunk_count, chunk_of, tiles_for
 from .segments import sweep_launches, wkv7_segments_kernel
 
 STRONG_PROGRAM = (4, 255)  # warps and registers of programs for strong decays
-CHUNKS_PER_SEARCH = 64  # chunks that a program for strong decays looks at
 
 
 def gradients(r, w, k, v, a, b, s0, cu_seqlens, kept, across, do, ds1, scale, decay, between=None):
@@ -52,11 +50,11 @@ def gradients(r, w, k, v, a, b, s0, cu_seqlens, kept, across, do, ds1, scale, de
     d_states, y = torch.empty_like(of.states), torch.empty_like(of.z)
 
     longest = triton.cdiv(T, C)
-    tiles = tiles_for(S * H, longest, K, V, r.dtype, devices.gpu_of(r.device))
+    tiles = tiles_for(S * H, longest, K, V, r.dtype, devices.gpu_of(r.device), decay)
     after = ds0 if ds1 is None else ds1.contiguous()
     launches = sweep_launches(
         (do, cu_seqlens, of.written, of.readers, across, of.p, of.l, of.q, of.t), after,
-        (dv, ds0, d_states, y), ds1 is not None, T, (S, H, K, V, C), tiles, True,
+        (dv, ds0, d_states, y), ds1 is not None, T, (S, H, K, V), tiles, True,
         between is not None,
     )  # fmt: skip
     count = chunks * H * triton.cdiv(K, tiles.block_keys)
@@ -66,28 +64,23 @@ def gradients(r, w, k, v, a, b, s0, cu_seqlens, kept, across, do, ds1, scale, de
     )  # fmt: skip
     launches += weak_and_strong(
         wkv7_chunk_gradients_kernel, count, tiles.of_gradients, given, (T, H, count, scale),
-        (K, V, tiles.block_keys, tiles.block_values, C), decay,
+        tiles.gradients,
     )  # fmt: skip
     which = decay, bounds is None, tiles.segments > 1
     run_launches(("wkv7 backward", r.device, r.dtype, w.dtype, *which), launches, between)
     return dr, dw, dk, dv, da, db, ds0
 
 
-def weak_and_strong(kernel, count, of_weak, tensors, numbers, constants, decay):
+def weak_and_strong(kernel, count, of_weak, tensors, numbers, sizes):
     """The launches of a kernel of pairs.py: of all chunks, and of those that it marks.
 
-    of_weak: warps and registers of the first one's programs.
+    of_weak: warps and registers of the first one's programs. sizes: of each launch.
     """
-    ways = [(count, *of_weak, False)]
-    if decay != "clamp":
-        ways.append((triton.cdiv(count, CHUNKS_PER_SEARCH), *STRONG_PROGRAM, True))
+    ways = (count, *of_weak), (triton.cdiv(count, CHUNKS_PER_SEARCH), *STRONG_PROGRAM)
     return [
-        (
-            kernel, programs, warps, tensors, numbers,
-            (*constants, FORMS[decay], CHUNKS_PER_SEARCH, is_strong), {"maxnreg": registers},
-        )
-        for programs, warps, registers, is_strong in ways
-    ]  # fmt: skip
+        (kernel, programs, warps, tensors, numbers, (size,), {"maxnreg": registers})
+        for size, (programs, warps, registers) in zip(sizes, ways, strict=False)
+    ]
 
 
 def run_launches(kind, launches, between=None):

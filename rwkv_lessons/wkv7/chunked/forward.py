@@ -46,17 +46,17 @@ def forward(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep, between=None):
     before = s1 if s0 is None else s0.contiguous()
 
     longest = triton.cdiv(T, C)
-    tiles = tiles_for(S * H, longest, K, V, r.dtype, devices.gpu_of(r.device))
+    tiles = tiles_for(S * H, longest, K, V, r.dtype, devices.gpu_of(r.device), decay)
     count = chunks * H
     strong = torch.empty(count, dtype=torch.int8, device=r.device)
     given = (r, w, k, a, b, bounds, of.readers, of.written, across, of.l, of.p, of.q, of.t, strong)
     launches = weak_and_strong(
         wkv7_maps_kernel, count, tiles.of_maps, given, (T, H, count, scale),
-        (K, tiles.block_keys, C), decay,
+        tiles.maps,
     )  # fmt: skip
     launches += sweep_launches(
         (v, cu_seqlens, of.readers, of.written, across, of.l, of.p, of.q, None), before,
-        (o, s1, of.states, of.z), s0 is not None, T, (S, H, K, V, C), tiles, False,
+        (o, s1, of.states, of.z), s0 is not None, T, (S, H, K, V), tiles, False,
         between is not None,
     )  # fmt: skip
     which = decay, keep, bounds is None, tiles.segments > 1

@@ -7,6 +7,8 @@ or, with one over the other as in pairs.py, three products; two more make of dA 
 have of it through the decays. Each chunk is on its own, and all are done at once.
 """
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
@@ -31,45 +33,61 @@ from .pairs import (
 )
 
 
+class GradientSizes(NamedTuple):
+    """What the kernel is compiled for: blocks of keys and values, tokens of a chunk, decays."""
+
+    K: int
+    V: int
+    BK: int
+    BV: int
+    C: int
+    DECAY: int  # what w is, see ../decays.py
+    MARKS: int  # chunks that a program for strong decays looks at
+    STRONG: bool
+
+
 @assembled
 @triton.jit(do_not_specialize=["T", "H", "count", "scale"])
 def wkv7_chunk_gradients_kernel(
     r, w, k, v, a, b, do, bounds, states, d_states, reads, d_reads, across,
     dr, dw, dk, da, db, strong,
     T, H, count, scale,
-    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
-    DECAY: tl.constexpr, MARKS: tl.constexpr, STRONG: tl.constexpr,
+    SIZES: tl.constexpr,
 ):  # fmt: skip
     """states: before each chunk; d_states: after it. reads, d_reads: z and y. across: its decay.
 
     strong: of `count` blocks of keys of all chunks and heads whether decays are too strong; int8.
     """
-    if STRONG:
+    if SIZES.STRONG:
+        MARKS: tl.constexpr = SIZES.MARKS
         first = tl.program_id(0) * MARKS
         if any_marked(strong, first, count, MARKS):
             for i in range(first, tl.minimum(first + MARKS, count)):
                 if tl.load(strong + i) != 0:
                     gradients_in_chunk(
                         r, w, k, v, a, b, do, bounds, states, d_states, reads, d_reads, across,
-                        dr, dw, dk, da, db, strong, i, T, H, scale,
-                        K, V, BK, BV, C, DECAY, True,
+                        dr, dw, dk, da, db, strong, i, T, H, scale, SIZES,
                     )  # fmt: skip
     else:
         gradients_in_chunk(
             r, w, k, v, a, b, do, bounds, states, d_states, reads, d_reads, across,
-            dr, dw, dk, da, db, strong, tl.program_id(0), T, H, scale,
-            K, V, BK, BV, C, DECAY, False,
+            dr, dw, dk, da, db, strong, tl.program_id(0), T, H, scale, SIZES,
         )  # fmt: skip
 
 
 @triton.jit
 def gradients_in_chunk(
     r, w, k, v, a, b, do, bounds, states, d_states, reads, d_reads, across,
-    dr, dw, dk, da, db, strong, program, T, H, scale,
-    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
-    DECAY: tl.constexpr, STRONG: tl.constexpr,
+    dr, dw, dk, da, db, strong, program, T, H, scale, SIZES: tl.constexpr,
 ):  # fmt: skip
     """The gradients of one chunk and BK keys."""
+    K: tl.constexpr = SIZES.K
+    V: tl.constexpr = SIZES.V
+    BK: tl.constexpr = SIZES.BK
+    BV: tl.constexpr = SIZES.BV
+    C: tl.constexpr = SIZES.C
+    DECAY: tl.constexpr = SIZES.DECAY
+    STRONG: tl.constexpr = SIZES.STRONG
     DTYPE: tl.constexpr = r.dtype.element_ty
     KEPT: tl.constexpr = reads.dtype.element_ty
     NK: tl.constexpr = (K + BK - 1) // BK

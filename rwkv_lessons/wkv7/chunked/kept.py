@@ -8,6 +8,10 @@ import triton
 from ...runtime.bounded import remembered
 from ...sequences.arguments import sequences_in
 from ...sequences.spans import count_spans
+from ..decays import FORMS
+from .gradients import GradientSizes
+from .maps import MapSizes
+from .sweep import SweepSizes
 
 # Tokens of a chunk: of 16, one warp holds all of it. Of 32 there are half as many states, each of
 # which is as large as 2 · keys tokens: that is for heads of more than 64 keys, in bfloat16.
@@ -18,6 +22,7 @@ MIN_BLOCK = 16  # the least that a tensor core multiplies
 STATE_PER_WARP = 2048  # elements of the state a warp sweeps with: 64 registers a thread
 PROGRAMS_PER_SM = 2  # of sweeps: fewer leave it waiting for memory
 MIN_CHUNKS, MIN_SEGMENTS, MAX_SEGMENTS = 8, 4, 16  # of a segment, and of a sequence
+CHUNKS_PER_SEARCH = 64  # chunks that a program for strong decays looks at
 
 
 class Kept:
@@ -36,8 +41,8 @@ class Kept:
         for name in self.NAMES:
             wanted = gradients or name in self.FORWARD
             size = chunks * H * shapes[name][0] * shapes[name][1] if wanted else 0
-            found = tensor[at : at + size].view(chunks, H, *shapes[name]) if wanted else None
-            setattr(self, name, found)
+            view = tensor[at : at + size].view(chunks, H, *shapes[name]) if wanted else None
+            setattr(self, name, view)
             at += size
 
     @classmethod
@@ -56,7 +61,11 @@ def shapes_of(K, V, C):
 
 def chunk_of(r):
     """The tokens of a chunk."""
-    return WIDE_CHUNK if r.dtype == torch.bfloat16 and r.shape[3] > NARROW_HEAD else CHUNK
+    return chunk_for(r.dtype, r.shape[3])
+
+
+def chunk_for(dtype, K):
+    return WIDE_CHUNK if dtype == torch.bfloat16 and K > NARROW_HEAD else CHUNK
 
 
 def chunk_count(r, cu_seqlens):
@@ -75,8 +84,10 @@ class ChunkTiles:
 
     block_keys, block_values: at a time of a chunk's program.
     of_maps, of_gradients: its warps and registers. keys, values: of a sweep's program, which has
-    so many warps and registers and loads `stages` chunks at the same time. segments: of a
-    sequence, of `span` chunks each.
+    so many warps and registers. segments: of a sequence, of `span` chunks each.
+
+    What kernels are compiled for: sweeps, forward and reverse; maps and gradients, where decays
+    are mild and, unless w is "clamp", where they are strong.
     """
 
     block_keys: int
@@ -87,13 +98,15 @@ class ChunkTiles:
     values: int
     warps: int
     registers: int
-    stages: int
     segments: int
     span: int
+    sweeps: tuple[SweepSizes, SweepSizes]
+    maps: tuple[MapSizes, ...]
+    gradients: tuple[GradientSizes, ...]
 
 
 @remembered
-def tiles_for(heads, chunks, K, V, dtype, gpu):
+def tiles_for(heads, chunks, K, V, dtype, gpu, decay="log"):
     """The tiles of a call of `heads` sequences and heads, of at most `chunks` chunks each.
 
     Only Hopper's shared memory holds more than one chunk of a sweep, and it does not hold two of
@@ -120,8 +133,15 @@ def tiles_for(heads, chunks, K, V, dtype, gpu):
             of_maps, of_gradients = (1, 255), (4, 128)
         # 128: four programs an SM. Where one owns fewer values, heads are too few for four.
         registers = 128 if BK <= NARROW_HEAD and BK * BV == NARROW_HEAD**2 else 255
-    chunk = of_keys, of_values, of_maps, of_gradients
-    return ChunkTiles(*chunk, BK, BV, warps, registers, stages, segments, span)
+    C = chunk_for(dtype, K)
+    ways = [(FORMS[decay], CHUNKS_PER_SEARCH, strong) for strong in (False, True)]
+    ways = ways[:1] if decay == "clamp" else ways
+    return ChunkTiles(
+        of_keys, of_values, of_maps, of_gradients, BK, BV, warps, registers, segments, span,
+        tuple(SweepSizes(K, V, BK, BV, C, stages, reverse) for reverse in (False, True)),
+        tuple(MapSizes(K, of_keys, C, *way) for way in ways),
+        tuple(GradientSizes(K, V, of_keys, of_values, C, *way) for way in ways),
+    )  # fmt: skip
 
 
 def segments_for(heads, chunks, BK, sms):

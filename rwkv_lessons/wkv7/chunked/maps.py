@@ -11,6 +11,8 @@ products are, and it is parallel over T however few heads there are. r, w, k, a 
 R̃, B̂, K̂ `[C, K]` and L, A_rb, A_rk `[C, C]` written, and T for gradients.
 """
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
@@ -36,41 +38,56 @@ from .pairs import (
 )
 
 
+class MapSizes(NamedTuple):
+    """What the kernel is compiled for: blocks of keys, tokens of a chunk, decays."""
+
+    K: int
+    BK: int
+    C: int
+    DECAY: int  # what w is, see ../decays.py
+    MARKS: int  # chunks that a program for strong decays looks at
+    STRONG: bool
+
+
 @assembled
 @triton.jit(do_not_specialize=["T", "H", "count", "scale"])
 def wkv7_maps_kernel(
     r, w, k, a, b, bounds, readers, written, across, of_l, of_p, of_q, of_t, strong,
     T, H, count, scale,
-    K: tl.constexpr, BK: tl.constexpr, C: tl.constexpr, DECAY: tl.constexpr,
-    MARKS: tl.constexpr, STRONG: tl.constexpr,
+    SIZES: tl.constexpr,
 ):  # fmt: skip
     """readers: W over R̃, written: B̂ over K̂, [chunks, H, 2C, K]; across: [chunks, H, K], float32.
 
     of_l, of_p, of_q, of_t: L, A_rb, A_rk and T, [chunks, H, C, C]; the last one may be None.
     strong: of each of the `count` chunks of all heads whether its decays do not fit; int8.
     """
-    if STRONG:
+    if SIZES.STRONG:
+        MARKS: tl.constexpr = SIZES.MARKS
         first = tl.program_id(0) * MARKS
         if any_marked(strong, first, count, MARKS):
             for i in range(first, tl.minimum(first + MARKS, count)):
                 if tl.load(strong + i) != 0:
                     chunk_map(
                         r, w, k, a, b, bounds, readers, written, across, of_l, of_p, of_q, of_t,
-                        strong, i, T, H, scale, K, BK, C, DECAY, True,
+                        strong, i, T, H, scale, SIZES,
                     )  # fmt: skip
     else:
         chunk_map(
             r, w, k, a, b, bounds, readers, written, across, of_l, of_p, of_q, of_t,
-            strong, tl.program_id(0), T, H, scale, K, BK, C, DECAY, False,
+            strong, tl.program_id(0), T, H, scale, SIZES,
         )  # fmt: skip
 
 
 @triton.jit
 def chunk_map(
     r, w, k, a, b, bounds, readers, written, across, of_l, of_p, of_q, of_t, strong,
-    i, T, H, scale,
-    K: tl.constexpr, BK: tl.constexpr, C: tl.constexpr, DECAY: tl.constexpr, STRONG: tl.constexpr,
+    i, T, H, scale, SIZES: tl.constexpr,
 ):  # fmt: skip
+    K: tl.constexpr = SIZES.K
+    BK: tl.constexpr = SIZES.BK
+    C: tl.constexpr = SIZES.C
+    DECAY: tl.constexpr = SIZES.DECAY
+    STRONG: tl.constexpr = SIZES.STRONG
     DTYPE: tl.constexpr = r.dtype.element_ty
     start, end = bounds_of_span(bounds, i // H, T, C)
     n = tl.minimum(end - start, C).to(tl.int32)

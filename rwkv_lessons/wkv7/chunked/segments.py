@@ -19,20 +19,20 @@ JOINED = 64  # keys at a time of the products that join segments, which have 4 w
 MOST_JOINED_VALUES = 32
 
 
-def sweep_launches(tensors, s0, results, has_s0, T, sizes, tiles, reverse, between=False):
+def sweep_launches(tensors, s0, results, has_s0, T, shape, tiles, reverse, between=False):
     """The launches of a sweep, by segments where there are several.
 
     Args:
         tensors: v, cu_seqlens, readers, written, across, of_l, of_p, of_q, of_t, see sweep.py.
         s0: the state that it starts from, read if `has_s0`.
         results: o, s1, states, reads.
-        sizes: S, H, K, V, C.
+        shape: S, H, K, V.
         tiles: of `tiles_for`.
         between: U and M of all segments are wanted, the first one's M and the last ones, too.
     """
     v, cu_seqlens, readers, written, across, of_l, *others = tensors
-    (S, H, K, V, C), t = sizes, tiles
-    constants = (K, V, t.keys, t.values, C, t.stages, reverse)
+    (S, H, K, V), t = shape, tiles
+    sizes = t.sweeps[reverse]
     numbers, ends, launches = (int(has_s0), T, H, t.segments, t.span), None, []
     # Unless told, ptxas gives some of these kernels 32, and spills.
     options = {"maxnreg": t.registers}
@@ -44,7 +44,7 @@ def sweep_launches(tensors, s0, results, has_s0, T, sizes, tiles, reverse, betwe
         launches.append((
             wkv7_segments_kernel, S * count * H * blocks, t.warps,
             (v, s0, cu_seqlens, readers, written, across, of_l, ends, matrices),
-            (int(has_s0), T, H, count + 1, t.span), (*constants, 0 if between else 1), options,
+            (int(has_s0), T, H, count + 1, t.span), (*sizes, 0 if between else 1), options,
         ))  # fmt: skip
     if t.segments > 1:
         block, values = min(JOINED, t.keys), min(MOST_JOINED_VALUES, t.values)
@@ -58,7 +58,7 @@ def sweep_launches(tensors, s0, results, has_s0, T, sizes, tiles, reverse, betwe
     launches.append((
         wkv7_sweep_kernel, S * t.segments * H * triton.cdiv(V, t.values), t.warps,
         (v, s0, cu_seqlens, readers, written, across, of_l, *others, ends, *results),
-        numbers, constants, options,
+        numbers, (sizes,), options,
     ))  # fmt: skip
     return launches
 

@@ -12,6 +12,8 @@ float32: then it is the left factor of what reads it, and so is what is added to
 core takes both from registers. On the path from one chunk to the next there are two products.
 """
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
@@ -20,13 +22,24 @@ from ...sequences.spans import first_span, program_place, sequence_bounds
 from .pairs import stored_product
 
 
+class SweepSizes(NamedTuple):
+    """What a sweep is compiled for: blocks of keys and values, tokens of a chunk, direction."""
+
+    K: int
+    V: int
+    BK: int
+    BV: int
+    C: int
+    STAGES: int  # chunks that are loaded at the same time
+    REVERSE: bool
+
+
 @assembled
 @triton.jit(do_not_specialize=["has_s0", "T", "H", "segments", "span", "count"])
 def wkv7_sweep_kernel(
     v, s0, cu_seqlens, readers, written, across, of_l, of_p, of_q, of_t, ends, o, s1, states, reads,
     has_s0, T, H, segments, span, count,
-    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
-    STAGES: tl.constexpr, REVERSE: tl.constexpr,
+    SIZES: tl.constexpr,
 ):  # fmt: skip
     """One sweep; its results are o, s1, states `[chunks, H, V, K]` and reads `[chunks, H, C, V]`.
 
@@ -37,6 +50,13 @@ def wkv7_sweep_kernel(
     v, o, s0 and s1 are do, dv, ds1 and ds0, and readers and written have changed places, and of_l
     and of_p. Forward of_t is None, and states and reads may be.
     """
+    K: tl.constexpr = SIZES.K
+    V: tl.constexpr = SIZES.V
+    BK: tl.constexpr = SIZES.BK
+    BV: tl.constexpr = SIZES.BV
+    C: tl.constexpr = SIZES.C
+    STAGES: tl.constexpr = SIZES.STAGES
+    REVERSE: tl.constexpr = SIZES.REVERSE
     DTYPE: tl.constexpr = v.dtype.element_ty
     i_n, i_g, i_h, i_v = program_place(tl.program_id(0), segments, H, V, BV)
     start, end = sequence_bounds(cu_seqlens, i_n, T)

@@ -1,0 +1,49 @@
+"""How long a function of the library may be, and how many arguments what a GPU runs may have."""
+
+import ast
+
+from rwkv_lessons.operations.entries import ROOT
+
+MOST_LINES, MOST_ARGUMENTS = 170, 24
+TEACHING = {"lab", "course.py"}
+# (file, function): why it has more arguments.
+EXCEPTIONS = {
+    ("wkv6/chunked/hopper/sweep.py", "sweep_hopper_kernel"): "descriptors of results, and rows",
+    ("wkv6/chunked/hopper/forward.py", "wkv6_hopper_kernel"): "lesson 21 launches it, as it is",
+    ("wkv6/recurrent/backward.py", "wkv6_recurrent_bwd_kernel"): "17 tensors, and 7 numbers",
+    ("wkv7/recurrent/backward.py", "wkv7_recurrent_bwd_kernel"): "18 tensors, and 7 numbers",
+    ("mla/decode/roles.py", "decode_roles_kernel"): "w_v beside 24, which it brings to the L2",
+}
+
+
+def functions():
+    """((file, name), definition) of every function of the library."""
+    library = ROOT / "rwkv_lessons"
+    for file in sorted(library.rglob("*.py")):
+        place = file.relative_to(library)
+        if place.parts[0] not in TEACHING:
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.FunctionDef):
+                    yield (place.as_posix(), node.name), node
+
+
+def is_jitted(node):
+    decorators = [x.func if isinstance(x, ast.Call) else x for x in node.decorator_list]
+    return any(getattr(x, "attr", None) == "jit" for x in decorators)
+
+
+def arguments(node):
+    return len(node.args.posonlyargs) + len(node.args.args) + len(node.args.kwonlyargs)
+
+
+def test_no_function_is_longer_than_a_reader_holds():
+    lengths = {key: node.end_lineno - node.lineno + 1 for key, node in functions()}
+    long = {key: n for key, n in lengths.items() if n > MOST_LINES}
+    assert len(lengths) > 1000 and not long
+
+
+def test_no_kernel_has_more_arguments_but_those_with_a_reason():
+    counts = {key: arguments(node) for key, node in functions() if is_jitted(node)}
+    many = {key for key, n in counts.items() if n > MOST_ARGUMENTS}
+    assert len(counts) > 100
+    assert many == set(EXCEPTIONS), "group constants in a NamedTuple, as wkv7/chunked/sweep.py does"
