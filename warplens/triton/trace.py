@@ -88,12 +88,10 @@ class TritonTrace(Shown):
 
     def reach(self) -> str:
         """The same in a sentence."""
+        what = "address, mask or branch depends on the data, so this holds for"
         if self.depends is None:
-            return (
-                "no address, mask or branch depends on the data: so for every input of this shape"
-            )
-        what = "an address, mask or branch depends on the data, so this is of one launch"
-        return f"{what}: {self.depends}"
+            return f"No {what} every input of this shape"
+        return f"An {what} one launch: {self.depends}"
 
     def name_of(self, array: str) -> str:
         """The kernel's own name of `array`."""

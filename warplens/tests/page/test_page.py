@@ -191,6 +191,11 @@ def test_the_requests_of_a_line_are_those_of_the_trace(numba):
     assert {x["who"] for x in in_order} == {"block (0, 0, 0), warp 0"}
 
 
+def test_a_page_of_triton_says_for_which_inputs_it_holds(triton, numba):
+    assert "this holds for every input of this shape" in triton.html()
+    assert "this holds for" not in numba.html()
+
+
 def test_a_program_of_triton_shows_its_sectors(triton):
     step = data_of(triton.html())["steps"][0]
     assert step["used"][0] == [0, 32] and len(step["used"]) == 13  # 400 bytes

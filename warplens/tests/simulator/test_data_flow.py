@@ -61,7 +61,7 @@ def traced(how, x=None, index=None):
 def test_values_that_are_read_may_be_stored_and_added_up(how):
     seen = traced(how)
     assert seen.for_all_inputs and not seen.faults
-    assert "so for every input of this shape" in str(seen)
+    assert "so this holds for every input of this shape" in str(seen)
 
 
 DEPENDS = "address mask branch loop sum atomic".split() + ["compare and swap"]
@@ -72,7 +72,7 @@ def test_an_address_that_depends_on_the_data_is_named_with_its_line(how):
     seen = traced(how)
     assert not seen.for_all_inputs and not seen.faults
     assert seen.depends.text.endswith("# depends"), str(seen)
-    assert f"this is of one launch: {seen.depends}" in str(seen)
+    assert f"this holds for one launch: {seen.depends}" in str(seen)
 
 
 def accesses(seen):
