@@ -47,7 +47,9 @@ PARTS = {
 DOCS = {
     "The terms": ("glossary",),
     "The library": ("library", "gpus"),
-    "warplens": ("warplens_five_minutes", "own_kernels", "warplens_races", "warplens_model"),
+    "warplens": tuple(
+        "warplens_five_minutes own_kernels warplens_cudasim warplens_races warplens_model".split()
+    ),
     "Results": ("results", *(f"results/{page}" for page in RECORDS_OF)),
     "How it came to be": tuple(
         f"designs_{name}" for name in ("wkv6", "wkv7", "mla", "timex", "distributed")
