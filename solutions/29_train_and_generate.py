@@ -16,7 +16,7 @@ from rwkv_lessons.runtime.launch_numba import ceil_div
 
 
 def shifted(x, before):
-    """The token before each: x one place later along T.
+    """The token before each token: x, shifted by one place along T.
 
     x is [B, T, C]; before is [B, C], the token before the first. Returns [B, T, C].
     """
@@ -26,7 +26,7 @@ def shifted(x, before):
 
 
 def rates(C, depth):
-    """x of the decay exp(-exp(x)) of each channel, [C], before anything is learned.
+    """x of the decay exp(-exp(x)) of each channel before training, [C].
 
     Channel 0 has -6, the last one -1, and channel n between them -6 + 5 · (n / (C - 1))^p, with
     p = 0.7 + 1.3 · depth. depth runs from 0, the first layer, to 1, the last one.
@@ -38,10 +38,10 @@ def rates(C, depth):
 
 
 def learns(name, ndim, weight_decay=0.1):
-    """How a parameter learns: how many times the learning rate, and which weight decay.
+    """How a parameter learns: its multiple of the learning rate, and its weight decay.
 
-    Parameters whose name ends in "decay" learn at twice the rate. Matrices, of 2 axes and with a
-    name that ends in "weight", are the only ones with a weight decay; others have 0.
+    Parameters whose name ends in "decay" learn at twice the rate, others at the plain rate. Only
+    matrices, with 2 axes and a name that ends in "weight", have a weight decay; others have 0.
     """
     ### BEGIN SOLUTION
     times = 2.0 if name.endswith("decay") else 1.0
@@ -55,10 +55,10 @@ def kernel(
     r, k, v, w, u, s0, o, s1,
     H: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
-    """One token. A program per head of a batch row and BV of its values; grid (NV, B·H).
+    """One token: one program for BV values of a head of a batch row; grid (NV, B·H).
 
-    r, k, w are [B, 1, H, K], w the log decay; v, o are [B, 1, H, V]; u is [H, K]; s0, s1 are
-    [B, H, K, V], and may be the same memory; all float32. BK ≥ K.
+    r, k, w are [B, 1, H, K], with w the log decay; v, o are [B, 1, H, V]; u is [H, K]; s0, s1 are
+    [B, H, K, V] and may be the same memory; all float32. BK ≥ K.
     """
     i_v, i_bh = tl.program_id(0), tl.program_id(1)
     o_k, o_v = tl.arange(0, BK), i_v * BV + tl.arange(0, BV)
@@ -111,13 +111,14 @@ EXERCISES = {
         difficulty=1,
         afterwards=Afterwards(
             why={
-                "torch.cat([before[:, None], x[:, :-1]], 1)": "The token before the first comes "
-                "from the state: in generation it is the only one.",
+                "torch.cat([before[:, None], x[:, :-1]], 1)": "The token before the first one "
+                "comes from the state; in generation it is the only one.",
             },
             instead={
-                "x.roll(1, 1)": "the last token in front of the first: the future, for the model.",
+                "x.roll(1, 1)": "puts the last token in front of the first, so the model sees "
+                "the future.",
             },
-            stretch="How many tokens back can the last of 12 layers see by shifts alone?",
+            stretch="How many tokens back can the last of 12 layers see through shifts alone?",
         ),
         hints=(
             "Which token of x has no place in the result, and which one is new?",
@@ -135,8 +136,8 @@ EXERCISES = {
             ),
         ),
         symptoms={
-            "first": "The first place is `before`, the second the first token.",
-            "one token": "Of a single token, `before` is all there is: [B, 1, C].",
+            "first": "The first place holds `before`, the second holds the first token.",
+            "one token": "With a single token the result is just `before`, as [B, 1, C].",
         },
     ),
     "rates": Exercise(
@@ -144,17 +145,18 @@ EXERCISES = {
         difficulty=1,
         afterwards=Afterwards(
             why={
-                "-6 + 5 * n ** (0.7 + 1.3 * depth)": "A larger power keeps more channels near -6: "
-                "deep layers begin with longer memories.",
+                "-6 + 5 * n ** (0.7 + 1.3 * depth)": "A larger power keeps more channels near "
+                "-6, so deep layers start with longer memories.",
             },
             instead={
-                "The same rate for all": "channels would have to learn to be different, and a "
-                "rate that is far from where it should be has hardly a gradient.",
+                "The same rate for all": "makes all channels alike, so they first have to become "
+                "different. And if a rate is far from where it should be, its gradient is almost "
+                "zero.",
             },
             stretch="After how many tokens is half of a state left, for x = -6 and for x = -1?",
         ),
         hints=(
-            "n / (C - 1) runs from 0 to 1. What does a power make of it?",
+            "n / (C - 1) runs from 0 to 1. What does a power do to it?",
             "torch.arange(C) / (C - 1), to the power of 0.7 + 1.3 · depth, times 5, minus 6.",
             "n = torch.arange(C) / (C - 1); return -6 + 5 * n ** (0.7 + 1.3 * depth)",
         ),
@@ -167,9 +169,10 @@ EXERCISES = {
             ),
         ),
         symptoms={
-            "the first layer": "Channel 0 has -6, the last channel exactly -1: divide by C - 1. "
-            "Between them the share is taken to the power p.",
-            "the last layer": "The power is 2 there: the middle channels are near -6 yet.",
+            "the first layer": "Channel 0 has -6 and the last channel exactly -1, so divide by C "
+            "- 1. Take the share between them to the power p.",
+            "the last layer": "In the last layer the power is 2, so the middle channels are "
+            "still near -6.",
         },
     ),
     "learns": Exercise(
@@ -178,19 +181,19 @@ EXERCISES = {
         afterwards=Afterwards(
             why={
                 'matrix = ndim == 2 and name.endswith("weight")': "A norm's weight has one axis; "
-                "shares and bonuses are no weights.",
+                'shares and bonuses do not end in "weight".',
             },
             instead={
                 "Weight decay for all": "pulls decays towards x = 0, a memory of one token, and "
                 "norms towards 0.",
             },
-            stretch="Which other parameter would you let learn at another rate, and why?",
+            stretch="Which other parameter would you give a learning rate of its own, and why?",
         ),
         hints=(
-            "Two questions, which do not depend on each other: one of the name, one of name and "
-            "axes.",
-            'name.endswith("decay") says 2 or 1. A matrix has ndim == 2 and a name that ends in '
-            '"weight".',
+            "There are two independent questions: one about the name, one about the name and the "
+            "number of axes.",
+            'name.endswith("decay") decides between 2 and 1. A matrix has ndim == 2 and a name '
+            'that ends in "weight".',
             'return (2.0 if name.endswith("decay") else 1.0), '
             '(weight_decay if ndim == 2 and name.endswith("weight") else 0.0)',
         ),
@@ -213,14 +216,14 @@ EXERCISES = {
             ),
         ),
         symptoms={
-            "a decay": "Twice the rate, and no weight decay.",
-            "a matrix": "Once the rate, and the weight decay that was asked for.",
-            "a norm": "Its weight has one axis: it is no matrix.",
-            "the end of a name": "Only how the name ends counts: name.endswith(…).",
-            "no weight decay": "0 is a weight decay, too: hand on the one that was asked for.",
+            "a decay": "A decay learns at twice the rate and has no weight decay.",
+            "a matrix": "A matrix learns at the plain rate and has the given weight decay.",
+            "a norm": "A norm's weight has one axis, so it is not a matrix.",
+            "the end of a name": "Only the end of the name counts: name.endswith(…).",
+            "no weight decay": "0 is a valid weight decay: return the one that was given.",
             "a convolution": "A matrix has exactly 2 axes.",
             "a number alone": "A matrix has exactly 2 axes.",
-            "what is no weight": "decay_down ends in down: neither a decay nor a weight.",
+            "what is no weight": 'decay_down ends in "down": it is neither a decay nor a weight.',
         },
     ),
     "kernel": Exercise(
@@ -228,20 +231,20 @@ EXERCISES = {
         difficulty=2,
         afterwards=Afterwards(
             why={
-                "b_o = tl.sum(b_r[:, None] * (b_s + b_u[:, None] * b_kv), 0)": "The state before "
-                "the token, and the token itself through its bonus.",
+                "b_o = tl.sum(b_r[:, None] * (b_s + b_u[:, None] * b_kv), 0)": "Reads the state "
+                "before the token, and the token itself through its bonus.",
                 "tl.store(s1 + o_s, tl.exp(b_w)[:, None] * b_s + b_kv, m_s)": "Each element is "
-                "written by the program that has read it: s1 may be s0.",
+                "written by the program that read it, so s1 may be s0.",
             },
             instead={
-                "Blocks of keys, too": "smaller tiles, and shares of o that somebody adds up: for "
-                "one token a second launch costs more than it saves.",
+                "Blocks of keys, too": "allow smaller tiles, but the shares of o have to be "
+                "added up. For one token the second launch costs more than it saves.",
             },
-            stretch="Replay one step as a CUDA graph. Which arguments may not be new tensors?",
+            stretch="Replay one step as a CUDA graph. Which arguments must keep their memory?",
         ),
         hints=(
-            "It is lesson 13's kernel without the loop over tokens, and with all keys in a tile: "
-            "no shares of o.",
+            "It is lesson 13's kernel without the loop over tokens, and with all keys in one "
+            "tile, so there are no shares of o.",
             "Six loads: the tile of s0; r, k and w at i_bh · K + o_k; u at i_bh % H · K + o_k; v "
             "at i_bh · V + o_v. Then o, a sum over axis 0; then two stores.",
             "b_kv = b_k[:, None] * b_v[None, :]; "
@@ -258,9 +261,11 @@ EXERCISES = {
             counted=Size((2, 1, 2, 10, 10)),
         ),
         symptoms={
-            "by hand": "From an empty state: o is Σ r·u·k·v over keys, and k·v is left behind.",
-            "state in": "o reads the state as it was, and the new one is exp(w) · S + k·v.",
-            "head": "Each head has a bonus of its own; batch rows share it: i_bh % H.",
+            "by hand": "With an empty state, o is v times the sum of r·u·k over keys, and the "
+            "new state is the outer product of k and v.",
+            "state in": "With a state, check two things: o reads the state before the token; the "
+            "new state is exp(w), along the keys, times S, plus k·v.",
+            "head": "Each head has its own bonus, and batch rows share it: i_bh % H.",
             "decay": "Each row of the tile, a key, is multiplied by its own exp(w): [:, None].",
         },
     ),

@@ -8,15 +8,15 @@ shifted = wrong(
         edit("torch.cat([before[:, None], x[:, :-1]], 1)", "x.roll(1, 1)"),
     ),
     zeros_first=(
-        "Zeros in place of the token before the first.",
+        "Puts zeros in the first place instead of `before`.",
         edit("before[:, None]", "torch.zeros_like(before)[:, None]"),
     ),
     the_token_after=(
-        "The token after each.",
+        "Returns the token after each one.",
         edit("[before[:, None], x[:, :-1]]", "[x[:, 1:], before[:, None]]"),
     ),
     one_too_many=(
-        "All of x behind `before`: a token more than there are.",
+        "Puts all of x after `before`: one token too many.",
         edit("x[:, :-1]", "x"),
     ),
     not_shifted=(
@@ -27,15 +27,15 @@ shifted = wrong(
 
 rates = wrong(
     never_quite_there=(
-        "Divided by C: the last channel does not reach -1.",
+        "Divides by C, so the last channel does not reach -1.",
         edit("torch.arange(C) / (C - 1)", "torch.arange(C) / C"),
     ),
     a_straight_line=(
-        "No power: channels are spread evenly.",
+        "Uses no power, so the channels are spread evenly.",
         edit("n ** (0.7 + 1.3 * depth)", "n"),
     ),
     same_in_all_layers=(
-        "The depth is forgotten.",
+        "Ignores the depth.",
         edit("(0.7 + 1.3 * depth)", "0.7"),
     ),
     turned_around=(
@@ -43,7 +43,7 @@ rates = wrong(
         edit("-6 + 5 * n", "-1 - 5 * n"),
     ),
     the_decay_itself=(
-        "The decay and not its x.",
+        "Returns the decay instead of its x.",
         edit(
             "return -6 + 5 * n ** (0.7 + 1.3 * depth)",
             "return (-(-6 + 5 * n ** (0.7 + 1.3 * depth)).exp()).exp()",
@@ -53,19 +53,19 @@ rates = wrong(
 
 learns = wrong(
     decay_anywhere=(
-        'Every name with "decay" in it.',
+        'Counts every name that contains "decay".',
         edit('name.endswith("decay")', '"decay" in name'),
     ),
     every_weight=(
-        "Norms are pulled towards zero.",
+        "Norms get a weight decay.",
         edit('ndim == 2 and name.endswith("weight")', 'name.endswith("weight")'),
     ),
     everything_of_two_axes=(
-        "Bonuses, too, are pulled towards zero.",
+        "Bonuses get a weight decay.",
         edit('ndim == 2 and name.endswith("weight")', "ndim == 2"),
     ),
     a_fixed_decay=(
-        "The weight decay that was asked for is not looked at.",
+        "Ignores the given weight decay.",
         edit("weight_decay if matrix", "0.1 if matrix"),
     ),
     half_as_fast=(
@@ -83,7 +83,7 @@ kernel = wrong(
         ),
     ),
     no_bonus=(
-        "The token does not see itself through the bonus.",
+        "The token does not read itself through the bonus.",
         edit("b_s + b_u[:, None] * b_kv", "b_s + b_kv"),
     ),
     decays_the_token=(
@@ -91,15 +91,15 @@ kernel = wrong(
         edit("tl.exp(b_w)[:, None] * b_s + b_kv", "tl.exp(b_w)[:, None] * (b_s + b_kv)"),
     ),
     right_for_one_sequence=(
-        "u is taken for [B, H, K].",
+        "Reads u as if it were [B, H, K].",
         edit("u + i_bh % H * K", "u + i_bh * K"),
     ),
     decay_not_exp=(
-        "The log decay multiplies the state.",
+        "Multiplies the state by the log decay.",
         edit("tl.exp(b_w)[:, None] * b_s", "b_w[:, None] * b_s"),
     ),
     no_mask=(
-        "Values past the end are stored.",
+        "Stores values past the end.",
         edit("tl.store(o + i_bh * V + o_v, b_o, m_v)", "tl.store(o + i_bh * V + o_v, b_o)"),
     ),
     state_not_written=(
