@@ -104,6 +104,11 @@ class ChunkTiles:
     maps: tuple[MapSizes, ...]
     gradients: tuple[GradientSizes, ...]
 
+    @property
+    def stages(self):
+        """Chunks that a sweep loads at the same time."""
+        return self.sweeps[0].STAGES
+
 
 @remembered
 def tiles_for(heads, chunks, K, V, dtype, gpu, decay="log"):
