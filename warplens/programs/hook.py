@@ -5,6 +5,7 @@ of warplens.pth, which the wheel lays beside the installed packages; by `python 
 and by `pytest --warplens`.
 """
 
+import functools
 import importlib.abc
 import importlib.util
 import os
@@ -40,8 +41,12 @@ def start(races=None, seconds=None):
         os.environ["WARPLENS_SECONDS"] = str(seconds)
 
 
+@functools.cache
 def start_at_once():
-    """What warplens.pth calls: as `start`, and the report is written when the program ends."""
+    """What warplens.pth calls: as `start`, and the report is written when the program ends.
+
+    Once: in a virtual environment Python reads the file twice.
+    """
     import atexit
 
     start()

@@ -118,6 +118,19 @@ def test_the_hook_that_the_wheel_lays_beside_the_packages(tmp_path):
         assert ("race on s[" in done.stderr) == (wanted == "1")
 
 
+def test_python_reads_the_hook_twice_in_a_virtual_environment_and_the_report_is_one(tmp_path):
+    (tmp_path / "program.py").write_text(RIGHT)
+    hook = open(os.path.join(HOME, "warplens", "warplens.pth"), encoding="utf-8").read()
+    (tmp_path / "sitecustomize.py").write_text(f"{hook}\n{hook}")
+    path = f"{tmp_path}{os.pathsep}{HOME}"
+    done = subprocess.run(
+        [sys.executable, "program.py", "0"],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": path, "WARPLENS": "1"},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stderr.count("no race and no fault") == 1, done.stderr
+
+
 TESTS = textwrap.dedent("""
     import numpy as np
     from numba import cuda
