@@ -26,6 +26,7 @@ class Rebuilder:
         self.cuda, self.constants = cuda, dict(constants or {})
         self.wrap_twin, self.extra_globals = wrap_twin, dict(extra_globals)
         self.built, self.codes, self.replaced = {}, set(), set()
+        self.known = {}  # by id: a global, and what replaces it
         self.aliases = _aliases(cuda)
 
     def kernel(self, kernel):
@@ -74,7 +75,15 @@ class Rebuilder:
         return self.value(value)
 
     def value(self, value):
-        """What replaces one global."""
+        """What replaces one global; a kernel asks again and again for those of a module."""
+        if type(value) in NUMBERS:
+            return value
+        known = self.known.get(id(value))
+        if known is None or known[0] is not value:
+            known = self.known[id(value)] = value, self._value(value)
+        return known[1]
+
+    def _value(self, value):
         if isinstance(value, types.ModuleType):
             if dialects.is_cuda(value):
                 return self.cuda
@@ -133,6 +142,7 @@ def rounded(x, digits=None):
     return value if digits is None else type(x)(value)
 
 
+NUMBERS = (int, float, bool, np.float64, np.float32)
 PARTS = (
     "atomic",
     "bf16",

@@ -41,7 +41,7 @@ class Findings:
 
     def add(self, trouble, function, raised=False):
         places = [getattr(trouble, name, None) for name in ("place", "other_place")]
-        lines = [(place.file, place.line) for place in places if place]
+        lines = [(os.path.abspath(place.file), place.line) for place in places if place]
         code = function.__code__
         file, line = lines[0] if lines else (code.co_filename, code.co_firstlineno)
         kind = type(trouble).__name__
