@@ -9,6 +9,8 @@
                           RWKV-7 (fla_rwkv7.py), and patch_fla for the layers of both
     wind_rwkv.py          attn_chunked_cuda and the others of wind_rwkv
     rwkv_lm.py            RWKV7_CLAMPW_CUDA and its like, of RWKV-LM's training code
+    rwkv_peft.py          RUN_RWKV7_STATE, RUN_RWKV7_INFCTX of RWKV-PEFT, and states in files
+    rwkv_package.py       patch_rwkv_package for RWKV-7 models of the rwkv package
 
 Other conventions exist in this folder only, and end here: sequences `[B, T, C]` with C = H·N,
 states of values × keys, and a raw decay x that multiplies the state by `exp(-exp(x))`, where this

@@ -46,7 +46,7 @@ PARTS = {
 }
 DOCS = {
     "The terms": ("glossary",),
-    "The library": ("library", "gpus"),
+    "The library": ("library", "serving", "doors", "gpus"),
     "warplens": tuple(
         "warplens_five_minutes own_kernels warplens_cudasim warplens_races warplens_model".split()
     ),
@@ -67,7 +67,10 @@ LAB = (
     "warplens.pictures.traces warplens.pictures.steps warplens.pictures.movable "
     "lab.pictures.roofline"
 )
-INTEROP = "fla fla_rwkv7 flash_rwkv rwkv_lm rwkv_v3 transformers_mla transformers_rwkv wind_rwkv"
+INTEROP = (
+    "fla fla_rwkv7 flash_rwkv rwkv_lm rwkv_package rwkv_peft rwkv_v3 transformers_mla "
+    "transformers_rwkv wind_rwkv"
+)
 API = (
     ("wkv5", "RWKV-5", ("wkv5",)),
     ("wkv6", "RWKV-6", ("wkv6",)),

@@ -1,0 +1,38 @@
+"""RWKV-PEFT's calls with a state, and states in files."""
+
+import io
+
+import pytest
+import torch
+from support.wkv7_cases import make, near, with_raw
+
+from rwkv_lessons.interop.rwkv_peft import (
+    RUN_RWKV7_INFCTX,
+    RUN_RWKV7_STATE,
+    states_from_file,
+    states_to_file,
+)
+from rwkv_lessons.wkv7 import wkv7_reference
+
+
+def test_calls_with_a_state_take_w_in_the_fourth_place():
+    r, w, k, v, a, b, s0 = with_raw(make(2, 20, 3, 4, 4), "raw")
+    flat = [x.flatten(2) for x in (r, k, v, w, a, b)]
+    want = wkv7_reference(r, w, k, v, a, b, s0, decay="raw")
+    near(RUN_RWKV7_INFCTX(*flat, s0, HEAD_SIZE=4), want, 1e-12)
+    shared = wkv7_reference(r, w, k, v, a, b, s0[:1].expand(2, -1, -1, -1), decay="raw")
+    near(RUN_RWKV7_STATE(*flat, s0[0], HEAD_SIZE=4), shared, 1e-12)
+    with pytest.raises(ValueError, match="w must be .B, T, C. with C a multiple of HEAD_SIZE = 4"):
+        RUN_RWKV7_STATE(*flat[:3], w, a, b, s0, HEAD_SIZE=4)
+
+
+def test_states_go_to_a_file_and_back():
+    states, file = torch.randn(3, 2, 4, 5), io.BytesIO()
+    torch.save(states_to_file(states) | {"other": torch.zeros(1)}, file)
+    file.seek(0)
+    saved = torch.load(file)
+    assert torch.equal(saved["blocks.2.att.time_state"], states[2].mT)  # values × keys
+    assert torch.equal(states_from_file(saved), states)
+    del saved["blocks.1.att.time_state"]
+    with pytest.raises(ValueError, match=r"got layers \[0, 2\]"):
+        states_from_file(saved)
