@@ -396,7 +396,7 @@ SENTENCES = (
                   / ms("mla-ladder", "27_split_decode", ONE) > 1,), (True,)),
     Said("27", r"the difference of the two times, that is about # TB/s",
          lambda: per_byte()[:1], within=0.1),
-    Said("27", r"over # µs for whatever comes once", lambda: per_byte()[1:], within=0.4),
+    Said("27", r"over # µs for everything that happens once", lambda: per_byte()[1:], within=0.4),
     Said("27", r"nearly two thirds of what the GPU could",
          lambda: (share_of_products(),), (2 / 3,), 0.1),
     Said("28", r"one short sequence takes # ms a token, prompt included",
