@@ -56,7 +56,8 @@ def parser() -> argparse.ArgumentParser:
 
     which = {"metavar": "ID", "help": "an exercise, 'NN_idea.name', or a lesson, 'NN'"}
     only = {"action": "store_true", "help": "change nothing; fail if something would change"}
-    command(start, "copy the lessons to work/, where you solve them")
+    spoken = {"metavar": "LANG", "help": "the language to read in from now on: en, zh"}
+    command(start, "copy the lessons to work/, where you solve them", (["--lang"], spoken))
     command(progress_, "how far you are, lesson by lesson")
     command(list_, "every lesson and exercise, and how far you are")
     command(next_, "the next exercise you have not solved")
@@ -83,6 +84,9 @@ def parser() -> argparse.ArgumentParser:
     command(sync, "derive the notebooks' exercises from solutions/", (["--check"], only))
     lessons = {**which, "metavar": "NN", "help": "a lesson; without, all", "nargs": "*"}
     command(run, "run the notebooks in notebooks/ and keep what they show", (["which"], lessons))
+    tongue = {"metavar": "LANG", "help": "such as zh"}
+    stamp = {"action": "store_true", "help": "mark translations without a mark as up to date"}
+    command(translations, "what is left to translate", (["lang"], tongue), (["--stamp"], stamp))
     command(doctor_, "look for what is wrong with this machine, and how to mend it")
     return top
 
@@ -104,7 +108,13 @@ def show(text: str) -> None:
 
 
 def start(options) -> None:
-    """Copies the lessons to work/. A copy that you changed is never overwritten."""
+    """Copies the lessons to work/. A copy that you changed is never overwritten.
+
+    With --lang, lessons that are translated are copied in that language, and what checks and hints
+    say is in it too, until you choose another one.
+    """
+    if options.lang:
+        workbook.speak(options.lang)
     became = workbook.start()
     for name in became["new"]:
         say(f"[green]new    [/]  work/{name}")
@@ -399,6 +409,23 @@ def run(options) -> None:
         lesson = exercises.NOTEBOOKS / f"{stem}.ipynb"
         changed = workbook.execute(lesson)
         say(f"notebooks/{lesson.name}: {'shows something else now' if changed else 'the same'}")
+
+
+def translations(options) -> int:
+    """What is old (its English has changed), missing, or of nothing any more, in a language.
+
+    Bring an old block up to date, remove the mark behind its label, and run this with --stamp.
+    """
+    from . import translated
+
+    if options.stamp:
+        say(f"marked as up to date: {translated.stamp(options.lang)}")
+    left = translated.state(options.lang)
+    for what, names in left.items():
+        for name in names:
+            say(f"{what:8} {escape(name)}")
+    say(", ".join(f"{len(names)} {what}" for what, names in left.items()))
+    return int(any(left.values()))
 
 
 def doctor_(options) -> int:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 
-from ..course import exercises, progress
+from ..course import exercises, language, progress, translation
 from ..course.check import check, evaluate
 from . import slicing
 
@@ -44,17 +44,50 @@ def start() -> dict[str, list[str]]:
     became = {"moved": _renumber(copied), "new": [], "updated": [], "same": [], "kept": []}
     for lesson in sorted(exercises.NOTEBOOKS.glob("*.ipynb")):
         copy, name = work() / lesson.name, lesson.name
+        wanted = _in_language(lesson)
+        now = hashlib.sha256(wanted).hexdigest()
         there = _digest(copy) if copy.exists() else None
         what = "new" if there is None else "updated" if there == copied.get(name) else "kept"
-        what = "same" if there == _digest(lesson) else what
+        what = "same" if there == now else what
         if what in ("new", "updated"):
-            shutil.copyfile(lesson, copy)
+            copy.write_bytes(wanted)
         if what != "kept":
-            copied[name] = _digest(lesson)
+            copied[name] = now
         if name not in became["moved"]:
             became[what].append(name)
     memory.write_text(json.dumps(copied, indent=1))
     return became
+
+
+def speak(chosen: str) -> None:
+    """Keeps the language in which lessons are copied, and checks and hints speak.
+
+    Raises:
+        ValueError: there is no such language.
+    """
+    if chosen != language.ENGLISH:
+        translation.texts(chosen)
+    progress.note_language(chosen)
+
+
+def _in_language(lesson):
+    """What a copy of a lesson has: the lesson, or its translation where there is one."""
+    chosen = language.language()
+    if chosen == language.ENGLISH:
+        return lesson.read_bytes()
+    import nbformat
+
+    from . import translated
+
+    if lesson not in translated.lessons(chosen):
+        return lesson.read_bytes()
+    notebook = translated.notebook(lesson, chosen)
+    for cell in notebook.cells:
+        for english, page in translation.pages(chosen).items():
+            links = (f"](../{p.relative_to(exercises.ROOT)}" for p in (english, page))
+            if cell.cell_type == "markdown":
+                cell.source = cell.source.replace(*links)
+    return nbformat.writes(notebook).encode()
 
 
 def _renumber(copied):

@@ -2,13 +2,13 @@
 
 import dataclasses
 import re
-import textwrap
 import traceback
 from collections.abc import Callable
 
 from warplens.faults import STILL
 
 from . import borrowed, definition, exercises, gaps
+from .language import say, wrapped
 from .terminal import FAINT, GREEN, RED, busy, paint
 
 PASSED, FAILED, ABSENT = "passed", "FAILED", "not available here"
@@ -28,8 +28,8 @@ class Row:
 
     def __str__(self):
         mark, colour = MARKS[self.verdict]
-        text = self.text or (ABSENT if self.verdict == ABSENT else "")
-        lines = [*textwrap.wrap(text, WIDTH - len(INDENT), break_long_words=False), *self.details]
+        text = say(self.text or (ABSENT if self.verdict == ABSENT else ""))
+        lines = [*wrapped(text, WIDTH - len(INDENT)), *map(say, self.details)]
         first, *more = lines or [""]
         first = f"  {paint(mark, colour)} {self.kind:<14} {first}".rstrip()
         return "\n".join([first, *(INDENT + line for line in more)])
@@ -71,7 +71,8 @@ class Result:
 
     def __str__(self):
         if not self.attempted:
-            return f"{self.id}: not attempted yet. The lesson goes on with the reference answer."
+            waits = "not attempted yet. The lesson goes on with the reference answer."
+            return f"{self.id}: {say(waits)}"
         return "\n".join([self.id, *map(str, self.rows), *_verdict(self)])
 
 
@@ -81,7 +82,8 @@ def _verdict(result):
     if result.open or result.judged:
         exercise = exercise.guided or exercise
     if result.passed:
-        return [paint(f"✓ Solved: {result.id}. {_next(result.id)}", GREEN), *_afterwards(exercise)]
+        solved = f"{say(f'Solved: {result.id}.')} {say(_next(result.id))}"
+        return [paint(f"✓ {solved}", GREEN), *_afterwards(exercise)]
     failed = [row.kind for row in result.rows if row.verdict == FAILED]
     wrong = f"Not yet: {', '.join(failed)}." if failed else ""
     if result.judged or result.open:
@@ -102,11 +104,11 @@ def _verdict(result):
         lines.append(f"  Mend the first ✗, run the cell again; hint({result.id!r}) helps.")
     whose = "the reference answer stands in for yours" if result.stands_in else "it is yours"
     lines.append(f"  What the cells below trace and measure: {whose}.")
-    return lines
+    return [lines[0], *map(say, lines[1:])]
 
 
 def _coloured(failed, text):
-    return paint(f"✗ {text}", RED) if failed else paint(f"· {text}", FAINT)
+    return paint(f"✗ {say(text)}", RED) if failed else paint(f"· {say(text)}", FAINT)
 
 
 def _list(numbers):
@@ -129,20 +131,19 @@ def _afterwards(exercise):
         return []
     lines = [_section("Why it works")]
     for line, why in told.why.items():
-        lines += [f"    {line}", *_wrapped(why, 8)]
+        lines += [f"    {line}", *_wrapped(say(why), 8)]
     lines.append(_section("Another way, and what it costs"))
     for way, cost in told.instead.items():
-        lines += _wrapped(f"{way}: {cost}", 4)
-    return [*lines, _section("Further"), *_wrapped(told.stretch, 4)]
+        lines += _wrapped(f"{say(way)}: {say(cost)}", 4)
+    return [*lines, _section("Further"), *_wrapped(say(told.stretch), 4)]
 
 
 def _section(title):
-    return f"  {paint(title, '1')}"
+    return f"  {paint(say(title), '1')}"
 
 
 def _wrapped(text, indent):
-    space = " " * indent
-    return textwrap.wrap(text, 96, initial_indent=space, subsequent_indent=space)
+    return wrapped(text, 96, " " * indent)
 
 
 def evaluate(id: str, function: Callable, gap: int | None = None) -> Result:
@@ -293,10 +294,12 @@ def hint(id: str) -> None:
     if id not in lesson:
         exercises.load(id)  # says what there is
     hints, tier = lesson[id].hints, progress.note_hint(id)
-    print(f"Hint {min(tier, len(hints))} of {len(hints)}: {hints[min(tier, len(hints)) - 1]}")
+    tier = min(tier, len(hints))
+    print(f"{say(f'Hint {tier} of {len(hints)}')}: {say(hints[tier - 1])}")
     if tier >= len(hints) and lesson[id].more:
         guided = exercises.load(id).guided
-        print(f"\nWith gaps, to go on from; check looks at each by itself, too:\n\n{guided.stub}")
+        gapped = say("With gaps, to go on from; check looks at each by itself, too:")
+        print(f"\n{gapped}\n\n{guided.stub}")
 
 
 def _text_of(function):

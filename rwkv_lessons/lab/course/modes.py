@@ -3,6 +3,8 @@
 import os
 import platform
 
+from .language import say
+
 
 def setup() -> None:
     """Prepares a lesson: the first call of every notebook. Prints one line about this machine.
@@ -14,7 +16,7 @@ def setup() -> None:
     if not gpu:
         os.environ["TRITON_INTERPRET"] = "1"  # read when a Triton kernel is decorated
     _quiet()
-    print(describe(gpu))
+    print(say(describe(gpu)))
 
 
 def gpu_name() -> str | None:

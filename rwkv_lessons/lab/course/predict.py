@@ -1,6 +1,7 @@
 """A number is committed before the run, kept, and shown beside the outcome."""
 
 from . import progress
+from .language import say
 
 
 def predict(id: str, value: float | None = None) -> None:
@@ -11,21 +12,23 @@ def predict(id: str, value: float | None = None) -> None:
         value: your number, in the unit the question names; at least 0.
     """
     if value is None:
-        print("No prediction yet: put a number in place of None, then run this cell again.")
+        waits = "No prediction yet: put a number in place of None, then run this cell again."
+        print(say(waits))
         return
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise ValueError(f"value must be a number of at least 0, got {value!r}")
     progress.note_prediction(id, value)
-    print(f"Noted: {value:,}. You will see how close it is.")
+    print(say(f"Noted: {value:,}. You will see how close it is."))
 
 
 def outcome(id: str, value: float, unit: str = "", source: str = "counted") -> None:
     """Shows what came out beside what you predicted, with the factor between them."""
-    print(f"{source}: {show(value)} {unit}".rstrip())
+    print(f"{say(source)}: {show(value)} {say(unit)}".rstrip())
     guess = progress.prediction(id)
     if guess is not None:
         progress.note_outcome(id, value if isinstance(value, int) else float(value), unit)
-        print(f"predicted: {show(guess)} {unit} ({factor(guess, value)})")
+        off = say(factor(guess, value))
+        print(f"{say('predicted')}: {show(guess)} {say(unit)} ({off})")
 
 
 def close(guess: float, value: float) -> bool:

@@ -109,6 +109,16 @@ def note_review(name: str, known: bool, lesson: str) -> None:
     _change(lambda data: data["predictions"][name].update(note))
 
 
+def language() -> str | None:
+    """The language that `lessons start --lang` was given, or None."""
+    return load().get("language")
+
+
+def note_language(language: str) -> None:
+    """Keeps the language in which the lessons speak."""
+    _change(lambda data: data.update(language=language))
+
+
 def _exercise(data, id):
     new = {"attempts": 0, "hints": 0, "unfolded": 0, "passed": None, "source": None}
     return data["exercises"].setdefault(name_of(id), new)

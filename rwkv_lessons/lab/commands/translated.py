@@ -1,0 +1,175 @@
+"""Lessons and pages in another language: made from the English ones, so that code stays the same.
+
+A translated notebook is never stored. A cell of text whose translation is missing or old stands in
+English, below a line that says so.
+"""
+
+import re
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+
+from ..course import exercises, translation
+from ..course.hints import HINTS
+from . import signposts
+
+EFFORT = "{effort}"  # what stands in a translation for minutes and difficulty, which are derived
+COLOUR = re.compile(r"(\x1b\[\d+m)")
+OLD = "This part has changed in English since it was translated. Here is the English."
+MISSING = "This part is not translated yet. Here is the English."
+
+
+def lessons(language: str) -> list[Path]:
+    """The notebooks that can be had in a language: those with a file of translations."""
+    files = (translation.FOLDER / language).glob("[0-9]*.md")
+    return sorted(exercises.NOTEBOOKS / f"{file.stem}.ipynb" for file in files)
+
+
+def notebook(path: Path, language: str):
+    """The lesson at `path` in a language; its code cells are those of the English one."""
+    import nbformat
+
+    english, texts = nbformat.read(path, 4), translation.texts(language)
+    made = deepcopy(english)
+    for cell in made.cells:
+        if cell.cell_type == "code":
+            for output in cell.outputs:
+                _say_in(output, texts)
+            continue
+        efforts = signposts.EFFORT.findall(cell.source)
+        source, guide = own_text(cell.source)
+        text = _text(texts, path.stem, cell.id, source)
+        for effort in efforts:
+            minutes, difficulty = re.match(r"\*(\d+) minutes · (.+)\*", effort).groups()
+            effort = f"*{texts.said(f'{minutes} minutes')} · {difficulty}*"
+            text = text.replace(EFFORT, effort, 1)
+        cell.source = f"{text}\n\n{_guided(guide, texts)}" if guide else text
+    return made
+
+
+def own_text(source: str) -> tuple[str, str]:
+    """What a writer wrote of a cell, and the line to the next lesson; both derived parts go out."""
+    lines, guide = source.rstrip().splitlines(), ""
+    if lines and signposts.NEXT.match(lines[-1]):
+        guide = lines.pop()
+    return signposts.EFFORT.sub(EFFORT, "\n".join(lines).rstrip()), guide
+
+
+def _text(texts, file, label, source):
+    """The translation; else the English, below a line that says why."""
+    if (found := texts[source]) is not None:
+        return found
+    why = OLD if (file, label) in texts.by_label else MISSING
+    return f"*{texts.said(why)}*\n\n{source}"
+
+
+def _guided(line, texts):
+    """The line to the neighbours, with their titles as far as they are translated."""
+    for english in ("Next: ", "Before: "):
+        line = line.replace(english, f"{texts.said(english.strip())}")
+
+    def title(match):
+        file = exercises.NOTEBOOKS / match[2]
+        return f"[{_title(file, texts)}]({match[2]})" if file.exists() else match[0]
+
+    return re.sub(r"\[([^]]+)\]\(([^)]+\.ipynb)\)", title, line)
+
+
+def _title(path, texts):
+    import nbformat
+
+    source, _ = own_text(nbformat.read(path, 4).cells[0].source)
+    found = signposts.TITLE.search(texts[source] or source)
+    return f"{path.stem[:2]} · {found[2]}"
+
+
+def _say_in(output, texts):
+    """Translates what a cell showed, line by line, as it would be printed."""
+    if output.output_type == "stream":
+        output.text = "\n".join(_line(line, texts) for line in output.text.split("\n"))
+
+
+def _line(line, texts):
+    parts = COLOUR.split(line)
+    parts[::2] = map(texts.said, parts[::2])
+    return "".join(parts)
+
+
+def page(path: Path, language: str) -> str:
+    """A whole page, such as README.md, in a language; sections that are old stand in English."""
+    texts, stem = translation.texts(language), translation.pages(language)[path].stem
+    parts = []
+    for label, source in translation.sections(path.read_text(encoding="utf-8")).items():
+        text = texts[source]
+        if text is None:  # below the heading
+            heading, _, rest = source.partition("\n")
+            text = f"{heading}\n\n{_text(texts, stem, label, rest.strip())}"
+        parts.append(text)
+    return "\n\n".join(parts) + "\n"
+
+
+# What there is to translate, and how far it is.
+
+
+def sources(language: str) -> dict[Path, dict[str, str]]:
+    """{file of translations: {label: English}} of every lesson and page begun in a language."""
+    folder = translation.FOLDER / language
+    found = {folder / f"{p.stem}.md": dict(_lesson(p)) for p in lessons(language)}
+    found[folder / "hints.md"] = {f"hint {name}": text for name, text in HINTS.items()}
+    for english, target in translation.pages(language).items():
+        found[target] = translation.sections(english.read_text(encoding="utf-8"))
+    return found
+
+
+def _lesson(path) -> Iterator[tuple[str, str]]:
+    import nbformat
+
+    for cell in nbformat.read(path, 4).cells:
+        if cell.cell_type == "markdown":
+            yield cell.id, own_text(cell.source)[0]
+    for name, exercise in exercises.solutions(path.stem).EXERCISES.items():
+        yield from ((f"{name}.hint {n}", text) for n, text in enumerate(exercise.hints, 1))
+        yield from ((f"{name}.symptom {case}", text) for case, text in exercise.symptoms.items())
+        if told := exercise.afterwards:
+            yield from ((f"{name}.why {n}", text) for n, text in enumerate(told.why.values(), 1))
+            for n, (way, cost) in enumerate(told.instead.items(), 1):
+                yield from ((f"{name}.way {n}", way), (f"{name}.cost {n}", cost))
+            yield f"{name}.stretch", told.stretch
+
+
+def state(language: str) -> dict[str, list[str]]:
+    """What is left to do: `old`, `missing` and `idle` (of nothing any more) translations."""
+    left, known = {"old": [], "missing": [], "idle": []}, translation.texts(language)
+    for file, english in sources(language).items():
+        for label, text in english.items():
+            if known[text] is None:  # the same text may have been translated under another label
+                old = (file.stem, label) in known.by_label
+                left["old" if old else "missing"].append(f"{file.name}: {label}")
+        there = [label for stem, label in known.by_label if stem == file.stem]
+        left["idle"] += [f"{file.name}: {label}" for label in there if label not in english]
+    return left
+
+
+def stamp(language: str) -> int:
+    """Gives blocks without a fingerprint that of their English; counts them.
+
+    Whoever has brought an old translation up to date removes its fingerprint, and runs this.
+    """
+    count = 0
+    for file, english in sources(language).items():
+        if not file.exists():
+            continue
+
+        def marked(match, english=english):
+            nonlocal count
+            label, source = match.groups()
+            if source or label not in english:
+                return match[0]
+            count += 1
+            return f"<!-- of: {label} {translation.source_mark(english[label])} -->\n"
+
+        text = file.read_text(encoding="utf-8")
+        if (new := translation.MARK.sub(marked, text)) != text:
+            file.write_text(new, encoding="utf-8")
+    translation.texts.cache_clear()
+    return count

@@ -1,0 +1,159 @@
+"""Lessons in other languages: code and formulas as in English, and nobody reads an old text."""
+
+import ast
+import re
+import shutil
+import warnings
+
+import nbformat
+import pytest
+
+from rwkv_lessons.lab.commands import cli, translated
+from rwkv_lessons.lab.course import exercises, language, progress, translation
+from rwkv_lessons.lab.course.check import evaluate
+from rwkv_lessons.lab.course.hints import HINTS
+
+STEMS = [path.stem for path in translated.lessons("zh")]
+EXACT = re.compile(r"\$\$.+?\$\$|\$[^$\n]+\$|```.*?```|`[^`\n]+`|\]\([^)]+\)|\{effort\}", re.S)
+NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+MOST_OLD = 0.1  # of a file; with more it is no translation of this lesson any more
+
+
+@pytest.fixture(scope="module")
+def sources():
+    return translated.sources("zh")
+
+
+@pytest.mark.derived("translations/zh", "lessons translations zh")
+def test_translations_are_of_the_english_that_there_is(sources):
+    """An edit of the English warns here; its reader gets the English."""
+    left = translated.state("zh")
+    if names := [f"{what}: {name}" for what, names in left.items() for name in names]:
+        warnings.warn("`lessons translations zh` lists " + "; ".join(names), stacklevel=1)
+    for file, english in sources.items():
+        count = sum(name.startswith(f"{file.name}: ") for name in left["old"] + left["missing"])
+        assert count <= MOST_OLD * len(english), f"{file.name}: {count} of {len(english)} are old"
+
+
+def pairs(sources):
+    """(name, English, translation) of all that is up to date."""
+    texts = translation.texts("zh")
+    for file, english in sources.items():
+        for label, source in english.items():
+            if (found := texts[source]) is not None:
+                yield f"{file.name}: {label}", source, found
+
+
+def test_formulas_code_links_and_numbers_are_those_of_the_english(sources):
+    checked = 0
+    for name, source, text in pairs(sources):
+        assert sorted(set(EXACT.findall(source))) == sorted(set(EXACT.findall(text))), name
+        plain, there = (EXACT.sub(" ", x) for x in (source, text))
+        assert set(NUMBER.findall(plain)) <= set(NUMBER.findall(there)), name
+        assert text.count("<details>") == source.count("<details>"), name
+        assert re.findall(r"^#+ ", text, re.M) == re.findall(r"^#+ ", source, re.M), name
+        checked += 1
+    assert checked > 30
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_code_cells_are_the_same(stem):
+    path = exercises.NOTEBOOKS / f"{stem}.ipynb"
+    english, made = nbformat.read(path, 4), translated.notebook(path, "zh")
+    kinds = [
+        [(cell.id, cell.cell_type, cell.metadata) for cell in x.cells] for x in (english, made)
+    ]
+    assert kinds[0] == kinds[1]
+    code = [[cell.source for cell in x.cells if cell.cell_type == "code"] for x in (english, made)]
+    assert code[0] == code[1]
+    assert not [c.id for c in made.cells if translated.EFFORT in c.source]
+
+
+@pytest.fixture
+def changed(tmp_path, monkeypatch):
+    """Lesson 00 whose second text has another sentence."""
+    shutil.copytree(exercises.NOTEBOOKS, tmp_path / "notebooks")
+    monkeypatch.setattr(exercises, "NOTEBOOKS", tmp_path / "notebooks")
+    path = tmp_path / "notebooks" / f"{STEMS[0]}.ipynb"
+    notebook = nbformat.read(path, 4)
+    notebook.cells[2].source += " One sentence more."
+    nbformat.write(notebook, path)
+    return path
+
+
+def test_a_text_that_changed_is_listed_and_stands_in_english(changed):
+    cells = translated.notebook(changed, "zh").cells
+    assert cells[2].source.startswith("*这一段的英文原文已有改动")
+    assert cells[2].source.endswith("One sentence more.")
+    assert "## 课程的走向" in cells[3].source
+    assert translated.state("zh")["old"] == [f"{STEMS[0]}.md: {cells[2].id}"]
+
+
+def test_a_page_keeps_its_translated_sections(tmp_path, monkeypatch):
+    monkeypatch.setattr(exercises, "ROOT", tmp_path)
+    monkeypatch.setattr(translation, "FOLDER", tmp_path / "translations")
+    (tmp_path / "translations" / "zh").mkdir(parents=True)
+    page, made = tmp_path / "README.md", tmp_path / "README.zh.md"
+    page.write_text("# One\n\nThe *first*.\n\n## Two\n\n```\n# no heading\n```\n")
+    made.write_text("<!-- of: One -->\n# 一\n\n*第一*。\n\n<!-- of: Two -->\n## 二\n")
+    translation.texts.cache_clear()
+    try:
+        assert translated.stamp("zh") == 2
+        assert translated.page(page, "zh") == "# 一\n\n*第一*。\n\n## 二\n"
+        page.write_text(page.read_text().replace("first", "second"))
+        assert translated.page(page, "zh") == (
+            f"# One\n\n*{translated.OLD}*\n\nThe *second*.\n\n## 二\n"
+        )
+        assert translated.state("zh")["old"] == ["README.zh.md: One"]
+    finally:
+        translation.texts.cache_clear()
+
+
+def test_start_copies_in_the_language_and_checks_speak_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv(progress.VARIABLE, str(tmp_path / "progress.json"))
+    monkeypatch.setattr("rwkv_lessons.lab.commands.notebooks.work", lambda: tmp_path / "work")
+    monkeypatch.setattr("rwkv_lessons.lab.commands.notebooks.relative", str)
+    assert cli.main(["start", "--lang", "fr"]) == 2
+    assert "no language 'fr'; there are en, zh" in capsys.readouterr().err
+    assert cli.main(["start", "--lang", "zh"]) == 0
+    copy = (tmp_path / "work" / f"{STEMS[0]}.ipynb").read_text(encoding="utf-8")
+    assert "从这里开始" in copy and "../docs/zh/glossary.md" in copy
+    assert cli.main(["hint", "00_start_here.double"]) == 0
+    assert "提示 1/3: 线程可能比元素多" in capsys.readouterr().out
+    result = evaluate("00_start_here.double", exercises.load("00_start_here.double").reference)
+    assert "在 CPU 上跑了 6 个用例" in str(result) and "已解出" in str(result)
+    assert cli.main(["start", "--lang", "en"]) == 0
+    assert "Start here" in (tmp_path / "work" / f"{STEMS[0]}.ipynb").read_text(encoding="utf-8")
+    assert language.language() == "en"
+
+
+def test_messages_are_words_of_the_program():
+    """What nobody prints any more need not be translated."""
+    root, known = exercises.ROOT, set(HINTS.values())
+    for folder in ("rwkv_lessons/lab", "rwkv_lessons/report", "warplens", "solutions"):
+        for file in (root / folder).rglob("*.py"):
+            nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+            known |= {x.value for x in nodes if isinstance(getattr(x, "value", None), str)}
+    text = "\n".join(known)
+    words = {w for m in translation.texts("zh").messages for w in re.findall(r"[a-z]{4,}", m)}
+    assert sorted(w for w in words if w not in text) == []
+
+
+def test_a_message_is_found_with_its_numbers():
+    said = translation.texts("zh").said
+    assert said("  3 warps: 3 load requests, 2 store requests") == (
+        "  3 个 warp：3 次读取请求、2 次写入请求"
+    )
+    assert said("2 of 64 threads wait at a barrier, but thread (6, 0, 0) has returned") == (
+        "64 个线程中有 2 个在屏障处等待，但线程 (6, 0, 0) 已经返回"
+    )
+    assert said("nobody translated this") == "nobody translated this"
+
+
+def test_lines_are_as_wide_as_they_may_be():
+    text = "一个 warp 有 32 个 lane，" * 12
+    lines = language.wrapped(text, 40, "  ")
+    assert all(language.columns(line) <= 42 for line in lines)
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+    assert not [line for line in lines if line.strip()[0] in language.CLOSING]
+    assert language.wrapped("one two three", 8) == ["one two", "three"]
