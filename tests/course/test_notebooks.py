@@ -15,7 +15,7 @@ HEADINGS = [
     "Where we are",
     "The idea",
     "Predict",
-    "Who reads what",
+    "Memory accesses",
     "Write it",
     "Check",
     "Measure",

@@ -1,4 +1,4 @@
-"""Pictures of a trace: who reads what, which bank serves whom, what happens between barriers.
+"""Pictures of a trace: memory accesses, which bank serves whom, what happens between barriers.
 
 Each returns a `Picture`, which a notebook shows when it is a cell's last value; its text says the
 same in one line. All take a `Trace` and choose a request by any of line, array, op, space and nth.
@@ -86,7 +86,7 @@ def side_by_side(previous, mine, line=None, *, array=None, op=None, nth=0, space
     return Picture(figure, "\n".join(texts))
 
 
-# --- who reads what --------------------------------------------------------------------------
+# --- memory accesses -------------------------------------------------------------------------
 
 
 def _strip(ax, trace, *selection, scale=None):

@@ -80,7 +80,7 @@ HEADINGS = (
     ("Where we are", "What the lesson before left open."),
     ("The idea", "One idea and its formula, $s_t = s_{t-1} + x_t$."),
     ("Predict", "What will the last sum of 1, 2, 3, 4 be?"),
-    ("Who reads what", "A picture of it: `rwkv_lessons.lab.pictures` has some for every family."),
+    ("Memory accesses", "A picture of it: `rwkv_lessons.lab.pictures` has some for every family."),
     ("Write it", "What is given, and what is asked for."),
     ("Check", "What the check looks at."),
     ("Measure", "What came out, beside the prediction."),
