@@ -8,6 +8,9 @@ from ..runtime.arguments import check_number
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 INTEGERS = (torch.int32, torch.int64)
+# Of decode and prefill. The sums of 64 rows then fill half of the registers of an SM; products in
+# float32 take three times the operands.
+LARGEST_RANK = {torch.float16: 512, torch.bfloat16: 512, torch.float32: 256}
 
 
 class CallSizes(NamedTuple):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 triton = pytest.importorskip("triton")
-from rwkv_lessons.bench.launches import Driver  # noqa: E402
+from rwkv_lessons.bench.launches import CompilingDriver  # noqa: E402
 from rwkv_lessons.runtime import compile_triton, launch_tiles  # noqa: E402
 from rwkv_lessons.runtime.compile_triton import assembled, compile_together  # noqa: E402
 from rwkv_lessons.wkv6.chunked.hopper.tiles import tiles  # noqa: E402
@@ -28,7 +28,7 @@ def compiler(monkeypatch):
         found.does()
         return types.SimpleNamespace(src=src, metadata=None)
 
-    monkeypatch.setattr(triton.runtime.driver, "_active", Driver("sm_90"))
+    monkeypatch.setattr(triton.runtime.driver, "_active", CompilingDriver("sm_90"))
     monkeypatch.setattr(triton.compiler, "compile", compile)
     monkeypatch.setattr(compile_triton, "_compiled", set())
     return found
@@ -109,13 +109,14 @@ def test_no_thread_compiles_with_tritons_own_assembler_while_another_begins(comp
 
     def slowly(model):
         made = create(model)
-        kernel.compile("source", target=Driver("sm_90").target)  # the first thread, meanwhile
+        # Meanwhile the first thread compiles.
+        kernel.compile("source", target=CompilingDriver("sm_90").target)
         seen.append(compiler.targets[-1].backend)
         return made
 
     monkeypatch.setattr(triton.JITFunction, "create_binder", slowly)
     _ = kernel.device_caches[1]
-    kernel.compile("source", target=Driver("sm_90").target)
+    kernel.compile("source", target=CompilingDriver("sm_90").target)
     assert [*seen, compiler.targets[-1].backend] == [compile_triton.NAME] * 2
 
 

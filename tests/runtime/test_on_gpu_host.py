@@ -13,10 +13,11 @@ from torch.autograd import forward_ad
 
 pytest.importorskip("triton")
 from rwkv_lessons.mla import mla  # noqa: E402
+from rwkv_lessons.sequences import arguments  # noqa: E402
 from rwkv_lessons.timex import METHODS as TIMEX  # noqa: E402
 from rwkv_lessons.wkv5 import wkv5  # noqa: E402
 from rwkv_lessons.wkv6 import METHODS as WKV6  # noqa: E402
-from rwkv_lessons.wkv6 import options, wkv6, wkv6_step  # noqa: E402
+from rwkv_lessons.wkv6 import wkv6, wkv6_step  # noqa: E402
 from rwkv_lessons.wkv7 import METHODS as WKV7  # noqa: E402
 from rwkv_lessons.wkv7 import wkv7, wkv7_step  # noqa: E402
 
@@ -204,7 +205,7 @@ def test_tokens_before_the_end_of_cu_seqlens_are_right_where_it_ends_below_T():
 
 @pytest.mark.parametrize("ends", [[0, 100], [0, 200], [1, 128], [0, 100, 50, 128]])
 def test_on_request_the_numbers_of_cu_seqlens_are_looked_at(ends, monkeypatch):
-    monkeypatch.setattr(options, "LOOKS_AT_CU_SEQLENS", True)
+    monkeypatch.setattr(arguments, "LOOKS_AT_CU_SEQLENS", True)
     ends = torch.tensor(ends, device="cuda")
     for f, make in ((wkv6, make6), (wkv7, make7)):
         x = make(1, 128, 2, 64, 64, dtype=torch.bfloat16, device="cuda")

@@ -28,7 +28,7 @@ from ...runtime.launch_triton import launch
 from ...runtime.operators import call
 from ...runtime.plain import launches_directly
 from ..absorbed import absorb, absorbed
-from ..arguments import check_arguments
+from ..arguments import LARGEST_RANK, check_arguments
 from . import roles
 from .combine import ROWS, WARPS, combine_hopper_kernel, pieces_in_flight
 from .hopper import RANKS, ROPE_SIZES, decode_hopper_kernel
@@ -41,7 +41,6 @@ from .programs import (
     tokens_of_split,
 )
 from .splits import (
-    LARGEST_RANK,
     combine_columns,
     combine_tile,
     decode_tile,

@@ -10,9 +10,6 @@ import torch
 
 from ...runtime.bounded import remembered
 
-# The sums of 64 rows then fill half of the registers of an SM; products in float32 take
-# three times the operands.
-LARGEST_RANK = {torch.float16: 512, torch.bfloat16: 512, torch.float32: 256}
 MAX_SPLITS = 64  # as many as the second kernel's tile has rows
 MIN_TILES_PER_SPLIT = 2  # of tokens: fewer cost more to add up than they save
 

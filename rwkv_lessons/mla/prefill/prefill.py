@@ -17,8 +17,7 @@ from ...runtime.operators import call, refuse_second_gradients
 from ...runtime.packages import TRITON
 from ...runtime.precision import outside_autocast, product
 from ..absorbed import absorb, absorbed
-from ..arguments import check_arguments, filled_slots, gather_cache
-from ..decode.splits import LARGEST_RANK
+from ..arguments import LARGEST_RANK, check_arguments, filled_slots, gather_cache
 from ..reference import reference
 
 LARGEST_HEAD = 256  # that fits on the chip; absorbed, float32 of rank 512 would spill 6 to 20 KB
