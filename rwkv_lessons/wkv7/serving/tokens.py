@@ -30,15 +30,16 @@ def parameter(at, w0, o_w0, m_k, DECAY: tl.constexpr):
 
 
 @assembled
-@triton.jit(do_not_specialize=["T", "H", "sequences", "total", "scale"])
+@triton.jit(do_not_specialize=["T", "H", "sequences", "total", "writes", "scale"])
 def wkv7_tokens_kernel(
     r, w, k, v, a, b, w0, pool, indices, cu_seqlens, seeds, accepted, o,
-    T, H, sequences, total, scale,
+    T, H, sequences, total, writes, scale,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-    STAGES: tl.constexpr, DECAY: tl.constexpr, LONGEST: tl.constexpr, WRITES: tl.constexpr,
-    EACH: tl.constexpr,
+    STAGES: tl.constexpr, DECAY: tl.constexpr, LONGEST: tl.constexpr, EACH: tl.constexpr,
 ):  # fmt: skip
-    """o of each token, and the state after the last one where WRITES.
+    """o of each token, and the state after the last one where `writes`.
+
+    That is a number: a kernel without a store would get another layout, and add in another order.
 
     cu_seqlens: of sequences that are packed; T tokens of each if it is None.
     accepted: how many of the T are taken; all if it is None. Then o is None.
@@ -97,12 +98,9 @@ def wkv7_tokens_kernel(
             b_s = rounded(b_s, seed + t, o_hk, o_hv, STATE, seeds is not None).to(tl.float32)
         at_k += H * K
         at_v += H * V
-    if WRITES:
-        if EACH:
-            tl.store(pool + o_s, b_s.to(STATE), m_s)
-        else:
-            b_s = rounded(b_s, seed + n - 1, o_hk, o_hv, STATE, seeds is not None)
-            tl.store(pool + o_s, b_s, m_s)
+    if not EACH:
+        b_s = rounded(b_s, seed + n - 1, o_hk, o_hv, STATE, seeds is not None).to(tl.float32)
+    tl.store(pool + o_s, b_s.to(STATE), m_s & (writes != 0))
 
 
 def run_tokens(
@@ -124,8 +122,8 @@ def run_tokens(
     launch(
         wkv7_tokens_kernel, groups * H * -(-V // BV), warps,
         (*tensors, w0, state_pool, indices, cu_seqlens, seeds, accepted, o),
-        (T, H, S, total, scale),
-        (K, V, BK, BV, 1 if one else STAGES, FORMS[decay], longest, writes, each),
+        (T, H, S, total, int(writes), scale),
+        (K, V, BK, BV, 1 if one else STAGES, FORMS[decay], longest, each),
     )  # fmt: skip
 
 
