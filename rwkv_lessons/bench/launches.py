@@ -71,8 +71,8 @@ def recorded(architecture):
         mock.patch.object(devices, "gpu_of", lambda device: devices.gpu_like(architecture)),
         mock.patch.object(torch.cuda, "current_device", lambda: None),
         mock.patch.object(compile_triton, "_compiled", Nothing()),
-        mock.patch.object(launch_triton, "_compiled", Nothing()),
-        mock.patch.object(launch_tiles, "_compiled", Nothing()),
+        mock.patch.object(launch_triton, "machine_code", Nothing()),
+        mock.patch.object(launch_tiles, "machine_code", Nothing()),
     ]
     patches += _numba_patches(in_numba)
     try:

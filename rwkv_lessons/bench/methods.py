@@ -285,7 +285,7 @@ def launched_by_triton(run):
     """The same of the first Triton kernel that `run` launches, however it does it; {} if none."""
     from triton.compiler import CompiledKernel
 
-    from rwkv_lessons.runtime import launch_tiles, launch_triton, replay
+    from rwkv_lessons.runtime import remembered_launches, replay
 
     original, seen = CompiledKernel.run, []  # a launch that nobody remembers asks for it
 
@@ -293,9 +293,8 @@ def launched_by_triton(run):
         seen.append(kernel)
         return original.fget(kernel)
 
-    remembered = launch_triton._compiled, launch_tiles._compiled, replay._known
     with contextlib.ExitStack() as stack:
-        for launches in remembered:
+        for launches in (remembered_launches.machine_code, replay._known):
             stack.enter_context(mock.patch.dict(launches, clear=True))
         stack.enter_context(mock.patch.object(CompiledKernel, "run", property(spy)))
         run()

@@ -1,7 +1,9 @@
 """What calls leave for later ones like them: at most MOST of each kind.
 
 Shapes are part of such keys, and a process may see any number of them: without a bound each would
-take memory for good. What is no longer there is found once more.
+take memory for good. What is no longer there is computed once more. What follows from its key alone
+is a function that is `remembered`; `Table` is for the rest: what a call launched, or was checked
+for. Only machine code has no bound, here as in Triton: `remembered_launches.machine_code`.
 """
 
 import functools
@@ -21,7 +23,7 @@ class Table(dict):
         super().__init__()
         self.most = most
 
-    def __setitem__(self, key, found):
+    def __setitem__(self, key, value):
         if len(self) >= self.most:
             self.clear()
-        super().__setitem__(key, found)
+        super().__setitem__(key, value)

@@ -8,9 +8,9 @@ from triton.backends.nvidia import driver
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from .bounded import Table
-from .remembered_launches import REMEMBERS, first_launches
+from .remembered_launches import REMEMBERS, first_launches, machine_code
 
-_compiled, _metadata = {}, {}
+_metadata = {}  # by the kind of a description
 # Private: without it no launch is remembered, and Triton makes this of each description.
 make_tensordesc_arg = getattr(driver, "make_tensordesc_arg", None)
 encoded = Table(4096)  # by address and key: what `encode` returned, some 500 bytes each
@@ -46,13 +46,13 @@ def launch_tiles(kernel, grid, num_warps, tensors, numbers, constants, **options
             kinds.append((x.dtype, address % 16 == 0))
     device = torch.cuda.current_device()
     key = (id(kernel), device, num_warps, constants, *options.items(), *kinds)
-    cached = _compiled.get(key)
+    cached = machine_code.get(key)
     if cached is None:
         with first_launches:
             compiled = kernel[grid](*tensors, *numbers, *constants, num_warps=num_warps, **options)
             if REMEMBERS and compiled is not None:  # it is None where launches are only recorded
                 run = launcher(compiled, tensors)
-                _compiled[key] = run, compiled.function, compiled.packed_metadata
+                machine_code[key] = run, compiled.function, compiled.packed_metadata
         return None
     # Not before: `_metadata` is known since `cached` is.
     addresses = with_descriptions(addresses, described)

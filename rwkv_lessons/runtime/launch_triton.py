@@ -9,10 +9,9 @@ import torch
 import triton
 
 from .packages import warn_of_untried_triton
-from .remembered_launches import REMEMBERS, first_launches
+from .remembered_launches import REMEMBERS, first_launches, machine_code
 
 warn_of_untried_triton(triton.__version__)
-_compiled = {}
 
 
 def launch(kernel, programs, num_warps, tensors, numbers, constants, **options):
@@ -42,7 +41,7 @@ def launch(kernel, programs, num_warps, tensors, numbers, constants, **options):
     key = (id(kernel), device, num_warps, constants, *dtypes)
     if bits % 16:  # Triton makes wider loads for addresses that are multiples of 16
         key = (*key, *[address is not None and address % 16 == 0 for address in addresses])
-    cached = _compiled.get(key)
+    cached = machine_code.get(key)
     if cached is not None:  # what compiled[programs, 1, 1](…) does, without its hooks for profilers
         run, function, metadata = cached
         stream = torch._C._cuda_getCurrentRawStream(device)
@@ -55,5 +54,5 @@ def launch(kernel, programs, num_warps, tensors, numbers, constants, **options):
         given = (*tensors, *numbers, *constants)
         compiled = kernel[(programs,)](*given, num_warps=num_warps, **options)
         if REMEMBERS and compiled is not None and isinstance(kernel, triton.runtime.JITFunction):
-            _compiled[key] = compiled.run, compiled.function, compiled.packed_metadata
+            machine_code[key] = compiled.run, compiled.function, compiled.packed_metadata
     return None

@@ -21,6 +21,7 @@ FORMAT_OF_3_6 = "iiiKKppOOOOOO"  # of what its launcher in C takes before a kern
 
 # Triton loads a kernel at its first launch, and not safely if another thread makes that, too.
 first_launches = threading.RLock()
+machine_code = {}  # by kernel and all that chooses it: launcher, code and metadata, as Triton's own
 
 
 class UnknownTriton(UserWarning):

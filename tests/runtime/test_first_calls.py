@@ -130,7 +130,7 @@ def test_tiles_that_another_thread_made_known_meanwhile_are_encoded(monkeypatch)
             launch_tiles._metadata[model.kind] = "known now"
             return lambda *given: got.append(given[9:]), "code", "metadata"
 
-    for name, value in (("_compiled", Meanwhile()), ("_metadata", {}), ("encoded", {})):
+    for name, value in (("machine_code", Meanwhile()), ("_metadata", {}), ("encoded", {})):
         monkeypatch.setattr(launch_tiles, name, value)
     monkeypatch.setattr(launch_tiles, "make_tensordesc_arg", lambda x, known: [known])
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)

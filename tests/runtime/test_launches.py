@@ -99,7 +99,7 @@ class Triton:
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
         monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0, raising=False)
         monkeypatch.setattr(launch_tiles, "make_tensordesc_arg", self.encode)
-        for name in ("_compiled", "_metadata", "encoded"):
+        for name in ("machine_code", "_metadata", "encoded"):
             monkeypatch.setattr(launch_tiles, name, {})
 
     def __getitem__(self, grid):

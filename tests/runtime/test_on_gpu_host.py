@@ -287,13 +287,13 @@ def test_two_threads_make_their_first_calls_at_once_on_two_gpus(tmp_path):
 def test_without_remembered_launches_results_are_the_same():
     code = """
 import torch
-from rwkv_lessons.runtime import launch_tiles, launch_triton, replay
+from rwkv_lessons.runtime import remembered_launches, replay
 from rwkv_lessons.wkv6 import wkv6
 x = [torch.randn(2, 256, 2, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
 w, u = -torch.rand_like(x[0]), torch.randn(2, 64, device="cuda")
 first = wkv6(*x, w, u)
 assert all(a.equal(b) for _ in range(3) for a, b in zip(wkv6(*x, w, u), first))
-assert not (launch_tiles._compiled or launch_triton._compiled or replay._known)
+assert not (remembered_launches.machine_code or replay._known)
 """
     run(code, RWKV_LESSONS_REMEMBER_LAUNCHES="0")
 

@@ -29,7 +29,7 @@ class Launched:
         made = types.SimpleNamespace(run=self.run, function=1, packed_metadata=())
         monkeypatch.setattr(triton.runtime.JITFunction, "__getitem__", lambda *_: self.launch(made))
         monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda n: 0, raising=False)
-        monkeypatch.setattr(launch_triton, "_compiled", {})
+        monkeypatch.setattr(launch_triton, "machine_code", {})
 
     def launch(self, made):
         self.by_triton += 1

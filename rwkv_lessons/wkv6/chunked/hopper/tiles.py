@@ -11,12 +11,11 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from ....runtime import devices
-from ....runtime.bounded import Table
+from ....runtime.bounded import remembered
 from ....runtime.launch_tiles import replace_base
 
 C = gl.constexpr(64)  # rows and columns of a tile
 TILE = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2))  # in shared memory
-_described = Table()
 barrier = getattr(gl, "barrier", None) or gl.thread_barrier  # its name in Triton 3.7, and in 3.6
 
 
@@ -255,16 +254,19 @@ def tiles(x, columns, height=C.value):
 
     Triton takes 7 µs to check a descriptor; those of the same shape are copies of the first.
     """
-    key = x.numel(), columns, height, x.dtype
-    model = _described.get(key)
-    if model is None:
-        shape, block = [key[0] // columns, columns], [height, C.value]
-        layout = gl.NVMMASharedLayout(128, 8 * x.itemsize, 2)
-        model = TensorDescriptor(x, shape, [columns, 1], block, layout)
-        model = replace_base(model, None)
-        model.__dict__.update(key=key, kind=(height, x.dtype))
-        _described[key] = model
-    return replace_base(model, x)
+    return replace_base(described(x.numel(), columns, height, x.dtype), x)
+
+
+@remembered
+def described(*key):
+    """A description without a tensor: of so many elements, columns, rows of a tile, and a dtype."""
+    elements, columns, height, dtype = key
+    shape, block = [elements // columns, columns], [height, C.value]
+    layout = gl.NVMMASharedLayout(128, 8 * dtype.itemsize, 2)
+    nowhere = torch.empty(0, dtype=dtype, device="meta")
+    model = replace_base(TensorDescriptor(nowhere, shape, [columns, 1], block, layout), None)
+    model.__dict__.update(key=key, kind=(height, dtype))
+    return model
 
 
 def takes_tiles(tensors, V):
