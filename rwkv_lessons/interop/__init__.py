@@ -6,7 +6,8 @@
     transformers_mla.py   use_latent_mla for MiniCPM3, DeepSeek-V2 and -V3
     rwkv_v3.py            TimeX of RWKV-LM's RWKV-v2 and v3
     fla.py                chunk_rwkv6, fused_recurrent_rwkv6 of flash-linear-attention, those of
-                          RWKV-7 (fla_rwkv7.py), and patch_fla for the layers of both
+                          RWKV-7 (fla_rwkv7.py), and patch_fla for the layers of both; chunk_kda
+                          and gated delta nets (fla_kda.py)
     wind_rwkv.py          attn_chunked_cuda and the others of wind_rwkv
     rwkv_lm.py            RWKV7_CLAMPW_CUDA and its like, of RWKV-LM's training code
     rwkv_peft.py          RUN_RWKV7_STATE, RUN_RWKV7_INFCTX of RWKV-PEFT, and states in files

@@ -1,6 +1,7 @@
 """The RWKV-6 and RWKV-7 functions of flash-linear-attention 0.6.0: a compatible API.
 
-`wkv6` answers the ones that are here, `wkv7` those of fla_rwkv7.py.
+`wkv6` answers the ones that are here, `wkv7` those of fla_rwkv7.py, and of fla_kda.py: Kimi's delta
+attention and gated delta nets, which `patch_fla` leaves with FLA.
 
 In code written for FLA, `from rwkv_lessons.interop.fla import …` is all that changes; for its
 layers and models, one line:
@@ -23,11 +24,19 @@ from ..runtime.packages import needed_by
 from ..wkv6 import wkv6
 from . import fla_rwkv7
 from .arguments import check_initial_state
+from .fla_kda import (
+    chunk_gated_delta_rule,
+    chunk_kda,
+    fused_recurrent_gated_delta_rule,
+    fused_recurrent_kda,
+)
 from .fla_rwkv7 import chunk_rwkv7, fused_mul_recurrent_rwkv7, fused_recurrent_rwkv7
 from .patch import Patch, modules_of
 
 __all__ = ["chunk_rwkv6", "chunk_rwkv7", "fused_mul_recurrent_rwkv7", "fused_recurrent_rwkv6"]
 __all__ += ["fused_recurrent_rwkv7", "patch_fla"]
+__all__ += ["chunk_gated_delta_rule", "chunk_kda"]
+__all__ += ["fused_recurrent_gated_delta_rule", "fused_recurrent_kda"]
 
 
 def fused_recurrent_rwkv6(

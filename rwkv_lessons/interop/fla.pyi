@@ -1,5 +1,9 @@
 from torch import Tensor
 
+from .fla_kda import chunk_gated_delta_rule as chunk_gated_delta_rule
+from .fla_kda import chunk_kda as chunk_kda
+from .fla_kda import fused_recurrent_gated_delta_rule as fused_recurrent_gated_delta_rule
+from .fla_kda import fused_recurrent_kda as fused_recurrent_kda
 from .fla_rwkv7 import chunk_rwkv7 as chunk_rwkv7
 from .fla_rwkv7 import fused_mul_recurrent_rwkv7 as fused_mul_recurrent_rwkv7
 from .fla_rwkv7 import fused_recurrent_rwkv7 as fused_recurrent_rwkv7

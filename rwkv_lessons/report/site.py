@@ -68,7 +68,7 @@ LAB = (
     "lab.pictures.roofline"
 )
 INTEROP = (
-    "fla fla_rwkv7 flash_rwkv rwkv_lm rwkv_package rwkv_peft rwkv_v3 transformers_mla "
+    "fla fla_kda fla_rwkv7 flash_rwkv rwkv_lm rwkv_package rwkv_peft rwkv_v3 transformers_mla "
     "transformers_rwkv wind_rwkv"
 )
 API = (
