@@ -34,14 +34,12 @@ def test_the_table_is_fresh_whole_and_within_bounds():
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def test_every_architecture_has_every_operation():
+def test_every_architecture_has_kernels_of_every_operation():
     _, rows = matrix.load()
-    operations = {row.kernel.split(".")[0] for row in rows}
-    packages = {operation.package for operation in OPERATIONS.values()}
-    assert operations == packages - {"distributed"}  # whose kernels are still to change
+    rooms = {operation.package for operation in OPERATIONS.values()} | {"sequences"}
+    rooms -= {"distributed"}  # whose kernels are still to change
     for architecture in ARCHITECTURES:
-        on_it = {row.kernel.split(".")[0] for row in rows if architecture in row.found}
-        assert on_it == operations
+        assert {row.kernel.split(".")[0] for row in rows if architecture in row.found} == rooms
 
 
 @pytest.mark.parametrize("architecture", SMALL)
