@@ -8,6 +8,7 @@ import io
 import re
 import sys
 
+from rwkv_lessons.lab.course import translation
 from rwkv_lessons.lab.lessons.lesson_21 import decays
 from rwkv_lessons.lab.pictures import ladder
 from rwkv_lessons.operations import LADDERS
@@ -19,6 +20,7 @@ MARKERS = re.compile(r"(<!-- BEGIN (\S+) -->\n)(.*?)(<!-- END \2 -->)", re.DOTAL
 FIGURES = "docs/figures"
 PAGES = (
     "README.md",
+    *(f"README.{language}.md" for language in translation.languages()),
     "docs/results.md",
     *(f"docs/results/{name}.md" for name in RECORDS_OF),
     "docs/warplens_model.md",
@@ -49,19 +51,28 @@ def outdated(root=ROOT, folder=None):
     pages = [root / name for name in PAGES if (root / name).exists()]
     if not pages:
         raise ValueError(f"no README.md in {root}")
-    wanted = {page: filled(page.read_text(encoding="utf-8"), folder) for page in pages}
+    wanted = {
+        page: filled(page.read_text(encoding="utf-8"), folder, _language(page)) for page in pages
+    }
     wanted |= {root / name: text for name, text in figures(folder).items()}
     return {file: text for file, text in wanted.items() if not _same(file, text)}
 
 
-def filled(text, folder=None):
-    """`text` with every block generated anew."""
+def _language(page):
+    """That of README.zh.md; None for English pages."""
+    return page.stem.partition(".")[2] or None
+
+
+def filled(text, folder=None, language=None):
+    """`text` with every block generated anew, its tables in a language."""
 
     def block(match):
         begin, name, _, end = match.groups()
         if name not in BLOCKS:
             raise ValueError(f"a page has a block {name!r}, needs one of {', '.join(BLOCKS)}")
-        return f"{begin}{BLOCKS[name](folder)}\n{end}"
+        made = BLOCKS[name](folder)
+        made = translation.texts(language).table(made) if language else made
+        return f"{begin}{made}\n{end}"
 
     return MARKERS.sub(block, text)
 

@@ -71,7 +71,9 @@ def test_every_block_names_a_command_that_there_is(name, tmp_path):
 def test_each_block_stands_on_one_page():
     pages = [(ROOT / name).read_text(encoding="utf-8") for name in readme.PAGES]
     names = [name for page in pages for _, name, *_ in readme.MARKERS.findall(page)]
-    assert sorted(names) == sorted([*blocks.BLOCKS, "headline"])  # README's and the results' first
+    assert sorted(names) == sorted(
+        [*blocks.BLOCKS, "headline", "headline", "colab"]  # README's and the results' first
+    )
 
 
 def test_the_readme_is_a_front_door():
@@ -117,7 +119,11 @@ def test_the_docs_are_short_enough_to_be_read():
 
 
 def test_links_lead_somewhere():
-    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")):
+    for page in (
+        *ROOT.glob("README*.md"),
+        ROOT / "CONTRIBUTING.md",
+        *(ROOT / "docs").rglob("*.md"),
+    ):
         text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.S)
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", text):
             assert (page.parent / target).exists(), f"{page.name}: {target}"

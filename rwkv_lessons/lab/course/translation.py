@@ -83,6 +83,11 @@ class Texts:
         found = self.messages.get(text) or self[text] or self._filled(text)
         return line.replace(text, found, 1) if found else line
 
+    def table(self, text: str) -> str:
+        """A table of Markdown with its cells translated, and the lines around it."""
+        lines = [line.split("|") for line in text.split("\n")]
+        return "\n".join("|".join(map(self.said, cells)) for cells in lines)
+
     def _filled(self, text):
         """By the first message whose fixed words are those of `text`; its parts in the same way."""
         for pattern, translation in self._patterns:
