@@ -85,8 +85,13 @@ def test_the_readme_is_a_front_door():
 def words(page):
     """How many words of prose: no tables, no code, nothing that is generated."""
     text = readme.MARKERS.sub("", page.read_text(encoding="utf-8"))
-    text = re.sub(r"```.*?```|^\|.*$", "", text, flags=re.S | re.M)
+    text = re.sub(r"```.*?```|^\|[^\n]*$", "", text, flags=re.S | re.M)
     return len(text.split())
+
+
+def test_words_after_a_table_are_counted(tmp_path):
+    (tmp_path / "page.md").write_text("two words\n\n| a |\n|---|\n\nand three more\n")
+    assert words(tmp_path / "page.md") == 5
 
 
 def docs_without_appendix():
