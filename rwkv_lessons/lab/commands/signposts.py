@@ -14,7 +14,7 @@ from ..course import exercises, outline
 TITLE = re.compile(r"^# (\d+) · (.+)$", re.M)
 NEXT = re.compile(r"^Next: \[[^]]+\]\([^)]+\)(?: · Before: \[[^]]+\]\([^)]+\))?$")
 EFFORT = re.compile(r"\*\d+ minutes · [●○]{3}\*")
-LAST = "Next: [what came of it, on one page](../README.md)"
+LAST = "Next: [the results, on one page](../README.md)"
 
 
 def title(path: Path) -> str:
