@@ -16,13 +16,12 @@ import sys
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from ..models import rwkv7
 from ..wkv7 import wkv7
 from .arguments import turned
 
 ONE, SEVERAL = "RWKV_x070_TMix_one", "RWKV_x070_TMix_seq"
-GROUP_EPSILON = 64e-5
 
 
 class PackagePatch:
@@ -80,28 +79,22 @@ def time_mix(
     Returns:
         The output, the last token, the state after it, and v_first.
     """
-    T = len(x)
-    shift = torch.cat([x_before[None], x[:-1]]) - x
+    after = None
 
-    def shifted(amount):
-        return x + shift * amount
+    def recurrence(*tokens):
+        nonlocal after
+        o, after = wkv7(*(y[None] for y in tokens), turned(state[None]), decay="clamp")
+        return o
 
-    r, key, value = shifted(x_r) @ R, shifted(x_k) @ K, shifted(x_v) @ V
-    rate = torch.sigmoid(a0 + shifted(x_a) @ a1 @ a2)
-    gate = torch.sigmoid(shifted(x_g) @ g1) @ g2
-    kappa = F.normalize((key * k_k).view(T, H, N), dim=-1)
-    key = key * (1 + (rate - 1) * k_a)
-    if layer == 0:
-        v_first = value
-    else:
-        value = value + (v_first - value) * torch.sigmoid(v0 + shifted(x_v) @ v1 @ v2)
-    w = w0 + torch.tanh(shifted(x_w) @ w1) @ w2
-
-    tokens = [y.view(1, T, H, N) for y in (r, w, key, value, -kappa, kappa * rate.view(T, H, N))]
-    o, after = wkv7(*tokens, turned(state[None]), decay="clamp")
-    o = F.group_norm(o.reshape(T, H * N), H, norm_weight, norm_bias, GROUP_EPSILON)
-    bonus = (r * key * r_k).view(T, H, N).sum(-1, keepdim=True) * value.view(T, H, N)
-    return ((o + bonus.view(T, H * N)) * gate) @ out, x[-1], turned(after)[0], v_first
+    weights = {"x_r": x_r, "x_w": x_w, "x_k": x_k, "x_v": x_v, "x_a": x_a, "x_g": x_g}
+    weights |= {"w0": w0, "w1": w1, "w2": w2, "a0": a0, "a1": a1, "a2": a2, "v0": v0, "v1": v1}
+    weights |= {"v2": v2, "g1": g1, "g2": g2, "k_k": k_k, "k_a": k_a, "r_k": r_k.view(H, N)}
+    weights |= {"receptance.weight": R.T, "key.weight": K.T, "value.weight": V.T}
+    weights |= {"output.weight": out.T, "ln_x.weight": norm_weight, "ln_x.bias": norm_bias}
+    before = torch.cat([x_before[None], x[:-1]])
+    first = None if layer == 0 else v_first
+    y, v_first = rwkv7.time_mix(weights, x, before, first, recurrence)
+    return y, x[-1], turned(after)[0], v_first
 
 
 # As TorchScript wants them: it calls Python, and has to know the types.

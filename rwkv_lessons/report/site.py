@@ -46,7 +46,7 @@ PARTS = {
 }
 DOCS = {
     "The terms": ("glossary",),
-    "The library": ("library", "serving", "doors", "gpus"),
+    "The library": ("library", "generate", "serving", "doors", "gpus"),
     "warplens": tuple(
         "warplens_five_minutes own_kernels warplens_cudasim warplens_races warplens_model".split()
     ),
@@ -78,7 +78,7 @@ API = (
     ("mla", "Latent attention", ("mla",)),
     ("timex", "Time-x", ("timex",)),
     ("distributed", "Many GPUs", ("distributed",)),
-    ("models", "Models", ("models.rwkv6", "models.tasks")),
+    ("models", "Models", ("models.rwkv6", "models.rwkv7", "models.generate", "models.tasks")),
     ("interop", "Adapters", tuple(f"interop.{name}" for name in INTEROP.split())),
     ("inputs", "Inputs", ("inputs",)),
     ("lab", "The lab", tuple(LAB.split())),

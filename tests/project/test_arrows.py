@@ -23,7 +23,7 @@ RULES = {
     **dict.fromkeys(ALONE, {"runtime", "sequences"}),
     "inputs": KERNELS,
     "models": KERNELS | {"runtime"},
-    "interop": KERNELS | {"runtime", "sequences"},
+    "interop": KERNELS | {"runtime", "sequences", "models"},
     "operations": set(),
     "records": {"operations", "runtime"},
     "verify": BELOW,
