@@ -1,7 +1,7 @@
 """Multi-head latent attention: a cache that holds one short vector per token for all heads.
 
-Every token leaves a latent c of rank R and a rotated key r of size P. Head h makes its key and
-value of them, k = (w_k[h] c, r) and v = w_v[h] c, and attends as usual with a query (q, q_rope):
+Each token stores a latent c of rank R and a rotated key r of size P. Head h computes its key and
+value from them, k = (w_k[h] c, r) and v = w_v[h] c, and attends as usual with a query (q, q_rope):
 
     o = Σ p[n] v[n],    p = softmax(scale · (q · w_k[h] c[n] + q_rope · r[n]))
 
@@ -71,40 +71,42 @@ def mla(
 ):
     """Attends to a latent cache: in the latent space for few queries, expanded for many.
 
-    Without Triton, as on macOS, in the latent space for any number, in plain torch.
+    Without Triton, as on macOS, it always attends in the latent space, in plain torch.
 
     Args:
-        q: query without rope, `[B, M, H, K]`, float32, float16, bfloat16 or float64; where w_k is
-            None it is absorbed already, `[B, M, H, R]`.
+        q: query without rope, `[B, M, H, K]`, float32, float16, bfloat16 or float64; if w_k is
+            None, the absorbed query `[B, M, H, R]`.
         q_rope: query with rope, `[B, M, H, P]`.
         latent: the cache, `[B, N, R]`, or in pages, `[pages, page size, R]`. Its tokens may be
             the first R columns of a wider buffer; the last stride is 1.
         k_rope: keys with rope, `[B, N, P]`, or in pages, `[pages, page size, P]`.
-        w_k: `[H, K, R]`: head h has the key `w_k[h] @ c` for a latent c; or None.
-        w_v: `[H, V, R]`: head h has the value `w_v[h] @ c`.
-        scale: multiplies the scores, (K + P)**-0.5 for most models.
-        lengths: how many slots of each sequence are filled, `[B]` integers from 0 to N; N if None.
-            Must be given with pages.
-        left_padding: how many of those, from the first, are padding, `[B]`, 0 to N; 0 if None.
+        w_k: `[H, K, R]`: the key of head h is `w_k[h] @ c` for a latent c; or None.
+        w_v: `[H, V, R]`: the value of head h is `w_v[h] @ c`.
+        scale: a factor for the scores, (K + P)**-0.5 in most models.
+        lengths: the number of filled slots of each sequence, `[B]` integers from 0 to N; N if
+            None. Required with pages.
+        left_padding: how many of the first filled slots are padding, `[B]`, 0 to N; 0 if None.
         block_table: `[B, pages]` integers: token n is in page `block_table[b, n // page size]`.
-            Entries without tokens may hold anything.
+            Entries without tokens can have any value.
 
     Returns:
         o `[B, M, H, V]` in q's dtype, and the log-sum-exp of the scores `[B, M, H]`, float32
-        (float64 where q is). Query m stands at lengths - M + m and sees tokens up to itself. One
-        that sees no token has zeros, and -inf. What is in empty slots never matters.
+        (float64 if q is). Query m is at position lengths - M + m and sees tokens up to that
+        position. A query that sees no token has zeros in o and -inf as its log-sum-exp. Empty
+        slots can hold anything.
 
-        A NaN in q or q_rope stays in its query and head. One in the latent may reach all queries of
-        its sequence, also those before its token (0 · NaN is NaN), one in k_rope those that see it.
+        A NaN in q or q_rope stays in its query and head. One in the latent can reach all queries
+        of its sequence, also those before its token (0 · NaN is NaN). One in k_rope reaches the
+        queries that see its token.
 
-        All of it is as outside of torch.autocast. Second gradients are those of the methods in
-        torch; of the kernels they raise a RuntimeError.
+        torch.autocast has no effect. Second gradients are supported by the methods in torch; the
+        kernels raise a RuntimeError.
 
     Raises:
         TypeError, ValueError: an argument has the wrong dtype, shape or device; on a CPU, outside
-            of torch.compile, also where lengths, left_padding or a page is out of range. On a GPU
-            the host does not read them: lengths and left_padding then count as the nearest number
-            in range, and such a page as page 0, so that nothing outside of the cache is read.
+            torch.compile, also if lengths, left_padding or a page is out of range. On a GPU the
+            host does not read them. There, lengths and left_padding are clamped to their range
+            and an invalid page counts as page 0, so nothing outside the cache is read.
     """
     given = (q, q_rope, latent, k_rope, w_k, w_v)
     which = {"lengths": lengths, "left_padding": left_padding, "block_table": block_table}
@@ -121,7 +123,7 @@ def mla(
 
 @checked(K=check_count, R=check_count, V=check_count)
 def break_even(K, R, V):
-    """How many query rows per cached token make expanding keys and values the cheaper way.
+    """From how many query rows per cached token on expanding keys and values is cheaper.
 
     A pair of query and token costs 2(2R + P) flops in the latent space and 2(K + P + V) expanded;
     expanding one token for one head costs 2R(K + V).

@@ -2,8 +2,9 @@
 
     o[b, c, t] = eps + Σ_{u ≤ t} w[c, (T-1) - (t-u)] k[b, c, u]
 
-Every channel has T weights of its own, the last for the token itself, the first for the one that
-lies T - 1 back. It is a depthwise convolution as long as the sequence: T² / 2 products for a row.
+Every channel has T weights of its own. The last one is for the token itself, the first one for the
+token T - 1 before it. This is a depthwise convolution as long as the sequence: T² / 2 products per
+row.
 """
 
 import functools
@@ -73,12 +74,12 @@ def method_for(device, dtype, T):
     | GPU    | below `FFT_FROM`           | toeplitz | tensor cores                               |
     | GPU    | from there on              | fft      | T·log T; where T² costs more than memory   |
 
-    Without Triton, the numba kernels take the place of the Toeplitz products, up to fewer tokens;
-    without either, fft takes all. The lines were measured on an H200 at 32 batch rows.
+    Without Triton, the numba kernels replace the Toeplitz products, up to fewer tokens. Without
+    both, fft is always used. `FFT_FROM` was measured on an H200 with B = 32.
 
     Args:
         device: "cuda" or another `torch.device.type`.
-        dtype: of k, torch's; float64 if w's is.
+        dtype: k's torch.dtype, or float64 if w's is.
         T: tokens.
     """
     if device != "cuda":
@@ -91,32 +92,32 @@ def method_for(device, dtype, T):
 
 
 def timex(w, k, eps=0.0):
-    """Mixes time as RWKV-v2 and v3 do, by the method that suits length and device.
+    """Mixes time as RWKV-v2 and v3 do, with the method that `method_for` chooses.
 
     Args:
-        w: weights, `[C, T]`, float32, float16, bfloat16 or float64; `w[c, T-1-d]` is that of the
-            token d before.
-        k: what is mixed, `[B, C, T]`, any of these dtypes.
+        w: weights, `[C, T]`, float32, float16, bfloat16 or float64; `w[c, T-1-d]` is the weight
+            of the token d before.
+        k: the values to mix, `[B, C, T]`, any of these dtypes.
         eps: a number that is added to every output.
 
     Returns:
-        o `[B, C, T]`, contiguous, in k's dtype; w and k have gradients. Sums are float32, or
-        float64 where w or k is.
+        o `[B, C, T]`, contiguous, in k's dtype; w and k have gradients. Sums are in float32, or in
+        float64 if w or k is.
 
     Raises:
         TypeError, ValueError: an argument has the wrong dtype, shape or device.
 
     Limits:
-        Causality: o[t] does not depend on later tokens, by the methods cuda, toeplitz and
-            reference to the bit. By fft up to rounding: every output of a row is wrong by up to
-            3e-7 of |w| |k|, the norms of its weights and of its numbers.
-        Numbers that are not finite: what depends on a NaN is NaN. By fft it reaches all of its row
-            (one of w: all rows of its channel), by the kernels also tokens and distances that
-            share its tile: up to 128 tokens from a multiple of 128, by toeplitz 512; what depends
-            on an infinity may be NaN.
-        The same bits: the kernels add in a fixed order, without atomics.
-        Precision: all of it is as outside of torch.autocast. Second gradients are those of the
-            methods in torch, reference and fft; of the kernels they raise a RuntimeError.
+        Causality: with the methods cuda, toeplitz and reference, no bit of o[t] depends on later
+            tokens. With fft this holds up to rounding: every output of a row has an error of up to
+            3e-7 of |w| |k|, the norms of its weights and of its values.
+        NaN and infinity: everything that depends on a NaN is NaN. With fft a NaN reaches its whole
+            row (one in w: all rows of its channel). With the kernels it also reaches tokens and
+            distances in the same tile: up to 128 tokens from a multiple of 128, or 512 with
+            toeplitz. Values that depend on an infinity can be NaN.
+        Reproducibility: the kernels add in a fixed order, without atomics.
+        Precision: torch.autocast has no effect. Second gradients are supported by the methods
+            in torch, reference and fft; the kernels raise a RuntimeError.
 
     Source:
         Peng Bo, "RWKV-CUDA", depthwise_conv1d, 2022.

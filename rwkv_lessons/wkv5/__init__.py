@@ -1,4 +1,4 @@
-"""WKV-5, the time mixing of RWKV-5: a matrix state whose rows decay, each at its own fixed rate.
+"""WKV-5, the time mixing of RWKV-5: a matrix state with a fixed decay rate for each row.
 
 For each head, with row vectors r, k, v, w, u and a K × V state S:
 
@@ -44,7 +44,7 @@ def __getattr__(name):
 def wkv5(r, k, v, w, u, s0=None):
     """Mixes time with the RWKV-5 recurrence: numba kernels on a GPU, matrix products elsewhere.
 
-    Matrix products on a GPU, too, without numba-cuda, which the extra [cuda] brings.
+    Without numba-cuda (the extra [cuda]), it uses matrix products on a GPU too.
 
     Args:
         r, k: receptance and key, `[B, T, H, K]`, float32, float16, bfloat16 or float64.
@@ -54,8 +54,8 @@ def wkv5(r, k, v, w, u, s0=None):
         s0: state before the first token, `[B, H, K, V]` (keys × values); zeros if None.
 
     Returns:
-        o `[B, T, H, V]` in r's dtype and the state after the last token s1 `[B, H, K, V]`, float32
-        (float64 where r is). All arguments have gradients, through o and through s1.
+        o `[B, T, H, V]` in r's dtype, and s1 `[B, H, K, V]`, the state after the last token, in
+        float32 (float64 if r is). All arguments have gradients, through both o and s1.
 
     Raises:
         TypeError, ValueError: an argument has the wrong dtype, shape or device.

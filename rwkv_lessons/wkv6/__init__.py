@@ -1,11 +1,11 @@
-"""WKV-6, the time mixing of RWKV-6: a matrix state whose rows decay at rates that the data sets.
+"""WKV-6, the time mixing of RWKV-6: a matrix state whose decay rates depend on the data.
 
 For each head, with row vectors r, k, v, w, u and a K × V state S:
 
     o[t] = r[t] (S[t-1] + diag(u) k[t]ᵀ v[t])
     S[t] = diag(exp(w[t])) S[t-1] + k[t]ᵀ v[t]
 
-With the same w for every token it is WKV-5.
+With the same w for every token, this is WKV-5.
 """
 
 import functools
@@ -85,7 +85,7 @@ def __getattr__(name):
     size=check_count, gradients=check_flag, packed=check_flag, gpu=devices.check_gpu,
 )  # fmt: skip
 def method_for(device, dtype, T, heads, size, gradients, packed=False, gpu=devices.H200):
-    """The method that `wkv6` takes, a key of `METHODS`, by what was measured on an H200.
+    """The method that `wkv6` chooses, a key of `METHODS`, based on times on an H200.
 
     | device | T         | and                   | method    | because |
     |--------|-----------|-----------------------|-----------|---------|
@@ -102,20 +102,20 @@ def method_for(device, dtype, T, heads, size, gradients, packed=False, gpu=devic
     | GPU    | more      | size up to 1024       | cuda      | many tokens in shared memory |
     | GPU    | more      | larger                | doubling  | no kernel is as large |
 
-    * On GPUs other than Hopper up to 128, in float32 64: of more, a tile does not fit.
+    * On GPUs other than Hopper up to 128, or 64 in float32: tiles of larger heads do not fit.
 
-    Without Triton neither the recurrent nor the chunked method is there, and the last rows apply.
-    Without numba-cuda the chunked method, else the recurrent one, stands in for the kernels in it.
+    Without Triton there is no recurrent and no chunked method, and the last rows apply.
+    Without numba-cuda, the chunked method replaces its kernels, or else the recurrent one.
 
     Args:
         device: "cuda" or another `torch.device.type`.
-        dtype: torch.float64 where any tensor is, else r's.
-        T: tokens of a sequence; the mean, where several are packed.
-        heads: B·H, or sequences·H where they are packed; 256 are many.
+        dtype: torch.float64 if any tensor is, else r's.
+        T: tokens of a sequence, or their mean if several are packed.
+        heads: B·H, or sequences·H if they are packed; 256 or more count as many.
         size: the larger of K and V.
-        gradients: whether any are wanted.
+        gradients: whether any gradient is needed.
         packed: whether there are several sequences along T.
-        gpu: `devices.gpu_of` the tensors' device, if that is "cuda".
+        gpu: `devices.gpu_of` the tensors' device, if the device is "cuda".
     """
     if device != "cuda":
         return "reference" if T == 1 else "doubling"
@@ -134,42 +134,43 @@ def method_for(device, dtype, T, heads, size, gradients, packed=False, gpu=devic
 
 
 def wkv6(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False):
-    """Mixes time with the RWKV-6 recurrence, by the method that suits shape and device.
+    """Mixes time with the RWKV-6 recurrence, with the method that `method_for` chooses.
 
     Args:
         r, k: receptance and key, `[B, T, H, K]`, float32, float16, bfloat16 or float64.
         v: value, `[B, T, H, V]`, of the same dtype.
         w: log decay, `[B, T, H, K]`, at most 0 and as low as -inf; before token t is added, the
-            state is multiplied by `exp(w[t])`. Any of these dtypes; float32 tells slow ones apart.
+            state is multiplied by `exp(w[t])`. Any of these dtypes; decays close to 0 need the
+            precision of float32.
         u: bonus of the current token, `[H, K]`.
         s0: state before the first token, `[B, H, K, V]` (keys × values); zeros if None.
-        cu_seqlens: where packed sequences start and end along T, `[S + 1]`, int32 or int64, from 0
-            to T, rising, on r's device; B must be 1, and states are `[S, H, K, V]`. An empty
-            sequence keeps its state. On a GPU the numbers are trusted: the host does not read them.
-        scale: r is multiplied by it.
-        raw_decay: w is x of `exp(-exp(x))`, as models store it, and not the log decay; its
-            gradient is x's.
+        cu_seqlens: the boundaries of packed sequences along T, `[S + 1]`, int32 or int64,
+            increasing from 0 to T, on r's device; B must be 1, and states are `[S, H, K, V]`. An
+            empty sequence keeps its state. On a GPU the host does not check the values.
+        scale: a factor for r.
+        raw_decay: if True, w is x in `exp(-exp(x))`, as models store it, instead of the log decay,
+            and dw is the gradient of x.
 
     Returns:
-        o `[B, T, H, V]` in r's dtype and the state after the last token s1 `[B, H, K, V]`, float32
-        (float64 where r is). All tensors have gradients, through o and through s1. s0 is not
-        written to; `wkv6_step` decodes in place.
+        o `[B, T, H, V]` in r's dtype, and s1 `[B, H, K, V]`, the state after the last token, in
+        float32 (float64 if r is). All tensors have gradients, through both o and s1. s0 is not
+        modified; `wkv6_step` updates a state in place.
 
     Raises:
         TypeError, ValueError: an argument has the wrong dtype, shape or device.
 
     Limits:
-        Numbers that are not finite: what depends on a NaN is NaN; an inf may make NaN as well. It
-            stays in its head and its sequence, also where sequences are packed; one in u reaches
-            its head of every sequence. Of one at token t, o is NaN from t on, and gradients before
-            t, too. The chunked method multiplies what does not depend on it by 0: there it may
-            reach all tokens of its chunk, 64 tokens from a multiple of 64 in the sequence, on
-            either side. The cuda method's dw may be NaN from the multiple of 64 before t on.
-        The same bits: kernels add in a fixed order, without atomics. The same call on the same
-            GPU, with the same versions, gives the same bits in o, s1 and every gradient; doubling
-            as far as torch's matrix products do. Another batch, T or method may round otherwise.
-        Precision: all of it is as outside of torch.autocast. Second gradients are those of the
-            methods in torch, reference and doubling; of the kernels they raise a RuntimeError.
+        NaN and infinity: everything that depends on a NaN is NaN, and an infinity can cause NaN.
+            It stays in its head and its sequence, packed or not; one in u reaches its head in
+            every sequence. After a NaN at token t, o is NaN from t on, and so are gradients before
+            t. The chunked method multiplies independent values by 0, so there a NaN can reach all
+            tokens of its chunk (64 tokens from a multiple of 64 in the sequence), also earlier
+            ones. The cuda method's dw can be NaN from the multiple of 64 before t on.
+        Reproducibility: kernels add in a fixed order, without atomics. The same call on the same
+            GPU with the same versions gives the same bits in o, s1 and every gradient; doubling
+            does if torch's matrix products do. Another batch, T or method can round differently.
+        Precision: torch.autocast has no effect. Second gradients are supported by the methods
+            in torch, reference and doubling; the kernels raise a RuntimeError.
     """
     tensors = r, k, v, w, u, s0
     signature = key_of(tensors, scale, raw_decay) if cu_seqlens is None else None

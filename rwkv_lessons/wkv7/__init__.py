@@ -1,4 +1,4 @@
-"""WKV-7, the time mixing of RWKV-7: a matrix state that a token reads, corrects and decays.
+"""WKV-7, the time mixing of RWKV-7: a matrix state that each token reads, corrects and decays.
 
 For each head, with row vectors r, w, k, v, a, b and a K × V state S:
 
@@ -6,9 +6,9 @@ For each head, with row vectors r, w, k, v, a, b and a K × V state S:
     S[t] = diag(exp(w[t])) S[t-1] + b[t]ᵀ z[t] + k[t]ᵀ v[t]
     o[t] = r[t] S[t]
 
-The delta rule: with a = -κ and b = βκ for a unit vector κ, what the state holds under the key κ is
-taken out in part (β) before k writes. With b = 0 it is WKV-6 without its bonus, but o reads the
-state after the token.
+This is the delta rule: with a = -κ and b = βκ for a unit vector κ, a fraction β of what the state
+holds under the key κ is removed before k writes. With b = 0 it is WKV-6 without the bonus, except
+that o reads the state after the token.
 """
 
 import functools
@@ -83,7 +83,7 @@ def __getattr__(name):
     size=check_count, gradients=check_flag, gpu=devices.check_gpu,
 )  # fmt: skip
 def method_for(device, dtype, T, heads, size, gradients, gpu=devices.H200):
-    """The method that `wkv7` takes, a key of `METHODS`.
+    """The method that `wkv7` chooses, a key of `METHODS`.
 
     | device | T         | and            | method    | because |
     |--------|-----------|----------------|-----------|---------|
@@ -99,17 +99,17 @@ def method_for(device, dtype, T, heads, size, gradients, gpu=devices.H200):
     | GPU    | more      | size above 128, no Hopper | recurrent | tiles do not fit |
     | GPU    | more      |                | chunked   | matrix products, T in parallel |
 
-    Without Triton it is as on a machine without a GPU. Times are an H200's at B=8 T=4096 H=64 N=64,
-    forward; other lines are reasons and counts.
+    Without Triton, the rows for no GPU apply. Times are forward times on an H200 at B=8 T=4096
+    H=64 N=64; the other reasons were not timed.
 
     Args:
         device: "cuda" or another `torch.device.type`.
-        dtype: torch.float64 where any tensor is, else r's.
-        T: tokens of a sequence; the mean, where several are packed.
-        heads: B·H, or sequences·H where they are packed; 256 are many.
+        dtype: torch.float64 if any tensor is, else r's.
+        T: tokens of a sequence, or their mean if several are packed.
+        heads: B·H, or sequences·H if they are packed; 256 or more count as many.
         size: K.
-        gradients: whether any are wanted.
-        gpu: `devices.gpu_of` the tensors' device, if that is "cuda".
+        gradients: whether any gradient is needed.
+        gpu: `devices.gpu_of` the tensors' device, if the device is "cuda".
     """
     if device != "cuda" or not TRITON:
         return "reference" if T == 1 else "wy"
@@ -126,42 +126,43 @@ def method_for(device, dtype, T, heads, size, gradients, gpu=devices.H200):
 
 
 def wkv7(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="log"):
-    """Mixes time with the RWKV-7 recurrence, by the method that suits shape and device.
+    """Mixes time with the RWKV-7 recurrence, with the method that `method_for` chooses.
 
     Args:
         r, k: receptance and key, `[B, T, H, K]`, float32, float16, bfloat16 or float64.
-        w: decay, `[B, T, H, K]`, any of these dtypes; float32 tells slow ones apart. See `decay`.
+        w: decay, `[B, T, H, K]`, any of these dtypes; decays close to 1 need the precision of
+            float32. See `decay`.
         v: value, `[B, T, H, V]`, of r's dtype.
-        a: what token t reads the state before it with, `[B, T, H, K]`; in models -κ, where κ is a
+        a: token t reads the state before it with a, `[B, T, H, K]`; in models -κ, where κ is a
             unit vector for each head.
-        b: where it adds what it read, `[B, T, H, K]`; in models κ times a rate from 0 to 1. With
-            |a| |b| above 2 states may grow without bound.
+        b: token t adds the result along b, `[B, T, H, K]`; in models κ times a rate from 0 to 1.
+            If |a| |b| is above 2, states can grow without bound.
         s0: state before the first token, `[B, H, K, V]` (keys × values); zeros if None.
-        cu_seqlens: where packed sequences start and end along T, `[S + 1]`, int32 or int64, from 0
-            to T, rising, on r's device; B must be 1, and states are `[S, H, K, V]`. An empty
-            sequence keeps its state. On a GPU the numbers are trusted: the host does not read them.
-        scale: r is multiplied by it.
-        decay: what w is. "log": the log decay, at most 0 and as low as -inf; the state is
-            multiplied by `exp(w)`. "raw": x of `exp(-exp(x))`. "clamp": x of
+        cu_seqlens: the boundaries of packed sequences along T, `[S + 1]`, int32 or int64,
+            increasing from 0 to T, on r's device; B must be 1, and states are `[S, H, K, V]`. An
+            empty sequence keeps its state. On a GPU the host does not check the values.
+        scale: a factor for r.
+        decay: how w is given. "log": the log decay, at most 0 and as low as -inf; the state is
+            multiplied by `exp(w)`. "raw": x in `exp(-exp(x))`. "clamp": x in
             `exp(-exp(-0.5) · sigmoid(x))`, as RWKV-7's models store it. dw is the gradient of w
-            as it was given.
+            in the given form.
 
     Returns:
-        o `[B, T, H, V]` in r's dtype and the state after the last token s1 `[B, H, K, V]`, float32
-        (float64 where r is). All tensors have gradients, through o and through s1. s0 is not
-        written to.
+        o `[B, T, H, V]` in r's dtype, and s1 `[B, H, K, V]`, the state after the last token, in
+        float32 (float64 if r is). All tensors have gradients, through both o and s1. s0 is not
+        modified.
 
     Raises:
-        TypeError, ValueError: an argument has the wrong dtype, shape or device, or there is no
-            such decay.
+        TypeError, ValueError: an argument has the wrong dtype, shape or device, or decay is none
+            of these.
 
     Limits:
-        Numbers that are not finite: what depends on a NaN is NaN. It stays in its head and its
-            sequence. The methods in chunks take it to all tokens of its chunk, on either side:
-            up to 32 from a multiple of 32 in the sequence by chunked, 64 of 64 by wy.
-        The same bits: kernels add in a fixed order, without atomics.
-        Precision: all of it is as outside of torch.autocast. Second gradients are those of the
-            methods in torch, reference and wy; of the kernels they raise a RuntimeError.
+        NaN: everything that depends on a NaN is NaN. It stays in its head and its sequence. In
+            methods with chunks it reaches all tokens of its chunk, also earlier ones: up to 32
+            tokens from a multiple of 32 in the sequence with chunked, 64 with wy.
+        Reproducibility: kernels add in a fixed order, without atomics.
+        Precision: torch.autocast has no effect. Second gradients are supported by the methods
+            in torch, reference and wy; the kernels raise a RuntimeError.
     """
     B, T, H, K, V = check_call(r, w, k, v, a, b, s0, cu_seqlens, scale, decay)
     S = B if cu_seqlens is None else len(cu_seqlens) - 1
