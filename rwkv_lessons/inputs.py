@@ -49,6 +49,19 @@ class RWKV7Inputs(NamedTuple):
     b: torch.Tensor
 
 
+class KDAInputs(NamedTuple):
+    """What Kimi's delta attention takes: q, k, v and log decay g `[B, T, H, N]`, rate `[B, T, H]`.
+
+    g is float32.
+    """
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    g: torch.Tensor
+    beta: torch.Tensor
+
+
 @cache
 def words():
     """The whole text, cut into words, signs and white space."""
@@ -192,6 +205,39 @@ def rwkv7_inputs(
     kappa = F.normalize(k, dim=-1)
     given = (r, w, k, v, -kappa, kappa * rate)
     return RWKV7Inputs(*(x.to(dtype) for x in given))
+
+
+def kda_inputs(
+    B, T, H=4, N=64, *, dtype=torch.float32, device="cpu", layer=6, n_layer=12, offset=0, seed=0
+):
+    """q, k, v, g, beta of a layer of Kimi's delta attention of width H·N; see `rwkv7_inputs`.
+
+    q and k are silu of the projections, of length 1 in each head. The log decay is
+    -5 · sigmoid(bias + a term of low rank), as the layer has it with a lower bound of -5, and the
+    biases are at their initialisation: the median token decays by 0.1 % to 9 % of the bound. The
+    rate is a sigmoid.
+
+    Args:
+        dtype: of q, k, v and beta; g is float32.
+        The others: as for `rwkv5_inputs`, which gives the same v.
+    """
+    settings = {"layer": layer, "n_layer": n_layer, "offset": offset, "seed": seed}
+    q, k, v, _, _ = rwkv5_inputs(B, T, H, N, dtype=torch.float32, device=device, **settings)
+    C, generator = H * N, torch.Generator().manual_seed(seed)
+    embedding = _embedding(C, generator, device)
+    down = torch.randn(C, RANK, generator=generator).to(device) / C**0.5
+    up = torch.randn(RANK, C, generator=generator).to(device) * SWING / RANK**0.5
+    of_beta = torch.randn(C, H, generator=generator).to(device) / C**0.5
+    step = torch.exp(math.log(0.001) + math.log(100) * torch.rand(C, generator=generator))
+    bias = step.expm1().log().to(device)
+
+    g = torch.empty(B, T, C, device=device)
+    beta = torch.empty(B, T, H, dtype=dtype, device=device)
+    for n, (x, _) in enumerate(_passages(embedding, B, T, offset)):
+        g[n] = -5 * torch.sigmoid(bias + x @ down @ up)
+        beta[n] = torch.sigmoid(x @ of_beta)
+    q, k = (F.normalize(F.silu(x), dim=-1) for x in (q, k))
+    return KDAInputs(*(x.to(dtype) for x in (q, k, v)), g.view(B, T, H, N), beta)
 
 
 def wkv6_decode_inputs(B, T=1, H=4, N=64, *, dtype=torch.float32, device="cpu"):

@@ -25,6 +25,13 @@ class RWKV7Inputs(NamedTuple):
     a: Tensor
     b: Tensor
 
+class KDAInputs(NamedTuple):
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    g: Tensor
+    beta: Tensor
+
 def rwkv5_inputs(
     B: int,
     T: int,
@@ -65,6 +72,19 @@ def rwkv7_inputs(
     offset: int = 0,
     seed: int = 0,
 ) -> RWKV7Inputs: ...
+def kda_inputs(
+    B: int,
+    T: int,
+    H: int = 4,
+    N: int = 64,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    layer: int = 6,
+    n_layer: int = 12,
+    offset: int = 0,
+    seed: int = 0,
+) -> KDAInputs: ...
 def rwkv5_decay(C: int, depth: float = 0.5) -> Tensor: ...
 def rwkv5_bonus(C: int, depth: float = 0.5) -> Tensor: ...
 def rwkv7_decay(C: int, depth: float = 0.5) -> Tensor: ...

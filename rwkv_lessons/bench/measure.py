@@ -60,6 +60,7 @@ def measure(operation, method, inputs, expected, budget_ms=timing.BUDGET_MS, cei
     dtype = str(r.dtype).removeprefix("torch.")
     row = {"method": method.name, "shape": tuple(r.shape), "dtype": dtype, "note": method.note}
     limit = LIMITS[dtype] if method.precise else PEER_LIMIT
+    limit *= OPERATIONS[operation].slack
     with methods_taken() as taken:
         run, error, problem = checked(lambda: method.prepare(*inputs), expected, limit)
     if method.sources:

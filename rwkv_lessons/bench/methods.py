@@ -36,8 +36,11 @@ def library(name):
     operation = OPERATIONS[name]
     if operation.one_token:
         return one_token(operation.package)
-    package = import_module(f"rwkv_lessons.{operation.package}")
-    functions = package.METHODS | {operation.package: getattr(package, operation.package)}
+    if operation.functions:
+        functions = {method: loaded(function) for method, function in operation.functions.items()}
+    else:
+        package = import_module(f"rwkv_lessons.{operation.package}")
+        functions = package.METHODS | {operation.package: getattr(package, operation.package)}
     names = [method for method in functions if method not in operation.skipped]
     return {method: _library_method(operation, method, functions[method]) for method in names}
 

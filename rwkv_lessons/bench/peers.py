@@ -84,6 +84,20 @@ def fla_rwkv7_chunk_gradients(*inputs):
     return with_gradients(lambda *x: chunk_rwkv7(*x, scale=1.0, **FLA_RWKV7), inputs, like=3)
 
 
+# The decay is bounded by -5, as FLA's faster kernels need it.
+FLA_KDA = {"safe_gate": True}
+
+
+def fla_kda_chunk(*inputs):
+    chunk_kda = fla_function("chunk_kda", "kda")
+    return lambda: chunk_kda(*inputs, **FLA_KDA)[0]
+
+
+def fla_kda_chunk_gradients(*inputs):
+    chunk_kda = fla_function("chunk_kda", "kda")
+    return with_gradients(lambda *x: chunk_kda(*x, **FLA_KDA), inputs, like=2)
+
+
 def flash_rwkv(r, k, v, w, u):
     """flash-rwkv takes the raw decay, w = −exp(raw), and updates a copy of its state."""
     from flash_rwkv import rwkv5_cuda_linear_attention

@@ -4,7 +4,7 @@ For each head, with row vectors q, k, v, a decay α = exp(g) per key channel and
 
     S[t] = (I − β kᵀk) diag(α) S[t-1] + β kᵀ v          o = scale · q S[t]
 
-which is WKV-7 with r = q, w = g, a = −α∘k and βk for both its b and its k: docs/kda.md. A gated
+which is WKV-7 with r = q, w = g, a = α∘k, b = −βk and βk for its k: docs/kda.md. A gated
 delta net has one decay for a head, so that its w is the same in all channels.
 
 What changes with these functions: those of one token after the other have gradients too, any log
@@ -266,6 +266,38 @@ def fused_recurrent_gated_delta_rule(
     )
 
 
+class AsRWKV7(torch.autograd.Function):
+    """What RWKV-7 takes as k, a and b: βk, α∘k and -βk, in `dtype`, each rounded once.
+
+    The gradients of βk and -βk are rounded to `dtype` by `wkv7`, and nearly cancel where the state
+    already holds v; from there on all sums are in float32 at least. α is computed again in the
+    backward pass.
+    """
+
+    @staticmethod
+    def forward(k, g, beta, dtype):
+        alpha = g.to(sum_dtype(dtype)).exp()
+        a, written = (torch.empty_like(k, dtype=dtype) for _ in range(2))
+        torch.mul(alpha, k, out=a)
+        torch.mul(beta[..., None], k, out=written)
+        return written, a, -written
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs[:3])
+        ctx.real = sum_dtype(inputs[3])
+
+    @staticmethod
+    def backward(ctx, dwritten, da, db):
+        k, g, beta = ctx.saved_tensors
+        alpha, dwritten = g.to(ctx.real).exp(), dwritten.to(ctx.real) - db
+        read = alpha * da
+        dk = torch.addcmul(read, beta.to(ctx.real)[..., None], dwritten)
+        dg = (read * k).sum_to_size(g.shape)
+        dbeta = (dwritten * k).sum(-1)
+        return dk.to(k.dtype), dg.to(g.dtype), dbeta.to(beta.dtype), None
+
+
 def _by_wkv7(
     q, k, v, g, beta, scale, initial_state, output_final_state, norm, state_v_first, cu_seqlens
 ):
@@ -282,16 +314,14 @@ def _by_wkv7(
     check_initial_state(initial_state, q, v, cu_seqlens)
     if norm:
         q, k = _unit(q), _unit(k)
-    alpha = g.to(sum_dtype(dtype)).exp()
-    a, written = -(alpha * k), beta[..., None] * k  # in 16 bits each is rounded once, below
-    written = written.to(dtype)
+    k, a, b = AsRWKV7.apply(k, g, beta, dtype)
     o, s1 = wkv7(
         q.to(dtype),
         g.expand(q.shape),
-        written,
+        k,
         v.to(dtype),
-        a.to(dtype),
-        written,
+        a,
+        b,
         initial_state,
         cu_seqlens=cu_seqlens,
         scale=q.shape[-1] ** -0.5 if scale is None else scale,

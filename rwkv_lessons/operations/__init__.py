@@ -21,6 +21,7 @@ when they are called: this module needs neither torch nor Triton nor numba.
 """
 
 from rwkv_lessons.operations.distributed import SEQUENCE_PARALLEL
+from rwkv_lessons.operations.kda import KDA, KDA_BACKWARD
 from rwkv_lessons.operations.mla import MLA_DECODE, MLA_GENERATE, MLA_LADDER, MLA_PREFILL
 from rwkv_lessons.operations.timex import TIMEX, TIMEX_BACKWARD
 from rwkv_lessons.operations.train import TRAIN
@@ -70,6 +71,7 @@ def work(operation, shape, dtype):
 TABLE = (WKV5, WKV5_BACKWARD, WKV6, WKV6_BACKWARD, WKV6_DECAYS, WKV6_DECODE, WKV6_HOPPER)
 TABLE += (TIMEX, TIMEX_BACKWARD)
 TABLE += (WKV7, WKV7_BACKWARD, WKV7_DECODE, WKV6_SERVING, WKV7_SERVING)
+TABLE += (KDA, KDA_BACKWARD)
 TABLE += (MLA_DECODE, MLA_LADDER, MLA_PREFILL, MLA_GENERATE)
 TABLE += (SEQUENCE_PARALLEL, TRAIN)
 OPERATIONS = {operation.name: operation for operation in TABLE}

@@ -163,11 +163,13 @@ class Operation:
     # Which of them o is like, and has the shape that `letters` names; do is it, reversed in time.
     like: int = 2
     reference: str | None = None  # (*inputs in float64) → o, or a tuple that starts with it
+    slack: float = 1.0  # times the limits of bench/measure.py: a result is a difference of others
     compared: int = 1  # how many of the reference's results are held against a method's
     # (*inputs) → (what a rung reads, zero states last; what it writes: o, and as many states)
     rung_arguments: str | None = None
     # Timed are the package's METHODS and, last, its own function, but for these.
     skipped: tuple[str, ...] = ()
+    functions: dict[str, str] = field(default_factory=dict)  # method → function, timed instead
     # Methods and peers whose arithmetic is matrix products on tensor cores; None: all of them.
     tensor_cores: tuple[str, ...] | None = None
     one_token: bool = False  # what is measured is a token, the state in place, and a graph of it

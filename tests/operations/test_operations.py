@@ -50,6 +50,7 @@ def test_what_an_entry_names_is_there(operation):
     assert all(callable(getattr(peers, peer.adapter)) for peer in operation.peers.values())
     package = import_module(f"rwkv_lessons.{operation.package}")
     assert all(hasattr(package, x) for x in operation.public)
+    assert all(callable(loaded(function)) for function in operation.functions.values())
     for ladder in operation.ladders:
         assert ladder.finished in package.METHODS
         assert all((ROOT / rung.file).is_file() for rung in ladder.rungs)
@@ -92,7 +93,7 @@ def test_a_new_method_is_timed_and_verified_without_an_entry_of_its_own(operatio
     package = import_module(f"rwkv_lessons.{operation.package}")
     new = package.METHODS | {"new": package.METHODS["reference"]}
     monkeypatch.setattr(package, "METHODS", new)
-    if not operation.one_token:
+    if not (operation.one_token or operation.functions):
         assert "new" in methods.library(operation.name)
     cases = [case for case in table([f"{operation.package} / new"])]
     assert {case.dtype for case in cases} == {*ALL_DTYPES} and len({c.option for c in cases}) > 1
