@@ -14,7 +14,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from .compiled.assembly import assembly as machine_code
-from .compiled.cubin import plain
+from .compiled.functions import plain
 from .compiled.occupancy import occupancy
 from .faults import UninitialisedRead, Unsupported
 from .least_time import Ceiling, LeastWork, Roof, data_sheet, roof_over

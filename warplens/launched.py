@@ -24,7 +24,8 @@ import numpy as np
 
 from .command_line import at_least
 from .compiled.assembly import what_is_missing
-from .compiled.cubin import CompileError, plain
+from .compiled.cubin import CompileError
+from .compiled.functions import plain
 from .faults import KernelFault
 from .kernels import machine_code, trace
 from .pretend_gpu import Compiled, pretend_gpu, real_devices

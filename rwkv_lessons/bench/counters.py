@@ -28,7 +28,7 @@ from rwkv_lessons.records.fingerprint import source_of
 from rwkv_lessons.records.lookup import record
 from rwkv_lessons.records.schema import Measurement, Record, code, save
 from rwkv_lessons.runtime.launch_numba import as_array, stream
-from warplens.compiled.cubin import plain
+from warplens.compiled.functions import plain
 from warplens.cuda.trace import trace
 
 SHAPES = {"wkv5": (2, 4, 3, 64), "timex": (8, 2, 64)}  # small enough to trace every thread

@@ -21,7 +21,7 @@ from rwkv_lessons.runtime import assembler as choosing  # noqa: E402
 from rwkv_lessons.runtime.assembler import Assembler, WrongAssembler, assembler  # noqa: E402
 from rwkv_lessons.runtime.compile_triton import assemble, assembled, own_target  # noqa: E402
 from warplens.compiled import from_triton as cubin_triton
-from warplens.compiled.cubin import plain
+from warplens.compiled.functions import plain
 
 SM_90 = GPUTarget("cuda", 90, 32)
 

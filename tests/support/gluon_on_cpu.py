@@ -3,7 +3,7 @@
 import inspect
 import types
 
-from warplens.compiled.cubin import named, plain
+from warplens.compiled.functions import named, plain
 from warplens.gluon import OnCPU
 
 

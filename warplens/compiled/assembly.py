@@ -17,8 +17,9 @@ from ..architectures import ARCHITECTURES
 from . import from_numba as cubin_numba
 from . import from_triton as cubin_triton
 from .apart import Crashed, apart
-from .cubin import CompileError, dependencies, plain
+from .cubin import CompileError
 from .disassembler import disassembled, nvidia_tool
+from .functions import dependencies, plain
 from .targets import own_target
 
 __all__ = ["Assembly", "CompileError", "assembly", "can_compile", "what_is_missing"]

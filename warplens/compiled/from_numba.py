@@ -10,6 +10,7 @@ import types
 import warnings
 
 from . import cubin
+from .functions import plain, rebuild
 
 OPTIONS = ("fastmath", "max_registers", "launch_bounds", "opt", "debug", "lto")
 # Decorator options of a device function that its copy with other constants keeps.
@@ -40,7 +41,7 @@ def missing():
 
 def prepare(kernel, args, constants, options):
     """(signature, constants, options), checked, with the options of the kernel's own decorator."""
-    function = cubin.plain(kernel)
+    function = plain(kernel)
     if unknown := set(options) - set(OPTIONS):
         raise TypeError(f"unknown option {min(unknown)!r}, needs one of {', '.join(OPTIONS)}")
     own = getattr(kernel, "targetoptions", {})
@@ -86,7 +87,7 @@ def build(kernel, signature, arch, constants, options, lineinfo=False):
     cc = (major, minor, "a") if major >= 9 else (major, minor)
     lto = options["lto"] and not options.get("debug")
     compiler = {k: options.get(k) for k in ("launch_bounds", "opt", "debug")}
-    function = _rebuild(cubin.plain(kernel), constants, lineinfo)
+    function = _rebuild(plain(kernel), constants, lineinfo)
     _find_undefined(function)
     try:
         with _compiling_for(cc), warnings.catch_warnings():
@@ -139,7 +140,7 @@ def _rebuild(function, constants, lineinfo):
         given = {k: value.targetoptions[k] for k in KEPT if k in value.targetoptions}
         return cuda.jit(device=True, lineinfo=lineinfo, **given)(copy)
 
-    return cubin.rebuild(function, constants, convert)
+    return rebuild(function, constants, convert)
 
 
 def _find_undefined(function):

@@ -11,6 +11,7 @@ from pathlib import Path
 from ..architectures import number_of
 from . import cubin
 from .apart import last_words
+from .functions import named, plain, rebuild
 from .targets import own_target
 
 KEPT = "ptxas_and_file.json"
@@ -90,7 +91,7 @@ def build(kernel, parameters, arch, constants, options):
     """The Cubin of a kernel whose arguments are as `prepare` returned them."""
     from triton import knobs
 
-    function = cubin.plain(kernel)
+    function = plain(kernel)
     with knobs.runtime.scope(), knobs.compilation.scope(), knobs.nvidia.scope():
         knobs.runtime.interpret = False
         knobs.nvidia.dump_ptxas_log = True
@@ -181,10 +182,10 @@ def _jit(kernel, constants):
     while not hasattr(kernel, "arg_names") or not hasattr(kernel.fn, "__code__"):
         kernel = kernel.fn  # under triton.autotune and triton.heuristics
     # Gluon's functions are never interpreted, but may call some that are.
-    interpreted = [x for x in cubin.named(kernel.fn).values() if isinstance(x, InterpretedFunction)]
+    interpreted = [x for x in named(kernel.fn).values() if isinstance(x, InterpretedFunction)]
     if isinstance(kernel, triton.JITFunction) and not constants and not interpreted:
         return kernel
-    return convert(kernel, cubin.rebuild(kernel.fn, constants, convert))
+    return convert(kernel, rebuild(kernel.fn, constants, convert))
 
 
 @contextlib.contextmanager

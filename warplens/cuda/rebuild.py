@@ -12,7 +12,7 @@ import types
 
 import numpy as np
 
-from ..compiled.cubin import plain
+from ..compiled.functions import Rebinder, codes_in, plain
 from . import dialects
 from .fake_cuda import PretendInteger
 from .vectors import vector_class
@@ -24,9 +24,12 @@ class Rebuilder:
 
     def __init__(self, cuda, constants=None, wrap_twin=lambda twin: twin, extra_globals=()):
         self.cuda, self.constants = cuda, dict(constants or {})
-        self.wrap_twin, self.extra_globals = wrap_twin, dict(extra_globals)
-        self.built, self.codes, self.replaced = {}, set(), set()
-        self.known = {}  # by id: a global, and what replaces it
+        self.wrap_twin = wrap_twin
+        added = dict(extra_globals)
+        self.numbers_turns = TURNS in added
+        self.function = Rebinder(self.named, self._code_of, {"round": rounded, **added})
+        self.codes, self.replaced = set(), set()
+        self.replacements = {}  # by id: a global, and what replaces it
         self.aliases = _aliases(cuda)
 
     def kernel(self, kernel):
@@ -40,33 +43,10 @@ class Rebuilder:
         """Every name that the kernel and its device functions use."""
         return frozenset(name for code in self.codes for name in code.co_names)
 
-    def function(self, function):
-        if function in self.built:
-            return self.built[function]
-        code, scope = function.__code__, dict(function.__globals__)
-        if TURNS in self.extra_globals:
-            code = with_turns(function)
-        free = zip(code.co_freevars, function.__closure__ or (), strict=True)
-        cells = {name: types.CellType() for name in code.co_freevars}
-        rebuilt = types.FunctionType(
-            code, scope, function.__name__, function.__defaults__, tuple(cells.values())
-        )
-        rebuilt.__kwdefaults__ = function.__kwdefaults__
-        self.built[function] = rebuilt
-        self.codes.update(_codes(code))
-        for name, cell in free:
-            try:
-                cells[name].cell_contents = self.named(name, cell.cell_contents)
-            except ValueError:  # an empty cell stays empty
-                continue
-        names = {name for part in _codes(code) for name in part.co_names}
-        for name in names & scope.keys():
-            scope[name] = self.named(name, scope[name])
-        for name in names & self.extra_globals.keys() - scope.keys():
-            scope[name] = self.extra_globals[name]
-        if "round" in names - scope.keys():
-            scope["round"] = rounded
-        return rebuilt
+    def _code_of(self, function):
+        code = with_turns(function) if self.numbers_turns else function.__code__
+        self.codes.update(codes_in(code))
+        return code
 
     def named(self, name, value):
         if name in self.constants:
@@ -78,10 +58,10 @@ class Rebuilder:
         """What replaces one global; a kernel asks again and again for those of a module."""
         if type(value) in NUMBERS:
             return value
-        known = self.known.get(id(value))
-        if known is None or known[0] is not value:
-            known = self.known[id(value)] = value, self._value(value)
-        return known[1]
+        replaced = self.replacements.get(id(value))
+        if replaced is None or replaced[0] is not value:
+            replaced = self.replacements[id(value)] = value, self._value(value)
+        return replaced[1]
 
     def _value(self, value):
         if isinstance(value, types.ModuleType):
@@ -184,17 +164,9 @@ def _integer_type(value):
     return None
 
 
-def _codes(code):
-    """A function's code and that of the functions and comprehensions inside it."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _codes(constant)
-
-
 def _aliases(pretend):
     """What `from numba.cuda import threadIdx` bound, by identity: it bypasses `cuda`."""
     names = [name for name in [*vars(pretend), *dir(type(pretend))] if not name.startswith("_")]
     real = [(module, n) for module in dialects.imported() for n in names if n != "laneid"]
-    found = {id(getattr(module, n, None)): getattr(pretend, n) for module, n in real}
-    return {key: value for key, value in found.items() if key != id(None)}
+    aliases = {id(getattr(module, n, None)): getattr(pretend, n) for module, n in real}
+    return {key: value for key, value in aliases.items() if key != id(None)}

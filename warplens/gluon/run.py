@@ -25,7 +25,7 @@ from triton import language as tl
 from triton.experimental.gluon import language as gluon_language
 from triton.experimental.gluon.language.nvidia import hopper
 
-from ..compiled.cubin import named, plain
+from ..compiled.functions import Rebinder, plain
 from ..faults import STILL, EndlessLoop, Place, Unsupported, in_words
 from ..time_limit import SECONDS, StillRunning, time_limit
 from .faults import GluonFault, LeftInFlight, MissingFence, refuse
@@ -81,7 +81,8 @@ class Machine(RegisterArithmetic):
             mbarrier_arrive=self.arrive_with_copies,
         )
         self.thread_barrier = self.barrier
-        self.functions, self.owners, self.roles = {}, {}, None
+        self.rebuilt = Rebinder(self._replacement, self._code_of)
+        self.owners, self.roles = {}, None
         self.touched = Touched() if traced else None
 
     def run(self, kernel, grid, warps, args, reverse=False):
@@ -163,21 +164,17 @@ class Machine(RegisterArithmetic):
         own = [Place(f.f_code, line) for f, line in steps if f.f_code in self.seen.codes]
         return own[-1] if own else None
 
-    def rebuilt(self, function):
-        """The function with this machine's names for Gluon's, as are those that it calls."""
-        if function not in self.functions:
-            known = dict(function.__globals__)
-            made = types.FunctionType(function.__code__, known, None, function.__defaults__)
-            self.functions[function] = made
-            self.seen.codes.add(function.__code__)
-            for name, value in named(function).items():
-                if name in self.NAMES or id(value) in self.MODULES:
-                    known[name] = getattr(self, self.MODULES.get(id(value), name))
-                elif hasattr(value, "fn"):
-                    known[name] = self.rebuilt(plain(value))
-                elif isinstance(value, tl.constexpr):
-                    known[name] = value.value
-        return self.functions[function]
+    def _code_of(self, function):
+        self.seen.codes.add(function.__code__)
+        return function.__code__
+
+    def _replacement(self, name, value):
+        """This machine's own for a name of Gluon's, and for functions that a kernel calls."""
+        if name in self.NAMES or id(value) in self.MODULES:
+            return getattr(self, self.MODULES.get(id(value), name))
+        if hasattr(value, "fn"):
+            return self.rebuilt(plain(value))
+        return value.value if isinstance(value, tl.constexpr) else value
 
     def __getattr__(self, name):
         raise Unsupported(f"gl.{name} {NOT_SIMULATED}")

@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 
-from ..compiled import cubin
+from ..compiled.functions import is_kernel_function, named, rebuild
 from .data_flow import mark
 
 
@@ -66,15 +66,15 @@ def _ticking():
 
 def called(function, tick):
     """A user's kernel function, with those that it calls; closures become globals."""
-    copy = cubin.rebuild(function, {}, lambda value, copy: Called(_in_scope(copy), tick))
+    copy = rebuild(function, {}, lambda value, copy: Called(_in_scope(copy), tick))
     return Called(_in_scope(copy), tick)
 
 
 def _in_scope(function):
     """Of a rebuilt function: its closure as globals, and the language under the names it has."""
     scope = function.__globals__
-    scope.update(cubin.named(function))
-    for name, value in cubin.named(function).items():
+    scope.update(named(function))
+    for name, value in named(function).items():
         if stands := _of_language(value):
             scope[name] = stands
     if scope.get("range", range) is range:
@@ -90,7 +90,7 @@ def _of_language(value):
         return loop
     if tl.core.is_builtin(value):
         return _with_semantic(value)
-    if type(value).__module__.startswith("triton.runtime") and not cubin.is_kernel_function(value):
+    if type(value).__module__.startswith("triton.runtime") and not is_kernel_function(value):
         return _standard(value.fn) if hasattr(value, "arg_names") else None
     if getattr(value, "__module__", None) == GENERIC:
         return _with_semantic(getattr(sys.modules[CUDA], value.__name__))

@@ -20,8 +20,8 @@ import traceback
 
 import numpy as np
 
-from ..compiled import cubin
 from ..compiled import from_triton as cubin_triton
+from ..compiled.functions import is_kernel_function, named, plain
 from ..faults import (
     STILL,
     EndlessLoop,
@@ -86,7 +86,7 @@ def trace(kernel, grid, *args, **named):
         raise
     except KernelFault as fault:
         faults.append(fault)
-    name = cubin.plain(launch.kernel).__name__
+    name = plain(launch.kernel).__name__
     told = launch.configuration, flow.depends
     return TritonTrace(name, launch.grid, launch.memory, faults, *told)
 
@@ -246,11 +246,11 @@ def _as_tensor(x, stand_in=None):
 
 def _files(kernel):
     """The files of a kernel and of the functions that it calls: where its lines are."""
-    functions, waiting = set(), [cubin.plain(kernel)]
+    functions, waiting = set(), [plain(kernel)]
     while waiting:
         function = waiting.pop()
         if function not in functions:
             functions.add(function)
-            values = cubin.named(function).values()
-            waiting += [cubin.plain(x) for x in values if cubin.is_kernel_function(x)]
+            values = named(function).values()
+            waiting += [plain(x) for x in values if is_kernel_function(x)]
     return {function.__code__.co_filename for function in functions}

@@ -8,7 +8,7 @@ import sys
 import threading
 from pathlib import Path
 
-from warplens.compiled.cubin import named
+from warplens.compiled.functions import named
 from warplens.faults import Place
 
 from ...operations import OPERATIONS

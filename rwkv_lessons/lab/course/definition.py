@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Callable
 
-from warplens.compiled.cubin import named
+from warplens.compiled.functions import named
 
 from ...records.fingerprint import plain
 from . import borrowed, exercises

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from warplens.compiled.cubin import plain
+from warplens.compiled.functions import plain
 from warplens.triton import run as interpreter
 
 from .compare import TOLERANCE, ChangedInput, NeverWritten, about, compare, place

@@ -7,13 +7,12 @@ The outputs are the function's own: they are filled with NaN before they are wri
 
 import dataclasses
 import inspect
-import types
 from collections.abc import Callable
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from warplens.compiled.cubin import plain
+from warplens.compiled.functions import plain, with_values
 from warplens.faults import KernelFault
 from warplens.steps import unlimited
 from warplens.triton import run as interpreter
@@ -197,7 +196,7 @@ def launches(kernels, *calls: Call, exact=False):
 def _idle(function, kernels, inputs):
     """What a function returns where its kernels write NaN, and these."""
     dry = {x: Launcher(x, *kernel, run=False) for x, kernel in kernels.items()}
-    got = called(with_kernels(function, dry), *inputs)
+    got = called(with_values(function, dry), *inputs)
     return got if isinstance(got, tuple | list) else (got,), dry
 
 
@@ -226,7 +225,7 @@ def _judge(function, reference, kernels, call, exact):
     for launcher in watched.values():
         launcher.homeless = homeless
     with homeless:
-        got = called(with_kernels(function, watched), *inputs)
+        got = called(with_values(function, watched), *inputs)
     for n, x in enumerate(got if isinstance(got, tuple | list) else [got]):
         homeless.refuse(f"result {n}", x)
     for name, launcher in watched.items():
@@ -260,16 +259,6 @@ def _judge_results(got, wants, call):
             raise Flaw(f"{name} is {x.dtype}, want {dtype}", None)  # the case has a hint
 
 
-def with_kernels(function, kernels):
-    """The function, with these in place of the kernels that it names."""
-    names = function.__globals__ | kernels
-    copy = types.FunctionType(
-        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
-    )
-    copy.__kwdefaults__ = function.__kwdefaults__
-    return copy
-
-
 def launchable(kernels, call: Call, arch="sm_90"):
     """Compiles the kernels for an H200, without one, with what the function gives them."""
 
@@ -277,7 +266,7 @@ def launchable(kernels, call: Call, arch="sm_90"):
         from warplens.compiled.assembly import CompileError, assembly, what_is_missing
 
         watched = {name: Launcher(name, *kernel, run=False) for name, kernel in kernels.items()}
-        with_kernels(function, watched)(*call.problem()[0])
+        with_values(function, watched)(*call.problem()[0])
         resources = []
         for name, launcher in watched.items():
             if missing := what_is_missing(launcher.kernel):
@@ -306,7 +295,7 @@ def launches_gpu(kernels, call: Call):
             return Row("this GPU", ABSENT)
         inputs, wants = call.problem()
         inputs = [x.cuda() if isinstance(x, torch.Tensor) else x for x in inputs]
-        real = with_kernels(function, {name: kernel for name, (kernel, _) in kernels.items()})
+        real = with_values(function, {name: kernel for name, (kernel, _) in kernels.items()})
         _judge_results(real(*inputs), wants, call)
         return Row("this GPU", PASSED, f"{call.size} on {torch.cuda.get_device_name()}")
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numba import float32
 
-from warplens.compiled.cubin import is_kernel_function, named, plain
+from warplens.compiled.functions import is_kernel_function, named, plain
 from warplens.cuda import trace
 
 from ...inputs import rwkv6_inputs

@@ -1,10 +1,10 @@
 """The evidence for torch functions of WKV-7: called on float32 tensors, held against float64."""
 
-import types
 from collections.abc import Callable
 
 import torch
 
+from warplens.compiled.functions import with_values
 from warplens.faults import KernelFault
 
 from ..course.borrowed import solvers
@@ -74,7 +74,7 @@ def few_calls(make: Callable, most: int, text: str, side: int = 0, **stand_ins: 
 
     def gather(function, exercise):
         with solvers() as used:
-            counted = count(_with(function, stand_ins) if stand_ins else function, *make())
+            counted = count(with_values(function, stand_ins) if stand_ins else function, *make())
         message = f"{counted.calls} operations of torch for {text}"
         if counted.calls > most:
             details = explained(f"at most {most} are needed", exercise, "loop over tokens")
@@ -92,14 +92,6 @@ def few_calls(make: Callable, most: int, text: str, side: int = 0, **stand_ins: 
 
     gather.kind = "work"
     return gather
-
-
-def _with(function, stand_ins):
-    """The function, with others under the global names that it uses."""
-    names = {**function.__globals__, **stand_ins}
-    return types.FunctionType(
-        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
-    )
 
 
 def heads(H, C, K, V, **choice):

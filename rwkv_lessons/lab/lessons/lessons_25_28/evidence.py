@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from warplens.compiled.cubin import plain
+from warplens.compiled.functions import plain
 from warplens.faults import KernelFault
 
 from ...course.check import FAILED, PASSED, Row
