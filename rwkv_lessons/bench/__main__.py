@@ -87,8 +87,8 @@ def _add_what(parser, letters, dtypes=DTYPES):
     says = f"{letters}, as 1,2,3; may be repeated"
     parser.add_argument("--shape", type=_numbers, action="append", help=says)
     if dtypes:
-        known = ",".join(DTYPES)
-        parser.add_argument("--dtype", type=_names(DTYPES), help=f"one or more of {known}")
+        choices = ",".join(DTYPES)
+        parser.add_argument("--dtype", type=_names(DTYPES), help=f"one or more of {choices}")
     parser.add_argument("--methods", type=_names(), help="only these, separated by commas")
     parser.add_argument("--quick", action="store_true", help="a small shape, few repetitions")
     says = "of repetitions of a method, for either kind of time; at least 5 of them"
@@ -109,12 +109,12 @@ def _numbers(text):
         raise argparse.ArgumentTypeError(f"{text!r}: needs sizes, as 1,2,3") from None
 
 
-def _names(known=None):
+def _names(allowed=None):
     def parse(text):
         names = text.split(",")
-        unknown = [name for name in names if known and name not in known]
+        unknown = [name for name in names if allowed and name not in allowed]
         if unknown:
-            raise argparse.ArgumentTypeError(f"{unknown[0]!r}: needs one of {', '.join(known)}")
+            raise argparse.ArgumentTypeError(f"{unknown[0]!r}: needs one of {', '.join(allowed)}")
         return names
 
     return parse

@@ -42,7 +42,7 @@ def save(stats, seconds, here=None, folder=None):
 
 def rows(folder=None):
     """A line of the table for each GPU on which the tests ran, as text."""
-    now, found = fingerprint(*kernel_code()), []
+    now, table = fingerprint(*kernel_code()), []
     for file in sorted((folder or RECORDS).glob(f"*/{NAME}.json")):
         record = load(file)
         here, result = record.provenance, record.ceilings
@@ -51,8 +51,8 @@ def rows(folder=None):
         same = "this code" if result["sha256"] == now else "**older code**"
         numbers = [str(result[name]) for name in ("passed", "failed", "skipped", "seconds")]
         where = f"driver {here.driver}, {', '.join(versions)}, commit {here.commit}"
-        found.append([here.gpu, *numbers, same, here.date, where])
-    return found
+        table.append([here.gpu, *numbers, same, here.date, where])
+    return table
 
 
 HEAD = ["GPU", "passed", "failed", "skipped", "seconds", "of", "on", "with"]

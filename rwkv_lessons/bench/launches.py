@@ -51,16 +51,16 @@ class CompilingDriver:
 @contextlib.contextmanager
 def recorded(architecture):
     """A list that fills with what is launched meanwhile, as if on a GPU of this architecture."""
-    found, driver = [], CompilingDriver(architecture)
+    launches, driver = [], CompilingDriver(architecture)
 
     def in_triton(kernel, key, signature, device, constants, options, attributes, warmup):
-        found.append((kernel, signature, constants, options, attributes))
+        launches.append((kernel, signature, constants, options, attributes))
 
-    def run(kernel, *given, grid, warmup, **options):
-        return real_run(kernel, *given, grid=grid, warmup=True, **options)
+    def run(kernel, *args, grid, warmup, **options):
+        return real_run(kernel, *args, grid=grid, warmup=True, **options)
 
     def in_numba(kernel, signature, threads, capability):
-        found.append((kernel, signature, threads, capability))
+        launches.append((kernel, signature, threads, capability))
 
     real_run = triton.JITFunction.run
     active = triton.runtime.driver._active
@@ -79,7 +79,7 @@ def recorded(architecture):
         with contextlib.ExitStack() as stack:
             for patch in patches:
                 stack.enter_context(patch)
-            yield found
+            yield launches
     finally:
         triton.runtime.driver._active = active
 

@@ -36,8 +36,8 @@ def in_float64(operation, inputs):
     reference, doubles = loaded(operation.reference), [x.double() for x in inputs]
     if operation.timed == BOTH:
         return methods.with_gradients(reference, doubles, operation.like)()
-    found = reference(*doubles)
-    return methods.first(found) if operation.compared == 1 else found[: operation.compared]
+    results = reference(*doubles)
+    return methods.first(results) if operation.compared == 1 else results[: operation.compared]
 
 
 @torch.no_grad()
@@ -91,8 +91,8 @@ def checked(prepare, expected, limit):
     except Exception as problem:  # a peer may refuse a shape or a dtype: the others go on
         return None, None, said(problem)
     problem = f"relative error {error:.2g}, more than {limit:g}: not timed"
-    found = error if math.isfinite(error) else None
-    return run, found, None if error <= limit else problem  # NaN is not at most anything
+    finite = error if math.isfinite(error) else None
+    return run, finite, None if error <= limit else problem  # NaN is not at most anything
 
 
 def said(problem):

@@ -47,14 +47,14 @@ def library(name):
 
 def ladder(name):
     """The rungs of a ladder and the library's finished kernel, by name, from the bottom up."""
-    operation, found = OF_LADDER[name], []
+    operation, rungs = OF_LADDER[name], []
     for rung in LADDERS[name].rungs:
-        found.append(rung_method(operation, rung))
+        rungs.append(rung_method(operation, rung))
         if rung.swept:
-            found += [_numba_rung(operation, rung, block) for block in BLOCKS]
-    made, ladder = library(operation.name), LADDERS[name]
+            rungs += [_numba_rung(operation, rung, block) for block in BLOCKS]
+    finished, ladder = library(operation.name), LADDERS[name]
     ends = [ladder.finished, *([ladder.beside[1]] if ladder.beside else [])]
-    return {m.name: m for m in found} | {name: made[name] for name in ends if name in made}
+    return {m.name: m for m in rungs} | {name: finished[name] for name in ends if name in finished}
 
 
 def one_token(name):
@@ -161,8 +161,8 @@ def _numba_rung(operation, rung, *block):
         shape = inputs[operation.like].shape
         _needs_head_size(rung, kernel, shape[-1])
         grid, used["block"] = getattr(module, rung.launch)(*shape, *block)
-        given, results = loaded(operation.rung_arguments)(*inputs)
-        arrays = [as_array(x) for x in (*given, *results)]
+        tensors, results = loaded(operation.rung_arguments)(*inputs)
+        arrays = [as_array(x) for x in (*tensors, *results)]
         launch, o = kernel[grid, used["block"], stream()], results[0]
 
         def run():
@@ -188,8 +188,8 @@ def _function_rung(operation, rung):
 
     def prepare(*inputs):
         forward = rung.load_function()
-        given, _ = loaded(operation.rung_arguments)(*inputs)
-        return lambda: first(forward(*given))
+        tensors, _ = loaded(operation.rung_arguments)(*inputs)
+        return lambda: first(forward(*tensors))
 
     return Method(
         rung.method,
@@ -211,15 +211,15 @@ def _gradient_rung(operation, rung):
 
     def prepare(*inputs):
         do = inputs[operation.like].flip(1).contiguous()
-        given, results = loaded(operation.rung_arguments)(*inputs)
+        tensors, results = loaded(operation.rung_arguments)(*inputs)
         run_forward = forward.prepare(*inputs) if forward else None
         states = len(results) - 1  # beside o
-        zeros = given[len(given) - states :]
+        zeros = tensors[len(tensors) - states :]
 
         def run():
             o = [run_forward()] if forward else []
-            found = getattr(module, rung.function)(*given, do, *zeros)
-            return *o, *found[: len(found) - states]
+            gradients = getattr(module, rung.function)(*tensors, do, *zeros)
+            return *o, *gradients[: len(gradients) - states]
 
         return run
 
@@ -263,7 +263,7 @@ def compiled(kernel):
 
 def launched(module, run):
     """The same of the first kernel that `run` hands to `launch.launch` from `module`."""
-    original, found = module.launch, {}
+    original, used = module.launch, {}
 
     def spy(kernel, grid, block, *args):
         attributes = kernel.attributes
@@ -272,8 +272,8 @@ def launched(module, run):
             ("local_bytes", attributes.local_size_bytes),
             ("shared_bytes", attributes.shared_size_bytes),
         ):  # methods in cuda.core 0, properties in 1
-            found.setdefault(name, asked() if callable(asked) else asked)
-        found.setdefault("block", block if isinstance(block, int) else math.prod(block))
+            used.setdefault(name, asked() if callable(asked) else asked)
+        used.setdefault("block", block if isinstance(block, int) else math.prod(block))
         original(kernel, grid, block, *args)
 
     module.launch = spy
@@ -281,7 +281,7 @@ def launched(module, run):
         run()
     finally:
         module.launch = original
-    return found
+    return used
 
 
 def launched_by_triton(run):

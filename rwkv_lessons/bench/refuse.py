@@ -17,10 +17,10 @@ def refused(name, row):
     problem = gate.problem(*_verified_as(name, row.method), row.dtype, _gradients(name, row.method))
     if problem is None:
         return row
-    kept = {
+    same = {
         field.name: getattr(row, field.name) for field in fields(Measurement) if field.name in KEPT
     }
-    return Measurement(**kept, problem=problem)
+    return Measurement(**same, problem=problem)
 
 
 def _verified_as(name, method):

@@ -69,8 +69,8 @@ class Rung:
     def load_function(self):
         """What `function` names."""
         module = self.load()
-        made = getattr(module, "rungs", dict)()  # before what the module only imports
-        return made.get(self.function) or getattr(module, self.function)
+        rungs = getattr(module, "rungs", dict)()  # before what the module only imports
+        return rungs.get(self.function) or getattr(module, self.function)
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ class Ladder:
     @property
     def plan(self):
         at = f" --shape {','.join(map(str, self.shape))}" if self.shape else ""
-        made = own(f"{self.name}-ladder", f"ladder {self.name}{at}", self.limit_s, "ladder")
-        return replace(made, holds=self.rows, named=bool(at))
+        own_plan = own(f"{self.name}-ladder", f"ladder {self.name}{at}", self.limit_s, "ladder")
+        return replace(own_plan, holds=self.rows, named=bool(at))
 
     @property
     def rows(self):

@@ -31,12 +31,12 @@ def record(name, gpu=GPU, folder=None):
 def times(name, gpu=GPU, folder=None):
     """A line per method of a record with its median time; or that nobody recorded it yet."""
     try:
-        found = record(name, gpu, folder)
+        measured = record(name, gpu, folder)
     except LookupError:
         return f"{name}: not recorded on an {gpu} yet"
-    sizes = operation_of(name).sizes(found.rows[0].shape)
-    lines = [f"{sizes}, {found.rows[0].dtype}: {gpu}, {found.provenance.date}"]
-    return "\n".join(lines + [f"  {row.method}: {row.outcome}" for row in found.rows])
+    sizes = operation_of(name).sizes(measured.rows[0].shape)
+    lines = [f"{sizes}, {measured.rows[0].dtype}: {gpu}, {measured.provenance.date}"]
+    return "\n".join(lines + [f"  {row.method}: {row.outcome}" for row in measured.rows])
 
 
 def every_record(folder=None):

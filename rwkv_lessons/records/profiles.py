@@ -98,23 +98,23 @@ def load_profiles(name, gpu, folder=None):
     if not file.exists():
         raise LookupError(f"no record {name!r} of an {gpu} yet")
     data = json.loads(file.read_text(encoding="utf-8"))
-    found = {packed["dtype"]: _unpack(packed) for packed in data["profiles"]}
-    return Provenance(**data["provenance"]), found
+    profiles = {packed["dtype"]: _unpack(packed) for packed in data["profiles"]}
+    return Provenance(**data["provenance"]), profiles
 
 
-def _pack(found):
+def _pack(profile):
     """What a reader of the file wants to know first, then each kernel as [name, start, time]."""
-    names = list(dict.fromkeys(kernel.name for kernel in found.kernels))
+    names = list(dict.fromkeys(kernel.name for kernel in profile.kernels))
     return {
-        "shape": found.shape,
-        "dtype": found.dtype,
-        "wall_us": round(found.wall_us, 1),
-        "kernel_us": round(found.kernel_us, 1),
-        "launches_per_token": round(len(found.kernels) / found.tokens, 2),
-        "elementwise_share": round(found.elementwise_share, 4),
-        "top": [[names.index(name), calls, round(us, 1)] for name, calls, us in found.top()],
+        "shape": profile.shape,
+        "dtype": profile.dtype,
+        "wall_us": round(profile.wall_us, 1),
+        "kernel_us": round(profile.kernel_us, 1),
+        "launches_per_token": round(len(profile.kernels) / profile.tokens, 2),
+        "elementwise_share": round(profile.elementwise_share, 4),
+        "top": [[names.index(name), calls, round(us, 1)] for name, calls, us in profile.top()],
         "names": names,
-        "kernels": [[names.index(k.name), k.start, k.us] for k in found.kernels],
+        "kernels": [[names.index(k.name), k.start, k.us] for k in profile.kernels],
     }
 
 

@@ -44,12 +44,12 @@ def provenance(commit=None):
     )
 
 
-def commit_of_files(given=None):
+def commit_of_files(commit=None):
     """The commit that is given, or the environment's, or git's, in short; None if nobody knows."""
-    found = given or os.environ.get(COMMIT)
-    if not found and (ROOT / ".git").exists():  # else git would answer for what is around ROOT
-        found = output_of("git", "describe", "--always", "--dirty")
-    return found[:7] if found and re.fullmatch("[0-9a-f]{40}", found) else found
+    name = commit or os.environ.get(COMMIT)
+    if not name and (ROOT / ".git").exists():  # else git would answer for what is around ROOT
+        name = output_of("git", "describe", "--always", "--dirty")
+    return name[:7] if name and re.fullmatch("[0-9a-f]{40}", name) else name
 
 
 def driver():
@@ -63,22 +63,22 @@ def assemblers():
     For the GPU that is here, or an H200.
     """
     major, minor = torch.cuda.get_device_capability() if torch.cuda.is_available() else (9, 0)
-    found = {}
+    versions = {}
     try:
         from rwkv_lessons.runtime.assembler import assembler, triton_assembler
 
         capability = 10 * major + minor
-        found["ptxas"] = assembler(capability).version
-        found["triton_ptxas"] = triton_assembler(capability).version
+        versions["ptxas"] = assembler(capability).version
+        versions["triton_ptxas"] = triton_assembler(capability).version
     except ImportError:  # without Triton
         pass
     try:
         from cuda.bindings import nvjitlink
 
-        found["nvjitlink"] = "{}.{}".format(*nvjitlink.version())
+        versions["nvjitlink"] = "{}.{}".format(*nvjitlink.version())
     except (ImportError, RuntimeError):  # numba-cuda without its compiler parts
         pass
-    return found
+    return versions
 
 
 def version_of(distribution):

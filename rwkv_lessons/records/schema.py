@@ -155,8 +155,8 @@ def save(record, folder=None):
     file.parent.mkdir(parents=True, exist_ok=True)
     ceilings = {key: float(f"{value:.5g}") for key, value in record.ceilings.items()}
     head = {"name": record.name, "provenance": _filled(record.provenance)} | ceilings
-    known = {_key(row.kernels): " ".join(row.kernels) for row in record.rows if row.kernels}
-    head |= {"kernels": known} if known else {}
+    by_key = {_key(row.kernels): " ".join(row.kernels) for row in record.rows if row.kernels}
+    head |= {"kernels": by_key} if by_key else {}
     lines = json.dumps(head, indent=2, ensure_ascii=False, allow_nan=False)
     rows = ",\n".join(
         "    " + json.dumps(_written(row), ensure_ascii=False, allow_nan=False)
@@ -171,8 +171,8 @@ def save(record, folder=None):
 def load(file):
     """The record in `file`."""
     data = json.loads(Path(file).read_text(encoding="utf-8"))
-    known = {key: text.split() for key, text in data.pop("kernels", {}).items()}
-    rows = tuple(_row(row, known) for row in data.pop("rows", ()))
+    kernels = {key: text.split() for key, text in data.pop("kernels", {}).items()}
+    rows = tuple(_row(row, kernels) for row in data.pop("rows", ()))
     return Record(data.pop("name"), Provenance(**data.pop("provenance")), rows, data)
 
 
@@ -191,7 +191,7 @@ def _written(row):
     return _filled(row) | ({"kernels": _key(row.kernels)} if row.kernels else {})
 
 
-def _row(data, known):
-    data |= {"kernels": known[data["kernels"]]} if "kernels" in data else {}
+def _row(data, kernels):
+    data |= {"kernels": kernels[data["kernels"]]} if "kernels" in data else {}
     tuples = {f.name for f in fields(Measurement) if str(f.type).startswith("tuple")}
     return Measurement(**{key: tuple(v) if key in tuples else v for key, v in data.items()})

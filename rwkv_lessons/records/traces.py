@@ -74,21 +74,23 @@ def read_events(trace):
     Without a GPU the host runs each operator itself: the innermost ones stand for kernels. Where
     no annotation is named "call", the call is from the first event to the end of the last.
     """
-    known = [e for e in trace["traceEvents"] if e.get("ph") == "X" and "dur" in e]
-    found = [
-        TraceEvent("kernel", e["name"], e["ts"], e["dur"]) for e in known if e["cat"] in ON_DEVICE
+    timed = [e for e in trace["traceEvents"] if e.get("ph") == "X" and "dur" in e]
+    of_call = [
+        TraceEvent("kernel", e["name"], e["ts"], e["dur"]) for e in timed if e["cat"] in ON_DEVICE
     ]
-    if found:
-        launches = [e for e in known if e["cat"] in BY_HOST and _launches(e["name"])]
-        found += [TraceEvent("launch", e["name"], e["ts"], e["dur"]) for e in launches]
+    if of_call:
+        launches = [e for e in timed if e["cat"] in BY_HOST and _launches(e["name"])]
+        of_call += [TraceEvent("launch", e["name"], e["ts"], e["dur"]) for e in launches]
     else:
-        found = _innermost([e for e in known if e["cat"] == "cpu_op"])
-    calls = [e for e in known if e["name"] == CALL and e["cat"] == "user_annotation"]
-    start = calls[0]["ts"] if calls else min((e.ts for e in found), default=0)
+        of_call = _innermost([e for e in timed if e["cat"] == "cpu_op"])
+    calls = [e for e in timed if e["name"] == CALL and e["cat"] == "user_annotation"]
+    start = calls[0]["ts"] if calls else min((e.ts for e in of_call), default=0)
     end = (
-        calls[0]["ts"] + calls[0]["dur"] if calls else max((e.ts + e.dur for e in found), default=0)
+        calls[0]["ts"] + calls[0]["dur"]
+        if calls
+        else max((e.ts + e.dur for e in of_call), default=0)
     )
-    inside = [e for e in found if start <= e.ts <= end]
+    inside = [e for e in of_call if start <= e.ts <= end]
     events = [TraceEvent(CALL, CALL, start, end - start), *sorted(inside, key=lambda e: e.ts)]
     return tuple(e._replace(ts=round(e.ts - start, 3), dur=round(e.dur, 3)) for e in events)
 
@@ -109,7 +111,7 @@ def _innermost(operators):
     ]
 
 
-def summed_up(method, shape, dtype, wall_us, events, replayed=False, kept=KEPT):
+def summed_up(method, shape, dtype, wall_us, events, replayed=False, most=KEPT):
     """A `CallTrace` of all events of a call, of which the first are kept.
 
     Raises:
@@ -122,7 +124,7 @@ def summed_up(method, shape, dtype, wall_us, events, replayed=False, kept=KEPT):
         raise ValueError("the profiler saw no kernel: is CUPTI usable here?")
     name, us = by_name.most_common(1)[0]
     copied = sum(us for name, us in by_name.items() if any(word in name for word in COPIES))
-    device_us, first = sum(by_name.values()), sorted(events, key=lambda e: e.ts)[:kept]
+    device_us, first = sum(by_name.values()), sorted(events, key=lambda e: e.ts)[:most]
     return CallTrace(
         method, tuple(shape), dtype, wall_us, tuple(first),
         len(kernels), device_us, (name, us), copied, replayed,
@@ -163,8 +165,8 @@ def write_chrome(trace, file, gpu="GPU"):
     ]
     for event in trace.events:
         category, who, args = AS_WRITTEN[event.cat]
-        known = {"name": event.name, "ts": event.ts, "dur": event.dur, "args": args}
-        events.append({"ph": "X", "cat": category} | who | known)
+        fields = {"name": event.name, "ts": event.ts, "dur": event.dur, "args": args}
+        events.append({"ph": "X", "cat": category} | who | fields)
     whole = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": gpu}]}
     text = json.dumps(whole | {"displayTimeUnit": "ms", "traceEvents": events})
     Path(file).parent.mkdir(parents=True, exist_ok=True)

@@ -31,8 +31,8 @@ def wind_table(folder=None):
     """(head, rows) of RWKV-7's table; ours are there as far as they are recorded."""
     rows = [_published(*line) for line in WIND]
     for label, names, method, tensors in OURS:
-        found = [x for x in (_recorded(name, folder) for name in names) if x]
-        lines = [row for x in found for row in x.rows if row.method == method]
+        records = [x for x in (_recorded(name, folder) for name in names) if x]
+        lines = [row for x in records for row in x.rows if row.method == method]
         if lines:
             rows.append(_ours(label, lines, tensors))
     return HEAD, rows

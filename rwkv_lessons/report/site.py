@@ -266,13 +266,13 @@ def step_through() -> str:
     from warplens.pictures.steps import stepper
 
     text, sizes = STEP_THROUGH, (1, 2, 1, 64)
-    for id, said in STEPPED.items():
+    for id, why in STEPPED.items():
         stem = id.partition(".")[0]
         grid, block = (1, 64) if stem.startswith("07") else (2, 32)
         seen = trace(exercises.load(id).reference, grid, block, *wkv5_arrays(*sizes))
         shown = stepper(seen, most=80)._repr_html_()
         lesson = Path("notebooks") / f"{stem}.ipynb"
-        text += f"\n## {signposts.title(ROOT / lesson)}\n\n{said} [The lesson]({lesson}).\n\n"
+        text += f"\n## {signposts.title(ROOT / lesson)}\n\n{why} [The lesson]({lesson}).\n\n"
         text += f"```{{raw}} html\n{shown}\n```\n"
     return text
 
@@ -329,32 +329,32 @@ def as_rest(lines: list[str]) -> list[str]:
 
     Indented code becomes a literal block; stars and bars stand for themselves.
     """
-    made, head, literal, rows = [], "", False, []
+    rest, head, literal, rows = [], "", False, []
     for n, line in enumerate(lines):
         new = n == 0 or not lines[n - 1].strip()
         if line.startswith("|") and (new or rows):
             rows.append(line)
             continue
-        made += _table(rows)
+        rest += _table(rows)
         rows = []
         if new and line.strip():
             literal = line.startswith("    ") and not SECTION.match(head)
-            made += ["::", ""] if literal else []
+            rest += ["::", ""] if literal else []
         if line[:1].strip():
             head = line
-        made.append("    " + line if literal and line.strip() else _literally(line))
-    return made + _table(rows)
+        rest.append("    " + line if literal and line.strip() else _literally(line))
+    return rest + _table(rows)
 
 
 def _table(rows):
     """The lines of a table in Markdown, its second one a rule, as reStructuredText."""
     if not rows:
         return []
-    made = [".. list-table::", "   :header-rows: 1", ""]
+    lines = [".. list-table::", "   :header-rows: 1", ""]
     for row in rows[:1] + rows[2:]:
         first, *more = (_literally(cell.strip()) for cell in row.strip().strip("|").split("|"))
-        made += [f"   * - {first}", *(f"     - {cell}" for cell in more)]
-    return made
+        lines += [f"   * - {first}", *(f"     - {cell}" for cell in more)]
+    return lines
 
 
 def _literally(text):

@@ -287,7 +287,7 @@ def _names_of(page):
 
 def beside_torch_block(name):
     """Microseconds of `decode`, in pages, too, and of torch, by shape, and the ratio in words."""
-    return _block(name)(lambda found: _beside_torch(name, found))
+    return _block(name)(lambda measured: _beside_torch(name, measured))
 
 
 def _beside_torch(name, measured):

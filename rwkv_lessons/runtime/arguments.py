@@ -40,11 +40,11 @@ def checked(**checks):
         names = list(inspect.signature(function).parameters)
 
         @functools.wraps(function)
-        def call(*given, **named):
-            for name, x in (*zip(names, given, strict=False), *named.items()):
+        def call(*args, **named):
+            for name, x in (*zip(names, args, strict=False), *named.items()):
                 if name in checks:
                     checks[name](name, x)
-            return function(*given, **named)
+            return function(*args, **named)
 
         call.unchecked = function
         return call
@@ -167,18 +167,18 @@ def check_time_mixing(r, k, v, w, u, s0, dtypes, w_per_token):
         if w.shape == (r.shape if w_per_token else of_u) and u.shape == of_u:
             if s0 is None or s0.shape == (B, H, K, V):
                 return sizes
-    given = {"r": r, "k": k, "v": v, "w": w, "u": u}
+    tensors = {"r": r, "k": k, "v": v, "w": w, "u": u}
     if s0 is not None:
-        given["s0"] = s0
-    for name, x in given.items():
+        tensors["s0"] = s0
+    for name, x in tensors.items():
         check_tensor(name, x, r, dtypes)
     for name in "kv":
-        check_dtype(name, given[name], r)
+        check_dtype(name, tensors[name], r)
     B, T, H, K, V = sizes_of(r, v)
     shapes = {"B, T, H, K": (B, T, H, K), "H, K": (H, K), STATE: (B, H, K, V)}
     letters_of_w = "B, T, H, K" if w_per_token else "H, K"
     letters = {"k": "B, T, H, K", "w": letters_of_w, "u": "H, K", "s0": STATE}
     for name, of_name in letters.items():
-        if name in given:
-            check_shape(name, given[name], of_name, shapes[of_name])
+        if name in tensors:
+            check_shape(name, tensors[name], of_name, shapes[of_name])
     return B, T, H, K, V

@@ -82,21 +82,21 @@ def assembler(capability: int = 90) -> Assembler:
     """
     if chosen := os.environ.get(CHOICE):
         path = triton_assembler(capability).path if chosen == "default" else chosen
-        if found := _look_at(path, CHOICE):
-            return found
+        if candidate := _look_at(path, CHOICE):
+            return candidate
         raise ValueError(f"{CHOICE} is {chosen!r}, which is not a ptxas")
-    for found in candidates(capability):
-        if not found.known_wrong and _loads(found):
-            return found
-    found = triton_assembler(capability)
+    for candidate in candidates(capability):
+        if not candidate.known_wrong and _loads(candidate):
+            return candidate
+    candidate = triton_assembler(capability)
     warnings.warn(
-        f"{found} makes some float32 kernels wrong, and no newer one was found that this driver "
-        "can load: wkv6 takes slower methods in float32. "
+        f"{candidate} makes some float32 kernels wrong, and no newer one was found that this "
+        "driver can load: wkv6 takes slower methods in float32. "
         "`pip install nvidia-cuda-nvcc-cu12==12.9.86` brings one.",
         WrongAssembler,
         stacklevel=2,
     )
-    return found
+    return candidate
 
 
 @constant_when_compiled
@@ -133,8 +133,8 @@ def candidates(capability: int = 90) -> Iterator[Assembler]:
         wheels = sorted(folder.glob("nvidia/*/bin/ptxas"), reverse=True)
         places += [(file, "nvidia-cuda-nvcc") for file in wheels]
     for path, source in places:
-        if Path(path).is_absolute() and (found := _look_at(str(path), source)):
-            yield found
+        if Path(path).is_absolute() and (candidate := _look_at(str(path), source)):
+            yield candidate
 
 
 def package_folders() -> list[Path]:
@@ -151,17 +151,17 @@ def _look_at(path, source):
     """The Assembler at `path`, or None."""
     try:
         command, output = [path, "--version"], {"capture_output": True, "text": True}
-        said = subprocess.run(command, **output, check=True, timeout=SECONDS_TO_ANSWER)
+        answer = subprocess.run(command, **output, check=True, timeout=SECONDS_TO_ANSWER)
     except (OSError, subprocess.SubprocessError):
         return None
-    version = re.search(r"ptxas.*, V([\d.]+)", said.stdout, re.DOTALL)
+    version = re.search(r"ptxas.*, V([\d.]+)", answer.stdout, re.DOTALL)
     return Assembler(path, version[1], source) if version else None
 
 
-def _loads(found):
+def _loads(candidate):
     """Whether the driver can load what it makes: it knows its own major version, not the next."""
     driver = _driver_cuda()
-    return driver is None or found.major <= driver
+    return driver is None or candidate.major <= driver
 
 
 def _driver_cuda():

@@ -59,8 +59,8 @@ class OwnBackend(CUDABackend):
         options = super().parse_options(opts)
         if options.ptx_version is not None:
             return options
-        known = ptx_get_version(assembler(self.target.arch).release)
-        return dataclasses.replace(options, ptx_version=known)
+        newest = ptx_get_version(assembler(self.target.arch).release)
+        return dataclasses.replace(options, ptx_version=newest)
 
     def make_cubin(self, src, metadata, opt, capability):
         return assemble(src, opt, capability, assembler(capability))
@@ -93,7 +93,7 @@ def assembled(kernel):
     def create_binder():
         # Triton puts its own `compile` on the kernel first: on a copy, no other thread meets it.
         model = copy.copy(kernel)
-        made = type(kernel).create_binder(model)
+        binder = type(kernel).create_binder(model)
 
         def compile_for_own_target(src, target, **options):
             compiled = model.compile(src, target=own_target(target), **options)
@@ -102,7 +102,7 @@ def assembled(kernel):
 
         kernel.CompiledKernel, kernel.ASTSource = model.CompiledKernel, model.ASTSource
         kernel.compile = compile_for_own_target
-        return made
+        return binder
 
     kernel.device_caches = defaultdict(create_binder)
     return kernel
@@ -170,8 +170,8 @@ def _compile(launches):
         with ThreadPoolExecutor(WORKERS) as threads:
             with triton.AsyncCompileMode(threads, ignore_errors=True):
                 for kernel, _, num_warps, tensors, numbers, constants, options in launches:
-                    given = (*tensors, *numbers, *constants)
-                    kernel.warmup(*given, grid=(1,), num_warps=num_warps, **options)
+                    args = (*tensors, *numbers, *constants)
+                    kernel.warmup(*args, grid=(1,), num_warps=num_warps, **options)
     finally:
         for kernel, *_ in launches:
             forget_failures(kernel)
@@ -184,8 +184,8 @@ def forget_failures(kernel):
     interrupt ended.
     """
     for compiled, *_ in list(kernel.device_caches.values()):  # a thread may add another device
-        for key, made in list(compiled.items()):
-            future = vars(made).get("future")
+        for key, code in list(compiled.items()):
+            future = vars(code).get("future")
             if future is not None and future.done() and future.exception() is not None:
                 compiled.pop(key, None)
 
@@ -203,13 +203,13 @@ class Launches:
         self.kernels, self.waiting = [], [] if ahead or kind not in _compiled else None
         self.ran, self.scratch = [], []  # for `Replay`
 
-    def __call__(self, launch, *given, **options):
+    def __call__(self, launch, *args, **options):
         """launch(kernel, …), with arguments as `launch_triton.launch` takes them."""
         if self.waiting is None:
-            self.ran.append((launch(*given, **options), *given))
+            self.ran.append((launch(*args, **options), *args))
         else:
-            self.kernels.append((*given, options))
-            self.waiting.append(partial(launch, *given, **options))
+            self.kernels.append((*args, options))
+            self.waiting.append(partial(launch, *args, **options))
 
     def empty(self, shape, device, dtype=torch.float32):
         """A tensor for these launches alone, as `torch.empty` makes it."""
@@ -217,13 +217,13 @@ class Launches:
         self.scratch.append(x)
         return x
 
-    def then(self, function, *given, **named):
+    def then(self, function, *args, **named):
         """Calls what is no launch in its turn."""
         self.ran.append((None,))
         if self.waiting is None:
-            function(*given, **named)
+            function(*args, **named)
         else:
-            self.waiting.append(partial(function, *given, **named))
+            self.waiting.append(partial(function, *args, **named))
 
     def finish(self, others=list):
         """Compiles and launches what waits.

@@ -64,7 +64,9 @@ def gpu_of(device):
 def _asked(device):
     if device.type != "cuda":
         return H200._replace(capability=(0, 0))
-    found = torch.cuda.get_device_properties(device)
+    properties = torch.cuda.get_device_properties(device)
     return Gpu(
-        (found.major, found.minor), found.multi_processor_count, found.shared_memory_per_block_optin
+        (properties.major, properties.minor),
+        properties.multi_processor_count,
+        properties.shared_memory_per_block_optin,
     )

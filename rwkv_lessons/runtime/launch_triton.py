@@ -51,8 +51,8 @@ def launch(kernel, programs, num_warps, tensors, numbers, constants, **options):
         )  # fmt: skip
         return cached
     with first_launches:
-        given = (*tensors, *numbers, *constants)
-        compiled = kernel[(programs,)](*given, num_warps=num_warps, **options)
+        args = (*tensors, *numbers, *constants)
+        compiled = kernel[(programs,)](*args, num_warps=num_warps, **options)
         if REMEMBERS and compiled is not None and isinstance(kernel, triton.runtime.JITFunction):
             machine_code[key] = compiled.run, compiled.function, compiled.packed_metadata
     return None

@@ -29,20 +29,20 @@ def refuse_second_gradients(name):
     torch.library.register_autograd(name, refuse)
 
 
-def call(operator, *given):
-    """operator(*given); forward-mode gradients are an error.
+def call(operator, *args):
+    """operator(*args); forward-mode gradients are an error.
 
     torch hides them from an operator that has gradients of its own: they would get lost.
     """
-    refuse_tangents(operator, given)
-    return operator(*given)
+    refuse_tangents(operator, args)
+    return operator(*args)
 
 
-def refuse_tangents(function, given):
-    """Raises a RuntimeError if one of the `given` has a gradient of forward mode."""
+def refuse_tangents(function, tensors):
+    """Raises a RuntimeError if one of the tensors has a gradient of forward mode."""
     if torch.compiler.is_compiling() or getattr(forward_ad, "_current_level", 0) < 0:
         return
-    for x in given:
+    for x in tensors:
         if isinstance(x, torch.Tensor) and forward_ad.unpack_dual(x).tangent is not None:
             raise RuntimeError(
                 f"{function} has no forward-mode gradients: those are of the methods in torch"

@@ -19,14 +19,14 @@ def outside_autocast(operation, backward=False):
     """
 
     @functools.wraps(operation)
-    def outside(*given, **named):
-        tensors = (x for x in (*given, *named.values()) if isinstance(x, torch.Tensor))
+    def outside(*args, **named):
+        tensors = (x for x in (*args, *named.values()) if isinstance(x, torch.Tensor))
         x = next(tensors, None)
         compiled = backward and torch.compiler.is_compiling()
         if x is not None and _casts(x.device.type, compiled):
             with torch.autocast(x.device.type, enabled=False):
-                return operation(*given, **named)
-        return operation(*given, **named)
+                return operation(*args, **named)
+        return operation(*args, **named)
 
     return outside
 

@@ -48,17 +48,17 @@ def may_remember():
     if os.environ.get(VARIABLE) == "0":
         return False
     try:
-        found = ", ".join(unknown())
+        missing = ", ".join(unknown())
     except (AttributeError, TypeError, ValueError) as error:
-        found = str(error)
-    if found:
+        missing = str(error)
+    if missing:
         warnings.warn(
-            f"this version of Triton or torch is unknown: {found}. Triton makes every launch, which"
-            " takes longer.",
+            f"this version of Triton or torch is unknown: {missing}. Triton makes every launch, "
+            "which takes longer.",
             UnknownTriton,
             stacklevel=2,
         )
-    return not found
+    return not missing
 
 
 REMEMBERS = may_remember()

@@ -40,18 +40,18 @@ def replay(signature):
     return _known.get(signature) if signature else None
 
 
-def remember(signature, launches, given, results, constants=()):
+def remember(signature, launches, inputs, results, constants=()):
     """Keeps what a call launched, if all of it can be launched again.
 
     Args:
         signature: its `looks`, or None.
         launches: `Launches` that ran.
-        given, results, constants: all tensors that they took, beside their scratch. Constants are
+        inputs, results, constants: all tensors that they took, beside their scratch. Constants are
             kept as they are.
     """
     if signature is None or not launches.ran or any(ran[0] is None for ran in launches.ran):
         return
-    new = Replay(launches, given, results, constants)
+    new = Replay(launches, inputs, results, constants)
     if new.whole:
         _known[signature] = new
 
@@ -59,14 +59,14 @@ def remember(signature, launches, given, results, constants=()):
 class Replay:
     """The launches of a call; `whole` says whether all of their tensors are known."""
 
-    def __init__(self, launches, given, results, constants):
-        self.device, self.constants = given[0].device, constants
-        self.results, self.first_result, self.made = results, len(given), set()
+    def __init__(self, launches, inputs, results, constants):
+        self.device, self.constants = inputs[0].device, constants
+        self.results, self.first_result, self.made = results, len(inputs), set()
         self.offsets, self.bytes = [], 0
         for x in launches.scratch:
             self.offsets.append(self.bytes)
             self.bytes += -(-x.numel() * x.itemsize // ALIGNMENT) * ALIGNMENT
-        tensors = (*given, *results, *launches.scratch, *constants)
+        tensors = (*inputs, *results, *launches.scratch, *constants)
         places = {id(x): n for n, x in enumerate(tensors) if x is not None}
         # A tensor that is given twice would be taken for one the next time, too.
         self.whole = len(places) == sum(x is not None for x in tensors)
@@ -74,7 +74,7 @@ class Replay:
         self.whole = self.whole and len(self.made) == len(results)
         self.results = [None] * len(results)  # and no memory is kept
 
-    def _step(self, places, nowhere, found, kernel, grid, warps, tensors, numbers, constants):
+    def _step(self, places, nowhere, code, kernel, grid, warps, tensors, numbers, constants):
         """What a launch takes: results to be made before, and places of its tensors' addresses."""
         makes, chosen, described = [], [], []
         for x in tensors:
@@ -92,12 +92,12 @@ class Replay:
             chosen.append(place)
         head = grid if isinstance(grid, tuple) else (grid, 1, 1)
         choose = operator.itemgetter(*chosen)
-        return makes, found, head, choose, described, (*numbers, *constants)
+        return makes, code, head, choose, described, (*numbers, *constants)
 
-    def __call__(self, given):
+    def __call__(self, inputs):
         """Launches them for other tensors, and returns their results."""
         device, results = self.device, [*self.results]
-        addresses = [None if x is None else x.data_ptr() for x in given]
+        addresses = [None if x is None else x.data_ptr() for x in inputs]
         addresses += results
         if self.bytes:
             scratch = torch.empty(self.bytes, dtype=torch.uint8, device=device)

@@ -58,15 +58,15 @@ def table(only=()):
 
     A combination that stands in two rows is one case.
     """
-    found = {}
+    by_name = {}
     for operation, entry in CHECKED.items():
         for row in rows_of(entry):
             parts = (row.methods, row.dtypes, row.shapes, row.options, row.decays)
             for combination in product(*parts):
                 case = CheckedCase(operation, *combination, row.needs, row.gradients)
                 if not only or any(fnmatch(case.name, f"*{pattern}*") for pattern in only):
-                    found.setdefault(case.name, case)
-    return list(found.values())
+                    by_name.setdefault(case.name, case)
+    return list(by_name.values())
 
 
 def rows_of(operation):

@@ -32,9 +32,9 @@ class Convolution:
         """o without gradients, and o, dw and dk with them."""
         method = package.METHODS.get(self.case.method) or package.timex
         with torch.no_grad():
-            found = {"o": method(*self.inputs, self.eps)}
+            tensors = {"o": method(*self.inputs, self.eps)}
         again = self._with_gradients(method, self.inputs, self.do)
-        return found | {f"{x} in training" if x in found else x: y for x, y in again.items()}
+        return tensors | {f"{x} in training" if x in tensors else x: y for x, y in again.items()}
 
     def expected(self):
         """(0, name → float64): there is one part."""

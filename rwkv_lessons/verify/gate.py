@@ -29,13 +29,13 @@ def problem(operation, method, dtype, gradients=True):
     Looks at some seconds of cases, once a process; at none where the file that the environment
     variable RWKV_LESSONS_VERIFIED names holds what `verify` said of this machine and this code.
     """
-    known = verified()
-    if known is not None:
+    stored = verified()
+    if stored is not None:
         same = (operation, method, dtype)
-        found = [x for x in known if (x["operation"], x["method"], x["dtype"]) == same]
+        judged = [x for x in stored if (x["operation"], x["method"], x["dtype"]) == same]
     else:
-        found = [look(case).as_dict() for case in _cases(operation, method, dtype, gradients)]
-    wrong = [_said(x) for x in found if x["verdict"] == WRONG]
+        judged = [look(case).as_dict() for case in _cases(operation, method, dtype, gradients)]
+    wrong = [_said(x) for x in judged if x["verdict"] == WRONG]
     if not wrong:
         return None
     more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""

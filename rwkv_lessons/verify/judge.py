@@ -32,15 +32,15 @@ class Judgement:
 
     @property
     def line(self):
-        said = []
+        parts = []
         if self.worst:
             error = "not a number" if self.error is None else f"{self.error:.1e}"
-            said.append(f"{self.worst} {error} of {self.limit:.1e}")
+            parts.append(f"{self.worst} {error} of {self.limit:.1e}")
         if self.bits:
-            said.append(f"bits {self.bits}")
-        said += [self.reason] if self.reason else []
+            parts.append(f"bits {self.bits}")
+        parts += [self.reason] if self.reason else []
         mark = {RIGHT: "right", WRONG: "WRONG", UNSEEN: "-----"}[self.verdict]
-        return f"{mark}  {self.case.name:68}  {', '.join(said)}"
+        return f"{mark}  {self.case.name:68}  {', '.join(parts)}"
 
     def as_dict(self):
         data = asdict(self)
@@ -55,14 +55,14 @@ def look(case, device=None):
     started = time.monotonic()
     try:
         with poisoned():
-            found = _look(case, device)
+            outcome = _look(case, device)
     except torch.OutOfMemoryError:
-        found = {"verdict": UNSEEN, "reason": "not enough memory on the GPU"}
+        outcome = {"verdict": UNSEEN, "reason": "not enough memory on the GPU"}
     except Exception as error:  # whatever a wrong kernel or a compiler does
         first = next(iter(str(error).splitlines()), "")
-        found = {"verdict": WRONG, "reason": f"{type(error).__name__}: {first}"}
+        outcome = {"verdict": WRONG, "reason": f"{type(error).__name__}: {first}"}
     crashed = _crashed(device)
-    return Judgement(case, seconds=round(time.monotonic() - started, 3), crashed=crashed, **found)
+    return Judgement(case, seconds=round(time.monotonic() - started, 3), crashed=crashed, **outcome)
 
 
 def _look(case, device):

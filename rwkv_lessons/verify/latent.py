@@ -53,26 +53,26 @@ class Latent:
         method = package.METHODS.get(self.case.method) or getattr(package, self.case.method)
         with torch.no_grad():
             o, lse = method(*self.inputs, **self.call)
-        found = {"o": o, "lse": lse}
+        tensors = {"o": o, "lse": lse}
         if self.case.gradients:
             again = self._with_gradients(method, self.inputs)
-            found |= {f"{x} in training" if x in found else x: y for x, y in again.items()}
-        return found
+            tensors |= {f"{x} in training" if x in tensors else x: y for x, y in again.items()}
+        return tensors
 
     def expected(self):
         method = import_module("rwkv_lessons.mla").METHODS["reference"]
-        given = [x.double() for x in self.inputs]
+        doubles = [x.double() for x in self.inputs]
         if self.case.gradients:
-            yield 0, self._with_gradients(method, given)
+            yield 0, self._with_gradients(method, doubles)
         else:  # one sequence at a time: all of their keys and values may not fit a GPU
             parts = [
-                method(*self._sequence(b, given), **self._call(b)) for b in range(len(given[0]))
+                method(*self._sequence(b, doubles), **self._call(b)) for b in range(len(doubles[0]))
             ]
             yield 0, dict(zip(("o", "lse"), map(torch.cat, zip(*parts, strict=True)), strict=True))
 
-    def _sequence(self, b, given):
-        """`given` for one sequence alone, of pages all."""
-        q, q_rope, *cache, w_k, w_v = given
+    def _sequence(self, b, inputs):
+        """`inputs` for one sequence alone, of pages all."""
+        q, q_rope, *cache, w_k, w_v = inputs
         if "block_table" not in self.call:
             cache = [x[b : b + 1] for x in cache]
         return q[b : b + 1], q_rope[b : b + 1], *cache, w_k, w_v
@@ -87,8 +87,8 @@ class Latent:
             # Rows that see nothing have -inf, of which there is no gradient.
             seen = torch.where(lse > -torch.inf, lse, 0)
             loss = (o.double() * self.do).sum() + (seen.double() * self.dlse).sum()
-            found = torch.autograd.grad(loss, leaves, materialize_grads=True)
-        return {"o": o.detach(), "lse": lse.detach()} | dict(zip(NAMES, found, strict=True))
+            gradients = torch.autograd.grad(loss, leaves, materialize_grads=True)
+        return {"o": o.detach(), "lse": lse.detach()} | dict(zip(NAMES, gradients, strict=True))
 
     def errors(self, name, got, part, want):
         """Of each sequence, or head of a weight, ‖got − want‖ / ‖want‖; of lse the largest."""

@@ -73,12 +73,12 @@ class Recurrence:
         method = methods.get(self.case.method) or getattr(package, self.case.method)
         with torch.no_grad():
             o, s1 = method(*self.inputs, **self.call)
-        found = {"o": o, "s1": s1}
+        tensors = {"o": o, "s1": s1}
         if self.case.gradients:
-            given = (self.inputs, self.call, self.do, self.ds1)
-            again = _with_gradients(method, self.leaves, *given)
-            found |= {f"{x} in training" if x in found else x: y for x, y in again.items()}
-        return found
+            args = (self.inputs, self.call, self.do, self.ds1)
+            again = _with_gradients(method, self.leaves, *args)
+            tensors |= {f"{x} in training" if x in tensors else x: y for x, y in again.items()}
+        return tensors
 
     def _steps(self, step):
         *inputs, s0 = self.inputs
@@ -138,10 +138,12 @@ def _with_gradients(method, names, inputs, call, do, ds1):
     leaves = [None if x is None else x.detach().requires_grad_() for x in inputs]
     with torch.enable_grad():
         o, s1 = method(*leaves, **call)
-    results, given = ((o,), (do,)) if ds1 is None else ((o, s1), (do, ds1))
+    results, grad_outputs = ((o,), (do,)) if ds1 is None else ((o, s1), (do, ds1))
     wanted = {f"d{name}": x for name, x in zip(names, leaves, strict=True) if x is not None}
-    found = torch.autograd.grad(results, list(wanted.values()), given, materialize_grads=True)
-    return {"o": o.detach(), "s1": s1.detach()} | dict(zip(wanted, found, strict=True))
+    gradients = torch.autograd.grad(
+        results, list(wanted.values()), grad_outputs, materialize_grads=True
+    )
+    return {"o": o.detach(), "s1": s1.detach()} | dict(zip(wanted, gradients, strict=True))
 
 
 def decays(kind, shape, g):

@@ -43,8 +43,8 @@ def batches(cases):
         kernels = kernels_of(case)
         by_family.setdefault(kernels[:-1], {}).setdefault(kernels, []).append(case)
     heads = []
-    for found in by_family.values():
-        family = [Batch(of_kernels, _seconds(of_kernels)) for of_kernels in found.values()]
+    for kinds in by_family.values():
+        family = [Batch(of_kernels, _seconds(of_kernels)) for of_kernels in kinds.values()]
         first = max(family, key=lambda batch: batch.seconds)
         first.then = [batch for batch in family if batch is not first]
         heads.append(first)
@@ -95,12 +95,12 @@ def _seconds(cases):
     """An estimate for a batch: each of its shapes is compiled for once."""
     if taken(cases[0]) == "cuda":
         return NUMBA_SECONDS
-    found = {}
+    by_shape = {}
     for case in cases:
         name = replace(case, method=taken(case)).name
         seconds = (s for x, s in case.checks.seconds if fnmatch(name, f"{case.operation} / {x}"))
-        found[case.shape] = max(found.get(case.shape, 0), next(seconds, TORCH_SECONDS))
-    return sum(found.values())
+        by_shape[case.shape] = max(by_shape.get(case.shape, 0), next(seconds, TORCH_SECONDS))
+    return sum(by_shape.values())
 
 
 def _urgency(batch):

@@ -52,11 +52,11 @@ class Serving:
         return {"o": o, "s1": pool[self.slots.long()].float()}
 
     def _of(self, heads):
-        given = list(super()._of(heads))
+        tensors = list(super()._of(heads))
         at = self.leaves.index("w")
         if self.w0 is not None:
-            given[at] = given[at].double() + self.w0[heads].double()
-        return tuple(given)
+            tensors[at] = tensors[at].double() + self.w0[heads].double()
+        return tuple(tensors)
 
     def limit(self, name):
         limit = super().limit(name)

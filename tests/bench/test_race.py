@@ -77,7 +77,7 @@ def test_without_a_gpu_the_operators_that_touch_elements_stand_for_kernels():
 def test_the_totals_are_of_all_events_also_where_the_first_are_kept():
     many = [EVENTS[0]._replace(dur=9000)]
     many += [TraceEvent("kernel", "ab"[n % 2], 10 + n, 1 + n % 2) for n in range(1000)]
-    trace = summed_up("x", pictures.SHORT, "float16", 9000.0, many, kept=100)
+    trace = summed_up("x", pictures.SHORT, "float16", 9000.0, many, most=100)
     assert trace.launches == 1000 and trace.device_us == 1500 and trace.longest == ("b", 1000)
     assert len(trace.events) == 100 and not trace.whole and made().whole
     assert made().copy_us == 1 and made().longest == ("scan", 19)

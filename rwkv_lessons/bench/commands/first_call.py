@@ -69,17 +69,17 @@ def _start(case, cache):
     method, dtype = case
     entry = OPERATIONS.get(method)
     timed = "both" if entry and entry.timed == BOTH else "forward"
-    given = (entry.package if entry else method, timed, dtype, *map(str, SHAPE))
-    command = [sys.executable, "-c", SCRIPT, *given]
+    arguments = (entry.package if entry else method, timed, dtype, *map(str, SHAPE))
+    command = [sys.executable, "-c", SCRIPT, *arguments]
     environment = os.environ | {"TRITON_CACHE_DIR": cache}
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     return subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **pipes)
 
 
-def _row(method, dtype, out, said, status):
+def _row(method, dtype, out, output, status):
     lines = dict(line.split(" ", 1) for line in out.splitlines() if " " in line)
     if status or "seconds" not in lines:
-        last = (said.strip().splitlines() or ["nothing was said"])[-1]
+        last = (output.strip().splitlines() or ["nothing was said"])[-1]
         return Measurement(method, SHAPE, dtype, problem=last)
     return Measurement(
         method, SHAPE, dtype, host_ms=1e3 * float(lines["seconds"]),

@@ -58,9 +58,9 @@ class CompiledCall:
 
     def tightness(self):
         """How close it comes to a bound, 1 at the bound."""
-        found = [(ARCHITECTURES[a], x) for a, x in self.found.items()]
-        shared = max(x[2] / limits.shared_bytes_block for limits, x in found)
-        return max(shared, max(x[1] / limits.spills for limits, x in found))
+        used = [(ARCHITECTURES[a], x) for a, x in self.found.items()]
+        shared = max(x[2] / limits.shared_bytes_block for limits, x in used)
+        return max(shared, max(x[1] / limits.spills for limits, x in used))
 
     def __str__(self):
         return f"{self.kernel} of {self.call}"
@@ -102,8 +102,8 @@ def digest(launch, architecture):
     else:
         signature, constants, options, attributes = how
         parts += [list(signature.values()), {k: str(v) for k, v in constants.items()}, attributes]
-        kept = ("num_warps", "num_stages", "maxnreg", "launch_pdl")
-        parts += [getattr(options, k) for k in kept]
+        names = ("num_warps", "num_stages", "maxnreg", "launch_pdl")
+        parts += [getattr(options, k) for k in names]
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
@@ -127,21 +127,21 @@ def compiled(launch, architectures):
         RuntimeError: the machine code of an assembler that is here is not what the source says.
     """
     if is_numba(launch[0]):
-        made = {a: in_numba(launch, a) for a in architectures}
-        faults = [f"{a}: {x}" for a, (_, code) in made.items() for x in wrong_code(code)]
-        found = {a: resources(log, 0) for a, (log, _) in made.items()}
+        cubins = {a: in_numba(launch, a) for a in architectures}
+        faults = [f"{a}: {x}" for a, (_, code) in cubins.items() for x in wrong_code(code)]
+        used = {a: resources(log, 0) for a, (log, _) in cubins.items()}
     else:
-        made = in_triton(launch, architectures[0])
-        faults = wrong_barriers(made, architectures[0])
-        found = {}
+        code = in_triton(launch, architectures[0])
+        faults = wrong_barriers(code, architectures[0])
+        used = {}
         for architecture in architectures:
-            ptx = made.asm["ptx"].replace(architectures[0], architecture)
+            ptx = code.asm["ptx"].replace(architectures[0], architecture)
             log, wrong = looked_at(ptx, architecture)
-            found[architecture] = resources(log, made.metadata.shared)
+            used[architecture] = resources(log, code.metadata.shared)
             faults += wrong
     if faults:
         raise RuntimeError("\n".join(faults))
-    return found
+    return used
 
 
 def looked_at(ptx, architecture):
@@ -187,8 +187,8 @@ def in_triton(launch, architecture):
     kind = GluonASTSource if isinstance(kernel, GluonJITFunction) else ASTSource
     target = GPUTarget("cuda", number_of(architecture), 32)
     with log_of_ptxas():
-        made = kind(kernel, signature, constants, attributes)
-        return triton.compile(made, target=own_target(target), options=options.__dict__)
+        source = kind(kernel, signature, constants, attributes)
+        return triton.compile(source, target=own_target(target), options=options.__dict__)
 
 
 def assembled(ptx, architecture, with_assembler):
@@ -207,8 +207,8 @@ def in_numba(launch, architecture):
     from rwkv_lessons.runtime.launch_numba import linked
 
     capability = divmod(number_of(architecture), 10)
-    made, _, log = linked(*launch[:3], capability, verbose=True)
-    return log, bytes(made.code)
+    cubin, _, log = linked(*launch[:3], capability, verbose=True)
+    return log, bytes(cubin.code)
 
 
 _rows = {}  # what `wanted` said, for the processes that are forked
@@ -269,8 +269,8 @@ def command(options):
         options.architectures.split(",") if options.architectures else list(ARCHITECTURES)
     )
     if unknown := sorted({*architectures} - {*ARCHITECTURES}):
-        known = ", ".join(ARCHITECTURES)
-        raise WrongArgument(f"--architectures: {unknown[0]!r} is none of {known}")
+        accepted = ", ".join(ARCHITECTURES)
+        raise WrongArgument(f"--architectures: {unknown[0]!r} is none of {accepted}")
     if options.check:
         return check()
     _rows.update(wanted(architectures))
@@ -279,23 +279,23 @@ def command(options):
         versions_then, rows = load()
         if versions_then == versions():
             old = {row.digest: row for row in rows}
-    kept = [old[k] for k, row in _rows.items() if k in old and {*row[3]} <= {*old[k].found}]
-    keys = [key for key in _rows if key not in {row.digest for row in kept}]
+    current = [old[k] for k, row in _rows.items() if k in old and {*row[3]} <= {*old[k].found}]
+    keys = [key for key in _rows if key not in {row.digest for row in current}]
     looked_at = set(assemblers())
-    if kept:
+    if current:
         looked_at &= set(assemblers_of())
 
     def report(done, row):
         print(f"{done} of {len(keys)}", row, getattr(row, "found", ""), flush=True)
         if isinstance(row, CompiledCall):
-            kept.append(row)
+            current.append(row)
         if done % 25 == 0:  # for --missing, should this be interrupted
-            store(kept, looked_at)
+            store(current, looked_at)
 
     _, failed = compile_all(keys, report)
-    store(kept, looked_at)
-    problems = failed + [text for row in kept for text in row.problems()]
-    problems += too_many(kept)
+    store(current, looked_at)
+    problems = failed + [text for row in current for text in row.problems()]
+    problems += too_many(current)
     if problems:
         raise ValueError("\n".join(problems))
 

@@ -68,12 +68,12 @@ def paged(q, q_rope, latent, k_rope, w_v, scale):
     g = torch.Generator(q.device).manual_seed(1)
     order = torch.randperm(B * per_sequence, generator=g, device=q.device)
     pages = rows.view(-1, PAGE_SIZE, cache.shape[2])[order.argsort()]
-    given = q, q_rope, *pages.split([latent.shape[2], k_rope.shape[2]], 2), None, w_v
+    tensors = q, q_rope, *pages.split([latent.shape[2], k_rope.shape[2]], 2), None, w_v
     which = {
         "block_table": order.view(B, per_sequence).int(),
         "lengths": torch.full((B,), N, dtype=torch.int32, device=q.device),
     }
-    return lambda: mla_decode(*given, scale=scale, **which)[0]
+    return lambda: mla_decode(*tensors, scale=scale, **which)[0]
 
 
 def torch_absorbed(q, q_rope, latent, k_rope, w_v, scale):

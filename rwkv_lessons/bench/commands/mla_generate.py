@@ -143,8 +143,8 @@ def by_graph(model, B, N):
         return (torch.arange(N, device=device) <= position).expand(B, 1, 1, N)
 
     def step():
-        given = {"input_ids": token, "position_ids": position.expand(B, 1)}
-        logits = model(**given, attention_mask=seen(), past_key_values=cache).logits
+        inputs = {"input_ids": token, "position_ids": position.expand(B, 1)}
+        logits = model(**inputs, attention_mask=seen(), past_key_values=cache).logits
         token.copy_(logits[:, -1:].argmax(-1))
         position.add_(1)
 

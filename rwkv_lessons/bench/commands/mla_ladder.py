@@ -41,9 +41,9 @@ def make_inputs(shape, dtype, device):
 @torch.no_grad()
 def measure(shape, dtype, device, names=None, quick=False):
     """One `Measurement` per rung, checked against float64 first."""
-    given, scale = make_inputs(shape, dtype, device), (shape[3] + shape[5]) ** -0.5
+    inputs, scale = make_inputs(shape, dtype, device), (shape[3] + shape[5]) ** -0.5
     absorbed = _lesson("25_absorb_the_weights").absorbed
-    expected = absorbed(*(x.double() for x in given), scale)
+    expected = absorbed(*(x.double() for x in inputs), scale)
     budget_ms, limits = QUICK_MS if quick else timing.BUDGET_MS, recorded_ceilings(device)
     for name, (run, sources) in choose(METHODS, names).items():
         row = {"method": name, "shape": shape, "dtype": dtype}
@@ -52,8 +52,8 @@ def measure(shape, dtype, device, names=None, quick=False):
             yield Measurement(**row, problem="needs a GPU")
             continue
         prepare = PREPARED.get(name) or partial(partial, run)
-        found = checked(partial(prepare, *given, scale), expected, LIMITS[dtype])
-        call, row["error"], problem = found
+        outcome = checked(partial(prepare, *inputs, scale), expected, LIMITS[dtype])
+        call, row["error"], problem = outcome
         if problem:
             yield Measurement(**row, problem=problem)
             continue
@@ -72,12 +72,12 @@ def _lesson(stem):
 _loaded = {}
 
 
-def expanded(*given):
-    return _lesson("25_absorb_the_weights").expanded(*given)
+def expanded(*args):
+    return _lesson("25_absorb_the_weights").expanded(*args)
 
 
-def absorbed(*given):
-    return _lesson("25_absorb_the_weights").absorbed(*given)
+def absorbed(*args):
+    return _lesson("25_absorb_the_weights").absorbed(*args)
 
 
 def fused(q, q_rope, latent, k_rope, w_k, w_v, scale):

@@ -46,16 +46,16 @@ def make_inputs(shape, dtype, device):
 @torch.no_grad()
 def measure(shape, dtype, device, names=None, quick=False):
     """One `Measurement` per method, checked against float64 first."""
-    given = make_inputs(shape, dtype, device)
+    inputs = make_inputs(shape, dtype, device)
     scale = (shape[3] + shape[5]) ** -0.5
-    expected = mla_reference(*(x.double() for x in given), scale=scale)[0]
+    expected = mla_reference(*(x.double() for x in inputs), scale=scale)[0]
     budget_ms, limits = QUICK_MS if quick else timing.BUDGET_MS, recorded_ceilings(device)
     for name, prepare in choose(METHODS, names).items():
         row = {"method": name, "shape": shape, "dtype": dtype}
         if "sdpa" not in name:
             row |= code(*SOURCES)
-        found = checked(lambda f=prepare: f(*given, scale), expected, LIMITS[dtype])
-        run, row["error"], problem = found
+        outcome = checked(lambda f=prepare: f(*inputs, scale), expected, LIMITS[dtype])
+        run, row["error"], problem = outcome
         if problem:
             yield Measurement(**row, problem=problem)
             continue
@@ -67,15 +67,15 @@ def measure(shape, dtype, device, names=None, quick=False):
         yield Measurement(**row, **times._asdict(), host_ms=host_ms, extra_bytes=extra, **speed)
 
 
-def ours(*given):
-    *tensors, scale = given
+def ours(*args):
+    *tensors, scale = args
     return lambda: mla_prefill(*tensors, scale=scale)[0]
 
 
-def ours_absorbed(*given):
-    if not given[0].is_cuda:
-        return ours(*given)
-    return lambda: prefill.forward(*given, None, None, True)[0]
+def ours_absorbed(*args):
+    if not args[0].is_cuda:
+        return ours(*args)
+    return lambda: prefill.forward(*args, None, None, True)[0]
 
 
 def ours_kernel(q, q_rope, latent, k_rope, w_k, w_v, scale):

@@ -82,14 +82,16 @@ def command(options):
     source = "solutions/{}.py::{}".format(*OPERATIONS[options.operation].torch_loop)
     profiles, rows = [], []
     for dtype in DTYPES:
-        found, error = profile_loop(options.operation, dtype)
+        profile, error = profile_loop(options.operation, dtype)
         if not error <= LIMITS[dtype]:
             raise ValueError(f"the torch loop is off by {error:.1e} in {dtype}: nothing recorded")
-        print(summary(found), end="\n\n")
-        profiles.append(found)
+        print(summary(profile), end="\n\n")
+        profiles.append(profile)
         how = code(source) | {"note": "torch, one by one"}
         rows.append(
-            Measurement("torch_loop", SHAPE, dtype, host_ms=found.wall_us / 1e3, error=error, **how)
+            Measurement(
+                "torch_loop", SHAPE, dtype, host_ms=profile.wall_us / 1e3, error=error, **how
+            )
         )
     if here:
         name = options.record or f"{options.operation}-profile"
@@ -97,15 +99,16 @@ def command(options):
         print(f"recorded: {file}")
 
 
-def summary(found):
+def summary(profile):
     """A profile as text: totals, then the kernels that take the most time."""
-    launches = len(found.kernels)
+    launches = len(profile.kernels)
     lines = [
-        f"torch loop, {found.dtype}, B, T, H, N = {', '.join(map(str, found.shape))}",
-        f"  {launches:,} kernels launched, {launches / found.tokens:.1f} per token",
-        f"  {found.kernel_us:,.0f} µs in kernels, {found.wall_us:,.0f} µs by the clock on the wall",
-        f"  {found.elementwise_share:.0%} of the kernel time is elementwise",
+        f"torch loop, {profile.dtype}, B, T, H, N = {', '.join(map(str, profile.shape))}",
+        f"  {launches:,} kernels launched, {launches / profile.tokens:.1f} per token",
+        f"  {profile.kernel_us:,.0f} µs in kernels, "
+        f"{profile.wall_us:,.0f} µs by the clock on the wall",
+        f"  {profile.elementwise_share:.0%} of the kernel time is elementwise",
     ]
-    top = found.top()[:6]
+    top = profile.top()[:6]
     lines += [f"  {us:7,.0f} µs {calls:5} × {brief(name)}" for name, calls, us in top]
     return "\n".join(lines)

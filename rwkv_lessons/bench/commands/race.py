@@ -50,27 +50,29 @@ class Entrant:
 
 def inputs(shape, dtype=DTYPE, device="cpu"):
     """r, k, v, w, u, s as a model has them: see the lesson's `torch_loop`."""
-    made = lesson(LESSON).inputs(*shape, dtype=getattr(torch, dtype))
-    return tuple(x.to(device) for x in made)
+    tensors = lesson(LESSON).inputs(*shape, dtype=getattr(torch, dtype))
+    return tuple(x.to(device) for x in tensors)
 
 
 def entrants(device):
     """The ways that there are on a device, the slowest first."""
     loop = lesson(LESSON).torch_loop
-    found = [Entrant(LOOP, loop, f"solutions/{LESSON}.py::torch_loop", "plain torch, heads first")]
+    entries = [
+        Entrant(LOOP, loop, f"solutions/{LESSON}.py::torch_loop", "plain torch, heads first")
+    ]
     if device.type != "cuda":
-        return [*found, on_cpu()]
+        return [*entries, on_cpu()]
     notes = {"cuda": "takes the log decay: exp and neg before it"}
     for name in ("cuda", "recurrent", "chunked"):
         if name in METHODS:
             f = METHODS[name]
             call = _from_model(_with_log_decay(f) if name == "cuda" else _raw(f))
-            found.append(Entrant(name, call, _source(f), notes.get(name)))
+            entries.append(Entrant(name, call, _source(f), notes.get(name)))
     if "recurrent" in METHODS:
         f = METHODS["recurrent"]
         note = "of a model that keeps [B, H, T, N]: copies before and after"
-        found.append(Entrant(HEADS_FIRST, _from_heads_first(_raw(f)), _source(f), note, True))
-    return found
+        entries.append(Entrant(HEADS_FIRST, _from_heads_first(_raw(f)), _source(f), note, True))
+    return entries
 
 
 def on_cpu():

@@ -97,19 +97,19 @@ def chosen(names=(), needed_on=None, part=(1, 1)):
     """
     for name in names:
         if not fnmatch.filter([plan.name for plan in PLANS], name):
-            known = ", ".join(plan.name for plan in PLANS)
-            raise WrongArgument(f"no record {name!r}: there are {known}")
-    found = [p for p in PLANS if not names or any(fnmatch.fnmatch(p.name, x) for x in names)]
-    found = shared_out(found, part[1])[part[0] - 1]
-    return [p for p in found if needed_on is None or state(p, needed_on) != "recorded"]
+            every = ", ".join(plan.name for plan in PLANS)
+            raise WrongArgument(f"no record {name!r}: there are {every}")
+    plans = [p for p in PLANS if not names or any(fnmatch.fnmatch(p.name, x) for x in names)]
+    plans = shared_out(plans, part[1])[part[0] - 1]
+    return [p for p in plans if needed_on is None or state(p, needed_on) != "recorded"]
 
 
 def shared_out(plans, parts):
     """Lists of plans whose time limits add up to about the same, each in the order of `plans`."""
-    found = [[] for _ in range(parts)]
+    shares = [[] for _ in range(parts)]
     for plan in sorted(plans, key=lambda plan: -plan.limit_s):
-        min(found, key=lambda part: sum(x.limit_s for x in part)).append(plan)
-    return [sorted(part, key=plans.index) for part in found]
+        min(shares, key=lambda part: sum(x.limit_s for x in part)).append(plan)
+    return [sorted(part, key=plans.index) for part in shares]
 
 
 def part_of(text):
@@ -118,8 +118,8 @@ def part_of(text):
     Raises:
         WrongArgument: it is no part of a whole.
     """
-    found = re.fullmatch(r"(\d+)/(\d+)", text)
-    part, parts = map(int, found.groups()) if found else (0, 0)
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    part, parts = map(int, match.groups()) if match else (0, 0)
     if not 1 <= part <= parts:
         raise WrongArgument(f"--part is {text!r}, needs one as 1/2 or 2/2")
     return part, parts
@@ -132,15 +132,15 @@ def state(plan, gpu, folder=None):
     file = path(plan.name, gpu, folder)
     if not file.exists():
         return "missing"
-    found = load(file)
-    if any(row.stale for row in found.rows):
+    recorded = load(file)
+    if any(row.stale for row in recorded.rows):
         return "stale"
-    if any(row.host_changed for row in found.rows):
+    if any(row.host_changed for row in recorded.rows):
         return "of older host code"
-    there = {*found.ceilings, *((row.method, row.dtype) for row in found.rows)}
+    there = {*recorded.ceilings, *((row.method, row.dtype) for row in recorded.rows)}
     if not there.issuperset(plan.holds):
         return "incomplete"
-    same = _asked(found.provenance.command) == _asked(plan.command)
+    same = _asked(recorded.provenance.command) == _asked(plan.command)
     return "recorded" if same else "recorded by another command"
 
 

@@ -25,12 +25,12 @@ QUICK_MS = 20  # of repetitions: enough to see that everything works, not to com
 def time_methods(options):
     """Every method of the library, and the peers if asked for."""
     operation = OPERATIONS[options.operation]
-    found = methods.library(operation.name)
+    by_name = methods.library(operation.name)
     if options.peers:
         installed, missing = peers(operation.name)
-        found |= installed
+        by_name |= installed
         console().print(*missing, sep="\n")
-    _time(options, operation, found, operation.dtypes, operation.name)
+    _time(options, operation, by_name, operation.dtypes, operation.name)
 
 
 def time_ladder(options):
@@ -38,9 +38,9 @@ def time_ladder(options):
     if not torch.cuda.is_available():
         raise ValueError("no NVIDIA GPU here: the rungs are CUDA kernels, they cannot be timed")
 
-    found, ladder = methods.ladder(options.ladder), LADDERS[options.ladder]
+    by_name, ladder = methods.ladder(options.ladder), LADDERS[options.ladder]
     operation = OF_LADDER[options.ladder]
-    _time(options, operation, found, ladder.dtypes, ladder.plan.name, options.ladder)
+    _time(options, operation, by_name, ladder.dtypes, ladder.plan.name, options.ladder)
 
 
 def measure_ceilings(options):
@@ -48,11 +48,11 @@ def measure_ceilings(options):
     if not torch.cuda.is_available():
         raise ValueError("no NVIDIA GPU here: there are no ceilings to measure")
     here = recording(options, "ceilings")
-    found = ceilings(torch.device("cuda"))
-    for name, value in found.items():
+    measured = ceilings(torch.device("cuda"))
+    for name, value in measured.items():
         text = f"{value:.0f} ns" if name in LATENCY_NAMES else f"{value / 1e12:.2f} T"
         console().print(f"{name:20} {text}")
-    keep(options, "ceilings", here, (), found)
+    keep(options, "ceilings", here, (), measured)
 
 
 def time_first_calls(options):
@@ -67,7 +67,7 @@ def time_first_calls(options):
     keep(options, FIRST, here, rows)
 
 
-def _time(options, operation, found, dtypes, name, start=None):
+def _time(options, operation, by_name, dtypes, name, start=None):
     """Measures the methods that were found, prints the rows, and records them under `name`.
 
     Args:
@@ -79,7 +79,7 @@ def _time(options, operation, found, dtypes, name, start=None):
     device = device_of(options)
     here = recording(options, start)
     shapes = asked_shapes(options, operation)
-    chosen, rows = list(choose(found, options.methods).values()), []
+    chosen, rows = list(choose(by_name, options.methods).values()), []
     with progress() as bar:
         task = bar.add_task("", total=None)
         for shape in shapes:
@@ -138,18 +138,18 @@ def asked_shapes(options, operation):
     return options.shape or ([operation.quick] if options.quick else operation.shapes)
 
 
-def choose(found, names):
-    """Those of `found` that are named, in that order; all of them without names.
+def choose(by_name, names):
+    """Those of `by_name` that are named, in that order; all of them without names.
 
     Raises:
-        WrongArgument: a name is none of `found`.
+        WrongArgument: a name is none of `by_name`.
     """
-    unknown = [name for name in names or () if name not in found]
+    unknown = [name for name in names or () if name not in by_name]
     if unknown:
         raise WrongArgument(
-            f"--methods: no method {', '.join(unknown)}: there are {', '.join(found)}"
+            f"--methods: no method {', '.join(unknown)}: there are {', '.join(by_name)}"
         )
-    return {name: found[name] for name in names or found}
+    return {name: by_name[name] for name in names or by_name}
 
 
 def device_of(options):

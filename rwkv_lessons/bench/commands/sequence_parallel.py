@@ -173,16 +173,16 @@ def measure(case, shape, device, times):
                 steps(row, timer, family, operation, mine, device)
         del whole, mine
 
-    run, found, alone = training(operation, inputs), None, None
+    run, expected, alone = training(operation, inputs), None, None
     try:
         alone, extra = timer(lambda: run() if rank == 0 else None)
-        found = run() if rank == 0 else None
+        expected = run() if rank == 0 else None
     except torch.OutOfMemoryError:
         torch.cuda.empty_cache()
     if largest(float(alone is None), device):
         rows.append(Measurement(f"{case}, one GPU, both passes", tuple(shape), "bfloat16",
                                 problem="out of memory"))  # fmt: skip
-        alone = found = None
+        alone = expected = None
     else:
         row("one GPU, both passes", alone, extra=extra)
     for what in shared:
@@ -191,7 +191,7 @@ def measure(case, shape, device, times):
         ms, extra = timer(run)
         note = "one GPU has no room for it"
         if alone:
-            error = against_one(run(), found, parts[what], device)
+            error = against_one(run(), expected, parts[what], device)
             note = f"{alone[1] / ms[1]:.2f}×, from one GPU {error:.1e}"
         row(f"{what}, both passes", ms, note, extra)
     return rows
@@ -241,8 +241,8 @@ def states_before(row, timer, call, mine):
     if call.family is rwkv6:
         states = lambda: states_first.segment_maps(*mine[1:4], False)  # noqa: E731
         row("states", timer(lambda: sent.append(states_first.rank_map(states(), None)))[0])
-        found = states()
-        run = lambda: forward.run_forward(*mine, start, None, 1.0, False, None, found)  # noqa: E731
+        segment_maps = states()
+        run = lambda: forward.run_forward(*mine, start, None, 1.0, False, None, segment_maps)  # noqa: E731
         row("main pass", timer(run)[0])
     else:
         way = states_first.StatesOfRwkv7
@@ -264,9 +264,9 @@ def hand_over(B, rank):
 def make_inputs(family, B, T, H, N, dtype, device, keeps):
     """A model's inputs on every rank; `keeps`: with a decay of 1 at every token."""
     maker = rwkv6_inputs if family is rwkv6 else rwkv7_inputs
-    made = maker(B, min(T, TEXT), H, N, dtype=dtype, device=device)
+    tensors = maker(B, min(T, TEXT), H, N, dtype=dtype, device=device)
     again = -(-T // TEXT)
-    out = [x if x.ndim == 2 or again == 1 else x.repeat(1, again, 1, 1)[:, :T] for x in made]
+    out = [x if x.ndim == 2 or again == 1 else x.repeat(1, again, 1, 1)[:, :T] for x in tensors]
     if keeps:
         w, k = (out[n] for n in ((3, 1) if family is rwkv6 else (1, 2)))
         w.zero_()
@@ -300,10 +300,10 @@ class Timer:
             torch.cuda.synchronize()
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated()
-        found = sorted(self._once(function) for _ in range(self.times))
+        durations = sorted(self._once(function) for _ in range(self.times))
         extra = torch.cuda.max_memory_allocated() - before if cuda else None
-        low, *_, high = statistics.quantiles(found, n=5, method="inclusive")
-        return (low, statistics.median(found), high), extra
+        low, *_, high = statistics.quantiles(durations, n=5, method="inclusive")
+        return (low, statistics.median(durations), high), extra
 
     def _once(self, function):
         token = torch.zeros(1, device=self.device)
@@ -334,19 +334,19 @@ def relative(x, y):
     return float((x - y).norm(dtype=torch.float32) / y.norm(dtype=torch.float32))
 
 
-def against_one(mine, found, parts, device):
+def against_one(mine, expected, parts, device):
     """The largest relative difference of o and gradients, compared where one GPU has them."""
     rank, worst = dist.get_rank(), 0.0
     for n, x in enumerate(mine):
         if x.ndim == 2:
             dist.all_reduce(x)
-            worst = max(worst, relative(x, found[n]) if rank == 0 else 0.0)
+            worst = max(worst, relative(x, expected[n]) if rank == 0 else 0.0)
             continue
         if rank == 0:
-            worst = max(worst, relative(x, found[n][:, : parts[0]]))
-            other = x.new_empty(found[n][:, parts[0] :].shape)
+            worst = max(worst, relative(x, expected[n][:, : parts[0]]))
+            other = x.new_empty(expected[n][:, parts[0] :].shape)
             dist.recv(other, 1)
-            worst = max(worst, relative(other, found[n][:, parts[0] :]))
+            worst = max(worst, relative(other, expected[n][:, parts[0] :]))
         else:
             dist.send(x.contiguous(), 0)
     return largest(worst, device)

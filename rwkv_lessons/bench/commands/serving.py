@@ -88,13 +88,13 @@ def make_call(package, shape, dtype, pool, device, lengths=None):
             "verify": (lambda: wkv7_verify(*x, used, slots, **log), expected),
             "commit": (partial(_committed, x, used, slots, taken, log), after),
         }
-    given = (*x, used, slots, ends)
+    args = (*x, used, slots, ends)
     option = {"seeds": seeds, "longest": max(lengths)}
     if package == "wkv6":
-        return {"": (lambda: wkv6_serving(*given, raw_decay=False, **option), expected)}
+        return {"": (lambda: wkv6_serving(*args, raw_decay=False, **option), expected)}
     if device.type == "cuda":
         option["workspace"] = wkv7_workspace(sum(lengths), len(lengths), H, N, N, x[0].dtype)
-    return {"": (lambda: wkv7_serving(*given, decay="log", **option), expected)}
+    return {"": (lambda: wkv7_serving(*args, decay="log", **option), expected)}
 
 
 def _committed(x, used, slots, taken, log):

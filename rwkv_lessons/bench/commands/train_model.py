@@ -118,12 +118,12 @@ def batch(task, B, T, device, step):
 
 def run_steps(model, batches, steps, dtype):
     """Milliseconds and losses of the steps, and the memory at the peak."""
-    kept = [batches(n) for n in range(steps)]  # made before: the GPU does not wait for them
-    device = kept[0][0].device
+    prepared = [batches(n) for n in range(steps)]  # made before: the GPU does not wait for them
+    device = prepared[0][0].device
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     took, losses, began = [], [], time.perf_counter()
-    for _, loss in train(model, lambda n: kept[n], Plan(steps, rate=6e-4), autocast=dtype):
+    for _, loss in train(model, lambda n: prepared[n], Plan(steps, rate=6e-4), autocast=dtype):
         losses.append(loss.item())  # waits for the step
         took.append((time.perf_counter() - began) * 1e3)
         began = time.perf_counter()
@@ -136,9 +136,9 @@ def recurrence_of(model, shape, device, dtype):
     B, T, *_ = shape
     seen = []
 
-    def watched(*given, **options):
-        seen.append(([x.detach() for x in given if x is not None], options))
-        return model.mix(*given, **options)
+    def watched(*args, **options):
+        seen.append(([x.detach() for x in args if x is not None], options))
+        return model.mix(*args, **options)
 
     tokens = passages(0, B, T)[0][:, :-1].to(device) % model.sizes.vocabulary
     with torch.no_grad(), torch.autocast(device.type, dtype, enabled=dtype is not None):

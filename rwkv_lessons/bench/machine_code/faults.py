@@ -86,7 +86,7 @@ def _left(product):
     return {r for operand in product.reads for r in operand}.difference(product.writes)
 
 
-def _touched(code, n, given, sums):
+def _touched(code, n, factor, sums):
     """(instruction, register) that comes too early after product `n`.
 
     A path is at (instruction, groups that were closed since; -1: its own is open).
@@ -106,7 +106,7 @@ def _touched(code, n, given, sums):
                 continue
         else:
             read = {r for operand in here.reads for r in operand}
-            for register in (given | sums).intersection(here.writes) | (sums & read):
+            for register in (factor | sums).intersection(here.writes) | (sums & read):
                 yield here, register
         new = {(next_, min(closed, GROUPS)) for next_ in here.follows} - been
         been |= new

@@ -49,13 +49,13 @@ class Instruction:
 
 def instructions(text):
     """Of a listing of one kernel, in order."""
-    found, labels = [], {}
+    lines, labels = [], {}
     for match in filter(None, map(LINE.search, text.splitlines())):
         if match["label"]:
-            labels[match["label"]] = len(found)
+            labels[match["label"]] = len(lines)
         else:
-            found.append((match["address"], match["text"]))
-    return [_instruction(*line, n, labels, len(found)) for n, line in enumerate(found)]
+            lines.append((match["address"], match["text"]))
+    return [_instruction(*line, n, labels, len(lines)) for n, line in enumerate(lines)]
 
 
 def _instruction(address, text, n, labels, count):

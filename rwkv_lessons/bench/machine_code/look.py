@@ -15,7 +15,7 @@ VERSION = re.compile(r"^\.version (\d+)\.(\d+)$", re.MULTILINE)  # of PTX
 def assemblers():
     """{version: Assembler} of those here that the library takes, or would if it had no other."""
     own = assembler()
-    others = {found.version: found for found in candidates() if not found.known_wrong}
+    others = {x.version: x for x in candidates() if not x.known_wrong}
     return others | {own.version: own}
 
 
@@ -23,9 +23,9 @@ def known_to(ptx, with_assembler):
     """The same PTX for an assembler that may be older than the one it was written for."""
     from triton.backends.nvidia.compiler import ptx_get_version
 
-    known = divmod(ptx_get_version(with_assembler.release), 10)
+    newest = divmod(ptx_get_version(with_assembler.release), 10)
     written = tuple(map(int, VERSION.search(ptx).groups()))
-    return VERSION.sub(".version {}.{}".format(*min(known, written)), ptx, count=1)
+    return VERSION.sub(".version {}.{}".format(*min(newest, written)), ptx, count=1)
 
 
 def wrong_code(cubin):

@@ -50,8 +50,8 @@ def who_reads_whom(chunks=3, C=8, L=4):
     ax.legend(loc="upper left", bbox_to_anchor=(0.75, 1))
     ax.set(xlim=(0, T), ylim=(T, 0), aspect="equal")
     ax.set(xlabel="token s, which is read", ylabel="token t, which reads")
-    said = ", ".join(f"{way} {n}" for way, n in ways.items())
-    return Picture(figure, f"{T} tokens: pairs read {said}")
+    counts = ", ".join(f"{way} {n}" for way, n in ways.items())
+    return Picture(figure, f"{T} tokens: pairs read {counts}")
 
 
 def factor_exponents(w, L=16):
@@ -69,7 +69,7 @@ def factor_exponents(w, L=16):
     middle = np.full(C, before[C // 2])
     block = before[np.arange(C) // L * L + L // 2]
     figure = style.figure(3)
-    said = []
+    lines = []
     titles = ("from the first token", "from the middle", f"from the middle of {L} tokens")
     panels = figure.subplots(1, 3, sharey=True)
     for ax, title, origin in zip(panels, titles, (start, middle, block), strict=True):
@@ -83,13 +83,13 @@ def factor_exponents(w, L=16):
                 ax.plot(np.arange(C)[part], values[part], color=colour, label=label)
                 label = None
         largest = max(np.abs(before - origin).max(), np.abs(origin - after).max())
-        said.append(f"{title}: 2^±{largest:.0f}")
-        ax.set(title=said[-1], xlabel="token of the chunk")
+        lines.append(f"{title}: 2^±{largest:.0f}")
+        ax.set(title=lines[-1], xlabel="token of the chunk")
     panels[0].set_ylabel("power of 2")
     panels[2].text(C / 2, LIMIT - 30, "what float32 and bfloat16 hold", ha="center", size=8)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper left", ncols=2, fontsize=8)
-    return Picture(figure, "\n".join(said))
+    return Picture(figure, "\n".join(lines))
 
 
 def usable_chunk_lengths(w, lengths=(4, 8, 16, 32, 64, 128)):
@@ -128,12 +128,12 @@ def usable_chunk_lengths(w, lengths=(4, 8, 16, 32, 64, 128)):
     ax.xaxis.set_major_formatter("{x:g}")
     ax.set(xlabel="mean |w| over each half of the tokens", ylabel="tokens in the product")
     ax.legend(loc="lower left", bbox_to_anchor=(0, 0.12))
-    said = [
+    lines = [
         f"{n} tokens: |w| up to {top / n:.2f} from the first, {2 * top / n:.2f} from the middle"
         for n in (16, 64)
     ]
-    said.append(f"the text's channels, at most over 8 tokens: mean |w| {low:.4f} … {high:.2f}")
-    return Picture(figure, "\n".join(said))
+    lines.append(f"the text's channels, at most over 8 tokens: mean |w| {low:.4f} … {high:.2f}")
+    return Picture(figure, "\n".join(lines))
 
 
 def costs(chunked, pairs, T=256, lengths=(16, 32, 64, 128), N=64, text_tokens=4096):
@@ -144,12 +144,12 @@ def costs(chunked, pairs, T=256, lengths=(16, 32, 64, 128), N=64, text_tokens=40
         pairs: the scores in which every pair of tokens has an exp of its own; once, for C = 64.
         text_tokens: of the text whose dependent steps are given.
     """
-    given = [x[0].transpose(0, 1) for x in rwkv6_inputs(1, T, 1, N)[:4]]
-    u = given[0].new_zeros(1, N)
+    tokens = [x[0].transpose(0, 1) for x in rwkv6_inputs(1, T, 1, N)[:4]]
+    u = tokens[0].new_zeros(1, N)
     lines = [f"{'':14}{'steps':>7}{'operations a token':>21}{'exps a token':>15}"]
     lines.append(f"{'scan':14}{text_tokens:7,}{7:15.1f} · N²{1:13.1f} · N")
     for C, scores in (*((C, None) for C in lengths), (64, pairs)):
-        counted = count(chunked, *given, u, C=C, scores=scores)
+        counted = count(chunked, *tokens, u, C=C, scores=scores)
         flops, exps = counted.flops / T / N**2, counted.exps / T / N
         name = f"… of {C}, pairs" if scores else f"chunks of {C}"
         products = "" if scores else f"{flops:15.1f} · N²"  # the pairs' sums are no products
@@ -163,23 +163,23 @@ def least_times(shape=(8, 4096, 64, 64)):
     Raises:
         LookupError: the ceilings are not recorded.
     """
-    found = record("ceilings")
+    measured = record("ceilings")
     B, T, H, N = shape
-    tokens, limits = B * T * H, found.ceilings
+    tokens, limits = B * T * H, measured.ceilings
     ms = {
         "scan, float32 multiply-adds": 7 * N * N / limits["fp32_flops_per_s"],
         "products of bfloat16": (4 * N * N + 4 * 64 * N) / limits["bf16_flops_per_s"],
         "5 bfloat16 tensors moved": 5 * N * 2 / limits["copy_bytes_per_s"],
     }
     lines = [f"{name:30}{1e3 * tokens * seconds:6.2f} ms" for name, seconds in ms.items()]
-    return "\n".join([*lines, f"at the speed of an {found.provenance.gpu}, as recorded"])
+    return "\n".join([*lines, f"at the speed of an {measured.provenance.gpu}, as recorded"])
 
 
 def relative_error(chunked, r, k, v, w, u, **more):
     """‖o − exact‖ / ‖exact‖ of a float32 output against the recurrence in float64, as text."""
     o, _ = chunked(r, k, v, w, u, **more)
-    given = [x.double().transpose(0, 1)[None] for x in (r, k, v, w)]
-    want, _ = wkv6_reference(*given, u[:, 0].double())
+    inputs = [x.double().transpose(0, 1)[None] for x in (r, k, v, w)]
+    want, _ = wkv6_reference(*inputs, u[:, 0].double())
     error = float((o.transpose(0, 1)[None] - want).norm() / want.norm())
     if not math.isfinite(error):
         return "not finite"
@@ -241,5 +241,5 @@ def products(rows=FORWARD_PRODUCTS, columns=2, BT=16, N=64):
     figure.legend(loc="outside upper left", ncols=4, fontsize=8)
     ax.set(xlim=(-5, (4.6 * columns - 0.2) * N), ylim=(across * 1.55 * N, -8), aspect="equal")
     ax.axis("off")
-    said = (f"{a[0]} @ {b[0]} → {c[0]}" for a, b, c in rows)
-    return Picture(figure, "\n".join(said))
+    shapes = (f"{a[0]} @ {b[0]} → {c[0]}" for a, b, c in rows)
+    return Picture(figure, "\n".join(shapes))

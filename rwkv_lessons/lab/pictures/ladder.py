@@ -66,7 +66,7 @@ def steps(operation="wkv5", gpu=GPU, folder=None):
             for dtype in ladder.dtypes
         }
 
-    found = [
+    rungs = [
         LadderStep(
             rung.label, rung.stem, rows(rung.method, ours), _original(original, rung.original)
         )
@@ -74,8 +74,8 @@ def steps(operation="wkv5", gpu=GPU, folder=None):
     ]
     if ladder.beside:
         label, method = ladder.beside
-        found.insert(1, LadderStep(label, None, rows(method, ours, library), known=True))
-    return [*found, LadderStep(FINISHED_LABEL, None, rows(ladder.finished, ours, library))]
+        rungs.insert(1, LadderStep(label, None, rows(method, ours, library), known=True))
+    return [*rungs, LadderStep(FINISHED_LABEL, None, rows(ladder.finished, ours, library))]
 
 
 def table(climbed, here=None):
@@ -300,14 +300,14 @@ def _recorded(name, gpu, folder):
         return None
 
 
-def _row(found, method, shape, dtype):
+def _row(measured, method, shape, dtype):
     asked = method, shape, dtype
-    rows = found.rows if found else ()
+    rows = measured.rows if measured else ()
     return next((row for row in rows if (row.method, row.shape, row.dtype) == asked), None)
 
 
-def _original(found, method):
-    rows = found.rows if found else ()
+def _original(measured, method):
+    rows = measured.rows if measured else ()
     return next((row for row in rows if row.method == method), None)
 
 

@@ -65,10 +65,10 @@ def ceiling(dtype="float32", gpu=records.GPU, folder=None, unit=None):
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {dtype!r}, needs one of {', '.join(DTYPES)}")
-    found = records.record("ceilings", gpu, folder)
-    bytes_per_s = found.ceilings["copy_bytes_per_s"]
-    flops_per_s = flops_per_second(found.ceilings, dtype, unit)
-    where, how = found.provenance, ""
+    measured = records.record("ceilings", gpu, folder)
+    bytes_per_s = measured.ceilings["copy_bytes_per_s"]
+    flops_per_s = flops_per_second(measured.ceilings, dtype, unit)
+    where, how = measured.provenance, ""
     if unit == TENSOR_CORES and unit_of(dtype) != TENSOR_CORES:
         how = " on tensor cores, three products of TF32 for one"
     source = f"{where.gpu}, {where.date}{how and f', {dtype}{how}'}"
@@ -135,8 +135,8 @@ def plot_roofline(ceiling, dots):
     _label(axes, ceiling, dots, low, high)
     _name_the_roofs(figure, axes, ceiling, left, right)
     floors = dict.fromkeys(str(roof_over(dot.work, ceiling)) for dot in dots)
-    said = [ceiling.source or ceiling.name, *floors, *(_says(dot, ceiling) for dot in dots)]
-    return style.Picture(figure, "\n".join(said))
+    lines = [ceiling.source or ceiling.name, *floors, *(_says(dot, ceiling) for dot in dots)]
+    return style.Picture(figure, "\n".join(lines))
 
 
 def _window(ceiling, dots):

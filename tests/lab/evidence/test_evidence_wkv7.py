@@ -104,7 +104,7 @@ def test_an_inverse_that_is_right_for_short_chunks_alone_is_told_so():
     short = edited("24_chunked_rwkv7.kernel", ("for i in range(1, BT):", "for i in range(1, 16):"))
     case = next(x for x in solutions("24_chunked_rwkv7").CASES if x.symptom == "steps")
     row = answers(case)(short, load("24_chunked_rwkv7.kernel"))
-    assert "BT tokens take BT − 1 rows" in str(row)
+    assert "BT tokens need BT − 1 rows" in str(row)
 
 
 def rows(A):

@@ -53,19 +53,19 @@ def answer(*cases: Small):
         if reasons := unlaunchable(kernel, threads):
             return Row("answer", FAILED, "it cannot be launched", reasons)
         for case in cases:
-            given = case.arguments()
+            arrays = case.arguments()
             try:
-                trace.run(kernel, case.grid, case.block, *given, reverse=case.reverse)
-                compare(given[-1], case.want, case.letters)
-                if not all(map(np.array_equal, given, case.inputs)):
+                trace.run(kernel, case.grid, case.block, *arrays, reverse=case.reverse)
+                compare(arrays[-1], case.want, case.letters)
+                if not all(map(np.array_equal, arrays, case.inputs)):
                     raise ChangedInput("the kernel changed an input")
             except (Difference, trace.KernelFault) as error:
                 sizes = ", ".join("×".join(map(str, x.shape)) for x in case.inputs)
-                said = f"{case.name} (n={sizes})"
+                what = f"{case.name} (n={sizes})"
                 small = case.want.size < LARGE and len(case.inputs[0]) < LARGE
                 if isinstance(error, Difference) and small and (cause := _cause(kernel, case)):
-                    said, error = f"{said}: {error}", cause  # not what came of it
-                return failed(said, error, exercise, case.symptom, outside="tail")
+                    what, error = f"{what}: {error}", cause  # not what came of it
+                return failed(what, error, exercise, case.symptom, outside="tail")
         return Row("answer", PASSED, f"{len(cases)} cases on the CPU")
 
     gather.kind = "answer"
@@ -105,11 +105,11 @@ def traffic(case: Small, *limits: Requests):
         counted = trace.trace(kernel, case.grid, case.block, *case.arguments())
         for trouble in (*counted.faults, *counted.races):
             return Row("traffic", FAILED, "", explained(trouble, exercise, outside="tail"))
-        found = [f"{limit.count(counted)} {limit.op} requests" for limit in limits]
-        for limit, text in zip(limits, found, strict=True):
+        counts = [f"{limit.count(counted)} {limit.op} requests" for limit in limits]
+        for limit, text in zip(limits, counts, strict=True):
             if not limit.least <= limit.count(counted) <= limit.most:
                 return Row("traffic", FAILED, f"{text}, want {limit.wanted()}")
-        return Row("traffic", PASSED, f"{counted.warps} warps: {', '.join(found)}")
+        return Row("traffic", PASSED, f"{counted.warps} warps: {', '.join(counts)}")
 
     gather.kind = "traffic"
     return gather
@@ -126,9 +126,9 @@ def this_gpu(case: Callable):
         if not torch.cuda.is_available():
             return Row("this GPU", ABSENT)
         large = case()
-        given = [torch.from_numpy(x).cuda() for x in large.arguments()]
-        kernel[large.grid, large.block, stream()](*map(as_array, given))
-        compare(given[-1].cpu(), large.want, large.letters)
+        arrays = [torch.from_numpy(x).cuda() for x in large.arguments()]
+        kernel[large.grid, large.block, stream()](*map(as_array, arrays))
+        compare(arrays[-1].cpu(), large.want, large.letters)
         sizes = ", ".join("×".join(f"{n:,}" for n in x.shape) for x in large.inputs)
         return Row("this GPU", PASSED, f"n={sizes} on {torch.cuda.get_device_name()}")
 

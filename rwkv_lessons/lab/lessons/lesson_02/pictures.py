@@ -63,12 +63,12 @@ def recorded(operation="wkv5", gpu=GPU, folder=None) -> dict[str, Profile]:
     Empty, with a line that says so, where nobody recorded them yet.
     """
     try:
-        where, found = load_profiles(f"{operation}-profile", gpu, folder)
+        where, profiles = load_profiles(f"{operation}-profile", gpu, folder)
     except LookupError:
         print(f"The torch loop's profile is not recorded on an {gpu} yet.")
         return {}
     print(f"Recorded: {where.gpu}, torch {where.torch}, {where.date}, commit {where.commit}")
-    return found
+    return profiles
 
 
 def traffic(token):

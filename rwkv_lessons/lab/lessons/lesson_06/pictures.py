@@ -44,22 +44,25 @@ def places(registers, sizes, threads=None, arch="sm_90"):
 def sweep(stem="06_block_size", operation="wkv5", gpu=GPU, folder=None):
     """Prints the recorded time of a rung at each block size; returns a `Picture` of it, or None."""
     try:
-        found = record(f"{operation}-ladder", gpu, folder)
+        measured = record(f"{operation}-ladder", gpu, folder)
     except LookupError:
         print(f"The sweep is not recorded on an {gpu} yet.")
         return None
     swept = next(rung for rung in LADDERS[operation].rungs if rung.stem == stem)
-    rows = [(n, row) for n in BLOCKS for row in found.rows if row.method == f"{swept.method}[{n}]"]
+    rows = [
+        (n, row) for n in BLOCKS for row in measured.rows if row.method == f"{swept.method}[{n}]"
+    ]
     print(_table(rows))
-    print(f"\n{found.provenance.gpu}, {found.provenance.date}, commit {found.provenance.commit}")
+    where = measured.provenance
+    print(f"\n{where.gpu}, {where.date}, commit {where.commit}")
     return _bars([(n, row) for n, row in rows if row.median_ms])
 
 
 def sweep_gain(block, than, stem="06_block_size", operation="wkv5", gpu=GPU, folder=None):
     """How many times faster the rung is in blocks of `block` than of `than`; None if unknown."""
     try:
-        found = record(f"{operation}-ladder", gpu, folder)
-        ours, other = (found.milliseconds(f"{stem}[{n}]") for n in (block, than))
+        measured = record(f"{operation}-ladder", gpu, folder)
+        ours, other = (measured.milliseconds(f"{stem}[{n}]") for n in (block, than))
     except LookupError:
         return None
     return other / ours if ours and other else None
@@ -123,10 +126,10 @@ def _slots(size, registers, threads, arch="sm_90"):
     Warps are given to the quarters in turn, as the hardware does.
     """
     blocks = ceil_div(threads, size) if threads else None
-    found = occupancy(registers, size, arch=arch, blocks=blocks)
+    occupied = occupancy(registers, size, arch=arch, blocks=blocks)
     a_block = ceil_div(size, WARP)
-    fit = found.warps_per_sm
-    taken = found.busiest_warps if blocks and fit else fit
+    fit = occupied.warps_per_sm
+    taken = occupied.busiest_warps if blocks and fit else fit
     room = occupancy(registers, WARP, arch=arch).by["registers"]
     slots = []
     for warp in range(ARCHITECTURES[arch].warps):

@@ -38,8 +38,8 @@ def decay_of_a_text(w, fixed, channels=(2, 30, 61), offset=0):
     left.legend(loc="upper right", bbox_to_anchor=(1, 1.16), ncols=len(channels) + 1, fontsize=8)
 
     order = fixed.argsort(descending=True)
-    kept = memory(w[:, order])
-    low, middle, high = (torch.quantile(kept, q, dim=0) for q in (0.05, 0.5, 0.95))
+    tokens = memory(w[:, order])
+    low, middle, high = (torch.quantile(tokens, q, dim=0) for q in (0.05, 0.5, 0.95))
     channel = range(len(order))
     right.fill_between(channel, low, high, color="C0", alpha=0.25, label="5 … 95 %")
     right.plot(channel, middle, color="C0", label="median")

@@ -30,8 +30,8 @@ def sweeps(T, dtype=np.float32):
 
     Inputs are bfloat16 numbers, and every sum adds in one order: the same on all machines.
     """
-    given = rwkv6_inputs(1, T, H=4)[:4]
-    r, k, v, w = (x[0, :, -1].bfloat16().double().numpy() for x in given)  # of the last head
+    inputs = rwkv6_inputs(1, T, H=4)[:4]
+    r, k, v, w = (x[0, :, -1].bfloat16().double().numpy() for x in inputs)  # of the last head
     do = torch.randn(r.shape, generator=torch.Generator().manual_seed(0)).bfloat16().double()
     decay, r, k, v, do = (x.astype(dtype) for x in (np.exp(w), r, k, v, do.numpy()))
     N = r.shape[-1]
@@ -48,14 +48,14 @@ def sweeps(T, dtype=np.float32):
     return Sweeps(rdr, kdk, a, dw)
 
 
-def running_difference(found, C):
+def running_difference(sums, C):
     """dw `[T, N]` from `Sweeps`, where the sum is taken afresh every C tokens."""
-    T, dw = len(found.rdr), np.empty_like(found.rdr)
+    T, dw = len(sums.rdr), np.empty_like(sums.rdr)
     for t in reversed(range(T)):
         if t == T - 1 or (t + 1) % C == 0:
-            a = found.a[t + 1]
-        dw[t] = a - found.kdk[t]
-        a = dw[t] + found.rdr[t]
+            a = sums.a[t + 1]
+        dw[t] = a - sums.kdk[t]
+        a = dw[t] + sums.rdr[t]
     return dw
 
 
@@ -65,8 +65,8 @@ def dw_errors(T, C=None):
     Args:
         C: tokens between checkpoints; None takes the sum from all states, at every token.
     """
-    exact, found = sweeps(T, np.float64).dw, sweeps(T)
-    dw = found.dw if C is None else running_difference(found, C)
+    exact, sums = sweeps(T, np.float64).dw, sweeps(T)
+    dw = sums.dw if C is None else running_difference(sums, C)
     return (dw - exact) / rms(exact, 0)
 
 
@@ -79,7 +79,7 @@ def drift(T=4096, C=64):
     """The error of dw token by token: without checkpoints, with one every C tokens, all states."""
     figure = style.figure(3.2)
     axes = figure.subplots()
-    said = []
+    lines = []
     for chunk, colour, label in (
         (T, style.STORE, "one sum for all tokens"),
         (C, A_COLOUR, f"a checkpoint every {C} tokens"),
@@ -88,14 +88,14 @@ def drift(T=4096, C=64):
         wrong = dw_errors(T, chunk)
         curve = rms(wrong.reshape(T // BIN, -1), 1)
         axes.semilogy((np.arange(T // BIN) + 0.5) * BIN, curve, color=colour, label=label)
-        said.append(f"{label}: {rms(wrong):.0e}")
+        lines.append(f"{label}: {rms(wrong):.0e}")
     low, high = axes.get_ylim()
     axes.set(xlim=(0, T), ylim=(low, 4 * high), xlabel="token", ylabel="error of dw")
     arrow = {"arrowstyle": "->", "color": style.INK}
     axes.annotate("", (0.3, 0.88), (0.7, 0.88), "axes fraction", arrowprops=arrow)
     axes.text(0.5, 0.91, "the sweep goes this way", transform=axes.transAxes, ha="center")
     figure.legend(loc="outside upper left", ncols=3, fontsize=8)
-    return Picture(figure, f"error of dw over {T:,} tokens\n" + "\n".join(said))
+    return Picture(figure, f"error of dw over {T:,} tokens\n" + "\n".join(lines))
 
 
 def checkpoints(T=4096, choices=(4, 16, 64, 256, 1024, 4096), N=64):

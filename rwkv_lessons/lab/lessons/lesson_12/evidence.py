@@ -107,31 +107,31 @@ class RowLauncher:
 
     def __getitem__(self, grid):
         def launched(*args, **named):
-            given = dict(zip(("x", "y", "stride", "N", "BLOCK"), args, strict=False)) | named
-            programs = grid(given) if callable(grid) else grid
-            self.judge(programs, given)
-            self.launches.append(given)
-            given["y"].fill_(torch.nan)  # a number that was there before is no answer
+            arguments = dict(zip(("x", "y", "stride", "N", "BLOCK"), args, strict=False)) | named
+            programs = grid(arguments) if callable(grid) else grid
+            self.judge(programs, arguments)
+            self.launches.append(arguments)
+            arguments["y"].fill_(torch.nan)  # a number that was there before is no answer
             with unlimited(), torch._C.DisableTorchFunction():
-                interpreter.run(self.kernel, programs, **given)
+                interpreter.run(self.kernel, programs, **arguments)
 
         return launched
 
     def __call__(self, *args, **named):
         raise Difference("a launch needs a grid: kernel[grid](…)")
 
-    def judge(self, grid, given):
+    def judge(self, grid, arguments):
         """Raises `Difference` for a grid or a BLOCK that is not what rows of x ask for."""
         M, N = self.x.shape
         programs = torch.Size(grid if isinstance(grid, tuple) else (grid,)).numel()
         if programs != M:
             raise Difference(f"programs: {programs}, want {M}")
-        least, block = 1 << (N - 1).bit_length(), given.get("BLOCK")
+        least, block = 1 << (N - 1).bit_length(), arguments.get("BLOCK")
         if not isinstance(block, int) or block & block - 1 or not least <= block <= LARGEST_BLOCK:
             raise Difference(f"BLOCK: {block}, want {least} for rows of {N}")
         if block > least:
             self.roomy = f"BLOCK: {block} for rows of {N}, where {least} lanes are enough"
-        x, y = given.get("x"), given.get("y")
+        x, y = arguments.get("x"), arguments.get("y")
         if not isinstance(x, torch.Tensor) or x.data_ptr() != self.x.data_ptr():
             raise Difference("the kernel does not get x, but something else or a copy of it")
         if not isinstance(y, torch.Tensor) or y.dtype != torch.float32 or not y.is_contiguous():

@@ -38,81 +38,81 @@ CASES = (
 
 def _before(size, BT):
     """The state before every chunk, [B, chunks, H, N, N], in float64."""
-    known = problem(size.shape, BT, size.states, size.decay, dtype=size.dtype)
-    return torch.cat([known["s0"][:, None], known["kept"][:, :-1]], 1)
+    values = problem(size.shape, BT, size.states, size.decay, dtype=size.dtype)
+    return torch.cat([values["s0"][:, None], values["kept"][:, :-1]], 1)
 
 
 def _made(launch, names, writes, size, BT, more):
-    made = wkv6_launch(launch, names, writes, replace(size, C=BT), BT=BT, **more)
+    sweep = wkv6_launch(launch, names, writes, replace(size, C=BT), BT=BT, **more)
     if size.dtype == torch.bfloat16:
-        return replace(made, tolerance=BFLOAT16_TOLERANCE, operands="bf16")
-    return made
+        return replace(sweep, tolerance=BFLOAT16_TOLERANCE, operands="bf16")
+    return sweep
 
 
 def keeping(launch, size, BT=16, **more):
     """A `Launch` of `checkpoints`, which keeps the state before every chunk of BT tokens."""
-    made = _made(launch, ("k", "v", "w", "s0"), (), size, BT, more)
+    sweep = _made(launch, ("k", "v", "w", "s0"), (), size, BT, more)
     want = _before(size, BT)
-    letters = made.letters | {"before": "bchij"}
-    return replace(made, outputs={"before": want.shape}, wants={"before": want}, letters=letters)
+    letters = sweep.letters | {"before": "bchij"}
+    return replace(sweep, outputs={"before": want.shape}, wants={"before": want}, letters=letters)
 
 
 def sweeping(launch, size, BT=16, **more):
     """A `Launch` of `backward_sweep`, which gets these states, and writes all gradients."""
-    made = _made(launch, (*TENSORS, *GRADIENTS), GRADIENTS, size, BT, more)
+    sweep = _made(launch, (*TENSORS, *GRADIENTS), GRADIENTS, size, BT, more)
     before = _before(size, BT).float().contiguous()
-    return replace(made, inputs=made.inputs | {"before": before})
+    return replace(sweep, inputs=sweep.inputs | {"before": before})
 
 
 LARGE, SMALL = 256.0, 2.0**-6  # 256 and what a product of two small ones adds: 21 bits
 
 
-def _much(made, large, small):
+def _much(sweep, large, small):
     """A launch in bfloat16 whose state starts large, does not decay, and moves on very little.
 
     All numbers are powers of two, so that float32 states are exact. In 16 bits nothing is added.
     """
-    none = {x: torch.zeros_like(y) for x, y in made.inputs.items() if x not in (*large, *small)}
-    much = {x: torch.full_like(made.inputs[x], LARGE) for x in large}
-    little = {x: torch.full_like(made.inputs[x], SMALL) for x in small}
-    return replace(made, inputs={x: (none | much | little)[x] for x in made.inputs})
+    none = {x: torch.zeros_like(y) for x, y in sweep.inputs.items() if x not in (*large, *small)}
+    much = {x: torch.full_like(sweep.inputs[x], LARGE) for x in large}
+    little = {x: torch.full_like(sweep.inputs[x], SMALL) for x in small}
+    return replace(sweep, inputs={x: (none | much | little)[x] for x in sweep.inputs})
 
 
 def keeping_much(launch, size, BT=16):
     """A `Launch` of `checkpoints` in bfloat16: states of 256 to which every token adds 2⁻¹²."""
-    made = _much(keeping(launch, size, BT), ("s0",), ("k", "v"))
-    chunks = torch.arange(made.wants["before"].shape[1]).double() * BT * SMALL**2
-    want = LARGE + chunks[None, :, None, None, None].expand_as(made.wants["before"])
-    return replace(made, wants={"before": want}, scales={"before": float(chunks.max())})
+    sweep = _much(keeping(launch, size, BT), ("s0",), ("k", "v"))
+    chunks = torch.arange(sweep.wants["before"].shape[1]).double() * BT * SMALL**2
+    want = LARGE + chunks[None, :, None, None, None].expand_as(sweep.wants["before"])
+    return replace(sweep, wants={"before": want}, scales={"before": float(chunks.max())})
 
 
 def sweeping_much(launch, size, BT=16):
     """A `Launch` of `backward_sweep`, the same of ds1, r and do; only ds0 is looked at."""
-    made = _much(sweeping(launch, size, BT), ("ds1",), ("r", "do"))
+    sweep = _much(sweeping(launch, size, BT), ("ds1",), ("r", "do"))
     added = size.shape[1] * SMALL**2
-    wants = {"ds0": torch.full_like(made.wants["ds0"], LARGE + added)}
-    return replace(made, wants=wants, scales={"ds0": added})
+    wants = {"ds0": torch.full_like(sweep.wants["ds0"], LARGE + added)}
+    return replace(sweep, wants=wants, scales={"ds0": added})
 
 
 def in_turn(launch, one, two, size, BT):
     """What both kernels compute, in the interpreter, the second on what the first one wrote."""
-    kept = results(one, keeping(launch, size, BT))["before"]
+    before = results(one, keeping(launch, size, BT))["before"]
     second = sweeping(launch, size, BT)
-    second = replace(second, inputs=second.inputs | {"before": kept})
+    second = replace(second, inputs=second.inputs | {"before": before})
     return results(two, second), second.wants
 
 
-def cases(made, much):
+def cases(make, much):
     """The `Case`s of either kernel.
 
     Args:
-        made: (Size, BT=) → Launch.
+        make: (Size, BT=) → Launch.
         much: the same, of large states that hardly change.
     """
     small = tuple(
-        Case(name, symptom, partial(made, size, BT=BT), reverse=symptom == "programs")
+        Case(name, symptom, partial(make, size, BT=BT), reverse=symptom == "programs")
         for name, symptom, size, BT in CASES
     )
-    whole = Case("70 tokens, the lesson's own blocks", "own blocks", partial(made, OWN_BLOCKS))
+    whole = Case("70 tokens, the lesson's own blocks", "own blocks", partial(make, OWN_BLOCKS))
     large = Case("a large state in bfloat16", "16 bits", partial(much, LOW))
     return (*small, large, whole)

@@ -69,14 +69,14 @@ def chunk_answer(*chunks: DecayChunk):
 
     def answer(function, exercise):
         for chunk in chunks:
-            given, want = chunk.problem()
+            inputs, want = chunk.problem()
             try:
-                got = called(function, *given)
+                got = called(function, *inputs)
                 if got is not None and not isinstance(got, torch.Tensor):
                     raise Difference(f"a {type(got).__name__} was returned, want a tensor")
-                compare(got, want, letters="ti", scale=_scale(*given))
+                compare(got, want, letters="ti", scale=_scale(*inputs))
             except (Difference, KernelFault) as trouble:
-                name, call = f"{chunk.name} (C={chunk.C} N={chunk.N})", shown(function, given)
+                name, call = f"{chunk.name} (C={chunk.C} N={chunk.N})", shown(function, inputs)
                 return failed(name, trouble, exercise, chunk.name, call)
         return Row("answer", PASSED, f"{len(chunks)} chunks, against autograd")
 

@@ -184,15 +184,15 @@ def _captured(capture, function, make):
     if f.in_capture != 1:
         raise Trouble("once", f"f is called {f.in_capture} times in the capture, want once")
     calls, held = f.calls, cuda.captured[-1]
-    found = [_copied(replay(*make(seed))) for seed in range(3)]
+    results = [_copied(replay(*make(seed))) for seed in range(3)]
     wants = [_several(function(*make(seed))) for seed in range(3)]
-    _agrees("the same inputs", found[0], wants[0])
-    if _is(found[2], wants[1]):
+    _agrees("the same inputs", results[0], wants[0])
+    if _is(results[2], wants[1]):
         raise Trouble("one behind", "each answer is that of the inputs before")
-    if _is(found[1], wants[0]) and any(_apart(replay, held)):
+    if _is(results[1], wants[0]) and any(_apart(replay, held)):
         raise Trouble("elsewhere", "a result lies in memory that the graph does not write")
-    _agrees("other inputs", found[1], wants[1])
-    _agrees("and others", found[2], wants[2])
+    _agrees("other inputs", results[1], wants[1])
+    _agrees("and others", results[2], wants[2])
     _agrees("no new inputs", _copied(replay()), wants[2])
     if f.calls > calls:
         raise Trouble("called again", "a replay calls f: that launches every kernel again")
@@ -244,10 +244,10 @@ def captures_here(function, make):
             return Row("this GPU", ABSENT)
         replay = capture(function, [x.cuda() for x in make(0)])
         for seed in (1, 2):
-            given = [x.cuda() for x in make(seed)]
+            inputs = [x.cuda() for x in make(seed)]
             try:
-                found = tuple(x.cpu() for x in _several(replay(*given)))
-                _agrees("other inputs", found, _several(function(*make(seed))))
+                outputs = tuple(x.cpu() for x in _several(replay(*inputs)))
+                _agrees("other inputs", outputs, _several(function(*make(seed))))
             except Difference as difference:
                 return Row("this GPU", FAILED, "other inputs", (str(difference),))
         return Row("this GPU", PASSED, f"two replays on {torch.cuda.get_device_name()}")

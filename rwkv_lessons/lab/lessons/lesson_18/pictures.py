@@ -34,12 +34,12 @@ PAPER = {"bbox": {"fc": style.PAPER, "ec": "none", "pad": 1.5}}
 def recorded(gpu=GPU, folder=None) -> list[CallTrace]:
     """The recorded calls of the race; prints where they come from, or that nobody recorded them."""
     try:
-        where, found = load_traces(RECORD, gpu, folder)
+        where, traces = load_traces(RECORD, gpu, folder)
     except LookupError:
         print(f"The race is not recorded on an {gpu} yet; {COMMAND} makes the record.")
         return []
     print(f"Recorded: {where.gpu}, torch {where.torch}, {where.date}, commit {where.commit}")
-    return found
+    return traces
 
 
 def events_of(file):
@@ -65,14 +65,14 @@ def save_traces(traces, folder="race_traces"):
 
 def rows(traces, shape=SHORT):
     """(head, cells) of a line per way at a shape, microseconds; the A800's where it has them."""
-    known = {} if tuple(shape) != SHORT else A800
+    published = {} if tuple(shape) != SHORT else A800
     methods = dict.fromkeys(x.method for x in traces if x.shape == tuple(shape))
     lines = []
     for method in methods:
         eager, graph = (find(traces, method, shape, x) for x in (False, True))
-        theirs = [f"{us:,}" for us in known.get(method, ())] or ["–"] * 2
-        lines.append([method, *_cells(eager, graph), *(theirs if known else [])])
-    return [*HEAD, *(HEAD_A800 if known else [])], lines
+        theirs = [f"{us:,}" for us in published.get(method, ())] or ["–"] * 2
+        lines.append([method, *_cells(eager, graph), *(theirs if published else [])])
+    return [*HEAD, *(HEAD_A800 if published else [])], lines
 
 
 def _cells(eager, graph):
@@ -143,10 +143,10 @@ def unprofiled(trace):
     The call takes its wall clock without a profiler. Its kernels, whose durations the profiler does
     not change, stand one after another at its end; when each of them starts was not recorded.
     """
-    found = [event for event in trace.events if event.cat == "kernel"]
-    start = max(0, trace.wall_us - sum(event.dur for event in found))
+    kernels = [event for event in trace.events if event.cat == "kernel"]
+    start = max(0, trace.wall_us - sum(event.dur for event in kernels))
     events = [trace.events[0]._replace(dur=trace.wall_us)]
-    for event in found:
+    for event in kernels:
         events.append(event._replace(ts=start))
         start += event.dur
     return [event._asdict() for event in events]
@@ -203,10 +203,10 @@ def kernels(trace, most=6):
     """A call's kernels as text: how often each ran, and its time."""
     if trace is None:
         return "not recorded yet"
-    found = {}
+    by_name = {}
     for event in trace.events:
         if event.cat == "kernel":
-            calls, us = found.get(event.name, (0, 0))
-            found[event.name] = calls + 1, us + event.dur
-    top = sorted(found.items(), key=lambda x: -x[1][1])[:most]
+            calls, us = by_name.get(event.name, (0, 0))
+            by_name[event.name] = calls + 1, us + event.dur
+    top = sorted(by_name.items(), key=lambda x: -x[1][1])[:most]
     return "\n".join(f"{us:9,.1f} µs {calls:5} × {brief(name)}" for name, (calls, us) in top)

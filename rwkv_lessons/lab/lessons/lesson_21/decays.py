@@ -33,16 +33,16 @@ def time_against_decay(gpu=GPU, folder=None):
     Raises:
         LookupError: the cases are not recorded.
     """
-    found = record(NAME, gpu, folder)
-    ours = {row.method.removeprefix("wkv6, "): row for row in found.rows if row.median_ms}
+    measured = record(NAME, gpu, folder)
+    ours = {row.method.removeprefix("wkv6, "): row for row in measured.rows if row.median_ms}
     peers = _peers(gpu, folder)
     figure = style.figure(3.7, 9)
-    said = []
+    lines = []
     for ax, (kind, suffix) in zip(figure.subplots(1, 2), PASSES.items(), strict=True):
         times = {case: ours[case + suffix].median_ms for case in EVEN if case + suffix in ours}
         mixed = {case: ours[case + suffix].median_ms for case in MIXED if case + suffix in ours}
         theirs = {case: peers[case + suffix] for case in EVEN if case + suffix in peers}
-        floor = _floor(kind, found.rows[0], gpu, folder)
+        floor = _floor(kind, measured.rows[0], gpu, folder)
         top = 1.25 * max([*times.values(), *mixed.values(), *theirs.values()])
         _ground(ax, 0.45 * top if theirs else 0.02 * top)
         if theirs:
@@ -52,12 +52,12 @@ def time_against_decay(gpu=GPU, folder=None):
         if floor:
             ax.axhline(floor, color=style.INK, linewidth=1, linestyle=":", label="roofline")
         ax.set(title=kind, ylabel="ms on the device", ylim=(0, top))
-        said.append(f"{kind}: {_said(times | mixed)}")
+        lines.append(f"{kind}: {_said(times | mixed)}")
         if theirs:
-            said.append(f"{kind}, FLA's chunked kernel: {_said(theirs)}")
+            lines.append(f"{kind}, FLA's chunked kernel: {_said(theirs)}")
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper left", ncols=4, fontsize=8)
-    return Picture(figure, "\n".join(said))
+    return Picture(figure, "\n".join(lines))
 
 
 def _said(times):

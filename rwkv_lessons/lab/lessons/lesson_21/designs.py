@@ -21,8 +21,8 @@ def rows(section="Forward"):
         LookupError: the page has no such table.
     """
     text = PAGE.read_text(encoding="utf-8")
-    found = re.search(rf"^## {section}\n[^|]*?^((?:\|.*\n)+)", text, re.M)
-    lines = found[1].splitlines() if found else []
+    table = re.search(rf"^## {section}\n[^|]*?^((?:\|.*\n)+)", text, re.M)
+    lines = table[1].splitlines() if table else []
     if len(lines) < 3:
         raise LookupError(f"{PAGE.name} has no table under {section!r}")
     head, _, *body = ([cell.strip() for cell in x.strip("| ").split("|")] for x in lines)
@@ -35,14 +35,14 @@ def forward_ladder(least=None):
     Args:
         least: ms, a line to compare with.
     """
-    found = [(row, float(NUMBER.search(row["ms"])[0])) for row in rows()]
-    figure = style.figure(0.34 * len(found) + 0.7)
+    designs = [(row, float(NUMBER.search(row["ms"])[0])) for row in rows()]
+    figure = style.figure(0.34 * len(designs) + 0.7)
     ax = figure.subplots()
-    best, said = float("inf"), []
-    for y, (row, ms) in enumerate(found):
-        better, kept = ms < best, "**" in row["design"]
+    best, lines = float("inf"), []
+    for y, (row, ms) in enumerate(designs):
+        better, stayed = ms < best, "**" in row["design"]
         best = min(best, ms)
-        colour = style.OKABE_ITO["green"] if kept else style.LOAD if better else style.FAINT
+        colour = style.OKABE_ITO["green"] if stayed else style.LOAD if better else style.FAINT
         style.box(ax, 0, y - 0.36, ms, 0.72, colour)
         tokens, warps = row["tokens a chunk, warps"].split(", ")
         name = row["design"].strip("*")
@@ -50,11 +50,11 @@ def forward_ladder(least=None):
         label = "\n".join(textwrap.wrap(label, 70, max_lines=2, placeholder=" …"))
         ax.text(-0.02, y, label, ha="right", va="center", size=6.5, linespacing=0.95)
         ax.text(ms + 0.015, y, f"{ms:g} ms", va="center", size=7)
-        said.append(f"{ms:g} ms: {name}, {tokens} tokens, {warps} warps")
+        lines.append(f"{ms:g} ms: {name}, {tokens} tokens, {warps} warps")
     if least is not None:
         ax.axvline(least, color=style.INK, linewidth=1)
         ax.text(least + 0.01, -0.75, "r, k, v, w and o at the speed of a copy", size=7)
-    ax.set(xlim=(0, 2.1), ylim=(len(found) - 0.4, -1.1), yticks=[], xlabel="ms")
+    ax.set(xlim=(0, 2.1), ylim=(len(designs) - 0.4, -1.1), yticks=[], xlabel="ms")
     for label, colour in (
         ("faster than all before", style.LOAD),
         ("not", style.FAINT),
@@ -62,4 +62,4 @@ def forward_ladder(least=None):
     ):
         ax.plot([], [], "s", color=colour, label=label)
     ax.legend(loc="lower right", fontsize=8)
-    return Picture(figure, "\n".join(said))
+    return Picture(figure, "\n".join(lines))

@@ -63,8 +63,8 @@ def _answers(ax, s, after, key, value):
         (sum_only, style.INK, ":", "κS if only added", (4, 2)),
     ):
         x, y = (float(n) for n in end)
-        given = arrow | {"color": colour, "linestyle": look, "linewidth": 1.6}
-        ax.annotate("", (x, y), (0, 0), arrowprops=given)
+        style_of_arrow = arrow | {"color": colour, "linestyle": look, "linewidth": 1.6}
+        ax.annotate("", (x, y), (0, 0), arrowprops=style_of_arrow)
         ax.annotate(text, (x, y), place, textcoords="offset points", size=8, color=colour)
     ends = torch.stack([key @ s, key @ after, across @ s, sum_only])
     low, high = ends.amin(0).clamp_max(0).tolist(), ends.amax(0).clamp_min(0).tolist()

@@ -49,9 +49,9 @@ def errors(decays=DECAYS, steps=64, spans=(4, 8, 16, 32)):
     figure = style.figure(3.8)
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     for n, decay in enumerate(decays):
-        found = back_and_forth(decay, steps)
+        error = back_and_forth(decay, steps)
         steps_back = range(1, steps + 1)
-        left.plot(steps_back, found, color=f"C{n}", label=f"decay {decay:g}")
+        left.plot(steps_back, error, color=f"C{n}", label=f"decay {decay:g}")
         left.plot(steps_back, [2**-24 / decay**t for t in steps_back], ":", color=f"C{n}")
     left.plot([], [], ":", color=style.INK, label="2⁻²⁴ / decayⁿ")
     left.axhline(1, color=style.INK, linewidth=1)
@@ -70,8 +70,8 @@ def errors(decays=DECAYS, steps=64, spans=(4, 8, 16, 32)):
     right.set(yscale="log", ylim=(1e-8, 2e5), xlim=(0.1, 1), xlabel="decay")
     right.set_title("a state kept every …")
     right.legend(loc="upper right", bbox_to_anchor=(1, 0.94), fontsize=8)
-    said = [f"decay {d:g}: 1e-3 is passed after {_passes(d, steps)}" for d in decays]
-    return Picture(figure, "\n".join(said))
+    lines = [f"decay {d:g}: 1e-3 is passed after {_passes(d, steps)}" for d in decays]
+    return Picture(figure, "\n".join(lines))
 
 
 def _passes(decay, steps):
@@ -87,22 +87,22 @@ def overwritten(rates=None):
     generator = torch.Generator().manual_seed(0)
     s, kappa = torch.randn(N, N, generator=generator), torch.randn(N, generator=generator)
     kappa = kappa / kappa.norm()
-    found = {"z kept": [], "z from the inverse": []}
+    errors = {"z kept": [], "z from the inverse": []}
     for rate in rates:
         z = -kappa @ s
         after = s + rate * torch.outer(kappa, z)
         again = -kappa @ after / (1 - rate * (kappa @ kappa))
         for name, row in (("z kept", z), ("z from the inverse", again)):
             before = after - rate * torch.outer(kappa, row)
-            found[name].append(float((before - s).norm() / s.norm()))
+            errors[name].append(float((before - s).norm() / s.norm()))
     left = [1 - rate for rate in rates]
-    for (name, values), look in zip(found.items(), ("o-", "s-"), strict=True):
+    for (name, values), look in zip(errors.items(), ("o-", "s-"), strict=True):
         ax.plot(left, [max(x, 1e-9) for x in values], look, markersize=4, label=name)
     ax.set(xscale="log", yscale="log", ylim=(5e-10, 10))
     ax.invert_xaxis()
     ax.set(xlabel="1 − β: what is left of the old answer", ylabel="error of one step back")
     ax.legend(loc="upper left")
-    ratio = found["z from the inverse"][-1] / max(found["z kept"][-1], 1e-9)
+    ratio = errors["z from the inverse"][-1] / max(errors["z kept"][-1], 1e-9)
     text = f"1 − β = {left[-1]:.0e}: with z kept "
     text += f"more than 1,000 times as exact: {ratio > 1e3}"
     return Picture(figure, text)

@@ -57,7 +57,7 @@ def inverse_errors(by_doubling, by_blocks, lengths=(4, 8, 16, 32, 64, 128)):
     """Relative errors in float32 of both ways, for keys drawn at random and for keys all alike."""
     figure = style.figure(3.4, 8)
     panels = figure.subplots(1, 2, sharey=True)
-    said = []
+    lines = []
     for ax, alike in zip(panels, (False, True), strict=True):
         for name, inverse, look in (("doubling", by_doubling, "o-"), ("blocks", by_blocks, "s-")):
             errors = []
@@ -69,7 +69,7 @@ def inverse_errors(by_doubling, by_blocks, lengths=(4, 8, 16, 32, 64, 128)):
             ax.plot(lengths, errors, look, markersize=5, label=name)
             keys = "all alike" if alike else "at random"
             right = [str(C) for C, error in zip(lengths, errors, strict=True) if error < 1e-5]
-            said.append(
+            lines.append(
                 f"keys {keys}, {name}: off by less than 1e-5 with {', '.join(right)} tokens"
             )
         ax.axhline(1, color=style.INK, linewidth=1)
@@ -80,7 +80,7 @@ def inverse_errors(by_doubling, by_blocks, lengths=(4, 8, 16, 32, 64, 128)):
     panels[0].set_ylabel("error of the inverse, float32")
     panels[0].legend(loc="upper left")
     panels[1].text(lengths[0], 3, "all wrong", size=8)
-    return Picture(figure, "\n".join(said))
+    return Picture(figure, "\n".join(lines))
 
 
 def exponents(lengths=(16, 32, 64, 128, 256)):

@@ -26,12 +26,12 @@ class AttentionCase(NamedTuple):
     dtype: torch.dtype = torch.float32
 
 
-def layer(known, sizes, dtype=torch.float32):
+def layer(values, sizes, dtype=torch.float32):
     """What an attention function sees of its module: sizes, and kv_b_proj with both weights."""
-    weight = torch.cat([known["w_k"], known["w_v"]], 1).flatten(0, 1)  # [H·(K + V), R]
-    made = torch.nn.Linear(sizes.R, len(weight), bias=False, dtype=dtype)
-    made.weight = torch.nn.Parameter(weight.to(dtype), requires_grad=False)
-    return SimpleNamespace(qk_nope_head_dim=sizes.K, v_head_dim=sizes.V, kv_b_proj=made)
+    weight = torch.cat([values["w_k"], values["w_v"]], 1).flatten(0, 1)  # [H·(K + V), R]
+    linear = torch.nn.Linear(sizes.R, len(weight), bias=False, dtype=dtype)
+    linear.weight = torch.nn.Parameter(weight.to(dtype), requires_grad=False)
+    return SimpleNamespace(qk_nope_head_dim=sizes.K, v_head_dim=sizes.V, kv_b_proj=linear)
 
 
 FINITE = -1
@@ -55,22 +55,22 @@ def mask_of(sizes, padding=0, dtype=torch.float32):
 
 def attention_call(sizes, padding=0, scores="tame", dtype=torch.float32):
     """Arguments of an attention function as a model calls it, on a problem of `evidence.mla`."""
-    known = problem(sizes, dtype, scores)
-    query = torch.cat([known["q"], known["q_rope"]], -1).transpose(1, 2).to(dtype)
-    latent, k_rope = (known[x][:, None].to(dtype) for x in ("latent", "k_rope"))
+    values = problem(sizes, dtype, scores)
+    query = torch.cat([values["q"], values["q_rope"]], -1).transpose(1, 2).to(dtype)
+    latent, k_rope = (values[x][:, None].to(dtype) for x in ("latent", "k_rope"))
     mask = mask_of(sizes, padding, dtype)
-    return layer(known, sizes, dtype), query, latent, k_rope, mask, scale_of(sizes)
+    return layer(values, sizes, dtype), query, latent, k_rope, mask, scale_of(sizes)
 
 
 def wanted(sizes, padding=0, scores="tame", dtype=torch.float32):
     """The answer to `attention_call`, [B, M, H, V] in float64."""
-    known = problem(sizes, dtype, scores)
+    values = problem(sizes, dtype, scores)
     # From q itself: in `problem`, q_latent is rounded as a kernel gets it.
-    q_latent = torch.einsum("bmhk,hkr->bmhr", known["q"], known["w_k"])
-    s = torch.einsum("bmhr,bnr->bhmn", q_latent, known["latent"])
-    s = s + torch.einsum("bmhp,bnp->bhmn", known["q_rope"], known["k_rope"])
+    q_latent = torch.einsum("bmhk,hkr->bmhr", values["q"], values["w_k"])
+    s = torch.einsum("bmhr,bnr->bhmn", q_latent, values["latent"])
+    s = s + torch.einsum("bmhp,bnp->bhmn", values["q_rope"], values["k_rope"])
     p = (s * scale_of(sizes) + mask_of(sizes, padding, dtype).double()).softmax(-1)
-    return torch.einsum("bhmn,bnr,hvr->bmhv", p, known["latent"], known["w_v"])
+    return torch.einsum("bhmn,bnr,hvr->bmhv", p, values["latent"], values["w_v"])
 
 
 # bfloat16 has 8 bits. The latent query, the weights, their sum and the output are each rounded
@@ -83,9 +83,9 @@ def attention_answer(*cases: AttentionCase):
 
     def answer(function, exercise):
         for case in cases:
-            *given, scale = attention_call(case.sizes, *case[3:])
+            *inputs, scale = attention_call(case.sizes, *case[3:])
             try:
-                got = called(function, *given, scaling=scale)
+                got = called(function, *inputs, scaling=scale)
                 if not (isinstance(got, tuple) and len(got) == 2):
                     raise Difference(f"returned {type(got).__name__}, want (output, None)")
                 if isinstance(got[0], torch.Tensor) and got[0].dtype != case.dtype:
@@ -94,7 +94,7 @@ def attention_answer(*cases: AttentionCase):
                 want = wanted(case.sizes, *case[3:])
                 compare(got[0].double(), want, "bmhv", tolerance=tolerance)
             except (Difference, KernelFault) as trouble:
-                call = shown(function, given, {"scaling": round(scale, 3)})
+                call = shown(function, inputs, {"scaling": round(scale, 3)})
                 name = f"{case.name} ({case.sizes})"
                 return failed(name, trouble, exercise, case.symptom, call)
         return Row("answer", PASSED, f"{len(cases)} cases, against float64")
@@ -112,10 +112,10 @@ def same_text(*kinds):
 
     def gather(function, exercise):
         for kind in kinds:
-            model, given = small_model(kind), sequences(9, 5)
-            want, logits = written(model, given)
+            model, prompts = small_model(kind), sequences(9, 5)
+            want, logits = written(model, prompts)
             with attending(model, function):
-                got, ours = written(model, given)
+                got, ours = written(model, prompts)
             off = float((ours - logits).abs().max())
             if not torch.equal(got, want) or not off <= LOGIT_TOLERANCE:
                 first = int((got != want).any(0).nonzero().flatten()[:1].sum())

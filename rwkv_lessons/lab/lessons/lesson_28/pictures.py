@@ -10,17 +10,18 @@ from ..lessons_25_28.pictures import COLOURS
 def generation(gpu=GPU, folder=None):
     """Prints the recorded seconds of whole sequences, one line a size: batch × tokens in × out."""
     try:
-        found = record("mla-generate", gpu, folder)
+        measured = record("mla-generate", gpu, folder)
     except LookupError:
         print(f"Writing with all 62 layers of MiniCPM3-4B: not recorded on an {gpu} yet.")
         return
-    methods = list(dict.fromkeys(row.method for row in found.rows))
+    methods = list(dict.fromkeys(row.method for row in measured.rows))
     print(f"{'batch × in × out':18}" + "".join(f"{name:>14}" for name in methods) + "   seconds")
-    for shape in dict.fromkeys(row.shape for row in found.rows):
-        cells = {r.method: r for r in found.rows if r.shape == shape}
+    for shape in dict.fromkeys(row.shape for row in measured.rows):
+        cells = {r.method: r for r in measured.rows if r.shape == shape}
         line = "".join(f"{_seconds(cells.get(name)):>14}" for name in methods)
         print(f"{' × '.join(map(str, shape)):18}{line}")
-    print(f"{found.provenance.gpu}, {found.provenance.date}; random weights, {found.rows[0].dtype}")
+    where = measured.provenance
+    print(f"{where.gpu}, {where.date}; random weights, {measured.rows[0].dtype}")
 
 
 def _seconds(row):

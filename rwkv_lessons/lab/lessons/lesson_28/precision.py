@@ -17,11 +17,11 @@ def layer_inputs(dtype, H=8, N=512, rank_q=96):
     MiniCPM3's K, P, V and R; every number is one of `dtype`.
     """
     sizes = LatentSizes(N=N, H=H, K=64, P=32, V=64, R=256)
-    known = decoding(problem(sizes, dtype))
+    values = decoding(problem(sizes, dtype))
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(1, rank_q, generator=generator)
     w_q = torch.randn(H, sizes.K, rank_q, generator=generator) / rank_q**0.5
-    rest = [known[name] for name in ("q_rope", "latent", "k_rope", "w_k", "w_v")]
+    rest = [values[name] for name in ("q_rope", "latent", "k_rope", "w_k", "w_v")]
     return [y.to(dtype) for y in (x, w_q, *rest)] + [scale_of(sizes)]
 
 
@@ -34,10 +34,10 @@ def precision(forms, dtypes=(torch.float16, torch.bfloat16, torch.float32)):
     """
     print(f"{'':9} {'':17} {'‖o − o64‖ / ‖o64‖':>18}   largest difference")
     for dtype in dtypes:
-        given, name = layer_inputs(dtype), str(dtype).removeprefix("torch.")
-        exact = [x.double() if isinstance(x, torch.Tensor) else x for x in given]
+        inputs, name = layer_inputs(dtype), str(dtype).removeprefix("torch.")
+        exact = [x.double() if isinstance(x, torch.Tensor) else x for x in inputs]
         for form, function in forms.items():
-            got, want = function(*given), function(*exact)
+            got, want = function(*inputs), function(*exact)
             line = f"{name:9} {form:17}"
             print(line, "needs Triton" if got is None else _compared(got, want, CLAIMED[name]))
 

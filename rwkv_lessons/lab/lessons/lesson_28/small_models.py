@@ -51,11 +51,11 @@ def sequences(*lengths):
     return {"input_ids": tokens.where(mask, 0), "attention_mask": mask.long()}
 
 
-def written(model, given, tokens=12):
+def written(model, prompts, tokens=12):
     """Greedy: the new tokens [B, tokens] and the logits that chose them."""
     with torch.no_grad():
         result = model.generate(
-            **given, max_new_tokens=tokens, do_sample=False, pad_token_id=0,
+            **prompts, max_new_tokens=tokens, do_sample=False, pad_token_id=0,
             output_logits=True, return_dict_in_generate=True,
         )  # fmt: skip
     return result.sequences[:, -tokens:], torch.stack(result.logits, 1)
@@ -98,10 +98,10 @@ def cached(model, tokens):
 
 def one_step(model, tokens):
     """The tensors that a model makes for one more token after `tokens`, as a list of `Made`."""
-    given = sequences(tokens)
+    prompts = sequences(tokens)
     with torch.no_grad():
-        cache = model(**given, use_cache=True).past_key_values
-        token = given["input_ids"][:, -1:]
+        cache = model(**prompts, use_cache=True).past_key_values
+        token = prompts["input_ids"][:, -1:]
         return made(lambda: model(token, past_key_values=cache, use_cache=True))
 
 
@@ -109,9 +109,9 @@ def shapes(model, tokens=12):
     """Prints what a model's attention is given for one more token after `tokens`."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    given, seen = sequences(tokens), []
+    prompts, seen = sequences(tokens), []
     with torch.no_grad():
-        cache = model(**given, use_cache=True).past_key_values
+        cache = model(**prompts, use_cache=True).past_key_values
         for name, x in (("keys", cache.layers[0].keys), ("values", cache.layers[0].values)):
             print(f'cache, "{name}"'.ljust(18), list(x.shape))
 
@@ -122,7 +122,7 @@ def shapes(model, tokens=12):
         before = model.config._attn_implementation
         ALL_ATTENTION_FUNCTIONS.register(LESSON, look)
         model.set_attn_implementation(LESSON)
-        model(given["input_ids"][:, -1:], past_key_values=cache, use_cache=True)
+        model(prompts["input_ids"][:, -1:], past_key_values=cache, use_cache=True)
         model.set_attn_implementation(before)
     for name, x in zip(("query", "key", "value"), seen[0], strict=True):
         print(f"attention, {name}".ljust(18), list(x.shape))

@@ -66,16 +66,16 @@ def mixes(kernel, launch):
         w = -w.float().exp() if raw_decay else w
         s0 = r.new_zeros(B, H, K, V) if s0 is None else s0
         grid, constants = launch(B, T, H, K, V)
-        given = dict(zip("rkvwu", (r, k, v, w, u), strict=True)) | {"s0": s0}
-        given = {name: x.detach().float().contiguous() for name, x in given.items()}
+        tensors = dict(zip("rkvwu", (r, k, v, w, u), strict=True)) | {"s0": s0}
+        tensors = {name: x.detach().float().contiguous() for name, x in tensors.items()}
         if r.is_cuda:
-            o, s1 = torch.empty_like(given["v"]), torch.empty_like(given["s0"])
-            kernel[grid](*given.values(), o, s1, **constants)
+            o, s1 = torch.empty_like(tensors["v"]), torch.empty_like(tensors["s0"])
+            kernel[grid](*tensors.values(), o, s1, **constants)
             return o.to(r.dtype), s1
         shapes = {"o": (B, T, H, V), "s1": (B, H, K, V)}
         wanted = {name: torch.zeros(shape) for name, shape in shapes.items()}
-        found = results(kernel, Launch(grid, given, shapes, wanted, constants))
-        return found["o"].float(), found["s1"].float()
+        outputs = results(kernel, Launch(grid, tensors, shapes, wanted, constants))
+        return outputs["o"].float(), outputs["s1"].float()
 
     return mix
 
@@ -87,6 +87,6 @@ def in_the_model(shifted, rates, learns):
     def shifted_from(x, before):
         return shifted(x, torch.zeros_like(x[:, 0]) if before is None else before)
 
-    given = {"shifted": shifted_from, "rates": rates, "learns": learns}
-    with mock.patch.multiple(rwkv6, **given):
+    functions = {"shifted": shifted_from, "rates": rates, "learns": learns}
+    with mock.patch.multiple(rwkv6, **functions):
         yield

@@ -30,8 +30,8 @@ def memories(rates, C=256, depths=(0.0, 0.5, 1.0)):
 
 def reversal_curve():
     """The recorded run that learned to reverse digits: its loss, and what it then got right."""
-    kept = reverse.curve()
-    losses, right = np.array(kept["losses"]), {int(n): x for n, x in kept["right"].items()}
+    curve = reverse.curve()
+    losses, right = np.array(curve["losses"]), {int(n): x for n, x in curve["right"].items()}
     figure = style.figure(3.0)
     left, other = figure.subplots(1, 2, width_ratios=(1.6, 1))
     left.plot(losses, color=style.FAINT, linewidth=0.6)
@@ -39,19 +39,21 @@ def reversal_curve():
     smooth = np.convolve(losses, np.ones(window) / window, "valid")
     left.plot(np.arange(len(smooth)) + window / 2, smooth, color=style.LOAD)
     left.set(yscale="log", xlabel="step", ylabel="loss, nats a digit")
-    left.set_title(f"{kept['parameters']:,} parameters, {kept['processor_seconds']:.0f} s of a CPU")
-    longest = kept["longest"]
+    left.set_title(
+        f"{curve['parameters']:,} parameters, {curve['processor_seconds']:.0f} s of a CPU"
+    )
+    longest = curve["longest"]
     colours = [style.LOAD if n <= longest else style.STORE for n in right]
     other.bar(list(right), list(right.values()), color=colours)
     other.axvline(longest + 0.5, color=style.INK, linestyle=":", linewidth=1)
     other.set(xlabel="digits", ylabel="lines that are right", ylim=(0, 1.05))
     other.set_title(f"trained on 1 to {longest} digits")
     shares = "  ".join(f"{n}: {100 * x:.0f} %" for n, x in right.items())
-    where = f"{kept['date']}, torch {kept['torch']}, one thread; {kept['command']}"
+    where = f"{curve['date']}, torch {curve['torch']}, one thread; {curve['command']}"
     return Picture(
         figure,
         f"loss {losses[0]:.2f} → {losses[-window:].mean():.5f} in {len(losses)} steps\n"
-        f"digits → share of {kept['lines']} new lines that are right: {shares}\n{where}",
+        f"digits → share of {curve['lines']} new lines that are right: {shares}\n{where}",
     )
 
 
@@ -59,8 +61,8 @@ def curves(**losses):
     """Losses of several runs, step by step."""
     figure = style.figure(2.6)
     ax = figure.subplots()
-    for n, (name, found) in enumerate(losses.items()):
-        ax.plot(found, label=name.replace("_", " "), linestyle="-:"[n], linewidth=3 - n)
+    for n, (name, values) in enumerate(losses.items()):
+        ax.plot(values, label=name.replace("_", " "), linestyle="-:"[n], linewidth=3 - n)
     ax.set(xlabel="step", ylabel="loss, nats a character")
     ax.legend()
     texts = [f"{name.replace('_', ' ')}: {x[0]:.1f} → {x[-1]:.1f}" for name, x in losses.items()]

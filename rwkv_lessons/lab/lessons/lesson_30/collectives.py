@@ -86,8 +86,8 @@ def ring(*cases):
     return gather
 
 
-def _judge(found, values):
-    for rank, got in enumerate(found):
+def _judge(results, values):
+    for rank, got in enumerate(results):
         if not isinstance(got, (list, tuple, torch.Tensor)) or len(got) != len(values):
             raise Difference(f"rank {rank} returns {_said(got)}, want a list of {len(values)}")
         for n, (x, want) in enumerate(zip(got, values, strict=True)):

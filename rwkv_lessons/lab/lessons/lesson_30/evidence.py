@@ -81,11 +81,11 @@ def exact_compose(A1, B1, A2, B2):
 
 
 def exact_entries(A, B):
-    E, found = 0 * B[0], []
+    E, states = 0 * B[0], []
     for decay, left in zip(A, B, strict=True):
-        found.append(E)
+        states.append(E)
         E = decay[:, None] * E + left
-    return torch.stack(found)
+    return torch.stack(states)
 
 
 def exact_correct(o, r, w, E):

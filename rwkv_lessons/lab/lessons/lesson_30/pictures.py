@@ -107,9 +107,9 @@ def costs(rates, reach, tokens=(2**15, 2**17, 2**20)):
     panels, texts = figure.subplots(1, 3, sharey=True), []
     for ax, (title, way) in zip(panels, ways.items(), strict=True):
         for T in tokens:
-            found = [way(T, ranks).speedup for ranks in RANKS]
-            ax.plot(RANKS, found, marker="o", markersize=3, label=f"{T:,} tokens")
-            at = "  ".join(f"{n} GPUs {found[RANKS.index(n)]:.2f}×" for n in (2, 8, 64))
+            speedups = [way(T, ranks).speedup for ranks in RANKS]
+            ax.plot(RANKS, speedups, marker="o", markersize=3, label=f"{T:,} tokens")
+            at = "  ".join(f"{n} GPUs {speedups[RANKS.index(n)]:.2f}×" for n in (2, 8, 64))
             texts.append(f"{title}, T = {T:,}: {at}")
         ax.plot(RANKS, RANKS, color=style.FAINT, zorder=0)
         ax.set(xscale="log", yscale="log", xlabel="GPUs", ylim=(0.3, 70))
@@ -128,12 +128,12 @@ STEPS = "states", "main pass", "summary", "gather", "correction"
 def measured(folder=None):
     """Two GPUs beside one, each step of the second rank, as recorded; or that nobody did."""
     try:
-        found = record("sequence-parallel", GPU, folder)
+        record_of_two = record("sequence-parallel", GPU, folder)
     except LookupError:
         return f"not recorded on two {GPU}s yet"
-    lines = [f"two {GPU}s, {found.provenance.date}; ms"]
-    for case, shape in dict.fromkeys((_case(row), row.shape) for row in found.rows):
-        ms = _times(found, case, shape)
+    lines = [f"two {GPU}s, {record_of_two.provenance.date}; ms"]
+    for case, shape in dict.fromkeys((_case(row), row.shape) for row in record_of_two.rows):
+        ms = _times(record_of_two, case, shape)
         if not ms.get("two GPUs") or not ms.get("one GPU"):
             continue
         one, two = ms["one GPU"], ms["two GPUs"]
@@ -154,25 +154,25 @@ def recorded_speedup(case, tokens, folder=None):
     Raises:
         LookupError: nobody recorded it.
     """
-    found = record("sequence-parallel", GPU, folder)
+    measured = record("sequence-parallel", GPU, folder)
     shape = (2, 1, tokens, H, N)
-    one, two = (found.row(f"{case}, {which}", shape) for which in ("one GPU", "two GPUs"))
+    one, two = (measured.row(f"{case}, {which}", shape) for which in ("one GPU", "two GPUs"))
     return one.median_ms / two.median_ms
 
 
 def checked(folder=None):
     """The cost model beside the record: the steps at one length predict the other lengths."""
     try:
-        found = record("sequence-parallel", GPU, folder)
+        measured = record("sequence-parallel", GPU, folder)
     except LookupError:
         return f"nothing to compare with: not recorded on two {GPU}s yet"
     lines = [f"rates from {FROM[2]:,} tokens; two GPUs, ms"]
     decays = "", ", nothing decays"
     for case in [f"{way}{more}" for way in ("wkv6", "wkv6 corrected") for more in decays]:
-        shapes = [row.shape for row in found.rows if row.method == f"{case}, two GPUs"]
+        shapes = [row.shape for row in measured.rows if row.method == f"{case}, two GPUs"]
         for shape in shapes:
-            recorded = _times(found, case, shape).get("two GPUs")
-            predicted = _predicted(found, case, shape)
+            recorded = _times(measured, case, shape).get("two GPUs")
+            predicted = _predicted(measured, case, shape)
             if recorded and predicted:
                 lines.append(f"{case}, {shape[2]:,} tokens: {predicted:.2f} by the model, "
                              f"{recorded:.2f} recorded")  # fmt: skip
@@ -185,16 +185,16 @@ def _case(row):
     return name.rpartition(", ")[0]
 
 
-def _times(found, case, shape):
+def _times(measured, case, shape):
     """What was timed → ms, of a case."""
-    rows = [row for row in found.rows if row.shape == shape and _case(row) == case]
+    rows = [row for row in measured.rows if row.shape == shape and _case(row) == case]
     return {row.method.removeprefix(f"{case}, "): row.median_ms for row in rows}
 
 
-def _predicted(found, case, shape):
+def _predicted(measured, case, shape):
     """Milliseconds of two GPUs by the model; a gather's bytes are part of its latency."""
     of = case.replace("corrected", "corrected, nothing decays") if case[-1] == "d" else case
-    ms = _times(found, of, FROM)
+    ms = _times(measured, of, FROM)
     first = "states" in ms
     steps = ("main pass", "gather", "states" if first else "summary") + ("correction",) * (
         not first
@@ -208,11 +208,11 @@ def _predicted(found, case, shape):
         rates = Rates(0.0, 0.0, 0.0, gather, none, none, size, each["states"], each["main pass"])
         return 1e3 * states_first(shape[2], 2, rates).total
     rates = Rates(each["main pass"], each["summary"], each["correction"], gather, none, none, size)
-    reach = None if "decays" in case else _reach(found, case, shape)
+    reach = None if "decays" in case else _reach(measured, case, shape)
     return 1e3 * forward(shape[2], 2, rates, reach).total
 
 
-def _reach(found, case, shape):
-    said = found.row(f"{case}, correction", shape).note or ""
-    number = re.search(r"reaches (\d+) ", said)
+def _reach(measured, case, shape):
+    note = measured.row(f"{case}, correction", shape).note or ""
+    number = re.search(r"reaches (\d+) ", note)
     return int(number[1]) if number else None

@@ -38,11 +38,11 @@ def start(module, about, ranks, limit_s):
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         started = [subprocess.Popen([*command, str(n)], cwd=ROOT, **pipes) for n in range(ranks)]
         try:
-            said = [process.communicate(timeout=limit_s) for process in started]
+            outputs = [process.communicate(timeout=limit_s) for process in started]
         finally:
             for process in started:
                 process.kill()
-    for process, (out, err) in zip(started, said, strict=True):
+    for process, (out, err) in zip(started, outputs, strict=True):
         if process.returncode:
             raise RuntimeError(f"a process failed:\n{err[-2000:]}")
         print(out.rstrip())
@@ -67,15 +67,15 @@ def run(folder, about, rank):
     whole = maker(1, sum(parts), about["H"], about["N"])
     here = slice(sum(parts[:rank]), sum(parts[: rank + 1]))
     whole, mine = (
-        [y.detach().requires_grad_() for y in made]
-        for made in (whole, [x if x.ndim == 2 else x[:, here] for x in whole])
+        [y.detach().requires_grad_() for y in tensors]
+        for tensors in (whole, [x if x.ndim == 2 else x[:, here] for x in whole])
     )
     o, _ = sequence_parallel(operation)(*mine)
     expected, _ = operation(*whole)
-    found = torch.autograd.grad(o.square().sum(), mine)
+    gradients = torch.autograd.grad(o.square().sum(), mine)
     wanted = torch.autograd.grad(expected.square().sum(), whole)
     pairs = [(o, expected[:, here])]
-    pairs += [(x, y[:, here]) for x, y in zip(found, wanted, strict=True) if x.ndim > 2]
+    pairs += [(x, y[:, here]) for x, y in zip(gradients, wanted, strict=True) if x.ndim > 2]
     errors = [float((x - y).norm() / y.norm()) for x, y in pairs]
     right = all(error < 1e-5 for error in errors)
     print(f"rank {rank}: tokens {here.start} to {here.stop - 1}, ", end="")

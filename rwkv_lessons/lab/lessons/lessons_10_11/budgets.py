@@ -29,8 +29,8 @@ class Most:
 
     def of(self, traces, products):
         """The count, and as text."""
-        found = self.count(traces, products)
-        return found, f"{found:.2g} {self.text}"
+        value = self.count(traces, products)
+        return value, f"{value:.2g} {self.text}"
 
 
 def global_reads(limit):

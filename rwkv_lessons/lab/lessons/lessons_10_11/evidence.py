@@ -104,8 +104,8 @@ def problem(shape, numbers="random", device="cpu"):
     leaves = w.requires_grad_(), k.requires_grad_()
     o = timex_reference(*leaves)
     dw, dk = torch.autograd.grad(o, leaves, do)
-    found = {"w": w, "k": k, "do": do, "o": o, "dw": dw, "dk": dk}
-    return {name: x.detach() for name, x in found.items()}
+    values = {"w": w, "k": k, "do": do, "o": o, "dw": dw, "dk": dk}
+    return {name: x.detach() for name, x in values.items()}
 
 
 def parameters(kernel):
@@ -119,8 +119,8 @@ def arrays(kernel, writes, shape, numbers="random"):
     return _arrays(parameters(kernel), writes, problem(tuple(shape), numbers))
 
 
-def _arrays(names, writes, known):
-    float32s = {name: known[name].float().numpy().copy() for name in names}
+def _arrays(names, writes, values):
+    float32s = {name: values[name].float().numpy().copy() for name in names}
     return {name: fresh(x.shape) if name in writes else x for name, x in float32s.items()}
 
 
@@ -129,16 +129,16 @@ def sizes(kernel, tile, rows=None, seen=()):
 
     And of names of a learner's own for a part or a multiple of TILE, as GROUPS = TILE // 4.
     """
-    found, function = {}, plain(kernel)
+    by_name, function = {}, plain(kernel)
     own = function.__globals__.get("TILE")
     for name, value in named(function).items():
         if name == "ROWS" and rows:
-            found[name] = rows
+            by_name[name] = rows
         elif tile and own and type(value) is int and name != "ROWS" and _of_tile(value, own):
-            found[name] = value * tile // own
+            by_name[name] = value * tile // own
         if is_kernel_function(value) and plain(value) not in (function, *seen):
-            found |= sizes(value, tile, rows, (function, *seen))
-    return found
+            by_name |= sizes(value, tile, rows, (function, *seen))
+    return by_name
 
 
 def _of_tile(value, tile):
@@ -159,10 +159,10 @@ def outputs_of(launch):
     return LARGE // launch(1, 1, LARGE, tile=LARGE)[1]
 
 
-def compare_all(writes, got, known, numbers="random", untouched=False):
+def compare_all(writes, got, wants, numbers="random", untouched=False):
     """Raises `Difference` for the first of the arrays that is wrong."""
     for name in writes:
-        want, mine = known[name].cpu().numpy(), np.asarray(got[name])
+        want, mine = wants[name].cpu().numpy(), np.asarray(got[name])
         if numbers == "late":  # the largest of the others sets the scale
             others = slice(1, None) if name == "dk" else slice(0, -1)
             compare(mine[..., others], want[..., others], LETTERS[name], untouched=untouched)
@@ -183,12 +183,12 @@ def timex_judged(launch: Callable, writes, *most, strided=False, traced=TRACED):
     cases = (*CASES, two_warps(outputs_of(launch)))
 
     def given(kernel, exercise, case):
-        known = problem(case.shape, case.numbers)
+        wants = problem(case.shape, case.numbers)
         (grid, block), small = _launch(launch, kernel, case, strided)
-        values = _arrays(parameters(exercise.reference), writes, known)
+        values = _arrays(parameters(exercise.reference), writes, wants)
 
         def judge():
-            compare_all(writes, values, known, case.numbers, untouched=True)
+            compare_all(writes, values, wants, case.numbers, untouched=True)
 
         return Problem([(grid, block, values)], writes, judge, small or None)
 
@@ -255,17 +255,17 @@ def timex_gpu(launch: Callable, writes, shape=(9, 20, 1100)):
     def gather(kernel, exercise):
         if not torch.cuda.is_available():
             return Row("this GPU", ABSENT)
-        known = problem(shape, device="cuda")
-        given = {x: known[x].float().contiguous() for x in parameters(exercise.reference)}
+        wants = problem(shape, device="cuda")
+        tensors = {x: wants[x].float().contiguous() for x in parameters(exercise.reference)}
         for name in writes:
-            given[name].fill_(torch.nan)
+            tensors[name].fill_(torch.nan)
         grid, block = launch(*shape)
-        kernel[grid, block, stream()](*map(as_array, given.values()))
+        kernel[grid, block, stream()](*map(as_array, tensors.values()))
         try:
-            compare_all(writes, {x: given[x].cpu().numpy() for x in writes}, known)
+            compare_all(writes, {x: tensors[x].cpu().numpy() for x in writes}, wants)
         except Difference as error:
             return Row("this GPU", FAILED, f"B, C, T = {shape}", (str(error),))
-        return timed(kernel, grid, block, given.values(), shape, "B, C, T")
+        return timed(kernel, grid, block, tensors.values(), shape, "B, C, T")
 
     gather.kind = "this GPU"
     return gather
@@ -290,7 +290,7 @@ def time_here(stem, kernel, launch, shape=(32, 768, 768)):
     """Milliseconds of a lesson's kernel on this machine's GPU; None where there is none."""
     if not torch.cuda.is_available():
         return None
-    known = {"w": shape[1:], "k": shape, "o": shape, "do": shape, "dw": shape[1:], "dk": shape}
-    given = [torch.rand(known[name], device="cuda") for name in parameters(kernel)]
+    shapes = {"w": shape[1:], "k": shape, "o": shape, "do": shape, "dw": shape[1:], "dk": shape}
+    arrays = [torch.rand(shapes[name], device="cuda") for name in parameters(kernel)]
     grid, block = getattr(solutions(stem), launch)(*shape)
-    return milliseconds(kernel, grid, block, given)
+    return milliseconds(kernel, grid, block, arrays)

@@ -33,15 +33,15 @@ def timex_launch(launch, shape, numbers="random", dtype=torch.float32, **blocks)
         dtype: of w, k and o.
         blocks: sizes other than the lesson's own.
     """
-    known = of_dtype(shape, numbers, dtype)
+    tensors = of_dtype(shape, numbers, dtype)
     shown = slice(0, -1) if numbers == "late" else slice(None)
     grid, constants = launch(*shape, **blocks)
     size = "B={} C={} T={}".format(*shape)
     return Launch(
         grid,
-        {"w": known["w"].to(dtype), "k": known["k"].to(dtype)},
+        {"w": tensors["w"].to(dtype), "k": tensors["k"].to(dtype)},
         {"o": tuple(shape)},
-        {"o": known["o"][..., shown]},
+        {"o": tensors["o"][..., shown]},
         constants,
         finish=lambda written: {"o": written["o"][..., shown]},
         letters=LETTERS,
@@ -53,10 +53,10 @@ def timex_launch(launch, shape, numbers="random", dtype=torch.float32, **blocks)
 
 def of_dtype(shape, numbers, dtype):
     """w, k and o in float64, of numbers that `dtype` holds."""
-    known = problem(tuple(shape), numbers)
+    tensors = problem(tuple(shape), numbers)
     if dtype == torch.float32:
-        return known
+        return tensors
     from ....timex.reference import timex_reference
 
-    w, k = (known[x].to(dtype).double() for x in ("w", "k"))
+    w, k = (tensors[x].to(dtype).double() for x in ("w", "k"))
     return {"w": w, "k": k, "o": timex_reference(w, k)}

@@ -26,8 +26,10 @@ def original_ms(kernel, gpu):
     """
     of_rungs = {rung.kernel: rung.original for rung in LADDERS["timex"].rungs}
     method = of_rungs.get(kernel, kernel)
-    found = record("rwkv-cuda-timex", gpu)
-    return found.milliseconds(method) if method in {row.method for row in found.rows} else None
+    measured = record("rwkv-cuda-timex", gpu)
+    return (
+        measured.milliseconds(method) if method in {row.method for row in measured.rows} else None
+    )
 
 
 def triangle(T=12, t=7, outputs=4):
@@ -59,16 +61,16 @@ def who_works(**kernels):
     """
     figure = style.figure(0.6 + 1.1 * len(kernels))
     rows = figure.subplots(len(kernels), 1, squeeze=False, sharey=True)[:, 0]
-    said = []
+    lines = []
     for axes, (name, (kernel, launch)) in zip(rows, kernels.items(), strict=True):
         reads = work_of_threads(counted(kernel, launch, (8, 1, 128), 128, ("o",)))
         reads = np.trim_zeros(reads, "b")
         axes.bar(range(len(reads)), reads, color=style.LOAD)
         share = reads.mean() / reads.max()
-        said.append(f"{name}: {len(reads)} threads, {share:.0%} busy on average")
-        axes.set_title(said[-1])
+        lines.append(f"{name}: {len(reads)} threads, {share:.0%} busy on average")
+        axes.set_title(lines[-1])
     rows[-1].set_xlabel("thread of the block; reads of shared memory")
-    return Picture(figure, "\n".join(said))
+    return Picture(figure, "\n".join(lines))
 
 
 def pairs(T=32, threads=(0, 2)):

@@ -57,8 +57,8 @@ class GluonLaunch(Launch):
     keeps: bool = True
 
     def arguments(self, device="cpu"):
-        given = super().arguments(device)
-        return given | {name: given[name].to(dtype) for name, dtype in self.dtypes.items()}
+        tensors = super().arguments(device)
+        return tensors | {name: tensors[name].to(dtype) for name, dtype in self.dtypes.items()}
 
     def given(self, tensors):
         """`arguments`, with descriptors of those that have one."""
@@ -89,8 +89,8 @@ def watched(kernel, launch, tensors, names=None, reverse=False):
     from warplens.gluon import watch
 
     names = names or {}
-    given = {names.get(name, name): x for name, x in launch.given(tensors).items()}
-    return watch(kernel, launch.grid, given, launch.warps, launch.keeps, reverse)
+    arguments = {names.get(name, name): x for name, x in launch.given(tensors).items()}
+    return watch(kernel, launch.grid, arguments, launch.warps, launch.keeps, reverse)
 
 
 def trace(kernel, launch):
@@ -122,7 +122,7 @@ def answer(*cases: Case):
 def _wrong(launch, tensors, seen, names):
     """What is wrong with the answers of a launch, or None."""
     owners = {name: seen.owners.get(tensors[name].data_ptr()) for name in launch.outputs}
-    regions = [WrittenOutput(names.get(n, n), tensors[n], found) for n, found in owners.items()]
+    regions = [WrittenOutput(names.get(n, n), tensors[n], owner) for n, owner in owners.items()]
     try:
         launch.judge(tensors, dataclasses.make_dataclass("Seen", ["regions"])(regions), names)
     except Difference as error:
@@ -142,8 +142,8 @@ def hidden(kind, share=0.5, *by, text="with work done meanwhile"):
     def where(seen):
         idle = [x for x in seen.of(kind) if not seen.meanwhile(x, "read", "write", "compute")]
         lines = dict.fromkeys((x.place, x.until) for x in idle)
-        said = "started in {}\nwaited for in {}, with nothing done between".format
-        return tuple(line for x in list(lines)[:2] for line in said(*x).splitlines())
+        texts = "started in {}\nwaited for in {}, with nothing done between".format
+        return tuple(line for x in list(lines)[:2] for line in texts(*x).splitlines())
 
     def told(seen):
         plural = {"copy in": "copies in", "copy out": "copies out", "product": "products"}[kind]
@@ -198,12 +198,12 @@ def in_flight(launch: Callable, *limits):
         seen = watched(kernel, counted, counted.arguments(), names)
         if seen.faults:
             return Row("in flight", FAILED, "", explained(seen.faults[0], exercise))
-        found = [limit.text(seen) for limit in limits]
-        for limit, text in zip(limits, found, strict=True):
+        counts = [limit.text(seen) for limit in limits]
+        for limit, text in zip(limits, counts, strict=True):
             if not limit.holds(seen):
                 details = explained("\n".join(limit.where(seen)), exercise, "idle")
                 return Row("in flight", FAILED, f"{text}, want {limit.want()}", details)
-        return Row("in flight", PASSED, " · ".join(found))
+        return Row("in flight", PASSED, " · ".join(counts))
 
     gather.kind = "in flight"
     gather.explains_wrong_answers = False
@@ -222,9 +222,9 @@ def machine_code(launch: Callable, *claims: Claim, arch="sm_90"):
 
     def gather(kernel, exercise):
         names = parameter_names(kernel, exercise.reference)
-        given = {names.get(name, name): x for name, x in launch().options().items()}
+        options = {names.get(name, name): x for name, x in launch().options().items()}
         read = compiled(
-            lambda assembly, kernel: assembly(kernel, arch=arch, **given),
+            lambda assembly, kernel: assembly(kernel, arch=arch, **options),
             (*claims, *LAUNCHABLE),
             arch,
         )
@@ -264,8 +264,8 @@ def gpu(launch: Callable):
 def start(kernel, launch, tensors, names=None):
     """Launches on the GPU where the tensors are."""
     names = names or {}
-    given = {names.get(name, name): x for name, x in launch.given(tensors).items()}
-    kernel[launch.grid](**given, num_warps=launch.warps)
+    arguments = {names.get(name, name): x for name, x in launch.given(tensors).items()}
+    kernel[launch.grid](**arguments, num_warps=launch.warps)
 
 
 # Two pieces.
@@ -290,8 +290,8 @@ def two_pieces(*cases):
                 left = (x.double() - got[0].double() - got[1].double()).abs()
                 if not bool((left <= PIECES * x.double().abs()).all()):
                     n = int((left - PIECES * x.double().abs()).argmax())
-                    said = " + ".join(f"{float(y.flatten()[n]):.9g}" for y in got)
-                    raise Difference(f"{float(x.flatten()[n]):.9g} is not {said}, to 16 bits")
+                    parts = " + ".join(f"{float(y.flatten()[n]):.9g}" for y in got)
+                    raise Difference(f"{float(x.flatten()[n]):.9g} is not {parts}, to 16 bits")
             except (Difference, KernelFault) as trouble:
                 return failed(name, trouble, exercise, name, shown(function, (x,)))
         return Row("answer", PASSED, f"{len(cases)} cases")

@@ -40,12 +40,12 @@ def chunks(launch, B, T, H, decay="some", states=True):
         launch: (B, T, H) → (grid, {parameter: size}).
         decay, states: as for `inputs`.
     """
-    given = inputs(B, T, H, decay, states)
-    o, s1 = wkv6_reference(*(x.double() for x in given))
+    tensors = inputs(B, T, H, decay, states)
+    o, s1 = wkv6_reference(*(x.double() for x in tensors))
     grid, sizes = launch(B, T, H)
     return GluonLaunch(
         grid,
-        dict(zip((*TOKENS, "u", "s0"), given, strict=True)),
+        dict(zip((*TOKENS, "u", "s0"), tensors, strict=True)),
         {"o": o.shape, "s1": s1.shape},
         {"o": o, "s1": s1},
         sizes,
@@ -60,13 +60,13 @@ def chunks(launch, B, T, H, decay="some", states=True):
 class TwoPieces(GluonLaunch):
     """A launch whose o is judged as a whole, too."""
 
-    def judge(self, given, seen=None, names=None):
-        super().judge(given, seen, names)
-        off, want = norm_of_error(given["o"], self.wants["o"]), self.wants["o"]
+    def judge(self, tensors, seen=None, names=None):
+        super().judge(tensors, seen, names)
+        off, want = norm_of_error(tensors["o"], self.wants["o"]), self.wants["o"]
         limit = LIMITS["three chunks" if want[..., 0].numel() >= 192 else "one chunk"]
         if not off <= limit:
-            said = f"o: off by {1e3 * off:.2f} thousandths over all its elements"
-            raise Difference(f"{said}, want at most {1e3 * limit:.2f}")
+            message = f"o: off by {1e3 * off:.2f} thousandths over all its elements"
+            raise Difference(f"{message}, want at most {1e3 * limit:.2f}")
 
 
 class LibraryLaunch(TwoPieces):
@@ -107,30 +107,30 @@ def _one_program_a_head(B, T, H):
 @cache
 def alone(B, T, H):
     """A `GluonLaunch` of a kernel (r, k, v, o): chunks of 64 without decay and without a state."""
-    given = dict(zip("rkv", inputs(B, T, H, "none", 0)[:3], strict=True))
-    r, k, v = (x.double().unflatten(1, (-1, 64)).transpose(2, 3) for x in given.values())
+    tensors = dict(zip("rkv", inputs(B, T, H, "none", 0)[:3], strict=True))
+    r, k, v = (x.double().unflatten(1, (-1, 64)).transpose(2, 3) for x in tensors.values())
     o = ((r @ k.mT).tril() @ v).transpose(2, 3).flatten(1, 2)
     return GluonLaunch(
         (B * T // 64, H),
-        given,
+        tensors,
         {"o": o.shape},
         {"o": o},
         letters={"o": "bthj"},
         dtype=torch.bfloat16,
         tolerance=BFLOAT16_TOLERANCE,
         size=f"B={B} T={T} H={H} N=64",
-        described=dict.fromkeys((*given, "o"), H * 64),
+        described=dict.fromkeys((*tensors, "o"), H * 64),
     )
 
 
 def variants(id, **edits):
     """{name: an exercise's solution after these edits, and after those before it}."""
-    text, made = exercises.solved(id), {}
+    text, by_name = exercises.solved(id), {}
     for name, changes in edits.items():
         for change in changes:
             text = change.apply(text)
-        made[name] = exercises.defined(id, text, f"<{id}, {name}>")
-    return made
+        by_name[name] = exercises.defined(id, text, f"<{id}, {name}>")
+    return by_name
 
 
 def errors(kernel, launch):

@@ -17,18 +17,18 @@ def phases(stage_and_phase, tiles=9, stages=2):
     figure = style.figure(0.6 + 0.45 * stages, 9)
     ax = figure.subplots()
     colours = [style.OKABE_ITO["sky blue"], style.OKABE_ITO["orange"]]
-    said = []
+    lines = []
     for t in range(tiles):
         stage, phase = stage_and_phase(t, stages)
         style.box(ax, t - 0.9, stage - 0.4, stages - 0.1, 0.8, colours[phase % 2])
         ax.text(t + stages / 2 - 0.95, stage, f"tile {t} · phase {phase}", ha="center",
                 va="center", size=8)  # fmt: skip
-        said.append(f"tile {t}: stage {stage}, phase {phase}")
+        lines.append(f"tile {t}: stage {stage}, phase {phase}")
     ax.set_yticks(range(stages), [f"stage {n}" for n in range(stages)])
     ax.set(xlim=(-1, tiles), ylim=(stages - 0.4, -0.6), xticks=[t + 0.5 for t in range(tiles)])
     ax.set_xticklabels(range(tiles))
     ax.set_xlabel("the tile that is worked on; a stage is filled one round ahead of it")
-    return Picture(figure, "\n".join(said))
+    return Picture(figure, "\n".join(lines))
 
 
 def tiles_needed(nanoseconds=(500, 1000, 1500), tile_bytes=64 * 64 * 2, sms=132):
@@ -83,8 +83,8 @@ def accumulators(holder, warp=1, lane=5):
     left.set_title(f"warps; black: what lane {lane} of warp {warp} has")
     right.set(xlim=(0, 16), ylim=(16, 0), aspect="equal", xticks=[0, 8, 16], yticks=[])
     right.set_title(f"lane · register in the first 16 columns of warp {warp}")
-    said = f"lane {lane} of warp {warp} has {len(own)} elements, the first at "
-    return Picture(figure, said + ", ".join(str(own[n]) for n in range(min(4, len(own)))))
+    text = f"lane {lane} of warp {warp} has {len(own)} elements, the first at "
+    return Picture(figure, text + ", ".join(str(own[n]) for n in range(min(4, len(own)))))
 
 
 PRODUCTS = (  # as in chunks.py: which of the three need no other

@@ -84,23 +84,23 @@ def problem(sizes, dtype=torch.float32, scores="tame"):
     def random(*shape):
         return torch.randn(*shape, generator=generator).double()
 
-    given = {"q": random(B, M, H, K), "q_rope": random(B, M, H, P)}
-    given |= {"latent": random(B, N, R), "k_rope": random(B, N, P)}
-    given |= {"w_k": random(H, K, R) / R**0.5, "w_v": random(H, V, R) / R**0.5}
+    tensors = {"q": random(B, M, H, K), "q_rope": random(B, M, H, P)}
+    tensors |= {"latent": random(B, N, R), "k_rope": random(B, N, P)}
+    tensors |= {"w_k": random(H, K, R) / R**0.5, "w_v": random(H, V, R) / R**0.5}
     if SCORES[scores]:
         added = SCORES[scores](torch.arange(N), N).float()
         largest = float(added.abs().max().clamp_min(1))
-        given["q_rope"] = torch.full((B, M, H, P), largest / P / scale_of(sizes))
-        given["k_rope"] = (added / largest)[None, :, None].repeat(B, 1, P)
+        tensors["q_rope"] = torch.full((B, M, H, P), largest / P / scale_of(sizes))
+        tensors["k_rope"] = (added / largest)[None, :, None].repeat(B, 1, P)
     if scores == "apart":
-        given["q_rope"] *= torch.arange(H)[:, None]
+        tensors["q_rope"] *= torch.arange(H)[:, None]
     if scores == "one loud":
-        given["latent"], given["w_v"] = given["latent"].abs(), given["w_v"].abs()
+        tensors["latent"], tensors["w_v"] = tensors["latent"].abs(), tensors["w_v"].abs()
     if scores == "even":
-        given["latent"] = 300 * given["latent"][:, :1].sign().repeat(1, N, 1)
-    given["q_latent"] = torch.einsum("bmhk,hkr->bmhr", given["q"], given["w_k"])
-    given = {name: x.to(dtype).double() for name, x in given.items()}
-    return given | answers(**given, scale=scale_of(sizes))
+        tensors["latent"] = 300 * tensors["latent"][:, :1].sign().repeat(1, N, 1)
+    tensors["q_latent"] = torch.einsum("bmhk,hkr->bmhr", tensors["q"], tensors["w_k"])
+    tensors = {name: x.to(dtype).double() for name, x in tensors.items()}
+    return tensors | answers(**tensors, scale=scale_of(sizes))
 
 
 def scale_of(sizes):
@@ -120,9 +120,9 @@ def answers(q_latent, q_rope, latent, k_rope, w_v, scale, **_):
     return {"o": o, "o_latent": o_latent, "lse": s.logsumexp(-1)}
 
 
-def decoding(known):
+def decoding(values):
     """The tensors of a problem with one query, without the axis m."""
-    return {x: y[:, 0] if "m" in LETTERS[x] else y for x, y in known.items()}
+    return {x: y[:, 0] if "m" in LETTERS[x] else y for x, y in values.items()}
 
 
 def torch_answer(*cases):
@@ -132,11 +132,11 @@ def torch_answer(*cases):
         names = list(inspect.signature(plain(exercise.reference)).parameters)
         for case in cases:
             want = decoding(problem(case.sizes, scores=case.scores))["o"]
-            given = step(case.sizes, names, case.scores)
+            inputs = step(case.sizes, names, case.scores)
             try:
-                compare(called(function, *given), want, "bhv")
+                compare(called(function, *inputs), want, "bhv")
             except (Difference, KernelFault) as trouble:
-                call = shown(function, given)
+                call = shown(function, inputs)
                 return failed(f"{case.name} ({case.sizes})", trouble, exercise, case.symptom, call)
         return Row("answer", PASSED, f"{len(cases)} cases, against float64")
 
@@ -146,8 +146,8 @@ def torch_answer(*cases):
 
 def step(sizes, names, scores="tame"):
     """Arguments of a decoding function in torch, float32, by their names."""
-    known = decoding(problem(sizes, scores=scores)) | {"scale": scale_of(sizes)}
-    return [known[x].float() if x in LETTERS else known[x] for x in names]
+    values = decoding(problem(sizes, scores=scores)) | {"scale": scale_of(sizes)}
+    return [values[x].float() if x in LETTERS else values[x] for x in names]
 
 
 class Made(NamedTuple):
@@ -227,10 +227,10 @@ def block_by_block(arguments):
     """
 
     def traffic(function, exercise):
-        given = arguments()
-        scores, width = given[0], given[-1]
+        inputs = arguments()
+        scores, width = inputs[0], inputs[-1]
         with _Columns(scores) as seen:
-            function(*given)
+            function(*inputs)
         start = 0
         for op, low, high in seen.read:
             if high - low >= width:
@@ -281,13 +281,13 @@ def nothing_larger(arguments, limit, text):
 
     def traffic(function, exercise):
         largest = max(made(function, *arguments()), key=lambda x: x.numbers)
-        found = f"largest tensor made: {list(largest.shape)}, {largest.numbers:,} numbers"
+        largest_made = f"largest tensor made: {list(largest.shape)}, {largest.numbers:,} numbers"
         if largest.numbers > ROOM * limit:
             details = explained(f"by {largest.op}", exercise, "largest")
-            wanted = f"{found}; want at most {limit:,}, {text}"
+            wanted = f"{largest_made}; want at most {limit:,}, {text}"
             return Row("traffic", FAILED, wanted, details)
         more = (f"more than needed: {limit:,} are enough, {text}",) * (largest.numbers > limit)
-        return Row("traffic", PASSED, found, more)
+        return Row("traffic", PASSED, largest_made, more)
 
     traffic.kind = "traffic"
     traffic.explains_wrong_answers = False

@@ -60,27 +60,27 @@ def rungs(here, measured=False, gpu=GPU, folder=None):
     if here not in [stem for stem, *_ in RUNGS]:
         raise ValueError(f"here is {here!r}, needs one of {', '.join(r[0] for r in RUNGS if r[0])}")
     try:
-        found = record("mla-ladder", gpu, folder)
+        ladder = record("mla-ladder", gpu, folder)
     except LookupError:
-        found = None
+        ladder = None
     print(f"{'':27} {'':32} µs")
     for stem, new, method in RUNGS:
         name = stem.replace("_", " ") if stem else "as a model is written"
         arrow = "→" if stem == here else " "
         hidden = stem and (stem > here or (stem == here and not measured))
-        time = "?" if hidden else _microseconds(found, method)
+        time = "?" if hidden else _microseconds(ladder, method)
         print(f"{arrow} {name:25} {new:32} {time}")
     B, N, *_ = SHAPE
-    where = f"{found.provenance.gpu}, {found.provenance.date}" if found else f"an {gpu}"
+    where = f"{ladder.provenance.gpu}, {ladder.provenance.date}" if ladder else f"an {gpu}"
     print(
         f"One decoding step of a MiniCPM3 layer, {B} sequences of {N:,} tokens, bfloat16: {where}."
     )
-    if found is None:
+    if ladder is None:
         print("Not recorded yet: that is what – means.")
 
 
-def _microseconds(found, method):
-    rows = found.rows if found else ()
+def _microseconds(measured, method):
+    rows = measured.rows if measured else ()
     times = [r.median_ms for r in rows if r.method == method and r.shape == SHAPE]
     return f"{1e3 * times[0]:,.0f}" if times and times[0] else "–"
 
@@ -153,8 +153,8 @@ def programs_read(trace, array="latent", names=None):
         array: a tensor [B, N, …] of one sequence (B = 1).
         names: {program: its name}; by default its number along each axis of the grid.
     """
-    found = trace.by_program(array, "load")
-    counts = {program: grid[0].max(axis=-1) for program, grid in found.items()}
+    loads = trace.by_program(array, "load")
+    counts = {program: grid[0].max(axis=-1) for program, grid in loads.items()}
     N = len(next(iter(counts.values())))
     figure = style.figure(0.9 + 0.22 * (len(counts) + 1), 8)
     ax = figure.subplots()
@@ -184,12 +184,12 @@ def recorded(name, of, gpu=GPU, folder=None):
         of: what it measures, for the line under the table.
     """
     try:
-        found = record(name, gpu, folder)
+        measured = record(name, gpu, folder)
     except LookupError:
         print(f"{of}: not recorded on an {gpu} yet.")
         return
     tables = {}
-    for row in found.rows:
+    for row in measured.rows:
         (B, N, H), rest = row.shape[:3], row.shape[3:]
         table = tables.setdefault((H, row.dtype, rest), {})
         table.setdefault(row.method, {})[f"{B} × {N:,}"] = row.outcome
@@ -198,4 +198,6 @@ def recorded(name, of, gpu=GPU, folder=None):
         print(f"{f'{H} heads, {dtype}':30}" + "".join(f"{shape:>12}" for shape in columns))
         for method, cells in table.items():
             print(f"  {method:28}" + "".join(f"{cells.get(x, '–'):>12}" for x in columns))
-    print(f"{of}: {found.provenance.gpu}, {found.provenance.date}, {found.provenance.commit}")
+    print(
+        f"{of}: {measured.provenance.gpu}, {measured.provenance.date}, {measured.provenance.commit}"
+    )

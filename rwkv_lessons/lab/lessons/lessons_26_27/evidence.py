@@ -27,13 +27,13 @@ def mla_launch(launch, inputs, sizes, outputs=("o",), dtype=torch.float32, score
         scores: as in `LatentCase`.
         blocks: block sizes in place of the lesson's own.
     """
-    known = problem(sizes, dtype, scores)
+    values = problem(sizes, dtype, scores)
     grid, constants = launch(sizes, scale_of(sizes), **blocks)
     return Launch(
         grid,
-        {name: known[name].to(dtype).contiguous() for name in inputs},
-        {name: tuple(known[name].shape) for name in outputs},
-        {name: known[name] for name in outputs},
+        {name: values[name].to(dtype).contiguous() for name in inputs},
+        {name: tuple(values[name].shape) for name in outputs},
+        {name: values[name] for name in outputs},
         constants,
         letters=LETTERS,
         exact=False,
@@ -50,11 +50,11 @@ def call(name, sizes, arguments, dtype=torch.float16, scores="tame", more=()):
     """
 
     def made():
-        known, letters = problem(sizes, dtype, scores), LETTERS
+        values, letters = problem(sizes, dtype, scores), LETTERS
         if sizes.M == 1:
-            known, letters = decoding(known), DECODING
-        given = [known[x].to(dtype).contiguous() for x in arguments]
-        return [*given, scale_of(sizes), *more], {"o": (known["o"], letters["o"])}
+            values, letters = decoding(values), DECODING
+        tensors = [values[x].to(dtype).contiguous() for x in arguments]
+        return [*tensors, scale_of(sizes), *more], {"o": (values["o"], letters["o"])}
 
     return Call(name, made, HALF_TOLERANCE, str(sizes), dtype)
 
@@ -65,14 +65,14 @@ def partial_launch(launch, inputs, sizes, dtype=torch.float32, scores="tame", **
     Its outputs are parts [B, splits, H, R] and part_lse [B, splits, H], float32. What they make
     together is compared with the attention over the whole text, o_latent and lse.
     """
-    known = decoding(problem(sizes, dtype, scores))
+    values = decoding(problem(sizes, dtype, scores))
     grid, constants = launch(sizes, scale_of(sizes), **blocks)
     shape = sizes.B, grid[0], sizes.H, sizes.R
     return Launch(
         grid,
-        {name: known[name].to(dtype).contiguous() for name in inputs},
+        {name: values[name].to(dtype).contiguous() for name in inputs},
         {"parts": shape, "part_lse": shape[:-1]},
-        {name: known[name] for name in ("o_latent", "lse")},
+        {name: values[name] for name in ("o_latent", "lse")},
         constants,
         finish=lambda written: joined(**written),
         letters=DECODING,
@@ -90,16 +90,16 @@ def joined(parts, part_lse):
 
 def combine_launch(launch, sizes, split, dtype=torch.float32, scores="tame", **blocks):
     """A `Launch` of a kernel that joins the parts of splits of `split` tokens, and applies w_v."""
-    known = problem(sizes, dtype, scores)
+    values = problem(sizes, dtype, scores)
     ends = [(n, min(n + split, sizes.N)) for n in range(0, sizes.N, split)]
-    cut = [_of_tokens(known, scale_of(sizes), *end) for end in ends]
+    cut = [_of_tokens(values, scale_of(sizes), *end) for end in ends]
     parts, part_lse = (torch.stack([x[name] for x in cut], 1) for name in ("o_latent", "lse"))
     grid, constants = launch(sizes, split, **blocks)
     return Launch(
         grid,
-        {"parts": parts.float(), "part_lse": part_lse.float(), "w_v": known["w_v"].to(dtype)},
+        {"parts": parts.float(), "part_lse": part_lse.float(), "w_v": values["w_v"].to(dtype)},
         {"o": (sizes.B, sizes.H, sizes.V)},
-        {"o": decoding(known)["o"]},
+        {"o": decoding(values)["o"]},
         constants,
         letters=DECODING,
         exact=False,
@@ -109,11 +109,11 @@ def combine_launch(launch, sizes, split, dtype=torch.float32, scores="tame", **b
     )
 
 
-def _of_tokens(known, scale, start, end):
+def _of_tokens(values, scale, start, end):
     """The answers over some of the tokens only, for one query."""
     names = ("q_latent", "q_rope", "latent", "k_rope", "w_v")
-    given = {x: known[x][:, start:end] if "n" in LETTERS[x] else known[x] for x in names}
-    return decoding(answers(**given, scale=scale))
+    tensors = {x: values[x][:, start:end] if "n" in LETTERS[x] else values[x] for x in names}
+    return decoding(answers(**tensors, scale=scale))
 
 
 def triton_kernel(make, chosen, own, counted, full, *claims, limits=()):
