@@ -1,8 +1,8 @@
-"""Look into GPU kernels on any computer: traffic, races, machine code and limits, without a GPU.
+"""Analyse GPU kernels on any computer: traffic, races, machine code and limits, without a GPU.
 
     from warplens import banks, machine_code, occupancy, races, roofline, timeline, trace
 
-For kernels of numba.cuda, Triton and Gluon. To import it imports no compiler.
+For numba.cuda, Triton and Gluon kernels. Importing it does not import a compiler.
 """
 
 from typing import TYPE_CHECKING

@@ -1,11 +1,11 @@
-"""The lab for kernels of one's own: any kernel of numba.cuda, Triton or Gluon, and no GPU.
+"""The public functions, for any numba.cuda, Triton or Gluon kernel, without a GPU.
 
     from warplens import banks, machine_code, occupancy, races, roofline, timeline, trace
 
-`trace` runs a launch on the CPU and counts what it asks of memory; `races` and `banks` look closer
-at the same run, and `timeline` at what a kernel in Gluon has in flight; `machine_code` compiles for
-a GPU that need not be there; `roofline` says what the least time is. docs/own_kernels.md has ten
-lines on each.
+`trace` runs a launch on the CPU and counts its memory accesses. `races` and `banks` analyse the
+same run, and `timeline` shows what a Gluon kernel has in flight. `machine_code` compiles for a GPU
+that need not be present. `roofline` computes the least possible time. docs/own_kernels.md has an
+example of each.
 """
 
 import dataclasses
@@ -37,23 +37,23 @@ def trace(kernel: object, grid: Size, *args: Any, **named: Any) -> "AnyTrace":
     """Runs one launch on the CPU, on copies of its arguments, and counts its accesses.
 
     Args:
-        kernel: what `cuda.jit`, `triton.jit` or `gluon.jit` made, of numba also the plain function.
-        grid: blocks or programs, an integer or a tuple of up to three.
-        args, named: as the launch has them. `kernel[grid, block](*args)` of numba is
-            `trace(kernel, grid, block, *args)`; `kernel[grid](*args, **constants)` of Triton is
-            `trace(kernel, grid, *args, **constants)`. Arrays of numpy, torch or a GPU, which are
-            copied from there. For numba, `named` are the options of
+        kernel: the result of `cuda.jit`, `triton.jit` or `gluon.jit`, or a plain function (numba).
+        grid: the number of blocks or programs, an integer or a tuple of up to three.
+        args, named: the arguments of the launch. `kernel[grid, block](*args)` of numba becomes
+            `trace(kernel, grid, block, *args)`; `kernel[grid](*args, **constants)` of Triton
+            becomes `trace(kernel, grid, *args, **constants)`. Arrays can be numpy's, torch's or on
+            a GPU, from where they are copied. For numba, `named` are the options of
             `warplens.cuda.trace.trace`: `blocks=4` traces only four blocks,
-            `constants={"TILE": 8}` exchanges globals, `sharedmem=` is the launch's.
+            `constants={"TILE": 8}` replaces globals, `sharedmem=` is the launch's.
 
     Returns:
-        A `Trace` (numba), `TritonTrace` or `GluonTrace`. Print it for the counts by source line, in
-        requests and 32-byte sectors, or for the steps of a kernel in Gluon and what is in flight;
-        its `races` and `faults` say what is wrong with the kernel. `write_html(path)` writes all of
-        it as a page, and a notebook shows a short form of that.
+        A `Trace` (numba), `TritonTrace` or `GluonTrace`. Print it to see the counts by source line,
+        in requests and 32-byte sectors, or the steps of a Gluon kernel with the work in flight.
+        `races` and `faults` list what is wrong with the kernel. `write_html(path)` writes
+        everything as a page, and a notebook shows a short form of it.
 
     Raises:
-        TypeError: no kernel that is simulated here, or the arguments do not fit it.
+        TypeError: the kernel cannot be simulated, or the arguments do not fit it.
     """
     args = [_on_cpu(x) for x in args]
     named = {name: _on_cpu(x) for name, x in named.items()}
@@ -71,20 +71,20 @@ def trace(kernel: object, grid: Size, *args: Any, **named: Any) -> "AnyTrace":
 
 
 def races(kernel: object, *launch: Any, **named: Any) -> "Races":
-    """What no barrier orders: two threads at one address, and at least one of them writes.
+    """Finds accesses to one address that no barrier orders, at least one of them a write.
 
-    Of a Triton kernel, the elements that one program writes and another one reads or writes. A
-    kernel of Gluon ends at the first: it is a fault.
+    For a Triton kernel, these are elements that one program writes and another reads or writes. A
+    Gluon kernel stops at the first one, as a fault.
 
     Args:
-        kernel: a kernel, and then `launch` and `named` as for `trace`; or what `trace` returned.
+        kernel: a kernel, followed by `launch` and `named` as for `trace`; or a trace.
 
     Returns:
-        A list of races, empty where there is none; print it to read them, with lines and threads.
+        A list of races, empty if there is none. Print it to see their lines and threads.
 
     Raises:
-        KernelFault: no race was seen, but the run ended at this fault, so that nobody knows.
-        TypeError: a kernel of Gluon, whose compiler adds barriers; the rest is in `faults`.
+        KernelFault: no race was seen, but the run stopped at this fault, so there may be others.
+        TypeError: a Gluon kernel, whose compiler adds the barriers; see the trace's `faults`.
     """
     seen = _seen(kernel, launch, named)
     if _of_gluon(seen):
@@ -115,19 +115,19 @@ def banks(
     nth: int = 0,
     **named: Any,
 ) -> "Picture":
-    """Draws one warp's access to shared memory: the 32 banks, and a row for each pass it takes.
+    """Draws one warp's access to shared memory: the 32 banks, and a row for each wavefront.
 
     Args:
-        kernel: a kernel of numba, and then `launch` and `named` as for `trace`; or its `Trace`.
-        line, array, op: which access: a source line, a name, "load", "store" or "atomic". Without
-            any, the line with the most conflicts.
+        kernel: a numba kernel, followed by `launch` and `named` as for `trace`; or its `Trace`.
+        line, array, op: which access to draw: a source line, an array's name, and "load", "store"
+            or "atomic". By default, the line with the most conflicts.
         nth: which of its requests, in the order of execution, from 0.
 
     Returns:
-        A `Picture`; its text has the lanes, the passes and the conflicts.
+        A `Picture`; its text has the lanes, the wavefronts and the conflicts.
 
     Raises:
-        TypeError: a kernel of Triton, whose compiler lays shared memory out by itself, or Gluon.
+        TypeError: a Triton or Gluon kernel; Triton's compiler chooses the layout of shared memory.
         ValueError: the kernel has no such access to shared memory.
     """
     seen = _seen(kernel, launch, named)
@@ -151,18 +151,19 @@ def timeline(
     steps: tuple[int, int] | None = None,
     **named: Any,
 ) -> "Picture":
-    """Draws what a kernel in Gluon has in flight: copies and products against a program's steps.
+    """Draws the copies and products that a Gluon kernel has in flight at each step of a program.
 
     Args:
-        kernel: a kernel of Gluon, and then `launch` and `named` as for `trace`; or its trace.
-        program: which one, from 0.
-        steps: (first, last) of those to show; all by default.
+        kernel: a Gluon kernel, followed by `launch` and `named` as for `trace`; or its trace.
+        program: which program, from 0.
+        steps: (first, last) step to show; all by default.
 
     Returns:
-        A `Picture`; its text counts flights, those with work meanwhile, and waits.
+        A `Picture`; its text counts the asynchronous operations, those that overlap with other
+        work, and the waits.
 
     Raises:
-        TypeError: a kernel of numba or Triton.
+        TypeError: a numba or Triton kernel.
     """
     seen = _seen(kernel, launch, named)
     if not _of_gluon(seen):
@@ -184,22 +185,22 @@ def roofline(
     """The least time that a launch can take on a GPU, and whether memory or arithmetic sets it.
 
     Args:
-        seen: what `trace` returned. Its bytes are those of the distinct elements (numba: 32-byte
-            sectors): every one read once, written once, and both where atomics update it.
+        seen: a trace. Its bytes are those of the distinct elements (numba: 32-byte sectors): each
+            is read once, written once, or both if atomics update it.
         flops: floating-point operations of the whole launch; an addition is one. Count them from
-            the definition: of products of matrices, 2·M·N·K.
-        bytes: in place of those that were traced, for a launch larger than one can trace.
-        dtype: of the arithmetic: "float32" on ordinary units, "float16", "bfloat16" on tensor
+            the definition, such as 2·M·N·K for a matrix product.
+        bytes: used instead of the traced bytes, for a launch that is too large to trace.
+        dtype: of the arithmetic: "float32" on ordinary units, "float16" or "bfloat16" on tensor
             cores.
-        gpu: whose data sheet to take, as `roofline.DATA_SHEETS` has it.
-        ceiling: in its place, a `Ceiling` that you measured.
+        gpu: the GPU whose data sheet to use, a key of `roofline.DATA_SHEETS`.
+        ceiling: a `Ceiling` that you measured, instead of a data sheet.
 
     Returns:
-        A `Roof`: `floor_ms`, `bound`, `share(ms)` of a time that you measured; it prints.
+        A `Roof` with `floor_ms`, `bound` and `share(ms)` of a time that you measured; print it.
 
     Raises:
-        LookupError: no such GPU in the table.
-        ValueError: neither a whole trace nor bytes.
+        LookupError: there is no such GPU in the table.
+        ValueError: neither a whole trace nor bytes were given.
     """
     if bytes is None:
         if _of_gluon(seen):

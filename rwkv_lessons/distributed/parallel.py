@@ -31,46 +31,47 @@ __all__ = ["DeadRank", "sequence_parallel"]
 
 
 def sequence_parallel(operation, group=None, *, timeout=60.0):
-    """Makes of `wkv6` or `wkv7` a function of the tokens of one rank.
+    """Turns `wkv6` or `wkv7` into a function of one rank's tokens.
 
-    Ranks hold consecutive runs of tokens, in their order in the group, as many as they like but at
-    least one. Each calls the function with its own; the parameter u of RWKV-6 is the same on all.
+    Each rank of the group, in order, holds the next tokens of the sequence: any number, but at
+    least one. Each calls the function with its own tokens; RWKV-6's parameter u is the same on all.
 
         mix = sequence_parallel(wkv6, group)
         o, s1 = mix(r, k, v, w, u)
 
     Args:
-        operation: `wkv6`, `wkv7`, or one of their methods, as `wkv6_chunked`; or a
+        operation: `wkv6`, `wkv7`, or one of their methods, such as `wkv6_chunked`; or a
             `functools.partial` of one, with options.
-        group: a process group of torch.distributed with gloo (CPU) or NCCL (GPU); a `DeviceMesh` of
-            one dimension will do; None: all processes.
-        timeout: seconds to wait for the other ranks. With NCCL the GPU waits, not this process:
-            there `init_process_group(timeout=…)` is the limit.
+        group: a process group of torch.distributed with gloo (CPU) or NCCL (GPU), or a
+            `DeviceMesh` of one dimension; all processes if None.
+        timeout: seconds to wait for the other ranks. With NCCL the GPU waits, not this process, so
+            `init_process_group(timeout=…)` is the limit there.
 
     Returns:
         A function with the operation's arguments: r, k, v, w and so on `[B, this rank's T, H, …]`.
-        Different are
+        These differ:
 
-        - s0: the state before the first token of all; ranks that do not hold it do not read s0.
-        - cu_seqlens: of all ranks' tokens, the same on every rank, its numbers read by the host;
-          s0 is `[S, H, K, V]` of all sequences, and a rank reads those that begin on it.
-        - start: with cu_seqlens, this rank's first token counted over all ranks; if None, ranks
-          hold equally many.
+        - s0: the state before the first token of the sequence; only the rank that holds this token
+          reads it.
+        - cu_seqlens: of all ranks' tokens, the same on every rank; the host reads its values. s0 is
+          `[S, H, K, V]` of all sequences, and a rank reads those that begin on it.
+        - start: with cu_seqlens, the position of this rank's first token among all ranks' tokens;
+          if None, all ranks hold equally many tokens.
 
-        It returns o `[B, T, H, V]` and s1, the state after this rank's last token (on the last
-        rank, after all), float32. Packed, s1 is `[S, H, K, V]`: the state of each sequence after
-        its last token here, and s0 or zeros of those that have none.
+        It returns o `[B, T, H, V]` and s1, the state after this rank's last token, float32. With
+        packed sequences s1 is `[S, H, K, V]`: the state of each sequence after its last token on
+        this rank, and s0 or zeros for sequences without tokens here.
 
-    Gradients are those of the sum of all ranks' losses. A rank's gradient of u is its own part: add
-    them up as for any parameter that ranks share. Every rank has to run the backward pass, also
-    where its part of the loss is zero; second gradients and forward mode raise a RuntimeError. The
-    host reads how far decays reach, so that a call cannot be captured in a CUDA graph.
+    Gradients are those of the sum of all ranks' losses. Each rank's gradient of u is its own part:
+    add them up as for any parameter that ranks share. Every rank has to run the backward pass, even
+    if its part of the loss is zero. Second gradients and forward mode raise a RuntimeError. The
+    host reads how far decays reach, so a call cannot be captured in a CUDA graph.
 
-    Exact to the dtype: decays of at least 2^-32 (float32: 2^-64, float64: 2^-128) since a rank's
-    first token are followed, smaller ones taken for zero. o is rounded twice where it is corrected.
+    Results are exact to the dtype: decays since a rank's first token count as zero below 2^-32
+    (float32: 2^-64, float64: 2^-128). Corrected outputs are rounded twice.
 
     Raises:
-        TypeError, ValueError: as the operation; or the operation is neither.
+        TypeError, ValueError: as the operation does, or operation is none of these.
         DeadRank: another rank has ended, or did not answer in time. It is a RuntimeError.
     """
     family = next((x for x in (rwkv6, rwkv7) if takes(operation, (*x.INPUTS, "s0"))), None)

@@ -1,4 +1,4 @@
-"""Adapters: functions that other people's code already calls, answered by this package.
+"""Adapters: the functions of other packages, computed by this one.
 
     flash_rwkv.py         rwkv5_cuda_linear_attention, rwkv6_cuda_linear_attention of flash-rwkv
     transformers_rwkv.py  rwkv5_linear_attention, rwkv6_linear_attention of the Hugging Face models,
@@ -13,8 +13,7 @@
     rwkv_peft.py          RUN_RWKV7_STATE, RUN_RWKV7_INFCTX of RWKV-PEFT, and states in files
     rwkv_package.py       patch_rwkv_package for RWKV-7 models of the rwkv package
 
-Other conventions exist in this folder only, and end here: sequences `[B, T, C]` with C = H·N,
-states of values × keys, and a raw decay x that multiplies the state by `exp(-exp(x))`, where this
-package takes `w = -exp(x)`.
-patch.py is what replaces a function, and puts it back.
+Only this folder knows other conventions: sequences `[B, T, C]` with C = H·N, states of values ×
+keys, and a raw decay x that multiplies the state by `exp(-exp(x))`, where the rest of the package
+uses `w = -exp(x)`. patch.py replaces a function and restores it.
 """

@@ -1,1 +1,1 @@
-"""Models made of the kernels, and what they learn: examples to read, lesson 29's."""
+"""Models built on the kernels, with training tasks: examples to read, used by lesson 29."""

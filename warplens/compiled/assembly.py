@@ -1,8 +1,8 @@
-"""The machine code of a kernel, with no GPU, driver or CUDA toolkit: what it asks of the hardware.
+"""The machine code of a kernel and the resources it needs, without a GPU, driver or CUDA toolkit.
 
-A numba kernel takes the way that a launch takes: NVVM writes link-time IR, nvJitLink turns it into
-a cubin for the very chip (`sm_90a`). A Triton kernel goes through `triton.compile`, in a process of
-its own, unless its package is trusted (`targets`). nvdisasm and ptxas's own log tell the rest.
+A numba kernel is compiled as for a launch: NVVM writes link-time IR, and nvJitLink turns it into
+a cubin for the exact chip (`sm_90a`). A Triton kernel goes through `triton.compile`, in a separate
+process unless its package is trusted (`targets`). nvdisasm and ptxas's log supply the rest.
 """
 
 import functools
@@ -35,9 +35,9 @@ class Assembly:
 
     Attributes:
         sass: the instructions in order, as text; padding (`NOP`) left out.
-        counts: how often each opcode with its modifiers stands in the code ("LDG.E.128"). It is a
-            count of the text: an instruction in a loop counts once.
-        spill_stores, spill_loads: registers moved to local memory for want of room.
+        counts: how often each opcode with its modifiers ("LDG.E.128") occurs in the code. An
+            instruction in a loop counts once.
+        spill_stores, spill_loads: registers moved to local memory because too few are available.
         local_bytes: stack, spills included: arrays indexed by a variable live here.
         shared_bytes: declared in the kernel; a launch may add dynamic shared memory.
         ttgir: of a Triton kernel, the program in which its tensors have layouts; see layouts.py.
@@ -99,7 +99,7 @@ class Assembly:
         return {line: list(texts) for line, texts in self._lines.items()}
 
     def annotated(self, full: bool = False) -> str:
-        """The source with what each line became: opcodes counted, or `full`: the instructions."""
+        """The source with each line's opcode counts, or with its instructions if `full`."""
         text = []
         for line, instructions in self._lines.items():
             source = linecache.getline(self.source, line).rstrip() if self.source else ""
@@ -146,7 +146,7 @@ KINDS = {
 
 
 def can_compile(kernel: object = None) -> bool:
-    """Whether `assembly` works here; `what_is_missing` says why not."""
+    """Whether `assembly` works on this machine; `what_is_missing` explains why not."""
     return what_is_missing(kernel) is None
 
 
@@ -180,7 +180,7 @@ def assembly(
             by value. A pointer given as text counts as 16-byte aligned unless it says less
             ("*fp32:4"), an integer as a multiple of 16 only if it says so ("i32:16").
         arch: "sm_80", "sm_90" or another of `architectures.py`.
-        constants: {global name: value}, in place of the kernel's and its device functions' own.
+        constants: {global name: value}, instead of the kernel's and its device functions' own.
         options: numba: those of `cuda.jit` (fastmath, max_registers, launch_bounds, opt, lto);
             Triton: num_warps, num_stages and the like.
 

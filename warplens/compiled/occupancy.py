@@ -1,9 +1,9 @@
-"""How many warps an SM can hold of a kernel, which resource says so, and how a grid fills the GPU.
+"""How many warps of a kernel fit on an SM, which resource limits them, and how a grid fills a GPU.
 
-Limits of an architecture: architectures.py. That a block costs 1 KiB of shared memory more,
-and the largest share of an SM's memory that can be shared: the Ampere, Hopper and Blackwell tuning
-guides, "Occupancy" and "Shared Memory". Registers are given to a warp in units of 256 and come from
-one quarter of the SM (NVIDIA's cuda_occupancy.h).
+The limits of each architecture are in architectures.py. The Ampere, Hopper and Blackwell tuning
+guides ("Occupancy" and "Shared Memory") say that a block costs 1 KiB of shared memory more, and how
+much of an SM's memory can be shared. Registers are allocated to a warp in units of 256 and come
+from one quarter of the SM (NVIDIA's cuda_occupancy.h).
 """
 
 from dataclasses import dataclass
@@ -77,7 +77,7 @@ class Occupancy:
 
     @property
     def tail(self) -> float:
-        """The share of places that the last wave fills; the others wait for it."""
+        """The share of block slots that the last wave fills; the other slots stay empty."""
         self._needs_grid()
         places = self.sms * self.blocks_per_sm
         return (self.blocks - 1) % places / places + 1 / places
@@ -119,13 +119,13 @@ def occupancy(
 ) -> Occupancy:
     """How many blocks and warps of a kernel fit on one SM, by calculation.
 
-    The most that can fit: a launch with few blocks leaves places empty, and the driver has to give
+    This is an upper bound: a launch with few blocks leaves slots empty, and the driver has to give
     shared memory its largest share of the SM.
 
     Args:
-        kernel: what `assembly` returned, or the registers of a thread, 1 to 255.
+        kernel: an `Assembly`, or the registers of a thread, 1 to 255.
         threads: of a block, 1 to 1024.
-        shared_bytes: of a block; with an `Assembly`, only those that the launch adds to its own.
+        shared_bytes: of a block; with an `Assembly`, only the dynamic ones that the launch adds.
         arch: "sm_80", "sm_90" or another of `ARCHITECTURES`; the assembly's own, else "sm_90".
         blocks: of the grid, for waves and the busiest SM.
         sms: of the GPU; by default those of the one named in `ARCHITECTURES`.
