@@ -47,6 +47,8 @@ notebooks: .venv/ready  ## derive the exercises from solutions/ and run every no
 site: .venv/ready  ## build the website in build/site, from stored outputs, and look at every page
 	$(BIN)python -m rwkv_lessons.report.site build/pages
 	$(BIN)python -m sphinx --fail-on-warning --keep-going -q -c docs/site build/pages build/site
+	$(BIN)python -m rwkv_lessons.report.site build/pages-zh --lang zh
+	$(BIN)python -m sphinx --fail-on-warning --keep-going -q -c docs/site -t zh build/pages-zh build/site/zh
 	$(PYTEST) tests/report/test_built_site.py --site build/site -q
 
 format: .venv/ready  ## put the code in order

@@ -5,12 +5,19 @@ import re
 
 from docutils import nodes
 
+from rwkv_lessons.lab.course import translation
 from rwkv_lessons.operations.entries import ROOT
 from rwkv_lessons.report.address import address, site_address
 from rwkv_lessons.report.formulas import mathml
 from rwkv_lessons.report.site import as_rest
+from rwkv_lessons.report.translated import switch
 
 project = html_title = "RWKV Lessons"
+# `sphinx -t zh` makes the pages of a translation, which lie in a folder of the English site.
+spoken = next((x for x in translation.languages() if tags.has(x)), "en")  # noqa: F821
+language = {"zh": "zh_CN"}.get(spoken, spoken)
+if spoken != "en":
+    myst_heading_slug_func = "rwkv_lessons.report.translated.slug"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 default_role = "literal"  # docstrings have code between single backticks
 smartquotes = False  # commands in the text keep their dashes and quotes
@@ -31,6 +38,8 @@ exclude_patterns = ["_static"]  # notebooks to download
 html_theme = "furo"
 html_favicon = "static/icon.svg"
 html_baseurl = site_address(ROOT)
+if html_baseurl and spoken != "en":
+    html_baseurl += f"{spoken}/"
 if address(ROOT):  # a link to each page's source
     html_theme_options = {"source_repository": address(ROOT), "source_branch": "main"}
 pygments_dark_style = "github-dark"
@@ -76,9 +85,13 @@ def described(app, pagename, templatename, context, doctree):
         tags += [f'<meta property="og:image" content="{html_baseurl}_static/card.png">']
         tags += [f'<meta property="og:url" content="{html_baseurl}{pagename}.html">']
         tags += ['<meta name="twitter:card" content="summary_large_image">']
+    others = switch(pagename, spoken, ROOT)
+    tags += [f'<link rel="alternate" hreflang="{tag}" href="{x}">' for tag, _, x in others]
     context["metatags"] = context.get("metatags", "") + "".join(f"\n    {tag}" for tag in tags)
     if body := context.get("body"):
         body = re.sub(r"<pre>", '<pre tabindex="0">', body)
+        links = (f'<a href="{x}" hreflang="{t}" lang="{t}">{name}</a>' for t, name, x in others)
+        body = f'<p class="language">{" · ".join(links)}</p>\n{body}' if others else body
         context["body"] = body.replace(
             'class="table-wrapper',
             'tabindex="0" role="region" aria-label="Table" class="table-wrapper',
@@ -89,7 +102,9 @@ def description(doctree, most=155):
     """The first sentences of a page."""
     for node in doctree.findall(nodes.paragraph) if doctree else ():
         text = re.sub(r"\s+", " ", node.astext()).strip()
-        if len(text) > 40 and not text.startswith("Here the lesson stands"):
+        if len(text) > (40 if spoken == "en" else 20) and not text.startswith(
+            "Here the lesson stands"
+        ):
             short = text[:most].rsplit(". ", 1)[0] if len(text) > most else text
             return short if 20 <= len(short) <= most else short[:most].rsplit(" ", 1)[0] + " …"
     return ""

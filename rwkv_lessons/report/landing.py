@@ -15,6 +15,7 @@ import io
 from pathlib import Path
 
 from rwkv_lessons.lab.course import exercises
+from rwkv_lessons.lab.course.language import say
 from rwkv_lessons.lab.course.wrong_answers import wrong_answers
 from rwkv_lessons.operations.entries import ROOT
 from rwkv_lessons.report.address import address
@@ -30,17 +31,17 @@ CLAIM = (
 def hero(root: Path = ROOT) -> str:
     """The first screen, as HTML for a page of Markdown."""
     buttons = [
-        '<a class="button first" href="#begin">Install</a>',
-        '<a class="button" href="notebooks/00_start_here.html">Read lesson 00</a>',
+        f'<a class="button first" href="#begin">{say("Install")}</a>',
+        f'<a class="button" href="notebooks/00_start_here.html">{say("Read lesson 00")}</a>',
         *(_link(*way, style=' class="button"') for way in signs("00_start_here", root)),
     ]
+    ladder = say("The time of each step of the RWKV-5 ladder: from 18.4 ms to 1.8 ms on an H200")
+    caption = say("One recurrence, seven lessons: each bar is a kernel that you write.")
     return (
-        f'<div class="hero">\n<p class="claim">{CLAIM}</p>\n'
+        f'<div class="hero">\n<p class="claim">{say(CLAIM)}</p>\n'
         f'<p class="buttons">{" ".join(buttons)}</p>\n'
-        '<div class="two"><figure><img src="_static/ladder.svg" alt="The time of each '
-        'step of the RWKV-5 ladder: from 18.4 ms to 1.8 ms on an H200">'
-        "<figcaption>One recurrence, seven lessons: each bar is a kernel that you write."
-        f"</figcaption></figure>\n{_motion()}</div>\n</div>\n"
+        f'<div class="two"><figure><img src="_static/ladder.svg" alt="{ladder}">'
+        f"<figcaption>{caption}</figcaption></figure>\n{_motion()}</div>\n</div>\n"
     )
 
 
@@ -62,13 +63,14 @@ def signs(stem: str, root: Path = ROOT) -> list[tuple[str, str]]:
 def try_it(stem: str, root: Path = ROOT) -> str:
     """The line of signs on a lesson's page, in Markdown."""
     links = (_link(label, link, "../") for label, link in signs(stem, root))
-    return f"Open this lesson: {' · '.join(links)} · [install](../index.md#begin)"
+    install = f"[{say('install')}](../index.md#begin)"
+    return f"{say('Open this lesson:')} {' · '.join(links)} · {install}"
 
 
 def _link(label, link, up="", style=""):
     there = link if "://" in link else up + link
     what = " download" if label == "Download" else ""
-    return f'<a{style} href="{there}"{what}>{label}</a>'
+    return f'<a{style} href="{there}"{what}>{say(label)}</a>'
 
 
 def _motion():
@@ -80,17 +82,20 @@ def _motion():
     ]
     lines = []
     for title, source, verdict in frames:
-        lines.append(f'<span class="line title">{title}</span>')
+        lines.append(f'<span class="line title">{say(title)}</span>')
         if source:
             lines += [f'<span class="line code">{_safe(x)}</span>' for x in source.splitlines()]
         for text in verdict:
             mark = "bad" if "✗" in text else "good" if "✓" in text else "plain"
             lines.append(f'<span class="line {mark}">{_safe(text)}</span>')
+    name, caption, again = map(
+        say, ("A recorded check", "A check, as it was recorded.", "Play again")
+    )
     return (
-        '<figure class="motion"><pre tabindex="0" aria-label="A recorded check">'
+        f'<figure class="motion"><pre tabindex="0" aria-label="{name}">'
         + "".join(lines)
-        + '</pre><figcaption>A check, as it was recorded. <button type="button" class="again">'
-        "Play again</button></figcaption></figure>"
+        + f'</pre><figcaption>{caption} <button type="button" class="again">'
+        f"{again}</button></figcaption></figure>"
     )
 
 

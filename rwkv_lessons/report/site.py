@@ -16,6 +16,7 @@ import argparse
 import ast
 import base64
 import html
+import os
 import re
 import shutil
 import sys
@@ -25,9 +26,11 @@ import nbformat
 from nbformat.v4 import new_markdown_cell
 
 from rwkv_lessons.lab.commands import signposts
-from rwkv_lessons.lab.course import exercises
+from rwkv_lessons.lab.commands.translated import notebook as translated_notebook
+from rwkv_lessons.lab.course import exercises, language
+from rwkv_lessons.lab.course.language import say
 from rwkv_lessons.operations.entries import ROOT
-from rwkv_lessons.report import flowchart, landing
+from rwkv_lessons.report import flowchart, landing, translated
 from rwkv_lessons.report.tables import RECORDS_OF
 from rwkv_lessons.runtime.command_line import run
 from warplens.pictures.style import in_one_line
@@ -98,11 +101,48 @@ def write(folder: Path, root: Path = ROOT) -> list[Path]:
     pages[Path("step_through.md")] = step_through()
     pages |= {Path(f"api/{name}.md"): text for name, text in reference(root).items()}
     for path in sorted((root / "notebooks").glob("[0-9]*.ipynb")):
-        notebook, figures = lesson(path)
-        pages[Path("notebooks") / path.name] = nbformat.writes(notebook)
-        for name, png in figures.items():
-            _put(folder / "notebooks" / name, png)
+        pages[Path("notebooks") / path.name] = _written(lesson(path), folder)
         _put(folder / "_static" / "notebooks" / path.name, path.read_bytes())
+    return _put_all(pages, folder, root)
+
+
+def write_in(chosen: str, folder: Path, root: Path = ROOT) -> list[Path]:
+    """Writes the pages that are translated into a language to `folder`; returns them."""
+    shutil.rmtree(folder, ignore_errors=True)
+    pages, sources = {}, translated.names(chosen, root)
+    for place, source in sources.items():
+        if place.suffix == ".ipynb":
+            made = translated_notebook(source, chosen)
+            _put(folder / "_static" / place, nbformat.writes(made).encode())
+            notebook, figures = lesson(source, made)
+            for cell in notebook.cells:
+                if cell.cell_type == "markdown":
+                    cell.source = translated.outward(cell.source, place, {*sources}, chosen)
+            pages[place] = _written((notebook, figures), folder)
+        else:
+            text = translated.outward(translated.page(source, chosen), place, {*sources}, chosen)
+            pages[place] = _front_in(text, sources, root) if place == Path("index.md") else text
+    return _put_all(pages, folder, root)
+
+
+def _front_in(text, sources, root):
+    """The front page in another language: its first screen, and the pages that there are."""
+    text = _with_hero(text.replace("\n## ", "\n(begin)=\n## ", 1), root)
+    stems = [place.stem for place in sorted(sources) if place.suffix == ".ipynb"]
+    trees = {part: names for part, names in _parts(stems).items() if names}
+    trees["The terms"] = [str(x.with_suffix("")) for x in sorted(sources) if x.parts[0] == "docs"]
+    return text + _trees(trees)
+
+
+def _written(made, folder):
+    """The text of a lesson's notebook, whose figures become files."""
+    notebook, figures = made
+    for name, png in figures.items():
+        _put(folder / "notebooks" / name, png)
+    return nbformat.writes(notebook)
+
+
+def _put_all(pages, folder, root):
     _put(folder / "_static" / "card.png", landing.card())
     ladder = root / "docs" / "figures" / "wkv5-ladder.svg"
     _put(folder / "_static" / "ladder.svg", ladder.read_bytes())
@@ -149,15 +189,9 @@ def _drawn(match):
 
 def front_page(root: Path = ROOT) -> str:
     """The first screen, README.md, and the tree of all pages, which the side bar shows."""
-    title, _, text = page(root / "README.md").partition("\n")
-    picture = re.search(r"^!\[.*wkv5-ladder.svg\)\n", text, re.M)
-    text = text.replace(picture[0], "") if picture else text  # the first screen has it
-    text = f"{title}\n\n```{{raw}} html\n{landing.hero(root)}```\n{text}"
-    stems = sorted(path.stem for path in (root / "notebooks").glob("[0-9]*.ipynb"))
-    trees = {}
-    firsts = [*PARTS.values(), 100]
-    for part, first, after in zip(PARTS, firsts, firsts[1:], strict=False):
-        trees[part] = [f"notebooks/{s}" for s in stems if first <= int(s[:2]) < after]
+    text = re.sub(r" ?\[[^]]+\]\(README\.\w+\.md\)", "", page(root / "README.md"))
+    text = _with_hero(text, root)
+    trees = _parts(sorted(path.stem for path in (root / "notebooks").glob("[0-9]*.ipynb")))
     left = _docs(root)
     trees["Look closer"] = ["step_through"]
     for part, names in DOCS.items():
@@ -165,11 +199,32 @@ def front_page(root: Path = ROOT) -> str:
         left = [name for name in left if name not in names]
     trees["Taking part"] += [*(f"docs/{name}" for name in left), *ROOT_PAGES]
     trees["Reference"] = [f"api/{name}" for name, *_ in API]
-    for part, names in trees.items():
-        if names:
-            lines = "\n".join(names)
-            text += f"\n```{{toctree}}\n:hidden:\n:caption: {part}\n\n{lines}\n```\n"
-    return text
+    return text + _trees(trees)
+
+
+def _with_hero(text, root):
+    title, _, text = text.partition("\n")
+    picture = re.search(r"^!\[.*wkv5-ladder.svg\)\n", text, re.M)
+    text = text.replace(picture[0], "") if picture else text  # the first screen has it
+    return f"{title}\n\n```{{raw}} html\n{landing.hero(root)}```\n{text}"
+
+
+def _parts(stems):
+    """{part: pages of its lessons}."""
+    firsts = [*PARTS.values(), 100]
+    return {
+        part: [f"notebooks/{s}" for s in stems if first <= int(s[:2]) < after]
+        for part, first, after in zip(PARTS, firsts, firsts[1:], strict=False)
+    }
+
+
+def _trees(trees):
+    """The side bar."""
+    return "".join(
+        f"\n```{{toctree}}\n:hidden:\n:caption: {say(part)}\n\n" + "\n".join(names) + "\n```\n"
+        for part, names in trees.items()
+        if names
+    )
 
 
 AS_SHIPPED = (
@@ -178,9 +233,9 @@ AS_SHIPPED = (
 )
 
 
-def lesson(path: Path):
-    """A lesson's notebook for the site, and its figures, {file name: PNG}."""
-    notebook = nbformat.read(path, 4)
+def lesson(path: Path, notebook=None):
+    """A lesson's notebook, or its translation, for the site; its figures, {file name: PNG}."""
+    notebook = notebook or nbformat.read(path, 4)
     figures, cells = {}, []
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
@@ -191,7 +246,7 @@ def lesson(path: Path):
         cells.append(cell)
         if id := cell.metadata.get("exercise"):
             cells.append(new_markdown_cell(folded_help(id), id=f"help-{len(cells)}"))
-    signs = f"{AS_SHIPPED}\n\n{landing.try_it(path.stem)}"
+    signs = f"{say(AS_SHIPPED)}\n\n{landing.try_it(path.stem)}"
     notebook.cells = [cells[0], new_markdown_cell(signs, id="as-shipped"), *cells[1:]]
     return notebook, figures
 
@@ -225,12 +280,12 @@ def folded_help(id: str) -> str:
     """The hints of an exercise, its solution and why it works, each behind a line to click."""
     exercise = exercises.load(id)
     parts = [
-        f'<details class="help"><summary>Hint {n}</summary>{_in_html(text)}</details>'
-        for n, text in enumerate(exercise.hints, 1)
+        f'<details class="help"><summary>{say(f"Hint {n}")}</summary>{_in_html(text)}</details>'
+        for n, text in enumerate(map(say, exercise.hints), 1)
     ]
-    lines = [f"- `{line}`: {_escaped(why)}" for line, why in _why(exercise)]
+    lines = [f"- `{line}`: {_escaped(say(why))}" for line, why in _why(exercise)]
     parts.append(
-        '<details class="help"><summary>A solution</summary>\n\n'
+        f'<details class="help"><summary>{say("A solution")}</summary>\n\n'
         f"```python\n{exercise.solution}\n```\n\n" + "\n".join(lines) + "\n\n</details>"
     )
     return "\n\n".join(parts)
@@ -370,8 +425,12 @@ def _literally(text):
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", help="where the pages go")
-    folder = parser.parse_args(argv).folder
-    print(f"{len(write(Path(folder)))} pages in {folder}")
+    parser.add_argument("--lang", default=language.ENGLISH, help="the pages that are in it")
+    options = parser.parse_args(argv)
+    os.environ[language.VARIABLE] = chosen = options.lang
+    folder = Path(options.folder)
+    pages = write(folder) if chosen == language.ENGLISH else write_in(chosen, folder)
+    print(f"{len(pages)} pages in {folder}")
 
 
 if __name__ == "__main__":
