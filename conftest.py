@@ -18,6 +18,7 @@ STARTED = pytest.StashKey()
 TEXT = "2a95af4ac93f"
 
 os.environ["RWKV_LESSONS_PROGRESS"] = "off"  # a learner's progress is not ours to touch
+os.environ.pop("LESSONS_LANG", None)  # outputs are stored in English
 os.environ["PYTHONPATH"] = str(ROOT)  # notebooks' kernels inherit it
 if "PYTEST_XDIST_WORKER" in os.environ:
     # And this: threads that wait for others would spin, on cores that another worker needs. As many

@@ -4,6 +4,7 @@ import html
 import re
 
 from docutils import nodes
+from sphinx.search.en import SearchEnglish
 
 from rwkv_lessons.lab.course import translation
 from rwkv_lessons.operations.entries import ROOT
@@ -48,6 +49,21 @@ html_css_files = ["style.css"]
 html_js_files = ["motion.js"]
 html_math_renderer = "mathml"
 html_copy_source = html_show_copyright = html_show_sphinx = False
+
+
+class SearchChinese(SearchEnglish):
+    """Sphinx's own finds no word without jieba, and its script does not start.
+
+    Every run of Chinese characters is a term, since a search looks inside of long ones, and so are
+    two neighbours; other words are English.
+    """
+
+    lang = "zh"
+
+    def split(self, text):
+        runs = re.findall("[\u4e00-\u9fff]{2,}", text)
+        pairs = [run[n : n + 2] for run in runs for n in range(len(run) - 1)]
+        return [*runs, *pairs, *re.findall(r"[A-Za-z0-9_]+", text)]
 
 
 def inline_formula(writer, node):
@@ -113,5 +129,6 @@ def description(doctree, most=155):
 def setup(app):
     app.connect("config-inited", with_static_files)
     app.connect("html-page-context", described)
+    app.add_search_language(SearchChinese)
     app.add_html_math_renderer("mathml", (inline_formula, None), (formula, None))
     app.connect("autodoc-process-docstring", rewrite, priority=400)  # before napoleon's

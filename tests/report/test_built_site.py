@@ -50,6 +50,20 @@ def test_every_page_is_there(site, pages):
     docs = {f"docs/{path.stem}.html" for path in root.glob("docs/*.md")}
     assert names >= lessons | docs | {"index.html", "search.html", "api/wkv6.html", "api/lab.html"}
     assert (site / "searchindex.js").stat().st_size > 100_000
+    assert names >= {
+        "zh/index.html",
+        "zh/docs/glossary.html",
+        "zh/notebooks/09_the_backward_pass.html",
+    }
+
+
+def test_a_page_in_two_languages_links_both_ways(site):
+    english, chinese = site / "notebooks" / "04_drop_the_atomics.html", "zh/notebooks"
+    page = (site / chinese / english.name).read_text(encoding="utf-8")
+    assert f'href="../../notebooks/{english.name}" hreflang="en"' in page
+    assert '<html class="no-js" lang="zh-CN"' in page
+    page = english.read_text(encoding="utf-8")
+    assert f'href="../{chinese}/{english.name}" hreflang="zh-CN"' in page
 
 
 def test_links_and_anchors_lead_somewhere(pages):
@@ -145,6 +159,10 @@ def test_search_finds_and_the_dark_is_dark(site, browser):
     browser.run(wait)
     hits = browser.run('[...document.querySelectorAll("#search-results li a")].map(a => a.href)')
     assert any("notebooks/05_float4.html" in hit for hit in hits)
+    browser.open(f"{(site / 'zh' / 'search.html').as_uri()}?q=%E5%85%B1%E4%BA%AB%E5%86%85%E5%AD%98")
+    browser.run(wait)  # 共享内存
+    hits = browser.run('[...document.querySelectorAll("#search-results li a")].map(a => a.href)')
+    assert any("notebooks/07_shared_memory.html" in hit for hit in hits)
     colour = "getComputedStyle(document.body).backgroundColor"
     light = browser.run(colour)
     dark = [{"name": "prefers-color-scheme", "value": "dark"}]

@@ -1,9 +1,11 @@
 """The pages of the website before Sphinx has them: links, figures, formulas, folded help."""
 
+import os
 import re
 import shutil
 import subprocess
 import sys
+from pathlib import PurePosixPath
 
 import nbformat
 import pytest
@@ -11,7 +13,7 @@ from support.page_audit import audit
 
 from rwkv_lessons.lab.course import exercises
 from rwkv_lessons.operations.entries import ROOT
-from rwkv_lessons.report import site
+from rwkv_lessons.report import site, translated
 from rwkv_lessons.report.formulas import formulas, mathml
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
@@ -57,6 +59,41 @@ def test_links_lead_to_pages_headings_and_files(written):
     assert list(broken_links(folder, pages)) == []
     pages = {"docs/gpus.md": "[a](results.md#nowhere) [b](gone.md) [`c`](../index.md#begin)"}
     assert [link for _, link in broken_links(folder, pages)] == ["results.md#nowhere", "gone.md"]
+
+
+@pytest.fixture(scope="module")
+def in_chinese(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("zh")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("LESSONS_LANG", "zh")
+        pages = site.write_in("zh", folder)
+    return {page.relative_to(folder).as_posix(): text_of(page) for page in pages}
+
+
+def test_translated_pages_lead_to_one_another_or_to_the_english_ones(written, in_chinese):
+    assert {"index.md", "docs/glossary.md", "notebooks/09_the_backward_pass.ipynb"} <= {*in_chinese}
+    for name, text in in_chinese.items():
+        place = PurePosixPath("zh") / name
+        for link in re.findall(r'<a href="([^"#]+)\.html', text):
+            there = os.path.normpath(place.parent / link)
+            found = [*written[1], *(f"zh/{x}" for x in in_chinese)]
+            assert {f"{there}.md", f"{there}.ipynb"} & {*found}, (name, link)
+        for link in re.findall(r"\]\((?!\w+:)([^)\s#]+\.(?:md|ipynb))", text):
+            assert os.path.normpath(PurePosixPath(name).parent / link) in in_chinese, (name, link)
+    lesson = in_chinese["notebooks/04_drop_the_atomics.ipynb"]
+    assert "](../docs/glossary.md#register)" in lesson and "<summary>提示 1</summary>" in lesson
+    assert (
+        '<a href="../../notebooks/10_time_x.html">'
+        in in_chinese["notebooks/09_the_backward_pass.ipynb"]
+    )
+    assert (
+        "学会写高速的 GPU kernel" in in_chinese["index.md"] and "已解出" in in_chinese["index.md"]
+    )
+
+
+def test_a_heading_is_found_by_its_english_term():
+    assert translated.slug("利特尔法则（Little's law）") == "littles-law"
+    assert translated.slug("What the numbers say") == "what-the-numbers-say"
 
 
 def test_every_page_stands_in_the_side_bar_once(written):

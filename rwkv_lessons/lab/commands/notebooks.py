@@ -127,7 +127,8 @@ def execute(lesson: Path) -> bool:
     before = nbformat.read(lesson, 4)
     notebook = deepcopy(before)
     path = os.environ.get("PYTHONPATH", "")
-    surroundings = {"RWKV_LESSONS_PROGRESS": "off", "PYTHONPATH": f"{exercises.ROOT}:{path}"}
+    surroundings = {"RWKV_LESSONS_PROGRESS": "off", language.VARIABLE: language.ENGLISH}
+    surroundings["PYTHONPATH"] = f"{exercises.ROOT}:{path}"
     client = NotebookClient(
         notebook, timeout=600, kernel_name="python3", record_timing=False,
         resources={"metadata": {"path": str(lesson.parent)}},
