@@ -122,7 +122,7 @@ def description(doctree, most=155):
             "Here the lesson stands"
         ):
             short = text[:most].rsplit(". ", 1)[0] if len(text) > most else text
-            return short if 20 <= len(short) <= most else short[:most].rsplit(" ", 1)[0] + " …"
+            return short if 20 <= len(short) <= most else text[:most].rsplit(" ", 1)[0] + " …"
     return ""
 
 
