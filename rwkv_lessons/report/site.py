@@ -49,7 +49,7 @@ PARTS = {
 }
 DOCS = {
     "The terms": ("glossary",),
-    "The library": ("library", "generate", "serving", "doors", "gpus"),
+    "The library": ("library", "generate", "serving", "doors", "kda", "gpus"),
     "warplens": tuple(
         "warplens_five_minutes own_kernels warplens_cudasim warplens_races warplens_model".split()
     ),

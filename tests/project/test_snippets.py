@@ -19,7 +19,7 @@ from rwkv_lessons.wkv5 import wkv5
 BLOCK = re.compile(r"```py\w*\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
 SNIPPETS = {
     f"{page} {n}": found.groups()
-    for page in ("README.md", "docs/library.md", "docs/own_kernels.md")
+    for page in ("README.md", "docs/library.md", "docs/own_kernels.md", "docs/kda.md")
     for n, found in enumerate(BLOCK.finditer((ROOT / page).read_text(encoding="utf-8")))
 }
 
