@@ -81,6 +81,8 @@ class Texts:
         """What is printed, translated as far as there is a translation."""
         text = line.strip()
         found = self.messages.get(text) or self[text] or self._filled(text)
+        if not found and " · " in text:
+            found = " · ".join(map(self.said, text.split(" · ")))
         return line.replace(text, found, 1) if found else line
 
     def table(self, text: str) -> str:
@@ -103,13 +105,16 @@ class Texts:
 
 
 def _pattern(message):
-    return re.compile("(.+?)".join(map(re.escape, message.split("{}"))), re.S)
+    """A number or a name that a message begins with has no colon in it."""
+    begin, *rest = map(re.escape, message.split("{}"))
+    first = "([^:]+?)" if not begin and rest[0].startswith(r"\ ") else "(.+?)"
+    return re.compile(begin + first + "(.+?)".join(rest), re.S)
 
 
 def _fill(translation, parts):
     """Puts parts in where `{}` stands, in turn, or `{2}` for the second of them."""
     left = iter(parts)
-    return re.sub(r"\{(\d?)\}", lambda m: parts[int(m[1]) - 1] if m[1] else next(left), translation)
+    return re.sub(r"\{(\d*)\}", lambda m: parts[int(m[1]) - 1] if m[1] else next(left), translation)
 
 
 @functools.cache
