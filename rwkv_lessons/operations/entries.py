@@ -180,7 +180,8 @@ class Operation:
     peers: dict[str, Peer] = field(default_factory=dict)
     headline: Headline | None = None
     torch_loop: tuple[str, str] | None = None  # lesson and function, for `profile`
-    public: tuple[str, ...] = ()  # names of the package from which all of its code is reached
+    # Names of the package, or "serving.name" of a package inside it, that reach all of its code.
+    public: tuple[str, ...] = ()
     checks: Checks | None = None  # what verify looks at
     # (GPU) → (name, function) of each call whose kernels are compiled for every architecture.
     calls: str | None = None
@@ -203,6 +204,12 @@ class Operation:
         else:
             products = self.tensor_cores is None or method in self.tensor_cores
         return TENSOR_CORES if products else MULTIPLY_ADDS
+
+    def sources(self):
+        """What `public` names, as `fingerprint` asks."""
+        for name in self.public:
+            *inner, name = name.split(".")
+            yield "/".join(["rwkv_lessons", self.package, *inner, f"__init__.py::{name}"])
 
     def check_shape(self, shape):
         """Raises ValueError where a shape is not a positive number for each letter."""

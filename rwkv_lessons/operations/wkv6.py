@@ -381,6 +381,7 @@ WKV6_SERVING = Operation(
     command="serving:command",
     dtypes=("bfloat16",),
     records=(own("wkv6-serving", "wkv6-serving", 90, table=None),),
+    public=("serving.wkv6_serving",),
     checks=SERVING,
     calls="rwkv_lessons.wkv6.serving.calls:calls",
 )

@@ -279,6 +279,7 @@ WKV7_SERVING = Operation(
     command="serving:command",
     dtypes=("bfloat16",),
     records=(own("wkv7-serving", "wkv7-serving", 120, table=None),),
+    public=("serving.wkv7_serving", "serving.wkv7_verify", "serving.wkv7_commit"),
     checks=SERVING,
     calls="rwkv_lessons.wkv7.serving.calls:calls",
 )

@@ -115,8 +115,8 @@ def kernel_code():
     for operation in OPERATIONS.values():
         if operation.public and operation.timed == FORWARD:  # with gradients it is the same code
             file = f"rwkv_lessons/{operation.package}/__init__.py"
-            tables = [name for name in _module(file).defined if _is_table(file, name)]
-            sources |= dict.fromkeys(f"{file}::{name}" for name in (*operation.public, *tables))
+            tables = [f"{file}::{name}" for name in _module(file).defined if _is_table(file, name)]
+            sources |= dict.fromkeys([*operation.sources(), *tables])
     return tuple(sources)
 
 

@@ -25,15 +25,23 @@ def seen():
 
 
 @pytest.fixture(scope="module")
-def browser(seen, tmp_path_factory):
+def page(seen, tmp_path_factory):
+    """(browser, address of the page)."""
     if not chromium.installed():
         pytest.skip("no Chromium here")
     opened = chromium.Browser()
     file = seen.write_html(tmp_path_factory.mktemp("page") / "page.html")
-    opened.width(1400)
-    opened.open(file.as_uri())
-    yield opened
+    yield opened, file.as_uri()
     opened.close()
+
+
+@pytest.fixture
+def browser(page):
+    """With the page as it opens, whichever tests ran before."""
+    opened, address = page
+    opened.width(1400)
+    opened.open(address)
+    return opened
 
 
 SAID = 'document.getElementById("said").textContent'

@@ -121,7 +121,7 @@ def finished(q, q_rope, latent, k_rope, w_k, w_v, scale):
 
 def _sizes(q, q_rope, latent, w_v):
     (B, H, K), (N, R), V = q.shape, latent.shape[1:], w_v.shape[1]
-    return _lesson("27_split_decode").Sizes(B, 1, N, H, K, q_rope.shape[2], V, R)
+    return _lesson("27_split_decode").LatentSizes(B, 1, N, H, K, q_rope.shape[2], V, R)
 
 
 def _code(stem, *names):

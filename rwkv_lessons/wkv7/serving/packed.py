@@ -22,10 +22,18 @@ from .in_torch import serving_in_torch
 
 @functools.cache
 def _kernels():
-    """The modules of the kernels, with which Triton is imported."""
-    from . import prompts, tokens
+    """The launches of tokens and of chunks, and when to take these; Triton is imported."""
+    from .prompts import LONGEST, goes_in_chunks, run_prompts
+    from .tokens import run_tokens
 
-    return tokens, prompts
+    return run_tokens, run_prompts, goes_in_chunks, LONGEST
+
+
+def _scratch_bytes(r, V, sequences):
+    """What `run_prompts` needs."""
+    from .prompts import workspace_of
+
+    return workspace_of(r, V, sequences)[1]
 
 
 def serving(
@@ -38,20 +46,20 @@ def serving(
     if r.is_cuda and r.get_device() != torch.cuda.current_device():
         with torch.cuda.device(r.device):
             return serving(*given, workspace, scale, decay, longest)
-    tokens, prompts = _kernels()
+    run_tokens, run_prompts, goes_in_chunks, stepped = _kernels()
     tensors = [x.contiguous() for x in (r, w, k, v, a, b)]
     w0 = None if w0 is None else w0.contiguous()
     o = torch.empty_like(tensors[3])
-    in_chunks = longest > prompts.LONGEST and prompts.goes_in_chunks(r)
-    tokens.run_tokens(
+    in_chunks = longest > stepped and goes_in_chunks(r)
+    run_tokens(
         tensors, w0, state_pool, indices, cu_seqlens, seeds, None, o, 0, scale, decay,
-        longest=prompts.LONGEST if in_chunks else 0, one=longest == 1,
+        longest=stepped if in_chunks else 0, one=longest == 1,
     )  # fmt: skip
     if in_chunks:
-        needed = prompts.workspace_of(r, v.shape[3], len(indices))[1]
         if workspace is None:
+            needed = _scratch_bytes(r, v.shape[3], len(indices))
             workspace = torch.empty(needed, dtype=torch.uint8, device=r.device)
-        prompts.run_prompts(
+        run_prompts(
             tensors, w0, state_pool, indices, cu_seqlens, seeds, o, workspace, scale, decay, longest
         )
     torch.autograd.graph.increment_version(state_pool)
@@ -108,7 +116,7 @@ def wkv7_workspace(total, sequences, H, K, V, dtype, device="cuda"):
     One is enough for all layers and calls of a stream, which use it one after the other.
     """
     r = torch.empty(1, total, H, K, dtype=dtype, device="meta")
-    needed = _kernels()[1].workspace_of(r, V, sequences)[1] if TRITON else 0
+    needed = _scratch_bytes(r, V, sequences) if TRITON else 0
     return torch.empty(needed, dtype=torch.uint8, device=device)
 
 
@@ -155,7 +163,7 @@ def wkv7_serving(
         check_count("longest", longest)
     longest = min(longest or total, total)
     if workspace is not None and TRITON:
-        needed = _kernels()[1].workspace_of(r, v.shape[3], S)[1] if longest > 16 else 0
+        needed = _scratch_bytes(r, v.shape[3], S) if longest > 16 else 0
         check_workspace(workspace, needed, r)
     tensors = (r, w, k, v, a, b, w0, state_pool, state_indices, cu_seqlens, seeds, workspace)
     given = (*tensors, float(scale), decay, longest)

@@ -41,7 +41,7 @@ WRONG = {
         PREFILL,
         [edit("b_o = tl.dot((b_acc / b_sum[:, None]).to(b_w.dtype), b_w)",
               "b_o = tl.dot(b_acc.to(b_w.dtype), b_w) / b_sum[:, None]")],
-        "many equal tokens add up to more than a float16 holds",
+        "many equal tokens latents add up to more than float16's 65,504",
     ),
     "a while loop that never moves on": (
         RECURRENT,
@@ -132,7 +132,7 @@ WRONG = {
         [edit("b_acc = shrink[:, None] * b_acc + tl.dot(b_p.to(b_latent.dtype), b_latent)",
               "b_acc = shrink[:, None] * b_acc + tl.dot(b_p.to(b_latent.dtype), b_latent)\n"
               "b_acc = b_acc.to(b_latent.dtype).to(tl.float32)")],
-        "many quiet tokens Sums stay float32",
+        "many quiet tokens Keep sums in float32",
     ),
     "the inverse row by row": (
         "24_chunked_rwkv7.by_blocks",
@@ -218,7 +218,7 @@ WRONG = {
                  "shrink = tl.exp(b_max - larger)\n"
                  "b_p = tl.where(o_n[None, :] <= own[:, None], tl.exp(b_s - larger[:, None]), 0)"),
         ],
-        "scores around -150 NaN was computed nothing that is hidden",
+        "scores around -150 NaN was computed start the maximum at",
     ),
     "hidden tokens in the maximum, tails left out": (
         PREFILL,
@@ -235,7 +235,7 @@ WRONG = {
         PREFILL,
         [edit("b_sum = shrink * b_sum + tl.sum(b_p, 1)",
               "b_sum = (shrink * b_sum + tl.sum(b_p, 1)).to(b_latent.dtype).to(tl.float32)")],
-        "many quiet tokens Sums stay float32",
+        "many quiet tokens Keep sums in float32",
     ),
     "the maximum starts at -30": (
         PARTIAL,
@@ -252,7 +252,7 @@ WRONG = {
         ATTENTION,
         [edit("(p.flatten(1, 2) @ latent).unflatten(1, (H, M)) @ w_v.mT",
               "p @ (latent[:, None] @ w_v.mT)")],
-        "largest tensor made: 12,800 numbers No keys or values",
+        "largest tensor made: 12,800 numbers Do not compute keys or values",
     ),
     "always float32": (
         ATTENTION,

@@ -213,7 +213,7 @@ def test_a_wrong_kernel_is_refused_for_its_cause(name, monkeypatch):
 
 def test_the_hint_fits_what_differs():
     kernel = edited(FOUR, [edit("decay[h, i] * s[i] + kv", "s[i] + kv")], "no decay")
-    row = exercises.load(FOUR).evidence[0](kernel, exercises.load(FOUR))
+    row, _ = exercises.load(FOUR).evidence[0](kernel, exercises.load(FOUR))
     assert f"hint: {exercises.load(FOUR).symptoms['state']}" in row.details
 
 

@@ -122,7 +122,7 @@ def test_a_right_kernel_passes():
         (a_row_too_far, "whole tiles element 16 of x 4 of its 4 unmasked hint: None of its lanes"),
         (
             into_its_neighbour,
-            "a tail element 6 of y: touched by program tl.store hint: Programs run in any",
+            "a tail element 6 of y: touched by program tl.store hint: Program instances run in any",
         ),
         (changes_its_input, "changed its input x"),
     ],

@@ -34,15 +34,15 @@ WRONG = {
     ),
     "scores rounded before they are weights": (
         PREFILL, [edit(SCORES, SCORES.replace("= ", "= (") + ").to(b_q.dtype)")],
-        "large scores, close together", "Scores stay float32",
+        "large scores, close together", "Keep scores in float32",
     ),
     "a mask that is a choice": (
         ATTENTION, [edit("+ attention_mask", "- 1e30 * (attention_mask < 0)")],
-        "a mask of other numbers", "Whatever numbers the mask has",
+        "a mask of other numbers", "Add the mask, whatever its numbers",
     ),
     "the mask of the first batch row": (
         ATTENTION, [edit("+ attention_mask", "+ attention_mask[:1]")],
-        "a mask of other numbers", "every batch row has its own",
+        "a mask of other numbers", "Every batch row has its own",
     ),
 }  # fmt: skip
 
