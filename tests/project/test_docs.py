@@ -37,6 +37,12 @@ def records(tmp_path):
     return folder
 
 
+def test_every_lesson_has_a_row_in_the_readme():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \[[^\]]+\]\(notebooks/(\w+)\.ipynb\) \|", text, re.M)
+    assert sorted(rows) == sorted(file.stem for file in (ROOT / "notebooks").glob("*.ipynb"))
+
+
 @pytest.mark.derived("tables and figures of README.md and docs/", "python -m rwkv_lessons.report")
 def test_the_readme_is_up_to_date():
     files = [str(file.relative_to(ROOT)) for file in readme.outdated()]

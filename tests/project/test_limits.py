@@ -8,10 +8,13 @@ MOST_LINES, MOST_ARGUMENTS = 170, 24
 TEACHING = {"lab", "course.py"}
 # (file, function): why it has more arguments.
 EXCEPTIONS = {
-    ("wkv6/chunked/hopper/sweep.py", "sweep_hopper_kernel"): "descriptors of results, and rows",
-    ("wkv6/chunked/hopper/forward.py", "wkv6_hopper_kernel"): "lesson 21 launches it, as it is",
+    (
+        "wkv6/chunked/hopper/sweep.py",
+        "sweep_hopper_kernel",
+    ): "22 tensors, 4 of them as tiles and as rows",
+    ("wkv6/chunked/hopper/forward.py", "wkv6_hopper_kernel"): "lesson 21 traces it, by these names",
     ("wkv6/recurrent/backward.py", "wkv6_recurrent_bwd_kernel"): "17 tensors, and 7 numbers",
-    ("wkv7/recurrent/backward.py", "wkv7_recurrent_bwd_kernel"): "18 tensors, and 7 numbers",
+    ("wkv7/recurrent/backward.py", "wkv7_recurrent_bwd_kernel"): "19 tensors, and 7 numbers",
     ("wkv7/serving/tokens.py", "wkv7_tokens_kernel"): "its constants are not grouped yet",
     ("mla/decode/roles.py", "decode_roles_kernel"): "w_v beside 24, which it brings to the L2",
 }
