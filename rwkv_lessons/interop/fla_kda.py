@@ -267,11 +267,10 @@ def fused_recurrent_gated_delta_rule(
 
 
 class AsRWKV7(torch.autograd.Function):
-    """What RWKV-7 takes as k, a and b: βk, α∘k and -βk, in `dtype`, each rounded once.
+    """What RWKV-7 takes as w, k, a and b: g, βk, α∘k and -βk; the last three in `dtype`.
 
-    The gradients of βk and -βk are rounded to `dtype` by `wkv7`, and nearly cancel where the state
-    already holds v; from there on all sums are in float32 at least. α is computed again in the
-    backward pass.
+    They are rounded once. `wkv7` rounds the gradients of βk and -βk, which nearly cancel where the
+    state already holds v. α is computed again in the backward pass.
     """
 
     @staticmethod
@@ -280,20 +279,18 @@ class AsRWKV7(torch.autograd.Function):
         a, written = (torch.empty_like(k, dtype=dtype) for _ in range(2))
         torch.mul(alpha, k, out=a)
         torch.mul(beta[..., None], k, out=written)
-        return written, a, -written
+        return g.expand(k.shape), written, a, -written
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(*inputs[:3])
-        ctx.real = sum_dtype(inputs[3])
+        ctx.save_for_backward(*inputs[:3], output[2])
 
     @staticmethod
-    def backward(ctx, dwritten, da, db):
-        k, g, beta = ctx.saved_tensors
-        alpha, dwritten = g.to(ctx.real).exp(), dwritten.to(ctx.real) - db
-        read = alpha * da
-        dk = torch.addcmul(read, beta.to(ctx.real)[..., None], dwritten)
-        dg = (read * k).sum_to_size(g.shape)
+    def backward(ctx, dw, dwritten, da, db):
+        k, g, beta, a = ctx.saved_tensors
+        real, dwritten = sum_dtype(da.dtype), dwritten - db
+        dg = torch.addcmul(dw, a, da).sum_to_size(g.shape)
+        dk = torch.addcmul(g.to(real).exp() * da, beta.to(real)[..., None], dwritten)
         dbeta = (dwritten * k).sum(-1)
         return dk.to(k.dtype), dg.to(g.dtype), dbeta.to(beta.dtype), None
 
@@ -314,10 +311,10 @@ def _by_wkv7(
     check_initial_state(initial_state, q, v, cu_seqlens)
     if norm:
         q, k = _unit(q), _unit(k)
-    k, a, b = AsRWKV7.apply(k, g, beta, dtype)
+    w, k, a, b = AsRWKV7.apply(k, g, beta, dtype)
     o, s1 = wkv7(
         q.to(dtype),
-        g.expand(q.shape),
+        w,
         k,
         v.to(dtype),
         a,
