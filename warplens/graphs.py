@@ -51,7 +51,7 @@ class Graphs:
 
     def synchronize(self, device=None):
         if self.capturing:
-            raise CaptureFault("synchronize() in a capture: nothing runs that could be waited for")
+            raise CaptureFault("synchronize() inside a capture: nothing runs to wait for")
 
     def Stream(self, *args, **options):
         return _Stream()
@@ -116,7 +116,7 @@ class _Capture(TorchDispatchMode):
         options, name = kwargs or {}, function._schema.name.removeprefix("aten::")
         if name in WAITS:
             raise CaptureFault(
-                f"{name} in a capture: the host waits for a number that nobody makes"
+                f"{name} inside a capture: the host would wait for a value that is not computed"
             )
         changed = _changed(function, args, options)
         before = [x.clone() for x in changed]

@@ -88,8 +88,8 @@ def races(kernel: object, *launch: Any, **named: Any) -> "Races":
     """
     seen = _seen(kernel, launch, named)
     if _of_gluon(seen):
-        what = f"{seen.kernel} is a kernel of Gluon, whose compiler adds barriers: "
-        raise TypeError(what + "what it has to see to itself is in trace(…).faults")
+        what = f"{seen.kernel} is a Gluon kernel, whose compiler adds the barriers: "
+        raise TypeError(what + "its own faults are in trace(…).faults")
     ends = [fault for fault in seen.faults if not isinstance(fault, UninitialisedRead)]
     found = getattr(seen, "races", [])
     if ends and not found:
@@ -132,7 +132,7 @@ def banks(
     """
     seen = _seen(kernel, launch, named)
     if not _is(seen, CUDA):
-        what = f"{seen.kernel} is not of numba, and a compiler lays out its shared memory: "
+        what = f"{seen.kernel} is not a numba kernel, so its compiler lays out shared memory: "
         raise TypeError(what + "see LDS, STS and LDSM of machine_code(…)")
     if line is array is op is None:
         shared = [row for row in seen.rows if row.space == "shared"]
@@ -167,9 +167,7 @@ def timeline(
     """
     seen = _seen(kernel, launch, named)
     if not _of_gluon(seen):
-        raise TypeError(
-            f"{seen.kernel} is no kernel of Gluon: only there it says what is in flight"
-        )
+        raise TypeError(f"{seen.kernel} is not a Gluon kernel: timeline draws nothing else")
     return _pictures("in_flight").timeline(seen, program, steps)
 
 
@@ -204,9 +202,9 @@ def roofline(
     """
     if bytes is None:
         if _of_gluon(seen):
-            raise ValueError("copies of tiles are no distinct elements: bytes= is needed")
+            raise ValueError("a Gluon trace does not count distinct elements: pass bytes=")
         if seen is None or getattr(seen, "scale", 1) != 1:
-            raise ValueError("only some blocks were traced, so that bytes= of the launch is needed")
+            raise ValueError("only some blocks were traced: pass bytes= of the whole launch")
         moved = {op: seen.least_bytes(op=op) for op in ("load", "store", "atomic")}
         bytes = moved["load"] + moved["store"] + 2 * moved["atomic"]
     ceiling = ceiling or data_sheet(gpu, dtype)
@@ -259,7 +257,7 @@ def _seen(kernel, launch, named):
     """The trace itself, or that of a launch."""
     if hasattr(kernel, "faults"):
         if launch or named:
-            raise TypeError("a trace is given, so that there is nothing to launch")
+            raise TypeError("a trace was given: pass no launch with it")
         return kernel
     if not launch:
         raise TypeError("grid is missing: a launch is (kernel, grid, block, *args)")

@@ -43,7 +43,7 @@ def _converted(name, mode):
         return toward[mode]
     if mode == "n":
         return lambda x: x
-    raise NotSimulated(f"libdevice's {name} is not simulated: give the one that ends in _rn")
+    raise NotSimulated(f"libdevice's {name} is not simulated: use the one that ends in _rn")
 
 
 def _fma(x, y, z):

@@ -106,7 +106,7 @@ def _numbers(text):
     try:
         return tuple(at_least(1)(n) for n in text.split(","))
     except argparse.ArgumentTypeError:
-        raise argparse.ArgumentTypeError(f"{text!r}: needs sizes, as 1,2,3") from None
+        raise argparse.ArgumentTypeError(f"{text!r}: needs sizes such as 1,2,3") from None
 
 
 def _names(allowed=None):

@@ -42,7 +42,7 @@ def group_of(group):
             raise ValueError(f"group must be a DeviceMesh of one dimension, got {group.ndim}")
         return group.get_group()
     if not dist.is_initialized():
-        raise ValueError("sequence_parallel needs a process group: init_process_group comes first")
+        raise ValueError("sequence_parallel needs a process group: call init_process_group first")
     outside = dist.GroupMember.NON_GROUP_MEMBER  # what new_group gives to processes outside
     if group not in (None, outside) and not isinstance(group, dist.ProcessGroup):
         kind = type(group).__name__
@@ -55,7 +55,7 @@ def rank_of(group, device):
     rank = dist.get_rank(group)
     if rank < 0:
         here = dist.get_rank()
-        raise ValueError(f"group must have this process in it, got one without rank {here} of all")
+        raise ValueError(f"group must contain this process, got one without global rank {here}")
     backend = dist.get_backend_config(group)
     if f"{device.type}:" not in backend:
         raise ValueError(f"r must be on a device of the group's backend {backend}, got {device}")
@@ -72,13 +72,13 @@ def check_others(r, v, s0, cu_seqlens, start):
     ends, letters, sequences = None, "B, H, K, V", B
     if cu_seqlens is not None:
         if B != 1:
-            raise ValueError(f"r must have B = 1 where cu_seqlens is given, got B = {B}")
+            raise ValueError(f"r must have B = 1 if cu_seqlens is given, got B = {B}")
         ends = _numbers_of(cu_seqlens)
         letters, sequences = "S, H, K, V", len(ends) - 1
     if start is not None:
         check_count("start", start, least=0)
         if ends is None:
-            raise ValueError(f"start must come with cu_seqlens, got {start} alone")
+            raise ValueError(f"start needs cu_seqlens, got start = {start} without it")
     if s0 is not None:
         check_tensor("s0", s0, r, DTYPES)
         check_shape("s0", s0, letters, (sequences, H, K, V))

@@ -40,7 +40,7 @@ def pieces_of(T, rank, cu_seqlens, tokens):
     end, total = start + T, sum(tokens)
     if cu_seqlens[0] != 0 or cu_seqlens[-1] != total or cu_seqlens != sorted(cu_seqlens):
         raise ValueError(
-            f"cu_seqlens must rise from 0 to {total}, the tokens of all ranks, got {cu_seqlens}"
+            f"cu_seqlens must increase from 0 to {total}, the tokens of all ranks, got {cu_seqlens}"
         )
     for n, (a, b) in enumerate(zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True)):
         here = min(b, end) - max(a, start)
@@ -60,7 +60,9 @@ def split_tokens(T, ranks, first=1.0):
             nothing decays, the others have.
     """
     if T < ranks or first <= 0:
-        raise ValueError(f"T must be at least {ranks}, one token a rank, got {T}; first above 0")
+        raise ValueError(
+            f"T must be at least {ranks}, one token a rank, got {T}, and first above 0, got {first}"
+        )
     ends = [round(T * (first + n) / (first + ranks - 1)) for n in range(ranks)]
     ends = [min(max(end, n + 1), T - ranks + n + 1) for n, end in enumerate(ends)]
     return [b - a for a, b in zip([0, *ends[:-1]], ends, strict=True)]

@@ -85,7 +85,7 @@ def check_arguments(
         if x is not None and x.shape != shape:
             raise ValueError(f"{name} must be [{letters}] = {list(shape)}, got {list(x.shape)}")
     if w_k is None and K != R:
-        raise ValueError(f"q must be absorbed, [B, M, H, R = {R}], where w_k is None; got K = {K}")
+        raise ValueError(f"q must be absorbed, [B, M, H, R = {R}] if w_k is None, got K = {K}")
     sizes = CallSizes(B, M, H, K, R, P, V, N, page_size)
     if q.device.type == "cpu" and not torch.compiler.is_compiling():
         _check_values(sizes, rows, lengths, left_padding, block_table)
@@ -104,7 +104,7 @@ def _check_values(sizes, pages, lengths, left_padding, block_table):
         if missing.any():
             b, page = missing.nonzero()[0].tolist()
             raise ValueError(
-                f"block_table must be from 0 to {pages - 1} where tokens are, "
+                f"entries of block_table with tokens must be from 0 to {pages - 1}, "
                 f"got {block_table[b, page]} at [{b}, {page}]"
             )
 

@@ -108,7 +108,7 @@ class Generation:
         if not isinstance(kept, dict) or kept.get("format") != FORMAT:
             raise ValueError(f"{path}: expected states that this command wrote with --state")
         if kept["model"] != model.fingerprint:
-            raise ValueError(f"{path}: these are states of another model; take a new file")
+            raise ValueError(f"{path}: these are states of another model; use a new file")
         made = cls(model, len(kept["finished"]))
         states = {name: kept[name].to(model.device) for name in ("wkv", "time", "channels")}
         made.states = States(

@@ -94,7 +94,9 @@ def sizes_of(weights):
             raise ValueError(f"{name} must be {list(shape)}, got {list(weights[name].shape)}")
     unused = {f"blocks.0.att.{name}" for name in ("v0", "v1", "v2")}  # the first layer's value
     if more := sorted(set(weights) - wanted - unused):
-        raise ValueError(f"{more[0]} is no tensor of RWKV-7 (x070): a variant that is not known")
+        raise ValueError(
+            f"{more[0]} is not a tensor of RWKV-7 (x070): this variant is not supported"
+        )
     return vocabulary, C, layers, heads
 
 

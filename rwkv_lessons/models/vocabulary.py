@@ -83,7 +83,7 @@ def _entry(path, n, line):
             raise ValueError
     except (ValueError, SyntaxError):
         raise ValueError(
-            f"{path}, line {n}: expected a number, a text in quotes and its length in bytes, got"
+            f"{path}, line {n}: expected a number, a quoted string and its length in bytes, got"
             f" {line[:40]!r}"
         ) from None
     return token, text

@@ -82,7 +82,9 @@ def check_device_type(name, x):
     except (RuntimeError, TypeError):
         right = False
     if not right:
-        raise ValueError(f'{name} must be a torch.device.type, as "cuda" or "cpu", got {shown(x)}')
+        raise ValueError(
+            f'{name} must be a torch.device.type such as "cuda" or "cpu", got {shown(x)}'
+        )
 
 
 def check_floating(name, x):

@@ -32,7 +32,7 @@ def writable(text):
     """A `type` for `argparse`: a file in a folder that can be written, or - for no file."""
     folder = Path(text).absolute().parent
     if text != "-" and not os.access(folder, os.W_OK):
-        raise argparse.ArgumentTypeError(f"{text!r}: {folder} is no folder that can be written")
+        raise argparse.ArgumentTypeError(f"{text!r}: {folder} is not a writable folder")
     return text
 
 

@@ -38,7 +38,7 @@ class Gpu(NamedTuple):
 def check_gpu(name, x):
     """Raises a TypeError unless x is a `Gpu`."""
     if not isinstance(x, Gpu):
-        raise TypeError(f"{name} must be a Gpu, as devices.gpu_of returns, got {x!r}")
+        raise TypeError(f"{name} must be a Gpu, as devices.gpu_of returns it, got {x!r}")
 
 
 # In numbers, and not by the table: a record is not stale when the table knows one GPU more.

@@ -25,12 +25,12 @@ def count_sequences(cu_seqlens, r):
     if cu_seqlens.ndim != 1 or len(cu_seqlens) < 2:
         raise ValueError(f"cu_seqlens must be [S + 1] with S ≥ 1, got {list(cu_seqlens.shape)}")
     if B != 1:
-        raise ValueError(f"r must have B = 1 where cu_seqlens is given, got B = {B}")
+        raise ValueError(f"r must have B = 1 if cu_seqlens is given, got B = {B}")
     looks_at_values = LOOKS_AT_CU_SEQLENS or cu_seqlens.device.type == "cpu"
     if looks_at_values and not torch.compiler.is_compiling():
         ends = cu_seqlens.tolist()
         if ends[0] != 0 or ends[-1] != T or ends != sorted(ends):
-            raise ValueError(f"cu_seqlens must rise from 0 to T = {T}, got {ends}")
+            raise ValueError(f"cu_seqlens must increase from 0 to T = {T}, got {ends}")
     return len(cu_seqlens) - 1
 
 

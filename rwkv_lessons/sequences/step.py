@@ -60,7 +60,7 @@ class Step:
             raise ValueError(f"state must be on r's device {r.device}, got {state.device}")
         if torch.is_grad_enabled() and wants_gradients(*tensors, state):
             raise ValueError(
-                f"no argument may need a gradient: state is overwritten; see {self.operation}"
+                f"no argument can require a gradient: state is overwritten; see {self.operation}"
             )
         if TRITON and r.is_cuda and launches_directly(*tensors, state):
             return self.on_gpu(*tensors, state, *options)

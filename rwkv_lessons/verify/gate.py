@@ -88,5 +88,5 @@ def verified():
     if differs:
         raise ValueError(f"{VERIFIED}={file} is of another {', '.join(differs)}: verify again")
     if data["only"]:
-        raise ValueError(f"{VERIFIED}={file} is of some cases only: verify without --only")
+        raise ValueError(f"{VERIFIED}={file} covers only some cases: verify without --only")
     return data["cases"]

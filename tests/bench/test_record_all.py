@@ -120,7 +120,7 @@ def test_parts_are_the_whole_and_take_about_as_long():
         limits = [sum(plan.limit_s for plan in part) for part in found]
         assert max(limits) - min(limits) <= min(plan.limit_s for plan in PLANS)
     for text in ("0/2", "3/2", "2", "a/b"):
-        with pytest.raises(ValueError, match="needs one as 1/2 or 2/2"):
+        with pytest.raises(ValueError, match="needs a part such as 1/2 or 2/2"):
             part_of(text)
     assert part_of("2/3") == (2, 3)
 
@@ -139,7 +139,7 @@ def test_parts_do_not_change_with_what_is_recorded(monkeypatch, capsys):
     assert capsys.readouterr().out.split()[0] == "wkv5"  # the one with the longer limit
     with pytest.raises(SystemExit, match="2"):
         main(["record-all", "--list", "--part", "3/2"])
-    assert "part is '3/2', needs one as 1/2" in capsys.readouterr().err
+    assert "part is '3/2', needs a part such as 1/2" in capsys.readouterr().err
 
 
 def test_the_list_says_what_there_is(capsys):

@@ -116,7 +116,7 @@ def test_checkpoints_on_gpus_free_what_they_compute_again(gpus):
 def test_a_rank_outside_of_the_group_is_told_so(ranks):
     inside, outside = (found["outside"] for found in ranks[2])
     assert inside is None
-    assert "group must have this process in it, got one without rank 1 of all" in outside
+    assert "group must contain this process, got one without global rank 1" in outside
 
 
 def test_a_rank_that_is_late_or_gone_is_an_error_in_bounded_time(ranks, folder):
@@ -146,7 +146,7 @@ def test_wrong_arguments_are_named(alone):
     case = CASES["wkv6 one sequence, packed"]
     given, s0, _, _ = inputs_of(case)
     mix = sequence_parallel(wkv6)
-    with pytest.raises(ValueError, match="cu_seqlens must rise from 0 to 40, .* got .0, 30"):
+    with pytest.raises(ValueError, match="cu_seqlens must increase from 0 to 40, .* got .0, 30"):
         mix(*given, cu_seqlens=torch.tensor([0, 30]))
     with pytest.raises(ValueError, match=r"s0 must be \[S, H, K, V\]"):
         mix(*given, torch.cat([s0, s0]), cu_seqlens=torch.tensor([0, 40]))
@@ -207,7 +207,7 @@ def test_tangents_of_forward_mode_are_an_error_and_not_lost(alone, learns):
 
 
 def test_without_a_process_group_the_call_that_makes_one_is_named():
-    with pytest.raises(ValueError, match="sequence_parallel .* init_process_group comes first"):
+    with pytest.raises(ValueError, match="sequence_parallel .* call init_process_group first"):
         sequence_parallel(wkv6)
 
 

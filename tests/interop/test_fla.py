@@ -115,7 +115,7 @@ def test_dtypes(dtype):
             chunk_rwkv6,
             {"cu_seqlens": torch.tensor([0, 17])},
             ValueError,
-            "B = 1 where cu_seqlens is given, got B = 2",
+            "B = 1 if cu_seqlens is given, got B = 2",
         ),
     ],
 )

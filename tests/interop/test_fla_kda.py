@@ -267,7 +267,7 @@ def test_sizes_and_hints_of_fla_are_accepted():
             ValueError,
             "the old name of state_v_first",
         ),
-        ({"cu_seqlens": torch.tensor([0, 70])}, ValueError, "B = 1 where cu_seqlens is given"),
+        ({"cu_seqlens": torch.tensor([0, 70])}, ValueError, "B = 1 if cu_seqlens is given"),
     ],
 )
 def test_what_is_wrong_or_missing_is_named(change, error, message):

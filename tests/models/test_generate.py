@@ -224,7 +224,7 @@ WRONG_CHECKPOINTS = {
     r"blocks.0.att.w2 must be \[4, 32\], got \[5, 32\]": changed(
         blocks__0__att__w2=torch.ones(5, 32)
     ),
-    "blocks.0.ffn.s_emb.weight is no tensor of": changed(
+    "blocks.0.ffn.s_emb.weight is not a tensor of": changed(
         blocks__0__ffn__s_emb__weight=torch.ones(1)
     ),
 }
@@ -255,7 +255,7 @@ def test_the_first_layer_needs_no_share_of_its_own_value():
         (("--bytes", "--prompt", "x", "--temperature", "-1"), "at least 0"),
         (("--bytes", "--prompt", "x", "--device", "gpu"), "--device 'gpu'"),
         (("--vocabulary", "nowhere", "--prompt", "x"), "cannot be read as a vocabulary"),
-        (("--vocabulary", "{tmp}/bad", "--prompt", "x"), "line 2: expected a number, a text in"),
+        (("--vocabulary", "{tmp}/bad", "--prompt", "x"), "line 2: expected a number, a quoted string"),
         (("--vocabulary", "{tmp}/large", "--prompt", "a"), "up to 300, the model only up to 255"),
         (("--bytes", "--state", "{tmp}/bad"), "cannot be read as saved states"),
         (("--bytes", "--state", "{tmp}/small.pth"), "that this command wrote"),

@@ -209,7 +209,7 @@ def test_on_request_the_numbers_of_cu_seqlens_are_looked_at(ends, monkeypatch):
     ends = torch.tensor(ends, device="cuda")
     for f, make in ((wkv6, make6), (wkv7, make7)):
         x = make(1, 128, 2, 64, 64, dtype=torch.bfloat16, device="cuda")
-        with pytest.raises(ValueError, match="cu_seqlens must rise from 0 to T = 128"):
+        with pytest.raises(ValueError, match="cu_seqlens must increase from 0 to T = 128"):
             f(*x[:-1], cu_seqlens=ends)
 
 
@@ -234,7 +234,7 @@ except ValueError as error:
 
 
 @pytest.mark.skipif(not shutil.which("compute-sanitizer"), reason="needs compute-sanitizer")
-@pytest.mark.parametrize("end, said", [(100, "launched"), (200, "must rise from 0 to T = 128")])
+@pytest.mark.parametrize("end, said", [(100, "launched"), (200, "must increase from 0 to T = 128")])
 def test_no_address_outside_is_touched_where_cu_seqlens_ends_below_T_or_is_refused(end, said):
     tool = ["compute-sanitizer", "--error-exitcode", "9", "--target-processes", "all"]
     command = [*tool, sys.executable, "-c", PACKED, str(end)]

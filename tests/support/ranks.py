@@ -124,7 +124,7 @@ def refusals(rank, device):
         "options": call(options={"scale": 0.5 + odd}),
         "cu_seqlens": call(options={"cu_seqlens": ends if even else ends[[0, 0, 1]]}),
         "start": call(options={"cu_seqlens": ends, "start": 0}),
-        "cu_seqlens must rise from 0": call(options={"cu_seqlens": ends + 1}),
+        "cu_seqlens must increase from 0": call(options={"cu_seqlens": ends + 1}),
     }
 
 

@@ -255,9 +255,14 @@ def test_a_scale_does_not_round_twice(dtype):
             ValueError,
             r"cu_seqlens must be \[S \+ 1\] .* got \[1\]",
         ),
-        ("cu_seqlens", torch.tensor([0, 5, 4, 9]), ValueError, "must rise from 0 to T = 9, got"),
-        ("cu_seqlens", torch.tensor([1, 9]), ValueError, "must rise from 0 to T = 9, got"),
-        ("cu_seqlens", torch.tensor([0, 8]), ValueError, "must rise from 0 to T = 9, got"),
+        (
+            "cu_seqlens",
+            torch.tensor([0, 5, 4, 9]),
+            ValueError,
+            "must increase from 0 to T = 9, got",
+        ),
+        ("cu_seqlens", torch.tensor([1, 9]), ValueError, "must increase from 0 to T = 9, got"),
+        ("cu_seqlens", torch.tensor([0, 8]), ValueError, "must increase from 0 to T = 9, got"),
         ("cu_seqlens", torch.tensor([0, 9], device="meta"), ValueError, "on r's device cpu, got"),
         ("cu_seqlens", torch.tensor([0, 4, 9]), ValueError, r"s0 must be \[S, .* = \[2, 2, 4, 5\]"),
         ("scale", "1", TypeError, "scale must be a number, got str"),
@@ -273,7 +278,7 @@ def test_a_wrong_option_is_named(method, name, value, error, message):
 
 def test_packed_sequences_need_a_batch_of_one():
     x = make(2, 3, 2, 4, 5)
-    with pytest.raises(ValueError, match="r must have B = 1 where cu_seqlens is given, got B = 2"):
+    with pytest.raises(ValueError, match="r must have B = 1 if cu_seqlens is given, got B = 2"):
         wkv6(*x, cu_seqlens=torch.tensor([0, 3]))
 
 

@@ -190,7 +190,7 @@ def test_a_wrong_argument_is_named(name):
 @pytest.mark.parametrize("ends", [[0, 3], [0, 5, 3, 4], [1, 4]])
 def test_wrong_ends_are_refused(ends):
     x = make(1, 4, 1, 2, 2)
-    with pytest.raises(ValueError, match="cu_seqlens must rise from 0 to T = 4"):
+    with pytest.raises(ValueError, match="cu_seqlens must increase from 0 to T = 4"):
         wkv7(*x[:6], cu_seqlens=torch.tensor(ends))
 
 

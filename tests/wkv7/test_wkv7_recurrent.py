@@ -99,7 +99,7 @@ def test_a_step_refuses_what_it_cannot_overwrite():
     for wrong, error, message in (
         (state.double(), TypeError, "state must be a tensor of torch.float32"),
         (state.mT.contiguous().mT, ValueError, "contiguous"),
-        (state.requires_grad_(), ValueError, "no argument may need a gradient"),
+        (state.requires_grad_(), ValueError, "no argument can require a gradient"),
     ):
         with pytest.raises(error, match=message):
             wkv7_step(*x, wrong)

@@ -186,8 +186,8 @@ def test_the_public_calls_are_those_of_the_device():
         ({"state_indices": torch.zeros(8).int()}, ValueError, r"got \[0\] several times"),
         ({"state_indices": torch.arange(1, 9).int()}, ValueError, "must be -1 or from 0 to 7"),
         ({"state_indices": torch.arange(7).int()}, ValueError, r"\[S\] = \[8\], got \[7\]"),
-        ({"cu_seqlens": torch.tensor([0, 200])}, ValueError, "rise from 0 to at most 101"),
-        ({"cu_seqlens": torch.tensor([0, 9, 3])}, ValueError, "rise from 0"),
+        ({"cu_seqlens": torch.tensor([0, 200])}, ValueError, "increase from 0 to at most 101"),
+        ({"cu_seqlens": torch.tensor([0, 9, 3])}, ValueError, "increase from 0"),
         ({"w0": torch.zeros(8)}, ValueError, r"w0 must be \[H, K\]"),
         ({"seeds": torch.arange(8)}, ValueError, "seeds are for rounding to a float16"),
         ({"decay": "soft"}, ValueError, "decay must be one of log, raw, clamp"),
@@ -213,7 +213,7 @@ def test_wrong_drafts_say_what_is_wrong():
         wkv7_verify(*nine, pool, indices)
     with pytest.raises(ValueError, match="accepted must be from 0 to T = 3, got"):
         wkv7_commit(*tokens, pool, indices, torch.tensor([4, 0, 0, 0, 0], dtype=torch.int32))
-    with pytest.raises(ValueError, match="no argument may need a gradient"):
+    with pytest.raises(ValueError, match="no argument can require a gradient"):
         wkv7_verify(tokens[0].requires_grad_(), *tokens[1:], pool, indices)
 
 

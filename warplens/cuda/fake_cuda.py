@@ -193,7 +193,9 @@ class Groups:
         self.this_grid = lambda: Grid(machine)
 
     def __getattr__(self, name):
-        raise Unsupported(f"cuda.cg.{name} is not simulated: of cooperative groups, the grid is")
+        raise Unsupported(
+            f"cuda.cg.{name} is not simulated: the grid is the only cooperative group here"
+        )
 
 
 class Grid:

@@ -65,7 +65,7 @@ def stepper(trace, block=0, warp=0, most=100):
         TypeError: the trace is not of numba.
     """
     if not hasattr(trace, "request"):
-        raise TypeError(f"{trace.kernel} is no kernel of numba: it has no warps to step through")
+        raise TypeError(f"{trace.kernel} is not a numba kernel: it has no warps to step through")
     steps = []
     n = len(np.unique(trace.events.request[trace.events.block < block]))
     while len(steps) < most:

@@ -42,7 +42,9 @@ class DeviceArray:
 
     def __array__(self, dtype=None, copy=None):
         if copy is False:
-            raise ValueError("an array on a GPU is copied to the host: copy=False cannot be")
+            raise ValueError(
+                "an array on a GPU has to be copied to the host: copy=False is not possible"
+            )
         return self.data.astype(dtype or self.dtype, copy=True)
 
     def __len__(self):

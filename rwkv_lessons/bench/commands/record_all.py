@@ -121,7 +121,7 @@ def part_of(text):
     match = re.fullmatch(r"(\d+)/(\d+)", text)
     part, parts = map(int, match.groups()) if match else (0, 0)
     if not 1 <= part <= parts:
-        raise WrongArgument(f"--part is {text!r}, needs one as 1/2 or 2/2")
+        raise WrongArgument(f"--part is {text!r}, needs a part such as 1/2 or 2/2")
     return part, parts
 
 

@@ -22,7 +22,7 @@ def check_pool(state_pool, r, H, K, V):
         raise ValueError(f"state_pool must be {wanted}, got {list(shape)}")
     if not state_pool.is_contiguous():
         raise ValueError(
-            f"state_pool must be contiguous, since it is written in place, got strides"
+            f"state_pool must be contiguous, because it is updated in place, got strides"
             f" {state_pool.stride()}"
         )
 
@@ -41,7 +41,7 @@ def check_indices(state_indices, state_pool, S):
             )
         if len(set(used)) < len(used):
             twice = sorted({i for i in used if used.count(i) > 1})
-            raise ValueError(f"state_indices must name a slot once, got {twice} several times")
+            raise ValueError(f"state_indices must name each slot once, got {twice} several times")
 
 
 def check_integers(name, x, r, dtypes, S):
@@ -82,7 +82,7 @@ def check_ends(cu_seqlens, r):
     if cu_seqlens.device.type == "cpu" and not torch.compiler.is_compiling():
         ends = cu_seqlens.tolist()
         if ends[0] != 0 or ends[-1] > total or ends != sorted(ends):
-            raise ValueError(f"cu_seqlens must rise from 0 to at most {total}, got {ends}")
+            raise ValueError(f"cu_seqlens must increase from 0 to at most {total}, got {ends}")
     return len(cu_seqlens) - 1
 
 

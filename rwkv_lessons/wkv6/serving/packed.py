@@ -90,7 +90,7 @@ def wkv6_serving(
     if longest is not None:
         check_count("longest", longest)
     if torch.is_grad_enabled() and wants_gradients(r, k, v, w, u, w0, state_pool):
-        raise ValueError("no argument may need a gradient: state_pool is overwritten; see wkv6")
+        raise ValueError("no argument can require a gradient: state_pool is overwritten; see wkv6")
     tensors = (r, k, v, w, u, w0, state_pool, state_indices, cu_seqlens, seeds)
     total = r.shape[1]
     given = (*tensors, float(scale), raw_decay, min(longest or total, total))

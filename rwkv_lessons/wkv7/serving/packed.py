@@ -96,7 +96,7 @@ def check_serving(r, w, k, v, a, b, w0, state_pool, indices, S, seeds, scale, de
     check_indices(indices, state_pool, S)
     check_options(w0, seeds, r, state_pool, S)
     if torch.is_grad_enabled() and wants_gradients(r, w, k, v, a, b, w0, state_pool):
-        raise ValueError("no argument may need a gradient: state_pool is overwritten; see wkv7")
+        raise ValueError("no argument can require a gradient: state_pool is overwritten; see wkv7")
 
 
 def check_workspace(workspace, needed, r):

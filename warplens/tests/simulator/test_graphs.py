@@ -60,7 +60,7 @@ def test_what_a_capture_changes_in_place_is_not_changed_yet():
     "f", [lambda x: x.sum().item(), lambda x: x.nonzero(), lambda x: x if x[0] else x]
 )
 def test_the_host_cannot_ask_for_a_number(f):
-    with pytest.raises(CaptureFault, match="in a capture"):
+    with pytest.raises(CaptureFault, match="inside a capture"):
         captured(f, torch.ones(3))
 
 
