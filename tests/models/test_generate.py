@@ -255,7 +255,10 @@ def test_the_first_layer_needs_no_share_of_its_own_value():
         (("--bytes", "--prompt", "x", "--temperature", "-1"), "at least 0"),
         (("--bytes", "--prompt", "x", "--device", "gpu"), "--device 'gpu'"),
         (("--vocabulary", "nowhere", "--prompt", "x"), "cannot be read as a vocabulary"),
-        (("--vocabulary", "{tmp}/bad", "--prompt", "x"), "line 2: expected a number, a quoted string"),
+        (
+            ("--vocabulary", "{tmp}/bad", "--prompt", "x"),
+            "line 2: expected a number, a quoted string",
+        ),
         (("--vocabulary", "{tmp}/large", "--prompt", "a"), "up to 300, the model only up to 255"),
         (("--bytes", "--state", "{tmp}/bad"), "cannot be read as saved states"),
         (("--bytes", "--state", "{tmp}/small.pth"), "that this command wrote"),

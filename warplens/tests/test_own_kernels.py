@@ -170,7 +170,7 @@ def test_a_trace_is_taken_where_a_launch_is():
     assert "31 conflicts" in str(banks(seen)) == str(banks(*launch))
     line = next(row.line for row in seen.rows if row.array == "s" and row.op == "store")
     assert "no conflict" in str(banks(seen, line=line, op="store", nth=3))
-    with pytest.raises(TypeError, match="nothing to launch"):
+    with pytest.raises(TypeError, match="pass no launch with it"):
         races(seen, 1, 32)
     with pytest.raises(TypeError, match="grid is missing"):
         races(gather)
