@@ -3,16 +3,16 @@
 `wkv6` answers the ones that are here, `wkv7` those of fla_rwkv7.py, and of fla_kda.py: Kimi's delta
 attention and gated delta nets, which `patch_fla` leaves with FLA.
 
-In code written for FLA, `from rwkv_lessons.interop.fla import …` is all that changes; for its
-layers and models, one line:
+In code written for FLA, change only the import, to `rwkv_lessons.interop.fla`. Its layers and
+models need one line:
 
     patch_fla()
 
-What changes with it: the final state has its gradient also in `fused_recurrent_rwkv6` (there, a
-loss on it is ignored), any w ≤ 0 is exact, nothing is autotuned, a CPU will do, and an argument
-that nobody knows is an error. Both functions are one here: `wkv6` picks the method by the shape.
+Then the final state has a gradient in `fused_recurrent_rwkv6` too (FLA ignores a loss on it), any
+w ≤ 0 is exact, nothing is autotuned, a CPU works too, and an unknown argument is an error. Both
+functions do the same here: `wkv6` picks the method by the shape.
 
-Nothing here imports FLA, but `patch_fla`.
+Only `patch_fla` imports FLA.
 """
 
 import importlib
@@ -149,7 +149,7 @@ def patch_fla():
 
     The functions are replaced in every module of FLA that has one of them by name: where they are
     defined, in `fla.ops`, and in `fla.layers.rwkv6` and `rwkv7`, which hold them under their own
-    names. Layers that exist already, and such that are made later, then run on `wkv6` and `wkv7`.
+    names. Existing layers, and layers made later, then run on `wkv6` and `wkv7`.
 
     Returns:
         A `Patch`: `patch.undo()` restores what was replaced, as does the end of a

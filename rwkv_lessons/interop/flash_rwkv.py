@@ -1,9 +1,9 @@
-"""The functions of flash-rwkv 0.3.0, answered by `wkv5` and `wkv6`: a compatible API.
+"""The functions of flash-rwkv 0.3.0, computed by `wkv5` and `wkv6`: a compatible API.
 
-In code written for flash-rwkv, `from rwkv_lessons.interop.flash_rwkv import …` is all that changes.
-What changes with it: a batch above 1 is right (there, all of a batch shares one state), every
-argument has its gradient, through the output and through the state (there, rwkv6 has none and rwkv5
-takes the state to be zero), a CPU will do, and nothing is compiled when the module is imported.
+In code written for flash-rwkv, change only the import, to `rwkv_lessons.interop.flash_rwkv`. Then
+batches above 1 are right (in flash-rwkv all of a batch shares one state), every argument has a
+gradient through the output and the state (there, rwkv6 has none and rwkv5 assumes a zero state), a
+CPU works too, and importing compiles nothing.
 """
 
 from functools import partial

@@ -1,7 +1,7 @@
 """The RWKV-7 calls of RWKV-LM and RWKV-CUDA, answered by `wkv7`: a compatible API.
 
-In their training code, `from rwkv_lessons.interop.rwkv_lm import RWKV7_CLAMPW_CUDA` instead of
-the block that compiles and defines it is all that changes; any T, head size and dtype will do.
+In their training code, replace the block that compiles and defines the function by
+`from rwkv_lessons.interop.rwkv_lm import RWKV7_CLAMPW_CUDA`. Any T, head size and dtype works.
 """
 
 import torch

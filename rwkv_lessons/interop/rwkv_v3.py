@@ -4,12 +4,12 @@
 
     wk = TimeX.apply(w, k, B, C, T, eps)
 
-Theirs asserts a T that is a multiple of 4 and at most T_MAX, and a B that is a multiple of its
+The original needs a T that is a multiple of 4 and at most T_MAX, and a B that is a multiple of its
 groups, and compiles CUDA C when it is imported. This one takes any B, C and T.
 
-The models divide one such sum by another, and their k is exp of numbers up to 60: 1e26 in one token
-and 1 in the next. Spectra, which round everything by the largest number of a row, are not used
-here, whatever T is.
+The models divide one such sum by another, and their k is exp of values up to 60: 1e26 in one token
+and 1 in the next. FFT rounds everything relative to the largest value of a row, so it is never used
+here, for any T.
 """
 
 import torch

@@ -1,9 +1,9 @@
-"""Attention inside the transformers package's MiniCPM3, DeepSeek-V2, -V3 and their like, by `mla`.
+"""Attention by `mla` inside transformers' MiniCPM3, DeepSeek-V2, DeepSeek-V3 and similar models.
 
 These models keep the latent in their cache, and then expand keys and values of the whole cache at
-every step, in `expand_kv` of each attention module. Three things change in a model that is loaded:
+every step, in `expand_kv` of each attention module. Three things change in a loaded model:
 
-    expand_kv   gives the latent back as it is, while the model's attention is "latent_mla"
+    expand_kv   returns the latent itself while the model's attention is "latent_mla"
     attention   an entry "latent_mla" of ALL_ATTENTION_FUNCTIONS calls `mla`, with the halves of
                 kv_b_proj.weight as they lie there
     mask        an entry "latent_mla" of ALL_MASK_ATTENTION_FUNCTIONS says in two numbers a
@@ -25,7 +25,7 @@ BEFORE = "_before_latent_mla"  # an attribute of a changed model: its attention 
 
 
 def use_latent_mla(model):
-    """Makes a loaded model attend to its latent cache; `undo_latent_mla(model)` takes it back.
+    """Makes a loaded model attend to its latent cache; `undo_latent_mla(model)` undoes this.
 
     Args:
         model: a MiniCPM3, DeepSeek-V2 or DeepSeek-V3 model of the transformers package (or one of
@@ -33,13 +33,13 @@ def use_latent_mla(model):
             shared, not copied.
 
     Returns:
-        The model, changed in place; a second time does nothing. From then on it has a config of its
-        own, also if it shared one: another model stays as it is. Who calls its
-        `set_attn_implementation` gets the attention asked for, until this is called again.
-        `generate` takes a dynamic or a static cache and left-padded batches. Masks that are not a
-        range of keys (padding on the right, packed sequences, masks of one's own) go through keys
-        and values as before. Attention weights are not returned, as in "sdpa". Under torch.autocast
-        it computes in that dtype, as the model's own attention does.
+        The model, changed in place; a second call does nothing. It gets a config of its own, so a
+        model that shared its config does not change. After `set_attn_implementation` it uses the
+        requested attention, until this function is called again. `generate` works with a dynamic or
+        a static cache and with left-padded batches. Masks that are not a range of keys (padding on
+        the right, packed sequences, custom masks) go through keys and values as before. Attention
+        weights are not returned, as in "sdpa". Under torch.autocast it computes in that dtype, as
+        the model's own attention does.
 
     Raises:
         TypeError: model is not a `torch.nn.Module`.

@@ -1,9 +1,9 @@
-"""The functions of wind_rwkv's `rwkv7`, answered by `wkv7`: a compatible API.
+"""The functions of wind_rwkv's `rwkv7`, computed by `wkv7`: a compatible API.
 
-In code written for wind_rwkv, `from rwkv_lessons.interop.wind_rwkv import …` is all that changes.
-What changes with it: any T and head size, several head sizes in one process, any decay (theirs are
-NaN below 0.0043, or wrong below 0.4), gradients of the final state, and a CPU will do. The
-functions are one here: `wkv7` picks the method by the shape. `load_…` compile nothing.
+In code written for wind_rwkv, change only the import, to `rwkv_lessons.interop.wind_rwkv`. Then any
+T and head size work, several head sizes work in one process, any decay is right (theirs give NaN
+below 0.0043, or wrong results below 0.4), the final state has gradients, and a CPU works too. The
+functions all do the same: `wkv7` picks the method by the shape. `load_…` compile nothing.
 """
 
 from ..runtime.arguments import check_tensor
