@@ -104,14 +104,25 @@ def described(app, pagename, templatename, context, doctree):
     others = switch(pagename, spoken, ROOT)
     tags += [f'<link rel="alternate" hreflang="{tag}" href="{x}">' for tag, _, x in others]
     context["metatags"] = context.get("metatags", "") + "".join(f"\n    {tag}" for tag in tags)
+    table = "Table" if spoken == "en" else translation.texts(spoken).said("Table")
     if body := context.get("body"):
         body = re.sub(r"<pre>", '<pre tabindex="0">', body)
         links = (f'<a href="{x}" hreflang="{t}" lang="{t}">{name}</a>' for t, name, x in others)
         body = f'<p class="language">{" · ".join(links)}</p>\n{body}' if others else body
         context["body"] = body.replace(
             'class="table-wrapper',
-            'tabindex="0" role="region" aria-label="Table" class="table-wrapper',
+            f'tabindex="0" role="region" aria-label="{table}" class="table-wrapper',
         )
+
+
+def in_the_language(app):
+    """The theme's words, of which Sphinx has no translation."""
+    if spoken == "en" or not hasattr(app.builder, "templates"):
+        return
+    words, known = translation.texts(spoken).messages, app.translator
+    app.builder.templates.environment.install_gettext_callables(
+        lambda text: words.get(text) or known.gettext(text), known.ngettext
+    )
 
 
 def description(doctree, most=155):
@@ -128,6 +139,7 @@ def description(doctree, most=155):
 
 def setup(app):
     app.connect("config-inited", with_static_files)
+    app.connect("builder-inited", in_the_language)
     app.connect("html-page-context", described)
     app.add_search_language(SearchChinese)
     app.add_html_math_renderer("mathml", (inline_formula, None), (formula, None))

@@ -266,7 +266,7 @@ def fused_recurrent_gated_delta_rule(
     )
 
 
-class AsRWKV7(torch.autograd.Function):
+class _AsRWKV7(torch.autograd.Function):
     """What RWKV-7 takes as w, k, a and b: g, βk, α∘k and -βk; the last three in `dtype`.
 
     They are rounded once. `wkv7` rounds the gradients of βk and -βk, which nearly cancel where the
@@ -311,7 +311,7 @@ def _by_wkv7(
     check_initial_state(initial_state, q, v, cu_seqlens)
     if norm:
         q, k = _unit(q), _unit(k)
-    w, k, a, b = AsRWKV7.apply(k, g, beta, dtype)
+    w, k, a, b = _AsRWKV7.apply(k, g, beta, dtype)
     o, s1 = wkv7(
         q.to(dtype),
         w,
