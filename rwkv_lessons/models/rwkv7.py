@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from rwkv_lessons.models.arguments import check_kind
@@ -129,7 +130,10 @@ def shapes(vocabulary, C, layers, heads, weights):
 
 @checked(layers=check_count, heads=check_count, N=check_count, vocabulary=check_count)
 def random_weights(layers=2, heads=2, N=64, vocabulary=256, rank=16, seed=0):
-    """A small checkpoint that has learned nothing, name → tensor, to try things with."""
+    """A small checkpoint that has learned nothing, name → tensor, to try things with.
+
+    Decays forget within a few tokens; `ready_to_learn` makes them remember longer.
+    """
     g, C = torch.Generator().manual_seed(seed), heads * N
 
     def normal(*sizes, scale=None):
@@ -154,6 +158,18 @@ def random_weights(layers=2, heads=2, N=64, vocabulary=256, rank=16, seed=0):
         weights[f"{name}.weight"] = 1 + normal(C, scale=0.1)
         weights[f"{name}.bias"] = normal(C, scale=0.1)
     return weights
+
+
+def ready_to_learn(weights):
+    """Random weights that learn: channels remember 2 to 700 tokens, and layers begin by adding
+    little."""
+    made = dict(weights)
+    for name, x in weights.items():
+        if name.endswith("att.w0"):
+            made[name] = torch.linspace(-6, 1, x.numel()).expand_as(x)
+        elif name.endswith(("att.output.weight", "ffn.value.weight")):
+            made[name] = 0.1 * x
+    return made
 
 
 def time_mix(weights, x, before, v_first, recurrence):
@@ -207,6 +223,66 @@ def channel_mix(weights, x, before):
     return F.linear(torch.relu(key) ** 2, weights["value.weight"])
 
 
+def by_layer(weights, layers):
+    """The layers' weights, (norms, time mixing, channel mixing) of each, by short names."""
+    parts = [({}, {}, {}) for _ in range(layers)]
+    for name, x in weights.items():
+        if found := re.match(r"blocks\.(\d+)\.(att\.|ffn\.)?(.+)", name):
+            layer, part, short = found.groups()
+            parts[int(layer)][(None, "att.", "ffn.").index(part)][short] = x
+    return parts
+
+
+def norm(x, weights, name):
+    return F.layer_norm(x, x.shape[-1:], weights[f"{name}.weight"], weights[f"{name}.bias"])
+
+
+def mix_layers(layers, x, before, recurrence):
+    """All layers of `by_layer` on embedded tokens x `[…, C]`.
+
+    Args:
+        before: (x, layer, "time" or "channels") → the token before each.
+        recurrence: (layer, r, w, k, v, a, b) → o, see `time_mix`.
+    """
+    x, v_first = norm(x, layers[0][0], "ln0"), None
+    for n, (norms, att, ffn) in enumerate(layers):
+        y = norm(x, norms, "ln1")
+        y, v_first = time_mix(att, y, before(y, n, "time"), v_first, partial(recurrence, n))
+        x = x + y
+        y = norm(x, norms, "ln2")
+        x = x + channel_mix(ffn, y, before(y, n, "channels"))
+    return x
+
+
+class Learner(nn.Module):
+    """A model that learns from whole sequences: for `rwkv6.train`, with any recurrence.
+
+    Args:
+        weights: name → tensor, as `random_weights` makes them; they are copied.
+        recurrence: (r, w, k, v, a, b), each `[B, T, H, N]` → o; w is of `decay="clamp"`.
+    """
+
+    def __init__(self, weights, recurrence):
+        super().__init__()
+        self.layers, self.recurrence, self.names = sizes_of(weights)[2], recurrence, list(weights)
+        flat = (x.flatten() if x.ndim == 3 else x for x in weights.values())
+        self.weights = nn.ParameterList(nn.Parameter(x.clone()) for x in flat)
+
+    def forward(self, tokens):
+        """Logits `[B, T, vocabulary]`, and None: no states are kept."""
+        weights = dict(zip(self.names, self.weights, strict=True))
+
+        def before(x, *_):
+            return F.pad(x, (0, 0, 1, -1))
+
+        def recurrence(_, *tokens):
+            return self.recurrence(*tokens)
+
+        x = F.embedding(tokens, weights["emb.weight"])
+        x = mix_layers(by_layer(weights, self.layers), x, before, recurrence)
+        return F.linear(norm(x, weights, "ln_out"), weights["head.weight"]), None
+
+
 class Rwkv7:
     """A model for generation: many sequences in one call, without gradients.
 
@@ -226,16 +302,7 @@ class Rwkv7:
 
         self.weights = {name: loaded(name) for name in weights}
         self.fingerprint = float(weights["head.weight"][0].double().sum())  # that of its states
-        self.blocks = [self._under(f"blocks.{n}.") for n in range(self.layers)]
-
-    def _under(self, prefix):
-        names = {name: name.removeprefix(prefix) for name in self.weights}
-        block = {short: self.weights[name] for name, short in names.items() if short != name}
-        parts = {"": {}, "att.": {}, "ffn.": {}}
-        for name, x in block.items():
-            part = name[:4] if name[:4] in parts else ""
-            parts[part][name.removeprefix(part)] = x
-        return tuple(parts.values())
+        self.blocks = by_layer(self.weights, self.layers)
 
     @property
     def head(self):
@@ -287,29 +354,17 @@ class Rwkv7:
         places = torch.tensor(slots, dtype=torch.int32, device=self.device)
         starts, ends_of, rows = ends[:-1].long(), ends[1:].long() - 1, places.long()
 
-        def before(x, remembered):
-            shifted = torch.cat([x[:1], x[:-1]])
+        def before(x, layer, kind):
+            remembered, shifted = getattr(states, kind)[layer], torch.cat([x[:1], x[:-1]])
             shifted[starts] = remembered[rows]
             remembered[rows] = x[ends_of]
             return shifted
 
-        def recurrence(n, *given):
+        def recurrence(layer, *given):
             given = (y[None].contiguous() for y in given)
-            return wkv7_serving(*given, states.wkv[n], places, ends, longest=max(lengths))[0]
+            return wkv7_serving(*given, states.wkv[layer], places, ends, longest=max(lengths))[0]
 
         x = F.embedding(tokens.to(self.device), self.weights["emb.weight"])
-        x = self._norm(x, self.blocks[0][0], "ln0")
-        v_first = None
-        for n, (norms, att, ffn) in enumerate(self.blocks):
-            y = self._norm(x, norms, "ln1")
-            y, v_first = time_mix(
-                att, y, before(y, states.time[n]), v_first, partial(recurrence, n)
-            )
-            x = x + y
-            y = self._norm(x, norms, "ln2")
-            x = x + channel_mix(ffn, y, before(y, states.channels[n]))
-        x = self._norm(x[ends_of], self.weights, "ln_out")
+        x = mix_layers(self.blocks, x, before, recurrence)
+        x = norm(x[ends_of], self.weights, "ln_out")
         return F.linear(x, self.weights["head.weight"]).float()
-
-    def _norm(self, x, weights, name):
-        return F.layer_norm(x, x.shape[-1:], weights[f"{name}.weight"], weights[f"{name}.bias"])

@@ -49,7 +49,7 @@ PARTS = {
 }
 DOCS = {
     "The terms": ("glossary",),
-    "The library": ("library", "generate", "serving", "doors", "kda", "gpus"),
+    "The library": tuple("library generate training_precision serving doors kda gpus".split()),
     "warplens": tuple(
         "warplens_five_minutes own_kernels warplens_cudasim warplens_races warplens_model".split()
     ),
