@@ -181,8 +181,8 @@ OUT_OF_RANGE = {  # name: (what is replaced, words of the message)
     "longer than the cache": ({"lengths": [9, 13]}, r"lengths .* 0 to N = 12, got \[9, 13\]"),
     "negative length": ({"lengths": [9, -1]}, r"lengths .* 0 to N = 12, got \[9, -1\]"),
     "negative padding": ({"left_padding": [0, -2]}, r"left_padding .* 0 to N = 12, got \[0, -2\]"),
-    "no such page": ({"block_table": [[0, 1, 2], [3, 9, 0]]}, r"0 to 8 .* got 9 at \[1, 1\]"),
-    "negative page": ({"block_table": [[0, -1, 2], [3, 4, 0]]}, r"0 to 8 .* got -1 at \[0, 1\]"),
+    "no such page": ({"block_table": [[0, 1, 2], [3, 9, 0]]}, r"0 to 8, got 9 at \[1, 1\]"),
+    "negative page": ({"block_table": [[0, -1, 2], [3, 4, 0]]}, r"0 to 8, got -1 at \[0, 1\]"),
 }
 
 
