@@ -78,7 +78,7 @@ def check_others(r, v, s0, cu_seqlens, start):
     if start is not None:
         check_count("start", start, least=0)
         if ends is None:
-            raise ValueError(f"start needs cu_seqlens, got start = {start} without it")
+            raise ValueError(f"start must be None without cu_seqlens, got {start}")
     if s0 is not None:
         check_tensor("s0", s0, r, DTYPES)
         check_shape("s0", s0, letters, (sequences, H, K, V))
