@@ -61,7 +61,8 @@ def pytest_terminal_summary(terminalreporter, config):
     """
     from tests.support.derived import renewals
 
-    for line in renewals(terminalreporter.stats.get("failed", ())):
+    old = [*terminalreporter.stats.get("failed", ()), *terminalreporter.stats.get("xfailed", ())]
+    for line in renewals(old):
         terminalreporter.line(line)
     _record_gpu_tests(terminalreporter, config)
 

@@ -33,6 +33,7 @@ RECORDS_OF = {
     "training": "train",
     "many_gpus": "sequence-parallel",
 }
+OLDER = " †"  # marks what was measured with older kernels
 FORWARD = ("wkv6", "wkv6-small", "wkv6-sizes")  # records of the table of all shapes
 BOTH = ("wkv6-backward", "wkv6-backward-small", "wkv6-backward-sizes")
 METHODS = ("wkv6", "chunked", "recurrent", "cuda")
@@ -322,12 +323,13 @@ def headline_block(folder):
             measured = renewed(line.record, GPU, folder) or record(line.record, GPU, folder)
         except LookupError:
             continue  # the others are shown
-        both = (measured.row(x, line.shape, line.dtype) for x in (line.ours, line.theirs))
+        both = [measured.row(x, line.shape, line.dtype) for x in (line.ours, line.theirs)]
+        old = OLDER * any(row.stale for row in both)
         ours, theirs = (row.median_ms for row in both)
         cells = (f"{ours:.3f}", f"{theirs:.3f}", line.whose, f"{theirs / ours:.1f}×")
         where = measured.provenance
         on = "" if where.gpu == GPU else f" ({where.gpu.split()[1]})"
-        rows.append([f"{line.says}{on}", ", ".join(map(str, line.shape)), *cells])
+        rows.append([f"{line.says}{on}{old}", ", ".join(map(str, line.shape)), *cells])
         sources.setdefault(where.gpu, set()).add(where.date)
     if not rows:
         return unrecorded(lines[0].record)
@@ -337,7 +339,9 @@ def headline_block(folder):
         " time-x B, C, T; for the model B, T, layers, width. Each line is one run"
     )
     where = "; ".join(f"{gpu}, {', '.join(sorted(dates))}" for gpu, dates in sources.items())
-    return f"{_markdown(head, rows)}\n\n{caption}: {where}."
+    older_rows = any(row[0].endswith(OLDER) for row in rows)
+    note = f"{OLDER}: measured with older kernels, to be measured again." * older_rows
+    return f"{_markdown(head, rows)}\n\n{caption}: {where}.{note}"
 
 
 def shapes_block(folder):

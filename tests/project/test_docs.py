@@ -325,3 +325,16 @@ def test_a_page_says_once_where_its_numbers_come_from(records):
     text = blocks.BLOCKS["provenance-rwkv5"](records)
     assert text.count("Test GPU") + text.count(GPU) == 1  # a machine, then a line a record
     assert "- 2000-01-01, commit c: `x` (y)" in text
+
+
+def test_rows_of_older_kernels_are_marked_where_they_are_shown(tmp_path):
+    here = Provenance(GPU, "1", "0", "2000-01-01", "c", "x", "y")
+    shape, times = (8, 4096, 64, 64), {"wkv6": 0.5, "fla chunk": 4.0}
+    rows = [Measurement(name, shape, "bfloat16", 5, ms) for name, ms in times.items()]
+    save(Record("wkv6-peers", here, tuple(rows)), tmp_path)
+    assert "again" not in blocks.BLOCKS["headline"](tmp_path)
+    old = replace(rows[0], sources=("rwkv_lessons/wkv6/__init__.py::wkv6",), kernels=("gone",))
+    save(Record("wkv6-peers", here, (old, rows[1])), tmp_path)
+    text = blocks.BLOCKS["headline"](tmp_path)
+    assert "| RWKV-6 forward † |" in text and "†: measured with older kernels" in text
+    assert "to be measured again: wkv6.**" in blocks.BLOCKS["wkv6-peers"](tmp_path)
