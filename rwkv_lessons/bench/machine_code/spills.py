@@ -28,9 +28,9 @@ wkv6.chunked.states.state_gradients                 17:632  17:592  17:592   14:
 wkv6.chunked.strong.wkv6_strong_kernel             23:3504 23:3500 23:3500  25:6996 21:1456 23:3496
 wkv6.cuda.reverse_sweep                                2:4     2:8     2:8        -    2:20    4:40
 wkv6.serving.kernels.wkv6_prompts_kernel            2:1176  2:1072  2:1072    2:744   1:816  2:1108
-wkv7.chunked.gradients.wkv7_chunk_gradients_kernel  6:3636  6:3524  6:3524   9:2164   5:904  6:3264
+wkv7.chunked.gradients.wkv7_chunk_gradients_kernel  6:3636  6:3564  6:3564   9:2164   5:904  6:3264
 wkv7.chunked.maps.wkv7_maps_kernel                   4:536   4:352   4:352   8:1904   3:524   3:496
-wkv7.chunked.segments.wkv7_segments_kernel            1:20    4:24    4:24   4:3080       -    2:12
+wkv7.chunked.segments.wkv7_segments_kernel            1:20    4:44    4:44   4:3080       -    1:28
 wkv7.chunked.sweep.wkv7_sweep_kernel                12:148   12:72   12:72  13:2268    3:24    8:76
 wkv7.serving.prompts.wkv7_serving_maps_kernel        2:812   2:772   2:772    3:788   2:816   2:776
 wkv7.serving.prompts.wkv7_serving_sweep_kernel           -    2:60    2:60    2:412       -    1:32
