@@ -12,7 +12,9 @@ import contextlib
 import functools
 import inspect
 import io
+import re
 import sys
+import traceback
 import types
 import warnings
 from dataclasses import dataclass
@@ -54,7 +56,10 @@ class SeenLaunch:
         return machine_code(self.kernel, *self.args[numba:], arch=arch, **named)
 
 
-HOW = "give a launch after the name, as in '[4, 256](rand(1024), zeros(1024))'"
+HOW = (
+    "give a launch after the name, as an argument of its own: "
+    "warplens trace FILE.py:KERNEL '[4, 256](rand(1024), zeros(1024))'"
+)
 
 
 class _Found(BaseException):
@@ -96,7 +101,12 @@ def launch_of(file, name, text=None):
     except _Found:
         return launches[0]
     except Exception as error:
-        what = f"{file} stops before it launches {name}, {type(error).__name__}: {error}"
+        if not re.search(rf"\b{re.escape(name)}\b", Path(file).read_text(encoding="utf-8")):
+            raise LookupError(f"{file} has no kernel {name!r}") from error
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if Path(frame.filename) == Path(file)]
+        at = f" at line {lines[-1]}" if lines else ""
+        what = f"{file} stops before it launches {name}, {type(error).__name__}{at}: {error}"
         raise LookupError(f"{what}\n{HOW}") from error
     _kernel(vars(module), name, file)
     raise LookupError(f"{file} does not launch {name}\n{HOW}")

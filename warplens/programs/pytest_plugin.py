@@ -40,12 +40,23 @@ def pytest_runtest_call(item):
     from .findings import FOUND
 
     before, FOUND.test = len(FOUND), item.nodeid
-    result = yield
-    FOUND.test = None
-    new = [x for x in list(FOUND)[before:] if not x.raised]
-    if new:
+    try:
+        result = yield
+    except BaseException:  # the test fails by itself: its report shows why its kernel may be wrong
+        if new := _new(before):
+            item.add_report_section("call", "warplens found", "\n".join(map(str, new)))
+        raise
+    finally:
+        FOUND.test = None
+    if new := _new(before):
         pytest.fail("warplens found:\n" + "\n".join(map(str, new)), pytrace=False)
     return result
+
+
+def _new(before):
+    from .findings import FOUND
+
+    return [x for x in list(FOUND)[before:] if not x.raised]
 
 
 def pytest_sessionfinish(session):

@@ -172,23 +172,38 @@ TESTS = textwrap.dedent("""
 
     def test_race():
         shifted[1, 8](np.zeros(8))
+
+    @cuda.jit
+    def spread(x):
+        t = cuda.threadIdx.x
+        if t < 7:
+            x[t + 1] = x[t]
+
+    def test_wrong_result():
+        x = np.zeros(8)
+        spread[1, 8](x)
+        assert x.all()
 """)
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "1"]])
+@pytest.mark.parametrize("workers", [[], ["-p", "xdist.plugin", "-n", "1"]])
 def test_pytest_fails_the_test_that_launches_a_race(tmp_path, workers):
     (tmp_path / "test_it.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     command = [sys.executable, "-m", "pytest", "-p", "warplens.programs.pytest_plugin", *workers]
     command += ["--warplens", "--warplens-report=json", "-q"]
     done = subprocess.run(
-        command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": HOME},
+        # Named, not found: an older installation has no entry point yet, a newer one has.
+        command, cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": HOME, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
-    assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
+    assert "2 failed, 1 passed" in done.stdout, done.stdout + done.stderr
     assert "race on x[" in done.stdout and "test_it.py:9: shifted" in done.stdout
-    (found,) = json.loads((tmp_path / "warplens-report.json").read_text())["findings"]
-    assert found["test"] == "test_it.py::test_race" and found["kind"] == "Race"
+    assert "warplens found call" in done.stdout and "spread" in done.stdout  # beside its assertion
+    findings = json.loads((tmp_path / "warplens-report.json").read_text())["findings"]
+    assert [x["test"].split("::")[1] for x in findings] == ["test_race", "test_wrong_result"]
+    assert {x["kind"] for x in findings} == {"Race"}
 
 
 @pytest.mark.skipif(not MLIR, reason="WARPLENS_MLIR_PYTHON names no Python with numba-cuda-mlir")
