@@ -452,7 +452,7 @@ def gpu_tests_block(folder):
 # Keeps Colab's torch, Triton and kernel; its driver takes what CUDA 12 compiles.
 COLAB = (
     "!git clone --depth 1 {} rwkv-lessons && cd rwkv-lessons && pip install -q "
-    "-e './warplens[numba,triton,pictures]' -e '.[lessons]' 'numba-cuda[cu12]'"
+    "-e './warplens[numba,triton,pictures]' -e '.[lessons]' 'numba-cuda[cu12]>=0.30.4'"
 )
 
 
