@@ -37,6 +37,7 @@ class Findings:
     found: dict = field(default_factory=dict)
     launches: int = 0
     cut: set = field(default_factory=set)  # kernels of which a launch was too long to keep whole
+    refused: set = field(default_factory=set)  # kernels that use what is not simulated
     test: str | None = None
 
     def add(self, trouble, function, raised=False):
@@ -62,6 +63,8 @@ class Findings:
         """One line."""
         what = many(len(self), "finding") if self.found else "no race and no fault"
         text = f"warplens: {what} in {many(self.launches, 'launch', 'launches')}"
+        if self.refused:
+            text += f"; not simulated, so not looked at: {', '.join(sorted(self.refused))}"
         if self.cut:
             names = ", ".join(sorted(self.cut))
             text += (
@@ -71,12 +74,14 @@ class Findings:
 
     def as_json(self):
         found = [vars(x) for x in self]
-        return json.dumps({"launches": self.launches, "findings": found}, indent=1) + "\n"
+        whole = {"launches": self.launches, "findings": found, "not simulated": [*self.refused]}
+        return json.dumps(whole, indent=1) + "\n"
 
     def merge(self, other):
         """Adds what another process found, as `as_json` says it."""
         if other:
             self.launches += other["launches"]
+            self.refused.update(other["not simulated"])
             for one in other["findings"]:
                 finding = Finding(**one)
                 key = finding.kind, finding.kernel, finding.text

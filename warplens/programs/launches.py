@@ -223,7 +223,9 @@ class ProgramKernel:
             FOUND.add(race, self.py_func)
         for fault in machine.unwritten.values():
             FOUND.add(fault, self.py_func)
-        if isinstance(error, KernelFault) and not isinstance(error, Unsupported):
+        if isinstance(error, Unsupported):
+            FOUND.refused.add(self.__name__)
+        elif isinstance(error, KernelFault):
             FOUND.add(error, self.py_func, raised=True)
         if getattr(machine, "cut", False):
             FOUND.cut.add(self.__name__)

@@ -151,6 +151,14 @@ def test_python_reads_the_hook_twice_in_a_virtual_environment_and_the_report_is_
     assert done.returncode == 0 and done.stderr.count("no race and no fault") == 1, done.stderr
 
 
+def test_a_kernel_that_is_not_simulated_is_not_called_right(tmp_path):
+    text = RIGHT.replace("t = cuda.threadIdx.x", "t = cuda.cg.this_thread_block().thread_rank()")
+    done = ran(tmp_path, text, "0")
+    assert (
+        text != RIGHT and done.returncode == 1 and "not simulated, so not looked at" in done.stderr
+    )
+
+
 TESTS = textwrap.dedent("""
     import numpy as np
     from numba import cuda
