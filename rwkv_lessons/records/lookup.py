@@ -74,8 +74,8 @@ def renewed(name, gpu=GPU, folder=None):
     measured = record(name, gpu, folder)
     if not any(row.stale for row in measured.rows):
         return None
-    for file, other in every_record(folder).items():
-        if file.stem == name and other.provenance.gpu != gpu and other.rows:
-            if not any(row.stale for row in other.rows):
-                return other
+    for file in sorted((folder or RECORDS).glob(f"*/{name}.json")):
+        other = load(file)
+        if other.provenance.gpu != gpu and other.rows and not any(row.stale for row in other.rows):
+            return other
     return None
