@@ -1,6 +1,7 @@
 """What can go wrong when a kernel runs, each with the place in the source and the thread."""
 
 import linecache
+import traceback
 
 STILL = "still looping"  # the words of an `EndlessLoop`
 
@@ -32,6 +33,20 @@ class Place:
 
     def __str__(self) -> str:
         return f"line {self.line}: {self.text}" if self.text else f"line {self.line}"
+
+
+def place_of(error, is_own):
+    """The innermost line, of code that `is_own(code)`, that an exception went through.
+
+    A second exception can take the first one's place while that unwinds: a limit's, say, which is
+    raised until it is heard. Where the second went through no such line, the first one's counts.
+    """
+    while error is not None:
+        steps = traceback.walk_tb(error.__traceback__)
+        if own := [Place(f.f_code, line) for f, line in steps if is_own(f.f_code)]:
+            return own[-1]
+        error = error.__context__
+    return None
 
 
 class KernelFault(Exception):

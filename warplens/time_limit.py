@@ -19,6 +19,8 @@ SECONDS = 8  # of processor time; the longest launch of a check takes about 3
 IDLE = 6  # a function that sleeps or waits uses none: so many times longer by the clock
 GRACE = 4  # more seconds, until the system ends a process whose Python does not stop
 STACK = 16 << 20  # of a thread that torch or numpy may start, with the memory that is its own
+EVERY = 0.05  # seconds between two looks
+AGAIN = 0.5  # until it is raised again: a finalizer or a callback may have swallowed it
 BYTES = 700 << 20  # more than there were before; the longest log of a check takes about 250 MB
 
 
@@ -110,9 +112,11 @@ def time_limit(seconds: float = SECONDS, bytes: int = BYTES):
     thread, over, limit = threading.get_ident(), threading.Event(), TimeLimit(seconds, bytes)
 
     def watch():
-        while not over.wait(min(0.05, seconds)):
+        pause = min(EVERY, seconds)
+        while not over.wait(pause):
             if (kind := limit.exceeded()) and not over.is_set():
                 _raise_in(thread, kind)
+                pause = AGAIN
 
     watcher = threading.Thread(target=watch, daemon=True)
     TimeLimit.running.append(limit)

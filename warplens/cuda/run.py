@@ -23,6 +23,7 @@ from ..faults import (
     OutOfBounds,
     Place,
     in_words,
+    place_of,
 )
 from ..time_limit import StillRunning, TooLarge, time_limit
 from .checked_array import GuardedArray, Memory, RecordView, Written
@@ -394,11 +395,7 @@ class CudaMachine:
 
     def explain(self, error, kind=KernelFault, what=None):
         """An exception of the kernel as a fault with its place."""
-        place, step = None, error.__traceback__
-        while step is not None:
-            if step.tb_frame.f_code in self.rebuilder.codes:
-                place = Place(step.tb_frame.f_code, step.tb_lineno)
-            step = step.tb_next
+        place = place_of(error, self.rebuilder.codes.__contains__)
         what = what or in_words(error)
         return kind(
             what, place or self.waiting_place(), self.block(), self.coordinates(self.thread)

@@ -17,7 +17,6 @@ import dataclasses
 import inspect
 import itertools
 import re
-import traceback
 import types
 
 import torch
@@ -26,7 +25,7 @@ from triton.experimental.gluon import language as gluon_language
 from triton.experimental.gluon.language.nvidia import hopper
 
 from ..compiled.functions import Rebinder, plain
-from ..faults import STILL, EndlessLoop, Place, Unsupported, in_words
+from ..faults import STILL, EndlessLoop, Unsupported, in_words, place_of
 from ..time_limit import SECONDS, StillRunning, time_limit
 from .faults import GluonFault, LeftInFlight, MissingFence, refuse
 from .flights import Log, name_in
@@ -160,9 +159,7 @@ class Machine(RegisterArithmetic):
 
     def place_of(self, error):
         """The innermost line of the kernel, or of what it calls, that an error went through."""
-        steps = traceback.walk_tb(error.__traceback__)
-        own = [Place(f.f_code, line) for f, line in steps if f.f_code in self.seen.codes]
-        return own[-1] if own else None
+        return place_of(error, self.seen.codes.__contains__)
 
     def _code_of(self, function):
         self.seen.codes.add(function.__code__)

@@ -8,6 +8,7 @@ import time
 from ..time_limit import StillRunning, _raise_in
 
 EVERY = 0.25  # seconds between two looks
+AGAIN = 2  # seconds until it is raised again: a finalizer or a callback may have swallowed it
 
 
 class Watch:
@@ -35,7 +36,7 @@ class Watch:
                 thread, end, crowded = self.launch
                 if time.process_time() > end or crowded():
                     _raise_in(thread, StillRunning)
-                    self.launch = None
+                    self.launch = thread, time.process_time() + AGAIN, lambda: False
 
 
 WATCH = Watch()

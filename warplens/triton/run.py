@@ -26,9 +26,9 @@ from ..faults import (
     STILL,
     EndlessLoop,
     KernelFault,
-    Place,
     Unsupported,
     WrongType,
+    place_of,
 )
 from ..time_limit import StillRunning, time_limit
 from .checked_memory import Watched
@@ -171,13 +171,7 @@ class InterpretedLaunch:
 
     def _place(self, error):
         """Where in the kernel an exception comes from."""
-        place, step = None, error.__traceback__
-        while step is not None:
-            code = step.tb_frame.f_code
-            if code.co_filename in self.memory.files:
-                place = Place(code, step.tb_lineno)
-            step = step.tb_next
-        return place
+        return place_of(error, lambda code: code.co_filename in self.memory.files)
 
     def _explain(self, error):
         """An exception of the kernel as a fault with its place."""

@@ -17,7 +17,9 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier  # noqa: E
 from warplens import time_limit  # noqa: E402
 from warplens.cuda import trace as cuda_simulator  # noqa: E402
 from warplens.faults import EndlessLoop  # noqa: E402
+from warplens.faults import place_of as place_in  # noqa: E402
 from warplens.gluon import run as gluon_simulator  # noqa: E402
+from warplens.programs.watch import watched  # noqa: E402
 from warplens.steps import limited, place_of  # noqa: E402
 from warplens.time_limit import TooLarge, uncounted  # noqa: E402
 from warplens.triton import run as triton_simulator  # noqa: E402
@@ -191,3 +193,42 @@ def an_endless_producer(x):
 def test_an_endless_producer_is_stopped_with_its_line(hasty):
     (fault,) = gluon_simulator.trace(an_endless_producer, 1, torch.zeros(16)).faults
     assert isinstance(fault, EndlessLoop) and fault.place.function == "produce"
+
+
+def test_a_second_exception_while_the_first_unwinds_does_not_hide_the_line():
+    def unwinds():
+        try:
+            cell["loop"]()
+        finally:
+            raise time_limit.StillRunning
+
+    def fails():
+        raise time_limit.StillRunning
+
+    cell = in_another_cell("def loop():\n    fails()\n", fails=fails)
+    with pytest.raises(time_limit.StillRunning) as caught:
+        unwinds()
+    code = cell["loop"].__code__
+    assert place_in(caught.value, lambda c: c is code).line == 2
+    assert place_in(caught.value, lambda c: False) is None
+
+
+def test_a_stop_that_a_callback_swallowed_is_raised_again():
+    swallowed = []
+
+    def stuck():
+        while True:
+            try:
+                while True:
+                    pass
+            except time_limit.StillRunning:
+                if swallowed:
+                    raise
+                swallowed.append(True)
+
+    with pytest.raises(time_limit.StillRunning), time_limit.time_limit(0.2):
+        stuck()
+    with pytest.raises(time_limit.StillRunning), watched(0.2, lambda: False):
+        swallowed.clear()
+        stuck()
+    assert swallowed
