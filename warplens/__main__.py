@@ -9,8 +9,15 @@ COMMANDS = {
     "run": "run a program of numba-cuda or numba-cuda-mlir on the CPU, and find what is wrong",
 }
 HELP = "usage: warplens COMMAND …\n\n" + "\n".join(
-    f"  {name}   {what}" for name, what in COMMANDS.items()
+    f"  {name:5}   {what}" for name, what in COMMANDS.items()
 )
+HELP += """
+
+  warplens trace sum.py:add                   the first launch of the kernel `add` in sum.py
+  warplens trace sum.py:add --html add.html   the same as a page: counts by line, machine code
+  warplens run script.py                      all launches of a program
+
+`warplens COMMAND --help` lists a command's options."""
 
 
 def main(argv=None):

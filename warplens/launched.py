@@ -62,6 +62,9 @@ HOW = (
 )
 
 
+NO_KERNELS = ("guvectorize", "vectorize", "reduce")  # decorators of numba
+
+
 class _Found(BaseException):
     """Ends the file that runs: its launch is known."""
 
@@ -85,6 +88,11 @@ def launch_of(file, name, text=None):
     """
     if not Path(file).is_file():
         raise LookupError(f"there is no file {file}")
+    if decorator := _no_kernel(file, name):
+        raise LookupError(
+            f"{name} of {file} is a function of @{decorator}, not a kernel of @cuda.jit, "
+            "@triton.jit or @gluon.jit"
+        )
     if text is not None:
         return _as_text(file, name, text)
     launches = []
@@ -110,6 +118,22 @@ def launch_of(file, name, text=None):
         raise LookupError(f"{what}\n{HOW}") from error
     _kernel(vars(module), name, file)
     raise LookupError(f"{file} does not launch {name}\n{HOW}")
+
+
+def _no_kernel(file, name):
+    """The decorator of the function `name`, if it makes something of numba that is no kernel."""
+    try:
+        module = ast.parse(Path(file).read_text(encoding="utf-8"), str(file))
+    except SyntaxError as error:
+        raise LookupError(f"{file} is no Python at line {error.lineno}: {error.msg}") from None
+    for node in module.body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            for decorator in node.decorator_list:
+                while isinstance(decorator, ast.Call):
+                    decorator = decorator.func
+                if (called := ast.unparse(decorator)).split(".")[-1] in NO_KERNELS:
+                    return called
+    return None
 
 
 def _executed(file):
@@ -182,6 +206,8 @@ def _as_text(file, name, text):
                     first = (block,)
                     if rest[1:]:  # grid, block, stream, sharedmem
                         named["sharedmem"] = rest[1]
+                    if rest[2:] and rest[2] not in (None, 1, (1, 1, 1)):
+                        raise NotImplementedError(f"clusters, of {rest[2]}, are not simulated")
                 return SeenLaunch(kernel, grid, (*first, *args), named)
 
             return launch
@@ -316,6 +342,11 @@ def _run_gluon(kernel, grid, *args, num_warps=4, **named):
         raise seen.faults[0]
 
 
+EXAMPLES = """examples:
+  warplens trace sum.py:add
+  warplens trace sum.py:add '[4, 256](rand(1024), zeros(1024))'
+  warplens trace sum.py:add --html add.html --arch sm_90
+"""
 ARCH = "sm_90"  # of the machine code on a page
 
 
@@ -336,8 +367,10 @@ def main(argv=None):
     top = argparse.ArgumentParser(
         prog="warplens trace",
         description="Count what a kernel asks of memory, and find its races, without a GPU.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    top.add_argument("where", metavar="FILE.py:KERNEL")
+    top.add_argument("where", metavar="FILE.py:KERNEL", help="a file, and a kernel in it")
     text = "how to launch it, '[grid, block](args)'; without, FILE.py runs up to its first launch"
     top.add_argument("launch", nargs="?", metavar="LAUNCH", help=text)
     top.add_argument(
@@ -350,6 +383,8 @@ def main(argv=None):
     try:
         if not file:
             raise ValueError(f"{options.where!r} is not like file.py:kernel")
+        if options.html and not Path(options.html).absolute().parent.is_dir():
+            raise LookupError(f"there is no folder {Path(options.html).parent} for the page")
         launch = launch_of(file, name, options.launch)
         seen = launch.trace(**({"blocks": options.blocks} if options.blocks else {}))
         if launch.configuration:

@@ -8,6 +8,12 @@ import traceback
 
 from . import hook
 
+EXAMPLES = """examples:
+  warplens run script.py --size 1000
+  warplens run --report html script.py
+  warplens run -m package.program
+  WARPLENS=1 python script.py             where warplens is installed from a wheel
+"""
 KINDS = ("text", "html", "json", "github")
 
 
@@ -16,7 +22,8 @@ def main(argv=None):
     top = argparse.ArgumentParser(
         prog="warplens run",
         description="Run a program of numba-cuda or numba-cuda-mlir without a GPU.",
-        epilog="Where warplens is installed from a wheel: WARPLENS=1 python script.py",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_options(top)
     top.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module's name")

@@ -152,6 +152,31 @@ def test_a_wrong_request_says_what_is_needed(write, capsys, where, launch, said)
         assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "text, name, message",
+    [
+        ("@cuda.reduce\ndef total(a, b):\n    return a + b\n", "total", "function of @cuda.reduce"),
+        ("@vectorize(['f4(f4)'], target='cuda')\ndef up(x): ...\n", "up", "of @vectorize"),
+        ("def (\n", "total", "is no Python at line 1"),
+    ],
+)
+def test_what_a_file_has_that_is_no_kernel_is_named(write, capsys, text, name, message):
+    assert main([f"{write(text)}:{name}"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_page_for_a_missing_folder_is_refused_before_anything_runs(write, capsys, tmp_path):
+    file = write("raise SystemExit(3)\n")
+    assert main([f"{file}:x", "--html", str(tmp_path / "not" / "there.html")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
+
+
+def test_a_launch_of_clusters_in_words_is_refused(write, capsys):
+    text = "from numba import cuda\n@cuda.jit\ndef one(x):\n    x[0] = 1\n"
+    assert main([f"{write(text)}:one", "[1, 32, 0, 0, (2, 1, 1)](zeros(4))"]) == 2
+    assert "clusters, of (2, 1, 1), are not simulated" in capsys.readouterr().err
+
+
 def test_a_file_that_launches_nothing_or_breaks(write, capsys):
     file = write(FILE.format(barrier="pass").replace('raise SystemExit("nobody comes here")', ""))
     assert main([f"{file}:never_launched"]) == 2
