@@ -61,20 +61,18 @@ def measure(operation, method, inputs, expected, budget_ms=timing.BUDGET_MS, cei
     row = {"method": method.name, "shape": tuple(r.shape), "dtype": dtype, "note": method.note}
     limit = LIMITS[dtype] if method.precise else PEER_LIMIT
     limit *= OPERATIONS[operation].slack
-    with methods_taken() as taken:
+    with methods_taken() as methods_called:
         run, error, problem = checked(lambda: method.prepare(*inputs), expected, limit)
     if method.sources:
-        row |= code(*dict.fromkeys((*method.sources, *sorted(taken))))
+        row |= code(*dict.fromkeys((*method.sources, *sorted(methods_called))))
     row |= {"error": error} | (_facts(method, run) if run else {})
     if problem:
         return Measurement(**row, problem=problem)
 
-    extra = timing.extra_bytes(run, r.device)
-    times = timing.device_times(run, r.device, budget_ms)
-    host_ms = timing.host_time(run, r.device, budget_ms)
+    times = timing.all_times(run, r.device, budget_ms)
     least, unit = work(operation, r.shape, dtype), OPERATIONS[operation].unit_of(method.name)
-    speed = rates(least, dtype, times.median_ms, ceilings, unit)
-    return Measurement(**row, **times._asdict(), host_ms=host_ms, extra_bytes=extra, **speed)
+    speed = rates(least, dtype, times["median_ms"], ceilings, unit)
+    return Measurement(**row, **times, **speed)
 
 
 def checked(prepare, expected, limit):
@@ -89,13 +87,26 @@ def checked(prepare, expected, limit):
             run = prepare()
             error = _error(run(), expected)
     except Exception as problem:  # a peer may refuse a shape or a dtype: the others go on
-        return None, None, said(problem)
+        return None, None, one_line(problem)
     problem = f"relative error {error:.2g}, more than {limit:g}: not timed"
     finite = error if math.isfinite(error) else None
     return run, finite, None if error <= limit else problem  # NaN is not at most anything
 
 
-def said(problem):
+def checked_row(about, prepare, expected, limit, times):
+    """A `Measurement` of what `prepare` returns, if it is right; else with the problem.
+
+    Args:
+        about: the fields that are known before.
+        prepare, expected, limit: as of `checked`.
+        times: run → the fields that are measured.
+    """
+    run, error, problem = checked(prepare, expected, limit)
+    measured = {"problem": problem} if problem else times(run)
+    return Measurement(**about, error=error, **measured)
+
+
+def one_line(problem):
     """An exception in a line: its first sentence."""
     first_line = next(iter(str(problem).splitlines()), "").split(". ")[0]
     return f"{type(problem).__name__}: {first_line}"

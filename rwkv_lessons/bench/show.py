@@ -37,7 +37,7 @@ def number(value, form):
 
 
 def _spread(row):
-    return "–" if row.n is None else f"{row.p20_ms:.3f} … {row.p80_ms:.3f}"
+    return "–" if row.p20_ms is None else f"{row.p20_ms:.3f} … {row.p80_ms:.3f}"
 
 
 def _mebibytes(row):

@@ -29,20 +29,29 @@ class Times(NamedTuple):
 def device_times(f, device, budget_ms=BUDGET_MS):
     """Device time of `f()`. On a CPU: wall clock, nothing cleared."""
     if device.type != "cuda":
-        return _summary(_wall(f, device, budget_ms))
+        return summary(_wall(f, device, budget_ms))
     _warm_up(f, device, budget_ms)
     cache = torch.empty(CLEAR_BYTES, dtype=torch.int8, device=device)
-    clear_ms = float(np.median([_event_ms(cache.zero_, ()) for _ in range(MIN_N)]))
+    clear_ms = float(np.median([event_ms(cache.zero_) for _ in range(MIN_N)]))
     # Long enough that the host, at twice its usual time, still queues `f` behind the clearing.
     clears = min(1 + math.ceil(2 * _queue_ms(f, device) / clear_ms), MAX_CLEARS)
-    first = _event_ms(f, [cache.zero_] * clears)
-    n = _repetitions(first, budget_ms)
-    return _summary([_event_ms(f, [cache.zero_] * clears) for _ in range(n)])
+    first = event_ms(f, [cache.zero_] * clears)
+    n = repetitions(first, budget_ms)
+    return summary([event_ms(f, [cache.zero_] * clears) for _ in range(n)])
 
 
 def host_time(f, device, budget_ms=BUDGET_MS):
     """Median wall clock of one eager call until the device has finished, in milliseconds."""
-    return _summary(_wall(f, device, budget_ms)).median_ms
+    return summary(_wall(f, device, budget_ms)).median_ms
+
+
+def all_times(f, device, budget_ms=BUDGET_MS):
+    """Device time, wall clock and memory of `f()`: fields of a `Measurement`."""
+    times = device_times(f, device, budget_ms)._asdict()
+    return times | {
+        "host_ms": host_time(f, device, budget_ms),
+        "extra_bytes": extra_bytes(f, device),
+    }
 
 
 def few_host_times(f, device, n=3):
@@ -70,7 +79,7 @@ def synchronize(device):
 def _wall(f, device, budget_ms):
     """Wall-clock milliseconds of single calls."""
     _warm_up(f, device, budget_ms)
-    return [_wall_ms(f, device) for _ in range(_repetitions(_wall_ms(f, device), budget_ms))]
+    return [_wall_ms(f, device) for _ in range(repetitions(_wall_ms(f, device), budget_ms))]
 
 
 def _warm_up(f, device, budget_ms):
@@ -87,7 +96,7 @@ def _wall_ms(f, device):
     return (time.perf_counter() - start) * 1e3
 
 
-def _event_ms(f, before):
+def event_ms(f, before=()):
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     for g in before:
         g()
@@ -106,10 +115,10 @@ def _queue_ms(f, device):
     return (time.perf_counter() - start) * 1e3
 
 
-def _repetitions(once_ms, budget_ms):
+def repetitions(once_ms, budget_ms):
     return max(MIN_N, min(MAX_N, int(budget_ms / max(once_ms, 1e-3))))
 
 
-def _summary(times):
+def summary(times):
     median, p20, p80 = np.percentile(times, [50, 20, 80])
     return Times(len(times), float(median), float(p20), float(p80))

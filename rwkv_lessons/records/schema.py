@@ -71,8 +71,9 @@ class Measurement:
 
     @property
     def outcome(self):
-        """Its time, or why it has none."""
-        return self.problem or f"{self.median_ms:.3f} ms"
+        """Its time, of the device if that was measured, or why it has none."""
+        ms = self.host_ms if self.median_ms is None else self.median_ms
+        return self.problem or f"{ms:.3f} ms"
 
     @property
     def stale(self):

@@ -121,7 +121,7 @@ def test_every_layout_gives_the_same_answer(heads_first):
     wrap = race._from_heads_first if heads_first else race._from_model
     for f in (race._raw(wkv6), race._with_log_decay(wkv6)):
         entrant = race.Entrant("x", wrap(f), "", heads_first=heads_first)
-        o, s = entrant.call(*race.given(entrant, common))
+        o, s = entrant.call(*race.inputs_of(entrant, common))
         assert race.error_of(entrant, o, race.expected(common)) < 1e-5
         assert s.shape == (2, 3, 4, 4)
 

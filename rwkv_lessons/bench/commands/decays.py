@@ -6,19 +6,19 @@ of the first `CHECKED` heads of the first sequence, against float64.
 
 import math
 from importlib.util import find_spec
+from itertools import product
 
 import torch
 
 from rwkv_lessons.bench import methods, timing
-from rwkv_lessons.bench.commands.run import asked_shapes, choose, device_of, keep, recording
-from rwkv_lessons.bench.measure import LIMITS, PEER_LIMIT, relative_error, said
+from rwkv_lessons.bench.commands.run import choose, time_rows
+from rwkv_lessons.bench.measure import LIMITS, PEER_LIMIT, one_line, relative_error
 from rwkv_lessons.bench.peers import fla_wkv6
-from rwkv_lessons.bench.show import console, rows_table
 from rwkv_lessons.bench.taken import methods_taken
+from rwkv_lessons.operations import WKV6_DECAYS
 from rwkv_lessons.records.schema import Measurement, code
 from rwkv_lessons.wkv6 import wkv6, wkv6_doubling
 
-NAME = "wkv6-decays"
 SOURCES = ("rwkv_lessons/wkv6/__init__.py::wkv6",)
 CHECKED = 2
 BUDGET_MS = 60  # of repetitions of a row
@@ -57,20 +57,15 @@ METHODS = {"wkv6": (wkv6, CASES), "fla chunk": (fla_wkv6, PEER_CASES)}
 
 def command(options):
     """`python -m rwkv_lessons.bench wkv6-decays`."""
-    from rwkv_lessons.operations import OPERATIONS
-
-    device = device_of(options)
-    here = recording(options, NAME, options.shape, options.methods, options.quick)
     names = options.methods or [name for name in METHODS if name == "wkv6" or find_spec("fla")]
-    rows = []
-    for shape in asked_shapes(options, OPERATIONS[NAME]):
-        for name, (f, cases) in choose(METHODS, names).items():
-            for case in cases:
-                for both in (False, True):
-                    rows.append(measure(name, f, case, both, shape, device))
-                    console().print(f"{rows[-1].method}: {rows[-1].outcome}")
-    console().print(rows_table(rows))
-    keep(options, NAME, here, rows)
+    chosen = choose(METHODS, names)
+
+    def rows(shape, _, device):
+        for name, (f, cases) in chosen.items():
+            for case, both in product(cases, (False, True)):
+                yield measure(name, f, case, both, shape, device)
+
+    time_rows(options, WKV6_DECAYS, rows)
 
 
 def make_inputs(case, shape, device):
@@ -98,9 +93,9 @@ def measure(name, f, case, both, shape, device):
             run = methods.with_gradients(f, x)
         else:
             run = lambda: methods.first(f(*x))  # noqa: E731
-        with methods_taken() as taken:
+        with methods_taken() as methods_called:
             result = run()
-        row |= code(*SOURCES, *sorted(taken)) if name == "wkv6" else {}
+        row |= code(*SOURCES, *sorted(methods_called)) if name == "wkv6" else {}
         error = error_of(result, x, both)
         if not error <= (LIMITS["bfloat16"] if name == "wkv6" else PEER_LIMIT):
             return Measurement(**row, error=error if math.isfinite(error) else None,
@@ -108,7 +103,7 @@ def measure(name, f, case, both, shape, device):
         times = timing.device_times(run, device, BUDGET_MS)
         return Measurement(**row, **times._asdict(), error=error)
     except Exception as problem:  # of one row: the others go on
-        return Measurement(**row, problem=said(problem))
+        return Measurement(**row, problem=one_line(problem))
 
 
 def error_of(result, x, both):

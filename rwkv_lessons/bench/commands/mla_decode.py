@@ -11,17 +11,8 @@ import math
 import torch
 
 from rwkv_lessons.bench import timing
-from rwkv_lessons.bench.commands.run import (
-    QUICK_MS,
-    asked_shapes,
-    choose,
-    device_of,
-    keep,
-    recorded_ceilings,
-    recording,
-)
+from rwkv_lessons.bench.commands.run import QUICK_MS, choose, recorded_ceilings, time_rows
 from rwkv_lessons.bench.measure import PEER_LIMIT, checked
-from rwkv_lessons.bench.show import console, rows_table
 from rwkv_lessons.mla import mla_decode
 from rwkv_lessons.operations import MLA_DECODE
 from rwkv_lessons.operations.mla import DEEPSEEK_V3
@@ -37,21 +28,15 @@ LIMITS = {"float32": 1e-5, "float16": 3e-4, "bfloat16": 3e-3}
 
 def command(options):
     """Checks and times each method at each shape, prints the rows and records them."""
-    device = device_of(options)
-    part = options.shape, options.methods, options.dtype, options.quick
-    here = recording(options, MLA_DECODE.name, *part)
-    shapes = asked_shapes(options, MLA_DECODE)
     chosen = choose({f.__name__: f for f in (decode, paged, torch_absorbed)}, options.methods)
-    rows = []
-    for shape in shapes:
-        for dtype in options.dtype or MLA_DECODE.dtypes:
-            for f in chosen.values():
-                if f is paged and not options.methods and tuple(shape[2:]) != DEEPSEEK_V3:
-                    continue
-                rows += _measure(f, shape, dtype, device, QUICK_MS if options.quick else None)
-                console().print(f"done: {rows[-1].method}, {shape}, {dtype}: {rows[-1].outcome}")
-    console().print(rows_table(rows))
-    keep(options, MLA_DECODE.name, here, rows)
+    budget_ms = QUICK_MS if options.quick else timing.BUDGET_MS
+
+    def rows(shape, dtype, device):
+        for f in chosen.values():
+            if f is not paged or options.methods or shape[2:] == DEEPSEEK_V3:
+                yield from _measure(f, shape, dtype, device, budget_ms)
+
+    time_rows(options, MLA_DECODE, rows)
 
 
 def decode(q, q_rope, latent, k_rope, w_v, scale):
@@ -124,7 +109,6 @@ def _measure(f, shape, dtype, device, budget_ms):
     if problem:
         return [Measurement(name, **row, problem=problem)]
 
-    budget_ms = budget_ms or timing.BUDGET_MS
     least, limits = MLA_DECODE.least(shape, dtype), recorded_ceilings(device)
 
     def timed(name, times, **more):
@@ -134,16 +118,16 @@ def _measure(f, shape, dtype, device, budget_ms):
     host_ms = timing.host_time(run, device, budget_ms)
     rows = [timed(name, timing.device_times(run, device, budget_ms), host_ms=host_ms)]
     if device.type == "cuda":
-        rows.append(timed(f"{name}, graph replay", _graph_times(run, budget_ms)))
+        rows.append(timed(f"{name}, graph replay", graph_times(run, budget_ms)))
     return rows
 
 
-def _graph_times(run, budget_ms):
+def graph_times(run, budget_ms):
     """Device time of a call, out of a graph of several."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(CALLS):
             run()
-    once = timing._event_ms(graph.replay, ())
-    n = timing._repetitions(once, budget_ms)
-    return timing._summary([timing._event_ms(graph.replay, ()) / CALLS for _ in range(n)])
+    once = timing.event_ms(graph.replay)
+    n = timing.repetitions(once, budget_ms)
+    return timing.summary([timing.event_ms(graph.replay) / CALLS for _ in range(n)])

@@ -11,15 +11,15 @@ Five ways, all of them transformers' MiniCPM3, with all its layers:
 Wall clock of a whole text: the tokens in, at once, and then each token out.
 """
 
-import dataclasses
 import gc
 import time
+from functools import cache
 
 import torch
 
-from rwkv_lessons.bench.commands.run import asked_shapes, choose, device_of, keep, recording
-from rwkv_lessons.bench.measure import said
-from rwkv_lessons.bench.show import console
+from rwkv_lessons.bench import timing
+from rwkv_lessons.bench.commands.run import choose, time_rows
+from rwkv_lessons.bench.measure import one_line
 from rwkv_lessons.interop.transformers_mla import undo_latent_mla, use_latent_mla
 from rwkv_lessons.operations import MLA_GENERATE
 from rwkv_lessons.records.schema import Measurement, code
@@ -38,15 +38,13 @@ SOURCES = (
 
 def command(options):
     """`python -m rwkv_lessons.bench mla-generate`."""
-    device = device_of(options)
-    here = recording(options, MLA_GENERATE.name, options.shape, options.methods, options.quick)
-    model = make_model(device, small=options.quick)
-    rows = []
-    for shape in asked_shapes(options, MLA_GENERATE):
-        for method in choose(METHODS, options.methods):
-            rows.append(measure(model, method, shape))
-            console().print(line(rows[-1]))
-    keep(options, MLA_GENERATE.name, here and dataclasses.replace(here, timing=TIMING), rows)
+    chosen, model_on = choose(METHODS, options.methods), cache(make_model)
+
+    def rows(shape, _, device):
+        for method in chosen:
+            yield measure(model_on(device, options.quick), method, shape)
+
+    time_rows(options, MLA_GENERATE, rows, TIMING)
 
 
 def make_model(device, small=False):
@@ -83,36 +81,23 @@ def measure(model, method, shape):
     except torch.OutOfMemoryError:
         return Measurement(**row, problem="out of memory")
     except Exception as problem:  # of one way: the others go on
-        return Measurement(**row, problem=said(problem))
+        return Measurement(**row, problem=one_line(problem))
     finally:
         undo_latent_mla(model)
         gc.collect()
         torch.cuda.empty_cache()
     assert text.shape == (B, T_out)
-    note = f"{layers} layers, random weights; tokens in {first * 1e3:.0f} ms"
+    note = f"{layers} layers, random weights; tokens in {first * 1e3:.0f} ms, "
+    note += f"{B * T_out / whole:.0f} tokens/s in all"
     return Measurement(**row, n=1, host_ms=whole * 1e3, note=note)
-
-
-def line(row):
-    B, T_in, T_out = row.shape
-    text = f"{row.method:13} batch {B:3}, {T_in:5} in, {T_out:4} out: "
-    if row.problem:
-        return text + row.problem
-    return text + f"{row.host_ms / 1e3:7.2f} s {tokens_per_s(row):8.0f} tokens/s  ({row.note})"
-
-
-def tokens_per_s(row):
-    """Tokens out per second of the whole text."""
-    return row.shape[0] * row.shape[2] / row.host_ms * 1e3
 
 
 def timed(f, device):
     """Seconds and the result."""
-    synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
-    synchronize()
+    timing.synchronize(device)
     start = time.perf_counter()
     result = f()
-    synchronize()
+    timing.synchronize(device)
     return time.perf_counter() - start, result
 
 
@@ -137,14 +122,14 @@ def by_graph(model, B, N):
     position = torch.zeros(1, 1, dtype=torch.long, device=device)
     latent = model.config._attn_implementation == "latent_mla"
 
-    def seen():
+    def mask():
         if latent:  # from key 0 to this one, as `latent_mask` says it
             return torch.cat([0 * position, position + 1], 1).int().expand(B, 1, 1, 2)
         return (torch.arange(N, device=device) <= position).expand(B, 1, 1, N)
 
     def step():
         inputs = {"input_ids": token, "position_ids": position.expand(B, 1)}
-        logits = model(**inputs, attention_mask=seen(), past_key_values=cache).logits
+        logits = model(**inputs, attention_mask=mask(), past_key_values=cache).logits
         token.copy_(logits[:, -1:].argmax(-1))
         position.add_(1)
 

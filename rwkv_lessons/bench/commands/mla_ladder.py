@@ -3,13 +3,13 @@
 All of them absorb W_K or expand it, and apply W_V: the same inputs, the same output.
 """
 
-from functools import partial
+from functools import cache, partial
 
 import torch
 
 from rwkv_lessons.bench import timing
-from rwkv_lessons.bench.commands.run import QUICK_MS, choose, recorded_ceilings, time_latent
-from rwkv_lessons.bench.measure import LIMITS, checked
+from rwkv_lessons.bench.commands.run import QUICK_MS, choose, recorded_ceilings, time_rows
+from rwkv_lessons.bench.measure import LIMITS, checked_row
 from rwkv_lessons.mla import mla_decode
 from rwkv_lessons.operations import MLA_LADDER
 from rwkv_lessons.operations.entries import lesson
@@ -22,7 +22,8 @@ LIBRARY = ("rwkv_lessons/mla/decode/forward.py::mla_decode",)
 
 def command(options):
     """`python -m rwkv_lessons.bench mla-ladder`."""
-    time_latent(options, MLA_LADDER, measure)
+    how = {"names": options.methods, "quick": options.quick}
+    time_rows(options, MLA_LADDER, partial(measure, **how))
 
 
 def make_inputs(shape, dtype, device):
@@ -42,34 +43,24 @@ def make_inputs(shape, dtype, device):
 def measure(shape, dtype, device, names=None, quick=False):
     """One `Measurement` per rung, checked against float64 first."""
     inputs, scale = make_inputs(shape, dtype, device), (shape[3] + shape[5]) ** -0.5
-    absorbed = _lesson("25_absorb_the_weights").absorbed
-    expected = absorbed(*(x.double() for x in inputs), scale)
+    expected, least = absorbed(*(x.double() for x in inputs), scale), MLA_LADDER.least(shape, dtype)
     budget_ms, limits = QUICK_MS if quick else timing.BUDGET_MS, recorded_ceilings(device)
     for name, (run, sources) in choose(METHODS, names).items():
-        row = {"method": name, "shape": shape, "dtype": dtype}
-        row |= code(*sources)
+        row = {"method": name, "shape": shape, "dtype": dtype} | code(*sources)
         if device.type != "cuda" and run in (fused, split):
             yield Measurement(**row, problem="needs a GPU")
             continue
         prepare = PREPARED.get(name) or partial(partial, run)
-        outcome = checked(partial(prepare, *inputs, scale), expected, LIMITS[dtype])
-        call, row["error"], problem = outcome
-        if problem:
-            yield Measurement(**row, problem=problem)
-            continue
-        times = timing.device_times(call, device, budget_ms)
-        least = MLA_LADDER.least(shape, dtype)
-        speed = {} if name in PREPARED else rates(least, dtype, times.median_ms, limits)
-        yield Measurement(**row, **times._asdict(), **speed)
+
+        def times(run, whole=name not in PREPARED):
+            measured = timing.device_times(run, device, budget_ms)
+            speed = rates(least, dtype, measured.median_ms, limits) if whole else {}
+            return measured._asdict() | speed
+
+        yield checked_row(row, partial(prepare, *inputs, scale), expected, LIMITS[dtype], times)
 
 
-def _lesson(stem):
-    if stem not in _loaded:
-        _loaded[stem] = lesson(stem)
-    return _loaded[stem]
-
-
-_loaded = {}
+_lesson = cache(lesson)
 
 
 def expanded(*args):

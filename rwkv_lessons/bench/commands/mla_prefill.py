@@ -8,25 +8,28 @@
 triton-mla, on an H200 at the first shape: 0.385 ms; at rank 512 it cannot be launched.
 """
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 
 from rwkv_lessons.bench import timing
-from rwkv_lessons.bench.commands.run import QUICK_MS, choose, recorded_ceilings, time_latent
-from rwkv_lessons.bench.measure import LIMITS, checked
+from rwkv_lessons.bench.commands.run import QUICK_MS, choose, recorded_ceilings, time_rows
+from rwkv_lessons.bench.measure import LIMITS, checked_row
 from rwkv_lessons.mla import mla_prefill, mla_reference
 from rwkv_lessons.mla.prefill import prefill
 from rwkv_lessons.mla.prefill.forward import attend
 from rwkv_lessons.operations import MLA_PREFILL
 from rwkv_lessons.records.rates import rates
-from rwkv_lessons.records.schema import Measurement, code
+from rwkv_lessons.records.schema import code
 
 SOURCES = ("rwkv_lessons/mla/prefill/prefill.py::mla_prefill",)
 
 
 def command(options):
     """`python -m rwkv_lessons.bench mla-prefill`."""
-    time_latent(options, MLA_PREFILL, measure)
+    how = {"names": options.methods, "quick": options.quick}
+    time_rows(options, MLA_PREFILL, partial(measure, **how))
 
 
 def make_inputs(shape, dtype, device):
@@ -50,21 +53,19 @@ def measure(shape, dtype, device, names=None, quick=False):
     scale = (shape[3] + shape[5]) ** -0.5
     expected = mla_reference(*(x.double() for x in inputs), scale=scale)[0]
     budget_ms, limits = QUICK_MS if quick else timing.BUDGET_MS, recorded_ceilings(device)
+    least = MLA_PREFILL.least(shape, dtype)
+
+    def times(run):
+        measured = timing.all_times(run, device, budget_ms)
+        speed = rates(least, dtype, measured["median_ms"], limits)
+        del speed["gb_per_s"]  # the bytes are not what takes the time
+        return measured | speed
+
     for name, prepare in choose(METHODS, names).items():
         row = {"method": name, "shape": shape, "dtype": dtype}
         if "sdpa" not in name:
             row |= code(*SOURCES)
-        outcome = checked(lambda f=prepare: f(*inputs, scale), expected, LIMITS[dtype])
-        run, row["error"], problem = outcome
-        if problem:
-            yield Measurement(**row, problem=problem)
-            continue
-        times = timing.device_times(run, device, budget_ms)
-        host_ms = timing.host_time(run, device, budget_ms)
-        extra = timing.extra_bytes(run, device)
-        speed = rates(MLA_PREFILL.least(shape, dtype), dtype, times.median_ms, limits)
-        del speed["gb_per_s"]  # the bytes are not what takes the time
-        yield Measurement(**row, **times._asdict(), host_ms=host_ms, extra_bytes=extra, **speed)
+        yield checked_row(row, partial(prepare, *inputs, scale), expected, LIMITS[dtype], times)
 
 
 def ours(*args):

@@ -18,7 +18,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from rwkv_lessons.bench import timing
-from rwkv_lessons.bench.measure import LIMITS, relative_error, said
+from rwkv_lessons.bench.measure import LIMITS, one_line, relative_error
 from rwkv_lessons.bench.taken import methods_taken
 from rwkv_lessons.operations.entries import lesson
 from rwkv_lessons.records.fingerprint import source_of
@@ -112,7 +112,7 @@ def _from_heads_first(f):
     return call
 
 
-def given(entrant, inputs):
+def inputs_of(entrant, inputs):
     """The inputs as the entrant's model has them."""
     *tokens, u, s = inputs
     if entrant.heads_first:
@@ -169,10 +169,10 @@ def race(device, shapes=None, budget_ms=BUDGET_MS, folder=None):
         common = inputs(shape, device=device)
         want = expected(common)
         for entrant in entrants(device):
-            yield from _runs(entrant, given(entrant, common), shape, want, budget_ms, folder)
+            yield from _runs(entrant, inputs_of(entrant, common), shape, want, budget_ms, folder)
         if device.type == "cuda" and shape == SHAPES[0]:
-            there = tuple(x.cpu() for x in common)
-            yield from _runs(on_cpu(), there, shape, want.cpu(), budget_ms, folder)
+            copies = tuple(x.cpu() for x in common)
+            yield from _runs(on_cpu(), copies, shape, want.cpu(), budget_ms, folder)
 
 
 def _runs(entrant, own, shape, want, budget_ms, folder):
@@ -194,12 +194,12 @@ def _runs(entrant, own, shape, want, budget_ms, folder):
 def _checked(entrant, row, prepare, want):
     """The row with its error, and what `prepare` returns; None if it is not to be timed."""
     try:
-        with methods_taken() as taken:
+        with methods_taken() as methods_called:
             run = prepare()
             error = error_of(entrant, run()[0], want)
     except Exception as problem:  # the others go on
-        return replace(row, problem=said(problem)), None
-    row = replace(row, **code(entrant.source, *sorted(taken)))
+        return replace(row, problem=one_line(problem)), None
+    row = replace(row, **code(entrant.source, *sorted(methods_called)))
     if error <= LIMITS[row.dtype]:
         return replace(row, error=error), run
     return replace(row, problem=f"relative error {error:.2g}: not timed"), None

@@ -1,6 +1,7 @@
 """The commands: which methods, at which shapes, and where the rows go."""
 
 import re
+from dataclasses import replace
 
 import torch
 
@@ -96,21 +97,25 @@ def _time(options, operation, by_name, dtypes, name, start=None):
     keep(options, name, here, rows)
 
 
-def time_latent(options, operation, measure):
-    """The rows of `measure(shape, dtype, device, methods, quick)`, printed, and recorded if asked.
+def time_rows(options, operation, measure, how=None):
+    """The rows of `measure(shape, dtype, device)`, printed, and recorded if asked.
 
     Args:
-        operation: an `Operation` of latent attention: its shapes, dtypes and the record's name.
+        operation: an `Operation`: its shapes, dtypes and the record's name. Without dtypes to
+            choose from, `dtype` is None.
+        how: the record's `timing`, if not the usual one.
     """
-    device = device_of(options)
-    part = options.shape, options.methods, options.dtype, options.quick
+    device, dtypes = device_of(options), getattr(options, "dtype", None)
+    part = options.shape, options.methods, dtypes, options.quick
     here = recording(options, operation.name, *part)
     rows = []
     for shape in asked_shapes(options, operation):
-        for dtype in options.dtype or operation.dtypes:
-            rows += measure(shape, dtype, device, options.methods, options.quick)
+        for dtype in dtypes or operation.dtypes or (None,):
+            for row in measure(tuple(shape), dtype, device):
+                rows.append(row)
+                console().print(f"done: {row.method}, {shape}, {row.dtype}: {row.outcome}")
     console().print(rows_table(rows))
-    keep(options, operation.name, here, rows)
+    keep(options, operation.name, here and replace(here, timing=how or here.timing), rows)
 
 
 def _rows(options, operation, shape, dtype, able, device, bar, task):

@@ -12,18 +12,9 @@ from itertools import accumulate
 import torch
 
 from rwkv_lessons.bench import timing
-from rwkv_lessons.bench.commands.mla_decode import _graph_times
-from rwkv_lessons.bench.commands.run import (
-    QUICK_MS,
-    asked_shapes,
-    choose,
-    device_of,
-    keep,
-    recorded_ceilings,
-    recording,
-)
-from rwkv_lessons.bench.measure import checked
-from rwkv_lessons.bench.show import console, rows_table
+from rwkv_lessons.bench.commands.mla_decode import graph_times
+from rwkv_lessons.bench.commands.run import QUICK_MS, choose, recorded_ceilings, time_rows
+from rwkv_lessons.bench.measure import LIMITS, checked
 from rwkv_lessons.inputs import rwkv6_inputs, rwkv7_inputs
 from rwkv_lessons.operations import OPERATIONS
 from rwkv_lessons.operations.work import MOST_DRAFTS, PROMPTS, served_lengths
@@ -39,7 +30,6 @@ POOLS = {
     "float16 state": (torch.float16, False),
     "float16 state, stochastic": (torch.float16, True),
 }
-LIMITS = {"float32": 2.4e-5, "float16": 1e-3, "bfloat16": 1e-2}  # as of bench/measure.py
 FILES = {
     "wkv6": "rwkv_lessons/wkv6/serving/packed.py::wkv6_serving",
     "wkv7": "rwkv_lessons/wkv7/serving/packed.py::wkv7_serving",
@@ -49,18 +39,14 @@ DRAFTS = "rwkv_lessons/wkv7/serving/drafts.py"
 
 def command(options):
     """Checks and times each kind of call at each shape, prints the rows and records them."""
-    operation, device = OPERATIONS[options.operation], device_of(options)
-    part = options.shape, options.methods, options.dtype, options.quick
-    here = recording(options, operation.name, *part)
-    pools, rows = choose(POOLS, options.methods), []
-    for shape in asked_shapes(options, operation):
-        for dtype in options.dtype or operation.dtypes:
-            for name, pool in pools.items():
-                budget_ms = QUICK_MS if options.quick else timing.BUDGET_MS
-                rows += _measure(operation, name, pool, shape, dtype, device, budget_ms)
-                console().print(f"done: {name}, {shape}, {dtype}: {rows[-1].outcome}")
-    console().print(rows_table(rows))
-    keep(options, operation.name, here, rows)
+    operation, pools = OPERATIONS[options.operation], choose(POOLS, options.methods)
+    budget_ms = QUICK_MS if options.quick else timing.BUDGET_MS
+
+    def rows(shape, dtype, device):
+        for name, pool in pools.items():
+            yield from _measure(operation, name, pool, shape, dtype, device, budget_ms)
+
+    time_rows(options, operation, rows)
 
 
 def make_call(package, shape, dtype, pool, device, lengths=None):
@@ -75,20 +61,20 @@ def make_call(package, shape, dtype, pool, device, lengths=None):
     states = states.to(pool_dtype)
     ends = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
     order = torch.randperm(len(lengths), generator=g, device=device)
-    slots, used, before = order.int(), states.clone(), states[order].double()
+    slots, states_pool, before = order.int(), states.clone(), states[order].double()
     seeds = ends[1:].contiguous() if stochastic else None
     whole = wkv7 if package == "wkv7" else wkv6
     expected, after = whole(*(y.double() for y in x), before, cu_seqlens=ends)
     if 1 < max(lengths) <= MOST_DRAFTS:
         x = [y.view(S, T, H, N) for y in x]
         expected = expected.view(S, T, H, N)
-        taken = torch.full((S,), T, dtype=torch.int32, device=device)
+        accepted = torch.full((S,), T, dtype=torch.int32, device=device)
         log = {"decay": "log", "seeds": seeds}
         return {
-            "verify": (lambda: wkv7_verify(*x, used, slots, **log), expected),
-            "commit": (partial(_committed, x, used, slots, taken, log), after),
+            "verify": (lambda: wkv7_verify(*x, states_pool, slots, **log), expected),
+            "commit": (partial(_committed, x, states_pool, slots, accepted, log), after),
         }
-    args = (*x, used, slots, ends)
+    args = (*x, states_pool, slots, ends)
     option = {"seeds": seeds, "longest": max(lengths)}
     if package == "wkv6":
         return {"": (lambda: wkv6_serving(*args, raw_decay=False, **option), expected)}
@@ -97,10 +83,10 @@ def make_call(package, shape, dtype, pool, device, lengths=None):
     return {"": (lambda: wkv7_serving(*args, decay="log", **option), expected)}
 
 
-def _committed(x, used, slots, taken, log):
+def _committed(x, states_pool, slots, accepted, log):
     """The states of the sequences after their drafts; what is right is the first call's."""
-    wkv7_commit(*x, used, slots, taken, **log)
-    return used[slots]
+    wkv7_commit(*x, states_pool, slots, accepted, **log)
+    return states_pool[slots]
 
 
 @torch.no_grad()
@@ -127,7 +113,7 @@ def _measure(operation, name, pool, shape, dtype, device, budget_ms):
             least, limits = operation.least(shape, dtype), recorded_ceilings(device)
             times = {title: timing.device_times(call, device, budget_ms)}
             if device.type == "cuda":
-                times[f"{title}, graph replay"] = _graph_times(call, budget_ms)
+                times[f"{title}, graph replay"] = graph_times(call, budget_ms)
             for of, time in times.items():
                 speed = {} if part else rates(least, dtype, time.median_ms, limits)
                 rows.append(Measurement(of, **row, **time._asdict(), **speed))

@@ -12,24 +12,23 @@ Rows: a step, and "…, the recurrence": forward and backward of one layer's, ti
 
 import statistics
 import time
-from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 
 import torch
 
 from rwkv_lessons.bench import timing
-from rwkv_lessons.bench.commands.run import asked_shapes, choose, device_of, keep, recording
-from rwkv_lessons.bench.measure import said
+from rwkv_lessons.bench.commands.run import choose, time_rows
+from rwkv_lessons.bench.measure import one_line
 from rwkv_lessons.bench.peers import fla_wkv6
-from rwkv_lessons.bench.show import console, rows_table
+from rwkv_lessons.bench.show import console
 from rwkv_lessons.bench.taken import code_of
 from rwkv_lessons.models.rwkv6 import Model, Plan, Sizes, train
 from rwkv_lessons.models.tasks import REVERSAL_VOCABULARY, alphabet, passages, reversal
+from rwkv_lessons.operations import TRAIN
 from rwkv_lessons.records.schema import Measurement, code
 from rwkv_lessons.wkv6 import wkv6, wkv6_doubling
 
-NAME = "train"
 STEPS, WARM_UP = 24, 4  # of a method; the first ones compile
 TIMING = f"wall clock of single steps, median of {STEPS - WARM_UP}; recurrence: CUDA events"
 SOURCES = ("rwkv_lessons/wkv6/__init__.py::wkv6",)
@@ -42,20 +41,17 @@ PEERS = {"fla chunk": fla_wkv6}
 
 def command(options):
     """`python -m rwkv_lessons.bench train`."""
-    from rwkv_lessons.operations import TRAIN
+    chosen = choose(METHODS | PEERS, options.methods or list(METHODS))
 
-    device = device_of(options)
-    here = recording(options, NAME, options.shape, options.methods, options.quick)
-    chosen, rows = choose(METHODS | PEERS, options.methods or list(METHODS)), []
-    for shape in asked_shapes(options, TRAIN):
+    def rows(shape, _, device):
         for method, mix in chosen.items():
             if method == "fla chunk" and not find_spec("fla"):
                 console().print("fla chunk: flash-linear-attention is not installed")
                 continue
             for task in TASKS if method == "wkv6" else TASKS[:1]:
-                rows += measure(method, mix, task, shape, device)
-    console().print(rows_table(rows))
-    keep(options, NAME, here and replace(here, timing=TIMING), rows)
+                yield from measure(method, mix, task, shape, device)
+
+    time_rows(options, TRAIN, rows, TIMING)
 
 
 def measure(method, mix, task, shape, device):
@@ -76,7 +72,7 @@ def measure(method, mix, task, shape, device):
     except torch.OutOfMemoryError:
         return [Measurement(name, **about, problem="out of memory")]
     except Exception as problem:  # of one method: the others go on
-        return [Measurement(name, **about, problem=said(problem))]
+        return [Measurement(name, **about, problem=one_line(problem))]
     finally:
         model = None
         if device.type == "cuda":
@@ -134,16 +130,16 @@ def run_steps(model, batches, steps, dtype):
 def recurrence_of(model, shape, device, dtype):
     """Both passes of the recurrence in a middle layer, as a function."""
     B, T, *_ = shape
-    seen = []
+    calls = []
 
     def watched(*args, **options):
-        seen.append(([x.detach() for x in args if x is not None], options))
+        calls.append(([x.detach() for x in args if x is not None], options))
         return model.mix(*args, **options)
 
     tokens = passages(0, B, T)[0][:, :-1].to(device) % model.sizes.vocabulary
     with torch.no_grad(), torch.autocast(device.type, dtype, enabled=dtype is not None):
         model(tokens, mix=watched)
-    inputs, options = seen[len(seen) // 2]
+    inputs, options = calls[len(calls) // 2]
     inputs = [x.requires_grad_() for x in inputs]
     do = torch.ones_like(inputs[2])
 
