@@ -9,7 +9,7 @@ COMMANDS = {
     "run": "run a program of numba-cuda or numba-cuda-mlir on the CPU, and find what is wrong",
 }
 HELP = "usage: warplens COMMAND …\n\n" + "\n".join(
-    f"  {name:5}   {what}" for name, what in COMMANDS.items()
+    f"  {name:5}   {purpose}" for name, purpose in COMMANDS.items()
 )
 HELP += """
 
@@ -27,8 +27,8 @@ def main(argv=None):
         print(HELP)
         return 0 if argv else 2
     if argv[0] not in COMMANDS:
-        known = ", ".join(COMMANDS)
-        print(f"warplens: {argv[0]!r} is no command, there is {known}", file=sys.stderr)
+        names = ", ".join(COMMANDS)
+        print(f"warplens: {argv[0]!r} is no command, there is {names}", file=sys.stderr)
         return 2
     if argv[0] == "run":
         from .programs import command

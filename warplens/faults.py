@@ -14,9 +14,9 @@ REWORDED = {
 
 def in_words(error):
     """What an exception of Python says of a kernel, in its first line."""
-    said = (str(error).strip().splitlines() or [""])[0]
-    said = REWORDED.get(said, said)
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+    message = (str(error).strip().splitlines() or [""])[0]
+    message = REWORDED.get(message, message)
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 class Place:

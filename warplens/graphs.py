@@ -91,8 +91,8 @@ class Graph:
             raise CaptureFault("replay() inside a capture")
         self.replays += 1
         for function, args, options, written in self.operators:
-            found = function(*args, **options)
-            for x, y in zip(written, tree_leaves(found), strict=False):
+            results = function(*args, **options)
+            for x, y in zip(written, tree_leaves(results), strict=False):
                 x.copy_(y)
 
     def reset(self):
@@ -120,29 +120,29 @@ class _Capture(TorchDispatchMode):
             )
         changed = _changed(function, args, options)
         before = [x.clone() for x in changed]
-        found = function(*args, **options)
+        result = function(*args, **options)
         for x, old in zip(changed, before, strict=True):
             x.copy_(old)
         memory = {address(x) for x in tree_leaves((args, options)) if isinstance(x, torch.Tensor)}
-        made = [x for x in tree_leaves(found) if isinstance(x, torch.Tensor)]
-        written = [x for x in made if address(x) not in memory]  # a view is no new memory
+        outputs = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
+        written = [x for x in outputs if address(x) not in memory]  # a view is no new memory
         for x in written:
             if x.is_floating_point():
                 x.fill_(torch.nan)
         if name.startswith(("empty", "new_empty")):
-            return found  # memory, and no work
+            return result  # memory, and no work
         if written or changed:
             self.graph.operators.append((function, args, options, written))
             self.graph.memory |= {address(x) for x in (*written, *changed)}
-        return found
+        return result
 
 
 def _changed(function, args, options):
     """The arguments that an operator writes into."""
     parameters = function._schema.arguments
-    given = dict(zip((p.name for p in parameters), args, strict=False)) | options
+    arguments = dict(zip((p.name for p in parameters), args, strict=False)) | options
     names = [p.name for p in parameters if p.alias_info and p.alias_info.is_write]
-    return [x for name in names for x in tree_leaves(given.get(name)) if x is not None]
+    return [x for name in names for x in tree_leaves(arguments.get(name)) if x is not None]
 
 
 def address(x):

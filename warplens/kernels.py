@@ -86,15 +86,15 @@ def races(kernel: object, *launch: Any, **named: Any) -> "Races":
         KernelFault: no race was seen, but the run stopped at this fault, so there may be others.
         TypeError: a Gluon kernel, whose compiler adds the barriers; see the trace's `faults`.
     """
-    seen = _seen(kernel, launch, named)
-    if _of_gluon(seen):
-        what = f"{seen.kernel} is a Gluon kernel, whose compiler adds the barriers: "
-        raise TypeError(what + "its own faults are in trace(…).faults")
-    ends = [fault for fault in seen.faults if not isinstance(fault, UninitialisedRead)]
-    found = getattr(seen, "races", [])
-    if ends and not found:
+    launch_trace = _trace_of(kernel, launch, named)
+    if _of_gluon(launch_trace):
+        message = f"{launch_trace.kernel} is a Gluon kernel, whose compiler adds the barriers: "
+        raise TypeError(message + "its own faults are in trace(…).faults")
+    ends = [fault for fault in launch_trace.faults if not isinstance(fault, UninitialisedRead)]
+    pairs = getattr(launch_trace, "races", [])
+    if ends and not pairs:
         raise ends[0]
-    return Races(found)
+    return Races(pairs)
 
 
 class Races(list[Any]):
@@ -130,18 +130,20 @@ def banks(
         TypeError: a Triton or Gluon kernel; Triton's compiler chooses the layout of shared memory.
         ValueError: the kernel has no such access to shared memory.
     """
-    seen = _seen(kernel, launch, named)
-    if not _is(seen, CUDA):
-        what = f"{seen.kernel} is not a numba kernel, so its compiler lays out shared memory: "
-        raise TypeError(what + "see LDS, STS and LDSM of machine_code(…)")
+    launch_trace = _trace_of(kernel, launch, named)
+    if not _is(launch_trace, CUDA):
+        message = (
+            f"{launch_trace.kernel} is not a numba kernel, so its compiler lays out shared memory: "
+        )
+        raise TypeError(message + "see LDS, STS and LDSM of machine_code(…)")
     if line is array is op is None:
-        shared = [row for row in seen.rows if row.space == "shared"]
+        shared = [row for row in launch_trace.rows if row.space == "shared"]
         if not shared:
-            raise ValueError(f"{seen.kernel} does not access shared memory")
+            raise ValueError(f"{launch_trace.kernel} does not access shared memory")
         worst = max(shared, key=lambda row: row.conflicts)
         line, array, op = worst.line, worst.array, worst.op
     pictures = _pictures("traces")
-    return pictures.banks(seen, line, array=array, op=op, nth=nth)
+    return pictures.banks(launch_trace, line, array=array, op=op, nth=nth)
 
 
 def timeline(
@@ -165,10 +167,10 @@ def timeline(
     Raises:
         TypeError: a numba or Triton kernel.
     """
-    seen = _seen(kernel, launch, named)
-    if not _of_gluon(seen):
-        raise TypeError(f"{seen.kernel} is not a Gluon kernel: timeline draws nothing else")
-    return _pictures("in_flight").timeline(seen, program, steps)
+    launch_trace = _trace_of(kernel, launch, named)
+    if not _of_gluon(launch_trace):
+        raise TypeError(f"{launch_trace.kernel} is not a Gluon kernel: timeline draws nothing else")
+    return _pictures("in_flight").timeline(launch_trace, program, steps)
 
 
 def roofline(
@@ -239,21 +241,21 @@ def _imported(name, extra):
     except ModuleNotFoundError as error:
         if (error.name or "").startswith(__package__):
             raise
-        what = f"{error.name} is not installed: pip install 'warplens[{extra}]'"
-        raise ModuleNotFoundError(what, name=error.name) from None
+        message = f"{error.name} is not installed: pip install 'warplens[{extra}]'"
+        raise ModuleNotFoundError(message, name=error.name) from None
 
 
-def _is(seen, module):
-    """Whether `seen` is a trace of the class that `module` has."""
-    return type(seen).__module__ == module
+def _is(trace, module):
+    """Whether `trace` is of the class that `module` has."""
+    return type(trace).__module__ == module
 
 
-def _of_gluon(seen):
+def _of_gluon(trace):
     """Whether it is a `GluonTrace`."""
-    return _is(seen, GLUON)
+    return _is(trace, GLUON)
 
 
-def _seen(kernel, launch, named):
+def _trace_of(kernel, launch, named):
     """The trace itself, or that of a launch."""
     if hasattr(kernel, "faults"):
         if launch or named:

@@ -114,8 +114,8 @@ def launch_of(file, name, text=None):
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if Path(frame.filename) == Path(file)]
         at = f" at line {lines[-1]}" if lines else ""
-        what = f"{file} stops before it launches {name}, {type(error).__name__}{at}: {error}"
-        raise LookupError(f"{what}\n{HOW}") from error
+        message = f"{file} stops before it launches {name}, {type(error).__name__}{at}: {error}"
+        raise LookupError(f"{message}\n{HOW}") from error
     _kernel(vars(module), name, file)
     raise LookupError(f"{file} does not launch {name}\n{HOW}")
 
@@ -180,18 +180,18 @@ def _module(file, name):
             yield module, path.read_text(encoding="utf-8")
 
 
-def _kernel(known, name, file):
-    kernels = [n for n, x in known.items() if hasattr(x, "py_func") or hasattr(x, "arg_names")]
+def _kernel(namespace, name, file):
+    kernels = [n for n, x in namespace.items() if hasattr(x, "py_func") or hasattr(x, "arg_names")]
     if name in kernels:
-        return known[name]
+        return namespace[name]
     raise LookupError(f"{file} has no kernel {name!r}; it has {', '.join(kernels) or 'none'}")
 
 
 def _as_text(file, name, text):
     """The launch in `text`, with the names of the file."""
-    known, errors = _names(file)
+    namespace, errors = _names(file)
     try:
-        kernel = _kernel(known, name, file)
+        kernel = _kernel(namespace, name, file)
     except LookupError as error:
         raise LookupError("\n".join([str(error), *errors[:1]])) from None
 
@@ -212,7 +212,7 @@ def _as_text(file, name, text):
 
             return launch
 
-    names = _makers() | {"np": np} | known | {"kernel": LaunchCatcher()}
+    names = _makers() | {"np": np} | namespace | {"kernel": LaunchCatcher()}
     try:
         with contextlib.nullcontext() if _has_gpu() else pretend_gpu():
             launch = eval(f"kernel{text}", names)
@@ -327,8 +327,10 @@ def _triton_run(own, launched, configurations, on_gpu):
                 else:
                     run_triton(self, grid, *args, **named)
 
-        seen = None if warmup else launched(self, grid, args, named, go, configurations.get(self))
-        return seen or Compiled(self, args, named)
+        seen_launch = (
+            None if warmup else launched(self, grid, args, named, go, configurations.get(self))
+        )
+        return seen_launch or Compiled(self, args, named)
 
     return run
 
@@ -337,9 +339,9 @@ def _run_gluon(kernel, grid, *args, num_warps=4, **named):
     from .gluon import watch
 
     names = inspect.signature(plain(kernel)).parameters
-    seen = watch(kernel, grid, dict(zip(names, args, strict=False)) | named, num_warps)
-    if seen.faults:
-        raise seen.faults[0]
+    trace = watch(kernel, grid, dict(zip(names, args, strict=False)) | named, num_warps)
+    if trace.faults:
+        raise trace.faults[0]
 
 
 EXAMPLES = """examples:
@@ -386,15 +388,15 @@ def main(argv=None):
         if options.html and not Path(options.html).absolute().parent.is_dir():
             raise LookupError(f"there is no folder {Path(options.html).parent} for the page")
         launch = launch_of(file, name, options.launch)
-        seen = launch.trace(**({"blocks": options.blocks} if options.blocks else {}))
+        trace = launch.trace(**({"blocks": options.blocks} if options.blocks else {}))
         if launch.configuration:
             print(launch.configuration)
-        print(seen.table())
+        print(trace.table())
         if options.html:
-            print(f"\nwritten: {seen.write_html(options.html, _code(launch, options.arch))}")
+            print(f"\nwritten: {trace.write_html(options.html, _code(launch, options.arch))}")
         if options.arch:
             print(f"\n{what_is_missing(launch.kernel) or launch.machine_code(options.arch)}")
     except REFUSED as error:
         print(f"trace: {error}", file=sys.stderr)
         return 2
-    return int(bool(getattr(seen, "races", ()) or seen.faults))
+    return int(bool(getattr(trace, "races", ()) or trace.faults))

@@ -57,8 +57,8 @@ def _each(scalar):
     """A function of Python's numbers over numpy's, of the type that they have."""
 
     def over(*args):
-        found = np.frompyfunc(lambda *x: _number(scalar, x), len(args), 1)(*args)
-        return np.asarray(found, np.float64).astype(np.result_type(*args))
+        results = np.frompyfunc(lambda *x: _number(scalar, x), len(args), 1)(*args)
+        return np.asarray(results, np.float64).astype(np.result_type(*args))
 
     return over
 

@@ -274,9 +274,9 @@ class Compiled:
             names = [p.name for p in self.kernel.params]
             if len(args) < len(names):
                 names = [p.name for p in self.kernel.params if not p.is_constexpr]
-            given = dict(zip(self.kernel.arg_names, self.args, strict=False)) | self.named
-            given |= dict(zip(names, args, strict=True))
-            self.kernel.run(grid=grid, warmup=False, **given)
+            arguments = dict(zip(self.kernel.arg_names, self.args, strict=False)) | self.named
+            arguments |= dict(zip(names, args, strict=True))
+            self.kernel.run(grid=grid, warmup=False, **arguments)
 
         return launch
 

@@ -13,8 +13,8 @@ class WithHook(build_py):
             self.copy_file("warplens.pth", str(Path(self.build_lib) / "warplens.pth"))
 
     def find_package_modules(self, package, folder):
-        found = super().find_package_modules(package, folder)
-        return [x for x in found if x[:2] != ("warplens", "setup")]
+        modules = super().find_package_modules(package, folder)
+        return [x for x in modules if x[:2] != ("warplens", "setup")]
 
     def get_outputs(self, include_bytecode=True):
         hook = [] if self.editable_mode else [str(Path(self.build_lib) / "warplens.pth")]

@@ -58,8 +58,8 @@ def limited(function, lines=MOST_LINES):
         raise EndlessLoop(f"{STILL} after many seconds", place_of(error)) from None
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
-            what = "it asks for more memory than a check gives it"
-            raise EndlessLoop(f"{STILL}, or far too large: {what}", place_of(error)) from None
+            reason = "it asks for more memory than a check gives it"
+            raise EndlessLoop(f"{STILL}, or far too large: {reason}", place_of(error)) from None
         raise
 
 
@@ -68,13 +68,13 @@ def _counted(function, lines):
     if sys.gettrace() is not None or getattr(inspect.unwrap(function), "__code__", None) is None:
         yield False
         return
-    left = lines
+    remaining = lines
 
     def line(frame, event, _):
-        nonlocal left
+        nonlocal remaining
         if event == "line":
-            left -= 1
-            if left < 0:
+            remaining -= 1
+            if remaining < 0:
                 sys.settrace(None)
                 place = Place(frame.f_code, frame.f_lineno)
                 raise EndlessLoop(f"{STILL} after {lines:,} lines", place)

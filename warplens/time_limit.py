@@ -73,8 +73,8 @@ def used():
 def _end_at_last():
     """Has the system end this process, if it may, `GRACE` after the limit that runs out last."""
     if TimeLimit.deadly and resource:
-        left = [x.start + x.seconds for x in TimeLimit.running if not x.paused]
-        end = math.ceil(max(left) + GRACE) if left else resource.RLIM_INFINITY
+        ends = [x.start + x.seconds for x in TimeLimit.running if not x.paused]
+        end = math.ceil(max(ends) + GRACE) if ends else resource.RLIM_INFINITY
         resource.setrlimit(resource.RLIMIT_CPU, (end, resource.getrlimit(resource.RLIMIT_CPU)[1]))
 
 
@@ -158,8 +158,8 @@ def _walled(bytes):
 def _writable():
     """Bytes that this process has asked for, used or not; 0 where the system does not say."""
     with contextlib.suppress(OSError):
-        found = re.search(r"VmData:\s+(\d+) kB", Path("/proc/self/status").read_text())
-        return int(found[1]) << 10 if found else 0
+        match = re.search(r"VmData:\s+(\d+) kB", Path("/proc/self/status").read_text())
+        return int(match[1]) << 10 if match else 0
     return 0
 
 

@@ -182,7 +182,7 @@ def test_heads_of_several_blocks(K, V, launched):
     *got, kept = results(x, scale=0.3, keep=True)
     near(got, expected(x, scale=0.3), limits, NAMES)
     near([kept], [states(x, CHECKPOINT).flatten(0, 1)], ROUNDED, ["checkpoints"])
-    assert (launched.given["K"], launched.given["V"]) == (K, V)
+    assert (launched.arguments["K"], launched.arguments["V"]) == (K, V)
 
 
 @pytest.mark.parametrize("raw_decay", [False, True])
@@ -244,7 +244,7 @@ def test_float16(T, w, launched):
     *got, kept = results(x, scale=0.3, keep=True)
     near(got, expected(x, scale=0.3), OF_FLOAT16, NAMES)
     near([kept], [states(x, CHECKPOINT).flatten(0, 1)], 1e-5, ["checkpoints"])
-    assert launched.given["HALF"] and kept.dtype == torch.float32
+    assert launched.arguments["HALF"] and kept.dtype == torch.float32
 
 
 @pytest.mark.parametrize("share", [0.99, 1.01, 4.0])

@@ -39,7 +39,7 @@ def check(inputs, do, ds1, limit=LIMIT, **options):
 @pytest.mark.parametrize("T", [1, 32, 33, 64, 65, 130])
 def test_whole_and_partial_chunks(T, fused):
     check(*given(2, T, 2), limit=3e-3 if T == 1 else LIMIT)
-    assert fused.given["H"] == 2
+    assert fused.arguments["H"] == 2
 
 
 # A chunk fits, as one run, to -3.4; decays are weakened in runs of 16 from -7.625 on.
@@ -101,7 +101,7 @@ def in_segments(monkeypatch):
 @pytest.mark.parametrize("decay", ["mixed", "any"])
 def test_segments(decay, in_segments, fused):
     check(*given(2, 130, 1, decay))
-    assert fused.given["segments"] == 5
+    assert fused.arguments["segments"] == 5
 
 
 def test_no_gradient_of_the_last_state():
@@ -116,7 +116,7 @@ OF_FLOAT16 = 2.8e-4
 @pytest.mark.parametrize("decay", [-0.0, -0.5, -3.4, -3.5, -5.0, "mixed", "strong", "any"])
 def test_float16(decay, fused):
     check(*draw(1, 70, 1, 64, 64, decay, torch.float16), limit=OF_FLOAT16)
-    assert fused.given["HALF"]
+    assert fused.arguments["HALF"]
 
 
 # Pairs side by side are 1 / exp(w) times dw, and cancel in it: to 2^-24 of them, several times.

@@ -40,7 +40,7 @@ class Crashed(Exception):
 def apart(function, *args, seconds=SECONDS, bytes=BYTES):
     """What `function` returns, or raises, in a process of its own; both have to be picklable.
 
-    What it raises has, as `said`, all that was printed there.
+    What it raises has, as `printed`, all that was printed there.
 
     Args:
         seconds: of processor time that it may take. bytes: of memory, more than this process has.
@@ -48,27 +48,27 @@ def apart(function, *args, seconds=SECONDS, bytes=BYTES):
     Raises:
         Crashed: the process was ended by a signal, or took too long or too much.
     """
-    with tempfile.TemporaryFile() as result, tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as result, tempfile.TemporaryFile() as output:
         sys.stdout.flush()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Python 3.12, of threads: none of them compiles
             child = os.fork()
         if not child:
-            _run(function, args, result, said, seconds)
+            _run(function, args, result, output, seconds)
         status = _end_of(child, seconds, resident() + bytes)
         result.seek(0)
-        said.seek(0)
+        output.seek(0)
         if status != 0:
-            raise _crash(status, said.read().decode(errors="replace"), seconds, bytes)
+            raise _crash(status, output.read().decode(errors="replace"), seconds, bytes)
         returned, value = pickle.load(result)
-        printed = said.read().decode(errors="replace")
+        printed = output.read().decode(errors="replace")
     if returned:
         return value
-    value.said = printed
+    value.printed = printed
     raise value
 
 
-def _run(function, args, result, said, seconds):
+def _run(function, args, result, output, seconds):
     """In the child: never returns, and runs nothing that the parent wants run at its own end."""
     try:
         gc.disable()  # what the parent has on a GPU is not for this process to free
@@ -80,7 +80,7 @@ def _run(function, args, result, said, seconds):
         for code in (signal.SIGINT, signal.SIGTERM):
             signal.signal(code, signal.SIG_DFL)
         for stream in (1, 2):
-            os.dup2(said.fileno(), stream)
+            os.dup2(output.fileno(), stream)
         try:
             pickled = pickle.dumps((True, function(*args)))
         except Exception as error:
@@ -94,9 +94,9 @@ def _run(function, args, result, said, seconds):
 
 def _pickled(error):
     with contextlib.suppress(Exception):
-        found = pickle.dumps((False, error))
-        pickle.loads(found)
-        return found
+        pickled = pickle.dumps((False, error))
+        pickle.loads(pickled)
+        return pickled
     return pickle.dumps((False, RuntimeError(f"{type(error).__name__}: {error}")))
 
 
@@ -122,21 +122,21 @@ def _end_of(child, seconds, most):
             os.waitpid(child, 0)
 
 
-def _crash(status, said, seconds, bytes):
+def _crash(status, printed, seconds, bytes):
     if status == "memory":
         return Crashed(f"the compiler took more than {bytes / 2**30:.0f} GB of memory")
     if status == "time" or os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
         return Crashed(f"the compiler was not done after {seconds} s")
     how = os.waitstatus_to_exitcode(status)
     how = signal.Signals(-how).name if how < 0 else f"status {how}"
-    why, line = last_words(said)
+    why, line = last_words(printed)
     return Crashed(f"the compiler itself crashed ({how}): {why}", line)
 
 
-def last_words(said):
+def last_words(printed):
     """Why a compiler gave up, of all that it printed, and the line that it named, or None."""
-    if unreachable := re.search(r"(\S.*)\nUNREACHABLE executed at", said):
+    if unreachable := re.search(r"(\S.*)\nUNREACHABLE executed at", printed):
         return unreachable[1], None
-    found = [(why, int(line)) for line, why in AT.findall(said) if not why.startswith(UNSAID)]
-    lines = [line.strip()[:200] for line in said.splitlines() if line.strip()]
-    return found[-1] if found else (lines[0] if lines else "it said nothing", None)
+    errors = [(why, int(line)) for line, why in AT.findall(printed) if not why.startswith(UNSAID)]
+    lines = [line.strip()[:200] for line in printed.splitlines() if line.strip()]
+    return errors[-1] if errors else (lines[0] if lines else "it said nothing", None)

@@ -68,14 +68,14 @@ class Assembly:
 
         Loads that are started before a first result is needed are on their way together.
         """
-        found = 0
+        count = 0
         for line in self.sass.splitlines():
             name = next((word for word in line.split() if not word.startswith("@")), "")
             kinds = {name[:end] for end, c in enumerate(name + ".") if c == "."}
             if kinds & set(before):
                 break
-            found += opcode in kinds
-        return found
+            count += opcode in kinds
+        return count
 
     @property
     def atomics(self) -> int:
@@ -255,8 +255,8 @@ def _opcode(instruction):
 
 def _instructions(listing):
     """The instructions of nvdisasm's listing without the padding, one string each."""
-    found = (" ".join(m[1].split()) for m in INSTRUCTION.finditer(listing))
-    return [text for text in found if _opcode(text) != "NOP"]
+    texts = (" ".join(m[1].split()) for m in INSTRUCTION.finditer(listing))
+    return [text for text in texts if _opcode(text) != "NOP"]
 
 
 def _places(listing, source):
@@ -277,9 +277,9 @@ def _places(listing, source):
                 yield line, instruction
 
 
-def _same_file(one, other):
+def _same_file(path, file):
     """The compiler puts a folder before the made-up file name of a notebook's cell."""
-    return one == other or one.endswith("/" + other)
+    return path == file or path.endswith("/" + file)
 
 
 def _resources(cubin):

@@ -137,17 +137,17 @@ def _rebuild(function, constants, lineinfo):
     from numba import cuda
 
     def convert(value, copy):
-        given = {k: value.targetoptions[k] for k in KEPT if k in value.targetoptions}
-        return cuda.jit(device=True, lineinfo=lineinfo, **given)(copy)
+        options = {k: value.targetoptions[k] for k in KEPT if k in value.targetoptions}
+        return cuda.jit(device=True, lineinfo=lineinfo, **options)(copy)
 
     return rebuild(function, constants, convert)
 
 
 def _find_undefined(function):
     """Says so where the code names a global that is not there: numba's own words hide it."""
-    known = function.__globals__.keys() | vars(builtins).keys()
+    defined = function.__globals__.keys() | vars(builtins).keys()
     for step in dis.get_instructions(function):
-        if step.opname == "LOAD_GLOBAL" and step.argval not in known:
+        if step.opname == "LOAD_GLOBAL" and step.argval not in defined:
             raise cubin.refuse(function, f"{step.argval!r} is not defined", step.positions.lineno)
 
 

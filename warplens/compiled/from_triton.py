@@ -38,16 +38,16 @@ def prepare(kernel, args, constants, options):
     names = [p.name for p in params]
     if len(args) > len(params):
         raise TypeError(f"args are {len(args)}, the kernel takes {len(params)}: {', '.join(names)}")
-    given = {p.name: p.default for p in params if p.has_default}
-    given |= dict(zip(names, args, strict=False))
-    given |= {k: v for k, v in (options | constants).items() if k in names}
-    if absent := [n for n in names if n not in given]:
+    arguments = {p.name: p.default for p in params if p.has_default}
+    arguments |= dict(zip(names, args, strict=False))
+    arguments |= {k: v for k, v in (options | constants).items() if k in names}
+    if absent := [n for n in names if n not in arguments]:
         raise TypeError(f"arguments missing: {', '.join(absent)}")
     options = {k: v for k, v in options.items() if k not in names}
-    known = {f.name for f in dataclasses.fields(CUDAOptions)}
-    if unknown := set(options) - known:
+    allowed = {f.name for f in dataclasses.fields(CUDAOptions)}
+    if unknown := set(options) - allowed:
         raise TypeError(f"{min(unknown)!r} is neither a parameter nor an option of Triton")
-    parameters = {p.name: _parameter(p, given[p.name]) for p in params}
+    parameters = {p.name: _parameter(p, arguments[p.name]) for p in params}
     return parameters, {k: v for k, v in constants.items() if k not in names}, options
 
 
@@ -136,16 +136,16 @@ def _compiled(source, target, options, file):
             return triton.compile(source, target=target, options=options), printed.getvalue()
 
     kernel, log = compiled()
-    kept = get_cache_manager(kernel.hash)
-    if SAID not in log and (known := kept.get_file(KEPT)):
-        there, its_file = json.loads(Path(known).read_text(encoding="utf-8"))
+    cache = get_cache_manager(kernel.hash)
+    if SAID not in log and (cached := cache.get_file(KEPT)):
+        there, its_file = json.loads(Path(cached).read_text(encoding="utf-8"))
         if SAID in there:
             return kernel, there, its_file
     if SAID not in log:  # it was in the cache, from elsewhere
         with triton.knobs.compilation.scope():
             triton.knobs.compilation.always_compile = True
             kernel, log = compiled()
-    kept.put(json.dumps([log, file]), KEPT, binary=False)
+    cache.put(json.dumps([log, file]), KEPT, binary=False)
     return kernel, log, file
 
 
@@ -174,10 +174,10 @@ def _jit(kernel, constants):
     def convert(value, function):
         if isinstance(value, ConstexprFunction):
             return value
-        kept = ("noinline", "do_not_specialize", "do_not_specialize_on_alignment")
+        options = ("noinline", "do_not_specialize", "do_not_specialize_on_alignment")
         source = getattr(value, "kwargs", None) or vars(value)
         kind = type(value) if isinstance(value, triton.JITFunction) else triton.JITFunction
-        return kind(function, **{k: source[k] for k in kept if source.get(k)})
+        return kind(function, **{k: source[k] for k in options if source.get(k)})
 
     while not hasattr(kernel, "arg_names") or not hasattr(kernel.fn, "__code__"):
         kernel = kernel.fn  # under triton.autotune and triton.heuristics
@@ -238,9 +238,9 @@ def _explain(error, function):
 
 def told(error, function):
     """A CompileError with what the compiler printed, where it says itself only that it failed."""
-    if "PassManager::run failed" not in str(error) or not getattr(error, "said", ""):
+    if "PassManager::run failed" not in str(error) or not getattr(error, "printed", ""):
         return error
-    return cubin.refuse(function, *last_words(error.said))
+    return cubin.refuse(function, *last_words(error.printed))
 
 
 LIKELY = {  # words of a compiler that gave up → what to look at

@@ -130,13 +130,13 @@ def is_kernel_function(value):
     return own and not getattr(plain(value), "__module__", "").startswith("triton.")
 
 
-def dependencies(function, seen=()):
+def dependencies(function, visited=()):
     """What a compiled kernel depends on: its code, and the values and functions that it names."""
     parts = [function.__code__]
     for name, value in named(function).items():
         if is_kernel_function(value):
-            if (inner := plain(value)) not in seen:
-                parts.append((name, dependencies(inner, (*seen, function))))
+            if (inner := plain(value)) not in visited:
+                parts.append((name, dependencies(inner, (*visited, function))))
         elif not isinstance(value, types.ModuleType):
             parts.append((name, repr(value)))
     return tuple(parts)

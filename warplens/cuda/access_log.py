@@ -193,18 +193,18 @@ class Recorder(CudaMachine):
     def vector_access(self, twin):
         checked = super().vector_access(twin)
 
-        def access(array, *rest):
+        def access(array, *index_and_value):
             self.quiet = True
             try:
-                result = checked(array, *rest)
+                result = checked(array, *index_and_value)
             finally:
                 self.quiet = False
             if not isinstance(array, TracedArray):
                 return result
-            index, *values = rest
+            index, *values = index_and_value
             op, frame = "store" if values else "load", sys._getframe(1)
-            known = array.memory.stores if values else array.memory.loads
-            site = known.get((id(frame.f_code), frame.f_lasti))
+            sites = array.memory.stores if values else array.memory.loads
+            site = sites.get((id(frame.f_code), frame.f_lasti))
             if site is None:
                 site = self.site(array.memory, op, 4 * array.itemsize)
             self.log.extend((site, array.locate(index), self.context))
@@ -239,8 +239,8 @@ class Recorder(CudaMachine):
     # what it wrote, with a fence, before it lets go.
     def lock_set(self):
         """The number of the set of locks that the current thread holds."""
-        held = self.locks.get((self.block_number, self.thread), NO_LOCK)
-        return self.lock_sets.setdefault(held, len(self.lock_sets))
+        locks = self.locks.get((self.block_number, self.thread), NO_LOCK)
+        return self.lock_sets.setdefault(locks, len(self.lock_sets))
 
     def locked(self, array, index):
         self.unfenced = len(self.segments)  # where its first segment will be
@@ -263,9 +263,9 @@ class Recorder(CudaMachine):
 
     def _hold(self, change, array, index):
         """Changes the set of locks that the current thread holds; returns the former, or None."""
-        who, lock = (self.block_number, self.thread), (array.memory.storage, array.locate(index))
-        before = self.locks.get(who, NO_LOCK)
-        after = self.locks[who] = change(before, [lock])
+        thread, lock = (self.block_number, self.thread), (array.memory.storage, array.locate(index))
+        before = self.locks.get(thread, NO_LOCK)
+        after = self.locks[thread] = change(before, [lock])
         if after == before:
             return None
         context = self.context
@@ -302,9 +302,9 @@ class Recorder(CudaMachine):
         key = memory.name, place.file, place.line
         if key in self.unwritten:
             return
-        what = f"{memory.describe(index)} is read before anything was written to it"
-        who = self.block(), self.coordinates(self.thread)
-        self.unwritten[key] = UninitialisedRead(what, place, *who, memory.name, index)
+        message = f"{memory.describe(index)} is read before anything was written to it"
+        position = self.block(), self.coordinates(self.thread)
+        self.unwritten[key] = UninitialisedRead(message, place, *position, memory.name, index)
         self.unwritten[key].space = memory.space
 
 

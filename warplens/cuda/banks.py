@@ -8,21 +8,21 @@ from .events import key, occurrence
 BANKS, WORD = 32, 4  # 32 banks, each 4 bytes wide
 
 
-def passes(request, lane, address, width, op):
-    """In which pass over shared memory, a wavefront, each word of each access is served.
+def served_words(request, lane, address, width, op):
+    """In which wavefront (trip to shared memory) each word of each access is served.
 
-    All accesses have the same `width` in bytes and the same `op`. A bank serves one word per pass.
-    32 lanes × 8 bytes go as two half warps, 32 × 16 bytes as four quarters; a wide load takes half
-    of that where each lane reads the same address as lane ^ 1, or each as lane ^ 2. (NVIDIA's
+    All accesses have the same `width` in bytes and the same `op`. In a wavefront, a bank serves one
+    word. 32 lanes × 8 bytes go as two half warps, 32 × 16 bytes as four quarters; a wide load takes
+    half of that where each lane reads the same address as lane ^ 1, or each as lane ^ 2. (NVIDIA's
     forum, "Unexpected shared memory bank conflict", 2019.) Lanes that only read, or overwrite, the
-    same word share one pass; atomics on it take turns.
+    same word share a wavefront; atomics on it take turns.
 
     Args:
         request, lane, address: [accesses]; the address in bytes from the start of shared memory.
 
     Returns:
-        (access, bank, phase, turn), [words] each: a pass is a turn of a phase of a request, and
-        every turn but the first is one that a layout without conflicts would not need.
+        (access, bank, phase, turn), [words] each: a wavefront is a turn of a phase of a request,
+        and every turn but the first is one that a layout without conflicts would not need.
     """
     count = int(request.max()) + 1 if len(request) else 0
     phase = lane // (FULL_WARP * WORD // max(width, WORD))
@@ -43,17 +43,17 @@ def passes(request, lane, address, width, op):
 
 
 def wavefronts(request, lane, address, width, op):
-    """Passes over shared memory, and the passes without any conflict: two arrays [requests]."""
+    """Wavefronts, and how many there would be without any conflict: two arrays [requests]."""
     count = int(request.max()) + 1 if len(request) else 0
-    access, _, phase, turn = passes(request, lane, address, width, op)
-    _, one = np.unique(key(request[access], phase, turn), return_index=True)
-    of_pass, turn = request[access][one], turn[one]
-    least = np.bincount(of_pass[turn == 0], minlength=count)
-    return np.bincount(of_pass, minlength=count), least
+    access, _, phase, turn = served_words(request, lane, address, width, op)
+    _, first = np.unique(key(request[access], phase, turn), return_index=True)
+    of_wavefront, turn = request[access][first], turn[first]
+    least = np.bincount(of_wavefront[turn == 0], minlength=count)
+    return np.bincount(of_wavefront, minlength=count), least
 
 
 def schedule(lanes, addresses, width, op):
-    """The passes of one request over shared memory, in order, for a picture.
+    """The wavefronts of one request to shared memory, in order, for a picture.
 
     Returns:
         A list of ({bank: lanes served}, is it one that a conflict-free layout would not need).
@@ -62,7 +62,7 @@ def schedule(lanes, addresses, width, op):
     zero = np.zeros(len(lane), np.int64)
     served = {}
     for access, bank, phase, turn in zip(
-        *passes(zero, lane, np.array(addresses), width, op), strict=True
+        *served_words(zero, lane, np.array(addresses), width, op), strict=True
     ):
         banks = served.setdefault((int(phase), int(turn)), {})
         banks.setdefault(int(bank), []).append(int(lane[access]))
@@ -75,7 +75,7 @@ def _paired(request, lane, address, count):
     table[request, lane] = address
     lanes = np.arange(FULL_WARP)
     agree = [
-        ((table == other) | (table < 0) | (other < 0)).all(axis=1)
-        for other in (table[:, lanes ^ 1], table[:, lanes ^ 2])
+        ((table == neighbour) | (table < 0) | (neighbour < 0)).all(axis=1)
+        for neighbour in (table[:, lanes ^ 1], table[:, lanes ^ 2])
     ]
     return agree[0] | agree[1]

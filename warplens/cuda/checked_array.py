@@ -253,10 +253,10 @@ class Written:
 
 
 def _all_of(array):
-    made = np.empty(array.shape, array.dtype)
+    values = np.empty(array.shape, array.dtype)
     for index in np.ndindex(array.shape):
-        made[index] = array[index]
-    return made
+        values[index] = array[index]
+    return values
 
 
 def _address(data):

@@ -28,8 +28,8 @@ def cuda():
             return importlib.import_module(name)
         except ImportError:
             continue
-    what = "numba is not installed: pip install 'warplens[numba]'"
-    raise ModuleNotFoundError(what, name="numba")
+    message = "numba is not installed: pip install 'warplens[numba]'"
+    raise ModuleNotFoundError(message, name="numba")
 
 
 def submodule(name):
@@ -67,5 +67,5 @@ def vector_type(value):
     """("float32", 4) of `cuda.float32x4`; None of anything else."""
     if not is_part(value, "stubs") and type(value).__name__ != "VectorType":
         return None
-    found = VECTOR.fullmatch(getattr(value, "__name__", None) or str(value))
-    return (found[1] + found[2], int(found[3])) if found else None
+    match = VECTOR.fullmatch(getattr(value, "__name__", None) or str(value))
+    return (match[1] + match[2], int(match[3])) if match else None

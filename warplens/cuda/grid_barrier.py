@@ -22,20 +22,22 @@ def run_blocks(machine, blocks, args, reverse):
             if task is None:
                 task = greenlet.greenlet(machine.run_block)
                 task.gr_context = contextvars.copy_context()
-                found = task.switch(block, args, reverse)
+                new_state = task.switch(block, args, reverse)
             else:
                 task, state = task
                 machine.restore(state)
-                found = task.switch()
+                new_state = task.switch()
             if not task.dead:
-                arrived[block] = task, found
+                arrived[block] = task, new_state
                 _few_enough(len(waiting) * machine.threads_per_block)
         if arrived and len(arrived) < len(waiting):
             _, state = next(iter(arrived.values()))
             machine.restore(state)
             missing = next(block for block in waiting if block not in arrived)
-            what = f"{len(arrived)} of {len(waiting)} blocks wait for the grid, but block {missing}"
-            raise DivergentBarrier(f"{what} has returned", None, machine.block(), (0, 0, 0))
+            message = (
+                f"{len(arrived)} of {len(waiting)} blocks wait for the grid, but block {missing}"
+            )
+            raise DivergentBarrier(f"{message} has returned", None, machine.block(), (0, 0, 0))
         if arrived:
             machine.passed_grid_barrier()
         waiting = arrived

@@ -98,8 +98,8 @@ class BrainFloat(HalfPrecision):
             return self.round
         if name in ("bfloat16_to_float32", "bfloat162float"):
             return np.float32
-        if found := FROM.fullmatch(name):
-            kind, way = np.dtype(found[1]), WAYS[found[2]]
+        if match := FROM.fullmatch(name):
+            kind, way = np.dtype(match[1]), WAYS[match[2]]
             return lambda x: int(kind.type(way(float(x))))
         raise Unsupported(f"cuda.bf16.{name} is not simulated")
 

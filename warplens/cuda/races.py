@@ -44,7 +44,7 @@ def races(events, sites, lock_sets, fences, thread_name):
     """
     space = np.array([site.memory.space for site in sites])
     op = np.array([site.op for site in sites])
-    found = {}
+    racing = {}
     if not len(events):
         return [], False
     releases = _releases(events, sites, fences)
@@ -55,7 +55,7 @@ def races(events, sites, lock_sets, fences, thread_name):
     events, cell = events.select(mask), cell[mask]
     block, warp, when = events.block, events.warp, events.interval
     is_global = (space == "global")[events.site]
-    passes = [
+    groupings = [
         (key(cell, block, when), warp, np.full(len(events), True)),
         (key(cell, warp, when, events.warp_interval), events.thread, np.full(len(events), True)),
         (
@@ -64,17 +64,17 @@ def races(events, sites, lock_sets, fences, thread_name):
             is_global,
         ),  # only the grid's barrier orders blocks
     ]
-    for group, actor, chosen in passes:
-        held = events.locks[chosen], lock_sets
+    for group, actor, chosen in groupings:
+        locks = events.locks[chosen], lock_sets
         order = _order(events, np.flatnonzero(chosen), releases) if actor is block else None
-        for a, b in _examples(group[chosen], actor[chosen], op[events.site[chosen]], *held, order):
+        for a, b in _examples(group[chosen], actor[chosen], op[events.site[chosen]], *locks, order):
             a, b = np.flatnonzero(chosen)[[a, b]]
             pair = events.site[a], events.site[b]
             places = tuple(str(sites[n].place) for n in pair)
             name = sites[pair[0]].memory.name
-            found.setdefault((name, places), []).append((events, a, b))
-    found = [_describe(examples, sites, thread_name) for examples in found.values()]
-    return found, releases.used
+            racing.setdefault((name, places), []).append((events, a, b))
+    racing = [_describe(examples, sites, thread_name) for examples in racing.values()]
+    return racing, releases.used
 
 
 def _releases(events, sites, fences):
@@ -207,10 +207,10 @@ def _common(numbers, lock_sets):
 
 def _pair(actor, op):
     """A write and an access by another actor; a plain store and a load where there are such."""
-    for wanted, against in (("store", "load"), ("store", None), ("atomic", "load")):
-        writes = np.flatnonzero(op == wanted)
+    for writing, against in (("store", "load"), ("store", None), ("atomic", "load")):
+        writes = np.flatnonzero(op == writing)
         for a in writes[np.sort(np.unique(actor[writes], return_index=True)[1])]:
-            other = (actor != actor[a]) & ((op == against) if against else True)
-            if other.any():
-                return a, int(np.argmax(other))
+            partners = (actor != actor[a]) & ((op == against) if against else True)
+            if partners.any():
+                return a, int(np.argmax(partners))
     raise AssertionError("a racing group without a pair")  # pragma: no cover

@@ -27,22 +27,22 @@ class Releases:
                 at, block, thread, interval = fences[position]
                 last[block, thread] = at, interval
                 position += 1
-            who = int(events.block[n]), int(events.thread[n])
-            fence = last.get(who, (-1, -1))
-            rows.append((cell[n], events.order[n], *who, events.interval[n], *fence))
+            actor = int(events.block[n]), int(events.thread[n])
+            fence = last.get(actor, (-1, -1))
+            rows.append((cell[n], events.order[n], *actor, events.interval[n], *fence))
         table = np.array(rows, np.int64).reshape(-1, 7)
         self.tables = [table[table[:, 0] == c] for c in np.unique(table[table[:, 5] >= 0, 0])]
 
     def __bool__(self):
         return bool(self.tables)
 
-    def order(self, one, other):
+    def order(self, a, b):
         """Whether one of two accesses, (order, block, thread, interval) each, comes after another.
 
         The accesses are of different blocks.
         """
-        one, other = sorted((one, other))
-        ordered = any(_released(t, *one) < _acquired(t, *other) for t in self.tables)
+        a, b = sorted((a, b))
+        ordered = any(_released(t, *a) < _acquired(t, *b) for t in self.tables)
         self.used |= ordered
         return ordered
 

@@ -126,18 +126,18 @@ class CudaMachine:
         An intrinsic that takes no array, say a conversion, is called as it is.
         """
 
-        def access(array, *rest):
+        def access(array, *index_and_value):
             if not isinstance(array, GuardedArray):
-                return twin(array, *rest)
-            index, *values = rest
+                return twin(array, *index_and_value)
+            index, *values = index_and_value
             try:
                 offset, width = array.locate(index), 4 * array.itemsize
             except OutOfBounds as fault:
                 array.out_of_bounds(fault.index, "a vector starts where its index says")
             if offset is not None and offset % width:
                 name = array.memory.describe(index)
-                what = f"{name} starts at byte {offset}, not a multiple of {width}"
-                self.fault(MisalignedAccess, what, array=array.memory.name, index=index)
+                message = f"{name} starts at byte {offset}, not a multiple of {width}"
+                self.fault(MisalignedAccess, message, array=array.memory.name, index=index)
             plain = array.data if offset is not None and array.holds_four(index) else array
             return twin(plain, index, *values)
 
@@ -159,8 +159,8 @@ class CudaMachine:
             try:
                 value = value.detach().numpy()
             except TypeError:
-                what = f"{name} is a {value.dtype} tensor, a type that numba has not"
-                raise TypeError(f"{what}: convert it to float32 first") from None
+                message = f"{name} is a {value.dtype} tensor, a type that numba has not"
+                raise TypeError(f"{message}: convert it to float32 first") from None
         if not isinstance(value, np.ndarray):
             return value
         value = self.adopt(value)
@@ -291,15 +291,15 @@ class CudaMachine:
         absent = [n for n in members if n not in waiting or waiting[n].site != wait.site]
         if not absent:
             return
-        other = absent[0]
-        if other in finished:
-            reason = f"thread {self.coordinates(other)} has returned"
+        absentee = absent[0]
+        if absentee in finished:
+            reason = f"thread {self.coordinates(absentee)} has returned"
         else:
-            reason = f"thread {self.coordinates(other)} waits at {waiting[other].place}"
+            reason = f"thread {self.coordinates(absentee)} waits at {waiting[absentee].place}"
         self.resume(t)
         here = len(members) - len(absent)
-        what = f"{here} of {len(members)} threads wait at a barrier, but {reason}"
-        raise DivergentBarrier(what, wait.place, self.block(), self.coordinates(t))
+        message = f"{here} of {len(members)} threads wait at a barrier, but {reason}"
+        raise DivergentBarrier(message, wait.place, self.block(), self.coordinates(t))
 
     def state(self):
         """What belongs to the block that runs, for `restore`."""
@@ -388,17 +388,17 @@ class CudaMachine:
             frame = frame.f_back
         return frame
 
-    def fault(self, kind, what, **details):
+    def fault(self, kind, message, **details):
         frame = self.frame()
         place = Place(frame.f_code, frame.f_lineno)
-        raise kind(what, place, self.block(), self.coordinates(self.thread), **details)
+        raise kind(message, place, self.block(), self.coordinates(self.thread), **details)
 
-    def explain(self, error, kind=KernelFault, what=None):
+    def explain(self, error, kind=KernelFault, message=None):
         """An exception of the kernel as a fault with its place."""
         place = place_of(error, self.rebuilder.codes.__contains__)
-        what = what or in_words(error)
+        message = message or in_words(error)
         return kind(
-            what, place or self.waiting_place(), self.block(), self.coordinates(self.thread)
+            message, place or self.waiting_place(), self.block(), self.coordinates(self.thread)
         )
 
     def waiting_place(self):
@@ -422,8 +422,8 @@ class CudaMachine:
 
 def _sizes(name, sizes):
     """(x, y, z) from an integer or a tuple of up to three."""
-    given = (sizes,) if isinstance(sizes, (int, np.integer)) else tuple(sizes)
-    whole = all(isinstance(n, (int, np.integer)) and n > 0 for n in given)
-    if not 1 <= len(given) <= 3 or not whole:
+    dimensions = (sizes,) if isinstance(sizes, (int, np.integer)) else tuple(sizes)
+    whole = all(isinstance(n, (int, np.integer)) and n > 0 for n in dimensions)
+    if not 1 <= len(dimensions) <= 3 or not whole:
         raise ValueError(f"{name} is {sizes!r}; it must be 1 to 3 positive integers")
-    return tuple(int(n) for n in given) + (1,) * (3 - len(given))
+    return tuple(int(n) for n in dimensions) + (1,) * (3 - len(dimensions))

@@ -66,19 +66,21 @@ def trace(
         Reads of uninitialised shared or local memory are there too, one per line.
     """
     recorder = Recorder(kernel, grid, block, constants, sharedmem, local=local)
-    seen = _traced(recorder, args, blocks)
-    if seen.ordered_by_atomics and not seen.faults:
+    forwards = _traced(recorder, args, blocks)
+    if forwards.ordered_by_atomics and not forwards.faults:
         # In another order of blocks, whoever reads what a counter guards may come too early.
         recorder = Recorder(kernel, grid, block, constants, sharedmem, local=local)
         backwards = _traced(recorder, args, blocks, reverse=True)
         if not any(isinstance(fault, EndlessLoop) for fault in backwards.faults):
-            known = {(race.array, race.place.line, race.other_place.line) for race in seen.races}
-            seen.races += [
+            reported = {
+                (race.array, race.place.line, race.other_place.line) for race in forwards.races
+            }
+            forwards.races += [
                 race
                 for race in backwards.races
-                if (race.array, race.place.line, race.other_place.line) not in known
+                if (race.array, race.place.line, race.other_place.line) not in reported
             ]
-    return seen
+    return forwards
 
 
 def _traced(recorder, args, blocks, reverse=False):
@@ -124,8 +126,8 @@ class CudaCount:
     bytes: int  # asked for by lanes
     sectors: int  # 32 bytes each, over all requests (global and local)
     least_sectors: int  # distinct ones
-    wavefronts: int  # passes over shared memory
-    conflicts: int  # passes beyond those a conflict-free layout needs
+    wavefronts: int  # of shared memory
+    conflicts: int  # wavefronts beyond those a conflict-free layout needs
     addresses: int  # distinct ones
     most_on_one: int  # accesses that one address gets
     together: int  # lanes of one request that meet at one address
@@ -193,8 +195,8 @@ class Trace(Shown):
         self._address = self._addresses()
         self.rows, self._row_of_site = self._make_rows()
         order = list(recorder.lock_sets), recorder.fences
-        found = races(self.events, self.sites, *order, self._thread_name)
-        self.races, self.ordered_by_atomics = found
+        races_and_order = races(self.events, self.sites, *order, self._thread_name)
+        self.races, self.ordered_by_atomics = races_and_order
 
     # Counting.
     @property
@@ -253,12 +255,12 @@ class Trace(Shown):
         return sum(row.conflicts for row in self.rows)
 
     def _fitting(self, space, op, array, line):
-        wanted = {"space": space, "op": op, "array": array, "line": line}
-        for name, known in (("space", "global shared local const"), ("op", "load store atomic")):
-            if wanted[name] is not None and wanted[name] not in known.split():
-                raise ValueError(f"{name} is {wanted[name]!r}; it must be one of {known}")
-        given = {name: value for name, value in wanted.items() if value is not None}
-        return [r for r in self.rows if all(getattr(r, n) == v for n, v in given.items())]
+        selection = {"space": space, "op": op, "array": array, "line": line}
+        for name, allowed in (("space", "global shared local const"), ("op", "load store atomic")):
+            if selection[name] is not None and selection[name] not in allowed.split():
+                raise ValueError(f"{name} is {selection[name]!r}; it must be one of {allowed}")
+        criteria = {name: value for name, value in selection.items() if value is not None}
+        return [r for r in self.rows if all(getattr(r, n) == v for n, v in criteria.items())]
 
     @functools.cached_property
     def reloads(self) -> dict[CudaCount, int]:
@@ -307,26 +309,27 @@ class Trace(Shown):
         mask = np.isin(self._row_of_site[self.events.site], [self.rows.index(r) for r in rows])
         numbers, first = np.unique(self.events.request[mask], return_index=True)
         if nth >= len(numbers):
-            asked = {"line": line, "array": array, "op": op, "space": space, "nth": nth}
-            asked = ", ".join(f"{k}={v!r}" for k, v in asked.items() if v is not None)
-            raise ValueError(f"{asked}: {self.kernel} makes {len(numbers)} such requests")
+            selection = {"line": line, "array": array, "op": op, "space": space, "nth": nth}
+            selection = ", ".join(f"{k}={v!r}" for k, v in selection.items() if v is not None)
+            raise ValueError(f"{selection}: {self.kernel} makes {len(numbers)} such requests")
         # By warp, then as its first lane executes them.
         order = np.lexsort((first, self.events.warp[mask][first]))
-        one = np.flatnonzero(self.events.request == numbers[order[nth]])
-        lane = self.events.thread[one] % FULL_WARP
+        events = np.flatnonzero(self.events.request == numbers[order[nth]])
+        lane = self.events.thread[events] % FULL_WARP
         addresses = [None] * FULL_WARP
-        for n, offset in zip(lane, self.events.offset[one], strict=True):
-            addresses[n] = int(offset)
-        row = self.rows[self._row_of_site[self.events.site[one[0]]]]
-        zero = np.zeros(len(one), np.int64)
-        passes = banks.wavefronts(zero, lane, self.events.offset[one], row.width, row.op)[0][0]
+        offset = self.events.offset[events]
+        for n, start in zip(lane, offset, strict=True):
+            addresses[n] = int(start)
+        row = self.rows[self._row_of_site[self.events.site[events[0]]]]
+        zero = np.zeros(len(events), np.int64)
+        wavefronts, _ = banks.wavefronts(zero, lane, offset, row.width, row.op)
         return Request(
             row,
-            self.blocks[self.events.block[one[0]]],
-            int(self.events.warp[one[0]]) % -(-self.threads_per_block // FULL_WARP),
+            self.blocks[self.events.block[events[0]]],
+            int(self.events.warp[events[0]]) % -(-self.threads_per_block // FULL_WARP),
             tuple(addresses),
-            int(traffic.sectors(zero, self._address[one])[0]),
-            int(passes) if row.space == "shared" else 0,
+            int(traffic.sectors(zero, self._address[events])[0]),
+            int(wavefronts[0]) if row.space == "shared" else 0,
         )
 
     def intervals(self, block: int = 0) -> list[tuple[dict[CudaCount, int], Place | None]]:
@@ -343,8 +346,8 @@ class Trace(Shown):
             request, first = np.unique(self.events.request[now], return_index=True)
             row = self._row_of_site[self.events.site[now][first]]
             count = np.bincount(row, minlength=len(self.rows))
-            made = {self.rows[i]: int(count[i]) for i in np.flatnonzero(count)}
-            result.append((made, self.barriers.get((block, n))))
+            counts = {self.rows[i]: int(count[i]) for i in np.flatnonzero(count)}
+            result.append((counts, self.barriers.get((block, n))))
         return result
 
     def table(self) -> str:
@@ -402,10 +405,10 @@ class Trace(Shown):
         _, request = np.unique(e.request, return_inverse=True)
         own = key(self._owner(mask), e.offset)
         space, shared = site.memory.space, site.memory.space == "shared"
-        passes, least = np.zeros((2, 1), np.int64)
+        wavefronts, least = np.zeros((2, 1), np.int64)
         if shared:
             lane = e.thread % FULL_WARP
-            passes, least = banks.wavefronts(request, lane, e.offset, site.width, site.op)
+            wavefronts, least = banks.wavefronts(request, lane, e.offset, site.width, site.op)
         moved = space in ("global", "local")
         return CudaCount(
             site.place,
@@ -418,8 +421,8 @@ class Trace(Shown):
             bytes=len(e) * site.width,
             sectors=int(traffic.sectors(request, address).sum()) if moved else 0,
             least_sectors=self._distinct_sectors(mask) if moved else 0,
-            wavefronts=int(passes.sum()),
-            conflicts=int((passes - least).sum()),
+            wavefronts=int(wavefronts.sum()),
+            conflicts=int((wavefronts - least).sum()),
             addresses=len(np.unique(own)),
             most_on_one=traffic.most_on_one(own),
             together=traffic.together(request, e.offset),

@@ -48,8 +48,8 @@ def _global(rows, trace):
             mine = [r for r in rows if r.op == op]
             requests, sectors = sum(r.requests for r in mine), sum(r.sectors for r in mine)
             least = trace.least_bytes("global", op)
-            asked = sum(r.bytes for r in mine)
-            body.append([requests, sectors, _ratio(sectors, requests), asked, least, op])
+            bytes_requested = sum(r.bytes for r in mine)
+            body.append([requests, sectors, _ratio(sectors, requests), bytes_requested, least, op])
     head = ["requests", "sectors", "per request", "bytes asked", "at least"]
     return _section("global memory", head, rows, body)
 

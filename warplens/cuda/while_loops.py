@@ -61,6 +61,6 @@ def _compiled(tree, code):
     definition.decorator_list = []
     around = ast.parse(f"def around({', '.join(code.co_freevars)}): pass")  # they are free in it
     around.body[0].body = [definition]
-    made = compile(around, code.co_filename, "exec", dont_inherit=True)
-    (outer,) = (part for part in made.co_consts if inspect.iscode(part))
+    module_code = compile(around, code.co_filename, "exec", dont_inherit=True)
+    (outer,) = (part for part in module_code.co_consts if inspect.iscode(part))
     return next(part for part in outer.co_consts if inspect.iscode(part))

@@ -61,12 +61,12 @@ class LeftInFlight(GluonFault):
     symptom = "left"
 
 
-def refuse(wrong, what, symptom=None):
-    """Raises a `GluonFault` that says `what`, if something is `wrong`, whatever is in flight.
+def refuse(wrong, message, symptom=None):
+    """Raises a `GluonFault` that says `message`, if something is `wrong`, whatever is in flight.
 
-    `symptom` is its hint's; without one, what it says has to do.
+    `symptom` is its hint's; without one, the message has to do.
     """
     if wrong:
-        fault = GluonFault(what)
+        fault = GluonFault(message)
         fault.symptom = symptom or "misuse"
         raise fault

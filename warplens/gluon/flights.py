@@ -37,8 +37,8 @@ class Flight:
     note: str = ""  # of a copy in: which phase of its barrier it belongs to
 
     def __str__(self):
-        what = {"copy in": "copy to", "copy out": "copy of", "product": "product"}[self.kind]
-        return f"the {what} {self.name} of line {self.place.line}"
+        noun = {"copy in": "copy to", "copy out": "copy of", "product": "product"}[self.kind]
+        return f"the {noun} {self.name} of line {self.place.line}"
 
 
 @dataclass(frozen=True)
@@ -108,5 +108,5 @@ class Log:
 
 def name_in(place, otherwise):
     """What the line at `place` calls what it makes: "s_k" of "s_k = gl.allocate_…"."""
-    found = NAMED.match(place.text) if place else None
-    return found[1] if found else otherwise
+    match = NAMED.match(place.text) if place else None
+    return match[1] if match else otherwise

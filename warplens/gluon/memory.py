@@ -113,21 +113,21 @@ class SharedTile:
             why, at_once = f"{flight} is still on its way", getattr(flight, "at_once", None)
             if at_once:
                 why += f"; {at_once}"
-            what = f"{self.name}: a tile is {verb} before the wait for it"
-            raise ReadBeforeWait(what, None, why, WAIT_FOR[getattr(flight, "way", flight.kind)])
+            message = f"{self.name}: a tile is {verb} before the wait for it"
+            raise ReadBeforeWait(message, None, why, WAIT_FOR[getattr(flight, "way", flight.kind)])
         if not self.state.filled:
             why = "no copy was started to it, and no thread wrote it"
             raise NothingThere(f"{self.name}: a tile is {verb} that has nothing in it", None, why)
 
     def refuse_overwriting(self):
         if flight := self.of_these_rows(self.state.arriving):
-            what = f"{self.name}: a tile is overwritten while it is on its way"
+            message = f"{self.name}: a tile is overwritten while it is on its way"
             do = WAIT_FOR[getattr(flight, "way", flight.kind)]
-            raise OverwrittenInFlight(what, None, f"{flight} has not been waited for", do)
+            raise OverwrittenInFlight(message, None, f"{flight} has not been waited for", do)
         if flight := self.of_these_rows(self.state.readers):
-            what = f"{self.name}: a tile is overwritten while it is read"
+            message = f"{self.name}: a tile is overwritten while it is read"
             why = f"{flight} reads it, and has not been waited for"
-            raise OverwrittenInFlight(what, None, why, WAIT_FOR[flight.kind])
+            raise OverwrittenInFlight(message, None, why, WAIT_FOR[flight.kind])
 
     def refuse_using(self, by):
         """What reads shared memory by itself sees neither threads' writes nor copies."""
@@ -136,9 +136,11 @@ class SharedTile:
 
     def refuse_written(self, by):
         if self.state.written:
-            what = f"{self.name}: a tile was written by threads, and no fence came after"
+            message = f"{self.name}: a tile was written by threads, and no fence came after"
             why = f"threads wrote it in line {self.state.written.line}, and {by} goes another way "
-            raise MissingFence(what, None, why + "to shared memory: it may find old numbers", FENCE)
+            raise MissingFence(
+                message, None, why + "to shared memory: it may find old numbers", FENCE
+            )
 
 
 class JoinedState:
@@ -215,10 +217,12 @@ class Barrier:
         self.refuse_unready()
         self.used = True
         if self.phase % 2 != int(phase):
-            said = f"the wait of line {self.log.here().line} returned at once: it asked for phase "
-            said += f"{int(phase)} of {self.name}, and the running one is {self.phase % 2}"
+            message = (
+                f"the wait of line {self.log.here().line} returned at once: it asked for phase "
+            )
+            message += f"{int(phase)} of {self.name}, and the running one is {self.phase % 2}"
             for flight, *_ in self.loads:
-                flight.at_once = said
+                flight.at_once = message
             self.log.step("wait", self.name)
             return
         arrived = sum(block.nbytes for _, _, block in self.loads)
@@ -243,8 +247,8 @@ class Barrier:
             why = f"line {self.announced.line} announced {self.bytes:,} bytes, and the copies that "
             why += f"were started bring {arrived:,}"
             do = "announce as many bytes as are copied, and start what is announced"
-        what = f"{self.name}: the wait for a tile never ends; a GPU hangs here"
-        raise NeverEnds(what, None, why, do)
+        message = f"{self.name}: the wait for a tile never ends; a GPU hangs here"
+        raise NeverEnds(message, None, why, do)
 
 
 class Several:
@@ -334,8 +338,8 @@ class FlyingProduct(Value):
         else:
             why = f"{self.flight} is done, but this is its name from before the wait"
             do = f"{self.flight.name} = warpgroup_mma_wait(…, deps=({self.flight.name},))"
-        what = f"{self.flight.name}: a product is used before the wait for it"
-        raise ReadBeforeWait(what, None, why, do)
+        message = f"{self.flight.name}: a product is used before the wait for it"
+        raise ReadBeforeWait(message, None, why, do)
 
     def tiles(self):
         return [x for x in (self.left, self.right) if isinstance(x, SharedTile)]
@@ -351,9 +355,9 @@ class FlyingProduct(Value):
             )
         return Value(self.result, self.layout)
 
-    def not_kept(self, kept):
+    def not_kept(self, deps):
         """The fault if its left factor is in registers, and not among those that are kept."""
-        if not isinstance(self.left, Value) or any(self.left is x for x in kept):
+        if not isinstance(self.left, Value) or any(self.left is x for x in deps):
             return None
         return GluonFault(
             f"{self.flight.name}: a factor is not kept until the wait",
@@ -368,7 +372,7 @@ class FlyingProduct(Value):
         left = self.left.x if in_registers else self.left.data
         self.result = _multiplied(left) @ _multiplied(self.right.data)
         if self.so_far is not None:
-            done = isinstance(self.so_far, FlyingProduct)
-            self.result = self.result + (self.so_far.result if done else self.so_far.x)
+            is_product = isinstance(self.so_far, FlyingProduct)
+            self.result = self.result + (self.so_far.result if is_product else self.so_far.x)
         for tile in self.tiles():
             tile.was_read(self.flight)

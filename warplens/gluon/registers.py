@@ -183,12 +183,12 @@ def ptx_max(x, y):
 
 def ptx_permuted(x, y, order):
     """Four bytes of the eight of x and y; where `order` says so, the sign of one, eight times."""
-    both, found = y << 32 | x, 0
+    both, result = y << 32 | x, 0
     for n in range(4):
         chosen = order >> 4 * n
         byte = both >> (chosen & 7) * 8 & 255
-        found = found | ((byte >> 7) * 255 if chosen & 8 else byte) << 8 * n
-    return found
+        result = result | ((byte >> 7) * 255 if chosen & 8 else byte) << 8 * n
+    return result
 
 
 def ptx_difference(x, y):
@@ -223,18 +223,18 @@ def inline_asm_elementwise(asm, constraints, args, dtype, is_pure, pack):
         return Value(torch.zeros_like(args[0].elements(True)[0]))
     refuse(pack != 2, "only pairs of elements are known here")
     args = torch.broadcast_tensors(*(raw(x) for x in args))
-    first, given = constraints.count("="), [y for x in args for y in registers_of(x)]
-    registers = {f"${first + n}": x for n, x in enumerate(given)}
+    first, inputs = constraints.count("="), [y for x in args for y in registers_of(x)]
+    registers = {f"${first + n}": x for n, x in enumerate(inputs)}
     for line in asm.strip(" {}\n").split(";"):
         name, *words = line.replace(",", " ").split() or [".reg"]
         if name != ".reg":
             values = [registers[x] if x in registers else int(x, 0) for x in words[1:]]
             registers[words[0]] = PTX[name](*values)
-    found, several = [registers[f"${n}"] for n in range(first)], isinstance(dtype, tuple)
-    found = [[x] for x in found] if several else [found]
-    found = [torch.stack(x, -1).to(torch.int32).view(-1) for x in found]
+    outputs, several = [registers[f"${n}"] for n in range(first)], isinstance(dtype, tuple)
+    outputs = [[x] for x in outputs] if several else [outputs]
+    outputs = [torch.stack(x, -1).to(torch.int32).view(-1) for x in outputs]
     dtypes = dtype if several else [dtype]
-    tiles = [Value(x.view(y).view(args[0].shape)) for x, y in zip(found, dtypes, strict=True)]
+    tiles = [Value(x.view(y).view(args[0].shape)) for x, y in zip(outputs, dtypes, strict=True)]
     return tuple(tiles) if several else tiles[0]
 
 

@@ -44,12 +44,12 @@ class Roles:
         before = {x: getattr(machine, x) for x in OWN}
         try:
             while role := self.next():
-                self.running = machine.seen.role = role
+                self.running = machine.flight_log.role = role
                 vars(machine).update(role.own)
                 role.body.switch()
                 role.own = {x: getattr(machine, x) for x in OWN}
         finally:
-            machine.roles = machine.seen.role = None
+            machine.roles = machine.flight_log.role = None
         for name in OWN[:-1]:
             before[name] = before[name] + [x for role in self.roles for x in role.own[name]]
         vars(machine).update(before)

@@ -1,7 +1,7 @@
 """Runs an unmodified Gluon kernel for Hopper on the CPU, one program after another.
 
     OnCPU(kernel)[grid](*args, num_warps=4)             tensors are changed in place
-    seen = trace(kernel, grid, *args, num_warps=4)      the same on copies: a `GluonTrace`
+    t = trace(kernel, grid, *args, num_warps=4)      the same on copies: a `GluonTrace`
 
 What a GPU does some time later is done here when the kernel waits for it, and not before. A
 `GluonFault` names a result that was not waited for, a tile that threads use while it is on its way
@@ -60,7 +60,7 @@ class Machine(RegisterArithmetic):
     NAMES = (*NAMES.split(), "warpgroup_mma_wait", "gdc_launch_dependents", "gdc_wait")
 
     def __init__(self, keeps=True, traced=False):
-        self.keeps, self.seen = keeps, Log(traced)
+        self.keeps, self.flight_log = keeps, Log(traced)
         self.gl = self.tl = self.tma = self.hopper = self
         self.nvidia = types.SimpleNamespace(hopper=self)
         self.mbarrier = Names(
@@ -105,7 +105,7 @@ class Machine(RegisterArithmetic):
                 self.products, self.stores, self.tiles, self.barriers = [], [], [], []
                 self.barrier_arrays = []
                 self.copies, self.groups, self.given_away, self.warps = [], [], [], warps
-                self.seen.program = self.program
+                self.flight_log.program = self.program
                 with self.placed():
                     self.rebuilt(plain(kernel))(**args)
                 self.refuse_left()
@@ -116,21 +116,21 @@ class Machine(RegisterArithmetic):
         """A program has ended: nothing of it may be on its way, and all factors were kept."""
         for _, fault in self.given_away:
             raise fault
-        left = [x.flight for x in self.products]
+        unfinished = [x.flight for x in self.products]
         for flight, do in (
-            *((x, "warpgroup_mma_wait(0, …) before the end") for x in left),
+            *((x, "warpgroup_mma_wait(0, …) before the end") for x in unfinished),
             *((x, "tma.store_wait(0) before the end") for x, *_ in self.stores),
             *((x, "wait for it, or do not start it") for b in self.barriers for x, *_ in b.loads),
         ):
             why = "what nobody waits for may not be done, or be done to the next program's memory"
-            what = f"a program ends while {flight} is on its way"
-            raise LeftInFlight(what, flight.place, why, do)
+            message = f"a program ends while {flight} is on its way"
+            raise LeftInFlight(message, flight.place, why, do)
         if self.copies or self.groups:
             raise LeftInFlight("a program ends before a tile is there: async_copy.wait_group(0)")
         for barrier in self.barriers:
             if barrier.bytes:
-                what = f"{barrier.name}: a program ends, and a tile that it announced never came"
-                raise LeftInFlight(what, barrier.announced, None, "expect(…, pred=there is one)")
+                message = f"{barrier.name}: a program ends, and a tile that it announced never came"
+                raise LeftInFlight(message, barrier.announced, None, "expect(…, pred=there is one)")
 
     def refuse_idle(self, arrays):
         """All programs have ended: where barriers were used, each array of them was, by one."""
@@ -159,10 +159,10 @@ class Machine(RegisterArithmetic):
 
     def place_of(self, error):
         """The innermost line of the kernel, or of what it calls, that an error went through."""
-        return place_of(error, self.seen.codes.__contains__)
+        return place_of(error, self.flight_log.codes.__contains__)
 
     def _code_of(self, function):
-        self.seen.codes.add(function.__code__)
+        self.flight_log.codes.add(function.__code__)
         return function.__code__
 
     def _replacement(self, name, value):
@@ -201,9 +201,9 @@ class Machine(RegisterArithmetic):
         memory = pointer.memory.view(-1)
         at, mask = pointer.elements(mask)
         self.note(memory, "load", at[mask])
-        found = memory[torch.where(mask, at, 0)]
-        found = found if mask.all() else torch.where(mask, found, raw(other)).to(memory.dtype)
-        return Value(found, layout)
+        values = memory[torch.where(mask, at, 0)]
+        values = values if mask.all() else torch.where(mask, values, raw(other)).to(memory.dtype)
+        return Value(values, layout)
 
     def store(self, pointer, value, mask=None, boundary_check=(), cache_modifier="",
               eviction_policy=""):  # fmt: skip
@@ -215,8 +215,8 @@ class Machine(RegisterArithmetic):
     def write(self, memory, at, values):
         owner = torch.full((memory.numel(),), self.program)
         owner = self.owners.setdefault(memory.data_ptr(), torch.full_like(owner, -1))
-        others = (owner[at] != -1) & (owner[at] != self.program)
-        refuse(others.any(), "two programs write the same element", "programs")
+        by_others = (owner[at] != -1) & (owner[at] != self.program)
+        refuse(by_others.any(), "two programs write the same element", "programs")
         owner[at] = self.program
         self.note(memory, "store", at)
         memory.view(-1)[at] = values.to(memory.dtype)
@@ -229,29 +229,29 @@ class Machine(RegisterArithmetic):
 
     def allocate_shared_memory(self, element_ty, shape, layout, value=None):
         dtype = element_ty
-        name = name_in(self.seen.here(), "tile")
+        name = name_in(self.flight_log.here(), "tile")
         if dtype == torch.int64:
             names = [f"{name}[{i}]" for i in range(shape[0])] if len(shape) == 2 else [name]
-            made = [Barrier(self.seen, name) for name in names]
-            self.barriers += made
-            self.barrier_arrays.append(made)
-            return Several(made) if len(shape) == 2 else made[0]
+            allocated = [Barrier(self.flight_log, name) for name in names]
+            self.barriers += allocated
+            self.barrier_arrays.append(allocated)
+            return Several(allocated) if len(shape) == 2 else allocated[0]
         unknown = float("nan") if dtype.is_floating_point else -1
         parts = torch.full(shape, unknown, dtype=dtype).view(-1, *shape[-2:])
         names = [f"{name}[{i}]" for i in range(len(parts))] if len(shape) == 3 else [name]
-        made = [SharedTile(self.seen, *x) for x in zip(names, parts, strict=True)]
-        self.tiles += made
+        allocated = [SharedTile(self.flight_log, *x) for x in zip(names, parts, strict=True)]
+        self.tiles += allocated
         if value is not None:
-            made[0].store(value)
-        return Several(made) if len(shape) == 3 else made[0]
+            allocated[0].store(value)
+        return Several(allocated) if len(shape) == 3 else allocated[0]
 
     def barrier(self, *, cluster=False):
-        self.seen.step("barrier", "all threads")
+        self.flight_log.step("barrier", "all threads")
 
     def fence_async_shared(self, cluster=False):
-        self.seen.step("fence", "shared memory")
+        self.flight_log.step("fence", "shared memory")
         for x in self.tiles:
-            if x.state.writer is self.seen.role:  # each role for itself
+            if x.state.writer is self.flight_log.role:  # each role for itself
                 x.state.written = None
         for x in self.barriers:
             x.dirty = None
@@ -262,7 +262,7 @@ class Machine(RegisterArithmetic):
     def expect(self, mbarrier, bytes_per_cta=None, pred=True):
         if pred:
             mbarrier.arrive(bytes_per_cta)
-            self.seen.step("announce", mbarrier.name)
+            self.flight_log.step("announce", mbarrier.name)
 
     def arrive(self, mbarrier, *, count=1, pred=True):
         for _ in range(count if pred else 0):
@@ -285,7 +285,7 @@ class Machine(RegisterArithmetic):
         tile = smem
         tile.refuse_overwriting()
         block = self.load(pointer, mask, 0.0).x
-        flight = self.seen.start("copy in", tile.name, bytes=block.nbytes)
+        flight = self.flight_log.start("copy in", tile.name, bytes=block.nbytes)
         flight.way = "cp.async"
         tile.starts(flight)
         tile.data.fill_(float("nan"))
@@ -296,14 +296,14 @@ class Machine(RegisterArithmetic):
         self.copies = []
 
     def wait_group(self, num_outstanding=0):
-        done = []
+        finished = []
         while len(self.groups) > num_outstanding:
             for flight, tile, block in self.groups.pop(0):
-                done.append(flight)
+                finished.append(flight)
                 tile.arrives(flight)
                 tile.wrote()
                 tile.data.copy_(block)
-        self.seen.wait("copies", done)
+        self.flight_log.wait("copies", finished)
 
     def arrive_with_copies(self, mbarrier, increment_count=True):
         """Each thread arrives when its copies so far are done: all that no group was made of."""
@@ -324,9 +324,9 @@ class Machine(RegisterArithmetic):
         swapped = isinstance(barrier, SharedTile) or isinstance(tile, Barrier)
         refuse(swapped, "a copy in takes descriptor, [row, column], barrier, tile, in this order")
         if barrier.dirty:
-            what = f"{barrier.name}: no fence came after the barrier's init"
+            message = f"{barrier.name}: no fence came after the barrier's init"
             why = f"line {barrier.dirty.line} wrote it, and the copy signals it on another way"
-            raise MissingFence(what, None, why, FENCE)
+            raise MissingFence(message, None, why, FENCE)
         fit(tile, described)
         tile.refuse_overwriting()
         tile.refuse_written("a copy")
@@ -334,7 +334,7 @@ class Machine(RegisterArithmetic):
         block = torch.zeros(described.block_shape, dtype=described.base.dtype)
         block[inside] = described.base.view(-1)[place[inside]]
         self.note(described.base, "load", place[inside])
-        flight = self.seen.start("copy in", tile.name, bytes=block.nbytes)
+        flight = self.flight_log.start("copy in", tile.name, bytes=block.nbytes)
         tile.starts(flight)
         tile.data.fill_(float("nan"))
         flight.note = f"phase {barrier.phase % 2}"
@@ -344,19 +344,19 @@ class Machine(RegisterArithmetic):
         described, at, tile = tensor_desc, coord, src
         fit(tile, described)
         tile.refuse_using("a copy")
-        flight = self.seen.start("copy out", tile.name, bytes=tile.data.nbytes)
+        flight = self.flight_log.start("copy out", tile.name, bytes=tile.data.nbytes)
         tile.is_read(flight)
         self.stores.append((flight, described, at, tile))
 
     def store_wait(self, pendings):
-        done = []
+        finished = []
         while len(self.stores) > pendings:
             flight, described, at, tile = self.stores.pop(0)
             inside, place = self.place(described, at)
             self.write(described.base, place[inside], tile.data[inside])
             tile.was_read(flight)
-            done.append(flight)
-        self.seen.wait("stores", done)
+            finished.append(flight)
+        self.flight_log.wait("stores", finished)
 
     def place(self, described, at):
         """Which elements of a tile are inside of the tensor, and their indices."""
@@ -371,26 +371,26 @@ class Machine(RegisterArithmetic):
 
     def warpgroup_mma(self, a, b, acc, *, use_acc=True, precision=None, max_num_imprecise_acc=None,
                       is_async=False):  # fmt: skip
-        name = name_in(self.seen.here(), "product")
+        name = name_in(self.flight_log.here(), "product")
         sums = torch.float32 if isinstance(acc, FlyingProduct) else acc.dtype
         refuse(sums != torch.float32, f"{name}: a product whose sums are {sums}: float32 has room")
-        made = FlyingProduct(self.seen, name, a, b, acc if use_acc else None)
-        made.layout = acc.layout
-        self.products.append(made)
-        return made if is_async else self.warpgroup_mma_wait(0, (made, a))[0]
+        product = FlyingProduct(self.flight_log, name, a, b, acc if use_acc else None)
+        product.layout = acc.layout
+        self.products.append(product)
+        return product if is_async else self.warpgroup_mma_wait(0, (product, a))[0]
 
     def warpgroup_mma_wait(self, num_outstanding=0, deps=None):
         refuse(not deps, "warpgroup_mma_wait without deps: nothing comes out of it")
-        done = []
+        finished = []
         while len(self.products) > num_outstanding:
             product = self.products.pop(0)
             product.finish()
-            done.append(product.flight)
+            finished.append(product.flight)
             if self.keeps and (fault := product.not_kept(deps)):
                 self.given_away.append((product.left, fault))
         # A later wait that names a factor has kept it as well.
         self.given_away = [x for x in self.given_away if all(x[0] is not y for y in deps)]
-        self.seen.wait("products", done)
+        self.flight_log.wait("products", finished)
         deps = [x.get(num_outstanding) if isinstance(x, FlyingProduct) else x for x in deps]
         return deps[0] if len(deps) == 1 else tuple(deps)
 
@@ -424,7 +424,7 @@ class OnCPU:
             keeps those that nothing overwrites in PTX, too.
 
     Attributes:
-        given: {parameter: argument} of the last launch.
+        arguments: {parameter: value} of the last launch.
     """
 
     def __init__(self, kernel, keeps=True):
@@ -435,15 +435,17 @@ class OnCPU:
 
     def run(self, grid, warps, args):
         """A launch; see `Machine.run`. The arguments come in the order of the parameters."""
-        self.given = dict(zip(inspect.signature(plain(self.kernel)).parameters, args, strict=True))
-        Machine(self.keeps).run(self.kernel, grid, warps, self.given)
+        self.arguments = dict(
+            zip(inspect.signature(plain(self.kernel)).parameters, args, strict=True)
+        )
+        Machine(self.keeps).run(self.kernel, grid, warps, self.arguments)
 
 
-def watch(kernel, grid, given, num_warps=4, keeps=True, reverse=False):
-    """Runs a kernel on the CPU, on the tensors that are given, and counts what is in flight.
+def watch(kernel, grid, arguments, num_warps=4, keeps=True, reverse=False):
+    """Runs a kernel on the CPU, on the tensors of `arguments`, and counts what is in flight.
 
     Args:
-        grid: up to three numbers. given: {parameter: argument}. keeps: as for `OnCPU`.
+        grid: up to three numbers. arguments: {parameter: value}. keeps: as for `OnCPU`.
         reverse: programs from the last to the first.
 
     Returns:
@@ -453,12 +455,12 @@ def watch(kernel, grid, given, num_warps=4, keeps=True, reverse=False):
     grid = tuple(grid) + (1,) * (3 - len(grid))
     try:
         with time_limit():
-            machine.run(kernel, grid, num_warps, given, reverse)
+            machine.run(kernel, grid, num_warps, arguments, reverse)
     except GluonFault as fault:
         faults.append(fault)
     except StillRunning as error:
         faults.append(EndlessLoop(f"{STILL} after {SECONDS} s", machine.place_of(error)))
-    return GluonTrace(plain(kernel).__name__, grid, machine, faults, given)
+    return GluonTrace(plain(kernel).__name__, grid, machine, faults, arguments)
 
 
 def trace(kernel, grid, *args, num_warps=4, **named):
@@ -467,10 +469,12 @@ def trace(kernel, grid, *args, num_warps=4, **named):
     Other options of a launch are taken and ignored.
     """
     grid = (grid,) if isinstance(grid, int) else grid
-    known = inspect.signature(plain(kernel)).parameters
-    given = dict(zip(known, args, strict=False)) | {x: y for x, y in named.items() if x in known}
-    inspect.signature(plain(kernel)).bind(**given)
-    return watch(kernel, grid, {name: copied(x) for name, x in given.items()}, num_warps)
+    parameters = inspect.signature(plain(kernel)).parameters
+    arguments = dict(zip(parameters, args, strict=False)) | {
+        x: y for x, y in named.items() if x in parameters
+    }
+    inspect.signature(plain(kernel)).bind(**arguments)
+    return watch(kernel, grid, {name: copied(x) for name, x in arguments.items()}, num_warps)
 
 
 def copied(x):

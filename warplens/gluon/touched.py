@@ -15,15 +15,15 @@ class Touched:
         key = memory.data_ptr(), op
         self.counts[key] = self.counts[key] + new if key in self.counts else new
 
-    def named(self, given):
-        """[(name, shape, strides, op, counts)] of the arguments `given` that were touched."""
-        found = []
-        for name, x in given.items():
+    def named(self, arguments):
+        """[(name, shape, strides, op, counts)] of those `arguments` that were touched."""
+        rows = []
+        for name, x in arguments.items():
             tensor = getattr(x, "base", x)
             if not isinstance(tensor, torch.Tensor):
                 continue
             strides = x.strides if tensor is not x else x.stride()
             for op in ("load", "store"):
                 if (counts := self.counts.get((tensor.data_ptr(), op))) is not None:
-                    found.append((name, tuple(x.shape), tuple(strides), op, counts.numpy()))
-        return found
+                    rows.append((name, tuple(x.shape), tuple(strides), op, counts.numpy()))
+        return rows

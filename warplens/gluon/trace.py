@@ -33,11 +33,11 @@ class GluonTrace(Shown):
     touched: list[Any]
     races: tuple[Any, ...] = ()
 
-    def __init__(self, kernel, grid, machine, faults, given):
+    def __init__(self, kernel, grid, machine, faults, arguments):
         self.kernel, self.grid, self.programs = kernel, grid, grid[0] * grid[1] * grid[2]
-        self.steps, self.flights = machine.seen.steps, machine.seen.flights
+        self.steps, self.flights = machine.flight_log.steps, machine.flight_log.flights
         self.owners, self.faults = machine.owners, faults
-        self.touched = machine.touched.named(given)
+        self.touched = machine.touched.named(arguments)
 
     def of(self, kind: Kind, program: int | None = None) -> list[Any]:
         """The flights of a kind."""
@@ -60,8 +60,8 @@ class GluonTrace(Shown):
         """How many of a kind are on their way at once in a program, at most."""
         most = 0
         for flight in self.of(kind):
-            others = self.of(kind, flight.program)
-            most = max(most, sum(x.start <= flight.start < (x.end or 1e9) for x in others))
+            same_kind = self.of(kind, flight.program)
+            most = max(most, sum(x.start <= flight.start < (x.end or 1e9) for x in same_kind))
         return most
 
     def meanwhile(self, flight: Any, *kinds: str) -> list[Any]:
@@ -87,9 +87,9 @@ class GluonTrace(Shown):
                 flying = [x for x in self.flights if x.program == program]
                 flying = [x.name for x in flying if x.start <= step.n < (x.end or 1e9)]
                 count = step.kind == "compute"
-                what = f"{step.kind} {many(int(step.what), 'tile') if count else step.what}"
+                text = f"{step.kind} {many(int(step.what), 'tile') if count else step.what}"
                 line = step.place.line if step.place else ""
-                lines.append(f"{step.n:4} {line:>5}  {what:34}{' '.join(flying)}".rstrip())
+                lines.append(f"{step.n:4} {line:>5}  {text:34}{' '.join(flying)}".rstrip())
         return "\n".join([*lines, *(f"fault: {fault}" for fault in self.faults)])
 
     def __str__(self) -> str:

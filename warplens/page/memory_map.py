@@ -14,12 +14,12 @@ DONE = {"load": "read", "store": "written", "atomic": "updated by atomics"}
 def element_numbers(offsets, width, shape, strides, itemsize):
     """The number of each element that accesses of `width` bytes at `offsets` touch, in C order."""
     pieces = max(1, width // itemsize)
-    rest = (offsets[:, None] + itemsize * np.arange(pieces)).ravel()
-    index = [np.zeros(len(rest), np.int64) for _ in shape]
+    remainder = (offsets[:, None] + itemsize * np.arange(pieces)).ravel()
+    index = [np.zeros(len(remainder), np.int64) for _ in shape]
     for axis in sorted(range(len(shape)), key=lambda axis: -strides[axis]):
         if strides[axis] > 0 and shape[axis] > 1:
-            index[axis], rest = np.divmod(rest, strides[axis])
-    return np.ravel_multi_index(index, shape, mode="clip") if shape else np.zeros_like(rest)
+            index[axis], remainder = np.divmod(remainder, strides[axis])
+    return np.ravel_multi_index(index, shape, mode="clip") if shape else np.zeros_like(remainder)
 
 
 def memory_map(array, shape, op, elements, times=None, each=1, whose=""):
@@ -89,12 +89,12 @@ def _drawn(name, text, op, mean, levels):
     paths = [
         element(
             "path",
-            element("title", f"{DONE[op]} {said}"),
+            element("title", f"{DONE[op]} {label}"),
             d=_runs(mask),
             class_=op,
             fill_opacity=_shade(n, levels),
         )
-        for n, (said, mask) in enumerate(levels)
+        for n, (label, mask) in enumerate(levels)
     ]
     return picture(
         x * wide,
@@ -122,10 +122,10 @@ def _legend(op, levels):
     keys = [
         element(
             "span",
-            picture(10, 10, said, said, box(0, 0, 10, 10, op, fill_opacity=_shade(n, levels)),
+            picture(10, 10, label, label, box(0, 0, 10, 10, op, fill_opacity=_shade(n, levels)),
                     width="10", height="10"),
-            f" {said}",
+            f" {label}",
         )
-        for n, (said, _) in enumerate(levels)
+        for n, (label, _) in enumerate(levels)
     ]  # fmt: skip
     return element("span", joined(*keys, between=" "), class_="legend")

@@ -28,92 +28,94 @@ MOST_SECTORS = 256  # of a request that are drawn
 VERBS = {"load": "read", "store": "written", "atomic": "updated"}
 
 
-def launch(seen):
-    text = f"{many(seen.programs, 'program')}, grid {tuple(seen.grid)}"
-    return f"{text}. {seen.configuration}" if seen.configuration else text
+def launch(trace):
+    text = f"{many(trace.programs, 'program')}, grid {tuple(trace.grid)}"
+    return f"{text}. {trace.configuration}" if trace.configuration else text
 
 
-def facts(seen):
-    dots = [(f"products {M}×{K} by {K}×{N}, {kind}", n) for (M, N, K, kind), n in seen.dots.items()]
-    found = [
-        ("requests", seen.requests()),
-        ("lanes", seen.lanes()),
-        ("sectors of global memory", seen.sectors()),
-        ("bytes asked", seen.bytes()),
-        ("bytes of the distinct elements", seen.least_bytes()),
-        ("elements of which exp was taken", seen.exps),
+def facts(trace):
+    dots = [
+        (f"products {M}×{K} by {K}×{N}, {kind}", n) for (M, N, K, kind), n in trace.dots.items()
+    ]
+    rows = [
+        ("requests", trace.requests()),
+        ("lanes", trace.lanes()),
+        ("sectors of global memory", trace.sectors()),
+        ("bytes asked", trace.bytes()),
+        ("bytes of the distinct elements", trace.least_bytes()),
+        ("elements of which exp was taken", trace.exps),
         *dots,
     ]
-    return [(name, value) for name, value in found if value or name == "requests"]
+    return [(name, value) for name, value in rows if value or name == "requests"]
 
 
-def lines(seen):
-    found, exps = {}, dict(seen.exp_lines)
-    for row in seen.rows:
+def lines(trace):
+    counts, exps = {}, dict(trace.exp_lines)
+    for row in trace.rows:
         if row.place:
             numbers = row.requests, row.lanes, row.sectors, 0
             where = row.place.file, row.place.line
-            found[where] = tuple(map(sum, zip(found.get(where, (0,) * 4), numbers, strict=True)))
-    file = next(iter(found), (None,))[0]
+            counts[where] = tuple(map(sum, zip(counts.get(where, (0,) * 4), numbers, strict=True)))
+    file = next(iter(counts), (None,))[0]
     for line, n in exps.items():
         if file:
-            found[file, line] = (*found.get((file, line), (0,) * 3)[:3], n)
-    return found
+            counts[file, line] = (*counts.get((file, line), (0,) * 3)[:3], n)
+    return counts
 
 
 def heat(numbers):
     return numbers[2]
 
 
-def table(seen):
+def table(trace):
     heads = ["tensor", "access", "requests", "lanes", "sectors", "bytes"]
     body = [
         (row.place, [row.array, row.op, row.requests, row.lanes, row.sectors, row.bytes])
-        for row in seen.rows
+        for row in trace.rows
     ]
     return heads, body
 
 
-def steps(seen):
+def steps(trace):
     """As for numba: the first requests of each line and tensor, and the first program's."""
-    placed = [n for n, x in enumerate(seen.accesses) if x.place]
-    wanted, totals, count = set(), {}, {}
+    placed = [n for n, x in enumerate(trace.accesses) if x.place]
+    selected, totals, count = set(), {}, {}
     for n in placed:
-        access = seen.accesses[n]
+        access = trace.accesses[n]
         where = access.place.file, access.place.line
         totals[where] = totals.get(where, 0) + 1
         kind = (*where, access.array, access.op)
         count[kind] = count.get(kind, 0) + 1
         if count[kind] <= FIRST:
-            wanted.add(n)
-    first = [n for n in placed if seen.accesses[n].program == seen.accesses[placed[0]].program]
+            selected.add(n)
+    first = [n for n in placed if trace.accesses[n].program == trace.accesses[placed[0]].program]
     first = first[:MOST_IN_ORDER]
-    chosen = sorted(wanted | set(first))
+    chosen = sorted(selected | set(first))
     number = {n: i for i, n in enumerate(chosen)}
-    return [_step(seen.accesses[n]) for n in chosen], [number[n] for n in first], totals
+    return [_step(trace.accesses[n]) for n in chosen], [number[n] for n in first], totals
 
 
 def _step(access):
-    place, asked = access.place, np.unique(access.offsets)
-    sector, elements = np.unique(asked // SECTOR, return_counts=True)
+    place, distinct = access.place, np.unique(access.offsets)
+    sector, elements = np.unique(distinct // SECTOR, return_counts=True)
     used = elements * access.width
-    said = f"line {place.line}, {access.array}: {many(len(access.offsets), 'element')} "
-    said += f"{VERBS[access.op]}, {many(len(sector), 'sector')}, "
-    said += f"{int(used.sum()):,} of {SECTOR * len(sector):,} bytes"
+    caption = f"line {place.line}, {access.array}: {many(len(access.offsets), 'element')} "
+    caption += f"{VERBS[access.op]}, {many(len(sector), 'sector')}, "
+    caption += f"{int(used.sum()):,} of {SECTOR * len(sector):,} bytes"
     if len(sector) > MOST_SECTORS:
-        said += f"; the first {MOST_SECTORS} sectors are drawn"
+        caption += f"; the first {MOST_SECTORS} sectors are drawn"
     drawn = np.stack([sector, used], 1)[:MOST_SECTORS].tolist()
-    who = f"program {access.program}"
-    step = {"op": access.op, "used": drawn, "sector": SECTOR, "said": said, "who": who}
+    label = f"program {access.program}"
+    step = {"op": access.op, "used": drawn, "sector": SECTOR, "said": caption, "who": label}
     return (place.file, place.line), step
 
 
-def maps(seen):
+def maps(trace):
     groups = {}
-    for access in seen.accesses:
+    for access in trace.accesses:
         groups.setdefault((access.array, access.op), []).append(access)
     for (name, op), accesses in groups.items():
-        tensor, width = seen.tensors[name], accesses[0].width
+        tensor, width = trace.tensors[name], accesses[0].width
         if not tensor.numel():
             continue
         offsets = np.concatenate([x.offsets for x in accesses])

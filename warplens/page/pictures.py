@@ -28,18 +28,18 @@ def banks(step):
     return picture(wide, tall, title, says, *rows, class_="wide", style=f"max-width:{wide}px")
 
 
-def timeline(seen, key_of, in_notebook=False):
+def timeline(trace, key_of, in_notebook=False):
     """The steps of a program across; below, a bar for each copy and product in flight.
 
     Args:
         key_of: the key of a `Place`, or None.
     """
-    program = shown(seen)
-    own = [x for x in seen.steps if x.program == program][:MOST]
+    program = shown(trace)
+    own = [x for x in trace.steps if x.program == program][:MOST]
     if not own:
         return None
     first, last = own[0].n, own[-1].n
-    rows = _lanes([x for x in seen.flights if x.program == program and x.start <= last])
+    rows = _lanes([x for x in trace.flights if x.program == program and x.start <= last])
     left = 8 * max([len(name) for name, _ in rows] + [7])
 
     def x(n):
@@ -64,18 +64,18 @@ def timeline(seen, key_of, in_notebook=False):
     wide, tall = left + STEP * (last - first + 2), BAR * (len(rows) + 1) + 4
     title = f"Timeline of program {program}: its steps, and what is in flight meanwhile"
     size = {"width": f"{wide}", "height": f"{tall}", "class_": "timeline"}
-    return picture(wide, tall, title, said(seen, program), joined(*parts), **size)
+    return picture(wide, tall, title, caption(trace, program), joined(*parts), **size)
 
 
-def said(seen, program):
+def caption(trace, program):
     """What the timeline shows, in words."""
     parts = []
     for kind in KINDS:
-        flights = seen.of(kind, program)
-        busy = sum(bool(seen.meanwhile(x, "read", "write", "compute")) for x in flights)
+        flights = trace.of(kind, program)
+        busy = sum(bool(trace.meanwhile(x, "read", "write", "compute")) for x in flights)
         if flights:
             parts.append(f"{len(flights)} {COPIES[kind]}, {busy} of them with work meanwhile")
-    steps = sum(x.program == program for x in seen.steps)
+    steps = sum(x.program == program for x in trace.steps)
     cut = f"; the first {MOST} of {steps} steps are drawn" if steps > MOST else ""
     return ("; ".join(parts) or "nothing is ever in flight") + cut
 
@@ -86,8 +86,8 @@ def _lanes(flights):
     for kind, arrow in ARROWS.items():
         for flight in [x for x in flights if x.kind == kind]:
             name = arrow + flight.name
-            for other, there in rows:
-                if other == name and (there[-1].end or 1 << 60) <= flight.start:
+            for row_name, there in rows:
+                if row_name == name and (there[-1].end or 1 << 60) <= flight.start:
                     there.append(flight)
                     break
             else:

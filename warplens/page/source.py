@@ -17,9 +17,9 @@ class Source:
         left: how many more there are than `most`. keys: of the lines.
     """
 
-    def __init__(self, seen, counted, most):
+    def __init__(self, trace, counted, most):
         """`counted`: (file, line)s that something was counted at. most: lines to show."""
-        places = [x for trouble in [*seen.faults, *seen.races] for x in places_of(trouble)]
+        places = [x for trouble in [*trace.faults, *trace.races] for x in places_of(trouble)]
         counted = [*counted, *((place.file, place.line) for place in places)]
         self.files = list(dict.fromkeys(file for file, _ in counted))
         self.lines = []
@@ -30,7 +30,7 @@ class Source:
                 for n in range(first, last + 1):
                     text = _short(linecache.getline(file, n).rstrip("\n"))
                     self.lines.append((self.key(file, n), n, text))
-        self.left = max(0, len(self.lines) - most)
+        self.omitted = max(0, len(self.lines) - most)
         self.lines = self.lines[:most]
         self.keys = {line[0] for line in self.lines if line}
 

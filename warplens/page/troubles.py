@@ -10,20 +10,20 @@ LINE = re.compile(r"\bline (\d+)")
 MOST = 50
 
 
-def troubles(seen, source, links=True):
+def troubles(trace, source, links=True):
     """A <section>: what is wrong with the kernel, or that nothing is."""
-    found = [*seen.faults, *seen.races]
-    reach = f" {seen.reach()}." if hasattr(seen, "reach") else ""
-    if not found:
+    problems = [*trace.faults, *trace.races]
+    reach = f" {trace.reach()}." if hasattr(trace, "reach") else ""
+    if not problems:
         return element("p", "No race and no fault was found.", reach, class_="fine")
-    head = many(len(seen.faults), "fault") if seen.faults else ""
-    head += (" and " if head and seen.races else "") + (
-        many(len(seen.races), "race") if seen.races else ""
+    head = many(len(trace.faults), "fault") if trace.faults else ""
+    head += (" and " if head and trace.races else "") + (
+        many(len(trace.races), "race") if trace.races else ""
     )
-    items = [element("li", _said(trouble, source, links)) for trouble in found[:MOST]]
-    if len(found) > MOST:
-        items.append(element("li", f"and {len(found) - MOST} more: print the trace"))
-    ends = [x for x in seen.faults if type(x).__name__ != "UninitialisedRead"]
+    items = [element("li", _reported(trouble, source, links)) for trouble in problems[:MOST]]
+    if len(problems) > MOST:
+        items.append(element("li", f"and {len(problems) - MOST} more: print the trace"))
+    ends = [x for x in trace.faults if type(x).__name__ != "UninitialisedRead"]
     stop = "The run stopped at the fault: the counts are of what came before." if ends else None
     return element(
         "section",
@@ -35,7 +35,7 @@ def troubles(seen, source, links=True):
     )
 
 
-def _said(trouble, source, links):
+def _reported(trouble, source, links):
     kind = type(trouble).__name__
     places = {str(place): place for place in places_of(trouble)}
     lines = [_linked(line, places, source) if links else line for line in str(trouble).split("\n")]
@@ -45,7 +45,7 @@ def _said(trouble, source, links):
 
 def _linked(text, places, source):
     """A line of text, with "line 12" as a link to it."""
-    place = next((place for said, place in places.items() if said in text), None)
+    place = next((place for mention, place in places.items() if mention in text), None)
     file = place.file if place else next(iter(source.files), None)
 
     def link(match):

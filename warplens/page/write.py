@@ -27,14 +27,18 @@ NO_CODE = (
 class Parts:
     """The pieces of a page of `seen`, each as markup."""
 
-    def __init__(self, seen, links=True):
-        self.seen, self.links = seen, links
+    def __init__(self, trace, links=True):
+        self.trace, self.links = trace, links
         kind = (
-            "gluon" if hasattr(seen, "flights") else "triton" if hasattr(seen, "dots") else "numba"
+            "gluon"
+            if hasattr(trace, "flights")
+            else "triton"
+            if hasattr(trace, "dots")
+            else "numba"
         )
         self.way = importlib.import_module(f".of_{kind}", __package__)
-        self.lines = self.way.lines(seen)
-        self.source = Source(seen, self.lines, MOST_LINES)
+        self.lines = self.way.lines(trace)
+        self.source = Source(trace, self.lines, MOST_LINES)
 
     def key_of(self, place):
         return self.source.key_of(place)
@@ -42,12 +46,12 @@ class Parts:
     def head(self):
         facts = [
             element("div", element("dt", name), element("dd", f"{value:,}"))
-            for name, value in self.way.facts(self.seen)
+            for name, value in self.way.facts(self.trace)
         ]
         file = self.source.name()
-        launched = self.way.launch(self.seen) + (f", of {file}" if file else "")
+        launched = self.way.launch(self.trace) + (f", of {file}" if file else "")
         return joined(
-            element("h1", element("code", self.seen.kernel)),
+            element("h1", element("code", self.trace.kernel)),
             element("p", launched, "."),
             element("dl", *facts, class_="facts"),
         )
@@ -58,7 +62,7 @@ class Parts:
         return element("details", element("summary", "What is counted"), counted, missing)
 
     def troubles(self):
-        return troubles(self.seen, self.source, self.links)
+        return troubles(self.trace, self.source, self.links)
 
     def code(self):
         """The source, with the counts of each line, and how it compares with the others."""
@@ -74,8 +78,8 @@ class Parts:
             rows.append(["", "", element("code", "⋮"), *[""] * len(used)] if line is None else
                         self._line(*line, numbers.get(line[0]), used, hottest))  # fmt: skip
         says = f"What each line asks for; the bars compare the {self.way.HEAT} of the lines."
-        if self.source.left:
-            says += f" {many(self.source.left, 'more line')} would make this page too large."
+        if self.source.omitted:
+            says += f" {many(self.source.omitted, 'more line')} would make this page too large."
 
         def row(n):
             return {"id": keys[n], "data_line": keys[n]} if self.links and keys[n] else {}
@@ -95,10 +99,10 @@ class Parts:
         return [heading, bar, element("code", text), *counts]
 
     def table(self):
-        heads, body = self.way.table(self.seen)
+        heads, body = self.way.table(self.trace)
         rows = [[place.line if place else "–", *cells] for place, cells in body[:MOST_ROWS]]
-        left = len(body) - len(rows)
-        more = f"{many(left, 'more row')}: print the trace." if left else None
+        omitted = len(body) - len(rows)
+        more = f"{many(omitted, 'more row')}: print the trace." if omitted else None
 
         def row(n):
             return {"data_line": self.key_of(body[n][0])} if self.links else {}
@@ -112,13 +116,15 @@ class Parts:
         )
 
     def maps(self):
-        figures, size, left = [], 0, 0
-        for figure in self.way.maps(self.seen):
+        figures, size, omitted = [], 0, 0
+        for figure in self.way.maps(self.trace):
             size += len(figure)
-            figures, left = (figures + [figure], left) if size < MOST_MAPS else (figures, left + 1)
-        if not figures and not left:
+            figures, omitted = (
+                (figures + [figure], omitted) if size < MOST_MAPS else (figures, omitted + 1)
+            )
+        if not figures and not omitted:
             return None
-        more = f"{many(left, 'more map')} would make this page too large." if left else None
+        more = f"{many(omitted, 'more map')} would make this page too large." if omitted else None
         how = "The last dimension runs across, the others down; a cell is one element or several."
         return self._section(
             "Memory maps",
@@ -128,20 +134,20 @@ class Parts:
         )
 
     def timeline(self):
-        if not hasattr(self.seen, "flights"):
+        if not hasattr(self.trace, "flights"):
             return None
-        drawn = pictures.timeline(self.seen, self.key_of if self.links else lambda place: None)
+        drawn = pictures.timeline(self.trace, self.key_of if self.links else lambda place: None)
         if drawn is None:
             return None
         keys = [
             element("span", element("i", class_=f"swatch {kind}"), f" {name}")
             for kind, name in TIMELINE.items()
         ]
-        program, steps = self.way.shown(self.seen), self.way.steps(self.seen)[0]
+        program, steps = self.way.shown(self.trace), self.way.steps(self.trace)[0]
         text = "\n".join(f"{step['step']}. {step['said']}" for _, step in steps)
         return self._section(
             "Timeline",
-            element("p", pictures.said(self.seen, program), "."),
+            element("p", pictures.caption(self.trace, program), "."),
             element("div", drawn, class_="scroll", tabindex="0", role="region",
                     aria_label="timeline"),
             element("p", *keys, class_="legend"),
@@ -149,8 +155,8 @@ class Parts:
                     element("pre", text)),
         )  # fmt: skip
 
-    def banks(self, made):
-        worst = getattr(self.way, "worst_banks", lambda *_: None)(self.seen, made)
+    def banks(self, placed_steps):
+        worst = getattr(self.way, "worst_banks", lambda *_: None)(self.trace, placed_steps)
         if worst is None:
             return None
         says = f"The request with the most conflicts, {worst['who']}: {worst['said']}."
@@ -174,16 +180,16 @@ TIMELINE = {
 }  # fmt: skip
 
 
-def page(seen, code=None):
+def page(trace, code=None):
     """A whole HTML document, with all that it needs inside.
 
     Args:
-        seen: a `Trace`, `TritonTrace` or `GluonTrace`.
+        trace: a `Trace`, `TritonTrace` or `GluonTrace`.
         code: what `machine_code` returned, or a sentence that says why there is none.
     """
-    parts = Parts(seen)
-    made, in_order, totals = parts.way.steps(seen)
-    data, left = _data(parts, made, in_order, totals)
+    parts = Parts(trace)
+    placed_steps, in_order, totals = parts.way.steps(trace)
+    data, omitted = _data(parts, placed_steps, in_order, totals)
     main = element(
         "main",
         parts.head(),
@@ -192,11 +198,11 @@ def page(seen, code=None):
         element(
             "div",
             element("section", element("h2", "Source"), parts.code(), parts.table(), id="source"),
-            element("div", _stepper(parts, left), _machine_code(parts, code), class_="beside"),
+            element("div", _stepper(parts, omitted), _machine_code(parts, code), class_="beside"),
             class_="columns",
         ),
         parts.timeline(),
-        parts.banks(made),
+        parts.banks(placed_steps),
         parts.maps(),
         class_="warplens page",
     )
@@ -205,7 +211,7 @@ def page(seen, code=None):
         "head",
         Markup('<meta charset="utf-8">'),
         Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-        element("title", f"{seen.kernel}, traced"),
+        element("title", f"{trace.kernel}, traced"),
         element("style", Markup(_style())),
     )
     body = element(
@@ -217,10 +223,10 @@ def page(seen, code=None):
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
 
 
-def compact(seen):
+def compact(trace):
     """The same without a script, to stand in another page: what a notebook shows of a trace."""
-    parts = Parts(seen, links=False)
-    made = parts.way.steps(seen)[0] if hasattr(parts.way, "worst_banks") else []
+    parts = Parts(trace, links=False)
+    placed_steps = parts.way.steps(trace)[0] if hasattr(parts.way, "worst_banks") else []
     return element(
         "div",
         element("style", Markup(_style().partition(OF_PAGE)[0])),
@@ -229,17 +235,17 @@ def compact(seen):
         element("details", element("summary", "Source"), parts.code(), open=True),
         parts.table(),
         parts.timeline(),
-        parts.banks(made),
+        parts.banks(placed_steps),
         parts.maps(),
         parts.limits(),
         class_="warplens",
     )
 
 
-def _data(parts, made, in_order, totals):
+def _data(parts, placed_steps, in_order, totals):
     """(What the script works with, how many steps were left out for their size)."""
     steps, size = [], 0
-    for where, step in made:
+    for where, step in placed_steps:
         step = step | {"line": parts.source.key(*where)}
         step.pop("source", None)
         size += len(as_data(step))
@@ -252,10 +258,10 @@ def _data(parts, made, in_order, totals):
     names |= {"faint": "var(--faint)", "ink": "var(--ink)", "paper": "var(--paper)"}
     data = {"steps": steps, "inOrder": in_order, "totals": totals, "unit": parts.way.UNIT}
     data["colours"] = names
-    return data, len(made) - len(steps)
+    return data, len(placed_steps) - len(steps)
 
 
-def _stepper(parts, left):
+def _stepper(parts, omitted):
     unit = parts.way.UNIT
 
     def button(name, text, says):
@@ -263,7 +269,7 @@ def _stepper(parts, left):
 
     choices = {"line": "the selected line's", "order": parts.way.IN_ORDER}
     options = [element("option", text, value=value) for value, text in choices.items()]
-    more = f" Without the last {left:,}, which would make it too large." if left else ""
+    more = f" Without the last {omitted:,}, which would make it too large." if omitted else ""
     return element(
         "section",
         element("h2", f"{unit.capitalize()}s, one at a time"),
@@ -308,8 +314,10 @@ def _machine_code(parts, code):
         key = key if key in parts.source.keys else None
         number = f"{line or '':>5}  "
         lines.append(element("span", number, text, "\n", data_line=key))
-    left = len(listing) - len(lines)
-    more = f"{many(left, 'more instruction')} would make this page too large." if left else None
+    omitted = len(listing) - len(lines)
+    more = (
+        f"{many(omitted, 'more instruction')} would make this page too large." if omitted else None
+    )
     return element(
         "section",
         title,

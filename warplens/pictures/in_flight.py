@@ -21,16 +21,16 @@ ORDER = ("copy in", "product", "copy out")
 FACTORS = re.compile(r"warpgroup_mma\((\w+)[^,]*, (\w+)")
 
 
-def timeline(seen, program=0, steps=None):
+def timeline(trace, program=0, steps=None):
     """What a program's threads do, step by step, and what is on its way meanwhile.
 
     Args:
-        seen: a `GluonTrace`.
+        trace: a `GluonTrace`.
         steps: (first, last) of those to show; all by default.
     """
-    own = [x for x in seen.steps if x.program == program]
+    own = [x for x in trace.steps if x.program == program]
     first, last = steps or (own[0].n, own[-1].n)
-    lanes = _lanes([x for x in seen.flights if x.program == program], first, last)
+    lanes = _lanes([x for x in trace.flights if x.program == program], first, last)
     figure = style.figure(0.9 + 0.27 * (len(lanes) + 1))
     ax = figure.subplots()
     for step in own:
@@ -52,7 +52,7 @@ def timeline(seen, program=0, steps=None):
             ax.plot([], [], "s", color=COLOURS[kind], label=f"{kind} on its way")
     ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 1), ncols=8, fontsize=7, handletextpad=0.1,
               columnspacing=1)  # fmt: skip
-    return Picture(figure, _said(seen, program))
+    return Picture(figure, _caption(trace, program))
 
 
 def _lanes(flights, first, last):
@@ -63,20 +63,20 @@ def _lanes(flights, first, last):
             if flight.kind == kind and flight.start <= last and (flight.end or last) >= first:
                 name = {"copy in": "→ {}", "copy out": "← {}"}.get(kind, "{}").format(flight.name)
                 text = flight.place.text.replace(".permute((1, 0))", "")
-                if kind == "product" and (found := FACTORS.search(text)):
-                    name = f"{found[1]} · {found[2]} → {flight.name}"
+                if kind == "product" and (match := FACTORS.search(text)):
+                    name = f"{match[1]} · {match[2]} → {flight.name}"
                 lanes.setdefault((kind, name), []).append(flight)
     return [(name, flights) for (_, name), flights in lanes.items()]
 
 
-def _said(seen, program):
+def _caption(trace, program):
     lines = []
     for kind in ORDER:
-        if flights := seen.of(kind, program):
-            what = {"copy in": "copies in", "copy out": "copies out", "product": "products"}[kind]
-            busy = sum(bool(seen.meanwhile(x, "read", "write", "compute")) for x in flights)
+        if flights := trace.of(kind, program):
+            noun = {"copy in": "copies in", "copy out": "copies out", "product": "products"}[kind]
+            busy = sum(bool(trace.meanwhile(x, "read", "write", "compute")) for x in flights)
             lines.append(
-                f"{len(flights)} {what}, {busy} of them with work meanwhile, "
-                f"{seen.waits(kind) // seen.programs} waits"
+                f"{len(flights)} {noun}, {busy} of them with work meanwhile, "
+                f"{trace.waits(kind) // trace.programs} waits"
             )
     return "\n".join(lines)

@@ -85,34 +85,37 @@ class Movable:
     """A picture at each position of its sliders; a notebook shows it, `print` says all positions.
 
     Attributes:
-        knobs: {name: values}; said: a sentence for each position, the last slider fastest.
+        knobs: {name: values}; captions: a sentence for each position, the last slider fastest.
         at: which value of each knob comes first; first: the number of that position.
     """
 
-    def __init__(self, knobs, sources, said, at):
-        self.knobs, self.sources, self.said, self.at = knobs, sources, said, at
+    def __init__(self, knobs, sources, captions, at):
+        self.knobs, self.sources, self.captions, self.at = knobs, sources, captions, at
         self.first = 0
         for values, n in zip(knobs.values(), at, strict=True):
             self.first = self.first * len(values) + n
 
     def __repr__(self):
-        return f"{self.said[self.first]} (movable: {', '.join(self.knobs)})"
+        return f"{self.captions[self.first]} (movable: {', '.join(self.knobs)})"
 
     def __str__(self):
-        return "\n".join(self.said)
+        return "\n".join(self.captions)
 
     def _repr_html_(self):
         knobs = [
             {"name": k, "values": [str(v) for v in values]} for k, values in self.knobs.items()
         ]
-        frames = [{"src": a, "said": b} for a, b in zip(self.sources, self.said, strict=True)]
+        frames = [{"src": a, "said": b} for a, b in zip(self.sources, self.captions, strict=True)]
         data = as_data({"knobs": knobs, "frames": frames, "at": self.at})
-        still, said = self.sources[self.first], html.escape(self.said[self.first], quote=True)
+        still, caption = (
+            self.sources[self.first],
+            html.escape(self.captions[self.first], quote=True),
+        )
         return (  # JupyterLab leaves keys alone where it is told to suppress its shortcuts
             '<div class="movable" role="group" data-lm-suppress-shortcuts="true" '
             f'aria-label="picture with sliders: {html.escape(", ".join(self.knobs), quote=True)}">'
-            f'<img src="{still}" alt="{said}" style="max-width: 100%; background: white">'
-            f'<p aria-live="polite">{said}</p>'
+            f'<img src="{still}" alt="{caption}" style="max-width: 100%; background: white">'
+            f'<p aria-live="polite">{caption}</p>'
             f'<script type="application/json">{data}</script>'
             f"<noscript><pre>{html.escape(str(self))}</pre></noscript></div>"
             f"<script>{{{SCRIPT.read_text(encoding='utf-8')}}}</script>"
@@ -148,7 +151,7 @@ def movable(knobs, draw, start=None):
     start = start or {}
     at = [values.index(start.get(name, values[0])) for name, values in knobs.items()]
     return Movable(
-        knobs, [_source(picture) for picture, _ in drawn], [said for _, said in drawn], at
+        knobs, [_source(picture) for picture, _ in drawn], [caption for _, caption in drawn], at
     )
 
 

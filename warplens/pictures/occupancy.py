@@ -22,20 +22,20 @@ def plot_occupancy(kernel, mark=None, total_threads=None, arch=None, sms=None):
     most = ARCHITECTURES[fits[WARP].arch].warps
     figure = style.figure(3.8, 8)
     axes = figure.subplots()
-    warps = [found.warps_per_sm for found in fits.values()]
+    warps = [fit.warps_per_sm for fit in fits.values()]
     axes.step(sizes, warps, where="mid", color=style.LOAD, label="fit on an SM")
     axes.fill_between(sizes, warps, step="mid", color=style.LOAD, alpha=0.12)
     if total_threads:
-        given = {n: occupancy(kernel, n, 0, arch, ceil_div(total_threads, n), sms) for n in sizes}
-        given = {n: found.busiest_warps for n, found in given.items() if found.blocks_per_sm}
+        busiest = {n: occupancy(kernel, n, 0, arch, ceil_div(total_threads, n), sms) for n in sizes}
+        busiest = {n: fit.busiest_warps for n, fit in busiest.items() if fit.blocks_per_sm}
         label = f"on the busiest SM, of a grid of {total_threads:,} threads"
         look = {"color": style.STORE, "linestyle": "--", "label": label}
-        axes.step(list(given), list(given.values()), where="mid", **look)
+        axes.step(list(busiest), list(busiest.values()), where="mid", **look)
     if mark is not None:
-        found = occupancy(kernel, mark, arch=arch, sms=sms)
-        label = f"{mark} threads: {many(found.warps_per_sm, 'warp')}, set by "
-        label += " and ".join(found.limited_by)
-        axes.plot(mark, found.warps_per_sm, "o", color=style.LOAD, label=label, clip_on=False)
+        fit = occupancy(kernel, mark, arch=arch, sms=sms)
+        label = f"{mark} threads: {many(fit.warps_per_sm, 'warp')}, set by "
+        label += " and ".join(fit.limited_by)
+        axes.plot(mark, fit.warps_per_sm, "o", color=style.LOAD, label=label, clip_on=False)
     if 0 in warps:
         axes.text(sizes[warps.index(0)], 1, "does not start", va="bottom")
     axes.set_xticks(range(0, MOST_THREADS + 1, 128))

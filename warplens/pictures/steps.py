@@ -97,10 +97,10 @@ def step(row, addresses):
     """
     active = [(lane, a) for lane, a in enumerate(addresses) if a is not None]
     verb = {"load": "read", "store": "write", "atomic": "update"}[row.op]
-    said = f"line {row.line}, {row.array} ({row.space}): {many(len(active), 'lane')} {verb} "
-    said += f"{many(row.width, 'byte')} each, "
+    caption = f"line {row.line}, {row.array} ({row.space}): {many(len(active), 'lane')} {verb} "
+    caption += f"{many(row.width, 'byte')} each, "
     source = row.place.text
-    made = {
+    request = {
         "op": row.op,
         "space": row.space,
         "source": source if len(source) <= LONGEST else source[: LONGEST - 1] + "…",
@@ -108,16 +108,18 @@ def step(row, addresses):
         "lanes": active,
     }
     if row.space == "shared":
-        passes = schedule(*zip(*active, strict=True), row.width, row.op)
-        extra = sum(more for _, more in passes)
-        said += f"{many(len(passes), 'wavefront')}, {many(extra, 'conflict')}"
-        served = [{bank: lanes[0] for bank, lanes in one.items()} for one, _ in passes]
-        made["passes"] = [[one, more] for one, (_, more) in zip(served, passes, strict=True)]
-        made["banks"] = BANKS
+        wavefronts = schedule(*zip(*active, strict=True), row.width, row.op)
+        extra = sum(more for _, more in wavefronts)
+        caption += f"{many(len(wavefronts), 'wavefront')}, {many(extra, 'conflict')}"
+        request["passes"] = [
+            [{bank: lanes[0] for bank, lanes in served.items()}, more]
+            for served, more in wavefronts
+        ]
+        request["banks"] = BANKS
     else:
         touched = {b // SECTOR for _, a in active for b in (a, a + row.width - 1)}
         bytes_asked = len({a + i for _, a in active for i in range(row.width)})
-        said += f"{many(len(touched), 'sector')}, {bytes_asked} of {SECTOR * len(touched)} bytes"
-        made["sectors"] = sorted(touched)
-        made["sector"], made["word"] = SECTOR, WORD
-    return made | {"said": said}
+        caption += f"{many(len(touched), 'sector')}, {bytes_asked} of {SECTOR * len(touched)} bytes"
+        request["sectors"] = sorted(touched)
+        request["sector"], request["word"] = SECTOR, WORD
+    return request | {"said": caption}

@@ -60,11 +60,11 @@ def _take_bundled_fonts():
     Its list of fonts is kept for all of a user's environments, and may lack those of this one.
     """
     fonts, folder = font_manager.fontManager, Path(mpl.get_data_path(), "fonts", "ttf")
-    found, fonts.ttflist = fonts.ttflist, []
+    installed, fonts.ttflist = fonts.ttflist, []
     for file in sorted(folder.glob("*.ttf")):
         fonts.addfont(file)
     names = {font.name for font in fonts.ttflist}
-    fonts.ttflist += [font for font in found if font.name not in names]
+    fonts.ttflist += [font for font in installed if font.name not in names]
 
 
 def figure(height, width=WIDTH):

@@ -14,7 +14,7 @@ from . import style
 from .style import Picture
 
 MOST_INTERVALS = 9  # columns of a timeline
-ROW = 0.2  # inches: the height of one pass
+ROW = 0.2  # inches: the height of one wavefront
 GAP = 0.35  # of a sector's width, between sectors that are not neighbours
 
 
@@ -31,7 +31,7 @@ def who_reads_what(trace, line=None, *, array=None, op=None, nth=0):
 
 
 def banks(trace, line=None, *, array=None, op=None, nth=0):
-    """One warp's access to shared memory: 32 banks across, one row for each pass that it takes.
+    """One warp's access to shared memory: 32 banks across, one row for each wavefront.
 
     The arguments are those of `who_reads_what`.
     """
@@ -49,7 +49,7 @@ def timeline(trace, block=0):
     intervals = trace.intervals(block)
     while len(intervals) > 1 and not intervals[-1][0]:
         intervals.pop()  # nothing happens after the last barrier
-    rows = list(dict.fromkeys((r.space, r.array) for made, _ in intervals for r in made))
+    rows = list(dict.fromkeys((r.space, r.array) for counts, _ in intervals for r in counts))
     rows = sorted((r for r in rows if r[0] in ("global", "shared")), key=lambda r: r[0])
     figure = style.figure(1.0 + 0.32 * max(1, len(rows)))
     return Picture(figure, _timeline(figure.subplots(), trace, intervals, rows, block))
@@ -67,10 +67,10 @@ def side_by_side(previous, mine, line=None, *, array=None, op=None, nth=0, space
     if space not in ("global", "shared"):
         raise ValueError(f"space is {space!r}; it must be 'global' or 'shared'")
     row = mine.request(line, array, op, space, nth).row
-    wanted = [
+    selections = [
         (t, at, row.array, row.op, space, nth) for t, at in ((previous, None), (mine, row.line))
     ]
-    requests = [t.request(*selection) for t, *selection in wanted]
+    requests = [t.request(*selection) for t, *selection in selections]
     if space == "global":
         figure, ratios = style.figure(4.2), [1, 1]
         scale = min(map(_scale, requests))
@@ -79,7 +79,7 @@ def side_by_side(previous, mine, line=None, *, array=None, op=None, nth=0, space
         figure = style.figure(2.0 + ROW * sum(ratios))
     texts = []
     axes = figure.subplots(2, 1, height_ratios=ratios)
-    for ax, selection, name in zip(axes, wanted, ("before", "yours"), strict=True):
+    for ax, selection, name in zip(axes, selections, ("before", "yours"), strict=True):
         text = _strip(ax, *selection, scale=scale) if space == "global" else _banks(ax, *selection)
         ax.set_title(f"{name}: {ax.get_title(loc='left')}", loc="left")
         texts.append(f"{name}: {text}")
@@ -94,8 +94,8 @@ def _strip(ax, trace, *selection, scale=None):
     request = trace.request(*selection)
     row, colour = request.row, style.OF_OP[request.row.op]
     active = [(lane, a) for lane, a in enumerate(request.addresses) if a is not None]
-    asked = {a + n for _, a in active for n in range(row.width)}
-    left = _lay_out(sorted({byte // SECTOR for byte in asked}))
+    bytes_requested = {a + n for _, a in active for n in range(row.width)}
+    left = _lay_out(sorted({byte // SECTOR for byte in bytes_requested}))
     scale = scale or _scale(request)
     word = scale * WORD / SECTOR
 
@@ -104,7 +104,7 @@ def _strip(ax, trace, *selection, scale=None):
 
     for sector in left:
         style.box(ax, x(sector * SECTOR), 0, scale, 1, style.FAINT)
-    for address in {byte // WORD * WORD for byte in asked}:
+    for address in {byte // WORD * WORD for byte in bytes_requested}:
         edge = "white" if word >= 0.5 else "none"
         style.box(ax, x(address), 0, word, 1, colour, edge=edge)
     for sector in left:
@@ -122,7 +122,8 @@ def _strip(ax, trace, *selection, scale=None):
     ax.text(-0.3, 3.35, "lanes", ha="right", va="center", size=8)
     ax.text(-0.3, 0.5, "bytes", ha="right", va="center", size=8)
     text = f"{many(len(active), 'lane')} {_verb(row)} {many(row.width, 'byte')} each: "
-    text += f"{many(len(left), 'sector')}, {len(asked):,} of {SECTOR * len(left):,} bytes used"
+    text += f"{many(len(left), 'sector')}, "
+    text += f"{len(bytes_requested):,} of {SECTOR * len(left):,} bytes used"
     _title(ax, row, text)
     ax.set(xlim=(-1.7, FULL_WARP + 0.1), ylim=(-0.6, 3.9))
     ax.axis("off")
@@ -150,12 +151,12 @@ def _lay_out(sectors):
 
 
 def _banks(ax, trace, *selection):
-    """A cell per word that a bank serves, in the row of the pass in which it does."""
+    """A cell per word that a bank serves, in the row of its wavefront."""
     request = trace.request(*selection)
     row = request.row
     active = [(lane, a) for lane, a in enumerate(request.addresses) if a is not None]
-    passes = schedule(*zip(*active, strict=True), row.width, row.op)
-    for height, (served, extra) in enumerate(passes):
+    wavefronts = schedule(*zip(*active, strict=True), row.width, row.op)
+    for height, (served, extra) in enumerate(wavefronts):
         for bank in range(BANKS):
             style.box(ax, bank, height, 1, 1, "none", edge=style.FAINT, line=0.6)
         for bank, lanes in served.items():
@@ -164,17 +165,17 @@ def _banks(ax, trace, *selection):
             name = str(lanes[0]) if len(lanes) == 1 else f"×{len(lanes)}"
             ink = style.INK if extra else "white"
             ax.text(bank + 0.5, height + 0.53, name, ha="center", va="center", size=7, color=ink)
-    conflicts = sum(extra for _, extra in passes)
+    conflicts = sum(extra for _, extra in wavefronts)
     text = f"{many(len(active), 'lane')} {_verb(row)} {many(row.width, 'byte')} each: "
-    text += many(len(passes), "pass", "passes")
+    text += many(len(wavefronts), "wavefront")
     text += f", {many(conflicts, 'conflict') if conflicts else 'no conflict'}"
     _title(ax, row, text)
-    ax.set(xlim=(0, BANKS), ylim=(len(passes), 0))
-    ax.set_xlabel("bank (in a cell: the lane it serves, or how many at once; orange: extra passes)")
-    ax.set_ylabel("pass")
+    ax.set(xlim=(0, BANKS), ylim=(len(wavefronts), 0))
+    ax.set_xlabel("bank (in a cell: the lane it serves, or how many at once; orange: conflicts)")
+    ax.set_ylabel("wavefront")
     ax.set_xticks([n + 0.5 for n in range(0, BANKS, 4)], [str(n) for n in range(0, BANKS, 4)])
-    step = 1 if len(passes) <= 8 else 8
-    marks = range(0, len(passes), step)
+    step = 1 if len(wavefronts) <= 8 else 8
+    marks = range(0, len(wavefronts), step)
     ax.set_yticks([n + 0.5 for n in marks], [str(n + 1) for n in marks])
     ax.tick_params(length=0)
     for spine in ax.spines.values():
@@ -187,9 +188,9 @@ def _banks(ax, trace, *selection):
 
 def _timeline(ax, trace, intervals, rows, block):
     shown = intervals[:MOST_INTERVALS]
-    for n, (made, barrier) in enumerate(shown):
+    for n, (requests, barrier) in enumerate(shown):
         counts = defaultdict(dict)
-        for row, count in made.items():
+        for row, count in requests.items():
             ops = counts[row.space, row.array]
             ops[row.op] = ops.get(row.op, 0) + count
         for height, name in enumerate(rows):
@@ -218,7 +219,7 @@ def _timeline(ax, trace, intervals, rows, block):
     handles = [
         ax.bar(0, 0, color=style.OF_OP[op], label=f"{op} requests") for op in ("load", "store")
     ]
-    if any(r.op == "atomic" for made, _ in shown for r in made):
+    if any(r.op == "atomic" for requests, _ in shown for r in requests):
         handles.append(ax.bar(0, 0, color=style.ATOMIC, label="atomic requests"))
     ax.legend(handles=handles, loc="upper right", bbox_to_anchor=(1, -0.02), ncols=3, fontsize=8)
     ax.set_title(text, pad=14)

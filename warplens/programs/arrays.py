@@ -88,8 +88,8 @@ class DeviceArray:
         return DeviceArray(data, stream=self.stream)
 
     def __getitem__(self, index):
-        found = self.data[index]
-        return self._view(found) if isinstance(found, np.ndarray | np.void) else found
+        value = self.data[index]
+        return self._view(value) if isinstance(value, np.ndarray | np.void) else value
 
     getitem = __getitem__
 
@@ -254,8 +254,8 @@ def pinned(*arrays):
 @contextlib.contextmanager
 def mapped(*arrays, **options):
     """The arrays as kernels reach them: the same memory."""
-    found = [DeviceArray(array) for array in arrays]
-    yield found[0] if len(found) == 1 else found
+    device_arrays = [DeviceArray(array) for array in arrays]
+    yield device_arrays[0] if len(device_arrays) == 1 else device_arrays
 
 
 def as_cuda_array(obj, sync=True):

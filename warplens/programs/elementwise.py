@@ -26,40 +26,40 @@ class CudaUfunc:
         result, kinds = self._types([x.dtype for x in plain])
         plain = [x.astype(kind) for x, kind in zip(plain, kinds, strict=True)]
         shaped = np.broadcast_arrays(*plain)
-        made = np.empty(shaped[0].shape, result)
-        if made.size:
+        values = np.empty(shaped[0].shape, result)
+        if values.size:
             flat = [np.ascontiguousarray(x).reshape(-1) for x in shaped]
-            self._launch(flat, made.reshape(-1))
+            self._launch(flat, values.reshape(-1))
         if out is not None:
-            (out.data if isinstance(out, arrays.DeviceArray) else out)[...] = made
+            (out.data if isinstance(out, arrays.DeviceArray) else out)[...] = values
             return out
-        return arrays.DeviceArray(made) if on_gpu else made[()]
+        return arrays.DeviceArray(values) if on_gpu else values[()]
 
-    def _launch(self, flat, made):
+    def _launch(self, flat, out):
         if self.kernel is None:
             names = [f"a{n}" for n in range(self.nin)]
             text = (
-                f"def {self.__name__}(made, {', '.join(names)}):\n"
-                "    i = cuda.grid(1)\n    if i < made.size:\n"
-                f"        made[i] = function({', '.join(f'{n}[i]' for n in names)})\n"
+                f"def {self.__name__}(out, {', '.join(names)}):\n"
+                "    i = cuda.grid(1)\n    if i < out.size:\n"
+                f"        out[i] = function({', '.join(f'{n}[i]' for n in names)})\n"
             )
             scope = {"cuda": dialects.cuda(), "function": self.py_func}
             exec(compile(text, f"<vectorized {self.__name__}>", "exec"), scope)
             self.kernel = jit(scope[self.__name__])
-        self.kernel[-(-made.size // 256), 256](made, *flat)
+        self.kernel[-(-out.size // 256), 256](out, *flat)
 
-    def _types(self, given):
+    def _types(self, dtypes):
         """Of the result, and of the arguments: the first signature that loses nothing."""
         for result, kinds in self.signatures:
-            if all(np.can_cast(a, b, "safe") for a, b in zip(given, kinds, strict=True)):
+            if all(np.can_cast(a, b, "safe") for a, b in zip(dtypes, kinds, strict=True)):
                 return result, kinds
         for result, kinds in self.signatures:
-            if all(np.can_cast(a, b, "same_kind") for a, b in zip(given, kinds, strict=True)):
+            if all(np.can_cast(a, b, "same_kind") for a, b in zip(dtypes, kinds, strict=True)):
                 return result, kinds
         if self.signatures:
-            raise TypeError(f"no matching signature of {self.__name__} for {given}")
-        result = np.asarray(self.py_func(*(kind.type(1) for kind in given))).dtype
-        return result, given
+            raise TypeError(f"no matching signature of {self.__name__} for {dtypes}")
+        result = np.asarray(self.py_func(*(kind.type(1) for kind in dtypes))).dtype
+        return result, dtypes
 
 
 def vectorize(own, default="cpu"):
@@ -97,8 +97,8 @@ class Reduce:
         if not 0 <= size <= len(data):
             raise ValueError(f"size is {size}: the array has {len(data)} elements")
         function = getattr(self.functor, "py_func", self.functor)
-        made = functools.reduce(function, data[:size], data.dtype.type(init))
+        value = functools.reduce(function, data[:size], data.dtype.type(init))
         if res is None:
-            return made
-        (res.data if isinstance(res, arrays.DeviceArray) else res)[:1] = made
+            return value
+        (res.data if isinstance(res, arrays.DeviceArray) else res)[:1] = value
         return None

@@ -34,7 +34,7 @@ class Finding:
 class Findings:
     """Of the process."""
 
-    found: dict = field(default_factory=dict)
+    by_key: dict = field(default_factory=dict)
     launches: int = 0
     cut: set = field(default_factory=set)  # kernels of which a launch was too long to keep whole
     refused: set = field(default_factory=set)  # kernels that use what is not simulated
@@ -47,22 +47,22 @@ class Findings:
         file, line = lines[0] if lines else (code.co_filename, code.co_firstlineno)
         kind = type(trouble).__name__
         key = kind, function.__name__, getattr(trouble, "array", None), *lines
-        if key in self.found:
-            self.found[key].launches += 1
+        if key in self.by_key:
+            self.by_key[key].launches += 1
             return
-        said = [file, line, str(trouble), lines, 1, raised]
-        self.found[key] = Finding(kind, function.__name__, *said, test=self.test)
+        fields = [file, line, str(trouble), lines, 1, raised]
+        self.by_key[key] = Finding(kind, function.__name__, *fields, test=self.test)
 
     def __iter__(self):
-        return iter(self.found.values())
+        return iter(self.by_key.values())
 
     def __len__(self):
-        return len(self.found)
+        return len(self.by_key)
 
     def summary(self):
         """One line."""
-        what = many(len(self), "finding") if self.found else "no race and no fault"
-        text = f"warplens: {what} in {many(self.launches, 'launch', 'launches')}"
+        verdict = many(len(self), "finding") if self.by_key else "no race and no fault"
+        text = f"warplens: {verdict} in {many(self.launches, 'launch', 'launches')}"
         if self.refused:
             text += f"; not simulated, so not looked at: {', '.join(sorted(self.refused))}"
         if self.cut:
@@ -73,8 +73,8 @@ class Findings:
         return text
 
     def as_json(self):
-        found = [vars(x) for x in self]
-        whole = {"launches": self.launches, "findings": found, "not simulated": [*self.refused]}
+        findings = [vars(x) for x in self]
+        whole = {"launches": self.launches, "findings": findings, "not simulated": [*self.refused]}
         return json.dumps(whole, indent=1) + "\n"
 
     def merge(self, other):
@@ -82,39 +82,39 @@ class Findings:
         if other:
             self.launches += other["launches"]
             self.refused.update(other["not simulated"])
-            for one in other["findings"]:
-                finding = Finding(**one)
+            for fields in other["findings"]:
+                finding = Finding(**fields)
                 key = finding.kind, finding.kernel, finding.text
-                self.found.setdefault(key, finding)
+                self.by_key.setdefault(key, finding)
 
 
 FOUND = Findings()
 
 
-def report(found, kind="text", to=None):
+def report(findings, kind="text", to=None):
     """Writes the findings; `html` and `json` as a file, whose path it prints.
 
     Args:
-        found: `Findings`.
+        findings: `Findings`.
         kind: of `KINDS`.
         to: the stream for text; standard error by default.
     """
     to = to or sys.stderr
     if kind == "github":
-        for finding in found:
+        for finding in findings:
             print(annotation(finding), file=sys.stdout, flush=True)
     elif kind != "text":
-        print(f"warplens: written: {write(found, kind)}", file=to)
-    for finding in found:
+        print(f"warplens: written: {write(findings, kind)}", file=to)
+    for finding in findings:
         print(f"\n{finding}", file=to)
-    print(f"\n{found.summary()}", file=to)
+    print(f"\n{findings.summary()}", file=to)
 
 
-def write(found, kind):
+def write(findings, kind):
     """Writes a file, html or json, and returns its path."""
     path = f"warplens-report.{kind}"
     with open(path, "w", encoding="utf-8") as file:
-        file.write(found.as_json() if kind == "json" else as_html(found))
+        file.write(findings.as_json() if kind == "json" else as_html(findings))
     return path
 
 
@@ -132,7 +132,7 @@ def _value(text):
     return text
 
 
-def as_html(found):
+def as_html(findings):
     """One page: every finding with the lines of its source."""
     from ..page import write
     from ..page.markup import Markup, element, joined
@@ -145,14 +145,14 @@ def as_html(found):
             *(_source(file, line) for file, line in x.lines),
             class_="troubles",
         )
-        for x in found
+        for x in findings
     ]
     head = joined(
         Markup('<meta charset="utf-8"><meta name="viewport" content="width=device-width">'),
         element("title", "warplens"),
         element("style", Markup(write._style())),
     )
-    body = element("main", element("h1", found.summary()), *items, class_="warplens page")
+    body = element("main", element("h1", findings.summary()), *items, class_="warplens page")
     page = element("html", element("head", head), element("body", body), lang="en")
     return f"<!DOCTYPE html>\n{page}\n"
 

@@ -38,9 +38,9 @@ class HostStream:
     def async_done(self):
         import asyncio
 
-        done = asyncio.get_running_loop().create_future()
-        done.set_result(None)
-        return done
+        future = asyncio.get_running_loop().create_future()
+        future.set_result(None)
+        return future
 
     def __int__(self):
         return 0

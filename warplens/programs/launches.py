@@ -65,8 +65,8 @@ class InPlace:
             raise self.explain(fault, type(fault), fault.what) from None
         except Exception as error:
             thread, block = list(self.coordinates(self.thread)), list(self.block())
-            said = f": {error}" if str(error) else ""
-            raise _again(error, f"tid={thread} ctaid={block}{said}") from error
+            message = f": {error}" if str(error) else ""
+            raise _again(error, f"tid={thread} ctaid={block}{message}") from error
 
 
 def _again(error, text):
@@ -99,21 +99,21 @@ class Logged(InPlace, Recorder):
 
     def prepare(self, *sizes):
         super().prepare(*sizes)
-        self.found, self.cut = [], False
+        self.pairs, self.cut = [], False
 
     def adopt(self, array):
         return array
 
     def passed_block(self):
         if len(self.log) > 3 * MOST_LOGGED and "sync" not in self.meets:
-            self.found += self._races()
+            self.pairs += self._races()
             del self.log[:]
             self.segments.clear()
             self.fences.clear()
             self.cut = True
 
     def races(self):
-        return self.found + self._races()
+        return self.pairs + self._races()
 
     def _races(self):
         if not any(site.op != "load" for site in self.sites):
@@ -122,8 +122,8 @@ class Logged(InPlace, Recorder):
             f"block {self.block_of(block)}, thread {self.coordinates(thread)}"
         )
         order = list(self.lock_sets), self.fences
-        found, _ = races(events_of(self), self.sites, *order, name)
-        return found
+        pairs, _ = races(events_of(self), self.sites, *order, name)
+        return pairs
 
     def crowded(self):
         return len(self.log) > 3 * TOO_MANY
@@ -167,8 +167,8 @@ class ProgramKernel:
         names = self.py_func.__code__.co_argcount
         args = [self._argument(arg) for arg in args]
         if len(args) != names and not self.py_func.__code__.co_flags & inspect.CO_VARARGS:
-            wanted = names - len(self.py_func.__defaults__ or ())
-            if not wanted <= len(args) <= names:
+            required = names - len(self.py_func.__defaults__ or ())
+            if not required <= len(args) <= names:
                 raise TypeError(f"{self.__name__} takes {names} arguments, got {len(args)}")
         for n, cast in enumerate(self.casts[: len(args)]):
             if cast is not None and isinstance(args[n], numbers.Number | np.generic):
@@ -249,8 +249,8 @@ class ProgramKernel:
 
     def __getattr__(self, name):
         if name.startswith("inspect_") or name.startswith("get_"):
-            what = f"{name} is not simulated: warplens.machine_code(kernel, ...) compiles"
-            raise Unsupported(what)
+            message = f"{name} is not simulated: warplens.machine_code(kernel, ...) compiles"
+            raise Unsupported(message)
         raise AttributeError(f"a kernel has no {name!r}")
 
     def __get__(self, instance, owner=None):
@@ -298,15 +298,17 @@ class ForAll:
 
 def _sizes(name, sizes):
     """(x, y, z), or numba's error of a wrong one."""
-    given = list(sizes) if isinstance(sizes, tuple | list) else [sizes]
-    if len(given) > 3:
-        raise ValueError(f"{name} must be a sequence of 1, 2 or 3 integers, got {given!r}")
-    for size in given:
+    dimensions = list(sizes) if isinstance(sizes, tuple | list) else [sizes]
+    if len(dimensions) > 3:
+        raise ValueError(f"{name} must be a sequence of 1, 2 or 3 integers, got {dimensions!r}")
+    for size in dimensions:
         if not isinstance(size, numbers.Integral):
-            raise TypeError(f"{name} must be a sequence of integers, got {given!r}")
+            raise TypeError(f"{name} must be a sequence of integers, got {dimensions!r}")
         if size < 1:
-            raise ValueError(f"{name} is {given!r}: a launch has at least one block and one thread")
-    return tuple(int(n) for n in given) + (1,) * (3 - len(given))
+            raise ValueError(
+                f"{name} is {dimensions!r}: a launch has at least one block and one thread"
+            )
+    return tuple(int(n) for n in dimensions) + (1,) * (3 - len(dimensions))
 
 
 def jit(func_or_sig=None, device=False, link=None, boundscheck=None, **options):

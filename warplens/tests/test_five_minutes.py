@@ -12,8 +12,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "warplens_five_minutes.md"
 
 @pytest.fixture(scope="module")
 def blocks():
-    found = re.findall(r"```(\w+)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
-    return {kind: [text for k, text in found if k == kind] for kind in ("sh", "python", "text")}
+    fenced = re.findall(r"```(\w+)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+    return {kind: [text for k, text in fenced if k == kind] for kind in ("sh", "python", "text")}
 
 
 def test_the_race_is_found_and_mended_as_the_page_says(blocks, tmp_path, capsys):
@@ -26,8 +26,8 @@ def test_the_race_is_found_and_mended_as_the_page_says(blocks, tmp_path, capsys)
     assert kernel.count(before := mended.splitlines(keepends=True)[0]) == 1
     file.write_text(kernel.replace(before, mended))
     assert main([f"{file}:softmax", "--html", str(tmp_path / "softmax.html")]) == 0
-    said = capsys.readouterr().out
-    assert "RACE" not in said and "written: " in said
+    output = capsys.readouterr().out
+    assert "RACE" not in output and "written: " in output
 
 
 def test_the_test_finds_it_too(blocks, tmp_path, monkeypatch):

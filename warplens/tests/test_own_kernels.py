@@ -113,11 +113,11 @@ def test_a_launch_in_words(write, capsys):
     file = write(FILE.format(barrier="cuda.syncthreads()"))
     launch = "[3, SIDE](rand(3 * SIDE), np.zeros(24, 'f4'))"
     assert main([f"{file}:mirrored", launch, "--blocks", "2", "--arch", "sm_90"]) == 0
-    said = capsys.readouterr().out
-    assert "These are 2 of 3 blocks" in said
-    assert "mirrored, sm_90" in said or "missing" in said
-    found = launch_of(file, "mirrored", launch)
-    assert found.grid == 3 and found.args[0] == 8 and found.args[1].dtype == torch.float32
+    output = capsys.readouterr().out
+    assert "These are 2 of 3 blocks" in output
+    assert "mirrored, sm_90" in output or "missing" in output
+    launched = launch_of(file, "mirrored", launch)
+    assert launched.grid == 3 and launched.args[0] == 8 and launched.args[1].dtype == torch.float32
 
 
 @needs_triton
@@ -125,13 +125,15 @@ def test_a_launch_in_words(write, capsys):
 def test_triton_from_the_shell(write, capsys, step, code):
     file = write(TRITON.format(step=step))
     assert main([f"{file}:scaled", "--arch", "sm_90"]) == code
-    said = capsys.readouterr().out
-    assert "4 programs" in said and "LDG" in said and ("race: element 31 of y" in said) == code
+    output = capsys.readouterr().out
+    assert (
+        "4 programs" in output and "LDG" in output and ("race: element 31 of y" in output) == code
+    )
     assert main([f"{file}:scaled", "[(2,)](rand(64), zeros(64), 64, 3.0, BLOCK=32)"]) == code
 
 
 @pytest.mark.parametrize(
-    "where, launch, said",
+    "where, launch, message",
     [
         ("mirrored", None, "is not like file.py:kernel"),
         ("{}:nothing", None, "nobody comes here"),
@@ -141,15 +143,15 @@ def test_triton_from_the_shell(write, capsys, step, code):
         ("nowhere.py:x", None, "there is no file nowhere.py"),
     ],
 )
-def test_a_wrong_request_says_what_is_needed(write, capsys, where, launch, said):
+def test_a_wrong_request_says_what_is_needed(write, capsys, where, launch, message):
     file = write(FILE.format(barrier="cuda.syncthreads()"))
-    given = [where.format(file), *([launch] if launch else [])]
+    arguments = [where.format(file), *([launch] if launch else [])]
     try:
-        assert main(given) == 2
+        assert main(arguments) == 2
     except SystemExit as error:  # the file's own
-        assert said in str(error)
+        assert message in str(error)
     else:
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -189,14 +191,14 @@ def test_a_file_that_launches_nothing_or_breaks(write, capsys):
 
 def test_a_trace_is_taken_where_a_launch_is():
     launch = gather, 1, 32, np.ones((32, 32), "f4"), np.zeros(32, "f4"), 0
-    seen = trace(*launch)
-    assert seen.bank_conflicts == 31 and races(seen) == races(*launch) == []
-    assert str(races(seen)) == "no race"
-    assert "31 conflicts" in str(banks(seen)) == str(banks(*launch))
-    line = next(row.line for row in seen.rows if row.array == "s" and row.op == "store")
-    assert "no conflict" in str(banks(seen, line=line, op="store", nth=3))
+    t = trace(*launch)
+    assert t.bank_conflicts == 31 and races(t) == races(*launch) == []
+    assert str(races(t)) == "no race"
+    assert "31 conflicts" in str(banks(t)) == str(banks(*launch))
+    line = next(row.line for row in t.rows if row.array == "s" and row.op == "store")
+    assert "no conflict" in str(banks(t, line=line, op="store", nth=3))
     with pytest.raises(TypeError, match="pass no launch with it"):
-        races(seen, 1, 32)
+        races(t, 1, 32)
     with pytest.raises(TypeError, match="grid is missing"):
         races(gather)
 
@@ -221,8 +223,8 @@ def test_arrays_that_are_on_a_gpu_are_copied_from_there():
             return np.ones((32, 32), "f4")
 
     y = np.zeros(32, "f4")
-    seen = trace(gather, 1, 32, OnGpu(), y, 0)
-    assert seen.arguments[1][5] == 2 and not y.any()
+    t = trace(gather, 1, 32, OnGpu(), y, 0)
+    assert t.arguments[1][5] == 2 and not y.any()
 
 
 def test_what_is_no_kernel():
@@ -239,11 +241,11 @@ def test_a_kernel_of_triton(write):
     launch = launch_of(write(TRITON.format(step="BLOCK")), "scaled")
     with pytest.raises(TypeError, match="its compiler lays out shared memory"):
         banks(launch.kernel, launch.grid, *launch.args, **launch.named)
-    seen = launch.trace()
-    assert seen.times("x") == 1
-    assert roofline(seen, flops=100).intensity == pytest.approx(100 / 800)
+    t = launch.trace()
+    assert t.times("x") == 1
+    assert roofline(t, flops=100).intensity == pytest.approx(100 / 800)
     with pytest.raises(TypeError, match="is not a Gluon kernel"):
-        timeline(seen)
+        timeline(t)
 
 
 GLUON = """
@@ -275,9 +277,9 @@ def test_the_code_and_what_fits_of_it():
 
     if reason := what_is_missing(gather):
         pytest.skip(reason)
-    given = float32[:, ::1], float32[::1], 0
-    code = machine_code(gather, *given, arch="sm_80")
-    assert code is assembly(gather, *given, arch="sm_80")
+    arguments = float32[:, ::1], float32[::1], 0
+    code = machine_code(gather, *arguments, arch="sm_80")
+    assert code is assembly(gather, *arguments, arch="sm_80")
     assert code.shared_bytes == 4096 and code.count("BAR")
     assert occupancy(code, 32).blocks_per_sm > 1
 
@@ -291,9 +293,9 @@ def test_the_roof_over_a_trace():
     measured = Ceiling("mine", bytes_per_s=4.224e9, flops_per_s=1e12, source="my own GPU")
     assert roofline(bytes=4096 + 128, flops=32, ceiling=measured).floor_ms == pytest.approx(1e-3)
     assert roofline(bytes=4096 + 128, flops=32) == roof
-    seen = trace(gather, 2, 32, *launch[3:], blocks=1)
+    t = trace(gather, 2, 32, *launch[3:], blocks=1)
     with pytest.raises(ValueError, match="bytes="):
-        roofline(seen, flops=32)
+        roofline(t, flops=32)
     with pytest.raises(ValueError, match="bytes="):
         roofline(flops=32)
     with pytest.raises(LookupError, match="gpu is 'GTX 1080', needs one of A100"):

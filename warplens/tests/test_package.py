@@ -19,12 +19,12 @@ HOME = Path(warplens.__file__).parent
 def ran(*command, **options):
     """What a command in this Python prints, with this copy of the package."""
     outside = os.environ | {"PYTHONPATH": str(HOME.parent)}
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, *command],
         **{"capture_output": True, "text": True, "timeout": 120, "env": outside} | options,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout
 
 
 QUICK = """
@@ -53,9 +53,9 @@ except SystemExit:
 
 
 def test_help_is_there_at_once():
-    *said, seconds = ran("-c", HELP).splitlines()
+    *lines, seconds = ran("-c", HELP).splitlines()
     assert float(seconds) < 0.15, "half a second with the interpreter's own start"
-    assert "trace" in "\n".join(said)
+    assert "trace" in "\n".join(lines)
 
 
 MISSING = """
@@ -112,8 +112,8 @@ def test_the_wheel_asks_for_little(wheel):
     always = {r.name for r in needs if r.marker is None}
     assert always == {"numpy", "greenlet", "rich"}
     for extra in ("numba", "machine-code", "pictures"):
-        asked = {r.name for r in needs if r.marker and r.marker.evaluate({"extra": extra})}
-        assert asked and not asked & {"torch", "triton"}, f"{extra} brings no torch"
+        requirements = {r.name for r in needs if r.marker and r.marker.evaluate({"extra": extra})}
+        assert requirements and not requirements & {"torch", "triton"}, f"{extra} brings no torch"
 
 
 SCRIPT = """
@@ -157,9 +157,9 @@ def test_mypy_knows_what_a_users_script_calls(tmp_path):
     options = ["--strict", "--follow-imports=silent", "--cache-dir", str(tmp_path / "cache")]
     before, _ = os.getcwd(), os.chdir(tmp_path)
     try:
-        said, *_ = api.run([*options, "user.py"])
+        report, *_ = api.run([*options, "user.py"])
     finally:
         os.chdir(before)
-    lines = [int(line.split(":")[1]) for line in said.splitlines() if ": error: " in line]
+    lines = [int(line.split(":")[1]) for line in report.splitlines() if ": error: " in line]
     wrong = [n for n, line in enumerate(SCRIPT.splitlines(), 1) if line and line[0] in "ort"]
-    assert sorted(set(lines)) == wrong, said
+    assert sorted(set(lines)) == wrong, report

@@ -25,9 +25,9 @@ def soon(monkeypatch):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.topic}-{case.name}")
 def test_what_is_planted_is_found_and_nothing_else(case):
-    seen = case.trace()
-    found = planted.said(seen)
-    assert case.finds in found if case.planted else found == set(), str(seen)
+    trace = case.trace()
+    findings = planted.said(trace)
+    assert case.finds in findings if case.planted else findings == set(), str(trace)
 
 
 @pytest.mark.skipif(not TRITON, reason="Triton has wheels for Linux only")
@@ -48,10 +48,10 @@ def test_the_page_says_what_cudasim_says():
     """The kernel that hangs is given two seconds of it."""
     outside = os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}
     command = [sys.executable, "-m", "planted.under_cudasim"]
-    done = subprocess.run(
+    completed = subprocess.run(
         command, cwd=Path(__file__).parent, env=outside, capture_output=True, text=True, timeout=300
     )
-    assert done.returncode == 0, done.stderr
-    said = dict(line.split() for line in done.stdout.splitlines())
-    assert {name: x for name, x in said.items() if x != "nothing"} == page.CUDASIM
-    assert len(said) == sum(case.topic not in ("triton", "gluon") for case in CASES)
+    assert completed.returncode == 0, completed.stderr
+    verdicts = dict(line.split() for line in completed.stdout.splitlines())
+    assert {name: x for name, x in verdicts.items() if x != "nothing"} == page.CUDASIM
+    assert len(verdicts) == sum(case.topic not in ("triton", "gluon") for case in CASES)

@@ -40,7 +40,7 @@ class Arithmetic:
         self.dots, self.exps, self.exp_lines = Counter(), 0, Counter()
         self.tf32 = self.float32 = self.float16 = self.float64 = None
 
-    def create_dot(self, own, a, b, d, precision, *others):
+    def create_dot(self, own, a, b, d, precision, *options):
         *batch, M, K = a.data.shape
         kind = str(a.dtype.scalar)
         self.dots[M, b.data.shape[-1], K, kind] += int(np.prod(batch, dtype=int))
@@ -53,7 +53,7 @@ class Arithmetic:
         if kind == str(d.dtype.scalar) == "fp16":
             self.float16 = self.float16 or self.place()
             return _summed_in_float16(a, b, d)
-        return own(_wide(a), _wide(b), d, precision, *others)
+        return own(_wide(a), _wide(b), d, precision, *options)
 
     def create_exp(self, own, x):
         self.exps += x.data.size
@@ -84,8 +84,8 @@ class Arithmetic:
     def binary_op(self, own, x, y, op):
         if not _is_bfloat16(x):
             return own(x, y, op)
-        found = own(_wide(x), _wide(y), op)
-        return found if op in COMPARISONS else _narrow(found)
+        result = own(_wide(x), _wide(y), op)
+        return result if op in COMPARISONS else _narrow(result)
 
     def unary_op(self, own, x, op):
         return _narrow(own(_wide(x), op)) if _is_bfloat16(x) else own(x, op)
@@ -153,8 +153,8 @@ def _narrow(x):
 
     bits = np.ascontiguousarray(x.data, np.float32).view(np.uint32).reshape(x.data.shape)
     rounded = (bits.astype(np.uint64) + 0x7FFF + (bits >> 16 & 1)) >> 16
-    kept = np.where(np.isnan(x.data), bits >> 16 | 0x40, rounded)
-    return type(x)(kept.astype(np.uint16), tl.bfloat16)
+    upper = np.where(np.isnan(x.data), bits >> 16 | 0x40, rounded)
+    return type(x)(upper.astype(np.uint16), tl.bfloat16)
 
 
 def atomic_bfloat16(kind, addresses, value, mask):

@@ -42,10 +42,12 @@ class ProgramRace:
     place: Place | None
 
     def __str__(self) -> str:
-        one, other = self.programs
-        other = "by several others" if other is None else f"by program {other}"
-        what = f"element {self.element} of {self.array}: touched by program {one} and {other}, "
-        lines = [what + "and written by at least one of them"]
+        first, second = self.programs
+        second = "by several others" if second is None else f"by program {second}"
+        message = (
+            f"element {self.element} of {self.array}: touched by program {first} and {second}, "
+        )
+        lines = [message + "and written by at least one of them"]
         return "\n".join([*lines, str(self.place)] if self.place else lines)
 
 
@@ -93,8 +95,8 @@ class Watched:
         arithmetic: an `Arithmetic`.
     """
 
-    def __init__(self, given, files, keep=False, tf32=False):
-        tensors = [(name, _tensor(x)) for name, x in given.items() if _tensor(x) is not None]
+    def __init__(self, arguments, files, keep=False, tf32=False):
+        tensors = [(name, _tensor(x)) for name, x in arguments.items() if _tensor(x) is not None]
         for name, x in tensors:
             if x.device.type != "cpu":
                 raise TypeError(f"{name} is on {x.device}, needs a tensor on the CPU")
@@ -122,35 +124,35 @@ class Watched:
                 delattr(builder, name)
 
     # The builder's operations; `own` is its.
-    def masked_load(self, own, ptrs, mask, other, *others, **named):
+    def masked_load(self, own, ptrs, mask, other, *options, **named):
         real = self.real(ptrs, mask.data, "load")
         if other is None and not np.all(mask.data):
             self.undefined = self.undefined or self.place()
             other = _anything(ptrs)
-        return own(real, mask, other, *others, **named)
+        return own(real, mask, other, *options, **named)
 
-    def masked_store(self, own, ptrs, value, mask, *others, **named):
-        return own(self.real(ptrs, mask.data, "store"), value, mask, *others, **named)
+    def masked_store(self, own, ptrs, value, mask, *options, **named):
+        return own(self.real(ptrs, mask.data, "store"), value, mask, *options, **named)
 
-    def atomic_rmw(self, own, kind, ptrs, value, mask, *others):
+    def atomic_rmw(self, own, kind, ptrs, value, mask, *options):
         real = self.real(ptrs, mask.data, "atomic")
         for address in [a for a in self.locks if a in real.data]:
             del self.locks[address]
         if value.dtype.scalar.name == "bf16":
             return atomic_bfloat16(kind, real, value, mask)
-        return own(kind, real, value, mask, *others)
+        return own(kind, real, value, mask, *options)
 
-    def atomic_cas(self, own, ptrs, compare, value, *others):
+    def atomic_cas(self, own, ptrs, compare, value, *options):
         real = self.real(ptrs, True, "atomic")
-        before = own(real, compare, value, *others)
+        before = own(real, compare, value, *options)
         if real.data.size == 1 and before.data == compare.data != value.data:
             self.locks[int(real.data.item())] = self.program
         return before
 
     def lock_set(self):
         """The number of the set of locks that the program holds: what its atomic_cas has taken."""
-        held = frozenset(a for a, program in self.locks.items() if program == self.program)
-        return self.lock_sets.setdefault(held, len(self.lock_sets))
+        locks = frozenset(a for a, program in self.locks.items() if program == self.program)
+        return self.lock_sets.setdefault(locks, len(self.lock_sets))
 
     # Addresses.
     def real(self, ptrs, mask, op):
@@ -161,7 +163,7 @@ class Watched:
         lanes, width = address[mask], max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
         true = address.copy()
         numbers = (lanes >> SPACING) - 1
-        found = np.empty_like(lanes)
+        addresses = np.empty_like(lanes)
         for n in np.unique(numbers):
             if not 0 <= n < len(self.regions):
                 raise OutOfBounds(
@@ -173,8 +175,8 @@ class Watched:
             offsets = lanes[mine] - region.start
             self._guard(region, offsets, width, op)
             self._note(region, offsets, width, op)
-            found[mine] = offsets + region.tensor.data_ptr()
-        true[mask] = found
+            addresses[mine] = offsets + region.tensor.data_ptr()
+        true[mask] = addresses
         return type(ptrs)(true.astype(np.uint64), ptrs.dtype)
 
     def place(self):
@@ -215,22 +217,22 @@ class Watched:
             return
         elements, (x, y, z) = offsets // region.width, self.program
         me = x + (y << 20) + (z << 40)
-        others = region.writer[elements]
-        meets = (others != NOBODY) & (others != me)
+        owners = region.writer[elements]
+        meets = (owners != NOBODY) & (owners != me)
         if op == "store":
             readers = region.reader[elements]
-            others = np.where(meets, others, readers)
+            owners = np.where(meets, owners, readers)
             meets |= (readers != NOBODY) & (readers != me)
             region.writer[elements] = me
         else:
             readers = region.reader[elements]
             region.reader[elements] = np.where((readers == NOBODY) | (readers == me), me, MANY)
-        held, locks = self.lock_set(), region.lock[elements]
-        region.lock[elements] = np.where((locks == NOBODY) | (locks == held), held, 0)
+        lock_set, locks = self.lock_set(), region.lock[elements]
+        region.lock[elements] = np.where((locks == NOBODY) | (locks == lock_set), lock_set, 0)
         meets &= region.lock[elements] == 0
         if meets.any() and region.name not in self.races:
             n = int(np.flatnonzero(meets)[0])
-            pair = (self.program, _program(int(others[n])))
+            pair = (self.program, _program(int(owners[n])))
             self.races[region.name] = ProgramRace(region.name, int(elements[n]), pair, place)
 
 

@@ -32,25 +32,25 @@ def choose(kernel, args, named):
     if hasattr(kernel, "configs"):
         return _tuned(kernel, args, named)
     if isinstance(getattr(kernel, "values", None), dict):
-        given = dict(zip(kernel.arg_names, args, strict=False)) | named
+        arguments = dict(zip(kernel.arg_names, args, strict=False)) | named
         for name, compute in kernel.values.items():
             if name not in named:
-                given[name] = compute(given)
-                named = named | {name: given[name]}
+                arguments[name] = compute(arguments)
+                named = named | {name: arguments[name]}
         return choose(kernel.fn, args, named)
     return Chosen(kernel, named)
 
 
 def _tuned(tuner, args, named):
-    given = dict(zip(tuner.arg_names, args, strict=False))
+    arguments = dict(zip(tuner.arg_names, args, strict=False))
     if all(config.kwargs.keys() <= named.keys() for config in tuner.configs):
         return choose(tuner.fn, args, named)
-    configs = _pruned(tuner, given, named)
+    configs = _pruned(tuner, arguments, named)
     for position, config in enumerate(configs):
         last = position == len(configs) - 1
         options = config.all_kwargs() | named
         if config.pre_hook is not None:
-            config.pre_hook(given | options)
+            config.pre_hook(arguments | options)
         chosen = choose(tuner.fn, args, options)
         if last or _fits(chosen.kernel, args, chosen.named):
             break
@@ -60,9 +60,9 @@ def _tuned(tuner, args, named):
     return dataclasses.replace(chosen, configuration=text)
 
 
-def _pruned(tuner, given, named):
+def _pruned(tuner, arguments, named):
     """The configurations that the tuner would time."""
-    tuner.nargs = given
+    tuner.nargs = arguments
     try:
         return tuner.prune_configs(named)
     finally:

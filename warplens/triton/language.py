@@ -197,13 +197,13 @@ def _widened(own):
         single = not isinstance(input, tuple)
         inputs = (input,) if single else input
         wide = [x.to(tl.float32) if x.dtype == tl.bfloat16 else x for x in inputs]
-        found = own(wide[0] if single else tuple(wide), axis, combine_fn, *args, **named)
-        found = (found,) if single else found
-        found = [
+        results = own(wide[0] if single else tuple(wide), axis, combine_fn, *args, **named)
+        results = (results,) if single else results
+        results = [
             y.to(tl.bfloat16) if x.dtype == tl.bfloat16 else y
-            for x, y in zip(inputs, found, strict=True)
+            for x, y in zip(inputs, results, strict=True)
         ]
-        return found[0] if single else tuple(found)
+        return results[0] if single else tuple(results)
 
     return reduce
 

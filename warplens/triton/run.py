@@ -87,8 +87,8 @@ def trace(kernel, grid, *args, **named):
     except KernelFault as fault:
         faults.append(fault)
     name = plain(launch.kernel).__name__
-    told = launch.configuration, flow.depends
-    return TritonTrace(name, launch.grid, launch.memory, faults, *told)
+    notes = launch.configuration, flow.depends
+    return TritonTrace(name, launch.grid, launch.memory, faults, *notes)
 
 
 def _copy(x):
@@ -110,14 +110,14 @@ class InterpretedLaunch:
             raise RuntimeError(missing)
         chosen = choose(kernel, args, named)
         kernel, self.configuration = chosen.kernel, chosen.configuration
-        given, constants = _bind(kernel, args, chosen.named)
-        grid = grid(given) if callable(grid) else grid
+        arguments, constants = _bind(kernel, args, chosen.named)
+        grid = grid(arguments) if callable(grid) else grid
         grid = (grid,) if isinstance(grid, int) else tuple(grid)
         if not 1 <= len(grid) <= 3 or any(n < 1 for n in grid):
             raise ValueError(f"grid is {grid}, needs one to three numbers of at least 1")
-        self.kernel, self.given, self.constants = kernel, given, constants
+        self.kernel, self.arguments, self.constants = kernel, arguments, constants
         self.grid = grid + (1,) * (3 - len(grid))
-        self.memory = Watched(given, _files(kernel), keep, tf32)
+        self.memory = Watched(arguments, _files(kernel), keep, tf32)
         numbers = sum(region.elements for region in self.memory.regions)
         self.rounds = min(max(numbers, FEWEST_ROUNDS), MOST_ROUNDS)
 
@@ -127,8 +127,8 @@ class InterpretedLaunch:
             with time_limit():
                 self._go(reverse, flow)
         except StillRunning as error:
-            what = f"program {self.memory.program}: {STILL} after many seconds"
-            raise EndlessLoop(what, self._place(error)) from None
+            message = f"program {self.memory.program}: {STILL} after many seconds"
+            raise EndlessLoop(message, self._place(error)) from None
 
     def _go(self, reverse, flow):
         from triton.runtime import interpreter
@@ -142,7 +142,7 @@ class InterpretedLaunch:
             addresses = self.memory.stand_ins
             arguments = {
                 name: x if name in self.constants else _as_tensor(x, addresses.get(name))
-                for name, x in self.given.items()
+                for name, x in self.arguments.items()
             }
             for z, y, x in reversed(programs) if reverse else programs:
                 builder.set_grid_idx(x, y, z)
@@ -175,10 +175,10 @@ class InterpretedLaunch:
 
     def _explain(self, error):
         """An exception of the kernel as a fault with its place."""
-        what = f"{type(error).__name__}: {str(error) or _asserted(error)}".removesuffix(": ")
+        message = f"{type(error).__name__}: {str(error) or _asserted(error)}".removesuffix(": ")
         kind = WrongType if re.search(r"\bdtypes?\b", str(error)) else KernelFault
-        fault = kind(f"{what}, in program {self.memory.program}", self._place(error))
-        fault.symptom = "operands" if "Both operands must be same dtype" in what else None
+        fault = kind(f"{message}, in program {self.memory.program}", self._place(error))
+        fault.symptom = "operands" if "Both operands must be same dtype" in message else None
         return fault
 
 
@@ -194,8 +194,8 @@ def _unsupported(error):
         name = error.name.removeprefix("create_").removeprefix("get_")
         return f"tl.{name} is not simulated; docs/own_kernels.md has what is not, and what to do"
     text = str(error)
-    known = {"inline_asm": "tl.inline_asm_elementwise", "extern_elementwise": "tl.core.extern"}
-    name = next((known[key] for key in known if key in text), None)
+    names = {"inline_asm": "tl.inline_asm_elementwise", "extern_elementwise": "tl.core.extern"}
+    name = next((names[key] for key in names if key in text), None)
     return f"{name} is not simulated: write it with functions of tl" if name else text
 
 
@@ -204,10 +204,10 @@ def _bind(kernel, args, named):
     parameters, _, _ = cubin_triton.prepare(kernel, args, {}, dict(named))
     names = list(parameters)
     defaults = {p.name: p.default for p in cubin_triton._jit(kernel, {}).params if p.has_default}
-    given = defaults | dict(zip(names, args, strict=False))
-    given |= {name: x for name, x in named.items() if name in names}
+    arguments = defaults | dict(zip(names, args, strict=False))
+    arguments |= {name: x for name, x in named.items() if name in names}
     constants = {p.name for p in cubin_triton._jit(kernel, {}).params if p.is_constexpr}
-    return {name: given[name] for name in names}, constants
+    return {name: arguments[name] for name in names}, constants
 
 
 def _as_tensor(x, stand_in=None):

@@ -72,8 +72,12 @@ class TritonTrace(Shown):
         self.accesses, self.faults = memory.accesses, faults
         self.names, self.configuration, self.depends = {}, configuration, depends
         self.races = list(memory.races.values())
-        done = self.arithmetic = memory.arithmetic
-        self.dots, self.exps, self.exp_lines = done.dots, done.exps, done.exp_lines
+        arithmetic = self.arithmetic = memory.arithmetic
+        self.dots, self.exps, self.exp_lines = (
+            arithmetic.dots,
+            arithmetic.exps,
+            arithmetic.exp_lines,
+        )
         self.tensors = {region.name: region.tensor for region in memory.regions}
         groups = {}
         for access in self.accesses:
@@ -88,10 +92,10 @@ class TritonTrace(Shown):
 
     def reach(self) -> str:
         """The same in a sentence."""
-        what = "address, mask or branch depends on the data, so this holds for"
+        clause = "address, mask or branch depends on the data, so this holds for"
         if self.depends is None:
-            return f"No {what} every input of this shape"
-        return f"An {what} one launch: {self.depends}"
+            return f"No {clause} every input of this shape"
+        return f"An {clause} one launch: {self.depends}"
 
     def name_of(self, array: str) -> str:
         """The kernel's own name of `array`."""
@@ -116,10 +120,10 @@ class TritonTrace(Shown):
     def least_bytes(self, op: Op = None, array: str | None = None) -> int:
         """Bytes of the distinct elements: what moves if each is asked for once in the launch."""
         return sum(
-            np.unique(np.concatenate([a.offsets for a in found])).size * found[0].width
+            np.unique(np.concatenate([a.offsets for a in accesses])).size * accesses[0].width
             for name in self.tensors
             if array in (None, name)
-            and (found := [a for a in self.accesses if a.array == name and op in (None, a.op)])
+            and (accesses := [a for a in self.accesses if a.array == name and op in (None, a.op)])
         )
 
     def times(self, array: str, op: Op = "load") -> float:
@@ -137,12 +141,12 @@ class TritonTrace(Shown):
         The tensor has to be contiguous.
         """
         tensor = self.tensors[array]
-        found = {}
+        per_program = {}
         for a in self.accesses:
             if a.array == array and op in (None, a.op):
-                counts = found.setdefault(a.program, np.zeros(tensor.numel(), np.int64))
+                counts = per_program.setdefault(a.program, np.zeros(tensor.numel(), np.int64))
                 np.add.at(counts, a.offsets // a.width, 1)
-        return {program: counts.reshape(tensor.shape) for program, counts in found.items()}
+        return {program: counts.reshape(tensor.shape) for program, counts in per_program.items()}
 
     def table(self) -> str:
         """The counts as text: per line and tensor, then dots, exps, races and faults."""
@@ -172,9 +176,9 @@ class TritonTrace(Shown):
             raise ValueError(f"op is {op!r}, needs one of load, store, atomic")
         if array is not None and array not in self.tensors:
             raise ValueError(f"array is {array!r}, needs one of {', '.join(self.tensors)}")
-        wanted = {"op": op, "array": array, "line": line}
-        given = {name: value for name, value in wanted.items() if value is not None}
-        return [r for r in self.rows if all(getattr(r, n) == v for n, v in given.items())]
+        selection = {"op": op, "array": array, "line": line}
+        criteria = {name: value for name, value in selection.items() if value is not None}
+        return [r for r in self.rows if all(getattr(r, n) == v for n, v in criteria.items())]
 
 
 HEADS = ("requests", "lanes", "bytes", "sectors")

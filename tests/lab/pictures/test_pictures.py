@@ -89,8 +89,8 @@ def test_a_wide_load_of_one_address_fills_half_a_sector():
 
 def test_banks_draw_a_row_per_pass(tiles):
     bad, good = (pictures.banks(t, array="tile", op="load") for t in tiles)
-    assert bad.text.endswith("tile: 32 lanes read 4 bytes each: 32 passes, 31 conflicts")
-    assert good.text.endswith("tile: 32 lanes read 4 bytes each: 1 pass, no conflict")
+    assert bad.text.endswith("tile: 32 lanes read 4 bytes each: 32 wavefronts, 31 conflicts")
+    assert good.text.endswith("tile: 32 lanes read 4 bytes each: 1 wavefront, no conflict")
     assert (boxes(bad, "blue"), boxes(bad, "orange")) == (1, 31)
     assert (boxes(good, "blue"), boxes(good, "orange")) == (32, 0)
 

@@ -25,7 +25,7 @@ def test_what_it_returns_or_raises_comes_back_and_what_it_changes_does_not():
     assert there == [1, 2] and here == [1] and process != os.getpid()
     with pytest.raises(ZeroDivisionError, match="division by zero") as error:
         apart(lambda: os.write(2, b"before it") / 0)
-    assert error.value.said == "before it"
+    assert error.value.printed == "before it"
 
 
 def test_a_process_that_aborts_is_a_crash_with_the_last_words_and_the_line():
@@ -51,7 +51,7 @@ k.py:2:0: error: Failures have been detected while processing an MLIR pass pipel
 
 
 @pytest.mark.parametrize(
-    "said, want",
+    "printed, want",
     [
         (
             "only loops are supported\nUNREACHABLE executed at /a.cpp:5!\n",
@@ -61,11 +61,11 @@ k.py:2:0: error: Failures have been detected while processing an MLIR pass pipel
     ],
     ids=["a line before it gave up", "an error with its line"],
 )
-def test_a_compiler_that_says_only_that_it_failed_is_told_by_what_it_printed(said, want):
+def test_a_compiler_that_says_only_that_it_failed_is_told_by_what_it_printed(printed, want):
     error = CompileError("k does not compile: PassManager::run failed")
-    error.said = said + NO_MORE
-    told = str(from_triton.told(error, some_kernel))
-    assert told == f"some_kernel does not compile: {want}"
+    error.printed = printed + NO_MORE
+    message = str(from_triton.told(error, some_kernel))
+    assert message == f"some_kernel does not compile: {want}"
 
 
 def test_a_process_that_never_ends_is_stopped_in_its_time():
@@ -77,9 +77,9 @@ def test_a_process_that_never_ends_is_stopped_in_its_time():
 
 def test_a_process_that_takes_all_memory_is_stopped_where_it_was_told():
     def take():  # 1.5 GB in 3 s, and then it ends: its watcher may have to wait for a processor
-        taken = []
-        while len(taken) < 150:
-            taken.append(bytearray(10 << 20))
+        blocks = []
+        while len(blocks) < 150:
+            blocks.append(bytearray(10 << 20))
             time.sleep(0.02)
 
     with pytest.raises(Crashed, match="GB of memory"):

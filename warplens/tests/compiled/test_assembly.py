@@ -95,18 +95,18 @@ def test_count_matches_whole_modifiers():
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_atomics(arch):
-    found = assembly(sum_and_keep, X1, X1, X1, arch=arch)
+    code = assembly(sum_and_keep, X1, X1, X1, arch=arch)
     # One throws the old value away (a reduction), the other keeps it.
-    assert found.count("RED") + found.count("REDG") == 1
-    assert found.count("ATOMG") == 1
-    assert found.atomics == 2
+    assert code.count("RED") + code.count("REDG") == 1
+    assert code.count("ATOMG") == 1
+    assert code.atomics == 2
     assert assembly(one_float4, X2, X1, arch=arch).atomics == 0
 
 
 def test_local_array_indexed_by_data_is_memory():
-    found = assembly(indexed_by_data, X1, X1)
-    assert found.local_bytes == 4 * N
-    assert found.count("STL") and found.count("LDL")
+    code = assembly(indexed_by_data, X1, X1)
+    assert code.local_bytes == 4 * N
+    assert code.count("STL") and code.count("LDL")
     assert assembly(squares, X1, X1).local_bytes == 0
 
 
@@ -144,15 +144,15 @@ def line_of(text):
 
 
 def test_by_line_and_views():
-    found = assembly(reverse_block, X2, X1)
-    lines = found.by_line()
-    assert [text for _, text in found.listing()] == found.sass.splitlines()
+    code = assembly(reverse_block, X2, X1)
+    lines = code.by_line()
+    assert [text for _, text in code.listing()] == code.sass.splitlines()
     load = lines[line_of("store4(s_x")]
     assert any(i.startswith("LDG.E.128") for i in load) and any("STS.128" in i for i in load)
     assert any("BAR" in i for i in lines[line_of("cuda.syncthreads()")])
-    assert sum(len(v) for v in lines.values()) <= sum(found.counts.values())
-    assert "cuda.syncthreads()\n          BAR.SYNC" in found.annotated()
-    assert all(i in found.annotated(full=True) for i in load)
+    assert sum(len(v) for v in lines.values()) <= sum(code.counts.values())
+    assert "cuda.syncthreads()\n          BAR.SYNC" in code.annotated()
+    assert all(i in code.annotated(full=True) for i in load)
 
 
 @pytest.mark.parametrize("file", ["<ipython-input-1-0123abcd>", "/tmp/ipykernel_7/4242.py"])

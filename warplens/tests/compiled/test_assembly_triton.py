@@ -73,30 +73,30 @@ def test_options_and_constants():
     wide = assembly(scale, "*fp32", "*fp32", "i32", BLOCK=1024)
     many = assembly(scale, "*fp32", "*fp32", "i32", BLOCK=1024, num_warps=8)
     assert many.count("LDG") == wide.count("LDG") / 2
-    other = assembly(scale, "*fp32", "*fp32", "i32", constants={"BLOCK": 1024, "SCALE": 5.0})
+    scaled_by_5 = assembly(scale, "*fp32", "*fp32", "i32", constants={"BLOCK": 1024, "SCALE": 5.0})
     assert any(" 3" in i for i in wide.sass.splitlines() if "FMUL" in i)
-    assert not any(" 3" in i for i in other.sass.splitlines() if "FMUL" in i)
-    assert any(" 5" in i for i in other.sass.splitlines() if "FMUL" in i)
+    assert not any(" 3" in i for i in scaled_by_5.sass.splitlines() if "FMUL" in i)
+    assert any(" 5" in i for i in scaled_by_5.sass.splitlines() if "FMUL" in i)
 
 
 def test_dot_is_tensor_cores_of_each_architecture():
     types = {"x": "*fp16", "y": "*fp16", "z": "*fp32", "N": 64}
-    found = {arch: assembly(product, arch=arch, **types) for arch in ARCHITECTURES}
-    assert found["sm_80"].count("HMMA") > 0 and found["sm_80"].count("HGMMA") == 0
-    assert found["sm_90"].count("HGMMA") > 0
-    assert found["sm_100"].count("UTCHMMA") > 0
-    for one in found.values():
-        assert one.shared_bytes >= 2 * 64 * 64 and one.spill_stores == 0 and one.registers > 16
-        assert "tensor cores" in one.summary()
+    by_arch = {arch: assembly(product, arch=arch, **types) for arch in ARCHITECTURES}
+    assert by_arch["sm_80"].count("HMMA") > 0 and by_arch["sm_80"].count("HGMMA") == 0
+    assert by_arch["sm_90"].count("HGMMA") > 0
+    assert by_arch["sm_100"].count("UTCHMMA") > 0
+    for code in by_arch.values():
+        assert code.shared_bytes >= 2 * 64 * 64 and code.spill_stores == 0 and code.registers > 16
+        assert "tensor cores" in code.summary()
 
 
 def test_by_line():
-    found = assembly(scale, "*fp32", "*fp32", "i32:16", BLOCK=1024)
+    code = assembly(scale, "*fp32", "*fp32", "i32:16", BLOCK=1024)
     with open(__file__) as file:
         at = next(n for n, line in enumerate(file, 1) if "tl.store(y + o, scaled" in line)
-    ops = [i.split()[0] for i in found.by_line()[at]]
-    assert "STG.E.128" in " ".join(found.by_line()[at]) and ops
-    assert [text for _, text in found.listing()] == found.sass.splitlines()
+    ops = [i.split()[0] for i in code.by_line()[at]]
+    assert "STG.E.128" in " ".join(code.by_line()[at]) and ops
+    assert [text for _, text in code.listing()] == code.sass.splitlines()
 
 
 TWIN = """import triton
@@ -135,9 +135,9 @@ def test_a_twin_in_another_file_is_compiled_once_and_keeps_its_lines(tmp_path, m
     assert len(list((tmp_path / "cache").rglob("*.cubin"))) == 1
 
 
-@pytest.mark.parametrize("left", ["nothing", "a clock"])
+@pytest.mark.parametrize("log_holds", ["nothing", "a clock"])
 def test_what_a_check_prints_meanwhile_is_not_taken_for_the_assemblers_words(
-    left, tmp_path, monkeypatch
+    log_holds, tmp_path, monkeypatch
 ):
     """The kernel is in the cache, from elsewhere, and the clock of a long check is running."""
     memory = sys.modules[assembly.__module__]
@@ -145,11 +145,11 @@ def test_what_a_check_prints_meanwhile_is_not_taken_for_the_assemblers_words(
     monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
     monkeypatch.setattr(memory, "_compiled", {})
     registers = assembly(scale, "*fp32", "*fp32", "i32", BLOCK=512).registers
-    (kept,) = tmp_path.rglob(from_triton.KEPT)
-    if left == "nothing":
-        kept.unlink()
+    (log_file,) = tmp_path.rglob(from_triton.KEPT)
+    if log_holds == "nothing":
+        log_file.unlink()
     else:
-        kept.write_text(json.dumps(["\r… a check, 5 s", "file"]), encoding="utf-8")
+        log_file.write_text(json.dumps(["\r… a check, 5 s", "file"]), encoding="utf-8")
     compile = triton.compile
     monkeypatch.setattr(triton, "compile", lambda *x, **y: print("\r… 5 s") or compile(*x, **y))
     monkeypatch.setattr(memory, "_compiled", {})  # another process
@@ -180,9 +180,9 @@ def test_kernels_made_for_the_interpreter_compile_to_the_same_code():
         "PYTHONPATH": os.pathsep.join([here, os.path.dirname(here)]),
     }
     command = [sys.executable, "-c", script]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    first, *code, last = done.stdout.splitlines()
+    completed = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stderr
+    first, *code, last = completed.stdout.splitlines()
     assert first.split() == ["InterpretedFunction"] * 2 and last == "InterpretedFunction"
     here = [
         assembly(scale, "*fp32", "*fp32", "i32", BLOCK=1024).sass,

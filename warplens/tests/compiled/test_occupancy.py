@@ -36,31 +36,31 @@ from warplens.compiled.occupancy import occupancy
     ],
 )
 def test_by_hand(registers, threads, shared, arch, blocks, warps, limit):
-    found = occupancy(registers, threads, shared, arch)
-    assert (found.blocks_per_sm, found.warps_per_sm) == (blocks, warps)
-    assert found.limited_by == limit
-    assert found.share == warps / 64
+    fit = occupancy(registers, threads, shared, arch)
+    assert (fit.blocks_per_sm, fit.warps_per_sm) == (blocks, warps)
+    assert fit.limited_by == limit
+    assert fit.share == warps / 64
 
 
 def test_what_cannot_start():
-    for found, why in (
+    for fit, why in (
         (occupancy(255, 1024), "registers"),  # 32 warps, and 8 fit
         (occupancy(32, 64, 228 * 1024), "shared memory"),
         (occupancy(32, 64, 164 * 1024, "sm_80"), "shared memory"),
     ):
-        assert found.blocks_per_sm == 0 and found.limited_by == [why]
-        assert f"does not start, a block needs more {why}" in str(found)
+        assert fit.blocks_per_sm == 0 and fit.limited_by == [why]
+        assert f"does not start, a block needs more {why}" in str(fit)
 
 
 def test_grid_of_the_lessons():
     # B·H = 512 blocks of 64 threads on an H200: 3.88 blocks an SM, so one has 4: 8 warps.
-    found = occupancy(96, 64, 1024, blocks=512)
-    assert found.sms == 132
-    assert (found.busiest_blocks, found.busiest_warps) == (4, 8)
-    assert found.blocks_per_sm == 10  # 96 × 32 = 3072: 5 warps a quarter
-    assert found.waves == pytest.approx(512 / 1320)
-    assert found.tail == pytest.approx(512 / 1320)
-    assert "3.88 an SM, the busiest has 4 at a time = 8 warps; 0.39 waves" in str(found)
+    fit = occupancy(96, 64, 1024, blocks=512)
+    assert fit.sms == 132
+    assert (fit.busiest_blocks, fit.busiest_warps) == (4, 8)
+    assert fit.blocks_per_sm == 10  # 96 × 32 = 3072: 5 warps a quarter
+    assert fit.waves == pytest.approx(512 / 1320)
+    assert fit.tail == pytest.approx(512 / 1320)
+    assert "3.88 an SM, the busiest has 4 at a time = 8 warps; 0.39 waves" in str(fit)
 
 
 def test_tail():
@@ -74,10 +74,10 @@ def test_tail():
 
 def test_of_an_assembly():
     kernel = SimpleNamespace(registers=96, shared_bytes=1024, arch="sm_80")
-    found = occupancy(kernel, 64)
-    assert (found.registers, found.shared_bytes, found.arch) == (96, 1024, "sm_80")
+    fit = occupancy(kernel, 64)
+    assert (fit.registers, fit.shared_bytes, fit.arch) == (96, 1024, "sm_80")
     assert occupancy(kernel, 64, shared_bytes=512).shared_bytes == 1536
-    assert found.sms == ARCHITECTURES["sm_80"].sms == 108
+    assert fit.sms == ARCHITECTURES["sm_80"].sms == 108
 
 
 def test_more_of_anything_never_fits_more():

@@ -145,10 +145,10 @@ def streams():
     stream = cuda.stream()
     with stream.auto_synchronize():
         x = cuda.to_device(numbers(), stream=stream)
-    done = []
-    stream.add_callback(lambda *args: done.append(args[2]), "told")
+    statuses = []
+    stream.add_callback(lambda *args: statuses.append(args[2]), "told")
     stream.synchronize()
-    assert done == ["told"] and x.copy_to_host(stream=cuda.default_stream())[1] == 1
+    assert statuses == ["told"] and x.copy_to_host(stream=cuda.default_stream())[1] == 1
 
 
 @feature("events")
@@ -427,13 +427,13 @@ def debugging():
         if x[0] == 0:
             raise ValueError("zero")
 
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
         try:
             k[1, 1](numbers())
         except ValueError as error:
             assert str(error) == "tid=[0, 0, 0] ctaid=[0, 0, 0]: zero"
-    assert said.getvalue() == "thread 0\n"
+    assert output.getvalue() == "thread 0\n"
 
 
 # Refused.

@@ -22,10 +22,10 @@ def pipelined(x, y, STEPS: gl.constexpr):
     tma.async_copy_global_to_shared(x, [first, 0], ready.index(0), s_x.index(0))
     for n in range(STEPS):
         if n + 1 < STEPS:
-            at, other = [first + (n + 1) * 64, 0], (n + 1) % 2
-            mbarrier.expect(ready.index(other), 64 * 64 * 2)
+            at, next_stage = [first + (n + 1) * 64, 0], (n + 1) % 2
+            mbarrier.expect(ready.index(next_stage), 64 * 64 * 2)
             tma.store_wait(0)
-            tma.async_copy_global_to_shared(x, at, ready.index(other), s_x.index(other))
+            tma.async_copy_global_to_shared(x, at, ready.index(next_stage), s_x.index(next_stage))
         mbarrier.wait(ready.index(n % 2), (n // 2) % 2)
         tma.async_copy_shared_to_global(y, [first + n * 64, 0], s_x.index(n % 2))
     tma.store_wait(0)

@@ -85,7 +85,7 @@ def gluon():
 
 
 @pytest.fixture(params=["numba", "triton", "gluon"])
-def seen(request):
+def any_trace(request):
     return request.getfixturevalue(request.param)
 
 
@@ -93,8 +93,8 @@ def data_of(text):
     return json.loads(Page(text).script)
 
 
-def test_a_page_is_well_formed_and_needs_nothing_else(seen):
-    text = seen.html()
+def test_a_page_is_well_formed_and_needs_nothing_else(any_trace):
+    text = any_trace.html()
     page = Page(text)
     assert not re.search(r"https?://", text)
     for number, (tag, attributes) in enumerate(page.tags, 1):
@@ -112,15 +112,15 @@ def test_a_page_is_well_formed_and_needs_nothing_else(seen):
     assert steps and {step["line"] for step in steps} <= set(ids)
 
 
-def test_what_a_notebook_shows_has_no_script_and_no_name_that_two_would_share(seen):
-    text = seen._repr_html_()
+def test_what_a_notebook_shows_has_no_script_and_no_name_that_two_would_share(any_trace):
+    text = any_trace._repr_html_()
     page = Page(text)
     tags = {tag for tag, _ in page.tags}
     assert "details" in tags and not tags & {"script", "button", "select", "a", "main"}
     assert not [a for _, a in page.tags if "id" in a or "tabindex" in a and a["tabindex"] != "0"]
     assert page.cells[:3] == ["line", "share", "source"]
     assert ":root" not in text
-    assert repr(seen) == str(seen).splitlines()[0]
+    assert repr(any_trace) == str(any_trace).splitlines()[0]
 
 
 def counts_of(text):
@@ -160,8 +160,15 @@ def test_the_counts_by_line_are_those_of_the_trace(numba, triton, gluon):
 def test_each_row_of_the_table_is_a_row_of_the_trace(numba):
     cells = Page(numba.html()).cells
     for row in numba.rows:
-        wanted = [str(row.line), row.array, row.space, row.op, str(row.width), f"{row.requests:,}"]
-        assert any(cells[n : n + 6] == wanted for n in range(len(cells)))
+        row_cells = [
+            str(row.line),
+            row.array,
+            row.space,
+            row.op,
+            str(row.width),
+            f"{row.requests:,}",
+        ]
+        assert any(cells[n : n + 6] == row_cells for n in range(len(cells)))
 
 
 def test_a_race_links_to_the_lines_of_both_threads(numba):

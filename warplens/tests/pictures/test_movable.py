@@ -29,9 +29,9 @@ def frames(shown):
 
 
 def test_every_position_is_drawn_and_said_the_last_slider_fastest(shown):
-    said = [frame["said"] for frame in frames(shown)[1]]
-    assert said[:3] == ["1 of a", "1 of </script>", "2 of a"] and len(said) == 6
-    assert str(shown).splitlines() == said
+    captions = [frame["said"] for frame in frames(shown)[1]]
+    assert captions[:3] == ["1 of a", "1 of </script>", "2 of a"] and len(captions) == 6
+    assert str(shown).splitlines() == captions
     assert repr(shown) == "1 of a (movable: length, of what)"
 
 

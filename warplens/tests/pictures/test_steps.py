@@ -23,14 +23,14 @@ def column(x, y):
 
 
 @pytest.fixture(scope="module")
-def seen():
+def column_trace():
     return trace(column, 2, 64, np.ones((64, 32), "f4"), np.zeros(64, "f4"))
 
 
-def test_requests_come_in_the_order_of_execution(seen):
-    shown = stepper(seen)
-    said = [step["said"].partition(": ")[2] for step in shown.steps]
-    assert said == [
+def test_requests_come_in_the_order_of_execution(column_trace):
+    shown = stepper(column_trace)
+    captions = [step["said"].partition(": ")[2] for step in shown.steps]
+    assert captions == [
         "32 lanes read 4 bytes each, 4 sectors, 128 of 128 bytes",
         "32 lanes write 4 bytes each, 1 wavefront, 0 conflicts",
         "32 lanes read 4 bytes each, 4 sectors, 128 of 128 bytes",
@@ -45,16 +45,19 @@ def test_requests_come_in_the_order_of_execution(seen):
     assert str(shown).splitlines()[4].startswith("5. line ") and "7 requests" in repr(shown)
 
 
-def test_another_warp_and_another_block(seen):
-    assert [step["op"] for step in stepper(seen, block=1, warp=1).steps] == ["load", "store"]
-    assert stepper(seen, block=1).steps == stepper(seen).steps
-    assert len(stepper(seen, most=3).steps) == 3
+def test_another_warp_and_another_block(column_trace):
+    assert [step["op"] for step in stepper(column_trace, block=1, warp=1).steps] == [
+        "load",
+        "store",
+    ]
+    assert stepper(column_trace, block=1).steps == stepper(column_trace).steps
+    assert len(stepper(column_trace, most=3).steps) == 3
     with pytest.raises(ValueError, match="warp 2 of block 0 asks for nothing"):
-        stepper(seen, warp=2)
+        stepper(column_trace, warp=2)
 
 
-def test_the_page_has_the_steps_and_what_it_says_without_a_script(seen):
-    shown = stepper(seen)
+def test_the_page_has_the_steps_and_what_it_says_without_a_script(column_trace):
+    shown = stepper(column_trace)
     page = shown._repr_html_()
     data = json.loads(re.search(r"json\">(.*?)</script>", page, re.S)[1])
     assert [step["said"] for step in data["steps"]] == [step["said"] for step in shown.steps]

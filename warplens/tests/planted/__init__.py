@@ -60,8 +60,8 @@ def every(modules):
     return list(CASES)
 
 
-def said(seen):
+def said(trace):
     """What a trace says, as `finds` would have it: a set."""
-    return {f"race on {race.array}" for race in seen.races} | {
-        type(fault).__name__ for fault in seen.faults
+    return {f"race on {race.array}" for race in trace.races} | {
+        type(fault).__name__ for fault in trace.faults
     }

@@ -28,8 +28,8 @@ NOTHING, UNKNOWN = "–", "?"
 def cudasim(case):
     if case.topic in ("triton", "gluon"):
         return ""
-    said = CUDASIM.get(case.name, NOTHING)
-    return "not supported" if case.name in NO_SHUFFLES else said
+    verdict = CUDASIM.get(case.name, NOTHING)
+    return "not supported" if case.name in NO_SHUFFLES else verdict
 
 
 def viz(case):
@@ -56,8 +56,8 @@ def tables(cases):
     for case in cases:
         if case.planted:
             says = f"`{case.finds}`" if case.finds[0].isupper() else case.finds
-            others = cudasim(case), viz(case), sanitizer(case)
-            rows.append([f"`{case.name}`", case.planted, says, *others])
+            verdicts = cudasim(case), viz(case), sanitizer(case)
+            rows.append([f"`{case.name}`", case.planted, says, *verdicts])
     text = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     right = {}
     for case in cases:

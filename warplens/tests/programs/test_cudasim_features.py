@@ -26,20 +26,20 @@ def table():
 def met(python):
     environment = os.environ | {"PYTHONPATH": str(HOME)}
     command = [python, "-W", "ignore", "-m", "warplens", "run", str(PROGRAM)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    return json.loads(done.stdout.splitlines()[-1])
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    return json.loads(run.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize("python", [sys.executable, MLIR])
 def test_every_feature_is_there_or_refused_by_name(python):
     if python is None:
         pytest.skip("WARPLENS_MLIR_PYTHON names no Python with numba-cuda-mlir")
-    said, happened = table(), met(python)
-    assert said.keys() == happened.keys()
+    documented, happened = table(), met(python)
+    assert documented.keys() == happened.keys()
     if python == MLIR:
         del happened["`@vectorize(target='cuda')`"]  # of numba
     for name, error in happened.items():
-        how, words = said[name]
+        how, words = documented[name]
         if how == "yes":
             assert error is None, (name, error)
         else:

@@ -88,19 +88,19 @@ def ran(tmp_path, text, *arguments, python=sys.executable, options=(), **environ
 
 
 def test_a_program_that_is_right_keeps_its_exit_status(tmp_path):
-    done = ran(tmp_path, RIGHT, "7")
-    assert done.returncode == 7, done.stderr
-    assert "arguments ['7']" in done.stdout
-    assert "no race and no fault in 1 launch" in done.stderr
+    run = ran(tmp_path, RIGHT, "7")
+    assert run.returncode == 7, run.stderr
+    assert "arguments ['7']" in run.stdout
+    assert "no race and no fault in 1 launch" in run.stderr
 
 
 def test_a_race_is_reported_with_both_lines_in_each_form(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert ran(tmp_path, RACE, "0", options=["--report", "json"]).returncode == 1
-    found = json.loads((tmp_path / "warplens-report.json").read_text())
-    assert found["launches"] == 1 and [x["line"] for x in found["findings"]] == [10, 11]
+    report = json.loads((tmp_path / "warplens-report.json").read_text())
+    assert report["launches"] == 1 and [x["line"] for x in report["findings"]] == [10, 11]
     again = findings.Findings()
-    again.merge(found)
+    again.merge(report)
     race, unwritten = map(findings.annotation, again)
     assert race.startswith("::error file=program.py,line=10,title=Race in doubled::race on s[")
     assert "line 11" in race and "title=UninitialisedRead" in unwritten
@@ -109,20 +109,20 @@ def test_a_race_is_reported_with_both_lines_in_each_form(tmp_path, monkeypatch):
 
 
 def test_without_the_search_for_races_the_rest_is_found(tmp_path):
-    done = ran(tmp_path, RACE, "0", options=["--no-races"])
-    assert done.returncode == 1 and "race on" not in done.stderr
-    assert "is read before anything was written" in done.stderr
+    run = ran(tmp_path, RACE, "0", options=["--no-races"])
+    assert run.returncode == 1 and "race on" not in run.stderr
+    assert "is read before anything was written" in run.stderr
 
 
 def test_each_kind_of_fault_reaches_the_program_with_its_line(tmp_path):
-    done = ran(tmp_path, FAULTS, options=["--seconds", "0.5"])
-    assert done.returncode == 1, "it caught them all; the report does not forget them"
-    raised = dict(line.split(" | ", 1) for line in done.stdout.splitlines())
+    run = ran(tmp_path, FAULTS, options=["--seconds", "0.5"])
+    assert run.returncode == 1, "it caught them all; the report does not forget them"
+    raised = dict(line.split(" | ", 1) for line in run.stdout.splitlines())
     assert raised["outside"].startswith("OutOfBounds | x[8] is out of bounds (shape (8,))   line 7")
-    assert raised["divergent"].startswith("DivergentBarrier | ") and "line 12" in done.stdout
+    assert raised["divergent"].startswith("DivergentBarrier | ") and "line 12" in run.stdout
     assert raised["endless"].startswith("EndlessLoop | still looping after 0.5 s")
     assert raised["dividing"].startswith("ZeroDivisionError | tid=[0, 0, 0] ctaid=[0, 0, 0]: ")
-    assert "unwritten: UninitialisedRead: s[1] is read" in done.stderr
+    assert "unwritten: UninitialisedRead: s[1] is read" in run.stderr
 
 
 def test_the_hook_that_the_wheel_lays_beside_the_packages(tmp_path):
@@ -130,12 +130,12 @@ def test_the_hook_that_the_wheel_lays_beside_the_packages(tmp_path):
     hook = open(os.path.join(HOME, "warplens", "warplens.pth"), encoding="utf-8").read()
     (tmp_path / "sitecustomize.py").write_text(hook)
     path = f"{tmp_path}{os.pathsep}{HOME}"
-    done = subprocess.run(
+    run = subprocess.run(
         [sys.executable, "program.py", "0"],
         cwd=tmp_path, env=os.environ | {"PYTHONPATH": path, "WARPLENS": "1"},
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
-    assert done.returncode == 1 and "race on s[" in done.stderr, done.stderr
+    assert run.returncode == 1 and "race on s[" in run.stderr, run.stderr
 
 
 def test_python_reads_the_hook_twice_in_a_virtual_environment_and_the_report_is_one(tmp_path):
@@ -143,20 +143,18 @@ def test_python_reads_the_hook_twice_in_a_virtual_environment_and_the_report_is_
     hook = open(os.path.join(HOME, "warplens", "warplens.pth"), encoding="utf-8").read()
     (tmp_path / "sitecustomize.py").write_text(f"{hook}\n{hook}")
     path = f"{tmp_path}{os.pathsep}{HOME}"
-    done = subprocess.run(
+    run = subprocess.run(
         [sys.executable, "program.py", "0"],
         cwd=tmp_path, env=os.environ | {"PYTHONPATH": path, "WARPLENS": "1"},
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
-    assert done.returncode == 0 and done.stderr.count("no race and no fault") == 1, done.stderr
+    assert run.returncode == 0 and run.stderr.count("no race and no fault") == 1, run.stderr
 
 
 def test_a_kernel_that_is_not_simulated_is_not_called_right(tmp_path):
     text = RIGHT.replace("t = cuda.threadIdx.x", "t = cuda.cg.this_thread_block().thread_rank()")
-    done = ran(tmp_path, text, "0")
-    assert (
-        text != RIGHT and done.returncode == 1 and "not simulated, so not looked at" in done.stderr
-    )
+    run = ran(tmp_path, text, "0")
+    assert text != RIGHT and run.returncode == 1 and "not simulated, so not looked at" in run.stderr
 
 
 TESTS = textwrap.dedent("""
@@ -200,15 +198,15 @@ def test_pytest_fails_the_test_that_launches_a_race(tmp_path, workers):
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     command = [sys.executable, "-m", "pytest", "-p", "warplens.programs.pytest_plugin", *workers]
     command += ["--warplens", "--warplens-report=json", "-q"]
-    done = subprocess.run(
+    run = subprocess.run(
         # Named, not found: an older installation has no entry point yet, a newer one has.
         command, cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": HOME, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
-    assert "2 failed, 1 passed" in done.stdout, done.stdout + done.stderr
-    assert "race on x[" in done.stdout and "test_it.py:9: shifted" in done.stdout
-    assert "warplens found call" in done.stdout and "spread" in done.stdout  # beside its assertion
+    assert "2 failed, 1 passed" in run.stdout, run.stdout + run.stderr
+    assert "race on x[" in run.stdout and "test_it.py:9: shifted" in run.stdout
+    assert "warplens found call" in run.stdout and "spread" in run.stdout  # beside its assertion
     findings = json.loads((tmp_path / "warplens-report.json").read_text())["findings"]
     assert [x["test"].split("::")[1] for x in findings] == ["test_race", "test_wrong_result"]
     assert {x["kind"] for x in findings} == {"Race"}
@@ -218,7 +216,7 @@ def test_pytest_fails_the_test_that_launches_a_race(tmp_path, workers):
 def test_a_program_of_numba_cuda_mlir(tmp_path):
     new = "from numba_cuda_mlir import cuda\nfrom numba_cuda_mlir.types import float32"
     text = RACE.replace("from numba import cuda, float32", new)
-    done = ran(tmp_path, text, "0", python=MLIR)
-    assert done.returncode == 1 and "race on s[" in done.stderr, done.stderr
-    done = ran(tmp_path, RIGHT.replace("from numba import cuda, float32", new), "0", python=MLIR)
-    assert done.returncode == 0, done.stderr
+    run = ran(tmp_path, text, "0", python=MLIR)
+    assert run.returncode == 1 and "race on s[" in run.stderr, run.stderr
+    run = ran(tmp_path, RIGHT.replace("from numba import cuda, float32", new), "0", python=MLIR)
+    assert run.returncode == 0, run.stderr

@@ -59,9 +59,9 @@ def traced(how, x=None, index=None):
 
 @pytest.mark.parametrize("how", ["values", "block pointer"])
 def test_values_that_are_read_may_be_stored_and_added_up(how):
-    seen = traced(how)
-    assert seen.for_all_inputs and not seen.faults
-    assert "so this holds for every input of this shape" in str(seen)
+    t = traced(how)
+    assert t.for_all_inputs and not t.faults
+    assert "so this holds for every input of this shape" in str(t)
 
 
 DEPENDS = "address mask branch loop sum atomic".split() + ["compare and swap"]
@@ -69,14 +69,14 @@ DEPENDS = "address mask branch loop sum atomic".split() + ["compare and swap"]
 
 @pytest.mark.parametrize("how", DEPENDS)
 def test_an_address_that_depends_on_the_data_is_named_with_its_line(how):
-    seen = traced(how)
-    assert not seen.for_all_inputs and not seen.faults
-    assert seen.depends.text.endswith("# depends"), str(seen)
-    assert f"this holds for one launch: {seen.depends}" in str(seen)
+    t = traced(how)
+    assert not t.for_all_inputs and not t.faults
+    assert t.depends.text.endswith("# depends"), str(t)
+    assert f"this holds for one launch: {t.depends}" in str(t)
 
 
-def accesses(seen):
-    return [(a.array, a.op, a.program, a.offsets.tolist()) for a in seen.accesses]
+def accesses(t):
+    return [(a.array, a.op, a.program, a.offsets.tolist()) for a in t.accesses]
 
 
 def test_where_it_is_said_other_data_is_accessed_at_the_same_elements():
@@ -86,14 +86,14 @@ def test_where_it_is_said_other_data_is_accessed_at_the_same_elements():
                      {"BLOCK": 16}))  # fmt: skip
     compared = 0
     for function, (grid, *args), options in launches:
-        seen = []
+        traces = []
         if not hasattr(function, "fn"):
             continue
         for _ in range(2):
-            other = [torch.randn_like(a) if isinstance(a, torch.Tensor) else a for a in args]
-            seen.append(trace(function, grid, *other, **options))
-        assert all(x.for_all_inputs for x in seen)
-        assert accesses(seen[0]) == accesses(seen[1])
+            inputs = [torch.randn_like(a) if isinstance(a, torch.Tensor) else a for a in args]
+            traces.append(trace(function, grid, *inputs, **options))
+        assert all(x.for_all_inputs for x in traces)
+        assert accesses(traces[0]) == accesses(traces[1])
         compared += 1
     assert compared >= 7
 

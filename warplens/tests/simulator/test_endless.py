@@ -47,10 +47,10 @@ def called(function, *arguments):
         return function(*arguments)
 
 
-def in_another_cell(text, **known):
+def in_another_cell(text, **names):
     """What a cell defines, which has a file of its own."""
-    exec(compile(text, f"<cell {len(text)}>", "exec"), known)
-    return known
+    exec(compile(text, f"<cell {len(text)}>", "exec"), names)
+    return names
 
 
 def test_a_loop_in_a_helper_of_another_cell_is_told_with_its_line():

@@ -78,7 +78,7 @@ def test_a_kernel_and_the_function_it_calls(tensors):
     x, y = tensors
     kernel = OnCPU(doubled)
     kernel[(3,)](x, y, 10, 4, num_warps=4)
-    assert torch.equal(y, 2 * x) and kernel.given["BLOCK"] == 4
+    assert torch.equal(y, 2 * x) and kernel.arguments["BLOCK"] == 4
 
 
 def test_tiles_are_joined_turned_and_cut_anew():
@@ -94,17 +94,17 @@ def test_a_copy_has_arrived_once_it_was_waited_for(tensors):
 
 
 @pytest.mark.parametrize(
-    "kernel, constants, said, line",
+    "kernel, constants, message, line",
     [
         (through_shared_memory, (4, False), "read before the wait for it", "tile.load(layout)"),
         (unmasked, (4,), "an address outside of its tensor", "gl.load(x + o)"),
         (all_write_the_first, (4,), "two programs write the same element", "gl.store(y + o"),
     ],
 )
-def test_a_fault_is_told_with_its_line(kernel, constants, said, line, tensors):
+def test_a_fault_is_told_with_its_line(kernel, constants, message, line, tensors):
     with pytest.raises(GluonFault) as caught:
         OnCPU(kernel)[(3,)](*tensors, 10, *constants, num_warps=4)
-    assert said in str(caught.value) and line in str(caught.value)
+    assert message in str(caught.value) and line in str(caught.value)
     assert isinstance(caught.value, KernelFault)
 
 
@@ -223,18 +223,18 @@ def test_two_phases_of_one_barrier():
 
 
 def test_a_trace_leaves_the_tensors_alone_and_knows_every_flight():
-    _, y, seen = copies("")
-    assert not seen.faults and y.isnan().all()
-    first, second = seen.of("copy in")
+    _, y, t = copies("")
+    assert not t.faults and y.isnan().all()
+    first, second = t.of("copy in")
     assert (first.name, first.note, second.name, second.note) == (
         "s_x[0]", "phase 0", "s_x[1]", "phase 1",
     )  # fmt: skip
     assert first.start < first.end < second.start < second.end
-    assert seen.bytes("copy in") == seen.bytes("copy out") == 2 * 8192
-    assert seen.most("copy in") == 1 and seen.most("copy out") == 2
-    assert seen.waits("copy in") == 2 and seen.waits("copy out") == 1
-    assert seen.flops == 2 * 64**3
-    assert "wait ready" in seen.table() and "s_x[1]" in seen.table()
+    assert t.bytes("copy in") == t.bytes("copy out") == 2 * 8192
+    assert t.most("copy in") == 1 and t.most("copy out") == 2
+    assert t.waits("copy in") == 2 and t.waits("copy out") == 1
+    assert t.flops == 2 * 64**3
+    assert "wait ready" in t.table() and "s_x[1]" in t.table()
 
 
 MISTAKES = {
@@ -328,14 +328,14 @@ def test_warps_with_roles_pass_a_tile_on():
 
 
 @pytest.mark.parametrize(
-    "options, said",
+    "options, message",
     [
         ((False, True, True), "no fence came after"),
         ((True, False, True), "nothing in it"),
         ((True, True, False), "never goes on"),
     ],
 )
-def test_a_mistake_between_roles_is_told(options, said):
+def test_a_mistake_between_roles_is_told(options, message):
     x, y = torch.randn(5, 16, 16), torch.full((5, 16, 16), torch.nan)
-    with pytest.raises(GluonFault, match=said):
+    with pytest.raises(GluonFault, match=message):
         OnCPU(two_roles)[(1,)](x, y, 5, *options, num_warps=4)

@@ -23,8 +23,8 @@ COMPILERS = {"_semantic", "_generator", "self"}  # parameters that the compiler 
 
 def parameters(function):
     function = getattr(function, "fn", function)
-    found = inspect.signature(function).parameters.values()
-    return [(x.name, x.kind, x.default is x.empty) for x in found if x.name not in COMPILERS]
+    params = inspect.signature(function).parameters.values()
+    return [(x.name, x.kind, x.default is x.empty) for x in params if x.name not in COMPILERS]
 
 
 def pairs():
@@ -32,14 +32,14 @@ def pairs():
     places = {"gl": (gl, machine), "hopper": (hopper, machine), "tma": (hopper.tma, machine)}
     places["mbarrier"] = hopper.mbarrier, machine.mbarrier
     places["async_copy"] = hopper.async_copy, machine.async_copy
-    for where, (real, ours) in places.items():
+    for where, (real, simulated) in places.items():
         for name in dir(real):
             value = getattr(real, name)
             function = inspect.isfunction(getattr(value, "fn", value))
             builtin = getattr(value, "__module__", "").startswith("triton")
             if function and builtin and not name.startswith("_"):
                 try:
-                    yield f"{where}.{name}", value, getattr(ours, name)
+                    yield f"{where}.{name}", value, getattr(simulated, name)
                 except Unsupported as fault:
                     assert f"{name} is not simulated" in str(fault)
 
@@ -49,8 +49,8 @@ PAIRS = {name: both for name, *both in pairs()}
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_function_takes_what_tritons_own_takes(name):
-    theirs, ours = PAIRS[name]
-    assert parameters(ours) == parameters(theirs)
+    of_triton, simulated = PAIRS[name]
+    assert parameters(simulated) == parameters(of_triton)
 
 
 def test_what_the_lessons_use_is_there():

@@ -23,9 +23,9 @@ def traced(blocks, waits):
 
 
 def test_a_barrier_of_the_grid_orders_blocks_and_keeps_what_they_share():
-    seen = traced(4, 4)
-    assert not seen.races and not seen.faults
-    assert (seen.arguments[-2] == 31).all()
+    t = traced(4, 4)
+    assert not t.races and not t.faults
+    assert (t.arguments[-2] == 31).all()
 
 
 def test_without_it_blocks_race():
@@ -33,8 +33,8 @@ def test_without_it_blocks_race():
 
 
 def test_a_block_that_does_not_come_to_it_is_a_fault():
-    seen = traced(4, 3)
-    assert "3 of 4 blocks wait for the grid, but block (3, 0, 0) has returned" in str(seen)
+    t = traced(4, 3)
+    assert "3 of 4 blocks wait for the grid, but block (3, 0, 0) has returned" in str(t)
 
 
 def test_more_threads_than_can_wait_are_refused(monkeypatch):

@@ -127,9 +127,9 @@ def test_dots(dtype):
     x, y, z = torch.randn(4, 16).to(dtype), torch.randn(16, 8).to(dtype), filled(4, 8)
     run(product, 1, x, y, z, 4, 8, 16)
     torch.testing.assert_close(z, x.float() @ y.float())
-    seen = trace(product, 1, x, y, z, 4, 8, 16)
+    t = trace(product, 1, x, y, z, 4, 8, 16)
     kind = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}[dtype]
-    assert seen.dots == {(4, 8, 16, kind): 1} and seen.flops == 2 * 4 * 8 * 16
+    assert t.dots == {(4, 8, 16, kind): 1} and t.flops == 2 * 4 * 8 * 16
 
 
 @pytest.mark.parametrize("kernel, array", [(unmasked_load, "x"), (unmasked_store, "y")])
@@ -174,22 +174,22 @@ def test_bad_arguments():
 
 def test_counts():
     x, y = torch.arange(20.0), torch.zeros(20)
-    seen = trace(scale, 2, x, y, 20, BLOCK=16)
+    t = trace(scale, 2, x, y, 20, BLOCK=16)
     assert y.eq(0).all()  # on copies
-    assert (seen.programs, seen.requests(), seen.lanes("load")) == (2, 4, 20)
-    assert (seen.bytes("store", "y"), seen.sectors("load", "x")) == (80, 3)
-    assert seen.times("x") == 1 and seen.least_bytes() == 160
-    assert not seen.races and not seen.faults
-    assert "2 programs" in str(seen) and len(seen.rows) == 2
-    both = seen.by_program("x")
+    assert (t.programs, t.requests(), t.lanes("load")) == (2, 4, 20)
+    assert (t.bytes("store", "y"), t.sectors("load", "x")) == (80, 3)
+    assert t.times("x") == 1 and t.least_bytes() == 160
+    assert not t.races and not t.faults
+    assert "2 programs" in str(t) and len(t.rows) == 2
+    both = t.by_program("x")
     assert both[0, 0, 0].sum() == 16 and both[1, 0, 0].tolist() == [0] * 16 + [1] * 4
 
 
 def test_exps_and_repeated_reads():
     x = torch.randn(8)
     assert trace(standard, 1, x, filled(8), 4, BLOCK=8).exps == 8
-    seen = trace(scale, 2, x, torch.zeros(64), 8, BLOCK=64)
-    assert seen.times("x") == 1
+    t = trace(scale, 2, x, torch.zeros(64), 8, BLOCK=64)
+    assert t.times("x") == 1
     again = trace(who, (2, 3, 1), torch.zeros(6))
     assert again.times("x", "store") == 1 and again.times("x") == 0
 
@@ -197,8 +197,8 @@ def test_exps_and_repeated_reads():
 def test_programs_that_meet_are_races():
     (race,) = trace(all_write_the_first, 2, torch.ones(2), filled(1)).races
     assert "element 0 of y: touched by program (1, 0, 0) and by program (0, 0, 0)" in str(race)
-    found = trace(reads_its_neighbour, 4, torch.zeros(4), 4).races
-    assert [race.array for race in found] == ["x"]
+    races = trace(reads_its_neighbour, 4, torch.zeros(4), 4).races
+    assert [race.array for race in races] == ["x"]
     assert not trace(adds, 4, torch.ones(4), torch.zeros(1)).races
 
 
@@ -209,9 +209,9 @@ def test_atomics_add_up():
 
 
 def test_a_fault_keeps_the_counts_up_to_it():
-    seen = trace(unmasked_load, 3, torch.arange(10.0), filled(10), 10, BLOCK=4)
-    assert len(seen.faults) == 1 and seen.lanes("load") == 8
-    assert "fault:" in str(seen)
+    t = trace(unmasked_load, 3, torch.arange(10.0), filled(10), 10, BLOCK=4)
+    assert len(t.faults) == 1 and t.lanes("load") == 8
+    assert "fault:" in str(t)
 
 
 def test_order_shows_what_depends_on_it():
@@ -239,16 +239,16 @@ def test_where_triton_was_not_told_to_interpret():
         pytest.skip("this is that run")
     command = [sys.executable, "-m", "pytest", "-q", "-x", "--noconftest", "-p", "no:cacheprovider"]
     environment = os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([*command, __file__], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
+    process = subprocess.run([*command, __file__], env=environment, capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout
 
 
 @triton.jit
 def in_its_own_type(x, y, z, BLOCK: tl.constexpr):
     o = tl.arange(0, BLOCK)
     b_x, b_y = tl.load(x + o), tl.load(y + o)
-    found = tl.where(b_x < b_y, b_x * b_y + b_x, b_x - b_y)
-    tl.store(z + o, found.to(z.dtype.element_ty))
+    b_z = tl.where(b_x < b_y, b_x * b_y + b_x, b_x - b_y)
+    tl.store(z + o, b_z.to(z.dtype.element_ty))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -267,9 +267,9 @@ def without_other(x, y, n, BLOCK: tl.constexpr):
 
 def test_masked_lanes_of_a_load_hold_nan_unless_it_says_what():
     x, y = torch.ones(4), filled(8)
-    seen = run(without_other, 1, x, y, 4, 8)
-    assert y[:4].equal(x) and y[4:].isnan().all() and "tl.load(x + o" in str(seen.undefined)
-    assert not seen.regions[1].never_written().any()
+    memory = run(without_other, 1, x, y, 4, 8)
+    assert y[:4].equal(x) and y[4:].isnan().all() and "tl.load(x + o" in str(memory.undefined)
+    assert not memory.regions[1].never_written().any()
 
 
 @triton.jit
@@ -302,10 +302,12 @@ def test_products_lose_the_bits_that_tensor_cores_do_not_take_where_asked(tf32, 
 
 
 def test_float64_and_tf32_are_noted_with_their_lines():
-    seen = run(wide, 1, torch.ones(16, 16), filled(16, 16)).arithmetic
-    assert "tl.dot(b_x, b_x)" in str(seen.tf32) and "tl.float64" in str(seen.float64)
-    seen = run(product, 1, torch.ones(4, 16), torch.ones(16, 8), filled(4, 8), 4, 8, 16).arithmetic
-    assert seen.tf32 is None and seen.float64 is None
+    arithmetic = run(wide, 1, torch.ones(16, 16), filled(16, 16)).arithmetic
+    assert "tl.dot(b_x, b_x)" in str(arithmetic.tf32) and "tl.float64" in str(arithmetic.float64)
+    arithmetic = run(
+        product, 1, torch.ones(4, 16), torch.ones(16, 8), filled(4, 8), 4, 8, 16
+    ).arithmetic
+    assert arithmetic.tf32 is None and arithmetic.float64 is None
 
 
 @triton.jit
@@ -316,8 +318,8 @@ def under_two_conditions(x, y, n, m):
 
 def test_a_mask_of_a_tile_and_a_number_is_counted_lane_by_lane():
     for m, written in ((5, [True, True, False, False]), (1, [False] * 4)):
-        seen = run(under_two_conditions, 1, torch.ones(4), filled(4), 2, m)
-        assert seen.regions[1].written.tolist() == written
+        memory = run(under_two_conditions, 1, torch.ones(4), filled(4), 2, m)
+        assert memory.regions[1].written.tolist() == written
 
 
 @triton.jit
@@ -331,9 +333,9 @@ def test_a_product_in_float16_is_rounded_on_its_way_and_noted():
     x = torch.ones(16, 64, dtype=torch.float16)
     y = torch.zeros(64, 16, dtype=torch.float16)
     y[0], y[16:] = 2048, 0.0625  # then three times 1, half of the last digit
-    found, want = filled(16, 16), x.float() @ y.float()
-    seen = run(summed_in, 1, x, y, found, K=64, KIND=tl.float32)
-    assert torch.equal(found, want) and seen.arithmetic.float16 is None
-    seen = run(summed_in, 1, x, y, found, K=64, KIND=tl.float16)
-    assert found.unique().tolist() == [2048] and want[0, 0] == 2051
-    assert "tl.dot" in seen.arithmetic.float16.text
+    z, want = filled(16, 16), x.float() @ y.float()
+    memory = run(summed_in, 1, x, y, z, K=64, KIND=tl.float32)
+    assert torch.equal(z, want) and memory.arithmetic.float16 is None
+    memory = run(summed_in, 1, x, y, z, K=64, KIND=tl.float16)
+    assert z.unique().tolist() == [2048] and want[0, 0] == 2051
+    assert "tl.dot" in memory.arithmetic.float16.text

@@ -17,12 +17,12 @@ def values(function, *inputs):
         y[i] = function(x[i])
 
     x = np.array(inputs)
-    seen = trace(kernel, 1, len(x), x, np.zeros(len(x)))
-    return seen.arguments[-1].tolist() if not seen.faults else seen.faults
+    t = trace(kernel, 1, len(x), x, np.zeros(len(x)))
+    return t.arguments[-1].tolist() if not t.faults else t.faults
 
 
 @pytest.mark.parametrize(
-    "function, inputs, wanted",
+    "function, inputs, want",
     [
         (cuda.libdevice.float2int_rn, [0.5, 1.5, 2.5], [0, 2, 2]),
         (cuda.libdevice.erff, [1.0], [np.float32(math.erf(1))]),
@@ -34,8 +34,8 @@ def values(function, *inputs):
         (cuda.libdevice.rsqrtf, [4.0], [0.5]),
     ],
 )
-def test_functions_of_libdevice_have_its_types(function, inputs, wanted):
-    assert values(function, *inputs) == wanted
+def test_functions_of_libdevice_have_its_types(function, inputs, want):
+    assert values(function, *inputs) == want
 
 
 def test_a_function_of_libdevice_without_a_cpu_form_is_named():
@@ -52,10 +52,10 @@ def test_random_numbers_are_numbas_own():
 
     states = np.zeros(8, random.xoroshiro128p_dtype)
     random.init_xoroshiro128p_states_cpu(states, 1, 0)
-    seen = trace(drawn, 1, 8, states, np.zeros((8, 3), "f4"))
-    wanted = [[random.xoroshiro128p_uniform_float32(states, i) for _ in range(3)] for i in range(8)]
-    assert not seen.faults and not seen.races
-    np.testing.assert_array_equal(seen.arguments[-1], np.array(wanted, "f4"))
+    t = trace(drawn, 1, 8, states, np.zeros((8, 3), "f4"))
+    want = [[random.xoroshiro128p_uniform_float32(states, i) for _ in range(3)] for i in range(8)]
+    assert not t.faults and not t.races
+    np.testing.assert_array_equal(t.arguments[-1], np.array(want, "f4"))
 
 
 def test_threads_that_draw_from_one_state_race():

@@ -62,9 +62,9 @@ def inputs():
 
 def test_what_a_lock_orders_is_no_race():
     for kernel, threads in ((sum_under_a_lock, 1), (every_thread_locks, 32)):
-        seen = trace(kernel, 4, 32, *inputs())
-        assert not seen.races and not seen.faults
-        assert seen.arguments[1][0] == 4 * threads
+        t = trace(kernel, 4, 32, *inputs())
+        assert not t.races and not t.faults
+        assert t.arguments[1][0] == 4 * threads
 
 
 def test_a_race_beside_a_lock_is_found():

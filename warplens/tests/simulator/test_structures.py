@@ -45,21 +45,21 @@ def traced(kernel, *args, **options):
 
 def test_views_of_dynamic_memory_share_what_was_written():
     x, y = np.ones(32, "f4"), np.zeros(32, "f4")
-    seen = traced(two_views, x, y, sharedmem=128 + 256)
-    assert not seen.faults and not seen.races
-    assert (seen.arguments[-1] == 32 - np.arange(32)).all()
-    assert seen.shared_bytes == 128 + 256
+    t = traced(two_views, x, y, sharedmem=128 + 256)
+    assert not t.faults and not t.races
+    assert (t.arguments[-1] == 32 - np.arange(32)).all()
+    assert t.shared_bytes == 128 + 256
 
 
 def test_an_unset_element_of_a_second_view_is_found():
-    seen = traced(half_unset, np.ones(32, "f4"), np.zeros(32, "f4"), sharedmem=256)
-    (fault,) = seen.faults
+    t = traced(half_unset, np.ones(32, "f4"), np.zeros(32, "f4"), sharedmem=256)
+    (fault,) = t.faults
     assert fault.array == "second" and fault.index == (32,) and fault.thread == (31, 0, 0)
 
 
 def test_views_of_one_memory_race():
-    found = races(views_overlap, 1, 32, np.ones(32, "f4"), np.zeros(32), sharedmem=128)
-    assert {race.space for race in found} == {"shared"}
+    pairs = races(views_overlap, 1, 32, np.ones(32, "f4"), np.zeros(32), sharedmem=128)
+    assert {race.space for race in pairs} == {"shared"}
 
 
 @cuda.jit
@@ -110,12 +110,12 @@ def particles():
 
 
 def test_fields_of_structures_are_accesses_of_their_own_width():
-    seen = traced(moved, particles(), np.zeros(40, "f4"))
-    assert not seen.faults and not seen.races
-    p, out = seen.arguments
+    t = traced(moved, particles(), np.zeros(40, "f4"))
+    assert not t.faults and not t.races
+    p, out = t.arguments
     assert (p["x"] == 7).all() and (p["n"] == np.arange(32) + 1).all()
     assert (p["mass"] == np.arange(32)).all() and (out[:32] == 8 + np.arange(32)).all()
-    assert {(r.op, r.width) for r in seen.rows if r.array == "p"} == {
+    assert {(r.op, r.width) for r in t.rows if r.array == "p"} == {
         *((op, width) for op in ("load", "store") for width in (4, 8))
     }
 

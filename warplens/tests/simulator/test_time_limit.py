@@ -36,7 +36,7 @@ def test_an_endless_loop_is_stopped():
 def test_a_debugger_works_after_it(seconds, endless):
     """In another process, as the fault would be a function that never returns."""
     script = THEN_TRACED.format(seconds=seconds, endless=endless)
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=True
     )
-    assert done.stdout == "called\n"
+    assert completed.stdout == "called\n"

@@ -274,7 +274,7 @@ def test_a_column_of_a_shared_tile(columns, ways):
 
 
 @pytest.mark.parametrize(
-    "index, dtype, passes, conflicts",
+    "index, dtype, wavefronts, conflicts",
     [
         (lambda i: 0, np.float32, 1, 0),  # broadcast
         (lambda i: i // 2, np.float32, 1, 0),
@@ -287,7 +287,7 @@ def test_a_column_of_a_shared_tile(columns, ways):
         (lambda i: 0, np.float64, 1, 0),  # lanes n and n ^ 1 agree: one pass is enough
     ],
 )
-def test_passes_over_shared_memory(index, dtype, passes, conflicts):
+def test_wavefronts_of_shared_memory(index, dtype, wavefronts, conflicts):
     def kernel(y):
         s = cuda.shared.array(1024, dtype)
         i = cuda.threadIdx.x
@@ -298,11 +298,11 @@ def test_passes_over_shared_memory(index, dtype, passes, conflicts):
 
     t = trace(kernel, 1, 32, zeros(32))
     (row,) = (row for row in t.rows if row.space == "shared" and row.op == "load")
-    assert (row.wavefronts, row.conflicts) == (passes, conflicts)
+    assert (row.wavefronts, row.conflicts) == (wavefronts, conflicts)
 
 
 @pytest.mark.parametrize(
-    "index, passes, conflicts",
+    "index, wavefronts, conflicts",
     [
         (lambda i: 4 * i, 4, 0),  # 512 bytes in a row: four quarter warps
         (lambda i: 0, 2, 0),  # everyone the same four floats
@@ -311,7 +311,7 @@ def test_passes_over_shared_memory(index, dtype, passes, conflicts):
         (lambda i: 32 * (i % 8) + 4 * (i % 8), 4, 0),  # rows, each shifted by one step
     ],
 )
-def test_passes_of_a_four_float_load(index, passes, conflicts):
+def test_wavefronts_of_a_four_float_load(index, wavefronts, conflicts):
     def kernel(y):
         s = cuda.shared.array(1024, float32)
         i = cuda.threadIdx.x
@@ -322,7 +322,7 @@ def test_passes_of_a_four_float_load(index, passes, conflicts):
 
     t = trace(kernel, 1, 32, zeros(32))
     (row,) = (row for row in t.rows if row.space == "shared" and row.op == "load")
-    assert (row.wavefronts, row.conflicts) == (passes, conflicts)
+    assert (row.wavefronts, row.conflicts) == (wavefronts, conflicts)
 
 
 def test_two_shared_arrays_on_one_line_are_two():
@@ -432,9 +432,9 @@ def test_barriers_are_recognised_however_often_they_are_met():
         s[i] = x[i]
         for _ in range(40):
             cuda.syncthreads()
-            left = s[(i + 1) % 64]
+            neighbour = s[(i + 1) % 64]
             cuda.syncthreads()
-            s[i] = left
+            s[i] = neighbour
         y[i] = s[i]
 
     t = trace(kernel, 1, 64, zeros(64), zeros(64))
@@ -612,9 +612,9 @@ def test_a_launch_too_large_for_memory_is_refused(monkeypatch):
 def test_one_request_closely():
     x = zeros(32, 32)
     t = trace(transpose, 1, (32, 32), x, x.copy())
-    one = t.request(array="tile", op="load", nth=3)
-    assert one.addresses == tuple(4 * (32 * lane + 3) for lane in range(32))
-    assert (one.warp, one.block, one.wavefronts) == (3, (0, 0, 0), 32)
+    request = t.request(array="tile", op="load", nth=3)
+    assert request.addresses == tuple(4 * (32 * lane + 3) for lane in range(32))
+    assert (request.warp, request.block, request.wavefronts) == (3, (0, 0, 0), 32)
     assert t.request(array="x").sectors == 4
     with pytest.raises(ValueError, match="array='z'.*transpose makes 0 such requests"):
         t.request(array="z")
@@ -654,8 +654,8 @@ def test_what_a_turn_of_the_loops_has_loaded_before_is_a_reload():
         y[cuda.threadIdx.x] = total
 
     def reloads(kernel):
-        seen = trace(kernel, 1, 64, np.ones(8), np.zeros(64))
-        return {row.array: n for row, n in seen.reloads.items()}
+        t = trace(kernel, 1, 64, np.ones(8), np.zeros(64))
+        return {row.array: n for row, n in t.reloads.items()}
 
     assert reloads(squares) == {"x": 2 * 2 * 3}  # two more loads a turn, by two warps
     assert reloads(twice) == {} and reloads(once_a_turn) == {}
