@@ -161,8 +161,8 @@ LEAST_TAME = -1.05  # 64 of them are -67: what decays to the end of a chunk divi
 
 def rwkv6_tame_inputs(B, T, H=4, N=64, **options):
     """`rwkv6_inputs` with no log decay below `LEAST_TAME`: a kernel need not look at them."""
-    found = rwkv6_inputs(B, T, H, N, **options)
-    return found._replace(w=found.w.clamp(min=LEAST_TAME))
+    inputs = rwkv6_inputs(B, T, H, N, **options)
+    return inputs._replace(w=inputs.w.clamp(min=LEAST_TAME))
 
 
 def rwkv7_decay(C, depth=0.5):
@@ -203,8 +203,8 @@ def rwkv7_inputs(
         rate[n] = torch.sigmoid(mixed @ down[1] @ up[1])
     w, rate = (x.view(B, T, H, N) for x in (w, rate))
     kappa = F.normalize(k, dim=-1)
-    given = (r, w, k, v, -kappa, kappa * rate)
-    return RWKV7Inputs(*(x.to(dtype) for x in given))
+    inputs = (r, w, k, v, -kappa, kappa * rate)
+    return RWKV7Inputs(*(x.to(dtype) for x in inputs))
 
 
 def kda_inputs(

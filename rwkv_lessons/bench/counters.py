@@ -169,12 +169,12 @@ def beside_hardware(lesson, ladder):
     except LookupError as missing:
         print(missing)
         return
-    shown = [head.index(name) for name in SHOWN]
-    print(f"{'':22}" + "".join(f"{head[n]:>18}" for n in shown))
+    columns = [head.index(name) for name in SHOWN]
+    print(f"{'':22}" + "".join(f"{head[n]:>18}" for n in columns))
     for row in rows:
         number, _, label = row[0].partition(" ")
         if number == lesson:
-            print(f"{label:22}" + "".join(f"{row[n]:>18}" for n in shown))
+            print(f"{label:22}" + "".join(f"{row[n]:>18}" for n in columns))
     print(f"in brackets: the hardware's count, where it is another; {where.gpu}, {where.date}")
 
 
@@ -206,10 +206,10 @@ def hardware(ladder):
     command = ["ncu", "--csv", "--clock-control", "none", "--profile-from-start", "no"]
     command += ["--metrics", ",".join(METRICS.values())]
     command += [sys.executable, "-m", __spec__.name, ladder, "--launch"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"counters: ncu failed\n{done.stdout}{done.stderr}")
-    return parse(done.stdout)
+    process = subprocess.run(command, capture_output=True, text=True)
+    if process.returncode:
+        raise SystemExit(f"counters: ncu failed\n{process.stdout}{process.stderr}")
+    return parse(process.stdout)
 
 
 def parse(text):

@@ -154,16 +154,16 @@ def rung_method(operation, rung):
 
 def _numba_rung(operation, rung, *block):
     """The float32 decay and numba's views are made once, outside `run`."""
-    module, used = rung.load(), {}
+    module, resources_used = rung.load(), {}
     kernel = getattr(module, rung.kernel)
 
     def prepare(*inputs):
         shape = inputs[operation.like].shape
         _needs_head_size(rung, kernel, shape[-1])
-        grid, used["block"] = getattr(module, rung.launch)(*shape, *block)
+        grid, resources_used["block"] = getattr(module, rung.launch)(*shape, *block)
         tensors, results = loaded(operation.rung_arguments)(*inputs)
         arrays = [as_array(x) for x in (*tensors, *results)]
-        launch, o = kernel[grid, used["block"], stream()], results[0]
+        launch, o = kernel[grid, resources_used["block"], stream()], results[0]
 
         def run():
             if rung.zeroed:
@@ -179,7 +179,7 @@ def _numba_rung(operation, rung, *block):
         dtypes=("float32",),
         sources=(source_of(kernel), f"{rung.file}::{rung.kernel}", f"{rung.file}::{rung.launch}"),
         note="time includes zeroing the output" if rung.zeroed else None,
-        facts=lambda run: used | resources(kernel),
+        facts=lambda run: resources_used | resources(kernel),
     )
 
 
@@ -263,17 +263,17 @@ def compiled(kernel):
 
 def launched(module, run):
     """The same of the first kernel that `run` hands to `launch.launch` from `module`."""
-    original, used = module.launch, {}
+    original, facts = module.launch, {}
 
     def spy(kernel, grid, block, *args):
         attributes = kernel.attributes
-        for name, asked in (
+        for name, value in (
             ("registers", attributes.num_regs),
             ("local_bytes", attributes.local_size_bytes),
             ("shared_bytes", attributes.shared_size_bytes),
         ):  # methods in cuda.core 0, properties in 1
-            used.setdefault(name, asked() if callable(asked) else asked)
-        used.setdefault("block", block if isinstance(block, int) else math.prod(block))
+            facts.setdefault(name, value() if callable(value) else value)
+        facts.setdefault("block", block if isinstance(block, int) else math.prod(block))
         original(kernel, grid, block, *args)
 
     module.launch = spy
@@ -281,7 +281,7 @@ def launched(module, run):
         run()
     finally:
         module.launch = original
-    return used
+    return facts
 
 
 def launched_by_triton(run):
@@ -290,10 +290,10 @@ def launched_by_triton(run):
 
     from rwkv_lessons.runtime import remembered_launches, replay
 
-    original, seen = CompiledKernel.run, []  # a launch that nobody remembers asks for it
+    original, kernels = CompiledKernel.run, []  # a launch that nobody remembers asks for it
 
     def spy(kernel):
-        seen.append(kernel)
+        kernels.append(kernel)
         return original.fget(kernel)
 
     with contextlib.ExitStack() as stack:
@@ -301,7 +301,7 @@ def launched_by_triton(run):
             stack.enter_context(mock.patch.dict(launches, clear=True))
         stack.enter_context(mock.patch.object(CompiledKernel, "run", property(spy)))
         run()
-    return _of_triton(seen[0]) if seen else {}
+    return _of_triton(kernels[0]) if kernels else {}
 
 
 def _of_triton(kernel):

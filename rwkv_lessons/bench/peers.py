@@ -36,66 +36,49 @@ def fla_wkv6(r, k, v, w, u, s0=None, *, raw_decay=False):
     return chunk_rwkv6(r, k, v, w.to(r.dtype), u.to(r.dtype), **options)
 
 
-def fla_chunk(r, k, v, w, u):
-    """flash-linear-attention knows no RWKV-5: that is RWKV-6, the same decay at every token."""
-    chunk_rwkv6 = fla_function("chunk_rwkv6")
-    w = w.to(r.dtype).expand_as(r).contiguous()
-    return lambda: chunk_rwkv6(r, k, v, w, u.to(r.dtype), scale=1.0)[0]
+def adapters(name, package, inputs_of=lambda *inputs: inputs, like=2, **options):
+    """A function of `fla.ops.<package>` as (*inputs) → run, forward and with gradients.
+
+    Args:
+        inputs_of: (*inputs) → the function's own arguments.
+        like: which of these has o's shape.
+        options: of the function.
+    """
+
+    def forward(*inputs):
+        f, x = fla_function(name, package), inputs_of(*inputs)
+        return lambda: f(*x, **options)[0]
+
+    def both_passes(*inputs):
+        return with_gradients(
+            partial(fla_function(name, package), **options), inputs_of(*inputs), like
+        )
+
+    return forward, both_passes
 
 
-def fla_recurrent(r, k, v, w, u):
-    fused_recurrent_rwkv6 = fla_function("fused_recurrent_rwkv6")
-    w = w.to(r.dtype).expand_as(r).contiguous()
-    return lambda: fused_recurrent_rwkv6(r, k, v, w, u.to(r.dtype), scale=1.0)[0]
+def in_one_dtype(r, k, v, w, u, *s0):
+    """FLA knows no RWKV-5: that is RWKV-6, the same decay at every token."""
+    return r, k, v, w.to(r.dtype).expand_as(r).contiguous(), u.to(r.dtype), *s0
 
 
-def fla_chunk_gradients(r, k, v, w, u):
-    return _with_gradients(fla_function("chunk_rwkv6"), r, k, v, w, u)
-
-
-def fla_recurrent_gradients(r, k, v, w, u):
-    return _with_gradients(fla_function("fused_recurrent_rwkv6"), r, k, v, w, u)
-
-
-def _with_gradients(f, r, k, v, w, u):
-    inputs = (r, k, v, w.to(r.dtype), u.to(r.dtype))
-    return with_gradients(lambda *x: f(*x, scale=1.0), inputs)
-
-
-def fla_step(r, k, v, w, u, s0):
-    """FLA has no function of one token, and its state is not updated in place."""
-    fused_recurrent_rwkv6 = fla_function("fused_recurrent_rwkv6")
-    w, u = w.to(r.dtype), u.to(r.dtype)
-    options = {"scale": 1.0, "initial_state": s0, "output_final_state": True}
-    return lambda: fused_recurrent_rwkv6(r, k, v, w, u, **options)
-
-
+fla_chunk, fla_chunk_gradients = adapters("chunk_rwkv6", "rwkv6", in_one_dtype, scale=1.0)
+fla_recurrent, fla_recurrent_gradients = adapters(
+    "fused_recurrent_rwkv6", "rwkv6", in_one_dtype, scale=1.0
+)
 # As FLA's own layer calls it: no decay below RWKV-7's least, chunks of 64.
-FLA_RWKV7 = {"safe_gate": True, "lower_bound": -0.6065306597126334, "chunk_size": 64}
-
-
-def fla_rwkv7_chunk(*inputs):
-    chunk_rwkv7 = fla_function("chunk_rwkv7", "rwkv7")
-    return lambda: chunk_rwkv7(*inputs, scale=1.0, **FLA_RWKV7)[0]
-
-
-def fla_rwkv7_chunk_gradients(*inputs):
-    chunk_rwkv7 = fla_function("chunk_rwkv7", "rwkv7")
-    return with_gradients(lambda *x: chunk_rwkv7(*x, scale=1.0, **FLA_RWKV7), inputs, like=3)
-
-
+fla_rwkv7_chunk, fla_rwkv7_chunk_gradients = adapters(
+    "chunk_rwkv7", "rwkv7", like=3, scale=1.0, safe_gate=True,
+    lower_bound=-0.6065306597126334, chunk_size=64,
+)  # fmt: skip
 # The decay is bounded by -5, as FLA's faster kernels need it.
-FLA_KDA = {"safe_gate": True}
+fla_kda_chunk, fla_kda_chunk_gradients = adapters("chunk_kda", "kda", safe_gate=True)
 
 
-def fla_kda_chunk(*inputs):
-    chunk_kda = fla_function("chunk_kda", "kda")
-    return lambda: chunk_kda(*inputs, **FLA_KDA)[0]
-
-
-def fla_kda_chunk_gradients(*inputs):
-    chunk_kda = fla_function("chunk_kda", "kda")
-    return with_gradients(lambda *x: chunk_kda(*x, **FLA_KDA), inputs, like=2)
+def fla_step(*inputs):
+    """FLA has no function of one token, and its state is not updated in place."""
+    f, (*x, s0) = fla_function("fused_recurrent_rwkv6"), in_one_dtype(*inputs)
+    return lambda: f(*x, scale=1.0, initial_state=s0, output_final_state=True)
 
 
 def flash_rwkv(r, k, v, w, u):

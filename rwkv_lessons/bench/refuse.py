@@ -1,13 +1,11 @@
 """No time is recorded of a method that is wrong with some of its options: see verify/gate.py."""
 
-from dataclasses import fields
-
 from rwkv_lessons.operations import OPERATIONS, operation_of
 from rwkv_lessons.operations.entries import BOTH
 from rwkv_lessons.records.schema import Measurement
 from rwkv_lessons.verify import cases, gate
 
-KEPT = ("method", "shape", "dtype", "error", "note", "sources", "sha256", "kernels")
+UNTIMED = ("method", "shape", "dtype", "error", "note", "sources", "sha256", "kernels")
 
 
 def refused(name, row):
@@ -17,10 +15,7 @@ def refused(name, row):
     problem = gate.problem(*_verified_as(name, row.method), row.dtype, _gradients(name, row.method))
     if problem is None:
         return row
-    same = {
-        field.name: getattr(row, field.name) for field in fields(Measurement) if field.name in KEPT
-    }
-    return Measurement(**same, problem=problem)
+    return Measurement(**{name: getattr(row, name) for name in UNTIMED}, problem=problem)
 
 
 def _verified_as(name, method):

@@ -20,22 +20,22 @@ def that_pick():
 @contextlib.contextmanager
 def methods_taken():
     """A dict that fills with the methods which calls take meanwhile, as `fingerprint` asks."""
-    taken = {}
+    by_source = {}
     with contextlib.ExitStack() as stack:
         for package in that_pick():
             if hasattr(package, "_methods"):  # else a call like one before does not ask
                 stack.enter_context(mock.patch.dict(package._methods, clear=True))
-            noting = _noting(package, taken)
+            noting = _noting(package, by_source)
             stack.enter_context(mock.patch.object(package, "method_for", noting))
-        yield taken
+        yield by_source
 
 
-def _noting(package, taken):
+def _noting(package, by_source):
     method_for = package.method_for
 
     def noting(*sizes, **more):
         name = method_for(*sizes, **more)
-        taken[source_of(inspect.unwrap(package.METHODS[name]))] = name
+        by_source[source_of(inspect.unwrap(package.METHODS[name]))] = name
         return name
 
     noting.unchecked = noting
@@ -44,6 +44,6 @@ def _noting(package, taken):
 
 def code_of(sources, run):
     """The fields of a `Measurement` that say which code it is of: of what `run()` takes as well."""
-    with methods_taken() as taken:
+    with methods_taken() as methods_called:
         run()
-    return code(*sources, *sorted(taken))
+    return code(*sources, *sorted(methods_called))

@@ -28,7 +28,7 @@ class Checks:
     """An operation as verify sees it. Each method and dtype of the package stands in a row."""
 
     name: str  # of the package, or of a function that computes one token
-    problem: str  # a file of verify/: inputs, results and float64 of a case
+    problem: str  # "file:Class" of verify/: inputs, results and float64 of a case
     shapes: dict  # name → sizes
     options: dict  # name → what the problem makes of a call
     rows: tuple[Combinations, ...]

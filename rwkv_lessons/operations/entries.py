@@ -59,8 +59,8 @@ class Rung:
     @property
     def source(self):
         """The function that launches it, as `fingerprint` asks."""
-        there = self.tool != GLUON  # else `rungs` makes it
-        return f"{self.file}::{self.function if there else 'rungs'}"
+        in_file = self.tool != GLUON  # else `rungs` makes it
+        return f"{self.file}::{self.function if in_file else 'rungs'}"
 
     def load(self):
         """The module, executed anew."""

@@ -52,7 +52,7 @@ LATENT = ("rank 256, 40 queries", "rank 512, 40 queries")
 EXPANDED = ("rank 512, 200 queries", "rank 256, 200 queries", "rank 72, 200 queries")
 CHECKS = Checks(
     "mla",
-    problem="latent",
+    problem="latent:Latent",
     shapes=MLA_SHAPES,
     options=MLA_OPTIONS,
     rows=(

@@ -27,7 +27,7 @@ SAME_DECAY = "w expanded to [B, T, H, N]"
 
 CHECKS = Checks(
     "wkv5",
-    problem="recurrence",
+    problem="recurrence:Recurrence",
     shapes=WKV_SHAPES | {"token": (2, 1, 3, 100, 36)},  # heads as "odd" has them: its kernels
     options={"plain": {}, "state": {"state": True}},
     rows=(

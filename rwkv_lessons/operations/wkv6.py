@@ -86,7 +86,7 @@ BUT_SCALE = tuple(option for option in EVERY if option != "scale")
 STEPS = ("plain", "scale", "raw", "all")
 CHECKS = Checks(
     "wkv6",
-    problem="recurrence",
+    problem="recurrence:Recurrence",
     shapes=WKV_SHAPES,
     options=WKV6_OPTIONS,
     rows=(
@@ -144,7 +144,7 @@ CHECKS = Checks(
 )
 STEP = Checks(
     "wkv6_step",
-    problem="recurrence",
+    problem="recurrence:Recurrence",
     shapes=STEP_SHAPES,
     options={
         "plain": {"state": True},
@@ -165,7 +165,7 @@ STEP = Checks(
 PACKED = {"state": True, "packed": True, "raw_decay": True}
 SERVING = Checks(
     "wkv6_serving",
-    problem="serving",
+    problem="serving:Serving6",
     shapes={"small": (2, 200, 3, 64, 64), "odd": (1, 100, 2, 100, 36)},
     options={
         "plain": PACKED,

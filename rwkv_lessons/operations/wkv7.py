@@ -64,7 +64,7 @@ OF_7 = tuple(OPTIONS)
 TOKENS_7 = (15, 16, 17, 1000)  # about a chunk, and many; 1 and 100 have shapes of other names
 CHECKS = Checks(
     "wkv7",
-    problem="delta_rule",
+    problem="delta_rule:DeltaRule",
     shapes={name: WKV_SHAPES[name] for name in ("token", "short", "small", "odd", "huge")}
     | {
         "many heads": (4, 70, 70, 64, 64),  # values in one program
@@ -108,7 +108,7 @@ CHECKS = Checks(
 )
 STEP = Checks(
     "wkv7_step",
-    problem="delta_rule",
+    problem="delta_rule:DeltaRule",
     shapes=STEP_SHAPES,
     options={name: {"state": True} | OPTIONS[name] for name in ("plain", "scale", "clamp")}
     | {"all": OPTIONS["all but packed"]},
@@ -128,7 +128,7 @@ PACKED = {"state": True, "packed": True, "decay": "clamp"}
 HALF_STATE = {"pool": "float16", "stochastic": True}
 SERVING = Checks(
     "wkv7_serving",
-    problem="serving",
+    problem="serving:Serving7",
     shapes={
         "drafts": (8, 5, 3, 64, 64),
         "small": (2, 200, 3, 64, 64),

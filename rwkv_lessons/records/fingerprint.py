@@ -157,7 +157,7 @@ def _reached(sources, statements=True):
             raise ValueError(f"{file} defines no {name}")
         queue += [(file, name)] if name else [(file, x) for x in _module(file).defined]
     queue = list(dict.fromkeys(filter(None, (_definition(*key) for key in queue))))
-    asked = frozenset(queue)
+    starts = frozenset(queue)
     number = {key: n for n, key in enumerate(queue)}
     modules = set()
 
@@ -170,7 +170,7 @@ def _reached(sources, statements=True):
 
     for key in queue:  # it grows meanwhile
         file, name = key
-        if key not in asked and _is_table(file, name):
+        if key not in starts and _is_table(file, name):
             continue
         texts[key] = _Text(file, meet, statements).of(_module(file).defined[name])
         if statements and file not in modules:  # what registers with torch stands beside them
@@ -238,8 +238,8 @@ def _definition(file, name):
     if not isinstance(module.imported.get(name), tuple):
         return None
     node, original = module.imported[name]
-    there = _imported_from(file, node)
-    return _definition(there, original) if there else None
+    source = _imported_from(file, node)
+    return _definition(source, original) if source else None
 
 
 def _origin(file, name):
@@ -248,9 +248,9 @@ def _origin(file, name):
     if not isinstance(imported, tuple):
         return imported or name
     node, original = imported
-    there = _imported_from(file, node)
-    if there:
-        return _origin(there, original)
+    source = _imported_from(file, node)
+    if source:
+        return _origin(source, original)
     return (
         original if (node.module or "").startswith("rwkv_lessons") else f"{node.module}.{original}"
     )
@@ -309,8 +309,8 @@ class _Text:
     def _follow(self, node):
         """Notes what a function imports for itself, if it is of this repository."""
         for x in node.names:
-            there = _imported_from(self.file, node)
-            if key := there and _definition(there, x.name):
+            source = _imported_from(self.file, node)
+            if key := source and _definition(source, x.name):
                 self.imported[x.asname or x.name] = key
 
     def _text(self, node):
@@ -352,5 +352,5 @@ class _Text:
         if key := self.imported.get(name) or _definition(self.file, name):
             return f"@{self.meet(key)}"
         if module := _imported_module(self.file, name):  # handed on as it is: all of it may be used
-            return str([self.meet((module, each)) for each in _module(module).defined])
+            return str([self.meet((module, definition)) for definition in _module(module).defined])
         return _origin(self.file, name)

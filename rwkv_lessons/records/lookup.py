@@ -23,8 +23,8 @@ def record(name, gpu=GPU, folder=None):
     """
     file = path(name, gpu, folder)
     if not file.exists():
-        there = ", ".join(sorted(f.stem for f in file.parent.glob("*.json"))) or "none"
-        raise LookupError(f"no record {name!r} of an {gpu} yet; there are: {there}")
+        names = ", ".join(sorted(f.stem for f in file.parent.glob("*.json"))) or "none"
+        raise LookupError(f"no record {name!r} of an {gpu} yet; there are: {names}")
     return load(file)
 
 
@@ -55,12 +55,12 @@ def stale_rows(folder=None):
     One GPU is enough: a row is left out if another GPU's record of that name has it with today's
     kernels. The tables show both.
     """
-    every = every_record(folder)
-    lines = [(file, each, row) for file, each in every.items() for row in each.rows]
+    records = every_record(folder)
+    lines = [(file, measured, row) for file, measured in records.items() for row in measured.rows]
     fresh = {_line(file, row) for file, _, row in lines if not row.stale}
     return [
-        f"{file.parent.name}/{file.stem}: {row.method} {row.dtype} ← {each.provenance.command}"
-        for file, each, row in lines
+        f"{file.parent.name}/{file.stem}: {row.method} {row.dtype} ← {measured.provenance.command}"
+        for file, measured, row in lines
         if row.stale and _line(file, row) not in fresh
     ]
 

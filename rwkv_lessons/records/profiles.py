@@ -4,31 +4,20 @@ A record `<operation>-profile.json` has the rows of any record as well: wall clo
 profiler, and the error.
 """
 
-import json
 import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rwkv_lessons.records.schema import Provenance, Record, path, save
+from rwkv_lessons.records.schema import Record, load_with, save_with
 
 # What torch does without touching an element: other views of the same memory, empty memory, and
 # operators that only call others.
 VIEWS = "alias as_strided detach expand narrow permute reshape resolve_conj resolve_neg select"
 VIEWS += " slice split squeeze t transpose unbind unflatten unsqueeze view _unsafe_view"
-FREE = frozenset(VIEWS.split())
-FREE |= {
-    "empty",
-    "empty_like",
-    "empty_strided",
-    "new_empty",
-    "zeros",
-    "zero_",
-    "matmul",
-    "to",
-    "_to_copy",
-}
-FREE |= {"float", "contiguous", "chunk", "result_type", "broadcast_tensors"}
+OTHERS = "empty empty_like empty_strided new_empty zeros zero_ matmul to _to_copy"
+OTHERS += " float contiguous chunk result_type broadcast_tensors"
+FREE = frozenset(f"{VIEWS} {OTHERS}".split())
 
 
 class Kernel(NamedTuple):
@@ -84,22 +73,13 @@ def brief(name):
 
 def save_profiles(name, provenance, rows, profiles, folder=None):
     """Writes a record with every kernel of every profile; returns its path."""
-    file = save(Record(name, provenance, rows), folder)
-    data = json.loads(file.read_text(encoding="utf-8"))
-    text = json.dumps(data, indent=2, ensure_ascii=False).removesuffix("\n}")
-    packed = ",\n".join("    " + json.dumps(_pack(p), ensure_ascii=False) for p in profiles)
-    file.write_text(f'{text},\n  "profiles": [\n{packed}\n  ]\n}}\n', encoding="utf-8")
-    return file
+    return save_with(Record(name, provenance, rows), "profiles", map(_pack, profiles), folder)
 
 
 def load_profiles(name, gpu, folder=None):
     """(provenance, {dtype: `Profile`}) of a record; LookupError if there is none."""
-    file = path(name, gpu, folder)
-    if not file.exists():
-        raise LookupError(f"no record {name!r} of an {gpu} yet")
-    data = json.loads(file.read_text(encoding="utf-8"))
-    profiles = {packed["dtype"]: _unpack(packed) for packed in data["profiles"]}
-    return Provenance(**data["provenance"]), profiles
+    provenance, profiles = load_with(name, "profiles", gpu, folder)
+    return provenance, {packed["dtype"]: _unpack(packed) for packed in profiles}
 
 
 def _pack(profile):

@@ -92,7 +92,7 @@ def version_of(distribution):
 def output_of(*command):
     """What `command` prints, or None if it is not there or fails."""
     try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
-    return done.stdout.strip() or None
+    return process.stdout.strip() or None

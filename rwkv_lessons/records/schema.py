@@ -130,9 +130,9 @@ class Record:
             and (dtype is None or row.dtype == dtype)
         ]
         if len(matching) != 1:
-            asked = ", ".join(str(x) for x in (method, shape, dtype) if x is not None)
-            there = "; ".join(f"{row.method} {row.shape} {row.dtype}" for row in self.rows)
-            raise LookupError(f"{len(matching)} rows of {self.name} for {asked}; it has {there}")
+            criteria = ", ".join(str(x) for x in (method, shape, dtype) if x is not None)
+            rows = "; ".join(f"{row.method} {row.shape} {row.dtype}" for row in self.rows)
+            raise LookupError(f"{len(matching)} rows of {self.name} for {criteria}; it has {rows}")
         return matching[0]
 
     def milliseconds(self, method, shape=None, dtype=None):
@@ -167,6 +167,24 @@ def save(record, folder=None):
         lines = lines.removesuffix("\n}") + f',\n  "rows": [\n{rows}\n  ]\n}}'
     file.write_text(lines + "\n", encoding="utf-8")
     return file
+
+
+def save_with(record, key, items, folder=None):
+    """As `save`, and `items` under a key, each as JSON in a line; returns the path."""
+    file = save(record, folder)
+    text = file.read_text(encoding="utf-8").removesuffix("\n}\n")
+    lines = ",\n".join("    " + json.dumps(item, ensure_ascii=False) for item in items)
+    file.write_text(f'{text},\n  "{key}": [\n{lines}\n  ]\n}}\n', encoding="utf-8")
+    return file
+
+
+def load_with(name, key, gpu, folder=None):
+    """(provenance, the items under a key) of a record; LookupError if there is none."""
+    file = path(name, gpu, folder)
+    if not file.exists():
+        raise LookupError(f"no record {name!r} of an {gpu} yet")
+    data = json.loads(file.read_text(encoding="utf-8"))
+    return Provenance(**data["provenance"]), data[key]
 
 
 def load(file):

@@ -12,16 +12,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rwkv_lessons.records.profiles import FREE
-from rwkv_lessons.records.schema import Provenance, Record, path, save
+from rwkv_lessons.records.schema import Record, load_with, save_with
 
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")  # categories of torch.profiler
 BY_HOST = ("cuda_runtime", "cuda_driver")
 LAUNCHES = ("Launch", "Memcpy", "Memset")  # in names of what the host does for them
-COPIES = (
-    "copy",
-    "Memcpy",
-    "transpose",
-)  # in names of kernels that move or cast, and do not compute
+COPIES = ("copy", "Memcpy", "transpose")  # in names of kernels that move or cast elements
 CALL = "call"  # the annotation around a call
 KEPT = 800  # events of a call; of more, the first are kept, and totals are of all
 
@@ -84,12 +80,11 @@ def read_events(trace):
     else:
         of_call = _innermost([e for e in timed if e["cat"] == "cpu_op"])
     calls = [e for e in timed if e["name"] == CALL and e["cat"] == "user_annotation"]
-    start = calls[0]["ts"] if calls else min((e.ts for e in of_call), default=0)
-    end = (
-        calls[0]["ts"] + calls[0]["dur"]
-        if calls
-        else max((e.ts + e.dur for e in of_call), default=0)
-    )
+    if calls:
+        start, end = calls[0]["ts"], calls[0]["ts"] + calls[0]["dur"]
+    else:
+        start = min((e.ts for e in of_call), default=0)
+        end = max((e.ts + e.dur for e in of_call), default=0)
     inside = [e for e in of_call if start <= e.ts <= end]
     events = [TraceEvent(CALL, CALL, start, end - start), *sorted(inside, key=lambda e: e.ts)]
     return tuple(e._replace(ts=round(e.ts - start, 3), dur=round(e.dur, 3)) for e in events)
@@ -133,20 +128,13 @@ def summed_up(method, shape, dtype, wall_us, events, replayed=False, most=KEPT):
 
 def save_traces(name, provenance, rows, traces, folder=None):
     """Writes a record with its traces; returns its path."""
-    file = save(Record(name, provenance, rows), folder)
-    text = file.read_text(encoding="utf-8").removesuffix("\n}\n")
-    packed = ",\n".join("    " + json.dumps(_pack(x), ensure_ascii=False) for x in traces)
-    file.write_text(f'{text},\n  "traces": [\n{packed}\n  ]\n}}\n', encoding="utf-8")
-    return file
+    return save_with(Record(name, provenance, rows), "traces", map(_pack, traces), folder)
 
 
 def load_traces(name, gpu, folder=None):
     """(provenance, list of `CallTrace`) of a record; LookupError if there is none."""
-    file = path(name, gpu, folder)
-    if not file.exists():
-        raise LookupError(f"no record {name!r} of an {gpu} yet")
-    data = json.loads(file.read_text(encoding="utf-8"))
-    return Provenance(**data["provenance"]), [_unpack(packed) for packed in data["traces"]]
+    provenance, traces = load_with(name, "traces", gpu, folder)
+    return provenance, [_unpack(packed) for packed in traces]
 
 
 AS_WRITTEN = {  # category → that of torch.profiler, and who: 0 is the device, 1 the host
@@ -175,10 +163,7 @@ def write_chrome(trace, file, gpu="GPU"):
 
 def _pack(trace):
     """Totals first, then each event as [category, name, ts, dur], the first two by number."""
-    categories, names = (
-        ("call", "launch", "kernel"),
-        list(dict.fromkeys(e.name for e in trace.events)),
-    )
+    categories, names = [*AS_WRITTEN], list(dict.fromkeys(e.name for e in trace.events))
     return {
         "method": trace.method,
         "shape": trace.shape,
@@ -197,7 +182,7 @@ def _pack(trace):
 
 
 def _unpack(packed):
-    categories, names = ("call", "launch", "kernel"), packed.pop("names")
+    categories, names = [*AS_WRITTEN], packed.pop("names")
     events = tuple(
         TraceEvent(categories[c], names[n], ts, dur) for c, n, ts, dur in packed["events"]
     )

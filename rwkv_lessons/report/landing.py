@@ -68,9 +68,9 @@ def try_it(stem: str, root: Path = ROOT) -> str:
 
 
 def _link(label, link, up="", style=""):
-    there = link if "://" in link else up + link
+    href = link if "://" in link else up + link
     what = " download" if label == "Download" else ""
-    return f'<a{style} href="{there}"{what}>{say(label)}</a>'
+    return f'<a{style} href="{href}"{what}>{say(label)}</a>'
 
 
 def _motion():
@@ -88,14 +88,14 @@ def _motion():
         for text in verdict:
             mark = "bad" if "✗" in text else "good" if "✓" in text else "plain"
             lines.append(f'<span class="line {mark}">{_safe(text)}</span>')
-    name, caption, again = map(
+    name, caption, replay = map(
         say, ("A recorded check", "A check, as it was recorded.", "Play again")
     )
     return (
         f'<figure class="motion"><pre tabindex="0" aria-label="{name}">'
         + "".join(lines)
         + f'</pre><figcaption>{caption} <button type="button" class="again">'
-        f"{again}</button></figcaption></figure>"
+        f"{replay}</button></figcaption></figure>"
     )
 
 

@@ -45,8 +45,8 @@ def _published(name, times, memory, error):
 
 def _ours(label, lines, tensors):
     times = {(B, N, T): row for row in lines for B, T, H, N in [row.shape]}
-    shown = [times.get(shape) for shape in (*WIND_SHAPES, EXTRA_SHAPE)]
-    cells = ["–" if not row else row.problem or f"{row.median_ms:.2f}" for row in shown]
+    columns = [times.get(shape) for shape in (*WIND_SHAPES, EXTRA_SHAPE)]
+    cells = ["–" if not row else row.problem or f"{row.median_ms:.2f}" for row in columns]
     peaks = [_peak_gb(row, tensors) for row in lines if row.extra_bytes is not None]
     errors = [row.error for row in lines if row.error is not None]
     return [label, *cells, _range(peaks, ".1f"), _range(errors, ".0e")]

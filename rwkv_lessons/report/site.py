@@ -112,9 +112,9 @@ def write_in(chosen: str, folder: Path, root: Path = ROOT) -> list[Path]:
     pages, sources = {}, translated.names(chosen, root)
     for place, source in sources.items():
         if place.suffix == ".ipynb":
-            made = translated_notebook(source, chosen)
-            _put(folder / "_static" / place, nbformat.writes(made).encode())
-            notebook, figures = lesson(source, made)
+            translation = translated_notebook(source, chosen)
+            _put(folder / "_static" / place, nbformat.writes(translation).encode())
+            notebook, figures = lesson(source, translation)
             for cell in notebook.cells:
                 if cell.cell_type == "markdown":
                     cell.source = translated.outward(cell.source, place, {*sources}, chosen)
@@ -134,9 +134,9 @@ def _front_in(text, sources, root):
     return text + _trees(trees)
 
 
-def _written(made, folder):
+def _written(page, folder):
     """The text of a lesson's notebook, whose figures become files."""
-    notebook, figures = made
+    notebook, figures = page
     for name, png in figures.items():
         _put(folder / "notebooks" / name, png)
     return nbformat.writes(notebook)
@@ -163,8 +163,8 @@ def _docs(root):
     named = [name for names in DOCS.values() for name in names]
     folders = (root / "docs" / x for x in ("", "results", "appendix"))
     files = [path for folder in folders for path in sorted(folder.glob("*.md"))]
-    there = [str(path.relative_to(root / "docs").with_suffix("")) for path in files]
-    return [name for name in named if name in there] + [n for n in there if n not in named]
+    pages = [str(path.relative_to(root / "docs").with_suffix("")) for path in files]
+    return [name for name in named if name in pages] + [n for n in pages if n not in named]
 
 
 def _links(page, text, root):
@@ -192,12 +192,12 @@ def front_page(root: Path = ROOT) -> str:
     text = re.sub(r" ?\[[^]]+\]\(README\.\w+\.md\)", "", page(root / "README.md"))
     text = _with_hero(text, root)
     trees = _parts(sorted(path.stem for path in (root / "notebooks").glob("[0-9]*.ipynb")))
-    left = _docs(root)
+    unplaced = _docs(root)
     trees["Look closer"] = ["step_through"]
     for part, names in DOCS.items():
-        trees[part] = [f"docs/{name}" for name in names if name in left]
-        left = [name for name in left if name not in names]
-    trees["Taking part"] += [*(f"docs/{name}" for name in left), *ROOT_PAGES]
+        trees[part] = [f"docs/{name}" for name in names if name in unplaced]
+        unplaced = [name for name in unplaced if name not in names]
+    trees["Taking part"] += [*(f"docs/{name}" for name in unplaced), *ROOT_PAGES]
     trees["Reference"] = [f"api/{name}" for name, *_ in API]
     return text + _trees(trees)
 
@@ -324,11 +324,11 @@ def step_through() -> str:
     for id, why in STEPPED.items():
         stem = id.partition(".")[0]
         grid, block = (1, 64) if stem.startswith("07") else (2, 32)
-        seen = trace(exercises.load(id).reference, grid, block, *wkv5_arrays(*sizes))
-        shown = stepper(seen, most=80)._repr_html_()
+        steps = trace(exercises.load(id).reference, grid, block, *wkv5_arrays(*sizes))
+        picture = stepper(steps, most=80)._repr_html_()
         lesson = Path("notebooks") / f"{stem}.ipynb"
         text += f"\n## {signposts.title(ROOT / lesson)}\n\n{why} [The lesson]({lesson}).\n\n"
-        text += f"```{{raw}} html\n{shown}\n```\n"
+        text += f"```{{raw}} html\n{picture}\n```\n"
     return text
 
 

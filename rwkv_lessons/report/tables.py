@@ -299,11 +299,11 @@ def _beside_torch(name, measured):
     columns += ["paged", "paged" + replayed] if in_pages else []
     rows, faster, letters = [], [], operation_of(name).letters
     for shape in dict.fromkeys(row.shape for row in measured.rows):
-        there = columns if shape in in_pages else columns[:4]
-        ours, *others = (measured.row(m, shape) for m in there)
+        methods_here = columns if shape in in_pages else columns[:4]
+        ours, *others = (measured.row(m, shape) for m in methods_here)
         times = [row.median_ms for row in (ours, *others)]
         faster += [times[1] / times[0], times[3] / times[2]]
-        micro = [f"{1e3 * ms:.1f}" for ms in times] + ["–"] * (len(columns) - len(there))
+        micro = [f"{1e3 * ms:.1f}" for ms in times] + ["–"] * (len(columns) - len(methods_here))
         rows.append([_shape(ours), *micro, _text(ours.roofline_share, ".0%"), f"{ours.error:.1e}"])
     head = [column.replace(" absorbed", "").replace(" replay", "") for column in columns]
     text = _markdown([letters, *head, "of roofline", "error"], rows)

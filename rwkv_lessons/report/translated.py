@@ -17,11 +17,11 @@ FENCE = re.compile(r"(^```.*?^```)", re.S | re.M)
 
 def names(chosen: str, root: Path) -> dict[Path, Path]:
     """{place on the English site: the source of its translation}, for every translated page."""
-    found = {path.relative_to(root): path for path in translated.lessons(chosen)}
+    sources = {path.relative_to(root): path for path in translated.lessons(chosen)}
     for english in translation.pages(chosen):
         place = english.relative_to(root)
-        found[Path("index.md") if place.name == "README.md" else place] = english
-    return found
+        sources[Path("index.md") if place.name == "README.md" else place] = english
+    return sources
 
 
 def outward(text: str, page: Path, pages: set[Path], chosen: str) -> str:

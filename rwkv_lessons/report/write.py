@@ -51,11 +51,11 @@ def outdated(root=ROOT, folder=None):
     pages = [root / name for name in PAGES if (root / name).exists()]
     if not pages:
         raise ValueError(f"no README.md in {root}")
-    wanted = {
+    texts = {
         page: filled(page.read_text(encoding="utf-8"), folder, _language(page)) for page in pages
     }
-    wanted |= {root / name: text for name, text in figures(folder).items()}
-    return {file: text for file, text in wanted.items() if not _same(file, text)}
+    texts |= {root / name: text for name, text in figures(folder).items()}
+    return {file: text for file, text in texts.items() if not _same(file, text)}
 
 
 def _language(page):
@@ -70,9 +70,9 @@ def filled(text, folder=None, language=None):
         begin, name, _, end = match.groups()
         if name not in BLOCKS:
             raise ValueError(f"a page has a block {name!r}, needs one of {', '.join(BLOCKS)}")
-        made = BLOCKS[name](folder)
-        made = translation.texts(language).table(made) if language else made
-        return f"{begin}{made}\n{end}"
+        table = BLOCKS[name](folder)
+        table = translation.texts(language).table(table) if language else table
+        return f"{begin}{table}\n{end}"
 
     return MARKERS.sub(block, text)
 
@@ -80,15 +80,15 @@ def filled(text, folder=None, language=None):
 def figures(folder=None):
     """Path in the repository → SVG: ladders, times by decay and bars, as far as recorded."""
     recorded = [op for op in LADDERS if ladder.is_recorded(op, folder=folder)]
-    drawn = {
+    drawings = {
         f"{op}-ladder": _svg(lambda op=op: ladder.figure(op, folder=folder)) for op in recorded
     }
     if decays.is_recorded(folder=folder):
-        drawn[decays.NAME] = _svg(lambda: decays.time_against_decay(folder=folder).figure)
+        drawings[decays.NAME] = _svg(lambda: decays.time_against_decay(folder=folder).figure)
     for page, charts in bars.CHARTS.items():
         if bars.is_recorded(charts, folder):
-            drawn[f"results-{page}"] = _svg(lambda charts=charts: bars.figure(charts, folder))
-    return {f"{FIGURES}/{name}.svg": svg for name, svg in drawn.items()}
+            drawings[f"results-{page}"] = _svg(lambda charts=charts: bars.figure(charts, folder))
+    return {f"{FIGURES}/{name}.svg": svg for name, svg in drawings.items()}
 
 
 def _svg(draw):
@@ -105,10 +105,10 @@ def _same(file, text):
     """Is `text` in `file` already? In a drawing, numbers may differ by what nobody can see."""
     if not file.exists():
         return False
-    there = file.read_text(encoding="utf-8")
+    stored = file.read_text(encoding="utf-8")
     if file.suffix != ".svg":
-        return there == text
-    there, text = (IDENTIFIER.sub("", svg) for svg in (there, text))
-    pairs = zip(NUMBER.findall(there), NUMBER.findall(text), strict=False)
+        return stored == text
+    stored, text = (IDENTIFIER.sub("", svg) for svg in (stored, text))
+    pairs = zip(NUMBER.findall(stored), NUMBER.findall(text), strict=False)
     shifts = [abs(float(a) - float(b)) for a, b in pairs]
-    return NUMBER.sub("", there) == NUMBER.sub("", text) and max(shifts, default=0) <= SHIFT
+    return NUMBER.sub("", stored) == NUMBER.sub("", text) and max(shifts, default=0) <= SHIFT

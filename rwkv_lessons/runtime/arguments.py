@@ -24,8 +24,8 @@ def check_tensor(name, x, r, dtypes=DTYPES, whose="r"):
     if x.layout is not torch.strided:
         raise TypeError(f"{name} must be a dense tensor, got one of layout {x.layout}")
     if x.dtype not in dtypes:
-        wanted = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
-        raise TypeError(f"{name} must be one of {wanted}, got {x.dtype}")
+        accepted = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+        raise TypeError(f"{name} must be one of {accepted}, got {x.dtype}")
     if x.device != r.device:
         raise ValueError(f"{name} must be on {whose}'s device {r.device}, got {x.device}")
 
@@ -90,8 +90,8 @@ def check_device_type(name, x):
 def check_floating(name, x):
     """Raises a TypeError unless x is one of `DTYPES`."""
     if x not in DTYPES:
-        wanted = ", ".join(map(str, DTYPES))
-        raise TypeError(f"{name} must be one of {wanted}, got {shown(x)}")
+        accepted = ", ".join(map(str, DTYPES))
+        raise TypeError(f"{name} must be one of {accepted}, got {shown(x)}")
 
 
 def shown(x):

@@ -121,9 +121,9 @@ def candidates(capability: int = 90) -> Iterator[Assembler]:
     """All that are there, the one to be preferred first."""
     import triton
 
-    brought = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+    bundled = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
     yield triton_assembler(capability)
-    places = [(brought / "ptxas-blackwell", "Triton's for Blackwell")]
+    places = [(bundled / "ptxas-blackwell", "Triton's for Blackwell")]
     if home := os.environ.get("CUDA_HOME"):
         places.append((Path(home) / "bin" / "ptxas", "CUDA_HOME"))
     if on_path := shutil.which("ptxas"):

@@ -137,15 +137,15 @@ def assemble(ptx, options, capability, with_assembler):
     with tempfile.TemporaryDirectory() as folder:
         source, result = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_text(ptx)
-        done = subprocess.run(
+        process = subprocess.run(
             [*command, source, "-o", result], capture_output=True, text=True, close_fds=False
         )
         if knobs.nvidia.dump_ptxas_log:
-            print(done.stderr)
-        if done.returncode:
+            print(process.stderr)
+        if process.returncode:
             raise PTXASError(
-                f"{with_assembler} failed with error code {done.returncode}\n"
-                f"`ptxas` stderr:\n{done.stderr}\ncommand: {' '.join(map(os.fspath, command))}"
+                f"{with_assembler} failed with error code {process.returncode}\n"
+                f"`ptxas` stderr:\n{process.stderr}\ncommand: {' '.join(map(os.fspath, command))}"
             )
         return result.read_bytes()
 

@@ -42,14 +42,14 @@ def verify(cases, options):
 
     from .gate import on_hopper
     from .judge import RIGHT, UNSEEN, WRONG, Judgement, look
-    from .machine import machine, said
+    from .machine import in_one_line, machine
     from .pool import context_of, examine
 
     out = sys.stderr if options.json == "-" else sys.stdout
     started = time.monotonic()
     context_of(options.start)  # its server imports while this process asks what machine this is
     here = machine(options.commit)
-    print(said(here), file=out, flush=True)
+    print(in_one_line(here), file=out, flush=True)
     on_gpu = here["gpu"] is not None
     if on_gpu and not on_hopper():  # there these shapes take the kernels of the others
         cases = [case for case in cases if case.needs != HOPPER]
@@ -71,7 +71,7 @@ def verify(cases, options):
     for result in results if options.json != "-" else ():
         if result.verdict == WRONG:
             print(result.line, file=out)
-    print(f"\n{said(here)}\n{numbers}; {seconds:.0f} s", file=out)
+    print(f"\n{in_one_line(here)}\n{numbers}; {seconds:.0f} s", file=out)
     if unseen:
         print("No kernel was looked at: this says nothing of a GPU.", file=out)
     if options.json:

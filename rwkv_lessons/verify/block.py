@@ -38,7 +38,7 @@ class ClampW(torch.autograd.Function):
     def forward(ctx, r, w, k, v, a, b):
         *rows, decay = (x.float() for x in (r, k, v, a, b, torch.exp(log_decay(w))))
         B, T, H, N = r.shape
-        s, o, read, kept = r.new_zeros(B, H, N, N, dtype=torch.float32), [], [], []
+        s, o, read, checkpoints = r.new_zeros(B, H, N, N, dtype=torch.float32), [], [], []
         for t in range(T):
             r_t, k_t, v_t, a_t, b_t = (x[:, t] for x in rows)
             read.append((a_t[..., None] * s).sum(-2))  # of the state before the token
@@ -46,22 +46,22 @@ class ClampW(torch.autograd.Function):
             s = s + (b_t[..., None] * read[-1][..., None, :] + k_t[..., None] * v_t[..., None, :])
             o.append((r_t[..., None] * s).sum(-2))
             if (t + 1) % KEPT_EACH == 0 or t + 1 == T:
-                kept.append(s)
-        ctx.save_for_backward(r, w, k, v, a, b, torch.stack(read, 1), torch.stack(kept))
+                checkpoints.append(s)
+        ctx.save_for_backward(r, w, k, v, a, b, torch.stack(read, 1), torch.stack(checkpoints))
         return torch.stack(o, 1).to(r.dtype)
 
     @staticmethod
     def backward(ctx, do):
-        *tokens, read, kept = ctx.saved_tensors
+        *tokens, read, checkpoints = ctx.saved_tensors
         r, w, k, v, a, b, do = (x.float() for x in (*tokens, do))
-        decay, found = torch.exp(log_decay(w)), []
-        ds = torch.zeros_like(kept[0])
+        decay, by_token = torch.exp(log_decay(w)), []
+        ds = torch.zeros_like(checkpoints[0])
         for t in reversed(range(w.shape[1])):
             columns = (x[:, t, :, :, None] for x in (r, k, a, b, decay))
             r_t, k_t, a_t, b_t, decay_t = columns
             v_t, do_t, read_t = (x[:, t, :, None] for x in (v, do, read))
             if (t + 1) % KEPT_EACH == 0 or t + 1 == w.shape[1]:
-                s = kept[t // KEPT_EACH]
+                s = checkpoints[t // KEPT_EACH]
             dr = (s * do_t).sum(-1)
             s = (s - k_t * v_t - b_t * read_t) / decay_t  # the state before the token
             ds = ds + r_t * do_t
@@ -69,8 +69,8 @@ class ClampW(torch.autograd.Function):
             dw, dk, db = ((ds * x).sum(-1) for x in (s, v_t, read_t))
             da, dv = (s * dread).sum(-1), (ds * k_t).sum(-2)
             ds = ds * decay_t + a_t * dread
-            found.append((dr, dw, dk, dv, da, db))
-        dr, dw, dk, dv, da, db = (torch.stack(x[::-1], 1) for x in zip(*found, strict=True))
+            by_token.append((dr, dw, dk, dv, da, db))
+        dr, dw, dk, dv, da, db = (torch.stack(x[::-1], 1) for x in zip(*by_token, strict=True))
         share = torch.sigmoid(w)
         dw = -CLAMP * dw * decay * share * (1 - share)
         gradients = zip((dr, dw, dk, dv, da, db), tokens, strict=True)
@@ -86,12 +86,12 @@ def ways(on_gpu):
     from rwkv_lessons import wkv7
 
     names = ("chunked", "recurrent") if on_gpu else ("wy",)
-    found = {"RWKV-LM": (torch.bfloat16, ClampW.apply)}
+    recurrences = {"RWKV-LM": (torch.bfloat16, ClampW.apply)}
     for dtype in (torch.bfloat16, torch.float32):
         for name in names:
             method = clamped(wkv7.METHODS[name])
-            found[f"{name}, {str(dtype).removeprefix('torch.')}"] = dtype, method
-    return found
+            recurrences[f"{name}, {str(dtype).removeprefix('torch.')}"] = dtype, method
+    return recurrences
 
 
 def clamped(method):
@@ -116,16 +116,16 @@ class Block:
     def of_block(self, recurrence, dtype):
         """{result: its value}: the output and all gradients; and the recurrence's inputs."""
         leaves = {name: x.to(dtype).requires_grad_() for name, x in self.values.items()}
-        before, seen = F.pad(leaves["x"], (0, 0, 1, -1)), []
+        before, recurrence_inputs = F.pad(leaves["x"], (0, 0, 1, -1)), []
 
         def watched(*tokens):
-            seen.extend(tokens)
+            recurrence_inputs.extend(tokens)
             return recurrence(*tokens)
 
         y, _ = time_mix(leaves, leaves["x"], before, leaves["v_first"], watched)
         gradients = torch.autograd.grad(y, list(leaves.values()), self.do.to(dtype))
         named = {f"d {name}": x for name, x in zip(leaves, gradients, strict=True)}
-        return {"output": y.detach()} | named, [x.detach() for x in seen]
+        return {"output": y.detach()} | named, [x.detach() for x in recurrence_inputs]
 
     def of_recurrence(self, recurrence, dtype, tokens):
         """{result: its value} of the recurrence alone, on tokens that were rounded to bfloat16."""
@@ -146,10 +146,10 @@ def errors(ways, B, T, heads, device="cpu", seed=0):
     alone = block.of_recurrence(written_out, torch.float64, tokens)
     tables = {}, {}
     for way, (dtype, recurrence) in ways.items():
-        found = block.of_recurrence(recurrence, dtype, tokens)
-        tables[0][way] = {name: relative(x, alone[name]) for name, x in found.items()}
-        found, _ = block.of_block(recurrence, dtype)
-        tables[1][way] = {name: relative(x, want[name]) for name, x in found.items()}
+        results = block.of_recurrence(recurrence, dtype, tokens)
+        tables[0][way] = {name: relative(x, alone[name]) for name, x in results.items()}
+        results, _ = block.of_block(recurrence, dtype)
+        tables[1][way] = {name: relative(x, want[name]) for name, x in results.items()}
     return tables
 
 
@@ -169,11 +169,11 @@ def main(argv=None):
         "--shape", nargs=3, type=at_least(1), metavar=("B", "T", "H"), help="heads are of 64"
     )
     parser.add_argument("--seed", type=at_least(0), default=0)
-    given = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     on_gpu = torch.cuda.is_available()
-    shape = given.shape or (LARGE if on_gpu else SMALL)
+    shape = options.shape or (LARGE if on_gpu else SMALL)
     device, where = ("cuda", torch.cuda.get_device_name()) if on_gpu else ("cpu", "a CPU")
-    show(errors(ways(on_gpu), *shape, device, given.seed), shape, where)
+    show(errors(ways(on_gpu), *shape, device, options.seed), shape, where)
 
 
 def show(tables, shape, where):

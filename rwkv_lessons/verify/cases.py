@@ -1,7 +1,7 @@
 """The cases that verify looks at, made of what stands in the table of operations.
 
-To add an operation: `Checks` in its entry, and a module like recurrence.py, whose
-`problem(case, device)` gives results and float64. Of its methods those that stand in no row are
+To add an operation: `Checks` in its entry, and a class like recurrence.py's, which is made of a
+case and a device and gives results and float64. Of its methods those that stand in no row are
 looked at as `others` says.
 """
 

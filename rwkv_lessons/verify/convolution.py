@@ -6,10 +6,7 @@ import torch
 
 from .. import timex as package
 from . import limits
-
-
-def problem(case, device):
-    return Convolution(case, device)
+from .judge import with_training
 
 
 class Convolution:
@@ -33,8 +30,8 @@ class Convolution:
         method = package.METHODS.get(self.case.method) or package.timex
         with torch.no_grad():
             tensors = {"o": method(*self.inputs, self.eps)}
-        again = self._with_gradients(method, self.inputs, self.do)
-        return tensors | {f"{x} in training" if x in tensors else x: y for x, y in again.items()}
+        in_training = self._with_gradients(method, self.inputs, self.do)
+        return with_training(tensors, in_training)
 
     def expected(self):
         """(0, name → float64): there is one part."""
@@ -48,9 +45,9 @@ class Convolution:
         dw, dk = torch.autograd.grad(o, leaves, do)
         return {"o": o.detach(), "dw": dw, "dk": dk}
 
-    def errors(self, name, got, part, want):
+    def errors(self, name, result, part, want):
         """Of each row ‖got − want‖ / ‖want‖, and the numbers that one error is of."""
-        return limits.relative(got.double() - want, want), want.shape[-1]
+        return limits.relative(result.double() - want, want), want.shape[-1]
 
     def limit(self, name):
         dtype = self.inputs[0].dtype if name == "dw" else self.inputs[1].dtype

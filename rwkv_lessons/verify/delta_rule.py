@@ -11,10 +11,6 @@ from . import limits
 from .recurrence import Recurrence, decays, raw
 
 
-def problem(case, device):
-    return DeltaRule(case, device)
-
-
 class DeltaRule(Recurrence):
     """One call; a and b as models have them: a unit vector, and a rate times it."""
 

@@ -5,9 +5,10 @@ import time
 import warnings
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from importlib import import_module
 
 import torch
+
+from rwkv_lessons.operations.entries import loaded
 
 from .cases import CheckedCase
 from .limits import by_chance
@@ -66,12 +67,11 @@ def look(case, device=None):
 
 
 def _look(case, device):
-    module = import_module(f".{case.checks.problem}", __package__)
-    problem = module.problem(case, device)
-    got = problem.results()
+    problem = loaded(f"rwkv_lessons.verify.{case.checks.problem}")(case, device)
+    results = problem.results()
     worst = (-1.0, None, None, None)  # share of the limit, result, error, limit
     for part, expected in problem.expected():
-        for name, result in got.items():
+        for name, result in results.items():
             plain = name.removesuffix(" in training")
             errors, n = problem.errors(plain, result, part, expected[plain])
             error = errors.nan_to_num(math.inf).max().item()  # NaN is not at most anything
@@ -80,13 +80,19 @@ def _look(case, device):
     share, name, error, limit = worst
     bits = NOT_PROMISED
     if device.type == "cuda" and case.method in case.checks.repeatable:
-        again = problem.results()
-        bits = EQUAL if all(torch.equal(x, again[name]) for name, x in got.items()) else DIFFER
+        repeated = problem.results()
+        equal = all(torch.equal(x, repeated[name]) for name, x in results.items())
+        bits = EQUAL if equal else DIFFER
     right = share <= 1 and bits != DIFFER
     return {
         "verdict": RIGHT if right else WRONG, "worst": name, "bits": bits, "limit": limit,
         "error": error if math.isfinite(error) else None,
     }  # fmt: skip
+
+
+def with_training(tensors, in_training):
+    """The results of a call without gradients, and of one with them: o and "o in training"."""
+    return tensors | {f"{x} in training" if x in tensors else x: y for x, y in in_training.items()}
 
 
 def _crashed(device):

@@ -6,13 +6,10 @@ from importlib import import_module
 import torch
 
 from . import limits
+from .judge import with_training
 
 OUTSIDE = 2147480000  # in a block table where no page is needed
 NAMES = ("dq", "dq_rope", "dlatent", "dk_rope", "dw_k", "dw_v")
-
-
-def problem(case, device):
-    return Latent(case, device)
 
 
 class Latent:
@@ -55,8 +52,8 @@ class Latent:
             o, lse = method(*self.inputs, **self.call)
         tensors = {"o": o, "lse": lse}
         if self.case.gradients:
-            again = self._with_gradients(method, self.inputs)
-            tensors |= {f"{x} in training" if x in tensors else x: y for x, y in again.items()}
+            in_training = self._with_gradients(method, self.inputs)
+            tensors = with_training(tensors, in_training)
         return tensors
 
     def expected(self):
@@ -85,22 +82,22 @@ class Latent:
         with torch.enable_grad():
             o, lse = method(*leaves, **self.call)
             # Rows that see nothing have -inf, of which there is no gradient.
-            seen = torch.where(lse > -torch.inf, lse, 0)
-            loss = (o.double() * self.do).sum() + (seen.double() * self.dlse).sum()
+            finite_lse = torch.where(lse > -torch.inf, lse, 0)
+            loss = (o.double() * self.do).sum() + (finite_lse.double() * self.dlse).sum()
             gradients = torch.autograd.grad(loss, leaves, materialize_grads=True)
         return {"o": o.detach(), "lse": lse.detach()} | dict(zip(NAMES, gradients, strict=True))
 
-    def errors(self, name, got, part, want):
+    def errors(self, name, result, part, want):
         """Of each sequence, or head of a weight, ‖got − want‖ / ‖want‖; of lse the largest."""
-        got = got.double()
+        result = result.double()
         if name == "lse":
             here = want > -torch.inf
-            if not torch.equal(got > -torch.inf, here):
+            if not torch.equal(result > -torch.inf, here):
                 return torch.tensor(torch.inf), 1
-            off = (got - want)[here].abs() / want[here].abs().clamp_min(1)
+            off = (result - want)[here].abs() / want[here].abs().clamp_min(1)
             return off.max() if off.numel() else torch.zeros(()), want.numel()
         rows = want.flatten(1)
-        return limits.relative((got - want).flatten(1), rows), rows.shape[1]
+        return limits.relative((result - want).flatten(1), rows), rows.shape[1]
 
     def limit(self, name):
         return limits.limit(limits.MLA, self.case.dtype, name)

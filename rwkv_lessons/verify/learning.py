@@ -78,13 +78,13 @@ def main(argv=None):
     parser.add_argument("--steps", type=at_least(1), default=200)
     parser.add_argument("--every", type=at_least(1), default=20, help="steps of a line; 20")
     parser.add_argument("--seed", type=at_least(0), default=0)
-    given = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     on_gpu = torch.cuda.is_available()
     device = "cuda" if on_gpu else "cpu"
     torch.set_num_threads(1)  # more do not help: small sums
-    run_of = partial(losses, steps=given.steps, device=device, seed=given.seed)
+    run_of = partial(losses, steps=options.steps, device=device, seed=options.seed)
     curves = {name: run_of(recurrence) for name, recurrence in ways(on_gpu).items()}
-    print(*compared(curves, given.every), sep="\n")
+    print(*compared(curves, options.every), sep="\n")
 
 
 if __name__ == "__main__":

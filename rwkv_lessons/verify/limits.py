@@ -61,12 +61,12 @@ def by_chance(n):
     return 1 + 3 / math.sqrt(2 * n)
 
 
-def relative(difference, wanted):
+def relative(difference, expected):
     """‖difference‖ / ‖wanted‖ of each head, [heads, numbers] or [B, heads, numbers].
 
     Where terms of a head cancel, its size is that of the heads in the mean: their rounding is what
     is left. What is to be 0 in all of them is held against numbers of size 1.
     """
-    size = wanted.norm(dim=-1)
+    size = expected.norm(dim=-1)
     size = size.maximum(size.square().mean().sqrt())
-    return difference.norm(dim=-1) / size.where(size > 0, wanted.shape[-1] ** 0.5)
+    return difference.norm(dim=-1) / size.where(size > 0, expected.shape[-1] ** 0.5)

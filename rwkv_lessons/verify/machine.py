@@ -40,7 +40,7 @@ def assembler():
     return f"{version} {os.environ.get('PTXAS_OPTIONS', '')}".strip()
 
 
-def said(here):
+def in_one_line(here):
     """`machine` in a line."""
     gpu = f"{here['gpu']}, driver {here['driver']}" if here["gpu"] else "no NVIDIA GPU"
     names = ("python", "torch", "triton", "numba_cuda", "assembler")

@@ -53,18 +53,18 @@ def examine(cases, processes=None, patience=PATIENCE_S, start="forkserver"):
     ]
     for thread in threads:
         thread.start()
-    again, left = [], len(cases)
-    while left:
+    to_repeat, remaining = [], len(cases)
+    while remaining:
         result = results.get()
-        left -= 1
+        remaining -= 1
         if result.verdict == UNSEEN and processes > 1:  # others were using the GPU, too
-            again.append(result.case)
+            to_repeat.append(result.case)
         else:
             yield result
     for thread in threads:
         thread.join()
-    if again:
-        yield from examine(again, 1, patience, start)
+    if to_repeat:
+        yield from examine(to_repeat, 1, patience, start)
 
 
 def _drive(context, batches, results, patience, large):
@@ -87,10 +87,10 @@ class Worker:
     """A process that looks at one case after the other."""
 
     def __init__(self, context):
-        self.here, there = context.Pipe()
-        self.process = context.Process(target=_serve, args=(there,), daemon=True)
+        self.here, child_end = context.Pipe()
+        self.process = context.Process(target=_serve, args=(child_end,), daemon=True)
         self.process.start()
-        there.close()
+        child_end.close()
 
     def look(self, case, patience):
         try:

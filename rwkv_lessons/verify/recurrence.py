@@ -8,15 +8,12 @@ import zlib
 import torch
 
 from . import limits
+from .judge import with_training
 
 PART = 2**16  # tokens times heads that float64 takes at once: 3 GB with all gradients
 HEAD_AXIS = {"du": 0, "s1": 1, "ds0": 1}
 HEAD_AXIS |= dict.fromkeys(("o", "dr", "dw", "dk", "dv", "da", "db"), 2)
 LEAVES = ("r", "k", "v", "w", "u", "s0")
-
-
-def problem(case, device):
-    return Recurrence(case, device)
 
 
 class Recurrence:
@@ -76,8 +73,8 @@ class Recurrence:
         tensors = {"o": o, "s1": s1}
         if self.case.gradients:
             args = (self.inputs, self.call, self.do, self.ds1)
-            again = _with_gradients(method, self.leaves, *args)
-            tensors |= {f"{x} in training" if x in tensors else x: y for x, y in again.items()}
+            in_training = _with_gradients(method, self.leaves, *args)
+            tensors = with_training(tensors, in_training)
         return tensors
 
     def _steps(self, step):
@@ -118,11 +115,11 @@ class Recurrence:
             return methods["reference"]
         return methods["chunked" if self.case.operation == "wkv5" else "doubling"]
 
-    def errors(self, name, got, part, want):
+    def errors(self, name, result, part, want):
         """Of each sequence and head ‖got − want‖ / ‖want‖, and the numbers that one error is of."""
         axis = 0 if self.case.operation == "wkv5" and name == "dw" else HEAD_AXIS[name]
-        got = got.narrow(axis, part, want.shape[axis]).double()
-        difference, want = (_by_head(x, axis) for x in (got - want, want))
+        result = result.narrow(axis, part, want.shape[axis]).double()
+        difference, want = (_by_head(x, axis) for x in (result - want, want))
         return limits.relative(difference, want), want.shape[-1]
 
     def limit(self, name):
@@ -139,11 +136,11 @@ def _with_gradients(method, names, inputs, call, do, ds1):
     with torch.enable_grad():
         o, s1 = method(*leaves, **call)
     results, grad_outputs = ((o,), (do,)) if ds1 is None else ((o, s1), (do, ds1))
-    wanted = {f"d{name}": x for name, x in zip(names, leaves, strict=True) if x is not None}
+    named_leaves = {f"d{name}": x for name, x in zip(names, leaves, strict=True) if x is not None}
     gradients = torch.autograd.grad(
-        results, list(wanted.values()), grad_outputs, materialize_grads=True
+        results, list(named_leaves.values()), grad_outputs, materialize_grads=True
     )
-    return {"o": o.detach(), "s1": s1.detach()} | dict(zip(wanted, gradients, strict=True))
+    return {"o": o.detach(), "s1": s1.detach()} | dict(zip(named_leaves, gradients, strict=True))
 
 
 def decays(kind, shape, g):

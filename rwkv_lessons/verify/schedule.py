@@ -55,7 +55,7 @@ def kernels_of(case):
     """Cases with the same key launch the same machine code; all but its last part, some of it."""
     o = case.options
     *_, K, V = case.sizes
-    method, dtypes, tiles = taken(case), case.dtype, ""
+    method, dtypes, tiles = method_of(case), case.dtype, ""
     makes = [o.get(name) for name in ("raw_decay", "decay", "packed", "w_dtype", "pages")]
     if method == "cuda":  # its options are made of copies: in float32, of what is scaled or raw
         dtypes = tuple("float32" if o.get(x) else case.dtype for x in ("scale", "raw_decay"))
@@ -70,7 +70,7 @@ def kernels_of(case):
     return case.operation, method == "cuda", dtypes, K, V, tuple(makes), tiles
 
 
-def taken(case):
+def method_of(case):
     """The method that computes: that of the case, or the one that the library's own rule picks."""
     if case.operation == "wkv5" and case.method == "wkv5":
         return "cuda"
@@ -93,11 +93,11 @@ def _heads(case):
 
 def _seconds(cases):
     """An estimate for a batch: each of its shapes is compiled for once."""
-    if taken(cases[0]) == "cuda":
+    if method_of(cases[0]) == "cuda":
         return NUMBA_SECONDS
     by_shape = {}
     for case in cases:
-        name = replace(case, method=taken(case)).name
+        name = replace(case, method=method_of(case)).name
         seconds = (s for x, s in case.checks.seconds if fnmatch(name, f"{case.operation} / {x}"))
         by_shape[case.shape] = max(by_shape.get(case.shape, 0), next(seconds, TORCH_SECONDS))
     return sum(by_shape.values())

@@ -15,10 +15,6 @@ from .recurrence import Recurrence
 NEAREST, STOCHASTIC = 4e-4, 6e-4
 
 
-def problem(case, device):
-    return (Serving7 if case.operation == "wkv7_serving" else Serving6)(case, device)
-
-
 class Serving:
     """One call; of `Recurrence` and of `DeltaRule` it takes the inputs and float64."""
 

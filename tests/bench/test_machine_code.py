@@ -183,7 +183,7 @@ def test_a_launch_with_a_fault_is_refused_by_the_assembler_that_makes_it(monkeyp
 def test_a_table_without_the_librarys_assembler_is_refused(monkeypatch):
     monkeypatch.setattr(matrix, "load", lambda: ("versions", []))
     monkeypatch.setattr(matrix, "versions", lambda: "versions")
-    monkeypatch.setattr(matrix, "wanted", dict)
+    monkeypatch.setattr(matrix, "recorded_launches", dict)
     monkeypatch.setattr(matrix, "assembler", lambda: Assembler("ptxas", "13.1.80", "a test"))
     monkeypatch.setattr(matrix, "compile_all", lambda keys: ([], []))
     monkeypatch.setattr(matrix, "assemblers_of", lambda: ["12.9.86"])

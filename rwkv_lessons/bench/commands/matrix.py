@@ -58,18 +58,18 @@ class CompiledCall:
 
     def tightness(self):
         """How close it comes to a bound, 1 at the bound."""
-        used = [(ARCHITECTURES[a], x) for a, x in self.found.items()]
-        shared = max(x[2] / limits.shared_bytes_block for limits, x in used)
-        return max(shared, max(x[1] / limits.spills for limits, x in used))
+        uses = [(ARCHITECTURES[a], x) for a, x in self.found.items()]
+        shared = max(x[2] / limits.shared_bytes_block for limits, x in uses)
+        return max(shared, max(x[1] / limits.spills for limits, x in uses))
 
     def __str__(self):
         return f"{self.kernel} of {self.call}"
 
 
-# Which machine code is wanted.
+# Which machine code there is to make.
 
 
-def wanted(architectures=ARCHITECTURES):
+def recorded_launches(architectures=ARCHITECTURES):
     """{digest: (name, call, launch, architectures)} of all that launches.py records."""
     from rwkv_lessons.bench import launches
     from rwkv_lessons.runtime import devices
@@ -129,19 +129,19 @@ def compiled(launch, architectures):
     if is_numba(launch[0]):
         cubins = {a: in_numba(launch, a) for a in architectures}
         faults = [f"{a}: {x}" for a, (_, code) in cubins.items() for x in wrong_code(code)]
-        used = {a: resources(log, 0) for a, (log, _) in cubins.items()}
+        uses = {a: resources(log, 0) for a, (log, _) in cubins.items()}
     else:
         code = in_triton(launch, architectures[0])
         faults = wrong_barriers(code, architectures[0])
-        used = {}
+        uses = {}
         for architecture in architectures:
             ptx = code.asm["ptx"].replace(architectures[0], architecture)
             log, wrong = looked_at(ptx, architecture)
-            used[architecture] = resources(log, code.metadata.shared)
+            uses[architecture] = resources(log, code.metadata.shared)
             faults += wrong
     if faults:
         raise RuntimeError("\n".join(faults))
-    return used
+    return uses
 
 
 def looked_at(ptx, architecture):
@@ -211,7 +211,7 @@ def in_numba(launch, architecture):
     return log, bytes(cubin.code)
 
 
-_rows = {}  # what `wanted` said, for the processes that are forked
+_rows = {}  # what `recorded_launches` returned, for the processes that are forked
 
 
 def compile_row(key):
@@ -273,7 +273,7 @@ def command(options):
         raise WrongArgument(f"--architectures: {unknown[0]!r} is none of {accepted}")
     if options.check:
         return check()
-    _rows.update(wanted(architectures))
+    _rows.update(recorded_launches(architectures))
     old = {}
     if options.missing and TABLE.exists():
         versions_then, rows = load()
@@ -302,11 +302,11 @@ def command(options):
 
 def check():
     """Raises ValueError if the table is stale, not whole or out of bounds."""
-    then, rows = load()
-    if then != versions():
-        print(f"The table was made with {then}, here are {versions()}: not compared.")
+    table_versions, rows = load()
+    if table_versions != versions():
+        print(f"The table was made with {table_versions}, here are {versions()}: not compared.")
         return
-    _rows.update(wanted())
+    _rows.update(recorded_launches())
     have = {(row.digest, a) for row in rows for a in row.found}
     need = {(key, a): row for key, row in _rows.items() for a in row[3]}
     problems = [f"{need[k][0]} of {need[k][1]}, {k[1]}: missing" for k in need.keys() - have]
@@ -318,8 +318,8 @@ def check():
         problems.append(f"the machine code of {assembler()} was not looked at, of {looked_at} only")
     if not problems:
         tightest = sorted(rows, key=CompiledCall.tightness)[-AGAIN:]
-        again, problems = compile_all([row.digest for row in tightest])
-        for row, new in zip(tightest, again, strict=False):
+        recompiled, problems = compile_all([row.digest for row in tightest])
+        for row, new in zip(tightest, recompiled, strict=False):
             if row.found != new.found:
                 problems.append(f"{row}: the table has {row.found}, now {new.found}")
     if problems:

@@ -137,8 +137,8 @@ def state(plan, gpu, folder=None):
         return "stale"
     if any(row.host_changed for row in recorded.rows):
         return "of older host code"
-    there = {*recorded.ceilings, *((row.method, row.dtype) for row in recorded.rows)}
-    if not there.issuperset(plan.holds):
+    contents = {*recorded.ceilings, *((row.method, row.dtype) for row in recorded.rows)}
+    if not contents.issuperset(plan.holds):
         return "incomplete"
     same = _asked(recorded.provenance.command) == _asked(plan.command)
     return "recorded" if same else "recorded by another command"
@@ -222,9 +222,9 @@ def _gpus():
 
 def _gpu():
     """The GPU's name, or None. torch would know it, and take seconds to say so."""
-    asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "-i=0"]
+    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "-i=0"]
     try:
-        done = subprocess.run(asked, capture_output=True, text=True, check=True)
+        process = subprocess.run(query, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
-    return done.stdout.strip()
+    return process.stdout.strip()

@@ -76,11 +76,11 @@ def command(options):
 def start():
     """This command again, in as many processes as there are ranks."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    asked = [f"--nproc-per-node={RANKS}", "-m", "rwkv_lessons.bench", *sys.argv[1:]]
+    command = [f"--nproc-per-node={RANKS}", "-m", "rwkv_lessons.bench", *sys.argv[1:]]
     threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "4")}
-    done = subprocess.run([*torchrun, *asked], cwd=ROOT, env=os.environ | threads)
-    if done.returncode:
-        sys.exit(done.returncode)
+    process = subprocess.run([*torchrun, *command], cwd=ROOT, env=os.environ | threads)
+    if process.returncode:
+        sys.exit(process.returncode)
 
 
 def _measure_all(options, device):
@@ -144,12 +144,12 @@ def measure(case, shape, device, times):
 
     mix, shared = sequence_parallel(operation), {"two GPUs": 1.0}
     half = [x if x.ndim == 2 else x[:, : T // RANKS].contiguous() for x in inputs]
-    with methods_taken() as taken:
+    with methods_taken() as methods_called:
         for function in (operation, mix):
             training(function, half)()
             with torch.no_grad():
                 function(*half)
-    how = code(*SOURCES, *sorted(taken))
+    how = code(*SOURCES, *sorted(methods_called))
     call = ParallelCall(operation, family, None, 60.0, pieces_of(T // RANKS, rank, None, None), {})
     if family is rwkv7 and not states_first.suits(call, half, None):
         shared["uneven parts"] = UNEVEN
@@ -213,13 +213,13 @@ def steps(row, timer, family, operation, mine, device):
 
         row("summary", timer(lambda: summary() if rank else None)[0])
         carry, A = summary()
-        sent, V = maps.pack(A, B), B.shape[-1]
+        packed_map, V = maps.pack(A, B), B.shape[-1]
 
         def gather():
-            As, Bs = maps.unpack(call.gathered(sent), V)
+            As, Bs = maps.unpack(call.gathered(packed_map), V)
             return maps.entry_state(As, Bs, 1)
 
-        megabytes = sent.numel() * sent.element_size() / 1e6
+        megabytes = packed_map.numel() * packed_map.element_size() / 1e6
         row("gather", timer(gather)[0], f"{megabytes:.2f} MB a rank")
         row("send/recv", timer(lambda: hand_over(B, rank))[0], "the state alone")
         E, reach = gather(), largest(float(carry.reach if rank else 0), device)
@@ -237,18 +237,18 @@ def states_before(row, timer, call, mine):
     begins, options = call.rank == 0, call.options
     r, v = mine[0], mine[call.family.V]
     start = torch.zeros(r.shape[0], *r.shape[2:], v.shape[-1], device=r.device)
-    sent = []
+    packed_maps = []
     if call.family is rwkv6:
         states = lambda: states_first.segment_maps(*mine[1:4], False)  # noqa: E731
-        row("states", timer(lambda: sent.append(states_first.rank_map(states(), None)))[0])
+        row("states", timer(lambda: packed_maps.append(states_first.rank_map(states(), None)))[0])
         segment_maps = states()
         run = lambda: forward.run_forward(*mine, start, None, 1.0, False, None, segment_maps)  # noqa: E731
         row("main pass", timer(run)[0])
     else:
         way = states_first.StatesOfRwkv7
-        run = lambda: way.forward(mine, start, options, False, begins, sent.append)  # noqa: E731
+        run = lambda: way.forward(mine, start, options, False, begins, packed_maps.append)  # noqa: E731
         row("states and main pass", timer(run)[0])
-    both = sent[-1]
+    both = packed_maps[-1]
     size = f"{both.numel() * both.element_size() / 1e6:.2f} MB a rank"
     row("gather", timer(lambda: call.gathered(both))[0], size)
     row("send/recv", timer(lambda: hand_over(start, call.rank))[0], "the state alone")
@@ -265,8 +265,8 @@ def make_inputs(family, B, T, H, N, dtype, device, keeps):
     """A model's inputs on every rank; `keeps`: with a decay of 1 at every token."""
     maker = rwkv6_inputs if family is rwkv6 else rwkv7_inputs
     tensors = maker(B, min(T, TEXT), H, N, dtype=dtype, device=device)
-    again = -(-T // TEXT)
-    out = [x if x.ndim == 2 or again == 1 else x.repeat(1, again, 1, 1)[:, :T] for x in tensors]
+    copies = -(-T // TEXT)
+    out = [x if x.ndim == 2 or copies == 1 else x.repeat(1, copies, 1, 1)[:, :T] for x in tensors]
     if keeps:
         w, k = (out[n] for n in ((3, 1) if family is rwkv6 else (1, 2)))
         w.zero_()

@@ -47,30 +47,30 @@ def _halves(code, n):
     """
     group = frozenset(code[n].writes)
     paths = [(next_, group, group, frozenset()) for next_ in code[n].follows]
-    been = set(paths)
+    visited = set(paths)
     while paths:
-        at, there, unread, replaced = paths.pop()
+        at, intact, unread, replaced = paths.pop()
         here = code[at]
         for operand in map(set, here.reads):
-            if operand & there and operand & replaced:
+            if operand & intact and operand & replaced:
                 yield here, min(operand & replaced)
             unread -= operand
         if here.certain:
-            if not _widens(here, there):
+            if not _widens(here, intact):
                 replaced |= unread.intersection(here.writes)
-            there, unread = there.difference(here.writes), unread.difference(here.writes)
-        if there and (unread or replaced):
-            new = {(next_, there, unread, replaced) for next_ in here.follows} - been
-            been |= new
+            intact, unread = intact.difference(here.writes), unread.difference(here.writes)
+        if intact and (unread or replaced):
+            new = {(next_, intact, unread, replaced) for next_ in here.follows} - visited
+            visited |= new
             paths += new
 
 
-def _widens(here, there):
+def _widens(here, intact):
     """Whether it makes 64 bits of the 32 that are there: by their sign, or a constant.
 
     A number of 32 bits comes back as 64, too, of which the upper half was never meant.
     """
-    return any(there.intersection(x) for x in here.reads) or not VARIES.search(here.text)
+    return any(intact.intersection(x) for x in here.reads) or not VARIES.search(here.text)
 
 
 def touched_products(code: list[Instruction]) -> Iterator[str]:
@@ -93,7 +93,7 @@ def _touched(code, n, factor, sums):
     """
     closed = 0 if "gsb0" in code[n].text else -1
     paths = [(next_, closed) for next_ in code[n].follows]
-    been = set(paths)
+    visited = set(paths)
     while paths:
         at, closed = paths.pop()
         here = code[at]
@@ -108,6 +108,6 @@ def _touched(code, n, factor, sums):
             read = {r for operand in here.reads for r in operand}
             for register in (factor | sums).intersection(here.writes) | (sums & read):
                 yield here, register
-        new = {(next_, min(closed, GROUPS)) for next_ in here.follows} - been
-        been |= new
+        new = {(next_, min(closed, GROUPS)) for next_ in here.follows} - visited
+        visited |= new
         paths += new
