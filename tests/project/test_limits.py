@@ -1,6 +1,7 @@
-"""How long a function of the library may be, and how many arguments what a GPU runs may have."""
+"""How long a function of the library may be, what a GPU runs may take, and what names must say."""
 
 import ast
+from collections import Counter
 
 from rwkv_lessons.operations.entries import ROOT
 
@@ -51,3 +52,45 @@ def test_no_kernel_has_more_arguments_but_those_with_a_reason():
     many = {key for key, n in counts.items() if n > MOST_ARGUMENTS}
     assert len(counts) > 100
     assert many == set(EXCEPTIONS), "group constants in a NamedTuple, as wkv7/chunked/sweep.py does"
+
+
+# Names that say how a value came to be, instead of what it is.
+EMPTY_NAMES = {"found", "given", "known", "said", "made", "kept", "seen", "left", "wanted", "taken"}
+# Room: how many parameters and local variables have one at most; none in rooms not named here.
+MOST_EMPTY_NAMES = {
+    "distributed": 35,
+    "interop": 17,
+    "lab": 87,
+    "mla": 24,
+    "models": 23,
+    "report": 2,  # the left side of a box
+    "sequences": 5,
+    "timex": 10,
+    "wkv5": 8,
+    "wkv6": 41,
+    "wkv7": 43,
+    "warplens": 13,
+}
+
+
+def own_names(tree):
+    """The names that functions give to parameters and local variables, once a place."""
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef | ast.Lambda):
+            for node in ast.walk(function):
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                    yield node.id, node.lineno, node.col_offset
+                elif isinstance(node, ast.arg):
+                    yield node.arg, node.lineno, node.col_offset
+
+
+def test_local_names_say_what_a_value_is():
+    counts = Counter()
+    for package in ("rwkv_lessons", "warplens"):
+        for file in sorted((ROOT / package).rglob("*.py")):
+            room = file.relative_to(ROOT / package).parts[0].removesuffix(".py")
+            room = room if package == "rwkv_lessons" else package
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+            counts[room] += sum(name in EMPTY_NAMES for name, *_ in {*own_names(tree)})
+    more = {room: n for room, n in counts.items() if n > MOST_EMPTY_NAMES.get(room, 0)}
+    assert len(counts) > 15 and not more, "name the thing: launches, inputs, cached, message"
