@@ -11,6 +11,8 @@
     wind_rwkv.py          attn_chunked_cuda and the others of wind_rwkv
     rwkv_lm.py            RWKV7_CLAMPW_CUDA and its like, of RWKV-LM's training code
     rwkv_peft.py          RUN_RWKV7_STATE, RUN_RWKV7_INFCTX of RWKV-PEFT, and states in files
+    albatross.py          wkv_seq_w0, forward and the others of Albatross and vLLM-RWKV, RWKV7_OP
+    rwkv_sglang.py        wkv_decode, wkv_recurrent of rwkv-sglang
     rwkv_package.py       patch_rwkv_package for RWKV-7 models of the rwkv package
 
 Only this folder knows other conventions: sequences `[B, T, C]` with C = H·N, states of values ×

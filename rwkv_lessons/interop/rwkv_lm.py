@@ -2,9 +2,13 @@
 
 In their training code, replace the block that compiles and defines the function by
 `from rwkv_lessons.interop.rwkv_lm import RWKV7_CLAMPW_CUDA`. Any T, head size and dtype works.
+
+TorchScript compiles their models with the functions that these call, so the public ones here are
+simple enough for it, and leave the work to `_mix`, which it calls as Python.
 """
 
 import torch
+from torch import Tensor
 
 from ..runtime.arguments import check_count
 from ..wkv7 import wkv7
@@ -18,7 +22,7 @@ __all__ = [
 ]
 
 
-def RWKV7_CLAMPW_CUDA(r, w, k, v, a, b, HEAD_SIZE=HEAD_SIZE):
+def RWKV7_CLAMPW_CUDA(r, w, k, v, a, b, HEAD_SIZE: int = HEAD_SIZE):
     """Mixes time as RWKV-7 does, from a zero state, as `RWKV7_CLAMPW_CUDA` of RWKV-LM is called.
 
     Args:
@@ -38,22 +42,26 @@ def RWKV7_CLAMPW_CUDA(r, w, k, v, a, b, HEAD_SIZE=HEAD_SIZE):
     return _mix(r, w, k, v, a, b, None, HEAD_SIZE, "clamp")[0]
 
 
-def RWKV7_STATE_CLAMPW_CUDA(s0, r, w, k, v, a, b, HEAD_SIZE=HEAD_SIZE):
+def RWKV7_STATE_CLAMPW_CUDA(s0, r, w, k, v, a, b, HEAD_SIZE: int = HEAD_SIZE):
     """The same from a state s0 `[B, H, N, N]` (values × keys), of which there are gradients."""
     return _mix(r, w, k, v, a, b, s0, HEAD_SIZE, "clamp")[0]
 
 
-def RWKV7_STATE_PASSING_CLAMPW_CUDA(s0, r, w, k, v, a, b, HEAD_SIZE=HEAD_SIZE):
+def RWKV7_STATE_PASSING_CLAMPW_CUDA(s0, r, w, k, v, a, b, HEAD_SIZE: int = HEAD_SIZE):
     """The same, and returns y and the state after the last token, float32 (values × keys)."""
     return _mix(r, w, k, v, a, b, s0, HEAD_SIZE, "clamp")
 
 
-def RUN_CUDA_RWKV7g(q, w, k, v, a, b, HEAD_SIZE=HEAD_SIZE):
+def RUN_CUDA_RWKV7g(q, w, k, v, a, b, HEAD_SIZE: int = HEAD_SIZE):
     """The same by its older name: w is raw, the decay exp(-exp(w)), and q is what is called r."""
     return _mix(q, w, k, v, a, b, None, HEAD_SIZE, "raw")[0]
 
 
-def _mix(r, w, k, v, a, b, s0, size, decay):
+@torch.jit.ignore
+def _mix(
+    r: Tensor, w: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, s0: Tensor | None,
+    size: int, decay: str,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     check_count("HEAD_SIZE", size)
     for name, x in {"r": r, "w": w, "k": k, "v": v, "a": a, "b": b}.items():
         if not isinstance(x, torch.Tensor):

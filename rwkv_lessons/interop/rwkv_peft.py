@@ -1,14 +1,15 @@
 """The RWKV-7 calls of RWKV-PEFT, answered by `wkv7`; and states in files, both ways.
 
 RWKV-PEFT's calls with a state have another order than those without: r, k, v, w, a, b. A w in the
-place of k would be computed with silently.
+place of k would be computed with silently. The state of one call is keys × values, of the other
+values × keys.
 """
 
 import re
 
 import torch
 
-from ..runtime.arguments import check_count
+from ..runtime.arguments import check_count, check_shape, check_tensor
 from ..wkv7 import wkv7
 from .arguments import HEAD_SIZE
 from .rwkv_lm import RUN_CUDA_RWKV7g
@@ -23,13 +24,14 @@ __all__ = [
 NAME = "blocks.{}.att.time_state"
 
 
-def RUN_RWKV7_INFCTX(r, k, v, w, a, b, s, HEAD_SIZE=HEAD_SIZE):
-    """Mixes time from a state, as RWKV-PEFT calls it where flash-linear-attention computes.
+def RUN_RWKV7_INFCTX(r, k, v, w, a, b, s, HEAD_SIZE=HEAD_SIZE, decay="raw"):
+    """Mixes time from a state for each sequence, as RWKV-PEFT calls it to train on long texts.
 
     Args:
-        r, k, v, w, a, b: `[B, T, C]` with C = H · HEAD_SIZE, in this order; w is raw, the decay
-            exp(-exp(w)).
-        s: state `[B, H, N, N]` (keys × values), or `[H, N, N]` for all sequences.
+        r, k, v, w, a, b: `[B, T, C]` with C = H · HEAD_SIZE, in this order.
+        s: state `[B, H, N, N]` (keys × values).
+        decay: what w is: "raw", the decay is exp(-exp(w)); or "clamp", the logit, as their models
+            give it since January 2026 where the environment has WKV=cuda.
 
     Returns:
         o `[B, T, H, N]`, not flat, and the state after the last token, float32 (keys × values).
@@ -37,24 +39,43 @@ def RUN_RWKV7_INFCTX(r, k, v, w, a, b, s, HEAD_SIZE=HEAD_SIZE):
     Raises:
         TypeError, ValueError: an argument has the wrong dtype, shape or device.
 
-    Source: https://github.com/JL-er/RWKV-PEFT.
+    Source: https://github.com/Joluck/RWKV-PEFT (`rwkvt/operator/rwkvop.py`).
     """
-    check_count("HEAD_SIZE", HEAD_SIZE)
+    return wkv7(*_heads(r, w, k, v, a, b, HEAD_SIZE), s, decay=decay)
+
+
+def RUN_RWKV7_STATE(r, k, v, w, a, b, s, HEAD_SIZE=HEAD_SIZE, decay="raw"):
+    """Mixes time from one state for all sequences, as RWKV-PEFT calls it to tune that state.
+
+    Args:
+        r, k, v, w, a, b, decay: as of `RUN_RWKV7_INFCTX`.
+        s: state `[H, N, N]` (values × keys), as the files have it: see `states_from_file`.
+
+    Returns:
+        As `RUN_RWKV7_INFCTX`.
+
+    Raises:
+        TypeError, ValueError: an argument has the wrong dtype, shape or device.
+    """
+    heads = _heads(r, w, k, v, a, b, HEAD_SIZE)
+    B, _, H, N = heads[0].shape
+    check_tensor("s", s, r)
+    check_shape("s", s, "H, N, N", (H, N, N))
+    return wkv7(*heads, s.mT.expand(B, -1, -1, -1), decay=decay)
+
+
+def _heads(r, w, k, v, a, b, size):
+    """All of them as `[B, T, H, N]`, or an error that names the argument."""
+    check_count("HEAD_SIZE", size)
     for name, x in {"r": r, "k": k, "v": v, "w": w, "a": a, "b": b}.items():
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
-        if x.ndim != 3 or x.shape[2] % HEAD_SIZE:
+        if x.ndim != 3 or x.shape[2] % size:
             raise ValueError(
-                f"{name} must be [B, T, C] with C a multiple of HEAD_SIZE = {HEAD_SIZE}, "
+                f"{name} must be [B, T, C] with C a multiple of HEAD_SIZE = {size}, "
                 f"got {list(x.shape)}"
             )
-    heads = [x.unflatten(2, (-1, HEAD_SIZE)) for x in (r, w, k, v, a, b)]
-    if isinstance(s, torch.Tensor) and s.ndim == 3:
-        s = s.expand(len(r), -1, -1, -1)
-    return wkv7(*heads, s, decay="raw")
-
-
-RUN_RWKV7_STATE = RUN_RWKV7_INFCTX
+    return [x.unflatten(2, (-1, size)) for x in (r, w, k, v, a, b)]
 
 
 def states_from_file(saved):

@@ -71,8 +71,8 @@ LAB = (
     "lab.pictures.roofline"
 )
 INTEROP = (
-    "fla fla_kda fla_rwkv7 flash_rwkv rwkv_lm rwkv_package rwkv_peft rwkv_v3 transformers_mla "
-    "transformers_rwkv wind_rwkv"
+    "albatross fla fla_kda fla_rwkv7 flash_rwkv rwkv_lm rwkv_package rwkv_peft rwkv_sglang rwkv_v3 "
+    "transformers_mla transformers_rwkv wind_rwkv"
 )
 API = (
     ("wkv5", "RWKV-5", ("wkv5",)),

@@ -106,6 +106,21 @@ def test_rwkv_lm_has_a_clamped_decay_and_flat_sequences(T):
     near([rwkv_lm.RUN_CUDA_RWKV7g(*flat, HEAD_SIZE=4)], [want], EXACT)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_torchscript_compiles_what_calls_rwkv_lms_functions():
+    """As it does RWKV-LM's models, with the decay of either name."""
+
+    class Layer(torch.nn.Module):
+        def forward(self, r, w, k, v, a, b):
+            return rwkv_lm.RWKV7_CLAMPW_CUDA(r, w, k, v, a, b) + rwkv_lm.RUN_CUDA_RWKV7g(
+                r, w, k, v, a, b, 16
+            )
+
+    x = [y.flatten(2) for y in make(2, 20, 1, 64, 64)[:6]]
+    x[1] = torch.randn_like(x[1])
+    both(lambda *y: [torch.jit.script(Layer())(*y)], lambda *y: [Layer()(*y)], x)
+
+
 def test_rwkv_lm_names_a_wrong_argument():
     x = [torch.zeros(1, 3, 128) for _ in range(6)]
     assert rwkv_lm.RWKV7_CLAMPW_CUDA(*x).shape == (1, 3, 128)

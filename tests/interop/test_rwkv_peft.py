@@ -20,10 +20,25 @@ def test_calls_with_a_state_take_w_in_the_fourth_place():
     flat = [x.flatten(2) for x in (r, k, v, w, a, b)]
     want = wkv7_reference(r, w, k, v, a, b, s0, decay="raw")
     near(RUN_RWKV7_INFCTX(*flat, s0, HEAD_SIZE=4), want, 1e-12)
-    shared = wkv7_reference(r, w, k, v, a, b, s0[:1].expand(2, -1, -1, -1), decay="raw")
-    near(RUN_RWKV7_STATE(*flat, s0[0], HEAD_SIZE=4), shared, 1e-12)
     with pytest.raises(ValueError, match="w must be .B, T, C. with C a multiple of HEAD_SIZE = 4"):
-        RUN_RWKV7_STATE(*flat[:3], w, a, b, s0, HEAD_SIZE=4)
+        RUN_RWKV7_STATE(*flat[:3], w, a, b, s0[0], HEAD_SIZE=4)
+
+
+@pytest.mark.parametrize("decay", ["raw", "clamp"])
+def test_the_state_that_is_tuned_is_that_of_the_files(decay):
+    """One for all sequences, values × keys, with a gradient that adds up over the sequences."""
+    r, w, k, v, a, b, s0 = with_raw(make(2, 20, 3, 4, 4), "raw")
+    flat, tuned = [x.flatten(2) for x in (r, k, v, w, a, b)], s0[0].mT.clone().requires_grad_()
+    start = s0[:1].clone().requires_grad_()
+    want = wkv7_reference(r, w, k, v, a, b, start.expand(2, -1, -1, -1), decay=decay)
+    got = RUN_RWKV7_STATE(*flat, tuned, HEAD_SIZE=4, decay=decay)
+    near([x.detach() for x in got], [x.detach() for x in want], 1e-12)
+    want[0].square().sum().backward()
+    got[0].square().sum().backward()
+    near([tuned.grad.mT], [start.grad[0]], 1e-12)
+    assert torch.equal(states_from_file({"blocks.0.att.time_state": tuned})[0], s0[0].float())
+    with pytest.raises(ValueError, match=r"s must be \[H, N, N\]"):
+        RUN_RWKV7_STATE(*flat, s0, HEAD_SIZE=4)
 
 
 def test_states_go_to_a_file_and_back():

@@ -11,15 +11,16 @@ from support.modeling_rwkv import Config
 from support.modeling_rwkv6 import Rwkv6ForCausalLM
 
 from rwkv_lessons import wkv6
-from rwkv_lessons.interop import fla
+from rwkv_lessons.interop import fla, rwkv_package
 from rwkv_lessons.lab.course.exercises import ROOT
 from rwkv_lessons.wkv5 import wkv5
 
 # A block of text right after one of code is what it prints.
 BLOCK = re.compile(r"```py\w*\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
+PAGES = "library", "own_kernels", "kda", "serving", "doors", "generate"
 SNIPPETS = {
     f"{page} {n}": found.groups()
-    for page in ("README.md", "docs/library.md", "docs/own_kernels.md", "docs/kda.md")
+    for page in ("README.md", *(f"docs/{name}.md" for name in PAGES))
     for n, found in enumerate(BLOCK.finditer((ROOT / page).read_text(encoding="utf-8")))
 }
 
@@ -46,14 +47,22 @@ def no_downloads(monkeypatch):
         monkeypatch.setitem(sys.modules, name, module)
         vars(module).update(dict.fromkeys(fla.FUNCTIONS, lambda *given: "theirs"))
     monkeypatch.setattr(modeling_rwkv6, "rwkv6_linear_attention", lambda *given: "theirs")
+    package = {"__path__": [], "RWKV": lambda model, strategy: f"{model}, {strategy}"}
+    package |= dict.fromkeys((rwkv_package.ONE, rwkv_package.SEVERAL))
+    for name in ("rwkv", "rwkv.model"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        vars(sys.modules[name]).update(package)
+    monkeypatch.setattr(sys.modules["rwkv"], "model", sys.modules["rwkv.model"], raising=False)
+    monkeypatch.setenv("RWKV_V7_ON", "0")  # restored afterwards
 
 
 @pytest.mark.parametrize("name", SNIPPETS)
-def test_each_snippet_runs_by_itself(name, capsys, no_downloads, tmp_path):
+def test_each_snippet_runs_by_itself(name, capsys, monkeypatch, no_downloads, tmp_path):
     names = {"__name__": "snippet"}
     code, prints = SNIPPETS[name]
     file = tmp_path / "snippet.py"
     file.write_text(code, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
     exec(compile(code, str(file), "exec"), names)
     if prints is not None:
         assert capsys.readouterr().out == prints
@@ -81,3 +90,4 @@ def test_every_page_has_its_snippets():
     assert sum(name.startswith("docs/library") for name in SNIPPETS) == 9
     own = [prints for name, (_, prints) in SNIPPETS.items() if name.startswith("docs/own_kernels")]
     assert len(own) == 6 and all(own)
+    assert sum(name.startswith("docs/doors") for name in SNIPPETS) == 4
