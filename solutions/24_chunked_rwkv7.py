@@ -20,7 +20,7 @@ from rwkv_lessons.lab.evidence.triton import (
     traffic,
     writes,
 )
-from rwkv_lessons.lab.evidence.wkv7 import Size, wkv7_launch
+from rwkv_lessons.lab.evidence.wkv7 import Size, in_bfloat16, much_in_the_state, wkv7_launch
 from rwkv_lessons.lab.evidence.wkv7_functions import (
     calls,
     exact_loop,
@@ -93,7 +93,9 @@ def kernel(
     """One program per head of a batch row, grid (B·H,), in chunks of BT tokens.
 
     r, w, k, v, a, b, o are [B, T, H, N], with w the log decay, N a power of 2; s0, s1 are
-    [B, H, N, N]; all float32. PRECISION is that of the products.
+    [B, H, N, N], float32, keys × values; r, w, k, v, a, b may be bfloat16. Operands of products
+    have the type of v; sums, the inverse and the state are float32. PRECISION is the
+    input_precision of every tl.dot.
     """
     i_b, i_h = tl.program_id(0) // H, tl.program_id(0) % H
     o_n, o_c = tl.arange(0, N), tl.arange(0, BT)
@@ -104,26 +106,30 @@ def kernel(
         o_t = i_c * BT + o_c
         m_t = (o_t < T)[:, None]
         o_x = ((i_b * T + o_t) * H + i_h)[:, None] * N + o_n[None, :]  # [BT, N]
-        b_r, b_k = tl.load(r + o_x, m_t, 0), tl.load(k + o_x, m_t, 0)
-        b_a, b_b = tl.load(a + o_x, m_t, 0), tl.load(b + o_x, m_t, 0)
+        b_r = tl.load(r + o_x, m_t, 0).to(tl.float32)
+        b_k = tl.load(k + o_x, m_t, 0).to(tl.float32)
+        b_a = tl.load(a + o_x, m_t, 0).to(tl.float32)
+        b_b = tl.load(b + o_x, m_t, 0).to(tl.float32)
         b_v = tl.load(v + o_x, m_t, 0)
-        b_w = tl.load(w + o_x, m_t, 0) * 1.4426950408889634  # from here on in powers of two
+        b_w = tl.load(w + o_x, m_t, 0).to(tl.float32) * 1.4426950408889634  # now in powers of two
         b_total = tl.cumsum(b_w, 0)
         b_before, b_last = b_total - b_w, tl.sum(b_w, 0)
         b_middle = tl.sum(tl.where((o_c < BT // 2)[:, None], b_w, 0), 0)[None, :]
         # Who reads whom: a reads b and k of earlier tokens, r those of its own, too.
-        b_left_a, b_left_r = b_a * tl.exp2(b_before - b_middle), b_r * tl.exp2(b_total - b_middle)
+        b_left_a = (b_a * tl.exp2(b_before - b_middle)).to(b_v.dtype)
+        b_left_r = (b_r * tl.exp2(b_total - b_middle)).to(b_v.dtype)
         b_right = tl.exp2(b_middle - b_total)
         ### BEGIN SOLUTION
-        b_right_b, b_right_k = tl.trans(b_b * b_right), tl.trans(b_k * b_right)
+        b_right_b = tl.trans((b_b * b_right).to(b_v.dtype))
+        b_right_k = tl.trans((b_k * b_right).to(b_v.dtype))
         b_ab = tl.dot(b_left_a, b_right_b, input_precision=PRECISION)
         b_ab = tl.where(earlier, b_ab, 0)
         b_ak = tl.dot(b_left_a, b_right_k, input_precision=PRECISION)
-        b_ak = tl.where(earlier, b_ak, 0)
+        b_ak = tl.where(earlier, b_ak, 0).to(b_v.dtype)
         b_rb = tl.dot(b_left_r, b_right_b, input_precision=PRECISION)
-        b_rb = tl.where(earlier | own, b_rb, 0)
+        b_rb = tl.where(earlier | own, b_rb, 0).to(b_v.dtype)
         b_rk = tl.dot(b_left_r, b_right_k, input_precision=PRECISION)
-        b_rk = tl.where(earlier | own, b_rk, 0)
+        b_rk = tl.where(earlier | own, b_rk, 0).to(b_v.dtype)
         ### END SOLUTION
         # (I - b_ab)⁻¹, row by row: row i is its own 1, and b_ab[i, j] times each row j above it.
         b_inverse = tl.where(own, 1.0, 0.0)
@@ -136,15 +142,19 @@ def kernel(
         # What a reads, what r reads, and the state after the chunk.
         b_end = tl.exp2(b_last[None, :] - b_total)
         ### BEGIN SOLUTION
-        b_z = tl.dot(b_a * tl.exp2(b_before), b_s, input_precision=PRECISION)
-        b_z += tl.dot(b_ak, b_v, input_precision=PRECISION)
-        b_z = tl.dot(b_inverse, b_z, input_precision=PRECISION)
-        b_o = tl.dot(b_r * tl.exp2(b_total), b_s, input_precision=PRECISION)
+        b_state, b_a_reads = b_s.to(b_v.dtype), (b_a * tl.exp2(b_before)).to(b_v.dtype)
+        b_y = tl.dot(b_a_reads, b_state, input_precision=PRECISION)
+        b_y += tl.dot(b_ak, b_v, input_precision=PRECISION)
+        b_inverse, b_y = b_inverse.to(b_v.dtype), b_y.to(b_v.dtype)
+        b_z = tl.dot(b_inverse, b_y, input_precision=PRECISION).to(b_v.dtype)
+        b_r_reads = (b_r * tl.exp2(b_total)).to(b_v.dtype)
+        b_o = tl.dot(b_r_reads, b_state, input_precision=PRECISION)
         b_o += tl.dot(b_rb, b_z, input_precision=PRECISION)
         b_o += tl.dot(b_rk, b_v, input_precision=PRECISION)
+        b_b_adds, b_k_adds = (b_b * b_end).to(b_v.dtype), (b_k * b_end).to(b_v.dtype)
         b_s *= tl.exp2(b_last)[:, None]
-        b_s += tl.dot(tl.trans(b_b * b_end), b_z, input_precision=PRECISION)
-        b_s += tl.dot(tl.trans(b_k * b_end), b_v, input_precision=PRECISION)
+        b_s += tl.dot(tl.trans(b_b_adds), b_z, input_precision=PRECISION)
+        b_s += tl.dot(tl.trans(b_k_adds), b_v, input_precision=PRECISION)
         ### END SOLUTION
         tl.store(o + o_x, b_o, m_t)
     tl.store(s1 + o_s, b_s)
@@ -157,7 +167,7 @@ def launch(B, T, H, K, V, BT=16, PRECISION="tf32x3", num_warps=8):
 
 
 def forward(r, w, k, v, a, b, s0):
-    """o and s1 on a GPU, all float32."""
+    """o, in v's type, and s1 in float32, on a GPU."""
     o, s1 = torch.empty_like(v), torch.empty_like(s0)
     programs, constants = launch(*r.shape, v.shape[-1])
     kernel[programs](r, w, k, v, a, b, s0, o, s1, **constants)
@@ -169,6 +179,7 @@ WRITES = ("o", "s1")
 COUNTED = Size((1, 32, 2, 8, 8))  # two chunks of 16
 OWN_BLOCKS = Size((1, 37, 2, 32, 32))
 SAME = Size((1, 33, 1, 8, 8), decay="slow")
+LOW = Size((1, 35, 2, 16, 16))
 COMPILED_SIZE = Size((2, 75, 4, 64, 64))
 
 
@@ -198,6 +209,9 @@ CASES = tuple(
 ) + (
     Case("32 tokens, all alike", "alike", partial(sized, SAME, BT=32, alike=True)),
     Case("37 tokens, the lesson's own blocks", "own blocks", partial(sized, OWN_BLOCKS)),
+    Case("bfloat16", "16 bits", lambda: in_bfloat16(sized(LOW, BT=16))),
+    Case("alike, in bfloat16", "16 bits", lambda: in_bfloat16(sized(SAME, BT=16, alike=True))),
+    Case("a large state in bfloat16", "16 bits", lambda: much_in_the_state(sized(LOW, BT=4))),
 )
 
 EXERCISES = {
@@ -360,8 +374,8 @@ EXERCISES = {
             why={
                 "b_row = tl.sum(tl.where(o_c[:, None] == i, b_ab, 0), 0)  # [BT]": "Selects a "
                 "row of a tile with a mask and a sum; a tile cannot be indexed.",
-                "b_z = tl.dot(b_inverse, b_z, input_precision=PRECISION)": "Computes z of the "
-                "whole chunk. RWKV-6 has no such product.",
+                "b_z = tl.dot(b_inverse, b_y, input_precision=PRECISION).to(b_v.dtype)": "Computes "
+                "z of the whole chunk. RWKV-6 has no such product.",
             },
             instead={
                 "by_doubling on 16 × 16": "takes six small products instead of 15 pairs of sums. "
@@ -374,15 +388,18 @@ EXERCISES = {
         ),
         hints=(
             "Three gaps: the four products for the scores, the rows of the inverse, and chunk's "
-            "last four lines. tl.dot is @, tl.trans is .mT, tl.where is .tril.",
+            "last four lines. tl.dot is @, tl.trans is .mT, tl.where is .tril. Both operands of a "
+            "tl.dot have the type of v.",
             "Rows: select row i of b_ab with a mask and a sum over axis 0. Multiply it with the "
             "rows of b_inverse and sum: that is what you add to row i. Then z, o and the state. "
-            "Use b_s before you update it.",
+            "Use b_s before you update it. Round with .to(b_v.dtype) where a tile enters a "
+            "product; b_ab and b_s themselves stay float32.",
             "b_ab = where(earlier, dot(b_left_a, trans(b_b * b_right)), 0), b_rb with earlier | "
             "own | for i in range(1, BT): b_row = sum(where(o_c[:, None] == i, b_ab, 0), 0); "
             "b_inverse += where(o_c[:, None] == i, sum(b_row[:, None] * b_inverse, 0)[None, :], 0) "
             "| b_z = dot(b_inverse, dot(b_a * exp2(b_before), b_s) + dot(b_ak, b_v)); b_o from "
-            "b_s, b_z, b_v; b_s from b_b * b_end with b_z, b_k * b_end with b_v.",
+            "b_s, b_z, b_v; b_s from b_b * b_end with b_z, b_k * b_end with b_v. Every factor, "
+            "also b_ak, b_rb, b_rk, b_inverse and b_z, gets .to(b_v.dtype).",
         ),
         evidence=(
             answer(*CASES),

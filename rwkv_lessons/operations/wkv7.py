@@ -44,7 +44,7 @@ STEPPING_BACK = Rung(
 )  # fmt: skip
 CHUNKED_WKV7 = Rung(
     "24 chunked RWKV-7", "24_chunked_rwkv7", "kernel", TRITON,
-    function="forward", tensor_cores=True
+    function="forward", dtypes=BOTH_DTYPES, tensor_cores=True,
 )  # fmt: skip
 MEASURED = {"finished": "chunked", "limit_s": 60, "dtypes": BOTH_DTYPES, "shape": TABLE_SHAPE}
 

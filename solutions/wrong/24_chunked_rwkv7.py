@@ -115,11 +115,11 @@ chunk = wrong(
 kernel = wrong(
     reads_its_own_token=(
         "a reads its own token's k.",
-        edit("b_ak = tl.where(earlier, b_ak, 0)", "b_ak = tl.where(earlier | own, b_ak, 0)"),
+        edit("b_ak = tl.where(earlier, b_ak", "b_ak = tl.where(earlier | own, b_ak"),
     ),
     output_without_its_own=(
         "r does not read its own k·v.",
-        edit("b_rk = tl.where(earlier | own, b_rk, 0)", "b_rk = tl.where(earlier, b_rk, 0)"),
+        edit("b_rk = tl.where(earlier | own, b_rk", "b_rk = tl.where(earlier, b_rk"),
     ),
     one_row_of_the_inverse=(
         "Rows of the inverse read b_ab instead of the rows above.",
@@ -127,18 +127,22 @@ kernel = wrong(
     ),
     state_moved_first=(
         "The state decays before r reads it.",
-        move("b_s *= tl.exp2(b_last)[:, None]", before="b_o = tl.dot(b_r * tl.exp2"),
+        move("b_s *= tl.exp2(b_last)[:, None]", before="b_r_reads = (b_r * tl.exp2"),
+        edit("tl.dot(b_r_reads, b_state,", "tl.dot(b_r_reads, b_s.to(b_v.dtype),"),
     ),
     z_of_the_first_chunk=(
         "Leaves out what a reads of the state.",
         edit(
-            "b_z = tl.dot(b_a * tl.exp2(b_before), b_s, input_precision=PRECISION)",
-            "b_z = tl.zeros([BT, N], tl.float32)",
+            "b_y = tl.dot(b_a_reads, b_state, input_precision=PRECISION)",
+            "b_y = tl.zeros([BT, N], tl.float32)",
         ),
     ),
     decayed_once_too_often=(
         "a reads the state after its token's decay.",
-        edit("tl.exp2(b_before), b_s", "tl.exp2(b_total), b_s"),
+        edit(
+            "b_a_reads = b_s.to(b_v.dtype), (b_a * tl.exp2(b_before))",
+            "b_a_reads = b_s.to(b_v.dtype), (b_a * tl.exp2(b_total))",
+        ),
     ),
     by_doubling=(
         "Computes the inverse from powers: few digits are right if tokens are alike.",
@@ -158,8 +162,16 @@ kernel = wrong(
     tf32=(
         "Products lose 13 of 24 bits.",
         edit(
-            "b_z = tl.dot(b_inverse, b_z, input_precision=PRECISION)",
-            "b_z = tl.dot(b_inverse, b_z)",
+            "b_z = tl.dot(b_inverse, b_y, input_precision=PRECISION)",
+            "b_z = tl.dot(b_inverse, b_y)",
         ),
+    ),
+    state_in_the_type_of_v=(
+        "Keeps the state in the type of v, so bfloat16 loses what a chunk adds to a large state.",
+        edit("b_s *= tl.exp2(b_last)[:, None]", "b_s = b_state * tl.exp2(b_last)[:, None]"),
+    ),
+    v_in_float32=(
+        "Converts v to float32, so all products are computed in TF32, also for bfloat16 inputs.",
+        edit("b_v = tl.load(v + o_x, m_t, 0)", "b_v = tl.load(v + o_x, m_t, 0).to(tl.float32)"),
     ),
 )

@@ -374,18 +374,21 @@ SENTENCES = (
          lambda: ((27 + 48) * 4e3 * 8 * 4096 * 64 * 64 / ceiling().bytes_per_s,), within=0.1),
     Said("23", r"The recorded time is # ms, so bytes alone",
          lambda: (ms("wkv7-backward-ladder", "23_stepping_back.gradients", dtype="float32"),)),
-    Said("24", r"The recorded # ms, with 8 warps, are twice the line for 8 warps. They are also "
+    Said("24", r"In float32, the recorded # ms are twice the line for 8 warps. They are also "
          r"more than the # ms of lesson 22's scan",
-         lambda: tuple(ms("wkv7-ladder", x) for x in ("24_chunked_rwkv7", "22_delta_rule"))),
+         lambda: tuple(ms("wkv7-ladder", x, dtype="float32")
+                       for x in ("24_chunked_rwkv7", "22_delta_rule"))),
     Said("24", r"this rung ends at #× of lesson 22, in float32",
-         lambda: (ms("wkv7-ladder", "22_delta_rule") / ms("wkv7-ladder", "24_chunked_rwkv7"),)),
+         lambda: (ms("wkv7-ladder", "22_delta_rule")
+                  / ms("wkv7-ladder", "24_chunked_rwkv7", dtype="float32"),)),
     Said("24", r"lesson 22's roof of # ms, which was for multiply-adds",
          lambda: (roof("wkv7", (8, 4096, 64, 64)),)),
     Said("24", r"In bfloat16 the bytes are the limit, # ms",
          lambda: (roof_over(work("wkv7", (8, 4096, 64, 64), "bfloat16"),
                             ceiling("bfloat16")).floor_ms,)),
     Said("24", r"are twice the line for 8 warps",
-         lambda: (ms("wkv7-ladder", "24_chunked_rwkv7") / 2 / f32(CHUNKS),), (2,), 0.15),
+         lambda: (ms("wkv7-ladder", "24_chunked_rwkv7", dtype="float32") / 2 / f32(CHUNKS),),
+         (2,), 0.15),
     Said("26", r"`prefill absorbed` takes about two to four times as long as `prefill`",
          lambda: tuple(f(ms("mla-prefill", "prefill absorbed", x.shape) / x.median_ms
                          for x in record("mla-prefill").rows if x.method == "prefill")

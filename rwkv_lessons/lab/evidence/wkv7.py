@@ -15,7 +15,7 @@ from ...wkv7.reference import wkv7_reference
 from .cuda import TOLERANCE
 from .launches import Case, Launch, results
 from .triton import answer, gpu, machine_code, traffic
-from .wkv6_triton import MANY_HEADS, MANY_VALUES, PARTS, Size
+from .wkv6_triton import BFLOAT16_TOLERANCE, MANY_HEADS, MANY_VALUES, PARTS, Size
 
 # Array → what its axes are called: i keys, j values, c spans of C tokens.
 LETTERS = dict.fromkeys([*"rwkab", *(f"d{x}" for x in "rwkab")], "bthi")
@@ -175,6 +175,38 @@ def wkv7_launch(launch, names, writes, size=COMPILED_SIZE, alike=False, **blocks
         tolerance=TOLERANCE if "kept" not in names or "kept" in writes else _after(exact["w"], C),
         size="B={} T={} H={} K={} V={}".format(*size.shape),
     )
+
+
+def in_bfloat16(launch):
+    """The `Launch` of a forward kernel with its tokens rounded to bfloat16, and its answers.
+
+    As in RWKV-6, sums of errors of 2⁻⁹ stay below three of them, at the size of the largest answer:
+    factors, scores, the inverse and z are each rounded once, and no entry of the inverse is large.
+    """
+    inputs = launch.inputs | {x: launch.inputs[x].bfloat16() for x in INPUTS if x != "s0"}
+    exact = wkv7_reference(*(inputs[x].double() for x in INPUTS))
+    return dataclasses.replace(
+        launch,
+        inputs=inputs,
+        wants=dict(zip(("o", "s1"), exact, strict=True)),
+        tolerance=BFLOAT16_TOLERANCE,
+        operands="bf16",
+        size=f"{launch.size} bfloat16",
+    )
+
+
+def much_in_the_state(launch):
+    """The same, for a state of 256 that does not decay, and tokens that add very little to it.
+
+    In 16 bits what a chunk adds is less than half of the last digit, and is lost. All numbers are
+    powers of two and nothing is read, so float32 answers are exact.
+    """
+    inputs = {x: torch.zeros_like(launch.inputs[x]) for x in "rwab"}
+    inputs |= {x: torch.full_like(launch.inputs[x], 2.0**-6) for x in "kv"}
+    inputs |= {"s0": torch.full_like(launch.inputs["s0"], 256.0)}
+    low = in_bfloat16(dataclasses.replace(launch, inputs=inputs))
+    added = float((low.wants["s1"] - 256).max())
+    return dataclasses.replace(low, scales={"s1": added, "o": 256.0})
 
 
 def _after(w, C):

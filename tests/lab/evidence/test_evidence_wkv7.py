@@ -77,7 +77,10 @@ SAME = {
         ),
     ),
     "24_chunked_rwkv7.kernel": (
-        ("b_z = tl.dot(b_inverse, b_z, input", "b_z = tl.dot(b_inverse, b_z, allow_tf32=False) #"),
+        (
+            "tl.dot(b_inverse, b_y, input_precision=PRECISION)",
+            "tl.dot(b_inverse, b_y, allow_tf32=False)",
+        ),
         (
             "b_o += tl.dot(b_rb, b_z, input_precision=PRECISION)",
             "b_o = tl.dot(b_rb, b_z, b_o, input_precision=PRECISION)",
