@@ -309,6 +309,9 @@ SENTENCES = (
     Said("17", r"In bfloat16 the chunked kernels take a quarter of the recurrent ones' time",
          lambda: (ms("wkv6-backward", "chunked", dtype="bfloat16")
                   / ms("wkv6-backward", "cuda", dtype="bfloat16"),), (1 / 4,), 0.1),
+    Said("17", r"and less than a tenth with 64 heads",
+         lambda: (ms("wkv6-backward-small", "chunked", (1, 4096, 64, 64), "bfloat16") < 0.1
+                  * ms("wkv6-backward-small", "cuda", (1, 4096, 64, 64), "bfloat16"),), (True,)),
     Said("18", r"no kernel runs for at least three quarters of each call on the GPU",
          lambda: (min(idle(race(x)) for x in (*WAYS, "recurrent, heads first")) >= 0.75,),
          (True,)),
@@ -354,6 +357,8 @@ SENTENCES = (
     Said("21", r"A warp that only copies gains another # %",
          lambda: (100 * hopper("21_the_finished_kernel.masks")
                   / hopper("21_the_finished_kernel.producer") - 100,), within=0.3),
+    Said("21", r"a call takes about # times as long",
+         lambda: (ms("wkv6-decays", "wkv6, w = -5") / ms("wkv6-decays", "wkv6, tame"),)),
     Said("21", r"costs more time than all the later steps save",
          lambda: (hopper("21_the_finished_kernel.producer")
                   > hopper("20_products_in_flight.together"),), (True,)),
