@@ -41,7 +41,7 @@ def outer(k, v, kv):
 
 @cuda.jit
 def block_sums(x, sums):
-    """sums[b] = the sum of the 64 elements of x that block b has; 64 threads to a block.
+    """sums[b] = the sum of block b's 64 elements of x; 64 threads to a block.
 
     x is [n] float32, sums is [blocks] float32. The last block may have fewer elements. Each element
     is read from global memory once, by a thread of its own. No atomics.

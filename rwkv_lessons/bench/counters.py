@@ -146,7 +146,7 @@ def name_of(ladder):
 
 
 def table(ladder, folder=None):
-    """The record as rows of text: our count, and the hardware's where it is another."""
+    """The record as rows of text: our count, and the hardware's where it differs."""
     counted = record(name_of(ladder), folder=folder)
     rows = []
     for rung in rungs(ladder):
@@ -175,15 +175,15 @@ def beside_hardware(lesson, ladder):
         number, _, label = row[0].partition(" ")
         if number == lesson:
             print(f"{label:22}" + "".join(f"{row[n]:>18}" for n in columns))
-    print(f"in brackets: the hardware's count, where it is another; {where.gpu}, {where.date}")
+    print(f"in brackets: the hardware's count, where it differs; {where.gpu}, {where.date}")
 
 
-def recorded_passes(method):
-    """Passes over shared memory that the hardware counted, of one wkv5 block for one token."""
+def recorded_wavefronts(method):
+    """Wavefronts of shared memory that the hardware counted, of one wkv5 block for one token."""
     B, T, H, _ = SHAPES["wkv5"]
     counters = record(name_of("wkv5")).row(method).counters
-    passes = counters["shared_load_wavefronts"] + counters["shared_store_wavefronts"]
-    return passes / (B * H) / T
+    wavefronts = counters["shared_load_wavefronts"] + counters["shared_store_wavefronts"]
+    return wavefronts / (B * H) / T
 
 
 def launch_all(ladder):

@@ -50,7 +50,7 @@ def _global(rows, trace):
             least = trace.least_bytes("global", op)
             bytes_requested = sum(r.bytes for r in mine)
             body.append([requests, sectors, _ratio(sectors, requests), bytes_requested, least, op])
-    head = ["requests", "sectors", "per request", "bytes asked", "at least"]
+    head = ["requests", "sectors", "per request", "bytes requested", "at least"]
     return _section("global memory", head, rows, body)
 
 

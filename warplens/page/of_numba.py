@@ -43,7 +43,7 @@ def facts(trace):
     rows = [
         ("requests", trace.requests()),
         ("sectors of global memory", trace.sectors()),
-        ("bytes asked of global memory", trace.bytes("global")),
+        ("bytes requested from global memory", trace.bytes("global")),
         ("bytes of the distinct sectors", trace.least_bytes()),
         ("bank conflicts", trace.bank_conflicts),
         ("atomic operations", trace.atomics),

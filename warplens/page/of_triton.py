@@ -41,7 +41,7 @@ def facts(trace):
         ("requests", trace.requests()),
         ("lanes", trace.lanes()),
         ("sectors of global memory", trace.sectors()),
-        ("bytes asked", trace.bytes()),
+        ("bytes requested", trace.bytes()),
         ("bytes of the distinct elements", trace.least_bytes()),
         ("elements of which exp was taken", trace.exps),
         *dots,

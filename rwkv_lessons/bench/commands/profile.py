@@ -106,7 +106,7 @@ def summary(profile):
         f"torch loop, {profile.dtype}, B, T, H, N = {', '.join(map(str, profile.shape))}",
         f"  {launches:,} kernels launched, {launches / profile.tokens:.1f} per token",
         f"  {profile.kernel_us:,.0f} µs in kernels, "
-        f"{profile.wall_us:,.0f} µs by the clock on the wall",
+        f"{profile.wall_us:,.0f} µs of wall-clock time",
         f"  {profile.elementwise_share:.0%} of the kernel time is elementwise",
     ]
     top = profile.top()[:6]

@@ -66,7 +66,7 @@ class Counted:
     budgets: tuple = ()
 
 
-STOPPED = Row("traffic", FAILED, "not counted: the kernel stops, as said above")
+STOPPED = Row("traffic", FAILED, "not counted: the kernel stops (see above)")
 
 
 def judged(launch: Callable, problem: Callable, cases, traced, counted, quick=None, many=()):
@@ -116,7 +116,7 @@ def judged(launch: Callable, problem: Callable, cases, traced, counted, quick=No
             return Row("answer", FAILED, name, why(error, exercise, case)), STOPPED
         if cause := cause_in(kernel, *few.launches[0], few.constants):  # not what came of it
             answer = Row("answer", FAILED, f"{name}: {error}", why(cause, exercise, case))
-            return answer, Row("traffic", FAILED, "not counted, for what is said above")
+            return answer, Row("traffic", FAILED, "not counted (see above)")
         longer = problem(kernel, exercise, counted[0].cases[-1])
         ((grid, block, arrays), *_) = longer.launches
         race = mishap([traced_launch(kernel, grid, block, arrays, longer.constants)], exercise)

@@ -87,7 +87,7 @@ def test_a_wide_load_of_one_address_fills_half_a_sector():
     assert boxes(picture, "blue") == 32 + 4
 
 
-def test_banks_draw_a_row_per_pass(tiles):
+def test_banks_draw_a_row_per_wavefront(tiles):
     bad, good = (pictures.banks(t, array="tile", op="load") for t in tiles)
     assert bad.text.endswith("tile: 32 lanes read 4 bytes each: 32 wavefronts, 31 conflicts")
     assert good.text.endswith("tile: 32 lanes read 4 bytes each: 1 wavefront, no conflict")

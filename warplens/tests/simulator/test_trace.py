@@ -562,13 +562,13 @@ def test_the_table():
         "transpose: 1 block of 1,024 threads, 32 warps",
         "",
         "global memory",
-        "line  array         requests  sectors  per request  bytes asked  at least",
-        f" {numbers[0]}  x      load         32      128         4.00        4,096     4,096"
+        "line  array         requests  sectors  per request  bytes requested  at least",
+        f" {numbers[0]}  x      load         32      128         4.00            4,096     4,096"
         "  tile[i, j] = x[i, j]",
-        f" {numbers[3]}  y      store        32      128         4.00        4,096     4,096"
+        f" {numbers[3]}  y      store        32      128         4.00            4,096     4,096"
         "  y[i, j] = tile[j, i]",
-        "      all    load         32      128         4.00        4,096     4,096",
-        "      all    store        32      128         4.00        4,096     4,096",
+        "      all    load         32      128         4.00            4,096     4,096",
+        "      all    store        32      128         4.00            4,096     4,096",
         "",
         "shared memory",
         "line  array         requests  wavefronts  per request  conflicts",

@@ -143,7 +143,7 @@ def rungs(**kernels):
     Args:
         kernels: name=(kernel, its launch); the name is the kernel's in solutions/.
     """
-    head = ("wavefronts for 32", "their ms", "C on an H200", "C on a GTX 1070")
+    head = ("wavefronts for 32", "ms, at least", "C on an H200", "C on a GTX 1070")
     print(f"{'':10}" + "".join(f"{x:>19}" for x in head))
     for name, (kernel, launch) in kernels.items():
         B, T = (8 if name in ("grouped", "balanced") else 1), 256  # whole warps, whole groups
