@@ -210,7 +210,7 @@ SENTENCES = (
          (1 / 4, 1 / 4, 1), 0.08),
     Said("06", r"the busiest SM never gets more than # warps",
          lambda: shown("06", "dealt", r"counted: (\d+) warps"), within=0),
-    Said("06", r"With 256 threads there are # blocks for # SMs: four SMs sit idle, and the others have 8 warps each",
+    Said("06", r"With 256 threads there are # blocks for # SMs: four SMs sit idle,",
          lambda: (*shown("06", "dealt", r"blocks of 256: +(\d+)"), 132), within=0),
     Said("06", r"start more than four times as many loads before it needs",
          lambda: (ratio(shown("06", "generous", r"(\d+) loads.* (\d+) loads")),), (4.4,), 0.05),

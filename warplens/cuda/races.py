@@ -30,7 +30,8 @@ class Race:
         index = ", ".join(str(i) for i in self.index)
         words = {"load": "reads", "store": "writes", "atomic": "updates"}
         return (
-            f"race on {self.array}[{index}] ({self.addresses:,} such addresses), in no fixed order:\n"
+            f"race on {self.array}[{index}] ({self.addresses:,} such addresses), "
+            "in no fixed order:\n"
             f"  {self.thread} {words[self.op]} it at {self.place}\n"
             f"  {self.other_thread} {words[self.other_op]} it at {self.other_place}"
         )

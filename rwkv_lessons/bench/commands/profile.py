@@ -105,8 +105,7 @@ def summary(profile):
     lines = [
         f"torch loop, {profile.dtype}, B, T, H, N = {', '.join(map(str, profile.shape))}",
         f"  {launches:,} kernels launched, {launches / profile.tokens:.1f} per token",
-        f"  {profile.kernel_us:,.0f} µs in kernels, "
-        f"{profile.wall_us:,.0f} µs of wall-clock time",
+        f"  {profile.kernel_us:,.0f} µs in kernels, {profile.wall_us:,.0f} µs of wall-clock time",
         f"  {profile.elementwise_share:.0%} of the kernel time is elementwise",
     ]
     top = profile.top()[:6]
