@@ -178,7 +178,7 @@ def beside_hardware(lesson, ladder):
     print(f"in brackets: the hardware's count, where it differs; {where.gpu}, {where.date}")
 
 
-def recorded_wavefronts(method):
+def wavefronts_of(method):
     """Wavefronts of shared memory that the hardware counted, of one wkv5 block for one token."""
     B, T, H, _ = SHAPES["wkv5"]
     counters = record(name_of("wkv5")).row(method).counters
