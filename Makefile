@@ -11,7 +11,7 @@ BENCH := $(BIN)python -m rwkv_lessons.bench
 # `make clean setup LOCK=` takes the newest releases that pyproject.toml allows.
 LOCK ?= --constraint requirements.lock
 
-.PHONY: help setup lab test test-gpu verify record matrix notebooks site format lock clean
+.PHONY: help setup lab test test-zh test-gpu verify record matrix notebooks site format lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1 \t/p' Makefile
@@ -28,6 +28,9 @@ test: .venv/ready  ## lint, unit tests, every notebook as shipped and then solve
 	$(BIN)ruff check . && $(BIN)ruff format --check .
 	$(PYTEST) -n 2 --dist worksteal
 	$(NBVAL) --solved
+
+test-zh: .venv/ready  ## the lessons that are translated into Chinese, as their copies show them
+	$(NBVAL) --lang zh
 
 test-gpu: .venv/ready  ## every test that needs a GPU, and a record of how they went; ARGS=--gpu-record=DIR
 	$(PYTEST) tests -m gpu -n auto --dist worksteal --gpu-record $(ARGS)

@@ -32,6 +32,11 @@ def pytest_addoption(parser):
         help="after a notebook as shipped, run with the solutions what these may change of it",
     )  # fmt: skip
     parser.addoption(
+        "--lang",
+        metavar="LANG",
+        help="run the lessons that are translated, and expect this language",
+    )
+    parser.addoption(
         "--gpu-record", nargs="?", const="", metavar="DIR",
         help="keep how the tests on the GPU went, as DIR/<gpu>/gpu-tests.json or among the records",
     )  # fmt: skip
@@ -52,6 +57,8 @@ def pytest_xdist_auto_num_workers(config):
 
 def pytest_sessionstart(session):
     session.config.stash[STARTED] = time.time()
+    if lang := session.config.getoption("--lang"):
+        os.environ["LESSONS_LANG"] = lang  # notebooks' kernels inherit it
 
 
 def pytest_terminal_summary(terminalreporter, config):
@@ -106,11 +113,24 @@ def pytest_collection_modifyitems(config, items):
             item.options["check"] = False  # it is timed here
         if "depends-on-python-text" in tags and _text() != TEXT:
             item.options["check"] = False
+    if lang := config.getoption("--lang"):
+        _translate(items, lang)
     notebooks = _notebooks(items)
     if config.getoption("--solved"):
         notebooks = [[*cells, *_solved(cells)] for cells in notebooks]
     # The last lessons compute most: a worker that begins one at the end is waited for.
     items[:] = [x for x in items if not hasattr(x, "cell")] + sum(reversed(notebooks), [])
+
+
+def _translate(items, lang):
+    """Keeps the cells of translated lessons, and expects of them what their copies show."""
+    from rwkv_lessons.lab.commands import translated
+
+    lessons = {path: translated.notebook(path, lang).cells for path in translated.lessons(lang)}
+    items[:] = [item for item in items if getattr(item, "path", None) in lessons]
+    for item in items:
+        code = [cell for cell in lessons[item.path] if cell.cell_type == "code"]
+        (item.cell.outputs,) = [cell.outputs for cell in code if cell.id == item.cell.id]
 
 
 @functools.cache

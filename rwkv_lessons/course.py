@@ -4,7 +4,15 @@ import sys
 
 
 def main() -> int:
-    """Runs `rwkv_lessons.lab.commands.cli`, or says what is missing for it."""
+    """Runs `rwkv_lessons.lab.commands.cli`, or says what is missing for it. Ctrl-C ends it."""
+    try:
+        return _run()
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return 130  # as a shell's own commands do
+
+
+def _run():
     try:
         from .lab.commands.cli import main as run
     except ModuleNotFoundError as error:

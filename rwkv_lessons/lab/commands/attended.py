@@ -39,6 +39,9 @@ def attended(rest: Callable, check: Callable) -> Iterator:
                     if result:
                         done.append(item)
                         yield item, result[0]
+            except BaseException:  # Ctrl-C, which a call into C does not hear
+                os.kill(child, signal.SIGTERM)
+                raise
             finally:
                 told.close()
                 os.waitpid(child, 0)

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.markup import escape
 
+import rwkv_lessons
+
 from ..course import exercises, predict, progress
 from ..course.check import check, hint
 from ..course.modes import setup
@@ -22,6 +24,7 @@ from .attended import attended
 from .companion import accompany, first_unsolved
 from .named import closest, ids_named, stem_named
 
+ELSEWHERE = {"trace": "warplens trace"}  # commands of another package that this one installs
 MARKS = {"ok": "[green]✓[/]", "note": "[yellow]·[/]", "problem": "[red]✗[/]"}
 
 
@@ -32,19 +35,21 @@ def main(argv: list[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # a terminal without ✓ shows ?
     argv = sys.argv[1:] if argv is None else argv
     commands = parser()
-    if argv and not argv[0].startswith("-") and (near := _meant(argv[0], commands)):
-        print(f"lessons: no command {argv[0]!r}; did you mean {near}?", file=sys.stderr)
+    if argv and not argv[0].startswith("-") and (wanted := _meant(argv[0], commands)):
+        print(f"lessons: no command {argv[0]!r}; {wanted}", file=sys.stderr)
         return 2
     options = commands.parse_args(argv)
     try:
         return options.run(options) or 0
-    except (FileNotFoundError, LookupError, ValueError) as error:
-        print(f"lessons: {error}", file=sys.stderr)
+    except (LookupError, OSError, ValueError) as error:
+        file, why = getattr(error, "filename", None), getattr(error, "strerror", None)
+        print(f"lessons: {f'{file}: {why}' if file and why else error}", file=sys.stderr)
         return 2
 
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="lessons", description="Find your way through the lessons.")
+    top.add_argument("--version", action="version", version=f"%(prog)s {rwkv_lessons.__version__}")
     top.set_defaults(run=here)
     commands = top.add_subparsers(metavar="COMMAND", dest="command")
 
@@ -62,10 +67,12 @@ def parser() -> argparse.ArgumentParser:
     command(list_, "every lesson and exercise, and how far you are")
     command(next_, "the next exercise you have not solved")
     gap = {"type": int, "metavar": "K", "help": "only the gap K of an exercise, from 1"}
-    checked = (["which"], {**which, "nargs": "?"}), (["--gap"], gap)
+    every = {**which, "help": f"{which['help']}; default: every exercise", "nargs": "?"}
+    checked = (["which"], every), (["--gap"], gap)
     command(check_, "check your notebooks' exercises", *checked)
-    command(watch_, "check a lesson again whenever you save its notebook", (["which"], which))
-    command(hint_, "the next hint of an exercise", (["which"], which))
+    next_one = (["which"], {**which, "help": f"{which['help']}; default: the next", "nargs": "?"})
+    command(watch_, "check a lesson again whenever you save its notebook", next_one)
+    command(hint_, "the next hint of an exercise", next_one)
     command(review_, "make predictions again that were wrong, two lessons later")
     command(questions, "a lesson's questions once more, and their answers", (["which"], which))
     command(reset, "start a lesson's exercises afresh", (["which"], which))
@@ -92,9 +99,17 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _meant(word, commands):
-    """A command that is spelled like `word`, which is none; None where nothing is."""
+    """What to type instead of `word`; None where it is a command."""
     (names,) = (a.choices for a in commands._actions if a.dest == "command")
-    return None if word in names else closest(word, names)
+    if word in names:
+        return None
+    if near := ELSEWHERE.get(word) or closest(word, names):
+        return f"did you mean {near}?"
+    try:
+        ids_named(word)
+    except (OSError, ValueError):
+        return "`lessons --help` lists them"
+    return f"did you mean lessons check {word}, or lessons hint {word}?"
 
 
 def say(text: str = "") -> None:
@@ -137,12 +152,17 @@ def progress_(options) -> None:
     everything = outline()
     for stem in dict.fromkeys(e.id.partition(".")[0] for e in everything):
         here = [e for e in everything if e.id.startswith(f"{stem}.")]
-        passed = [bool(noted.get(e.id, {}).get("passed")) for e in here]
+        passed, marks = _marks(here, noted)
         solved += sum(passed)
         left += sum(e.minutes for e, done in zip(here, passed, strict=True) if not done)
-        marks = "".join("[green]✓[/]" if done else "·" for done in passed)
         say(f"{stem[:2]}  {_title(stem):28} {marks}")
     say(f"{solved} of {len(everything)} solved, about {left // 60} h {left % 60:02} min to go")
+
+
+def _marks(here, noted):
+    """Which of a lesson's exercises are solved, and a mark for each."""
+    passed = [bool(noted.get(exercise.id, {}).get("passed")) for exercise in here]
+    return passed, "".join("[green]✓[/]" if done else "·" for done in passed)
 
 
 def list_(options) -> None:
@@ -163,9 +183,9 @@ def _noted():
 def _line(exercise, note):
     mark = "[green]✓[/]" if note.get("passed") else "·"
     difficulty = "●" * exercise.difficulty + "○" * (3 - exercise.difficulty)
-    parts = [f"{exercise.minutes:>3} min", difficulty]
+    parts = [f"{exercise.minutes:>2} min", difficulty]
     parts += _count(note.get("attempts", 0), "attempt") + _count(note.get("hints", 0), "hint")
-    return f"    {mark} {exercise.id:<34} " + "  ".join(parts)
+    return f"    {mark} {exercise.id:<38} " + "  ".join(parts)
 
 
 def _count(number, noun):
@@ -174,9 +194,7 @@ def _count(number, noun):
 
 def here(options) -> None:
     """Where you are and what is next; on a terminal, that exercise is watched."""
-    noted = _noted()
-    solved = sum(bool(note.get("passed")) for note in noted.values())
-    say(f"{solved} of {len(noted)} exercises solved. `lessons --help` lists the commands.")
+    say(f"{_solved()} `lessons --help` lists the commands.")
     next_(options)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return
@@ -188,10 +206,27 @@ def here(options) -> None:
 
     commands = {
         "h": hint,
-        "l": lambda id: list_(options),
+        "l": lambda id: _overview(id.partition(".")[0]),
         "r": lambda id: _reset(id.partition(".")[0]),
     }
-    accompany(say, lambda: first_unsolved(_noted()), commands, checked)
+    accompany(
+        say, lambda: first_unsolved(_noted()), commands, checked, lambda: say(f"\n{_solved()}")
+    )
+
+
+def _solved():
+    noted = _noted().values()
+    return f"{sum(bool(note.get('passed')) for note in noted)} of {len(noted)} exercises solved."
+
+
+def _overview(stem):
+    """A line for each lesson, and one for each exercise of this one."""
+    noted = _noted()
+    for lesson in exercises.stems():
+        _, marks = _marks(outline(lesson), noted)
+        say(f"{lesson[:2]}  {_title(lesson):28} {marks}")
+        for exercise in outline(lesson) if lesson == stem else ():
+            say(_line(exercise, noted[exercise.id]))
 
 
 def next_(options) -> None:
@@ -239,7 +274,7 @@ def watch_(options) -> None:
 
     Ends with Ctrl-C.
     """
-    chosen = ids_named(options.which)
+    chosen = _named_or_next(options.which)
 
     def rest(done):
         setup()
@@ -270,6 +305,14 @@ def changes(ids: list[str], seconds: float = 0.5, seen: dict | None = None) -> I
         time.sleep(seconds)
 
 
+def _named_or_next(which):
+    """The exercises that are meant; where nothing is said, those of the next one's lesson."""
+    if which is None:
+        id = first_unsolved(_noted())
+        which = id.partition(".")[0] if id else exercises.stems()[-1]
+    return ids_named(which)
+
+
 def _check(id, gap=None):
     """What the check found, "right" and "passed"; not where the learner's cell does not run."""
     where = workbook.relative(workbook.notebook_of(id.partition(".")[0]))
@@ -289,7 +332,7 @@ def _check(id, gap=None):
 
 def hint_(options) -> None:
     """The next of an exercise's three hints; of a lesson, for the first that is not solved."""
-    ids, noted = ids_named(options.which), _noted()
+    ids, noted = _named_or_next(options.which), _noted()
     waiting = [id for id in ids if not noted[id].get("passed")]
     id = (waiting or ids)[0]
     if len(ids) > 1:

@@ -14,7 +14,11 @@ SECONDS = 0.3  # between two looks at the notebook
 
 
 def accompany(
-    say: Callable, next_id: Callable, commands: dict[str, Callable], check: Callable
+    say: Callable,
+    next_id: Callable,
+    commands: dict[str, Callable],
+    check: Callable,
+    solved: Callable,
 ) -> None:
     """Watches the next exercise until somebody quits or all are solved.
 
@@ -23,10 +27,11 @@ def accompany(
         next_id: the first exercise that is not solved, or None.
         commands: key → what it does, called with the exercise's id.
         check: id → whether it is solved now.
+        solved: called once it is.
     """
     with keys() as pressed, contextlib.suppress(KeyboardInterrupt):
         while (id := next_id()) and _watch(id, say, pressed, commands, check):
-            say()
+            solved()
 
 
 def _watch(id, say, pressed, commands, check):
@@ -37,9 +42,10 @@ def _watch(id, say, pressed, commands, check):
     say(KEYS)
     exercises.solutions(id.partition(".")[0])  # imports torch and more, before it is needed
     while (key := pressed(SECONDS)) not in QUIT:
+        key = key.lower()
         if key == "r":
             say(f"Start all exercises of {id.partition('.')[0]} afresh? [bold]y[/] n")
-            key = "r" if pressed(60) == "y" else ""
+            key = "r" if pressed(60) in ("y", "Y") else "n"
         if key in commands:
             commands[key](id)
         changed = _saved(path) != saved
@@ -48,7 +54,7 @@ def _watch(id, say, pressed, commands, check):
             if check(id):
                 return True
             say(KEYS)
-        elif key in commands:
+        elif key:
             say(KEYS)
     return False
 

@@ -8,6 +8,8 @@ import difflib
 from ..course import exercises
 from ..course.outline import outline
 
+FEW = 8  # names that a line has room for
+
 
 def stem_named(which: str) -> str:
     """The lesson "NN_idea" of its number, with or without the zero, or of its idea.
@@ -15,8 +17,10 @@ def stem_named(which: str) -> str:
     Raises:
         ValueError: there is none; the message names those that are spelled alike.
     """
-    stems = exercises.stems()
+    stems, lesson = exercises.stems(), which.partition(".")[0]
     matches = [stem for stem in stems if which in _names_of(stem)]
+    if lesson != which and any(lesson in _names_of(stem) for stem in stems):
+        raise ValueError(f"{which!r} names an exercise, needs a lesson: {lesson}")
     if not matches:
         names = {name: stem for stem in stems for name in _names_of(stem) if len(name) > 2}
         raise ValueError(f"no lesson {which!r}; {_alike(which, names, stems)}")
@@ -65,5 +69,8 @@ def _names_of(stem):
 
 
 def _alike(which, names, everything):
-    near = closest(which, list(names))
-    return f"did you mean {names[near]}?" if near else f"there are {', '.join(everything)}"
+    if near := closest(which, list(names)):
+        return f"did you mean {names[near]}?"
+    if len(everything) > FEW:
+        return f"there are {everything[0]} to {everything[-1]}: `lessons list` shows them"
+    return f"there are {', '.join(everything)}"

@@ -10,11 +10,19 @@ from copy import deepcopy
 from pathlib import Path
 
 from ..course import exercises, translation
+from ..course.check import INDENT
 from ..course.hints import HINTS
+from ..course.language import wrapped
+from ..course.terminal import WIDTH
 from . import signposts
 
 EFFORT = "{effort}"  # what stands in a translation for minutes and difficulty, which are derived
 COLOUR = re.compile(r"(\x1b\[\d+m)")
+# A row of a check: mark and kind, text.
+ROW = re.compile(rf"(  \x1b\[\d+m.\x1b\[0m .{{{len(INDENT) - 5}}} )(.+)")
+TEXT = re.compile(r"( {4}| {8})(\S.*)")  # of what a check says after a pass
+# Cells whose outputs are translated; a lesson's own print stays as its code has it.
+SPEAKING = re.compile(r"\b(check|evaluate|hint|predict|outcome|setup|break_it)\(")
 OLD = "This part has changed in English since it was translated. Here is the English."
 MISSING = "This part is not translated yet. Here is the English."
 
@@ -33,7 +41,7 @@ def notebook(path: Path, language: str):
     made = deepcopy(english)
     for cell in made.cells:
         if cell.cell_type == "code":
-            for output in cell.outputs:
+            for output in cell.outputs if SPEAKING.search(cell.source) else ():
                 _say_in(output, texts)
             continue
         efforts = signposts.EFFORT.findall(cell.source)
@@ -84,9 +92,42 @@ def _title(path, texts):
 
 
 def _say_in(output, texts):
-    """Translates what a cell showed, line by line, as it would be printed."""
-    if output.output_type == "stream":
-        output.text = "\n".join(_line(line, texts) for line in output.text.split("\n"))
+    """Translates what a cell showed, as it would be printed.
+
+    That is line by line, but texts of several lines are wrapped again in their translation.
+    """
+    if output.output_type != "stream":
+        return
+    lines, made = output.text.split("\n"), []
+    while lines:
+        if part := ROW.fullmatch(lines[0]):
+            begin, indent, width = part[1], INDENT, WIDTH - len(INDENT)
+        elif part := TEXT.fullmatch(lines[0]):
+            begin = indent = part[1]
+            width = WIDTH - 4 - len(indent)
+        else:
+            made.append(_line(lines.pop(0), texts))
+            continue
+        pieces = _pieces(part[2], lines, indent, width)
+        if (text := texts.said(" ".join(pieces))) != " ".join(pieces):
+            first, *more = wrapped(text, width)
+            made += [begin + first, *(indent + line for line in more)]
+        else:
+            made += lines[: len(pieces)]
+        del lines[: len(pieces)]
+    output.text = "\n".join(made)
+
+
+def _pieces(first, lines, indent, width):
+    """A text's lines: as many as are what wrapping it would have made."""
+    pieces, longest = [first], [first]
+    for line in lines[1:]:
+        if not line.startswith(indent):
+            break
+        pieces = [*pieces, line.removeprefix(indent)]
+        if wrapped(" ".join(pieces), width) == pieces:
+            longest = pieces
+    return longest
 
 
 def _line(line, texts):

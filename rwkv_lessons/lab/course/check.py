@@ -9,12 +9,11 @@ from warplens.faults import STILL
 
 from . import borrowed, definition, exercises, gaps
 from .language import say, wrapped
-from .terminal import FAINT, GREEN, RED, busy, paint
+from .terminal import FAINT, GREEN, RED, busy, in_notebook, paint, width
 
 PASSED, FAILED, ABSENT = "passed", "FAILED", "not available here"
 MARKS = {PASSED: ("✓", GREEN), FAILED: ("✗", RED), ABSENT: ("·", FAINT)}
 INDENT = " " * 19  # of a row's text
-WIDTH = 100  # columns, of an output in a notebook
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Row:
     def __str__(self):
         mark, colour = MARKS[self.verdict]
         text = say(self.text or (ABSENT if self.verdict == ABSENT else ""))
-        lines = [*wrapped(text, WIDTH - len(INDENT)), *map(say, self.details)]
+        lines = [*wrapped(text, width() - len(INDENT)), *map(say, self.details)]
         first, *more = lines or [""]
         first = f"  {paint(mark, colour)} {self.kind:<14} {first}".rstrip()
         return "\n".join([first, *(INDENT + line for line in more)])
@@ -72,7 +71,7 @@ class Result:
     def __str__(self):
         if not self.attempted:
             waits = "not attempted yet. The lesson goes on with the reference answer."
-            return f"{self.id}: {say(waits)}"
+            return say(f"{self.id}: {waits}")
         return "\n".join([self.id, *map(str, self.rows), *_verdict(self)])
 
 
@@ -82,8 +81,8 @@ def _verdict(result):
     if result.open or result.judged:
         exercise = exercise.guided or exercise
     if result.passed:
-        solved = f"{say(f'Solved: {result.id}.')} {say(_next(result.id))}"
-        return [paint(f"✓ {solved}", GREEN), *_afterwards(exercise)]
+        solved = say(f"✓ Solved: {result.id}. {_next(result.id)}")
+        return [paint(solved, GREEN), *_afterwards(exercise)]
     failed = [row.kind for row in result.rows if row.verdict == FAILED]
     wrong = f"Not yet: {', '.join(failed)}." if failed else ""
     if result.judged or result.open:
@@ -101,7 +100,11 @@ def _verdict(result):
         if exercise.gaps > 1:
             lines.append(f"  One of its {exercise.gaps} gaps by itself: check(…, gap=1).")
     if failed:
-        lines.append(f"  Mend the first ✗, run the cell again; hint({result.id!r}) helps.")
+        lines.append(
+            f"  Mend the first ✗, run the cell again; hint({result.id!r}) helps."
+            if in_notebook()
+            else f"  Mend the first ✗ and save; `lessons hint {result.id}` helps."
+        )
     whose = "the reference answer stands in for yours" if result.stands_in else "it is yours"
     lines.append(f"  What the cells below trace and measure: {whose}.")
     return [lines[0], *map(say, lines[1:])]
@@ -134,7 +137,7 @@ def _afterwards(exercise):
         lines += [f"    {line}", *_wrapped(say(why), 8)]
     lines.append(_section("Another way, and what it costs"))
     for way, cost in told.instead.items():
-        lines += _wrapped(f"{say(way)}: {say(cost)}", 4)
+        lines += _wrapped(say(f"{way}: {cost}"), 4)
     return [*lines, _section("Further"), *_wrapped(say(told.stretch), 4)]
 
 
@@ -143,7 +146,7 @@ def _section(title):
 
 
 def _wrapped(text, indent):
-    return wrapped(text, 96, " " * indent)
+    return wrapped(text, width() - 4, " " * indent)
 
 
 def evaluate(id: str, function: Callable, gap: int | None = None) -> Result:
@@ -295,7 +298,7 @@ def hint(id: str) -> None:
         exercises.load(id)  # says what there is
     hints, tier = lesson[id].hints, progress.note_hint(id)
     tier = min(tier, len(hints))
-    print(f"{say(f'Hint {tier} of {len(hints)}')}: {say(hints[tier - 1])}")
+    print(say(f"Hint {tier} of {len(hints)}: {hints[tier - 1]}"))
     if tier >= len(hints) and lesson[id].more:
         guided = exercises.load(id).guided
         gapped = say("With gaps, to go on from; check looks at each by itself, too:")

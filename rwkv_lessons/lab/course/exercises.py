@@ -142,7 +142,7 @@ def attempted(function) -> bool:
 
 @functools.lru_cache(64)
 def parsed(text: str) -> ast.Module:
-    """The syntax tree of a function's text: read by all that look at it, changed by nobody."""
+    """The syntax tree of a function's or a file's text: all read it, nobody changes it."""
     return ast.parse(textwrap.dedent(text))
 
 
@@ -231,7 +231,7 @@ def stub(id: str) -> str:
 
 def source_in(text: str, name: str) -> str | None:
     """A function's text, with decorators and the marker that may stand last; None without one."""
-    for node in ast.parse(text).body:
+    for node in parsed(text).body:
         if getattr(node, "name", None) == name:
             first = min([node.lineno, *(x.lineno for x in node.decorator_list)])
             lines = text.splitlines(keepends=True)[first - 1 :]

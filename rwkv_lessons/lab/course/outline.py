@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import functools
 
 from . import exercises
 
@@ -25,12 +26,14 @@ def outline(stem: str | None = None) -> list[Outline]:
     """Every exercise in the order of the lessons, or those of one lesson."""
     stems = [stem] if stem else exercises.stems()
     files = [exercises.SOLUTIONS / f"{s}.py" for s in stems]
-    return [exercise for file in files if file.exists() for exercise in _exercises(file)]
+    files = [(file, file.stat().st_mtime_ns) for file in files if file.exists()]
+    return [exercise for file in files for exercise in _exercises(*file)]
 
 
-def _exercises(file):
-    text = file.read_text(encoding="utf-8")
-    for name, call in _entries(ast.parse(text)):
+@functools.cache
+def _exercises(file, _version):
+    text, found = file.read_text(encoding="utf-8"), []
+    for name, call in _entries(exercises.parsed(text)):
         values = dict(zip(("minutes", "difficulty", "hints"), call.args, strict=False))
         values |= {keyword.arg: keyword.value for keyword in call.keywords}
         minutes, difficulty, hints = (
@@ -38,7 +41,8 @@ def _exercises(file):
         )
         source = exercises.source_in(text, name)
         lines, more = exercises.lines_of_answer(source), bool(exercises.GAP.search(source))
-        yield Outline(f"{file.stem}.{name}", minutes, difficulty, lines, tuple(hints), more)
+        found.append(Outline(f"{file.stem}.{name}", minutes, difficulty, lines, tuple(hints), more))
+    return found
 
 
 def _entries(tree):

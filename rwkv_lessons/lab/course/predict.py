@@ -23,12 +23,12 @@ def predict(id: str, value: float | None = None) -> None:
 
 def outcome(id: str, value: float, unit: str = "", source: str = "counted") -> None:
     """Shows what came out beside what you predicted, with the factor between them."""
-    print(f"{say(source)}: {show(value)} {say(unit)}".rstrip())
+    print(say(f"{source}: {show(value)} {unit}".rstrip()))
     guess = progress.prediction(id)
     if guess is not None:
         progress.note_outcome(id, value if isinstance(value, int) else float(value), unit)
-        off = say(factor(guess, value))
-        print(f"{say('predicted')}: {show(guess)} {say(unit)} ({off})")
+        came = f"{show(guess)} {unit}".rstrip()
+        print(say(f"predicted: {came} ({factor(guess, value)})"))
 
 
 def close(guess: float, value: float) -> bool:

@@ -142,7 +142,11 @@ def _change(change, write=True):
                 _write(file, data)
             return result
     except (OSError, Timeout) as error:  # a lesson goes on where nothing can be written
-        _say(f"progress is not kept: {error}")
+        why = getattr(error, "strerror", None) or error
+        _say(f"progress is not kept: {file} cannot be written ({why})")
+        if not _memory:
+            with contextlib.suppress(OSError, ValueError):  # what was kept earlier still counts
+                _memory.update(_without_numbers(_complete(json.loads(file.read_text("utf-8")))))
         return change(_complete(_memory))
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import shutil
 import sys
 import threading
 import time
@@ -10,10 +11,18 @@ from collections.abc import Iterator
 
 GREEN, RED, FAINT = "32", "31", "2"
 PATIENCE = 2  # seconds without a sign of life
+WIDTH = 100  # columns, of an output in a notebook
 
 
 def in_notebook() -> bool:
     return type(sys.stdout).__module__.startswith("ipykernel")
+
+
+def width() -> int:
+    """Columns of a line: fewer only in a narrow terminal, so that notebooks are alike."""
+    if in_notebook() or not sys.stdout.isatty():
+        return WIDTH
+    return max(40, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
 
 
 def paint(text: str, colour: str) -> str:

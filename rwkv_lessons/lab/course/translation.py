@@ -83,7 +83,16 @@ class Texts:
         found = self.messages.get(text) or self[text] or self._filled(text)
         if not found and " · " in text:
             found = " · ".join(map(self.said, text.split(" · ")))
+        found = found or self._pair(text)
         return line.replace(text, found, 1) if found else line
+
+    def _pair(self, text):
+        """Two texts with a colon between them, such as another way and what it costs."""
+        for colon in re.finditer(": ", text):
+            first, second = self[text[: colon.start()]], self[text[colon.end() :]]
+            if first and second:
+                return f"{first}：{second}"
+        return None
 
     def table(self, text: str) -> str:
         """A table of Markdown with its cells translated, and the lines around it."""

@@ -77,7 +77,21 @@ def test_a_failure_says_whose_kernel_goes_on(lesson, capsys):
     said = capsys.readouterr().out
     assert "  ✗ answer         at x = 2\n✗ Not yet: answer." in said
     assert "the reference answer stands in for yours" in said and result.stands_in
-    assert "check(…, gap=1)" in said
+    assert "check(…, gap=1)" in said and f"`lessons hint {ID}` helps" in said
+
+
+def test_a_notebooks_failure_names_what_can_be_typed_there(lesson, monkeypatch):
+    monkeypatch.setattr(checking, "in_notebook", lambda: True)
+    said = str(checking.evaluate(ID, typed("square = x", "total = cube")))
+    assert f"run the cell again; hint('{ID}') helps" in said
+
+
+def test_a_narrow_terminal_has_short_lines(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    row = checking.Row("answer", PASSED, "word " * 30)
+    assert max(map(len, str(row).splitlines())) > 90  # a pipe and a notebook are never narrow
+    monkeypatch.setattr(terminal.sys.stdout, "isatty", lambda: True, raising=False)
+    assert 50 < max(map(len, str(row).splitlines())) <= 60 + len("\x1b[32m\x1b[0m")
 
 
 def test_a_learners_right_answer_goes_on_even_where_it_is_too_slow(lesson):

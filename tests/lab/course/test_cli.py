@@ -3,8 +3,10 @@
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 import types
 from functools import partial
 from pathlib import Path
@@ -13,7 +15,9 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from rwkv_lessons.lab.commands import cli, companion, signposts
+from rwkv_lessons.course import main as command
+from rwkv_lessons.lab.commands import cli, companion, named, signposts
+from rwkv_lessons.lab.commands.attended import attended
 from rwkv_lessons.lab.commands.keys import keys
 from rwkv_lessons.lab.course import exercises, progress
 from warplens import time_limit
@@ -313,11 +317,49 @@ def test_run_keeps_what_a_notebook_shows_and_nothing_else(course, run):
         (["check", "1.duoble"], f"did you mean {DOUBLE}?"),
         (["reset", "99_none"], "there are 01_twice"),
         (["chekc", "01"], "no command 'chekc'; did you mean check?"),
+        (["trace", "--help"], "did you mean warplens trace?"),
+        (["1"], "did you mean lessons check 1, or lessons hint 1?"),
+        (["double"], "did you mean lessons check double"),
+        (["solve", "01"], "no command 'solve'; `lessons --help` lists them"),
+        (["reset", "1.double"], "'1.double' names an exercise, needs a lesson: 1"),
+        (["report", "Ada", "--to", "nowhere/x.md"], "nowhere/x.md: No such file or directory"),
     ],
 )
 def test_a_wrong_request_is_said_in_a_line(mine, run, words, said):
     code, out = run(*words)
     assert code == 2 and said in out and out.count("\n") == 1
+
+
+def test_of_many_lessons_the_first_and_the_last_are_said(mine, run, monkeypatch):
+    monkeypatch.setattr(named, "FEW", 0)
+    said = "there are 01_twice to 01_twice: `lessons list` shows them"
+    assert run("hint", "99") == (2, f"lessons: no lesson or exercise '99'; {said}\n")
+
+
+def test_a_folder_that_is_read_only_is_said_in_a_line(mine, run, monkeypatch):
+    def refuse(self, *_):
+        raise OSError(30, "Read-only file system", str(self))
+
+    mine.unlink()
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    assert run("start") == (2, f"lessons: {mine}: Read-only file system\n")
+
+
+def test_ctrl_c_ends_a_command_without_a_traceback(monkeypatch, capsys):
+    monkeypatch.setattr(cli, "parser", lambda: os.kill(os.getpid(), signal.SIGINT))
+    assert command() == 130
+    assert capsys.readouterr().err == "\n"
+
+
+def test_a_check_that_is_interrupted_leaves_no_process(monkeypatch):
+    def check(item):
+        return os.getpid() if item == "first" else time.sleep(600)
+
+    checks = attended(lambda done: ["first", "second"], check)
+    _, child = next(checks)
+    checks.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
 
 
 @pytest.mark.parametrize("which", ["1", "01", "twice", "01_twice"])
@@ -335,6 +377,7 @@ def test_a_lessons_hint_is_of_its_first_exercise_that_is_not_solved(mine, run):
     write(mine, DOUBLE, "def double(x):\n    return x + x")
     run("check", DOUBLE)
     assert run("hint", "1")[1] == f"{AGAIN}\nHint 1 of 3: a\n"
+    assert run("hint")[1] == f"{AGAIN}\nHint 2 of 3: b\n"  # of the next one
 
 
 def test_a_name_of_several_exercises_is_asked_back(mine, course, run):
@@ -366,10 +409,26 @@ def test_keys_give_hints_and_checks_until_all_is_solved(mine, run, monkeypatch):
     again = partial(write, mine, AGAIN, "def again(x):\n    return 2 * x")
     pressing(monkeypatch, "h", "c", "", solve, again)
     code, out = run()
-    places = [out.index(x) for x in ("Hint 1 of 3: look", "not attempted", f"Watching {AGAIN}")]
+    said = "Hint 1 of 3: look", "not attempted", "1 of 2 exercises solved.", f"Watching {AGAIN}"
+    places = [out.index(x) for x in said]
     assert code == 0 and places == sorted(places)
     assert progress.load()["exercises"]["twice.again"]["passed"]
     assert out.count("Watching") == 2  # and ends by itself
+
+
+def test_a_key_that_is_none_shows_those_there_are(mine, run, monkeypatch):
+    pressing(monkeypatch, "q")
+    before = run()[1].count("quit")
+    pressing(monkeypatch, "?", "H", "r", "n", "q")
+    out = run()[1]
+    assert out.count("quit") == before + 3 and "Hint 1 of 3" in out
+
+
+def test_the_key_for_the_list_shows_this_lessons_exercises(mine, course, run, monkeypatch):
+    (course / "solutions" / "02_more.py").write_text(SOLUTION)
+    pressing(monkeypatch, "l", "q")
+    out = run()[1]
+    assert f"· {AGAIN}" in out and "02  more" in out and "02_more.again" not in out
 
 
 def test_a_key_resets_only_after_a_yes(mine, run, monkeypatch):

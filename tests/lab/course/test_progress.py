@@ -153,6 +153,21 @@ def test_a_lesson_goes_on_where_nothing_can_be_written(file, capsys):
     assert capsys.readouterr().err.count("progress is not kept") == 1
 
 
+def test_what_was_kept_counts_where_nothing_can_be_written(file, monkeypatch, capsys):
+    """As in a folder that is mounted read-only."""
+    monkeypatch.setattr(progress, "_memory", {})
+    progress.note_check("01_x.f", True, "text")
+
+    def refuse(*_, **__):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(progress, "FileLock", refuse)
+    progress.note_hint("01_x.g")
+    noted = progress.load()["exercises"]
+    assert noted["x.f"]["passed"] and noted["x.g"]["hints"] == 1
+    assert f"{file} cannot be written (Read-only file system)" in capsys.readouterr().err
+
+
 def test_notebooks_writing_at_once_lose_nothing(file):
     code = (
         "import sys; from rwkv_lessons.lab.course import progress\n"

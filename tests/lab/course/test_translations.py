@@ -9,9 +9,10 @@ import nbformat
 import pytest
 
 from rwkv_lessons.lab.commands import cli, translated
-from rwkv_lessons.lab.course import exercises, language, progress, translation
-from rwkv_lessons.lab.course.check import evaluate
+from rwkv_lessons.lab.course import exercises, language, progress, terminal, translation
+from rwkv_lessons.lab.course.check import ABSENT, FAILED, PASSED, Row, evaluate, hint
 from rwkv_lessons.lab.course.hints import HINTS
+from rwkv_lessons.lab.course.predict import outcome
 
 STEMS = [path.stem for path in translated.lessons("zh")]
 EXACT = re.compile(
@@ -129,7 +130,7 @@ def test_start_copies_in_the_language_and_checks_speak_it(tmp_path, monkeypatch,
     copy = (tmp_path / "work" / f"{STEMS[0]}.ipynb").read_text(encoding="utf-8")
     assert "从这里开始" in copy and "../docs/zh/glossary.md" in copy
     assert cli.main(["hint", "00_start_here.double"]) == 0
-    assert "提示 1/3: 线程可能比元素多" in capsys.readouterr().out
+    assert "提示 1/3：线程可能比元素多" in capsys.readouterr().out
     result = evaluate("00_start_here.double", exercises.load("00_start_here.double").reference)
     assert "在 CPU 上跑了 6 个用例" in str(result) and "已解出" in str(result)
     assert cli.main(["start", "--lang", "en"]) == 0
@@ -163,6 +164,61 @@ def test_a_message_is_found_with_its_numbers():
         "两个线程块（n=64）：第一处不同在 [i=32]：得到 NaN，应为 1.5；3 个中有 2 个不同"
     )
     assert said("nobody translated this") == "nobody translated this"
+
+
+def in_both_languages(monkeypatch, printed):
+    """What `printed` says in English, translated as a stored output is, and what it says itself."""
+    monkeypatch.setattr(terminal, "in_notebook", lambda: True)
+    spoken = []
+    for chosen in (language.ENGLISH, "zh"):
+        monkeypatch.setenv(language.VARIABLE, chosen)
+        spoken.append(printed())
+    output = nbformat.v4.new_output("stream", text=spoken[0])
+    translated._say_in(output, translation.texts("zh"))
+    assert spoken[0] != spoken[1]
+    return output.text, spoken[1]
+
+
+ROWS = [
+    Row("answer", PASSED, "12 cases on the CPU, against float64"),
+    Row("answer", FAILED, "one token (B=1 T=1 H=1 N=64)", ("hint: Use range.", "o is out of it")),
+    Row("traffic", FAILED, "65 stores per warp and token, want at most 1: 64 too many", ("o: 64",)),
+    Row("this GPU", ABSENT),
+    Row(
+        "answer",
+        FAILED,
+        "the state carries from token to token (B=1 T=3 H=1 N=64): first difference at "
+        "[b=0, t=0, h=0, j=1]: 0.00819494, want -0.000388621; 189 of 192 differ",
+        ("race on s_r[0] (640 such addresses), nothing orders:",),
+    ),
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.kind} {row.verdict}")
+def test_a_stored_row_is_translated_as_it_is_printed(row, monkeypatch):
+    shown, said = in_both_languages(monkeypatch, lambda: str(row))
+    assert shown == said and row.kind in said
+
+
+def test_stored_hints_and_outcomes_are_translated_as_they_are_printed(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "note_hint", lambda id: 1)
+    monkeypatch.setattr(progress, "note_outcome", lambda *_: None)
+
+    def printed():
+        hint("00_start_here.double")
+        double = exercises.load("00_start_here.double").reference
+        print(evaluate("00_start_here.double", double))  # with other ways and what they cost
+        print(evaluate("05_float4.kernel", exercises.load("05_float4.kernel").stub))
+        for guess in (None, 90):
+            monkeypatch.setattr(progress, "prediction", lambda id, guess=guess: guess)
+            for unit in ("threads", "load requests", "requests", "warps", "GB"):
+                outcome("00_start_here.x", 96, unit)
+            outcome("07_shared_memory.x", 5.006, "ms", "recorded")
+        return capsys.readouterr().out
+
+    shown, said = in_both_languages(monkeypatch, printed)
+    assert shown == said
+    assert not re.findall(r"threads|requests|recorded|counted|predicted", said)
 
 
 def test_lines_are_as_wide_as_they_may_be():
