@@ -69,8 +69,6 @@ def _parser():
     every.add_argument("names", nargs="*", help="only these records; 'wkv6*' is several")
     every.add_argument("--list", action="store_true", help="only say what there is")
     every.add_argument("--needed", action="store_true", help="what is missing or out of date")
-    every.add_argument("--archive", metavar="FILE.tar", help="also keep the files in an archive")
-    every.add_argument("--part", default="1/1", metavar="1/2", help="one of two, for a GPU each")
     every.add_argument("--commit", help="of the code that is measured, where git is not there")
     every.set_defaults(command=_on("record_all:command"))
 

@@ -21,18 +21,24 @@ def record(name, gpu=GPU, folder=None):
     Raises:
         LookupError: nobody recorded it yet; names those that are there.
     """
-    file = path(name, gpu, folder)
-    if not file.exists():
-        names = ", ".join(sorted(f.stem for f in file.parent.glob("*.json"))) or "none"
+    measured = recorded(name, gpu, folder)
+    if measured is None:
+        files = path(name, gpu, folder).parent.glob("*.json")
+        names = ", ".join(sorted(file.stem for file in files)) or "none"
         raise LookupError(f"no record {name!r} of an {gpu} yet; there are: {names}")
-    return load(file)
+    return measured
+
+
+def recorded(name, gpu=GPU, folder=None):
+    """As `record`; None where nobody recorded it yet."""
+    file = path(name, gpu, folder)
+    return load(file) if file.exists() else None
 
 
 def times(name, gpu=GPU, folder=None):
     """A line per method of a record with its median time; or that nobody recorded it yet."""
-    try:
-        measured = record(name, gpu, folder)
-    except LookupError:
+    measured = recorded(name, gpu, folder)
+    if not measured:
         return f"{name}: not recorded on an {gpu} yet"
     sizes = operation_of(name).sizes(measured.rows[0].shape)
     lines = [f"{sizes}, {measured.rows[0].dtype}: {gpu}, {measured.provenance.date}"]
@@ -42,11 +48,6 @@ def times(name, gpu=GPU, folder=None):
 def every_record(folder=None):
     """All records of all GPUs, by path."""
     return {file: load(file) for file in sorted((folder or RECORDS).glob("*/*.json"))}
-
-
-def stale(row):
-    """True if the code behind `row` is no longer what was measured: measure it again."""
-    return row.stale
 
 
 def stale_rows(folder=None):
@@ -71,8 +72,8 @@ def _line(file, row):
 
 def renewed(name, gpu=GPU, folder=None):
     """If `gpu`'s record has older kernels, another GPU's with today's; None if there is none."""
-    measured = record(name, gpu, folder)
-    if not any(row.stale for row in measured.rows):
+    measured = recorded(name, gpu, folder)
+    if not measured or not any(row.stale for row in measured.rows):
         return None
     for file in sorted((folder or RECORDS).glob(f"*/{name}.json")):
         other = load(file)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from rwkv_lessons.operations.entries import TABLE_SHAPE
 from rwkv_lessons.operations.mla import DEEPSEEK_SHAPE
-from rwkv_lessons.records.lookup import GPU, record
+from rwkv_lessons.records.lookup import GPU, recorded
 from warplens.pictures import style
 
 
@@ -21,13 +21,10 @@ class Chart:
 
     def rows(self, folder):
         """(label, ms) of the methods that have a time; none where nobody recorded it."""
-        try:
-            measured = record(self.record, GPU, folder)
-        except LookupError:
-            return []
+        measured = recorded(self.record, GPU, folder)
         times = {
             row.method: row.median_ms
-            for row in measured.rows
+            for row in (measured.rows if measured else ())
             if row.shape == self.shape and row.dtype == self.dtype and row.median_ms
         }
         return [(label, times[method]) for method, label in self.bars.items() if method in times]

@@ -5,7 +5,7 @@ forward and backward at width 4096, on an H100; in columns of batch, head size, 
 """
 
 from rwkv_lessons.operations.entries import DTYPES
-from rwkv_lessons.records.lookup import GPU, record
+from rwkv_lessons.records.lookup import GPU, recorded
 
 WIND_SHAPES = ((8, 64, 4096), (8, 128, 4096), (8, 256, 4096), (1, 256, 32768))
 WIND = (  # kernel, milliseconds by shape, peak memory in GB, typical error
@@ -31,7 +31,7 @@ def wind_table(folder=None):
     """(head, rows) of RWKV-7's table; ours are there as far as they are recorded."""
     rows = [_published(*line) for line in WIND]
     for label, names, method, tensors in OURS:
-        records = [x for x in (_recorded(name, folder) for name in names) if x]
+        records = [x for x in (recorded(name, GPU, folder) for name in names) if x]
         lines = [row for x in records for row in x.rows if row.method == method]
         if lines:
             rows.append(_ours(label, lines, tensors))
@@ -63,10 +63,3 @@ def _range(numbers, form):
         return "–"
     ends = [format(x, form).replace("e-0", "e-") for x in (min(numbers), max(numbers))]
     return "–".join(dict.fromkeys(ends))
-
-
-def _recorded(name, folder):
-    try:
-        return record(name, GPU, folder)
-    except LookupError:
-        return None

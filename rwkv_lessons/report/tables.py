@@ -12,7 +12,7 @@ from rwkv_lessons.lab.lessons.lesson_18 import pictures as race
 from rwkv_lessons.lab.pictures import ladder
 from rwkv_lessons.operations import LADDERS, OPERATIONS, operation_of
 from rwkv_lessons.operations.entries import ROOT
-from rwkv_lessons.records.lookup import GPU, record, renewed
+from rwkv_lessons.records.lookup import GPU, record, recorded, renewed
 from rwkv_lessons.records.traces import load_traces
 from rwkv_lessons.report import published
 from rwkv_lessons.report.address import PLACEHOLDER, address
@@ -44,9 +44,8 @@ def _block(name):
 
     def of(write):
         def block(folder):
-            try:
-                measured = record(name, GPU, folder)
-            except LookupError:
+            measured = recorded(name, GPU, folder)
+            if not measured:
                 return unrecorded(name)
             text, other = write(measured), renewed(name, GPU, folder)
             if other:
@@ -250,10 +249,7 @@ def provenance_block(page):
     def block(folder):
         sources = {}
         for name in _names_of(page):
-            try:
-                both = record(name, GPU, folder), renewed(name, GPU, folder)
-            except LookupError:
-                continue
+            both = recorded(name, GPU, folder), renewed(name, GPU, folder)
             for measured in filter(None, both):
                 machine, line = _source(measured)
                 sources.setdefault(machine, []).append(line)
@@ -319,9 +315,8 @@ def headline_block(folder):
     rows, sources = [], {}
     lines = [operation.headline for operation in OPERATIONS.values() if operation.headline]
     for line in lines:
-        try:
-            measured = renewed(line.record, GPU, folder) or record(line.record, GPU, folder)
-        except LookupError:
+        measured = renewed(line.record, GPU, folder) or recorded(line.record, GPU, folder)
+        if not measured:
             continue  # the others are shown
         both = [measured.row(x, line.shape, line.dtype) for x in (line.ours, line.theirs)]
         old = OLDER * any(row.stale for row in both)
@@ -392,10 +387,8 @@ def race_block(name):
 
 
 def _rows(name, folder):
-    try:
-        return record(name, GPU, folder).rows
-    except LookupError:
-        return ()
+    measured = recorded(name, GPU, folder)
+    return measured.rows if measured else ()
 
 
 def counters_block(ladder):

@@ -47,7 +47,7 @@ def verify(cases, options):
 
     out = sys.stderr if options.json == "-" else sys.stdout
     started = time.monotonic()
-    context_of(options.start)  # its server imports while this process asks what machine this is
+    context_of()  # its server imports while this process asks what machine this is
     here = machine(options.commit)
     print(in_one_line(here), file=out, flush=True)
     on_gpu = here["gpu"] is not None
@@ -55,7 +55,7 @@ def verify(cases, options):
         cases = [case for case in cases if case.needs != HOPPER]
     able = [case for case in cases if on_gpu or case.needs == ANYWHERE]
     results = []
-    watched = examine(able, options.processes, options.patience, options.start)
+    watched = examine(able, options.processes, options.patience)
     for result in watched if on_gpu else map(look, able):
         results.append(result)
         print(result.line, file=out, flush=True)
@@ -123,10 +123,6 @@ def _parser():
     parser.add_argument(
         "--patience", type=at_least(1, float), default=120, help="seconds for one case; 120"
     )
-    parser.add_argument(
-        "--start", choices=("forkserver", "spawn"), default="forkserver",
-        help="how processes begin; spawn imports torch in each, and is what Windows has",
-    )  # fmt: skip
     parser.add_argument("--commit", help="of this code, where git is not there")
     return parser
 

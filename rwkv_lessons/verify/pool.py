@@ -30,18 +30,18 @@ def processes_for(cases):
     return max(1, min(cores, MAX_PROCESSES, len({kernels_of(case) for case in cases})))
 
 
-def context_of(start):
+def context_of():
     """How processes begin; those of a server, which imports once for all, and begins to now."""
-    context = multiprocessing.get_context(start if hasattr(os, "fork") else "spawn")
+    context = multiprocessing.get_context("forkserver" if hasattr(os, "fork") else "spawn")
     if context.get_start_method() == "forkserver":
         context.set_forkserver_preload(IMPORTED)
         multiprocessing.forkserver.ensure_running()
     return context
 
 
-def examine(cases, processes=None, patience=PATIENCE_S, start="forkserver"):
+def examine(cases, processes=None, patience=PATIENCE_S):
     """Yields the `Judgement` of each case, as they come; those short of memory last, one by one."""
-    context = context_of(start)
+    context = context_of()
     batches, results = Schedule(cases), queue.SimpleQueue()
     processes = processes or processes_for(cases)
     large = threading.Semaphore(AT_ONCE)
@@ -64,7 +64,7 @@ def examine(cases, processes=None, patience=PATIENCE_S, start="forkserver"):
     for thread in threads:
         thread.join()
     if to_repeat:
-        yield from examine(to_repeat, 1, patience, start)
+        yield from examine(to_repeat, 1, patience)
 
 
 def _drive(context, batches, results, patience, large):

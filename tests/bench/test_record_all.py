@@ -2,14 +2,13 @@
 
 import re
 import shlex
-import tarfile
 from dataclasses import replace
 
 import pytest
 
 from rwkv_lessons.bench.__main__ import _parser, main
 from rwkv_lessons.bench.commands import record_all
-from rwkv_lessons.bench.commands.record_all import BENCH, PLANS, chosen, pack, part_of, state
+from rwkv_lessons.bench.commands.record_all import BENCH, PLANS, chosen, state
 from rwkv_lessons.bench.commands.run import check_name
 from rwkv_lessons.operations import LADDERS, OF_LADDER, OPERATIONS, operation_of
 from rwkv_lessons.operations.entries import RecordPlan
@@ -112,49 +111,7 @@ def test_only_some_records_can_be_asked_for(capsys):
     assert "no record 'wkv9': there are ceilings" in capsys.readouterr().err
 
 
-def test_parts_are_the_whole_and_take_about_as_long():
-    for parts in (1, 2, 3):
-        found = [chosen(part=(n + 1, parts)) for n in range(parts)]
-        assert sorted(sum(found, []), key=PLANS.index) == list(PLANS)
-        assert all(part == sorted(part, key=PLANS.index) for part in found)
-        limits = [sum(plan.limit_s for plan in part) for part in found]
-        assert max(limits) - min(limits) <= min(plan.limit_s for plan in PLANS)
-    for text in ("0/2", "3/2", "2", "a/b"):
-        with pytest.raises(ValueError, match="needs a part such as 1/2 or 2/2"):
-            part_of(text)
-    assert part_of("2/3") == (2, 3)
-
-
-def test_parts_do_not_change_with_what_is_recorded(monkeypatch, capsys):
-    """Another part may have recorded some by the time this one starts."""
-    monkeypatch.setattr(record_all, "state", lambda plan, _: "recorded")
-    assert chosen(needed_on=GPU, part=(2, 2)) == []
-    monkeypatch.setattr(
-        record_all,
-        "state",
-        lambda plan, _: "missing" if plan in chosen(part=(1, 2)) else "recorded",
-    )
-    assert chosen(needed_on=GPU, part=(2, 2)) == []
-    main(["record-all", "mla-decode", "wkv5", "--list", "--part", "1/2"])
-    assert capsys.readouterr().out.split()[0] == "wkv5"  # the one with the longer limit
-    with pytest.raises(SystemExit, match="2"):
-        main(["record-all", "--list", "--part", "3/2"])
-    assert "part is '3/2', needs a part such as 1/2" in capsys.readouterr().err
-
-
 def test_the_list_says_what_there_is(capsys):
     main(["record-all", "mla-decode", "--list"])
     line = capsys.readouterr().out.strip()
     assert line.startswith("mla-decode ") and line.endswith("bench mla-decode --record")
-
-
-def test_the_archive_holds_what_this_run_wrote(tmp_path, monkeypatch):
-    monkeypatch.setattr(record_all, "RECORDS", tmp_path / "records")
-    here = Provenance(GPU, "1", "0", "2000-01-01", "c", "x", "y")
-    file = save(
-        Record("try", here, (Measurement("a", (1, 2, 3, 4), "float32"),)), tmp_path / "records"
-    )
-    archive, plans = tmp_path / "all.tar", [RecordPlan("try", ""), RecordPlan("absent", "")]
-    for since, inside in ((file.stat().st_mtime + 1, []), (0, ["test-gpu/try.json"])):
-        pack(archive, plans, since)
-        assert tarfile.open(archive).getnames() == inside

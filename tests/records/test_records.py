@@ -10,7 +10,7 @@ from rwkv_lessons.operations import work
 from rwkv_lessons.records import fingerprint as source
 from rwkv_lessons.records import provenance
 from rwkv_lessons.records.fingerprint import fingerprint, fingerprints_of_kernels, kernel_code
-from rwkv_lessons.records.lookup import every_record, record, renewed, stale, stale_rows, times
+from rwkv_lessons.records.lookup import every_record, record, renewed, stale_rows, times
 from rwkv_lessons.records.rates import rates
 from rwkv_lessons.records.schema import Measurement, Provenance, Record, code, load, path, save
 from rwkv_lessons.report.tables import older
@@ -167,9 +167,9 @@ def test_what_cannot_change_the_code_keeps_the_fingerprint(tmp_path, old, new):
 def test_what_can_change_a_kernel_makes_a_row_stale(tmp_path, old, new):
     assert old in JITTED
     row = Measurement("a", SHAPE, "float32", **code(written(tmp_path, JITTED) + "::public"))
-    assert not stale(row) and not row.host_changed
+    assert not row.stale and not row.host_changed
     written(tmp_path, JITTED.replace(old, new))
-    assert stale(row) and not row.host_changed
+    assert row.stale and not row.host_changed
 
 
 @pytest.mark.parametrize(
@@ -179,14 +179,14 @@ def test_what_only_launches_a_kernel_makes_no_row_stale(tmp_path, old, new):
     assert old in JITTED
     row = Measurement("a", SHAPE, "float32", **code(written(tmp_path, JITTED) + "::public"))
     written(tmp_path, JITTED.replace(old, new))
-    assert row.host_changed and not stale(row)
+    assert row.host_changed and not row.stale
 
 
 def test_a_kernel_more_makes_no_row_stale(tmp_path):
     row = Measurement("a", SHAPE, "float32", **code(written(tmp_path, JITTED) + "::public"))
     more = JITTED.replace("kernel[1](x) + OTHER", "kernel[1](x) + another[1](x)")
     written(tmp_path, more + "\n@triton.jit\ndef another(x):\n    return x\n")
-    assert row.host_changed and not stale(row)
+    assert row.host_changed and not row.stale
 
 
 def test_kernels_are_read_as_they_were_written(tmp_path):
@@ -201,7 +201,7 @@ def test_without_kernels_all_code_is_of_the_host(tmp_path):
     row = Measurement("a", SHAPE, "float32", **code(written(tmp_path, plain) + "::kernel"))
     assert not row.kernels and not row.host_changed
     written(tmp_path, plain.replace("+ 1", "+ 2"))
-    assert row.host_changed and not stale(row)
+    assert row.host_changed and not row.stale
 
 
 def test_every_row_of_ours_says_which_kernels_it_ran():
@@ -276,7 +276,7 @@ def test_a_row_depends_on_the_method_that_its_call_took(copied):
 def test_a_row_whose_function_has_gone_is_stale(tmp_path):
     row = Measurement("a", SHAPE, "float32", **code(written(tmp_path, JITTED) + "::kernel"))
     written(tmp_path, JITTED.replace("def kernel", "def other"))
-    assert stale(row)
+    assert row.stale
 
 
 def test_code_can_move_to_another_file_and_be_imported_from_there(tmp_path, monkeypatch):

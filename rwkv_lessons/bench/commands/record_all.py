@@ -3,19 +3,14 @@
     record-all --list             what there is to record, and what is recorded already
     record-all --needed           only what is missing, of older code, or of another command
     record-all 'wkv6*'            only these names
-    record-all --archive all.tar  copies of the files, for a machine that is rented by the minute
-    record-all --part 1/2         one of two parts that take about as long, for a GPU each
 
 The library's own records come first, those with other people's packages last: compiling and trying
 their configurations takes minutes. Each record has a process of its own and a time limit: one that
 fails or takes too long does not stop the others. The next process already imports torch, Triton and
 numba while one measures, and touches the GPU only when it is its turn.
 
-A record is saved as soon as it is measured, and the archive is written anew after each. To go on
-after an interruption, on another machine too, unpack it in records/data/ and ask for what is
---needed. Parts are the same whatever is needed, so those that still run do not measure what others
-did; give each a GPU, `CUDA_VISIBLE_DEVICES=1 … --part 2/2`, and an archive of its own. What needs
-two GPUs is skipped where one is to be seen: name it in a run after the parts.
+A record is saved as soon as it is measured. To go on after an interruption, ask for what is
+--needed. What needs two GPUs is skipped where one is to be seen.
 """
 
 import fnmatch
@@ -24,7 +19,6 @@ import re
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 from dataclasses import replace
 from importlib.util import find_spec
@@ -32,7 +26,7 @@ from importlib.util import find_spec
 from rwkv_lessons.operations import LADDERS, OPERATIONS
 from rwkv_lessons.operations.entries import BENCH, ROOT, own
 from rwkv_lessons.records.rates import CEILING_NAMES
-from rwkv_lessons.records.schema import RECORDS, load, path
+from rwkv_lessons.records.schema import load, path
 from rwkv_lessons.runtime.command_line import WrongArgument
 
 GPU = "NVIDIA H200"  # whose records --list and --needed look at where there is no GPU
@@ -72,7 +66,7 @@ def command(options):
     """Records what was asked for; exits with 1 if anything failed."""
     gpu = _gpu()
     needed_on = gpu or GPU if options.needed else None
-    plans = chosen(options.names, needed_on, part_of(options.part))
+    plans = chosen(options.names, needed_on)
     if options.list:
         for plan in plans:
             print(f"{plan.name:28} {state(plan, gpu or GPU):36} {plan.command}")
@@ -82,47 +76,21 @@ def command(options):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench: told to end"))  # and end what runs
     environment = os.environ | ({"RWKV_LESSONS_COMMIT": options.commit} if options.commit else {})
     start = time.monotonic()
-    results = record_all(plans, environment, options.archive)
+    results = record_all(plans, environment)
     print("\n".join(["", *(f"{plan.name:28} {how}" for plan, how in results)]))
     print(f"{len(results)} in {time.monotonic() - start:.0f} s", flush=True)
     if any(how.startswith("failed") for _, how in results):
         sys.exit(1)
 
 
-def chosen(names=(), needed_on=None, part=(1, 1)):
-    """The plans with one of these names ("wkv6*"), all if none; on a GPU, only what it lacks.
-
-    Args:
-        part: (2, 3) for the second of three, see `shared_out`.
-    """
+def chosen(names=(), needed_on=None):
+    """The plans with one of these names ("wkv6*"), all if none; on a GPU, only what it lacks."""
     for name in names:
         if not fnmatch.filter([plan.name for plan in PLANS], name):
             every = ", ".join(plan.name for plan in PLANS)
             raise WrongArgument(f"no record {name!r}: there are {every}")
     plans = [p for p in PLANS if not names or any(fnmatch.fnmatch(p.name, x) for x in names)]
-    plans = shared_out(plans, part[1])[part[0] - 1]
     return [p for p in plans if needed_on is None or state(p, needed_on) != "recorded"]
-
-
-def shared_out(plans, parts):
-    """Lists of plans whose time limits add up to about the same, each in the order of `plans`."""
-    shares = [[] for _ in range(parts)]
-    for plan in sorted(plans, key=lambda plan: -plan.limit_s):
-        min(shares, key=lambda part: sum(x.limit_s for x in part)).append(plan)
-    return [sorted(part, key=plans.index) for part in shares]
-
-
-def part_of(text):
-    """(1, 2) of "1/2".
-
-    Raises:
-        WrongArgument: it is no part of a whole.
-    """
-    match = re.fullmatch(r"(\d+)/(\d+)", text)
-    part, parts = map(int, match.groups()) if match else (0, 0)
-    if not 1 <= part <= parts:
-        raise WrongArgument(f"--part is {text!r}, needs a part such as 1/2 or 2/2")
-    return part, parts
 
 
 def state(plan, gpu, folder=None):
@@ -149,12 +117,12 @@ def _asked(command):
     return re.sub(r" --commit \S+| --record( [\w-]+)?(?= --|$)|['\"]", "", command)
 
 
-def record_all(plans, environment=None, archive=None, ready=READY):
+def record_all(plans, environment=None, ready=READY):
     """Runs the plans in this order; returns each with "recorded in 12 s" or "failed: …".
 
     Prints each when it is done, so that what is cut off has told what it did until then.
     """
-    results, waiting, started = [], _start(environment, ready), time.time()
+    results, waiting = [], _start(environment, ready)
     try:
         for plan in plans:
             print(f"\n== {time.strftime('%T')} {plan.command}", flush=True)
@@ -167,20 +135,9 @@ def record_all(plans, environment=None, archive=None, ready=READY):
                 how = _run(process, plan)
             print(f"-- {plan.name} {how}", flush=True)
             results.append((plan, how))
-            if archive and how.startswith("recorded"):
-                pack(archive, plans, started)
     finally:
         _end(waiting)
     return results
-
-
-def pack(archive, plans, since):
-    """The files of these records that were written since then, as <gpu>/<name>.json."""
-    with tarfile.open(archive, "w") as tar:
-        for plan in plans:
-            for file in sorted(RECORDS.glob(f"*/{plan.name}.json")):
-                if file.stat().st_mtime >= since:
-                    tar.add(file, file.relative_to(RECORDS))
 
 
 def _start(environment, ready):
