@@ -104,7 +104,7 @@ def described(app, pagename, templatename, context, doctree):
     others = switch(pagename, spoken, ROOT)
     tags += [f'<link rel="alternate" hreflang="{tag}" href="{x}">' for tag, _, x in others]
     context["metatags"] = context.get("metatags", "") + "".join(f"\n    {tag}" for tag in tags)
-    table = "Table" if spoken == "en" else translation.texts(spoken).said("Table")
+    table = "Table" if spoken == "en" else translation.texts(spoken).translate("Table")
     if body := context.get("body"):
         body = re.sub(r"<pre>", '<pre tabindex="0">', body)
         links = (f'<a href="{x}" hreflang="{t}" lang="{t}">{name}</a>' for t, name, x in others)

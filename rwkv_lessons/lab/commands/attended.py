@@ -19,37 +19,37 @@ from warplens import time_limit
 AT = re.compile(r'File "(.* cell \d+)", line (\d+)')  # as faulthandler writes a learner's line
 
 
-def attended(rest: Callable, check: Callable) -> Iterator:
+def attended(remaining: Callable, check: Callable) -> Iterator:
     """Yields (item, what `check(item)` returns), or (item, None) where it had to be ended.
 
     Args:
-        rest: (items done) → those that are still to be checked; in the child.
+        remaining: (items done) → those that are still to be checked; in the child.
         check: returns what can be pickled, and so is what it raises.
     """
-    done = []
+    finished = []
     while True:
         with tempfile.TemporaryFile() as log:
-            child, told = _start(lambda: rest(done), check, log)
+            child, pipe = _start(lambda: remaining(finished), check, log)
             current = None
             try:
-                for item, result in _read(told):
+                for item, result in _read(pipe):
                     if isinstance(result, Exception):
                         raise result
                     current = None if result else item
                     if result:
-                        done.append(item)
+                        finished.append(item)
                         yield item, result[0]
             except BaseException:  # Ctrl-C, which a call into C does not hear
                 os.kill(child, signal.SIGTERM)
                 raise
             finally:
-                told.close()
+                pipe.close()
                 os.waitpid(child, 0)
             if current is None:
                 return
             log.seek(0)
             print(_ended(log.read().decode(errors="replace")), flush=True)
-        done.append(current)
+        finished.append(current)
         yield current, None
 
 
@@ -75,22 +75,22 @@ def _start(items, check, log):
 
 
 def _work(items, check, tell):
-    def said(item, result):
+    def report(item, result):
         pickle.dump((item, result), tell)
         tell.flush()
 
     try:
         for item in items():
-            said(item, None)
-            said(item, (check(item),))
+            report(item, None)
+            report(item, (check(item),))
     except Exception as error:
-        said(None, error)
+        report(None, error)
 
 
-def _read(told):
+def _read(pipe):
     try:
         while True:
-            yield pickle.load(told)
+            yield pickle.load(pipe)
     except EOFError:
         return
 

@@ -35,8 +35,8 @@ def main(argv: list[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # a terminal without ✓ shows ?
     argv = sys.argv[1:] if argv is None else argv
     commands = parser()
-    if argv and not argv[0].startswith("-") and (wanted := _meant(argv[0], commands)):
-        print(f"lessons: no command {argv[0]!r}; {wanted}", file=sys.stderr)
+    if argv and not argv[0].startswith("-") and (suggestion := _meant(argv[0], commands)):
+        print(f"lessons: no command {argv[0]!r}; {suggestion}", file=sys.stderr)
         return 2
     options = commands.parse_args(argv)
     try:
@@ -148,21 +148,25 @@ def start(options) -> None:
 def progress_(options) -> None:
     """A line for each lesson with a mark for each of its exercises, and what is left."""
     noted = _noted()
-    left = solved = 0
+    minutes = solved = 0
     everything = outline()
     for stem in dict.fromkeys(e.id.partition(".")[0] for e in everything):
         here = [e for e in everything if e.id.startswith(f"{stem}.")]
         passed, marks = _marks(here, noted)
         solved += sum(passed)
-        left += sum(e.minutes for e, done in zip(here, passed, strict=True) if not done)
+        minutes += sum(
+            e.minutes for e, is_solved in zip(here, passed, strict=True) if not is_solved
+        )
         say(f"{stem[:2]}  {_title(stem):28} {marks}")
-    say(f"{solved} of {len(everything)} solved, about {left // 60} h {left % 60:02} min to go")
+    say(
+        f"{solved} of {len(everything)} solved, about {minutes // 60} h {minutes % 60:02} min to go"
+    )
 
 
 def _marks(here, noted):
     """Which of a lesson's exercises are solved, and a mark for each."""
     passed = [bool(noted.get(exercise.id, {}).get("passed")) for exercise in here]
-    return passed, "".join("[green]✓[/]" if done else "·" for done in passed)
+    return passed, "".join("[green]✓[/]" if is_solved else "·" for is_solved in passed)
 
 
 def list_(options) -> None:
@@ -257,11 +261,11 @@ def check_(options) -> int:
     if options.gap and len(chosen) > 1:
         raise ValueError(f"--gap is for one exercise; which of these? {', '.join(chosen)}")
 
-    def rest(done):
+    def remaining(done):
         setup()  # in the process that checks: two cannot share a GPU's state
         yield from chosen[len(done) :]
 
-    results = [rows for _, rows in attended(rest, lambda id: _check(id, options.gap))]
+    results = [rows for _, rows in attended(remaining, lambda id: _check(id, options.gap))]
     if options.gap:
         return int("right" not in (results[0] or ()))
     solved = sum("passed" in (rows or ()) for rows in results)
@@ -276,31 +280,35 @@ def watch_(options) -> None:
     """
     chosen = _named_or_next(options.which)
 
-    def rest(done):
+    def remaining(done):
         setup()
-        for id in changes(chosen, seen=dict(done)):
+        for id in changes(chosen, known_texts=dict(done)):
             yield id, workbook.text_above(id)
 
     try:
-        for _ in attended(rest, lambda item: _check(item[0])):
+        for _ in attended(remaining, lambda item: _check(item[0])):
             pass
     except KeyboardInterrupt:
         say()
 
 
-def changes(ids: list[str], seconds: float = 0.5, seen: dict | None = None) -> Iterator[str]:
+def changes(ids: list[str], seconds: float = 0.5, known_texts: dict | None = None) -> Iterator[str]:
     """Each id at once, and again whenever its cells in the notebook are saved with other text.
 
-    But for those whose text is that in `seen`, {id: text}.
+    But for those whose text is that in `known_texts`, {id: text}.
     """
-    path, saved, seen = workbook.notebook_of(ids[0].partition(".")[0]), None, seen or {}
+    path, saved, known_texts = (
+        workbook.notebook_of(ids[0].partition(".")[0]),
+        None,
+        known_texts or {},
+    )
     while True:
         now = path.stat().st_mtime_ns if path.exists() else None
         if now not in (saved, None):
             saved = now
             texts = {id: workbook.text_above(id) for id in ids}
-            yield from [id for id in ids if texts[id] != seen.get(id)]
-            seen = texts
+            yield from [id for id in ids if texts[id] != known_texts.get(id)]
+            known_texts = texts
             say(f"[dim]Waiting until {workbook.relative(path)} is saved; Ctrl-C ends this.[/]")
         time.sleep(seconds)
 
@@ -463,12 +471,12 @@ def translations(options) -> int:
 
     if options.stamp:
         say(f"marked as up to date: {translated.stamp(options.lang)}")
-    left = translated.state(options.lang)
-    for what, names in left.items():
+    pending = translated.state(options.lang)
+    for status, names in pending.items():
         for name in names:
-            say(f"{what:8} {escape(name)}")
-    say(", ".join(f"{len(names)} {what}" for what, names in left.items()))
-    return int(any(left.values()))
+            say(f"{status:8} {escape(name)}")
+    say(", ".join(f"{len(names)} {status}" for status, names in pending.items()))
+    return int(any(pending.values()))
 
 
 def doctor_(options) -> int:

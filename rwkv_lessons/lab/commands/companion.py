@@ -37,7 +37,7 @@ def accompany(
 def _watch(id, say, pressed, commands, check):
     """True once the exercise is solved, False where somebody quits."""
     path = workbook.notebook_of(id.partition(".")[0])
-    seen, saved = workbook.text_above(id), _saved(path)
+    text, saved = workbook.text_above(id), _saved(path)
     say(f"\nWatching {id} in {workbook.relative(path)}: it is checked whenever you save it.")
     say(KEYS)
     exercises.solutions(id.partition(".")[0])  # imports torch and more, before it is needed
@@ -49,8 +49,8 @@ def _watch(id, say, pressed, commands, check):
         if key in commands:
             commands[key](id)
         changed = _saved(path) != saved
-        saved, before, seen = _saved(path), seen, workbook.text_above(id) if changed else seen
-        if key == "c" or (changed and seen != before and key != "r"):
+        saved, before, text = _saved(path), text, workbook.text_above(id) if changed else text
+        if key == "c" or (changed and text != before and key != "r"):
             if check(id):
                 return True
             say(KEYS)

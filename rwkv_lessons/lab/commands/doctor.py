@@ -63,8 +63,8 @@ def python(version: tuple = sys.version_info) -> Iterator[Diagnosis]:
 
 def packages() -> Iterator[Diagnosis]:
     """What the lessons ask for on this system, at the release of requirements.lock."""
-    wanted = requirements(["cuda", "lessons", "jupyter"], ["numba", "triton", "pictures"])
-    names = {r.name for r in wanted if r.marker is None or r.marker.evaluate()}
+    required = requirements(["cuda", "lessons", "jupyter"], ["numba", "triton", "pictures"])
+    names = {r.name for r in required if r.marker is None or r.marker.evaluate()}
     tested, exact = locked(), 0
     for name in sorted(names):
         version = installed(name)

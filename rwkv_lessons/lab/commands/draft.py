@@ -98,8 +98,8 @@ def write(stem: str) -> list[Path]:
     """
     if not re.fullmatch(r"\d\d_[a-z0-9_]+", stem):
         raise ValueError(f"{stem!r} is no name of a lesson; one is 22_delta_rule")
-    if taken := [other for other in exercises.stems() if other[:2] == stem[:2]]:
-        raise ValueError(f"number {stem[:2]} is taken by {taken[0]}")
+    if same_number := [existing for existing in exercises.stems() if existing[:2] == stem[:2]]:
+        raise ValueError(f"number {stem[:2]} is taken by {same_number[0]}")
     solution = exercises.SOLUTIONS / f"{stem}.py"
     wrong = exercises.SOLUTIONS / "wrong" / f"{stem}.py"
     wrong.parent.mkdir(exist_ok=True)

@@ -44,17 +44,17 @@ def start() -> dict[str, list[str]]:
     became = {"moved": _renumber(copied), "new": [], "updated": [], "same": [], "kept": []}
     for lesson in sorted(exercises.NOTEBOOKS.glob("*.ipynb")):
         copy, name = work() / lesson.name, lesson.name
-        wanted = _in_language(lesson)
-        now = hashlib.sha256(wanted).hexdigest()
+        content = _in_language(lesson)
+        now = hashlib.sha256(content).hexdigest()
         there = _digest(copy) if copy.exists() else None
-        what = "new" if there is None else "updated" if there == copied.get(name) else "kept"
-        what = "same" if there == now else what
-        if what in ("new", "updated"):
-            copy.write_bytes(wanted)
-        if what != "kept":
+        status = "new" if there is None else "updated" if there == copied.get(name) else "kept"
+        status = "same" if there == now else status
+        if status in ("new", "updated"):
+            copy.write_bytes(content)
+        if status != "kept":
             copied[name] = now
         if name not in became["moved"]:
-            became[what].append(name)
+            became[status].append(name)
     memory.write_text(json.dumps(copied, indent=1))
     return became
 

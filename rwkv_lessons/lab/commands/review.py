@@ -64,13 +64,13 @@ def _furthest(stems):
     return max((stems.get(name.partition(".")[0], -1) for name in names), default=-1)
 
 
-def question_of(stem: str, what: str) -> str:
+def question_of(stem: str, name: str) -> str:
     """The text above the cell that asks for a prediction, without headings; "" if it is gone."""
     text = ""
     for cell in _cells(stem):
         if cell["cell_type"] == "markdown":
             text = re.sub(r"^#+ .*\n*", "", "".join(cell["source"]), flags=re.M).strip()
-        elif f'predict("{stem}.{what}"' in "".join(cell["source"]):
+        elif f'predict("{stem}.{name}"' in "".join(cell["source"]):
             return text
     return ""
 

@@ -34,9 +34,9 @@ def derive(notebook, path: Path) -> int:
     cells[-1].source = "\n".join(lines).rstrip() + "\n\n" + next_line(path)
     efforts = {e.id: exercises.effort(e.minutes, e.difficulty) for e in outline.outline(path.stem)}
     for cell, id in above_exercises(cells):
-        wanted = f"*{efforts[id]}*"
-        text, count = EFFORT.subn(wanted, cell.source)
-        cell.source = text if count else f"{cell.source}\n\n{wanted}"
+        effort = f"*{efforts[id]}*"
+        text, count = EFFORT.subn(effort, cell.source)
+        cell.source = text if count else f"{cell.source}\n\n{effort}"
     return sum(cell.source != old for cell, old in zip(cells, before, strict=True))
 
 

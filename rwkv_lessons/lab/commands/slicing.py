@@ -42,7 +42,7 @@ def needed(statements: list[Statement], name: str, own: int) -> list[Statement]:
         own: the cell all of whose statements count.
     """
     end = len(statements)
-    chosen, seen = set(), set()
+    chosen, visited = set(), set()
     queue = [(name, end)]
 
     def choose(n):
@@ -55,15 +55,15 @@ def needed(statements: list[Statement], name: str, own: int) -> list[Statement]:
         if statement.cell == own:
             choose(n)
     while queue:
-        wanted, before = queue.pop()
+        target, before = queue.pop()
         for n in range(before - 1, -1, -1):
-            if (wanted, n) in seen:
+            if (target, n) in visited:
                 break
-            seen.add((wanted, n))
+            visited.add((target, n))
             statement = statements[n]
-            if wanted in statement.binds or "*" in statement.binds:
+            if target in statement.binds or "*" in statement.binds:
                 choose(n)
-                if wanted in statement.binds and statement.anew:
+                if target in statement.binds and statement.anew:
                     break
     return [statements[n] for n in sorted(chosen)]
 

@@ -38,8 +38,8 @@ def notebook(path: Path, language: str):
     import nbformat
 
     english, texts = nbformat.read(path, 4), translation.texts(language)
-    made = deepcopy(english)
-    for cell in made.cells:
+    copied = deepcopy(english)
+    for cell in copied.cells:
         if cell.cell_type == "code":
             for output in cell.outputs if SPEAKING.search(cell.source) else ():
                 _say_in(output, texts)
@@ -49,10 +49,10 @@ def notebook(path: Path, language: str):
         text = _text(texts, path.stem, cell.id, source)
         for effort in efforts:
             minutes, difficulty = re.match(r"\*(\d+) minutes · (.+)\*", effort).groups()
-            effort = f"*{texts.said(f'{minutes} minutes')} · {difficulty}*"
+            effort = f"*{texts.translate(f'{minutes} minutes')} · {difficulty}*"
             text = text.replace(EFFORT, effort, 1)
         cell.source = f"{text}\n\n{_guided(guide, texts)}" if guide else text
-    return made
+    return copied
 
 
 def own_text(source: str) -> tuple[str, str]:
@@ -65,16 +65,16 @@ def own_text(source: str) -> tuple[str, str]:
 
 def _text(texts, file, label, source):
     """The translation; else the English, below a line that says why."""
-    if (found := texts[source]) is not None:
-        return found
+    if (text := texts[source]) is not None:
+        return text
     why = OLD if (file, label) in texts.by_label else MISSING
-    return f"*{texts.said(why)}*\n\n{source}"
+    return f"*{texts.translate(why)}*\n\n{source}"
 
 
 def _guided(line, texts):
     """The line to the neighbours, with their titles as far as they are translated."""
     for english in ("Next: ", "Before: "):
-        line = line.replace(english, f"{texts.said(english.strip())}")
+        line = line.replace(english, f"{texts.translate(english.strip())}")
 
     def title(match):
         file = exercises.NOTEBOOKS / match[2]
@@ -87,8 +87,8 @@ def _title(path, texts):
     import nbformat
 
     source, _ = own_text(nbformat.read(path, 4).cells[0].source)
-    found = signposts.TITLE.search(texts[source] or source)
-    return f"{path.stem[:2]} · {found[2]}"
+    match = signposts.TITLE.search(texts[source] or source)
+    return f"{path.stem[:2]} · {match[2]}"
 
 
 def _say_in(output, texts):
@@ -98,7 +98,7 @@ def _say_in(output, texts):
     """
     if output.output_type != "stream":
         return
-    lines, made = output.text.split("\n"), []
+    lines, output_lines = output.text.split("\n"), []
     while lines:
         if part := ROW.fullmatch(lines[0]):
             begin, indent, width = part[1], INDENT, WIDTH - len(INDENT)
@@ -106,16 +106,16 @@ def _say_in(output, texts):
             begin = indent = part[1]
             width = WIDTH - 4 - len(indent)
         else:
-            made.append(_line(lines.pop(0), texts))
+            output_lines.append(_line(lines.pop(0), texts))
             continue
         pieces = _pieces(part[2], lines, indent, width)
-        if (text := texts.said(" ".join(pieces))) != " ".join(pieces):
+        if (text := texts.translate(" ".join(pieces))) != " ".join(pieces):
             first, *more = wrapped(text, width)
-            made += [begin + first, *(indent + line for line in more)]
+            output_lines += [begin + first, *(indent + line for line in more)]
         else:
-            made += lines[: len(pieces)]
+            output_lines += lines[: len(pieces)]
         del lines[: len(pieces)]
-    output.text = "\n".join(made)
+    output.text = "\n".join(output_lines)
 
 
 def _pieces(first, lines, indent, width):
@@ -132,7 +132,7 @@ def _pieces(first, lines, indent, width):
 
 def _line(line, texts):
     parts = COLOUR.split(line)
-    parts[::2] = map(texts.said, parts[::2])
+    parts[::2] = map(texts.translate, parts[::2])
     return "".join(parts)
 
 
@@ -143,8 +143,8 @@ def page(path: Path, language: str) -> str:
     for label, source in translation.sections(path.read_text(encoding="utf-8")).items():
         text = texts[source]
         if text is None:  # below the heading
-            heading, _, rest = source.partition("\n")
-            text = f"{heading}\n\n{_text(texts, stem, label, rest.strip())}"
+            heading, _, body = source.partition("\n")
+            text = f"{heading}\n\n{_text(texts, stem, label, body.strip())}"
         parts.append(text)
     return "\n\n".join(parts) + "\n"
 
@@ -155,11 +155,11 @@ def page(path: Path, language: str) -> str:
 def sources(language: str) -> dict[Path, dict[str, str]]:
     """{file of translations: {label: English}} of every lesson and page begun in a language."""
     folder = translation.FOLDER / language
-    found = {folder / f"{p.stem}.md": dict(_lesson(p)) for p in lessons(language)}
-    found[folder / "hints.md"] = {f"hint {name}": text for name, text in HINTS.items()}
+    files = {folder / f"{p.stem}.md": dict(_lesson(p)) for p in lessons(language)}
+    files[folder / "hints.md"] = {f"hint {name}": text for name, text in HINTS.items()}
     for english, target in translation.pages(language).items():
-        found[target] = translation.sections(english.read_text(encoding="utf-8"))
-    return found
+        files[target] = translation.sections(english.read_text(encoding="utf-8"))
+    return files
 
 
 def _lesson(path) -> Iterator[tuple[str, str]]:
@@ -171,24 +171,26 @@ def _lesson(path) -> Iterator[tuple[str, str]]:
     for name, exercise in exercises.solutions(path.stem).EXERCISES.items():
         yield from ((f"{name}.hint {n}", text) for n, text in enumerate(exercise.hints, 1))
         yield from ((f"{name}.symptom {case}", text) for case, text in exercise.symptoms.items())
-        if told := exercise.afterwards:
-            yield from ((f"{name}.why {n}", text) for n, text in enumerate(told.why.values(), 1))
-            for n, (way, cost) in enumerate(told.instead.items(), 1):
+        if afterwards := exercise.afterwards:
+            yield from (
+                (f"{name}.why {n}", text) for n, text in enumerate(afterwards.why.values(), 1)
+            )
+            for n, (way, cost) in enumerate(afterwards.instead.items(), 1):
                 yield from ((f"{name}.way {n}", way), (f"{name}.cost {n}", cost))
-            yield f"{name}.stretch", told.stretch
+            yield f"{name}.stretch", afterwards.stretch
 
 
 def state(language: str) -> dict[str, list[str]]:
     """What is left to do: `old`, `missing` and `idle` (of nothing any more) translations."""
-    left, known = {"old": [], "missing": [], "idle": []}, translation.texts(language)
+    pending, texts = {"old": [], "missing": [], "idle": []}, translation.texts(language)
     for file, english in sources(language).items():
         for label, text in english.items():
-            if known[text] is None:  # the same text may have been translated under another label
-                old = (file.stem, label) in known.by_label
-                left["old" if old else "missing"].append(f"{file.name}: {label}")
-        there = [label for stem, label in known.by_label if stem == file.stem]
-        left["idle"] += [f"{file.name}: {label}" for label in there if label not in english]
-    return left
+            if texts[text] is None:  # the same text may have been translated under another label
+                old = (file.stem, label) in texts.by_label
+                pending["old" if old else "missing"].append(f"{file.name}: {label}")
+        there = [label for stem, label in texts.by_label if stem == file.stem]
+        pending["idle"] += [f"{file.name}: {label}" for label in there if label not in english]
+    return pending
 
 
 def stamp(language: str) -> int:

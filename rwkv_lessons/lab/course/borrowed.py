@@ -45,7 +45,7 @@ def watched(function, exercise):
         if event != "call" or id(code) in free or code.co_name == "<module>":
             return
         if _is_ours(code, exercise) and (code is own or (line := _line_of(own, frame))):
-            calls.append(told(code.co_name, *([] if code is own else [line])))
+            calls.append(detail_lines(code.co_name, *([] if code is own else [line])))
 
     with _profiled(enters):
         yield calls
@@ -90,7 +90,7 @@ def unwatched():
     return _profiled(None)
 
 
-def told(name, *line):
+def detail_lines(name, *line):
     """The lines of a row."""
     return (
         f"it calls {name}, which is this library's own answer",

@@ -87,9 +87,9 @@ def _verdict(result):
     wrong = f"Not yet: {', '.join(failed)}." if failed else ""
     if result.judged or result.open:
         filled = result.open or [n + 1 for n in range(exercise.gaps) if n + 1 != result.judged]
-        rest = sorted(set(range(1, exercise.gaps + 1)) - set(filled))
-        what = f"gap{'s' if len(rest) > 1 else ''} {_list(rest)}"
-        lines = [_coloured(failed, wrong or f"So far so good: {what}, with the solution's lines "
+        open_gaps = sorted(set(range(1, exercise.gaps + 1)) - set(filled))
+        gaps = f"gap{'s' if len(open_gaps) > 1 else ''} {_list(open_gaps)}"
+        lines = [_coloured(failed, wrong or f"So far so good: {gaps}, with the solution's lines "
                            f"in {_list(filled)}.")]  # fmt: skip
         if result.open:
             are = "are" if len(result.open) > 1 else "is"
@@ -130,15 +130,15 @@ def _next(id):
 
 def _afterwards(exercise):
     """The solution explained, other ways, and a challenge."""
-    if not (told := exercise.afterwards):
+    if not (afterwards := exercise.afterwards):
         return []
     lines = [_section("Why it works")]
-    for line, why in told.why.items():
+    for line, why in afterwards.why.items():
         lines += [f"    {line}", *_wrapped(say(why), 8)]
     lines.append(_section("Another way, and what it costs"))
-    for way, cost in told.instead.items():
+    for way, cost in afterwards.instead.items():
         lines += _wrapped(say(f"{way}: {cost}"), 4)
-    return [*lines, _section("Further"), *_wrapped(say(told.stretch), 4)]
+    return [*lines, _section("Further"), *_wrapped(say(afterwards.stretch), 4)]
 
 
 def _section(title):
@@ -332,8 +332,8 @@ def _first_line(error):
 
 def _where(error):
     """The learner's own line, if the traceback has one: notebooks' cells have no file of ours."""
-    ours = str(exercises.ROOT / "rwkv_lessons")
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if ours not in f.filename]
+    library = str(exercises.ROOT / "rwkv_lessons")
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if library not in f.filename]
     own = [f for f in frames if "site-packages" not in f.filename and f.line]
     return (f"in line {own[-1].lineno}: {own[-1].line}",) if own else ()
 

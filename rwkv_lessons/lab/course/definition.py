@@ -31,17 +31,17 @@ def trouble(function: Callable, exercise: exercises.Exercise) -> tuple[str, ...]
 
 def _decorator(function, reference):
     for attribute, decorator in DECORATORS.items():
-        wanted = hasattr(reference, attribute)
+        required = hasattr(reference, attribute)
         there = hasattr(function, attribute) and _is_kernel(function)
-        if wanted and _is_gluon(reference):
+        if required and _is_gluon(reference):
             if _is_gluon(function):
                 continue
             decorator, there = "@gluon.jit", False
-        if wanted and not there:
+        if required and not there:
             if _is_kernel(function):
                 return (f"it is a kernel of another kind: {decorator} goes above its `def`",)
             return (f"it is a plain Python function: {decorator} is missing above its `def`",)
-        if there and not wanted:
+        if there and not required:
             return (f"it is to be a plain Python function: take {decorator} away",)
     return ()
 
@@ -56,17 +56,17 @@ def _is_kernel(function):
 
 
 def _parameters(function, reference):
-    own, wanted = (_signature(f).parameters for f in (function, reference))
+    own, expected = (_signature(f).parameters for f in (function, reference))
     kinds = {parameter.kind for parameter in own.values()}
     if inspect.Parameter.VAR_POSITIONAL in kinds:
         return ()
     needed = [p for p in own.values() if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
-    if len(needed) <= len(wanted) <= len(own):
+    if len(needed) <= len(expected) <= len(own):
         return ()
     return (
-        f"it takes {len(own)} arguments, and is called with {len(wanted)}",
+        f"it takes {len(own)} arguments, and is called with {len(expected)}",
         f"takes:  {', '.join(own) or 'none'}",
-        f"called: {', '.join(wanted)}",
+        f"called: {', '.join(expected)}",
     )
 
 
@@ -129,7 +129,7 @@ def _array_sizes(function, reference):
 def _borrowed(function, exercise):
     """A kernel calls what its names say; what a function runs is seen when it runs."""
     if _is_kernel(function) and (names := borrowed.in_kernel(function, exercise)):
-        return borrowed.told(names[0])
+        return borrowed.detail_lines(names[0])
     return ()
 
 

@@ -24,11 +24,11 @@ class Parted:
         self.lines = text.splitlines()
         self.spans, at = [], 0
         for n, piece in enumerate(fixed):
-            wanted = _code(piece)
-            first = self._find(wanted[0], at) if wanted else len(self.lines)
+            code_lines = _code(piece)
+            first = self._find(code_lines[0], at) if code_lines else len(self.lines)
             if n:
                 self.spans.append((at, first))
-            for line in wanted:
+            for line in code_lines:
                 at = self._find(line, at) + 1
 
     def _find(self, line, start):

@@ -23,7 +23,7 @@ def language() -> str:
 def say(text: str) -> str:
     """`text`, which is English, in the learner's language; as it is where nobody translated it."""
     chosen = language()
-    return text if chosen == ENGLISH else translation.texts(chosen).said(text)
+    return text if chosen == ENGLISH else translation.texts(chosen).translate(text)
 
 
 def wrapped(text: str, width: int, indent: str = "") -> list[str]:

@@ -32,7 +32,7 @@ def outline(stem: str | None = None) -> list[Outline]:
 
 @functools.cache
 def _exercises(file, _version):
-    text, found = file.read_text(encoding="utf-8"), []
+    text, outlines = file.read_text(encoding="utf-8"), []
     for name, call in _entries(exercises.parsed(text)):
         values = dict(zip(("minutes", "difficulty", "hints"), call.args, strict=False))
         values |= {keyword.arg: keyword.value for keyword in call.keywords}
@@ -41,8 +41,10 @@ def _exercises(file, _version):
         )
         source = exercises.source_in(text, name)
         lines, more = exercises.lines_of_answer(source), bool(exercises.GAP.search(source))
-        found.append(Outline(f"{file.stem}.{name}", minutes, difficulty, lines, tuple(hints), more))
-    return found
+        outlines.append(
+            Outline(f"{file.stem}.{name}", minutes, difficulty, lines, tuple(hints), more)
+        )
+    return outlines
 
 
 def _entries(tree):

@@ -24,7 +24,7 @@ TIERS = 3
 PATIENCE = 10  # seconds to wait for another notebook; a write takes milliseconds
 
 _memory: dict = {}  # what is kept where there is no file
-_told: set[str] = set()
+_printed_once: set[str] = set()
 
 
 def path() -> Path | None:
@@ -97,15 +97,15 @@ def note_outcome(id: str, value: float, unit: str = "") -> None:
         _change(lambda data: data["predictions"].get(name_of(id), {}).update(note))
 
 
-def note_review(name: str, known: bool, lesson: str) -> None:
+def note_review(name: str, right: bool, lesson: str) -> None:
     """Keeps how a prediction went that was asked for again.
 
     Args:
         name: of the prediction, as in `load`.
-        known: whether the number was right now.
+        right: whether the number was right now.
         lesson: the one that the learner is at; a wrong one comes back two lessons after it.
     """
-    note = {"asked_in": name_of(lesson), "known": _now() if known else None}
+    note = {"asked_in": name_of(lesson), "known": _now() if right else None}
     _change(lambda data: data["predictions"][name].update(note))
 
 
@@ -217,6 +217,6 @@ def _write(file, data):
 
 def _say(message):
     """Once per process, beside the lesson's output."""
-    if message not in _told:
-        _told.add(message)
+    if message not in _printed_once:
+        _printed_once.add(message)
         print(f"lessons: {message}", file=sys.stderr)

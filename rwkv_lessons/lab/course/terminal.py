@@ -60,8 +60,8 @@ def without_latex(markdown: str) -> str:
 
 
 @contextlib.contextmanager
-def busy(what: str) -> Iterator[None]:
-    """After two seconds, a line with `what` and the time; it is gone when the work is done.
+def busy(task: str) -> Iterator[None]:
+    """After two seconds, a line with `task` and the time; it is gone when the work is done.
 
     Only where somebody waits: in a terminal or a notebook, and not where progress is switched off,
     as in tests.
@@ -71,11 +71,11 @@ def busy(what: str) -> Iterator[None]:
     ):
         yield
         return
-    done, started, shown = threading.Event(), time.monotonic(), []
+    finished, started, shown = threading.Event(), time.monotonic(), []
 
     def tick():
-        while not done.wait(1 if shown else PATIENCE):
-            shown.append(f"… {what}, {time.monotonic() - started:.0f} s")
+        while not finished.wait(1 if shown else PATIENCE):
+            shown.append(f"… {task}, {time.monotonic() - started:.0f} s")
             print(f"\r{shown[-1]}", end="", flush=True)
 
     watcher = threading.Thread(target=tick, daemon=True)
@@ -83,7 +83,7 @@ def busy(what: str) -> Iterator[None]:
     try:
         yield
     finally:
-        done.set()
+        finished.set()
         watcher.join()
         if shown:
             print("\r" + " " * len(shown[-1]) + "\r", end="", flush=True)

@@ -45,14 +45,14 @@ def blocks(text: str) -> list[tuple[str, str | None, str]]:
 
 def sections(page: str) -> dict[str, str]:
     """{heading: its section} of a page of Markdown, headings of all levels on their own."""
-    found, fenced = [], False
+    parts, fenced = [], False
     for line in page.splitlines():
         fenced ^= bool(FENCE.match(line))
         if not fenced and re.match(r"#{1,4} ", line):
-            found.append([line.lstrip("# "), []])
-        if found:
-            found[-1][1].append(line)
-    return {heading: "\n".join(lines).strip() for heading, lines in found}
+            parts.append([line.lstrip("# "), []])
+        if parts:
+            parts[-1][1].append(line)
+    return {heading: "\n".join(lines).strip() for heading, lines in parts}
 
 
 class Texts:
@@ -77,14 +77,14 @@ class Texts:
     def __getitem__(self, english: str) -> str | None:
         return self.by_source.get(source_mark(english))
 
-    def said(self, line: str) -> str:
+    def translate(self, line: str) -> str:
         """What is printed, translated as far as there is a translation."""
         text = line.strip()
-        found = self.messages.get(text) or self[text] or self._filled(text)
-        if not found and " · " in text:
-            found = " · ".join(map(self.said, text.split(" · ")))
-        found = found or self._pair(text)
-        return line.replace(text, found, 1) if found else line
+        translated = self.messages.get(text) or self[text] or self._filled(text)
+        if not translated and " · " in text:
+            translated = " · ".join(map(self.translate, text.split(" · ")))
+        translated = translated or self._pair(text)
+        return line.replace(text, translated, 1) if translated else line
 
     def _pair(self, text):
         """Two texts with a colon between them, such as another way and what it costs."""
@@ -97,7 +97,7 @@ class Texts:
     def table(self, text: str) -> str:
         """A table of Markdown with its cells translated, and the lines around it."""
         lines = [line.split("|") for line in text.split("\n")]
-        return "\n".join("|".join(map(self.said, cells)) for cells in lines)
+        return "\n".join("|".join(map(self.translate, cells)) for cells in lines)
 
     def _filled(self, text):
         """By the first message whose fixed words are those of `text`; its parts in the same way."""
@@ -108,9 +108,9 @@ class Texts:
 
     def _listed(self, text):
         parts = text.split(", ")
-        said = [self.said(part) for part in parts]
-        all_differ = all(a != b for a, b in zip(parts, said, strict=True))
-        return "、".join(said) if all_differ else self.said(text)
+        translated = [self.translate(part) for part in parts]
+        all_differ = all(a != b for a, b in zip(parts, translated, strict=True))
+        return "、".join(translated) if all_differ else self.translate(text)
 
 
 def _pattern(message):
@@ -122,8 +122,10 @@ def _pattern(message):
 
 def _fill(translation, parts):
     """Puts parts in where `{}` stands, in turn, or `{2}` for the second of them."""
-    left = iter(parts)
-    return re.sub(r"\{(\d*)\}", lambda m: parts[int(m[1]) - 1] if m[1] else next(left), translation)
+    unused = iter(parts)
+    return re.sub(
+        r"\{(\d*)\}", lambda m: parts[int(m[1]) - 1] if m[1] else next(unused), translation
+    )
 
 
 @functools.cache
@@ -141,7 +143,7 @@ def texts(language: str) -> Texts:
 def pages(language: str) -> dict[Path, Path]:
     """{page: its translation} of whole pages, both from the root of the repository."""
     root = exercises.ROOT
-    found = {root / "README.md": root / f"README.{language}.md"}
+    translations = {root / "README.md": root / f"README.{language}.md"}
     for page in sorted((root / "docs" / language).glob("*.md")):
-        found[root / "docs" / page.name] = page
-    return {english: page for english, page in found.items() if page.exists()}
+        translations[root / "docs" / page.name] = page
+    return {english: page for english, page in translations.items() if page.exists()}

@@ -115,8 +115,8 @@ def wrong_answers(id: str) -> dict[str, WrongAnswer]:
     file = exercises.SOLUTIONS / "wrong" / f"{stem}.py"
     answers = getattr(exercises.module(file), name, {}) if file.exists() else {}
     return {
-        answer: WrongAnswer(id, answer, what, _edited(exercise, answer, edits))
-        for answer, (what, *edits) in answers.items()
+        answer: WrongAnswer(id, answer, mistake, _edited(exercise, answer, edits))
+        for answer, (mistake, *edits) in answers.items()
     }
 
 

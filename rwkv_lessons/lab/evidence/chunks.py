@@ -178,13 +178,13 @@ def chunk_work(takes, exps, case):
         longer = {"heads": {"heads": 3 * H}, "tokens": {"C": 3 * C}}
         if "L" in dict(case.more):  # a loop over blocks of L tokens is what is asked for
             del longer["tokens"]
-        for what, change in longer.items():
+        for axis, change in longer.items():
             more = counted_for(function, dataclasses.replace(case, **change))
-            once = H if what == "heads" else C  # a loop calls torch twice as often as that again
+            once = H if axis == "heads" else C  # a loop calls torch twice as often as that again
             if more.calls > counted.calls + once:
-                calls = f"{counted.calls} calls of torch, {more.calls} for three times the {what}"
-                details = explained(f"{where}: {calls}", exercise, f"loop over {what}")
-                return Row("work", FAILED, f"a loop over {what}", details)
+                calls = f"{counted.calls} calls of torch, {more.calls} for three times the {axis}"
+                details = explained(f"{where}: {calls}", exercise, f"loop over {axis}")
+                return Row("work", FAILED, f"a loop over {axis}", details)
         return Row("work", PASSED, f"{text}, {counted.flops:,} operations in matrix products")
 
     gather.kind = "work"

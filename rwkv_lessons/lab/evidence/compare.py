@@ -105,14 +105,14 @@ def compare(
         raise Difference(numbers or f"got {got:.10g}, want {want:.10g}")
     first = tuple(int(n) for n in np.argwhere(off)[0])
     value = _value(stored, first, untouched)
-    rest = f"{off.sum()} of {off.size} differ"
+    differing = f"{off.sum()} of {off.size} differ"
     where = f"first difference at [{place(letters, first)}]"
     if by_how_much and np.isnan(got[first]):
-        raise NotANumber(f"{where}: NaN was computed, want {want[first]:.6g}; {rest}")
+        raise NotANumber(f"{where}: NaN was computed, want {want[first]:.6g}; {differing}")
     if untouched and (stored.view(np.uint32) == FRESH).all():
         raise NeverWritten(f"none of its {off.size} elements is ever written")
     times = _times(got, want, off, limit) if by_how_much else ""
-    message = f"{where}: {value}, want {want[first]:.6g}; {rest}{times}"
+    message = f"{where}: {value}, want {want[first]:.6g}; {differing}{times}"
     if swapped := _swapped(got, want, limit):
         axes = " and ".join(letters[n] if n < len(letters) else str(n) for n in swapped)
         raise SwappedAxes(f"{message}\nWith its axes {axes} swapped it is right.")
@@ -183,8 +183,8 @@ def _symptom(off, letters):
     for letter in "bht":
         if letter in axes:
             axis = axes.index(letter)
-            others = tuple(n for n in range(off.ndim) if n != axis)
-            first[letter] = int(np.argmax(off.any(axis=others)))
+            other_axes = tuple(n for n in range(off.ndim) if n != axis)
+            first[letter] = int(np.argmax(off.any(axis=other_axes)))
             off = off.take(first[letter], axis)
             axes.remove(letter)
     kinds = ("batch", "b"), ("head", "h"), ("state", "t")

@@ -60,15 +60,15 @@ class Launch:
             tensors[name] = torch.full(shape, torch.nan, dtype=self.dtype, device=device)
         return tensors | self.constants
 
-    def judge(self, arguments, seen=None, names=None):
+    def judge(self, arguments, watched=None, names=None):
         """Raises `Difference` for the first of the answers that is wrong, or a changed input.
 
         Args:
             arguments: those of the launch, after it.
-            seen: the `Watched` of an interpreted launch: which elements were written, and where.
+            watched: the `Watched` of an interpreted launch: which elements were written, and where.
             names: {a parameter's name here: its name in the kernel}, where they differ.
         """
-        names, regions = names or {}, {x.name: x for x in seen.regions} if seen else {}
+        names, regions = names or {}, {x.name: x for x in watched.regions} if watched else {}
         for name, x in self.inputs.items():
             if not torch.equal(arguments[name].cpu().nan_to_num(), x.cpu().nan_to_num()):
                 raise ChangedInput(f"the kernel changed its input {names.get(name, name)}")
@@ -158,5 +158,5 @@ def parameter_names(kernel, reference):
         return {}
     want = list(inspect.signature(plain(reference)).parameters)
     own = list(inspect.signature(plain(kernel)).parameters)
-    ours, theirs = [x for x in want if x not in own], [x for x in own if x not in want]
-    return dict(zip(ours, theirs, strict=False))
+    expected, actual = [x for x in want if x not in own], [x for x in own if x not in want]
+    return dict(zip(expected, actual, strict=False))

@@ -65,15 +65,15 @@ class Launcher:
         try:
             # What the interpreter makes and does is not the function's.
             with unlimited(), unwatched(), torch._C.DisableTorchFunction():
-                seen = interpreter.run(self.kernel, grid, **bound)
+                watched = interpreter.run(self.kernel, grid, **bound)
         except KernelFault as fault:
             raise Flaw(_first_line(fault), "sizes") from None
-        for race in seen.races.values():
+        for race in watched.races.values():
             raise Flaw(_first_line(race), "programs")
-        if self.exact and seen.arithmetic.tf32:
-            what = f"{self.name} rounds float32 operands of tl.dot to 11 bits (TF32)"
-            raise Flaw(what, "input_precision")
-        working = {x.program for x in seen.accesses if x.op == "store" and len(x.offsets)}
+        if self.exact and watched.arithmetic.tf32:
+            message = f"{self.name} rounds float32 operands of tl.dot to 11 bits (TF32)"
+            raise Flaw(message, "input_precision")
+        working = {x.program for x in watched.accesses if x.op == "store" and len(x.offsets)}
         programs = torch.Size(grid if isinstance(grid, tuple) else (grid,)).numel()
         if len(working) < programs:
             text = f"{programs - len(working)} of {programs} programs of {self.name} write nothing"
@@ -81,17 +81,19 @@ class Launcher:
 
     def _bound(self, args, named):
         """{parameter: argument}; options like num_warps are left out."""
-        wanted = inspect.signature(plain(self.kernel)).parameters
+        parameters = inspect.signature(plain(self.kernel)).parameters
         named = {name: x for name, x in named.items() if name not in OPTIONS}
-        if strange := [name for name in named if name not in wanted]:
+        if strange := [name for name in named if name not in parameters]:
             raise Flaw(f"{self.name} has no parameter {strange[0]}", "launch")
-        if len(args) > len(wanted):
-            raise Flaw(f"{self.name} takes {len(wanted)} arguments, and gets {len(args)}", "launch")
-        bound = dict(zip(wanted, args, strict=False))
+        if len(args) > len(parameters):
+            raise Flaw(
+                f"{self.name} takes {len(parameters)} arguments, and gets {len(args)}", "launch"
+            )
+        bound = dict(zip(parameters, args, strict=False))
         if twice := sorted(bound.keys() & named.keys()):
             raise Flaw(f"{self.name} gets {twice[0]} twice", "launch")
         bound |= named
-        if missing := [name for name in wanted if name not in bound]:
+        if missing := [name for name in parameters if name not in bound]:
             raise Flaw(f"{self.name} is launched without {', '.join(missing)}", "launch")
         for name, x in bound.items():
             self.homeless.refuse(f"{name} of {self.name}", x)
@@ -99,9 +101,9 @@ class Launcher:
             x = bound[name]
             if not isinstance(x, torch.Tensor) or not x.is_contiguous():
                 raise Flaw(f"{name} of {self.name} is no contiguous tensor", "launch")
-            for other, y in bound.items():
-                if other != name and isinstance(y, torch.Tensor) and _overlap(x, y):
-                    raise Flaw(f"{name} is written over {other}", "launch")
+            for other_name, y in bound.items():
+                if other_name != name and isinstance(y, torch.Tensor) and _overlap(x, y):
+                    raise Flaw(f"{name} is written over {other_name}", "launch")
         return bound
 
 
@@ -112,20 +114,20 @@ class Homeless(TorchFunctionMode):
 
     def __init__(self):
         super().__init__()
-        self.made = []
+        self.created = []
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         out = function(*args, **(kwargs or {}))
         name = getattr(function, "__name__", "")
         if name in self.MAKERS and (kwargs or {}).get("device") is None:
-            self.made.append(out)
+            self.created.append(out)
         return out.clone() if name in ("to", "cuda") else out  # moved: another tensor
 
-    def refuse(self, what, x):
+    def refuse(self, label, x):
         """Raises `Flaw` if x is one of them, or a part."""
-        if isinstance(x, torch.Tensor) and any(_memory(x) == _memory(y) for y in self.made):
+        if isinstance(x, torch.Tensor) and any(_memory(x) == _memory(y) for y in self.created):
             raise Flaw(
-                f"{what} is made without a device: on the CPU, where the inputs are on a GPU",
+                f"{label} is made without a device: on the CPU, where the inputs are on a GPU",
                 "device",
             )
 
@@ -140,8 +142,8 @@ def _first_line(trouble):
 
 
 def _overlap(x, y):
-    (start, end), (other, last) = _extent(x), _extent(y)
-    return start < last and other < end
+    (start, end), (other_start, last) = _extent(x), _extent(y)
+    return start < last and other_start < end
 
 
 def _extent(x):

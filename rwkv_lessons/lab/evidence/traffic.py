@@ -9,8 +9,8 @@ SLACK = 0.05  # requests a token: what a chunk of 64 tokens costs once
 # Above that, what is told and let pass: one request every four tokens, or one of twenty. A request
 # too many in each token is more. Of conflicts, what filling shared memory may have of them: a loop
 # over a state's 64 rows has 64 at least.
-TOLD, SHARE = 0.25, 0.05
-TOLD_CONFLICTS = 4
+TOLERATED, SHARE = 0.25, 0.05
+TOLERATED_CONFLICTS = 4
 FILLING = 64  # conflicts a warp and launch: filling tables has some, clearing a state's rows 2,000
 
 
@@ -26,7 +26,7 @@ class Budget:
         unit: "warp" or "thread".
         least: whether the limit is the least and not the most.
         ever: whether one in a whole launch counts, where none are allowed.
-        told: how far above the limit a count is told only.
+        tolerated: how far above the limit a count is named only.
         once: the most per unit outside the loop over tokens, or None for any number.
         hint: said of what is too little.
     """
@@ -38,7 +38,7 @@ class Budget:
     unit: str = "warp"
     least: bool = False
     ever: bool = False
-    told: float = 0
+    tolerated: float = 0
     once: float | None = None
     hint: str = ""
 
@@ -61,7 +61,7 @@ class Budget:
             hint = (f"hint: {self.hint}",) if self.hint else ()
             return (f"{self.said(per_token)}, want at least {self.limit:g}", *hint)
         some = self.ever and self.limit == 0 and self.count(many) > 0
-        if per_token <= self.limit + max(SLACK, self.told) and not some:
+        if per_token <= self.limit + max(SLACK, self.tolerated) and not some:
             return self._before_the_loop(few, many, tokens)
         lines = [
             f"{self.said(per_token)}, want at most {self.limit:g}: "
@@ -107,8 +107,10 @@ def _requests(text, limit, least=False, ever=False, hint="", **which):
         }
 
     total = lambda t: sum(fitting(t).values())  # noqa: E731
-    told = 0 if ever else max(TOLD, SHARE * limit)
-    return Budget(text, total, fitting, limit, least=least, ever=ever, told=told, hint=hint)
+    tolerated = 0 if ever else max(TOLERATED, SHARE * limit)
+    return Budget(
+        text, total, fitting, limit, least=least, ever=ever, tolerated=tolerated, hint=hint
+    )
 
 
 def loads(per_token: float):
@@ -142,12 +144,16 @@ def bank_conflicts(per_token: float = 0):
         return {row: row.conflicts for row in trace.rows if row.conflicts}
 
     count = lambda t: t.bank_conflicts  # noqa: E731
-    return Budget("bank conflicts", count, conflicts, per_token, told=TOLD_CONFLICTS, once=FILLING)
+    return Budget(
+        "bank conflicts", count, conflicts, per_token, tolerated=TOLERATED_CONFLICTS, once=FILLING
+    )
 
 
 def exponentials(per_token: float):
     """Calls of exp, exp2 and the like."""
-    return Budget("exps", lambda t: t.exponentials, lambda t: {}, per_token, "thread", told=TOLD)
+    return Budget(
+        "exps", lambda t: t.exponentials, lambda t: {}, per_token, "thread", tolerated=TOLERATED
+    )
 
 
 def kept_in_shared(numbers: float):

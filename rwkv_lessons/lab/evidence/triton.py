@@ -54,15 +54,15 @@ def answer(*cases: Case):
             launch = case.launch()
             arguments = launch.arguments()
             try:
-                seen = start(kernel, launch, arguments, reverse=case.reverse, names=names)
-                _judge(launch, arguments, seen, names)
+                watched = start(kernel, launch, arguments, reverse=case.reverse, names=names)
+                _judge(launch, arguments, watched, names)
             except (Difference, KernelFault, Flaw) as error:
                 if case.may_refuse and isinstance(error, WrongType):
                     refused = case, error
                     continue
                 size = f" ({launch.size})" if launch.size else ""
                 return failed(f"{case.name}{size}", error, exercise, case.symptom)
-            tf32 = tf32 or seen.arithmetic.tf32
+            tf32 = tf32 or watched.arithmetic.tf32
         text = f"{len(cases) - bool(refused)} cases in the interpreter, against float64"
         return Row("answer", PASSED, text, (*_rounded(tf32), *_refused(refused)))
 
@@ -88,35 +88,39 @@ def _refused(refusal):
 class Flaw(Exception):
     """What is wrong with a kernel whatever it computes; `symptom` names the hint."""
 
-    def __init__(self, what, symptom, place=None):
+    def __init__(self, message, symptom, place=None):
         self.symptom = symptom
-        super().__init__(f"{what}\n{place}" if place else what)
+        super().__init__(f"{message}\n{place}" if place else message)
 
 
-def _judge(launch, arguments, seen, names):
+def _judge(launch, arguments, watched, names):
     """Raises what is wrong with an interpreted launch; the cause goes before its effects."""
-    for race in seen.races.values():
+    for race in watched.races.values():
         raise Flaw(str(race), "programs")
-    done = seen.arithmetic
-    if done.float64:
-        raise Flaw("computes in float64, 64 times slower than float32", "float64", done.float64)
-    if done.float16:
-        what = "a tl.dot adds up in float16, 11 bits and at most 65,504: sums are float32"
-        raise Flaw(what, "out_dtype", done.float16)
-    kinds = {kind for *_, kind in done.dots}
-    if launch.operands and (others := sorted(kinds - {launch.operands})):
-        what = f"a tl.dot multiplies {others[0]}, want {launch.operands}, the type of v"
-        raise Flaw(what, "operands", done.float32 if others[0] == "fp32" else None)
-    if launch.refuses_tf32 and done.tf32:
-        what = "a tl.dot of float32 operands takes 11 bits of each (TF32)"
-        raise Flaw(what, "input_precision", done.tf32)
+    arithmetic = watched.arithmetic
+    if arithmetic.float64:
+        raise Flaw(
+            "computes in float64, 64 times slower than float32", "float64", arithmetic.float64
+        )
+    if arithmetic.float16:
+        message = "a tl.dot adds up in float16, 11 bits and at most 65,504: sums are float32"
+        raise Flaw(message, "out_dtype", arithmetic.float16)
+    kinds = {kind for *_, kind in arithmetic.dots}
+    if launch.operands and (wrong_kinds := sorted(kinds - {launch.operands})):
+        message = f"a tl.dot multiplies {wrong_kinds[0]}, want {launch.operands}, the type of v"
+        raise Flaw(message, "operands", arithmetic.float32 if wrong_kinds[0] == "fp32" else None)
+    if launch.refuses_tf32 and arithmetic.tf32:
+        message = "a tl.dot of float32 operands takes 11 bits of each (TF32)"
+        raise Flaw(message, "input_precision", arithmetic.tf32)
     try:
-        launch.judge(arguments, seen, names)
+        launch.judge(arguments, watched, names)
     except NotANumber as error:
-        if not seen.undefined:
+        if not watched.undefined:
             raise
-        what = "a load with a mask does not say what masked lanes hold: on a GPU anything, here NaN"
-        raise Flaw(f"{error}\n{what}", "undefined", seen.undefined) from None
+        message = (
+            "a load with a mask does not say what masked lanes hold: on a GPU anything, here NaN"
+        )
+        raise Flaw(f"{error}\n{message}", "undefined", watched.undefined) from None
 
 
 # Traffic.
@@ -202,12 +206,12 @@ def dot_flops(at_least: int):
     return Limit(lambda t: t.flops, lambda t: f"{t.flops:,} operations in tl.dot", low=at_least)
 
 
-def _more_than_needed(limits, texts, seen):
+def _more_than_needed(limits, texts, trace):
     """Lines on what is above a limit, but within its room."""
     return tuple(
         f"more than needed: {text}, where {limit.high:g} is enough"
         for limit, text in zip(limits, texts, strict=True)
-        if limit.count(seen) > limit.high + 1e-9
+        if limit.count(trace) > limit.high + 1e-9
     )
 
 
@@ -224,18 +228,18 @@ def traffic(launch: Callable, *limits):
             return Row("traffic", ABSENT, missing)
         counted = launch()
         names = parameter_names(kernel, exercise.reference)
-        seen = interpreter.trace(kernel, counted.grid, **renamed(counted.arguments(), names))
-        seen.names = names
-        for trouble in (*seen.faults, *seen.races):
+        trace = interpreter.trace(kernel, counted.grid, **renamed(counted.arguments(), names))
+        trace.names = names
+        for trouble in (*trace.faults, *trace.races):
             return Row("traffic", FAILED, "", explained(trouble, exercise))
-        texts = [limit.text(seen) for limit in limits]
+        texts = [limit.text(trace) for limit in limits]
         for limit, text in zip(limits, texts, strict=True):
-            if not limit.holds(seen):
+            if not limit.holds(trace):
                 where = (f"counted at {counted.size}",) if counted.size else ()
-                details = (*limit.where(seen), *where)
+                details = (*limit.where(trace), *where)
                 return Row("traffic", FAILED, f"{text}, want {limit.want()}", details)
-        text = " · ".join([*texts, f"{seen.programs} programs, no race"])
-        return Row("traffic", PASSED, text, _more_than_needed(limits, texts, seen))
+        text = " · ".join([*texts, f"{trace.programs} programs, no race"])
+        return Row("traffic", PASSED, text, _more_than_needed(limits, texts, trace))
 
     gather.kind = "traffic"
     gather.explains_wrong_answers = False  # `answer` has looked for races

@@ -168,14 +168,14 @@ def _names(function, constant, number):
     Names of attributes count as well, so that a function may seem to call itself: `shared` of
     `cuda.shared.array`, where a notebook has a kernel of that name.
     """
-    seen, waiting = set(), [function]
+    visited, waiting = set(), [function]
     while waiting:
         function = waiting.pop()
-        seen.add(function)
+        visited.add(function)
         for name, value in named(function).items():
             if name == constant and type(value) is int and value == number:
                 return True
-            if is_kernel_function(value) and plain(value) not in seen:
+            if is_kernel_function(value) and plain(value) not in visited:
                 waiting.append(plain(value))
     return False
 

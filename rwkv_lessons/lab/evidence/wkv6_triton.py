@@ -141,12 +141,12 @@ def _text(size):
 
 def _shape(name, exact, constants):
     """The shape of an output; of partial sums, with the number of blocks in front."""
-    one = name.removesuffix(PARTS)
-    shape = tuple(exact[one].shape)
-    if one == name:
+    whole = name.removesuffix(PARTS)
+    shape = tuple(exact[whole].shape)
+    if whole == name:
         return shape
     # An array with a key axis is a sum over values, and the other way round.
-    block, axis = ("BV", "v") if "i" in LETTERS[one] else ("BK", "k")
+    block, axis = ("BV", "v") if "i" in LETTERS[whole] else ("BK", "k")
     return (-(-exact[axis].shape[-1] // constants[block]), *shape)
 
 

@@ -103,12 +103,18 @@ def inputs(shape, states=True, decay="text", alike=False):
         return torch.randn(*shape, generator=generator).double()
 
     x = {"r": random(B, T, H, K), "k": random(B, T, H, K), "v": random(B, T, H, V)}
-    one, other, rate = random(B, T, H, K), random(B, T, H, K), random(B, T, H, 1).sigmoid()
+    direction_a, direction_b, rate = (
+        random(B, T, H, K),
+        random(B, T, H, K),
+        random(B, T, H, 1).sigmoid(),
+    )
     if alike:
-        one, rate = one[:, :1] + 0.01 * one, torch.ones_like(rate)
-        other = one
-    one, other = (y / y.norm(dim=-1, keepdim=True) for y in (one, one + other))
-    x |= {"w": log_decays(decay, random(B, T, H, K)), "a": -one, "b": other * rate}
+        direction_a, rate = direction_a[:, :1] + 0.01 * direction_a, torch.ones_like(rate)
+        direction_b = direction_a
+    direction_a, direction_b = (
+        y / y.norm(dim=-1, keepdim=True) for y in (direction_a, direction_a + direction_b)
+    )
+    x |= {"w": log_decays(decay, random(B, T, H, K)), "a": -direction_a, "b": direction_b * rate}
     x |= {"s0": random(B, H, K, V) * states, "ds1": random(B, H, K, V) * states}
     x |= {"do": random(B, T, H, V)}
     if not alike:

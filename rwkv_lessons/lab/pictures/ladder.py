@@ -55,10 +55,10 @@ def steps(operation="wkv5", gpu=GPU, folder=None):
     looked for in the library's own.
     """
     ladder, entry = LADDERS[operation], operation_of(operation)
-    ours = _recorded(f"{operation}-ladder", gpu, folder)
+    ladder_record = _recorded(f"{operation}-ladder", gpu, folder)
     library = _recorded(entry.name, gpu, folder)
     original = _recorded(f"rwkv-cuda-{operation}", gpu, folder)
-    shape = ours.rows[0].shape if ours else entry.shapes[0]
+    shape = ladder_record.rows[0].shape if ladder_record else entry.shapes[0]
 
     def rows(method, *records):
         return {
@@ -68,14 +68,17 @@ def steps(operation="wkv5", gpu=GPU, folder=None):
 
     rungs = [
         LadderStep(
-            rung.label, rung.stem, rows(rung.method, ours), _original(original, rung.original)
+            rung.label,
+            rung.stem,
+            rows(rung.method, ladder_record),
+            _original(original, rung.original),
         )
         for rung in ladder.rungs
     ]
     if ladder.beside:
         label, method = ladder.beside
-        rungs.insert(1, LadderStep(label, None, rows(method, ours, library), known=True))
-    return [*rungs, LadderStep(FINISHED_LABEL, None, rows(ladder.finished, ours, library))]
+        rungs.insert(1, LadderStep(label, None, rows(method, ladder_record, library), known=True))
+    return [*rungs, LadderStep(FINISHED_LABEL, None, rows(ladder.finished, ladder_record, library))]
 
 
 def table(climbed, here=None):
@@ -110,16 +113,16 @@ def faster_than_first(climbed, step, dtype):
 
 def source(operation="wkv5", gpu=GPU, folder=None):
     """What was measured, where and when, in two lines."""
-    ours = _recorded(f"{operation}-ladder", gpu, folder)
+    ladder_record = _recorded(f"{operation}-ladder", gpu, folder)
     original = _recorded(f"rwkv-cuda-{operation}", gpu, folder)
     ladder, entry = LADDERS[operation], operation_of(operation)
-    if ours is None:
+    if ladder_record is None:
         lines = [f"Ours: not recorded on an {gpu} yet"]
     else:
-        where, sizes = ours.provenance, entry.sizes(ours.rows[0].shape)
+        where, sizes = ladder_record.provenance, entry.sizes(ladder_record.rows[0].shape)
         dtype = f"{ladder.dtypes[0]}, " if len(ladder.dtypes) == 1 else ""
-        what = f"{entry.timed}, {dtype}{sizes}"
-        lines = [f"{what}: {where.gpu}, {where.date}, commit {where.commit}"]
+        timed = f"{entry.timed}, {dtype}{sizes}"
+        lines = [f"{timed}: {where.gpu}, {where.date}, commit {where.commit}"]
     if len(ladder.dtypes) > 1:
         lines.append(f"–: takes float32 only, or not recorded; ×: {ladder.rungs[0].label} is 1")
     if original is not None:
@@ -128,12 +131,12 @@ def source(operation="wkv5", gpu=GPU, folder=None):
     return "\n".join(lines)
 
 
-def draw(axes, climbed, here=None, floors=None, what="Forward"):
+def draw(axes, climbed, here=None, floors=None, timed="Forward"):
     """Bars of device time, the shorter the better; a black mark where the CUDA C original is.
 
     Args:
         floors: dtype → milliseconds that nothing is faster than, and what sets them.
-        what: was timed.
+        timed: was timed.
     """
     from warplens.pictures.style import INK, PAPER
 
@@ -169,7 +172,7 @@ def draw(axes, climbed, here=None, floors=None, what="Forward"):
         tick.set_fontweight("bold" if here is not None and step.lesson == here else "normal")
     axes.set_ylim(len(climbed) - 0.4, -0.6)  # the ladder is read downwards, as the lessons are
     axes.set_xlim(0, 1.3 * max(axes.get_xlim()[1], 1e-3))  # room for the numbers
-    axes.set_xlabel(f"{what.lower()} pass, ms on the device")
+    axes.set_xlabel(f"{timed.lower()} pass, ms on the device")
     if axes.get_legend_handles_labels()[0]:  # above the bars, where it covers none
         axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False)
 
@@ -190,11 +193,11 @@ def floor(operation="wkv5", gpu=GPU, folder=None, dtype="float32"):
     from rwkv_lessons.operations import work
     from rwkv_lessons.records.rates import both_seconds, flops_per_second
 
-    ours, limits = (_recorded(x, gpu, folder) for x in (f"{operation}-ladder", "ceilings"))
-    if ours is None or limits is None:
+    ladder_record, limits = (_recorded(x, gpu, folder) for x in (f"{operation}-ladder", "ceilings"))
+    if ladder_record is None or limits is None:
         return None
     unit = operation_of(operation).unit_of(LADDERS[operation].finished)
-    least, limits = work(operation, ours.rows[0].shape, dtype), limits.ceilings
+    least, limits = work(operation, ladder_record.rows[0].shape, dtype), limits.ceilings
     flops_per_s = flops_per_second(limits, dtype, unit)
     memory, arithmetic = both_seconds(least, limits["copy_bytes_per_s"], flops_per_s)
     return 1e3 * max(memory, arithmetic), "memory" if memory > arithmetic else unit_text(
@@ -282,9 +285,9 @@ def against_c(original, kernel, *before, operation="wkv5"):
     if missing := what_is_missing():
         print(f"No machine code here: {missing}")
         return
-    theirs = record(f"rwkv-cuda-{operation}").row(original, dtype="float32")
+    original_row = record(f"rwkv-cuda-{operation}").row(original, dtype="float32")
     mine = assembly(kernel, *WKV5_SIGNATURE)
-    print(f"CUDA C: {theirs.registers} registers; ours: {mine.registers}, and", end=" ")
+    print(f"CUDA C: {original_row.registers} registers; ours: {mine.registers}, and", end=" ")
     print(f"{mine.started('LDG', *before)} loads before the first {' or '.join(before)}")
 
 
@@ -301,9 +304,9 @@ def _recorded(name, gpu, folder):
 
 
 def _row(measured, method, shape, dtype):
-    asked = method, shape, dtype
+    key = method, shape, dtype
     rows = measured.rows if measured else ()
-    return next((row for row in rows if (row.method, row.shape, row.dtype) == asked), None)
+    return next((row for row in rows if (row.method, row.shape, row.dtype) == key), None)
 
 
 def _original(measured, method):
@@ -314,8 +317,8 @@ def _original(measured, method):
 def _times(step, dtype):
     if not step.ms_in(dtype):
         return "not recorded yet" if len(step.rows) == 1 else "–"
-    ours = f"{step.ms_in(dtype):.2f} ms"
-    return f"{ours} (C: {step.original_ms:.2f})" if step.original_ms else ours
+    time = f"{step.ms_in(dtype):.2f} ms"
+    return f"{time} (C: {step.original_ms:.2f})" if step.original_ms else time
 
 
 def _line(wide, label, *cells):

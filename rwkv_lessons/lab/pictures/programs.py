@@ -13,11 +13,11 @@ HEIGHT, GAP = 2.6, 0.35  # inches
 TALLEST, WIDEST = 3.2, 3.2  # of a panel, against its other side
 
 
-def who_reads_what(seen, *arrays, program=None, op=None, axes=None):
+def who_reads_what(trace, *arrays, program=None, op=None, axes=None):
     """A plane of each array: what one program asks for, and what the others do.
 
     Args:
-        seen: a `TritonTrace`.
+        trace: a `TritonTrace`.
         arrays: names of contiguous tensors of at least two axes, drawn side by side.
         program: (x, y, z); by default the first.
         op: "load" or "store"; by default all.
@@ -26,18 +26,20 @@ def who_reads_what(seen, *arrays, program=None, op=None, axes=None):
     """
     program = program or (0, 0, 0)
     if not arrays:
-        raise ValueError(f"no array is named; the kernel has {', '.join(seen.tensors)}")
-    panels = [_panel(seen, array, program, op, (axes or {}).get(array)) for array in arrays]
+        raise ValueError(f"no array is named; the kernel has {', '.join(trace.tensors)}")
+    panels = [_panel(trace, array, program, op, (axes or {}).get(array)) for array in arrays]
     figure = style.figure(HEIGHT + GAP)
     drawn = figure.subplots(1, len(panels), squeeze=False, width_ratios=[_width(p) for p in panels])
     texts = [_draw(ax, *panel) for ax, panel in zip(drawn[0], panels, strict=True)]
-    figure.suptitle(f"{seen.kernel}: program {program} dark, all {seen.programs:,} light", size=10)
+    figure.suptitle(
+        f"{trace.kernel}: program {program} dark, all {trace.programs:,} light", size=10
+    )
     return Picture(figure, f"program {program}: " + "; ".join(texts))
 
 
-def _panel(seen, array, program, op, axes):
+def _panel(trace, array, program, op, axes):
     """What `_draw` draws: counts of this program and of all in the plane, and how to name them."""
-    counts = seen.by_program(array, op)
+    counts = trace.by_program(array, op)
     if program not in counts:
         raise ValueError(f"program is {program!r}, which does not use {array}")
     mine, everyone = counts[program], sum(counts.values())
@@ -48,7 +50,7 @@ def _panel(seen, array, program, op, axes):
         for n in range(mine.ndim)
     )
     planes = [x[place] if down % x.ndim < across % x.ndim else x[place].T for x in (mine, everyone)]
-    ops = {a.op for a in seen.accesses if a.array == array and op in (None, a.op)}
+    ops = {a.op for a in trace.accesses if a.array == array and op in (None, a.op)}
     letters = LETTERS.get(array.removesuffix(PARTS), "")
     letters = "·" * (mine.ndim - len(letters)) + letters
     names = [
@@ -97,15 +99,15 @@ def _draw(ax, array, mine, everyone, ops, times, names):
     return f"{array} {count} of {mine.size} elements of its plane, all programs {times:.3g}×"
 
 
-def where_it_lies(seen, array, program):
+def where_it_lies(trace, array, program):
     """An array as it lies in memory, a token's numbers to a line: those that one program loads.
 
     Args:
-        seen: a `TritonTrace`.
+        trace: a `TritonTrace`.
         array: a contiguous tensor [B, T, H, …]; a few dozen numbers are enough.
         program: (x, y, z).
     """
-    mine = seen.by_program(array, "load")[program]
+    mine = trace.by_program(array, "load")[program]
     heads, lines = mine.shape[2], mine.reshape(mine.shape[0] * mine.shape[1], -1)
     figure = style.figure(0.3 * len(lines) + 0.6)
     axes = figure.subplots()

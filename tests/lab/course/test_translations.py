@@ -152,18 +152,18 @@ def test_messages_are_words_of_the_program():
 
 
 def test_a_message_is_found_with_its_numbers():
-    said = translation.texts("zh").said
-    assert said("  3 warps: 3 load requests, 2 store requests") == (
+    translate = translation.texts("zh").translate
+    assert translate("  3 warps: 3 load requests, 2 store requests") == (
         "  3 个 warp：3 次读取请求、2 次写入请求"
     )
-    assert said("2 of 64 threads wait at a barrier, but thread (6, 0, 0) has returned") == (
+    assert translate("2 of 64 threads wait at a barrier, but thread (6, 0, 0) has returned") == (
         "64 个线程中有 2 个在屏障处等待，但线程 (6, 0, 0) 已经返回"
     )
-    assert said("0 atomics · 65 loads per warp and token · no race").endswith(" · 没有竞态")
-    assert said("two blocks (n=64): first difference at [i=32]: NaN, want 1.5; 2 of 3 differ") == (
-        "两个线程块（n=64）：第一处不同在 [i=32]：得到 NaN，应为 1.5；3 个中有 2 个不同"
-    )
-    assert said("nobody translated this") == "nobody translated this"
+    assert translate("0 atomics · 65 loads per warp and token · no race").endswith(" · 没有竞态")
+    assert translate(
+        "two blocks (n=64): first difference at [i=32]: NaN, want 1.5; 2 of 3 differ"
+    ) == ("两个线程块（n=64）：第一处不同在 [i=32]：得到 NaN，应为 1.5；3 个中有 2 个不同")
+    assert translate("nobody translated this") == "nobody translated this"
 
 
 def in_both_languages(monkeypatch, printed):

@@ -61,11 +61,11 @@ def answer(*cases: Small):
                     raise ChangedInput("the kernel changed an input")
             except (Difference, trace.KernelFault) as error:
                 sizes = ", ".join("×".join(map(str, x.shape)) for x in case.inputs)
-                what = f"{case.name} (n={sizes})"
+                label = f"{case.name} (n={sizes})"
                 small = case.want.size < LARGE and len(case.inputs[0]) < LARGE
                 if isinstance(error, Difference) and small and (cause := _cause(kernel, case)):
-                    what, error = f"{what}: {error}", cause  # not what came of it
-                return failed(what, error, exercise, case.symptom, outside="tail")
+                    label, error = f"{label}: {error}", cause  # not what came of it
+                return failed(label, error, exercise, case.symptom, outside="tail")
         return Row("answer", PASSED, f"{len(cases)} cases on the CPU")
 
     gather.kind = "answer"

@@ -62,10 +62,10 @@ def sweep_gain(block, than, stem="06_block_size", operation="wkv5", gpu=GPU, fol
     """How many times faster the rung is in blocks of `block` than of `than`; None if unknown."""
     try:
         measured = record(f"{operation}-ladder", gpu, folder)
-        ours, other = (measured.milliseconds(f"{stem}[{n}]") for n in (block, than))
+        this_ms, other_ms = (measured.milliseconds(f"{stem}[{n}]") for n in (block, than))
     except LookupError:
         return None
-    return other / ours if ours and other else None
+    return other_ms / this_ms if this_ms and other_ms else None
 
 
 def on_their_way(sms=132, gpu=GPU, folder=None):
@@ -79,11 +79,11 @@ def on_their_way(sms=132, gpu=GPU, folder=None):
     """
     limits = record("ceilings", gpu, folder).ceilings
     speed, ns = limits["copy_bytes_per_s"], limits.get("memory_latency_ns")
-    taken = f"{ns:.0f} ns, as recorded" if ns else f"{ASSUMED_NS} ns, say (not recorded yet)"
+    latency = f"{ns:.0f} ns, as recorded" if ns else f"{ASSUMED_NS} ns, say (not recorded yet)"
     flying = speed * (ns or ASSUMED_NS) * 1e-9
     return (
         f"{gpu}: {speed / 1e12:.2f} TB/s, as recorded\n"
-        f"a request takes {taken}\n"
+        f"a request takes {latency}\n"
         f"in flight: {flying / 1e6:.2f} MB, {flying / sms / 1e3:.0f} KB for each of {sms} SMs\n"
         f"that is {flying / sms / REQUEST:.0f} requests of 32 lanes × 16 bytes on each SM"
     )
@@ -129,15 +129,15 @@ def _slots(size, registers, threads, arch="sm_90"):
     occupied = occupancy(registers, size, arch=arch, blocks=blocks)
     a_block = ceil_div(size, WARP)
     fit = occupied.warps_per_sm
-    taken = occupied.busiest_warps if blocks and fit else fit
+    used = occupied.busiest_warps if blocks and fit else fit
     room = occupancy(registers, WARP, arch=arch).by["registers"]
     slots = []
     for warp in range(ARCHITECTURES[arch].warps):
         quarter, n = warp % QUARTERS, warp // QUARTERS
         x = quarter % 2 * (SIDE + 0.5) + n % SIDE
         y = quarter // 2 * (SIDE + 0.5) + n // SIDE
-        slots.append((x, y, warp // a_block if warp < taken else None, warp < room))
-    text = f"{taken} of the {fit} warps that fit" if blocks else f"{fit} warps fit"
+        slots.append((x, y, warp // a_block if warp < used else None, warp < room))
+    text = f"{used} of the {fit} warps that fit" if blocks else f"{fit} warps fit"
     return slots, text if fit else f"a block needs {a_block} warps: none fits"
 
 

@@ -89,8 +89,8 @@ def padding_to_try(paddings=(0, 1, 2, 3, 4, 8, 16, 32)):
 
     def draw(layout, padding):
         x = np.ones(BANKS, np.float32)
-        seen = trace(LAYOUTS[layout], 1, BANKS, x, x.copy(), constants={"ROW": N + padding})
-        request = seen.request(array="s_state", op="load")
+        t = trace(LAYOUTS[layout], 1, BANKS, x, x.copy(), constants={"ROW": N + padding})
+        request = t.request(array="s_state", op="load")
         lanes = range(BANKS)
         wavefronts = schedule(lanes, request.addresses, request.row.width, request.row.op)
         drawing = Drawing(40 + BANKS * CELL, 30 + BANKS * 11)

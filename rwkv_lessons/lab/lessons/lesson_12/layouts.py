@@ -105,8 +105,8 @@ def _panel(ax, shape, stride, name, layout):
     return "; ".join(lines)
 
 
-def _cell(ax, row, column, who, lanes, width):
-    warp, lane, register = who
+def _cell(ax, row, column, owner, lanes, width):
+    warp, lane, register = owner
     share = LIGHTEST + (DARKEST - LIGHTEST) * lane / (lanes - 1)
     colour = style.OKABE_ITO[WARPS[warp % len(WARPS)]]
     style.box(ax, column + 0.04, row + 0.05, 0.92, 0.9, colour, alpha=share)

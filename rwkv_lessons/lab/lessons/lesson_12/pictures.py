@@ -8,14 +8,14 @@ from warplens.pictures.style import Picture
 SHADES = ("blue", "sky blue")
 
 
-def who_has_what(seen, array, BLOCK):
+def who_has_what(trace, array, BLOCK):
     """The lanes of all programs side by side: the element each one has, or that it has none.
 
     Args:
-        seen: a `TritonTrace` of programs that have BLOCK lanes each.
+        trace: a `TritonTrace` of programs that have BLOCK lanes each.
         array: a tensor of one axis, every element of which is asked for by one program.
     """
-    owned = {program[0]: np.flatnonzero(x) for program, x in seen.by_program(array).items()}
+    owned = {program[0]: np.flatnonzero(x) for program, x in trace.by_program(array).items()}
     figure = style.figure(1.1, min(style.WIDTH, 0.6 * BLOCK * len(owned)))
     axes = figure.subplots()
     for program, elements in sorted(owned.items()):

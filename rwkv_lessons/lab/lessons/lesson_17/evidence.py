@@ -94,12 +94,12 @@ def sweeping_much(launch, size, BT=16):
     return replace(sweep, wants=wants, scales={"ds0": added})
 
 
-def in_turn(launch, one, two, size, BT):
+def in_turn(launch, first_kernel, second_kernel, size, BT):
     """What both kernels compute, in the interpreter, the second on what the first one wrote."""
-    before = results(one, keeping(launch, size, BT))["before"]
+    before = results(first_kernel, keeping(launch, size, BT))["before"]
     second = sweeping(launch, size, BT)
     second = replace(second, inputs=second.inputs | {"before": before})
-    return results(two, second), second.wants
+    return results(second_kernel, second), second.wants
 
 
 def cases(make, much):

@@ -40,10 +40,10 @@ class DecayChunk:
     def _parts(self, r, k, v, do, w, s, g):
         a, last = w.cumsum(0), w.sum(0)
         b = a - w
-        wanted = (do @ v.T).tril(-1)  # the gradient of the scores
+        d_scores = (do @ v.T).tril(-1)  # the gradient of the scores
         dr_s, dk_s = b.exp() * (do @ s.T), (last - a).exp() * (v @ g.T)
-        dr_c = b.exp() * (wanted @ (k * (-a).exp()))
-        dk_c = (-a).exp() * (wanted.T @ (r * b.exp()))
+        dr_c = b.exp() * (d_scores @ (k * (-a).exp()))
+        dk_c = (-a).exp() * (d_scores.T @ (r * b.exp()))
         return r, k, dr_s, dk_s, dr_c, dk_c, last.exp() * (s * g).sum(1)
 
 

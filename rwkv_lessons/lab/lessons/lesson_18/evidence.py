@@ -183,13 +183,13 @@ def _captured(capture, function, make):
         raise Trouble("nothing captured", "no graph was captured")
     if f.in_capture != 1:
         raise Trouble("once", f"f is called {f.in_capture} times in the capture, want once")
-    calls, held = f.calls, cuda.captured[-1]
+    calls, graph = f.calls, cuda.captured[-1]
     results = [_copied(replay(*make(seed))) for seed in range(3)]
     wants = [_several(function(*make(seed))) for seed in range(3)]
     _agrees("the same inputs", results[0], wants[0])
     if _is(results[2], wants[1]):
         raise Trouble("one behind", "each answer is that of the inputs before")
-    if _is(results[1], wants[0]) and any(_apart(replay, held)):
+    if _is(results[1], wants[0]) and any(_apart(replay, graph)):
         raise Trouble("elsewhere", "a result lies in memory that the graph does not write")
     _agrees("other inputs", results[1], wants[1])
     _agrees("and others", results[2], wants[2])
@@ -211,8 +211,10 @@ def _copied(results):
 
 def _apart(replay, graph):
     """Whether each result keeps its memory from call to call, and the graph writes elsewhere."""
-    one, other = _several(replay()), _several(replay())
-    return [address(x) == address(y) not in graph.memory for x, y in zip(one, other, strict=True)]
+    first, second = _several(replay()), _several(replay())
+    return [
+        address(x) == address(y) not in graph.memory for x, y in zip(first, second, strict=True)
+    ]
 
 
 def _is(got, want):

@@ -50,8 +50,8 @@ def events_of(file):
 
 def find(traces, method, shape=SHORT, replayed=False):
     """The one of these calls, or None."""
-    asked = (method, tuple(shape), replayed)
-    return next((x for x in traces if (x.method, x.shape, x.replayed) == asked), None)
+    key = (method, tuple(shape), replayed)
+    return next((x for x in traces if (x.method, x.shape, x.replayed) == key), None)
 
 
 def save_traces(traces, folder="race_traces"):
@@ -70,8 +70,8 @@ def rows(traces, shape=SHORT):
     lines = []
     for method in methods:
         eager, graph = (find(traces, method, shape, x) for x in (False, True))
-        theirs = [f"{us:,}" for us in published.get(method, ())] or ["–"] * 2
-        lines.append([method, *_cells(eager, graph), *(theirs if published else [])])
+        published_us = [f"{us:,}" for us in published.get(method, ())] or ["–"] * 2
+        lines.append([method, *_cells(eager, graph), *(published_us if published else [])])
     return [*HEAD, *(HEAD_A800 if published else [])], lines
 
 

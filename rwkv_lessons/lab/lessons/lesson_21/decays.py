@@ -35,27 +35,31 @@ def time_against_decay(gpu=GPU, folder=None):
         LookupError: the cases are not recorded.
     """
     measured = record(NAME, gpu, folder)
-    ours = {row.method.removeprefix("wkv6, "): row for row in measured.rows if row.median_ms}
+    by_case = {row.method.removeprefix("wkv6, "): row for row in measured.rows if row.median_ms}
     peers = _peers(gpu, folder)
     figure = style.figure(3.7, 9)
     lines = []
     for ax, (kind, suffix) in zip(figure.subplots(1, 2), PASSES.items(), strict=True):
-        times = {case: ours[case + suffix].median_ms for case in EVEN if case + suffix in ours}
-        mixed = {case: ours[case + suffix].median_ms for case in MIXED if case + suffix in ours}
-        theirs = {case: peers[case + suffix] for case in EVEN if case + suffix in peers}
+        times = {
+            case: by_case[case + suffix].median_ms for case in EVEN if case + suffix in by_case
+        }
+        mixed = {
+            case: by_case[case + suffix].median_ms for case in MIXED if case + suffix in by_case
+        }
+        peer_ms = {case: peers[case + suffix] for case in EVEN if case + suffix in peers}
         floor = _floor(kind, measured.rows[0], gpu, folder)
-        top = 1.25 * max([*times.values(), *mixed.values(), *theirs.values()])
-        _ground(ax, 0.45 * top if theirs else 0.02 * top)
-        if theirs:
-            _line(ax, theirs, color=style.STORE, label="FLA's chunked kernel")
+        top = 1.25 * max([*times.values(), *mixed.values(), *peer_ms.values()])
+        _ground(ax, 0.45 * top if peer_ms else 0.02 * top)
+        if peer_ms:
+            _line(ax, peer_ms, color=style.STORE, label="FLA's chunked kernel")
         _line(ax, times, color=style.LOAD, label="similar everywhere")
         _points(ax, mixed, top)
         if floor:
             ax.axhline(floor, color=style.INK, linewidth=1, linestyle=":", label="roofline")
         ax.set(title=kind, ylabel="ms on the device", ylim=(0, top))
         lines.append(f"{kind}: {_said(times | mixed)}")
-        if theirs:
-            lines.append(f"{kind}, FLA's chunked kernel: {_said(theirs)}")
+        if peer_ms:
+            lines.append(f"{kind}, FLA's chunked kernel: {_said(peer_ms)}")
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper left", ncols=4, fontsize=8)
     return Picture(figure, "\n".join(lines))

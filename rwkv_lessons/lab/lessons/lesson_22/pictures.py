@@ -33,8 +33,8 @@ def replaced(s, key, value):
     _answers(panels[4], s, after, key, value)
     across = torch.stack([key[1], -key[0]])
     texts = [f"κ looks up: {_pair(answer)} before, {_pair(key @ after)} after"]
-    other = f"{_pair(across @ s)} before, {_pair(across @ after)} after"
-    texts.append(f"a key at a right angle looks up: {other}")
+    lookups = f"{_pair(across @ s)} before, {_pair(across @ after)} after"
+    texts.append(f"a key at a right angle looks up: {lookups}")
     texts.append(f"if nothing were removed, κ would look up: {_pair(key @ (s + added))}")
     return Picture(figure, "\n".join(texts))
 

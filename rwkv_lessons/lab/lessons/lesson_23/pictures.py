@@ -95,15 +95,15 @@ def overwritten(rates=None):
         for name, row in (("z kept", z), ("z from the inverse", again)):
             before = after - rate * torch.outer(kappa, row)
             errors[name].append(float((before - s).norm() / s.norm()))
-    left = [1 - rate for rate in rates]
+    remaining = [1 - rate for rate in rates]
     for (name, values), look in zip(errors.items(), ("o-", "s-"), strict=True):
-        ax.plot(left, [max(x, 1e-9) for x in values], look, markersize=4, label=name)
+        ax.plot(remaining, [max(x, 1e-9) for x in values], look, markersize=4, label=name)
     ax.set(xscale="log", yscale="log", ylim=(5e-10, 10))
     ax.invert_xaxis()
     ax.set(xlabel="1 − β: what is left of the old answer", ylabel="error of one step back")
     ax.legend(loc="upper left")
     ratio = errors["z from the inverse"][-1] / max(errors["z kept"][-1], 1e-9)
-    text = f"1 − β = {left[-1]:.0e}: with z kept "
+    text = f"1 − β = {remaining[-1]:.0e}: with z kept "
     text += f"more than 1,000 times as exact: {ratio > 1e3}"
     return Picture(figure, text)
 

@@ -115,8 +115,8 @@ def same_text(*kinds):
             model, prompts = small_model(kind), sequences(9, 5)
             want, logits = written(model, prompts)
             with attending(model, function):
-                got, ours = written(model, prompts)
-            off = float((ours - logits).abs().max())
+                got, own_logits = written(model, prompts)
+            off = float((own_logits - logits).abs().max())
             if not torch.equal(got, want) or not off <= LOGIT_TOLERANCE:
                 first = int((got != want).any(0).nonzero().flatten()[:1].sum())
                 details = (f"first other token: number {first}; logits differ by up to {off:.2g}",)

@@ -21,8 +21,8 @@ def layer_inputs(dtype, H=8, N=512, rank_q=96):
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(1, rank_q, generator=generator)
     w_q = torch.randn(H, sizes.K, rank_q, generator=generator) / rank_q**0.5
-    rest = [values[name] for name in ("q_rope", "latent", "k_rope", "w_k", "w_v")]
-    return [y.to(dtype) for y in (x, w_q, *rest)] + [scale_of(sizes)]
+    cache_and_weights = [values[name] for name in ("q_rope", "latent", "k_rope", "w_k", "w_v")]
+    return [y.to(dtype) for y in (x, w_q, *cache_and_weights)] + [scale_of(sizes)]
 
 
 def precision(forms, dtypes=(torch.float16, torch.bfloat16, torch.float32)):

@@ -90,10 +90,10 @@ def cached(model, tokens):
     """
     with torch.no_grad():
         cache = model(**sequences(tokens), use_cache=True).past_key_values
-    held = sum(x.nbytes for entry in cache.layers for x in (entry.keys, entry.values))
+    bytes_cached = sum(x.nbytes for entry in cache.layers for x in (entry.keys, entry.values))
     c = model.config
     numbers = c.num_attention_heads * (c.qk_nope_head_dim + c.qk_rope_head_dim + c.v_head_dim)
-    return held, tokens * c.num_hidden_layers * numbers * model.dtype.itemsize
+    return bytes_cached, tokens * c.num_hidden_layers * numbers * model.dtype.itemsize
 
 
 def one_step(model, tokens):
@@ -109,14 +109,14 @@ def shapes(model, tokens=12):
     """Prints what a model's attention is given for one more token after `tokens`."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    prompts, seen = sequences(tokens), []
+    prompts, calls = sequences(tokens), []
     with torch.no_grad():
         cache = model(**prompts, use_cache=True).past_key_values
         for name, x in (("keys", cache.layers[0].keys), ("values", cache.layers[0].values)):
             print(f'cache, "{name}"'.ljust(18), list(x.shape))
 
         def look(module, query, key, value, *args, **named):
-            seen.append((query, key, value))
+            calls.append((query, key, value))
             return ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, key, value, *args, **named)
 
         before = model.config._attn_implementation
@@ -124,5 +124,5 @@ def shapes(model, tokens=12):
         model.set_attn_implementation(LESSON)
         model(prompts["input_ids"][:, -1:], past_key_values=cache, use_cache=True)
         model.set_attn_implementation(before)
-    for name, x in zip(("query", "key", "value"), seen[0], strict=True):
+    for name, x in zip(("query", "key", "value"), calls[0], strict=True):
         print(f"attention, {name}".ljust(18), list(x.shape))

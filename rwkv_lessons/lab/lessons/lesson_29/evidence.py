@@ -73,8 +73,8 @@ def mixes(kernel, launch):
             kernel[grid](*tensors.values(), o, s1, **constants)
             return o.to(r.dtype), s1
         shapes = {"o": (B, T, H, V), "s1": (B, H, K, V)}
-        wanted = {name: torch.zeros(shape) for name, shape in shapes.items()}
-        outputs = results(kernel, Launch(grid, tensors, shapes, wanted, constants))
+        zeros = {name: torch.zeros(shape) for name, shape in shapes.items()}
+        outputs = results(kernel, Launch(grid, tensors, shapes, zeros, constants))
         return outputs["o"].float(), outputs["s1"].float()
 
     return mix

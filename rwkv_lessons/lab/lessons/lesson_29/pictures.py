@@ -33,7 +33,7 @@ def reversal_curve():
     curve = reverse.curve()
     losses, right = np.array(curve["losses"]), {int(n): x for n, x in curve["right"].items()}
     figure = style.figure(3.0)
-    left, other = figure.subplots(1, 2, width_ratios=(1.6, 1))
+    left, accuracy = figure.subplots(1, 2, width_ratios=(1.6, 1))
     left.plot(losses, color=style.FAINT, linewidth=0.6)
     window = 50
     smooth = np.convolve(losses, np.ones(window) / window, "valid")
@@ -44,10 +44,10 @@ def reversal_curve():
     )
     longest = curve["longest"]
     colours = [style.LOAD if n <= longest else style.STORE for n in right]
-    other.bar(list(right), list(right.values()), color=colours)
-    other.axvline(longest + 0.5, color=style.INK, linestyle=":", linewidth=1)
-    other.set(xlabel="digits", ylabel="lines that are right", ylim=(0, 1.05))
-    other.set_title(f"trained on 1 to {longest} digits")
+    accuracy.bar(list(right), list(right.values()), color=colours)
+    accuracy.axvline(longest + 0.5, color=style.INK, linestyle=":", linewidth=1)
+    accuracy.set(xlabel="digits", ylabel="lines that are right", ylim=(0, 1.05))
+    accuracy.set_title(f"trained on 1 to {longest} digits")
     shares = "  ".join(f"{n}: {100 * x:.0f} %" for n, x in right.items())
     where = f"{curve['date']}, torch {curve['torch']}, one thread; {curve['command']}"
     return Picture(

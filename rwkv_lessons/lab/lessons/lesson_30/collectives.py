@@ -20,26 +20,26 @@ class _Ranks:
     def __init__(self, function, values):
         self.function, self.values = function, values
         self.sent = {}  # (from, to): the messages so far
-        self.found = {}  # rank: what it returned
+        self.returned = {}  # rank: what it returned
         self.waits = {}  # rank: whose message it waits for
 
     def run(self):
         ranks = range(len(self.values))
-        while len(self.found) < len(ranks):
+        while len(self.returned) < len(ranks):
             before = self._progress()
             for rank in ranks:
-                if rank not in self.found:
+                if rank not in self.returned:
                     self._run_one(rank)
             if self._progress() == before:
                 waits = ", ".join(f"rank {a} waits for rank {b}" for a, b in self.waits.items())
                 raise Difference(f"a hang: {waits}, and no rank sends any more")
-        return [self.found[rank] for rank in ranks]
+        return [self.returned[rank] for rank in ranks]
 
     def _progress(self):
-        return len(self.found), sum(map(len, self.sent.values()))
+        return len(self.returned), sum(map(len, self.sent.values()))
 
     def _run_one(self, rank):
-        ranks, sent, taken = len(self.values), {}, {}
+        ranks, sent, received = len(self.values), {}, {}
 
         def send(x, to):
             following = (rank + 1) % ranks
@@ -52,16 +52,16 @@ class _Ranks:
                 raise Difference(f"rank {rank} sends {ranks} messages, want {ranks - 1} at most")
 
         def receive(source):
-            messages, n = self.sent.get((source, rank), []), taken.get(source, 0)
+            messages, n = self.sent.get((source, rank), []), received.get(source, 0)
             if n == len(messages):
                 self.waits[rank] = source
                 raise _Waits
-            taken[source] = n + 1
+            received[source] = n + 1
             return messages[n].clone()
 
         try:
             mine = self.values[rank]
-            self.found[rank] = called(self.function, mine, rank, ranks, send, receive)
+            self.returned[rank] = called(self.function, mine, rank, ranks, send, receive)
             self.waits.pop(rank, None)
         except _Waits:
             pass
@@ -95,8 +95,8 @@ def _judge(results, values):
                 raise Difference(f"rank {rank}: place {n} holds {x!r}, want rank {n}'s tensor")
             if not torch.equal(x, want):
                 whose = [m for m, y in enumerate(values) if torch.equal(x, y)]
-                what = f"rank {whose[0]}'s tensor" if whose else "a tensor of no rank"
-                raise Difference(f"rank {rank}: place {n} holds {what}, want rank {n}'s")
+                content = f"rank {whose[0]}'s tensor" if whose else "a tensor of no rank"
+                raise Difference(f"rank {rank}: place {n} holds {content}, want rank {n}'s")
 
 
 def _said(x):

@@ -82,9 +82,9 @@ def exact_compose(A1, B1, A2, B2):
 
 def exact_entries(A, B):
     E, states = 0 * B[0], []
-    for decay, left in zip(A, B, strict=True):
+    for decay, added in zip(A, B, strict=True):
         states.append(E)
-        E = decay[:, None] * E + left
+        E = decay[:, None] * E + added
     return torch.stack(states)
 
 

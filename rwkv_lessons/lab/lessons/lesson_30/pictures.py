@@ -62,13 +62,13 @@ def reaching(w, bits=32):
         bits: decays below 2^-bits do not count.
     """
     before = torch.cat([torch.zeros_like(w[:1]), w[:-1].cumsum(0)])
-    left = (before.amax(-1) / torch.log(torch.tensor(2.0))).numpy()
-    reach = [int((left[:, h] >= -bits).sum()) for h in range(left.shape[1])]
+    log2_left = (before.amax(-1) / torch.log(torch.tensor(2.0))).numpy()
+    reach = [int((log2_left[:, h] >= -bits).sum()) for h in range(log2_left.shape[1])]
     figure = style.figure(3.2)
     ax = figure.subplots()
     last = len(reach) - 1
     for h, colour in ((0, MAIN), (last // 2, style.OKABE_ITO["green"]), (last, FIX)):
-        shown = left[: reach[h] + 1, h]
+        shown = log2_left[: reach[h] + 1, h]
         ax.plot(shown, color=colour, label=f"head {h}: {reach[h]:,} tokens")
     ax.axhline(-bits, color=style.INK, linestyle=":", linewidth=1)
     ax.set(xlabel="token of the rank", ylabel="log₂ of what is left")

@@ -73,9 +73,11 @@ def run(folder, about, rank):
     o, _ = sequence_parallel(operation)(*mine)
     expected, _ = operation(*whole)
     gradients = torch.autograd.grad(o.square().sum(), mine)
-    wanted = torch.autograd.grad(expected.square().sum(), whole)
+    expected_gradients = torch.autograd.grad(expected.square().sum(), whole)
     pairs = [(o, expected[:, here])]
-    pairs += [(x, y[:, here]) for x, y in zip(gradients, wanted, strict=True) if x.ndim > 2]
+    pairs += [
+        (x, y[:, here]) for x, y in zip(gradients, expected_gradients, strict=True) if x.ndim > 2
+    ]
     errors = [float((x - y).norm() / y.norm()) for x, y in pairs]
     right = all(error < 1e-5 for error in errors)
     print(f"rank {rank}: tokens {here.start} to {here.stop - 1}, ", end="")

@@ -124,7 +124,7 @@ def _arrays(names, writes, values):
     return {name: fresh(x.shape) if name in writes else x for name, x in float32s.items()}
 
 
-def sizes(kernel, tile, rows=None, seen=()):
+def sizes(kernel, tile, rows=None, visited=()):
     """Other values of TILE, WINDOW and ROWS, where the kernel or what it calls has these names.
 
     And of names of a learner's own for a part or a multiple of TILE, as GROUPS = TILE // 4.
@@ -136,8 +136,8 @@ def sizes(kernel, tile, rows=None, seen=()):
             by_name[name] = rows
         elif tile and own and type(value) is int and name != "ROWS" and _of_tile(value, own):
             by_name[name] = value * tile // own
-        if is_kernel_function(value) and plain(value) not in (function, *seen):
-            by_name |= sizes(value, tile, rows, (function, *seen))
+        if is_kernel_function(value) and plain(value) not in (function, *visited):
+            by_name |= sizes(value, tile, rows, (function, *visited))
     return by_name
 
 
@@ -147,11 +147,11 @@ def _of_tile(value, tile):
 
 def _launch(launch, kernel, case, strided):
     """Grid and block, and the sizes that the kernel is run with: threads for a small tile only."""
-    other = sizes(kernel, case.tile, case.rows)
-    if case.tile is OWN or not ({*other} - {"ROWS"} or strided):
-        return launch(*case.shape), other
+    own_sizes = sizes(kernel, case.tile, case.rows)
+    if case.tile is OWN or not ({*own_sizes} - {"ROWS"} or strided):
+        return launch(*case.shape), own_sizes
     grid, block = launch(*case.shape, tile=case.tile)
-    return (grid, min(block, case.tile // outputs_of(launch))), other
+    return (grid, min(block, case.tile // outputs_of(launch))), own_sizes
 
 
 def outputs_of(launch):
@@ -164,8 +164,8 @@ def compare_all(writes, got, wants, numbers="random", untouched=False):
     for name in writes:
         want, mine = wants[name].cpu().numpy(), np.asarray(got[name])
         if numbers == "late":  # the largest of the others sets the scale
-            others = slice(1, None) if name == "dk" else slice(0, -1)
-            compare(mine[..., others], want[..., others], LETTERS[name], untouched=untouched)
+            compared = slice(1, None) if name == "dk" else slice(0, -1)
+            compare(mine[..., compared], want[..., compared], LETTERS[name], untouched=untouched)
         with about(name):
             compare(mine, want, LETTERS[name], untouched=untouched)
 
@@ -210,9 +210,9 @@ def timex_judged(launch: Callable, writes, *most, strided=False, traced=TRACED):
         answer = Row("answer", FAILED, f"{case.name} ({size})", why(error, exercise, case))
         if isinstance(error, trace.KernelFault):
             return answer, STOPPED
-        asked = given(kernel, exercise, traced)  # perhaps a race says why
-        ((grid, block, values),) = asked.launches
-        race = mishap([traced_launch(kernel, grid, block, values, asked.constants)], exercise)
+        example = given(kernel, exercise, traced)  # perhaps a race says why
+        ((grid, block, values),) = example.launches
+        race = mishap([traced_launch(kernel, grid, block, values, example.constants)], exercise)
         return answer, race or Row("traffic", PASSED, "no race")
 
     def traffic(exercise, traces):

@@ -111,12 +111,12 @@ def counted(kernel, launch, shape, tile, writes):
     return trace(kernel, grid, block, *values.values(), constants=small, local=False)
 
 
-def wavefronts(seen, products):
+def wavefronts(trace, products):
     """Wavefronts of L1 or shared memory for 32 products: one for each lane of a warp.
 
     A request to global memory counts as one wavefront, the fewest it can need.
     """
-    return 32 * (seen.requests("global", "load") + seen.shared_wavefronts) / products
+    return 32 * (trace.requests("global", "load") + trace.shared_wavefronts) / products
 
 
 def wavefronts_ms(of_32, shape=SHAPE):

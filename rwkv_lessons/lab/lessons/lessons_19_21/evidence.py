@@ -60,14 +60,14 @@ class GluonLaunch(Launch):
         tensors = super().arguments(device)
         return tensors | {name: tensors[name].to(dtype) for name, dtype in self.dtypes.items()}
 
-    def given(self, tensors):
+    def kernel_arguments(self, tensors):
         """`arguments`, with descriptors of those that have one."""
-        ours = {name: described(tensors[name], n) for name, n in self.described.items()}
-        return tensors | ours
+        descriptors = {name: described(tensors[name], n) for name, n in self.described.items()}
+        return tensors | descriptors
 
     def options(self, device="cpu"):
         """What a compiler is given: as for a launch, descriptors and all."""
-        return self.given(self.arguments(device)) | {"num_warps": self.warps}
+        return self.kernel_arguments(self.arguments(device)) | {"num_warps": self.warps}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +89,7 @@ def watched(kernel, launch, tensors, names=None, reverse=False):
     from warplens.gluon import watch
 
     names = names or {}
-    arguments = {names.get(name, name): x for name, x in launch.given(tensors).items()}
+    arguments = {names.get(name, name): x for name, x in launch.kernel_arguments(tensors).items()}
     return watch(kernel, launch.grid, arguments, launch.warps, launch.keeps, reverse)
 
 
@@ -106,8 +106,8 @@ def answer(*cases: Case):
         for case in cases:
             launch = case.launch()
             tensors = launch.arguments()
-            seen = watched(kernel, launch, tensors, names, case.reverse)
-            trouble = seen.faults[0] if seen.faults else _wrong(launch, tensors, seen, names)
+            trace = watched(kernel, launch, tensors, names, case.reverse)
+            trouble = trace.faults[0] if trace.faults else _wrong(launch, tensors, trace, names)
             if trouble:
                 size = f" ({launch.size})" if launch.size else ""
                 name, symptom = f"{case.name}{size}", case.symptom
@@ -119,12 +119,12 @@ def answer(*cases: Case):
     return gather
 
 
-def _wrong(launch, tensors, seen, names):
+def _wrong(launch, tensors, trace, names):
     """What is wrong with the answers of a launch, or None."""
-    owners = {name: seen.owners.get(tensors[name].data_ptr()) for name in launch.outputs}
+    owners = {name: trace.owners.get(tensors[name].data_ptr()) for name in launch.outputs}
     regions = [WrittenOutput(names.get(n, n), tensors[n], owner) for n, owner in owners.items()]
     try:
-        launch.judge(tensors, dataclasses.make_dataclass("Seen", ["regions"])(regions), names)
+        launch.judge(tensors, dataclasses.make_dataclass("Written", ["regions"])(regions), names)
     except Difference as error:
         return error
     return None
@@ -136,20 +136,20 @@ def _wrong(launch, tensors, seen, names):
 def hidden(kind, share=0.5, *by, text="with work done meanwhile"):
     """So large a share of the copies or products of a kind have work done while they fly."""
 
-    def count(seen):
-        return seen.hidden(kind, *by) / max(len(seen.of(kind)), 1)
+    def count(trace):
+        return trace.hidden(kind, *by) / max(len(trace.of(kind)), 1)
 
-    def where(seen):
-        idle = [x for x in seen.of(kind) if not seen.meanwhile(x, "read", "write", "compute")]
+    def where(trace):
+        idle = [x for x in trace.of(kind) if not trace.meanwhile(x, "read", "write", "compute")]
         lines = dict.fromkeys((x.place, x.until) for x in idle)
         texts = "started in {}\nwaited for in {}, with nothing done between".format
         return tuple(line for x in list(lines)[:2] for line in texts(*x).splitlines())
 
-    def told(seen):
+    def text_of(trace):
         plural = {"copy in": "copies in", "copy out": "copies out", "product": "products"}[kind]
-        return f"{seen.hidden(kind, *by)} of {len(seen.of(kind))} {plural} {text}"
+        return f"{trace.hidden(kind, *by)} of {len(trace.of(kind))} {plural} {text}"
 
-    return Share(count, told, low=share, where=where)
+    return Share(count, text_of, low=share, where=where)
 
 
 class Share(Limit):
@@ -162,17 +162,17 @@ class Share(Limit):
 def waits(kind, at_most, per=1, what="chunk"):
     """At most so many waits for something of a kind, per chunk of which a launch has `per`."""
 
-    def where(seen):
-        lines = [x.place for x in seen.steps if any(y.kind == kind for y in x.ended)]
+    def where(trace):
+        lines = [x.place for x in trace.steps if any(y.kind == kind for y in x.ended)]
         counts = {str(place): sum(str(x) == str(place) for x in lines) for place in lines}
         return tuple(f"{n}× {place}" for place, n in counts.items())
 
-    def count(seen):
-        return seen.waits(kind) / per
+    def count(trace):
+        return trace.waits(kind) / per
 
     name = {"product": "products"}.get(kind, "copies")
     return Limit(
-        count, lambda seen: f"{count(seen):.3g} waits for {name} a {what}", at_most,
+        count, lambda trace: f"{count(trace):.3g} waits for {name} a {what}", at_most,
         where=where, room=1,
     )  # fmt: skip
 
@@ -180,8 +180,8 @@ def waits(kind, at_most, per=1, what="chunk"):
 def most(kind, at_least):
     """At least so many of a kind are on their way at once."""
     name = {"product": "products"}.get(kind, "copies")
-    told = f"up to {{}} {name} on their way at once".format
-    return Limit(lambda x: x.most(kind), lambda x: told(x.most(kind)), low=at_least)
+    text_of = f"up to {{}} {name} on their way at once".format
+    return Limit(lambda x: x.most(kind), lambda x: text_of(x.most(kind)), low=at_least)
 
 
 def in_flight(launch: Callable, *limits):
@@ -195,13 +195,13 @@ def in_flight(launch: Callable, *limits):
     def gather(kernel, exercise):
         counted = launch()
         names = parameter_names(kernel, exercise.reference)
-        seen = watched(kernel, counted, counted.arguments(), names)
-        if seen.faults:
-            return Row("in flight", FAILED, "", explained(seen.faults[0], exercise))
-        counts = [limit.text(seen) for limit in limits]
+        trace = watched(kernel, counted, counted.arguments(), names)
+        if trace.faults:
+            return Row("in flight", FAILED, "", explained(trace.faults[0], exercise))
+        counts = [limit.text(trace) for limit in limits]
         for limit, text in zip(limits, counts, strict=True):
-            if not limit.holds(seen):
-                details = explained("\n".join(limit.where(seen)), exercise, "idle")
+            if not limit.holds(trace):
+                details = explained("\n".join(limit.where(trace)), exercise, "idle")
                 return Row("in flight", FAILED, f"{text}, want {limit.want()}", details)
         return Row("in flight", PASSED, " · ".join(counts))
 
@@ -264,7 +264,7 @@ def gpu(launch: Callable):
 def start(kernel, launch, tensors, names=None):
     """Launches on the GPU where the tensors are."""
     names = names or {}
-    arguments = {names.get(name, name): x for name, x in launch.given(tensors).items()}
+    arguments = {names.get(name, name): x for name, x in launch.kernel_arguments(tensors).items()}
     kernel[launch.grid](**arguments, num_warps=launch.warps)
 
 
@@ -287,9 +287,9 @@ def two_pieces(*cases):
                     if getattr(piece, "dtype", None) != torch.bfloat16:
                         kind = getattr(piece, "dtype", type(piece).__name__)
                         raise WrongCall(f"a piece is {kind}, want torch.bfloat16")
-                left = (x.double() - got[0].double() - got[1].double()).abs()
-                if not bool((left <= PIECES * x.double().abs()).all()):
-                    n = int((left - PIECES * x.double().abs()).argmax())
+                remainder = (x.double() - got[0].double() - got[1].double()).abs()
+                if not bool((remainder <= PIECES * x.double().abs()).all()):
+                    n = int((remainder - PIECES * x.double().abs()).argmax())
                     parts = " + ".join(f"{float(y.flatten()[n]):.9g}" for y in got)
                     raise Difference(f"{float(x.flatten()[n]):.9g} is not {parts}, to 16 bits")
             except (Difference, KernelFault) as trouble:

@@ -60,8 +60,8 @@ def chunks(launch, B, T, H, decay="some", states=True):
 class TwoPieces(GluonLaunch):
     """A launch whose o is judged as a whole, too."""
 
-    def judge(self, tensors, seen=None, names=None):
-        super().judge(tensors, seen, names)
+    def judge(self, tensors, watched=None, names=None):
+        super().judge(tensors, watched, names)
         off, want = norm_of_error(tensors["o"], self.wants["o"]), self.wants["o"]
         limit = LIMITS["three chunks" if want[..., 0].numel() >= 192 else "one chunk"]
         if not off <= limit:
@@ -72,8 +72,8 @@ class TwoPieces(GluonLaunch):
 class LibraryLaunch(TwoPieces):
     """Of the library's kernel, which gets o twice: as tiles, and as rows for a last chunk."""
 
-    def given(self, tensors):
-        return super().given(tensors) | {"o_rows": tensors["o"]}
+    def kernel_arguments(self, tensors):
+        return super().kernel_arguments(tensors) | {"o_rows": tensors["o"]}
 
 
 def norm_of_error(got, want):
@@ -136,8 +136,8 @@ def variants(id, **edits):
 def errors(kernel, launch):
     """How far o and s1 of a kernel are off, over all their elements, as text."""
     tensors = launch.arguments()
-    seen = watched(kernel, launch, tensors)
-    for fault in seen.faults:
+    trace = watched(kernel, launch, tensors)
+    for fault in trace.faults:
         raise fault
     o, s1 = (norm_of_error(tensors[x], launch.wants[x]) for x in ("o", "s1"))
     return f"{1e3 * o:.2f} thousandths, s1 {1e3 * s1:.3f}"

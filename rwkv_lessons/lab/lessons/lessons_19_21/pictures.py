@@ -104,8 +104,8 @@ def waits_and_code(kernels, launch, chunks):
     head = ("", "waits", "at once", "HGMMA", "DEPBAR", "instructions", "registers", "B spilled")
     lines = [f"{head[0]:26}" + "".join(f"{x:>{len(x) + 2}}" for x in head[1:])]
     for name, kernel in kernels.items():
-        seen = trace(kernel, launch)
-        cells = [seen.waits("product") // chunks, seen.most("product")]
+        gluon_trace = trace(kernel, launch)
+        cells = [gluon_trace.waits("product") // chunks, gluon_trace.most("product")]
         if can_compile(kernel):
             asm = assembly(kernel, **launch.options())
             counts = asm.count("HGMMA"), asm.count("WARPGROUP.DEPBAR")
@@ -127,9 +127,9 @@ def exposed_products(kernels, launch, chunks, ns, tokens=4096):
         f"{'per chunk':26}{'products':>10}{'exposed':>9}{'ns':>6}{f'µs for {tokens:,} tokens':>23}"
     ]
     for name, kernel in kernels.items():
-        seen = trace(kernel, launch)
-        products = len(seen.of("product")) // chunks
-        exposed = products - seen.hidden("product") // chunks
+        gluon_trace = trace(kernel, launch)
+        products = len(gluon_trace.of("product")) // chunks
+        exposed = products - gluon_trace.hidden("product") // chunks
         waited = exposed * ns
         lines.append(
             f"{name:26}{products:10}{exposed:9}{waited:6.0f}{waited * tokens / 64e3:23.1f}"

@@ -26,8 +26,8 @@ def movable_waits(launch):
 
     def draw(wait_for_the_tile, store_wait, the_next_tile_goes_to):
         kernel = _kernel(wait_for_the_tile, store_wait, the_next_tile_goes_to)
-        seen = trace(kernel, launch)
-        return _timeline(seen), _said(seen)
+        gluon_trace = trace(kernel, launch)
+        return _timeline(gluon_trace), _caption(gluon_trace)
 
     knobs = {"wait for the tile": [f"{x} its read" if x != "nowhere" else x for x in PLACES]}
     knobs |= {"store wait": [f"{x} s_w is written" if x != "nowhere" else x for x in PLACES]}
@@ -54,18 +54,18 @@ def _replaced(text, old, new):
     return text.replace(old, new)
 
 
-def _timeline(seen):
+def _timeline(gluon_trace):
     lanes = {}
     for kind in ORDER:
-        for flight in seen.of(kind):
+        for flight in gluon_trace.of(kind):
             lanes.setdefault((kind, flight.name), []).append(flight)
-    last = seen.steps[-1].n
+    last = gluon_trace.steps[-1].n
     drawing = Drawing(LEFT + STEP * MOST, TOP + ROW * 4 + 4)
     for x, (name, colour) in enumerate(THREADS.values()):
         drawing.box(4 + 100 * x, 4, 9, 9, colour)
         drawing.write(17 + 100 * x, 12, name)
     drawing.write(LEFT - 6, TOP + 13, "threads", anchor="end")
-    for step in seen.steps:
+    for step in gluon_trace.steps:
         if step.kind in THREADS:
             drawing.box(_x(step.n), TOP + 2, STEP - 2, ROW - 5, THREADS[step.kind][1])
     for y, ((kind, name), flights) in enumerate(lanes.items(), 1):
@@ -74,7 +74,7 @@ def _timeline(seen):
         for flight in flights:
             start, end = _x(flight.start), _x((flight.end or last) + 1)
             drawing.box(start, TOP + ROW * y + 2, end - start, ROW - 5, COLOURS[kind])
-    if seen.faults:
+    if gluon_trace.faults:
         x = _x(last + 1)
         drawing.line(x, TOP, x, TOP + ROW * 4, OKABE_ITO["vermillion"])
         drawing.write(x + 4, TOP + ROW * 4, "stopped here", INK)
@@ -85,10 +85,10 @@ def _x(step):
     return LEFT + STEP * (step - 1)
 
 
-def _said(seen):
-    if not seen.faults:
-        copies = seen.of("copy in")
-        busy = seen.hidden("copy in")
+def _caption(gluon_trace):
+    if not gluon_trace.faults:
+        copies = gluon_trace.of("copy in")
+        busy = gluon_trace.hidden("copy in")
         return f"right: {busy} of {len(copies)} copies in have work beside them"
-    what, _, *because = str(seen.faults[0]).splitlines()
-    return f"{what}, {' '.join(because[:1]).strip()}"
+    fault, _, *because = str(gluon_trace.faults[0]).splitlines()
+    return f"{fault}, {' '.join(because[:1]).strip()}"

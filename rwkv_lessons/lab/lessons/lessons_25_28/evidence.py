@@ -164,7 +164,7 @@ class _Watch(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.made = []
+        self.created = []
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         out = function(*args, **(kwargs or {}))
@@ -174,7 +174,7 @@ class _Watch(TorchDispatchMode):
             if _is_tensor(x) and x.untyped_storage().data_ptr() not in places:
                 name = function._schema.name.removeprefix("aten::")
                 moved = sum(map(_bytes, (*read, x)))
-                self.made.append(Made(name, tuple(x.shape), x.numel(), moved))
+                self.created.append(Made(name, tuple(x.shape), x.numel(), moved))
         return out
 
 
@@ -191,7 +191,7 @@ def made(function, *args):
     """Every tensor that `function` makes in new memory, in order, as a list of `Made`."""
     with _Watch() as watch:
         function(*args)
-    return watch.made
+    return watch.created
 
 
 FEW_AND_MANY = 2, 6  # heads
@@ -206,10 +206,10 @@ def no_loop_over_heads(arguments):
 
     def work(function, exercise):
         few, many = (len(made(function, *arguments(heads))) for heads in FEW_AND_MANY)
-        one, other = FEW_AND_MANY
-        text = f"{few} tensors made for {one} heads, {many} for {other}"
+        few_heads, many_heads = FEW_AND_MANY
+        text = f"{few} tensors made for {few_heads} heads, {many} for {many_heads}"
         # A loop calls torch at least once more for each; sizes may decide on a call or two.
-        if many - few >= other - one:
+        if many - few >= many_heads - few_heads:
             return Row(
                 "work", FAILED, "a loop over heads", explained(text, exercise, "loop over heads")
             )
@@ -229,18 +229,18 @@ def block_by_block(arguments):
     def traffic(function, exercise):
         inputs = arguments()
         scores, width = inputs[0], inputs[-1]
-        with _Columns(scores) as seen:
+        with _Columns(scores) as columns:
             function(*inputs)
         start = 0
-        for op, low, high in seen.read:
+        for op, low, high in columns.read:
             if high - low >= width:
-                what = f"{op} reads columns {low} to {high} at once; a block has {width}"
+                message = f"{op} reads columns {low} to {high} at once; a block has {width}"
             elif low < start:
-                what = f"{op} reads column {low} again, after column {start}"
+                message = f"{op} reads column {low} again, after column {start}"
             else:
                 start = max(start, low // width * width)
                 continue
-            lines = explained(what, exercise, "block by block")
+            lines = explained(message, exercise, "block by block")
             return Row("traffic", FAILED, "the scores are not read block by block", lines)
         return Row("traffic", PASSED, f"every score is read once, {width} columns at a time")
 
@@ -284,8 +284,8 @@ def nothing_larger(arguments, limit, text):
         largest_made = f"largest tensor made: {list(largest.shape)}, {largest.numbers:,} numbers"
         if largest.numbers > ROOM * limit:
             details = explained(f"by {largest.op}", exercise, "largest")
-            wanted = f"{largest_made}; want at most {limit:,}, {text}"
-            return Row("traffic", FAILED, wanted, details)
+            message = f"{largest_made}; want at most {limit:,}, {text}"
+            return Row("traffic", FAILED, message, details)
         more = (f"more than needed: {limit:,} are enough, {text}",) * (largest.numbers > limit)
         return Row("traffic", PASSED, largest_made, more)
 
