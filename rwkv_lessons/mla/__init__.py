@@ -44,16 +44,16 @@ def __getattr__(name):
     if name == "mla_decode" and TRITON:
         from .decode.forward import mla_decode
 
-        found = mla_decode
+        value = mla_decode
     elif name == "mla_decode":
-        found = mla_absorbed
+        value = mla_absorbed
     elif name == "METHODS":
-        found = {"reference": mla_reference, "absorbed": mla_absorbed}
-        found |= {"decode": __getattr__("mla_decode"), "prefill": mla_prefill} if TRITON else {}
+        value = {"reference": mla_reference, "absorbed": mla_absorbed}
+        value |= {"decode": __getattr__("mla_decode"), "prefill": mla_prefill} if TRITON else {}
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = found
-    return found
+    globals()[name] = value
+    return value
 
 
 def mla(
@@ -108,17 +108,17 @@ def mla(
             host does not read them. There, lengths and left_padding are clamped to their range
             and an invalid page counts as page 0, so nothing outside the cache is read.
     """
-    given = (q, q_rope, latent, k_rope, w_k, w_v)
+    tensors = (q, q_rope, latent, k_rope, w_k, w_v)
     which = {"lengths": lengths, "left_padding": left_padding, "block_table": block_table}
-    sizes = check_arguments(*given, scale=scale, **which)
+    sizes = check_arguments(*tensors, scale=scale, **which)
     expand = w_k is not None and sizes.M > break_even.unchecked(sizes.K, sizes.R, sizes.V)
     if expand or sizes.M >= PREFILL_FROM:
-        return prefill(*given, sizes, scale, **which)
-    learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given)
+        return prefill(*tensors, sizes, scale, **which)
+    learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
     if learns or not q.is_cuda:
-        return absorbed(*given, sizes, scale, **which)
+        return absorbed(*tensors, sizes, scale, **which)
     decode = (_decode if torch.compiler.is_compiling() else _known_decode)()
-    return decode(*given, sizes, scale, **which)
+    return decode(*tensors, sizes, scale, **which)
 
 
 @checked(K=check_count, R=check_count, V=check_count)

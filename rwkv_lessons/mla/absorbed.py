@@ -31,9 +31,9 @@ def mla_absorbed(
 
     Computes in float64 where q is float64, else in float32. Needs B·M·H·N scores of memory.
     """
-    given = (q, q_rope, latent, k_rope, w_k, w_v)
+    tensors = (q, q_rope, latent, k_rope, w_k, w_v)
     which = {"lengths": lengths, "left_padding": left_padding, "block_table": block_table}
-    return absorbed(*given, check_arguments(*given, scale=scale, **which), scale, **which)
+    return absorbed(*tensors, check_arguments(*tensors, scale=scale, **which), scale, **which)
 
 
 @outside_autocast
@@ -52,8 +52,8 @@ def absorbed(
     q_rope = q_rope.to(real).reshape(B, M * H, sizes.P)
 
     s = (product(q, c.mT) + product(q_rope, r.mT)) * scale  # [B, M·H, N]
-    seen = visible(sizes, device=q.device, **which)[:, :, None]  # the same for every head
-    p, lse = masked_softmax(s.view(B, M, H, N), seen)
+    is_visible = visible(sizes, device=q.device, **which)[:, :, None]  # the same for every head
+    p, lse = masked_softmax(s.view(B, M, H, N), is_visible)
     o = product(p.view(B, M * H, N), c).view(B, M, H, sizes.R)
     return head_by_head(o, w_v.to(real).mT).to(w_v.dtype).contiguous(), lse
 

@@ -71,7 +71,7 @@ def check_arguments(
             )
         page_size, N = N, N * block_table.shape[1]
 
-    wanted = {
+    shapes = {
         "q_rope": (q_rope, "B, M, H, P ≥ 1", (B, M, H, max(P, 1))),
         "latent": (latent, "B, N, R", (B, N, R) if page_size is None else latent.shape),
         "k_rope": (k_rope, "as latent, P", (rows, page_size or N, P)),
@@ -81,7 +81,7 @@ def check_arguments(
         "left_padding": (left_padding, "B", (B,)),
         "block_table": (block_table, "B, pages", (B, N // (page_size or 1))),
     }
-    for name, (x, letters, shape) in wanted.items():
+    for name, (x, letters, shape) in shapes.items():
         if x is not None and x.shape != shape:
             raise ValueError(f"{name} must be [{letters}] = {list(shape)}, got {list(x.shape)}")
     if w_k is None and K != R:

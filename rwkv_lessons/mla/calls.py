@@ -58,8 +58,8 @@ def expanded(K, P, dtype, training):
     B, M, H = 2, 4096, 16
     q, q_rope = new(B, M, H, K, dtype=dtype), new(B, M, H, P, dtype=dtype)
     k, v = new(B, H, M, K, dtype=dtype), new(B, H, M, K, dtype=dtype)
-    given = q, q_rope, k, new(B, M, P, dtype=dtype), v
+    inputs = q, q_rope, k, new(B, M, P, dtype=dtype), v
     which = 1.0, new(B, dtype=torch.int32), None
-    o, lse = prefill.attend_expanded(*given, *which)
+    o, lse = prefill.attend_expanded(*inputs, *which)
     if training:
-        prefill.gradients(*given, o, lse, o, lse, *which)
+        prefill.gradients(*inputs, o, lse, o, lse, *which)

@@ -26,9 +26,9 @@ def mla_reference(
 
     Computes in float64 where q is float64, else in float32; on any device, gradients included.
     """
-    given = (q, q_rope, latent, k_rope, w_k, w_v)
+    tensors = (q, q_rope, latent, k_rope, w_k, w_v)
     which = {"lengths": lengths, "left_padding": left_padding, "block_table": block_table}
-    return reference(*given, check_arguments(*given, scale=scale, **which), scale, **which)
+    return reference(*tensors, check_arguments(*tensors, scale=scale, **which), scale, **which)
 
 
 @outside_autocast
@@ -38,7 +38,7 @@ def reference(
     """`mla_reference` of arguments that were checked."""
     real = sum_dtype(q.dtype)
     latent, k_rope = gather_cache(latent, k_rope, block_table)
-    seen = visible(sizes, lengths, left_padding, q.device)
+    is_visible = visible(sizes, lengths, left_padding, q.device)
     empty = ~filled_slots(sizes, lengths, left_padding, q.device)[..., None]
     w_v = w_v.to(real)
 
@@ -53,7 +53,7 @@ def reference(
         v = of_each_head(c, w_v)
         of_q, of_rope = (x[b].to(real).transpose(0, 1) for x in (q, q_rope))  # [H, M, K or P]
         s = (product(of_q, k.mT) + product(of_rope, r.mT)) * scale  # [H, M, N]
-        p, lse_b = masked_softmax(s, seen[b])
+        p, lse_b = masked_softmax(s, is_visible[b])
         o.append(product(p, v).transpose(0, 1))
         lse.append(lse_b.T)
     if not o:
@@ -66,12 +66,12 @@ def of_each_head(c, w):
     return product(c, w.flatten(0, 1).T).unflatten(1, w.shape[:2]).transpose(0, 1)
 
 
-def masked_softmax(s, seen):
-    """The softmax of scores s over the `seen`, and its log-sum-exp.
+def masked_softmax(s, is_visible):
+    """The softmax of scores s over those that are visible, and its log-sum-exp.
 
     A row that sees nothing has zeros and -inf.
     """
-    s = s.masked_fill(~seen, -torch.inf)
+    s = s.masked_fill(~is_visible, -torch.inf)
     top = s.detach().amax(-1, keepdim=True).clamp_min(torch.finfo(s.dtype).min)
     e = (s - top).exp()
     total = e.sum(-1, keepdim=True)

@@ -51,11 +51,11 @@ class Step:
             raise ValueError(f"r must be [B, 1, H, K], one token, got {list(r.shape)}; see {see}")
         real = sum_dtype(r.dtype)
         if not isinstance(state, torch.Tensor) or state.dtype != real:
-            got = getattr(state, "dtype", type(state).__name__)
-            raise TypeError(f"state must be a tensor of {real}, got {got}")
+            actual = getattr(state, "dtype", type(state).__name__)
+            raise TypeError(f"state must be a tensor of {real}, got {actual}")
         if state.shape != (B, H, K, V) or not state.is_contiguous():
-            wanted, got = [B, H, K, V], f"{list(state.shape)}, strides {state.stride()}"
-            raise ValueError(f"state must be [B, H, K, V] = {wanted}, contiguous, got {got}")
+            expected, actual = [B, H, K, V], f"{list(state.shape)}, strides {state.stride()}"
+            raise ValueError(f"state must be [B, H, K, V] = {expected}, contiguous, got {actual}")
         if state.device != r.device:
             raise ValueError(f"state must be on r's device {r.device}, got {state.device}")
         if torch.is_grad_enabled() and wants_gradients(*tensors, state):
@@ -66,18 +66,18 @@ class Step:
             return self.on_gpu(*tensors, state, *options)
         return call(self.operator, *tensors, state, *options)
 
-    def on_gpu(self, *given):
+    def on_gpu(self, *arguments):
         """o by the kernel, if it computes in these dtypes."""
-        if holds_float64(*self.exact(given)):
-            return self.in_torch(*given)
-        *tensors, state, scale, decay = given
+        if holds_float64(*self.exact(arguments)):
+            return self.in_torch(*arguments)
+        *tensors, state, scale, decay = arguments
         o, _ = self.run_forward()(*tensors, state, None, scale, decay, s1=state)
         torch.autograd.graph.increment_version(state)  # torch does not see what a kernel writes
         return o
 
-    def in_torch(self, *given):
+    def in_torch(self, *arguments):
         """o by the reference."""
-        *tensors, state, scale, decay = given
+        *tensors, state, scale, decay = arguments
         o, s1 = self.reference(*tensors, state, None, scale, decay)
         state.copy_(s1)
         return o

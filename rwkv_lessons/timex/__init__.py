@@ -41,22 +41,26 @@ def _toeplitz():
 def __getattr__(name):
     if name in ("timex_cuda", "timex_toeplitz"):
         with needed_by(name):
-            found = _method(name.removeprefix("timex_"))
+            value = _method(name.removeprefix("timex_"))
     elif name == "METHODS":
-        found = {"reference": timex_reference, "fft": timex_fft}
-        found |= {"cuda": _cuda()} if NUMBA else {}
-        found |= {"toeplitz": _toeplitz()} if TRITON else {}
+        value = {"reference": timex_reference, "fft": timex_fft}
+        value |= {"cuda": _cuda()} if NUMBA else {}
+        value |= {"toeplitz": _toeplitz()} if TRITON else {}
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = found
-    return found
+    globals()[name] = value
+    return value
 
 
 @method_table
 def _method(name):
     """A method by its name; numba and Triton are imported when they are first wanted."""
-    made = {"cuda": _cuda, "toeplitz": _toeplitz}
-    return made[name]() if name in made else {"reference": timex_reference, "fft": timex_fft}[name]
+    methods = {"cuda": _cuda, "toeplitz": _toeplitz}
+    return (
+        methods[name]()
+        if name in methods
+        else {"reference": timex_reference, "fft": timex_fft}[name]
+    )
 
 
 _known_method = functools.cache(_method)  # an import statement costs the host 1 µs

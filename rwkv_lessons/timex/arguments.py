@@ -13,8 +13,8 @@ def check_arguments(w, k, eps=0.0, dtypes=DTYPES):
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
         if x.dtype not in dtypes:
-            known = ", ".join(str(d).removeprefix("torch.") for d in dtypes)
-            raise TypeError(f"{name} must be one of {known}, got {x.dtype}")
+            allowed = ", ".join(str(d).removeprefix("torch.") for d in dtypes)
+            raise TypeError(f"{name} must be one of {allowed}, got {x.dtype}")
     check_number("eps", eps)
     if w.device != k.device:
         raise ValueError(f"w must be on k's device {k.device}, got {w.device}")

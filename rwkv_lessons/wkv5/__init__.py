@@ -60,10 +60,10 @@ def wkv5(r, k, v, w, u, s0=None):
     Raises:
         TypeError, ValueError: an argument has the wrong dtype, shape or device.
     """
-    given = (r, k, v, w, u, s0)
-    tensors = [x for x in given if isinstance(x, torch.Tensor)]
+    arguments = (r, k, v, w, u, s0)
+    tensors = [x for x in arguments if isinstance(x, torch.Tensor)]
     on_gpu = len(tensors) > 0 and all(x.is_cuda and x.dtype != torch.float64 for x in tensors)
     if NUMBA and on_gpu and max(x.shape[-1] for x in tensors) <= LARGEST:
-        return (_cuda if torch.compiler.is_compiling() else _known_cuda)()(*given)
+        return (_cuda if torch.compiler.is_compiling() else _known_cuda)()(*arguments)
     one_token = len(tensors) > 0 and tensors[0].shape[1:2] == (1,)  # nothing to make chunks of
-    return (wkv5_reference if one_token else wkv5_chunked)(*given)
+    return (wkv5_reference if one_token else wkv5_chunked)(*arguments)

@@ -173,9 +173,21 @@ def build(K, V, dtype, VALUES, KEYS=KEYS, TOKENS=TOKENS):
                 if i0 + m < K and j0 + j < V:
                     s1[(head * K + i0 + m) * V + j0 + j] = s[m, n]
 
-    given, state = types.CPointer(memory), types.CPointer(types.float32)
+    elements, state = types.CPointer(memory), types.CPointer(types.float32)
     number = types.int64
-    signature = (given, given, given, state, state, state, number, given, state, number, number)
+    signature = (
+        elements,
+        elements,
+        elements,
+        state,
+        state,
+        state,
+        number,
+        elements,
+        state,
+        number,
+        number,
+    )
     return kernel, signature, THREADS, BLOCKS
 
 
@@ -201,8 +213,8 @@ def forward(r, k, v, w, u, s0):
     s1 = torch.empty(B, H, K, V, dtype=torch.float32, device=r.device)
     s0 = s1 if s0 is None else s0.float().contiguous()
     kernel, grid, block = compiled_kernel(B * H, K, V, r.dtype, r.device)
-    given, made = (r, k, v, w, u, s0), (o, s1)
-    addresses = [x.data_ptr() for x in given], [x.data_ptr() for x in made]
+    inputs, outputs = (r, k, v, w, u, s0), (o, s1)
+    addresses = [x.data_ptr() for x in inputs], [x.data_ptr() for x in outputs]
     launch(kernel, grid, block, *addresses[0], int(s0 is not s1), *addresses[1], T, H)
     return o, s1
 
@@ -237,8 +249,8 @@ def wkv5_cuda(r, k, v, w, u, s0=None):
     Raises:
         TypeError, ValueError: an argument has the wrong dtype, shape or device.
     """
-    given = (r, k, v, w, u) if s0 is None else (r, k, v, w, u, s0)
-    _, _, _, K, V = check_arguments(*given, dtypes=tuple(IN_MEMORY))
+    tensors = (r, k, v, w, u) if s0 is None else (r, k, v, w, u, s0)
+    _, _, _, K, V = check_arguments(*tensors, dtypes=tuple(IN_MEMORY))
     if not r.is_cuda:
         raise ValueError(f"r must be on a CUDA device, got {r.device}; wkv5 works on any device")
     for name, letter, size in (("r", "K", K), ("v", "V", V)):

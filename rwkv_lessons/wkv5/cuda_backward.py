@@ -16,8 +16,8 @@ def keep_inputs(ctx, inputs, output):
 
 def backward(ctx, do, ds1):
     *inputs, s0 = ctx.saved_tensors
-    *given, ds0 = call(torch.ops.rwkv_lessons.wkv5_backward, *inputs, s0, do, ds1)
-    return *given, None if s0 is None else ds0.to(s0.dtype)
+    *gradients, ds0 = call(torch.ops.rwkv_lessons.wkv5_backward, *inputs, s0, do, ds1)
+    return *gradients, None if s0 is None else ds0.to(s0.dtype)
 
 
 NAME = "rwkv_lessons::wkv5_backward"

@@ -14,11 +14,11 @@ BACKWARD = (
 )
 
 
-def gradient_shapes(r, k, v, w, u, s0, cu_seqlens, kept, do, ds1, scale, raw_decay):
+def gradient_shapes(r, k, v, w, u, s0, cu_seqlens, checkpoints, do, ds1, scale, raw_decay):
     """What a method's `gradients` returns, without values."""
     like = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (r, k, v, w, u)]
     S = sequences_in(r, cu_seqlens)
-    return *like, r.new_empty(S, *kept.shape[1:], dtype=torch.float32)
+    return *like, r.new_empty(S, *checkpoints.shape[1:], dtype=torch.float32)
 
 
 def keep_inputs(ctx, inputs, output):
@@ -36,12 +36,12 @@ def define_backward(method, gradients):
     refuse_second_gradients(f"rwkv_lessons::{name}")
 
     def backward(ctx, do, ds1, _):
-        *inputs, cu_seqlens, kept = ctx.saved_tensors
-        given = (*inputs, cu_seqlens, kept, do, ds1, ctx.scale, ctx.raw_decay)
-        if not torch.is_grad_enabled() and launches_directly(*given[:-2]):
-            *results, ds0 = gradients(*given)
+        *inputs, cu_seqlens, checkpoints = ctx.saved_tensors
+        arguments = (*inputs, cu_seqlens, checkpoints, do, ds1, ctx.scale, ctx.raw_decay)
+        if not torch.is_grad_enabled() and launches_directly(*arguments[:-2]):
+            *results, ds0 = gradients(*arguments)
         else:
-            *results, ds0 = call(getattr(torch.ops.rwkv_lessons, name), *given)
+            *results, ds0 = call(getattr(torch.ops.rwkv_lessons, name), *arguments)
         s0 = inputs[-1]
         return *results, None if s0 is None else ds0.to(s0.dtype), None, None, None, None
 

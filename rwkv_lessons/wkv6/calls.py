@@ -41,8 +41,8 @@ def chunked_calls(name, N, dtype):
 
     def train():
         x = time_mixing(*FEW, N, dtype, torch.float32)
-        o, s1, kept = chunked.forward(*x, None, None, 1.0, True, True)
-        chunked_backward.gradients(*x, None, None, kept, o, s1, 1.0, True)
+        o, s1, checkpoints = chunked.forward(*x, None, None, 1.0, True, True)
+        chunked_backward.gradients(*x, None, None, checkpoints, o, s1, 1.0, True)
 
     yield f"wkv6 chunked {name} raw segments training", train
 
@@ -55,8 +55,8 @@ def chunked_calls(name, N, dtype):
 
         def many():
             x = time_mixing(*MANY, N, dtype)
-            o, s1, kept = chunked.forward(*x, None, None, 1.0, False, True)
-            chunked_backward.gradients(*x, None, None, kept, o, None, 1.0, False)
+            o, s1, checkpoints = chunked.forward(*x, None, None, 1.0, False, True)
+            chunked_backward.gradients(*x, None, None, checkpoints, o, None, 1.0, False)
 
         yield f"wkv6 chunked {name} training", many
 
@@ -64,8 +64,8 @@ def chunked_calls(name, N, dtype):
 def recurrent_calls(name, N, dtype):
     def few_tokens():
         x = time_mixing(*FEW[:1], 40, FEW[2], N, dtype)
-        o, s1, kept = recurrent.forward(*x, None, None, 1.0, True, True)
-        recurrent_backward.gradients(*x, None, None, kept, o, s1, 1.0, True)
+        o, s1, checkpoints = recurrent.forward(*x, None, None, 1.0, True, True)
+        recurrent_backward.gradients(*x, None, None, checkpoints, o, s1, 1.0, True)
 
     yield f"wkv6 recurrent {name} training", few_tokens
 

@@ -170,6 +170,6 @@ def wkv7(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="log"):
     gradients = torch.is_grad_enabled() and wants_gradients(r, w, k, v, a, b, s0)
     gpu = devices.gpu_of(r.device)
     name = method_for.unchecked(r.device.type, dtype, -(-B * T // S), S * H, K, gradients, gpu)
-    given = (r, w, k, v, a, b, s0, cu_seqlens, float(scale), decay)
+    arguments = (r, w, k, v, a, b, s0, cu_seqlens, float(scale), decay)
     method = (_checked if torch.compiler.is_compiling() else _known_checked)(name)
-    return method(*given)
+    return method(*arguments)

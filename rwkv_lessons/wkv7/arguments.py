@@ -32,13 +32,13 @@ def check_call(
     return sizes
 
 
-def _check_tensors(dtypes, **given):
-    r = given["r"]
-    for name, x in given.items():
+def _check_tensors(dtypes, **tensors):
+    r = tensors["r"]
+    for name, x in tensors.items():
         check_tensor(name, x, r, dtypes)
         if name != "w":
             check_dtype(name, x, r)
-    B, T, H, K, V = sizes_of(r, given["v"])
+    B, T, H, K, V = sizes_of(r, tensors["v"])
     for name in LIKE_R:
-        check_shape(name, given[name], "B, T, H, K", (B, T, H, K))
+        check_shape(name, tensors[name], "B, T, H, K", (B, T, H, K))
     return B, T, H, K, V

@@ -56,11 +56,11 @@ def define(method, forward, shapes, gradients):
 
     def backward(ctx, do, ds1, *_):
         *inputs, cu_seqlens, states, reads = ctx.saved_tensors
-        given = (*inputs, cu_seqlens, states, reads, do, ds1, ctx.scale, ctx.decay)
-        if not torch.is_grad_enabled() and launches_directly(*given[:-2]):
-            *results, ds0 = gradients(*given)
+        arguments = (*inputs, cu_seqlens, states, reads, do, ds1, ctx.scale, ctx.decay)
+        if not torch.is_grad_enabled() and launches_directly(*arguments[:-2]):
+            *results, ds0 = gradients(*arguments)
         else:
-            *results, ds0 = operators.call(getattr(torch.ops.rwkv_lessons, back), *given)
+            *results, ds0 = operators.call(getattr(torch.ops.rwkv_lessons, back), *arguments)
         s0 = inputs[-1]
         return *results, None if s0 is None else ds0.to(s0.dtype), None, None, None, None
 
@@ -70,19 +70,19 @@ def define(method, forward, shapes, gradients):
         """The operator without torch's dispatcher, which costs as much as a short kernel."""
 
         @staticmethod
-        def forward(ctx, *given):
-            results = forward(*given, True)
-            keep_inputs(ctx, given, results)
+        def forward(ctx, *arguments):
+            results = forward(*arguments, True)
+            keep_inputs(ctx, arguments, results)
             return results[:2]
 
         @staticmethod
         def backward(ctx, do, ds1):  # with create_graph the operator's, which refuses a second one
             return backward(ctx, do, ds1)[:-1]
 
-    def call(*given):
-        keep = torch.is_grad_enabled() and wants_gradients(*given[:7])
-        if not launches_directly(*given[:8]):
-            return operators.call(getattr(torch.ops.rwkv_lessons, name), *given, keep)[:2]
-        return Direct.apply(*given) if keep else forward(*given, False)[:2]
+    def call(*arguments):
+        keep = torch.is_grad_enabled() and wants_gradients(*arguments[:7])
+        if not launches_directly(*arguments[:8]):
+            return operators.call(getattr(torch.ops.rwkv_lessons, name), *arguments, keep)[:2]
+        return Direct.apply(*arguments) if keep else forward(*arguments, False)[:2]
 
     return call

@@ -35,8 +35,8 @@ def chunked_calls(name, N, dtype):
 
     def training(sizes):
         x = delta_rule(*sizes, N, dtype)
-        o, s1, *kept = chunked.forward(*x, None, None, 1.0, "raw", True)
-        chunked_backward.gradients(*x, None, None, *kept, o, s1, 1.0, "raw")
+        o, s1, *saved = chunked.forward(*x, None, None, 1.0, "raw", True)
+        chunked_backward.gradients(*x, None, None, *saved, o, s1, 1.0, "raw")
 
     yield f"wkv7 chunked {name} raw training", lambda: training(FEW)
     yield f"wkv7 chunked {name} raw training, many heads", lambda: training(MANY)
@@ -45,8 +45,8 @@ def chunked_calls(name, N, dtype):
 def token_calls(name, N, dtype):
     def few_tokens():
         x = delta_rule(*FEW[:1], 40, FEW[2], N, dtype)
-        o, s1, *kept = recurrent.forward(*x, None, None, 1.0, "raw", True)
-        recurrent_backward.gradients(*x, None, None, *kept, o, s1, 1.0, "raw")
+        o, s1, *saved = recurrent.forward(*x, None, None, 1.0, "raw", True)
+        recurrent_backward.gradients(*x, None, None, *saved, o, s1, 1.0, "raw")
 
     yield f"wkv7 recurrent {name} training", few_tokens
 

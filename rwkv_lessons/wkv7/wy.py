@@ -53,8 +53,8 @@ class WYFunction(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(*given):
-        o, s1, *_ = run_forward(*given)
+    def forward(*arguments):
+        o, s1, *_ = run_forward(*arguments)
         return o, s1.contiguous()
 
     @staticmethod
@@ -74,12 +74,12 @@ class WYWithTangents(WYFunction):
     @staticmethod
     def jvp(ctx, *tangents):
         """The transpose of `gradients`, which is linear in the gradients of o and s1."""
-        given = ctx.saved_tensors
-        v, s0 = given[3], given[6]
+        saved = ctx.saved_tensors
+        v, s0 = saved[3], saved[6]
         zeros = torch.zeros_like(v), torch.zeros_like(s0, dtype=sum_dtype(v.dtype))
-        pairs = zip(given, tangents, strict=True)
+        pairs = zip(saved, tangents, strict=True)
         tangents = [torch.zeros_like(x) if dx is None else dx for x, dx in pairs]
-        _, transpose = torch.func.vjp(lambda *d: gradients(*given, *d), *zeros)
+        _, transpose = torch.func.vjp(lambda *d: gradients(*saved, *d), *zeros)
         return tuple(x.contiguous() for x in transpose(tuple(tangents)))
 
 
@@ -155,20 +155,20 @@ class Chunks:
         right, left = in_runs(self.w, L)
         return in_runs(self.x, L)[0] * reader_decays(right), in_runs(self.y, L)[1] * to_end(left)
 
-    def gradients(self, readers, given, states, after):
+    def gradients(self, readers, carried, states, after):
         """dx and dy, stacked as x and y are, and dw.
 
         Args:
             readers: y and do, the gradients of what a and r read, `[2, B, H, chunks, C, V]`.
-            given: z and v, what b and k carry.
+            carried: z and v, what b and k carry.
             states, after: the state before each chunk, and the gradient of the one after it.
         """
-        from_start, to_the_end = product(readers, states.mT), product(given, after.mT)
+        from_start, to_the_end = product(readers, states.mT), product(carried, after.mT)
         dx, dy = from_start * reader_decays(self.w), to_the_end * to_end(self.w)
         dw = readers_dw(self.from_start * from_start) + to_end_dw(self.to_end * to_the_end)
         dw = dw + (self.across * (states * after).sum(-1))[..., None, :]
 
-        pairs = product(readers[:, None], given[None].mT)  # gradients of the four matrices
+        pairs = product(readers[:, None], carried[None].mT)  # gradients of the four matrices
         own = pairs[1].diagonal(dim1=-2, dim2=-1)[..., None]  # only r reads its own token
         dx = dx + torch.stack([torch.zeros_like(dx[0]), (own * self.y).sum(0)])
         dy = dy + own * self.x[1]

@@ -114,8 +114,8 @@ def decode_kernel(
 
         b_s = tl.dot(b_q, tl.trans(b_c), input_precision=PRECISION)
         b_s = tl.dot(b_qr, tl.trans(b_k), b_s, input_precision=PRECISION)
-        seen = (n[None, :] <= last[:, None]) & (n < stop)[None, :]
-        b_s = tl.where(seen, b_s * scale, float("-inf"))  # [BM, BN]
+        is_visible = (n[None, :] <= last[:, None]) & (n < stop)[None, :]
+        b_s = tl.where(is_visible, b_s * scale, float("-inf"))  # [BM, BN]
         top = tl.maximum(b_top, tl.max(b_s, 1))
         b_p = tl.exp2(b_s - top[:, None])
         rescale = tl.exp2(b_top - top)
@@ -225,7 +225,7 @@ def forward(q, q_rope, latent, k_rope, w_v, scale, lengths, left_padding, block_
          0 if block_table is None else block_table.stride(0), latent.shape[0], M, N, splits),
         (DecodeSizes(*sizes),),
     )  # fmt: skip
-    numbers, given = (B * M, splits), (parts, part_lse, w_v, o, lse)
+    numbers, pointers = (B * M, splits), (parts, part_lse, w_v, o, lse)
     stages = pieces_in_flight(R, V, gpu) if whole_rows(w_v) else 0
     if stages and q.dtype != torch.float32:
         splits_per_program = 1 << (splits - 1).bit_length()
@@ -239,7 +239,7 @@ def forward(q, q_rope, latent, k_rope, w_v, scale, lengths, left_padding, block_
         constants = (*constants, precision, overlap)
         kernel, warps = combine_kernel, 4
     programs = H * -(-B * M // rows)
-    launch(kernel, programs, warps, given, numbers, constants, launch_pdl=overlap)
+    launch(kernel, programs, warps, pointers, numbers, constants, launch_pdl=overlap)
     return o, lse
 
 
@@ -293,20 +293,20 @@ def mla_decode(
     512, in float32 above 256, go to `mla_absorbed`. Made for up to some 100 rows M·H a sequence;
     any number works.
     """
-    given = (q, q_rope, latent, k_rope, w_k, w_v)
+    tensors = (q, q_rope, latent, k_rope, w_k, w_v)
     which = {"lengths": lengths, "left_padding": left_padding, "block_table": block_table}
-    return decode(*given, check_arguments(*given, scale=scale, **which), scale, **which)
+    return decode(*tensors, check_arguments(*tensors, scale=scale, **which), scale, **which)
 
 
 def decode(q, q_rope, latent, k_rope, w_k, w_v, sizes, scale, lengths, left_padding, block_table):
     """`mla_decode` of arguments that were checked."""
-    given = (q, q_rope, latent, k_rope, w_k, w_v)
+    tensors = (q, q_rope, latent, k_rope, w_k, w_v)
     if not q.is_cuda or sizes.R > LARGEST_RANK.get(q.dtype, 0):
-        return absorbed(*given, sizes, scale, lengths, left_padding, block_table)
-    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given):
+        return absorbed(*tensors, sizes, scale, lengths, left_padding, block_table)
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
         raise ValueError("mla_decode has no gradients: use mla, or call it under torch.no_grad()")
     q = absorb(q, w_k)
-    given, integers = (q, q_rope, latent, k_rope, w_v), (lengths, left_padding, block_table)
-    if launches_directly(*given, *integers):
-        return forward(*given, scale, *integers)
-    return call(torch.ops.rwkv_lessons.mla_decode, *given, scale, *integers)
+    tensors, integers = (q, q_rope, latent, k_rope, w_v), (lengths, left_padding, block_table)
+    if launches_directly(*tensors, *integers):
+        return forward(*tensors, scale, *integers)
+    return call(torch.ops.rwkv_lessons.mla_decode, *tensors, scale, *integers)

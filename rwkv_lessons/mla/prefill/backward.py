@@ -109,14 +109,14 @@ def keys_kernel(
         o_o, m_m = (i_b.to(tl.int64) * M + m + o_m) * H + i_h, m + o_m < M
         b_lse = tl.load(lse + o_o, m_m, float("inf"))[None, :]
         b_delta = tl.load(delta + o_o, m_m, 0.0)[None, :]
-        seen = (o_n[:, None] <= last - M + m + o_m[None, :]) & has_token[:, None]
+        is_visible = (o_n[:, None] <= last - M + m + o_m[None, :]) & has_token[:, None]
 
         b_s = tl.dot(b_k, tl.trans(b_q), input_precision=PRECISION)  # [BN, BM]
         b_s = tl.dot(b_kr, tl.trans(b_qr), b_s, input_precision=PRECISION)
-        b_p = tl.where(seen, tl.exp2(b_s * (scale * LOG2E) - b_lse), 0.0)
+        b_p = tl.where(is_visible, tl.exp2(b_s * (scale * LOG2E) - b_lse), 0.0)
         b_dv = tl.dot(b_p.to(b_do.dtype), b_do, b_dv, input_precision=PRECISION)
         b_dp = tl.dot(b_v, tl.trans(b_do), input_precision=PRECISION)
-        b_ds = tl.where(seen, b_p * (b_dp - b_delta), 0.0).to(b_q.dtype)
+        b_ds = tl.where(is_visible, b_p * (b_dp - b_delta), 0.0).to(b_q.dtype)
         b_dk = tl.dot(b_ds, b_q, b_dk, input_precision=PRECISION)
         b_dkr = tl.dot(b_ds, b_qr, b_dkr, input_precision=PRECISION)
 

@@ -68,9 +68,9 @@ def attend_kernel(
 
     first, last = bounds(lengths, left_padding, i_b, N)
     position = last - M + o_m  # of each query; it sees the keys first … position
-    seen = last - M + i_m + 1  # by every row of this tile
-    end = tl.minimum(seen + BM - 1, last)
-    full_end = first + tl.maximum((end if ABSORBED else seen) - first, 0) // BN * BN
+    common_end = last - M + i_m + 1  # by every row of this tile
+    end = tl.minimum(common_end + BM - 1, last)
+    full_end = first + tl.maximum((end if ABSORBED else common_end) - first, 0) // BN * BN
     if ONE_LOOP:
         full_end = first
 

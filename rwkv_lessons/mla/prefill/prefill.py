@@ -109,8 +109,8 @@ def keep_inputs(ctx, inputs, output):
 
 def differentiate(ctx, do, dlse):
     *tensors, lengths, left_padding = ctx.saved_tensors
-    given = (*tensors, do, dlse, ctx.scale, lengths, left_padding)
-    return *call(torch.ops.rwkv_lessons.mla_attend_backward, *given), None, None, None
+    arguments = (*tensors, do, dlse, ctx.scale, lengths, left_padding)
+    return *call(torch.ops.rwkv_lessons.mla_attend_backward, *arguments), None, None, None
 
 
 def attend_with_gradients(q, q_rope, latent, k_rope, w_k, w_v, scale, lengths, left_padding, empty):
@@ -176,21 +176,21 @@ def mla_prefill(
     above 256, it is `mla_absorbed` or `mla_reference` in torch, with B·M·H·N or M·H·N scores in
     memory. Without Triton it is always `mla_absorbed`.
     """
-    given = (q, q_rope, latent, k_rope, w_k, w_v)
+    tensors = (q, q_rope, latent, k_rope, w_k, w_v)
     which = {"lengths": lengths, "left_padding": left_padding, "block_table": block_table}
-    return prefill(*given, check_arguments(*given, scale=scale, **which), scale, **which)
+    return prefill(*tensors, check_arguments(*tensors, scale=scale, **which), scale, **which)
 
 
 def prefill(q, q_rope, latent, k_rope, w_k, w_v, sizes, scale, lengths, left_padding, block_table):
     """`mla_prefill` of arguments that were checked."""
-    given = (q, q_rope, latent, k_rope, w_k, w_v, sizes, scale)
+    arguments = (q, q_rope, latent, k_rope, w_k, w_v, sizes, scale)
     if not TRITON:
-        return absorbed(*given, lengths, left_padding, block_table)
+        return absorbed(*arguments, lengths, left_padding, block_table)
     latent, k_rope = gather_cache(latent, k_rope, block_table)
-    given = (q, q_rope, latent, k_rope, w_k, w_v)
+    arguments = (q, q_rope, latent, k_rope, w_k, w_v)
     lengths, left_padding = (x if x is None else x.contiguous() for x in (lengths, left_padding))
     which = {"lengths": lengths, "left_padding": left_padding}
-    learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given)
+    learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in arguments)
     stays = w_k is None or (not learns and stays_absorbed(sizes, q.dtype))
     size, largest = max(sizes.K, sizes.V), LARGEST_HEAD
     if stays:
@@ -198,9 +198,9 @@ def prefill(q, q_rope, latent, k_rope, w_k, w_v, sizes, scale, lengths, left_pad
     if learns:
         largest = 0 if stays else LARGEST_HEAD_WITH_GRADIENTS
     if not q.is_cuda or q.dtype == torch.float64 or size > largest:
-        return (absorbed if stays else reference)(*given, sizes, scale, **which)
+        return (absorbed if stays else reference)(*arguments, sizes, scale, **which)
     if learns:
         empty = ~filled_slots(sizes, device=q.device, **which)
-        return attend_with_gradients(*given, float(scale), lengths, left_padding, empty)
-    given = (*given, float(scale), lengths, left_padding, stays)
-    return call(torch.ops.rwkv_lessons.mla_prefill, *given)
+        return attend_with_gradients(*arguments, float(scale), lengths, left_padding, empty)
+    arguments = (*arguments, float(scale), lengths, left_padding, stays)
+    return call(torch.ops.rwkv_lessons.mla_prefill, *arguments)

@@ -73,12 +73,12 @@ def carved(workspace, shapes):
     Args:
         workspace: uint8, or None to count alone.
     """
-    found, at = [], 0
+    tensors, at = [], 0
     for shape, dtype in shapes:
         size = dtype.itemsize
         for n in shape:
             size *= n
         if workspace is not None:
-            found.append(workspace[at : at + size].view(dtype).view(shape))
+            tensors.append(workspace[at : at + size].view(dtype).view(shape))
         at += -(-size // 256) * 256  # as torch aligns tensors
-    return found, at
+    return tensors, at

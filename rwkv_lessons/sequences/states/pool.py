@@ -18,8 +18,8 @@ def check_pool(state_pool, r, H, K, V):
     check_tensor("state_pool", state_pool, r, POOL_DTYPES)
     shape = state_pool.shape
     if len(shape) != 4 or shape[0] < 1 or shape[1:] != (H, K, V):
-        wanted = f"[slots, H, K, V] = [slots ≥ 1, {H}, {K}, {V}]"
-        raise ValueError(f"state_pool must be {wanted}, got {list(shape)}")
+        expected = f"[slots, H, K, V] = [slots ≥ 1, {H}, {K}, {V}]"
+        raise ValueError(f"state_pool must be {expected}, got {list(shape)}")
     if not state_pool.is_contiguous():
         raise ValueError(
             f"state_pool must be contiguous, because it is updated in place, got strides"

@@ -139,8 +139,12 @@ def build(dtype, ROWS, REVERSED=False):
                         o[(b * C + c) * T + at] = narrow(sums[r, n])
 
     number = types.int64
-    given, made = types.CPointer(types.float32), types.CPointer(memory)
-    return kernel, (given, made, made, types.float64, number, number, number), THREADS
+    float32_pointer, elements = types.CPointer(types.float32), types.CPointer(memory)
+    return (
+        kernel,
+        (float32_pointer, elements, elements, types.float64, number, number, number),
+        THREADS,
+    )
 
 
 def rows_for(B):

@@ -67,6 +67,6 @@ def correlate(do, k):
     parts = torch.empty(2, C, T, dtype=torch.float32, device=k.device)
     short = is_short(timex_toeplitz_dw_kernel)
     constants, programs = (L, BB, T % 16 == 0, short, STAGES), C * triton.cdiv(T, L)
-    given = do.to(k.dtype), k, parts
-    launch(timex_toeplitz_dw_kernel, programs, WARPS, given, (B, C, T), constants)
+    tensors = do.to(k.dtype), k, parts
+    launch(timex_toeplitz_dw_kernel, programs, WARPS, tensors, (B, C, T), constants)
     return parts[0] + parts[1]

@@ -120,13 +120,13 @@ def gradients(
     """
     if r.is_cuda and r.get_device() != torch.cuda.current_device():
         with torch.cuda.device(r.device):
-            given = (r, k, v, w, u, s0, cu_seqlens, checkpoints, do, ds1, scale, raw_decay)
-            return gradients(*given, between, ahead)
-    signature, given = None, (r, k, v, w, u, checkpoints, do, ds1)
+            arguments = (r, k, v, w, u, s0, cu_seqlens, checkpoints, do, ds1, scale, raw_decay)
+            return gradients(*arguments, between, ahead)
+    signature, arguments = None, (r, k, v, w, u, checkpoints, do, ds1)
     if do is not None and cu_seqlens is between is None and not ahead:
-        signature = looks(given, "wkv6 backward", scale, raw_decay)
+        signature = looks(arguments, "wkv6 backward", scale, raw_decay)
         if again := replay(signature):
-            return in_sums(r, u, *again(given))
+            return in_sums(r, u, *again(arguments))
     (B, T, H, K), device = r.shape, r.device
     V, packed, is_float32 = v.shape[-1], cu_seqlens is not None, r.dtype == torch.float32
     sequences = sequences_in(r, cu_seqlens)
@@ -218,7 +218,7 @@ def gradients(
         return run.kernels
     run.finish()
     results = dr, dk, dv, dw, du, ds0
-    remember(signature, run, given, results, constants)
+    remember(signature, run, arguments, results, constants)
     return in_sums(r, u, *results)
 
 

@@ -170,13 +170,13 @@ def run_forward(
     """
     if r.is_cuda and r.get_device() != torch.cuda.current_device():
         with torch.cuda.device(r.device):
-            given = (r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
-            return run_forward(*given, checkpoints, segment_maps)
-    signature, given = None, (r, k, v, w, u, s0, checkpoints)
+            arguments = (r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
+            return run_forward(*arguments, checkpoints, segment_maps)
+    signature, arguments = None, (r, k, v, w, u, s0, checkpoints)
     if cu_seqlens is None and segment_maps is None:
-        signature = looks(given, "wkv6 forward", scale, raw_decay)
+        signature = looks(arguments, "wkv6 forward", scale, raw_decay)
         if again := replay(signature):
-            return in_sums(v, *again(given))
+            return in_sums(v, *again(arguments))
     r, k, v, w, u = r.contiguous(), k.contiguous(), v.contiguous(), w.contiguous(), u.contiguous()
     (B, T, H, K), V, device = r.shape, v.shape[3], r.device
     S, packed = sequences_in(r, cu_seqlens), cu_seqlens is not None
@@ -213,14 +213,14 @@ def run_forward(
     s1 = torch.empty((S, H, K, V), **new)
     start = s1 if s0 is None else s0.contiguous()
     inputs, numbers = (r, k, v, w), (int(s0 is not None), T, H, segments, span, scale)
-    others = u, start, cu_seqlens, segment_states, segment_decays
+    more_inputs = u, start, cu_seqlens, segment_states, segment_decays
     if on_hopper:
         inputs = [tiles(x, H * x.shape[3]) for x in inputs]
         written = None if in_parts else tiles(o, H * V)
         states = tiles(checkpoints, V) if keep and not half else checkpoints
         run(
             launch_tiles, wkv6_hopper_kernel, (all_programs * NK, 1, 1), 4,
-            (*inputs, *others, written, o, s1, states), (*numbers, B * T),
+            (*inputs, *more_inputs, written, o, s1, states), (*numbers, B * T),
             (K, V, CHECKPOINT, raw_decay, scaled, half),
         )  # fmt: skip
     else:
@@ -230,7 +230,7 @@ def run_forward(
         strong = run.empty((all_programs, groups, BK), device, torch.int8)
         run(
             launch, wkv6_chunked_fwd_kernel, all_programs, warps,
-            (*inputs, *others, o, s1, checkpoints, group_states, strong),
+            (*inputs, *more_inputs, o, s1, checkpoints, group_states, strong),
             (*numbers[:5], groups, scale), (sizes, GROUP, raw_decay), **options,
         )  # fmt: skip
         run(
@@ -243,7 +243,7 @@ def run_forward(
         r, k, v, w, u, s0, cu_seqlens, checkpoints, v if in_parts else o, None, scale, raw_decay,
         ahead=True,
     ) or [])  # fmt: skip
-    remember(signature, run, given, (o, s1))
+    remember(signature, run, arguments, (o, s1))
     return in_sums(v, o, s1)
 
 
@@ -304,22 +304,22 @@ def wkv6_chunked(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_deca
 
 def chunked(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay):
     """`wkv6_chunked` of arguments that were checked, on a GPU."""
-    given = (r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
+    arguments = (r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
     keep = torch.is_grad_enabled() and wants_gradients(r, k, v, w, u, s0)
-    if not launches_directly(*given[:7]):
-        return call(torch.ops.rwkv_lessons.wkv6_chunked_forward, *given, keep)[:2]
+    if not launches_directly(*arguments[:7]):
+        return call(torch.ops.rwkv_lessons.wkv6_chunked_forward, *arguments, keep)[:2]
     if not keep:
-        return run_forward(*given)
-    results = forward(*given, True)  # the GPU is at work before autograd is told
-    return ChunkedFunction.apply(*given, results)
+        return run_forward(*arguments)
+    results = forward(*arguments, True)  # the GPU is at work before autograd is told
+    return ChunkedFunction.apply(*arguments, results)
 
 
 class ChunkedFunction(torch.autograd.Function):
     """The operator without torch's dispatcher: half the host's time of a training step."""
 
     @staticmethod
-    def forward(ctx, *given):
-        *inputs, results = given
+    def forward(ctx, *arguments):
+        *inputs, results = arguments
         keep_inputs(ctx, (*inputs, True), results)
         return results[:2]
 

@@ -21,10 +21,10 @@ def segments_for(programs, T, sms):
 
     Two programs fit an SM, so more than twice as many as there are SMs gain nothing.
     """
-    wanted = min(2 * sms // programs, T // MIN_TOKENS_PER_SEGMENT, MAX_SEGMENTS)
-    if wanted < 2:
+    count = min(2 * sms // programs, T // MIN_TOKENS_PER_SEGMENT, MAX_SEGMENTS)
+    if count < 2:
         return 1, T
-    span = triton.cdiv(triton.cdiv(T, wanted), 64) * 64
+    span = triton.cdiv(triton.cdiv(T, count), 64) * 64
     return triton.cdiv(T, span), span
 
 

@@ -90,9 +90,9 @@ def gradients(r, k, v, w, u, s0, do, ds1):
 
     arguments = (k, v, w, do, before, int(s0 is not None), y, saved, T, H)
     launch(forward_kernel, grid, threads, *_addresses(arguments))
-    given = (r, k, v, w, u_in_float, do, after, int(ds1 is not None), y, saved)
+    inputs = (r, k, v, w, u_in_float, do, after, int(ds1 is not None), y, saved)
     results = (dr, dk, dvs, dw, du, ds0)
-    launch(reverse_kernel, grid, threads, *_addresses((*given, *results, B, T, H)))
+    launch(reverse_kernel, grid, threads, *_addresses((*inputs, *results, B, T, H)))
     dv = dv if blocks == 1 else dvs.sum(0).to(v.dtype)
     dw = dw if w_per_token else dw.sum(0).to(w_dtype)
     return dr, dk, dv, dw, du.sum(0).to(u.dtype), ds0
@@ -119,8 +119,8 @@ def keep_inputs(ctx, inputs, output):
 
 def backward(ctx, do, ds1):
     *inputs, s0 = ctx.saved_tensors
-    *given, ds0 = call(torch.ops.rwkv_lessons.wkv6_backward, *inputs, s0, do, ds1)
-    return *given, None if s0 is None else ds0.to(s0.dtype)
+    *gradients, ds0 = call(torch.ops.rwkv_lessons.wkv6_backward, *inputs, s0, do, ds1)
+    return *gradients, None if s0 is None else ds0.to(s0.dtype)
 
 
 NAME = "rwkv_lessons::wkv6_backward"

@@ -74,8 +74,8 @@ def build(K, V, dtype, w_dtype, value_groups, **sizes):
                 for m in range(KEYS):
                     for n in range(VALUES):
                         o_j[n] += r_i[m] * s[m, n]
-                        left = decay[m] * s[m, n] if STRONG else s[m, n]
-                        s[m, n] = left + k_i[m] * v_j[n]
+                        decayed = decay[m] * s[m, n] if STRONG else s[m, n]
+                        s[m, n] = decayed + k_i[m] * v_j[n]
                 store_value_shares(s_o, t, o_j)
 
         return sweep
@@ -172,9 +172,9 @@ def build(K, V, dtype, w_dtype, value_groups, **sizes):
                 if i < K and j < V:
                     s1[(head * K + i) * V + j] = s[m, n]
 
-    given, state, number = types.CPointer(memory), types.CPointer(types.float32), types.int64
-    signature = (given, given, given, types.CPointer(w_memory), state, state, number)
-    return kernel, (*signature, given, state, number, number), THREADS, BLOCKS
+    elements, state, number = types.CPointer(memory), types.CPointer(types.float32), types.int64
+    signature = (elements, elements, elements, types.CPointer(w_memory), state, state, number)
+    return kernel, (*signature, elements, state, number, number), THREADS, BLOCKS
 
 
 @remembered
@@ -199,8 +199,8 @@ def forward(r, k, v, w, u, s0):
     s1 = torch.empty(B, H, K, V, dtype=torch.float32, device=r.device)
     s0 = s1 if s0 is None else s0.float().contiguous()
     kernel, grid, block = compiled_kernel(B * H, K, V, r.dtype, w.dtype, r.device)
-    given = [x.data_ptr() for x in (r, k, v, w, u, s0)]
-    launch(kernel, grid, block, *given, int(s0 is not s1), o.data_ptr(), s1.data_ptr(), T, H)
+    addresses = [x.data_ptr() for x in (r, k, v, w, u, s0)]
+    launch(kernel, grid, block, *addresses, int(s0 is not s1), o.data_ptr(), s1.data_ptr(), T, H)
     return o, s1
 
 

@@ -167,6 +167,15 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
             strong = strong_next
             count = next_count
 
-    given, state, number = types.CPointer(memory), types.CPointer(types.float32), types.int64
-    signature = (given, given, types.CPointer(w_memory), given, state, number, state, state)
+    elements, state, number = types.CPointer(memory), types.CPointer(types.float32), types.int64
+    signature = (
+        elements,
+        elements,
+        types.CPointer(w_memory),
+        elements,
+        state,
+        number,
+        state,
+        state,
+    )
     return kernel, (*signature, number, number), THREADS, BLOCKS

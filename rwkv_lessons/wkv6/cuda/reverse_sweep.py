@@ -160,12 +160,12 @@ def make_store_values(tiles, V, narrow):
 
 def signature_of(memory, w_memory, w_per_token, blocks):
     """The types of the kernel's arguments; elements of r are `memory`, those of w `w_memory`."""
-    given, state, number = types.CPointer(memory), types.CPointer(types.float32), types.int64
-    dv_type = given if blocks == 1 else state
+    elements, state, number = types.CPointer(memory), types.CPointer(types.float32), types.int64
+    dv_type = elements if blocks == 1 else state
     w_type = types.CPointer(w_memory)
     dw_type = w_type if w_per_token else state
-    inputs = (given, given, given, w_type, state, given, state, number, state, state)
-    outputs = (given, given, dv_type, dw_type, state, state)
+    inputs = (elements, elements, elements, w_type, state, elements, state, number, state, state)
+    outputs = (elements, elements, dv_type, dw_type, state, state)
     return *inputs, *outputs, number, number, number
 
 

@@ -135,14 +135,14 @@ def _staging(THREADS, TOKENS):
     @cuda.jit(device=True, inline="always")
     def is_strong(log_decays, count):
         """Whether a thread's columns of `count` tokens decay by more than WEAK; NaN does."""
-        found = int32(0)
+        strong = int32(0)
         for c in range(log_decays.shape[1]):
             total = float32(0)
             for t in range(TOKENS):
                 total += log_decays[t, c] if t < count else float32(0)
             if not total >= float32(-WEAK):
-                found = int32(1)
-        return found
+                strong = int32(1)
+        return strong
 
     @cuda.jit(device=True, inline="always")
     def clear(s_x, row, columns):
@@ -151,12 +151,12 @@ def _staging(THREADS, TOKENS):
                 s_x[row, cuda.threadIdx.x + c * THREADS] = float32(0)
 
     @cuda.jit(device=True, inline="always")
-    def move_row(s_x, row, kept, columns):
-        """Moves a token to row `kept`; a thread moves the columns that it puts."""
+    def move_row(s_x, row, target, columns):
+        """Moves a token to row `target`; a thread moves the columns that it puts."""
         for c in range(columns):
             if cuda.threadIdx.x + c * THREADS < s_x.shape[1]:
                 i = cuda.threadIdx.x + c * THREADS
-                s_x[kept, i] = s_x[row, i]
+                s_x[target, i] = s_x[row, i]
 
     return fetch, put, is_strong, clear, move_row
 

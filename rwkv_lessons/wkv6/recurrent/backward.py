@@ -142,10 +142,10 @@ def gradients(r, k, v, w, u, s0, cu_seqlens, checkpoints, do, ds1, scale, raw_de
     du, ds0 = torch.empty(S, H, K, **new), torch.empty(S, H, K, V, **new)
     states = torch.empty(S, H, span, K, V, **new)
     before, after = (ds0 if x is None else x.contiguous() for x in (s0, ds1))
-    given = (r, k, v, w, u, before, cu_seqlens, checkpoints, do, after)
+    inputs = (r, k, v, w, u, before, cu_seqlens, checkpoints, do, after)
     launch(
         wkv6_recurrent_bwd_kernel, S * H * NK, num_warps,
-        (*given, states, dr, dk, dv, dw, du, ds0),
+        (*inputs, states, dr, dk, dv, dw, du, ds0),
         (int(s0 is not None), int(ds1 is not None), B, T, H, span, scale),
         (K, V, BK, BV, STAGES, raw_decay),
     )  # fmt: skip

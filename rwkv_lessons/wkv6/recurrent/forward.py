@@ -156,8 +156,8 @@ def wkv6_recurrent(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_de
 
 def recurrent(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay):
     """`wkv6_recurrent` of arguments that were checked, on a GPU."""
-    given = (r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
+    arguments = (r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
     keep = torch.is_grad_enabled() and wants_gradients(r, k, v, w, u, s0)
-    if keep or not launches_directly(*given[:7]):
-        return call(torch.ops.rwkv_lessons.wkv6_recurrent_forward, *given, keep)[:2]
-    return run_forward(*given)
+    if keep or not launches_directly(*arguments[:7]):
+        return call(torch.ops.rwkv_lessons.wkv6_recurrent_forward, *arguments, keep)[:2]
+    return run_forward(*arguments)

@@ -13,8 +13,8 @@ FEW = 16  # tokens, of which matrix products are not worth it
 def one_sequence(tokens, u, s, scale, raw_decay):
     """o `[n, H, V]` of the tokens `[n, H, K]` of a sequence, and the state after them."""
     if len(tokens[0]) > FEW:
-        given = (*(x[None] for x in tokens), u)
-        o, s = wkv6_doubling.checked(*given, s[None], None, scale, raw_decay)
+        inputs = (*(x[None] for x in tokens), u)
+        o, s = wkv6_doubling.checked(*inputs, s[None], None, scale, raw_decay)
         return o[0], s[0]
     o = []
     for t in range(len(tokens[0])):

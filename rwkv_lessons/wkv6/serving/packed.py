@@ -28,23 +28,23 @@ def serving(
     r, k, v, w, u, w0, state_pool, indices, cu_seqlens, seeds, scale, raw_decay, longest
 ):  # fmt: skip
     """On a GPU; heads of more keys than a program holds in torch, which waits for the GPU."""
-    given = (r, k, v, w, u, w0, state_pool, indices, cu_seqlens, seeds)
+    tensors = (r, k, v, w, u, w0, state_pool, indices, cu_seqlens, seeds)
     if not TRITON or r.shape[3] > MOST_KEYS:
-        return serving_in_torch(*given, scale, raw_decay)
+        return serving_in_torch(*tensors, scale, raw_decay)
     if r.is_cuda and r.get_device() != torch.cuda.current_device():
         with torch.cuda.device(r.device):
-            return serving(*given, scale, raw_decay, longest)
+            return serving(*tensors, scale, raw_decay, longest)
     r, k, v, w, u = (x.contiguous() for x in (r, k, v, w, u))
     w0, o = None if w0 is None else w0.contiguous(), torch.empty_like(v)
-    given = (r, k, v, w, u, w0, state_pool, indices, cu_seqlens, seeds, o)
-    _run()(*given, scale, raw_decay, longest)
+    tensors = (r, k, v, w, u, w0, state_pool, indices, cu_seqlens, seeds, o)
+    _run()(*tensors, scale, raw_decay, longest)
     torch.autograd.graph.increment_version(state_pool)
     return o
 
 
-def on_any_device(*given):
+def on_any_device(*arguments):
     """`serving` in torch, which does not need the bound."""
-    return serving_in_torch(*given[:-1])
+    return serving_in_torch(*arguments[:-1])
 
 
 NAME = "rwkv_lessons::wkv6_serving"
@@ -93,7 +93,7 @@ def wkv6_serving(
         raise ValueError("no argument can require a gradient: state_pool is overwritten; see wkv6")
     tensors = (r, k, v, w, u, w0, state_pool, state_indices, cu_seqlens, seeds)
     total = r.shape[1]
-    given = (*tensors, float(scale), raw_decay, min(longest or total, total))
+    arguments = (*tensors, float(scale), raw_decay, min(longest or total, total))
     if TRITON and r.is_cuda and launches_directly(*tensors):
-        return serving(*given)
-    return call(torch.ops.rwkv_lessons.wkv6_serving, *given)
+        return serving(*arguments)
+    return call(torch.ops.rwkv_lessons.wkv6_serving, *arguments)

@@ -21,12 +21,12 @@ from .segments import sweep_launches, wkv7_segments_kernel
 STRONG_PROGRAM = (4, 255)  # warps and registers of programs for strong decays
 
 
-def gradients(r, w, k, v, a, b, s0, cu_seqlens, kept, across, do, ds1, scale, decay, between=None):
+def gradients(r, w, k, v, a, b, s0, cu_seqlens, saved, across, do, ds1, scale, decay, between=None):
     """The gradients of r, w, k, v, a, b and s0 (as if zeros were given, where it is None).
 
     Args:
         r, w, k, v, a, b, s0, cu_seqlens, scale, decay: as `wkv7` takes them.
-        kept: what the forward pass left, see `Kept`.
+        saved: what the forward pass left, see `Kept`.
         across: the decay of each chunk, `[chunks, H, K]`, float32.
         do, ds1: gradients of o and s1; None counts as zeros.
         between: see `run_launches`; it may write to ds1.
@@ -36,15 +36,30 @@ def gradients(r, w, k, v, a, b, s0, cu_seqlens, kept, across, do, ds1, scale, de
     """
     if r.is_cuda and r.get_device() != torch.cuda.current_device():
         with torch.cuda.device(r.device):
-            given = (r, w, k, v, a, b, s0, cu_seqlens, kept, across, do, ds1, scale, decay)
-            return gradients(*given, between)
+            buffers = (
+                r,
+                w,
+                k,
+                v,
+                a,
+                b,
+                s0,
+                cu_seqlens,
+                saved,
+                across,
+                do,
+                ds1,
+                scale,
+                decay,
+            )
+            return gradients(*buffers, between)
     do = torch.zeros_like(v) if do is None else do
     *tensors, do = (x.contiguous() for x in (r, w, k, v, a, b, do))
     cu_seqlens = None if cu_seqlens is None else cu_seqlens.contiguous()
     (_, T, H, K), V, S = r.shape, v.shape[3], sequences_in(r, cu_seqlens)
     C, chunks = chunk_of(r), chunk_count(r, cu_seqlens)
     bounds = span_bounds(cu_seqlens, T, C)
-    of = Kept(kept, chunks, H, K, V, C, True)
+    of = Kept(saved, chunks, H, K, V, C, True)
     dr, dw, dk, dv, da, db = (torch.empty_like(x) for x in tensors)
     ds0 = torch.empty((S, H, K, V), dtype=torch.float32, device=r.device)
     d_states, y = torch.empty_like(of.states), torch.empty_like(of.z)
@@ -59,11 +74,11 @@ def gradients(r, w, k, v, a, b, s0, cu_seqlens, kept, across, do, ds1, scale, de
     )  # fmt: skip
     count = chunks * H * triton.cdiv(K, tiles.block_keys)
     strong = torch.empty(count, dtype=torch.int8, device=r.device)
-    given = (
+    buffers = (
         *tensors, do, bounds, of.states, d_states, of.z, y, across, dr, dw, dk, da, db, strong,
     )  # fmt: skip
     launches += weak_and_strong(
-        wkv7_chunk_gradients_kernel, count, tiles.of_gradients, given, (T, H, count, scale),
+        wkv7_chunk_gradients_kernel, count, tiles.of_gradients, buffers, (T, H, count, scale),
         tiles.gradients,
     )  # fmt: skip
     which = decay, bounds is None, tiles.segments > 1

@@ -39,8 +39,8 @@ def forward(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep, between=None):
     (_, T, H, K), V, S = r.shape, v.shape[3], sequences_in(r, cu_seqlens)
     C, chunks = chunk_of(r), chunk_count(r, cu_seqlens)
     bounds = span_bounds(cu_seqlens, T, C)
-    kept = r.new_empty(Kept.size(chunks, H, K, V, C, keep), dtype=kept_dtype(r))
-    of = Kept(kept, chunks, H, K, V, C, keep)
+    saved = r.new_empty(Kept.size(chunks, H, K, V, C, keep), dtype=kept_dtype(r))
+    of = Kept(saved, chunks, H, K, V, C, keep)
     across = torch.empty((chunks, H, K), dtype=torch.float32, device=r.device)
     o, s1 = torch.empty_like(v), torch.empty((S, H, K, V), dtype=torch.float32, device=r.device)
     before = s1 if s0 is None else s0.contiguous()
@@ -49,9 +49,24 @@ def forward(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep, between=None):
     tiles = tiles_for(S * H, longest, K, V, r.dtype, devices.gpu_of(r.device), decay)
     count = chunks * H
     strong = torch.empty(count, dtype=torch.int8, device=r.device)
-    given = (r, w, k, a, b, bounds, of.readers, of.written, across, of.l, of.p, of.q, of.t, strong)
+    of_maps = (
+        r,
+        w,
+        k,
+        a,
+        b,
+        bounds,
+        of.readers,
+        of.written,
+        across,
+        of.l,
+        of.p,
+        of.q,
+        of.t,
+        strong,
+    )
     launches = weak_and_strong(
-        wkv7_maps_kernel, count, tiles.of_maps, given, (T, H, count, scale),
+        wkv7_maps_kernel, count, tiles.of_maps, of_maps, (T, H, count, scale),
         tiles.maps,
     )  # fmt: skip
     launches += sweep_launches(
@@ -61,16 +76,16 @@ def forward(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep, between=None):
     )  # fmt: skip
     which = decay, keep, bounds is None, tiles.segments > 1
     run_launches(("wkv7 forward", r.device, r.dtype, w.dtype, *which), launches, between)
-    return (o, s1, kept, across) if keep else (o, s1, kept.new_empty(0), across.new_empty(0))
+    return (o, s1, saved, across) if keep else (o, s1, saved.new_empty(0), across.new_empty(0))
 
 
 def forward_shapes(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep):
     """What `forward` returns, without values."""
     (_, _, H, K), V = r.shape, v.shape[3]
     chunks = chunk_count(r, cu_seqlens) if keep else 0
-    kept = r.new_empty(Kept.size(chunks, H, K, V, chunk_of(r), True), dtype=kept_dtype(r))
+    saved = r.new_empty(Kept.size(chunks, H, K, V, chunk_of(r), True), dtype=kept_dtype(r))
     across = r.new_empty((chunks, H, K) if keep else 0, dtype=torch.float32)
-    return *empty_results(r, v, cu_seqlens), kept, across
+    return *empty_results(r, v, cu_seqlens), saved, across
 
 
 chunked = define("chunked", forward, forward_shapes, gradients)
@@ -100,7 +115,7 @@ def wkv7_chunked(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay
     holds is float32: o, s1 and gradients are right to 5e-3.
     """
     check_call(r, w, k, v, a, b, s0, cu_seqlens, scale, decay)
-    given = (r, w, k, v, a, b, s0, cu_seqlens, float(scale), decay)
+    arguments = (r, w, k, v, a, b, s0, cu_seqlens, float(scale), decay)
     if not has_kernel(r, w, s0):
-        return wkv7_wy.checked(*given)
-    return chunked(*given)
+        return wkv7_wy.checked(*arguments)
+    return chunked(*arguments)

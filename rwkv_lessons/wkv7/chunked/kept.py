@@ -39,9 +39,9 @@ class Kept:
     def __init__(self, tensor, chunks, H, K, V, C, gradients):
         shapes, at = shapes_of(K, V, C), 0
         for name in self.NAMES:
-            wanted = gradients or name in self.FORWARD
-            size = chunks * H * shapes[name][0] * shapes[name][1] if wanted else 0
-            view = tensor[at : at + size].view(chunks, H, *shapes[name]) if wanted else None
+            is_stored = gradients or name in self.FORWARD
+            size = chunks * H * shapes[name][0] * shapes[name][1] if is_stored else 0
+            view = tensor[at : at + size].view(chunks, H, *shapes[name]) if is_stored else None
             setattr(self, name, view)
             at += size
 
@@ -49,8 +49,8 @@ class Kept:
     def size(cls, chunks, H, K, V, C, gradients):
         """How many elements the tensor has."""
         shapes = shapes_of(K, V, C)
-        wanted = [shapes[name] for name in cls.NAMES if gradients or name in cls.FORWARD]
-        return chunks * H * sum(rows * columns for rows, columns in wanted)
+        stored = [shapes[name] for name in cls.NAMES if gradients or name in cls.FORWARD]
+        return chunks * H * sum(rows * columns for rows, columns in stored)
 
 
 def shapes_of(K, V, C):
@@ -158,8 +158,8 @@ def segments_for(heads, chunks, BK, sms):
     programs, least = PROGRAMS_PER_SM * sms if BK <= NARROW_HEAD else sms, MIN_SEGMENTS
     if BK > MAX_VALUES:
         programs, least = sms // 2, 2 * MIN_SEGMENTS
-    wanted = min(programs // heads, chunks // MIN_CHUNKS, MAX_SEGMENTS)
-    if wanted < least:
+    count = min(programs // heads, chunks // MIN_CHUNKS, MAX_SEGMENTS)
+    if count < least:
         return 1, chunks
-    span = triton.cdiv(chunks, wanted)
+    span = triton.cdiv(chunks, count)
     return triton.cdiv(chunks, span), span

@@ -30,7 +30,7 @@ def sweep_launches(tensors, s0, results, has_s0, T, shape, tiles, reverse, betwe
         tiles: of `tiles_for`.
         between: U and M of all segments are wanted, the first one's M and the last ones, too.
     """
-    v, cu_seqlens, readers, written, across, of_l, *others = tensors
+    v, cu_seqlens, readers, written, across, of_l, *of_maps = tensors
     (S, H, K, V), t = shape, tiles
     sizes = t.sweeps[reverse]
     numbers, ends, launches = (int(has_s0), T, H, t.segments, t.span), None, []
@@ -57,7 +57,7 @@ def sweep_launches(tensors, s0, results, has_s0, T, shape, tiles, reverse, betwe
     numbers = (*numbers, count)
     launches.append((
         wkv7_sweep_kernel, S * t.segments * H * triton.cdiv(V, t.values), t.warps,
-        (v, s0, cu_seqlens, readers, written, across, of_l, *others, ends, *results),
+        (v, s0, cu_seqlens, readers, written, across, of_l, *of_maps, ends, *results),
         numbers, (sizes,), options,
     ))  # fmt: skip
     return launches

@@ -135,8 +135,8 @@ def gradients(r, w, k, v, a, b, s0, cu_seqlens, states, reads, do, ds1, scale, d
     """
     if r.is_cuda and r.get_device() != torch.cuda.current_device():
         with torch.cuda.device(r.device):
-            given = (r, w, k, v, a, b, s0, cu_seqlens, states, reads, do, ds1, scale, decay)
-            return gradients(*given)
+            arguments = (r, w, k, v, a, b, s0, cu_seqlens, states, reads, do, ds1, scale, decay)
+            return gradients(*arguments)
     B, T, H, K = r.shape
     V, S = v.shape[-1], sequences_in(r, cu_seqlens)
     do = torch.zeros_like(v) if do is None else do

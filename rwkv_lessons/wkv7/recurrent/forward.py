@@ -84,8 +84,8 @@ def forward(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep):
     shape = states_shape(r, v, cu_seqlens, keep)
     new = torch.empty if cu_seqlens is None else torch.zeros  # between sequences some stay unused
     states = new(shape, dtype=torch.float32, device=r.device)
-    given = (r, w, k, v, a, b, s0, cu_seqlens, scale, decay)
-    o, s1 = run_forward(*given, states if keep else None)
+    arguments = (r, w, k, v, a, b, s0, cu_seqlens, scale, decay)
+    o, s1 = run_forward(*arguments, states if keep else None)
     return o, s1, states, r.new_empty(0)
 
 
@@ -102,8 +102,8 @@ def run_forward(
     """Allocates o, and s1 unless it is given (and may be s0), and launches the kernel."""
     if r.is_cuda and r.get_device() != torch.cuda.current_device():
         with torch.cuda.device(r.device):
-            given = (r, w, k, v, a, b, s0, cu_seqlens, scale, decay)
-            return run_forward(*given, states, s1)
+            arguments = (r, w, k, v, a, b, s0, cu_seqlens, scale, decay)
+            return run_forward(*arguments, states, s1)
     tensors = [x.contiguous() for x in (r, w, k, v, a, b)]
     (_, T, H, K), V = r.shape, v.shape[3]
     S = sequences_in(r, cu_seqlens)
@@ -151,7 +151,7 @@ def wkv7_recurrent(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, dec
     That is also with more than 256 keys, and for float64.
     """
     check_call(r, w, k, v, a, b, s0, cu_seqlens, scale, decay)
-    given = (r, w, k, v, a, b, s0, cu_seqlens, float(scale), decay)
+    arguments = (r, w, k, v, a, b, s0, cu_seqlens, float(scale), decay)
     if not r.is_cuda or holds_float64(r, w, s0) or r.shape[3] > LARGEST:
-        return wkv7_wy.checked(*given)
-    return recurrent(*given)
+        return wkv7_wy.checked(*arguments)
+    return recurrent(*arguments)

@@ -30,8 +30,8 @@ def serving_calls(name, N, dtype, pool_dtype, decay):
 
     def mixed(longest=TOTAL):
         ends = new(SEQUENCES + 1, dtype=torch.int32)
-        given = (w0, pool, indices, ends, seeds, None, 1.0, decay, longest)
-        packed.serving(*tokens(1, TOTAL), *given)
+        options = (w0, pool, indices, ends, seeds, None, 1.0, decay, longest)
+        packed.serving(*tokens(1, TOTAL), *options)
 
     yield f"wkv7 serving {name}", mixed
     if N == 64:

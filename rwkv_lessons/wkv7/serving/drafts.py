@@ -29,13 +29,13 @@ def _run_tokens():
 
 
 def verify(r, w, k, v, a, b, w0, state_pool, indices, seeds, scale, decay):
-    given = (r, w, k, v, a, b, w0, state_pool, indices)
+    inputs = (r, w, k, v, a, b, w0, state_pool, indices)
     if not TRITON or r.shape[3] > 256:
-        return verify_in_torch(*given, seeds, scale, decay)
+        return verify_in_torch(*inputs, seeds, scale, decay)
     if r.is_cuda and r.get_device() != torch.cuda.current_device():
         with torch.cuda.device(r.device):
-            return verify(*given, seeds, scale, decay)
-    tensors = [x.contiguous() for x in given[:6]]
+            return verify(*inputs, seeds, scale, decay)
+    tensors = [x.contiguous() for x in inputs[:6]]
     o = torch.empty_like(tensors[3])
     _run_tokens()(
         tensors, w0, state_pool, indices, None, seeds, None, o, r.shape[1], scale, decay,
@@ -45,18 +45,18 @@ def verify(r, w, k, v, a, b, w0, state_pool, indices, seeds, scale, decay):
 
 
 def verify_in_torch(r, w, k, v, a, b, w0, state_pool, indices, seeds, scale, decay):
-    given = (r, w, k, v, a, b, w0, state_pool, indices, None, seeds)
-    return drafts_in_torch(*given, scale, decay, write=False)
+    inputs = (r, w, k, v, a, b, w0, state_pool, indices, None, seeds)
+    return drafts_in_torch(*inputs, scale, decay, write=False)
 
 
 def commit(r, w, k, v, a, b, w0, state_pool, indices, accepted, seeds, decay):
-    given = (r, w, k, v, a, b, w0, state_pool, indices, accepted, seeds)
+    inputs = (r, w, k, v, a, b, w0, state_pool, indices, accepted, seeds)
     if not TRITON or r.shape[3] > 256:
-        return commit_in_torch(*given, decay)
+        return commit_in_torch(*inputs, decay)
     if r.is_cuda and r.get_device() != torch.cuda.current_device():
         with torch.cuda.device(r.device):
-            return commit(*given, decay)
-    tensors = [x.contiguous() for x in given[:6]]
+            return commit(*inputs, decay)
+    tensors = [x.contiguous() for x in inputs[:6]]
     _run_tokens()(
         tensors, w0, state_pool, indices, None, seeds, accepted, None, r.shape[1], 1.0, decay,
         each=True,
@@ -66,8 +66,8 @@ def commit(r, w, k, v, a, b, w0, state_pool, indices, accepted, seeds, decay):
 
 
 def commit_in_torch(r, w, k, v, a, b, w0, state_pool, indices, accepted, seeds, decay):
-    given = (r, w, k, v, a, b, w0, state_pool, indices, accepted, seeds)
-    drafts_in_torch(*given, 1.0, decay, write=True)
+    inputs = (r, w, k, v, a, b, w0, state_pool, indices, accepted, seeds)
+    drafts_in_torch(*inputs, 1.0, decay, write=True)
 
 
 TENSORS = ", ".join(f"Tensor {x}" for x in "rwkvab")
@@ -126,10 +126,10 @@ def wkv7_verify(
     """
     check_drafts(r, w, k, v, a, b, w0, state_pool, state_indices, seeds, scale, decay)
     tensors = (r, w, k, v, a, b, w0, state_pool, state_indices, seeds)
-    given = (*tensors, float(scale), decay)
+    arguments = (*tensors, float(scale), decay)
     if TRITON and r.is_cuda and launches_directly(*tensors):
-        return verify(*given)
-    return call(torch.ops.rwkv_lessons.wkv7_verify, *given)
+        return verify(*arguments)
+    return call(torch.ops.rwkv_lessons.wkv7_verify, *arguments)
 
 
 def wkv7_commit(

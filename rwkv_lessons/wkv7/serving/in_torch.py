@@ -42,12 +42,12 @@ def one_sequence(tokens, s, scale, decay):
 def serving_in_torch(r, w, k, v, a, b, w0, state_pool, indices, cu_seqlens, seeds, scale, decay):
     """o, zeros in rows of padding, and the pool in place."""
     o = torch.zeros_like(v, memory_format=torch.contiguous_format)
-    ends, given = cu_seqlens.tolist(), (r, with_w0(w, w0), k, v, a, b)
+    ends, inputs = cu_seqlens.tolist(), (r, with_w0(w, w0), k, v, a, b)
     for i, slot in enumerate(indices.tolist()):
         start, end = ends[i], ends[i + 1]
         if slot < 0 or end == start:
             continue
-        tokens = [x[0, start:end] for x in given]
+        tokens = [x[0, start:end] for x in inputs]
         o[0, start:end], s = one_sequence(tokens, state_pool[slot].float(), scale, decay)
         state_pool[slot] = in_pool(s, state_pool, seeds, i, end - start - 1)
     return o
@@ -58,12 +58,12 @@ def drafts_in_torch(
 ):
     """o of drafts `[S, T, H, V]`, and where `write` the pool in place after `accepted` of them."""
     o = torch.zeros_like(v, memory_format=torch.contiguous_format)
-    given = (r, with_w0(w, w0), k, v, a, b)
+    inputs = (r, with_w0(w, w0), k, v, a, b)
     counts = [r.shape[1]] * len(r) if accepted is None else accepted.tolist()
     for i, slot in enumerate(indices.tolist()):
         if slot < 0:
             continue
-        s, tokens = state_pool[slot], [x[i] for x in given]
+        s, tokens = state_pool[slot], [x[i] for x in inputs]
         for t in range(counts[i]):
             o[i, t], s = step(tokens, t, s.float(), scale, decay)
             s = in_pool(s, state_pool, seeds, i, t)

@@ -40,12 +40,12 @@ def serving(
     r, w, k, v, a, b, w0, state_pool, indices, cu_seqlens, seeds, workspace, scale, decay, longest
 ):  # fmt: skip
     """On a GPU; heads of more keys than a program holds in torch, which waits for the GPU."""
-    given = (r, w, k, v, a, b, w0, state_pool, indices, cu_seqlens, seeds)
+    inputs = (r, w, k, v, a, b, w0, state_pool, indices, cu_seqlens, seeds)
     if not TRITON or r.shape[3] > 256:
-        return serving_in_torch(*given, scale, decay)
+        return serving_in_torch(*inputs, scale, decay)
     if r.is_cuda and r.get_device() != torch.cuda.current_device():
         with torch.cuda.device(r.device):
-            return serving(*given, workspace, scale, decay, longest)
+            return serving(*inputs, workspace, scale, decay, longest)
     run_tokens, run_prompts, goes_in_chunks, stepped = _kernels()
     tensors = [x.contiguous() for x in (r, w, k, v, a, b)]
     w0 = None if w0 is None else w0.contiguous()
@@ -53,7 +53,7 @@ def serving(
     in_chunks = longest > stepped and goes_in_chunks(r)
     run_tokens(
         tensors, w0, state_pool, indices, cu_seqlens, seeds, None, o, 0, scale, decay,
-        longest=stepped if in_chunks else 0, one=longest == 1,
+        longest=stepped if in_chunks else 0, one_token=longest == 1,
     )  # fmt: skip
     if in_chunks:
         if workspace is None:
@@ -66,10 +66,10 @@ def serving(
     return o
 
 
-def on_any_device(*given):
+def on_any_device(*arguments):
     """`serving` in torch: of its arguments all but the workspace and the bound."""
-    *others, _, scale, decay, _ = given
-    return serving_in_torch(*others, scale, decay)
+    *inputs, _, scale, decay, _ = arguments
+    return serving_in_torch(*inputs, scale, decay)
 
 
 def serving_shapes(r, w, k, v, *_):
@@ -166,7 +166,7 @@ def wkv7_serving(
         needed = _scratch_bytes(r, v.shape[3], S) if longest > 16 else 0
         check_workspace(workspace, needed, r)
     tensors = (r, w, k, v, a, b, w0, state_pool, state_indices, cu_seqlens, seeds, workspace)
-    given = (*tensors, float(scale), decay, longest)
+    arguments = (*tensors, float(scale), decay, longest)
     if TRITON and r.is_cuda and launches_directly(*tensors):
-        return serving(*given)
-    return call(torch.ops.rwkv_lessons.wkv7_serving, *given)
+        return serving(*arguments)
+    return call(torch.ops.rwkv_lessons.wkv7_serving, *arguments)

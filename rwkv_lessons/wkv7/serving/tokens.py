@@ -105,13 +105,13 @@ def wkv7_tokens_kernel(
 
 def run_tokens(
     tensors, w0, state_pool, indices, cu_seqlens, seeds, accepted, o, T, scale, decay,
-    longest=0, writes=True, each=False, one=False, tile=None,
+    longest=0, writes=True, each=False, one_token=False, tile=None,
 ):  # fmt: skip
     """Launches the kernel.
 
     Args:
         tensors: r, w, k, v, a, b, contiguous.
-        one: no sequence has more than one token.
+        one_token: no sequence has more than one token.
         tile: values of a program and its warps, where they are not `tile_for`'s.
     """
     r, v = tensors[0], tensors[3]
@@ -123,7 +123,7 @@ def run_tokens(
         wkv7_tokens_kernel, groups * H * -(-V // BV), warps,
         (*tensors, w0, state_pool, indices, cu_seqlens, seeds, accepted, o),
         (T, H, S, total, int(writes), scale),
-        (K, V, BK, BV, 1 if one else STAGES, FORMS[decay], longest, each),
+        (K, V, BK, BV, 1 if one_token else STAGES, FORMS[decay], longest, each),
     )  # fmt: skip
 
 

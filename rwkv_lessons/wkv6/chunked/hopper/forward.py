@@ -296,13 +296,13 @@ def wkv6_hopper_kernel(
     one_more = gl.allocate_shared_memory(gl.bfloat16, [1, C, C], TILE)
     one_weights = gl.allocate_shared_memory(gl.int16, [1, C, C], TILE)
     one_mask = gl.allocate_shared_memory(gl.int16, [1, C, C], TILE)
-    given, staged = (w, r, k, v), (s_w, s_r, s_k, s_v)
+    inputs, staged = (w, r, k, v), (s_w, s_r, s_k, s_v)
     ready = two_barriers(), two_barriers(), two_barriers(), two_barriers()
     fence_async_shared()
     barrier()  # the barriers are there
     expect_chunk(ready, 0, 0 < n)
     expect_chunk(ready, 1, C < n)
-    copy_chunk(given, first, key_column, value_column, ready, staged, 0, 0 < n)
+    copy_chunk(inputs, first, key_column, value_column, ready, staged, 0, 0 < n)
 
     row = gl.arange(0, C, ROWS)[:, None]
     col = gl.arange(0, C, gl.SliceLayout(0, TILES))[None, :]
@@ -345,7 +345,7 @@ def wkv6_hopper_kernel(
             fence_async_shared()
             tma.store_wait(0)
             copy_chunk(
-                given, first + t + C, key_column, value_column, ready, staged, 1 - i, t + C < n
+                inputs, first + t + C, key_column, value_column, ready, staged, 1 - i, t + C < n
             )
             sums = sums_of_decays(w_pieces, s.after, zeros, no_sums, KEEP)
             b_r, b_k = in_float32(b_r), in_float32(b_k)
@@ -419,7 +419,7 @@ def wkv6_hopper_kernel(
         if t < n:
             t, b_s = strong_chunks(
                 t, b_s, b_u, n, first, i_h, i_k, i_v, H, slot, scale, tokens,
-                given, (o, o_rows, checkpoints), staged, ready, ones,
+                inputs, (o, o_rows, checkpoints), staged, ready, ones,
                 K, V, CHECKPOINT, RAW, SCALED, HALF,
             )  # fmt: skip
 

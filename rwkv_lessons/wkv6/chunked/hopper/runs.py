@@ -359,10 +359,10 @@ def inside_of_runs(b, x, sums, runs, place, zeros):
     b_r_dr = now(in_float32(load(rm, TILES)) * b_dr_inside)
     b_dr = now(b.dr + b.e_m * b_dr_inside)
     first, b_rest = cut(b_r_dr - b_k_dk)
-    first, rest = as_left(Rounded(first)).high, as_left(split(b_rest))
+    first, remainder = as_left(Rounded(first)).high, as_left(split(b_rest))
     after = transposed(weights_of(sums.before, runs)).high
-    b_passed = warpgroup_mma(rest.low, after, zeros, use_acc=False, is_async=True)
-    b_passed = warpgroup_mma(rest.high, after, b_passed, is_async=True)
+    b_passed = warpgroup_mma(remainder.low, after, zeros, use_acc=False, is_async=True)
+    b_passed = warpgroup_mma(remainder.high, after, b_passed, is_async=True)
     b_passed = warpgroup_mma(first, after, b_passed, is_async=True)
 
     mask = mask_of(sums, runs, runs, place)
@@ -374,6 +374,6 @@ def inside_of_runs(b, x, sums, runs, place, zeros):
     between, inside = rows_of(x.g, 0, T32), rows_of(x.g, T32, T32)
     b_dv = plus_product(b.dv, transposed(do), between)
     b_dv = plus_product(b_dv, transposed(do), inside)
-    deps = (b_passed, first) + rest
+    deps = (b_passed, first) + remainder
     b_passed = warpgroup_mma_wait(products(do, between) + products(do, inside), deps=deps)[0]
     return b_dr, b_dk, b_dv, b_passed - b_k_dk

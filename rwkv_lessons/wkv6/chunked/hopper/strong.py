@@ -83,12 +83,12 @@ RUNS_OF_KEYS = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [3, 2, 1, 0]))
 def turned(b_s, s_first, s_second, s_third):
     """A float32 tile on its side, exactly: through three tiles of bfloat16."""
     TILES: gl.constexpr = b_s.type.layout
-    first, rest = in_two(b_s)
+    first, second = in_two(b_s)
     tma.store_wait(0)
     barrier()
     s_first.store(first)
-    s_second.store(rest)
-    s_third.store(rounded(b_s - widened(first) - widened(rest)))
+    s_second.store(second)
+    s_third.store(rounded(b_s - widened(first) - widened(second)))
     barrier()
     turned = widened(s_first.permute((1, 0)).load(TILES))
     turned += widened(s_second.permute((1, 0)).load(TILES))
@@ -223,13 +223,13 @@ def store_turned(o, o_rows, s_o, b_o, whole, left, at, part, place, row, col, H,
 @gluon.jit
 def strong_chunks(
     t, b_s, b_u, n, first, i_h, i_k, i_v, H, slot, scale, tokens,
-    given, results, staged, ready, ones,
+    inputs, results, staged, ready, ones,
     K: gl.constexpr, V: gl.constexpr,
     CHECKPOINT: gl.constexpr, RAW: gl.constexpr, SCALED: gl.constexpr, HALF: gl.constexpr,
 ):  # fmt: skip
     """From token t of n to the end of a chunk that forward.py can go on from, or to the last.
 
-    first, slot: the first token and checkpoint of the program. given, results: what forward.py
+    first, slot: the first token and checkpoint of the program. inputs, results: what forward.py
     reads, and o, o_rows and checkpoints; staged, ready, ones: the tiles of two stages and their
     barriers, and tiles of one.
 
@@ -293,7 +293,7 @@ def strong_chunks(
         tma.store_wait(0)
         barrier()
         more = (t + C < n) & (t != there)
-        copy_chunk(given, first + t + C, key_column, value_column, ready, staged, 1 - i, more)
+        copy_chunk(inputs, first + t + C, key_column, value_column, ready, staged, 1 - i, more)
         if checkpoints is not None and not HALF:
             tma.async_copy_shared_to_global(checkpoints, [at_checkpoint, i_v * C], s_state)
 
@@ -353,9 +353,9 @@ def strong_chunks(
         b_s, o_1, read_1 = pass_run(b_s, 1, *of_runs)
         if checkpoints is not None:
             if HALF:
-                kept = (row >= 0) & (t + C // 2 < n)
+                is_stored = (row >= 0) & (t + C // 2 < n)
                 at += H.to(gl.int64) * K * V
-                gl.store(checkpoints + at + col * V + row, b_s, kept)
+                gl.store(checkpoints + at + col * V + row, b_s, is_stored)
             else:
                 near_low.permute((1, 0)).store(rounded(b_s))
         b_s, o_2, read_2 = pass_run(b_s, 2, *of_runs)

@@ -201,12 +201,12 @@ def load_sums(at, HALF: gl.constexpr):
     o_t = gl.arange(0, T32, gl.SliceLayout(0, SMALL))[None, :]
     o_mask = gl.arange(0, C, gl.SliceLayout(1, SMALL))[:, None]
     for two in gl.static_range(2):
-        these = at + two * 5 * T32 * T32
-        s_before.index(two).store(gl.load(these + o_i * T32 + o_t))
-        s_middle.index(two).store(gl.load(these + T32 * T32 + o_i * T32 + o_t))
+        at_half = at + two * 5 * T32 * T32
+        s_before.index(two).store(gl.load(at_half + o_i * T32 + o_t))
+        s_middle.index(two).store(gl.load(at_half + T32 * T32 + o_i * T32 + o_t))
         if not HALF:
-            s_later.index(two).store(gl.load(these + 2 * T32 * T32 + o_i * T32 + o_t))
-            s_masks.index(two).store(gl.load(these + 3 * T32 * T32 + o_mask * T32 + o_t))
+            s_later.index(two).store(gl.load(at_half + 2 * T32 * T32 + o_i * T32 + o_t))
+            s_masks.index(two).store(gl.load(at_half + 3 * T32 * T32 + o_mask * T32 + o_t))
     return Sums(s_before, s_middle, later, masks, at + 3 * T32 * T32)
 
 
@@ -289,7 +289,7 @@ def results_of(c, x, PARTS: gl.constexpr):
 
 @gluon.jit
 def load_chunk(
-    given, staged, ready, stage, there, row, key_column, value_column, state_row, state_column,
+    inputs, staged, ready, stage, there, row, key_column, value_column, state_row, state_column,
     FIRST: gl.constexpr,
 ):  # fmt: skip
     """Starts the copies of a chunk's tiles, if it is there, from `row` on; S from `state_row`.
@@ -307,14 +307,14 @@ def load_chunk(
     expect_rows(ready.k, stage, T32, there)
     if not FIRST:
         tma.store_wait(0)
-    fetch(given.w, staged.w.index(stage), ready.w, stage, there, row, key_column)
-    fetch(given.do, s_do, ready.do, stage, there, row, value_column)
+    fetch(inputs.w, staged.w.index(stage), ready.w, stage, there, row, key_column)
+    fetch(inputs.do, s_do, ready.do, stage, there, row, value_column)
     if len(ready.s) == 1:
         s_s = staged.s[0].index(stage)
-        fetch(given.s[0], s_s, ready.s[0], stage, there, state_row, state_column)
-    fetch(given.v, s_v, ready.v, stage, there, row, value_column)
-    fetch(given.r, staged.r.index(stage), ready.r, stage, there, row, key_column)
-    fetch(given.k, staged.k.index(stage), ready.k, stage, there, row, key_column)
+        fetch(inputs.s[0], s_s, ready.s[0], stage, there, state_row, state_column)
+    fetch(inputs.v, s_v, ready.v, stage, there, row, value_column)
+    fetch(inputs.r, staged.r.index(stage), ready.r, stage, there, row, key_column)
+    fetch(inputs.k, staged.k.index(stage), ready.k, stage, there, row, key_column)
 
 
 @gluon.jit
@@ -519,13 +519,13 @@ def sweep_hopper_kernel(
     s_do_v = gl.allocate_shared_memory(DTYPE, [2, C, C], TILE)  # one above the other
     s_s = gl.allocate_shared_memory(gl.bfloat16, [1 if HALF else 2, C, C], TILE)
     staged = Tokens(s_w, s_do_v, () if HALF else (s_s,), s_do_v, s_r, s_k)
-    ready, given = barriers(HALF), Tokens(w, do, (checkpoints,), v, r, k)
+    ready, inputs = barriers(HALF), Tokens(w, do, (checkpoints,), v, r, k)
     results, in_rows = Results(dr, dk, dw, dv), Results(dr_rows, dk_rows, dw_rows, dv_rows)
     fence_async_shared()
     barrier()  # the barriers are there
     t = (end - 1) * T32  # of the chunk at hand
     load_chunk(
-        given, staged, ready, 0, count > 0, start + t, key_column, value_column,
+        inputs, staged, ready, 0, count > 0, start + t, key_column, value_column,
         ((slot + end - 1) * H + i_h) * K + i_k * C, i_v * C, FIRST=True,
     )  # fmt: skip
 
@@ -548,9 +548,9 @@ def sweep_hopper_kernel(
     while j < count:
         stage, phase = j % 2, j // 2 % 2
         same = j // 2**30  # 0, which the compiler cannot know
-        more, other = j + 1 < count, 1 - stage
+        more, next_stage = j + 1 < count, 1 - stage
         load_chunk(
-            given, staged, ready, other, more, start + t - T32, key_column,
+            inputs, staged, ready, next_stage, more, start + t - T32, key_column,
             value_column, ((slot + t // T32 - 1) * H + i_h) * K + i_k * C, i_v * C, FIRST=False,
         )  # fmt: skip
         c, x = tiles_of(staged, stage), factors_of(scratch, staged, stage, same)

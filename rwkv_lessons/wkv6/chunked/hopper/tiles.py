@@ -240,11 +240,11 @@ def expect_chunk(ready, stage, pred):
 
 
 @gluon.jit
-def copy_chunk(given, row, key_column, value_column, ready, staged, stage, pred):
+def copy_chunk(inputs, row, key_column, value_column, ready, staged, stage, pred):
     """Starts the copies of a chunk, C tokens from `row` on, where `pred`."""
     for n in gl.static_range(4):
         tma.async_copy_global_to_shared(
-            given[n], [row, value_column if n == 3 else key_column],
+            inputs[n], [row, value_column if n == 3 else key_column],
             ready[n].index(stage), staged[n].index(stage), pred=pred,
         )  # fmt: skip
 
