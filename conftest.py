@@ -148,11 +148,11 @@ def _has_gpu():
 
 def _notebooks(items):
     """The cells of each notebook."""
-    found = {}
+    by_path = {}
     for item in items:
         if hasattr(item, "cell"):
-            found.setdefault(item.path, []).append(item)
-    return list(found.values())
+            by_path.setdefault(item.path, []).append(item)
+    return list(by_path.values())
 
 
 def _solved(cells):

@@ -40,14 +40,14 @@ def pytest_configure():
     def remembered(function):
         """The scope of the launch that is under way, or a new one."""
         there = list(function.__globals__.values())
-        seen = {n for n, x in enumerate(languages) if any(x is y for y in there)}
+        present = {n for n, x in enumerate(languages) if any(x is y for y in there)}
         if outer and not outer[0]._changes:  # undone meanwhile
             outer.clear()
-        if outer and seen <= patched:
+        if outer and present <= patched:
             return outer[0]
         if not outer:
             patched.clear()
-        patched.update(seen)
+        patched.update(present)
         outer.append(patch(function))
         if len(outer) > 1:  # undone with the kernel's own changes, the last ones first
             outer[0]._changes += outer.pop()._changes

@@ -101,11 +101,11 @@ def entry_gradient_kernel(
     b_de = tl.zeros([BK, BV], tl.float32)
     last = tl.minimum((i_g + 1) * CHUNKS_PER_PROGRAM, chunks)
     for i_c in tl.range(i_g * CHUNKS_PER_PROGRAM, last):
-        b_before, left = tl.zeros([BK], tl.float32), True
+        b_before, reaches = tl.zeros([BK], tl.float32), True
         if DECAYS:
             b_before = tl.load(before + ((i_b * chunks + i_c) * H + i_h) * K + o_k, m_k, 0.0)
-            left = not nothing_left(b_before, m_k, cutoff)
-        if left:
+            reaches = not nothing_left(b_before, m_k, cutoff)
+        if reaches:
             m_t = row < n - i_c * C
             at = ((i_b * T_r + i_c * C) * H + i_h) * K
             m = m_t & m_k[None, :]

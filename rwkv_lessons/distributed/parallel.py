@@ -83,8 +83,8 @@ def sequence_parallel(operation, group=None, *, timeout=60.0):
 
     @outside_autocast
     @functools.wraps(operation)
-    def mix(*given, **named):
-        bound = signature.bind(*given, **preset | named)
+    def mix(*args, **named):
+        bound = signature.bind(*args, **preset | named)
         bound.apply_defaults()
         (*inputs, s0), options = bound.args, bound.kwargs
         cu_seqlens, start = options.pop("cu_seqlens", None), options.pop("start", None)
@@ -148,22 +148,22 @@ class SequenceParallel(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, call, s0, *inputs):
-        pieces, (_, of_s0, *wanted) = call.pieces, ctx.needs_input_grad
+        pieces, (_, of_s0, *needs_gradient) = call.pieces, ctx.needs_input_grad
         learns, saved = any(ctx.needs_input_grad), Saved()
         at_start, carry = _starting_states(pieces, s0), None
-        given = (call, inputs, pieces.lengths[0], saved if learns else None)
+        segment = (call, inputs, pieces.lengths[0], saved if learns else None)
         if pieces.enters and not call.family.BESIDE:
             # Before the main pass: what it says about the reach is here when that is launched.
-            carry = call.family.Carry(*given)
+            carry = call.family.Carry(*segment)
         bounds, since = pieces.bounds(inputs[0].device), _now(inputs[0])
         operation = functools.partial(call.operation, cu_seqlens=bounds, **call.options)
         main = SavedStep(saved)
         o, states = main.results(
-            operation, (*inputs, at_start), (*wanted, of_s0 and at_start is not None)
+            operation, (*inputs, at_start), (*needs_gradient, of_s0 and at_start is not None)
         )
         if pieces.enters and call.family.BESIDE:
             with _beside(inputs[0].device, since):
-                carry = call.family.Carry(*given)
+                carry = call.family.Carry(*segment)
 
         B, V = _of_sequence(states, pieces, -1), states.shape[-1]
         A = carry.across() if carry else None

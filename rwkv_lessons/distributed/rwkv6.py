@@ -54,7 +54,7 @@ class Carry:
             self.chunk = chunk_for(K)
         self.sums = self._sums(0, min(tokens, FIRST_LOOK))
         # NaN is not below anything.
-        self.seen = _to_host(~(self.sums.sum(1) < cutoff(self.r.dtype)).all())
+        self.goes_on = _to_host(~(self.sums.sum(1) < cutoff(self.r.dtype)).all())
 
     def _sums(self, start, end):
         """Log decays summed over chunks, `[B, chunks, H, K]`."""
@@ -67,15 +67,15 @@ class Carry:
         return sums.clamp(min=LOWEST)
 
     def _look(self):
-        if self.seen is None:
+        if self.goes_on is None:
             return
         self.reach = min(self.tokens, FIRST_LOOK)
-        if self.reach < self.tokens and self.seen():
+        if self.reach < self.tokens and self.goes_on():
             self.sums = torch.cat([self.sums, self._sums(self.reach, self.tokens)], 1)
             self.reach = self.tokens
         total = running_sums(self.sums, 1)
         self.before, self.total = _after_one(total), total[:, -1]  # before each chunk; of all
-        self.sums = self.seen = None
+        self.sums = self.goes_on = None
 
     def across(self):
         """The decay of all its tokens, `[B, H, K, 1]`."""
@@ -117,9 +117,9 @@ class Carry:
         if self.in_triton:
             from .correction import entry_gradient
 
-            found = entry_gradient(do, self.r, self.w, self.before, E, self.reach, self.scale,
+            results = entry_gradient(do, self.r, self.w, self.before, E, self.reach, self.scale,
                                    self.raw, cutoff(self.r.dtype))  # fmt: skip
-            dE, self.chunk_sums = found
+            dE, self.chunk_sums = results
             return dE
         return self._readers().mT @ do[:, : self.reach].transpose(1, 2).to(self.real)
 
@@ -148,8 +148,8 @@ class Carry:
             dr[:, : self.reach] += dx.to(dr.dtype)
         if dw is not None:
             y = dx * self.r[:, : self.reach].to(self.real)  # w[u] is part of the decays after u
-            found = _after(y) + of_total
-            dw[:, : self.reach] += (found * w if self.raw else found).to(dw.dtype)
+            d_log = _after(y) + of_total
+            dw[:, : self.reach] += (d_log * w if self.raw else d_log).to(dw.dtype)
 
 
 def _after_one(x):

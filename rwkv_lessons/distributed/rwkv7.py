@@ -45,14 +45,14 @@ class Carry:
             return call.operation(r, w, k, k, a, b, before, **call.options)
 
         learn = [saved is not None] * 5
-        self.runs, self.reach, wanted, rows = [], 0, min(tokens, FIRST_RUN), []
+        self.runs, self.reach, end, rows = [], 0, min(tokens, FIRST_RUN), []
         while True:
-            r, w, _, _, a, b = (x[:, self.reach : wanted] for x in inputs)
+            r, w, _, _, a, b = (x[:, self.reach : end] for x in inputs)
             step = SavedStep(saved)
-            found, state = step.results(read, (r, w, a, b, state.contiguous()), learn)
-            rows.append(found)
-            self.runs.append((self.reach, wanted, step))
-            self.reach, wanted = wanted, min(tokens, 2 * wanted)
+            reads, state = step.results(read, (r, w, a, b, state.contiguous()), learn)
+            rows.append(reads)
+            self.runs.append((self.reach, end, step))
+            self.reach, end = end, min(tokens, 2 * end)
             if self.reach == tokens or bool((state.abs() < least).all()):
                 break
         self.rows = torch.cat(rows, 1)
@@ -94,15 +94,15 @@ class Carry:
         E, dA = E.to(do.dtype), after.to(self.real) @ E.to(self.real).mT
         if self.reach < self.tokens:
             dA = torch.zeros_like(dA)
-        self.found = []
+        self.of_runs = []
         for start, end, step in reversed(self.runs):
             d_rows = (do[:, start:end].transpose(1, 2) @ E.mT).transpose(1, 2)
-            *found, dA = step.gradients(d_rows.to(self.dtype), dA)
-            self.found.append((start, end, found))
+            *of_inputs, dA = step.gradients(d_rows.to(self.dtype), dA)
+            self.of_runs.append((start, end, of_inputs))
 
     def add_gradients(self, gradients, do, E, after):
         """Adds to the gradients of r, w, k, v, a, b, in place; None where there is none."""
-        for start, end, found in self.found:
-            for n, x in zip((0, 1, 4, 5), found, strict=True):
+        for start, end, of_inputs in self.of_runs:
+            for n, x in zip((0, 1, 4, 5), of_inputs, strict=True):
                 if gradients[n] is not None:
                     gradients[n][:, start:end] += x

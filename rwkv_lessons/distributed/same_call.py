@@ -31,17 +31,17 @@ def tokens_of_ranks(group, timeout, agreed, same, start, device):
     if device.type == "cuda" and same["cu_seqlens"] is None and kind in agreed:
         return None
     mine = [*kind, same["T"], -1 if start is None else start]
-    found = gathering(torch.tensor(mine, device=device)[None], group, timeout)()
-    *of_kind, tokens, starts = found.flatten(0, 1).T.tolist()
+    gathered = gathering(torch.tensor(mine, device=device)[None], group, timeout)()
+    *of_kind, tokens, starts = gathered.flatten(0, 1).T.tolist()
     for name, numbers in zip(SAME, of_kind, strict=True):
         if len(set(numbers)) > 1:
-            got = _shown(name, numbers)
-            raise ValueError(f"{name} must be the same on all ranks, got {got} on ranks 0, 1, …")
-    for rank, given in enumerate(starts):
+            shown = _shown(name, numbers)
+            raise ValueError(f"{name} must be the same on all ranks, got {shown} on ranks 0, 1, …")
+    for rank, rank_start in enumerate(starts):
         right = sum(tokens[:rank])
-        if given not in (-1, right):
+        if rank_start not in (-1, right):
             before = "the number of tokens on the ranks before it"
-            raise ValueError(f"start must be {right} on rank {rank}, {before}, got {given}")
+            raise ValueError(f"start must be {right} on rank {rank}, {before}, got {rank_start}")
     agreed[kind] = True
     return tokens
 

@@ -41,10 +41,10 @@ class Saved:
         finally:
             self.tensors = ()
 
-    def put_away(self, thing):
+    def put_away(self, item):
         """A copy of the thing, whose attributes that are tensors are here."""
-        away = copy.copy(thing)
-        here = {name: x for name, x in vars(thing).items() if isinstance(x, torch.Tensor)}
+        away = copy.copy(item)
+        here = {name: x for name, x in vars(item).items() if isinstance(x, torch.Tensor)}
         for name in here:
             delattr(away, name)
         away.numbers = {name: self.add(x) for name, x in here.items()}
@@ -52,9 +52,9 @@ class Saved:
 
     def taken_back(self, away):
         """A copy of what `put_away` returned, with its tensors."""
-        thing = copy.copy(away)
-        vars(thing).update({name: self[number] for name, number in away.numbers.items()})
-        return thing
+        item = copy.copy(away)
+        vars(item).update({name: self[number] for name, number in away.numbers.items()})
+        return item
 
 
 class SavedStep:
@@ -63,33 +63,33 @@ class SavedStep:
     def __init__(self, saved):
         self.saved = saved
 
-    def results(self, function, inputs, wanted):
+    def results(self, function, inputs, learns):
         """function(*inputs), a tuple of tensors, without their graph.
 
         Args:
             inputs: tensors, or None.
-            wanted: of each, whether it is to have a gradient.
+            learns: of each, whether it is to have a gradient.
         """
-        given, hooks = [x if x is None else x.detach() for x in inputs], contextlib.nullcontext()
-        if any(wanted):
+        leaves, hooks = [x if x is None else x.detach() for x in inputs], contextlib.nullcontext()
+        if any(learns):
             hooks = saved_tensors_hooks(self.saved.add, self.saved.__getitem__)
-        with torch.set_grad_enabled(any(wanted)), hooks:
-            root, pairs = torch.empty(0, requires_grad=True), zip(given, wanted, strict=True)
-            given = [Beginning.apply(root, x) if want else x for x, want in pairs]
-            found = function(*given)
-        self.inputs, self.outputs = _edges(given), _edges(found)
-        return [x.detach() for x in found]
+        with torch.set_grad_enabled(any(learns)), hooks:
+            root, pairs = torch.empty(0, requires_grad=True), zip(leaves, learns, strict=True)
+            leaves = [Beginning.apply(root, x) if want else x for x, want in pairs]
+            outputs = function(*leaves)
+        self.inputs, self.outputs = _edges(leaves), _edges(outputs)
+        return [x.detach() for x in outputs]
 
-    def gradients(self, *given):
+    def gradients(self, *d_outputs):
         """Of each input, or None, from those of the results."""
         outputs = [edge for edge in self.outputs if edge]
         inputs = [edge for edge in self.inputs if edge]
         if not inputs:
             return [None] * len(self.inputs)
-        given = [x for x, edge in zip(given, self.outputs, strict=True) if edge]
+        d_outputs = [x for x, edge in zip(d_outputs, self.outputs, strict=True) if edge]
         options = {"retain_graph": True, "allow_unused": True}  # the graph holds numbers alone
-        found = iter(torch.autograd.grad(outputs, inputs, given, **options))
-        return [next(found) if edge else None for edge in self.inputs]
+        d_inputs = iter(torch.autograd.grad(outputs, inputs, d_outputs, **options))
+        return [next(d_inputs) if edge else None for edge in self.inputs]
 
 
 class Beginning(torch.autograd.Function):

@@ -36,8 +36,8 @@ class StatesFirst(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, call, s0, *inputs):
-        given, begins = [x.detach().contiguous() for x in inputs], not call.pieces.enters
-        r, v = given[0], given[call.family.V]
+        tensors, begins = [x.detach().contiguous() for x in inputs], not call.pieces.enters
+        r, v = tensors[0], tensors[call.family.V]
         start = torch.zeros(r.shape[0], *r.shape[2:], v.shape[-1], device=r.device)
         if begins and s0 is not None:
             start.copy_(s0)
@@ -46,16 +46,16 @@ class StatesFirst(torch.autograd.Function):
         def exchange(sent):
             """This rank's map, [A | B], for what the ranks before it make: into `start`."""
             # All wait: a main pass that is launched beside the gather leaves it no room on the GPU.
-            found = gathering(sent, call.group, call.timeout)()
-            As, Bs = unpack(found, v.shape[-1])
+            gathered = gathering(sent, call.group, call.timeout)()
+            As, Bs = unpack(gathered, v.shape[-1])
             to_save.append(As.clone())
             if not begins:
                 start.copy_(entry_state(As, Bs, call.rank))
 
         ctx.call, ctx.s0_dtype = call, None if s0 is None else s0.dtype
         keep = any(ctx.needs_input_grad)
-        o, s1, *kept = _way(call).forward(given, start, call.options, keep, begins, exchange)
-        ctx.save_for_backward(*given, start, *to_save, *kept)
+        o, s1, *saved = _way(call).forward(tensors, start, call.options, keep, begins, exchange)
+        ctx.save_for_backward(*tensors, start, *to_save, *saved)
         ctx.set_materialize_grads(False)
         return o, s1
 
@@ -64,7 +64,7 @@ class StatesFirst(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, do, ds1):
         call, count, saved = ctx.call, len(ctx.call.family.INPUTS), ctx.saved_tensors
-        given, (start, As, *kept) = saved[:count], saved[count:]
+        tensors, (start, As, *saved_states) = saved[:count], saved[count:]
         after = torch.zeros_like(start)
         if ds1 is not None:
             after.copy_(ds1)
@@ -76,8 +76,10 @@ class StatesFirst(torch.autograd.Function):
             after.add_(more)
             return more
 
-        found = _way(call).backward(given, start, kept, do, after, call.options, exchange)
-        *gradients, dE = found
+        results = _way(call).backward(
+            tensors, start, saved_states, do, after, call.options, exchange
+        )
+        *gradients, dE = results
         ds0 = None
         if ctx.s0_dtype is not None and ctx.needs_input_grad[1]:
             ds0 = (torch.zeros_like(dE) if call.pieces.enters else dE).to(ctx.s0_dtype)
@@ -105,30 +107,32 @@ class StatesOfRwkv6:
         return tile_for(B * H, T, K, V, r.dtype, gpu)[1] > 1
 
     @staticmethod
-    def forward(given, start, options, keep, begins, exchange):
+    def forward(tensors, start, options, keep, begins, exchange):
         from ..wkv6.chunked import forward as chunked
 
-        r, k, v, w, u = given
+        r, k, v, w, u = tensors
         scale, raw = _options_of_6(options)
-        found = segment_maps(k, v, w, raw)
-        exchange(rank_map(found, start if begins else None))
+        maps = segment_maps(k, v, w, raw)
+        exchange(rank_map(maps, start if begins else None))
         checkpoints = None
         if keep:
             shape = chunked.checkpoints_shape(r, v, None, True)
             checkpoints = r.new_empty(shape, dtype=chunked.checkpoints_dtype(r))
         return *chunked.run_forward(
-            *given, start, None, scale, raw, checkpoints, found
+            *tensors, start, None, scale, raw, checkpoints, maps
         ), checkpoints
 
     @staticmethod
-    def backward(given, start, kept, do, after, options, exchange):
+    def backward(tensors, start, checkpoints, do, after, options, exchange):
         from ..wkv6.chunked.backward import gradients
 
         def between(local, totals):
             exchange(entry_gradient(local, totals, after))
 
         scale, raw = _options_of_6(options)
-        return gradients(*given, start, None, *kept, do, after, scale, raw, between=between)
+        return gradients(
+            *tensors, start, None, *checkpoints, do, after, scale, raw, between=between
+        )
 
 
 class StatesOfRwkv7:
@@ -155,7 +159,7 @@ class StatesOfRwkv7:
         return tiles_for(B * H, triton.cdiv(T, chunk_of(r)), K, V, r.dtype, gpu).segments > 1
 
     @staticmethod
-    def forward(given, start, options, keep, begins, exchange):
+    def forward(tensors, start, options, keep, begins, exchange):
         from ..wkv7.chunked.forward import forward
 
         def between(ends, matrices):
@@ -164,17 +168,17 @@ class StatesOfRwkv7:
                 _start_from(ends, matrices, start)
 
         scale, decay = _options_of_7(options)
-        return forward(*given, start, None, scale, decay, keep, between)
+        return forward(*tensors, start, None, scale, decay, keep, between)
 
     @staticmethod
-    def backward(given, start, kept, do, after, options, exchange):
+    def backward(tensors, start, saved, do, after, options, exchange):
         from ..wkv7.chunked.backward import gradients
 
         def between(ends, matrices):
             _start_from(ends, matrices, exchange(_joined(ends, matrices)[1]))
 
         scale, decay = _options_of_7(options)
-        return gradients(*given, start, None, *kept, do, after, scale, decay, between)
+        return gradients(*tensors, start, None, *saved, do, after, scale, decay, between)
 
 
 def _learns(inputs):
@@ -214,11 +218,11 @@ def segment_maps(k, v, w, raw_decay):
     return states, decays
 
 
-def rank_map(found, start):
+def rank_map(maps, start):
     """The map of all segments: A, `[B, H, K, 1]`, beside what it makes of `start`."""
     from .fold import folded
 
-    states, decays = found
+    states, decays = maps
     return folded(states, decays, start, states.shape[2])
 
 

@@ -8,10 +8,10 @@ from ..sequences.arguments import count_sequences
 HEAD_SIZE = 64  # of all released RWKV-5 and RWKV-6 models; a flat [C] cannot say another
 
 
-def check_sequences(receptance, key, value, **others):
+def check_sequences(receptance, key, value, **more):
     """Returns B, T, C, or raises a TypeError or ValueError that names the argument."""
-    given = {"receptance": receptance, "key": key, "value": value, **others}
-    for name, x in given.items():
+    tensors = {"receptance": receptance, "key": key, "value": value, **more}
+    for name, x in tensors.items():
         check_tensor(name, x, receptance, whose="receptance")
     if receptance.ndim != 3 or 0 in receptance.shape:
         raise ValueError(
@@ -42,8 +42,8 @@ def check_initial_state(initial_state, r, v, cu_seqlens):
         return
     check_tensor("initial_state", initial_state, r)
     letter, n = ("B", r.shape[0]) if cu_seqlens is None else ("S", len(cu_seqlens) - 1)
-    wanted = (n, *r.shape[2:], v.shape[-1])
-    check_shape("initial_state", initial_state, f"{letter}, H, K, V", wanted)
+    expected = (n, *r.shape[2:], v.shape[-1])
+    check_shape("initial_state", initial_state, f"{letter}, H, K, V", expected)
 
 
 def turned(state):

@@ -163,13 +163,13 @@ def patch_fla():
         importlib.import_module("fla.layers.rwkv6")
     defined_in = [importlib.import_module(name) for name in FILES]
     defined_in += [x for x in map(_if_there, fla_rwkv7.MODULES) if x]
-    found = [
-        (module, name, ours)
+    replacements = [
+        (module, name, own)
         for module in (*defined_in, *modules_of("fla"))
-        for name, ours in (FUNCTIONS | fla_rwkv7.FUNCTIONS).items()
+        for name, own in (FUNCTIONS | fla_rwkv7.FUNCTIONS).items()
         if callable(vars(module).get(name))
     ]
-    return Patch(found)
+    return Patch(replacements)
 
 
 def _if_there(name):

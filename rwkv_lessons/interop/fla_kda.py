@@ -250,9 +250,9 @@ def fused_recurrent_gated_delta_rule(
     state_v_first = _of_kwargs(GATED_CHUNKS, kwargs, state_v_first)
     q, k = _of_heads(q, k, v)
     beta = q.new_ones(q.shape[:3]) if beta is None else beta
-    wanted = {"g": (g, "B, T, HV", q.shape[:3]), "gk": (gk, "B, T, HV, K", q.shape)}
-    wanted = {name: x for name, x in wanted.items() if x[0] is not None}
-    _like_tokens(q, **wanted, beta=(beta, "B, T, HV", q.shape[:3]))
+    per_token = {"g": (g, "B, T, HV", q.shape[:3]), "gk": (gk, "B, T, HV, K", q.shape)}
+    per_token = {name: x for name, x in per_token.items() if x[0] is not None}
+    _like_tokens(q, **per_token, beta=(beta, "B, T, HV", q.shape[:3]))
     if use_gate_in_kernel:
         if g is None:
             raise ValueError("g is None: use_gate_in_kernel needs what the decay is made of")
@@ -305,8 +305,8 @@ def _by_wkv7(
         if state_v_first:
             n = q.shape[0] if cu_seqlens is None else len(cu_seqlens) - 1
             letters = f"{'B' if cu_seqlens is None else 'S'}, HV, V, K"
-            wanted = (n, q.shape[2], v.shape[3], q.shape[3])
-            check_shape("initial_state", initial_state, letters, wanted)
+            expected = (n, q.shape[2], v.shape[3], q.shape[3])
+            check_shape("initial_state", initial_state, letters, expected)
             initial_state = turned(initial_state)
     check_initial_state(initial_state, q, v, cu_seqlens)
     if norm:
@@ -344,9 +344,9 @@ def _of_heads(q, k, v):
     return q, k
 
 
-def _like_tokens(q, **given):
+def _like_tokens(q, **per_token):
     """Checks what each token and each value head has: name → (tensor, letters, shape)."""
-    for name, (x, letters, shape) in given.items():
+    for name, (x, letters, shape) in per_token.items():
         check_tensor(name, x, q, whose="q")
         if name == "beta" and x.ndim == 4:
             raise NotImplementedError(
@@ -360,8 +360,8 @@ def _of_kwargs(sizes, kwargs, state_v_first):
     """Checks what FLA takes by name only, and returns whether states are values × keys."""
     size = kwargs.pop("chunk_size", None)
     if size is not None and size not in sizes:
-        wanted = " or ".join(map(str, sizes))
-        raise ValueError(f"chunk_size must be {wanted}, got {size!r}")
+        allowed = " or ".join(map(str, sizes))
+        raise ValueError(f"chunk_size must be {allowed}, got {size!r}")
     if RENAMED in kwargs:
         if state_v_first:
             raise ValueError(f"{RENAMED} is the old name of state_v_first: give one of them")
@@ -373,14 +373,14 @@ def _of_kwargs(sizes, kwargs, state_v_first):
     return state_v_first
 
 
-def _refuse(**given):
+def _refuse(**options):
     reasons = {
         "cp_context": "one sequence over several GPUs",
         "return_intermediate_states": "the states between chunks",
         "use_graph": "a chunk list for graphs; a call can be captured without it",
         "gv": "a decay for each value channel",
     }
-    for name, value in given.items():
+    for name, value in options.items():
         if value is not None and value is not False:
             raise NotImplementedError(f"{name} is not supported: {reasons[name]}")
 

@@ -58,8 +58,8 @@ def chunk_rwkv7(
     """
     if cp_context is not None:
         raise NotImplementedError("cp_context: one sequence over several GPUs is not supported")
-    given = {"r": r, "w": w, "k": k, "v": v, "a": a, "b": b}
-    for name, x in given.items():
+    tensors = {"r": r, "w": w, "k": k, "v": v, "a": a, "b": b}
+    for name, x in tensors.items():
         check_tensor(name, x, r)
     check_initial_state(initial_state, r, v, cu_seqlens)
     dtype = r.dtype
@@ -124,8 +124,8 @@ def fused_mul_recurrent_rwkv7(
     Returns:
         As `chunk_rwkv7`.
     """
-    given = {"r": r, "w": w, "k": k, "v": v, "kk": kk, "a": a}
-    for name, x in given.items():
+    inputs = {"r": r, "w": w, "k": k, "v": v, "kk": kk, "a": a}
+    for name, x in inputs.items():
         check_tensor(name, x, r)
         if name in ("kk", "a"):
             check_shape(name, x, "B, T, H, K", r.shape)

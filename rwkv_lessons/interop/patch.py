@@ -13,17 +13,17 @@ class StandIn:
     functions are, by the name that it stands under: another process finds there what it has.
     """
 
-    def __init__(self, ours, theirs):
-        functools.update_wrapper(self, ours)
-        self.ours, self.theirs = ours, theirs
+    def __init__(self, replacement, original):
+        functools.update_wrapper(self, replacement)
+        self.replacement, self.original = replacement, original
         self.places, self.patches = [], []  # (module, name) of each; patches that were not undone
 
     @property
     def stands(self):
         return bool(self.patches)
 
-    def __call__(self, *given, **named):
-        return (self.ours if self.stands else self.theirs)(*given, **named)
+    def __call__(self, *args, **named):
+        return (self.replacement if self.stands else self.original)(*args, **named)
 
     def __reduce__(self):
         module, name = self.places[0]
@@ -43,7 +43,7 @@ class StandIn:
             self.patches.remove(patch)
             for module, name in self.places if not self.patches else []:
                 if getattr(module, name) is self:
-                    setattr(module, name, self.theirs)
+                    setattr(module, name, self.original)
 
 
 class Patch:
@@ -57,17 +57,19 @@ class Patch:
         Args:
             replacements: (module, name, function) of each.
         """
-        self.replaced, made = [], {}
-        for module, name, ours in replacements:
-            theirs = getattr(module, name)
-            while isinstance(theirs, StandIn) and not theirs.stands:
-                theirs = theirs.theirs  # of a patch that was undone
-            if theirs is ours:
+        self.replaced, stand_ins = [], {}
+        for module, name, replacement in replacements:
+            original = getattr(module, name)
+            while isinstance(original, StandIn) and not original.stands:
+                original = original.original  # of a patch that was undone
+            if original is replacement:
                 continue
-            if isinstance(theirs, StandIn) and theirs.ours is ours:
-                stand_in = theirs
+            if isinstance(original, StandIn) and original.replacement is replacement:
+                stand_in = original
             else:
-                stand_in = made.setdefault((theirs, ours), StandIn(ours, theirs))
+                stand_in = stand_ins.setdefault(
+                    (original, replacement), StandIn(replacement, original)
+                )
             stand_in.take(self, (module, name))
             self.replaced.append((module, name, stand_in))
 
@@ -90,8 +92,8 @@ class Patch:
 
 def modules_of(package):
     """The modules of a package that are imported by now, by name."""
-    found = [m for name, m in sorted(sys.modules.items()) if name.split(".")[0] == package]
-    return [m for m in found if isinstance(m, ModuleType)]
+    modules = [m for name, m in sorted(sys.modules.items()) if name.split(".")[0] == package]
+    return [m for m in modules if isinstance(m, ModuleType)]
 
 
 def _look_up(module, name):

@@ -28,12 +28,15 @@ class PackagePatch:
     """The package's functions replaced; `undo()`, or the end of a `with` block, restores them."""
 
     def __init__(self, module):
-        self.module, self.theirs = module, {name: getattr(module, name) for name in (ONE, SEVERAL)}
+        self.module, self.originals = (
+            module,
+            {name: getattr(module, name) for name in (ONE, SEVERAL)},
+        )
         setattr(module, ONE, mix_one)
         setattr(module, SEVERAL, mix_several)
 
     def undo(self):
-        for name, function in self.theirs.items():
+        for name, function in self.originals.items():
             setattr(self.module, name, function)
 
     def __enter__(self):

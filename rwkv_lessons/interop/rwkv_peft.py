@@ -90,16 +90,16 @@ def states_from_file(saved):
         ValueError: a layer is missing, or has another shape.
     """
     pattern = re.compile(NAME.replace(".", r"\.").format(r"(\d+)"))
-    found = {int(m[1]): x for name, x in saved.items() if (m := pattern.fullmatch(name))}
-    if sorted(found) != list(range(len(found))) or not found:
+    layers = {int(m[1]): x for name, x in saved.items() if (m := pattern.fullmatch(name))}
+    if sorted(layers) != list(range(len(layers))) or not layers:
         raise ValueError(
             f"saved must have {NAME.format(0)} and so on, one for each layer, got layers"
-            f" {sorted(found)}"
+            f" {sorted(layers)}"
         )
-    shapes = {tuple(x.shape) for x in found.values()}
-    if len(shapes) > 1 or len(found[0].shape) != 3:
+    shapes = {tuple(x.shape) for x in layers.values()}
+    if len(shapes) > 1 or len(layers[0].shape) != 3:
         raise ValueError(f"states must be [H, V, K], all of one shape, got {sorted(shapes)}")
-    return torch.stack([found[i].float().mT for i in range(len(found))])
+    return torch.stack([layers[i].float().mT for i in range(len(layers))])
 
 
 def states_to_file(states, dtype=torch.float32):

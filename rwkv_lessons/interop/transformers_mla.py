@@ -116,7 +116,7 @@ def latent_mask(
     attention_mask=None,
     use_vmap=False,
     device="cpu",
-    **rest,
+    **options,
 ):
     """What ALL_MASK_ATTENTION_FUNCTIONS holds: from which key to which, for each sequence.
 
@@ -133,17 +133,19 @@ def latent_mask(
     plain = plain or (attention_mask is not None and torch.compiler.is_compiling())
     start, padded = torch.zeros(batch_size, dtype=torch.int32, device=device), False
     if attention_mask is not None and not plain:
-        held = masking_utils.prepare_padding_mask(attention_mask, kv_length, 0)[:, :kv_length]
+        has_token = masking_utils.prepare_padding_mask(attention_mask, kv_length, 0)[:, :kv_length]
         n = torch.arange(kv_length, device=device)
-        start = (held.cumsum(1) == 0).where(n < end, False).sum(1)  # the slots before the first
-        in_a_row = ((held | (n >= end)) == (n >= start[:, None])).all()
+        start = (
+            (has_token.cumsum(1) == 0).where(n < end, False).sum(1)
+        )  # the slots before the first
+        in_a_row = ((has_token | (n >= end)) == (n >= start[:, None])).all()
         in_a_row, padded = torch.stack([in_a_row, start.any()]).tolist()  # waits for the device
         plain = not in_a_row
     if plain:
-        rest["allow_is_causal_skip"] = rest["allow_is_bidirectional_skip"] = False
+        options["allow_is_causal_skip"] = options["allow_is_bidirectional_skip"] = False
         return masking_utils.sdpa_mask(
             batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask,
-            use_vmap=use_vmap, device=device, **rest,
+            use_vmap=use_vmap, device=device, **options,
         )  # fmt: skip
     if not padded and not isinstance(end, torch.Tensor) and end == kv_length:
         return None
@@ -172,12 +174,12 @@ def _as_booleans(mask, M, N, device):
     return (n >= start) & (n <= end - M + m[:, None])
 
 
-def _in_one_dtype(query, *others):
+def _in_one_dtype(query, *more):
     """In that of autocast, if it is on, else in query's: the parts of a key may differ."""
     device, dtype = query.device.type, query.dtype
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
-    return [x.to(dtype) for x in (query, *others)]
+    return [x.to(dtype) for x in (query, *more)]
 
 
 class LatentAsItIs:

@@ -132,14 +132,14 @@ def patch_rwkv(model):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     classes = {cls for part in model.modules() for cls in type(part).__mro__}
     files = [sys.modules.get(name) for name in sorted({cls.__module__ for cls in classes})]
-    found = [(file, name) for file in files for name in FUNCTIONS if hasattr(file, name)]
-    if not found:
+    places = [(file, name) for file in files for name in FUNCTIONS if hasattr(file, name)]
+    if not places:
         raise ValueError(
             f"model must be an RWKV-5 or RWKV-6 model in Hugging Face's layout, got "
             f"{type(model).__name__}: no Python module that defines a part of it has a function "
             f"{' or '.join(FUNCTIONS)}"
         )
-    return Patch([(file, name, FUNCTIONS[name]) for file, name in found])
+    return Patch([(file, name, FUNCTIONS[name]) for file, name in places])
 
 
 def _check(receptance, key, value, time_decay, time_first, state):

@@ -68,14 +68,14 @@ def attn_chunked_cuda_varlen(r, w, k, v, a, b, s0, cu_seqlens):
     Returns:
         y `[T, H, C]` and the final states `[S, H, C, C]`; see `attn_chunked_cuda`.
     """
-    given = {"r": r, "w": w, "k": k, "v": v, "a": a, "b": b}
-    for name, x in given.items():
+    tensors = {"r": r, "w": w, "k": k, "v": v, "a": a, "b": b}
+    for name, x in tensors.items():
         check_tensor(name, x, r)
         if x.ndim != 3:
             raise ValueError(f"{name} must be [T, H, C], got {list(x.shape)}")
     if cu_seqlens is None:
         raise TypeError("cu_seqlens must be a tensor, got NoneType")
-    y, state = _attend(*(x[None] for x in given.values()), s0, cu_seqlens)
+    y, state = _attend(*(x[None] for x in tensors.values()), s0, cu_seqlens)
     return y[0], state.to(r.dtype if s0 is None else s0.dtype)
 
 

@@ -64,7 +64,7 @@ class Generation:
 
     def feed(self, tokens):
         """Takes tokens, {sequence: [tokens]}."""
-        tokens = {n: given for n, given in tokens.items() if given}
+        tokens = {n: new for n, new in tokens.items() if new}
         if tokens:
             rows, packed = list(tokens), torch.tensor([x for y in tokens.values() for x in y])
             lengths = [len(x) for x in tokens.values()]
@@ -75,7 +75,7 @@ class Generation:
 
         A sequence ends with the token `end`, which is not returned.
         """
-        rows = [n for n, done in enumerate(self.finished) if not done]
+        rows = [n for n, ended in enumerate(self.finished) if not ended]
         uniform = torch.cat([torch.rand(1, generator=self.draws[n]) for n in rows])
         logits = self.logits[rows]
         tokens = choose(logits, temperature, top_p, uniform.to(logits.device)).tolist()
@@ -85,7 +85,7 @@ class Generation:
 
     def save(self, path):
         """Writes a file to go on from: whole, or the old one stays."""
-        kept = {
+        state = {
             "format": FORMAT,
             "model": self.model.fingerprint,
             **vars(self.states),
@@ -94,46 +94,46 @@ class Generation:
             "finished": self.finished,
             "pending": [list(x) for x in self.pending],
         }
-        torch.save(kept, f"{path}.new")
+        torch.save(state, f"{path}.new")
         os.replace(f"{path}.new", path)
 
     @classmethod
     def load(cls, path, model):
         """What `save` wrote; a ValueError says why it cannot be used."""
         try:
-            kept = torch.load(path, map_location="cpu", weights_only=True)
+            contents = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as problem:
             reason = str(problem).splitlines()[0]
             raise ValueError(f"{path}: cannot be read as saved states ({reason})") from problem
-        if not isinstance(kept, dict) or kept.get("format") != FORMAT:
+        if not isinstance(contents, dict) or contents.get("format") != FORMAT:
             raise ValueError(f"{path}: expected states that this command wrote with --state")
-        if kept["model"] != model.fingerprint:
+        if contents["model"] != model.fingerprint:
             raise ValueError(f"{path}: these are states of another model; use a new file")
-        made = cls(model, len(kept["finished"]))
-        states = {name: kept[name].to(model.device) for name in ("wkv", "time", "channels")}
-        made.states = States(
+        writing = cls(model, len(contents["finished"]))
+        states = {name: contents[name].to(model.device) for name in ("wkv", "time", "channels")}
+        writing.states = States(
             states["wkv"], *(states[name].to(model.dtype) for name in ("time", "channels"))
         )
-        made.logits = kept["logits"].to(model.device)
-        for generator, state in zip(made.draws, kept["draws"], strict=True):
+        writing.logits = contents["logits"].to(model.device)
+        for generator, state in zip(writing.draws, contents["draws"], strict=True):
             generator.set_state(state.clone())  # of a view torch reads other memory
-        made.finished = kept["finished"]
-        made.pending = [bytes(x) for x in kept["pending"]]
-        return made
+        writing.finished = contents["finished"]
+        writing.pending = [bytes(x) for x in contents["pending"]]
+        return writing
 
 
 class Interrupts:
     """Ctrl-C, kept until a token is complete; a second one ends the program at once."""
 
     def __enter__(self):
-        self.asked = False
+        self.requested = False
         self.before = signal.signal(signal.SIGINT, self._note)
         return self
 
     def _note(self, *_):
-        if self.asked:
+        if self.requested:
             raise KeyboardInterrupt
-        self.asked = True
+        self.requested = True
 
     def __exit__(self, *_):
         signal.signal(signal.SIGINT, self.before)
@@ -163,17 +163,20 @@ class Printer:
 
 def unfinished(pending, data):
     """Of bytes the last ones that are no whole character yet."""
-    one = decoder()
-    one(pending + data)
-    return one.__self__.getstate()[0]
+    decode = decoder()
+    decode(pending + data)
+    return decode.__self__.getstate()[0]
 
 
 def peak_bandwidth(device):
     """Bytes a second that a GPU's memory clock and bus allow; None for a CPU."""
     if device.type != "cuda":
         return None
-    found = torch.cuda.get_device_properties(device)
-    clock, bits = getattr(found, "memory_clock_rate", 0), getattr(found, "memory_bus_width", 0)
+    properties = torch.cuda.get_device_properties(device)
+    clock, bits = (
+        getattr(properties, "memory_clock_rate", 0),
+        getattr(properties, "memory_bus_width", 0),
+    )
     return 2 * clock * 1e3 * bits / 8 or None  # two transfers a cycle; the rate is in kHz
 
 
@@ -214,10 +217,10 @@ def arguments(argv):
         "--bandwidth", type=at_least(1, float), metavar="GB/S",
         help="of the memory, for the bound; a GPU's is known",
     )  # fmt: skip
-    given = parser.parse_args(argv)
-    if not given.prompt and not (given.state and Path(given.state).exists()):
+    options = parser.parse_args(argv)
+    if not options.prompt and not (options.state and Path(options.state).exists()):
         parser.error("needs --prompt TEXT, or --state FILE of an earlier run")
-    return parser, given
+    return parser, options
 
 
 def share(text):
@@ -231,35 +234,35 @@ def share(text):
     return number
 
 
-def prepared(given):
+def prepared(options):
     """The `Generation`, the vocabulary and the prompts as tokens, or a ValueError."""
-    vocabulary = Bytes() if given.bytes else World(given.vocabulary)
-    prompts = [vocabulary.encode(text) for text in given.prompt or ()]
+    vocabulary = Bytes() if options.bytes else World(options.vocabulary)
+    prompts = [vocabulary.encode(text) for text in options.prompt or ()]
     if not all(prompts):
         raise ValueError("--prompt: needs at least one character")
     try:
-        device = torch.device(given.device)
+        device = torch.device(options.device)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as problem:
         reason = str(problem).splitlines()[0]
-        raise ValueError(f"--device {given.device!r}: {reason}") from None
-    dtype = DTYPES[given.dtype or ("float32" if device.type == "cpu" else "bfloat16")]
-    model = Rwkv7(read_checkpoint(given.model), dtype, device)
+        raise ValueError(f"--device {options.device!r}: {reason}") from None
+    dtype = DTYPES[options.dtype or ("float32" if device.type == "cpu" else "bfloat16")]
+    model = Rwkv7(read_checkpoint(options.model), dtype, device)
     if vocabulary.largest >= model.vocabulary:
         raise ValueError(
             f"the vocabulary has tokens up to {vocabulary.largest}, the model only up to"
             f" {model.vocabulary - 1}"
         )
-    if not (given.state and Path(given.state).exists()):
-        return Generation(model, len(prompts), given.seed or 0), vocabulary, prompts
-    writing = Generation.load(given.state, model)
+    if not (options.state and Path(options.state).exists()):
+        return Generation(model, len(prompts), options.seed or 0), vocabulary, prompts
+    writing = Generation.load(options.state, model)
     if prompts and len(prompts) != len(writing.pending):
         raise ValueError(
-            f"{given.state} has {len(writing.pending)} sequences, got {len(prompts)} --prompt:"
+            f"{options.state} has {len(writing.pending)} sequences, got {len(prompts)} --prompt:"
             " give one for each, or none"
         )
-    if given.seed is not None:
-        writing.seed(given.seed)
+    if options.seed is not None:
+        writing.seed(options.seed)
     return writing, vocabulary, prompts
 
 
@@ -267,7 +270,7 @@ def write(writing, vocabulary, count, temperature, top_p):
     """Prints up to `count` tokens of each sequence; returns tokens, steps, and if interrupted."""
     printer, tokens, steps = Printer(writing.pending), 0, 0
     with Interrupts() as interrupts:
-        while steps < count and not (all(writing.finished) or interrupts.asked):
+        while steps < count and not (all(writing.finished) or interrupts.requested):
             drawn = writing.draw(temperature, top_p, vocabulary.end)
             for n, token in drawn.items():
                 data = vocabulary.bytes_of(token)
@@ -276,13 +279,13 @@ def write(writing, vocabulary, count, temperature, top_p):
             writing.feed({n: [token] for n, token in drawn.items()})
             tokens, steps = tokens + len(drawn), steps + 1
     printer.end()
-    return tokens, steps, interrupts.asked
+    return tokens, steps, interrupts.requested
 
 
 def main(argv=None):
-    parser, given = arguments(argv)
+    parser, options = arguments(argv)
     try:
-        writing, vocabulary, prompts = prepared(given)
+        writing, vocabulary, prompts = prepared(options)
     except ValueError as problem:
         parser.error(str(problem))
     model, sequences = writing.model, len(writing.pending)
@@ -295,19 +298,19 @@ def main(argv=None):
         print(f"prompts: {speeds(model, sequences, total, 1, seconds, None)}", file=sys.stderr)
     began = time.perf_counter()
     tokens, steps, interrupted = write(
-        writing, vocabulary, given.count, given.temperature, given.top_p
+        writing, vocabulary, options.count, options.temperature, options.top_p
     )
     seconds = time.perf_counter() - began
     if steps:
-        bandwidth = given.bandwidth and given.bandwidth * 1e9
+        bandwidth = options.bandwidth and options.bandwidth * 1e9
         bandwidth = bandwidth or peak_bandwidth(model.device)
-        told = speeds(model, sequences, tokens, steps, seconds, bandwidth)
-        print(f"written: {told}", file=sys.stderr)
-    if given.state:
-        writing.save(given.state)
+        speed = speeds(model, sequences, tokens, steps, seconds, bandwidth)
+        print(f"written: {speed}", file=sys.stderr)
+    if options.state:
+        writing.save(options.state)
     if interrupted:
-        kept = f"; {given.state} goes on from here" if given.state else ""
-        print(f"generate: interrupted after {tokens} tokens{kept}", file=sys.stderr)
+        hint = f"; {options.state} goes on from here" if options.state else ""
+        print(f"generate: interrupted after {tokens} tokens{hint}", file=sys.stderr)
         return 128 + signal.SIGINT
     return 0
 

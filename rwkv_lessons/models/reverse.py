@@ -76,40 +76,40 @@ def main(argv=None):
     )
     parser.add_argument("--checkpoint", type=writable, help="a file to go on from, and to write")
     parser.add_argument("--record", action="store_true", help="keep the curve")
-    asked = parser.parse_args(argv)
-    if asked.record and asked.checkpoint:
+    options = parser.parse_args(argv)
+    if options.record and options.checkpoint:
         parser.error("--record is of a whole run, without --checkpoint")
     from rich.progress import track
 
-    torch.set_num_threads(asked.threads)
-    model, plan = make(asked.seed), Plan(asked.steps, PLAN.rate)
+    torch.set_num_threads(options.threads)
+    model, plan = make(options.seed), Plan(options.steps, PLAN.rate)
     losses, began, processor_began = [], time.perf_counter(), time.process_time()
-    learning = steps(model, plan, asked.seed, asked.checkpoint)
+    learning = steps(model, plan, options.seed, options.checkpoint)
     for step, loss in track(learning, "learning", total=plan.steps):
         losses.append(float(loss))
         if (step + 1) % 200 == 0:
             print(f"step {step + 1}: loss {losses[-1]:.4f}", flush=True)
     seconds = time.perf_counter() - began, time.process_time() - processor_began
-    if asked.record:
+    if options.record:
         trained.keep(model, "reversal")
         model = learned()  # what is tested is what a lesson loads
     right = {n: reversed_right(model, n, TESTED) for n in range(1, 2 * LONGEST + 1)}
     print(f"{seconds[0]:.0f} s ({seconds[1]:.0f} of the processor)")
     print(f"digits → share of {TESTED} new lines that are right:")
     print("  ".join(f"{n}: {share:.3f}" for n, share in right.items()))
-    if asked.record:
-        keep(asked, model, seconds, losses, right)
+    if options.record:
+        keep(options, model, seconds, losses, right)
 
 
-def keep(asked, model, seconds, losses, right):
+def keep(options, model, seconds, losses, right):
     commit = ["git", "describe", "--always", "--dirty"]
-    found = {
-        "command": f"python -m rwkv_lessons.models.reverse --steps {asked.steps} --seed "
-        f"{asked.seed} --threads {asked.threads} --record",
+    report = {
+        "command": f"python -m rwkv_lessons.models.reverse --steps {options.steps} --seed "
+        f"{options.seed} --threads {options.threads} --record",
         "date": datetime.date.today().isoformat(),
         "commit": subprocess.run(commit, capture_output=True, text=True).stdout.strip(),
         "cpu": processor(),
-        "threads": asked.threads,
+        "threads": options.threads,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "parameters": sum(x.numel() for x in model.parameters()),
@@ -120,7 +120,7 @@ def keep(asked, model, seconds, losses, right):
         "right": {str(n): round(share, 4) for n, share in right.items()},
         "losses": [float(f"{x:.4g}") for x in losses],
     }
-    CURVE.write_text(json.dumps(found) + "\n", encoding="utf-8")
+    CURVE.write_text(json.dumps(report) + "\n", encoding="utf-8")
     print(f"recorded: {CURVE}")
 
 

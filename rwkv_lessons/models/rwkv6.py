@@ -147,12 +147,12 @@ class Model(nn.Module):
 
 def matrix(rows, columns, gain=1.0):
     """A linear map that starts orthogonal: it keeps lengths, forward and back; zeros for gain 0."""
-    made = nn.Linear(rows, columns, bias=False)
+    linear = nn.Linear(rows, columns, bias=False)
     if gain:
-        nn.init.orthogonal_(made.weight, gain * max(1.0, columns / rows) ** 0.5)
+        nn.init.orthogonal_(linear.weight, gain * max(1.0, columns / rows) ** 0.5)
     else:
-        nn.init.zeros_(made.weight)
-    return made
+        nn.init.zeros_(linear.weight)
+    return linear
 
 
 def rates(C, depth):
@@ -180,12 +180,12 @@ def learns(name, ndim, weight_decay):
 
 def groups(model, plan):
     """Parameters grouped by how they learn, for torch's AdamW."""
-    found = {}
+    by_rate = {}
     for name, x in model.named_parameters():
-        found.setdefault(learns(name, x.ndim, plan.weight_decay), []).append(x)
+        by_rate.setdefault(learns(name, x.ndim, plan.weight_decay), []).append(x)
     return [
         {"params": parameters, "times": times, "weight_decay": decay}
-        for (times, decay), parameters in found.items()
+        for (times, decay), parameters in by_rate.items()
     ]
 
 
@@ -208,8 +208,8 @@ class Plan:
     def rate_at(self, step):
         if step < self.warm_up:
             return self.rate * (step + 1) / self.warm_up
-        done = (step - self.warm_up) / max(self.steps - self.warm_up, 1)
-        return self.rate * (0.55 + 0.45 * math.cos(math.pi * done))
+        progress = (step - self.warm_up) / max(self.steps - self.warm_up, 1)
+        return self.rate * (0.55 + 0.45 * math.cos(math.pi * progress))
 
 
 def optimizer_for(model, plan):
@@ -231,10 +231,10 @@ def train(model, batch, plan, checkpoint=None, every=200, autocast=None):
     """
     optimizer, first = optimizer_for(model, plan), 0
     if checkpoint and os.path.exists(checkpoint):
-        kept = torch.load(checkpoint, weights_only=True)
-        model.load_state_dict(kept["model"])
-        optimizer.load_state_dict(kept["optimizer"])
-        first = kept["step"]
+        state = torch.load(checkpoint, weights_only=True)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        first = state["step"]
     for step in range(first, plan.steps):
         for group in optimizer.param_groups:
             group["lr"] = plan.rate_at(step) * group["times"]
@@ -244,8 +244,8 @@ def train(model, batch, plan, checkpoint=None, every=200, autocast=None):
         nn.utils.clip_grad_norm_(model.parameters(), plan.clip)
         optimizer.step()
         if checkpoint and ((step + 1) % every == 0 or step + 1 == plan.steps):
-            kept = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            torch.save(kept | {"step": step + 1}, f"{checkpoint}.new")
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            torch.save(state | {"step": step + 1}, f"{checkpoint}.new")
             os.replace(f"{checkpoint}.new", checkpoint)  # whole, or the old one
         yield step, loss.detach()
 
@@ -256,8 +256,8 @@ def loss_of(model, tokens, counts=None, autocast=None):
     device = tokens.device.type
     with torch.autocast(device, autocast or torch.bfloat16, enabled=autocast is not None):
         logits, _ = model(tokens[:, :-1])
-    found = F.cross_entropy(logits.float().transpose(1, 2), tokens[:, 1:], reduction="none")
-    return found.mean() if counts is None else (found * counts).sum() / counts.sum()
+    losses = F.cross_entropy(logits.float().transpose(1, 2), tokens[:, 1:], reduction="none")
+    return losses.mean() if counts is None else (losses * counts).sum() / counts.sum()
 
 
 @checked(

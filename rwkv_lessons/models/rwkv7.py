@@ -83,18 +83,18 @@ def sizes_of(weights):
     heads, N = weights["blocks.0.att.r_k"].shape
     if heads * N != C:
         raise ValueError(f"blocks.0.att.r_k must be [H, N] with H·N = {C}, got {[heads, N]}")
-    found = [re.match(r"blocks\.(\d+)\.", name) for name in weights]
-    layers = 1 + max(int(x[1]) for x in found if x)
-    wanted = set()
+    matches = [re.match(r"blocks\.(\d+)\.", name) for name in weights]
+    layers = 1 + max(int(x[1]) for x in matches if x)
+    expected = set()
     for name, shape in shapes(vocabulary, C, layers, heads, weights):
-        wanted.add(name)
+        expected.add(name)
         if name not in weights:
             raise ValueError(f"{name} is missing; the file has {layers} layers of width {C}")
-        got = weights[name].squeeze() if len(shape) == 1 else weights[name]
-        if tuple(got.shape) != shape:
+        tensor = weights[name].squeeze() if len(shape) == 1 else weights[name]
+        if tuple(tensor.shape) != shape:
             raise ValueError(f"{name} must be {list(shape)}, got {list(weights[name].shape)}")
     unused = {f"blocks.0.att.{name}" for name in ("v0", "v1", "v2")}  # the first layer's value
-    if more := sorted(set(weights) - wanted - unused):
+    if more := sorted(set(weights) - expected - unused):
         raise ValueError(
             f"{more[0]} is not a tensor of RWKV-7 (x070): this variant is not supported"
         )
@@ -163,13 +163,13 @@ def random_weights(layers=2, heads=2, N=64, vocabulary=256, rank=16, seed=0):
 def ready_to_learn(weights):
     """Random weights that learn: channels remember 2 to 700 tokens, and layers begin by adding
     little."""
-    made = dict(weights)
+    changed = dict(weights)
     for name, x in weights.items():
         if name.endswith("att.w0"):
-            made[name] = torch.linspace(-6, 1, x.numel()).expand_as(x)
+            changed[name] = torch.linspace(-6, 1, x.numel()).expand_as(x)
         elif name.endswith(("att.output.weight", "ffn.value.weight")):
-            made[name] = 0.1 * x
-    return made
+            changed[name] = 0.1 * x
+    return changed
 
 
 def time_mix(weights, x, before, v_first, recurrence):
@@ -227,8 +227,8 @@ def by_layer(weights, layers):
     """The layers' weights, (norms, time mixing, channel mixing) of each, by short names."""
     parts = [({}, {}, {}) for _ in range(layers)]
     for name, x in weights.items():
-        if found := re.match(r"blocks\.(\d+)\.(att\.|ffn\.)?(.+)", name):
-            layer, part, short = found.groups()
+        if match := re.match(r"blocks\.(\d+)\.(att\.|ffn\.)?(.+)", name):
+            layer, part, short = match.groups()
             parts[int(layer)][(None, "att.", "ffn.").index(part)][short] = x
     return parts
 
@@ -360,9 +360,9 @@ class Rwkv7:
             remembered[rows] = x[ends_of]
             return shifted
 
-        def recurrence(layer, *given):
-            given = (y[None].contiguous() for y in given)
-            return wkv7_serving(*given, states.wkv[layer], places, ends, longest=max(lengths))[0]
+        def recurrence(layer, *tensors):
+            tensors = (y[None].contiguous() for y in tensors)
+            return wkv7_serving(*tensors, states.wkv[layer], places, ends, longest=max(lengths))[0]
 
         x = F.embedding(tokens.to(self.device), self.weights["emb.weight"])
         x = mix_layers(self.blocks, x, before, recurrence)

@@ -55,22 +55,22 @@ def main(argv=None):
     parser.add_argument("--seed", type=at_least(0), default=0)
     parser.add_argument("--checkpoint", type=writable, help="a file to continue from, and to write")
     parser.add_argument("--record", action="store_true", help="keep the weights")
-    asked = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     from rich.progress import track
 
     torch.set_num_threads(1)  # more do not help: small sums
-    torch.manual_seed(asked.seed)
-    model, plan = Model(sizes(alphabet())), Plan(asked.steps, PLAN.rate)
-    batch = partial(passages, batch=BATCH, T=TOKENS, seed=asked.seed)
+    torch.manual_seed(options.seed)
+    model, plan = Model(sizes(alphabet())), Plan(options.steps, PLAN.rate)
+    batch = partial(passages, batch=BATCH, T=TOKENS, seed=options.seed)
     began, recent = time.process_time(), []
-    learning = train(model, batch, plan, asked.checkpoint)
+    learning = train(model, batch, plan, options.checkpoint)
     for step, loss in track(learning, "learning", total=plan.steps):
         recent = [*recent[-199:], float(loss)]
         if (step + 1) % 200 == 0:
             print(f"step {step + 1}: loss {sum(recent) / len(recent):.3f}", flush=True)
     seconds, loss = time.process_time() - began, sum(recent) / len(recent)
-    if asked.record:
-        about = {"letters": alphabet(), "steps": asked.steps, "loss": round(loss, 3)}
+    if options.record:
+        about = {"letters": alphabet(), "steps": options.steps, "loss": round(loss, 3)}
         trained.keep(model, "text", **about, processor_seconds=round(seconds))
     print("The ", *story(model, alphabet(), "The ", 300), sep="")
 

@@ -28,8 +28,8 @@ def load(name, sizes):
     Raises:
         FileNotFoundError: the file is only in a clone of the repository, not in the wheel.
     """
-    found = torch.load(FOLDER / f"{name}.pt", weights_only=True)
-    weights = {key: x.float() for key, x in found.pop("weights").items()}
-    model = Model(sizes(found))
+    saved = torch.load(FOLDER / f"{name}.pt", weights_only=True)
+    weights = {key: x.float() for key, x in saved.pop("weights").items()}
+    model = Model(sizes(saved))
     model.load_state_dict(weights)
-    return model.eval(), found
+    return model.eval(), saved

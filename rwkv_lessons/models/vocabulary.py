@@ -50,7 +50,7 @@ class World:
         lengths = {}
         for text in self.tokens:
             lengths.setdefault(text[0], set()).add(len(text))
-        self.lengths = {byte: sorted(found, reverse=True) for byte, found in lengths.items()}
+        self.lengths = {byte: sorted(of_byte, reverse=True) for byte, of_byte in lengths.items()}
 
     def encode(self, text):
         data, place, tokens = text.encode(), 0, []

@@ -188,5 +188,5 @@ def test_one_call_puts_flas_rwkv7_layers_on_ours(monkeypatch):
     *x, s0 = make(1, 3, 1, 2, 2)
     with fla.patch_fla():
         near([layer.chunk_rwkv7(*x)[0]], [fla.chunk_rwkv7(*x)[0]], 0)
-        assert layer.fused_mul_recurrent_rwkv7.ours is fla.fused_mul_recurrent_rwkv7
+        assert layer.fused_mul_recurrent_rwkv7.replacement is fla.fused_mul_recurrent_rwkv7
     assert layer.chunk_rwkv7(*x) == "theirs"

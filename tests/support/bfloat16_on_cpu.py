@@ -14,9 +14,9 @@ def round_bfloat16(monkeypatch):
     builder = interpreter.InterpreterBuilder
     convert, cast = interpreter._convert_float, builder.cast_impl
 
-    def rounded(x, one, other, mode):
-        if (one, other) != (tl.float32, tl.bfloat16):
-            return convert(x, one, other, mode).reshape(x.shape)
+    def rounded(x, source, target, mode):
+        if (source, target) != (tl.float32, tl.bfloat16):
+            return convert(x, source, target, mode).reshape(x.shape)
         x = torch.from_numpy(np.ascontiguousarray(x)).bfloat16()
         return x.view(torch.int16).numpy().view(np.uint16)
 

@@ -20,11 +20,11 @@ def touched(cells):
             differ |= bound
         else:
             differ -= bound
-    wanted = set()
+    needed = set()
     for n, (read, bound) in reversed(list(enumerate(names))):
-        if n in chosen or bound & wanted:
+        if n in chosen or bound & needed:
             chosen.add(n)
-            wanted |= read
+            needed |= read
     return chosen
 
 

@@ -39,8 +39,8 @@ class Browser:
         os.close(into)
         targets = self.ask("Target.getTargets")["targetInfos"]
         target = next(t["targetId"] for t in targets if t["type"] == "page")
-        asked = {"targetId": target, "flatten": True}
-        self.session = self.ask("Target.attachToTarget", **asked)["sessionId"]
+        params = {"targetId": target, "flatten": True}
+        self.session = self.ask("Target.attachToTarget", **params)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.ask(f"{domain}.enable")
 
@@ -80,8 +80,8 @@ class Browser:
 
     def run(self, script):
         """The value of a script, a promise's when it is there."""
-        asked = {"expression": script, "awaitPromise": True, "returnByValue": True}
-        answer = self.ask("Runtime.evaluate", **asked)
+        params = {"expression": script, "awaitPromise": True, "returnByValue": True}
+        answer = self.ask("Runtime.evaluate", **params)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
@@ -91,18 +91,18 @@ class Browser:
 
     def complaints(self):
         """Errors of the console, of scripts, and of what could not be loaded."""
-        found = []
+        texts = []
         for event in self.events:
             method, params = event["method"], event["params"]
             if method == "Runtime.exceptionThrown":
-                found.append(params["exceptionDetails"]["text"])
+                texts.append(params["exceptionDetails"]["text"])
             elif method == "Log.entryAdded" and params["entry"]["level"] == "error":
-                found.append(params["entry"]["text"])
+                texts.append(params["entry"]["text"])
             elif method == "Runtime.consoleAPICalled" and params["type"] == "error":
-                found.append(str(params["args"]))
+                texts.append(str(params["args"]))
             elif method == "Network.loadingFailed" and not params.get("canceled"):
-                found.append(params["errorText"])
-        return found
+                texts.append(params["errorText"])
+        return texts
 
     def close(self):
         with contextlib.suppress(OSError):

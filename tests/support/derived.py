@@ -17,4 +17,4 @@ def renewals(failed):
     """A line for each derived file of which a test failed, with the command that renews it."""
     properties = [x for report in failed for x in report.user_properties]
     marks = dict.fromkeys(tuple(mark) for name, mark in properties if name == NAME)
-    return [f"old, or wrong: {what}; renewed by: {command}" for what, command in marks]
+    return [f"old, or wrong: {file}; renewed by: {command}" for file, command in marks]

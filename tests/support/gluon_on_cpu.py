@@ -18,17 +18,17 @@ class Mutable(OnCPU):
 
 def changed(function, name, old, new):
     """`function` with this edit: in itself, or in what it calls by that name; or None."""
-    known = dict(function.__globals__)
+    names = dict(function.__globals__)
     if function.__name__ == name:
         source = inspect.getsource(function)
         assert source.count(old) == 1
-        exec(source[source.index("def ") :].replace(old, new), known)
-        return known[name]
+        exec(source[source.index("def ") :].replace(old, new), names)
+        return names[name]
     for called, value in named(function).items():
         edited = changed(plain(value), name, old, new) if hasattr(value, "fn") else None
         if edited:
-            known[called] = types.SimpleNamespace(fn=edited)
-            return types.FunctionType(function.__code__, known, None, function.__defaults__)
+            names[called] = types.SimpleNamespace(fn=edited)
+            return types.FunctionType(function.__code__, names, None, function.__defaults__)
     return None
 
 

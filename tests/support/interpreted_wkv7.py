@@ -17,17 +17,17 @@ class Interpreted(torch.autograd.Function):
     @staticmethod
     def forward(ctx, method, *tokens):
         module = import_module(f"rwkv_lessons.wkv7.{method}.forward")
-        o, _, *kept = module.forward(*tokens, None, None, 1.0, "clamp", True)
+        o, _, *to_save = module.forward(*tokens, None, None, 1.0, "clamp", True)
         ctx.method = method
-        ctx.save_for_backward(*tokens, *kept)
+        ctx.save_for_backward(*tokens, *to_save)
         return o
 
     @staticmethod
     def backward(ctx, do):
         module, saved = import_module(f"rwkv_lessons.wkv7.{ctx.method}.backward"), ctx.saved_tensors
-        tokens, kept = saved[:6], saved[6:]
-        given = *tokens, None, None, *kept, do, None, 1.0, "clamp"
-        return None, *module.gradients(*given)[:6]
+        tokens, states = saved[:6], saved[6:]
+        arguments = *tokens, None, None, *states, do, None, 1.0, "clamp"
+        return None, *module.gradients(*arguments)[:6]
 
 
 def interpreted(method):
@@ -38,12 +38,12 @@ def ways():
     """As `rwkv_lessons.verify.block.ways`, of a GPU."""
     from rwkv_lessons.verify.block import ClampW
 
-    found = {"RWKV-LM": (torch.bfloat16, ClampW.apply)}
+    by_name = {"RWKV-LM": (torch.bfloat16, ClampW.apply)}
     for dtype in (torch.bfloat16, torch.float32):
         for name in ("chunked", "recurrent"):
             named = f"{name}, {str(dtype).removeprefix('torch.')}"
-            found[named] = dtype, interpreted(name)
-    return found
+            by_name[named] = dtype, interpreted(name)
+    return by_name
 
 
 def main(shape):

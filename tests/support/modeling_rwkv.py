@@ -77,14 +77,14 @@ class SelfAttention(nn.Module):
         change = shifted(hidden, state[0][:, :, self.layer_id]) - hidden
         receptance, key, value, gate, time_decay = self.mix(hidden, change)
         state[0][:, :, self.layer_id] = hidden[:, -1].detach()
-        out, kept = self.recurrence(
+        out, new_state = self.recurrence(
             self.receptance(receptance),
             self.key(key),
             self.value(value),
             time_decay,
             state[1][..., self.layer_id],
         )
-        state[1][..., self.layer_id] = kept
+        state[1][..., self.layer_id] = new_state
         out = self.ln_x(out.reshape(B * T, C).to(hidden.dtype)).reshape(B, T, C)
         return self.output(out * F.silu(self.gate(gate))), state
 
@@ -117,8 +117,8 @@ class Model(nn.Module):
     def generate(self, input_ids, tokens):
         """The most likely next tokens `[B, tokens]`: one prefill, then one token at a time."""
         logits, state = self(input_ids)
-        found = [logits[:, -1:].argmax(-1)]
+        tokens_so_far = [logits[:, -1:].argmax(-1)]
         for _ in range(tokens - 1):
-            logits, state = self(found[-1], state)
-            found.append(logits.argmax(-1))
-        return torch.cat(found, 1)
+            logits, state = self(tokens_so_far[-1], state)
+            tokens_so_far.append(logits.argmax(-1))
+        return torch.cat(tokens_so_far, 1)

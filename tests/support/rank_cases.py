@@ -35,11 +35,11 @@ class Case:
 
 
 def _cases():
-    found = {}
+    cases = {}
     for name, methods in (("wkv6", six.METHODS), ("wkv7", seven.METHODS)):
         few = ("reference", "doubling", "wy")
         for method in [m for m in methods if m in few]:
-            found[f"{name} {method}"] = Case(f"{name}_{method}", (37, 20))
+            cases[f"{name} {method}"] = Case(f"{name}_{method}", (37, 20))
         kinds = {
             "decay 1": Case(name, (70, 31), decay=0.0),
             "strong": Case(name, (70, 31), decay=-30.0),
@@ -56,38 +56,38 @@ def _cases():
             "uneven parts, no start": Case(name, (25, 15), cu_seqlens=(0, 7, 33, 40), start=False),
             "three ranks": Case(name, (30, 9, 25), cu_seqlens=(0, 7, 50, 64)),
         }
-        found |= {f"{name} {kind}": case for kind, case in kinds.items()}
-        found |= anywhere(name)
+        cases |= {f"{name} {kind}": case for kind, case in kinds.items()}
+        cases |= anywhere(name)
     for options in ({"scale": 0.25}, {"raw_decay": True}):
         name = f"wkv6 with {', '.join(options)} already"
-        found[name] = Case("wkv6", (37, 20), options=options, preset=True)
-    found["wkv7 with clamp already"] = Case(
+        cases[name] = Case("wkv6", (37, 20), options=options, preset=True)
+    cases["wkv7 with clamp already"] = Case(
         "wkv7", (37, 20), options={"decay": "clamp"}, preset=True
     )
-    found["wkv6 raw decay"] = Case("wkv6", (37, 20), options={"raw_decay": True})
-    found["wkv7 clamp"] = Case("wkv7", (37, 20), options={"decay": "clamp"})
-    return found
+    cases["wkv6 raw decay"] = Case("wkv6", (37, 20), options={"raw_decay": True})
+    cases["wkv7 clamp"] = Case("wkv7", (37, 20), options={"decay": "clamp"})
+    return cases
 
 
 def anywhere(name):
     """What is to hold with either backend, by its name."""
-    found = {}
+    cases = {}
     for parts in ((37, 20), (30, 9, 25)):
         kinds = {
             "both passes in autocast": Case(name, parts, autocast=True),
             "two blocks, reentrant": Case(name, parts, blocks=2, reentrant=True),
             "two blocks, not reentrant": Case(name, parts, blocks=2, reentrant=False),
         }
-        found |= {f"{name} {kind}, {len(parts)} ranks": case for kind, case in kinds.items()}
+        cases |= {f"{name} {kind}, {len(parts)} ranks": case for kind, case in kinds.items()}
     for learns in ("r", "w", "u" if name == "wkv6" else "a", "s0"):
-        found[f"{name} learns {learns} alone"] = Case(name, (37, 20), learns=learns)
-    found[f"{name} learns w alone, of one token"] = Case(name, (1, 1), learns="w")
-    return found
+        cases[f"{name} learns {learns} alone"] = Case(name, (37, 20), learns=learns)
+    cases[f"{name} learns w alone, of one token"] = Case(name, (1, 1), learns="w")
+    return cases
 
 
 def _gpu_cases():
     """Few heads and thousands of tokens: in the chunked kernels the entry state comes first."""
-    found = anywhere("wkv6") | anywhere("wkv7")
+    cases = anywhere("wkv6") | anywhere("wkv7")
     for name in ("wkv6", "wkv7"):
         long = Case(name, (2100, 2060), H=4, K=64, V=64, dtype=torch.bfloat16)
         kinds = {
@@ -98,8 +98,8 @@ def _gpu_cases():
             "long, two blocks, reentrant": replace(long, blocks=2, reentrant=True),
             "long, two blocks, not reentrant": replace(long, blocks=2, reentrant=False),
         }
-        found |= {f"{name} {kind}": case for kind, case in kinds.items()}
-    return found
+        cases |= {f"{name} {kind}": case for kind, case in kinds.items()}
+    return cases
 
 
 CASES, GPU_CASES = _cases(), _gpu_cases()
@@ -123,14 +123,14 @@ def inputs_of(case):
     S = len(case.cu_seqlens) - 1 if case.cu_seqlens else B
     s0, do, ds1 = draw(S, H, K, V) if case.s0 else None, draw(B, T, H, V), draw(S, H, K, V)
     if case.operation.startswith("wkv6"):
-        given = [r, k, v, w, draw(H, K)]
+        inputs = [r, k, v, w, draw(H, K)]
     else:
         kappa = torch.nn.functional.normalize(draw(B, T, H, K), dim=-1)
         rate = torch.rand(B, T, H, K, generator=g, dtype=torch.float64)
-        given = [r, w, k, v, -kappa, kappa * rate]
-    given = [x.to(case.dtype) for x in given]
+        inputs = [r, w, k, v, -kappa, kappa * rate]
+    inputs = [x.to(case.dtype) for x in inputs]
     state = torch.float64 if case.dtype == torch.float64 else torch.float32
-    return given, None if s0 is None else s0.to(state), do.to(case.dtype), ds1.to(state)
+    return inputs, None if s0 is None else s0.to(state), do.to(case.dtype), ds1.to(state)
 
 
 def operation_of(case):
@@ -160,14 +160,14 @@ def names(case):
 def in_blocks(case, operation, leaves, **more):
     """o and s1 of the last block."""
     of_all = dict(zip(arguments(case), leaves, strict=True))
-    given, s0 = [of_all[x] for x in arguments(case) if x != "s0"], of_all.get("s0")
+    inputs, s0 = [of_all[x] for x in arguments(case) if x != "s0"], of_all.get("s0")
     for _ in range(case.blocks):
         run = lambda *x: operation(*x, **more, **case.options)  # noqa: E731
         if case.reentrant is None:
-            o, s1 = run(*given, s0)
+            o, s1 = run(*inputs, s0)
         else:
-            o, s1 = checkpoint(run, *given, s0, use_reentrant=case.reentrant)
-        given[list(of_all).index("v")] = o
+            o, s1 = checkpoint(run, *inputs, s0, use_reentrant=case.reentrant)
+        inputs[list(of_all).index("v")] = o
     return o, s1
 
 
@@ -185,8 +185,8 @@ def last_rank_of(case, rank):
 
 def in_one_process(case):
     """The same of all tokens, in float64 on the numbers as they were rounded."""
-    given, s0, do, ds1 = inputs_of(case)
-    leaves = [x.double().requires_grad_() for x in (*given, *([] if s0 is None else [s0]))]
+    inputs, s0, do, ds1 = inputs_of(case)
+    leaves = [x.double().requires_grad_() for x in (*inputs, *([] if s0 is None else [s0]))]
     more = {"cu_seqlens": torch.tensor(case.cu_seqlens)} if case.cu_seqlens else {}
     package = six if case.operation.startswith("wkv6") else seven
     plain = package.wkv6_reference if package is six else package.wkv7_reference
@@ -194,8 +194,8 @@ def in_one_process(case):
     operation = plain if sum(case.parts) < 500 else fast
     results = in_blocks(replace(case, reentrant=None), operation, leaves, **more)
     learn = [x for x, name in zip(leaves, arguments(case), strict=True) if name in learned(case)]
-    found = torch.autograd.grad(results, learn, [do.double(), ds1.double()])
-    return [*(x.detach() for x in results), *found]
+    gradients = torch.autograd.grad(results, learn, [do.double(), ds1.double()])
+    return [*(x.detach() for x in results), *gradients]
 
 
 def joined(case, parts):

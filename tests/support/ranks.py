@@ -41,9 +41,9 @@ LIMIT_S = 600  # for a rank to wait for the other, and for both: a loaded machin
 
 def on_rank(case, rank, device):
     """o, s1 and the gradients of this rank's part; the second backward pass makes the same ones."""
-    given, s0, do, ds1 = inputs_of(case)
+    inputs, s0, do, ds1 = inputs_of(case)
     start, end = sum(case.parts[:rank]), sum(case.parts[: rank + 1])
-    leaves = [*(parted(x, start, end) for x in given), *([] if s0 is None else [s0])]
+    leaves = [*(parted(x, start, end) for x in inputs), *([] if s0 is None else [s0])]
     leaves = [x.detach().clone().to(device) for x in leaves]
     learn = [x for x, name in zip(leaves, arguments(case), strict=True) if name in learned(case)]
     for x in learn:
@@ -52,20 +52,20 @@ def on_rank(case, rank, device):
     if case.cu_seqlens and case.start:
         more["start"] = start
     mix = sequence_parallel(operation_of(case), timeout=LIMIT_S)
-    wanted = [do[:, start:end].to(device), (ds1 * last_rank_of(case, rank)).to(device)]
+    d_outputs = [do[:, start:end].to(device), (ds1 * last_rank_of(case, rank)).to(device)]
     cast = torch.autocast(device.type, torch.bfloat16) if case.autocast else None
-    other = torch.cuda.device((rank + 1) % len(case.parts)) if case.elsewhere else None
-    with cast or contextlib.nullcontext(), other or contextlib.nullcontext():
+    another_gpu = torch.cuda.device((rank + 1) % len(case.parts)) if case.elsewhere else None
+    with cast or contextlib.nullcontext(), another_gpu or contextlib.nullcontext():
         results = in_blocks(replace(case, options={}) if case.preset else case, mix, leaves, **more)
-        pairs = [(x, dx) for x, dx in zip(results, wanted, strict=True) if x.requires_grad]
-        found = []
+        pairs = [(x, dx) for x, dx in zip(results, d_outputs, strict=True) if x.requires_grad]
+        gradients = []
         for again in (True, False):
             torch.autograd.backward(*zip(*pairs, strict=True), retain_graph=again)
-            found.append([x.grad.cpu() for x in learn])
+            gradients.append([x.grad.cpu() for x in learn])
             for x in learn:
                 x.grad = None
-    assert all(map(torch.equal, *found))
-    return [*(x.detach().cpu() for x in results), *found[-1]]
+    assert all(map(torch.equal, *gradients))
+    return [*(x.detach().cpu() for x in results), *gradients[-1]]
 
 
 def join(folder, rank, ranks, backend):
@@ -97,8 +97,8 @@ def main(folder, rank, ranks, backend):
 
 
 def tensors_of(name, device, B=1, T=5, H=2, N=8, dtype=torch.float32):
-    given, _, _, _ = inputs_of(Case(name, (T,), B=B, H=H, K=N, V=N, dtype=dtype))
-    return [x.to(device) for x in given]
+    inputs, _, _, _ = inputs_of(Case(name, (T,), B=B, H=H, K=N, V=N, dtype=dtype))
+    return [x.to(device) for x in inputs]
 
 
 def refusals(rank, device):
@@ -107,10 +107,10 @@ def refusals(rank, device):
     ends = torch.tensor([0, 5 * dist.get_world_size()])
 
     def call(name="wkv6", learns=False, options=None, **sizes):
-        given = [x.requires_grad_(learns) for x in tensors_of(name, device, **sizes)]
+        inputs = [x.requires_grad_(learns) for x in tensors_of(name, device, **sizes)]
         operation = six.wkv6 if name == "wkv6" else seven.wkv7
         try:
-            sequence_parallel(operation, timeout=LIMIT_S)(*given, **(options or {}))
+            sequence_parallel(operation, timeout=LIMIT_S)(*inputs, **(options or {}))
         except ValueError as problem:
             return str(problem)
 
@@ -130,20 +130,20 @@ def refusals(rank, device):
 
 def kept_of_checkpoints(rank, device):
     """Whether a checkpoint's inputs stay in memory between the passes, by operation."""
-    found = {}
+    stays = {}
     for name, operation in (("wkv6", six.wkv6), ("wkv7", seven.wkv7)):
-        inside, given = [], [x.requires_grad_() for x in tensors_of(name, device, T=70)]
+        inside, inputs = [], [x.requires_grad_() for x in tensors_of(name, device, T=70)]
 
-        def block(mix, inside, *given):
-            given = [2 * x for x in given]
-            inside += [StorageWeakRef(x.untyped_storage()) for x in given]
-            return mix(*given)
+        def block(mix, inside, *tensors):
+            tensors = [2 * x for x in tensors]
+            inside += [StorageWeakRef(x.untyped_storage()) for x in tensors]
+            return mix(*tensors)
 
         mix = sequence_parallel(operation, timeout=LIMIT_S)
-        o, s1 = checkpoint(block, mix, inside, *given, use_reentrant=False)
-        found[name] = [not x.expired() for x in inside]
+        o, s1 = checkpoint(block, mix, inside, *inputs, use_reentrant=False)
+        stays[name] = [not x.expired() for x in inside]
         (o.sum() + s1.sum()).backward()
-    return found
+    return stays
 
 
 def outside(rank, device):
@@ -163,7 +163,7 @@ def fall_silent(folder, rank):
     they may abort the process.
     """
     inputs = inputs_of(CASES["wkv6 decay 1"])[0]
-    waited, gone, said = Path(folder) / "waited", Path(folder) / "gone", []
+    waited, gone, messages = Path(folder) / "waited", Path(folder) / "gone", []
     if rank == 1:
         appears(waited)
         gone.touch()
@@ -173,10 +173,10 @@ def fall_silent(folder, rank):
         try:
             sequence_parallel(six.wkv6, timeout=timeout)(*inputs)
         except DeadRank as problem:
-            said.append((str(problem), time.monotonic() - began))
+            messages.append((str(problem), time.monotonic() - began))
         waited.touch()
         appears(gone)
-    torch.save(said, Path(folder) / "said.pt")
+    torch.save(messages, Path(folder) / "said.pt")
     os._exit(0)
 
 

@@ -32,9 +32,9 @@ def main(folder, whose):
 
     calls, time_mix = [], rwkv_package.time_mix
 
-    def counted(*given):
-        calls.append(len(given[3]))
-        return time_mix(*given)
+    def counted(*args):
+        calls.append(len(args[3]))
+        return time_mix(*args)
 
     rwkv_package.time_mix = counted
     if whose == "ours":

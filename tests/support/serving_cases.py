@@ -39,13 +39,13 @@ def places(ends=ENDS, slots=SLOTS):
 
 def in_float64(tokens, w0, pool, indices, ends, scale=1.0, decay="clamp"):
     """o and the pool afterwards, in float64 and not rounded."""
-    r, w, *others = (x.double() for x in tokens)
+    r, w, *more = (x.double() for x in tokens)
     w = w if w0 is None else w + w0.double()
     o, after = torch.zeros_like(tokens[3], dtype=torch.float64), pool.double()
     bounds = ends.tolist()
     for slot, start, end in zip(indices.tolist(), bounds, bounds[1:], strict=False):
         if slot >= 0 and end > start:
-            x = [y[:, start:end] for y in (r, w, *others)]
+            x = [y[:, start:end] for y in (r, w, *more)]
             o[:, start:end], s1 = wkv7_reference(
                 *x, after[slot : slot + 1].clone(), scale=scale, decay=decay
             )

@@ -18,8 +18,8 @@ def forward(x, groups=1, go=run, sizes=None, **options):
     (B, T, H, K), V = r.shape, v.shape[-1]
     kernel, _, threads, blocks = cuda.build(K, V, r.dtype, w.dtype, groups, **(sizes or {}))
     o, s1 = _empty(v.shape, v.dtype), _empty((B, H, K, V))
-    given = [_flat(y) for y in (r, k, v, w, u, s1 if s0 is None else s0)]
-    arguments = (*given, int(s0 is not None), _flat(o), _flat(s1), T, H)
+    inputs = [_flat(y) for y in (r, k, v, w, u, s1 if s0 is None else s0)]
+    arguments = (*inputs, int(s0 is not None), _flat(o), _flat(s1), T, H)
     return o, s1, go(kernel, B * H * blocks, threads, *arguments, **options)
 
 
@@ -38,17 +38,17 @@ def backward(x, do, ds1, groups=1, go=run, sizes=None, **options):
 
     y, saved = _empty(r.shape), _empty(grid * ceil_div(T, CHECKPOINT) * threads * math.prod(tile))
     before = _flat(saved if s0 is None else s0)
-    given = [_flat(z) for z in (k, v, w, do)]
-    arguments = (*given, before, int(s0 is not None), _flat(y), _flat(saved), T, H)
+    inputs = [_flat(z) for z in (k, v, w, do)]
+    arguments = (*inputs, before, int(s0 is not None), _flat(y), _flat(saved), T, H)
     first = go(with_time, grid, threads, *arguments, **options)
 
     dr, dk = _empty(r.shape, r.dtype), _empty(k.shape, k.dtype)
     dv = _empty((blocks, *v.shape), v.dtype if blocks == 1 else torch.float32)
     dw = _empty(w.shape, w.dtype) if per_token else _empty((B, H, K))
     du, ds0 = _empty((B, H, K)), _empty((B, H, K, V))
-    given = [_flat(z) for z in (r, k, v, w, u, do, saved if ds1 is None else ds1)]
+    inputs = [_flat(z) for z in (r, k, v, w, u, do, saved if ds1 is None else ds1)]
     results = [_flat(z) for z in (y, saved, dr, dk, dv, dw, du, ds0)]
-    arguments = (*given, int(ds1 is not None), *results, B, T, H)
+    arguments = (*inputs, int(ds1 is not None), *results, B, T, H)
     second = go(against_time, grid, threads, *arguments, **options)
     dw = dw if per_token else dw.sum(0)
     return [dr, dk, dv.sum(0).to(v.dtype), dw, du.sum(0), ds0], (first, second)

@@ -41,8 +41,8 @@ def results(f, x, do=None, ds1=None):
     leaves = [None if y is None else y.detach().requires_grad_() for y in x]
     o, s1 = f(*leaves)
     do, ds1 = gradients_given(x) if do is None else (do, ds1)
-    wanted = [y for y in leaves if y is not None]
-    return o, s1, *torch.autograd.grad([o, s1], wanted, [do.to(o.dtype), ds1.to(s1.dtype)])
+    learned = [y for y in leaves if y is not None]
+    return o, s1, *torch.autograd.grad([o, s1], learned, [do.to(o.dtype), ds1.to(s1.dtype)])
 
 
 def gradients_given(x):

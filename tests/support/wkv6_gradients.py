@@ -57,19 +57,19 @@ def kept_states(inputs, lengths, dtype):
     r, k, v, w, u, s0 = (x.double() for x in inputs)
     H, K, V = r.shape[2], r.shape[3], v.shape[3]
     n = count_spans(*r.shape[:2], None if lengths is None else len(lengths), CHECKPOINT)
-    kept = torch.full((n, H, K, V), math.nan, dtype=dtype, device=r.device)
+    states = torch.full((n, H, K, V), math.nan, dtype=dtype, device=r.device)
     start = 0
     for i, length in enumerate(lengths or [r.shape[1]] * r.shape[0]):
         row, t0 = (i, 0) if lengths is None else (0, start)
         first = i * -(-length // CHECKPOINT) if lengths is None else start // CHECKPOINT + i
         s = s0[i]
         for c in range(-(-length // CHECKPOINT)):
-            kept[first + c] = s.to(dtype)
+            states[first + c] = s.to(dtype)
             here = slice(t0 + c * CHECKPOINT, t0 + min(length, (c + 1) * CHECKPOINT))
             chunk = [x[row : row + 1, here] for x in (r, k, v, w)]
             s = wkv6_doubling(*chunk, u, s[None])[1][0]
         start += length
-    return kept
+    return states
 
 
 def expected(inputs, do, ds1, lengths=None, scale=1.0, raw=False):
@@ -94,12 +94,12 @@ def got(inputs, do, ds1, lengths=None, scale=1.0, raw=False):
         cu = torch.tensor([0, *lengths]).cumsum(0).to(DEVICE)
     r, k, v, w, u, s0 = inputs
     plain = [r, k, v, -torch.exp(w.double()) if raw else w, u, s0]
-    kept = kept_states(plain, lengths, checkpoints_dtype(r))
-    return gradients(*inputs, cu, kept, do, ds1, scale, raw)
+    checkpoints = kept_states(plain, lengths, checkpoints_dtype(r))
+    return gradients(*inputs, cu, checkpoints, do, ds1, scale, raw)
 
 
-def compare(results, wanted, tolerance):
-    for name, x, y in zip(NAMES[: len(wanted)], results, wanted, strict=True):
+def compare(results, expected, tolerance):
+    for name, x, y in zip(NAMES[: len(expected)], results, expected, strict=True):
         assert x.shape == y.shape, name
         error = (x.double() - y).norm() / y.norm().clamp(min=1e-30)
         assert error <= (tolerance[name] if isinstance(tolerance, dict) else tolerance), (

@@ -30,8 +30,8 @@ def make(B, T, H, K, V, w="mixed", dtype=torch.float64, w_dtype=None, device="cp
     else:
         w = torch.full_like(rate, w)
     kappa = torch.nn.functional.normalize(kappa, dim=-1)
-    given = (r, k / K**0.5, v, -kappa, kappa * of_b)
-    r, k, v, a, b = (x.to(device, dtype) for x in given)
+    tensors = (r, k / K**0.5, v, -kappa, kappa * of_b)
+    r, k, v, a, b = (x.to(device, dtype) for x in tensors)
     state = dtype if dtype == torch.float64 else torch.float32
     return [r, w.to(device, w_dtype or dtype), k, v, a, b, s0.to(device, state)]
 
@@ -50,8 +50,8 @@ def results(f, x, **options):
     leaves = [None if y is None else y.detach().requires_grad_() for y in x]
     o, s1 = f(*leaves, **options)
     do, ds1 = gradients_given(x)
-    wanted = [y for y in leaves if y is not None]
-    return o, s1, *torch.autograd.grad([o, s1], wanted, [do.to(o.dtype), ds1.to(s1.dtype)])
+    learned = [y for y in leaves if y is not None]
+    return o, s1, *torch.autograd.grad([o, s1], learned, [do.to(o.dtype), ds1.to(s1.dtype)])
 
 
 def in_float64(x, **options):
@@ -60,9 +60,9 @@ def in_float64(x, **options):
     x = [None if y is None else y.double() for y in x]
     leaves = [None if y is None else y.requires_grad_() for y in x]
     o, s1 = wkv7_reference(*leaves, **options)
-    wanted = [y for y in leaves if y is not None]
-    given = [do.double(), gradients_given(x)[1].double()]
-    return o, s1, *torch.autograd.grad([o, s1], wanted, given)
+    learned = [y for y in leaves if y is not None]
+    d_outputs = [do.double(), gradients_given(x)[1].double()]
+    return o, s1, *torch.autograd.grad([o, s1], learned, d_outputs)
 
 
 def near(got, want, limits, names=NAMES):
