@@ -217,7 +217,7 @@ def _built(way, kernel, request):
     except Crashed as crash:
         raise way.crashed(crash, plain(kernel)) from None
     except CompileError as error:
-        raise way.told(error, plain(kernel)) from None
+        raise way.with_reason(error, plain(kernel)) from None
 
 
 def _read(way, kernel, request):

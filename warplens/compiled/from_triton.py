@@ -236,7 +236,7 @@ def _explain(error, function):
     return cubin.refuse(function, why, line + error.node.lineno - 1 if error.node else None)
 
 
-def told(error, function):
+def with_reason(error, function):
     """A CompileError with what the compiler printed, where it says itself only that it failed."""
     if "PassManager::run failed" not in str(error) or not getattr(error, "printed", ""):
         return error

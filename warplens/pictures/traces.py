@@ -18,7 +18,7 @@ ROW = 0.2  # inches: the height of one wavefront
 GAP = 0.35  # of a sector's width, between sectors that are not neighbours
 
 
-def who_reads_what(trace, line=None, *, array=None, op=None, nth=0):
+def sectors(trace, line=None, *, array=None, op=None, nth=0):
     """One warp's addresses as a strip of 32-byte sectors.
 
     Args:
@@ -33,7 +33,7 @@ def who_reads_what(trace, line=None, *, array=None, op=None, nth=0):
 def banks(trace, line=None, *, array=None, op=None, nth=0):
     """One warp's access to shared memory: 32 banks across, one row for each wavefront.
 
-    The arguments are those of `who_reads_what`.
+    The arguments are those of `sectors`.
     """
     request = trace.request(line, array, op, "shared", nth)
     figure = style.figure(1.0 + ROW * max(2, request.wavefronts))
@@ -62,7 +62,7 @@ def side_by_side(previous, mine, line=None, *, array=None, op=None, nth=0, space
         previous, mine: two traces.
         array, op, nth: which request, in both. `line` is a line of `mine`; the previous kernel's
             request is found by the array and the kind of access of that line.
-        space: "global" draws as `who_reads_what` does, "shared" as `banks`.
+        space: "global" draws as `sectors` does, "shared" as `banks`.
     """
     if space not in ("global", "shared"):
         raise ValueError(f"space is {space!r}; it must be 'global' or 'shared'")

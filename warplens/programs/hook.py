@@ -22,11 +22,6 @@ WATCHED = {
 STARTED = []
 
 
-def wanted():
-    """Whether the environment asks for it: WARPLENS=1, or no-races."""
-    return os.environ.get("WARPLENS", "0") not in ("", "0")
-
-
 def start(races=None, seconds=None):
     """From now on, programs of this process have a GPU that is not there."""
     if not STARTED:

@@ -67,14 +67,14 @@ class DataFlow:
                 if name in WHERE and self.outer not in WHERE:
                     self._note()
                 return own(*args, **named)
-            if not all(known(args[n]) for n in WHERE.get(name, ()) if n < len(args)):
+            if not all(is_known(args[n]) for n in WHERE.get(name, ()) if n < len(args)):
                 self._note()
             self.outer = name
             try:
                 result = own(*args, **named)
             finally:
                 self.outer = None
-            if name not in READS.split() and known((args, tuple(named.values()))):
+            if name not in READS.split() and is_known((args, tuple(named.values()))):
                 mark(result)
             return result
 
@@ -82,7 +82,7 @@ class DataFlow:
 
     def _branch(self, own):
         def branch(tensor):
-            if not known(tensor.handle):
+            if not is_known(tensor.handle):
                 self._note()
             return own(tensor)
 
@@ -92,12 +92,12 @@ class DataFlow:
         self.depends = self.depends or self.place()
 
 
-def known(x):
+def is_known(x):
     """Whether no number of a handle of the interpreter, or of several, was read from memory."""
     if isinstance(x, list | tuple):
-        return all(map(known, x))
+        return all(map(is_known, x))
     if hasattr(x, "strides") and hasattr(x, "base"):  # a block pointer or a descriptor
-        return known((x.base, x.shape, x.strides, getattr(x, "offsets", ())))
+        return is_known((x.base, x.shape, x.strides, getattr(x, "offsets", ())))
     return not hasattr(x, "data") or not hasattr(x, "dtype") or getattr(x, "known", False)
 
 

@@ -59,12 +59,12 @@ class Budget:
             if per_token >= self.limit:
                 return None
             hint = (f"hint: {self.hint}",) if self.hint else ()
-            return (f"{self.said(per_token)}, want at least {self.limit:g}", *hint)
+            return (f"{self.text_of(per_token)}, want at least {self.limit:g}", *hint)
         some = self.ever and self.limit == 0 and self.count(many) > 0
         if per_token <= self.limit + max(SLACK, self.tolerated) and not some:
             return self._before_the_loop(few, many, tokens)
         lines = [
-            f"{self.said(per_token)}, want at most {self.limit:g}: "
+            f"{self.text_of(per_token)}, want at most {self.limit:g}: "
             f"{per_token - self.limit:.4g} too many"
         ]
         shares = sorted(self.shares(many).items(), key=lambda share: -share[1])
@@ -87,9 +87,9 @@ class Budget:
         per_token = self.per_token(few, many, tokens)
         if self.least or per_token <= self.limit + SLACK:
             return ""
-        return f"{self.said(per_token)}: at most {self.limit:g} are best"
+        return f"{self.text_of(per_token)}: at most {self.limit:g} are best"
 
-    def said(self, amount):
+    def text_of(self, amount):
         return f"{self.counted(amount)} per {self.unit} and token"
 
     def counted(self, amount):

@@ -93,7 +93,7 @@ def wkv6_launch(launch, names, writes, size=COMPILED_SIZE, **blocks):
     C = blocks.get("C", size.C)
     exact = problem(size.shape, C, size.states, size.decay, dtype=size.dtype)
     grid, constants = launch(B, T, H, K, V, **blocks)
-    inputs = {name: _given(name, exact, size) for name in names if name not in writes}
+    inputs = {name: _input(name, exact, size) for name in names if name not in writes}
     wants = {name.removesuffix(PARTS): exact[name.removesuffix(PARTS)] for name in writes}
     return Launch(
         grid,
@@ -108,7 +108,7 @@ def wkv6_launch(launch, names, writes, size=COMPILED_SIZE, **blocks):
     )
 
 
-def _given(name, exact, size):
+def _input(name, exact, size):
     return exact[name].to(size.dtype if name in TOKENS else torch.float32).contiguous()
 
 
@@ -121,17 +121,17 @@ def wkv6_call(name, takes, returns, size):
         size: a Size; results with tokens have its dtype, those of the states alone float32.
     """
 
-    def made():
+    def make():
         exact = problem(size.shape, size.C, size.states, size.decay, dtype=size.dtype)
         wants = {x: (exact[x], LETTERS[x]) for x in returns}
         if "du" in wants:
             wants["du"] = exact["du"].sum(0), LETTERS["u"]
-        return [_given(x, exact, size) for x in takes], wants
+        return [_input(x, exact, size) for x in takes], wants
 
     low = size.dtype != torch.float32
     tolerance = BFLOAT16_TOLERANCE if low else TOLERANCE
     dtypes = dict.fromkeys(("o", "dr", "dk", "dv", "dw"), size.dtype)
-    return Call(name, made, tolerance, _text(size), dtypes=dtypes)
+    return Call(name, make, tolerance, _text(size), dtypes=dtypes)
 
 
 def _text(size):

@@ -18,7 +18,7 @@ HALF_LIMIT = 15  # float16: 2^-14 … 2^15
 THROUGH, LEFT, OWN, SELF = style.LOAD, style.OKABE_ITO["sky blue"], style.STORE, style.INK
 
 
-def who_reads_whom(chunks=3, C=8, L=4):
+def token_pairs(chunks=3, C=8, L=4):
     """Token t in row t, the tokens that it reads in its columns, coloured by the way it does."""
     figure = style.figure(3.9, 8)
     ax = figure.subplots()

@@ -13,7 +13,7 @@ HEIGHT, GAP = 2.6, 0.35  # inches
 TALLEST, WIDEST = 3.2, 3.2  # of a panel, against its other side
 
 
-def who_reads_what(trace, *arrays, program=None, op=None, axes=None):
+def program_accesses(trace, *arrays, program=None, op=None, axes=None):
     """A plane of each array: what one program asks for, and what the others do.
 
     Args:
@@ -99,7 +99,7 @@ def _draw(ax, array, mine, everyone, ops, times, names):
     return f"{array} {count} of {mine.size} elements of its plane, all programs {times:.3g}×"
 
 
-def where_it_lies(trace, array, program):
+def loads_in_memory(trace, array, program):
     """An array as it lies in memory, a token's numbers to a line: those that one program loads.
 
     Args:

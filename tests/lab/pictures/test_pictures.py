@@ -71,7 +71,7 @@ def boxes(picture, name):
 
 def test_a_strip_draws_the_lanes_that_take_part_and_the_sectors_they_touch():
     t = trace(strided, 1, 32, zeros(1024), zeros(32))
-    picture = pictures.who_reads_what(t, array="x")
+    picture = pictures.sectors(t, array="x")
     assert picture.text.endswith("x: 20 lanes read 4 bytes each: 20 sectors, 80 of 640 bytes used")
     (ax,) = picture.figure.axes
     assert len(ax.lines) == 20  # one from each active lane to its word
@@ -82,7 +82,7 @@ def test_a_strip_draws_the_lanes_that_take_part_and_the_sectors_they_touch():
 
 def test_a_wide_load_of_one_address_fills_half_a_sector():
     t = trace(everyone_the_same_four, 1, 32, zeros(4), zeros(32))
-    picture = pictures.who_reads_what(t, array="x")
+    picture = pictures.sectors(t, array="x")
     assert picture.text.endswith("32 lanes read 16 bytes each: 1 sector, 16 of 32 bytes used")
     assert boxes(picture, "blue") == 32 + 4
 
@@ -133,7 +133,7 @@ def test_a_request_that_does_not_exist_is_named(tiles):
 
 
 def test_a_picture_is_an_image_in_a_notebook_and_a_sentence_elsewhere(tiles, tmp_path):
-    picture = pictures.who_reads_what(tiles[0], array="x")
+    picture = pictures.sectors(tiles[0], array="x")
     png, shown = picture._repr_png_()
     width, height = (int.from_bytes(png[n : n + 4]) for n in (16, 20))  # in every PNG's header
     assert png.startswith(b"\x89PNG")
@@ -166,14 +166,14 @@ def test_a_program_of_triton_and_its_share():
     pytest.importorskip("triton")
     from rwkv_lessons.lab.course.exercises import load, solutions
     from rwkv_lessons.lab.evidence.wkv6_triton import Size, wkv6_launch
-    from rwkv_lessons.lab.pictures.programs import who_reads_what
+    from rwkv_lessons.lab.pictures.programs import program_accesses
     from warplens.triton.run import trace as triton_trace
 
     lesson, kernel = solutions("13_fused_recurrent"), load("13_fused_recurrent.kernel").reference
     size = Size((1, 6, 2, 10, 7))
     launch = wkv6_launch(lesson.launch, lesson.TENSORS, lesson.WRITES, size, BK=4, BV=4)
     seen = triton_trace(kernel, launch.grid, **launch.arguments())
-    picture = who_reads_what(seen, "r", "s0", "o_parts", program=(1, 2, 1))
+    picture = program_accesses(seen, "r", "s0", "o_parts", program=(1, 2, 1))
     assert "r 12 of 60 elements of its plane, all programs 2×" in picture.text
     assert "s0 6 of 70 elements" in picture.text and "o_parts 18 of 42" in picture.text
     r, s0, o = picture.figure.axes
@@ -181,7 +181,7 @@ def test_a_program_of_triton_and_its_share():
     assert [text.get_text() for text in (r.title, s0.title, o.title)] == [""] * 3  # set on the left
     assert o.get_title(loc="left") == "o_parts: written 1×"
     with pytest.raises(ValueError, match="does not use r"):
-        who_reads_what(seen, "r", program=(9, 9, 9))
+        program_accesses(seen, "r", program=(9, 9, 9))
 
 
 def test_blocks_are_dealt_out_over_the_gpu():

@@ -64,7 +64,7 @@ k.py:2:0: error: Failures have been detected while processing an MLIR pass pipel
 def test_a_compiler_that_says_only_that_it_failed_is_told_by_what_it_printed(printed, want):
     error = CompileError("k does not compile: PassManager::run failed")
     error.printed = printed + NO_MORE
-    message = str(from_triton.told(error, some_kernel))
+    message = str(from_triton.with_reason(error, some_kernel))
     assert message == f"some_kernel does not compile: {want}"
 
 

@@ -89,7 +89,7 @@ class Requests:
     def count(self, trace):
         return trace.requests(self.space, self.op)
 
-    def wanted(self):
+    def want(self):
         return f"at least {self.least}" if self.least else f"at most {self.most}"
 
 
@@ -108,7 +108,7 @@ def traffic(case: Small, *limits: Requests):
         counts = [f"{limit.count(counted)} {limit.op} requests" for limit in limits]
         for limit, text in zip(limits, counts, strict=True):
             if not limit.least <= limit.count(counted) <= limit.most:
-                return Row("traffic", FAILED, f"{text}, want {limit.wanted()}")
+                return Row("traffic", FAILED, f"{text}, want {limit.want()}")
         return Row("traffic", PASSED, f"{counted.warps} warps: {', '.join(counts)}")
 
     gather.kind = "traffic"

@@ -148,7 +148,7 @@ def two_sweeps(tokens=4):
     return Picture(figure, "S runs forward through the tokens, its gradient G backward")
 
 
-def what_a_thread_holds(N=8, n=3):
+def thread_state(N=8, n=3):
     """What thread n holds of S and of G: rows for sums over values, columns for sums over keys."""
     figure = style.figure(2.9, 9)
     for ax, name, parts in zip(

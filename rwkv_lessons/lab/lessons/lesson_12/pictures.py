@@ -8,7 +8,7 @@ from warplens.pictures.style import Picture
 SHADES = ("blue", "sky blue")
 
 
-def who_has_what(trace, array, BLOCK):
+def lane_elements(trace, array, BLOCK):
     """The lanes of all programs side by side: the element each one has, or that it has none.
 
     Args:

@@ -42,7 +42,7 @@ def _before(size, BT):
     return torch.cat([values["s0"][:, None], values["kept"][:, :-1]], 1)
 
 
-def _made(launch, names, writes, size, BT, more):
+def _sweep_launch(launch, names, writes, size, BT, more):
     sweep = wkv6_launch(launch, names, writes, replace(size, C=BT), BT=BT, **more)
     if size.dtype == torch.bfloat16:
         return replace(sweep, tolerance=BFLOAT16_TOLERANCE, operands="bf16")
@@ -51,7 +51,7 @@ def _made(launch, names, writes, size, BT, more):
 
 def keeping(launch, size, BT=16, **more):
     """A `Launch` of `checkpoints`, which keeps the state before every chunk of BT tokens."""
-    sweep = _made(launch, ("k", "v", "w", "s0"), (), size, BT, more)
+    sweep = _sweep_launch(launch, ("k", "v", "w", "s0"), (), size, BT, more)
     want = _before(size, BT)
     letters = sweep.letters | {"before": "bchij"}
     return replace(sweep, outputs={"before": want.shape}, wants={"before": want}, letters=letters)
@@ -59,7 +59,7 @@ def keeping(launch, size, BT=16, **more):
 
 def sweeping(launch, size, BT=16, **more):
     """A `Launch` of `backward_sweep`, which gets these states, and writes all gradients."""
-    sweep = _made(launch, (*TENSORS, *GRADIENTS), GRADIENTS, size, BT, more)
+    sweep = _sweep_launch(launch, (*TENSORS, *GRADIENTS), GRADIENTS, size, BT, more)
     before = _before(size, BT).float().contiguous()
     return replace(sweep, inputs=sweep.inputs | {"before": before})
 

@@ -66,7 +66,7 @@ def traces(*cases, names):
             except (Difference, KernelFault) as trouble:
                 part = _part(trouble, names)
                 symptom = part if part in exercise.symptoms else symptom
-                return failed(name, trouble, exercise, symptom, _said(events))
+                return failed(name, trouble, exercise, symptom, _in_words(events))
         return Row("answer", PASSED, f"{len(cases) + len(random)} traces")
 
     gather.kind = "answer"
@@ -114,7 +114,7 @@ def _part(trouble, names):
     return name if name in names[1:] else None
 
 
-def _said(events):
+def _in_words(events):
     """A trace in a line: what ran, from when to when."""
     ran = [e for e in events if e["cat"] != "launch"]
     shown_ = [f"{e['name']} {e['ts']}–{e['ts'] + e['dur']}" for e in ran[:7]]

@@ -57,15 +57,15 @@ def time_against_decay(gpu=GPU, folder=None):
         if floor:
             ax.axhline(floor, color=style.INK, linewidth=1, linestyle=":", label="roofline")
         ax.set(title=kind, ylabel="ms on the device", ylim=(0, top))
-        lines.append(f"{kind}: {_said(times | mixed)}")
+        lines.append(f"{kind}: {_case_times(times | mixed)}")
         if peer_ms:
-            lines.append(f"{kind}, FLA's chunked kernel: {_said(peer_ms)}")
+            lines.append(f"{kind}, FLA's chunked kernel: {_case_times(peer_ms)}")
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper left", ncols=4, fontsize=8)
     return Picture(figure, "\n".join(lines))
 
 
-def _said(times):
+def _case_times(times):
     return ", ".join(f"{SHOWN.get(case, case)} {ms:.2f} ms" for case, ms in times.items())
 
 

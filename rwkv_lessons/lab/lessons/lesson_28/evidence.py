@@ -62,7 +62,7 @@ def attention_call(sizes, padding=0, scores="tame", dtype=torch.float32):
     return layer(values, sizes, dtype), query, latent, k_rope, mask, scale_of(sizes)
 
 
-def wanted(sizes, padding=0, scores="tame", dtype=torch.float32):
+def exact_attention(sizes, padding=0, scores="tame", dtype=torch.float32):
     """The answer to `attention_call`, [B, M, H, V] in float64."""
     values = problem(sizes, dtype, scores)
     # From q itself: in `problem`, q_latent is rounded as a kernel gets it.
@@ -91,7 +91,7 @@ def attention_answer(*cases: AttentionCase):
                 if isinstance(got[0], torch.Tensor) and got[0].dtype != case.dtype:
                     raise Difference(f"the output is {got[0].dtype}, the query {case.dtype}")
                 tolerance = TOLERANCE if case.dtype == torch.float32 else BFLOAT16_TOLERANCE
-                want = wanted(case.sizes, *case[3:])
+                want = exact_attention(case.sizes, *case[3:])
                 compare(got[0].double(), want, "bmhv", tolerance=tolerance)
             except (Difference, KernelFault) as trouble:
                 call = shown(function, inputs, {"scaling": round(scale, 3)})

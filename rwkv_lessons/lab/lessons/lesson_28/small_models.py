@@ -8,7 +8,7 @@ import warnings
 
 import torch
 
-from ..lessons_25_28.evidence import made
+from ..lessons_25_28.evidence import allocations
 
 SIZES = dict(
     vocab_size=97, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
@@ -102,7 +102,7 @@ def one_step(model, tokens):
     with torch.no_grad():
         cache = model(**prompts, use_cache=True).past_key_values
         token = prompts["input_ids"][:, -1:]
-        return made(lambda: model(token, past_key_values=cache, use_cache=True))
+        return allocations(lambda: model(token, past_key_values=cache, use_cache=True))
 
 
 def shapes(model, tokens=12):

@@ -89,7 +89,7 @@ def ring(*cases):
 def _judge(results, values):
     for rank, got in enumerate(results):
         if not isinstance(got, (list, tuple, torch.Tensor)) or len(got) != len(values):
-            raise Difference(f"rank {rank} returns {_said(got)}, want a list of {len(values)}")
+            raise Difference(f"rank {rank} returns {_in_words(got)}, want a list of {len(values)}")
         for n, (x, want) in enumerate(zip(got, values, strict=True)):
             if not isinstance(x, torch.Tensor):
                 raise Difference(f"rank {rank}: place {n} holds {x!r}, want rank {n}'s tensor")
@@ -99,5 +99,5 @@ def _judge(results, values):
                 raise Difference(f"rank {rank}: place {n} holds {content}, want rank {n}'s")
 
 
-def _said(x):
+def _in_words(x):
     return f"{type(x).__name__} of {len(x)}" if hasattr(x, "__len__") else type(x).__name__

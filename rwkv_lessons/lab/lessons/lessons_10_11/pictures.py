@@ -53,7 +53,7 @@ def triangle(T=12, t=7, outputs=4):
     return Picture(figure, text)
 
 
-def who_works(**kernels):
+def thread_loads(**kernels):
     """Reads of shared memory by each thread of a block, a row of bars per kernel.
 
     Args:

@@ -187,7 +187,7 @@ def _bytes(x):
     return min(x.numel(), x.untyped_storage().nbytes() // x.itemsize) * x.itemsize
 
 
-def made(function, *args):
+def allocations(function, *args):
     """Every tensor that `function` makes in new memory, in order, as a list of `Made`."""
     with _Watch() as watch:
         function(*args)
@@ -205,7 +205,7 @@ def no_loop_over_heads(arguments):
     """
 
     def work(function, exercise):
-        few, many = (len(made(function, *arguments(heads))) for heads in FEW_AND_MANY)
+        few, many = (len(allocations(function, *arguments(heads))) for heads in FEW_AND_MANY)
         few_heads, many_heads = FEW_AND_MANY
         text = f"{few} tensors made for {few_heads} heads, {many} for {many_heads}"
         # A loop calls torch at least once more for each; sizes may decide on a call or two.
@@ -280,7 +280,7 @@ def nothing_larger(arguments, limit, text):
     """
 
     def traffic(function, exercise):
-        largest = max(made(function, *arguments()), key=lambda x: x.numbers)
+        largest = max(allocations(function, *arguments()), key=lambda x: x.numbers)
         largest_made = f"largest tensor made: {list(largest.shape)}, {largest.numbers:,} numbers"
         if largest.numbers > ROOM * limit:
             details = explained(f"by {largest.op}", exercise, "largest")

@@ -85,7 +85,7 @@ def _microseconds(measured, method):
     return f"{1e3 * times[0]:,.0f}" if times and times[0] else "–"
 
 
-def kept(model=MINICPM3, N=64):
+def cache_sizes(model=MINICPM3, N=64):
     """Numbers that a layer keeps of a sequence: per token, or in one state, as RWKV does.
 
     Args:
@@ -109,7 +109,7 @@ def kept(model=MINICPM3, N=64):
     return Picture(figure, text + f"as much as the latent of {state // model.latent:,} tokens")
 
 
-def who_reads(model=MINICPM3, drawn=10):
+def head_reads(model=MINICPM3, drawn=10):
     """Of one token: what each head reads with keys and values made, and with the latent."""
     figure = style.figure(3.4)
     ax = figure.subplots()

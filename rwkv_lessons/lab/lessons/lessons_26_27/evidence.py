@@ -49,14 +49,14 @@ def call(name, sizes, arguments, dtype=torch.float16, scores="tame", more=()):
     Without an axis of queries if there is one query; see `LatentCase` for the scores.
     """
 
-    def made():
+    def make():
         values, letters = problem(sizes, dtype, scores), LETTERS
         if sizes.M == 1:
             values, letters = decoding(values), DECODING
         tensors = [values[x].to(dtype).contiguous() for x in arguments]
         return [*tensors, scale_of(sizes), *more], {"o": (values["o"], letters["o"])}
 
-    return Call(name, made, HALF_TOLERANCE, str(sizes), dtype)
+    return Call(name, make, HALF_TOLERANCE, str(sizes), dtype)
 
 
 def partial_launch(launch, inputs, sizes, dtype=torch.float32, scores="tame", **blocks):

@@ -21,7 +21,7 @@ def test_pairing_makes_every_thread_as_busy_as_the_last(lesson):
         "grouped": (lesson.grouped, lesson.launch_grouped),
         "balanced": (lesson.balanced, lesson.launch_balanced),
     }
-    grouped, balanced = timex.who_works(**kernels).text.splitlines()
+    grouped, balanced = timex.thread_loads(**kernels).text.splitlines()
     assert grouped == "grouped: 32 threads, 52% busy on average"
     assert balanced == "balanced: 16 threads, 100% busy on average"
 

@@ -15,8 +15,8 @@ from rwkv_lessons.lab.lessons.lessons_25_28 import pictures as latent
 from rwkv_lessons.lab.lessons.lessons_25_28.evidence import (
     SCORES,
     LatentSizes,
+    allocations,
     decoding,
-    made,
     problem,
     scale_of,
 )
@@ -51,10 +51,10 @@ def test_any_number_of_splits_makes_the_same(split):
 
 def test_what_is_made_is_new_memory_only():
     x = torch.ones(3, 4)
-    found = made(lambda: (x.mT.unsqueeze(0) + 1) @ x)
+    found = allocations(lambda: (x.mT.unsqueeze(0) + 1) @ x)
     assert [(m.op, m.shape, m.numbers) for m in found[:1]] == [("add", (1, 4, 3), 12)]
     assert found[0].bytes == 2 * 12 * 4 and found[-1].numbers == 16
-    assert not made(lambda: x.view(2, 6).T)
+    assert not allocations(lambda: x.view(2, 6).T)
 
 
 def zeros(q, q_rope, latent, k_rope, w_k, w_v, scale):
@@ -77,7 +77,7 @@ def test_counts_of_the_course():
 
 
 def test_pictures_say_what_they_show():
-    assert "568 tokens" in latent.kept().text and "288" in latent.who_reads().text
+    assert "568 tokens" in latent.cache_sizes().text and "288" in latent.head_reads().text
     model = latent_costs.split_curve([(1, 16384)], 4e12).text
     assert model.startswith("1 × 16,384: ") and "expand_kv" in latent_model.seam().text
 
