@@ -108,24 +108,24 @@ def gradients(r, w, k, v, a, b, s0, do, ds1):
     _, _, chunk, states, z = run_forward(r, w, k, v, a, b, s0)
     do = in_chunks(do.to(real))
     dz = product(chunk.pairs[1, 0].mT, do)
-    ds, after, found = ds1.to(real), [], []
+    ds, after, ys = ds1.to(real), [], []
     for c in reversed(range(do.shape[2])):
         after.append(ds)
         y = dz[:, :, c] + product(chunk.to_end[0, :, :, c], ds)
         y = product(chunk.inverse[:, :, c].mT, y)
-        found.append(y)
+        ys.append(y)
         ds = chunk.across[:, :, c, :, None] * ds
         ds = ds + product(chunk.from_start[1, :, :, c].mT, do[:, :, c])
         ds = ds + product(chunk.from_start[0, :, :, c].mT, y)
-    after, y = torch.stack(after[::-1], 2), torch.stack(found[::-1], 2)
+    after, y = torch.stack(after[::-1], 2), torch.stack(ys[::-1], 2)
 
-    readers, given = torch.stack([y, do]), torch.stack([z, chunk.v])
+    readers, carried = torch.stack([y, do]), torch.stack([z, chunk.v])
     dv = product(chunk.pairs[1, 1].mT, do) + product(chunk.pairs[0, 1].mT, y)
     dv = dv + product(chunk.to_end[1], after)
-    dx, dy, dw = chunk.gradients(readers, given, states, after)
+    dx, dy, dw = chunk.gradients(readers, carried, states, after)
     (da, dr), (db, dk) = dx, dy
-    found = ((dr, r), (dw, w), (dk, k), (dv, v), (da, a), (db, b))
-    return *(in_sequence(x, T).to(like.dtype) for x, like in found), ds.to(s0.dtype)
+    pairs = ((dr, r), (dw, w), (dk, k), (dv, v), (da, a), (db, b))
+    return *(in_sequence(x, T).to(like.dtype) for x, like in pairs), ds.to(s0.dtype)
 
 
 class Chunks:

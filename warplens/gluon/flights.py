@@ -66,7 +66,7 @@ class Log:
     def __init__(self, keep=False):
         self.keep, self.n, self.program, self.codes = keep, 0, 0, set()
         self.role = None  # of the warps that run now, where they have different ones
-        self.steps, self.flights, self.made = [], [], Value.made
+        self.steps, self.flights, self.created = [], [], Value.created
 
     def here(self):
         """The `Place` in the kernel, or in a function of its, that is running."""
@@ -80,10 +80,10 @@ class Log:
         if not self.keep:
             return self.n
         place = self.here()
-        if Value.made > self.made:
-            self._add("compute", str(Value.made - self.made), place)
+        if Value.created > self.created:
+            self._add("compute", str(Value.created - self.created), place)
         self._add(kind, what, place, tuple(ended))
-        self.made = Value.made
+        self.created = Value.created
         return self.n
 
     def _add(self, *about):

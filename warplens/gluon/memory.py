@@ -175,10 +175,10 @@ class Barrier:
     def __init__(self, log, name):
         self.log, self.name, self.dirty, self.left = log, name, None, None
         self.phase, self.bytes, self.loads, self.announced = 0, 0, [], None
-        self.used, self.made = False, None
+        self.used, self.initialised = False, None
 
     def init(self, count):
-        self.made = self.dirty = self.log.here()
+        self.initialised = self.dirty = self.log.here()
         self.count, self.left = count, count
 
     def refuse_unready(self):

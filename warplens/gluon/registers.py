@@ -66,17 +66,17 @@ def short(layout):
 
 
 class Value:
-    """A tile or a number in registers. `made` counts the tiles, all kernels together.
+    """A tile or a number in registers. `created` counts the tiles, all kernels together.
 
     layout: of a tile, where it is known, else None.
     """
 
-    type, made = property(lambda self: self), 0
+    type, created = property(lambda self: self), 0
     shape, dtype = property(lambda self: self.x.shape), property(lambda self: self.x.dtype)
 
     def __init__(self, x, layout=None):
         self.x, self.layout = x, layout
-        Value.made += isinstance(x, torch.Tensor) and x.dim() > 0
+        Value.created += isinstance(x, torch.Tensor) and x.dim() > 0
 
     def to(self, dtype, bitcast=False):
         return Value(self.x.view(dtype) if bitcast else self.x.to(dtype), self.layout)

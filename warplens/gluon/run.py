@@ -137,10 +137,10 @@ class Machine(RegisterArithmetic):
         of_all = [sum(same, []) for same in itertools.zip_longest(*arrays, fillvalue=[])]
         used = [any(x.used for x in barriers) for barriers in of_all]
         for is_used, barriers in zip(used, of_all, strict=True):
-            if any(used) and not is_used and barriers[0].made:
+            if any(used) and not is_used and barriers[0].initialised:
                 raise LeftInFlight(
                     f"{barriers[0].name}: a barrier that nothing arrives at, and nobody waits for",
-                    barriers[0].made,
+                    barriers[0].initialised,
                     "its memory is given to a tile, and to the hardware it stays a barrier",
                     "mbarrier.init for those alone that this version of the kernel uses",
                 )

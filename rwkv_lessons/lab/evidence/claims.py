@@ -12,7 +12,7 @@ from ..course.check import ABSENT, FAILED, PASSED, Row
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """A statement about machine code: `holds(assembly)`, and what `found` in it, as text.
+    """A statement about machine code: `holds(assembly)`, and `counts(assembly)` in it, as text.
 
     `warning(assembly)` is what to say of code for which it holds only just; "" says nothing.
     `absence`: that something is not there. Where that holds, a row has nothing to say of it.
@@ -20,7 +20,7 @@ class Claim:
 
     text: str
     holds: Callable
-    found: Callable
+    counts: Callable
     warning: Callable = lambda asm: ""
     absence: bool = False
 
@@ -142,9 +142,9 @@ def compiled(read: Callable, claims, arch):
         for claim in claims:
             if not claim.holds(asm):
                 return Row(
-                    "machine code", FAILED, f"want {claim.text}", (f"found {claim.found(asm)}",)
+                    "machine code", FAILED, f"want {claim.text}", (f"found {claim.counts(asm)}",)
                 )
-        counts = [claim.found(asm) for claim in claims if not claim.absence]
+        counts = [claim.counts(asm) for claim in claims if not claim.absence]
         if not any("registers" in text for text in counts):
             counts.append(f"{asm.registers} registers")
         if asm.shared_bytes:

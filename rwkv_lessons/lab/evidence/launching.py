@@ -280,7 +280,7 @@ def launchable(kernels, call: Call, arch="sm_90"):
                 return Row("machine code", FAILED, text, tuple(str(error).splitlines()))
             used = f"{name}: {asm.registers} registers, {-(-asm.shared_bytes // 1024)} KB shared"
             for wrong in (claim for claim in LAUNCHABLE if not claim.holds(asm)):
-                details = (f"want {wrong.text}, found {wrong.found(asm)}",)
+                details = (f"want {wrong.text}, found {wrong.counts(asm)}",)
                 return Row("machine code", FAILED, used, details)
             resources.append(used)
         return Row("machine code", PASSED, f"{' · '.join(resources)} ({arch})")

@@ -25,7 +25,7 @@ class LadderStep:
     rows: dict[str, Measurement | None]  # by dtype, in the order in which they are shown
     original: Measurement | None = None
     hidden: bool = False  # its numbers are for the reader to predict, or not reached yet
-    known: bool = False  # shown from the start, to compare with
+    always_shown: bool = False  # from the start, to compare with
 
     @property
     def row(self):
@@ -77,7 +77,9 @@ def steps(operation="wkv5", gpu=GPU, folder=None):
     ]
     if ladder.beside:
         label, method = ladder.beside
-        rungs.insert(1, LadderStep(label, None, rows(method, ladder_record, library), known=True))
+        rungs.insert(
+            1, LadderStep(label, None, rows(method, ladder_record, library), always_shown=True)
+        )
     return [*rungs, LadderStep(FINISHED_LABEL, None, rows(ladder.finished, ladder_record, library))]
 
 
@@ -234,7 +236,7 @@ def reached(climbed, here, measured):
 
     def hidden(step):
         lesson = step.lesson or last
-        if step.known:
+        if step.always_shown:
             return False
         return lesson > here or (lesson == here and not measured)
 
