@@ -82,8 +82,8 @@ def wkv_recurrent(
     if state_pool is None:
         options = {"initial_state": initial_state, "output_final_state": output_final_state}
         return fused_mul_recurrent_rwkv7(r, w, k, v, kk, a, scale, cu_seqlens=cu_seqlens, **options)
-    given = {"r": r, "w": w, "k": k, "v": v, "kk": kk, "a": a}
-    for name, x in given.items():
+    tensors = {"r": r, "w": w, "k": k, "v": v, "kk": kk, "a": a}
+    for name, x in tensors.items():
         check_tensor(name, x, r)
         if name in ("kk", "a"):
             check_shape(name, x, "B, T, H, K", r.shape)
@@ -95,7 +95,7 @@ def wkv_recurrent(
         cu_seqlens, longest = torch.arange(B + 1, dtype=torch.int32, device=r.device) * T, T
     elif B != 1:
         raise ValueError(f"r must be [1, T, H, K] with cu_seqlens, got {list(r.shape)}")
-    r, w, k, v, kk, a = (x.reshape(1, -1, *x.shape[2:]) for x in given.values())
+    r, w, k, v, kk, a = (x.reshape(1, -1, *x.shape[2:]) for x in tensors.values())
     o = wkv7_serving(
         r, w, k, v, -kk, kk * a, state_pool, slots_or_padding(cache_indices, state_pool),
         cu_seqlens, decay="log", scale=r.shape[3] ** -0.5 if scale is None else scale,

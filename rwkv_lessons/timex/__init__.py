@@ -55,12 +55,8 @@ def __getattr__(name):
 @method_table
 def _method(name):
     """A method by its name; numba and Triton are imported when they are first wanted."""
-    methods = {"cuda": _cuda, "toeplitz": _toeplitz}
-    return (
-        methods[name]()
-        if name in methods
-        else {"reference": timex_reference, "fft": timex_fft}[name]
-    )
+    lazy = {"cuda": _cuda, "toeplitz": _toeplitz}
+    return lazy[name]() if name in lazy else {"reference": timex_reference, "fft": timex_fft}[name]
 
 
 _known_method = functools.cache(_method)  # an import statement costs the host 1 µs

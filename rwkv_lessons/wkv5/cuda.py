@@ -173,21 +173,9 @@ def build(K, V, dtype, VALUES, KEYS=KEYS, TOKENS=TOKENS):
                 if i0 + m < K and j0 + j < V:
                     s1[(head * K + i0 + m) * V + j0 + j] = s[m, n]
 
-    elements, state = types.CPointer(memory), types.CPointer(types.float32)
+    array, state = types.CPointer(memory), types.CPointer(types.float32)
     number = types.int64
-    signature = (
-        elements,
-        elements,
-        elements,
-        state,
-        state,
-        state,
-        number,
-        elements,
-        state,
-        number,
-        number,
-    )
+    signature = (array, array, array, state, state, state, number, array, state, number, number)
     return kernel, signature, THREADS, BLOCKS
 
 

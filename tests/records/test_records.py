@@ -220,7 +220,7 @@ NEW = """    if name == "tripling":
 NAMED = {
     "wkv6": ('    return wkv6_reference if name == "reference"', '["reference", "doubling", '),
     "wkv7": ('    return wkv7_reference if name == "reference"', '("reference", "wy", '),
-    "timex": ('    made = {"cuda": _cuda', '{"reference": timex_reference, '),
+    "timex": ('    lazy = {"cuda": _cuda', '{"reference": timex_reference, '),
 }
 
 

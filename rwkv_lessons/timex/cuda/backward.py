@@ -126,8 +126,8 @@ def build(dtype, ROW_LANES):
                         total += s_sums[r, i]
                     dw[c * T + T - 1 - (d0 + i)] = total
 
-    number, elements = types.int64, types.CPointer(memory)
-    return kernel, (elements, elements, types.CPointer(types.float32), number, number, number), TILE
+    number, array = types.int64, types.CPointer(memory)
+    return kernel, (array, array, types.CPointer(types.float32), number, number, number), TILE
 
 
 def row_lanes_for(B):

@@ -139,12 +139,8 @@ def build(dtype, ROWS, REVERSED=False):
                         o[(b * C + c) * T + at] = narrow(sums[r, n])
 
     number = types.int64
-    float32_pointer, elements = types.CPointer(types.float32), types.CPointer(memory)
-    return (
-        kernel,
-        (float32_pointer, elements, elements, types.float64, number, number, number),
-        THREADS,
-    )
+    weights, array = types.CPointer(types.float32), types.CPointer(memory)
+    return kernel, (weights, array, array, types.float64, number, number, number), THREADS
 
 
 def rows_for(B):

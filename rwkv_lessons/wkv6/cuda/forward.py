@@ -172,9 +172,9 @@ def build(K, V, dtype, w_dtype, value_groups, **sizes):
                 if i < K and j < V:
                     s1[(head * K + i) * V + j] = s[m, n]
 
-    elements, state, number = types.CPointer(memory), types.CPointer(types.float32), types.int64
-    signature = (elements, elements, elements, types.CPointer(w_memory), state, state, number)
-    return kernel, (*signature, elements, state, number, number), THREADS, BLOCKS
+    array, state, number = types.CPointer(memory), types.CPointer(types.float32), types.int64
+    signature = (array, array, array, types.CPointer(w_memory), state, state, number)
+    return kernel, (*signature, array, state, number, number), THREADS, BLOCKS
 
 
 @remembered

@@ -24,9 +24,7 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
     (memory, widen, _), (w_memory, widen_w, _) = IN_MEMORY[dtype], IN_MEMORY[w_dtype]
     KEYS, VALUES = sizes.get("tile", TILE)
     VALUE_GROUPS = ceil_div(V, VALUES)
-    tiles = Tiles(
-        key_groups, VALUE_GROUPS, rows=(2, 2), shares=("keys",), neighbours=(1, 1), **sizes
-    )
+    tiles = Tiles(key_groups, VALUE_GROUPS, rows=(2, 2), shares=("keys",), halo=(1, 1), **sizes)
     THREADS, KP, _, KROW, VROW, TOKENS = tiles.sizes
     TOKENS_AND_ONE = TOKENS + 1
     KEY_COLUMNS, VALUE_COLUMNS = tiles.columns
@@ -169,15 +167,6 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
             strong = strong_next
             count = next_count
 
-    elements, state, number = types.CPointer(memory), types.CPointer(types.float32), types.int64
-    signature = (
-        elements,
-        elements,
-        types.CPointer(w_memory),
-        elements,
-        state,
-        number,
-        state,
-        state,
-    )
+    array, state, number = types.CPointer(memory), types.CPointer(types.float32), types.int64
+    signature = (array, array, types.CPointer(w_memory), array, state, number, state, state)
     return kernel, (*signature, number, number), THREADS, BLOCKS

@@ -160,12 +160,12 @@ def make_store_values(tiles, V, narrow):
 
 def signature_of(memory, w_memory, w_per_token, blocks):
     """The types of the kernel's arguments; elements of r are `memory`, those of w `w_memory`."""
-    elements, state, number = types.CPointer(memory), types.CPointer(types.float32), types.int64
-    dv_type = elements if blocks == 1 else state
+    array, state, number = types.CPointer(memory), types.CPointer(types.float32), types.int64
+    dv_type = array if blocks == 1 else state
     w_type = types.CPointer(w_memory)
     dw_type = w_type if w_per_token else state
-    inputs = (elements, elements, elements, w_type, state, elements, state, number, state, state)
-    outputs = (elements, elements, dv_type, dw_type, state, state)
+    inputs = (array, array, array, w_type, state, array, state, number, state, state)
+    outputs = (array, array, dv_type, dw_type, state, state)
     return *inputs, *outputs, number, number, number
 
 
@@ -180,7 +180,7 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
     KEYS, VALUES = sizes.get("tile", TILE)
     VALUE_GROUPS = ceil_div(V, VALUES)
     tiles = Tiles(
-        key_groups, VALUE_GROUPS, rows=(4, 2), shares=("keys", "values"), neighbours=(2, 1), **sizes
+        key_groups, VALUE_GROUPS, rows=(4, 2), shares=("keys", "values"), halo=(2, 1), **sizes
     )
     THREADS, KP, VP, KROW, VROW, TOKENS = tiles.sizes
     TOKENS_AND_ONE = TOKENS + 1

@@ -36,22 +36,7 @@ def gradients(r, w, k, v, a, b, s0, cu_seqlens, saved, across, do, ds1, scale, d
     """
     if r.is_cuda and r.get_device() != torch.cuda.current_device():
         with torch.cuda.device(r.device):
-            buffers = (
-                r,
-                w,
-                k,
-                v,
-                a,
-                b,
-                s0,
-                cu_seqlens,
-                saved,
-                across,
-                do,
-                ds1,
-                scale,
-                decay,
-            )
+            buffers = (r, w, k, v, a, b, s0, cu_seqlens, saved, across, do, ds1, scale, decay)
             return gradients(*buffers, between)
     do = torch.zeros_like(v) if do is None else do
     *tensors, do = (x.contiguous() for x in (r, w, k, v, a, b, do))

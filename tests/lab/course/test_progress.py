@@ -15,7 +15,7 @@ def file(tmp_path, monkeypatch):
     path = tmp_path / "somewhere" / "progress.json"
     monkeypatch.setenv(progress.VARIABLE, str(path))
     monkeypatch.setattr(progress, "_memory", {})
-    monkeypatch.setattr(progress, "_told", set())
+    monkeypatch.setattr(progress, "_printed_once", set())
     return path
 
 

@@ -113,7 +113,7 @@ def {name}(x, y, BLOCK: tl.constexpr):
 def in_this_process(monkeypatch):
     """A compilation whose parts are exchanged, or looked at, has to run here."""
     here = sys.modules[assembly.__module__]
-    monkeypatch.setattr(here, "apart", lambda build, *given: build(*given))
+    monkeypatch.setattr(here, "apart", lambda build, *arguments: build(*arguments))
 
 
 def test_a_twin_in_another_file_is_compiled_once_and_keeps_its_lines(tmp_path, monkeypatch):
