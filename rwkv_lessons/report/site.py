@@ -5,7 +5,6 @@ repository, so that links between them stay as they are; what is added or change
 
 - README.md is the front page, behind a first screen (landing.py), with the tree of all pages;
 - a lesson's page says where it can be opened, and brings its notebook along;
-- a flowchart is drawn;
 - a figure becomes a file, with the sentence that says the same as its alternative text;
 - an exercise gets its hints and a solution, folded;
 - `api/` has a page for each part of the library, whose docstrings Sphinx fills in;
@@ -30,7 +29,7 @@ from rwkv_lessons.lab.commands.translated import notebook as translated_notebook
 from rwkv_lessons.lab.course import exercises, language
 from rwkv_lessons.lab.course.language import say
 from rwkv_lessons.operations.entries import ROOT
-from rwkv_lessons.report import flowchart, landing, translated
+from rwkv_lessons.report import landing, translated
 from rwkv_lessons.report.tables import RECORDS_OF
 from rwkv_lessons.runtime.command_line import run
 from warplens.pictures.style import in_one_line
@@ -88,8 +87,6 @@ API = (
 )
 LINK = re.compile(r"\]\((?!\w+:)([^)\s#]+)")
 CODE = re.compile(r"```.*?```|`[^`\n]*`", re.S)
-# A flowchart and, in a comment before it, what a screen reader says instead.
-FLOWCHART = re.compile(r"<!-- (.+?) -->\n```mermaid\n(.+?)```", re.S)
 
 
 def write(folder: Path, root: Path = ROOT) -> list[Path]:
@@ -178,13 +175,7 @@ def _links(page, text, root):
 def page(path: Path) -> str:
     """A page of Markdown as Sphinx takes it."""
     text = path.read_text(encoding="utf-8")
-    text = FLOWCHART.sub(_drawn, text).replace("```mermaid", "```text")
     return re.sub(r"\]\((?:\.\./)?README\.md", lambda m: m[0].replace("README", "index"), text)
-
-
-def _drawn(match):
-    drawing = flowchart.svg(match[2], match[1])
-    return f'```{{raw}} html\n<div class="scrolls" tabindex="0">{drawing}</div>\n```'
 
 
 def front_page(root: Path = ROOT) -> str:

@@ -194,3 +194,9 @@ def test_a_wrong_import_is_named_with_its_line_and_rule(module, text, line, othe
     (found,) = wrong_imports(tuple(module.split(".")), text)
     assert found.startswith(f"{module}:{line}: ")
     assert re.search(rf"must not import {other}; it may import \w", found)
+
+
+def test_the_drawing_of_the_rooms_has_each_of_them():
+    drawing = (ROOT / "docs" / "figures" / "rooms.svg").read_text(encoding="utf-8")
+    rooms = {room for room in RULES if (ROOT / "rwkv_lessons" / room).is_dir()} | {"warplens"}
+    assert len(rooms) > 12 and not {room for room in rooms if f"{room}/" not in drawing}

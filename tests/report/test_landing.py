@@ -1,12 +1,11 @@
-"""The first screen of the site, the signs on lessons, the picture of a shared link, a flowchart."""
+"""The first screen of the site, the signs on lessons, the picture of a shared link."""
 
 import io
 import re
 
 import pytest
 
-from rwkv_lessons.operations.entries import ROOT
-from rwkv_lessons.report import flowchart, landing
+from rwkv_lessons.report import landing
 from rwkv_lessons.report.address import site_address
 
 
@@ -41,19 +40,3 @@ def test_a_shared_link_has_a_picture_of_the_size_that_is_asked_for():
     from PIL import Image
 
     assert Image.open(io.BytesIO(landing.card())).size == (1200, 630)
-
-
-def test_a_flowchart_is_drawn_with_every_node_and_arrow():
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    chart = re.search(r"```mermaid\n(.+?)```", text, re.S)[1]
-    drawing = flowchart.svg(chart, 'what "it" says')
-    assert drawing.count("marker-end") == len(re.findall("-->", chart))
-    assert drawing.count("<rect") == len(set(re.findall(r"\b(\w+)(?=\[| -->|$)", chart, re.M))) - 1
-    assert 'aria-label="what &quot;it&quot; says"' in drawing
-
-
-def test_a_flowchart_that_is_none_is_refused():
-    with pytest.raises(ValueError, match="needs a --> b"):
-        flowchart.svg("graph TD\n    a -- b", "")
-    with pytest.raises(ValueError, match="circle"):
-        flowchart.svg("a --> b\nb --> a", "")

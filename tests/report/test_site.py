@@ -237,8 +237,8 @@ Args:
 
 def test_a_page_for_sphinx(tmp_path):
     file = tmp_path / "page.md"
-    file.write_text("[home](../README.md#begin) ```mermaid\ngraph```", encoding="utf-8")
-    assert site.page(file) == "[home](../index.md#begin) ```text\ngraph```"
+    file.write_text("[home](../README.md#begin) ```sh\nmake```", encoding="utf-8")
+    assert site.page(file) == "[home](../index.md#begin) ```sh\nmake```"
 
 
 def test_built_pages_have_what_search_engines_and_keyboards_need(written, tmp_path):
