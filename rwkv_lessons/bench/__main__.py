@@ -77,6 +77,10 @@ def _parser():
     matrix.add_argument("--missing", action="store_true", help="keep the rows that are still fresh")
     matrix.add_argument("--architectures", help="only these, sm_89,sm_120")
     matrix.set_defaults(command=_on("matrix:command"))
+
+    compilers = commands.add_parser("compilers", help="compare what compilers make of kernels")
+    compilers.add_argument("--table", action="store_true", help="compile nothing, print the table")
+    compilers.set_defaults(command=_on("compilers:command", "machine_code"))
     return parser
 
 
@@ -118,11 +122,11 @@ def _names(allowed=None):
     return parse
 
 
-def _on(function):
-    """ "module:function" of commands/, imported when it is used: --help needs no torch."""
+def _on(function, room="commands"):
+    """ "module:function" of a room here, imported when it is used: --help needs no torch."""
 
     def command(options):
-        loaded(f"rwkv_lessons.bench.commands.{function}")(options)
+        loaded(f"rwkv_lessons.bench.{room}.{function}")(options)
 
     return command
 

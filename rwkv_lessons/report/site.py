@@ -48,7 +48,9 @@ PARTS = {
 }
 DOCS = {
     "The terms": ("glossary",),
-    "The library": tuple("library generate training_precision serving doors kda gpus".split()),
+    "The library": tuple(
+        "library generate training_precision serving doors kda gpus compilers".split()
+    ),
     "warplens": tuple(
         "warplens_five_minutes own_kernels warplens_cudasim warplens_races warplens_model".split()
     ),

@@ -8,10 +8,12 @@ in a key, and goes from there straight to the machine code.
 import torch
 import triton
 
+from .gluon_names import restore_older_names
 from .packages import warn_of_untried_triton
 from .remembered_launches import REMEMBERS, first_launches, machine_code
 
 warn_of_untried_triton(triton.__version__)
+restore_older_names()
 
 
 def launch(kernel, programs, num_warps, tensors, numbers, constants, **options):

@@ -81,9 +81,12 @@ class SharedTile:
     def permute(self, order):
         return self.view(self.data.permute(order))
 
-    def _reinterpret(self, dtype, shape, layout):
+    def _reinterpret(self, dtype=None, shape=None, layout=None):
         """The same bytes; in another order, but nothing is read as what it was not written."""
-        return self.view(self.data.view(-1).view(dtype).view(shape))
+        shape = self.data.shape if shape is None else shape
+        return self.view(self.data.view(-1).view(dtype or self.dtype).view(shape))
+
+    reinterpret = _reinterpret  # of Triton 3.9 on
 
     def load(self, layout=None):
         self.refuse_on_its_way("read")
@@ -264,13 +267,15 @@ class Several:
         )
         return self.parts[int(i)]
 
-    def _reinterpret(self, dtype, shape, layout):
+    def _reinterpret(self, dtype, shape, layout=None):
         """The bytes of all parts as one tile, of which what is done to it is done to each."""
         first = self.parts[0]
         flat = first.data.as_strided((sum(x.data.numel() for x in self.parts),), (1,))
         state = JoinedState([x.state for x in self.parts])
         all_rows = range(max(flat.numel(), 1))  # of each part
         return SharedTile(first.log, name_of(first), flat.view(dtype).view(shape), state, all_rows)
+
+    reinterpret = _reinterpret
 
     def __getattr__(self, name):
         raise GluonFault(

@@ -75,6 +75,7 @@ class Machine(RegisterArithmetic):
         self.async_copy = Names(
             "async_copy",
             async_copy_global_to_shared=self.copy_by_threads,
+            async_load=self.copy_by_threads,
             commit_group=self.commit_group,
             wait_group=self.wait_group,
             mbarrier_arrive=self.arrive_with_copies,
@@ -347,6 +348,9 @@ class Machine(RegisterArithmetic):
         flight = self.flight_log.start("copy out", tile.name, bytes=tile.data.nbytes)
         tile.is_read(flight)
         self.stores.append((flight, described, at, tile))
+
+    # Of Triton 3.8 on.
+    async_load, async_store = async_copy_global_to_shared, async_copy_shared_to_global
 
     def store_wait(self, pendings):
         finished = []
