@@ -530,7 +530,7 @@ EXERCISES = {
                 "zeros, so the triangle at the end of a row needs no code of its own.",
             },
             instead={
-                "float4 reads of global memory as well": "need T to be a multiple of 4: rows of "
+                "float4 reads of global memory as well": "needs T to be a multiple of 4: rows of "
                 "767 floats are not aligned.",
             },
             stretch="With eight outputs a thread, how many reads are needed for how many products?",
@@ -683,7 +683,7 @@ EXERCISES = {
                 "stored in memory. The mask makes the zeros above its diagonal.",
             },
             instead={
-                "Several tiles of outputs in one program": "build each tile of weights once for "
+                "Several tiles of outputs in one program": "builds each tile of weights once for "
                 "all pairs of tiles at the same distance, as the library does.",
             },
             stretch="A tile of weights depends only on i_t - i_u. Let a program compute two "

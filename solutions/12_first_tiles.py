@@ -189,9 +189,9 @@ EXERCISES = {
                 "overflows.",
             },
             instead={
-                "Several rows per program, as a tile [BM, BLOCK],": "suit short rows, which leave "
+                "Several rows per program, as a tile [BM, BLOCK]": "suits short rows, which leave "
                 "most lanes of a program idle.",
-                "The row in blocks, with sums that are rescaled,": "allows rows of any length: "
+                "The row in blocks, with sums that are rescaled": "allows rows of any length: "
                 "lesson 26.",
             },
             stretch="Write log softmax. Which of exp and log can you save?",
@@ -296,9 +296,9 @@ EXERCISES = {
                 "column and stays in registers.",
             },
             instead={
-                "A tile [BM, BN] of sums, added once after the loop,": "needs no sum across "
+                "A tile [BM, BN] of sums, added once after the loop": "needs no sum across "
                 "threads in the loop, but BM times the registers.",
-                "Cutting the rows into programs, too,": "gives more programs when columns are few, "
+                "Cutting the rows into programs, too": "gives more programs when columns are few, "
                 "but a second launch has to add their sums.",
             },
             stretch="Sum along the rows instead, with the same tile. Which axis and which mask "

@@ -378,7 +378,7 @@ EXERCISES = {
                 "kernels that only move bytes.",
             },
             instead={
-                "Partial sums in the type of r": "take half the bytes in bfloat16, but dw is a "
+                "Partial sums in the type of r": "takes half the bytes in bfloat16, but dw is a "
                 "difference of them and keeps few digits.",
             },
             stretch="Add dr's partial sums before the second sweep, and reuse their memory for "

@@ -232,7 +232,7 @@ EXERCISES = {
             },
             instead={
                 "L = C": "is one product, but its factors span the whole chunk.",
-                "Pairs on the diagonal": "are safe for any decay, but need L·L·N exps per block.",
+                "Pairs on the diagonal": "is safe for any decay, but needs L·L·N exps per block.",
             },
             stretch="Halve the squares again and again instead of fixing L: how many products, "
             "and how many exps?",

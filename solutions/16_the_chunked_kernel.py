@@ -164,7 +164,7 @@ EXERCISES = {
                 "state.",
             },
             instead={
-                "BT = 32": "halve the steps and double the scores of a token; the machine code "
+                "BT = 32": "halves the steps and doubles the scores of a token; the machine code "
                 "below shows the effect on registers.",
             },
             stretch="Choose num_warps from N. What would you look at, without a GPU?",

@@ -314,7 +314,7 @@ EXERCISES = {
                 "Write w into the stage that raw arrived in": "saves 8 KB. But no tile may "
                 "arrive in this stage until the copy out has read it, so the store's wait moves to "
                 "before the next copy in.",
-                "Three stages": "keep two tiles in flight, for 8 KB more.",
+                "Three stages": "keeps two tiles in flight, for 8 KB more.",
             },
             stretch="Suppose one warp starts all copies and the other warps only compute. Who "
             "waits for whom then, and which barriers do the two sides need?",

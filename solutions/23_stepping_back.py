@@ -213,7 +213,7 @@ EXERCISES = {
                 "contribution; for that only z was missing.",
             },
             instead={
-                "torch.linalg.solve": "work for any matrix, but take K³ operations in many "
+                "torch.linalg.solve": "works for any matrix, but takes K³ operations in many "
                 "steps; this way takes 4·K·V.",
                 "z from memory": "stores and loads V values per token, and avoids a division by "
                 "a number that can be close to zero.",

@@ -323,7 +323,7 @@ EXERCISES = {
             instead={
                 "Measure from the middle": "halves the exponents: chunks of 64 in float32 even "
                 "with decays twice as strong.",
-                "Runs of 1, 2, 4, … tokens": "keep all exponents ≤ 0, which is right for any "
+                "Runs of 1, 2, 4, … tokens": "keeps all exponents ≤ 0, which is right for any "
                 "decay; the library's `wkv7_wy` does it.",
             },
             stretch="o = R s + … is linear in s. Which matrix takes a state through a whole "
@@ -380,7 +380,7 @@ EXERCISES = {
             instead={
                 "by_doubling on 16 × 16": "takes six small products instead of 15 pairs of sums. "
                 "With tokens that are all alike it loses three digits.",
-                "Chunks of 64 from blocks of 16": "take a quarter of the steps; the inverse is "
+                "Chunks of 64 from blocks of 16": "takes a quarter of the steps; the inverse is "
                 "put together as in by_blocks.",
             },
             stretch="Which products need no state? Start the next chunk's while this chunk's "

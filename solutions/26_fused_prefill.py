@@ -153,7 +153,7 @@ EXERCISES = {
                 "alike; the division comes once, at the end.",
             },
             instead={
-                "Two passes, the maximum first": "need no rescaling, but every score is computed "
+                "Two passes, the maximum first": "needs no rescaling, but every score is computed "
                 "or read twice.",
             },
             stretch="Skip the rescaling while m grows only a little, and correct it at the end. "
@@ -210,9 +210,9 @@ EXERCISES = {
                 "initialized: the kernel writes every element.",
             },
             instead={
-                "Four warps": "make each thread hold twice as many of the 64 × R sums. With R = "
+                "Four warps": "makes each thread hold twice as many of the 64 × R sums. With R = "
                 "512 that is more than its registers.",
-                "Blocks of 128 queries": "halve the reads of the latent, and the number of "
+                "Blocks of 128 queries": "halves the reads of the latent, and the number of "
                 "programs.",
             },
             stretch="A prompt's last block of queries reads the most. To start it first, what "

@@ -370,8 +370,8 @@ EXERCISES = {
                 "return ceil_div(ceil_div(N, splits), BN) * BN": "Whole blocks of tokens.",
             },
             instead={
-                "More splits than fit at once": "even out sequences of different lengths, but "
-                "write more parts and need a second wave.",
+                "More splits than fit at once": "evens out sequences of different lengths, but "
+                "writes more parts and needs a second wave.",
             },
             stretch="For sequences of different lengths, choose the splits of each so that all "
             "programs end together.",

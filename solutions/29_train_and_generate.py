@@ -237,7 +237,7 @@ EXERCISES = {
                 "written by the program that read it, so s1 may be s0.",
             },
             instead={
-                "Blocks of keys, too": "allow smaller tiles, but the shares of o have to be "
+                "Blocks of keys, too": "allows smaller tiles, but the shares of o have to be "
                 "added up. For one token the second launch costs more than it saves.",
             },
             stretch="Replay one step as a CUDA graph. Which arguments must keep their memory?",

@@ -283,7 +283,7 @@ EXERCISES = {
                 "before it decays.",
             },
             instead={
-                "Sums of chunks": "compare 64 tokens at a time. A decay that is below the line "
+                "Sums of chunks": "compares 64 tokens at a time. A decay that is below the line "
                 "stays below, so the first such chunk is enough to know.",
             },
             stretch="Find a w for which cumsum(0) - w is wrong by much more than rounding.",

@@ -94,7 +94,7 @@ def parser() -> argparse.ArgumentParser:
     tongue = {"metavar": "LANG", "help": "such as zh"}
     stamp = {"action": "store_true", "help": "mark translations without a mark as up to date"}
     command(translations, "what is left to translate", (["lang"], tongue), (["--stamp"], stamp))
-    command(doctor_, "look for what is wrong with this machine, and how to mend it")
+    command(doctor_, "look for what is wrong with this machine, and how to fix it")
     return top
 
 
@@ -489,7 +489,7 @@ def doctor_(options) -> int:
         if finding.fix:
             say(f"  → {escape(finding.fix)}")
     problems = sum(finding.level == doctor.PROBLEM for finding in findings)
-    say(f"{problems} to mend" if problems else "The lessons run here.")
+    say(f"{problems} to fix" if problems else "The lessons run here.")
     return int(problems > 0)
 
 

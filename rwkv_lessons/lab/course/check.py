@@ -96,17 +96,17 @@ def _verdict(result):
             lines.append(f"  {len(result.open)} of {exercise.gaps} gaps {are} still open: "
                          f"{_list(result.open)}.")  # fmt: skip
     else:
-        lines = [_coloured(failed, wrong or "Nothing could be looked at here.")]
+        lines = [_coloured(failed, wrong or "Nothing could be checked here.")]
         if exercise.gaps > 1:
-            lines.append(f"  One of its {exercise.gaps} gaps by itself: check(…, gap=1).")
+            lines.append(f"  To check one of its {exercise.gaps} gaps alone: check(…, gap=1).")
     if failed:
         lines.append(
-            f"  Mend the first ✗, run the cell again; hint({result.id!r}) helps."
+            f"  Fix the first ✗ and run the cell again; hint({result.id!r}) helps."
             if in_notebook()
-            else f"  Mend the first ✗ and save; `lessons hint {result.id}` helps."
+            else f"  Fix the first ✗ and save; `lessons hint {result.id}` helps."
         )
-    whose = "the reference answer stands in for yours" if result.stands_in else "it is yours"
-    lines.append(f"  What the cells below trace and measure: {whose}.")
+    whose = "the reference answer, not yours" if result.stands_in else "your answer"
+    lines.append(f"  The cells below trace and measure {whose}.")
     return [lines[0], *map(say, lines[1:])]
 
 

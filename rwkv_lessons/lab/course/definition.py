@@ -150,7 +150,7 @@ def stale(function: Callable) -> tuple[str, ...]:
     if not history or text in history[-1]:
         return ()
     since = f"the last cell that defines {name} did not run; {name} is still the one before it"
-    return (since, _why(shell, history[-1]), "Mend that cell, run it, and then run this one.")
+    return (since, _why(shell, history[-1]), "Fix that cell, run it, and then run this one.")
 
 
 def _defines(cell, name):

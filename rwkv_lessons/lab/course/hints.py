@@ -46,10 +46,10 @@ HINTS = {
     "changed input": "Others read it after you: write to an output or a copy; in torch, mind "
     "operations that end in _.",
     # Of an answer, in whatever case it shows.
-    "axes": "Two axes are the other way round: which index belongs to which axis?",
+    "axes": "Two axes are swapped: which index belongs to which axis?",
     "leading axes": "The axes in front are missing: each batch row or head has a result of its "
     "own. A matrix that is the same for all of them, such as an identity, is expanded first.",
-    "shape": "How many axes has the result, and how long is each? The docstring says.",
+    "shape": "How many axes does the result have, and how long is each? The docstring says.",
     "loop over tokens": "All tokens of a chunk at once: they are rows of a matrix.",
     "loop over heads": "Process all heads at once: as leading axes of a product, or as an axis "
     "of an einsum.",

@@ -33,7 +33,7 @@ def describe(gpu: str | None) -> str:
     missing = what_is_missing()
     code = "machine code for sm_90" if not missing else f"no machine code ({missing})"
     if gpu:
-        return f"{gpu}: kernels run on it, and on the CPU to be looked at · {code}"
+        return f"{gpu}: kernels run on it, and on the CPU to be analysed · {code}"
     where = platform.system().replace("Darwin", "macOS")
     triton = "Triton in its interpreter" if has_triton() else "no Triton (it has no wheels here)"
     return f"No GPU ({where}): kernels run on the CPU · {code} · {triton} · times from the record"

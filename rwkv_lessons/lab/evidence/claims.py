@@ -107,7 +107,9 @@ def no_spills():
         f"no spills, or at most {FEW_BYTES} bytes",
         lambda asm: max(asm.spill_stores, asm.spill_loads) <= FEW_BYTES,
         lambda asm: f"{asm.spill_stores} B spilled",
-        lambda asm: f"{asm.spill_stores} bytes are spilled; none is best" * bool(asm.spill_stores),
+        lambda asm: (
+            f"{asm.spill_stores} bytes are spilled; none would be better" * bool(asm.spill_stores)
+        ),
         absence=True,
     )
 

@@ -87,7 +87,7 @@ class Budget:
         per_token = self.per_token(few, many, tokens)
         if self.least or per_token <= self.limit + SLACK:
             return ""
-        return f"{self.text_of(per_token)}: at most {self.limit:g} are best"
+        return f"{self.text_of(per_token)}: {self.limit:g} or fewer would be better"
 
     def text_of(self, amount):
         return f"{self.counted(amount)} per {self.unit} and token"

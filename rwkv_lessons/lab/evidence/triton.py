@@ -103,14 +103,14 @@ def _judge(launch, arguments, watched, names):
             "computes in float64, 64 times slower than float32", "float64", arithmetic.float64
         )
     if arithmetic.float16:
-        message = "a tl.dot adds up in float16, 11 bits and at most 65,504: sums are float32"
+        message = "a tl.dot sums in float16 (11 bits, at most 65,504); sums must be float32"
         raise Flaw(message, "out_dtype", arithmetic.float16)
     kinds = {kind for *_, kind in arithmetic.dots}
     if launch.operands and (wrong_kinds := sorted(kinds - {launch.operands})):
         message = f"a tl.dot multiplies {wrong_kinds[0]}, want {launch.operands}, the type of v"
         raise Flaw(message, "operands", arithmetic.float32 if wrong_kinds[0] == "fp32" else None)
     if launch.refuses_tf32 and arithmetic.tf32:
-        message = "a tl.dot of float32 operands takes 11 bits of each (TF32)"
+        message = "a tl.dot rounds its float32 operands to 11 bits (TF32)"
         raise Flaw(message, "input_precision", arithmetic.tf32)
     try:
         launch.judge(arguments, watched, names)
@@ -209,7 +209,7 @@ def dot_flops(at_least: int):
 def _more_than_needed(limits, texts, trace):
     """Lines on what is above a limit, but within its room."""
     return tuple(
-        f"more than needed: {text}, where {limit.high:g} is enough"
+        f"more than needed: {text}, {limit.high:g} is enough"
         for limit, text in zip(limits, texts, strict=True)
         if limit.count(trace) > limit.high + 1e-9
     )

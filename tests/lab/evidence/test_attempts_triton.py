@@ -95,7 +95,7 @@ WRONG = {
                 "b_dw = b_a[None, :] + tl.cumsum(b_rdr - b_kdk, 0, reverse=True) - b_rdr", TRIANGLE
             )
         ],
-        "tl.dot of float32 takes 11 bits (TF32) line input_precision",
+        "tl.dot rounds float32 11 bits (TF32) line input_precision",
     ),
     "only 32 channels": (
         KEPT,
@@ -268,7 +268,7 @@ WRONG = {
         PREFILL,
         [edit("tl.dot(b_q, tl.trans(b_latent))",
               "tl.dot(b_q, tl.trans(b_latent), out_dtype=tl.float16)")],
-        "a tl.dot adds up in float16",
+        "a tl.dot sums in float16",
     ),
     "one product of float32 operands": (
         CHUNKED,

@@ -102,7 +102,7 @@ def test_a_budget_warns_before_it_refuses(budget, silent, told, refused):
         return counted.excess(few, many, (6, 70)), counted.warning(few, many, (6, 70))
 
     assert said(silent) == (None, "")
-    assert said(told)[0] is None and "are best" in said(told)[1]
+    assert said(told)[0] is None and "would be better" in said(told)[1]
     assert "too many" in said(refused)[0][0]
 
 

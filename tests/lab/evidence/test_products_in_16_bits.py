@@ -18,7 +18,7 @@ PREFILL, PARTIAL = "26_fused_prefill.kernel", "27_split_decode.partial"
 COMBINE, ATTENTION = "27_split_decode.combine", "28_inside_a_model.attention"
 SCORES = "b_s = tl.dot(b_q, tl.trans(b_latent)) + tl.dot(b_q_rope, tl.trans(b_k_rope))"
 LAST = "tl.dot((b_acc / b_sum[:, None]).to(b_w.dtype), b_w"
-SUMMED = "a tl.dot adds up in float16"
+SUMMED = "a tl.dot sums in float16"
 WRONG = {
     "scores that add up in float16": (
         PREFILL, [edit("tl.trans(b_latent))", "tl.trans(b_latent), out_dtype=tl.float16)")],

@@ -225,7 +225,7 @@ def timex_judged(launch: Callable, writes, *most, strided=False, traced=TRACED):
             if count > limit.refused:
                 return Row("traffic", FAILED, f"{text}, want at most {limit.limit:g}")
             if count > limit.limit:
-                warnings.append(f"{text}: at most {limit.limit:g} are best")
+                warnings.append(f"{text}: {limit.limit:g} or fewer would be better")
         counts = [limit.of(traces, products)[1] for limit in most if limit.limit]
         return Row("traffic", PASSED, " · ".join([*counts, "no race"]), tuple(warnings))
 
