@@ -6,6 +6,7 @@ pytest.importorskip("triton")
 
 from rwkv_lessons.bench.commands import matrix
 from rwkv_lessons.bench.commands.matrix import CompiledCall, load
+from rwkv_lessons.bench.machine_code import compile
 from rwkv_lessons.bench.machine_code.barriers import allocated, shared_barriers
 from rwkv_lessons.bench.machine_code.faults import faults
 from rwkv_lessons.bench.machine_code.instructions import instructions
@@ -172,11 +173,11 @@ def test_a_launch_with_a_fault_is_refused_by_the_assembler_that_makes_it(monkeyp
     """The commands, with machine code that is given."""
     ones = {v: Assembler("ptxas", v, "a test") for v in ("12.9.86", "13.1.80")}
     log = "ptxas info    : Used 255 registers, 8 bytes spill stores"
-    monkeypatch.setattr(matrix, "assemblers", lambda: ones)
-    monkeypatch.setattr(matrix, "assembler", lambda: ones["13.1.80"])
-    monkeypatch.setattr(matrix, "assembled", lambda ptx, architecture, one: (log, one.version))
-    monkeypatch.setattr(matrix, "wrong_code", lambda code: ["lost"] if code == "12.9.86" else [])
-    said, wrong = matrix.looked_at(".version 8.8\n", "sm_90")
+    monkeypatch.setattr(compile, "assemblers", lambda: ones)
+    monkeypatch.setattr(compile, "assembler", lambda: ones["13.1.80"])
+    monkeypatch.setattr(compile, "assembled", lambda ptx, architecture, one: (log, one.version))
+    monkeypatch.setattr(compile, "wrong_code", lambda code: ["lost"] if code == "12.9.86" else [])
+    said, wrong = compile.looked_at(".version 8.8\n", "sm_90")
     assert said == log and wrong == ["sm_90, ptxas 12.9.86 (a test): lost"]
 
 

@@ -14,7 +14,12 @@ import json
 from datetime import date
 from pathlib import Path
 
-from rwkv_lessons.bench.commands.matrix import assembled, in_triton, resources, wanted
+from rwkv_lessons.bench.machine_code.compile import (
+    assembled,
+    in_triton,
+    recorded_launches,
+    resources,
+)
 from rwkv_lessons.bench.machine_code.instructions import instructions
 from rwkv_lessons.bench.machine_code.look import known_to
 from rwkv_lessons.records.schema import RECORDS
@@ -80,7 +85,7 @@ def of_triton():
     """The column of the Triton that is installed."""
     import triton
 
-    launches = list(wanted([ARCHITECTURE]).values())
+    launches = list(recorded_launches([ARCHITECTURE]).values())
     kernels = {}
     for label, kernel, of_call, which in KERNELS:
         found = [
