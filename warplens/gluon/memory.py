@@ -301,6 +301,22 @@ def _multiplied(x):
     return (x.contiguous().view(torch.int32) & -(2**13)).view(torch.float32)
 
 
+def product_in_registers(a, b, acc):
+    """`mma_v2`: a b + acc in the registers of a program, at once; of tiles [n, …] n products."""
+    for x, n, side in ((a, 0, "left"), (b, 1, "right")):
+        refuse(
+            isinstance(x, SharedTile), f"the {side} factor of mma_v2 is in shared memory: load it"
+        )
+        laid_out = isinstance(x.layout, DotOperandLayout) and x.layout.operand_index == n
+        known = x.layout is not None and acc.layout is not None
+        refuse(
+            known and not (laid_out and x.layout.parent == acc.layout),
+            f"the {side} factor of mma_v2 is laid out as {short(x.layout)}, and not as "
+            f"DotOperandLayout({n}, layout of the sums, …)",
+        )
+    return Value(_multiplied(a.x) @ _multiplied(b.x) + acc.x, acc.layout)
+
+
 def refuse_layout(name, left):
     """The threads that hold a left factor in registers have to be those that multiply it."""
     if not isinstance(left, Value) or left.layout is None:

@@ -29,7 +29,7 @@ from ..faults import STILL, EndlessLoop, Unsupported, in_words, place_of
 from ..time_limit import SECONDS, StillRunning, time_limit
 from .faults import GluonFault, LeftInFlight, MissingFence, refuse
 from .flights import Log, name_in
-from .memory import FENCE, Barrier, FlyingProduct, Several, SharedTile
+from .memory import FENCE, Barrier, FlyingProduct, Several, SharedTile, product_in_registers
 from .registers import RegisterArithmetic, Value, as_argument, met, raw
 from .roles import Roles
 from .touched import Touched
@@ -57,7 +57,7 @@ class Machine(RegisterArithmetic):
     MODULES = {id(gluon_language): "gl", id(tl): "tl", id(hopper): "hopper", id(hopper.tma): "tma"}
     MODULES |= {id(hopper.mbarrier): "mbarrier", id(hopper.async_copy): "async_copy"}
     NAMES = "gl tl tma mbarrier async_copy barrier fence_async_shared warpgroup_mma"
-    NAMES = (*NAMES.split(), "warpgroup_mma_wait", "gdc_launch_dependents", "gdc_wait")
+    NAMES = (*NAMES.split(), "warpgroup_mma_wait", "mma_v2", "gdc_launch_dependents", "gdc_wait")
 
     def __init__(self, keeps=True, traced=False):
         self.keeps, self.flight_log = keeps, Log(traced)
@@ -382,6 +382,9 @@ class Machine(RegisterArithmetic):
         product.layout = acc.layout
         self.products.append(product)
         return product if is_async else self.warpgroup_mma_wait(0, (product, a))[0]
+
+    def mma_v2(self, a, b, acc, input_precision=None):
+        return product_in_registers(a, b, acc)
 
     def warpgroup_mma_wait(self, num_outstanding=0, deps=None):
         refuse(not deps, "warpgroup_mma_wait without deps: nothing comes out of it")

@@ -13,6 +13,7 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy  # noqa:
 from triton.experimental.gluon.language.nvidia.hopper import (  # noqa: E402
     fence_async_shared,
     mbarrier,
+    mma_v2,
     tma,
     warpgroup_mma,
     warpgroup_mma_wait,
@@ -339,3 +340,31 @@ def test_a_mistake_between_roles_is_told(options, message):
     x, y = torch.randn(5, 16, 16), torch.full((5, 16, 16), torch.nan)
     with pytest.raises(GluonFault, match=message):
         OnCPU(two_roles)[(1,)](x, y, 5, *options, num_warps=4)
+
+
+@gluon.jit
+def products_of_warps(x, y, SWAPPED: gl.constexpr):
+    sums: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [4, 1, 1], [1, 16, 8])
+    left: gl.constexpr = gl.DotOperandLayout(0, sums, 2)
+    right: gl.constexpr = gl.DotOperandLayout(1, sums, 2)
+    n = gl.arange(0, 4, gl.SliceLayout(1, gl.SliceLayout(2, sums)))
+    row = gl.arange(0, 16, gl.SliceLayout(0, gl.SliceLayout(2, sums)))
+    col = gl.arange(0, 16, gl.SliceLayout(0, gl.SliceLayout(1, sums)))
+    n = gl.expand_dims(gl.expand_dims(n, 1), 2)
+    row = gl.expand_dims(gl.expand_dims(row, 0), 2)
+    at = 256 * n + 16 * row + gl.expand_dims(gl.expand_dims(col, 0), 1)
+    b_x = gl.load(x + at).to(gl.bfloat16)
+    b_left, b_right = gl.convert_layout(b_x, left), gl.convert_layout(b_x, right)
+    ones = gl.full([4, 16, 16], 1.0, gl.float32, sums)
+    if SWAPPED:
+        b_left, b_right = b_right, b_left
+    gl.store(y + at, mma_v2(b_left, b_right, ones))
+
+
+def test_products_in_the_registers_of_each_warp():
+    x, y = torch.randn(4, 16, 16), torch.empty(4, 16, 16)
+    OnCPU(products_of_warps)[(1,)](x, y, False, num_warps=4)
+    x = x.bfloat16().float()
+    torch.testing.assert_close(y, x @ x + 1)
+    with pytest.raises(GluonFault, match=r"the left factor of mma_v2 is laid out as DotOperand"):
+        OnCPU(products_of_warps)[(1,)](x, y, True, num_warps=4)

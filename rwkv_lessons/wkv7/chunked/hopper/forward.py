@@ -1,0 +1,142 @@
+"""WKV-7's forward pass in one launch, in Gluon for Hopper: heads of 64 keys and values, bfloat16.
+
+The library's two launches write the map of each chunk to memory and read it again: of the 16.8 S
+that they move, S being the size of r, that is 9.8. Here a map stays in shared memory, and 7 S are
+moved. A program owns a head of a sequence. Its warps have two roles:
+
+    4 warps   make the maps of a tile of four chunks, one chunk each     maps.py
+    4 warps   apply the maps of the tile before to the state             apply.py
+
+Two tiles are in shared memory. A tile's r, w, k, v, a and b arrive at the barrier `loaded`; its
+maps, which take the places of these, at `mapped`. Once they are applied, the tile after the next
+is copied there.
+
+docs/designs_wkv7.md has the designs that were weighed, and predicts this one's time. No GPU has run
+it, and nothing in the library calls it: `python -m rwkv_lessons.bench wkv7-fused` does.
+"""
+
+import torch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from ....runtime import devices
+from ....runtime.compile_triton import assembled
+from ....sequences.arguments import sequences_in
+from ....sequences.spans import sequence_bounds
+from ...arguments import check_call
+from ...decays import FORMS
+from .apply import apply_maps, apply_tile, first_state, load_tile, store_state
+from .layouts import CHUNKS, FLAT, STAGES, TILE, Form, N, barrier
+from .maps import make_maps, next_maps
+
+REGISTERS = 128  # a thread, of two programs an SM with roles
+
+
+@assembled
+@gluon.jit(do_not_specialize=["has_s0", "T", "H", "scale"])
+def wkv7_hopper_kernel(
+    r, w, k, v, a, b, r_rows, w_rows, k_rows, v_rows, a_rows, b_rows, s0, cu_seqlens, o, o_rows, s1,
+    has_s0, T, H, scale,
+    FORM: gl.constexpr,
+):  # fmt: skip
+    """r, w, k, v, a, b and o are descriptors of [tokens, H·64]; *_rows are the same tensors, for
+    tiles that are not whole, or whose decays are too strong. s0, s1: [sequences, H, 64, 64].
+    """
+    i_n, i_h = (gl.program_id(0) // H).to(gl.int64), gl.program_id(0) % H
+    start, end = sequence_bounds(cu_seqlens, i_n, T)
+    n, column = (end - start).to(gl.int32), i_h * N
+    s_r = gl.allocate_shared_memory(gl.bfloat16, [STAGES, N, N], TILE)
+    s_w = gl.allocate_shared_memory(gl.bfloat16, [STAGES, N, N], TILE)
+    s_k = gl.allocate_shared_memory(gl.bfloat16, [STAGES, N, N], TILE)
+    s_v = gl.allocate_shared_memory(gl.bfloat16, [STAGES, N, N], TILE)
+    s_a = gl.allocate_shared_memory(gl.bfloat16, [STAGES, N, N], TILE)
+    s_b = gl.allocate_shared_memory(gl.bfloat16, [STAGES, N, N], TILE)
+    s_o = gl.allocate_shared_memory(gl.bfloat16, [N, N], TILE)
+    s_decay = gl.allocate_shared_memory(gl.float32, [STAGES, CHUNKS * N], FLAT)
+    loaded = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    mbarrier.init(loaded.index(0), count=1)
+    mbarrier.init(loaded.index(1), count=1)
+    fence_async_shared()
+    barrier()  # the barriers are there
+    tiles, place = (s_r, s_w, s_k, s_v, s_a, s_b), (start, n, column, H * N)
+    described, given = (r, w, k, v, a, b), (r_rows, w_rows, k_rows, v_rows, a_rows, b_rows)
+    i_s = (i_n * H + i_h) * N * N
+    load_tile(described, tiles, loaded, 0, start.to(gl.int32), column, 0 < n)
+    load_tile(described, tiles, loaded, 1, start.to(gl.int32) + N, column, N < n)
+    if FORM.ROLES:
+        mapped = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+        mbarrier.init(mapped.index(0), count=1)
+        mbarrier.init(mapped.index(1), count=1)
+        fence_async_shared()
+        gl.warp_specialize(
+            [
+                (apply_maps, (
+                    described, given, s0, o, o_rows, s1, tiles, s_o, s_decay, loaded, mapped, place,
+                    has_s0, i_s, scale, FORM,
+                )),
+                (make_maps, (tiles, s_decay, loaded, mapped, n, scale, FORM)),
+            ],
+            [4],
+            [FORM.MAP_REGISTERS],
+        )  # fmt: skip
+    else:
+        b_s = first_state(s0, has_s0, i_s)
+        for first in range(0, n, N):
+            next_maps(tiles, s_decay, loaded, first, n, scale, FORM)
+            b_s = apply_tile(
+                b_s, described, given, o, o_rows, tiles, s_o, s_decay, loaded, place, first, scale,
+                FORM,
+            )  # fmt: skip
+        tma.store_wait(0)
+        store_state(s1, b_s, i_s, n)
+
+
+def tiles_of(x):
+    """Describes a contiguous x [.., H, 64] as rows of tokens, of which tiles of 64 are moved."""
+    columns = x.shape[-2] * x.shape[-1]
+    shape = [x.numel() // columns, columns]
+    layout = gl.NVMMASharedLayout(128, 16, 2)
+    return TensorDescriptor(x, shape, [columns, 1], [N.value, N.value], layout)
+
+
+def takes(r, w, v):
+    """Whether the kernel computes these: heads of 64, all in bfloat16, on Hopper."""
+    sizes = r.shape[3] == N.value == v.shape[3]
+    dtypes = r.dtype == w.dtype == torch.bfloat16
+    return sizes and dtypes and r.numel() > 0 and devices.gpu_of(r.device).is_hopper
+
+
+def wkv7_fused(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="log", **variant):
+    """Same arguments and results as `wkv7`, without gradients; an experiment.
+
+    Args:
+        variant: ROLES, PIECES and MAP_REGISTERS of `Form`.
+
+    Raises:
+        ValueError: it takes only heads of 64 in bfloat16, on a Hopper GPU.
+    """
+    check_call(r, w, k, v, a, b, s0, cu_seqlens, scale, decay)
+    if not takes(r, w, v):
+        given = f"{r.dtype} and {w.dtype}, {r.shape[3]} keys and {v.shape[3]} values, {r.device}"
+        raise ValueError(
+            f"r and w are {given}: wkv7_fused needs bfloat16, 64 keys and 64 values, and a Hopper "
+            "GPU; wkv7 computes the rest"
+        )
+    form = Form(FORMS[decay], scale != 1.0, **variant)
+    inputs = [x.contiguous() for x in (r, w, k, v, a, b)]
+    (_, T, H, K), V, S = r.shape, v.shape[3], sequences_in(r, cu_seqlens)
+    o = torch.empty_like(inputs[3])
+    s1 = torch.empty((S, H, K, V), dtype=torch.float32, device=r.device)
+    launch(
+        S * H, form, *map(tiles_of, inputs), *inputs, s1 if s0 is None else s0.contiguous(),
+        None if cu_seqlens is None else cu_seqlens.contiguous(), tiles_of(o), o, s1,
+        int(s0 is not None), T, H, float(scale),
+    )  # fmt: skip
+    return o, s1
+
+
+def launch(programs, form, *args):
+    registers = REGISTERS if form.ROLES else None
+    wkv7_hopper_kernel[(programs,)](*args, form, num_warps=4, maxnreg=registers)

@@ -1,0 +1,100 @@
+"""Where the fused WKV-7 keeps its tiles: in shared memory, and in the registers of four warps.
+
+A tile has the 64 tokens of four chunks, and 64 keys or values. While maps are made, each warp has
+one chunk: a product [4, 16, …] of PAIRS is four products, one in each warp (`mma`), and no warp
+waits for another. What it takes from the right is the transpose of what another one leaves:
+`times_transposed` moves nothing between threads. While maps are applied, the state [V, K] and what
+is read of it are products of all four warps (`wgmma`), whose left factor is in registers.
+"""
+
+from typing import NamedTuple
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mma_v2
+
+N = gl.constexpr(64)  # keys, values, and tokens of a tile
+C = gl.constexpr(16)  # tokens of a chunk
+CHUNKS = gl.constexpr(4)  # of a tile
+STAGES = gl.constexpr(2)  # tiles in shared memory
+LOG2E = gl.constexpr(1.4426950408889634)
+BYTES = gl.constexpr(6 * 64 * 64 * 2)  # of r, w, k, v, a and b of a tile
+
+# In shared memory.
+TILE = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2))
+BY_CHUNK = gl.constexpr(gl.NVMMASharedLayout(128, 16, 3))  # the same bytes, [4, 16, 64]
+SMALL = gl.constexpr(gl.NVMMASharedLayout(32, 16, 2))  # four matrices [16, 16], one for each chunk
+FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
+FLAT_BY_CHUNK = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
+
+# In registers.
+PAIRS = gl.constexpr(gl.NVMMADistributedLayout([2, 0], [4, 1, 1], [1, 16, 8]))
+LEFT = gl.constexpr(
+    gl.DotOperandLayout(0, gl.NVMMADistributedLayout([2, 0], [4, 1, 1], [1, 16, 8]), 2)
+)
+RIGHT = gl.constexpr(
+    gl.DotOperandLayout(1, gl.NVMMADistributedLayout([2, 0], [4, 1, 1], [1, 16, 8]), 2)
+)
+STATE = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16]))  # [values, keys]
+READ = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 16, 16]))  # [values, tokens]
+IN_A_WARP = gl.constexpr(gl.BlockedLayout([8], [32], [4], [0]))  # 256 numbers, in each warp
+barrier = getattr(gl, "barrier", None) or gl.thread_barrier  # its name in Triton 3.7, and in 3.6
+
+
+class Form(NamedTuple):
+    """What the kernel is compiled for."""
+
+    DECAY: int  # what w is, see ../../decays.py
+    SCALED: bool  # whether r is multiplied by a scale
+    ROLES: bool = True  # or do the same warps make a tile's maps and apply them, in turn?
+    PIECES: int = 2  # of bfloat16, of what tokens read through a
+    MAP_REGISTERS: int = 136  # a thread; those that apply get the rest of 256
+
+
+@gluon.jit
+def rounded(x):
+    """A float32 tile in bfloat16."""
+    return gl.inline_asm_elementwise(
+        "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,r,r", [x], gl.bfloat16, is_pure=True, pack=2
+    )
+
+
+@gluon.jit
+def widened(x):
+    """A bfloat16 tile in float32."""
+    both: gl.constexpr = """{
+        .reg .b32 first, second;
+        shl.b32 first, $2, 16;
+        and.b32 second, $2, 0xffff0000;
+        mov.b32 $0, first;
+        mov.b32 $1, second;
+    }"""
+    return gl.inline_asm_elementwise(both, "=f,=f,r", [x], gl.float32, is_pure=True, pack=2)
+
+
+@gluon.jit
+def index_along(axis: gl.constexpr, size: gl.constexpr, LAYOUT: gl.constexpr):
+    """0 to size - 1 along one axis of a tile of three, in its layout."""
+    if axis == 0:
+        i = gl.arange(0, size, gl.SliceLayout(1, gl.SliceLayout(2, LAYOUT)))
+        return gl.expand_dims(gl.expand_dims(i, 1), 2)
+    elif axis == 1:
+        i = gl.arange(0, size, gl.SliceLayout(0, gl.SliceLayout(2, LAYOUT)))
+        return gl.expand_dims(gl.expand_dims(i, 0), 2)
+    else:
+        i = gl.arange(0, size, gl.SliceLayout(0, gl.SliceLayout(1, LAYOUT)))
+        return gl.expand_dims(gl.expand_dims(i, 0), 1)
+
+
+@gluon.jit
+def times_transposed(x, y, b_sum):
+    """b_sum + x yᵀ of each chunk, of bfloat16 tiles as products leave them."""
+    left = gl.convert_layout(x, LEFT)
+    right = gl.convert_layout(gl.permute(y, [0, 2, 1]), RIGHT)
+    return mma_v2(left, right, b_sum)
+
+
+@gluon.jit
+def as_left(x, LAYOUT: gl.constexpr):
+    """A float32 tile as the bfloat16 left factor of a product of all warps, in LAYOUT."""
+    return gl.convert_layout(rounded(x), gl.DotOperandLayout(0, LAYOUT, 2))

@@ -1,0 +1,151 @@
+"""RWKV-7's forward pass in one launch, as it is written, on the CPU: chunks, waits and fences."""
+
+import inspect
+import math
+
+import pytest
+import torch
+from support.gluon_on_cpu import Mutable
+from support.wkv7_cases import NAMES, make, near, with_raw
+
+from rwkv_lessons.runtime.packages import TRITON
+from rwkv_lessons.wkv7 import wkv7_reference
+
+if not TRITON:
+    pytest.skip("the kernels need Triton", allow_module_level=True)
+
+from rwkv_lessons.wkv7.chunked.hopper import forward as hopper
+from rwkv_lessons.wkv7.chunked.hopper.maps import FITS
+from warplens.gluon import GluonFault
+from warplens.gluon.run import watch
+
+# A rounding to bfloat16 is 1.66e-3. o has one of itself, and is a sum of terms with one each of
+# their factors, of S, of what is read through a, and of z. s1 has none of itself.
+LIMITS = {"": 4.4e-3, "s1": 3e-3}
+IN_TURN = {"ROLES": False}
+
+
+@pytest.fixture(autouse=True)
+def launched(monkeypatch):
+    """The kernel, as launched last."""
+    kernel = Mutable(hopper.wkv7_hopper_kernel)
+
+    def launch(programs, form, *args):
+        kernel[(programs,)](*args, form, num_warps=4)
+
+    monkeypatch.setattr(hopper, "launch", launch)
+    monkeypatch.setattr(hopper, "takes", lambda *_: True)
+    return kernel
+
+
+def bfloat16(T, w, H=1):
+    return make(1, T, H, 64, 64, w, torch.bfloat16)
+
+
+def right(x, variant=None, **options):
+    want = wkv7_reference(*(None if y is None else y.double() for y in x), **options)
+    near(hopper.wkv7_fused(*x, **options, **(variant or {})), want, LIMITS, NAMES)
+
+
+@pytest.mark.parametrize("variant", [{}, {"PIECES": 1}, IN_TURN])
+def test_tiles_are_the_reference(variant):
+    x = bfloat16(135, math.log(0.5), H=2)
+    x[6] = None
+    right(x, variant=variant, scale=0.3)
+
+
+@pytest.mark.parametrize("T", [1, 15, 16, 17, 63, 64, 65, 128])
+def test_sequences_of_any_length(T):
+    right(bfloat16(T, -0.1))
+
+
+def test_what_follows_a_sequence_does_no_harm():
+    x = bfloat16(230, -0.1)
+    cu_seqlens = torch.tensor([0, 70, 70, 150, 230], dtype=torch.int32)
+    x[6] = torch.randn(4, 1, 64, 64)
+    want = wkv7_reference(*(y.double() for y in x), cu_seqlens=cu_seqlens)
+    for y in x[:6]:
+        y[:, 70:150] = math.nan
+    o, s1 = hopper.wkv7_fused(*x, cu_seqlens=cu_seqlens)
+    assert o[:, 149].isnan().all() and s1[2].isnan().all()
+    o[:, 70:150], s1[2] = want[0][:, 70:150], want[1][2]
+    near((o, s1), want, LIMITS, NAMES)
+
+
+@pytest.mark.parametrize("w", [0.0, -3.0, -math.inf])
+def test_decays_of_none_strong_and_total(w):
+    right(bfloat16(70, w))
+
+
+@pytest.mark.parametrize("share", [0.99, 1.01])
+def test_decays_at_the_bound_of_maps(share):
+    right(bfloat16(80, -share * FITS.value / 16))
+
+
+@pytest.mark.parametrize("variant", [{}, IN_TURN])
+def test_strong_tiles_among_others(variant):
+    x = bfloat16(330, -0.1)
+    x[1][:, 70:80, :, ::3], x[1][:, 300, :, 5] = -math.inf, -70.0
+    right(x, variant=variant)
+
+
+@pytest.mark.parametrize("decay", ["raw", "clamp"])
+def test_decays_of_a_parameter(decay):
+    right(with_raw(bfloat16(100, 0.0), decay), decay=decay)
+
+
+def test_equal_keys_without_decay():
+    """Where the powers of A_ab are large and cancel each other."""
+    x = bfloat16(64, 0.0)
+    x[4] = x[4][:, :1].expand_as(x[4]).contiguous()
+    x[5] = -x[4]
+    right(x)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_either_role_may_run_first(reverse, launched, monkeypatch):
+    def launch(programs, form, *args):
+        seen = watch(launched.kernel, (programs,), named(*args, form), reverse=reverse)
+        assert not seen.faults
+
+    def named(*args):
+        parameters = inspect.signature(hopper.wkv7_hopper_kernel.fn).parameters
+        return dict(zip(parameters, args, strict=True))
+
+    monkeypatch.setattr(hopper, "launch", launch)
+    right(bfloat16(210, -0.1))
+
+
+MISTAKES = {
+    "maps without a fence": ("next_maps", "fence_async_shared()", "pass", "no fence came after"),
+    "maps not waited for": (
+        "apply_maps",
+        "mbarrier.wait(mapped.index(first // N % STAGES), first // N // STAGES % 2)",
+        "pass",
+        "before the wait for it|nothing in it",
+    ),
+    "o without a fence": ("store_tile", "fence_async_shared()", "pass", "no fence came after"),
+    "o overwritten": ("apply_tile", "tma.store_wait(0)", "pass", "overwritten while it is read"),
+    "y too early": (
+        "apply_chunk",
+        "warpgroup_mma_wait(3",
+        "warpgroup_mma_wait(4",
+        "before the wait",
+    ),
+    "z not kept": ("apply_chunk", "deps=(b_s, b_o, z, z_wide)", "deps=(b_s, b_o, z)", "not kept"),
+    "another stage": ("next_maps", "// N // STAGES % 2", "// N % 2", "before the wait"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_noticed(name, launched):
+    inside, old, new, said = MISTAKES[name]
+    launched.mistake(old, new, inside=inside)
+    with pytest.raises(GluonFault, match=said):
+        hopper.wkv7_fused(*bfloat16(140, -0.1))
+
+
+def test_what_it_does_not_take_is_refused(monkeypatch):
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="needs bfloat16, 64 keys and 64 values, and a Hopper GPU"):
+        hopper.wkv7_fused(*bfloat16(16, -0.1))
