@@ -63,7 +63,7 @@ MOST_EMPTY_NAMES = {
     "lab": 13,
     "report": 2,
     "wkv5": 2,
-    "wkv6": 4,
+    "wkv6": 5,  # the keyword `kept` is in the fingerprints of records
     "wkv7": 5,
     "warplens": 12,
 }

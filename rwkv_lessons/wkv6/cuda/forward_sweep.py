@@ -24,7 +24,7 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
     (memory, widen, _), (w_memory, widen_w, _) = IN_MEMORY[dtype], IN_MEMORY[w_dtype]
     KEYS, VALUES = sizes.get("tile", TILE)
     VALUE_GROUPS = ceil_div(V, VALUES)
-    tiles = Tiles(key_groups, VALUE_GROUPS, rows=(2, 2), shares=("keys",), halo=(1, 1), **sizes)
+    tiles = Tiles(key_groups, VALUE_GROUPS, rows=(2, 2), shares=("keys",), kept=(1, 1), **sizes)
     THREADS, KP, _, KROW, VROW, TOKENS = tiles.sizes
     TOKENS_AND_ONE = TOKENS + 1
     KEY_COLUMNS, VALUE_COLUMNS = tiles.columns

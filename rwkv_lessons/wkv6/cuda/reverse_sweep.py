@@ -180,7 +180,7 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
     KEYS, VALUES = sizes.get("tile", TILE)
     VALUE_GROUPS = ceil_div(V, VALUES)
     tiles = Tiles(
-        key_groups, VALUE_GROUPS, rows=(4, 2), shares=("keys", "values"), halo=(2, 1), **sizes
+        key_groups, VALUE_GROUPS, rows=(4, 2), shares=("keys", "values"), kept=(2, 1), **sizes
     )
     THREADS, KP, VP, KROW, VROW, TOKENS = tiles.sizes
     TOKENS_AND_ONE = TOKENS + 1

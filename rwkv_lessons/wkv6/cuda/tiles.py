@@ -61,20 +61,20 @@ class Tiles:
         rows: (keys, values): how many arrays in shared memory have a row per token, with a number
             for each key, and for each value.
         shares: "keys", "values" or both: for which of them threads share sums.
-        halo: (keys, values): how many of these arrays have one row more, for a neighbour.
+        kept: (keys, values): how many of these arrays have one row more, for a neighbour.
         tile: keys and values of a thread, multiples of 4.
         tokens: how many to stage together; fewer if shared memory is short.
     """
 
     def __init__(
-        self, key_groups, value_groups, rows, shares, halo=(1, 0), tile=TILE, tokens=TOKENS
+        self, key_groups, value_groups, rows, shares, kept=(1, 0), tile=TILE, tokens=TOKENS
     ):
         KEYS, VALUES = tile
         THREADS = key_groups * value_groups
         KP, VP = key_groups * KEYS, value_groups * VALUES
         # Four more in a row: rows of different tokens, or shares, then start in other banks.
         KROW, VROW = KP + 4, VP + 4
-        once = halo[0] * KROW + halo[1] * VROW
+        once = kept[0] * KROW + kept[1] * VROW
         token = rows[0] * KROW + rows[1] * VROW + 3 * THREADS_PER_SUM
         token += value_groups * KROW * ("keys" in shares)
         token += key_groups * VROW * ("values" in shares)
