@@ -58,14 +58,14 @@ def test_no_kernel_has_more_arguments_but_those_with_a_reason():
 EMPTY_NAMES = {"found", "given", "known", "said", "made", "kept", "seen", "left", "wanted", "taken"}
 EMPTY_NAMES |= {"told", "asked", "held", "thing"}
 # Room: how many parameters and local variables have one at most; none in rooms not named here.
-# `left` is a side or a factor; `seen` is a parameter of the public `roofline`.
+# `left` is a side, a factor or how many tokens are left; `seen`, of the public `roofline`.
 MOST_EMPTY_NAMES = {
     "lab": 13,
     "report": 2,
     "wkv5": 2,
     "wkv6": 5,  # the keyword `kept` is in the fingerprints of records
-    "wkv7": 5,
-    "warplens": 12,
+    "wkv7": 11,
+    "warplens": 13,
 }
 
 

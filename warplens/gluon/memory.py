@@ -308,9 +308,9 @@ def product_in_registers(a, b, acc):
             isinstance(x, SharedTile), f"the {side} factor of mma_v2 is in shared memory: load it"
         )
         laid_out = isinstance(x.layout, DotOperandLayout) and x.layout.operand_index == n
-        known = x.layout is not None and acc.layout is not None
+        has_layouts = x.layout is not None and acc.layout is not None
         refuse(
-            known and not (laid_out and x.layout.parent == acc.layout),
+            has_layouts and not (laid_out and x.layout.parent == acc.layout),
             f"the {side} factor of mma_v2 is laid out as {short(x.layout)}, and not as "
             f"DotOperandLayout({n}, layout of the sums, …)",
         )

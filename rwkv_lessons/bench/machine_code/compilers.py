@@ -88,12 +88,12 @@ def of_triton():
     launches = list(recorded_launches([ARCHITECTURE]).values())
     kernels = {}
     for label, kernel, of_call, which in KERNELS:
-        found = [
+        matching = [
             launch
             for name, call, launch, _ in launches
             if (name.split(".")[-1], call) == (kernel, of_call)
         ]
-        code = in_triton(found[which], ARCHITECTURE)
+        code = in_triton(matching[which], ARCHITECTURE)
         log, cubin = assembled(known_to(code.asm["ptx"], assembler()), ARCHITECTURE, assembler())
         kernels[label] = _figures(log, cubin, code.metadata.shared)
         print(f"{label}: {_cell(kernels[label])}", flush=True)

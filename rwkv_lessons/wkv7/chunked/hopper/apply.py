@@ -47,12 +47,12 @@ from .layouts import (
 
 
 @gluon.jit
-def load_tile(given, tiles, loaded, i, row, column, pred):
+def load_tile(inputs, tiles, loaded, i, row, column, pred):
     """Starts the copies of a tile's r, w, k, v, a and b to stage i, where `pred`."""
     mbarrier.expect(loaded.index(i), BYTES, pred=pred)
     for n in gl.static_range(6):
         tma.async_copy_global_to_shared(
-            given[n], [row, column], loaded.index(i), tiles[n].index(i), pred=pred
+            inputs[n], [row, column], loaded.index(i), tiles[n].index(i), pred=pred
         )
 
 
@@ -112,12 +112,12 @@ def apply_chunk(
 
 
 @gluon.jit
-def apply_tokens(b_s, given, o_rows, at, step, count, scale, DECAY: gl.constexpr):
+def apply_tokens(b_s, rows, o_rows, at, step, count, scale, DECAY: gl.constexpr):
     """The recurrence for `count` tokens, for any decay: the state after them. Stores their o.
 
-    given: r, w, k, v, a, b in global memory. at: of the first token there; step: to the next one.
+    rows: r, w, k, v, a, b in global memory. at: of the first token there; step: to the next one.
     """
-    r, w, k, v, a, b = given
+    r, w, k, v, a, b = rows
     key = gl.arange(0, N, gl.SliceLayout(0, STATE))
     value = gl.arange(0, N, gl.SliceLayout(1, STATE))
     for _ in range(count):
@@ -172,7 +172,7 @@ def store_state(s1, b_s, i_s, n):
 
 @gluon.jit
 def apply_tile(
-    b_s, described, given, o, o_rows, tiles, s_o, s_decay, loaded, place, first, scale,
+    b_s, described, rows, o, o_rows, tiles, s_o, s_decay, loaded, place, first, scale,
     FORM: gl.constexpr,
 ):  # fmt: skip
     """The maps of a tile whose first token is `first`. Then its stage is loaded again.
@@ -200,7 +200,7 @@ def apply_tile(
             s_o.slice(C * j, C, 0).permute((1, 0)).store(rounded(b_o))
         store_tile(o, o_rows, s_o, row, column, at, step, left)
     else:
-        b_s = apply_tokens(b_s, given, o_rows, at, step, gl.minimum(left, N), scale, FORM.DECAY)
+        b_s = apply_tokens(b_s, rows, o_rows, at, step, gl.minimum(left, N), scale, FORM.DECAY)
         barrier()
     load_tile(described, tiles, loaded, i, row + STAGES * N, column, left > STAGES * N)
     return b_s
@@ -208,7 +208,7 @@ def apply_tile(
 
 @gluon.jit
 def apply_maps(
-    described, given, s0, o, o_rows, s1, tiles, s_o, s_decay, loaded, mapped, place, has_s0, i_s,
+    described, rows, s0, o, o_rows, s1, tiles, s_o, s_decay, loaded, mapped, place, has_s0, i_s,
     scale, FORM: gl.constexpr,
 ):  # fmt: skip
     """The warps that apply maps: of one tile after the other, as soon as they are there."""
@@ -216,7 +216,7 @@ def apply_maps(
     for first in range(0, place[1], N):
         mbarrier.wait(mapped.index(first // N % STAGES), first // N // STAGES % 2)
         b_s = apply_tile(
-            b_s, described, given, o, o_rows, tiles, s_o, s_decay, loaded, place, first, scale, FORM
+            b_s, described, rows, o, o_rows, tiles, s_o, s_decay, loaded, place, first, scale, FORM
         )
     tma.store_wait(0)
     store_state(s1, b_s, i_s, place[1])

@@ -61,7 +61,7 @@ def wkv7_hopper_kernel(
     fence_async_shared()
     barrier()  # the barriers are there
     tiles, place = (s_r, s_w, s_k, s_v, s_a, s_b), (start, n, column, H * N)
-    described, given = (r, w, k, v, a, b), (r_rows, w_rows, k_rows, v_rows, a_rows, b_rows)
+    described, rows = (r, w, k, v, a, b), (r_rows, w_rows, k_rows, v_rows, a_rows, b_rows)
     i_s = (i_n * H + i_h) * N * N
     load_tile(described, tiles, loaded, 0, start.to(gl.int32), column, 0 < n)
     load_tile(described, tiles, loaded, 1, start.to(gl.int32) + N, column, N < n)
@@ -73,7 +73,7 @@ def wkv7_hopper_kernel(
         gl.warp_specialize(
             [
                 (apply_maps, (
-                    described, given, s0, o, o_rows, s1, tiles, s_o, s_decay, loaded, mapped, place,
+                    described, rows, s0, o, o_rows, s1, tiles, s_o, s_decay, loaded, mapped, place,
                     has_s0, i_s, scale, FORM,
                 )),
                 (make_maps, (tiles, s_decay, loaded, mapped, n, scale, FORM)),
@@ -86,7 +86,7 @@ def wkv7_hopper_kernel(
         for first in range(0, n, N):
             next_maps(tiles, s_decay, loaded, first, n, scale, FORM)
             b_s = apply_tile(
-                b_s, described, given, o, o_rows, tiles, s_o, s_decay, loaded, place, first, scale,
+                b_s, described, rows, o, o_rows, tiles, s_o, s_decay, loaded, place, first, scale,
                 FORM,
             )  # fmt: skip
         tma.store_wait(0)
@@ -119,9 +119,9 @@ def wkv7_fused(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="
     """
     check_call(r, w, k, v, a, b, s0, cu_seqlens, scale, decay)
     if not takes(r, w, v):
-        given = f"{r.dtype} and {w.dtype}, {r.shape[3]} keys and {v.shape[3]} values, {r.device}"
+        call = f"{r.dtype} and {w.dtype}, {r.shape[3]} keys and {v.shape[3]} values, {r.device}"
         raise ValueError(
-            f"r and w are {given}: wkv7_fused needs bfloat16, 64 keys and 64 values, and a Hopper "
+            f"r and w are {call}: wkv7_fused needs bfloat16, 64 keys and 64 values, and a Hopper "
             "GPU; wkv7 computes the rest"
         )
     form = Form(FORMS[decay], scale != 1.0, **variant)
