@@ -11,6 +11,13 @@ from rwkv_lessons.wkv7 import wkv7_reference
 ENDS = [0, 1, 1, 17, 34, 36, 75, 95, 98]
 SLOTS = [3, 5, 0, -1, 2, 6, -1, 1]
 TOTAL, SLOT_COUNT = 101, 8
+# Others that a CUDA graph of the same call is replayed with: single tokens, one long prompt, none.
+REPLAYED = (
+    ([0, 1, 2, 3, 4, 5, 6, 7, 8], [7, 0, 1, -1, 2, 3, 4, 5]),
+    ([0, 0, 0, 0, 1, 1, 1, 1, TOTAL], [-1, 1, 2, 3, 4, 5, 7, 6]),
+    ([0] * 9, [-1] * 8),
+    (ENDS, SLOTS),
+)
 UNUSED = [4, 5, 7]  # slots of no sequence, and of one without tokens
 
 
@@ -56,3 +63,35 @@ def in_float64(tokens, w0, pool, indices, ends, scale=1.0, decay="clamp"):
 def error(got, want):
     """‖error‖ / ‖reference‖."""
     return ((got.double() - want).norm() / want.norm()).item()
+
+
+def captured(call):
+    """What a call returns, and what replays its CUDA graph into the same memory."""
+    call()  # compiles
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = call()
+    return result, graph.replay
+
+
+def hold_replays(serve, pool, reference, of_o, of_states):
+    """Holds a graph of one call, replayed with other lengths and slots, to eager calls and float64.
+
+    Args:
+        serve: (pool, indices, ends) → o.
+        reference: the same on a CPU → o and the pool afterwards, in float64.
+        of_o, of_states: the largest errors.
+    """
+    used, (indices, ends) = pool.clone(), (x.to(pool.device) for x in places())
+    o, replay = captured(lambda: serve(used, indices, ends))
+    for others in REPLAYED:
+        used.copy_(pool)
+        for x, y in zip((indices, ends), places(*others), strict=True):
+            x.copy_(y)
+        replay()
+        eager = serve(fresh := pool.clone(), indices, ends)
+        assert torch.equal(o, eager) and torch.equal(used, fresh)
+        want, after = reference(pool.cpu(), indices.cpu(), ends.cpu())
+        assert error(used.cpu(), after) < of_states
+        assert error(o.cpu(), want) < of_o if want.any() else not o.any()

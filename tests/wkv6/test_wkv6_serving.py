@@ -1,8 +1,10 @@
 """Serving calls of WKV-6: states in a pool and mixed lengths; kernels in the interpreter."""
 
+from functools import partial
+
 import pytest
 import torch
-from support.serving_cases import ENDS, SLOTS, TOTAL, UNUSED, error, make, places
+from support.serving_cases import ENDS, SLOTS, TOTAL, UNUSED, error, hold_replays, make, places
 
 from rwkv_lessons.wkv6 import wkv6_reference
 from rwkv_lessons.wkv6.serving import packed, wkv6_serving
@@ -25,11 +27,11 @@ def by_kernels(*x, raw_decay=True, w0=None, scale=1.0, seeds=None):
 WAYS = {"kernels": by_kernels, "torch": wkv6_serving}
 
 
-def case(dtype, pool_dtype, raw_decay):
+def case(dtype, pool_dtype, raw_decay, K=24, V=5):
     (r, w, k, v, _, _), w0, pool = make(
-        2, 24, 5, dtype, pool_dtype, decay="raw" if raw_decay else "log"
+        2, K, V, dtype, pool_dtype, decay="raw" if raw_decay else "log"
     )
-    u = torch.randn(2, 24, generator=torch.Generator().manual_seed(1))
+    u = torch.randn(2, K, generator=torch.Generator().manual_seed(1))
     return [r, k, v, w, u], w0, pool
 
 
@@ -92,3 +94,22 @@ def test_the_operator_is_described_as_torch_wants_it():
     indices, ends = places()
     given = (*x, w0, pool, indices, ends, None, 1.0, True, TOTAL)
     torch.library.opcheck(torch.ops.rwkv_lessons.wkv6_serving, given)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("raw_decay", [True, False])
+@pytest.mark.parametrize("pool_dtype", [torch.float32, HALF])
+@pytest.mark.parametrize("dtype", [torch.float32, SHORT])
+def test_every_option_together_captured(dtype, pool_dtype, raw_decay):
+    """In a CUDA graph that is replayed with other lengths and slots."""
+    x, w0, pool = case(dtype, pool_dtype, raw_decay, 64, 64)
+    seeds = torch.arange(len(SLOTS), dtype=torch.int32).cuda() if pool_dtype == HALF else None
+    options = {"raw_decay": raw_decay, "w0": w0.cuda(), "scale": 0.5, "seeds": seeds}
+    serve = partial(wkv6_serving, *(y.cuda() for y in x), **options)
+
+    def reference(*places):
+        return in_float64(x, w0, *places, 0.5, raw_decay)
+
+    of_o, of_state = LIMITS[dtype]
+    of_state += 0 if pool_dtype != HALF else 2 * ROUNDED
+    hold_replays(serve, pool.cuda(), reference, of_o, of_state)

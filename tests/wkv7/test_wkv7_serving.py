@@ -10,7 +10,9 @@ from support.serving_cases import (
     SLOTS,
     TOTAL,
     UNUSED,
+    captured,
     error,
+    hold_replays,
     in_float64,
     make,
     places,
@@ -226,3 +228,53 @@ def test_operators_are_described_as_torch_wants_them():
     indices = torch.tensor(DRAFT_SLOTS, dtype=torch.int32)
     given = (*tokens, w0, pool, indices, seeds, 1.0, "clamp")
     torch.library.opcheck(torch.ops.rwkv_lessons.wkv7_verify, given)
+
+
+# On a GPU: no call waits for it, so that one can be captured.
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("decay", ["clamp", "raw", "log"])
+@pytest.mark.parametrize("pool_dtype", [torch.float32, HALF])
+@pytest.mark.parametrize("dtype", [torch.float32, SHORT])
+def test_every_option_together_captured(dtype, pool_dtype, decay):
+    """Packed, no slot, no tokens, float16 states, w0, a scale, strong decays; other lengths."""
+    tokens, w0, pool = make(2, 64, 64, dtype, pool_dtype, decay=decay)
+    seeds = torch.arange(len(SLOTS), dtype=torch.int32) if pool_dtype == HALF else None
+    given, (base, on_gpu, seeds) = [x.cuda() for x in tokens], to_gpu(w0, pool, seeds)
+    workspace = wkv7_workspace(TOTAL, len(SLOTS), 2, 64, 64, dtype)
+    options = {"decay": decay, "w0": base, "scale": 0.5, "seeds": seeds, "workspace": workspace}
+
+    def reference(*places):
+        return in_float64(tokens, w0, *places, 0.5, decay)
+
+    limit = STATES[pool_dtype][dtype] * (2 if seeds is not None else 1)
+    serve = partial(wkv7_serving, *given, **options)
+    hold_replays(serve, on_gpu, reference, LIMITS[dtype], limit)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("pool_dtype", [torch.float32, HALF])
+def test_drafts_captured(pool_dtype):
+    """Verified and committed in one graph, replayed with other counts and slots."""
+    tokens, w0, pool, seeds = draft(4, pool_dtype)
+    given, (w0, pool, seeds) = [x.cuda() for x in tokens], to_gpu(w0, pool, seeds)
+    indices, accepted = to_gpu(*(torch.tensor(x).int() for x in (DRAFT_SLOTS, ACCEPTED)))
+    used, options = pool.clone(), {"w0": w0, "seeds": seeds}
+
+    def both(states):
+        o = wkv7_verify(*given, states, indices, scale=0.5, **options)
+        wkv7_commit(*given, states, indices, accepted, **options)
+        return o
+
+    o, replay = captured(lambda: both(used))
+    for slots, counts in ((DRAFT_SLOTS, ACCEPTED), ([0, 1, -1, 2, 7], [0, 4, 3, 1, 2])):
+        used.copy_(pool)
+        indices.copy_(torch.tensor(slots))
+        accepted.copy_(torch.tensor(counts))
+        replay()
+        assert torch.equal(o, both(fresh := pool.clone())) and torch.equal(used, fresh)
+
+
+def to_gpu(*tensors):
+    return [None if x is None else x.cuda() for x in tensors]
