@@ -34,6 +34,11 @@ def _parser():
         _add_what(measured, operation.letters, operation.dtypes)
         if operation.peers:
             measured.add_argument("--peers", action="store_true", help="and others, if installed")
+        if operation.name == "wkv7-serving":
+            says = "of compiled operators of Albatross, rwkv-sglang or rwkv, to time beside"
+            measured.add_argument(
+                "--operators", action="append", default=[], metavar="FILE.so", help=says
+            )
         _add_record(measured)
         measured.set_defaults(command=_on(operation.command), operation=operation.name, peers=False)
 

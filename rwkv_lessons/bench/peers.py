@@ -10,7 +10,9 @@ from importlib.metadata import version
 from importlib.util import find_spec
 
 from rwkv_lessons.bench.methods import Method, with_gradients
+from rwkv_lessons.bench.serving_operators import DECAY, rate_of
 from rwkv_lessons.operations import OPERATIONS
+from rwkv_lessons.operations.work import MOST_DRAFTS
 
 HOW = {"fla": "tuned with 20 ms a configuration"}  # module → how it is measured
 
@@ -67,10 +69,10 @@ fla_recurrent, fla_recurrent_gradients = adapters(
     "fused_recurrent_rwkv6", "rwkv6", in_one_dtype, scale=1.0
 )
 # As FLA's own layer calls it: no decay below RWKV-7's least, chunks of 64.
+RWKV7 = {"safe_gate": True, "lower_bound": -DECAY, "chunk_size": 64}
 fla_rwkv7_chunk, fla_rwkv7_chunk_gradients = adapters(
-    "chunk_rwkv7", "rwkv7", like=3, scale=1.0, safe_gate=True,
-    lower_bound=-0.6065306597126334, chunk_size=64,
-)  # fmt: skip
+    "chunk_rwkv7", "rwkv7", like=3, scale=1.0, **RWKV7
+)
 # The decay is bounded by -5, as FLA's faster kernels need it.
 fla_kda_chunk, fla_kda_chunk_gradients = adapters("chunk_kda", "kda", safe_gate=True)
 
@@ -79,6 +81,29 @@ def fla_step(*inputs):
     """FLA has no function of one token, and its state is not updated in place."""
     f, (*x, s0) = fla_function("fused_recurrent_rwkv6"), in_one_dtype(*inputs)
     return lambda: f(*x, scale=1.0, initial_state=s0, output_final_state=True)
+
+
+def fla_serving(batch):
+    """Of a `Batch` (commands/serving.py): few tokens by the recurrence, others in chunks.
+
+    FLA has no pool: it takes float32 states in order, and returns others.
+    """
+    package, x = batch.package.replace("wkv", "rwkv"), batch.tokens
+    options = {"scale": 1.0, "initial_state": batch.before.float()}
+    if package == "rwkv6":
+        x = in_one_dtype(*x)
+    if batch.longest <= MOST_DRAFTS:
+        x = [y.view(batch.of_each()) if y.ndim == 4 else y for y in x]
+        name, keeps = "fused_recurrent_rwkv6", batch.longest == 1
+        if package == "rwkv7":
+            name, (*x, a, b) = "fused_mul_recurrent_rwkv7", x
+            x += [-a, rate_of(a, b)]
+        options["output_final_state"] = keeps
+    else:
+        name, more = f"chunk_{package}", RWKV7 if package == "rwkv7" else {}
+        options |= {"output_final_state": True, "cu_seqlens": batch.ends.long()} | more
+    f = fla_function(name, package)
+    return lambda: f(*x, **options)[0]
 
 
 def flash_rwkv(r, k, v, w, u):
