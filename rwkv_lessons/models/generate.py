@@ -282,6 +282,14 @@ def write(writing, vocabulary, count, temperature, top_p):
     return tokens, steps, interrupts.requested
 
 
+def warm_up(model):
+    """Has a GPU compile the kernels of prompts and of single tokens, before a clock starts."""
+    if model.device.type != "cpu":
+        for count in (17, 1):
+            tokens = torch.zeros(count, dtype=torch.int64)
+            float(model(tokens, [count], [0], model.states(1))[0, 0])
+
+
 def main(argv=None):
     parser, options = arguments(argv)
     try:
@@ -289,6 +297,7 @@ def main(argv=None):
     except ValueError as problem:
         parser.error(str(problem))
     model, sequences = writing.model, len(writing.pending)
+    warm_up(model)
     if prompts:
         began = time.perf_counter()
         writing.finished = [False] * sequences
@@ -300,6 +309,7 @@ def main(argv=None):
     tokens, steps, interrupted = write(
         writing, vocabulary, options.count, options.temperature, options.top_p
     )
+    float(writing.logits[0, 0])  # waits for a GPU: nobody has drawn from the last ones
     seconds = time.perf_counter() - began
     if steps:
         bandwidth = options.bandwidth and options.bandwidth * 1e9

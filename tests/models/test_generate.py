@@ -284,3 +284,38 @@ def test_states_of_another_model_or_batch_are_refused(capsys, checkpoint, tmp_pa
         with pytest.raises(SystemExit):
             run(capsys, model, *prompts, "--state", state)
         assert message in capsys.readouterr().err
+
+
+def test_a_gpu_compiles_before_a_clock_starts():
+    calls = []
+
+    class Model:
+        device = torch.device("cuda")
+
+        def states(self, slots):
+            return slots
+
+        def __call__(self, tokens, *places):
+            calls.append((len(tokens), *places))
+            return torch.zeros(1, 1)
+
+    generate.warm_up(Model())
+    assert calls == [(17, [17], [0], 1), (1, [1], [0], 1)]
+    Model.device = torch.device("cpu")
+    generate.warm_up(Model())
+    assert len(calls) == 2
+
+
+@pytest.mark.gpu
+def test_a_gpu_writes_the_tokens_of_a_cpu(tmp_path, capsys):
+    torch.save(random_weights(), tmp_path / "small.pth")
+    texts = []
+    for device in ("cpu", "cuda"):
+        arguments = [str(tmp_path / "small.pth"), "--bytes", "--prompt", "ab" * 20, "--prompt", "x"]
+        arguments += ["--temperature", "0", "--count", "30", "--dtype", "float32"]
+        for state in (tmp_path / device, tmp_path / device):  # and goes on from the file
+            generate.main([*arguments, "--device", device, "--state", str(state)])
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1]
+    a, b = (torch.load(tmp_path / x, map_location="cpu") for x in ("cpu", "cuda"))
+    torch.testing.assert_close(a["wkv"], b["wkv"], rtol=1e-3, atol=1e-4)

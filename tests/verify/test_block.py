@@ -96,3 +96,23 @@ def test_curves_are_compared_in_means_of_steps():
         "| 0–1 | 3.0000 | +5.0e-01 |",
         "| 2–2 | 1.0000 | +0.0e+00 |",
     ]
+
+
+@pytest.mark.gpu
+def test_the_kernels_in_a_block_on_a_gpu():
+    alone, whole = block.errors(block.ways(True), 1, 70, 2, "cuda")
+    assert list(alone) == list(whole) and {"chunked, float32", "recurrent, bfloat16"} <= set(alone)
+    for name, errors in whole.items():
+        limit = 1e-5 if "float32" in name else 3e-2  # of a dozen roundings to bfloat16
+        assert max(errors.values()) < limit, name
+
+
+@pytest.mark.gpu
+def test_the_kernels_learn_on_a_gpu():
+    ways = learning.ways(True)
+    curves = {name: learning.losses(way, 5, "cuda") for name, way in ways.items()}
+    assert any(name.startswith("chunked") for name in curves)
+    want = torch.tensor(curves[learning.REFERENCE])
+    for name, losses in curves.items():  # five steps do not amplify much, see the page
+        limit = 1e-4 if "float32" in name else 2e-2
+        torch.testing.assert_close(torch.tensor(losses), want, rtol=limit, atol=0)
