@@ -61,7 +61,6 @@ EMPTY_NAMES |= {"told", "asked", "held", "thing"}
 # `left` is a side, a factor or how many tokens are left; `seen`, of the public `roofline`.
 MOST_EMPTY_NAMES = {
     "lab": 13,
-    "report": 2,
     "wkv5": 2,
     "wkv6": 5,  # the keyword `kept` is in the fingerprints of records
     "wkv7": 11,
