@@ -342,8 +342,8 @@ def _passages(embedding, B, T, offset):
     text, _ = tokens()
     C = embedding.shape[1]
     for b in range(B):  # a passage at a time bounds the memory
-        here = (offset + b * T + torch.arange(T)) % len(text)
-        x = F.layer_norm(F.layer_norm(embedding[text[here].to(embedding.device)], (C,)), (C,))
+        positions = (offset + b * T + torch.arange(T)) % len(text)
+        x = F.layer_norm(F.layer_norm(embedding[text[positions].to(embedding.device)], (C,)), (C,))
         yield x, F.pad(x, (0, 0, 1, -1))
 
 

@@ -150,9 +150,9 @@ def table(ladder, folder=None):
     counted = record(name_of(ladder), folder=folder)
     rows = []
     for rung in rungs(ladder):
-        mine, theirs = ours(ladder, rung.method), counted.row(rung.method).counters
-        theirs = dict.fromkeys(METRICS, 0) | theirs
-        pairs = [(mine[name], theirs[name]) for name in COLUMNS.values()]
+        traced, measured = ours(ladder, rung.method), counted.row(rung.method).counters
+        measured = dict.fromkeys(METRICS, 0) | measured
+        pairs = [(traced[name], measured[name]) for name in COLUMNS.values()]
         rows.append([rung.label, *(f"{a:,}" if a == b else f"{a:,} ({b:,})" for a, b in pairs)])
     return ["step", *COLUMNS], rows, counted.provenance
 
@@ -165,7 +165,7 @@ def beside_hardware(lesson, ladder):
         ladder: a key of SHAPES.
     """
     try:
-        head, rows, where = table(ladder)
+        head, rows, origin = table(ladder)
     except LookupError as missing:
         print(missing)
         return
@@ -175,7 +175,7 @@ def beside_hardware(lesson, ladder):
         number, _, label = row[0].partition(" ")
         if number == lesson:
             print(f"{label:22}" + "".join(f"{row[n]:>18}" for n in columns))
-    print(f"in brackets: the hardware's count, where it differs; {where.gpu}, {where.date}")
+    print(f"in brackets: the hardware's count, where it differs; {origin.gpu}, {origin.date}")
 
 
 def wavefronts_of(method):
@@ -224,13 +224,13 @@ def parse(text):
     return [launches[id] for id in sorted(launches)]
 
 
-def side_by_side(mine, theirs):
+def side_by_side(traced, measured):
     """A line per count: ours, the hardware's, and whether they agree."""
     lines = []
-    for name, theirs_n in theirs.items():
-        verdict = "equal" if mine[name] == theirs_n else f"{mine[name] / max(theirs_n, 1):.3g}×"
-        if mine[name] or theirs_n:
-            lines.append(f"    {name:26}{mine[name]:>10,}{theirs_n:>12,}  {verdict}")
+    for name, count in measured.items():
+        verdict = "equal" if traced[name] == count else f"{traced[name] / max(count, 1):.3g}×"
+        if traced[name] or count:
+            lines.append(f"    {name:26}{traced[name]:>10,}{count:>12,}  {verdict}")
     return "\n".join(lines)
 
 
@@ -245,17 +245,18 @@ def main():
     if options.launch:
         return launch_all(ladder)
     rows = []
-    for rung, theirs in zip(rungs(ladder), hardware(ladder), strict=True):
-        print(f"{rung.method}  (ours, hardware)\n{side_by_side(ours(ladder, rung.method), theirs)}")
-        about = {"block": rung.block, "counters": theirs} | code(source_of(rung.kernel))
-        rows.append(Measurement(rung.method, SHAPES[ladder], "float32", **about))
+    for rung, counted in zip(rungs(ladder), hardware(ladder), strict=True):
+        print(f"{rung.method}  (ours, hardware)")
+        print(side_by_side(ours(ladder, rung.method), counted))
+        fields = {"block": rung.block, "counters": counted} | code(source_of(rung.kernel))
+        rows.append(Measurement(rung.method, SHAPES[ladder], "float32", **fields))
     if options.record:
         from rwkv_lessons.records.provenance import provenance
 
-        where = provenance(options.commit)
+        origin = provenance(options.commit)
         command = f"python -m {__spec__.name} {ladder} --record"
-        where = dataclasses.replace(where, timing="hardware counters by ncu", command=command)
-        print(f"recorded in {save(Record(name_of(ladder), where, tuple(rows)))}")
+        origin = dataclasses.replace(origin, timing="hardware counters by ncu", command=command)
+        print(f"recorded in {save(Record(name_of(ladder), origin, tuple(rows)))}")
 
 
 if __name__ == "__main__":

@@ -42,16 +42,16 @@ def save(stats, seconds, here=None, folder=None):
 
 def rows(folder=None):
     """A line of the table for each GPU on which the tests ran, as text."""
-    now, table = fingerprint(*kernel_code()), []
+    current, table = fingerprint(*kernel_code()), []
     for file in sorted((folder or RECORDS).glob(f"*/{NAME}.json")):
         record = load(file)
-        here, result = record.provenance, record.ceilings
-        versions = [f"{name.replace('_', '-')} {version}" for name, version in here.versions()]
+        origin, result = record.provenance, record.ceilings
+        versions = [f"{name.replace('_', '-')} {version}" for name, version in origin.versions()]
         versions += [f"ptxas {result['assembler']}"]
-        same = "this code" if result["sha256"] == now else "**older code**"
+        same = "this code" if result["sha256"] == current else "**older code**"
         numbers = [str(result[name]) for name in ("passed", "failed", "skipped", "seconds")]
-        where = f"driver {here.driver}, {', '.join(versions)}, commit {here.commit}"
-        table.append([here.gpu, *numbers, same, here.date, where])
+        versions_text = f"driver {origin.driver}, {', '.join(versions)}, commit {origin.commit}"
+        table.append([origin.gpu, *numbers, same, origin.date, versions_text])
     return table
 
 

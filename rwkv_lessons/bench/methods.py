@@ -88,7 +88,7 @@ def one_token(name):
     def another_state(*inputs):
         return lambda: whole(*inputs)
 
-    ways = (
+    variants = (
         (f"{name}_step", in_place, step, "in place"),
         (f"{name}_step, graph", in_place, replayed_step, "in place, replay of a CUDA graph"),
         (name, whole, another_state, "another state"),
@@ -101,7 +101,7 @@ def one_token(name):
             note=note,
             facts=launched_by_triton,
         )
-        for method, function, prepare, note in ways
+        for method, function, prepare, note in variants
     }
 
 

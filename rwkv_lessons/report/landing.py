@@ -52,12 +52,12 @@ def signs(stem: str, root: Path = ROOT) -> list[tuple[str, str]]:
     `address.txt` has one.
     """
     home, github = address(root), "https://github.com/"
-    ways = []
+    links = []
     if home.startswith(github):
         name = home.removeprefix(github)
         colab = f"https://colab.research.google.com/github/{name}/blob/main/notebooks/{stem}.ipynb"
-        ways = [("Colab", colab), ("Codespaces", f"https://codespaces.new/{name}")]
-    return [*ways, ("Download", f"_static/notebooks/{stem}.ipynb")]
+        links = [("Colab", colab), ("Codespaces", f"https://codespaces.new/{name}")]
+    return [*links, ("Download", f"_static/notebooks/{stem}.ipynb")]
 
 
 def try_it(stem: str, root: Path = ROOT) -> str:

@@ -93,9 +93,9 @@ def ladder_block(operation):
         head = ["step", "dtype", "ms", "× faster", "CUDA C, ms", *QUANTITIES]
         if len(dtypes) == 1:
             head, rows = _without("dtype", head, rows)
-        where = ladder.source(operation, gpu, folder).replace("\n", ".\n")
+        source = ladder.source(operation, gpu, folder).replace("\n", ".\n")
         measured = record(f"{operation}-ladder", gpu, folder)
-        return f"{_markdown(head, rows)}\n\n{where}.{older(measured)}"
+        return f"{_markdown(head, rows)}\n\n{source}.{older(measured)}"
 
     return block
 
@@ -142,13 +142,13 @@ def _below(table, caption, measured, notes=()):
 
 def _notes(measured):
     """Each note and each problem of a record once, behind the methods that it is about."""
-    about = {}
+    methods_by_text = {}
     for row in measured.rows:
         text = row.problem or row.note
         if text:
-            at = f" ({_shape(row)}, {row.dtype})" if row.problem else ""
-            about.setdefault(text, {})[f"{row.method}{at}"] = None
-    return [f"{', '.join(methods)}: {text}." for text, methods in about.items()]
+            shape = f" ({_shape(row)}, {row.dtype})" if row.problem else ""
+            methods_by_text.setdefault(text, {})[f"{row.method}{shape}"] = None
+    return [f"{', '.join(methods)}: {text}." for text, methods in methods_by_text.items()]
 
 
 def by_shape_block(name, cell, unit):
@@ -233,10 +233,10 @@ def two_gpus_block(name):
 def _line_and_step(row):
     """((tokens, method, decays), (step, pass)) of a row of `sequence-parallel`."""
     method, *names = row.method.split(", ")
-    what = "both" if "both passes" in names else "forward"
+    passes = "both" if "both passes" in names else "forward"
     decays = "none" if "nothing decays" in names else "mild"
     (step,) = (name for name in names if name not in ("both passes", "nothing decays"))
-    return (f"{row.shape[2]:,}", method, decays), (step, what)
+    return (f"{row.shape[2]:,}", method, decays), (step, passes)
 
 
 def _ratio(one, two):
@@ -269,11 +269,11 @@ def provenance_block(page):
 
 def _source(measured):
     """(the machine and its versions, a line about the record)."""
-    where = measured.provenance
-    versions = ", ".join(f"{package} {release}" for package, release in where.versions())
+    origin = measured.provenance
+    versions = ", ".join(f"{package} {release}" for package, release in origin.versions())
     mark = " \\*" if any(row.host_changed for row in measured.rows) else ""
-    line = f"- {where.date}, commit {where.commit}{mark}: `{where.command}` ({where.timing})"
-    return f"{where.gpu}, driver {where.driver} (CUDA {where.cuda}), {versions}", line
+    line = f"- {origin.date}, commit {origin.commit}{mark}: `{origin.command}` ({origin.timing})"
+    return f"{origin.gpu}, driver {origin.driver} (CUDA {origin.cuda}), {versions}", line
 
 
 def _names_of(page):
@@ -322,10 +322,10 @@ def headline_block(folder):
         old = OLDER * any(row.stale for row in both)
         ours, theirs = (row.median_ms for row in both)
         cells = (f"{ours:.3f}", f"{theirs:.3f}", line.whose, f"{theirs / ours:.1f}×")
-        where = measured.provenance
-        on = "" if where.gpu == GPU else f" ({where.gpu.split()[1]})"
+        origin = measured.provenance
+        on = "" if origin.gpu == GPU else f" ({origin.gpu.split()[1]})"
         rows.append([f"{line.says}{on}{old}", ", ".join(map(str, line.shape)), *cells])
-        sources.setdefault(where.gpu, set()).add(where.date)
+        sources.setdefault(origin.gpu, set()).add(origin.date)
     if not rows:
         return unrecorded(lines[0].record)
     head = ["operation", "shape", "this library, ms", "alternative, ms", "alternative", "speed-up"]
@@ -333,31 +333,31 @@ def headline_block(folder):
         "bfloat16 unless said. Shapes are B, T, H, N; for latent attention B, N, H, R, P, V; for"
         " time-x B, C, T; for the model B, T, layers, width. Each line is one run"
     )
-    where = "; ".join(f"{gpu}, {', '.join(sorted(dates))}" for gpu, dates in sources.items())
+    dates = "; ".join(f"{gpu}, {', '.join(sorted(dates))}" for gpu, dates in sources.items())
     older_rows = any(row[0].endswith(OLDER) for row in rows)
     note = f"{OLDER}: measured with older kernels, to be measured again." * older_rows
-    return f"{_markdown(head, rows)}\n\n{caption}: {where}.{note}"
+    return f"{_markdown(head, rows)}\n\n{caption}: {dates}.{note}"
 
 
 def shapes_block(folder):
     """WKV-6 at every shape that was measured, forward, and forward and backward; ms."""
     cells, problems = {}, {}
-    for what, names in (("forward", FORWARD), ("both", BOTH)):
+    for passes, names in (("forward", FORWARD), ("both", BOTH)):
         for row in (row for name in names for row in _rows(name, folder)):
             if row.method in METHODS:
                 text = "not timed" if row.problem else f"{row.median_ms:.3f}"
-                cells.setdefault((row.shape, row.dtype), {})[what, row.method] = text
+                cells.setdefault((row.shape, row.dtype), {})[passes, row.method] = text
             if row.problem:
-                problems[f"{row.dtype}, {what}: {row.problem}"] = None
+                problems[f"{row.dtype}, {passes}: {row.problem}"] = None
     if not cells:
         return "\n".join(unrecorded(name) for name in FORWARD + BOTH)
-    columns = [(what, m) for what in ("forward", "both") for m in METHODS]
+    columns = [(passes, m) for passes in ("forward", "both") for m in METHODS]
     columns = [c for c in columns if any(c in line for line in cells.values())]
     table = [
         [", ".join(map(str, shape)), dtype, *(line.get(c, "–") for c in columns)]
         for (shape, dtype), line in sorted(cells.items(), key=lambda x: (x[0][1], x[0][0]))
     ]
-    head = ["B, T, H, N", "dtype", *(f"{m}, {what}" for what, m in columns)]
+    head = ["B, T, H, N", "dtype", *(f"{m}, {passes}" for passes, m in columns)]
     notes = "".join(f"\\\n{problem}." for problem in problems)
     return f"{_markdown(head, table)}\n\nMilliseconds; both: forward and backward.{notes}"
 
@@ -396,13 +396,13 @@ def counters_block(ladder):
         from rwkv_lessons.bench import counters
 
         try:
-            head, rows, where = counters.table(ladder, folder)
+            head, rows, origin = counters.table(ladder, folder)
         except LookupError:
             command = f"python -m {counters.__name__} {ladder} --record"
             return f"Not recorded yet; `{command}`"
         letters = operation_of(ladder).letters.split(", ")
         shape = " ".join(map("{}={}".format, letters, counters.SHAPES[ladder]))
-        return f"{_markdown(head, rows)}\n\n{shape}. {where}."
+        return f"{_markdown(head, rows)}\n\n{shape}. {origin}."
 
     return block
 
@@ -415,9 +415,9 @@ def time_x_seed_block(folder):
     if not any(step.row for step in climbed):
         return unrecorded("timex-ladder")
     conv1d = [row for row in _rows("timex-peers", folder) if row.method == "conv1d"]
-    here = next((row.median_ms for row in conv1d if row.dtype == "float32"), None)
+    conv1d_ms = next((row.median_ms for row in conv1d if row.dtype == "float32"), None)
     kernels = [rung.kernel for rung in LADDERS["timex"].rungs]
-    lines = [("torch, conv1d", "conv1d", _text(here, ".2f"))]
+    lines = [("torch, conv1d", "conv1d", _text(conv1d_ms, ".2f"))]
     for step, kernel in zip(climbed, [*kernels, None], strict=True):
         lines.append((step.label, kernel, _text(step.ms, ".3f")))
     gpus = timex.ORIGINAL_GPUS

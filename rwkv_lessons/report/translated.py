@@ -64,12 +64,12 @@ def switch(pagename: str, spoken: str, root: Path) -> list[tuple[str, str, str]]
     up = "../" * pagename.count("/")
     if spoken != language.ENGLISH:
         return [(language.ENGLISH, "English", f"{up}../{pagename}.html")]
-    ways = []
+    links = []
     for other in translation.languages():
         if pagename in {str(place.with_suffix("")) for place in names(other, root)}:
             tag, name = NAMES.get(other, (other, other))
-            ways.append((tag, name, f"{up}{other}/{pagename}.html"))
-    return ways
+            links.append((tag, name, f"{up}{other}/{pagename}.html"))
+    return links
 
 
 NAMES = {"zh": ("zh-CN", "中文")}

@@ -194,5 +194,5 @@ def launch(kernel, grid, block, *args):
     if getattr(_thread, "device", None) != device:  # torch binds a device when it first needs it,
         Device(device).set_current()  # and the threads of its backward pass may not have yet
         _thread.device = device
-    here = _stream(torch._C._cuda_getCurrentRawStream(device), device)
-    launch_on(here, _configuration(grid, block), kernel, *args)
+    current_stream = _stream(torch._C._cuda_getCurrentRawStream(device), device)
+    launch_on(current_stream, _configuration(grid, block), kernel, *args)

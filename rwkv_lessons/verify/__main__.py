@@ -48,9 +48,9 @@ def verify(cases, options):
     out = sys.stderr if options.json == "-" else sys.stdout
     started = time.monotonic()
     context_of()  # its server imports while this process asks what machine this is
-    here = machine(options.commit)
-    print(in_one_line(here), file=out, flush=True)
-    on_gpu = here["gpu"] is not None
+    facts = machine(options.commit)
+    print(in_one_line(facts), file=out, flush=True)
+    on_gpu = facts["gpu"] is not None
     if on_gpu and not on_hopper():  # there these shapes take the kernels of the others
         cases = [case for case in cases if case.needs != HOPPER]
     able = [case for case in cases if on_gpu or case.needs == ANYWHERE]
@@ -71,11 +71,11 @@ def verify(cases, options):
     for result in results if options.json != "-" else ():
         if result.verdict == WRONG:
             print(result.line, file=out)
-    print(f"\n{in_one_line(here)}\n{numbers}; {seconds:.0f} s", file=out)
+    print(f"\n{in_one_line(facts)}\n{numbers}; {seconds:.0f} s", file=out)
     if unseen:
         print("No kernel was looked at: this says nothing of a GPU.", file=out)
     if options.json:
-        data = {"machine": here, "seconds": round(seconds, 1), "only": options.only}
+        data = {"machine": facts, "seconds": round(seconds, 1), "only": options.only}
         data |= {verdict.replace(" ", "_"): counts[verdict] for verdict in (RIGHT, WRONG, UNSEEN)}
         data["cases"] = [result.as_dict() for result in results]
         text = json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1)

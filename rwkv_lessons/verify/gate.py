@@ -52,7 +52,7 @@ def _said(result):
 def _cases(operation, method, dtype, gradients):
     if operation not in CHECKED:
         return []
-    here = [
+    cases = [
         replace(c, gradients=c.gradients and gradients)
         for c in table()
         if (c.operation, c.method, c.dtype) == (operation, method, dtype)
@@ -60,13 +60,13 @@ def _cases(operation, method, dtype, gradients):
     ]
     hopper = on_hopper()
     shapes = CHECKED[operation].checks.few
-    few = [
+    few_cases = [
         c
-        for c in here
+        for c in cases
         if c.shape in shapes and c.option in OPTIONS
         and (hopper or c.needs != HOPPER)
     ]  # fmt: skip
-    return few or here[:2]
+    return few_cases or cases[:2]
 
 
 def on_hopper():
@@ -83,8 +83,8 @@ def verified():
         return None
     with open(file, encoding="utf-8") as opened:
         data = json.load(opened)
-    here = machine()
-    differs = [name for name in SAME if data["machine"][name] != here[name]]
+    facts = machine()
+    differs = [name for name in SAME if data["machine"][name] != facts[name]]
     if differs:
         raise ValueError(f"{VERIFIED}={file} is of another {', '.join(differs)}: verify again")
     if data["only"]:

@@ -91,10 +91,10 @@ class Latent:
         """Of each sequence, or head of a weight, ‖got − want‖ / ‖want‖; of lse the largest."""
         result = result.double()
         if name == "lse":
-            here = want > -torch.inf
-            if not torch.equal(result > -torch.inf, here):
+            visible = want > -torch.inf
+            if not torch.equal(result > -torch.inf, visible):
                 return torch.tensor(torch.inf), 1
-            off = (result - want)[here].abs() / want[here].abs().clamp_min(1)
+            off = (result - want)[visible].abs() / want[visible].abs().clamp_min(1)
             return off.max() if off.numel() else torch.zeros(()), want.numel()
         rows = want.flatten(1)
         return limits.relative((result - want).flatten(1), rows), rows.shape[1]

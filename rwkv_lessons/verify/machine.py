@@ -40,9 +40,9 @@ def assembler():
     return f"{version} {os.environ.get('PTXAS_OPTIONS', '')}".strip()
 
 
-def in_one_line(here):
+def in_one_line(facts):
     """`machine` in a line."""
-    gpu = f"{here['gpu']}, driver {here['driver']}" if here["gpu"] else "no NVIDIA GPU"
+    gpu = f"{facts['gpu']}, driver {facts['driver']}" if facts["gpu"] else "no NVIDIA GPU"
     names = ("python", "torch", "triton", "numba_cuda", "assembler")
-    versions = ", ".join(f"{n.replace('_', '-')} {here[n]}" for n in names if here[n])
-    return f"{gpu}; {versions}; {here['date']}, commit {here['commit'] or 'unknown'}"
+    versions = ", ".join(f"{n.replace('_', '-')} {facts[n]}" for n in names if facts[n])
+    return f"{gpu}; {versions}; {facts['date']}, commit {facts['commit'] or 'unknown'}"

@@ -81,8 +81,8 @@ class Recurrence:
         *inputs, s0 = self.inputs
         state, outputs = s0.clone(), []
         for t in range(inputs[0].shape[1]):
-            now = [x[:, t : t + 1] if x.ndim == 4 else x for x in inputs]
-            outputs.append(step(*now, state, **self.call))
+            token = [x[:, t : t + 1] if x.ndim == 4 else x for x in inputs]
+            outputs.append(step(*token, state, **self.call))
         return {"o": torch.cat(outputs, 1), "s1": state}
 
     def expected(self):

@@ -38,14 +38,14 @@ class CompiledCall:
 
     def problems(self):
         for architecture, (registers, spills, shared) in self.found.items():
-            where, limits = f"{self}, {architecture}", ARCHITECTURES[architecture]
+            label, limits = f"{self}, {architecture}", ARCHITECTURES[architecture]
             limit = limits.shared_bytes_block
             if registers > MOST_REGISTERS:
-                yield f"{where}: {registers} registers"
+                yield f"{label}: {registers} registers"
             if shared > limit:
-                yield f"{where}: {shared} bytes of shared memory, a block can have {limit}"
+                yield f"{label}: {shared} bytes of shared memory, a block can have {limit}"
             if spills > limits.spills:
-                yield f"{where}: {spills} bytes of spills a thread"
+                yield f"{label}: {spills} bytes of spills a thread"
 
     def tightness(self):
         """How close it comes to a bound, 1 at the bound."""

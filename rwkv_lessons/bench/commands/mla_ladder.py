@@ -22,8 +22,8 @@ LIBRARY = ("rwkv_lessons/mla/decode/forward.py::mla_decode",)
 
 def command(options):
     """`python -m rwkv_lessons.bench mla-ladder`."""
-    how = {"names": options.methods, "quick": options.quick}
-    time_rows(options, MLA_LADDER, partial(measure, **how))
+    settings = {"names": options.methods, "quick": options.quick}
+    time_rows(options, MLA_LADDER, partial(measure, **settings))
 
 
 def make_inputs(shape, dtype, device):

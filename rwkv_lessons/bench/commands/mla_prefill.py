@@ -28,8 +28,8 @@ SOURCES = ("rwkv_lessons/mla/prefill/prefill.py::mla_prefill",)
 
 def command(options):
     """`python -m rwkv_lessons.bench mla-prefill`."""
-    how = {"names": options.methods, "quick": options.quick}
-    time_rows(options, MLA_PREFILL, partial(measure, **how))
+    settings = {"names": options.methods, "quick": options.quick}
+    time_rows(options, MLA_PREFILL, partial(measure, **settings))
 
 
 def make_inputs(shape, dtype, device):

@@ -78,7 +78,7 @@ def command(options):
 
     if not torch.cuda.is_available():
         raise ValueError("no NVIDIA GPU here: there are no kernels to profile")
-    here = provenance(options.commit) if options.record is not None else None  # or fail now
+    origin = provenance(options.commit) if options.record is not None else None  # or fail now
     source = "solutions/{}.py::{}".format(*OPERATIONS[options.operation].torch_loop)
     profiles, rows = [], []
     for dtype in DTYPES:
@@ -87,15 +87,15 @@ def command(options):
             raise ValueError(f"the torch loop is off by {error:.1e} in {dtype}: nothing recorded")
         print(summary(profile), end="\n\n")
         profiles.append(profile)
-        how = code(source) | {"note": "torch, one by one"}
+        fields = code(source) | {"note": "torch, one by one"}
         rows.append(
             Measurement(
-                "torch_loop", SHAPE, dtype, host_ms=profile.wall_us / 1e3, error=error, **how
+                "torch_loop", SHAPE, dtype, host_ms=profile.wall_us / 1e3, error=error, **fields
             )
         )
-    if here:
+    if origin:
         name = options.record or f"{options.operation}-profile"
-        file = save_profiles(name, replace(here, timing=TIMING), tuple(rows), profiles)
+        file = save_profiles(name, replace(origin, timing=TIMING), tuple(rows), profiles)
         print(f"recorded: {file}")
 
 

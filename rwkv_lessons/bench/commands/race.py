@@ -178,14 +178,14 @@ def race(device, shapes=None, budget_ms=BUDGET_MS, folder=None):
 def _runs(entrant, own, shape, want, budget_ms, folder):
     """One entrant at one shape: as it is called, and replayed."""
     device, dtype = want.device, str(own[0].dtype).removeprefix("torch.")
-    how = code(entrant.source)
-    row = Measurement(entrant.method, tuple(shape), dtype, note=entrant.note, **how)
+    code_fields = code(entrant.source)
+    row = Measurement(entrant.method, tuple(shape), dtype, note=entrant.note, **code_fields)
     eager = lambda: entrant.call(*own)  # noqa: E731
     row, run = _checked(entrant, row, lambda: eager, want)
     yield _timed(row, run, device, budget_ms, folder) if run else (row, None)
     slow = entrant.method == LOOP and shape[1] > SHAPES[0][1]
     if run and device.type == "cuda" and not slow:
-        row = Measurement(f"{entrant.method}, graph", tuple(shape), dtype, **how)
+        row = Measurement(f"{entrant.method}, graph", tuple(shape), dtype, **code_fields)
         captured = lambda: lesson(LESSON).capture(entrant.call, own)  # noqa: E731
         row, run = _checked(entrant, row, captured, want)
         yield _timed(row, run, device, budget_ms, folder, True) if run else (row, None)
@@ -228,7 +228,7 @@ def command(options):
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type != "cuda" and options.record is not None:
         raise ValueError("no NVIDIA GPU here: times of a CPU are not recorded")
-    here = recording(options, NAME, options.quick)
+    origin = recording(options, NAME, options.quick)
     if device.type != "cuda":
         console().print("no NVIDIA GPU here: the ways that a CPU has, not for comparison")
     shapes = [QUICK] if options.quick else SHAPES if device.type == "cuda" else SHAPES[:1]
@@ -237,8 +237,8 @@ def command(options):
         rows.append(row)
         traces += [trace] if trace else []
         console().print(line(row, trace), highlight=False)
-    if here:
-        file = save_traces(options.record or NAME, replace(here, timing=TIMING), rows, traces)
+    if origin:
+        file = save_traces(options.record or NAME, replace(origin, timing=TIMING), rows, traces)
         console().print(f"recorded: {file}")
 
 

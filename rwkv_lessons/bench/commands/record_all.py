@@ -77,9 +77,9 @@ def command(options):
     environment = os.environ | ({"RWKV_LESSONS_COMMIT": options.commit} if options.commit else {})
     start = time.monotonic()
     results = record_all(plans, environment)
-    print("\n".join(["", *(f"{plan.name:28} {how}" for plan, how in results)]))
+    print("\n".join(["", *(f"{plan.name:28} {outcome}" for plan, outcome in results)]))
     print(f"{len(results)} in {time.monotonic() - start:.0f} s", flush=True)
-    if any(how.startswith("failed") for _, how in results):
+    if any(outcome.startswith("failed") for _, outcome in results):
         sys.exit(1)
 
 
@@ -87,8 +87,8 @@ def chosen(names=(), needed_on=None):
     """The plans with one of these names ("wkv6*"), all if none; on a GPU, only what it lacks."""
     for name in names:
         if not fnmatch.filter([plan.name for plan in PLANS], name):
-            every = ", ".join(plan.name for plan in PLANS)
-            raise WrongArgument(f"no record {name!r}: there are {every}")
+            existing = ", ".join(plan.name for plan in PLANS)
+            raise WrongArgument(f"no record {name!r}: there are {existing}")
     plans = [p for p in PLANS if not names or any(fnmatch.fnmatch(p.name, x) for x in names)]
     return [p for p in plans if needed_on is None or state(p, needed_on) != "recorded"]
 
@@ -127,14 +127,14 @@ def record_all(plans, environment=None, ready=READY):
         for plan in plans:
             print(f"\n== {time.strftime('%T')} {plan.command}", flush=True)
             if plan.needs and not find_spec(plan.needs):
-                how = f"skipped: there is no module {plan.needs}"
+                outcome = f"skipped: there is no module {plan.needs}"
             elif plan.gpus > 1 and _gpus() < plan.gpus:
-                how = f"skipped: needs {plan.gpus} GPUs"
+                outcome = f"skipped: needs {plan.gpus} GPUs"
             else:
                 process, waiting = waiting, _start(environment, ready)
-                how = _run(process, plan)
-            print(f"-- {plan.name} {how}", flush=True)
-            results.append((plan, how))
+                outcome = _run(process, plan)
+            print(f"-- {plan.name} {outcome}", flush=True)
+            results.append((plan, outcome))
     finally:
         _end(waiting)
     return results

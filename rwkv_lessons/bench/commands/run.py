@@ -48,24 +48,24 @@ def measure_ceilings(options):
     """The most bytes and operations a second of this GPU, and how long a load takes."""
     if not torch.cuda.is_available():
         raise ValueError("no NVIDIA GPU here: there are no ceilings to measure")
-    here = recording(options, "ceilings")
+    origin = recording(options, "ceilings")
     measured = ceilings(torch.device("cuda"))
     for name, value in measured.items():
         text = f"{value:.0f} ns" if name in LATENCY_NAMES else f"{value / 1e12:.2f} T"
         console().print(f"{name:20} {text}")
-    keep(options, "ceilings", here, (), measured)
+    keep(options, "ceilings", origin, (), measured)
 
 
 def time_first_calls(options):
     """How long the first call takes of a process that has no compiled kernel."""
     if not torch.cuda.is_available():
         raise ValueError("no NVIDIA GPU here: nothing is compiled for a first call")
-    here = recording(options, FIRST, options.methods, options.dtype)
+    origin = recording(options, FIRST, options.methods, options.dtype)
     dtypes = options.dtype or ["float32", "bfloat16"]
     cases = [(method, x) for method in options.methods or first.METHODS for x in dtypes]
     rows = list(first.measure(cases))
     console().print(rows_table(rows))
-    keep(options, FIRST, here, rows)
+    keep(options, FIRST, origin, rows)
 
 
 def _time(options, operation, by_name, dtypes, name, start=None):
@@ -78,7 +78,7 @@ def _time(options, operation, by_name, dtypes, name, start=None):
     check_name(options, start)
     refuse_a_part(options, options.shape, options.dtype, options.methods, options.quick)
     device = device_of(options)
-    here = recording(options, start)
+    origin = recording(options, start)
     shapes = asked_shapes(options, operation)
     chosen, rows = list(choose(by_name, options.methods).values()), []
     with progress() as bar:
@@ -94,20 +94,20 @@ def _time(options, operation, by_name, dtypes, name, start=None):
                     bar.advance(task)
                     bar.console.print(f"done: {row.method}, {dtype}: {row.outcome}")
     console().print(rows_table(rows))
-    keep(options, name, here, rows)
+    keep(options, name, origin, rows)
 
 
-def time_rows(options, operation, measure, how=None):
+def time_rows(options, operation, measure, timing_text=None):
     """The rows of `measure(shape, dtype, device)`, printed, and recorded if asked.
 
     Args:
         operation: an `Operation`: its shapes, dtypes and the record's name. Without dtypes to
             choose from, `dtype` is None.
-        how: the record's `timing`, if not the usual one.
+        timing_text: the record's `timing`, if not the usual one.
     """
     device, dtypes = device_of(options), getattr(options, "dtype", None)
     part = options.shape, options.methods, dtypes, options.quick
-    here = recording(options, operation.name, *part)
+    origin = recording(options, operation.name, *part)
     rows = []
     for shape in asked_shapes(options, operation):
         for dtype in dtypes or operation.dtypes or (None,):
@@ -115,7 +115,9 @@ def time_rows(options, operation, measure, how=None):
                 rows.append(row)
                 console().print(f"done: {row.method}, {shape}, {row.dtype}: {row.outcome}")
     console().print(rows_table(rows))
-    keep(options, operation.name, here and replace(here, timing=how or here.timing), rows)
+    if origin and timing_text:
+        origin = replace(origin, timing=timing_text)
+    keep(options, operation.name, origin, rows)
 
 
 def _rows(options, operation, shape, dtype, able, device, bar, task):
@@ -205,15 +207,15 @@ def check_name(options, name):
         raise WrongArgument(f"--record {options.record!r}: needs {name}-something")
 
 
-def keep(options, name, here, rows=(), ceilings=None):
+def keep(options, name, origin, rows=(), ceilings=None):
     """Writes the record, where `recording` has said that there is one.
 
     What verify finds wrong, with any option, has the reason instead of its time.
     """
-    if here:
+    if origin:
         rows = tuple(refused(name, row) for row in rows)
         for row in rows:
             if (row.problem or "").startswith(NOT_RECORDED):
                 console().print(f"{row.method}, {row.dtype}: {row.problem}")
-        record = Record(options.record or name, here, rows, ceilings or {})
+        record = Record(options.record or name, origin, rows, ceilings or {})
         console().print(f"recorded: {save(record)}")

@@ -87,7 +87,7 @@ def _measure_all(options, device):
     from rwkv_lessons.operations import SEQUENCE_PARALLEL
 
     first = dist.get_rank() == 0
-    here = provenance(options.commit) if options.record is not None and first else None
+    origin = provenance(options.commit) if options.record is not None and first else None
     rows = []
     for shape in asked_shapes(options, SEQUENCE_PARALLEL):
         for case in CASES:
@@ -99,7 +99,7 @@ def _measure_all(options, device):
             rows += measure(case, shape, device, 3 if options.quick else 8)
     if first:
         console().print(rows_table(rows))
-        keep(options, NAME, here and replace(here, timing=TIMING), rows)
+        keep(options, NAME, origin and replace(origin, timing=TIMING), rows)
 
 
 def corrected(r, k, v, w, u, s0=None, **options):
@@ -124,23 +124,23 @@ def measure(case, shape, device, times):
     rank, rows = dist.get_rank(), []
     timer = Timer(device, times)
 
-    def row(what, ms, note=None, extra=None):
-        about = {"shape": tuple(shape), "dtype": str(dtype).split(".")[-1], "n": times}
-        about |= how
+    def row(split, ms, note=None, extra=None):
+        common = {"shape": tuple(shape), "dtype": str(dtype).split(".")[-1], "n": times}
+        common |= code_fields
         low, middle, high = ms
         rows.append(
             Measurement(
-                f"{case}, {what}",
+                f"{case}, {split}",
                 median_ms=middle,
                 p20_ms=low,
                 p80_ms=high,
                 note=note,
                 extra_bytes=extra,
-                **about,
+                **common,
             )  # fmt: skip
         )
         if rank == 0:
-            console().print(f"{case}, {what}, T={T}: {middle:.3f} ms {note or ''}")
+            console().print(f"{case}, {split}, T={T}: {middle:.3f} ms {note or ''}")
 
     mix, shared = sequence_parallel(operation), {"two GPUs": 1.0}
     half = [x if x.ndim == 2 else x[:, : T // RANKS].contiguous() for x in inputs]
@@ -149,29 +149,29 @@ def measure(case, shape, device, times):
             training(function, half)()
             with torch.no_grad():
                 function(*half)
-    how = code(*SOURCES, *sorted(methods_called))
+    code_fields = code(*SOURCES, *sorted(methods_called))
     call = ParallelCall(operation, family, None, 60.0, pieces_of(T // RANKS, rank, None, None), {})
     if family is rwkv7 and not states_first.suits(call, half, None):
         shared["uneven parts"] = UNEVEN
-    parts = {what: split_tokens(T, RANKS, ratio) for what, ratio in shared.items()}
+    parts = {split: split_tokens(T, RANKS, ratio) for split, ratio in shared.items()}
 
-    def of_this_rank(what):
-        start = sum(parts[what][:rank])
-        here = slice(start, start + parts[what][rank])
-        return here, [x if x.ndim == 2 else x[:, here].contiguous() for x in inputs]
+    def of_this_rank(split):
+        start = sum(parts[split][:rank])
+        span = slice(start, start + parts[split][rank])
+        return span, [x if x.ndim == 2 else x[:, span].contiguous() for x in inputs]
 
     with torch.no_grad():
         alone, extra = timer(lambda: operation(*inputs) if rank == 0 else None)
         row("one GPU", alone, extra=extra)
         whole = operation(*inputs)[0]
-        for what in shared:
-            here, mine = of_this_rank(what)
-            ms, extra = timer(lambda mine=mine: mix(*mine))
-            error = largest(relative(mix(*mine)[0], whole[:, here]), device)
-            row(what, ms, f"{alone[1] / ms[1]:.2f}×, from one GPU {error:.1e}", extra)
-            if what == "two GPUs":
-                steps(row, timer, family, operation, mine, device)
-        del whole, mine
+        for split in shared:
+            span, part = of_this_rank(split)
+            ms, extra = timer(lambda part=part: mix(*part))
+            error = largest(relative(mix(*part)[0], whole[:, span]), device)
+            row(split, ms, f"{alone[1] / ms[1]:.2f}×, from one GPU {error:.1e}", extra)
+            if split == "two GPUs":
+                steps(row, timer, family, operation, part, device)
+        del whole, part
 
     run, expected, alone = training(operation, inputs), None, None
     try:
@@ -185,30 +185,30 @@ def measure(case, shape, device, times):
         alone = expected = None
     else:
         row("one GPU, both passes", alone, extra=extra)
-    for what in shared:
-        _, mine = of_this_rank(what)
-        run = training(mix, mine)
+    for split in shared:
+        _, part = of_this_rank(split)
+        run = training(mix, part)
         ms, extra = timer(run)
         note = "one GPU has no room for it"
         if alone:
-            error = against_one(run(), expected, parts[what], device)
+            error = against_one(run(), expected, parts[split], device)
             note = f"{alone[1] / ms[1]:.2f}×, from one GPU {error:.1e}"
-        row(f"{what}, both passes", ms, note, extra)
+        row(f"{split}, both passes", ms, note, extra)
     return rows
 
 
-def steps(row, timer, family, operation, mine, device):
+def steps(row, timer, family, operation, part, device):
     """Each step of the forward pass by itself, without gradients."""
-    rank, tokens = dist.get_rank(), mine[0].shape[1]
+    rank, tokens = dist.get_rank(), part[0].shape[1]
     call = ParallelCall(operation, family, None, 60.0, pieces_of(tokens, rank, None, None), {})
     with torch.no_grad():
-        if states_first.suits(call, mine, None):
-            return states_before(row, timer, call, mine)
-        row("main pass", timer(lambda: operation(*mine))[0])
-        o, B = operation(*mine)
+        if states_first.suits(call, part, None):
+            return states_before(row, timer, call, part)
+        row("main pass", timer(lambda: operation(*part))[0])
+        o, B = operation(*part)
 
         def summary():
-            carry = family.Carry(call, mine, tokens)
+            carry = family.Carry(call, part, tokens)
             return carry, carry.across()
 
         row("summary", timer(lambda: summary() if rank else None)[0])
@@ -227,7 +227,7 @@ def steps(row, timer, family, operation, mine, device):
         row("correction", timer(lambda: carry.correct(o, E) if rank else None)[0], note)
 
 
-def states_before(row, timer, call, mine):
+def states_before(row, timer, call, part):
     """The maps of all segments; the gather; and the main pass that starts from the right state.
 
     Of RWKV-7 the first and the last are parts of one call: both together.
@@ -235,22 +235,22 @@ def states_before(row, timer, call, mine):
     from rwkv_lessons.wkv6.chunked import forward
 
     begins, options = call.rank == 0, call.options
-    r, v = mine[0], mine[call.family.V]
+    r, v = part[0], part[call.family.V]
     start = torch.zeros(r.shape[0], *r.shape[2:], v.shape[-1], device=r.device)
     packed_maps = []
     if call.family is rwkv6:
-        states = lambda: states_first.segment_maps(*mine[1:4], False)  # noqa: E731
+        states = lambda: states_first.segment_maps(*part[1:4], False)  # noqa: E731
         row("states", timer(lambda: packed_maps.append(states_first.rank_map(states(), None)))[0])
         segment_maps = states()
-        run = lambda: forward.run_forward(*mine, start, None, 1.0, False, None, segment_maps)  # noqa: E731
+        run = lambda: forward.run_forward(*part, start, None, 1.0, False, None, segment_maps)  # noqa: E731
         row("main pass", timer(run)[0])
     else:
-        way = states_first.StatesOfRwkv7
-        run = lambda: way.forward(mine, start, options, False, begins, packed_maps.append)  # noqa: E731
+        kernels = states_first.StatesOfRwkv7
+        run = lambda: kernels.forward(part, start, options, False, begins, packed_maps.append)  # noqa: E731
         row("states and main pass", timer(run)[0])
-    both = packed_maps[-1]
-    size = f"{both.numel() * both.element_size() / 1e6:.2f} MB a rank"
-    row("gather", timer(lambda: call.gathered(both))[0], size)
+    map_of_rank = packed_maps[-1]
+    size = f"{map_of_rank.numel() * map_of_rank.element_size() / 1e6:.2f} MB a rank"
+    row("gather", timer(lambda: call.gathered(map_of_rank))[0], size)
     row("send/recv", timer(lambda: hand_over(start, call.rank))[0], "the state alone")
 
 
@@ -334,10 +334,10 @@ def relative(x, y):
     return float((x - y).norm(dtype=torch.float32) / y.norm(dtype=torch.float32))
 
 
-def against_one(mine, expected, parts, device):
+def against_one(results, expected, parts, device):
     """The largest relative difference of o and gradients, compared where one GPU has them."""
     rank, worst = dist.get_rank(), 0.0
-    for n, x in enumerate(mine):
+    for n, x in enumerate(results):
         if x.ndim == 2:
             dist.all_reduce(x)
             worst = max(worst, relative(x, expected[n]) if rank == 0 else 0.0)

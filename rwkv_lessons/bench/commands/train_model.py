@@ -59,8 +59,8 @@ def measure(method, mix, task, shape, device):
     B, T, layers, C = shape
     dtype = torch.bfloat16 if device.type == "cuda" else None
     ours = method == "wkv6"
-    about = {"shape": tuple(shape), "dtype": "bfloat16" if dtype else "float32"}
-    about |= code(*SOURCES) if ours else {}
+    common = {"shape": tuple(shape), "dtype": "bfloat16" if dtype else "float32"}
+    common |= code(*SOURCES) if ours else {}
     name = method if task == "text" else f"{method}, {task}"
     try:
         model = make_model(shape, task, device, mix)
@@ -68,11 +68,11 @@ def measure(method, mix, task, shape, device):
         took, losses, peak = run_steps(model, partial(batch, task, B, T, device), steps, dtype)
         run = recurrence_of(model, shape, device, dtype)
         recurrence = layers * timing.device_times(run, device, 200).median_ms
-        about |= code_of(SOURCES, run) if ours else {}
+        common |= code_of(SOURCES, run) if ours else {}
     except torch.OutOfMemoryError:
-        return [Measurement(name, **about, problem="out of memory")]
+        return [Measurement(name, **common, problem="out of memory")]
     except Exception as problem:  # of one method: the others go on
-        return [Measurement(name, **about, problem=one_line(problem))]
+        return [Measurement(name, **common, problem=one_line(problem))]
     finally:
         model = None
         if device.type == "cuda":
@@ -83,13 +83,13 @@ def measure(method, mix, task, shape, device):
         name, n=len(took), median_ms=ms, p20_ms=took[len(took) // 5],
         p80_ms=took[4 * len(took) // 5], extra_bytes=peak, note=f"{1e3 * B * T / ms:,.0f} "
         f"tokens/s, {recurrence / ms:.0%} of it the recurrence; loss {losses[0]:.2f} → "
-        f"{losses[-1]:.2f} after {len(losses)} steps", **about,
+        f"{losses[-1]:.2f} after {len(losses)} steps", **common,
     )  # fmt: skip
-    of_it = Measurement(
-        f"{name}, the recurrence", median_ms=recurrence, note=f"{layers} layers", **about
+    part = Measurement(
+        f"{name}, the recurrence", median_ms=recurrence, note=f"{layers} layers", **common
     )
     console().print(f"{name}: {ms:.1f} ms a step, {step.note}")
-    return [step, of_it]
+    return [step, part]
 
 
 def make_model(shape, task, device, mix):

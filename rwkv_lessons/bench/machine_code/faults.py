@@ -49,28 +49,28 @@ def _halves(code, n):
     paths = [(next_, group, group, frozenset()) for next_ in code[n].follows]
     visited = set(paths)
     while paths:
-        at, intact, unread, replaced = paths.pop()
-        here = code[at]
-        for operand in map(set, here.reads):
+        index, intact, unread, replaced = paths.pop()
+        step = code[index]
+        for operand in map(set, step.reads):
             if operand & intact and operand & replaced:
-                yield here, min(operand & replaced)
+                yield step, min(operand & replaced)
             unread -= operand
-        if here.certain:
-            if not _widens(here, intact):
-                replaced |= unread.intersection(here.writes)
-            intact, unread = intact.difference(here.writes), unread.difference(here.writes)
+        if step.certain:
+            if not _widens(step, intact):
+                replaced |= unread.intersection(step.writes)
+            intact, unread = intact.difference(step.writes), unread.difference(step.writes)
         if intact and (unread or replaced):
-            new = {(next_, intact, unread, replaced) for next_ in here.follows} - visited
+            new = {(next_, intact, unread, replaced) for next_ in step.follows} - visited
             visited |= new
             paths += new
 
 
-def _widens(here, intact):
+def _widens(step, intact):
     """Whether it makes 64 bits of the 32 that are there: by their sign, or a constant.
 
     A number of 32 bits comes back as 64, too, of which the upper half was never meant.
     """
-    return any(intact.intersection(x) for x in here.reads) or not VARIES.search(here.text)
+    return any(intact.intersection(x) for x in step.reads) or not VARIES.search(step.text)
 
 
 def touched_products(code: list[Instruction]) -> Iterator[str]:
@@ -95,19 +95,19 @@ def _touched(code, n, factor, sums):
     paths = [(next_, closed) for next_ in code[n].follows]
     visited = set(paths)
     while paths:
-        at, closed = paths.pop()
-        here = code[at]
-        if here.opcode.startswith("HGMMA"):  # products are carried out one after the other
-            for register in sums & _left(here):  # but a left factor is read at once
-                yield here, register
-            closed += "gsb0" in here.text
-        elif here.opcode.startswith("WARPGROUP.DEPBAR"):
-            if closed >= int(here.text.rpartition(" ")[2], 16):
+        index, closed = paths.pop()
+        step = code[index]
+        if step.opcode.startswith("HGMMA"):  # products are carried out one after the other
+            for register in sums & _left(step):  # but a left factor is read at once
+                yield step, register
+            closed += "gsb0" in step.text
+        elif step.opcode.startswith("WARPGROUP.DEPBAR"):
+            if closed >= int(step.text.rpartition(" ")[2], 16):
                 continue
         else:
-            read = {r for operand in here.reads for r in operand}
-            for register in (factor | sums).intersection(here.writes) | (sums & read):
-                yield here, register
-        new = {(next_, min(closed, GROUPS)) for next_ in here.follows} - visited
+            read = {r for operand in step.reads for r in operand}
+            for register in (factor | sums).intersection(step.writes) | (sums & read):
+                yield step, register
+        new = {(next_, min(closed, GROUPS)) for next_ in step.follows} - visited
         visited |= new
         paths += new
