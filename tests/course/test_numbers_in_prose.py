@@ -221,6 +221,9 @@ SENTENCES = (
     Said("07", r"Its wavefronts explain less than half of its time",
          lambda: (ratio(shown("07", "model", r"shared +(\S+) ms of \S+ recorded (\S+) ms")) > 2,),
          (True,)),
+    Said("07", r"Wavefronts take # ms, and the arithmetic at most the # ms that `shared` needs",
+         lambda: (*shown("07", "finished_trace", r"wavefronts: (\S+) ms"),
+                  *shown("07", "rest", r"arithmetic: (\S+) ms")), within=0),
     Said("08", r"the recorded time rose by only # %: # ms for lesson 07, # ms here",
          lambda: (100 * ms("wkv6-ladder", "08_decay_from_data")
                   / ms("wkv5-ladder", "07_shared_memory.shared") - 100,

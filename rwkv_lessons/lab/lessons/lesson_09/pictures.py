@@ -153,7 +153,7 @@ def thread_state(N=8, n=3):
     figure = style.figure(2.9, 9)
     for ax, name, parts in zip(
         figure.subplots(1, 2),
-        ("forward sweep: S", "backward sweep: G"),
+        ("forward sweep: S", "reverse sweep: G"),
         ((("row", "dr", S_COLOUR),), (("row", "dk", G_COLOUR), ("column", "dv", style.ATOMIC))),
         strict=True,
     ):
