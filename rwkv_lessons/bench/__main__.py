@@ -66,6 +66,10 @@ def _parser():
     _add_record(first)
     first.set_defaults(command=_on("run:time_first_calls"))
 
+    fused = commands.add_parser("wkv7-fused", help="try RWKV-7's forward pass in one launch")
+    fused.add_argument("--quick", action="store_true", help="compile and check, but time nothing")
+    fused.set_defaults(command=_on("wkv7_fused:command", "trials"))
+
     ceilings = commands.add_parser("ceilings", help="measure what this GPU can do at most")
     _add_record(ceilings)
     ceilings.set_defaults(command=_on("run:measure_ceilings"))
