@@ -3,10 +3,11 @@
 Adding an operation
     1. rwkv_lessons/<name>/, its package: `METHODS` maps a name to a function of the inputs that
        returns o, or a tuple that starts with o; <name>, its own function, picks one of them.
-    2. inputs.py: (*shape, dtype=, device=) → the inputs, that of `like` of the shape that `letters`
-       names, all with gradients if both passes are timed; with lessons, what their rungs take.
-    3. <name>.py beside this: an `Operation`, and with `replace` one that times both passes. Both
-       stand in `TABLE`. Of them are made: `python -m rwkv_lessons.bench <name>`, `ladder`,
+    2. A function, there or in inputs.py: (*shape, dtype=, device=) → the inputs, that of `like` of
+       the shape that `letters` names, all with gradients if both passes are timed; with lessons,
+       what their rungs take.
+    3. <name>.py beside this: an `Operation`, and with `replace` one that times both passes. They
+       are found there. Of them are made: `python -m rwkv_lessons.bench <name>`, `ladder`,
        `profile`, `record-all`, each record's table and figure, its line in the README's first
        table, the kernels' fingerprint; with `checks`, what verify looks at; with `calls`, a
        function of the package, what `matrix` compiles for every architecture.
@@ -20,21 +21,19 @@ What an entry is made of stands in entries.py. Functions are named "module:funct
 when they are called: this module needs neither torch nor Triton nor numba.
 """
 
-from rwkv_lessons.operations.distributed import SEQUENCE_PARALLEL
-from rwkv_lessons.operations.kda import KDA, KDA_BACKWARD
-from rwkv_lessons.operations.mla import MLA_DECODE, MLA_GENERATE, MLA_LADDER, MLA_PREFILL
-from rwkv_lessons.operations.timex import TIMEX, TIMEX_BACKWARD
-from rwkv_lessons.operations.train import TRAIN
-from rwkv_lessons.operations.wkv5 import WKV5, WKV5_BACKWARD
-from rwkv_lessons.operations.wkv6 import (
-    WKV6,
-    WKV6_BACKWARD,
-    WKV6_DECAYS,
-    WKV6_DECODE,
-    WKV6_HOPPER,
-    WKV6_SERVING,
-)
-from rwkv_lessons.operations.wkv7 import WKV7, WKV7_BACKWARD, WKV7_DECODE, WKV7_SERVING
+from importlib import import_module
+from pkgutil import iter_modules
+
+from rwkv_lessons.operations.entries import Operation
+
+FIRST = "wkv5", "wkv6", "timex", "wkv7", "kda", "mla", "distributed", "train"  # in tables, too
+
+
+def _entries():
+    """Every `Operation` of the files beside this, those of FIRST before the others."""
+    for name in dict.fromkeys([*FIRST, *(file.name for file in iter_modules(__path__))]):
+        module = import_module(f"{__name__}.{name}")
+        yield from (x for x in vars(module).values() if isinstance(x, Operation))
 
 
 def operation_of(record):
@@ -68,12 +67,7 @@ def work(operation, shape, dtype):
     return operation_of(operation).least(shape, dtype)
 
 
-TABLE = (WKV5, WKV5_BACKWARD, WKV6, WKV6_BACKWARD, WKV6_DECAYS, WKV6_DECODE, WKV6_HOPPER)
-TABLE += (TIMEX, TIMEX_BACKWARD)
-TABLE += (WKV7, WKV7_BACKWARD, WKV7_DECODE, WKV6_SERVING, WKV7_SERVING)
-TABLE += (KDA, KDA_BACKWARD)
-TABLE += (MLA_DECODE, MLA_LADDER, MLA_PREFILL, MLA_GENERATE)
-TABLE += (SEQUENCE_PARALLEL, TRAIN)
+TABLE = tuple(_entries())
 OPERATIONS = {operation.name: operation for operation in TABLE}
 LADDERS = {ladder.name: ladder for operation in TABLE for ladder in operation.ladders}
 OF_LADDER = {ladder.name: operation for operation in TABLE for ladder in operation.ladders}

@@ -7,7 +7,8 @@ from rwkv_lessons.bench.__main__ import main
 from rwkv_lessons.bench.commands import mla_decode as mla
 from rwkv_lessons.bench.commands import mla_ladder, mla_prefill
 from rwkv_lessons.bench.measure import relative_error
-from rwkv_lessons.operations import MLA_DECODE, MLA_LADDER, MLA_PREFILL, work
+from rwkv_lessons.operations import work
+from rwkv_lessons.operations.mla import MLA_DECODE, MLA_LADDER, MLA_PREFILL
 
 
 def test_the_cache_is_most_of_the_bytes():

@@ -5,7 +5,7 @@ import torch
 
 from rwkv_lessons.bench.__main__ import main
 from rwkv_lessons.bench.commands import record_all
-from rwkv_lessons.operations import SEQUENCE_PARALLEL
+from rwkv_lessons.operations.distributed import SEQUENCE_PARALLEL
 
 WITHOUT = pytest.mark.skipif(torch.cuda.is_available(), reason="what it says without a GPU")
 

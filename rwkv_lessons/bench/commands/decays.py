@@ -15,7 +15,7 @@ from rwkv_lessons.bench.commands.run import choose, time_rows
 from rwkv_lessons.bench.measure import LIMITS, PEER_LIMIT, one_line, relative_error
 from rwkv_lessons.bench.peers import fla_wkv6
 from rwkv_lessons.bench.taken import methods_taken
-from rwkv_lessons.operations import WKV6_DECAYS
+from rwkv_lessons.operations.wkv6 import WKV6_DECAYS
 from rwkv_lessons.records.schema import Measurement, code
 from rwkv_lessons.wkv6 import wkv6, wkv6_doubling
 

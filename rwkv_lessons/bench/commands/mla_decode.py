@@ -14,8 +14,7 @@ from rwkv_lessons.bench import timing
 from rwkv_lessons.bench.commands.run import QUICK_MS, choose, recorded_ceilings, time_rows
 from rwkv_lessons.bench.measure import PEER_LIMIT, checked
 from rwkv_lessons.mla import mla_decode
-from rwkv_lessons.operations import MLA_DECODE
-from rwkv_lessons.operations.mla import DEEPSEEK_V3
+from rwkv_lessons.operations.mla import DEEPSEEK_V3, MLA_DECODE
 from rwkv_lessons.records.rates import rates
 from rwkv_lessons.records.schema import Measurement, code
 

@@ -21,7 +21,7 @@ from rwkv_lessons.bench import timing
 from rwkv_lessons.bench.commands.run import choose, time_rows
 from rwkv_lessons.bench.measure import one_line
 from rwkv_lessons.interop.transformers_mla import undo_latent_mla, use_latent_mla
-from rwkv_lessons.operations import MLA_GENERATE
+from rwkv_lessons.operations.mla import MLA_GENERATE
 from rwkv_lessons.records.schema import Measurement, code
 
 TIMING = "wall clock of one call, after one to warm up"

@@ -11,8 +11,8 @@ from rwkv_lessons.bench import timing
 from rwkv_lessons.bench.commands.run import QUICK_MS, choose, recorded_ceilings, time_rows
 from rwkv_lessons.bench.measure import LIMITS, checked_row
 from rwkv_lessons.mla import mla_decode
-from rwkv_lessons.operations import MLA_LADDER
 from rwkv_lessons.operations.entries import lesson
+from rwkv_lessons.operations.mla import MLA_LADDER
 from rwkv_lessons.records.rates import rates
 from rwkv_lessons.records.schema import Measurement, code
 

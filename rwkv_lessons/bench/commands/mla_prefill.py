@@ -19,7 +19,7 @@ from rwkv_lessons.bench.measure import LIMITS, checked_row
 from rwkv_lessons.mla import mla_prefill, mla_reference
 from rwkv_lessons.mla.prefill import prefill
 from rwkv_lessons.mla.prefill.forward import attend
-from rwkv_lessons.operations import MLA_PREFILL
+from rwkv_lessons.operations.mla import MLA_PREFILL
 from rwkv_lessons.records.rates import rates
 from rwkv_lessons.records.schema import code
 

@@ -84,7 +84,7 @@ def start():
 
 
 def _measure_all(options, device):
-    from rwkv_lessons.operations import SEQUENCE_PARALLEL
+    from rwkv_lessons.operations.distributed import SEQUENCE_PARALLEL
 
     first = dist.get_rank() == 0
     origin = provenance(options.commit) if options.record is not None and first else None

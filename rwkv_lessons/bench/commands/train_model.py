@@ -25,7 +25,7 @@ from rwkv_lessons.bench.show import console
 from rwkv_lessons.bench.taken import code_of
 from rwkv_lessons.models.rwkv6 import Model, Plan, Sizes, train
 from rwkv_lessons.models.tasks import REVERSAL_VOCABULARY, alphabet, passages, reversal
-from rwkv_lessons.operations import TRAIN
+from rwkv_lessons.operations.train import TRAIN
 from rwkv_lessons.records.schema import Measurement, code
 from rwkv_lessons.wkv6 import wkv6, wkv6_doubling
 
