@@ -50,7 +50,7 @@ OVER_LENGTHS = f"--peers {LENGTHS} --methods 'timex,toeplitz,cuda,fft,conv1d' --
 # Sizes are B, C, T.
 CHECKS = Checks(
     "timex",
-    problem="convolution:Convolution",
+    problem="tensors:Convolution",
     shapes={
         "short": (2, 3, 17),
         "odd": (5, 3, 333),  # several tiles of every kernel, none of them whole

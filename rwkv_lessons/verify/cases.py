@@ -1,8 +1,8 @@
 """The cases that verify looks at, made of what stands in the table of operations.
 
-To add an operation: `Checks` in its entry, and a class like recurrence.py's, which is made of a
-case and a device and gives results and float64. Of its methods those that stand in no row are
-looked at as `others` says.
+To add an operation: `Checks` in its entry; their problem is `Tensors` of tensors.py, or a class
+like it, which is made of a case and a device and gives results and float64. Of its methods those
+that stand in no row are looked at as `others` says.
 """
 
 from dataclasses import dataclass, replace
