@@ -101,15 +101,15 @@ def cases(device):
     """{name: (r, w, k, v, a, b and s0, options)}."""
     make = partial(inputs, device=device)
     ends = torch.tensor([0, 70, 70, 71, 300, 512], dtype=torch.int32, device=device)
-    found = {f"{T} tokens": (make(T), {}) for T in (1, 15, 16, 17, 63, 64, 65, 1000)}
-    found |= {f"w = {w}": (make(200, w), {}) for w in (0.0, -0.5, -3.0, -3.8, -math.inf)}
-    found["strong among mild"] = make(400), {}
-    found["strong among mild"][0][1][:, 70:80, :, ::3] = -math.inf
-    found["a scale"] = make(200), {"scale": 0.3}
-    found["packed"] = make(512, sequences=5, B=1), {"cu_seqlens": ends}
-    found |= {decay: (make(200, 0.5), {"decay": decay}) for decay in ("raw", "clamp")}
-    found["many heads"] = make(100, B=4, H=70), {}
-    return found
+    by_name = {f"{T} tokens": (make(T), {}) for T in (1, 15, 16, 17, 63, 64, 65, 1000)}
+    by_name |= {f"w = {w}": (make(200, w), {}) for w in (0.0, -0.5, -3.0, -3.8, -math.inf)}
+    by_name["strong among mild"] = make(400), {}
+    by_name["strong among mild"][0][1][:, 70:80, :, ::3] = -math.inf
+    by_name["a scale"] = make(200), {"scale": 0.3}
+    by_name["packed"] = make(512, sequences=5, B=1), {"cu_seqlens": ends}
+    by_name |= {decay: (make(200, 0.5), {"decay": decay}) for decay in ("raw", "clamp")}
+    by_name["many heads"] = make(100, B=4, H=70), {}
+    return by_name
 
 
 def inputs(T, w=None, B=2, H=3, sequences=None, device="cpu"):
@@ -123,8 +123,8 @@ def inputs(T, w=None, B=2, H=3, sequences=None, device="cpu"):
     w = CLAMP * -x.sigmoid() if w is None else torch.full_like(x, w)
     y = torch.nn.functional.normalize(y, dim=-1)
     s0 = torch.randn(sequences or B, H, 64, 64, generator=generator)
-    given = (r, w, k / 8, v, -y, y * rate.sigmoid())
-    return [*(z.bfloat16().to(device) for z in given), s0.to(device)]
+    tokens = (r, w, k / 8, v, -y, y * rate.sigmoid())
+    return [*(z.bfloat16().to(device) for z in tokens), s0.to(device)]
 
 
 @torch.no_grad()
