@@ -381,8 +381,8 @@ WKV6_SERVING = Operation(
     command="serving:command",
     dtypes=("bfloat16",),
     records=(
-        own("wkv6-serving", "wkv6-serving", 90, table=None),
-        RecordPlan("wkv6-serving-peers", "wkv6-serving --peers", 180, table=None, needs="fla"),
+        own("wkv6-serving", "wkv6-serving", 180, table=None),
+        RecordPlan("wkv6-serving-peers", "wkv6-serving --peers", 300, table=None, needs="fla"),
     ),
     peers={"fla": Peer("fla", FLA, "fla_serving", "no pool")},
     public=("serving.wkv6_serving",),

@@ -279,8 +279,8 @@ WKV7_SERVING = Operation(
     command="serving:command",
     dtypes=("bfloat16",),
     records=(
-        own("wkv7-serving", "wkv7-serving", 120, table=None),
-        RecordPlan("wkv7-serving-peers", "wkv7-serving --peers", 240, table=None, needs="fla"),
+        own("wkv7-serving", "wkv7-serving", 240, table=None),
+        RecordPlan("wkv7-serving-peers", "wkv7-serving --peers", 420, table=None, needs="fla"),
     ),
     peers={"fla": Peer("fla", FLA, "fla_serving", "no pool")},
     public=("serving.wkv7_serving", "serving.wkv7_verify", "serving.wkv7_commit"),
