@@ -154,8 +154,8 @@ def modules(monkeypatch):
 def test_a_patch_and_the_way_back(modules):
     layer, other = modules["fla.layers.rwkv6"], modules["flask"]
     patch = patch_fla()
-    assert layer.chunk_rwkv6.ours is chunk_rwkv6
-    assert layer.fused_recurrent_rwkv6.ours is fused_recurrent_rwkv6
+    assert layer.chunk_rwkv6.replacement is chunk_rwkv6
+    assert layer.fused_recurrent_rwkv6.replacement is fused_recurrent_rwkv6
     assert modules["fla.ops.rwkv6.chunk"].chunk_rwkv6 is layer.chunk_rwkv6
     assert not hasattr(modules["fla"], "chunk_rwkv6") and other.chunk_rwkv6() == "theirs"
     assert "fla.layers.rwkv6.chunk_rwkv6" in repr(patch)
@@ -163,7 +163,7 @@ def test_a_patch_and_the_way_back(modules):
     assert repr(patch) == "<Patch of nothing>"
     assert all(f() == "theirs" for m in modules.values() for f in vars(m).values() if callable(f))
     with patch_fla():
-        assert layer.chunk_rwkv6.ours is chunk_rwkv6
+        assert layer.chunk_rwkv6.replacement is chunk_rwkv6
     assert layer.chunk_rwkv6() == "theirs"
 
 
@@ -209,7 +209,7 @@ def test_undo_reaches_modules_imported_meanwhile(modules, monkeypatch):
     assert sys.modules["flask.late"].mix() == "theirs"
     assert sys.modules["flask.late"].wanted is chunk_rwkv6  # taken from here, not from FLA
     with patch_fla():
-        assert sys.modules["fla.models.late"].chunk_rwkv6.theirs() == "theirs"
+        assert sys.modules["fla.models.late"].chunk_rwkv6.original() == "theirs"
     assert sys.modules["fla.models.late"].chunk_rwkv6() == "theirs"
     assert modules["fla.layers.rwkv6"].chunk_rwkv6() == "wrapped"
 

@@ -308,17 +308,17 @@ def test_a_patched_model_trains_with_its_true_gradients(version, device, layers,
 def test_patching_and_undoing(version):
     model, name = make(version), f"rwkv{version}_linear_attention"
     patch = patch_rwkv(model)
-    assert getattr(FILES[version], name).ours is CALLS[version]
+    assert getattr(FILES[version], name).replacement is CALLS[version]
     assert repr(patch) == f"<Patch of {FILES[version].__name__}.{name}>"
     again = patch_rwkv(model)
     again.undo()
     assert repr(again) == "<Patch of nothing>"
-    assert getattr(FILES[version], name).ours is CALLS[version]
+    assert getattr(FILES[version], name).replacement is CALLS[version]
     patch.undo()
     patch.undo()
     assert getattr(FILES[version], name) is ORIGINALS[version]
     with pytest.raises(KeyError), patch_rwkv(model):
-        assert getattr(FILES[version], name).ours is CALLS[version]
+        assert getattr(FILES[version], name).replacement is CALLS[version]
         raise KeyError
     assert getattr(FILES[version], name) is ORIGINALS[version]
 
@@ -328,7 +328,7 @@ def test_the_name_that_the_world_models_converter_writes(monkeypatch):
     monkeypatch.setattr(modeling_rwkv5, "RWKV5_linear_attention", theirs, raising=False)
     monkeypatch.delattr(modeling_rwkv5, "rwkv5_linear_attention")
     with patch_rwkv(model):
-        assert modeling_rwkv5.RWKV5_linear_attention.ours is rwkv5_linear_attention
+        assert modeling_rwkv5.RWKV5_linear_attention.replacement is rwkv5_linear_attention
     assert modeling_rwkv5.RWKV5_linear_attention is theirs
 
 
@@ -345,7 +345,7 @@ def test_models_within_models_and_derived_classes():
 
     for model in (nn.Sequential(nn.Identity(), make(6)), Mine(Config(), 0)):
         with patch_rwkv(model):
-            assert modeling_rwkv6.rwkv6_linear_attention.ours is rwkv6_linear_attention
+            assert modeling_rwkv6.rwkv6_linear_attention.replacement is rwkv6_linear_attention
         assert modeling_rwkv5.rwkv5_linear_attention is ORIGINALS[5]
 
 

@@ -77,7 +77,7 @@ def test_each_snippet_runs_by_itself(name, capsys, monkeypatch, no_downloads, tm
     if "lse" in names:
         assert names["lse"].shape == (2, 1, 8)
     if "patch_fla" in names:
-        assert sys.modules["fla.layers.rwkv6"].chunk_rwkv6.ours is fla.chunk_rwkv6
+        assert sys.modules["fla.layers.rwkv6"].chunk_rwkv6.replacement is fla.chunk_rwkv6
     if "undo_latent_mla" in names:
         assert modeling_rwkv6.rwkv6_linear_attention() == "theirs"
     elif "use_latent_mla" in names:
