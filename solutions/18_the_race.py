@@ -240,13 +240,13 @@ EXERCISES = {
         ),
         evidence=(
             numbers(
-                ("dearer to call, cheaper a token", ((60, 1), (40, 2)), 20),
+                ("higher fixed cost, less per token", ((60, 1), (40, 2)), 20),
                 ("not a whole number", ((60, 1), (45, 3)), 8),
                 ("better in both", ((20, 1), (40, 2)), 1),
                 ("worse in both", ((40, 2), (20, 1)), math.inf),
-                ("cheaper to call, dearer a token", ((20, 3), (40, 2)), math.inf),
-                ("the same for a token, cheaper to call", ((20, 2), (30, 2)), 1),
-                ("the same for a token, dearer to call", ((30, 2), (20, 2)), math.inf),
+                ("lower fixed cost, more per token", ((20, 3), (40, 2)), math.inf),
+                ("the same per token, lower fixed cost", ((20, 2), (30, 2)), 1),
+                ("the same per token, higher fixed cost", ((30, 2), (20, 2)), math.inf),
                 ("equal", ((30, 2), (30, 2)), 1),
                 ("more digits", ((41.5, 0.31), (23.25, 0.65)), 54),
                 ("thousands of tokens", ((4000.5, 0.25), (20, 0.5)), 15922),
@@ -255,14 +255,14 @@ EXERCISES = {
             ),
         ),
         symptoms={
-            "dearer to call, cheaper a token": "The call costs 20 µs more and each token 1 µs "
+            "higher fixed cost, less per token": "The call costs 20 µs more and each token 1 µs "
             "less: after 20 tokens they are even.",
             "not a whole number": "7.5 tokens: with 7 it is still slower. Round up.",
             "better in both": "It is better from the first token on: return 1, not 0 or less.",
-            "cheaper to call, dearer a token": "It leads for a while and is then overtaken for "
+            "lower fixed cost, more per token": "It leads for a while and is then overtaken for "
             "good, so the answer is math.inf.",
-            "the same for a token, cheaper to call": "The difference is the same for every T.",
-            "the same for a token, dearer to call": "The difference is the same for every T.",
+            "the same per token, lower fixed cost": "The difference is the same for every T.",
+            "the same per token, higher fixed cost": "The difference is the same for every T.",
         },
     ),
     "capture": Exercise(

@@ -99,7 +99,7 @@ def the_last_block_adds_up(x, sums, done, total):
 
 
 @case(2, 64, X, np.zeros(2, "f4"), np.zeros(1, "i4"), ONE,
-      planted="the last block by its number, whoever is done", finds="race on sums")  # fmt: skip
+      planted="the block with the last number adds up at once", finds="race on sums")  # fmt: skip
 @cuda.jit
 def the_last_block_by_number(x, sums, done, total):
     b = cuda.blockIdx.x
