@@ -198,7 +198,7 @@ def test_a_look_that_breaks_is_a_finding(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "LOOKS", (doctor.python, numba_import))
     assert cli.main(["doctor"]) == 1
     said = capsys.readouterr().out
-    assert "✗ numba import: AttributeError" in said and "1 to mend" in said
+    assert "✗ numba import: AttributeError" in said and "1 to fix" in said
 
 
 def test_notes_alone_do_not_fail(monkeypatch, capsys):
