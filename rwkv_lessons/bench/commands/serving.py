@@ -8,7 +8,7 @@ from a CUDA graph; of a mixed batch its parts are timed as well.
 
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, groupby
 
 import torch
 
@@ -103,9 +103,21 @@ def make_batch(package, shape, dtype, pool_dtype, device, lengths=None):
     states = states.to(pool_dtype)
     ends = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
     order = torch.randperm(len(lengths), generator=g, device=device)
-    whole, before = wkv7 if package == "wkv7" else wkv6, states[order].double()
-    expected, after = whole(*(y.double() for y in x), before, cu_seqlens=ends)
+    expected, after = in_float64(package, x, states[order], lengths)
     return Batch(package, tuple(x), states, order.int(), ends, lengths, expected, after)
+
+
+def in_float64(package, x, before, lengths):
+    """o `[1, total, H, N]` and the states after; sequences of one length are one batch."""
+    whole, start, outputs, after = wkv7 if package == "wkv7" else wkv6, 0, [], []
+    for length, group in groupby(lengths):
+        S, n = len(list(group)), sum(map(len, after))
+        part = slice(start, start := start + S * length)
+        tokens = [y[0, part].unflatten(0, (S, length)) if y.ndim == 4 else y for y in x]
+        o, states = whole(*(y.double() for y in tokens), before[n : n + S].double())
+        outputs.append(o.flatten(0, 1))
+        after.append(states)
+    return torch.cat(outputs)[None], torch.cat(after)
 
 
 def make_call(batch, stochastic):
