@@ -24,6 +24,7 @@ import math
 from pathlib import Path
 from urllib.parse import quote
 
+from ..wording import Speech
 from .colours import INK, PAPER
 from .steps import as_data
 
@@ -102,22 +103,23 @@ class Movable:
         return "\n".join(self.captions)
 
     def _repr_html_(self):
+        names, captions = (list(map(Speech.say, texts)) for texts in (self.knobs, self.captions))
         knobs = [
-            {"name": k, "values": [str(v) for v in values]} for k, values in self.knobs.items()
+            {"name": name, "values": [str(v) for v in values]}
+            for name, values in zip(names, self.knobs.values(), strict=True)
         ]
-        frames = [{"src": a, "said": b} for a, b in zip(self.sources, self.captions, strict=True)]
+        frames = [{"src": a, "said": b} for a, b in zip(self.sources, captions, strict=True)]
         data = as_data({"knobs": knobs, "frames": frames, "at": self.at})
-        still, caption = (
-            self.sources[self.first],
-            html.escape(self.captions[self.first], quote=True),
-        )
+        still, caption = self.sources[self.first], html.escape(captions[self.first], quote=True)
+        label = html.escape(f"{Speech.say('picture with sliders')}: {', '.join(names)}", quote=True)
+        everything = html.escape("\n".join(captions))
         return (  # JupyterLab leaves keys alone where it is told to suppress its shortcuts
             '<div class="movable" role="group" data-lm-suppress-shortcuts="true" '
-            f'aria-label="picture with sliders: {html.escape(", ".join(self.knobs), quote=True)}">'
+            f'aria-label="{label}">'
             f'<img src="{still}" alt="{caption}" style="max-width: 100%; background: white">'
             f'<p aria-live="polite">{caption}</p>'
             f'<script type="application/json">{data}</script>'
-            f"<noscript><pre>{html.escape(str(self))}</pre></noscript></div>"
+            f"<noscript><pre>{everything}</pre></noscript></div>"
             f"<script>{{{SCRIPT.read_text(encoding='utf-8')}}}</script>"
         )
 

@@ -7,6 +7,7 @@ import matplotlib as mpl
 from matplotlib import font_manager
 from matplotlib.figure import Figure
 
+from ..wording import Speech
 from .colours import ATOMIC as ATOMIC
 from .colours import FAINT as FAINT
 from .colours import INK, OKABE_ITO, PAPER
@@ -103,7 +104,8 @@ class Picture:
         file = io.BytesIO()
         image = image.quantize(256, Image.Quantize.MAXCOVERAGE)  # a third of the bytes
         image.save(file, format="png", optimize=True)
-        shown = {"width": width // 2, "height": height // 2, "alt": in_one_line(self.text)}
+        said = in_one_line(Speech.say(self.text))
+        shown = {"width": width // 2, "height": height // 2, "alt": said}
         return file.getvalue(), shown
 
     def __repr__(self) -> str:

@@ -4,10 +4,15 @@ A translated notebook is never stored. A cell of text whose translation is missi
 English, below a line that says so.
 """
 
+import html
+import json
 import re
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
+
+from warplens.pictures.steps import as_data
+from warplens.pictures.style import in_one_line
 
 from ..course import exercises, translation
 from ..course.check import INDENT
@@ -23,6 +28,8 @@ ROW = re.compile(rf"(  \x1b\[\d+m.\x1b\[0m .{{{len(INDENT) - 5}}} )(.+)")
 TEXT = re.compile(r"( {4}| {8})(\S.*)")  # of what a check says after a pass
 # Cells whose outputs are translated; a lesson's own print stays as its code has it.
 SPEAKING = re.compile(r"\b(check|evaluate|hint|predict|outcome|setup|break_it)\(")
+# The data of a picture with sliders.
+SLIDERS = re.compile(r'(class="movable".*?<script type="application/json">)(.*?)</script>', re.S)
 OLD = "This part has changed in English since it was translated. Here is the English."
 MISSING = "This part is not translated yet. Here is the English."
 
@@ -41,8 +48,10 @@ def notebook(path: Path, language: str):
     copied = deepcopy(english)
     for cell in copied.cells:
         if cell.cell_type == "code":
-            for output in cell.outputs if SPEAKING.search(cell.source) else ():
-                _say_in(output, texts)
+            for output in cell.outputs:
+                _describe(output, texts)
+                if SPEAKING.search(cell.source):
+                    _say_in(output, texts)
             continue
         efforts = signposts.EFFORT.findall(cell.source)
         source, guide = own_text(cell.source)
@@ -89,6 +98,27 @@ def _title(path, texts):
     source, _ = own_text(nbformat.read(path, 4).cells[0].source)
     match = signposts.TITLE.search(texts[source] or source)
     return f"{path.stem[:2]} · {match[2]}"
+
+
+def _describe(output, texts):
+    """Translates what a screen reader says of a picture, and the sliders of one that moves."""
+    data = output.get("data", {})
+    if "image/png" in data:
+        lines = map(texts.said, data.get("text/plain", "").split("\n"))
+        output.metadata.setdefault("image/png", {})["alt"] = in_one_line("\n".join(lines))
+    if match := SLIDERS.search(data.get("text/html", "")):
+        moved, page = json.loads(match[2]), data["text/html"]
+        names = [knob["name"] for knob in moved["knobs"]]
+        label = f"{texts.said('picture with sliders')}: {', '.join(map(texts.said, names))}"
+        said = {f"picture with sliders: {', '.join(names)}": label}
+        for frame in moved["frames"]:
+            said[frame["said"]] = frame["said"] = texts.said(frame["said"])
+        for knob in moved["knobs"]:
+            knob["name"] = texts.said(knob["name"])
+        page = page.replace(match[2], as_data(moved))
+        for english, words in said.items():
+            page = page.replace(html.escape(english), html.escape(words))
+        data["text/html"] = page
 
 
 def _say_in(output, texts):

@@ -26,6 +26,11 @@ def say(text: str) -> str:
     return text if chosen == ENGLISH else translation.texts(chosen).translate(text)
 
 
+def say_lines(text: str) -> str:
+    """Several lines, each said by itself."""
+    return "\n".join(map(say, text.split("\n")))
+
+
 def wrapped(text: str, width: int, indent: str = "") -> list[str]:
     """Lines of at most `width` columns; a Chinese character takes two, and may end any line."""
     if text.isascii() or not any(map(_wide, text)):

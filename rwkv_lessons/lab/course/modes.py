@@ -3,7 +3,7 @@
 import os
 import platform
 
-from .language import say
+from .language import say, say_lines
 
 
 def setup() -> None:
@@ -16,6 +16,7 @@ def setup() -> None:
     if not gpu:
         os.environ["TRITON_INTERPRET"] = "1"  # read when a Triton kernel is decorated
     _quiet()
+    _speak()
     print(say(describe(gpu)))
 
 
@@ -43,6 +44,13 @@ def has_triton() -> bool:
     import importlib.util
 
     return importlib.util.find_spec("triton") is not None
+
+
+def _speak():
+    """Pictures say what they show in the learner's language."""
+    from warplens.wording import Speech
+
+    Speech.say = staticmethod(say_lines)
 
 
 def _quiet():

@@ -13,6 +13,9 @@ from rwkv_lessons.lab.course import exercises, language, progress, terminal, tra
 from rwkv_lessons.lab.course.check import ABSENT, FAILED, PASSED, Row, evaluate, hint
 from rwkv_lessons.lab.course.hints import HINTS
 from rwkv_lessons.lab.course.predict import outcome
+from warplens.pictures.movable import Drawing, movable
+from warplens.pictures.style import Picture, figure
+from warplens.wording import Speech
 
 STEMS = [path.stem for path in translated.lessons("zh")]
 EXACT = re.compile(
@@ -219,6 +222,41 @@ def test_stored_hints_and_outcomes_are_translated_as_they_are_printed(monkeypatc
     shown, said = in_both_languages(monkeypatch, printed)
     assert shown == said
     assert not re.findall(r"threads|requests|recorded|counted|predicted", said)
+
+
+@pytest.fixture
+def speech(monkeypatch):
+    """Pictures speak Chinese once it is called, as after `setup()`."""
+    monkeypatch.setenv(language.VARIABLE, "zh")
+    return lambda: monkeypatch.setattr(Speech, "say", staticmethod(language.say_lines))
+
+
+def test_a_stored_pictures_description_is_translated_as_a_new_one_has_it(speech):
+    text = "blocks of 32 threads: 12 warps fit\nslowest / fastest: 1.00"
+    picture = Picture(figure(1), text)
+    _, english = picture._repr_png_()
+    output = nbformat.v4.new_output(
+        "display_data", {"image/png": "", "text/plain": text}, metadata={"image/png": english}
+    )
+    translated._describe(output, translation.texts("zh"))
+    speech()
+    _, said = picture._repr_png_()
+    assert output.metadata["image/png"]["alt"] == said["alt"] != english["alt"]
+    assert repr(picture) == text == output.data["text/plain"]  # what is stored and compared
+
+
+def test_stored_sliders_are_translated_as_new_ones_are(speech):
+    def draw(block, padding):
+        return Drawing(9, 9), f"blocks of {block} threads: {padding} warps fit"
+
+    moved = movable({"block": (32, 64), "padding": (0, 1)}, draw)
+    before = {"text/html": moved._repr_html_(), "text/plain": repr(moved)}
+    output = nbformat.v4.new_output("display_data", before.copy())
+    translated._describe(output, translation.texts("zh"))
+    speech()
+    assert output.data["text/html"] == moved._repr_html_() != before["text/html"]
+    assert output.data["text/plain"] == repr(moved)
+    assert "带滑块的图: 每块线程数, 填充" in moved._repr_html_()
 
 
 def test_lines_are_as_wide_as_they_may_be():
