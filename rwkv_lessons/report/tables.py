@@ -442,10 +442,11 @@ def gpu_tests_block(folder):
     return f"{_markdown(gpu_tests.HEAD[:-1], [row[:-1] for row in rows])}\n\n{machines}"
 
 
-# Keeps Colab's torch, Triton and kernel; its driver takes what CUDA 12 compiles.
+# Keeps Colab's torch and kernel, and its Triton; without a GPU Colab has none, and takes the tested
+# one. Its driver takes what CUDA 12 compiles.
 COLAB = (
     "!git clone --depth 1 {} rwkv-lessons && cd rwkv-lessons && pip install -q "
-    "-e './warplens[numba,triton,pictures]' -e '.[lessons]' 'numba-cuda[cu12]>=0.30.4'"
+    "-e './warplens[numba,triton,pictures]' -e '.[lessons]' 'numba-cuda[cu12]>=0.30.4' 'triton<3.8'"
 )
 
 

@@ -104,8 +104,8 @@ class Picture:
         file = io.BytesIO()
         image = image.quantize(256, Image.Quantize.MAXCOVERAGE)  # a third of the bytes
         image.save(file, format="png", optimize=True)
-        said = in_one_line(Speech.say(self.text))
-        shown = {"width": width // 2, "height": height // 2, "alt": said}
+        alt = in_one_line(Speech.say(self.text))
+        shown = {"width": width // 2, "height": height // 2, "alt": alt}
         return file.getvalue(), shown
 
     def __repr__(self) -> str:

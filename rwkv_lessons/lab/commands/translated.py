@@ -104,19 +104,21 @@ def _describe(output, texts):
     """Translates what a screen reader says of a picture, and the sliders of one that moves."""
     data = output.get("data", {})
     if "image/png" in data:
-        lines = map(texts.said, data.get("text/plain", "").split("\n"))
+        lines = map(texts.translate, data.get("text/plain", "").split("\n"))
         output.metadata.setdefault("image/png", {})["alt"] = in_one_line("\n".join(lines))
     if match := SLIDERS.search(data.get("text/html", "")):
         moved, page = json.loads(match[2]), data["text/html"]
         names = [knob["name"] for knob in moved["knobs"]]
-        label = f"{texts.said('picture with sliders')}: {', '.join(map(texts.said, names))}"
-        said = {f"picture with sliders: {', '.join(names)}": label}
+        label = (
+            f"{texts.translate('picture with sliders')}: {', '.join(map(texts.translate, names))}"
+        )
+        spoken = {f"picture with sliders: {', '.join(names)}": label}
         for frame in moved["frames"]:
-            said[frame["said"]] = frame["said"] = texts.said(frame["said"])
+            spoken[frame["said"]] = frame["said"] = texts.translate(frame["said"])
         for knob in moved["knobs"]:
-            knob["name"] = texts.said(knob["name"])
+            knob["name"] = texts.translate(knob["name"])
         page = page.replace(match[2], as_data(moved))
-        for english, words in said.items():
+        for english, words in spoken.items():
             page = page.replace(html.escape(english), html.escape(words))
         data["text/html"] = page
 
