@@ -259,8 +259,8 @@ def _draw(output, figures, stem):
 
 def alternative(output) -> str:
     """What a screen reader says of a figure: the sentence that the figure came with."""
-    said = output.metadata.get("image/png", {}).get("alt")  # in the lesson's language
-    return said or in_one_line(output["data"].get("text/plain", ""))
+    described = output.metadata.get("image/png", {}).get("alt")  # in the lesson's language
+    return described or in_one_line(output["data"].get("text/plain", ""))
 
 
 def _escaped(text):

@@ -123,9 +123,9 @@ def test_what_the_doctor_says_to_install_is_what_make_installs():
     assert install == INSTALL.replace(",dev]", "]")
     colab = next(x for x in (ROOT / "README.md").read_text().splitlines() if "!git clone" in x)
     ours = [x.replace(",jupyter]", "]") for x in install.split(" --editable ")[1:]]
-    cells = (
-        colab.replace("'", "").replace(" numba-cuda[cu12]>=0.30.4 triton<3.8", "").split(" -e ")[1:]
-    )
+    cells, tested = colab.replace("'", "").split(" numba-cuda[cu12]>=0.30.4 ")
+    assert tested == "triton<3.8" and str(lock.locked()["triton"]).startswith("3.7.")
+    cells = cells.split(" -e ")[1:]
     assert cells == [x.replace("[cuda,", "[") for x in ours]
 
 
