@@ -458,6 +458,7 @@ def run(options) -> None:
     """Runs notebooks in place, as shipped. For those who write lessons."""
     for stem in [stem_named(which) for which in options.which] or exercises.stems():
         lesson = exercises.NOTEBOOKS / f"{stem}.ipynb"
+        say(f"[dim]running {stem}[/]")
         changed = workbook.execute(lesson)
         say(f"notebooks/{lesson.name}: {'shows something else now' if changed else 'the same'}")
 
@@ -467,6 +468,7 @@ def translations(options) -> int:
 
     Bring an old block up to date, remove the mark behind its label, and run this with --stamp.
     """
+    say("[dim]comparing translations with the English[/]")  # imports take seconds
     from . import translated
 
     if options.stamp:
@@ -481,6 +483,7 @@ def translations(options) -> int:
 
 def doctor_(options) -> int:
     """Looks at this machine. ✗ keeps a lesson from running, · does not; → is what to do."""
+    say("[dim]looking at this machine[/]")  # imports take seconds
     from . import doctor
 
     findings = doctor.examine()
