@@ -74,6 +74,11 @@ def _parser():
     _add_record(ceilings)
     ceilings.set_defaults(command=_on("run:measure_ceilings"))
 
+    quick = commands.add_parser("quick", help="time RWKV-6 and -7 in a minute, as a file to send")
+    quick.add_argument("--out", default=".", metavar="FOLDER", help="where: FOLDER/GPU/quick.json")
+    quick.add_argument("--commit", help="of the code that is measured, where git is not there")
+    quick.set_defaults(command=_on("run:time_quickly"))
+
     every = commands.add_parser("record-all", help="make every record, each within its time limit")
     every.add_argument("names", nargs="*", help="only these records; 'wkv6*' is several")
     every.add_argument("--list", action="store_true", help="only say what there is")

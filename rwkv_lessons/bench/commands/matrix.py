@@ -14,7 +14,7 @@ import json
 import multiprocessing
 from dataclasses import asdict, dataclass
 
-from rwkv_lessons.bench.machine_code.compile import compiled, recorded_launches
+from rwkv_lessons.bench.machine_code.compile import compiled, recorded_launches, warps_of
 from rwkv_lessons.bench.machine_code.look import assemblers
 from rwkv_lessons.bench.machine_code.spills import too_many
 from rwkv_lessons.records.schema import RECORDS
@@ -35,6 +35,7 @@ class CompiledCall:
     call: str
     digest: str
     found: dict
+    warps: int = 0  # of a block
 
     def problems(self):
         for architecture, (registers, spills, shared) in self.found.items():
@@ -63,7 +64,7 @@ _rows = {}  # what `recorded_launches` returned, for the processes that are fork
 def compile_row(key):
     name, call, launch, architectures = _rows[key]
     try:
-        return CompiledCall(name, call, key, compiled(launch, architectures))
+        return CompiledCall(name, call, key, compiled(launch, architectures), warps_of(launch))
     except Exception as error:
         raise RuntimeError(f"{name} of {call}, {architectures}: {str(error)[-2000:]}") from None
 
@@ -126,6 +127,8 @@ def command(options):
         if versions_then == versions():
             old = {row.digest: row for row in rows}
     current = [old[k] for k, row in _rows.items() if k in old and {*row[3]} <= {*old[k].found}]
+    for row in current:
+        row.warps = warps_of(_rows[row.digest][2])
     keys = [key for key in _rows if key not in {row.digest for row in current}]
     looked_at = set(assemblers())
     if current:

@@ -2,9 +2,11 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
+from rwkv_lessons import __version__
 from rwkv_lessons.bench import methods, timing
 from rwkv_lessons.bench.commands import first_call as first
 from rwkv_lessons.bench.commands.ceilings import ceilings
@@ -13,7 +15,7 @@ from rwkv_lessons.bench.peers import peers
 from rwkv_lessons.bench.refuse import refused
 from rwkv_lessons.bench.show import console, progress, rows_table
 from rwkv_lessons.operations import LADDERS, OF_LADDER, OPERATIONS
-from rwkv_lessons.records.provenance import provenance
+from rwkv_lessons.records.provenance import commit_of_files, provenance
 from rwkv_lessons.records.rates import LATENCY_NAMES
 from rwkv_lessons.records.schema import Record, load, path, save
 from rwkv_lessons.runtime.command_line import WrongArgument
@@ -21,6 +23,15 @@ from rwkv_lessons.verify.gate import NOT_RECORDED
 
 FIRST = "wkv6-first"
 QUICK_MS = 20  # of repetitions: enough to see that everything works, not to compare
+# What `quick` measures on anybody's GPU: (operation, shape). A tensor has 34 MB or less.
+QUICKLY = (
+    ("wkv6", (2, 4096, 32, 64)),
+    ("wkv6-backward", (2, 4096, 32, 64)),
+    ("wkv7", (2, 4096, 32, 64)),
+    ("wkv7-backward", (2, 4096, 32, 64)),
+    ("wkv6-decode", (64, 1, 32, 64)),
+    ("wkv7-decode", (64, 1, 32, 64)),
+)
 
 
 def time_methods(options):
@@ -66,6 +77,33 @@ def time_first_calls(options):
     rows = list(first.measure(cases))
     console().print(rows_table(rows))
     keep(options, FIRST, origin, rows)
+
+
+def time_quickly(options, device="cuda"):
+    """RWKV-6 and -7 in bfloat16 on this GPU, and its ceilings: a record that a reader sends in.
+
+    Returns:
+        The file, <--out>/<GPU>/quick.json. Methods that are wrong at these inputs have no times;
+        options are not verified.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("no NVIDIA GPU here: there is nothing to measure")
+    if not Path(options.out).is_dir():
+        raise WrongArgument(f"--out: there is no folder {options.out}")
+    here = provenance(options.commit or commit_of_files() or f"version {__version__}")
+    measured, rows = ceilings(torch.device(device)), []
+    for name, shape in QUICKLY:
+        operation, by_name = OPERATIONS[name], methods.library(name)
+        inputs = make_inputs(name, shape, "bfloat16", torch.device(device))
+        expected = in_float64(name, inputs)
+        names = ("chunked", "recurrent", f"{operation.package}_step", operation.package)
+        for method in (by_name[x] for x in names if x in by_name):
+            row = measure(name, method, inputs, expected, timing.BUDGET_MS, measured)
+            rows.append(replace(row, method=f"{name}: {method.name}"))
+            console().print(f"{rows[-1].method}: {row.outcome}")
+    file = save(Record("quick", here, tuple(rows), measured), Path(options.out))
+    console().print(rows_table(rows), f"written: {file}; docs/gpus.md says where to send it")
+    return file
 
 
 def _time(options, operation, by_name, dtypes, name, start=None):

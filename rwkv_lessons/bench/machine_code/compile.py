@@ -61,6 +61,12 @@ def is_numba(kernel):
     return type(kernel).__module__.startswith("numba")
 
 
+def warps_of(launch):
+    """How many warps a block has."""
+    kernel, _, threads_or_constants, *options = launch
+    return threads_or_constants // 32 if is_numba(kernel) else options[0].num_warps
+
+
 # Compiling.
 
 
