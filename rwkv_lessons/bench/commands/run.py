@@ -6,7 +6,6 @@ from pathlib import Path
 
 import torch
 
-from rwkv_lessons import __version__
 from rwkv_lessons.bench import methods, timing
 from rwkv_lessons.bench.commands import first_call as first
 from rwkv_lessons.bench.commands.ceilings import ceilings
@@ -15,7 +14,7 @@ from rwkv_lessons.bench.peers import peers
 from rwkv_lessons.bench.refuse import refused
 from rwkv_lessons.bench.show import console, progress, rows_table
 from rwkv_lessons.operations import LADDERS, OF_LADDER, OPERATIONS
-from rwkv_lessons.records.provenance import commit_of_files, provenance
+from rwkv_lessons.records.provenance import commit_of_files, provenance, version_of
 from rwkv_lessons.records.rates import LATENCY_NAMES
 from rwkv_lessons.records.schema import Record, load, path, save
 from rwkv_lessons.runtime.command_line import WrongArgument
@@ -90,7 +89,8 @@ def time_quickly(options, device="cuda"):
         raise ValueError("no NVIDIA GPU here: there is nothing to measure")
     if not Path(options.out).is_dir():
         raise WrongArgument(f"--out: there is no folder {options.out}")
-    here = provenance(options.commit or commit_of_files() or f"version {__version__}")
+    release = f"version {version_of('rwkv-lessons')}"  # a wheel has no history
+    origin = provenance(options.commit or commit_of_files() or release)
     measured, rows = ceilings(torch.device(device)), []
     for name, shape in QUICKLY:
         operation, by_name = OPERATIONS[name], methods.library(name)
@@ -101,7 +101,7 @@ def time_quickly(options, device="cuda"):
             row = measure(name, method, inputs, expected, timing.BUDGET_MS, measured)
             rows.append(replace(row, method=f"{name}: {method.name}"))
             console().print(f"{rows[-1].method}: {row.outcome}")
-    file = save(Record("quick", here, tuple(rows), measured), Path(options.out))
+    file = save(Record("quick", origin, tuple(rows), measured), Path(options.out))
     console().print(rows_table(rows), f"written: {file}; docs/gpus.md says where to send it")
     return file
 

@@ -43,7 +43,7 @@ DRAFTS = "rwkv_lessons/wkv7/serving/drafts.py"
 
 
 @dataclass
-class Batch:
+class ServedBatch:
     """Tokens of a batch, packed, and states in a pool in no order; what float64 makes of them."""
 
     package: str
@@ -93,7 +93,7 @@ def command(options):
 
 
 def make_batch(package, shape, dtype, pool_dtype, device, lengths=None):
-    """A `Batch` of a shape; the same one each time, but for the dtype of its states."""
+    """A `ServedBatch` of a shape; the same one each time, but for the dtype of its states."""
     S, T, H, N = shape
     lengths = lengths or served_lengths(S, T)
     make = rwkv7_inputs if package == "wkv7" else rwkv6_inputs
@@ -104,7 +104,7 @@ def make_batch(package, shape, dtype, pool_dtype, device, lengths=None):
     ends = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
     order = torch.randperm(len(lengths), generator=g, device=device)
     expected, after = in_float64(package, x, states[order], lengths)
-    return Batch(package, tuple(x), states, order.int(), ends, lengths, expected, after)
+    return ServedBatch(package, tuple(x), states, order.int(), ends, lengths, expected, after)
 
 
 def in_float64(package, x, before, lengths):
