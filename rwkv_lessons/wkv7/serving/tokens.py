@@ -6,6 +6,8 @@ tokens leave. The same tile is taken for any number of sequences: results of a s
 depend on what else is in the batch.
 """
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
@@ -18,6 +20,19 @@ from ..decays import FORMS, log_of
 
 TILE = 2048  # elements of the state of a program: 64 registers a thread
 STAGES = 4  # of the loop over tokens: loads in flight
+
+
+class TokenSizes(NamedTuple):
+    """What the kernel is compiled for."""
+
+    K: int
+    V: int
+    BK: int  # keys and values of a program
+    BV: int
+    STAGES: int
+    DECAY: int  # what w is, see ../decays.py
+    LONGEST: int  # longer sequences are left to others; 0: none is
+    EACH: bool  # the state is rounded after each token, as if that had been a call of its own
 
 
 @triton.jit
@@ -34,8 +49,7 @@ def parameter(at, w0, o_w0, m_k, DECAY: tl.constexpr):
 def wkv7_tokens_kernel(
     r, w, k, v, a, b, w0, pool, indices, cu_seqlens, seeds, accepted, o,
     T, H, sequences, total, writes, scale,
-    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-    STAGES: tl.constexpr, DECAY: tl.constexpr, LONGEST: tl.constexpr, EACH: tl.constexpr,
+    SIZES: tl.constexpr,
 ):  # fmt: skip
     """o of each token, and the state after the last one where `writes`.
 
@@ -43,9 +57,12 @@ def wkv7_tokens_kernel(
 
     cu_seqlens: of sequences that are packed; T tokens of each if it is None.
     accepted: how many of the T are taken; all if it is None. Then o is None.
-    LONGEST: longer sequences are left to others; 0: none is.
-    EACH: the state is rounded after each token, as if that had been a call of its own.
     """
+    K: tl.constexpr = SIZES.K
+    V: tl.constexpr = SIZES.V
+    BK: tl.constexpr = SIZES.BK
+    BV: tl.constexpr = SIZES.BV
+    LONGEST: tl.constexpr = SIZES.LONGEST
     NV: tl.constexpr = (V + BV - 1) // BV
     STATE: tl.constexpr = pool.dtype.element_ty
     i_v, i_h = tl.program_id(0) % NV, tl.program_id(0) // NV % H
@@ -81,8 +98,8 @@ def wkv7_tokens_kernel(
     if seeds is not None:
         seed = tl.load(seeds + i_n).to(tl.int32)
     b_s = tl.load(pool + o_s, m_s, 0.0).to(tl.float32)
-    for t in tl.range(0, n, num_stages=STAGES):
-        b_w = parameter(w + at_k, w0, o_hk, m_k, DECAY)
+    for t in tl.range(0, n, num_stages=SIZES.STAGES):
+        b_w = parameter(w + at_k, w0, o_hk, m_k, SIZES.DECAY)
         b_k = tl.load(k + at_k, m_k, 0.0).to(tl.float32)
         b_v = tl.load(v + at_v, m_v, 0.0).to(tl.float32)
         b_a = tl.load(a + at_k, m_k, 0.0).to(tl.float32)
@@ -94,11 +111,11 @@ def wkv7_tokens_kernel(
             b_r = tl.load(r + at_k, m_k, 0.0).to(tl.float32) * scale
             b_o = tl.sum(b_r[:, None] * b_s, 0)
             tl.store(o + at_v, b_o.to(o.dtype.element_ty), m_v)
-        if EACH:
+        if SIZES.EACH:
             b_s = rounded(b_s, seed + t, o_hk, o_hv, STATE, seeds is not None).to(tl.float32)
         at_k += H * K
         at_v += H * V
-    if not EACH:
+    if not SIZES.EACH:
         b_s = rounded(b_s, seed + n - 1, o_hk, o_hv, STATE, seeds is not None).to(tl.float32)
     tl.store(pool + o_s, b_s.to(STATE), m_s & (writes != 0))
 
@@ -123,7 +140,7 @@ def run_tokens(
         wkv7_tokens_kernel, groups * H * -(-V // BV), warps,
         (*tensors, w0, state_pool, indices, cu_seqlens, seeds, accepted, o),
         (T, H, S, total, int(writes), scale),
-        (K, V, BK, BV, 1 if one_token else STAGES, FORMS[decay], longest, each),
+        (TokenSizes(K, V, BK, BV, 1 if one_token else STAGES, FORMS[decay], longest, each),),
     )  # fmt: skip
 
 
