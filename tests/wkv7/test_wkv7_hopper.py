@@ -1,7 +1,9 @@
 """RWKV-7's forward pass in one launch, as it is written, on the CPU: chunks, waits and fences."""
 
+import ast
 import inspect
 import math
+import re
 
 import pytest
 import torch
@@ -14,7 +16,15 @@ from rwkv_lessons.wkv7 import wkv7_reference
 if not TRITON:
     pytest.skip("the kernels need Triton", allow_module_level=True)
 
+import triton
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon._runtime import GluonASTSource
+
 from rwkv_lessons.wkv7.chunked.hopper import forward as hopper
+from rwkv_lessons.wkv7.chunked.hopper import layouts
 from rwkv_lessons.wkv7.chunked.hopper.maps import FITS
 from warplens.gluon import GluonFault
 from warplens.gluon.run import watch
@@ -134,6 +144,7 @@ MISTAKES = {
     ),
     "z not kept": ("apply_chunk", "deps=(b_s, b_o, z, z_wide)", "deps=(b_s, b_o, z)", "not kept"),
     "another stage": ("next_maps", "// N // STAGES % 2", "// N % 2", "before the wait"),
+    "w not waited for": ("wait_for_tile", "range(6)", "range(1)", "before the wait"),
 }
 
 
@@ -143,6 +154,23 @@ def test_a_mistake_is_noticed(name, launched):
     launched.mistake(old, new, inside=inside)
     with pytest.raises(GluonFault, match=said):
         hopper.wkv7_fused(*bfloat16(140, -0.1))
+
+
+@gluon.jit
+def print_layouts():
+    gl.static_print(gl.to_linear_layout(layouts.TILE, [64, 64]))
+    gl.static_print(gl.to_linear_layout(layouts.BY_CHUNK, [4, 16, 64]))
+
+
+def test_a_tile_by_chunk_has_its_bytes_in_the_same_order(capsys):
+    """The simulator does not look at the order of bytes."""
+    source = GluonASTSource(print_layouts, {}, {}, {})
+    with knobs.compilation.scope():
+        knobs.compilation.always_compile = True
+        triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
+    tile, by_chunk = re.findall(r"offset_bases=(\[.*?\]\])", capsys.readouterr().out)
+    tokens = [[16 * chunk + token, key] for chunk, token, key in ast.literal_eval(by_chunk)]
+    assert ast.literal_eval(tile) == tokens and len(tokens) == 12
 
 
 def test_what_it_does_not_take_is_refused(monkeypatch):

@@ -28,7 +28,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from ...decays import CLAMP, OF_CLAMP, RAW
 from .layouts import (
-    BYTES,
     CHUNKS,
     FLAT,
     IN_A_WARP,
@@ -44,16 +43,7 @@ from .layouts import (
     rounded,
     widened,
 )
-
-
-@gluon.jit
-def load_tile(inputs, tiles, loaded, i, row, column, pred):
-    """Starts the copies of a tile's r, w, k, v, a and b to stage i, where `pred`."""
-    mbarrier.expect(loaded.index(i), BYTES, pred=pred)
-    for n in gl.static_range(6):
-        tma.async_copy_global_to_shared(
-            inputs[n], [row, column], loaded.index(i), tiles[n].index(i), pred=pred
-        )
+from .loads import load_tile
 
 
 @gluon.jit

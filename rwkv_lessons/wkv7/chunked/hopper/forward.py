@@ -7,7 +7,7 @@ moved. A program owns a head of a sequence. Its warps have two roles:
     4 warps   make the maps of a tile of four chunks, one chunk each     maps.py
     4 warps   apply the maps of the tile before to the state             apply.py
 
-Two tiles are in shared memory. A tile's r, w, k, v, a and b arrive at the barrier `loaded`; its
+Two tiles are in shared memory. A tile's r, w, k, v, a and b arrive at the barriers `loaded`; its
 maps, which take the places of these, at `mapped`. Once they are applied, the tile after the next
 is copied there.
 
@@ -18,7 +18,7 @@ it, and nothing in the library calls it: `python -m rwkv_lessons.bench wkv7-fuse
 import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from ....runtime import devices
@@ -27,8 +27,9 @@ from ....sequences.arguments import sequences_in
 from ....sequences.spans import sequence_bounds
 from ...arguments import check_call
 from ...decays import FORMS
-from .apply import apply_maps, apply_tile, first_state, load_tile, store_state
+from .apply import apply_maps, apply_tile, first_state, store_state
 from .layouts import CHUNKS, FLAT, STAGES, TILE, Form, N, barrier
+from .loads import barriers, load_tile
 from .maps import make_maps, next_maps
 
 REGISTERS = 128  # a thread, of two programs an SM with roles
@@ -55,9 +56,7 @@ def wkv7_hopper_kernel(
     s_b = gl.allocate_shared_memory(gl.bfloat16, [STAGES, N, N], TILE)
     s_o = gl.allocate_shared_memory(gl.bfloat16, [N, N], TILE)
     s_decay = gl.allocate_shared_memory(gl.float32, [STAGES, CHUNKS * N], FLAT)
-    loaded = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    mbarrier.init(loaded.index(0), count=1)
-    mbarrier.init(loaded.index(1), count=1)
+    loaded = barriers(), barriers(), barriers(), barriers(), barriers(), barriers()
     fence_async_shared()
     barrier()  # the barriers are there
     tiles, place = (s_r, s_w, s_k, s_v, s_a, s_b), (start, n, column, H * N)
@@ -66,9 +65,7 @@ def wkv7_hopper_kernel(
     load_tile(described, tiles, loaded, 0, start.to(gl.int32), column, 0 < n)
     load_tile(described, tiles, loaded, 1, start.to(gl.int32) + N, column, N < n)
     if FORM.ROLES:
-        mapped = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-        mbarrier.init(mapped.index(0), count=1)
-        mbarrier.init(mapped.index(1), count=1)
+        mapped = barriers()
         fence_async_shared()
         gl.warp_specialize(
             [

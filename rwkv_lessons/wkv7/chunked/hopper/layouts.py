@@ -18,7 +18,6 @@ C = gl.constexpr(16)  # tokens of a chunk
 CHUNKS = gl.constexpr(4)  # of a tile
 STAGES = gl.constexpr(2)  # tiles in shared memory
 LOG2E = gl.constexpr(1.4426950408889634)
-BYTES = gl.constexpr(6 * 64 * 64 * 2)  # of r, w, k, v, a and b of a tile
 
 # In shared memory.
 TILE = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2))

@@ -46,6 +46,7 @@ from .layouts import (
     times_transposed,
     widened,
 )
+from .loads import wait_for_tile
 
 FITS = gl.constexpr(60.0)  # of a chunk's log decays: 2^-c of them and products with it are float32
 STRONG = gl.constexpr(-1.0)  # instead of the decay of a key in a chunk, where it does not fit
@@ -180,7 +181,7 @@ def by_chunk(tiles, i):
 def next_maps(tiles, s_decay, loaded, first, n, scale, FORM: gl.constexpr):
     """The maps of the tile whose first token is `first`, as soon as it is loaded."""
     i = first // N % STAGES
-    mbarrier.wait(loaded.index(i), first // N // STAGES % 2)
+    wait_for_tile(loaded, i, first // N // STAGES % 2)
     s_decays = s_decay.index(i)._reinterpret(gl.float32, [CHUNKS, N], FLAT_BY_CHUNK)
     s_r, s_w, s_k, s_v, s_a, s_b = by_chunk(tiles, i)
     left = n - first
