@@ -414,7 +414,7 @@ def test_without_a_record_the_block_names_the_command(tmp_path):
 
 
 def test_kernel_code_is_that_of_all_operations():
-    """Every file of an operation is reached from what users call.
+    """Every file of an operation is reached from what users call, or from a trial of the bench.
 
     Inner __init__.py are empty, and that of `distributed` only names what stands elsewhere.
     """
@@ -423,7 +423,9 @@ def test_kernel_code_is_that_of_all_operations():
     files -= {name for name in files if name.count("/") > 2 and name.endswith("__init__.py")}
     files.remove("rwkv_lessons/distributed/__init__.py")
     files -= {name for name in files if name.endswith("/calls.py")}  # for bench/
-    assert files < set(files_of(*kernel_code()))
+    trials = (ROOT / "rwkv_lessons/bench/trials").glob("*.py")
+    experiments = files_of(*(trial.relative_to(ROOT).as_posix() for trial in trials))
+    assert files < {*files_of(*kernel_code()), *experiments}
 
 
 def test_anywhere_is_where_torch_is():
