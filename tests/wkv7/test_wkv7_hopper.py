@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import itertools
 import math
 import re
 
@@ -110,6 +111,20 @@ def test_equal_keys_without_decay():
     x[4] = x[4][:, :1].expand_as(x[4]).contiguous()
     x[5] = -x[4]
     right(x)
+
+
+def test_states_before_each_tile_are_kept():
+    x, ends = bfloat16(230, -0.1, H=2), [0, 70, 70, 230]
+    x[6] = torch.randn(3, 2, 64, 64)
+    cu_seqlens = torch.tensor(ends, dtype=torch.int32)
+    x[1][:, 80:90] = -math.inf
+    _, _, states = hopper.wkv7_fused(*x, cu_seqlens=cu_seqlens, keep=True)
+    for i, (start, end) in enumerate(itertools.pairwise(ends)):
+        want = x[6][i : i + 1].double()
+        for tile, first in enumerate(range(start, end, 64)):
+            near([states[start // 64 + i + tile].mT], [want[0]], LIMITS["s1"], ["states"])
+            tokens = (y[:, first : min(first + 64, end)].double() for y in x[:6])
+            _, want = wkv7_reference(*tokens, want)
 
 
 @pytest.mark.parametrize("reverse", [False, True])

@@ -161,17 +161,27 @@ def store_state(s1, b_s, i_s, n):
 
 
 @gluon.jit
+def keep_state(states, b_s, at):
+    """The state before a tile, as it is in registers: [values, keys], in bfloat16."""
+    value = gl.arange(0, N, gl.SliceLayout(1, STATE))[:, None]
+    key = gl.arange(0, N, gl.SliceLayout(0, STATE))[None, :]
+    gl.store(states + at + value * N + key, rounded(b_s))
+
+
+@gluon.jit
 def apply_tile(
-    b_s, described, rows, o, o_rows, tiles, s_o, s_decay, loaded, place, first, scale,
+    b_s, described, rows, o, o_rows, states, tiles, s_o, s_decay, loaded, place, first, scale,
     FORM: gl.constexpr,
 ):  # fmt: skip
     """The maps of a tile whose first token is `first`. Then its stage is loaded again.
 
-    place: of a sequence and head, its first token, how many it has, and the column in a row of
-    `step` elements.
+    place: of a sequence and head, its first token, how many it has, the column in a row of `step`
+    elements, and the first of its states that are kept.
     """
     s_r, s_w, s_k, s_v, s_a, s_b = tiles
-    start, n, column, step = place
+    start, n, column, step, kept_at = place
+    if states is not None:
+        keep_state(states, b_s, kept_at + step.to(gl.int64) * first)
     i = first // N % STAGES
     row, left, at = (start + first).to(gl.int32), n - first, (start + first) * step + column
     mild = True
@@ -198,15 +208,16 @@ def apply_tile(
 
 @gluon.jit
 def apply_maps(
-    described, rows, s0, o, o_rows, s1, tiles, s_o, s_decay, loaded, mapped, place, has_s0, i_s,
-    scale, FORM: gl.constexpr,
+    described, rows, s0, o, o_rows, s1, states, tiles, s_o, s_decay, loaded, mapped, place, has_s0,
+    i_s, scale, FORM: gl.constexpr,
 ):  # fmt: skip
     """The warps that apply maps: of one tile after the other, as soon as they are there."""
     b_s = first_state(s0, has_s0, i_s)
     for first in range(0, place[1], N):
         mbarrier.wait(mapped.index(first // N % STAGES), first // N // STAGES % 2)
         b_s = apply_tile(
-            b_s, described, rows, o, o_rows, tiles, s_o, s_decay, loaded, place, first, scale, FORM
-        )
+            b_s, described, rows, o, o_rows, states, tiles, s_o, s_decay, loaded, place, first,
+            scale, FORM,
+        )  # fmt: skip
     tma.store_wait(0)
     store_state(s1, b_s, i_s, place[1])

@@ -24,7 +24,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from ....runtime import devices
 from ....runtime.compile_triton import assembled
 from ....sequences.arguments import sequences_in
-from ....sequences.spans import sequence_bounds
+from ....sequences.spans import count_spans, first_span, sequence_bounds
 from ...arguments import check_call
 from ...decays import FORMS
 from .apply import apply_maps, apply_tile, first_state, store_state
@@ -39,11 +39,12 @@ REGISTERS = 128  # a thread, of two programs an SM with roles
 @gluon.jit(do_not_specialize=["has_s0", "T", "H", "scale"])
 def wkv7_hopper_kernel(
     r, w, k, v, a, b, r_rows, w_rows, k_rows, v_rows, a_rows, b_rows, s0, cu_seqlens, o, o_rows, s1,
-    has_s0, T, H, scale,
+    states, has_s0, T, H, scale,
     FORM: gl.constexpr,
 ):  # fmt: skip
     """r, w, k, v, a, b and o are descriptors of [tokens, H·64]; *_rows are the same tensors, for
     tiles that are not whole, or whose decays are too strong. s0, s1: [sequences, H, 64, 64].
+    states: those before each tile, [tiles, H, values, keys], or None.
     """
     i_n, i_h = (gl.program_id(0) // H).to(gl.int64), gl.program_id(0) % H
     start, end = sequence_bounds(cu_seqlens, i_n, T)
@@ -59,7 +60,8 @@ def wkv7_hopper_kernel(
     loaded = barriers(), barriers(), barriers(), barriers(), barriers(), barriers()
     fence_async_shared()
     barrier()  # the barriers are there
-    tiles, place = (s_r, s_w, s_k, s_v, s_a, s_b), (start, n, column, H * N)
+    kept_at = (first_span(cu_seqlens, start, i_n, T, N) * H + i_h) * N * N
+    tiles, place = (s_r, s_w, s_k, s_v, s_a, s_b), (start, n, column, H * N, kept_at)
     described, rows = (r, w, k, v, a, b), (r_rows, w_rows, k_rows, v_rows, a_rows, b_rows)
     i_s = (i_n * H + i_h) * N * N
     load_tile(described, tiles, loaded, 0, start.to(gl.int32), column, 0 < n)
@@ -70,8 +72,8 @@ def wkv7_hopper_kernel(
         gl.warp_specialize(
             [
                 (apply_maps, (
-                    described, rows, s0, o, o_rows, s1, tiles, s_o, s_decay, loaded, mapped, place,
-                    has_s0, i_s, scale, FORM,
+                    described, rows, s0, o, o_rows, s1, states, tiles, s_o, s_decay, loaded, mapped,
+                    place, has_s0, i_s, scale, FORM,
                 )),
                 (make_maps, (tiles, s_decay, loaded, mapped, n, scale, FORM)),
             ],
@@ -83,8 +85,8 @@ def wkv7_hopper_kernel(
         for first in range(0, n, N):
             next_maps(tiles, s_decay, loaded, first, n, scale, FORM)
             b_s = apply_tile(
-                b_s, described, rows, o, o_rows, tiles, s_o, s_decay, loaded, place, first, scale,
-                FORM,
+                b_s, described, rows, o, o_rows, states, tiles, s_o, s_decay, loaded, place, first,
+                scale, FORM,
             )  # fmt: skip
         tma.store_wait(0)
         store_state(s1, b_s, i_s, n)
@@ -105,10 +107,14 @@ def takes(r, w, v):
     return sizes and dtypes and r.numel() > 0 and devices.gpu_of(r.device).is_hopper
 
 
-def wkv7_fused(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="log", **variant):
+def wkv7_fused(
+    r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="log", keep=False, **variant
+):
     """Same arguments and results as `wkv7`, without gradients; an experiment.
 
     Args:
+        keep: also return the states before each 64 tokens of a sequence, in bfloat16,
+            `[spans, H, V, K]`, which a backward pass would start from. See sequences/spans.py.
         variant: ROLES, PIECES and MAP_REGISTERS of `Form`.
 
     Raises:
@@ -123,15 +129,18 @@ def wkv7_fused(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="
         )
     form = Form(FORMS[decay], scale != 1.0, **variant)
     inputs = [x.contiguous() for x in (r, w, k, v, a, b)]
-    (_, T, H, K), V, S = r.shape, v.shape[3], sequences_in(r, cu_seqlens)
-    o = torch.empty_like(inputs[3])
+    (B, T, H, K), V, S = r.shape, v.shape[3], sequences_in(r, cu_seqlens)
+    o, states = torch.empty_like(inputs[3]), None
+    if keep:
+        spans = count_spans(B, T, None if cu_seqlens is None else S, N.value)
+        states = torch.empty((spans, H, V, K), dtype=r.dtype, device=r.device)
     s1 = torch.empty((S, H, K, V), dtype=torch.float32, device=r.device)
     launch(
         S * H, form, *map(tiles_of, inputs), *inputs, s1 if s0 is None else s0.contiguous(),
         None if cu_seqlens is None else cu_seqlens.contiguous(), tiles_of(o), o, s1,
-        int(s0 is not None), T, H, float(scale),
+        states, int(s0 is not None), T, H, float(scale),
     )  # fmt: skip
-    return o, s1
+    return (o, s1, states) if keep else (o, s1)
 
 
 def launch(programs, form, *args):
