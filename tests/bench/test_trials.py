@@ -44,6 +44,7 @@ def of_one_head(monkeypatch, *names):
 
 def test_right_kernels_pass(simulated, monkeypatch):
     of_one_head(monkeypatch, "17 tokens", "w = -3.8", "a scale", "packed", "clamp")
+    assert len(dict(trial.errors({}, CPU, with_options=False))) == 2
     errors = dict(trial.errors({}, CPU))
     assert len(errors) == 5 and all(0 < x <= trial.LIMIT for x in errors.values())
 
