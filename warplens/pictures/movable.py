@@ -111,11 +111,11 @@ class Movable:
         frames = [{"src": a, "said": b} for a, b in zip(self.sources, captions, strict=True)]
         data = as_data({"knobs": knobs, "frames": frames, "at": self.at})
         still, caption = self.sources[self.first], html.escape(captions[self.first], quote=True)
-        label = html.escape(f"{Speech.say('picture with sliders')}: {', '.join(names)}", quote=True)
+        label = Speech.say(f"picture with sliders: {', '.join(self.knobs)}")
         everything = html.escape("\n".join(captions))
         return (  # JupyterLab leaves keys alone where it is told to suppress its shortcuts
             '<div class="movable" role="group" data-lm-suppress-shortcuts="true" '
-            f'aria-label="{label}">'
+            f'aria-label="{html.escape(label)}">'
             f'<img src="{still}" alt="{caption}" style="max-width: 100%; background: white">'
             f'<p aria-live="polite">{caption}</p>'
             f'<script type="application/json">{data}</script>'

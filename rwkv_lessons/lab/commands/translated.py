@@ -108,11 +108,8 @@ def _describe(output, texts):
         output.metadata.setdefault("image/png", {})["alt"] = in_one_line("\n".join(lines))
     if match := SLIDERS.search(data.get("text/html", "")):
         moved, page = json.loads(match[2]), data["text/html"]
-        names = [knob["name"] for knob in moved["knobs"]]
-        label = (
-            f"{texts.translate('picture with sliders')}: {', '.join(map(texts.translate, names))}"
-        )
-        spoken = {f"picture with sliders: {', '.join(names)}": label}
+        label = f"picture with sliders: {', '.join(knob['name'] for knob in moved['knobs'])}"
+        spoken = {label: texts.translate(label)}
         for frame in moved["frames"]:
             spoken[frame["said"]] = frame["said"] = texts.translate(frame["said"])
         for knob in moved["knobs"]:

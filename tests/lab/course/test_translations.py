@@ -256,7 +256,7 @@ def test_stored_sliders_are_translated_as_new_ones_are(speech):
     speech()
     assert output.data["text/html"] == moved._repr_html_() != before["text/html"]
     assert output.data["text/plain"] == repr(moved)
-    assert "带滑块的图: 每块线程数, 填充" in moved._repr_html_()
+    assert "带滑块的图：线程块大小、填充" in moved._repr_html_()
 
 
 def test_lines_are_as_wide_as_they_may_be():
