@@ -16,7 +16,7 @@ from torch import Tensor
 from ..runtime.arguments import check_count, check_shape, check_tensor
 from ..wkv7 import wkv7
 from ..wkv7.serving import wkv7_serving
-from .arguments import HEAD_SIZE, turned
+from .arguments import HEAD_SIZE, arguments_called, check_overwritten, turned
 from .rwkv_sglang import slots_or_padding
 
 __all__ = ["RWKV7_BATCH_OP", "RWKV7_OP", "forward", "forward_varlen", "wkv_one", "wkv_one_w0"]
@@ -181,8 +181,11 @@ def _sequences(B, T, C, H, state, r, w, w0, k, v, a, b, y, elapsed_t):
 
 def _serve(tokens, y, w0, state, slots, ends, seeds, longest):
     """Mixes tokens r, w, k, v, a and b; y is overwritten."""
+    check_overwritten("y", y)
     options = {"decay": "clamp", "w0": w0, "seeds": seeds, "longest": longest}
-    o = wkv7_serving(*tokens, state, slots, ends, **options)
+    names = {"state_pool": "state", "state_indices": "slot_indices", "longest": "max_t"}
+    with arguments_called(**names, cu_seqlens="query_start_loc"):
+        o = wkv7_serving(*tokens, state, slots, ends, **options)
     y.copy_(o.view(y.shape))
 
 

@@ -1,11 +1,35 @@
 """What the adapters share: tensors as other projects pass them, checked and turned into ours."""
 
+import re
+from contextlib import contextmanager
+
 import torch
 
 from ..runtime.arguments import check_shape, check_tensor
 from ..sequences.arguments import count_sequences
 
 HEAD_SIZE = 64  # of all released RWKV-5 and RWKV-6 models; a flat [C] cannot say another
+
+
+@contextmanager
+def arguments_called(**names):
+    """Within it, errors about an argument of ours have its name in the adapter: ours="theirs"."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        pattern = rf"\b({'|'.join(names)})\b"
+        raise type(error)(re.sub(pattern, lambda m: names[m[1]], str(error))) from None
+
+
+def check_overwritten(name, x):
+    """Raises a ValueError where torch would not write to x: before anything else is written."""
+    if x.requires_grad and torch.is_grad_enabled():
+        raise ValueError(f"{name} must not require a gradient: it is overwritten")
+    if any(step == 0 and size > 1 for size, step in zip(x.shape, x.stride(), strict=True)):
+        raise ValueError(
+            f"{name} must have memory for each element, because it is overwritten, got strides"
+            f" {x.stride()}"
+        )
 
 
 def check_sequences(receptance, key, value, **more):

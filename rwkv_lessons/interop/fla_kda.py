@@ -15,10 +15,11 @@ is an error unless it only tells FLA how to compute.
 import torch
 from torch.nn import functional as F
 
-from ..runtime.arguments import check_shape, check_tensor, sizes_of
+from ..runtime.arguments import check_number, check_shape, check_tensor, sizes_of
 from ..runtime.precision import sum_dtype
+from ..sequences.arguments import count_sequences
 from ..wkv7 import wkv7
-from .arguments import check_initial_state, turned
+from .arguments import arguments_called, turned
 
 EPSILON = 1e-6  # that FLA adds to the square of a vector's length
 KDA_CHUNKS, GATED_CHUNKS = (32, 64), (16, 32, 64)  # sizes that FLA takes
@@ -300,15 +301,16 @@ def _by_wkv7(
 ):
     """q and k of all value heads, g `[B, T, HV, K]` or `[…, 1]`: the results of a call."""
     dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
+    letter, n = "B", q.shape[0]
+    if cu_seqlens is not None:
+        with arguments_called(r="q"):
+            letter, n = "S", count_sequences(cu_seqlens, q)
     if initial_state is not None:
-        check_tensor("initial_state", initial_state, q)
-        if state_v_first:
-            n = q.shape[0] if cu_seqlens is None else len(cu_seqlens) - 1
-            letters = f"{'B' if cu_seqlens is None else 'S'}, HV, V, K"
-            expected = (n, q.shape[2], v.shape[3], q.shape[3])
-            check_shape("initial_state", initial_state, letters, expected)
-            initial_state = turned(initial_state)
-    check_initial_state(initial_state, q, v, cu_seqlens)
+        check_tensor("initial_state", initial_state, q, whose="q")
+        letters, (K, V) = ("V, K" if state_v_first else "K, V"), (q.shape[3], v.shape[3])
+        expected = (n, q.shape[2], *((V, K) if state_v_first else (K, V)))
+        check_shape("initial_state", initial_state, f"{letter}, HV, {letters}", expected)
+        initial_state = turned(initial_state) if state_v_first else initial_state
     if norm:
         q, k = _unit(q), _unit(k)
     w, k, a, b = _AsRWKV7.apply(k, g, beta, dtype)
@@ -399,7 +401,8 @@ def _kda_gate(g, A_log, dt_bias, lower_bound, safe_gate):
         if safe_gate:
             raise ValueError("safe_gate needs a lower_bound where use_gate_in_kernel is given")
         return _softplus_gate(g, *_parameters(g, A_log, dt_bias, (g.shape[2], 1)))
-    if not lower_bound < 0:
+    check_number("lower_bound", lower_bound)
+    if lower_bound >= 0:
         raise ValueError(f"lower_bound must be below 0, got {lower_bound!r}")
     if A_log is None:
         A_log = g.new_zeros(g.shape[2])

@@ -87,8 +87,13 @@ def states_from_file(saved):
             out.
 
     Raises:
-        ValueError: a layer is missing, or has another shape.
+        TypeError, ValueError: a layer is missing, or is no tensor of that shape.
     """
+    if not isinstance(saved, dict):
+        raise TypeError(
+            f"saved must be a dict, as torch.load returns it of a state file, got"
+            f" {type(saved).__name__}"
+        )
     pattern = re.compile(NAME.replace(".", r"\.").format(r"(\d+)"))
     layers = {int(m[1]): x for name, x in saved.items() if (m := pattern.fullmatch(name))}
     if sorted(layers) != list(range(len(layers))) or not layers:
@@ -96,6 +101,8 @@ def states_from_file(saved):
             f"saved must have {NAME.format(0)} and so on, one for each layer, got layers"
             f" {sorted(layers)}"
         )
+    for i, x in layers.items():
+        check_tensor(NAME.format(i), x, layers[0], whose="the first layer")
     shapes = {tuple(x.shape) for x in layers.values()}
     if len(shapes) > 1 or len(layers[0].shape) != 3:
         raise ValueError(f"states must be [H, V, K], all of one shape, got {sorted(shapes)}")
@@ -107,4 +114,5 @@ def states_to_file(states, dtype=torch.float32):
     if not isinstance(states, torch.Tensor) or states.ndim != 4:
         got = list(states.shape) if isinstance(states, torch.Tensor) else type(states).__name__
         raise ValueError(f"states must be [layers, H, K, V], got {got}")
+    check_tensor("states", states, states)
     return {NAME.format(i): x.mT.to(dtype).contiguous() for i, x in enumerate(states)}

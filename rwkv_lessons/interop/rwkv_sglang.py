@@ -8,6 +8,7 @@ import torch
 
 from ..runtime.arguments import check_shape, check_tensor
 from ..wkv7.serving import wkv7_serving
+from .arguments import arguments_called
 from .fla_rwkv7 import fused_mul_recurrent_rwkv7
 
 __all__ = ["wkv_decode", "wkv_recurrent"]
@@ -32,7 +33,8 @@ def wkv_decode(r, w, k, v, kk, a, pool, ci, scale):
             f"r must be [B, 1, H, K], one token a sequence, got {list(r.shape)};"
             " for more see wkv_recurrent"
         )
-    return wkv_recurrent(r, w, k, v, kk, a, scale, state_pool=pool, cache_indices=ci)[0]
+    with arguments_called(state_pool="pool", cache_indices="ci"):
+        return wkv_recurrent(r, w, k, v, kk, a, scale, state_pool=pool, cache_indices=ci)[0]
 
 
 def wkv_recurrent(
@@ -96,11 +98,12 @@ def wkv_recurrent(
     elif B != 1:
         raise ValueError(f"r must be [1, T, H, K] with cu_seqlens, got {list(r.shape)}")
     r, w, k, v, kk, a = (x.reshape(1, -1, *x.shape[2:]) for x in tensors.values())
-    o = wkv7_serving(
-        r, w, k, v, -kk, kk * a, state_pool, slots_or_padding(cache_indices, state_pool),
-        cu_seqlens, decay="log", scale=r.shape[3] ** -0.5 if scale is None else scale,
-        longest=longest,
-    )  # fmt: skip
+    scale = r.shape[3] ** -0.5 if scale is None else scale
+    places = (state_pool, slots_or_padding(cache_indices, state_pool), cu_seqlens)
+    with arguments_called(state_indices="cache_indices"):
+        o = wkv7_serving(
+            r, w, k, v, -kk, kk * a, *places, decay="log", scale=scale, longest=longest
+        )
     return o.view(B, T, *o.shape[2:]), None
 
 

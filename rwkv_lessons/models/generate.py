@@ -103,7 +103,7 @@ class Generation:
         try:
             contents = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as problem:
-            reason = str(problem).splitlines()[0]
+            reason = f"{type(problem).__name__}: {problem}".splitlines()[0]
             raise ValueError(f"{path}: cannot be read as saved states ({reason})") from problem
         if not isinstance(contents, dict) or contents.get("format") != FORMAT:
             raise ValueError(f"{path}: expected states that this command wrote with --state")
@@ -198,6 +198,7 @@ def speeds(model, sequences, tokens, steps, seconds, bandwidth):
 def arguments(argv):
     parser = argparse.ArgumentParser(
         prog="python -m rwkv_lessons.models.generate",
+        usage="%(prog)s MODEL.pth (--vocabulary FILE | --bytes) --prompt TEXT [options]",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -205,14 +206,30 @@ def arguments(argv):
     how = parser.add_mutually_exclusive_group(required=True)
     how.add_argument("--vocabulary", metavar="FILE", help="rwkv_vocab_v20230424.txt")
     how.add_argument("--bytes", action="store_true", help="tokens are bytes")
-    parser.add_argument("--prompt", action="append", metavar="TEXT", help="several: a batch")
-    parser.add_argument("--count", type=at_least(1), default=100, help="tokens; 100")
-    parser.add_argument("--temperature", type=at_least(0, float), default=1.0, help="0: greedy")
-    parser.add_argument("--top-p", type=share, default=1.0, help="after the temperature; 1")
-    parser.add_argument("--seed", type=at_least(0), help="of the draws; 0")
-    parser.add_argument("--state", type=writable, metavar="FILE", help="go on from it, write it")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, …; cpu")
-    parser.add_argument("--dtype", choices=DTYPES, help="float32 on a CPU, else bfloat16")
+    parser.add_argument(
+        "--prompt", action="append", metavar="TEXT", help="give several for a batch"
+    )
+    parser.add_argument(
+        "--count", type=at_least(1), default=100, help="tokens to write (default: 100)"
+    )
+    parser.add_argument(
+        "--temperature",
+        type=at_least(0, float),
+        default=1.0,
+        help="0 takes the likeliest token (default: 1)",
+    )
+    parser.add_argument(
+        "--top-p", type=share, default=1.0, help="applied after the temperature (default: 1)"
+    )
+    parser.add_argument("--seed", type=at_least(0), help="of the draws (default: 0)")
+    parser.add_argument(
+        "--state",
+        type=writable,
+        metavar="FILE",
+        help="continue from it if it exists; write it at the end",
+    )
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, … (default: cpu)")
+    parser.add_argument("--dtype", choices=DTYPES, help="default: float32 on a CPU, else bfloat16")
     parser.add_argument(
         "--bandwidth", type=at_least(1, float), metavar="GB/S",
         help="of the memory, for the bound; a GPU's is known",
@@ -242,6 +259,8 @@ def prepared(options):
         raise ValueError("--prompt: needs at least one character")
     try:
         device = torch.device(options.device)
+        if device.type not in ("cpu", "cuda"):
+            raise RuntimeError("needs cpu, cuda or cuda:N")
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as problem:
         reason = str(problem).splitlines()[0]
@@ -258,8 +277,8 @@ def prepared(options):
     writing = Generation.load(options.state, model)
     if prompts and len(prompts) != len(writing.pending):
         raise ValueError(
-            f"{options.state} has {len(writing.pending)} sequences, got {len(prompts)} --prompt:"
-            " give one for each, or none"
+            f"--prompt: needs one for each sequence of {options.state}, {len(writing.pending)}, or"
+            f" none, got {len(prompts)}"
         )
     if options.seed is not None:
         writing.seed(options.seed)

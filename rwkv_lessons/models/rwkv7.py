@@ -8,7 +8,9 @@
 and float64 references use the same lines.
 """
 
+import os
 import re
+import zipfile
 from dataclasses import dataclass
 from functools import partial
 
@@ -48,7 +50,12 @@ def read_checkpoint(path):
     except FileNotFoundError:
         raise ValueError(f"{path}: there is no such file") from None
     except Exception as problem:
-        reason = str(problem).splitlines()[0]
+        if os.path.isfile(path) and not zipfile.is_zipfile(path):
+            raise ValueError(
+                f"{path}: expected a file that torch.save wrote, a zip archive; if it was"
+                " downloaded, it may be incomplete"
+            ) from None
+        reason = f"{type(problem).__name__}: {problem}".splitlines()[0]
         raise ValueError(
             f"{path}: torch.load cannot read it as a checkpoint of tensors ({reason})"
         ) from problem

@@ -9,6 +9,12 @@ from ..runtime.arguments import check_shape, check_tensor
 LOOKS_AT_CU_SEQLENS = os.environ.get("RWKV_LESSONS_CHECK_CU_SEQLENS") == "1"
 
 
+def reads_values_of(x):
+    """Whether a check may read the numbers of x: on a GPU the host would have to wait for them."""
+    readable = x.device.type == "cpu" or (LOOKS_AT_CU_SEQLENS and x.device.type != "meta")
+    return readable and not torch.compiler.is_compiling()
+
+
 def count_sequences(cu_seqlens, r):
     """The number of sequences.
 
@@ -26,8 +32,7 @@ def count_sequences(cu_seqlens, r):
         raise ValueError(f"cu_seqlens must be [S + 1] with S ≥ 1, got {list(cu_seqlens.shape)}")
     if B != 1:
         raise ValueError(f"r must have B = 1 if cu_seqlens is given, got B = {B}")
-    looks_at_values = LOOKS_AT_CU_SEQLENS or cu_seqlens.device.type == "cpu"
-    if looks_at_values and not torch.compiler.is_compiling():
+    if reads_values_of(cu_seqlens):
         ends = cu_seqlens.tolist()
         if ends[0] != 0 or ends[-1] != T or ends != sorted(ends):
             raise ValueError(f"cu_seqlens must increase from 0 to T = {T}, got {ends}")

@@ -189,6 +189,28 @@ def sequences(**change):
     return albatross.wkv_seq_w0(**given | change)
 
 
+def pooled(**change):
+    (r, w, *others), _, pool = make(2, 8, 8, total=5)
+    r, w, *others = [x[0].flatten(1) for x in (r, w, *others)]
+    given = dict(zip("kvab", others, strict=True)) | {"r": r, "w": w, "y": r.clone()}
+    given |= {"B": 2, "total_tokens": 5, "max_t": 5, "C": 16, "H": 2, "state": pool[:3]}
+    given |= {"query_start_loc": torch.tensor([0, 3, 5]), "slot_indices": torch.tensor([0, 2])}
+    return albatross.forward_varlen(**given | change)
+
+
+@pytest.mark.parametrize("call", [sequences, pooled])
+def test_a_y_that_cannot_be_written_leaves_the_states_alone(call):
+    shape = (3, 2, 16) if call is sequences else (5, 16)
+    before = torch.randn(3, 2, 8, 8)
+    for y, message in (
+        (torch.zeros(shape, requires_grad=True), "y must not require a gradient"),
+        (torch.zeros(16).expand(shape), "y must have memory for each element"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call(y=y, state=(state := before.clone()))
+        assert torch.equal(state, before)
+
+
 @pytest.mark.parametrize(
     "call, change, kind, message",
     [
@@ -205,6 +227,10 @@ def sequences(**change):
         (sequences, {"elapsed_t": torch.zeros(2).int()}, ValueError, r"elapsed_t must be \[B\]"),
         (sequences, {"H": 0}, ValueError, "H must be an integer of at least 1"),
         (sequences, {"k": None}, TypeError, "k must be a tensor"),
+        (pooled, {"slot_indices": torch.tensor([1, 1])}, ValueError, "slot_indices must name each"),
+        (pooled, {"query_start_loc": torch.tensor([0, 4, 2])}, ValueError, "query_start_loc must"),
+        (pooled, {"max_t": 2}, ValueError, "max_t must be at least the tokens of any sequence, 3"),
+        (pooled, {"state": torch.zeros(3, 2, 8, 8).mT}, ValueError, "state must be contiguous"),
     ],
 )
 def test_a_wrong_call_says_what_is_wrong(call, change, kind, message):

@@ -253,6 +253,11 @@ def test_sizes_and_hints_of_fla_are_accepted():
             ValueError,
             "lower_bound must be below 0, got 5.0",
         ),
+        (
+            {"use_gate_in_kernel": True, "lower_bound": "5"},
+            TypeError,
+            "lower_bound must be a number, got str",
+        ),
         ({"g": torch.zeros(2, 70, 2)}, ValueError, r"g must be \[B, T, HV, K\] = \[2, 70, 2, 4\]"),
         ({"beta": None}, TypeError, "beta must be a tensor, got NoneType"),
         ({"v": torch.zeros(2, 70, 3, 6)}, ValueError, "multiple of q's heads, H = 2, got HV = 3"),
@@ -267,7 +272,12 @@ def test_sizes_and_hints_of_fla_are_accepted():
             ValueError,
             "the old name of state_v_first",
         ),
-        ({"cu_seqlens": torch.tensor([0, 70])}, ValueError, "B = 1 if cu_seqlens is given"),
+        (
+            {"cu_seqlens": torch.tensor([0, 70])},
+            ValueError,
+            "q must have B = 1 if cu_seqlens is given",
+        ),
+        ({"cu_seqlens": torch.tensor(3)}, ValueError, r"cu_seqlens must be \[S \+ 1\]"),
     ],
 )
 def test_what_is_wrong_or_missing_is_named(change, error, message):

@@ -51,3 +51,19 @@ def test_states_go_to_a_file_and_back():
     del saved["blocks.1.att.time_state"]
     with pytest.raises(ValueError, match=r"got layers \[0, 2\]"):
         states_from_file(saved)
+
+
+@pytest.mark.parametrize(
+    "saved, kind, message",
+    [
+        ([torch.zeros(2, 4, 4)], TypeError, "saved must be a dict, as torch.load returns it"),
+        ({}, ValueError, "one for each layer, got layers"),
+        ({"blocks.0.att.time_state": [1]}, TypeError, "time_state must be a tensor, got list"),
+        ({"blocks.0.att.time_state": torch.zeros(4)}, ValueError, r"must be \[H, V, K\]"),
+    ],
+)
+def test_what_is_no_state_file_says_so(saved, kind, message):
+    with pytest.raises(kind, match=message):
+        states_from_file(saved)
+    with pytest.raises(TypeError, match="states must be one of float32"):
+        states_to_file(torch.zeros(1, 1, 2, 2).int())

@@ -235,6 +235,10 @@ def test_a_wrong_checkpoint_is_refused_by_name(tmp_path, message):
     torch.save(WRONG_CHECKPOINTS[message], tmp_path / "wrong.pth")
     with pytest.raises(ValueError, match=f"wrong.pth: .*{message}"):
         read_checkpoint(tmp_path / "wrong.pth")
+    whole = (tmp_path / "wrong.pth").read_bytes()
+    (tmp_path / "part.pth").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match="a zip archive; if it was downloaded, it may be incompl"):
+        read_checkpoint(tmp_path / "part.pth")
 
 
 def test_the_first_layer_needs_no_share_of_its_own_value():
@@ -254,6 +258,7 @@ def test_the_first_layer_needs_no_share_of_its_own_value():
         (("--bytes", "--prompt", "x", "--top-p", "0"), "above 0 and up to 1"),
         (("--bytes", "--prompt", "x", "--temperature", "-1"), "at least 0"),
         (("--bytes", "--prompt", "x", "--device", "gpu"), "--device 'gpu'"),
+        (("--bytes", "--prompt", "x", "--device", "meta"), "needs cpu, cuda or cuda:N"),
         (("--vocabulary", "nowhere", "--prompt", "x"), "cannot be read as a vocabulary"),
         (
             ("--vocabulary", "{tmp}/bad", "--prompt", "x"),
@@ -279,7 +284,7 @@ def test_states_of_another_model_or_batch_are_refused(capsys, checkpoint, tmp_pa
     torch.save(random_weights(**SMALL, seed=1), other)
     for model, prompts, message in (
         (other, ("--prompt", "x"), "states of another model"),
-        (checkpoint, ("--prompt", "x", "--prompt", "y"), "has 1 sequences, got 2 --prompt"),
+        (checkpoint, ("--prompt", "x", "--prompt", "y"), ", 1, or none, got 2"),
     ):
         with pytest.raises(SystemExit):
             run(capsys, model, *prompts, "--state", state)

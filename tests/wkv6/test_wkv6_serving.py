@@ -78,6 +78,7 @@ def test_every_option_together(way, raw_decay, dtype, pool_dtype):
         ({"state_pool": torch.zeros(8, 2, 8, 8)}, ValueError, r"state_pool must be \[slots, H"),
         ({"state_indices": torch.arange(8)}, TypeError, "state_indices must be one of int32"),
         ({"w0": torch.zeros(2, 3)}, ValueError, r"w0 must be \[H, K\]"),
+        ({"longest": 38}, ValueError, "longest must be at least the tokens of any sequence, 39"),
     ],
 )
 def test_a_wrong_call_says_what_is_wrong(change, kind, message):

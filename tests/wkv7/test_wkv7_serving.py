@@ -112,6 +112,9 @@ def test_a_workspace_is_used_again_whatever_it_holds():
         assert torch.equal(x, y)
     with pytest.raises(ValueError, match="workspace must be .bytes ≥"):
         wkv7_serving(*tokens, pool, indices, ends, workspace=workspace[:-1])
+    larger = torch.empty(len(workspace) + 1024, dtype=torch.uint8)
+    for start in (0, 1):  # a CPU's memory may start anywhere
+        wkv7_serving(*tokens, pool.clone(), indices, ends, workspace=larger[start:])
 
 
 def test_a_sequence_has_the_same_bits_whatever_else_is_in_the_batch():
@@ -166,6 +169,18 @@ def test_drafts_are_bit_for_bit_the_tokens_one_by_one(way, pool_dtype):
     assert torch.equal(pool[unused], before[unused])
 
 
+def test_drafts_have_the_same_bits_with_a_transposed_w0():
+    tokens, w0, pool, _ = draft(2, torch.float32)
+    indices = torch.tensor(DRAFT_SLOTS, dtype=torch.int32)
+    accepted, results = torch.tensor([2, 2, 0, 1, 2], dtype=torch.int32), []
+    for base in (w0, w0.T.contiguous().T):
+        o = drafts.verify(*tokens, base, pool, indices, None, 1.0, "clamp")
+        drafts.commit(*tokens, base, after := pool.clone(), indices, accepted, None, "clamp")
+        results.append((o, after))
+    for x, y in zip(*results, strict=True):
+        assert torch.equal(x, y)
+
+
 def test_the_public_calls_are_those_of_the_device():
     tokens, w0, pool, seeds = draft(3, HALF)
     indices = torch.tensor(DRAFT_SLOTS, dtype=torch.int32)
@@ -194,6 +209,7 @@ def test_the_public_calls_are_those_of_the_device():
         ({"seeds": torch.arange(8)}, ValueError, "seeds are for rounding to a float16"),
         ({"decay": "soft"}, ValueError, "decay must be one of log, raw, clamp"),
         ({"longest": 0}, ValueError, "longest must be an integer of at least 1"),
+        ({"longest": 38}, ValueError, "longest must be at least the tokens of any sequence, 39"),
         ({"r": torch.zeros(2, 101, 2, 8)}, ValueError, "r must be "),
         ({"scale": math.nan}, ValueError, "scale must be a finite number"),
     ],
@@ -205,6 +221,19 @@ def test_a_wrong_call_says_what_is_wrong(change, kind, message):
     x |= {"state_pool": pool, "state_indices": indices, "cu_seqlens": ends}
     with pytest.raises(kind, match=message):
         wkv7_serving(**x | change)
+
+
+def test_a_pool_of_inference_mode_is_updated_only_there():
+    tokens, _, pool = make(2, 8, 8)
+    indices, ends = places()
+    with torch.inference_mode():
+        inside = pool.clone()
+        wkv7_serving(*tokens, after := inside.clone(), indices, ends)
+    with pytest.raises(ValueError, match="state_pool was made in torch.inference_mode"):
+        wkv7_serving(*tokens, inside, indices, ends)
+    assert torch.equal(inside, pool)  # nothing was written
+    wkv7_serving(*tokens, pool, indices, ends)
+    assert torch.equal(after, pool)
 
 
 def test_wrong_drafts_say_what_is_wrong():

@@ -1,9 +1,12 @@
 """What a pool of states and its indices may be, and rounding to its dtype in torch."""
 
+import itertools
+
 import torch
 
 from ...runtime.arguments import DTYPES as ANY_FLOAT
-from ...runtime.arguments import check_shape, check_tensor
+from ...runtime.arguments import check_count, check_shape, check_tensor
+from ..arguments import reads_values_of
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)  # of r and the other tokens
 POOL_DTYPES = (torch.float32, torch.float16)
@@ -25,15 +28,22 @@ def check_pool(state_pool, r, H, K, V):
             f"state_pool must be contiguous, because it is updated in place, got strides"
             f" {state_pool.stride()}"
         )
+    if torch.compiler.is_compiling() or not state_pool.is_cpu:
+        return
+    if state_pool.is_inference() and not torch.is_inference_mode_enabled():
+        raise ValueError(
+            "state_pool was made in torch.inference_mode, where alone torch updates it on a CPU:"
+            " make this call there, too, or make the pool outside"
+        )
 
 
 def check_indices(state_indices, state_pool, S):
     """Raises an error unless there is a slot for each of S sequences.
 
-    Values are looked at on a CPU only: the host does not wait for a GPU.
+    Values are checked on a CPU only, see `reads_values_of`.
     """
     check_integers("state_indices", state_indices, state_pool, (torch.int32,), S)
-    if state_indices.device.type == "cpu" and not torch.compiler.is_compiling():
+    if reads_values_of(state_indices):
         slots, used = len(state_pool), [i for i in state_indices.tolist() if i != -1]
         if used and not (0 <= min(used) and max(used) < slots):
             raise ValueError(
@@ -67,8 +77,14 @@ def check_options(w0, seeds, r, state_pool, S):
             )
 
 
-def check_ends(cu_seqlens, r):
-    """The number of sequences that are packed along r `[1, total, H, K]`."""
+def check_ends(cu_seqlens, r, longest=None):
+    """The number of sequences that are packed along r `[1, total, H, K]`.
+
+    Args:
+        longest: None, or at least the number of tokens of each.
+    """
+    if longest is not None:
+        check_count("longest", longest)
     if not isinstance(cu_seqlens, torch.Tensor):
         raise TypeError(f"cu_seqlens must be a tensor, got {type(cu_seqlens).__name__}")
     check_tensor("cu_seqlens", cu_seqlens, r, (torch.int32, torch.int64))
@@ -79,10 +95,15 @@ def check_ends(cu_seqlens, r):
     B, total = r.shape[:2]
     if B != 1:
         raise ValueError(f"r must be [1, total, H, K], sequences packed along total, got B = {B}")
-    if cu_seqlens.device.type == "cpu" and not torch.compiler.is_compiling():
+    if reads_values_of(cu_seqlens):
         ends = cu_seqlens.tolist()
         if ends[0] != 0 or ends[-1] > total or ends != sorted(ends):
             raise ValueError(f"cu_seqlens must increase from 0 to at most {total}, got {ends}")
+        most = max(end - start for start, end in itertools.pairwise(ends))
+        if longest is not None and most > longest:
+            raise ValueError(
+                f"longest must be at least the tokens of any sequence, {most}, got {longest}"
+            )
     return len(cu_seqlens) - 1
 
 

@@ -4,7 +4,6 @@ import functools
 
 import torch
 
-from ...runtime.arguments import check_count
 from ...runtime.operators import call
 from ...runtime.packages import TRITON
 from ...runtime.plain import launches_directly
@@ -83,12 +82,10 @@ def wkv6_serving(
         TypeError, ValueError: as `wkv7_serving`.
     """
     H, K, V = check_call(r, k, v, w, u, None, None, scale, raw_decay, DTYPES)[2:]
-    S = check_ends(cu_seqlens, r)
+    S = check_ends(cu_seqlens, r, longest)
     check_pool(state_pool, r, H, K, V)
     check_indices(state_indices, state_pool, S)
     check_options(w0, seeds, r, state_pool, S)
-    if longest is not None:
-        check_count("longest", longest)
     if torch.is_grad_enabled() and wants_gradients(r, k, v, w, u, w0, state_pool):
         raise ValueError("no argument can require a gradient: state_pool is overwritten; see wkv6")
     tensors = (r, k, v, w, u, w0, state_pool, state_indices, cu_seqlens, seeds)

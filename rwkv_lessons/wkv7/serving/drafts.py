@@ -13,6 +13,7 @@ import torch
 from ...runtime.operators import call
 from ...runtime.packages import TRITON
 from ...runtime.plain import launches_directly
+from ...sequences.arguments import reads_values_of
 from ...sequences.states.pool import check_integers
 from .in_torch import drafts_in_torch
 from .packed import check_serving
@@ -36,6 +37,7 @@ def verify(r, w, k, v, a, b, w0, state_pool, indices, seeds, scale, decay):
         with torch.cuda.device(r.device):
             return verify(*inputs, seeds, scale, decay)
     tensors = [x.contiguous() for x in inputs[:6]]
+    w0 = None if w0 is None else w0.contiguous()
     o = torch.empty_like(tensors[3])
     _run_tokens()(
         tensors, w0, state_pool, indices, None, seeds, None, o, r.shape[1], scale, decay,
@@ -57,6 +59,7 @@ def commit(r, w, k, v, a, b, w0, state_pool, indices, accepted, seeds, decay):
         with torch.cuda.device(r.device):
             return commit(*inputs, decay)
     tensors = [x.contiguous() for x in inputs[:6]]
+    w0 = None if w0 is None else w0.contiguous()
     _run_tokens()(
         tensors, w0, state_pool, indices, None, seeds, accepted, None, r.shape[1], 1.0, decay,
         each=True,
@@ -150,7 +153,7 @@ def wkv7_commit(
     """
     S = check_drafts(r, w, k, v, a, b, w0, state_pool, state_indices, seeds, 1.0, decay)
     check_integers("accepted", accepted, state_pool, (torch.int32,), S)
-    if accepted.device.type == "cpu" and not torch.compiler.is_compiling():
+    if reads_values_of(accepted):
         if S and not (0 <= accepted.min() and accepted.max() <= r.shape[1]):
             T = r.shape[1]
             raise ValueError(f"accepted must be from 0 to T = {T}, got {accepted.tolist()}")

@@ -4,7 +4,7 @@ import functools
 
 import torch
 
-from ...runtime.arguments import check_count, check_tensor
+from ...runtime.arguments import check_tensor
 from ...runtime.operators import call
 from ...runtime.packages import TRITON
 from ...runtime.plain import launches_directly
@@ -103,10 +103,16 @@ def check_workspace(workspace, needed, r):
     if workspace is None:
         return
     check_tensor("workspace", workspace, r, (torch.uint8,))
-    if workspace.ndim != 1 or len(workspace) < needed or workspace.data_ptr() % 256:
+    if workspace.ndim != 1 or len(workspace) < needed:
         raise ValueError(
-            f"workspace must be [bytes ≥ {needed}], as wkv7_workspace makes it, got"
-            f" {list(workspace.shape)} at {workspace.data_ptr():#x}"
+            f"workspace must be [bytes ≥ {needed}], as wkv7_workspace makes it for these sizes,"
+            f" got {list(workspace.shape)}"
+        )
+    on_gpu = needed and workspace.is_cuda  # torch on a CPU does without, and aligns by 64 bytes
+    if on_gpu and (workspace.data_ptr() % 256 or not workspace.is_contiguous()):
+        raise ValueError(
+            "workspace must be contiguous and start at a multiple of 256 bytes, as wkv7_workspace"
+            f" makes it, got strides {workspace.stride()} at {workspace.data_ptr():#x}"
         )
 
 
@@ -145,7 +151,7 @@ def wkv7_serving(
             the token t of the call (from 0 on) with seeds + t. Give the number of tokens that a
             sequence has had, plus any salt. None: they are rounded to nearest.
         longest: no sequence of this call, or of a replay of its graph, has more tokens; total if
-            None. It chooses the kernels, 1 the least of them, and is trusted.
+            None. It chooses the kernels: 1 launches the fewest.
         workspace: of `wkv7_workspace`; allocated if None. Only a call with a `longest` above 16
             uses it.
 
@@ -154,13 +160,13 @@ def wkv7_serving(
 
     Raises:
         TypeError, ValueError: an argument has the wrong dtype, shape, layout or device, or needs a
-            gradient. On a CPU lengths and indices are looked at; on a GPU they are trusted.
+            gradient. On a CPU lengths and indices are checked. On a GPU they are not, as the host
+            would have to wait: a slot beyond the pool is memory of something else.
     """
-    S = check_ends(cu_seqlens, r) if isinstance(r, torch.Tensor) and r.ndim == 4 else 0
+    packed = isinstance(r, torch.Tensor) and r.ndim == 4
+    S = check_ends(cu_seqlens, r, longest) if packed else 0  # 0: check_serving says what r is
     check_serving(r, w, k, v, a, b, w0, state_pool, state_indices, S, seeds, scale, decay)
     total = r.shape[1]
-    if longest is not None:
-        check_count("longest", longest)
     longest = min(longest or total, total)
     if workspace is not None and TRITON:
         needed = _scratch_bytes(r, v.shape[3], S) if longest > 16 else 0
