@@ -55,8 +55,8 @@ def trace(kernel: object, grid: Size, *args: Any, **named: Any) -> "AnyTrace":
     Raises:
         TypeError: the kernel cannot be simulated, or the arguments do not fit it.
     """
-    args = [_on_cpu(x) for x in args]
-    named = {name: _on_cpu(x) for name, x in named.items()}
+    args = [on_cpu(x) for x in args]
+    named = {name: on_cpu(x) for name, x in named.items()}
     simulator = _simulator(kernel)
     grid = (grid,) if isinstance(grid, int) else grid
     if simulator.__name__ == CUDA:
@@ -266,12 +266,14 @@ def _trace_of(kernel, launch, named):
     return trace(kernel, *launch, **named)
 
 
-def _on_cpu(value):
+def on_cpu(value):
     """An argument where the simulators can read it."""
+    if type(value).__name__ in ("In", "Out", "InOut") and hasattr(value, "value"):  # of numba
+        value = value.value
     if hasattr(value, "copy_to_host"):  # of numba
         return value.copy_to_host()
     if hasattr(value, "block_shape"):  # a descriptor
-        return dataclasses.replace(value, base=_on_cpu(value.base))
+        return dataclasses.replace(value, base=on_cpu(value.base))
     if hasattr(value, "data_ptr") and value.device.type != "cpu":
         return value.cpu()
     if type(value).__module__.startswith("cupy"):

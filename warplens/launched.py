@@ -29,7 +29,7 @@ from .compiled.assembly import what_is_missing
 from .compiled.cubin import CompileError
 from .compiled.functions import plain
 from .faults import KernelFault
-from .kernels import machine_code, trace
+from .kernels import machine_code, on_cpu, trace
 from .pretend_gpu import Compiled, pretend_gpu, real_devices
 
 
@@ -53,7 +53,8 @@ class SeenLaunch:
     def machine_code(self, arch):
         numba = hasattr(self.kernel, "py_func")
         named = {} if numba else self.named
-        return machine_code(self.kernel, *self.args[numba:], arch=arch, **named)
+        args = map(on_cpu, self.args[numba:])
+        return machine_code(self.kernel, *args, arch=arch, **named)
 
 
 HOW = (
@@ -115,9 +116,18 @@ def launch_of(file, name, text=None):
         lines = [frame.lineno for frame in frames if Path(frame.filename) == Path(file)]
         at = f" at line {lines[-1]}" if lines else ""
         message = f"{file} stops before it launches {name}, {type(error).__name__}{at}: {error}"
-        raise LookupError(f"{message}\n{HOW}") from error
+        raise LookupError(f"{message}\n{_how(error)}") from error
     _kernel(vars(module), name, file)
     raise LookupError(f"{file} does not launch {name}\n{HOW}")
+
+
+def _how(error):
+    """What to do about an error before the launch."""
+    package = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
+    if package in ("numba", "triton", "torch"):
+        extra = "numba" if package == "numba" else "triton"
+        return f"{package} is not installed: pip install 'warplens[{extra}]'"
+    return HOW
 
 
 def _no_kernel(file, name):
@@ -266,12 +276,21 @@ def _has_gpu():
 
 
 def _watch_numba(stack, launched, on_gpu):
+    from .programs.launches import SETTINGS, ProgramKernel
+
+    run = ProgramKernel.launch
+    stack.enter_context(patch.object(SETTINGS, "races", False))
+
+    def launch(self, grid, block, sharedmem, args):  # of numba-cuda-mlir
+        named = {"sharedmem": sharedmem} if sharedmem else {}
+        go = functools.partial(run, self, grid, block, sharedmem, args)
+        return launched(self, grid, (block, *args), named, go)
+
+    stack.enter_context(patch.object(ProgramKernel, "launch", launch))
     try:
         from numba.cuda.dispatcher import _LaunchConfiguration
     except ImportError:
         return
-    from .cuda.run import run as run_cuda
-
     own = _LaunchConfiguration.__call__
 
     def call(self, *args):
@@ -281,7 +300,8 @@ def _watch_numba(stack, launched, on_gpu):
             if on_gpu:
                 return own(self, *args)
             with real_devices():
-                return run_cuda(kernel, self.griddim, self.blockdim, *args, **named)
+                on_cpu = ProgramKernel(kernel.py_func)
+                return run(on_cpu, self.griddim, self.blockdim, self.sharedmem, args)
 
         return launched(kernel, self.griddim, (self.blockdim, *args), named, go)
 

@@ -33,6 +33,8 @@ def pretend_gpu():
             _pretend_triton(stack)
         with contextlib.suppress(ImportError):
             _pretend_numba(stack)
+        with contextlib.suppress(ImportError):
+            _pretend_mlir(stack)
         yield
 
 
@@ -281,77 +283,62 @@ class Compiled:
         return launch
 
 
-# numba.
-class Here(np.ndarray):
-    """Stands for an array of numba on a GPU."""
-
-    def copy_to_host(self, ary=None, stream=0):
-        if ary is None:
-            return np.array(self)
-        ary[...] = self
-        return ary
-
-    def copy_to_device(self, ary, stream=0):
-        self[...] = ary
-
-
-def _to_device(obj, stream=0, copy=True, to=None):
-    if to is None:
-        return np.array(obj).view(Here)
-    to[...] = obj
-    return to
-
-
-def _device_array(shape, dtype=np.float64, strides=None, order="C", stream=0, **options):
-    size = np.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64))
-    fresh = np.full(size, 0xFF, np.uint8)  # NaN: a GPU's fresh memory holds anything
-    return np.ndarray(shape, dtype, fresh, order=order).view(Here)
-
-
-def _device_array_like(ary, stream=0):
-    return _device_array(ary.shape, ary.dtype)
-
-
-DEVICE = types.SimpleNamespace(
-    name=NAME.encode(),
-    compute_capability=(9, 0),
-    id=0,
-    MULTIPROCESSOR_COUNT=H200.sms,
-    WARP_SIZE=32,
-    MAX_THREADS_PER_BLOCK=1024,
-    MAX_THREADS_PER_MULTI_PROCESSOR=32 * H200.warps,
-    MAX_SHARED_MEMORY_PER_BLOCK=48 * 1024,
-    MAX_REGISTERS_PER_BLOCK=H200.registers,
-    MAX_GRID_DIM_X=2**31 - 1,
-    MAX_BLOCK_DIM_X=1024,
-)
-
-OF_NUMBA = {
-    "to_device": _to_device,
-    "as_cuda_array": lambda obj, sync=True: np.asarray(obj).view(Here),
-    "is_available": lambda: True,
-    "get_current_device": lambda: DEVICE,
-    "select_device": lambda device: DEVICE,
-    "pinned": lambda *arrays: contextlib.nullcontext(),
-    "defer_cleanup": contextlib.nullcontext,
-    "stream": Stream,
-    "default_stream": Stream,
-    "event": Event,
-    "event_elapsed_time": lambda start, end: start.elapsed_time(end),
-    "synchronize": _nothing,
-    "close": _nothing,
-    "profile_start": _nothing,
-    "profile_stop": _nothing,
-}
-OF_NUMBA |= {f"{kind}_array": _device_array for kind in ("device", "pinned", "mapped", "managed")}
-OF_NUMBA |= {f"{kind}_array_like": _device_array_like for kind in ("device", "pinned", "mapped")}
-
-
+# numba-cuda and numba-cuda-mlir.
 def _pretend_numba(stack):
+    """The names of `warplens run`, but numba's own `jit`: its kernels can be compiled, too."""
+    import numba
     from numba import cuda
     from numba.cuda.dispatcher import ForAll
 
-    for name, value in OF_NUMBA.items():
-        stack.enter_context(patch.object(cuda, name, value, create=True))
-    threads = lambda self, dispatcher: self.thread_per_block or 128  # noqa: E731
-    stack.enter_context(patch.object(ForAll, "_compute_thread_per_block", threads))
+    from .programs import patch as programs
+
+    _replace(stack, numba, programs.of_numba(numba))
+    for module, names in programs.replacements(cuda):
+        own = {"jit": _without_signature(module.jit)} if "jit" in names else {}
+        _replace(stack, module, names | own)
+    _replace(stack, cuda, {"as_cuda_array": _as_cuda_array})
+    _replace(stack, ForAll, {"__call__": _for_all})
+
+
+def _pretend_mlir(stack):
+    import numba_cuda_mlir
+    from numba_cuda_mlir import cuda, numba_cuda
+
+    from .programs import patch as programs
+
+    _replace(stack, numba_cuda_mlir, programs.of_mlir(numba_cuda_mlir))
+    for module in (numba_cuda, cuda):
+        for part, names in programs.replacements(module):
+            _replace(stack, part, names)
+        _replace(stack, module, {"as_cuda_array": _as_cuda_array})
+
+
+def _replace(stack, module, names):
+    for name, value in names.items():
+        stack.enter_context(patch.object(module, name, value, create=True))
+
+
+def _without_signature(jit):
+    """`cuda.jit` that compiles nothing yet: a signature would need a GPU at once."""
+
+    def lazy(func_or_sig=None, *args, **options):
+        function = callable(getattr(func_or_sig, "py_func", func_or_sig))
+        function = function and not hasattr(func_or_sig, "return_type")  # numba's types are callable
+        return jit(func_or_sig if function else None, *args, **options)
+
+    return lazy
+
+
+def _for_all(self, *args):
+    """In place of numba's `ForAll.__call__`, which compiles first."""
+    threads = self.thread_per_block or 128
+    if blocks := -(-self.ntasks // threads):
+        self.dispatcher[blocks, threads, self.stream, self.sharedmem](*args)
+
+
+def _as_cuda_array(obj, sync=True):
+    from .programs import arrays
+
+    if hasattr(obj, "data_ptr"):  # a tensor, which lies in the CPU's memory
+        return arrays.DeviceArray(np.asarray(obj))
+    return arrays.as_cuda_array(obj, sync)

@@ -19,7 +19,7 @@ from . import from_triton as cubin_triton
 from .apart import Crashed, apart
 from .cubin import CompileError
 from .disassembler import disassembled, nvidia_tool
-from .functions import dependencies, plain
+from .functions import dependencies, named, plain
 from .targets import own_target
 
 __all__ = ["Assembly", "CompileError", "assembly", "can_compile", "what_is_missing"]
@@ -156,11 +156,20 @@ def what_is_missing(kernel: object = None) -> str | None:
     Args:
         kernel: a kernel, to ask only for what it needs; without, both numba and Triton count.
     """
+    if kernel is not None and _of_mlir(kernel):
+        return "machine code of numba-cuda-mlir's kernels is not supported, only numba-cuda's"
     ways = [cubin_numba, cubin_triton] if kernel is None else [_way(kernel)]
     reasons = [reason for way in ways if (reason := way.missing())]
     if not reasons and nvidia_tool("nvdisasm") is None:
         return "nvdisasm is missing: pip install 'warplens[machine-code]' brings it"
     return reasons[0] if reasons else None
+
+
+def _of_mlir(kernel):
+    """Whether it, or a name in it, comes from numba-cuda-mlir."""
+    values = [type(kernel), *named(plain(kernel)).values()]
+    places = [getattr(x, "__module__", None) or getattr(x, "__name__", "") for x in values]
+    return any(str(place).startswith("numba_cuda_mlir") for place in places)
 
 
 def assembly(

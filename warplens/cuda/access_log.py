@@ -157,7 +157,7 @@ class Recorder(CudaMachine):
     def site(self, memory, op, width):
         """The number of the kernel's current instruction, for this array and kind of access."""
         frame = self.frame()
-        key = op, *instruction(frame)
+        key = op, width, *instruction(frame)  # the copy of a record accesses fields of many widths
         if key not in memory.sites:
             memory.sites[key] = len(self.sites)
             place = Place(frame.f_code, frame.f_lineno)

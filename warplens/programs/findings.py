@@ -5,6 +5,7 @@ import os
 import sys
 from dataclasses import dataclass, field
 
+from ..cuda import dialects
 from ..wording import many
 
 KINDS = ("text", "html", "json", "github")
@@ -61,6 +62,8 @@ class Findings:
 
     def summary(self):
         """One line."""
+        if not self.launches:
+            return f"warplens: no kernel was launched{_hint()}"
         verdict = many(len(self), "finding") if self.by_key else "no race and no fault"
         text = f"warplens: {verdict} in {many(self.launches, 'launch', 'launches')}"
         if self.refused:
@@ -86,6 +89,13 @@ class Findings:
                 finding = Finding(**fields)
                 key = finding.kind, finding.kernel, finding.text
                 self.by_key.setdefault(key, finding)
+
+
+def _hint():
+    """What else can be done with a program that has launched nothing here."""
+    if "triton" in sys.modules and not dialects.imported():
+        return "; for a kernel of Triton or Gluon: warplens trace FILE.py:KERNEL"
+    return ""
 
 
 FOUND = Findings()

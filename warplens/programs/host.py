@@ -78,7 +78,7 @@ class HostEvent:
 class Device:
     """The one GPU, which answers as an H200 would."""
 
-    id, name, uuid = 0, b"an H200 that is not there", "GPU-00000000-0000-0000-0000-000000000000"
+    id, name, uuid = 0, "an H200 that is not there", "GPU-00000000-0000-0000-0000-000000000000"
     compute_capability = CAPABILITY
     MULTIPROCESSOR_COUNT, WARP_SIZE, MAX_THREADS_PER_BLOCK = H200.sms, 32, 1024
     MAX_THREADS_PER_MULTI_PROCESSOR = 32 * H200.warps

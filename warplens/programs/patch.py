@@ -54,24 +54,38 @@ def _no_array(obj):
 def cuda(module):
     """`numba.cuda`, or that of numba-cuda-mlir."""
     _settings()
-    vars(module).update(CUDA)
+    for changed, names in replacements(module):
+        vars(changed).update(names)
+
+
+def replacements(module):
+    """(module, {name: what it becomes}) for a `cuda` module and the modules below it."""
+    names = dict(CUDA)
     if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") != "0":
-        module.is_bfloat16_supported = lambda: False  # its `bf16` is empty
+        names["is_bfloat16_supported"] = lambda: False  # its `bf16` is empty
     if hasattr(module, "DeviceNDArray"):
-        module.DeviceNDArray = arrays.DeviceArray
+        names["DeviceNDArray"] = arrays.DeviceArray
     own = getattr(module, "vectorize", None)
     if own is not None:
-        module.vectorize = vectorize(own, default="cuda")
-    for name, names in BELOW.items():
-        part = sys.modules.get(f"{module.__name__}.{name}")
+        names["vectorize"] = vectorize(own, default="cuda")
+    yield module, names
+    for below, names in BELOW.items():
+        part = sys.modules.get(f"{module.__name__}.{below}")
         if part is not None:
-            vars(part).update({n: value for n, value in names.items() if hasattr(part, n)})
+            yield part, {n: value for n, value in names.items() if hasattr(part, n)}
 
 
 def numba(module):
     """`numba.vectorize(…, target="cuda")`."""
-    module.vectorize = vectorize(module.vectorize)
-    module.guvectorize = _without_cuda(module.guvectorize)
+    vars(module).update(of_numba(module))
+
+
+def of_numba(module):
+    """{name: what it becomes} for `numba` itself."""
+    return {
+        "vectorize": vectorize(module.vectorize),
+        "guvectorize": _without_cuda(module.guvectorize),
+    }
 
 
 def _without_cuda(own):
@@ -84,10 +98,13 @@ def _without_cuda(own):
 
 
 def mlir(module):
-    """`numba_cuda_mlir` itself, which has some names of its `cuda`, too."""
-    for name, value in CUDA.items():
-        if name in vars(module):
-            setattr(module, name, value)
+    """`numba_cuda_mlir` itself."""
+    vars(module).update(of_mlir(module))
+
+
+def of_mlir(module):
+    """{name: what it becomes} for `numba_cuda_mlir` itself, which has some names of its `cuda`."""
+    return {name: value for name, value in CUDA.items() if name in vars(module)}
 
 
 def _settings():
