@@ -3,6 +3,8 @@
     from warplens import banks, machine_code, occupancy, races, roofline, timeline, trace
 
 For numba.cuda, Triton and Gluon kernels. Importing it does not import a compiler.
+
+PYTEST_DONT_REWRITE: with WARPLENS=1, this is imported before pytest could rewrite its asserts.
 """
 
 from typing import TYPE_CHECKING

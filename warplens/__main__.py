@@ -5,8 +5,8 @@ import sys
 from .command_line import run
 
 COMMANDS = {
-    "trace": "count what a kernel asks of memory, and find its races, without a GPU",
-    "run": "run a program of numba-cuda or numba-cuda-mlir on the CPU, and find what is wrong",
+    "trace": "count the memory accesses of a kernel and find its races, without a GPU",
+    "run": "run a program of numba-cuda or numba-cuda-mlir on the CPU; report races and faults",
 }
 HELP = "usage: warplens COMMAND …\n\n" + "\n".join(
     f"  {name:5}   {purpose}" for name, purpose in COMMANDS.items()

@@ -388,7 +388,7 @@ def main(argv=None):
     """Traces a launch and prints it. Returns 0, 1 for a race or a fault, 2 for a wrong request."""
     top = argparse.ArgumentParser(
         prog="warplens trace",
-        description="Count what a kernel asks of memory, and find its races, without a GPU.",
+        description="Count the memory accesses of a kernel and find its races, without a GPU.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

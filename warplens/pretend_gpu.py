@@ -323,7 +323,9 @@ def _without_signature(jit):
 
     def lazy(func_or_sig=None, *args, **options):
         function = callable(getattr(func_or_sig, "py_func", func_or_sig))
-        function = function and not hasattr(func_or_sig, "return_type")  # numba's types are callable
+        function = function and not hasattr(
+            func_or_sig, "return_type"
+        )  # numba's types are callable
         return jit(func_or_sig if function else None, *args, **options)
 
     return lazy

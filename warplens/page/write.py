@@ -77,7 +77,7 @@ class Parts:
             keys.append(line and line[0])
             rows.append(["", "", element("code", "⋮"), *[""] * len(used)] if line is None else
                         self._line(*line, numbers.get(line[0]), used, hottest))  # fmt: skip
-        says = f"What each line asks for; the bars compare the {self.way.HEAT} of the lines."
+        says = f"The accesses of each line; the bars compare the {self.way.HEAT} of the lines."
         if self.source.omitted:
             says += f" {many(self.source.omitted, 'more line')} would make this page too large."
 

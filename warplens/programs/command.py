@@ -4,7 +4,6 @@ import argparse
 import os
 import runpy
 import sys
-import traceback
 
 from . import hook
 
@@ -74,19 +73,6 @@ def _run(options):
             return 1
         return int(end.code or 0)
     except Exception:
-        _print_error(*sys.exc_info())
+        hook.print_error(*sys.exc_info())
         return 1
     return 0
-
-
-def _print_error(kind, error, where):
-    """A traceback without the lines of the simulator, and of what started the program."""
-    shown = traceback.TracebackException(kind, error, where)
-    own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    part = shown
-    while part is not None:
-        part.stack[:] = [
-            x for x in part.stack if not x.filename.startswith(own) and "runpy" not in x.filename
-        ]
-        part = part.__cause__
-    print("".join(shown.format()), end="", file=sys.stderr)

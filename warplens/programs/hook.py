@@ -46,6 +46,29 @@ def start_at_once():
 
     start()
     atexit.register(_at_exit, os.getpid())
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _excepthook
+
+
+def _excepthook(kind, error, where):
+    """As Python prints it; where a kernel was launched, without the lines of the simulator."""
+    launched = f"{__package__}.launches" in sys.modules
+    return (print_error if launched else sys.__excepthook__)(kind, error, where)
+
+
+def print_error(kind, error, where):
+    """A traceback without the lines of the simulator, and of what started the program."""
+    import traceback
+
+    shown = traceback.TracebackException(kind, error, where)
+    own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    part = shown
+    while part is not None:
+        part.stack[:] = [
+            x for x in part.stack if not x.filename.startswith(own) and "runpy" not in x.filename
+        ]
+        part = part.__cause__
+    print("".join(shown.format()), end="", file=sys.stderr)
 
 
 def _at_exit(process):

@@ -1,6 +1,7 @@
 """`pytest --warplens`: tests of kernels run without a GPU, and fail where a kernel is wrong."""
 
 import json
+import sys
 
 import pytest
 
@@ -42,15 +43,30 @@ def pytest_runtest_call(item):
     before, FOUND.test = len(FOUND), item.nodeid
     try:
         result = yield
-    except BaseException:  # the test fails by itself: its report shows why its kernel may be wrong
+    except BaseException:
+        _hide_own_frames()
+        # The test fails by itself: its report shows why its kernel may be wrong.
         if new := _new(before):
             item.add_report_section("call", "warplens found", "\n".join(map(str, new)))
         raise
     finally:
         FOUND.test = None
     if new := _new(before):
-        pytest.fail("warplens found:\n" + "\n".join(map(str, new)), pytrace=False)
+        pytest.fail("warplens found: " + "\n".join(map(str, new)), pytrace=False)
     return result
+
+
+def _hide_own_frames():
+    """A fault's traceback ends at the line of the kernel; pytest asks each frame's globals."""
+    from ..faults import KernelFault
+
+    def hide(info):
+        return info is not None and isinstance(info.value, KernelFault)
+
+    own, tests = __package__.partition(".")[0] + ".", __package__.partition(".")[0] + ".tests"
+    for name, module in list(sys.modules.items()):
+        if name.startswith(own) and not name.startswith(tests):
+            module.__tracebackhide__ = hide
 
 
 def _new(before):

@@ -53,6 +53,42 @@ if __name__ == "__main__":
     raise SystemExit("nobody comes here")
 """
 
+EVERYTHING = """
+import numpy as np
+from numba import cuda, vectorize
+
+
+@vectorize(["float32(float32)"], target="cuda")
+def halved(x):
+    return x / 2
+
+
+@cuda.reduce
+def total(a, b):
+    return a + b
+
+
+@cuda.jit("void(float32[::1])")
+def prepare(x):
+    x[cuda.grid(1)] *= 2
+
+
+@cuda.jit(["void(float32[::1], float32)"])
+def scaled(x, by):
+    if cuda.grid(1) < x.size:
+        x[cuda.grid(1)] *= by
+
+
+stream = cuda.stream()
+with stream.auto_synchronize():
+    x = cuda.to_device(np.ones(64, np.float32), stream=stream)
+    prepare[1, 64, stream](x)
+assert isinstance(cuda.get_current_device().name, str) and len(cuda.gpus) == 1
+assert cuda.current_context().get_memory_info().free > 0
+assert halved(x).copy_to_host().sum() == 64 and total(x) == 128
+scaled.forall(x.size)(x, 3.0)
+"""
+
 TRITON = """
 import torch
 import triton
@@ -118,6 +154,19 @@ def test_a_launch_in_words(write, capsys):
     assert "mirrored, sm_90" in output or "missing" in output
     launched = launch_of(file, "mirrored", launch)
     assert launched.grid == 3 and launched.args[0] == 8 and launched.args[1].dtype == torch.float32
+
+
+def test_the_host_of_a_file_may_use_what_a_program_may(write, capsys):
+    assert main([write(EVERYTHING) + ":scaled", "--arch", "sm_90"]) == 0
+    output = capsys.readouterr().out
+    assert "scaled: 1 block of 128 threads" in output
+    assert "scaled, sm_90" in output or "missing" in output
+
+
+def test_a_package_that_is_not_there_is_named_with_its_extra(write, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "triton", None)
+    assert main([write(TRITON.format(step="BLOCK")) + ":scaled"]) == 2
+    assert "pip install 'warplens[triton]'" in capsys.readouterr().err
 
 
 @needs_triton

@@ -138,6 +138,11 @@ def test_the_hook_that_the_wheel_lays_beside_the_packages(tmp_path):
     assert run.returncode == 1 and "race on s[" in run.stderr, run.stderr
 
 
+def test_a_program_without_a_launch_is_not_called_right(tmp_path):
+    run = ran(tmp_path, "import nothing_of_this_name")
+    assert run.returncode == 1 and "no kernel was launched" in run.stderr, run.stderr
+
+
 def test_python_reads_the_hook_twice_in_a_virtual_environment_and_the_report_is_one(tmp_path):
     (tmp_path / "program.py").write_text(RIGHT)
     hook = open(os.path.join(HOME, "warplens", "warplens.pth"), encoding="utf-8").read()
@@ -189,6 +194,9 @@ TESTS = textwrap.dedent("""
         x = np.zeros(8)
         spread[1, 8](x)
         assert x.all()
+
+    def test_outside():
+        right[1, 9](np.zeros(8))
 """)
 
 
@@ -204,12 +212,17 @@ def test_pytest_fails_the_test_that_launches_a_race(tmp_path, workers):
         env=os.environ | {"PYTHONPATH": HOME, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
-    assert "2 failed, 1 passed" in run.stdout, run.stdout + run.stderr
+    assert "3 failed, 1 passed" in run.stdout, run.stdout + run.stderr
+    assert "test_it.py:13: OutOfBounds" in run.stdout and "checked_array.py" not in run.stdout
     assert "race on x[" in run.stdout and "test_it.py:9: shifted" in run.stdout
     assert "warplens found call" in run.stdout and "spread" in run.stdout  # beside its assertion
     findings = json.loads((tmp_path / "warplens-report.json").read_text())["findings"]
-    assert [x["test"].split("::")[1] for x in findings] == ["test_race", "test_wrong_result"]
-    assert {x["kind"] for x in findings} == {"Race"}
+    assert [x["test"].split("::")[1] for x in findings] == [
+        "test_race",
+        "test_wrong_result",
+        "test_outside",
+    ]
+    assert [x["kind"] for x in findings] == ["Race", "Race", "OutOfBounds"]
 
 
 @pytest.mark.skipif(not MLIR, reason="WARPLENS_MLIR_PYTHON names no Python with numba-cuda-mlir")
@@ -220,3 +233,11 @@ def test_a_program_of_numba_cuda_mlir(tmp_path):
     assert run.returncode == 1 and "race on s[" in run.stderr, run.stderr
     run = ran(tmp_path, RIGHT.replace("from numba import cuda, float32", new), "0", python=MLIR)
     assert run.returncode == 0, run.stderr
+    (tmp_path / "program.py").write_text(text)
+    command = [MLIR, "-m", "warplens", "trace", "program.py:doubled", "--html", "page.html"]
+    run = subprocess.run(
+        command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": HOME},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert run.returncode == 1 and "RACE on s[" in run.stdout, run.stderr
+    assert "machine code of numba-cuda-mlir" in (tmp_path / "page.html").read_text()

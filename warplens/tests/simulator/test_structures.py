@@ -134,3 +134,17 @@ def test_a_structure_past_the_end_is_a_fault():
 @pytest.mark.parametrize("kernel, faults", [(copied_through_shared, 0), (field_unset, 1)])
 def test_structures_in_shared_memory_know_which_fields_were_written(kernel, faults):
     assert len(traced(kernel, particles(), np.zeros(32)).faults) == faults
+
+
+@cuda.jit
+def copied(p, q):
+    q[cuda.threadIdx.x] = p[cuda.threadIdx.x]
+
+
+def test_the_copy_of_a_structure_counts_each_field_with_its_own_width():
+    counts = traced(copied, particles(), particles())
+    assert counts.bytes("global", "load", "p") == 32 * (4 + 8 + 4)
+    assert {(row.width, row.requests) for row in counts.rows if row.array == "q"} == {
+        (4, 2),
+        (8, 1),
+    }
