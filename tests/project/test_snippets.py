@@ -90,4 +90,4 @@ def test_every_page_has_its_snippets():
     assert sum(name.startswith("docs/library") for name in SNIPPETS) == 9
     own = [prints for name, (_, prints) in SNIPPETS.items() if name.startswith("docs/own_kernels")]
     assert len(own) == 6 and all(own)
-    assert sum(name.startswith("docs/doors") for name in SNIPPETS) == 4
+    assert sum(name.startswith("docs/doors") for name in SNIPPETS) == 5

@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from support.serving_cases import (
 )
 from support.wkv7_cases import SINGLE
 
+from rwkv_lessons.sequences import arguments
 from rwkv_lessons.wkv7 import wkv7_step
 from rwkv_lessons.wkv7.serving import (
     drafts,
@@ -234,6 +236,13 @@ def test_a_pool_of_inference_mode_is_updated_only_there():
     assert torch.equal(inside, pool)  # nothing was written
     wkv7_serving(*tokens, pool, indices, ends)
     assert torch.equal(after, pool)
+
+
+def test_numbers_on_a_gpu_are_read_on_request_alone(monkeypatch):
+    numbers = {x: SimpleNamespace(device=SimpleNamespace(type=x)) for x in ("cpu", "cuda", "meta")}
+    for asked, expected in ((False, ["cpu"]), (True, ["cpu", "cuda"])):
+        monkeypatch.setattr(arguments, "LOOKS_AT_CU_SEQLENS", asked)
+        assert [x for x, y in numbers.items() if arguments.reads_values_of(y)] == expected
 
 
 def test_wrong_drafts_say_what_is_wrong():
