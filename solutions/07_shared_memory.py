@@ -124,8 +124,8 @@ EXERCISES = {
         ),
         symptoms={
             "by hand": "If there is a NaN, an element of a shared array is read before it is "
-            "filled: which thread fills it, and do all threads wait? If there is no NaN, compute "
-            "two tokens on paper.",
+            "filled: which thread fills it, and do all threads wait? If there is no NaN, compare "
+            "with o_j = Σ_i r_i·u_i·k_i·v_j, the first token: only v has the index j.",
             "state": "The first token is right. Does one thread store the next r and k while "
             "another still reads the old ones?",
             "order": "Every thread needs a whole row: where must the threads wait for each other?",

@@ -331,7 +331,8 @@ def launch_balanced(B, C, T, tile=TILE):
 NAIVE = {
     "by hand": "With ones, o[t] is t + 1: u runs from 0 to t, and both count.",
     "distance": "Token u has the weight w[c, T - 1 - (t - u)]; token t itself has the last one.",
-    "channel": "Block n has channel n % C, in w as in k.",
+    "channel": "Block n has channel n % C, in w as in k. Its threads begin at t = "
+    "cuda.threadIdx.x, whichever block it is.",
     "batch": "Block n has batch row n // C; w has no batch axis.",
     "causal": "The loop over u ends at t: no later token counts.",
     "tail": "Every output below T is written, and no other.",

@@ -321,7 +321,7 @@ EXERCISES = {
             answer(
                 Case("one tile", "by hand", columns(numbers(2, 4), **SMALL)),
                 Case("rows for three tiles", "loop", columns(numbers(6, 4), **SMALL)),
-                Case("the last tile has one row", "mask", columns(numbers(5, 4), **SMALL)),
+                Case("the last tile has one row", "last rows", columns(numbers(5, 4), **SMALL)),
                 Case("columns for two programs", "blocks", columns(numbers(2, 8), **SMALL)),
                 Case("six columns", "mask", columns(numbers(3, 6), **SMALL)),
                 Case("one row, one column", "mask", columns(numbers(1, 1), **SMALL)),
@@ -345,6 +345,8 @@ EXERCISES = {
         symptoms={
             "by hand": "The sum goes down a column: over the rows of the tile, axis 0.",
             "loop": "Each iteration takes the next BM rows and adds to the sum so far.",
+            "last rows": "range(0, M, BM) includes the last, incomplete tile: its surplus rows are "
+            "masked, and count as 0.",
             "blocks": "Program p starts at column p · BN.",
             "stride": "The next row starts stride elements later.",
         },

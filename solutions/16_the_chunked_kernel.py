@@ -268,7 +268,9 @@ EXERCISES = {
         symptoms={
             "by hand": "With one token and an empty state, o is Σ r·u·k·v, and the new state is "
             "k·v, undecayed.",
-            "chunk": "A token reads the earlier ones, column s < row t, and itself with the bonus.",
+            "chunk": "A token reads the earlier ones, column s < row t, and itself with the bonus. "
+            "What it reads has faded up to the token before it: b excludes its own w, which a "
+            "includes.",
             "state in": "The tokens read the state as it was before the chunk, faded by "
             "exp(b_before). The state itself fades along the keys: exp(b_last)[:, None].",
             "state": "After a chunk the old state has faded by exp(b_last), and token s's k·v by "
@@ -278,6 +280,8 @@ EXERCISES = {
             "tile with (o_t < T)[:, None]. A masked w has to be 0.",
             "batch": "Token t of row i_b and head i_h is row (i_b·T + t)·H + i_h; program p has "
             "row p // H and head p % H.",
+            "not a number": "A masked w has to be 0: with −∞, a difference of sums is −∞ − (−∞), "
+            "which is NaN.",
             "never written": "Store o once in each chunk, inside the loop, and s1 once, after it.",
         },
     ),

@@ -203,8 +203,8 @@ FLIGHTS = {
     "phase that belongs to this use of the stage.",
     "fence": "The order is: threads write, then the fence, then the copy that reads what they "
     "wrote.",
-    "overwritten": "A copy out may still be reading this tile. store_wait(0) waits for the "
-    "copies out.",
+    "overwritten": "Is it a copy in? Then the next tile belongs in the other stage, 1 - i, with "
+    "its own barrier. A copy out? store_wait(0) waits until it has read the tile.",
     "left": "At the end nothing may be in flight: no store, and no tile that is never used.",
     "tile": "Copy one tile, at [row, column]: the output is -exp of the input.",
     "head": "Head h is in columns 64·h to 64·h + 63 of a row.",
@@ -250,7 +250,8 @@ EXERCISES = {
             ),
         ),
         symptoms={
-            "the second tile": "Use the stages in turn: 0, 1, 0, 1, …",
+            "the second tile": "Use the stages in turn: 0, 1, 0, 1, … The second tile is the "
+            "first in stage 1, so it waits for phase 0.",
             "a stage for the second time": "On its second use a barrier is in phase 1.",
             "a stage for the third time": "On its third use a barrier is in phase 0 again.",
             "three stages": "Tiles 0, 1, 2 use the three stages for the first time, tiles 3, 4, "

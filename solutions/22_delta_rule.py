@@ -246,6 +246,8 @@ EXERCISES = {
             "tile before it decays; b and exp(w) multiply rows, [:, None]; z and v are columns, "
             "[None, :].",
             "state": "Each token starts from the tile that the token before it left.",
+            "blocks": "A program's values start at program_id(0) · BV, and it holds all keys. Rows "
+            "of v and o have V elements, the other rows K.",
             "decay": "Each row of the tile, a key, is multiplied by its own exp(w): [:, None].",
         },
     ),

@@ -184,7 +184,8 @@ EXERCISES = {
             nothing_larger(lambda: (*scores(4, 100), 8), 3 * 4 * 8, "three times rows × BN"),
         ),
         symptoms={
-            "one block": "p is exp(score − largest), total is its sum, and acc is p @ latent.",
+            "one block": "p is exp(score − largest), total is its sum, and acc is p @ latent. The "
+            "old sums are multiplied by exp(m − larger), which is 0 at first.",
             "two blocks": "The second block may have a larger maximum. Then multiply the old "
             "sums, total and acc, by exp(m − larger).",
             "scores around 90": "exp(90) overflows in float32: subtract the largest score first.",
@@ -244,7 +245,7 @@ EXERCISES = {
         ),
         symptoms={
             "two queries": "The kernel's sizes are those of the tensors: R is the last axis of "
-            "q_latent, P that of q_rope, V the second of w_v.",
+            "q_latent, P that of q_rope, V the second of w_v. o has the type of w_v.",
             "many queries": "Take as many blocks of queries as needed to cover all M.",
             "an earlier part in the cache": "There are M queries but N tokens.",
             "batch rows and heads": "There is a program for each head of each batch row: B·H.",
@@ -253,7 +254,8 @@ EXERCISES = {
             "launch": "kernel[grid](…) takes the tensors in the order of the signature, then M, "
             "N, scale, then the sizes by name. o is newly allocated, in the type of w_v.",
             "sizes": "The kernel masks everything past the end, so it got sizes larger than the "
-            "tensors. Are the sizes those of the tensors?",
+            "tensors, or a program number that does not exist: is the grid (blocks of queries, "
+            "B·H), in this order?",
         },
     ),
     "kernel": Exercise(
@@ -328,8 +330,10 @@ EXERCISES = {
         ),
         symptoms={
             "by hand": "A score has two parts; their sum is multiplied by scale. The query is "
-            "token own = 3 and sees all four. Divide by b_sum before w_v.",
-            "blocks": "When the maximum grows, multiply both sums by exp(b_max − larger).",
+            "token own = 3 and sees all four. Divide by b_sum before w_v, whose element [r, v] is "
+            "number (i_h·V + v)·R + r.",
+            "blocks": "When the maximum grows, multiply both sums by exp(b_max − larger). And "
+            "are all blocks read? The last query of a program is token N − M + o_m.",
             "tail": "The last block extends past the end of the sequence. Those columns hold "
             "zeros, so their score is 0, and exp(0 − m) is added to the sum.",
             "mask": "Mask queries past M and tokens past N in loads, and queries in the store. "

@@ -140,9 +140,12 @@ class SharedTile:
     def refuse_written(self, by):
         if self.state.written:
             message = f"{self.name}: a tile was written by threads, and no fence came after"
-            why = f"threads wrote it in line {self.state.written.line}, and {by} goes another way "
+            why = f"threads wrote it in line {self.state.written.line}, and {by} reads "
             raise MissingFence(
-                message, None, why + "to shared memory: it may find old numbers", FENCE
+                message,
+                None,
+                why + "shared memory through another path: it may find old values",
+                FENCE,
             )
 
 
@@ -221,9 +224,9 @@ class Barrier:
         self.used = True
         if self.phase % 2 != int(phase):
             message = (
-                f"the wait of line {self.log.here().line} returned at once: it asked for phase "
+                f"the wait of line {self.log.here().line} returned at once: it named phase "
+                f"{int(phase)} of {self.name}, whose current phase is {self.phase % 2}"
             )
-            message += f"{int(phase)} of {self.name}, and the running one is {self.phase % 2}"
             for flight, *_ in self.loads:
                 flight.at_once = message
             self.log.step("wait", self.name)

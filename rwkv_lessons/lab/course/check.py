@@ -14,6 +14,7 @@ from .terminal import FAINT, GREEN, RED, busy, in_notebook, paint, width
 PASSED, FAILED, ABSENT = "passed", "FAILED", "not available here"
 MARKS = {PASSED: ("✓", GREEN), FAILED: ("✗", RED), ABSENT: ("·", FAINT)}
 INDENT = " " * 19  # of a row's text
+EDGE = 116  # columns of a notebook on a laptop's screen, 1,366 pixels wide
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,10 +29,22 @@ class Row:
     def __str__(self):
         mark, colour = MARKS[self.verdict]
         text = say(self.text or (ABSENT if self.verdict == ABSENT else ""))
-        lines = [*wrapped(text, width() - len(INDENT)), *map(say, self.details)]
+        lines = [
+            *wrapped(text, width() - len(INDENT)),
+            *(line for x in self.details for line in _detail(say(x))),
+        ]
         first, *more = lines or [""]
         first = f"  {paint(mark, colour)} {self.kind:<14} {first}".rstrip()
         return "\n".join([first, *(INDENT + line for line in more)])
+
+
+def _detail(line):
+    """Its lines: a notebook would break a long one inside a word."""
+    if not in_notebook():
+        return [line]
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    first, *more = wrapped(line.strip(), EDGE - len(INDENT), indent) or [indent]
+    return [first[2:], *more]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,8 @@ A hint that fits one exercise only belongs there, in the solution file.
 """
 
 HINTS = {
-    "by hand": "Compute two tokens on paper: o[0] = Σ r·u·k·v, then the state is k·v.",
+    "by hand": "Compute two tokens on paper. The first finds an empty state: o_j = "
+    "Σ_i r_i·u_i·k_i·v_j. After it, S_ij = k_i·v_j.",
     "state": "For each token: is the state used first, then multiplied by the decay, and only "
     "then is k·v added?",
     "head": "r, k, v, decay and u all depend on h, and each head has its own state.",
@@ -49,6 +50,7 @@ HINTS = {
     "axes": "Two axes are swapped: which index belongs to which axis?",
     "leading axes": "The axes in front are missing: each batch row or head has a result of its "
     "own. A matrix that is the same for all of them, such as an identity, is expanded first.",
+    "nothing": "Does the function end with a return, in the outermost block?",
     "shape": "How many axes does the result have, and how long is each? The docstring says.",
     "loop over tokens": "All tokens of a chunk at once: they are rows of a matrix.",
     "loop over heads": "Process all heads at once: as leading axes of a product, or as an axis "

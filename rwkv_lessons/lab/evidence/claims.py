@@ -151,7 +151,13 @@ def compiled(read: Callable, claims, arch):
             counts.append(f"{asm.registers} registers")
         if asm.shared_bytes:
             counts.append(f"{-(-asm.shared_bytes // 1024)} KB shared")
-        warnings = tuple(filter(None, (claim.warning(asm) for claim in claims)))
+        warnings = [claim.warning(asm) for claim in claims]
+        if asm.local_bytes > FEW_BYTES:
+            warnings.append(
+                f"{asm.local_bytes:,} bytes of local memory a thread: arrays that are not in "
+                "registers are in global memory"
+            )
+        warnings = tuple(filter(None, warnings))
         return Row("machine code", PASSED, f"{' · '.join(counts)} ({arch})", warnings)
 
     gather.kind = "machine code"

@@ -88,7 +88,9 @@ def compare(
         by_how_much: whether to say so; then all of `got` is known to have been written.
     """
     if got is None:
-        raise WrongResult("nothing was returned")
+        nothing = WrongResult("nothing was returned")
+        nothing.symptom = "nothing"
+        raise nothing
     if str(getattr(got, "dtype", "")) == "torch.bfloat16":
         raise WrongResult("got bfloat16, with 8 bits of each number; want float32")
     numbers = f"got {got}, want {want}" if isinstance(want, tuple) else None

@@ -111,12 +111,12 @@ def judged(launch: Callable, problem: Callable, cases, traced, counted, quick=No
 
     def wrong(kernel, exercise, case, error):
         name = "{} (B={} T={} H={} N={})".format(case.name, *case.shape)
-        few = problem(kernel, exercise, counted[0].cases[0])
         if isinstance(error, trace.KernelFault):
             return Row("answer", FAILED, name, why(error, exercise, case)), STOPPED
-        if cause := cause_in(kernel, *few.launches[0], few.constants):  # not what came of it
-            answer = Row("answer", FAILED, f"{name}: {error}", why(cause, exercise, case))
-            return answer, Row("traffic", FAILED, "not counted (see above)")
+        for tried in (case, counted[0].cases[0]):  # this one may be too small for it to show
+            given = problem(kernel, exercise, tried)
+            if cause := cause_in(kernel, *given.launches[0], given.constants):
+                return caused(name, error, cause, exercise, case)
         longer = problem(kernel, exercise, counted[0].cases[-1])
         ((grid, block, arrays), *_) = longer.launches
         race = mishap([traced_launch(kernel, grid, block, arrays, longer.constants)], exercise)
@@ -135,6 +135,12 @@ def judged(launch: Callable, problem: Callable, cases, traced, counted, quick=No
 
     gather.kind = "answer"
     return (gather,)
+
+
+def caused(name, error, cause, exercise, case):
+    """The rows of a wrong answer that a fault or a race explains: the hint is for the cause."""
+    answer = Row("answer", FAILED, f"{name}: {error}", why(cause, exercise, case))
+    return answer, Row("traffic", FAILED, "not counted (see above)")
 
 
 def mishap(traces, exercise):

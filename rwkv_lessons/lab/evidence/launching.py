@@ -62,6 +62,7 @@ class Launcher:
             return
         sizes = {name: x for name, x in bound.items() if not isinstance(x, torch.Tensor)}
         grid = grid(sizes) if callable(grid) else grid
+        programs = programs_in(grid)
         try:
             # What the interpreter makes and does is not the function's.
             with unlimited(), unwatched(), torch._C.DisableTorchFunction():
@@ -74,7 +75,6 @@ class Launcher:
             message = f"{self.name} rounds float32 operands of tl.dot to 11 bits (TF32)"
             raise Flaw(message, "input_precision")
         working = {x.program for x in watched.accesses if x.op == "store" and len(x.offsets)}
-        programs = torch.Size(grid if isinstance(grid, tuple) else (grid,)).numel()
         if len(working) < programs:
             text = f"{programs - len(working)} of {programs} programs of {self.name} write nothing"
             raise Flaw(text, "idle")
@@ -105,6 +105,15 @@ class Launcher:
                 if other_name != name and isinstance(y, torch.Tensor) and _overlap(x, y):
                     raise Flaw(f"{name} is written over {other_name}", "launch")
         return bound
+
+
+def programs_in(grid):
+    """How many programs a grid has; raises `Flaw` if Triton would not launch it."""
+    if not isinstance(grid, tuple | list):
+        raise Flaw(f"the grid is {grid!r}, want a tuple: kernel[({grid},)](…)", None)
+    if not 1 <= len(grid) <= 3 or any(n < 1 for n in grid):
+        raise Flaw(f"the grid is {tuple(grid)}, want one to three numbers of at least 1", "grid")
+    return torch.Size(grid).numel()
 
 
 class Homeless(TorchFunctionMode):

@@ -330,3 +330,13 @@ def test_a_result_needs_evidence_that_passed():
         return Result("x", tuple(Row("k", v) for v in verdicts), True, print).right
 
     assert right(PASSED, ABSENT) and not right(ABSENT) and not right(PASSED, FAILED)
+
+
+def test_a_notebook_breaks_a_long_detail_between_words(monkeypatch):
+    row = Row("answer", FAILED, "n=70", ("  line 4: " + "word " * 30, "hint: short"))
+    assert len(str(row).splitlines()) == 3  # a terminal breaks lines itself
+    monkeypatch.setattr(checking, "in_notebook", lambda: True)
+    _, first, second, last = str(row).splitlines()
+    assert max(map(len, (first, second))) <= checking.EDGE
+    assert first.startswith(checking.INDENT + "  line 4: word")
+    assert second.startswith(checking.INDENT + "    word") and last.endswith("hint: short")

@@ -246,7 +246,7 @@ MISTAKES = {
     "the tile before the barrier": "descriptor, [row, column], barrier, tile, in this order",
     "all tiles at once": "s_x is 2 tiles or barriers",
     "two copies to a tile": "s_x[0]: a tile is overwritten while it is on its way",
-    "the old phase": "it asked for phase 0 of ready, and the running one is 1",
+    "the old phase": "it named phase 0 of ready, whose current phase is 1",
     "a third phase": "nothing was announced for phase 0, and no copy started",
     "an empty tile": "s_small: a tile is read that has nothing in it",
     "no such stage": "there is no such tile: index(2) of 2",

@@ -12,7 +12,7 @@ from warplens.triton import run as interpreter
 from ...course.check import ABSENT, PASSED, Row
 from ...evidence.claims import at_most
 from ...evidence.compare import Difference, compare
-from ...evidence.launching import Homeless
+from ...evidence.launching import Homeless, programs_in
 from ...evidence.triton import Flaw, Launch, Limit
 from ...evidence.verdicts import failed
 
@@ -123,9 +123,9 @@ class RowLauncher:
     def judge(self, grid, arguments):
         """Raises `Difference` for a grid or a BLOCK that is not what rows of x ask for."""
         M, N = self.x.shape
-        programs = torch.Size(grid if isinstance(grid, tuple) else (grid,)).numel()
+        programs = programs_in(grid)
         if programs != M:
-            raise Difference(f"programs: {programs}, want {M}")
+            raise Difference(f"programs: {programs}, want {M}: one for each row")
         least, block = 1 << (N - 1).bit_length(), arguments.get("BLOCK")
         if not isinstance(block, int) or block & block - 1 or not least <= block <= LARGEST_BLOCK:
             raise Difference(f"BLOCK: {block}, want {least} for rows of {N}")
@@ -175,6 +175,8 @@ def _one_launch(function, kernel, x):
         raise Difference(f"launches: {len(launcher.launches)}, want 1")
     if not torch.equal(before, x):
         raise Difference("x was changed")
+    if y is None:
+        raise Difference("nothing was returned, want y")
     if not isinstance(y, torch.Tensor) or y.data_ptr() != launcher.launches[0]["y"].data_ptr():
         raise Difference("what is returned is not the tensor that the kernel wrote to")
     compare(y, x.double().softmax(1), letters="mn")

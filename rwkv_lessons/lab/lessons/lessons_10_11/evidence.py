@@ -23,7 +23,7 @@ from ...course.exercises import solutions
 from ...evidence.claims import Claim, float32_only, machine_code
 from ...evidence.compare import Difference, about, compare, fresh
 from ...evidence.cuda import milliseconds, timed
-from ...evidence.kernels import STOPPED, Problem, mishap, run, traced_launch, unlaunchable, why
+from ...evidence.kernels import STOPPED, Problem, cause_in, caused, mishap, run, unlaunchable, why
 from ...evidence.traffic import SHARED_BYTES
 
 LETTERS = {"w": "ci", "k": "bct", "o": "bct", "do": "bct", "dw": "ci", "dk": "bct"}
@@ -85,6 +85,8 @@ SYMPTOMS = {
     "tile": "A later tile also adds the tokens of all earlier tiles: loop over u0 for each t0, and "
     "set the sums to 0 once a tile.",
     "group": "A block computes one row, so nothing here depends on how many there are.",
+    "bounds": "A tile may reach past the row: load only tokens below T, and weights of distances "
+    "from 0 to T - 1.",
     "order": "A thread reads what another has written: are both barriers in place?",
 }
 
@@ -206,14 +208,15 @@ def timex_judged(launch: Callable, writes, *most, strided=False, traced=TRACED):
         return Row("answer", PASSED, text), traffic(exercise, traces)
 
     def wrong(kernel, exercise, case, error):
-        size = "B={} C={} T={}".format(*case.shape)
-        answer = Row("answer", FAILED, f"{case.name} ({size})", why(error, exercise, case))
+        name = "{} (B={} C={} T={})".format(case.name, *case.shape)
+        answer = Row("answer", FAILED, name, why(error, exercise, case))
         if isinstance(error, trace.KernelFault):
             return answer, STOPPED
-        example = given(kernel, exercise, traced)  # perhaps a race says why
-        ((grid, block, values),) = example.launches
-        race = mishap([traced_launch(kernel, grid, block, values, example.constants)], exercise)
-        return answer, race or Row("traffic", PASSED, "no race")
+        for tried in (case, traced):  # perhaps a race says why
+            example = given(kernel, exercise, tried)
+            if cause := cause_in(kernel, *example.launches[0], example.constants):
+                return caused(name, error, cause, exercise, case)
+        return answer, Row("traffic", PASSED, "no race")
 
     def traffic(exercise, traces):
         if row := mishap(traces, exercise):

@@ -91,9 +91,21 @@ def without_a_grid(kernel, x):
     return kernel(x, torch.empty_like(x), x.stride(0), x.shape[1], BLOCK=8)
 
 
+def without_a_tuple(kernel, x):
+    y = torch.empty_like(x)
+    kernel[x.shape[0]](x, y, x.stride(0), x.shape[1], BLOCK=8)
+    return y
+
+
+def without_a_return(kernel, x):
+    by_name(kernel, x)
+
+
 @pytest.mark.parametrize(
     "answer, said",
     [
+        (without_a_tuple, "the grid is 3, want a tuple: kernel[(3,)](…)"),
+        (without_a_return, "nothing was returned"),
         (once_more, "launches: 2, want 1"),
         (of_a_copy, "does not get x"),
         (in_its_own_place, "x was changed"),

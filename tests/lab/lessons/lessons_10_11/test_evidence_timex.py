@@ -68,6 +68,13 @@ def judged(id, *edits):
     return evaluate(id, exercises.defined(id, text, "<a learner's>"))
 
 
+def test_a_race_explains_a_wrong_answer_in_the_case_that_shows_it():
+    barrier = "cuda.syncthreads()  # everyone has read what is overwritten now"
+    answer, traffic = judged(SHARED, (barrier, "pass")).rows[:2]
+    assert "75 tokens" in answer.text and "race on s_" in "\n".join(answer.details)
+    assert traffic.verdict == FAILED
+
+
 LIMITED = {
     "four outputs a thread": (NAIVE, "while t < T:", "while t < min(T, 4 * cuda.blockDim.x):"),
     "1,024 outputs": (NAIVE, "while t < T:", "while t < min(T, 1024):"),

@@ -143,7 +143,7 @@ def test_scores_through_shared_memory_are_accepted():
     [
         (f"{COPIES}.one_tile", "never_announced", "line 9: mbarrier.wait(ready, 0)"),
         (f"{COPIES}.one_tile", "half_announced", "announced 4,096 bytes, and the copies that"),
-        (f"{COPIES}.kernel", "right_for_two_tiles", "asked for phase 0 of ready[0], and the runn"),
+        (f"{COPIES}.kernel", "right_for_two_tiles", "named phase 0 of ready[0], whose current"),
         (f"{COPIES}.kernel", "overwritten_while_stored", "do: tma.store_wait(0)"),
         (f"{COPIES}.kernel", "one_after_another", "with nothing done between"),
         (
