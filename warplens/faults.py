@@ -99,6 +99,10 @@ class MisalignedAccess(KernelFault):
     """A 16-byte access at an address that is not a multiple of 16."""
 
 
+class TooMuchShared(KernelFault):
+    """The shared arrays do not fit a block: the kernel does not compile, or its launch fails."""
+
+
 class WrongType(KernelFault):
     """An operation does not take numbers of this type: the kernel does not compile for them."""
 

@@ -376,7 +376,9 @@ def _code(launch, arch):
     """The machine code of a launch, or why there is none."""
     try:
         return what_is_missing(launch.kernel) or launch.machine_code(arch or ARCH)
-    except (CompileError, TypeError, ValueError) as error:
+    except CompileError as error:
+        return f"{error}"
+    except (TypeError, ValueError) as error:
         return f"The kernel does not compile: {error}"
 
 

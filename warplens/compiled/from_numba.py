@@ -15,6 +15,7 @@ from .functions import plain, rebuild
 OPTIONS = ("fastmath", "max_registers", "launch_bounds", "opt", "debug", "lto")
 # Decorator options of a device function that its copy with other constants keeps.
 KEPT = ("fastmath", "opt", "inline", "forceinline")
+INSTALL = "pip install 'warplens[machine-code]', or numba-cuda[cu13]"
 
 
 def missing():
@@ -22,20 +23,20 @@ def missing():
     try:
         from numba import cuda
     except ImportError:
-        return "numba is missing: install numba and numba-cuda[cu13]"
+        return f"numba is missing: {INSTALL}"
     if "simulator" in getattr(cuda.jit, "__module__", ""):
         return "numba's simulator is on (NUMBA_ENABLE_CUDASIM), and it compiles nothing"
     try:
         import cuda.core  # noqa: F401
         from numba.cuda.cudadrv import driver, nvvm
     except ImportError:
-        return "the CUDA compiler parts are missing: install numba-cuda[cu13] (Linux or Windows)"
+        return f"the CUDA compiler parts are missing: {INSTALL} (Linux or Windows)"
     try:
         nvvm.NVVM()
     except Exception:
-        return "NVVM is missing: install numba-cuda[cu13], whose extra brings it"
+        return f"NVVM is missing: {INSTALL}"
     if not getattr(driver, "_have_nvjitlink", bool)():  # numba's own driver has no such function
-        return "nvJitLink is missing: install numba-cuda[cu13], whose extra brings it"
+        return f"nvJitLink is missing: {INSTALL}"
     return None
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import greenlet
 import numpy as np
 
+from ..architectures import ARCHITECTURES
 from ..faults import (
     STILL,
     DivergentBarrier,
@@ -22,6 +23,7 @@ from ..faults import (
     MisalignedAccess,
     OutOfBounds,
     Place,
+    TooMuchShared,
     in_words,
     place_of,
 )
@@ -33,6 +35,8 @@ from .instructions import assigned_name, instruction
 from .rebuild import Rebuilder
 
 MOST_THREADS = 1024  # in one block
+MOST_STATIC = 48 * 1024  # bytes of shared arrays of fixed size: more does not compile
+MOST_SHARED = max(a.shared_bytes_block for a in ARCHITECTURES.values())
 
 # A kernel that names none of these has threads that run from their start to their end.
 BARRIERS = frozenset(
@@ -341,9 +345,25 @@ class CudaMachine:
                 self.shared[key] = self.allocate(data, "shared", frame, key)
             arrays = [x for x in self.shared.values() if hasattr(x, "memory")]
             static = [x.nbytes for x in arrays if x.memory.storage is x.memory]
+            self._check_shared(sum(static))
             declared = sum(static) + self.sharedmem
             self.shared_bytes = max(self.shared_bytes, declared)
         return self.shared[key]
+
+    def _check_shared(self, static):
+        if static > MOST_STATIC:
+            message = (
+                f"shared arrays of fixed size take {static:,} bytes, a block has {MOST_STATIC:,} "
+                "for them; for more, cuda.shared.array(0, …) with the bytes as the launch's fourth "
+                "number"
+            )
+            self.fault(TooMuchShared, message)
+        if static + self.sharedmem > MOST_SHARED:
+            message = f"the block takes {static + self.sharedmem:,} bytes of shared memory, with "
+            message += (
+                f"{self.sharedmem:,} of the launch; no GPU here has more than {MOST_SHARED:,}"
+            )
+            self.fault(TooMuchShared, message)
 
     def dynamic_array(self, dtype, frame, key):
         """A view of the block's dynamic memory, which is one for all its dynamic arrays."""

@@ -5,6 +5,7 @@ import pytest
 from numba import cuda, float32, float64, from_dtype, int32
 
 from warplens import races, trace
+from warplens.faults import TooMuchShared
 
 PARTICLE = np.dtype([("x", "f4"), ("mass", "f8"), ("n", "i4")], align=True)
 MINE = from_dtype(PARTICLE)
@@ -148,3 +149,28 @@ def test_the_copy_of_a_structure_counts_each_field_with_its_own_width():
         (4, 2),
         (8, 1),
     }
+
+
+SIDE = 128
+
+
+@cuda.jit
+def square_tile(x):
+    s = cuda.shared.array((SIDE, SIDE), float32)
+    s[0, cuda.threadIdx.x] = x[cuda.threadIdx.x]
+
+
+@cuda.jit
+def dynamic_tile(x):
+    s = cuda.shared.array(0, float32)
+    s[cuda.threadIdx.x] = x[cuda.threadIdx.x]
+
+
+def test_shared_arrays_that_no_block_can_have_are_a_fault():
+    x = np.zeros(32, "f4")
+    (fault,) = trace(square_tile, 1, 32, x).faults
+    assert isinstance(fault, TooMuchShared) and "65,536 bytes, a block has 49,152" in str(fault)
+    assert not trace(square_tile, 1, 32, x, constants={"SIDE": 110}).faults
+    assert not trace(dynamic_tile, 1, 32, x, sharedmem=227 * 1024).faults
+    (fault,) = trace(dynamic_tile, 1, 32, x, sharedmem=228 * 1024).faults
+    assert "has more than 232,448" in str(fault)
