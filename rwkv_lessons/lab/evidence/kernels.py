@@ -114,8 +114,8 @@ def judged(launch: Callable, problem: Callable, cases, traced, counted, quick=No
         if isinstance(error, trace.KernelFault):
             return Row("answer", FAILED, name, why(error, exercise, case)), STOPPED
         for tried in (case, counted[0].cases[0]):  # this one may be too small for it to show
-            given = problem(kernel, exercise, tried)
-            if cause := cause_in(kernel, *given.launches[0], given.constants):
+            example = problem(kernel, exercise, tried)
+            if cause := cause_in(kernel, *example.launches[0], example.constants):
                 return caused(name, error, cause, exercise, case)
         longer = problem(kernel, exercise, counted[0].cases[-1])
         ((grid, block, arrays), *_) = longer.launches
