@@ -143,6 +143,17 @@ def test_a_tile_that_is_given_the_bytes_of_a_lasting_barrier_is_found():
     assert not shared_barriers(allocated(TTGIR.replace("GIVEN_UP", given_up), "sm_90", ptx))
 
 
+def test_each_program_of_a_cluster_has_its_part_of_a_tile():
+    """16 KB of a tile and a barrier behind 8 KB: right if two programs have half of it each."""
+    text = """
+#tile = #ttg.nvmma_shared<{swizzlingByteWidth = 128, elementBitWidth = 16, CGALayout = [[BASIS]]}>
+%tile = ttg.local_alloc {allocation.offset = 0 : i32} : () -> !ttg.memdesc<128x64xbf16, #tile>
+%full = ttg.local_alloc {allocation.offset = 8192 : i32} : () -> !ttg.memdesc<1xi64, #line, #smem>
+"""
+    assert not shared_barriers(text.replace("BASIS", "1, 0"))
+    assert len(shared_barriers(text.replace("BASIS", "0, 0"))) == 1
+
+
 def row(kernel, *spills):
     return [CompiledCall(kernel, "a call", "d", {"sm_90": [255, n, 0]}) for n in spills]
 

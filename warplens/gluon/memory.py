@@ -206,7 +206,7 @@ class Barrier:
 
     def runs(self, phase):
         """Whether a wait for this phase would wait."""
-        over = not self.left and self.bytes == sum(block.nbytes for _, _, block in self.loads)
+        over = not self.left and self.bytes == sum(flight.bytes for flight, *_ in self.loads)
         return self.phase % 2 == phase and not over
 
     def refuse_second_announcement(self):
@@ -231,7 +231,7 @@ class Barrier:
                 flight.at_once = message
             self.log.step("wait", self.name)
             return
-        arrived = sum(block.nbytes for _, _, block in self.loads)
+        arrived = sum(flight.bytes for flight, *_ in self.loads)
         if self.left or self.bytes != arrived:
             self.refuse_endless(arrived)
         for flight, tile, block in self.loads:

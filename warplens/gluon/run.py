@@ -27,6 +27,7 @@ from triton.experimental.gluon.language.nvidia import hopper
 from ..compiled.functions import Rebinder, plain
 from ..faults import STILL, EndlessLoop, Unsupported, in_words, place_of
 from ..time_limit import SECONDS, StillRunning, time_limit
+from .clusters import ClusterBarrier, parts, refuse_multicast
 from .faults import GluonFault, LeftInFlight, MissingFence, refuse
 from .flights import Log, name_in
 from .memory import FENCE, Barrier, FlyingProduct, Several, SharedTile, product_in_registers
@@ -56,6 +57,7 @@ class Machine(RegisterArithmetic):
     # Under any name. Of a tile copy and a thread's, which have one name, the module decides.
     MODULES = {id(gluon_language): "gl", id(tl): "tl", id(hopper): "hopper", id(hopper.tma): "tma"}
     MODULES |= {id(hopper.mbarrier): "mbarrier", id(hopper.async_copy): "async_copy"}
+    MODULES |= {id(x): "cluster" for x in [getattr(hopper, "cluster", None)] if x}  # from 3.7 on
     NAMES = "gl tl tma mbarrier async_copy barrier fence_async_shared warpgroup_mma"
     NAMES = (*NAMES.split(), "warpgroup_mma_wait", "mma_v2", "gdc_launch_dependents", "gdc_wait")
 
@@ -71,7 +73,9 @@ class Machine(RegisterArithmetic):
             arrive=self.arrive,
             wait=self.wait_barrier,
             invalidate=lambda mbarrier: None,
+            fence_init_release_cluster=lambda: None,
         )
+        self.cluster = ClusterBarrier(self)
         self.async_copy = Names(
             "async_copy",
             async_copy_global_to_shared=self.copy_by_threads,
@@ -106,7 +110,7 @@ class Machine(RegisterArithmetic):
                 self.products, self.stores, self.tiles, self.barriers = [], [], [], []
                 self.barrier_arrays = []
                 self.copies, self.groups, self.given_away, self.warps = [], [], [], warps
-                self.flight_log.program = self.program
+                self.flight_log.program, self.cluster = self.program, ClusterBarrier(self)
                 with self.placed():
                     self.rebuilt(plain(kernel))(**args)
                 self.refuse_left()
@@ -117,6 +121,7 @@ class Machine(RegisterArithmetic):
         """A program has ended: nothing of it may be on its way, and all factors were kept."""
         for _, fault in self.given_away:
             raise fault
+        self.cluster.refuse_left()
         unfinished = [x.flight for x in self.products]
         for flight, do in (
             *((x, "warpgroup_mma_wait(0, …) before the end") for x in unfinished),
@@ -278,6 +283,7 @@ class Machine(RegisterArithmetic):
             mbarrier.wait(phase)
 
     def warp_specialize(self, functions_and_args, worker_num_warps, worker_num_regs=None):
+        self.cluster.refuse_outside()
         warps = [self.warps, *worker_num_warps]
         Roles(self, functions_and_args, warps, self.reverse).run()
 
@@ -318,7 +324,8 @@ class Machine(RegisterArithmetic):
 
     def async_copy_global_to_shared(self, tensor_desc, coord, barrier, result, pred=True,
                                     multicast=False):  # fmt: skip
-        refuse(multicast, "multicast=True is not simulated: a program has no cluster here")
+        if multicast:
+            refuse_multicast(tensor_desc)
         if not pred:
             return
         described, at, tile = tensor_desc, coord, result
@@ -333,9 +340,10 @@ class Machine(RegisterArithmetic):
         tile.refuse_written("a copy")
         inside, place = self.place(described, at)
         block = torch.zeros(described.block_shape, dtype=described.base.dtype)
-        block[inside] = described.base.view(-1)[place[inside]]
+        block[inside] = flat(described.base)[place[inside]]
         self.note(described.base, "load", place[inside])
-        flight = self.flight_log.start("copy in", tile.name, bytes=block.nbytes)
+        of_each = block.nbytes // parts(described.layout)  # of the programs of a cluster
+        flight = self.flight_log.start("copy in", tile.name, bytes=of_each)
         tile.starts(flight)
         tile.data.fill_(float("nan"))
         flight.note = f"phase {barrier.phase % 2}"
@@ -400,6 +408,14 @@ class Machine(RegisterArithmetic):
         self.flight_log.wait("products", finished)
         deps = [x.get(num_outstanding) if isinstance(x, FlyingProduct) else x for x in deps]
         return deps[0] if len(deps) == 1 else tuple(deps)
+
+
+def flat(x):
+    """All elements from a tensor's first one on, in memory's order."""
+    if x.is_contiguous():
+        return x.view(-1)
+    elements = x.untyped_storage().nbytes() // x.element_size() - x.storage_offset()
+    return x.as_strided((elements,), (1,))
 
 
 def fit(tile, described):

@@ -13,7 +13,10 @@ import tempfile
 from rwkv_lessons.runtime.architectures import number_of
 
 OFFSET = re.compile(r"allocation\.offset = (\d+)")
-BUFFER = re.compile(r"(%\w+) = ttg\.local_alloc .*memdesc<(?P<type>[^,>]*)")
+BUFFER = re.compile(r"(%\w+) = ttg\.local_alloc .*memdesc<(?P<type>[^,>]*)(?:, (?P<layout>#\w+))?")
+LAYOUT = re.compile(r"^(#\w+) = .*CGALayout = \[((?:\[[\d, ]*\][, ]*)+)\]", re.MULTILINE)
+SPLIT = re.compile(r"\[[^\]]*[1-9][^\]]*\]")  # a basis that halves a tile, not [0, 0]
+SCRATCH = "tt.func "  # of a function: what it needs for values that it hands on
 VIEW = re.compile(r"(%\w+) = ttg\.memdesc_\w+ (%\w+)")
 GIVEN_UP = re.compile(r"ttng\.inval_barrier (%\w+)")
 TENSOR = re.compile(r"tensor<([^,>]*)")
@@ -46,6 +49,7 @@ def allocated(ttgir, architecture, ptx_version):
 def shared_barriers(text):
     """Each fault in a sentence; `text` is what `allocated` returns."""
     roots = dict(VIEW.findall(text))
+    programs = {name: 2 ** len(SPLIT.findall(bases)) for name, bases in LAYOUT.findall(text)}
 
     def root(name):
         return root(roots[name]) if name in roots else name
@@ -53,8 +57,8 @@ def shared_barriers(text):
     given_up = {root(name) for name in GIVEN_UP.findall(text)}
     barriers, others = [], []
     for line in text.splitlines():
-        if at := OFFSET.search(line):
-            place = int(at[1]), int(at[1]) + size(line), line.split(" loc(")[0].strip()
+        if (at := OFFSET.search(line)) and not line.lstrip().startswith(SCRATCH):
+            place = int(at[1]), int(at[1]) + size(line, programs), line.split(" loc(")[0].strip()
             buffer = BUFFER.search(line)
             lasting = buffer and buffer["type"].endswith(BARRIER) and buffer[1] not in given_up
             (barriers if lasting else others).append(place)
@@ -66,10 +70,13 @@ def shared_barriers(text):
     return faults
 
 
-def size(line):
-    """Bytes of a line's buffer; or at most, of what its operation needs meanwhile."""
+def size(line, programs):
+    """Bytes of a line's buffer; or at most, of what its operation needs meanwhile.
+
+    programs: how many programs of a cluster have a part of what has this layout, by its name.
+    """
     if buffer := BUFFER.search(line):
-        return _bytes(buffer["type"])
+        return _bytes(buffer["type"]) // programs.get(buffer["layout"], 1)
     if captured := CAPTURED.search(line):
         return BYTES["i64"] * len(captured[1].split(","))
     return max(map(_bytes, TENSOR.findall(line)), default=1)
