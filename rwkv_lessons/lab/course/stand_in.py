@@ -3,6 +3,8 @@
 import ast
 import sys
 
+from .language import say
+
 _references: dict[int, str] = {}  # identity of a reference answer → its exercise
 _listening: list = []  # the shell, once it has been asked
 
@@ -52,7 +54,7 @@ def _key(reference):
 
 def _note(info):
     for name in used(info.raw_cell, _listening[0].user_ns):
-        print(f"(In this cell the reference answer stands in for your {name}.)")
+        print(say(f"(In this cell the reference answer stands in for your {name}.)"))
 
 
 def _shell():
