@@ -24,8 +24,7 @@ def main(argv=None):
     """Runs a command. Returns its exit status; 2 for a wrong request."""
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] in ([], ["-h"], ["--help"]):
-        print(HELP)
-        return 0 if argv else 2
+        return run(lambda: print(HELP) or (0 if argv else 2), "warplens")
     if argv[0] not in COMMANDS:
         names = ", ".join(COMMANDS)
         print(f"warplens: {argv[0]!r} is no command, there is {names}", file=sys.stderr)

@@ -418,6 +418,8 @@ def main(argv=None):
             print(f"\nwritten: {trace.write_html(options.html, _code(launch, options.arch))}")
         if options.arch:
             print(f"\n{what_is_missing(launch.kernel) or launch.machine_code(options.arch)}")
+    except BrokenPipeError:  # whoever reads has stopped; an OSError, too
+        raise
     except REFUSED as error:
         print(f"trace: {error}", file=sys.stderr)
         return 2

@@ -145,6 +145,16 @@ def test_a_race_is_told_and_fails_the_command(write, capsys):
     assert "RACE on s[" in capsys.readouterr().out
 
 
+def test_a_reader_that_has_stopped_is_no_wrong_request(write, monkeypatch):
+    class Closed:
+        def write(self, text):
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stdout", Closed())
+    with pytest.raises(BrokenPipeError):
+        main([write(FILE.format(barrier="pass")) + ":mirrored"])
+
+
 def test_a_launch_in_words(write, capsys):
     file = write(FILE.format(barrier="cuda.syncthreads()"))
     launch = "[3, SIDE](rand(3 * SIDE), np.zeros(24, 'f4'))"
