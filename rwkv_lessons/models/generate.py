@@ -258,9 +258,9 @@ def prepared(options):
     if not all(prompts):
         raise ValueError("--prompt: needs at least one character")
     try:
-        device = torch.device(options.device)
-        if device.type not in ("cpu", "cuda"):
+        if options.device.partition(":")[0] not in ("cpu", "cuda"):
             raise RuntimeError("needs cpu, cuda or cuda:N")
+        device = torch.device(options.device)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as problem:
         reason = str(problem).splitlines()[0]

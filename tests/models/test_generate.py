@@ -257,7 +257,7 @@ def test_the_first_layer_needs_no_share_of_its_own_value():
         (("--prompt", "x"), "--vocabulary --bytes is required"),
         (("--bytes", "--prompt", "x", "--top-p", "0"), "above 0 and up to 1"),
         (("--bytes", "--prompt", "x", "--temperature", "-1"), "at least 0"),
-        (("--bytes", "--prompt", "x", "--device", "gpu"), "--device 'gpu'"),
+        (("--bytes", "--prompt", "x", "--device", "gpu"), "--device 'gpu': needs cpu, cuda"),
         (("--bytes", "--prompt", "x", "--device", "meta"), "needs cpu, cuda or cuda:N"),
         (("--vocabulary", "nowhere", "--prompt", "x"), "cannot be read as a vocabulary"),
         (
