@@ -192,7 +192,7 @@ ROWS = [
         FAILED,
         "the state carries from token to token (B=1 T=3 H=1 N=64): first difference at "
         "[b=0, t=0, h=0, j=1]: 0.00819494, want -0.000388621; 189 of 192 differ",
-        ("race on s_r[0] (640 such addresses), nothing orders:",),
+        ("race on s_r[0] (256 such addresses), nothing orders:",),
     ),
 ]
 
