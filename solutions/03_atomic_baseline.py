@@ -68,8 +68,9 @@ EXERCISES = {
         ),
         evidence=wkv5_kernel(launch, budgets=(atomics(N), some_atomics()), zeroed=True),
         symptoms={
-            "by hand": "Of the first token, o_j = Σ_i r_i·u_i·k_i·v_j, which is 64 for ones. Twice "
-            "as much: two threads have the same b, h and j. 1: a store replaced the sum.",
+            "by hand": "For the first token o_j = Σ_i r_i·u_i·k_i·v_j, which is 64 for ones. If "
+            "you get twice that, two threads have the same b, h and j. If you get 1, a store "
+            "replaced the sum.",
         },
     )
 }
