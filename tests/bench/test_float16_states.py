@@ -1,4 +1,4 @@
-"""The table of float16 states in docs/serving.md: its rows, and which rounding is the better one."""
+"""The table of float16 states in docs/serving.md: its rows, and which rounding is better."""
 
 from pathlib import Path
 

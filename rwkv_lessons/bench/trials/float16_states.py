@@ -63,9 +63,9 @@ def measure(count):
     states["float64"] = states["float64"].double()
     outputs = {name: [] for name in pools}
     for t in range(count):
-        given = tokens(t, generator)
+        inputs = tokens(t, generator)
         for name, keep in pools.items():
-            o, s = step(*(x.to(states[name].dtype) for x in given), states[name])
+            o, s = step(*(x.to(states[name].dtype) for x in inputs), states[name])
             states[name] = keep(s, t)
             if t >= count - COMPARED:
                 outputs[name].append(o.double())
@@ -86,7 +86,7 @@ def table(errors):
             f"{rate:g}",
             *(f"{x:.1e}".replace("e-0", "e-") for x in of_row),
         ]
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(f"| {' | '.join(cells)} |".replace("e-0", "e-"))
     return "\n".join(lines)
 
 
