@@ -112,8 +112,8 @@ EXERCISES = {
                 "are 32 block slots.",
             },
             instead={
-                "16384 // per_warp without quarters": "65,536 // per_warp is too many, because "
-                "what is left over in one quarter cannot be used by another.",
+                "65,536 // per_warp, for the whole SM at once": "that is too many: what is left "
+                "over in one quarter cannot be used by another.",
             },
             stretch="Add shared memory: each block takes some of the SM's 227 KB. Which limit "
             "applies in lesson 07?",
