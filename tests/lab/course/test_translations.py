@@ -226,8 +226,9 @@ def test_stored_hints_and_outcomes_are_translated_as_they_are_printed(monkeypatc
 
 @pytest.fixture
 def speech(monkeypatch):
-    """Pictures speak Chinese once it is called, as after `setup()`."""
+    """Pictures speak Chinese once it is called, as after `setup()`, and English until then."""
     monkeypatch.setenv(language.VARIABLE, "zh")
+    monkeypatch.setattr(Speech, "say", staticmethod(str))  # another test may have called `setup`
     return lambda: monkeypatch.setattr(Speech, "say", staticmethod(language.say_lines))
 
 
