@@ -223,7 +223,7 @@ def products(rows=FORWARD_PRODUCTS, columns=2, BT=16, N=64):
     figure = style.figure(3.8 * across / columns + 0.3, 9)
     ax = figure.subplots()
     for n, row in enumerate(rows):
-        x, top = (n // across) * 4.6 * N, (n % across) * 1.55 * N
+        x, top = n % columns * 4.6 * N, n // columns * 1.55 * N
         for (text, down, right, colour), sign in zip(row, ("@", "=", ""), strict=True):
             height, width = size[down], size[right]
             style.box(ax, x, top + (N - height) / 2, width, height, colour, alpha=0.75)
