@@ -24,10 +24,11 @@ lab: .venv/ready  ## copy the lessons to work/ and open them; on a server: make 
 	PATH="$(CURDIR)/.venv/bin:$$PATH" $(BIN)jupyter lab --ServerApp.root_dir="$(CURDIR)" \
 		$(ARGS) work/00_start_here.ipynb
 
-test: .venv/ready  ## lint, unit tests, every notebook as shipped and then solved
+test: .venv/ready  ## lint, unit tests, every notebook as shipped and solved, the Chinese ones
 	$(BIN)ruff check . && $(BIN)ruff format --check .
 	$(PYTEST) -n 2 --dist worksteal
 	$(NBVAL) --solved
+	$(NBVAL) --lang zh
 
 test-zh: .venv/ready  ## the lessons that are translated into Chinese, as their copies show them
 	$(NBVAL) --lang zh

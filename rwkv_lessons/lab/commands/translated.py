@@ -9,13 +9,14 @@ import json
 import re
 from collections.abc import Iterator
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 
 from warplens.pictures.steps import as_data
 from warplens.pictures.style import in_one_line
 
 from ..course import exercises, translation
-from ..course.check import INDENT
+from ..course.check import INDENT, detail_lines
 from ..course.hints import HINTS
 from ..course.language import wrapped
 from ..course.terminal import WIDTH
@@ -25,6 +26,7 @@ EFFORT = "{effort}"  # what stands in a translation for minutes and difficulty, 
 COLOUR = re.compile(r"(\x1b\[\d+m)")
 # A row of a check: mark and kind, text.
 ROW = re.compile(rf"(  \x1b\[\d+m.\x1b\[0m .{{{len(INDENT) - 5}}} )(.+)")
+DETAIL = re.compile(rf"{INDENT}( *[^\s\x1b][^\x1b]*)")  # below a row, without colours
 TEXT = re.compile(r"( {4}| {8})(\S.*)")  # of what a check says after a pass
 # Cells whose outputs are translated; a lesson's own print stays as its code has it.
 SPEAKING = re.compile(r"\b(check|evaluate|hint|predict|outcome|setup|break_it)\(")
@@ -125,38 +127,50 @@ def _say_in(output, texts):
 
     That is line by line, but texts of several lines are wrapped again in their translation.
     """
+
     if output.output_type != "stream":
         return
     lines, output_lines = output.text.split("\n"), []
     while lines:
         if part := ROW.fullmatch(lines[0]):
-            begin, indent, width = part[1], INDENT, WIDTH - len(INDENT)
+            begin, indent = part[1], INDENT
+            wrap = partial(wrapped, width=WIDTH - len(INDENT))
+        elif part := DETAIL.fullmatch(lines[0]):
+            begin = indent = INDENT
+            wrap = detail_lines
         elif part := TEXT.fullmatch(lines[0]):
             begin = indent = part[1]
-            width = WIDTH - 4 - len(indent)
+            wrap = partial(wrapped, width=WIDTH - 4 - len(indent))
         else:
             output_lines.append(_line(lines.pop(0), texts))
             continue
-        pieces = _pieces(part[2], lines, indent, width)
-        if (text := texts.translate(" ".join(pieces))) != " ".join(pieces):
-            first, *more = wrapped(text, width)
+        text, count = _text_of(part[part.lastindex], lines, indent, wrap, texts)
+        if text:
+            first, *more = wrap(text)
             output_lines += [begin + first, *(indent + line for line in more)]
         else:
-            output_lines += lines[: len(pieces)]
-        del lines[: len(pieces)]
+            output_lines.append(lines[0])
+        del lines[:count]
     output.text = "\n".join(output_lines)
 
 
-def _pieces(first, lines, indent, width):
-    """A text's lines: as many as are what wrapping it would have made."""
-    pieces, longest = [first], [first]
+def _text_of(first, lines, indent, wrap, texts):
+    """The translation of a text that was wrapped, and how many lines it has taken.
+
+    That are as many as wrapping makes of them, which may also be true of a line too many: then the
+    longest text that is translated is meant. Without any, it is None, for one line.
+    """
+    joined, pieces, ends = first, [first], [first]
     for line in lines[1:]:
         if not line.startswith(indent):
             break
         pieces = [*pieces, line.removeprefix(indent)]
-        if wrapped(" ".join(pieces), width) == pieces:
-            longest = pieces
-    return longest
+        joined = f"{joined} {pieces[-1].lstrip()}"
+        ends.append(joined if wrap(joined) == pieces else None)
+    for count, text in reversed(list(enumerate(ends, 1))):
+        if text is not None and (translated := texts.translate(text)) != text:
+            return translated, count
+    return None, 1
 
 
 def _line(line, texts):

@@ -40,8 +40,11 @@ class Row:
 
 def _detail(line):
     """Its lines: a notebook would break a long one inside a word."""
-    if not in_notebook():
-        return [line]
+    return detail_lines(line) if in_notebook() else [line]
+
+
+def detail_lines(line):
+    """A detail's lines in a notebook; later ones are further in."""
     indent = " " * (len(line) - len(line.lstrip()) + 2)
     first, *more = wrapped(line.strip(), EDGE - len(INDENT), indent) or [indent]
     return [first[2:], *more]

@@ -114,9 +114,11 @@ class Texts:
 
 
 def _pattern(message):
-    """A number or a name that a message begins with has no colon in it."""
+    """A number or a name that a message begins with has no colon in it; a count has digits."""
     begin, *rest = map(re.escape, message.split("{}"))
     first = "([^:]+?)" if not begin and rest[0].startswith(r"\ ") else "(.+?)"
+    if re.fullmatch(r"\{\} \w+", message):  # "{} registers"; not all that ends in the word
+        first = r"([\d,.]+)"
     return re.compile(begin + first + "(.+?)".join(rest), re.S)
 
 

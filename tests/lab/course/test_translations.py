@@ -267,3 +267,18 @@ def test_lines_are_as_wide_as_they_may_be():
     assert "".join(lines).replace(" ", "") == text.replace(" ", "")
     assert not [line for line in lines if line.strip()[0] in language.CLOSING]
     assert language.wrapped("one two three", 8) == ["one two", "three"]
+
+
+def test_a_count_is_translated_and_a_sentence_that_ends_in_its_word_is_not():
+    texts = translation.texts("zh")
+    assert texts.translate("96 registers") == "96 个寄存器"
+    sentence = "sectors, if it is not kept in registers"
+    assert texts.translate(sentence) == sentence
+
+
+def test_a_stored_verdict_and_the_race_below_it_are_translated_as_two_texts():
+    """The first line of the race would fit on the last line of the verdict, where it is not."""
+    lesson = translated.notebook(exercises.NOTEBOOKS / "08_decay_from_data.ipynb", "zh")
+    outputs = [x for cell in lesson.cells if cell.cell_type == "code" for x in cell.outputs]
+    text = "".join(x.text for x in outputs if x.output_type == "stream")
+    assert "s1[0, 0, 0, 0] 上有竞态" in text and "in no fixed order" not in text
