@@ -1,4 +1,4 @@
-"""docs/compilers.md has the recorded figures, and two compilers are asked for the same function."""
+"""docs/compilers.md has the recorded figures, and two compilers get the same function."""
 
 import json
 from pathlib import Path

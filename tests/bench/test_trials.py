@@ -5,6 +5,7 @@ import torch
 from support.gluon_on_cpu import Mutable
 
 from rwkv_lessons.bench.__main__ import main
+from rwkv_lessons.bench.trials import variants
 from rwkv_lessons.bench.trials import wkv7_fused as trial
 from rwkv_lessons.runtime.packages import TRITON
 from rwkv_lessons.wkv7 import METHODS, wkv7
@@ -27,7 +28,7 @@ def simulated(monkeypatch):
 
     monkeypatch.setattr(hopper, "launch", launch)
     monkeypatch.setattr(hopper, "takes", lambda *_: True)
-    monkeypatch.setattr(trial, "CALLS", 1)
+    monkeypatch.setattr(variants, "CALLS", 1)
     return kernel
 
 

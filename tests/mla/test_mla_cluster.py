@@ -15,6 +15,7 @@ from support.mla_problem import in_float64, problem, relative_error
 
 from rwkv_lessons.bench.__main__ import main
 from rwkv_lessons.bench.trials import mla_cluster as trial
+from rwkv_lessons.bench.trials import variants
 from rwkv_lessons.mla.decode import cluster
 from rwkv_lessons.mla.decode import forward as decode
 from rwkv_lessons.runtime import devices
@@ -61,7 +62,7 @@ def simulated(monkeypatch):
     monkeypatch.setattr(cluster, "launch", combine)
     monkeypatch.setattr(cluster, "splits_for", lambda *_: 1)
     monkeypatch.setattr(devices, "gpu_of", lambda device: devices.H200)
-    monkeypatch.setattr(trial, "CALLS", 1)
+    monkeypatch.setattr(variants, "CALLS", 1)
     return kernel
 
 

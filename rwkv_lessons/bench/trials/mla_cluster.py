@@ -16,14 +16,12 @@ import torch
 
 from rwkv_lessons.bench import timing
 from rwkv_lessons.bench.commands.mla_decode import LIMITS, make_inputs
-from rwkv_lessons.bench.launches import recorded
-from rwkv_lessons.bench.measure import one_line, relative_error
+from rwkv_lessons.bench.measure import relative_error
 from rwkv_lessons.bench.show import console
+from rwkv_lessons.bench.trials.variants import machine_code_of, repeated, try_all
 from rwkv_lessons.mla import mla_decode, mla_reference
 from rwkv_lessons.operations.mla import DEEPSEEK_V3
-from rwkv_lessons.runtime import devices
 
-ARCHITECTURE = "sm_90"
 VARIANTS = {
     "pairs of tiles, multicast": {},
     "pairs of tiles, each program loads its own": {"MULTICAST": False},
@@ -32,7 +30,6 @@ VARIANTS = {
 }
 LIMIT = LIMITS["bfloat16"]
 SHAPES = ((64, 4096), (16, 4096), (1, 16384))  # B, tokens
-CALLS = 10  # whose bits have to be the same
 H, R, P, V = DEEPSEEK_V3
 
 
@@ -43,35 +40,13 @@ def command(options):
     if why := missing():
         console().print(f"skipped: {why}")
         return
-    for name, variant in VARIANTS.items():
-        console().print(f"{name}: {compiled_as(variant)}")
-    gpu = torch.cuda.is_available() and devices.gpu_of(torch.device("cuda")).is_hopper
-    if not gpu:
-        console().print("no Hopper GPU here: compiled for one, neither checked nor timed")
-        return
-    device, wrong = torch.device("cuda"), set()
-    for name, variant in VARIANTS.items():
-        for case, error in errors(variant, device):
-            if not error <= LIMIT:
-                wrong.add(name)
-                console().print(f"{name}, {case}: error {error:.2g}, at most {LIMIT} is right")
-        console().print(f"{name}: {'WRONG, not timed' if name in wrong else 'right'}")
-    if not options.quick:
-        for shape in SHAPES:
-            time_shape(shape, device, wrong)
-    if wrong:
-        raise ValueError(f"wrong: {', '.join(sorted(wrong))}")
+    try_all(options, VARIANTS, SHAPES, LIMIT, compiled_as, errors, time_shape)
 
 
 def compiled_as(variant):
     """What a variant is compiled to, for Hopper, in a sentence; its machine code is looked at."""
-    from rwkv_lessons.bench.machine_code.compile import compiled
-
     (q, q_rope, latent, k_rope, w_v), _ = case(1, 1, 64, torch.device("cpu"))
-    with recorded(ARCHITECTURE) as launches:
-        in_clusters(q, q_rope, latent, k_rope, w_v, 1.0, **variant)
-    registers, spills, shared = compiled(launches[0], [ARCHITECTURE])[ARCHITECTURE]
-    return f"{registers} registers, {spills} bytes of spills, {shared:,} bytes of shared memory"
+    return machine_code_of(partial(in_clusters, q, q_rope, latent, k_rope, w_v, 1.0, **variant))
 
 
 def in_clusters(*inputs, **options):
@@ -85,15 +60,11 @@ def errors(variant, device):
     """(what is looked at, the error of o) of each case; NaN if the bits change."""
     for name, (inputs, options) in cases(device).items():
         run = partial(in_clusters, *inputs, (R + P) ** -0.5, **options, **variant)
-        try:
-            o, lse = run()
-            same = all(torch.equal(o, run()[0]) for _ in range(CALLS))
-        except Exception as problem:  # the other cases go on
-            yield f"{name} ({one_line(problem)})", math.nan
+        results, fault = repeated(name, run)
+        if fault:
+            yield fault
             continue
-        if not same:
-            yield f"{name} (other bits at another call)", math.nan
-            continue
+        o, lse = results
         *tensors, w_v = (x.double() for x in inputs)
         want, want_lse = mla_reference(*tensors, None, w_v, scale=(R + P) ** -0.5, **options)
         yield name, relative_error(o, want)

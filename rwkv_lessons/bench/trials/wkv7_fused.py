@@ -15,17 +15,15 @@ from functools import partial
 import torch
 
 from rwkv_lessons.bench import timing
-from rwkv_lessons.bench.launches import recorded
-from rwkv_lessons.bench.measure import one_line, relative_error
+from rwkv_lessons.bench.measure import relative_error
 from rwkv_lessons.bench.show import console
+from rwkv_lessons.bench.trials.variants import machine_code_of, repeated, try_all
 from rwkv_lessons.inputs import rwkv7_inputs
 from rwkv_lessons.operations.wkv7 import least_wkv7
-from rwkv_lessons.runtime import devices
 from rwkv_lessons.wkv7 import wkv7, wkv7_reference, wkv7_wy
 from rwkv_lessons.wkv7.calls import delta_rule
 from rwkv_lessons.wkv7.options import CLAMP
 
-ARCHITECTURE = "sm_90"
 VARIANTS = {
     "roles, y in two pieces": {},
     "roles, y in one piece": {"PIECES": 1},
@@ -37,40 +35,22 @@ VARIANTS = {
 LIMIT = 5e-3  # of o and s1: what `wkv7_chunked` promises in bfloat16
 SHAPES = ((8, 4096, 64), (4, 4096, 64), (1, 4096, 64), (1, 32768, 64))  # B, T, H of heads of 64
 CHECKED = 2  # heads of the first sequence of a timed shape that float64 computes too
-CALLS = 10  # whose bits have to be the same
 COPY = 4.3e9  # bytes a millisecond of a plain copy on an H200
 
 
 def command(options):
     """`python -m rwkv_lessons.bench wkv7-fused`."""
-    for name, variant in VARIANTS.items():
-        console().print(f"{name}: {compiled_as(variant)}")
-    gpu = torch.cuda.is_available() and devices.gpu_of(torch.device("cuda")).is_hopper
-    if not gpu:
-        console().print("no Hopper GPU here: compiled for one, neither checked nor timed")
-        return
-    device, wrong = torch.device("cuda"), set()
-    for name, variant in VARIANTS.items():  # each option is another compilation
-        for case, error in errors(variant, device, with_options=not variant):
-            if not error <= LIMIT:
-                wrong.add(name)
-                console().print(f"{name}, {case}: error {error:.2g}, at most {LIMIT} is right")
-        console().print(f"{name}: {'WRONG, not timed' if name in wrong else 'right'}")
-    if not options.quick:
-        for shape in SHAPES:
-            time_shape(shape, device, wrong)
-    if wrong:
-        raise ValueError(f"wrong: {', '.join(sorted(wrong))}")
+
+    def errors_of(variant, device):  # each option is another compilation
+        return errors(variant, device, with_options=not variant)
+
+    try_all(options, VARIANTS, SHAPES, LIMIT, compiled_as, errors_of, time_shape)
 
 
 def compiled_as(variant):
     """What a variant is compiled to, for Hopper, in a sentence; its machine code is looked at."""
-    from rwkv_lessons.bench.machine_code.compile import compiled
-
-    with recorded(ARCHITECTURE) as launches:
-        fused(*delta_rule(8, 4096, 64, 64, torch.bfloat16), variant=variant)
-    registers, spills, shared = compiled(launches[0], [ARCHITECTURE])[ARCHITECTURE]
-    return f"{registers} registers, {spills} bytes of spills, {shared:,} bytes of shared memory"
+    x = delta_rule(8, 4096, 64, 64, torch.bfloat16)
+    return machine_code_of(partial(fused, *x, variant=variant))
 
 
 def fused(*inputs, variant, **options):
@@ -86,15 +66,11 @@ def errors(variant, device, with_options=True):
         if options and not with_options:
             continue
         run = partial(fused, *x, variant=variant, **options)
-        try:
-            o, s1 = run()[:2]
-            same = all(torch.equal(o, run()[0]) for _ in range(CALLS))
-        except Exception as problem:  # the other cases go on
-            yield f"{name} ({one_line(problem)})", math.nan
+        results, fault = repeated(name, run)
+        if fault:
+            yield fault
             continue
-        if not same:
-            yield f"{name} (other bits at another call)", math.nan
-            continue
+        o, s1 = results[:2]
         in_float64 = [None if y is None else y.double() for y in x]
         want = wkv7_reference(*in_float64, **options)
         yield name, max(relative_error(a, b) for a, b in zip((o, s1), want, strict=True))
