@@ -55,7 +55,7 @@ def test_a_wrong_kernel_is_named(simulated, monkeypatch):
     simulated.mistake("b_s * b_decay[None, :]", "b_s", inside="apply_chunk")
     [(_, error)] = trial.errors({}, CPU)
     assert error > 10 * trial.LIMIT
-    simulated.mistake("tma.store_wait(0)", "pass", inside="apply_tile")
+    simulated.mistake("tma.store_wait(0)", "pass", inside="apply_chunks")
     [(case, error)] = trial.errors({}, CPU)
     assert "overwritten" in case and not error <= trial.LIMIT
 

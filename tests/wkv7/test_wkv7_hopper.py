@@ -150,7 +150,7 @@ MISTAKES = {
         "before the wait for it|nothing in it",
     ),
     "o without a fence": ("store_tile", "fence_async_shared()", "pass", "no fence came after"),
-    "o overwritten": ("apply_tile", "tma.store_wait(0)", "pass", "overwritten while it is read"),
+    "o overwritten": ("apply_chunks", "tma.store_wait(0)", "pass", "overwritten while it is read"),
     "y too early": (
         "apply_chunk",
         "warpgroup_mma_wait(3",

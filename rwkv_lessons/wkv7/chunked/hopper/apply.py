@@ -102,6 +102,23 @@ def apply_chunk(
 
 
 @gluon.jit
+def apply_chunks(b_s, tiles, s_o, s_decay, i, PIECES: gl.constexpr):
+    """The four chunks of the tile in stage i: the state after them. o of the tile is in s_o."""
+    s_r, s_w, s_k, s_v, s_a, s_b = tiles
+    s_small = s_w.index(i)._reinterpret(gl.bfloat16, [4, N, C], SMALL)
+    s_decays = s_decay._reinterpret(gl.float32, [STAGES * CHUNKS, N], FLAT)
+    tma.store_wait(0)  # o of the tile before has left
+    barrier()
+    for j in gl.static_range(CHUNKS):
+        b_s, b_o = apply_chunk(
+            b_s, s_r.index(i), s_k.index(i), s_v.index(i), s_a.index(i), s_b.index(i),
+            s_small, s_decays.index(CHUNKS * i + j), C * j, PIECES,
+        )  # fmt: skip
+        s_o.slice(C * j, C, 0).permute((1, 0)).store(rounded(b_o))
+    return b_s
+
+
+@gluon.jit
 def apply_tokens(b_s, rows, o_rows, at, step, count, scale, DECAY: gl.constexpr):
     """The recurrence for `count` tokens, for any decay: the state after them. Stores their o.
 
@@ -178,26 +195,16 @@ def apply_tile(
     place: of a sequence and head, its first token, how many it has, the column in a row of `step`
     elements, and the first of its states that are kept.
     """
-    s_r, s_w, s_k, s_v, s_a, s_b = tiles
     start, n, column, step, kept_at = place
     if states is not None:
         keep_state(states, b_s, kept_at + step.to(gl.int64) * first)
     i = first // N % STAGES
     row, left, at = (start + first).to(gl.int32), n - first, (start + first) * step + column
-    mild = True
-    if FORM.DECAY != OF_CLAMP:
-        mild = gl.min(s_decay.index(i).load(IN_A_WARP), 0) >= 0.0
-    if mild:
-        tma.store_wait(0)  # o of the tile before has left
-        barrier()
-        s_small = s_w.index(i)._reinterpret(gl.bfloat16, [4, N, C], SMALL)
-        s_decays = s_decay._reinterpret(gl.float32, [STAGES * CHUNKS, N], FLAT)
-        for j in gl.static_range(CHUNKS):
-            b_s, b_o = apply_chunk(
-                b_s, s_r.index(i), s_k.index(i), s_v.index(i), s_a.index(i), s_b.index(i),
-                s_small, s_decays.index(CHUNKS * i + j), C * j, FORM.PIECES,
-            )  # fmt: skip
-            s_o.slice(C * j, C, 0).permute((1, 0)).store(rounded(b_o))
+    if FORM.DECAY == OF_CLAMP:
+        b_s = apply_chunks(b_s, tiles, s_o, s_decay, i, FORM.PIECES)
+        store_tile(o, o_rows, s_o, row, column, at, step, left)
+    elif gl.min(s_decay.index(i).load(IN_A_WARP), 0) >= 0.0:
+        b_s = apply_chunks(b_s, tiles, s_o, s_decay, i, FORM.PIECES)
         store_tile(o, o_rows, s_o, row, column, at, step, left)
     else:
         b_s = apply_tokens(b_s, rows, o_rows, at, step, gl.minimum(left, N), scale, FORM.DECAY)
