@@ -33,7 +33,6 @@ from warplens.gluon.run import watch
 # A rounding to bfloat16 is 1.66e-3. o has one of itself, and is a sum of terms with one each of
 # their factors, of S, of what is read through a, and of z. s1 has none of itself.
 LIMITS = {"": 4.4e-3, "s1": 3e-3}
-IN_TURN = {"ROLES": False}
 
 
 @pytest.fixture(autouse=True)
@@ -53,16 +52,15 @@ def bfloat16(T, w, H=1):
     return make(1, T, H, 64, 64, w, torch.bfloat16)
 
 
-def right(x, variant=None, **options):
+def right(x, **options):
     want = wkv7_reference(*(None if y is None else y.double() for y in x), **options)
-    near(hopper.wkv7_fused(*x, **options, **(variant or {})), want, LIMITS, NAMES)
+    near(hopper.wkv7_fused(*x, **options), want, LIMITS, NAMES)
 
 
-@pytest.mark.parametrize("variant", [{}, {"PIECES": 1}, IN_TURN])
-def test_tiles_are_the_reference(variant):
+def test_tiles_are_the_reference():
     x = bfloat16(135, math.log(0.5), H=2)
     x[6] = None
-    right(x, variant=variant, scale=0.3)
+    right(x, scale=0.3)
 
 
 @pytest.mark.parametrize("T", [1, 15, 16, 17, 63, 64, 65, 128])
@@ -93,11 +91,10 @@ def test_decays_at_the_bound_of_maps(share):
     right(bfloat16(80, -share * FITS.value / 16))
 
 
-@pytest.mark.parametrize("variant", [{}, IN_TURN])
-def test_strong_tiles_among_others(variant):
+def test_strong_tiles_among_others():
     x = bfloat16(330, -0.1)
     x[1][:, 70:80, :, ::3], x[1][:, 300, :, 5] = -math.inf, -70.0
-    right(x, variant=variant)
+    right(x)
 
 
 @pytest.mark.parametrize("decay", ["raw", "clamp"])

@@ -25,12 +25,8 @@ from rwkv_lessons.wkv7.calls import delta_rule
 from rwkv_lessons.wkv7.options import CLAMP
 
 VARIANTS = {
-    "roles, y in two pieces": {},
-    "roles, y in one piece": {"PIECES": 1},
-    "roles, 144 registers for maps": {"MAP_REGISTERS": 144},
-    "roles, 152 registers for maps": {"MAP_REGISTERS": 152},
-    "maps and their use in turn": {"ROLES": False},
-    "roles, states kept every 64 tokens": {"keep": True},
+    "in one launch": {},
+    "in one launch, states kept every 64 tokens": {"keep": True},
 }
 LIMIT = 5e-3  # of o and s1: what `wkv7_chunked` promises in bfloat16
 SHAPES = ((8, 4096, 64), (4, 4096, 64), (1, 4096, 64), (1, 32768, 64))  # B, T, H of heads of 64

@@ -54,28 +54,21 @@ def by_token(s_x, first: gl.constexpr):
 
 @gluon.jit
 def solved(y, s_t, zeros):
-    """Starts z = T y, transposed; y is in one piece of bfloat16 or in two."""
+    """Starts z = T y, transposed."""
     b_z = warpgroup_mma(y[0], s_t, zeros, use_acc=False, is_async=True)
-    if len(y) == 2:
-        b_z = warpgroup_mma(y[1], s_t, b_z, is_async=True)
-    return b_z
+    return warpgroup_mma(y[1], s_t, b_z, is_async=True)
 
 
 @gluon.jit
-def in_pieces(b_y, PIECES: gl.constexpr):
-    """A float32 tile as left factors whose sum it is."""
+def in_pieces(b_y):
+    """A float32 tile as two left factors whose sum it is."""
     high = rounded(b_y)
     left = gl.convert_layout(high, gl.DotOperandLayout(0, READ, 2))
-    if PIECES == 2:
-        return left, as_left(b_y - widened(high), READ)
-    else:
-        return (left,)
+    return left, as_left(b_y - widened(high), READ)
 
 
 @gluon.jit
-def apply_chunk(
-    b_s, s_r, s_k, s_v, s_a, s_b, s_small, s_decay, first: gl.constexpr, PIECES: gl.constexpr
-):
+def apply_chunk(b_s, s_r, s_k, s_v, s_a, s_b, s_small, s_decay, first: gl.constexpr):
     """One chunk, whose first token in the tile is `first`: the state after it, and oᵀ."""
     zeros = gl.zeros([N, C], gl.float32, READ)
     v = s_v.slice(first, C, 0).permute((1, 0)).load(gl.DotOperandLayout(0, READ, 2))
@@ -89,7 +82,7 @@ def apply_chunk(
     b_o = warpgroup_mma(s, by_token(s_r, first), b_o, is_async=True)
     b_s = warpgroup_mma(v_wide, s_k.slice(first, C, 0), b_s, is_async=True)
     b_y = warpgroup_mma_wait(3, deps=(b_y,))
-    y = in_pieces(b_y, PIECES)
+    y = in_pieces(b_y)
     b_z = solved(y, s_t, zeros)
     b_z, b_o, b_s = warpgroup_mma_wait(0, deps=(b_z, b_o, b_s, s, v, v_wide) + y)[:3]
     z = as_left(b_z, READ)
@@ -102,7 +95,7 @@ def apply_chunk(
 
 
 @gluon.jit
-def apply_chunks(b_s, tiles, s_o, s_decay, i, PIECES: gl.constexpr):
+def apply_chunks(b_s, tiles, s_o, s_decay, i):
     """The four chunks of the tile in stage i: the state after them. o of the tile is in s_o."""
     s_r, s_w, s_k, s_v, s_a, s_b = tiles
     s_small = s_w.index(i)._reinterpret(gl.bfloat16, [4, N, C], SMALL)
@@ -112,7 +105,7 @@ def apply_chunks(b_s, tiles, s_o, s_decay, i, PIECES: gl.constexpr):
     for j in gl.static_range(CHUNKS):
         b_s, b_o = apply_chunk(
             b_s, s_r.index(i), s_k.index(i), s_v.index(i), s_a.index(i), s_b.index(i),
-            s_small, s_decays.index(CHUNKS * i + j), C * j, PIECES,
+            s_small, s_decays.index(CHUNKS * i + j), C * j,
         )  # fmt: skip
         s_o.slice(C * j, C, 0).permute((1, 0)).store(rounded(b_o))
     return b_s
@@ -201,10 +194,10 @@ def apply_tile(
     i = first // N % STAGES
     row, left, at = (start + first).to(gl.int32), n - first, (start + first) * step + column
     if FORM.DECAY == OF_CLAMP:
-        b_s = apply_chunks(b_s, tiles, s_o, s_decay, i, FORM.PIECES)
+        b_s = apply_chunks(b_s, tiles, s_o, s_decay, i)
         store_tile(o, o_rows, s_o, row, column, at, step, left)
     elif gl.min(s_decay.index(i).load(IN_A_WARP), 0) >= 0.0:
-        b_s = apply_chunks(b_s, tiles, s_o, s_decay, i, FORM.PIECES)
+        b_s = apply_chunks(b_s, tiles, s_o, s_decay, i)
         store_tile(o, o_rows, s_o, row, column, at, step, left)
     else:
         b_s = apply_tokens(b_s, rows, o_rows, at, step, gl.minimum(left, N), scale, FORM.DECAY)

@@ -18,7 +18,7 @@ it, and nothing in the library calls it: `python -m rwkv_lessons.bench wkv7-fuse
 import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from ....runtime import devices
@@ -27,12 +27,13 @@ from ....sequences.arguments import sequences_in
 from ....sequences.spans import count_spans, first_span, sequence_bounds
 from ...arguments import check_call
 from ...decays import FORMS
-from .apply import apply_maps, apply_tile, first_state, store_state
+from .apply import apply_maps
 from .layouts import CHUNKS, FLAT, STAGES, TILE, Form, N, barrier
 from .loads import barriers, load_tile
-from .maps import make_maps, next_maps
+from .maps import make_maps
 
-REGISTERS = 128  # a thread, of two programs an SM with roles
+REGISTERS = 128  # a thread: two programs fit an SM
+MAP_REGISTERS = gl.constexpr(144)  # a thread that makes maps; those that apply them get 112
 
 
 @assembled
@@ -66,30 +67,19 @@ def wkv7_hopper_kernel(
     i_s = (i_n * H + i_h) * N * N
     load_tile(described, tiles, loaded, 0, start.to(gl.int32), column, 0 < n)
     load_tile(described, tiles, loaded, 1, start.to(gl.int32) + N, column, N < n)
-    if FORM.ROLES:
-        mapped = barriers()
-        fence_async_shared()
-        gl.warp_specialize(
-            [
-                (apply_maps, (
-                    described, rows, s0, o, o_rows, s1, states, tiles, s_o, s_decay, loaded, mapped,
-                    place, has_s0, i_s, scale, FORM,
-                )),
-                (make_maps, (tiles, s_decay, loaded, mapped, n, scale, FORM)),
-            ],
-            [4],
-            [FORM.MAP_REGISTERS],
-        )  # fmt: skip
-    else:
-        b_s = first_state(s0, has_s0, i_s)
-        for first in range(0, n, N):
-            next_maps(tiles, s_decay, loaded, first, n, scale, FORM)
-            b_s = apply_tile(
-                b_s, described, rows, o, o_rows, states, tiles, s_o, s_decay, loaded, place, first,
-                scale, FORM,
-            )  # fmt: skip
-        tma.store_wait(0)
-        store_state(s1, b_s, i_s, n)
+    mapped = barriers()
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (apply_maps, (
+                described, rows, s0, o, o_rows, s1, states, tiles, s_o, s_decay, loaded, mapped,
+                place, has_s0, i_s, scale, FORM,
+            )),
+            (make_maps, (tiles, s_decay, loaded, mapped, n, scale, FORM)),
+        ],
+        [4],
+        [MAP_REGISTERS],
+    )  # fmt: skip
 
 
 def tiles_of(x):
@@ -107,15 +97,12 @@ def takes(r, w, v):
     return sizes and dtypes and r.numel() > 0 and devices.gpu_of(r.device).is_hopper
 
 
-def wkv7_fused(
-    r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="log", keep=False, **variant
-):
+def wkv7_fused(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="log", keep=False):
     """Same arguments and results as `wkv7`, without gradients; an experiment.
 
     Args:
         keep: also return the states before each 64 tokens of a sequence, in bfloat16,
             `[spans, H, V, K]`, which a backward pass would start from. See sequences/spans.py.
-        variant: ROLES, PIECES and MAP_REGISTERS of `Form`.
 
     Raises:
         ValueError: it takes only heads of 64 in bfloat16, on a Hopper GPU.
@@ -127,7 +114,7 @@ def wkv7_fused(
             f"r and w are {call}: wkv7_fused needs bfloat16, 64 keys and 64 values, and a Hopper "
             "GPU; wkv7 computes the rest"
         )
-    form = Form(FORMS[decay], scale != 1.0, **variant)
+    form = Form(FORMS[decay], scale != 1.0)
     inputs = [x.contiguous() for x in (r, w, k, v, a, b)]
     (B, T, H, K), V, S = r.shape, v.shape[3], sequences_in(r, cu_seqlens)
     o, states = torch.empty_like(inputs[3]), None
@@ -144,5 +131,4 @@ def wkv7_fused(
 
 
 def launch(programs, form, *args):
-    registers = REGISTERS if form.ROLES else None
-    wkv7_hopper_kernel[(programs,)](*args, form, num_warps=4, maxnreg=registers)
+    wkv7_hopper_kernel[(programs,)](*args, form, num_warps=4, maxnreg=REGISTERS)

@@ -45,9 +45,6 @@ class Form(NamedTuple):
 
     DECAY: int  # what w is, see ../../decays.py
     SCALED: bool  # whether r is multiplied by a scale
-    ROLES: bool = True  # or do the same warps make a tile's maps and apply them, in turn?
-    PIECES: int = 2  # of bfloat16, of what tokens read through a
-    MAP_REGISTERS: int = 136  # a thread; those that apply get the rest of 256
 
 
 @gluon.jit
