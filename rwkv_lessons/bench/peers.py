@@ -4,10 +4,12 @@ An adapter only translates: layouts, the form of the decay, the scale. Whatever 
 copies once, outside `run`. To add one, write the function and name it in an operation's `peers`.
 """
 
+import os
 from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
+from unittest import mock
 
 from rwkv_lessons.bench.methods import Method, with_gradients
 from rwkv_lessons.bench.serving_operators import DECAY, rate_of
@@ -15,6 +17,7 @@ from rwkv_lessons.operations import OPERATIONS
 from rwkv_lessons.operations.work import MOST_DRAFTS
 
 HOW = {"fla": "tuned with 20 ms a configuration"}  # module → how it is measured
+TILELANG = "FLA_TILELANG"  # FLA reads at each call whether it may use its TileLang kernels
 
 
 def fla_function(name, package="rwkv6"):
@@ -59,6 +62,21 @@ def adapters(name, package, inputs_of=lambda *inputs: inputs, like=2, **options)
     return forward, both_passes
 
 
+def with_tilelang(adapter):
+    """An adapter of FLA whose calls use its TileLang kernels, where there are some."""
+
+    def make(*inputs):
+        run = adapter(*inputs)
+
+        def call():
+            with mock.patch.dict(os.environ, {TILELANG: "1"}):
+                return run()
+
+        return call
+
+    return make
+
+
 def in_one_dtype(r, k, v, w, u, *s0):
     """FLA knows no RWKV-5: that is RWKV-6, the same decay at every token."""
     return r, k, v, w.to(r.dtype).expand_as(r).contiguous(), u.to(r.dtype), *s0
@@ -73,6 +91,12 @@ RWKV7 = {"safe_gate": True, "lower_bound": -DECAY, "chunk_size": 64}
 fla_rwkv7_chunk, fla_rwkv7_chunk_gradients = adapters(
     "chunk_rwkv7", "rwkv7", like=3, scale=1.0, **RWKV7
 )
+# Its TileLang kernels take no chunks of 64 on Hopper.
+fla_rwkv7_tilelang, fla_rwkv7_tilelang_gradients = map(
+    with_tilelang,
+    adapters("chunk_rwkv7", "rwkv7", like=3, scale=1.0, **RWKV7 | {"chunk_size": 32}),
+)
+fla_tilelang, fla_tilelang_gradients = map(with_tilelang, (fla_chunk, fla_chunk_gradients))
 # The decay is bounded by -5, as FLA's faster kernels need it.
 fla_kda_chunk, fla_kda_chunk_gradients = adapters("chunk_kda", "kda", safe_gate=True)
 

@@ -37,6 +37,7 @@ SMALLER = (
 )
 # Halves alike, and heads of several blocks.
 SIZES = "--shape 8,4096,64,64 --shape 4,4096,32,128 --methods wkv6 --dtype float16,bfloat16"
+BESIDE_TILELANG = "--peers --dtype bfloat16 --methods 'wkv6,fla chunk,fla tilelang'"
 BESIDE_PEERS = "--peers --dtype bfloat16 --methods 'wkv6,chunked,cuda,fla chunk,fla recurrent'"
 RECURRENCE = ("recurrence, finished in CUDA", "cuda")  # token by token: chunks have to beat it
 DECAY_FROM_DATA = Rung("08 decay from data", "08_decay_from_data", "kernel")
@@ -236,10 +237,12 @@ WKV6 = Operation(
         own("wkv6-first", "first", 150),
         own("wkv6-race", "race", 120, "race"),
         RecordPlan("wkv6-peers", f"wkv6 {BESIDE_PEERS}", 240, needs="fla"),
+        RecordPlan("wkv6-tilelang", f"wkv6 {BESIDE_TILELANG}", 360, needs="tilelang"),
     ),
     peers={
         "fla chunk": Peer("fla", FLA, "fla_chunk"),
         "fla recurrent": Peer("fla", FLA, "fla_recurrent"),
+        "fla tilelang": Peer("tilelang", "tilelang", "fla_tilelang", "FLA's kernels in it"),
     },
     headline=Headline(
         "RWKV-6 forward", "wkv6-peers", "wkv6", "fla chunk", "FLA, chunks", TABLE_SHAPE
@@ -333,10 +336,16 @@ WKV6_BACKWARD = replace(
         RecordPlan("wkv6-backward-small", f"wkv6-backward {SMALLER} --dtype bfloat16", 180),
         RecordPlan("wkv6-backward-sizes", f"wkv6-backward {SIZES}"),
         RecordPlan("wkv6-backward-peers", f"wkv6-backward {BESIDE_PEERS}", 360, needs="fla"),
+        RecordPlan(
+            "wkv6-backward-tilelang", f"wkv6-backward {BESIDE_TILELANG}", 360, needs="tilelang"
+        ),
     ),
     peers={
         "fla chunk": Peer("fla", FLA, "fla_chunk_gradients"),
         "fla recurrent": Peer("fla", FLA, "fla_recurrent_gradients"),
+        "fla tilelang": Peer(
+            "tilelang", "tilelang", "fla_tilelang_gradients", "FLA's kernels in it"
+        ),
     },
     headline=replace(
         WKV6.headline, says="RWKV-6 forward and backward", record="wkv6-backward-peers"

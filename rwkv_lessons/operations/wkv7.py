@@ -37,6 +37,8 @@ OF_BATCHES, OF_LONG = (
 BESIDE_FLA_7 = (
     "--peers --dtype bfloat16 --shape 8,4096,64,64 --methods 'wkv7,chunked,recurrent,fla chunk'"
 )
+CHUNKS_OF_32 = "FLA's kernels in it, chunks of 32"
+BESIDE_TILELANG_7 = BESIDE_FLA_7.replace("chunked,recurrent,fla chunk", "fla chunk,fla tilelang")
 DELTA_RULE = Rung("22 the delta rule", "22_delta_rule", "kernel", TRITON, function="forward")
 STEPPING_BACK = Rung(
     "23 stepping back", "23_stepping_back", "backward_sweep", TRITON,
@@ -208,15 +210,19 @@ WKV7 = Operation(
     like=3,
     reference="rwkv_lessons.wkv7:wkv7_wy",  # 32,768 steps in Python would take minutes
     rung_arguments="rwkv_lessons.inputs:wkv7_rung_arguments",
-    tensor_cores=("chunked", "wkv7", "fla chunk"),  # see WKV6
+    tensor_cores=("chunked", "wkv7", "fla chunk", "fla tilelang"),  # see WKV6
     ladders=(Ladder("wkv7", (DELTA_RULE, CHUNKED_WKV7), **MEASURED),),
     # Without the methods in torch: up to a second a call.
     records=(
         RecordPlan("wkv7", f"wkv7 --methods wkv7 --dtype bfloat16 {OF_BATCHES}"),
         RecordPlan("wkv7-long", f"wkv7 --methods wkv7 --dtype bfloat16 {OF_LONG}"),
         RecordPlan("wkv7-peers", f"wkv7 {BESIDE_FLA_7}", 240, needs="fla"),
+        RecordPlan("wkv7-tilelang", f"wkv7 {BESIDE_TILELANG_7}", 360, needs="tilelang"),
     ),
-    peers={"fla chunk": Peer("fla", FLA, "fla_rwkv7_chunk", "as its layer calls it")},
+    peers={
+        "fla chunk": Peer("fla", FLA, "fla_rwkv7_chunk", "as its layer calls it"),
+        "fla tilelang": Peer("tilelang", "tilelang", "fla_rwkv7_tilelang", CHUNKS_OF_32),
+    },
     headline=Headline(
         "RWKV-7 forward", "wkv7-peers", "wkv7", "fla chunk", "FLA, chunks", TABLE_SHAPE
     ),
@@ -239,8 +245,14 @@ WKV7_BACKWARD = replace(
             "wkv7-backward-long", f"wkv7-backward --methods wkv7 --dtype bfloat16 {OF_LONG}"
         ),
         RecordPlan("wkv7-backward-peers", f"wkv7-backward {BESIDE_FLA_7}", 360, needs="fla"),
+        RecordPlan(
+            "wkv7-backward-tilelang", f"wkv7-backward {BESIDE_TILELANG_7}", 360, needs="tilelang"
+        ),
     ),
-    peers={"fla chunk": Peer("fla", FLA, "fla_rwkv7_chunk_gradients", "as its layer calls it")},
+    peers={
+        "fla chunk": Peer("fla", FLA, "fla_rwkv7_chunk_gradients", "as its layer calls it"),
+        "fla tilelang": Peer("tilelang", "tilelang", "fla_rwkv7_tilelang_gradients", CHUNKS_OF_32),
+    },
     headline=replace(
         WKV7.headline, says="RWKV-7 forward and backward", record="wkv7-backward-peers"
     ),
