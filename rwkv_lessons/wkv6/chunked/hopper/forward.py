@@ -47,6 +47,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from ....runtime.compile_triton import assembled
+from ....sequences.gluon_tiles import raw_decay
 from ....sequences.spans import first_span, program_place, sequence_bounds
 from ..tiles import FITS_TO_END, LOG2E, MIN_LOG_DECAY
 from .factors import (
@@ -336,7 +337,7 @@ def wkv6_hopper_kernel(
             b_r = s_r.index(i).load(TILES)
             b_k = s_k.index(i).load(TILES)
             if RAW:
-                b_w = -gl.exp2(b_w.to(gl.float32) * LOG2E)
+                b_w = raw_decay(b_w)
             if not whole:  # what follows are other tokens, or zeros
                 b_w = gl.where(row < n - t, b_w, 0.0)
                 b_v = s_v.index(i).load(TILES)

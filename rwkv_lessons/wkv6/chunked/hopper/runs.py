@@ -15,6 +15,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from ....sequences.gluon_tiles import raw_decay
 from ..sizes import CHECKPOINT
 from ..tiles import LOG2E, MIN_LOG_DECAY
 from .factors import (
@@ -159,7 +160,7 @@ def log_decays(s_w, RAW: gl.constexpr):
     """The log decays of a chunk, in float32, at least MIN_LOG_DECAY."""
     b_w = by_key(s_w)
     if RAW:
-        b_w = -gl.exp2(b_w * LOG2E)
+        b_w = raw_decay(b_w)
     return gl.maximum(b_w, MIN_LOG_DECAY, propagate_nan=tl.PropagateNan.ALL)
 
 

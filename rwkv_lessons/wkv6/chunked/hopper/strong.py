@@ -40,6 +40,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from ....sequences.gluon_tiles import raw_decay
 from ..tiles import FITS_TO_END, LOG2E, MIN_LOG_DECAY
 from .factors import (
     Rounded,
@@ -141,7 +142,7 @@ def store_decays(h_w, w, near, whole, left, row, RAW: gl.constexpr):
     if len(w) == 2:
         b_w = in_float32(h_w)
         if RAW:
-            b_w = -gl.exp2(b_w * LOG2E)
+            b_w = raw_decay(b_w)
         b_w = gl.where(row < left, b_w, 0.0)
         b_w = gl.maximum(b_w, MIN_LOG_DECAY, propagate_nan=tl.PropagateNan.ALL)
         store(w, split(b_w))

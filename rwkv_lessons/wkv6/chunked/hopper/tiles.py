@@ -1,7 +1,6 @@
 """Tiles of 64 × 64 for kernels in Gluon, on Hopper: layouts, and conversions that ptxas does well.
 
-With inline PTX, a pair of bfloat16 at a time. What Triton makes of the same in Python takes half as
-many instructions again, and rounds with the unit that exp2 needs.
+These are inline PTX for a pair of bfloat16 at a time, for the reason in sequences/gluon_tiles.py.
 """
 
 import torch
@@ -13,6 +12,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from ....runtime import devices
 from ....runtime.bounded import remembered
 from ....runtime.launch_tiles import replace_base
+from ....sequences.gluon_tiles import rounded, widened
 
 C = gl.constexpr(64)  # rows and columns of a tile
 TILE = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2))  # in shared memory
@@ -23,27 +23,6 @@ barrier = getattr(gl, "barrier", None) or gl.thread_barrier  # its name in Trito
 def product_of(columns):
     """The layout of a product of 64 rows and so many columns, in the registers of four warps."""
     return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
-
-
-@gluon.jit
-def rounded(x):
-    """A float32 tile in bfloat16."""
-    return gl.inline_asm_elementwise(
-        "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,r,r", [x], gl.bfloat16, is_pure=True, pack=2
-    )
-
-
-@gluon.jit
-def widened(x):
-    """A bfloat16 tile in float32."""
-    both: gl.constexpr = """{
-        .reg .b32 first, second;
-        shl.b32 first, $2, 16;
-        and.b32 second, $2, 0xffff0000;
-        mov.b32 $0, first;
-        mov.b32 $1, second;
-    }"""
-    return gl.inline_asm_elementwise(both, "=f,=f,r", [x], gl.float32, is_pure=True, pack=2)
 
 
 @gluon.jit

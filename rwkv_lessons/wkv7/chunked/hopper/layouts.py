@@ -13,6 +13,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mma_v2
 
+from ....sequences.gluon_tiles import rounded, widened  # noqa: F401  the tiles' own
+
 N = gl.constexpr(64)  # keys, values, and tokens of a tile
 C = gl.constexpr(16)  # tokens of a chunk
 CHUNKS = gl.constexpr(4)  # of a tile
@@ -45,27 +47,6 @@ class Form(NamedTuple):
 
     DECAY: int  # what w is, see ../../decays.py
     SCALED: bool  # whether r is multiplied by a scale
-
-
-@gluon.jit
-def rounded(x):
-    """A float32 tile in bfloat16."""
-    return gl.inline_asm_elementwise(
-        "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,r,r", [x], gl.bfloat16, is_pure=True, pack=2
-    )
-
-
-@gluon.jit
-def widened(x):
-    """A bfloat16 tile in float32."""
-    both: gl.constexpr = """{
-        .reg .b32 first, second;
-        shl.b32 first, $2, 16;
-        and.b32 second, $2, 0xffff0000;
-        mov.b32 $0, first;
-        mov.b32 $1, second;
-    }"""
-    return gl.inline_asm_elementwise(both, "=f,=f,r", [x], gl.float32, is_pure=True, pack=2)
 
 
 @gluon.jit
