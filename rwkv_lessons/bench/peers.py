@@ -12,8 +12,10 @@ from importlib.util import find_spec
 from unittest import mock
 
 from rwkv_lessons.bench.methods import Method, with_gradients
+from rwkv_lessons.bench.rwkv_lm import CHECKOUT, clampw, clampw_gradients
 from rwkv_lessons.bench.serving_operators import DECAY, rate_of
 from rwkv_lessons.operations import OPERATIONS
+from rwkv_lessons.operations.entries import is_here
 from rwkv_lessons.operations.work import MOST_DRAFTS
 
 HOW = {"fla": "tuned with 20 ms a configuration"}  # module → how it is measured
@@ -97,6 +99,9 @@ fla_rwkv7_tilelang, fla_rwkv7_tilelang_gradients = map(
     adapters("chunk_rwkv7", "rwkv7", like=3, scale=1.0, **RWKV7 | {"chunk_size": 32}),
 )
 fla_tilelang, fla_tilelang_gradients = map(with_tilelang, (fla_chunk, fla_chunk_gradients))
+H100, H100_ALT = "rwkv7_clampw_v3_for_h100", "rwkv7_clampw_v3_for_h100_alt"  # files of RWKV-LM
+rwkv_lm, rwkv_lm_gradients = partial(clampw, H100), partial(clampw_gradients, H100)
+rwkv_lm_alt, rwkv_lm_alt_gradients = partial(clampw, H100_ALT), partial(clampw_gradients, H100_ALT)
 # The decay is bounded by -5, as FLA's faster kernels need it.
 fla_kda_chunk, fla_kda_chunk_gradients = adapters("chunk_kda", "kda", safe_gate=True)
 
@@ -162,10 +167,11 @@ def peers(operation):
     """The installed peers of an operation's name, as methods, and a line for each of the others."""
     methods, missing = {}, []
     for name, peer in OPERATIONS[operation].peers.items():
-        if find_spec(peer.module) is None:
+        if not is_here(peer.module):
             missing.append(f"{name}: {peer.distribution} is not installed")
             continue
-        of_release = f"{peer.distribution} {version(peer.distribution)}"
+        release = None if peer.module == CHECKOUT else version(peer.distribution)
+        of_release = " ".join(filter(None, [peer.distribution, release]))
         note = ", ".join(filter(None, [of_release, HOW.get(peer.module), peer.note]))
         methods[name] = Method(name, globals()[peer.adapter], note=note, precise=False)
     return methods, missing

@@ -1,9 +1,10 @@
 """What an entry of the table of operations is made of. Imports nothing but the standard library."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 
 from rwkv_lessons.operations.checks import Checks
@@ -107,7 +108,7 @@ class RecordPlan:
     arguments: str
     limit_s: int = 60
     table: str | None = "methods"  # a key of report/tables.py's KINDS; None: on no page
-    needs: str | None = None  # a module without which there is nothing to compare with
+    needs: str | None = None  # a module, or a variable, without which there is nothing to compare
     named: bool = True  # --record needs the name: it is not the command's own
     gpus: int = 1  # as many are needed, of one machine
     holds: tuple = ()  # (method, dtype) of rows, or names of ceilings, that it has at least
@@ -123,11 +124,16 @@ def own(name, arguments, limit_s=60, table="methods", needs=None):
     return RecordPlan(name, arguments, limit_s, table, needs, named=False)
 
 
+def is_here(module):
+    """Whether a module can be imported; of a name in capitals, whether that variable is set."""
+    return module in os.environ if module.isupper() else find_spec(module) is not None
+
+
 @dataclass(frozen=True)
 class Peer:
     """Somebody else's package that computes the same."""
 
-    module: str
+    module: str  # or, where it is no package, an environment variable that names its checkout
     distribution: str
     adapter: str  # a function of bench/peers.py
     note: str | None = None

@@ -37,6 +37,7 @@ OF_BATCHES, OF_LONG = (
 BESIDE_FLA_7 = (
     "--peers --dtype bfloat16 --shape 8,4096,64,64 --methods 'wkv7,chunked,recurrent,fla chunk'"
 )
+BESIDE_RWKV_LM = BESIDE_FLA_7.replace("chunked,recurrent,fla chunk", "rwkv-lm,rwkv-lm alt")
 CHUNKS_OF_32 = "FLA's kernels in it, chunks of 32"
 BESIDE_TILELANG_7 = BESIDE_FLA_7.replace("chunked,recurrent,fla chunk", "fla chunk,fla tilelang")
 DELTA_RULE = Rung("22 the delta rule", "22_delta_rule", "kernel", TRITON, function="forward")
@@ -217,11 +218,14 @@ WKV7 = Operation(
         RecordPlan("wkv7", f"wkv7 --methods wkv7 --dtype bfloat16 {OF_BATCHES}"),
         RecordPlan("wkv7-long", f"wkv7 --methods wkv7 --dtype bfloat16 {OF_LONG}"),
         RecordPlan("wkv7-peers", f"wkv7 {BESIDE_FLA_7}", 240, needs="fla"),
+        RecordPlan("wkv7-rwkv-lm", f"wkv7 {BESIDE_RWKV_LM}", 240, needs="RWKV_LM"),
         RecordPlan("wkv7-tilelang", f"wkv7 {BESIDE_TILELANG_7}", 360, needs="tilelang"),
     ),
     peers={
         "fla chunk": Peer("fla", FLA, "fla_rwkv7_chunk", "as its layer calls it"),
         "fla tilelang": Peer("tilelang", "tilelang", "fla_rwkv7_tilelang", CHUNKS_OF_32),
+        "rwkv-lm": Peer("RWKV_LM", "RWKV-LM", "rwkv_lm", "its kernels for the H100"),
+        "rwkv-lm alt": Peer("RWKV_LM", "RWKV-LM", "rwkv_lm_alt", "its others for the H100"),
     },
     headline=Headline(
         "RWKV-7 forward", "wkv7-peers", "wkv7", "fla chunk", "FLA, chunks", TABLE_SHAPE
@@ -246,12 +250,19 @@ WKV7_BACKWARD = replace(
         ),
         RecordPlan("wkv7-backward-peers", f"wkv7-backward {BESIDE_FLA_7}", 360, needs="fla"),
         RecordPlan(
+            "wkv7-backward-rwkv-lm", f"wkv7-backward {BESIDE_RWKV_LM}", 240, needs="RWKV_LM"
+        ),
+        RecordPlan(
             "wkv7-backward-tilelang", f"wkv7-backward {BESIDE_TILELANG_7}", 360, needs="tilelang"
         ),
     ),
     peers={
         "fla chunk": Peer("fla", FLA, "fla_rwkv7_chunk_gradients", "as its layer calls it"),
         "fla tilelang": Peer("tilelang", "tilelang", "fla_rwkv7_tilelang_gradients", CHUNKS_OF_32),
+        "rwkv-lm": Peer("RWKV_LM", "RWKV-LM", "rwkv_lm_gradients", "its kernels for the H100"),
+        "rwkv-lm alt": Peer(
+            "RWKV_LM", "RWKV-LM", "rwkv_lm_alt_gradients", "its others for the H100"
+        ),
     },
     headline=replace(
         WKV7.headline, says="RWKV-7 forward and backward", record="wkv7-backward-peers"

@@ -21,10 +21,9 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from importlib.util import find_spec
 
 from rwkv_lessons.operations import LADDERS, OPERATIONS
-from rwkv_lessons.operations.entries import BENCH, ROOT, own
+from rwkv_lessons.operations.entries import BENCH, ROOT, is_here, own
 from rwkv_lessons.records.rates import CEILING_NAMES
 from rwkv_lessons.records.schema import load, path
 from rwkv_lessons.runtime.command_line import WrongArgument
@@ -126,8 +125,8 @@ def record_all(plans, environment=None, ready=READY):
     try:
         for plan in plans:
             print(f"\n== {time.strftime('%T')} {plan.command}", flush=True)
-            if plan.needs and not find_spec(plan.needs):
-                outcome = f"skipped: there is no module {plan.needs}"
+            if plan.needs and not is_here(plan.needs):
+                outcome = f"skipped: there is no {plan.needs}"
             elif plan.gpus > 1 and _gpus() < plan.gpus:
                 outcome = f"skipped: needs {plan.gpus} GPUs"
             else:
