@@ -25,6 +25,7 @@ from ...runtime.replay import looks, remember, replay
 from ...sequences.arguments import sequences_in
 from ...sequences.spans import count_spans
 from ..autograd import define_backward
+from .hopper import segments as in_gluon
 from .hopper.sweep import sweep_hopper_kernel, weights_and_masks
 from .hopper.tiles import takes_tiles, tiles
 from .pairs import CHUNKS_PER_SEARCH, PairSizes, keys_gradients, values_gradients
@@ -159,6 +160,19 @@ def gradients(
         if packed:
             chunk_bounds = torch.zeros(slots, 2, dtype=torch.int64, device=device)
     sweeps = [OTHERS if between is None else EACH] * twice + [ALL] * (not on_hopper)
+    if on_hopper and in_gluon.USED and sweeps:
+        inputs = [tiles(x, H * x.shape[-1]) for x in (w, r, do)]
+        first = int(between is None)  # what the first segment adds is then not needed
+        run(
+            launch_tiles, in_gluon.wkv6_segment_states_kernel,
+            (programs[0] // segments * (segments - first), 1, 1), 4,
+            (*inputs, cu_seqlens, local, totals),
+            (T, H, segments, segment * CHECKPOINT, first, segments - first, scale),
+            (K, V, True, raw_decay, scale != 1, half, in_gluon.STAGES - half),
+        )  # fmt: skip
+        if between is not None:
+            run.then(between, local, totals)
+        sweeps = []
     for n, which in enumerate(sweeps):
         run(
             launch, state_gradients, programs[0], 4,

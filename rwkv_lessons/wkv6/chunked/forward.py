@@ -32,6 +32,7 @@ from ..autograd import define_forward, keep_inputs
 from ..doubling import wkv6_doubling
 from ..options import check_call
 from .backward import backward, gradients, in_sum
+from .hopper import segments as in_gluon
 from .hopper.forward import wkv6_hopper_kernel
 from .hopper.tiles import takes_tiles, tiles
 from .segments import segments_for, state_before_segment, wkv6_segments_kernel
@@ -203,11 +204,21 @@ def run_forward(
     elif segments > 1:
         segment_states = run.empty((S, segments - 1, H, K, V), device)
         segment_decays = run.empty((S, segments - 1, H, K), device)
-        run(
-            launch, wkv6_segments_kernel, programs * (segments - 1), warps,
-            (k, v, w, cu_seqlens, segment_states, segment_decays), (T, H, segments, span),
-            (*sizes, raw_decay), **options,
-        )  # fmt: skip
+        if on_hopper and in_gluon.USED:
+            inputs = [tiles(x, H * x.shape[3]) for x in (w, k, v)]
+            run(
+                launch_tiles, in_gluon.wkv6_segment_states_kernel,
+                (programs * NK * (segments - 1), 1, 1), 4,
+                (*inputs, cu_seqlens, segment_states, segment_decays),
+                (T, H, segments, span, 0, segments - 1, 1.0),
+                (K, V, False, raw_decay, False, half, in_gluon.STAGES - half),
+            )  # fmt: skip
+        else:
+            run(
+                launch, wkv6_segments_kernel, programs * (segments - 1), warps,
+                (k, v, w, cu_seqlens, segment_states, segment_decays), (T, H, segments, span),
+                (*sizes, raw_decay), **options,
+            )  # fmt: skip
     new = {"dtype": torch.float32, "device": device}
     o = torch.empty((NK, *v.shape), **new) if in_parts else torch.empty_like(v)
     s1 = torch.empty((S, H, K, V), **new)

@@ -1,0 +1,202 @@
+"""What segments of a sequence make of a state of zeros, in Gluon, for 16 bits on Hopper.
+
+Forward, that is the state after each segment, and in reverse the gradient of the state before it:
+
+    S  = Σ_t (k[t] 2^(log2 decays after t, to the segment's end))ᵀ v[t]
+    dS = Σ_t (r[t] 2^(log2 decays before t, from the segment's start))ᵀ do[t]
+
+Both are one kernel, in which x stands for k or r and y for v or do. It takes the chunks from where
+nothing has decayed, the last one forward and the first one in reverse, and adds the decays of the
+chunks before to the exponents. A sum of products is then never decayed itself, no factor grows,
+and any decay is right.
+
+Tiles of w and x are loaded transposed, keys × tokens: the sums of decays take w from registers, and
+the state takes x from those in which it was decayed. Nothing computed goes through shared memory,
+but float16's y in two pieces of bfloat16, and a chunk has one barrier. It reads three tensors, for
+all segments but one: memory bounds it, and its copies are STAGES chunks ahead.
+
+Symbols in the code, where s_ is in shared memory and b_ in registers:
+
+    w_left, x_left    w and x decayed as left factors: [key, token]
+    b_sums, b_total   log decays between a token and the side that decays from it; of a chunk, [key]
+    b_past            log2 of the decays of the chunks before, [key]
+    b_s               S or dS: [key, value]
+"""
+
+import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma_wait,
+)
+
+from ....runtime.compile_triton import assembled
+from ....sequences.spans import sequence_bounds
+from ..tiles import LOG2E, MIN_LOG_DECAY
+from .factors import Rounded, Split, as_left, plus_product, product, split, store
+from .tiles import TILE, C, at_least, barrier, in_float32, product_of
+
+USED = True
+STAGES = 4  # chunks in shared memory, one less of float16: two programs share an SM
+TILES = gl.constexpr(product_of(64))
+SUMS = gl.constexpr(product_of(8))
+ROWS = gl.constexpr(gl.SliceLayout(1, product_of(64)))
+
+
+@gluon.jit
+def by_key(s_x):
+    """A tile of tokens × keys as keys × tokens."""
+    return s_x.permute((1, 0)).load(TILES)
+
+
+@gluon.jit
+def decays_by_key(s_w, whole, left, token, RAW: gl.constexpr):
+    """w as a left factor, 0 where no token is left."""
+    h_w = by_key(s_w)
+    if RAW | (s_w.dtype == gl.float16):
+        b_w = in_float32(h_w)
+        if RAW:
+            b_w = -gl.exp2(b_w * LOG2E)
+        b_w = gl.where(token < left, b_w, 0.0)
+        b_w = gl.maximum(b_w, MIN_LOG_DECAY, propagate_nan=tl.PropagateNan.ALL)
+        if RAW:
+            return as_left(split(b_w))
+        else:
+            return as_left(Rounded(b_w.to(gl.float16)))
+    else:
+        if not whole:
+            h_w = gl.where(token < left, h_w, 0.0).to(gl.bfloat16)
+        return as_left(Rounded(at_least(h_w, MIN_LOG_DECAY)))
+
+
+@gluon.jit
+def values_of(s_y, s_low, whole, left):
+    """y as a right factor, 0 where no token is left; of float16 in two pieces, of which it stores
+    the first where y was."""
+    token = gl.arange(0, C, ROWS)[:, None]
+    if s_y.dtype == gl.float16:
+        b_y = gl.where(token < left, in_float32(s_y.load(TILES)), 0.0)
+        y = Split(s_y._reinterpret(gl.bfloat16, [C, C], TILE), s_low.index(0))
+        store(y, split(b_y))
+        fence_async_shared()
+        barrier()
+        return y
+    else:
+        if not whole:
+            s_y.store(gl.where(token < left, s_y.load(TILES), 0.0).to(gl.bfloat16))
+            fence_async_shared()
+            barrier()
+        return Rounded(s_y)
+
+
+@gluon.jit
+def copy_chunk(inputs, staged, ready, stage, there, row, key_column, value_column):
+    """Starts the copies of a chunk's tiles of w, x and y, if it is there."""
+    mbarrier.expect(ready.index(stage), 3 * C * C * 2, pred=there)
+    for n in gl.static_range(3):
+        tma.async_copy_global_to_shared(
+            inputs[n], [row, value_column if n == 2 else key_column],
+            ready.index(stage), staged[n].index(stage), pred=there,
+        )  # fmt: skip
+
+
+@assembled
+@gluon.jit(do_not_specialize=["T", "H", "segments", "span", "first_segment", "count", "scale"])
+def wkv6_segment_states_kernel(
+    w, x, y, cu_seqlens, states, decays,
+    T, H, segments, span, first_segment, count, scale,
+    K: gl.constexpr, V: gl.constexpr, REVERSE: gl.constexpr,
+    RAW: gl.constexpr, SCALED: gl.constexpr, HALF: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """Of `count` segments of each sequence, from `first_segment` on, of `span` tokens each.
+
+    w, x and y are descriptors of [tokens, H·K] or [tokens, H·V]. Of states, [S, count, H, K, V],
+    and decays, the same without V, a program writes a block of 64 keys and 64 values; in reverse
+    they are [S, H, segments, K, V] and are indexed by segment. Decays are log2; both are float32.
+    """
+    NV: gl.constexpr = V // 64
+    BLOCKS: gl.constexpr = K // 64 * NV
+    program = gl.program_id(0)
+    i_block, i_h = program % BLOCKS, program // BLOCKS % H
+    i_g = program // BLOCKS // H % count
+    i_n = (program // BLOCKS // H // count).to(gl.int64)
+    i_k, i_v = i_block // NV, i_block % NV
+    key_column, value_column = i_h * K + i_k * C, i_h * V + i_v * C
+    start, end = sequence_bounds(cu_seqlens, i_n, T)
+    start += (i_g + first_segment).to(gl.int64) * span
+    n = gl.minimum(end - start, span).to(gl.int32)
+    first, chunks = start.to(gl.int32), gl.cdiv(n, C)
+
+    DTYPE: gl.constexpr = gl.float16 if HALF else gl.bfloat16
+    SUMMED: gl.constexpr = gl.bfloat16 if RAW else DTYPE  # decays
+    s_w = gl.allocate_shared_memory(DTYPE, [STAGES, C, C], TILE)
+    s_x = gl.allocate_shared_memory(DTYPE, [STAGES, C, C], TILE)
+    s_y = gl.allocate_shared_memory(DTYPE, [STAGES, C, C], TILE)
+    s_low = None
+    if HALF:
+        s_low = gl.allocate_shared_memory(gl.bfloat16, [1, C, C], TILE)
+    s_weights = gl.allocate_shared_memory(SUMMED, [C, C], TILE)
+    s_ones = gl.allocate_shared_memory(SUMMED, [8, C], TILE)
+    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(ready.index(stage), count=1)
+    token = gl.arange(0, C, ROWS)[:, None]  # that decays, and that is decayed
+    col = gl.arange(0, C, gl.SliceLayout(0, TILES))[None, :]
+    s_weights.store((token < col if REVERSE else token > col).to(SUMMED))
+    s_ones.store(gl.full([8, C], 1.0, SUMMED, TILES))
+    fence_async_shared()
+    barrier()  # the barriers are there, and the weights
+
+    inputs, staged = (w, x, y), (s_w, s_x, s_y)
+    for stage in gl.static_range(STAGES):
+        c = stage if REVERSE else chunks - 1 - stage
+        there = stage < chunks
+        copy_chunk(
+            inputs, staged, ready, stage, there, first + c * C, key_column, value_column
+        )  # fmt: skip
+    weights, ones = Rounded(s_weights), Rounded(s_ones.permute((1, 0)))
+    zeros = gl.full([C, C], 0.0, gl.float32, TILES)
+    no_sums = gl.full([C, 8], 0.0, gl.float32, SUMS)
+    b_s = gl.full([C, C], 0.0, gl.float32, TILES)
+    b_past = gl.full([C], 0.0, gl.float32, ROWS)
+
+    j = 0
+    while j < chunks:
+        i, phase = j % STAGES, j // STAGES % 2
+        t = (j if REVERSE else chunks - 1 - j) * C
+        left = n - t
+        whole = left >= C
+        mbarrier.wait(ready.index(i), phase)
+        w_left = decays_by_key(s_w.index(i), whole, left, col, RAW)
+        b_x = in_float32(by_key(s_x.index(i)))
+        if not whole:  # what follows are other tokens, or zeros
+            b_x = gl.where(col < left, b_x, 0.0)
+        b_sums = product(w_left, weights, zeros)
+        b_total = product(w_left, ones, no_sums)
+        y_right = values_of(s_y.index(i), s_low, whole, left)
+        b_sums, b_total = warpgroup_mma_wait(0, deps=(b_sums, b_total) + w_left)[:2]
+        b_x *= gl.exp2(b_sums * LOG2E + b_past[:, None])
+        b_past += gl.convert_layout(gl.sum(b_total, 1), ROWS) * (LOG2E / 8)
+        x_left = as_left(split(b_x))
+        b_s = plus_product(b_s, x_left, y_right)
+        b_s = warpgroup_mma_wait(0, deps=(b_s,) + x_left)[0]
+        barrier()  # all warps have read the tiles
+        after = j + STAGES
+        copy_chunk(
+            inputs, staged, ready, i, after < chunks,
+            first + (after if REVERSE else chunks - 1 - after) * C, key_column, value_column,
+        )  # fmt: skip
+        j += 1
+
+    if SCALED:
+        b_s *= scale
+    if REVERSE:
+        at = (i_n * H + i_h) * segments + i_g + first_segment
+    else:
+        at = (i_n * count + i_g) * H + i_h
+    o_k = i_k * C + gl.arange(0, C, ROWS)
+    gl.store(states + at * (K * V) + o_k[:, None] * V + i_v * C + col, b_s)
+    gl.store(decays + at * K + o_k, b_past, o_k >= 0 if NV == 1 else (o_k >= 0) & (i_v == 0))
