@@ -168,7 +168,7 @@ def gradients(
             (programs[0] // segments * (segments - first), 1, 1), 4,
             (*inputs, cu_seqlens, local, totals),
             (T, H, segments, segment * CHECKPOINT, first, segments - first, scale),
-            (K, V, True, raw_decay, scale != 1, half, in_gluon.STAGES - half),
+            (K, V, True, raw_decay, scale != 1, half, in_gluon.STAGES - half, in_gluon.EARLY),
         )  # fmt: skip
         if between is not None:
             run.then(between, local, totals)

@@ -211,7 +211,7 @@ def run_forward(
                 (programs * NK * (segments - 1), 1, 1), 4,
                 (*inputs, cu_seqlens, segment_states, segment_decays),
                 (T, H, segments, span, 0, segments - 1, 1.0),
-                (K, V, False, raw_decay, False, half, in_gluon.STAGES - half),
+                (K, V, False, raw_decay, False, half, in_gluon.STAGES - half, in_gluon.EARLY),
             )  # fmt: skip
         else:
             run(

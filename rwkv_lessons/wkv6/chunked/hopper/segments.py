@@ -41,6 +41,8 @@ from .tiles import TILE, C, at_least, barrier, in_float32, product_of
 
 USED = True
 STAGES = 4  # chunks in shared memory, one less of float16: two programs share an SM
+EARLY = True
+FORGOTTEN = gl.constexpr(-160.0)  # log2 of what is 0 in float32
 TILES = gl.constexpr(product_of(64))
 SUMS = gl.constexpr(product_of(8))
 ROWS = gl.constexpr(gl.SliceLayout(1, product_of(64)))
@@ -110,6 +112,7 @@ def wkv6_segment_states_kernel(
     T, H, segments, span, first_segment, count, scale,
     K: gl.constexpr, V: gl.constexpr, REVERSE: gl.constexpr,
     RAW: gl.constexpr, SCALED: gl.constexpr, HALF: gl.constexpr, STAGES: gl.constexpr,
+    EARLY: gl.constexpr,
 ):  # fmt: skip
     """Of `count` segments of each sequence, from `first_segment` on, of `span` tokens each.
 
@@ -163,8 +166,8 @@ def wkv6_segment_states_kernel(
     b_s = gl.full([C, C], 0.0, gl.float32, TILES)
     b_past = gl.full([C], 0.0, gl.float32, ROWS)
 
-    j = 0
-    while j < chunks:
+    j, stop = 0, chunks
+    while j < stop:
         i, phase = j % STAGES, j // STAGES % 2
         t = (j if REVERSE else chunks - 1 - j) * C
         left = n - t
@@ -183,10 +186,14 @@ def wkv6_segment_states_kernel(
         x_left = as_left(split(b_x))
         b_s = plus_product(b_s, x_left, y_right)
         b_s = warpgroup_mma_wait(0, deps=(b_s,) + x_left)[0]
-        barrier()  # all warps have read the tiles
         after = j + STAGES
+        if EARLY:
+            if j % 4 == 3:
+                lasts = gl.max(gl.where(b_past < FORGOTTEN, 0, 1), 0)  # NaN does
+                stop = gl.where(lasts == 0, gl.minimum(stop, after), stop)
+        barrier()  # all warps have read the tiles
         copy_chunk(
-            inputs, staged, ready, i, after < chunks,
+            inputs, staged, ready, i, after < stop,
             first + (after if REVERSE else chunks - 1 - after) * C, key_column, value_column,
         )  # fmt: skip
         j += 1
