@@ -31,6 +31,7 @@ PACKED = [0, 1, 1, 70, 262, 262, 391]  # a last chunk of each kind, and sequence
 def launched(monkeypatch):
     """The kernel, as launched last."""
     on_cpu(monkeypatch, chunked.in_gluon, "wkv6_segment_states_kernel")
+    monkeypatch.setattr(chunked.in_gluon, "USED", True)
     return on_cpu(monkeypatch, chunked, "wkv6_hopper_kernel")
 
 
