@@ -130,7 +130,7 @@ MISTAKES = {
     "sums too early": ("b_total = warpgroup_mma_wait(0", "b_total = warpgroup_mma_wait(1"),
     "a state too early": ("b_s = warpgroup_mma_wait(0", "b_s = warpgroup_mma_wait(1"),
     "a chunk too many": ("after < stop", "after <= stop"),
-    "x of others in the tail": ("b_x = gl.where(col < left, b_x, 0.0)", "b_x = b_x"),
+    "x of others in the tail": ("b_x = gl.where(col < rest, b_x, 0.0)", "b_x = b_x"),
     "y of others in the tail": ("if not whole:", "if False:", "values_of"),
     "w of others in the tail": ("if not whole:", "if False:", "decays_by_key"),
     "a token decays itself": ("token > col)", "token >= col)"),

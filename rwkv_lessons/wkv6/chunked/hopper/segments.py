@@ -55,14 +55,14 @@ def by_key(s_x):
 
 
 @gluon.jit
-def decays_by_key(s_w, whole, left, token, RAW: gl.constexpr):
+def decays_by_key(s_w, whole, rest, token, RAW: gl.constexpr):
     """w as a left factor, 0 where no token is left."""
     h_w = by_key(s_w)
     if RAW | (s_w.dtype == gl.float16):
         b_w = in_float32(h_w)
         if RAW:
             b_w = -gl.exp2(b_w * LOG2E)
-        b_w = gl.where(token < left, b_w, 0.0)
+        b_w = gl.where(token < rest, b_w, 0.0)
         b_w = gl.maximum(b_w, MIN_LOG_DECAY, propagate_nan=tl.PropagateNan.ALL)
         if RAW:
             return as_left(split(b_w))
@@ -70,17 +70,17 @@ def decays_by_key(s_w, whole, left, token, RAW: gl.constexpr):
             return as_left(Rounded(b_w.to(gl.float16)))
     else:
         if not whole:
-            h_w = gl.where(token < left, h_w, 0.0).to(gl.bfloat16)
+            h_w = gl.where(token < rest, h_w, 0.0).to(gl.bfloat16)
         return as_left(Rounded(at_least(h_w, MIN_LOG_DECAY)))
 
 
 @gluon.jit
-def values_of(s_y, s_low, whole, left):
+def values_of(s_y, s_low, whole, rest):
     """y as a right factor, 0 where no token is left; of float16 in two pieces, of which it stores
     the first where y was."""
     token = gl.arange(0, C, ROWS)[:, None]
     if s_y.dtype == gl.float16:
-        b_y = gl.where(token < left, in_float32(s_y.load(TILES)), 0.0)
+        b_y = gl.where(token < rest, in_float32(s_y.load(TILES)), 0.0)
         y = Split(s_y._reinterpret(gl.bfloat16, [C, C], TILE), s_low.index(0))
         store(y, split(b_y))
         fence_async_shared()
@@ -88,7 +88,7 @@ def values_of(s_y, s_low, whole, left):
         return y
     else:
         if not whole:
-            s_y.store(gl.where(token < left, s_y.load(TILES), 0.0).to(gl.bfloat16))
+            s_y.store(gl.where(token < rest, s_y.load(TILES), 0.0).to(gl.bfloat16))
             fence_async_shared()
             barrier()
         return Rounded(s_y)
@@ -170,16 +170,16 @@ def wkv6_segment_states_kernel(
     while j < stop:
         i, phase = j % STAGES, j // STAGES % 2
         t = (j if REVERSE else chunks - 1 - j) * C
-        left = n - t
-        whole = left >= C
+        rest = n - t
+        whole = rest >= C
         mbarrier.wait(ready.index(i), phase)
-        w_left = decays_by_key(s_w.index(i), whole, left, col, RAW)
+        w_left = decays_by_key(s_w.index(i), whole, rest, col, RAW)
         b_x = in_float32(by_key(s_x.index(i)))
         if not whole:  # what follows are other tokens, or zeros
-            b_x = gl.where(col < left, b_x, 0.0)
+            b_x = gl.where(col < rest, b_x, 0.0)
         b_sums = product(w_left, weights, zeros)
         b_total = product(w_left, ones, no_sums)
-        y_right = values_of(s_y.index(i), s_low, whole, left)
+        y_right = values_of(s_y.index(i), s_low, whole, rest)
         b_sums, b_total = warpgroup_mma_wait(0, deps=(b_sums, b_total) + w_left)[:2]
         b_x *= gl.exp2(b_sums * LOG2E + b_past[:, None])
         b_past += gl.convert_layout(gl.sum(b_total, 1), ROWS) * (LOG2E / 8)
