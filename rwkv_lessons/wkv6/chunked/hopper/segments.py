@@ -34,6 +34,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from ....runtime.compile_triton import assembled
+from ....sequences.gluon_tiles import raw_decay
 from ....sequences.spans import sequence_bounds
 from ..tiles import LOG2E, MIN_LOG_DECAY
 from .factors import Rounded, Split, as_left, plus_product, product, split, store
@@ -59,9 +60,7 @@ def decays_by_key(s_w, whole, rest, token, RAW: gl.constexpr):
     """w as a left factor, 0 where no token is left."""
     h_w = by_key(s_w)
     if RAW | (s_w.dtype == gl.float16):
-        b_w = in_float32(h_w)
-        if RAW:
-            b_w = -gl.exp2(b_w * LOG2E)
+        b_w = raw_decay(h_w) if RAW else in_float32(h_w)
         b_w = gl.where(token < rest, b_w, 0.0)
         b_w = gl.maximum(b_w, MIN_LOG_DECAY, propagate_nan=tl.PropagateNan.ALL)
         if RAW:
