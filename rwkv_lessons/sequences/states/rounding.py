@@ -47,3 +47,12 @@ def rounded(b_s, seed, o_k, o_v, DTYPE: tl.constexpr, STOCHASTIC: tl.constexpr):
         b_cut = (b_bits >> DROPPED << DROPPED).to(tl.float32, bitcast=True)
         b_s = tl.where(tl.abs(b_s) <= LARGEST, b_cut, b_s)  # beyond it, and NaN, to nearest
     return b_s.to(DTYPE)
+
+
+@triton.jit
+def store_state(at, b_s, m_s, seeds, i_n, n, o_k, o_v):
+    """Rounds the state after n tokens of sequence i_n to the pool's dtype."""
+    seed = n  # of no use
+    if seeds is not None:
+        seed = tl.load(seeds + i_n).to(tl.int32) + n - 1
+    tl.store(at, rounded(b_s, seed, o_k, o_v, at.dtype.element_ty, seeds is not None), m_s)

@@ -15,7 +15,7 @@ from ...runtime.bounded import remembered
 from ...runtime.compile_triton import assembled
 from ...runtime.launch_triton import launch
 from ...sequences.states.padding import zeros
-from ...sequences.states.rounding import rounded
+from ...sequences.states.rounding import store_state
 from ..chunked.sizes import largest
 from ..chunked.tiles import finite, level_products, log2_decays, log_of, product
 
@@ -90,15 +90,6 @@ def wkv6_tokens_kernel(
         at_k += H * K
         at_v += H * V
     store_state(pool + o_s, b_s, m_s, seeds, i_n, n, o_hk, o_hv)
-
-
-@triton.jit
-def store_state(at, b_s, m_s, seeds, i_n, n, o_k, o_v):
-    """Rounds the state after n tokens to the pool's dtype."""
-    seed = n  # of no use
-    if seeds is not None:
-        seed = tl.load(seeds + i_n).to(tl.int32) + n - 1
-    tl.store(at, rounded(b_s, seed, o_k, o_v, at.dtype.element_ty, seeds is not None), m_s)
 
 
 @assembled

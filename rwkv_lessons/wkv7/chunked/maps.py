@@ -29,6 +29,7 @@ from .pairs import (
     level_products,
     load_both,
     log_decay,
+    log_decay_of_sum,
     quarters,
     store,
     stored,
@@ -83,15 +84,30 @@ def chunk_map(
     r, w, k, a, b, bounds, readers, written, across, of_l, of_p, of_q, of_t, strong,
     i, T, H, scale, SIZES: tl.constexpr,
 ):  # fmt: skip
+    start, end = bounds_of_span(bounds, i // H, T, SIZES.C)
+    n = tl.minimum(end - start, SIZES.C).to(tl.int32)
+    at, i = (start * H + i % H) * SIZES.K, tl.cast(i, tl.int64)
+    store_map(
+        r, w, k, a, b, None, readers, written, across, of_l, of_p, of_q, of_t, strong,
+        at, n, i, 0, H, scale, SIZES,
+    )  # fmt: skip
+
+
+@triton.jit
+def store_map(
+    r, w, k, a, b, w0, readers, written, across, of_l, of_p, of_q, of_t, strong,
+    at, n, i, i_h, H, scale, SIZES: tl.constexpr,
+):  # fmt: skip
+    """The map of chunk and head i: of the n tokens whose elements start `at`, of head i_h.
+
+    w0 is added to w, unless it is None; of_t and strong may be None, too.
+    """
     K: tl.constexpr = SIZES.K
     BK: tl.constexpr = SIZES.BK
     C: tl.constexpr = SIZES.C
     DECAY: tl.constexpr = SIZES.DECAY
     STRONG: tl.constexpr = SIZES.STRONG
     DTYPE: tl.constexpr = r.dtype.element_ty
-    start, end = bounds_of_span(bounds, i // H, T, C)
-    n = tl.minimum(end - start, C).to(tl.int32)
-    at, i = (start * H + i % H) * K, tl.cast(i, tl.int64)
     o_t, o_d = tl.arange(0, C), tl.arange(0, 2 * C)
     t, s, col = (o_d % C)[:, None], (o_d % C)[None, :], o_t[None, :]
     is_first = (o_d < C)[:, None]
@@ -103,7 +119,12 @@ def chunk_map(
     for i_k in tl.static_range(0, K, BK):
         o_k = i_k + tl.arange(0, BK)[None, :]
         m_k = o_k < K
-        b_w = log_decay(w + at + o_t[:, None] * (H * K) + o_k, (o_t[:, None] < n) & m_k, DECAY)
+        if w0 is None:  # how an address is summed up changes what ptxas spills
+            b_w = log_decay(w + at + o_t[:, None] * (H * K) + o_k, (o_t[:, None] < n) & m_k, DECAY)
+        else:
+            o_w, m_w = at + o_t[:, None] * (H * K) + o_k, (o_t[:, None] < n) & m_k
+            o_w0 = i_h * K + o_k
+            b_w = log_decay_of_sum(w + o_w, m_w, w0, o_w0, m_k, DECAY)
         o_tk, m = at + t * (H * K) + o_k, (t < n) & m_k
         b_x = load_both(a + o_tk, r + o_tk, is_first, m, DTYPE)
         b_y = load_both(b + o_tk, k + o_tk, is_first, m, DTYPE).to(tl.float32)

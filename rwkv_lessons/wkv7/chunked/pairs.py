@@ -63,6 +63,15 @@ def log_decay(at, m_w, DECAY: tl.constexpr):
 
 
 @triton.jit
+def log_decay_of_sum(at, m_w, w0, o_w0, m_w0, DECAY: tl.constexpr):
+    """The same of w0 + w."""
+    b_w = tl.load(at, m_w, 0.0).to(tl.float32) + tl.load(w0 + o_w0, m_w0, 0.0).to(tl.float32)
+    b_w = log_of(tl.where(m_w, b_w, 0.0), m_w, DECAY)
+    least = tl.full([], MIN_LOG_DECAY, tl.float32)
+    return tl.where(b_w < least, least, b_w)
+
+
+@triton.jit
 def exp(b_x):
     """As tl.exp, which keeps numbers below 2^-126 for three more instructions."""
     return tl.exp2(b_x * LOG2E)

@@ -94,23 +94,30 @@ def wkv7_sweep_kernel(
             o_vk = o_v[:, None] * K + o_k[None, :]
             tl.store(states + i * K * V + o_vk, b_s.to(states.dtype.element_ty), m_s)
 
-        b_none = tl.zeros([BV, C], tl.float32)
-        b_x = stored_product(b_v, b_l, b_none, DTYPE)
-        b_o = stored_product(b_v, b_q, b_none, DTYPE)
-        b_x = stored_product(b_s, tl.trans(b_w), b_x, DTYPE)
-        b_o = stored_product(b_s, tl.trans(b_r), b_o, DTYPE)
-        b_s = stored_product(b_x, b_b, b_s * b_decay[None, :], DTYPE)
-        b_s = stored_product(b_v, b_k, b_s, DTYPE)
-        b_o = stored_product(b_x, b_p, b_o, DTYPE)
+        b_s, b_x, b_o = apply_maps(b_s, b_v, b_w, b_r, b_b, b_k, b_l, b_p, b_q, b_decay, DTYPE)
         tl.store(o + o_tv, tl.trans(b_o).to(o.dtype.element_ty), m_tv)
         if reads is not None:
             if REVERSE:
+                b_none = tl.zeros([BV, C], tl.float32)
                 b_x = stored_product(b_x, tl.load(of_t + i * C * C + o_tt), b_none, DTYPE)
             o_reads = i * C * V + o_t[:, None] * V + o_v[None, :]
             tl.store(reads + o_reads, tl.trans(b_x).to(reads.dtype.element_ty), m_v[None, :])
 
     is_last = i_g == tl.maximum(tl.cdiv(chunks, span) - 1, 0)
     tl.store(s1 + i_s + o_s, b_s, m_s & is_last)
+
+
+@triton.jit
+def apply_maps(b_s, b_v, b_w, b_r, b_b, b_k, b_l, b_p, b_q, b_decay, DTYPE: tl.constexpr):
+    """S after the chunk, z and o, of S before it and v; all of them transposed."""
+    b_none = tl.zeros(b_v.shape, tl.float32)
+    b_z = stored_product(b_v, b_l, b_none, DTYPE)
+    b_o = stored_product(b_v, b_q, b_none, DTYPE)
+    b_z = stored_product(b_s, tl.trans(b_w), b_z, DTYPE)
+    b_o = stored_product(b_s, tl.trans(b_r), b_o, DTYPE)
+    b_s = stored_product(b_z, b_b, b_s * b_decay[None, :], DTYPE)
+    b_s = stored_product(b_v, b_k, b_s, DTYPE)
+    return b_s, b_z, stored_product(b_z, b_p, b_o, DTYPE)
 
 
 @triton.jit
