@@ -154,7 +154,7 @@ class StatesOfRwkv7:
             return False
         if call.operation is package.wkv7:
             name = package.method_for("cuda", r.dtype, T, B * H, K, _learns(inputs), gpu)
-            if name != "chunked":
+            if name not in ("chunked", "fused"):
                 return False
         return tiles_for(B * H, triton.cdiv(T, chunk_of(r)), K, V, r.dtype, gpu).segments > 1
 

@@ -65,6 +65,7 @@ OPTIONS = {
 }
 OF_7 = tuple(OPTIONS)
 TOKENS_7 = (15, 16, 17, 1000)  # about a chunk, and many; 1 and 100 have shapes of other names
+ABOUT_A_TILE = (63, 64, 65, 128)  # tokens of the fused kernel's tiles
 CHECKS = Checks(
     "wkv7",
     problem="delta_rule:DeltaRule",
@@ -72,7 +73,8 @@ CHECKS = Checks(
     | {
         "many heads": (4, 70, 70, 64, 64),  # values in one program
         "long": (1, 2100, 2, 64, 64),  # several programs along one sequence
-        **{f"{T} tokens": (2, T, 3, 64, 64) for T in TOKENS_7},
+        **{f"{T} tokens": (2, T, 3, 64, 64) for T in (*TOKENS_7, *ABOUT_A_TILE)},
+        "many tiles": (8, 1024, 64, 64, 64),  # of hopper/forward.py, whose programs fill all SMs
         "128": (1, 100, 2, 128, 128),
         "256": (1, 70, 2, 256, 80),  # the most keys that kernels take
     },
@@ -94,11 +96,25 @@ CHECKS = Checks(
         Combinations(("chunked",), ("float32", "float16"), ("token",), FEW),
         Combinations(("chunked",), ("float32",), ("many heads",), FEW),
         Combinations(("chunked",), ALL_DTYPES, tuple(f"{T} tokens" for T in TOKENS_7), ("state",)),
+        # In one launch on Hopper, without gradients; all else goes to the chunked kernels.
+        Combinations(("fused",), ("bfloat16",), ("small",), OF_7, gradients=False),
+        Combinations(
+            ("fused",), ("bfloat16",), ("token", "many heads", "many tiles"), FEW, gradients=False
+        ),
+        Combinations(
+            ("fused",),
+            ("bfloat16",),
+            tuple(f"{T} tokens" for T in (*TOKENS_7, *ABOUT_A_TILE)),
+            ("state",),
+            gradients=False,
+        ),
+        Combinations(("fused",), ("float32", "float16"), ("small",), ("all",), gradients=False),
+        Combinations(("wkv7",), ("bfloat16",), ("many heads",), FEW, gradients=False),
         Combinations(("wkv7",), ALL_DTYPES, ("small", "many heads"), FEW),
         Combinations(("wkv7",), ("float32",), ("huge",), ("all",)),
     ),
     others=Combinations((), ALL_DTYPES, ("short",), FEW),
-    repeatable=("recurrent", "chunked"),
+    repeatable=("recurrent", "chunked", "fused"),
     seconds=(
         ("chunked / * / 256 / *", 23),
         ("* / token / *", 6),
@@ -106,6 +122,7 @@ CHECKS = Checks(
         ("* / long / *", 5),
         ("chunked / * / many heads / *", 5),
         ("chunked / *", 15),
+        ("fused / *", 6),
         ("recurrent / *", 2),
     ),
 )
@@ -211,7 +228,7 @@ WKV7 = Operation(
     like=3,
     reference="rwkv_lessons.wkv7:wkv7_wy",  # 32,768 steps in Python would take minutes
     rung_arguments="rwkv_lessons.inputs:wkv7_rung_arguments",
-    tensor_cores=("chunked", "wkv7", "fla chunk", "fla tilelang"),  # see WKV6
+    tensor_cores=("chunked", "fused", "wkv7", "fla chunk", "fla tilelang"),  # see WKV6
     ladders=(Ladder("wkv7", (DELTA_RULE, CHUNKED_WKV7), **MEASURED),),
     # Without the methods in torch: up to a second a call.
     records=(

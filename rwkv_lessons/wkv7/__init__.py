@@ -27,11 +27,13 @@ from .step import wkv7_step
 from .wy import wkv7_wy
 
 __all__ = ["METHODS", "method_for", "wkv7", "wkv7_reference", "wkv7_step", "wkv7_wy"]
-__all__ += ["wkv7_chunked", "wkv7_recurrent"] * TRITON
+__all__ += ["wkv7_chunked", "wkv7_fused", "wkv7_recurrent"] * TRITON
 
-IN_TRITON = ("recurrent", "chunked")
+IN_TRITON = ("recurrent", "chunked", "fused")
 LARGEST = 256  # keys of a head that the kernels hold
 MANY_HEADS = 256  # with as many, tokens one after the other no longer find free SMs
+FUSED_SIZE = 64  # keys and values of the heads that hopper/forward.py takes
+FUSED_HEADS = 40  # the fewest for which one program a head is faster than segments
 
 
 @method_table
@@ -45,6 +47,10 @@ def _method(name):
         from .chunked.forward import wkv7_chunked
 
         return wkv7_chunked
+    if name == "fused":
+        from .chunked.hopper.forward import wkv7_fused
+
+        return wkv7_fused
     return wkv7_reference if name == "reference" else wkv7_wy
 
 
@@ -59,6 +65,10 @@ def _checked(name):
         from .chunked.forward import chunked
 
         return chunked
+    if name == "fused":
+        from .chunked.hopper.forward import fused
+
+        return fused
     return _method(name).checked
 
 
@@ -80,9 +90,9 @@ def __getattr__(name):
 
 @checked(
     device=check_device_type, dtype=check_floating, T=check_count, heads=check_count,
-    size=check_count, gradients=check_flag, gpu=devices.check_gpu,
+    size=check_count, gradients=check_flag, gpu=devices.check_gpu, alike=check_flag,
 )  # fmt: skip
-def method_for(device, dtype, T, heads, size, gradients, gpu=devices.H200):
+def method_for(device, dtype, T, heads, size, gradients, gpu=devices.H200, alike=True):
     """The method that `wkv7` chooses, a key of `METHODS`.
 
     | device | T         | and            | method    | because |
@@ -97,6 +107,7 @@ def method_for(device, dtype, T, heads, size, gradients, gpu=devices.H200):
     | GPU    | more      | float32, no gradients, many heads | recurrent | 4.0 ms, chunks 5.4 |
     | GPU    | more      | float32, old assembler | recurrent | see `runtime/assembler.py` |
     | GPU    | more      | size above 128, no Hopper | recurrent | tiles do not fit |
+    | Hopper | more      | bfloat16, size 64, alike, no gradients, 40 heads | fused | one launch |
     | GPU    | more      |                | chunked   | matrix products, T in parallel |
 
     Without Triton, the rows for no GPU apply. Times are forward times on an H200 at B=8 T=4096
@@ -110,6 +121,7 @@ def method_for(device, dtype, T, heads, size, gradients, gpu=devices.H200):
         size: K.
         gradients: whether any gradient is needed.
         gpu: `devices.gpu_of` the tensors' device, if the device is "cuda".
+        alike: whether w has r's dtype, and v its shape.
     """
     if device != "cuda" or not TRITON:
         return "reference" if T == 1 else "wy"
@@ -122,7 +134,11 @@ def method_for(device, dtype, T, heads, size, gradients, gpu=devices.H200):
     one_by_one = dtype == torch.float32 and (
         distrusted(gpu.capability) or (heads >= MANY_HEADS and not gradients)
     )
-    return "recurrent" if one_by_one or size > largest(gpu) else "chunked"
+    if one_by_one or size > largest(gpu):
+        return "recurrent"
+    of_bfloat16 = dtype == torch.bfloat16 and size == FUSED_SIZE and alike
+    fused = of_bfloat16 and gpu.is_hopper and heads >= FUSED_HEADS and not gradients
+    return "fused" if fused else "chunked"
 
 
 def wkv7(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="log"):
@@ -169,7 +185,10 @@ def wkv7(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="log"):
     dtype = torch.float64 if holds_float64(r, w, s0) else r.dtype
     gradients = torch.is_grad_enabled() and wants_gradients(r, w, k, v, a, b, s0)
     gpu = devices.gpu_of(r.device)
-    name = method_for.unchecked(r.device.type, dtype, -(-B * T // S), S * H, K, gradients, gpu)
+    alike = w.dtype == r.dtype and V == K
+    name = method_for.unchecked(
+        r.device.type, dtype, -(-B * T // S), S * H, K, gradients, gpu, alike
+    )
     arguments = (r, w, k, v, a, b, s0, cu_seqlens, float(scale), decay)
     method = (_checked if torch.compiler.is_compiling() else _known_checked)(name)
     return method(*arguments)

@@ -9,7 +9,14 @@ from ..runtime.devices import Gpu
 METHODS: dict[str, Callable[..., tuple[Tensor, Tensor]]]
 
 def method_for(
-    device: str, dtype: torch.dtype, T: int, heads: int, size: int, gradients: bool, gpu: Gpu = ...
+    device: str,
+    dtype: torch.dtype,
+    T: int,
+    heads: int,
+    size: int,
+    gradients: bool,
+    gpu: Gpu = ...,
+    alike: bool = True,
 ) -> str: ...
 def wkv7(
     r: Tensor,
@@ -25,6 +32,19 @@ def wkv7(
     decay: Literal["log", "raw", "clamp"] = "log",
 ) -> tuple[Tensor, Tensor]: ...
 def wkv7_chunked(
+    r: Tensor,
+    w: Tensor,
+    k: Tensor,
+    v: Tensor,
+    a: Tensor,
+    b: Tensor,
+    s0: Tensor | None = None,
+    *,
+    cu_seqlens: Tensor | None = None,
+    scale: float = 1.0,
+    decay: Literal["log", "raw", "clamp"] = "log",
+) -> tuple[Tensor, Tensor]: ...
+def wkv7_fused(
     r: Tensor,
     w: Tensor,
     k: Tensor,

@@ -4,8 +4,10 @@ from functools import partial
 
 import torch
 
+from .arguments import DECAYS
 from .chunked import backward as chunked_backward
 from .chunked import forward as chunked
+from .chunked.hopper import forward as hopper
 from .recurrent import backward as recurrent_backward
 from .recurrent import forward as recurrent
 
@@ -21,6 +23,8 @@ def calls(gpu):
         for N in SIZES[: 1 if dtype == torch.float16 else None]:
             if N <= chunked.largest(gpu):
                 yield from chunked_calls(f"{N} {kind}", N, dtype)
+            if N == hopper.N.value and dtype == torch.bfloat16 and gpu.is_hopper:
+                yield from fused_calls(f"{N} {kind}", N, dtype)
             if dtype != torch.float16:
                 yield from token_calls(f"{N} {kind}", N, dtype)
 
@@ -40,6 +44,18 @@ def chunked_calls(name, N, dtype):
 
     yield f"wkv7 chunked {name} raw training", lambda: training(FEW)
     yield f"wkv7 chunked {name} raw training, many heads", lambda: training(MANY)
+
+
+def fused_calls(name, N, dtype):
+    """Each form of w: the code for strong decays is there, or not; with and without states."""
+
+    def forward(decay, keep):
+        x = delta_rule(*MANY, N, dtype)
+        hopper.forward(*x, None, None, 1.0, decay, keep)
+
+    for decay in DECAYS:
+        yield f"wkv7 fused {name} {decay}", lambda decay=decay: forward(decay, False)
+        yield f"wkv7 fused {name} {decay}, states kept", lambda decay=decay: forward(decay, True)
 
 
 def token_calls(name, N, dtype):

@@ -8,7 +8,6 @@ from rwkv_lessons.bench.__main__ import main
 from rwkv_lessons.bench.trials import variants
 from rwkv_lessons.bench.trials import wkv7_fused as trial
 from rwkv_lessons.runtime.packages import TRITON
-from rwkv_lessons.wkv7 import METHODS, wkv7
 
 if not TRITON:
     pytest.skip("the kernels need Triton", allow_module_level=True)
@@ -23,11 +22,10 @@ TIMES = trial.timing.Times(5, 2.0, 1.9, 2.1)
 def simulated(monkeypatch):
     kernel = Mutable(hopper.wkv7_hopper_kernel)
 
-    def launch(programs, form, *args):
-        kernel[(programs,)](*args, form, num_warps=4)
+    def launch(programs, tensors, numbers, form):
+        kernel[(programs,)](*tensors, *numbers, form, num_warps=4)
 
     monkeypatch.setattr(hopper, "launch", launch)
-    monkeypatch.setattr(hopper, "takes", lambda *_: True)
     monkeypatch.setattr(variants, "CALLS", 1)
     return kernel
 
@@ -64,16 +62,8 @@ def test_variants_are_timed_unless_they_are_wrong(simulated, monkeypatch, capsys
     monkeypatch.setattr(trial.timing, "device_times", lambda run, device: run() and TIMES)
     trial.time_shape((1, 70, 1), CPU, {"in one launch"})
     said = capsys.readouterr().out
-    assert "wkv7: 2.000 ms" in said and "every 64 tokens: 2.000 ms" in said
+    assert "wkv7_chunked: 2.000 ms" in said and "every 64 tokens: 2.000 ms" in said
     assert "in one launch: " not in said
-
-
-def test_nothing_else_calls_the_kernel(monkeypatch):
-    """What no GPU has run is not what `wkv7` calls."""
-    monkeypatch.setattr(hopper, "launch", lambda *_: pytest.fail("it was launched"))
-    x = trial.inputs(20, B=1, H=1)
-    wkv7(*x)
-    assert "chunked" in METHODS and not [name for name in METHODS if "fused" in name]
 
 
 def test_the_command_is_known(capsys):

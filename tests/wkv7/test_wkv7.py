@@ -17,6 +17,7 @@ from support.wkv7_cases import (
 )
 
 from rwkv_lessons.inputs import rwkv7_inputs
+from rwkv_lessons.runtime import devices
 from rwkv_lessons.wkv6 import wkv6_reference
 from rwkv_lessons.wkv7 import METHODS, method_for, wkv7, wkv7_reference, wkv7_wy
 
@@ -218,6 +219,17 @@ def test_the_rule_is_the_table_of_its_docstring():
     assert named == found == set(METHODS)
     assert method_for("cuda", torch.bfloat16, 4096, 512, 64, True) == "chunked"
     assert method_for("cuda", torch.bfloat16, 16, 512, 64, False) == "recurrent"
+
+
+def test_one_launch_is_for_hopper_and_enough_heads_of_64_in_bfloat16():
+    pytest.importorskip("triton")
+    call = {"device": "cuda", "dtype": torch.bfloat16, "T": 4096, "heads": 64, "size": 64}
+    call |= {"gradients": False}
+    assert method_for(**call) == "fused"
+    others = {"dtype": torch.float16}, {"heads": 8}, {"size": 128}, {"gradients": True}
+    for other in (*others, {"alike": False}, {"gpu": devices.gpu_like("sm_100")}):
+        assert method_for(**call | other) == "chunked"
+    assert method_for(**call | {"gpu": devices.gpu_like("sm_90")}) == "fused"
 
 
 @pytest.mark.parametrize("name, first", [("reference", 100), ("wy", 64)])

@@ -32,6 +32,7 @@ from warplens.gluon.run import watch
 
 # A rounding to bfloat16 is 1.66e-3. o has one of itself, and is a sum of terms with one each of
 # their factors, of S, of what is read through a, and of z. s1 has none of itself.
+CPU = torch.device("cpu")
 LIMITS = {"": 4.4e-3, "s1": 3e-3}
 
 
@@ -40,11 +41,10 @@ def launched(monkeypatch):
     """The kernel, as launched last."""
     kernel = Mutable(hopper.wkv7_hopper_kernel)
 
-    def launch(programs, form, *args):
-        kernel[(programs,)](*args, form, num_warps=4)
+    def launch(programs, tensors, numbers, form):
+        kernel[(programs,)](*tensors, *numbers, form, num_warps=4)
 
     monkeypatch.setattr(hopper, "launch", launch)
-    monkeypatch.setattr(hopper, "takes", lambda *_: True)
     return kernel
 
 
@@ -52,9 +52,16 @@ def bfloat16(T, w, H=1):
     return make(1, T, H, 64, 64, w, torch.bfloat16)
 
 
+def run(x, cu_seqlens=None, scale=1.0, decay="log", keep=False):
+    """o, s1 and, with `keep`, the states before each tile."""
+    *results, nothing = hopper.forward(*x, cu_seqlens, scale, decay, keep)
+    assert not nothing.numel() and (keep or not results[2].numel())
+    return results if keep else results[:2]
+
+
 def right(x, **options):
     want = wkv7_reference(*(None if y is None else y.double() for y in x), **options)
-    near(hopper.wkv7_fused(*x, **options), want, LIMITS, NAMES)
+    near(run(x, **options), want, LIMITS, NAMES)
 
 
 def test_tiles_are_the_reference():
@@ -75,7 +82,7 @@ def test_what_follows_a_sequence_does_no_harm():
     want = wkv7_reference(*(y.double() for y in x), cu_seqlens=cu_seqlens)
     for y in x[:6]:
         y[:, 70:150] = math.nan
-    o, s1 = hopper.wkv7_fused(*x, cu_seqlens=cu_seqlens)
+    o, s1 = run(x, cu_seqlens=cu_seqlens)
     assert o[:, 149].isnan().all() and s1[2].isnan().all()
     o[:, 70:150], s1[2] = want[0][:, 70:150], want[1][2]
     near((o, s1), want, LIMITS, NAMES)
@@ -115,7 +122,7 @@ def test_states_before_each_tile_are_kept():
     x[6] = torch.randn(3, 2, 64, 64)
     cu_seqlens = torch.tensor(ends, dtype=torch.int32)
     x[1][:, 80:90] = -math.inf
-    _, _, states = hopper.wkv7_fused(*x, cu_seqlens=cu_seqlens, keep=True)
+    _, _, states = run(x, cu_seqlens=cu_seqlens, keep=True)
     for i, (start, end) in enumerate(itertools.pairwise(ends)):
         want = x[6][i : i + 1].double()
         for tile, first in enumerate(range(start, end, 64)):
@@ -126,8 +133,10 @@ def test_states_before_each_tile_are_kept():
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_either_role_may_run_first(reverse, launched, monkeypatch):
-    def launch(programs, form, *args):
-        seen = watch(launched.kernel, (programs,), named(*args, form), reverse=reverse)
+    def launch(programs, *args):
+        tensors, numbers, form = args
+        given = named(*tensors, *numbers, form)
+        seen = watch(launched.kernel, (programs,), given, reverse=reverse)
         assert not seen.faults
 
     def named(*args):
@@ -165,7 +174,7 @@ def test_a_mistake_is_noticed(name, launched):
     inside, old, new, said = MISTAKES[name]
     launched.mistake(old, new, inside=inside)
     with pytest.raises(GluonFault, match=said):
-        hopper.wkv7_fused(*bfloat16(140, -0.1))
+        run(bfloat16(140, -0.1))
 
 
 @gluon.jit
@@ -185,7 +194,40 @@ def test_a_tile_by_chunk_has_its_bytes_in_the_same_order(capsys):
     assert ast.literal_eval(tile) == tokens and len(tokens) == 12
 
 
-def test_what_it_does_not_take_is_refused(monkeypatch):
-    monkeypatch.undo()
-    with pytest.raises(ValueError, match="needs bfloat16, 64 keys and 64 values, and a Hopper GPU"):
-        hopper.wkv7_fused(*bfloat16(16, -0.1))
+@pytest.mark.parametrize("kind", ["float32", "w in float32", "gradients", "no Hopper GPU"])
+def test_what_it_does_not_take_goes_to_chunks(kind, monkeypatch):
+    hopper_gpu = hopper.devices.H200 if kind != "no Hopper GPU" else hopper.devices.gpu_of(CPU)
+    monkeypatch.setattr(hopper.devices, "gpu_of", lambda device: hopper_gpu)
+    taken = []
+    monkeypatch.setattr(hopper, "fused", lambda *arguments: taken.append("fused"))
+    monkeypatch.setattr(hopper, "wkv7_chunked", lambda *_, **__: taken.append("chunked"))
+    x = bfloat16(16, -0.1)
+    hopper.wkv7_fused(*x)
+    if kind == "float32":
+        x[:6] = [y.float() for y in x[:6]]
+    elif kind == "w in float32":
+        x[1] = x[1].float()
+    elif kind == "gradients":
+        x[3].requires_grad_()
+    hopper.wkv7_fused(*x)
+    assert taken == ["chunked" if kind == "no Hopper GPU" else "fused", "chunked"]
+
+
+def test_fake_results_are_like_real_ones():
+    ends = torch.tensor([0, 70, 70, 130], dtype=torch.int32)
+    for cu_seqlens in (None, ends):
+        for keep in (False, True):
+            x = bfloat16(130, -0.1, H=2)
+            x[6] = None
+            arguments = (*x, cu_seqlens, 1.0, "log", keep)
+            real, fake = hopper.forward(*arguments), hopper.forward_shapes(*arguments)
+            looks = [[(y.shape, y.dtype, y.stride()) for y in results] for results in (real, fake)]
+            assert looks[0] == looks[1]
+
+
+def test_misaligned_tensors_are_copied():
+    x = bfloat16(20, -0.1)
+    memory = torch.empty(x[3].numel() + 1, dtype=x[3].dtype)[1:]
+    x[3] = memory.view_as(x[3]).copy_(x[3])
+    assert x[3].data_ptr() % 16 and not hopper.aligned(x[3]).data_ptr() % 16
+    right(x)

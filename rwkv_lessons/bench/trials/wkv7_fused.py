@@ -6,7 +6,7 @@
 Without a Hopper GPU it compiles for one and prints registers, spills and shared memory. On one, it
 compares each variant with float64 at lengths around a tile and at decays from none to total, the
 first one also with each option, and calls it ten times to see whether the bits stay the same. What
-passes is timed beside `wkv7` in the same process.
+passes is timed beside `wkv7_chunked` in the same process.
 """
 
 import math
@@ -20,7 +20,7 @@ from rwkv_lessons.bench.show import console
 from rwkv_lessons.bench.trials.variants import machine_code_of, repeated, try_all
 from rwkv_lessons.inputs import rwkv7_inputs
 from rwkv_lessons.operations.wkv7 import least_wkv7
-from rwkv_lessons.wkv7 import wkv7, wkv7_reference, wkv7_wy
+from rwkv_lessons.wkv7 import wkv7_chunked, wkv7_reference, wkv7_wy
 from rwkv_lessons.wkv7.calls import delta_rule
 from rwkv_lessons.wkv7.options import CLAMP
 
@@ -49,10 +49,11 @@ def compiled_as(variant):
     return machine_code_of(partial(fused, *x, variant=variant))
 
 
-def fused(*inputs, variant, **options):
-    from rwkv_lessons.wkv7.chunked.hopper.forward import wkv7_fused
+def fused(r, w, k, v, a, b, s0=None, *, variant, cu_seqlens=None, scale=1.0, decay="log"):
+    from rwkv_lessons.wkv7.chunked.hopper.forward import forward
 
-    return wkv7_fused(*inputs, **options, **variant)
+    keep = variant.get("keep", False)
+    return forward(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep)
 
 
 @torch.no_grad()
@@ -104,14 +105,14 @@ def inputs(T, w=None, B=2, H=3, sequences=None, device="cpu"):
 
 @torch.no_grad()
 def time_shape(shape, device, wrong):
-    """Prints a line for `wkv7`, and for each variant that is not wrong."""
+    """Prints a line for `wkv7_chunked`, and for each variant that is not wrong."""
     B, T, H = shape
     x = rwkv7_inputs(*shape, 64, dtype=torch.bfloat16, device=device)
     floor = least_wkv7(B, T, H, 64, 2).bytes / COPY
     console().print(f"B={B} T={T} H={H} N=64, {floor:.3f} ms at a copy's rate")
     few = [y[:1, :, :CHECKED].double() for y in x]
     want, _ = wkv7_wy(*few)
-    runs = {"wkv7": partial(wkv7, *x)}
+    runs = {"wkv7_chunked": partial(wkv7_chunked, *x)}
     runs |= {n: partial(fused, *x, variant=v) for n, v in VARIANTS.items() if n not in wrong}
     for name, run in runs.items():
         error = relative_error(run()[0][:1, :, :CHECKED], want)

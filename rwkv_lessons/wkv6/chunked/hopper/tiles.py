@@ -7,14 +7,12 @@ import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from ....runtime import devices
-from ....runtime.bounded import remembered
-from ....runtime.launch_tiles import replace_base
 from ....sequences.gluon_tiles import rounded, widened
+from ....sequences.hopper_tiles import C as C
+from ....sequences.hopper_tiles import tiles as tiles
 
-C = gl.constexpr(64)  # rows and columns of a tile
 TILE = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2))  # in shared memory
 barrier = getattr(gl, "barrier", None) or gl.thread_barrier  # its name in Triton 3.7, and in 3.6
 
@@ -226,26 +224,6 @@ def copy_chunk(inputs, row, key_column, value_column, ready, staged, stage, pred
             inputs[n], [row, value_column if n == 3 else key_column],
             ready[n].index(stage), staged[n].index(stage), pred=pred,
         )  # fmt: skip
-
-
-def tiles(x, columns, height=C.value):
-    """Describes a contiguous x as rows of so many columns, of which tiles of C columns are moved.
-
-    Triton takes 7 µs to check a descriptor; those of the same shape are copies of the first.
-    """
-    return replace_base(described(x.numel(), columns, height, x.dtype), x)
-
-
-@remembered
-def described(*key):
-    """A description without a tensor: of so many elements, columns, rows of a tile, and a dtype."""
-    elements, columns, height, dtype = key
-    shape, block = [elements // columns, columns], [height, C.value]
-    layout = gl.NVMMASharedLayout(128, 8 * dtype.itemsize, 2)
-    nowhere = torch.empty(0, dtype=dtype, device="meta")
-    model = replace_base(TensorDescriptor(nowhere, shape, [columns, 1], block, layout), None)
-    model.__dict__.update(key=key, kind=(height, dtype))
-    return model
 
 
 def takes_tiles(tensors, V):

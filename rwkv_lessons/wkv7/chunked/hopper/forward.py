@@ -11,29 +11,33 @@ Two tiles are in shared memory. A tile's r, w, k, v, a and b arrive at the barri
 maps, which take the places of these, at `mapped`. Once they are applied, the tile after the next
 is copied there.
 
-docs/designs_wkv7.md has the designs that were weighed, and predicts this one's time. No GPU has run
-it, and nothing in the library calls it: `python -m rwkv_lessons.bench wkv7-fused` does.
+Where heads are few, SMs have no program: ../segments.py is for those. docs/designs_wkv7.md has the
+designs that were weighed.
 """
 
 import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from ....runtime import devices
 from ....runtime.compile_triton import assembled
-from ....sequences.arguments import sequences_in
+from ....runtime.launch_tiles import launch_tiles
+from ....sequences.arguments import empty_results, holds_float64, sequences_in, wants_gradients
+from ....sequences.hopper_tiles import tiles
 from ....sequences.spans import count_spans, first_span, sequence_bounds
 from ...arguments import check_call
-from ...decays import FORMS
+from ...autograd import define
+from ...decays import FORMS, OF_CLAMP
+from ..forward import wkv7_chunked
 from .apply import apply_maps
 from .layouts import CHUNKS, FLAT, STAGES, TILE, Form, N, barrier
 from .loads import barriers, load_tile
 from .maps import make_maps
 
 REGISTERS = 128  # a thread: two programs fit an SM
-MAP_REGISTERS = gl.constexpr(144)  # a thread that makes maps; those that apply them get 112
+MAP_REGISTERS = gl.constexpr(144)  # a thread that makes maps; those that apply them get 112,
+MAP_REGISTERS_OF_CLAMP = gl.constexpr(136)  # or 120: of 112 they would spill
 
 
 @assembled
@@ -78,16 +82,64 @@ def wkv7_hopper_kernel(
             (make_maps, (tiles, s_decay, loaded, mapped, n, scale, FORM)),
         ],
         [4],
-        [MAP_REGISTERS],
+        [MAP_REGISTERS_OF_CLAMP if FORM.DECAY == OF_CLAMP else MAP_REGISTERS],
     )  # fmt: skip
 
 
 def tiles_of(x):
     """Describes a contiguous x [.., H, 64] as rows of tokens, of which tiles of 64 are moved."""
-    columns = x.shape[-2] * x.shape[-1]
-    shape = [x.numel() // columns, columns]
-    layout = gl.NVMMASharedLayout(128, 16, 2)
-    return TensorDescriptor(x, shape, [columns, 1], [N.value, N.value], layout)
+    return tiles(x, x.shape[-2] * x.shape[-1])
+
+
+def aligned(x):
+    """A contiguous x at an address from which tiles can be moved."""
+    x = x.contiguous()
+    return x.clone() if x.data_ptr() % 16 else x
+
+
+def forward(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep):
+    """o, s1, the states before each 64 tokens and an empty tensor.
+
+    states: in bfloat16, `[spans, H, V, K]`, see sequences/spans.py; empty unless `keep`. A
+    backward pass starts from them.
+    """
+    if r.is_cuda and r.get_device() != torch.cuda.current_device():
+        with torch.cuda.device(r.device):
+            return forward(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep)
+    inputs = [aligned(x) for x in (r, w, k, v, a, b)]
+    (_, T, H, K), V, S = r.shape, v.shape[3], sequences_in(r, cu_seqlens)
+    o, s1 = torch.empty_like(inputs[3]), r.new_empty((S, H, K, V), dtype=torch.float32)
+    states = r.new_empty((spans_of(r, cu_seqlens), H, V, K) if keep else 0)
+    launch(
+        S * H,
+        (*map(tiles_of, inputs), *inputs, s1 if s0 is None else s0.contiguous(),
+         None if cu_seqlens is None else cu_seqlens.contiguous(), tiles_of(o), o, s1,
+         states if keep else None),
+        (int(s0 is not None), T, H, scale),
+        Form(FORMS[decay], scale != 1.0),
+    )  # fmt: skip
+    return o, s1, states, r.new_empty(0)
+
+
+def launch(programs, tensors, numbers, form):
+    grid, options = (programs, 1, 1), {"maxnreg": REGISTERS}
+    launch_tiles(wkv7_hopper_kernel, grid, 4, tensors, numbers, (form,), **options)
+
+
+def forward_shapes(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep):
+    """What `forward` returns, without values."""
+    H, K, V = *r.shape[2:], v.shape[3]
+    states = r.new_empty((spans_of(r, cu_seqlens), H, V, K) if keep else 0)
+    return *empty_results(r, v, cu_seqlens), states, r.new_empty(0)
+
+
+def spans_of(r, cu_seqlens):
+    """How many states are kept for a head."""
+    sequences = None if cu_seqlens is None else sequences_in(r, cu_seqlens)
+    return count_spans(*r.shape[:2], sequences, N.value)
+
+
+fused = define("fused", forward, forward_shapes)
 
 
 def takes(r, w, v):
@@ -97,38 +149,15 @@ def takes(r, w, v):
     return sizes and dtypes and r.numel() > 0 and devices.gpu_of(r.device).is_hopper
 
 
-def wkv7_fused(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="log", keep=False):
-    """Same arguments and results as `wkv7`, without gradients; an experiment.
+def wkv7_fused(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="log"):
+    """Same arguments and results as `wkv7`, in one launch; `wkv7_chunked` with gradients.
 
-    Args:
-        keep: also return the states before each 64 tokens of a sequence, in bfloat16,
-            `[spans, H, V, K]`, which a backward pass would start from. See sequences/spans.py.
-
-    Raises:
-        ValueError: it takes only heads of 64 in bfloat16, on a Hopper GPU.
+    It needs 64 keys and values, r and w in bfloat16, and a Hopper GPU; the rest is computed by
+    `wkv7_chunked`. o and s1 are right to 5e-3.
     """
     check_call(r, w, k, v, a, b, s0, cu_seqlens, scale, decay)
-    if not takes(r, w, v):
-        call = f"{r.dtype} and {w.dtype}, {r.shape[3]} keys and {v.shape[3]} values, {r.device}"
-        raise ValueError(
-            f"r and w are {call}: wkv7_fused needs bfloat16, 64 keys and 64 values, and a Hopper "
-            "GPU; wkv7 computes the rest"
-        )
-    form = Form(FORMS[decay], scale != 1.0)
-    inputs = [x.contiguous() for x in (r, w, k, v, a, b)]
-    (B, T, H, K), V, S = r.shape, v.shape[3], sequences_in(r, cu_seqlens)
-    o, states = torch.empty_like(inputs[3]), None
-    if keep:
-        spans = count_spans(B, T, None if cu_seqlens is None else S, N.value)
-        states = torch.empty((spans, H, V, K), dtype=r.dtype, device=r.device)
-    s1 = torch.empty((S, H, K, V), dtype=torch.float32, device=r.device)
-    launch(
-        S * H, form, *map(tiles_of, inputs), *inputs, s1 if s0 is None else s0.contiguous(),
-        None if cu_seqlens is None else cu_seqlens.contiguous(), tiles_of(o), o, s1,
-        states, int(s0 is not None), T, H, float(scale),
-    )  # fmt: skip
-    return (o, s1, states) if keep else (o, s1)
-
-
-def launch(programs, form, *args):
-    wkv7_hopper_kernel[(programs,)](*args, form, num_warps=4, maxnreg=REGISTERS)
+    arguments = (r, w, k, v, a, b, s0, cu_seqlens, float(scale), decay)
+    gradients = torch.is_grad_enabled() and wants_gradients(*arguments[:7])
+    if gradients or holds_float64(s0) or not takes(r, w, v):
+        return wkv7_chunked(r, w, k, v, a, b, s0, cu_seqlens=cu_seqlens, scale=scale, decay=decay)
+    return fused(*arguments)
