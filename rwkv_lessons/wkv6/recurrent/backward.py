@@ -29,6 +29,13 @@ STAGES = 3  # of the loops over tokens: loads in flight
 PROGRAMS_PER_SM = 2  # fewer leave it waiting for memory
 
 
+@triton.jit
+def log_decay(at, m, RAW: tl.constexpr):
+    """The log decays at these addresses, in float32: of raw parameters x, -exp(x)."""
+    b_w = tl.load(at, m, 0.0).to(tl.float32)
+    return -tl.exp(b_w) if RAW else b_w
+
+
 @assembled
 @triton.jit(do_not_specialize=["has_s0", "has_ds1", "B", "T", "H", "span", "scale"])
 def wkv6_recurrent_bwd_kernel(
@@ -74,9 +81,7 @@ def wkv6_recurrent_bwd_kernel(
             tl.store(states + (i_nh * span + t) * K * V + o_s, b_s, m_s)
             b_k = tl.load(k + at * K + o_k, m_k, 0.0).to(tl.float32)
             b_v = tl.load(v + at * V + o_v, m_v, 0.0).to(tl.float32)
-            b_w = tl.load(w + at * K + o_k, m_k, 0.0).to(tl.float32)
-            if RAW:
-                b_w = -tl.exp(b_w)
+            b_w = log_decay(w + at * K + o_k, m_k, RAW)
             b_s = tl.exp(b_w)[:, None] * b_s + b_k[:, None] * b_v[None, :]
         tl.debug_barrier()  # a thread may have stored what another one loads
 
@@ -86,11 +91,9 @@ def wkv6_recurrent_bwd_kernel(
             b_r = tl.load(r + at * K + o_k, m_k, 0.0).to(tl.float32) * scale
             b_k = tl.load(k + at * K + o_k, m_k, 0.0).to(tl.float32)
             b_v = tl.load(v + at * V + o_v, m_v, 0.0).to(tl.float32)
-            b_w = tl.load(w + at * K + o_k, m_k, 0.0).to(tl.float32)
+            b_w = log_decay(w + at * K + o_k, m_k, RAW)
             b_do = tl.load(do + at * V + o_v, m_v, 0.0).to(tl.float32)
             b_s = tl.load(states + (i_nh * span + t) * K * V + o_s, m_s, 0.0)
-            if RAW:
-                b_w = -tl.exp(b_w)
             b_decay = tl.exp(b_w)
 
             b_vdo = tl.sum(b_v * b_do, 0)

@@ -23,7 +23,7 @@ from ...sequences.arguments import empty_results, holds_float64, sequences_in, w
 from ..autograd import define_forward
 from ..doubling import wkv6_doubling
 from ..options import check_call
-from .backward import CHECKPOINT, backward
+from .backward import CHECKPOINT, backward, log_decay
 
 TILE = 1024  # elements of the state a warp holds: 32 registers a thread
 STAGES = 4  # of the loop over tokens: loads in flight
@@ -62,9 +62,7 @@ def wkv6_recurrent_fwd_kernel(
         b_r = tl.load(r + at_k, m_k, 0.0).to(tl.float32) * scale
         b_k = tl.load(k + at_k, m_k, 0.0).to(tl.float32)
         b_v = tl.load(v + at_v, m_v, 0.0).to(tl.float32)
-        b_w = tl.load(w + at_k, m_k, 0.0).to(tl.float32)
-        if RAW:
-            b_w = -tl.exp(b_w)
+        b_w = log_decay(w + at_k, m_k, RAW)
         if checkpoints is not None:
             if (t > 0) & (t % CHECKPOINT == 0):
                 i_checkpoint = first_checkpoint + t // CHECKPOINT - 1
