@@ -165,7 +165,7 @@ MISTAKES = {
     ),
     "z not kept": ("apply_chunk", "deps=(b_s, b_o, z, z_wide)", "deps=(b_s, b_o, z)", "not kept"),
     "another stage": ("next_maps", "// N // STAGES % 2", "// N % 2", "before the wait"),
-    "w not waited for": ("wait_for_tile", "range(6)", "range(1)", "before the wait"),
+    "w not waited for": ("wait_for_tile", "range(len(loaded))", "range(1)", "before the wait"),
 }
 
 

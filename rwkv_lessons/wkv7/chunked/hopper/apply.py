@@ -26,7 +26,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from ...decays import CLAMP, OF_CLAMP, RAW
+from ...decays import OF_CLAMP
 from .layouts import (
     CHUNKS,
     FLAT,
@@ -44,6 +44,7 @@ from .layouts import (
     widened,
 )
 from .loads import load_tile
+from .maps import log_decay
 
 
 @gluon.jit
@@ -121,11 +122,7 @@ def apply_tokens(b_s, rows, o_rows, at, step, count, scale, DECAY: gl.constexpr)
     key = gl.arange(0, N, gl.SliceLayout(0, STATE))
     value = gl.arange(0, N, gl.SliceLayout(1, STATE))
     for _ in range(count):
-        b_w = gl.load(w + at + key).to(gl.float32)
-        if DECAY == RAW:
-            b_w = -gl.exp2(b_w * LOG2E)
-        elif DECAY == OF_CLAMP:
-            b_w = -CLAMP / (1 + gl.exp2(-b_w * LOG2E))
+        b_w = log_decay(gl.load(w + at + key).to(gl.float32), DECAY)
         b_z = gl.sum(b_s * gl.load(a + at + key).to(gl.float32)[None, :], 1)
         b_s *= gl.exp2(b_w * LOG2E)[None, :]
         b_s += b_z[:, None] * gl.load(b + at + key).to(gl.float32)[None, :]

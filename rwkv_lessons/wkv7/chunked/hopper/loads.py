@@ -24,10 +24,10 @@ def barriers():
 
 @gluon.jit
 def load_tile(inputs, tiles, loaded, i, row, column, pred):
-    """Starts the copies of 64 tokens of r, w, k, v, a and b to stage i, where `pred`."""
-    for n in gl.static_range(6):
+    """Starts the copies of 64 tokens of each input to stage i, if `pred`."""
+    for n in gl.static_range(len(loaded)):
         mbarrier.expect(loaded[n].index(i), BYTES, pred=pred)
-    for n in gl.static_range(6):
+    for n in gl.static_range(len(loaded)):
         tma.async_copy_global_to_shared(
             inputs[n], [row, column], loaded[n].index(i), tiles[n].index(i), pred=pred
         )
@@ -35,6 +35,6 @@ def load_tile(inputs, tiles, loaded, i, row, column, pred):
 
 @gluon.jit
 def wait_for_tile(loaded, i, phase):
-    """Until all six are there."""
-    for n in gl.static_range(6):
+    """Until all of its inputs are there."""
+    for n in gl.static_range(len(loaded)):
         mbarrier.wait(loaded[n].index(i), phase)

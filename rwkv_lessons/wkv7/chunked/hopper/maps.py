@@ -53,14 +53,20 @@ STRONG = gl.constexpr(-1.0)  # instead of the decay of a key in a chunk, where i
 
 
 @gluon.jit
-def log_decays(s_w, DECAY: gl.constexpr):
-    """The log decays of a tile as a right factor, in one or two pieces of bfloat16; their sums."""
-    w = s_w.load(RIGHT)
-    b_w = widened(w)
+def log_decay(b_w, DECAY: gl.constexpr):
+    """Of w as it is given, in float32."""
     if DECAY == RAW:
         b_w = -gl.exp2(b_w * LOG2E)
     elif DECAY == OF_CLAMP:
         b_w = -CLAMP / (1 + gl.exp2(-b_w * LOG2E))
+    return b_w
+
+
+@gluon.jit
+def log_decays(s_w, DECAY: gl.constexpr):
+    """The log decays of a tile as a right factor, in one or two pieces of bfloat16; their sums."""
+    w = s_w.load(RIGHT)
+    b_w = log_decay(widened(w), DECAY)
     b_total = gl.sum(b_w, 1)
     if DECAY == RAW or DECAY == OF_CLAMP:
         high = rounded(b_w)
@@ -110,7 +116,7 @@ def inverse(b_ab, b_ba, row, col):
 
 @gluon.jit
 def decayed(s_r, s_k, s_a, s_b, w, scale, zero, SCALED: gl.constexpr):
-    """Ã, R̃, B̃ and K̃ of a tile, in bfloat16."""
+    """Ã, R̃, B̃ and K̃ of a tile, in bfloat16; without K̃ if s_k is None."""
     token, other = index_along(1, C, LEFT), index_along(2, C, LEFT)
     token += zero + 0 * index_along(0, CHUNKS, LEFT)
     zeros = gl.zeros([CHUNKS, C, N], gl.float32, PAIRS)
@@ -120,15 +126,20 @@ def decayed(s_r, s_k, s_a, s_b, w, scale, zero, SCALED: gl.constexpr):
     b_after = sums((other <= token).to(gl.bfloat16), w, zeros)
     b_grow = gl.exp2(-b_after)
     b_b = rounded(widened(s_b.load(PAIRS)) * b_grow)
-    b_k = rounded(widened(s_k.load(PAIRS)) * b_grow)
+    if s_k is not None:
+        b_k = rounded(widened(s_k.load(PAIRS)) * b_grow)
     b_shrink = gl.exp2(b_after)
     if SCALED:
         b_shrink *= scale
     b_r = rounded(widened(s_r.load(PAIRS)) * b_shrink)
     s_b.store(b_b)
-    s_k.store(b_k)
+    if s_k is not None:
+        s_k.store(b_k)
     s_r.store(b_r)
-    return b_a, b_r, b_b, b_k
+    if s_k is not None:
+        return b_a, b_r, b_b, b_k
+    else:
+        return b_a, b_r, b_b
 
 
 @gluon.jit
@@ -143,10 +154,28 @@ def store_pairs(s_small, b_a, b_r, b_b, b_k):
     s_small.index(1).store(gl.reshape(rounded(b_rb), [N, C]))
     b_rk = gl.where(col <= row, times_transposed(b_r, b_k, zeros), 0.0)
     s_small.index(2).store(gl.reshape(rounded(b_rk), [N, C]))
+    store_inverse(s_small.index(3), b_a, b_b, row, col)
+
+
+@gluon.jit
+def store_inverse(s_t, b_a, b_b, row, col):
+    """T of a tile; row and col are the two tokens of a pair."""
+    zeros = gl.zeros([CHUNKS, C, C], gl.float32, PAIRS)
     b_ab = gl.where(col < row, times_transposed(b_a, b_b, zeros), 0.0)
     b_ba = gl.where(row < col, times_transposed(b_b, b_a, zeros), 0.0)
     b_t = inverse(b_ab, b_ba, row, col)
-    s_small.index(3).store(gl.reshape(rounded(b_t), [N, C]))
+    s_t.store(gl.reshape(rounded(b_t), [N, C]))
+
+
+@gluon.jit
+def store_decays(s_w, s_decay, DECAY: gl.constexpr):
+    """The decay of each chunk of a tile; returns the log decays."""
+    w, b_total = log_decays(s_w, DECAY)
+    b_decay = gl.exp2(b_total * LOG2E)
+    if DECAY != OF_CLAMP:
+        b_decay = gl.where(b_total >= -FITS, b_decay, STRONG)  # NaN does not fit
+    s_decay.store(b_decay)
+    return w
 
 
 @gluon.jit
@@ -154,27 +183,15 @@ def map_tile(
     s_r, s_w, s_k, s_a, s_b, s_decay, scale, zero, DECAY: gl.constexpr, SCALED: gl.constexpr
 ):
     """Makes the maps of a tile. Where a decay is STRONG they are wrong, and are not applied."""
-    w, b_total = log_decays(s_w, DECAY)
-    b_decay = gl.exp2(b_total * LOG2E)
-    if DECAY != OF_CLAMP:
-        b_decay = gl.where(b_total >= -FITS, b_decay, STRONG)  # NaN does not fit
-    s_decay.store(b_decay)
+    w = store_decays(s_w, s_decay, DECAY)
     b_a, b_r, b_b, b_k = decayed(s_r, s_k, s_a, s_b, w, scale, zero, SCALED)
     store_pairs(s_w._reinterpret(gl.bfloat16, [4, N, C], SMALL), b_a, b_r, b_b, b_k)
 
 
 @gluon.jit
-def by_chunk(tiles, i):
-    """The tiles of stage i, [chunk, token, …]."""
-    r, w, k, v, a, b = tiles
-    return (
-        r.index(i)._reinterpret(gl.bfloat16, [CHUNKS, C, N], BY_CHUNK),
-        w.index(i)._reinterpret(gl.bfloat16, [CHUNKS, C, N], BY_CHUNK),
-        k.index(i)._reinterpret(gl.bfloat16, [CHUNKS, C, N], BY_CHUNK),
-        v.index(i)._reinterpret(gl.bfloat16, [CHUNKS, C, N], BY_CHUNK),
-        a.index(i)._reinterpret(gl.bfloat16, [CHUNKS, C, N], BY_CHUNK),
-        b.index(i)._reinterpret(gl.bfloat16, [CHUNKS, C, N], BY_CHUNK),
-    )
+def by_chunk(s_x):
+    """A tile as [chunk, token, …]."""
+    return s_x._reinterpret(gl.bfloat16, [CHUNKS, C, N], BY_CHUNK)
 
 
 @gluon.jit
@@ -183,7 +200,9 @@ def next_maps(tiles, s_decay, loaded, first, n, scale, FORM: gl.constexpr):
     i = first // N % STAGES
     wait_for_tile(loaded, i, first // N // STAGES % 2)
     s_decays = s_decay.index(i)._reinterpret(gl.float32, [CHUNKS, N], FLAT_BY_CHUNK)
-    s_r, s_w, s_k, s_v, s_a, s_b = by_chunk(tiles, i)
+    r, w, k, v, a, b = tiles
+    s_r, s_w, s_k = by_chunk(r.index(i)), by_chunk(w.index(i)), by_chunk(k.index(i))
+    s_v, s_a, s_b = by_chunk(v.index(i)), by_chunk(a.index(i)), by_chunk(b.index(i))
     left = n - first
     if left < N:
         PARAMETER: gl.constexpr = FORM.DECAY == RAW or FORM.DECAY == OF_CLAMP

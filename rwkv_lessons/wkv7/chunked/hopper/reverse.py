@@ -1,0 +1,316 @@
+"""WKV-7's gradient of the state after each 64 tokens, in one launch, in Gluon for Hopper.
+
+The first half of the backward pass: a sweep from the last tile of 64 tokens to the first. It reads
+r, w, a, b and do, which is 5 S, and writes dS after each tile, 1 S; with those, all tiles are
+independent. A program owns a head of a sequence, and its warps have the two roles that forward.py
+has: four make the maps of one tile while four apply those of the tile after it.
+
+The maps are those of maps.py. With dS after a chunk,
+
+    dS̃ = decay dS    dz = B̃ dS̃ + A_rbᵀ do    dy = Tᵀ dz    dS before it = dS̃ + R̃ᵀ do + Ãᵀ dy
+
+All of it transposed: dS is [values, keys], dz and dy are [values, tokens]. Then the left factor of
+each product, dS̃, do, dz or dy, is in registers. On the path from a chunk to the next are three
+products.
+
+| name                | is                                                     |
+|---------------------|--------------------------------------------------------|
+| b_ds                | dSᵀ, or dS̃ᵀ, in float32                                |
+| b_dz, b_dy          | dzᵀ, dyᵀ in float32                                    |
+| ds, do, dz, dy      | the same in bfloat16, as left factors                  |
+| s_r, s_a, s_b, s_do | R̃, Ã, B̃ and do of a tile                               |
+| s_rb, s_t           | A_rb and T of its four chunks, in the place of w       |
+
+No GPU has run it, and nothing in the library calls it.
+"""
+
+import torch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from ....runtime import devices
+from ....runtime.compile_triton import assembled
+from ....runtime.launch_tiles import launch_tiles
+from ....sequences.arguments import sequences_in
+from ....sequences.spans import first_span, sequence_bounds
+from ...decays import FORMS, OF_CLAMP, RAW
+from .apply import by_token, first_state, in_pieces, solved, store_state
+from .forward import MAP_REGISTERS, REGISTERS, aligned, spans_of, tiles_of
+from .layouts import (
+    CHUNKS,
+    FLAT,
+    FLAT_BY_CHUNK,
+    IN_A_WARP,
+    LOG2E,
+    PAIRS,
+    READ,
+    SMALL,
+    STAGES,
+    STATE,
+    TILE,
+    C,
+    N,
+    as_left,
+    barrier,
+    index_along,
+    rounded,
+    times_transposed,
+)
+from .loads import barriers, load_tile, wait_for_tile
+from .maps import by_chunk, clear_tail, decayed, log_decay, store_decays, store_inverse
+
+FEW_REGISTERS = gl.constexpr(168)  # of one program an SM, whose maps two groups of warps make
+
+
+@gluon.jit
+def pairs_of(s_w):
+    """A_rb and T of the four chunks of a tile, which take the place of w."""
+    s_small = s_w._reinterpret(gl.bfloat16, [4, N, C], SMALL)
+    return s_small.index(0), s_small.index(1)
+
+
+@gluon.jit
+def next_maps(
+    tiles, s_decay, loaded, i, phase, rest, zero, scale, DECAY: gl.constexpr, SCALED: gl.constexpr
+):
+    """The maps of the tile in stage i, as soon as it is loaded; `rest` tokens are in it or later.
+
+    zero: 0, which the compiler cannot know: it would keep masks in registers.
+    """
+    wait_for_tile(loaded, i, phase)
+    r, w, a, b, do = tiles
+    s_r, s_w, s_a = by_chunk(r.index(i)), by_chunk(w.index(i)), by_chunk(a.index(i))
+    s_b, s_do = by_chunk(b.index(i)), by_chunk(do.index(i))
+    if rest < N:
+        PARAMETER: gl.constexpr = DECAY == RAW or DECAY == OF_CLAMP
+        clear_tail(s_r, rest, 0.0)
+        clear_tail(s_w, rest, float("-inf") if PARAMETER else 0.0)  # no decay
+        clear_tail(s_a, rest, 0.0)
+        clear_tail(s_b, rest, 0.0)
+        clear_tail(s_do, rest, 0.0)
+    s_decays = s_decay.index(i)._reinterpret(gl.float32, [CHUNKS, N], FLAT_BY_CHUNK)
+    log_w = store_decays(s_w, s_decays, DECAY)
+    b_a, b_r, b_b = decayed(s_r, None, s_a, s_b, log_w, scale, zero, SCALED)
+    s_rb, s_t = pairs_of(s_w)
+    row, col = index_along(1, C, PAIRS), index_along(2, C, PAIRS)
+    row += 0 * index_along(0, CHUNKS, PAIRS)
+    zeros = gl.zeros([CHUNKS, C, C], gl.float32, PAIRS)
+    b_rb = gl.where(col <= row, times_transposed(b_r, b_b, zeros), 0.0)
+    s_rb.store(gl.reshape(rounded(b_rb), [N, C]))
+    store_inverse(s_t, b_a, b_b, row, col)
+    fence_async_shared()
+    barrier()  # all warps' maps are there
+
+
+@gluon.jit
+def make_maps(
+    tiles, s_decay, loaded, mapped, n, scale, GROUP: gl.constexpr, GROUPS: gl.constexpr,
+    DECAY: gl.constexpr, SCALED: gl.constexpr,
+):  # fmt: skip
+    """The warps that make maps, from the last tile of n tokens to the first.
+
+    There are one or two groups of four warps; they make those of every other tile.
+    """
+    count = gl.cdiv(n, N)
+    for turn in range(GROUP, count, GROUPS):
+        i, rest = turn % STAGES, n - (count - 1 - turn) * N
+        next_maps(
+            tiles, s_decay, loaded, i, turn // STAGES % 2, rest, turn // 2**25, scale, DECAY, SCALED
+        )
+        mbarrier.arrive(mapped.index(i), count=1)
+
+
+@gluon.jit
+def apply_chunk(b_ds, s_r, s_a, s_b, s_do, s_rb, s_t, s_decay, first: gl.constexpr):
+    """One chunk, whose first token in the tile is `first`: from dS after it to dS before it."""
+    b_ds *= s_decay.load(gl.SliceLayout(0, STATE))[None, :]
+    zeros = gl.zeros([N, C], gl.float32, READ)
+    do = s_do.slice(first, C, 0).permute((1, 0)).load(gl.DotOperandLayout(0, READ, 2))
+    do_wide = gl.convert_layout(do, gl.DotOperandLayout(0, STATE, 2))
+    ds = as_left(b_ds, READ)
+    b_dz = warpgroup_mma(do, s_rb.slice(first, C, 0), zeros, use_acc=False, is_async=True)
+    b_dz = warpgroup_mma(ds, by_token(s_b, first), b_dz, is_async=True)
+    b_ds = warpgroup_mma(do_wide, s_r.slice(first, C, 0), b_ds, is_async=True)
+    b_dz = warpgroup_mma_wait(1, deps=(b_dz,))
+    dz = in_pieces(b_dz)
+    b_dy = solved(dz, s_t.slice(first, C, 0), zeros)
+    b_dy, b_ds = warpgroup_mma_wait(0, deps=(b_dy, b_ds, ds, do, do_wide) + dz)[:2]
+    dy_wide = as_left(b_dy, READ)
+    dy_wide = gl.convert_layout(dy_wide, gl.DotOperandLayout(0, STATE, 2))
+    b_ds = warpgroup_mma(dy_wide, s_a.slice(first, C, 0), b_ds, is_async=True)
+    return warpgroup_mma_wait(0, deps=(b_ds, dy_wide))[0]
+
+
+@gluon.jit
+def apply_tokens(b_ds, rows, at, step, count, scale, DECAY: gl.constexpr):
+    """The recurrence back over `count` tokens, for any decay: dS before them.
+
+    rows: r, w, a, b, do in global memory. at: of the last token there; step: to the next one.
+    """
+    r, w, a, b, do = rows
+    key = gl.arange(0, N, gl.SliceLayout(0, STATE))
+    value = gl.arange(0, N, gl.SliceLayout(1, STATE))
+    for _ in range(count):
+        b_w = log_decay(gl.load(w + at + key).to(gl.float32), DECAY)
+        b_do = gl.load(do + at + value).to(gl.float32) * scale
+        b_ds += b_do[:, None] * gl.load(r + at + key).to(gl.float32)[None, :]
+        b_dz = gl.sum(b_ds * gl.load(b + at + key).to(gl.float32)[None, :], 1)
+        b_ds *= gl.exp2(b_w * LOG2E)[None, :]
+        b_ds += b_dz[:, None] * gl.load(a + at + key).to(gl.float32)[None, :]
+        at -= step
+    return b_ds
+
+
+@gluon.jit
+def apply_chunks(b_ds, tiles, s_decay, i):
+    """From dS after the tile in stage i to dS before it, by its maps."""
+    r, w, a, b, do = tiles
+    s_rb, s_t = pairs_of(w.index(i))
+    s_decays = s_decay._reinterpret(gl.float32, [STAGES * CHUNKS, N], FLAT)
+    for j in gl.static_range(CHUNKS - 1, -1, -1):
+        b_ds = apply_chunk(
+            b_ds, r.index(i), a.index(i), b.index(i), do.index(i), s_rb, s_t,
+            s_decays.index(CHUNKS * i + j), C * j,
+        )  # fmt: skip
+    return b_ds
+
+
+@gluon.jit
+def apply_tile(b_ds, rows, tiles, s_decay, i, at, step, count, scale, DECAY: gl.constexpr):
+    """The same of `count` tokens, whatever their decays."""
+    if DECAY == OF_CLAMP:
+        b_ds = apply_chunks(b_ds, tiles, s_decay, i)
+    elif gl.min(s_decay.index(i).load(IN_A_WARP), 0) >= 0.0:
+        b_ds = apply_chunks(b_ds, tiles, s_decay, i)
+    else:
+        b_ds = apply_tokens(b_ds, rows, at + (count - 1) * step, step, count, scale, DECAY)
+    return b_ds
+
+
+@gluon.jit
+def apply_maps(tensors, shared, place, has_ds1, i_s, scale, DECAY: gl.constexpr):
+    """The warps that apply maps, from the last tile to the first, as soon as they are there.
+
+    place: of a sequence and head, its first token, how many it has, the column in a row of `step`
+    elements, and the first row of its dS in d_states, which has H · 64 rows for each tile.
+    """
+    described, rows, ds1, d_states, ds0 = tensors
+    tiles, s_ds, s_decay, loaded, mapped = shared
+    start, n, column, step, state_row = place
+    b_ds = first_state(ds1, has_ds1, i_s)
+    count = gl.cdiv(n, N)
+    for turn in range(0, count):
+        i, first = turn % STAGES, (count - 1 - turn) * N
+        tma.store_wait(0)  # dS of the tile after this one has left
+        barrier()
+        s_ds.store(rounded(b_ds))
+        mbarrier.wait(mapped.index(i), turn // STAGES % 2)
+        at, tokens = (start + first) * step + column, gl.minimum(n - first, N)
+        b_ds = apply_tile(b_ds, rows, tiles, s_decay, i, at, step, tokens, scale, DECAY)
+        fence_async_shared()
+        barrier()  # all warps' parts of dS are stored, and all have read the tiles of this stage
+        tma.async_copy_shared_to_global(d_states, [state_row + first // N * step, 0], s_ds)
+        row = (start + first).to(gl.int32) - STAGES * N
+        load_tile(described, tiles, loaded, i, row, column, first >= STAGES * N)
+    tma.store_wait(0)
+    store_state(ds0, b_ds, i_s, n)
+
+
+@assembled
+@gluon.jit(do_not_specialize=["has_ds1", "T", "H", "scale"])
+def wkv7_reverse_kernel(
+    r, w, a, b, do, r_rows, w_rows, a_rows, b_rows, do_rows, ds1, cu_seqlens, d_states, ds0,
+    has_ds1, T, H, scale,
+    DECAY: gl.constexpr, SCALED: gl.constexpr, GROUPS: gl.constexpr,
+):  # fmt: skip
+    """r, w, a, b and do are descriptors of [tokens, H·64]; *_rows are the same tensors, for tiles
+    whose decays are too strong. d_states describes [tiles · H · values, keys]. ds1, ds0:
+    [sequences, H, 64, 64].
+    """
+    i_n, i_h = (gl.program_id(0) // H).to(gl.int64), gl.program_id(0) % H
+    start, end = sequence_bounds(cu_seqlens, i_n, T)
+    n, column = (end - start).to(gl.int32), i_h * N
+    s_r = gl.allocate_shared_memory(gl.bfloat16, [STAGES, N, N], TILE)
+    s_w = gl.allocate_shared_memory(gl.bfloat16, [STAGES, N, N], TILE)
+    s_a = gl.allocate_shared_memory(gl.bfloat16, [STAGES, N, N], TILE)
+    s_b = gl.allocate_shared_memory(gl.bfloat16, [STAGES, N, N], TILE)
+    s_do = gl.allocate_shared_memory(gl.bfloat16, [STAGES, N, N], TILE)
+    s_ds = gl.allocate_shared_memory(gl.bfloat16, [N, N], TILE)
+    s_decay = gl.allocate_shared_memory(gl.float32, [STAGES, CHUNKS * N], FLAT)
+    loaded = barriers(), barriers(), barriers(), barriers(), barriers()
+    mapped = barriers()
+    fence_async_shared()
+    barrier()  # the barriers are there
+    state_row = ((first_span(cu_seqlens, start, i_n, T, N) * H + i_h) * N).to(gl.int32)
+    tiles, place = (s_r, s_w, s_a, s_b, s_do), (start, n, column, H * N, state_row)
+    described, rows = (r, w, a, b, do), (r_rows, w_rows, a_rows, b_rows, do_rows)
+    i_s = (i_n * H + i_h) * N * N
+    first = gl.cdiv(n, N) * N - N
+    row = (start + first).to(gl.int32)
+    load_tile(described, tiles, loaded, 0, row, column, 0 < n)
+    load_tile(described, tiles, loaded, 1, row - N, column, N < n)
+    tensors, shared = (described, rows, ds1, d_states, ds0), (tiles, s_ds, s_decay, loaded, mapped)
+    if GROUPS == 1:
+        gl.warp_specialize(
+            [
+                (apply_maps, (tensors, shared, place, has_ds1, i_s, scale, DECAY)),
+                (make_maps, (tiles, s_decay, loaded, mapped, n, scale, 0, 1, DECAY, SCALED)),
+            ],
+            [4],
+            [MAP_REGISTERS],
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (apply_maps, (tensors, shared, place, has_ds1, i_s, scale, DECAY)),
+                (make_maps, (tiles, s_decay, loaded, mapped, n, scale, 0, 2, DECAY, SCALED)),
+                (make_maps, (tiles, s_decay, loaded, mapped, n, scale, 1, 2, DECAY, SCALED)),
+            ],
+            [4, 4],
+            [FEW_REGISTERS, FEW_REGISTERS],
+        )
+
+
+def state_gradients(r, w, a, b, do, ds1, cu_seqlens, scale, decay, groups=None):
+    """dS after each 64 tokens of a sequence, and the gradient of s0.
+
+    Args:
+        r, w, a, b: `[B, T, H, 64]` in bfloat16, as `wkv7` takes them; do: the gradient of o.
+        ds1: that of s1, `[S, H, 64, 64]` in float32; None counts as zeros.
+        groups: how many times four warps make maps. 2 are faster if a program has an SM for itself,
+            and an SM has no room for a second program then. None: chosen so.
+
+    Returns:
+        d_states in bfloat16, `[spans, H, V, K]`, in the order of sequences/spans.py, as forward.py
+        has the states before each 64 tokens; ds0 in float32, `[S, H, K, V]`.
+    """
+    if r.is_cuda and r.get_device() != torch.cuda.current_device():
+        with torch.cuda.device(r.device):
+            return state_gradients(r, w, a, b, do, ds1, cu_seqlens, scale, decay, groups)
+    inputs = [aligned(x) for x in (r, w, a, b, do)]
+    (_, T, H, K), V, S = r.shape, do.shape[3], sequences_in(r, cu_seqlens)
+    d_states = r.new_empty((spans_of(r, cu_seqlens), H, V, K))
+    ds0 = r.new_empty((S, H, K, V), dtype=torch.float32)
+    if groups is None:
+        groups = 2 if S * H <= devices.gpu_of(r.device).sms else 1
+    launch(
+        S * H,
+        (*map(tiles_of, inputs), *inputs, ds0 if ds1 is None else ds1.contiguous(),
+         None if cu_seqlens is None else cu_seqlens.contiguous(),
+         tiles_of(d_states.view(-1, 1, K)), ds0),
+        (int(ds1 is not None), T, H, scale),
+        (FORMS[decay], scale != 1.0, groups),
+    )  # fmt: skip
+    return d_states, ds0
+
+
+def launch(programs, tensors, numbers, constants):
+    grid, registers = (programs, 1, 1), FEW_REGISTERS.value if constants[-1] == 2 else REGISTERS
+    launch_tiles(wkv7_reverse_kernel, grid, 4, tensors, numbers, constants, maxnreg=registers)
