@@ -58,11 +58,6 @@ class CallTrace:
         """Whether every event is kept."""
         return self.launches == sum(event.cat == "kernel" for event in self.events)
 
-    @property
-    def dicts(self):
-        """The events as dicts."""
-        return [event._asdict() for event in self.events]
-
 
 def read_events(trace):
     """The `TraceEvent`s of a Chrome trace of torch.profiler, as loaded from JSON, in order.

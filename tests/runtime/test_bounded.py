@@ -11,7 +11,7 @@ from rwkv_lessons.mla.decode.splits import splits_for  # noqa: E402
 from rwkv_lessons.runtime.bounded import MOST, Table  # noqa: E402
 from rwkv_lessons.runtime.devices import H200  # noqa: E402
 from rwkv_lessons.sequences import hopper_tiles as tiles  # noqa: E402
-from rwkv_lessons.wkv6.recurrent.forward import tile_for  # noqa: E402
+from rwkv_lessons.sequences.recurrence import tile_for  # noqa: E402
 
 ROOMS = "runtime", "wkv5", "wkv6", "wkv7", "timex", "mla"
 # Of a device or a name; or machine code, one for each head size and dtype.

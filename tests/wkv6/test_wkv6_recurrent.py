@@ -25,6 +25,7 @@ from support.wkv6_options import DECAY, ENDS, compiles, interpreted, packed, raw
 
 from rwkv_lessons.runtime.devices import H200  # noqa: E402
 from rwkv_lessons.runtime.plain import launches_directly  # noqa: E402
+from rwkv_lessons.sequences import recurrence  # noqa: E402
 from rwkv_lessons.sequences.decays import log_decay  # noqa: E402
 from rwkv_lessons.wkv6 import (
     METHODS,
@@ -85,13 +86,6 @@ def _short_spans(monkeypatch, span=4):
     """Several spans in a few tokens: kept states are read, and the last span is shorter."""
     for module in (recurrent, recurrent_backward):
         monkeypatch.setattr(module, "CHECKPOINT", span)
-    recurrent.tile_for.cache_clear()
-
-
-@pytest.fixture(autouse=True)
-def fresh_tiles():
-    yield
-    recurrent.tile_for.cache_clear()
 
 
 @interpreted
@@ -142,11 +136,12 @@ def test_kernels_with_every_option_and_strong_decays(raw_decay, w, monkeypatch):
 def test_values_and_keys_over_several_programs(monkeypatch):
     """dv is then a sum of parts, o is none."""
     monkeypatch.setattr(recurrent_backward, "TILE", 16)
-    monkeypatch.setattr(recurrent, "TILE", 16)
-    recurrent.tile_for.cache_clear()
+    monkeypatch.setattr(recurrence, "TILE", 16)
+    tile_for = recurrence.tile_for.__wrapped__
+    monkeypatch.setattr(recurrent, "tile_for", tile_for)
     x = make(1, 6, 2, 8, 12, dtype=torch.float32)
     BK, _, _ = recurrent_backward.tile_for(2, 8, 12, H200.sms)
-    programs, *_ = recurrent.tile_for(2, 6, 8, 12, H200.sms)
+    programs, *_ = tile_for(2, 6, 8, 12, H200.sms)
     assert BK < 8 and programs == 2 * 3
     near(in_kernels(x), in_float64(x), SINGLE)
 
@@ -172,7 +167,8 @@ def test_only_the_first_state_is_kept_of_a_short_sequence():
 def _forward_code(dtype, T, heads):
     """The kernel as it is launched for heads of 64 × 64."""
     x, f = f"*{dtype}", "*fp32"
-    _, warps, constants = recurrent.tile_for(heads, T, 64, 64, H200.sms)
+    _, warps, sizes, stages = recurrence.tile_for(heads, T, 64, 64, H200.sms)
+    constants = (*sizes, recurrent.CHECKPOINT, stages)
     tensors = (x, x, x, x, f, f, None, x, f, None)
     numbers = ("i32", "i32", "i32", "fp32")
     kernel = recurrent.wkv6_recurrent_fwd_kernel
@@ -184,7 +180,7 @@ def _forward_code(dtype, T, heads):
 @pytest.mark.parametrize("heads", [32, 512])
 def test_tokens_are_loaded_ahead_and_nothing_spills(dtype, heads):
     code = _forward_code(dtype, 54, heads)
-    assert code.count("LDGSTS") == 4 * recurrent.STAGES  # r, k, v and w of each
+    assert code.count("LDGSTS") == 4 * recurrence.STAGES  # r, k, v and w of each
     assert code.spill_stores == code.local_bytes == code.atomics == 0
 
 

@@ -17,6 +17,7 @@ from support.wkv7_cases import (
 pytest.importorskip("triton")
 from support.bfloat16_on_cpu import round_bfloat16  # noqa: E402
 
+from rwkv_lessons.sequences.recurrence import tile_for  # noqa: E402
 from rwkv_lessons.wkv7 import wkv7_recurrent, wkv7_step  # noqa: E402
 from rwkv_lessons.wkv7.recurrent import backward, forward  # noqa: E402
 
@@ -113,7 +114,7 @@ def test_on_a_cpu_and_in_float64_it_is_the_torch_method():
 
 
 def test_few_heads_split_their_values_and_large_ones_write_no_more_than_16_parts():
-    few, many = (forward.tile_for(heads, 100, 64, 64, 132)[2] for heads in (4, 512))
+    few, many = (tile_for(heads, 100, 64, 64, 132)[2] for heads in (4, 512))
     assert few == (64, 64, 64, 4) and many == (64, 64, 64, 16)
     assert backward.tile_for(512, 64, 64, 132) == (64, 16, 1)
     BK, BV, warps = backward.tile_for(1, 256, 256, 132)

@@ -14,20 +14,16 @@ import triton
 import triton.language as tl
 
 from ...runtime import devices
-from ...runtime.bounded import remembered
 from ...runtime.compile_triton import assembled
 from ...runtime.launch_triton import launch
 from ...runtime.operators import call
 from ...runtime.plain import launches_directly
 from ...sequences.arguments import empty_results, holds_float64, sequences_in, wants_gradients
+from ...sequences.recurrence import tile_for
 from ..autograd import define_forward
 from ..doubling import wkv6_doubling
 from ..options import check_call
 from .backward import CHECKPOINT, backward, log_decay
-
-TILE = 1024  # elements of the state a warp holds: 32 registers a thread
-STAGES = 4  # of the loop over tokens: loads in flight
-SCHEDULERS_PER_SM = 4  # of an SM: a warp for each fills it
 
 
 @assembled
@@ -108,27 +104,13 @@ def run_forward(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, checkpoints=Non
     before = s1 if s0 is None else s0.contiguous()
     cu_seqlens = None if cu_seqlens is None else cu_seqlens.contiguous()
 
-    programs, num_warps, constants = tile_for(S * H, T, K, V, devices.gpu_of(r.device).sms)
+    programs, num_warps, sizes, stages = tile_for(S * H, T, K, V, devices.gpu_of(r.device).sms)
     launch(
         wkv6_recurrent_fwd_kernel, programs, num_warps,
         (r, k, v, w, u, before, cu_seqlens, o, s1, checkpoints),
-        (int(s0 is not None), T, H, scale), (*constants, raw_decay),
+        (int(s0 is not None), T, H, scale), (*sizes, CHECKPOINT, stages, raw_decay),
     )  # fmt: skip
     return o, s1
-
-
-@remembered
-def tile_for(heads, T, K, V, sms):
-    """How many programs, their warps, and the kernel's constants."""
-    BK, BV = triton.next_power_of_2(K), triton.next_power_of_2(V)
-    if T == 1 and heads >= sms:  # bound by memory: large programs, many loads at once
-        BV, warps = min(BV, max(4, 4 * TILE // BK)), 4
-    else:
-        BV, warps = min(BV, max(4, TILE // BK)), 1
-        while BV > 4 and heads * -(-V // BV) < sms * SCHEDULERS_PER_SM * 3 // 4:
-            BV //= 2
-    warps = max(warps, min(8, BK * BV // TILE))
-    return heads * -(-V // BV), warps, (K, V, BK, BV, CHECKPOINT, 1 if T == 1 else STAGES)
 
 
 def forward_shapes(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, keep):

@@ -13,10 +13,10 @@ import triton
 import triton.language as tl
 
 from ...runtime import devices
-from ...runtime.bounded import remembered
 from ...runtime.compile_triton import assembled
 from ...runtime.launch_triton import launch
 from ...sequences.arguments import empty_results, holds_float64, sequences_in
+from ...sequences.recurrence import tile_for
 from ...sequences.spans import count_spans, first_span, sequence_bounds
 from ..arguments import check_call
 from ..autograd import define
@@ -24,9 +24,6 @@ from ..decays import FORMS, log_of
 from ..wy import wkv7_wy
 from .backward import SPAN, gradients
 
-TILE = 1024  # elements of the state a warp holds: 32 registers a thread
-STAGES = 4  # of the loop over tokens: loads in flight
-SCHEDULERS_PER_SM = 4  # of an SM: a warp for each fills it
 LARGEST = 256  # keys; of more, the gradients' three tiles would not fit the registers
 
 
@@ -120,20 +117,6 @@ def run_forward(
         (int(s0 is not None), T, H, scale), (*sizes, SPAN, stages, FORMS[decay]),
     )  # fmt: skip
     return o, s1
-
-
-@remembered
-def tile_for(heads, T, K, V, sms):
-    """How many programs, their warps, K, V, BK and BV, and stages of the loop."""
-    BK, BV = triton.next_power_of_2(K), triton.next_power_of_2(V)
-    if T == 1 and heads >= sms:  # bound by memory: large programs, many loads at once
-        BV, warps = min(BV, max(4, 4 * TILE // BK)), 4
-    else:
-        BV, warps = min(BV, max(4, TILE // BK)), 1
-        while BV > 4 and heads * -(-V // BV) < sms * SCHEDULERS_PER_SM * 3 // 4:
-            BV //= 2
-    warps = max(warps, min(8, BK * BV // TILE))
-    return heads * -(-V // BV), warps, (K, V, BK, BV), 1 if T == 1 else STAGES
 
 
 def forward_shapes(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep):
