@@ -208,15 +208,14 @@ def apply_maps(tensors, shared, place, has_ds1, i_s, scale, DECAY: gl.constexpr)
     count = gl.cdiv(n, N)
     for turn in range(0, count):
         i, first = turn % STAGES, (count - 1 - turn) * N
-        tma.store_wait(0)  # dS of the tile after this one has left
-        barrier()
-        s_ds.store(rounded(b_ds))
+        s_ds.index(i).store(rounded(b_ds))
         mbarrier.wait(mapped.index(i), turn // STAGES % 2)
         at, tokens = (start + first) * step + column, gl.minimum(n - first, N)
         b_ds = apply_tile(b_ds, rows, tiles, s_decay, i, at, step, tokens, scale, DECAY)
         fence_async_shared()
+        tma.store_wait(0)  # dS of the turn before has left
         barrier()  # all warps' parts of dS are stored, and all have read the tiles of this stage
-        tma.async_copy_shared_to_global(d_states, [state_row + first // N * step, 0], s_ds)
+        tma.async_copy_shared_to_global(d_states, [state_row + first // N * step, 0], s_ds.index(i))
         row = (start + first).to(gl.int32) - STAGES * N
         load_tile(described, tiles, loaded, i, row, column, first >= STAGES * N)
     tma.store_wait(0)
@@ -242,7 +241,7 @@ def wkv7_reverse_kernel(
     s_a = gl.allocate_shared_memory(gl.bfloat16, [STAGES, N, N], TILE)
     s_b = gl.allocate_shared_memory(gl.bfloat16, [STAGES, N, N], TILE)
     s_do = gl.allocate_shared_memory(gl.bfloat16, [STAGES, N, N], TILE)
-    s_ds = gl.allocate_shared_memory(gl.bfloat16, [N, N], TILE)
+    s_ds = gl.allocate_shared_memory(gl.bfloat16, [STAGES, N, N], TILE)
     s_decay = gl.allocate_shared_memory(gl.float32, [STAGES, CHUNKS * N], FLAT)
     loaded = barriers(), barriers(), barriers(), barriers(), barriers()
     mapped = barriers()
