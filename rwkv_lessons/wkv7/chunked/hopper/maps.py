@@ -27,6 +27,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     mma_v2,
 )
 
+from ....sequences.gluon_tiles import raw_decay
 from ...decays import CLAMP, OF_CLAMP, RAW
 from .layouts import (
     BY_CHUNK,
@@ -56,7 +57,7 @@ STRONG = gl.constexpr(-1.0)  # instead of the decay of a key in a chunk, where i
 def log_decay(b_w, DECAY: gl.constexpr):
     """Of w as it is given, in float32."""
     if DECAY == RAW:
-        b_w = -gl.exp2(b_w * LOG2E)
+        b_w = raw_decay(b_w)
     elif DECAY == OF_CLAMP:
         b_w = -CLAMP / (1 + gl.exp2(-b_w * LOG2E))
     return b_w

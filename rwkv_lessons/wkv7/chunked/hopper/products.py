@@ -32,7 +32,7 @@ from .layouts import (
     times_transposed,
     widened,
 )
-from .maps import inverse
+from .maps import inverse, log_decay
 
 ROWS = gl.constexpr(
     gl.DotOperandLayout(0, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16]), 2)
@@ -110,18 +110,8 @@ def in_two(b_x, s_high, s_low):
 
 
 @gluon.jit
-def log_decay_of(b_w, DECAY: gl.constexpr):
-    """The log decay, from w in float32."""
-    if DECAY == RAW:
-        b_w = -gl.exp2(b_w * LOG2E)
-    elif DECAY == OF_CLAMP:
-        b_w = -CLAMP / (1 + gl.exp2(-b_w * LOG2E))
-    return b_w
-
-
-@gluon.jit
 def log_decays(s_w, DECAY: gl.constexpr):
-    return log_decay_of(widened(s_w.load(STATE)), DECAY)
+    return log_decay(widened(s_w.load(STATE)), DECAY)
 
 
 @gluon.jit

@@ -14,7 +14,8 @@ from triton.experimental.gluon import language as gl
 from ....runtime.compile_triton import assembled
 from ....sequences.spans import bounds_of_span
 from .layouts import LOG2E, STATE, N
-from .products import gradient_of_w, log_decay_of
+from .maps import log_decay
+from .products import gradient_of_w
 
 EIGHT = gl.constexpr(8)
 MARKS = gl.constexpr(64)  # tiles that a program looks at
@@ -62,7 +63,7 @@ def next_state(b_s, inputs, at, DECAY: gl.constexpr):
     """The state after a token; what it reads through a."""
     r, w, k, v, a, b = inputs
     b_z = gl.sum(b_s * row_of(a, at, BY_KEY)[None, :], 1)
-    b_s *= gl.exp2(log_decay_of(row_of(w, at, BY_KEY), DECAY) * LOG2E)[None, :]
+    b_s *= gl.exp2(log_decay(row_of(w, at, BY_KEY), DECAY) * LOG2E)[None, :]
     b_s += b_z[:, None] * row_of(b, at, BY_KEY)[None, :]
     b_s += row_of(v, at, BY_VALUE)[:, None] * row_of(k, at, BY_KEY)[None, :]
     return b_s, b_z
@@ -103,7 +104,7 @@ def gradients_by_token(
         gl.store(db + row + key, gl.sum(b_z[:, None] * b_ds, 0).to(gl.bfloat16))
         b_dz = gl.sum(row_of(b, row, BY_KEY)[None, :] * b_ds, 1)
         gl.store(da + row + key, gl.sum(b_dz[:, None] * b_s, 0).to(gl.bfloat16))
-        b_w = log_decay_of(row_of(w, row, BY_KEY), DECAY)
+        b_w = log_decay(row_of(w, row, BY_KEY), DECAY)
         b_decay = gl.exp2(b_w * LOG2E)
         b_dw = gradient_of_w(gl.sum(b_s * b_ds, 0) * b_decay, b_w, DECAY)
         gl.store(dw + row + key, b_dw.to(gl.bfloat16))
