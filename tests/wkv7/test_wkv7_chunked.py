@@ -192,7 +192,7 @@ def test_what_is_kept_has_a_place_each_and_the_tensor_is_full():
 def test_few_heads_split_their_values():
     def tiles(heads, chunks, N, dtype=torch.bfloat16):
         t = kept.tiles_for(heads, chunks, N, N, dtype, H200)
-        return t.block_keys, t.keys, t.values, t.warps, t.registers, t.stages, t.segments
+        return t.block_keys, t.keys, t.values, t.warps, t.registers, t.sweeps[0].STAGES, t.segments
 
     # 128 registers, so that four share an SM, fit 64 keys of 64 values alone.
     assert tiles(512, 128, 64) == (64, 64, 64, 4, 128, 3, 1)

@@ -82,7 +82,7 @@ def kept_dtype(r):
 class ChunkTiles:
     """How a call is cut for the kernels.
 
-    block_keys, block_values: at a time of a chunk's program.
+    block_keys: at a time of a chunk's program.
     of_maps, of_gradients: its warps and registers. keys, values: of a sweep's program, which has
     so many warps and registers. segments: of a sequence, of `span` chunks each.
 
@@ -91,7 +91,6 @@ class ChunkTiles:
     """
 
     block_keys: int
-    block_values: int
     of_maps: tuple[int, int]
     of_gradients: tuple[int, int]
     keys: int
@@ -103,11 +102,6 @@ class ChunkTiles:
     sweeps: tuple[SweepSizes, SweepSizes]
     maps: tuple[MapSizes, ...]
     gradients: tuple[GradientSizes, ...]
-
-    @property
-    def stages(self):
-        """Chunks that a sweep loads at the same time."""
-        return self.sweeps[0].STAGES
 
 
 @remembered
@@ -132,9 +126,8 @@ def tiles_for(heads, chunks, K, V, dtype, gpu, decay="log"):
         of_maps, of_gradients, registers = (4, 168), (4, 255), 255
     else:
         of_maps, of_gradients = (4, 255), (4, 255)
-        if (
-            K <= NARROW_HEAD
-        ):  # 8 warps an SM of maps, each of which makes one alone, and 16 of gradients
+        if K <= NARROW_HEAD:
+            # 8 warps an SM of maps, each of which makes one alone, and 16 of gradients.
             of_maps, of_gradients = (1, 255), (4, 128)
         # 128: four programs an SM. Where one owns fewer values, heads are too few for four.
         registers = 128 if BK <= NARROW_HEAD and BK * BV == NARROW_HEAD**2 else 255
@@ -142,7 +135,7 @@ def tiles_for(heads, chunks, K, V, dtype, gpu, decay="log"):
     ways = [(FORMS[decay], CHUNKS_PER_SEARCH, strong) for strong in (False, True)]
     ways = ways[:1] if decay == "clamp" else ways
     return ChunkTiles(
-        of_keys, of_values, of_maps, of_gradients, BK, BV, warps, registers, segments, span,
+        of_keys, of_maps, of_gradients, BK, BV, warps, registers, segments, span,
         tuple(SweepSizes(K, V, BK, BV, C, stages, reverse) for reverse in (False, True)),
         tuple(MapSizes(K, of_keys, C, *way) for way in ways),
         tuple(GradientSizes(K, V, of_keys, of_values, C, *way) for way in ways),
