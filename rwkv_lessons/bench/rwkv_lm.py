@@ -76,7 +76,15 @@ def clampw(kernel, *inputs):
 
 
 def clampw_gradients(kernel, *inputs):
-    """The gradient of w is that of w before the clamp."""
+    """Its dw is of w before the clamp; that of the log decay is computed from it, in place."""
     x = inputs_of(*inputs)
     built(kernel)
-    return with_gradients(partial(ClampW.apply, kernel), x, like=3)
+    run = with_gradients(partial(ClampW.apply, kernel), x, like=3)
+    rate = x[1].float().sigmoid()
+    slope = (-DECAY * rate * (1 - rate)).to(x[1].dtype)
+
+    def of_log_decay():
+        o, dr, dw, *others = run()
+        return o, dr, dw.div_(slope), *others
+
+    return of_log_decay
