@@ -33,12 +33,12 @@ def launched(monkeypatch):
     )
     kernel.strong = []
 
-    def launch(programs, form, *args):
-        kernel[(programs,)](*args, form, num_warps=4)
+    def launch(programs, tensors, numbers, form):
+        kernel[(programs,)](*tensors, *numbers, form, num_warps=4)
 
-    def launch_strong(programs, *args):
-        kernel.strong.append(args[16].tolist())
-        strong[(programs,)](*args, num_warps=4)
+    def launch_strong(programs, tensors, numbers, decay):
+        kernel.strong.append(tensors[-1].tolist())
+        strong[(programs,)](*tensors, *numbers, decay, num_warps=4)
 
     monkeypatch.setattr(hopper, "launch", launch)
     monkeypatch.setattr(hopper, "launch_strong", launch_strong)
@@ -167,8 +167,8 @@ MISTAKES = {
     ),
     "dR̃ too early": (
         "read_gradients",
-        "warpgroup_mma_wait(0, deps=(b_v, b_z, b_dx, dx))",
-        "warpgroup_mma_wait(1, deps=(b_v, b_z, b_dx, dx))",
+        "warpgroup_mma_wait(0, deps=(b_v, b_z, dx))",
+        "warpgroup_mma_wait(1, deps=(b_v, b_z, dx))",
         "before the wait",
     ),
     "a factor not kept": ("written", "deps=(b_sum, m))[0]", "deps=(b_sum,))", "not kept"),

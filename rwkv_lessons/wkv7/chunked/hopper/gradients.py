@@ -22,6 +22,7 @@ A tile that decays by more than e^FITS is marked, and computed token by token in
 from typing import NamedTuple
 
 import torch
+import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -32,10 +33,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from ....runtime.compile_triton import assembled
+from ....runtime.launch_tiles import launch_tiles
 from ....sequences.spans import bounds_of_span, span_bounds
 from ...decays import FORMS, OF_CLAMP, RAW
-from .forward import tiles_of
-from .layouts import LOG2E, STATE, TILE, N, barrier, rounded, widened
+from .forward import aligned, tiles_of
+from .layouts import FLAT, LOG2E, STATE, TILE, N, barrier, rounded, widened
 from .loads import BYTES
 from .maps import FITS, clear_tail
 from .products import (
@@ -56,6 +58,7 @@ from .products import (
     times,
     upper,
     visible,
+    zero_of,
 )
 from .strong import MARKS, wkv7_strong_gradients_kernel
 
@@ -176,30 +179,30 @@ def decay_tile(s_r, s_w, s_k, s_a, s_b, s_s, s_ds, b_total, scale, zero, FORM: g
 
 
 @gluon.jit
-def written(s_x, s_r, s_do, s_ds):
+def written(s_x, s_r, s_do, s_ds, zero):
     """What o and the next state say to what is written with b or k: B̃ dS̃ + A_rbᵀ do."""
     x, zeros = s_x.load(ROWS), gl.zeros([N, N], gl.float32, STATE)
     b_m, b_sum = times(x, flipped(s_r), zeros), times(x, flipped(s_ds), zeros)
     b_m, b_sum = warpgroup_mma_wait(0, deps=(b_m, b_sum, x))[:2]
-    m = as_rows(upper(b_m))
+    m = as_rows(upper(b_m, zero))
     b_sum = times(m, s_do, b_sum)
     return warpgroup_mma_wait(0, deps=(b_sum, m))[0]
 
 
 @gluon.jit
-def solve(a, s_r, s_k, s_v, s_a, s_b, s_do, s_s, s_ds, s_z, s_dy, s_t, s_x, s_ak):
+def solve(a, s_r, s_k, s_v, s_a, s_b, s_do, s_s, s_ds, s_z, s_dy, s_t, s_x, s_ak, row):
     """z and dy, to shared memory, and dv. a: Ã as a left factor. s_t, s_x, s_ak: to work in."""
     zeros = gl.zeros([N, N], gl.float32, STATE)
     b_ab, b_ak = times(a, flipped(s_b), zeros), times(a, flipped(s_k), zeros)
     b_y = times(a, flipped(s_s), zeros)
     b_ab, b_ak, b_y = warpgroup_mma_wait(0, deps=(b_ab, b_ak, b_y, a))[:3]
-    ak = lower(b_ak, False)
+    ak = lower(b_ak, False, zero_of(row, 1))
     s_ak.store(ak)
     left = as_rows(ak)
     b_y = times(left, s_v, b_y)
     b_y = warpgroup_mma_wait(0, deps=(b_y, left))[0]
     t, u = inverses(s_a, s_b)
-    m = between_chunks(t, b_ab, s_t, s_x)
+    m = between_chunks(t, b_ab, s_t, s_x, zero_of(row, 2))
     b_u = plus_in_chunks(t, b_y, s_x)
     barrier()
     s_x.store(rounded(b_u))
@@ -207,8 +210,8 @@ def solve(a, s_r, s_k, s_v, s_a, s_b, s_do, s_s, s_ds, s_z, s_dy, s_t, s_x, s_ak
     b_z = times(m, s_x, b_u)
     s_z.store(rounded(warpgroup_mma_wait(0, deps=(b_z, m))[0]))
 
-    b_dz = written(s_b, s_r, s_do, s_ds)
-    b_dv = written(s_k, s_r, s_do, s_ds)
+    b_dz = written(s_b, s_r, s_do, s_ds, zero_of(row, 3))
+    b_dv = written(s_k, s_r, s_do, s_ds, zero_of(row, 4))
     barrier()  # what z is made of is read
     s_x.store(rounded(b_dz))
     visible()
@@ -221,41 +224,23 @@ def solve(a, s_r, s_k, s_v, s_a, s_b, s_do, s_s, s_ds, s_z, s_dy, s_t, s_x, s_ak
 
 
 @gluon.jit
-def read_gradients(s_dx, s_s, s_v, s_z, s_k, s_b, s_pv, s_pz, own: gl.constexpr):
+def read_gradients(s_dx, s_s, s_v, s_z, s_k, s_b, s_pv, s_pz, own: gl.constexpr, zero):
     """dR̃ of do, or dÃ of dy, and what its tokens have with v and z, to s_pv and s_pz."""
     zeros = gl.zeros([N, N], gl.float32, STATE)
     dx = s_dx.load(ROWS)
-    b_v, b_z, b_dx = (
-        times(dx, flipped(s_v), zeros),
-        times(dx, flipped(s_z), zeros),
-        times(dx, s_s, zeros),
-    )
-    b_v, b_z, b_dx = warpgroup_mma_wait(0, deps=(b_v, b_z, b_dx, dx))[:3]
-    pv, pz = lower(b_v, own), lower(b_z, own)
-    barrier()  # s_s and s_dx are read, one of which s_pv and s_pz may be
+    b_v, b_z = times(dx, flipped(s_v), zeros), times(dx, flipped(s_z), zeros)
+    b_v, b_z = warpgroup_mma_wait(0, deps=(b_v, b_z, dx))[:2]
+    pv, pz = lower(b_v, own, zero), lower(b_z, own, zero)
     s_pv.store(pv)
     s_pz.store(pz)
     pv, pz = as_rows(pv), as_rows(pz)
-    b_dx = times(pz, s_b, times(pv, s_k, b_dx))
-    return warpgroup_mma_wait(0, deps=(b_dx, pv, pz))[0]
-
-
-@gluon.jit
-def written_gradients(s_x, s_ds, s_po, s_py, s_r, s_a):
-    """Of dB̃ with z, or dK̃ with v, what comes through the next state, and what from later tokens."""
-    zeros = gl.zeros([N, N], gl.float32, STATE)
-    x = s_x.load(ROWS)
-    b_state = times(x, s_ds, zeros)
-    b_pairs = times(flipped(s_py), s_a, times(flipped(s_po), s_r, zeros))
-    return warpgroup_mma_wait(0, deps=(b_state, b_pairs, x))[:2]
+    b_dx = times(pz, s_b, times(pv, s_k, times(dx, s_s, zeros)))
+    return warpgroup_mma_wait(0, deps=(b_dx, dx, pv, pz))[0]
 
 
 @gluon.jit
 def sums_over_tokens(b_own, b_later, s_later, s_low, s_earlier, s_of_k, zero):
-    """b_own + the sums of b_later over later tokens and of two stored tiles over earlier ones.
-
-    zero: which the compiler cannot know: it would write constants to registers of products again.
-    """
+    """b_own + the sums of b_later over later tokens and of two stored tiles over earlier ones."""
     in_two(b_later, s_later, s_low)
     visible()
     row, col = indices(ROWS)
@@ -267,13 +252,25 @@ def sums_over_tokens(b_own, b_later, s_later, s_low, s_earlier, s_of_k, zero):
 
 
 @gluon.jit
-def store_written(dx, dx_rows, s_x, s_earlier, b_state, b_pairs, b_grow, place):
-    """db or dk. To s_earlier what dw of later tokens has of it; returns what of earlier ones."""
-    b_factor = widened(s_x.load(STATE))
-    s_x.store(rounded((b_state + b_pairs) * b_grow))
-    s_earlier.store(rounded(b_state * b_factor))
-    store_tile(dx, dx_rows, s_x, place)
-    return b_pairs * b_factor
+def store_written(
+    dy, dy_rows, s_y, s_x, s_ds, s_po, s_py, s_r, s_a, b_own, b_grow, place
+):  # fmt: skip
+    """db of z, or dk of v, which s_x has. Instead it has what dw of later tokens has of it then.
+
+    Returns b_own less what dw has of it through the tokens of this tile.
+    """
+    x = s_x.load(ROWS)
+    b_dy = times(x, s_ds, gl.zeros([N, N], gl.float32, STATE))
+    b_dy = warpgroup_mma_wait(0, deps=(b_dy, x))[0]
+    b_y = widened(s_y.load(STATE))
+    b_earlier = b_dy * b_y
+    s_x.store(rounded(b_earlier))
+    b_dy = times(flipped(s_py), s_a, times(flipped(s_po), s_r, b_dy))
+    b_own += b_earlier
+    b_dy = warpgroup_mma_wait(0, deps=(b_dy,))
+    s_y.store(rounded(b_dy * b_grow))
+    store_tile(dy, dy_rows, s_y, place)
+    return b_own - b_dy * b_y
 
 
 @gluon.jit
@@ -283,44 +280,44 @@ def gradients_of_tile(
     FORM: gl.constexpr,
 ):  # fmt: skip
     """All of a tile whose decays fit. A gradient takes the place of what is not read again."""
-    zero = place[0] // 2**30
-    b_across, a = decay_tile(s_r, s_w, s_k, s_a, s_b, s_s, s_ds, b_total, scale, zero, FORM)
+    row = place[0]
+    b_across, a = decay_tile(
+        s_r, s_w, s_k, s_a, s_b, s_s, s_ds, b_total, scale, zero_of(row, 0), FORM
+    )
     s_z = gl.allocate_shared_memory(gl.bfloat16, [N, N], TILE)
     s_dy = gl.allocate_shared_memory(gl.bfloat16, [N, N], TILE)
     s_t = gl.allocate_shared_memory(gl.bfloat16, [N, N], TILE)
     s_x = gl.allocate_shared_memory(gl.bfloat16, [N, N], TILE)
     s_ak = gl.allocate_shared_memory(gl.bfloat16, [N, N], TILE)
-    b_dv = solve(a, s_r, s_k, s_v, s_a, s_b, s_do, s_s, s_ds, s_z, s_dy, s_t, s_x, s_ak)
+    s_across = gl.allocate_shared_memory(gl.float32, [N], FLAT)
+    s_across.store(b_across)
+    b_dv = solve(a, s_r, s_k, s_v, s_a, s_b, s_do, s_s, s_ds, s_z, s_dy, s_t, s_x, s_ak, row)
     barrier()
     s_ak.store(rounded(b_dv))
     store_tile(dv, dv_rows, s_ak, place)
 
     b_w = log_decays(s_w, FORM.DECAY)
-    b_before = sums_of_decays(s_w, b_w, s_t, s_x, zero, FORM.DECAY)
-    b_dr = read_gradients(s_do, s_s, s_v, s_z, s_k, s_b, s_t, s_x, True)
-    b_own = b_dr * widened(s_r.load(STATE))
-    b_after = b_before + log_decays(s_w, FORM.DECAY) * LOG2E
-    s_do.store(rounded(b_dr * scaled(gl.exp2(b_after), scale, FORM)))
-    store_tile(dr, dr_rows, s_do, place)
+    b_before = sums_of_decays(s_w, b_w, s_t, s_x, zero_of(row, 5), FORM.DECAY)
+    b_da = read_gradients(s_dy, s_s, s_v, s_z, s_k, s_b, s_t, s_x, False, zero_of(row, 6))
+    b_of_a = b_da * widened(s_a.load(STATE))
+    s_dy.store(rounded(b_da * gl.exp2(b_before)))
+    store_tile(da, da_rows, s_dy, place)
 
-    b_da = read_gradients(s_dy, s_s, s_v, s_z, s_k, s_b, s_s, s_dy, False)
-    b_later = b_own + b_da * widened(s_a.load(STATE))
     tma.store_wait(1)  # dv has left
     barrier()
-    s_ak.store(rounded(b_da * gl.exp2(b_before)))
-    store_tile(da, da_rows, s_ak, place)
-
+    b_dr = read_gradients(s_do, s_s, s_v, s_z, s_k, s_b, s_ak, s_do, True, zero_of(row, 7))
+    b_own = b_dr * widened(s_r.load(STATE))
     b_after = b_before + log_decays(s_w, FORM.DECAY) * LOG2E
-    b_grow = gl.exp2(-b_after)
-    b_state, b_pairs = written_gradients(s_z, s_ds, s_x, s_dy, s_r, s_a)
-    b_pairs = store_written(db, db_rows, s_b, s_z, b_state, b_pairs, b_grow, place)
-    b_own -= b_pairs
-    b_later -= b_pairs
+    barrier()  # S is read
+    s_s.store(rounded(b_dr * scaled(gl.exp2(b_after), scale, FORM)))
+    store_tile(dr, dr_rows, s_s, place)
 
-    b_state, b_pairs = written_gradients(s_v, s_ds, s_t, s_s, s_r, s_a)
-    b_pairs = store_written(dk, dk_rows, s_k, s_v, b_state, b_pairs, b_grow, place)
-    b_own = b_own - b_pairs + b_across[None, :]
-    b_dw = sums_over_tokens(b_own, b_later - b_pairs, s_dy, s_x, s_z, s_v, zero)
+    b_grow = gl.exp2(-b_after)
+    b_own = store_written(db, db_rows, s_b, s_z, s_ds, s_do, s_x, s_r, s_a, b_own, b_grow, place)
+    b_own = store_written(dk, dk_rows, s_k, s_v, s_ds, s_ak, s_t, s_r, s_a, b_own, b_grow, place)
+    b_later = b_own + b_of_a
+    b_own += s_across.load(gl.SliceLayout(0, STATE))[None, :]
+    b_dw = sums_over_tokens(b_own, b_later, s_do, s_x, s_z, s_v, zero_of(row, 8))
     s_w.store(rounded(gradient_of_w(b_dw, log_decays(s_w, FORM.DECAY), FORM.DECAY)))
     store_tile(dw, dw_rows, s_w, place)
     tma.store_wait(0)
@@ -336,31 +333,37 @@ def tile_gradients(r, w, k, v, a, b, do, states, d_states, cu_seqlens=None, scal
             `wkv7_fused` keeps them.
         d_states: the gradients of the states after these tokens, the same way.
     """
-    inputs = [x.contiguous() for x in (r, w, k, v, a, b, do)]
-    _, T, H, _ = r.shape
-    cu_seqlens = None if cu_seqlens is None else cu_seqlens.contiguous()
-    bounds = span_bounds(cu_seqlens, T, N.value)
+    if r.is_cuda and r.get_device() != torch.cuda.current_device():
+        with torch.cuda.device(r.device):
+            arguments = r, w, k, v, a, b, do, states, d_states, cu_seqlens, scale, decay
+            return tile_gradients(*arguments)
+    inputs = [aligned(x) for x in (r, w, k, v, a, b, do)]
+    (_, T, H, _), programs = r.shape, states.shape[0] * r.shape[2]
+    bounds = span_bounds(None if cu_seqlens is None else cu_seqlens.contiguous(), T, N.value)
     outputs = [torch.empty_like(x) for x in inputs[:6]]
-    programs = states.shape[0] * H
     strong = torch.empty(programs, dtype=torch.int8, device=r.device)
-    form = GradientForm(FORMS[decay], scale != 1.0)
-    described = [tiles_of(x) for x in inputs]
-    described += [tiles_of(x.view(-1, 1, N.value)) for x in (states, d_states)]
+    of_states = [tiles_of(x.view(-1, 1, N.value)) for x in (states, d_states)]
     launch(
-        programs, form, *described, bounds, *map(tiles_of, outputs), *outputs, strong, T, H,
-        float(scale),
-    )  # fmt: skip
-    if form.DECAY != FORMS["clamp"]:  # no decay of which is that strong
+        programs,
+        (*map(tiles_of, inputs), *of_states, bounds, *map(tiles_of, outputs), *outputs, strong),
+        (T, H, float(scale)),
+        GradientForm(FORMS[decay], scale != 1.0),
+    )
+    if decay != "clamp":  # no decay of which is that strong
         launch_strong(
-            -(-programs // MARKS.value), *inputs, states, d_states, bounds, *outputs, strong, T, H,
-            programs, float(scale), form.DECAY,
-        )  # fmt: skip
+            triton.cdiv(programs, MARKS.value),
+            (*inputs, states, d_states, bounds, *outputs, strong),
+            (T, H, programs, float(scale)),
+            FORMS[decay],
+        )
     return outputs
 
 
-def launch(programs, form, *args):
-    wkv7_tile_gradients_kernel[(programs,)](*args, form, num_warps=4)
+def launch(programs, tensors, numbers, form):
+    grid = (programs, 1, 1)
+    launch_tiles(wkv7_tile_gradients_kernel, grid, 4, tensors, numbers, (form,))
 
 
-def launch_strong(programs, *args):
-    wkv7_strong_gradients_kernel[(programs,)](*args, num_warps=4)
+def launch_strong(programs, tensors, numbers, decay):
+    grid = (programs, 1, 1)
+    launch_tiles(wkv7_strong_gradients_kernel, grid, 4, tensors, numbers, (decay,))

@@ -66,17 +66,28 @@ def indices(LAYOUT: gl.constexpr):
 
 
 @gluon.jit
-def lower(b_x, own: gl.constexpr):
+def zero_of(row, use: gl.constexpr):
+    """0, which the compiler cannot know. Without it, it would keep the masks of all uses in
+    registers, and write constants among them again while products read them.
+
+    row: of the first token; use: another number at each use.
+    """
+    return (row + use) // 2**30
+
+
+@gluon.jit
+def lower(b_x, own: gl.constexpr, zero):
     """What a token has with those before it, and with its `own`, in bfloat16."""
     row, col = indices(STATE)
+    row += zero
     return rounded(gl.where(col <= row if own else col < row, b_x, 0.0))
 
 
 @gluon.jit
-def upper(b_x):
+def upper(b_x, zero):
     """What a token has with itself and those after it, in bfloat16."""
     row, col = indices(STATE)
-    return rounded(gl.where(row <= col, b_x, 0.0))
+    return rounded(gl.where(row + zero <= col, b_x, 0.0))
 
 
 @gluon.jit
@@ -126,10 +137,7 @@ def gradient_of_w(b_dw, b_w, DECAY: gl.constexpr):
 
 @gluon.jit
 def sums_of_decays(s_w, b_w, s_high, s_low, zero, DECAY: gl.constexpr):
-    """log2 of the decays before each token of a tile. s_high, s_low: where w is a parameter.
-
-    zero: which the compiler cannot know: it would write constants to registers of products again.
-    """
+    """log2 of the decays before each token of a tile. s_high, s_low: where w is a parameter."""
     row, col = indices(ROWS)
     earlier = (col < row + zero).to(gl.bfloat16)
     b_sum = gl.zeros([N, N], gl.float32, STATE)
@@ -166,7 +174,7 @@ def plus_in_chunks(left, b_x, s_x):
 
 
 @gluon.jit
-def between_chunks(t, b_ab, s_t, s_x):
+def between_chunks(t, b_ab, s_t, s_x, zero):
     """M, to s_t and as a left factor, of which I + M, times T of each chunk, is T of the tile.
 
     Of blocks of a chunk, A_ab = D + L has those on the diagonal and those below it. With T_D the
@@ -175,6 +183,7 @@ def between_chunks(t, b_ab, s_t, s_x):
         (I - A_ab)⁻¹ = (I - N)⁻¹ T_D = (I + N + N² + N³) T_D
     """
     row, col = indices(STATE)
+    row += zero
     b_n = plus_in_chunks(t, gl.where(row // C > col // C, b_ab, 0.0), s_x)
     n = rounded(b_n)
     s_t.store(n)
