@@ -3,7 +3,7 @@
 from numba import cuda, float32
 
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
-from rwkv_lessons.lab.evidence.cuda import atomics, some_atomics, wkv5_kernel
+from rwkv_lessons.lab.evidence.cuda import atomics, few_sectors, some_atomics, wkv5_kernel
 from rwkv_lessons.runtime.launch_numba import ceil_div
 
 N = 64  # head size
@@ -38,6 +38,10 @@ def launch(B, T, H, N):
     return ceil_div(B * H * N, BLOCK), BLOCK
 
 
+NEIGHBOURS = (
+    "Let j vary fastest: then neighbouring lanes read neighbouring elements of v, and the same "
+    "element of r and k. Here two heads share a warp; with 64 heads a load touches 32 sectors."
+)
 EXERCISES = {
     "kernel": Exercise(
         minutes=15,
@@ -66,7 +70,12 @@ EXERCISES = {
             "In the loops over t and i: first kv = k·v_j, then cuda.atomic.add(o, (b, t, h, j), "
             "r·(u·kv + s[i])), then s[i] = decay·s[i] + kv.",
         ),
-        evidence=wkv5_kernel(launch, budgets=(atomics(N), some_atomics()), zeroed=True),
+        evidence=wkv5_kernel(
+            launch,
+            budgets=(atomics(N), some_atomics()),
+            zeroed=True,
+            remarks=(few_sectors((4 + 4 * N) / (1 + 4 * N), NEIGHBOURS),),
+        ),
         symptoms={
             "by hand": "For the first token o_j = Σ_i r_i·u_i·k_i·v_j, which is 64 for ones. If "
             "you get twice that, two threads have the same b, h and j. If you get 1, a store "

@@ -191,11 +191,12 @@ def sized(size, **more):
 CASES = tuple(
     Case(name, symptom, partial(sized, size, BT=BT), symptom == "programs")
     for name, symptom, size, BT in (
-        ("one token, no state", "by hand", Size((1, 1, 1, 4, 4), states=False), 4),
-        ("a chunk of two tokens", "two", Size((1, 2, 1, 4, 4), states=False), 2),
-        ("a chunk of four tokens", "chunk", Size((1, 4, 1, 4, 4), states=False), 4),
-        ("one token and a state", "state in", Size((1, 1, 1, 4, 4)), 4),
-        ("a chunk and a state", "state in", Size((1, 4, 1, 4, 4)), 4),
+        # N is not BT: an operand that is not transposed does not fit.
+        ("one token, no state", "by hand", Size((1, 1, 1, 8, 8), states=False), 4),
+        ("a chunk of two tokens", "two", Size((1, 2, 1, 8, 8), states=False), 2),
+        ("a chunk of four tokens", "chunk", Size((1, 4, 1, 8, 8), states=False), 4),
+        ("one token and a state", "state in", Size((1, 1, 1, 8, 8)), 4),
+        ("a chunk and a state", "state in", Size((1, 4, 1, 8, 8)), 4),
         ("two chunks", "state", Size((1, 8, 1, 8, 8)), 4),
         ("every head has its own state", "head", Size((1, 3, 2, 8, 8)), 4),
         ("every batch row has its own tokens and states", "batch", Size((2, 5, 2, 4, 4)), 4),
@@ -365,6 +366,7 @@ EXERCISES = {
             "few": "z of a token is part of what later tokens read. The inverse is there for that.",
             "decay": "Take differences of sums first and exp last. The state's rows are keys: .mT.",
             "products": "Sums over channels and over tokens are matrix products.",
+            "solver": "Multiply by by_blocks(A_ab), which you have written.",
         },
     ),
     "kernel": Exercise(
@@ -423,8 +425,9 @@ EXERCISES = {
             "by hand": "One token, no state: z is 0, o = (r·k) v without decay, and the state is "
             "the outer product of k and v.",
             "two": "Row 1 of the inverse is [b_ab[1, 0], 1].",
-            "chunk": "a reads only earlier tokens, r also its own. The inverse multiplies "
-            "everything that a reads.",
+            "chunk": "Check three things: scores of a have only earlier tokens (row > column), "
+            "those of r their own too; row i of the inverse is built from row i of b_ab; z is the "
+            "inverse times everything that a reads.",
             "state in": "With a state, check three things: the state is read before it is "
             "updated; a reads it with exp2(b_before) and r with exp2(b_total); the state's rows "
             "are keys.",

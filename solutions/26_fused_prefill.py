@@ -170,6 +170,7 @@ EXERCISES = {
         evidence=(
             function_cases(
                 online_case("one block", 2, 4, 8),
+                online_case("two blocks of equal scores", 2, 8, 4, low=1.0, high=1.0),
                 online_case("two blocks", 2, 8, 4),
                 online_case("the last block is shorter", 3, 37, 8),
                 # Differences of float32s between 60 and 110 are exact.
@@ -186,6 +187,9 @@ EXERCISES = {
         symptoms={
             "one block": "p is exp(score − largest), total is its sum, and acc is p @ latent. The "
             "old sums are multiplied by exp(m − larger), which is 0 at first.",
+            "two blocks of equal scores": "The maximum does not grow, so exp(m − larger) is 1 for "
+            "the second block, if m was set to larger after the first. Each block adds to both "
+            "sums.",
             "two blocks": "The second block may have a larger maximum. Then multiply the old "
             "sums, total and acc, by exp(m − larger).",
             "scores around 90": "exp(90) overflows in float32: subtract the largest score first.",
@@ -245,7 +249,8 @@ EXERCISES = {
         ),
         symptoms={
             "two queries": "The kernel's sizes are those of the tensors: R is the last axis of "
-            "q_latent, P that of q_rope, V the second of w_v. o has the type of w_v.",
+            "q_latent, P that of q_rope, V the second of w_v. There are M queries but N tokens. "
+            "o has the type of w_v.",
             "many queries": "Take as many blocks of queries as needed to cover all M.",
             "an earlier part in the cache": "There are M queries but N tokens.",
             "batch rows and heads": "There is a program for each head of each batch row: B·H.",
@@ -293,7 +298,14 @@ EXERCISES = {
         evidence=triton_kernel(
             make,
             (
+                LatentCase(
+                    "one query, 4 tokens, all alike", "values", LatentSizes(N=4), scores="alike"
+                ),
+                LatentCase("one query, 4 equal scores", "sees", LatentSizes(N=4), scores="equal"),
                 LatentCase("one query, 4 tokens: one block", "by hand", LatentSizes(N=4)),
+                LatentCase(
+                    "20 equal scores: five blocks", "loop", LatentSizes(N=20), scores="equal"
+                ),
                 LatentCase("one query, 20 tokens: five blocks", "blocks", LatentSizes(N=20)),
                 LatentCase("one query, 5 tokens in blocks of 4", "tail", LatentSizes(N=5)),
                 LatentCase("queries see the past only", "causal", LatentSizes(M=8, N=8)),
@@ -329,11 +341,18 @@ EXERCISES = {
             limits=(reads(3 * 1.5, "latent", "k_rope"), reads(1, "q_latent"), writes(1, "o")),
         ),
         symptoms={
-            "by hand": "A score has two parts; their sum is multiplied by scale. The query is "
-            "token own = 3 and sees all four. Divide by b_sum before w_v, whose element [r, v] is "
-            "number (i_h·V + v)·R + r.",
-            "blocks": "When the maximum grows, multiply both sums by exp(b_max − larger). And "
-            "are all blocks read? The last query of a program is token N − M + o_m.",
+            "values": "The four latents are the same, so their average is that latent, whatever "
+            "the weights are. Divide by b_sum before w_v, whose element [r, v] is number "
+            "(i_h·V + v)·R + r.",
+            "sees": "Four equal scores: each token counts a quarter. The query is token own = N − "
+            "M + m = 3 and sees the tokens up to its own, all four.",
+            "by hand": "A score has two parts, from the latent and from rope; their sum is "
+            "multiplied by scale.",
+            "loop": "The maximum never grows here. Are all blocks read? The last query of a "
+            "program is token N − M + (i_m + 1)·BM − 1, or N − 1. Does each block add to both "
+            "sums, and is larger kept as b_max?",
+            "blocks": "When the maximum grows, multiply both sums, b_sum and b_acc, by exp(b_max "
+            "− larger).",
             "tail": "The last block extends past the end of the sequence. Those columns hold "
             "zeros, so their score is 0, and exp(0 − m) is added to the sum.",
             "mask": "Mask queries past M and tokens past N in loads, and queries in the store. "

@@ -166,6 +166,7 @@ EXERCISES = {
                 ("the last layer", (6, 1.0), _exact_rates(6, 1.0)),
                 ("a layer between", (64, 0.4), _exact_rates(64, 0.4)),
                 ("many channels", (1030, 0.7), _exact_rates(1030, 0.7)),
+                tensor=True,
             ),
         ),
         symptoms={
@@ -173,6 +174,7 @@ EXERCISES = {
             "- 1. Take the share between them to the power p.",
             "the last layer": "In the last layer the power is 2, so the middle channels are "
             "still near -6.",
+            "a layer between": "depth may be any number from 0 to 1: p = 0.7 + 1.3 · depth.",
         },
     ),
     "learns": Exercise(
@@ -263,8 +265,8 @@ EXERCISES = {
         symptoms={
             "by hand": "With an empty state, o is v times the sum of r·u·k over keys, and the "
             "new state is the outer product of k and v.",
-            "state in": "With a state, check two things: o reads the state before the token; the "
-            "new state is exp(w), along the keys, times S, plus k·v.",
+            "state in": "With a state, check two things: o sums over the keys, axis 0, of the "
+            "state before the token; the new state is exp(w), along the keys, times S, plus k·v.",
             "head": "Each head has its own bonus, and batch rows share it: i_bh % H.",
             "decay": "Each row of the tile, a key, is multiplied by its own exp(w): [:, None].",
         },

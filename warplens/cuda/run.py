@@ -6,6 +6,7 @@ shows the same wrong answer every time, not in one run of twenty.
 """
 
 import contextvars
+import inspect
 import math
 import sys
 import time
@@ -129,11 +130,18 @@ class CudaMachine:
 
         An intrinsic that takes no array, say a conversion, is called as it is.
         """
+        parameters = tuple(inspect.signature(twin).parameters)
 
         def access(array, *index_and_value):
             if not isinstance(array, GuardedArray):
+                if parameters[:2] == ("array", "index"):
+                    raise TypeError(_miscalled(twin, parameters, array, index_and_value))
                 return twin(array, *index_and_value)
-            index, *values = index_and_value
+            index, *values = index_and_value or (None,)
+            if type(index) is not tuple or len(index) != array.ndim:
+                raise TypeError(_miscalled(twin, parameters, array, index_and_value))
+            if len(values) != len(parameters) - 2:
+                raise TypeError(_miscalled(twin, parameters, array, index_and_value))
             try:
                 offset, width = array.locate(index), 4 * array.itemsize
             except OutOfBounds as fault:
@@ -438,6 +446,18 @@ class CudaMachine:
 
     def block(self):
         return self.block_index.x, self.block_index.y, self.block_index.z
+
+
+def _miscalled(twin, parameters, array, index_and_value):
+    """What is wrong with a call of `load4` or `store4`, and how it is called."""
+    call = f"{twin.__name__.strip('_').removesuffix('_in_python')}({', '.join(parameters)})"
+    if not isinstance(array, GuardedArray):
+        return f"{call}: array is one element, {array}; needs an array, and its index apart"
+    count = len(index_and_value) - (len(parameters) - 2)
+    index = index_and_value[:1] if count == 1 else index_and_value[: max(count, 0)]
+    shown = ", ".join(map(str, index)) or "missing"
+    axes = f"{array.ndim} integer{'s' if array.ndim > 1 else ''}, one per axis"
+    return f"{call}: index of {array.memory.name} is {shown}; needs one tuple of {axes}"
 
 
 def _sizes(name, sizes):

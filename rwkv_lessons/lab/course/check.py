@@ -8,13 +8,13 @@ from collections.abc import Callable
 from warplens.faults import STILL
 
 from . import borrowed, definition, exercises, gaps
+from .hints import of_error
 from .language import say, wrapped
-from .terminal import FAINT, GREEN, RED, busy, in_notebook, paint, width
+from .terminal import FAINT, GREEN, RED, WIDTH, busy, in_notebook, paint, width
 
 PASSED, FAILED, ABSENT = "passed", "FAILED", "not available here"
 MARKS = {PASSED: ("✓", GREEN), FAILED: ("✗", RED), ABSENT: ("·", FAINT)}
 INDENT = " " * 19  # of a row's text
-EDGE = 116  # columns of a notebook on a laptop's screen, 1,366 pixels wide
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ def _detail(line):
 def detail_lines(line):
     """A detail's lines in a notebook; later ones are further in."""
     indent = " " * (len(line) - len(line.lstrip()) + 2)
-    first, *more = wrapped(line.strip(), EDGE - len(INDENT), indent) or [indent]
+    first, *more = wrapped(line.strip(), WIDTH - len(INDENT), indent) or [indent]
     return [first[2:], *more]
 
 
@@ -250,8 +250,9 @@ def rows_of(exercise, function):
             with busy(f"{exercise.id}: {kind}"), borrowed.watched(function, exercise) as ran:
                 gathered = gather(function, exercise)
         except Exception as error:  # a lesson never stops on a learner's mistake
-            notes = getattr(error, "__notes__", ())
-            gathered = Row(kind, FAILED, _first_line(error), (*_where(error), *notes))
+            lines = [*_where(error), *getattr(error, "__notes__", ())]
+            lines += [f"hint: {hint}" for hint in [of_error(error)] if hint]
+            gathered = Row(kind, FAILED, _first_line(error), tuple(lines))
         if ran:
             gathered = Row("definition", FAILED, ran[0][0], ran[0][1:])
         for row in [gathered] if isinstance(gathered, Row) else gathered:
@@ -348,8 +349,9 @@ def _first_line(error):
 
 def _where(error):
     """The learner's own line, if the traceback has one: notebooks' cells have no file of ours."""
-    library = str(exercises.ROOT / "rwkv_lessons")
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if library not in f.filename]
+    ours = tuple(str(exercises.ROOT / room) for room in ("rwkv_lessons", "warplens"))
+    steps = traceback.extract_tb(error.__traceback__)
+    frames = [f for f in steps if not f.filename.startswith(ours)]
     own = [f for f in frames if "site-packages" not in f.filename and f.line]
     return (f"in line {own[-1].lineno}: {own[-1].line}",) if own else ()
 

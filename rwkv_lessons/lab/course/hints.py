@@ -3,6 +3,8 @@
 A hint that fits one exercise only belongs there, in the solution file.
 """
 
+import re
+
 HINTS = {
     "by hand": "Compute two tokens on paper. The first finds an empty state: o_j = "
     "Σ_i r_i·u_i·k_i·v_j. After it, S_ij = k_i·v_j.",
@@ -71,5 +73,33 @@ HINTS = {
     "x.to(b_v.dtype).",
     "out_dtype": "Use tl.dot without out_dtype, or with tl.float32, and an acc of float32; round "
     "only the result, if at all.",
+    # Of an exception that Python, torch or Triton raises.
+    "shapes": "Write the shape of each operand beside the line. x[:, None] adds an axis at the "
+    "end, x[None, :] one in front; .mT and tl.trans swap the last two.",
+    "index of a tile": "A tile of Triton cannot be indexed by a number. A mask and a sum select a "
+    "row: tl.sum(tl.where(o[:, None] == i, x, 0), 0).",
+    "matrix product": "In Triton a matrix product is tl.dot(x, y).",
+    "empty grid": "How many program instances does each axis need? / and // of a small size give "
+    "none: ceil_div rounds up.",
+    "endless recursion": "A function that calls itself must return without a call in the smallest "
+    "case. Which sizes does each call get?",
     "input_precision": 'input_precision="tf32x3", or "ieee", in each tl.dot keeps float32\'s bits.',
 }
+
+# What an exception says → the hint for it.
+RAISED = {
+    r"must match the size of tensor|Sizes of tensors must match|same number of dimensions|"
+    r"shapes cannot be multiplied|size for first two dimensions|could not be broadcast|"
+    r"make_shape_compatible|expanded size of the tensor|inconsistent tensor size|"
+    r"matmul: Input operand|expects each tensor to be equal size|"
+    r"equal reduction dimensions": "shapes",
+    r"'int' object is not iterable, in program|unsupported tensor index": "index of a tile",
+    r"for @: 'tensor'": "matrix product",
+    r"maximum recursion depth": "endless recursion",
+    r"^grid is .*at least 1": "empty grid",
+}
+
+
+def of_error(error: Exception) -> str | None:
+    """The hint for what an exception says; None if it is none of `RAISED`."""
+    return next((HINTS[x] for words, x in RAISED.items() if re.search(words, str(error))), None)

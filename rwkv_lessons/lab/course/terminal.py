@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 GREEN, RED, FAINT = "32", "31", "2"
 PATIENCE = 2  # seconds without a sign of life
-WIDTH = 100  # columns, of an output in a notebook
+WIDTH = 116  # columns of a notebook on a laptop's screen, 1,366 pixels wide
 
 
 def in_notebook() -> bool:

@@ -80,7 +80,8 @@ def chunk_answer(takes, *cases):
             named = dict(zip("rkvws", given(case), strict=True))
             tensors, more = [named[x] for x in takes], dict(case.more)
             try:
-                got = several(called(function, *tensors, *more.values()), len(LETTERS[takes]))
+                got = called(function, *tensors, *more.values())
+                got = several(got, len(LETTERS[takes]), [name for name, _ in LETTERS[takes]])
                 want = EXACT[takes](*tensors)
                 want = want if isinstance(want, tuple) else (want,)
                 names, letters = zip(*LETTERS[takes], strict=True)

@@ -88,9 +88,7 @@ def compare(
         by_how_much: whether to say so; then all of `got` is known to have been written.
     """
     if got is None:
-        nothing = WrongResult("nothing was returned")
-        nothing.symptom = "nothing"
-        raise nothing
+        raise nothing_returned()
     if str(getattr(got, "dtype", "")) == "torch.bfloat16":
         raise WrongResult("got bfloat16, with 8 bits of each number; want float32")
     numbers = f"got {got}, want {want}" if isinstance(want, tuple) else None
@@ -121,6 +119,13 @@ def compare(
     difference = Difference(message)
     difference.symptom = "unset" if value == COMPUTED else _symptom(off, letters)
     raise difference
+
+
+def nothing_returned():
+    """The mistake of a function without a return."""
+    mistake = WrongResult("nothing was returned")
+    mistake.symptom = "nothing"
+    return mistake
 
 
 def compare_each(results, tolerance=TOLERANCE):

@@ -28,10 +28,20 @@ from .claims import (
 )
 from .compare import TOLERANCE, Difference, compare, fresh
 from .kernels import FEWER, Counted, CudaCase, N, Problem, judged
-from .traffic import FEW, MANY, atomics, bank_conflicts, kept_in_shared, loads, some_atomics, stores
+from .traffic import (
+    FEW,
+    MANY,
+    atomics,
+    bank_conflicts,
+    few_sectors,
+    kept_in_shared,
+    loads,
+    some_atomics,
+    stores,
+)
 
 __all__ = ["ATOMICS", "TOLERANCE", "Claim", "Difference", "at_least", "at_most", "atomics"]
-__all__ += ["bank_conflicts", "compare", "compiled", "float32_only"]
+__all__ += ["bank_conflicts", "compare", "compiled", "few_sectors", "float32_only"]
 __all__ += ["in_registers", "kept_in_shared", "loads", "some_atomics", "stores", "wide_loads"]
 
 WKV5_CASES = (
@@ -73,13 +83,16 @@ def wkv5_case(shape, device="cpu"):
     return (r, k, v, w.exp(), u), want
 
 
-def wkv5_judged(launch: Callable, *budgets, zeroed: bool = False, spare: bool = True):
+def wkv5_judged(
+    launch: Callable, *budgets, zeroed: bool = False, spare: bool = True, remarks: tuple = ()
+):
     """The answers and the traffic of a kernel.
 
     Args:
         launch: (B, T, H, N) → (grid, block).
         zeroed: whether the launcher zeroes the output (else it is full of NaN).
         spare: whether a launch may have more threads than outputs.
+        remarks: as of `judged`.
     """
 
     def problem(kernel, exercise, case):
@@ -97,7 +110,8 @@ def wkv5_judged(launch: Callable, *budgets, zeroed: bool = False, spare: bool = 
 
     cases = (*WKV5_CASES, SPARE) if spare else WKV5_CASES
     counted = Counted(WKV5_TRACED[1:], budgets=budgets)
-    return judged(launch, problem, cases, WKV5_TRACED[:1], (counted,), many=MANY_SIZES)
+    traced, many = WKV5_TRACED[:1], MANY_SIZES
+    return judged(launch, problem, cases, traced, (counted,), many=many, remarks=remarks)
 
 
 def _numbers(case):
@@ -181,12 +195,10 @@ def milliseconds(kernel, grid, block, tensors):
     return start.elapsed_time(end) / 10
 
 
-def wkv5_kernel(
-    launch: Callable, *claims: Claim, budgets=(), zeroed: bool = False, spare: bool = True
-):
+def wkv5_kernel(launch: Callable, *claims: Claim, budgets=(), zeroed=False, spare=True, remarks=()):
     """All the evidence for a lesson kernel of WKV-5."""
     return (
-        *wkv5_judged(launch, *budgets, zeroed=zeroed, spare=spare),
+        *wkv5_judged(launch, *budgets, zeroed=zeroed, spare=spare, remarks=remarks),
         machine_code(float32_only(), *claims, signature=WKV5_SIGNATURE),
         wkv5_gpu(launch, zeroed),
     )

@@ -18,7 +18,7 @@ from warplens.faults import KernelFault
 from warplens.steps import limited
 
 from ..course.check import PASSED, Row
-from .compare import TOLERANCE, ChangedInput, ClearMistake, Difference, compare
+from .compare import TOLERANCE, ChangedInput, ClearMistake, Difference, compare, nothing_returned
 from .verdicts import failed
 
 SHOWN = 60  # characters of an input
@@ -40,13 +40,14 @@ class NoInteger(ClearMistake):
     symptom = "integers"
 
 
-def function_cases(*cases, more=(), whole=False):
+def function_cases(*cases, more=(), whole=False, tensor=False):
     """Calls a function on each case: (what it tests, arguments, what it has to return).
 
     Args:
         cases: what it has to return may be a function that makes it.
         more: further arguments, for which the solution says what is expected.
         whole: what it returns has to be integers, as for a grid or a range.
+        tensor: what it returns has to be a tensor, because a model goes on with it.
     """
 
     def answer(function, exercise):
@@ -55,6 +56,10 @@ def function_cases(*cases, more=(), whole=False):
             want = want() if callable(want) else want
             try:
                 got = called(function, *arguments)
+                if isinstance(want, tuple):
+                    got = several(got, len(want))
+                if tensor and not isinstance(got, torch.Tensor) and got is not None:
+                    raise WrongCall(f"returns a {type(got).__name__}, needs a tensor of torch")
                 if np.ndim(want) == 0 and np.ndim(got) and got is not None:
                     raise WrongCall(f"got {_text(got)}, want one number, {want:.10g}")
                 letters = "bthj" if np.ndim(want) == 4 else "abcd"[: np.ndim(want)]
@@ -88,7 +93,13 @@ def called(function, *arguments, **named):
     copies, named_copies = tree_map(_copy, (arguments, named))
     _import_torch()
     with limited(function), _Widths() as widths:
-        got = function(*copies, **named_copies)
+        try:
+            got = function(*copies, **named_copies)
+        except KernelFault:
+            raise
+        except Exception as error:
+            error.add_note(f"called as {shown(function, arguments, named)}")
+            raise
     names = [*_names(function, arguments), *named]
     pairs = zip((*arguments, *named.values()), (*copies, *named_copies.values()), strict=True)
     for name, (before, after) in zip(names, pairs, strict=False):
@@ -177,15 +188,21 @@ def shown(function, arguments, named=None):
 def _text(x):
     if hasattr(x, "shape") and np.ndim(x):
         return str(list(x.shape))
-    text = str(x) if x is None or isinstance(x, (int, float, str, tuple, list, dict)) else "…"
+    shown = (int, float, str, tuple, list, dict, type(None))
+    text = repr(x) if isinstance(x, shown) else "…"
+    text = f"{x:.6g}" if isinstance(x, float) else text
     return text if len(text) <= SHOWN else text[:SHOWN] + "…"
 
 
-def several(got, count):
+def several(got, count, names=()):
     """What a function returned, as a tuple of `count`: it may be a list, or one tensor alone."""
+    if got is None:
+        raise nothing_returned()
     got = tuple(got) if isinstance(got, (tuple, list)) else (got,)
     if len(got) != count:
-        raise WrongCall(f"returns {len(got)} {'things' if len(got) > 1 else 'thing'}, want {count}")
+        things = f"{len(got)} thing{'s' if len(got) > 1 else ''}"
+        wanted = f": {', '.join(names)}" if names else ""
+        raise WrongCall(f"returns {things}, want {count}{wanted}")
     return got
 
 

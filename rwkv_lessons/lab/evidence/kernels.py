@@ -69,7 +69,9 @@ class Counted:
 STOPPED = Row("traffic", FAILED, "not counted: the kernel stops (see above)")
 
 
-def judged(launch: Callable, problem: Callable, cases, traced, counted, quick=None, many=()):
+def judged(
+    launch: Callable, problem: Callable, cases, traced, counted, quick=None, many=(), remarks=()
+):
     """The evidence of a lesson's kernel: the rows "answer" and "traffic", of the same runs.
 
     Args:
@@ -80,6 +82,7 @@ def judged(launch: Callable, problem: Callable, cases, traced, counted, quick=No
         quick: `Counted`s in place of the last of `counted`. They can only accept: where one of them
             does not run clean, that is run after all, and decides.
         many: cases of small heads. Of a kernel that is right for the first, the others decide.
+        remarks: functions of the first of `traced` that return what to say of it, in lines.
     """
 
     def gather(kernel, exercise):
@@ -129,9 +132,10 @@ def judged(launch: Callable, problem: Callable, cases, traced, counted, quick=No
         for pair in pairs:
             if lines := _excess(pair, traces):
                 return Row("traffic", FAILED, lines[0], lines[1:])
-        warnings = tuple(line for pair in pairs for line in _warnings(pair, traces))
+        warnings = [line for pair in pairs for line in _warnings(pair, traces)]
+        warnings += [line for remark in remarks for line in remark(traces[traced[0]])]
         text = " · ".join([*_counts(pairs[0], traces), "no race"])
-        return Row("traffic", PASSED, text, warnings)
+        return Row("traffic", PASSED, text, tuple(warnings))
 
     gather.kind = "answer"
     return (gather,)

@@ -118,6 +118,20 @@ def loads(per_token: float):
     return _requests("loads", per_token, space="global", op="load")
 
 
+def few_sectors(limit: float, hint: str):
+    """What to say, in lines, of a trace whose global loads touch more sectors each, on average."""
+
+    def remark(trace):
+        rows = [row for row in trace.rows if (row.space, row.op) == ("global", "load")]
+        each = sum(row.sectors for row in rows) / max(1, sum(row.requests for row in rows))
+        if each <= 1.2 * limit:  # what a learner loads more often may be scattered a little
+            return ()
+        message = f"a load touches {each:.2g} sectors on average, {limit:.2g} would do"
+        return message, f"hint: {hint}"
+
+    return remark
+
+
 def stores(per_token: float):
     """At most so many store requests to global memory."""
     return _requests("stores", per_token, space="global", op="store")

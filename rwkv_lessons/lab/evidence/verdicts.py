@@ -16,7 +16,7 @@ from warplens.faults import (
 from warplens.triton.checked_memory import ProgramRace
 
 from ..course.check import FAILED, Row
-from ..course.hints import HINTS
+from ..course.hints import HINTS, of_error
 from .compare import ClearMistake, Difference, NeverWritten, NotANumber
 
 FAULTS = {EndlessLoop: "endless", DivergentBarrier: "divergent", MisalignedAccess: "alignment"}
@@ -36,7 +36,7 @@ def failed(name, trouble, exercise, symptom=None, call="", **cause):
 
 
 def explained(trouble, exercise, symptom=None, outside="mask", by_axes=False):
-    """What is wrong, in lines, with the hint for its cause; a plain Python error has none.
+    """What is wrong, in lines, with the hint for its cause; most plain Python errors have none.
 
     Args:
         trouble: an exception or a race, or text that only says what was counted.
@@ -45,7 +45,7 @@ def explained(trouble, exercise, symptom=None, outside="mask", by_axes=False):
         by_axes: whether the axis of a first wrong number says more than a general case.
     """
     symptom = _cause(trouble, exercise, symptom, outside, by_axes)
-    hint = exercise.symptoms.get(symptom) or HINTS.get(symptom)
+    hint = exercise.symptoms.get(symptom) or HINTS.get(symptom) or of_error(trouble)
     notes = getattr(trouble, "__notes__", ())
     return (*str(trouble).splitlines(), *notes, *([f"hint: {hint}"] if hint else []))
 

@@ -127,7 +127,7 @@ def plot_roofline(ceiling, dots):
     xs = [left, ceiling.ridge, right]
     axes.loglog(xs, [_roof_at(ceiling, x) for x in xs], color=style.INK, linewidth=2)
     axes.set(xlim=(left, right), ylim=(low, high))
-    axes.set(xlabel="operations a byte, by definition", ylabel="operations a second")
+    axes.set(xlabel="arithmetic intensity, operations per byte", ylabel="operations per second")
     axes.set_title(ceiling.name)
     for dot in sorted(dots, key=lambda dot: list(KINDS).index(dot.kind)):
         edge = {"linestyle": "", "markeredgecolor": "white"}
@@ -171,7 +171,12 @@ def _says(dot, ceiling):
     share = dot.flops_per_s / _roof_at(ceiling, dot.intensity)
     digits = 0 if share >= 0.01 else 1
     reached = f"{share:.{digits}%} of the roof" if share <= 1 else f"{share:.1f}× the roof"
-    return f"{dot.label}: {dot.ms:.3g} ms, {reached}"
+    return f"{dot.label}: {_time(dot)} ms, {reached}"
+
+
+def _time(dot):
+    """With two decimals, as in a ladder; short times and predictions with what digits they have."""
+    return f"{dot.ms:.2f}" if dot.ms >= 1 and dot.kind != "predicted" else f"{dot.ms:.3g}"
 
 
 def _spread(heights, least):
@@ -188,12 +193,12 @@ def _spread(heights, least):
 
 def _name_the_roofs(figure, axes, ceiling, left, right):
     offset = {"textcoords": "offset points"}
-    text = f"{ceiling.flops_per_s / 1e12:.3g} T operations a second"
+    text = f"{ceiling.flops_per_s / 1e12:.3g} T operations per second"
     axes.annotate(text, (right, ceiling.flops_per_s), (0, 5), ha="right", **offset)
     figure.draw_without_rendering()  # the slope on the page is known only once the layout is
     ends = [(x, _roof_at(ceiling, x)) for x in (left, ceiling.ridge)]
     (x0, y0), (x1, y1) = axes.transData.transform(ends)
     middle = axes.transData.inverted().transform(((x0 + x1) / 2, (y0 + y1) / 2))
     turned = {"rotation": degrees(atan2(y1 - y0, x1 - x0)), "rotation_mode": "anchor"}
-    text = f"{ceiling.bytes_per_s / 1e12:.3g} TB a second"
+    text = f"{ceiling.bytes_per_s / 1e12:.3g} TB per second"
     axes.annotate(text, middle, (-3, 5), ha="center", **turned, **offset)

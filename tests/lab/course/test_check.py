@@ -337,6 +337,6 @@ def test_a_notebook_breaks_a_long_detail_between_words(monkeypatch):
     assert len(str(row).splitlines()) == 3  # a terminal breaks lines itself
     monkeypatch.setattr(checking, "in_notebook", lambda: True)
     _, first, second, last = str(row).splitlines()
-    assert max(map(len, (first, second))) <= checking.EDGE
+    assert max(map(len, (first, second))) <= checking.WIDTH
     assert first.startswith(checking.INDENT + "  line 4: word")
     assert second.startswith(checking.INDENT + "    word") and last.endswith("hint: short")

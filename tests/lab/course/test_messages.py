@@ -84,6 +84,40 @@ def test_factors_of_two_types_are_named_and_no_register_is_blamed():
 def test_a_sum_along_the_wrong_axis_does_not_fit_and_no_decay_is_blamed():
     text = said("22_delta_rule.kernel", edit("b_a[:, None] * b_s, 0", "b_a[:, None] * b_s, 1"))
     assert "incompatible dimensions" in text and "decay" not in text
+    assert f"hint: {HINTS['shapes']}" in text
+
+
+@pytest.mark.parametrize(
+    "id, change, message, symptom",
+    [
+        ("29_train_and_generate.shifted", ("before[:, None]", "before"), "number of dimensions",
+         "shapes"),
+        ("24_chunked_rwkv7.chunk", ("last.exp().mT * s", "last.exp() * s"), "must match the size",
+         "shapes"),
+        ("24_chunked_rwkv7.kernel", ("b_right_b = tl.trans((b_b * b_right).to(b_v.dtype))",
+         "b_right_b = (b_b * b_right).to(b_v.dtype)"), "equal reduction dimensions", "shapes"),
+        ("24_chunked_rwkv7.kernel",
+         ("b_row = tl.sum(tl.where(o_c[:, None] == i, b_ab, 0), 0)", "b_row = b_ab[i]"),
+         "TypeError", "index of a tile"),
+        ("24_chunked_rwkv7.by_blocks", ("by_blocks(torch.stack([A[..., :h, :h], A[..., h:, h:]]))",
+         "by_blocks(A)"), "recursion", "endless recursion"),
+    ],
+)  # fmt: skip
+def test_what_python_raises_has_a_hint(id, change, message, symptom):
+    text = said(id, edit(*change))
+    assert message in text and text.count("hint") == 1 and f"hint: {HINTS[symptom]}" in text
+    assert "called as" in text or id.endswith(".kernel")
+
+
+def test_a_missing_result_is_counted_and_named():
+    text = said("24_chunked_rwkv7.chunk", edit("return o, last", "return last"))
+    assert "returns 1 thing, want 2: o, s" in text
+    rate = "return times, weight_decay if matrix else 0.0"
+    text = said("29_train_and_generate.learns", edit(rate, "return times"))
+    assert "returns 1 thing, want 2" in text and "axes" not in text
+    tensor = "-6 + 5 * n ** (0.7 + 1.3 * depth)"
+    text = said("29_train_and_generate.rates", edit(tensor, f"list({tensor})"))
+    assert "returns a list, needs a tensor of torch" in text
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,17 @@ def test_a_kernel_without_atomics_is_told_what_this_rung_is():
     assert "0 atomics per warp and token" in text and "adds each product with cuda.atomic" in text
 
 
+def test_heads_before_columns_are_right_and_the_sectors_are_told():
+    id = "03_atomic_baseline.kernel"
+    right = exercises.solved(id)
+    source = right.replace("thread // N % H, thread % N", "thread % H, thread // H % N")
+    assert source != right
+    result = evaluate(id, exercises.defined(id, source, "<heads first>"))
+    assert result.passed and "a load touches 2 sectors on average, 1 would do" in str(result)
+    assert "hint: Let j vary fastest" in str(result)
+    assert "sectors" not in str(evaluate(id, exercises.load(id).reference))
+
+
 @pytest.mark.parametrize(
     "budget, silent, told, refused",
     [

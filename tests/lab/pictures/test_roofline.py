@@ -74,7 +74,7 @@ def test_a_lesson_shows_what_there_is(recorded, capsys, monkeypatch):
     assert "at least 1.2 ms: arithmetic is the limit, 28 operations a byte" in str(picture)
     assert f"{records.GPU}, 2026-01-02" in str(picture)
     drawn = " ".join(t.get_text() for t in picture.figure.findobj(Text))
-    for text in ("recorded: 11.6 ms, 10%", "yours: 12 ms, 10%", "your prediction: 7.5 ms, 16%"):
+    for text in ("recorded: 11.60 ms, 10%", "yours: 12.00 ms, 10%", "your prediction: 7.5 ms, 16%"):
         assert text in drawn and text in str(picture)
     assert under_the_roof("05_float4", folder=recorded / "elsewhere") is None
     assert "No roofline yet: no record 'wkv5-ladder'" in capsys.readouterr().out
@@ -108,7 +108,8 @@ def test_labels_do_not_overlap_and_say_the_time(dots, least):
     figure.draw_without_rendering()
     texts = [t for t in figure.findobj(Text) if t.get_text() and t.get_visible()]
     for dot in dots:
-        assert any(t.get_text().startswith(f"{dot.label}: {dot.ms:.3g} ms") for t in texts)
+        time = f"{dot.ms:.3g}" if dot.kind == "predicted" else f"{dot.ms:.2f}"
+        assert any(t.get_text().startswith(f"{dot.label}: {time} ms") for t in texts)
     # The box of a turned text is larger than the text, so it is left out here.
     boxes = [t for t in texts if t.get_rotation() == 0]
     boxes = [(t.get_text(), Text.get_window_extent(t)) for t in boxes]

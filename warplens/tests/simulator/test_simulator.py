@@ -220,6 +220,35 @@ def test_the_four_float_intrinsics_run_as_their_python_twins():
         run(quadruple, 1, 17, x, y)
 
 
+@cuda.jit
+def integers_apart(x, y):
+    y[0] = load4(x, 0, 4)[0]
+
+
+@cuda.jit
+def short_index(x, y):
+    y[0] = load4(x, (4,))[0]
+
+
+@cuda.jit
+def of_an_element(x, y):
+    y[0] = load4(x[0, 4])[0]
+
+
+@pytest.mark.parametrize(
+    "kernel, reason",
+    [
+        (integers_apart, r"index of x is 0, 4; needs one tuple of 2 integers, one per axis"),
+        (short_index, r"index of x is \(4,\); needs one tuple of 2 integers"),
+        (of_an_element, r"array is one element, 4.0; needs an array, and its index apart"),
+    ],
+)
+def test_a_vector_access_with_other_arguments_says_how_it_is_called(kernel, reason):
+    x = np.arange(16, dtype=np.float32).reshape(2, 8)
+    with pytest.raises(KernelFault, match=rf"load4\(array, index\): {reason}"):
+        run(kernel, 1, 1, x, np.empty(1, np.float32))
+
+
 def test_lanes_of_a_warp_exchange_values():
     x, y = np.arange(64, dtype=np.float32), np.zeros(3, np.float32)
     run(warp_sums, 2, 32, x, y)

@@ -115,7 +115,10 @@ def checkpoints(T=4096, choices=(4, 16, 64, 256, 1024, 4096), N=64):
         axes.set_xticks(choices, [f"{C:,}" for C in choices])
         axes.minorticks_off()
         axes.set_xlabel("tokens from checkpoint to checkpoint, C")
-    lines = [f"C = {C:5,}: {x:.0e}, {N / C:g} values" for C, x in zip(choices, wrong, strict=True)]
+    lines = [
+        f"C = {C:5,}: {x:.0e}, {N / C:g} value{'s' if C != N else ''}"
+        for C, x in zip(choices, wrong, strict=True)
+    ]
     return Picture(figure, "\n".join(lines))
 
 

@@ -69,6 +69,10 @@ SCORES = {
     # All tokens have one latent, of 300 and -300, and so the same score: from 219 tokens on the sum
     # over their latents, before it is divided, is more than a float16 holds.
     "even": lambda n, N: 0.0 * n,
+    # All tokens have one latent of 1 and -1, so that their average is it, whatever they weigh.
+    "alike": lambda n, N: 0.0 * n,
+    # All scores are 0, of latents that differ.
+    "equal": lambda n, N: 0.0 * n,
 }
 
 
@@ -96,8 +100,11 @@ def problem(sizes, dtype=torch.float32, scores="tame"):
         tensors["q_rope"] *= torch.arange(H)[:, None]
     if scores == "one loud":
         tensors["latent"], tensors["w_v"] = tensors["latent"].abs(), tensors["w_v"].abs()
-    if scores == "even":
-        tensors["latent"] = 300 * tensors["latent"][:, :1].sign().repeat(1, N, 1)
+    if scores in ("even", "alike"):
+        size = 300 if scores == "even" else 1
+        tensors["latent"] = size * tensors["latent"][:, :1].sign().repeat(1, N, 1)
+    if scores == "equal":
+        tensors["q"] *= 0
     tensors["q_latent"] = torch.einsum("bmhk,hkr->bmhr", tensors["q"], tensors["w_k"])
     tensors = {name: x.to(dtype).double() for name, x in tensors.items()}
     return tensors | answers(**tensors, scale=scale_of(sizes))
