@@ -111,11 +111,11 @@ def kernel(
         b_a = tl.load(a + o_x, m_t, 0).to(tl.float32)
         b_b = tl.load(b + o_x, m_t, 0).to(tl.float32)
         b_v = tl.load(v + o_x, m_t, 0)
-        b_w = tl.load(w + o_x, m_t, 0).to(tl.float32) * 1.4426950408889634  # now in powers of two
+        b_w = tl.load(w + o_x, m_t, 0).to(tl.float32) * 1.4426950408889634  # log2 of the decay
         b_total = tl.cumsum(b_w, 0)
         b_before, b_last = b_total - b_w, tl.sum(b_w, 0)
         b_middle = tl.sum(tl.where((o_c < BT // 2)[:, None], b_w, 0), 0)[None, :]
-        # Who reads whom: a reads b and k of earlier tokens, r those of its own, too.
+        # Scores: a reads b and k of earlier tokens; r reads those of its own token, too.
         b_left_a = (b_a * tl.exp2(b_before - b_middle)).to(b_v.dtype)
         b_left_r = (b_r * tl.exp2(b_total - b_middle)).to(b_v.dtype)
         b_right = tl.exp2(b_middle - b_total)
@@ -131,7 +131,7 @@ def kernel(
         b_rk = tl.dot(b_left_r, b_right_k, input_precision=PRECISION)
         b_rk = tl.where(earlier | own, b_rk, 0).to(b_v.dtype)
         ### END SOLUTION
-        # (I - b_ab)⁻¹, row by row: row i is its own 1, and b_ab[i, j] times each row j above it.
+        # (I - b_ab)⁻¹, row by row: row i has a 1 of its own, plus b_ab[i, j] times each row j above.
         b_inverse = tl.where(own, 1.0, 0.0)
         ### BEGIN SOLUTION
         for i in range(1, BT):
@@ -139,7 +139,7 @@ def kernel(
             b_sum = tl.sum(b_row[:, None] * b_inverse, 0)
             b_inverse += tl.where(o_c[:, None] == i, b_sum[None, :], 0)
         ### END SOLUTION
-        # What a reads, what r reads, and the state after the chunk.
+        # z, o and the state after the chunk.
         b_end = tl.exp2(b_last[None, :] - b_total)
         ### BEGIN SOLUTION
         b_state, b_a_reads = b_s.to(b_v.dtype), (b_a * tl.exp2(b_before)).to(b_v.dtype)

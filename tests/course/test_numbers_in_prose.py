@@ -422,7 +422,7 @@ SENTENCES = (
          lambda: (generated("latent") > generated("eager"),), (True,)),
     Said("28", r"nearly the same time for 1 short sequence as for 16",
          lambda: (generated("latent", 16) / generated("latent"),), (1,), 0.1),
-    Said("29", r"range over memories from # tokens to # \(after that many, half is left\)",
+    Said("29", r"memories with half-lives from # to # tokens",
          lambda: printed("29", r"depth 0: from # tokens to #;")[::-1]),
     Said("30", r"By their bytes that would still leave #× for two GPUs",
          lambda: (forward(2**20, 2, assumed_rates(latency=5e-5, link=2e11)).speedup,)),

@@ -188,8 +188,8 @@ def shown(function, arguments, named=None):
 def _text(x):
     if hasattr(x, "shape") and np.ndim(x):
         return str(list(x.shape))
-    shown = (int, float, str, tuple, list, dict, type(None))
-    text = repr(x) if isinstance(x, shown) else "…"
+    literals = (int, float, str, tuple, list, dict, type(None))
+    text = repr(x) if isinstance(x, literals) else "…"
     text = f"{x:.6g}" if isinstance(x, float) else text
     return text if len(text) <= SHOWN else text[:SHOWN] + "…"
 

@@ -232,9 +232,9 @@ def products(rows=FORWARD_PRODUCTS, columns=2, BT=16, N=64):
             ax.text(x + width + 12, top + N / 2, sign, va="center", **place)
             x += width + 24
     for label, colour in (
-        (f"read: {BT} tokens of {N}", READ),
+        (f"read: {BT} tokens × {N} channels", READ),
         ("a state, or its gradient", STATE),
-        ("made and used at once", MADE),
+        ("computed and used on the chip", MADE),
         ("written", OUT),
     ):
         ax.plot([], [], "s", color=colour, alpha=0.75, label=label)

@@ -13,16 +13,16 @@ from ...evidence.wkv7_functions import heads, readings, unit_triangular_inverse
 from ...pictures.chunks import MADE, OUT, READ, STATE
 
 FORWARD_PRODUCTS = (  # as in chunks.py: scores, then z, o and the state
-    (("a", "T", "N", READ), ("bᵀ", "N", "T", READ), ("A ab", "T", "T", MADE)),
-    (("a", "T", "N", READ), ("kᵀ", "N", "T", READ), ("A ak", "T", "T", MADE)),
-    (("r", "T", "N", READ), ("bᵀ", "N", "T", READ), ("A rb", "T", "T", MADE)),
-    (("r", "T", "N", READ), ("kᵀ", "N", "T", READ), ("A rk", "T", "T", MADE)),
+    (("a", "T", "N", READ), ("bᵀ", "N", "T", READ), ("Aᵃᵇ", "T", "T", MADE)),
+    (("a", "T", "N", READ), ("kᵀ", "N", "T", READ), ("Aᵃᵏ", "T", "T", MADE)),
+    (("r", "T", "N", READ), ("bᵀ", "N", "T", READ), ("Aʳᵇ", "T", "T", MADE)),
+    (("r", "T", "N", READ), ("kᵀ", "N", "T", READ), ("Aʳᵏ", "T", "T", MADE)),
     (("a", "T", "N", READ), ("S", "N", "N", STATE), ("y", "T", "N", MADE)),
-    (("A ak", "T", "T", MADE), ("v", "T", "N", READ), ("+ y", "T", "N", MADE)),
-    (("(I − A ab)⁻¹", "T", "T", MADE), ("y", "T", "N", MADE), ("z", "T", "N", MADE)),
+    (("Aᵃᵏ", "T", "T", MADE), ("v", "T", "N", READ), ("+ y", "T", "N", MADE)),
+    (("(I − Aᵃᵇ)⁻¹", "T", "T", MADE), ("y", "T", "N", MADE), ("z", "T", "N", MADE)),
     (("r", "T", "N", READ), ("S", "N", "N", STATE), ("o", "T", "N", OUT)),
-    (("A rb", "T", "T", MADE), ("z", "T", "N", MADE), ("+ o", "T", "N", OUT)),
-    (("A rk", "T", "T", MADE), ("v", "T", "N", READ), ("+ o", "T", "N", OUT)),
+    (("Aʳᵇ", "T", "T", MADE), ("z", "T", "N", MADE), ("+ o", "T", "N", OUT)),
+    (("Aʳᵏ", "T", "T", MADE), ("v", "T", "N", READ), ("+ o", "T", "N", OUT)),
     (("bᵀ", "N", "T", READ), ("z", "T", "N", MADE), ("+ S", "N", "N", STATE)),
     (("kᵀ", "N", "T", READ), ("v", "T", "N", READ), ("+ S", "N", "N", STATE)),
 )

@@ -62,7 +62,7 @@ def curves(**losses):
     figure = style.figure(2.6)
     ax = figure.subplots()
     for n, (name, values) in enumerate(losses.items()):
-        ax.plot(values, label=name.replace("_", " "), linestyle="-:"[n], linewidth=3 - n)
+        ax.plot(values, label=name.replace("_", " "), linestyle="-:"[n], linewidth=6 - 4 * n)
     ax.set(xlabel="step", ylabel="loss, nats a character")
     ax.legend()
     texts = [f"{name.replace('_', ' ')}: {x[0]:.1f} → {x[-1]:.1f}" for name, x in losses.items()]
