@@ -131,7 +131,7 @@ def kernel(
         b_rk = tl.dot(b_left_r, b_right_k, input_precision=PRECISION)
         b_rk = tl.where(earlier | own, b_rk, 0).to(b_v.dtype)
         ### END SOLUTION
-        # (I - b_ab)⁻¹, row by row: row i has a 1 of its own, plus b_ab[i, j] times each row j above.
+        # (I - b_ab)⁻¹: row i has a 1 of its own, plus b_ab[i, j] times each row j above it.
         b_inverse = tl.where(own, 1.0, 0.0)
         ### BEGIN SOLUTION
         for i in range(1, BT):
