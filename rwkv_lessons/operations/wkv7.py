@@ -38,7 +38,7 @@ BESIDE_FLA_7 = (
     "--peers --dtype bfloat16 --shape 8,4096,64,64 --methods 'wkv7,chunked,recurrent,fla chunk'"
 )
 BESIDE_RWKV_LM = BESIDE_FLA_7.replace("chunked,recurrent,fla chunk", "rwkv-lm,rwkv-lm alt")
-OF_LOG_DECAY = "its kernels for the H100, and 3 S more for dw of the log decay"
+OF_LOG_DECAY = "for the H100; and 3 S more, for dw of the log decay"
 CHUNKS_OF_32 = "FLA's kernels in it, chunks of 32"
 BESIDE_TILELANG_7 = BESIDE_FLA_7.replace("chunked,recurrent,fla chunk", "fla chunk,fla tilelang")
 DELTA_RULE = Rung("22 the delta rule", "22_delta_rule", "kernel", TRITON, function="forward")
@@ -278,9 +278,7 @@ WKV7_BACKWARD = replace(
         "fla chunk": Peer("fla", FLA, "fla_rwkv7_chunk_gradients", "as its layer calls it"),
         "fla tilelang": Peer("tilelang", "tilelang", "fla_rwkv7_tilelang_gradients", CHUNKS_OF_32),
         "rwkv-lm": Peer("RWKV_LM", "RWKV-LM", "rwkv_lm_gradients", OF_LOG_DECAY),
-        "rwkv-lm alt": Peer(
-            "RWKV_LM", "RWKV-LM", "rwkv_lm_alt_gradients", "its others for the H100"
-        ),
+        "rwkv-lm alt": Peer("RWKV_LM", "RWKV-LM", "rwkv_lm_alt_gradients", OF_LOG_DECAY),
     },
     headline=replace(
         WKV7.headline, says="RWKV-7 forward and backward", record="wkv7-backward-peers"
