@@ -201,8 +201,8 @@ def several(got, count, names=()):
     got = tuple(got) if isinstance(got, (tuple, list)) else (got,)
     if len(got) != count:
         things = f"{len(got)} thing{'s' if len(got) > 1 else ''}"
-        wanted = f": {', '.join(names)}" if names else ""
-        raise WrongCall(f"returns {things}, want {count}{wanted}")
+        listed = f": {', '.join(names)}" if names else ""
+        raise WrongCall(f"returns {things}, want {count}{listed}")
     return got
 
 
