@@ -35,7 +35,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from ....runtime import devices
 from ....runtime.compile_triton import assembled
 from ....runtime.launch_tiles import launch_tiles
 from ....sequences.arguments import sequences_in
@@ -52,7 +51,6 @@ from .layouts import (
     PAIRS,
     READ,
     SMALL,
-    STAGES,
     STATE,
     TILE,
     C,
@@ -118,6 +116,7 @@ def make_maps(
 
     There are one or two groups of four warps; they make those of every other tile.
     """
+    STAGES: gl.constexpr = s_decay.shape[0]
     count = gl.cdiv(n, N)
     for turn in range(GROUP, count, GROUPS):
         i, rest = turn % STAGES, n - (count - 1 - turn) * N
@@ -173,7 +172,7 @@ def apply_chunks(b_ds, tiles, s_decay, i):
     """From dS after the tile in stage i to dS before it, by its maps."""
     r, w, a, b, do = tiles
     s_rb, s_t = pairs_of(w.index(i))
-    s_decays = s_decay._reinterpret(gl.float32, [STAGES * CHUNKS, N], FLAT)
+    s_decays = s_decay._reinterpret(gl.float32, [s_decay.shape[0] * CHUNKS, N], FLAT)
     for j in gl.static_range(CHUNKS - 1, -1, -1):
         b_ds = apply_chunk(
             b_ds, r.index(i), a.index(i), b.index(i), do.index(i), s_rb, s_t,
@@ -205,17 +204,20 @@ def apply_maps(tensors, shared, place, has_ds1, i_s, scale, DECAY: gl.constexpr)
     tiles, s_ds, s_decay, loaded, mapped = shared
     start, n, column, step, state_row = place
     b_ds = first_state(ds1, has_ds1, i_s)
+    STAGES: gl.constexpr = s_decay.shape[0]
     count = gl.cdiv(n, N)
     for turn in range(0, count):
         i, first = turn % STAGES, (count - 1 - turn) * N
-        s_ds.index(i).store(rounded(b_ds))
+        s_ds.index(turn % 2).store(rounded(b_ds))
         mbarrier.wait(mapped.index(i), turn // STAGES % 2)
         at, tokens = (start + first) * step + column, gl.minimum(n - first, N)
         b_ds = apply_tile(b_ds, rows, tiles, s_decay, i, at, step, tokens, scale, DECAY)
         fence_async_shared()
         tma.store_wait(0)  # dS of the turn before has left
         barrier()  # all warps' parts of dS are stored, and all have read the tiles of this stage
-        tma.async_copy_shared_to_global(d_states, [state_row + first // N * step, 0], s_ds.index(i))
+        tma.async_copy_shared_to_global(
+            d_states, [state_row + first // N * step, 0], s_ds.index(turn % 2)
+        )
         row = (start + first).to(gl.int32) - STAGES * N
         load_tile(described, tiles, loaded, i, row, column, first >= STAGES * N)
     tma.store_wait(0)
@@ -227,7 +229,7 @@ def apply_maps(tensors, shared, place, has_ds1, i_s, scale, DECAY: gl.constexpr)
 def wkv7_reverse_kernel(
     r, w, a, b, do, r_rows, w_rows, a_rows, b_rows, do_rows, ds1, cu_seqlens, d_states, ds0,
     has_ds1, T, H, scale,
-    DECAY: gl.constexpr, SCALED: gl.constexpr, GROUPS: gl.constexpr,
+    DECAY: gl.constexpr, SCALED: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """r, w, a, b and do are descriptors of [tokens, H·64]; *_rows are the same tensors, for tiles
     whose decays are too strong. d_states describes [tiles · H · values, keys]. ds1, ds0:
@@ -241,10 +243,12 @@ def wkv7_reverse_kernel(
     s_a = gl.allocate_shared_memory(gl.bfloat16, [STAGES, N, N], TILE)
     s_b = gl.allocate_shared_memory(gl.bfloat16, [STAGES, N, N], TILE)
     s_do = gl.allocate_shared_memory(gl.bfloat16, [STAGES, N, N], TILE)
-    s_ds = gl.allocate_shared_memory(gl.bfloat16, [STAGES, N, N], TILE)
+    s_ds = gl.allocate_shared_memory(gl.bfloat16, [2, N, N], TILE)
     s_decay = gl.allocate_shared_memory(gl.float32, [STAGES, CHUNKS * N], FLAT)
-    loaded = barriers(), barriers(), barriers(), barriers(), barriers()
-    mapped = barriers()
+    loaded = (
+        barriers(STAGES), barriers(STAGES), barriers(STAGES), barriers(STAGES), barriers(STAGES),
+    )  # fmt: skip
+    mapped = barriers(STAGES)
     fence_async_shared()
     barrier()  # the barriers are there
     state_row = ((first_span(cu_seqlens, start, i_n, T, N) * H + i_h) * N).to(gl.int32)
@@ -253,8 +257,8 @@ def wkv7_reverse_kernel(
     i_s = (i_n * H + i_h) * N * N
     first = gl.cdiv(n, N) * N - N
     row = (start + first).to(gl.int32)
-    load_tile(described, tiles, loaded, 0, row, column, 0 < n)
-    load_tile(described, tiles, loaded, 1, row - N, column, N < n)
+    for i in gl.static_range(STAGES):
+        load_tile(described, tiles, loaded, i, row - i * N, column, i * N < n)
     tensors, shared = (described, rows, ds1, d_states, ds0), (tiles, s_ds, s_decay, loaded, mapped)
     if GROUPS == 1:
         gl.warp_specialize(
@@ -277,14 +281,14 @@ def wkv7_reverse_kernel(
         )
 
 
-def state_gradients(r, w, a, b, do, ds1, cu_seqlens, scale, decay, groups=None):
+def state_gradients(r, w, a, b, do, ds1, cu_seqlens, scale, decay, groups=1, stages=2):
     """dS after each 64 tokens of a sequence, and the gradient of s0.
 
     Args:
         r, w, a, b: `[B, T, H, 64]` in bfloat16, as `wkv7` takes them; do: the gradient of o.
         ds1: that of s1, `[S, H, 64, 64]` in float32; None counts as zeros.
-        groups: how many times four warps make maps. 2 are faster if a program has an SM for itself,
-            and an SM has no room for a second program then. None: chosen so.
+        groups: how many times four warps make maps, 1 or 2; stages: how many tiles are in shared
+            memory. With more than one or two of them, an SM has room for one program only.
 
     Returns:
         d_states in bfloat16, `[spans, H, V, K]`, in the order of sequences/spans.py, as forward.py
@@ -292,24 +296,22 @@ def state_gradients(r, w, a, b, do, ds1, cu_seqlens, scale, decay, groups=None):
     """
     if r.is_cuda and r.get_device() != torch.cuda.current_device():
         with torch.cuda.device(r.device):
-            return state_gradients(r, w, a, b, do, ds1, cu_seqlens, scale, decay, groups)
+            return state_gradients(r, w, a, b, do, ds1, cu_seqlens, scale, decay, groups, stages)
     inputs = [aligned(x) for x in (r, w, a, b, do)]
     (_, T, H, K), V, S = r.shape, do.shape[3], sequences_in(r, cu_seqlens)
     d_states = r.new_empty((spans_of(r, cu_seqlens), H, V, K))
     ds0 = r.new_empty((S, H, K, V), dtype=torch.float32)
-    if groups is None:
-        groups = 2 if S * H <= devices.gpu_of(r.device).sms else 1
     launch(
         S * H,
         (*map(tiles_of, inputs), *inputs, ds0 if ds1 is None else ds1.contiguous(),
          None if cu_seqlens is None else cu_seqlens.contiguous(),
          tiles_of(d_states.view(-1, 1, K)), ds0),
         (int(ds1 is not None), T, H, scale),
-        (FORMS[decay], scale != 1.0, groups),
+        (FORMS[decay], scale != 1.0, groups, stages),
     )  # fmt: skip
     return d_states, ds0
 
 
 def launch(programs, tensors, numbers, constants):
-    grid, registers = (programs, 1, 1), FEW_REGISTERS.value if constants[-1] == 2 else REGISTERS
+    grid, registers = (programs, 1, 1), FEW_REGISTERS.value if constants[-2] == 2 else REGISTERS
     launch_tiles(wkv7_reverse_kernel, grid, 4, tensors, numbers, constants, maxnreg=registers)
