@@ -48,7 +48,7 @@ def _method(name):
 
         return wkv7_chunked
     if name == "fused":
-        from .chunked.hopper.forward import wkv7_fused
+        from .chunked.hopper.fused import wkv7_fused
 
         return wkv7_fused
     return wkv7_reference if name == "reference" else wkv7_wy
@@ -66,7 +66,7 @@ def _checked(name):
 
         return chunked
     if name == "fused":
-        from .chunked.hopper.forward import fused
+        from .chunked.hopper.fused import fused
 
         return fused
     return _method(name).checked

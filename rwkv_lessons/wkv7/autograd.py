@@ -27,12 +27,12 @@ def gradient_shapes(r, w, k, v, a, b, s0, cu_seqlens, *_):
     return *like, empty_results(r, v, cu_seqlens)[1]
 
 
-def define(method, forward, shapes, gradients=None):
+def define(method, forward, shapes, gradients):
     """Makes operators of a method's functions, and returns the method for checked arguments.
 
     Args:
         method: its name.
-        forward, gradients: see above. Without `gradients`, it is for calls that want none.
+        forward, gradients: see above.
         shapes: what `forward` returns, without values.
 
     Returns:
@@ -40,10 +40,14 @@ def define(method, forward, shapes, gradients=None):
     """
     name = f"wkv7_{method}_forward"
     back = f"wkv7_{method}_backward"
-    _define_operator(name, FORWARD, forward, shapes)
-    if gradients is not None:
-        _define_operator(back, BACKWARD, gradients, gradient_shapes)
-        refuse_second_gradients(f"rwkv_lessons::{back}")
+    for operator, schema, function, fake in (
+        (name, FORWARD, forward, shapes),
+        (back, BACKWARD, gradients, gradient_shapes),
+    ):
+        torch.library.define(f"rwkv_lessons::{operator}", schema)
+        torch.library.impl(f"rwkv_lessons::{operator}", "CUDA", function)
+        torch.library.register_fake(f"rwkv_lessons::{operator}", fake)
+    refuse_second_gradients(f"rwkv_lessons::{back}")
 
     def keep_inputs(ctx, inputs, output):
         *tensors, ctx.scale, ctx.decay = inputs[:10]
@@ -60,9 +64,7 @@ def define(method, forward, shapes, gradients=None):
         s0 = inputs[-1]
         return *results, None if s0 is None else ds0.to(s0.dtype), None, None, None, None
 
-    if gradients is not None:
-        operator = f"rwkv_lessons::{name}"
-        torch.library.register_autograd(operator, backward, setup_context=keep_inputs)
+    torch.library.register_autograd(f"rwkv_lessons::{name}", backward, setup_context=keep_inputs)
 
     class Direct(torch.autograd.Function):
         """The operator without torch's dispatcher, which costs as much as a short kernel."""
@@ -84,9 +86,3 @@ def define(method, forward, shapes, gradients=None):
         return Direct.apply(*arguments) if keep else forward(*arguments, False)[:2]
 
     return call
-
-
-def _define_operator(name, schema, function, shapes):
-    torch.library.define(f"rwkv_lessons::{name}", schema)
-    torch.library.impl(f"rwkv_lessons::{name}", "CUDA", function)
-    torch.library.register_fake(f"rwkv_lessons::{name}", shapes)

@@ -15,7 +15,8 @@ if not TRITON:
 if torch.cuda.is_available() and not devices.gpu_of(torch.device("cuda")).is_hopper:
     pytest.skip("the kernel needs a Hopper GPU", allow_module_level=True)
 
-from rwkv_lessons.wkv7.chunked.hopper.forward import forward, fused, wkv7_fused
+from rwkv_lessons.wkv7.chunked.hopper.forward import forward
+from rwkv_lessons.wkv7.chunked.hopper.fused import fused, wkv7_fused
 
 pytestmark = pytest.mark.gpu
 LIMIT = 5e-3  # of o and s1 relative to float64: what `wkv7_fused` promises

@@ -11,6 +11,7 @@ import torch
 from support.gluon_on_cpu import Mutable
 from support.wkv7_cases import NAMES, make, near, with_raw
 
+from rwkv_lessons.runtime import devices
 from rwkv_lessons.runtime.packages import TRITON
 from rwkv_lessons.wkv7 import wkv7_reference
 
@@ -25,6 +26,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 
 from rwkv_lessons.wkv7.chunked.hopper import forward as hopper
+from rwkv_lessons.wkv7.chunked.hopper import fused as method
 from rwkv_lessons.wkv7.chunked.hopper import layouts
 from rwkv_lessons.wkv7.chunked.hopper.maps import FITS
 from warplens.gluon import GluonFault
@@ -32,7 +34,6 @@ from warplens.gluon.run import watch
 
 # A rounding to bfloat16 is 1.66e-3. o has one of itself, and is a sum of terms with one each of
 # their factors, of S, of what is read through a, and of z. s1 has none of itself.
-CPU = torch.device("cpu")
 LIMITS = {"": 4.4e-3, "s1": 3e-3}
 
 
@@ -194,22 +195,22 @@ def test_a_tile_by_chunk_has_its_bytes_in_the_same_order(capsys):
     assert ast.literal_eval(tile) == tokens and len(tokens) == 12
 
 
-@pytest.mark.parametrize("kind", ["float32", "w in float32", "gradients", "no Hopper GPU"])
+@pytest.mark.parametrize("kind", ["float32", "w in float32", "s0 in float64", "no Hopper GPU"])
 def test_what_it_does_not_take_goes_to_chunks(kind, monkeypatch):
-    hopper_gpu = hopper.devices.H200 if kind != "no Hopper GPU" else hopper.devices.gpu_of(CPU)
-    monkeypatch.setattr(hopper.devices, "gpu_of", lambda device: hopper_gpu)
+    hopper_gpu = devices.H200 if kind != "no Hopper GPU" else devices.gpu_of(torch.device("cpu"))
+    monkeypatch.setattr(method.devices, "gpu_of", lambda device: hopper_gpu)
     taken = []
-    monkeypatch.setattr(hopper, "fused", lambda *arguments: taken.append("fused"))
-    monkeypatch.setattr(hopper, "wkv7_chunked", lambda *_, **__: taken.append("chunked"))
+    monkeypatch.setattr(method, "fused", lambda *arguments: taken.append("fused"))
+    monkeypatch.setattr(method, "wkv7_chunked", lambda *_, **__: taken.append("chunked"))
     x = bfloat16(16, -0.1)
-    hopper.wkv7_fused(*x)
+    method.wkv7_fused(*x)
     if kind == "float32":
         x[:6] = [y.float() for y in x[:6]]
     elif kind == "w in float32":
         x[1] = x[1].float()
-    elif kind == "gradients":
-        x[3].requires_grad_()
-    hopper.wkv7_fused(*x)
+    elif kind == "s0 in float64":
+        x[6] = x[6].double()
+    method.wkv7_fused(*x)
     assert taken == ["chunked" if kind == "no Hopper GPU" else "fused", "chunked"]
 
 

@@ -20,16 +20,12 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 
-from ....runtime import devices
 from ....runtime.compile_triton import assembled
 from ....runtime.launch_tiles import launch_tiles
-from ....sequences.arguments import empty_results, holds_float64, sequences_in, wants_gradients
+from ....sequences.arguments import empty_results, sequences_in
 from ....sequences.hopper_tiles import tiles
 from ....sequences.spans import count_spans, first_span, sequence_bounds
-from ...arguments import check_call
-from ...autograd import define
 from ...decays import FORMS, OF_CLAMP
-from ..forward import wkv7_chunked
 from .apply import apply_maps
 from .layouts import CHUNKS, FLAT, STAGES, TILE, Form, N, barrier
 from .loads import barriers, load_tile
@@ -137,27 +133,3 @@ def spans_of(r, cu_seqlens):
     """How many states are kept for a head."""
     sequences = None if cu_seqlens is None else sequences_in(r, cu_seqlens)
     return count_spans(*r.shape[:2], sequences, N.value)
-
-
-fused = define("fused", forward, forward_shapes)
-
-
-def takes(r, w, v):
-    """Whether the kernel computes these: heads of 64, all in bfloat16, on Hopper."""
-    sizes = r.shape[3] == N.value == v.shape[3]
-    dtypes = r.dtype == w.dtype == torch.bfloat16
-    return sizes and dtypes and r.numel() > 0 and devices.gpu_of(r.device).is_hopper
-
-
-def wkv7_fused(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="log"):
-    """Same arguments and results as `wkv7`, in one launch; `wkv7_chunked` with gradients.
-
-    It needs 64 keys and values, r and w in bfloat16, and a Hopper GPU; the rest is computed by
-    `wkv7_chunked`. o and s1 are right to 5e-3.
-    """
-    check_call(r, w, k, v, a, b, s0, cu_seqlens, scale, decay)
-    arguments = (r, w, k, v, a, b, s0, cu_seqlens, float(scale), decay)
-    gradients = torch.is_grad_enabled() and wants_gradients(*arguments[:7])
-    if gradients or holds_float64(s0) or not takes(r, w, v):
-        return wkv7_chunked(r, w, k, v, a, b, s0, cu_seqlens=cu_seqlens, scale=scale, decay=decay)
-    return fused(*arguments)
