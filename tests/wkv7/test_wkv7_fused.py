@@ -4,7 +4,9 @@ import math
 
 import pytest
 import torch
-from support.wkv7_cases import DECAYS, make, near, with_raw
+import torch.utils.checkpoint
+from support.wkv7_cases import DECAYS, NAMES, make, near, results, with_raw
+from support.wkv7_cases import in_float64 as all_in_float64
 
 from rwkv_lessons.runtime import devices
 from rwkv_lessons.runtime.packages import TRITON
@@ -19,7 +21,7 @@ from rwkv_lessons.wkv7.chunked.hopper.forward import forward
 from rwkv_lessons.wkv7.chunked.hopper.fused import fused, wkv7_fused
 
 pytestmark = pytest.mark.gpu
-LIMIT = 5e-3  # of o and s1 relative to float64: what `wkv7_fused` promises
+LIMIT = 5e-3  # of o, s1 and gradients relative to float64: what `wkv7_fused` promises
 MANY = 70  # heads, for which `wkv7` takes it
 
 
@@ -152,3 +154,74 @@ def test_a_nan_stays_in_its_head_and_its_sequence():
         assert not reached[0, :first, 1].any() and reached[0, 100:, 1].any()
         assert not reached[1].any() and not reached[0, :, [0, 2]].any()
         assert not s1[1].isnan().any() and not s1[0, [0, 2]].isnan().any()
+
+
+@pytest.mark.parametrize("w", [*DECAYS, -0.9, -1.1])
+@pytest.mark.parametrize("T", [1, 63, 64, 65, 200])
+def test_gradients_of_every_length_and_decay(T, w):
+    x = of_gpu(2, T, w=w)
+    with torch.enable_grad():
+        near(results(wkv7_fused, x), all_in_float64(x), LIMIT)
+
+
+@pytest.mark.parametrize("decay", ["log", "raw", "clamp"])
+def test_gradients_with_every_option_at_once(decay):
+    x = make(1, 300, 3, 64, 64, "mixed", torch.bfloat16)
+    x = x if decay == "log" else with_raw(x, decay)
+    x[6] = torch.randn(4, 3, 64, 64, generator=torch.Generator().manual_seed(1))
+    x = [y.cuda() for y in x]
+    ends = torch.tensor([0, 70, 70, 150, 300], dtype=torch.int32, device="cuda")
+    options = {"cu_seqlens": ends, "scale": 0.3, "decay": decay}
+    with torch.enable_grad():
+        near(results(wkv7_fused, x, **options), all_in_float64(x, **options), LIMIT)
+
+
+def test_training_as_an_operator_of_torch():
+    """Eagerly, compiled without a graph break, checkpointed, twice; no second gradients."""
+    x, ends = of_gpu(1, 130, MANY, w=-0.4), (None, 1.0, "log", True)
+    with torch.enable_grad():
+        want = results(wkv7_fused, x)
+        same(results(torch.compile(wkv7_fused, backend="aot_eager", fullgraph=True), x), want)
+
+        def checkpointed(*x):
+            return torch.utils.checkpoint.checkpoint(wkv7_fused, *x, use_reentrant=False)
+
+        same(results(checkpointed, x), want)
+        leaves = [y.detach().requires_grad_() for y in x]
+        torch.library.opcheck(torch.ops.rwkv_lessons.wkv7_fused_forward.default, (*leaves, *ends))
+        o, s1 = wkv7_fused(*leaves)
+        do = torch.randn_like(o)
+        one, two = (torch.autograd.grad(o, leaves, do, retain_graph=True) for _ in range(2))
+        same(one, two)
+        assert all(y.isfinite().all() for y in torch.autograd.grad(s1.sum(), leaves))
+        o, _ = wkv7_fused(*leaves)
+        (dr,) = torch.autograd.grad(o.sum(), leaves[:1], create_graph=True)
+        with pytest.raises(RuntimeError, match="second gradients"):
+            dr.sum().backward()
+
+
+def test_a_cuda_graph_of_a_training_step_and_memory_full_of_nan():
+    leaves = [y.requires_grad_() for y in of_gpu(2, 100, w=-0.4)]
+    do = torch.randn_like(leaves[3])
+
+    def step():
+        o, _ = wkv7_fused(*leaves)
+        return o, *torch.autograd.grad(o, leaves, do)
+
+    with torch.enable_grad():
+        want = step()
+        torch.use_deterministic_algorithms(True)  # fills new memory with NaN
+        try:
+            same(step(), want)
+        finally:
+            torch.use_deterministic_algorithms(False)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            same(step(), want)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            got = step()
+        graph.replay()
+    near(got, [y.double() for y in want], 0.0, ["o", *NAMES[2:]])
