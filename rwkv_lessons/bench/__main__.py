@@ -66,10 +66,6 @@ def _parser():
     _add_record(first)
     first.set_defaults(command=_on("run:time_first_calls"))
 
-    fused = commands.add_parser("wkv7-fused", help="try RWKV-7's forward pass in one launch")
-    fused.add_argument("--quick", action="store_true", help="compile and check, but time nothing")
-    fused.set_defaults(command=_on("wkv7_fused:command", "trials"))
-
     clusters = commands.add_parser("mla-cluster", help="try MLA decode in clusters of two blocks")
     clusters.add_argument("--quick", action="store_true", help="compile and check, time nothing")
     clusters.set_defaults(command=_on("mla_cluster:command", "trials"))
