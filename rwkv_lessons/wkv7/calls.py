@@ -7,6 +7,7 @@ import torch
 from .arguments import DECAYS
 from .chunked import backward as chunked_backward
 from .chunked import forward as chunked
+from .chunked.hopper import backward as hopper_backward
 from .chunked.hopper import forward as hopper
 from .recurrent import backward as recurrent_backward
 from .recurrent import forward as recurrent
@@ -47,15 +48,23 @@ def chunked_calls(name, N, dtype):
 
 
 def fused_calls(name, N, dtype):
-    """Each form of w: the code for strong decays is there, or not; with and without states."""
+    """Each form of w: the code for strong decays is there, or not. Many heads, and few."""
 
-    def forward(decay, keep):
-        x = delta_rule(*MANY, N, dtype)
-        hopper.forward(*x, None, None, 1.0, decay, keep)
+    def inference(decay):
+        hopper.forward(*delta_rule(*MANY, N, dtype), None, None, 1.0, decay, False)
+
+    def training(decay, sizes):
+        x = delta_rule(*sizes, N, dtype)
+        o, s1, *saved = hopper.forward(*x, None, None, 1.0, decay, True)
+        hopper_backward.gradients(*x, None, None, *saved, o, s1, 1.0, decay)
 
     for decay in DECAYS:
-        yield f"wkv7 fused {name} {decay}", lambda decay=decay: forward(decay, False)
-        yield f"wkv7 fused {name} {decay}, states kept", lambda decay=decay: forward(decay, True)
+        yield f"wkv7 fused {name} {decay}", lambda decay=decay: inference(decay)
+        for sizes, heads in ((FEW, ""), (MANY, ", many heads")):
+            yield (
+                f"wkv7 fused {name} {decay} training{heads}",
+                lambda decay=decay, sizes=sizes: training(decay, sizes),
+            )
 
 
 def token_calls(name, N, dtype):

@@ -230,6 +230,10 @@ def test_one_launch_is_for_hopper_and_enough_heads_of_64_in_bfloat16():
     for other in (*others, {"alike": False}, {"gpu": devices.gpu_like("sm_100")}):
         assert method_for(**call | other) == "chunked"
     assert method_for(**call | {"gpu": devices.gpu_like("sm_90")}) == "fused"
+    # Measured on an H200: heads with which it is slower, and with which it is faster.
+    for T, few, enough in ((256, 0, 32), (1024, 8, 16), (4096, 32, 48), (32768, 32, 48)):
+        assert method_for(**call | {"T": T, "heads": enough}) == "fused"
+        assert not few or method_for(**call | {"T": T, "heads": few}) == "chunked"
 
 
 @pytest.mark.parametrize("name, first", [("reference", 100), ("wy", 64)])

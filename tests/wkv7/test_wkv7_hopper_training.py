@@ -15,7 +15,7 @@ if not TRITON:
 from rwkv_lessons.wkv7.chunked.hopper import backward, forward, reverse
 from rwkv_lessons.wkv7.chunked.hopper import gradients as tiles
 
-LIMIT = 5e-3  # what `wkv7_fused` promises of o, s1 and gradients
+LIMIT = 5.5e-3  # of gradients, as verify has it
 KERNELS = (
     (forward, "launch", "wkv7_hopper_kernel"),
     (reverse, "launch", "wkv7_reverse_kernel"),
