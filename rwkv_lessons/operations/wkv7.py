@@ -97,19 +97,16 @@ CHECKS = Checks(
         Combinations(("chunked",), ("float32", "float16"), ("token",), FEW),
         Combinations(("chunked",), ("float32",), ("many heads",), FEW),
         Combinations(("chunked",), ALL_DTYPES, tuple(f"{T} tokens" for T in TOKENS_7), ("state",)),
-        # In one launch on Hopper, without gradients; all else goes to the chunked kernels.
-        Combinations(("fused",), ("bfloat16",), ("small",), OF_7, gradients=False),
-        Combinations(
-            ("fused",), ("bfloat16",), ("token", "many heads", "many tiles"), FEW, gradients=False
-        ),
+        # On Hopper in bfloat16; all else goes to the chunked kernels.
+        Combinations(("fused",), ("bfloat16",), ("small",), OF_7),
+        Combinations(("fused",), ("bfloat16",), ("token", "many heads", "many tiles"), FEW),
         Combinations(
             ("fused",),
             ("bfloat16",),
             tuple(f"{T} tokens" for T in (*TOKENS_7, *ABOUT_A_TILE)),
             ("state",),
-            gradients=False,
         ),
-        Combinations(("fused",), ("float32", "float16"), ("small",), ("all",), gradients=False),
+        Combinations(("fused",), ("float32", "float16"), ("small",), ("all",)),
         Combinations(("wkv7",), ("bfloat16",), ("many heads",), FEW, gradients=False),
         Combinations(("wkv7",), ALL_DTYPES, ("small", "many heads"), FEW),
         Combinations(("wkv7",), ("float32",), ("huge",), ("all",)),
@@ -123,7 +120,7 @@ CHECKS = Checks(
         ("* / long / *", 5),
         ("chunked / * / many heads / *", 5),
         ("chunked / *", 15),
-        ("fused / *", 6),
+        ("fused / *", 15),
         ("recurrent / *", 2),
     ),
 )

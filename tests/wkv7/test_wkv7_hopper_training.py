@@ -35,8 +35,6 @@ def simulator(kernel):
         flat = []
         for x in args:  # tensors, numbers and constants; or all of them as they are
             flat += x if isinstance(x, (list, tuple)) and not hasattr(x, "_fields") else [x]
-        if hasattr(flat[0], "_fields"):
-            flat = [*flat[1:], flat[0]]
         kernel[(programs,)](*flat, num_warps=4)
 
     return launch
