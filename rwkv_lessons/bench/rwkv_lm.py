@@ -40,8 +40,8 @@ def built(kernel):
     return getattr(torch.ops, library)
 
 
-class ClampW(torch.autograd.Function):
-    """o of r, w, k, v, a and b; w before the clamp."""
+class BuiltClampW(torch.autograd.Function):
+    """o of r, w, k, v, a and b by the kernels built; w before the clamp."""
 
     @staticmethod
     def forward(ctx, kernel, *inputs):
@@ -72,14 +72,14 @@ def inputs_of(r, w, *others):
 def clampw(kernel, *inputs):
     x = inputs_of(*inputs)
     built(kernel)
-    return lambda: ClampW.apply(kernel, *x)
+    return lambda: BuiltClampW.apply(kernel, *x)
 
 
 def clampw_gradients(kernel, *inputs):
     """Its dw is of w before the clamp; that of the log decay is computed from it, in place."""
     x = inputs_of(*inputs)
     built(kernel)
-    run = with_gradients(partial(ClampW.apply, kernel), x, like=3)
+    run = with_gradients(partial(BuiltClampW.apply, kernel), x, like=3)
     rate = x[1].float().sigmoid()
     slope = (-DECAY * rate * (1 - rate)).to(x[1].dtype)
 
