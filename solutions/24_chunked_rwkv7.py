@@ -318,8 +318,8 @@ EXERCISES = {
             why={
                 "z = inverse @ (a_start @ s + (a_start @ k_start.mT).tril(-1) @ v)": "Computes z "
                 "of all tokens at once, from the state *before* the chunk.",
-                "b_start, k_start = b * (-total).exp(), k * (-total).exp()": "Is at most e^39 "
-                "with RWKV-7's bound and 64 tokens, and 2⁵⁶ fits a float32.",
+                "b_start, k_start = b * (-total).exp(), k * (-total).exp()": "With RWKV-7's "
+                "bound and 64 tokens, these factors are at most e^39 = 2⁵⁶, which fits a float32.",
             },
             instead={
                 "Measure from the middle": "halves the exponents: chunks of 64 in float32 even "

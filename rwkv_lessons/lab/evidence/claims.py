@@ -16,6 +16,7 @@ class Claim:
 
     `warning(assembly)` is what to say of code for which it holds only just; "" says nothing.
     `absence`: that something is not there. Where that holds, a row has nothing to say of it.
+    `hint`: where to look if it does not hold.
     """
 
     text: str
@@ -23,6 +24,7 @@ class Claim:
     counts: Callable
     warning: Callable = lambda asm: ""
     absence: bool = False
+    hint: str = ""
 
 
 def at_most(limit: int, *opcodes: str, text: str | None = None):
@@ -111,6 +113,8 @@ def no_spills():
             f"{asm.spill_stores} bytes are spilled; none would be better" * bool(asm.spill_stores)
         ),
         absence=True,
+        hint="Which tiles are needed at the same time? Compute each one as late as possible. Of "
+        'float32 products, "ieee" ones take more registers than "tf32x3".',
     )
 
 
@@ -143,9 +147,9 @@ def compiled(read: Callable, claims, arch):
             return Row("machine code", FAILED, "does not compile", tuple(str(error).splitlines()))
         for claim in claims:
             if not claim.holds(asm):
-                return Row(
-                    "machine code", FAILED, f"want {claim.text}", (f"found {claim.counts(asm)}",)
-                )
+                hint = (f"hint: {claim.hint}",) if claim.hint else ()
+                details = (f"found {claim.counts(asm)}", *hint)
+                return Row("machine code", FAILED, f"want {claim.text}", details)
         counts = [claim.counts(asm) for claim in claims if not claim.absence]
         if not any("registers" in text for text in counts):
             counts.append(f"{asm.registers} registers")

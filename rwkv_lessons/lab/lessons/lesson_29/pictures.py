@@ -62,7 +62,8 @@ def curves(**losses):
     figure = style.figure(2.6)
     ax = figure.subplots()
     for n, (name, values) in enumerate(losses.items()):
-        ax.plot(values, label=name.replace("_", " "), linestyle="-:"[n], linewidth=6 - 4 * n)
+        line = {"linestyle": "-:"[n], "linewidth": 6 - 4 * n, "alpha": (0.4, 1)[n]}  # both are seen
+        ax.plot(values, label=name.replace("_", " "), **line)
     ax.set(xlabel="step", ylabel="loss, nats a character")
     ax.legend()
     texts = [f"{name.replace('_', ' ')}: {x[0]:.1f} → {x[-1]:.1f}" for name, x in losses.items()]
