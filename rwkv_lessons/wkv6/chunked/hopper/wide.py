@@ -1,0 +1,198 @@
+"""WKV-6's forward pass for heads of 128 keys and values, in Gluon for bfloat16 on Hopper.
+
+forward.py takes blocks of 64 keys and 64 values: r, k and w are read twice, and o is the sum of two
+parts in float32, which are written to memory and read again. Here a program owns a whole head, and
+all that is summed stays on chip. Its twelve warps have three roles:
+
+    4 warps        make the factors of a chunk of 64 tokens     wide_factors.py
+    4 warps each   apply them to the state of 64 of the values  wide_state.py
+
+While one chunk is applied, the factors of the next are made. Two stages of tiles are in shared
+memory, each of 64 tokens and 64 keys or values. Factors take the places of w, r and k:
+
+    loaded      w        r         k         v         –
+    then        k, low   r, high   k, high   v, then o r, low
+
+A chunk is one run if its decays are mild, or else four runs of 16 tokens, as in forward.py and
+strong.py, whose symbols have the same names here. The state is transposed, [values, keys]: it is a
+left factor in registers and never goes through shared memory.
+
+Barriers of a stage: `loaded` by TMA, one for each tile; `ready`, when its factors are made;
+`applied`, by both others, after which the stage is loaded again. docs/designs_wkv6.md has the
+designs that were weighed. Nothing in the library calls this kernel yet.
+"""
+
+import torch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
+
+from ....runtime import devices
+from ....runtime.compile_triton import assembled
+from ....sequences.arguments import sequences_in
+from ....sequences.spans import count_spans, first_span, program_place, sequence_bounds
+from ...options import check_call
+from ..segments import segments_for, wkv6_segments_kernel
+from .strong import MINUS_ZERO, ONE, weights_of_runs
+from .tiles import TILE, C, barrier, product_of, takes_tiles, tiles
+from .wide_factors import make_factors
+from .wide_state import CHECKPOINT, apply_factors
+from .wide_tiles import DECAYS, FLAT, N, load_keys, load_values
+
+REGISTERS = 168  # a thread, of one program an SM with all its roles
+APPLY_REGISTERS, MAKE_REGISTERS = 168, 168
+
+
+@gluon.jit
+def barriers(count: gl.constexpr):
+    """One for each stage."""
+    of_stages = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    mbarrier.init(of_stages.index(0), count=count)
+    mbarrier.init(of_stages.index(1), count=count)
+    return of_stages
+
+
+@assembled
+@gluon.jit(do_not_specialize=["has_s0", "T", "H", "segments", "span", "scale"])
+def wkv6_wide_kernel(
+    r, k, v, w, u, s0, cu_seqlens, segment_states, segment_decays, o, o_rows, s1, checkpoints,
+    has_s0, T, H, segments, span, scale,
+    RAW: gl.constexpr, SCALED: gl.constexpr, REGISTERS: gl.constexpr,
+):  # fmt: skip
+    """r, k, v, w and o are descriptors of [tokens, H·128], checkpoints of [states·128, 128].
+
+    o_rows is o again, for a last chunk that is not whole. REGISTERS: of a thread that applies, and
+    of one that makes. The rest is as in ../forward.py.
+    """
+    TILES: gl.constexpr = product_of(64)
+    i_n, i_g, i_h, _ = program_place(gl.program_id(0), segments, H, N, N)
+    start, end = sequence_bounds(cu_seqlens, i_n, T)
+    skipped = i_g.to(gl.int64) * span
+    n = gl.minimum(end - start - skipped, span).to(gl.int32)
+    first, column = (start + skipped).to(gl.int32), i_h * N
+    s_w = gl.allocate_shared_memory(gl.bfloat16, [4, C, C], TILE)
+    s_r = gl.allocate_shared_memory(gl.bfloat16, [4, C, C], TILE)
+    s_k = gl.allocate_shared_memory(gl.bfloat16, [4, C, C], TILE)
+    s_v = gl.allocate_shared_memory(gl.bfloat16, [4, C, C], TILE)
+    s_low = gl.allocate_shared_memory(gl.bfloat16, [4, C, C], TILE)
+    s_scores = gl.allocate_shared_memory(gl.bfloat16, [2, C, C], TILE)
+    s_weights = gl.allocate_shared_memory(gl.int16, [3, C, C], TILE)
+    s_decay = gl.allocate_shared_memory(gl.float32, [2 * DECAYS * 2, C], FLAT)
+    s_u = gl.allocate_shared_memory(gl.float32, [2, C], FLAT)
+    KEEP: gl.constexpr = checkpoints is not None
+    states = ()
+    if KEEP:
+        s_kept = gl.allocate_shared_memory(gl.bfloat16, [2, C, C], TILE)
+        slot = first_span(cu_seqlens, start, i_n, T, CHECKPOINT) + skipped // CHECKPOINT
+        states = checkpoints, s_kept, slot.to(gl.int32)
+    keys_loaded = (
+        (barriers(1), barriers(1), barriers(1)),
+        (barriers(1), barriers(1), barriers(1)),
+    )
+    values_loaded = barriers(1), barriers(1)
+    ready, applied = barriers(1), barriers(2)
+    fence_async_shared()
+    barrier()  # the barriers are there
+    inputs = w, r, k
+    tiles = s_w, s_r, s_k, s_v, s_low, s_scores, s_decay
+    for g in gl.static_range(2):
+        load_keys(inputs, tiles, keys_loaded[g], 0, first, column, g, 0 < n)
+        load_keys(inputs, tiles, keys_loaded[g], 1, first + C, column, g, C < n)
+        load_values(v, s_v, values_loaded[g], 0, first, column, g, 0 < n)
+
+    row = gl.arange(0, C, gl.SliceLayout(1, TILES))[:, None]
+    col = gl.arange(0, C, gl.SliceLayout(0, TILES))[None, :]
+    earlier = gl.where(col < row, ONE, gl.where(row == col, MINUS_ZERO, 0))
+    s_weights.index(0).store(earlier.to(gl.int16))
+    earlier, near = weights_of_runs(row, col)
+    s_weights.index(1).store(earlier)
+    s_weights.index(2).store(near)
+    key = gl.arange(0, C, gl.SliceLayout(0, TILES))
+    s_u.index(0).store(gl.load(u + column + key).to(gl.float32))
+    s_u.index(1).store(gl.load(u + column + C + key).to(gl.float32))
+    fence_async_shared()
+    barrier()
+    before = s0, has_s0, segment_states, segment_decays, i_n, i_g, i_h, segments, H
+    is_last = i_g == gl.maximum(gl.cdiv(end - start, span) - 1, 0)
+    tensors, place = (inputs, v, o, o_rows, s1), (is_last, n, first, H)
+    to_apply = tensors, tiles, keys_loaded, values_loaded, ready, applied, before, states, place
+    to_make = tiles, s_weights, s_u, keys_loaded, ready, n, scale
+    gl.warp_specialize(
+        [
+            (apply_factors, (to_apply, 0)),
+            (apply_factors, (to_apply, 1)),
+            (make_factors, (to_make, RAW, SCALED, KEEP)),
+        ],
+        [4, 4],
+        [REGISTERS[0], REGISTERS[1]],
+    )
+
+
+def takes(r, k, v, w):
+    """Whether the kernel computes these: 128 keys and values, all in bfloat16, on Hopper."""
+    sizes = r.shape[3] == v.shape[3] == N.value
+    return sizes and r.dtype == torch.bfloat16 and takes_tiles((r, k, v, w), N.value)
+
+
+def wkv6_wide(
+    r,
+    k,
+    v,
+    w,
+    u,
+    s0=None,
+    *,
+    cu_seqlens=None,
+    scale=1.0,
+    raw_decay=False,
+    keep=False,
+    registers=None,
+):
+    """Same arguments and results as `wkv6`, without gradients; an experiment.
+
+    Args:
+        keep: also return the states before each 32 tokens, as the forward pass of training does.
+        registers: of a thread that applies, and of one that makes factors; 256 together.
+
+    Raises:
+        ValueError: it takes only heads of 128 in bfloat16, on a Hopper GPU.
+    """
+    check_call(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
+    if not takes(r, k, v, w):
+        call = f"{r.dtype}, {r.shape[3]} keys and {v.shape[3]} values, {r.device}"
+        raise ValueError(
+            f"r is {call}: wkv6_wide needs bfloat16, 128 keys and 128 values, and a Hopper GPU; "
+            "wkv6 computes the rest"
+        )
+    r, k, v, w, u = r.contiguous(), k.contiguous(), v.contiguous(), w.contiguous(), u.contiguous()
+    (B, T, H, K), S = r.shape, sequences_in(r, cu_seqlens)
+    cu_seqlens = None if cu_seqlens is None else cu_seqlens.contiguous()
+    segments, span = segments_for(2 * S * H, T, devices.gpu_of(r.device).sms)
+    new = {"dtype": torch.float32, "device": r.device}
+    o, s1 = torch.empty_like(v), torch.empty((S, H, K, K), **new)
+    states = decays = checkpoints = None
+    if keep:
+        packed = None if cu_seqlens is None else S
+        checkpoints = torch.zeros if packed else torch.empty
+        shape = count_spans(B, T, packed, CHECKPOINT.value), H, K, K
+        checkpoints = checkpoints(shape, dtype=r.dtype, device=r.device)
+    if segments > 1:
+        states = torch.empty((S, segments - 1, H, K, K), **new)
+        decays = torch.empty((S, segments - 1, H, K), **new)
+        programs = S * H * 2 * (segments - 1)
+        wkv6_segments_kernel[(programs,)](
+            k, v, w, cu_seqlens, states, decays, T, H, segments, span,
+            K, K, K, 64, 32, raw_decay, num_warps=8,
+        )  # fmt: skip
+    launch(
+        S * H * segments, registers or (APPLY_REGISTERS, MAKE_REGISTERS),
+        *(tiles(x, H * K) for x in (r, k, v, w)), u, s1 if s0 is None else s0.contiguous(),
+        cu_seqlens, states, decays, tiles(o, H * K), o, s1,
+        tiles(checkpoints, K) if keep else None,
+        int(s0 is not None), T, H, segments, span, float(scale), raw_decay, scale != 1.0,
+    )  # fmt: skip
+    return (o, s1, checkpoints) if keep else (o, s1)
+
+
+def launch(programs, registers, *args):
+    wkv6_wide_kernel[(programs,)](*args, registers, num_warps=4, maxnreg=REGISTERS)
