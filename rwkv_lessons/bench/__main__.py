@@ -66,6 +66,10 @@ def _parser():
     _add_record(first)
     first.set_defaults(command=_on("run:time_first_calls"))
 
+    wide = commands.add_parser("wkv6-wide", help="try RWKV-6 with heads of 128, a head a program")
+    wide.add_argument("--quick", action="store_true", help="compile and check, but time nothing")
+    wide.set_defaults(command=_on("wkv6_wide:command", "trials"))
+
     clusters = commands.add_parser("mla-cluster", help="try MLA decode in clusters of two blocks")
     clusters.add_argument("--quick", action="store_true", help="compile and check, time nothing")
     clusters.set_defaults(command=_on("mla_cluster:command", "trials"))
