@@ -36,6 +36,7 @@ FUSED_SIZE = 64  # keys and values of the heads that hopper/forward.py takes
 # From how many heads on one program a head is faster than segments. It takes 2.4 µs for 64 tokens;
 # segments take 0.8 ns for each token and head, after 25 µs more of launches.
 FUSED_HEADS, FUSED_TOKENS = 48, 33_000
+FUSED_TRAINING_HEADS = 56  # the same of both passes
 
 
 @method_table
@@ -109,7 +110,7 @@ def method_for(device, dtype, T, heads, size, gradients, gpu=devices.H200, alike
     | GPU    | more      | float32, no gradients, many heads | recurrent | 4.0 ms, chunks 5.4 |
     | GPU    | more      | float32, old assembler | recurrent | see `runtime/assembler.py` |
     | GPU    | more      | size above 128, no Hopper | recurrent | tiles do not fit |
-    | Hopper | more      | bfloat16, size 64, alike, no gradients, not few heads | fused | 0.5 ms |
+    | Hopper | more      | bfloat16, size 64, alike, not few heads | fused | 0.5 ms |
     | GPU    | more      |                | chunked   | matrix products, T in parallel |
 
     Without Triton, the rows for no GPU apply. Times are forward times on an H200 at B=8 T=4096
@@ -139,8 +140,8 @@ def method_for(device, dtype, T, heads, size, gradients, gpu=devices.H200, alike
     if one_by_one or size > largest(gpu):
         return "recurrent"
     of_bfloat16 = dtype == torch.bfloat16 and size == FUSED_SIZE and alike
-    many = heads >= FUSED_HEADS - FUSED_TOKENS // T
-    return "fused" if of_bfloat16 and gpu.is_hopper and many and not gradients else "chunked"
+    fewest = FUSED_TRAINING_HEADS if gradients else FUSED_HEADS - FUSED_TOKENS // T
+    return "fused" if of_bfloat16 and gpu.is_hopper and heads >= fewest else "chunked"
 
 
 def wkv7(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="log"):

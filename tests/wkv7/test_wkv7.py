@@ -217,7 +217,8 @@ def test_the_rule_is_the_table_of_its_docstring():
         for gradients in (False, True)
     }
     assert named == found == set(METHODS)
-    assert method_for("cuda", torch.bfloat16, 4096, 512, 64, True) == "chunked"
+    assert method_for("cuda", torch.bfloat16, 4096, 512, 64, True) == "fused"
+    assert method_for("cuda", torch.bfloat16, 4096, 32, 64, True) == "chunked"
     assert method_for("cuda", torch.bfloat16, 16, 512, 64, False) == "recurrent"
 
 
@@ -226,7 +227,7 @@ def test_one_launch_is_for_hopper_and_enough_heads_of_64_in_bfloat16():
     call = {"device": "cuda", "dtype": torch.bfloat16, "T": 4096, "heads": 64, "size": 64}
     call |= {"gradients": False}
     assert method_for(**call) == "fused"
-    others = {"dtype": torch.float16}, {"heads": 8}, {"size": 128}, {"gradients": True}
+    others = {"dtype": torch.float16}, {"heads": 8}, {"size": 128}, {"gradients": True, "heads": 48}
     for other in (*others, {"alike": False}, {"gpu": devices.gpu_like("sm_100")}):
         assert method_for(**call | other) == "chunked"
     assert method_for(**call | {"gpu": devices.gpu_like("sm_90")}) == "fused"
