@@ -44,10 +44,10 @@ def states(inputs, count, span, reverse=False, ends=None, raw=False, scale=1.0, 
     found = torch.zeros(*order, K, V), torch.zeros(*order, K)
     half = inputs[0].dtype == torch.float16
     segments.wkv6_segment_states_kernel[(S * H * (K // 64) * (V // 64) * count,)](
-        *(tiles(x, H * x.shape[3]) for x in inputs),
+        *(tiles(x, H * x.shape[3], segments.TOKENS) for x in inputs),
         None if ends is None else torch.tensor(ends), *found,
         T, H, segments_of, span, int(reverse), count, scale,
-        K, V, reverse, raw, scale != 1, half, segments.STAGES - half, early,
+        K, V, reverse, raw, scale != 1, half, segments.STAGES - half, early, segments.TOKENS,
         num_warps=4,
     )  # fmt: skip
     return found if reverse else [x.transpose(1, 2) for x in found]
@@ -133,7 +133,7 @@ MISTAKES = {
     "x of others in the tail": ("b_x = gl.where(col < rest, b_x, 0.0)", "b_x = b_x"),
     "y of others in the tail": ("if not whole:", "if False:", "values_of"),
     "w of others in the tail": ("if not whole:", "if False:", "decays_by_key"),
-    "a token decays itself": ("token > col)", "token >= col)"),
+    "a token decays itself": ("token > decayed)", "token >= decayed)"),
     "decays of the chunks before": (" + b_past[:, None]", ""),
     "too early an end": ("(b_past < FORGOTTEN", "(b_past < -20.0"),
 }

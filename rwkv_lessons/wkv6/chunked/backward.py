@@ -161,14 +161,14 @@ def gradients(
             chunk_bounds = torch.zeros(slots, 2, dtype=torch.int64, device=device)
     sweeps = [OTHERS if between is None else EACH] * twice + [ALL] * (not on_hopper)
     if on_hopper and in_gluon.USED and sweeps:
-        inputs = [tiles(x, H * x.shape[-1]) for x in (w, r, do)]
+        inputs = [tiles(x, H * x.shape[-1], in_gluon.TOKENS) for x in (w, r, do)]
         first = int(between is None)  # what the first segment adds is then not needed
         run(
             launch_tiles, in_gluon.wkv6_segment_states_kernel,
             (programs[0] // segments * (segments - first), 1, 1), 4,
             (*inputs, cu_seqlens, local, totals),
             (T, H, segments, segment * CHECKPOINT, first, segments - first, scale),
-            (K, V, True, raw_decay, scale != 1, half, in_gluon.STAGES - half, in_gluon.EARLY),
+            (K, V, True, raw_decay, scale != 1, half, in_gluon.STAGES - half, in_gluon.EARLY, in_gluon.TOKENS),
         )  # fmt: skip
         if between is not None:
             run.then(between, local, totals)

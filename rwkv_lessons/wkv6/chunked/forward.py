@@ -205,13 +205,13 @@ def run_forward(
         segment_states = run.empty((S, segments - 1, H, K, V), device)
         segment_decays = run.empty((S, segments - 1, H, K), device)
         if on_hopper and in_gluon.USED:
-            inputs = [tiles(x, H * x.shape[3]) for x in (w, k, v)]
+            inputs = [tiles(x, H * x.shape[3], in_gluon.TOKENS) for x in (w, k, v)]
             run(
                 launch_tiles, in_gluon.wkv6_segment_states_kernel,
                 (programs * NK * (segments - 1), 1, 1), 4,
                 (*inputs, cu_seqlens, segment_states, segment_decays),
                 (T, H, segments, span, 0, segments - 1, 1.0),
-                (K, V, False, raw_decay, False, half, in_gluon.STAGES - half, in_gluon.EARLY),
+                (K, V, False, raw_decay, False, half, in_gluon.STAGES - half, in_gluon.EARLY, in_gluon.TOKENS),
             )  # fmt: skip
         else:
             run(

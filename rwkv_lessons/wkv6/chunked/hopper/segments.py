@@ -44,15 +44,23 @@ USED = False  # no GPU has run it
 STAGES = 4  # chunks in shared memory, one less of float16: two programs share an SM
 EARLY = True
 FORGOTTEN = gl.constexpr(-160.0)  # log2 of what is 0 in float32
-TILES = gl.constexpr(product_of(64))
+TOKENS = 32  # of a chunk
+STATE = gl.constexpr(product_of(64))  # [keys, values]
 SUMS = gl.constexpr(product_of(8))
-ROWS = gl.constexpr(gl.SliceLayout(1, product_of(64)))
+ROWS = gl.constexpr(gl.BlockedLayout([1, 16], [8, 4], [4, 1], [1, 0]))  # [tokens, values]
 
 
 @gluon.jit
 def by_key(s_x):
     """A tile of tokens × keys as keys × tokens."""
-    return s_x.permute((1, 0)).load(TILES)
+    return s_x.permute((1, 0)).load(product_of(s_x.shape[0]))
+
+
+@gluon.jit
+def left_of_state(x):
+    """Pieces of a tile of keys × tokens as a left factor of S."""
+    LEFT: gl.constexpr = gl.DotOperandLayout(0, STATE, 2)
+    return Split(gl.convert_layout(x.high, LEFT), gl.convert_layout(x.low, LEFT))
 
 
 @gluon.jit
@@ -77,26 +85,28 @@ def decays_by_key(s_w, whole, rest, token, RAW: gl.constexpr):
 def values_of(s_y, s_low, whole, rest):
     """y as a right factor, 0 where no token is left; of float16 in two pieces, of which it stores
     the first where y was."""
-    token = gl.arange(0, C, ROWS)[:, None]
+    token = gl.arange(0, s_y.shape[0], gl.SliceLayout(1, ROWS))[:, None]
     if s_y.dtype == gl.float16:
-        b_y = gl.where(token < rest, in_float32(s_y.load(TILES)), 0.0)
-        y = Split(s_y._reinterpret(gl.bfloat16, [C, C], TILE), s_low.index(0))
+        b_y = gl.where(token < rest, in_float32(s_y.load(ROWS)), 0.0)
+        y = Split(s_y._reinterpret(gl.bfloat16, [s_y.shape[0], C], TILE), s_low.index(0))
         store(y, split(b_y))
         fence_async_shared()
         barrier()
         return y
     else:
         if not whole:
-            s_y.store(gl.where(token < rest, s_y.load(TILES), 0.0).to(gl.bfloat16))
+            s_y.store(gl.where(token < rest, s_y.load(ROWS), 0.0).to(gl.bfloat16))
             fence_async_shared()
             barrier()
         return Rounded(s_y)
 
 
 @gluon.jit
-def copy_chunk(inputs, staged, ready, stage, there, row, key_column, value_column):
+def copy_chunk(
+    inputs, staged, ready, stage, there, row, key_column, value_column, TOKENS: gl.constexpr
+):  # fmt: skip
     """Starts the copies of a chunk's tiles of w, x and y, if it is there."""
-    mbarrier.expect(ready.index(stage), 3 * C * C * 2, pred=there)
+    mbarrier.expect(ready.index(stage), 3 * TOKENS * C * 2, pred=there)
     for n in gl.static_range(3):
         tma.async_copy_global_to_shared(
             inputs[n], [row, value_column if n == 2 else key_column],
@@ -111,7 +121,7 @@ def wkv6_segment_states_kernel(
     T, H, segments, span, first_segment, count, scale,
     K: gl.constexpr, V: gl.constexpr, REVERSE: gl.constexpr,
     RAW: gl.constexpr, SCALED: gl.constexpr, HALF: gl.constexpr, STAGES: gl.constexpr,
-    EARLY: gl.constexpr,
+    EARLY: gl.constexpr, TOKENS: gl.constexpr,
 ):  # fmt: skip
     """Of `count` segments of each sequence, from `first_segment` on, of `span` tokens each.
 
@@ -130,25 +140,28 @@ def wkv6_segment_states_kernel(
     start, end = sequence_bounds(cu_seqlens, i_n, T)
     start += (i_g + first_segment).to(gl.int64) * span
     n = gl.minimum(end - start, span).to(gl.int32)
-    first, chunks = start.to(gl.int32), gl.cdiv(n, C)
+    first, chunks = start.to(gl.int32), gl.cdiv(n, TOKENS)
 
     DTYPE: gl.constexpr = gl.float16 if HALF else gl.bfloat16
     SUMMED: gl.constexpr = gl.bfloat16 if RAW else DTYPE  # decays
-    s_w = gl.allocate_shared_memory(DTYPE, [STAGES, C, C], TILE)
-    s_x = gl.allocate_shared_memory(DTYPE, [STAGES, C, C], TILE)
-    s_y = gl.allocate_shared_memory(DTYPE, [STAGES, C, C], TILE)
+    s_w = gl.allocate_shared_memory(DTYPE, [STAGES, TOKENS, C], TILE)
+    s_x = gl.allocate_shared_memory(DTYPE, [STAGES, TOKENS, C], TILE)
+    s_y = gl.allocate_shared_memory(DTYPE, [STAGES, TOKENS, C], TILE)
     s_low = None
     if HALF:
-        s_low = gl.allocate_shared_memory(gl.bfloat16, [1, C, C], TILE)
-    s_weights = gl.allocate_shared_memory(SUMMED, [C, C], TILE)
-    s_ones = gl.allocate_shared_memory(SUMMED, [8, C], TILE)
+        s_low = gl.allocate_shared_memory(gl.bfloat16, [1, TOKENS, C], TILE)
+    TILES: gl.constexpr = product_of(TOKENS)  # [keys, tokens]
+    KEYS: gl.constexpr = gl.SliceLayout(1, TILES)
+    WEIGHTS: gl.constexpr = gl.NVMMASharedLayout(2 * TOKENS, 16, 2)
+    s_weights = gl.allocate_shared_memory(SUMMED, [TOKENS, TOKENS], WEIGHTS)
+    s_ones = gl.allocate_shared_memory(SUMMED, [8, TOKENS], WEIGHTS)
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for stage in gl.static_range(STAGES):
         mbarrier.init(ready.index(stage), count=1)
-    token = gl.arange(0, C, ROWS)[:, None]  # that decays, and that is decayed
-    col = gl.arange(0, C, gl.SliceLayout(0, TILES))[None, :]
-    s_weights.store((token < col if REVERSE else token > col).to(SUMMED))
-    s_ones.store(gl.full([8, C], 1.0, SUMMED, TILES))
+    token = gl.arange(0, TOKENS, gl.SliceLayout(1, ROWS))[:, None]  # that decays
+    decayed = gl.arange(0, TOKENS, gl.SliceLayout(0, ROWS))[None, :]
+    s_weights.store((token < decayed if REVERSE else token > decayed).to(SUMMED))
+    s_ones.store(gl.full([8, TOKENS], 1.0, SUMMED, ROWS))
     fence_async_shared()
     barrier()  # the barriers are there, and the weights
 
@@ -157,20 +170,21 @@ def wkv6_segment_states_kernel(
         c = stage if REVERSE else chunks - 1 - stage
         there = stage < chunks
         copy_chunk(
-            inputs, staged, ready, stage, there, first + c * C, key_column, value_column
+            inputs, staged, ready, stage, there, first + c * TOKENS, key_column, value_column, TOKENS
         )  # fmt: skip
     weights, ones = Rounded(s_weights), Rounded(s_ones.permute((1, 0)))
-    zeros = gl.full([C, C], 0.0, gl.float32, TILES)
+    col = gl.arange(0, TOKENS, gl.SliceLayout(0, TILES))[None, :]
+    zeros = gl.full([C, TOKENS], 0.0, gl.float32, TILES)
     no_sums = gl.full([C, 8], 0.0, gl.float32, SUMS)
-    b_s = gl.full([C, C], 0.0, gl.float32, TILES)
-    b_past = gl.full([C], 0.0, gl.float32, ROWS)
+    b_s = gl.full([C, C], 0.0, gl.float32, STATE)
+    b_past = gl.full([C], 0.0, gl.float32, KEYS)
 
     j, stop = 0, chunks
     while j < stop:
         i, phase = j % STAGES, j // STAGES % 2
-        t = (j if REVERSE else chunks - 1 - j) * C
+        t = (j if REVERSE else chunks - 1 - j) * TOKENS
         rest = n - t
-        whole = rest >= C
+        whole = rest >= TOKENS
         mbarrier.wait(ready.index(i), phase)
         w_left = decays_by_key(s_w.index(i), whole, rest, col, RAW)
         b_x = in_float32(by_key(s_x.index(i)))
@@ -181,19 +195,20 @@ def wkv6_segment_states_kernel(
         y_right = values_of(s_y.index(i), s_low, whole, rest)
         b_sums, b_total = warpgroup_mma_wait(0, deps=(b_sums, b_total) + w_left)[:2]
         b_x *= gl.exp2(b_sums * LOG2E + b_past[:, None])
-        b_past += gl.convert_layout(gl.sum(b_total, 1), ROWS) * (LOG2E / 8)
-        x_left = as_left(split(b_x))
+        b_past += gl.convert_layout(gl.sum(b_total, 1), KEYS) * (LOG2E / 8)
+        x_left = left_of_state(split(b_x))
         b_s = plus_product(b_s, x_left, y_right)
         b_s = warpgroup_mma_wait(0, deps=(b_s,) + x_left)[0]
         after = j + STAGES
         if EARLY:
-            if j % 4 == 3:
+            if j * TOKENS % 256 == 256 - TOKENS:
                 lasts = gl.max(gl.where(b_past < FORGOTTEN, 0, 1), 0)  # NaN does
                 stop = gl.where(lasts == 0, gl.minimum(stop, after), stop)
         barrier()  # all warps have read the tiles
         copy_chunk(
             inputs, staged, ready, i, after < stop,
-            first + (after if REVERSE else chunks - 1 - after) * C, key_column, value_column,
+            first + (after if REVERSE else chunks - 1 - after) * TOKENS, key_column, value_column,
+            TOKENS,
         )  # fmt: skip
         j += 1
 
@@ -203,6 +218,8 @@ def wkv6_segment_states_kernel(
         at = (i_n * H + i_h) * segments + i_g + first_segment
     else:
         at = (i_n * count + i_g) * H + i_h
-    o_k = i_k * C + gl.arange(0, C, ROWS)
-    gl.store(states + at * (K * V) + o_k[:, None] * V + i_v * C + col, b_s)
+    o_s = (i_k * C + gl.arange(0, C, gl.SliceLayout(1, STATE)))[:, None] * V
+    o_s += i_v * C + gl.arange(0, C, gl.SliceLayout(0, STATE))[None, :]
+    gl.store(states + at * (K * V) + o_s, b_s)
+    o_k = i_k * C + gl.arange(0, C, KEYS)
     gl.store(decays + at * K + o_k, b_past, o_k >= 0 if NV == 1 else (o_k >= 0) & (i_v == 0))
