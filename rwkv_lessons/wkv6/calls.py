@@ -22,7 +22,7 @@ def calls(gpu):
         dtype = getattr(torch, kind)
         for N in SIZES:
             if N <= chunked.largest(dtype, gpu):
-                yield from chunked_calls(f"{N} {kind}", N, dtype)
+                yield from chunked_calls(gpu, f"{N} {kind}", N, dtype)
         if dtype != torch.float16:  # kernels without products take it as bfloat16
             for N in SIZES:
                 yield from recurrent_calls(f"{N} {kind}", N, dtype)
@@ -36,7 +36,7 @@ def time_mixing(B, T, H, N, dtype, w_dtype=None):
     return r, k, new(B, T, H, N, dtype=dtype), w, new(H, N, dtype=dtype)
 
 
-def chunked_calls(name, N, dtype):
+def chunked_calls(gpu, name, N, dtype):
     """The longest code: float32 decays to be made of a parameter, in segments; and the shortest."""
 
     def train():
@@ -59,6 +59,14 @@ def chunked_calls(name, N, dtype):
             chunked_backward.gradients(*x, None, None, checkpoints, o, None, 1.0, False)
 
         yield f"wkv6 chunked {name} training", many
+
+        def few():
+            x = time_mixing(*FEW, N, dtype)
+            o, s1, checkpoints = chunked.forward(*x, None, None, 1.0, False, True)
+            chunked_backward.gradients(*x, None, None, checkpoints, o, None, 1.0, False)
+
+        if gpu.is_hopper and dtype != torch.float32:
+            yield f"wkv6 chunked {name} segments training", few
 
 
 def recurrent_calls(name, N, dtype):

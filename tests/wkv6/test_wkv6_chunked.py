@@ -1,5 +1,6 @@
 """The chunked WKV-6 in Triton: every chunk, every decay, several programs along one sequence."""
 
+import itertools
 import math
 
 import pytest
@@ -243,9 +244,11 @@ def test_few_heads_are_cut_into_segments_and_many_are_not():
     many, few = (segments.segments_for(n, 4096, H200.sms) for n in (512, 64))
     assert many == (1, 4096) and few == (4, 1024)
     assert segments.segments_for(1, 100, H200.sms) == (1, 100)
-    for programs in (1, 5, 33, 64, 131):
+    on_hopper = [segments.segments_for(64, T, H200.sms, True) for T in (1023, 1024, 4096, 32768)]
+    assert on_hopper == [(1, 1023), (4, 256), (8, 512), (8, 4096)]
+    for programs, hopper in itertools.product((1, 5, 33, 64, 131), (False, True)):
         for T in (600, 1024, 5000, 32768):
-            n, span = segments.segments_for(programs, T, H200.sms)
+            n, span = segments.segments_for(programs, T, H200.sms, hopper)
             assert (n - 1) * span < T <= n * span and (n == 1 or span % (2 * CHECKPOINT) == 0)
 
 

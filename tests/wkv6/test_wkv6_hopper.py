@@ -30,8 +30,7 @@ PACKED = [0, 1, 1, 70, 262, 262, 391]  # a last chunk of each kind, and sequence
 @pytest.fixture(autouse=True)
 def launched(monkeypatch):
     """The kernel, as launched last."""
-    on_cpu(monkeypatch, chunked.in_gluon, "wkv6_segment_states_kernel")
-    monkeypatch.setattr(chunked.in_gluon, "USED", True)
+    on_cpu(monkeypatch, chunked, "wkv6_segment_states_kernel")
     return on_cpu(monkeypatch, chunked, "wkv6_hopper_kernel")
 
 

@@ -24,8 +24,7 @@ BOUND = FITS.value / LOG2E.value  # of the sum of w over half of a chunk
 @pytest.fixture(autouse=True)
 def fused(monkeypatch):
     """The kernel; it keeps what it was launched with."""
-    on_cpu(monkeypatch, chunked_backward.in_gluon, "wkv6_segment_states_kernel")
-    monkeypatch.setattr(chunked_backward.in_gluon, "USED", True)
+    on_cpu(monkeypatch, chunked_backward, "wkv6_segment_states_kernel")
     return on_cpu(monkeypatch, chunked_backward, "sweep_hopper_kernel")
 
 

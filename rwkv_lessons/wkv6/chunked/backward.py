@@ -25,7 +25,7 @@ from ...runtime.replay import looks, remember, replay
 from ...sequences.arguments import sequences_in
 from ...sequences.spans import count_spans
 from ..autograd import define_backward
-from .hopper import segments as in_gluon
+from .hopper.segments import wkv6_segment_states_kernel
 from .hopper.sweep import sweep_hopper_kernel, weights_and_masks
 from .hopper.tiles import takes_tiles, tiles
 from .pairs import CHUNKS_PER_SEARCH, PairSizes, keys_gradients, values_gradients
@@ -86,7 +86,10 @@ def plan(B, T, H, K, V, sequences, packed, is_float32, raw_decay, on_hopper, gpu
     NK, NV = triton.cdiv(K, sweep[0]), triton.cdiv(V, sweep[1])
     sweeps = sequences * H * NK * NV
     most = chunks // MIN_CHUNKS_PER_SEGMENT
-    segments = max(1, min(TARGET_PROGRAMS * gpu.sms // devices.H200.sms // sweeps, most))
+    segments = TARGET_PROGRAMS * gpu.sms // devices.H200.sms // sweeps
+    if on_hopper and segments >= 8:  # then one round of longer ones is faster than two
+        segments //= 2
+    segments = max(1, min(segments, most))
     if on_hopper and segments == 1:
         segments = segments_for_rounds(sweeps, most, gpu)
     programs = [sweeps * segments]
@@ -160,28 +163,27 @@ def gradients(
         if packed:
             chunk_bounds = torch.zeros(slots, 2, dtype=torch.int64, device=device)
     sweeps = [OTHERS if between is None else EACH] * twice + [ALL] * (not on_hopper)
-    if on_hopper and in_gluon.USED and sweeps:
-        inputs = [tiles(x, H * x.shape[-1], in_gluon.TOKENS) for x in (w, r, do)]
-        first = int(between is None)  # what the first segment adds is then not needed
-        run(
-            launch_tiles, in_gluon.wkv6_segment_states_kernel,
-            (programs[0] // segments * (segments - first), 1, 1), 4,
-            (*inputs, cu_seqlens, local, totals),
-            (T, H, segments, segment * CHECKPOINT, first, segments - first, scale),
-            (K, V, True, raw_decay, scale != 1, half, in_gluon.STAGES - half, in_gluon.EARLY, in_gluon.TOKENS),
-        )  # fmt: skip
-        if between is not None:
-            run.then(between, local, totals)
-        sweeps = []
+    if on_hopper:
+        *keys, of_v, of_o = [tiles(x, H * x.shape[-1], CHECKPOINT) for x in (r, k, w, v, do)]
     for n, which in enumerate(sweeps):
-        run(
-            launch, state_gradients, programs[0], 4,
-            (r, w, checkpoints, do, ds1, local, totals, cu_seqlens, d_checkpoints,
-             dw_across_chunk, decays, chunk_bounds, ds0),
-            (T, H, scale, segment, segments),
-            (sizes, raw_decay, which.value),
-            maxnreg=None if is_float32 else 128,
-        )  # fmt: skip
+        if on_hopper:
+            first = int(between is None)  # what the first segment adds is then not needed
+            run(
+                launch_tiles, wkv6_segment_states_kernel,
+                (programs[0] // segments * (segments - first), 1, 1), 4,
+                (keys[2], keys[0], of_o, cu_seqlens, local, totals),
+                (T, H, segments, segment * CHECKPOINT, first, segments - first, scale),
+                (K, V, True, raw_decay, scale != 1, half),
+            )  # fmt: skip
+        else:
+            run(
+                launch, state_gradients, programs[0], 4,
+                (r, w, checkpoints, do, ds1, local, totals, cu_seqlens, d_checkpoints,
+                 dw_across_chunk, decays, chunk_bounds, ds0),
+                (T, H, scale, segment, segments),
+                (sizes, raw_decay, which.value),
+                maxnreg=None if is_float32 else 128,
+            )  # fmt: skip
         if n == 0 and between is not None:
             run.then(between, local, totals)
 
@@ -193,7 +195,6 @@ def gradients(
             dv = torch.empty((NK, *v.shape), **new)
         du = torch.empty((sequences, H, segments, NK, NV, 64), **new)
         rows, weights = (dr, dk, dv, dw), weights_and_masks(device)
-        *keys, of_v, of_o = [tiles(x, H * x.shape[-1], CHECKPOINT) for x in (r, k, w, v, do)]
         states = checkpoints if half else tiles(checkpoints, V)
         results = [tiles(x, H * x.shape[-1], CHECKPOINT) for x in rows]
         constants.append(weights)

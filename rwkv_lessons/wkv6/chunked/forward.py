@@ -32,8 +32,8 @@ from ..autograd import define_forward, keep_inputs
 from ..doubling import wkv6_doubling
 from ..options import check_call
 from .backward import backward, gradients, in_sum
-from .hopper import segments as in_gluon
 from .hopper.forward import wkv6_hopper_kernel
+from .hopper.segments import wkv6_segment_states_kernel
 from .hopper.tiles import takes_tiles, tiles
 from .segments import segments_for, state_before_segment, wkv6_segments_kernel
 from .sizes import CHECKPOINT, ChunkSizes, largest
@@ -191,8 +191,8 @@ def run_forward(
     NK, half = K // 64, r.dtype == torch.float16  # on Hopper
     on_hopper = takes_tiles((r, k, v, w), V)
     in_parts = on_hopper and NK > 1  # of o, one for each block of keys
-    if in_parts and segment_maps is None:
-        segments, span = segments_for(programs * NK, T, gpu.sms)
+    if on_hopper and segment_maps is None:
+        segments, span = segments_for(programs * NK, T, gpu.sms, on_hopper=True)
     all_programs, groups = programs * segments, -(-span // GROUP)
     keep, scaled = checkpoints is not None, scale != 1
     kind = ("forward", device, r.dtype, w.dtype, u.dtype, sizes, segments > 1, raw_decay)
@@ -204,14 +204,14 @@ def run_forward(
     elif segments > 1:
         segment_states = run.empty((S, segments - 1, H, K, V), device)
         segment_decays = run.empty((S, segments - 1, H, K), device)
-        if on_hopper and in_gluon.USED:
-            inputs = [tiles(x, H * x.shape[3], in_gluon.TOKENS) for x in (w, k, v)]
+        if on_hopper:
             run(
-                launch_tiles, in_gluon.wkv6_segment_states_kernel,
+                launch_tiles, wkv6_segment_states_kernel,
                 (programs * NK * (segments - 1), 1, 1), 4,
-                (*inputs, cu_seqlens, segment_states, segment_decays),
+                (*(tiles(x, H * x.shape[3], CHECKPOINT) for x in (w, k, v)), cu_seqlens,
+                 segment_states, segment_decays),
                 (T, H, segments, span, 0, segments - 1, 1.0),
-                (K, V, False, raw_decay, False, half, in_gluon.STAGES - half, in_gluon.EARLY, in_gluon.TOKENS),
+                (K, V, False, raw_decay, False, half),
             )  # fmt: skip
         else:
             run(

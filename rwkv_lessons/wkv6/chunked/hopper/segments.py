@@ -36,16 +36,18 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from ....runtime.compile_triton import assembled
 from ....sequences.gluon_tiles import raw_decay
 from ....sequences.spans import sequence_bounds
+from ..sizes import CHECKPOINT
 from ..tiles import LOG2E, MIN_LOG_DECAY
 from .factors import Rounded, Split, as_left, plus_product, product, split, store
 from .tiles import TILE, C, at_least, barrier, in_float32, product_of
 
-USED = False  # no GPU has run it
-STAGES = 4  # chunks in shared memory, one less of float16: two programs share an SM
-EARLY = True
+TOKENS = gl.constexpr(CHECKPOINT)  # of a chunk
+STAGES = gl.constexpr(4)  # chunks in shared memory: four programs share an SM
 FORGOTTEN = gl.constexpr(-160.0)  # log2 of what is 0 in float32
-TOKENS = 32  # of a chunk
+TILES = gl.constexpr(product_of(TOKENS.value))  # [keys, tokens]
+KEYS = gl.constexpr(gl.SliceLayout(1, TILES.value))
 STATE = gl.constexpr(product_of(64))  # [keys, values]
+WEIGHTS = gl.constexpr(gl.NVMMASharedLayout(2 * TOKENS.value, 16, 2))
 SUMS = gl.constexpr(product_of(8))
 ROWS = gl.constexpr(gl.BlockedLayout([1, 16], [8, 4], [4, 1], [1, 0]))  # [tokens, values]
 
@@ -53,7 +55,7 @@ ROWS = gl.constexpr(gl.BlockedLayout([1, 16], [8, 4], [4, 1], [1, 0]))  # [token
 @gluon.jit
 def by_key(s_x):
     """A tile of tokens × keys as keys × tokens."""
-    return s_x.permute((1, 0)).load(product_of(s_x.shape[0]))
+    return s_x.permute((1, 0)).load(TILES)
 
 
 @gluon.jit
@@ -85,10 +87,10 @@ def decays_by_key(s_w, whole, rest, token, RAW: gl.constexpr):
 def values_of(s_y, s_low, whole, rest):
     """y as a right factor, 0 where no token is left; of float16 in two pieces, of which it stores
     the first where y was."""
-    token = gl.arange(0, s_y.shape[0], gl.SliceLayout(1, ROWS))[:, None]
+    token = gl.arange(0, TOKENS, gl.SliceLayout(1, ROWS))[:, None]
     if s_y.dtype == gl.float16:
         b_y = gl.where(token < rest, in_float32(s_y.load(ROWS)), 0.0)
-        y = Split(s_y._reinterpret(gl.bfloat16, [s_y.shape[0], C], TILE), s_low.index(0))
+        y = Split(s_y._reinterpret(gl.bfloat16, [TOKENS, C], TILE), s_low.index(0))
         store(y, split(b_y))
         fence_async_shared()
         barrier()
@@ -102,9 +104,7 @@ def values_of(s_y, s_low, whole, rest):
 
 
 @gluon.jit
-def copy_chunk(
-    inputs, staged, ready, stage, there, row, key_column, value_column, TOKENS: gl.constexpr
-):  # fmt: skip
+def copy_chunk(inputs, staged, ready, stage, there, row, key_column, value_column):
     """Starts the copies of a chunk's tiles of w, x and y, if it is there."""
     mbarrier.expect(ready.index(stage), 3 * TOKENS * C * 2, pred=there)
     for n in gl.static_range(3):
@@ -120,8 +120,7 @@ def wkv6_segment_states_kernel(
     w, x, y, cu_seqlens, states, decays,
     T, H, segments, span, first_segment, count, scale,
     K: gl.constexpr, V: gl.constexpr, REVERSE: gl.constexpr,
-    RAW: gl.constexpr, SCALED: gl.constexpr, HALF: gl.constexpr, STAGES: gl.constexpr,
-    EARLY: gl.constexpr, TOKENS: gl.constexpr,
+    RAW: gl.constexpr, SCALED: gl.constexpr, HALF: gl.constexpr,
 ):  # fmt: skip
     """Of `count` segments of each sequence, from `first_segment` on, of `span` tokens each.
 
@@ -150,9 +149,6 @@ def wkv6_segment_states_kernel(
     s_low = None
     if HALF:
         s_low = gl.allocate_shared_memory(gl.bfloat16, [1, TOKENS, C], TILE)
-    TILES: gl.constexpr = product_of(TOKENS)  # [keys, tokens]
-    KEYS: gl.constexpr = gl.SliceLayout(1, TILES)
-    WEIGHTS: gl.constexpr = gl.NVMMASharedLayout(2 * TOKENS, 16, 2)
     s_weights = gl.allocate_shared_memory(SUMMED, [TOKENS, TOKENS], WEIGHTS)
     s_ones = gl.allocate_shared_memory(SUMMED, [8, TOKENS], WEIGHTS)
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -170,7 +166,7 @@ def wkv6_segment_states_kernel(
         c = stage if REVERSE else chunks - 1 - stage
         there = stage < chunks
         copy_chunk(
-            inputs, staged, ready, stage, there, first + c * TOKENS, key_column, value_column, TOKENS
+            inputs, staged, ready, stage, there, first + c * TOKENS, key_column, value_column
         )  # fmt: skip
     weights, ones = Rounded(s_weights), Rounded(s_ones.permute((1, 0)))
     col = gl.arange(0, TOKENS, gl.SliceLayout(0, TILES))[None, :]
@@ -200,15 +196,13 @@ def wkv6_segment_states_kernel(
         b_s = plus_product(b_s, x_left, y_right)
         b_s = warpgroup_mma_wait(0, deps=(b_s,) + x_left)[0]
         after = j + STAGES
-        if EARLY:
-            if j * TOKENS % 256 == 256 - TOKENS:
-                lasts = gl.max(gl.where(b_past < FORGOTTEN, 0, 1), 0)  # NaN does
-                stop = gl.where(lasts == 0, gl.minimum(stop, after), stop)
+        if j % 8 == 7:
+            lasts = gl.max(gl.where(b_past < FORGOTTEN, 0, 1), 0)  # NaN does
+            stop = gl.where(lasts == 0, gl.minimum(stop, after), stop)
         barrier()  # all warps have read the tiles
         copy_chunk(
             inputs, staged, ready, i, after < stop,
             first + (after if REVERSE else chunks - 1 - after) * TOKENS, key_column, value_column,
-            TOKENS,
         )  # fmt: skip
         j += 1
 
