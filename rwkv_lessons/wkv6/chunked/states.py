@@ -12,7 +12,8 @@ segments. A first launch finds what each adds to dS on its own, a second sweeps 
 It reads r, w, do and the forward pass's states and writes as many: 7 tensors of the size of r, in
 16 bits at N = 64. Memory bounds it: 128 registers let four programs share an SM.
 
-Where hopper/sweep.py computes all gradients in its own sweep, the first launch alone is needed.
+On Hopper in 16 bits, hopper/segments.py takes the first launch, and hopper/sweep.py computes all
+gradients in its own sweep.
 """
 
 import triton

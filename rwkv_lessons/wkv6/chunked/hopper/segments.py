@@ -5,15 +5,16 @@ Forward, that is the state after each segment, and in reverse the gradient of th
     S  = Σ_t (k[t] 2^(log2 decays after t, to the segment's end))ᵀ v[t]
     dS = Σ_t (r[t] 2^(log2 decays before t, from the segment's start))ᵀ do[t]
 
-Both are one kernel, in which x stands for k or r and y for v or do. It takes the chunks from where
-nothing has decayed, the last one forward and the first one in reverse, and adds the decays of the
-chunks before to the exponents. A sum of products is then never decayed itself, no factor grows,
-and any decay is right.
+Both are one kernel, in which x stands for k or r and y for v or do. It takes chunks of 32 tokens
+from where nothing has decayed, the last one forward and the first one in reverse, and adds the
+decays of the chunks before to the exponents. A sum of products is then never decayed itself, no
+factor grows, and any decay is right. Once all keys of a block have decayed to less than a float32
+holds, the other chunks would add zeros: they are not read.
 
 Tiles of w and x are loaded transposed, keys × tokens: the sums of decays take w from registers, and
 the state takes x from those in which it was decayed. Nothing computed goes through shared memory,
-but float16's y in two pieces of bfloat16, and a chunk has one barrier. It reads three tensors, for
-all segments but one: memory bounds it, and its copies are STAGES chunks ahead.
+but float16's y in two pieces of bfloat16, and a chunk has one barrier. Each program waits for one
+product after another; four share an SM, and together they read at nearly the rate of a copy.
 
 Symbols in the code, where s_ is in shared memory and b_ in registers:
 
@@ -42,7 +43,6 @@ from .factors import Rounded, Split, as_left, plus_product, product, split, stor
 from .tiles import TILE, C, at_least, barrier, in_float32, product_of
 
 TOKENS = gl.constexpr(CHECKPOINT)  # of a chunk
-STAGES = gl.constexpr(4)  # chunks in shared memory: four programs share an SM
 FORGOTTEN = gl.constexpr(-160.0)  # log2 of what is 0 in float32
 TILES = gl.constexpr(product_of(TOKENS.value))  # [keys, tokens]
 KEYS = gl.constexpr(gl.SliceLayout(1, TILES.value))
@@ -143,6 +143,7 @@ def wkv6_segment_states_kernel(
 
     DTYPE: gl.constexpr = gl.float16 if HALF else gl.bfloat16
     SUMMED: gl.constexpr = gl.bfloat16 if RAW else DTYPE  # decays
+    STAGES: gl.constexpr = 3 if HALF else 4  # chunks in shared memory: four programs share an SM
     s_w = gl.allocate_shared_memory(DTYPE, [STAGES, TOKENS, C], TILE)
     s_x = gl.allocate_shared_memory(DTYPE, [STAGES, TOKENS, C], TILE)
     s_y = gl.allocate_shared_memory(DTYPE, [STAGES, TOKENS, C], TILE)
