@@ -88,14 +88,14 @@ def expected(inputs, do, ds1, lengths=None, scale=1.0, raw=False):
     return torch.autograd.grad(total, leaves, materialize_grads=True)
 
 
-def got(inputs, do, ds1, lengths=None, scale=1.0, raw=False):
+def got(inputs, do, ds1, lengths=None, scale=1.0, raw=False, between=None):
     cu = None
     if lengths is not None:
         cu = torch.tensor([0, *lengths]).cumsum(0).to(DEVICE)
     r, k, v, w, u, s0 = inputs
     plain = [r, k, v, -torch.exp(w.double()) if raw else w, u, s0]
     checkpoints = kept_states(plain, lengths, checkpoints_dtype(r))
-    return gradients(*inputs, cu, checkpoints, do, ds1, scale, raw)
+    return gradients(*inputs, cu, checkpoints, do, ds1, scale, raw, between)
 
 
 def compare(results, expected, tolerance):

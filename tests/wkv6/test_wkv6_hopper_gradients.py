@@ -105,6 +105,23 @@ def test_segments(decay, in_segments, fused):
     assert fused.arguments["segments"] == 5
 
 
+@pytest.mark.parametrize("T", [20, 130])
+def test_what_each_segment_adds_is_there_before_the_sweep(T, in_segments):
+    """Another rank's gradient of the last state may come only then."""
+    inputs, do, ds1 = given(1, T, 1)
+    later, ds0 = torch.zeros_like(ds1), []
+
+    def between(local, totals):
+        later.copy_(ds1)
+        ds0.append(ds1.float())
+        for i in reversed(range(local.shape[2])):
+            ds0.append(ds0[-1] * totals[:, :, i, :, None].exp2() + local[:, :, i])
+
+    results = got(inputs, do, later, between=between)
+    compare(results, expected(inputs, do, ds1), LIMIT)
+    assert (results[5] - ds0[-1]).norm() <= 1e-4 * ds0[-1].norm()
+
+
 def test_no_gradient_of_the_last_state():
     inputs, do, ds1 = given(1, 70, 1)
     check(inputs, do, torch.zeros_like(ds1))
