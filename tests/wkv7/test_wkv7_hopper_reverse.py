@@ -49,9 +49,9 @@ def bfloat16(T, w, H=1, sequences=1):
     return x, do, torch.randn(sequences, H, 64, 64, generator=g)
 
 
-def swept(x, do, ds1, cu_seqlens=None, scale=1.0, decay="log", groups=2, stages=4):
+def swept(x, do, ds1, cu_seqlens=None, scale=1.0, decay="log"):
     r, w, _, _, a, b = x
-    return reverse.state_gradients(r, w, a, b, do, ds1, cu_seqlens, scale, decay, groups, stages)
+    return reverse.state_gradients(r, w, a, b, do, ds1, cu_seqlens, scale, decay)
 
 
 def tiles_in_float64(x, do, ds1, start, end, **options):
@@ -67,9 +67,9 @@ def tiles_in_float64(x, do, ds1, start, end, **options):
     return after, d_state
 
 
-def right(x, do, ds1, got=None, ends=None, limits=LIMITS, groups=2, stages=4, **options):
+def right(x, do, ds1, got=None, ends=None, limits=LIMITS, **options):
     """Whether d_states and ds0 are autograd's; ends: of packed sequences."""
-    d_states, ds0 = got or swept(x, do, ds1, groups=groups, stages=stages, **options)
+    d_states, ds0 = got or swept(x, do, ds1, **options)
     ds1 = torch.zeros_like(ds0) if ds1 is None else ds1
     for n, (start, end) in enumerate(itertools.pairwise(ends or [0, x[0].shape[1]])):
         after, want = tiles_in_float64(x, do, ds1[n : n + 1], start, end, **options)
@@ -87,11 +87,6 @@ def test_tiles_are_autograds():
 @pytest.mark.parametrize("T", [1, 15, 16, 17, 63, 64, 65, 128])
 def test_sequences_of_any_length(T):
     right(*bfloat16(T, -0.1))
-
-
-@pytest.mark.parametrize("T", [20, 300])
-def test_one_group_of_warps_makes_all_maps(T):
-    right(*bfloat16(T, -0.1), groups=1, stages=2)
 
 
 def test_two_sequences():
@@ -156,9 +151,8 @@ def test_equal_keys_without_decay():
     right(x, do, ds1)
 
 
-@pytest.mark.parametrize(("groups", "stages"), [(1, 2), (1, 4), (2, 4)])
 @pytest.mark.parametrize("reverse_order", [False, True])
-def test_either_role_may_run_first(reverse_order, groups, stages, launched, monkeypatch):
+def test_either_role_may_run_first(reverse_order, launched, monkeypatch):
     def launch(programs, tensors, numbers, constants):
         parameters = inspect.signature(reverse.wkv7_reverse_kernel.fn).parameters
         arguments = dict(zip(parameters, (*tensors, *numbers, *constants), strict=True))
@@ -166,7 +160,7 @@ def test_either_role_may_run_first(reverse_order, groups, stages, launched, monk
         assert not seen.faults
 
     monkeypatch.setattr(reverse, "launch", launch)
-    right(*bfloat16(400, -0.1), groups=groups, stages=stages)
+    right(*bfloat16(400, -0.1))
 
 
 MISTAKES = {

@@ -14,10 +14,10 @@ BYTES = gl.constexpr(64 * 64 * 2)  # of a tile
 
 
 @gluon.jit
-def barriers(stages: gl.constexpr = STAGES):
+def barriers():
     """One for each stage."""
-    of_stages = gl.allocate_shared_memory(gl.int64, [stages, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(stages):
+    of_stages = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(STAGES):
         mbarrier.init(of_stages.index(i), count=1)
     return of_stages
 

@@ -20,8 +20,6 @@ products.
 | ds, do, dz, dy      | the same in bfloat16, as left factors                  |
 | s_r, s_a, s_b, s_do | R̃, Ã, B̃ and do of a tile                               |
 | s_rb, s_t           | A_rb and T of its four chunks, in the place of w       |
-
-No GPU has run it, and nothing in the library calls it.
 """
 
 import torch
@@ -51,6 +49,7 @@ from .layouts import (
     PAIRS,
     READ,
     SMALL,
+    STAGES,
     STATE,
     TILE,
     C,
@@ -63,8 +62,6 @@ from .layouts import (
 )
 from .loads import barriers, load_tile, wait_for_tile
 from .maps import by_chunk, clear_tail, decayed, log_decay, store_decays, store_inverse
-
-FEW_REGISTERS = gl.constexpr(168)  # of one program an SM, whose maps two groups of warps make
 
 
 @gluon.jit
@@ -108,17 +105,10 @@ def next_maps(
 
 
 @gluon.jit
-def make_maps(
-    tiles, s_decay, loaded, mapped, n, scale, GROUP: gl.constexpr, GROUPS: gl.constexpr,
-    DECAY: gl.constexpr, SCALED: gl.constexpr,
-):  # fmt: skip
-    """The warps that make maps, from the last tile of n tokens to the first.
-
-    There are one or two groups of four warps; they make those of every other tile.
-    """
-    STAGES: gl.constexpr = s_decay.shape[0]
+def make_maps(tiles, s_decay, loaded, mapped, n, scale, DECAY: gl.constexpr, SCALED: gl.constexpr):
+    """The warps that make maps, from the last tile of n tokens to the first."""
     count = gl.cdiv(n, N)
-    for turn in range(GROUP, count, GROUPS):
+    for turn in range(0, count):
         i, rest = turn % STAGES, n - (count - 1 - turn) * N
         next_maps(
             tiles, s_decay, loaded, i, turn // STAGES % 2, rest, turn // 2**25, scale, DECAY, SCALED
@@ -172,7 +162,7 @@ def apply_chunks(b_ds, tiles, s_decay, i):
     """From dS after the tile in stage i to dS before it, by its maps."""
     r, w, a, b, do = tiles
     s_rb, s_t = pairs_of(w.index(i))
-    s_decays = s_decay._reinterpret(gl.float32, [s_decay.shape[0] * CHUNKS, N], FLAT)
+    s_decays = s_decay._reinterpret(gl.float32, [STAGES * CHUNKS, N], FLAT)
     for j in gl.static_range(CHUNKS - 1, -1, -1):
         b_ds = apply_chunk(
             b_ds, r.index(i), a.index(i), b.index(i), do.index(i), s_rb, s_t,
@@ -204,20 +194,17 @@ def apply_maps(tensors, shared, place, has_ds1, i_s, scale, DECAY: gl.constexpr)
     tiles, s_ds, s_decay, loaded, mapped = shared
     start, n, column, step, state_row = place
     b_ds = first_state(ds1, has_ds1, i_s)
-    STAGES: gl.constexpr = s_decay.shape[0]
     count = gl.cdiv(n, N)
     for turn in range(0, count):
         i, first = turn % STAGES, (count - 1 - turn) * N
-        s_ds.index(turn % 2).store(rounded(b_ds))
+        s_ds.index(i).store(rounded(b_ds))
         mbarrier.wait(mapped.index(i), turn // STAGES % 2)
         at, tokens = (start + first) * step + column, gl.minimum(n - first, N)
         b_ds = apply_tile(b_ds, rows, tiles, s_decay, i, at, step, tokens, scale, DECAY)
         fence_async_shared()
         tma.store_wait(0)  # dS of the turn before has left
         barrier()  # all warps' parts of dS are stored, and all have read the tiles of this stage
-        tma.async_copy_shared_to_global(
-            d_states, [state_row + first // N * step, 0], s_ds.index(turn % 2)
-        )
+        tma.async_copy_shared_to_global(d_states, [state_row + first // N * step, 0], s_ds.index(i))
         row = (start + first).to(gl.int32) - STAGES * N
         load_tile(described, tiles, loaded, i, row, column, first >= STAGES * N)
     tma.store_wait(0)
@@ -229,7 +216,7 @@ def apply_maps(tensors, shared, place, has_ds1, i_s, scale, DECAY: gl.constexpr)
 def wkv7_reverse_kernel(
     r, w, a, b, do, r_rows, w_rows, a_rows, b_rows, do_rows, ds1, cu_seqlens, d_states, ds0,
     has_ds1, T, H, scale,
-    DECAY: gl.constexpr, SCALED: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr,
+    DECAY: gl.constexpr, SCALED: gl.constexpr,
 ):  # fmt: skip
     """r, w, a, b and do are descriptors of [tokens, H·64]; *_rows are the same tensors, for tiles
     whose decays are too strong. d_states describes [tiles · H · values, keys]. ds1, ds0:
@@ -243,12 +230,10 @@ def wkv7_reverse_kernel(
     s_a = gl.allocate_shared_memory(gl.bfloat16, [STAGES, N, N], TILE)
     s_b = gl.allocate_shared_memory(gl.bfloat16, [STAGES, N, N], TILE)
     s_do = gl.allocate_shared_memory(gl.bfloat16, [STAGES, N, N], TILE)
-    s_ds = gl.allocate_shared_memory(gl.bfloat16, [2, N, N], TILE)
+    s_ds = gl.allocate_shared_memory(gl.bfloat16, [STAGES, N, N], TILE)
     s_decay = gl.allocate_shared_memory(gl.float32, [STAGES, CHUNKS * N], FLAT)
-    loaded = (
-        barriers(STAGES), barriers(STAGES), barriers(STAGES), barriers(STAGES), barriers(STAGES),
-    )  # fmt: skip
-    mapped = barriers(STAGES)
+    loaded = barriers(), barriers(), barriers(), barriers(), barriers()
+    mapped = barriers()
     fence_async_shared()
     barrier()  # the barriers are there
     state_row = ((first_span(cu_seqlens, start, i_n, T, N) * H + i_h) * N).to(gl.int32)
@@ -257,38 +242,25 @@ def wkv7_reverse_kernel(
     i_s = (i_n * H + i_h) * N * N
     first = gl.cdiv(n, N) * N - N
     row = (start + first).to(gl.int32)
-    for i in gl.static_range(STAGES):
-        load_tile(described, tiles, loaded, i, row - i * N, column, i * N < n)
+    load_tile(described, tiles, loaded, 0, row, column, 0 < n)
+    load_tile(described, tiles, loaded, 1, row - N, column, N < n)
     tensors, shared = (described, rows, ds1, d_states, ds0), (tiles, s_ds, s_decay, loaded, mapped)
-    if GROUPS == 1:
-        gl.warp_specialize(
-            [
-                (apply_maps, (tensors, shared, place, has_ds1, i_s, scale, DECAY)),
-                (make_maps, (tiles, s_decay, loaded, mapped, n, scale, 0, 1, DECAY, SCALED)),
-            ],
-            [4],
-            [MAP_REGISTERS],
-        )
-    else:
-        gl.warp_specialize(
-            [
-                (apply_maps, (tensors, shared, place, has_ds1, i_s, scale, DECAY)),
-                (make_maps, (tiles, s_decay, loaded, mapped, n, scale, 0, 2, DECAY, SCALED)),
-                (make_maps, (tiles, s_decay, loaded, mapped, n, scale, 1, 2, DECAY, SCALED)),
-            ],
-            [4, 4],
-            [FEW_REGISTERS, FEW_REGISTERS],
-        )
+    gl.warp_specialize(
+        [
+            (apply_maps, (tensors, shared, place, has_ds1, i_s, scale, DECAY)),
+            (make_maps, (tiles, s_decay, loaded, mapped, n, scale, DECAY, SCALED)),
+        ],
+        [4],
+        [MAP_REGISTERS],
+    )
 
 
-def state_gradients(r, w, a, b, do, ds1, cu_seqlens, scale, decay, groups=1, stages=2):
+def state_gradients(r, w, a, b, do, ds1, cu_seqlens, scale, decay):
     """dS after each 64 tokens of a sequence, and the gradient of s0.
 
     Args:
         r, w, a, b: `[B, T, H, 64]` in bfloat16, as `wkv7` takes them; do: the gradient of o.
         ds1: that of s1, `[S, H, 64, 64]` in float32; None counts as zeros.
-        groups: how many times four warps make maps, 1 or 2; stages: how many tiles are in shared
-            memory. With more than one or two of them, an SM has room for one program only.
 
     Returns:
         d_states in bfloat16, `[spans, H, V, K]`, in the order of sequences/spans.py, as forward.py
@@ -296,7 +268,7 @@ def state_gradients(r, w, a, b, do, ds1, cu_seqlens, scale, decay, groups=1, sta
     """
     if r.is_cuda and r.get_device() != torch.cuda.current_device():
         with torch.cuda.device(r.device):
-            return state_gradients(r, w, a, b, do, ds1, cu_seqlens, scale, decay, groups, stages)
+            return state_gradients(r, w, a, b, do, ds1, cu_seqlens, scale, decay)
     inputs = [aligned(x) for x in (r, w, a, b, do)]
     (_, T, H, K), V, S = r.shape, do.shape[3], sequences_in(r, cu_seqlens)
     d_states = r.new_empty((spans_of(r, cu_seqlens), H, V, K))
@@ -307,11 +279,11 @@ def state_gradients(r, w, a, b, do, ds1, cu_seqlens, scale, decay, groups=1, sta
          None if cu_seqlens is None else cu_seqlens.contiguous(),
          tiles_of(d_states.view(-1, 1, K)), ds0),
         (int(ds1 is not None), T, H, scale),
-        (FORMS[decay], scale != 1.0, groups, stages),
+        (FORMS[decay], scale != 1.0),
     )  # fmt: skip
     return d_states, ds0
 
 
 def launch(programs, tensors, numbers, constants):
-    grid, registers = (programs, 1, 1), FEW_REGISTERS.value if constants[-2] == 2 else REGISTERS
-    launch_tiles(wkv7_reverse_kernel, grid, 4, tensors, numbers, constants, maxnreg=registers)
+    grid, options = (programs, 1, 1), {"maxnreg": REGISTERS}
+    launch_tiles(wkv7_reverse_kernel, grid, 4, tensors, numbers, constants, **options)
