@@ -16,7 +16,7 @@ tokens from u on. The first terms decay to the tile's end: they count for tokens
 does S ⊙ dS̃. What cancels was computed from the same bfloat16 factors.
 
 A tile that decays by more than e^FITS is marked, and computed token by token in a second launch
-(strong.py). Nothing in the library calls this: no GPU has run it.
+(strong.py).
 """
 
 from typing import NamedTuple
@@ -53,6 +53,7 @@ from .products import (
     log_decays,
     lower,
     plus_in_chunks,
+    store_log_decays,
     store_tile,
     sums_of_decays,
     times,
@@ -115,6 +116,7 @@ def wkv7_tile_gradients_kernel(
             mbarrier.invalidate(loaded.index(n))
         if left < N:
             clear(s_r, s_w, s_k, s_v, s_a, s_b, s_do, left, FORM.DECAY)
+        store_log_decays(s_w, FORM.DECAY)
         b_w = log_decays(s_w, FORM.DECAY)
         b_total = gl.sum(b_w, 0) * LOG2E
         mild = True
@@ -163,11 +165,8 @@ def decay_tile(s_r, s_w, s_k, s_a, s_b, s_s, s_ds, b_total, scale, zero, FORM: g
     ds = rounded(widened(s_ds.load(STATE)) * gl.exp2(b_total)[None, :])
     b_across = gl.sum(widened(s_s.load(STATE)) * widened(ds), 0)
     s_ds.store(ds)
-    s_high = gl.allocate_shared_memory(gl.bfloat16, [N, N], TILE)
-    s_low = gl.allocate_shared_memory(gl.bfloat16, [N, N], TILE)
-    b_w = log_decays(s_w, FORM.DECAY)
-    b_before = sums_of_decays(s_w, b_w, s_high, s_low, zero, FORM.DECAY)
-    b_after = b_before + b_w * LOG2E
+    b_before = sums_of_decays(s_w, zero, FORM.DECAY)
+    b_after = b_before + log_decays(s_w, FORM.DECAY) * LOG2E
     a = rounded(widened(s_a.load(STATE)) * gl.exp2(b_before))
     s_a.store(a)
     s_r.store(rounded(widened(s_r.load(STATE)) * scaled(gl.exp2(b_after), scale, FORM)))
@@ -296,8 +295,7 @@ def gradients_of_tile(
     s_ak.store(rounded(b_dv))
     store_tile(dv, dv_rows, s_ak, place)
 
-    b_w = log_decays(s_w, FORM.DECAY)
-    b_before = sums_of_decays(s_w, b_w, s_t, s_x, zero_of(row, 5), FORM.DECAY)
+    b_before = sums_of_decays(s_w, zero_of(row, 5), FORM.DECAY)
     b_da = read_gradients(s_dy, s_s, s_v, s_z, s_k, s_b, s_t, s_x, False, zero_of(row, 6))
     b_of_a = b_da * widened(s_a.load(STATE))
     s_dy.store(rounded(b_da * gl.exp2(b_before)))
@@ -318,7 +316,9 @@ def gradients_of_tile(
     b_later = b_own + b_of_a
     b_own += s_across.load(gl.SliceLayout(0, STATE))[None, :]
     b_dw = sums_over_tokens(b_own, b_later, s_do, s_x, s_z, s_v, zero_of(row, 8))
-    s_w.store(rounded(gradient_of_w(b_dw, log_decays(s_w, FORM.DECAY), FORM.DECAY)))
+    b_dw = gradient_of_w(b_dw, log_decays(s_w, FORM.DECAY), FORM.DECAY)
+    barrier()
+    s_w.store(rounded(b_dw))
     store_tile(dw, dw_rows, s_w, place)
     tma.store_wait(0)
 
