@@ -70,10 +70,6 @@ def _parser():
     wide.add_argument("--quick", action="store_true", help="compile and check, but time nothing")
     wide.set_defaults(command=_on("wkv6_wide:command", "trials"))
 
-    clusters = commands.add_parser("mla-cluster", help="try MLA decode in clusters of two blocks")
-    clusters.add_argument("--quick", action="store_true", help="compile and check, time nothing")
-    clusters.set_defaults(command=_on("mla_cluster:command", "trials"))
-
     ceilings = commands.add_parser("ceilings", help="measure what this GPU can do at most")
     _add_record(ceilings)
     ceilings.set_defaults(command=_on("run:measure_ceilings"))

@@ -10,14 +10,15 @@ from support.mla_problem import in_float64, problem, relative_error  # noqa: E40
 
 from rwkv_lessons.mla import mla_absorbed, mla_decode  # noqa: E402
 from rwkv_lessons.mla.decode import forward as decode  # noqa: E402
+from rwkv_lessons.mla.decode import turns  # noqa: E402
 from rwkv_lessons.mla.decode.combine import (  # noqa: E402
     combine_hopper_kernel,
     pieces_in_flight,
 )
 from rwkv_lessons.mla.decode.hopper import decode_hopper_kernel  # noqa: E402
 from rwkv_lessons.mla.decode.programs import DecodeSizes  # noqa: E402
-from rwkv_lessons.mla.decode.roles import STAGES, decode_roles_kernel  # noqa: E402
 from rwkv_lessons.mla.decode.splits import combine_columns, combine_tile, splits_for  # noqa: E402
+from rwkv_lessons.mla.decode.turns import decode_turns_kernel  # noqa: E402
 from rwkv_lessons.runtime import devices  # noqa: E402
 from warplens.compiled.assembly import assembly, can_compile
 from warplens.gluon import OnCPU
@@ -204,17 +205,25 @@ def hopper(monkeypatch):
     """On the CPU what an H200 would be given: the Gluon kernel, as it is written."""
     launch, launched = decode.launch, []
 
+    def in_turns(kernel, grid, warps, tensors, numbers, constants):
+        launched.append(kernel)
+        OnCPU(kernel, keeps=False).run(grid, warps, (*tensors, *numbers, *constants))
+
     def on_cpu(kernel, programs, warps, tensors, numbers, constants, **options):
         launched.append(kernel)
-        if kernel in (decode_hopper_kernel, decode_roles_kernel, combine_hopper_kernel):
+        if kernel in (decode_hopper_kernel, combine_hopper_kernel):
             OnCPU(kernel, keeps=False).run((programs,), warps, (*tensors, *numbers, *constants))
         else:  # the interpreter starts nothing before something else is over
             launch(kernel, programs, warps, tensors, numbers, (*constants[:-1], False))
 
+    empty = torch.empty
+
     def full_of_nan(*sizes, **options):
-        return torch.full(*sizes, math.nan, **options)
+        x = empty(*sizes, **options)
+        return x if x.is_meta else x.fill_(math.nan)
 
     monkeypatch.setattr(decode, "launch", on_cpu)
+    monkeypatch.setattr(turns, "launch_tiles", in_turns)
     monkeypatch.setattr(decode.torch, "empty", full_of_nan)
     monkeypatch.setattr(devices, "gpu_of", lambda device: devices.H200)
     return launched
@@ -226,7 +235,8 @@ def hopper(monkeypatch):
 @pytest.mark.parametrize("page_size", [None, 16])
 def test_hopper_waits_for_what_it_reads(M, H, R, P, page_size, splits, hopper, monkeypatch):
     monkeypatch.setattr(decode, "splits_for", lambda *_: splits)
-    kernel = decode_roles_kernel if R == 512 else decode_hopper_kernel
+    in_turns = R == 512 and page_size is None
+    kernel = decode_turns_kernel if in_turns else decode_hopper_kernel
     which = {"R": R, "P": P, "dtype": torch.float16, "absorbed": True}
     lengths = [321, 257, 65, 64, 2, 0]
     check(*problem(6, M, H, 321, lengths=lengths, page_size=page_size, **which))
@@ -248,7 +258,7 @@ def test_tiles_of_pages(M, H, dtype, page_size, splits, hopper, monkeypatch):
     lengths = [449, 257, 65, 64, 63, 2, 1, 0] if M == 1 else [130, 3, 192, 0]
     which = {"lengths": lengths, "page_size": page_size, "dtype": dtype, **DEEPSEEK}
     check(*problem(len(lengths), M, H, max(lengths), **which))
-    assert hopper[0] is decode_roles_kernel
+    assert hopper[0] is decode_turns_kernel
 
 
 @ON_CPU
@@ -265,7 +275,7 @@ def test_tiles_of_pages_that_sequences_share(hopper, monkeypatch):
     for x in (wide[:, : table.shape[1]], wide.T.contiguous().T, wide):
         found = kernels(tensors, keywords | {"block_table": x})
         assert all(map(torch.equal, found, plain))
-    assert {x.__name__ for x in hopper} == {"decode_roles_kernel", "combine_hopper_kernel"}
+    assert {x.__name__ for x in hopper} == {"decode_turns_kernel", "combine_hopper_kernel"}
 
 
 @ON_CPU
@@ -274,7 +284,7 @@ def test_tiles_of_pages_with_silent_and_loud_scores(loud, hopper, monkeypatch):
     monkeypatch.setattr(decode, "splits_for", lambda *_: 1)
     which = {"lengths": [300], "page_size": 64, "loud": loud, **DEEPSEEK}
     check(*problem(1, 1, 20, 300, dtype=torch.float16, **which))
-    assert hopper[0] is decode_roles_kernel
+    assert hopper[0] is decode_turns_kernel
 
 
 @ON_CPU
@@ -289,7 +299,7 @@ def test_tiles_of_pages_apart_from_each_other(hopper, monkeypatch):
     room[:, :64] = latent
     tensors[2:4] = room[:, :64], k_rope.contiguous()
     assert all(map(torch.equal, kernels(tensors, keywords), plain))
-    assert {x.__name__ for x in hopper} == {"decode_roles_kernel", "combine_hopper_kernel"}
+    assert {x.__name__ for x in hopper} == {"decode_turns_kernel", "combine_hopper_kernel"}
 
 
 @ON_CPU
@@ -298,7 +308,7 @@ def test_other_pages_are_looked_up_token_by_token(page_size, left_padding, hoppe
     monkeypatch.setattr(decode, "splits_for", lambda *_: 1)
     which = {"lengths": [150, 65], "page_size": page_size, "left_padding": left_padding, **DEEPSEEK}
     check(*problem(2, 1, 20, 150, dtype=torch.float16, **which))
-    assert hopper[0] is decode_roles_kernel
+    assert hopper[0] is decode_hopper_kernel
 
 
 @pytest.mark.skipif(not can_compile(decode_hopper_kernel), reason="nothing to compile with here")
@@ -310,21 +320,6 @@ def test_hopper_computes_every_score_once():
     assert code.count("HMMA") == 0
     # 255 registers a thread are all there are: some addresses do not find room.
     assert code.spill_stores <= 64
-
-
-@pytest.mark.skipif(not can_compile(decode_roles_kernel), reason="nothing to compile with here")
-@pytest.mark.parametrize("page_size", [0, 16, 64])
-def test_roles_find_room_in_their_registers(page_size):
-    sizes = {"STAGES": STAGES, "w_h": 128 * 512, "CHUNKS": 64}
-    code = machine_code(
-        decode_roles_kernel, 128, 512, 64, page_size, "*bf16", more_sizes=sizes, num_warps=4
-    )
-    # The scores of 64 tokens by one warpgroup; half of the columns of the sum by each of two.
-    assert code.count("HGMMA.64x64x16") == (512 + 64) // 16
-    assert code.count("HGMMA.64x128x16") == 2 * 64 // 16
-    assert code.count("HMMA") == 0
-    assert code.spill_stores <= (16 if page_size == 16 else 0)  # addresses of the warps that load
-    assert code.shared_bytes <= devices.H200.shared_bytes
 
 
 @pytest.mark.skipif(not can_compile(combine_hopper_kernel), reason="nothing to compile with here")

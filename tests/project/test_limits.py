@@ -20,7 +20,6 @@ EXCEPTIONS = {
     ("wkv6/chunked/hopper/forward.py", "wkv6_hopper_kernel"): "lesson 21 traces it, by these names",
     ("wkv6/recurrent/backward.py", "wkv6_recurrent_bwd_kernel"): "17 tensors, and 7 numbers",
     ("wkv7/recurrent/backward.py", "wkv7_recurrent_bwd_kernel"): "19 tensors, and 7 numbers",
-    ("mla/decode/roles.py", "decode_roles_kernel"): "w_v beside 24, which it brings to the L2",
 }
 
 

@@ -84,10 +84,10 @@ def test_hoppers_shapes_fill_an_h200_with_hoppers_kernels():
 
 
 def test_a_program_of_latent_attention_takes_many_tiles_of_tokens():
-    """On an H200, of the kernel with roles, in which two tiles at a time wait in shared memory."""
+    """On an H200, of the kernel in turns, in which two tiles at a time wait in shared memory."""
     pytest.importorskip("triton")
-    from rwkv_lessons.mla.decode.roles import RANK_AND_ROPE as SIZES
     from rwkv_lessons.mla.decode.splits import decode_tile, splits_for
+    from rwkv_lessons.mla.decode.turns import RANK_AND_ROPE as SIZES
 
     most = {}
     for case in table(["mla / decode / bfloat16"]):

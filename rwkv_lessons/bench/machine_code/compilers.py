@@ -36,7 +36,7 @@ KERNELS = (
     ("WKV-7, chunks' maps", "wkv7_maps_kernel", "wkv7 chunked 64 bfloat16 raw training", 0),
     ("WKV-7, sweep", "wkv7_sweep_kernel", "wkv7 chunked 64 bfloat16 raw training", 0),
     ("WKV-7, gradients", "wkv7_chunk_gradients_kernel", "wkv7 chunked 64 bfloat16 raw training", 1),
-    ("MLA, a step (Gluon)", "decode_roles_kernel", "mla decode R=512 bfloat16, 40 heads, pages", 0),
+    ("MLA, a step (Gluon)", "decode_turns_kernel", "mla decode R=512 bfloat16, 40 heads, pages", 0),
     ("MLA, a prompt", "attend_kernel", "mla prefill 192 bfloat16", 0),
     ("time-x", "timex_toeplitz_kernel", "timex toeplitz bfloat16", 0),
 )

@@ -14,7 +14,7 @@ NONE = 0, 0
 MOST = """
                                                      sm_80   sm_86   sm_89    sm_90  sm_100  sm_120
 mla.decode.forward.decode_kernel                     4:692   2:680   2:680    2:684   2:684   2:436
-mla.decode.hopper.decode_hopper_kernel                   -       -       -     2:52       -       -
+mla.decode.hopper.decode_hopper_kernel                   -       -       -     4:52       -       -
 mla.prefill.backward.keys_kernel                    6:1164  4:1016  4:1016   2:3692  2:2788  2:2784
 mla.prefill.backward.queries_kernel                  3:208    1:40    1:40   2:2704  4:2084  4:2112
 mla.prefill.forward.attend_kernel                    4:828   4:500   4:500  11:4676 14:1552 16:1536

@@ -9,7 +9,7 @@ space, and the log-sum-exp that says what the part weighs:
 
 The second kernel takes a head and some rows, adds the parts up and multiplies by that head's w_v,
 which is then read once and not once a split. Parts are float32; log-sum-exps are in base 2. On
-Hopper both are in Gluon where sizes suit: hopper.py, for DeepSeek's roles.py, and combine.py.
+Hopper both are in Gluon where sizes suit: hopper.py, for DeepSeek's turns.py, and combine.py.
 
 What bounds it: the cache is read once, B·N·(R + P) elements, up to about 100 rows; beyond, it is
 the arithmetic, 2(2R + P) flops for each row and token, padded to a tile's rows.
@@ -29,7 +29,7 @@ from ...runtime.operators import call
 from ...runtime.plain import launches_directly
 from ..absorbed import absorb, absorbed
 from ..arguments import LARGEST_RANK, check_arguments
-from . import roles
+from . import turns
 from .combine import ROWS, WARPS, combine_hopper_kernel, pieces_in_flight
 from .hopper import RANKS, ROPE_SIZES, decode_hopper_kernel
 from .programs import (
@@ -210,21 +210,22 @@ def forward(q, q_rope, latent, k_rope, w_v, scale, lengths, left_padding, block_
     overlap = gpu.capability >= (9, 0)  # the second kernel is launched while the first runs
     sizes = (unit, H, R, P, latent.stride(1), k_rope.stride(1), page_size, *tile[:2], overlap)
     tensors = (q, q_rope, latent, k_rope, lengths, left_padding, block_table, parts, part_lse)
-    if unit == 16 and gpu.capability == (9, 0) and for_hopper(tile, q, q_rope, latent, k_rope):
-        kernel, warps = decode_hopper_kernel, tile.warps
-        if (R, P) == roles.RANK_AND_ROPE:
-            kernel, warps, tensors = roles.decode_roles_kernel, 4, (*tensors, w_v)
-            weights = w_v.stride(0), roles.chunks(w_v)
-            sizes = (*sizes, BR, BP, roles.STAGES, precision, *weights)
+    hopper = unit == 16 and gpu.capability == (9, 0) and for_hopper(tile, q, q_rope, latent, k_rope)
+    if hopper and turns.takes(q, q_rope, latent, k_rope, page_size, left_padding):
+        turns.attend(
+            q, q_rope, latent, k_rope, lengths, left_padding, block_table, parts, part_lse, w_v,
+            scale * LOG2E, N, page_size, programs * splits,
+        )  # fmt: skip
     else:
-        kernel, warps = decode_kernel, tile.warps
-        sizes = (*sizes, BR, BP, tile.stages, precision)
-    launch(
-        kernel, programs * splits, warps, tensors,
-        (scale * LOG2E, *[stride // unit for stride in strides],
-         0 if block_table is None else block_table.stride(0), latent.shape[0], M, N, splits),
-        (DecodeSizes(*sizes),),
-    )  # fmt: skip
+        kernel, warps = decode_hopper_kernel, tile.warps
+        if not hopper:
+            kernel, sizes = decode_kernel, (*sizes, BR, BP, tile.stages, precision)
+        launch(
+            kernel, programs * splits, warps, tensors,
+            (scale * LOG2E, *[stride // unit for stride in strides],
+             0 if block_table is None else block_table.stride(0), latent.shape[0], M, N, splits),
+            (DecodeSizes(*sizes),),
+        )  # fmt: skip
     numbers, pointers = (B * M, splits), (parts, part_lse, w_v, o, lse)
     stages = pieces_in_flight(R, V, gpu) if whole_rows(w_v) else 0
     if stages and q.dtype != torch.float32:

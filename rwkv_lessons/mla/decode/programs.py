@@ -31,8 +31,6 @@ class DecodeSizes(NamedTuple):
     BP: int = 0
     STAGES: int = 0
     PRECISION: str | None = None
-    w_h: int = 0  # the stride of a head of w_v
-    CHUNKS: int = 0  # of 2 KB, of a head of w_v
 
 
 @triton.jit
