@@ -66,10 +66,6 @@ def _parser():
     _add_record(first)
     first.set_defaults(command=_on("run:time_first_calls"))
 
-    wide = commands.add_parser("wkv6-wide", help="try RWKV-6 with heads of 128, a head a program")
-    wide.add_argument("--quick", action="store_true", help="compile and check, but time nothing")
-    wide.set_defaults(command=_on("wkv6_wide:command", "trials"))
-
     ceilings = commands.add_parser("ceilings", help="measure what this GPU can do at most")
     _add_record(ceilings)
     ceilings.set_defaults(command=_on("run:measure_ceilings"))

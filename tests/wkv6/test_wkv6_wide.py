@@ -6,16 +6,17 @@ import math
 
 import pytest
 import torch
-from support.gluon_on_cpu import Mutable
+from support.gluon_on_cpu import on_cpu
 from support.wkv6_cases import make, near
-from support.wkv6_chunks import NAMES, expected
+from support.wkv6_chunks import NAMES, expected, fresh_tiles, in_segments  # noqa: F401
 from support.wkv6_hopper import bfloat16  # noqa: F401
 from support.wkv6_options import interpreted, packed, raw_of
 
-from rwkv_lessons.wkv6.chunked.hopper import wide as hopper
+from rwkv_lessons.wkv6.chunked import forward as chunked
 from rwkv_lessons.wkv6.chunked.hopper.strong import NEAR_DECAY
 from rwkv_lessons.wkv6.chunked.sizes import CHECKPOINT
 from rwkv_lessons.wkv6.chunked.tiles import FITS_TO_END, LOG2E
+from warplens.compiled.functions import plain
 from warplens.gluon.run import watch
 
 pytestmark = interpreted
@@ -29,14 +30,11 @@ PACKED = [0, 1, 1, 70, 134, 200]
 @pytest.fixture(autouse=True)
 def launched(monkeypatch):
     """The kernel, as launched last."""
-    kernel = Mutable(hopper.wkv6_wide_kernel)
+    return on_cpu(monkeypatch, chunked, "wkv6_wide_kernel")
 
-    def launch(programs, registers, *args):
-        kernel[(programs,)](*args, registers, num_warps=4)
 
-    monkeypatch.setattr(hopper, "launch", launch)
-    monkeypatch.setattr(hopper, "takes", lambda *_: True)
-    return kernel
+def results(x, cu_seqlens=None, scale=1.0, raw_decay=False, keep=False):
+    return chunked.forward(*x, cu_seqlens, scale, raw_decay, keep)
 
 
 def wide(T, w):
@@ -45,7 +43,7 @@ def wide(T, w):
 
 def right(x, few=1.05, **options):
     limits = {name: few * limit for name, limit in LIMITS.items()}
-    near(hopper.wkv6_wide(*x, **options), expected(x, **options), limits, NAMES)
+    near(results(x, **options), expected(x, **options), limits, NAMES)
 
 
 def states(x, every):
@@ -88,7 +86,7 @@ def test_packed_sequences(raw_decay, keep):
     for y in x[:4]:
         y[:, 70:134] = math.nan  # which belongs to one sequence alone
     options = {"cu_seqlens": cu_seqlens, "scale": 0.7, "raw_decay": raw_decay}
-    o, s1, *kept = hopper.wkv6_wide(*x, **options, keep=keep)
+    o, s1, *kept = results(x, **options, keep=keep)
     assert o[:, 70:134].isnan().all() and s1[3].isnan().all()
     for i, (start, end) in enumerate(itertools.pairwise(PACKED)):
         y = [*(z[:, start:end] for z in x[:4]), x[4], x[5][i : i + 1]]
@@ -104,7 +102,7 @@ def test_packed_sequences(raw_decay, keep):
 @pytest.mark.parametrize("w", ["mixed", -0.1])
 def test_states_are_kept(w):
     x = wide(170, w)
-    o, s1, kept = hopper.wkv6_wide(*x, keep=True)
+    o, s1, kept = results(x, keep=True)
     near((o, s1), expected(x), LIMITS, NAMES)
     near([kept], [states(x, CHECKPOINT).flatten(0, 1)], ROUNDED, ["states"])
 
@@ -113,22 +111,27 @@ def faults(launched, monkeypatch, x, reverse):
     """What the simulator finds, with roles in one order or the other; o and s1."""
     found = []
 
-    def launch(programs, registers, *args):
-        parameters = inspect.signature(hopper.wkv6_wide_kernel.fn).parameters
-        named = dict(zip(parameters, (*args, registers), strict=True))
-        found.extend(watch(launched.kernel, (programs,), named, reverse=reverse).faults)
+    def launch(kernel, grid, num_warps, tensors, numbers, constants, **for_the_compiler):
+        parameters = inspect.signature(plain(kernel.kernel)).parameters
+        named = dict(zip(parameters, (*tensors, *numbers, *constants), strict=True))
+        found.extend(watch(kernel.kernel, grid, named, reverse=reverse).faults)
 
-    monkeypatch.setattr(hopper, "launch", launch)
-    return found, hopper.wkv6_wide(*x)
+    monkeypatch.setattr(chunked, "launch_tiles", launch)
+    return found, results(x)[:2]
+
+
+def test_segments_of_a_sequence(monkeypatch):
+    in_segments(monkeypatch, 2)
+    right(wide(200, -0.1))
 
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_either_role_may_run_first(reverse, launched, monkeypatch):
     x = wide(330, -0.1)
     x[3][:, 70:80, :, ::3] = -math.inf
-    found, results = faults(launched, monkeypatch, x, reverse)
+    found, got = faults(launched, monkeypatch, x, reverse)
     assert not found
-    near(results, expected(x), LIMITS, NAMES)
+    near(got, expected(x), LIMITS, NAMES)
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,17 @@
 """The reverse sweep for heads of 128 in Gluon, as it is written, on the CPU."""
 
+import inspect
+
 import pytest
 import torch
-from support.gluon_on_cpu import Mutable
-from support.wkv6_gradients import checkpoints_dtype, compare, draw, expected, kept_states
+from support.gluon_on_cpu import on_cpu
+from support.wkv6_gradients import compare, draw, expected, got
 from support.wkv6_hopper import bfloat16  # noqa: F401
 from support.wkv6_options import interpreted
 
-from rwkv_lessons.wkv6.chunked.hopper import wide_sweep
+from rwkv_lessons.wkv6.chunked import backward as chunked_backward
+from warplens.compiled.functions import plain
+from warplens.gluon.run import watch
 
 pytestmark = interpreted
 LIMIT = 2.8e-3  # as of heads of 64 (test_wkv6_hopper_gradients.py)
@@ -15,23 +19,12 @@ LIMIT = 2.8e-3  # as of heads of 64 (test_wkv6_hopper_gradients.py)
 
 @pytest.fixture(autouse=True)
 def launched(monkeypatch):
-    kernel = Mutable(wide_sweep.wkv6_wide_sweep_kernel)
-
-    def launch(programs, registers, *args):
-        kernel[(programs,)](*args, registers, num_warps=4)
-
-    monkeypatch.setattr(wide_sweep, "launch", launch)
-    return kernel
+    return on_cpu(monkeypatch, chunked_backward, "wkv6_wide_sweep_kernel")
 
 
-def check(inputs, do, ds1, limit=LIMIT, lengths=None, scale=1.0, raw=False):
-    cu_seqlens = None if lengths is None else torch.tensor([0, *lengths]).cumsum(0)
-    r, k, v, w, u, s0 = inputs
-    plain = [r, k, v, -torch.exp(w.double()) if raw else w, u, s0]
-    states = kept_states(plain, lengths, checkpoints_dtype(r))
-    options = {"cu_seqlens": cu_seqlens, "scale": scale, "raw_decay": raw}
-    results = wide_sweep.wide_gradients(*inputs[:5], states, do, ds1, **options)
-    compare(results, expected(inputs, do, ds1, lengths, scale, raw), limit)
+def check(inputs, do, ds1, limit=LIMIT, **options):
+    wanted = expected(inputs, do, ds1, **options)
+    compare(got(inputs, do, ds1, **options), wanted, limit)
 
 
 @pytest.mark.parametrize("T", [1, 32, 70])
@@ -49,3 +42,40 @@ def test_packed_sequences(raw):
     lengths = [1, 0, 69, 40]
     x = draw(1, sum(lengths), 1, 128, 128, "mixed", torch.bfloat16, sequences=len(lengths))
     check(*x, lengths=lengths, scale=0.5, raw=raw)
+
+
+def test_segments_of_a_sequence(monkeypatch):
+    monkeypatch.setattr(chunked_backward, "MIN_CHUNKS_PER_SEGMENT", 2)
+    chunked_backward.plan.cache_clear()
+    check(*draw(1, 140, 1, 128, 128, "mixed", torch.bfloat16))
+    chunked_backward.plan.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        None,
+        "mbarrier.wait(parts_stored.index(0), j % 2)",
+        "mbarrier.arrive(parts_read.index(0), count=1)",
+    ],
+)
+def test_either_role_may_run_first(mistake, launched, monkeypatch):
+    """And where one does not wait for the other, or never lets it go on, it is seen."""
+    found = []
+
+    def launch(kernel, grid, num_warps, tensors, numbers, constants, **for_the_compiler):
+        parameters = inspect.signature(plain(kernel.kernel)).parameters
+        named = dict(zip(parameters, (*tensors, *numbers, *constants), strict=True))
+        found.extend(watch(kernel.kernel, grid, named, reverse=True).faults)
+
+    monkeypatch.setattr(chunked_backward, "launch_tiles", launch)
+    inputs, do, ds1 = draw(1, 70, 1, 128, 128, "mixed", torch.bfloat16)
+    if mistake:
+        launched.mistake(mistake, "pass  # " + mistake, inside="sweep_values")
+    results = got(inputs, do, ds1)
+    wrong = bool(found)
+    try:
+        compare(results, expected(inputs, do, ds1), LIMIT)
+    except AssertionError:
+        wrong = True
+    assert wrong == bool(mistake)

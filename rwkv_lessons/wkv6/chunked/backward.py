@@ -28,6 +28,8 @@ from ..autograd import define_backward
 from .hopper.segments import wkv6_segment_states_kernel
 from .hopper.sweep import sweep_hopper_kernel, weights_and_masks
 from .hopper.tiles import takes_tiles, tiles
+from .hopper.wide_sweep import REGISTERS, wkv6_wide_sweep_kernel
+from .hopper.wide_tiles import takes_whole_heads
 from .pairs import CHUNKS_PER_SEARCH, PairSizes, keys_gradients, values_gradients
 from .sizes import CHECKPOINT, ChunkSizes
 from .states import ALL, EACH, OTHERS, state_gradients
@@ -188,22 +190,34 @@ def gradients(
             run.then(between, local, totals)
 
     if on_hopper:
+        whole = takes_whole_heads(r, V)  # of which a program takes all values
         if NK * NV == 1:
             dr, dk, dv, dw = [torch.empty_like(x) for x in (r, k, v, w)]
+        elif whole:
+            dr, dk, dw = [torch.empty_like(x) for x in (r, k, w)]
+            dv = torch.empty((NK, *v.shape), **new)
         else:  # each block has a part
             dr, dk, dw = [torch.empty((NV, *x.shape), **new) for x in (r, k, w)]
             dv = torch.empty((NK, *v.shape), **new)
         du = torch.empty((sequences, H, segments, NK, NV, 64), **new)
         rows, weights = (dr, dk, dv, dw), weights_and_masks(device)
         states = checkpoints if half else tiles(checkpoints, V)
-        results = [tiles(x, H * x.shape[-1], CHECKPOINT) for x in rows]
+        heights = [CHECKPOINT // 2 if whole and x is not dv else CHECKPOINT for x in rows]
+        results = [tiles(x, H * x.shape[-1], n) for x, n in zip(rows, heights, strict=True)]
         constants.append(weights)
-        run(
-            launch_tiles, sweep_hopper_kernel, (programs[0], 1, 1), 4,
-            (*keys[:2], of_v, keys[2], u, states, weights, of_o,
-             ds1, local, totals, cu_seqlens, *results, *rows, du, ds0),
-            (T, H, scale, segment, segments, B * T), (K, V, raw_decay, scale != 1, half),
-        )  # fmt: skip
+        tensors = (*keys[:2], of_v, keys[2], u, states, weights, of_o, ds1, local, totals,
+                   cu_seqlens, *results, *rows, du, ds0)  # fmt: skip
+        numbers = T, H, scale, segment, segments, B * T
+        if whole:
+            run(
+                launch_tiles, wkv6_wide_sweep_kernel, (programs[0] // NV, 1, 1), 4, tensors,
+                numbers, (raw_decay, scale != 1), maxnreg=REGISTERS.value,
+            )  # fmt: skip
+        else:
+            run(
+                launch_tiles, sweep_hopper_kernel, (programs[0], 1, 1), 4, tensors, numbers,
+                (K, V, raw_decay, scale != 1, half),
+            )  # fmt: skip
     else:
         dr, dk, dv, dw = [torch.empty_like(x) for x in (r, k, v, w)]
         du = torch.zeros(slots, H, K, **new) if packed else torch.empty((slots, H, K), **new)
@@ -239,8 +253,7 @@ def gradients(
 
 def in_sums(r, u, dr, dk, dv, dw, du, ds0):
     """The gradients of parts of them: of blocks of keys or values, and of chunks or segments."""
-    if dr.ndim > r.ndim:
-        dr, dk, dv, dw = [in_sum(x, r.dtype) for x in (dr, dk, dv, dw)]
+    dr, dk, dv, dw = [in_sum(x, r.dtype) if x.ndim > r.ndim else x for x in (dr, dk, dv, dw)]
     du = du.sum(0) if du.ndim == 3 else du.sum((0, 2, 4)).view(u.shape)
     return dr, dk, dv, dw, du.to(u.dtype), ds0
 

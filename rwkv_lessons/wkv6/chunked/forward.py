@@ -35,6 +35,8 @@ from .backward import backward, gradients, in_sum
 from .hopper.forward import wkv6_hopper_kernel
 from .hopper.segments import wkv6_segment_states_kernel
 from .hopper.tiles import takes_tiles, tiles
+from .hopper.wide import REGISTERS, wkv6_wide_kernel
+from .hopper.wide_tiles import takes_whole_heads
 from .segments import segments_for, state_before_segment, wkv6_segments_kernel
 from .sizes import CHECKPOINT, ChunkSizes, largest
 from .strong import GROUP, GROUPS_PER_PROGRAM, wkv6_strong_kernel
@@ -190,9 +192,11 @@ def run_forward(
     options = {"maxnreg": None if gpu.like_hopper else 255}
     NK, half = K // 64, r.dtype == torch.float16  # on Hopper
     on_hopper = takes_tiles((r, k, v, w), V)
-    in_parts = on_hopper and NK > 1  # of o, one for each block of keys
+    whole = on_hopper and takes_whole_heads(r, V)
+    in_parts = on_hopper and NK > 1 and not whole  # of o, one for each block of keys
     if on_hopper and segment_maps is None:
-        segments, span = segments_for(programs * NK, T, gpu.sms, on_hopper=True)
+        blocks = programs if whole else programs * NK
+        segments, span = segments_for(blocks, T, gpu.sms, on_hopper=True)
     all_programs, groups = programs * segments, -(-span // GROUP)
     keep, scaled = checkpoints is not None, scale != 1
     kind = ("forward", device, r.dtype, w.dtype, u.dtype, sizes, segments > 1, raw_decay)
@@ -229,11 +233,17 @@ def run_forward(
         inputs = [tiles(x, H * x.shape[3]) for x in inputs]
         written = None if in_parts else tiles(o, H * V)
         states = tiles(checkpoints, V) if keep and not half else checkpoints
-        run(
-            launch_tiles, wkv6_hopper_kernel, (all_programs * NK, 1, 1), 4,
-            (*inputs, *more_inputs, written, o, s1, states), (*numbers, B * T),
-            (K, V, CHECKPOINT, raw_decay, scaled, half),
-        )  # fmt: skip
+        tensors = (*inputs, *more_inputs, written, o, s1, states)
+        if whole:  # of which a program fills an SM, and takes all of its values
+            run(
+                launch_tiles, wkv6_wide_kernel, (S * H * segments, 1, 1), 4, tensors, numbers,
+                (raw_decay, scaled), maxnreg=REGISTERS.value,
+            )  # fmt: skip
+        else:
+            run(
+                launch_tiles, wkv6_hopper_kernel, (all_programs * NK, 1, 1), 4, tensors,
+                (*numbers, B * T), (K, V, CHECKPOINT, raw_decay, scaled, half),
+            )  # fmt: skip
     else:
         group_states = None
         if not keep:

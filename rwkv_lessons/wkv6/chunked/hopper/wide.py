@@ -19,28 +19,22 @@ left factor in registers and never goes through shared memory.
 
 Barriers of a stage: `loaded` by TMA, one for each tile; `ready`, when its factors are made;
 `applied`, by both others, after which the stage is loaded again. docs/designs_wkv6.md has the
-designs that were weighed. Nothing in the library calls this kernel yet.
+designs that were weighed.
 """
 
-import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
-from ....runtime import devices
 from ....runtime.compile_triton import assembled
-from ....sequences.arguments import sequences_in
-from ....sequences.spans import count_spans, first_span, program_place, sequence_bounds
-from ...options import check_call
-from ..segments import segments_for, wkv6_segments_kernel
+from ....sequences.spans import first_span, program_place, sequence_bounds
 from .strong import MINUS_ZERO, ONE, weights_of_runs
-from .tiles import TILE, C, barrier, product_of, takes_tiles, tiles
+from .tiles import TILE, C, barrier, product_of
 from .wide_factors import make_factors
 from .wide_state import CHECKPOINT, apply_factors
 from .wide_tiles import DECAYS, FLAT, N, load_keys, load_values
 
-REGISTERS = 168  # a thread, of one program an SM with all its roles
-APPLY_REGISTERS, MAKE_REGISTERS = 168, 168
+REGISTERS = gl.constexpr(168)  # a thread, of one program an SM with all its roles
 
 
 @gluon.jit
@@ -57,12 +51,11 @@ def barriers(count: gl.constexpr):
 def wkv6_wide_kernel(
     r, k, v, w, u, s0, cu_seqlens, segment_states, segment_decays, o, o_rows, s1, checkpoints,
     has_s0, T, H, segments, span, scale,
-    RAW: gl.constexpr, SCALED: gl.constexpr, REGISTERS: gl.constexpr,
+    RAW: gl.constexpr, SCALED: gl.constexpr,
 ):  # fmt: skip
     """r, k, v, w and o are descriptors of [tokens, H·128], checkpoints of [states·128, 128].
 
-    o_rows is o again, for a last chunk that is not whole. REGISTERS: of a thread that applies, and
-    of one that makes. The rest is as in ../forward.py.
+    o_rows is o again, for a last chunk that is not whole. The rest is as in ../forward.py.
     """
     TILES: gl.constexpr = product_of(64)
     i_n, i_g, i_h, _ = program_place(gl.program_id(0), segments, H, N, N)
@@ -124,75 +117,5 @@ def wkv6_wide_kernel(
             (make_factors, (to_make, RAW, SCALED, KEEP)),
         ],
         [4, 4],
-        [REGISTERS[0], REGISTERS[1]],
+        [REGISTERS, REGISTERS],
     )
-
-
-def takes(r, k, v, w):
-    """Whether the kernel computes these: 128 keys and values, all in bfloat16, on Hopper."""
-    sizes = r.shape[3] == v.shape[3] == N.value
-    return sizes and r.dtype == torch.bfloat16 and takes_tiles((r, k, v, w), N.value)
-
-
-def wkv6_wide(
-    r,
-    k,
-    v,
-    w,
-    u,
-    s0=None,
-    *,
-    cu_seqlens=None,
-    scale=1.0,
-    raw_decay=False,
-    keep=False,
-    registers=None,
-):
-    """Same arguments and results as `wkv6`, without gradients; an experiment.
-
-    Args:
-        keep: also return the states before each 32 tokens, as the forward pass of training does.
-        registers: of a thread that applies, and of one that makes factors; 256 together.
-
-    Raises:
-        ValueError: it takes only heads of 128 in bfloat16, on a Hopper GPU.
-    """
-    check_call(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay)
-    if not takes(r, k, v, w):
-        call = f"{r.dtype}, {r.shape[3]} keys and {v.shape[3]} values, {r.device}"
-        raise ValueError(
-            f"r is {call}: wkv6_wide needs bfloat16, 128 keys and 128 values, and a Hopper GPU; "
-            "wkv6 computes the rest"
-        )
-    r, k, v, w, u = r.contiguous(), k.contiguous(), v.contiguous(), w.contiguous(), u.contiguous()
-    (B, T, H, K), S = r.shape, sequences_in(r, cu_seqlens)
-    cu_seqlens = None if cu_seqlens is None else cu_seqlens.contiguous()
-    segments, span = segments_for(2 * S * H, T, devices.gpu_of(r.device).sms)
-    new = {"dtype": torch.float32, "device": r.device}
-    o, s1 = torch.empty_like(v), torch.empty((S, H, K, K), **new)
-    states = decays = checkpoints = None
-    if keep:
-        packed = None if cu_seqlens is None else S
-        checkpoints = torch.zeros if packed else torch.empty
-        shape = count_spans(B, T, packed, CHECKPOINT.value), H, K, K
-        checkpoints = checkpoints(shape, dtype=r.dtype, device=r.device)
-    if segments > 1:
-        states = torch.empty((S, segments - 1, H, K, K), **new)
-        decays = torch.empty((S, segments - 1, H, K), **new)
-        programs = S * H * 2 * (segments - 1)
-        wkv6_segments_kernel[(programs,)](
-            k, v, w, cu_seqlens, states, decays, T, H, segments, span,
-            K, K, K, 64, 32, raw_decay, num_warps=8,
-        )  # fmt: skip
-    launch(
-        S * H * segments, registers or (APPLY_REGISTERS, MAKE_REGISTERS),
-        *(tiles(x, H * K) for x in (r, k, v, w)), u, s1 if s0 is None else s0.contiguous(),
-        cu_seqlens, states, decays, tiles(o, H * K), o, s1,
-        tiles(checkpoints, K) if keep else None,
-        int(s0 is not None), T, H, segments, span, float(scale), raw_decay, scale != 1.0,
-    )  # fmt: skip
-    return (o, s1, checkpoints) if keep else (o, s1)
-
-
-def launch(programs, registers, *args):
-    wkv6_wide_kernel[(programs,)](*args, registers, num_warps=4, maxnreg=REGISTERS)

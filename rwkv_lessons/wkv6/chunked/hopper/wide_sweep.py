@@ -5,10 +5,9 @@ sums of parts in float32 that go through memory. Here a program has two roles of
 are two such programs for the same keys: they exchange their parts in shared memory, and each adds
 up half of a chunk's tokens. dv stays a sum of two parts, one for each block of keys.
 
-It takes bfloat16, and sequences that are not cut into segments. All symbols are those of sweep.py.
+It takes bfloat16. All symbols are those of sweep.py.
 """
 
-import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -19,7 +18,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from ....runtime.compile_triton import assembled
-from ....sequences.arguments import sequences_in
 from ....sequences.spans import first_span, sequence_bounds
 from ..tiles import LOG2E
 from .factors import Rounded, Split, as_left, product, products, rows_of, transposed
@@ -49,6 +47,7 @@ from .sweep import (
     clear_chunk_after,
     decays_of_halves,
     factors_of,
+    last_ds,
     load_chunk,
     load_sums,
     of_halves,
@@ -58,14 +57,13 @@ from .sweep import (
     store_result,
     tiles_of,
     wait_for_chunk,
-    weights_and_masks,
 )
-from .tiles import TILE, C, barrier, rounded, tiles
+from .tiles import TILE, C, barrier, rounded
 
 N = gl.constexpr(128)
 HALF = gl.constexpr(T32.value // 2)  # of a chunk's tokens
 HALF_ROWS = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]))  # [tokens, keys]
-REGISTERS = 248  # a thread, of one program an SM with both roles
+REGISTERS = gl.constexpr(248)  # a thread, of one program an SM with both roles
 
 
 @gluon.jit
@@ -99,8 +97,11 @@ def store_keys(x, x_rows, s_x, whole, rest, row, column, H, first: gl.constexpr)
 @gluon.jit
 def sweep_values(arguments, RAW: gl.constexpr, SCALED: gl.constexpr, i_v: gl.constexpr):
     """All chunks of a sequence, for 64 keys and 64 of the values."""
-    tensors, results, rows, tiles, factors, ready, exchange, weights, place, numbers = arguments
-    r, k, v, w, u, checkpoints, do, ds1, du, ds0 = tensors
+    tensors, results, rows, tiles, factors, ready, exchange, weights, after, place, numbers = (
+        arguments
+    )
+    r, k, v, w, u, checkpoints, do, du, ds0 = tensors
+    ds1, local_ds, local_decay, i_segment, segment, segments = after
     dr, dk, dw, dv = results
     dr_rows, dk_rows, dw_rows, dv_rows = rows
     s_w, s_r, s_k, s_do_v, s_s = tiles
@@ -119,10 +120,12 @@ def sweep_values(arguments, RAW: gl.constexpr, SCALED: gl.constexpr, i_v: gl.con
         diagonals[i_v], selves[i_v],
     )  # fmt: skip
     key_column, value_column = i_h * N + i_k * C, i_h * N + i_v * C
-    t = (chunks - 1) * T32  # of the chunk at hand
+    end = gl.minimum(i_segment * segment + segment, chunks)
+    count = gl.maximum(end - i_segment * segment, 0)
+    t = (end - 1) * T32  # of the chunk at hand
     load_chunk(
-        inputs, staged, ready, 2 * i_v, chunks > 0, start + t, key_column, value_column,
-        ((slot + chunks - 1) * H + i_h) * N + i_k * C, i_v * C, FIRST=True,
+        inputs, staged, ready, 2 * i_v, count > 0, start + t, key_column, value_column,
+        ((slot + end - 1) * H + i_h) * N + i_k * C, i_v * C, FIRST=True,
     )  # fmt: skip
     row, col = gl.arange(0, C, KEYS)[:, None], gl.arange(0, T32, TOKENS)[None, :]
     place = Places(row, col, col < T32 // 2)
@@ -130,19 +133,20 @@ def sweep_values(arguments, RAW: gl.constexpr, SCALED: gl.constexpr, i_v: gl.con
     o_u = key_column + gl.arange(0, C, gl.SliceLayout(0, ROWS))
     b_u = gl.load(u + key_column + gl.arange(0, C, KEYS)).to(gl.float32)
     b_du = gl.full([C], 0.0, gl.float32, KEYS)
-    o_state = (i_k * C + gl.arange(0, C, gl.SliceLayout(1, STATE))[:, None]) * N + i_v * C
-    o_state += gl.arange(0, C, gl.SliceLayout(0, STATE))[None, :]
+    o_key = i_k * C + gl.arange(0, C, gl.SliceLayout(1, STATE))
+    o_state = o_key[:, None] * N + i_v * C + gl.arange(0, C, gl.SliceLayout(0, STATE))[None, :]
     i_state = (i_n * H + i_h).to(gl.int64)
-    b_ds = gl.full([C, C], 0.0, gl.float32, STATE)
-    if ds1 is not None:
-        b_ds += gl.load(ds1 + i_state * N * N + o_state).to(gl.float32)
+    b_ds = last_ds(
+        ds1, local_ds, local_decay, i_state, i_segment, segment, segments, chunks, o_state, o_key,
+        N * N, N,
+    )  # fmt: skip
 
     j = 0
-    while j < chunks:
+    while j < count:
         stage, phase = 2 * i_v + j % 2, j // 2 % 2
         same = i_v + j // 2**30  # which the compiler cannot know
         load_chunk(
-            inputs, staged, ready, 2 * i_v + 1 - j % 2, j + 1 < chunks, start + t - T32,
+            inputs, staged, ready, 2 * i_v + 1 - j % 2, j + 1 < count, start + t - T32,
             key_column, value_column, ((slot + t // T32 - 1) * H + i_h) * N + i_k * C, i_v * C,
             FIRST=False,
         )  # fmt: skip
@@ -215,23 +219,25 @@ def sweep_values(arguments, RAW: gl.constexpr, SCALED: gl.constexpr, i_v: gl.con
         t -= T32
         j += 1
 
-    i_du = (i_state * 2 + i_k) * 2 + i_v
+    i_du = 2 * gl.program_id(0).to(gl.int64) + i_v
     gl.store(du + i_du * C + gl.arange(0, C, KEYS), b_du)
-    gl.store(ds0 + i_state * N * N + o_state, b_ds)
+    first_segment = (gl.full([C, C], 0, gl.int32, STATE) + i_segment) == 0
+    gl.store(ds0 + i_state * (N * N) + o_state, b_ds, first_segment)
     tma.store_wait(0)
 
 
 @assembled
-@gluon.jit(do_not_specialize=["T", "H", "scale", "tokens"])
+@gluon.jit(do_not_specialize=["T", "H", "scale", "segment", "segments", "tokens"])
 def wkv6_wide_sweep_kernel(
-    r, k, v, w, u, checkpoints, weights, do, ds1, cu_seqlens,
+    r, k, v, w, u, checkpoints, weights, do, ds1, local_ds, local_decay, cu_seqlens,
     dr, dk, dv, dw, dr_rows, dk_rows, dv_rows, dw_rows, du, ds0,
-    T, H, scale, tokens,
-    RAW: gl.constexpr, SCALED: gl.constexpr, REGISTERS: gl.constexpr,
+    T, H, scale, segment, segments, tokens,
+    RAW: gl.constexpr, SCALED: gl.constexpr,
 ):  # fmt: skip
     """As in sweep.py, but dr, dk and dw have no parts; their copies are of half of a chunk."""
     i = gl.program_id(0)
-    i_k, i_h, i_n = i % 2, i // 2 % H, i // 2 // H
+    i_k, i_segment = i % 2, i // 2 % segments
+    i_h, i_n = i // (2 * segments) % H, i // (2 * segments) // H
     start, after_last = sequence_bounds(cu_seqlens, i_n, T)
     length = (after_last - start).to(gl.int32)
     slot = first_span(cu_seqlens, start, i_n, T, T32).to(gl.int32)
@@ -264,39 +270,26 @@ def wkv6_wide_sweep_kernel(
         s_ds, s_rp_kq, s_kq_low, s_km_rm, s_g_high, s_g_low, (diagonal_0, diagonal_1),
         (self_0, self_1),
     )  # fmt: skip
-    tensors = r, k, v, w, u, checkpoints, do, ds1, du, ds0
+    tensors = r, k, v, w, u, checkpoints, do, du, ds0
+    after = ds1, local_ds, local_decay, i_segment, segment, segments
     results, rows = (dr, dk, dw, dv), (dr_rows, dk_rows, dw_rows, dv_rows)
     weights = sums.before, sums.middle, sums.later[0], sums.masks[0], sums.masks_at
     place, numbers = (i_n, i_h, i_k, start, length, slot, chunks), (H, scale, tokens)
-    arguments = tensors, results, rows, tiles, factors, ready, exchange, weights, place, numbers
+    arguments = (
+        tensors,
+        results,
+        rows,
+        tiles,
+        factors,
+        ready,
+        exchange,
+        weights,
+        after,
+        place,
+        numbers,
+    )
     gl.warp_specialize(
         [(sweep_values, (arguments, RAW, SCALED, 0)), (sweep_values, (arguments, RAW, SCALED, 1))],
         [4],
         [REGISTERS],
     )
-
-
-def wide_gradients(
-    r, k, v, w, u, checkpoints, do, ds1=None, *, cu_seqlens=None, scale=1.0, raw_decay=False
-):
-    """dr, dk, dv, dw, du and ds0, as `gradients` of ../backward.py; an experiment."""
-    (B, T, H, K), device, S = r.shape, r.device, sequences_in(r, cu_seqlens)
-    new = {"dtype": torch.float32, "device": device}
-    dr, dk, dw = [torch.empty_like(x) for x in (r, k, w)]
-    dv, du = torch.empty((2, *v.shape), **new), torch.empty((S, H, 2, 2, 64), **new)
-    ds0 = torch.empty((S, H, K, K), **new)
-    columns, half = H * K, T32.value // 2
-    launch(
-        2 * S * H, REGISTERS,
-        *(tiles(x, columns, T32.value) for x in (r, k, v, w)), u, tiles(checkpoints, K),
-        weights_and_masks(device), tiles(do, columns, T32.value), ds1, cu_seqlens,
-        tiles(dr, columns, half), tiles(dk, columns, half), tiles(dv, columns, T32.value),
-        tiles(dw, columns, half), dr, dk, dv, dw, du, ds0,
-        T, H, float(scale), B * T, raw_decay, scale != 1.0,
-    )  # fmt: skip
-    dv = torch.add(*dv, out=torch.empty_like(v))
-    return dr, dk, dv, dw, du.sum((0, 3)).view(u.shape).to(u.dtype), ds0
-
-
-def launch(programs, registers, *args):
-    wkv6_wide_sweep_kernel[(programs,)](*args, registers, num_warps=4, maxnreg=registers)

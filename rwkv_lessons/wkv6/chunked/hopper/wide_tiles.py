@@ -1,5 +1,6 @@
 """What the roles of wide.py share: sizes, layouts, and copies to shared memory."""
 
+import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
@@ -14,6 +15,11 @@ FITS = gl.constexpr(2.0**-FITS_TO_END.value)
 FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 IN_A_WARP = gl.constexpr(gl.BlockedLayout([4], [32], [4], [0]))  # 128 numbers, in each warp
 BYTES = gl.constexpr(C.value * C.value * 2)  # of a tile
+
+
+def takes_whole_heads(r, V):
+    """Whether kernels for whole heads take what the Hopper kernels take."""
+    return r.dtype == torch.bfloat16 and r.shape[3] == V == N.value
 
 
 @gluon.jit
