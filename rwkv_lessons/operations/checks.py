@@ -57,7 +57,8 @@ WKV_SHAPES = {
     # In these shapes programs fill all SMs; there was a fault that no smaller shape had shown.
     "many chunks": (8, 2048, 64, 64, 64),
     "many segments": (1, 32768, 32, 64, 64),
-    "many blocks": (8, 512, 64, 128, 128),  # of 64 keys and values, of which results are sums
+    "whole heads": (8, 512, 64, 128, 128),  # of bfloat16, whose programs take all keys of a head
+    "many blocks": (8, 512, 64, 192, 128),  # of 64 keys and values, of which results are sums
 }
 STEP_SHAPES = {  # the tokens are decoded one after the other, in place
     "few heads": (2, 3, 3, 64, 64),

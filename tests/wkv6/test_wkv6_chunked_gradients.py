@@ -229,7 +229,7 @@ def test_tiles_on_the_gpu(B, T, H, decay):
 @tiled
 @needs_gpu
 @pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, TILED), (torch.float16, 3.2e-4)])
-@pytest.mark.parametrize("K, V", [(64, 64), (128, 64), (64, 128), (192, 128)])
+@pytest.mark.parametrize("K, V", [(64, 64), (128, 64), (64, 128), (128, 128), (192, 128)])
 @pytest.mark.parametrize("decay", ["mixed", "strong", "any"])
 def test_blocks_of_both_dtypes_on_the_gpu(decay, K, V, dtype, tolerance):
     inputs, do, ds1 = draw(2, 200, 2, K, V, decay, dtype)

