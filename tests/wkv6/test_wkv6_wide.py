@@ -30,6 +30,7 @@ PACKED = [0, 1, 1, 70, 134, 200]
 @pytest.fixture(autouse=True)
 def launched(monkeypatch):
     """The kernel, as launched last."""
+    on_cpu(monkeypatch, chunked, "wkv6_segment_states_kernel")
     return on_cpu(monkeypatch, chunked, "wkv6_wide_kernel")
 
 

@@ -19,6 +19,7 @@ LIMIT = 2.8e-3  # as of heads of 64 (test_wkv6_hopper_gradients.py)
 
 @pytest.fixture(autouse=True)
 def launched(monkeypatch):
+    on_cpu(monkeypatch, chunked_backward, "wkv6_segment_states_kernel")
     return on_cpu(monkeypatch, chunked_backward, "wkv6_wide_sweep_kernel")
 
 
