@@ -10,12 +10,15 @@ from support.gluon_on_cpu import on_cpu
 from support.wkv6_cases import make, near
 from support.wkv6_chunks import NAMES, expected, fresh_tiles, in_segments  # noqa: F401
 from support.wkv6_hopper import bfloat16  # noqa: F401
-from support.wkv6_options import interpreted, packed, raw_of
+from support.wkv6_options import compiles, interpreted, packed, raw_of
 
 from rwkv_lessons.wkv6.chunked import forward as chunked
+from rwkv_lessons.wkv6.chunked.hopper import wide as wide_kernel
 from rwkv_lessons.wkv6.chunked.hopper.strong import NEAR_DECAY
+from rwkv_lessons.wkv6.chunked.hopper.tiles import TILE
 from rwkv_lessons.wkv6.chunked.sizes import CHECKPOINT
 from rwkv_lessons.wkv6.chunked.tiles import FITS_TO_END, LOG2E
+from warplens.compiled import assembly
 from warplens.compiled.functions import plain
 from warplens.gluon.run import watch
 
@@ -148,3 +151,18 @@ def test_a_wait_or_fence_that_is_missing_is_seen(old, new, launched, monkeypatch
     launched.mistake(old, new, inside="apply_factors")
     x = wide(200, -0.1)
     assert any(faults(launched, monkeypatch, x, reverse)[0] for reverse in (False, True))
+
+
+@compiles
+def test_products_start_together_and_registers_suffice():
+    """With too few registers for a role, ptxas would wait after every product."""
+    tile, f, n = f"tensordesc<bf16[64, 64],{TILE.value!r}>", "*fp32", "i32"
+    tensors = (tile, tile, tile, tile, f, f, None, None, None, tile, "*bf16", f, None)
+    given = (*tensors, n, n, n, n, n, "fp32", False, False)
+    kernel = wide_kernel.wkv6_wide_kernel
+    machine = assembly.assembly(kernel, *given, num_warps=4, maxnreg=wide_kernel.REGISTERS.value)
+    # Factors: sums 24, scores 24, near sums 8 and scores 24, sums 48; states: 36 and four runs.
+    assert machine.count("HGMMA") >= 96 + 2 * 120
+    assert machine.count("WARPGROUP.DEPBAR") <= 30
+    assert machine.shared_bytes <= 227 * 1024 and machine.atomics == 0
+    assert machine.local_bytes <= 256  # addresses, once a program or a chunk

@@ -19,7 +19,6 @@ LIMIT = 2.8e-3  # as of heads of 64 (test_wkv6_hopper_gradients.py)
 
 @pytest.fixture(autouse=True)
 def launched(monkeypatch):
-    on_cpu(monkeypatch, chunked_backward, "wkv6_segment_states_kernel")
     return on_cpu(monkeypatch, chunked_backward, "wkv6_wide_sweep_kernel")
 
 
@@ -43,13 +42,6 @@ def test_packed_sequences(raw):
     lengths = [1, 0, 69, 40]
     x = draw(1, sum(lengths), 1, 128, 128, "mixed", torch.bfloat16, sequences=len(lengths))
     check(*x, lengths=lengths, scale=0.5, raw=raw)
-
-
-def test_segments_of_a_sequence(monkeypatch):
-    monkeypatch.setattr(chunked_backward, "MIN_CHUNKS_PER_SEGMENT", 2)
-    chunked_backward.plan.cache_clear()
-    check(*draw(1, 140, 1, 128, 128, "mixed", torch.bfloat16))
-    chunked_backward.plan.cache_clear()
 
 
 @pytest.mark.parametrize(

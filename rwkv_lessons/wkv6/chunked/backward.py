@@ -2,7 +2,8 @@
 
 On Hopper, hopper/sweep.py sweeps the chunks of each block of 64 keys and 64 values of a head in
 reverse and gives all gradients: for N = 64 and 16 bits it reads 7 tensors of the size of r (r, k,
-v, w, do, and the forward pass's states, as much as 2) and writes 4.
+v, w, do, and the forward pass's states, as much as 2) and writes 4. hopper/wide_sweep.py does so
+for heads of 128 in bfloat16, unless sequences are cut into segments.
 
 All else takes two passes over memory. states.py sweeps in reverse and writes the gradient of the
 state between chunks; pairs.py then takes all chunks at once. The sweep reads 5 (r, w, do, states)
@@ -190,7 +191,7 @@ def gradients(
             run.then(between, local, totals)
 
     if on_hopper:
-        whole = takes_whole_heads(r, V)  # of which a program takes all values
+        whole = takes_whole_heads(r, V) and not twice  # a program takes all values
         if NK * NV == 1:
             dr, dk, dv, dw = [torch.empty_like(x) for x in (r, k, v, w)]
         elif whole:

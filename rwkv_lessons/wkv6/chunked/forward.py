@@ -6,8 +6,9 @@ r, k and S decayed to the end of the chunk (tiles.py), a chunk is
     o = r S + tril(r kᵀ, bonus on the diagonal) v          S ← S + kᵀ v
 
 r, k, v, w and o move once. hopper/forward.py does the same on Hopper, in 16 bits and for heads of
-any multiples of 64, in half of the time; this kernel is for all else. Registers bound it: 255 leave
-room for two programs an SM, too few to hide what its barriers cost (docs/designs_wkv6.md). r
+any multiples of 64, in half of the time, and hopper/wide.py for those of 128 in bfloat16; this
+kernel is for all else. Registers bound it: 255 leave room for two programs an SM, too few to hide
+what its barriers cost (docs/designs_wkv6.md). r
 decayed to the end grows; where decays are too strong for that S is still right, and o is recomputed
 (strong.py). On Hopper a program takes such chunks another way (hopper/strong.py). Where there are
 few heads, several programs share one sequence (segments.py). Gradients: backward.py.
