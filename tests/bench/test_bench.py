@@ -451,7 +451,7 @@ def test_peers_are_given_what_they_expect(wkv5, monkeypatch):
         monkeypatch.setitem(sys.modules, name, module)
     for name in ("fla", "fla.ops"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    monkeypatch.setattr(peers, "find_spec", lambda name: name)
+    monkeypatch.setattr(peers, "is_here", lambda name: True)
     monkeypatch.setattr(peers, "version", lambda name: "0")
     found, missing = peers.peers("wkv5")
     assert list(found) == list(OPERATIONS["wkv5"].peers) and not missing
@@ -462,7 +462,7 @@ def test_peers_are_given_what_they_expect(wkv5, monkeypatch):
 
 
 def test_a_peer_that_is_not_installed_is_named(monkeypatch):
-    monkeypatch.setattr(peers, "find_spec", lambda name: None)
+    monkeypatch.setattr(peers, "is_here", lambda name: False)
     found, missing = peers.peers("wkv5")
     assert not found and len(missing) == len(OPERATIONS["wkv5"].peers)
     assert "flash-linear-attention is not installed" in missing[0]

@@ -299,9 +299,9 @@ SENTENCES = (
          lambda: (f32("14_recurrent_gradients.gradients", BOTH) - f32(WALK) - torch_part()
                   < f32("09_the_backward_pass.gradients", BOTH) - f32("08_decay_from_data"),),
          (True,)),
-    Said("16", r"and with 64 heads a ninth",
+    Said("16", r"and with 64 heads an eleventh",
          lambda: (ms("wkv6-small", "chunked", (1, 4096, 64, 64), "bfloat16")
-                  / ms("wkv6-small", "cuda", (1, 4096, 64, 64), "bfloat16"),), (1 / 9,), 0.1),
+                  / ms("wkv6-small", "cuda", (1, 4096, 64, 64), "bfloat16"),), (1 / 11,), 0.1),
     Said("16", r"Together that makes the kernel #× as fast", lambda: (f32(WALK) / f32(CHUNKS),)),
     Said("16", r"In lesson 13 the float32 units set the roof, # ms", lambda: floor("wkv6")[:1]),
     Said("16", r"so memory sets the roof, # ms",
