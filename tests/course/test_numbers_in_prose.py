@@ -359,6 +359,9 @@ SENTENCES = (
     Said("20", r"Starting the products together saves almost nothing",
          lambda: (hopper("20_products_in_flight.together")
                   / hopper("19_copies_in_flight.two_stages"),), (1,)),
+    Said("20", r"The record says otherwise: from # to # ms, a quarter of that",
+         lambda: tuple(ms("wkv6-hopper-alone", x) for x in
+                       ("19_copies_in_flight.two_stages", "20_products_in_flight.together"))),
     Said("20", r"Your kernel is faster than the library's",
          lambda: (hopper("20_products_in_flight.together") < hopper("chunked"),), (True,)),
     Said("21", r"A warp that only copies gains another # %",
@@ -390,6 +393,11 @@ SENTENCES = (
          r"more than the # ms of lesson 22's scan",
          lambda: tuple(ms("wkv7-ladder", x, dtype="float32")
                        for x in ("24_chunked_rwkv7", "22_delta_rule"))),
+    Said("24", r"moves half the bytes: # ms, which is still #× of that scan",
+         lambda: (ms("wkv7-ladder", "24_chunked_rwkv7", dtype="bfloat16"),
+                  ms("wkv7-ladder", "22_delta_rule")
+                  / ms("wkv7-ladder", "24_chunked_rwkv7", dtype="bfloat16"))),
+    Said("24", r"applies them in one launch, in # ms", lambda: (ms("wkv7", "wkv7", MAIN),)),
     Said("24", r"this rung ends at #× of lesson 22, in float32",
          lambda: (ms("wkv7-ladder", "22_delta_rule")
                   / ms("wkv7-ladder", "24_chunked_rwkv7", dtype="float32"),)),

@@ -1,1 +1,1 @@
-"""Kernels that no GPU has run yet: each is compiled anywhere, and checked and timed on a GPU."""
+"""What was tried beside the library, and how to try it again."""
