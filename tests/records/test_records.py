@@ -5,8 +5,10 @@ import shutil
 from dataclasses import replace
 
 import pytest
+import torch
 
-from rwkv_lessons.operations import work
+from rwkv_lessons.bench.commands import serving
+from rwkv_lessons.operations import operation_of, work
 from rwkv_lessons.records import fingerprint as source
 from rwkv_lessons.records import provenance
 from rwkv_lessons.records.fingerprint import fingerprint, fingerprints_of_kernels, kernel_code
@@ -61,6 +63,16 @@ def test_no_kernel_has_changed_since_it_was_measured():
     assert not lines, "measure these again:\n" + "\n".join(lines)
 
 
+def least_work(name, row):
+    """A serving call's depends on its pool and on what it writes, which its name says."""
+    operation = operation_of(name)
+    if operation.command != "serving:command":
+        return work(name, row.shape, row.dtype)
+    kind = next((x for x in ("verify", "commit") if row.method.startswith(x)), "")
+    pool = torch.float16 if "float16 state" in row.method else torch.float32
+    return serving.least_of(operation, row.shape, row.dtype, kind, pool)
+
+
 def test_every_record_can_be_traced_and_adds_up():
     records = every_record()
     assert records
@@ -70,7 +82,7 @@ def test_every_record_can_be_traced_and_adds_up():
         for row in found.rows:
             if row.gb_per_s is None:
                 continue
-            least = work(found.name, row.shape, row.dtype)
+            least = least_work(found.name, row)
             speed = rates(least, row.dtype, row.median_ms)
             assert row.gb_per_s == pytest.approx(speed["gb_per_s"], rel=1e-4)  # five digits kept
             assert row.p20_ms <= row.median_ms <= row.p80_ms and row.n >= 5

@@ -91,8 +91,9 @@ def test_tame_chunks_again_after_strong_ones(n, keep, monkeypatch):
         near([kept], [states(x, CHECKPOINT).flatten(0, 1)], ROUNDED, ["checkpoints"])
 
 
-def test_which_chunks_are_taken_as_strong(launched):
+def test_which_chunks_are_taken_as_strong(launched, monkeypatch):
     """o of the others is lost with what forward.py stores of it."""
+    in_segments(monkeypatch, 1)
     x = make(2, 1024, 2, 64, 64, -0.02, torch.bfloat16)
     x[3][0, 200:240], x[3][0, 700, :, 3], x[3][1, :, 0] = -4.0, -math.inf, -2.0
     x[3][1, 100:120, 1], x[3][1, 510:515, 1] = -8.0, -30.0
