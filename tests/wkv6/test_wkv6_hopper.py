@@ -111,10 +111,10 @@ def test_which_chunks_are_taken_as_strong(launched, monkeypatch):
         ("gl.where(b_total >= -FITS_TO_END, 0, 1)", "gl.where(b_total >= 1, 1, 0)"),
     ],
 )
-def test_a_way_back_too_early_or_never_is_seen(edit, launched):
+def test_a_way_back_too_early_or_never_is_seen(edit, launched, monkeypatch):
     launched.mistake(*edit, inside="strong_chunks")
     with pytest.raises(AssertionError):
-        test_which_chunks_are_taken_as_strong(launched)
+        test_which_chunks_are_taken_as_strong(launched, monkeypatch)
 
 
 def test_a_state_is_turned_exactly(launched):
