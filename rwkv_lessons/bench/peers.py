@@ -9,7 +9,6 @@ from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
-from unittest import mock
 
 from rwkv_lessons.bench.methods import Method, with_gradients
 from rwkv_lessons.bench.rwkv_lm import CHECKOUT, clampw, clampw_gradients
@@ -71,8 +70,14 @@ def with_tilelang(adapter):
         run = adapter(*inputs)
 
         def call():
-            with mock.patch.dict(os.environ, {TILELANG: "1"}):
+            before = os.environ.get(TILELANG)
+            os.environ[TILELANG] = "1"
+            try:
                 return run()
+            finally:
+                del os.environ[TILELANG]
+                if before is not None:
+                    os.environ[TILELANG] = before
 
         return call
 

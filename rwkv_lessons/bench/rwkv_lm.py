@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from rwkv_lessons.bench.methods import with_gradients
-from rwkv_lessons.bench.serving_operators import DECAY
+from rwkv_lessons.bench.serving_operators import DECAY, before_clamp
 
 CHECKOUT = "RWKV_LM"  # an environment variable: the folder of a checkout
 FOLDER = "RWKV-v7/train_temp/cuda"
@@ -66,7 +66,7 @@ def inputs_of(r, w, *others):
     """w is what its clamp makes the log decay of, as far as bfloat16 holds it."""
     if r.dtype != torch.bfloat16 or r.shape[-1] != N or r.shape[1] % CHUNK:
         raise ValueError(f"takes bfloat16, heads of {N} and whole chunks of {CHUNK} tokens only")
-    return r, torch.logit((w.float() / -DECAY).clamp(0, 1)).to(w.dtype), *others[:4]
+    return r, before_clamp(w).to(w.dtype), *others[:4]
 
 
 def clampw(kernel, *inputs):

@@ -10,6 +10,11 @@ import torch
 DECAY = 0.6065306597126334  # RWKV-7's strongest log decay is -DECAY
 
 
+def before_clamp(w):
+    """What RWKV-7's clamp makes the log decay w of, in float32."""
+    return torch.logit((w.float() / -DECAY).clamp(0, 1))
+
+
 def rate_of(a, b):
     """The rate of a = -κ and b = κ · rate."""
     return torch.where(a == 0, 0.0, -b / a)
@@ -19,8 +24,7 @@ def albatross(batch, operator, dtype):
     """`wkv_seq` of Albatross, or `forward`, of float32 states; tokens are float16."""
     S, T, H, N = batch.of_each()
     r, w, *others = batch.tokens
-    w = torch.logit((w.float() / -DECAY).clamp(0, 1))
-    tokens = [x.reshape(S, T, H * N).half().contiguous() for x in (r, w, *others)]
+    tokens = [x.reshape(S, T, H * N).half().contiguous() for x in (r, before_clamp(w), *others)]
     state, y = batch.before.to(dtype), torch.empty_like(tokens[0])
     elapsed = [torch.zeros(S, dtype=torch.int32, device=r.device)] * (dtype == torch.float16)
 

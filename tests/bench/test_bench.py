@@ -3,6 +3,7 @@
 import functools
 import inspect
 import itertools
+import os
 import re
 import sys
 import time
@@ -459,6 +460,15 @@ def test_peers_are_given_what_they_expect(wkv5, monkeypatch):
         row = measure("wkv5", method, wkv5.inputs, wkv5.expected, budget_ms=1)
         assert row.problem is None and row.error < 1e-6, method.name
         assert "0" in row.note
+
+
+@pytest.mark.parametrize("before", [None, "0"])
+def test_tilelang_is_allowed_during_a_call_only(before, monkeypatch):
+    monkeypatch.delenv(peers.TILELANG, raising=False)
+    if before is not None:
+        monkeypatch.setenv(peers.TILELANG, before)
+    call = peers.with_tilelang(lambda *inputs: lambda: (os.environ[peers.TILELANG], *inputs))(1, 2)
+    assert call() == ("1", 1, 2) and os.environ.get(peers.TILELANG) == before
 
 
 def test_a_peer_that_is_not_installed_is_named(monkeypatch):
