@@ -453,6 +453,8 @@ SENTENCES = (
                        for T in (2**17, 2**20))),
     Said("designs_wkv6", r"\| the main shape \| 0.42; 2.0 \| #; # \|",
          lambda: tuple(ms(x, "wkv6", MAIN, "bfloat16") for x in ("wkv6", "wkv6-backward"))),
+    Said("designs_wkv6", r"\| mild decays \| 0.38; 1.5 \| #; # \|",
+         lambda: tuple(ms("wkv6-decays", f"wkv6, tame{x}") for x in ("", ", both passes"))),
     Said("designs_wkv6", r"\| any decay \| 0.80; 3.6 \| #; # \|",
          lambda: tuple(ms("wkv6-decays", f"wkv6, one channel in 64 at -5{x}")
                        for x in ("", ", both passes"))),
@@ -463,7 +465,7 @@ SENTENCES = (
                        for x in ("wkv6-sizes", "wkv6-backward-sizes"))),
     Said("designs_wkv6", r"\| float32 \| 1.9; 5 \| #; # \|",
          lambda: tuple(ms(x, "wkv6", MAIN, "float32") for x in ("wkv6", "wkv6-backward"))),
-    Said("designs_wkv6", r"\| B=1 T=32768 \| 0.55; 2.2 \| #; # \|",
+    Said("designs_wkv6", r"\| B=1 T=32768 \| 0.55; 2.0 \| #; # \|",
          lambda: tuple(ms(x, "wkv6", (1, 32768, 64, 64), "bfloat16")
                        for x in ("wkv6-small", "wkv6-backward-small"))),
     Said("designs_wkv6", r"\| one token, B=256 \| 0.135 \| # \|",
