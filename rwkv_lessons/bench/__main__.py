@@ -89,8 +89,15 @@ def _parser():
     matrix.set_defaults(command=_on("matrix:command"))
 
     compilers = commands.add_parser("compilers", help="compare what compilers make of kernels")
-    compilers.add_argument("--table", action="store_true", help="compile nothing, print the table")
+    compilers.add_argument("--table", action="store_true", help="compile nothing, print the tables")
     compilers.set_defaults(command=_on("compilers:command", "machine_code"))
+
+    times = commands.add_parser("compiler-times", help="time what compilers make, on this GPU")
+    packages = "triton", "numba", "numba_cuda_mlir"
+    times.add_argument(
+        "--packages", type=_names(packages), help="only these of " + ", ".join(packages)
+    )
+    times.set_defaults(command=_on("compiler_times:command", None))
     return parser
 
 
@@ -136,7 +143,7 @@ def _on(function, room="commands"):
     """ "module:function" of a room here, imported when it is used: --help needs no torch."""
 
     def command(options):
-        loaded(f"rwkv_lessons.bench.{room}.{function}")(options)
+        loaded(".".join(filter(None, ("rwkv_lessons.bench", room, function))))(options)
 
     return command
 

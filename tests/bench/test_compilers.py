@@ -4,8 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 pytest.importorskip("triton")
+from rwkv_lessons.bench import compiler_times  # noqa: E402
 from rwkv_lessons.bench.commands.matrix import load  # noqa: E402
 from rwkv_lessons.bench.machine_code import compilers  # noqa: E402
 
@@ -33,3 +35,27 @@ def test_a_solution_is_a_plain_function_with_the_cuda_that_it_is_given(label, so
     function = compilers._function(file, name, "the cuda", "the type")
     assert function.__globals__["cuda"] == "the cuda" and function.__globals__["N"] == 64
     assert function.__code__.co_filename == str(file)
+
+
+def test_calls_are_timed_where_they_are_right(monkeypatch):
+    call = "right", "wkv6", "doubling", (1, 20, 2, 16)
+    monkeypatch.setattr(compiler_times, "LIBRARY", (call,))
+    decoded = compiler_times.DECODED[0][1], (2, 70, 3, 32, 16, 16)
+    monkeypatch.setattr(compiler_times, "DECODED", (("a step", *decoded),))
+    monkeypatch.setattr(compiler_times, "PROMPT", ("a prompt", (1, 20, 2, 16, 32, 16, 16)))
+    monkeypatch.setattr(compiler_times, "BUDGET_MS", 1)
+    times = compiler_times.of_triton(torch.device("cpu"))
+    assert list(times) == ["right", "a step", "a prompt"]
+    assert all(ms > 0 and 0 < error < 3e-3 for ms, error in times.values())
+    monkeypatch.setattr(compiler_times.mla_prefill, "ours", lambda *x: lambda: x[0] * 2)
+    wrong = compiler_times.of_triton(torch.device("cpu"))["a prompt"]
+    assert wrong.startswith("relative error") and compilers.time_cell(wrong) == "failed"
+
+
+def test_times_stand_beside_what_is_compiled():
+    ms = {"a": [0.41234, 2e-3], "b": "wrong"}
+    columns = [{"compiler": "A", "ptxas": "1", "kernels": {}}]
+    columns[0]["timed"] = {"compiler": "A", "ptxas": None, "ms": ms}
+    lines = compilers.table(columns).splitlines()
+    assert lines[0] == "| milliseconds | A |"
+    assert lines[2:] == ["| a | 0.4123 |", "| b | failed |"]

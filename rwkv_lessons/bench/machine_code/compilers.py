@@ -4,7 +4,8 @@
     python -m rwkv_lessons.bench compilers --table    prints all compilers that were ever compared
 
 No GPU is needed. A run replaces the column of the Triton that it finds, and of numba-cuda and
-numba-cuda-mlir if they are there, in records/data/compilers.json; docs/compilers.md has the table.
+numba-cuda-mlir if they are there, in records/data/compilers.json; docs/compilers.md has the tables.
+bench/compiler_times.py adds times.
 """
 
 import ast
@@ -12,6 +13,7 @@ import importlib
 import inspect
 import json
 from datetime import date
+from importlib.util import find_spec
 from pathlib import Path
 
 from rwkv_lessons.bench.machine_code.compile import (
@@ -40,6 +42,11 @@ KERNELS = (
     ("MLA, a prompt", "attend_kernel", "mla prefill 192 bfloat16", 0),
     ("time-x", "timex_toeplitz_kernel", "timex toeplitz bfloat16", 0),
 )
+PACKAGES = {  # what the table calls each, and the module that has its version
+    "triton": ("Triton", "triton"),
+    "numba": ("numba-cuda", "numba_cuda"),
+    "numba_cuda_mlir": ("numba-cuda-mlir", "numba_cuda_mlir"),
+}
 SOLUTIONS = Path(__file__).parents[3] / "solutions"
 LADDER = (  # kernels that need nothing but `cuda` and `float32`
     ("03 atomic baseline", "03_atomic_baseline", "kernel"),
@@ -50,41 +57,74 @@ LADDER = (  # kernels that need nothing but `cuda` and `float32`
 
 
 def command(options):
-    columns = json.loads(TABLE.read_text()) if TABLE.exists() else []
+    columns = load()
     if not options.table:
-        for column in filter(None, (of_triton(), of_numba("numba"), of_numba("numba_cuda_mlir"))):
-            columns = [x for x in columns if x["compiler"] != column["compiler"]] + [column]
-        columns.sort(key=lambda column: column["compiler"])
-        TABLE.write_text(json.dumps(columns, indent=1) + "\n", encoding="utf-8")
+        columns = save(columns, map(compiled, filter(find_spec, PACKAGES)))
     print(table(columns))
 
 
+def load():
+    return json.loads(TABLE.read_text()) if TABLE.exists() else []
+
+
+def save(columns, newer):
+    """Columns with what newer ones say of the same compilers."""
+    columns = {column["compiler"]: column for column in columns}
+    for column in newer:
+        columns[column["compiler"]] = columns.get(column["compiler"], {}) | column
+    columns = [column for _, column in sorted(columns.items())]
+    TABLE.write_text(json.dumps(columns, indent=1) + "\n", encoding="utf-8")
+    return columns
+
+
 def table(columns):
-    """Two tables in markdown: a row a kernel, a column a compiler, `FIGURES` in a cell."""
-    parts = []
-    for labels in (KERNELS, LADDER):
-        names = [label for label, *_ in labels]
-        some = [column for column in columns if set(names) & set(column["kernels"])]
-        heads = [f"{x['compiler']}, ptxas {x['ptxas']}" for x in some]
-        parts.append("\n".join([
-            f"| kernel | {' | '.join(heads)} |",
-            "|---" * (len(some) + 1) + "|",
-            *(f"| {n} | {' | '.join(_cell(x['kernels'].get(n)) for x in some)} |" for n in names),
-        ]))  # fmt: skip
-    return "\n\n".join(parts)
+    """Tables in markdown, a column a compiler: `FIGURES` of kernels, times of calls."""
+    names, timed = [label for label, *_ in LADDER], [x["timed"] for x in columns if "timed" in x]
+    calls = dict.fromkeys(label for x in timed for label in x["ms"] if label not in names)
+    parts = [
+        _table(columns, "kernels", "kernel", [label for label, *_ in KERNELS], _figures_cell),
+        _table(columns, "kernels", "kernel", names, _figures_cell),
+        _table(timed, "ms", "milliseconds", list(calls), time_cell),
+        _table(timed, "ms", "milliseconds", names, time_cell),
+    ]
+    return "\n\n".join(filter(None, parts))
 
 
-def _cell(figures):
+def _table(columns, what, head, names, cell):
+    some = [column for column in columns if set(names) & set(column.get(what, {}))]
+    heads = [", ptxas ".join(filter(None, (x["compiler"], x["ptxas"]))) for x in some]
+    return "\n".join([
+        f"| {head} | {' | '.join(heads)} |",
+        "|---" * (len(some) + 1) + "|",
+        *(f"| {n} | {' | '.join(cell(x[what].get(n)) for x in some)} |" for n in names),
+    ]) if some else ""  # fmt: skip
+
+
+def _figures_cell(figures):
     if figures is None:
         return "—"
     registers, spilled, count, shared = figures
     return f"{registers} / {spilled} / {count:,} / {shared:,}"
 
 
-def of_triton():
-    """The column of the Triton that is installed."""
-    import triton
+def time_cell(outcome):
+    """Milliseconds; a call that is wrong or does not run has a sentence instead, which is not."""
+    if outcome is None:
+        return "—"
+    return "failed" if isinstance(outcome, str) else f"{outcome[0]:.4g}"
 
+
+def compiled(package):
+    """The column of a compiler: what it makes of the kernels for Hopper."""
+    figures = of_triton() if package == "triton" else of_numba(package)
+    return column(package, assembler().version) | {
+        "architecture": ARCHITECTURE,
+        "kernels": figures,
+    }
+
+
+def of_triton():
+    """{label: `FIGURES`} of the Triton that is installed."""
     launches = list(recorded_launches([ARCHITECTURE]).values())
     kernels = {}
     for label, kernel, of_call, which in KERNELS:
@@ -96,26 +136,18 @@ def of_triton():
         code = in_triton(matching[which], ARCHITECTURE)
         log, cubin = assembled(known_to(code.asm["ptx"], assembler()), ARCHITECTURE, assembler())
         kernels[label] = _figures(log, cubin, code.metadata.shared)
-        print(f"{label}: {_cell(kernels[label])}", flush=True)
-    return _column(f"Triton {triton.__version__}", assembler().version, kernels)
+        print(f"{label}: {_figures_cell(kernels[label])}", flush=True)
+    return kernels
 
 
 def of_numba(package):
-    """The column of numba-cuda ("numba") or its successor; None if that is not installed."""
-    try:
-        cuda = importlib.import_module(f"{package}.cuda")
-        types = importlib.import_module(f"{package}.types")
-    except ImportError:
-        return None
-    if package == "numba":
-        name, version = "numba-cuda", importlib.import_module("numba_cuda").__version__
-    else:
+    """The same of lessons' kernels, compiled by numba-cuda ("numba") or its successor."""
+    cuda, types = (importlib.import_module(f"{package}.{x}") for x in ("cuda", "types"))
+    if package == "numba_cuda_mlir":
         tools = importlib.import_module(f"{package}.tools")
         tools._cached_cc = 9, 0  # else it asks the driver, although the call says cc=(9, 0)
-        name, version = "numba-cuda-mlir", importlib.import_module(package).__version__
     kernels = {}
-    for label, solution, kernel in LADDER:
-        function = _function(SOLUTIONS / f"{solution}.py", kernel, cuda, types.float32)
+    for label, (function,) in ladder(package).items():
         large, small = types.float32[:, :, :, ::1], types.float32[:, ::1]
         names = inspect.signature(function).parameters
         signature = types.void(*(small if x in ("decay", "u") else large for x in names))
@@ -124,12 +156,23 @@ def of_numba(package):
         ptx = ptx.decode() if isinstance(ptx, bytes) else ptx
         log, cubin = assembled(known_to(ptx, assembler()), ARCHITECTURE, assembler())
         kernels[label] = _figures(log, cubin, 0)
-    return _column(f"{name} {version}", assembler().version, kernels)
+    return kernels
+
+
+def ladder(package, *others):
+    """{label: functions} of the lessons' kernels, and of other functions beside them."""
+    cuda, types = (importlib.import_module(f"{package}.{x}") for x in ("cuda", "types"))
+    return {
+        label: [
+            _function(SOLUTIONS / f"{file}.py", x, cuda, types.float32) for x in (kernel, *others)
+        ]
+        for label, file, kernel in LADDER
+    }
 
 
 def _function(file, name, cuda, float32):
     """The undecorated function of a solution, with another package's `cuda` as its own."""
-    names = {"cuda": cuda, "float32": float32}
+    names = {"cuda": cuda, "float32": float32, "ceil_div": lambda a, b: -(-a // b)}
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
         constant = isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
         if isinstance(node, ast.FunctionDef) and node.name == name:
@@ -145,11 +188,12 @@ def _figures(log, cubin, shared):
     return [registers, spilled, len(instructions(disassembled(cubin))), shared]
 
 
-def _column(compiler, ptxas, kernels):
+def column(package, ptxas):
+    """What a column begins with; ptxas: its version, if it is known."""
+    name, module = PACKAGES[package]
+    version = importlib.import_module(module).__version__
     return {
-        "compiler": compiler,
+        "compiler": f"{name} {version}",
         "ptxas": ptxas,
-        "architecture": ARCHITECTURE,
         "date": date.today().isoformat(),
-        "kernels": kernels,
     }
