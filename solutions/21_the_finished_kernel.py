@@ -302,7 +302,7 @@ def rungs():
 RUNGS = "two_pieces", "pairs", "masks"
 STEPS = {
     "two pieces": (),
-    "conversions of pairs": (
+    "packed conversions": (
         *(
             edit(f"s_{x}.index(i).load(SUMS).to(gl.float32)", f"widened(s_{x}.index(i).load(SUMS))")
             for x in "rkw"

@@ -397,7 +397,8 @@ SENTENCES = (
          lambda: (ms("wkv7-ladder", "24_chunked_rwkv7", dtype="bfloat16"),
                   ms("wkv7-ladder", "22_delta_rule")
                   / ms("wkv7-ladder", "24_chunked_rwkv7", dtype="bfloat16"))),
-    Said("24", r"applies them in one launch, in # ms", lambda: (ms("wkv7", "wkv7", MAIN),)),
+    Said("24", r"while four others update the state. It takes # ms",
+         lambda: (ms("wkv7", "wkv7", MAIN),)),
     Said("24", r"this rung ends at #× of lesson 22, in float32",
          lambda: (ms("wkv7-ladder", "22_delta_rule")
                   / ms("wkv7-ladder", "24_chunked_rwkv7", dtype="float32"),)),

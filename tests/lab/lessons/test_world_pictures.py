@@ -37,9 +37,11 @@ def test_two_gpus_are_shown_as_they_were_recorded(tmp_path):
     rows = [Measurement(f"wkv6, {x}", median_ms=y, **about) for x, y in ms.items()]
     rows.append(Measurement("wkv6, one GPU, both passes", problem="out of memory", **about))
     save(Record("sequence-parallel", where, tuple(rows)), tmp_path)
-    _, line = ranks.measured(tmp_path).splitlines()
-    assert line.startswith("wkv6, 4,096 tokens: 4.00 → 2.50, 1.60×; main pass 2.000")
-    assert "both passes" not in line  # of one GPU there is no time
+    _, heads, line = ranks.measured(tmp_path).splitlines()
+    assert heads.startswith("4,096 tokens ") and heads.endswith("both passes ×")
+    # Nobody measured "states" and "summary", and one GPU has no time of both passes.
+    assert line.split() == ["wkv6", "4.00", "2.50", "1.60", "2.00", "0.10", "0.20"]
+    assert heads.index("correction") + len("correction") == len(line)
 
 
 def test_the_model_of_costs_is_held_against_the_record(tmp_path):

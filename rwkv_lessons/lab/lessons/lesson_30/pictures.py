@@ -131,20 +131,30 @@ def measured(folder=None):
         record_of_two = record("sequence-parallel", GPU, folder)
     except LookupError:
         return f"not recorded on two {GPU}s yet"
+    heads = "1 GPU", "2 GPUs", "faster ×", *STEPS, "both passes ×"
     lines = [f"two {GPU}s, {record_of_two.provenance.date}; ms"]
+    length = None
     for case, shape in dict.fromkeys((_case(row), row.shape) for row in record_of_two.rows):
         ms = _times(record_of_two, case, shape)
-        if not ms.get("two GPUs") or not ms.get("one GPU"):
+        one, two = ms.get("one GPU"), ms.get("two GPUs")
+        if not one or not two:
             continue
-        one, two = ms["one GPU"], ms["two GPUs"]
-        parts = "  ".join(f"{x} {ms[x]:.3f}" for x in STEPS if ms.get(x))
-        both = "one GPU, both passes", "two GPUs, both passes"
-        if all(ms.get(x) for x in both):
-            parts += f"; both passes {ms[both[0]]:.2f} → {ms[both[1]]:.2f}"
-            parts += f", {ms[both[0]] / ms[both[1]]:.2f}×"
-        lines.append(
-            f"{case}, {shape[2]:,} tokens: {one:.2f} → {two:.2f}, {one / two:.2f}×; {parts}"
+        if shape[2] != length:
+            length = shape[2]
+            lines.append(f"{f'{length:,} tokens':30}  " + "  ".join(heads))
+        both = [ms.get(f"{which}, both passes") for which in ("one GPU", "two GPUs")]
+        values = [
+            one,
+            two,
+            one / two,
+            *map(ms.get, STEPS),
+            both[0] / both[1] if all(both) else None,
+        ]
+        cells = (
+            f"{'' if value is None else f'{value:.2f}':>{len(head)}}"
+            for value, head in zip(values, heads, strict=True)
         )
+        lines.append(f"{case:30}  " + "  ".join(cells).rstrip())
     return "\n".join(lines)
 
 

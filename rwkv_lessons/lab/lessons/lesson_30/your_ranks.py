@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from textwrap import dedent
 
 from ...course.exercises import source_of
 from .two_processes import start
@@ -18,7 +19,7 @@ def your_ranks(summary, gather, entries, correct, tokens=(50, 170, 80), limit_s=
     Raises:
         RuntimeError: a process failed; has its message. A function may use torch and math only.
     """
-    texts = {f.__name__: source_of(f) for f in (summary, gather, entries, correct)}
+    texts = {f.__name__: dedent(source_of(f)) for f in (summary, gather, entries, correct)}
     about = {"tokens": list(tokens), "functions": texts, "limit_s": limit_s}
     names = dict(zip(("summary", "gather", "entries", "correct"), texts, strict=True))
     start(__spec__.name, about | {"names": names}, len(tokens), limit_s)
