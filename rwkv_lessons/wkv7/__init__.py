@@ -178,7 +178,7 @@ def wkv7(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="log"):
     Limits:
         NaN: everything that depends on a NaN is NaN. It stays in its head and its sequence. In
             methods with chunks it reaches all tokens of its chunk, also earlier ones: up to 32
-            tokens from a multiple of 32 in the sequence with chunked, 64 with wy.
+            tokens from a multiple of 32 in the sequence with chunked, 64 with fused and wy.
         Reproducibility: kernels add in a fixed order, without atomics.
         Precision: torch.autocast has no effect. Second gradients are supported by the methods
             in torch, reference and wy; the kernels raise a RuntimeError.

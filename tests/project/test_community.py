@@ -21,8 +21,8 @@ def test_a_form_asks_for_what_a_maintainer_needs(form):
     assert all(field["attributes"]["label"] for field in fields.values())
 
 
-def test_what_can_go_wrong_has_a_form_of_its_own():
-    assert {form.stem for form in FORMS} == {"lesson", "verdict", "kernel"}
+def test_what_people_report_has_a_form_of_its_own():
+    assert {form.stem for form in FORMS} == {"lesson", "verdict", "kernel", "times"}
 
 
 def test_the_citation_is_of_this_version():

@@ -88,6 +88,15 @@ def test_the_readme_is_a_front_door():
     assert len(lines) <= 160 and lines.index("## The library") <= 90
 
 
+def test_the_readme_has_the_minutes_that_a_lesson_promises():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    told = dict(re.findall(r"\(notebooks/(\S+)\.ipynb\) \| (\d+) \|", text))
+    for name, minutes in told.items():
+        title = (ROOT / "notebooks" / f"{name}.ipynb").read_text(encoding="utf-8")
+        promised = re.search(r'"\*(?:three sittings of )?(\d+) minutes', title)
+        assert int(minutes) == int(promised[1]) * (3 if "three sittings" in promised[0] else 1)
+
+
 def words(page):
     """How many words of prose: no tables, no code, nothing that is generated."""
     text = readme.MARKERS.sub("", page.read_text(encoding="utf-8"))
