@@ -391,7 +391,7 @@ WKV6_SERVING = Operation(
     command="serving:command",
     dtypes=("bfloat16",),
     records=(
-        own("wkv6-serving", "wkv6-serving", 180, table=None),
+        own("wkv6-serving", "wkv6-serving", 180, table="serving"),
         RecordPlan("wkv6-serving-peers", "wkv6-serving --peers", 300, table=None, needs="fla"),
     ),
     peers={"fla": Peer("fla", FLA, "fla_serving", "no pool")},

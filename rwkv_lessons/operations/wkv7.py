@@ -315,7 +315,7 @@ WKV7_SERVING = Operation(
     command="serving:command",
     dtypes=("bfloat16",),
     records=(
-        own("wkv7-serving", "wkv7-serving", 240, table=None),
+        own("wkv7-serving", "wkv7-serving", 240, table="serving"),
         RecordPlan("wkv7-serving-peers", "wkv7-serving --peers", 420, table=None, needs="fla"),
     ),
     peers={"fla": Peer("fla", FLA, "fla_serving", "no pool")},

@@ -12,6 +12,7 @@ from rwkv_lessons.lab.lessons.lesson_18 import pictures as race
 from rwkv_lessons.lab.pictures import ladder
 from rwkv_lessons.operations import LADDERS, OPERATIONS, operation_of
 from rwkv_lessons.operations.entries import ROOT
+from rwkv_lessons.operations.work import MOST_DRAFTS, served_lengths
 from rwkv_lessons.records.lookup import GPU, record, recorded, renewed
 from rwkv_lessons.records.traces import load_traces
 from rwkv_lessons.report import published
@@ -192,6 +193,43 @@ def decays_block(name):
         return _below(_markdown(["decays", *columns], rows), caption, measured)
 
     return block
+
+
+def serving_block(name):
+    """A line per call, a column per type of state: eager, and replayed from a CUDA graph."""
+
+    @_block(name)
+    def block(measured):
+        lines, states = {}, {}
+        for row in measured.rows:
+            method, replay, _ = row.method.partition(", graph replay")
+            words = method.split(", ")
+            (state,) = (x for x in words if x.endswith(" state"))
+            states[state] = None
+            what = ", ".join([_served(row.shape), *(x for x in words if x != state)])
+            lines.setdefault(what, {}).setdefault(state, ["–", "–"])[bool(replay)] = (
+                "not timed" if row.problem else _text(row.median_ms, ".3f")
+            )
+        rows = [
+            [what, *("; ".join(cells.get(x, ("–",))) for x in states)]
+            for what, cells in lines.items()
+        ]
+        H, N = measured.rows[0].shape[2:]
+        caption = f"Milliseconds, eager; replayed. H={H} N={N}, {measured.rows[0].dtype}"
+        return _below(_markdown(["call", *states], rows), caption, measured)
+
+    return block
+
+
+def _served(shape):
+    """What one call serves, of a shape as `served_lengths` reads it."""
+    S, T, *_ = shape
+    if T == 1:
+        return f"1 token for each of {S}"
+    if T <= MOST_DRAFTS:
+        return f"{T} drafts for each of {S}"
+    prompts = sum(n > 1 for n in served_lengths(S, T))
+    return f"{prompts} prompts and {S - prompts} single tokens"
 
 
 def two_gpus_block(name):
@@ -465,6 +503,7 @@ KINDS = {
     "methods, with results": lambda name: methods_block(name, noted=True),
     "decays": decays_block,
     "two GPUs": two_gpus_block,
+    "serving": serving_block,
     "beside torch": beside_torch_block,
     "race": race_block,
     "milliseconds by shape": lambda name: by_shape_block(

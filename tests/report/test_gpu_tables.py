@@ -14,7 +14,7 @@ from rwkv_lessons.records.schema import (  # noqa: E402
     path,
     save,
 )
-from rwkv_lessons.report import gpus  # noqa: E402
+from rwkv_lessons.report import gpus, tables  # noqa: E402
 from warplens.least_time import data_sheet  # noqa: E402
 
 PAGE = Path(__file__).parents[2] / "docs" / "gpus.md"
@@ -58,3 +58,21 @@ def _times_the_least(name):
     row = load(path(name, "NVIDIA H200")).row(operation, gpus.SHAPE, "bfloat16")
     least = work(name, gpus.SHAPE, "bfloat16").bytes
     return row.median_ms * gpus.ONE_COPY * data_sheet("H200").bytes_per_s / 1e3 / least
+
+
+def test_serving_calls_are_lines_and_types_of_states_columns(tmp_path):
+    here = Provenance("NVIDIA H200", "1", "13.0", "2026-11-25", "abc1234", "bench", "events")
+    rows = [
+        Measurement("float32 state", (8, 1, 64, 64), "bfloat16", median_ms=0.5),
+        Measurement("float32 state, graph replay", (8, 1, 64, 64), "bfloat16", median_ms=0.25),
+        Measurement("verify, float16 state", (8, 4, 64, 64), "bfloat16", problem="wrong"),
+        Measurement("float16 state, prompts alone", (216, 4096, 64, 64), "bfloat16", median_ms=2.0),
+    ]
+    save(Record("wkv7-serving", here, tuple(rows)), tmp_path)
+    head, _, *lines = tables.BLOCKS["wkv7-serving"](tmp_path).splitlines()[:5]
+    assert head == "| call | float32 state | float16 state |"
+    assert lines == [
+        "| 1 token for each of 8 | 0.500; 0.250 | – |",
+        "| 4 drafts for each of 8, verify | – | not timed; – |",
+        "| 16 prompts and 200 single tokens, prompts alone | – | 2.000; – |",
+    ]
