@@ -54,8 +54,6 @@ UNEVEN = 1.35
 
 def command(options):
     """`python -m rwkv_lessons.bench sequence-parallel`."""
-    if "RANK" not in os.environ:
-        return start()
     cuda = torch.cuda.is_available() and torch.cuda.device_count() >= RANKS
     if not cuda and not options.quick:
         raise ValueError(f"needs {RANKS} NVIDIA GPUs: add --quick for small parts on the CPU")
@@ -63,6 +61,8 @@ def command(options):
         raise ValueError("no two NVIDIA GPUs here: times of a CPU are not recorded")
     refuse_a_part(options, options.shape, options.methods, options.quick)
     check_name(options, NAME)
+    if "RANK" not in os.environ:
+        return start()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)
