@@ -13,6 +13,7 @@ TRAIN = Operation(
     quick=(2, 32, 2, 32),
     work=None,
     letters="B, T, layers, width",
+    timed="A training step",
     command="train_model:command",
     dtypes=(),
     records=(

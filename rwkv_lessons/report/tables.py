@@ -419,7 +419,7 @@ def race_block(name):
         shapes = dict.fromkeys(trace.shape for trace in traces)
         parts = [(shape, _markdown(*race.rows(traces, shape))) for shape in shapes]
         text = "\n\n".join(f"{operation_of(name).sizes(x)}, µs:\n\n{part}" for x, part in parts)
-        return text + older(record(name, GPU, folder))
+        return _below(text, "", record(name, GPU, folder))
 
     return block
 
