@@ -213,7 +213,7 @@ def forward(q, q_rope, latent, k_rope, w_v, scale, lengths, left_padding, block_
     hopper = unit == 16 and gpu.capability == (9, 0) and for_hopper(tile, q, q_rope, latent, k_rope)
     if hopper and turns.takes(q, q_rope, latent, k_rope, page_size, left_padding):
         turns.attend(
-            q, q_rope, latent, k_rope, lengths, left_padding, block_table, parts, part_lse, w_v,
+            q, q_rope, latent, k_rope, lengths, left_padding, block_table, parts, part_lse,
             scale * LOG2E, N, page_size, programs * splits,
         )  # fmt: skip
     else:

@@ -59,13 +59,6 @@ PART = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16]))
 FOUR = gl.constexpr(gl.BlockedLayout([4], [32], [4], [0]))  # in each thread
 
 
-def chunks(w_v):
-    """How many pieces of 2 KB a head's part of w_v has; none if it is not in one piece."""
-    _, V, width = w_v.shape
-    whole = w_v.stride(1) == width and w_v.stride(0) % 8 == 0 and w_v.data_ptr() % 16 == 0
-    return V * width // 1024 if whole else 0
-
-
 NUMBERS = ["scale", "c_b", "k_b", "elements_b", "table_b", "pages", "rows", "M", "N", "S"]
 
 
@@ -77,27 +70,12 @@ class TurnSizes(NamedTuple):
     IN_ROWS: bool  # whether a query token's heads are rows of q's description, or all tokens' are
     c_n: int  # the stride of a token of the latent
     c_bytes: int  # of a token: its latent, and its keys with rope if they are behind that
-    w_h: int  # the stride of a head of w_v
-    CHUNKS: int  # of 2 KB, of a head of w_v
 
 
 @gluon.constexpr_function
 def piece_of(x, group):
     """The piece of a tile of this group that is scored at place x: in turn each group's."""
     return (x % 2 + group) % 2 * 2 + x // 2
-
-
-@gluon.jit
-def weights_to_l2(x, stride, H: gl.constexpr, CHUNKS: gl.constexpr):
-    """Has this program's share of x `[H, CHUNKS · 2 KB]` brought to the L2 cache."""
-    LANES: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
-    for first in range(gl.program_id(0) * 32, H * CHUNKS, gl.num_programs(0) * 32):
-        chunk = gl.minimum(first + gl.arange(0, 32, LANES), H * CHUNKS - 1)
-        at = (chunk // CHUNKS).to(gl.int64) * stride + chunk % CHUNKS * 1024
-        gl.inline_asm_elementwise(
-            "cp.async.bulk.prefetch.L2.global [$1], 2048; mov.b32 $0, 0;", "=r,l", [x + at],
-            dtype=gl.int32, is_pure=False, pack=1,
-        )  # fmt: skip
 
 
 @gluon.jit
@@ -120,7 +98,7 @@ def page_of(table, n, stop, pages, PAGE: gl.constexpr):
 
 @gluon.jit
 def load_tiles(
-    q, q_rope, latent, k_rope, rows_of_latent, w_v, table, tiles, barriers, i_b, start, stop, count,
+    q, q_rope, latent, k_rope, rows_of_latent, table, tiles, barriers, i_b, start, stop, count,
     query, place, SIZES: gl.constexpr,
 ):  # fmt: skip
     """The warp that loads: queries once, then one piece of a tile of tokens after the other."""
@@ -166,8 +144,6 @@ def load_tiles(
             else:
                 here += i_b.to(gl.int64) * elements_b
             rows_to_l2(here, n, stop, SIZES.c_n, SIZES.c_bytes)
-        if j == 1:
-            weights_to_l2(w_v, SIZES.w_h, SIZES.H, SIZES.CHUNKS)
 
 
 @gluon.jit
@@ -347,7 +323,7 @@ def attend_tiles(
 @assembled
 @gluon.jit(do_not_specialize=NUMBERS)
 def decode_turns_kernel(
-    q, q_rope, latent, k_rope, rows_of_latent, w_v, lengths, left_padding, table, parts, lse, scale,
+    q, q_rope, latent, k_rope, rows_of_latent, lengths, left_padding, table, parts, lse, scale,
     c_b, k_b, elements_b, table_b, pages, rows, M, N, S, SIZES: gl.constexpr,
 ):  # fmt: skip
     """Results as those of `decode_kernel`; the first four arguments are descriptions of tiles.
@@ -357,7 +333,7 @@ def decode_turns_kernel(
     """
     gdc_launch_dependents()
     H: gl.constexpr = SIZES.H
-    DTYPE: gl.constexpr = w_v.dtype.element_ty
+    DTYPE: gl.constexpr = rows_of_latent.dtype.element_ty
     s_q = gl.allocate_shared_memory(DTYPE, [PIECES, ROWS, PIECE], TILE)
     s_qr = gl.allocate_shared_memory(DTYPE, [1, ROWS, P], TILE)
     s_c = gl.allocate_shared_memory(DTYPE, [2 * PIECES, TOKENS, PIECE], TILE)
@@ -410,7 +386,7 @@ def decode_turns_kernel(
                 1,
             )),
             (load_tiles, (
-                q, q_rope, latent, k_rope, rows_of_latent, w_v, table, tiles,
+                q, q_rope, latent, k_rope, rows_of_latent, table, tiles,
                 (q_full, full, empty), i_b.to(gl.int32), start, stop, count, query,
                 (c_b, k_b, elements_b, pages), SIZES,
             )),
@@ -476,7 +452,7 @@ def takes(q, q_rope, latent, k_rope, page_size, left_padding):
 
 
 def attend(
-    q, q_rope, latent, k_rope, lengths, left_padding, block_table, parts, lse, w_v, scale, N,
+    q, q_rope, latent, k_rope, lengths, left_padding, block_table, parts, lse, scale, N,
     page_size, programs,
 ):  # fmt: skip
     """Launches the first kernel, for what it `takes`: parts and lse, as of `decode_kernel`.
@@ -492,11 +468,11 @@ def attend(
     if not rope_in_rows:
         d_qr, _ = queries(q_rope.contiguous(), P.value)
     tiles = d_q, d_qr, cache(latent, PIECE.value), cache(k_rope, P.value)
-    tensors = (*tiles, latent, w_v, lengths, left_padding, block_table, parts, lse)
+    tensors = (*tiles, latent, lengths, left_padding, block_table, parts, lse)
     table_b = 0 if block_table is None else block_table.stride(0)
     strides = rows_between(latent), rows_between(k_rope), latent.stride(0), table_b
     numbers = (scale, *strides, len(latent), B * M, M, N, splits)
     beside = latent.stride() == k_rope.stride() and k_rope.data_ptr() - latent.data_ptr() == 1024
     token = latent.stride(1), 2 * (R.value + beside * P.value)
-    sizes = TurnSizes(H, page_size, in_rows, *token, w_v.stride(0), chunks(w_v))
+    sizes = TurnSizes(H, page_size, in_rows, *token)
     launch_tiles(decode_turns_kernel, (programs, 1, 1), 4, tensors, numbers, (sizes,))
