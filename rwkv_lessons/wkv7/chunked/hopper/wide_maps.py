@@ -1,0 +1,89 @@
+"""The maps of chunks of heads of 128 keys: those of maps.py, 64 keys at a time.
+
+Each half of the keys lies in shared memory as a tile of its own. Its Ã, R̃, B̃ and K̃ replace a, r,
+b and k there; the products of pairs of tokens are sums over both halves, in registers. They
+replace w of the first half.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
+
+from ...decays import OF_CLAMP, RAW
+from .layouts import (
+    CHUNKS,
+    FLAT_BY_CHUNK,
+    PAIRS,
+    SMALL,
+    STAGES,
+    C,
+    N,
+    barrier,
+    index_along,
+    rounded,
+    times_transposed,
+)
+from .loads import wait_for_tile
+from .maps import by_chunk, clear_tail, decayed, inverse, store_decays
+
+
+@gluon.jit
+def pairs_of(s_w, COUNT: gl.constexpr):
+    """The small matrices of the four chunks of a tile, which take the place of w."""
+    return s_w._reinterpret(gl.bfloat16, [COUNT, N, C], SMALL)
+
+
+@gluon.jit
+def clear_tails(tiles, i, left, DECAY: gl.constexpr):
+    """Clears what follows the last token in all tiles of a half; w is the second of them."""
+    PARAMETER: gl.constexpr = DECAY == RAW or DECAY == OF_CLAMP
+    for n in gl.static_range(len(tiles)):
+        absent = float("-inf") if n == 1 and PARAMETER else 0.0
+        clear_tail(by_chunk(tiles[n].index(i)), left, absent)
+
+
+@gluon.jit
+def store_pair(s_x, b_x, keep):
+    """A small matrix where `keep`, else 0, of each chunk."""
+    s_x.store(gl.reshape(rounded(gl.where(keep, b_x, 0.0)), [N, C]))
+
+
+@gluon.jit
+def map_tile(halves, s_decays, i, scale, zero, DECAY: gl.constexpr, SCALED: gl.constexpr):
+    """Makes the maps of the tile in stage i. halves: r, w, k, v, a, b of 64 keys, twice."""
+    b_ab = gl.zeros([CHUNKS, C, C], gl.float32, PAIRS)
+    b_ba, b_ak, b_rb, b_rk = b_ab, b_ab, b_ab, b_ab
+    for h in gl.static_range(2):
+        r, w, k, _, a, b = halves[h]
+        s_decay = s_decays[h].index(i)._reinterpret(gl.float32, [CHUNKS, N], FLAT_BY_CHUNK)
+        s_r, s_k = by_chunk(r.index(i)), by_chunk(k.index(i))
+        s_a, s_b = by_chunk(a.index(i)), by_chunk(b.index(i))
+        log_w = store_decays(by_chunk(w.index(i)), s_decay, DECAY)
+        b_a, b_r, b_b, b_k = decayed(s_r, s_k, s_a, s_b, log_w, scale, zero, SCALED)
+        b_ab, b_ba = times_transposed(b_a, b_b, b_ab), times_transposed(b_b, b_a, b_ba)
+        b_ak, b_rb = times_transposed(b_a, b_k, b_ak), times_transposed(b_r, b_b, b_rb)
+        b_rk = times_transposed(b_r, b_k, b_rk)
+    row, col = index_along(1, C, PAIRS), index_along(2, C, PAIRS)
+    row += 0 * index_along(0, CHUNKS, PAIRS)
+    s_small = pairs_of(halves[0][1].index(i), 4)
+    store_pair(s_small.index(0), b_ak, col < row)
+    store_pair(s_small.index(1), b_rb, col <= row)
+    store_pair(s_small.index(2), b_rk, col <= row)
+    b_ab, b_ba = gl.where(col < row, b_ab, 0.0), gl.where(row < col, b_ba, 0.0)
+    s_small.index(3).store(gl.reshape(rounded(inverse(b_ab, b_ba, row, col)), [N, C]))
+
+
+@gluon.jit
+def make_maps(halves, s_decays, loaded, mapped, n, scale, FORM: gl.constexpr):
+    """The warps that make maps, of one tile after the other, as soon as it is loaded."""
+    for first in range(0, n, N):
+        i, phase = first // N % STAGES, first // N // STAGES % 2
+        for h in gl.static_range(2):
+            wait_for_tile(loaded[h], i, phase)
+            if n - first < N:
+                clear_tails(halves[h], i, n - first, FORM.DECAY)
+        zero = first // 2**30  # which the compiler cannot know: it would keep masks in registers
+        map_tile(halves, s_decays, i, scale, zero, FORM.DECAY, FORM.SCALED)
+        fence_async_shared()
+        barrier()  # all warps' maps are there
+        mbarrier.arrive(mapped.index(i), count=1)
