@@ -1,4 +1,4 @@
-"""The maps of chunks of heads of 128 keys: those of maps.py, 64 keys at a time.
+"""The maps of chunks of heads of 128 keys: those of ../maps.py, 64 keys at a time.
 
 Each half of the keys lies in shared memory as a tile of its own. Its Ã, R̃, B̃ and K̃ replace a, r,
 b and k there; the products of pairs of tokens are sums over both halves, in registers. They
@@ -9,8 +9,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
-from ...decays import OF_CLAMP, RAW
-from .layouts import (
+from ....decays import OF_CLAMP, RAW
+from ..layouts import (
     CHUNKS,
     FLAT_BY_CHUNK,
     PAIRS,
@@ -23,14 +23,14 @@ from .layouts import (
     rounded,
     times_transposed,
 )
-from .loads import wait_for_tile
-from .maps import by_chunk, clear_tail, decayed, inverse, store_decays
+from ..loads import wait_for_tile
+from ..maps import by_chunk, clear_tail, decayed, inverse, store_decays
 
 
 @gluon.jit
-def pairs_of(s_w, COUNT: gl.constexpr):
+def pairs_of(s_w):
     """The small matrices of the four chunks of a tile, which take the place of w."""
-    return s_w._reinterpret(gl.bfloat16, [COUNT, N, C], SMALL)
+    return s_w._reinterpret(gl.bfloat16, [4, N, C], SMALL)
 
 
 @gluon.jit
@@ -65,7 +65,7 @@ def map_tile(halves, s_decays, i, scale, zero, DECAY: gl.constexpr, SCALED: gl.c
         b_rk = times_transposed(b_r, b_k, b_rk)
     row, col = index_along(1, C, PAIRS), index_along(2, C, PAIRS)
     row += 0 * index_along(0, CHUNKS, PAIRS)
-    s_small = pairs_of(halves[0][1].index(i), 4)
+    s_small = pairs_of(halves[0][1].index(i))
     store_pair(s_small.index(0), b_ak, col < row)
     store_pair(s_small.index(1), b_rb, col <= row)
     store_pair(s_small.index(2), b_rk, col <= row)
@@ -76,13 +76,15 @@ def map_tile(halves, s_decays, i, scale, zero, DECAY: gl.constexpr, SCALED: gl.c
 @gluon.jit
 def make_maps(halves, s_decays, loaded, mapped, n, scale, FORM: gl.constexpr):
     """The warps that make maps, of one tile after the other, as soon as it is loaded."""
-    for first in range(0, n, N):
-        i, phase = first // N % STAGES, first // N // STAGES % 2
+    count = gl.cdiv(n, N)
+    for turn in range(0, count):
+        i, phase = turn % STAGES, turn // STAGES % 2
+        left = n - (count - 1 - turn if FORM.REVERSE else turn) * N
         for h in gl.static_range(2):
             wait_for_tile(loaded[h], i, phase)
-            if n - first < N:
-                clear_tails(halves[h], i, n - first, FORM.DECAY)
-        zero = first // 2**30  # which the compiler cannot know: it would keep masks in registers
+            if left < N:
+                clear_tails(halves[h], i, left, FORM.DECAY)
+        zero = turn // 2**25  # which the compiler cannot know: it would keep masks in registers
         map_tile(halves, s_decays, i, scale, zero, FORM.DECAY, FORM.SCALED)
         fence_async_shared()
         barrier()  # all warps' maps are there
