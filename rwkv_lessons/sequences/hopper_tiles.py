@@ -1,4 +1,4 @@
-"""Descriptions of tiles of 64 columns, which Hopper's tensor memory accelerator copies."""
+"""Descriptions of tiles, of 64 columns or more, which Hopper's tensor memory accelerator copies."""
 
 import torch
 from triton.experimental.gluon import language as gl
@@ -10,21 +10,21 @@ from ..runtime.launch_tiles import replace_base
 C = gl.constexpr(64)  # rows and columns of a tile
 
 
-def tiles(x, columns, height=C.value):
-    """Describes a contiguous x as rows of so many columns, of which tiles of C columns are moved.
+def tiles(x, columns, height=C.value, width=C.value):
+    """Describes a contiguous x as rows of so many columns, of which tiles are moved.
 
     Triton takes 7 µs to check a descriptor; those of the same shape are copies of the first.
     """
-    return replace_base(described(x.numel(), columns, height, x.dtype), x)
+    return replace_base(described(x.numel(), columns, height, width, x.dtype), x)
 
 
 @remembered
 def described(*key):
-    """A description without a tensor: of so many elements, columns, rows of a tile, and a dtype."""
-    elements, columns, height, dtype = key
-    shape, block = [elements // columns, columns], [height, C.value]
+    """A description without a tensor: of so many elements and columns, a tile's rows and columns, and a dtype."""
+    elements, columns, height, width, dtype = key
+    shape, block = [elements // columns, columns], [height, width]
     layout = gl.NVMMASharedLayout(128, 8 * dtype.itemsize, 2)
     nowhere = torch.empty(0, dtype=dtype, device="meta")
     model = replace_base(TensorDescriptor(nowhere, shape, [columns, 1], block, layout), None)
-    model.__dict__.update(key=key, kind=(height, dtype))
+    model.__dict__.update(key=key, kind=(height, width, dtype))
     return model

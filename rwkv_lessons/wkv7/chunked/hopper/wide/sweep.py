@@ -21,7 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from .....runtime.compile_triton import assembled
 from .....runtime.launch_tiles import launch_tiles
-from .....sequences.arguments import sequences_in
+from .....sequences.arguments import empty_results, sequences_in
 from .....sequences.spans import first_span, sequence_bounds
 from ....decays import FORMS, OF_CLAMP
 from ..apply import store_tile
@@ -112,7 +112,9 @@ def fit(s_decays, i):
 
 
 @gluon.jit
-def apply_tile(b_s0, b_s1, tensors, shared, i, z_t, tile, scale, FORM: gl.constexpr, HALF: gl.constexpr):
+def apply_tile(
+    b_s0, b_s1, tensors, shared, i, z_t, tile, scale, FORM: gl.constexpr, HALF: gl.constexpr
+):
     """The maps of the tile in stage i, or its tokens one by one. Stores o.
 
     tile: its first token in memory, the column and step of `place`, and how many tokens are left.
@@ -286,6 +288,14 @@ def swept(inputs, s0, cu_seqlens, scale, decay, keep, reverse):
         Form(FORMS[decay], scale != 1.0, reverse),
     )  # fmt: skip
     return o, s1, states, z
+
+
+def forward_shapes(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep):
+    """What `forward` returns, without values."""
+    (H, K), spans = r.shape[2:], spans_of(r, cu_seqlens)
+    states = r.new_empty((spans, H, K, K) if keep else 0)
+    z = r.new_empty((spans, H, K, N.value) if keep else 0)
+    return *empty_results(r, v, cu_seqlens), states, z
 
 
 def launch(programs, tensors, numbers, form):
