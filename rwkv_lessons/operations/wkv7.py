@@ -77,6 +77,8 @@ CHECKS = Checks(
         **{f"{T} tokens": (2, T, 3, 64, 64) for T in (*TOKENS_7, *ABOUT_A_TILE)},
         "many tiles": (8, 1024, 64, 64, 64),  # of hopper/forward.py, whose programs fill all SMs
         "128": (1, 100, 2, 128, 128),
+        "wide": (2, 200, 3, 128, 128),  # several tiles of hopper/wide, the last one not whole
+        "wide tiles": (8, 512, 33, 128, 128),  # of its programs, in two waves
         "256": (1, 70, 2, 256, 80),  # the most keys that kernels take
     },
     options=OPTIONS,
@@ -106,6 +108,8 @@ CHECKS = Checks(
             tuple(f"{T} tokens" for T in (*TOKENS_7, *ABOUT_A_TILE)),
             ("state",),
         ),
+        Combinations(("fused",), ("bfloat16",), ("wide",), OF_7),
+        Combinations(("fused",), ("bfloat16",), ("wide tiles",), FEW),
         Combinations(("fused",), ("float32", "float16"), ("small",), ("all",)),
         Combinations(("wkv7",), ("bfloat16",), ("many heads",), FEW, gradients=False),
         Combinations(("wkv7",), ALL_DTYPES, ("small", "many heads"), FEW),

@@ -20,7 +20,8 @@ def tiles(x, columns, height=C.value, width=C.value):
 
 @remembered
 def described(*key):
-    """A description without a tensor: of so many elements and columns, a tile's rows and columns, and a dtype."""
+    """A description without a tensor: of so many elements and columns, and of a tile's rows and
+    columns of a dtype."""
     elements, columns, height, width, dtype = key
     shape, block = [elements // columns, columns], [height, width]
     layout = gl.NVMMASharedLayout(128, 8 * dtype.itemsize, 2)

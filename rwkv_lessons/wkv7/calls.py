@@ -7,8 +7,7 @@ import torch
 from .arguments import DECAYS
 from .chunked import backward as chunked_backward
 from .chunked import forward as chunked
-from .chunked.hopper import backward as hopper_backward
-from .chunked.hopper import forward as hopper
+from .chunked.hopper import fused as hopper
 from .recurrent import backward as recurrent_backward
 from .recurrent import forward as recurrent
 
@@ -24,8 +23,9 @@ def calls(gpu):
         for N in SIZES[: 1 if dtype == torch.float16 else None]:
             if N <= chunked.largest(gpu):
                 yield from chunked_calls(f"{N} {kind}", N, dtype)
-            if N == hopper.N.value and dtype == torch.bfloat16 and gpu.is_hopper:
+            if dtype == torch.bfloat16 and gpu.is_hopper and N == SIZES[0]:
                 yield from fused_calls(f"{N} {kind}", N, dtype)
+                yield from fused_calls(f"128 {kind}", 128, dtype)
             if dtype != torch.float16:
                 yield from token_calls(f"{N} {kind}", N, dtype)
 
@@ -56,7 +56,7 @@ def fused_calls(name, N, dtype):
     def training(decay, sizes):
         x = delta_rule(*sizes, N, dtype)
         o, s1, *saved = hopper.forward(*x, None, None, 1.0, decay, True)
-        hopper_backward.gradients(*x, None, None, *saved, o, s1, 1.0, decay)
+        hopper.gradients(*x, None, None, *saved, o, s1, 1.0, decay)
 
     for decay in DECAYS:
         yield f"wkv7 fused {name} {decay}", lambda decay=decay: inference(decay)

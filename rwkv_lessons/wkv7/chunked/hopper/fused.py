@@ -44,8 +44,8 @@ def takes(r, w, v):
 def wkv7_fused(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="log"):
     """Same arguments and results as `wkv7`, in one launch forward and two backward.
 
-    It needs 64 or 128 keys and as many values, r and w in bfloat16, and a Hopper GPU; the rest is computed by
-    `wkv7_chunked`. o and s1 are right to 5e-3, gradients to 6e-3.
+    It needs 64 or 128 keys and as many values, r and w in bfloat16, and a Hopper GPU; the rest is
+    computed by `wkv7_chunked`. o and s1 are right to 5e-3, gradients to 6e-3.
     """
     check_call(r, w, k, v, a, b, s0, cu_seqlens, scale, decay)
     if holds_float64(s0) or not takes(r, w, v):

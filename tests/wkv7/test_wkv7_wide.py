@@ -1,0 +1,156 @@
+"""RWKV-7's kernels for heads of 128, as they are written, on the CPU: sweeps, and gradients."""
+
+import inspect
+import math
+
+import pytest
+import torch
+from support.gluon_on_cpu import Mutable
+from support.wkv7_cases import NAMES, make, near, with_raw
+
+from rwkv_lessons.runtime.packages import TRITON
+from rwkv_lessons.wkv7 import wkv7_reference
+
+if not TRITON:
+    pytest.skip("the kernels need Triton", allow_module_level=True)
+
+from rwkv_lessons.wkv7.chunked.hopper.wide import backward, gradients, sweep
+from warplens.gluon import GluonFault
+from warplens.gluon.run import watch
+
+# As those of heads of 64: see test_wkv7_hopper.py and test_wkv7_hopper_training.py.
+LIMITS = {"": 4.4e-3, "s1": 3e-3}
+OF_GRADIENTS = {"": 6e-3}
+
+
+@pytest.fixture(autouse=True)
+def launched(monkeypatch):
+    """The kernels: of sweeps, of tiles, and of tiles whose decays are strong."""
+    modules = (sweep, "launch"), (gradients, "launch"), (gradients, "launch_strong")
+    kernels = (
+        sweep.wkv7_wide_kernel, gradients.wkv7_wide_gradients_kernel,
+        gradients.wkv7_wide_strong_kernel,
+    )  # fmt: skip
+    of_kernels = [Mutable(kernel) for kernel in kernels]
+    for (module, name), kernel, warps in zip(modules, of_kernels, (4, 8, 8), strict=True):
+
+        def launch(programs, tensors, numbers, form, kernel=kernel, warps=warps):
+            kernel.calls = [*getattr(kernel, "calls", []), tensors]
+            kernel[(programs,)](*tensors, *numbers, form, num_warps=warps)
+
+        monkeypatch.setattr(module, name, launch)
+    return of_kernels
+
+
+def bfloat16(T, w, H=1):
+    return make(1, T, H, 128, 128, w, torch.bfloat16)
+
+
+def run(x, cu_seqlens=None, scale=1.0, decay="log"):
+    o, s1, states, z = sweep.forward(*x, cu_seqlens, scale, decay, False)
+    assert not states.numel() and not z.numel()
+    return o, s1
+
+
+def right(x, **options):
+    want = wkv7_reference(*(None if y is None else y.double() for y in x), **options)
+    near(run(x, **options), want, LIMITS, NAMES)
+
+
+def gradients_right(x, cu_seqlens=None, scale=1.0, decay="log"):
+    """Gradients beside float64's, of a loss that both o and s1 are in."""
+    leaves = [y.double().requires_grad_() for y in x]
+    want = wkv7_reference(*leaves, cu_seqlens=cu_seqlens, scale=scale, decay=decay)
+    g = torch.Generator().manual_seed(5)
+    do = torch.randn(x[3].shape, generator=g).bfloat16()
+    ds1 = torch.randn(x[6].shape, generator=g)
+    want = torch.autograd.grad(want, leaves, [do.double(), ds1.double()])
+    _, _, *kept = sweep.forward(*x, cu_seqlens, scale, decay, True)
+    got = backward.gradients(*x, cu_seqlens, *kept, do, ds1, scale, decay)
+    near(got, want, OF_GRADIENTS, NAMES[2:])
+
+
+def test_tiles_are_the_reference():
+    x = bfloat16(70, math.log(0.5), H=2)
+    x[6] = None
+    right(x, scale=0.3)
+
+
+@pytest.mark.parametrize("decay", ["raw", "clamp"])
+def test_decays_of_a_parameter(decay):
+    right(with_raw(bfloat16(70, 0.0), decay), decay=decay)
+
+
+def test_what_follows_a_sequence_does_no_harm():
+    x = bfloat16(110, -0.1)
+    cu_seqlens = torch.tensor([0, 30, 30, 60, 110], dtype=torch.int32)
+    x[6] = torch.randn(4, 1, 128, 128)
+    x[1][:, 20] = -math.inf
+    want = wkv7_reference(*(y.double() for y in x), cu_seqlens=cu_seqlens)
+    for y in x[:6]:
+        y[:, 30:60] = math.nan
+    o, s1 = run(x, cu_seqlens=cu_seqlens)
+    assert o[:, 59].isnan().all() and s1[2].isnan().all()
+    o[:, 30:60], s1[2] = want[0][:, 30:60], want[1][2]
+    near((o, s1), want, LIMITS, NAMES)
+
+
+@pytest.mark.parametrize("decay", ["log", "raw", "clamp"])
+def test_gradients_of_all(decay, launched):
+    x = bfloat16(70, -0.1) if decay == "log" else with_raw(bfloat16(70, -0.1), decay)
+    if decay == "raw":  # of no tile that is strong
+        x[1] = torch.randn(x[1].shape, generator=torch.Generator().manual_seed(3)).bfloat16() - 3
+    gradients_right(x, scale=0.3, decay=decay)
+    *_, strong = launched
+    assert decay == "clamp" or strong.calls[0][-1].tolist() == [0, 0]
+
+
+def test_gradients_of_packed_sequences_with_a_strong_tile(launched):
+    x = bfloat16(120, -0.1)
+    x[1][:, 112:115, :, ::3] = -math.inf
+    x[6] = torch.randn(3, 1, 128, 128)
+    gradients_right(x, cu_seqlens=torch.tensor([0, 40, 40, 120], dtype=torch.int32))
+    *_, strong = launched
+    assert strong.calls[0][-1].tolist() == [0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_any_role_may_run_first(reverse, launched, monkeypatch):
+    def launch(programs, *args):
+        tensors, numbers, form = args
+        parameters = inspect.signature(sweep.wkv7_wide_kernel.fn).parameters
+        given = dict(zip(parameters, (*tensors, *numbers, form), strict=True))
+        assert not watch(launched[0].kernel, (programs,), given, reverse=reverse).faults
+
+    monkeypatch.setattr(sweep, "launch", launch)
+    right(bfloat16(210, -0.1))
+
+
+MISTAKES = {
+    "maps not waited for": (
+        "apply_maps", "mbarrier.wait(mapped.index(i), phase)", "pass", "before the wait|nothing in",
+    ),
+    "the other half not waited for": (
+        "apply_maps", "mbarrier.wait(applied.index(i), phase)", "pass", "overwritten|read",
+    ),
+    "maps without a fence": ("make_maps", "fence_async_shared()", "pass", "no fence came after"),
+    "y too early": ("apply_chunk", "warpgroup_mma_wait(5", "warpgroup_mma_wait(6", "before the"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_noticed(name, launched):
+    inside, old, new, said = MISTAKES[name]
+    launched[0].mistake(old, new, inside=inside)
+    with pytest.raises(GluonFault, match=said):
+        run(bfloat16(200, -0.1))
+
+
+def test_fake_results_are_like_real_ones():
+    x = bfloat16(70, -0.1, H=2)
+    ends = torch.tensor([0, 70], dtype=torch.int32)
+    for cu_seqlens, keep in ((None, False), (ends, True)):
+        arguments = (*x[:6], None, cu_seqlens, 1.0, "log", keep)
+        real, fake = sweep.forward(*arguments), sweep.forward_shapes(*arguments)
+        looks = [[(y.shape, y.dtype, y.stride()) for y in results] for results in (real, fake)]
+        assert looks[0] == looks[1]
