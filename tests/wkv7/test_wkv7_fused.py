@@ -33,8 +33,8 @@ def without_gradients():
         yield
 
 
-def of_gpu(B, T, H=3, w="mixed"):
-    return make(B, T, H, 64, 64, w, torch.bfloat16, device="cuda")
+def of_gpu(B, T, H=3, w="mixed", N=64):
+    return make(B, T, H, N, N, w, torch.bfloat16, device="cuda")
 
 
 def in_float64(x, **options):
@@ -51,16 +51,18 @@ def same(got, want):
     assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
 
 
+@pytest.mark.parametrize("N", [64, 128])
 @pytest.mark.parametrize("w", [*DECAYS, -3.7, -3.8])
 @pytest.mark.parametrize("T", [1, 15, 16, 17, 63, 64, 65, 1000])
-def test_every_length_and_decay(T, w):
-    right(of_gpu(2, T, w=w))
+def test_every_length_and_decay(T, w, N):
+    right(of_gpu(2, T, w=w, N=N))
 
 
+@pytest.mark.parametrize("N", [64, 128])
 @pytest.mark.parametrize("decay", ["log", "raw", "clamp"])
-def test_every_option_at_once(decay):
-    x = of_gpu(1, 512)
-    x[6] = torch.randn(5, 3, 64, 64, device="cuda")
+def test_every_option_at_once(decay, N):
+    x = of_gpu(1, 512, N=N)
+    x[6] = torch.randn(5, 3, N, N, device="cuda")
     x = x if decay == "log" else with_raw([y.cpu() for y in x], decay)
     x = [y.cuda() for y in x]
     ends = torch.tensor([0, 70, 70, 71, 300, 512], dtype=torch.int32, device="cuda")
@@ -78,8 +80,9 @@ def test_enough_heads_take_it():
         same(results(wkv7, x), results(wkv7_fused, x))
 
 
-def test_ten_calls_of_many_programs_have_the_same_bits():
-    x = of_gpu(5, 300, 64, w=-0.5)
+@pytest.mark.parametrize("N", [64, 128])
+def test_ten_calls_of_many_programs_have_the_same_bits(N):
+    x = of_gpu(5, 300, 64, w=-0.5, N=N)
     first = wkv7_fused(*x)
     for _ in range(10):
         same(wkv7_fused(*x), first)
@@ -100,8 +103,9 @@ def test_results_do_not_depend_on_what_memory_held():
     assert states.isfinite().all()
 
 
-def test_odd_tensors():
-    x = of_gpu(2, 100)
+@pytest.mark.parametrize("N", [64, 128])
+def test_odd_tensors(N):
+    x = of_gpu(2, 100, N=N)
     want = wkv7_fused(*x)
     misaligned = [torch.empty(y.numel() + 1, dtype=y.dtype, device="cuda")[1:] for y in x]
     same(wkv7_fused(*(m.view_as(y).copy_(y) for m, y in zip(misaligned, x, strict=True))), want)
@@ -141,8 +145,9 @@ def test_an_operator_of_torch():
     same(fused(*x, None, 1.0, "log"), want)
 
 
-def test_a_nan_stays_in_its_head_and_its_sequence():
-    x = of_gpu(2, 200, w=-0.1)
+@pytest.mark.parametrize("N", [64, 128])
+def test_a_nan_stays_in_its_head_and_its_sequence(N):
+    x = of_gpu(2, 200, w=-0.1, N=N)
     for n in range(6):
         y = [z.clone() for z in x]
         y[n][0, 100, 1, 1] = math.nan
@@ -154,19 +159,21 @@ def test_a_nan_stays_in_its_head_and_its_sequence():
         assert not s1[1].isnan().any() and not s1[0, [0, 2]].isnan().any()
 
 
+@pytest.mark.parametrize("N", [64, 128])
 @pytest.mark.parametrize("w", [*DECAYS, -0.9, -1.1])
 @pytest.mark.parametrize("T", [1, 63, 64, 65, 200])
-def test_gradients_of_every_length_and_decay(T, w):
-    x = of_gpu(2, T, w=w)
+def test_gradients_of_every_length_and_decay(T, w, N):
+    x = of_gpu(2, T, w=w, N=N)
     with torch.enable_grad():
         near(results(wkv7_fused, x), all_in_float64(x), LIMITS)
 
 
+@pytest.mark.parametrize("N", [64, 128])
 @pytest.mark.parametrize("decay", ["log", "raw", "clamp"])
-def test_gradients_with_every_option_at_once(decay):
-    x = make(1, 300, 3, 64, 64, "mixed", torch.bfloat16)
+def test_gradients_with_every_option_at_once(decay, N):
+    x = make(1, 300, 3, N, N, "mixed", torch.bfloat16)
     x = x if decay == "log" else with_raw(x, decay)
-    x[6] = torch.randn(4, 3, 64, 64, generator=torch.Generator().manual_seed(1))
+    x[6] = torch.randn(4, 3, N, N, generator=torch.Generator().manual_seed(1))
     x = [y.cuda() for y in x]
     ends = torch.tensor([0, 70, 70, 150, 300], dtype=torch.int32, device="cuda")
     options = {"cu_seqlens": ends, "scale": 0.3, "decay": decay}
@@ -174,9 +181,10 @@ def test_gradients_with_every_option_at_once(decay):
         near(results(wkv7_fused, x, **options), all_in_float64(x, **options), LIMITS)
 
 
-def test_training_as_an_operator_of_torch():
+@pytest.mark.parametrize("N", [64, 128])
+def test_training_as_an_operator_of_torch(N):
     """Eagerly, compiled without a graph break, checkpointed, twice; no second gradients."""
-    x, ends = of_gpu(1, 130, MANY, w=-0.4), (None, 1.0, "log", True)
+    x, ends = of_gpu(1, 130, MANY, w=-0.4, N=N), (None, 1.0, "log", True)
     with torch.enable_grad():
         want = results(wkv7_fused, x)
         same(results(torch.compile(wkv7_fused, backend="aot_eager", fullgraph=True), x), want)
@@ -198,8 +206,9 @@ def test_training_as_an_operator_of_torch():
             dr.sum().backward()
 
 
-def test_a_cuda_graph_of_a_training_step_and_memory_full_of_nan():
-    x = of_gpu(2, 100, w=-0.4)
+@pytest.mark.parametrize("N", [64, 128])
+def test_a_cuda_graph_of_a_training_step_and_memory_full_of_nan(N):
+    x = of_gpu(2, 100, w=-0.4, N=N)
     do = torch.randn_like(x[3])
 
     def step():  # leaves of its own: they belong to the stream that uses them first
