@@ -32,11 +32,12 @@ __all__ += ["wkv7_chunked", "wkv7_fused", "wkv7_recurrent"] * TRITON
 IN_TRITON = ("recurrent", "chunked", "fused")
 LARGEST = 256  # keys of a head that the kernels hold
 MANY_HEADS = 256  # with as many, tokens one after the other no longer find free SMs
-FUSED_SIZE = 64  # keys and values of the heads that hopper/forward.py takes
+FUSED_SIZES = (64, 128)  # keys and values of the heads that chunked/hopper takes
 # From how many heads on one program a head is faster than segments. It takes 2.4 µs for 64 tokens;
 # segments take 0.8 ns for each token and head, after 25 µs more of launches.
 FUSED_HEADS, FUSED_TOKENS = 48, 33_000
 FUSED_TRAINING_HEADS = 56  # the same of both passes
+WIDE_HEADS = 64  # the same of heads of 128, of either: 32 are slower
 
 
 @method_table
@@ -110,7 +111,7 @@ def method_for(device, dtype, T, heads, size, gradients, gpu=devices.H200, alike
     | GPU    | more      | float32, no gradients, many heads | recurrent | 4.0 ms, chunks 5.4 |
     | GPU    | more      | float32, old assembler | recurrent | see `runtime/assembler.py` |
     | GPU    | more      | size above 128, no Hopper | recurrent | tiles do not fit |
-    | Hopper | more      | bfloat16, size 64, alike, not few heads | fused | 0.5 ms |
+    | Hopper | more      | bfloat16, size 64 or 128, alike, not few heads | fused | 0.5 ms |
     | GPU    | more      |                | chunked   | matrix products, T in parallel |
 
     Without Triton, the rows for no GPU apply. Times are forward times on an H200 at B=8 T=4096
@@ -139,8 +140,9 @@ def method_for(device, dtype, T, heads, size, gradients, gpu=devices.H200, alike
     )
     if one_by_one or size > largest(gpu):
         return "recurrent"
-    of_bfloat16 = dtype == torch.bfloat16 and size == FUSED_SIZE and alike
+    of_bfloat16 = dtype == torch.bfloat16 and size in FUSED_SIZES and alike
     fewest = FUSED_TRAINING_HEADS if gradients else FUSED_HEADS - FUSED_TOKENS // T
+    fewest = fewest if size == FUSED_SIZES[0] else WIDE_HEADS
     return "fused" if of_bfloat16 and gpu.is_hopper and heads >= fewest else "chunked"
 
 

@@ -22,6 +22,10 @@ EXCEPTIONS = {
         "wkv7_tile_gradients_kernel",
     ): "22 tensors, 6 of them as tiles and as rows",
     ("wkv7/chunked/hopper/gradients.py", "gradients_of_tile"): "a tile of each of them",
+    (
+        "wkv7/chunked/hopper/wide/gradients.py",
+        "wkv7_wide_gradients_kernel",
+    ): "23 tensors, 5 of them as tiles and as rows",
     ("wkv6/chunked/hopper/forward.py", "wkv6_hopper_kernel"): "lesson 21 traces it, by these names",
     ("wkv6/recurrent/backward.py", "wkv6_recurrent_bwd_kernel"): "17 tensors, and 7 numbers",
     ("wkv7/recurrent/backward.py", "wkv7_recurrent_bwd_kernel"): "19 tensors, and 7 numbers",

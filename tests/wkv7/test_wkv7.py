@@ -227,7 +227,7 @@ def test_one_launch_is_for_hopper_and_enough_heads_of_64_in_bfloat16():
     call = {"device": "cuda", "dtype": torch.bfloat16, "T": 4096, "heads": 64, "size": 64}
     call |= {"gradients": False}
     assert method_for(**call) == "fused"
-    others = {"dtype": torch.float16}, {"heads": 8}, {"size": 128}, {"gradients": True, "heads": 48}
+    others = {"dtype": torch.float16}, {"heads": 8}, {"size": 192}, {"gradients": True, "heads": 48}
     for other in (*others, {"alike": False}, {"gpu": devices.gpu_like("sm_100")}):
         assert method_for(**call | other) == "chunked"
     assert method_for(**call | {"gpu": devices.gpu_like("sm_90")}) == "fused"
@@ -235,6 +235,10 @@ def test_one_launch_is_for_hopper_and_enough_heads_of_64_in_bfloat16():
     for T, few, enough in ((256, 0, 32), (1024, 8, 16), (4096, 32, 48), (32768, 32, 48)):
         assert method_for(**call | {"T": T, "heads": enough}) == "fused"
         assert not few or method_for(**call | {"T": T, "heads": few}) == "chunked"
+    for gradients in (False, True):  # heads of 128
+        wide = call | {"T": 4096, "size": 128, "gradients": gradients}
+        assert method_for(**wide | {"heads": 64}) == "fused"
+        assert method_for(**wide | {"heads": 32}) == "chunked"
 
 
 @pytest.mark.parametrize("name, first", [("reference", 100), ("wy", 64)])

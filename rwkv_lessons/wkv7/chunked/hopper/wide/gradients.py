@@ -50,7 +50,7 @@ ROWS = gl.constexpr(gl.BlockedLayout([1, 8], [2, 16], [8, 1], [1, 0]))
 WARPS = 8
 
 
-class GradientForm(NamedTuple):
+class WideGradientForm(NamedTuple):
     """What the kernel is compiled for."""
 
     DECAY: int  # what w is, see ../../../decays.py
@@ -65,10 +65,10 @@ def indices(COLUMNS: gl.constexpr, LAYOUT: gl.constexpr):
 
 
 @gluon.jit
-def clear_tail(s_x, left, absent):
+def clear_tail(s_x, count, absent):
     """Has what follows the last token be `absent`: it may be other tokens, or NaN."""
     token, key = indices(WIDE, KEYS)
-    b_x = gl.where(token + 0 * key < left, s_x.load(KEYS), absent)
+    b_x = gl.where(token + 0 * key < count, s_x.load(KEYS), absent)
     s_x.store(b_x.to(gl.bfloat16))
 
 
@@ -143,15 +143,15 @@ def decay_state(s_s, s_ds, b_total):
 @gluon.jit
 def store_tiles(outputs, rows, staged, place):
     """Starts the copies of gradients, if the tile is whole; else stores what there is of it."""
-    row, column, at, step, left = place
-    if left >= N:
+    row, column, at, step, count = place
+    if count >= N:
         for n in gl.static_range(len(staged)):
             tma.async_copy_shared_to_global(outputs[n], [row, column], staged[n])
     else:
         token, key = indices(WIDE, ROWS)
         for n in gl.static_range(len(staged)):
             b_x = staged[n].load(ROWS)
-            gl.store(rows[n] + at + token * step + key, b_x, token + 0 * key < left)
+            gl.store(rows[n] + at + token * step + key, b_x, token + 0 * key < count)
 
 
 @gluon.jit
@@ -233,7 +233,7 @@ def wkv7_wide_gradients_kernel(
     program = gl.program_id(0)
     i, i_h = (program // H).to(gl.int64), program % H
     start, end = bounds_of_span(bounds, i, T, N)
-    left = (end - start).to(gl.int32)
+    count = (end - start).to(gl.int32)
     s_r = gl.allocate_shared_memory(gl.bfloat16, [N, WIDE], TILE)
     s_w = gl.allocate_shared_memory(gl.bfloat16, [N, WIDE], TILE)
     s_k = gl.allocate_shared_memory(gl.bfloat16, [N, WIDE], TILE)
@@ -251,25 +251,25 @@ def wkv7_wide_gradients_kernel(
         mbarrier.init(loaded.index(n), count=1)
     fence_async_shared()
     barrier()  # the barriers are there
-    if left > 0:
+    if count > 0:
         row, column = start.to(gl.int32), i_h * WIDE
         inputs, staged = (w, r, k, a, b, v, do), (s_w, s_r, s_k, s_a, s_b, s_v, s_do)
-        kept, of_kept = (d_states, states, z, dy), (s_ds, s_s, s_z, s_dy)
+        swept, of_swept = (d_states, states, z, dy), (s_ds, s_s, s_z, s_dy)
         for n in gl.static_range(11):
             mbarrier.expect(loaded.index(n), 32768 if n == 7 or n == 8 else 16384)
         for n in gl.static_range(7):
             tma.async_copy_global_to_shared(inputs[n], [row, column], loaded.index(n), staged[n])
         for n in gl.static_range(4):
             tma.async_copy_global_to_shared(
-                kept[n], [program * WIDE, 0], loaded.index(7 + n), of_kept[n]
+                swept[n], [program * WIDE, 0], loaded.index(7 + n), of_swept[n]
             )
         for n in gl.static_range(5):
             mbarrier.wait(loaded.index(n), 0)
-        if left < N:
+        if count < N:
             PARAMETER: gl.constexpr = FORM.DECAY == RAW or FORM.DECAY == OF_CLAMP
             for n in gl.static_range(5):
                 absent = float("-inf") if n == 0 and PARAMETER else 0.0  # no decay
-                clear_tail(staged[n], left, absent)
+                clear_tail(staged[n], count, absent)
             visible()
         store_log_decays(s_w, FORM.DECAY)
         decay_tile(s_r, s_w, s_k, s_a, s_b, scale, zero_of(row, 0), FORM)
@@ -277,9 +277,9 @@ def wkv7_wide_gradients_kernel(
             mbarrier.wait(loaded.index(n), 0)
         for n in gl.static_range(11):
             mbarrier.invalidate(loaded.index(n))
-        if left < N:
-            clear_tail(s_v, left, 0.0)
-            clear_tail(s_do, left, 0.0)
+        if count < N:
+            clear_tail(s_v, count, 0.0)
+            clear_tail(s_do, count, 0.0)
         b_total = gl.sum(log_decays(s_w, FORM.DECAY), 0) * LOG2E
         mild = True
         if FORM.DECAY != OF_CLAMP:
@@ -292,7 +292,7 @@ def wkv7_wide_gradients_kernel(
             gradients_of_tile(
                 (s_r, s_w, s_k, s_a, s_b, s_v, s_do, s_z, s_dy, s_s, s_ds), s_across,
                 (dr, dk, da, db, dw), (dr_rows, dk_rows, da_rows, db_rows, dw_rows),
-                (row, column, start * (H * WIDE) + column, H * WIDE, left), scale, FORM,
+                (row, column, start * (H * WIDE) + column, H * WIDE, count), scale, FORM,
             )  # fmt: skip
     elif FORM.DECAY != OF_CLAMP:
         gl.store(strong + program, gl.full([], 0, gl.int8))  # an unused index
@@ -327,7 +327,7 @@ def tile_gradients(
         (*map(tokens_of, inputs), *map(states_of, (z, dy, states, d_states)), bounds,
          *map(tokens_of, outputs), *outputs, strong),
         (T, H, float(scale)),
-        GradientForm(FORMS[decay], scale != 1.0),
+        WideGradientForm(FORMS[decay], scale != 1.0),
     )  # fmt: skip
     if decay != "clamp":  # no decay of which is that strong
         launch_strong(

@@ -34,12 +34,12 @@ def pairs_of(s_w):
 
 
 @gluon.jit
-def clear_tails(tiles, i, left, DECAY: gl.constexpr):
+def clear_tails(tiles, i, rest, DECAY: gl.constexpr):
     """Clears what follows the last token in all tiles of a half; w is the second of them."""
     PARAMETER: gl.constexpr = DECAY == RAW or DECAY == OF_CLAMP
     for n in gl.static_range(len(tiles)):
         absent = float("-inf") if n == 1 and PARAMETER else 0.0
-        clear_tail(by_chunk(tiles[n].index(i)), left, absent)
+        clear_tail(by_chunk(tiles[n].index(i)), rest, absent)
 
 
 @gluon.jit
@@ -79,11 +79,11 @@ def make_maps(halves, s_decays, loaded, mapped, n, scale, FORM: gl.constexpr):
     count = gl.cdiv(n, N)
     for turn in range(0, count):
         i, phase = turn % STAGES, turn // STAGES % 2
-        left = n - (count - 1 - turn if FORM.REVERSE else turn) * N
+        rest = n - (count - 1 - turn if FORM.REVERSE else turn) * N
         for h in gl.static_range(2):
             wait_for_tile(loaded[h], i, phase)
-            if left < N:
-                clear_tails(halves[h], i, left, FORM.DECAY)
+            if rest < N:
+                clear_tails(halves[h], i, rest, FORM.DECAY)
         zero = turn // 2**25  # which the compiler cannot know: it would keep masks in registers
         map_tile(halves, s_decays, i, scale, zero, FORM.DECAY, FORM.SCALED)
         fence_async_shared()

@@ -36,9 +36,11 @@ WIDE = gl.constexpr(128)  # keys, and values
 REGISTERS = 168  # a thread, of one program an SM with three roles
 MAP_REGISTERS = gl.constexpr(200)  # a thread that makes maps
 STATE_REGISTERS = gl.constexpr(152)  # one that applies them
+# Of a state, where a thread has eight keys of a value; a warp has the same values as in STATE.
+KEPT = gl.constexpr(gl.BlockedLayout([2, 8], [8, 4], [4, 1], [1, 0]))
 
 
-class Form(NamedTuple):
+class WideForm(NamedTuple):
     """What the kernel is compiled for."""
 
     DECAY: int  # what w is, see ../../../decays.py
@@ -98,10 +100,10 @@ def load_state(s0, has_s0, at, first_key: gl.constexpr, first_value: gl.constexp
 
 @gluon.jit
 def keep_half(states, b_s, at, first_key: gl.constexpr, first_value: gl.constexpr):
-    """Of the state before a tile, as it is in registers: [values, keys], in bfloat16."""
-    value = first_value + gl.arange(0, N, gl.SliceLayout(1, STATE))[:, None]
-    key = first_key + gl.arange(0, N, gl.SliceLayout(0, STATE))[None, :]
-    gl.store(states + at + value * WIDE + key, rounded(b_s))
+    """Of the state before a tile, [values, keys], in bfloat16: 64 bytes of a row at a time."""
+    value = first_value + gl.arange(0, N, gl.SliceLayout(1, KEPT))[:, None]
+    key = first_key + gl.arange(0, N, gl.SliceLayout(0, KEPT))[None, :]
+    gl.store(states + at + value * WIDE + key, gl.convert_layout(rounded(b_s), KEPT))
 
 
 @gluon.jit
@@ -121,18 +123,18 @@ def apply_tile(
     """
     rows, o, o_rows = tensors
     halves, s_os, s_decays = shared
-    start, column, step, left = tile
+    start, column, step, rest = tile
     FIRST: gl.constexpr = HALF * N
     s_v, s_o = halves[HALF][3], s_os[HALF]
     row, at = start.to(gl.int32), start * step + column
     if FORM.DECAY == OF_CLAMP:
         b_s0, b_s1 = apply_chunks(b_s0, b_s1, halves, s_v, s_o, s_decays, i, z_t, FORM.REVERSE)
-        store_tile(o, o_rows, s_o, row, column + FIRST, at + FIRST, step, left)
+        store_tile(o, o_rows, s_o, row, column + FIRST, at + FIRST, step, rest)
     elif fit(s_decays, i):
         b_s0, b_s1 = apply_chunks(b_s0, b_s1, halves, s_v, s_o, s_decays, i, z_t, FORM.REVERSE)
-        store_tile(o, o_rows, s_o, row, column + FIRST, at + FIRST, step, left)
+        store_tile(o, o_rows, s_o, row, column + FIRST, at + FIRST, step, rest)
     else:
-        count = gl.minimum(left, N)
+        count = gl.minimum(rest, N)
         if FORM.REVERSE:
             b_s0, b_s1 = apply_tokens_back(
                 b_s0, b_s1, rows, o_rows, at, step, count, scale, z_t, FIRST, FORM.DECAY
@@ -155,7 +157,7 @@ def apply_maps(tensors, shared, place, numbers, FORM: gl.constexpr, HALF: gl.con
     """
     described, rows, s0, o, o_rows, s1, states, z = tensors
     halves, s_os, s_decays, loaded, mapped, applied = shared
-    start, n, column, step, first_kept = place
+    start, n, column, step, first_number = place
     has_s0, i_s, scale = numbers
     FIRST: gl.constexpr = HALF * N
     b_s0 = load_state(s0, has_s0, i_s, 0, FIRST)
@@ -165,10 +167,10 @@ def apply_maps(tensors, shared, place, numbers, FORM: gl.constexpr, HALF: gl.con
         i, phase = turn % STAGES, turn // STAGES % 2
         j = count - 1 - turn if FORM.REVERSE else turn
         if states is not None:
-            kept = first_kept + step // WIDE * j
-            keep_half(states, b_s0, kept * (WIDE * WIDE), 0, FIRST)
-            keep_half(states, b_s1, kept * (WIDE * WIDE), N, FIRST)
-            z_t = z + (kept * WIDE + FIRST) * N
+            number = first_number + step // WIDE * j
+            keep_half(states, b_s0, number * (WIDE * WIDE), 0, FIRST)
+            keep_half(states, b_s1, number * (WIDE * WIDE), N, FIRST)
+            z_t = z + (number * WIDE + FIRST) * N
         else:
             z_t = None
         mbarrier.wait(mapped.index(i), phase)
@@ -229,7 +231,7 @@ def wkv7_wide_kernel(
     mapped, applied = barriers(), barriers()
     fence_async_shared()
     barrier()  # the barriers are there
-    first_kept = first_span(cu_seqlens, start, i_n, T, N) * H + i_h
+    first_number = first_span(cu_seqlens, start, i_n, T, N) * H + i_h
     halves, loaded = (first_half, second_half), (first_loaded, second_loaded)
     described, rows = (r, w, k, v, a, b), (r_rows, w_rows, k_rows, v_rows, a_rows, b_rows)
     for i in gl.static_range(STAGES):
@@ -238,7 +240,7 @@ def wkv7_wide_kernel(
         load_tile(described, first_half, first_loaded, i, row, column, i * N < n)
         load_tile(described, second_half, second_loaded, i, row, column + N, i * N < n)
     tensors = described, rows, s0, o, o_rows, s1, states, z
-    s_decays, place = (s_decay0, s_decay1), (start, n, column, step, first_kept)
+    s_decays, place = (s_decay0, s_decay1), (start, n, column, step, first_number)
     shared = halves, (s_o0, s_o1), s_decays, loaded, mapped, applied
     numbers = has_s0, (i_n * H + i_h) * WIDE * WIDE, scale
     ZERO: gl.constexpr = 0
@@ -285,7 +287,7 @@ def swept(inputs, s0, cu_seqlens, scale, decay, keep, reverse):
          None if cu_seqlens is None else cu_seqlens.contiguous(), tiles_of(o), o, s1,
          states if keep else None, z if keep else None),
         (int(s0 is not None), T, H, scale),
-        Form(FORMS[decay], scale != 1.0, reverse),
+        WideForm(FORMS[decay], scale != 1.0, reverse),
     )  # fmt: skip
     return o, s1, states, z
 
