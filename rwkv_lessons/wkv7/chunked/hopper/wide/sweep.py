@@ -36,8 +36,6 @@ WIDE = gl.constexpr(128)  # keys, and values
 REGISTERS = 168  # a thread, of one program an SM with three roles
 MAP_REGISTERS = gl.constexpr(200)  # a thread that makes maps
 STATE_REGISTERS = gl.constexpr(152)  # one that applies them
-# Of a state, where a thread has eight keys of a value; a warp has the same values as in STATE.
-KEPT = gl.constexpr(gl.BlockedLayout([2, 8], [8, 4], [4, 1], [1, 0]))
 
 
 class WideForm(NamedTuple):
@@ -100,10 +98,10 @@ def load_state(s0, has_s0, at, first_key: gl.constexpr, first_value: gl.constexp
 
 @gluon.jit
 def keep_half(states, b_s, at, first_key: gl.constexpr, first_value: gl.constexpr):
-    """Of the state before a tile, [values, keys], in bfloat16: 64 bytes of a row at a time."""
-    value = first_value + gl.arange(0, N, gl.SliceLayout(1, KEPT))[:, None]
-    key = first_key + gl.arange(0, N, gl.SliceLayout(0, KEPT))[None, :]
-    gl.store(states + at + value * WIDE + key, gl.convert_layout(rounded(b_s), KEPT))
+    """Of the state before a tile, as it is in registers: [values, keys], in bfloat16."""
+    value = first_value + gl.arange(0, N, gl.SliceLayout(1, STATE))[:, None]
+    key = first_key + gl.arange(0, N, gl.SliceLayout(0, STATE))[None, :]
+    gl.store(states + at + value * WIDE + key, rounded(b_s))
 
 
 @gluon.jit
