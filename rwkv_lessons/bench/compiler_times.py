@@ -39,7 +39,7 @@ LIBRARY = (
 )
 DECODED = (
     ("MLA, a step, 128 heads", mla_decode.decode, (64, 4096, 128, 512, 64, 128)),
-    ("MLA, a step, 40 heads, pages", mla_decode.paged, (64, 4096, *MINICPM3)),
+    ("MLA, a step, 40 heads", mla_decode.decode, (64, 4096, *MINICPM3)),
 )
 PROMPT = "MLA, a prompt", (1, 4096, 40, 64, 256, 32, 64)
 LADDER_SHAPE = 8, 4096, 32, 64  # of lessons 03, 04 and 07, float32
