@@ -19,10 +19,11 @@ from ..runtime.arguments import check_count, checked
 from ..runtime.packages import TRITON
 from .absorbed import absorbed, mla_absorbed
 from .arguments import check_arguments
+from .cache import fp8_cache, fp8_cache_parts
 from .prefill.prefill import mla_prefill, prefill
 from .reference import mla_reference
 
-__all__ = ["METHODS", "break_even", "mla"]
+__all__ = ["METHODS", "break_even", "fp8_cache", "fp8_cache_parts", "mla"]
 __all__ += ["mla_absorbed", "mla_decode", "mla_prefill", "mla_reference"]
 
 PREFILL_FROM = 96  # query tokens: decode, which packs the heads together, was the faster up to here
@@ -68,6 +69,8 @@ def mla(
     lengths=None,
     left_padding=None,
     block_table=None,
+    scales=None,
+    tokens=None,
 ):
     """Attends to a latent cache: in the latent space for few queries, expanded for many.
 
@@ -88,6 +91,13 @@ def mla(
         left_padding: how many of the first filled slots are padding, `[B]`, 0 to N; 0 if None.
         block_table: `[B, pages]` integers: token n is in page `block_table[b, n // page size]`.
             Entries without tokens can have any value.
+        scales: of a latent in FP8 (float8_e4m3fn), float32 `[as latent, groups]`: value r is
+            latent[r] · scales[r // (R / groups)]. k_rope has q's dtype. `fp8_cache_parts` makes all
+            three out of a cache of 656 bytes a token, as vLLM (`fp8_ds_mla`) and FlashMLA keep it.
+        tokens: which tokens each query sees, `[B, M, K]` integers, or `[B, K]` if M is 1: positions
+            in its sequence, in any order. An entry outside of 0 … lengths - 1, such as -1, counts
+            as none, and a token that is listed twice counts twice. Nothing else is masked: leave
+            out tokens after the query.
 
     Returns:
         o `[B, M, H, V]` in q's dtype, and the log-sum-exp of the scores `[B, M, H]`, float32
@@ -110,15 +120,21 @@ def mla(
     """
     tensors = (q, q_rope, latent, k_rope, w_k, w_v)
     which = {"lengths": lengths, "left_padding": left_padding, "block_table": block_table}
+    if scales is not None or tokens is not None:
+        method = mla_absorbed if not q.is_cuda or _learns(tensors) else __getattr__("mla_decode")
+        return method(*tensors, scale=scale, **which, scales=scales, tokens=tokens)
     sizes = check_arguments(*tensors, scale=scale, **which)
     expand = w_k is not None and sizes.M > break_even.unchecked(sizes.K, sizes.R, sizes.V)
     if expand or sizes.M >= PREFILL_FROM:
         return prefill(*tensors, sizes, scale, **which)
-    learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-    if learns or not q.is_cuda:
+    if _learns(tensors) or not q.is_cuda:
         return absorbed(*tensors, sizes, scale, **which)
     decode = (_decode if torch.compiler.is_compiling() else _known_decode)()
     return decode(*tensors, sizes, scale, **which)
+
+
+def _learns(tensors):
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
 
 
 @checked(K=check_count, R=check_count, V=check_count)

@@ -5,6 +5,8 @@ from torch import Tensor
 METHODS: dict[str, Callable[..., tuple[Tensor, Tensor]]]
 
 def break_even(K: int, R: int, V: int) -> float: ...
+def fp8_cache(latent: Tensor, k_rope: Tensor) -> Tensor: ...
+def fp8_cache_parts(cache: Tensor, P: int = 64) -> tuple[Tensor, Tensor, Tensor]: ...
 def mla(
     q: Tensor,
     q_rope: Tensor,
@@ -17,6 +19,8 @@ def mla(
     lengths: Tensor | None = None,
     left_padding: Tensor | None = None,
     block_table: Tensor | None = None,
+    scales: Tensor | None = None,
+    tokens: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 def mla_absorbed(
     q: Tensor,
@@ -30,6 +34,8 @@ def mla_absorbed(
     lengths: Tensor | None = None,
     left_padding: Tensor | None = None,
     block_table: Tensor | None = None,
+    scales: Tensor | None = None,
+    tokens: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 def mla_decode(
     q: Tensor,
@@ -43,6 +49,8 @@ def mla_decode(
     lengths: Tensor | None = None,
     left_padding: Tensor | None = None,
     block_table: Tensor | None = None,
+    scales: Tensor | None = None,
+    tokens: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 def mla_prefill(
     q: Tensor,
@@ -69,4 +77,6 @@ def mla_reference(
     lengths: Tensor | None = None,
     left_padding: Tensor | None = None,
     block_table: Tensor | None = None,
+    scales: Tensor | None = None,
+    tokens: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]: ...

@@ -11,6 +11,7 @@ import torch
 
 from ..runtime.precision import outside_autocast, product, sum_dtype
 from .arguments import check_arguments, filled_slots, gather_cache, visible
+from .cache import attend_plainly
 from .reference import masked_softmax
 
 
@@ -26,6 +27,8 @@ def mla_absorbed(
     lengths=None,
     left_padding=None,
     block_table=None,
+    scales=None,
+    tokens=None,
 ):
     """Same arguments and results as `mla`, on any device, gradients included.
 
@@ -33,7 +36,11 @@ def mla_absorbed(
     """
     tensors = (q, q_rope, latent, k_rope, w_k, w_v)
     which = {"lengths": lengths, "left_padding": left_padding, "block_table": block_table}
-    return absorbed(*tensors, check_arguments(*tensors, scale=scale, **which), scale, **which)
+    more = {"scales": scales, "tokens": tokens}
+    sizes = check_arguments(*tensors, scale=scale, **which, **more)
+    if scales is None and tokens is None:
+        return absorbed(*tensors, sizes, scale, **which)
+    return attend_plainly(absorbed, tensors, sizes, scale, which, **more)
 
 
 @outside_autocast

@@ -8,6 +8,8 @@ from ..runtime.arguments import check_number
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 INTEGERS = (torch.int32, torch.int64)
+FP8 = torch.float8_e4m3fn
+BYTES = (FP8, torch.uint8)  # of a latent, of which only the first can be read
 # Of decode and prefill. The sums of 64 rows then fill half of the registers of an SM; products in
 # float32 take three times the operands.
 LARGEST_RANK = {torch.float16: 512, torch.bfloat16: 512, torch.float32: 256}
@@ -39,11 +41,17 @@ def check_arguments(
     lengths=None,
     left_padding=None,
     block_table=None,
+    scales=None,
+    tokens=None,
     dtypes=DTYPES,
 ):
     """Returns `CallSizes`, or raises a TypeError or ValueError that names the argument."""
     tensors = {"q": q, "q_rope": q_rope, "latent": latent, "k_rope": k_rope, "w_v": w_v}
     integers = {"lengths": lengths, "left_padding": left_padding, "block_table": block_table}
+    integers["tokens"] = tokens
+    if scales is not None or getattr(latent, "dtype", None) in BYTES:
+        del tensors["latent"]
+        _check_fp8(q, latent, scales)
     if w_k is not None:
         tensors["w_k"] = w_k
     _check_kinds(tensors, {k: x for k, x in integers.items() if x is not None}, dtypes)
@@ -84,12 +92,52 @@ def check_arguments(
     for name, (x, letters, shape) in shapes.items():
         if x is not None and x.shape != shape:
             raise ValueError(f"{name} must be [{letters}] = {list(shape)}, got {list(x.shape)}")
+    if scales is not None:
+        _check_groups(scales, latent)
+    if tokens is not None:
+        _check_lists(tokens, B, M, left_padding)
     if w_k is None and K != R:
         raise ValueError(f"q must be absorbed, [B, M, H, R = {R}] if w_k is None, got K = {K}")
     sizes = CallSizes(B, M, H, K, R, P, V, N, page_size)
     if q.device.type == "cpu" and not torch.compiler.is_compiling():
         _check_values(sizes, rows, lengths, left_padding, block_table)
     return sizes
+
+
+def _check_fp8(q, latent, scales):
+    """The dtypes and devices of an FP8 latent and its scales."""
+    for name, x, dtype in (("latent", latent, FP8), ("scales", scales, torch.float32)):
+        if x is None:
+            raise TypeError("scales must be given with a float8_e4m3fn latent, got None")
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
+        if x.dtype == torch.uint8:
+            raise TypeError(f"{name} must be {_names([dtype])}, got uint8: see fp8_cache_parts")
+        if x.dtype != dtype:
+            raise TypeError(f"{name} must be {_names([dtype])} in an FP8 cache, got {x.dtype}")
+        if isinstance(q, torch.Tensor) and x.device != q.device:
+            raise ValueError(f"{name} must be on q's device {q.device}, got {x.device}")
+
+
+def _check_groups(scales, latent):
+    """One scale of a token, or one of each group of its columns."""
+    R, shape = latent.shape[-1], [*latent.shape[:2], scales.shape[-1] if scales.ndim else 0]
+    if list(scales.shape) != shape or not shape[2] or R % shape[2]:
+        raise ValueError(
+            f"scales must be [as latent, groups] = [{shape[0]}, {shape[1]}, a divisor of R = {R}], "
+            f"got {list(scales.shape)}"
+        )
+
+
+def _check_lists(tokens, B, M, left_padding):
+    """A list of each query."""
+    if tokens.ndim not in (2, 3) or tokens.shape[:-1] not in ((B, M), (B,) * (M == 1)):
+        either = f"[B, M, K] = [{B}, {M}, K]" + f" or [B, K] = [{B}, K]" * (M == 1)
+        raise ValueError(f"tokens must be {either}, got {list(tokens.shape)}")
+    if tokens.shape[-1] == 0:
+        raise ValueError("tokens must have lists of at least one entry (-1 counts as none), got 0")
+    if left_padding is not None:
+        raise ValueError("left_padding must be None if tokens are given: leave padding out of them")
 
 
 def _check_values(sizes, pages, lengths, left_padding, block_table):

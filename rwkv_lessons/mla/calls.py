@@ -4,6 +4,7 @@ from functools import partial
 
 import torch
 
+from .cache import fp8_cache_parts
 from .decode import forward as decode
 from .prefill import prefill
 
@@ -14,6 +15,14 @@ def calls(gpu):
     """(name, function) of each call that is looked at, of those that reach kernels on this GPU."""
     for kind in ("float32", "float16", "bfloat16"):
         yield from calls_in(kind, getattr(torch, kind))
+    for R, P, V in ((256, 32, 64), (512, 64, 128)):
+        for page in (None, 64):
+            which = partial(compact_step, 16, R, P, V, False, 2048, page)
+            yield f"mla decode R={R} bfloat16, lists{', pages' * bool(page)}", which
+    if gpu.capability == (9, 0):  # bytes are multiplied in torch elsewhere
+        for listed, page in ((0, None), (0, 64), (2048, None), (2048, 64)):
+            which = partial(compact_step, 16, 512, 64, 128, True, listed, page)
+            yield f"mla decode FP8{', lists' * bool(listed)}{', pages' * bool(page)}", which
 
 
 def calls_in(kind, dtype):
@@ -43,6 +52,23 @@ def step(H, R, P, V, dtype, page=None):
     latent, k_rope = new(*cache, R, dtype=dtype), new(*cache, P, dtype=dtype)
     lengths, w_v = new(B, dtype=torch.int32), new(H, V, R, dtype=dtype)
     decode.forward(q, q_rope, latent, k_rope, w_v, 1.0, lengths, None, table)
+
+
+def compact_step(H, R, P, V, fp8, listed, page):
+    B, N, kind = 16, 4096, torch.bfloat16
+    cache = (B * N // page, page) if page else (B, N)
+    table = new(B, N // page, dtype=torch.int32) if page else None
+    scales = None
+    if fp8:  # the layout of FlashMLA
+        rows = new(*cache, R + R // 32 + 2 * P, dtype=torch.uint8)
+        latent, scales, k_rope = fp8_cache_parts(rows, P)
+    else:
+        latent, k_rope = new(*cache, R + P, dtype=kind).split([R, P], -1)
+    tokens = new(B, 1, listed, dtype=torch.int32) if listed else None
+    q, q_rope = new(B, 1, H, R, dtype=kind), new(B, 1, H, P, dtype=kind)
+    lengths, w_v = new(B, dtype=torch.int32), new(H, V, R, dtype=kind)
+    inputs = q, q_rope, latent, k_rope, w_v
+    decode.forward_compact(*inputs, 1.0, lengths, None, table, scales, tokens)
 
 
 def absorbed(R, P, V, dtype, ragged):

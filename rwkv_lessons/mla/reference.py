@@ -7,6 +7,7 @@ import torch
 
 from ..runtime.precision import outside_autocast, product, sum_dtype
 from .arguments import check_arguments, filled_slots, gather_cache, visible
+from .cache import attend_plainly
 
 
 def mla_reference(
@@ -21,6 +22,8 @@ def mla_reference(
     lengths=None,
     left_padding=None,
     block_table=None,
+    scales=None,
+    tokens=None,
 ):
     """Same arguments and results as `mla`, one sequence at a time.
 
@@ -28,7 +31,11 @@ def mla_reference(
     """
     tensors = (q, q_rope, latent, k_rope, w_k, w_v)
     which = {"lengths": lengths, "left_padding": left_padding, "block_table": block_table}
-    return reference(*tensors, check_arguments(*tensors, scale=scale, **which), scale, **which)
+    more = {"scales": scales, "tokens": tokens}
+    sizes = check_arguments(*tensors, scale=scale, **which, **more)
+    if scales is None and tokens is None:
+        return reference(*tensors, sizes, scale, **which)
+    return attend_plainly(reference, tensors, sizes, scale, which, **more)
 
 
 @outside_autocast

@@ -197,12 +197,30 @@ def ptx_difference(x, y):
     return (x - y).view(torch.int32).long() & 0xFFFFFFFF
 
 
+def ptx_halves(x):
+    """Two e4m3 in 16 bits as two float16."""
+    low, high = (
+        (x >> n & 255).to(torch.uint8).view(torch.float8_e4m3fn).half().view(torch.int16).long()
+        for n in (0, 8)
+    )
+    return (high & 65535) << 16 | low & 65535
+
+
+def ptx_float(x):
+    """A float16's bits as those of the same float32."""
+    return x.to(torch.int16).view(torch.float16).float().view(torch.int32).long() & 0xFFFFFFFF
+
+
 PTX = {
     "mov.b32": lambda x: x,
     "and.b32": lambda x, y: x & y,
     "xor.b32": torch.bitwise_xor,
     "or.b32": lambda x, y: x | y,
     "shl.b32": lambda x, n: x << n & 0xFFFFFFFF,
+    "shr.b32": lambda x, n: x >> n,
+    "cvt.u16.u32": lambda x: x & 65535,
+    "cvt.f32.f16": ptx_float,
+    "cvt.rn.f16x2.e4m3x2": ptx_halves,
     "cvt.rn.bf16x2.f32": lambda high, low: ptx_bfloat16(high) << 16 | ptx_bfloat16(low),
     "max.NaN.bf16x2": ptx_max,
     "sub.f32": ptx_difference,
@@ -210,8 +228,13 @@ PTX = {
 }
 
 
-def registers_of(x):
-    """Of all pairs of elements at once: a register for each of 32 bits, or one for both of 16."""
+def registers_of(x, pack):
+    """Of all pairs of elements at once: a register for each of 32 bits, or one for both of 16.
+
+    pack: 1: of all elements, which have 32 bits.
+    """
+    if pack == 1:
+        return [x.contiguous().view(torch.int32).long().view(-1) & 0xFFFFFFFF]
     bits = x.contiguous().view({4: torch.int32, 2: torch.int16}[x.itemsize]).long().view(-1, 2)
     even, odd = (bits & (1 << 8 * x.itemsize) - 1).T
     return [even, odd] if x.itemsize == 4 else [odd << 16 | even]
@@ -221,9 +244,12 @@ def inline_asm_elementwise(asm, constraints, args, dtype, is_pure, pack):
     """The PTX, one instruction after another."""
     if asm.startswith("cp.async.bulk.prefetch"):
         return Value(torch.zeros_like(args[0].elements(True)[0]))
-    refuse(pack != 2, "only pairs of elements are known here")
     args = torch.broadcast_tensors(*(raw(x) for x in args))
-    first, inputs = constraints.count("="), [y for x in args for y in registers_of(x)]
+    words = pack == 1 and all(x.itemsize == 4 for x in args)
+    refuse(
+        pack != 2 and not words, "only pairs of elements, or elements of 32 bits, are known here"
+    )
+    first, inputs = constraints.count("="), [y for x in args for y in registers_of(x, pack)]
     registers = {f"${first + n}": x for n, x in enumerate(inputs)}
     for line in asm.strip(" {}\n").split(";"):
         name, *words = line.replace(",", " ").split() or [".reg"]

@@ -14,7 +14,10 @@ NONE = 0, 0
 # Launches of launches.py that spill, and the most bytes a thread.
 MOST = """
                                                      sm_80   sm_86   sm_89    sm_90  sm_100  sm_120
+mla.decode.compact.decode_listed_kernel               1:12    2:20    2:20       -    1:16       -
+mla.decode.forward.combine_kernel                        -       -       -       -     1:4       -
 mla.decode.forward.decode_kernel                     4:692   2:680   2:680    2:684   2:684   2:436
+mla.decode.fp8.decode_fp8_kernel                         -       -       -    4:28       -       -
 mla.decode.hopper.decode_hopper_kernel                   -       -       -     4:52       -       -
 mla.prefill.backward.keys_kernel                    6:1164  4:1016  4:1016   2:3692  2:2788  2:2784
 mla.prefill.backward.queries_kernel                  3:208    1:40    1:40   2:2704  4:2084  4:2112

@@ -29,7 +29,8 @@ from ...runtime.operators import call
 from ...runtime.plain import launches_directly
 from ..absorbed import absorb, absorbed
 from ..arguments import LARGEST_RANK, check_arguments
-from . import turns
+from ..cache import attend_plainly
+from . import compact, turns
 from .combine import ROWS, WARPS, combine_hopper_kernel, pieces_in_flight
 from .hopper import RANKS, ROPE_SIZES, decode_hopper_kernel
 from .programs import (
@@ -205,7 +206,7 @@ def forward(q, q_rope, latent, k_rope, w_v, scale, lengths, left_padding, block_
 
     strides = (*q.stride()[:3], *q_rope.stride()[:3], latent.stride(0), k_rope.stride(0))
     unit = 16 if math.gcd(*strides) % 16 == 0 else 1
-    BR, BP, BV = (max(16, triton.next_power_of_2(x)) for x in (R, P, V))
+    BR, BP = (max(16, triton.next_power_of_2(x)) for x in (R, P))
     precision = "tf32x3" if q.dtype == torch.float32 else None
     overlap = gpu.capability >= (9, 0)  # the second kernel is launched while the first runs
     sizes = (unit, H, R, P, latent.stride(1), k_rope.stride(1), page_size, *tile[:2], overlap)
@@ -226,22 +227,30 @@ def forward(q, q_rope, latent, k_rope, w_v, scale, lengths, left_padding, block_
              0 if block_table is None else block_table.stride(0), latent.shape[0], M, N, splits),
             (DecodeSizes(*sizes),),
         )  # fmt: skip
-    numbers, pointers = (B * M, splits), (parts, part_lse, w_v, o, lse)
+    combine(parts, part_lse, w_v, o, lse, gpu)
+    return o, lse
+
+
+def combine(parts, part_lse, w_v, o, lse, gpu):
+    """The second kernel: adds up the parts `[H, rows, splits, R]` and multiplies by w_v."""
+    H, rows, splits, R = parts.shape
+    V, overlap = w_v.shape[1], gpu.capability >= (9, 0)
+    numbers, pointers = (rows, splits), (parts, part_lse, w_v, o, lse)
     stages = pieces_in_flight(R, V, gpu) if whole_rows(w_v) else 0
-    if stages and q.dtype != torch.float32:
+    if stages and w_v.dtype != torch.float32:
         splits_per_program = 1 << (splits - 1).bit_length()
-        rows = ROWS // splits_per_program
-        constants = (*w_v.stride()[:2], H, R, V, rows, splits_per_program, stages, overlap)
+        few = ROWS // splits_per_program
+        constants = (*w_v.stride()[:2], H, R, V, few, splits_per_program, stages, overlap)
         kernel, warps = combine_hopper_kernel, WARPS
     else:
-        rows, splits_per_program = combine_tile(B * M, H, R, splits)
-        columns = combine_columns(rows * splits_per_program, BV, q.dtype, gpu)
-        constants = (*w_v.stride()[:2], H, R, V, rows, splits_per_program, min(BR, columns), BV, 3)
+        few, splits_per_program = combine_tile(rows, H, R, splits)
+        BR, BV = (max(16, triton.next_power_of_2(x)) for x in (R, V))
+        columns = combine_columns(few * splits_per_program, BV, w_v.dtype, gpu)
+        precision = "tf32x3" if w_v.dtype == torch.float32 else None
+        constants = (*w_v.stride()[:2], H, R, V, few, splits_per_program, min(BR, columns), BV, 3)
         constants = (*constants, precision, overlap)
         kernel, warps = combine_kernel, 4
-    programs = H * -(-B * M // rows)
-    launch(kernel, programs, warps, pointers, numbers, constants, launch_pdl=overlap)
-    return o, lse
+    launch(kernel, H * -(-rows // few), warps, pointers, numbers, constants, launch_pdl=overlap)
 
 
 def for_hopper(tile, q, q_rope, latent, k_rope):
@@ -275,6 +284,37 @@ torch.library.impl(NAME, "CUDA", forward)
 torch.library.register_fake(NAME, forward_shapes)
 
 
+def forward_compact(
+    q, q_rope, latent, k_rope, w_v, scale, lengths, left_padding, block_table, scales, tokens
+):
+    """`forward` with an FP8 cache, lists of tokens, or both: see compact.py."""
+    which = lengths, left_padding, block_table, scales, tokens
+    if q.is_cuda and q.device.index != torch.cuda.current_device():
+        with torch.cuda.device(q.device):
+            return forward_compact(q, q_rope, latent, k_rope, w_v, scale, *which)
+    gpu = devices.gpu_of(q.device)
+    parts = compact.attend(q, q_rope, latent, k_rope, scale * LOG2E, *which, gpu)
+    o = torch.empty((*q.shape[:3], w_v.shape[1]), dtype=q.dtype, device=q.device)
+    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+    combine(*parts, w_v.contiguous(), o, lse, gpu)
+    return o, lse
+
+
+def compact_shapes(q, q_rope, latent, k_rope, w_v, scale, *which):
+    return forward_shapes(q, q_rope, latent, k_rope, w_v, scale, *which[:3])
+
+
+COMPACT = "rwkv_lessons::mla_decode_compact"
+torch.library.define(
+    COMPACT,
+    "(Tensor q, Tensor q_rope, Tensor latent, Tensor k_rope, Tensor w_v, float scale, "
+    "Tensor? lengths, Tensor? left_padding, Tensor? block_table, Tensor? scales, Tensor? tokens)"
+    " -> (Tensor, Tensor)",
+)
+torch.library.impl(COMPACT, "CUDA", forward_compact)
+torch.library.register_fake(COMPACT, compact_shapes)
+
+
 def mla_decode(
     q,
     q_rope,
@@ -287,6 +327,8 @@ def mla_decode(
     lengths=None,
     left_padding=None,
     block_table=None,
+    scales=None,
+    tokens=None,
 ):
     """Same arguments and results as `mla`, in the latent space, without gradients.
 
@@ -296,7 +338,31 @@ def mla_decode(
     """
     tensors = (q, q_rope, latent, k_rope, w_k, w_v)
     which = {"lengths": lengths, "left_padding": left_padding, "block_table": block_table}
-    return decode(*tensors, check_arguments(*tensors, scale=scale, **which), scale, **which)
+    more = {"scales": scales, "tokens": tokens}
+    sizes = check_arguments(*tensors, scale=scale, **which, **more)
+    if scales is None and tokens is None:
+        return decode(*tensors, sizes, scale, **which)
+    return _decode_compact(tensors, sizes, scale, which, **more)
+
+
+def _decode_compact(tensors, sizes, scale, which, scales, tokens):
+    """`mla_decode` with an FP8 cache or lists of tokens; arguments checked."""
+    q, q_rope, latent, k_rope, w_k, w_v = tensors
+    paged = which["block_table"] is not None
+    given = q, latent, scales, k_rope, paged
+    if not q.is_cuda or not compact.takes(*given, devices.gpu_of(q.device)):
+        return attend_plainly(absorbed, tensors, sizes, scale, which, scales, tokens)
+    _refuse_gradients(tensors)
+    tensors = absorb(q, w_k), q_rope, latent, k_rope, w_v
+    more = (*which.values(), scales, tokens)
+    if launches_directly(*tensors, *more):
+        return forward_compact(*tensors, scale, *more)
+    return call(torch.ops.rwkv_lessons.mla_decode_compact, *tensors, scale, *more)
+
+
+def _refuse_gradients(tensors):
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
+        raise ValueError("mla_decode has no gradients: use mla, or call it under torch.no_grad()")
 
 
 def decode(q, q_rope, latent, k_rope, w_k, w_v, sizes, scale, lengths, left_padding, block_table):
@@ -304,8 +370,7 @@ def decode(q, q_rope, latent, k_rope, w_k, w_v, sizes, scale, lengths, left_padd
     tensors = (q, q_rope, latent, k_rope, w_k, w_v)
     if not q.is_cuda or sizes.R > LARGEST_RANK.get(q.dtype, 0):
         return absorbed(*tensors, sizes, scale, lengths, left_padding, block_table)
-    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
-        raise ValueError("mla_decode has no gradients: use mla, or call it under torch.no_grad()")
+    _refuse_gradients(tensors)
     q = absorb(q, w_k)
     tensors, integers = (q, q_rope, latent, k_rope, w_v), (lengths, left_padding, block_table)
     if launches_directly(*tensors, *integers):
