@@ -15,6 +15,7 @@ from rwkv_lessons.operations.work import Work
 DEEPSEEK_SHAPE = (64, 4096, 128, 512, 64, 128)
 # (H, R, P, V): heads, rank, sizes of rope and value.
 MINICPM3, DEEPSEEK_V3, ITS_8TH_PART = (40, 256, 32, 64), (128, 512, 64, 128), (16, 512, 64, 128)
+ITS_16TH_PART = (8, 512, 64, 128)
 
 # Sizes are B, M, H, N, K, R, P, V. M query tokens decide which kernel and which form is taken.
 MLA_SHAPES = {
@@ -22,6 +23,7 @@ MLA_SHAPES = {
     "rank 256": (3, 1, 40, 1500, 64, 256, 32, 64),  # MiniCPM3
     "rank 256, 2 queries": (3, 2, 40, 1500, 64, 256, 32, 64),
     "rank 512": (3, 1, 16, 1500, 128, 512, 64, 128),  # an eighth of DeepSeek-V3
+    "rank 512, 8 heads": (3, 1, 8, 1500, 128, 512, 64, 128),
     "rank 512, 128 heads": (3, 1, 128, 300, 128, 512, 64, 128),
     # Two tiles of rows a sequence: 132 programs, one for each SM of an H200. None is cut up, and
     # each takes all of 65 tiles of tokens, one after the other.
@@ -45,6 +47,14 @@ MLA_OPTIONS = {  # what no length reaches is NaN
     "all": {"pages": 16, "left_padding": True},
 }
 RAGGED = tuple(MLA_OPTIONS)
+COMPACT = {  # an FP8 cache, and lists of tokens, of which some count as none
+    "FP8": {"lengths": True, "fp8": True},
+    "FP8, pages": {"pages": 16, "fp8": True},
+    "lists": {"lengths": True, "listed": 700},
+    "FP8, lists": {"lengths": True, "fp8": True, "listed": 700},
+    "FP8, lists, pages": {"pages": 64, "fp8": True, "listed": 700},
+}
+MLA_OPTIONS |= COMPACT
 DECODE = ("rank 256", "rank 512", "rank 72")
 MORE = ("rank 256, 2 queries", "rank 512, 128 heads")
 IN_PAGES = ("rank 512, 128 heads", "rank 512, 2 queries")
@@ -68,6 +78,15 @@ CHECKS = Checks(
         Combinations(
             ("decode",), ("bfloat16",), ("rank 512, many tiles",),
             ("lengths", "left padding", "both", "pages", "all"), ("",), gradients=False,
+        ),
+        Combinations(
+            ("reference", "absorbed", "mla"), ("float32",), ("tiny",), tuple(COMPACT), ("",),
+            ANYWHERE, gradients=False,
+        ),
+        Combinations(("decode",), HALF, DECODE, tuple(COMPACT), ("",), gradients=False),
+        Combinations(
+            ("decode", "mla"), ("bfloat16",), ("rank 512, 8 heads", *MORE, "rank 512, 2 queries"),
+            ("FP8", "FP8, lists, pages"), ("",), gradients=False,
         ),
         Combinations(
             ("prefill",), ALL_DTYPES, LATENT, ("plain", "both", "all"), ("",), gradients=False
@@ -103,6 +122,13 @@ def least_mla_decode(B, N, H, R, P, V, itemsize):
     return Work(elements * itemsize + 4 * B * H, 2 * B * H * (N * (2 * R + P) + R * V))
 
 
+def least_mla_compact(B, N, H, R, P, V, tokens, fp8):
+    """As `least_mla_decode` in bfloat16, of some tokens of a sequence, of an FP8 cache or none."""
+    whole = least_mla_decode(B, tokens, H, R, P, V, 2)
+    saved = B * tokens * (R - R // 32) if fp8 else 0  # a scale of 4 bytes for 128 values
+    return Work(whole.bytes - saved + 4 * B * tokens * (tokens < N), whole.flops)
+
+
 def least_mla_ladder(B, N, H, K, R, P, V, itemsize):
     """The same with w_k, which absorbs a query of K numbers, and without log-sum-exps."""
     elements = B * N * (R + P) + B * H * (K + P + V) + H * (K + V) * R
@@ -128,13 +154,15 @@ MLA_DECODE = Operation(
         (64, 16384, *MINICPM3),
         *((*x, *DEEPSEEK_V3) for x in ((1, 16384), (16, 4096), (64, 4096), (128, 4096))),
         (64, 4096, *ITS_8TH_PART),
+        (64, 4096, *ITS_16TH_PART),
+        (64, 65536, *ITS_8TH_PART),
     ),
     quick=(2, 70, 3, 32, 16, 16),
     work=least_mla_decode,
     letters="B, N, H, R, P, V",
     command="mla_decode:command",
     dtypes=("bfloat16",),
-    verified_as={"paged": "decode"},
+    verified_as=dict.fromkeys(("paged", "padded", "fp8", "lists", "fp8 lists"), "decode"),
     records=(own("mla-decode", "mla-decode", 90, "beside torch"),),
     headline=Headline(
         "MLA decode, DeepSeek-V3", "mla-decode", "decode", "torch absorbed", "torch", DEEPSEEK_SHAPE

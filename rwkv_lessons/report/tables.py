@@ -345,7 +345,24 @@ def _beside_torch(name, measured):
         f"Microseconds, {measured.rows[0].dtype}, W_V included; graph: replay of a CUDA graph."
     )
     caption += f" {min(faster):.1f} to {max(faster):.1f} times as fast as torch"
-    return _below(text, caption, measured)
+    return _below(text, caption, measured) + _other_calls(measured, columns, letters)
+
+
+def _other_calls(measured, columns, letters):
+    """A line for each way of calling `decode` that is in none of the columns; "" without one."""
+    replayed, rows = ", graph replay", []
+    for row in measured.rows:
+        if row.method in columns or row.method.endswith(replayed):
+            continue
+        if row.problem:
+            rows.append([_shape(row), row.method, "not timed", "–", "–", "–"])
+            continue
+        graph = measured.milliseconds(row.method + replayed, row.shape)
+        micro = [f"{1e3 * ms:.1f}" for ms in (row.median_ms, graph)]
+        share = _text(row.roofline_share, ".0%")
+        rows.append([_shape(row), row.method, *micro, share, f"{row.error:.1e}"])
+    head = [letters, "call", "µs", "graph", "of roofline", "error"]
+    return f"\n\n{_markdown(head, rows)}" if rows else ""
 
 
 def headline_block(folder):

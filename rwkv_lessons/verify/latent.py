@@ -42,6 +42,12 @@ class Latent:
         if "pages" in options:
             cache, self.call["block_table"] = _in_pages(cache, end, options["pages"], g)
         latent, k_rope = cache[..., :R], cache[..., R:]
+        if "fp8" in options:
+            latent, self.call["scales"] = _in_fp8(latent)
+        if "listed" in options:
+            sizes = (B, M, options["listed"])
+            listed = torch.randint(-2, N + 2, sizes, generator=g, device=device, dtype=torch.int32)
+            self.call["tokens"] = listed
         self.inputs = (q, q_rope, latent, k_rope, weight[:, :K], weight[:, K:])
         self.do, self.dlse = normal(B, M, H, V), normal(B, M, H).float()
 
@@ -58,7 +64,7 @@ class Latent:
 
     def expected(self):
         method = import_module("rwkv_lessons.mla").METHODS["reference"]
-        doubles = [x.double() for x in self.inputs]
+        doubles = [x if x.itemsize == 1 else x.double() for x in self.inputs]
         if self.case.gradients:
             yield 0, self._with_gradients(method, doubles)
         else:  # one sequence at a time: all of their keys and values may not fit a GPU
@@ -75,7 +81,8 @@ class Latent:
         return q[b : b + 1], q_rope[b : b + 1], *cache, w_k, w_v
 
     def _call(self, b):
-        return {k: x if k == "scale" else x[b : b + 1] for k, x in self.call.items()}
+        whole = ("scale", "scales") if "block_table" in self.call else ("scale",)
+        return {k: x if k in whole else x[b : b + 1] for k, x in self.call.items()}
 
     def _with_gradients(self, method, inputs):
         leaves = [x.detach().requires_grad_() for x in inputs]
@@ -101,6 +108,14 @@ class Latent:
 
     def limit(self, name):
         return limits.limit(limits.MLA, self.case.dtype, name)
+
+
+def _in_fp8(latent):
+    """e4m3 values, and a scale for each 128 of a token, or for all; NaN stays."""
+    R = latent.shape[-1]
+    groups = latent.float().unflatten(-1, (-1, R if R % 128 else 128))
+    scales = (groups.abs().amax(-1) / 448).clamp_min(1e-30)
+    return (groups / scales[..., None]).to(torch.float8_e4m3fn).flatten(-2), scales
 
 
 def _in_pages(cache, end, size, g):

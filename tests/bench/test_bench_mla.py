@@ -8,7 +8,12 @@ from rwkv_lessons.bench.commands import mla_decode as mla
 from rwkv_lessons.bench.commands import mla_ladder, mla_prefill
 from rwkv_lessons.bench.measure import relative_error
 from rwkv_lessons.operations import work
-from rwkv_lessons.operations.mla import MLA_DECODE, MLA_LADDER, MLA_PREFILL
+from rwkv_lessons.operations.mla import (
+    MLA_DECODE,
+    MLA_LADDER,
+    MLA_PREFILL,
+    least_mla_compact,
+)
 
 
 def test_the_cache_is_most_of_the_bytes():
@@ -30,6 +35,27 @@ def test_all_methods_do_what_the_definition_says(method):
     assert o.shape == expected.shape == (2, 1, 3, 16)
     # Sums of up to 70 terms in float32.
     assert relative_error(o, expected) < 1e-6
+
+
+@pytest.mark.parametrize("method", [mla.padded, mla.fp8, mla.lists, mla.fp8_lists])
+def test_few_heads_in_other_calls(method):
+    inputs = mla.make_inputs((2, 3000, 3, 128, 16, 16), "bfloat16", torch.device("cpu"))
+    made = method(*inputs)
+    expected = in_float64 = mla.in_float64(*inputs)
+    if method is not mla.padded:
+        expected = made.expected()
+        # Of the FP8 cache, and of 2,048 of 3,000 tokens, the definition is another.
+        assert relative_error(in_float64, expected) > 1e-3
+    assert relative_error(made(), expected) < 3e-3
+
+
+def test_an_fp8_cache_has_656_bytes_a_token():
+    shape, tokens = (64, 65536, 16, 512, 64, 128), 2048
+    both = [least_mla_compact(*shape, tokens=tokens, fp8=fp8).bytes for fp8 in (False, True)]
+    assert both[0] - both[1] == 64 * tokens * (1152 - 656)
+    whole = work("mla-decode", (64, tokens, *shape[2:]), "bfloat16")
+    assert both[0] == whole.bytes + 64 * tokens * 4  # and the list
+    assert least_mla_compact(*shape, tokens=tokens, fp8=True).flops == whole.flops
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="times on a GPU are not of a CPU")

@@ -187,6 +187,11 @@ def test_latent_attention_beside_torch(tmp_path):
     assert "| paged | paged, graph | error |" in text
     assert "| 1, 9, 2, 16, 8, 8 | 10.0 | 30.0 | 5.0 | 20.0 | – | – |" in text
     assert "| 2, 9, 2, 16, 8, 8 | 10.0 | 30.0 | 5.0 | 20.0 | 11.0 | 6.0 |" in text
+    for how, ms in (("", 0.007), (", graph replay", 0.003)):
+        rows.append(replace(rows[0], method=f"fp8{how}", median_ms=ms))
+    save(Record("mla-decode", here, tuple(rows)), tmp_path)
+    text = blocks.BLOCKS["mla-decode"](tmp_path)
+    assert "| 1, 9, 2, 16, 8, 8 | fp8 | 7.0 | 3.0 |" in text
     written = (Measurement("latent", (2, 100, 10), "bfloat16", 1, host_ms=500.0),)
     save(Record("mla-generate", here, written), tmp_path)
     assert "| 2, 100, 10 | 40 |" in blocks.BLOCKS["mla-generate"](tmp_path)
